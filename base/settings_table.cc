@@ -1,0 +1,50 @@
+// The one table of the library's settings. docs/settings.md is generated from it (tools/dev docs).
+#include <array>
+
+#include "base/settings.h"
+
+namespace weft {
+namespace {
+
+constexpr SettingType kBool = SettingType::kBool;
+constexpr SettingType kInteger = SettingType::kInteger;
+constexpr SettingType kBytes = SettingType::kBytes;
+constexpr SettingType kDuration = SettingType::kDuration;
+constexpr SettingType kText = SettingType::kText;
+constexpr SettingType kChoice = SettingType::kChoice;
+
+// clang-format off
+constexpr auto kTable = std::to_array<SettingRow>({
+    {"log.level", kChoice, "info", "trace|debug|info|warn|error|off", "How much is written to stderr."},
+
+    {"transport", kChoice, "auto", "auto|shm|tcp", "The transport between ranks; auto takes shm between processes of one host and tcp between hosts."},
+    {"transport.connect_timeout", kDuration, "30s", "100ms..1h", "How long a connection to a peer may take until it fails with that peer's name."},
+    {"transport.requests", kInteger, "4096", "1..1048576", "How many sends or receives may be posted on one link before the next is answered \"not yet\"."},
+
+    {"wait.spin", kDuration, "20us", "0..1s", "How long a waiting thread polls without giving up its core; 0 where ranks outnumber cores."},
+    {"wait.yield", kDuration, "200us", "0..1s", "How long it then polls with sched_yield between, before it sleeps in the kernel."},
+
+    {"shm.slot_bytes", kBytes, "128KiB", "4KiB..16MiB", "Payload of one slot of a shared-memory link: the unit in which messages are cut."},
+    {"shm.slots", kInteger, "8", "2..256", "Slots of a shared-memory link: how far a sender may run ahead of the receiver."},
+
+    {"tcp.interface", kText, "", "", "Interfaces to use, as NCCL_SOCKET_IFNAME: comma list of prefixes, `^` excludes, `=` is exact; empty: the first that is up, loopback last."},
+    {"tcp.family", kChoice, "any", "any|ipv4|ipv6", "Address family of the interface to use."},
+    {"tcp.sockets", kInteger, "2", "1..64", "Sockets of one link; large messages are striped over them."},
+    {"tcp.frame_bytes", kBytes, "256KiB", "4KiB..16MiB", "Payload of one frame: the unit of striping."},
+    {"tcp.buffer_bytes", kBytes, "0", "0..1GiB", "SO_SNDBUF and SO_RCVBUF; 0 leaves them to the kernel's tuning."},
+    {"tcp.dead_after", kDuration, "20s", "1s..1h", "How long a host may leave our packets unacknowledged until it counts as dead; one that acknowledges may be as slow as it likes."},
+
+    {"collective.timeout", kDuration, "5m", "100ms..24h", "How long a collective may wait for a rank before it fails on every rank, naming the one that is missing."},
+    {"collective.algorithm", kChoice, "auto", "auto|ring|direct", "Forces one algorithm for every collective that has it; auto picks by size and number of ranks."},
+    {"collective.chunk_bytes", kBytes, "256KiB", "4KiB..64MiB", "Pieces in which an algorithm pipelines a large buffer."},
+
+    {"store.timeout", kDuration, "5m", "100ms..24h", "How long a wait for a key of the rendezvous store may take."},
+    {"verify.schedules", kBool, "false", "", "Proves each schedule correct before it first runs; for tests and for new algorithms."},
+});
+// clang-format on
+
+}  // namespace
+
+absl::Span<const SettingRow> LibrarySettings() { return kTable; }
+
+}  // namespace weft

@@ -1,0 +1,98 @@
+#include "base/trace.h"
+
+#include <algorithm>
+#include <bit>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/clock.h"
+
+namespace weft {
+
+Trace::Trace(std::vector<std::string> track_names, size_t capacity)
+    : track_names_(std::move(track_names)),
+      mask_(std::bit_ceil(std::max<size_t>(capacity, 2)) - 1),
+      slots_(std::make_unique<Slot[]>(mask_ + 1)) {}
+
+// A sequence lock a slot. Two writers meet in a slot only where one was held up for a whole round
+// of the ring; then one of the two spans is dropped.
+void Trace::Record(const TraceSpan& span) {
+  uint64_t index = next_.fetch_add(1, std::memory_order_relaxed);
+  Slot& slot = slots_[index & mask_];
+  uint64_t seen = slot.sequence.load(std::memory_order_relaxed);
+  bool is_free = seen % 2 == 0 && seen <= 2 * index;
+  if (!is_free ||
+      !slot.sequence.compare_exchange_strong(seen, 2 * index + 1, std::memory_order_acq_rel)) {
+    return;
+  }
+  slot.name.store(span.name, std::memory_order_release);
+  slot.start_ns.store(span.start_ns, std::memory_order_release);
+  slot.end_ns.store(span.end_ns, std::memory_order_release);
+  slot.step.store(span.step, std::memory_order_release);
+  slot.bytes.store(span.bytes, std::memory_order_release);
+  slot.track.store(span.track, std::memory_order_release);
+  slot.sequence.store(2 * index + 2, std::memory_order_release);
+}
+
+std::vector<TraceSpan> Trace::Snapshot() const {
+  uint64_t end = next_.load(std::memory_order_acquire);
+  uint64_t begin = end > mask_ + 1 ? end - (mask_ + 1) : 0;
+  std::vector<TraceSpan> spans;
+  spans.reserve(end - begin);
+  for (uint64_t index = begin; index < end; ++index) {
+    const Slot& slot = slots_[index & mask_];
+    uint64_t whole = 2 * index + 2;
+    if (slot.sequence.load(std::memory_order_acquire) != whole) continue;
+    TraceSpan span{
+        slot.name.load(std::memory_order_acquire),     slot.track.load(std::memory_order_acquire),
+        slot.start_ns.load(std::memory_order_acquire), slot.end_ns.load(std::memory_order_acquire),
+        slot.step.load(std::memory_order_acquire),     slot.bytes.load(std::memory_order_acquire)};
+    if (slot.sequence.load(std::memory_order_acquire) == whole) spans.push_back(span);
+  }
+  return spans;
+}
+
+TraceScope::TraceScope(Trace* trace, const char* name, int track, int64_t step, int64_t bytes)
+    : trace_(trace) {
+  if (trace_ == nullptr) return;
+  span_ = {name, track, SystemClock::Nanoseconds(), 0, step, bytes};
+}
+
+TraceScope::~TraceScope() {
+  if (trace_ == nullptr) return;
+  span_.end_ns = SystemClock::Nanoseconds();
+  trace_->Record(span_);
+}
+
+std::string ChromeEvents(const Trace& trace, int rank) {
+  std::vector<std::string> events;
+  auto metadata = [&](const char* kind, int track, const std::string& name) {
+    nlohmann::json event = {{"ph", "M"}, {"pid", rank}, {"name", kind}, {"args", {{"name", name}}}};
+    if (track >= 0) event["tid"] = track;
+    events.push_back(event.dump());
+  };
+  metadata("process_name", -1, absl::StrCat("rank ", rank));
+  for (size_t track = 0; track < trace.track_names().size(); ++track) {
+    metadata("thread_name", static_cast<int>(track), trace.track_names()[track]);
+  }
+  for (const TraceSpan& span : trace.Snapshot()) {
+    std::vector<std::string> args;
+    if (span.step >= 0) args.push_back(absl::StrCat("\"step\":", span.step));
+    if (span.bytes >= 0) args.push_back(absl::StrCat("\"bytes\":", span.bytes));
+    events.push_back(absl::StrFormat(
+        R"({"ph":"X","pid":%d,"tid":%d,"name":"%s","ts":%.3f,"dur":%.3f,"args":{%s}})", rank,
+        span.track, span.name, static_cast<double>(span.start_ns) / 1e3,
+        static_cast<double>(span.end_ns - span.start_ns) / 1e3, absl::StrJoin(args, ",")));
+  }
+  return absl::StrJoin(events, ",\n");
+}
+
+std::string MergeChromeJson(const std::vector<std::string>& parts) {
+  return absl::StrCat("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n",
+                      absl::StrJoin(parts, ",\n"), "\n]}\n");
+}
+
+}  // namespace weft

@@ -1,0 +1,77 @@
+// A ring of spans in memory, always on, written out as Chrome/Perfetto JSON.
+//
+// Recording costs two clock readings and one slot of a fixed ring: no lock, no allocation. When the
+// ring is full the oldest spans are overwritten. Names and categories must be string literals (they
+// are kept as pointers). Record is thread-safe; Snapshot may run beside it and skips slots being
+// written.
+//
+// In the JSON a process (pid) is a rank and a thread (tid) a track of it: "compute",
+// "communication". Timestamps are CLOCK_MONOTONIC in microseconds, so that files of the ranks of
+// one host merge as they are.
+#ifndef WEFT_BASE_TRACE_H_
+#define WEFT_BASE_TRACE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace weft {
+
+struct TraceSpan {
+  const char* name = "";  // literal: "forward", "all_reduce"
+  int32_t track = 0;      // index into Trace's track names
+  int64_t start_ns = 0;   // SystemClock::Nanoseconds()
+  int64_t end_ns = 0;
+  int64_t step = -1;   // training step, or sequence number of a collective; -1: none
+  int64_t bytes = -1;  // -1: none
+};
+
+class Trace {
+ public:
+  // `capacity` spans (rounded up to a power of two), 64 B each.
+  explicit Trace(std::vector<std::string> track_names, size_t capacity = 1 << 15);
+  void Record(const TraceSpan& span);
+  std::vector<TraceSpan> Snapshot() const;  // oldest first
+  const std::vector<std::string>& track_names() const { return track_names_; }
+
+ private:
+  struct alignas(64) Slot {
+    std::atomic<uint64_t> sequence{0};  // 2k+1 while span k is written, 2k+2 once it is whole
+    std::atomic<const char*> name{nullptr};
+    std::atomic<int64_t> start_ns, end_ns, step, bytes;
+    std::atomic<int32_t> track;
+  };
+  std::vector<std::string> track_names_;
+  size_t mask_;
+  std::unique_ptr<Slot[]> slots_;
+  std::atomic<uint64_t> next_{0};
+};
+
+// Records from its construction to its end. `trace` may be null: then nothing happens.
+class TraceScope {
+ public:
+  TraceScope(Trace* trace, const char* name, int track, int64_t step = -1, int64_t bytes = -1);
+  ~TraceScope();
+  TraceScope(const TraceScope&) = delete;
+  TraceScope& operator=(const TraceScope&) = delete;
+
+ private:
+  Trace* trace_;
+  TraceSpan span_;
+};
+
+// The "traceEvents" entries of one rank, comma-separated, without the enclosing brackets, so that
+// files of several ranks can be joined: see MergeChromeJson.
+std::string ChromeEvents(const Trace& trace, int rank);
+
+// A whole JSON document of the parts that ChromeEvents made.
+std::string MergeChromeJson(const std::vector<std::string>& parts);
+
+}  // namespace weft
+
+#endif  // WEFT_BASE_TRACE_H_

@@ -1,0 +1,1 @@
+// Holds the precompiled header of torch/torch.h that every LibTorch target reuses.

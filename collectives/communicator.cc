@@ -1,0 +1,501 @@
+#include "collectives/communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "collectives/algorithms/algorithm.h"
+#include "collectives/endpoint_impl.h"
+#include "collectives/operation.h"
+#include "collectives/reduce.h"
+#include "collectives/verify.h"
+
+namespace weft::collectives {
+namespace {
+
+// Tags of messages: group in the upper half, with this bit for point-to-point; number in the lower.
+constexpr uint64_t kPointToPoint = uint64_t{1} << 63;
+
+uint32_t HashName(absl::string_view name) {
+  uint64_t hash = 0;
+  for (char letter : name) {
+    uint64_t state = hash ^ static_cast<unsigned char>(letter);
+    hash = SplitMix64(state);
+  }
+  return static_cast<uint32_t>(hash >> 33);
+}
+
+// A plan, and executions of it that are at rest. One for each kind of call of a communicator.
+struct PlanEntry {
+  CollectiveSpec spec;
+  const Algorithm* algorithm = nullptr;
+  std::shared_ptr<const Plan> plan;
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Execution>> idle;
+
+  std::unique_ptr<Execution> Take() {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (idle.empty()) return std::make_unique<Execution>(plan);
+    auto taken = std::move(idle.back());
+    idle.pop_back();
+    return taken;
+  }
+  void Give(std::unique_ptr<Execution> execution) {
+    std::lock_guard<std::mutex> lock(mutex);
+    idle.push_back(std::move(execution));
+  }
+};
+
+class CollectiveWork final : public Operation {
+ public:
+  CollectiveWork(EndpointImpl* endpoint, std::shared_ptr<Group> group, int64_t start_ns,
+                 std::shared_ptr<PlanEntry> entry, const Invocation& invocation, uint32_t sequence,
+                 int64_t bytes)
+      : Operation(endpoint, std::move(group), start_ns),
+        entry_(std::move(entry)),
+        execution_(entry_->Take()),
+        invocation_(invocation),
+        sequence_(sequence),
+        bytes_(bytes) {}
+
+  void Begin(Peers& peers) override { execution_->Begin(invocation_, peers); }
+  bool Advance(Peers& peers, uint64_t) override { return execution_->Advance(peers); }
+  bool complete() const override { return execution_->done(); }
+  absl::Status failure(int* peer) const override {
+    *peer = execution_->failed_peer();
+    return execution_->status();
+  }
+  bool AtRest() override { return execution_->AtRest(); }
+  bool Holds(int peer) override { return execution_->Holds(peer); }
+  bool Needs(int peer) const override { return execution_->Needs(peer); }
+  std::string Describe() const override {
+    auto& group = const_cast<CollectiveWork*>(this)->group();
+    std::lock_guard<std::mutex> lock(group.mutex);
+    const bool known = group.next_sequence - sequence_ <= Group::kHistory;
+    return absl::StrCat(
+        "collective #", sequence_, ", ",
+        known ? group.history[sequence_ % Group::kHistory].ToText() : ToString(entry_->spec.kind));
+  }
+  bool has_sequence() const override { return true; }
+  uint32_t sequence() const override { return sequence_; }
+  void Release() override { entry_->Give(std::move(execution_)); }
+  const char* trace_name() const override { return ToString(entry_->spec.kind); }
+  int64_t trace_bytes() const override { return bytes_; }
+
+ private:
+  std::shared_ptr<PlanEntry> entry_;
+  std::unique_ptr<Execution> execution_;
+  Invocation invocation_;
+  uint32_t sequence_;
+  int64_t bytes_;
+};
+
+class MessageWork final : public Operation {
+ public:
+  MessageWork(EndpointImpl* endpoint, std::shared_ptr<Group> group, int64_t start_ns, bool sends,
+              void* data, size_t bytes, int peer, uint32_t tag)
+      : Operation(endpoint, std::move(group), start_ns),
+        sends_(sends),
+        data_(data),
+        bytes_(bytes),
+        peer_(peer),
+        tag_(tag) {}
+
+  void Begin(Peers& peers) override {
+    auto region = peers.Register(other().transport, data_, bytes_);
+    if (region.ok()) {
+      region_ = *std::move(region);
+    } else {
+      status_ = region.status();
+    }
+  }
+  bool Advance(Peers& peers, uint64_t turn) override {
+    if (!posted_) return status_.ok() && Post(peers, turn);
+    if (complete_ || !request_.done() || !status_.ok()) return false;
+    status_ = request_.status();
+    if (status_.ok() && request_.bytes() != bytes_) {
+      status_ = absl::FailedPreconditionError(
+          absl::StrCat("it sent ", request_.bytes(), " bytes where ", bytes_, " were expected"));
+    }
+    complete_ = status_.ok();
+    return true;
+  }
+  bool complete() const override { return complete_; }
+  absl::Status failure(int* peer) const override {
+    *peer = peer_;
+    return status_;
+  }
+  bool AtRest() override { return !posted_ || request_.done(); }
+  bool Holds(int peer) override { return peer == peer_ && !AtRest(); }
+  bool Needs(int peer) const override { return peer == peer_ && !complete_; }
+  std::string Describe() const override {
+    return absl::StrCat(sends_ ? "send" : "receive", " of ", bytes_, " bytes ",
+                        sends_ ? "to rank " : "from rank ",
+                        const_cast<MessageWork*>(this)->other().rank.value(), " with tag ", tag_);
+  }
+  bool has_sequence() const override { return false; }
+  uint32_t sequence() const override { return 0; }
+  Rank source() const override { return Rank(sends_ ? -1 : peer_); }
+  const char* trace_name() const override { return sends_ ? "send" : "receive"; }
+  int64_t trace_bytes() const override { return static_cast<int64_t>(bytes_); }
+
+ private:
+  Peer& other() { return *group().peers[static_cast<size_t>(peer_)]; }
+  bool Post(Peers& peers, uint64_t turn) {
+    Peer& peer = other();
+    uint64_t& full_turn = sends_ ? peer.send_full_turn : peer.receive_full_turn;
+    if (full_turn == turn) return false;
+    const net::MessageKey key{kPointToPoint | uint64_t{group().id} << 32 | tag_, 0};
+    net::Posted posted = net::Posted::kNotYet;
+    if (sends_) {
+      if (net::SendLink* link = peers.SendTo(peer); link != nullptr) {
+        posted = link->PostSend(key, region_.view(), &request_);
+      }
+    } else if (peer.receive != nullptr) {
+      posted = peer.receive->PostReceive(key, {.out = region_.view()}, &request_);
+    }
+    posted_ = posted == net::Posted::kAccepted;
+    if (!posted_) full_turn = turn;
+    return posted_;
+  }
+
+  bool sends_;
+  void* data_;
+  size_t bytes_;
+  int peer_;
+  uint32_t tag_;
+  net::Region region_;
+  net::Request request_;
+  bool posted_ = false, complete_ = false;
+  absl::Status status_;
+};
+
+// A work that was over before it began.
+class FinishedWork final : public Work {
+ public:
+  FinishedWork(absl::Status status, int64_t now_ns) : status_(std::move(status)), now_ns_(now_ns) {}
+  bool done() const override { return true; }
+  absl::Status Wait(absl::Duration) override { return status_; }
+  absl::Status status() const override { return status_; }
+  int64_t start_ns() const override { return now_ns_; }
+  int64_t end_ns() const override { return now_ns_; }
+  Rank source() const override { return Rank(); }
+
+ private:
+  absl::Status status_;
+  int64_t now_ns_;
+};
+
+WorkPtr Finished(absl::Status status) {
+  return std::make_shared<FinishedWork>(std::move(status), SystemClock::Nanoseconds());
+}
+
+class CommunicatorImpl final : public Communicator {
+ public:
+  CommunicatorImpl(std::shared_ptr<EndpointImpl> endpoint, std::shared_ptr<Group> group)
+      : endpoint_(std::move(endpoint)),
+        group_(std::move(group)),
+        wanted_(endpoint_->settings().Text("collective.algorithm")),
+        chunk_bytes_(static_cast<uint64_t>(
+            endpoint_->settings().ByteCount("collective.chunk_bytes").count())),
+        verify_(endpoint_->settings().Bool("verify.schedules")) {
+    for (Peer* peer : group_->peers) {
+      if (peer != nullptr && peer->host != endpoint_->host()) one_host_ = false;
+    }
+  }
+  ~CommunicatorImpl() override { endpoint_->Leave(group_); }
+
+  Rank rank() const override { return Rank(group_->rank); }
+  int size() const override { return static_cast<int>(group_->ranks.size()); }
+  const std::string& name() const override { return group_->name; }
+  absl::Status status() const override {
+    std::lock_guard<std::mutex> lock(group_->mutex);
+    return group_->status;
+  }
+
+  WorkPtr AllReduce(const void* input, void* output, size_t count, DataType type,
+                    ReduceOp op) override {
+    return Run(Spec(CollectiveKind::kAllReduce, count), input, output, type, op);
+  }
+  WorkPtr AllGather(const void* input, void* output, size_t count, DataType type) override {
+    return Run(Spec(CollectiveKind::kAllGather, count), input, output, type);
+  }
+  WorkPtr ReduceScatter(const void* input, void* output, size_t count, DataType type,
+                        ReduceOp op) override {
+    return Run(Spec(CollectiveKind::kReduceScatter, count), input, output, type, op);
+  }
+  WorkPtr Broadcast(const void* input, void* output, size_t count, DataType type,
+                    Rank root) override {
+    return Run(Spec(CollectiveKind::kBroadcast, count, root), input, output, type);
+  }
+  WorkPtr Reduce(const void* input, void* output, size_t count, DataType type, ReduceOp op,
+                 Rank root) override {
+    return Run(Spec(CollectiveKind::kReduce, count, root), input, output, type, op);
+  }
+  WorkPtr Gather(const void* input, void* output, size_t count, DataType type, Rank root) override {
+    return Run(Spec(CollectiveKind::kGather, count, root), input, output, type);
+  }
+  WorkPtr Scatter(const void* input, void* output, size_t count, DataType type,
+                  Rank root) override {
+    return Run(Spec(CollectiveKind::kScatter, count, root), input, output, type);
+  }
+  WorkPtr AllToAll(const void* input, void* output, size_t count, DataType type) override {
+    return Run(Spec(CollectiveKind::kAllToAll, count), input, output, type);
+  }
+  WorkPtr AllToAllV(const void* input, absl::Span<const size_t> input_counts,
+                    absl::Span<const size_t> input_offsets, void* output,
+                    absl::Span<const size_t> output_counts, absl::Span<const size_t> output_offsets,
+                    DataType type) override;
+  WorkPtr AllGatherV(const void* input, void* output, absl::Span<const size_t> counts,
+                     absl::Span<const size_t> output_offsets, DataType type) override;
+  WorkPtr Barrier() override {
+    return Run(Spec(CollectiveKind::kBarrier, 0), nullptr, nullptr, DataType::kUint8);
+  }
+
+  WorkPtr Send(const void* data, size_t bytes, Rank peer, uint32_t tag) override {
+    return Message(true, const_cast<void*>(data), bytes, peer, tag);
+  }
+  WorkPtr Receive(void* data, size_t bytes, Rank peer, uint32_t tag) override {
+    return Message(false, data, bytes, peer, tag);
+  }
+  void Abort(absl::Status reason) override { endpoint_->Abort(group_, std::move(reason)); }
+
+ private:
+  static constexpr size_t kPlansMax = 64;
+
+  CollectiveSpec Spec(CollectiveKind kind, size_t count, Rank root = Rank(0)) const {
+    CollectiveSpec spec;
+    spec.kind = kind;
+    spec.size = size();
+    spec.rank = group_->rank;
+    spec.root = root.value();
+    spec.count = count;
+    return spec;
+  }
+  WorkPtr Run(CollectiveSpec spec, const void* input, void* output, DataType type,
+              ReduceOp op = ReduceOp::kSum);
+  WorkPtr Message(bool sends, void* data, size_t bytes, Rank peer, uint32_t tag);
+  absl::Status Check(const CollectiveSpec& spec, const void* input, const void* output,
+                     DataType type, ReduceOp op) const;
+  // With mutex_ held. The most recently used come first.
+  absl::StatusOr<std::shared_ptr<PlanEntry>> PlanFor(CollectiveSpec&& spec, size_t element);
+  // With group_->mutex held. A collective needs all ranks, a message only the rank that it is for
+  // (>= 0): one that has finished and left stops no message between the others.
+  absl::Status Usable(int peer = -1);
+
+  std::shared_ptr<EndpointImpl> endpoint_;
+  std::shared_ptr<Group> group_;
+  const std::string wanted_;
+  const uint64_t chunk_bytes_;
+  const bool verify_;
+  bool one_host_ = true;
+  std::mutex mutex_;  // orders calls; before group_->mutex
+  std::list<std::pair<size_t, std::shared_ptr<PlanEntry>>> plans_;  // by size of an element
+};
+
+absl::Status CommunicatorImpl::Check(const CollectiveSpec& spec, const void* input,
+                                     const void* output, DataType type, ReduceOp op) const {
+  if (Reduces(spec.kind) && !Supports(op, type)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no operator ", ToString(op), " for numbers of type ", ToString(type)));
+  }
+  if (spec.root < 0 || spec.root >= spec.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("root ", spec.root, " of a group of ", spec.size, " ranks"));
+  }
+  if ((input == nullptr && InputLength(spec) > 0) ||
+      (output == nullptr && OutputLength(spec) > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(ToString(spec.kind), ": a buffer is null"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<PlanEntry>> CommunicatorImpl::PlanFor(CollectiveSpec&& spec,
+                                                                     size_t element) {
+  for (auto at = plans_.begin(); at != plans_.end(); ++at) {
+    if (at->first != element || !(at->second->spec == spec)) continue;
+    if (at != plans_.begin()) plans_.splice(plans_.begin(), plans_, at);
+    return plans_.front().second;
+  }
+  auto entry = std::make_shared<PlanEntry>();
+  const uint64_t n = static_cast<uint64_t>(spec.size);
+  const bool even =
+      spec.kind != CollectiveKind::kAllGatherV && spec.kind != CollectiveKind::kAllToAllV;
+  const uint64_t part = even ? spec.count : n;
+  entry->algorithm = &ChooseAlgorithm(wanted_, spec.kind, spec.size,
+                                      Bytes(static_cast<int64_t>(part * element)), one_host_);
+  // What others send in AllToAllV is not known here.
+  if (verify_ && spec.kind != CollectiveKind::kAllToAllV) {
+    std::vector<CollectiveSpec> specs(n, spec);
+    std::vector<RankSchedule> schedules;
+    for (int r = 0; r < spec.size; ++r) {
+      specs[static_cast<size_t>(r)].rank = r;
+      schedules.push_back(entry->algorithm->build(specs[static_cast<size_t>(r)]));
+    }
+    WEFT_RETURN_IF_ERROR(VerifySchedules(specs, schedules));
+  }
+  entry->plan = std::make_shared<Plan>(entry->algorithm->build(spec));
+  entry->spec = std::move(spec);
+  plans_.emplace_front(element, entry);
+  if (plans_.size() > kPlansMax) plans_.pop_back();
+  return entry;
+}
+
+absl::Status CommunicatorImpl::Usable(int peer) {
+  if (!group_->status.ok()) return group_->status;
+  for (Rank gone : group_->released) {
+    if (peer >= 0 && group_->ranks[static_cast<size_t>(peer)] != gone) continue;
+    group_->status = absl::UnavailableError(
+        absl::StrCat("communicator \"", group_->name, "\": rank ", gone.value(), " is gone"));
+    break;
+  }
+  return group_->status;
+}
+
+WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* output, DataType type,
+                              ReduceOp op) {
+  const int64_t start_ns = SystemClock::Nanoseconds();
+  if (absl::Status status = Check(spec, input, output, type, op); !status.ok()) {
+    return Finished(std::move(status));
+  }
+  const size_t element = SizeOf(type);
+  spec.chunk = std::max<uint64_t>(chunk_bytes_ / element, 1);
+  spec.average = Reduces(spec.kind) && op == ReduceOp::kAverage;
+  const uint64_t input_length = InputLength(spec), output_length = OutputLength(spec);
+  spec.in_place =
+      input_length > 0 && output_length > 0 &&
+      static_cast<const std::byte*>(input) ==
+          static_cast<const std::byte*>(output) + InputShift(spec) * static_cast<int64_t>(element);
+  Descriptor descriptor{
+      .kind = spec.kind, .type = type, .op = op, .root = spec.root, .count = spec.count};
+  if (spec.kind == CollectiveKind::kAllGatherV) {
+    for (uint64_t count : spec.output_counts) {
+      uint64_t state = descriptor.counts_hash ^ count;
+      descriptor.counts_hash = SplitMix64(state);
+      descriptor.count += count;
+    }
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto planned = PlanFor(std::move(spec), element);
+  if (!planned.ok()) return Finished(planned.status());
+  PlanEntry& entry = **planned;
+  descriptor.algorithm = entry.algorithm->name;
+  uint32_t sequence;
+  const uint64_t check = descriptor.Hash();
+  {
+    std::lock_guard<std::mutex> group_lock(group_->mutex);
+    if (absl::Status status = Usable(); !status.ok()) return Finished(std::move(status));
+    sequence = group_->next_sequence++;
+    group_->history[sequence % Group::kHistory] = std::move(descriptor);
+  }
+  Invocation invocation{.input = input,
+                        .output = output,
+                        .input_length = input_length,
+                        .output_length = output_length,
+                        .element = element,
+                        .divisor = size(),
+                        .combine = Reduces(entry.spec.kind) ? CombineFor(type, op) : nullptr,
+                        .scale = ScaleFor(type),
+                        .key = {uint64_t{group_->id} << 32 | sequence, check},
+                        .group = group_->peers};
+  auto work = std::make_shared<CollectiveWork>(
+      endpoint_.get(), group_, start_ns, *std::move(planned), invocation, sequence,
+      static_cast<int64_t>(std::max(input_length, output_length) * element));
+  endpoint_->Start(work);
+  return work;
+}
+
+WorkPtr CommunicatorImpl::AllGatherV(const void* input, void* output,
+                                     absl::Span<const size_t> counts,
+                                     absl::Span<const size_t> output_offsets, DataType type) {
+  const size_t n = static_cast<size_t>(size());
+  if (counts.size() != n || output_offsets.size() != n) {
+    return Finished(absl::InvalidArgumentError("all_gather_v: one count and one offset a rank"));
+  }
+  CollectiveSpec spec = Spec(CollectiveKind::kAllGatherV, 0);
+  spec.output_counts.assign(counts.begin(), counts.end());
+  spec.output_offsets.assign(output_offsets.begin(), output_offsets.end());
+  return Run(std::move(spec), input, output, type);
+}
+
+WorkPtr CommunicatorImpl::AllToAllV(const void* input, absl::Span<const size_t> input_counts,
+                                    absl::Span<const size_t> input_offsets, void* output,
+                                    absl::Span<const size_t> output_counts,
+                                    absl::Span<const size_t> output_offsets, DataType type) {
+  const size_t n = static_cast<size_t>(size());
+  const size_t own = static_cast<size_t>(group_->rank);
+  if (input_counts.size() != n || input_offsets.size() != n || output_counts.size() != n ||
+      output_offsets.size() != n) {
+    return Finished(absl::InvalidArgumentError("all_to_all_v: counts and offsets for each rank"));
+  }
+  if (input_counts[own] != output_counts[own]) {
+    return Finished(absl::InvalidArgumentError(
+        absl::StrCat("all_to_all_v: rank ", own, " sends itself ", input_counts[own],
+                     " elements, but expects ", output_counts[own])));
+  }
+  CollectiveSpec spec = Spec(CollectiveKind::kAllToAllV, 0);
+  spec.input_counts.assign(input_counts.begin(), input_counts.end());
+  spec.input_offsets.assign(input_offsets.begin(), input_offsets.end());
+  spec.output_counts.assign(output_counts.begin(), output_counts.end());
+  spec.output_offsets.assign(output_offsets.begin(), output_offsets.end());
+  return Run(std::move(spec), input, output, type);
+}
+
+WorkPtr CommunicatorImpl::Message(bool sends, void* data, size_t bytes, Rank peer, uint32_t tag) {
+  const int64_t start_ns = SystemClock::Nanoseconds();
+  if (peer.value() < 0 || peer.value() >= size() || peer.value() == group_->rank) {
+    return Finished(absl::InvalidArgumentError(
+        absl::StrCat(sends ? "send to" : "receive from", " rank ", peer.value(), " of a group of ",
+                     size(), " by rank ", group_->rank)));
+  }
+  if (data == nullptr && bytes > 0) {
+    return Finished(absl::InvalidArgumentError("send or receive: the buffer is null"));
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  {
+    std::lock_guard<std::mutex> group_lock(group_->mutex);
+    if (absl::Status status = Usable(peer.value()); !status.ok())
+      return Finished(std::move(status));
+  }
+  auto work = std::make_shared<MessageWork>(endpoint_.get(), group_, start_ns, sends, data, bytes,
+                                            peer.value(), tag);
+  endpoint_->Start(work);
+  return work;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
+    std::shared_ptr<Endpoint> endpoint, absl::string_view name, std::vector<Rank> ranks) {
+  auto own = std::static_pointer_cast<EndpointImpl>(std::move(endpoint));
+  auto group = std::make_shared<Group>();
+  group->name = std::string(name);
+  group->id = HashName(name);
+  group->rank = -1;
+  std::vector<Rank> sorted = ranks;
+  std::sort(sorted.begin(), sorted.end());
+  const bool twice = std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r].value() < 0 || ranks[r].value() >= own->world_size() || twice) {
+      return absl::InvalidArgumentError(absl::StrCat("communicator \"", name,
+                                                     "\": ranks must differ and lie between 0 and ",
+                                                     own->world_size() - 1));
+    }
+    if (ranks[r] == own->rank()) group->rank = static_cast<int>(r);
+  }
+  if (group->rank < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("communicator \"", name, "\" lacks this rank, ", own->rank().value()));
+  }
+  group->ranks = std::move(ranks);
+  WEFT_RETURN_IF_ERROR(own->Join(group));
+  return std::unique_ptr<Communicator>(
+      std::make_unique<CommunicatorImpl>(std::move(own), std::move(group)));
+}
+
+}  // namespace weft::collectives

@@ -1,0 +1,109 @@
+// Collectives of a group of ranks on host memory.
+//
+//   Endpoint      one a process: transports, links to other processes, the progress engine
+//   (endpoint.h) Communicator  one a group: numbers its collectives, picks an algorithm, runs its
+//   schedule Work          one a call: wait for it, ask for its outcome and its times
+//
+// Every call returns at once with a Work; bad arguments, too, are reported by the Work, and nowhere
+// else. Calls of one communicator must come in the same order on all ranks; their k-th calls are
+// matched by sequence number, and a difference in kind, size, type, operator or root fails the call
+// on every rank with a status that names the rank that differs. Several may be in flight, on one
+// and on several communicators; they progress independently. Sizes are in elements of `type`.
+// Buffers stay untouched and alive until the Work is done; in place means that pointers coincide
+// where the semantics allow (as in NCCL).
+//
+// Progress: Wait() drives the engine in the calling thread; between calls a background thread of
+// the endpoint does, so a Work proceeds while the caller computes. A failed collective fails its
+// communicator: all later calls return the same status at once. Thread-safe, as far as the order of
+// calls allows.
+#ifndef WEFT_COLLECTIVES_COMMUNICATOR_H_
+#define WEFT_COLLECTIVES_COMMUNICATOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/ids.h"
+#include "collectives/data_type.h"
+
+namespace weft::collectives {
+
+class Endpoint;
+
+class Work {
+ public:
+  virtual ~Work() = default;
+  virtual bool done() const = 0;
+  // Drives progress until the work is done. The bound is the setting collective.timeout, counted
+  // from the call; `timeout` may shorten it for this wait only: kDeadlineExceeded, and the work
+  // goes on.
+  virtual absl::Status Wait(absl::Duration timeout = absl::InfiniteDuration()) = 0;
+  virtual absl::Status status() const = 0;  // once done
+  virtual int64_t start_ns() const = 0;     // SystemClock::Nanoseconds() of the call
+  virtual int64_t end_ns() const = 0;       // of the completion; 0 before
+  virtual Rank source() const = 0;          // of a Receive from any rank, once done
+};
+using WorkPtr = std::shared_ptr<Work>;
+
+class Communicator {
+ public:
+  // `name` is the same on all ranks, and used once in a job ("world", "dp0"); `ranks` are the world
+  // ranks of the group, in group order, and contain this process's own. Local: needs no message.
+  static absl::StatusOr<std::unique_ptr<Communicator>> Create(std::shared_ptr<Endpoint> endpoint,
+                                                              absl::string_view name,
+                                                              std::vector<Rank> ranks);
+  virtual ~Communicator() = default;  // waits for nothing; unfinished works fail with kCancelled
+
+  virtual Rank rank() const = 0;  // within the group
+  virtual int size() const = 0;
+  virtual const std::string& name() const = 0;
+  virtual absl::Status status() const = 0;  // OK, or what failed it
+
+  virtual WorkPtr AllReduce(const void* input, void* output, size_t count, DataType type,
+                            ReduceOp op) = 0;
+  // output: size() * count, rank r's part at r * count.
+  virtual WorkPtr AllGather(const void* input, void* output, size_t count, DataType type) = 0;
+  // input: size() * count; output: count, this rank's part of the reduction.
+  virtual WorkPtr ReduceScatter(const void* input, void* output, size_t count, DataType type,
+                                ReduceOp op) = 0;
+  // input is read on the root only.
+  virtual WorkPtr Broadcast(const void* input, void* output, size_t count, DataType type,
+                            Rank root) = 0;
+  // output is written on the root only.
+  virtual WorkPtr Reduce(const void* input, void* output, size_t count, DataType type, ReduceOp op,
+                         Rank root) = 0;
+  virtual WorkPtr Gather(const void* input, void* output, size_t count, DataType type,
+                         Rank root) = 0;
+  virtual WorkPtr Scatter(const void* input, void* output, size_t count, DataType type,
+                          Rank root) = 0;
+  // input and output: size() * count.
+  virtual WorkPtr AllToAll(const void* input, void* output, size_t count, DataType type) = 0;
+  // Per-rank counts and offsets, in elements, each of size() entries. What rank a sends to b must
+  // be what b expects of a.
+  virtual WorkPtr AllToAllV(const void* input, absl::Span<const size_t> input_counts,
+                            absl::Span<const size_t> input_offsets, void* output,
+                            absl::Span<const size_t> output_counts,
+                            absl::Span<const size_t> output_offsets, DataType type) = 0;
+  // All-gather with a count per rank; rank r's part at output_offsets[r].
+  virtual WorkPtr AllGatherV(const void* input, void* output, absl::Span<const size_t> counts,
+                             absl::Span<const size_t> output_offsets, DataType type) = 0;
+  virtual WorkPtr Barrier() = 0;
+
+  // Point to point, matched by (peer, tag) in order; not numbered with the collectives.
+  virtual WorkPtr Send(const void* data, size_t bytes, Rank peer, uint32_t tag) = 0;
+  virtual WorkPtr Receive(void* data, size_t bytes, Rank peer, uint32_t tag) = 0;
+
+  // Fails every unfinished work, here and on the other ranks, with `reason`.
+  virtual void Abort(absl::Status reason) = 0;
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_COMMUNICATOR_H_

@@ -1,0 +1,255 @@
+// libweft-cuda.so: the only file that includes CUDA or NCCL. See device_table.h.
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "collectives/cuda/device_table.h"
+#include "collectives/data_type.h"
+
+namespace weft::collectives {
+namespace {
+
+static_assert(NCCL_UNIQUE_ID_BYTES == kWeftNcclIdBytes);
+
+thread_local char last_error[512] = "";
+
+int Fail(const char* call, const char* reason) {
+  std::snprintf(last_error, sizeof last_error, "%s: %s", call, reason);
+  return 1;
+}
+
+int Check(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return 0;
+  cudaGetLastError();  // a sticky error is not reported twice
+  return Fail(call, cudaGetErrorString(error));
+}
+
+int Check(ncclResult_t result, const char* call, ncclComm_t communicator = nullptr) {
+  if (result == ncclSuccess || result == ncclInProgress) return 0;
+  const char* details = ncclGetLastError(communicator);
+  char reason[448];
+  std::snprintf(reason, sizeof reason, "%s%s%s", ncclGetErrorString(result),
+                details != nullptr && details[0] != '\0' ? "; " : "", details ? details : "");
+  return Fail(call, reason);
+}
+
+#define WEFT_CALL(function, ...) Check(function(__VA_ARGS__), #function)
+
+cudaStream_t Native(WeftStream* stream) { return reinterpret_cast<cudaStream_t>(stream); }
+cudaEvent_t Native(WeftEvent* event) { return reinterpret_cast<cudaEvent_t>(event); }
+ncclComm_t Native(WeftNcclCommunicator* communicator) {
+  return reinterpret_cast<ncclComm_t>(communicator);
+}
+
+bool Native(int type, ncclDataType_t* native) {
+  switch (static_cast<DataType>(type)) {
+    case DataType::kBool:
+    case DataType::kUint8:
+      *native = ncclUint8;
+      return true;
+    case DataType::kInt8:
+      *native = ncclInt8;
+      return true;
+    case DataType::kInt32:
+      *native = ncclInt32;
+      return true;
+    case DataType::kInt64:
+      *native = ncclInt64;
+      return true;
+    case DataType::kFloat16:
+      *native = ncclFloat16;
+      return true;
+    case DataType::kBFloat16:
+      *native = ncclBfloat16;
+      return true;
+    case DataType::kFloat32:
+      *native = ncclFloat32;
+      return true;
+    case DataType::kFloat64:
+      *native = ncclFloat64;
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool Native(int op, ncclRedOp_t* native) {
+  switch (static_cast<ReduceOp>(op)) {
+    case ReduceOp::kSum:
+      *native = ncclSum;
+      return true;
+    case ReduceOp::kAverage:
+      *native = ncclAvg;
+      return true;
+    case ReduceOp::kMin:
+      *native = ncclMin;
+      return true;
+    case ReduceOp::kMax:
+      *native = ncclMax;
+      return true;
+    case ReduceOp::kProduct:
+      *native = ncclProd;
+      return true;
+    default:
+      return false;
+  }
+}
+
+int BadType(const char* call) { return Fail(call, "NCCL has no such number type or operator"); }
+
+const char* LastError() { return last_error; }
+
+int DeviceCount(int* count) { return WEFT_CALL(cudaGetDeviceCount, count); }
+int SetDevice(int device) { return WEFT_CALL(cudaSetDevice, device); }
+int DeviceName(int device, char* name, size_t size) {
+  cudaDeviceProp properties;
+  if (int failed = WEFT_CALL(cudaGetDeviceProperties, &properties, device)) return failed;
+  std::snprintf(name, size, "%s", properties.name);
+  return 0;
+}
+
+int Allocate(void** memory, size_t size) { return WEFT_CALL(cudaMalloc, memory, size); }
+int Free(void* memory) { return WEFT_CALL(cudaFree, memory); }
+int AllocatePinned(void** memory, size_t size) {
+  return WEFT_CALL(cudaHostAlloc, memory, size, cudaHostAllocPortable);
+}
+int FreePinned(void* memory) { return WEFT_CALL(cudaFreeHost, memory); }
+int CopyAsync(void* target, const void* source, size_t size, WeftStream* stream) {
+  return WEFT_CALL(cudaMemcpyAsync, target, source, size, cudaMemcpyDefault, Native(stream));
+}
+
+int StreamCreate(WeftStream** stream, int high_priority) {
+  int lowest = 0;
+  int highest = 0;
+  if (int failed = WEFT_CALL(cudaDeviceGetStreamPriorityRange, &lowest, &highest)) return failed;
+  cudaStream_t native = nullptr;
+  int failed = WEFT_CALL(cudaStreamCreateWithPriority, &native, cudaStreamNonBlocking,
+                         high_priority != 0 ? highest : lowest);
+  *stream = reinterpret_cast<WeftStream*>(native);
+  return failed;
+}
+int StreamDestroy(WeftStream* stream) { return WEFT_CALL(cudaStreamDestroy, Native(stream)); }
+int StreamSynchronize(WeftStream* stream) {
+  return WEFT_CALL(cudaStreamSynchronize, Native(stream));
+}
+int StreamWaitEvent(WeftStream* stream, WeftEvent* event) {
+  return WEFT_CALL(cudaStreamWaitEvent, Native(stream), Native(event), 0);
+}
+int EventCreate(WeftEvent** event) {
+  cudaEvent_t native = nullptr;
+  int failed = WEFT_CALL(cudaEventCreate, &native);
+  *event = reinterpret_cast<WeftEvent*>(native);
+  return failed;
+}
+int EventDestroy(WeftEvent* event) { return WEFT_CALL(cudaEventDestroy, Native(event)); }
+int EventRecord(WeftEvent* event, WeftStream* stream) {
+  return WEFT_CALL(cudaEventRecord, Native(event), Native(stream));
+}
+int EventQuery(WeftEvent* event, int* done) {
+  cudaError_t error = cudaEventQuery(Native(event));
+  *done = error == cudaSuccess ? 1 : 0;
+  return error == cudaErrorNotReady ? 0 : Check(error, "cudaEventQuery");
+}
+int EventElapsed(WeftEvent* start, WeftEvent* end, float* milliseconds) {
+  return WEFT_CALL(cudaEventElapsedTime, milliseconds, Native(start), Native(end));
+}
+
+int NcclUniqueId(uint8_t id[kWeftNcclIdBytes]) {
+  ncclUniqueId native;
+  int failed = WEFT_CALL(ncclGetUniqueId, &native);
+  std::memcpy(id, native.internal, kWeftNcclIdBytes);
+  return failed;
+}
+int NcclInit(WeftNcclCommunicator** communicator, int size, const uint8_t id[kWeftNcclIdBytes],
+             int rank) {
+  ncclUniqueId native_id;
+  std::memcpy(native_id.internal, id, kWeftNcclIdBytes);
+  ncclComm_t native = nullptr;
+  int failed = WEFT_CALL(ncclCommInitRank, &native, size, native_id, rank);
+  *communicator = reinterpret_cast<WeftNcclCommunicator*>(native);
+  return failed;
+}
+int NcclDestroy(WeftNcclCommunicator* communicator) {
+  return WEFT_CALL(ncclCommDestroy, Native(communicator));
+}
+int NcclAbort(WeftNcclCommunicator* communicator) {
+  return WEFT_CALL(ncclCommAbort, Native(communicator));
+}
+int NcclAsyncError(WeftNcclCommunicator* communicator) {
+  ncclResult_t result = ncclSuccess;
+  if (int failed = WEFT_CALL(ncclCommGetAsyncError, Native(communicator), &result)) return failed;
+  return Check(result, "asynchronous NCCL error", Native(communicator));
+}
+int NcclAllReduce(WeftNcclCommunicator* communicator, const void* input, void* output, size_t count,
+                  int type, int op, WeftStream* stream) {
+  ncclDataType_t native_type;
+  ncclRedOp_t native_op;
+  if (!Native(type, &native_type) || !Native(op, &native_op)) return BadType("ncclAllReduce");
+  return WEFT_CALL(ncclAllReduce, input, output, count, native_type, native_op,
+                   Native(communicator), Native(stream));
+}
+int NcclAllGather(WeftNcclCommunicator* communicator, const void* input, void* output, size_t count,
+                  int type, WeftStream* stream) {
+  ncclDataType_t native_type;
+  if (!Native(type, &native_type)) return BadType("ncclAllGather");
+  return WEFT_CALL(ncclAllGather, input, output, count, native_type, Native(communicator),
+                   Native(stream));
+}
+int NcclReduceScatter(WeftNcclCommunicator* communicator, const void* input, void* output,
+                      size_t count, int type, int op, WeftStream* stream) {
+  ncclDataType_t native_type;
+  ncclRedOp_t native_op;
+  if (!Native(type, &native_type) || !Native(op, &native_op)) return BadType("ncclReduceScatter");
+  return WEFT_CALL(ncclReduceScatter, input, output, count, native_type, native_op,
+                   Native(communicator), Native(stream));
+}
+int NcclBroadcast(WeftNcclCommunicator* communicator, const void* input, void* output, size_t count,
+                  int type, int root, WeftStream* stream) {
+  ncclDataType_t native_type;
+  if (!Native(type, &native_type)) return BadType("ncclBroadcast");
+  return WEFT_CALL(ncclBroadcast, input, output, count, native_type, root, Native(communicator),
+                   Native(stream));
+}
+
+constexpr WeftDeviceTable kTable = {
+    .version = kWeftDeviceTableVersion,
+    .size = sizeof(WeftDeviceTable),
+    .cuda_version = CUDART_VERSION,
+    .nccl_version = NCCL_VERSION_CODE,
+    .LastError = LastError,
+    .DeviceCount = DeviceCount,
+    .SetDevice = SetDevice,
+    .DeviceName = DeviceName,
+    .Allocate = Allocate,
+    .Free = Free,
+    .AllocatePinned = AllocatePinned,
+    .FreePinned = FreePinned,
+    .CopyAsync = CopyAsync,
+    .StreamCreate = StreamCreate,
+    .StreamDestroy = StreamDestroy,
+    .StreamSynchronize = StreamSynchronize,
+    .StreamWaitEvent = StreamWaitEvent,
+    .EventCreate = EventCreate,
+    .EventDestroy = EventDestroy,
+    .EventRecord = EventRecord,
+    .EventQuery = EventQuery,
+    .EventElapsed = EventElapsed,
+    .NcclUniqueId = NcclUniqueId,
+    .NcclInit = NcclInit,
+    .NcclDestroy = NcclDestroy,
+    .NcclAbort = NcclAbort,
+    .NcclAsyncError = NcclAsyncError,
+    .NcclAllReduce = NcclAllReduce,
+    .NcclAllGather = NcclAllGather,
+    .NcclReduceScatter = NcclReduceScatter,
+    .NcclBroadcast = NcclBroadcast,
+};
+
+}  // namespace
+}  // namespace weft::collectives
+
+extern "C" __attribute__((visibility("default"))) const WeftDeviceTable* weft_device_table() {
+  return &weft::collectives::kTable;
+}

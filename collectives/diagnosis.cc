@@ -1,0 +1,405 @@
+// What the engine does when something goes wrong: who differs, who is missing, who is dead; and how
+// a failure reaches every rank of a group.
+//
+// An operation that has not moved for kStallNs, or that met a message of another meaning, asks all
+// ranks of its group what they mean by its sequence number. Notices, 4 words of 32 bits and text:
+//
+//   [kind, group id, sequence, value] text
+//     ask     value 0
+//     answer  value = an Answer::State; text: the descriptor, or the number of the next call
+//     abort   value = absl's status code; text: the message
+//
+// A failed group tells its ranks, waits a moment so that all have heard before one of them leaves,
+// and closes links that still hold its memory: only then are its works done, for buffers of a work
+// that is done are the caller's again. Other groups that use such a link at that time fail with it.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "collectives/endpoint_impl.h"
+
+namespace weft::collectives {
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kStallNs = 200 * kMillisecond;
+constexpr int64_t kAskAgainNs = 1000 * kMillisecond;
+// Once asked: how long a rank that has not called yet, or does not answer, is waited for before the
+// others are compared without it, and how often it is asked meanwhile.
+constexpr int64_t kPatienceNs = 400 * kMillisecond;
+constexpr int64_t kPressNs = 40 * kMillisecond;
+// A peer that has finished closes its links one after the other. When the one to it is broken, what
+// it sent last may still be on its way on the other, which is read until it breaks too, but for no
+// longer than this. (Both break at once where a process dies.)
+constexpr int64_t kPartingNs = 2000 * kMillisecond;
+// An endpoint that goes after it told of a failure stays this long, for links to be made first.
+constexpr int64_t kLingerNs = 250 * kMillisecond;
+
+enum NoticeKind : uint32_t { kAsk = 1, kAnswer = 2, kAbort = 3 };
+
+std::string Pack(NoticeKind kind, uint32_t group, uint32_t sequence, uint32_t value,
+                 absl::string_view text = "") {
+  const uint32_t words[4] = {kind, group, sequence, value};
+  std::string bytes(reinterpret_cast<const char*>(words), sizeof(words));
+  bytes.append(text.data(), std::min(text.size(), net::kNoticeBytesMax - sizeof(words)));
+  return bytes;
+}
+
+// "rank 2", "ranks 0, 1 and 3".
+std::string RankList(const std::vector<int>& ranks) {
+  if (ranks.size() == 1) return absl::StrCat("rank ", ranks[0]);
+  return absl::StrCat("ranks ", absl::StrJoin(ranks.begin(), ranks.end() - 1, ", "), " and ",
+                      ranks.back());
+}
+
+// Whether what it sent before it went may yet come.
+bool IsParting(const Peer& peer, int64_t now_ns) {
+  return peer.receive != nullptr && peer.receive->status().ok() &&
+         now_ns < peer.gone_ns + kPartingNs;
+}
+
+}  // namespace
+
+void EndpointImpl::OnRequestFailed(Operation& operation, int64_t now_ns) {
+  int peer = -1;
+  const absl::Status failure = operation.failure(&peer);
+  if (failure.code() == absl::StatusCode::kFailedPrecondition && operation.has_sequence() &&
+      absl::StrContains(failure.message(), "check differs")) {
+    operation.suspicion = failure;
+    operation.suspect = peer;
+    Ask(operation, now_ns);
+    return;
+  }
+  Group& group = operation.group();
+  const Peer* other = peer >= 0 ? group.peers[static_cast<size_t>(peer)] : nullptr;
+  absl::Status status = failure;
+  if (other != nullptr) {
+    status = other->gone.ok() ? Annotate(failure, absl::StrCat("rank ", other->rank.value()))
+                              : other->gone;
+  }
+  FailGroup(group, Annotate(status, operation.Describe()), true, now_ns, absl::Milliseconds(100));
+}
+
+void EndpointImpl::FailGroup(Group& group, const absl::Status& status, bool tell_others,
+                             int64_t now_ns, absl::Duration grace) {
+  absl::Status verdict;
+  {
+    std::lock_guard<std::mutex> lock(group.mutex);
+    if (!group.status.ok()) return;
+    const std::string name = absl::StrCat("communicator \"", group.name, "\"");
+    group.status = absl::StartsWith(status.message(), name) ? status : Annotate(status, name);
+    verdict = group.status;
+  }
+  if (verdict.code() == absl::StatusCode::kCancelled) {
+    WEFT_LOG_DEBUG("{}", std::string(verdict.message()));
+  } else if (tell_others) {
+    WEFT_LOG_WARN("{}", std::string(verdict.message()));
+  }
+  if (tell_others) {
+    const std::string notice = Pack(kAbort, group.id, 0, static_cast<uint32_t>(verdict.code()),
+                                    absl::string_view(verdict.message()));
+    for (Peer* peer : group.peers) {
+      if (peer == nullptr || !peer->gone.ok()) continue;
+      peer->notices.push_back(notice);
+      notices_waiting_ = true;
+    }
+    FlushNotices();
+    linger_ns_ = now_ns + kLingerNs;
+  }
+  const int64_t cut_ns = now_ns + absl::ToInt64Nanoseconds(grace);
+  for (auto& operation : active_) {
+    if (operation == nullptr || &operation->group() != &group || operation->complete()) continue;
+    operation->verdict = verdict;
+    operation->cut_ns = cut_ns;
+  }
+  examine_ns_ = std::min(examine_ns_, cut_ns);
+}
+
+void EndpointImpl::CloseLinksOf(Operation& operation) {
+  Group& group = operation.group();
+  for (size_t r = 0; r < group.peers.size(); ++r) {
+    Peer* peer = group.peers[r];
+    if (peer == nullptr || !operation.Holds(static_cast<int>(r))) continue;
+    if (peer->gone.ok()) {
+      peer->gone = absl::UnavailableError(absl::StrCat(
+          "links to rank ", peer->rank.value(), " were closed: ", operation.verdict.message()));
+    }
+    peer->send.reset();
+    peer->receive.reset();
+  }
+}
+
+void EndpointImpl::Examine(int64_t now_ns) {
+  for (size_t i = 0; i < active_.size(); ++i) {
+    Operation& operation = *active_[i];
+    if (!operation.verdict.ok()) {
+      if (now_ns >= operation.cut_ns) CloseLinksOf(operation);
+      continue;
+    }
+    ExamineOne(operation, now_ns);
+  }
+}
+
+void EndpointImpl::ExamineOne(Operation& operation, int64_t now_ns) {
+  Group& group = operation.group();
+  for (size_t r = 0; r < group.peers.size(); ++r) {
+    const Peer* peer = group.peers[r];
+    if (peer == nullptr || peer->gone.ok() || !operation.Needs(static_cast<int>(r))) continue;
+    if (IsParting(*peer, now_ns)) continue;
+    FailGroup(group, peer->gone, true, now_ns, absl::Milliseconds(100));
+    return;
+  }
+  const bool stalled = now_ns - operation.moved_ns >= kStallNs;
+  if (now_ns >= operation.deadline_ns && stalled) {
+    FailGroup(operation.group(), Overdue(operation), true, now_ns, absl::Milliseconds(100));
+    return;
+  }
+  if (!operation.has_sequence()) return;
+  const bool suspicious = !operation.suspicion.ok();
+  if (!stalled && !suspicious) {
+    operation.diagnosis.reset();
+    return;
+  }
+  if (operation.diagnosis == nullptr || now_ns - operation.diagnosis->asked_ns >= kAskAgainNs) {
+    Ask(operation, now_ns);
+    return;
+  }
+  const auto& answers = operation.diagnosis->answers;
+  const bool complete = std::all_of(answers.begin(), answers.end(), [](const auto& answer) {
+    return answer.state == Operation::Diagnosis::Answer::kCalled;
+  });
+  const bool patient = now_ns - operation.diagnosis->first_asked_ns < kPatienceNs;
+  if (!complete && patient) {
+    if (now_ns - operation.diagnosis->asked_ns >= kPressNs) Ask(operation, now_ns);
+    return;
+  }
+  absl::Status judgement = Judge(operation);
+  if (judgement.ok() && suspicious && !patient) {
+    const Peer* peer = operation.group().peers[static_cast<size_t>(operation.suspect)];
+    judgement = Annotate(operation.suspicion,
+                         absl::StrCat(operation.Describe(), " with rank ", peer->rank.value()));
+  }
+  if (!judgement.ok()) {
+    FailGroup(operation.group(), judgement, true, now_ns, absl::Milliseconds(100));
+  }
+}
+
+void EndpointImpl::Ask(Operation& operation, int64_t now_ns) {
+  Group& group = operation.group();
+  if (operation.diagnosis == nullptr) {
+    operation.diagnosis = std::make_unique<Operation::Diagnosis>();
+    operation.diagnosis->answers.resize(group.ranks.size());
+    operation.diagnosis->first_asked_ns = now_ns;
+    auto& own = operation.diagnosis->answers[static_cast<size_t>(group.rank)];
+    own.state = Operation::Diagnosis::Answer::kCalled;
+    std::lock_guard<std::mutex> lock(group.mutex);
+    own.text = group.history[operation.sequence() % Group::kHistory].ToText();
+  }
+  operation.diagnosis->asked_ns = now_ns;
+  for (size_t r = 0; r < group.peers.size(); ++r) {
+    Peer* peer = group.peers[r];
+    if (peer == nullptr || !peer->gone.ok()) continue;
+    const auto& answer = operation.diagnosis->answers[r];
+    if (answer.state == Operation::Diagnosis::Answer::kCalled) continue;
+    peer->notices.push_back(Pack(kAsk, group.id, operation.sequence(), 0));
+    notices_waiting_ = true;
+  }
+}
+
+absl::Status EndpointImpl::Judge(const Operation& operation) const {
+  using Answer = Operation::Diagnosis::Answer;
+  Group& group = const_cast<Operation&>(operation).group();
+  std::map<std::string, std::vector<int>> by_text;
+  for (size_t r = 0; r < group.ranks.size(); ++r) {
+    const Answer& answer = operation.diagnosis->answers[r];
+    if (answer.state == Answer::kCalled) by_text[answer.text].push_back(group.ranks[r].value());
+  }
+  if (by_text.size() < 2) return absl::OkStatus();
+  // Those that differ are named first; the majority last. Of equals, who has the lowest rank is
+  // taken for the majority, so that every rank says the same.
+  std::vector<std::pair<std::string, std::vector<int>>> calls(by_text.begin(), by_text.end());
+  std::sort(calls.begin(), calls.end(), [](const auto& a, const auto& b) {
+    if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();
+    return a.second.front() > b.second.front();
+  });
+  std::string text = absl::StrCat("collective #", operation.sequence(), ": ");
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const bool last = i + 1 == calls.size();
+    absl::StrAppend(&text,
+                    i == 0 ? ""
+                    : last ? ", but "
+                           : ", ",
+                    RankList(calls[i].second), " called ", calls[i].first);
+  }
+  return absl::FailedPreconditionError(text);
+}
+
+absl::Status EndpointImpl::Overdue(const Operation& operation) const {
+  using Answer = Operation::Diagnosis::Answer;
+  Group& group = const_cast<Operation&>(operation).group();
+  std::vector<std::string> reasons;
+  std::vector<int> awaited;
+  for (size_t r = 0; r < group.ranks.size(); ++r) {
+    if (static_cast<int>(r) == group.rank) continue;
+    const int rank = group.ranks[r].value();
+    const Answer* answer =
+        operation.diagnosis == nullptr ? nullptr : &operation.diagnosis->answers[r];
+    if (answer != nullptr && answer->state == Answer::kNotYet) {
+      reasons.push_back(
+          absl::StrCat("rank ", rank, " has not called it: its next is #", answer->next));
+    } else if (answer != nullptr && answer->state == Answer::kForgotten) {
+      reasons.push_back(absl::StrCat("rank ", rank, " has no such communicator"));
+    } else if (answer != nullptr && answer->state == Answer::kNone && operation.Needs(r)) {
+      reasons.push_back(absl::StrCat("rank ", rank, " does not answer"));
+    } else if (operation.Needs(static_cast<int>(r))) {
+      awaited.push_back(rank);
+    }
+  }
+  if (reasons.empty() && !awaited.empty()) {
+    reasons.push_back(absl::StrCat("still waits for ", RankList(awaited)));
+  }
+  return absl::DeadlineExceededError(absl::StrCat(operation.Describe(), " is not done after ",
+                                                  absl::FormatDuration(collective_timeout_), ": ",
+                                                  absl::StrJoin(reasons, "; ")));
+}
+
+Group* EndpointImpl::FindGroup(uint32_t id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = groups_.find(id);
+  return found == groups_.end() ? nullptr : found->second.get();
+}
+
+void EndpointImpl::Answer(Peer& peer, uint32_t group_id, uint32_t sequence) {
+  using State = Operation::Diagnosis::Answer;
+  State::State state = State::kForgotten;
+  std::string text;
+  if (Group* group = FindGroup(group_id); group != nullptr) {
+    std::lock_guard<std::mutex> lock(group->mutex);
+    const uint32_t ahead = group->next_sequence - sequence;  // wraps with the numbers
+    if (ahead == 0 || ahead > UINT32_MAX / 2) {
+      state = State::kNotYet;
+      text = absl::StrCat(group->next_sequence);
+    } else if (ahead <= Group::kHistory) {
+      state = State::kCalled;
+      text = group->history[sequence % Group::kHistory].ToText();
+    }
+  }
+  peer.notices.push_back(Pack(kAnswer, group_id, sequence, state, text));
+  notices_waiting_ = true;
+}
+
+void EndpointImpl::HandleNotice(Peer& peer, absl::string_view bytes) {
+  uint32_t words[4];
+  if (bytes.size() < sizeof(words)) return;
+  std::memcpy(words, bytes.data(), sizeof(words));
+  const std::string text(bytes.substr(sizeof(words)));
+  const auto [kind, group_id, sequence, value] = words;
+  if (kind == kAsk) return Answer(peer, group_id, sequence);
+  if (kind == kAbort) {
+    const absl::Status reason(static_cast<absl::StatusCode>(value), text);
+    if (Group* group = FindGroup(group_id); group != nullptr) {
+      FailGroup(*group, reason, false, now_ns_, absl::Milliseconds(100));
+    } else {
+      std::lock_guard<std::mutex> lock(mutex_);
+      failed_early_.try_emplace(group_id, reason);
+    }
+    return;
+  }
+  if (kind != kAnswer) return;
+  for (auto& operation : active_) {
+    if (!operation->has_sequence() || operation->group().id != group_id ||
+        operation->sequence() != sequence || operation->diagnosis == nullptr) {
+      continue;
+    }
+    const auto& peers = operation->group().peers;
+    const size_t r = std::find(peers.begin(), peers.end(), &peer) - peers.begin();
+    if (r == peers.size()) continue;
+    auto& answer = operation->diagnosis->answers[r];
+    answer.state = static_cast<Operation::Diagnosis::Answer::State>(value);
+    answer.text = text;
+    answer.next = answer.state == Operation::Diagnosis::Answer::kNotYet
+                      ? static_cast<uint32_t>(std::strtoul(text.c_str(), nullptr, 10))
+                      : 0;
+  }
+}
+
+bool EndpointImpl::FlushNotices() {
+  bool moved = false;
+  notices_waiting_ = false;
+  for (Peer& peer : peers_) {
+    while (!peer.notices.empty()) {
+      if (!peer.gone.ok()) {
+        peer.notices.clear();
+        break;
+      }
+      net::Link* link = peer.send.get();
+      if (link == nullptr) link = peer.receive.get();
+      if (link == nullptr) link = SendTo(peer);
+      if (link == nullptr || link->PostNotice(peer.notices.front()) == net::Posted::kNotYet) {
+        notices_waiting_ = true;
+        break;
+      }
+      peer.notices.pop_front();
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+// ---- For communicators
+
+absl::Status EndpointImpl::Join(const std::shared_ptr<Group>& group) {
+  group->peers.clear();
+  for (Rank rank : group->ranks) {
+    group->peers.push_back(rank == options_.rank ? nullptr : &peers_[rank.index()]);
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto [at, fresh] = groups_.try_emplace(group->id, group);
+  if (!fresh) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("the name of communicator \"", group->name, "\" is taken",
+                     at->second->name == group->name
+                         ? ""
+                         : absl::StrCat(" (it hashes like \"", at->second->name, "\")")));
+  }
+  if (auto early = failed_early_.find(group->id); early != failed_early_.end()) {
+    group->status = early->second;
+    failed_early_.erase(early);
+  }
+  return absl::OkStatus();
+}
+
+void EndpointImpl::Abort(const std::shared_ptr<Group>& group, absl::Status reason) {
+  RunAsDriver([&] { FailGroup(*group, reason, true, now_ns_, absl::Milliseconds(100)); });
+}
+
+void EndpointImpl::Leave(const std::shared_ptr<Group>& group) {
+  RunAsDriver([&] {
+    bool unfinished = false;
+    for (auto& operation : active_) unfinished |= &operation->group() == group.get();
+    if (unfinished) {
+      FailGroup(*group,
+                absl::CancelledError(
+                    absl::StrCat("rank ", rank().value(), " destroyed it with works unfinished")),
+                true, now_ns_, absl::ZeroDuration());
+      // Notices leave before links are closed.
+      for (auto& transport : transports_) {
+        if (transport != nullptr) transport->Progress(absl::FromUnixNanos(now_ns_));
+      }
+      for (auto& operation : active_) {
+        if (&operation->group() == group.get()) CloseLinksOf(*operation);
+      }
+      AdvanceAll(now_ns_);
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    groups_.erase(group->id);
+  });
+}
+
+}  // namespace weft::collectives

@@ -1,0 +1,231 @@
+#include "collectives/executor.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::collectives {
+namespace {
+
+bool IsMessage(StepKind kind) {
+  return kind == StepKind::kSend || kind == StepKind::kReceive || kind == StepKind::kReceiveReduce;
+}
+
+}  // namespace
+
+Plan::Plan(RankSchedule built) : schedule(std::move(built)) {
+  const size_t count = schedule.steps.size();
+  waits.resize(count);
+  next_begin.assign(count + 1, 0);
+  for (uint32_t id = 0; id < count; ++id) {
+    const Step& step = schedule.steps[id];
+    waits[id] = step.after_count;
+    for (uint32_t before : schedule.After(step)) ++next_begin[before + 1];
+    if (!IsMessage(step.kind)) {
+      if (step.after_count == 0) first.push_back(id);
+      continue;
+    }
+    const bool sends = step.kind == StepKind::kSend;
+    Channel* found = nullptr;
+    for (Channel& channel : channels) {
+      if (channel.peer == step.peer && channel.sends == sends) found = &channel;
+    }
+    if (found == nullptr) {
+      channels.push_back({.peer = step.peer, .sends = sends});
+      found = &channels.back();
+    }
+    found->steps.push_back(id);
+  }
+  for (size_t id = 0; id < count; ++id) next_begin[id + 1] += next_begin[id];
+  next.resize(next_begin[count]);
+  std::vector<uint32_t> fill(next_begin.begin(), next_begin.end() - 1);
+  for (uint32_t id = 0; id < count; ++id) {
+    for (uint32_t before : schedule.After(schedule.steps[id])) next[fill[before]++] = id;
+  }
+}
+
+Execution::Execution(std::shared_ptr<const Plan> plan)
+    : plan_(std::move(plan)),
+      progress_(plan_->channels.size()),
+      requests_(std::make_unique<net::Request[]>(plan_->schedule.steps.size())) {
+  waits_.reserve(plan_->waits.size());
+  ready_.reserve(plan_->waits.size());
+}
+
+void Execution::Begin(const Invocation& invocation, Peers& peers) {
+  call_ = invocation;
+  status_ = absl::OkStatus();
+  failed_peer_ = -1;
+  waits_ = plan_->waits;
+  progress_.assign(plan_->channels.size(), {});
+  left_ = static_cast<uint32_t>(plan_->schedule.steps.size());
+  const size_t scratch_bytes = plan_->schedule.scratch_length * call_.element;
+  if (scratch_.size() < scratch_bytes) scratch_.resize(scratch_bytes);
+
+  bool used[kTransportsMax] = {};
+  for (const Plan::Channel& channel : plan_->channels) {
+    used[call_.group[static_cast<size_t>(channel.peer)]->transport] = true;
+  }
+  for (int t = 0; t < kTransportsMax; ++t) {
+    if (!used[t]) continue;
+    const std::pair<void*, size_t> buffers[3] = {
+        {const_cast<void*>(call_.input), call_.input_length * call_.element},
+        {call_.output, call_.output_length * call_.element},
+        {scratch_.data(), scratch_bytes}};
+    for (int b = 0; b < 3; ++b) {
+      auto region = peers.Register(t, buffers[b].first, buffers[b].second);
+      if (!region.ok()) return Fail(region.status(), -1);
+      regions_[t][b] = *std::move(region);
+    }
+  }
+  for (uint32_t id : plan_->first) RunLocal(id);
+}
+
+std::byte* Execution::At(Place place) const {
+  const size_t offset = place.offset * call_.element;
+  switch (place.buffer) {
+    case Buffer::kInput:
+      return static_cast<std::byte*>(const_cast<void*>(call_.input)) + offset;
+    case Buffer::kOutput:
+      return static_cast<std::byte*>(call_.output) + offset;
+    case Buffer::kScratch:
+      return const_cast<std::byte*>(scratch_.data()) + offset;
+  }
+  return nullptr;
+}
+
+net::RegionView Execution::View(int transport, Place place, uint64_t length) {
+  const net::Region& region = regions_[transport][static_cast<int>(place.buffer)];
+  return region.view().Slice(place.offset * call_.element, length * call_.element);
+}
+
+void Execution::Fail(absl::Status status, int peer) {
+  if (!status_.ok()) return;
+  status_ = std::move(status);
+  failed_peer_ = peer;
+}
+
+void Execution::Complete(uint32_t id) {
+  --left_;
+  for (uint32_t i = plan_->next_begin[id]; i < plan_->next_begin[id + 1]; ++i) {
+    const uint32_t step = plan_->next[i];
+    if (--waits_[step] == 0 && !IsMessage(plan_->schedule.steps[step].kind)) {
+      ready_.push_back(step);
+    }
+  }
+  while (!ready_.empty()) {
+    const uint32_t step = ready_.back();
+    ready_.pop_back();
+    RunLocal(step);
+  }
+}
+
+void Execution::RunLocal(uint32_t id) {
+  const Step& step = plan_->schedule.steps[id];
+  const size_t bytes = step.length * call_.element;
+  switch (step.kind) {
+    case StepKind::kCopy:
+      std::memcpy(At(step.out), At(step.left), bytes);
+      break;
+    case StepKind::kReduce:
+      call_.combine(At(step.out), At(step.left), At(step.right), bytes);
+      break;
+    case StepKind::kScale:
+      call_.scale(At(step.out), bytes, call_.divisor);
+      break;
+    default:
+      break;
+  }
+  Complete(id);
+}
+
+bool Execution::Post(const Plan::Channel& channel, const Step& step, uint32_t id, Peers& peers) {
+  Peer& peer = *call_.group[static_cast<size_t>(channel.peer)];
+  net::Request* request = &requests_[id];
+  net::Posted posted = net::Posted::kNotYet;
+  if (channel.sends) {
+    net::SendLink* link = peers.SendTo(peer);
+    if (link == nullptr) return false;
+    posted = link->PostSend(call_.key, View(peer.transport, step.left, step.length), request);
+  } else {
+    if (peer.receive == nullptr) return false;
+    net::ReceiveTarget target{.out = View(peer.transport, step.out, step.length)};
+    if (step.kind == StepKind::kReceiveReduce) {
+      target.local = At(step.left);
+      target.combine = call_.combine;
+    }
+    posted = peer.receive->PostReceive(call_.key, target, request);
+  }
+  return posted == net::Posted::kAccepted;
+}
+
+bool Execution::Advance(Peers& peers) {
+  if (!status_.ok()) return false;
+  const std::vector<Step>& steps = plan_->schedule.steps;
+  bool moved = false;
+  // Completions first: they free steps of every channel.
+  for (size_t c = 0; c < progress_.size(); ++c) {
+    const Plan::Channel& channel = plan_->channels[c];
+    Progress& progress = progress_[c];
+    while (progress.done < progress.posted) {
+      const uint32_t id = channel.steps[progress.done];
+      const net::Request& request = requests_[id];
+      if (!request.done()) break;
+      moved = true;
+      ++progress.done;
+      if (!request.status().ok()) {
+        Fail(request.status(), channel.peer);
+        return true;
+      }
+      const size_t expected = steps[id].length * call_.element;
+      if (request.bytes() != expected) {
+        Fail(absl::FailedPreconditionError(absl::StrCat(
+                 "it sent ", request.bytes(), " bytes where ", expected, " were expected")),
+             channel.peer);
+        return true;
+      }
+      Complete(id);
+    }
+  }
+  for (size_t c = 0; c < progress_.size(); ++c) {
+    const Plan::Channel& channel = plan_->channels[c];
+    Progress& progress = progress_[c];
+    while (progress.posted < channel.steps.size()) {
+      const uint32_t id = channel.steps[progress.posted];
+      if (waits_[id] != 0 || !Post(channel, steps[id], id, peers)) break;
+      ++progress.posted;
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+bool Execution::AtRest() {
+  for (const Plan::Channel& channel : plan_->channels) {
+    if (Holds(channel.peer)) return false;
+  }
+  return true;
+}
+
+bool Execution::Holds(int peer) {
+  for (size_t c = 0; c < progress_.size(); ++c) {
+    const Plan::Channel& channel = plan_->channels[c];
+    if (channel.peer != peer) continue;
+    for (uint32_t i = progress_[c].done; i < progress_[c].posted; ++i) {
+      if (!requests_[channel.steps[i]].done()) return true;
+    }
+  }
+  return false;
+}
+
+bool Execution::Needs(int peer) const {
+  for (size_t c = 0; c < progress_.size(); ++c) {
+    const Plan::Channel& channel = plan_->channels[c];
+    if (channel.peer == peer && progress_[c].done < channel.steps.size()) return true;
+  }
+  return false;
+}
+
+}  // namespace weft::collectives

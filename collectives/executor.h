@@ -1,0 +1,96 @@
+// Runs one rank's schedule over links: real bytes.
+//
+// A Plan is a schedule compiled once for a spec: who waits for whom, and the messages of each peer
+// and direction (a channel) in their order. An Execution is one run of it; it is reused, so that
+// the steady state allocates nothing. Advance() posts what is free to go, in channel order, takes
+// note of what has completed, and runs local steps at once. Used by the thread that drives the
+// endpoint, and nobody else.
+#ifndef WEFT_COLLECTIVES_EXECUTOR_H_
+#define WEFT_COLLECTIVES_EXECUTOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "collectives/peers.h"
+#include "collectives/reduce.h"
+#include "collectives/schedule.h"
+#include "net/transport.h"
+
+namespace weft::collectives {
+
+struct Plan {
+  struct Channel {
+    int peer = 0;  // group rank
+    bool sends = false;
+    std::vector<uint32_t> steps;
+  };
+
+  explicit Plan(RankSchedule built);
+
+  RankSchedule schedule;
+  std::vector<Channel> channels;
+  std::vector<uint32_t> waits;       // by step: steps it is after
+  std::vector<uint32_t> next_begin;  // by step, plus one: its stretch of `next`
+  std::vector<uint32_t> next;        // steps that are after it
+  std::vector<uint32_t> first;       // local steps that wait for nothing
+};
+
+struct Invocation {
+  const void* input = nullptr;
+  void* output = nullptr;
+  uint64_t input_length = 0, output_length = 0;  // elements
+  size_t element = 1;                            // bytes
+  int divisor = 1;                               // of kScale
+  net::CombineFn combine = nullptr;
+  ScaleFn scale = nullptr;
+  net::MessageKey key;
+  absl::Span<Peer* const> group;  // by group rank; null at the own
+};
+
+class Execution {
+ public:
+  explicit Execution(std::shared_ptr<const Plan> plan);
+
+  // Takes the run up to where it needs Advance(). The memory of the last run must be at rest.
+  void Begin(const Invocation& invocation, Peers& peers);
+  // True if anything moved. Stops for good at the first failure.
+  bool Advance(Peers& peers);
+
+  bool done() const { return left_ == 0; }
+  const absl::Status& status() const { return status_; }  // the first failure
+  int failed_peer() const { return failed_peer_; }        // group rank, or -1
+  // Requests that the transport still holds, of all peers or of one group rank.
+  bool AtRest();
+  bool Holds(int peer);
+  bool Needs(int peer) const;  // messages to or from it are not all done
+
+ private:
+  struct Progress {
+    uint32_t posted = 0, done = 0;  // of the channel's steps
+  };
+  net::RegionView View(int transport, Place place, uint64_t length);
+  std::byte* At(Place place) const;
+  bool Post(const Plan::Channel& channel, const Step& step, uint32_t id, Peers& peers);
+  void RunLocal(uint32_t id);
+  void Complete(uint32_t id);
+  void Fail(absl::Status status, int peer);
+
+  std::shared_ptr<const Plan> plan_;
+  Invocation call_;
+  std::vector<uint32_t> waits_;
+  std::vector<Progress> progress_;
+  std::unique_ptr<net::Request[]> requests_;
+  std::vector<uint32_t> ready_;  // local steps
+  std::vector<std::byte> scratch_;
+  net::Region regions_[kTransportsMax][3];
+  uint32_t left_ = 0;
+  absl::Status status_;
+  int failed_peer_ = -1;
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_EXECUTOR_H_

@@ -1,0 +1,113 @@
+// What the endpoint's engine moves: collectives and point-to-point messages, each behind a Work.
+#ifndef WEFT_COLLECTIVES_OPERATION_H_
+#define WEFT_COLLECTIVES_OPERATION_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "collectives/executor.h"
+
+namespace weft::collectives {
+
+class EndpointImpl;
+
+// What a rank means by a call: equal on all ranks, or the call is in error. (AllToAllV: no counts.)
+struct Descriptor {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  DataType type = DataType::kUint8;
+  ReduceOp op = ReduceOp::kSum;
+  int32_t root = 0;
+  uint64_t count = 0;  // AllGatherV: the sum
+  uint64_t counts_hash = 0;
+  std::string algorithm;
+
+  uint64_t Hash() const;
+  std::string ToText() const;  // "all_reduce(float, sum, count 1024, ring)"
+};
+
+// What a communicator shares with the engine; it outlives the communicator while works are under
+// way.
+struct Group {
+  static constexpr size_t kHistory = 64;
+
+  std::string name;
+  uint32_t id = 0;           // hash of the name, 31 bits
+  std::vector<Rank> ranks;   // of the job, by group rank
+  int rank = 0;              // the own, in the group
+  std::vector<Peer*> peers;  // by group rank; null at the own
+
+  std::mutex mutex;  // guards what follows
+  absl::Status status;
+  uint32_t next_sequence = 0;
+  std::array<Descriptor, kHistory> history;  // of call k at k % kHistory
+  std::vector<Rank> released;                // ranks whose link broke while no call needed it
+};
+
+class Operation : public Work {
+ public:
+  Operation(EndpointImpl* endpoint, std::shared_ptr<Group> group, int64_t start_ns);
+
+  bool done() const override { return done_.load(std::memory_order_acquire); }
+  absl::Status Wait(absl::Duration timeout) override;
+  absl::Status status() const override;
+  int64_t start_ns() const override { return start_ns_; }
+  int64_t end_ns() const override { return end_ns_; }
+  Rank source() const override { return Rank(); }
+
+  // ---- For the engine.
+  Group& group() { return *group_; }
+  const std::shared_ptr<Group>& shared_group() { return group_; }
+  virtual void Begin(Peers& peers) = 0;
+  virtual bool Advance(Peers& peers, uint64_t turn) = 0;
+  virtual bool complete() const = 0;                  // everything moved
+  virtual absl::Status failure(int* peer) const = 0;  // the first; *peer: group rank or -1
+  virtual bool AtRest() = 0;
+  virtual bool Holds(int peer) = 0;
+  virtual bool Needs(int peer) const = 0;
+  virtual std::string Describe() const = 0;  // "collective #3, all_reduce(...)"
+  virtual bool has_sequence() const = 0;
+  virtual uint32_t sequence() const = 0;
+  virtual void Release() {}  // back to where its memory came from; called once, before Finish
+  virtual const char* trace_name() const = 0;
+  virtual int64_t trace_bytes() const = 0;
+
+  void Finish(absl::Status status, int64_t now_ns);
+
+  // Stall diagnosis (diagnosis.cc). Answers by group rank: what each rank means by this sequence
+  // number; empty: not heard of.
+  struct Diagnosis {
+    struct Answer {
+      enum State : uint8_t { kNone, kCalled, kNotYet, kForgotten } state = kNone;
+      std::string text;
+      uint32_t next = 0;
+    };
+    std::vector<Answer> answers;
+    int64_t asked_ns = 0;
+    int64_t first_asked_ns = 0;
+  };
+  int64_t moved_ns = 0;     // when it last did
+  int64_t deadline_ns = 0;  // collective.timeout
+  absl::Status suspicion;   // a mismatch was seen: diagnose, then fail with this or better
+  int suspect = -1;         // group rank of the peer that it was seen with
+  std::unique_ptr<Diagnosis> diagnosis;
+  absl::Status verdict;  // not OK: failing, waits for its memory to be at rest
+  int64_t cut_ns = 0;    // then links that still hold its memory are closed
+
+ private:
+  EndpointImpl* endpoint_;
+  std::shared_ptr<Group> group_;
+  std::atomic<bool> done_{false};
+  absl::Status status_;  // written before done_
+  int64_t start_ns_;
+  int64_t end_ns_ = 0;
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_OPERATION_H_

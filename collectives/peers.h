@@ -1,0 +1,43 @@
+// The other processes of the job and the links to them, as the parts of an endpoint share them.
+#ifndef WEFT_COLLECTIVES_PEERS_H_
+#define WEFT_COLLECTIVES_PEERS_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/ids.h"
+#include "net/transport.h"
+
+namespace weft::collectives {
+
+inline constexpr int kTransportsMax = 2;
+
+struct Peer {
+  Rank rank;          // of the job
+  int transport = 0;  // which of the endpoint's
+  std::string host, address;
+  std::unique_ptr<net::SendLink> send;        // null until first used
+  std::unique_ptr<net::ReceiveLink> receive;  // null until the peer has connected
+  absl::Status gone;                          // not OK: a link to it broke, no new one is made
+  int64_t gone_ns = 0;                        // when
+  std::deque<std::string> notices;            // to be posted
+  // The turn of the engine in which the link last said "not yet": point-to-point messages keep
+  // their order by trying no more in that turn.
+  uint64_t send_full_turn = 0, receive_full_turn = 0;
+};
+
+// What the executor asks of the endpoint.
+class Peers {
+ public:
+  virtual ~Peers() = default;
+  virtual net::SendLink* SendTo(Peer& peer) = 0;  // connects when there is no link yet
+  virtual absl::StatusOr<net::Region> Register(int transport, void* data, size_t size) = 0;
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_PEERS_H_

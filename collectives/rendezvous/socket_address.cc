@@ -1,0 +1,91 @@
+#include "collectives/rendezvous/socket_address.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+
+#include <array>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::collectives {
+
+int SocketAddress::port() const {
+  if (family() == AF_INET6)
+    return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
+  return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+}
+
+bool SocketAddress::loopback() const {
+  if (family() == AF_INET6) {
+    const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&address) ||
+           (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == 127);
+  }
+  return ntohl(reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr.s_addr) >> 24 == 127;
+}
+
+std::string JoinHostPort(absl::string_view host, int port) {
+  if (absl::StrContains(host, ":")) return absl::StrCat("[", host, "]:", port);
+  return absl::StrCat(host, ":", port);
+}
+
+std::string ToString(const SocketAddress& address) {
+  std::array<char, INET6_ADDRSTRLEN + 20> host{};
+  if (getnameinfo(address.get(), address.size, host.data(), host.size(), nullptr, 0,
+                  NI_NUMERICHOST) != 0) {
+    return "an unknown address";
+  }
+  return JoinHostPort(host.data(), address.port());
+}
+
+absl::StatusOr<std::pair<std::string, int>> SplitHostPort(absl::string_view text) {
+  size_t colon = text.rfind(':');
+  int port = -1;
+  bool good = colon != absl::string_view::npos && absl::SimpleAtoi(text.substr(colon + 1), &port) &&
+              port >= 0 && port <= 65535;
+  absl::string_view host = good ? text.substr(0, colon) : "";
+  if (good && absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {
+    host = host.substr(1, host.size() - 2);
+  } else if (good && absl::StrContains(host, ":")) {
+    good = false;
+  }
+  if (!good) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "' is no address; right are host:29500 and [::1]:29500"));
+  }
+  return std::pair<std::string, int>(host, port);
+}
+
+absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host_port) {
+  WEFT_ASSIGN_OR_RETURN(auto parts, SplitHostPort(host_port));
+  const auto& [host, port] = parts;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (host.empty() ? AI_PASSIVE : 0);
+  addrinfo* list = nullptr;
+  int error =
+      getaddrinfo(host.empty() ? nullptr : host.c_str(), absl::StrCat(port).c_str(), &hints, &list);
+  if (error != 0) {
+    return absl::NotFoundError(
+        absl::StrCat("cannot find host '", host, "': ", gai_strerror(error)));
+  }
+  std::vector<SocketAddress> addresses;
+  for (addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
+    SocketAddress address;
+    std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
+    address.size = entry->ai_addrlen;
+    // "::" before "0.0.0.0": it takes both families.
+    bool first = host.empty() && address.family() == AF_INET6;
+    addresses.insert(first ? addresses.begin() : addresses.end(), address);
+  }
+  freeaddrinfo(list);
+  return addresses;
+}
+
+}  // namespace weft::collectives

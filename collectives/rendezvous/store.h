@@ -1,0 +1,55 @@
+// The rendezvous store: a key-value service of a job, with c10d's Store semantics plus two
+// operations that replace thousands (barrier, allgather). Implementations: StoreClient (our server,
+// store_client.h), and C10dStoreAdapter (any c10d::Store, collectives/c10d). Thread-safe. Every
+// call is bounded by `timeout`; a call that ends so returns kDeadlineExceeded with the key and who
+// was missing, where that is known. Keys up to 4 KiB, values up to 64 MiB: longer ones are refused
+// with kInvalidArgument.
+#ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_H_
+#define WEFT_COLLECTIVES_RENDEZVOUS_STORE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace weft::collectives {
+
+class Store {
+ public:
+  virtual ~Store() = default;
+  virtual absl::Status Set(absl::string_view key, absl::string_view value) = 0;
+  // Waits until the key exists.
+  virtual absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) = 0;
+  // Adds to a decimal number, 0 when absent; returns the sum.
+  virtual absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) = 0;
+  // c10d's rule: stores `desired` if the value is `expected`, or if the key is absent and
+  // `expected` is empty; returns what the key holds afterwards (`expected` when the key is absent
+  // and nothing was stored).
+  virtual absl::StatusOr<std::string> CompareSet(absl::string_view key, absl::string_view expected,
+                                                 absl::string_view desired) = 0;
+  virtual absl::StatusOr<bool> Delete(absl::string_view key) = 0;  // was it there?
+  virtual absl::StatusOr<int64_t> KeyCount() = 0;
+  // Whether all exist, without waiting.
+  virtual absl::StatusOr<bool> Check(const std::vector<std::string>& keys) = 0;
+  virtual absl::Status Wait(const std::vector<std::string>& keys, absl::Duration timeout) = 0;
+  virtual absl::Status Append(absl::string_view key, absl::string_view value) = 0;
+  virtual absl::StatusOr<std::vector<std::string>> MultiGet(const std::vector<std::string>& keys,
+                                                            absl::Duration timeout) = 0;
+  virtual absl::Status MultiSet(const std::vector<std::string>& keys,
+                                const std::vector<std::string>& values) = 0;
+  // Returns when `size` ranks have called it with this key; a key serves once.
+  virtual absl::Status Barrier(absl::string_view key, int rank, int size,
+                               absl::Duration timeout) = 0;
+  // Every rank gives a value and gets all `size` of them, in rank order; a key serves once.
+  virtual absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view key, int rank,
+                                                             int size, absl::string_view value,
+                                                             absl::Duration timeout) = 0;
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_RENDEZVOUS_STORE_H_

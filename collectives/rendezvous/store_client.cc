@@ -1,0 +1,388 @@
+#include "collectives/rendezvous/store_client.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "collectives/rendezvous/store_connection.h"
+#include "collectives/rendezvous/store_core.h"
+#include "collectives/rendezvous/store_protocol.h"
+
+namespace weft::collectives {
+namespace {
+
+// The server watches the timeouts; this much later, we stop waiting for it to say so.
+constexpr absl::Duration kGrace = absl::Seconds(2);
+constexpr size_t kReadBytes = size_t{256} << 10;
+// Between attempts to dial: doubles from the first to the last.
+constexpr absl::Duration kRetryFirst = absl::Milliseconds(10);
+constexpr absl::Duration kRetryLast = absl::Milliseconds(250);
+
+bool Hopeless(const absl::Status& status) {
+  return absl::IsPermissionDenied(status) || absl::IsFailedPrecondition(status) ||
+         absl::IsInvalidArgument(status);
+}
+
+// Dials until it succeeds, the deadline, or an error that will stay.
+absl::StatusOr<StoreConnection> DialUntil(const StoreClientOptions& options,
+                                          const std::string& parameters, absl::Time deadline) {
+  SystemClock clock;
+  absl::Duration pause = kRetryFirst;
+  while (true) {
+    auto connection = DialStore(options.address, options.secret, parameters, deadline);
+    if (connection.ok() || Hopeless(connection.status())) return connection;
+    if (clock.Now() + pause >= deadline) return connection.status();
+    std::this_thread::sleep_for(absl::ToChronoNanoseconds(pause));
+    pause = std::min(pause * 2, kRetryLast);
+  }
+}
+
+class Client final : public StoreClient {
+ public:
+  Client(StoreClientOptions options, std::string parameters, StoreConnection connection)
+      : options_(std::move(options)),
+        parameters_(std::move(parameters)),
+        server_id_(connection.server_id),
+        server_(connection.server),
+        wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        socket_(std::move(connection.socket)) {}
+
+  ~Client() override {
+    std::lock_guard lock(mutex_);
+    if (!socket_.valid()) return;
+    StoreRequest goodbye;
+    goodbye.op = StoreOp::kGoodbye;
+    goodbye.id = next_id_;
+    outgoing_.push_back(std::make_shared<const std::string>(EncodeRequest(goodbye)));
+    (void)Flush();
+  }
+
+  std::string server() const override { return server_; }
+
+  absl::Status Set(absl::string_view key, absl::string_view value) override {
+    return Call(Request(StoreOp::kSet, {std::string(key)}, {std::string(value)})).status();
+  }
+
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override {
+    return OneValue(Call(Request(StoreOp::kGet, {std::string(key)}, {}), timeout));
+  }
+
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) override {
+    StoreRequest request = Request(StoreOp::kAdd, {std::string(key)}, {});
+    request.number = amount;
+    return NumberOf(Call(std::move(request)));
+  }
+
+  absl::StatusOr<std::string> CompareSet(absl::string_view key, absl::string_view expected,
+                                         absl::string_view desired) override {
+    return OneValue(Call(Request(StoreOp::kCompareSet, {std::string(key)},
+                                 {std::string(expected), std::string(desired)})));
+  }
+
+  absl::StatusOr<bool> Delete(absl::string_view key) override {
+    WEFT_ASSIGN_OR_RETURN(StoreResult result,
+                          Call(Request(StoreOp::kDelete, {std::string(key)}, {})));
+    return result.number != 0;
+  }
+
+  absl::StatusOr<int64_t> KeyCount() override {
+    return NumberOf(Call(Request(StoreOp::kKeyCount, {}, {})));
+  }
+
+  absl::StatusOr<bool> Check(const std::vector<std::string>& keys) override {
+    WEFT_ASSIGN_OR_RETURN(StoreResult result, Call(Request(StoreOp::kCheck, keys, {})));
+    return result.number != 0;
+  }
+
+  absl::Status Wait(const std::vector<std::string>& keys, absl::Duration timeout) override {
+    return Call(Request(StoreOp::kWait, keys, {}), timeout).status();
+  }
+
+  absl::Status Append(absl::string_view key, absl::string_view value) override {
+    return Call(Request(StoreOp::kAppend, {std::string(key)}, {std::string(value)})).status();
+  }
+
+  absl::StatusOr<std::vector<std::string>> MultiGet(const std::vector<std::string>& keys,
+                                                    absl::Duration timeout) override {
+    return Values(Call(Request(StoreOp::kMultiGet, keys, {}), timeout), keys.size());
+  }
+
+  absl::Status MultiSet(const std::vector<std::string>& keys,
+                        const std::vector<std::string>& values) override {
+    if (keys.size() != values.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("multi-set of ", keys.size(), " keys and ", values.size(), " values"));
+    }
+    return Call(Request(StoreOp::kMultiSet, keys, values)).status();
+  }
+
+  absl::Status Barrier(absl::string_view key, int rank, int size, absl::Duration timeout) override {
+    StoreRequest request = Request(StoreOp::kBarrier, {std::string(key)}, {});
+    request.rank = rank;
+    request.size = size;
+    return Call(std::move(request), timeout).status();
+  }
+
+  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view key, int rank, int size,
+                                                     absl::string_view value,
+                                                     absl::Duration timeout) override {
+    StoreRequest request = Request(StoreOp::kAllGather, {std::string(key)}, {std::string(value)});
+    request.rank = rank;
+    request.size = size;
+    return Values(Call(std::move(request), timeout), static_cast<size_t>(size));
+  }
+
+ private:
+  // A call that waits for its reply.
+  struct Pending {
+    std::shared_ptr<const std::string> frame;  // to be sent again after a lost connection
+    std::optional<absl::StatusOr<StoreResult>> outcome;
+    std::condition_variable changed;  // its outcome has come, or it shall read for all
+  };
+
+  static StoreRequest Request(StoreOp op, std::vector<std::string> keys,
+                              std::vector<std::string> values) {
+    StoreRequest request;
+    request.op = op;
+    request.keys = std::move(keys);
+    request.values = std::move(values);
+    return request;
+  }
+
+  static absl::StatusOr<int64_t> NumberOf(absl::StatusOr<StoreResult> result) {
+    if (!result.ok()) return result.status();
+    return result->number;
+  }
+
+  static absl::StatusOr<std::vector<std::string>> Values(absl::StatusOr<StoreResult> result,
+                                                         size_t count) {
+    if (!result.ok()) return result.status();
+    if (result->values.size() != count) {
+      return absl::InternalError(absl::StrCat("the store answered with ", result->values.size(),
+                                              " values instead of ", count));
+    }
+    return std::move(result->values);
+  }
+
+  static absl::StatusOr<std::string> OneValue(absl::StatusOr<StoreResult> result) {
+    WEFT_ASSIGN_OR_RETURN(std::vector<std::string> values, Values(std::move(result), 1));
+    return std::move(values[0]);
+  }
+
+  static absl::Status CheckLimits(const StoreRequest& request) {
+    size_t total = 0;
+    for (const auto& key : request.keys) {
+      total += key.size();
+      if (key.size() > kStoreKeyBytesMax) {
+        return absl::InvalidArgumentError(absl::StrCat("a key of ", key.size(), " bytes; at most ",
+                                                       kStoreKeyBytesMax, " are allowed"));
+      }
+    }
+    for (const auto& value : request.values) {
+      total += value.size();
+      if (value.size() > kStoreValueBytesMax) {
+        return absl::InvalidArgumentError(absl::StrCat("'", request.keys[0], "': a value of ",
+                                                       value.size(), " bytes; at most ",
+                                                       kStoreValueBytesMax, " are allowed"));
+      }
+    }
+    total += 64 + sizeof(uint32_t) * (request.keys.size() + request.values.size());
+    if (total <= kStoreRequestBytesMax) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("a ", ToString(request.op), " of ", total,
+                                                   " bytes; at most ", kStoreRequestBytesMax,
+                                                   " are allowed: use several"));
+  }
+
+  absl::StatusOr<StoreResult> Call(StoreRequest request,
+                                   std::optional<absl::Duration> timeout = std::nullopt) {
+    if ((request.op == StoreOp::kMultiGet || request.op == StoreOp::kMultiSet) &&
+        request.keys.empty()) {
+      return StoreResult();
+    }
+    WEFT_RETURN_IF_ERROR(CheckLimits(request));
+    request.timeout = timeout.value_or(absl::ZeroDuration());
+    absl::Time deadline = clock_.Now() + (timeout ? *timeout + kGrace : options_.call_timeout);
+    std::string what = absl::StrCat(
+        ToString(request.op), request.keys.empty() ? "" : absl::StrCat(" '", request.keys[0], "'"));
+
+    std::unique_lock lock(mutex_);
+    if (!gone_.ok()) return Annotate(gone_, what);
+    request.id = next_id_++;
+    request.acknowledged = pending_.empty() ? request.id : pending_.begin()->first;
+    auto pending = std::make_shared<Pending>();
+    pending->frame = std::make_shared<const std::string>(EncodeRequest(request));
+    pending_.emplace(request.id, pending);
+    outgoing_.push_back(pending->frame);
+    // While somebody dials, it will be sent with all others that have no reply.
+    if (socket_.valid() && (!Flush() || !outgoing_.empty()) && reading_) Wake();
+
+    while (!pending->outcome.has_value()) {
+      if (clock_.Now() >= deadline) {
+        pending->outcome = absl::DeadlineExceededError(
+            absl::StrCat("the store at ", options_.address, " (", server_, ") does not answer"));
+      } else if (!reading_) {
+        reading_ = true;
+        ReadForAll(lock, *pending, deadline);
+        reading_ = false;
+      } else {
+        pending->changed.wait_for(
+            lock, absl::ToChronoNanoseconds(std::min(deadline - clock_.Now(), absl::Hours(1))));
+      }
+    }
+    pending_.erase(request.id);
+    if (!reading_ && !pending_.empty()) pending_.begin()->second->changed.notify_one();
+    absl::StatusOr<StoreResult> outcome = *std::move(pending->outcome);
+    lock.unlock();
+    if (!outcome.ok()) return Annotate(outcome.status(), what);
+    if (!outcome->status.ok()) return outcome->status;
+    return outcome;
+  }
+
+  void Wake() {
+    uint64_t one = 1;
+    (void)!write(wake_.get(), &one, sizeof(one));
+  }
+
+  // Writes what the socket takes. False: the connection is lost.
+  bool Flush() {
+    while (!outgoing_.empty()) {
+      const std::string& frame = *outgoing_.front();
+      ssize_t sent = send(socket_.get(), frame.data() + outgoing_written_,
+                          frame.size() - outgoing_written_, MSG_NOSIGNAL);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0) return errno == EAGAIN;
+      outgoing_written_ += static_cast<size_t>(sent);
+      if (outgoing_written_ < frame.size()) continue;
+      outgoing_.pop_front();
+      outgoing_written_ = 0;
+    }
+    return true;
+  }
+
+  // Moves bytes for everybody until `own` has its outcome. The lock is held but while it sleeps.
+  void ReadForAll(std::unique_lock<std::mutex>& lock, Pending& own, absl::Time deadline) {
+    while (!own.outcome.has_value() && clock_.Now() < deadline) {
+      absl::Status status = Turn(lock, deadline);
+      if (!status.ok()) Reconnect(lock, status);
+    }
+  }
+
+  absl::Status Turn(std::unique_lock<std::mutex>& lock, absl::Time deadline) {
+    if (!socket_.valid() || !Flush()) return absl::UnavailableError("the connection was lost");
+    std::array<pollfd, 2> waits = {
+        pollfd{socket_.get(), static_cast<short>(POLLIN | (outgoing_.empty() ? 0 : POLLOUT)), 0},
+        pollfd{wake_.get(), POLLIN, 0}};
+    absl::Duration left =
+        std::min(deadline - clock_.Now(), absl::Hours(1)) + absl::Microseconds(999);
+    lock.unlock();
+    int ready = poll(waits.data(), waits.size(), static_cast<int>(absl::ToInt64Milliseconds(left)));
+    ssize_t got = -1;
+    int error = EAGAIN;
+    if (ready > 0 && waits[0].revents != 0) {
+      got = recv(waits[0].fd, buffer_.data(), buffer_.size(), 0);
+      error = errno;
+    }
+    if (ready > 0 && waits[1].revents != 0) {
+      uint64_t count = 0;
+      (void)!read(wake_.get(), &count, sizeof(count));
+    }
+    lock.lock();
+    if (got == 0) return absl::UnavailableError("the server closed the connection");
+    if (got < 0 && error != EAGAIN && error != EINTR) return ErrnoStatus(error, "receive");
+    if (got > 0) return Dispatch(absl::string_view(buffer_.data(), static_cast<size_t>(got)));
+    return absl::OkStatus();
+  }
+
+  absl::Status Dispatch(absl::string_view bytes) {
+    while (!bytes.empty()) {
+      size_t used = 0;
+      WEFT_ASSIGN_OR_RETURN(std::optional<StoreFrame> frame, reader_.Feed(bytes, &used));
+      bytes.remove_prefix(used);
+      if (!frame.has_value()) continue;
+      auto found = pending_.find(frame->id);
+      if (found == pending_.end()) continue;  // its caller has given up
+      WEFT_ASSIGN_OR_RETURN(StoreResult result, DecodeReply(*frame));
+      found->second->outcome = std::move(result);
+      found->second->changed.notify_one();
+    }
+    return absl::OkStatus();
+  }
+
+  // `cause` broke the connection. Dials without the lock: others may queue their calls meanwhile.
+  void Reconnect(std::unique_lock<std::mutex>& lock, const absl::Status& cause) {
+    socket_.Reset();
+    reader_ = StoreFrameReader(kStoreReplyBytesMax);
+    lock.unlock();
+    auto connection = DialUntil(options_, parameters_, clock_.Now() + options_.reconnect);
+    lock.lock();
+    if (!connection.ok() || connection->server_id != server_id_) {
+      return GiveUp(absl::UnavailableError(absl::StrCat(
+          "the store at ", options_.address, " is gone; it was served by ", server_, " (",
+          cause.message(), "; ",
+          connection.ok() ? absl::StrCat("now ", connection->server, " serves an empty one there")
+                          : std::string(connection.status().message()),
+          ")")));
+    }
+    socket_ = std::move(connection->socket);
+    outgoing_.clear();
+    outgoing_written_ = 0;
+    for (const auto& [id, pending] : pending_) {
+      if (!pending->outcome.has_value()) outgoing_.push_back(pending->frame);
+    }
+  }
+
+  void GiveUp(absl::Status status) {
+    gone_ = std::move(status);
+    outgoing_.clear();
+    for (const auto& [id, pending] : pending_) {
+      if (!pending->outcome.has_value()) pending->outcome = gone_;
+      pending->changed.notify_one();
+    }
+  }
+
+  const StoreClientOptions options_;
+  const std::string parameters_;  // of our handshake
+  const std::string server_id_;
+  const std::string server_;
+  const FileDescriptor wake_;
+  SystemClock clock_;
+
+  std::mutex mutex_;
+  FileDescriptor socket_;  // invalid while somebody dials, and once the store is gone
+  std::map<uint64_t, std::shared_ptr<Pending>> pending_;
+  std::deque<std::shared_ptr<const std::string>> outgoing_;
+  size_t outgoing_written_ = 0;  // of the first
+  uint64_t next_id_ = 1;
+  absl::Status gone_;     // not OK: for ever
+  bool reading_ = false;  // a thread reads for all; it alone uses what follows
+  StoreFrameReader reader_{kStoreReplyBytesMax};
+  std::vector<char> buffer_ = std::vector<char>(kReadBytes);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StoreClient>> StoreClient::Connect(StoreClientOptions options) {
+  SystemClock clock;
+  std::string parameters =
+      absl::StrCat(NewStoreId(), absl::string_view(options.name).substr(0, 256));
+  WEFT_ASSIGN_OR_RETURN(StoreConnection connection,
+                        DialUntil(options, parameters, clock.Now() + options.connect_timeout));
+  return std::make_unique<Client>(std::move(options), std::move(parameters), std::move(connection));
+}
+
+}  // namespace weft::collectives

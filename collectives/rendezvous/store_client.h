@@ -1,0 +1,45 @@
+// A Store on a StoreServer somewhere: one socket, any number of threads, replies in any order, so
+// that one thread's wait holds up no other thread's call.
+//
+// No thread of its own: of the threads that wait for replies, one reads for all and hands that duty
+// on when its own reply has come. A lost connection is made again, and what had no reply is sent
+// again; the server executes it once. When that does not succeed within `reconnect`, the store is
+// gone: all calls, waiting and future, return kUnavailable, which says where it was and who served
+// it. Thread-safe. After fork(), only the parent may use it.
+#ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_CLIENT_H_
+#define WEFT_COLLECTIVES_RENDEZVOUS_STORE_CLIENT_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/ids.h"
+#include "collectives/rendezvous/store.h"
+#include "net/transport.h"
+
+namespace weft::collectives {
+
+struct StoreClientOptions {
+  std::string address;      // of the server, "host:port"
+  net::JobSecret secret{};  // the server's; all zero: none
+  std::string name;         // for the server's messages: "rank 3 pid 4711"
+  // How long the first connection may take; the server may start after its clients.
+  absl::Duration connect_timeout = absl::Seconds(30);
+  absl::Duration reconnect = absl::Seconds(2);
+  // For calls that have no timeout of their own.
+  absl::Duration call_timeout = absl::Minutes(1);
+};
+
+class StoreClient : public Store {
+ public:
+  // kDeadlineExceeded: nobody listens there; kPermissionDenied: the secret is wrong.
+  static absl::StatusOr<std::unique_ptr<StoreClient>> Connect(StoreClientOptions options);
+
+  // What the server says of itself: "weft-run pid 123".
+  virtual std::string server() const = 0;
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_RENDEZVOUS_STORE_CLIENT_H_

@@ -1,0 +1,142 @@
+#include "collectives/rendezvous/store_connection.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "collectives/rendezvous/socket_address.h"
+#include "collectives/rendezvous/store_core.h"
+
+namespace weft::collectives {
+namespace {
+
+// A host that has gone silent counts as dead after this; keep-alive notices it in an idle wait.
+constexpr int kSilentSeconds = 20;
+
+void SetOptions(int fd) {
+  auto set = [fd](int level, int name, int value) {
+    setsockopt(fd, level, name, &value, sizeof(value));
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kSilentSeconds / 2);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 5);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kSilentSeconds * 1000);
+}
+
+absl::StatusOr<FileDescriptor> ConnectTo(const SocketAddress& address, absl::Time deadline) {
+  FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return ErrnoStatus(errno, "make a socket");
+  SetOptions(socket.get());
+  std::string doing = absl::StrCat("connect to the store at ", ToString(address));
+  if (connect(socket.get(), address.get(), address.size) != 0) {
+    if (errno != EINPROGRESS) return ErrnoStatus(errno, doing);
+    if (absl::Status ready = AwaitReady(socket.get(), POLLOUT, deadline); !ready.ok()) {
+      return Annotate(ready, doing);
+    }
+    int error = 0;
+    socklen_t size = sizeof(error);
+    getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) return ErrnoStatus(error, doing);
+  }
+  // Dialling a free port of this host in the ephemeral range can meet itself.
+  SocketAddress self;
+  SocketAddress peer;
+  self.size = peer.size = sizeof(self.storage);
+  if (getsockname(socket.get(), self.get(), &self.size) == 0 &&
+      getpeername(socket.get(), peer.get(), &peer.size) == 0 && ToString(self) == ToString(peer)) {
+    return ErrnoStatus(ECONNREFUSED, doing);
+  }
+  return socket;
+}
+
+absl::Status SendAll(int fd, absl::string_view bytes, absl::Time deadline) {
+  while (!bytes.empty()) {
+    ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent > 0) {
+      bytes.remove_prefix(static_cast<size_t>(sent));
+    } else if (errno == EAGAIN) {
+      WEFT_RETURN_IF_ERROR(AwaitReady(fd, POLLOUT, deadline));
+    } else if (errno != EINTR) {
+      return ErrnoStatus(errno, "send");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The server speaks first, and sends nothing after its verdict until it is asked: what is read here
+// is all of the handshake.
+absl::Status ShakeHands(int fd, net::ConnectorHandshake& handshake, absl::Time deadline) {
+  std::array<char, net::kHandshakeBytesMax> buffer;
+  while (handshake.state() == net::HandshakeState::kRunning) {
+    ssize_t got = recv(fd, buffer.data(), buffer.size(), 0);
+    if (got == 0) {
+      return absl::UnavailableError("the connection was closed during the handshake");
+    }
+    if (got < 0) {
+      if (errno != EAGAIN && errno != EINTR) return ErrnoStatus(errno, "receive the handshake");
+      WEFT_RETURN_IF_ERROR(AwaitReady(fd, POLLIN, deadline));
+      continue;
+    }
+    handshake.Feed({buffer.data(), static_cast<size_t>(got)});
+    WEFT_RETURN_IF_ERROR(SendAll(fd, handshake.TakeOutput(), deadline));
+  }
+  return handshake.status();
+}
+
+}  // namespace
+
+absl::Status AwaitReady(int fd, short events, absl::Time deadline) {
+  SystemClock clock;
+  while (true) {
+    absl::Duration left = deadline - clock.Now();
+    if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("no answer in time");
+    left = std::min(left, absl::Hours(1)) + absl::Microseconds(999);
+    pollfd waits{fd, events, 0};
+    int ready = poll(&waits, 1, static_cast<int>(absl::ToInt64Milliseconds(left)));
+    if (ready > 0) return absl::OkStatus();
+    if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
+  }
+}
+
+absl::StatusOr<StoreConnection> DialStore(const std::string& host_port,
+                                          const net::JobSecret& secret,
+                                          const std::string& parameters, absl::Time deadline) {
+  WEFT_ASSIGN_OR_RETURN(std::vector<SocketAddress> addresses, Resolve(host_port));
+  absl::Status status = absl::NotFoundError(absl::StrCat(host_port, " has no address"));
+  for (const SocketAddress& address : addresses) {
+    auto socket = ConnectTo(address, deadline);
+    if (!socket.ok()) {
+      status = socket.status();
+      continue;
+    }
+    net::HandshakeIdentity identity;
+    identity.secret = secret;
+    identity.purpose = net::HandshakePurpose::kStore;
+    net::ConnectorHandshake handshake(identity, Rank(), parameters, net::NewNonce());
+    status = ShakeHands(socket->get(), handshake, deadline);
+    if (status.ok() && handshake.parameters().size() < kStoreIdBytes) {
+      status = absl::InvalidArgumentError("the server did not give its number");
+    }
+    if (!status.ok()) {
+      status = Annotate(status, absl::StrCat("handshake with the store at ", ToString(address)));
+      continue;
+    }
+    return StoreConnection{*std::move(socket), handshake.parameters().substr(0, kStoreIdBytes),
+                           handshake.parameters().substr(kStoreIdBytes)};
+  }
+  return status;
+}
+
+}  // namespace weft::collectives

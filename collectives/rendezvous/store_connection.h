@@ -1,0 +1,31 @@
+// A client's way to a store's server: dials, and does the handshake. Used by store_client.cc.
+#ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_CONNECTION_H_
+#define WEFT_COLLECTIVES_RENDEZVOUS_STORE_CONNECTION_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/rendezvous/file_descriptor.h"
+#include "net/handshake.h"
+
+namespace weft::collectives {
+
+struct StoreConnection {
+  FileDescriptor socket;  // non-blocking, after the handshake
+  std::string server_id;  // kStoreIdBytes
+  std::string server;     // its description
+};
+
+// One attempt at every address of `host_port`, until `deadline` (of SystemClock). kPermissionDenied
+// and kFailedPrecondition will not get better by trying again; other codes may.
+absl::StatusOr<StoreConnection> DialStore(const std::string& host_port,
+                                          const net::JobSecret& secret,
+                                          const std::string& parameters, absl::Time deadline);
+
+// poll() until `deadline`; kDeadlineExceeded.
+absl::Status AwaitReady(int fd, short events, absl::Time deadline);
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_RENDEZVOUS_STORE_CONNECTION_H_

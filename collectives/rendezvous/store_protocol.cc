@@ -1,0 +1,321 @@
+#include "collectives/rendezvous/store_protocol.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "net/handshake.h"
+
+namespace weft::collectives {
+namespace {
+
+constexpr uint32_t kMagic = 0x54534657;  // "WFST" in the order of the bytes
+constexpr int64_t kNoTimeout = std::numeric_limits<int64_t>::max();
+
+template <typename T>
+void Put(std::string& out, T value) {
+  for (size_t i = 0; i < sizeof(T); ++i) {
+    out.push_back(static_cast<char>(static_cast<std::make_unsigned_t<T>>(value) >> (8 * i)));
+  }
+}
+
+template <typename T>
+T Load(absl::string_view bytes) {
+  std::make_unsigned_t<T> value = 0;
+  for (size_t i = 0; i < sizeof(T); ++i) {
+    value |= static_cast<std::make_unsigned_t<T>>(static_cast<uint8_t>(bytes[i])) << (8 * i);
+  }
+  return static_cast<T>(value);
+}
+
+// Reads a payload from its front; once it has failed, everything it gives is empty.
+class Reader {
+ public:
+  explicit Reader(absl::string_view bytes) : rest_(bytes) {}
+
+  template <typename T>
+  T Number() {
+    if (rest_.size() < sizeof(T)) {
+      ok_ = false;
+      return 0;
+    }
+    T value = Load<T>(rest_);
+    rest_.remove_prefix(sizeof(T));
+    return value;
+  }
+
+  std::vector<std::string> Texts(uint32_t count) {
+    std::vector<std::string> texts;
+    // Each takes at least its length's four bytes, so a false count cannot cost memory.
+    ok_ = ok_ && count <= rest_.size() / sizeof(uint32_t);
+    for (uint32_t i = 0; ok_ && i < count; ++i) {
+      auto size = Number<uint32_t>();
+      ok_ = ok_ && size <= rest_.size();
+      if (!ok_) break;
+      texts.emplace_back(rest_.substr(0, size));
+      rest_.remove_prefix(size);
+    }
+    return texts;
+  }
+
+  bool AllRead() const { return ok_ && rest_.empty(); }
+
+ private:
+  absl::string_view rest_;
+  bool ok_ = true;
+};
+
+void PutHeader(std::string& out, uint16_t kind, size_t payload, uint64_t id,
+               uint64_t acknowledged) {
+  Put(out, kMagic);
+  Put(out, net::kWireVersion);
+  Put(out, kind);
+  Put(out, static_cast<uint32_t>(payload));
+  Put(out, uint32_t{0});
+  Put(out, id);
+  Put(out, acknowledged);
+}
+
+// How many keys and values each operation has; -1: any number, but the same of both where both are.
+struct Shape {
+  int keys;
+  int values;
+};
+
+Shape ShapeOf(StoreOp op) {
+  switch (op) {
+    case StoreOp::kSet:
+    case StoreOp::kAppend:
+    case StoreOp::kAllGather:
+      return {1, 1};
+    case StoreOp::kCompareSet:
+      return {1, 2};
+    case StoreOp::kGet:
+    case StoreOp::kAdd:
+    case StoreOp::kDelete:
+    case StoreOp::kBarrier:
+      return {1, 0};
+    case StoreOp::kCheck:
+    case StoreOp::kWait:
+    case StoreOp::kMultiGet:
+      return {-1, 0};
+    case StoreOp::kMultiSet:
+      return {-1, -1};
+    case StoreOp::kKeyCount:
+    case StoreOp::kGoodbye:
+      return {0, 0};
+  }
+  return {0, 0};
+}
+
+bool Fits(const StoreRequest& request) {
+  Shape shape = ShapeOf(request.op);
+  auto matches = [](int wanted, size_t count) {
+    return wanted < 0 || static_cast<size_t>(wanted) == count;
+  };
+  if (shape.values < 0 && request.keys.size() != request.values.size()) return false;
+  return matches(shape.keys, request.keys.size()) && matches(shape.values, request.values.size());
+}
+
+}  // namespace
+
+const char* ToString(StoreOp op) {
+  switch (op) {
+    case StoreOp::kSet:
+      return "set";
+    case StoreOp::kGet:
+      return "get";
+    case StoreOp::kAdd:
+      return "add";
+    case StoreOp::kCompareSet:
+      return "compare-set";
+    case StoreOp::kDelete:
+      return "delete";
+    case StoreOp::kKeyCount:
+      return "key-count";
+    case StoreOp::kCheck:
+      return "check";
+    case StoreOp::kWait:
+      return "wait";
+    case StoreOp::kAppend:
+      return "append";
+    case StoreOp::kMultiGet:
+      return "multi-get";
+    case StoreOp::kMultiSet:
+      return "multi-set";
+    case StoreOp::kBarrier:
+      return "barrier";
+    case StoreOp::kAllGather:
+      return "all-gather";
+    case StoreOp::kGoodbye:
+      return "goodbye";
+  }
+  return "unknown";
+}
+
+bool ChangesState(StoreOp op) {
+  switch (op) {
+    case StoreOp::kGet:
+    case StoreOp::kKeyCount:
+    case StoreOp::kCheck:
+    case StoreOp::kWait:
+    case StoreOp::kMultiGet:
+    case StoreOp::kGoodbye:
+      return false;
+    default:
+      return true;
+  }
+}
+
+void AppendValue(std::string& body, absl::string_view value) {
+  Put(body, static_cast<uint32_t>(value.size()));
+  body.append(value.data(), value.size());
+}
+
+std::string EncodeValue(absl::string_view value) {
+  std::string body;
+  body.reserve(value.size() + sizeof(uint32_t));
+  AppendValue(body, value);
+  return body;
+}
+
+absl::string_view DecodeValue(absl::string_view encoded) {
+  return encoded.substr(sizeof(uint32_t));
+}
+
+std::string EncodeRequest(const StoreRequest& request) {
+  size_t payload = 8 + 8 + 4 + 4 + 4 + 4;
+  for (const auto& key : request.keys) payload += sizeof(uint32_t) + key.size();
+  for (const auto& value : request.values) payload += sizeof(uint32_t) + value.size();
+  std::string out;
+  out.reserve(kStoreHeaderBytes + payload);
+  PutHeader(out, static_cast<uint16_t>(request.op), payload, request.id, request.acknowledged);
+  Put(out, request.timeout == absl::InfiniteDuration() ? kNoTimeout
+                                                       : absl::ToInt64Nanoseconds(request.timeout));
+  Put(out, request.number);
+  Put(out, request.rank);
+  Put(out, request.size);
+  Put(out, static_cast<uint32_t>(request.keys.size()));
+  Put(out, static_cast<uint32_t>(request.values.size()));
+  for (const auto& key : request.keys) AppendValue(out, key);
+  for (const auto& value : request.values) AppendValue(out, value);
+  return out;
+}
+
+absl::StatusOr<StoreRequest> DecodeRequest(const StoreFrame& frame) {
+  StoreRequest request;
+  request.op = static_cast<StoreOp>(frame.kind);
+  request.id = frame.id;
+  request.acknowledged = frame.acknowledged;
+  if (frame.kind < static_cast<uint16_t>(StoreOp::kSet) ||
+      frame.kind > static_cast<uint16_t>(StoreOp::kGoodbye)) {
+    return absl::InvalidArgumentError(absl::StrCat("unknown operation ", frame.kind));
+  }
+  Reader reader(frame.payload);
+  auto timeout = reader.Number<int64_t>();
+  request.timeout = timeout == kNoTimeout ? absl::InfiniteDuration() : absl::Nanoseconds(timeout);
+  request.number = reader.Number<int64_t>();
+  request.rank = reader.Number<int32_t>();
+  request.size = reader.Number<int32_t>();
+  auto keys = reader.Number<uint32_t>();
+  auto values = reader.Number<uint32_t>();
+  request.keys = reader.Texts(keys);
+  request.values = reader.Texts(values);
+  if (!reader.AllRead() || !Fits(request)) {
+    return absl::InvalidArgumentError(absl::StrCat("malformed ", ToString(request.op),
+                                                   " request of ", frame.payload.size(),
+                                                   " bytes: ", keys, " keys, ", values, " values"));
+  }
+  return request;
+}
+
+StoreFrameOut EncodeReply(StoreOp op, uint64_t id, const StoreReply& reply) {
+  StoreFrameOut frame;
+  frame.body = reply.body;
+  uint32_t values = reply.values;
+  if (!reply.status.ok()) {
+    frame.body = std::make_shared<const std::string>(EncodeValue(reply.status.message()));
+    values = 1;
+  }
+  size_t payload = 16 + (frame.body ? frame.body->size() : 0);
+  PutHeader(frame.head, static_cast<uint16_t>(op) | kReplyBit, payload, id, 0);
+  Put(frame.head, static_cast<uint32_t>(reply.status.code()));
+  Put(frame.head, values);
+  Put(frame.head, reply.number);
+  return frame;
+}
+
+absl::StatusOr<StoreResult> DecodeReply(const StoreFrame& frame) {
+  StoreResult result;
+  Reader reader(frame.payload);
+  auto code = reader.Number<uint32_t>();
+  auto values = reader.Number<uint32_t>();
+  result.number = reader.Number<int64_t>();
+  result.values = reader.Texts(values);
+  bool ok = reader.AllRead() && (frame.kind & kReplyBit) != 0 &&
+            code <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
+  if (!ok) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("malformed reply of kind %#x, %d bytes", frame.kind, frame.payload.size()));
+  }
+  if (code != 0) {
+    result.status = absl::Status(static_cast<absl::StatusCode>(code),
+                                 result.values.empty() ? "" : result.values[0]);
+  }
+  return result;
+}
+
+absl::Status StoreFrameReader::ParseHeader() {
+  absl::string_view header = head_;
+  auto magic = Load<uint32_t>(header);
+  auto version = Load<uint16_t>(header.substr(4));
+  payload_bytes_ = Load<uint32_t>(header.substr(8));
+  if (magic != kMagic) {
+    return absl::InvalidArgumentError(absl::StrFormat("bad magic %#010x in a frame", magic));
+  }
+  if (version != net::kWireVersion) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("frame of version ", version, ", this is version ", net::kWireVersion));
+  }
+  if (payload_bytes_ > payload_bytes_max_) {
+    return absl::InvalidArgumentError(absl::StrCat("frame of ", payload_bytes_, " bytes, at most ",
+                                                   payload_bytes_max_, " are allowed"));
+  }
+  if (Load<uint32_t>(header.substr(12)) != 0) {
+    return absl::InvalidArgumentError("reserved bytes of a frame's header are not zero");
+  }
+  frame_ = StoreFrame();
+  frame_.kind = Load<uint16_t>(header.substr(6));
+  frame_.id = Load<uint64_t>(header.substr(16));
+  frame_.acknowledged = Load<uint64_t>(header.substr(24));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<StoreFrame>> StoreFrameReader::Feed(absl::string_view bytes,
+                                                                 size_t* used) {
+  *used = 0;
+  if (!in_payload_) {
+    size_t take = std::min(bytes.size(), kStoreHeaderBytes - head_.size());
+    head_.append(bytes.data(), take);
+    *used = take;
+    if (head_.size() < kStoreHeaderBytes) return std::nullopt;
+    WEFT_RETURN_IF_ERROR(ParseHeader());
+    in_payload_ = true;
+    bytes.remove_prefix(take);
+  }
+  size_t take = std::min(bytes.size(), payload_bytes_ - frame_.payload.size());
+  frame_.payload.append(bytes.data(), take);
+  *used += take;
+  if (frame_.payload.size() < payload_bytes_) return std::nullopt;
+  in_payload_ = false;
+  head_.clear();
+  return std::exchange(frame_, StoreFrame());
+}
+
+}  // namespace weft::collectives

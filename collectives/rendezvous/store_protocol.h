@@ -1,0 +1,132 @@
+// What the store's clients and server say to each other, after the handshake of net/handshake.h:
+// frames of a fixed header and a payload, little endian.
+//
+//   request   header{op, id, acknowledged}  i64 timeout_ns, i64 number, i32 rank, i32 size,
+//                                           u32 keys, u32 values, then each key and value
+//   reply     header{op | kReplyBit, id}    u32 code, u32 values, i64 number, then each value
+//
+// Texts are a u32 length and that many bytes. A reply whose code is not 0 (absl::StatusCode) has
+// its message as the only value. Format: docs/wire-format.md. Nothing here does I/O or has threads.
+#ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_PROTOCOL_H_
+#define WEFT_COLLECTIVES_RENDEZVOUS_STORE_PROTOCOL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace weft::collectives {
+
+inline constexpr size_t kStoreKeyBytesMax = size_t{4} << 10;
+inline constexpr size_t kStoreValueBytesMax = size_t{64} << 20;
+// A request: one value of the largest size, or many small ones, and keys beside them.
+inline constexpr size_t kStoreRequestBytesMax = kStoreValueBytesMax + (size_t{1} << 20);
+// A reply: what a client accepts. The server's own bound on what it queues is lower.
+inline constexpr size_t kStoreReplyBytesMax = size_t{1} << 30;
+inline constexpr size_t kStoreHeaderBytes = 32;
+
+enum class StoreOp : uint16_t {
+  kSet = 1,
+  kGet = 2,
+  kAdd = 3,
+  kCompareSet = 4,
+  kDelete = 5,
+  kKeyCount = 6,
+  kCheck = 7,
+  kWait = 8,
+  kAppend = 9,
+  kMultiGet = 10,
+  kMultiSet = 11,
+  kBarrier = 12,
+  kAllGather = 13,
+  kGoodbye = 14,  // the client ends; no reply, and its session is forgotten at once
+};
+inline constexpr uint16_t kReplyBit = 0x8000;
+const char* ToString(StoreOp op);  // "compare-set"
+// Whether a second execution could be noticed: such requests are executed once, however often a
+// reconnecting client sends them.
+bool ChangesState(StoreOp op);
+
+struct StoreRequest {
+  StoreOp op = StoreOp::kKeyCount;
+  uint64_t id = 0;            // ascending from 1 within a client
+  uint64_t acknowledged = 0;  // replies to all smaller ids have arrived at the client
+  absl::Duration timeout = absl::ZeroDuration();
+  int64_t number = 0;  // kAdd: the amount
+  int32_t rank = 0;    // kBarrier, kAllGather
+  int32_t size = 0;
+  std::vector<std::string> keys;
+  std::vector<std::string> values;  // kCompareSet: expected, desired
+};
+
+// Values are kept and sent in their encoded form (length, bytes), so that a large one is never
+// copied for a reply; a body may hold several.
+using StoreBody = std::shared_ptr<const std::string>;
+std::string EncodeValue(absl::string_view value);
+void AppendValue(std::string& body, absl::string_view value);
+absl::string_view DecodeValue(absl::string_view encoded);  // of EncodeValue's form
+
+// A reply as the server makes it.
+struct StoreReply {
+  absl::Status status;
+  int64_t number = 0;
+  uint32_t values = 0;
+  StoreBody body;  // `values` encoded values; null: none
+};
+
+// A reply as the client gets it.
+struct StoreResult {
+  absl::Status status;
+  int64_t number = 0;
+  std::vector<std::string> values;
+};
+
+// Header and payload in two parts, to be written one after the other.
+struct StoreFrameOut {
+  std::string head;
+  StoreBody body;
+  size_t size() const { return head.size() + (body ? body->size() : 0); }
+};
+
+std::string EncodeRequest(const StoreRequest& request);
+StoreFrameOut EncodeReply(StoreOp op, uint64_t id, const StoreReply& reply);
+
+struct StoreFrame {
+  uint16_t kind = 0;  // a StoreOp, with kReplyBit in replies
+  uint64_t id = 0;
+  uint64_t acknowledged = 0;
+  std::string payload;
+};
+absl::StatusOr<StoreRequest> DecodeRequest(const StoreFrame& frame);
+absl::StatusOr<StoreResult> DecodeReply(const StoreFrame& frame);
+
+// Cuts a stream of bytes into frames. Memory grows with what arrived, never with what a header
+// claims. After an error it stays failed.
+class StoreFrameReader {
+ public:
+  explicit StoreFrameReader(size_t payload_bytes_max) : payload_bytes_max_(payload_bytes_max) {}
+
+  // Takes bytes up to the end of one frame; `used` says how many. Nothing yet: nullopt.
+  absl::StatusOr<std::optional<StoreFrame>> Feed(absl::string_view bytes, size_t* used);
+  size_t buffered() const { return head_.size() + frame_.payload.size(); }
+
+ private:
+  absl::Status ParseHeader();
+
+  size_t payload_bytes_max_;
+  std::string head_;  // until it is whole
+  bool in_payload_ = false;
+  size_t payload_bytes_ = 0;
+  StoreFrame frame_;
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_RENDEZVOUS_STORE_PROTOCOL_H_

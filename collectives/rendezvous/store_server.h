@@ -1,0 +1,57 @@
+// Serves a StoreCore on a TCP port, in a thread of its own: epoll, and all answers of one turn in
+// one writev a connection. Thread-safe.
+//
+// A process whose store is gone takes its job with it, so a server lives as long as its launcher.
+#ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_SERVER_H_
+#define WEFT_COLLECTIVES_RENDEZVOUS_STORE_SERVER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/rendezvous/store_core.h"
+
+namespace weft::collectives {
+
+struct StoreServerOptions {
+  // "127.0.0.1:0" (0: the kernel picks), "[::1]:29500", "host:29500", ":29500" (every address, of
+  // both families).
+  std::string listen = "127.0.0.1:0";
+  // Without a secret, the server listens on loopback only, unless this is set.
+  bool open_to_strangers = false;
+  int64_t connections_max = 16384;  // further ones are closed at once
+  StoreCoreOptions core;
+};
+
+struct StoreServerStatistics {
+  int64_t connections = 0;
+  int64_t sessions = 0;
+  int64_t keys = 0;
+  int64_t waiting = 0;  // requests
+  Bytes memory;
+  int64_t accepted = 0;  // connections since the start
+  int64_t refused = 0;   // closed by the server with a reason
+  std::string last_refusal;
+};
+
+class StoreServer {
+ public:
+  // kInvalidArgument: `listen` makes no sense, or would be open to strangers; kAlreadyExists: the
+  // port is taken.
+  static absl::StatusOr<std::unique_ptr<StoreServer>> Start(StoreServerOptions options);
+  virtual ~StoreServer() = default;  // stops; clients find the store gone
+
+  virtual const std::string& address() const = 0;  // "127.0.0.1:29500", the real port
+  virtual int port() const = 0;
+  virtual StoreServerStatistics statistics() const = 0;  // as of the last turn
+  // Until no client is connected, at most `timeout`: for a server in a process that takes part in
+  // the job itself.
+  virtual void Drain(absl::Duration timeout) = 0;
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_RENDEZVOUS_STORE_SERVER_H_

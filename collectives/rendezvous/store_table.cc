@@ -1,0 +1,387 @@
+#include "collectives/rendezvous/store_table.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace weft::collectives {
+namespace {
+
+// What a key costs beside its bytes: nodes and headers of the containers, roughly.
+constexpr Bytes kKeyOverhead{128};
+// Names of missing keys or ranks in a message.
+constexpr size_t kNamed = 8;
+constexpr int32_t kGroupSizeMax = 1 << 20;
+
+Bytes Size(const std::string& text) { return Bytes(static_cast<int64_t>(text.size())); }
+
+StoreReply Number(int64_t number) {
+  StoreReply reply;
+  reply.number = number;
+  return reply;
+}
+
+StoreReply OneValue(StoreBody body) {
+  StoreReply reply;
+  reply.values = 1;
+  reply.body = std::move(body);
+  return reply;
+}
+
+}  // namespace
+
+void StoreTable::Answer(StoreTicket ticket, StoreOp op, StoreReply reply) {
+  answers_.push_back({ticket, op, std::move(reply)});
+}
+
+void StoreTable::Fail(StoreTicket ticket, StoreOp op, absl::Status status) {
+  StoreReply reply;
+  reply.status = std::move(status);
+  Answer(ticket, op, std::move(reply));
+}
+
+absl::Status StoreTable::CheckLimits(const StoreRequest& request) const {
+  for (const auto& key : request.keys) {
+    if (key.size() > kStoreKeyBytesMax) {
+      return absl::InvalidArgumentError(absl::StrCat("a key of ", key.size(), " bytes; at most ",
+                                                     kStoreKeyBytesMax, " are allowed"));
+    }
+  }
+  for (const auto& value : request.values) {
+    if (value.size() > kStoreValueBytesMax) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a value of ", value.size(), " bytes; at most ", kStoreValueBytesMax, " are allowed"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StoreTable::Reserve(const StoreRequest& request) {
+  Bytes wanted;
+  for (const auto& key : request.keys) wanted += Size(key) + kKeyOverhead;
+  for (const auto& value : request.values) wanted += Size(value);
+  if (memory_ + wanted <= memory_limit_) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the store is full: it holds ", memory_.count(), " of ", memory_limit_.count(),
+                   " bytes, and '", request.keys[0], "' needs ", wanted.count(), " more"));
+}
+
+void StoreTable::Execute(StoreTicket ticket, StoreRequest request, absl::Time now) {
+  StoreOp op = request.op;
+  absl::Status status = CheckLimits(request);
+  if (status.ok() && ChangesState(op) && op != StoreOp::kDelete) status = Reserve(request);
+  if (!status.ok()) return Fail(ticket, op, std::move(status));
+  switch (op) {
+    case StoreOp::kSet:
+    case StoreOp::kMultiSet:
+      for (size_t i = 0; i < request.keys.size(); ++i) Put(request.keys[i], request.values[i]);
+      return Answer(ticket, op, {});
+    case StoreOp::kAppend: {
+      auto found = values_.find(request.keys[0]);
+      size_t held = found == values_.end() ? 0 : DecodeValue(*found->second).size();
+      if (held + request.values[0].size() > kStoreValueBytesMax) {
+        return Fail(
+            ticket, op,
+            absl::InvalidArgumentError(absl::StrCat("'", request.keys[0], "' would grow over ",
+                                                    kStoreValueBytesMax, " bytes")));
+      }
+      Append(request.keys[0], request.values[0]);
+      return Answer(ticket, op, {});
+    }
+    case StoreOp::kAdd:
+      return Add(ticket, request);
+    case StoreOp::kCompareSet:
+      return CompareSet(ticket, request);
+    case StoreOp::kDelete:
+      return Answer(ticket, op, Number(Erase(request.keys[0]) ? 1 : 0));
+    case StoreOp::kKeyCount:
+      return Answer(ticket, op, Number(keys()));
+    case StoreOp::kCheck: {
+      bool all = std::all_of(request.keys.begin(), request.keys.end(),
+                             [this](const std::string& key) { return Contains(key); });
+      return Answer(ticket, op, Number(all ? 1 : 0));
+    }
+    case StoreOp::kGet:
+    case StoreOp::kWait:
+    case StoreOp::kMultiGet:
+      return WaitFor(ticket, std::move(request), now);
+    case StoreOp::kBarrier:
+    case StoreOp::kAllGather:
+      return Enter(ticket, std::move(request), now);
+    case StoreOp::kGoodbye:
+      return;
+  }
+}
+
+void StoreTable::Put(const std::string& key, const std::string& value) {
+  auto [entry, added] = values_.try_emplace(key);
+  if (added) {
+    memory_ += Size(key) + kKeyOverhead;
+  } else {
+    memory_ -= Size(*entry->second);
+  }
+  entry->second = std::make_shared<std::string>(EncodeValue(value));
+  memory_ += Size(*entry->second);
+  Wake(key);
+}
+
+void StoreTable::Append(const std::string& key, const std::string& value) {
+  auto found = values_.find(key);
+  if (found == values_.end()) return Put(key, value);
+  Value& held = found->second;
+  if (held.use_count() > 1) held = std::make_shared<std::string>(*held);
+  held->append(value);
+  // The length stands in front; the bytes behind it stay where they are.
+  std::string length = EncodeValue("");
+  auto size = static_cast<uint32_t>(held->size() - length.size());
+  for (size_t i = 0; i < length.size(); ++i) (*held)[i] = static_cast<char>(size >> (8 * i));
+  memory_ += Size(value);
+}
+
+void StoreTable::Add(StoreTicket ticket, const StoreRequest& request) {
+  const std::string& key = request.keys[0];
+  int64_t held = 0;
+  auto found = values_.find(key);
+  if (found != values_.end() && !absl::SimpleAtoi(DecodeValue(*found->second), &held)) {
+    return Fail(ticket, request.op,
+                absl::FailedPreconditionError(absl::StrCat(
+                    "'", key, "' holds no decimal number, so nothing can be added to it")));
+  }
+  int64_t sum = 0;
+  if (__builtin_add_overflow(held, request.number, &sum)) {
+    return Fail(ticket, request.op,
+                absl::OutOfRangeError(absl::StrCat("'", key, "': ", held, " + ", request.number,
+                                                   " does not fit into 64 bits")));
+  }
+  Put(key, absl::StrCat(sum));
+  Answer(ticket, request.op, Number(sum));
+}
+
+void StoreTable::CompareSet(StoreTicket ticket, const StoreRequest& request) {
+  const std::string& key = request.keys[0];
+  const std::string& expected = request.values[0];
+  auto found = values_.find(key);
+  bool stores = found == values_.end() ? expected.empty() : DecodeValue(*found->second) == expected;
+  if (stores) {
+    Put(key, request.values[1]);
+    found = values_.find(key);
+  }
+  if (found != values_.end()) return Answer(ticket, request.op, OneValue(found->second));
+  Answer(ticket, request.op, OneValue(std::make_shared<const std::string>(EncodeValue(expected))));
+}
+
+bool StoreTable::Erase(const std::string& key) {
+  auto found = values_.find(key);
+  if (found == values_.end()) return false;
+  memory_ -= Size(key) + kKeyOverhead + Size(*found->second);
+  values_.erase(found);
+  return true;
+}
+
+// ---- Waiting for keys
+
+void StoreTable::WaitFor(StoreTicket ticket, StoreRequest request, absl::Time now) {
+  Waiter waiter{request.op, std::move(request.keys), "",
+                -1,         request.timeout,         now + request.timeout};
+  if (!List(ticket, waiter)) return Answer(ticket, waiter.op, Collect(waiter));
+  if (waiter.timeout <= absl::ZeroDuration()) {
+    Fail(ticket, waiter.op, absl::DeadlineExceededError(Missing(waiter)));
+    return Unlist(ticket, waiter);
+  }
+  if (waiter.deadline != absl::InfiniteFuture()) deadlines_.insert({waiter.deadline, ticket});
+  waiters_.emplace(ticket, std::move(waiter));
+}
+
+bool StoreTable::List(StoreTicket ticket, Waiter& waiter) {
+  for (const auto& key : waiter.keys) {
+    if (Contains(key)) continue;
+    waiter.missing = key;
+    by_key_[key].insert(ticket);
+    return true;
+  }
+  return false;
+}
+
+void StoreTable::Wake(const std::string& key) {
+  auto found = by_key_.find(key);
+  if (found == by_key_.end()) return;
+  std::set<StoreTicket> tickets = std::move(found->second);
+  by_key_.erase(found);
+  for (StoreTicket ticket : tickets) {
+    auto waiting = waiters_.find(ticket);
+    Waiter& waiter = waiting->second;
+    if (List(ticket, waiter)) continue;
+    deadlines_.erase({waiter.deadline, ticket});
+    Answer(ticket, waiter.op, Collect(waiter));
+    waiters_.erase(waiting);
+  }
+}
+
+StoreReply StoreTable::Collect(const Waiter& waiter) const {
+  if (waiter.op == StoreOp::kWait) return {};
+  if (waiter.keys.size() == 1) return OneValue(values_.at(waiter.keys[0]));
+  size_t size = 0;
+  for (const auto& key : waiter.keys) size += values_.at(key)->size();
+  StoreReply reply;
+  if (size > kStoreReplyBytesMax - kStoreHeaderBytes) {
+    reply.status = absl::ResourceExhaustedError(
+        absl::StrCat("the values of these ", waiter.keys.size(), " keys are ", size,
+                     " bytes, more than one reply may hold; ask for fewer"));
+    return reply;
+  }
+  auto body = std::make_shared<std::string>();
+  body->reserve(size);
+  for (const auto& key : waiter.keys) body->append(*values_.at(key));
+  reply.values = static_cast<uint32_t>(waiter.keys.size());
+  reply.body = std::move(body);
+  return reply;
+}
+
+void StoreTable::Unlist(StoreTicket ticket, const Waiter& waiter) {
+  auto listed = by_key_.find(waiter.missing);
+  if (listed == by_key_.end()) return;
+  listed->second.erase(ticket);
+  if (listed->second.empty()) by_key_.erase(listed);
+}
+
+void StoreTable::Forget(StoreTicket ticket) {
+  auto waiting = waiters_.find(ticket);
+  if (waiting == waiters_.end()) return;
+  deadlines_.erase({waiting->second.deadline, ticket});
+  if (waiting->second.rank < 0) Unlist(ticket, waiting->second);
+  waiters_.erase(waiting);
+}
+
+std::string StoreTable::Missing(const Waiter& waiter) const {
+  std::vector<std::string> missing;
+  size_t count = 0;
+  auto note = [&](auto&& name) {
+    if (++count <= kNamed) missing.push_back(absl::StrCat(name));
+  };
+  std::string after = absl::StrCat(" after ", absl::FormatDuration(waiter.timeout));
+  auto group = groups_.find(waiter.missing);
+  if (waiter.rank >= 0 && group != groups_.end()) {
+    for (int32_t rank = 0; rank < group->second.size; ++rank) {
+      if (group->second.arrived.count(rank) == 0) note(rank);
+    }
+    return absl::StrCat(ToString(waiter.op), " '", waiter.missing, "': ", count, " of ",
+                        group->second.size, " ranks missing", after, ": ",
+                        absl::StrJoin(missing, ", "), count > kNamed ? ", ..." : "");
+  }
+  for (const auto& key : waiter.keys) {
+    if (!Contains(key)) note(absl::StrCat("'", key, "'"));
+  }
+  return absl::StrCat("not set", after, ": ", absl::StrJoin(missing, ", "),
+                      count > kNamed ? absl::StrCat(" and ", count - kNamed, " more") : "");
+}
+
+absl::Time StoreTable::deadline() const {
+  return deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first;
+}
+
+void StoreTable::Advance(absl::Time now) {
+  // Those whose time is up at once are counted as still there for each other's messages.
+  std::vector<StoreTicket> late;
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    late.push_back(deadlines_.begin()->second);
+    deadlines_.erase(deadlines_.begin());
+    const Waiter& waiter = waiters_.at(late.back());
+    Fail(late.back(), waiter.op, absl::DeadlineExceededError(Missing(waiter)));
+  }
+  for (StoreTicket ticket : late) {
+    const Waiter& waiter = waiters_.at(ticket);
+    auto group = waiter.rank < 0 ? groups_.end() : groups_.find(waiter.missing);
+    if (group != groups_.end()) {
+      group->second.arrived.erase(waiter.rank);
+      if (group->second.arrived.empty()) {
+        memory_ -= group->second.memory;
+        groups_.erase(group);
+      }
+    } else {
+      Unlist(ticket, waiter);
+    }
+    waiters_.erase(ticket);
+  }
+}
+
+// ---- Barriers and all-gathers
+
+void StoreTable::Enter(StoreTicket ticket, StoreRequest request, absl::Time now) {
+  const std::string& key = request.keys[0];
+  std::string what = absl::StrCat(ToString(request.op), " '", key, "'");
+  if (request.size < 1 || request.size > kGroupSizeMax || request.rank < 0 ||
+      request.rank >= request.size) {
+    return Fail(ticket, request.op,
+                absl::InvalidArgumentError(absl::StrCat(what, ": rank ", request.rank, " of ",
+                                                        request.size, " does not exist")));
+  }
+  if (groups_done_.count(key) != 0) {
+    return Fail(ticket, request.op,
+                absl::FailedPreconditionError(
+                    absl::StrCat(what, ": this key has served; each serves once")));
+  }
+  auto [entry, added] = groups_.try_emplace(key);
+  Group& group = entry->second;
+  if (added) {
+    group.op = request.op;
+    group.size = request.size;
+    group.memory = Size(key) + kKeyOverhead;
+    memory_ += group.memory;
+  }
+  if (group.op != request.op || group.size != request.size) {
+    return Fail(ticket, request.op,
+                absl::InvalidArgumentError(
+                    absl::StrCat(what, ": rank ", request.rank, " comes with ", request.size,
+                                 " ranks, others to ", ToString(group.op), " with ", group.size)));
+  }
+  if (!group.arrived.emplace(request.rank, ticket).second) {
+    return Fail(
+        ticket, request.op,
+        absl::AlreadyExistsError(absl::StrCat(what, ": rank ", request.rank, " has come already")));
+  }
+  if (request.op == StoreOp::kAllGather) {
+    group.values.resize(static_cast<size_t>(group.size));
+    std::string& slot = group.values[static_cast<size_t>(request.rank)];
+    Bytes change = Size(request.values[0]) - Size(slot);
+    slot = std::move(request.values[0]);
+    group.memory += change;
+    memory_ += change;
+  }
+  Waiter waiter{request.op, {}, key, request.rank, request.timeout, now + request.timeout};
+  if (waiter.deadline != absl::InfiniteFuture()) deadlines_.insert({waiter.deadline, ticket});
+  waiters_.emplace(ticket, std::move(waiter));
+  if (static_cast<int32_t>(group.arrived.size()) == group.size) Complete(key, group);
+}
+
+void StoreTable::Complete(const std::string& key, Group& group) {
+  StoreReply reply;
+  size_t size = 0;
+  for (const auto& value : group.values) size += value.size() + sizeof(uint32_t);
+  if (size > kStoreReplyBytesMax - kStoreHeaderBytes) {
+    reply.status = absl::ResourceExhaustedError(
+        absl::StrCat("all-gather '", key, "': ", size, " bytes are more than one reply may hold"));
+  } else if (group.op == StoreOp::kAllGather) {
+    auto body = std::make_shared<std::string>();
+    body->reserve(size);
+    for (const auto& value : group.values) AppendValue(*body, value);
+    reply.values = static_cast<uint32_t>(group.size);
+    reply.body = std::move(body);
+  }
+  for (const auto& [rank, ticket] : group.arrived) {
+    auto waiting = waiters_.find(ticket);
+    if (waiting == waiters_.end()) continue;  // forgotten
+    deadlines_.erase({waiting->second.deadline, ticket});
+    Answer(ticket, group.op, reply);
+    waiters_.erase(waiting);
+  }
+  std::string name = key;  // `key` may lie in what goes now
+  memory_ -= group.memory;
+  groups_.erase(name);
+  groups_done_.insert(name);
+  memory_ += Size(name) + kKeyOverhead;
+}
+
+}  // namespace weft::collectives

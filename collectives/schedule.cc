@@ -1,0 +1,210 @@
+#include "collectives/schedule.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::collectives {
+
+const char* ToString(CollectiveKind kind) {
+  static constexpr const char* kNames[kCollectiveKindCount] = {
+      "all_reduce", "all_gather", "reduce_scatter", "broadcast",    "reduce", "gather",
+      "scatter",    "all_to_all", "all_gather_v",   "all_to_all_v", "barrier"};
+  return kNames[static_cast<int>(kind)];
+}
+
+bool Reduces(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter ||
+         kind == CollectiveKind::kReduce;
+}
+
+bool HasRoot(CollectiveKind kind) {
+  return kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce ||
+         kind == CollectiveKind::kGather || kind == CollectiveKind::kScatter;
+}
+
+namespace {
+
+uint64_t EndOf(const std::vector<uint64_t>& counts, const std::vector<uint64_t>& offsets) {
+  uint64_t end = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] > 0) end = std::max(end, offsets[i] + counts[i]);
+  }
+  return end;
+}
+
+}  // namespace
+
+uint64_t InputLength(const CollectiveSpec& spec) {
+  const uint64_t n = static_cast<uint64_t>(spec.size);
+  const bool is_root = spec.rank == spec.root;
+  switch (spec.kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kReduce:
+    case CollectiveKind::kGather:
+      return spec.count;
+    case CollectiveKind::kBroadcast:
+      return is_root ? spec.count : 0;
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kAllToAll:
+      return n * spec.count;
+    case CollectiveKind::kScatter:
+      return is_root ? n * spec.count : 0;
+    case CollectiveKind::kAllGatherV:
+      return spec.output_counts[static_cast<size_t>(spec.rank)];
+    case CollectiveKind::kAllToAllV:
+      return EndOf(spec.input_counts, spec.input_offsets);
+    case CollectiveKind::kBarrier:
+      return 0;
+  }
+  return 0;
+}
+
+uint64_t OutputLength(const CollectiveSpec& spec) {
+  const uint64_t n = static_cast<uint64_t>(spec.size);
+  const bool is_root = spec.rank == spec.root;
+  switch (spec.kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kScatter:
+      return spec.count;
+    case CollectiveKind::kReduce:
+      return is_root ? spec.count : 0;
+    case CollectiveKind::kGather:
+      return is_root ? n * spec.count : 0;
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllToAll:
+      return n * spec.count;
+    case CollectiveKind::kAllGatherV:
+    case CollectiveKind::kAllToAllV:
+      return EndOf(spec.output_counts, spec.output_offsets);
+    case CollectiveKind::kBarrier:
+      return 0;
+  }
+  return 0;
+}
+
+int64_t InputShift(const CollectiveSpec& spec) {
+  const int64_t own = static_cast<int64_t>(spec.rank) * static_cast<int64_t>(spec.count);
+  switch (spec.kind) {
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kGather:
+      return own;
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kScatter:
+      return -own;
+    case CollectiveKind::kAllGatherV:
+      return static_cast<int64_t>(spec.output_offsets[static_cast<size_t>(spec.rank)]);
+    default:
+      return 0;
+  }
+}
+
+const char* ToString(StepKind kind) {
+  static constexpr const char* kNames[] = {"send", "receive", "receive+reduce",
+                                           "copy", "reduce",  "scale"};
+  return kNames[static_cast<int>(kind)];
+}
+
+namespace {
+
+std::string RangeText(Place place, uint64_t length) {
+  static constexpr const char* kNames[] = {"input", "output", "scratch"};
+  return absl::StrCat(kNames[static_cast<int>(place.buffer)], "[", place.offset, ",",
+                      place.offset + length, ")");
+}
+
+}  // namespace
+
+std::string ToText(const RankSchedule& schedule) {
+  std::string text;
+  for (size_t i = 0; i < schedule.steps.size(); ++i) {
+    const Step& step = schedule.steps[i];
+    std::string out = RangeText(step.out, step.length);
+    std::string left = RangeText(step.left, step.length);
+    absl::StrAppend(&text, i, " ", ToString(step.kind), " ");
+    switch (step.kind) {
+      case StepKind::kSend:
+        absl::StrAppend(&text, left, " -> ", step.peer);
+        break;
+      case StepKind::kReceive:
+        absl::StrAppend(&text, out, " <- ", step.peer);
+        break;
+      case StepKind::kReceiveReduce:
+        absl::StrAppend(&text, out, " = ", left, " + * <- ", step.peer);
+        break;
+      case StepKind::kCopy:
+        absl::StrAppend(&text, out, " = ", left);
+        break;
+      case StepKind::kReduce:
+        absl::StrAppend(&text, out, " = ", left, " + ", RangeText(step.right, step.length));
+        break;
+      case StepKind::kScale:
+        absl::StrAppend(&text, out);
+        break;
+    }
+    if (step.after_count > 0) absl::StrAppend(&text, "  after");
+    for (uint32_t id : schedule.After(step)) absl::StrAppend(&text, " ", id);
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
+}
+
+uint32_t ScheduleBuilder::Append(Step step, AfterList after) {
+  const bool message = step.peer >= 0;
+  if (step.length == 0 && !(message && empty_messages_)) return kNone;
+  step.after_begin = static_cast<uint32_t>(schedule_.after.size());
+  schedule_.steps.push_back(step);
+  for (uint32_t id : after) AlsoAfter(id);
+  return static_cast<uint32_t>(schedule_.steps.size() - 1);
+}
+
+void ScheduleBuilder::AlsoAfter(uint32_t step) {
+  if (step == kNone) return;
+  WEFT_CHECK(step + 1 < schedule_.steps.size(), "step " << step << " does not precede");
+  schedule_.after.push_back(step);
+  ++schedule_.steps.back().after_count;
+}
+
+uint32_t ScheduleBuilder::Send(int peer, Place from, uint64_t length, AfterList after) {
+  return Append({.kind = StepKind::kSend, .peer = peer, .length = length, .left = from}, after);
+}
+
+uint32_t ScheduleBuilder::Receive(int peer, Place out, uint64_t length, AfterList after) {
+  return Append({.kind = StepKind::kReceive, .peer = peer, .length = length, .out = out}, after);
+}
+
+uint32_t ScheduleBuilder::ReceiveReduce(int peer, Place out, Place left, uint64_t length,
+                                        AfterList after) {
+  return Append(
+      {.kind = StepKind::kReceiveReduce, .peer = peer, .length = length, .out = out, .left = left},
+      after);
+}
+
+uint32_t ScheduleBuilder::Copy(Place out, Place from, uint64_t length, AfterList after) {
+  return Append({.kind = StepKind::kCopy, .length = length, .out = out, .left = from}, after);
+}
+
+uint32_t ScheduleBuilder::Reduce(Place out, Place left, Place right, uint64_t length,
+                                 AfterList after) {
+  return Append(
+      {.kind = StepKind::kReduce, .length = length, .out = out, .left = left, .right = right},
+      after);
+}
+
+uint32_t ScheduleBuilder::Scale(Place out, uint64_t length, AfterList after) {
+  return Append({.kind = StepKind::kScale, .length = length, .out = out}, after);
+}
+
+Place ScheduleBuilder::Scratch(uint64_t length) {
+  // Stretches start at multiples of 64 elements: on cache lines, whatever the type.
+  Place place{Buffer::kScratch, schedule_.scratch_length};
+  schedule_.scratch_length += (length + 63) / 64 * 64;
+  return place;
+}
+
+}  // namespace weft::collectives

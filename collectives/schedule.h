@@ -1,0 +1,137 @@
+// A collective described: which rank sends, receives, combines and copies which elements, after
+// what.
+//
+// A builder (algorithms/) turns a CollectiveSpec into one rank's RankSchedule, a pure function. The
+// executor runs it, the verifier proves it, `--show-schedule` prints it. Ranks are those of the
+// group. All numbers are in elements, so that one schedule serves every type of one size.
+//
+// Meaning. A step may start once all steps in its `after` list are complete. Sends to one peer are
+// posted in the order of their indexes, and so are receives from one peer; the k-th send from a to
+// b meets the k-th receive at b from a. A send is complete when its bytes may be overwritten, which
+// is never before its receive was posted. Two steps of a rank that are not ordered by `after` must
+// not touch the same bytes, unless both only read.
+#ifndef WEFT_COLLECTIVES_SCHEDULE_H_
+#define WEFT_COLLECTIVES_SCHEDULE_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace weft::collectives {
+
+enum class CollectiveKind : uint8_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kBroadcast,
+  kReduce,
+  kGather,
+  kScatter,
+  kAllToAll,
+  kAllGatherV,
+  kAllToAllV,
+  kBarrier,
+};
+inline constexpr int kCollectiveKindCount = 11;
+const char* ToString(CollectiveKind kind);  // "all_reduce", ...
+bool Reduces(CollectiveKind kind);
+bool HasRoot(CollectiveKind kind);
+
+// What to do, as one rank sees it. `count` as in communicator.h: of the whole for all-reduce,
+// broadcast and reduce, of one rank's part for the others.
+struct CollectiveSpec {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  int size = 1;  // ranks of the group
+  int rank = 0;
+  int root = 0;
+  uint64_t count = 0;
+  uint64_t chunk = 65536;  // elements in which an algorithm pipelines
+  bool average = false;    // divide the reduction by `size`
+  // Input and output share memory: see InputShift. May differ between the ranks of one collective;
+  // what travels must not depend on it.
+  bool in_place = false;
+  // kAllGatherV: output_* of every rank. kAllToAllV: all four, per peer. Else empty.
+  std::vector<uint64_t> input_counts, input_offsets, output_counts, output_offsets;
+
+  bool operator==(const CollectiveSpec&) const = default;
+};
+
+uint64_t InputLength(const CollectiveSpec& spec);   // elements of the input that may be read
+uint64_t OutputLength(const CollectiveSpec& spec);  // of the output that may be written
+// In place: where in the output the input's first element lies (reduce-scatter, scatter: negative).
+int64_t InputShift(const CollectiveSpec& spec);
+
+enum class StepKind : uint8_t {
+  kSend,           // left -> peer
+  kReceive,        // out = what the peer sends
+  kReceiveReduce,  // out = left op what the peer sends
+  kCopy,           // out = left
+  kReduce,         // out = left op right
+  kScale,          // out = out / size
+};
+const char* ToString(StepKind kind);
+
+enum class Buffer : uint8_t { kInput, kOutput, kScratch };
+
+struct Place {
+  Buffer buffer = Buffer::kInput;
+  uint64_t offset = 0;
+  Place operator+(uint64_t more) const { return {buffer, offset + more}; }
+  bool operator==(const Place&) const = default;
+};
+
+struct Step {
+  StepKind kind = StepKind::kCopy;
+  int32_t peer = -1;
+  uint32_t after_begin = 0, after_count = 0;  // in RankSchedule::after
+  uint64_t length = 0;
+  Place out, left, right;
+};
+
+struct RankSchedule {
+  std::vector<Step> steps;
+  std::vector<uint32_t> after;
+  uint64_t scratch_length = 0;
+
+  absl::Span<const uint32_t> After(const Step& step) const {
+    return {after.data() + step.after_begin, step.after_count};
+  }
+};
+
+// "  3 receive+reduce <- 2  output[0,256) = input[0,256) + *  after 1 2": a line a step.
+std::string ToText(const RankSchedule& schedule);
+
+// Step ids; kNone stands for "no step", and is ignored in an `after` list.
+inline constexpr uint32_t kNone = UINT32_MAX;
+using AfterList = std::initializer_list<uint32_t>;
+
+// What the builders write with. Every call appends a step and returns its id; with length 0 it
+// appends nothing and returns kNone, but for `empty_messages` and barriers.
+class ScheduleBuilder {
+ public:
+  explicit ScheduleBuilder(bool empty_messages = false) : empty_messages_(empty_messages) {}
+
+  uint32_t Send(int peer, Place from, uint64_t length, AfterList after = {});
+  uint32_t Receive(int peer, Place out, uint64_t length, AfterList after = {});
+  uint32_t ReceiveReduce(int peer, Place out, Place left, uint64_t length, AfterList after = {});
+  uint32_t Copy(Place out, Place from, uint64_t length, AfterList after = {});
+  uint32_t Reduce(Place out, Place left, Place right, uint64_t length, AfterList after = {});
+  uint32_t Scale(Place out, uint64_t length, AfterList after = {});
+  // One more dependency of the newest step.
+  void AlsoAfter(uint32_t step);
+  Place Scratch(uint64_t length);  // a fresh stretch
+
+  RankSchedule Finish() && { return std::move(schedule_); }
+
+ private:
+  uint32_t Append(Step step, AfterList after);
+  bool empty_messages_;
+  RankSchedule schedule_;
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_SCHEDULE_H_

@@ -1,0 +1,68 @@
+// What stands in a cell's body: the words of the shm protocol. docs/wire-format.md has the tables.
+// Native byte order: both sides are on one host.
+#ifndef WEFT_NET_SHM_CELLS_H_
+#define WEFT_NET_SHM_CELLS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "net/shm/ring.h"
+
+namespace weft::net::shm {
+
+enum class CellKind : uint8_t {
+  kData = 1,         // forward: a piece of a message
+  kRefuse = 2,       // forward: the send that matched a receive cannot be
+  kNotice = 3,       // both ways: a fragment of a notice
+  kClearToSend = 4,  // backward: a receive is posted
+};
+
+enum class RefuseReason : uint8_t { kCheckDiffers = 1, kTooLong = 2 };
+
+struct DataCell {
+  static constexpr size_t kInlineMax = kCellBodyBytes - 32;
+  uint8_t kind = static_cast<uint8_t>(CellKind::kData);
+  uint8_t is_inline = 0;  // 1: the bytes follow here; 0: `position` in the arena
+  uint16_t zero = 0;
+  uint32_t length = 0;
+  uint64_t receive_id = 0;  // from the clear-to-send
+  uint64_t offset = 0;      // of this piece in the message
+  uint64_t total = 0;       // of the message
+  union {
+    uint64_t position;
+    std::byte bytes[kInlineMax];
+  };
+};
+static_assert(sizeof(DataCell) == kCellBodyBytes && offsetof(DataCell, bytes) == 32);
+
+struct RefuseCell {
+  uint8_t kind = static_cast<uint8_t>(CellKind::kRefuse);
+  uint8_t reason = 0;
+  uint8_t zero[6] = {};
+  uint64_t receive_id = 0;
+  uint64_t sender_value = 0;  // the sender's check, or the length of its message
+};
+
+struct ClearToSendCell {
+  uint8_t kind = static_cast<uint8_t>(CellKind::kClearToSend);
+  uint8_t zero[7] = {};
+  uint64_t receive_id = 0;
+  uint64_t tag = 0;
+  uint64_t check = 0;
+  uint64_t capacity = 0;
+};
+
+struct NoticeCell {
+  static constexpr size_t kBytesMax = kCellBodyBytes - 8;
+  uint8_t kind = static_cast<uint8_t>(CellKind::kNotice);
+  uint8_t length = 0;   // of this fragment
+  uint16_t offset = 0;  // of it in the notice
+  uint16_t total = 0;
+  uint16_t zero = 0;
+  std::byte bytes[kBytesMax];
+};
+static_assert(sizeof(NoticeCell) == kCellBodyBytes);
+
+}  // namespace weft::net::shm
+
+#endif  // WEFT_NET_SHM_CELLS_H_

@@ -1,0 +1,65 @@
+// How a sleeping process is woken: one eventfd and one shared word a process, given to every peer.
+//
+//   the sleeper:  Arm(); look once more for work (after the fence inside); poll
+//   a peer:       publish; FullFence(); Ring()
+//
+// Of the two at least one sees the other's store, so no wake-up is lost; the word is exchanged back
+// to 0, so a sleeper costs its peers one system call together, and one that spins costs none.
+#ifndef WEFT_NET_SHM_DOORBELL_H_
+#define WEFT_NET_SHM_DOORBELL_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "net/shm/segment.h"
+#include "net/shm/unix_socket.h"
+
+namespace weft::net::shm {
+
+struct alignas(kCellBytes) BellPage {
+  std::atomic<uint32_t> sleeping;
+};
+
+// Ours.
+class Doorbell {
+ public:
+  static absl::StatusOr<Doorbell> Create();
+  int event_fd() const { return event_.get(); }
+  int page_fd() const { return memory_.get(); }
+  void Arm() {
+    page()->sleeping.store(1, std::memory_order_relaxed);
+    FullFence();
+  }
+  void Disarm() { page()->sleeping.store(0, std::memory_order_relaxed); }
+
+ private:
+  BellPage* page() const { return reinterpret_cast<BellPage*>(mapping_.data()); }
+  UniqueFd event_;
+  UniqueFd memory_;
+  Mapping mapping_;
+};
+
+// A peer's.
+class PeerBell {
+ public:
+  PeerBell() = default;
+  // Takes what a peer passed; kInvalidArgument when it is no eventfd or no page.
+  static absl::StatusOr<PeerBell> Adopt(UniqueFd event, int page_fd);
+  // After FullFence().
+  void Ring() {
+    auto* page = reinterpret_cast<BellPage*>(mapping_.data());
+    if (page->sleeping.load(std::memory_order_relaxed) == 0) [[likely]]
+      return;
+    if (page->sleeping.exchange(0, std::memory_order_relaxed) != 0) Write();
+  }
+
+ private:
+  void Write();
+  UniqueFd event_;
+  Mapping mapping_;
+};
+
+}  // namespace weft::net::shm
+
+#endif  // WEFT_NET_SHM_DOORBELL_H_

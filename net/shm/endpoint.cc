@@ -1,0 +1,332 @@
+#include "net/shm/endpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "net/shm/shm_transport.h"
+
+namespace weft::net::shm {
+
+Endpoint::Endpoint(ShmTransport* transport, Role role, Rank peer)
+    : transport_(transport), role_(role), peer_(peer) {
+  transport_->Add(this);
+}
+
+Endpoint::~Endpoint() {
+  if (up_ && alive()) {
+    own_reader_line()->closed.store(kClosed, std::memory_order_release);
+  }
+  if (registered_fd_ >= 0) transport_->Unwatch(registered_fd_);
+  transport_->Remove(this);
+}
+
+// ---- The four lines of the segment, seen from here.
+
+ReaderLine* Endpoint::own_reader_line() const {
+  return role_ == Role::kSender ? wire_.segment.backward_reader() : wire_.segment.forward_reader();
+}
+ReaderLine* Endpoint::peer_reader_line() const {
+  return role_ == Role::kSender ? wire_.segment.forward_reader() : wire_.segment.backward_reader();
+}
+WriterLine* Endpoint::own_writer_line() const {
+  return role_ == Role::kSender ? wire_.segment.forward_writer() : wire_.segment.backward_writer();
+}
+WriterLine* Endpoint::peer_writer_line() const {
+  return role_ == Role::kSender ? wire_.segment.backward_writer() : wire_.segment.forward_writer();
+}
+
+// ---- Coming up
+
+void Endpoint::StartConnecting(std::unique_ptr<Connecting> connecting) {
+  connecting_ = std::move(connecting);
+  transport_->NoteLocalWork();
+}
+
+bool Endpoint::BringUp(absl::Time now) {
+  absl::StatusOr<std::optional<Wire>> wire = connecting_->Step(now);
+  if (!wire.ok()) {
+    Break(Annotate(wire.status(), absl::StrCat("connect ", DescribeLink())));
+    return true;
+  }
+  if (wire->has_value()) {
+    Establish(**std::move(wire));
+    return true;
+  }
+  if (registered_fd_ < 0 && connecting_->fd() >= 0) {
+    registered_fd_ = connecting_->fd();
+    if (absl::Status watched = transport_->Watch(registered_fd_, this); !watched.ok()) {
+      Break(Annotate(watched, DescribeLink()));
+    }
+  }
+  return false;
+}
+
+void Endpoint::Establish(Wire wire) {
+  wire_ = std::move(wire);
+  connecting_.reset();
+  const Segment& segment = wire_.segment;
+  const Geometry& geometry = segment.geometry();
+  CellWriter forward(segment.forward_cells(), geometry.forward_cells, segment.forward_reader());
+  CellWriter backward(segment.backward_cells(), geometry.backward_cells, segment.backward_reader());
+  writer_ = role_ == Role::kSender ? forward : backward;
+  reader_ =
+      role_ == Role::kSender
+          ? CellReader(segment.backward_cells(), geometry.backward_cells, segment.backward_reader())
+          : CellReader(segment.forward_cells(), geometry.forward_cells, segment.forward_reader());
+  up_ = true;
+  if (registered_fd_ < 0) {
+    registered_fd_ = wire_.socket.get();
+    if (absl::Status watched = transport_->Watch(registered_fd_, this); !watched.ok()) {
+      pending_break_ = Annotate(watched, DescribeLink());
+    }
+  }
+  OnUp(wire_);
+}
+
+// ---- One turn
+
+bool Endpoint::Turn(absl::Time now) {
+  if (!alive()) return FlushFailed();
+  if (!pending_break_.ok()) {
+    Break(pending_break_);
+    return true;
+  }
+  if (!up_) {
+    if (connecting_ == nullptr || !BringUp(now) || !alive()) return !alive();
+    Move();
+    RingIfPublished();
+    return true;
+  }
+  bytes_this_turn_ = 0;
+  bool moved = Move();
+  if (!alive()) return true;
+  if (!notices_.empty()) moved |= PushNotices();
+  RingIfPublished();
+  if (writer_.corrupt() || reader_.corrupt()) {
+    Break(Violation("an index of a ring that cannot be"));
+    return true;
+  }
+  // What was written before the end is still good: first everything, then the end.
+  if (hung_up_ && reader_.Peek() == nullptr) {
+    Break(HangUpStatus());
+    return true;
+  }
+  return moved || hung_up_;
+}
+
+bool Endpoint::ReadCells(int cells) {
+  bool moved = false;
+  for (; cells > 0 && bytes_this_turn_ < kBytesPerTurn; --cells) {
+    const std::byte* body = reader_.Peek();
+    if (body == nullptr) break;
+    moved = true;
+    absl::Status taken =
+        static_cast<CellKind>(body[0]) == CellKind::kNotice ? TakeNotice(body) : OnCell(body);
+    if (!taken.ok()) {
+      Break(taken);
+      return true;
+    }
+    if (!alive()) return true;
+    reader_.Advance();
+    // The writer should not have to wait for the rest of our turn.
+    if (reader_.unreleased() * 4 >= reader_.count() || bytes_this_turn_ > 0) {
+      if (reader_.Release()) RingForSpace();
+    }
+  }
+  if (reader_.Release()) RingForSpace();
+  return moved;
+}
+
+void Endpoint::RingForSpace() {
+  FullFence();
+  uint64_t wake_at = peer_writer_line()->wake_at.load(std::memory_order_relaxed);
+  if (wake_at != 0 && reader_.next() >= wake_at) wire_.bell.Ring();
+}
+
+void Endpoint::PublishCell(bool ring_if_quiet) {
+  writer_.Publish();
+  published_ = true;
+  published_loud_ |= ring_if_quiet;
+}
+
+void Endpoint::RingIfPublished() {
+  if (!published_) return;
+  FullFence();
+  if (published_loud_ || peer_reader_line()->quiet.load(std::memory_order_relaxed) == 0) {
+    wire_.bell.Ring();
+  }
+  published_ = published_loud_ = false;
+}
+
+// ---- Sleeping
+
+void Endpoint::Arm() {
+  if (!up_ || !alive()) return;
+  own_reader_line()->quiet.store(QuietWhenAsleep() ? 1 : 0, std::memory_order_relaxed);
+  if (!WaitsForSpace() && notices_.empty()) return;
+  // To be woken once half of what is out has come back: then there is work for a while.
+  uint64_t out = writer_.produced() - writer_.consumed();
+  own_writer_line()->wake_at.store(writer_.consumed() + std::max<uint64_t>(1, (out + 1) / 2),
+                                   std::memory_order_relaxed);
+  armed_space_ = true;
+}
+
+void Endpoint::Disarm() {
+  if (!armed_space_) return;
+  own_writer_line()->wake_at.store(0, std::memory_order_relaxed);
+  armed_space_ = false;
+}
+
+bool Endpoint::HasWork() {
+  if (!alive()) return !failed_.empty();
+  if (!pending_break_.ok() || hung_up_) return true;
+  if (!up_) return false;
+  if (reader_.Peek() != nullptr || reader_.corrupt()) return true;
+  if (armed_space_) {
+    uint64_t before = writer_.consumed();
+    writer_.Refresh();
+    if (writer_.consumed() != before || writer_.corrupt()) return true;
+  }
+  return CanMove() || (!notices_.empty() && NoticeFits());
+}
+
+absl::Time Endpoint::deadline() const {
+  return alive() && connecting_ != nullptr ? connecting_->deadline() : absl::InfiniteFuture();
+}
+
+// ---- Notices
+
+Posted Endpoint::QueueNotice(absl::string_view bytes) {
+  WEFT_CHECK(bytes.size() <= kNoticeBytesMax, "a notice of " << bytes.size() << " bytes");
+  if (!alive()) return Posted::kAccepted;  // goes where the link went; OnBroken said so
+  if (notices_.size() >= kNoticesQueued) return Posted::kNotYet;
+  notices_.emplace_back(bytes);
+  if (up_) {
+    PushNotices();
+    RingIfPublished();
+  }
+  transport_->NoteLocalWork();
+  return Posted::kAccepted;
+}
+
+bool Endpoint::PushNotices() {
+  bool moved = false;
+  for (; !notices_.empty() && NoticeFits(); notices_.pop_front()) {
+    const std::string& notice = notices_.front();
+    size_t offset = 0;
+    do {
+      NoticeCell cell;
+      cell.length = static_cast<uint8_t>(std::min(notice.size() - offset, NoticeCell::kBytesMax));
+      cell.offset = static_cast<uint16_t>(offset);
+      cell.total = static_cast<uint16_t>(notice.size());
+      std::memcpy(cell.bytes, notice.data() + offset, cell.length);
+      std::memcpy(writer_.body(), &cell, offsetof(NoticeCell, bytes) + cell.length);
+      OnCellPublished();
+      PublishCell(true);
+      offset += cell.length;
+    } while (offset < notice.size());
+    moved = true;
+  }
+  return moved;
+}
+
+absl::Status Endpoint::TakeNotice(const std::byte* body) {
+  NoticeCell cell;
+  CopyOnce(&cell, body, sizeof cell);
+  if (cell.total > kNoticeBytesMax || cell.length > NoticeCell::kBytesMax ||
+      cell.offset != notice_in_.size() || cell.length > cell.total - cell.offset ||
+      (cell.length == 0 && cell.total != 0)) {
+    return Violation(absl::StrCat("a notice's fragment of ", cell.length, " bytes at ", cell.offset,
+                                  " of ", cell.total));
+  }
+  notice_in_.append(reinterpret_cast<const char*>(cell.bytes), cell.length);
+  if (notice_in_.size() == cell.total) {
+    std::string whole = std::exchange(notice_in_, {});
+    transport_->events().OnNotice(link(), whole);
+  }
+  return absl::OkStatus();
+}
+
+// ---- Breaking
+
+void Endpoint::OnSocket() {
+  if (!up_ || !alive() || hung_up_) return;  // while coming up, Turn() reads the socket itself
+  absl::StatusOr<Packet> packet = ReceivePacket(wire_.socket.get(), 64);
+  if (packet.ok() && packet->none) return;
+  transport_->Unwatch(std::exchange(registered_fd_, -1));
+  if (packet.ok() && packet->hung_up) {
+    hung_up_ = true;
+  } else {
+    pending_break_ = packet.ok() ? Violation("bytes on a socket that should be silent")
+                                 : Annotate(packet.status(), DescribeLink());
+  }
+}
+
+absl::Status Endpoint::HangUpStatus() const {
+  std::string what;
+  switch (peer_reader_line()->closed.load(std::memory_order_acquire)) {
+    case kClosed:
+      what = " closed the link";
+      break;
+    case kGaveUp:
+      what = " gave the link up; its own log says why";
+      break;
+    default:
+      what = absl::StrCat(" (process ", wire_.pid, " on ", transport_->host(),
+                          ") has died; its own log says why");
+  }
+  std::string doing = Doing();
+  return absl::UnavailableError(absl::StrCat(DescribeLink(), ": rank ", peer_.value(), what,
+                                             doing.empty() ? "" : "; ", doing));
+}
+
+absl::Status Endpoint::Violation(absl::string_view what) const {
+  return absl::DataLossError(absl::StrCat(DescribeLink(), ": rank ", peer_.value(), " (process ",
+                                          wire_.pid, ") wrote ", what,
+                                          " into the shared segment; its memory is corrupt"));
+}
+
+void Endpoint::Break(const absl::Status& status) {
+  if (!alive()) return;
+  status_ = status;
+  if (up_) own_reader_line()->closed.store(kGaveUp, std::memory_order_release);
+  if (registered_fd_ >= 0) transport_->Unwatch(std::exchange(registered_fd_, -1));
+  connecting_.reset();
+  wire_.socket.Reset();
+  notices_.clear();
+  WEFT_LOG_DEBUG("{}", status.ToString());
+  FailRequests(status_);
+  transport_->events().OnBroken(link(), status_);
+}
+
+bool Endpoint::PostFailed(Request* request) {
+  if (alive()) return false;
+  request->Begin();
+  failed_.push_back(request);
+  transport_->NoteLocalWork();
+  return true;
+}
+
+bool Endpoint::FlushFailed() {
+  if (failed_.empty()) return false;
+  for (Request* request : std::exchange(failed_, {})) request->Finish(status_, 0);
+  return true;
+}
+
+void Endpoint::CancelFailed() {
+  for (Request* request : std::exchange(failed_, {})) request->Finish(status_, 0);
+}
+
+std::string Endpoint::DescribeLink() const {
+  std::string self = absl::StrCat("rank ", transport_->self().value());
+  std::string peer = absl::StrCat("rank ", peer_.value(),
+                                  wire_.pid == 0 ? "" : absl::StrCat(" (process ", wire_.pid, ")"));
+  return role_ == Role::kSender ? absl::StrCat("shm ", self, " -> ", peer)
+                                : absl::StrCat("shm ", peer, " -> ", self);
+}
+
+}  // namespace weft::net::shm

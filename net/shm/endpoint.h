@@ -1,0 +1,129 @@
+// What both ends of a shm link have in common: coming up, notices, the doorbell, breaking.
+//
+// Each end writes one ring of cells and reads the other: the sender writes the forward ring, the
+// receiver the backward one. Threading as transport.h says.
+#ifndef WEFT_NET_SHM_ENDPOINT_H_
+#define WEFT_NET_SHM_ENDPOINT_H_
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "net/shm/bringup.h"
+#include "net/shm/cells.h"
+#include "net/shm/ring.h"
+#include "net/transport.h"
+
+namespace weft::net {
+class ShmTransport;
+}
+
+namespace weft::net::shm {
+
+// How much one link may do before the next one's turn.
+inline constexpr int kCellsPerTurn = 64;
+inline constexpr uint64_t kBytesPerTurn = uint64_t{1} << 20;
+
+class Endpoint {
+ public:
+  enum class Role : uint8_t { kSender, kReceiver };
+
+  Endpoint(ShmTransport* transport, Role role, Rank peer);
+  virtual ~Endpoint();
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  // ---- For the transport.
+  bool Turn(absl::Time now);  // true if anything moved
+  void OnSocket();            // its socket is readable
+  void Arm();                 // what is wanted while asleep; before the fence
+  void Disarm();              //
+  bool HasWork();             // after the fence
+  absl::Time deadline() const;
+  bool alive() const { return status_.ok(); }
+  Rank peer_rank() const { return peer_; }
+  Role role() const { return role_; }
+  // Completes all requests with `status`, tells the owner. Once; later calls do nothing.
+  void Break(const absl::Status& status);
+  virtual Link& link() = 0;
+
+ protected:
+  // One turn of a link that stands.
+  virtual bool Move() = 0;
+  // A cell of the other side that is no notice; an error breaks the link.
+  virtual absl::Status OnCell(const std::byte* body) = 0;
+  virtual void OnUp(const Wire& wire) = 0;
+  virtual void FailRequests(const absl::Status& status) = 0;
+  // Something waits that Move() could do at once.
+  virtual bool CanMove() = 0;
+  // Waits for cells or arena that the other side has to give back.
+  virtual bool WaitsForSpace() const = 0;
+  virtual bool QuietWhenAsleep() const { return false; }
+  virtual std::string Doing() const = 0;  // "3 sends were under way"
+
+  void StartConnecting(std::unique_ptr<Connecting> connecting);
+  void Establish(Wire wire);
+
+  // Reads cells until there are none, or `cells` or kBytesPerTurn are used up.
+  bool ReadCells(int cells);
+  // After filling writer_.body().
+  void PublishCell(bool ring_if_quiet);
+  void RingIfPublished();
+
+  Posted QueueNotice(absl::string_view bytes);
+  // On a broken link: takes the request, to be failed by the next turn; else false.
+  bool PostFailed(Request* request);
+  void CancelFailed();  // for destructors: the requests that PostFailed took
+  absl::Status Violation(absl::string_view what) const;
+  std::string DescribeLink() const;
+  const absl::Status& link_status() const { return status_; }
+  bool up() const { return up_; }
+  void CountBytes(uint64_t bytes) { bytes_this_turn_ += bytes; }
+  ShmTransport* transport() const { return transport_; }
+
+  Wire wire_;
+  CellWriter writer_;
+  CellReader reader_;
+
+ private:
+  bool BringUp(absl::Time now);
+  bool FlushFailed();
+  bool PushNotices();
+  void RingForSpace();
+  bool NoticeFits() { return writer_.Free(kNoticeCells) >= kNoticeCells; }
+  absl::Status TakeNotice(const std::byte* body);
+  absl::Status HangUpStatus() const;
+  virtual void OnCellPublished() {}
+  ReaderLine* own_reader_line() const;   // of the ring we read
+  ReaderLine* peer_reader_line() const;  // of the ring we write
+  WriterLine* own_writer_line() const;
+  WriterLine* peer_writer_line() const;
+
+  static constexpr uint64_t kNoticeCells =
+      (kNoticeBytesMax + NoticeCell::kBytesMax - 1) / NoticeCell::kBytesMax;
+  static constexpr size_t kNoticesQueued = 64;
+
+  ShmTransport* transport_;
+  Role role_;
+  Rank peer_;
+  bool up_ = false;
+  bool hung_up_ = false;
+  bool told_ = false;  // OnBroken was called
+  bool published_ = false;
+  bool published_loud_ = false;
+  bool armed_space_ = false;
+  uint64_t bytes_this_turn_ = 0;
+  absl::Status status_;
+  absl::Status pending_break_;
+  std::unique_ptr<Connecting> connecting_;
+  int registered_fd_ = -1;
+  std::deque<std::string> notices_;
+  std::string notice_in_;
+  std::vector<Request*> failed_;
+};
+
+}  // namespace weft::net::shm
+
+#endif  // WEFT_NET_SHM_ENDPOINT_H_

@@ -1,0 +1,117 @@
+// The two ends of a shm link.
+#ifndef WEFT_NET_SHM_LINKS_H_
+#define WEFT_NET_SHM_LINKS_H_
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "net/shm/endpoint.h"
+#include "net/shm/matcher.h"
+
+namespace weft::net::shm {
+
+// Copies from the user's buffer into cells and arena, once the receiver has asked for it.
+class ShmSendLink final : public SendLink, public Endpoint {
+ public:
+  ShmSendLink(ShmTransport* transport, Rank peer, std::unique_ptr<Connecting> connecting);
+  ~ShmSendLink() override;
+
+  Rank peer() const override { return peer_rank(); }
+  const absl::Status& status() const override { return link_status(); }
+  Posted PostNotice(absl::string_view bytes) override { return QueueNotice(bytes); }
+  std::string Describe() const override { return DescribeLink(); }
+  Posted PostSend(MessageKey key, RegionView data, Request* request) override;
+  Link& link() override { return *this; }
+
+ private:
+  struct ClearToSend {
+    uint64_t receive_id = 0;
+    uint64_t check = 0;
+    uint64_t capacity = 0;
+  };
+  struct Send {
+    const std::byte* data = nullptr;
+    uint64_t bytes = 0;
+    uint64_t check = 0;
+    Request* request = nullptr;
+  };
+  struct Ready {  // a pair, on its way
+    Send send;
+    ClearToSend clear;
+    uint64_t offset = 0;
+    uint64_t piece = 0;  // bytes a piece
+  };
+
+  bool Move() override;
+  absl::Status OnCell(const std::byte* body) override;
+  void OnUp(const Wire& wire) override;
+  void FailRequests(const absl::Status& status) override;
+  bool CanMove() override;
+  bool WaitsForSpace() const override { return !ready_.empty(); }
+  bool QuietWhenAsleep() const override { return matcher_.waiting_b() == 0; }
+  std::string Doing() const override;
+  void OnCellPublished() override { arena_.Publish(writer_.produced()); }
+
+  bool PushPiece();
+  bool Refuse(const Ready& pair);
+  void SyncArena() { arena_.Release(writer_.consumed()); }
+  void Done(const absl::Status& status, uint64_t bytes);
+
+  size_t requests_max_;
+  size_t posted_ = 0;
+  Matcher<ClearToSend, Send> matcher_;
+  std::deque<Ready> ready_;
+  ArenaWriter arena_;
+  bool blocked_ = false;
+};
+
+// Posts clear-to-sends and puts the pieces that come where they belong.
+class ShmReceiveLink final : public ReceiveLink, public Endpoint {
+ public:
+  ShmReceiveLink(ShmTransport* transport, Wire wire);
+  ~ShmReceiveLink() override;
+
+  Rank peer() const override { return peer_rank(); }
+  const absl::Status& status() const override { return link_status(); }
+  Posted PostNotice(absl::string_view bytes) override { return QueueNotice(bytes); }
+  std::string Describe() const override { return DescribeLink(); }
+  Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) override;
+  Link& link() override { return *this; }
+
+ private:
+  struct Receive {
+    Request* request = nullptr;  // null: free
+    MessageKey key;
+    ReceiveTarget target;
+    uint64_t received = 0;
+    uint64_t total = 0;
+    uint32_t generation = 0;
+  };
+
+  bool Move() override;
+  absl::Status OnCell(const std::byte* body) override;
+  void OnUp(const Wire&) override {}
+  void FailRequests(const absl::Status& status) override;
+  bool CanMove() override;
+  bool WaitsForSpace() const override { return !unsent_.empty(); }
+  std::string Doing() const override;
+
+  absl::Status TakeData(const std::byte* body);
+  absl::Status TakeRefusal(const std::byte* body);
+  Receive* Find(uint64_t receive_id);
+  void Finish(Receive* receive, absl::Status status);
+  void Place(const Receive& receive, const DataCell& cell, const std::byte* bytes);
+  bool PushClearToSends();
+
+  size_t requests_max_;
+  size_t posted_ = 0;
+  std::vector<Receive> receives_;
+  std::vector<uint32_t> free_;
+  std::deque<uint64_t> unsent_;  // receives whose clear-to-send is not in the ring yet
+};
+
+}  // namespace weft::net::shm
+
+#endif  // WEFT_NET_SHM_LINKS_H_

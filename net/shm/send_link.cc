@@ -1,0 +1,172 @@
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "net/shm/links.h"
+#include "net/shm/shm_transport.h"
+
+namespace weft::net::shm {
+namespace {
+
+// A message is cut so that the two copies overlap; below kPieceMin a cell a piece costs more than
+// the overlap saves. A multiple of 64, as combining wants it.
+constexpr uint64_t kPieceMin = 16 << 10;
+constexpr uint64_t kPiecesWanted = 4;
+
+uint64_t PieceBytes(uint64_t total, uint64_t piece_max) {
+  uint64_t piece = (total / kPiecesWanted + 4095) & ~uint64_t{4095};
+  return std::min(std::max(piece, kPieceMin), piece_max);
+}
+
+}  // namespace
+
+ShmSendLink::ShmSendLink(ShmTransport* transport, Rank peer, std::unique_ptr<Connecting> connecting)
+    : Endpoint(transport, Role::kSender, peer), requests_max_(transport->requests_max()) {
+  StartConnecting(std::move(connecting));
+}
+
+ShmSendLink::~ShmSendLink() {
+  CancelFailed();
+  if (alive()) FailRequests(absl::CancelledError(absl::StrCat(Describe(), ": the link is closed")));
+}
+
+void ShmSendLink::OnUp(const Wire& wire) {
+  arena_ = ArenaWriter(wire.segment.geometry().arena_bytes, wire.segment.geometry().forward_cells);
+}
+
+Posted ShmSendLink::PostSend(MessageKey key, RegionView data, Request* request) {
+  if (PostFailed(request)) return Posted::kAccepted;
+  if (posted_ >= requests_max_) return Posted::kNotYet;
+  ++posted_;
+  request->Begin();
+  Send send{data.data(), data.size(), key.check, request};
+  if (auto clear = matcher_.OfferB(key.tag, send)) ready_.push_back({send, *clear});
+  transport()->NoteLocalWork();
+  return Posted::kAccepted;
+}
+
+absl::Status ShmSendLink::OnCell(const std::byte* body) {
+  ClearToSendCell cell;
+  CopyOnce(&cell, body, sizeof cell);
+  if (static_cast<CellKind>(cell.kind) != CellKind::kClearToSend) {
+    return Violation(absl::StrCat("a backward cell of kind ", cell.kind));
+  }
+  if (matcher_.waiting_a() >= wire_.receives_max) {
+    return Violation(absl::StrCat("more than ", wire_.receives_max, " clear-to-sends"));
+  }
+  ClearToSend clear{cell.receive_id, cell.check, cell.capacity};
+  if (auto send = matcher_.OfferA(cell.tag, clear)) ready_.push_back({*send, clear});
+  return absl::OkStatus();
+}
+
+bool ShmSendLink::Move() {
+  bool moved = ReadCells(kCellsPerTurn);
+  if (!alive()) return true;
+  uint64_t bytes = 0;
+  int cells = 0;
+  while (!ready_.empty() && cells < kCellsPerTurn && bytes < kBytesPerTurn) {
+    uint64_t before = ready_.front().offset;
+    size_t left = ready_.size();
+    if (!PushPiece()) break;
+    moved = true;
+    ++cells;
+    if (ready_.size() == left) bytes += ready_.front().offset - before;
+  }
+  return moved;
+}
+
+bool ShmSendLink::CanMove() {
+  if (ready_.empty()) return false;
+  const Ready& next = ready_.front();
+  if (writer_.Free(1) == 0) return false;
+  SyncArena();
+  uint64_t left = next.send.bytes - next.offset;
+  if (next.send.bytes <= DataCell::kInlineMax) return true;
+  return arena_.CanAllocate(
+      std::min(left, PieceBytes(next.send.bytes, wire_.segment.geometry().piece_bytes)));
+}
+
+// One cell of the pair in front; false when the ring or the arena is full.
+bool ShmSendLink::PushPiece() {
+  Ready& pair = ready_.front();
+  if (writer_.Free(1) == 0) return false;
+  const Send& send = pair.send;
+  if (pair.offset == 0) {
+    if (send.check != pair.clear.check || send.bytes > pair.clear.capacity) return Refuse(pair);
+    pair.piece = PieceBytes(send.bytes, wire_.segment.geometry().piece_bytes);
+  }
+  DataCell cell;
+  cell.receive_id = pair.clear.receive_id;
+  cell.offset = pair.offset;
+  cell.total = send.bytes;
+  uint64_t length = std::min(send.bytes - pair.offset, pair.piece);
+  cell.length = static_cast<uint32_t>(length);
+  std::byte* body = writer_.body();
+  if (send.bytes <= DataCell::kInlineMax) {
+    cell.is_inline = 1;
+    std::memcpy(body, &cell, offsetof(DataCell, bytes));
+    if (length > 0) std::memcpy(body + offsetof(DataCell, bytes), send.data, length);
+  } else {
+    SyncArena();
+    uint64_t position = arena_.Allocate(length);
+    if (position == ArenaWriter::kNone) {
+      writer_.Refresh();
+      SyncArena();
+      position = arena_.Allocate(length);
+      if (position == ArenaWriter::kNone) return false;
+    }
+    std::memcpy(wire_.segment.arena() + position, send.data + pair.offset, length);
+    cell.position = position;
+    std::memcpy(body, &cell, offsetof(DataCell, bytes) + sizeof cell.position);
+  }
+  OnCellPublished();
+  PublishCell(true);
+  pair.offset += length;
+  // A large piece takes long to copy: whoever sleeps may start on the last one meanwhile.
+  if (length >= kPieceMin) RingIfPublished();
+  if (pair.offset == send.bytes) Done(absl::OkStatus(), send.bytes);
+  return true;
+}
+
+bool ShmSendLink::Refuse(const Ready& pair) {
+  bool check = pair.send.check != pair.clear.check;
+  RefuseCell cell;
+  cell.reason = static_cast<uint8_t>(check ? RefuseReason::kCheckDiffers : RefuseReason::kTooLong);
+  cell.receive_id = pair.clear.receive_id;
+  cell.sender_value = check ? pair.send.check : pair.send.bytes;
+  std::memcpy(writer_.body(), &cell, sizeof cell);
+  OnCellPublished();
+  PublishCell(true);
+  if (check) {
+    Done(absl::FailedPreconditionError(
+             absl::StrCat(Describe(), ": message check differs: this rank's is ", pair.send.check,
+                          ", the receiver's ", pair.clear.check)),
+         0);
+  } else {
+    Done(absl::OutOfRangeError(absl::StrCat(Describe(), ": a message of ", pair.send.bytes,
+                                            " bytes for a receive of ", pair.clear.capacity)),
+         0);
+  }
+  return true;
+}
+
+void ShmSendLink::Done(const absl::Status& status, uint64_t bytes) {
+  Request* request = ready_.front().send.request;
+  ready_.pop_front();
+  --posted_;
+  request->Finish(status, bytes);
+}
+
+void ShmSendLink::FailRequests(const absl::Status& status) {
+  for (Ready& pair : std::exchange(ready_, {})) pair.send.request->Finish(status, pair.offset);
+  matcher_.DrainB([&](const Send& send) { send.request->Finish(status, 0); });
+  posted_ = 0;
+}
+
+std::string ShmSendLink::Doing() const {
+  return posted_ == 0 ? "" : absl::StrCat(posted_, " sends were under way");
+}
+
+}  // namespace weft::net::shm

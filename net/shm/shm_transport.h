@@ -1,0 +1,83 @@
+// The shm transport: links between processes of one host, through memory that the two of a link
+// share and nobody else can name. docs/decisions/0002-memfd-over-unix-sockets.md says why so,
+// docs/wire-format.md what stands in the memory.
+//
+// Files, in reading order: ring.h (rings of cells, the arena), segment.h (the memory of a link),
+// doorbell.h (sleeping), bringup.h (connecting), endpoint.h and links.h (the two ends), this.
+//
+// An address reads "shm:<32 hex digits>", the name of an abstract unix socket. Sleeping: one
+// eventfd, rung by peers only while this process says that it sleeps. A peer's death is the hang-up
+// of its unix socket: seen at once by a sleeper, within kSocketsEvery by one that spins.
+#ifndef WEFT_NET_SHM_SHM_TRANSPORT_H_
+#define WEFT_NET_SHM_SHM_TRANSPORT_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "net/shm/bringup.h"
+#include "net/shm/endpoint.h"
+#include "net/transport.h"
+
+namespace weft::net {
+
+class ShmTransport final : public Transport {
+ public:
+  static absl::StatusOr<std::unique_ptr<Transport>> Create(const TransportOptions& options);
+  ~ShmTransport() override;
+
+  TransportKind kind() const override { return TransportKind::kShm; }
+  const std::string& address() const override { return address_; }
+  std::unique_ptr<SendLink> Connect(absl::string_view address, Rank peer, absl::Time now) override;
+  absl::StatusOr<Region> Register(void* data, size_t size) override;
+  bool Progress(absl::Time now) override;
+  int wait_fd() const override { return epoll_.get(); }
+  bool PrepareWait() override;
+  void FinishWait() override;
+  absl::Time NextDeadline() const override;
+
+  // ---- For its links.
+  void Add(shm::Endpoint* endpoint);
+  void Remove(shm::Endpoint* endpoint);
+  absl::Status Watch(int fd, shm::Endpoint* endpoint);
+  void Unwatch(int fd);
+  void NoteLocalWork() { local_work_ = true; }  // the next Progress() has something to do
+  TransportEvents& events() { return *options_.events; }
+  Rank self() const { return options_.self; }
+  size_t requests_max() const { return requests_max_; }
+  const std::string& host() const { return host_; }
+
+ private:
+  explicit ShmTransport(const TransportOptions& options);
+  absl::Status Open();
+  absl::Status WatchListener(bool on);
+  bool PollSockets(absl::Time now);
+  void AcceptAll(absl::Time now);
+  bool StepArrivals(absl::Time now);
+  void Welcome(shm::Wire wire);
+
+  TransportOptions options_;
+  HandshakeIdentity identity_;
+  shm::Geometry geometry_;
+  size_t requests_max_;
+  absl::Duration connect_timeout_;
+  std::string host_;
+  std::string address_;
+  shm::UniqueFd listener_;
+  shm::UniqueFd epoll_;
+  shm::Doorbell doorbell_;
+  std::vector<shm::Endpoint*> endpoints_;
+  std::vector<std::unique_ptr<shm::Arriving>> arriving_;
+  size_t first_ = 0;  // whose turn is first
+  bool local_work_ = false;
+  bool in_progress_ = false;
+  bool poll_now_ = true;
+  bool accept_fails_ = false;
+  uint32_t turns_ = 0;
+  absl::Time next_poll_ = absl::InfinitePast();
+  absl::Time listen_again_ = absl::InfiniteFuture();  // accept() ran out of descriptors
+};
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_SHM_SHM_TRANSPORT_H_

@@ -1,0 +1,235 @@
+#include "net/tcp/acceptor.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "net/handshake.h"
+#include "net/tcp/connector.h"
+#include "net/tcp/link_core.h"
+
+namespace weft::net {
+namespace {
+
+constexpr int kAcceptsPerTurn = 64;
+// Above this the rest waits in the kernel's queue until some have finished or timed out.
+constexpr size_t kGuestsMax = 1024;
+constexpr absl::Duration kExhaustedPause = absl::Milliseconds(50);
+
+FileDescriptor OpenSpare() { return FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+
+}  // namespace
+
+// A connection that has not become part of a link yet.
+class Acceptor::Guest final : public Handler {
+ public:
+  Guest(Acceptor& acceptor, FileDescriptor fd, const HandshakeIdentity& self)
+      : Handler(acceptor.poller()),
+        acceptor_(acceptor),
+        fd_(std::move(fd)),
+        from_(RemoteAddress(fd_.get()).ToString()),
+        handshake_(self, NewNonce()) {}
+  ~Guest() override { Close(); }
+
+  bool Start(absl::Time now) {
+    SetDeadline(now + kHandshakeTimeout);
+    return poller().Add(fd_.get(), EPOLLIN, this).ok() && Flush();
+  }
+  void Close() {
+    if (fd_) poller().Remove(fd_.get());
+    fd_ = FileDescriptor();
+    SetDeadline(absl::InfiniteFuture());
+  }
+  FileDescriptor TakeSocket() {
+    poller().Remove(fd_.get());
+    SetDeadline(absl::InfiniteFuture());
+    return std::move(fd_);
+  }
+  Rank rank() const { return handshake_.hello().rank; }
+  bool proven() const { return handshake_.state() == HandshakeState::kDone; }
+  const LinkParameters& parameters() const { return parameters_; }
+
+  void OnDeadline(absl::Time) override {
+    WEFT_LOG_WARN("{} was closed: it did not finish its handshake within {}", from_,
+                  absl::FormatDuration(kHandshakeTimeout));
+    acceptor_.Dismiss(*this);
+  }
+
+  void OnEvents(uint32_t, absl::Time now) override {
+    if (!fd_) return;
+    std::array<char, kHandshakeBytesMax> buffer;
+    ssize_t got = recv(fd_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0) return acceptor_.Dismiss(*this);
+    absl::string_view bytes(buffer.data(), static_cast<size_t>(got));
+    size_t used = handshake_.Feed(bytes);
+    if (handshake_.state() == HandshakeState::kHello) {
+      absl::StatusOr<LinkParameters> parameters =
+          LinkParameters::Decode(handshake_.hello().parameters);
+      if (parameters.ok()) {
+        parameters_ = *parameters;
+        handshake_.Accept({});
+      } else {
+        handshake_.Refuse(parameters.status().message());
+      }
+    }
+    bool flushed = Flush();
+    if (handshake_.state() == HandshakeState::kFailed) {
+      WEFT_LOG_WARN("{} was turned away: {}", from_, std::string(handshake_.status().message()));
+      return acceptor_.Dismiss(*this);
+    }
+    // Nobody speaks between a Hello and the first frame, which follows the verdict.
+    if (!flushed || used < bytes.size()) return acceptor_.Dismiss(*this);
+    if (proven()) acceptor_.OnProven(*this, now);
+  }
+
+ private:
+  bool Flush() {  // a new socket takes some hundred bytes at once, or is no good
+    std::string output = handshake_.TakeOutput();
+    return output.empty() ||
+           send(fd_.get(), output.data(), output.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+               static_cast<ssize_t>(output.size());
+  }
+
+  Acceptor& acceptor_;
+  FileDescriptor fd_;
+  std::string from_;
+  ListenerHandshake handshake_;
+  LinkParameters parameters_;
+};
+
+Acceptor::Acceptor(TcpContext& context, FileDescriptor listener, FileDescriptor spare,
+                   AcceptorOwner& owner)
+    : Handler(*context.poller),
+      context_(context),
+      listener_(std::move(listener)),
+      spare_(std::move(spare)),
+      owner_(owner) {}
+
+Acceptor::~Acceptor() {
+  if (listening_) poller().Remove(listener_.get());
+}
+
+absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Create(TcpContext& context,
+                                                           const SocketAddress& address,
+                                                           AcceptorOwner& owner) {
+  WEFT_ASSIGN_OR_RETURN(FileDescriptor listener, Listen(address, context.tuning));
+  FileDescriptor spare = OpenSpare();
+  if (!spare) return DescriptorsExhausted(errno, "open /dev/null");
+  std::unique_ptr<Acceptor> out(
+      new Acceptor(context, std::move(listener), std::move(spare), owner));
+  WEFT_RETURN_IF_ERROR(context.poller->Add(out->listener_.get(), EPOLLIN, out.get()));
+  out->listening_ = true;
+  return out;
+}
+
+void Acceptor::OnEvents(uint32_t, absl::Time now) {
+  for (int i = 0; i < kAcceptsPerTurn && listening_; ++i) {
+    if (guests_.size() >= kGuestsMax) return Pause(absl::InfiniteFuture());
+    FileDescriptor fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (fd) {
+      warned_ = false;
+      Welcome(std::move(fd), now);
+    } else if (IsDescriptorExhaustion(errno)) {
+      return OnExhausted(errno, now);
+    } else if (errno == EAGAIN) {
+      return;
+    }
+    // Else that connection broke before it was accepted (ECONNABORTED, ENETDOWN, ...): the next.
+  }
+}
+
+void Acceptor::OnExhausted(int error_number, absl::Time now) {
+  if (!warned_) {
+    warned_ = true;
+    WEFT_LOG_ERROR("{}; peers are turned away until one is free",
+                   std::string(DescriptorsExhausted(error_number, "accept").message()));
+  }
+  spare_ = FileDescriptor();
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    FileDescriptor turned_away(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!turned_away) break;
+  }
+  spare_ = OpenSpare();
+  Pause(now + kExhaustedPause);
+}
+
+void Acceptor::Pause(absl::Time until) {
+  if (listening_) poller().Remove(listener_.get());
+  listening_ = false;
+  SetDeadline(until);
+}
+
+void Acceptor::OnDeadline(absl::Time now) {
+  if (!spare_) spare_ = OpenSpare();
+  listening_ = poller().Add(listener_.get(), EPOLLIN, this).ok();
+  if (!listening_) SetDeadline(now + kExhaustedPause);
+}
+
+void Acceptor::Welcome(FileDescriptor fd, absl::Time now) {
+  if (!TuneSocket(fd.get(), context_.tuning).ok()) return;  // it has gone already
+  HandshakeIdentity self{context_.options.self, context_.options.world_size,
+                         context_.options.secret, HandshakePurpose::kTcpLink};
+  guests_.push_back(std::make_unique<Guest>(*this, std::move(fd), self));
+  Guest& guest = *guests_.back();
+  if (!guest.Start(now)) Dismiss(guest);
+}
+
+void Acceptor::OnProven(Guest& guest, absl::Time now) {
+  Rank rank = guest.rank();
+  const LinkParameters& parameters = guest.parameters();
+  auto found = parties_.find(rank);
+  if (found != parties_.end() && (found->second.link_id != parameters.link_id ||
+                                  found->second.guests.size() != parameters.count)) {
+    DismissParty(rank);  // an attempt that was given up
+    found = parties_.end();
+  }
+  if (found == parties_.end()) {
+    Party party{parameters.link_id, std::vector<Guest*>(parameters.count), 0};
+    found = parties_.emplace(rank, std::move(party)).first;
+  }
+  Party& party = found->second;
+  if (party.guests[parameters.index] != nullptr) return Dismiss(guest);
+  party.guests[parameters.index] = &guest;
+  if (++party.present < party.guests.size()) return;
+  std::vector<FileDescriptor> sockets;
+  for (Guest* one : party.guests) sockets.push_back(one->TakeSocket());
+  DismissParty(rank);
+  owner_.OnPeer(rank, std::move(sockets), now);
+}
+
+void Acceptor::DismissParty(Rank rank) {
+  auto found = parties_.find(rank);
+  if (found == parties_.end()) return;
+  std::vector<Guest*> guests = std::move(found->second.guests);
+  parties_.erase(found);
+  for (Guest* guest : guests) {
+    if (guest != nullptr) Dismiss(*guest);
+  }
+}
+
+void Acceptor::Dismiss(Guest& guest) {
+  guest.Close();
+  auto self = std::find_if(guests_.begin(), guests_.end(),
+                           [&](const auto& one) { return one.get() == &guest; });
+  if (self == guests_.end()) return;
+  poller().Bury(std::move(*self));
+  guests_.erase(self);
+  if (auto party = parties_.find(guest.rank());
+      guest.proven() && party != parties_.end() &&
+      party->second.link_id == guest.parameters().link_id &&
+      party->second.guests[guest.parameters().index] == &guest) {
+    DismissParty(guest.rank());  // the others are of no use without it
+  }
+  if (!listening_ && guests_.size() < kGuestsMax && spare_) OnDeadline(absl::InfinitePast());
+}
+
+}  // namespace weft::net

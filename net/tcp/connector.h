@@ -1,0 +1,75 @@
+// Makes the sockets of one link: connects them all, shakes hands on each, and starts again with a
+// growing pause while the peer is not up yet, until transport.connect_timeout.
+//
+// Tried again: what a peer that starts later, restarts or is short of descriptors looks like
+// (refused, reset, unreachable, closed before a verdict). Final: an address that makes no sense, no
+// descriptors here, and every refusal with a reason.
+#ifndef WEFT_NET_TCP_CONNECTOR_H_
+#define WEFT_NET_TCP_CONNECTOR_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "net/handshake.h"
+#include "net/tcp/poller.h"
+#include "net/tcp/socket.h"
+
+namespace weft::net {
+
+struct TcpContext;
+
+// What a Hello says of the link; 12 bytes on the wire, little-endian.
+struct LinkParameters {
+  uint64_t link_id = 0;  // random: the same on all sockets of one link
+  uint16_t index = 0;    // of this socket
+  uint16_t count = 0;    // of the link's sockets
+  std::string Encode() const;
+  static absl::StatusOr<LinkParameters> Decode(absl::string_view bytes);
+};
+
+class ConnectorOwner {
+ public:
+  virtual ~ConnectorOwner() = default;
+  // `received[i]` came on sockets[i] behind the handshake. Called once; the connector is of no use
+  // afterwards.
+  virtual void OnConnected(std::vector<FileDescriptor> sockets, std::vector<std::string> received,
+                           absl::Time now) = 0;
+  virtual void OnConnectFailed(const absl::Status& why, absl::Time now) = 0;
+};
+
+class Connector final : public Handler {
+ public:
+  Connector(TcpContext& context, Rank peer, ConnectorOwner& owner);
+  ~Connector() override;
+  void Start(absl::string_view address, absl::Time now);
+
+  bool OnTurn(absl::Time now) override;
+  void OnDeadline(absl::Time now) override;
+
+ private:
+  class Dial;
+  void Attempt(absl::Time now);
+  void StopAttempt();
+  void OnDialDone(absl::Time now);
+  void OnDialFailed(const absl::Status& why, bool again, absl::Time now);
+  void Fail(const absl::Status& why, absl::Time now);
+
+  TcpContext& context_;
+  Rank peer_;
+  ConnectorOwner& owner_;
+  std::string address_text_;
+  SocketAddress address_;
+  absl::Status start_status_;
+  std::vector<std::unique_ptr<Dial>> dials_;
+  size_t dials_done_ = 0;
+  int attempts_ = 0;
+  absl::Duration pause_;
+  absl::Time give_up_;
+  absl::Status last_failure_;
+  bool finished_ = false;
+};
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_TCP_CONNECTOR_H_

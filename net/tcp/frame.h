@@ -1,0 +1,57 @@
+// Frames: what two processes say to each other on a tcp link after the handshake. Each is a header
+// of 64 bytes and `length` bytes of payload. 64, so that payloads whose sizes are multiples of 64
+// keep every following header and payload aligned in a read buffer. Format: docs/wire-format.md.
+//
+//   kClearToSend  receiver -> sender   a receive is posted: id, tag, check, its capacity in `total`
+//   kData         sender -> receiver   `length` bytes of a message of `total`, from `offset` on
+//   kMismatch     sender -> receiver   the send that matched has another check, or is too long
+//   kNotice       both ways            up to kNoticeBytesMax bytes for OnNotice
+//   kGoodbye      both ways            the link is being closed on purpose
+#ifndef WEFT_NET_TCP_FRAME_H_
+#define WEFT_NET_TCP_FRAME_H_
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "net/handshake.h"
+
+namespace weft::net {
+
+inline constexpr uint32_t kFrameMagic = 0x72666557;   // "Wefr"
+inline constexpr uint64_t kFrameBytesMax = 16 << 20;  // payload; the upper end of tcp.frame_bytes
+
+enum class FrameType : uint8_t {
+  kClearToSend = 1,
+  kData = 2,
+  kMismatch = 3,
+  kNotice = 4,
+  kGoodbye = 5,
+};
+
+// As it lies on the wire, little-endian.
+struct FrameHeader {
+  uint32_t magic = kFrameMagic;
+  uint16_t version = kWireVersion;
+  FrameType type{};
+  uint8_t zero = 0;
+  uint64_t length = 0;   // of the payload that follows
+  uint64_t receive = 0;  // the receiver's id of the posted receive; opaque to the sender
+  uint64_t tag = 0;
+  uint64_t check = 0;
+  uint64_t offset = 0;  // a multiple of 64
+  uint64_t total = 0;
+  uint64_t reserved = 0;
+};
+static_assert(sizeof(FrameHeader) == 64 && std::endian::native == std::endian::little);
+
+// Magic, version, type, and a length that the type allows.
+absl::Status CheckFrame(const FrameHeader& header);
+
+// Of one message of `total` bytes: is this a piece that may exist?
+absl::Status CheckPiece(const FrameHeader& header, uint64_t capacity);
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_TCP_FRAME_H_

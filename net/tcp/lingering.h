@@ -1,0 +1,37 @@
+// The sockets of links that were closed here: they stay until the other side has closed as well,
+// for closing a socket with unread bytes resets the connection and destroys what is still on its
+// way.
+#ifndef WEFT_NET_TCP_LINGERING_H_
+#define WEFT_NET_TCP_LINGERING_H_
+
+#include <memory>
+#include <vector>
+
+#include "net/tcp/poller.h"
+#include "net/tcp/socket.h"
+
+namespace weft::net {
+
+// Of one transport, driven by its poller. A socket stays for two seconds at most.
+class Lingering {
+ public:
+  Lingering();
+  // Closes all at once.
+  ~Lingering();
+
+  // `whole`: what was written ends with a whole message, and the other side should get it even if
+  // this process ends now.
+  void Add(Poller& poller, FileDescriptor fd, bool whole);
+  // Before the transport goes: blocks until the other sides' kernels hold what was written to the
+  // `whole` ones, and for two seconds at most. Normally that is so already.
+  void AwaitDelivery();
+  void clear();
+
+ private:
+  class Socket;
+  std::vector<std::unique_ptr<Socket>> sockets_;
+};
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_TCP_LINGERING_H_

@@ -1,0 +1,200 @@
+#include "net/tcp/link_core.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::net {
+namespace {
+
+constexpr size_t kNoticesQueuedMax = 256;  // then kNotYet
+// One turn of one link writes at most this many times on each socket, so that the others get
+// theirs.
+constexpr int kWritesPerTurn = 8;
+constexpr size_t kFramesPerWrite = 64;
+// What the other side sent before it went may still be on its way on the other sockets.
+constexpr absl::Duration kEndingGrace = absl::Seconds(1);
+
+}  // namespace
+
+LinkCore::~LinkCore() = default;
+
+void LinkCore::Finish() {
+  if (!status_.ok()) return;
+  bool idle = !HasData();
+  status_ = absl::CancelledError(absl::StrCat("the link to ", PeerText(), " was closed here"));
+  FailRequests(status_);
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    std::deque<OutFrame> last_words;
+    if (i == 0) {
+      for (OutFrame& frame : control_) {
+        if (frame.header.type == FrameType::kNotice) last_words.push_back(std::move(frame));
+      }
+    }
+    OutFrame goodbye;
+    goodbye.header.type = FrameType::kGoodbye;
+    last_words.push_back(std::move(goodbye));
+    bool whole = idle && streams_[i]->queued_frames() == 0;
+    FileDescriptor fd = streams_[i]->CloseGracefully(std::move(last_words));
+    if (fd) context_.lingering.Add(poller(), std::move(fd), whole);
+  }
+}
+
+void LinkCore::Attach(std::vector<FileDescriptor> sockets, std::vector<std::string> received) {
+  int first = sockets[0].get();
+  std::string local = LocalAddress(first).ToString(), remote = RemoteAddress(first).ToString();
+  description_ =
+      absl::StrCat("tcp ", is_sender() ? local : remote, " -> ", is_sender() ? remote : local, " (",
+                   sockets.size(), sockets.size() == 1 ? " socket)" : " sockets)");
+  for (size_t i = 0; i < sockets.size(); ++i) {
+    streams_.push_back(std::make_unique<Stream>(poller(), *this));
+  }
+  for (size_t i = 0; i < sockets.size() && status_.ok(); ++i) {
+    absl::Status started = streams_[i]->Start(std::move(sockets[i]), std::move(received[i]));
+    if (!started.ok()) Break(started);
+  }
+  WantTurn();
+}
+
+std::string LinkCore::PeerText() const { return absl::StrCat("rank ", peer_.value()); }
+
+std::string LinkCore::DescribeLink() const { return description_; }
+
+void LinkCore::QueueControl(const FrameHeader& header) {
+  OutFrame frame;
+  frame.header = header;
+  control_.push_back(std::move(frame));
+  WantTurn();
+}
+
+Posted LinkCore::QueueNotice(absl::string_view bytes) {
+  WEFT_CHECK(bytes.size() <= kNoticeBytesMax, "size=" << bytes.size());
+  if (!status_.ok()) return Posted::kAccepted;  // as lost as one on its way would be
+  if (notices_queued_ >= kNoticesQueuedMax) return Posted::kNotYet;
+  OutFrame frame;
+  frame.header.type = FrameType::kNotice;
+  frame.header.length = bytes.size();
+  frame.owned = std::string(bytes);
+  control_.push_back(std::move(frame));
+  ++notices_queued_;
+  WantTurn();
+  return Posted::kAccepted;
+}
+
+size_t LinkCore::OpenStreams() const {
+  return static_cast<size_t>(
+      std::count_if(streams_.begin(), streams_.end(), [](const auto& s) { return s->open(); }));
+}
+
+// Control goes before data. One call takes at most about one frame's worth of data, so that a large
+// message is spread over all sockets.
+void LinkCore::Fill(Stream& stream) {
+  if (&stream == streams_[0].get()) {
+    while (!control_.empty() && stream.queued_frames() < kFramesPerWrite) {
+      if (control_.front().header.type == FrameType::kNotice) --notices_queued_;
+      stream.Queue(std::move(control_.front()));
+      control_.pop_front();
+    }
+  }
+  OutFrame frame;
+  while (stream.queued_frames() < kFramesPerWrite && stream.queued_bytes() < context_.frame_bytes &&
+         NextData(&frame)) {
+    stream.Queue(std::move(frame));
+  }
+}
+
+bool LinkCore::OnTurn(absl::Time now) {
+  if (!attached() || !status_.ok()) return false;
+  if (!watching_) LookForDeath(now);
+  bool moved = false;
+  for (int round = 0; round < kWritesPerTurn; ++round) {
+    bool more = false;
+    for (auto& stream : streams_) {
+      if (!stream->CanWrite()) continue;
+      Fill(*stream);
+      if (stream->queued_frames() == 0) continue;
+      moved |= stream->Write(now);
+      if (!status_.ok()) return moved;
+      more |= stream->CanWrite();
+    }
+    bool waiting = HasData() || (!control_.empty() && streams_[0]->CanWrite());
+    if (!more || !waiting) return moved;
+  }
+  WantTurn();
+  return moved;
+}
+
+absl::StatusOr<PayloadTarget> LinkCore::OnFrame(const FrameHeader& header) {
+  switch (header.type) {
+    case FrameType::kNotice:
+      return PayloadTarget{};
+    case FrameType::kGoodbye:
+      goodbye_seen_ = true;
+      return PayloadTarget{};
+    default:
+      return OnLinkFrame(header);
+  }
+}
+
+absl::Status LinkCore::OnFrameDone(const FrameHeader& header, absl::string_view notice) {
+  if (header.type == FrameType::kNotice) {
+    context_.options.events->OnNotice(link(), notice);
+    return absl::OkStatus();
+  }
+  if (header.type == FrameType::kGoodbye) return absl::OkStatus();
+  return OnLinkFrameDone(header);
+}
+
+void LinkCore::OnEnded(const absl::Status& why, absl::Time now) {
+  if (!status_.ok()) return;
+  if (ending_.ok()) ending_ = why;
+  bool protocol = !absl::IsUnavailable(why);
+  if (protocol) ending_ = why;
+  if (protocol || OpenStreams() == 0) {
+    Break(ending_);
+  } else {
+    SetDeadline(now + kEndingGrace);
+  }
+}
+
+void LinkCore::OnDeadline(absl::Time now) {
+  if (!ending_.ok()) return Break(ending_);
+  if (attached() && status_.ok()) LookForDeath(now);
+}
+
+// Four times in tcp.dead_after.
+void LinkCore::LookForDeath(absl::Time now) {
+  watching_ = true;
+  absl::Duration dead_after = context_.tuning.dead_after;
+  for (auto& stream : streams_) {
+    if (!stream->open()) continue;
+    absl::StatusOr<tcp_info> info = ConnectionInfo(stream->fd());
+    if (!info.ok() || !LooksDead(*info, dead_after)) continue;
+    return Break(absl::UnavailableError(absl::StrCat(
+        "its host has not answered for ", info->tcpi_last_ack_recv, " ms (tcp.dead_after is ",
+        absl::FormatDuration(dead_after), "): it is down, or the path to it is; try ping")));
+  }
+  if (ending_.ok()) SetDeadline(now + dead_after / 4);
+}
+
+void LinkCore::Break(const absl::Status& why) {
+  if (!status_.ok()) return;
+  absl::Status reason = why;
+  if (goodbye_seen_ && absl::IsUnavailable(why)) {
+    reason = absl::UnavailableError("it closed the link; it has finished or given up: see its log");
+  } else if (!ending_.ok() && absl::IsUnavailable(why)) {
+    reason = absl::UnavailableError(
+        absl::StrCat(why.message(), "; its process or its host has died: see its log"));
+  }
+  status_ = Annotate(
+      reason, absl::StrCat(PeerText(), ", ", DescribeLink(), ", interface ", context_.interface));
+  SetDeadline(absl::InfiniteFuture());
+  for (auto& stream : streams_) stream->Close();
+  control_.clear();
+  notices_queued_ = 0;
+  FailRequests(status_);
+  context_.options.events->OnBroken(link(), status_);
+}
+
+}  // namespace weft::net

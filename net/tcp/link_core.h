@@ -1,0 +1,94 @@
+// What both ends of a tcp link have in common: the streams, notices, the end. A link is driven by
+// its streams' events, by its turn (something to write) and by a deadline (see OnDeadline).
+#ifndef WEFT_NET_TCP_LINK_CORE_H_
+#define WEFT_NET_TCP_LINK_CORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "net/tcp/lingering.h"
+#include "net/tcp/poller.h"
+#include "net/tcp/stream.h"
+#include "net/transport.h"
+
+namespace weft::net {
+
+// What every link of one transport shares; the transport owns it and outlives its links.
+struct TcpContext {
+  TransportOptions options;
+  std::unique_ptr<Poller> poller;
+  std::string interface;  // its name, for messages
+  SocketTuning tuning;
+  int sockets = 1;           // of each link made here
+  uint64_t frame_bytes = 0;  // a multiple of 64
+  size_t requests_max = 0;   // of one link
+  absl::Duration connect_timeout;
+  Lingering lingering;  // sockets of closed links
+};
+
+class LinkCore : public StreamOwner, public Handler {
+ public:
+  LinkCore(TcpContext& context, Rank peer)
+      : Handler(*context.poller), context_(context), peer_(peer) {}
+  ~LinkCore() override;
+
+  const absl::Status& link_status() const { return status_; }
+  Posted QueueNotice(absl::string_view bytes);
+  std::string DescribeLink() const;
+
+  // Completes every request with `why`, closes, and tells the owner once; from inside Progress().
+  void Break(const absl::Status& why);
+  Rank peer_rank() const { return peer_; }
+
+  // Of StreamOwner and Handler.
+  absl::StatusOr<PayloadTarget> OnFrame(const FrameHeader& header) final;
+  absl::Status OnFrameDone(const FrameHeader& header, absl::string_view notice) final;
+  void OnWritable() final { WantTurn(); }
+  void OnEnded(const absl::Status& why, absl::Time now) final;
+  bool OnTurn(absl::Time now) final;
+  void OnDeadline(absl::Time now) override;
+
+ protected:
+  // The direction's own frames.
+  virtual absl::StatusOr<PayloadTarget> OnLinkFrame(const FrameHeader& header) = 0;
+  virtual absl::Status OnLinkFrameDone(const FrameHeader& header) = 0;
+  virtual bool NextData(OutFrame* frame) = 0;  // the next piece to send; false: none
+  virtual bool HasData() const = 0;
+  virtual void FailRequests(const absl::Status& why) = 0;
+  virtual Link& link() = 0;
+  virtual bool is_sender() const = 0;
+
+  TcpContext& context() const { return context_; }
+  // To be called by the most derived destructor: cancels, says goodbye, gives the sockets away.
+  void Finish();
+  void Attach(std::vector<FileDescriptor> sockets, std::vector<std::string> received);
+  bool attached() const { return !streams_.empty(); }
+  void set_description(std::string text) { description_ = std::move(text); }  // until attached
+  void QueueControl(const FrameHeader& header);
+  std::string PeerText() const;  // "rank 3"
+
+ private:
+  void Fill(Stream& stream);
+  void LookForDeath(absl::Time now);
+  size_t OpenStreams() const;
+
+  TcpContext& context_;
+  Rank peer_;
+  absl::Status status_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  bool watching_ = false;         // the deadline for LookForDeath() runs
+  std::string description_;       // once attached
+  std::deque<OutFrame> control_;  // for stream 0, which keeps their order
+  size_t notices_queued_ = 0;     // of control_
+  bool goodbye_seen_ = false;
+  absl::Status ending_;  // why the first stream ended, while others still deliver
+};
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_TCP_LINK_CORE_H_

@@ -1,0 +1,63 @@
+// The accepting end of a tcp link: turns posted receives into clear-to-sends and puts the pieces
+// that come where they belong.
+#ifndef WEFT_NET_TCP_RECEIVE_LINK_H_
+#define WEFT_NET_TCP_RECEIVE_LINK_H_
+
+#include <string>
+#include <vector>
+
+#include "net/tcp/link_core.h"
+#include "net/tcp/slot_pool.h"
+
+namespace weft::net {
+
+class TcpReceiveLink final : public ReceiveLink, public LinkCore {
+ public:
+  // Told when it is destroyed, so that the transport does not look for it any more.
+  using OnDestroyed = std::function<void(TcpReceiveLink*)>;
+  TcpReceiveLink(TcpContext& context, Rank peer, OnDestroyed on_destroyed)
+      : LinkCore(context, peer), on_destroyed_(std::move(on_destroyed)) {}
+  ~TcpReceiveLink() override;
+  void Start(std::vector<FileDescriptor> sockets);
+
+  Rank peer() const override { return peer_rank(); }
+  const absl::Status& status() const override { return link_status(); }
+  Posted PostNotice(absl::string_view bytes) override { return QueueNotice(bytes); }
+  std::string Describe() const override { return DescribeLink(); }
+  Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) override;
+
+ private:
+  struct Receive {
+    MessageKey key;
+    ReceiveTarget target;
+    Request* request = nullptr;  // null: the slot is free
+    uint32_t generation = 0;     // changes with each use, so that a stale id is noticed
+    bool begun = false;          // a frame has come; `total` is known
+    uint64_t total = 0;
+    uint64_t begun_bytes = 0;  // of all frames whose header has come: never above total
+    uint64_t done_bytes = 0;
+  };
+  absl::StatusOr<uint32_t> Find(const FrameHeader& header);
+  void Complete(uint32_t slot, const absl::Status& status, uint64_t bytes);
+
+  absl::StatusOr<PayloadTarget> OnLinkFrame(const FrameHeader& header) override;
+  absl::Status OnLinkFrameDone(const FrameHeader& header) override;
+  void OnSent(uint32_t) override {}
+  bool NextData(OutFrame*) override { return false; }
+  bool HasData() const override { return false; }
+  void FailRequests(const absl::Status& why) override;
+  Link& link() override { return *this; }
+  bool is_sender() const override { return false; }
+
+  OnDestroyed on_destroyed_;
+  SlotPool<Receive> receives_;
+};
+
+// The same words on both sides.
+absl::Status MismatchStatus(bool too_long, uint64_t tag, Rank sender, uint64_t sender_check,
+                            uint64_t sender_bytes, Rank receiver, uint64_t receiver_check,
+                            uint64_t receiver_bytes);
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_TCP_RECEIVE_LINK_H_

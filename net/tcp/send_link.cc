@@ -1,0 +1,178 @@
+#include "net/tcp/send_link.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "net/tcp/receive_link.h"
+
+namespace weft::net {
+namespace {
+
+// The upper end of transport.requests: no honest receiver has more posted.
+constexpr size_t kClearToSendsMax = 1 << 20;
+
+}  // namespace
+
+TcpSendLink::~TcpSendLink() {
+  connector_.reset();
+  Finish();
+}
+
+void TcpSendLink::Start(absl::string_view address, absl::Time now) {
+  set_description(absl::StrCat("tcp, connecting to \"", address, "\""));
+  connector_ = std::make_unique<Connector>(context(), peer(), *this);
+  connector_->Start(address, now);
+}
+
+void TcpSendLink::OnConnected(std::vector<FileDescriptor> sockets,
+                              std::vector<std::string> received, absl::Time /*now*/) {
+  poller().Bury(std::move(connector_));
+  Attach(std::move(sockets), std::move(received));
+}
+
+void TcpSendLink::OnConnectFailed(const absl::Status& why, absl::Time /*now*/) {
+  poller().Bury(std::move(connector_));
+  Break(why);
+}
+
+Posted TcpSendLink::PostSend(MessageKey key, RegionView data, Request* request) {
+  if (!status().ok()) {
+    request->Begin();
+    request->Finish(status(), 0);
+    return Posted::kAccepted;
+  }
+  if (sends_.used() >= context().requests_max) return Posted::kNotYet;
+  uint32_t slot = sends_.Acquire();
+  sends_[slot] = Send{};
+  sends_[slot].key = key;
+  sends_[slot].data = data;
+  sends_[slot].request = request;
+  request->Begin();
+  auto [entry, fresh] = waiting_.try_emplace(key.tag, Waiting{.sends = true});
+  Waiting& waiting = entry->second;
+  if (waiting.sends) {
+    if (fresh) {
+      waiting.first = slot;
+    } else {
+      sends_[waiting.last].next = slot;
+    }
+    waiting.last = slot;
+    return Posted::kAccepted;
+  }
+  uint32_t clear_slot = waiting.first;
+  ClearToSend clear = clears_[clear_slot];
+  clears_.Release(clear_slot);
+  waiting.first = clear.next;
+  if (waiting.first == kNoSlot) waiting_.erase(entry);
+  Match(slot, clear);
+  return Posted::kAccepted;
+}
+
+void TcpSendLink::OnClearToSend(const FrameHeader& header) {
+  ClearToSend clear{header.receive, header.check, header.total, kNoSlot};
+  auto [entry, fresh] = waiting_.try_emplace(header.tag, Waiting{.sends = false});
+  Waiting& waiting = entry->second;
+  if (!waiting.sends) {
+    uint32_t slot = clears_.Acquire();
+    clears_[slot] = clear;
+    if (fresh) {
+      waiting.first = slot;
+    } else {
+      clears_[waiting.last].next = slot;
+    }
+    waiting.last = slot;
+    return;
+  }
+  uint32_t send_slot = waiting.first;
+  waiting.first = sends_[send_slot].next;
+  if (waiting.first == kNoSlot) waiting_.erase(entry);
+  Match(send_slot, clear);
+}
+
+void TcpSendLink::Match(uint32_t send_slot, const ClearToSend& clear) {
+  Send& send = sends_[send_slot];
+  bool too_long = send.data.size() > clear.capacity;
+  if (send.key.check == clear.check && !too_long) {
+    send.receive = clear.receive;
+    active_.push_back(send_slot);
+    WantTurn();
+    return;
+  }
+  bool check_differs = send.key.check != clear.check;
+  FrameHeader header;
+  header.type = FrameType::kMismatch;
+  header.receive = clear.receive;
+  header.tag = send.key.tag;
+  header.check = send.key.check;
+  header.total = send.data.size();
+  header.offset = check_differs ? 0 : 1;  // 1: too long
+  QueueControl(header);
+  Complete(send_slot,
+           MismatchStatus(!check_differs, send.key.tag, context().options.self, send.key.check,
+                          send.data.size(), peer(), clear.check, clear.capacity));
+}
+
+bool TcpSendLink::NextData(OutFrame* frame) {
+  if (active_.empty()) return false;
+  uint32_t slot = active_.front();
+  Send& send = sends_[slot];
+  size_t size = std::min<size_t>(send.data.size() - send.next_offset, context().frame_bytes);
+  *frame = OutFrame{};
+  frame->header.type = FrameType::kData;
+  frame->header.length = size;
+  frame->header.receive = send.receive;
+  frame->header.tag = send.key.tag;
+  frame->header.check = send.key.check;
+  frame->header.offset = send.next_offset;
+  frame->header.total = send.data.size();
+  frame->payload = send.data.data() + send.next_offset;
+  frame->token = slot;
+  send.next_offset += size;
+  ++send.frames_queued;
+  if (send.next_offset == send.data.size()) active_.pop_front();
+  return true;
+}
+
+void TcpSendLink::OnSent(uint32_t token) {
+  Send& send = sends_[token];
+  if (--send.frames_queued == 0 && send.next_offset == send.data.size()) {
+    Complete(token, absl::OkStatus());
+  }
+}
+
+void TcpSendLink::Complete(uint32_t slot, const absl::Status& status) {
+  Request* request = std::exchange(sends_[slot].request, nullptr);
+  size_t bytes = status.ok() ? sends_[slot].data.size() : 0;
+  sends_.Release(slot);
+  request->Finish(status, bytes);
+}
+
+absl::StatusOr<PayloadTarget> TcpSendLink::OnLinkFrame(const FrameHeader& header) {
+  if (header.type != FrameType::kClearToSend) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a frame of type ", static_cast<int>(header.type),
+                     " that does not belong on the sending end of a link"));
+  }
+  if (clears_.used() >= kClearToSendsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("more than ", kClearToSendsMax, " receives posted on one link"));
+  }
+  return PayloadTarget{};
+}
+
+absl::Status TcpSendLink::OnLinkFrameDone(const FrameHeader& header) {
+  OnClearToSend(header);
+  return absl::OkStatus();
+}
+
+void TcpSendLink::FailRequests(const absl::Status& why) {
+  active_.clear();
+  waiting_.clear();
+  clears_ = {};
+  for (uint32_t slot = 0; slot < sends_.size(); ++slot) {
+    if (sends_[slot].request != nullptr) Complete(slot, why);
+  }
+}
+
+}  // namespace weft::net

@@ -1,0 +1,76 @@
+// The connecting end of a tcp link: matches posted sends with clear-to-sends of the same tag, first
+// posted first matched, and cuts what is matched into frames.
+#ifndef WEFT_NET_TCP_SEND_LINK_H_
+#define WEFT_NET_TCP_SEND_LINK_H_
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "net/tcp/connector.h"
+#include "net/tcp/link_core.h"
+#include "net/tcp/slot_pool.h"
+
+namespace weft::net {
+
+class TcpSendLink final : public SendLink, public LinkCore, public ConnectorOwner {
+ public:
+  TcpSendLink(TcpContext& context, Rank peer) : LinkCore(context, peer) {}
+  ~TcpSendLink() override;
+  void Start(absl::string_view address, absl::Time now);
+
+  Rank peer() const override { return peer_rank(); }
+  const absl::Status& status() const override { return link_status(); }
+  Posted PostNotice(absl::string_view bytes) override { return QueueNotice(bytes); }
+  std::string Describe() const override { return DescribeLink(); }
+  Posted PostSend(MessageKey key, RegionView data, Request* request) override;
+
+ private:
+  struct Send {
+    MessageKey key;
+    RegionView data;
+    Request* request = nullptr;  // null: the slot is free
+    uint64_t receive = 0;        // the receiver's id, once matched
+    size_t next_offset = 0;      // up to here it was given to streams
+    uint32_t frames_queued = 0;  // given to streams and not yet to the kernel
+    uint32_t next = kNoSlot;     // with the same tag
+  };
+  struct ClearToSend {
+    uint64_t receive = 0, check = 0, capacity = 0;
+    uint32_t next = kNoSlot;
+  };
+  // What waits under one tag: sends or clear-to-sends, never both.
+  struct Waiting {
+    bool sends = false;
+    uint32_t first = kNoSlot, last = kNoSlot;
+  };
+
+  void Match(uint32_t send_slot, const ClearToSend& clear);
+  void OnClearToSend(const FrameHeader& header);
+  void Complete(uint32_t slot, const absl::Status& status);
+
+  absl::StatusOr<PayloadTarget> OnLinkFrame(const FrameHeader& header) override;
+  absl::Status OnLinkFrameDone(const FrameHeader& header) override;
+  void OnSent(uint32_t token) override;
+  bool NextData(OutFrame* frame) override;
+  bool HasData() const override { return !active_.empty(); }
+  void FailRequests(const absl::Status& why) override;
+  Link& link() override { return *this; }
+  bool is_sender() const override { return true; }
+
+  void OnConnected(std::vector<FileDescriptor> sockets, std::vector<std::string> received,
+                   absl::Time now) override;
+  void OnConnectFailed(const absl::Status& why, absl::Time now) override;
+
+  std::unique_ptr<Connector> connector_;
+  SlotPool<Send> sends_;
+  SlotPool<ClearToSend> clears_;
+  std::unordered_map<uint64_t, Waiting> waiting_;  // by tag
+  std::deque<uint32_t> active_;                    // matched sends with something left to give
+};
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_TCP_SEND_LINK_H_

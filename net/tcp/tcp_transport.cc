@@ -1,0 +1,77 @@
+#include "net/tcp/tcp_transport.h"
+
+#include <sodium.h>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "net/tcp/interface.h"
+#include "net/tcp/send_link.h"
+
+namespace weft::net {
+
+TcpTransport::TcpTransport(const TransportOptions& options) {
+  const Settings& settings = options.settings;
+  context_.options = options;
+  context_.tuning = {settings.ByteCount("tcp.buffer_bytes"), settings.Duration("tcp.dead_after")};
+  context_.sockets = static_cast<int>(settings.Integer("tcp.sockets"));
+  context_.frame_bytes =
+      static_cast<uint64_t>(settings.ByteCount("tcp.frame_bytes").count()) / 64 * 64;
+  context_.requests_max = static_cast<size_t>(settings.Integer("transport.requests"));
+  context_.connect_timeout = settings.Duration("transport.connect_timeout");
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> TcpTransport::Create(const TransportOptions& options) {
+  if (options.events == nullptr) return absl::InvalidArgumentError("tcp: no events to tell");
+  if (options.self.value() < 0 || options.self.value() >= options.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("tcp: rank ", options.self.value(),
+                                                   " is not in [0, ", options.world_size, ")"));
+  }
+  if (sodium_init() < 0) return absl::InternalError("tcp: libsodium finds no source of randomness");
+  std::unique_ptr<TcpTransport> out(new TcpTransport(options));
+  WEFT_RETURN_IF_ERROR(
+      Annotate(out->Open(), absl::StrCat("tcp transport of rank ", options.self.value())));
+  return out;
+}
+
+absl::Status TcpTransport::Open() {
+  WEFT_ASSIGN_OR_RETURN(context_.poller, Poller::Create());
+  WEFT_ASSIGN_OR_RETURN(Interface interface, ChooseInterface(context_.options.settings));
+  context_.interface = interface.name;
+  interface.address.set_port(0);
+  WEFT_ASSIGN_OR_RETURN(acceptor_, Acceptor::Create(context_, interface.address, *this));
+  address_ = acceptor_->address().ToString();
+  return absl::OkStatus();
+}
+
+TcpTransport::~TcpTransport() {
+  WEFT_CHECK(accepted_.empty(), "links outlive their transport: " << accepted_.size());
+  acceptor_.reset();
+  context_.lingering.AwaitDelivery();
+  context_.lingering.clear();
+}
+
+std::unique_ptr<SendLink> TcpTransport::Connect(absl::string_view address, Rank peer,
+                                                absl::Time now) {
+  auto link = std::make_unique<TcpSendLink>(context_, peer);
+  link->Start(address, now);
+  return link;
+}
+
+absl::StatusOr<Region> TcpTransport::Register(void* data, size_t size) {
+  return Region(static_cast<std::byte*>(data), size, nullptr);
+}
+
+void TcpTransport::OnPeer(Rank peer, std::vector<FileDescriptor> sockets, absl::Time /*now*/) {
+  if (auto found = accepted_.find(peer); found != accepted_.end()) {
+    found->second->Break(absl::UnavailableError("it has connected anew: its process restarted"));
+  }
+  auto link = std::make_unique<TcpReceiveLink>(context_, peer, [this](TcpReceiveLink* gone) {
+    auto entry = accepted_.find(gone->peer());
+    if (entry != accepted_.end() && entry->second == gone) accepted_.erase(entry);
+  });
+  accepted_[peer] = link.get();
+  link->Start(std::move(sockets));
+  context_.options.events->OnAccepted(std::move(link));
+}
+
+}  // namespace weft::net

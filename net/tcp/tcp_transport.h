@@ -1,0 +1,52 @@
+// Tcp: for processes of different hosts, and wherever shared memory does not reach. Everything runs
+// in the thread that calls Progress(): one epoll for the listener and all sockets.
+//
+//   Acceptor, Connector   sockets, handshakes (net/handshake.h)     -> links
+//   TcpSendLink,          matching, pieces of messages              -> frames
+//   TcpReceiveLink
+//   Stream                frames on one socket                      -> system calls
+//
+// Settings: tcp.*, transport.connect_timeout, transport.requests. Frames: docs/wire-format.md.
+#ifndef WEFT_NET_TCP_TCP_TRANSPORT_H_
+#define WEFT_NET_TCP_TCP_TRANSPORT_H_
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "net/tcp/acceptor.h"
+#include "net/tcp/link_core.h"
+#include "net/tcp/receive_link.h"
+#include "net/transport.h"
+
+namespace weft::net {
+
+class TcpTransport final : public Transport, private AcceptorOwner {
+ public:
+  static absl::StatusOr<std::unique_ptr<Transport>> Create(const TransportOptions& options);
+  ~TcpTransport() override;
+
+  TransportKind kind() const override { return TransportKind::kTcp; }
+  const std::string& address() const override { return address_; }
+  std::unique_ptr<SendLink> Connect(absl::string_view address, Rank peer, absl::Time now) override;
+  absl::StatusOr<Region> Register(void* data, size_t size) override;
+  bool Progress(absl::Time now) override { return context_.poller->Turn(now); }
+  int wait_fd() const override { return context_.poller->fd(); }
+  bool PrepareWait() override { return !context_.poller->HasTurns(); }
+  void FinishWait() override {}
+  absl::Time NextDeadline() const override { return context_.poller->NextDeadline(); }
+
+ private:
+  explicit TcpTransport(const TransportOptions& options);
+  absl::Status Open();
+  void OnPeer(Rank peer, std::vector<FileDescriptor> sockets, absl::Time now) override;
+
+  TcpContext context_;
+  std::string address_;
+  std::unique_ptr<Acceptor> acceptor_;
+  std::map<Rank, TcpReceiveLink*> accepted_;  // the newest of each peer that still exists
+};
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_TCP_TCP_TRANSPORT_H_

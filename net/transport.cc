@@ -1,0 +1,29 @@
+#include "net/transport.h"
+
+#include "net/shm/shm_transport.h"
+#include "net/tcp/tcp_transport.h"
+
+namespace weft::net {
+
+const char* ToString(TransportKind kind) {
+  switch (kind) {
+    case TransportKind::kShm:
+      return "shm";
+    case TransportKind::kTcp:
+      return "tcp";
+  }
+  return "";
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(TransportKind kind,
+                                                           const TransportOptions& options) {
+  switch (kind) {
+    case TransportKind::kShm:
+      return ShmTransport::Create(options);
+    case TransportKind::kTcp:
+      return TcpTransport::Create(options);
+  }
+  return absl::InvalidArgumentError("no such transport");
+}
+
+}  // namespace weft::net

@@ -1,0 +1,234 @@
+// Transports: how bytes get from one process to another. Read this page first.
+//
+// A Transport is one process's attachment to one kind of network. It listens at an address, and it
+// makes links to the addresses of others. A link carries messages one way, from a SendLink to a
+// ReceiveLink; what the protocol itself has to say (clear-to-send, notices) travels both ways on
+// it. Two processes that talk in both directions hold two links.
+//
+// Messages are receiver-driven, as in NCCL's net transports: a posted receive sends a clear-to-send
+// to the sender, the sender matches it to a posted send with the same tag, first posted first
+// matched, and only then moves bytes, straight to where they belong. So a receive that is not
+// posted holds up nobody else, nothing unexpected is ever buffered, and memory use is bounded by
+// what was posted.
+//
+// Everything is non-blocking and happens inside Progress(). "Not yet" is a value (Posted::kNotYet),
+// never an error; its retry rule: call again after Progress() has returned true. A fault breaks a
+// link: every request on it completes with one status that names rank, device, path, what was tried
+// and what to do; what can be survived (EINTR, a full socket, one lost NIC of several) never gets
+// that far.
+//
+// Threading: a Transport and all that it made are used by one thread at a time; the owner
+// serialises. The one exception is waiting: poll() on wait_fd() needs no lock. Time: Progress takes
+// `now`; a transport reads no clock. Ownership: requests and registered memory belong to the caller
+// and must outlive the link or the request's completion; destroying a link completes all its
+// requests with kCancelled.
+#ifndef WEFT_NET_TRANSPORT_H_
+#define WEFT_NET_TRANSPORT_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/ids.h"
+#include "base/settings.h"
+
+namespace weft::net {
+
+enum class TransportKind : uint8_t { kShm, kTcp };
+const char* ToString(TransportKind kind);  // "shm", "tcp"
+
+// ---- Memory
+// ----------------------------------------------------------------------------------------
+
+class Region;
+
+// A stretch of registered memory; the only thing that can be sent or received into. Copy freely.
+class RegionView {
+ public:
+  RegionView() = default;
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  RegionView Slice(size_t offset, size_t size) const;  // aborts when out of range
+
+ private:
+  friend class Region;
+  RegionView(std::byte* data, size_t size, const Region* region)
+      : data_(data), size_(size), region_(region) {}
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+  const Region* region_ = nullptr;
+};
+
+// Registered memory. Move-only; the destructor deregisters. It does not own the bytes.
+class Region {
+ public:
+  Region() = default;
+  Region(std::byte* data, size_t size, std::function<void()> deregister)
+      : data_(data), size_(size), deregister_(std::move(deregister)) {}
+  Region(Region&& other) noexcept { *this = std::move(other); }
+  Region& operator=(Region&& other) noexcept;
+  ~Region();
+  RegionView view() const { return RegionView(data_, size_, this); }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+  std::function<void()> deregister_;  // empty where registration costs nothing
+};
+
+// ---- Requests
+// --------------------------------------------------------------------------------------
+
+// One posted send or receive. The caller owns it and keeps it in place until done(); then it may be
+// reused. Written by Progress() only.
+class Request {
+ public:
+  Request() = default;
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+  bool done() const { return done_; }
+  const absl::Status& status() const { return status_; }  // meaningful once done
+  size_t bytes() const { return bytes_; }                 // really sent or received
+
+  // For transports.
+  void Begin() { done_ = false, bytes_ = 0, status_ = absl::OkStatus(); }
+  void Finish(absl::Status status, size_t bytes) {
+    status_ = std::move(status), bytes_ = bytes, done_ = true;
+  }
+
+ private:
+  bool done_ = true;
+  size_t bytes_ = 0;
+  absl::Status status_;
+};
+
+enum class [[nodiscard]] Posted : uint8_t{
+    kAccepted,  // the request will complete, well or with an error
+    kNotYet,    // the link holds as much as it may; nothing was kept; call again after Progress()
+                // moved
+};
+
+// `tag` pairs a receive with a send of the same tag: first posted, first matched, per link. `check`
+// must then agree as well, or both requests fail with kFailedPrecondition and "message check
+// differs": two sides that mean different things by one tag find out before a byte is written.
+struct MessageKey {
+  uint64_t tag = 0;
+  uint64_t check = 0;
+};
+
+// What a receive does with bytes as they arrive. With `combine`, piece by piece and straight from
+// the transport's own memory: out[i] = combine(local[i], incoming[i]), which saves a pass over
+// memory.
+//   `bytes` is a multiple of 64, except in the last piece of a message; pieces of one message come
+//   in any order, each once. `local` may be equal to `out`, else does not overlap it.
+// A message longer than `out` fails both requests with kOutOfRange; a shorter one is fine.
+using CombineFn = void (*)(std::byte* out, const std::byte* local, const std::byte* incoming,
+                           size_t bytes);
+struct ReceiveTarget {
+  RegionView out;
+  const std::byte* local = nullptr;  // as long as `out`; null without combine
+  CombineFn combine = nullptr;       // null: store
+};
+
+// ---- Links
+// -----------------------------------------------------------------------------------------
+
+// The longest notice, and the longest address.
+inline constexpr size_t kNoticeBytesMax = 512;
+inline constexpr size_t kAddressBytesMax = 512;
+
+class Link {
+ public:
+  virtual ~Link() = default;
+  virtual Rank peer() const = 0;
+  // OK, also while connecting; otherwise what broke it, for good.
+  virtual const absl::Status& status() const = 0;
+  // A small message outside of matching, delivered once and in order to TransportEvents::OnNotice.
+  virtual Posted PostNotice(absl::string_view bytes) = 0;
+  // "tcp 10.0.0.1:41000 -> 10.0.0.2:7000 (2 sockets)": for people.
+  virtual std::string Describe() const = 0;
+};
+
+class SendLink : public Link {
+ public:
+  // May be called before the connection stands. Size 0 is a message like any other.
+  virtual Posted PostSend(MessageKey key, RegionView data, Request* request) = 0;
+};
+
+class ReceiveLink : public Link {
+ public:
+  virtual Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) = 0;
+};
+
+// What a transport tells its owner, from inside Progress(). An implementation may post and connect,
+// but must not destroy a link or the transport.
+class TransportEvents {
+ public:
+  virtual ~TransportEvents() = default;
+  // A peer has connected and proved that it belongs to the job. At most one link a peer is alive; a
+  // second one means that the peer came back, and the first is broken already.
+  virtual void OnAccepted(std::unique_ptr<ReceiveLink> link) = 0;
+  virtual void OnNotice(Link& link, absl::string_view bytes) = 0;
+  // Called once a link, after its requests were completed with the same status.
+  virtual void OnBroken(Link& link, const absl::Status& status) = 0;
+};
+
+// ---- Transport
+// -------------------------------------------------------------------------------------
+
+// The secret that all ranks of a job share; strangers who lack it are turned away at the handshake.
+using JobSecret = std::array<uint8_t, 32>;
+
+struct TransportOptions {
+  Rank self;           // of the job, not of a group
+  int world_size = 1;  // ranks from 0 to this; others are turned away
+  JobSecret secret{};
+  TransportEvents* events = nullptr;  // outlives the transport
+  Settings settings{LibrarySettings()};
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;  // after all of its links
+  virtual TransportKind kind() const = 0;
+
+  // Where peers connect: pass it to their Connect(). Printable, without spaces, <=
+  // kAddressBytesMax.
+  virtual const std::string& address() const = 0;
+
+  // Starts to connect and returns at once; a failure, also of the address, breaks the link later.
+  virtual std::unique_ptr<SendLink> Connect(absl::string_view address, Rank peer,
+                                            absl::Time now) = 0;
+
+  // Registers [data, data + size). Not in the hot path of shm and tcp: free there.
+  virtual absl::StatusOr<Region> Register(void* data, size_t size) = 0;
+
+  // One turn: moves what can be moved and completes requests. True if anything moved. `now` never
+  // goes back.
+  virtual bool Progress(absl::Time now) = 0;
+
+  // Sleeping without missing anything:
+  //   if (transport.PrepareWait()) poll(wait_fd(), until NextDeadline());  transport.FinishWait();
+  // PrepareWait asks the peers to ring from now on, and returns false when something is there
+  // already. wait_fd() is an epoll descriptor: readable when Progress() has work.
+  virtual int wait_fd() const = 0;
+  virtual bool PrepareWait() = 0;
+  virtual void FinishWait() = 0;
+  // When Progress() must be called even if nothing arrives; InfiniteFuture when never.
+  virtual absl::Time NextDeadline() const = 0;
+};
+
+absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(TransportKind kind,
+                                                           const TransportOptions& options);
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_TRANSPORT_H_

@@ -1,0 +1,67 @@
+// Times MPI's collectives: mpi_peer REPEATS SIZE...
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const double kRepeatSeconds = 0.06;
+enum { kMin = 2, kMax = 2000, kTrial = 3, kOperations = 3 };
+static const char* const kNames[kOperations] = {"all_reduce", "all_gather", "reduce_scatter"};
+
+static float *whole, *part;
+static int ranks, rank;
+
+static void Call(int operation, int count) {
+  switch (operation) {
+    case 0:
+      MPI_Allreduce(MPI_IN_PLACE, whole, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+      return;
+    case 1:
+      MPI_Allgather(part, count / ranks, MPI_FLOAT, whole, count / ranks, MPI_FLOAT,
+                    MPI_COMM_WORLD);
+      return;
+    default:
+      MPI_Reduce_scatter_block(whole, part, count / ranks, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  }
+}
+
+// Seconds of one call, of the slowest rank.
+static double Time(int operation, int count, int k) {
+  MPI_Barrier(MPI_COMM_WORLD);
+  MPI_Barrier(MPI_COMM_WORLD);
+  double start = MPI_Wtime();
+  for (int i = 0; i < k; ++i) Call(operation, count);
+  double mine = (MPI_Wtime() - start) / k, slowest;
+  MPI_Allreduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  return slowest;
+}
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  int repeats = atoi(argv[1]);
+  for (int at = 2; at < argc; ++at) {
+    size_t size = strtoull(argv[at], NULL, 10);
+    int count = (int)(size / sizeof(float));
+    whole = malloc(size);
+    part = malloc(size / ranks);
+    for (int i = 0; i < count; ++i) whole[i] = 1;
+    for (int i = 0; i < count / ranks; ++i) part[i] = 1;
+    for (int operation = 0; operation < kOperations; ++operation) {
+      Time(operation, count, kTrial);
+      double k = kRepeatSeconds / Time(operation, count, kTrial);
+      k = k < kMin ? kMin : k > kMax ? kMax : k;
+      if (rank == 0)
+        printf("{\"op\": \"%s\", \"size\": %zu, \"repeats_us\": [", kNames[operation], size);
+      for (int i = 0; i < repeats; ++i) {
+        double time = Time(operation, count, (int)k);
+        if (rank == 0) printf("%s%.3f", i ? ", " : "", time * 1e6);
+      }
+      if (rank == 0) printf("]}\n");
+    }
+    free(whole);
+    free(part);
+  }
+  MPI_Finalize();
+  return 0;
+}

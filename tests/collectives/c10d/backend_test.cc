@@ -1,0 +1,414 @@
+// Every call of the PyTorch backend with real tensors, against results computed here.
+#include "collectives/c10d/backend.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/collectives/job.h"
+
+namespace weft::collectives {
+namespace {
+
+using ::testing::HasSubstr;
+using Tensors = std::vector<at::Tensor>;
+using Body = std::function<void(WeftBackend&)>;
+
+void RunBackends(int size, const SettingPairs& pairs, const Body& body) {
+  at::set_num_threads(1);
+  RunRanks(size, pairs, [&](std::shared_ptr<Endpoint> endpoint) {
+    auto world = WeftBackend::Create(std::move(endpoint), "world", AllRanks(size));
+    ASSERT_TRUE(world.ok()) << world.status();
+    body(**world);
+  });
+}
+void RunBackends(int size, const Body& body) { RunBackends(size, {}, body); }
+
+// Small whole numbers, which sum exactly in every type; from 1 to 3.
+at::Tensor InputOf(int rank, at::IntArrayRef sizes, at::ScalarType type) {
+  int64_t elements = c10::multiply_integers(sizes);
+  return (at::arange(elements, at::kLong) * (rank + 3) % 3 + 1).to(type).reshape(sizes);
+}
+
+at::Tensor Reduced(int ranks, at::IntArrayRef sizes, at::ScalarType type,
+                   c10d::ReduceOp::RedOpType op) {
+  at::Tensor result = InputOf(0, sizes, type);
+  for (int rank = 1; rank < ranks; ++rank) {
+    at::Tensor next = InputOf(rank, sizes, type);
+    switch (op) {
+      case c10d::ReduceOp::SUM:
+      case c10d::ReduceOp::AVG:
+        result = result + next;
+        break;
+      case c10d::ReduceOp::PRODUCT:
+        result = result * next;
+        break;
+      case c10d::ReduceOp::MIN:
+        result = at::minimum(result, next);
+        break;
+      case c10d::ReduceOp::MAX:
+        result = at::maximum(result, next);
+        break;
+      case c10d::ReduceOp::BAND:
+        result = at::bitwise_and(result, next);
+        break;
+      case c10d::ReduceOp::BOR:
+        result = at::bitwise_or(result, next);
+        break;
+      default:
+        result = at::bitwise_xor(result, next);
+    }
+  }
+  if (op == c10d::ReduceOp::AVG) {
+    result = at::isFloatingType(type) ? result / ranks : at::floor_divide(result, ranks);
+  }
+  return result.to(type);
+}
+
+void ExpectEqual(const at::Tensor& got, const at::Tensor& wanted) {
+  EXPECT_TRUE(at::equal(got, wanted)) << "got " << got << "\nwanted " << wanted;
+}
+
+// The text of what `body` throws; empty when it does not.
+std::string ThrownBy(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+c10d::AllreduceOptions With(c10d::ReduceOp::RedOpType op) {
+  c10d::AllreduceOptions options;
+  options.reduceOp = op;
+  return options;
+}
+
+TEST(Backend, AllReduceReducesEveryTypeWithEveryOperator) {
+  for (int size : {1, 2, 3}) {
+    RunBackends(size, [&](WeftBackend& backend) {
+      for (at::ScalarType type : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf,
+                                  at::kBFloat16, at::kFloat, at::kDouble}) {
+        for (auto op : {c10d::ReduceOp::SUM, c10d::ReduceOp::AVG, c10d::ReduceOp::PRODUCT,
+                        c10d::ReduceOp::MIN, c10d::ReduceOp::MAX, c10d::ReduceOp::BAND,
+                        c10d::ReduceOp::BOR, c10d::ReduceOp::BXOR}) {
+          if (op >= c10d::ReduceOp::BAND && at::isFloatingType(type)) continue;
+          Tensors tensors{InputOf(backend.getRank(), {5, 7}, type)};
+          EXPECT_TRUE(backend.allreduce(tensors, With(op))->wait());
+          ExpectEqual(tensors[0], Reduced(size, {5, 7}, type, op));
+        }
+      }
+      Tensors flags{at::tensor({int64_t{backend.getRank() == 0}, int64_t{0}}).to(at::kBool)};
+      backend.allreduce(flags, With(c10d::ReduceOp::SUM))->wait();
+      ExpectEqual(flags[0], at::tensor({int64_t{1}, int64_t{0}}).to(at::kBool));
+      Tensors complex{at::full({3}, c10::complex<float>(1, 2), at::kComplexFloat)};
+      backend.allreduce(complex, With(c10d::ReduceOp::SUM))->wait();
+      ExpectEqual(complex[0], at::full({3}, c10::complex<float>(1.0F * size, 2.0F * size)));
+    });
+  }
+}
+
+TEST(Backend, NonContiguousTensorsKeepTheirLayout) {
+  RunBackends(2, [](WeftBackend& backend) {
+    at::Tensor whole = at::zeros({4, 6});
+    at::Tensor columns = whole.narrow(1, 2, 2);
+    columns.fill_(backend.getRank() + 1);
+    Tensors tensors{columns};
+    backend.allreduce(tensors, {})->wait();
+    ExpectEqual(columns, at::full({4, 2}, 3.0F));
+    EXPECT_EQ(whole.sum().item<float>(), 24);  // nothing beside them was touched
+    at::Tensor output = at::zeros({3, 4}).t(), input = at::arange(6).to(at::kFloat).reshape({2, 3});
+    backend._allgather_base(output, input, {})->wait();
+    ExpectEqual(output, at::cat({input, input}));
+  });
+}
+
+TEST(Backend, MovesAnyTypeToAndFromTheRoot) {
+  RunBackends(3, [](WeftBackend& backend) {
+    const int rank = backend.getRank(), root = 1;
+    for (at::ScalarType type : {at::kBool, at::kByte, at::kHalf, at::kBFloat16, at::kInt,
+                                at::kDouble, at::kComplexDouble, at::kFloat8_e4m3fn}) {
+      auto bits = [&](int from) {
+        at::Tensor bytes = at::full({4, at::empty({1}, type).element_size()}, from % 2, at::kByte);
+        return bytes.view(type).reshape({2, 2});
+      };
+      auto same = [&](const at::Tensor& a, int from) {
+        ExpectEqual(a.contiguous().view(at::kByte), bits(from).view(at::kByte));
+      };
+      c10d::BroadcastOptions broadcast;
+      broadcast.rootRank = root;
+      Tensors tensors{bits(rank)};
+      backend.broadcast(tensors, broadcast)->wait();
+      same(tensors[0], root);
+
+      c10d::GatherOptions gather;
+      gather.rootRank = root;
+      std::vector<Tensors> lists;
+      if (rank == root) lists.push_back({bits(0), bits(0), bits(0)});
+      Tensors own{bits(rank)};
+      backend.gather(lists, own, gather)->wait();
+      for (int from = 0; rank == root && from < 3; ++from) same(lists[0][from], from);
+
+      c10d::ScatterOptions scatter;
+      scatter.rootRank = root;
+      if (rank == root) lists[0] = {bits(0), bits(1), bits(2)};
+      Tensors part{bits(1)};
+      backend.scatter(part, lists, scatter)->wait();
+      same(part[0], rank);
+    }
+    c10d::ReduceOptions reduce;
+    reduce.rootRank = root;
+    Tensors sums{InputOf(rank, {9}, at::kFloat)};
+    backend.reduce(sums, reduce)->wait();
+    ExpectEqual(sums[0], rank == root ? Reduced(3, {9}, at::kFloat, c10d::ReduceOp::SUM)
+                                      : InputOf(rank, {9}, at::kFloat));
+  });
+}
+
+TEST(Backend, GathersAndScattersTensorsAndLists) {
+  RunBackends(4, [](WeftBackend& backend) {
+    const int rank = backend.getRank();
+    at::Tensor input = InputOf(rank, {3}, at::kFloat), output = at::empty({12});
+    Tensors all;
+    for (int from = 0; from < 4; ++from) all.push_back(InputOf(from, {3}, at::kFloat));
+    backend._allgather_base(output, input, {})->wait();
+    ExpectEqual(output, at::cat(all));
+    // Apart, and as views of one tensor, which needs no copy.
+    at::Tensor block = at::zeros({12});
+    for (Tensors list : {Tensors{at::empty({3}), at::empty({3}), at::empty({3}), at::empty({3})},
+                         block.chunk(4)}) {
+      std::vector<Tensors> lists{list};
+      Tensors inputs{input};
+      backend.allgather(lists, inputs, {})->wait();
+      ExpectEqual(at::cat(lists[0]), at::cat(all));
+    }
+    ExpectEqual(block, at::cat(all));
+
+    at::Tensor sum = Reduced(4, {8}, at::kFloat, c10d::ReduceOp::SUM).narrow(0, 2 * rank, 2);
+    at::Tensor whole = InputOf(rank, {8}, at::kFloat), part = at::empty({2});
+    backend._reduce_scatter_base(part, whole, {})->wait();
+    ExpectEqual(part, sum);
+    for (Tensors list :
+         {whole.chunk(4), Tensors{whole.narrow(0, 0, 2).clone(), whole.narrow(0, 2, 2).clone(),
+                                  whole.narrow(0, 4, 2), whole.narrow(0, 6, 2)}}) {
+      std::vector<Tensors> lists{list};
+      Tensors outputs{at::zeros({2})};
+      backend.reduce_scatter(outputs, lists, {})->wait();
+      ExpectEqual(outputs[0], sum);
+    }
+
+    Tensors sources{input, whole}, gathered{at::empty({12}), at::empty({32})};
+    backend.allgather_into_tensor_coalesced(gathered, sources, {})->wait();
+    ExpectEqual(gathered[0], at::cat(all));
+    Tensors wholes{whole, whole * 2}, parts{at::empty({2}), at::empty({2})};
+    backend.reduce_scatter_tensor_coalesced(parts, wholes, {})->wait();
+    ExpectEqual(parts[1], sum * 2);
+    Tensors many{whole.clone(), at::ones({1}), at::empty({0})};
+    backend.allreduce_coalesced(many, {})->wait();
+    ExpectEqual(many[0], Reduced(4, {8}, at::kFloat, c10d::ReduceOp::SUM));
+    ExpectEqual(many[1], at::full({1}, 4.0F));
+  });
+}
+
+TEST(Backend, AllToAllExchangesEvenUnevenAndLists) {
+  RunBackends(3, [](WeftBackend& backend) {
+    const int rank = backend.getRank();
+    // Row `to` of rank `from` is 10 * from + to.
+    at::Tensor input = at::arange(3).reshape({3, 1}) + 10 * rank, output = at::empty_like(input);
+    std::vector<int64_t> even;
+    backend.alltoall_base(output, input, even, even, {})->wait();
+    ExpectEqual(output, at::arange(3).reshape({3, 1}) * 10 + rank);
+
+    // Rank `from` sends `to` rows of two elements to each rank `to`.
+    std::vector<int64_t> to_rows{0, 1, 2}, from_rows(3, rank);
+    at::Tensor rows = at::full({3, 2}, rank, at::kInt), got = at::full({3 * rank, 2}, -1, at::kInt);
+    backend.alltoall_base(got, rows, from_rows, to_rows, {})->wait();
+    ExpectEqual(
+        got,
+        at::arange(3, at::kInt).repeat_interleave(rank).reshape({-1, 1}).expand({3 * rank, 2}));
+
+    Tensors inputs, outputs, wanted;
+    for (int peer = 0; peer < 3; ++peer) {
+      inputs.push_back(at::full({peer + 1}, rank, at::kLong));
+      outputs.push_back(at::empty({rank + 1}, at::kLong));
+      wanted.push_back(at::full({rank + 1}, peer, at::kLong));
+    }
+    backend.alltoall(outputs, inputs, {})->wait();
+    ExpectEqual(at::cat(outputs), at::cat(wanted));
+  });
+}
+
+TEST(Backend, SendsMeetReceivesByTag) {
+  RunBackends(2, [](WeftBackend& backend) {
+    Tensors first{at::full({3}, 1.0F)}, second{at::full({3}, 2.0F)};
+    if (backend.getRank() == 0) {
+      auto a = backend.send(first, 1, 7), b = backend.send(second, 1, 8);
+      a->wait();
+      b->wait();
+    } else {
+      Tensors x{at::zeros({3})}, y{at::zeros({3})};
+      auto b = backend.recv(y, 0, 8), a = backend.recv(x, 0, 7);
+      // Futures of receives complete in whatever order their data comes.
+      b->getFuture()->wait();
+      a->getFuture()->wait();
+      ExpectEqual(x[0], first[0]);
+      ExpectEqual(y[0], second[0]);
+    }
+    EXPECT_THAT(ThrownBy([&] { backend.recvAnysource(first, 0); }), HasSubstr("name the source"));
+    backend.barrier({})->wait();
+  });
+}
+
+TEST(Backend, WorksTellTheirState) {
+  RunBackends(2, [](WeftBackend& backend) {
+    uint64_t before = backend.getSequenceNumberForGroup();
+    Tensors tensors{at::ones({1 << 16})};
+    auto work = backend.allreduce(tensors, {});
+    EXPECT_TRUE(work->wait());
+    EXPECT_TRUE(work->isCompleted());
+    EXPECT_TRUE(work->isSuccess());
+    EXPECT_FALSE(work->exception());
+    EXPECT_TRUE(work->result().at(0).is_same(tensors[0]));
+    EXPECT_EQ(work->retrieveOpType(), c10d::OpType::ALLREDUCE);
+    EXPECT_EQ(work->getSequencenumber(), before + 1);
+    EXPECT_EQ(backend.getSequenceNumberForGroup(), before + 1);
+    EXPECT_GE(work->getDuration(), 0);
+    EXPECT_EQ(backend.getError(), c10d::ErrorType::SUCCESS);
+    EXPECT_EQ(backend.getBackendName(), "weft");
+  });
+}
+
+TEST(Backend, FuturesHoldTheResultAndRunCallbacksThatUseTheBackend) {
+  RunBackends(2, [](WeftBackend& backend) {
+    Tensors tensors{at::ones({100})};
+    auto future = backend.allreduce(tensors, {})->getFuture();
+    // As DDP's communication hooks do: the callback reduces again, and waits for that future.
+    auto chained = future->then(
+        [&](c10::ivalue::Future& done) {
+          Tensors next{done.value().toTensorVector()[0] * 10};
+          return backend.allreduce(next, {})->getFuture()->value();
+        },
+        c10::ListType::create(c10::TensorType::get()));
+    chained->wait();
+    ExpectEqual(chained->value().toTensorVector()[0], at::full({100}, 40.0F));
+    auto late = backend.allreduce(tensors, {});
+    late->wait();
+    EXPECT_TRUE(late->getFuture()->completed());
+  });
+}
+
+TEST(Backend, MemoryOfAWorkThatNobodyKeptIsFreedAfterItsEnd) {
+  RunBackends(2, [](WeftBackend& backend) {
+    constexpr int kWorks = 50, kElements = 10000;
+    std::vector<std::vector<float>> memory(kWorks, std::vector<float>(kElements, 1.0F));
+    int freed_early = 0;
+    for (std::vector<float>& data : memory) {
+      auto check = [&](void*) { freed_early += data.front() != 2 || data.back() != 2; };
+      Tensors tensors{at::from_blob(data.data(), {kElements}, check, at::kFloat)};
+      backend.allreduce(tensors, {});
+    }
+    backend.waitForPendingWorks();
+    backend.barrier({})->wait();
+    EXPECT_EQ(freed_early, 0);
+    for (const std::vector<float>& data : memory) EXPECT_EQ(data[kElements / 2], 2.0F);
+  });
+}
+
+TEST(Backend, GroupsAreIndependent) {
+  RunRanks(4, {}, [](std::shared_ptr<Endpoint> endpoint) {
+    const int rank = endpoint->rank().value(), side = rank % 2;
+    auto world = WeftBackend::Create(endpoint, "world", AllRanks(4));
+    auto half =
+        WeftBackend::Create(endpoint, side == 0 ? "even" : "odd", {Rank(side), Rank(side + 2)});
+    ASSERT_TRUE(world.ok() && half.ok()) << world.status() << half.status();
+    EXPECT_EQ((*half)->getRank(), rank / 2);
+    EXPECT_EQ((*half)->getSize(), 2);
+    Tensors all{at::full({1000}, rank + 1.0F)}, some{at::full({1000}, rank + 1.0F)};
+    auto first = (*world)->allreduce(all, {}), second = (*half)->allreduce(some, {});
+    second->wait();
+    first->wait();
+    ExpectEqual(all[0], at::full({1000}, 10.0F));
+    ExpectEqual(some[0], at::full({1000}, side == 0 ? 4.0F : 6.0F));
+  });
+}
+
+TEST(Backend, WrongArgumentsAreThrownWithWhatIsWrong) {
+  RunBackends(1, [](WeftBackend& backend) {
+    Tensors two{at::ones({1}), at::ones({1})}, half{at::ones({2, 3}, at::kHalf)};
+    EXPECT_THAT(ThrownBy([&] { backend.allreduce(two, {}); }), HasSubstr("exactly one"));
+    EXPECT_THAT(ThrownBy([&] { backend.allreduce(half, With(c10d::ReduceOp::BXOR)); }),
+                HasSubstr("operator bxor is not defined for Half [2, 3] on cpu"));
+    c10d::AllreduceOptions premultiplied;
+    premultiplied.reduceOp = c10d::makeNCCLPreMulSum(2.0);
+    EXPECT_THAT(ThrownBy([&] { backend.allreduce(half, premultiplied); }),
+                HasSubstr("PREMUL_SUM is not supported"));
+    Tensors elsewhere{at::empty({2}, at::TensorOptions().device(at::kMeta))};
+    EXPECT_THAT(ThrownBy([&] { backend.broadcast(elsewhere, {}); }), HasSubstr("on meta"));
+    Tensors sparse{at::ones({2, 2}).to_sparse()};
+    EXPECT_THAT(ThrownBy([&] { backend.allreduce(sparse, {}); }), HasSubstr("not dense"));
+    c10d::BroadcastOptions far;
+    far.rootRank = 3;
+    EXPECT_THAT(ThrownBy([&] { backend.broadcast(half, far); }), HasSubstr("root 3 is not a rank"));
+    at::Tensor output = at::empty({5}), input = at::empty({4});
+    EXPECT_THAT(ThrownBy([&] { backend._allgather_base(output, input, {}); }),
+                HasSubstr("asks for 4"));
+    std::vector<int64_t> none, splits{9};
+    EXPECT_THAT(ThrownBy([&] { backend.alltoall_base(output, input, none, splits, {}); }),
+                HasSubstr("add up to 9"));
+  });
+}
+
+TEST(Backend, AMismatchIsThrownOnEveryRankByWaitAndByTheFuture) {
+  RunBackends(2, [](WeftBackend& backend) {
+    Tensors tensors{at::ones({backend.getRank() == 0 ? 4 : 8})};
+    auto work = backend.allreduce(tensors, {});
+    EXPECT_THROW(work->wait(), c10::DistBackendError);
+    EXPECT_TRUE(work->isCompleted());
+    EXPECT_FALSE(work->isSuccess());
+    EXPECT_TRUE(work->exception());
+    auto future = work->getFuture();
+    EXPECT_TRUE(future->hasError());
+    EXPECT_NE(backend.getError(), c10d::ErrorType::SUCCESS);
+  });
+}
+
+TEST(Backend, AWaitEndsAtItsOwnBoundAndTheWorkGoesOn) {
+  RunBackends(2, [](WeftBackend& backend) {
+    Tensors token{at::ones({1})}, tensors{at::ones({4})};
+    if (backend.getRank() == 0) {
+      auto work = backend.allreduce(tensors, {});
+      EXPECT_THROW(work->wait(std::chrono::milliseconds(20)), c10::DistBackendError);
+      EXPECT_FALSE(work->isCompleted());
+      backend.send(token, 1, 0)->wait();
+      work->wait();
+    } else {
+      backend.recv(token, 0, 0)->wait();  // sent after the other rank's wait has ended
+      backend.allreduce(tensors, {})->wait();
+    }
+    ExpectEqual(tensors[0], at::full({4}, 2.0F));
+  });
+}
+
+TEST(Backend, AbortEndsTheGroupOnEveryRank) {
+  RunBackends(2, [](WeftBackend& backend) {
+    Tensors tensors{at::ones({4})};
+    if (backend.getRank() == 0) {
+      auto work = backend.allreduce(tensors, {});
+      auto future = work->getFuture();
+      backend.abort();
+      EXPECT_THROW(work->wait(), c10::DistBackendError);
+      EXPECT_THROW(future->waitAndThrow(), c10::DistBackendError);
+    } else {
+      Tensors never{at::ones({4})};
+      EXPECT_THROW(backend.recv(never, 0, 5)->wait(), c10::DistBackendError);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace weft::collectives

@@ -1,0 +1,266 @@
+// What goes wrong must be named, on every rank, and soon; nothing may hang.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "collectives/communicator.h"
+#include "tests/collectives/job.h"
+
+namespace weft::collectives {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string Text(const absl::Status& status) { return std::string(status.message()); }
+
+// ---- Calls that differ
+
+struct Difference {
+  const char* name;
+  std::function<WorkPtr(Communicator&, float*)> usual, other;
+  const char* usual_text;
+  const char* other_text;
+};
+
+const std::vector<Difference>& Differences() {
+  static const std::vector<Difference> kDifferences = {
+      {"count",
+       [](Communicator& c, float* d) {
+         return c.AllReduce(d, d, 100, DataType::kFloat32, ReduceOp::kSum);
+       },
+       [](Communicator& c, float* d) {
+         return c.AllReduce(d, d, 96, DataType::kFloat32, ReduceOp::kSum);
+       },
+       "all_reduce(float, sum, count 100, oneshot)", "all_reduce(float, sum, count 96, oneshot)"},
+      {"large count",
+       [](Communicator& c, float* d) {
+         return c.AllReduce(d, d, 50000, DataType::kFloat32, ReduceOp::kSum);
+       },
+       [](Communicator& c, float* d) {
+         return c.AllReduce(d, d, 60000, DataType::kFloat32, ReduceOp::kSum);
+       },
+       "count 50000, direct)", "count 60000, direct)"},
+      {"operator",
+       [](Communicator& c, float* d) {
+         return c.AllReduce(d, d, 10, DataType::kFloat32, ReduceOp::kSum);
+       },
+       [](Communicator& c, float* d) {
+         return c.AllReduce(d, d, 10, DataType::kFloat32, ReduceOp::kMax);
+       },
+       "all_reduce(float, sum,", "all_reduce(float, max,"},
+      {"type",
+       [](Communicator& c, float* d) { return c.AllGather(d, d + 1000, 10, DataType::kFloat32); },
+       [](Communicator& c, float* d) { return c.AllGather(d, d + 1000, 10, DataType::kInt32); },
+       "all_gather(float,", "all_gather(int32,"},
+      {"kind",
+       [](Communicator& c, float* d) {
+         return c.AllReduce(d, d, 10, DataType::kFloat32, ReduceOp::kSum);
+       },
+       [](Communicator& c, float*) { return c.Barrier(); },
+       "all_reduce(float, sum, count 10, oneshot)", "barrier()"},
+      {"root",
+       [](Communicator& c, float* d) { return c.Broadcast(d, d, 10, DataType::kFloat32, Rank(0)); },
+       [](Communicator& c, float* d) { return c.Broadcast(d, d, 10, DataType::kFloat32, Rank(2)); },
+       "root 0", "root 2"},
+      {"counts",
+       [](Communicator& c, float* d) {
+         return c.AllGatherV(d, d + 1000, {5, 5, 5, 5}, {0, 5, 10, 15}, DataType::kFloat32);
+       },
+       [](Communicator& c, float* d) {
+         return c.AllGatherV(d, d + 1000, {4, 6, 5, 5}, {0, 5, 11, 16}, DataType::kFloat32);
+       },
+       "all_gather_v(float, counts of sum 20", "all_gather_v(float, counts of sum 20"},
+  };
+  return kDifferences;
+}
+
+class FailureTest : public testing::TestWithParam<const char*> {
+ protected:
+  SettingPairs With(SettingPairs more = {}) const {
+    more.push_back(absl::StrCat("transport=", GetParam()));
+    more.emplace_back("log.level=off");
+    return more;
+  }
+};
+
+TEST_P(FailureTest, EveryKindOfMismatchIsToldToEveryRankNamingTheOneThatDiffers) {
+  for (const Difference& difference : Differences()) {
+    std::atomic<int> failed{0};
+    RunWorld(4, With(), [&](Communicator& world) {
+      std::vector<float> data(200000, 1);
+      ASSERT_TRUE(world.Barrier()->Wait().ok());
+      const bool differs = world.rank() == Rank(2);
+      WorkPtr work = (differs ? difference.other : difference.usual)(world, data.data());
+      // Those that need nothing from anybody may succeed; their next call may not.
+      absl::Status status = work->Wait(absl::Seconds(10));
+      if (status.ok()) status = world.Barrier()->Wait(absl::Seconds(10));
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition)
+          << difference.name << " rank " << world.rank().value() << ": " << status;
+      EXPECT_THAT(Text(status),
+                  AllOf(HasSubstr("communicator \"world\": collective #1: rank 2 called "),
+                        HasSubstr(difference.other_text), HasSubstr("ranks 0, 1 and 3 called"),
+                        HasSubstr(difference.usual_text)))
+          << difference.name << " rank " << world.rank().value();
+      // What has failed stays so.
+      EXPECT_EQ(world.Barrier()->Wait(), world.status());
+      ++failed;
+    });
+    EXPECT_EQ(failed, 4) << difference.name;
+  }
+}
+
+TEST_P(FailureTest, UnequalCountsOfAllToAllVAreFound) {
+  RunWorld(2, With(), [](Communicator& world) {
+    std::vector<float> in(100), out(100);
+    const size_t expected = world.rank() == Rank(0) ? 5 : 4;  // from the other, who sends 4
+    const size_t own = world.rank().index();
+    std::vector<size_t> in_counts(2, 4), out_counts(2, expected);
+    in_counts[own] = out_counts[own] = 1;
+    WorkPtr work = world.AllToAllV(in.data(), in_counts, {0, 50}, out.data(), out_counts, {0, 50},
+                                   DataType::kFloat32);
+    absl::Status status = work->Wait(absl::Seconds(10));
+    if (status.ok()) status = world.Barrier()->Wait(absl::Seconds(10));
+    EXPECT_THAT(Text(status), HasSubstr("16 bytes where 20 were expected"));
+  });
+}
+
+TEST_P(FailureTest, AMissingRankIsNamedAfterTheTimeout) {
+  RunRanks(3, With({"collective.timeout=800ms"}), [](std::shared_ptr<Endpoint> endpoint) {
+    auto world = *Communicator::Create(endpoint, "world", AllRanks(3));
+    auto side = *Communicator::Create(endpoint, "side", AllRanks(3));
+    float data[8] = {};
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(world->AllReduce(data, data, 8, DataType::kFloat32, ReduceOp::kSum)->Wait().ok());
+    }
+    if (endpoint->rank() != Rank(1)) {
+      const absl::Status status =
+          world->AllReduce(data, data, 8, DataType::kFloat32, ReduceOp::kSum)->Wait();
+      EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+      EXPECT_THAT(Text(status), HasSubstr("rank 1 has not called it: its next is #2"));
+    } else {
+      // Idle, and told nevertheless.
+      const absl::Time limit = absl::Now() + absl::Seconds(20);
+      while (world->status().ok() && absl::Now() < limit) std::this_thread::yield();
+      EXPECT_EQ(world->status().code(), absl::StatusCode::kDeadlineExceeded);
+    }
+  });
+}
+
+TEST_P(FailureTest, AWaitMayEndEarlierThanItsWork) {
+  RunWorld(2, With(), [](Communicator& world) {
+    int value = world.rank().value(), signal = 0;
+    if (world.rank() == Rank(0)) {
+      WorkPtr work = world.Receive(&value, sizeof(value), Rank(1), 5);
+      EXPECT_EQ(work->Wait(absl::Milliseconds(10)).code(), absl::StatusCode::kDeadlineExceeded);
+      EXPECT_FALSE(work->done());
+      ASSERT_TRUE(world.Send(&signal, sizeof(signal), Rank(1), 6)->Wait().ok());
+      EXPECT_TRUE(work->Wait().ok());
+      EXPECT_EQ(value, 1);
+    } else {
+      ASSERT_TRUE(world.Receive(&signal, sizeof(signal), Rank(0), 6)->Wait().ok());
+      ASSERT_TRUE(world.Send(&value, sizeof(value), Rank(0), 5)->Wait().ok());
+    }
+  });
+}
+
+TEST_P(FailureTest, AbortFailsEveryRanksWorksWithItsReason) {
+  RunWorld(3, With(), [](Communicator& world) {
+    std::vector<float> data(100000);
+    if (world.rank() == Rank(2)) {
+      world.Abort(absl::AbortedError("the loss is not a number"));
+      EXPECT_THAT(Text(world.Barrier()->Wait()), HasSubstr("the loss is not a number"));
+      return;
+    }
+    WorkPtr work =
+        world.AllReduce(data.data(), data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum);
+    const absl::Status status = work->Wait(absl::Seconds(10));
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_THAT(Text(status), HasSubstr("the loss is not a number"));
+  });
+}
+
+TEST_P(FailureTest, DestroyingACommunicatorCancelsItsWorksAndFreesTheirBuffers) {
+  RunRanks(2, With(), [](std::shared_ptr<Endpoint> endpoint) {
+    auto world = *Communicator::Create(endpoint, "world", AllRanks(2));
+    auto data = std::make_unique<std::vector<float>>(500000, 1.0f);
+    WorkPtr work;
+    if (endpoint->rank() == Rank(0)) {
+      work = world->AllReduce(data->data(), data->data(), data->size(), DataType::kFloat32,
+                              ReduceOp::kSum);
+      world.reset();
+      data.reset();  // a later write would be seen by AddressSanitizer
+      ASSERT_TRUE(work->done());
+      EXPECT_EQ(work->Wait().code(), absl::StatusCode::kCancelled);
+    } else {
+      work = world->AllReduce(data->data(), data->data(), data->size(), DataType::kFloat32,
+                              ReduceOp::kSum);
+      const absl::Status status = work->Wait(absl::Seconds(10));
+      EXPECT_THAT(Text(status), HasSubstr("rank 0"));
+    }
+  });
+}
+
+TEST_P(FailureTest, ARankThatLeavesAfterItsLastCallDisturbsNobody) {
+  for (int repeat = 0; repeat < 10; ++repeat) {
+    RunWorld(4, With(), [](Communicator& world) {
+      std::vector<float> data(1000 * (1 + world.rank().index()), 1);
+      data.resize(20000);
+      const absl::Status status =
+          world
+              .AllReduce(data.data(), data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum)
+              ->Wait();
+      EXPECT_TRUE(status.ok()) << status;
+    });
+  }
+}
+
+// Rank 1 gets what it waits for and leaves; the other two go on without it.
+TEST_P(FailureTest, ARankThatLeavesStopsNoMessageBetweenTheOthers) {
+  constexpr int kRounds = 300;  // its end is noticed during one of them
+  std::atomic<bool> left = false;
+  RunRanks(3, With(), [&](std::shared_ptr<Endpoint> endpoint) {
+    const int me = endpoint->rank().value();
+    auto world = *Communicator::Create(std::move(endpoint), "world", AllRanks(3));
+    int data = me, got = -1;
+    const auto send = [&](int peer) {
+      return world->Send(&data, sizeof(data), Rank(peer), 1)->Wait();
+    };
+    const auto receive = [&](int peer) {
+      return world->Receive(&got, sizeof(got), Rank(peer), 1)->Wait();
+    };
+    if (me == 1) {
+      EXPECT_TRUE(receive(0).ok());
+      world.reset();  // and the endpoint
+      left = true;
+      return;
+    }
+    if (me == 0) {
+      EXPECT_TRUE(send(1).ok());
+      while (!left) std::this_thread::yield();
+    }
+    for (int round = 0; round < kRounds; ++round) {
+      ASSERT_TRUE((me == 0 ? send(2) : receive(0)).ok()) << world->status();
+      ASSERT_TRUE((me == 0 ? receive(2) : send(0)).ok()) << world->status();
+    }
+    if (me == 0) {
+      EXPECT_THAT(Text(send(1)), HasSubstr("rank 1 is gone"));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, FailureTest, testing::Values("shm", "tcp"),
+                         [](const auto& transport) { return std::string(transport.param); });
+
+}  // namespace
+}  // namespace weft::collectives

@@ -1,0 +1,504 @@
+// Peers that are strangers, that lie, that write nonsense into the shared segment, or that die.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <cstring>
+#include <functional>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "net/shm/bringup.h"
+#include "net/shm/cells.h"
+#include "tests/net/shm_test_util.h"
+
+namespace weft::net {
+namespace {
+
+using shm::Arriving;
+using shm::Cell;
+using shm::ClearToSendCell;
+using shm::Connecting;
+using shm::DataCell;
+using shm::Doorbell;
+using shm::Geometry;
+using shm::NoticeCell;
+using shm::RefuseCell;
+using shm::UniqueFd;
+using shm::Wire;
+
+constexpr Geometry kGeometry{16, 16, 4096, 16384};
+
+HandshakeIdentity IdentityOf(const ShmNode& node, int rank) {
+  return {Rank(rank), node.options.world_size, node.options.secret, HandshakePurpose::kShmLink};
+}
+
+// A connector that speaks the handshake and then writes the segment by hand.
+struct ScriptedSender {
+  explicit ScriptedSender(ShmNode* node) : bell(*Doorbell::Create()) {
+    Connecting connecting(node->transport->address(), IdentityOf(*node, 5), node->options.self,
+                          kGeometry, &bell, absl::InfiniteFuture());
+    EXPECT_TRUE(PumpUntil({node}, [&] {
+      auto got = connecting.Step(Now());
+      EXPECT_TRUE(got.ok()) << got.status();
+      if (got.ok() && got->has_value()) wire = **std::move(got);
+      return wire.has_value() || !got.ok();
+    }));
+  }
+  template <typename Body>
+  void Write(const Body& body) {
+    static_assert(sizeof(Body) <= shm::kCellBodyBytes);
+    Cell& cell = wire->segment.forward_cells()[next % kGeometry.forward_cells];
+    std::memcpy(cell.body, &body, sizeof body);
+    cell.sequence.store(++next, std::memory_order_release);
+  }
+  ClearToSendCell Clear(size_t index) {
+    ClearToSendCell cell;
+    std::memcpy(&cell, wire->segment.backward_cells()[index].body, sizeof cell);
+    return cell;
+  }
+  Doorbell bell;
+  std::optional<Wire> wire;
+  uint64_t next = 0;
+};
+
+// ---- Nonsense in the segment
+
+struct Nonsense {
+  const char* name;
+  std::function<void(ScriptedSender*, DataCell)> write;  // the cell is a good first piece
+};
+
+// A good piece: 4096 bytes of a message of 8192, for a receive of 8192 + 64.
+const std::vector<Nonsense> kNonsense = {
+    {"unknown kind", [](auto* s, DataCell c) { c.kind = 77, s->Write(c); }},
+    {"kind of the other direction", [](auto* s, DataCell c) { c.kind = 4, s->Write(c); }},
+    {"receive out of range", [](auto* s, DataCell c) { c.receive_id |= 0xffffff, s->Write(c); }},
+    {"receive of before", [](auto* s, DataCell c) { c.receive_id -= 1ull << 32, s->Write(c); }},
+    {"starts in the middle", [](auto* s, DataCell c) { c.offset = 64, s->Write(c); }},
+    {"offset that wraps", [](auto* s, DataCell c) { c.offset = ~0ull - 63, s->Write(c); }},
+    {"longer than the receive", [](auto* s, DataCell c) { c.total = 8192 + 65, s->Write(c); }},
+    {"total of all ones", [](auto* s, DataCell c) { c.total = ~0ull, s->Write(c); }},
+    {"piece longer than its message", [](auto* s, DataCell c) { c.total = 4032, s->Write(c); }},
+    {"length of all ones", [](auto* s, DataCell c) { c.length = ~0u, s->Write(c); }},
+    {"empty piece", [](auto* s, DataCell c) { c.length = 0, s->Write(c); }},
+    {"ragged piece in the middle", [](auto* s, DataCell c) { c.length = 4095, s->Write(c); }},
+    {"too long inside of a cell", [](auto* s, DataCell c) { c.is_inline = 1, s->Write(c); }},
+    {"behind the arena", [](auto* s, DataCell c) { c.position = 16384 - 4032, s->Write(c); }},
+    {"far behind the arena", [](auto* s, DataCell c) { c.position = ~0ull - 63, s->Write(c); }},
+    {"unaligned", [](auto* s, DataCell c) { c.position = 1, s->Write(c); }},
+    {"same piece twice", [](auto* s, DataCell c) { s->Write(c), s->Write(c); }},
+    {"another total later",
+     [](auto* s, DataCell c) {
+       s->Write(c);
+       c.offset = 4096, c.total = 8256, s->Write(c);
+     }},
+    {"message that is over",
+     [](auto* s, DataCell c) {
+       s->Write(c);
+       c.offset = 4096, s->Write(c);
+       s->Write(c);
+     }},
+    {"refusal of a receive that is not",
+     [](auto* s, DataCell) {
+       RefuseCell r;
+       r.receive_id = 9, r.reason = 1, s->Write(r);
+     }},
+    {"refusal without a reason",
+     [](auto* s, DataCell c) {
+       RefuseCell r;
+       r.receive_id = c.receive_id, r.reason = 99, s->Write(r);
+     }},
+    {"refusal in the middle",
+     [](auto* s, DataCell c) {
+       s->Write(c);
+       RefuseCell r;
+       r.receive_id = c.receive_id, r.reason = 1, s->Write(r);
+     }},
+    {"notice too long",
+     [](auto* s, DataCell) {
+       s->Write(NoticeCell{3, 10, 0, 513});
+     }},
+    {"notice's fragment too long",
+     [](auto* s, DataCell) {
+       s->Write(NoticeCell{3, 255, 0, 300});
+     }},
+    {"notice from the middle",
+     [](auto* s, DataCell) {
+       s->Write(NoticeCell{3, 10, 10, 30});
+     }},
+    {"notice over its end",
+     [](auto* s, DataCell) {
+       s->Write(NoticeCell{3, 31, 0, 30});
+     }},
+    {"empty fragment",
+     [](auto* s, DataCell) {
+       s->Write(NoticeCell{3, 0, 0, 30});
+     }},
+    {"cell of the next round",
+     [](auto* s, DataCell) { s->wire->segment.forward_cells()[1].sequence = 18; }},
+    {"consumed more than there was",
+     [](auto* s, DataCell) {
+       // Seen when the receiver runs out of cells, which the next clear-to-sends make it do.
+       s->wire->segment.backward_reader()->consumed = 1000;
+     }},
+    {"bytes on the socket",
+     [](auto* s, DataCell) { send(s->wire->socket.get(), "hello", 5, MSG_NOSIGNAL); }},
+};
+
+class ShmNonsense : public testing::TestWithParam<size_t> {};
+
+TEST_P(ShmNonsense, BreaksTheLinkWithItsNameAndNothingElse) {
+  const Nonsense& nonsense = kNonsense[GetParam()];
+  SCOPED_TRACE(nonsense.name);
+  ShmNode node(1);
+  node.Open();
+  ScriptedSender peer(&node);
+  ASSERT_EQ(node.accepted.size(), 1u);
+  ReceiveLink& link = *node.accepted[0];
+  // Guarded by a pattern on both sides: nothing may be written beside the receive.
+  std::vector<std::byte> memory(3 * 8256, std::byte{0xAB}), unused(64);
+  Request first, receive;
+  RegionView out = View(*node.transport, memory).Slice(8256, 8256);
+  // One receive comes and goes, so that there is a generation of before.
+  ASSERT_EQ(link.PostReceive({1, 0}, {View(*node.transport, unused)}, &first), Posted::kAccepted);
+  DataCell empty;
+  empty.receive_id = peer.Clear(0).receive_id, empty.is_inline = 1;
+  peer.Write(empty);
+  ASSERT_TRUE(PumpUntil({&node}, [&] { return first.done(); }));
+  ASSERT_EQ(link.PostReceive({1, 0}, {out}, &receive), Posted::kAccepted);
+  DataCell good;
+  good.receive_id = peer.Clear(1).receive_id;
+  good.length = 4096, good.total = 8192, good.position = 0;
+  nonsense.write(&peer, good);
+  std::vector<Request> more(40);
+  for (Request& request : more) {
+    ASSERT_EQ(link.PostReceive({2, 0}, {View(*node.transport, unused)}, &request),
+              Posted::kAccepted);
+  }
+  ASSERT_TRUE(PumpUntil({&node}, [&] { return !link.status().ok(); }));
+  EXPECT_EQ(link.status().code(), absl::StatusCode::kDataLoss) << link.status();
+  EXPECT_NE(link.status().message().find("rank 5"), std::string::npos) << link.status();
+  ASSERT_EQ(node.broken.size(), 1u);
+  EXPECT_EQ(node.broken[0], link.status());
+  EXPECT_TRUE(receive.done());
+  for (const Request& request : more) EXPECT_EQ(request.status(), link.status());
+  for (size_t i = 0; i < 8256; ++i) {
+    ASSERT_EQ(memory[i], std::byte{0xAB});
+    ASSERT_EQ(memory[2 * 8256 + i], std::byte{0xAB});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cells, ShmNonsense, testing::Range(size_t{0}, kNonsense.size()));
+
+// An acceptor that speaks the handshake and then writes clear-to-sends by hand.
+struct ScriptedReceiver {
+  explicit ScriptedReceiver(uint32_t receives_max) : bell(*Doorbell::Create()), sender(0) {
+    listener = *shm::ListenUnix(&address);
+    sender.Open();
+    link = sender.transport->Connect(address, Rank(5), Now());
+    EXPECT_TRUE(PumpUntil({&sender}, [&] {
+      if (arriving == nullptr) {
+        UniqueFd socket(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        if (socket.get() < 0) return false;
+        arriving = std::make_unique<Arriving>(std::move(socket), IdentityOf(sender, 5),
+                                              receives_max, &bell, absl::InfiniteFuture());
+      }
+      auto got = arriving->Step(Now());
+      EXPECT_TRUE(got.ok()) << got.status();
+      if (got.ok() && got->has_value()) wire = **std::move(got);
+      return wire.has_value() || !got.ok();
+    }));
+  }
+  void Clear(uint64_t tag, uint8_t kind = 4) {
+    ClearToSendCell clear;
+    clear.tag = tag, clear.kind = kind, clear.capacity = 1 << 20;
+    Cell& cell = wire->segment.backward_cells()[next % 256];
+    std::memcpy(cell.body, &clear, sizeof clear);
+    cell.sequence.store(++next, std::memory_order_release);
+  }
+  void ExpectBroken() {
+    ASSERT_TRUE(PumpUntil({&sender}, [&] { return !link->status().ok(); }));
+    EXPECT_EQ(link->status().code(), absl::StatusCode::kDataLoss) << link->status();
+  }
+  Doorbell bell;
+  ShmNode sender;
+  std::string address;
+  UniqueFd listener;
+  std::unique_ptr<SendLink> link;
+  std::unique_ptr<Arriving> arriving;
+  std::optional<Wire> wire;
+  uint64_t next = 0;
+};
+
+TEST(ShmSender, SurvivesNonsenseFromTheReceiver) {
+  {
+    ScriptedReceiver peer(100);
+    peer.Clear(1, 1);  // a kind that receivers do not write
+    peer.ExpectBroken();
+  }
+  {
+    ScriptedReceiver peer(10);
+    for (uint64_t i = 0; i < 11; ++i) peer.Clear(i);  // more than it announced
+    peer.ExpectBroken();
+  }
+  {
+    ScriptedReceiver peer(10);
+    std::vector<std::byte> bytes(8 << 20);
+    Request request;
+    (void)peer.link->PostSend({1, 0}, View(*peer.sender.transport, bytes).Slice(0, 1 << 20),
+                              &request);
+    (void)peer.link->PostSend({1, 0}, View(*peer.sender.transport, bytes).Slice(0, 1 << 20),
+                              &request);
+    peer.wire->segment.forward_reader()->consumed = 1000;
+    peer.Clear(1);
+    peer.Clear(1);
+    peer.ExpectBroken();
+    EXPECT_EQ(request.status(), peer.link->status());
+  }
+}
+
+// ---- Strangers
+
+TEST(ShmStrangers, AnotherSecretIsTurnedAwayAndTheRealPeerIsNot) {
+  ShmNode node(1), stranger(0), peer(0);
+  stranger.options.secret.fill(8);
+  for (ShmNode* n : {&node, &stranger, &peer}) n->Open();
+  auto bad = stranger.transport->Connect(node.transport->address(), Rank(1), Now());
+  auto good = peer.transport->Connect(node.transport->address(), Rank(1), Now());
+  ASSERT_TRUE(PumpUntil({&node, &stranger, &peer},
+                        [&] { return !bad->status().ok() && !node.accepted.empty(); }));
+  EXPECT_EQ(bad->status().code(), absl::StatusCode::kPermissionDenied) << bad->status();
+  EXPECT_EQ(node.accepted.size(), 1u);
+  EXPECT_TRUE(good->status().ok());
+}
+
+// A stranger's socket, once the listener has seen it.
+UniqueFd Dial(ShmNode* node) {
+  auto socket = shm::ConnectUnix(node->transport->address());
+  EXPECT_TRUE(socket.ok()) << socket.status();
+  for (int i = 0; i < 2000; ++i) node->transport->Progress(Now());
+  return *std::move(socket);
+}
+
+bool HungUp(ShmNode* node, int socket, absl::Duration later) {
+  for (int i = 0; i < 2000; ++i) node->transport->Progress(Now() + later);
+  for (int i = 0; i < 10; ++i) {  // the challenge and the verdict come first
+    auto packet = shm::ReceivePacket(socket, 4096);
+    if (!packet.ok() || packet->none) return false;
+    if (packet->hung_up) return true;
+  }
+  return false;
+}
+
+TEST(ShmStrangers, WhoSaysNothingIsTurnedAwayInTime) {
+  ShmNode node(1);
+  node.Open();
+  UniqueFd socket = Dial(&node);
+  EXPECT_FALSE(HungUp(&node, socket.get(), absl::ZeroDuration()));
+  EXPECT_TRUE(HungUp(&node, socket.get(), kHandshakeTimeout + absl::Seconds(1)));
+  EXPECT_TRUE(node.accepted.empty());
+}
+
+TEST(ShmStrangers, GarbageIsTurnedAwayAtOnce) {
+  ShmNode node(1);
+  node.Open();
+  Random random(1);
+  for (size_t size : {1, 7, 8, 100, 1024, 3000}) {
+    UniqueFd socket = Dial(&node);
+    std::string garbage(size, '\0');
+    for (char& c : garbage) c = static_cast<char>(random());
+    // One with descriptors that nobody asked for, too.
+    std::vector<int> fds(size % 3, STDERR_FILENO);
+    ASSERT_TRUE(*shm::SendPacket(socket.get(), garbage, fds));
+    if (size < 8) shutdown(socket.get(), SHUT_WR);
+    EXPECT_TRUE(HungUp(&node, socket.get(), absl::ZeroDuration())) << size;
+  }
+  EXPECT_TRUE(node.accepted.empty());
+}
+
+// Knows the secret, but passes descriptors that are not what they should be.
+TEST(ShmStrangers, WrongDescriptorsAreRefusedWithAReason) {
+  ShmNode node(1);
+  node.Open();
+  Doorbell bell = *Doorbell::Create();
+  UniqueFd segment;
+  auto mapped = shm::Segment::Create(kGeometry, &segment);
+  UniqueFd unsealed(open("/dev/zero", O_RDWR | O_CLOEXEC));
+  const std::vector<std::vector<int>> wrong = {
+      {},
+      {segment.get()},
+      {segment.get(), bell.event_fd(), bell.page_fd(), segment.get()},
+      {unsealed.get(), bell.event_fd(), bell.page_fd()},
+      {bell.page_fd(), bell.event_fd(), bell.page_fd()},
+      {segment.get(), segment.get(), bell.page_fd()},
+      {segment.get(), bell.event_fd(), segment.get()},
+  };
+  for (size_t i = 0; i < wrong.size(); ++i) {
+    UniqueFd socket = Dial(&node);
+    ConnectorHandshake handshake(IdentityOf(node, 5), Rank(1), "", NewNonce());
+    for (int turn = 0; turn < 50 && handshake.state() == HandshakeState::kRunning; ++turn) {
+      for (int k = 0; k < 2000; ++k) node.transport->Progress(Now());
+      auto packet = shm::ReceivePacket(socket.get(), kHandshakeBytesMax);
+      if (!packet.ok() || packet->none || packet->hung_up) continue;
+      handshake.Feed(packet->bytes);
+      std::string out = handshake.TakeOutput();
+      if (!out.empty()) {
+        ASSERT_TRUE(*shm::SendPacket(socket.get(), out, wrong[i]));
+      }
+    }
+    EXPECT_EQ(handshake.state(), HandshakeState::kFailed) << i;
+    EXPECT_EQ(handshake.reason(), HandshakeReason::kRefused) << i << handshake.status();
+  }
+  EXPECT_TRUE(node.accepted.empty());
+}
+
+TEST(ShmStrangers, AnotherUserDoesNotEvenGetAChallenge) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  ShmNode node(1);
+  node.Open();
+  pid_t child = fork();
+  if (child == 0) {
+    if (setuid(65534) != 0) _exit(3);
+    auto socket = shm::ConnectUnix(node.transport->address());
+    if (!socket.ok()) _exit(4);
+    pollfd fd{socket->get(), POLLIN, 0};
+    if (poll(&fd, 1, 20000) != 1) _exit(5);
+    auto packet = shm::ReceivePacket(socket->get(), 4096);
+    _exit(packet.ok() && packet->hung_up ? 0 : 6);
+  }
+  int status = -1;
+  ASSERT_TRUE(PumpUntil({&node}, [&] { return waitpid(child, &status, WNOHANG) == child; }));
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+  EXPECT_TRUE(node.accepted.empty());
+}
+
+// ---- Death. A child is a peer that dies by SIGKILL.
+
+struct Child {
+  template <typename Body>
+  explicit Child(Body body) {
+    pid = fork();
+    if (pid == 0) {
+      alarm(60);
+      body();
+      kill(getpid(), SIGKILL);
+    }
+  }
+  ~Child() {
+    if (pid > 0) kill(pid, SIGKILL);
+    Wait();
+  }
+  void Wait() {
+    if (pid > 0) waitpid(pid, nullptr, 0);
+    pid = 0;
+  }
+  pid_t pid = 0;
+};
+
+const std::vector<std::pair<std::string, std::string>> kSmall = {{"shm.slot_bytes", "4KiB"},
+                                                                 {"shm.slots", "16"}};
+
+TEST(ShmDeath, WhatWasWrittenBeforeTheEndStillArrives) {
+  ShmNode node(1, 64, kSmall);
+  node.Open();
+  std::vector<std::byte> bytes(3000, std::byte{5});
+  std::vector<std::vector<std::byte>> in(8, std::vector<std::byte>(3000));
+  std::vector<Request> receives(8);
+  Child child([&] {
+    ShmNode self(0, 64, kSmall);
+    self.Open();
+    auto link = self.transport->Connect(node.transport->address(), Rank(1), Now());
+    std::vector<Request> sends(5);
+    for (Request& send : sends) {
+      (void)link->PostSend({1, 0}, View(*self.transport, bytes), &send);
+    }
+    PumpUntil({&self}, [&] { return sends.back().done(); });
+    kill(getpid(), SIGKILL);  // before anything is closed in good order
+  });
+  ASSERT_TRUE(PumpUntil({&node}, [&] { return !node.accepted.empty(); }));
+  for (size_t i = 0; i < receives.size(); ++i) {
+    (void)node.accepted[0]->PostReceive({1, 0}, {View(*node.transport, in[i])}, &receives[i]);
+  }
+  child.Wait();  // dead, and we have not looked since
+  ASSERT_TRUE(SleepUntil(&node, [&] { return receives.back().done(); }));
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_TRUE(receives[i].status().ok()) << receives[i].status();
+    EXPECT_TRUE(in[i] == bytes);
+  }
+  for (size_t i = 5; i < 8; ++i) {
+    EXPECT_EQ(receives[i].status().code(), absl::StatusCode::kUnavailable);
+  }
+  std::string message(node.accepted[0]->status().message());
+  EXPECT_NE(message.find("has died"), std::string::npos) << message;
+  EXPECT_NE(message.find("3 receives were posted"), std::string::npos) << message;
+}
+
+// A peer killed at a random moment of a stream in both directions, by turns mid-handshake, with
+// rings half full, asleep. What had completed is whole; the rest fails soon, with one status.
+TEST(ShmDeath, APeerKilledAtAnyMomentFailsEveryRequestAndTearsNone) {
+  Random random(11);
+  for (int round = 0; round < 25; ++round) {
+    SCOPED_TRACE(round);
+    ShmNode node(1, 64, kSmall);
+    node.Open();
+    std::array<int, 2> address_pipe{};
+    ASSERT_EQ(pipe(address_pipe.data()), 0);
+    Child child([&] {
+      ShmNode self(0, 64, kSmall);
+      self.Open();
+      std::string own = self.transport->address();
+      if (write(address_pipe[1], own.data(), own.size()) < 0) return;
+      auto link = self.transport->Connect(node.transport->address(), Rank(1), Now());
+      std::vector<std::byte> out(20000), in(20000);
+      Request send, receive;
+      for (uint64_t n = 0;; ++n) {
+        std::fill(out.begin(), out.end(), static_cast<std::byte>(n));
+        (void)link->PostSend({1, 0}, View(*self.transport, out), &send);
+        if (!self.accepted.empty() && receive.done()) {
+          (void)self.accepted[0]->PostReceive({2, 0}, {View(*self.transport, in)}, &receive);
+        }
+        if (!SleepUntil(&self, [&] { return send.done(); })) return;
+      }
+    });
+    std::string address(36, ' ');
+    ASSERT_EQ(read(address_pipe[0], address.data(), address.size()), 36);
+    auto link = node.transport->Connect(address, Rank(0), Now());
+    std::vector<std::byte> out(20000), in(20000);
+    Request send, receive;
+    uint64_t got = 0, budget = random.Below(200);
+    (void)link->PostSend({2, 0}, View(*node.transport, out), &send);
+    bool posted = false;
+    for (uint64_t turn = 0; turn < budget; ++turn) {
+      node.transport->Progress(Now());
+      if (node.accepted.empty()) continue;
+      if (posted && receive.done()) {
+        for (std::byte b : in) ASSERT_EQ(b, static_cast<std::byte>(got));
+        ++got;
+      }
+      if (!posted || receive.done()) {
+        (void)node.accepted[0]->PostReceive({1, 0}, {View(*node.transport, in)}, &receive);
+        posted = true;
+      }
+      if (send.done()) (void)link->PostSend({2, 0}, View(*node.transport, out), &send);
+      if (turn % 16 == 0) sched_yield();
+    }
+    kill(child.pid, SIGKILL);
+    if (random.Below(2) == 0) child.Wait();
+    auto over = [&] {
+      return send.done() && receive.done() && !link->status().ok() &&
+             (node.accepted.empty() || !node.accepted[0]->status().ok());
+    };
+    ASSERT_TRUE(SleepUntil(&node, over));
+    for (auto& accepted : node.accepted) {
+      EXPECT_EQ(accepted->status().code(), absl::StatusCode::kUnavailable) << accepted->status();
+    }
+    EXPECT_EQ(link->status().code(), absl::StatusCode::kUnavailable) << link->status();
+    close(address_pipe[0]);
+    close(address_pipe[1]);
+  }
+}
+
+}  // namespace
+}  // namespace weft::net

@@ -1,0 +1,341 @@
+// The shm transport from outside, beyond what the conformance suite asks of every transport:
+// sizes around its own limits, sleeping, many links, and how links come up and go.
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <thread>
+
+#include "net/shm/links.h"
+#include "tests/net/shm_test_util.h"
+
+namespace weft::net {
+namespace {
+
+void Xor(std::byte* out, const std::byte* local, const std::byte* incoming, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i) out[i] = local[i] ^ incoming[i];
+}
+
+// ---- Moving bytes
+
+TEST(Shm, MovesMessagesOfEverySizeAroundTheSizesThatMatter) {
+  ShmPair pair({{"shm.slot_bytes", "4KiB"}, {"shm.slots", "4"}});
+  for (size_t size : {0, 1, 8, 87, 88, 89, 4095, 4096, 4097, 16384, 16385, 100003, 9 << 20}) {
+    auto out = RandomBytes(size, size), in = std::vector<std::byte>(size + 1);
+    Request send, receive;
+    ASSERT_EQ(pair.sender->PostSend({1, 2}, View(*pair.a.transport, out), &send),
+              Posted::kAccepted);
+    ASSERT_EQ(pair.receiver->PostReceive({1, 2}, {View(*pair.b.transport, in)}, &receive),
+              Posted::kAccepted);
+    ASSERT_TRUE(pair.Pump([&] { return send.done() && receive.done(); })) << size;
+    EXPECT_TRUE(send.status().ok() && receive.status().ok()) << receive.status();
+    EXPECT_EQ(receive.bytes(), size);
+    in.pop_back();
+    EXPECT_TRUE(in == out) << size;
+  }
+}
+
+TEST(Shm, CombinesStraightFromTheSegment) {
+  ShmPair pair({{"shm.slot_bytes", "4KiB"}, {"shm.slots", "4"}});
+  for (size_t size : {8, 1000, 70001}) {
+    auto out = RandomBytes(size, 1), local = RandomBytes(size, 2);
+    std::vector<std::byte> in(size), expected(size);
+    Xor(expected.data(), local.data(), out.data(), size);
+    Request send, receive;
+    (void)pair.sender->PostSend({1, 2}, View(*pair.a.transport, out), &send);
+    (void)pair.receiver->PostReceive({1, 2}, {View(*pair.b.transport, in), local.data(), Xor},
+                                     &receive);
+    ASSERT_TRUE(pair.Pump([&] { return send.done() && receive.done(); }));
+    EXPECT_TRUE(in == expected) << size;
+  }
+}
+
+TEST(Shm, MoreReceivesThanTheRingHoldsWaitAndAllComplete) {
+  ShmPair pair;
+  constexpr size_t kCount = 3000;
+  std::vector<std::byte> out = RandomBytes(kCount, 1), in(kCount);
+  std::vector<Request> sends(kCount), receives(kCount);
+  for (size_t i = 0; i < kCount; ++i) {
+    ASSERT_EQ(pair.receiver->PostReceive({i % 7, 0}, {View(*pair.b.transport, in).Slice(i, 1)},
+                                         &receives[i]),
+              Posted::kAccepted);
+  }
+  for (size_t i = 0; i < kCount; ++i) {
+    ASSERT_EQ(
+        pair.sender->PostSend({i % 7, 0}, View(*pair.a.transport, out).Slice(i, 1), &sends[i]),
+        Posted::kAccepted);
+  }
+  ASSERT_TRUE(pair.Pump([&] { return receives.back().done() && sends.back().done(); }));
+  for (size_t i = 0; i < kCount; ++i) ASSERT_TRUE(receives[i].done() && receives[i].status().ok());
+  EXPECT_TRUE(in == out);
+}
+
+TEST(Shm, NoticesOfAnySizeCrossBothWaysInOrder) {
+  ShmPair pair;
+  std::vector<std::string> sent;
+  for (size_t i = 0; i < 200; ++i) {
+    sent.push_back(std::string(i * 37 % (kNoticeBytesMax + 1), static_cast<char>('a' + i % 26)));
+    while (pair.sender->PostNotice(sent.back()) == Posted::kNotYet) pair.Pump([] { return true; });
+    while (pair.receiver->PostNotice(sent.back()) == Posted::kNotYet) {
+      pair.a.transport->Progress(Now());
+      pair.b.transport->Progress(Now());
+    }
+    pair.a.transport->Progress(Now());
+    pair.b.transport->Progress(Now());
+  }
+  ASSERT_TRUE(pair.Pump([&] {
+    return pair.a.notices.size() == sent.size() && pair.b.notices.size() == sent.size();
+  }));
+  EXPECT_EQ(pair.a.notices, sent);
+  EXPECT_EQ(pair.b.notices, sent);
+}
+
+// ---- Sleeping
+
+// One side of a ping-pong whose waits are randomly asleep or spinning. A sleep that nobody ended
+// within `kLost` is a lost wake-up.
+struct Player {
+  static constexpr int kLost = 10000;  // ms
+  Player(ShmNode* node, SendLink* to, ReceiveLink* from, uint64_t seed)
+      : node(node), to(to), from(from), random(seed), view(View(*node->transport, buffer)) {}
+  void Wait(const Request& request) {
+    while (!request.done() && lost == 0) {
+      if (node->transport->Progress(Now())) continue;
+      if (request.done()) return;
+      if (random.Below(4) == 0) {
+        if (node->transport->PrepareWait()) {
+          pollfd fd{node->transport->wait_fd(), POLLIN, 0};
+          ++slept;
+          lost += poll(&fd, 1, kLost) == 0;
+        }
+        node->transport->FinishWait();
+      } else if (random.Below(4) == 0) {
+        sched_yield();
+      }
+    }
+  }
+  void Play(int rounds, bool serves) {
+    Request receive, send;
+    for (int i = 0; i < rounds && lost == 0; ++i) {
+      size_t size = random.Below(16) == 0 ? buffer.size() / 2 : 8;
+      if (serves) {
+        (void)to->PostSend({1, 0}, view.Slice(0, size), &send);
+        Wait(send);
+      }
+      // Sometimes late, so that the sender waits for the clear-to-send.
+      if (random.Below(2) == 0) node->transport->Progress(Now());
+      (void)from->PostReceive({1, 0}, {view.Slice(buffer.size() / 2, buffer.size() / 2)}, &receive);
+      Wait(receive);
+      if (!serves) {
+        (void)to->PostSend({1, 0}, view.Slice(0, size), &send);
+        Wait(send);
+      }
+    }
+  }
+  ShmNode* node;
+  SendLink* to;
+  ReceiveLink* from;
+  Random random;
+  std::vector<std::byte> buffer = std::vector<std::byte>(1 << 17);
+  RegionView view;
+  int slept = 0, lost = 0;
+};
+
+TEST(ShmSleep, NoWakeUpIsLostInAHundredThousandTurns) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  constexpr int kRounds = 5000;
+#else
+  constexpr int kRounds = 50000;
+#endif
+  // A ring that one large message fills, so that senders sleep for space as well.
+  ShmPair pair({{"shm.slot_bytes", "4KiB"}, {"shm.slots", "2"}});
+  auto back = pair.b.transport->Connect(pair.a.transport->address(), Rank(0), Now());
+  ASSERT_TRUE(pair.Pump([&] { return !pair.a.accepted.empty(); }));
+  Player first(&pair.a, pair.sender.get(), pair.a.accepted[0].get(), 1);
+  Player second(&pair.b, back.get(), pair.receiver.get(), 2);
+  std::thread other([&] { second.Play(kRounds, false); });
+  first.Play(kRounds, true);
+  other.join();
+  EXPECT_EQ(first.lost + second.lost, 0);
+  EXPECT_GT(first.slept + second.slept, kRounds / 100);
+}
+
+TEST(ShmSleep, WorkThatIsThereAlreadyIsNotSleptOver) {
+  ShmPair pair;
+  pair.Pump(
+      [&] { return !pair.a.transport->Progress(Now()) && !pair.b.transport->Progress(Now()); });
+  ASSERT_TRUE(pair.b.transport->PrepareWait());
+  pair.b.transport->FinishWait();
+  pair.b.transport->Progress(Now());
+  ASSERT_EQ(pair.sender->PostNotice("x"), Posted::kAccepted);  // written at once
+  EXPECT_FALSE(pair.b.transport->PrepareWait());
+  pair.b.transport->FinishWait();
+}
+
+TEST(ShmSleep, AClearToSendThatNobodyWaitsForWakesNobody) {
+  ShmPair pair;
+  pair.Pump(
+      [&] { return !pair.a.transport->Progress(Now()) && !pair.b.transport->Progress(Now()); });
+  std::vector<std::byte> bytes(64);
+  Request receive, send;
+  ASSERT_TRUE(pair.a.transport->PrepareWait());
+  (void)pair.receiver->PostReceive({1, 0}, {View(*pair.b.transport, bytes)}, &receive);
+  pollfd fd{pair.a.transport->wait_fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&fd, 1, 0), 0);
+  pair.a.transport->FinishWait();
+  // One that is waited for does.
+  (void)pair.sender->PostSend({2, 0}, View(*pair.a.transport, bytes), &send);
+  pair.a.transport->Progress(Now());
+  pair.a.transport->Progress(Now());
+  ASSERT_TRUE(pair.a.transport->PrepareWait());
+  Request other;
+  (void)pair.receiver->PostReceive({2, 0}, {View(*pair.b.transport, bytes)}, &other);
+  EXPECT_EQ(poll(&fd, 1, 0), 1);
+  pair.a.transport->FinishWait();
+  EXPECT_TRUE(pair.Pump([&] { return other.done() && send.done(); }));
+}
+
+// ---- Coming and going
+
+TEST(ShmLinks, ManyPeersTalkToOneAtOnce) {
+  constexpr int kPeers = 40;
+  ShmNode center(0);
+  center.Open();
+  std::vector<std::unique_ptr<ShmNode>> peers;
+  std::vector<std::unique_ptr<SendLink>> links;
+  std::vector<ShmNode*> all = {&center};
+  std::vector<std::byte> out = RandomBytes(50000, 4);
+  std::vector<std::vector<std::byte>> in(kPeers, std::vector<std::byte>(out.size()));
+  std::vector<Request> sends(kPeers), receives(kPeers);
+  for (size_t i = 0; i < kPeers; ++i) {
+    peers.push_back(std::make_unique<ShmNode>(static_cast<int>(i) + 1));
+    peers[i]->Open();
+    all.push_back(peers[i].get());
+    links.push_back(peers[i]->transport->Connect(center.transport->address(), Rank(0), Now()));
+    (void)links[i]->PostSend({9, 0}, View(*peers[i]->transport, out), &sends[i]);
+  }
+  ASSERT_TRUE(PumpUntil(all, [&] { return center.accepted.size() == kPeers; }));
+  for (size_t i = 0; i < kPeers; ++i) {
+    (void)center.accepted[i]->PostReceive({9, 0}, {View(*center.transport, in[i])}, &receives[i]);
+  }
+  ASSERT_TRUE(PumpUntil(all, [&] {
+    return std::all_of(receives.begin(), receives.end(), [](auto& r) { return r.done(); });
+  }));
+  for (size_t i = 0; i < kPeers; ++i) EXPECT_TRUE(in[i] == out) << i;
+}
+
+TEST(ShmLinks, ARankThatComesBackReplacesItsFirstLink) {
+  ShmPair pair;
+  std::vector<std::byte> bytes(8);
+  Request receive;
+  (void)pair.receiver->PostReceive({1, 0}, {View(*pair.b.transport, bytes)}, &receive);
+  ShmNode again(0);
+  again.Open();
+  auto link = again.transport->Connect(pair.b.transport->address(), Rank(1), Now());
+  ASSERT_TRUE(PumpUntil({&again, &pair.b}, [&] { return !pair.b.accepted.empty(); }));
+  EXPECT_TRUE(receive.done());
+  EXPECT_EQ(receive.status().code(), absl::StatusCode::kUnavailable);
+  ASSERT_EQ(pair.b.broken.size(), 1u);
+  EXPECT_TRUE(pair.Pump([&] { return pair.a.broken.size() == 1; }));
+}
+
+TEST(ShmLinks, AClosedLinkSaysSoOnBothSides) {
+  ShmPair pair;
+  std::vector<std::byte> bytes(8), in(8);
+  Request send, receive, later;
+  (void)pair.sender->PostSend({1, 0}, View(*pair.a.transport, bytes), &send);
+  pair.sender.reset();
+  EXPECT_EQ(send.status().code(), absl::StatusCode::kCancelled);
+  (void)pair.receiver->PostReceive({2, 0}, {View(*pair.b.transport, in)}, &receive);
+  ASSERT_TRUE(pair.Pump([&] { return receive.done(); }));
+  EXPECT_EQ(receive.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(receive.status().message().find("rank 0 closed the link"), std::string::npos)
+      << receive.status();
+  EXPECT_EQ(pair.b.broken.size(), 1u);
+  // What is posted now fails with the same words.
+  ASSERT_EQ(pair.receiver->PostReceive({2, 0}, {View(*pair.b.transport, in)}, &later),
+            Posted::kAccepted);
+  EXPECT_FALSE(pair.b.transport->PrepareWait());
+  pair.b.transport->FinishWait();
+  pair.b.transport->Progress(Now());
+  EXPECT_EQ(later.status(), receive.status());
+}
+
+absl::Status StatusOfConnecting(ShmNode* from, const std::string& address, int peer,
+                                std::vector<ShmNode*> others = {}) {
+  auto link = from->transport->Connect(address, Rank(peer), Now());
+  others.push_back(from);
+  EXPECT_TRUE(PumpUntil(others, [&] { return !link->status().ok(); }));
+  EXPECT_EQ(from->broken.size(), 1u);
+  from->broken.clear();
+  return link->status();
+}
+
+TEST(ShmLinks, AddressesThatLeadNowhereAreNamed) {
+  ShmNode node(0);
+  node.Open();
+  std::string gone;
+  {
+    ShmNode other(1);
+    other.Open();
+    gone = other.transport->address();
+  }
+  EXPECT_EQ(StatusOfConnecting(&node, gone, 1).code(), absl::StatusCode::kUnavailable);
+  for (std::string bad : {"", "tcp:127.0.0.1:1", "shm:", "shm:xyz", "shm:../../etc/passwd"}) {
+    EXPECT_EQ(StatusOfConnecting(&node, bad, 1).code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+  ShmNode other(2);
+  other.Open();
+  EXPECT_EQ(StatusOfConnecting(&node, other.transport->address(), 1, {&other}).code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST(ShmLinks, APeerThatMakesNoProgressIsGivenUpInTime) {
+  ShmNode node(0), stopped(1);
+  node.Open();
+  stopped.Open();
+  absl::Time start = Now();
+  auto link = node.transport->Connect(stopped.transport->address(), Rank(1), start);
+  node.transport->Progress(start);
+  absl::Time deadline = node.transport->NextDeadline();
+  EXPECT_LE(deadline, start + absl::Seconds(30));
+  node.transport->Progress(deadline - absl::Milliseconds(1));
+  EXPECT_TRUE(link->status().ok());
+  node.transport->Progress(deadline);
+  EXPECT_EQ(link->status().code(), absl::StatusCode::kDeadlineExceeded) << link->status();
+}
+
+TEST(ShmLinks, DescriptorsThatRunOutOnlyDelayAConnection) {
+  ShmNode node(0), other(1);
+  node.Open();
+  other.Open();
+  auto link = node.transport->Connect(other.transport->address(), Rank(1), Now());
+  node.transport->Progress(Now());  // dials: its own socket is open
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(dup(0));  // not one more than now
+  close(static_cast<int>(none.rlim_cur));
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  absl::Time now = Now();
+  for (int i = 0; i < 100; ++i) {
+    other.transport->Progress(now += absl::Milliseconds(10));
+    node.transport->Progress(now);
+  }
+  EXPECT_TRUE(other.accepted.empty());
+  EXPECT_TRUE(link->status().ok());
+  for (int more = 1; more <= 8; ++more) {  // they come back one by one
+    rlimit few = none;
+    few.rlim_cur += static_cast<rlim_t>(more);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    for (int i = 0; i < 20; ++i) {
+      other.transport->Progress(now += absl::Milliseconds(10));
+      node.transport->Progress(now);
+    }
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(other.accepted.size(), 1u);
+  EXPECT_TRUE(link->status().ok()) << link->status();
+}
+
+}  // namespace
+}  // namespace weft::net

@@ -1,0 +1,122 @@
+// weft-bw as its users run it, and the pattern that tells right data from wrong.
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tools/bw/pattern.h"
+
+namespace weft::bw {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int status;
+  std::string output;
+};
+
+Outcome BandwidthProgram(const std::string& arguments) {
+  std::string command = std::string(std::getenv("WEFT_BIN")) + "/weft-bw " + arguments + " 2>&1";
+  FILE* pipe = popen(command.c_str(), "r");
+  EXPECT_NE(pipe, nullptr);
+  Outcome outcome{-1, ""};
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {
+    outcome.output.append(buffer, n);
+  }
+  outcome.status = WEXITSTATUS(pclose(pipe));
+  return outcome;
+}
+
+TEST(WeftBw, EveryOperationIsRightOnEveryTransport) {
+  for (const char* transport : {"shm", "tcp"}) {
+    Outcome outcome =
+        BandwidthProgram(std::string("--ranks 3 --op all -b 4 -e 400K -f 100 -n 3 --json -r 1 "
+                                     "--repeats 3 -I --transport ") +
+                         transport);
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    json result = json::parse(outcome.output);
+    EXPECT_EQ(result["ranks"], 3);
+    EXPECT_EQ(result["settings"]["transport"], transport);
+    EXPECT_EQ(result["out_of_bounds"], 0);
+    EXPECT_EQ(result["rows"].size(), 9 * 3 + 1);  // a barrier has one size
+    for (const json& row : result["rows"]) {
+      if (row["op"] == "barrier") continue;
+      EXPECT_EQ(row["out_of_place"]["wrong"], 0) << row;
+      EXPECT_EQ(row["out_of_place"]["repeats_us"].size(), 3U);
+      EXPECT_LE(row["out_of_place"]["min_us"], row["out_of_place"]["max_us"]);
+      EXPECT_LE(row["out_of_place"]["i_p50_us"], row["out_of_place"]["i_p99_us"]);
+      bool has_in_place = row["op"] != "all_to_all" && row["op"] != "sendrecv";
+      EXPECT_EQ(row["in_place"].is_null(), !has_in_place) << row;
+    }
+  }
+}
+
+TEST(WeftBw, EveryTypeAndOperatorIsRight) {
+  Outcome outcome =
+      BandwidthProgram("--ranks 2 --op reduce_scatter -d all -o all -b 70000 -n 2 --json -m 2");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  json result = json::parse(outcome.output);
+  EXPECT_EQ(result["out_of_bounds"], 0);
+  EXPECT_GT(result["rows"].size(), 60U);
+}
+
+TEST(WeftBw, PrintsNcclTestsColumnsAndFooter) {
+  Outcome outcome = BandwidthProgram("--ranks 2 -b 1K -e 4K -f 4 -n 2");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  for (const char* text :
+       {"out-of-place", "in-place", "size", "count", "type", "redop", "root", "time", "algbw",
+        "busbw", "#wrong", "# Out of bounds values : 0 OK", "# Avg bus bandwidth"}) {
+    EXPECT_THAT(outcome.output, HasSubstr(text));
+  }
+}
+
+TEST(WeftBw, ShowsTheScheduleThatWouldRun) {
+  Outcome outcome = BandwidthProgram("--ranks 4 -b 1M --algorithm ring --show-schedule");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("ring; rank 0:"));
+  EXPECT_THAT(outcome.output, HasSubstr("0 send input[0,65536) -> 1"));
+}
+
+TEST(WeftBw, WrongUsageSaysWhatWouldBeRight) {
+  Outcome outcome = BandwidthProgram("--op all_redcue");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("nearest: all_reduce"));
+  EXPECT_EQ(BandwidthProgram("--set tcp.socket=2").status, 2);
+  EXPECT_EQ(BandwidthProgram("--no-such-option").status, 2);
+  Outcome help = BandwidthProgram("--help");
+  EXPECT_EQ(help.status, 0);
+  EXPECT_THAT(help.output, HasSubstr("nccl-tests"));
+}
+
+TEST(WeftBw, ARootThatIsNoRankFails) {
+  EXPECT_EQ(BandwidthProgram("--ranks 2 --op broadcast -r 2 -b 1K").status, 1);
+}
+
+TEST(Pattern, SeesOneWrongElementAndShiftedChunks) {
+  using collectives::DataType;
+  using collectives::ReduceOp;
+  constexpr size_t kCount = 5000;
+  for (DataType type : {DataType::kInt8, DataType::kFloat16, DataType::kFloat32}) {
+    Pattern pattern(type, ReduceOp::kSum, 2);
+    size_t element = collectives::SizeOf(type);
+    std::vector<std::byte> data((kCount + 64) * element);
+    pattern.Write(data.data(), 1, kCount + 64);
+    EXPECT_EQ(pattern.Wrong(data.data(), {1}, 0, kCount), 0);
+    EXPECT_EQ(pattern.Wrong(data.data() + 64 * element, {1}, 64, kCount), 0);
+    EXPECT_GT(pattern.Wrong(data.data() + 64 * element, {1}, 0, kCount), 1000);
+    EXPECT_GT(pattern.Wrong(data.data(), {0}, 0, kCount), 1000);
+    EXPECT_GT(pattern.Wrong(data.data(), {0, 1}, 0, kCount), 1000);
+    data[2500 * element] ^= std::byte{1};
+    EXPECT_EQ(pattern.Wrong(data.data(), {1}, 0, kCount), 1);
+  }
+}
+
+}  // namespace
+}  // namespace weft::bw

@@ -1,0 +1,299 @@
+"""weft-run with small programs as ranks: exit statuses, output, signals, and nobody left over."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from processes import is_zombie, of_job, program, until
+
+# A bound on hangs; a run takes milliseconds.
+PATIENCE = 30
+
+
+class WeftRunTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.job = f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}"
+
+    def tearDown(self):
+        until(lambda: not of_job(self.job), 2)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [program("weft-run"), "--job", self.job, *arguments]
+
+    def launch(self, *arguments: str, **options) -> subprocess.CompletedProcess:
+        return subprocess.run(self.command(*arguments), capture_output=True, text=True,
+                              timeout=PATIENCE, check=False, **options)
+
+    def start(self, *arguments: str, **options) -> subprocess.Popen:
+        process = subprocess.Popen(self.command(*arguments), stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, **options)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.wait, PATIENCE)
+        self.addCleanup(process.kill)
+        return process
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def wait_for_files(self, *names: str):
+        until(lambda: all(os.path.exists(self.path(name)) for name in names))
+
+    # ---- What ranks are given
+
+    def test_ranks_have_torchruns_environment(self):
+        result = self.launch("-n", "2", "--set", "tcp.sockets=3", "--", "sh", "-c",
+                             "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK "
+                             "$MASTER_ADDR ${#WEFT_JOB_SECRET} $WEFT_JOB_ID $WEFT_TCP_SOCKETS")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(sorted(result.stdout.splitlines()),
+                         [f"[rank {r}] {r} {r} 2 2 0 127.0.0.1 64 {self.job} 3" for r in (0, 1)])
+
+    def test_threads_are_shared_unless_set(self):
+        environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+        show = ("-n", "64", "--output", "rank0", "sh", "-c", "echo $OMP_NUM_THREADS")
+        self.assertGreaterEqual(int(self.launch(*show, env=environment).stdout), 1)
+        environment["OMP_NUM_THREADS"] = "7"
+        self.assertEqual(self.launch(*show, env=environment).stdout, "7\n")
+
+    def test_several_hosts_number_their_ranks(self):
+        environment = dict(os.environ, WEFT_JOB_SECRET="ab" * 32)
+        result = self.launch("-n", "2", "--nnodes", "3", "--node-rank", "2", "--master-addr",
+                             "node0", "--master-port", "29500", "--output", "rank0", "--log-dir",
+                             self.folder, "sh", "-c",
+                             "echo $RANK $WORLD_SIZE $GROUP_RANK $WEFT_STORE $MASTER_PORT",
+                             env=environment)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(self.path("rank-5.log"), encoding="utf-8") as log:
+            self.assertEqual(log.read(), "5 6 2 node0:29501 29500\n")
+
+    def test_bind_gives_each_rank_cores(self):
+        result = self.launch("-n", "2", "--bind", "core", "--no-prefix", "sh", "-c",
+                             "grep Cpus_allowed_list /proc/self/status")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        if len(os.sched_getaffinity(0)) >= 2:
+            self.assertEqual(len(set(result.stdout.splitlines())), 2)
+
+    # ---- Exit statuses
+
+    def test_success_is_zero_and_in_the_summary(self):
+        result = self.launch("-n", "3", "--json", "true")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        summary = json.loads(result.stdout.splitlines()[-1])
+        self.assertEqual(summary["exit_status"], 0)
+        self.assertEqual([row["rank"] for row in summary["ranks"]], [0, 1, 2])
+        for row in summary["ranks"]:
+            self.assertEqual((row["exit"], row["signal"]), (0, None))
+            self.assertGreater(row["max_rss"], 0)
+
+    def test_the_first_failing_ranks_status_is_the_jobs(self):
+        result = self.launch("-n", "4", "sh", "-c", "echo before the end; "
+                             "[ $RANK = 2 ] && { echo the cause >&2; exit 42; }; exec sleep 100")
+        self.assertEqual(result.returncode, 42)
+        self.assertRegex(result.stderr, r"weft-run: rank 2 \(pid \d+\) exited with status 42 after")
+        last_lines = result.stderr.split("last lines of rank 2:\n")[1]
+        self.assertIn("    before the end\n", last_lines)
+        self.assertIn("    the cause\n", last_lines)
+
+    def test_a_rank_killed_by_a_signal_ends_the_job_within_a_second(self):
+        process = self.start("-n", "4", "--json", "sh", "-c",
+                             'trap "" TERM; echo $$ > $0/pid-$RANK.new; '
+                             "mv $0/pid-$RANK.new $0/pid-$RANK; while :; do sleep 1; done",
+                             self.folder)
+        self.wait_for_files("pid-0", "pid-1", "pid-2", "pid-3")
+        with open(self.path("pid-3"), encoding="utf-8") as file:
+            os.kill(int(file.read()), signal.SIGSEGV)
+        begun = time.monotonic()
+        output, errors = process.communicate(timeout=PATIENCE)
+        self.assertLess(time.monotonic() - begun, 2)  # the others ignore SIGTERM
+        self.assertEqual(process.returncode, 128 + signal.SIGSEGV)
+        self.assertRegex(errors, r"rank 3 \(pid \d+\) was killed by signal 11 \(SIGSEGV\)")
+        summary = json.loads(output.splitlines()[-1])
+        self.assertEqual(summary["first_failed"], 3)
+        self.assertEqual(summary["ranks"][3]["signal"], signal.SIGSEGV)
+        self.assertEqual(summary["ranks"][0]["signal"], signal.SIGKILL)
+
+    def test_a_program_that_is_not_there(self):
+        result = self.launch("-n", "2", "no-such-program")
+        self.assertEqual(result.returncode, 127)
+        self.assertIn("'no-such-program': No such file or directory", result.stderr)
+        plain = self.path("plain")
+        with open(plain, "w", encoding="utf-8"):
+            pass
+        self.assertEqual(self.launch("-n", "2", plain).returncode, 126)
+
+    def test_wrong_options_are_refused(self):
+        for wrong in (["--no-such"], ["-n", "0", "true"], [], ["--set", "tcp.sokets=1", "true"],
+                      ["--grace", "soon", "true"], ["--nnodes", "2", "true"],
+                      ["--store", "nowhere", "true"], ["--output", "some", "true"]):
+            result = self.launch(*wrong)
+            self.assertEqual(result.returncode, 2, wrong)
+            self.assertTrue(result.stderr, wrong)
+        self.assertEqual(self.launch("--help").returncode, 0)
+
+    def test_arguments_after_the_program_are_its_own(self):
+        result = self.launch("--no-prefix", "--", "echo", "-n", "--json", "--", "x")
+        self.assertEqual(result.stdout, "--json -- x\n")
+        self.assertEqual(self.launch("--no-prefix", "echo", "--", "--json").stdout, "-- --json\n")
+
+    # ---- Output
+
+    def test_output_and_errors_stay_apart_and_are_logged_together(self):
+        result = self.launch("-n", "2", "--log-dir", self.path("logs"), "sh", "-c",
+                             "echo out; echo err >&2; printf 'no end'")
+        self.assertIn("[rank 1] out\n", result.stdout)
+        self.assertIn("[rank 1] no end\n", result.stdout)
+        self.assertEqual(sorted(result.stderr.splitlines()), ["[rank 0] err", "[rank 1] err"])
+        with open(self.path("logs/rank-1.log"), encoding="utf-8") as log:
+            text = log.read()
+        self.assertIn("out\n", text)
+        self.assertIn("err\n", text)
+
+    def test_one_ranks_output_as_it_is(self):
+        command = self.command("-n", "3", "--output", "rank0", "sh", "-c", r"printf 'a\rb %s' $RANK")
+        self.assertEqual(subprocess.run(command, capture_output=True, timeout=PATIENCE,
+                                        check=True).stdout, b"a\rb 0")
+        self.assertEqual(self.launch("-n", "3", "--output", "none", "echo", "x").stdout, "")
+
+    def test_lines_of_many_ranks_stay_whole(self):
+        result = self.launch("-n", "8", "sh", "-c",
+                             "i=0; while [ $i -lt 200 ]; do echo line $i of $RANK; i=$((i+1)); done")
+        lines = result.stdout.splitlines()
+        self.assertEqual(len(lines), 8 * 200)
+        for rank in range(8):
+            own = [line for line in lines if line.startswith(f"[rank {rank}] ")]
+            self.assertEqual(own, [f"[rank {rank}] line {i} of {rank}" for i in range(200)])
+
+    def test_rank_0_draws_on_a_terminal(self):
+        master, slave = pty.openpty()
+        self.addCleanup(os.close, master)
+        process = subprocess.Popen(
+            self.command("-n", "2", "sh", "-c",
+                         'if [ $RANK = 0 ]; then [ -t 1 ] && printf "\\r50%%"; touch $0/drawn; '
+                         "while ! [ -e $0/said ]; do sleep 0.01; done; "
+                         'printf "\\r100%%\\n"; else while ! [ -e $0/drawn ]; do sleep 0.01; done; '
+                         "[ -t 1 ] || echo hello; touch $0/said; fi", self.folder),
+            stdout=slave, stderr=slave, stdin=subprocess.DEVNULL)
+        os.close(slave)
+        self.assertEqual(process.wait(PATIENCE), 0)
+        shown = os.read(master, 4096).decode()
+        self.assertIn("\r50%", shown)
+        self.assertIn("100%\r\n", shown)
+        self.assertIn("[rank 1] hello\r\n", shown)
+
+    def test_a_reader_that_leaves_does_not_stop_the_ranks(self):
+        process = self.start("-n", "2", "sh", "-c",
+                             "while ! [ -e $0/go ]; do sleep 0.01; done; i=0; "
+                             "while [ $i -lt 20000 ]; do echo $i; i=$((i+1)); done; "
+                             "touch $0/done-$RANK", self.folder)
+        process.stdout.close()
+        with open(self.path("go"), "w", encoding="utf-8"):
+            pass
+        self.assertEqual(process.wait(PATIENCE), 0)
+        self.assertTrue(os.path.exists(self.path("done-1")))
+
+    def test_a_slow_reader_gets_everything(self):
+        process = self.start("-n", "2", "--no-prefix", "sh", "-c",
+                             "i=0; while [ $i -lt 60000 ]; do echo 0123456789012345678901234567890; "
+                             "i=$((i+1)); done; touch $0/done-$RANK", self.folder)
+        # More than all buffers hold, so the ranks cannot end before we read.
+        until(lambda: len(of_job(self.job)) > 1)
+        output, _ = process.communicate(timeout=PATIENCE)
+        self.assertEqual(process.returncode, 0)
+        self.assertEqual(output.count("\n"), 2 * 60000)
+
+    # ---- Signals
+
+    def interrupt(self, number: int, trap: str) -> subprocess.CompletedProcess:
+        process = self.start("-n", "3", "--grace", "20s", "sh", "-c",
+                             f"{trap}; touch $0/up-$RANK; while :; do sleep 0.02; done",
+                             self.folder)
+        self.wait_for_files("up-0", "up-1", "up-2")
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=PATIENCE)
+        return subprocess.CompletedProcess([], process.returncode, output, errors)
+
+    def test_signals_to_end_are_passed_on(self):
+        for number, name in ((signal.SIGINT, "INT"), (signal.SIGTERM, "TERM"),
+                             (signal.SIGHUP, "HUP")):
+            for up in ("up-0", "up-1", "up-2"):
+                if os.path.exists(self.path(up)):
+                    os.remove(self.path(up))
+            result = self.interrupt(number, f'trap "echo told; exit 0" {name}')
+            self.assertEqual(result.returncode, 128 + number)
+            self.assertEqual(result.stdout.count("told"), 3, result)
+
+    def test_ranks_that_do_not_listen_are_killed(self):
+        process = self.start("-n", "2", "--grace", "100ms", "sh", "-c",
+                             'trap "" TERM; touch $0/up-$RANK; while :; do sleep 0.02; done',
+                             self.folder)
+        self.wait_for_files("up-0", "up-1")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE)
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM)
+
+    def test_user_signals_reach_the_ranks_and_end_nothing(self):
+        process = self.start("-n", "2", "sh", "-c",
+                             'trap "touch $0/told-$RANK" USR1; trap "exit 0" USR2; '
+                             "touch $0/up-$RANK; while :; do sleep 0.02; done", self.folder)
+        self.wait_for_files("up-0", "up-1")
+        process.send_signal(signal.SIGUSR1)
+        self.wait_for_files("told-0", "told-1")
+        process.send_signal(signal.SIGUSR2)
+        process.communicate(timeout=PATIENCE)
+        self.assertEqual(process.returncode, 0)
+
+    # ---- Nobody is left over
+
+    def test_a_killed_launcher_leaves_no_process(self):
+        process = self.start("-n", "4", "sh", "-c",
+                             'trap "" TERM HUP; sleep 1000 & touch $0/up-$RANK; '
+                             "while :; do sleep 1; done", self.folder)
+        self.wait_for_files("up-0", "up-1", "up-2", "up-3")
+        self.assertGreaterEqual(len(of_job(self.job)), 8)
+        process.kill()
+        process.wait()
+        until(lambda: not of_job(self.job), 2)
+
+    def test_what_ranks_left_behind_ends_with_the_job(self):
+        result = self.launch("-n", "2", "sh", "-c",
+                             "setsid sleep 1000 & sleep 1000 & echo started")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(of_job(self.job), [])
+
+    def test_sixty_four_ranks(self):
+        result = self.launch("-n", "64", "sh", "-c", "echo $RANK")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual({line.split()[-1] for line in result.stdout.splitlines()},
+                         {str(rank) for rank in range(64)})
+
+    # ---- The store on its own
+
+    def test_a_store_of_its_own_serves_several_launchers(self):
+        environment = dict(os.environ, WEFT_JOB_SECRET="cd" * 32)
+        store = subprocess.Popen([program("weft-store"), "--json"], stdout=subprocess.PIPE,
+                                 text=True, env=environment)
+        self.addCleanup(store.stdout.close)
+        self.addCleanup(store.wait, PATIENCE)
+        self.addCleanup(store.kill)
+        address = json.loads(store.stdout.readline())["address"]
+        result = self.launch("--store", address, "--no-prefix", "sh", "-c", "echo $WEFT_STORE",
+                             env=environment)
+        self.assertEqual(result.stdout, address + "\n")
+        store.send_signal(signal.SIGUSR1)
+        self.assertEqual(json.loads(store.stdout.readline())["pid"], store.pid)
+        store.terminate()
+        self.assertEqual(store.wait(PATIENCE), 0)
+        self.assertTrue(is_zombie(store.pid))
+
+
+if __name__ == "__main__":
+    unittest.main()

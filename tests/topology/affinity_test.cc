@@ -1,0 +1,84 @@
+#include "topology/affinity.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <future>
+#include <thread>
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(CpuSetText, JoinsRuns) {
+  EXPECT_EQ(ToString(CpuSet{}), "");
+  EXPECT_EQ(ToString(CpuSet{5}), "5");
+  EXPECT_EQ(ToString(CpuSet{0, 1, 2, 3, 8, 10, 11}), "0-3,8,10-11");
+}
+
+TEST(CpuQuota, ReadsCpuMax) {
+  EXPECT_EQ(internal::ParseCpuMax("150000 100000\n"), 1.5);
+  EXPECT_EQ(internal::ParseCpuMax("200000 100000"), 2.0);
+  EXPECT_EQ(internal::ParseCpuMax("max 100000\n"), std::nullopt);
+  EXPECT_EQ(internal::ParseCpuMax(""), std::nullopt);
+  EXPECT_EQ(internal::ParseCpuMax("-1 100000"), std::nullopt);
+  EXPECT_EQ(internal::ParseCpuMax("100 0"), std::nullopt);
+}
+
+TEST(AllowedCores, IsAtLeastOneAndAtMostTheMask) {
+  CpuSet allowed = *AllowedCpus();
+  EXPECT_FALSE(allowed.empty());
+  EXPECT_TRUE(std::is_sorted(allowed.begin(), allowed.end()));
+  EXPECT_GE(AllowedCores(), 1);
+  EXPECT_LE(AllowedCores(), static_cast<int>(allowed.size()));
+}
+
+// Binding is done in threads of its own, so that the test program keeps its mask.
+TEST(BindThread, HoldsTheThreadAndThoseItStarts) {
+  CpuSet one = {AllowedCpus()->back()};
+  std::thread([&] {
+    ASSERT_TRUE(BindThread(one).ok());
+    EXPECT_EQ(*AllowedCpus(), one);
+    EXPECT_EQ(std::async(std::launch::async, [] { return *AllowedCpus(); }).get(), one);
+  }).join();
+}
+
+TEST(BindThread, RefusesWhatIsNotThere) {
+  absl::Status status = BindThread({1 << 20});
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no CPU 1048576"));
+  EXPECT_TRUE(absl::IsInvalidArgument(BindThread({-1})));
+  status = BindThread({});
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("bind to the CPUs"));
+}
+
+TEST(BindProcess, HoldsThreadsThatRunAlready) {
+  CpuSet before = *AllowedCpus();
+  CpuSet one = {before.front()};
+  std::promise<void> bound;
+  std::promise<void> started;
+  std::future<CpuSet> seen = std::async(std::launch::async, [&] {
+    started.set_value();
+    bound.get_future().wait();
+    return *AllowedCpus();
+  });
+  started.get_future().wait();
+  EXPECT_TRUE(BindProcess(getpid(), one).ok());
+  bound.set_value();
+  EXPECT_EQ(seen.get(), one);
+  EXPECT_EQ(*AllowedCpus(), one);
+  EXPECT_TRUE(BindThread(before).ok());
+}
+
+TEST(BindProcess, SaysThatThereIsNoSuchProcess) {
+  absl::Status status = BindProcess(1 << 30, {0});
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+}
+
+}  // namespace
+}  // namespace weft

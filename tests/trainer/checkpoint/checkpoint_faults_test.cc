@@ -1,0 +1,210 @@
+// Writers that are killed, and disks that are full.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "absl/time/clock.h"
+#include "tests/trainer/checkpoint/training_state.h"
+#include "tests/trainer/files/scratch_folder.h"
+#include "trainer/checkpoint/retention.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+// A child process that ends by itself or is killed.
+class Child {
+ public:
+  explicit Child(const std::function<int()>& body) : pid_(fork()) {
+    if (pid_ == 0) _exit(body());
+  }
+  void Kill() const { kill(pid_, SIGKILL); }
+  int Wait() const {
+    int status = 0;
+    while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
+    return status;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+// Writes one checkpoint after the other, each step's number into the pipe once it is committed.
+[[noreturn]] void WriteForEver(const std::string& folder, int64_t first, int pipe) {
+  for (int64_t step = first;; ++step) {
+    if (!WriteCheckpoint(folder, step, 2).ok() || !Prune(folder, 2).ok()) _exit(1);
+    if (write(pipe, &step, sizeof(step)) != sizeof(step)) _exit(1);
+  }
+}
+
+// The last number in the pipe; `none` when there is none.
+int64_t LastNumber(int pipe, int64_t none) {
+  int64_t step = none;
+  while (read(pipe, &step, sizeof(step)) == sizeof(step)) {
+  }
+  return step;
+}
+
+TEST(CheckpointFaults, AWriterKilledAtAnyMomentLeavesAWholeCheckpoint) {
+  constexpr int kRounds = 50;
+  ScratchFolder folder;
+  Random random(2024);
+  int64_t committed = 0;
+  int in_the_middle = 0;
+  const absl::Time start = absl::Now();
+  ASSERT_TRUE(WriteCheckpoint(folder.path(), 0, 2).ok());
+  // So that a slow machine, too, gets as far as the commit in some rounds.
+  const int64_t latest_kill =
+      std::clamp<int64_t>(5 * absl::ToInt64Microseconds(absl::Now() - start), 10000, 150000);
+  for (int round = 0; round < kRounds; ++round) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    Child writer([&]() -> int { WriteForEver(folder.path(), committed + 1, ends[1]); });
+    close(ends[1]);
+    // Not a synchronisation: the moment itself is what is drawn.
+    absl::SleepFor(absl::Microseconds(random.Below(static_cast<uint64_t>(latest_kill))));
+    writer.Kill();
+    ASSERT_TRUE(WIFSIGNALED(writer.Wait())) << "the writer failed by itself in round " << round;
+    const int64_t reported = LastNumber(ends[0], committed);
+    close(ends[0]);
+
+    auto latest = FindLatest(folder.path());
+    ASSERT_TRUE(latest.ok()) << latest.status();
+    ASSERT_GE(latest->step, reported) << "round " << round << " lost a committed checkpoint";
+    ASSERT_LE(latest->step, reported + 1);
+    auto reader = CheckpointReader::Open(latest->path);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    ASSERT_EQ(Compare(**reader, latest->step), "") << "round " << round;
+    for (const std::string& skipped : latest->skipped) {
+      EXPECT_THAT(skipped, HasSubstr("was never finished"));  // nothing broken under a real name
+      ++in_the_middle;
+    }
+    committed = latest->step;
+  }
+  EXPECT_GT(in_the_middle, 0) << "no kill fell into a write: the test tested nothing";
+  ASSERT_TRUE(RemoveLeftovers(folder.path()).ok());
+}
+
+// Runs `body` in a child and kills it at its `stop`-th entry to or return from the kernel. False
+// when it ended before. Nothing happens to a file between two of them.
+enum class KillResult { kKilled, kEnded, kNoTracing };
+KillResult KillAtSystemCall(const std::function<int()>& body, int stop) {
+  pid_t child = fork();
+  if (child == 0) {
+    if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(99);
+    raise(SIGSTOP);
+    _exit(body());
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status)) return KillResult::kNoTracing;
+  ptrace(PTRACE_SETOPTIONS, child, nullptr, PTRACE_O_EXITKILL);
+  for (int i = 0; i < stop; ++i) {
+    if (ptrace(PTRACE_SYSCALL, child, nullptr, nullptr) != 0) break;
+    waitpid(child, &status, 0);
+    if (WIFEXITED(status) || WIFSIGNALED(status)) {
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "the writer failed by itself";
+      return KillResult::kEnded;
+    }
+  }
+  kill(child, SIGKILL);
+  waitpid(child, &status, 0);
+  return KillResult::kKilled;
+}
+
+// Every point at which a kill can make a difference, one after the other: from a folder with step
+// 1, a writer writes step 2, replaces step 2 by one of other ranks, and prunes step 1.
+TEST(CheckpointFaults, AWriterKilledAtEverySystemCallLeavesAWholeCheckpoint) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  constexpr int kStride = 7;  // a child is slow to start there, and the order of calls is the same
+#else
+  constexpr int kStride = 1;
+#endif
+  int stop = 1;
+  for (;; stop += kStride) {
+    ASSERT_LT(stop, 5000);
+    ScratchFolder folder;
+    ASSERT_TRUE(WriteCheckpoint(folder.path(), 1, 1).ok());
+    KillResult result = KillAtSystemCall(
+        [&] {
+          if (!WriteCheckpoint(folder.path(), 2, 2).ok()) return 1;
+          if (!WriteCheckpoint(folder.path(), 2, 1).ok()) return 2;
+          return Prune(folder.path(), 1).ok() ? 0 : 3;
+        },
+        stop);
+    if (result == KillResult::kNoTracing) GTEST_SKIP() << "this system forbids ptrace";
+    auto latest = FindLatest(folder.path());
+    ASSERT_TRUE(latest.ok()) << latest.status();
+    ASSERT_GE(latest->step, 1) << "system call stop " << stop;
+    for (const std::string& skipped : latest->skipped) {
+      ASSERT_THAT(skipped, HasSubstr("was never finished")) << "system call stop " << stop;
+    }
+    auto reader = CheckpointReader::Open(latest->path);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    ASSERT_EQ(Compare(**reader, latest->step), "") << "system call stop " << stop;
+    if (result == KillResult::kEnded) {
+      EXPECT_EQ(latest->step, 2);
+      break;
+    }
+  }
+  EXPECT_GT(stop, 100) << "so few system calls cannot be three checkpoints";
+}
+
+// In a child, because the limit cannot be taken back: files may not grow over 50 kB.
+TEST(CheckpointFaults, AWriteThatFailsIsNamedAndLeavesTheOldCheckpoint) {
+  ScratchFolder folder;
+  ASSERT_TRUE(WriteCheckpoint(folder.path(), 1, 2).ok());
+  Child child([&] {
+    signal(SIGXFSZ, SIG_IGN);
+    rlimit limit{50000, 50000};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
+    absl::Status status = WriteCheckpoint(folder.path(), 2, 2);
+    bool named = status.message().find("File too large") != absl::string_view::npos &&
+                 status.message().find("rank-00000-of-00002") != absl::string_view::npos;
+    return named ? 0 : 3;
+  });
+  int status = child.Wait();
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  auto latest = FindLatest(folder.path());
+  ASSERT_TRUE(latest.ok());
+  EXPECT_EQ(latest->step, 1);
+  EXPECT_EQ(Compare(**CheckpointReader::Open(latest->path), 1), "");
+}
+
+TEST(CheckpointFaults, AFullDiskIsNamedAndLeavesTheOldCheckpoint) {
+  ScratchFolder folder;
+  const std::string disk = folder / "disk";
+  ASSERT_TRUE(fs::create_directory(disk));
+  // One checkpoint takes some 180 kB.
+  if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=300k") != 0) {
+    GTEST_SKIP() << "cannot mount a small disk (needs root): " << std::strerror(errno);
+  }
+  EXPECT_TRUE(WriteCheckpoint(disk, 1, 2).ok());
+  absl::Status status = WriteCheckpoint(disk, 2, 2);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("No space left on device"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(".tmp-step-00000002"));
+  EXPECT_EQ(FindLatest(disk)->step, 1);
+  CheckpointWriter(disk, 2, 2).Abandon();
+  EXPECT_EQ(Compare(**CheckpointReader::Open(FindLatest(disk)->path), 1), "");
+  EXPECT_EQ(umount2(disk.c_str(), MNT_DETACH), 0);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,323 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_replace.h"
+#include "tests/trainer/checkpoint/training_state.h"
+#include "tests/trainer/files/scratch_folder.h"
+#include "trainer/checkpoint/crc32c.h"
+#include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/reader.h"
+#include "trainer/checkpoint/retention.h"
+#include "trainer/checkpoint/writer.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  std::string Path(int64_t step) const { return folder_ / CheckpointName(step); }
+  std::string Shard(int64_t step, int rank, int world) const {
+    return Path(step) + "/" + ShardName(rank, world);
+  }
+  void Write(int64_t step, int world_size) {
+    absl::Status status = WriteCheckpoint(folder_.path(), step, world_size);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  std::unique_ptr<CheckpointReader> Open(int64_t step) {
+    auto reader = CheckpointReader::Open(Path(step));
+    EXPECT_TRUE(reader.ok()) << reader.status();
+    return *std::move(reader);
+  }
+  LatestCheckpoint Latest() {
+    auto latest = FindLatest(folder_.path());
+    EXPECT_TRUE(latest.ok()) << latest.status();
+    return *latest;
+  }
+  // Changes one byte in place.
+  static void Damage(const std::string& path, int64_t offset) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(offset);
+    char byte = static_cast<char>(file.get() ^ 0x40);
+    file.seekp(offset);
+    file.put(byte);
+  }
+  ScratchFolder folder_;
+};
+
+TEST_F(CheckpointTest, GivesBackTheWholeState) {
+  Write(1000, 3);
+  EXPECT_EQ(Path(1000), folder_ / "step-00001000");
+  EXPECT_TRUE(fs::exists(Path(1000) + "/rank-00002-of-00003.safetensors"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(Path(1000)), {}), 4);  // nothing but these
+  auto reader = Open(1000);
+  EXPECT_EQ(Compare(*reader, 1000), "");
+  const Manifest& manifest = reader->manifest();
+  EXPECT_EQ(manifest.seed, 7U);
+  EXPECT_EQ(manifest.world_size, 3);
+  EXPECT_EQ(manifest.states.at("scheduler"), std::string("\0\x01\xFF", 3));
+  EXPECT_EQ(manifest.config_hash, HashConfig("[train]\nsteps = 10\n"));
+  auto random = reader->ReadRankState(2, "random");
+  ASSERT_TRUE(random.ok()) << random.status();
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(random->data()), random->size()),
+            "random state of rank 2 at 1000");
+  EXPECT_FALSE(reader->ReadRankState(2, "other").ok());
+  EXPECT_FALSE(reader->ReadRankState(3, "random").ok());
+}
+
+TEST_F(CheckpointTest, IsReadByAnyNumberOfRanks) {
+  for (int written : {1, 4, 7}) {
+    Write(written, written);
+    auto reader = Open(written);
+    for (int read : {1, 2, 3, 5, 16}) {
+      for (const BufferKind& kind : kBuffers) {
+        for (int rank = 0; rank < read; ++rank) {
+          int64_t begin = kind.elements * rank / read;
+          int64_t end = kind.elements * (rank + 1) / read;
+          std::vector<std::byte> bytes(static_cast<size_t>((end - begin) * SizeOf(kind.dtype)));
+          absl::Status status = reader->Read(kind.name, begin, end, absl::MakeSpan(bytes));
+          ASSERT_TRUE(status.ok()) << status;
+          ASSERT_EQ(bytes, BytesOf(kind, written, begin, end)) << written << " -> " << read;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CheckpointTest, ReadsRangesAcrossBordersAndEmptyOnes) {
+  Write(1, 4);
+  auto reader = Open(1);
+  const BufferKind& kind = kBuffers[1];
+  Random random(5);
+  for (int round = 0; round < 100; ++round) {
+    auto begin = static_cast<int64_t>(random.Below(kind.elements + 1));
+    auto end = begin + static_cast<int64_t>(random.Below(kind.elements - begin + 1));
+    std::vector<std::byte> bytes(static_cast<size_t>((end - begin) * 4));
+    ASSERT_TRUE(reader->Read(kind.name, begin, end, absl::MakeSpan(bytes)).ok());
+    ASSERT_EQ(bytes, BytesOf(kind, 1, begin, end));
+  }
+  std::vector<std::byte> none;
+  EXPECT_TRUE(reader->Read(kind.name, 0, 0, absl::MakeSpan(none)).ok());
+  EXPECT_TRUE(reader->Read(kind.name, kind.elements, kind.elements, absl::MakeSpan(none)).ok());
+}
+
+TEST_F(CheckpointTest, RefusesRangesAndNamesThatAreNone) {
+  Write(1, 2);
+  auto reader = Open(1);
+  std::vector<std::byte> bytes(8);
+  absl::Span<std::byte> out = absl::MakeSpan(bytes);
+  EXPECT_THAT(std::string(reader->Read("weights", 0, 2, out).message()),
+              HasSubstr("has no buffer 'weights'; it has "));
+  EXPECT_FALSE(reader->Read("parameters", -1, 1, out).ok());
+  EXPECT_FALSE(reader->Read("parameters", 0, 3, out).ok());
+  EXPECT_FALSE(reader->Read("parameters", 30010, 30012, out).ok());
+  EXPECT_FALSE(reader->Read("parameters", 2, 0, out).ok());
+}
+
+TEST_F(CheckpointTest, ReadsWithManyThreads) {
+  Write(1, 4);
+  auto reader = Open(1);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] { EXPECT_EQ(Compare(*reader, 1), ""); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(CheckpointTest, GivesNoByteOfADamagedShard) {
+  Write(1, 2);
+  Damage(Shard(1, 1, 2), static_cast<int64_t>(fs::file_size(Shard(1, 1, 2))) - 5);
+  auto reader = Open(1);  // sizes are right
+  std::vector<std::byte> bytes(4);
+  EXPECT_TRUE(reader->Read("parameters", 0, 1, absl::MakeSpan(bytes)).ok());  // the other shard
+  for (int i = 0; i < 2; ++i) {
+    absl::Status status = reader->Read("parameters", 30010, 30011, absl::MakeSpan(bytes));
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank-00001-of-00002"));
+  }
+  EXPECT_FALSE(CheckpointReader::Open(Path(1), Verification::kEverything).ok());
+}
+
+TEST_F(CheckpointTest, FindsTheNewestWholeOne) {
+  EXPECT_EQ(Latest().step, -1);
+  EXPECT_EQ(FindLatest(folder_ / "missing")->path, "");
+  for (int64_t step : {100, 200, 300, 400, 500, 600}) Write(step, 2);
+  EXPECT_EQ(Latest().step, 600);
+  EXPECT_THAT(Latest().skipped, IsEmpty());
+  fs::remove(Path(600) + "/manifest.json");
+  fs::remove(Shard(500, 1, 2));
+  fs::resize_file(Shard(400, 0, 2), 100);
+  Damage(Shard(300, 0, 2), 1000);
+  Damage(Path(200) + "/manifest.json", 60);
+  fs::create_directories(folder_ / ".tmp-step-00000700");
+  fs::create_directories(folder_ / "step-9");  // not a checkpoint's name
+  fs::create_directories(folder_ / "step-00000x00");
+  LatestCheckpoint latest = Latest();
+  EXPECT_EQ(latest.step, 100);
+  EXPECT_EQ(latest.path, Path(100));
+  EXPECT_THAT(latest.skipped,
+              ElementsAre(HasSubstr(".tmp-step-00000700 was never finished"),
+                          HasSubstr("step-00000600 is not a checkpoint"),
+                          HasSubstr("rank-00001-of-00002.safetensors"),
+                          HasSubstr("has 100 bytes instead of"), HasSubstr("its checksum is"),
+                          HasSubstr("step-00000200/manifest.json")));
+}
+
+TEST_F(CheckpointTest, DoesNotTakeAnotherStepsFolder) {
+  Write(100, 1);
+  fs::rename(Path(100), Path(900));
+  EXPECT_EQ(Latest().step, -1);
+  EXPECT_THAT(Latest().skipped, ElementsAre(HasSubstr("holds step 100")));
+}
+
+TEST_F(CheckpointTest, NoticesEveryChangedByteOfTheManifest) {
+  Write(1, 1);
+  const std::string path = Path(1) + "/manifest.json";
+  const std::string good = *ReadFile(path);
+  int accepted = 0;
+  for (size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
+    bad[i] = static_cast<char>(bad[i] ^ 0x11);
+    auto manifest = ParseManifest(bad, path);
+    if (!manifest.ok()) continue;
+    EXPECT_EQ(ToJson(*manifest), good) << i;  // white space only
+    ++accepted;
+  }
+  EXPECT_EQ(accepted, 0);
+  for (size_t size = 0; size + 2 < good.size(); ++size) {
+    EXPECT_FALSE(ParseManifest(good.substr(0, size), path).ok()) << size;
+  }
+}
+
+// Bodies with a right checksum but wrong content: made by another program, not by damage.
+TEST_F(CheckpointTest, ChecksTheManifestsContent) {
+  Write(1, 2);
+  const Manifest good = Open(1)->manifest();
+  auto message = [](const Manifest& manifest) {
+    return std::string(ParseManifest(ToJson(manifest), "m").status().message());
+  };
+  EXPECT_EQ(message(good), "");
+  Manifest bad = good;
+  bad.buffers[0].slices[1].begin -= 1;
+  EXPECT_THAT(message(bad), HasSubstr("are held by the ones before it"));
+  bad = good;
+  bad.buffers[0].elements += 1;
+  EXPECT_THAT(message(bad), HasSubstr("the shards hold"));
+  bad = good;
+  bad.buffers[0].slices[1].shard = 2;
+  EXPECT_THAT(message(bad), HasSubstr("shard 2"));
+  bad = good;
+  bad.buffers.push_back(bad.buffers[0]);
+  EXPECT_THAT(message(bad), HasSubstr("twice"));
+  bad = good;
+  bad.shards.pop_back();
+  EXPECT_THAT(message(bad), HasSubstr("one a rank"));
+  bad = good;
+  bad.shards[0].file = "../../etc/passwd";
+  EXPECT_THAT(message(bad), HasSubstr("not a plain file name"));
+  std::string version = absl::StrReplaceAll(ToJson(good), {{"\"version\": 1", "\"version\": 2"}});
+  EXPECT_THAT(std::string(ParseManifest(version, "m").status().message()),
+              HasSubstr("has version 2; this program reads version 1"));
+}
+
+TEST_F(CheckpointTest, CommitsOnlyWhatIsWhole) {
+  CheckpointWriter writer(folder_.path(), 5, 2);
+  ASSERT_TRUE(WriteRank(writer, 5, 0, 2).ok());
+  auto commit = writer.Commit({});
+  EXPECT_THAT(std::string(commit.status().message()), HasSubstr("rank 1 wrote no shard of step 5"));
+  EXPECT_EQ(Latest().step, -1);
+  ASSERT_TRUE(WriteRank(writer, 5, 1, 2).ok());
+  fs::resize_file(folder_ / ".tmp-step-00000005/rank-00001-of-00002.safetensors", 10);
+  EXPECT_THAT(std::string(writer.Commit({}).status().message()), HasSubstr("has 10 bytes"));
+  writer.Abandon();
+  EXPECT_TRUE(fs::is_empty(folder_.path()));
+}
+
+TEST_F(CheckpointTest, RefusesPartsThatDoNotMakeAWhole) {
+  std::vector<std::byte> bytes(40);
+  auto commit = [&](int64_t begin, int64_t elements, DType dtype) {
+    CheckpointWriter writer(folder_.path(), 5, 2);
+    BufferPart first{"p", DType::kF32, 20, 0, bytes};  // [0, 10)
+    BufferPart second{"p", dtype, elements, begin, bytes};
+    absl::Status status = writer.WriteShard(0, {first});
+    status.Update(writer.WriteShard(1, {second}));
+    if (status.ok()) status = writer.Commit({}).status();
+    return std::string(status.message());
+  };
+  EXPECT_EQ(commit(10, 20, DType::kF32), "");
+  EXPECT_THAT(commit(9, 20, DType::kF32), HasSubstr("are held by the ones before it"));
+  EXPECT_THAT(commit(11, 20, DType::kF32), HasSubstr("at element 11 of 20"));
+  EXPECT_THAT(commit(10, 21, DType::kF32), HasSubstr("21 x F32 on rank 1, but 20 x F32"));
+  EXPECT_THAT(commit(0, 20, DType::kBF16), HasSubstr("20 x BF16 on rank 1"));
+  CheckpointWriter writer(folder_.path(), 6, 1);
+  EXPECT_FALSE(writer.WriteShard(0, {BufferPart{"rank_state.x", DType::kU8, 40, 0, bytes}}).ok());
+  EXPECT_FALSE(writer.WriteShard(1, {}).ok());
+}
+
+TEST_F(CheckpointTest, TakesABufferThatOneRankHoldsAlone) {
+  std::vector<std::byte> bytes(40, std::byte{3});
+  CheckpointWriter writer(folder_.path(), 5, 3);
+  ASSERT_TRUE(writer.WriteShard(0, {}).ok());
+  ASSERT_TRUE(writer.WriteShard(1, {BufferPart{"p", DType::kF32, 10, 0, {}}}).ok());
+  ASSERT_TRUE(writer.WriteShard(2, {BufferPart{"p", DType::kF32, 10, 0, bytes}}).ok());
+  ASSERT_TRUE(writer.Commit({}).ok());
+  std::vector<std::byte> back(40);
+  ASSERT_TRUE(Open(5)->Read("p", 0, 10, absl::MakeSpan(back)).ok());
+  EXPECT_EQ(back, bytes);
+}
+
+TEST_F(CheckpointTest, ReplacesOneOfTheSameStepAndForgetsStaleFiles) {
+  Write(5, 4);
+  // A try with eight ranks that was killed.
+  CheckpointWriter killed(folder_.path(), 5, 8);
+  ASSERT_TRUE(WriteRank(killed, 5, 7, 8).ok());
+  Write(5, 2);
+  EXPECT_EQ(std::distance(fs::directory_iterator(Path(5)), {}), 3);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), {}), 1);
+  EXPECT_EQ(Compare(*Open(5), 5), "");
+  EXPECT_EQ(Open(5)->manifest().world_size, 2);
+}
+
+TEST_F(CheckpointTest, PrunesWholeOldOnesOnly) {
+  for (int64_t step : {1, 2, 3, 4, 5}) Write(step, 1);
+  fs::remove(Shard(4, 0, 1));  // broken: neither counted nor removed
+  fs::create_directories(folder_ / ".tmp-step-00000005");
+  fs::create_directories(folder_ / ".tmp-step-00000006");  // perhaps being written
+  fs::create_directories(folder_ / ".deleting-step-00000000");
+  auto removed = Prune(folder_.path(), 2);
+  ASSERT_TRUE(removed.ok()) << removed.status();
+  EXPECT_THAT(*removed, SizeIs(3));
+  for (int64_t step : {3, 4, 5}) EXPECT_TRUE(fs::exists(Path(step))) << step;
+  for (int64_t step : {1, 2}) EXPECT_FALSE(fs::exists(Path(step))) << step;
+  EXPECT_FALSE(fs::exists(folder_ / ".tmp-step-00000005"));
+  EXPECT_TRUE(fs::exists(folder_ / ".tmp-step-00000006"));
+  EXPECT_FALSE(fs::exists(folder_ / ".deleting-step-00000000"));
+  EXPECT_FALSE(Prune(folder_.path(), 0).ok());
+  ASSERT_TRUE(RemoveLeftovers(folder_.path()).ok());
+  EXPECT_FALSE(fs::exists(folder_ / ".tmp-step-00000006"));
+  EXPECT_EQ(Latest().step, 5);
+}
+
+TEST(CheckpointName, SortsByStepAndGrows) {
+  EXPECT_EQ(CheckpointName(7), "step-00000007");
+  int64_t step = 0;
+  EXPECT_TRUE(ParseCheckpointName(CheckpointName(12345678901), step));
+  EXPECT_EQ(step, 12345678901);
+  EXPECT_FALSE(ParseCheckpointName("step-99999999999999999999", step));
+  EXPECT_FALSE(ParseCheckpointName("step-", step));
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,39 @@
+#include "trainer/checkpoint/crc32c.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+
+namespace weft {
+namespace {
+
+// RFC 3720, appendix B.4.
+TEST(Crc32c, GivesTheValuesOfTheStandard) {
+  EXPECT_EQ(Crc32c(std::string(32, '\0')), 0x8A9136AAU);
+  EXPECT_EQ(Crc32c(std::string(32, '\xFF')), 0x62A8AB43U);
+  std::string rising;
+  for (int i = 0; i < 32; ++i) rising += static_cast<char>(i);
+  EXPECT_EQ(Crc32c(rising), 0x46DD794EU);
+  EXPECT_EQ(Crc32c("123456789"), 0xE3069283U);
+  EXPECT_EQ(Crc32c(""), 0U);
+}
+
+TEST(Crc32c, IsTheSameByInstructionByTableAndInPieces) {
+  Random random(1);
+  std::vector<std::byte> bytes(1000);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (int round = 0; round < 300; ++round) {
+    size_t begin = random.Below(100);  // at every alignment
+    auto part = absl::MakeConstSpan(bytes).subspan(begin, random.Below(900));
+    auto before = static_cast<uint32_t>(random());
+    EXPECT_EQ(Crc32c(part, before), internal::Crc32cByTable(part, before));
+    size_t cut = random.Below(part.size() + 1);
+    EXPECT_EQ(Crc32c(part.subspan(cut), Crc32c(part.subspan(0, cut))), Crc32c(part));
+  }
+}
+
+}  // namespace
+}  // namespace weft

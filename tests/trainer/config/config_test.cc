@@ -1,0 +1,110 @@
+#include "trainer/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace weft {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string WriteConfig(const std::string& text) {
+  std::string path = ::testing::TempDir() + "weft_config_test.toml";
+  std::ofstream(path) << text;
+  return path;
+}
+
+std::string ErrorOf(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  auto config = LoadTrainConfig(WriteConfig(text), overrides);
+  return config.ok() ? "no error" : std::string(config.status().message());
+}
+
+TEST(TrainConfigTest, ReadsFileAndOverridesInThisOrder) {
+  auto config = LoadTrainConfig(
+      WriteConfig("[train]\nsteps = 7\nglobal_batch = 12\n[data]\nprefix = \"x\"\n"
+                  "[parallel]\nbucket_bytes = \"1MiB\"\n[optimizer]\nlearning_rate = 3e-4\n"
+                  "min_learning_rate = 0\n"),
+      {"train.steps=9", "model.block=parallel"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->steps, 9);
+  EXPECT_EQ(config->global_batch, 12);
+  EXPECT_EQ(config->bucket_bytes, MiB(1));
+  EXPECT_DOUBLE_EQ(config->optimizer.learning_rate, 3e-4);
+  EXPECT_EQ(config->model.block, BlockKind::kParallel);
+  EXPECT_EQ(config->optimizer.decay_steps, 9);
+}
+
+TEST(TrainConfigTest, UnknownKeyNamesFileLineAndTheNearestKey) {
+  EXPECT_THAT(ErrorOf("[data]\nprefix = \"x\"\n\n[train]\nstep = 7\n"),
+              AllOf(HasSubstr("weft_config_test.toml:5"), HasSubstr("train.step"),
+                    HasSubstr("did you mean train.steps?")));
+  EXPECT_THAT(ErrorOf("[data]\nprefix = \"x\"\n", {"modle.layers=3"}),
+              AllOf(HasSubstr("--set"), HasSubstr("did you mean model.layers?")));
+}
+
+TEST(TrainConfigTest, BadValueNamesFileLineAndWhatIsAllowed) {
+  EXPECT_THAT(ErrorOf("[data]\nprefix = \"x\"\n[model]\nlayers = 0\n"),
+              AllOf(HasSubstr("weft_config_test.toml:4"), HasSubstr("1..1024")));
+  EXPECT_THAT(ErrorOf("[data]\nprefix = \"x\"\n[model]\nnorm = \"batch\"\n"),
+              AllOf(HasSubstr(":4"), HasSubstr("layernorm, rmsnorm")));
+  EXPECT_THAT(ErrorOf("[data]\nprefix = \"x\"\n[model]\nlayers = [1, 2]\n"),
+              AllOf(HasSubstr(":4"), HasSubstr("model.layers")));
+  EXPECT_THAT(ErrorOf("[train\nsteps = 1\n"), HasSubstr("no valid TOML"));
+  EXPECT_THAT(std::string(LoadTrainConfig("/nowhere/x.toml", {}).status().message()),
+              HasSubstr("/nowhere/x.toml"));
+}
+
+TEST(TrainConfigTest, ContradictionsAreErrors) {
+  EXPECT_THAT(ErrorOf("[data]\nprefix = \"x\"\n[model]\nhidden = 100\nheads = 3\n"),
+              AllOf(HasSubstr(":4"), HasSubstr("multiple of model.heads = 3")));
+  EXPECT_THAT(ErrorOf("[data]\nprefix = \"x\"\n", {"train.micro_batch=99"}),
+              HasSubstr("train.global_batch"));
+  EXPECT_THAT(ErrorOf(""), HasSubstr("data.prefix"));
+}
+
+TEST(TrainConfigTest, WrittenTextReadsBackTheSame) {
+  auto config = LoadTrainConfig(
+      "", {"data.prefix=a\"b\\c", "optimizer.learning_rate=0.00037", "sample.prompt=x|y"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  auto again = LoadTrainConfig(WriteConfig(config->text), {});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->text, config->text);
+  EXPECT_EQ(again->data_prefix, "a\"b\\c");
+  EXPECT_EQ(again->optimizer.learning_rate, 0.00037);
+}
+
+TEST(TrainConfigTest, IdentityIsWhatAResumedRunMustShare) {
+  auto before = LoadTrainConfig("", {"data.prefix=x"});
+  auto longer = LoadTrainConfig("", {"data.prefix=x", "train.steps=5", "checkpoint.every=1"});
+  auto wider = LoadTrainConfig("", {"data.prefix=x", "model.hidden=512"});
+  ASSERT_TRUE(before.ok() && longer.ok() && wider.ok());
+  EXPECT_EQ(DescribeDifference(ResumeIdentity(*before), ResumeIdentity(*longer)), "");
+  EXPECT_THAT(DescribeDifference(ResumeIdentity(*before), ResumeIdentity(*wider)),
+              AllOf(HasSubstr("model.hidden = 256"), HasSubstr("model.hidden = 512")));
+}
+
+TEST(TrainConfigTest, SwigluWidthMakesUpForItsThirdMatrix) {
+  auto config = LoadTrainConfig("", {"data.prefix=x", "model.activation=swiglu"});
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(config->model.ffn, 704);  // 256 * 8 / 3 = 682.7, up to a multiple of 32
+}
+
+// Each file that we ship must load.
+TEST(TrainConfigTest, ShippedConfigsAreValid) {
+  std::string folder = std::string(std::getenv("WEFT_SOURCE")) + "/trainer/configs";
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    auto config = LoadTrainConfig(entry.path().string(), {});
+    EXPECT_TRUE(config.ok()) << config.status();
+    ++count;
+  }
+  EXPECT_GE(count, 2);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,89 @@
+#include "trainer/files/file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tests/trainer/files/scratch_folder.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Text(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+TEST(AtomicFile, AppearsUnderItsNameOnlyAtCommit) {
+  ScratchFolder folder;
+  const std::string path = folder / "a";
+  ASSERT_TRUE(WriteFileAtomically(path, "old").ok());
+  auto file = AtomicFile::Create(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_TRUE(file->Append("new").ok());
+  EXPECT_EQ(*ReadFile(path), "old");
+  ASSERT_TRUE(file->Commit().ok());
+  EXPECT_EQ(*ReadFile(path), "new");
+  EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
+}
+
+TEST(AtomicFile, LeavesNothingBehindWhenDropped) {
+  ScratchFolder folder;
+  {
+    auto file = AtomicFile::Create(folder / "a");
+    ASSERT_TRUE(file.ok());
+    ASSERT_TRUE(file->Append("half").ok());
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(AtomicFile, KeepsTheOrderOfSmallAndLargePieces) {
+  ScratchFolder folder;
+  const std::string path = folder / "a";
+  std::string large(3 << 20, 'x');
+  auto file = AtomicFile::Create(path);
+  ASSERT_TRUE(file.ok());
+  std::string expected;
+  for (const std::string& piece : {std::string("first"), large, std::string("last"), large}) {
+    ASSERT_TRUE(file->Append(piece).ok());
+    expected += piece;
+    EXPECT_EQ(file->size(), static_cast<int64_t>(expected.size()));
+  }
+  ASSERT_TRUE(file->Commit().ok());
+  EXPECT_TRUE(*ReadFile(path) == expected);
+  auto mapped = MappedFile::Open(path);
+  ASSERT_TRUE(mapped.ok());
+  EXPECT_TRUE(Text(*mapped) == expected);
+}
+
+TEST(MappedFile, MapsAnEmptyFileAndNamesAMissingOne) {
+  ScratchFolder folder;
+  ASSERT_TRUE(WriteFileAtomically(folder / "empty", "").ok());
+  auto empty = MappedFile::Open(folder / "empty");
+  ASSERT_TRUE(empty.ok()) << empty.status();
+  EXPECT_TRUE(empty->bytes().empty());
+  auto missing = MappedFile::Open(folder / "missing");
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.status().message()), HasSubstr(folder / "missing"));
+  EXPECT_FALSE(MappedFile::Open(folder.path()).ok());
+}
+
+TEST(MappedFile, SurvivesTheReplacementOfItsFile) {
+  ScratchFolder folder;
+  ASSERT_TRUE(WriteFileAtomically(folder / "a", "old").ok());
+  auto mapped = MappedFile::Open(folder / "a");
+  ASSERT_TRUE(mapped.ok());
+  ASSERT_TRUE(WriteFileAtomically(folder / "a", "new and longer").ok());
+  EXPECT_EQ(Text(*mapped), "old");
+}
+
+TEST(Folders, ParentIsTheDotForABareName) {
+  EXPECT_EQ(ParentFolder("a/b"), "a");
+  EXPECT_EQ(ParentFolder("b"), ".");
+}
+
+}  // namespace
+}  // namespace weft

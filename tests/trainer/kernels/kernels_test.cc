@@ -1,0 +1,233 @@
+// Each loop against LibTorch's operations, in fp32 and in bf16.
+#include "trainer/kernels/kernels.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace weft::kernels {
+namespace {
+
+template <typename T>
+struct Case;
+template <>
+struct Case<float> {
+  static constexpr auto kType = at::kFloat;
+  static constexpr double kTolerance = 2e-5;
+};
+template <>
+struct Case<Bf16> {
+  static constexpr auto kType = at::kBFloat16;
+  static constexpr double kTolerance = 2e-2;  // 8 bits of mantissa
+};
+
+template <typename T>
+class KernelsTest : public ::testing::Test {
+ protected:
+  void SetUp() override { torch::manual_seed(1); }
+  const TypedKernels<T>& kernels() { return Kernels().Of<T>(); }
+  // Random numbers that T can hold exactly, in T and in fp32.
+  static at::Tensor Make(at::IntArrayRef shape) { return at::randn(shape).to(Case<T>::kType); }
+  static T* Data(const at::Tensor& tensor) { return static_cast<T*>(tensor.data_ptr()); }
+  static void ExpectNear(const at::Tensor& actual, const at::Tensor& expected) {
+    at::Tensor a = actual.to(at::kFloat);
+    at::Tensor e = expected.to(at::kFloat);
+    double scale = std::max(1.0, e.abs().max().item<double>());
+    EXPECT_LT((a - e).abs().max().item<double>(), Case<T>::kTolerance * scale);
+  }
+};
+using Types = ::testing::Types<float, Bf16>;
+TYPED_TEST_SUITE(KernelsTest, Types);
+
+TYPED_TEST(KernelsTest, LayerNormAndItsGradients) {
+  auto x = this->Make({37, 50}), w = this->Make({50}), b = this->Make({50});
+  auto dy = this->Make({37, 50}), residual = this->Make({37, 50});
+  at::Tensor y = at::empty_like(x), mean = at::empty({37}), rstd = at::empty({37});
+  this->kernels().norm_forward(37, 50, 1e-5F, this->Data(x), this->Data(w), this->Data(b),
+                               this->Data(y), mean.data_ptr<float>(), rstd.data_ptr<float>());
+  auto xf = x.to(at::kFloat).requires_grad_(), wf = w.to(at::kFloat).requires_grad_(),
+       bf = b.to(at::kFloat).requires_grad_();
+  auto expected = at::layer_norm(xf, {50}, wf, bf, 1e-5);
+  this->ExpectNear(y, expected);
+  expected.backward(dy.to(at::kFloat));
+  at::Tensor dx = at::empty_like(x), dw = at::empty({50}), db = at::empty({50});
+  this->kernels().norm_backward(37, 50, this->Data(dy), this->Data(x), this->Data(w),
+                                mean.data_ptr<float>(), rstd.data_ptr<float>(),
+                                this->Data(residual), this->Data(dx), dw.data_ptr<float>(),
+                                db.data_ptr<float>());
+  this->ExpectNear(dx, xf.grad() + residual.to(at::kFloat));
+  this->ExpectNear(dw, wf.grad());
+  this->ExpectNear(db, bf.grad());
+}
+
+TYPED_TEST(KernelsTest, RmsNormAndItsGradients) {
+  auto x = this->Make({37, 50}), w = this->Make({50}), dy = this->Make({37, 50});
+  at::Tensor y = at::empty_like(x), rstd = at::empty({37});
+  this->kernels().norm_forward(37, 50, 1e-5F, this->Data(x), this->Data(w), nullptr, this->Data(y),
+                               nullptr, rstd.data_ptr<float>());
+  auto xf = x.to(at::kFloat).requires_grad_(), wf = w.to(at::kFloat).requires_grad_();
+  auto expected = xf * at::rsqrt(xf.square().mean(-1, true) + 1e-5) * wf;
+  this->ExpectNear(y, expected);
+  expected.backward(dy.to(at::kFloat));
+  at::Tensor dx = at::empty_like(x), dw = at::empty({50});
+  this->kernels().norm_backward(37, 50, this->Data(dy), this->Data(x), this->Data(w), nullptr,
+                                rstd.data_ptr<float>(), nullptr, this->Data(dx),
+                                dw.data_ptr<float>(), nullptr);
+  this->ExpectNear(dx, xf.grad());
+  this->ExpectNear(dw, wf.grad());
+}
+
+TYPED_TEST(KernelsTest, GeluAndItsGradient) {
+  auto x = this->Make({1000}) * 3, dy = this->Make({1000});
+  at::Tensor y = at::empty_like(x), dx = at::empty_like(x);
+  this->kernels().gelu_forward(1000, this->Data(x), this->Data(y));
+  this->kernels().gelu_backward(1000, this->Data(dy), this->Data(x), this->Data(dx));
+  auto xf = x.to(at::kFloat).requires_grad_();
+  auto expected = at::gelu(xf, "tanh");
+  this->ExpectNear(y, expected);
+  expected.backward(dy.to(at::kFloat));
+  this->ExpectNear(dx, xf.grad());
+}
+
+TYPED_TEST(KernelsTest, SwigluAndItsGradient) {
+  auto x = this->Make({30, 34}), dy = this->Make({30, 17});
+  at::Tensor y = at::empty_like(dy), dx = at::empty_like(x);
+  this->kernels().swiglu_forward(30, 17, this->Data(x), this->Data(y));
+  this->kernels().swiglu_backward(30, 17, this->Data(dy), this->Data(x), this->Data(dx));
+  auto xf = x.to(at::kFloat).requires_grad_();
+  auto parts = xf.chunk(2, 1);
+  auto expected = at::silu(parts[0]) * parts[1];
+  this->ExpectNear(y, expected);
+  expected.backward(dy.to(at::kFloat));
+  this->ExpectNear(dx, xf.grad());
+}
+
+TYPED_TEST(KernelsTest, CrossEntropyAndItsGradient) {
+  auto logits = this->Make({20, 300}) * 4;
+  auto targets = at::randint(300, {20}, at::kLong);
+  auto lf = logits.to(at::kFloat).requires_grad_();
+  auto expected = at::nll_loss(at::log_softmax(lf, 1), targets, {}, at::Reduction::None);
+  at::Tensor losses = at::empty({20});
+  at::Tensor before = logits.clone();
+  this->kernels().cross_entropy(20, 300, targets.template data_ptr<int64_t>(), 0,
+                                this->Data(logits), losses.data_ptr<float>());
+  this->ExpectNear(losses, expected);
+  EXPECT_TRUE(at::equal(logits, before)) << "without a scale the logits stay";
+  this->kernels().cross_entropy(20, 300, targets.template data_ptr<int64_t>(), 0.5F,
+                                this->Data(logits), losses.data_ptr<float>());
+  (expected * 0.5).sum().backward();
+  this->ExpectNear(logits, lf.grad());
+}
+
+TYPED_TEST(KernelsTest, CrossEntropyOfANonFiniteRowIsNotFinite) {
+  auto logits = this->Make({1, 40});
+  logits[0][7] = std::numeric_limits<float>::quiet_NaN();
+  at::Tensor losses = at::empty({1}), targets = at::zeros({1}, at::kLong);
+  this->kernels().cross_entropy(1, 40, targets.template data_ptr<int64_t>(), 1.0F,
+                                this->Data(logits), losses.data_ptr<float>());
+  EXPECT_FALSE(std::isfinite(losses.item<float>()));
+}
+
+TYPED_TEST(KernelsTest, RotationIsUndoneByItsInverseAndTurnsByTheAngle) {
+  constexpr int64_t kRows = 12, kSequence = 6, kHeads = 3, kWidth = 8, kStride = 40;
+  auto x = this->Make({kRows, kStride});
+  auto before = x.clone();
+  auto angle = at::rand({kSequence, kWidth / 2}) * 3;
+  auto cosine = at::cos(angle), sine = at::sin(angle);
+  auto rotate = [&](bool inverse) {
+    this->kernels().rotate(kRows, kSequence, kHeads, kWidth, kStride,
+                           cosine.template data_ptr<float>(), sine.template data_ptr<float>(),
+                           inverse, this->Data(x));
+  };
+  rotate(false);
+  auto old_pairs = before.to(at::kFloat)
+                       .narrow(1, 0, kHeads * kWidth)
+                       .view({kRows / kSequence, kSequence, kHeads, 2, kWidth / 2});
+  auto c = cosine.view({1, kSequence, 1, kWidth / 2}), s = sine.view({1, kSequence, 1, kWidth / 2});
+  auto a = old_pairs.select(3, 0), b = old_pairs.select(3, 1);
+  auto expected = at::stack({a * c - b * s, b * c + a * s}, 3).view({kRows, kHeads * kWidth});
+  this->ExpectNear(x.narrow(1, 0, kHeads * kWidth), expected);
+  EXPECT_TRUE(at::equal(x.narrow(1, kHeads * kWidth, kStride - kHeads * kWidth),
+                        before.narrow(1, kHeads * kWidth, kStride - kHeads * kWidth)));
+  rotate(true);
+  this->ExpectNear(x, before);
+}
+
+TYPED_TEST(KernelsTest, EmbeddingAndItsGradients) {
+  auto table = this->Make({11, 16}), positions = this->Make({5, 16}), dy = this->Make({20, 16});
+  auto tokens = at::randint(9, {20}, at::kLong);  // 9 and 10 do not occur
+  at::Tensor y = at::empty({20, 16}, table.options());
+  const int64_t* ids = tokens.template data_ptr<int64_t>();
+  this->kernels().embedding_forward(20, 16, 5, ids, this->Data(table), this->Data(positions),
+                                    this->Data(y));
+  auto tf = table.to(at::kFloat).requires_grad_(), pf = positions.to(at::kFloat).requires_grad_();
+  auto expected = at::embedding(tf, tokens) + pf.repeat({4, 1});
+  this->ExpectNear(y, expected);
+  expected.backward(dy.to(at::kFloat));
+  at::Tensor dtable = at::full({11, 16}, 7.0F), dpositions = at::full({5, 16}, 7.0F);
+  EmbeddingBackward(20, 16, 11, ids, this->Data(dy), false, dtable.data_ptr<float>());
+  PositionBackward(20, 16, 5, this->Data(dy), false, dpositions.data_ptr<float>());
+  this->ExpectNear(dtable, tf.grad());
+  this->ExpectNear(dpositions, pf.grad());
+  EmbeddingBackward(20, 16, 11, ids, this->Data(dy), true, dtable.data_ptr<float>());
+  this->ExpectNear(dtable, tf.grad() * 2);
+}
+
+TYPED_TEST(KernelsTest, SumSquaresAndAccumulate) {
+  auto x = this->Make({50000});
+  double expected = x.to(at::kDouble).square().sum().template item<double>();
+  EXPECT_NEAR(this->kernels().sum_squares(50000, this->Data(x)), expected, 1e-4 * expected);
+  at::Tensor sum = at::ones({50000});
+  this->kernels().accumulate(50000, this->Data(x), true, sum.data_ptr<float>());
+  EXPECT_TRUE(at::allclose(sum, x.to(at::kFloat) + 1));
+}
+
+TYPED_TEST(KernelsTest, AdamWIsTorchs) {
+  constexpr int64_t kCount = 40003;
+  auto start = at::randn({kCount});
+  auto reference = start.clone().requires_grad_();
+  torch::optim::AdamW torch_adamw(
+      {reference}, torch::optim::AdamWOptions(1e-2).betas({0.9, 0.95}).eps(1e-8).weight_decay(0.1));
+  at::Tensor ours = start.clone(), mean = at::zeros({kCount}), variance = at::zeros({kCount});
+  at::Tensor rounded = at::empty({kCount}, at::kBFloat16);
+  for (int t = 1; t <= 5; ++t) {
+    auto gradient = this->Make({kCount});
+    reference.mutable_grad() = gradient.to(at::kFloat) * 0.5;
+    torch_adamw.step();
+    AdamW step{.learning_rate = 1e-2F,
+               .beta1 = 0.9F,
+               .beta2 = 0.95F,
+               .epsilon = 1e-8F,
+               .weight_decay = 0.1F,
+               .correction1 = static_cast<float>(1 - std::pow(0.9, t)),
+               .correction2_root = static_cast<float>(std::sqrt(1 - std::pow(0.95, t))),
+               .gradient_scale = 0.5F};
+    this->kernels().adamw(kCount, step, this->Data(gradient), ours.data_ptr<float>(),
+                          mean.data_ptr<float>(), variance.data_ptr<float>(),
+                          static_cast<Bf16*>(rounded.data_ptr()));
+  }
+  EXPECT_LT((ours - reference).abs().max().template item<double>(), 2e-6);
+  EXPECT_TRUE(at::equal(rounded, ours.to(at::kBFloat16)));
+}
+
+TEST(Bf16Test, RoundsToNearestEvenAsLibTorch) {
+  at::Tensor x = at::randn({10000}) * 100;
+  x[0] = std::numeric_limits<float>::infinity();
+  x[1] = 1.00390625F;  // halfway: to even
+  x[2] = 3.3e38F;
+  at::Tensor expected = x.to(at::kBFloat16);
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    Bf16 value;
+    Store(x.data_ptr<float>()[i], value);
+    ASSERT_EQ(value.bits, static_cast<Bf16*>(expected.data_ptr())[i].bits) << i;
+  }
+  Bf16 nan;
+  Store(std::numeric_limits<float>::quiet_NaN(), nan);
+  EXPECT_TRUE(std::isnan(Load(nan)));
+}
+
+}  // namespace
+}  // namespace weft::kernels

@@ -1,0 +1,263 @@
+// The model, with every choice of [model], against the same model written with LibTorch's plain
+// operations and its autograd.
+#include "trainer/model/gpt.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "trainer/model/parameters.h"
+
+namespace weft {
+namespace {
+
+ModelConfig SmallConfig() {
+  ModelConfig config;
+  config.layers = 2;
+  config.hidden = 32;
+  config.heads = 4;
+  config.ffn = 48;
+  config.sequence = 12;
+  config.vocab = 50;
+  return config;
+}
+
+// Keeps gradients in tensors of their own and counts the uses.
+class KeepingSink final : public GradientSink {
+ public:
+  KeepingSink(const std::vector<ParameterSpec>& specs, at::ScalarType type) {
+    for (const ParameterSpec& spec : specs) {
+      gradients.push_back(at::full(spec.shape, 1e30, type));  // stale, must be overwritten
+    }
+    uses.resize(specs.size());
+  }
+  GradientTarget Begin(int parameter) override {
+    size_t i = static_cast<size_t>(parameter);
+    return {gradients[i], uses[i] > 0};
+  }
+  void End(int parameter) override { ++uses[static_cast<size_t>(parameter)]; }
+
+  std::vector<at::Tensor> gradients;
+  std::vector<int> uses;
+};
+
+// The reference: names to leaves that require gradients.
+class Reference {
+ public:
+  Reference(const ModelConfig& config, const std::vector<ParameterSpec>& specs,
+            const std::vector<at::Tensor>& values)
+      : config_(config) {
+    for (size_t i = 0; i < specs.size(); ++i) {
+      leaves[specs[i].name] = values[i].detach().clone().to(at::kFloat).requires_grad_();
+    }
+  }
+
+  at::Tensor Logits(const at::Tensor& tokens) {
+    int64_t length = tokens.size(1);
+    at::Tensor x = at::embedding(leaves["embedding.token"], tokens);
+    if (config_.position == PositionKind::kLearned) {
+      x = x + leaves["embedding.position"].narrow(0, 0, length);
+    }
+    for (int64_t i = 0; i < config_.layers; ++i) {
+      std::string name = "block." + std::to_string(i);
+      at::Tensor normed = Norm(x, name + ".norm1");
+      if (config_.block == BlockKind::kParallel) {
+        x = x + Attention(normed, name) + Ffn(normed, name);
+      } else {
+        x = x + Attention(normed, name);
+        x = x + Ffn(Norm(x, name + ".norm2"), name);
+      }
+    }
+    x = Norm(x, "norm");
+    return at::matmul(x, leaves[config_.tied ? "embedding.token" : "head.weight"].t());
+  }
+
+  std::map<std::string, at::Tensor> leaves;
+
+ private:
+  at::Tensor Linear(const at::Tensor& x, const std::string& name) {
+    at::Tensor y = at::matmul(x, leaves[name + ".weight"].t());
+    return leaves.count(name + ".bias") > 0 ? y + leaves[name + ".bias"] : y;
+  }
+  at::Tensor Norm(const at::Tensor& x, const std::string& name) {
+    bool centered = config_.norm == NormKind::kLayerNorm;
+    at::Tensor d = centered ? x - x.mean(-1, true) : x;
+    at::Tensor y = d / at::sqrt(d.square().mean(-1, true) + config_.norm_epsilon);
+    y = y * leaves[name + ".weight"];
+    return leaves.count(name + ".bias") > 0 ? y + leaves[name + ".bias"] : y;
+  }
+  // [B, heads, T, width] by complex numbers: an independent way to rotate.
+  at::Tensor Rotate(const at::Tensor& x) {
+    int64_t half = x.size(3) / 2;
+    at::Tensor frequency = at::pow(config_.rotary_base, -at::arange(half) / double(half));
+    at::Tensor angle = at::outer(at::arange(x.size(2)).to(at::kFloat), frequency);
+    at::Tensor turn = at::polar(at::ones_like(angle), angle);
+    at::Tensor z =
+        at::complex(x.narrow(3, 0, half).contiguous(), x.narrow(3, half, half).contiguous());
+    z = z * turn;
+    return at::cat({at::real(z), at::imag(z)}, 3);
+  }
+  at::Tensor Attention(const at::Tensor& x, const std::string& name) {
+    int64_t batch = x.size(0), length = x.size(1), width = config_.hidden / config_.heads;
+    auto parts = Linear(x, name + ".attention.qkv").chunk(3, -1);
+    for (at::Tensor& part : parts) {
+      part = part.view({batch, length, config_.heads, width}).transpose(1, 2);
+    }
+    if (config_.position == PositionKind::kRotary) {
+      parts[0] = Rotate(parts[0]);
+      parts[1] = Rotate(parts[1]);
+    }
+    at::Tensor scores = at::matmul(parts[0], parts[1].transpose(2, 3)) / std::sqrt(double(width));
+    at::Tensor future = at::ones({length, length}, at::kBool).triu(1);
+    scores = scores.masked_fill(future, -INFINITY);
+    at::Tensor mixed = at::matmul(at::softmax(scores, -1), parts[2]);
+    return Linear(mixed.transpose(1, 2).reshape({batch, length, config_.hidden}),
+                  name + ".attention.out");
+  }
+  at::Tensor Ffn(const at::Tensor& x, const std::string& name) {
+    at::Tensor inner = Linear(x, name + ".ffn.in");
+    if (config_.activation == ActivationKind::kSwiglu) {
+      auto parts = inner.chunk(2, -1);
+      inner = at::silu(parts[0]) * parts[1];
+    } else {
+      inner = at::gelu(inner, "tanh");
+    }
+    return Linear(inner, name + ".ffn.out");
+  }
+  const ModelConfig config_;
+};
+
+double RelativeError(const at::Tensor& actual, const at::Tensor& expected) {
+  at::Tensor a = actual.to(at::kDouble), e = expected.to(at::kDouble);
+  return ((a - e).norm() / (e.norm() + 1e-12)).item<double>();
+}
+
+// Random values everywhere, so that biases and norm weights matter, too.
+std::vector<at::Tensor> RandomParameters(const std::vector<ParameterSpec>& specs,
+                                         at::ScalarType type) {
+  torch::manual_seed(3);
+  std::vector<at::Tensor> values;
+  for (const ParameterSpec& spec : specs) {
+    values.push_back((at::randn(spec.shape) * 0.2 + spec.mean).to(type));
+  }
+  return values;
+}
+
+void ExpectMatchesReference(const ModelConfig& config, at::ScalarType type, double tolerance) {
+  std::vector<ParameterSpec> specs = GptParameters(config);
+  std::vector<at::Tensor> values = RandomParameters(specs, type);
+  Reference reference(config, specs, values);
+  Gpt model(config, values);
+  KeepingSink sink(specs, type);
+  at::Tensor tokens = at::randint(config.vocab, {3, 10}, at::kLong);
+  at::Tensor targets = at::randint(config.vocab, {30}, at::kLong);
+
+  at::Tensor expected = reference.Logits(tokens).view({30, config.vocab});
+  at::Tensor loss = at::cross_entropy_loss(expected, targets);
+  loss.backward();
+
+  std::vector<int> entered;
+  Pass pass = model.Forward(
+      tokens, {.before_unit = [&](int unit) { entered.push_back(unit); }, .sink = &sink});
+  EXPECT_EQ(entered, (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_LT(RelativeError(pass.logits.detach(), expected), tolerance);
+  at::Tensor losses = CrossEntropy(pass.logits, targets, 1.0 / 30);
+  EXPECT_NEAR(losses.mean().item<double>(), loss.item<double>(), tolerance * 3);
+  Gpt::Backward(pass);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    EXPECT_EQ(sink.uses[i], specs[i].uses) << specs[i].name;
+    EXPECT_LT(RelativeError(sink.gradients[i], reference.leaves[specs[i].name].grad()),
+              tolerance * 5)
+        << specs[i].name;
+  }
+}
+
+struct Choice {
+  const char* name;
+  void (*apply)(ModelConfig&);
+};
+
+class GptChoiceTest : public ::testing::TestWithParam<Choice> {};
+
+TEST_P(GptChoiceTest, LogitsAndGradientsAreTheReferences) {
+  ModelConfig config = SmallConfig();
+  GetParam().apply(config);
+  ExpectMatchesReference(config, at::kFloat, 2e-5);
+}
+
+TEST_P(GptChoiceTest, Bf16IsCloseToTheReference) {
+  ModelConfig config = SmallConfig();
+  GetParam().apply(config);
+  ExpectMatchesReference(config, at::kBFloat16, 2e-2);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Choices, GptChoiceTest,
+    ::testing::Values(
+        Choice{"Gpt2", [](ModelConfig&) {}},
+        Choice{"ParallelBlock", [](ModelConfig& c) { c.block = BlockKind::kParallel; }},
+        Choice{"Rotary", [](ModelConfig& c) { c.position = PositionKind::kRotary; }},
+        Choice{"Swiglu", [](ModelConfig& c) { c.activation = ActivationKind::kSwiglu; }},
+        Choice{"RmsNorm", [](ModelConfig& c) { c.norm = NormKind::kRmsNorm; }},
+        Choice{"Untied", [](ModelConfig& c) { c.tied = false; }},
+        Choice{"NoBias", [](ModelConfig& c) { c.bias = false; }},
+        Choice{"Llama",
+               [](ModelConfig& c) {
+                 c.position = PositionKind::kRotary;
+                 c.activation = ActivationKind::kSwiglu;
+                 c.norm = NormKind::kRmsNorm;
+                 c.bias = false;
+               }}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(GptTest, PredictionsDoNotSeeTheFuture) {
+  ModelConfig config = SmallConfig();
+  std::vector<ParameterSpec> specs = GptParameters(config);
+  Gpt model(config, RandomParameters(specs, at::kFloat));
+  at::Tensor tokens = at::randint(config.vocab, {1, 10}, at::kLong);
+  at::Tensor before = model.Forward(tokens, {}).logits.clone();
+  tokens[0][7] = (tokens[0][7] + 1) % config.vocab;
+  at::Tensor after = model.Forward(tokens, {}).logits;
+  EXPECT_TRUE(at::allclose(before.narrow(0, 0, 7), after.narrow(0, 0, 7), 1e-5, 1e-6));
+  EXPECT_FALSE(at::allclose(before[7], after[7], 1e-5, 1e-6));
+  EXPECT_TRUE(
+      at::allclose(model.Forward(tokens, {.last_only = true}).logits[0], after[9], 1e-4, 1e-5));
+}
+
+TEST(GptTest, DropoutActsInTrainingOnly) {
+  ModelConfig config = SmallConfig();
+  config.dropout = 0.5;
+  std::vector<ParameterSpec> specs = GptParameters(config);
+  Gpt model(config, RandomParameters(specs, at::kFloat));
+  at::Tensor tokens = at::randint(config.vocab, {1, 10}, at::kLong);
+  at::Tensor plain = model.Forward(tokens, {}).logits;
+  EXPECT_TRUE(at::equal(plain, model.Forward(tokens, {}).logits));
+  EXPECT_FALSE(at::equal(plain, model.Forward(tokens, {.dropout = true}).logits));
+}
+
+TEST(ParametersTest, InitialValuesDependOnNameAndSeedAlone) {
+  ModelConfig config = SmallConfig();
+  std::vector<ParameterSpec> specs = GptParameters(config);
+  std::vector<float> a(static_cast<size_t>(specs[0].elements())), b = a, c = a;
+  InitializeParameter(specs[0], 1, absl::MakeSpan(a));
+  InitializeParameter(specs[0], 1, absl::MakeSpan(b));
+  InitializeParameter(specs[0], 2, absl::MakeSpan(c));
+  EXPECT_EQ(a, b);
+  EXPECT_NE(a, c);
+  double squares = 0;
+  for (float value : a) squares += value * value;
+  EXPECT_NEAR(std::sqrt(squares / static_cast<double>(a.size())), 0.02, 0.002);
+}
+
+TEST(ParametersTest, FlopsPerTokenIsTheFormulaOnPaper) {
+  ModelConfig config = SmallConfig();
+  // 6 * (2 * (4 * 32 * 32 + 2 * 32 * 48) + 32 * 50) + 6 * 2 * 32 * 12
+  EXPECT_DOUBLE_EQ(TrainingFlopsPerToken(config), 6.0 * (2 * (4096 + 3072) + 1600) + 4608);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,72 @@
+#include "trainer/parallel/layout.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <vector>
+
+namespace weft {
+namespace {
+
+std::vector<ParameterSpec> Parameters() {
+  ModelConfig config;
+  config.layers = 3;
+  config.hidden = 24;
+  config.heads = 2;
+  config.ffn = 40;
+  config.sequence = 10;
+  config.vocab = 77;
+  return GptParameters(config);
+}
+
+class LayoutTest : public ::testing::TestWithParam<std::pair<int, int64_t>> {};
+
+TEST_P(LayoutTest, EveryElementHasOneOwnerAndNoTwoShareAPlace) {
+  auto [ranks, bucket_bytes] = GetParam();
+  std::vector<ParameterSpec> parameters = Parameters();
+  std::map<int, std::vector<int>> owners;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    owners[static_cast<int>(i)].resize(static_cast<size_t>(parameters[i].elements()));
+  }
+  int last = static_cast<int>(parameters.size());
+  for (const BucketLayout& bucket : LayOut(parameters, Bytes(bucket_bytes), 4, ranks)) {
+    EXPECT_GE(bucket.shard * ranks, bucket.elements);
+    int64_t end = 0;
+    for (const BucketEntry& entry : bucket.entries) {
+      EXPECT_EQ(entry.parameter, --last) << "reverse order of use";
+      EXPECT_GE(entry.offset, end);
+      EXPECT_EQ(entry.offset % kAlignment, 0);
+      end = entry.offset + entry.elements;
+    }
+    EXPECT_LE(end, bucket.elements);
+    for (int rank = 0; rank < ranks; ++rank) {
+      int64_t at = 0;
+      for (const ShardSlice& slice : SlicesOf(bucket, rank)) {
+        EXPECT_GE(slice.at, at);
+        at = slice.at + slice.elements;
+        EXPECT_LE(at, bucket.shard);
+        for (int64_t i = 0; i < slice.elements; ++i) {
+          ++owners[slice.parameter][static_cast<size_t>(slice.begin + i)];
+        }
+      }
+    }
+  }
+  EXPECT_EQ(last, 0);
+  for (const auto& [parameter, counts] : owners) {
+    for (int count : counts) ASSERT_EQ(count, 1) << parameters[static_cast<size_t>(parameter)].name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(RanksAndSizes, LayoutTest,
+                         ::testing::Values(std::pair(1, 1 << 20), std::pair(1, 1),
+                                           std::pair(2, 4096), std::pair(3, 9000),
+                                           std::pair(7, 1 << 20), std::pair(64, 1)));
+
+TEST(LayoutTest, ABucketClosesOnceItIsFull) {
+  std::vector<ParameterSpec> parameters = Parameters();
+  EXPECT_EQ(LayOut(parameters, Bytes(1), 4, 2).size(), parameters.size());
+  EXPECT_EQ(LayOut(parameters, GiB(1), 4, 2).size(), 1U);
+}
+
+}  // namespace
+}  // namespace weft

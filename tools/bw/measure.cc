@@ -1,0 +1,175 @@
+#include "tools/bw/measure.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace weft::bw {
+namespace {
+
+using collectives::Communicator;
+using collectives::WorkPtr;
+
+constexpr int kIterationsMin = 2;
+constexpr int kIterationsMax = 2000;
+constexpr int kCalibrationIterations = 3;
+
+absl::Status WaitAll(std::vector<WorkPtr>& works) {
+  absl::Status status;
+  for (const WorkPtr& work : works) status.Update(work->Wait());
+  works.clear();
+  return status;
+}
+
+// Starts and finishes operations one after the other, `in_flight` at a time.
+class Loop {
+ public:
+  Loop(const Case& what, int in_flight, Buffers& buffers, Communicator& communicator)
+      : what_(what), in_flight_(in_flight), buffers_(buffers), communicator_(communicator) {}
+
+  // Nanoseconds of all; of each in `single`, where it is given.
+  absl::StatusOr<int64_t> Run(int iterations, std::vector<int64_t>* single) {
+    WEFT_RETURN_IF_ERROR(communicator_.Barrier()->Wait());
+    WEFT_RETURN_IF_ERROR(communicator_.Barrier()->Wait());
+    const int64_t start = SystemClock::Nanoseconds();
+    for (int i = 0; i < iterations; ++i) {
+      if (static_cast<int>(flying_.size()) >= in_flight_) WEFT_RETURN_IF_ERROR(Land(single));
+      std::vector<WorkPtr> works = std::move(spare_);
+      int64_t begin = single == nullptr ? 0 : SystemClock::Nanoseconds();
+      buffers_.Start(what_, communicator_, works);
+      flying_.push_back({begin, std::move(works)});
+    }
+    while (!flying_.empty()) WEFT_RETURN_IF_ERROR(Land(single));
+    return SystemClock::Nanoseconds() - start;
+  }
+
+ private:
+  absl::Status Land(std::vector<int64_t>* single) {
+    auto [begin, works] = std::move(flying_.front());
+    flying_.pop_front();
+    WEFT_RETURN_IF_ERROR(WaitAll(works));
+    if (single != nullptr) single->push_back(SystemClock::Nanoseconds() - begin);
+    spare_ = std::move(works);
+    return absl::OkStatus();
+  }
+
+  const Case& what_;
+  const int in_flight_;
+  Buffers& buffers_;
+  Communicator& communicator_;
+  std::deque<std::pair<int64_t, std::vector<WorkPtr>>> flying_;
+  std::vector<WorkPtr> spare_;  // keeps its memory
+};
+
+double OverRanks(const std::vector<std::vector<double>>& values, size_t index, Average average) {
+  double sum = 0, low = values[0][index], high = values[0][index];
+  for (const std::vector<double>& row : values) {
+    sum += row[index];
+    low = std::min(low, row[index]);
+    high = std::max(high, row[index]);
+  }
+  switch (average) {
+    case Average::kRankZero:
+      return values[0][index];
+    case Average::kMean:
+      return sum / static_cast<double>(values.size());
+    case Average::kMin:
+      return low;
+    case Average::kMax:
+      return high;
+  }
+  return high;
+}
+
+absl::StatusOr<int64_t> CheckOnce(const Case& what, Buffers& buffers, Communicator& communicator,
+                                  Control& control) {
+  buffers.Fill(what, control.rank(), control.ranks());
+  std::vector<WorkPtr> works;
+  buffers.Start(what, communicator, works);
+  WEFT_RETURN_IF_ERROR(WaitAll(works));
+  double wrong = static_cast<double>(buffers.Wrong(what, control.rank(), control.ranks()));
+  WEFT_ASSIGN_OR_RETURN(auto all, control.Exchange({wrong}));
+  return std::llround(OverRanks(all, 0, Average::kMean) * control.ranks());
+}
+
+absl::StatusOr<int> ChooseIterations(const Options& options, Loop& loop, Control& control) {
+  if (options.repeat_time <= absl::ZeroDuration()) return options.iterations;
+  WEFT_ASSIGN_OR_RETURN(int64_t nanoseconds, loop.Run(kCalibrationIterations, nullptr));
+  WEFT_ASSIGN_OR_RETURN(auto all, control.Exchange({static_cast<double>(nanoseconds)}));
+  double one = std::max(OverRanks(all, 0, Average::kMax) / kCalibrationIterations, 1.0);
+  double wanted = absl::ToDoubleNanoseconds(options.repeat_time) / one;
+  return static_cast<int>(std::clamp<double>(wanted, kIterationsMin, kIterationsMax));
+}
+
+absl::Status AddIterationStats(std::vector<int64_t> single, Control& control, Result& result) {
+  std::sort(single.begin(), single.end());
+  auto at = [&](size_t percent) {
+    return static_cast<double>(single[std::min(single.size() * percent / 100, single.size() - 1)]) /
+           1e3;
+  };
+  WEFT_ASSIGN_OR_RETURN(auto all, control.Exchange({at(0), at(50), at(99), at(100)}));
+  result.i_min_us = OverRanks(all, 0, Average::kMax);
+  result.i_p50_us = OverRanks(all, 1, Average::kMax);
+  result.i_p99_us = OverRanks(all, 2, Average::kMax);
+  result.i_max_us = OverRanks(all, 3, Average::kMax);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::vector<double>>> Control::Exchange(
+    const std::vector<double>& mine) {
+  std::string bytes(mine.size() * sizeof(double), '\0');
+  std::memcpy(bytes.data(), mine.data(), bytes.size());
+  WEFT_ASSIGN_OR_RETURN(
+      std::vector<std::string> all,
+      store_.AllGather(absl::StrCat("weft-bw/", turn_++), rank_, ranks_, bytes, absl::Minutes(5)));
+  std::vector<std::vector<double>> values;
+  for (const std::string& text : all) {
+    if (text.size() != bytes.size()) {
+      return absl::FailedPreconditionError("the ranks of weft-bw were started differently");
+    }
+    std::vector<double> row(mine.size());
+    std::memcpy(row.data(), text.data(), text.size());
+    values.push_back(std::move(row));
+  }
+  return values;
+}
+
+absl::StatusOr<Result> Measure(const Case& what, const Options& options, Buffers& buffers,
+                               Communicator& communicator, Control& control) {
+  Result result;
+  if (what.in_place && !InfoOf(what.operation).in_place) return result;
+  result.measured = true;
+  if (options.check && what.operation != Operation::kBarrier) {
+    WEFT_ASSIGN_OR_RETURN(result.wrong, CheckOnce(what, buffers, communicator, control));
+  }
+  Loop loop(what, options.in_flight, buffers, communicator);
+  if (options.warmup > 0) WEFT_RETURN_IF_ERROR(loop.Run(options.warmup, nullptr).status());
+  WEFT_ASSIGN_OR_RETURN(result.iterations, ChooseIterations(options, loop, control));
+
+  std::vector<double> mine;
+  std::vector<int64_t> single;
+  for (int repeat = 0; repeat < options.repeats; ++repeat) {
+    WEFT_ASSIGN_OR_RETURN(int64_t nanoseconds,
+                          loop.Run(result.iterations, options.iteration_stats ? &single : nullptr));
+    mine.push_back(static_cast<double>(nanoseconds) / 1e3 / result.iterations);
+  }
+  WEFT_ASSIGN_OR_RETURN(auto all, control.Exchange(mine));
+  for (size_t i = 0; i < mine.size(); ++i) {
+    result.repeats_us.push_back(OverRanks(all, i, options.average));
+  }
+  std::sort(result.repeats_us.begin(), result.repeats_us.end());
+  if (options.iteration_stats) {
+    WEFT_RETURN_IF_ERROR(AddIterationStats(std::move(single), control, result));
+  }
+  return result;
+}
+
+}  // namespace weft::bw

@@ -1,0 +1,179 @@
+#include "tools/bw/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+
+namespace weft::bw {
+namespace {
+
+constexpr const char* kFooter = R"(Examples:
+  weft-bw --ranks 4 -b 1K -e 64M -f 4            all-reduce of four local processes
+  weft-run -n 2 -- weft-bw --op all --json       every operation, for machines
+  weft-bw --ranks 4 --op all_to_all --transport tcp -d bfloat16
+
+Columns: time in microseconds, the median of --repeats; algbw = size / time and busbw = algbw times
+nccl-tests' factor of the operation, in GB/s (10^9 bytes); #wrong counts wrong elements over all ranks.
+Under torchrun, whose own store needs PyTorch, rank 0 serves ours at MASTER_PORT + 1.
+Exit status: 0 when everything ran and no element was wrong, 1 otherwise, 2 for wrong usage.)";
+
+// The raw words of the command line.
+struct Words {
+  std::string operation = "all_reduce", type = "float", reduction = "sum", transport, algorithm;
+  std::string size_min = "32M", size_max, step = "1M", repeat_time = "0s";
+  std::vector<std::string> settings;
+  int average = 1, check = 1;
+  std::string place = "both";
+};
+
+template <typename T, typename Parse>
+absl::StatusOr<std::vector<T>> ListOf(const std::string& text, int count, Parse parse) {
+  std::vector<T> list;
+  if (text == "all") {
+    for (int i = 0; i < count; ++i) list.push_back(static_cast<T>(i));
+    return list;
+  }
+  WEFT_ASSIGN_OR_RETURN(T one, parse(text));
+  list.push_back(one);
+  return list;
+}
+
+absl::StatusOr<Operation> ParseOperation(const std::string& name) {
+  if (const OperationInfo* info = FindOperation(name)) return info->operation;
+  std::vector<std::string> names;
+  for (const OperationInfo& info : Operations()) names.emplace_back(info.name);
+  return absl::InvalidArgumentError(absl::StrCat("there is no operation '", name,
+                                                 "'; there are all, ", absl::StrJoin(names, ", "),
+                                                 "; nearest: ", NearestName(name, names)));
+}
+
+absl::Status Resolve(const Words& words, Options& options) {
+  WEFT_ASSIGN_OR_RETURN(
+      options.operations,
+      ListOf<Operation>(words.operation, static_cast<int>(Operations().size()), ParseOperation));
+  WEFT_ASSIGN_OR_RETURN(
+      options.types, ListOf<collectives::DataType>(
+                         words.type, collectives::kDataTypeCount,
+                         [](const std::string& text) { return collectives::ParseDataType(text); }));
+  WEFT_ASSIGN_OR_RETURN(options.reductions,
+                        ListOf<collectives::ReduceOp>(words.reduction, collectives::kReduceOpCount,
+                                                      [](const std::string& text) {
+                                                        return collectives::ParseReduceOp(text);
+                                                      }));
+  WEFT_ASSIGN_OR_RETURN(options.size_min, ParseBytes(words.size_min));
+  WEFT_ASSIGN_OR_RETURN(options.size_max,
+                        ParseBytes(words.size_max.empty() ? words.size_min : words.size_max));
+  WEFT_ASSIGN_OR_RETURN(options.step, ParseBytes(words.step));
+  if (options.size_max < options.size_min) {
+    return absl::InvalidArgumentError("--maxbytes is below --minbytes");
+  }
+  if (options.step <= Bytes(0) && options.factor <= 1) {
+    return absl::InvalidArgumentError("--stepbytes must be above 0");
+  }
+  if (!absl::ParseDuration(words.repeat_time, &options.repeat_time)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--repeat-time '", words.repeat_time, "' is no time, as in 60ms"));
+  }
+  options.average = static_cast<Average>(words.average);
+  options.check = words.check != 0;
+  options.in_place = words.place != "out";
+  options.out_of_place = words.place != "in";
+  WEFT_RETURN_IF_ERROR(options.settings.SetFromEnvironment(/*strict=*/false));
+  for (const std::string& pair : words.settings) {
+    WEFT_RETURN_IF_ERROR(options.settings.SetPair(pair, "--set"));
+  }
+  if (!words.transport.empty()) {
+    WEFT_RETURN_IF_ERROR(options.settings.Set("transport", words.transport, "--transport"));
+  }
+  if (!words.algorithm.empty()) {
+    WEFT_RETURN_IF_ERROR(
+        options.settings.Set("collective.algorithm", words.algorithm, "--algorithm"));
+  }
+  return absl::OkStatus();
+}
+
+void Declare(CLI::App& app, Words& words, Options& options) {
+  app.footer(kFooter);
+  app.option_defaults()->always_capture_default();
+  app.add_option("--op", words.operation,
+                 "all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, "
+                 "all_to_all, sendrecv, barrier or all");
+  app.add_option("--ranks", options.ranks,
+                 "Start this many local ranks with weft-run, which lies beside this program; 0: be "
+                 "one rank of the job that the environment names")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("-b,--minbytes", words.size_min, "Smallest size (bytes, or 64K, 32M, 1G)");
+  app.add_option("-e,--maxbytes", words.size_max, "Largest size; empty: the smallest");
+  app.add_option("-i,--stepbytes", words.step, "Sizes grow by this much");
+  app.add_option("-f,--stepfactor", options.factor, "Sizes grow by this factor; 0: by --stepbytes");
+  app.add_option("-n,--iters", options.iterations, "Timed operations of a repeat")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--repeat-time", words.repeat_time,
+                 "Choose --iters for each size so that a repeat takes about this long, from 2 to "
+                 "2000; 0s: as given");
+  app.add_option("-w,--warmup_iters", options.warmup, "Operations before the first repeat")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--repeats", options.repeats, "Repeats: the table shows their median")
+      ->check(CLI::PositiveNumber);
+  app.add_option("-m,--in-flight", options.in_flight,
+                 "Operations that are under way at once; 1: each is waited for")
+      ->check(CLI::PositiveNumber);
+  app.add_option("-c,--check", words.check, "Check the result (0 or 1)")->check(CLI::Range(0, 1));
+  app.add_option("-o,--redop", words.reduction, "sum, avg, min, max, prod, band, bor, bxor or all");
+  app.add_option("-d,--datatype", words.type,
+                 "bool, uint8, int8, int16, int32, int64, half, bfloat16, float, double, "
+                 "complex64, complex128 or all");
+  app.add_option("-r,--root", options.root, "Root rank")->check(CLI::NonNegativeNumber);
+  app.add_option("-a,--average", words.average,
+                 "Time of which ranks: 0 rank 0, 1 their mean, 2 the smallest, 3 the largest")
+      ->check(CLI::Range(0, 3));
+  app.add_option("--place", words.place, "out of place, in place, or both")
+      ->check(CLI::IsMember({"out", "in", "both"}));
+  app.add_option("--transport", words.transport, "shm, tcp or auto; empty: as set");
+  app.add_option("--algorithm", words.algorithm, "As collective.algorithm; empty: as set");
+  app.add_option("--set", words.settings, "A setting, name=value; repeatable (see weft-settings)");
+  app.add_flag("-I,--iteration-stats", options.iteration_stats,
+               "Add smallest, p50, p99 and largest time of a single operation");
+  app.add_flag("--show-schedule", options.show_schedule,
+               "Print what rank 0 does for the first size of each operation, and time nothing");
+  app.add_flag("--json", options.json, "Print one JSON object and no table");
+}
+
+}  // namespace
+
+std::vector<Bytes> Options::Sizes() const {
+  std::vector<Bytes> sizes;
+  for (Bytes size = size_min; size <= size_max;) {
+    sizes.push_back(size);
+    Bytes next =
+        factor > 1
+            ? Bytes(static_cast<int64_t>(std::ceil(static_cast<double>(size.count()) * factor)))
+            : size + step;
+    size = std::max(next, size + Bytes(1));
+  }
+  return sizes;
+}
+
+Parsed ParseCommandLine(int argc, char** argv) {
+  Parsed parsed;
+  Words words;
+  CLI::App app("weft-bw: bandwidth and latency of collectives and of point to point", "weft-bw");
+  Declare(app, words, parsed.options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    parsed.exit_status = app.exit(error) == 0 ? 0 : 2;
+    return parsed;
+  }
+  if (absl::Status status = Resolve(words, parsed.options); !status.ok()) {
+    std::fprintf(stderr, "weft-bw: %s\n", std::string(status.message()).c_str());
+    parsed.exit_status = 2;
+  }
+  return parsed;
+}
+
+}  // namespace weft::bw

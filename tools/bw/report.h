@@ -1,0 +1,43 @@
+// What weft-bw prints: nccl-tests' table for people, or one JSON object. Rank 0's business.
+#ifndef WEFT_TOOLS_BW_REPORT_H_
+#define WEFT_TOOLS_BW_REPORT_H_
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tools/bw/measure.h"
+#include "tools/bw/options.h"
+
+namespace weft::bw {
+
+class Report {
+ public:
+  // `links` describes how the ranks are connected: a line a link.
+  Report(const Options& options, int ranks) : options_(options), ranks_(ranks) {}
+
+  void Begin();
+  // A table of its own for each operation.
+  void BeginOperation(const OperationInfo& info);
+  void Row(const Case& what, const Result& out_of_place, const Result& in_place);
+  // `links`: how the ranks were connected, a line a link.
+  void End(const std::string& links);
+
+  int64_t wrong() const { return wrong_; }
+
+ private:
+  std::string Columns(const Case& what, const Result& result);
+  nlohmann::ordered_json Json(const Case& what, const Result& result);
+  double BusBandwidth(const Case& what, const Result& result) const;  // GB/s
+  double AlgorithmBandwidth(const Case& what, const Result& result) const;
+
+  const Options& options_;
+  const int ranks_;
+  int64_t wrong_ = 0;  // elements
+  double busbw_sum_ = 0;
+  int busbw_count_ = 0;
+  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
+};
+
+}  // namespace weft::bw
+
+#endif  // WEFT_TOOLS_BW_REPORT_H_

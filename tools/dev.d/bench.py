@@ -1,0 +1,120 @@
+"""Measures Weft against a peer, in turns, in one run; without a name it lists the benchmarks.
+
+A benchmark is a script tests/bench/<name>.py. It prints one JSON object a line on standard output,
+with the keys name, case, ours, peer, peer_name, unit, ratio (above 1: ours is better) and repeats,
+and its progress on standard error. Its docstring's first line says what it measures. A line
+"# needs: torch openmpi" names the peers that must be installed first. It is run with
+WEFT_BIN (the folder of the built programs), WEFT_SOURCE, and where it needs torch with
+WEFT_BENCH_PYTHON, an interpreter with PyTorch and numpy. Further arguments are passed to it.
+"""
+
+import ast
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import build
+import setup
+from common import DEPS, ROOT, Failure, Stopwatch, execute, say
+
+FOLDER = ROOT / "tests/bench"
+COLUMNS = ("name", "case", "ours", "peer", "peer_name", "unit", "ratio", "repeats")
+PEERS = ("torch", "openmpi")
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("name", nargs="?", help="a script of tests/bench, without .py")
+    parser.add_argument("--json", metavar="FILE", help="write one object a row into FILE as well")
+    parser.add_argument("arguments", nargs="*", metavar="ARG",
+                        help="for the script; after --, where they begin with a dash")
+
+
+def run(options) -> None:
+    scripts = {path.stem: path for path in sorted(FOLDER.glob("*.py"))
+               if not path.stem.startswith("_")}
+    if options.name is None:
+        for name, path in scripts.items():
+            purpose = ast.get_docstring(ast.parse(path.read_text())) or ""
+            print(f"{name:16} {purpose.partition(chr(10))[0]}")
+        return
+    if options.name not in scripts:
+        raise Failure(f"there is no benchmark {options.name}; there are: "
+                      f"{', '.join(scripts) or 'none'}")
+    script = scripts[options.name]
+    environment = install_peers(script)
+    environment["WEFT_BIN"] = str(build.build("release") / "bin")
+    environment["WEFT_SOURCE"] = str(ROOT)
+    watch = Stopwatch()
+    rows = collect([sys.executable, "-B", script, *options.arguments], environment)
+    print_table(rows)
+    if options.json:
+        pathlib.Path(options.json).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    say(f"bench {options.name}: {len(rows)} rows ({watch})")
+
+
+def collect(command: list, environment: dict) -> list[dict]:
+    """Runs the script; checks each row as it comes."""
+    rows = []
+    with subprocess.Popen([str(word) for word in command], cwd=ROOT, env=environment,
+                          stdout=subprocess.PIPE, text=True) as script:
+        for line in script.stdout:
+            try:
+                row = json.loads(line)
+                rows.append({column: row[column] for column in COLUMNS})
+            except (ValueError, KeyError, TypeError) as error:
+                script.kill()
+                raise Failure(f"the benchmark printed what is no row: {line.strip()} "
+                              f"({error!r})") from None
+    if script.returncode != 0:
+        raise Failure(f"the benchmark exited with status {script.returncode}")
+    return rows
+
+
+def print_table(rows: list[dict]) -> None:
+    def text(value) -> str:
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    lines = [COLUMNS] + [tuple(text(row[column]) for column in COLUMNS) for row in rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
+    for line in lines:
+        padded = [word.ljust(width) for word, width in zip(line, widths)]
+        print("  ".join(padded).rstrip(), flush=True)
+
+
+def install_peers(script: pathlib.Path) -> dict:
+    """What the script's "# needs:" line names; returns the environment to run it in."""
+    environment = dict(os.environ)
+    needs = re.search(r"^# needs: *(.*)$", script.read_text(), re.MULTILINE)
+    peers = needs.group(1).replace(",", " ").split() if needs else []
+    for peer in peers:
+        if peer == "torch":
+            environment["WEFT_BENCH_PYTHON"] = str(torch_python())
+        elif peer == "openmpi":
+            setup.install_packages(["openmpi-bin", "libopenmpi-dev"])
+        else:
+            raise Failure(f"{script.name} needs {peer}, but only {', '.join(PEERS)} are known")
+    return environment
+
+
+def torch_python() -> pathlib.Path:
+    """An interpreter with the whole of PyTorch, in .deps/bench-venv."""
+    venv = DEPS / "bench-venv"
+    python = venv / "bin/python"
+    wanted = [f"torch=={setup.TORCH_VERSION}", "numpy"]
+    stamp = venv / "stamp"
+    if stamp.is_file() and stamp.read_text().split() == wanted:
+        return python
+    setup.install_packages(["python3-venv"])
+    watch = Stopwatch()
+    say(f"installing {' and '.join(wanted)} into {venv} (3 GB, once)")
+    DEPS.mkdir(parents=True, exist_ok=True)
+    with setup.locked(DEPS / ".bench-lock"):
+        execute([sys.executable, "-m", "venv", "--clear", venv])
+        execute([python, "-m", "pip", "install", "-q", "--no-cache-dir",
+                 "--disable-pip-version-check", *wanted])
+        stamp.write_text("\n".join(wanted) + "\n")
+    say(f"PyTorch is ready ({watch})")
+    return python

@@ -1,0 +1,155 @@
+"""Installs what is missing: Debian packages, and LibTorch into .deps/. Does nothing twice.
+
+WEFT_DEPS_DIR moves .deps/ elsewhere.
+"""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+from common import DEPS, Failure, Stopwatch, execute, say
+
+PACKAGES = """
+    build-essential cmake ninja-build ccache mold pkg-config git python3-pip python3-venv
+    clang-format clang-tidy
+    libabsl-dev libspdlog-dev nlohmann-json3-dev libtoml11-dev libcli11-dev
+    libhwloc-dev libucx-dev libibverbs-dev librdmacm-dev liburing-dev libsodium-dev zlib1g-dev
+    sentencepiece libsentencepiece-dev dict-gcide
+    libgtest-dev libgmock-dev libbenchmark-dev librsvg2-bin
+""".split()
+
+TORCH_VERSION = "2.11.0"
+# Of the torch wheel the headers and the CPU part; of CUDA only the two libraries that
+# libtorch_cpu.so needs to load.
+WHEELS = {
+    f"torch=={TORCH_VERSION}": ("libtorch_cpu.so", "libc10.so", "libgomp.so.1"),
+    "nvidia-cuda-runtime==13.0.96": ("libcudart.so.13",),
+    "nvidia-cuda-cupti==13.0.85": ("libcupti.so.13",),
+}
+STAMP = "\n".join(WHEELS) + "\n"
+MANYLINUX = ("2_28", "2_27", "2_26", "2_25", "2_24", "2_17")
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("--packages-only", action="store_true", help="leave LibTorch out")
+
+
+def run(options) -> None:
+    set_up(options.packages_only)
+    say("everything is installed")
+
+
+def set_up(packages_only: bool = False) -> None:
+    install_packages(PACKAGES)
+    if not packages_only:
+        install_libtorch()
+
+
+def install_packages(packages: list[str]) -> None:
+    missing = missing_packages(packages)
+    if not missing:
+        return
+    say(f"installing {len(missing)} Debian packages: {' '.join(missing)}")
+    apt = ["apt-get"] if os.geteuid() == 0 else ["sudo", "apt-get"]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    execute([*apt, "update", "-qq"], env=environment)
+    execute([*apt, "install", "-y", "-qq", "--no-install-recommends", *missing], env=environment,
+        stdout=subprocess.DEVNULL)
+
+
+def missing_packages(packages: list[str]) -> list[str]:
+    if shutil.which("dpkg-query") is None:
+        raise Failure("this is no Debian: install by hand what tools/dev.d/setup.py lists")
+    listing = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *packages],
+        capture_output=True, text=True).stdout
+    present = {line.split()[0] for line in listing.splitlines() if line.endswith(" installed")}
+    return [package for package in packages if package not in present]
+
+
+def install_libtorch() -> None:
+    """.deps/libtorch/{include,lib}: whole or not there at all."""
+    target = DEPS / "libtorch"
+    if libtorch_is_current(target):
+        return
+    DEPS.mkdir(parents=True, exist_ok=True)
+    with locked(DEPS / ".lock"):
+        if libtorch_is_current(target):  # another tools/dev was faster
+            return
+        watch = Stopwatch()
+        say(f"downloading LibTorch {TORCH_VERSION} (0.5 GB) into {target}")
+        with tempfile.TemporaryDirectory(prefix="libtorch-", dir=DEPS) as folder:
+            fresh = pathlib.Path(folder) / "libtorch"
+            for wheel, libraries in WHEELS.items():
+                unpack(download(wheel, pathlib.Path(folder) / "wheels"), libraries, fresh)
+            (fresh / "stamp").write_text(STAMP)
+            if target.exists():
+                target.rename(pathlib.Path(folder) / "old")
+            fresh.rename(target)
+        say(f"LibTorch is ready ({watch})")
+
+
+def libtorch_is_current(target: pathlib.Path) -> bool:
+    stamp = target / "stamp"
+    if stamp.is_file():
+        return stamp.read_text() == STAMP
+    # Unpacked by hand: accepted when it is whole and of the right version.
+    version = target / "include/torch/headeronly/version.h"
+    libraries = [name for names in WHEELS.values() for name in names]
+    whole = version.is_file() and all((target / "lib" / name).is_file() for name in libraries)
+    if not whole or f'"{TORCH_VERSION}"' not in version.read_text():
+        return False
+    stamp.write_text(STAMP)
+    return True
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path):
+    with open(path, "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def download(wheel: str, folder: pathlib.Path) -> pathlib.Path:
+    # What is asked for does not depend on the Python that runs pip.
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:",
+               "--python-version", "3.11", "--implementation", "cp", "--abi", "cp311",
+               "--disable-pip-version-check", "--no-cache-dir",
+               "--progress-bar", "on" if sys.stderr.isatty() else "off", "-q", "-d", folder]
+    for version in MANYLINUX:
+        command += ["--platform", f"manylinux_{version}_{platform.machine()}"]
+    command += ["--platform", f"manylinux2014_{platform.machine()}", wheel]
+    execute(command)
+    name = wheel.split("==")[0].replace("-", "_")
+    (found,) = folder.glob(f"{name}-*.whl")
+    return found
+
+
+def unpack(wheel: pathlib.Path, libraries: tuple[str, ...], target: pathlib.Path) -> None:
+    (target / "lib").mkdir(parents=True, exist_ok=True)
+    wanted = set(libraries)
+    with zipfile.ZipFile(wheel) as archive:
+        for member in archive.infolist():
+            path = pathlib.PurePosixPath(member.filename)
+            if member.is_dir():
+                continue
+            if path.parts[:2] == ("torch", "include"):
+                destination = target.joinpath(*path.parts[1:])
+            elif path.name in wanted:
+                wanted.remove(path.name)
+                destination = target / "lib" / path.name
+            else:
+                continue
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(member) as source, open(destination, "wb") as out:
+                shutil.copyfileobj(source, out, 1 << 20)
+    wheel.unlink()
+    if wanted:
+        raise Failure(f"{wheel.name} holds no {', '.join(sorted(wanted))}")

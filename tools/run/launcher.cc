@@ -1,0 +1,436 @@
+#include "tools/run/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "collectives/rendezvous/job_environment.h"
+#include "collectives/rendezvous/socket_address.h"
+#include "collectives/rendezvous/store_server.h"
+#include "tools/run/output.h"
+#include "tools/run/process.h"
+#include "tools/run/rank_environment.h"
+#include "tools/run/rank_process.h"
+#include "topology/host.h"
+
+namespace weft::run {
+namespace {
+
+// From the death of a rank: the others are told to end, and after this they are killed. With this,
+// a job of which a rank died is over within a second.
+constexpr absl::Duration kGraceAfterFailure = absl::Milliseconds(500);
+// For what is still in the pipes of ranks that have ended.
+constexpr absl::Duration kDrain = absl::Milliseconds(500);
+constexpr size_t kReadBytes = size_t{64} << 10;
+constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+
+bool Ends(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
+
+class Launcher {
+ public:
+  explicit Launcher(const RunOptions& options) : options_(options) {}
+
+  absl::StatusOr<int> Run() {
+    WEFT_RETURN_IF_ERROR(TakeSignals());
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    WEFT_ASSIGN_OR_RETURN(Guardian guardian, Guardian::Start());
+    guardian_ = &guardian;
+    WEFT_RETURN_IF_ERROR(Prepare());
+    absl::Status started = StartRanks();
+    if (!started.ok()) {
+      Say(started.message());
+      startup_status_ = absl::IsPermissionDenied(started) ? 126 : 127;
+      End(SIGKILL, absl::ZeroDuration());
+    }
+    while (alive_ > 0) Turn();
+    Clean();
+    drain_until_ = clock_.Now() + kDrain;
+    while (Draining()) Turn();
+    for (RankProcess& rank : ranks_) rank.output->Finish();
+    int status = Conclude();
+    // As long as our reader takes, like any program in a pipe; a signal cuts it short.
+    while (terminal_.pending() && !output_given_up_) Turn();
+    return status;
+  }
+
+ private:
+  void Say(absl::string_view text) { terminal_.Line(Stream::kError, "weft-run: ", text); }
+
+  absl::Status TakeSignals() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (int signal : kForwarded) sigaddset(&set, signal);
+    sigaddset(&set, SIGCHLD);
+    sigaddset(&set, SIGWINCH);
+    sigaddset(&set, SIGPIPE);  // never read: blocked is ignored
+    sigprocmask(SIG_BLOCK, &set, nullptr);
+    sigdelset(&set, SIGPIPE);
+    signals_ = FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+    return signals_.valid() ? absl::OkStatus() : ErrnoStatus(errno, "signalfd");
+  }
+
+  // The secret of a job of several hosts comes from outside: all must have the same.
+  absl::StatusOr<std::string> Secret() const {
+    const char* given = std::getenv("WEFT_JOB_SECRET");
+    if (given != nullptr && *given != '\0') return std::string(given);
+    if (options_.nodes > 1 || !options_.store.empty()) {
+      return absl::InvalidArgumentError(
+          "WEFT_JOB_SECRET is not set; a job of several hosts, or with a store of its own, needs "
+          "the same 64 hexadecimal digits everywhere (openssl rand -hex 32)");
+    }
+    return collectives::SecretToHex(collectives::NewJobSecret());
+  }
+
+  absl::Status Prepare() {
+    WEFT_ASSIGN_OR_RETURN(std::string secret_hex, Secret());
+    WEFT_ASSIGN_OR_RETURN(net::JobSecret secret, collectives::SecretFromHex(secret_hex));
+    std::string store = options_.store;
+    if (store.empty()) {
+      WEFT_ASSIGN_OR_RETURN(store, ServeStore(secret));
+    }
+    int master_port = options_.master_port;
+    if (master_port == 0) {
+      WEFT_ASSIGN_OR_RETURN(master_port, FreePort());
+    }
+    variables_ = JobVariables(options_, store, secret_hex, master_port);
+    if (!options_.log_dir.empty()) {
+      std::error_code error;
+      std::filesystem::create_directories(options_.log_dir, error);
+      if (error) {
+        return ErrnoStatus(error.value(), absl::StrCat("make the folder ", options_.log_dir));
+      }
+    }
+    input_ = FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    return absl::OkStatus();
+  }
+
+  // Where the store is, for the ranks of this host.
+  absl::StatusOr<std::string> ServeStore(const net::JobSecret& secret) {
+    int port = options_.store_port;
+    if (port == 0 && options_.nodes > 1) port = options_.master_port + 1;
+    std::string address = collectives::JoinHostPort(options_.master_addr, port);
+    if (options_.node_rank > 0) return address;
+    collectives::StoreServerOptions server;
+    server.listen = options_.nodes > 1 ? absl::StrCat(":", port) : address;
+    server.core.secret = secret;
+    server.core.description = absl::StrCat("weft-run pid ", getpid());
+    WEFT_ASSIGN_OR_RETURN(server_, collectives::StoreServer::Start(server));
+    return options_.nodes > 1 ? address : server_->address();
+  }
+
+  // For MASTER_PORT, which only programs with a rendezvous of their own listen at.
+  static absl::StatusOr<int> FreePort() {
+    WEFT_ASSIGN_OR_RETURN(auto probe, collectives::StoreServer::Start({}));
+    return probe->port();
+  }
+
+  // ---- Starting
+
+  absl::Status StartRanks() {
+    std::optional<Host> host;
+    if (options_.bind == BindMode::kCore) {
+      WEFT_ASSIGN_OR_RETURN(host, Host::Discover());
+    }
+    ranks_.resize(static_cast<size_t>(options_.ranks));
+    for (int i = 0; i < options_.ranks; ++i) {
+      RankProcess& rank = ranks_[static_cast<size_t>(i)];
+      rank.rank = options_.node_rank * options_.ranks + i;
+      WEFT_RETURN_IF_ERROR(MakeOutput(rank));
+    }
+    for (int i = 0; i < options_.ranks; ++i) {
+      CpuSet cpus;
+      if (host.has_value()) {
+        WEFT_ASSIGN_OR_RETURN(cpus, host->Slice(i, options_.ranks));
+      }
+      WEFT_RETURN_IF_ERROR(StartRank(i, std::move(cpus)));
+    }
+    return absl::OkStatus();
+  }
+
+  Style StyleOf(const RankProcess& rank, Stream stream) const {
+    if (options_.output == OutputMode::kNone) return Style::kNone;
+    if (options_.output == OutputMode::kRank0) return rank.rank == 0 ? Style::kRaw : Style::kNone;
+    bool draws = rank.rank == 0 && terminal_.is_terminal(stream);
+    return draws ? Style::kRaw : Style::kLines;
+  }
+
+  absl::Status MakeOutput(RankProcess& rank) {
+    std::string prefix = options_.prefix ? absl::StrCat("[rank ", rank.rank, "] ") : "";
+    rank.output = std::make_unique<RankOutput>(
+        &terminal_, prefix,
+        std::array{StyleOf(rank, Stream::kOutput), StyleOf(rank, Stream::kError)});
+    if (options_.log_dir.empty()) return absl::OkStatus();
+    return rank.output->OpenLog(absl::StrCat(options_.log_dir, "/rank-", rank.rank, ".log"));
+  }
+
+  absl::Status StartRank(int local_rank, CpuSet cpus) {
+    RankProcess& rank = ranks_[static_cast<size_t>(local_rank)];
+    // A rank that may draw sees a terminal where we have one; both of its streams are then one.
+    std::array<FileDescriptor, 2> ends;
+    FileDescriptor slave;
+    for (Stream stream : {Stream::kOutput, Stream::kError}) {
+      auto index = static_cast<size_t>(stream);
+      bool draws = StyleOf(rank, stream) == Style::kRaw && terminal_.is_terminal(stream);
+      if (!draws) {
+        WEFT_ASSIGN_OR_RETURN(Pipe pipe, MakePipe());
+        rank.streams[index] = std::move(pipe.read);
+        ends[index] = std::move(pipe.write);
+      } else if (!slave.valid()) {
+        WEFT_ASSIGN_OR_RETURN(PseudoTerminal terminal,
+                              MakePseudoTerminal(static_cast<int>(index) + STDOUT_FILENO));
+        rank.streams[index] = std::move(terminal.master);
+        slave = std::move(terminal.slave);
+      }
+    }
+    ProcessOptions process;
+    process.command = options_.command;
+    process.environment = RankVariables(variables_, options_, local_rank);
+    process.standard_input = input_.get();
+    process.standard_output = ends[0].valid() ? ends[0].get() : slave.get();
+    process.standard_error = ends[1].valid() ? ends[1].get() : slave.get();
+    process.cpus = std::move(cpus);
+    WEFT_ASSIGN_OR_RETURN(rank.pid, StartProcess(process));
+    guardian_->Watch(rank.pid);
+    rank.alive = true;
+    rank.started = clock_.Now();
+    ++alive_;
+    return absl::OkStatus();
+  }
+
+  // ---- The loop
+
+  // Everybody is dead, so the ends of the pipes are near; but a descriptor may have been handed to
+  // a stranger, which is not waited for.
+  bool Draining() const {
+    bool open = false;
+    for (const RankProcess& rank : ranks_) {
+      open = open || rank.streams[0].valid() || rank.streams[1].valid();
+    }
+    return open && !output_given_up_ && (terminal_.congested() || clock_.Now() < *drain_until_);
+  }
+
+  // Milliseconds until something is due.
+  int Patience() const {
+    absl::Time due = kill_at_;
+    absl::Time now = clock_.Now();
+    if (drain_until_.has_value() && now < *drain_until_) due = std::min(due, *drain_until_);
+    absl::Duration left = due - now;
+    if (left > absl::Hours(1)) return -1;
+    return static_cast<int>(
+        std::max<int64_t>(0, absl::ToInt64Milliseconds(left + absl::Microseconds(999))));
+  }
+
+  void Turn() {
+    std::vector<pollfd> waits = {{signals_.get(), POLLIN, 0}};
+    if (!terminal_.congested()) {
+      for (RankProcess& rank : ranks_) {
+        for (FileDescriptor& stream : rank.streams) {
+          if (stream.valid()) waits.push_back({stream.get(), POLLIN, 0});
+        }
+      }
+    }
+    size_t streams = waits.size();
+    for (int fd : terminal_.WaitingFor()) waits.push_back({fd, POLLOUT, 0});
+    poll(waits.data(), waits.size(), Patience());
+    terminal_.Flush();
+    for (size_t i = 1; i < streams; ++i) {
+      if (waits[i].revents != 0) ReadFrom(waits[i].fd);
+    }
+    if (waits[0].revents != 0) TakeSignal();
+    if (clock_.Now() >= kill_at_) {
+      kill_at_ = absl::InfiniteFuture();
+      SignalRanks(SIGKILL);
+    }
+  }
+
+  void ReadFrom(int fd) {
+    for (RankProcess& rank : ranks_) {
+      for (size_t index = 0; index < rank.streams.size(); ++index) {
+        if (rank.streams[index].get() == fd) return (void)ReadSome(rank, index);
+      }
+    }
+  }
+
+  // False: nothing more to read now.
+  bool ReadSome(RankProcess& rank, size_t index) {
+    FileDescriptor& stream = rank.streams[index];
+    ssize_t got = read(stream.get(), buffer_.data(), buffer_.size());
+    if (got > 0) {
+      rank.output->Feed(static_cast<Stream>(index),
+                        absl::string_view(buffer_.data(), static_cast<size_t>(got)));
+      return true;
+    }
+    // A pseudo-terminal ends with EIO.
+    if (got == 0 || (errno != EAGAIN && errno != EINTR)) stream.Reset();
+    return false;
+  }
+
+  void ReadAll(RankProcess& rank) {
+    for (size_t index = 0; index < rank.streams.size(); ++index) {
+      while (rank.streams[index].valid() && ReadSome(rank, index)) {
+      }
+    }
+  }
+
+  void TakeSignal() {
+    signalfd_siginfo info{};
+    while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+      auto signal = static_cast<int>(info.ssi_signo);
+      if (signal == SIGCHLD) {
+        Reap();
+      } else if (signal == SIGWINCH) {
+        for (RankProcess& rank : ranks_) {
+          if (rank.streams[0].valid()) CopyWindowSize(STDOUT_FILENO, rank.streams[0].get());
+        }
+      } else {
+        Forward(signal);
+      }
+    }
+  }
+
+  void Forward(int signal) {
+    if (!Ends(signal)) return SignalRanks(signal);
+    if (drain_until_.has_value()) {
+      output_given_up_ = true;
+      return;
+    }
+    if (ended_by_ != 0) {
+      Say(absl::StrCat("got ", SignalName(signal), " again: killing all ranks"));
+      return End(SIGKILL, absl::ZeroDuration());
+    }
+    ended_by_ = signal;
+    Say(absl::StrCat("got ", SignalName(signal), ": passed on to ", alive_,
+                     " ranks, which will be killed in ", absl::FormatDuration(options_.grace)));
+    End(signal, options_.grace);
+  }
+
+  void End(int signal, absl::Duration grace) {
+    for (RankProcess& rank : ranks_) rank.told_to_end = rank.told_to_end || rank.alive;
+    SignalRanks(signal);
+    kill_at_ = signal == SIGKILL ? absl::InfiniteFuture() : clock_.Now() + grace;
+  }
+
+  void SignalRanks(int signal) {
+    for (const RankProcess& rank : ranks_) {
+      // A rank that was stopped would not hear.
+      if (rank.alive) {
+        kill(-rank.pid, signal);
+        if (signal != SIGKILL && Ends(signal)) kill(-rank.pid, SIGCONT);
+      }
+    }
+  }
+
+  // ---- Ends of ranks
+
+  void Reap() {
+    std::vector<RankProcess*> dead;
+    siginfo_t info{};
+    while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
+      pid_t pid = info.si_pid;
+      auto rank = std::find_if(ranks_.begin(), ranks_.end(),
+                               [pid](const RankProcess& r) { return r.alive && r.pid == pid; });
+      // What it has started ends with it, and while it is not reaped, its number is nobody else's.
+      if (rank != ranks_.end()) kill(-pid, SIGKILL);
+      rusage usage{};
+      int status = 0;
+      wait4(pid, &status, 0, &usage);
+      info = {};
+      if (rank == ranks_.end()) continue;  // an adopted child, or the guardian
+      guardian_->Release(pid);
+      rank->alive = false;
+      rank->status = status;
+      rank->ended = clock_.Now();
+      rank->max_rss_bytes = int64_t{usage.ru_maxrss} * 1024;
+      --alive_;
+      ReadAll(*rank);
+      if (rank->failed() && !rank->told_to_end) dead.push_back(&*rank);
+    }
+    if (!dead.empty() && first_failed_ == nullptr) Fail(dead);
+  }
+
+  // Of several that died at once, one that was killed is the cause; others exit because they lost
+  // their peer.
+  void Fail(const std::vector<RankProcess*>& dead) {
+    auto killed = std::find_if(dead.begin(), dead.end(),
+                               [](const RankProcess* r) { return WIFSIGNALED(r->status); });
+    first_failed_ = killed == dead.end() ? dead.front() : *killed;
+    std::vector<std::string> lines = first_failed_->output->LastLines();
+    Say(absl::StrCat("rank ", first_failed_->rank, " (pid ", first_failed_->pid, ") ",
+                     first_failed_->Outcome(), lines.empty() ? "; it wrote nothing" : ""));
+    if (!lines.empty()) {
+      Say(absl::StrCat("last lines of rank ", first_failed_->rank, ":"));
+      for (const std::string& line : lines) terminal_.Line(Stream::kError, "    ", line);
+    }
+    if (alive_ > 0) Say(absl::StrCat("ending the other ", alive_, " ranks"));
+    End(SIGTERM, kGraceAfterFailure);
+  }
+
+  // Ends what left its rank's process group and was adopted by us.
+  void Clean() {
+    absl::Time patience = clock_.Now() + absl::Seconds(2);
+    while (clock_.Now() < patience) {
+      bool any = false;
+      for (pid_t child : Children()) {
+        if (child == guardian_->pid()) continue;
+        any = true;
+        kill(child, SIGKILL);
+        waitpid(child, nullptr, 0);
+      }
+      if (!any) return;
+    }
+  }
+
+  int Conclude() {
+    int status = startup_status_;
+    if (status == 0 && first_failed_ != nullptr) status = first_failed_->exit_status();
+    if (status == 0 && ended_by_ != 0) status = 128 + ended_by_;
+    if (status != 0 && !options_.log_dir.empty() && startup_status_ == 0) {
+      Say(absl::StrCat("the logs of all ranks are in ", options_.log_dir));
+    }
+    if (options_.json) {
+      int first = first_failed_ == nullptr ? -1 : first_failed_->rank;
+      terminal_.Line(Stream::kOutput, "", SummaryJson(status, first, ranks_));
+    }
+    return status;
+  }
+
+  const RunOptions& options_;
+  SystemClock clock_;
+  Terminal terminal_;
+  FileDescriptor signals_;
+  FileDescriptor input_;
+  Guardian* guardian_ = nullptr;
+  std::unique_ptr<collectives::StoreServer> server_;
+  Variables variables_;
+  std::vector<RankProcess> ranks_;
+  std::vector<char> buffer_ = std::vector<char>(kReadBytes);
+  int alive_ = 0;
+  int ended_by_ = 0;        // the signal that was forwarded first
+  int startup_status_ = 0;  // not 0: the program could not be started
+  RankProcess* first_failed_ = nullptr;
+  absl::Time kill_at_ = absl::InfiniteFuture();
+  std::optional<absl::Time> drain_until_;  // once all ranks have ended
+  bool output_given_up_ = false;           // a signal came while only our reader was waited for
+};
+
+}  // namespace
+
+absl::StatusOr<int> RunJob(const RunOptions& options) { return Launcher(options).Run(); }
+
+}  // namespace weft::run

@@ -1,0 +1,45 @@
+// weft-run's work: serves the store, starts the ranks of this host, passes on their output and the
+// signals that it gets, and ends all of them as soon as one has failed. One thread (the store's
+// server has its own), one poll() loop.
+#ifndef WEFT_TOOLS_RUN_LAUNCHER_H_
+#define WEFT_TOOLS_RUN_LAUNCHER_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace weft::run {
+
+enum class OutputMode { kAll, kRank0, kNone };
+enum class BindMode { kNone, kCore };
+
+struct RunOptions {
+  int ranks = 1;  // on this host
+  int nodes = 1;
+  int node_rank = 0;
+  std::string master_addr = "127.0.0.1";
+  int master_port = 0;  // 0: a free one (one host only)
+  int store_port = 0;   // 0: one host: a free one; several: master_port + 1
+  std::string store;    // a store that somebody else serves, "host:port"; empty: serve one
+  std::string log_dir;  // empty: no logs
+  OutputMode output = OutputMode::kAll;
+  bool prefix = true;
+  BindMode bind = BindMode::kNone;
+  absl::Duration grace = absl::Seconds(5);  // between a forwarded signal and SIGKILL
+  std::vector<std::string> settings;        // "name=value"
+  std::string job;                          // empty: drawn
+  bool json = false;
+  std::vector<std::string> command;
+};
+
+// The exit status: that of the first rank that failed (128 + its signal), 128 + the signal that
+// ended the job, 126 or 127 when the program could not be started, 2 for wrong options.
+// A status: the job was never started. To be called once, in the program's first thread, before
+// there are others.
+absl::StatusOr<int> RunJob(const RunOptions& options);
+
+}  // namespace weft::run
+
+#endif  // WEFT_TOOLS_RUN_LAUNCHER_H_

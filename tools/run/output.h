@@ -1,0 +1,85 @@
+// What ranks write: into log files, and on to the launcher's own output, line by line with a
+// prefix, or untouched for one rank that draws a progress bar.
+//
+// Nothing here blocks: what the launcher's reader does not take stays pending, and the launcher
+// stops reading from the ranks while there is much of that.
+#ifndef WEFT_TOOLS_RUN_OUTPUT_H_
+#define WEFT_TOOLS_RUN_OUTPUT_H_
+
+#include <array>
+#include <cstddef>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "collectives/rendezvous/file_descriptor.h"
+
+namespace weft::run {
+
+using collectives::FileDescriptor;
+
+enum class Stream : int { kOutput = 0, kError = 1 };
+
+// The launcher's standard output and error.
+class Terminal {
+ public:
+  Terminal();
+  bool is_terminal(Stream stream) const { return sinks_[Index(stream)].terminal; }
+  // A whole line, without its end. Where a raw line stands unfinished on the same terminal, the new
+  // one goes above it.
+  void Line(Stream stream, absl::string_view prefix, absl::string_view line);
+  void Raw(Stream stream, absl::string_view bytes);
+
+  void Flush();  // as much as goes without blocking
+  bool pending() const { return !sinks_[0].pending.empty() || !sinks_[1].pending.empty(); }
+  bool congested() const;  // so much is pending that nobody should read more from the ranks
+  // For poll(): where something is pending.
+  std::vector<int> WaitingFor() const;
+
+ private:
+  struct Sink {
+    int fd = -1;
+    bool terminal = false;
+    std::string pending;
+  };
+  static size_t Index(Stream stream) { return static_cast<size_t>(stream); }
+  static void FlushSink(Sink& sink);
+
+  std::array<Sink, 2> sinks_;
+  std::string unfinished_;  // what Raw() left on the terminal's last line
+};
+
+enum class Style {
+  kNone,   // the log alone
+  kLines,  // whole lines with the prefix
+  kRaw,    // as it comes
+};
+
+// One rank's output.
+class RankOutput {
+ public:
+  RankOutput(Terminal* terminal, std::string prefix, std::array<Style, 2> styles);
+  // Appends to what is there.
+  absl::Status OpenLog(const std::string& path);
+
+  void Feed(Stream stream, absl::string_view bytes);
+  void Finish();  // a last line without an end is a line too
+  // The last lines of both streams, as a terminal would show them.
+  std::vector<std::string> LastLines() const;
+
+ private:
+  void Line(Stream stream, absl::string_view line);
+
+  Terminal* terminal_;
+  std::string prefix_;
+  std::array<Style, 2> styles_;
+  std::array<std::string, 2> partial_;
+  FileDescriptor log_;
+  std::deque<std::string> tail_;
+};
+
+}  // namespace weft::run
+
+#endif  // WEFT_TOOLS_RUN_OUTPUT_H_

@@ -1,0 +1,53 @@
+#include "tools/run/rank_environment.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/settings.h"
+#include "topology/affinity.h"
+
+namespace weft::run {
+
+Variables JobVariables(const RunOptions& options, const std::string& store,
+                       const std::string& secret_hex, int master_port) {
+  Variables variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    std::pair<std::string, std::string> parts = absl::StrSplit(*entry, absl::MaxSplits('=', 1));
+    variables.insert(std::move(parts));
+  }
+  for (const std::string& pair : options.settings) {
+    std::pair<std::string, std::string> parts = absl::StrSplit(pair, absl::MaxSplits('=', 1));
+    variables[EnvironmentName(parts.first)] = parts.second;
+  }
+  // A job in a job: an outer torchrun's store is not ours.
+  for (const char* name : {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID"}) {
+    variables.erase(name);
+  }
+  variables["MASTER_ADDR"] = options.master_addr;
+  variables["MASTER_PORT"] = absl::StrCat(master_port);
+  variables["WORLD_SIZE"] = absl::StrCat(options.ranks * options.nodes);
+  variables["LOCAL_WORLD_SIZE"] = absl::StrCat(options.ranks);
+  variables["GROUP_RANK"] = absl::StrCat(options.node_rank);
+  variables["WEFT_STORE"] = store;
+  variables["WEFT_JOB_SECRET"] = secret_hex;
+  variables["WEFT_JOB_ID"] = options.job;
+  variables.try_emplace("OMP_NUM_THREADS",
+                        absl::StrCat(std::max(1, AllowedCores() / options.ranks)));
+  return variables;
+}
+
+std::vector<std::string> RankVariables(const Variables& job, const RunOptions& options,
+                                       int local_rank) {
+  Variables variables = job;
+  variables["RANK"] = absl::StrCat(options.node_rank * options.ranks + local_rank);
+  variables["LOCAL_RANK"] = absl::StrCat(local_rank);
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : variables) lines.push_back(absl::StrCat(name, "=", value));
+  return lines;
+}
+
+}  // namespace weft::run

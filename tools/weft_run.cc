@@ -1,0 +1,155 @@
+// weft-run: starts a job's ranks on this host and ends them together.
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "base/status.h"
+#include "collectives/rendezvous/socket_address.h"
+#include "tools/run/launcher.h"
+
+namespace weft {
+namespace {
+
+constexpr int kUsage = 2;
+
+struct CommandLine {
+  run::RunOptions options;
+  std::string grace = "5s";
+  std::string output = "all";
+  std::string bind = "none";
+  bool no_prefix = false;
+
+  void Register(CLI::App& app) {
+    run::RunOptions& o = options;
+    app.add_option("-n,--ranks", o.ranks, "ranks on this host")
+        ->check(CLI::Range(1, 4096))
+        ->capture_default_str();
+    app.add_option("--log-dir", o.log_dir, "folder for rank-K.log: all that rank K writes");
+    app.add_option("--output", output,
+                   "whose output is shown: all; rank0 (as it is, without a prefix); none")
+        ->check(CLI::IsMember({"all", "rank0", "none"}))
+        ->capture_default_str();
+    app.add_flag("--no-prefix", no_prefix, "show lines without their \"[rank K] \"");
+    app.add_option("--grace", grace,
+                   "after a signal to end (Ctrl-C, SIGTERM, SIGHUP) was passed on to the ranks, "
+                   "time until they are killed: 500ms, 5s, 1m")
+        ->capture_default_str();
+    app.add_option("--bind", bind, "core: bind each rank to its share of the cores; none")
+        ->check(CLI::IsMember({"none", "core"}))
+        ->capture_default_str();
+    app.add_option("--set", o.settings, "name=value, a setting for all ranks; may be repeated")
+        ->allow_extra_args(false)
+        ->take_all();
+    app.add_option("--nnodes", o.nodes, "hosts of the job; each runs weft-run with as many ranks")
+        ->check(CLI::Range(1, 65536))
+        ->capture_default_str();
+    app.add_option("--node-rank", o.node_rank, "this host's number, from 0")->capture_default_str();
+    app.add_option("--master-addr", o.master_addr, "host 0's name or address")
+        ->capture_default_str();
+    app.add_option("--master-port", o.master_port,
+                   "MASTER_PORT of the ranks; 0: a free one (one host only)")
+        ->check(CLI::Range(0, 65534))
+        ->capture_default_str();
+    app.add_option(
+           "--store-port", o.store_port,
+           "port of the store on host 0; 0: a free one, or with several hosts MASTER_PORT+1")
+        ->check(CLI::Range(0, 65535))
+        ->capture_default_str();
+    app.add_option("--store", o.store,
+                   "host:port of a store that runs already (weft-store), instead of serving one");
+    app.add_option("--job", o.job, "the job's name (WEFT_JOB_ID) (default: weft-PID)");
+    app.add_flag("--json", o.json, "print a summary as the last line of standard output");
+  }
+
+  absl::Status Finish() {
+    run::RunOptions& o = options;
+    o.output = output == "all"     ? run::OutputMode::kAll
+               : output == "rank0" ? run::OutputMode::kRank0
+                                   : run::OutputMode::kNone;
+    o.bind = bind == "core" ? run::BindMode::kCore : run::BindMode::kNone;
+    o.prefix = !no_prefix;
+    if (o.job.empty()) o.job = absl::StrCat("weft-", getpid());
+    if (!absl::ParseDuration(grace, &o.grace) || o.grace < absl::ZeroDuration()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--grace ", grace, " is no duration; right are 500ms, 5s, 1m"));
+    }
+    if (o.node_rank < 0 || o.node_rank >= o.nodes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--node-rank ", o.node_rank, " is not in 0..", o.nodes - 1));
+    }
+    if (o.nodes > 1 && o.master_port == 0) {
+      return absl::InvalidArgumentError("several hosts need the same --master-port on each");
+    }
+    if (o.nodes > 1 && o.job == absl::StrCat("weft-", getpid())) o.job = "weft";
+    Settings settings{LibrarySettings()};
+    for (const std::string& pair : o.settings) {
+      WEFT_RETURN_IF_ERROR(settings.SetPair(pair, "--set"));
+    }
+    if (!o.store.empty()) return collectives::SplitHostPort(o.store).status();
+    return absl::OkStatus();
+  }
+};
+
+int Fail(absl::string_view message, int status) {
+  std::fprintf(stderr, "weft-run: %s\n", std::string(message).c_str());
+  return status;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "Usage: weft-run [OPTIONS] [--] PROGRAM [ARGUMENTS...]\n"
+      "Runs PROGRAM as N ranks of one job, with torchrun's environment (RANK, WORLD_SIZE, "
+      "LOCAL_RANK,\nLOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT) and a rendezvous store "
+      "(WEFT_STORE).\nA rank that fails ends the job; its status is weft-run's (128 + the signal "
+      "that killed it).\nExample: weft-run -n 4 weft-train demo.toml --run-dir runs/demo",
+      "weft-run");
+  CommandLine line;
+  line.Register(app);
+  app.prefix_command();
+
+  // Our own options end at the first "--" or the first word that is none.
+  std::vector<std::string> words(argv + 1, argv + argc);
+  auto dashes = std::find(words.begin(), words.end(), "--");
+  std::vector<std::string> own(words.begin(), dashes);
+  std::reverse(own.begin(), own.end());  // as CLI11 wants them
+  try {
+    app.parse(own);
+  } catch (const CLI::ParseError& error) {
+    int status = app.exit(error);
+    return status == 0 ? 0 : kUsage;
+  }
+  std::vector<std::string>& command = line.options.command;
+  command = app.remaining();
+  if (dashes != words.end()) {
+    if (command.empty()) ++dashes;
+    command.insert(command.end(), dashes, words.end());
+  }
+  if (!app.remaining().empty() && absl::StartsWith(command[0], "-")) {
+    return Fail(absl::StrCat("unknown option ", command[0], "; see weft-run --help"), kUsage);
+  }
+  if (command.empty()) return Fail("which program? See weft-run --help", kUsage);
+
+  absl::Status status = line.Finish();
+  if (!status.ok()) return Fail(status.message(), kUsage);
+  InitLog("weft-run", "warn");
+  auto exit_status = run::RunJob(line.options);
+  if (exit_status.ok()) return *exit_status;
+  return Fail(exit_status.status().message(),
+              absl::IsInvalidArgument(exit_status.status()) ? kUsage : 1);
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) { return weft::Main(argc, argv); }

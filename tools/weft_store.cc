@@ -1,0 +1,89 @@
+// weft-store: a rendezvous store on its own, for jobs whose store must outlive a launcher, and for
+// tests.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "collectives/rendezvous/job_environment.h"
+#include "collectives/rendezvous/store_server.h"
+
+namespace weft {
+namespace {
+
+nlohmann::ordered_json StatusOf(const collectives::StoreServer& server) {
+  collectives::StoreServerStatistics s = server.statistics();
+  return {{"address", server.address()},   {"pid", getpid()},
+          {"connections", s.connections},  {"keys", s.keys},
+          {"waiting", s.waiting},          {"memory_bytes", s.memory.count()},
+          {"accepted", s.accepted},        {"refused", s.refused},
+          {"last_refusal", s.last_refusal}};
+}
+
+absl::Status Serve(const std::string& listen, const std::string& memory, bool open, bool json) {
+  collectives::StoreServerOptions options;
+  options.listen = listen;
+  options.open_to_strangers = open;
+  options.core.description = absl::StrCat("weft-store pid ", getpid());
+  WEFT_ASSIGN_OR_RETURN(options.core.memory_limit, ParseBytes(memory));
+  const char* secret = std::getenv("WEFT_JOB_SECRET");
+  if (secret != nullptr && *secret != '\0') {
+    WEFT_ASSIGN_OR_RETURN(options.core.secret, collectives::SecretFromHex(secret));
+  }
+  // Before the server's thread, so that the signals come to sigwait() below.
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&signals, signal);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  WEFT_ASSIGN_OR_RETURN(auto server, collectives::StoreServer::Start(options));
+  auto print = [&] {
+    std::puts(json ? StatusOf(*server).dump().c_str()
+                   : absl::StrCat("weft-store: serving at ", server->address()).c_str());
+    std::fflush(stdout);
+  };
+  print();
+  int signal = 0;
+  while (sigwait(&signals, &signal) == 0 && signal == SIGUSR1) print();
+  if (json) print();
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "Serves a rendezvous store until SIGINT, SIGTERM or SIGHUP. Prints its address once it "
+      "serves.\nWEFT_JOB_SECRET (64 hexadecimal digits): clients must have the same; without it, "
+      "loopback\naddresses only. Example: WEFT_JOB_SECRET=$(openssl rand -hex 32) weft-store "
+      "--listen :29501",
+      "weft-store");
+  std::string listen = "127.0.0.1:0";
+  std::string memory = "4GiB";
+  bool open = false;
+  bool json = false;
+  app.add_option("--listen", listen, "host:port; port 0: a free one; \":29501\": every address")
+      ->capture_default_str();
+  app.add_option("--memory", memory, "bound on what keys and values take: 512MiB, 4GiB")
+      ->capture_default_str();
+  app.add_flag("--open", open, "serve strangers: any address, although there is no secret");
+  app.add_flag("--json", json,
+               "print status objects: when it serves, for each SIGUSR1, and at the end");
+  CLI11_PARSE(app, argc, argv);
+  InitLog("weft-store", "warn");
+  absl::Status status = Serve(listen, memory, open, json);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "weft-store: %s\n", std::string(status.message()).c_str());
+  return absl::IsInvalidArgument(status) ? 2 : 1;
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) { return weft::Main(argc, argv); }

@@ -1,0 +1,136 @@
+#include "topology/affinity.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+
+namespace weft {
+namespace {
+
+// CONFIG_NR_CPUS of the largest Linux; glibc's own cpu_set_t ends at 1024.
+constexpr size_t kCpusMax = 8192;
+
+class Mask {
+ public:
+  cpu_set_t* get() { return words_.data(); }
+  static constexpr size_t size() { return kCpusMax / 8; }
+  void Add(int cpu) { CPU_SET_S(static_cast<size_t>(cpu), size(), get()); }
+  bool Has(int cpu) { return CPU_ISSET_S(static_cast<size_t>(cpu), size(), get()); }
+
+ private:
+  std::array<cpu_set_t, kCpusMax / CPU_SETSIZE> words_{};
+};
+static_assert(sizeof(cpu_set_t) * 8 == CPU_SETSIZE);
+
+absl::Status Bind(pid_t thread, const CpuSet& cpus) {
+  Mask mask;
+  for (int cpu : cpus) {
+    if (cpu < 0 || cpu >= static_cast<int>(kCpusMax)) {
+      return absl::InvalidArgumentError(absl::StrCat("there is no CPU ", cpu));
+    }
+    mask.Add(cpu);
+  }
+  if (sched_setaffinity(thread, Mask::size(), mask.get()) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("bind to the CPUs \"", ToString(cpus), "\""));
+}
+
+// The tightest quota between this process's control group and the root, in CPUs. Control groups
+// version 2 ("0::/path"); inside a container the path is "/" and so is its quota's file.
+std::optional<double> ControlGroupQuota() {
+  std::ifstream groups("/proc/self/cgroup");
+  std::string line;
+  while (std::getline(groups, line)) {
+    if (!absl::StartsWith(line, "0::")) continue;
+    std::optional<double> tightest;
+    std::filesystem::path folder = "/sys/fs/cgroup" + line.substr(3);
+    for (; absl::StartsWith(folder.string(), "/sys/fs/cgroup"); folder = folder.parent_path()) {
+      std::string text;
+      std::ifstream file(folder / "cpu.max");
+      if (!std::getline(file, text)) continue;
+      std::optional<double> quota = internal::ParseCpuMax(text);
+      if (quota.has_value()) tightest = std::min(*quota, tightest.value_or(*quota));
+    }
+    return tightest;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+namespace internal {
+
+std::optional<double> ParseCpuMax(absl::string_view text) {
+  std::vector<absl::string_view> words =
+      absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  double quota = 0;
+  double period = 0;
+  if (words.size() != 2 || !absl::SimpleAtod(words[0], &quota) ||
+      !absl::SimpleAtod(words[1], &period) || quota <= 0 || period <= 0) {
+    return std::nullopt;
+  }
+  return quota / period;
+}
+
+}  // namespace internal
+
+std::string ToString(const CpuSet& cpus) {
+  std::string text;
+  for (size_t i = 0; i < cpus.size();) {
+    size_t end = i + 1;
+    while (end < cpus.size() && cpus[end] == cpus[end - 1] + 1) ++end;
+    absl::StrAppend(&text, text.empty() ? "" : ",", cpus[i]);
+    if (end - i > 1) absl::StrAppend(&text, "-", cpus[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+absl::StatusOr<CpuSet> AllowedCpus() {
+  Mask mask;
+  if (sched_getaffinity(0, Mask::size(), mask.get()) != 0) {
+    return ErrnoStatus(errno, "read the affinity mask");
+  }
+  CpuSet cpus;
+  for (int cpu = 0; cpu < static_cast<int>(kCpusMax); ++cpu) {
+    if (mask.Has(cpu)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+int AllowedCores() {
+  absl::StatusOr<CpuSet> cpus = AllowedCpus();
+  int count = cpus.ok() ? static_cast<int>(cpus->size()) : 1;
+  if (std::optional<double> quota = ControlGroupQuota()) {
+    count = std::min(count, static_cast<int>(std::ceil(*quota)));
+  }
+  return std::max(count, 1);
+}
+
+absl::Status BindThread(const CpuSet& cpus) { return Bind(0, cpus); }
+
+absl::Status BindProcess(pid_t process, const CpuSet& cpus) {
+  std::error_code error;
+  std::filesystem::directory_iterator threads(absl::StrCat("/proc/", process, "/task"), error);
+  for (; !error && threads != std::filesystem::directory_iterator(); threads.increment(error)) {
+    pid_t thread = 0;
+    if (!absl::SimpleAtoi(threads->path().filename().string(), &thread)) continue;
+    absl::Status status = Bind(thread, cpus);
+    if (!status.ok() && !absl::IsNotFound(status)) return status;  // not found: it has just ended
+  }
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("list the threads of ", process));
+  return absl::OkStatus();
+}
+
+}  // namespace weft

@@ -1,0 +1,263 @@
+#include "trainer/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "base/status.h"
+#include "trainer/checkpoint/crc32c.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr absl::string_view kStepPrefix = "step-";
+constexpr char kChecksumKey[] = "crc32c";
+
+std::string Hex(uint32_t value) { return absl::StrFormat("%08x", value); }
+
+// The checksum of a manifest is that of its compact form without the checksum.
+std::string ChecksumOf(const Json& body) {
+  return Hex(Crc32c(body.dump(-1, ' ', false, Json::error_handler_t::replace)));
+}
+
+// Typed access to members; the first failure is kept and named with its place.
+class Fields {
+ public:
+  Fields(const Json& object, std::string place, absl::Status& status)
+      : object_(object), place_(std::move(place)), status_(status) {
+    if (!object.is_object()) Fail("it", "an object");
+  }
+  template <typename T>
+  T Count(const char* key) {
+    const Json* member = Find(key);
+    if (member == nullptr || !member->is_number_unsigned()) return Fail(key, "a number"), T{};
+    uint64_t value = member->get<uint64_t>();
+    if (value > static_cast<uint64_t>(std::numeric_limits<T>::max())) Fail(key, "smaller");
+    return static_cast<T>(value);
+  }
+  std::string Text(const char* key) {
+    const Json* member = Find(key);
+    if (member == nullptr || !member->is_string()) return Fail(key, "a text"), "";
+    return member->get<std::string>();
+  }
+  const Json& List(const char* key) {
+    static const Json empty = Json::array();
+    const Json* member = Find(key);
+    if (member == nullptr || !member->is_array()) return Fail(key, "a list"), empty;
+    return *member;
+  }
+  uint32_t Checksum(const char* key) {
+    std::string text = Text(key);
+    uint32_t value = 0;
+    if (text.size() != 8 || !absl::SimpleHexAtoi(text, &value)) Fail(key, "8 hexadecimal digits");
+    return value;
+  }
+  void Fail(absl::string_view key, absl::string_view right) {
+    if (status_.ok()) {
+      status_ = absl::DataLossError(absl::StrCat(place_, ": '", key, "' should be ", right));
+    }
+  }
+
+ private:
+  const Json* Find(const char* key) const {
+    auto member = object_.find(key);
+    return object_.is_object() && member != object_.end() ? &*member : nullptr;
+  }
+  const Json& object_;
+  std::string place_;
+  absl::Status& status_;
+};
+
+BufferLayout ParseBuffer(const Json& entry, const std::string& path, absl::Status& status) {
+  Fields fields(entry, absl::StrCat(path, ", buffers"), status);
+  BufferLayout buffer;
+  buffer.name = fields.Text("name");
+  buffer.elements = fields.Count<int64_t>("elements");
+  auto dtype = ParseDType(fields.Text("dtype"));
+  if (dtype.ok()) {
+    buffer.dtype = *dtype;
+  } else {
+    fields.Fail("dtype", "a number type of safetensors");
+  }
+  for (const Json& slice : fields.List("slices")) {
+    Fields part(slice, absl::StrCat(path, ", slices of ", buffer.name), status);
+    buffer.slices.push_back(
+        {part.Count<int>("shard"), part.Count<int64_t>("begin"), part.Count<int64_t>("end")});
+  }
+  return buffer;
+}
+
+absl::StatusOr<Manifest> ParseBody(const Json& body, const std::string& path) {
+  absl::Status status;
+  Fields fields(body, path, status);
+  Manifest manifest;
+  manifest.step = fields.Count<int64_t>("step");
+  manifest.samples_consumed = fields.Count<int64_t>("samples_consumed");
+  manifest.seed = fields.Count<uint64_t>("seed");
+  manifest.world_size = fields.Count<int>("world_size");
+  manifest.config_hash = fields.Text("config_hash");
+  for (const Json& state : fields.List("states")) {
+    Fields part(state, absl::StrCat(path, ", states"), status);
+    std::string name = part.Text("name");
+    std::string hex = part.Text("hex");
+    if (hex.size() % 2 != 0 || !std::all_of(hex.begin(), hex.end(), absl::ascii_isxdigit)) {
+      part.Fail("hex", "hexadecimal digits, two a byte");
+    } else {
+      manifest.states[name] = absl::HexStringToBytes(hex);
+    }
+  }
+  for (const Json& shard : fields.List("shards")) {
+    Fields part(shard, absl::StrCat(path, ", shards"), status);
+    manifest.shards.push_back(
+        {part.Text("file"), part.Count<int64_t>("bytes"), part.Checksum(kChecksumKey)});
+  }
+  for (const Json& buffer : fields.List("buffers")) {
+    manifest.buffers.push_back(ParseBuffer(buffer, path, status));
+  }
+  WEFT_RETURN_IF_ERROR(status);
+  return manifest;
+}
+
+}  // namespace
+
+const BufferLayout* Manifest::Find(absl::string_view buffer) const {
+  auto found = std::find_if(buffers.begin(), buffers.end(),
+                            [buffer](const BufferLayout& layout) { return layout.name == buffer; });
+  return found == buffers.end() ? nullptr : &*found;
+}
+
+absl::Status NormaliseLayout(Manifest& manifest) {
+  if (manifest.world_size < 1 ||
+      manifest.shards.size() != static_cast<size_t>(manifest.world_size)) {
+    return absl::DataLossError(absl::StrCat(manifest.shards.size(), " shards of ",
+                                            manifest.world_size, " ranks; one a rank is right"));
+  }
+  std::set<std::string> names;
+  for (const ShardInfo& shard : manifest.shards) {
+    bool plain = !shard.file.empty() && shard.file.find('/') == std::string::npos;
+    if (!plain || !names.insert(shard.file).second) {
+      return absl::DataLossError(
+          absl::StrCat("shard '", shard.file, "' is not a plain file name, or is there twice"));
+    }
+  }
+  names.clear();
+  for (BufferLayout& buffer : manifest.buffers) {
+    if (!names.insert(buffer.name).second) {
+      return absl::DataLossError(absl::StrCat("buffer '", buffer.name, "' is there twice"));
+    }
+    std::sort(buffer.slices.begin(), buffer.slices.end(),
+              [](const BufferSlice& a, const BufferSlice& b) {
+                return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+              });
+    int64_t covered = 0;
+    for (const BufferSlice& slice : buffer.slices) {
+      if (slice.shard < 0 || slice.shard >= manifest.world_size || slice.end < slice.begin ||
+          slice.begin != covered) {
+        return absl::DataLossError(absl::StrCat(
+            "buffer '", buffer.name, "': shard ", slice.shard, " holds elements [", slice.begin,
+            ", ", slice.end, "), but those up to ", covered, " are held by the ones before it"));
+      }
+      covered = slice.end;
+    }
+    if (covered != buffer.elements) {
+      return absl::DataLossError(absl::StrCat("buffer '", buffer.name, "': the shards hold ",
+                                              covered, " of its ", buffer.elements, " elements"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string ToJson(const Manifest& manifest) {
+  Json states = Json::array();
+  for (const auto& [name, bytes] : manifest.states) {
+    states.push_back({{"name", name}, {"hex", absl::BytesToHexString(bytes)}});
+  }
+  Json shards = Json::array();
+  for (const ShardInfo& shard : manifest.shards) {
+    shards.push_back(
+        {{"file", shard.file}, {"bytes", shard.bytes}, {kChecksumKey, Hex(shard.crc32c)}});
+  }
+  Json buffers = Json::array();
+  for (const BufferLayout& buffer : manifest.buffers) {
+    Json slices = Json::array();
+    for (const BufferSlice& slice : buffer.slices) {
+      slices.push_back({{"shard", slice.shard}, {"begin", slice.begin}, {"end", slice.end}});
+    }
+    buffers.push_back({{"name", buffer.name},
+                       {"dtype", std::string(NameOf(buffer.dtype))},
+                       {"elements", buffer.elements},
+                       {"slices", std::move(slices)}});
+  }
+  Json body = {{"format", "weft-checkpoint"},
+               {"version", kCheckpointVersion},
+               {"step", manifest.step},
+               {"samples_consumed", manifest.samples_consumed},
+               {"seed", manifest.seed},
+               {"world_size", manifest.world_size},
+               {"config_hash", manifest.config_hash},
+               {"states", std::move(states)},
+               {"shards", std::move(shards)},
+               {"buffers", std::move(buffers)}};
+  body[kChecksumKey] = ChecksumOf(body);
+  return body.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+absl::StatusOr<Manifest> ParseManifest(absl::string_view text, const std::string& path) {
+  Json body = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (!body.is_object() || !body.contains("format") || body["format"] != "weft-checkpoint") {
+    return absl::DataLossError(absl::StrCat(path, " is not a checkpoint's manifest, or damaged"));
+  }
+  absl::Status status;
+  Fields fields(body, path, status);
+  int version = fields.Count<int>("version");
+  std::string checksum = fields.Text(kChecksumKey);
+  WEFT_RETURN_IF_ERROR(status);
+  if (version != kCheckpointVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, " has version ", version, "; this program reads version ", kCheckpointVersion));
+  }
+  body.erase(kChecksumKey);
+  if (std::string actual = ChecksumOf(body); actual != checksum) {
+    return absl::DataLossError(
+        absl::StrCat(path, " is damaged: its checksum is ", actual, " instead of ", checksum));
+  }
+  WEFT_ASSIGN_OR_RETURN(Manifest manifest, ParseBody(body, path));
+  if (absl::Status layout = NormaliseLayout(manifest); !layout.ok()) return Annotate(layout, path);
+  return manifest;
+}
+
+std::string HashConfig(absl::string_view config_text) {
+  // Fowler, Noll, Vo: offset basis and prime of the 64-bit FNV-1a.
+  uint64_t hash = 0xCBF29CE484222325;
+  for (char c : config_text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3;
+  }
+  return absl::StrFormat("%016x", hash);
+}
+
+std::string CheckpointName(int64_t step) { return absl::StrFormat("step-%08d", step); }
+
+std::string TemporaryCheckpointName(int64_t step) {
+  return absl::StrCat(".tmp-", CheckpointName(step));
+}
+
+std::string ShardName(int rank, int world_size) {
+  return absl::StrFormat("rank-%05d-of-%05d.safetensors", rank, world_size);
+}
+
+bool ParseCheckpointName(absl::string_view name, int64_t& step) {
+  return absl::ConsumePrefix(&name, kStepPrefix) && name.size() >= 8 &&
+         std::all_of(name.begin(), name.end(), absl::ascii_isdigit) &&
+         absl::SimpleAtoi(name, &step);
+}
+
+}  // namespace weft

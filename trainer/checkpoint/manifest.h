@@ -1,0 +1,76 @@
+// manifest.json: what makes a folder of shard files a checkpoint. Written last, so a folder with a
+// valid one is whole. docs/checkpoint-format.md describes the files; this is their form in memory.
+//
+// Training state is a set of flat buffers: one-dimensional arrays that stand for the whole model
+// ("parameters", "adam.m"), cut over the ranks as the layout says. Ranges count elements.
+#ifndef WEFT_TRAINER_CHECKPOINT_MANIFEST_H_
+#define WEFT_TRAINER_CHECKPOINT_MANIFEST_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "trainer/checkpoint/safetensors.h"
+
+namespace weft {
+
+inline constexpr int kCheckpointVersion = 1;
+
+struct ShardInfo {
+  std::string file;  // name within the checkpoint's folder
+  int64_t bytes = 0;
+  uint32_t crc32c = 0;
+};
+
+// Elements [begin, end) of a buffer lie in shard number `shard`, as its tensor of the buffer's
+// name.
+struct BufferSlice {
+  int shard = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+struct BufferLayout {
+  std::string name;
+  DType dtype = DType::kF32;
+  int64_t elements = 0;             // of the whole buffer
+  std::vector<BufferSlice> slices;  // by begin; cover [0, elements) without gap or overlap
+};
+
+struct Manifest {
+  int64_t step = 0;
+  int64_t samples_consumed = 0;  // over all ranks: position in the data
+  uint64_t seed = 0;
+  int world_size = 0;
+  std::string config_hash;                    // HashConfig of the run's config
+  std::map<std::string, std::string> states;  // any bytes, by name; the same for all ranks
+  std::vector<ShardInfo> shards;              // one a rank
+  std::vector<BufferLayout> buffers;
+
+  const BufferLayout* Find(absl::string_view buffer) const;  // nullptr: none
+};
+
+// With a checksum of its own.
+std::string ToJson(const Manifest& manifest);
+// DataLoss when it is damaged, of another version, or its layout leaves a gap. `path` for messages.
+absl::StatusOr<Manifest> ParseManifest(absl::string_view text, const std::string& path);
+// Sorts the slices of each buffer and checks that they cover it. Used by both ways.
+absl::Status NormaliseLayout(Manifest& manifest);
+
+// 16 hexadecimal digits of FNV-1a; says whether two runs had the same config text.
+std::string HashConfig(absl::string_view config_text);
+
+// Names within a folder of checkpoints.
+std::string CheckpointName(int64_t step);           // "step-00001000"
+std::string TemporaryCheckpointName(int64_t step);  // ".tmp-step-00001000"
+std::string ShardName(int rank, int world_size);    // "rank-00003-of-00008.safetensors"
+bool ParseCheckpointName(absl::string_view name, int64_t& step);
+inline constexpr char kManifestName[] = "manifest.json";
+
+}  // namespace weft
+
+#endif  // WEFT_TRAINER_CHECKPOINT_MANIFEST_H_

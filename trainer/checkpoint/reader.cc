@@ -1,0 +1,126 @@
+#include "trainer/checkpoint/reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "trainer/checkpoint/crc32c.h"
+#include "trainer/checkpoint/rank_state.h"
+#include "trainer/files/file.h"
+
+namespace weft {
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
+    const std::string& path, Verification verification) {
+  const std::string manifest_path = absl::StrCat(path, "/", kManifestName);
+  auto text = ReadFile(manifest_path);
+  if (!text.ok()) return Annotate(text.status(), absl::StrCat(path, " is not a checkpoint"));
+  WEFT_ASSIGN_OR_RETURN(Manifest manifest, ParseManifest(*text, manifest_path));
+  std::unique_ptr<CheckpointReader> reader(new CheckpointReader(path, std::move(manifest)));
+  WEFT_RETURN_IF_ERROR(reader->CheckSizes());
+  if (verification == Verification::kEverything) {
+    for (int shard = 0; shard < reader->manifest_.world_size; ++shard) {
+      WEFT_RETURN_IF_ERROR(reader->Touch(shard).status());
+    }
+  }
+  return reader;
+}
+
+CheckpointReader::CheckpointReader(std::string path, Manifest manifest)
+    : path_(std::move(path)), manifest_(std::move(manifest)) {
+  for (size_t i = 0; i < manifest_.shards.size(); ++i) shards_.push_back(std::make_unique<Shard>());
+}
+
+absl::Status CheckpointReader::CheckSizes() const {
+  for (const ShardInfo& shard : manifest_.shards) {
+    const std::string path = absl::StrCat(path_, "/", shard.file);
+    std::error_code error;
+    auto size = static_cast<int64_t>(std::filesystem::file_size(path, error));
+    if (error) return absl::DataLossError(absl::StrCat(path, ": ", error.message()));
+    if (size != shard.bytes) {
+      return absl::DataLossError(
+          absl::StrCat(path, " has ", size, " bytes instead of ", shard.bytes));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointReader::OpenShard(const ShardInfo& info, Shard& shard) const {
+  WEFT_ASSIGN_OR_RETURN(SafetensorsFile file,
+                        SafetensorsFile::Open(absl::StrCat(path_, "/", info.file)));
+  if (uint32_t actual = Crc32c(file.file_bytes()); actual != info.crc32c) {
+    return absl::DataLossError(absl::StrFormat(
+        "%s is damaged: its checksum is %08x instead of %08x", file.path(), actual, info.crc32c));
+  }
+  shard.file = std::make_unique<const SafetensorsFile>(std::move(file));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const SafetensorsFile*> CheckpointReader::Touch(int number) const {
+  Shard& shard = *shards_[static_cast<size_t>(number)];
+  std::lock_guard lock(shard.mutex);
+  if (!shard.opened) {
+    shard.status = OpenShard(manifest_.shards[static_cast<size_t>(number)], shard);
+    shard.opened = true;
+  }
+  if (!shard.status.ok()) return shard.status;
+  return shard.file.get();
+}
+
+absl::Status CheckpointReader::Read(absl::string_view name, int64_t begin, int64_t end,
+                                    absl::Span<std::byte> out) const {
+  const BufferLayout* buffer = manifest_.Find(name);
+  if (buffer == nullptr) {
+    std::string names;
+    for (const BufferLayout& known : manifest_.buffers) {
+      absl::StrAppend(&names, names.empty() ? "" : ", ", known.name);
+    }
+    return absl::NotFoundError(absl::StrCat(path_, " has no buffer '", name, "'; it has ", names));
+  }
+  const int64_t width = SizeOf(buffer->dtype);
+  if (begin < 0 || end < begin || end > buffer->elements ||
+      static_cast<int64_t>(out.size()) != (end - begin) * width) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path_, ": elements [", begin, ", ", end, ") of buffer '", name, "', which has ",
+        buffer->elements, " of ", width, " bytes, into ", out.size(), " bytes"));
+  }
+  auto slice = std::partition_point(buffer->slices.begin(), buffer->slices.end(),
+                                    [begin](const BufferSlice& s) { return s.end <= begin; });
+  for (int64_t at = begin; at < end; ++slice) {
+    WEFT_ASSIGN_OR_RETURN(const SafetensorsFile* file, Touch(slice->shard));
+    const TensorInfo* tensor = file->Find(buffer->name);
+    if (tensor == nullptr || tensor->dtype != buffer->dtype ||
+        tensor->end - tensor->begin != (slice->end - slice->begin) * width) {
+      return absl::DataLossError(absl::StrCat(file->path(), ": tensor '", buffer->name,
+                                              "' is not what the manifest says"));
+    }
+    const int64_t stop = std::min(end, slice->end);
+    std::memcpy(out.data() + (at - begin) * width,
+                file->Data(*tensor).data() + (at - slice->begin) * width,
+                static_cast<size_t>((stop - at) * width));
+    at = stop;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::byte>> CheckpointReader::ReadRankState(
+    int rank, absl::string_view name) const {
+  if (rank < 0 || rank >= manifest_.world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path_, ": rank ", rank, " of the ", manifest_.world_size, " that wrote it"));
+  }
+  WEFT_ASSIGN_OR_RETURN(const SafetensorsFile* file, Touch(rank));
+  const TensorInfo* tensor = file->Find(absl::StrCat(kRankStatePrefix, name));
+  if (tensor == nullptr) {
+    return absl::NotFoundError(absl::StrCat(file->path(), " has no state '", name, "'"));
+  }
+  absl::Span<const std::byte> bytes = file->Data(*tensor);
+  return std::vector<std::byte>(bytes.begin(), bytes.end());
+}
+
+}  // namespace weft

@@ -1,0 +1,65 @@
+// Reading a checkpoint, on any number of ranks: a range of a flat buffer is put together from
+// whatever shards hold it.
+//
+//   WEFT_ASSIGN_OR_RETURN(auto checkpoint, CheckpointReader::Open(path));
+//   WEFT_RETURN_IF_ERROR(checkpoint->Read("parameters", begin, end, bytes));
+//
+// No byte is given out before the checksum of its shard file has been verified.
+#ifndef WEFT_TRAINER_CHECKPOINT_READER_H_
+#define WEFT_TRAINER_CHECKPOINT_READER_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "trainer/checkpoint/manifest.h"
+
+namespace weft {
+
+enum class Verification {
+  kWhenTouched,  // at Open the manifest and all sizes; a shard's checksum when it is first read
+  kEverything,   // at Open every byte
+};
+
+// Thread-safe.
+class CheckpointReader {
+ public:
+  static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(
+      const std::string& path, Verification verification = Verification::kWhenTouched);
+
+  const Manifest& manifest() const { return manifest_; }
+  const std::string& path() const { return path_; }
+
+  // Elements [begin, end) into `out`, whose size must be theirs. NotFound names the buffers there
+  // are; DataLoss the shard that is damaged.
+  absl::Status Read(absl::string_view buffer, int64_t begin, int64_t end,
+                    absl::Span<std::byte> out) const;
+  // What a rank of the run that wrote the checkpoint gave as RankState.
+  absl::StatusOr<std::vector<std::byte>> ReadRankState(int rank, absl::string_view name) const;
+
+ private:
+  struct Shard {
+    std::mutex mutex;
+    bool opened = false;  // guarded by mutex, as the next two; both are fixed once it is true
+    absl::Status status;
+    std::unique_ptr<const SafetensorsFile> file;
+  };
+
+  CheckpointReader(std::string path, Manifest manifest);
+  absl::Status CheckSizes() const;
+  absl::StatusOr<const SafetensorsFile*> Touch(int shard) const;
+  absl::Status OpenShard(const ShardInfo& info, Shard& shard) const;
+
+  const std::string path_;
+  const Manifest manifest_;
+  std::vector<std::unique_ptr<Shard>> shards_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_TRAINER_CHECKPOINT_READER_H_

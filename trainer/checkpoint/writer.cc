@@ -1,0 +1,230 @@
+#include "trainer/checkpoint/writer.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "trainer/checkpoint/rank_state.h"
+#include "trainer/files/file.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+int64_t Count(const BufferPart& part) {
+  return static_cast<int64_t>(part.bytes.size()) / SizeOf(part.dtype);
+}
+
+// The tensors of a shard: buffers by falling width of their numbers, so that all are aligned, then
+// the rank's states.
+std::vector<const BufferPart*> ByWidth(absl::Span<const BufferPart> parts) {
+  std::vector<const BufferPart*> order;
+  order.reserve(parts.size());
+  for (const BufferPart& part : parts) order.push_back(&part);
+  std::stable_sort(order.begin(), order.end(), [](const BufferPart* a, const BufferPart* b) {
+    return SizeOf(a->dtype) > SizeOf(b->dtype);
+  });
+  return order;
+}
+
+// What rank 0 must know of a shard to write the manifest. Lies beside it until Commit.
+Json MakeNote(int64_t step, const SafetensorsWriter& file, absl::Span<const BufferPart> parts) {
+  Json buffers = Json::array();
+  for (const BufferPart& part : parts) {
+    buffers.push_back({{"name", part.name},
+                       {"dtype", static_cast<int>(part.dtype)},
+                       {"elements", part.elements},
+                       {"begin", part.begin},
+                       {"end", part.begin + Count(part)}});
+  }
+  return {{"step", step},
+          {"bytes", file.file_size()},
+          {"crc32c", file.file_crc32c()},
+          {"buffers", std::move(buffers)}};
+}
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(std::string folder, int64_t step, int world_size)
+    : folder_(std::move(folder)),
+      step_(step),
+      world_size_(world_size),
+      temporary_(absl::StrCat(folder_, "/", TemporaryCheckpointName(step))),
+      final_(absl::StrCat(folder_, "/", CheckpointName(step))) {
+  WEFT_CHECK(step >= 0 && world_size > 0, "step " << step << ", " << world_size << " ranks");
+}
+
+std::string CheckpointWriter::NotePath(int rank) const {
+  return absl::StrCat(temporary_, "/", ShardName(rank, world_size_), ".json");
+}
+
+absl::Status CheckpointWriter::CheckParts(int rank, absl::Span<const BufferPart> parts) const {
+  if (rank < 0 || rank >= world_size_) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " of ", world_size_));
+  }
+  for (const BufferPart& part : parts) {
+    bool whole = static_cast<int64_t>(part.bytes.size()) % SizeOf(part.dtype) == 0;
+    if (!whole || part.begin < 0 || part.begin + Count(part) > part.elements ||
+        absl::StartsWith(part.name, kRankStatePrefix)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("buffer '", part.name, "': ", part.bytes.size(), " bytes of ",
+                       NameOf(part.dtype), " at element ", part.begin, " of ", part.elements));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::WriteShard(int rank, absl::Span<const BufferPart> parts,
+                                          absl::Span<const RankState> states) {
+  WEFT_RETURN_IF_ERROR(CheckParts(rank, parts));
+  WEFT_RETURN_IF_ERROR(MakeFolders(temporary_));
+  // A note of an earlier try must not vouch for a shard that this one fails to write.
+  if (unlink(NotePath(rank).c_str()) != 0 && errno != ENOENT) {
+    return ErrnoStatus(errno, absl::StrCat("remove ", NotePath(rank)));
+  }
+  std::vector<const BufferPart*> order = ByWidth(parts);
+  std::vector<TensorSpec> tensors;
+  tensors.reserve(order.size() + states.size());
+  for (const BufferPart* part : order) {
+    tensors.push_back({part->name, part->dtype, {Count(*part)}});
+  }
+  for (const RankState& state : states) {
+    tensors.push_back({absl::StrCat(kRankStatePrefix, state.name),
+                       DType::kU8,
+                       {static_cast<int64_t>(state.bytes.size())}});
+  }
+  SafetensorsMetadata metadata = {{"format", "weft-checkpoint-shard"},
+                                  {"step", absl::StrCat(step_)},
+                                  {"rank", absl::StrCat(rank)},
+                                  {"world_size", absl::StrCat(world_size_)}};
+  WEFT_ASSIGN_OR_RETURN(
+      SafetensorsWriter file,
+      SafetensorsWriter::Create(absl::StrCat(temporary_, "/", ShardName(rank, world_size_)),
+                                tensors, metadata));
+  for (const BufferPart* part : order) WEFT_RETURN_IF_ERROR(file.Append(part->bytes));
+  for (const RankState& state : states) WEFT_RETURN_IF_ERROR(file.Append(state.bytes));
+  WEFT_RETURN_IF_ERROR(file.Commit());
+  return WriteFileAtomically(NotePath(rank), MakeNote(step_, file, parts).dump());
+}
+
+absl::Status CheckpointWriter::AddShard(int rank, Manifest& manifest) const {
+  auto text = ReadFile(NotePath(rank));
+  if (!text.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat("rank ", rank, " wrote no shard of step ",
+                                                      step_, ": ", text.status().message()));
+  }
+  // Written by this library moments ago; a wrong form is our own fault, a wrong step is not.
+  Json note = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  WEFT_CHECK(note.is_object(), "note of rank " << rank << " is " << *text);
+  ShardInfo shard{ShardName(rank, world_size_), note["bytes"].get<int64_t>(),
+                  note["crc32c"].get<uint32_t>()};
+  std::error_code error;
+  const std::string path = absl::StrCat(temporary_, "/", shard.file);
+  auto size = static_cast<int64_t>(std::filesystem::file_size(path, error));
+  if (error || size != shard.bytes) {
+    return absl::DataLossError(
+        absl::StrCat(path, " has ", error ? error.message() : absl::StrCat(size, " bytes"),
+                     " instead of the ", shard.bytes, " that rank ", rank, " wrote"));
+  }
+  manifest.shards.push_back(std::move(shard));
+  for (const Json& entry : note["buffers"]) {
+    BufferLayout part{entry["name"].get<std::string>(),
+                      static_cast<DType>(entry["dtype"].get<int>()),
+                      entry["elements"].get<int64_t>(),
+                      {{rank, entry["begin"].get<int64_t>(), entry["end"].get<int64_t>()}}};
+    auto whole = std::find_if(manifest.buffers.begin(), manifest.buffers.end(),
+                              [&](const BufferLayout& b) { return b.name == part.name; });
+    if (whole == manifest.buffers.end()) {
+      manifest.buffers.push_back(std::move(part));
+    } else if (whole->dtype != part.dtype || whole->elements != part.elements) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "buffer '", part.name, "' is ", part.elements, " x ", NameOf(part.dtype), " on rank ",
+          rank, ", but ", whole->elements, " x ", NameOf(whole->dtype), " on a rank before"));
+    } else if (part.slices[0].begin < part.slices[0].end) {
+      whole->slices.push_back(part.slices[0]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Manifest> CheckpointWriter::Gather() const {
+  Manifest manifest;
+  manifest.step = step_;
+  manifest.world_size = world_size_;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    WEFT_RETURN_IF_ERROR(AddShard(rank, manifest));
+  }
+  for (BufferLayout& buffer : manifest.buffers) {  // an empty part has no place in the layout
+    std::erase_if(buffer.slices, [](const BufferSlice& s) { return s.begin == s.end; });
+  }
+  WEFT_RETURN_IF_ERROR(NormaliseLayout(manifest));
+  return manifest;
+}
+
+// Notes, and files of an earlier try with another number of ranks.
+absl::Status CheckpointWriter::RemoveStrangers(const Manifest& manifest) const {
+  std::set<std::string> known;
+  for (const ShardInfo& shard : manifest.shards) known.insert(shard.file);
+  std::error_code error;
+  std::vector<std::filesystem::path> strangers;
+  for (auto entry = std::filesystem::directory_iterator(temporary_, error);
+       !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    if (known.count(entry->path().filename().string()) == 0) strangers.push_back(entry->path());
+  }
+  for (const auto& path : strangers) {
+    if (!error) std::filesystem::remove_all(path, error);
+  }
+  return error ? ErrnoStatus(error.value(), absl::StrCat("tidy ", temporary_)) : absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::Publish() const {
+  const std::string doing = absl::StrCat("rename ", temporary_, " to ", final_);
+  std::error_code ignored;
+  if (!std::filesystem::exists(final_, ignored)) {
+    if (rename(temporary_.c_str(), final_.c_str()) != 0) return ErrnoStatus(errno, doing);
+    return SyncFolder(folder_);
+  }
+  // The two change places at once; what was there before is then under the temporary name.
+  if (renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, final_.c_str(), RENAME_EXCHANGE) != 0) {
+    return ErrnoStatus(errno, absl::StrCat(doing, " in exchange"));
+  }
+  WEFT_RETURN_IF_ERROR(SyncFolder(folder_));
+  std::filesystem::remove_all(temporary_, ignored);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> CheckpointWriter::Commit(const CheckpointState& state) {
+  auto gathered = Gather();
+  if (!gathered.ok()) {
+    return Annotate(gathered.status(), absl::StrCat("commit checkpoint ", final_));
+  }
+  Manifest manifest = *std::move(gathered);
+  manifest.samples_consumed = state.samples_consumed;
+  manifest.seed = state.seed;
+  manifest.states = state.states;
+  manifest.config_hash = HashConfig(state.config_text);
+  WEFT_RETURN_IF_ERROR(RemoveStrangers(manifest));
+  WEFT_RETURN_IF_ERROR(
+      WriteFileAtomically(absl::StrCat(temporary_, "/", kManifestName), ToJson(manifest)));
+  WEFT_RETURN_IF_ERROR(Publish());
+  return final_;
+}
+
+void CheckpointWriter::Abandon() {
+  std::error_code ignored;
+  std::filesystem::remove_all(temporary_, ignored);
+}
+
+}  // namespace weft

@@ -1,0 +1,81 @@
+// Writing a checkpoint so that it is there as a whole or not at all, whatever dies and when.
+//
+//   every rank   writer.WriteShard(rank, parts)    its part, synced, into ".tmp-step-00001000/"
+//   the caller   barrier; were all ranks well?      (the collectives' business, not done here)
+//   rank 0       writer.Commit(state)               checks, writes manifest.json, syncs, renames to
+//                                                   "step-00001000/", syncs the folder above
+//   rank 0       if some rank failed: writer.Abandon()
+//   the caller   barrier; old checkpoints may go (retention.h)
+//
+// The folder is on a file system that all ranks share. Errors name the file and the reason, a full
+// disk among them; older checkpoints are untouched. Used by one thread at a time; each rank has its
+// own writer, and different steps may be written at the same time.
+#ifndef WEFT_TRAINER_CHECKPOINT_WRITER_H_
+#define WEFT_TRAINER_CHECKPOINT_WRITER_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "trainer/checkpoint/manifest.h"
+
+namespace weft {
+
+// This rank's elements of a flat buffer. Over all ranks, the parts of a buffer cover it once; a
+// buffer that all ranks hold alike is written by one of them, the others give nothing.
+struct BufferPart {
+  std::string name;
+  DType dtype = DType::kF32;
+  int64_t elements = 0;               // of the whole buffer, the same on every rank
+  int64_t begin = 0;                  // first element of `bytes`
+  absl::Span<const std::byte> bytes;  // a multiple of the element's size; may be empty
+};
+
+// Bytes that belong to one rank alone, as a random generator's state.
+struct RankState {
+  std::string name;
+  absl::Span<const std::byte> bytes;
+};
+
+// What is the same on every rank.
+struct CheckpointState {
+  int64_t samples_consumed = 0;
+  uint64_t seed = 0;
+  std::map<std::string, std::string> states;  // any bytes, by name
+  std::string config_text;                    // only its hash is kept
+};
+
+class CheckpointWriter {
+ public:
+  // `folder` holds the run's checkpoints; it is created when it is missing.
+  CheckpointWriter(std::string folder, int64_t step, int world_size);
+
+  absl::Status WriteShard(int rank, absl::Span<const BufferPart> parts,
+                          absl::Span<const RankState> states = {});
+  // The path of the checkpoint. An earlier checkpoint of the same step is replaced in one rename.
+  absl::StatusOr<std::string> Commit(const CheckpointState& state);
+  // Takes away what was written, to free the disk. Nobody may be writing any more.
+  void Abandon();
+
+ private:
+  absl::Status CheckParts(int rank, absl::Span<const BufferPart> parts) const;
+  absl::StatusOr<Manifest> Gather() const;
+  absl::Status AddShard(int rank, Manifest& manifest) const;
+  absl::Status RemoveStrangers(const Manifest& manifest) const;
+  absl::Status Publish() const;
+  std::string NotePath(int rank) const;
+
+  const std::string folder_;
+  const int64_t step_;
+  const int world_size_;
+  const std::string temporary_;
+  const std::string final_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_TRAINER_CHECKPOINT_WRITER_H_

@@ -1,0 +1,256 @@
+#include "trainer/config.h"
+
+#include <algorithm>
+#include <cctype>
+#include <exception>
+#include <fstream>
+#include <map>
+#include <toml.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+
+namespace weft {
+namespace {
+
+// A value of the file as the text that Settings parses.
+absl::StatusOr<std::string> ValueText(const toml::value& value) {
+  if (value.is_boolean()) return std::string(value.as_boolean() ? "true" : "false");
+  if (value.is_integer()) return absl::StrCat(value.as_integer());
+  if (value.is_floating()) return absl::StrFormat("%.17g", value.as_floating());
+  if (value.is_string()) return std::string(value.as_string().str);
+  return absl::InvalidArgumentError("must be a number, a text, true or false");
+}
+
+absl::Status ApplyValue(const std::string& path, const std::string& name, const toml::value& value,
+                        Settings& settings) {
+  std::string origin = absl::StrCat(path, ":", value.location().line());
+  absl::StatusOr<std::string> text = ValueText(value);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, ": ", name, " ", text.status().message()));
+  }
+  return settings.Set(name, *text, origin);
+}
+
+absl::Status ApplyFile(const std::string& path, Settings& settings) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  try {
+    toml::value root = toml::parse(file, path);
+    for (const auto& [section, content] : root.as_table()) {
+      if (!content.is_table()) {
+        WEFT_RETURN_IF_ERROR(ApplyValue(path, section, content, settings));
+        continue;
+      }
+      for (const auto& [key, value] : content.as_table()) {
+        WEFT_RETURN_IF_ERROR(ApplyValue(path, absl::StrCat(section, ".", key), value, settings));
+      }
+    }
+  } catch (const std::exception& error) {  // toml11 reports syntax errors so, with file and line
+    return absl::InvalidArgumentError(absl::StrCat(path, ": no valid TOML: ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+// Every key with the value in effect, readable by LoadTrainConfig.
+std::string ToToml(const Settings& settings) {
+  std::string text;
+  absl::string_view group;
+  for (const SettingRow& row : settings.table()) {
+    absl::string_view prefix = row.name.substr(0, row.name.find('.'));
+    if (prefix != group) {
+      absl::StrAppend(&text, group.empty() ? "" : "\n", "[", prefix, "]\n");
+      group = prefix;
+    }
+    std::string value = settings.ValueText(row.name);
+    bool is_plain = row.type == SettingType::kInteger || row.type == SettingType::kReal;
+    if (row.type == SettingType::kBool) value = settings.Bool(row.name) ? "true" : "false";
+    if (row.type == SettingType::kReal) {
+      value = absl::StrFormat("%.17g", settings.Real(row.name));
+      if (value.find_first_of(".e") == std::string::npos) value += ".0";
+      std::string brief = absl::StrFormat("%g", settings.Real(row.name));
+      if (brief.find_first_of(".e") == std::string::npos) brief += ".0";
+      if (std::stod(brief) == settings.Real(row.name)) value = brief;
+    }
+    if (!is_plain && row.type != SettingType::kBool) {
+      std::string quoted = "\"";
+      for (char c : value) {
+        if (c == '"' || c == '\\') quoted += '\\';
+        if (c == '\n') {
+          quoted += "\\n";
+        } else {
+          quoted += c;
+        }
+      }
+      value = quoted + "\"";
+    }
+    absl::StrAppend(&text, row.name.substr(prefix.size() + 1), " = ", value, "\n");
+  }
+  return text;
+}
+
+ModelConfig ReadModel(const Settings& settings) {
+  ModelConfig model;
+  model.layers = settings.Integer("model.layers");
+  model.hidden = settings.Integer("model.hidden");
+  model.heads = settings.Integer("model.heads");
+  model.sequence = settings.Integer("model.sequence");
+  model.block =
+      settings.Text("model.block") == "parallel" ? BlockKind::kParallel : BlockKind::kSerial;
+  model.position =
+      settings.Text("model.position") == "rotary" ? PositionKind::kRotary : PositionKind::kLearned;
+  model.activation = settings.Text("model.activation") == "swiglu" ? ActivationKind::kSwiglu
+                                                                   : ActivationKind::kGelu;
+  model.norm = settings.Text("model.norm") == "rmsnorm" ? NormKind::kRmsNorm : NormKind::kLayerNorm;
+  model.tied = settings.Bool("model.tied");
+  model.bias = settings.Bool("model.bias");
+  model.dropout = settings.Real("model.dropout");
+  model.norm_epsilon = settings.Real("model.norm_epsilon");
+  model.rotary_base = settings.Real("model.rotary_base");
+  model.ffn = settings.Integer("model.ffn");
+  if (model.ffn == 0) {
+    model.ffn = model.activation == ActivationKind::kSwiglu
+                    ? ((model.hidden * 8 + 2) / 3 + 31) / 32 * 32
+                    : 4 * model.hidden;
+  }
+  return model;
+}
+
+OptimizerConfig ReadOptimizer(const Settings& settings) {
+  OptimizerConfig optimizer;
+  optimizer.learning_rate = settings.Real("optimizer.learning_rate");
+  optimizer.min_learning_rate = settings.Real("optimizer.min_learning_rate");
+  optimizer.beta1 = settings.Real("optimizer.beta1");
+  optimizer.beta2 = settings.Real("optimizer.beta2");
+  optimizer.epsilon = settings.Real("optimizer.epsilon");
+  optimizer.weight_decay = settings.Real("optimizer.weight_decay");
+  optimizer.decay_all = settings.Bool("optimizer.decay_all");
+  optimizer.clip = settings.Real("optimizer.clip");
+  optimizer.warmup_steps = settings.Integer("optimizer.warmup_steps");
+  optimizer.decay_steps = settings.Integer("optimizer.decay_steps");
+  if (optimizer.decay_steps == 0) optimizer.decay_steps = settings.Integer("train.steps");
+  optimizer.schedule = settings.Text("optimizer.schedule") == "constant" ? ScheduleKind::kConstant
+                                                                         : ScheduleKind::kCosine;
+  return optimizer;
+}
+
+absl::Status Validate(const TrainConfig& config, const Settings& settings) {
+  auto error = [&](absl::string_view name, const std::string& what) {
+    return absl::InvalidArgumentError(absl::StrCat(settings.Origin(name), ": ", name, " = ",
+                                                   settings.ValueText(name), ": ", what));
+  };
+  const ModelConfig& model = config.model;
+  if (model.hidden % model.heads != 0) {
+    return error("model.hidden", absl::StrCat("must be a multiple of model.heads = ", model.heads));
+  }
+  int64_t head = model.hidden / model.heads;
+  if (model.position == PositionKind::kRotary && head % 2 != 0) {
+    return error("model.hidden", absl::StrCat("rotary positions need an even width of a head, not ",
+                                              head, " = hidden / heads"));
+  }
+  if (config.micro_batch > config.global_batch) {
+    return error("train.micro_batch",
+                 absl::StrCat("must not be above train.global_batch = ", config.global_batch));
+  }
+  if (config.optimizer.min_learning_rate > config.optimizer.learning_rate) {
+    return error("optimizer.min_learning_rate",
+                 absl::StrCat("must not be above optimizer.learning_rate = ",
+                              config.optimizer.learning_rate));
+  }
+  if (config.data_prefix.empty()) {
+    return error("data.prefix", "no data is named; weft-data prepare makes some");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
+                                            const std::vector<std::string>& overrides) {
+  Settings settings(TrainSettings());
+  if (!path.empty()) WEFT_RETURN_IF_ERROR(ApplyFile(path, settings));
+  for (const std::string& pair : overrides) WEFT_RETURN_IF_ERROR(settings.SetPair(pair, "--set"));
+
+  TrainConfig config;
+  config.model = ReadModel(settings);
+  config.optimizer = ReadOptimizer(settings);
+  config.steps = settings.Integer("train.steps");
+  config.global_batch = settings.Integer("train.global_batch");
+  config.micro_batch = settings.Integer("train.micro_batch");
+  config.seed = static_cast<uint64_t>(settings.Integer("train.seed"));
+  const std::string& precision = settings.Text("train.precision");
+  bool is_bf16 = precision == "bf16" || (precision == "auto" && CpuHasFastBf16());
+  config.precision = is_bf16 ? Precision::kBf16 : Precision::kFp32;
+  config.threads = static_cast<int>(settings.Integer("train.threads"));
+  config.peak_tflops = settings.Real("train.peak_tflops");
+  config.zero_stage = static_cast<int>(settings.Integer("parallel.zero"));
+  config.bucket_bytes = settings.ByteCount("parallel.bucket_bytes");
+  const std::string& reduce = settings.Text("parallel.reduce_precision");
+  config.reduce_precision = reduce == "fp32"      ? ReducePrecision::kFp32
+                            : reduce == "compute" ? ReducePrecision::kCompute
+                                                  : ReducePrecision::kAuto;
+  config.data_prefix = settings.Text("data.prefix");
+  config.validation_every = settings.Integer("validation.every");
+  config.validation_batches = settings.Integer("validation.batches");
+  config.checkpoint_every = settings.Integer("checkpoint.every");
+  config.checkpoint_keep = static_cast<int>(settings.Integer("checkpoint.keep"));
+  config.sample_prompt = settings.Text("sample.prompt");
+  config.sample_tokens = settings.Integer("sample.tokens");
+  config.sample_count = static_cast<int>(settings.Integer("sample.count"));
+  config.sample_temperature = settings.Real("sample.temperature");
+  config.sample_top_k = static_cast<int>(settings.Integer("sample.top_k"));
+  config.log_every = settings.Integer("log.every");
+  config.progress_mode = settings.Text("log.progress");
+  config.trace_steps = settings.Integer("log.trace_steps");
+  config.text = ToToml(settings);
+  WEFT_RETURN_IF_ERROR(Validate(config, settings));
+  return config;
+}
+
+std::string ResumeIdentity(const TrainConfig& config) {
+  std::string identity;
+  std::string section;
+  std::vector<std::string> lines = absl::StrSplit(config.text, '\n');
+  for (const std::string& line : lines) {
+    if (!line.empty() && line[0] == '[') section = line.substr(1, line.size() - 2);
+    size_t equals = line.find(" = ");
+    if (equals == std::string::npos) continue;
+    std::string name = absl::StrCat(section, ".", line.substr(0, equals));
+    if (section != "model" && name != "train.seed" && name != "train.global_batch" &&
+        name != "data.prefix") {
+      continue;
+    }
+    absl::StrAppend(&identity, name, line.substr(equals), "\n");
+  }
+  absl::StrAppend(&identity, "train.precision = ", NameOf(config.precision), "\n");
+  return identity;
+}
+
+std::string DescribeDifference(absl::string_view before, absl::string_view now) {
+  std::vector<std::string> old_lines = absl::StrSplit(before, '\n');
+  std::vector<std::string> new_lines = absl::StrSplit(now, '\n');
+  for (size_t i = 0; i < std::max(old_lines.size(), new_lines.size()); ++i) {
+    std::string old_line = i < old_lines.size() ? old_lines[i] : "nothing";
+    std::string new_line = i < new_lines.size() ? new_lines[i] : "nothing";
+    if (old_line != new_line) return absl::StrCat("it had ", old_line, ", now there is ", new_line);
+  }
+  return "";
+}
+
+bool CpuHasFastBf16() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bf16");  // every CPU with AMX has it, too
+#else
+  return false;
+#endif
+}
+
+absl::string_view NameOf(Precision precision) {
+  return precision == Precision::kBf16 ? "bf16" : "fp32";
+}
+
+}  // namespace weft

@@ -1,0 +1,125 @@
+// The configuration of a training run: one validated struct, read from a TOML file and from
+// `--set name=value`.
+//
+//   WEFT_ASSIGN_OR_RETURN(TrainConfig config, LoadTrainConfig("demo.toml", {"train.steps=100"}));
+//
+// The keys are the rows of TrainSettings(), "section.key" there and [section] key in the file. An
+// unknown key or a value that is not allowed is an error that names file, line and the nearest
+// valid key. Values of text are taken as they are; "auto" is resolved by the engine, not here, but
+// for precision (ResolvedPrecision).
+#ifndef WEFT_TRAINER_CONFIG_H_
+#define WEFT_TRAINER_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/settings.h"
+#include "base/units.h"
+
+namespace weft {
+
+enum class BlockKind { kSerial, kParallel };
+enum class PositionKind { kLearned, kRotary };
+enum class ActivationKind { kGelu, kSwiglu };
+enum class NormKind { kLayerNorm, kRmsNorm };
+enum class Precision { kFp32, kBf16 };
+enum class ScheduleKind { kCosine, kConstant };
+enum class ReducePrecision { kAuto, kCompute, kFp32 };  // kAuto: fp32 where micro-batches add up
+
+struct ModelConfig {
+  int64_t layers = 0;
+  int64_t hidden = 0;
+  int64_t heads = 0;
+  int64_t ffn = 0;  // inner width of the feed-forward part; 0 in the file: see config.cc
+  int64_t sequence = 0;
+  int64_t vocab = 0;  // from the data, not from the file
+  BlockKind block = BlockKind::kSerial;
+  PositionKind position = PositionKind::kLearned;
+  ActivationKind activation = ActivationKind::kGelu;
+  NormKind norm = NormKind::kLayerNorm;
+  bool tied = true;  // the output projection is the token embedding
+  bool bias = true;  // in linear layers and LayerNorm
+  double dropout = 0;
+  double norm_epsilon = 1e-5;
+  double rotary_base = 10000;
+};
+
+struct OptimizerConfig {
+  double learning_rate = 0;
+  double min_learning_rate = 0;
+  double beta1 = 0;
+  double beta2 = 0;
+  double epsilon = 0;
+  double weight_decay = 0;
+  bool decay_all = false;  // norms and biases, too
+  double clip = 0;         // largest global gradient norm; 0: no clipping
+  int64_t warmup_steps = 0;
+  int64_t decay_steps = 0;  // until min_learning_rate is reached
+  ScheduleKind schedule = ScheduleKind::kCosine;
+};
+
+struct TrainConfig {
+  ModelConfig model;
+  OptimizerConfig optimizer;
+
+  int64_t steps = 0;
+  int64_t global_batch = 0;  // samples a step, over all ranks
+  int64_t micro_batch = 0;   // samples a forward pass on a rank; 0: all of its share at once
+  uint64_t seed = 0;
+  Precision precision = Precision::kFp32;  // "auto" is resolved
+  int threads = 0;                         // compute threads a rank; 0: cores / ranks on this host
+  double peak_tflops = 0;                  // of one rank; 0: measured at the start
+
+  int zero_stage = 1;
+  Bytes bucket_bytes;
+  ReducePrecision reduce_precision = ReducePrecision::kAuto;
+
+  std::string data_prefix;
+  int64_t validation_every = 0;    // steps; 0: at the end only
+  int64_t validation_batches = 0;  // global batches
+
+  int64_t checkpoint_every = 0;  // steps; 0: at the end only
+  int checkpoint_keep = 0;
+
+  std::string sample_prompt;
+  int64_t sample_tokens = 0;
+  int sample_count = 0;
+  double sample_temperature = 0;  // 0: greedy
+  int sample_top_k = 0;           // 0: all tokens
+
+  int64_t log_every = 0;      // steps between lines, where there is no terminal; 0: by time
+  int64_t trace_steps = 0;    // the last steps whose spans go to trace.json
+  std::string progress_mode;  // auto, bar, lines
+
+  // As TOML, every key with its value; what config.toml of a run holds. LoadTrainConfig reads it.
+  std::string text;
+};
+
+// The table of keys, in the order of docs/training.md.
+absl::Span<const SettingRow> TrainSettings();
+
+// `path` may be empty: the defaults. `overrides` are "name=value".
+absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
+                                            const std::vector<std::string>& overrides);
+
+// The part of `text` that must stay as it is when a run is resumed: [model], seed, precision,
+// global_batch and data.prefix. Lines "name = value".
+std::string ResumeIdentity(const TrainConfig& config);
+// What differs between two of them, "" when nothing does.
+std::string DescribeDifference(absl::string_view before, absl::string_view now);
+
+// Whether this CPU multiplies bf16 faster than fp32 (AMX or AVX512-BF16): what "auto" asks.
+bool CpuHasFastBf16();
+absl::string_view NameOf(Precision precision);
+
+// The page of docs/training.md's reference.
+std::string TrainSettingsMarkdown();
+
+}  // namespace weft
+
+#endif  // WEFT_TRAINER_CONFIG_H_

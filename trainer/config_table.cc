@@ -1,0 +1,104 @@
+// The one table of a training run's keys. The reference in docs/training.md is generated from it.
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "trainer/config.h"
+
+namespace weft {
+namespace {
+
+constexpr SettingType kBool = SettingType::kBool;
+constexpr SettingType kInteger = SettingType::kInteger;
+constexpr SettingType kReal = SettingType::kReal;
+constexpr SettingType kBytes = SettingType::kBytes;
+constexpr SettingType kText = SettingType::kText;
+constexpr SettingType kChoice = SettingType::kChoice;
+
+// clang-format off
+constexpr auto kTable = std::to_array<SettingRow>({
+    {"model.layers", kInteger, "6", "1..1024", "Transformer blocks."},
+    {"model.hidden", kInteger, "256", "8..65536", "Width of the residual stream; a multiple of model.heads."},
+    {"model.heads", kInteger, "4", "1..1024", "Attention heads."},
+    {"model.ffn", kInteger, "0", "0..1048576", "Inner width of the feed-forward part; 0 takes 4 x hidden, or 8/3 x hidden rounded up to 32 with swiglu."},
+    {"model.sequence", kInteger, "256", "2..1048576", "Tokens of a sample."},
+    {"model.block", kChoice, "serial", "serial|parallel", "serial: attention, then feed-forward; parallel: both from one norm, y = x + attention(norm(x)) + ffn(norm(x))."},
+    {"model.position", kChoice, "learned", "learned|rotary", "How positions are told: a learned vector each, or by rotating queries and keys."},
+    {"model.activation", kChoice, "gelu", "gelu|swiglu", "Nonlinearity of the feed-forward part; gelu is the tanh form of GPT-2."},
+    {"model.norm", kChoice, "layernorm", "layernorm|rmsnorm", "Normalisation before attention, before the feed-forward part and at the end."},
+    {"model.tied", kBool, "true", "", "The output projection is the token embedding."},
+    {"model.bias", kBool, "true", "", "Linear layers and LayerNorm have a bias."},
+    {"model.dropout", kReal, "0", "0..0.9", "Part of the embeddings and of each branch's output that is dropped in training."},
+    {"model.norm_epsilon", kReal, "1e-5", "0..1", "Added to the variance in norms."},
+    {"model.rotary_base", kReal, "10000", "1..", "Base of the rotary frequencies."},
+
+    {"optimizer.learning_rate", kReal, "1e-3", "0..", "The highest learning rate."},
+    {"optimizer.min_learning_rate", kReal, "1e-4", "0..", "Where the decay ends."},
+    {"optimizer.schedule", kChoice, "cosine", "cosine|constant", "How the learning rate falls after the warm-up."},
+    {"optimizer.warmup_steps", kInteger, "100", "0..", "Steps over which the learning rate rises linearly from 0."},
+    {"optimizer.decay_steps", kInteger, "0", "0..", "The step at which min_learning_rate is reached; 0 takes train.steps."},
+    {"optimizer.beta1", kReal, "0.9", "0..0.9999999", "AdamW: decay of the gradient's running mean."},
+    {"optimizer.beta2", kReal, "0.95", "0..0.9999999", "AdamW: decay of the squared gradient's running mean."},
+    {"optimizer.epsilon", kReal, "1e-8", "1e-20..1", "AdamW: added to the root of the second moment."},
+    {"optimizer.weight_decay", kReal, "0.1", "0..10", "AdamW: decoupled weight decay, of matrices and embeddings."},
+    {"optimizer.decay_all", kBool, "false", "", "Decay norms and biases, too."},
+    {"optimizer.clip", kReal, "1", "0..", "Largest norm of the gradient over all parameters; 0 does not clip."},
+
+    {"train.steps", kInteger, "1000", "0..", "Optimizer steps of the whole run."},
+    {"train.global_batch", kInteger, "16", "1..", "Samples a step over all ranks; a multiple of the number of ranks."},
+    {"train.micro_batch", kInteger, "0", "0..", "Samples a rank takes at once, gradients being summed over several; 0 takes its whole share."},
+    {"train.seed", kInteger, "1", "0..", "Draws the initial parameters, the order of the data, dropout and the sample text."},
+    {"train.precision", kChoice, "auto", "auto|fp32|bf16", "Number type of parameters and activations in computation; auto takes bf16 where the CPU multiplies it fast (AMX, AVX512-BF16), else fp32. Master weights and optimizer state are fp32 always."},
+    {"train.threads", kInteger, "0", "0..1024", "Compute threads of a rank; 0 takes OMP_NUM_THREADS, or else the cores divided by the ranks of this host."},
+    {"train.peak_tflops", kReal, "0", "0..", "Peak of one rank in TFLOP/s, for the metric mfu; 0 measures it with a matrix product at the start."},
+
+    {"parallel.zero", kInteger, "1", "1..2", "1: optimizer state is sharded over the ranks; 2: accumulated gradients, too."},
+    {"parallel.bucket_bytes", kBytes, "4MiB", "1KiB..4GiB", "Gradients are handed to one reduce-scatter once so many bytes of them are complete."},
+    {"parallel.reduce_precision", kChoice, "auto", "auto|compute|fp32", "Number type in which gradients are summed: the compute type, or fp32; auto takes fp32 where several micro-batches add up."},
+
+    {"data.prefix", kText, "", "", "What weft-data made: PREFIX_train.{bin,idx}, PREFIX_valid.{bin,idx}, PREFIX.json; a relative path is looked up from the working folder."},
+
+    {"validation.every", kInteger, "100", "0..", "Steps between measurements of the validation loss; 0 measures at the end only."},
+    {"validation.batches", kInteger, "8", "1..", "Global batches of held-out data that one measurement takes (fewer where there are fewer)."},
+
+    {"checkpoint.every", kInteger, "200", "0..", "Steps between checkpoints; 0 writes one at the end only."},
+    {"checkpoint.keep", kInteger, "2", "1..1000", "Checkpoints to keep; older ones are deleted."},
+
+    {"sample.prompt", kText, "", "", "Beginnings of the sample texts, separated by `|`; empty begins a new document."},
+    {"sample.tokens", kInteger, "120", "0..", "Tokens of each sample text; 0 writes none."},
+    {"sample.count", kInteger, "1", "1..64", "Sample texts for each prompt."},
+    {"sample.temperature", kReal, "0.8", "0..10", "0 takes the likeliest token always; higher draws more freely."},
+    {"sample.top_k", kInteger, "40", "0..", "Draw among so many likeliest tokens; 0 among all."},
+
+    {"log.every", kInteger, "0", "0..", "Steps between progress lines where there is no terminal; 0 prints one every few seconds."},
+    {"log.progress", kChoice, "auto", "auto|bar|lines", "A bar that is redrawn, or lines; auto asks whether standard error is a terminal."},
+    {"log.trace_steps", kInteger, "50", "0..100000", "How many of the last steps trace.json shows; 0 writes none."},
+});
+// clang-format on
+
+}  // namespace
+
+absl::Span<const SettingRow> TrainSettings() { return kTable; }
+
+std::string TrainSettingsMarkdown() {
+  std::string text =
+      "# Keys of a training run\n\nPrinted by `weft-train --markdown`; what they do together: "
+      "[training.md](training.md).\n";
+  absl::string_view group;
+  for (const SettingRow& row : kTable) {
+    absl::string_view prefix = row.name.substr(0, row.name.find('.'));
+    if (prefix != group) {
+      group = prefix;
+      absl::StrAppend(&text, "\n## [", group,
+                      "]\n\n| key | default | allowed | what it does |\n|---|---|---|---|\n");
+    }
+    absl::StrAppend(
+        &text, "| `", row.name.substr(prefix.size() + 1), "` | ",
+        row.standard.empty() ? std::string("empty") : absl::StrCat("`", row.standard, "`"), " | ",
+        absl::StrReplaceAll(row.allowed, {{"|", ", "}}), " | ",
+        absl::StrReplaceAll(row.sentence, {{"|", "\\|"}}), " |\n");
+  }
+  return text;
+}
+
+}  // namespace weft

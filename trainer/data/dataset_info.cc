@@ -1,0 +1,150 @@
+#include "trainer/data/dataset_info.h"
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "trainer/files/file.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kFormatVersion = 1;
+
+// How often each token occurs.
+absl::StatusOr<std::vector<int64_t>> Count(const IndexedDataset& dataset, int64_t vocab_size) {
+  std::vector<int64_t> counts(static_cast<size_t>(vocab_size));
+  std::vector<int32_t> tokens;
+  for (int64_t sequence = 0; sequence < dataset.sequences(); ++sequence) {
+    tokens.resize(static_cast<size_t>(dataset.SequenceLength(sequence)));
+    WEFT_RETURN_IF_ERROR(dataset.Read(sequence, 0, absl::MakeSpan(tokens)));
+    for (int32_t token : tokens) {
+      if (token < 0 || token >= vocab_size) {
+        return absl::OutOfRangeError(absl::StrCat(dataset.prefix(), ": token ", token,
+                                                  " of sequence ", sequence,
+                                                  " is not in a vocabulary of ", vocab_size));
+      }
+      ++counts[static_cast<size_t>(token)];
+    }
+  }
+  return counts;
+}
+
+// Reads members with their types checked; keeps the first error.
+class Fields {
+ public:
+  Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {}
+
+  template <typename T>
+  void Number(const char* key, T& out) {
+    auto member = object_.find(key);
+    if (member == object_.end() || !member->is_number()) return Fail(key, "a number");
+    out = member->template get<T>();
+  }
+  void Text(const char* key, std::string& out) {
+    auto member = object_.find(key);
+    if (member == object_.end() || !member->is_string()) return Fail(key, "a text");
+    out = member->get<std::string>();
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  void Fail(const char* key, const char* right) {
+    if (!status_.ok()) return;
+    status_ = absl::DataLossError(absl::StrCat(path_, ": '", key, "' should be ", right));
+  }
+  const Json& object_;
+  std::string path_;
+  absl::Status status_;
+};
+
+}  // namespace
+
+absl::Status WriteDatasetInfo(const std::string& prefix, const DatasetInfo& info) {
+  const std::string path = prefix + ".json";
+  std::filesystem::path folder = std::filesystem::absolute(ParentFolder(path));
+  std::string tokenizer =
+      std::filesystem::absolute(info.tokenizer).lexically_relative(folder).string();
+  Json json = {
+      {"format", "weft-dataset"},
+      {"version", kFormatVersion},
+      {"vocab_size", info.vocab_size},
+      {"eod_id", info.eod_id},
+      {"train_documents", info.train_documents},
+      {"train_tokens", info.train_tokens},
+      {"validation_documents", info.validation_documents},
+      {"validation_tokens", info.validation_tokens},
+      {"unigram_loss", info.unigram_loss},
+      {"tokenizer", tokenizer},
+      {"seed", info.seed},
+      {"validation_fraction", info.validation_fraction},
+      {"split", info.split},
+      {"cleaner", info.cleaner},
+      {"invalid_utf8", info.invalid_utf8},
+      {"inputs", info.inputs},
+      {"sentencepiece_version", info.sentencepiece_version},
+  };
+  return WriteFileAtomically(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+absl::StatusOr<DatasetInfo> ReadDatasetInfo(const std::string& prefix) {
+  const std::string path = prefix + ".json";
+  WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("format") || json["format"] != "weft-dataset") {
+    return absl::DataLossError(absl::StrCat(path, " is not a description made by weft-data"));
+  }
+  DatasetInfo info;
+  Fields fields(json, path);
+  int version = 0;
+  fields.Number("version", version);
+  fields.Number("vocab_size", info.vocab_size);
+  fields.Number("eod_id", info.eod_id);
+  fields.Number("train_documents", info.train_documents);
+  fields.Number("train_tokens", info.train_tokens);
+  fields.Number("validation_documents", info.validation_documents);
+  fields.Number("validation_tokens", info.validation_tokens);
+  fields.Number("unigram_loss", info.unigram_loss);
+  fields.Text("tokenizer", info.tokenizer);
+  fields.Number("seed", info.seed);
+  fields.Number("validation_fraction", info.validation_fraction);
+  fields.Text("split", info.split);
+  fields.Text("cleaner", info.cleaner);
+  fields.Number("invalid_utf8", info.invalid_utf8);
+  fields.Text("sentencepiece_version", info.sentencepiece_version);
+  WEFT_RETURN_IF_ERROR(fields.status());
+  if (version != kFormatVersion) {
+    return absl::DataLossError(absl::StrCat(path, " has version ", version, "; this program knows ",
+                                            kFormatVersion, ": run weft-data prepare again"));
+  }
+  if (json.contains("inputs") && json["inputs"].is_array()) {
+    for (const Json& input : json["inputs"]) {
+      if (input.is_string()) info.inputs.push_back(input.get<std::string>());
+    }
+  }
+  info.tokenizer =
+      (std::filesystem::path(ParentFolder(path)) / info.tokenizer).lexically_normal().string();
+  return info;
+}
+
+absl::StatusOr<double> UnigramLoss(const IndexedDataset& train, const IndexedDataset& validation,
+                                   int64_t vocab_size) {
+  WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> model, Count(train, vocab_size));
+  WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> seen, Count(validation, vocab_size));
+  if (validation.tokens() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(validation.prefix(), " has no tokens"));
+  }
+  const double total = static_cast<double>(train.tokens() + vocab_size);
+  double loss = 0;
+  for (size_t token = 0; token < model.size(); ++token) {
+    loss -=
+        static_cast<double>(seen[token]) * std::log(static_cast<double>(model[token] + 1) / total);
+  }
+  return loss / static_cast<double>(validation.tokens());
+}
+
+}  // namespace weft

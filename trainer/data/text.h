@@ -1,0 +1,34 @@
+// Plain text as it comes in: gunzip, make valid UTF-8, cut into documents.
+#ifndef WEFT_TRAINER_DATA_TEXT_H_
+#define WEFT_TRAINER_DATA_TEXT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace weft {
+
+// The whole file. One that starts with gzip's magic (.gz, dictd's .dz) is unpacked; several members
+// in a row are joined. DataLoss for a damaged or truncated archive.
+absl::StatusOr<std::string> ReadTextFile(const std::string& path);
+
+// Each maximal ill-formed part (Unicode 15, section 3.9, table 3-7: also surrogates, overlong forms
+// and zero bytes) becomes U+FFFD. Returns how many there were.
+int64_t ReplaceInvalidUtf8(std::string& text);
+
+enum class DocumentSplit {
+  kBlankLines,  // one or more lines of nothing but white space
+  kLines,       // every line a document
+  kFile,        // the whole file
+};
+absl::StatusOr<DocumentSplit> ParseDocumentSplit(absl::string_view name);
+
+// Views into `text`, without surrounding line breaks; empty documents are left out.
+std::vector<absl::string_view> SplitDocuments(absl::string_view text, DocumentSplit split);
+
+}  // namespace weft
+
+#endif  // WEFT_TRAINER_DATA_TEXT_H_

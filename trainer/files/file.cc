@@ -1,0 +1,191 @@
+#include "trainer/files/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft {
+namespace {
+
+constexpr size_t kWriteBuffer = 1 << 20;  // one write call per MiB
+
+// Closes on every return path.
+struct Descriptor {
+  explicit Descriptor(int number) : number(number) {}
+  ~Descriptor() {
+    if (number >= 0) close(number);
+  }
+  int number;
+};
+
+}  // namespace
+
+absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
+  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.number < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  struct stat info;
+  if (fstat(file.number, &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", path));
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+  }
+  MappedFile mapped;
+  mapped.path_ = path;
+  mapped.size_ = static_cast<size_t>(info.st_size);
+  if (mapped.size_ == 0) return mapped;  // mmap refuses a length of 0
+  void* address = mmap(nullptr, mapped.size_, PROT_READ, MAP_SHARED, file.number, 0);
+  if (address == MAP_FAILED) {
+    mapped.size_ = 0;
+    return ErrnoStatus(errno, absl::StrCat("map ", path, " (", info.st_size, " bytes)"));
+  }
+  mapped.data_ = static_cast<const std::byte*>(address);
+  return mapped;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+}
+
+absl::StatusOr<AtomicFile> AtomicFile::Create(const std::string& path) {
+  AtomicFile file;
+  file.path_ = path;
+  file.temporary_path_ = path + ".tmp";
+  file.descriptor_ =
+      open(file.temporary_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file.descriptor_ < 0) {
+    return ErrnoStatus(errno, absl::StrCat("create ", file.temporary_path_));
+  }
+  file.buffer_.reserve(kWriteBuffer);
+  return file;
+}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      temporary_path_(std::move(other.temporary_path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      size_(other.size_),
+      buffer_(std::move(other.buffer_)) {}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ < 0) return;
+  close(descriptor_);
+  unlink(temporary_path_.c_str());
+}
+
+absl::Status AtomicFile::WriteAll(const std::byte* data, size_t size) {
+  while (size > 0) {
+    ssize_t written = write(descriptor_, data, size);
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return ErrnoStatus(errno, absl::StrCat("write ", temporary_path_, " (", size, " bytes more; ",
+                                             path_, " is left as it was)"));
+    }
+    data += written;
+    size -= static_cast<size_t>(written);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AtomicFile::Flush() {
+  absl::Status status = WriteAll(buffer_.data(), buffer_.size());
+  buffer_.clear();
+  return status;
+}
+
+absl::Status AtomicFile::Append(absl::Span<const std::byte> bytes) {
+  WEFT_CHECK(descriptor_ >= 0, "append to " << path_ << " after Commit");
+  size_ += static_cast<int64_t>(bytes.size());
+  if (buffer_.size() + bytes.size() > kWriteBuffer) WEFT_RETURN_IF_ERROR(Flush());
+  if (bytes.size() >= kWriteBuffer) return WriteAll(bytes.data(), bytes.size());
+  buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+  return absl::OkStatus();
+}
+
+absl::Status AtomicFile::Append(absl::string_view text) {
+  return Append(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
+}
+
+absl::Status AtomicFile::Commit() {
+  WEFT_CHECK(descriptor_ >= 0, "second Commit of " << path_);
+  WEFT_RETURN_IF_ERROR(Flush());
+  if (fsync(descriptor_) != 0) return ErrnoStatus(errno, absl::StrCat("sync ", temporary_path_));
+  // Network file systems report a full disk only here.
+  if (close(std::exchange(descriptor_, -1)) != 0) {
+    int error = errno;
+    unlink(temporary_path_.c_str());
+    return ErrnoStatus(error, absl::StrCat("close ", temporary_path_));
+  }
+  if (rename(temporary_path_.c_str(), path_.c_str()) != 0) {
+    int error = errno;
+    unlink(temporary_path_.c_str());
+    return ErrnoStatus(error, absl::StrCat("rename ", temporary_path_, " to ", path_));
+  }
+  return SyncFolder(ParentFolder(path_));
+}
+
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view content) {
+  WEFT_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
+  WEFT_RETURN_IF_ERROR(file.Append(content));
+  return file.Commit();
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.number < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  std::string content;
+  struct stat info;
+  if (fstat(file.number, &info) == 0 && info.st_size > 0) {
+    content.reserve(static_cast<size_t>(info.st_size));
+  }
+  std::vector<char> chunk(kWriteBuffer);
+  while (true) {
+    ssize_t count = read(file.number, chunk.data(), chunk.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return ErrnoStatus(errno, absl::StrCat("read ", path));
+    if (count == 0) return content;
+    content.append(chunk.data(), static_cast<size_t>(count));
+  }
+}
+
+std::string ParentFolder(const std::string& path) {
+  std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+absl::Status MakeFolders(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("create folder ", path));
+  return absl::OkStatus();
+}
+
+absl::Status SyncFolder(const std::string& path) {
+  Descriptor folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.number < 0) return ErrnoStatus(errno, absl::StrCat("open folder ", path));
+  // EINVAL: a file system that has no notion of syncing a folder.
+  if (fsync(folder.number) != 0 && errno != EINVAL) {
+    return ErrnoStatus(errno, absl::StrCat("sync folder ", path));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace weft

@@ -1,0 +1,83 @@
+// Files, as training data and checkpoints need them: read by mapping, written whole or not at all.
+//
+//   MappedFile    a read-only view of a file; the file must not shrink while it is mapped
+//   AtomicFile    appends to "<path>.tmp"; Commit() syncs it and renames it to <path>, so that a
+//                 reader, or a crash at any moment, sees the old file or the new one and nothing
+//                 else
+//
+// Errors name the path, what was being done and the kernel's reason. Objects are used by one thread
+// at a time, except that a MappedFile may be read by many.
+#ifndef WEFT_TRAINER_FILES_FILE_H_
+#define WEFT_TRAINER_FILES_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace weft {
+
+class MappedFile {
+ public:
+  static absl::StatusOr<MappedFile> Open(const std::string& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  absl::Span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::string& path() const { return path_; }
+
+ private:
+  MappedFile() = default;
+  std::string path_;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+class AtomicFile {
+ public:
+  // Truncates a "<path>.tmp" that an earlier, killed writer left behind.
+  static absl::StatusOr<AtomicFile> Create(const std::string& path);
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+  ~AtomicFile();  // without Commit: the temporary file is removed
+
+  absl::Status Append(absl::Span<const std::byte> bytes);
+  absl::Status Append(absl::string_view text);
+  // Everything to the disk, then under its name. Nothing may be appended afterwards.
+  absl::Status Commit();
+
+  int64_t size() const { return size_; }  // bytes appended so far
+  const std::string& path() const { return path_; }
+
+ private:
+  AtomicFile() = default;
+  absl::Status Flush();
+  absl::Status WriteAll(const std::byte* data, size_t size);
+
+  std::string path_;
+  std::string temporary_path_;
+  int descriptor_ = -1;
+  int64_t size_ = 0;
+  std::vector<std::byte> buffer_;
+};
+
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view content);
+absl::StatusOr<std::string> ReadFile(const std::string& path);
+
+// "runs/demo/loss.svg" -> "runs/demo"; "loss.svg" -> ".".
+std::string ParentFolder(const std::string& path);
+// All missing folders of the path. Ok when it exists.
+absl::Status MakeFolders(const std::string& path);
+// Makes creations and renames in a folder durable.
+absl::Status SyncFolder(const std::string& path);
+
+}  // namespace weft
+
+#endif  // WEFT_TRAINER_FILES_FILE_H_

@@ -1,0 +1,116 @@
+#include "trainer/kernels/kernels.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+namespace weft::kernels {
+
+namespace avx512 {
+KernelTable Table();
+}
+namespace avx2 {
+KernelTable Table();
+}
+namespace plain {
+KernelTable Table();
+}
+
+namespace {
+
+KernelTable Choose() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    KernelTable table = avx512::Table();
+    table.instruction_set = "AVX-512";
+    return table;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    KernelTable table = avx2::Table();
+    table.instruction_set = "AVX2";
+    return table;
+  }
+#endif
+  KernelTable table = plain::Table();
+  table.instruction_set = "baseline";
+  return table;
+}
+
+template <typename G>
+void Deliver(int64_t width, const float* sum, bool add, G* out) {
+  for (int64_t i = 0; i < width; ++i) Store(add ? Load(out[i]) + sum[i] : sum[i], out[i]);
+}
+
+}  // namespace
+
+const KernelTable& Kernels() {
+  static const KernelTable table = Choose();
+  return table;
+}
+
+template <typename T, typename G>
+void EmbeddingBackward(int64_t rows, int64_t width, int64_t vocab, const int64_t* tokens,
+                       const T* dy, bool add, G* dtable) {
+  // Rows of each token, by a counting sort: first[token] .. first[token + 1].
+  std::vector<int32_t> first(static_cast<size_t>(vocab + 1), 0);
+  for (int64_t row = 0; row < rows; ++row) ++first[static_cast<size_t>(tokens[row] + 1)];
+  for (size_t token = 0; token < static_cast<size_t>(vocab); ++token) {
+    first[token + 1] += first[token];
+  }
+  std::vector<int32_t> order(static_cast<size_t>(rows));
+  std::vector<int32_t> next(first.begin(), first.end() - 1);
+  for (int64_t row = 0; row < rows; ++row) {
+    order[static_cast<size_t>(next[static_cast<size_t>(tokens[row])]++)] =
+        static_cast<int32_t>(row);
+  }
+#pragma omp parallel
+  {
+    std::vector<float> sum(static_cast<size_t>(width));
+#pragma omp for schedule(static)
+    for (int64_t token = 0; token < vocab; ++token) {
+      G* out = dtable + token * width;
+      int32_t begin = first[static_cast<size_t>(token)];
+      int32_t end = first[static_cast<size_t>(token) + 1];
+      if (begin == end) {
+        if (!add) std::fill(out, out + width, G{});
+        continue;
+      }
+      std::fill(sum.begin(), sum.end(), 0.0F);
+      for (int32_t i = begin; i < end; ++i) {
+        const T* in = dy + order[static_cast<size_t>(i)] * width;
+        for (int64_t j = 0; j < width; ++j) sum[static_cast<size_t>(j)] += Load(in[j]);
+      }
+      Deliver(width, sum.data(), add, out);
+    }
+  }
+}
+
+template <typename T, typename G>
+void PositionBackward(int64_t rows, int64_t width, int64_t sequence, const T* dy, bool add,
+                      G* dpositions) {
+#pragma omp parallel
+  {
+    std::vector<float> sum(static_cast<size_t>(width));
+#pragma omp for schedule(static)
+    for (int64_t position = 0; position < sequence; ++position) {
+      std::fill(sum.begin(), sum.end(), 0.0F);
+      for (int64_t row = position; row < rows; row += sequence) {
+        const T* in = dy + row * width;
+        for (int64_t j = 0; j < width; ++j) sum[static_cast<size_t>(j)] += Load(in[j]);
+      }
+      Deliver(width, sum.data(), add, dpositions + position * width);
+    }
+  }
+}
+
+#define WEFT_INSTANTIATE(T, G)                                                                     \
+  template void EmbeddingBackward<T, G>(int64_t, int64_t, int64_t, const int64_t*, const T*, bool, \
+                                        G*);                                                       \
+  template void PositionBackward<T, G>(int64_t, int64_t, int64_t, const T*, bool, G*);
+WEFT_INSTANTIATE(float, float)
+WEFT_INSTANTIATE(Bf16, Bf16)
+WEFT_INSTANTIATE(Bf16, float)
+#undef WEFT_INSTANTIATE
+
+}  // namespace weft::kernels

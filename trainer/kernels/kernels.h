@@ -1,0 +1,121 @@
+// The loops that LibTorch does in several passes, each in one: norms, activations, rotary
+// positions, embedding, cross-entropy with its gradient, AdamW. Plain pointers, row-major, no
+// allocation.
+//
+// Number types: float, and Bf16 with all arithmetic in fp32. Each loop is compiled for several
+// instruction sets; Kernels() gives the best that this CPU has. OpenMP threads, as many as
+// at::set_num_threads set; results depend on the number of threads only where a sum over rows is
+// split (norm_backward), and never on timing.
+//
+// tests/trainer/kernels compares each with a naive reference.
+#ifndef WEFT_TRAINER_KERNELS_KERNELS_H_
+#define WEFT_TRAINER_KERNELS_KERNELS_H_
+
+#include <bit>
+#include <cstdint>
+
+namespace weft::kernels {
+
+// The upper half of a float.
+struct Bf16 {
+  uint16_t bits = 0;
+};
+
+struct AdamW {
+  float learning_rate = 0;
+  float beta1 = 0;
+  float beta2 = 0;
+  float epsilon = 0;
+  float weight_decay = 0;
+  float correction1 = 1;       // 1 - beta1^t
+  float correction2_root = 1;  // sqrt(1 - beta2^t)
+  float gradient_scale = 1;    // clipping
+};
+
+template <typename T>
+struct TypedKernels {
+  // y = (x - mean) * rstd * weight + bias for each of `rows` rows of `width`. `mean` null: RMSNorm,
+  // nothing is subtracted. bias may be null. mean, rstd: [rows], kept for the backward pass.
+  void (*norm_forward)(int64_t rows, int64_t width, float epsilon, const T* x, const T* weight,
+                       const T* bias, T* y, float* mean, float* rstd);
+  // dweight, dbias (may be null): [width], overwritten. `residual` (may be null) is added to dx.
+  void (*norm_backward)(int64_t rows, int64_t width, const T* dy, const T* x, const T* weight,
+                        const float* mean, const float* rstd, const T* residual, T* dx,
+                        float* dweight, float* dbias);
+
+  // GPT-2's form: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+  void (*gelu_forward)(int64_t count, const T* x, T* y);
+  void (*gelu_backward)(int64_t count, const T* dy, const T* x, T* dx);
+  // x: [rows, 2 * width], gate then up; y = silu(gate) * up: [rows, width].
+  void (*swiglu_forward)(int64_t rows, int64_t width, const T* x, T* y);
+  void (*swiglu_backward)(int64_t rows, int64_t width, const T* dy, const T* x, T* dx);
+
+  // Rotates `heads` vectors of `width` at the beginning of each row of `stride` elements, in place:
+  // pairs (i, i + width/2) by angle position * base^(-2i/width), position = row % sequence.
+  // cosine, sine: [sequence, width/2]. `inverse` rotates back, which is the backward pass.
+  void (*rotate)(int64_t rows, int64_t sequence, int64_t heads, int64_t width, int64_t stride,
+                 const float* cosine, const float* sine, bool inverse, T* x);
+
+  // y[row] = table[tokens[row]] + positions[row % sequence]; positions may be null.
+  void (*embedding_forward)(int64_t rows, int64_t width, int64_t sequence, const int64_t* tokens,
+                            const T* table, const T* positions, T* y);
+
+  // losses[row] = -log softmax(logits[row])[targets[row]]. With `scale` != 0 logits become their
+  // gradient: (softmax - onehot) * scale.
+  void (*cross_entropy)(int64_t rows, int64_t vocab, const int64_t* targets, float scale, T* logits,
+                        float* losses);
+
+  // One step on [0, count); T is the gradient's type. `compute` (may be null) receives the new
+  // parameters, rounded.
+  void (*adamw)(int64_t count, const AdamW& step, const T* gradient, float* parameters, float* mean,
+                float* variance, Bf16* compute);
+  // Partial sums over fixed blocks, then in order: the same for every number of threads.
+  double (*sum_squares)(int64_t count, const T* x);
+  // sum += x, or sum = x.
+  void (*accumulate)(int64_t count, const T* x, bool add, float* sum);
+};
+
+// dtable[token] = (or +=) sum of dy[row] over the rows with that token, in order of the rows,
+// summed in fp32; rows of `dtable` without a token become 0 (or stay). G is the gradient table's
+// type.
+template <typename T, typename G>
+void EmbeddingBackward(int64_t rows, int64_t width, int64_t vocab, const int64_t* tokens,
+                       const T* dy, bool add, G* dtable);
+// dpositions[p] = (or +=) sum of dy[row] over rows with row % sequence == p.
+template <typename T, typename G>
+void PositionBackward(int64_t rows, int64_t width, int64_t sequence, const T* dy, bool add,
+                      G* dpositions);
+
+struct KernelTable {
+  const char* instruction_set = "";
+  TypedKernels<float> f32;
+  TypedKernels<Bf16> bf16;
+  template <typename T>
+  const TypedKernels<T>& Of() const;
+};
+template <>
+inline const TypedKernels<float>& KernelTable::Of<float>() const {
+  return f32;
+}
+template <>
+inline const TypedKernels<Bf16>& KernelTable::Of<Bf16>() const {
+  return bf16;
+}
+
+const KernelTable& Kernels();
+
+[[gnu::always_inline]] inline float Load(float x) { return x; }
+[[gnu::always_inline]] inline float Load(Bf16 x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+}
+[[gnu::always_inline]] inline void Store(float value, float& x) { x = value; }
+// Round to nearest, ties to even; a NaN stays one.
+[[gnu::always_inline]] inline void Store(float value, Bf16& x) {
+  uint32_t bits = std::bit_cast<uint32_t>(value);
+  uint32_t rounded = bits + 0x7FFFU + ((bits >> 16) & 1U);
+  x.bits = static_cast<uint16_t>((value == value ? rounded : (bits | 0x400000U)) >> 16);
+}
+
+}  // namespace weft::kernels
+
+#endif  // WEFT_TRAINER_KERNELS_KERNELS_H_

@@ -1,0 +1,316 @@
+// The loops of kernels.h. Compiled once for each instruction set: WEFT_KERNEL_SET names the
+// namespace, the compiler's flags do the rest. Written for the auto-vectoriser: simple inner loops,
+// sums marked with `omp simd reduction`, an exp of its own. No inline function with a symbol of its
+// own may be called here (std::vector's, say): the linker would keep one copy for all CPUs.
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "trainer/kernels/kernels.h"
+
+namespace weft::kernels::WEFT_KERNEL_SET {
+namespace {
+
+// Elements below which a loop is not worth a second thread.
+constexpr int64_t kGrain = 1 << 15;
+
+// e^x to 2 units in the last place: x = r ln 2 + f, |f| <= ln 2 / 2, polynomial of Cephes' expf
+// (Moshier, netlib.org/cephes).
+inline float Exp(float x) {
+  x = x < -87.0F ? -87.0F : x;
+  x = x > 88.0F ? 88.0F : x;
+  float r = std::floor(x * 1.44269504F + 0.5F);
+  float f = x - r * 0.693359375F;
+  f = f + r * 2.12194440e-4F;
+  float p = 1.9875691500e-4F;
+  p = p * f + 1.3981999507e-3F;
+  p = p * f + 8.3334519073e-3F;
+  p = p * f + 4.1665795894e-2F;
+  p = p * f + 1.6666665459e-1F;
+  p = p * f + 5.0000001201e-1F;
+  p = p * f * f + f + 1.0F;
+  // A NaN has no integer; it must come out as it went in.
+  int32_t exponent = x == x ? static_cast<int32_t>(r) : 0;
+  return p * std::bit_cast<float>((exponent + 127) << 23);
+}
+inline float Sigmoid(float x) { return 1.0F / (1.0F + Exp(-x)); }
+inline float Tanh(float x) { return 2.0F * Sigmoid(2.0F * x) - 1.0F; }
+
+template <typename T>
+void NormForward(int64_t rows, int64_t width, float epsilon, const T* x, const T* weight,
+                 const T* bias, T* y, float* mean, float* rstd) {
+#pragma omp parallel for schedule(static) if (rows * width > kGrain)
+  for (int64_t row = 0; row < rows; ++row) {
+    const T* in = x + row * width;
+    T* out = y + row * width;
+    float center = 0;
+    if (mean != nullptr) {
+#pragma omp simd reduction(+ : center)
+      for (int64_t i = 0; i < width; ++i) center += Load(in[i]);
+      center /= static_cast<float>(width);
+      mean[row] = center;
+    }
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < width; ++i) {
+      float d = Load(in[i]) - center;
+      squares += d * d;
+    }
+    float scale = 1.0F / std::sqrt(squares / static_cast<float>(width) + epsilon);
+    rstd[row] = scale;
+    if (bias != nullptr) {
+      for (int64_t i = 0; i < width; ++i) {
+        Store((Load(in[i]) - center) * scale * Load(weight[i]) + Load(bias[i]), out[i]);
+      }
+    } else {
+      for (int64_t i = 0; i < width; ++i) {
+        Store((Load(in[i]) - center) * scale * Load(weight[i]), out[i]);
+      }
+    }
+  }
+}
+
+// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * weight; without mean(g) for RMSNorm.
+template <typename T>
+void NormBackwardRow(int64_t width, const T* dy, const T* x, const T* weight, float center,
+                     float scale, bool centered, const T* residual, T* dx, float* dweight,
+                     float* dbias) {
+  float sum = 0;
+  float dot = 0;
+#pragma omp simd reduction(+ : sum, dot)
+  for (int64_t i = 0; i < width; ++i) {
+    float hat = (Load(x[i]) - center) * scale;
+    float g = Load(dy[i]) * Load(weight[i]);
+    sum += g;
+    dot += g * hat;
+  }
+  sum = centered ? sum / static_cast<float>(width) : 0.0F;
+  dot /= static_cast<float>(width);
+#pragma omp simd
+  for (int64_t i = 0; i < width; ++i) {
+    float hat = (Load(x[i]) - center) * scale;
+    float d = Load(dy[i]);
+    float value = scale * (d * Load(weight[i]) - sum - hat * dot);
+    dweight[i] += d * hat;
+    dbias[i] += d;
+    Store(residual == nullptr ? value : value + Load(residual[i]), dx[i]);
+  }
+}
+
+template <typename T>
+void NormBackward(int64_t rows, int64_t width, const T* dy, const T* x, const T* weight,
+                  const float* mean, const float* rstd, const T* residual, T* dx, float* dweight,
+                  float* dbias) {
+  int threads = rows * width > kGrain ? omp_get_max_threads() : 1;
+  std::unique_ptr<float[]> partial(new float[static_cast<size_t>(threads * 2 * width)]());
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; ++t) {
+    float* sums = partial.get() + static_cast<int64_t>(t) * 2 * width;
+    for (int64_t row = rows * t / threads; row < rows * (t + 1) / threads; ++row) {
+      int64_t at = row * width;
+      NormBackwardRow(width, dy + at, x + at, weight, mean == nullptr ? 0.0F : mean[row], rstd[row],
+                      mean != nullptr, residual == nullptr ? nullptr : residual + at, dx + at, sums,
+                      sums + width);
+    }
+  }
+  for (int64_t i = 0; i < width; ++i) {
+    float weight_sum = 0;
+    float bias_sum = 0;
+    for (int t = 0; t < threads; ++t) {
+      weight_sum += partial[static_cast<size_t>((2 * t) * width + i)];
+      bias_sum += partial[static_cast<size_t>((2 * t + 1) * width + i)];
+    }
+    dweight[i] = weight_sum;
+    if (dbias != nullptr) dbias[i] = bias_sum;
+  }
+}
+
+constexpr float kGeluA = 0.7978845608F;  // sqrt(2 / pi)
+constexpr float kGeluB = 0.044715F;
+
+template <typename T>
+void GeluForward(int64_t count, const T* x, T* y) {
+#pragma omp parallel for simd schedule(static) if (count > kGrain)
+  for (int64_t i = 0; i < count; ++i) {
+    float v = Load(x[i]);
+    // x/2 (1 + tanh u) = x sigmoid(2u)
+    Store(v * Sigmoid(2.0F * kGeluA * (v + kGeluB * v * v * v)), y[i]);
+  }
+}
+
+template <typename T>
+void GeluBackward(int64_t count, const T* dy, const T* x, T* dx) {
+#pragma omp parallel for simd schedule(static) if (count > kGrain)
+  for (int64_t i = 0; i < count; ++i) {
+    float v = Load(x[i]);
+    float t = Tanh(kGeluA * (v + kGeluB * v * v * v));
+    float slope = kGeluA * (1.0F + 3.0F * kGeluB * v * v);
+    Store(Load(dy[i]) * (0.5F * (1.0F + t) + 0.5F * v * (1.0F - t * t) * slope), dx[i]);
+  }
+}
+
+template <typename T>
+void SwigluForward(int64_t rows, int64_t width, const T* x, T* y) {
+#pragma omp parallel for schedule(static) if (rows * width > kGrain)
+  for (int64_t row = 0; row < rows; ++row) {
+    const T* gate = x + row * 2 * width;
+    const T* up = gate + width;
+    T* out = y + row * width;
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      float g = Load(gate[i]);
+      Store(g * Sigmoid(g) * Load(up[i]), out[i]);
+    }
+  }
+}
+
+template <typename T>
+void SwigluBackward(int64_t rows, int64_t width, const T* dy, const T* x, T* dx) {
+#pragma omp parallel for schedule(static) if (rows * width > kGrain)
+  for (int64_t row = 0; row < rows; ++row) {
+    const T* gate = x + row * 2 * width;
+    const T* up = gate + width;
+    const T* d = dy + row * width;
+    T* dgate = dx + row * 2 * width;
+    T* dup = dgate + width;
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      float g = Load(gate[i]);
+      float s = Sigmoid(g);
+      float u = Load(up[i]);
+      float v = Load(d[i]);
+      Store(v * u * s * (1.0F + g * (1.0F - s)), dgate[i]);
+      Store(v * g * s, dup[i]);
+    }
+  }
+}
+
+template <typename T>
+void Rotate(int64_t rows, int64_t sequence, int64_t heads, int64_t width, int64_t stride,
+            const float* cosine, const float* sine, bool inverse, T* x) {
+  int64_t half = width / 2;
+  float sign = inverse ? -1.0F : 1.0F;
+#pragma omp parallel for schedule(static) if (rows * heads * width > kGrain)
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* c = cosine + (row % sequence) * half;
+    const float* s = sine + (row % sequence) * half;
+    for (int64_t head = 0; head < heads; ++head) {
+      T* first = x + row * stride + head * width;
+      T* second = first + half;
+#pragma omp simd
+      for (int64_t i = 0; i < half; ++i) {
+        float a = Load(first[i]);
+        float b = Load(second[i]);
+        Store(a * c[i] - b * sign * s[i], first[i]);
+        Store(b * c[i] + a * sign * s[i], second[i]);
+      }
+    }
+  }
+}
+
+template <typename T>
+void EmbeddingForward(int64_t rows, int64_t width, int64_t sequence, const int64_t* tokens,
+                      const T* table, const T* positions, T* y) {
+#pragma omp parallel for schedule(static) if (rows * width > kGrain)
+  for (int64_t row = 0; row < rows; ++row) {
+    const T* word = table + tokens[row] * width;
+    T* out = y + row * width;
+    if (positions == nullptr) {
+      std::copy(word, word + width, out);
+      continue;
+    }
+    const T* position = positions + (row % sequence) * width;
+    for (int64_t i = 0; i < width; ++i) Store(Load(word[i]) + Load(position[i]), out[i]);
+  }
+}
+
+template <typename T>
+void CrossEntropy(int64_t rows, int64_t vocab, const int64_t* targets, float scale, T* logits,
+                  float* losses) {
+#pragma omp parallel if (rows * vocab > kGrain)
+  {
+    std::unique_ptr<float[]> powers(new float[static_cast<size_t>(vocab)]);
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < rows; ++row) {
+      T* in = logits + row * vocab;
+      float largest = Load(in[0]);
+#pragma omp simd reduction(max : largest)
+      for (int64_t i = 0; i < vocab; ++i) largest = std::max(largest, Load(in[i]));
+      float sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (int64_t i = 0; i < vocab; ++i) {
+        powers[static_cast<size_t>(i)] = Exp(Load(in[i]) - largest);
+        sum += powers[static_cast<size_t>(i)];
+      }
+      losses[row] = std::log(sum) + largest - Load(in[targets[row]]);
+      if (scale == 0.0F) continue;
+      float factor = scale / sum;
+#pragma omp simd
+      for (int64_t i = 0; i < vocab; ++i) Store(powers[static_cast<size_t>(i)] * factor, in[i]);
+      Store(powers[static_cast<size_t>(targets[row])] * factor - scale, in[targets[row]]);
+    }
+  }
+}
+
+// Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019, Algorithm 2, with the
+// learning rate in front of the decay, as PyTorch has it.
+template <typename T>
+void AdamWUpdate(int64_t count, const AdamW& step, const T* gradient, float* parameters,
+                 float* mean, float* variance, Bf16* compute) {
+  const AdamW s = step;
+  const float keep = 1.0F - s.learning_rate * s.weight_decay;
+  const float rate = s.learning_rate / s.correction1;
+  const float root = 1.0F / s.correction2_root;
+#pragma omp parallel for simd schedule(static) if (count > kGrain)
+  for (int64_t i = 0; i < count; ++i) {
+    float g = Load(gradient[i]) * s.gradient_scale;
+    float m = s.beta1 * mean[i] + (1.0F - s.beta1) * g;
+    float v = s.beta2 * variance[i] + (1.0F - s.beta2) * g * g;
+    mean[i] = m;
+    variance[i] = v;
+    parameters[i] = parameters[i] * keep - rate * m / (std::sqrt(v) * root + s.epsilon);
+  }
+  if (compute == nullptr) return;
+#pragma omp parallel for simd schedule(static) if (count > kGrain)
+  for (int64_t i = 0; i < count; ++i) Store(parameters[i], compute[i]);
+}
+
+template <typename T>
+double SumSquares(int64_t count, const T* x) {
+  constexpr int64_t kBlock = 1 << 14;
+  int64_t blocks = (count + kBlock - 1) / kBlock;
+  std::unique_ptr<double[]> sums(new double[static_cast<size_t>(blocks)]);
+#pragma omp parallel for schedule(static) if (count > kGrain)
+  for (int64_t block = 0; block < blocks; ++block) {
+    float sum = 0;
+    int64_t end = std::min(count, (block + 1) * kBlock);
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = block * kBlock; i < end; ++i) sum += Load(x[i]) * Load(x[i]);
+    sums[static_cast<size_t>(block)] = static_cast<double>(sum);
+  }
+  double total = 0;
+  for (int64_t block = 0; block < blocks; ++block) total += sums[static_cast<size_t>(block)];
+  return total;
+}
+
+template <typename T>
+void Accumulate(int64_t count, const T* x, bool add, float* sum) {
+#pragma omp parallel for simd schedule(static) if (count > kGrain)
+  for (int64_t i = 0; i < count; ++i) sum[i] = (add ? sum[i] : 0.0F) + Load(x[i]);
+}
+
+template <typename T>
+TypedKernels<T> Typed() {
+  return {NormForward<T>,   NormBackward<T>,   GeluForward<T>, GeluBackward<T>,
+          SwigluForward<T>, SwigluBackward<T>, Rotate<T>,      EmbeddingForward<T>,
+          CrossEntropy<T>,  AdamWUpdate<T>,    SumSquares<T>,  Accumulate<T>};
+}
+
+}  // namespace
+
+KernelTable Table();
+KernelTable Table() { return {"", Typed<float>(), Typed<Bf16>()}; }
+
+}  // namespace weft::kernels::WEFT_KERNEL_SET

@@ -1,0 +1,17 @@
+// The peak that the metric mfu refers to: what this machine's matrix product reaches.
+#ifndef WEFT_TRAINER_LOOP_PEAK_H_
+#define WEFT_TRAINER_LOOP_PEAK_H_
+
+#include "absl/status/statusor.h"
+#include "trainer/config.h"
+#include "trainer/parallel/group.h"
+
+namespace weft {
+
+// FLOP/s of all ranks together: train.peak_tflops each, or measured, a product of two 1024 x 1024
+// matrices in the compute type, repeated for a fifth of a second on all ranks at once.
+absl::StatusOr<double> PeakFlops(const TrainConfig& config, Group& group);
+
+}  // namespace weft
+
+#endif  // WEFT_TRAINER_LOOP_PEAK_H_

@@ -1,0 +1,324 @@
+#include "trainer/loop/trainer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/trace.h"
+#include "trainer/checkpoint/retention.h"
+#include "trainer/data/batch_loader.h"
+#include "trainer/data/dataset_info.h"
+#include "trainer/files/file.h"
+#include "trainer/kernels/kernels.h"
+#include "trainer/loop/checkpoints.h"
+#include "trainer/loop/export.h"
+#include "trainer/loop/generate.h"
+#include "trainer/loop/metrics_log.h"
+#include "trainer/loop/peak.h"
+#include "trainer/loop/progress.h"
+#include "trainer/loop/step.h"
+
+namespace weft {
+namespace {
+
+class Run {
+ public:
+  Run(const RunOptions& options, Group& group)
+      : options_(options), config_(options.config), group_(group) {}
+
+  absl::Status Execute() {
+    WEFT_RETURN_IF_ERROR(CheckSameConfig());
+    WEFT_RETURN_IF_ERROR(group_.Agree(OpenData()));
+    WEFT_RETURN_IF_ERROR(group_.Agree(MakeStepper()));
+    WEFT_RETURN_IF_ERROR(Restore());
+    WEFT_ASSIGN_OR_RETURN(peak_flops_, PeakFlops(config_, group_));
+    WEFT_RETURN_IF_ERROR(group_.Agree(PrepareFolder()));
+    WEFT_RETURN_IF_ERROR(StartLoader());
+    if (is_first()) PrintStart();
+    WEFT_ASSIGN_OR_RETURN(bool stopped, Loop());
+    WEFT_RETURN_IF_ERROR(WriteTrace());
+    if (is_first()) WEFT_RETURN_IF_ERROR(metrics_->Draw());
+    return stopped ? absl::OkStatus() : Finish();
+  }
+
+ private:
+  bool is_first() const { return group_.rank() == 0; }
+  std::string Path(absl::string_view name) const {
+    return absl::StrCat(options_.run_dir, "/", name);
+  }
+  int64_t tokens_per_step() const { return config_.global_batch * config_.model.sequence; }
+
+  absl::Status CheckSameConfig() {
+    std::string mine =
+        absl::StrCat(config_.text, "resolved precision = ", NameOf(config_.precision));
+    WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all, group_.Gather(mine));
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      std::string difference = DescribeDifference(all[0], all[rank]);
+      if (difference.empty()) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "rank ", rank, " has another config than rank 0: ", difference, " on rank ", rank));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenData() {
+    WEFT_ASSIGN_OR_RETURN(info_, ReadDatasetInfo(config_.data_prefix));
+    config_.model.vocab = info_.vocab_size;
+    WEFT_ASSIGN_OR_RETURN(training_, SampleStream::Open(config_.data_prefix + "_train",
+                                                        config_.model.sequence, config_.seed));
+    WEFT_ASSIGN_OR_RETURN(validation_,
+                          SampleStream::Open(config_.data_prefix + "_valid", config_.model.sequence,
+                                             config_.seed, SampleOrder::kSequential));
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeStepper() {
+    if (config_.trace_steps > 0) {
+      // forward, backward, optimizer, waits and collectives: a few for each bucket and micro-batch.
+      size_t spans = static_cast<size_t>(config_.trace_steps) *
+                     static_cast<size_t>(64 + 16 * config_.model.layers);
+      trace_ = std::make_unique<Trace>(std::vector<std::string>{"compute", "communication"}, spans);
+    }
+    WEFT_ASSIGN_OR_RETURN(stepper_, Stepper::Create(config_, &group_, trace_.get()));
+    return absl::OkStatus();
+  }
+
+  absl::Status Restore() {
+    if (options_.resume) {
+      absl::StatusOr<RunPosition> position =
+          LoadCheckpoint(Path("checkpoints"), config_, stepper_->parameters(), group_);
+      if (position.ok()) {
+        position_ = *position;
+        resumed_ = true;
+      } else if (position.status().code() != absl::StatusCode::kNotFound) {
+        return position.status();
+      }
+    }
+    if (!resumed_) WEFT_RETURN_IF_ERROR(stepper_->Initialize());
+    return stepper_->parameters().Publish();
+  }
+
+  absl::Status PrepareFolder() {
+    WEFT_RETURN_IF_ERROR(MakeFolders(Path("logs")));
+    if (!is_first()) return absl::OkStatus();
+    WEFT_RETURN_IF_ERROR(MakeFolders(Path("checkpoints")));
+    if (!options_.resume) {
+      // A run that begins anew must not leave the old one's checkpoints to be resumed from.
+      absl::StatusOr<LatestCheckpoint> latest =
+          FindLatest(Path("checkpoints"), Verification::kWhenTouched);
+      if (latest.ok() && !latest->path.empty()) {
+        return absl::AlreadyExistsError(
+            absl::StrCat(options_.run_dir, " holds a run with the checkpoint ", latest->path,
+                         "; go on with it by --resume, or name another --run-dir"));
+      }
+    }
+    WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("config.toml"), config_.text));
+    WEFT_ASSIGN_OR_RETURN(metrics_,
+                          MetricsLog::Open(options_.run_dir, position_.step, info_.unigram_loss));
+    progress_ = std::make_unique<Progress>(config_, position_.step);
+    return absl::OkStatus();
+  }
+
+  absl::Status StartLoader() {
+    absl::StatusOr<std::unique_ptr<BatchLoader>> loader =
+        BatchLoader::Start(training_, {.global_batch = config_.global_batch,
+                                       .rank = group_.rank(),
+                                       .world_size = group_.size(),
+                                       .start_sample = position_.samples});
+    if (loader.ok()) loader_ = *std::move(loader);
+    return group_.Agree(loader.status());
+  }
+
+  void PrintStart() {
+    absl::FPrintF(stderr, "%s\n", config_.text);
+    progress_->Note(absl::StrFormat(
+        "%.2f M parameters, %d ranks x %d threads, %s compute, %s kernels, peak %.0f GFLOP/s",
+        static_cast<double>(ElementCount(stepper_->parameters().parameters())) / 1e6, group_.size(),
+        options_.threads, NameOf(config_.precision), kernels::Kernels().instruction_set,
+        peak_flops_ / 1e9));
+    if (resumed_) {
+      progress_->Note(absl::StrFormat("resumed after step %d", position_.step));
+    } else if (options_.resume) {
+      progress_->Note("no checkpoint yet: starting from the beginning");
+    }
+  }
+
+  // Whether it was stopped before the last step.
+  absl::StatusOr<bool> Loop() {
+    while (position_.step < config_.steps) {
+      int64_t start = SystemClock::Nanoseconds();
+      int64_t step = position_.step + 1;
+      absl::StatusOr<Batch> batch = loader_->Next();
+      if (!batch.ok()) return batch.status();  // all ranks read the same files
+      bool stop_requested = options_.stop != nullptr && options_.stop->load();
+      WEFT_ASSIGN_OR_RETURN(StepResult result, stepper_->Step(step, *batch, stop_requested));
+      double seconds = static_cast<double>(SystemClock::Nanoseconds() - start) * 1e-9;
+      position_ = {step, loader_->position()};
+      WEFT_RETURN_IF_ERROR(AfterStep(result, seconds));
+      if (result.stop && step < config_.steps) {
+        WEFT_RETURN_IF_ERROR(Save());
+        if (is_first()) {
+          progress_->Finish();
+          progress_->Note(absl::StrFormat("stopped after step %d; --resume goes on", step));
+        }
+        return true;
+      }
+    }
+    return false;
+  }
+
+  absl::Status AfterStep(const StepResult& result, double seconds) {
+    int64_t step = position_.step;
+    StepMetrics metrics;
+    metrics.step = step;
+    metrics.loss = result.loss;
+    metrics.gradient_norm = result.gradient_norm;
+    metrics.learning_rate = result.learning_rate;
+    metrics.tokens = step * tokens_per_step();
+    metrics.step_seconds = seconds;
+    metrics.tokens_per_second = static_cast<double>(tokens_per_step()) / seconds;
+    metrics.exposed_seconds = result.exposed_seconds;
+    metrics.mfu = metrics.tokens_per_second * TrainingFlopsPerToken(config_.model) / peak_flops_;
+    bool is_last = step == config_.steps;
+    if (is_last || (config_.validation_every > 0 && step % config_.validation_every == 0)) {
+      WEFT_ASSIGN_OR_RETURN(validation_loss_, Validate());
+      metrics.validation_loss = validation_loss_;
+    }
+    seconds_ += seconds;
+    exposed_seconds_ += result.exposed_seconds;
+    ++steps_here_;
+    absl::Status logged;
+    if (is_first()) {
+      logged = metrics_->Append(metrics);
+      progress_->Step(metrics);
+    }
+    bool saves = is_last || (config_.checkpoint_every > 0 && step % config_.checkpoint_every == 0);
+    if (!saves) return logged;
+    WEFT_RETURN_IF_ERROR(group_.Agree(logged));
+    return Save();
+  }
+
+  absl::StatusOr<double> Validate() {
+    int64_t whole = validation_->samples_per_epoch() / config_.global_batch;
+    return stepper_->Validate(*validation_,
+                              std::clamp<int64_t>(whole, 1, config_.validation_batches));
+  }
+
+  absl::Status Save() {
+    if (saved_step_ == position_.step) return absl::OkStatus();
+    WEFT_RETURN_IF_ERROR(stepper_->parameters().WaitAll());
+    WEFT_ASSIGN_OR_RETURN(std::string path, SaveCheckpoint(Path("checkpoints"), position_, config_,
+                                                           stepper_->parameters(), group_));
+    saved_step_ = position_.step;
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteTrace() {
+    if (trace_ == nullptr) return absl::OkStatus();
+    WEFT_ASSIGN_OR_RETURN(std::vector<std::string> parts,
+                          group_.Gather(ChromeEvents(*trace_, group_.rank())));
+    if (!is_first()) return absl::OkStatus();
+    return WriteFileAtomically(Path("trace.json"), MergeChromeJson(parts));
+  }
+
+  // After the last step: losses, samples, the exported model.
+  absl::Status Finish() {
+    if (std::isnan(validation_loss_)) {  // resumed at the end
+      WEFT_ASSIGN_OR_RETURN(validation_loss_, Validate());
+    }
+    absl::Status status = is_first() ? FinishFirst() : absl::OkStatus();
+    return group_.Agree(status);
+  }
+
+  absl::Status FinishFirst() {
+    progress_->Finish();
+    WEFT_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(info_.tokenizer));
+    WEFT_ASSIGN_OR_RETURN(std::string sample, WriteSample(tokenizer));
+    WEFT_RETURN_IF_ERROR(
+        ExportModel(stepper_->model(), info_.tokenizer, tokenizer.eod_id(), Path("model")));
+    PrintEnd(sample);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> WriteSample(const Tokenizer& tokenizer) {
+    std::string text;
+    if (config_.sample_tokens == 0) return text;
+    uint64_t seed = config_.seed;
+    std::vector<std::string> prompts = absl::StrSplit(config_.sample_prompt, '|');
+    for (const std::string& prompt : prompts) {
+      for (int i = 0; i < config_.sample_count; ++i) {
+        WEFT_ASSIGN_OR_RETURN(std::string part,
+                              Generate(stepper_->model(), tokenizer,
+                                       {prompt, config_.sample_tokens, config_.sample_temperature,
+                                        config_.sample_top_k, seed++}));
+        absl::StrAppend(&text, part, "\n\n");
+      }
+    }
+    WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("sample.txt"), text));
+    return text;
+  }
+
+  void PrintEnd(const std::string& sample) {
+    if (!sample.empty()) absl::FPrintF(stderr, "\nThe model writes:\n\n%s", sample);
+    absl::FPrintF(stderr, "validation loss  %.4f nats a token (a unigram model: %.4f)\n",
+                  validation_loss_, info_.unigram_loss);
+    if (steps_here_ > 0) {
+      absl::FPrintF(stderr,
+                    "speed            %.0f tokens/s over %d steps\n"
+                    "communication    %.1f%% of the time waited for it\n",
+                    static_cast<double>(steps_here_ * tokens_per_step()) / seconds_, steps_here_,
+                    100 * exposed_seconds_ / seconds_);
+    }
+    const std::pair<const char*, const char*> files[] = {
+        {"loss curve", "loss.svg"},  {"numbers", "metrics.jsonl"},
+        {"timeline", "trace.json"},  {"sample text", "sample.txt"},
+        {"model", "model"},          {"checkpoints", "checkpoints"},
+        {"settings", "config.toml"}, {"logs", "logs"}};
+    for (const auto& [what, name] : files) {
+      absl::FPrintF(stderr, "%-15s  %s\n", what, Path(name));
+    }
+  }
+
+  const RunOptions& options_;
+  TrainConfig config_;
+  Group& group_;
+  DatasetInfo info_;
+  std::shared_ptr<const SampleStream> training_;
+  std::unique_ptr<SampleStream> validation_;
+  std::unique_ptr<Trace> trace_;
+  std::unique_ptr<Stepper> stepper_;
+  std::unique_ptr<BatchLoader> loader_;
+  std::unique_ptr<MetricsLog> metrics_;  // rank 0
+  std::unique_ptr<Progress> progress_;   // rank 0
+  RunPosition position_;
+  bool resumed_ = false;
+  int64_t saved_step_ = -1;
+  double peak_flops_ = 0;
+  double validation_loss_ = std::numeric_limits<double>::quiet_NaN();
+  // Of this process, for the summary.
+  double seconds_ = 0;
+  double exposed_seconds_ = 0;
+  int64_t steps_here_ = 0;
+};
+
+}  // namespace
+
+absl::Status Train(const RunOptions& options, Group& group) {
+  at::set_num_threads(options.threads);
+  return Run(options, group).Execute();
+}
+
+}  // namespace weft

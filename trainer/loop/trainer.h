@@ -1,0 +1,34 @@
+// A training run from its first step, or its last checkpoint, to the exported model. What
+// weft-train does once it knows its config and its group.
+//
+// The folder of a run: config.toml, metrics.jsonl, loss.svg, trace.json, checkpoints/,
+// logs/, sample.txt, model/. All ranks see the same folder; rank 0 writes all but the checkpoints'
+// shards and the other ranks' logs.
+#ifndef WEFT_TRAINER_LOOP_TRAINER_H_
+#define WEFT_TRAINER_LOOP_TRAINER_H_
+
+#include <atomic>
+#include <string>
+
+#include "absl/status/status.h"
+#include "trainer/config.h"
+#include "trainer/parallel/group.h"
+
+namespace weft {
+
+struct RunOptions {
+  TrainConfig config;
+  std::string run_dir;
+  bool resume = false;
+  int threads = 1;  // compute threads of this rank
+  // Set by a signal: the step is finished, a checkpoint written, and Train returns OK.
+  const std::atomic<bool>* stop = nullptr;
+};
+
+// Every rank of the group calls it with the same config: a difference is an error that names the
+// rank. Statuses say step and rank where they matter. Prints on standard error, rank 0 only.
+absl::Status Train(const RunOptions& options, Group& group);
+
+}  // namespace weft
+
+#endif  // WEFT_TRAINER_LOOP_TRAINER_H_

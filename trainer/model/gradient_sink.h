@@ -1,0 +1,27 @@
+// Where a backward pass leaves the gradients of the parameters: not in tensors of its own, but
+// straight in the place that the data-parallel engine names, so that a matrix product writes into
+// the communication bucket.
+#ifndef WEFT_TRAINER_MODEL_GRADIENT_SINK_H_
+#define WEFT_TRAINER_MODEL_GRADIENT_SINK_H_
+
+#include <ATen/ATen.h>
+
+namespace weft {
+
+struct GradientTarget {
+  at::Tensor tensor;  // of the parameter's shape, contiguous; the compute type or fp32
+  bool add = false;   // to what is there; else it is overwritten
+};
+
+// Called by the thread of the backward pass. Begin and End come in pairs, `uses` of them for a
+// parameter in each backward pass; after the last End its gradient is whole.
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+  virtual GradientTarget Begin(int parameter) = 0;
+  virtual void End(int parameter) = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_TRAINER_MODEL_GRADIENT_SINK_H_
