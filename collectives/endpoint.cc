@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "collectives/endpoint_impl.h"
-#include "topology/affinity.h"
+#include "topology/host/affinity.h"
 
 namespace weft::collectives {
 namespace {

@@ -27,7 +27,7 @@
 #include "tools/run/process.h"
 #include "tools/run/rank_environment.h"
 #include "tools/run/rank_process.h"
-#include "topology/host.h"
+#include "topology/host/host.h"
 
 namespace weft::run {
 namespace {

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/rendezvous/file_descriptor.h"
-#include "topology/affinity.h"
+#include "topology/host/affinity.h"
 
 namespace weft::run {
 

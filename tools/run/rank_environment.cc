@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/settings.h"
-#include "topology/affinity.h"
+#include "topology/host/affinity.h"
 
 namespace weft::run {
 

@@ -1,4 +1,4 @@
-#include "topology/host.h"
+#include "topology/host/host.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

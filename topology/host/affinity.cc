@@ -1,4 +1,4 @@
-#include "topology/affinity.h"
+#include "topology/host/affinity.h"
 
 #include <sched.h>
 

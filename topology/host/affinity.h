@@ -1,7 +1,7 @@
 // Which CPUs this process may use, and binding to some of them. Linux system calls only: cheap
-// enough for every start-up. What the CPUs are, and which belong together, is topology/host.h.
-#ifndef WEFT_TOPOLOGY_AFFINITY_H_
-#define WEFT_TOPOLOGY_AFFINITY_H_
+// enough for every start-up. What the CPUs are, and which belong together, is topology/host/host.h.
+#ifndef WEFT_TOPOLOGY_HOST_AFFINITY_H_
+#define WEFT_TOPOLOGY_HOST_AFFINITY_H_
 
 #include <sys/types.h>
 
@@ -44,4 +44,4 @@ std::optional<double> ParseCpuMax(absl::string_view text);
 
 }  // namespace weft
 
-#endif  // WEFT_TOPOLOGY_AFFINITY_H_
+#endif  // WEFT_TOPOLOGY_HOST_AFFINITY_H_

@@ -1,8 +1,8 @@
 // This host as hwloc sees it: packages, NUMA nodes, cores and their logical processors (PUs), of
 // which this process may use some. Discovery reads /sys and takes up to 50 ms on a large host; who
-// needs only the number of CPUs asks topology/affinity.h.
-#ifndef WEFT_TOPOLOGY_HOST_H_
-#define WEFT_TOPOLOGY_HOST_H_
+// needs only the number of CPUs asks topology/host/affinity.h.
+#ifndef WEFT_TOPOLOGY_HOST_HOST_H_
+#define WEFT_TOPOLOGY_HOST_HOST_H_
 
 #include <string>
 #include <utility>
@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "topology/affinity.h"
+#include "topology/host/affinity.h"
 
 namespace weft {
 
@@ -55,4 +55,4 @@ class Host {
 
 }  // namespace weft
 
-#endif  // WEFT_TOPOLOGY_HOST_H_
+#endif  // WEFT_TOPOLOGY_HOST_HOST_H_
