@@ -202,6 +202,7 @@ class Server final : public StoreServer {
         dirty_.insert(output.connection);
       }
       std::set<uint64_t> dirty = std::exchange(dirty_, {});
+      if (!dirty.empty()) Publish();  // who has an answer finds it in the statistics
       for (uint64_t name : dirty) Write(name);
       std::vector<StoreCore::Closing> closings = core_.TakeClosings();
       for (const auto& closing : closings) {

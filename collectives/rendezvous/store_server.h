@@ -46,7 +46,8 @@ class StoreServer {
 
   virtual const std::string& address() const = 0;  // "127.0.0.1:29500", the real port
   virtual int port() const = 0;
-  virtual StoreServerStatistics statistics() const = 0;  // as of the last turn
+  // As of the last turn; whoever has the answer to a request finds that request counted.
+  virtual StoreServerStatistics statistics() const = 0;
   // Until no client is connected, at most `timeout`: for a server in a process that takes part in
   // the job itself.
   virtual void Drain(absl::Duration timeout) = 0;
