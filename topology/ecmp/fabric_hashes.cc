@@ -1,0 +1,90 @@
+#include "topology/ecmp/fabric_hashes.h"
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::topology {
+namespace {
+
+// Whether two links would be members of one group, were both up.
+bool SameGroup(const Fabric& fabric, const FabricLink& a, const FabricLink& b) {
+  const FabricNode& x = fabric.node(a.target);
+  const FabricNode& y = fabric.node(b.target);
+  return x.kind == y.kind && x.tier == y.tier && x.pod == y.pod && x.plane == y.plane &&
+         a.nic == b.nic && x.kind == NodeKind::kSwitch;
+}
+
+}  // namespace
+
+absl::StatusOr<FabricHashes> FabricHashes::Create(const Fabric& fabric, uint32_t seed) {
+  constexpr int kNicsMax = 16, kHostsMax = 1 << 20;
+  FabricHashes out(fabric);
+  out.hashes_.reserve(static_cast<size_t>(fabric.nodes()));
+  for (int i = 0; i < fabric.nodes(); ++i) {
+    uint32_t own = seed + static_cast<uint32_t>(i);
+    WEFT_ASSIGN_OR_RETURN(SwitchHash hash,
+                          SwitchHash::Create(PerTierHash(fabric.node(NodeId(i)).tier, own)));
+    out.hashes_.push_back(hash);
+  }
+  if (fabric.hosts().size() > kHostsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("addresses 10.0.0.0/8 are for ", kHostsMax,
+                                                   " hosts; this fabric has ",
+                                                   fabric.hosts().size()));
+  }
+  uint32_t number = 0;
+  for (NodeId host : fabric.hosts()) {
+    int nics = fabric.nics(host);
+    if (nics > kNicsMax) {
+      return absl::InvalidArgumentError(absl::StrCat("host ", fabric.node(host).name, " has ", nics,
+                                                     " NICs; addresses are for ", kNicsMax));
+    }
+    for (int nic = 0; nic < nics; ++nic) {
+      out.addresses_[Endpoint{host, nic}] =
+          IpAddress::V4(0x0A000000 + number * kNicsMax + static_cast<uint32_t>(nic));
+    }
+    ++number;
+  }
+  return out;
+}
+
+const IpAddress& FabricHashes::address(Endpoint endpoint) const {
+  auto found = addresses_.find(endpoint);
+  WEFT_CHECK(found != addresses_.end(),
+             "no address of node " << endpoint.host.value() << " NIC " << endpoint.nic);
+  return found->second;
+}
+
+size_t FabricHashes::Choose(NodeId at, const FiveTuple& tuple,
+                            absl::Span<const LinkId> next) const {
+  const SwitchHash& hash = hashes_[at.index()];
+  if (hash.options().select != HashSelect::kResilient) return hash.Select(tuple, next.size());
+  absl::InlinedVector<bool, 64> alive;
+  const FabricLink& example = fabric_->link(next[0]);
+  for (LinkId id : fabric_->LinksFrom(at)) {
+    const FabricLink& link = fabric_->link(id);
+    if (SameGroup(*fabric_, example, link)) alive.push_back(link.up);
+  }
+  size_t up = 0;
+  for (bool member : alive) up += member ? 1 : 0;
+  if (up != next.size()) return hash.Select(tuple, next.size());
+  size_t owner = hash.SelectAlive(tuple, alive);
+  size_t index = 0;
+  for (size_t i = 0; i < owner; ++i) index += alive[i] ? 1 : 0;
+  return index;
+}
+
+FiveTuple FabricHashes::Tuple(Endpoint source, Endpoint target, uint16_t source_port,
+                              uint16_t target_port, uint8_t protocol) const {
+  return {address(source), address(target), source_port, target_port, protocol, 0};
+}
+
+absl::StatusOr<std::vector<LinkId>> FabricHashes::Path(const Routes& routes, Endpoint source,
+                                                       Endpoint target,
+                                                       const FiveTuple& tuple) const {
+  return routes.Path(source, target, [&](NodeId at, absl::Span<const LinkId> next) {
+    return Choose(at, tuple, next);
+  });
+}
+
+}  // namespace weft::topology

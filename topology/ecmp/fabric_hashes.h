@@ -1,0 +1,56 @@
+// Which way a flow goes through a fabric: what every switch hashes, and the addresses of all NICs.
+//
+// The order of the equal next hops of a switch is the order of the links' ids (Routes::Next): a
+// fabric that mirrors real routers is to be built in the order of their next-hop groups.
+#ifndef WEFT_TOPOLOGY_ECMP_FABRIC_HASHES_H_
+#define WEFT_TOPOLOGY_ECMP_FABRIC_HASHES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "topology/ecmp/five_tuple.h"
+#include "topology/ecmp/switch_hash.h"
+#include "topology/fabric/fabric.h"
+#include "topology/fabric/routes.h"
+
+namespace weft::topology {
+
+// Refers to the fabric, which must outlive it. Const calls are thread-safe.
+class FabricHashes {
+ public:
+  // Every node (a host hashes over the ports of a dual-ToR NIC) gets PerTierHash(tier, seed + id);
+  // NIC n of the i-th host the address 10.0.0.0 + 16 i + n. InvalidArgument: a host has more than
+  // 16 NICs, or there are more than a million hosts.
+  static absl::StatusOr<FabricHashes> Create(const Fabric& fabric, uint32_t seed = 1);
+
+  void SetHash(NodeId node, const SwitchHash& hash) { hashes_[node.index()] = hash; }
+  void SetAddress(Endpoint endpoint, const IpAddress& address) { addresses_[endpoint] = address; }
+  const SwitchHash& hash(NodeId node) const { return hashes_[node.index()]; }
+  const IpAddress& address(Endpoint endpoint) const;  // aborts: no such NIC
+
+  // `next`: the equally near links, not empty. Returns an index into it. With a resilient hash the
+  // group is taken to have been built with the links that are down as well, where they lead to the
+  // tier, pod and plane that those of `next` lead to; flows on the others then stay.
+  size_t Choose(NodeId at, const FiveTuple& tuple, absl::Span<const LinkId> next) const;
+
+  FiveTuple Tuple(Endpoint source, Endpoint target, uint16_t source_port, uint16_t target_port,
+                  uint8_t protocol) const;
+
+  // The links that the flow takes. NotFound: unreachable.
+  absl::StatusOr<std::vector<LinkId>> Path(const Routes& routes, Endpoint source, Endpoint target,
+                                           const FiveTuple& tuple) const;
+
+ private:
+  explicit FabricHashes(const Fabric& fabric) : fabric_(&fabric) {}
+  const Fabric* fabric_;
+  std::vector<SwitchHash> hashes_;  // by node
+  absl::flat_hash_map<Endpoint, IpAddress> addresses_;
+};
+
+}  // namespace weft::topology
+
+#endif  // WEFT_TOPOLOGY_ECMP_FABRIC_HASHES_H_
