@@ -284,8 +284,8 @@ class CommunicatorImpl final : public Communicator {
                      DataType type, ReduceOp op) const;
   // With mutex_ held. The most recently used come first.
   absl::StatusOr<std::shared_ptr<PlanEntry>> PlanFor(CollectiveSpec&& spec, size_t element);
-  // With group_->mutex held. A collective needs all ranks, a message only the rank that it is for
-  // (>= 0): one that has finished and left stops no message between the others.
+  // Fails the group if a rank that is needed has left. A collective needs all ranks, a message only
+  // the rank that it is for (>= 0): one that has finished stops no message between the others.
   absl::Status Usable(int peer = -1);
 
   std::shared_ptr<EndpointImpl> endpoint_;
@@ -347,13 +347,20 @@ absl::StatusOr<std::shared_ptr<PlanEntry>> CommunicatorImpl::PlanFor(CollectiveS
 }
 
 absl::Status CommunicatorImpl::Usable(int peer) {
-  if (!group_->status.ok()) return group_->status;
-  for (Rank gone : group_->released) {
-    if (peer >= 0 && group_->ranks[static_cast<size_t>(peer)] != gone) continue;
-    group_->status = absl::UnavailableError(
-        absl::StrCat("communicator \"", group_->name, "\": rank ", gone.value(), " is gone"));
-    break;
+  absl::Status departure;
+  {
+    std::lock_guard<std::mutex> lock(group_->mutex);
+    if (!group_->status.ok()) return group_->status;
+    for (const auto& [rank, gone] : group_->departed) {
+      if (peer >= 0 && group_->ranks[static_cast<size_t>(peer)] != rank) continue;
+      departure = gone;
+      break;
+    }
   }
+  if (departure.ok()) return absl::OkStatus();
+  // The others may wait for us: they shall hear of the rank that is gone, not of us.
+  endpoint_->Abort(group_, departure);
+  std::lock_guard<std::mutex> lock(group_->mutex);
   return group_->status;
 }
 
@@ -381,6 +388,7 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
     }
   }
   std::lock_guard<std::mutex> lock(mutex_);
+  if (absl::Status status = Usable(); !status.ok()) return Finished(std::move(status));
   auto planned = PlanFor(std::move(spec), element);
   if (!planned.ok()) return Finished(planned.status());
   PlanEntry& entry = **planned;
@@ -389,7 +397,6 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
   const uint64_t check = descriptor.Hash();
   {
     std::lock_guard<std::mutex> group_lock(group_->mutex);
-    if (absl::Status status = Usable(); !status.ok()) return Finished(std::move(status));
     sequence = group_->next_sequence++;
     group_->history[sequence % Group::kHistory] = std::move(descriptor);
   }
@@ -457,11 +464,7 @@ WorkPtr CommunicatorImpl::Message(bool sends, void* data, size_t bytes, Rank pee
     return Finished(absl::InvalidArgumentError("send or receive: the buffer is null"));
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  {
-    std::lock_guard<std::mutex> group_lock(group_->mutex);
-    if (absl::Status status = Usable(peer.value()); !status.ok())
-      return Finished(std::move(status));
-  }
+  if (absl::Status status = Usable(peer.value()); !status.ok()) return Finished(std::move(status));
   auto work = std::make_shared<MessageWork>(endpoint_.get(), group_, start_ns, sends, data, bytes,
                                             peer.value(), tag);
   endpoint_->Start(work);

@@ -339,12 +339,14 @@ bool EndpointImpl::Turn(int64_t now_ns) {
     if (transport != nullptr && transport->Progress(now)) moved = true;
   }
   closed_.clear();
-  moved |= AdvanceAll(now_ns_);
+  // Before operations see which links broke: a rank that leaves because of a failure tells why
+  // first.
   if (!heard_.empty()) {
     moved = true;
     auto heard = std::exchange(heard_, {});
     for (auto& [rank, bytes] : heard) HandleNotice(peers_[static_cast<size_t>(rank)], bytes);
   }
+  moved |= AdvanceAll(now_ns_);
   if (notices_waiting_) moved |= FlushNotices();
   if (!active_.empty() && now_ns_ >= examine_ns_) {
     examine_ns_ = now_ns_ + kExaminePeriodNs;
@@ -441,7 +443,7 @@ void EndpointImpl::OnBroken(net::Link& link, const absl::Status& status) {
       continue;
     }
     std::lock_guard<std::mutex> group_lock(group->mutex);
-    group->released.push_back(peer.rank);
+    group->departed.emplace_back(peer.rank, peer.gone);
   }
 }
 

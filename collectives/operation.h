@@ -46,7 +46,8 @@ struct Group {
   absl::Status status;
   uint32_t next_sequence = 0;
   std::array<Descriptor, kHistory> history;  // of call k at k % kHistory
-  std::vector<Rank> released;                // ranks whose link broke while no call needed it
+  // Ranks whose link broke, and how. Who needed nothing of them goes on; the next call fails.
+  std::vector<std::pair<Rank, absl::Status>> departed;
 };
 
 class Operation : public Work {
