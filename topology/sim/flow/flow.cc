@@ -1,0 +1,336 @@
+#include "topology/sim/flow/flow.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "topology/fabric/routes.h"
+#include "topology/sim/flow/fluid.h"
+#include "topology/sim/flow/paths.h"
+
+namespace weft::topology {
+namespace {
+
+constexpr int kLaneBits = 16;  // of a transfer's tag; above: its operation
+constexpr int64_t kProgressEvery = 1 << 14;
+
+absl::Status CheckOptions(const Fabric& fabric, const FlowOptions& options) {
+  if (options.payload <= Bytes(0) || options.header < Bytes(0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("packets of ", options.payload.count(), " bytes with headers of ",
+                     options.header.count(), ": wanted are at least 1 and 0"));
+  }
+  absl::Duration before;
+  for (const LinkFault& fault : options.faults) {
+    if (fault.link.value() < 0 || fault.link.value() >= fabric.links()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("fault of link ", fault.link.value(), " in a fabric of ", fabric.links()));
+    }
+    if (fault.at < before) {
+      return absl::InvalidArgumentError(absl::StrCat("fault at ", absl::FormatDuration(fault.at),
+                                                     " after one at ", absl::FormatDuration(before),
+                                                     ": faults must be in order of time, from 0"));
+    }
+    before = fault.at;
+    if (fault.kind == LinkFault::Kind::kBandwidth && fault.bandwidth.bytes_per_second() <= 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("fault of ", fabric.Name(fault.link), ": a bandwidth of 0; kDown is meant"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<double> Capacities(const Fabric& fabric) {
+  std::vector<double> capacities;
+  for (int i = 0; i < fabric.links(); ++i) {
+    const FabricLink& link = fabric.link(LinkId(i));
+    capacities.push_back(link.up ? link.bandwidth.bytes_per_second() : 0);
+  }
+  return capacities;
+}
+
+// One run. Operations go through begin (all that they waited for has ended, and it is time), for
+// transfers drained (all bytes are gone), and end.
+class Run {
+ public:
+  Run(const Fabric& fabric, const Workload& workload, const FlowOptions& options)
+      : workload_(workload),
+        options_(options),
+        fabric_(fabric),
+        routes_(fabric_),
+        paths_(routes_, options.seed, options.load_balance),
+        fluid_(Capacities(fabric), options.incremental),
+        limit_(ToTicks(options.limit)),
+        full_packet_(static_cast<double>((options.payload + options.header).count())) {
+    for (int i = 0; i < fabric.links(); ++i) down_.push_back(!fabric.link(LinkId(i)).up);
+    result_.operations.resize(workload.size());
+    state_.resize(workload.size());
+    CountDependents();
+  }
+
+  absl::StatusOr<SimulationResult> Simulate();
+
+ private:
+  struct State {
+    uint32_t waits_for = 0;  // operations
+    uint32_t lanes = 0;      // that have not drained
+    Ticks end = 0;           // of those that have
+  };
+  struct Event {
+    Ticks at;
+    OperationId operation;
+    bool ends;  // else: begins
+    bool operator>(const Event& other) const {
+      if (at != other.at) return at > other.at;
+      if (operation != other.operation) return operation > other.operation;
+      return ends < other.ends;
+    }
+  };
+
+  void CountDependents();
+  void Push(const Event& event) {
+    events_.push_back(event);
+    std::push_heap(events_.begin(), events_.end(), std::greater<>());
+  }
+  Ticks NextFault() const {
+    return next_fault_ < options_.faults.size() ? ToTicks(options_.faults[next_fault_].at) : kNever;
+  }
+  void Step();
+  void Begin(OperationId id);
+  void End(OperationId id);
+  void StartLane(OperationId id, uint32_t lane, std::optional<double> left);
+  void Drained(const Fluid::Transfer& transfer);
+  void Apply(const LinkFault& fault);
+  void Reroute();
+  // On the wire, of a message.
+  double Wire(Bytes bytes) const;
+  void Report();
+
+  const Workload& workload_;
+  const FlowOptions& options_;
+  Fabric fabric_;  // as its switches know it
+  Routes routes_;
+  FlowPaths paths_;
+  Fluid fluid_;
+  const Ticks limit_;
+  const double full_packet_;
+
+  std::vector<State> state_;
+  std::vector<uint32_t> dependents_begin_;
+  std::vector<OperationId> dependents_;
+  std::vector<Event> events_;
+  struct Stranded {  // a lane without a path
+    OperationId operation;
+    uint32_t lane;
+    std::optional<double> left;
+  };
+  std::vector<Stranded> stranded_;
+  std::vector<bool> down_;  // [link]
+  size_t next_fault_ = 0;
+  Ticks now_ = 0;
+  size_t done_ = 0;
+  FlowPath path_;
+  std::vector<Fluid::Transfer> drained_;
+  FlowStatistics statistics_;
+  SimulationResult result_;
+};
+
+void Run::CountDependents() {
+  const OperationId n = static_cast<OperationId>(workload_.size());
+  dependents_begin_.assign(n + 1, 0);
+  for (OperationId id = 0; id < n; ++id) {
+    state_[id].waits_for = static_cast<uint32_t>(workload_.After(id).size());
+    for (OperationId earlier : workload_.After(id)) ++dependents_begin_[earlier + 1];
+  }
+  for (OperationId id = 0; id < n; ++id) dependents_begin_[id + 1] += dependents_begin_[id];
+  dependents_.resize(dependents_begin_[n]);
+  std::vector<uint32_t> next(dependents_begin_.begin(), dependents_begin_.end() - 1);
+  for (OperationId id = 0; id < n; ++id) {
+    for (OperationId earlier : workload_.After(id)) dependents_[next[earlier]++] = id;
+  }
+}
+
+double Run::Wire(Bytes bytes) const {
+  const int64_t payload = options_.payload.count();
+  const int64_t packets = std::max<int64_t>(1, (bytes.count() + payload - 1) / payload);
+  return static_cast<double>(bytes.count() + packets * options_.header.count());
+}
+
+absl::StatusOr<SimulationResult> Run::Simulate() {
+  for (OperationId id = 0; id < workload_.size(); ++id) {
+    if (state_[id].waits_for == 0) Push({ToTicks(workload_.operation(id).start), id, false});
+  }
+  int64_t steps = 0;
+  while (done_ < workload_.size()) {
+    const Ticks event = events_.empty() ? kNever : events_.front().at;
+    const Ticks next = std::min({event, fluid_.next(), NextFault()});
+    if (next == kNever || next > limit_) {
+      now_ = std::max(now_, std::min(next, limit_));
+      break;
+    }
+    now_ = next;
+    Step();
+    if (options_.progress && ++steps % kProgressEvery == 0 &&
+        !options_.progress(FromTicks(now_), done_)) {
+      return absl::CancelledError(absl::StrCat("stopped at ", absl::FormatDuration(FromTicks(now_)),
+                                               ", ", done_, " of ", workload_.size(),
+                                               " operations done"));
+    }
+  }
+  Report();
+  return std::move(result_);
+}
+
+// All that happens at one time; then the rates.
+void Run::Step() {
+  while (NextFault() <= now_) Apply(options_.faults[next_fault_++]);
+  if (fluid_.next() <= now_) {
+    fluid_.Finish(now_, drained_);
+    for (const Fluid::Transfer& transfer : drained_) Drained(transfer);
+  }
+  while (!events_.empty() && events_.front().at <= now_) {
+    const Event event = events_.front();
+    std::pop_heap(events_.begin(), events_.end(), std::greater<>());
+    events_.pop_back();
+    ++result_.events;
+    if (event.ends) {
+      End(event.operation);
+    } else {
+      Begin(event.operation);
+    }
+  }
+  fluid_.Solve(now_);
+}
+
+void Run::Begin(OperationId id) {
+  const Operation& operation = workload_.operation(id);
+  result_.operations[id].started = FromTicks(now_);
+  switch (operation.kind) {
+    case OperationKind::kJoin:
+      End(id);
+      return;
+    case OperationKind::kCompute:
+      Push({now_ + ToTicks(operation.duration), id, true});
+      return;
+    case OperationKind::kTransfer:
+    case OperationKind::kRing:
+      state_[id].lanes = operation.width;
+      for (uint32_t lane = 0; lane < operation.width; ++lane) StartLane(id, lane, std::nullopt);
+      return;
+  }
+}
+
+// Only pushes what may begin: no recursion.
+void Run::End(OperationId id) {
+  result_.operations[id].ended = FromTicks(now_);
+  ++done_;
+  for (uint32_t i = dependents_begin_[id]; i < dependents_begin_[id + 1]; ++i) {
+    const OperationId later = dependents_[i];
+    if (--state_[later].waits_for > 0) continue;
+    Push({std::max(now_, ToTicks(workload_.operation(later).start)), later, false});
+  }
+}
+
+// `left`: bytes, of one that was under way and is to go on by another path.
+void Run::StartLane(OperationId id, uint32_t lane, std::optional<double> left) {
+  const Operation& operation = workload_.operation(id);
+  const double wire = Wire(operation.bytes);
+  const double packet = std::min(wire, full_packet_);
+  double bytes = wire;
+  double latency = 0;
+  const int nic = static_cast<int>(lane);
+  if (operation.kind == OperationKind::kRing) {
+    paths_.FindRing(workload_.ring(operation.ring), nic, operation.source_port, operation.steps,
+                    packet, path_);
+    bytes *= operation.steps;
+    latency = path_.propagation;
+  } else {
+    paths_.Find({operation.source.host, operation.source.nic + nic},
+                {operation.target.host, operation.target.nic + nic}, operation.source_port, path_);
+    latency = path_.Latency(packet);
+  }
+  const Fluid::Transfer transfer{left.value_or(bytes),
+                                 static_cast<uint64_t>(id) << kLaneBits | lane, ToTicks(latency)};
+  if (!path_.reachable) {
+    stranded_.push_back({id, lane, left});
+    return;
+  }
+  ++statistics_.flows;
+  if (path_.uses.empty()) {
+    Drained(transfer);
+  } else {
+    fluid_.Start(now_, path_.uses, transfer);
+  }
+}
+
+void Run::Drained(const Fluid::Transfer& transfer) {
+  const OperationId id = static_cast<OperationId>(transfer.tag >> kLaneBits);
+  State& state = state_[id];
+  state.end = std::max(state.end, now_ + transfer.latency);
+  ++result_.events;
+  if (--state.lanes == 0) Push({state.end, id, true});
+}
+
+void Run::Apply(const LinkFault& fault) {
+  ++result_.events;
+  if (fault.kind == LinkFault::Kind::kBandwidth) {
+    fabric_.SetBandwidth(fault.link, fault.bandwidth);
+  } else {
+    down_[fault.link.index()] = fault.kind == LinkFault::Kind::kDown;
+    down_[fabric_.link(fault.link).reverse.index()] = fault.kind == LinkFault::Kind::kDown;
+  }
+  for (LinkId id : {fault.link, fabric_.link(fault.link).reverse}) {
+    const double capacity = down_[id.index()] ? 0 : fabric_.link(id).bandwidth.bytes_per_second();
+    fluid_.SetCapacity(static_cast<MaxMin::Resource>(id.value()), capacity);
+  }
+  if (!fault.reroute || fault.kind == LinkFault::Kind::kBandwidth) return;
+  fabric_.SetUp(fault.link, fault.kind == LinkFault::Kind::kUp);
+  Reroute();
+}
+
+// Whatever is under way goes on by the path that new traffic takes.
+void Run::Reroute() {
+  routes_.Update();
+  fluid_.Withdraw(now_, drained_);
+  const std::vector<Fluid::Transfer> moved = drained_;
+  const auto stranded = std::exchange(stranded_, {});
+  for (const Fluid::Transfer& transfer : moved) {
+    StartLane(static_cast<OperationId>(transfer.tag >> kLaneBits),
+              static_cast<uint32_t>(transfer.tag & ((1U << kLaneBits) - 1)), transfer.bytes);
+  }
+  for (const Stranded& lane : stranded) StartLane(lane.operation, lane.lane, lane.left);
+}
+
+void Run::Report() {
+  fluid_.Withdraw(now_, drained_);
+  for (const OperationResult& operation : result_.operations) {
+    if (operation.ended == absl::InfiniteDuration()) {
+      ++result_.unfinished;
+    } else {
+      result_.end = std::max(result_.end, operation.ended);
+    }
+  }
+  result_.links.resize(static_cast<size_t>(fabric_.links()));
+  const std::vector<double>& carried = fluid_.carried();
+  for (size_t i = 0; i < carried.size(); ++i)
+    result_.links[i].bytes = Bytes(std::llround(carried[i]));
+  statistics_.solves = fluid_.solver().solves();
+  statistics_.rates = fluid_.solver().filled();
+  if (options_.statistics != nullptr) *options_.statistics = statistics_;
+}
+
+}  // namespace
+
+absl::StatusOr<SimulationResult> SimulateFlows(const Fabric& fabric, const Workload& workload,
+                                               const FlowOptions& options) {
+  WEFT_RETURN_IF_ERROR(CheckOptions(fabric, options));
+  WEFT_RETURN_IF_ERROR(Validate(workload, fabric));
+  WEFT_RETURN_IF_ERROR(Routes::Feasible(fabric));
+  return Run(fabric, workload, options).Simulate();
+}
+
+}  // namespace weft::topology

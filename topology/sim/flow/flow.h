@@ -1,0 +1,53 @@
+// The flow level: no packets, but rates. At every moment the transfers under way share the links
+// max-min fairly; when one comes, goes, or a link changes, the rates that this touches are computed
+// anew, and only those.
+//
+// When a transfer ends. Its bytes go out with their headers (`header` for every `payload`) at the
+// rates that it got; the last of them arrives a path's latency later: propagation, the switches'
+// own latency, and store-and-forward of a packet on every link but the slowest. On an idle path
+// this is what the packet level finds, to the packet. A transfer within one host takes no time.
+//
+// Load balancing. kEcmp: one path, by the hash that the packet level uses too (path_choice.h).
+// kSpray and kAdaptive: the bytes part equally at every node over all links that are equally near.
+//
+// Rings (OperationKind::kRing) are one variable each: all members advance at the rate of the
+// slowest, which is what the steps, written out, come to (docs/simulator-flow.md says why, and
+// where it is only an approximation).
+//
+// What is not here: queues, loss, congestion control that does not reach its fair share at once.
+//
+// Time O(events x rates touched); memory some 200 bytes an operation and 50 a link of a path.
+// Bertsekas, Gallager, "Data Networks", 2nd edition, section 6.5.2: max-min fairness, progressive
+// filling, and the bottleneck condition that the solver checks.
+#ifndef WEFT_TOPOLOGY_SIM_FLOW_FLOW_H_
+#define WEFT_TOPOLOGY_SIM_FLOW_FLOW_H_
+
+#include "absl/status/statusor.h"
+#include "topology/fabric/fabric.h"
+#include "topology/sim/simulation.h"
+#include "topology/sim/workload.h"
+
+namespace weft::topology {
+
+// What the level did, for those who measure it.
+struct FlowStatistics {
+  int64_t flows = 0;   // started: transfers, lanes of wide ones and of rings, and again if moved
+  int64_t solves = 0;  // times at which rates were computed
+  int64_t rates = 0;   // computed, over all solves and rounds
+};
+
+struct FlowOptions : SimulationOptions {
+  // false: every rate is computed anew at every event; the reference for tests.
+  bool incremental = true;
+  FlowStatistics* statistics = nullptr;  // written at the end
+};
+
+// Threads: none; several calls may run at once. InvalidArgument or NotFound: the workload does not
+// fit the fabric (Validate), or an option is out of range. Cancelled: `progress` said stop.
+// Transfers whose target cannot be reached stay unfinished, like those beyond `limit`.
+absl::StatusOr<SimulationResult> SimulateFlows(const Fabric& fabric, const Workload& workload,
+                                               const FlowOptions& options);
+
+}  // namespace weft::topology
+
+#endif  // WEFT_TOPOLOGY_SIM_FLOW_FLOW_H_
