@@ -1,0 +1,97 @@
+// What a model's step sends, against the numbers that are known of GPT-175B and by hand.
+#include "topology/cost/model_traffic.h"
+
+#include <gmock/gmock.h>
+
+namespace weft::topology {
+namespace {
+
+using ::testing::HasSubstr;
+
+const Traffic* Find(const std::vector<Traffic>& all, const std::string& name) {
+  for (const Traffic& one : all) {
+    if (one.name == name) return &one;
+  }
+  return nullptr;
+}
+
+TEST(ModelTraffic, OfMegaScales175B) {
+  ParallelLayout layout;
+  layout.sizes = {8, 1, 1, 192, 8};
+  ModelShape model = *NamedModel("gpt-175b");
+  EXPECT_NEAR(static_cast<double>(CountParameters(model, layout).total), 175e9, 2e9);
+  absl::StatusOr<std::vector<Traffic>> all = TrafficOf(model, layout);
+  ASSERT_TRUE(all.ok()) << all.status();
+
+  const Traffic* gradients = Find(*all, "gradients");
+  const Traffic* parameters = Find(*all, "parameters");
+  ASSERT_TRUE(gradients != nullptr && parameters != nullptr);
+  // 5.5 GB each a GPU, the embedding not counted; exposed 1/(2 vpp) of both together.
+  EXPECT_NEAR(static_cast<double>(gradients->bytes.count()), 5.5e9, 0.2e9);
+  EXPECT_EQ(gradients->bytes, parameters->bytes);
+  EXPECT_DOUBLE_EQ((gradients->exposed + parameters->exposed) / 2, 1.0 / 12);
+
+  const Traffic* pipeline = Find(*all, "pipeline");
+  ASSERT_NE(pipeline, nullptr);
+  EXPECT_EQ(pipeline->bytes, Bytes(2048 * 12288 * 2 / 8));
+  EXPECT_DOUBLE_EQ(pipeline->times, 32 * 6);
+  EXPECT_DOUBLE_EQ(pipeline->exposed * pipeline->times, 7);
+  EXPECT_TRUE(pipeline->wraps && pipeline->both_ways);
+
+  const Traffic* tensor = Find(*all, "tensor gather");
+  ASSERT_NE(tensor, nullptr);
+  EXPECT_EQ(tensor->bytes, Bytes(2048 * 12288 * 2));
+  EXPECT_DOUBLE_EQ(tensor->times, 4 * 12 * 32);
+}
+
+TEST(ModelTraffic, ZeroStagesMoveWhatTheyMust) {
+  ParallelLayout layout;
+  layout.sizes = {1, 1, 1, 4, 1};
+  ModelShape model = *NamedModel("gpt-13b");
+  auto bytes = [&](int zero) {
+    model.zero = zero;
+    double sum = 0;
+    std::vector<Traffic> all = *TrafficOf(model, layout);
+    for (const Traffic& one : all) {
+      double factor = one.collective == Collective::kAllReduce ? 2 : 1;
+      sum += factor * one.times * static_cast<double>(one.bytes.count());
+    }
+    return sum;
+  };
+  EXPECT_DOUBLE_EQ(bytes(0), bytes(1));
+  EXPECT_DOUBLE_EQ(bytes(1), bytes(2));
+  EXPECT_DOUBLE_EQ(bytes(3), bytes(2) * 1.5);
+}
+
+TEST(ModelTraffic, ExpertsShareTheirGradientsOverFewerRanks) {
+  ParallelLayout layout;
+  layout.sizes = {1, 2, 8, 4, 1};
+  ModelShape model = *NamedModel("gpt-13b");
+  model.experts = 16;
+  model.moe_every = 2;
+  std::vector<Traffic> all = *TrafficOf(model, layout);
+  EXPECT_EQ(ToString(Find(all, "gradients")->axes), "context+expert+data");
+  EXPECT_EQ(ToString(Find(all, "expert gradients")->axes), "context+data");
+  const Traffic* tokens = Find(all, "expert tokens");
+  ASSERT_NE(tokens, nullptr);
+  EXPECT_EQ(tokens->collective, Collective::kAllToAll);
+  EXPECT_EQ(tokens->bytes, Bytes(2048 * 5120 * 2 / 2 * 2));
+  EXPECT_DOUBLE_EQ(tokens->times, 4 * 20 * 24);
+}
+
+TEST(ModelTraffic, RefusesModelsThatDoNotFitTheLayout) {
+  ParallelLayout layout;
+  layout.sizes = {8, 1, 1, 192, 7};
+  ModelShape model = *NamedModel("gpt-175b");
+  EXPECT_THAT(TrafficOf(model, layout).status().ToString(),
+              HasSubstr("model.layers is 96: must be a multiple of pipeline x interleave = 42"));
+  layout.sizes = {8, 1, 1, 100, 8};
+  EXPECT_THAT(TrafficOf(model, layout).status().ToString(),
+              HasSubstr("model.global_batch is 6144: must be a multiple of data x expert"));
+  layout.sizes = {8, 1, 4, 48, 8};
+  EXPECT_THAT(TrafficOf(model, layout).status().ToString(), HasSubstr("model.experts is 0"));
+  EXPECT_THAT(NamedModel("gpt-5").status().ToString(), HasSubstr("there are gpt-13b"));
+}
+
+}  // namespace
+}  // namespace weft::topology

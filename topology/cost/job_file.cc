@@ -1,0 +1,296 @@
+#include "topology/cost/job_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <sstream>
+#include <toml.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+#include "topology/cost/key_reader.h"
+#include "topology/cost/model_traffic.h"
+
+namespace weft::topology {
+namespace {
+
+// A description as text by section, whatever it was read from.
+struct Sections {
+  std::string name;
+  Section layout{"layout", "", {}}, node{"node", "", {}};
+  std::optional<Section> model;
+  std::vector<Section> traffic;
+};
+
+std::string Origin(const std::string& file, const toml::value& value) {
+  return absl::StrCat(file, ":", value.location().line());
+}
+
+absl::StatusOr<std::string> ValueText(const toml::value& value) {
+  if (value.is_boolean()) return std::string(value.as_boolean() ? "true" : "false");
+  if (value.is_integer()) return absl::StrCat(value.as_integer());
+  if (value.is_floating()) return absl::StrFormat("%.17g", value.as_floating());
+  if (value.is_string()) return std::string(value.as_string().str);
+  if (value.is_array()) {
+    std::vector<std::string> parts;
+    for (const toml::value& part : value.as_array()) {
+      if (!part.is_string()) return absl::InvalidArgumentError("must be a list of texts");
+      parts.push_back(part.as_string().str);
+    }
+    return absl::StrJoin(parts, "-");
+  }
+  return absl::InvalidArgumentError("must be a number, a text, a list of texts, true or false");
+}
+
+absl::StatusOr<Section> SectionFromToml(const std::string& file, const std::string& name,
+                                        const toml::value& table) {
+  if (!table.is_table()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Origin(file, table), ": ", name, " must be a section, [", name, "]"));
+  }
+  Section section{name, Origin(file, table), {}};
+  for (const auto& [key, value] : table.as_table()) {
+    absl::StatusOr<std::string> text = ValueText(value);
+    if (!text.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Origin(file, value), ": ", name, ".", key, " ", text.status().message()));
+    }
+    section.entries.push_back({key, *text, Origin(file, value)});
+  }
+  // toml11 keeps no order: errors must not depend on a hash.
+  std::sort(section.entries.begin(), section.entries.end(),
+            [](const KeyValue& a, const KeyValue& b) { return a.key < b.key; });
+  return section;
+}
+
+absl::Status ReadRoot(const std::string& file, const toml::value& root, Sections& sections) {
+  if (!root.is_table()) return absl::InvalidArgumentError(absl::StrCat(file, ": no table"));
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : root.as_table()) keys.push_back(key);
+  std::sort(keys.begin(), keys.end());
+  for (const std::string& key : keys) {
+    const toml::value& value = root.as_table().at(key);
+    if (key == "name") {
+      WEFT_ASSIGN_OR_RETURN(sections.name, ValueText(value));
+    } else if (key == "layout") {
+      WEFT_ASSIGN_OR_RETURN(sections.layout, SectionFromToml(file, key, value));
+    } else if (key == "node") {
+      WEFT_ASSIGN_OR_RETURN(sections.node, SectionFromToml(file, key, value));
+    } else if (key == "model") {
+      WEFT_ASSIGN_OR_RETURN(sections.model, SectionFromToml(file, key, value));
+    } else if (key == "traffic") {
+      if (!value.is_array()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(Origin(file, value), ": traffic must be a list, [[traffic]]"));
+      }
+      for (const toml::value& one : value.as_array()) {
+        WEFT_ASSIGN_OR_RETURN(Section section, SectionFromToml(file, key, one));
+        sections.traffic.push_back(std::move(section));
+      }
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Origin(file, value), ": there is no section '", key,
+                       "'; there are name, [layout], [node], [model] and [[traffic]]"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddWords(const JobWords& words, Sections& sections) {
+  auto append = [](const Section& more, Section& section) {
+    section.entries.insert(section.entries.end(), more.entries.begin(), more.entries.end());
+  };
+  WEFT_ASSIGN_OR_RETURN(Section layout, SectionFromWords("layout", words.layout, "--layout"));
+  append(layout, sections.layout);
+  WEFT_ASSIGN_OR_RETURN(Section node, SectionFromWords("node", words.node, "--node"));
+  append(node, sections.node);
+  if (!words.model.empty()) {
+    // "gpt-175b,zero=1": a preset may stand first, by its name alone.
+    std::string text = words.model;
+    if (text.substr(0, text.find(',')).find('=') == std::string::npos) text = "preset=" + text;
+    WEFT_ASSIGN_OR_RETURN(Section model, SectionFromWords("model", text, "--model"));
+    if (!sections.model.has_value()) sections.model = Section{"model", "--model", {}};
+    append(model, *sections.model);
+  }
+  for (const std::string& text : words.traffic) {
+    WEFT_ASSIGN_OR_RETURN(Section traffic, SectionFromWords("traffic", text, "--traffic"));
+    sections.traffic.push_back(std::move(traffic));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::array<Axis, kAxisCount>> ParseNesting(absl::string_view text) {
+  std::vector<Axis> axes;
+  for (absl::string_view name : absl::StrSplit(text, '-')) {
+    WEFT_ASSIGN_OR_RETURN(Axis axis, ParseAxis(name));
+    if (std::find(axes.begin(), axes.end(), axis) != axes.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(ToString(axis), " is named twice"));
+    }
+    axes.push_back(axis);
+  }
+  // Axes that are not named come last; Layout() sees to it that they are of size 1.
+  for (int i = 0; i < kAxisCount; ++i) {
+    Axis axis = static_cast<Axis>(i);
+    if (std::find(axes.begin(), axes.end(), axis) == axes.end()) axes.push_back(axis);
+  }
+  std::array<Axis, kAxisCount> nesting{};
+  std::copy(axes.begin(), axes.end(), nesting.begin());
+  return nesting;
+}
+
+absl::StatusOr<AxisSet> ParseAxes(absl::string_view text) {
+  AxisSet axes;
+  for (absl::string_view name : absl::StrSplit(text, absl::ByAnyChar("-+"))) {
+    WEFT_ASSIGN_OR_RETURN(Axis axis, ParseAxis(name));
+    axes.Add(axis);
+  }
+  return axes;
+}
+
+absl::Status ReadLayout(const Section& section, ParallelLayout& layout) {
+  KeyReader reader(section);
+  constexpr const char* kBrief[] = {"tp", "cp", "ep", "dp", "pp"};
+  for (int i = 0; i < kAxisCount; ++i) {
+    int& size = layout.sizes[static_cast<size_t>(i)];
+    reader.Read(kBrief[i], size, 1, 1 << 22);
+    reader.Read(ToString(static_cast<Axis>(i)), size, 1, 1 << 22);
+  }
+  std::string nesting;
+  reader.Read("nesting", nesting);
+  reader.ReadWith("nesting", layout.nesting, ParseNesting);
+  WEFT_RETURN_IF_ERROR(reader.Done());
+  if (nesting.empty()) return absl::OkStatus();
+  std::vector<std::string> named = absl::StrSplit(nesting, '-');
+  for (size_t i = named.size(); i < kAxisCount; ++i) {
+    if (layout.Size(layout.nesting[i]) > 1) {
+      return absl::InvalidArgumentError(absl::StrCat(section.entries[0].origin,
+                                                     ": nesting = ", nesting, " leaves out ",
+                                                     ToString(layout.nesting[i])));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadNode(const Section& section, NodeShape& node) {
+  KeyReader reader(section);
+  reader.Read("gpus", node.gpus, 1, 1024);
+  reader.Read("nvlink", node.nvlink);
+  reader.Read("nvlink_latency", node.nvlink_latency);
+  reader.Read("network_latency", node.network_latency);
+  reader.Read("queue_pairs", node.queue_pairs, 1, 1024);
+  reader.Read("efficiency", node.efficiency, 0.01, 1);
+  return reader.Done();
+}
+
+absl::Status ReadModel(const Section& section, ModelShape& model) {
+  KeyReader reader(section);
+  constexpr int64_t kMost = int64_t{1} << 40;
+  reader.ReadWith("preset", model, NamedModel);
+  reader.Read("layers", model.layers, 1, kMost);
+  reader.Read("hidden", model.hidden, 1, kMost);
+  reader.Read("ffn", model.ffn, 0, 1 << 24);
+  reader.Read("kv_hidden", model.kv_hidden, 0, 1 << 24);
+  reader.Read("vocabulary", model.vocabulary, 1, kMost);
+  reader.Read("sequence", model.sequence, 1, kMost);
+  reader.Read("micro_batch", model.micro_batch, 1, kMost);
+  reader.Read("global_batch", model.global_batch, 1, kMost);
+  reader.Read("element_bytes", model.element_bytes, 1, 8);
+  reader.Read("gradient_bytes", model.gradient_bytes, 1, 8);
+  reader.Read("zero", model.zero, 0, 3);
+  reader.Read("interleave", model.interleave, 1, 1024);
+  reader.Read("sequence_parallel", model.sequence_parallel);
+  reader.Read("parallel_block", model.parallel_block);
+  reader.Read("gated", model.gated);
+  reader.Read("experts", model.experts, 0, 1 << 16);
+  reader.Read("top_k", model.top_k, 1, 1 << 10);
+  reader.Read("moe_every", model.moe_every, 1, 1 << 16);
+  reader.Read("overlap_data", model.overlap_data);
+  reader.Read("overlap_pipeline", model.overlap_pipeline);
+  reader.Read("overlap_tensor", model.overlap_tensor);
+  reader.Read("overlap_context", model.overlap_context);
+  return reader.Done();
+}
+
+absl::StatusOr<Traffic> ReadTraffic(const Section& section) {
+  Traffic traffic;
+  KeyReader reader(section);
+  for (const char* key : {"axes", "collective", "bytes"}) {
+    if (!reader.Has(key)) {
+      return absl::InvalidArgumentError(absl::StrCat(section.origin, ": [[traffic]] needs ", key));
+    }
+  }
+  reader.ReadWith("axes", traffic.axes, ParseAxes);
+  reader.Read("name", traffic.name);
+  reader.ReadWith("collective", traffic.collective, ParseCollective);
+  reader.ReadWith("algorithm", traffic.algorithm, ParseCollectiveAlgorithm);
+  reader.Read("bytes", traffic.bytes);
+  reader.Read("times", traffic.times, 0, 1e9);
+  reader.Read("exposed", traffic.exposed, 0, 1);
+  reader.Read("window", traffic.window);
+  reader.Read("wraps", traffic.wraps);
+  reader.Read("both_ways", traffic.both_ways);
+  WEFT_RETURN_IF_ERROR(reader.Done());
+  if (traffic.name.empty()) {
+    traffic.name = absl::StrCat(ToString(traffic.axes), " ", ToString(traffic.collective));
+  }
+  return traffic;
+}
+
+absl::StatusOr<Job> JobFrom(const Sections& sections) {
+  Job job;
+  job.name = sections.name;
+  WEFT_RETURN_IF_ERROR(ReadLayout(sections.layout, job.layout));
+  WEFT_RETURN_IF_ERROR(ReadNode(sections.node, job.node));
+  if (sections.model.has_value()) {
+    ModelShape model;
+    WEFT_RETURN_IF_ERROR(ReadModel(*sections.model, model));
+    absl::StatusOr<std::vector<Traffic>> derived = TrafficOf(model, job.layout);
+    if (!derived.ok()) return Annotate(derived.status(), sections.model->origin);
+    job.traffic = *std::move(derived);
+  }
+  for (const Section& section : sections.traffic) {
+    WEFT_ASSIGN_OR_RETURN(Traffic traffic, ReadTraffic(section));
+    auto same = std::find_if(job.traffic.begin(), job.traffic.end(),
+                             [&](const Traffic& one) { return one.name == traffic.name; });
+    if (same != job.traffic.end()) {
+      *same = traffic;
+    } else {
+      job.traffic.push_back(traffic);
+    }
+  }
+  WEFT_RETURN_IF_ERROR(job.Validate());
+  return job;
+}
+
+}  // namespace
+
+absl::StatusOr<Job> ParseJob(const std::string& toml, const std::string& name,
+                             const JobWords& words) {
+  Sections sections;
+  try {
+    std::istringstream stream(toml);
+    toml::value root = toml::parse(stream, name);
+    WEFT_RETURN_IF_ERROR(ReadRoot(name, root, sections));
+  } catch (const std::exception& error) {  // toml11 reports syntax errors so, with file and line
+    return absl::InvalidArgumentError(absl::StrCat(name, ": no valid TOML: ", error.what()));
+  }
+  WEFT_RETURN_IF_ERROR(AddWords(words, sections));
+  return JobFrom(sections);
+}
+
+absl::StatusOr<Job> LoadJob(const std::string& path, const JobWords& words) {
+  if (path.empty()) return ParseJob("", "", words);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  return ParseJob(text, path, words);
+}
+
+}  // namespace weft::topology
