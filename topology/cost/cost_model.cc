@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -127,15 +128,16 @@ void CostModel::Prepare() {
     return entry;
   };
   for (int group : upper_) tables_.push_back(table(tree_.cut(group).links));
-  const SwitchTree::Cut& first = tree_.cut(tree_.Path({hosts_[0], 0})[0]);
-  int ports = first.links;
-  for (NodeId host : hosts_) {
+  int ports = 1;
+  absl::flat_hash_set<std::vector<double>> kinds;
+  for (size_t host = 0; host < hosts_.size(); ++host) {
+    std::vector<double> kind;
     for (int nic = 0; nic < nics_; ++nic) {
-      const SwitchTree::Cut& cut = tree_.cut(tree_.Path({host, nic})[0]);
+      const SwitchTree::Cut& cut = tree_.cut(tree_.Path({hosts_[host], nic})[0]);
       ports = std::max(ports, cut.links);
-      uniform_nics_ = uniform_nics_ && cut.links == first.links && cut.capacity == first.capacity &&
-                      cut.slowest == first.slowest;
+      kind.insert(kind.end(), {1.0 * cut.links, cut.capacity, cut.slowest});
     }
+    if (kinds.insert(std::move(kind)).second) nic_kinds_.push_back(static_cast<int32_t>(host));
   }
   port_table_ = table(ports);
 }
@@ -202,6 +204,66 @@ double CostModel::NicFloor(size_t traffic, const Placement& placement) const {
     seconds = std::max(seconds, NicSeconds(traffic, slot, placement[static_cast<size_t>(slot)]));
   }
   return seconds;
+}
+
+double CostModel::NicFloorLeast(size_t traffic) const {
+  double seconds = 0;
+  for (int32_t slot = 0; slot < blocks_.slots; ++slot) {
+    double best = std::numeric_limits<double>::infinity();
+    for (int32_t host : nic_kinds_) best = std::min(best, NicSeconds(traffic, slot, host));
+    seconds = std::max(seconds, best);
+  }
+  return seconds;
+}
+
+std::vector<CostModel::GroupHosts> CostModel::HostsByGroup() const {
+  std::vector<GroupHosts> groups;
+  std::vector<int32_t> last(upper_.size(), -1);
+  for (size_t i = 0; i < upper_.size(); ++i) groups.push_back({upper_[i], static_cast<int>(i), 0});
+  for (int32_t host = 0; host < static_cast<int32_t>(hosts_.size()); ++host) {
+    for (int nic = 0; nic < nics_; ++nic) {
+      for (int level = 1; level < levels_; ++level) {
+        auto group = static_cast<size_t>(PathOf(host, nic)[level]);
+        if (std::exchange(last[group], host) != host) ++groups[group].hosts;
+      }
+    }
+  }
+  std::erase_if(groups, [&](const GroupHosts& one) { return tree_.cut(one.group).links == 0; });
+  return groups;
+}
+
+bool CostModel::Matters(size_t traffic) const {
+  const Traffic& one = job_.traffic[traffic];
+  return one.times > 0 && (one.exposed > 0 || one.window < absl::InfiniteDuration()) &&
+         !flows_[traffic].flows.empty();
+}
+
+double CostModel::Score(const Placement& placement) const {
+  double score = 0;
+  for (size_t i = 0; i < flows_.size(); ++i) {
+    if (!Matters(i)) continue;
+    CutLoads loads(*this, i);
+    for (const SlotFlow& flow : flows_[i].flows) loads.Add(flow, placement, 1);
+    double most = 0, pressure = 0;
+    for (size_t cut = 0; cut < loads.cuts(); ++cut) {
+      double seconds = loads.Seconds(cut);
+      most = std::max(most, seconds);
+      pressure += seconds * seconds;
+    }
+    double inside = absl::ToDoubleSeconds(flows_[i].inside);
+    double nics = NicFloor(i, placement), network = std::max(nics, most);
+    double once = loads.Latency() + absl::ToDoubleSeconds(flows_[i].inside_latency) +
+                  (flows_[i].inside_adds ? inside + network : std::max(inside, network));
+    const Traffic& traffic = job_.traffic[i];
+    double all = once * traffic.times, hidden = all * (1 - traffic.exposed);
+    score += all - hidden + std::max(0.0, hidden - absl::ToDoubleSeconds(traffic.window));
+    double floor = std::max(nics, inside);
+    if (floor > 0) {
+      score += kPressureWeight * traffic.exposed * traffic.times * pressure /
+               (floor * static_cast<double>(loads.cuts()));
+    }
+  }
+  return score;
 }
 
 StepCost CostModel::Evaluate(const Placement& placement) const {

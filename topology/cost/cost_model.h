@@ -61,6 +61,8 @@ struct StepCost {
   std::vector<TrafficCost> traffic;  // as Job::traffic
 };
 
+inline constexpr double kPressureWeight = 0.02;
+
 // The hosts of slots: [slot] an index into the model's hosts. Indices behind the last slot are
 // spare hosts.
 using Placement = std::vector<int32_t>;
@@ -74,6 +76,9 @@ class CostModel {
                                           std::vector<NodeId> hosts, Balance balance);
 
   StepCost Evaluate(const Placement& placement) const;
+  // What a search should make small: seconds of the step, and kPressureWeight times the pressure
+  // (see PlacementState), which tells placements apart whose fullest cuts are alike.
+  double Score(const Placement& placement) const;
   // The cuts with the largest time of one kind of traffic, worst first, without NICs.
   std::vector<CutLoad> WorstCuts(const Placement& placement, size_t traffic, size_t count) const;
   // Groups (of the traffic's axes) with flows through a cut, in order.
@@ -87,8 +92,20 @@ class CostModel {
   int nics() const { return nics_; }
   Balance balance() const { return balance_; }
   const TrafficFlows& flows(size_t traffic) const { return flows_[traffic]; }
-  // Seconds of `traffic` if only NICs limited it.
+  // Seconds of `traffic` if only NICs limited it; and with the best NICs that any host has.
   double NicFloor(size_t traffic, const Placement& placement) const;
+  double NicFloorLeast(size_t traffic) const;
+  // Groups above the NICs that have a cut, and how many hosts of the allocation are in each.
+  struct GroupHosts {
+    int group;  // of the tree
+    int dense;  // the model's own number
+    int hosts;
+  };
+  std::vector<GroupHosts> HostsByGroup() const;
+  // What `flows` flows of `bytes` together take through the cut of a group, in one direction.
+  double GroupSeconds(const GroupHosts& group, int64_t flows, int64_t bytes) const {
+    return CutSeconds(group.dense, flows, bytes);
+  }
 
  private:
   friend class CutLoads;
@@ -111,6 +128,8 @@ class CostModel {
   // Of the fullest cable under `flows` flows of `bytes` together; `group` is dense.
   double CutSeconds(int group, int64_t flows, int64_t bytes) const;
   double NicSeconds(size_t traffic, int32_t slot, int32_t host) const;
+  // No order changes the time of the others, or it is wholly hidden.
+  bool Matters(size_t traffic) const;
 
   const SwitchTree& tree_;
   Job job_;
@@ -121,10 +140,11 @@ class CostModel {
   int levels_ = 0;
   std::vector<TrafficFlows> flows_;
   // Groups above the NICs are numbered densely here, from 0.
-  std::vector<int> upper_;      // -> the tree's number
-  std::vector<int32_t> paths_;  // [host][nic][level], dense; level 0 unused
-  std::vector<double> alpha_;   // [level] seconds
-  bool uniform_nics_ = true;
+  std::vector<int> upper_;          // -> the tree's number
+  std::vector<int32_t> paths_;      // [host][nic][level], dense; level 0 unused
+  std::vector<double> alpha_;       // [level] seconds
+  std::vector<int32_t> nic_kinds_;  // a host of each kind of NICs
+  bool uniform_nics() const { return nic_kinds_.size() == 1; }
   std::vector<std::vector<int64_t>> nic_bytes_, nic_flows_;    // [traffic][(slot, nic, direction)]
   std::vector<std::shared_ptr<const CollisionTable>> tables_;  // [dense group]
   std::shared_ptr<const CollisionTable> port_table_;           // of NICs with several ports

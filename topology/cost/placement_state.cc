@@ -33,10 +33,7 @@ PlacementState::PlacementState(const CostModel& model, Placement placement)
   for (size_t i = 0; i < model_.job_.traffic.size(); ++i) {
     const Traffic& traffic = model_.job_.traffic[i];
     const TrafficFlows& flows = model_.flows_[i];
-    bool counts =
-        traffic.times > 0 && (traffic.exposed > 0 || traffic.window < absl::InfiniteDuration());
-    if (!counts) continue;
-    if (flows.flows.empty()) {
+    if (!model_.Matters(i)) {
       constant_ += absl::ToDoubleSeconds(traffic.Exposed(flows.inside_latency + flows.inside));
       continue;
     }
@@ -129,7 +126,7 @@ void PlacementState::Swap(int32_t a, int32_t b) {
     Refresh(one);
   }
   std::swap(placement_[i], placement_[j]);
-  if (model_.uniform_nics_) return;
+  if (model_.uniform_nics()) return;
   for (Followed& one : followed_) {
     for (int32_t slot : {a, b}) {
       if (slot >= model_.blocks_.slots) continue;

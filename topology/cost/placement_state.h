@@ -41,6 +41,8 @@ class PlacementState {
   // Breaks ties where the maximum does not see a change for the better: how full the cuts are, in
   // seconds of the step.
   double Pressure() const;
+  // What a search makes small: as CostModel::Score, but for a constant.
+  double Score() const { return Seconds() + kPressureWeight * Pressure(); }
   int64_t updates() const { return updates_; }  // flows moved so far, for a budget
 
   // The fullest cut, of the traffic whose time has most above its floor. -1: nothing is above.
