@@ -3,25 +3,55 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sys/un.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status.h"
 
 namespace weft::collectives {
 
+namespace {
+
+absl::StatusOr<SocketAddress> UnixAddress(absl::string_view name) {
+  sockaddr_un address{};
+  if (name.empty() || name.size() > sizeof(address.sun_path) - 1) {
+    return absl::InvalidArgumentError(absl::StrCat("'unix:", name,
+                                                   "': the name of a Unix socket has 1 to ",
+                                                   sizeof(address.sun_path) - 1, " bytes"));
+  }
+  address.sun_family = AF_UNIX;
+  std::copy(name.begin(), name.end(), address.sun_path + 1);
+  SocketAddress result;
+  std::memcpy(&result.storage, &address, sizeof(address));
+  result.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return result;
+}
+
+}  // namespace
+
+absl::Status CheckStoreAddress(absl::string_view address) {
+  if (absl::ConsumePrefix(&address, kUnixPrefix)) return UnixAddress(address).status();
+  return SplitHostPort(address).status();
+}
+
 int SocketAddress::port() const {
+  if (local()) return 0;
   if (family() == AF_INET6)
     return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
   return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
 }
 
 bool SocketAddress::loopback() const {
+  if (local()) return true;
   if (family() == AF_INET6) {
     const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr;
     return IN6_IS_ADDR_LOOPBACK(&address) ||
@@ -36,6 +66,12 @@ std::string JoinHostPort(absl::string_view host, int port) {
 }
 
 std::string ToString(const SocketAddress& address) {
+  if (address.local()) {
+    const auto* name = reinterpret_cast<const sockaddr_un*>(&address.storage)->sun_path + 1;
+    size_t before = offsetof(sockaddr_un, sun_path) + 1;
+    if (address.size <= before) return "unix:?";
+    return absl::StrCat(kUnixPrefix, absl::string_view(name, address.size - before));
+  }
   std::array<char, INET6_ADDRSTRLEN + 20> host{};
   if (getnameinfo(address.get(), address.size, host.data(), host.size(), nullptr, 0,
                   NI_NUMERICHOST) != 0) {
@@ -63,6 +99,10 @@ absl::StatusOr<std::pair<std::string, int>> SplitHostPort(absl::string_view text
 }
 
 absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host_port) {
+  if (absl::ConsumePrefix(&host_port, kUnixPrefix)) {
+    WEFT_ASSIGN_OR_RETURN(SocketAddress address, UnixAddress(host_port));
+    return std::vector<SocketAddress>{address};
+  }
   WEFT_ASSIGN_OR_RETURN(auto parts, SplitHostPort(host_port));
   const auto& [host, port] = parts;
   addrinfo hints{};

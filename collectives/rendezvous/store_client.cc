@@ -19,8 +19,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "collectives/rendezvous/store_client_core.h"
 #include "collectives/rendezvous/store_connection.h"
-#include "collectives/rendezvous/store_core.h"
+#include "collectives/rendezvous/store_hello.h"
 #include "collectives/rendezvous/store_protocol.h"
 
 namespace weft::collectives {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -15,30 +16,20 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "collectives/rendezvous/socket_address.h"
-#include "collectives/rendezvous/store_core.h"
+#include "collectives/rendezvous/store_hello.h"
 
 namespace weft::collectives {
 namespace {
 
 // A host that has gone silent counts as dead after this; keep-alive notices it in an idle wait.
 constexpr int kSilentSeconds = 20;
-
-void SetOptions(int fd) {
-  auto set = [fd](int level, int name, int value) {
-    setsockopt(fd, level, name, &value, sizeof(value));
-  };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, kSilentSeconds / 2);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 5);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kSilentSeconds * 1000);
-}
+// The kernel ends a read at each message that carries descriptors; ours carry one.
+constexpr size_t kFilesMax = 4;
 
 absl::StatusOr<FileDescriptor> ConnectTo(const SocketAddress& address, absl::Time deadline) {
   FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return ErrnoStatus(errno, "make a socket");
-  SetOptions(socket.get());
+  SetStoreSocketOptions(socket.get());
   std::string doing = absl::StrCat("connect to the store at ", ToString(address));
   if (connect(socket.get(), address.get(), address.size) != 0) {
     if (errno != EINPROGRESS) return ErrnoStatus(errno, doing);
@@ -96,6 +87,48 @@ absl::Status ShakeHands(int fd, net::ConnectorHandshake& handshake, absl::Time d
 }
 
 }  // namespace
+
+void SetStoreSocketOptions(int fd) {
+  auto set = [fd](int level, int name, int value) {
+    setsockopt(fd, level, name, &value, sizeof(value));
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kSilentSeconds / 2);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 5);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kSilentSeconds * 1000);
+}
+
+bool PeerIsOurs(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+  return peer.uid == geteuid() || peer.uid == 0;
+}
+
+ssize_t ReceiveWithFiles(int fd, char* buffer, size_t size,
+                         const std::function<void(FileDescriptor)>& file) {
+  iovec part{buffer, size};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kFilesMax)> control;
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  if (got < 0) return got;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int received = -1;
+      std::memcpy(&received, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+      file(FileDescriptor(received));
+    }
+  }
+  return got;
+}
 
 absl::Status AwaitReady(int fd, short events, absl::Time deadline) {
   SystemClock clock;

@@ -2,6 +2,9 @@
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_CONNECTION_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_CONNECTION_H_
 
+#include <sys/types.h>
+
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -22,6 +25,14 @@ struct StoreConnection {
 absl::StatusOr<StoreConnection> DialStore(const std::string& host_port,
                                           const net::JobSecret& secret,
                                           const std::string& parameters, absl::Time deadline);
+
+// Keep-alive, no delay, and a bound on silence: what every socket of a store's client has.
+void SetStoreSocketOptions(int fd);
+// Whether the process at the other end of a Unix socket is this user's, or root's.
+bool PeerIsOurs(int fd);
+// recv() that takes descriptors as well.
+ssize_t ReceiveWithFiles(int fd, char* buffer, size_t size,
+                         const std::function<void(FileDescriptor)>& file);
 
 // poll() until `deadline`; kDeadlineExceeded.
 absl::Status AwaitReady(int fd, short events, absl::Time deadline);

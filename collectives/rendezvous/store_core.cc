@@ -1,7 +1,6 @@
 #include "collectives/rendezvous/store_core.h"
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -10,9 +9,6 @@
 namespace weft::collectives {
 namespace {
 
-// A retained reply, beside its bytes.
-constexpr size_t kRetainedOverhead = 96;
-
 net::HandshakeIdentity Identity(const net::JobSecret& secret) {
   net::HandshakeIdentity identity;
   identity.secret = secret;
@@ -20,29 +16,38 @@ net::HandshakeIdentity Identity(const net::JobSecret& secret) {
   return identity;
 }
 
-Bytes ChargeOf(const StoreFrameOut& frame) {
-  return Bytes(static_cast<int64_t>(frame.head.size() + kRetainedOverhead));
+constexpr int32_t kRanksMax = 1 << 20;
+
+std::string Describe(int32_t rank, const StoreHello& hello) {
+  return absl::StrCat(rank, " (", hello.name, hello.host.empty() ? "" : " on ", hello.host, ")");
 }
 
 }  // namespace
 
-std::string NewStoreId() {
-  net::Nonce nonce = net::NewNonce();
-  return std::string(nonce.begin(), nonce.begin() + kStoreIdBytes);
-}
+StoreCore::StoreCore(StoreCoreOptions options) : StoreCore(std::move(options), nullptr) {}
 
-StoreCore::StoreCore(StoreCoreOptions options)
-    : options_(std::move(options)), table_(options_.memory_limit) {
+StoreCore::StoreCore(StoreCoreOptions options, StoreBackend* backend)
+    : options_(std::move(options)), single_(backend), budget_{options_.memory_limit, Bytes(0)} {
   options_.description.resize(std::min<size_t>(options_.description.size(), 256));
+  StoreRecord server;
+  server.text = id_;
+  Write(std::move(server));
 }
 
-void StoreCore::Open(ConnectionId id, absl::string_view peer, absl::Time now) {
-  auto [entry, added] = connections_.try_emplace(
-      id, Connection{std::string(peer),
-                     net::ListenerHandshake(Identity(options_.secret), net::NewNonce()), now});
+// ---- Connections
+
+void StoreCore::Open(ConnectionId id, absl::string_view peer, absl::Time now, bool local) {
+  auto [entry, added] = connections_.try_emplace(id);
   WEFT_CHECK(added, "connection " << id << " is open already");
+  Connection& connection = entry->second;
+  connection.peer = std::string(peer);
+  connection.opened = now;
+  connection.local = local;
   unproven_.insert({now + net::kHandshakeTimeout, id});
-  Send(id, {entry->second.handshake.TakeOutput(), nullptr});
+  if (local) return;
+  connection.handshake =
+      std::make_unique<net::ListenerHandshake>(Identity(options_.secret), net::NewNonce());
+  Send(id, {connection.handshake->TakeOutput(), nullptr, nullptr});
 }
 
 void StoreCore::Refuse(ConnectionId id, Connection& connection, std::string reason) {
@@ -60,76 +65,209 @@ void StoreCore::Receive(ConnectionId id, absl::string_view bytes, absl::Time now
   auto found = connections_.find(id);
   if (found == connections_.end()) return;
   Connection& connection = found->second;
-  if (connection.session == 0) bytes.remove_prefix(FeedHandshake(id, connection, bytes));
-  if (connection.session != 0) Consume(id, connection, bytes, now);
+  if (connection.handshake) bytes.remove_prefix(FeedHandshake(id, connection, bytes));
+  if (!connection.handshake) Consume(id, connection, bytes, now);
 }
 
 size_t StoreCore::FeedHandshake(ConnectionId id, Connection& connection, absl::string_view bytes) {
-  size_t used = connection.handshake.Feed(bytes);
-  if (connection.handshake.state() == net::HandshakeState::kHello) {
-    if (connection.handshake.hello().parameters.size() < kStoreIdBytes) {
-      connection.handshake.Refuse("a store's client must give its number");
+  net::ListenerHandshake& handshake = *connection.handshake;
+  size_t used = handshake.Feed(bytes);
+  StoreHello hello;
+  if (handshake.state() == net::HandshakeState::kHello) {
+    auto decoded = DecodeHello(handshake.hello().parameters);
+    absl::Status status = decoded.ok() ? CheckJob(*decoded) : decoded.status();
+    if (status.ok()) {
+      hello = *std::move(decoded);
+      handshake.Accept(absl::StrCat(id_, options_.description));
     } else {
-      connection.handshake.Accept(absl::StrCat(id_, options_.description));
+      handshake.Refuse(status.message());
     }
   }
-  Send(id, {connection.handshake.TakeOutput(), nullptr});
-  if (connection.handshake.state() == net::HandshakeState::kFailed) {
-    Refuse(id, connection, std::string(connection.handshake.status().message()));
-  } else if (connection.handshake.state() == net::HandshakeState::kDone) {
-    Attach(id, connection);
+  Send(id, {handshake.TakeOutput(), nullptr, nullptr});
+  if (handshake.state() == net::HandshakeState::kFailed) {
+    Refuse(id, connection, std::string(handshake.status().message()));
+  } else if (handshake.state() == net::HandshakeState::kDone) {
+    connection.handshake.reset();
+    Attach(id, connection, std::move(hello));
   }
   return used;
 }
 
-void StoreCore::Attach(ConnectionId id, Connection& connection) {
-  const std::string& parameters = connection.handshake.hello().parameters;
+absl::Status StoreCore::GreetLocal(ConnectionId id, Connection& connection,
+                                   const StoreFrame& frame) {
+  WEFT_ASSIGN_OR_RETURN(StoreRequest request, DecodeRequest(frame));
+  if (request.op != StoreOp::kHello) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it begins with ", ToString(request.op), " instead of hello"));
+  }
+  WEFT_ASSIGN_OR_RETURN(StoreHello hello, DecodeHello(request.keys[0]));
+  WEFT_RETURN_IF_ERROR(CheckJob(hello));
+  StoreReply reply;
+  auto body = std::make_shared<std::string>();
+  AppendValue(*body, id_);
+  AppendValue(*body, options_.description);
+  reply.values = 2;
+  reply.body = std::move(body);
+  Send(id, EncodeReply(StoreOp::kHello, frame.id, reply));
+  Attach(id, connection, std::move(hello));
+  return absl::OkStatus();
+}
+
+// ---- Sessions and ranks
+
+absl::Status StoreCore::CheckJob(const StoreHello& hello) const {
+  bool room = single_ != nullptr || jobs_.count(hello.job) != 0 ||
+              static_cast<int>(jobs_.size()) < options_.jobs_max;
+  if (room) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("this store serves ", jobs_.size(), " jobs already"));
+}
+
+StoreCore::Job& StoreCore::JobOf(const std::string& name) {
+  auto [entry, added] = jobs_.try_emplace(name);
+  if (added && single_ == nullptr) {
+    entry->second.table = std::make_unique<StoreTable>(
+        &budget_, [this, name](int32_t rank) { return DescribeRank(name, rank); });
+  }
+  return entry->second;
+}
+
+std::string StoreCore::DescribeRank(const std::string& name, int32_t rank) const {
+  auto job = jobs_.find(name);
+  if (job == jobs_.end() || job->second.members.empty()) return absl::StrCat(rank);
+  auto member = job->second.members.find(rank);
+  if (member == job->second.members.end()) return absl::StrCat(rank, " (never connected)");
+  bool here = session_by_id_.count(member->second.hello->id) != 0;
+  return absl::StrCat(Describe(rank, *member->second.hello), here ? "" : " has left");
+}
+
+uint64_t StoreCore::MakeSession(StoreHello hello, uint64_t number) {
+  next_session_ = std::max(next_session_, number + 1);
+  Session& session = sessions_[number];
+  session.number = number;
+  session.hello = std::make_shared<const StoreHello>(std::move(hello));
+  session_by_id_.emplace(session.hello->id, number);
+  Job& job = JobOf(session.hello->job);
+  session.backend = single_ != nullptr ? single_ : job.table.get();
+  StoreRecord record;
+  record.kind = StoreRecord::Kind::kSession;
+  record.number = number;
+  record.text = EncodeHello(*session.hello);
+  Write(std::move(record));
+  Enroll(session.hello, number);
+  return number;
+}
+
+void StoreCore::Enroll(const std::shared_ptr<const StoreHello>& hello, uint64_t number) {
+  if (hello->ranks == 0) return;
+  Job& job = JobOf(hello->job);
+  bool fences = false;
+  for (int32_t i = 0; i < std::min(hello->ranks, kRanksMax); ++i) {
+    Member& member = job.members[hello->rank + i];
+    int32_t held = member.hello == nullptr ? -1 : member.hello->generation;
+    if (held > hello->generation) continue;
+    fences = fences || (held >= 0 && held < hello->generation);
+    // A rank's own word is better than its relay's.
+    if (held < hello->generation || hello->ranks <= member.hello->ranks) member = {hello, number};
+  }
+  if (fences) FenceOld(*hello);
+  if (on_hello_) on_hello_(*hello);
+}
+
+// Sessions all of whose ranks have been replaced: what they wait for fails.
+void StoreCore::FenceOld(const StoreHello& hello) {
+  for (auto& [number, session] : sessions_) {
+    const StoreHello& old = *session.hello;
+    if (session.fenced || old.job != hello.job || old.ranks == 0) continue;
+    session.fenced = true;
+    for (int32_t i = 0; session.fenced && i < old.ranks; ++i) {
+      session.fenced = Successor(session, old.rank + i) != nullptr;
+    }
+    if (!session.fenced) continue;
+    absl::Status why = CheckFence(session, StoreRequest());
+    std::vector<uint64_t> ended;
+    for (const auto& [request, waiting] : session.waiting) ended.push_back(request);
+    for (uint64_t request : ended) session.backend->Expel({number, request}, why);
+  }
+}
+
+const StoreCore::Member* StoreCore::Successor(const Session& session, int32_t rank) const {
+  const auto& members = jobs_.at(session.hello->job).members;
+  auto found = members.find(rank);
+  if (found == members.end()) return nullptr;
+  const Member& member = found->second;
+  bool later = member.hello->generation > session.hello->generation;
+  return later && member.session != session.number ? &member : nullptr;
+}
+
+absl::Status StoreCore::CheckFence(const Session& session, const StoreRequest& request) const {
+  const StoreHello& hello = *session.hello;
+  if (hello.ranks == 0) return absl::OkStatus();
+  int32_t rank = hello.rank;
+  if (hello.ranks > 1 && !session.fenced) {
+    // A relay fences its ranks itself; it says whose request this is.
+    bool says = request.op != StoreOp::kGroup && request.rank >= hello.rank &&
+                request.rank - hello.rank < hello.ranks;
+    if (!says) return absl::OkStatus();
+    rank = request.rank;
+  }
+  const Member* member = Successor(session, rank);
+  if (member == nullptr) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("rank ", rank, " was replaced: rank ",
+                                         Describe(rank, *member->hello), " of generation ",
+                                         member->hello->generation, " has its place; ", hello.name,
+                                         " is of generation ", hello.generation, " and must end"));
+}
+
+void StoreCore::Attach(ConnectionId id, Connection& connection, StoreHello hello) {
   unproven_.erase({connection.opened + net::kHandshakeTimeout, id});
-  auto [known, added] =
-      session_by_id_.try_emplace(parameters.substr(0, kStoreIdBytes), next_session_);
-  if (added) ++next_session_;
-  connection.session = known->second;
-  Session& session = sessions_[known->second];
-  session.id = known->first;
-  session.name = parameters.substr(kStoreIdBytes);
+  auto known = session_by_id_.find(hello.id);
+  bool added = known == session_by_id_.end();
+  uint64_t number = added ? MakeSession(std::move(hello), next_session_) : known->second;
+  connection.session = number;
+  Session& session = sessions_.at(number);
   if (session.connection != 0) {
     Connection& previous = connections_.at(session.connection);
     previous.session = 0;
     Refuse(session.connection, previous, "the client has come again on another connection");
   } else if (!added) {
-    away_.erase({session.away_since + options_.session_linger, known->second});
+    away_.erase({session.away_since + options_.session_linger, number});
   }
   session.connection = id;
 }
+
+// ---- Requests
 
 void StoreCore::Consume(ConnectionId id, Connection& connection, absl::string_view bytes,
                         absl::Time now) {
   while (!bytes.empty() && !connection.closing) {
     if (connection.paused) {
       connection.unread.append(bytes.data(), bytes.size());
-      table_.Charge(Bytes(static_cast<int64_t>(bytes.size())));
+      Charge(Bytes(static_cast<int64_t>(bytes.size())));
       return;
     }
     size_t used = 0;
     auto before = static_cast<int64_t>(connection.reader.buffered());
     absl::StatusOr<std::optional<StoreFrame>> frame = connection.reader.Feed(bytes, &used);
-    table_.Charge(Bytes(static_cast<int64_t>(connection.reader.buffered()) - before));
+    Charge(Bytes(static_cast<int64_t>(connection.reader.buffered()) - before));
     bytes.remove_prefix(used);
     absl::Status status = frame.status();
     if (status.ok() && frame->has_value()) {
-      status = Handle(id, connection, **frame, now);
-    } else if (status.ok() && table_.memory() > table_.memory_limit() + MiB(80)) {
+      status = connection.session == 0 ? GreetLocal(id, connection, **frame)
+                                       : Handle(id, connection, **frame, now);
+    } else if (status.ok() && budget_.used > budget_.limit + MiB(80)) {
       status = absl::ResourceExhaustedError("the store is full with half-received requests");
     }
     if (!status.ok()) return Refuse(id, connection, std::string(status.message()));
   }
 }
 
-absl::Status StoreCore::Handle(ConnectionId id, Connection& connection, const StoreFrame& frame,
+absl::Status StoreCore::Handle(ConnectionId id, Connection& connection, StoreFrame& frame,
                                absl::Time now) {
   WEFT_ASSIGN_OR_RETURN(StoreRequest request, DecodeRequest(frame));
   uint64_t number = connection.session;
   Session& session = sessions_.at(number);
+  ++requests_;
   if (request.op == StoreOp::kGoodbye) {
     session.connection = 0;
     connection.session = 0;
@@ -142,33 +280,66 @@ absl::Status StoreCore::Handle(ConnectionId id, Connection& connection, const St
     Send(id, done->second);
     return absl::OkStatus();
   }
-  if (!session.waiting.emplace(request.id, request.op).second) return absl::OkStatus();
-  StoreTicket ticket{number, request.id};
-  table_.Execute(ticket, std::move(request), now);
-  DeliverAnswers();
+  if (session.waiting.count(request.id) != 0) return absl::OkStatus();
+  Run(number, session, std::move(request), now);
   return absl::OkStatus();
+}
+
+void StoreCore::Run(uint64_t number, Session& session, StoreRequest request, absl::Time now) {
+  StoreTicket ticket{number, request.id};
+  Waiting waiting{request.op, nullptr};
+  if (options_.journal && ChangesState(request.op)) {
+    waiting.frame = std::make_shared<const std::string>(EncodeRequest(request));
+    StoreRecord record;
+    record.kind = StoreRecord::Kind::kRequest;
+    record.number = number;
+    record.text = *waiting.frame;
+    Write(std::move(record));
+  }
+  StoreOp op = request.op;
+  session.waiting.emplace(request.id, std::move(waiting));
+  absl::Status fence = CheckFence(session, request);
+  if (!fence.ok() || op == StoreOp::kHello) {
+    StoreAnswer answer{ticket, op, {}};
+    answer.reply.status = fence;
+    if (fence.ok()) Register(number, request);
+    return Deliver(std::move(answer));
+  }
+  StoreBackend& backend = *session.backend;
+  backend.Execute(ticket, std::move(request), now);
+  DeliverAnswers(backend);
+}
+
+// A relay names one of its ranks.
+void StoreCore::Register(uint64_t number, const StoreRequest& request) {
+  auto hello = DecodeHello(request.keys[0]);
+  const StoreHello& relay = *sessions_.at(number).hello;
+  if (!hello.ok() || hello->job != relay.job) return;
+  Enroll(std::make_shared<const StoreHello>(*std::move(hello)), number);
 }
 
 void StoreCore::Acknowledge(Session& session, uint64_t below) {
   auto end = session.retained.lower_bound(below);
   for (auto it = session.retained.begin(); it != end; it = session.retained.erase(it)) {
-    table_.Charge(Bytes(0) - ChargeOf(it->second));
+    Charge(Bytes(0) - ChargeOf(it->second));
   }
 }
 
-void StoreCore::DeliverAnswers() {
-  for (StoreAnswer& answer : table_.TakeAnswers()) {
-    auto found = sessions_.find(answer.ticket.session);
-    if (found == sessions_.end()) continue;
-    Session& session = found->second;
-    session.waiting.erase(answer.ticket.request);
-    StoreFrameOut frame = EncodeReply(answer.op, answer.ticket.request, answer.reply);
-    if (ChangesState(answer.op)) {
-      table_.Charge(ChargeOf(frame));
-      session.retained.emplace(answer.ticket.request, frame);
-    }
-    if (session.connection != 0) Send(session.connection, std::move(frame));
+void StoreCore::DeliverAnswers(StoreBackend& backend) {
+  for (StoreAnswer& answer : backend.TakeAnswers()) Deliver(std::move(answer));
+}
+
+void StoreCore::Deliver(StoreAnswer answer) {
+  auto found = sessions_.find(answer.ticket.session);
+  if (found == sessions_.end()) return;
+  Session& session = found->second;
+  session.waiting.erase(answer.ticket.request);
+  StoreFrameOut frame = EncodeReply(answer.op, answer.ticket.request, answer.reply);
+  if (ChangesState(answer.op)) {
+    Charge(ChargeOf(frame));
+    session.retained.emplace(answer.ticket.request, frame);
   }
+  if (session.connection != 0) Send(session.connection, std::move(frame));
 }
 
 void StoreCore::Send(ConnectionId id, StoreFrameOut frame) {
@@ -201,16 +372,18 @@ void StoreCore::Sent(ConnectionId id, size_t bytes, absl::Time now) {
   }
   connection.paused = false;
   std::string unread = std::exchange(connection.unread, {});
-  table_.Charge(Bytes(-static_cast<int64_t>(unread.size())));
+  Charge(Bytes(-static_cast<int64_t>(unread.size())));
   Consume(id, connection, unread, now);
 }
+
+// ---- Ends
 
 void StoreCore::Close(ConnectionId id, absl::Time now) {
   auto found = connections_.find(id);
   if (found == connections_.end()) return;
   Connection& connection = found->second;
-  table_.Charge(Bytes(-static_cast<int64_t>(connection.reader.buffered())));
-  table_.Charge(Bytes(-static_cast<int64_t>(connection.unread.size())));
+  Charge(Bytes(-static_cast<int64_t>(connection.reader.buffered())));
+  Charge(Bytes(-static_cast<int64_t>(connection.unread.size())));
   unproven_.erase({connection.opened + net::kHandshakeTimeout, id});
   if (connection.session != 0) Detach(connection.session, now);
   connections_.erase(found);
@@ -223,11 +396,11 @@ void StoreCore::Detach(uint64_t number, absl::Time now) {
   session.away_since = now;
   away_.insert({now + options_.session_linger, number});
   for (auto it = session.waiting.begin(); it != session.waiting.end();) {
-    if (ChangesState(it->second)) {
+    if (ChangesState(it->second.op)) {
       ++it;
       continue;
     }
-    table_.Forget({number, it->first});
+    session.backend->Forget({number, it->first});
     it = session.waiting.erase(it);
   }
 }
@@ -235,10 +408,16 @@ void StoreCore::Detach(uint64_t number, absl::Time now) {
 void StoreCore::Expire(uint64_t number) {
   auto found = sessions_.find(number);
   Session& session = found->second;
-  for (const auto& [request, op] : session.waiting) table_.Forget({number, request});
+  for (const auto& [request, waiting] : session.waiting) {
+    session.backend->Forget({number, request});
+  }
   Acknowledge(session, ~uint64_t{0});
-  session_by_id_.erase(session.id);
+  session_by_id_.erase(session.hello->id);
   sessions_.erase(found);
+  StoreRecord record;
+  record.kind = StoreRecord::Kind::kEnd;
+  record.number = number;
+  Write(std::move(record));
 }
 
 void StoreCore::Advance(absl::Time now) {
@@ -252,15 +431,52 @@ void StoreCore::Advance(absl::Time now) {
     away_.erase(away_.begin());
     Expire(number);
   }
-  table_.Advance(now);
-  DeliverAnswers();
+  auto advance = [&](StoreBackend& backend) {
+    backend.Advance(now);
+    for (StoreAnswer& answer : backend.TakeAnswers()) {
+      // What the passage of time has decided is no consequence of the requests.
+      bool late = single_ == nullptr && ChangesState(answer.op) && !answer.reply.status.ok();
+      if (late) {
+        StoreRecord record;
+        record.kind = StoreRecord::Kind::kExpelled;
+        record.number = answer.ticket.session;
+        record.other = answer.ticket.request;
+        record.text = std::string(answer.reply.status.message());
+        Write(std::move(record));
+      }
+      Deliver(std::move(answer));
+    }
+  };
+  if (single_ != nullptr) return advance(*single_);
+  for (auto& [name, job] : jobs_) advance(*job.table);
 }
 
 absl::Time StoreCore::deadline() const {
-  absl::Time next = table_.deadline();
+  absl::Time next = single_ != nullptr ? single_->deadline() : absl::InfiniteFuture();
+  for (const auto& [name, job] : jobs_) {
+    if (job.table) next = std::min(next, job.table->deadline());
+  }
   if (!unproven_.empty()) next = std::min(next, unproven_.begin()->first);
   if (!away_.empty()) next = std::min(next, away_.begin()->first);
   return next;
+}
+
+int64_t StoreCore::keys() const {
+  int64_t sum = single_ != nullptr ? single_->keys() : 0;
+  for (const auto& [name, job] : jobs_) sum += job.table ? job.table->keys() : 0;
+  return sum;
+}
+
+int64_t StoreCore::waiting() const {
+  int64_t sum = single_ != nullptr ? single_->waiting() : 0;
+  for (const auto& [name, job] : jobs_) sum += job.table ? job.table->waiting() : 0;
+  return sum;
+}
+
+// ---- The journal
+
+void StoreCore::Write(StoreRecord record) {
+  if (options_.journal && !replaying_) AppendRecord(journal_, record);
 }
 
 }  // namespace weft::collectives

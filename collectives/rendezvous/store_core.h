@@ -1,16 +1,25 @@
 // The store's server without sockets: connections, their handshakes and frames, and the clients'
-// sessions, around a StoreTable. Bytes and `now` in, bytes and the next deadline out.
+// sessions, around what answers them (store_backend.h): a table a job, or a relay's way to the
+// root. Bytes and `now` in, bytes and the next deadline out.
 //
 // A client is known by a number that it draws, not by its connection: after a lost connection it
 // sends what had no reply again, and the session knows what was executed already. A session whose
 // client has been away for `session_linger` is forgotten.
+//
+// A client may speak for ranks of its job. Once one of a higher generation has come for a rank,
+// those of lower generations are fenced: what they wait for and whatever they ask fails.
+//
+// With `journal`, what changes the state is also written down (store_journal.h), and a later core
+// that reads it goes on where this one ended.
 //
 // Not thread-safe. Connections are named by their owner.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_CORE_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_CORE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -21,15 +30,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/units.h"
+#include "collectives/rendezvous/store_backend.h"
+#include "collectives/rendezvous/store_hello.h"
+#include "collectives/rendezvous/store_journal.h"
 #include "collectives/rendezvous/store_protocol.h"
 #include "collectives/rendezvous/store_table.h"
 #include "net/handshake.h"
 
 namespace weft::collectives {
-
-// The numbers of both sides in the handshake's parameters: 16 bytes, and then a text for people.
-inline constexpr size_t kStoreIdBytes = 16;
-std::string NewStoreId();
 
 struct StoreCoreOptions {
   net::JobSecret secret{};            // all zero: any client that has none either
@@ -40,6 +48,8 @@ struct StoreCoreOptions {
   // ... and with this much (answers to what it waited for) it is closed.
   Bytes output_limit = MiB(512);
   absl::Duration session_linger = absl::Seconds(30);
+  int jobs_max = 4096;
+  bool journal = false;
 };
 
 class StoreCore {
@@ -47,9 +57,14 @@ class StoreCore {
   using ConnectionId = uint64_t;  // above 0
 
   explicit StoreCore(StoreCoreOptions options);
+  // One backend for all clients, whatever their job: a relay's. It outlives the core.
+  StoreCore(StoreCoreOptions options, StoreBackend* backend);
+  StoreCore(const StoreCore&) = delete;
+  StoreCore& operator=(const StoreCore&) = delete;
 
-  // `peer` is for messages: "127.0.0.1:41234".
-  void Open(ConnectionId connection, absl::string_view peer, absl::Time now);
+  // `peer` is for messages: "127.0.0.1:41234". `local`: a Unix socket, whose peer its owner has
+  // checked; it begins with a hello frame in place of the handshake, and takes descriptors.
+  void Open(ConnectionId connection, absl::string_view peer, absl::Time now, bool local = false);
   void Receive(ConnectionId connection, absl::string_view bytes, absl::Time now);
   void Sent(ConnectionId connection, size_t bytes, absl::Time now);
   // The connection is gone, for whatever reason.
@@ -76,23 +91,51 @@ class StoreCore {
   };
   std::vector<Closing> TakeClosings() { return std::exchange(closings_, {}); }
 
-  const StoreTable& table() const { return table_; }
+  // ---- The journal: to be in the file before the output of the same turn is on the wire
+
+  std::string TakeJournal() { return std::exchange(journal_, {}); }
+  // On a fresh core. Sessions are as if their connections had just been lost.
+  absl::Status Replay(const StoreRecord& record, absl::Time now);
+  // Records that lead a fresh core to this state.
+  std::string Snapshot() const;
+  size_t SnapshotBytes() const;  // about
+
+  // Called for each client that speaks for ranks, when it first comes: a relay tells the root.
+  void set_on_hello(std::function<void(const StoreHello&)> on_hello) {
+    on_hello_ = std::move(on_hello);
+  }
+  // "3 (pid 4711 on node7)"
+  std::string DescribeRank(const std::string& job, int32_t rank) const;
+
+  const std::string& id() const { return id_; }
+  Bytes memory() const { return budget_.used; }
+  Bytes memory_limit() const { return budget_.limit; }
+  int64_t keys() const;
+  int64_t waiting() const;
   int64_t connections() const { return static_cast<int64_t>(connections_.size()); }
   int64_t sessions() const { return static_cast<int64_t>(sessions_.size()); }
+  int64_t requests() const { return requests_; }  // since the start
 
  private:
+  struct Waiting {
+    StoreOp op;
+    std::shared_ptr<const std::string> frame;  // with a journal: for its snapshots
+  };
   struct Session {
-    std::string id;
-    std::string name;
+    uint64_t number = 0;
+    std::shared_ptr<const StoreHello> hello;
+    StoreBackend* backend = nullptr;
     ConnectionId connection = 0;  // 0: away
     absl::Time away_since;
+    bool fenced = false;                         // all of its ranks
     std::map<uint64_t, StoreFrameOut> retained;  // replies that may have been lost on the way
-    std::map<uint64_t, StoreOp> waiting;         // being executed
+    std::map<uint64_t, Waiting> waiting;         // being executed
   };
   struct Connection {
     std::string peer;
-    net::ListenerHandshake handshake;
+    std::unique_ptr<net::ListenerHandshake> handshake;  // null: local, or over
     absl::Time opened;
+    bool local = false;
     uint64_t session = 0;  // 0: not proven yet
     StoreFrameReader reader{kStoreRequestBytesMax};
     std::string unread;  // arrived while paused
@@ -100,30 +143,62 @@ class StoreCore {
     bool paused = false;
     bool closing = false;
   };
+  // A rank of a job, as its clients gave it.
+  struct Member {
+    std::shared_ptr<const StoreHello> hello;
+    uint64_t session = 0;  // that named it: its own, or its relay's
+  };
+  struct Job {
+    std::unique_ptr<StoreTable> table;
+    std::unordered_map<int32_t, Member> members;
+  };
 
   void Refuse(ConnectionId id, Connection& connection, std::string reason);
   size_t FeedHandshake(ConnectionId id, Connection& connection, absl::string_view bytes);
-  void Attach(ConnectionId id, Connection& connection);
+  absl::Status GreetLocal(ConnectionId id, Connection& connection, const StoreFrame& frame);
+  void Attach(ConnectionId id, Connection& connection, StoreHello hello);
+  absl::Status CheckJob(const StoreHello& hello) const;
+  Job& JobOf(const std::string& name);
+  uint64_t MakeSession(StoreHello hello, uint64_t number);
+  void Enroll(const std::shared_ptr<const StoreHello>& hello, uint64_t number);
+  void FenceOld(const StoreHello& hello);
+  // The member that has taken the place of this session's rank, or null.
+  const Member* Successor(const Session& session, int32_t rank) const;
+  absl::Status CheckFence(const Session& session, const StoreRequest& request) const;
   void Consume(ConnectionId id, Connection& connection, absl::string_view bytes, absl::Time now);
-  absl::Status Handle(ConnectionId id, Connection& connection, const StoreFrame& frame,
-                      absl::Time now);
-  void DeliverAnswers();
+  absl::Status Handle(ConnectionId id, Connection& connection, StoreFrame& frame, absl::Time now);
+  void Run(uint64_t number, Session& session, StoreRequest request, absl::Time now);
+  void Register(uint64_t number, const StoreRequest& request);
+  void DeliverAnswers(StoreBackend& backend);
+  void Deliver(StoreAnswer answer);
   void Send(ConnectionId id, StoreFrameOut frame);
   void Detach(uint64_t session, absl::Time now);
   void Expire(uint64_t session);
   void Acknowledge(Session& session, uint64_t below);
+  void Charge(Bytes bytes) { budget_.used += bytes; }
+  // What a retained reply costs: its body is shared.
+  static Bytes ChargeOf(const StoreFrameOut& frame) {
+    return Bytes(static_cast<int64_t>(frame.head.size() + 96));
+  }
+  void Write(StoreRecord record);
 
   StoreCoreOptions options_;
   std::string id_ = NewStoreId();
-  StoreTable table_;
-  std::map<ConnectionId, Connection> connections_;
-  std::map<uint64_t, Session> sessions_;
+  StoreBackend* const single_ = nullptr;  // a relay's
+  StoreBudget budget_;
+  std::map<std::string, Job> jobs_;
+  std::unordered_map<ConnectionId, Connection> connections_;
+  std::unordered_map<uint64_t, Session> sessions_;
   std::unordered_map<std::string, uint64_t> session_by_id_;
   uint64_t next_session_ = 1;
   std::set<std::pair<absl::Time, ConnectionId>> unproven_;  // by the end of their patience
   std::set<std::pair<absl::Time, uint64_t>> away_;          // sessions, by their end
   std::vector<Output> output_;
   std::vector<Closing> closings_;
+  std::string journal_;
+  bool replaying_ = false;
+  int64_t requests_ = 0;
+  std::function<void(const StoreHello&)> on_hello_;
 };
 
 }  // namespace weft::collectives

@@ -1,5 +1,7 @@
 #include "collectives/rendezvous/store_protocol.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -16,6 +18,8 @@ namespace weft::collectives {
 namespace {
 
 constexpr uint32_t kMagic = 0x54534657;  // "WFST" in the order of the bytes
+constexpr uint32_t kInFile = 1;          // in a header's flags
+constexpr size_t kReplyFixedBytes = 16;  // code, values, number
 constexpr int64_t kNoTimeout = std::numeric_limits<int64_t>::max();
 
 template <typename T>
@@ -71,13 +75,13 @@ class Reader {
   bool ok_ = true;
 };
 
-void PutHeader(std::string& out, uint16_t kind, size_t payload, uint64_t id,
-               uint64_t acknowledged) {
+void PutHeader(std::string& out, uint16_t kind, size_t payload, uint64_t id, uint64_t acknowledged,
+               uint32_t flags = 0) {
   Put(out, kMagic);
   Put(out, net::kWireVersion);
   Put(out, kind);
   Put(out, static_cast<uint32_t>(payload));
-  Put(out, uint32_t{0});
+  Put(out, flags);
   Put(out, id);
   Put(out, acknowledged);
 }
@@ -93,13 +97,18 @@ Shape ShapeOf(StoreOp op) {
     case StoreOp::kSet:
     case StoreOp::kAppend:
     case StoreOp::kAllGather:
+    case StoreOp::kGather:
       return {1, 1};
+    case StoreOp::kGroup:
+      return {1, 2};
     case StoreOp::kCompareSet:
       return {1, 2};
     case StoreOp::kGet:
     case StoreOp::kAdd:
     case StoreOp::kDelete:
     case StoreOp::kBarrier:
+    case StoreOp::kHello:
+    case StoreOp::kWatch:
       return {1, 0};
     case StoreOp::kCheck:
     case StoreOp::kWait:
@@ -155,6 +164,14 @@ const char* ToString(StoreOp op) {
       return "all-gather";
     case StoreOp::kGoodbye:
       return "goodbye";
+    case StoreOp::kHello:
+      return "hello";
+    case StoreOp::kGroup:
+      return "group";
+    case StoreOp::kWatch:
+      return "watch";
+    case StoreOp::kGather:
+      return "gather";
   }
   return "unknown";
 }
@@ -167,6 +184,8 @@ bool ChangesState(StoreOp op) {
     case StoreOp::kWait:
     case StoreOp::kMultiGet:
     case StoreOp::kGoodbye:
+    case StoreOp::kHello:
+    case StoreOp::kWatch:
       return false;
     default:
       return true;
@@ -214,8 +233,11 @@ absl::StatusOr<StoreRequest> DecodeRequest(const StoreFrame& frame) {
   request.id = frame.id;
   request.acknowledged = frame.acknowledged;
   if (frame.kind < static_cast<uint16_t>(StoreOp::kSet) ||
-      frame.kind > static_cast<uint16_t>(StoreOp::kGoodbye)) {
+      frame.kind > static_cast<uint16_t>(kStoreOpLast)) {
     return absl::InvalidArgumentError(absl::StrCat("unknown operation ", frame.kind));
+  }
+  if (frame.in_file) {
+    return absl::InvalidArgumentError("reserved bits of a request's header are not zero");
   }
   Reader reader(frame.payload);
   auto timeout = reader.Number<int64_t>();
@@ -239,11 +261,22 @@ StoreFrameOut EncodeReply(StoreOp op, uint64_t id, const StoreReply& reply) {
   StoreFrameOut frame;
   frame.body = reply.body;
   uint32_t values = reply.values;
+  if (reply.status.ok() && reply.file != nullptr) {
+    PutHeader(frame.head, static_cast<uint16_t>(op) | kReplyBit,
+              kReplyFixedBytes + sizeof(uint64_t), id, 0, kInFile);
+    Put(frame.head, uint32_t{0});
+    Put(frame.head, values);
+    Put(frame.head, reply.number);
+    Put(frame.head, reply.file_bytes);
+    frame.file = reply.file;
+    return frame;
+  }
   if (!reply.status.ok()) {
     frame.body = std::make_shared<const std::string>(EncodeValue(reply.status.message()));
     values = 1;
   }
-  size_t payload = 16 + (frame.body ? frame.body->size() : 0);
+  size_t payload = kReplyFixedBytes + (frame.body ? frame.body->size() : 0);
+  frame.head.reserve(kStoreHeaderBytes + kReplyFixedBytes);
   PutHeader(frame.head, static_cast<uint16_t>(op) | kReplyBit, payload, id, 0);
   Put(frame.head, static_cast<uint32_t>(reply.status.code()));
   Put(frame.head, values);
@@ -251,13 +284,21 @@ StoreFrameOut EncodeReply(StoreOp op, uint64_t id, const StoreReply& reply) {
   return frame;
 }
 
-absl::StatusOr<StoreResult> DecodeReply(const StoreFrame& frame) {
+absl::StatusOr<StoreResult> DecodeReply(const StoreFrame& frame,
+                                        std::shared_ptr<const FileDescriptor> file) {
   StoreResult result;
   Reader reader(frame.payload);
   auto code = reader.Number<uint32_t>();
   auto values = reader.Number<uint32_t>();
   result.number = reader.Number<int64_t>();
-  result.values = reader.Texts(values);
+  result.count = values;
+  result.streamed = frame.streamed;
+  if (frame.in_file) {
+    result.file = std::move(file);
+    result.file_bytes = reader.Number<uint64_t>();
+  } else if (!frame.streamed) {
+    result.values = reader.Texts(values);
+  }
   bool ok = reader.AllRead() && (frame.kind & kReplyBit) != 0 &&
             code <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
   if (!ok) {
@@ -269,6 +310,50 @@ absl::StatusOr<StoreResult> DecodeReply(const StoreFrame& frame) {
                                  result.values.empty() ? "" : result.values[0]);
   }
   return result;
+}
+
+absl::Status LoadFile(StoreResult& result) {
+  if (result.file == nullptr) return absl::OkStatus();
+  void* memory = mmap(nullptr, result.file_bytes, PROT_READ, MAP_SHARED, result.file->get(), 0);
+  if (memory == MAP_FAILED) return ErrnoStatus(errno, "map a reply of the store");
+  Reader reader(absl::string_view(static_cast<const char*>(memory), result.file_bytes));
+  result.values = reader.Texts(result.count);
+  bool whole = reader.AllRead();
+  munmap(memory, result.file_bytes);
+  result.file.reset();
+  return whole ? absl::OkStatus() : absl::InvalidArgumentError("malformed reply in a file");
+}
+
+StoreRequest EncodeArrivals(const std::string& key, int32_t size, const StoreArrivals& arrivals) {
+  StoreRequest request;
+  request.op = StoreOp::kGroup;
+  request.size = size;
+  request.rank = arrivals.root;
+  request.number = static_cast<int64_t>(arrivals.op);
+  request.keys = {key};
+  request.values.resize(2);
+  request.values[0].reserve(arrivals.ranks.size() * sizeof(int32_t));
+  for (int32_t rank : arrivals.ranks) Put(request.values[0], rank);
+  for (const auto& value : arrivals.values) AppendValue(request.values[1], value);
+  return request;
+}
+
+absl::StatusOr<StoreArrivals> DecodeArrivals(const StoreRequest& request) {
+  StoreArrivals arrivals;
+  arrivals.op = static_cast<StoreOp>(request.number);
+  arrivals.root = request.rank;
+  bool barrier = arrivals.op == StoreOp::kBarrier;
+  Reader ranks(request.values[0]);
+  size_t count = request.values[0].size() / sizeof(int32_t);
+  for (size_t i = 0; i < count; ++i) arrivals.ranks.push_back(ranks.Number<int32_t>());
+  Reader values(request.values[1]);
+  if (!barrier) arrivals.values = values.Texts(static_cast<uint32_t>(count));
+  bool known = barrier || arrivals.op == StoreOp::kAllGather || arrivals.op == StoreOp::kGather;
+  if (!known || count == 0 || !ranks.AllRead() || !values.AllRead()) {
+    return absl::InvalidArgumentError(absl::StrCat("malformed group request for operation ",
+                                                   request.number, " with ", count, " ranks"));
+  }
+  return arrivals;
 }
 
 absl::Status StoreFrameReader::ParseHeader() {
@@ -287,10 +372,12 @@ absl::Status StoreFrameReader::ParseHeader() {
     return absl::InvalidArgumentError(absl::StrCat("frame of ", payload_bytes_, " bytes, at most ",
                                                    payload_bytes_max_, " are allowed"));
   }
-  if (Load<uint32_t>(header.substr(12)) != 0) {
-    return absl::InvalidArgumentError("reserved bytes of a frame's header are not zero");
+  auto flags = Load<uint32_t>(header.substr(12));
+  if ((flags & ~kInFile) != 0) {
+    return absl::InvalidArgumentError("reserved bits of a frame's header are not zero");
   }
   frame_ = StoreFrame();
+  frame_.in_file = (flags & kInFile) != 0;
   frame_.kind = Load<uint16_t>(header.substr(6));
   frame_.id = Load<uint64_t>(header.substr(16));
   frame_.acknowledged = Load<uint64_t>(header.substr(24));
@@ -307,12 +394,21 @@ absl::StatusOr<std::optional<StoreFrame>> StoreFrameReader::Feed(absl::string_vi
     if (head_.size() < kStoreHeaderBytes) return std::nullopt;
     WEFT_RETURN_IF_ERROR(ParseHeader());
     in_payload_ = true;
+    taken_ = 0;
+    frame_.streamed = sink_ && payload_bytes_ >= kStreamedBytes;
     bytes.remove_prefix(take);
   }
-  size_t take = std::min(bytes.size(), payload_bytes_ - frame_.payload.size());
-  frame_.payload.append(bytes.data(), take);
-  *used += take;
-  if (frame_.payload.size() < payload_bytes_) return std::nullopt;
+  bytes = bytes.substr(0, payload_bytes_ - taken_);
+  *used += bytes.size();
+  size_t kept_max = frame_.streamed ? kReplyFixedBytes : payload_bytes_;
+  size_t kept = std::min(bytes.size(), kept_max - std::min(kept_max, taken_));
+  frame_.payload.append(bytes.data(), kept);
+  if (bytes.size() > kept) {
+    sink_(frame_.id, payload_bytes_ - kReplyFixedBytes, taken_ + kept - kReplyFixedBytes,
+          bytes.substr(kept));
+  }
+  taken_ += bytes.size();
+  if (taken_ < payload_bytes_) return std::nullopt;
   in_payload_ = false;
   head_.clear();
   return std::exchange(frame_, StoreFrame());

@@ -5,6 +5,9 @@
 //                                           u32 keys, u32 values, then each key and value
 //   reply     header{op | kReplyBit, id}    u32 code, u32 values, i64 number, then each value
 //
+// On a Unix socket, the values of a large reply may lie in a sealed memory file, whose descriptor
+// comes beside the frame: one copy for all ranks of a host.
+//
 // Texts are a u32 length and that many bytes. A reply whose code is not 0 (absl::StatusCode) has
 // its message as the only value. Format: docs/wire-format.md. Nothing here does I/O or has threads.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_PROTOCOL_H_
@@ -12,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "collectives/rendezvous/file_descriptor.h"
 
 namespace weft::collectives {
 
@@ -47,7 +52,12 @@ enum class StoreOp : uint16_t {
   kBarrier = 12,
   kAllGather = 13,
   kGoodbye = 14,  // the client ends; no reply, and its session is forgotten at once
+  kHello = 15,    // first on a Unix socket, in place of the handshake; key: a StoreHello
+  kGroup = 16,    // arrivals of several ranks at a barrier, all-gather or gather (StoreArrivals)
+  kWatch = 17,    // answers once the key's version is not `number`
+  kGather = 18,   // an all-gather of which only rank `number` gets the values
 };
+inline constexpr StoreOp kStoreOpLast = StoreOp::kGather;
 inline constexpr uint16_t kReplyBit = 0x8000;
 const char* ToString(StoreOp op);  // "compare-set"
 // Whether a second execution could be noticed: such requests are executed once, however often a
@@ -79,23 +89,45 @@ struct StoreReply {
   int64_t number = 0;
   uint32_t values = 0;
   StoreBody body;  // `values` encoded values; null: none
+  // The same in a sealed memory file, in place of `body`.
+  std::shared_ptr<const FileDescriptor> file;
+  uint64_t file_bytes = 0;
 };
+
+// What a kGroup request holds: ranks that have arrived at one group, on behalf of whom a relay
+// speaks. Their values are one text, the ranks' values one after the other, encoded.
+struct StoreArrivals {
+  StoreOp op = StoreOp::kBarrier;  // kBarrier, kAllGather, kGather
+  int32_t root = 0;                // kGather
+  std::vector<int32_t> ranks;
+  std::vector<std::string> values;  // of each; none for kBarrier
+};
+StoreRequest EncodeArrivals(const std::string& key, int32_t size, const StoreArrivals& arrivals);
+absl::StatusOr<StoreArrivals> DecodeArrivals(const StoreRequest& request);
 
 // A reply as the client gets it.
 struct StoreResult {
   absl::Status status;
   int64_t number = 0;
   std::vector<std::string> values;
+  uint32_t count = 0;  // of values, wherever they are
+  // The values lie here instead; LoadFile() fetches them.
+  std::shared_ptr<const FileDescriptor> file;
+  uint64_t file_bytes = 0;
+  bool streamed = false;  // the values went to the reader's sink
 };
+absl::Status LoadFile(StoreResult& result);
 
 // Header and payload in two parts, to be written one after the other.
 struct StoreFrameOut {
   std::string head;
   StoreBody body;
+  std::shared_ptr<const FileDescriptor> file;  // goes beside the head's first byte
   size_t size() const { return head.size() + (body ? body->size() : 0); }
 };
 
 std::string EncodeRequest(const StoreRequest& request);
+// With reply.file: a frame for a Unix socket, beside which the descriptor goes.
 StoreFrameOut EncodeReply(StoreOp op, uint64_t id, const StoreReply& reply);
 
 struct StoreFrame {
@@ -103,9 +135,12 @@ struct StoreFrame {
   uint64_t id = 0;
   uint64_t acknowledged = 0;
   std::string payload;
+  bool in_file = false;   // the values are in a file, beside the frame
+  bool streamed = false;  // the values went to the reader's sink
 };
 absl::StatusOr<StoreRequest> DecodeRequest(const StoreFrame& frame);
-absl::StatusOr<StoreResult> DecodeReply(const StoreFrame& frame);
+absl::StatusOr<StoreResult> DecodeReply(const StoreFrame& frame,
+                                        std::shared_ptr<const FileDescriptor> file = nullptr);
 
 // Cuts a stream of bytes into frames. Memory grows with what arrived, never with what a header
 // claims. After an error it stays failed.
@@ -117,6 +152,14 @@ class StoreFrameReader {
   absl::StatusOr<std::optional<StoreFrame>> Feed(absl::string_view bytes, size_t* used);
   size_t buffered() const { return head_.size() + frame_.payload.size(); }
 
+  // Who simulates many clients cannot keep a large reply for each: with a sink, payloads from
+  // kStreamedBytes on go there piece by piece, with their offset among the encoded values, which
+  // are `total` bytes.
+  using Sink =
+      std::function<void(uint64_t id, size_t total, size_t offset, absl::string_view bytes)>;
+  static constexpr size_t kStreamedBytes = 8192;
+  void set_sink(Sink sink) { sink_ = std::move(sink); }
+
  private:
   absl::Status ParseHeader();
 
@@ -124,6 +167,8 @@ class StoreFrameReader {
   std::string head_;  // until it is whole
   bool in_payload_ = false;
   size_t payload_bytes_ = 0;
+  size_t taken_ = 0;  // of the payload
+  Sink sink_;
   StoreFrame frame_;
 };
 

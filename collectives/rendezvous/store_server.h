@@ -1,7 +1,8 @@
 // Serves a StoreCore on a TCP port, in a thread of its own: epoll, and all answers of one turn in
 // one writev a connection. Thread-safe.
 //
-// A process whose store is gone takes its job with it, so a server lives as long as its launcher.
+// A process whose store is gone takes its job with it, so a server lives as long as its launcher;
+// with `state_dir`, one that is started again in the same place goes on where it was killed.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_SERVER_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_SERVER_H_
 
@@ -18,11 +19,13 @@ namespace weft::collectives {
 
 struct StoreServerOptions {
   // "127.0.0.1:0" (0: the kernel picks), "[::1]:29500", "host:29500", ":29500" (every address, of
-  // both families).
+  // both families), "unix:NAME" (this user's processes of this host).
   std::string listen = "127.0.0.1:0";
   // Without a secret, the server listens on loopback only, unless this is set.
   bool open_to_strangers = false;
-  int64_t connections_max = 16384;  // further ones are closed at once
+  int64_t connections_max = 65536;  // further ones are closed at once
+  // A folder for the journal; empty: none. Survives the death of the process, not that of the host.
+  std::string state_dir;
   StoreCoreOptions core;
 };
 
@@ -35,12 +38,14 @@ struct StoreServerStatistics {
   int64_t accepted = 0;  // connections since the start
   int64_t refused = 0;   // closed by the server with a reason
   std::string last_refusal;
+  int64_t requests = 0;  // since the start
+  absl::Duration cpu;    // of the server's thread
 };
 
 class StoreServer {
  public:
   // kInvalidArgument: `listen` makes no sense, or would be open to strangers; kAlreadyExists: the
-  // port is taken.
+  // port, or the state's folder, is taken.
   static absl::StatusOr<std::unique_ptr<StoreServer>> Start(StoreServerOptions options);
   virtual ~StoreServer() = default;  // stops; clients find the store gone
 

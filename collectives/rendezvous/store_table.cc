@@ -63,10 +63,10 @@ absl::Status StoreTable::Reserve(const StoreRequest& request) {
   Bytes wanted;
   for (const auto& key : request.keys) wanted += Size(key) + kKeyOverhead;
   for (const auto& value : request.values) wanted += Size(value);
-  if (memory_ + wanted <= memory_limit_) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the store is full: it holds ", memory_.count(), " of ", memory_limit_.count(),
-                   " bytes, and '", request.keys[0], "' needs ", wanted.count(), " more"));
+  if (budget_->used + wanted <= budget_->limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the store is full: it holds ", budget_->used.count(), " of ", budget_->limit.count(),
+      " bytes, and '", request.keys[0], "' needs ", wanted.count(), " more"));
 }
 
 void StoreTable::Execute(StoreTicket ticket, StoreRequest request, absl::Time now) {
@@ -81,7 +81,7 @@ void StoreTable::Execute(StoreTicket ticket, StoreRequest request, absl::Time no
       return Answer(ticket, op, {});
     case StoreOp::kAppend: {
       auto found = values_.find(request.keys[0]);
-      size_t held = found == values_.end() ? 0 : DecodeValue(*found->second).size();
+      size_t held = found == values_.end() ? 0 : DecodeValue(*found->second.body).size();
       if (held + request.values[0].size() > kStoreValueBytesMax) {
         return Fail(
             ticket, op,
@@ -107,45 +107,52 @@ void StoreTable::Execute(StoreTicket ticket, StoreRequest request, absl::Time no
     case StoreOp::kGet:
     case StoreOp::kWait:
     case StoreOp::kMultiGet:
+    case StoreOp::kWatch:
       return WaitFor(ticket, std::move(request), now);
     case StoreOp::kBarrier:
     case StoreOp::kAllGather:
+    case StoreOp::kGather:
+    case StoreOp::kGroup:
       return Enter(ticket, std::move(request), now);
     case StoreOp::kGoodbye:
-      return;
+    case StoreOp::kHello:
+      return;  // StoreCore's business
   }
 }
 
 void StoreTable::Put(const std::string& key, const std::string& value) {
   auto [entry, added] = values_.try_emplace(key);
   if (added) {
-    memory_ += Size(key) + kKeyOverhead;
+    Charge(Size(key) + kKeyOverhead);
   } else {
-    memory_ -= Size(*entry->second);
+    Charge(Bytes(0) - Size(*entry->second.body));
   }
-  entry->second = std::make_shared<std::string>(EncodeValue(value));
-  memory_ += Size(*entry->second);
+  entry->second.body = std::make_shared<std::string>(EncodeValue(value));
+  entry->second.version = ++version_;
+  Charge(Size(*entry->second.body));
   Wake(key);
 }
 
 void StoreTable::Append(const std::string& key, const std::string& value) {
   auto found = values_.find(key);
   if (found == values_.end()) return Put(key, value);
-  Value& held = found->second;
+  std::shared_ptr<std::string>& held = found->second.body;
   if (held.use_count() > 1) held = std::make_shared<std::string>(*held);
   held->append(value);
   // The length stands in front; the bytes behind it stay where they are.
   std::string length = EncodeValue("");
   auto size = static_cast<uint32_t>(held->size() - length.size());
   for (size_t i = 0; i < length.size(); ++i) (*held)[i] = static_cast<char>(size >> (8 * i));
-  memory_ += Size(value);
+  found->second.version = ++version_;
+  Charge(Size(value));
+  Wake(key);
 }
 
 void StoreTable::Add(StoreTicket ticket, const StoreRequest& request) {
   const std::string& key = request.keys[0];
   int64_t held = 0;
   auto found = values_.find(key);
-  if (found != values_.end() && !absl::SimpleAtoi(DecodeValue(*found->second), &held)) {
+  if (found != values_.end() && !absl::SimpleAtoi(DecodeValue(*found->second.body), &held)) {
     return Fail(ticket, request.op,
                 absl::FailedPreconditionError(absl::StrCat(
                     "'", key, "' holds no decimal number, so nothing can be added to it")));
@@ -164,38 +171,55 @@ void StoreTable::CompareSet(StoreTicket ticket, const StoreRequest& request) {
   const std::string& key = request.keys[0];
   const std::string& expected = request.values[0];
   auto found = values_.find(key);
-  bool stores = found == values_.end() ? expected.empty() : DecodeValue(*found->second) == expected;
+  bool stores =
+      found == values_.end() ? expected.empty() : DecodeValue(*found->second.body) == expected;
   if (stores) {
     Put(key, request.values[1]);
     found = values_.find(key);
   }
-  if (found != values_.end()) return Answer(ticket, request.op, OneValue(found->second));
+  if (found != values_.end()) return Answer(ticket, request.op, OneValue(found->second.body));
   Answer(ticket, request.op, OneValue(std::make_shared<const std::string>(EncodeValue(expected))));
 }
 
 bool StoreTable::Erase(const std::string& key) {
   auto found = values_.find(key);
   if (found == values_.end()) return false;
-  memory_ -= Size(key) + kKeyOverhead + Size(*found->second);
+  Charge(Bytes(0) - Size(key) - kKeyOverhead - Size(*found->second.body));
   values_.erase(found);
+  Wake(key);
   return true;
 }
 
 // ---- Waiting for keys
 
 void StoreTable::WaitFor(StoreTicket ticket, StoreRequest request, absl::Time now) {
-  Waiter waiter{request.op, std::move(request.keys), "",
-                -1,         request.timeout,         now + request.timeout};
+  Waiter waiter;
+  waiter.op = request.op;
+  waiter.keys = std::move(request.keys);
+  waiter.version = request.number;
+  waiter.timeout = request.timeout;
+  waiter.deadline = now + request.timeout;
   if (!List(ticket, waiter)) return Answer(ticket, waiter.op, Collect(waiter));
   if (waiter.timeout <= absl::ZeroDuration()) {
     Fail(ticket, waiter.op, absl::DeadlineExceededError(Missing(waiter)));
     return Unlist(ticket, waiter);
   }
+  Await(ticket, std::move(waiter));
+}
+
+void StoreTable::Await(StoreTicket ticket, Waiter waiter) {
   if (waiter.deadline != absl::InfiniteFuture()) deadlines_.insert({waiter.deadline, ticket});
   waiters_.emplace(ticket, std::move(waiter));
 }
 
 bool StoreTable::List(StoreTicket ticket, Waiter& waiter) {
+  if (waiter.op == StoreOp::kWatch) {
+    auto found = values_.find(waiter.keys[0]);
+    if (Changed(waiter, found == values_.end() ? nullptr : &found->second)) return false;
+    waiter.missing = waiter.keys[0];
+    by_key_[waiter.missing].insert(ticket);
+    return true;
+  }
   for (const auto& key : waiter.keys) {
     if (Contains(key)) continue;
     waiter.missing = key;
@@ -220,11 +244,27 @@ void StoreTable::Wake(const std::string& key) {
   }
 }
 
+// A watcher that knows version 0 believes that the key is not there.
+bool StoreTable::Changed(const Waiter& waiter, const Value* value) {
+  return waiter.version != (value == nullptr ? 0 : value->version);
+}
+
+StoreReply StoreTable::Watched(const Value* value) {
+  if (value == nullptr) return {};
+  StoreReply reply = OneValue(value->body);
+  reply.number = value->version;
+  return reply;
+}
+
 StoreReply StoreTable::Collect(const Waiter& waiter) const {
   if (waiter.op == StoreOp::kWait) return {};
-  if (waiter.keys.size() == 1) return OneValue(values_.at(waiter.keys[0]));
+  if (waiter.op == StoreOp::kWatch) {
+    auto found = values_.find(waiter.keys[0]);
+    return Watched(found == values_.end() ? nullptr : &found->second);
+  }
+  if (waiter.keys.size() == 1) return OneValue(values_.at(waiter.keys[0]).body);
   size_t size = 0;
-  for (const auto& key : waiter.keys) size += values_.at(key)->size();
+  for (const auto& key : waiter.keys) size += values_.at(key).body->size();
   StoreReply reply;
   if (size > kStoreReplyBytesMax - kStoreHeaderBytes) {
     reply.status = absl::ResourceExhaustedError(
@@ -234,7 +274,7 @@ StoreReply StoreTable::Collect(const Waiter& waiter) const {
   }
   auto body = std::make_shared<std::string>();
   body->reserve(size);
-  for (const auto& key : waiter.keys) body->append(*values_.at(key));
+  for (const auto& key : waiter.keys) body->append(*values_.at(key).body);
   reply.values = static_cast<uint32_t>(waiter.keys.size());
   reply.body = std::move(body);
   return reply;
@@ -251,8 +291,34 @@ void StoreTable::Forget(StoreTicket ticket) {
   auto waiting = waiters_.find(ticket);
   if (waiting == waiters_.end()) return;
   deadlines_.erase({waiting->second.deadline, ticket});
-  if (waiting->second.rank < 0) Unlist(ticket, waiting->second);
+  if (waiting->second.ranks.empty()) Unlist(ticket, waiting->second);
   waiters_.erase(waiting);
+}
+
+void StoreTable::Expel(StoreTicket ticket, absl::Status why) {
+  auto waiting = waiters_.find(ticket);
+  if (waiting == waiters_.end()) return;
+  const Waiter& waiter = waiting->second;
+  deadlines_.erase({waiter.deadline, ticket});
+  Fail(ticket, waiter.op, std::move(why));
+  if (waiter.ranks.empty()) {
+    Unlist(ticket, waiter);
+  } else {
+    Leave(waiter.missing, waiter);
+  }
+  waiters_.erase(waiting);
+}
+
+// Ranks whose wait ends without the group may come again.
+void StoreTable::Leave(const std::string& key, const Waiter& waiter) {
+  auto found = groups_.find(key);
+  if (found == groups_.end()) return;
+  Group& group = found->second;
+  for (int32_t rank : waiter.ranks) group.arrived[static_cast<size_t>(rank)] = {};
+  group.count -= static_cast<int32_t>(waiter.ranks.size());
+  if (group.count > 0) return;
+  Charge(Bytes(0) - group.memory);
+  groups_.erase(found);
 }
 
 std::string StoreTable::Missing(const Waiter& waiter) const {
@@ -263,11 +329,12 @@ std::string StoreTable::Missing(const Waiter& waiter) const {
   };
   std::string after = absl::StrCat(" after ", absl::FormatDuration(waiter.timeout));
   auto group = groups_.find(waiter.missing);
-  if (waiter.rank >= 0 && group != groups_.end()) {
+  if (!waiter.ranks.empty() && group != groups_.end()) {
     for (int32_t rank = 0; rank < group->second.size; ++rank) {
-      if (group->second.arrived.count(rank) == 0) note(rank);
+      if (group->second.arrived[static_cast<size_t>(rank)].request != 0) continue;
+      note(describe_ && count < kNamed ? describe_(rank) : absl::StrCat(rank));
     }
-    return absl::StrCat(ToString(waiter.op), " '", waiter.missing, "': ", count, " of ",
+    return absl::StrCat(ToString(group->second.op), " '", waiter.missing, "': ", count, " of ",
                         group->second.size, " ranks missing", after, ": ",
                         absl::StrJoin(missing, ", "), count > kNamed ? ", ..." : "");
   }
@@ -293,67 +360,136 @@ void StoreTable::Advance(absl::Time now) {
   }
   for (StoreTicket ticket : late) {
     const Waiter& waiter = waiters_.at(ticket);
-    auto group = waiter.rank < 0 ? groups_.end() : groups_.find(waiter.missing);
-    if (group != groups_.end()) {
-      group->second.arrived.erase(waiter.rank);
-      if (group->second.arrived.empty()) {
-        memory_ -= group->second.memory;
-        groups_.erase(group);
-      }
-    } else {
+    if (waiter.ranks.empty()) {
       Unlist(ticket, waiter);
+    } else {
+      Leave(waiter.missing, waiter);
     }
     waiters_.erase(ticket);
   }
 }
 
-// ---- Barriers and all-gathers
+// ---- Snapshots
+
+void StoreTable::ForEach(const std::function<void(const Entry&)>& visit) const {
+  for (const auto& [key, value] : values_) visit({key, DecodeValue(*value.body), value.version});
+}
+
+void StoreTable::ForEachServed(const std::function<void(const std::string&)>& visit) const {
+  for (const auto& key : groups_done_) visit(key);
+}
+
+void StoreTable::Restore(const std::string& key, absl::string_view value, int64_t version) {
+  Put(key, std::string(value));
+  values_.at(key).version = version;
+  version_ = std::max(version_, version);
+}
+
+void StoreTable::RestoreServed(const std::string& key) {
+  if (groups_done_.insert(key).second) Charge(Size(key) + kKeyOverhead);
+}
+
+// ---- Barriers, all-gathers and gathers
 
 void StoreTable::Enter(StoreTicket ticket, StoreRequest request, absl::Time now) {
-  const std::string& key = request.keys[0];
-  std::string what = absl::StrCat(ToString(request.op), " '", key, "'");
-  if (request.size < 1 || request.size > kGroupSizeMax || request.rank < 0 ||
-      request.rank >= request.size) {
-    return Fail(ticket, request.op,
-                absl::InvalidArgumentError(absl::StrCat(what, ": rank ", request.rank, " of ",
-                                                        request.size, " does not exist")));
+  const std::string key = request.keys[0];
+  StoreOp asked = request.op;
+  StoreArrivals arrivals;
+  if (asked == StoreOp::kGroup) {
+    auto decoded = DecodeArrivals(request);
+    if (!decoded.ok()) return Fail(ticket, asked, decoded.status());
+    arrivals = *std::move(decoded);
+  } else {
+    arrivals.op = asked;
+    arrivals.root = static_cast<int32_t>(
+        std::clamp<int64_t>(request.number, -1, std::numeric_limits<int32_t>::max()));
+    arrivals.ranks = {request.rank};
+    arrivals.values = std::move(request.values);
+  }
+  absl::Status admitted = Admit(key, request.size, arrivals);
+  if (!admitted.ok()) return Fail(ticket, asked, std::move(admitted));
+  Group& group = groups_.at(key);
+  for (size_t i = 0; i < arrivals.ranks.size(); ++i) {
+    auto rank = static_cast<size_t>(arrivals.ranks[i]);
+    group.arrived[rank] = ticket;
+    if (arrivals.op == StoreOp::kBarrier) continue;
+    Bytes change = Size(arrivals.values[i]) - Size(group.values[rank]);
+    group.values[rank] = std::move(arrivals.values[i]);
+    group.memory += change;
+    Charge(change);
+  }
+  group.count += static_cast<int32_t>(arrivals.ranks.size());
+  // Of a gather only the root waits.
+  bool waits = group.op != StoreOp::kGather ||
+               std::count(arrivals.ranks.begin(), arrivals.ranks.end(), group.root) != 0;
+  if (waits) {
+    Waiter waiter;
+    waiter.op = asked;
+    waiter.missing = key;
+    waiter.ranks = std::move(arrivals.ranks);
+    waiter.timeout = request.timeout;
+    waiter.deadline = now + request.timeout;
+    Await(ticket, std::move(waiter));
+  } else {
+    Answer(ticket, asked, {});
+  }
+  if (group.count == group.size) Complete(key, group);
+}
+
+// Whether these ranks may enter; makes the group where there is none.
+absl::Status StoreTable::Admit(const std::string& key, int32_t size,
+                               const StoreArrivals& arrivals) {
+  std::string what = absl::StrCat(ToString(arrivals.op), " '", key, "'");
+  for (int32_t rank : arrivals.ranks) {
+    if (size >= 1 && size <= kGroupSizeMax && rank >= 0 && rank < size) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": rank ", rank, " of ", size, " does not exist"));
+  }
+  bool gathers = arrivals.op == StoreOp::kGather;
+  if (gathers && (arrivals.root < 0 || arrivals.root >= size)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": root ", arrivals.root, " of ", size, " does not exist"));
   }
   if (groups_done_.count(key) != 0) {
-    return Fail(ticket, request.op,
-                absl::FailedPreconditionError(
-                    absl::StrCat(what, ": this key has served; each serves once")));
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, ": this key has served; each serves once"));
   }
-  auto [entry, added] = groups_.try_emplace(key);
-  Group& group = entry->second;
-  if (added) {
-    group.op = request.op;
-    group.size = request.size;
-    group.memory = Size(key) + kKeyOverhead;
-    memory_ += group.memory;
+  auto found = groups_.find(key);
+  if (found != groups_.end()) {
+    const Group& group = found->second;
+    if (group.op != arrivals.op || group.size != size || (gathers && group.root != arrivals.root)) {
+      return absl::InvalidArgumentError(absl::StrCat(what, ": rank ", arrivals.ranks[0],
+                                                     " comes with ", size, " ranks, others to ",
+                                                     ToString(group.op), " with ", group.size));
+    }
+    for (int32_t rank : arrivals.ranks) {
+      if (group.arrived[static_cast<size_t>(rank)].request == 0) continue;
+      return absl::AlreadyExistsError(absl::StrCat(what, ": rank ", rank, " has come already"));
+    }
   }
-  if (group.op != request.op || group.size != request.size) {
-    return Fail(ticket, request.op,
-                absl::InvalidArgumentError(
-                    absl::StrCat(what, ": rank ", request.rank, " comes with ", request.size,
-                                 " ranks, others to ", ToString(group.op), " with ", group.size)));
+  std::vector<int32_t> sorted = arrivals.ranks;
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": a rank arrives twice in one request"));
   }
-  if (!group.arrived.emplace(request.rank, ticket).second) {
-    return Fail(
-        ticket, request.op,
-        absl::AlreadyExistsError(absl::StrCat(what, ": rank ", request.rank, " has come already")));
+  if (found != groups_.end()) return absl::OkStatus();
+  Group group;
+  group.op = arrivals.op;
+  group.size = size;
+  group.root = gathers ? arrivals.root : -1;
+  bool values = arrivals.op != StoreOp::kBarrier;
+  size_t each = sizeof(StoreTicket) + (values ? sizeof(std::string) : 0);
+  group.memory = Size(key) + kKeyOverhead + Bytes(static_cast<int64_t>(each)) * size;
+  if (budget_->used + group.memory > budget_->limit) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the store is full: it holds ", budget_->used.count(), " of ", budget_->limit.count(),
+        " bytes, and ", what, " of ", size, " ranks needs ", group.memory.count(), " more"));
   }
-  if (request.op == StoreOp::kAllGather) {
-    group.values.resize(static_cast<size_t>(group.size));
-    std::string& slot = group.values[static_cast<size_t>(request.rank)];
-    Bytes change = Size(request.values[0]) - Size(slot);
-    slot = std::move(request.values[0]);
-    group.memory += change;
-    memory_ += change;
-  }
-  Waiter waiter{request.op, {}, key, request.rank, request.timeout, now + request.timeout};
-  if (waiter.deadline != absl::InfiniteFuture()) deadlines_.insert({waiter.deadline, ticket});
-  waiters_.emplace(ticket, std::move(waiter));
-  if (static_cast<int32_t>(group.arrived.size()) == group.size) Complete(key, group);
+  group.arrived.resize(static_cast<size_t>(size));
+  if (values) group.values.resize(static_cast<size_t>(size));
+  Charge(group.memory);
+  groups_.emplace(key, std::move(group));
+  return absl::OkStatus();
 }
 
 void StoreTable::Complete(const std::string& key, Group& group) {
@@ -361,27 +497,25 @@ void StoreTable::Complete(const std::string& key, Group& group) {
   size_t size = 0;
   for (const auto& value : group.values) size += value.size() + sizeof(uint32_t);
   if (size > kStoreReplyBytesMax - kStoreHeaderBytes) {
-    reply.status = absl::ResourceExhaustedError(
-        absl::StrCat("all-gather '", key, "': ", size, " bytes are more than one reply may hold"));
-  } else if (group.op == StoreOp::kAllGather) {
+    reply.status = absl::ResourceExhaustedError(absl::StrCat(
+        ToString(group.op), " '", key, "': ", size, " bytes are more than one reply may hold"));
+  } else if (group.op != StoreOp::kBarrier) {
     auto body = std::make_shared<std::string>();
     body->reserve(size);
     for (const auto& value : group.values) AppendValue(*body, value);
     reply.values = static_cast<uint32_t>(group.size);
     reply.body = std::move(body);
   }
-  for (const auto& [rank, ticket] : group.arrived) {
+  for (StoreTicket ticket : group.arrived) {
     auto waiting = waiters_.find(ticket);
-    if (waiting == waiters_.end()) continue;  // forgotten
+    if (waiting == waiters_.end()) continue;  // forgotten, or answered for another of its ranks
     deadlines_.erase({waiting->second.deadline, ticket});
-    Answer(ticket, group.op, reply);
+    Answer(ticket, waiting->second.op, reply);
     waiters_.erase(waiting);
   }
-  std::string name = key;  // `key` may lie in what goes now
-  memory_ -= group.memory;
-  groups_.erase(name);
-  groups_done_.insert(name);
-  memory_ += Size(name) + kKeyOverhead;
+  Charge(Bytes(0) - group.memory);
+  groups_.erase(key);
+  RestoreServed(key);
 }
 
 }  // namespace weft::collectives

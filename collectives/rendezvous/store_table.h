@@ -2,13 +2,14 @@
 // connections, clocks or threads.
 //
 // A wait costs nothing until the key that it lacks is set: waiters are listed under their first
-// missing key. Barriers and all-gathers count ranks, and answer all of them at once; their keys are
-// a name space of their own and serve once.
+// missing key. Barriers, all-gathers and gathers count ranks, and answer all of them at once; their
+// keys are a name space of their own and serve once. Every change of a value gives its key a new
+// version, of one sequence for the whole table.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_TABLE_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_TABLE_H_
 
-#include <compare>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -21,56 +22,56 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/units.h"
+#include "collectives/rendezvous/store_backend.h"
 #include "collectives/rendezvous/store_protocol.h"
 
 namespace weft::collectives {
 
-// Who asked: the owner's number for a client, and the client's for its request.
-struct StoreTicket {
-  uint64_t session = 0;
-  uint64_t request = 0;
-  auto operator<=>(const StoreTicket&) const = default;
-};
-
-struct StoreAnswer {
-  StoreTicket ticket;
-  StoreOp op = StoreOp::kKeyCount;
-  StoreReply reply;
-};
-
-class StoreTable {
+class StoreTable final : public StoreBackend {
  public:
-  // Requests that would take more memory than `memory_limit` are refused with kResourceExhausted.
-  explicit StoreTable(Bytes memory_limit) : memory_limit_(memory_limit) {}
+  // What to call a rank in a message: "3 (pid 4711 on node7)".
+  using Describe = std::function<std::string(int32_t rank)>;
 
-  // `request` has passed DecodeRequest. Its answer, and others that it brings about, are in the
-  // next TakeAnswers(), or in a later one if it waits.
-  void Execute(StoreTicket ticket, StoreRequest request, absl::Time now);
-  // Nobody wants this answer any more. A rank's arrival at a barrier still counts.
-  void Forget(StoreTicket ticket);
-  // Answers what has waited until its deadline.
-  void Advance(absl::Time now);
-  absl::Time deadline() const;  // when Advance() has something to do; InfiniteFuture: never
+  // Requests that would take more memory than the budget has are refused with kResourceExhausted.
+  // `budget` outlives the table.
+  explicit StoreTable(StoreBudget* budget, Describe describe = nullptr)
+      : budget_(budget), describe_(std::move(describe)) {}
+  ~StoreTable() override { budget_->used -= memory_; }
 
-  std::vector<StoreAnswer> TakeAnswers() { return std::exchange(answers_, {}); }
+  void Execute(StoreTicket ticket, StoreRequest request, absl::Time now) override;
+  void Forget(StoreTicket ticket) override;
+  void Expel(StoreTicket ticket, absl::Status why) override;
+  void Advance(absl::Time now) override;
+  absl::Time deadline() const override;
+  std::vector<StoreAnswer> TakeAnswers() override { return std::exchange(answers_, {}); }
+  int64_t keys() const override { return static_cast<int64_t>(values_.size()); }
+  int64_t waiting() const override { return static_cast<int64_t>(waiters_.size()); }
 
-  Bytes memory() const { return memory_; }
-  Bytes memory_limit() const { return memory_limit_; }
-  int64_t keys() const { return static_cast<int64_t>(values_.size()); }
-  int64_t waiting() const { return static_cast<int64_t>(waiters_.size()); }
-  // Memory that the owner holds on behalf of clients, within the same limit.
-  void Charge(Bytes bytes) { memory_ += bytes; }
+  // For a journal's snapshot: everything but who waits.
+  struct Entry {
+    std::string key;
+    absl::string_view value;
+    int64_t version;
+  };
+  void ForEach(const std::function<void(const Entry&)>& visit) const;
+  void ForEachServed(const std::function<void(const std::string& key)>& visit) const;
+  void Restore(const std::string& key, absl::string_view value, int64_t version);
+  void RestoreServed(const std::string& key);
 
  private:
   // An encoded value (store_protocol.h). Shared with replies that are on their way: changed in
   // place only while nobody shares it.
-  using Value = std::shared_ptr<std::string>;
+  struct Value {
+    std::shared_ptr<std::string> body;
+    int64_t version = 0;
+  };
 
   struct Waiter {
     StoreOp op;
     std::vector<std::string> keys;
-    std::string missing;  // the key that it is listed under; for a group, the group's key
-    int32_t rank = -1;    // in a group
+    std::string missing;         // the key that it is listed under; for a group, the group's key
+    std::vector<int32_t> ranks;  // that arrived with it, in a group
+    int64_t version = 0;         // kWatch: the one that is known
     absl::Duration timeout;
     absl::Time deadline;
   };
@@ -78,8 +79,10 @@ class StoreTable {
   struct Group {
     StoreOp op;
     int32_t size = 0;
-    std::map<int32_t, StoreTicket> arrived;  // by rank
-    std::vector<std::string> values;         // by rank
+    int32_t root = -1;                 // kGather
+    int32_t count = 0;                 // of arrived
+    std::vector<StoreTicket> arrived;  // by rank; request 0: not yet
+    std::vector<std::string> values;   // by rank
     Bytes memory;
   };
 
@@ -101,12 +104,24 @@ class StoreTable {
   StoreReply Collect(const Waiter& waiter) const;
   void Unlist(StoreTicket ticket, const Waiter& waiter);
 
+  void Await(StoreTicket ticket, Waiter waiter);
+  static bool Changed(const Waiter& waiter, const Value* value);
+  static StoreReply Watched(const Value* value);
+
   void Enter(StoreTicket ticket, StoreRequest request, absl::Time now);
+  absl::Status Admit(const std::string& key, int32_t size, const StoreArrivals& arrivals);
+  void Leave(const std::string& key, const Waiter& waiter);
   void Complete(const std::string& key, Group& group);
   std::string Missing(const Waiter& waiter) const;  // for a message
+  void Charge(Bytes bytes) {
+    memory_ += bytes;
+    budget_->used += bytes;
+  }
 
-  Bytes memory_limit_;
+  StoreBudget* const budget_;
+  const Describe describe_;
   Bytes memory_;
+  int64_t version_ = 0;
   std::unordered_map<std::string, Value> values_;
   std::map<StoreTicket, Waiter> waiters_;
   std::unordered_map<std::string, std::set<StoreTicket>> by_key_;  // missing key -> who waits

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,13 +38,13 @@ class StoreCoreTest : public testing::Test {
  protected:
   // What the core has written to a connection since the last call.
   std::string Written(StoreCore::ConnectionId id) {
-    for (auto& output : core_.TakeOutput()) {
+    for (auto& output : core_->TakeOutput()) {
       std::string& written = written_[output.connection];
       written += output.frame.head;
       if (output.frame.body) written += *output.frame.body;
     }
     std::string bytes = std::exchange(written_[id], {});
-    core_.Sent(id, bytes.size(), now_);
+    core_->Sent(id, bytes.size(), now_);
     return bytes;
   }
 
@@ -58,16 +59,16 @@ class StoreCoreTest : public testing::Test {
   net::HandshakeState Connect(StoreCore::ConnectionId id, std::string name,
                               net::JobSecret secret = {}) {
     name.resize(kStoreIdBytes, '.');
-    core_.Open(id, "tester", now_);
+    core_->Open(id, "tester", now_);
     net::ConnectorHandshake handshake = NewHandshake(name + "test client", secret);
     handshake.Feed(Written(id));
-    core_.Receive(id, handshake.TakeOutput(), now_);
+    core_->Receive(id, handshake.TakeOutput(), now_);
     handshake.Feed(Written(id));
     return handshake.state();
   }
 
   void Ask(StoreCore::ConnectionId id, const StoreRequest& request) {
-    core_.Receive(id, EncodeRequest(request), now_);
+    core_->Receive(id, EncodeRequest(request), now_);
   }
 
   Replies Read(StoreCore::ConnectionId id) {
@@ -99,7 +100,7 @@ class StoreCoreTest : public testing::Test {
 
   absl::Time now_ = absl::UnixEpoch();
   std::map<StoreCore::ConnectionId, std::string> written_;
-  StoreCore core_{Options()};
+  std::unique_ptr<StoreCore> core_ = std::make_unique<StoreCore>(Options());
 };
 
 TEST_F(StoreCoreTest, AnswersAWaitWhenTheKeyIsSet) {
@@ -111,18 +112,18 @@ TEST_F(StoreCoreTest, AnswersAWaitWhenTheKeyIsSet) {
   Ask(2, Make(StoreOp::kSet, 2, {"x"}, {"1"}));
   EXPECT_THAT(Read(1)[1].values, testing::ElementsAre("1", "2"));
   EXPECT_THAT(Read(2), SizeIs(2));
-  EXPECT_EQ(core_.deadline(), absl::InfiniteFuture());
+  EXPECT_EQ(core_->deadline(), absl::InfiniteFuture());
 }
 
 TEST_F(StoreCoreTest, AWaitEndsAtItsDeadlineAndNotBefore) {
   Connect(1, "a");
   Ask(1, Make(StoreOp::kGet, 1, {"x"}));
-  EXPECT_EQ(core_.deadline(), now_ + absl::Seconds(10));
-  core_.Advance(now_ + absl::Seconds(9));
+  EXPECT_EQ(core_->deadline(), now_ + absl::Seconds(10));
+  core_->Advance(now_ + absl::Seconds(9));
   EXPECT_THAT(Read(1), IsEmpty());
-  core_.Advance(now_ + absl::Seconds(10));
+  core_->Advance(now_ + absl::Seconds(10));
   EXPECT_EQ(Read(1)[1].status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(core_.table().waiting(), 0);
+  EXPECT_EQ(core_->waiting(), 0);
 }
 
 TEST_F(StoreCoreTest, AKeyThatIsDeletedAgainKeepsAWaitWaiting) {
@@ -142,16 +143,16 @@ TEST_F(StoreCoreTest, WhatARecoveredClientSendsAgainIsDoneOnce) {
   StoreRequest add = Make(StoreOp::kAdd, 1, {"n"});
   add.number = 5;
   Ask(1, add);
-  core_.Close(1, now_);  // the reply is lost
+  core_->Close(1, now_);  // the reply is lost
   Connect(2, "a");
   Ask(2, add);
   EXPECT_EQ(Read(2)[1].number, 5);
   // Once the client has said that it got the reply, it is forgotten.
-  Bytes before = core_.table().memory();
+  Bytes before = core_->memory();
   StoreRequest next = Make(StoreOp::kKeyCount, 2, {});
   next.acknowledged = 2;
   Ask(2, next);
-  EXPECT_LT(core_.table().memory(), before);
+  EXPECT_LT(core_->memory(), before);
   EXPECT_EQ(Read(2)[2].number, 1);
 }
 
@@ -161,7 +162,7 @@ TEST_F(StoreCoreTest, ABarrierSurvivesAReconnection) {
   StoreRequest first = Make(StoreOp::kBarrier, 1, {"k"});
   first.size = 2;
   Ask(1, first);
-  core_.Close(1, now_);
+  core_->Close(1, now_);
   Connect(3, "a");
   Ask(3, first);
   StoreRequest second = first;
@@ -174,8 +175,8 @@ TEST_F(StoreCoreTest, ABarrierSurvivesAReconnection) {
 TEST_F(StoreCoreTest, AReadThatWaitsIsDroppedWithItsConnection) {
   Connect(1, "a");
   Ask(1, Make(StoreOp::kGet, 1, {"x"}));
-  core_.Close(1, now_);
-  EXPECT_EQ(core_.table().waiting(), 0);
+  core_->Close(1, now_);
+  EXPECT_EQ(core_->waiting(), 0);
   Connect(2, "a");
   Ask(2, Make(StoreOp::kGet, 1, {"x"}));
   Ask(2, Make(StoreOp::kSet, 2, {"x"}, {"v"}));
@@ -185,25 +186,25 @@ TEST_F(StoreCoreTest, AReadThatWaitsIsDroppedWithItsConnection) {
 TEST_F(StoreCoreTest, ForgetsAClientThatStaysAway) {
   Connect(1, "a");
   Ask(1, Make(StoreOp::kSet, 1, {"x"}, {"v"}));
-  core_.Close(1, now_);
-  EXPECT_EQ(core_.sessions(), 1);
+  core_->Close(1, now_);
+  EXPECT_EQ(core_->sessions(), 1);
   now_ += absl::Seconds(30);
-  core_.Advance(now_);
-  EXPECT_EQ(core_.sessions(), 0);
+  core_->Advance(now_);
+  EXPECT_EQ(core_->sessions(), 0);
   Connect(2, "b");
   Ask(2, Make(StoreOp::kGoodbye, 1, {}));
-  EXPECT_EQ(core_.sessions(), 0);
-  EXPECT_THAT(core_.TakeClosings(), SizeIs(1));
+  EXPECT_EQ(core_->sessions(), 0);
+  EXPECT_THAT(core_->TakeClosings(), SizeIs(1));
 }
 
 TEST_F(StoreCoreTest, ANewConnectionOfAClientReplacesTheOld) {
   Connect(1, "a");
   Ask(1, Make(StoreOp::kGet, 1, {"x"}));
   Connect(2, "a");
-  auto closings = core_.TakeClosings();
+  auto closings = core_->TakeClosings();
   ASSERT_THAT(closings, SizeIs(1));
   EXPECT_EQ(closings[0].connection, 1u);
-  core_.Close(1, now_);
+  core_->Close(1, now_);
   Ask(2, Make(StoreOp::kGet, 1, {"x"}));
   Ask(2, Make(StoreOp::kSet, 2, {"x"}, {"v"}));
   EXPECT_THAT(Read(2), SizeIs(2));
@@ -213,16 +214,16 @@ TEST_F(StoreCoreTest, TurnsAwayWhoeverLacksTheSecret) {
   net::JobSecret wrong{};
   wrong[0] = 1;
   EXPECT_EQ(Connect(1, "a", wrong), net::HandshakeState::kFailed);
-  EXPECT_THAT(core_.TakeClosings(), SizeIs(1));
-  core_.Close(1, now_);
-  EXPECT_EQ(core_.connections(), 0);
+  EXPECT_THAT(core_->TakeClosings(), SizeIs(1));
+  core_->Close(1, now_);
+  EXPECT_EQ(core_->connections(), 0);
 }
 
 TEST_F(StoreCoreTest, ClosesConnectionsThatNeverFinishTheirHandshake) {
-  core_.Open(1, "silent", now_);
-  EXPECT_EQ(core_.deadline(), now_ + net::kHandshakeTimeout);
-  core_.Advance(now_ + net::kHandshakeTimeout);
-  ASSERT_THAT(core_.TakeClosings(), SizeIs(1));
+  core_->Open(1, "silent", now_);
+  EXPECT_EQ(core_->deadline(), now_ + net::kHandshakeTimeout);
+  core_->Advance(now_ + net::kHandshakeTimeout);
+  ASSERT_THAT(core_->TakeClosings(), SizeIs(1));
 }
 
 TEST_F(StoreCoreTest, RefusesWhatExceedsItsMemory) {
@@ -243,7 +244,7 @@ TEST_F(StoreCoreTest, ReadsNoMoreFromAClientThatDoesNotRead) {
   std::string value(size_t{40} << 10, 'x');
   Ask(1, Make(StoreOp::kSet, 1, {"v"}, {value}));
   for (uint64_t id = 2; id < 10; ++id) Ask(1, Make(StoreOp::kGet, id, {"v"}));
-  EXPECT_FALSE(core_.WantsInput(1));
+  EXPECT_FALSE(core_->WantsInput(1));
   // Two replies reach the bound; the rest waits unread, and comes once those are gone.
   size_t got = Read(1).size();
   EXPECT_EQ(got, 3u);
@@ -252,8 +253,8 @@ TEST_F(StoreCoreTest, ReadsNoMoreFromAClientThatDoesNotRead) {
     ASSERT_GT(more, 0u);
     got += more;
   }
-  EXPECT_TRUE(core_.WantsInput(1));
-  EXPECT_THAT(core_.TakeClosings(), IsEmpty());
+  EXPECT_TRUE(core_->WantsInput(1));
+  EXPECT_THAT(core_->TakeClosings(), IsEmpty());
 }
 
 TEST_F(StoreCoreTest, ClosesASlowReaderWhoseAnswersPileUp) {
@@ -261,7 +262,7 @@ TEST_F(StoreCoreTest, ClosesASlowReaderWhoseAnswersPileUp) {
   Connect(2, "fast");
   for (uint64_t id = 1; id < 10; ++id) Ask(1, Make(StoreOp::kGet, id, {"v"}));
   Ask(2, Make(StoreOp::kSet, 1, {"v"}, {std::string(size_t{60} << 10, 'x')}));
-  auto closings = core_.TakeClosings();
+  auto closings = core_->TakeClosings();
   ASSERT_THAT(closings, SizeIs(1));
   EXPECT_EQ(closings[0].connection, 1u);
   EXPECT_THAT(closings[0].reason, HasSubstr("reads too slowly"));
@@ -283,20 +284,20 @@ TEST_F(StoreCoreTest, ClosesOnFramesThatMakeNoSense) {
     Connect(id, absl::StrCat("client ", c.at));
     std::string bad = good;
     bad[c.at] = c.byte;
-    core_.Receive(id, bad, now_);
-    auto closings = core_.TakeClosings();
+    core_->Receive(id, bad, now_);
+    auto closings = core_->TakeClosings();
     ASSERT_THAT(closings, SizeIs(1)) << c.at;
     EXPECT_THAT(closings[0].reason, HasSubstr(c.reason));
-    core_.Close(id, now_);
+    core_->Close(id, now_);
   }
-  EXPECT_EQ(core_.table().keys(), 0);
+  EXPECT_EQ(core_->keys(), 0);
 }
 
 TEST_F(StoreCoreTest, TakesFramesCutAnywhere) {
   Connect(1, "a");
   std::string bytes = EncodeRequest(Make(StoreOp::kSet, 1, {"k"}, {"v"})) +
                       EncodeRequest(Make(StoreOp::kGet, 2, {"k"}));
-  for (char byte : bytes) core_.Receive(1, absl::string_view(&byte, 1), now_);
+  for (char byte : bytes) core_->Receive(1, absl::string_view(&byte, 1), now_);
   Replies replies = Read(1);
   EXPECT_THAT(replies[2].values, testing::ElementsAre("v"));
 }
@@ -307,7 +308,7 @@ TEST_F(StoreCoreTest, SurvivesMutatedBytes) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Random random(seed);
-    core_ = StoreCore(Options());
+    core_ = std::make_unique<StoreCore>(Options());
     written_.clear();
     for (StoreCore::ConnectionId id = 1; id <= 4; ++id) {
       ASSERT_EQ(Connect(id, absl::StrCat(random.Below(3))), net::HandshakeState::kDone);
@@ -326,23 +327,23 @@ TEST_F(StoreCoreTest, SurvivesMutatedBytes) {
         if (random.Below(8) == 0) bytes[random.Below(bytes.size())] = static_cast<char>(random());
         if (random.Below(16) == 0) bytes.resize(random.Below(bytes.size()));
         if (random.Below(8) == 0) bytes += bytes;
-        core_.Receive(id, bytes, now_);
+        core_->Receive(id, bytes, now_);
         now_ += absl::Milliseconds(static_cast<int64_t>(random.Below(1000)));
-        core_.Advance(now_);
+        core_->Advance(now_);
         if (random.Below(4) == 0) (void)Written(id);
-        for (const auto& closing : core_.TakeClosings()) {
-          core_.Close(closing.connection, now_);
+        for (const auto& closing : core_->TakeClosings()) {
+          core_->Close(closing.connection, now_);
           written_.erase(closing.connection);
         }
       }
     }
-    for (StoreCore::ConnectionId id = 1; id <= 4; ++id) core_.Close(id, now_);
+    for (StoreCore::ConnectionId id = 1; id <= 4; ++id) core_->Close(id, now_);
     now_ += absl::Minutes(5);
-    core_.Advance(now_);
-    EXPECT_EQ(core_.connections(), 0);
-    EXPECT_EQ(core_.sessions(), 0);
-    EXPECT_EQ(core_.table().waiting(), 0);
-    EXPECT_EQ(core_.deadline(), absl::InfiniteFuture());
+    core_->Advance(now_);
+    EXPECT_EQ(core_->connections(), 0);
+    EXPECT_EQ(core_->sessions(), 0);
+    EXPECT_EQ(core_->waiting(), 0);
+    EXPECT_EQ(core_->deadline(), absl::InfiniteFuture());
   }
 }
 

@@ -1,0 +1,185 @@
+#include "collectives/rendezvous/store_client_core.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::collectives {
+
+StoreClientCore::StoreClientCore(const net::JobSecret& secret, StoreHello hello)
+    : secret_(secret), hello_(std::move(hello)) {}
+
+void StoreClientCore::Connected(bool local) {
+  WEFT_CHECK(state_ == State::kAway, "state=" << static_cast<int>(state_));
+  reader_ = StoreFrameReader(kStoreReplyBytesMax);
+  reader_.set_sink(sink_);
+  outgoing_.clear();
+  written_ = 0;
+  state_ = State::kGreeting;
+  if (!local) {
+    net::HandshakeIdentity identity;
+    identity.self = Rank(hello_.ranks == 1 ? hello_.rank : -1);
+    identity.secret = secret_;
+    identity.purpose = net::HandshakePurpose::kStore;
+    handshake_.emplace(identity, Rank(), EncodeHello(hello_), net::NewNonce());
+    return;
+  }
+  StoreRequest hello;
+  hello.op = StoreOp::kHello;
+  hello.keys = {EncodeHello(hello_)};
+  outgoing_.push_back(std::make_shared<const std::string>(EncodeRequest(hello)));
+  ++messages_sent_;
+  // On a later connection the server must first show that it is still the same one.
+  if (server_id_.empty()) SendPending();
+}
+
+void StoreClientCore::SendPending() {
+  for (const auto& [id, frame] : pending_) outgoing_.push_back(frame);
+  messages_sent_ += static_cast<int64_t>(pending_.size());
+}
+
+void StoreClientCore::Lost() {
+  if (state_ == State::kGone) return;
+  state_ = State::kAway;
+  handshake_.reset();
+  outgoing_.clear();
+  written_ = 0;
+  files_.clear();
+}
+
+void StoreClientCore::GiveUp(absl::Status why) {
+  if (state_ == State::kGone) return;
+  Lost();
+  state_ = State::kGone;
+  gone_ = std::move(why);
+  for (const auto& [id, frame] : std::exchange(pending_, {})) {
+    StoreResult result;
+    result.status = gone_;
+    answers_.push_back({id, std::move(result)});
+  }
+}
+
+absl::Status StoreClientCore::Receive(absl::string_view bytes) {
+  if (handshake_.has_value()) WEFT_RETURN_IF_ERROR(FeedHandshake(&bytes));
+  while (!bytes.empty()) {
+    size_t used = 0;
+    WEFT_ASSIGN_OR_RETURN(std::optional<StoreFrame> frame, reader_.Feed(bytes, &used));
+    bytes.remove_prefix(used);
+    if (frame.has_value()) WEFT_RETURN_IF_ERROR(TakeReply(*frame));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StoreClientCore::FeedHandshake(absl::string_view* bytes) {
+  bytes->remove_prefix(handshake_->Feed(*bytes));
+  if (std::string output = handshake_->TakeOutput(); !output.empty()) {
+    outgoing_.push_back(std::make_shared<const std::string>(std::move(output)));
+    ++messages_sent_;
+  }
+  if (handshake_->state() == net::HandshakeState::kRunning) return absl::OkStatus();
+  messages_received_ += 2;  // challenge, verdict
+  absl::Status status = handshake_->status();
+  std::string parameters = handshake_->parameters();
+  handshake_.reset();
+  if (status.ok() && parameters.size() < kStoreIdBytes) {
+    status = absl::InvalidArgumentError("the server did not give its number");
+  }
+  if (!status.ok()) {
+    // These do not get better by trying again.
+    if (absl::IsPermissionDenied(status) || absl::IsFailedPrecondition(status)) GiveUp(status);
+    return status;
+  }
+  absl::string_view view = parameters;
+  WEFT_RETURN_IF_ERROR(Meet(view.substr(0, kStoreIdBytes), view.substr(kStoreIdBytes)));
+  SendPending();
+  return absl::OkStatus();
+}
+
+absl::Status StoreClientCore::Meet(absl::string_view id, absl::string_view description) {
+  if (!server_id_.empty() && id != server_id_) {
+    GiveUp(absl::UnavailableError(absl::StrCat("the store that was served by ", server_,
+                                               " is gone: now ", description,
+                                               " serves an empty one there")));
+    return gone_;
+  }
+  server_id_ = std::string(id);
+  server_ = std::string(description);
+  state_ = State::kReady;
+  return absl::OkStatus();
+}
+
+absl::Status StoreClientCore::TakeReply(StoreFrame& frame) {
+  ++messages_received_;
+  std::shared_ptr<const FileDescriptor> file;
+  if (frame.in_file) {
+    if (files_.empty()) return absl::InvalidArgumentError("a reply's descriptor is missing");
+    file = std::make_shared<const FileDescriptor>(std::move(files_.front()));
+    files_.pop_front();
+  }
+  WEFT_ASSIGN_OR_RETURN(StoreResult result, DecodeReply(frame, std::move(file)));
+  if (frame.kind == (static_cast<uint16_t>(StoreOp::kHello) | kReplyBit)) {
+    if (!result.status.ok()) {
+      GiveUp(result.status);
+      return result.status;
+    }
+    if (result.values.size() != 2) return absl::InvalidArgumentError("malformed hello reply");
+    bool again = !server_id_.empty();
+    WEFT_RETURN_IF_ERROR(Meet(result.values[0], result.values[1]));
+    if (again) SendPending();
+    return absl::OkStatus();
+  }
+  if (pending_.erase(frame.id) != 0) answers_.push_back({frame.id, std::move(result)});
+  return absl::OkStatus();
+}
+
+uint64_t StoreClientCore::Call(StoreRequest request) {
+  request.id = next_id_++;
+  if (state_ == State::kGone) {
+    StoreResult result;
+    result.status = gone_;
+    answers_.push_back({request.id, std::move(result)});
+    return request.id;
+  }
+  request.acknowledged = pending_.empty() ? request.id : pending_.begin()->first;
+  auto frame = std::make_shared<const std::string>(EncodeRequest(request));
+  pending_.emplace(request.id, frame);
+  // While the connection is not ready, the request goes with all others that have no reply.
+  bool sends = state_ == State::kReady ||
+               (state_ == State::kGreeting && !handshake_.has_value() && server_id_.empty());
+  if (sends) {
+    outgoing_.push_back(std::move(frame));
+    ++messages_sent_;
+  }
+  return request.id;
+}
+
+void StoreClientCore::Goodbye() {
+  if (state_ != State::kReady) return;
+  StoreRequest goodbye;
+  goodbye.op = StoreOp::kGoodbye;
+  goodbye.id = next_id_++;
+  outgoing_.push_back(std::make_shared<const std::string>(EncodeRequest(goodbye)));
+  ++messages_sent_;
+}
+
+size_t StoreClientCore::Gather(iovec* parts, size_t parts_max) const {
+  size_t count = 0;
+  size_t skip = written_;
+  for (const Frame& frame : outgoing_) {
+    if (count == parts_max) break;
+    parts[count++] = {const_cast<char*>(frame->data()) + skip, frame->size() - skip};
+    skip = 0;
+  }
+  return count;
+}
+
+void StoreClientCore::Wrote(size_t bytes) {
+  written_ += bytes;
+  while (!outgoing_.empty() && written_ >= outgoing_.front()->size()) {
+    written_ -= outgoing_.front()->size();
+    outgoing_.pop_front();
+  }
+}
+
+}  // namespace weft::collectives

@@ -1,0 +1,119 @@
+// A store's client without sockets: its handshake, the numbers of its requests, and what has no
+// reply yet. Bytes in, bytes out. Used by StoreClient, by relays, and by programs that drive many
+// clients in one thread.
+//
+// After a lost connection, what had no reply is sent again on the next one, with the same numbers,
+// and the server does it once. A server with another number is another store: everything fails.
+//
+// Over a Unix socket the kernel says who the other end is (the owner of the socket checks), so a
+// hello frame takes the handshake's place, and requests follow it without waiting.
+//
+// Not thread-safe.
+#ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_CLIENT_CORE_H_
+#define WEFT_COLLECTIVES_RENDEZVOUS_STORE_CLIENT_CORE_H_
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "collectives/rendezvous/store_hello.h"
+#include "collectives/rendezvous/store_protocol.h"
+#include "net/handshake.h"
+
+namespace weft::collectives {
+
+class StoreClientCore {
+ public:
+  enum class State : uint8_t {
+    kAway,      // no connection
+    kGreeting,  // the handshake is under way
+    kReady,
+    kGone,  // for ever; gone() says why
+  };
+
+  StoreClientCore(const net::JobSecret& secret, StoreHello hello);
+
+  // ---- The connection
+
+  void Connected(bool local);
+  void Lost();
+  // An error: close the connection. Then either state() is kGone, or another connection may do.
+  absl::Status Receive(absl::string_view bytes);
+  // Descriptors that came with the bytes given to the next Receive(); owned from here on.
+  void ReceiveFile(FileDescriptor file) { files_.push_back(std::move(file)); }
+  // All that waits fails, and every later request.
+  void GiveUp(absl::Status why);
+
+  // ---- Requests
+
+  // Gives the request's number; its answer comes with TakeAnswers() under that number.
+  uint64_t Call(StoreRequest request);
+  // The server forgets the session; nothing may follow.
+  void Goodbye();
+  // Nobody wants this answer any more.
+  void Forget(uint64_t id) { pending_.erase(id); }
+
+  struct Answer {
+    uint64_t id;
+    StoreResult result;
+  };
+  std::vector<Answer> TakeAnswers() { return std::exchange(answers_, {}); }
+
+  // ---- Output, in order
+
+  bool HasOutput() const { return !outgoing_.empty(); }
+  // Up to `parts_max` pieces of what is to be written next; valid until Wrote().
+  size_t Gather(iovec* parts, size_t parts_max) const;
+  void Wrote(size_t bytes);
+
+  State state() const { return state_; }
+  const absl::Status& gone() const { return gone_; }
+  size_t pending() const { return pending_.size(); }
+  // From the first kReady on.
+  const std::string& server_id() const { return server_id_; }
+  const std::string& server() const { return server_; }  // "weft-run pid 123"
+  const StoreHello& hello() const { return hello_; }
+  // See StoreFrameReader.
+  void set_sink(StoreFrameReader::Sink sink) { sink_ = std::move(sink); }
+  int64_t messages_sent() const { return messages_sent_; }
+  int64_t messages_received() const { return messages_received_; }
+
+ private:
+  using Frame = std::shared_ptr<const std::string>;
+
+  absl::Status FeedHandshake(absl::string_view* bytes);
+  absl::Status Meet(absl::string_view id, absl::string_view description);
+  absl::Status TakeReply(StoreFrame& frame);
+  void SendPending();
+
+  const net::JobSecret secret_;
+  const StoreHello hello_;
+  State state_ = State::kAway;
+  absl::Status gone_;
+  std::optional<net::ConnectorHandshake> handshake_;
+  std::string server_id_;
+  std::string server_;
+  uint64_t next_id_ = 1;
+  std::map<uint64_t, Frame> pending_;
+  std::deque<Frame> outgoing_;
+  size_t written_ = 0;  // of the first
+  StoreFrameReader reader_{kStoreReplyBytesMax};
+  StoreFrameReader::Sink sink_;
+  std::deque<FileDescriptor> files_;
+  std::vector<Answer> answers_;
+  int64_t messages_sent_ = 0;
+  int64_t messages_received_ = 0;
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_RENDEZVOUS_STORE_CLIENT_CORE_H_

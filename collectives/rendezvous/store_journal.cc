@@ -1,0 +1,177 @@
+#include "collectives/rendezvous/store_journal.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::collectives {
+namespace {
+
+constexpr size_t kPrefixBytes = 8;  // length, checksum
+
+// CRC-32C (Castagnoli, reflected 0x82F63B78), a byte at a time.
+constexpr std::array<uint32_t, 256> MakeCrcTable() {
+  std::array<uint32_t, 256> table{};
+  for (uint32_t i = 0; i < 256; ++i) {
+    uint32_t value = i;
+    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? 0x82F63B78u : 0u);
+    table[i] = value;
+  }
+  return table;
+}
+
+uint32_t Crc(absl::string_view bytes) {
+  static constexpr std::array<uint32_t, 256> kTable = MakeCrcTable();
+  uint32_t crc = ~uint32_t{0};
+  for (char byte : bytes) crc = (crc >> 8) ^ kTable[(crc ^ static_cast<uint8_t>(byte)) & 0xFF];
+  return ~crc;
+}
+
+void Put(std::string& out, uint64_t value, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
+}
+
+uint64_t Load(absl::string_view bytes, size_t count) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < count; ++i) {
+    value |= uint64_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
+  }
+  return value;
+}
+
+void PutText(std::string& out, absl::string_view text) {
+  Put(out, text.size(), 4);
+  absl::StrAppend(&out, text);
+}
+
+bool TakeText(absl::string_view& bytes, std::string& out) {
+  if (bytes.size() < 4) return false;
+  size_t size = Load(bytes, 4);
+  if (bytes.size() < 4 + size) return false;
+  out = std::string(bytes.substr(4, size));
+  bytes.remove_prefix(4 + size);
+  return true;
+}
+
+bool Decode(absl::string_view body, StoreRecord& record) {
+  if (body.size() < 17) return false;
+  auto kind = static_cast<uint8_t>(body[0]);
+  if (kind < 1 || kind > static_cast<uint8_t>(StoreRecord::Kind::kReply)) return false;
+  record.kind = static_cast<StoreRecord::Kind>(kind);
+  record.number = Load(body.substr(1), 8);
+  record.other = Load(body.substr(9), 8);
+  body.remove_prefix(17);
+  return TakeText(body, record.job) && TakeText(body, record.key) && TakeText(body, record.text) &&
+         body.empty();
+}
+
+absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    ssize_t wrote = write(fd, bytes.data(), bytes.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return ErrnoStatus(errno, absl::StrCat("write the store's journal ", path));
+    bytes.remove_prefix(static_cast<size_t>(wrote));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AppendRecord(std::string& out, const StoreRecord& record) {
+  std::string body;
+  Put(body, static_cast<uint8_t>(record.kind), 1);
+  Put(body, record.number, 8);
+  Put(body, record.other, 8);
+  PutText(body, record.job);
+  PutText(body, record.key);
+  PutText(body, record.text);
+  Put(out, body.size(), 4);
+  Put(out, Crc(body), 4);
+  out += body;
+}
+
+absl::StatusOr<size_t> ReadRecords(absl::string_view bytes,
+                                   const std::function<absl::Status(StoreRecord)>& visit) {
+  size_t read = 0;
+  while (bytes.size() - read >= kPrefixBytes) {
+    absl::string_view rest = bytes.substr(read);
+    size_t size = Load(rest, 4);
+    if (rest.size() < kPrefixBytes + size) break;
+    absl::string_view body = rest.substr(kPrefixBytes, size);
+    StoreRecord record;
+    if (Crc(body) != Load(rest.substr(4), 4) || !Decode(body, record)) break;
+    WEFT_RETURN_IF_ERROR(visit(std::move(record)));
+    read += kPrefixBytes + size;
+  }
+  return read;
+}
+
+absl::StatusOr<std::unique_ptr<StoreJournal>> StoreJournal::Open(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("make the folder ", folder));
+  std::string path = absl::StrCat(folder, "/store.journal");
+  std::string lock_path = absl::StrCat(folder, "/lock");
+  FileDescriptor lock(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock.valid()) return ErrnoStatus(errno, absl::StrCat("open ", lock_path));
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("another process serves a store with its state in ", folder));
+  }
+  FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!file.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  return std::unique_ptr<StoreJournal>(
+      new StoreJournal(std::move(path), std::move(lock), std::move(file)));
+}
+
+absl::Status StoreJournal::Read(const std::function<absl::Status(StoreRecord)>& visit) {
+  struct stat info {};
+  if (fstat(file_.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("read ", path_));
+  std::string bytes(static_cast<size_t>(info.st_size), '\0');
+  size_t filled = 0;
+  while (filled < bytes.size()) {
+    ssize_t got = pread(file_.get(), bytes.data() + filled, bytes.size() - filled,
+                        static_cast<off_t>(filled));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return ErrnoStatus(got == 0 ? EIO : errno, absl::StrCat("read ", path_));
+    filled += static_cast<size_t>(got);
+  }
+  WEFT_ASSIGN_OR_RETURN(bytes_, ReadRecords(bytes, visit));
+  if (ftruncate(file_.get(), static_cast<off_t>(bytes_)) != 0 ||
+      lseek(file_.get(), static_cast<off_t>(bytes_), SEEK_SET) < 0) {
+    return ErrnoStatus(errno, absl::StrCat("cut ", path_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StoreJournal::Append(absl::string_view records) {
+  WEFT_RETURN_IF_ERROR(WriteAll(file_.get(), records, path_));
+  bytes_ += records.size();
+  return absl::OkStatus();
+}
+
+absl::Status StoreJournal::Replace(absl::string_view records) {
+  std::string fresh = absl::StrCat(path_, ".new");
+  FileDescriptor file(open(fresh.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!file.valid()) return ErrnoStatus(errno, absl::StrCat("open ", fresh));
+  WEFT_RETURN_IF_ERROR(WriteAll(file.get(), records, fresh));
+  if (fdatasync(file.get()) != 0 || rename(fresh.c_str(), path_.c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("replace ", path_));
+  }
+  file_ = std::move(file);
+  bytes_ = records.size();
+  return absl::OkStatus();
+}
+
+}  // namespace weft::collectives

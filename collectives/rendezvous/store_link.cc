@@ -1,0 +1,171 @@
+#include "collectives/rendezvous/store_link.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "collectives/rendezvous/store_connection.h"
+
+namespace weft::collectives {
+namespace {
+
+// A client that comes before its server tries again after milliseconds.
+constexpr absl::Duration kRetryFirst = absl::Milliseconds(5);
+constexpr absl::Duration kRetryLast = absl::Milliseconds(250);
+constexpr size_t kParts = 64;
+
+}  // namespace
+
+StoreLink::StoreLink(StoreReactor& reactor, StoreClientCore& core, StoreLinkOptions options,
+                     std::function<void()> changed)
+    : reactor_(reactor),
+      core_(core),
+      options_(std::move(options)),
+      changed_(std::move(changed)),
+      pause_(kRetryFirst) {}
+
+void StoreLink::Dial() {
+  absl::Time now = reactor_.now();
+  next_dial_ = absl::InfiniteFuture();
+  if (give_up_ == absl::InfiniteFuture()) {
+    give_up_ = now + (core_.server_id().empty() ? options_.connect_timeout : options_.reconnect);
+  }
+  socket_ = FileDescriptor(
+      ::socket(options_.address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket_.valid()) return Drop(ErrnoStatus(errno, "make a socket"));
+  if (!options_.address.local()) SetStoreSocketOptions(socket_.get());
+  if (options_.source.has_value()) {
+    // The port is chosen at connect(), where it needs to be free for this destination only.
+    int one = 1;
+    setsockopt(socket_.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
+    if (bind(socket_.get(), options_.source->get(), options_.source->size) != 0) {
+      return Drop(ErrnoStatus(errno, absl::StrCat("bind to ", ToString(*options_.source))));
+    }
+  }
+  connecting_ = true;
+  watched_ = 0;
+  int result = connect(socket_.get(), options_.address.get(), options_.address.size);
+  if (result != 0 && errno != EINPROGRESS) {
+    return Drop(ErrnoStatus(errno, absl::StrCat("connect to ", ToString(options_.address))));
+  }
+  if (result != 0) {
+    watched_ = EPOLLOUT;
+    reactor_.Add(socket_.get(), this, watched_);
+    return;
+  }
+  watched_ = EPOLLIN;
+  reactor_.Add(socket_.get(), this, watched_);
+  if (FinishConnect()) Flush();
+}
+
+bool StoreLink::FinishConnect() {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  if (!options_.address.local()) {
+    getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  } else if (!PeerIsOurs(socket_.get())) {
+    core_.GiveUp(absl::PermissionDeniedError(
+        absl::StrCat("another user's process serves ", ToString(options_.address))));
+    error = EPERM;
+  }
+  if (error != 0) {
+    Drop(ErrnoStatus(error, absl::StrCat("connect to the store at ", ToString(options_.address))));
+    return false;
+  }
+  connecting_ = false;
+  core_.Connected(options_.address.local());
+  return true;
+}
+
+void StoreLink::Ready(uint32_t events) {
+  if (!socket_.valid()) return;
+  if (connecting_ && !FinishConnect()) return;
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 && !Read()) return;
+  Flush();
+}
+
+// False: the connection is lost.
+bool StoreLink::Read() {
+  std::vector<char>& buffer = reactor_.buffer();
+  StoreClientCore::State before = core_.state();
+  ssize_t got = -1;
+  if (options_.address.local()) {
+    got = ReceiveWithFiles(socket_.get(), buffer.data(), buffer.size(),
+                           [this](FileDescriptor file) { core_.ReceiveFile(std::move(file)); });
+  } else {
+    got = recv(socket_.get(), buffer.data(), buffer.size(), 0);
+  }
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  absl::Status status;
+  if (got == 0) status = absl::UnavailableError("the server closed the connection");
+  if (got < 0) status = ErrnoStatus(errno, "receive");
+  if (got > 0) status = core_.Receive({buffer.data(), static_cast<size_t>(got)});
+  if (!status.ok()) {
+    Drop(status);
+    return false;
+  }
+  if (core_.state() == StoreClientCore::State::kReady && before != core_.state()) {
+    give_up_ = absl::InfiniteFuture();
+    pause_ = kRetryFirst;
+  }
+  if (changed_) changed_();
+  return true;
+}
+
+void StoreLink::Flush() {
+  if (!socket_.valid() || connecting_) return;
+  while (core_.HasOutput()) {
+    std::array<iovec, kParts> parts;
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = core_.Gather(parts.data(), parts.size());
+    ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno == EAGAIN) break;
+    if (sent < 0) return Drop(ErrnoStatus(errno, "send"));
+    core_.Wrote(static_cast<size_t>(sent));
+  }
+  Watch();
+}
+
+void StoreLink::Watch() {
+  uint32_t wanted = EPOLLIN;
+  if (core_.HasOutput()) wanted |= EPOLLOUT;
+  if (wanted == watched_) return;
+  watched_ = wanted;
+  reactor_.Change(socket_.get(), this, wanted);
+}
+
+void StoreLink::Drop(const absl::Status& why) {
+  socket_.Reset();
+  connecting_ = false;
+  last_error_ = why;
+  core_.Lost();
+  absl::Time now = reactor_.now();
+  if (core_.state() != StoreClientCore::State::kGone) {
+    if (give_up_ == absl::InfiniteFuture()) give_up_ = now + options_.reconnect;
+    if (now + pause_ >= give_up_) {
+      core_.GiveUp(absl::UnavailableError(absl::StrCat(
+          "the store at ", ToString(options_.address), " is gone",
+          core_.server().empty() ? "" : absl::StrCat("; it was served by ", core_.server()), " (",
+          why.message(), ")")));
+    } else {
+      next_dial_ = now + pause_;
+      pause_ = std::min(pause_ * 2, kRetryLast);
+    }
+  }
+  if (changed_) changed_();
+}
+
+void StoreLink::Advance(absl::Time now) {
+  if (now >= next_dial_) Dial();
+}
+
+}  // namespace weft::collectives

@@ -1,0 +1,61 @@
+// A StoreClientCore's connection in a reactor: dials without blocking, dials again when the
+// connection is lost, moves bytes. For relays, and for programs that simulate many ranks.
+#ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_LINK_H_
+#define WEFT_COLLECTIVES_RENDEZVOUS_STORE_LINK_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "collectives/rendezvous/file_descriptor.h"
+#include "collectives/rendezvous/socket_address.h"
+#include "collectives/rendezvous/store_client_core.h"
+#include "collectives/rendezvous/store_reactor.h"
+
+namespace weft::collectives {
+
+struct StoreLinkOptions {
+  SocketAddress address;                // of the server
+  std::optional<SocketAddress> source;  // to dial from; port 0
+  absl::Duration connect_timeout = absl::Seconds(30);
+  absl::Duration reconnect = absl::Seconds(2);
+};
+
+class StoreLink final : public StoreReactor::Handler {
+ public:
+  // `changed` is called after the core's state changed or answers came; the reactor, the core and
+  // what `changed` uses outlive the link.
+  StoreLink(StoreReactor& reactor, StoreClientCore& core, StoreLinkOptions options,
+            std::function<void()> changed);
+
+  void Dial();   // once, to begin with
+  void Flush();  // after core.Call()
+  void Advance(absl::Time now);
+  absl::Time deadline() const { return next_dial_; }
+  void Ready(uint32_t events) override;
+  // Errors of dialling since the last connection: what there is to say when time is up.
+  const absl::Status& last_error() const { return last_error_; }
+
+ private:
+  void Drop(const absl::Status& why);
+  bool FinishConnect();
+  bool Read();
+  void Watch();
+
+  StoreReactor& reactor_;
+  StoreClientCore& core_;
+  const StoreLinkOptions options_;
+  const std::function<void()> changed_;
+  FileDescriptor socket_;
+  bool connecting_ = false;
+  uint32_t watched_ = 0;
+  absl::Duration pause_;
+  absl::Time give_up_ = absl::InfiniteFuture();    // while there is no connection
+  absl::Time next_dial_ = absl::InfiniteFuture();  // or the end of this attempt
+  absl::Status last_error_;
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_RENDEZVOUS_STORE_LINK_H_

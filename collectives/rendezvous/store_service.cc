@@ -1,0 +1,253 @@
+#include "collectives/rendezvous/store_service.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "collectives/rendezvous/store_connection.h"
+
+namespace weft::collectives {
+namespace {
+
+constexpr size_t kWriteParts = 256;  // of one sendmsg; below IOV_MAX
+constexpr int kBacklog = 4096;
+// Connections taken in one go, so that those already here are answered in between.
+constexpr int kAcceptsATurn = 512;
+
+// What is unwritten of the frames at the front, up to one that brings a descriptor of its own.
+size_t Gather(const std::deque<StoreFrameOut>& queue, size_t skip,
+              std::array<iovec, kWriteParts>& parts) {
+  size_t count = 0;
+  auto add = [&](const std::string& text) {
+    size_t skipped = std::min(skip, text.size());
+    skip -= skipped;
+    if (skipped == text.size()) return;
+    parts[count++] = {const_cast<char*>(text.data()) + skipped, text.size() - skipped};
+  };
+  for (const StoreFrameOut& frame : queue) {
+    if (count + 2 > kWriteParts || (frame.file && count > 0)) break;
+    add(frame.head);
+    if (frame.body) add(*frame.body);
+    if (frame.file) break;
+  }
+  return count;
+}
+
+ssize_t SendSome(int fd, const std::deque<StoreFrameOut>& queue, size_t written) {
+  std::array<iovec, kWriteParts> parts;
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = Gather(queue, written, parts);
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  if (queue.front().file && written == 0) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    int file = queue.front().file->get();
+    std::memcpy(CMSG_DATA(header), &file, sizeof(file));
+  }
+  return sendmsg(fd, &message, MSG_NOSIGNAL);
+}
+
+}  // namespace
+
+absl::StatusOr<FileDescriptor> ListenForStore(SocketAddress& address) {
+  FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return ErrnoStatus(errno, "make a socket");
+  auto set = [&](int level, int name, int value) {
+    setsockopt(socket.get(), level, name, &value, sizeof(value));
+  };
+  if (!address.local()) {
+    set(SOL_SOCKET, SO_REUSEADDR, 1);
+    // Accepted sockets inherit these.
+    set(IPPROTO_TCP, TCP_NODELAY, 1);
+    set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  }
+  if (address.family() == AF_INET6) set(IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (bind(socket.get(), address.get(), address.size) != 0 || listen(socket.get(), kBacklog) != 0) {
+    int error = errno;
+    absl::Status status = ErrnoStatus(error, absl::StrCat("listen at ", ToString(address)));
+    return error == EADDRINUSE ? absl::AlreadyExistsError(status.message()) : status;
+  }
+  if (!address.local()) {
+    address.size = sizeof(address.storage);
+    getsockname(socket.get(), address.get(), &address.size);
+  }
+  return socket;
+}
+
+StoreService::StoreService(StoreReactor& reactor, StoreCore& core, FileDescriptor listener,
+                           const SocketAddress& address, int64_t limit)
+    : reactor_(reactor),
+      core_(core),
+      listener_(std::move(listener)),
+      spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      name_(ToString(address)),
+      local_(address.local()),
+      limit_(limit) {
+  reactor_.Add(listener_.get(), this, EPOLLIN);
+}
+
+void StoreService::Ready(uint32_t) {
+  touched_ = true;
+  Accept();
+}
+
+void StoreService::Accept() {
+  for (int i = 0; i < kAcceptsATurn; ++i) {
+    SocketAddress from;
+    from.size = sizeof(from.storage);
+    int fd = accept4(listener_.get(), from.get(), &from.size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+      if ((errno == EMFILE || errno == ENFILE) && spare_.valid()) {
+        DropOne();
+        continue;
+      }
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      return;
+    }
+    ++accepted_;
+    Admit(FileDescriptor(fd), local_ ? absl::StrCat(name_, " #", next_) : ToString(from));
+  }
+}
+
+bool StoreService::Admit(FileDescriptor socket, const std::string& peer) {
+  if (core_.connections() >= limit_) {
+    Note({0, peer, absl::StrCat("there are ", core_.connections(), " connections already")});
+    return false;
+  }
+  if (local_ && !PeerIsOurs(socket.get())) {
+    Note({0, peer, "it belongs to another user"});
+    return false;
+  }
+  uint64_t id = next_++;
+  auto added = std::make_unique<Peer>(this, id, std::move(socket));
+  added->watched = EPOLLIN;
+  reactor_.Add(added->socket.get(), added.get(), EPOLLIN);
+  peers_.emplace(id, std::move(added));
+  core_.Open(id, peer, reactor_.now(), local_);
+  return true;
+}
+
+// Out of descriptors: takes one connection with the spare one, to close it, so that the listener
+// does not stay readable for ever.
+void StoreService::DropOne() {
+  spare_.Reset();
+  FileDescriptor dropped(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  dropped.Reset();
+  spare_ = FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Note({0, "a client", "this process is out of file descriptors"});
+}
+
+void StoreService::PeerReady(Peer& peer, uint32_t events) {
+  if (!peer.socket.valid()) return;
+  touched_ = true;
+  if ((events & EPOLLOUT) != 0) MarkDirty(peer);
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
+  // An error or a hang-up is reported whether we want input or not.
+  if (!core_.WantsInput(peer.id)) return Drop(peer.id);
+  std::vector<char>& buffer = reactor_.buffer();
+  ssize_t got = recv(peer.socket.get(), buffer.data(), buffer.size(), 0);
+  if (got > 0) {
+    core_.Receive(peer.id, {buffer.data(), static_cast<size_t>(got)}, reactor_.now());
+  } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+    Drop(peer.id);
+  }
+}
+
+void StoreService::Drop(uint64_t id) {
+  auto found = peers_.find(id);
+  if (found == peers_.end()) return;
+  core_.Close(id, reactor_.now());
+  found->second->socket.Reset();
+  reactor_.Bury(std::move(found->second));
+  peers_.erase(found);
+}
+
+void StoreService::MarkDirty(Peer& peer) {
+  if (peer.dirty) return;
+  peer.dirty = true;
+  dirty_.push_back(peer.id);
+}
+
+// Writing may wake up paused connections, whose requests then have answers, and so on until nothing
+// is left.
+void StoreService::Settle(absl::Time now, const std::function<void()>& before_writing) {
+  core_.Advance(now);
+  touched_ = false;
+  while (true) {
+    for (StoreCore::Output& output : core_.TakeOutput()) {
+      auto found = peers_.find(output.connection);
+      if (found == peers_.end()) continue;
+      found->second->queue.push_back(std::move(output.frame));
+      MarkDirty(*found->second);
+    }
+    std::vector<uint64_t> dirty = std::exchange(dirty_, {});
+    if (!dirty.empty()) before_writing();
+    for (uint64_t id : dirty) {
+      auto found = peers_.find(id);
+      if (found == peers_.end()) continue;
+      found->second->dirty = false;
+      Write(*found->second);
+    }
+    std::vector<StoreCore::Closing> closings = core_.TakeClosings();
+    for (const auto& closing : closings) {
+      if (auto found = peers_.find(closing.connection); found != peers_.end()) {
+        Write(*found->second);
+      }
+      if (!closing.reason.empty()) Note(closing);
+      Drop(closing.connection);
+    }
+    if (dirty.empty() && closings.empty()) return;
+    for (uint64_t id : dirty) {
+      if (auto found = peers_.find(id); found != peers_.end()) Rewatch(*found->second);
+    }
+  }
+}
+
+void StoreService::Write(Peer& peer) {
+  while (!peer.queue.empty()) {
+    ssize_t sent = SendSome(peer.socket.get(), peer.queue, peer.written);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno == EAGAIN) return;
+    if (sent < 0) return Drop(peer.id);
+    peer.written += static_cast<size_t>(sent);
+    while (!peer.queue.empty() && peer.written >= peer.queue.front().size()) {
+      peer.written -= peer.queue.front().size();
+      peer.queue.pop_front();
+    }
+    core_.Sent(peer.id, static_cast<size_t>(sent), reactor_.now());
+  }
+}
+
+void StoreService::Rewatch(Peer& peer) {
+  uint32_t wanted = 0;
+  if (core_.WantsInput(peer.id)) wanted |= EPOLLIN;
+  if (!peer.queue.empty()) wanted |= EPOLLOUT;
+  if (wanted == peer.watched) return;
+  peer.watched = wanted;
+  reactor_.Change(peer.socket.get(), &peer, wanted);
+}
+
+void StoreService::Note(const StoreCore::Closing& closing) {
+  ++refused_;
+  last_refusal_ = absl::StrCat(closing.peer, ": ", closing.reason);
+  WEFT_LOG_WARN("store {}: closed the connection of {}: {}", name_, closing.peer, closing.reason);
+}
+
+}  // namespace weft::collectives

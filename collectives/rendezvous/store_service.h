@@ -1,0 +1,86 @@
+// A StoreCore's listener and connections in a reactor: accepts, reads, writes. All answers of one
+// turn go in one write a connection. For StoreServer and StoreRelay.
+#ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_SERVICE_H_
+#define WEFT_COLLECTIVES_RENDEZVOUS_STORE_SERVICE_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "collectives/rendezvous/file_descriptor.h"
+#include "collectives/rendezvous/socket_address.h"
+#include "collectives/rendezvous/store_core.h"
+#include "collectives/rendezvous/store_reactor.h"
+
+namespace weft::collectives {
+
+// Listens; `address` becomes the real one. kAlreadyExists: it is taken.
+absl::StatusOr<FileDescriptor> ListenForStore(SocketAddress& address);
+
+class StoreService final : public StoreReactor::Handler {
+ public:
+  // The reactor and the core outlive it. `limit`: connections; further ones are closed at once.
+  StoreService(StoreReactor& reactor, StoreCore& core, FileDescriptor listener,
+               const SocketAddress& address, int64_t limit);
+
+  void Ready(uint32_t events) override;  // the listener
+  // Once a turn, after the reactor's: writes what the core has to say. `before_writing` is called
+  // when there is something.
+  void Settle(absl::Time now, const std::function<void()>& before_writing);
+  // Whether something happened since the last Settle().
+  bool touched() const { return touched_; }
+
+  const std::string& address() const { return name_; }
+  int64_t accepted() const { return accepted_; }
+  int64_t refused() const { return refused_; }
+  const std::string& last_refusal() const { return last_refusal_; }
+
+ private:
+  struct Peer final : StoreReactor::Handler {
+    Peer(StoreService* owner, uint64_t name, FileDescriptor fd)
+        : service(owner), id(name), socket(std::move(fd)) {}
+    void Ready(uint32_t events) override { service->PeerReady(*this, events); }
+
+    StoreService* const service;
+    const uint64_t id;
+    FileDescriptor socket;
+    std::deque<StoreFrameOut> queue;
+    size_t written = 0;    // of the queue's first frame
+    uint32_t watched = 0;  // epoll's events
+    bool dirty = false;
+  };
+
+  void Accept();
+  bool Admit(FileDescriptor socket, const std::string& peer);
+  void DropOne();
+  void PeerReady(Peer& peer, uint32_t events);
+  void MarkDirty(Peer& peer);
+  void Write(Peer& peer);
+  void Drop(uint64_t id);
+  void Rewatch(Peer& peer);
+  void Note(const StoreCore::Closing& closing);
+
+  StoreReactor& reactor_;
+  StoreCore& core_;
+  FileDescriptor listener_;
+  FileDescriptor spare_;
+  const std::string name_;
+  const bool local_;
+  const int64_t limit_;
+  std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
+  std::vector<uint64_t> dirty_;
+  uint64_t next_ = 1;
+  bool touched_ = true;
+  int64_t accepted_ = 0;
+  int64_t refused_ = 0;
+  std::string last_refusal_;
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_RENDEZVOUS_STORE_SERVICE_H_
