@@ -50,8 +50,8 @@ struct PathPlannerOptions {
   // the best number.
   int subflows_max = 1;
   double subflow_gain = 0.02;
-  int probes_max = 65536;  // ports tried for one subflow in one attempt
-  int rounds_max = 64;     // of local search, for each phase
+  int probes_max = 65536;             // ports tried for one subflow in one attempt
+  int64_t search_probes = 4'000'000;  // ports tried by the local search of one phase
 };
 
 // One subflow, as planned.

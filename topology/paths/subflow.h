@@ -1,0 +1,102 @@
+// What the parts of the path planner hand to each other.
+#ifndef WEFT_TOPOLOGY_PATHS_SUBFLOW_H_
+#define WEFT_TOPOLOGY_PATHS_SUBFLOW_H_
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "topology/ecmp/fabric_hashes.h"
+#include "topology/fabric/fabric.h"
+#include "topology/fabric/routes.h"
+
+namespace weft::topology {
+
+using PathLinks = absl::InlinedVector<LinkId, 8>;
+
+struct Subflow {
+  uint32_t flow = 0, subflow = 0;
+  Endpoint source, target;
+  double bytes = 0;
+  uint16_t port = 0;
+  bool placed = false;  // `port` and `links` are set, and counted in LinkLoads
+  // The switches that the path is to visit behind the first one; NodeId(): any.
+  std::array<NodeId, 2> wanted{};
+  PathLinks links;
+};
+
+// Seconds of transmission of each link in one phase.
+class LinkLoads {
+ public:
+  explicit LinkLoads(const Fabric& fabric) : fabric_(&fabric), load_(fabric.links()) {}
+
+  double Seconds(LinkId link, double bytes) const {
+    return bytes / fabric_->link(link).bandwidth.bytes_per_second();
+  }
+  double operator[](LinkId link) const { return load_[link.index()]; }
+  void Add(const PathLinks& links, double bytes) {
+    for (LinkId link : links) load_[link.index()] += Seconds(link, bytes);
+  }
+  void Remove(const PathLinks& links, double bytes) {
+    for (LinkId link : links) load_[link.index()] -= Seconds(link, bytes);
+  }
+  // The highest load on the path once `bytes` more go over it.
+  double WorstWith(const PathLinks& links, double bytes) const {
+    double worst = 0;
+    for (LinkId link : links) worst = std::max(worst, load_[link.index()] + Seconds(link, bytes));
+    return worst;
+  }
+  absl::Span<const double> all() const { return load_; }
+
+ private:
+  const Fabric* fabric_;
+  std::vector<double> load_;
+};
+
+// Paths that ports give, and those of them that are taken.
+class Tracer {
+ public:
+  Tracer(const Routes& routes, const FabricHashes& hashes, uint16_t target_port, uint8_t protocol)
+      : routes_(routes), hashes_(hashes), target_port_(target_port), protocol_(protocol) {}
+
+  FiveTuple Tuple(const Subflow& subflow) const {
+    return hashes_.Tuple(subflow.source, subflow.target, 0, target_port_, protocol_);
+  }
+
+  // False: unreachable, or, with `wanted`, the path visits other switches.
+  bool Trace(const Subflow& subflow, const FiveTuple& tuple, bool wanted, PathLinks& links) const {
+    links.clear();
+    absl::Span<const LinkId> next = routes_.First(subflow.source, subflow.target);
+    NodeId at = subflow.source.host;
+    size_t hop = 0;
+    while (at != subflow.target.host) {
+      if (next.empty()) return false;
+      LinkId link = next[next.size() == 1 ? 0 : hashes_.Choose(at, tuple, next)];
+      links.push_back(link);
+      at = routes_.fabric().link(link).target;
+      if (wanted && hop >= 1 && hop <= 2 && subflow.wanted[hop - 1] != NodeId() &&
+          subflow.wanted[hop - 1] != at) {
+        return false;
+      }
+      ++hop;
+      if (at != subflow.target.host) next = routes_.Next(at, subflow.target);
+    }
+    return true;
+  }
+
+  const Routes& routes() const { return routes_; }
+  const Fabric& fabric() const { return routes_.fabric(); }
+
+ private:
+  const Routes& routes_;
+  const FabricHashes& hashes_;
+  uint16_t target_port_;
+  uint8_t protocol_;
+};
+
+}  // namespace weft::topology
+
+#endif  // WEFT_TOPOLOGY_PATHS_SUBFLOW_H_
