@@ -166,7 +166,9 @@ class ClosBuilder {
   absl::Status Connect(NodeId a, NodeId b, const TierSpec& tier, int nic) {
     for (int i = 0; i < tier.cables; ++i) {
       WEFT_RETURN_IF_ERROR(
-          builder_.Connect(a, b, {tier.bandwidth, tier.delay, tier.link_buffer, nic}).status());
+          builder_
+              .Connect(a, b, {tier.bandwidth, tier.delay, tier.buffer_up, nic, tier.buffer_down})
+              .status());
     }
     return absl::OkStatus();
   }
@@ -198,13 +200,12 @@ class ClosBuilder {
 
   absl::Status ConnectSpines() {
     if (spec_.cores == 0) return absl::OkStatus();
-    int64_t width = std::max(1, spec_.cores / spec_.spines);
     for (int64_t spine = 0; spine < shape_.spines; ++spine) {
       int64_t plane = spine / spec_.spines % shape_.planes;
-      int64_t first = spine % spec_.spines * spec_.cores / spec_.spines;
-      for (int64_t i = 0; i < width; ++i) {
+      int64_t within = spine % spec_.spines;
+      for (int64_t core = within % spec_.cores; core < spec_.cores; core += spec_.spines) {
         WEFT_RETURN_IF_ERROR(
-            Connect(Spine(spine), Core(plane * spec_.cores + first + i), spec_.core, -1));
+            Connect(Spine(spine), Core(plane * spec_.cores + core), spec_.core, -1));
       }
     }
     return absl::OkStatus();

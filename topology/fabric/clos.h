@@ -25,7 +25,8 @@ struct TierSpec {
   Bandwidth bandwidth = Bandwidth::GigabitsPerSecond(400);  // of each cable to the tier below
   absl::Duration delay = absl::Nanoseconds(500);            // of these cables: 100 m of fibre
   int cables = 1;          // between the same two switches, or of one NIC port to its leaf
-  Bytes link_buffer;       // of the queue at either end of these cables; 0: not stated
+  Bytes buffer_up;         // of the queue at the lower end of these cables; 0: not stated
+  Bytes buffer_down;       // at the upper end
   absl::Duration latency;  // of the tier's switches
   Bytes buffer;            // of the tier's switches; 0: not stated
 };
@@ -49,8 +50,8 @@ struct ClosSpec {
   Planes planes = Planes::kOne;
   int spines = 8;  // of a pod, in each plane
   int cores = 0;   // in each plane; 0: two tiers, then one pod. Must divide, or be a multiple of,
-                   // `spines`: spine i of every pod has cables to core i * cores / spines and those
-                   // up to the next spine's
+                   // `spines`: core c has cables to those spines of every pod that are congruent
+                   // to it, as in htsim: c, modulo the smaller of the two numbers
   TierSpec leaf, spine, core;
 };
 

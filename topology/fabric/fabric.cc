@@ -126,6 +126,10 @@ absl::StatusOr<NodeId> FabricBuilder::Add(FabricNode node) {
         absl::StrCat(node.name, ": a latency of ", absl::FormatDuration(node.latency),
                      "; it must be from 0 to ", absl::FormatDuration(kMaxDelay)));
   }
+  if (node.kind == NodeKind::kHost && node.tier != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("host ", node.name, " in tier ", node.tier, "; hosts are tier 0"));
+  }
   if (node.buffer < Bytes(0)) {
     return absl::InvalidArgumentError(
         absl::StrCat(node.name, ": a buffer of ", node.buffer.count(), " bytes"));
@@ -157,7 +161,9 @@ absl::Status FabricBuilder::CheckCable(NodeId a, NodeId b, const Cable& cable) c
     return error("a delay of ", absl::FormatDuration(cable.delay), "; it must be from 0 to ",
                  absl::FormatDuration(kMaxDelay));
   }
-  if (cable.buffer < Bytes(0)) return error("a buffer of ", cable.buffer.count(), " bytes");
+  for (Bytes buffer : {cable.buffer, cable.reverse_buffer.value_or(cable.buffer)}) {
+    if (buffer < Bytes(0)) return error("a buffer of ", buffer.count(), " bytes");
+  }
   if ((a_is_host || b_is_host) && (cable.nic < 0 || cable.nic >= kMaxNics)) {
     return error("NIC ", cable.nic, "; a host's are numbered from 0 to ", kMaxNics - 1);
   }
@@ -188,6 +194,7 @@ absl::StatusOr<LinkId> FabricBuilder::Connect(NodeId a, NodeId b, const Cable& c
   link.nic = has_host ? cable.nic : -1;
   fabric_.links_.push_back(link);
   std::swap(link.source, link.target);
+  link.buffer = cable.reverse_buffer.value_or(cable.buffer);
   link.reverse = there;
   fabric_.links_.push_back(link);
   return there;
@@ -216,6 +223,7 @@ void FabricBuilder::IndexLinks() {
 // Numbers the NICs of all hosts; every NIC below the highest of a host must have a port.
 absl::Status FabricBuilder::IndexNics() {
   Fabric& fabric = fabric_;
+  fabric.port_begin_.clear();
   fabric.endpoint_begin_.assign(static_cast<size_t>(fabric.nodes()) + 1, 0);
   for (int node = 0; node < fabric.nodes(); ++node) {
     fabric.endpoint_begin_[static_cast<size_t>(node)] =

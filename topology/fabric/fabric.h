@@ -9,6 +9,7 @@
 #define WEFT_TOPOLOGY_FABRIC_FABRIC_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,7 +32,7 @@ constexpr int kMaxLinks = 1 << 21;  // both directions counted
 constexpr int kMaxNics = 256;       // of one host
 // Beyond these a number in a file is a mistake.
 constexpr absl::Duration kMaxDelay = absl::Seconds(1);
-constexpr Bandwidth kMaxBandwidth = Bandwidth::GigabitsPerSecond(1e6);
+constexpr Bandwidth kMaxBandwidth = Bandwidth::GigabitsPerSecond(1e8);
 
 enum class NodeKind : uint8_t { kHost, kSwitch };
 
@@ -119,15 +120,21 @@ class Fabric {
 
 class FabricBuilder {
  public:
+  FabricBuilder() = default;
+  // Goes on from a fabric that is there.
+  explicit FabricBuilder(Fabric base) : fabric_(std::move(base)) {}
+
   // AlreadyExists: the name is taken; InvalidArgument: a name that is empty, longer than 255 or not
-  // of [A-Za-z0-9_.:-]; ResourceExhausted: kMaxNodes are there.
+  // of [A-Za-z0-9_.:-], a latency or buffer out of its range, or a host in a tier of switches;
+  // ResourceExhausted: kMaxNodes are there.
   absl::StatusOr<NodeId> Add(FabricNode node);
 
   struct Cable {
     Bandwidth bandwidth;   // > 0
     absl::Duration delay;  // >= 0
-    Bytes buffer;          // >= 0
+    Bytes buffer;          // >= 0; of the queue at a
     int nic = -1;          // of the host, if one end is a host: then 0 to kMaxNics - 1
+    std::optional<Bytes> reverse_buffer;  // >= 0; of the queue at b; without: as `buffer`
   };
   // The link from a to b; its reverse is the next id. InvalidArgument: a and b are the same, or
   // both hosts, or a number above is out of its range. ResourceExhausted: kMaxLinks are there.

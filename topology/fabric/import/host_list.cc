@@ -1,0 +1,53 @@
+#include "base/status.h"
+#include "topology/fabric/import/import.h"
+#include "topology/fabric/import/switch_tree.h"
+#include "topology/fabric/import/text_lines.h"
+#include "topology/fabric/name_list.h"
+
+namespace weft::topology {
+namespace {
+
+// "a -> b", "a b" or "a,b", where commas between brackets belong to a list.
+bool Split(absl::string_view line, absl::string_view& below, absl::string_view& above) {
+  size_t arrow = line.find("->");
+  size_t size = 2;
+  if (arrow == absl::string_view::npos) {
+    size = 1;
+    int depth = 0;
+    for (size_t i = 0; i < line.size() && arrow == absl::string_view::npos; ++i) {
+      if (line[i] == '[') ++depth;
+      if (line[i] == ']') --depth;
+      bool is_blank = line[i] == ' ' || line[i] == '\t';
+      if (depth == 0 && (is_blank || line[i] == ',')) arrow = i;
+    }
+    if (arrow == absl::string_view::npos) return false;
+  }
+  below = absl::StripAsciiWhitespace(line.substr(0, arrow));
+  above = absl::StripAsciiWhitespace(line.substr(arrow + size));
+  return !below.empty() && !above.empty() && Words(below).size() == 1 && Words(above).size() == 1;
+}
+
+}  // namespace
+
+absl::StatusOr<Fabric> ImportHostList(absl::string_view text, const std::string& name,
+                                      const ImportDefaults& defaults) {
+  TextLines lines(text, name);
+  SwitchTree tree;
+  absl::string_view line;
+  while (lines.Next(line)) {
+    if (line.empty()) continue;
+    absl::string_view below;
+    absl::string_view above;
+    if (!Split(line, below, above)) {
+      return lines.Error("\"", Excerpt(line), "\" is not of the form \"hosts -> switches\"");
+    }
+    absl::StatusOr<std::vector<std::string>> from = ExpandNames(below, kMaxNodes);
+    if (!from.ok()) return Annotate(from.status(), lines.Where());
+    absl::StatusOr<std::vector<std::string>> to = ExpandNames(above, kMaxNodes);
+    if (!to.ok()) return Annotate(to.status(), lines.Where());
+    for (const std::string& parent : *to) WEFT_RETURN_IF_ERROR(tree.Add(parent, *from, lines));
+  }
+  return tree.Build(defaults, name);
+}
+
+}  // namespace weft::topology
