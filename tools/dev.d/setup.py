@@ -20,7 +20,8 @@ PACKAGES = """
     build-essential cmake ninja-build ccache mold pkg-config git python3-pip python3-venv
     clang-format clang-tidy
     libabsl-dev libspdlog-dev nlohmann-json3-dev libtoml11-dev libcli11-dev
-    libhwloc-dev libucx-dev libibverbs-dev librdmacm-dev liburing-dev libsodium-dev zlib1g-dev
+    libhwloc-dev libpugixml-dev libucx-dev libibverbs-dev librdmacm-dev liburing-dev libsodium-dev
+    zlib1g-dev
     sentencepiece libsentencepiece-dev dict-gcide
     libgtest-dev libgmock-dev libbenchmark-dev librsvg2-bin
 """.split()

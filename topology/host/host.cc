@@ -3,35 +3,15 @@
 #include <hwloc.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <memory>
+#include <iterator>
 #include <set>
-#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "topology/host/hwloc_topology.h"
 
 namespace weft {
 namespace {
-
-struct TopologyDeleter {
-  void operator()(hwloc_topology_t topology) const { hwloc_topology_destroy(topology); }
-};
-using Topology = std::unique_ptr<std::remove_pointer_t<hwloc_topology_t>, TopologyDeleter>;
-
-absl::StatusOr<Topology> Load(const char* synthetic) {
-  hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) return ErrnoStatus(errno, "hwloc_topology_init");
-  Topology topology(raw);
-  if (synthetic != nullptr && hwloc_topology_set_synthetic(raw, synthetic) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", synthetic,
-                     "\" is no synthetic description of a machine; write one as "
-                     "\"pack:2 numa:1 core:8 pu:2\""));
-  }
-  if (hwloc_topology_load(raw) != 0) return ErrnoStatus(errno, "hwloc_topology_load");
-  return topology;
-}
 
 // The PUs of the object that are also in `allowed`; null: all of them.
 CpuSet UsableCpus(hwloc_const_cpuset_t set, const CpuSet* allowed) {
@@ -87,7 +67,8 @@ Host::Host(std::vector<HostCore> cores) : cores_(std::move(cores)) {
 
 absl::StatusOr<Host> Host::Discover() {
   WEFT_ASSIGN_OR_RETURN(CpuSet allowed, AllowedCpus());
-  WEFT_ASSIGN_OR_RETURN(Topology topology, Load(nullptr));
+  WEFT_ASSIGN_OR_RETURN(internal::HwlocTopology topology,
+                        internal::LoadHwloc(nullptr, internal::HwlocDevices::kNone));
   std::vector<HostCore> cores = Cores(topology.get(), &allowed);
   if (cores.empty()) {
     return absl::NotFoundError(absl::StrCat(
@@ -97,8 +78,34 @@ absl::StatusOr<Host> Host::Discover() {
 }
 
 absl::StatusOr<Host> Host::FromSynthetic(absl::string_view description) {
-  WEFT_ASSIGN_OR_RETURN(Topology topology, Load(std::string(description).c_str()));
+  WEFT_ASSIGN_OR_RETURN(
+      internal::HwlocTopology topology,
+      internal::LoadHwloc(std::string(description).c_str(), internal::HwlocDevices::kNone));
   return Host(Cores(topology.get(), nullptr));
+}
+
+absl::StatusOr<Host> Host::FromCores(std::vector<HostCore> cores) {
+  for (HostCore& core : cores) {
+    if (core.cpus.empty()) return absl::InvalidArgumentError("a core without a CPU");
+    std::sort(core.cpus.begin(), core.cpus.end());
+  }
+  if (cores.empty()) return absl::InvalidArgumentError("a host without cores");
+  return Host(std::move(cores));
+}
+
+absl::StatusOr<Host> Host::Within(const CpuSet& cpus) const {
+  std::vector<HostCore> cores;
+  for (const HostCore& core : cores_) {
+    HostCore part{core.package, core.numa_node, {}};
+    std::set_intersection(core.cpus.begin(), core.cpus.end(), cpus.begin(), cpus.end(),
+                          std::back_inserter(part.cpus));
+    if (!part.cpus.empty()) cores.push_back(std::move(part));
+  }
+  if (cores.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("none of the CPUs ", ToString(cpus), " is among ", Describe()));
+  }
+  return Host(std::move(cores));
 }
 
 CpuSet Host::cpus() const {

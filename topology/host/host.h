@@ -30,6 +30,12 @@ class Host {
   // "pack:2 numa:1 core:8 pu:2". For tests, and to plan for another machine.
   static absl::StatusOr<Host> FromSynthetic(absl::string_view description);
 
+  // From cores that somebody else found, as the `cores()` of a larger host. InvalidArgument: none.
+  static absl::StatusOr<Host> FromCores(std::vector<HostCore> cores);
+
+  // What is left of this host within `cpus`. NotFound: nothing.
+  absl::StatusOr<Host> Within(const CpuSet& cpus) const;
+
   // Cores with at least one usable PU, neighbours beside each other: by package, then NUMA node,
   // then core.
   const std::vector<HostCore>& cores() const { return cores_; }
