@@ -28,7 +28,7 @@ absl::StatusOr<Balance> ParseBalance(absl::string_view name) {
       absl::StrCat("'", name, "' is no way of balancing; there are hashed, planned, even"));
 }
 
-CostModel::CostModel(const SwitchTree& tree, Job job, RankBlocks blocks, std::vector<NodeId> hosts,
+CostModel::CostModel(const CutTree& tree, Job job, RankBlocks blocks, std::vector<NodeId> hosts,
                      Balance balance)
     : tree_(tree),
       job_(std::move(job)),
@@ -37,9 +37,8 @@ CostModel::CostModel(const SwitchTree& tree, Job job, RankBlocks blocks, std::ve
       balance_(balance),
       levels_(tree.levels()) {}
 
-absl::StatusOr<CostModel> CostModel::Create(const SwitchTree& tree, const Job& job,
-                                            RankBlocks blocks, std::vector<NodeId> hosts,
-                                            Balance balance) {
+absl::StatusOr<CostModel> CostModel::Create(const CutTree& tree, const Job& job, RankBlocks blocks,
+                                            std::vector<NodeId> hosts, Balance balance) {
   CostModel model(tree, job, std::move(blocks), std::move(hosts), balance);
   WEFT_RETURN_IF_ERROR(model.job_.Validate());
   WEFT_RETURN_IF_ERROR(model.Check());
@@ -133,7 +132,7 @@ void CostModel::Prepare() {
   for (size_t host = 0; host < hosts_.size(); ++host) {
     std::vector<double> kind;
     for (int nic = 0; nic < nics_; ++nic) {
-      const SwitchTree::Cut& cut = tree_.cut(tree_.Path({hosts_[host], nic})[0]);
+      const CutTree::Cut& cut = tree_.cut(tree_.Path({hosts_[host], nic})[0]);
       ports = std::max(ports, cut.links);
       kind.insert(kind.end(), {1.0 * cut.links, cut.capacity, cut.slowest});
     }
@@ -145,7 +144,7 @@ void CostModel::Prepare() {
 namespace {
 
 // Of the fullest cable of a cut.
-double FullestSeconds(const SwitchTree::Cut& cut, const CollisionTable& table, Balance balance,
+double FullestSeconds(const CutTree::Cut& cut, const CollisionTable& table, Balance balance,
                       int queue_pairs, double efficiency, int64_t flows, int64_t bytes) {
   if (flows == 0 || bytes == 0) return 0;
   double parts = static_cast<double>(flows) * queue_pairs;
@@ -185,7 +184,7 @@ double CostModel::CutSeconds(int group, int64_t flows, int64_t bytes) const {
 double CostModel::NicSeconds(size_t traffic, int32_t slot, int32_t host) const {
   double seconds = 0;
   for (int nic = 0; nic < nics_; ++nic) {
-    const SwitchTree::Cut& cut = tree_.cut(tree_.Path({hosts_[static_cast<size_t>(host)], nic})[0]);
+    const CutTree::Cut& cut = tree_.cut(tree_.Path({hosts_[static_cast<size_t>(host)], nic})[0]);
     for (size_t direction : {0, 1}) {
       size_t at =
           (static_cast<size_t>(slot) * static_cast<size_t>(nics_) + static_cast<size_t>(nic)) * 2 +

@@ -1,5 +1,5 @@
 // What a step's communication costs when a job's slots lie on given hosts: alpha-beta costs of each
-// collective, with the load of all its groups on the fabric's cuts (switch_tree.h).
+// collective, with the load of all its groups on the fabric's cuts (cut_tree.h).
 //
 //   T = max over groups (latency) + max(transfer inside hosts, max over cuts of load / bandwidth)
 //   step = sum over kinds of traffic of what of `times` x T nothing hides (Traffic::Exposed)
@@ -26,8 +26,8 @@
 #include "absl/types/span.h"
 #include "topology/cost/collective_flows.h"
 #include "topology/cost/collision_table.h"
+#include "topology/cost/cut_tree.h"
 #include "topology/cost/layout.h"
-#include "topology/cost/switch_tree.h"
 
 namespace weft::topology {
 
@@ -72,7 +72,7 @@ class CostModel {
  public:
   // `hosts`: the allocation, at least one a slot. InvalidArgument: too few hosts, one named twice,
   // a host without enough NICs; FailedPrecondition: NICs of the same rail cannot reach each other.
-  static absl::StatusOr<CostModel> Create(const SwitchTree& tree, const Job& job, RankBlocks blocks,
+  static absl::StatusOr<CostModel> Create(const CutTree& tree, const Job& job, RankBlocks blocks,
                                           std::vector<NodeId> hosts, Balance balance);
 
   StepCost Evaluate(const Placement& placement) const;
@@ -86,7 +86,7 @@ class CostModel {
                                 const CutLoad& cut) const;
 
   const Job& job() const { return job_; }
-  const SwitchTree& tree() const { return tree_; }
+  const CutTree& tree() const { return tree_; }
   const RankBlocks& blocks() const { return blocks_; }
   absl::Span<const NodeId> hosts() const { return hosts_; }
   int nics() const { return nics_; }
@@ -110,7 +110,7 @@ class CostModel {
  private:
   friend class CutLoads;
   friend class PlacementState;
-  CostModel(const SwitchTree& tree, Job job, RankBlocks blocks, std::vector<NodeId> hosts,
+  CostModel(const CutTree& tree, Job job, RankBlocks blocks, std::vector<NodeId> hosts,
             Balance balance);
   absl::Status Check() const;
   void Prepare();
@@ -131,7 +131,7 @@ class CostModel {
   // No order changes the time of the others, or it is wholly hidden.
   bool Matters(size_t traffic) const;
 
-  const SwitchTree& tree_;
+  const CutTree& tree_;
   Job job_;
   RankBlocks blocks_;
   std::vector<NodeId> hosts_;

@@ -21,13 +21,13 @@ using ::testing::HasSubstr;
 // Keeps what the model refers to.
 struct World {
   Fabric fabric;
-  std::unique_ptr<SwitchTree> tree;
+  std::unique_ptr<CutTree> tree;
   Job job;
   std::vector<NodeId> hosts;
 
   World(const ClosSpec& spec, Job job_to_run)
       : fabric(*BuildClos(spec)), job(std::move(job_to_run)) {
-    tree = std::make_unique<SwitchTree>(fabric);
+    tree = std::make_unique<CutTree>(fabric);
     hosts.assign(fabric.hosts().begin(), fabric.hosts().end());
   }
   absl::StatusOr<CostModel> Model(Balance balance = Balance::kHashed) const {
@@ -122,7 +122,7 @@ TEST(CostModel, ASlowCableIsPaidForWhenHashingHitsIt) {
   TrafficCost before = world.Model()->Evaluate(Identity(2)).traffic[0];
   LinkId link = *world.fabric.FindLink(*world.fabric.Find("leaf0"), *world.fabric.Find("spine0"));
   world.fabric.SetBandwidth(link, Bandwidth::GigabitsPerSecond(40));
-  world.tree = std::make_unique<SwitchTree>(world.fabric);
+  world.tree = std::make_unique<CutTree>(world.fabric);
   TrafficCost after = world.Model()->Evaluate(Identity(2)).traffic[0];
   EXPECT_NEAR(absl::FDivDuration(after.transfer, before.transfer), 5,
               0.01);  // hit by half of all hashes, 10 x slower
@@ -136,7 +136,7 @@ TEST(CostModel, NamesWhatIsWrongWithAnAllocation) {
   EXPECT_THAT(world.Model().status().ToString(), HasSubstr("names h0 twice"));
   world.hosts.back() = NodeId(7);
   world.fabric.SetUp(world.fabric.Ports({NodeId(7), 0})[0], false);
-  world.tree = std::make_unique<SwitchTree>(world.fabric);
+  world.tree = std::make_unique<CutTree>(world.fabric);
   EXPECT_THAT(world.Model().status().ToString(), HasSubstr("no path joins NIC 0 of h0 and of h7"));
 }
 
@@ -167,7 +167,7 @@ double NaiveSeconds(const World& world, const CostModel& model, const Placement&
     }
     double transfer = absl::ToDoubleSeconds(flows.inside), most = 0;
     for (const auto& [where, load] : loads) {
-      const SwitchTree::Cut& cut = world.tree->cut(where.first);
+      const CutTree::Cut& cut = world.tree->cut(where.first);
       double fullest = ExpectedCollisions(static_cast<int>(load.first), cut.links)->max_mean;
       double seconds = static_cast<double>(load.second) / static_cast<double>(load.first) *
                        fullest / (cut.capacity / cut.links) / world.job.node.efficiency;

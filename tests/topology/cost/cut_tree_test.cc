@@ -1,5 +1,5 @@
 // Fabrics as trees of switch groups.
-#include "topology/cost/switch_tree.h"
+#include "topology/cost/cut_tree.h"
 
 #include <gmock/gmock.h>
 
@@ -24,14 +24,14 @@ ClosSpec LeafSpine() {
 
 Endpoint At(int host, int nic = 0) { return {NodeId(host), nic}; }
 
-TEST(SwitchTree, OfALeafSpine) {
+TEST(CutTree, OfALeafSpine) {
   Fabric fabric = Build(LeafSpine());
-  SwitchTree tree(fabric);
+  CutTree tree(fabric);
   EXPECT_EQ(tree.levels(), 3);
   EXPECT_EQ(tree.MeetingLevel(At(0), At(0)), 0);
   EXPECT_EQ(tree.MeetingLevel(At(0), At(3)), 1);
   EXPECT_EQ(tree.MeetingLevel(At(0), At(4)), 2);
-  const SwitchTree::Cut& leaf = tree.cut(tree.Path(At(5))[1]);
+  const CutTree::Cut& leaf = tree.cut(tree.Path(At(5))[1]);
   EXPECT_EQ(leaf.links, 2);
   EXPECT_DOUBLE_EQ(leaf.capacity, 2 * 50e9);
   EXPECT_EQ(tree.Name(tree.Path(At(5))[1]), "leaf1");
@@ -40,61 +40,61 @@ TEST(SwitchTree, OfALeafSpine) {
   EXPECT_EQ(tree.UpLinks(tree.Path(At(5))[1]).size(), 2U);
 }
 
-TEST(SwitchTree, MegaScaleMeetsUnderTorsPodsAndCores) {
+TEST(CutTree, MegaScaleMeetsUnderTorsPodsAndCores) {
   Fabric fabric = Build(*MegaScaleClos(600));
-  SwitchTree tree(fabric);
+  CutTree tree(fabric);
   EXPECT_EQ(tree.levels(), 4);
   EXPECT_EQ(tree.MeetingLevel(At(0, 3), At(63, 3)), 1);
   EXPECT_EQ(tree.MeetingLevel(At(0, 3), At(63, 4)), 2);
   EXPECT_EQ(tree.MeetingLevel(At(0, 3), At(64, 3)), 2);
   EXPECT_EQ(tree.MeetingLevel(At(0, 3), At(599, 3)), 3);
-  const SwitchTree::Cut& tor = tree.cut(tree.Path(At(0, 3))[1]);
+  const CutTree::Cut& tor = tree.cut(tree.Path(At(0, 3))[1]);
   EXPECT_EQ(tor.links, 32);
   EXPECT_DOUBLE_EQ(tor.capacity, 32 * 50e9);
   EXPECT_EQ(tree.Name(tree.Path(At(599, 3))[2]), "pod 2");
 }
 
-TEST(SwitchTree, DualTorLeavesAreOneGroup) {
+TEST(CutTree, DualTorLeavesAreOneGroup) {
   ClosSpec spec = LeafSpine();
   spec.ports = 2;
   Fabric fabric = Build(spec);
-  SwitchTree tree(fabric);
+  CutTree tree(fabric);
   EXPECT_EQ(tree.cut(tree.Path(At(0))[0]).links, 2);
   EXPECT_EQ(tree.cut(tree.Path(At(0))[1]).links, 4);
   EXPECT_EQ(tree.MeetingLevel(At(0), At(1)), 1);
   EXPECT_EQ(tree.MeetingLevel(At(0), At(4)), 2);
 }
 
-TEST(SwitchTree, RailsOfSeparatePlanesNeverMeet) {
+TEST(CutTree, RailsOfSeparatePlanesNeverMeet) {
   ClosSpec spec = LeafSpine();
   spec.nics = 2;
   spec.rail_leaves = true;
   spec.planes = Planes::kByRail;
   Fabric fabric = Build(spec);
-  SwitchTree tree(fabric);
+  CutTree tree(fabric);
   EXPECT_EQ(tree.MeetingLevel(At(0, 0), At(4, 0)), 2);
   EXPECT_EQ(tree.MeetingLevel(At(0, 0), At(4, 1)), -1);
 }
 
-TEST(SwitchTree, LostAndSlowCablesShowInTheCut) {
+TEST(CutTree, LostAndSlowCablesShowInTheCut) {
   Fabric fabric = Build(LeafSpine());
   LinkId link = *fabric.FindLink(*fabric.Find("leaf1"), *fabric.Find("spine0"));
   fabric.SetBandwidth(link, Bandwidth::GigabitsPerSecond(100));
   {
-    SwitchTree tree(fabric);
-    const SwitchTree::Cut& cut = tree.cut(tree.Path(At(4))[1]);
+    CutTree tree(fabric);
+    const CutTree::Cut& cut = tree.cut(tree.Path(At(4))[1]);
     EXPECT_DOUBLE_EQ(cut.slowest, 12.5e9);
     EXPECT_DOUBLE_EQ(cut.fastest, 50e9);
   }
   fabric.SetUp(link, false);
-  SwitchTree tree(fabric);
+  CutTree tree(fabric);
   EXPECT_EQ(tree.cut(tree.Path(At(4))[1]).links, 1);
   EXPECT_EQ(tree.cut(tree.Path(At(0))[1]).links, 2);
 }
 
-TEST(SwitchTree, TreeOrderKeepsHostsOfALeafTogether) {
+TEST(CutTree, TreeOrderKeepsHostsOfALeafTogether) {
   Fabric fabric = Build(LeafSpine());
-  SwitchTree tree(fabric);
+  CutTree tree(fabric);
   std::vector<NodeId> mixed;
   for (int i : {11, 0, 5, 3, 8, 4, 1}) mixed.emplace_back(i);
   std::vector<NodeId> sorted = tree.InTreeOrder(mixed);

@@ -12,8 +12,8 @@
 //
 // Tiers are counted from the hosts (a switch's distance to the nearest host), not taken from the
 // file. Cables that are down do not exist. Immutable; thread-safe.
-#ifndef WEFT_TOPOLOGY_COST_SWITCH_TREE_H_
-#define WEFT_TOPOLOGY_COST_SWITCH_TREE_H_
+#ifndef WEFT_TOPOLOGY_COST_CUT_TREE_H_
+#define WEFT_TOPOLOGY_COST_CUT_TREE_H_
 
 #include <cstdint>
 #include <string>
@@ -25,10 +25,10 @@
 
 namespace weft::topology {
 
-class SwitchTree {
+class CutTree {
  public:
   // Refers to `fabric`, which must outlive it.
-  explicit SwitchTree(const Fabric& fabric);
+  explicit CutTree(const Fabric& fabric);
 
   // What crosses the border of a group, in one direction (both have the same cables).
   struct Cut {
@@ -87,4 +87,4 @@ class SwitchTree {
 
 }  // namespace weft::topology
 
-#endif  // WEFT_TOPOLOGY_COST_SWITCH_TREE_H_
+#endif  // WEFT_TOPOLOGY_COST_CUT_TREE_H_

@@ -1,4 +1,4 @@
-#include "topology/cost/switch_tree.h"
+#include "topology/cost/cut_tree.h"
 
 #include <algorithm>
 #include <deque>
@@ -37,14 +37,14 @@ class UnionFind {
 
 }  // namespace
 
-SwitchTree::SwitchTree(const Fabric& fabric) : fabric_(fabric) {
+CutTree::CutTree(const Fabric& fabric) : fabric_(fabric) {
   FindTiers();
   FindGroups();
   FindCuts();
   FindLatencies();
 }
 
-void SwitchTree::FindTiers() {
+void CutTree::FindTiers() {
   tier_.assign(static_cast<size_t>(fabric_.nodes()), -1);
   std::deque<NodeId> queue;
   for (NodeId host : fabric_.hosts()) {
@@ -66,7 +66,7 @@ void SwitchTree::FindTiers() {
   levels_ = std::max(2, highest + 1);
 }
 
-void SwitchTree::FindGroups() {
+void CutTree::FindGroups() {
   host_begin_.assign(static_cast<size_t>(fabric_.nodes()), 0);
   for (NodeId host : fabric_.hosts()) {
     host_begin_[host.index()] = endpoints_.size();
@@ -120,7 +120,7 @@ void SwitchTree::FindGroups() {
   cuts_.resize(static_cast<size_t>(next));
 }
 
-void SwitchTree::FindCuts() {
+void CutTree::FindCuts() {
   auto add = [&](int32_t group, int level, const FabricLink& link) {
     Cut& cut = cuts_[static_cast<size_t>(group)];
     double bandwidth = link.bandwidth.bytes_per_second();
@@ -153,7 +153,7 @@ void SwitchTree::FindCuts() {
 
 // Means over the fabric, tier by tier: a path that meets at level k climbs k cables, passes 2k - 1
 // switches and climbs down again.
-void SwitchTree::FindLatencies() {
+void CutTree::FindLatencies() {
   std::vector<absl::Duration> cable(static_cast<size_t>(levels_)),
       through(static_cast<size_t>(levels_));
   std::vector<int64_t> cables(cable.size()), switches(cable.size());
@@ -179,7 +179,7 @@ void SwitchTree::FindLatencies() {
   }
 }
 
-int SwitchTree::MeetingLevel(Endpoint a, Endpoint b) const {
+int CutTree::MeetingLevel(Endpoint a, Endpoint b) const {
   absl::Span<const int32_t> left = Path(a), right = Path(b);
   for (int level = 0; level < levels_; ++level) {
     int32_t group = left[static_cast<size_t>(level)];
@@ -188,7 +188,7 @@ int SwitchTree::MeetingLevel(Endpoint a, Endpoint b) const {
   return -1;
 }
 
-std::string SwitchTree::Name(int group) const {
+std::string CutTree::Name(int group) const {
   if (group < static_cast<int>(endpoints_.size())) {
     Endpoint endpoint = endpoints_[static_cast<size_t>(group)];
     return absl::StrCat(fabric_.node(endpoint.host).name, " nic ", endpoint.nic);
@@ -212,7 +212,7 @@ std::string SwitchTree::Name(int group) const {
   return name;
 }
 
-std::vector<LinkId> SwitchTree::UpLinks(int group) const {
+std::vector<LinkId> CutTree::UpLinks(int group) const {
   std::vector<LinkId> links;
   if (group < static_cast<int>(endpoints_.size())) {
     for (LinkId id : fabric_.Ports(endpoints_[static_cast<size_t>(group)])) {
@@ -233,7 +233,7 @@ std::vector<LinkId> SwitchTree::UpLinks(int group) const {
   return links;
 }
 
-std::vector<int32_t> SwitchTree::Signature(NodeId host, int level) const {
+std::vector<int32_t> CutTree::Signature(NodeId host, int level) const {
   std::vector<int32_t> signature;
   for (int nic = 0; nic < fabric_.nics(host); ++nic) {
     signature.push_back(Path({host, nic})[static_cast<size_t>(level)]);
@@ -241,7 +241,7 @@ std::vector<int32_t> SwitchTree::Signature(NodeId host, int level) const {
   return signature;
 }
 
-std::vector<NodeId> SwitchTree::InTreeOrder(std::vector<NodeId> hosts) const {
+std::vector<NodeId> CutTree::InTreeOrder(std::vector<NodeId> hosts) const {
   std::vector<std::pair<std::vector<int32_t>, NodeId>> keyed;
   keyed.reserve(hosts.size());
   for (NodeId host : hosts) {
