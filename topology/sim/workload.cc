@@ -121,7 +121,8 @@ class Expander {
     std::vector<OperationId> received(n, begin), sent(n);  // by member: in the last step
     for (uint32_t step = 0; step < op.steps; ++step) {
       for (size_t member = 0; member < n; ++member) {
-        Operation one{.source_port = op.source_port,
+        Operation one{.in_order = true,
+                      .source_port = op.source_port,
                       .source = OnNic(members[member], nic),
                       .target = OnNic(members[(member + 1) % n], nic),
                       .bytes = op.bytes,

@@ -37,6 +37,11 @@ enum class OperationKind : uint8_t {
 
 struct Operation {
   OperationKind kind = OperationKind::kTransfer;
+  // Transfers: a queue pair sends its messages one after the other. Of all transfers with this flag
+  // and the same source, target and source_port, the next begins to leave when the last byte of the
+  // one that was ready before it (the smaller id, if at the same time) has left. Without the flag,
+  // transfers that are ready at once share the way.
+  bool in_order = false;
   // Transfers and rings: that many at once, the i-th (from 0) on NIC + i at every end. `bytes` is
   // what each carries; done when all are.
   uint16_t width = 1;

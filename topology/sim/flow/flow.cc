@@ -1,11 +1,14 @@
 #include "topology/sim/flow/flow.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "topology/fabric/routes.h"
@@ -17,6 +20,8 @@ namespace {
 
 constexpr int kLaneBits = 16;  // of a transfer's tag; above: its operation
 constexpr int64_t kProgressEvery = 1 << 14;
+
+using ConnectionKey = std::array<int32_t, 5>;  // source host and NIC, target's, source port
 
 absl::Status CheckOptions(const Fabric& fabric, const FlowOptions& options) {
   if (options.payload <= Bytes(0) || options.header < Bytes(0)) {
@@ -103,6 +108,12 @@ class Run {
   void Begin(OperationId id);
   void End(OperationId id);
   void StartLane(OperationId id, uint32_t lane, std::optional<double> left);
+  static bool InOrder(const Operation& operation) {
+    return operation.in_order && operation.kind == OperationKind::kTransfer;
+  }
+  ConnectionKey Connection(OperationId id, uint32_t lane) const;
+  void StartInOrder(OperationId id, uint32_t lane);
+  void StartNextInOrder(OperationId id, uint32_t lane);
   void Drained(const Fluid::Transfer& transfer);
   void Apply(const LinkFault& fault);
   void Reroute();
@@ -129,6 +140,8 @@ class Run {
     std::optional<double> left;
   };
   std::vector<Stranded> stranded_;
+  // By connection with a transfer under way: those that wait for it.
+  absl::flat_hash_map<ConnectionKey, std::deque<std::pair<OperationId, uint32_t>>> queues_;
   std::vector<bool> down_;  // [link]
   size_t next_fault_ = 0;
   Ticks now_ = 0;
@@ -219,7 +232,13 @@ void Run::Begin(OperationId id) {
     case OperationKind::kTransfer:
     case OperationKind::kRing:
       state_[id].lanes = operation.width;
-      for (uint32_t lane = 0; lane < operation.width; ++lane) StartLane(id, lane, std::nullopt);
+      for (uint32_t lane = 0; lane < operation.width; ++lane) {
+        if (InOrder(operation)) {
+          StartInOrder(id, lane);
+        } else {
+          StartLane(id, lane, std::nullopt);
+        }
+      }
       return;
   }
 }
@@ -233,6 +252,33 @@ void Run::End(OperationId id) {
     if (--state_[later].waits_for > 0) continue;
     Push({std::max(now_, ToTicks(workload_.operation(later).start)), later, false});
   }
+}
+
+ConnectionKey Run::Connection(OperationId id, uint32_t lane) const {
+  const Operation& operation = workload_.operation(id);
+  const int nic = static_cast<int>(lane);
+  return {operation.source.host.value(), operation.source.nic + nic, operation.target.host.value(),
+          operation.target.nic + nic, operation.source_port};
+}
+
+void Run::StartInOrder(OperationId id, uint32_t lane) {
+  const auto [queue, free] = queues_.try_emplace(Connection(id, lane));
+  if (free) {
+    StartLane(id, lane, std::nullopt);
+  } else {
+    queue->second.emplace_back(id, lane);
+  }
+}
+
+void Run::StartNextInOrder(OperationId id, uint32_t lane) {
+  const auto queue = queues_.find(Connection(id, lane));
+  if (queue->second.empty()) {
+    queues_.erase(queue);
+    return;
+  }
+  const auto [next, next_lane] = queue->second.front();
+  queue->second.pop_front();
+  StartLane(next, next_lane, std::nullopt);
 }
 
 // `left`: bytes, of one that was under way and is to go on by another path.
@@ -273,6 +319,8 @@ void Run::Drained(const Fluid::Transfer& transfer) {
   state.end = std::max(state.end, now_ + transfer.latency);
   ++result_.events;
   if (--state.lanes == 0) Push({state.end, id, true});
+  if (!InOrder(workload_.operation(id))) return;
+  StartNextInOrder(id, static_cast<uint32_t>(transfer.tag & ((1U << kLaneBits) - 1)));
 }
 
 void Run::Apply(const LinkFault& fault) {

@@ -1,0 +1,77 @@
+// What a training step computes and how much it has to communicate: the arithmetic behind
+// training_step.h.
+//
+// Time of computation. A pass of a micro-batch through a chunk takes its FLOPs / (tensor * context
+// * peak * efficiency). FLOPs of a token forward: a layer 8 h^2 (attention) + 16 h^2 * top_k (FFN
+// of 4h) + 2 s h (scores, causal: half of 4 s h), and 2 h V for the logits in the last chunk;
+// backward twice that, and a forward more with `recompute`. `efficiency` is that of the kernels
+// with the communication inside a host; bubbles and what the network exposes come on top.
+#ifndef WEFT_TOPOLOGY_SIM_WORKLOADS_TRAINING_MODEL_H_
+#define WEFT_TOPOLOGY_SIM_WORKLOADS_TRAINING_MODEL_H_
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/units.h"
+
+namespace weft::topology {
+
+struct ModelShape {
+  int layers = 96;
+  int hidden = 12288;  // h
+  int heads = 128;
+  int vocabulary = 64000;  // V
+  int sequence = 2048;     // s
+  // Mixture of experts: of all layers' FFNs. 1 and 1: dense.
+  int experts = 1;
+  int top_k = 1;
+};
+ModelShape Gpt175B();  // MegaScale, table 1
+ModelShape Gpt530B();
+ModelShape Gpt13B();
+
+struct ParallelLayout {
+  int tensor = 1;
+  int pipeline = 1;
+  int chunks = 1;  // virtual stages of a stage ("interleaving"); 1: 1F1B
+  int data = 1;
+  int context = 1;
+  int expert = 1;  // divides data
+};
+
+struct TrainingStep {
+  ModelShape model;
+  ParallelLayout layout;
+  int micro_batches = 1;       // of a replica
+  int micro_batch = 1;         // b, sequences
+  double peak_flops = 312e12;  // of a GPU (A100, bf16)
+  double efficiency = 0.62;
+  bool recompute = false;
+  int element = 2;               // bytes of a parameter, gradient, activation on the wire
+  int buckets = 1;               // of a chunk's parameters
+  bool overlap_data = true;      // false: all-gather first, reduce-scatter last
+  bool overlap_pipeline = true;  // false: a stage waits for what it sends, too
+};
+
+// FLOPs of a step as the model needs them (without recomputation): what MFU counts.
+double ModelFlops(const TrainingStep& step);
+// Parameters of the model.
+double ModelParameters(const ModelShape& model);
+// Computation of one pass of a chunk. `last`: the one with the logits.
+absl::Duration PassTime(const TrainingStep& step, bool backward, bool last);
+int ChunkLayers(const TrainingStep& step);
+// Of one chunk's parameters on one GPU: those that all replicas share (`stage` and `chunk` say
+// whether embeddings are among them), and those of its experts.
+Bytes DenseChunkBytes(const TrainingStep& step, int stage, int chunk);
+Bytes ExpertChunkBytes(const TrainingStep& step);
+// What one GPU sends a pass: its activations to the next stage; keys and values of a layer to its
+// neighbour in the context ring; tokens of all layers of a chunk to each other expert.
+Bytes ActivationBytes(const TrainingStep& step);
+Bytes ContextBytes(const TrainingStep& step);
+Bytes ExpertBytes(const TrainingStep& step);
+
+// InvalidArgument: a number is out of range, or does not divide what it should; says which.
+absl::Status CheckLayout(const TrainingStep& step);
+
+}  // namespace weft::topology
+
+#endif  // WEFT_TOPOLOGY_SIM_WORKLOADS_TRAINING_MODEL_H_
