@@ -53,6 +53,11 @@ struct SimulationOptions {
 struct OperationResult {
   absl::Duration started = absl::InfiniteDuration();  // when all that it waited for had ended
   absl::Duration ended = absl::InfiniteDuration();    // infinite: unfinished
+  // Packet level: when the source of a transfer knew, which is what its completion queue would say
+  // and what other simulators call the completion time.
+  absl::Duration acknowledged = absl::InfiniteDuration();
+  // Packet level: ended - started exactly; a Duration counts quarters of a nanosecond.
+  int64_t picoseconds = -1;
 };
 
 struct LinkResult {

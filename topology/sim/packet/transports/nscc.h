@@ -1,0 +1,50 @@
+// NSCC, the sender's congestion control of Ultra Ethernet (UEC specification 1.0, 3.6.13; based on
+// SMaRTT, arXiv 2404.01630): a window from two signals, the ECN bit and the delay of each
+// acknowledgement, of which neither alone decides. Constants as in the specification's own
+// simulator; they scale from a network of 100 Gb/s and 12 us to that of the flow.
+//
+//   no mark, delay < target    grow in proportion to the room; after a window without delay, fast
+//   no mark, delay >= target   grow fairly (the queue is draining)
+//   mark,    delay >= target   shrink by the average's excess, once a round trip
+//   mark,    delay < target    keep (another path will do)
+//
+// Losses take their bytes off the window; "quick adapt" cuts it to what was delivered when a whole
+// period brought next to nothing.
+#ifndef WEFT_TOPOLOGY_SIM_PACKET_TRANSPORTS_NSCC_H_
+#define WEFT_TOPOLOGY_SIM_PACKET_TRANSPORTS_NSCC_H_
+
+#include "topology/sim/packet/congestion.h"
+
+namespace weft::topology::packet {
+
+class Nscc final : public CongestionControl {
+ public:
+  explicit Nscc(const FlowFacts& facts);
+  void OnAck(const Ack& ack) override;
+  void OnLoss(Picoseconds now, int64_t bytes, int64_t in_flight) override;
+  void OnTimeout(Picoseconds now) override;
+  int64_t window() const override { return static_cast<int64_t>(window_); }
+
+ private:
+  bool QuickAdapt(Picoseconds now, bool is_loss, double delay);
+  void Fulfill(Picoseconds now, int64_t bytes);
+  void Bound();
+
+  // Times in picoseconds, the rest in bytes; doubles, as the formulas divide.
+  const double packet_, round_trip_, product_, target_, window_max_;
+  double scale_, alpha_, fair_, eta_, adapt_gate_;
+  double window_;
+  double increase_ = 0;   // gathered, applied every few packets
+  int64_t gathered_ = 0;  // bytes since it was applied
+  double average_delay_ = 0;
+  Picoseconds shrunk_at_ = 0, grown_at_ = 0, adapt_end_ = 0;
+  int64_t delivered_ = 0;  // in the period of quick adapt
+  bool adapt_asked_ = false;
+  int64_t ignore_ = 0;      // bytes of acknowledgements to pass over
+  int64_t fast_count_ = 0;  // bytes acknowledged without delay
+  bool is_fast_ = false;
+};
+
+}  // namespace weft::topology::packet
+
+#endif  // WEFT_TOPOLOGY_SIM_PACKET_TRANSPORTS_NSCC_H_

@@ -1,0 +1,109 @@
+// What the simulated transports share: transfers of a NIC take turns packet by packet, as queue
+// pairs do; acknowledgements go first; a timer a transfer, set anew only when it fires.
+#ifndef WEFT_TOPOLOGY_SIM_PACKET_TRANSPORTS_RELIABLE_H_
+#define WEFT_TOPOLOGY_SIM_PACKET_TRANSPORTS_RELIABLE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "topology/sim/packet/arena.h"
+#include "topology/sim/packet/options.h"
+#include "topology/sim/packet/protocol.h"
+
+namespace weft::topology::packet {
+
+// One a simulation; all NICs' protocols refer to it.
+struct TransportContext {
+  const PacketOptions* options = nullptr;
+  const Transfer* transfers = nullptr;  // [flow]
+  Progress* progress = nullptr;
+  Arena* arena = nullptr;
+  uint16_t full_size = 0;  // of a full packet on the wire
+  uint16_t ack_size = 0;
+  Picoseconds timeout = 0;
+  Picoseconds nack_interval = 0;  // 0: two round trips
+  std::vector<double> nic_rate;   // [nic] bytes a picosecond
+
+  uint16_t SizeOf(FlowId flow, uint32_t sequence) const {
+    const Transfer& transfer = transfers[flow];
+    return sequence + 1 == transfer.packets ? transfer.last_size : full_size;
+  }
+  // Null: none is wanted.
+  std::unique_ptr<CongestionControl> MakeCongestion(FlowId flow) const;
+};
+
+class ReliableProtocol : public Protocol {
+ public:
+  bool Transmit(Picoseconds now, bool data_allowed, Frame& frame) final;
+
+ protected:
+  ReliableProtocol(const TransportContext& context, NicId nic) : context_(context), nic_(nic) {}
+
+  // Whether `flow` has a packet that its window lets go, and when its rate does; FillData() then
+  // sends it.
+  virtual bool MaySend(FlowId flow) = 0;
+  virtual Picoseconds NextSend(FlowId flow) = 0;
+  virtual void FillData(FlowId flow, Picoseconds now, Frame& frame) = 0;
+  // The retransmission timer of `flow` has fired. Returns when it wants the next; kNever: none.
+  virtual Picoseconds OnTimer(FlowId flow, Picoseconds now) = 0;
+  // Control frames that become due with time (credits): writes one and returns true. `due`: when
+  // there will be one.
+  virtual bool PacedControl(Picoseconds /*now*/, Frame& /*frame*/, Picoseconds& /*due*/) {
+    return false;
+  }
+
+  // Sends once it may. `is_active` is the flow's own, true while it is in the circle.
+  void Activate(FlowId flow, bool& is_active) {
+    if (is_active) return;
+    is_active = true;
+    turns_.PushBack(flow, *context_.arena);
+  }
+  virtual bool& IsActive(FlowId flow) = 0;
+  void SetTimer(FlowId flow, Picoseconds time) { Push({time, flow, false}); }
+  // For a flow that may not send before `time`, as its rate is limited: it takes its turn then.
+  void ActivateAt(FlowId flow, Picoseconds time) { Push({time, flow, true}); }
+  // A frame back to the source of `data`, about it.
+  void PushReply(const Frame& data, FrameKind kind, uint32_t acknowledged, uint8_t flags);
+
+  const TransportContext& context_;
+  const NicId nic_;
+
+ private:
+  // What a control frame says; the rest follows from the transfer.
+  struct Reply {
+    Picoseconds sent;
+    FlowId flow;
+    uint32_t sequence, acknowledged, order;
+    FrameKind kind;
+    uint8_t flags;
+  };
+  void FillReply(const Reply& reply, Frame& frame) const;
+  struct Due {
+    Picoseconds time;
+    FlowId flow;
+    bool is_turn;                             // else a retransmission timer
+    bool operator<(const Due& other) const {  // of a heap: the earliest on top
+      return time != other.time ? time > other.time : flow > other.flow;
+    }
+  };
+  void Push(Due due);
+  void FireTimers(Picoseconds now);
+  Picoseconds next_timer_ = kNever;
+  Ring<FlowId> turns_;
+  Ring<Reply> control_;
+  std::vector<Due> timers_;
+};
+
+// One a NIC, of the kind that the options name.
+class Transports {
+ public:
+  virtual ~Transports() = default;
+  virtual std::unique_ptr<Protocol> Make(NicId nic) = 0;
+};
+std::unique_ptr<Transports> MakeTransports(const TransportContext& context, size_t flows);
+
+}  // namespace weft::topology::packet
+
+#endif  // WEFT_TOPOLOGY_SIM_PACKET_TRANSPORTS_RELIABLE_H_
