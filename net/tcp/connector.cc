@@ -50,8 +50,8 @@ class Connector::Dial final : public Handler {
         handshake_(self, connector.peer_, parameters.Encode(), NewNonce()) {}
   ~Dial() override { Close(); }
 
-  absl::Status Start(const SocketAddress& address, const SocketTuning& tuning) {
-    WEFT_ASSIGN_OR_RETURN(fd_, StartConnect(address, tuning));
+  absl::Status Start(const SocketAddress& address, int source_port, const SocketTuning& tuning) {
+    WEFT_ASSIGN_OR_RETURN(fd_, StartConnect(address, source_port, tuning));
     return poller().Add(fd_.get(), EPOLLOUT, this);
   }
 
@@ -164,12 +164,15 @@ void Connector::Attempt(absl::Time now) {
   Nonce random = NewNonce();
   LinkParameters parameters;
   std::memcpy(&parameters.link_id, random.data(), sizeof(parameters.link_id));
-  parameters.count = static_cast<uint16_t>(context_.sockets);
+  absl::Span<const uint16_t> planned = context_.source_ports.For(peer_);
+  sockets_ = planned.empty() ? static_cast<size_t>(context_.sockets) : planned.size();
+  parameters.count = static_cast<uint16_t>(sockets_);
   SetDeadline(give_up_);
-  for (int i = 0; i < context_.sockets; ++i) {
+  for (size_t i = 0; i < sockets_; ++i) {
     parameters.index = static_cast<uint16_t>(i);
     dials_.push_back(std::make_unique<Dial>(*this, self, parameters));
-    absl::Status started = dials_.back()->Start(address_, context_.tuning);
+    int source_port = planned.empty() ? 0 : planned[i];
+    absl::Status started = dials_.back()->Start(address_, source_port, context_.tuning);
     if (!started.ok()) return OnDialFailed(started, absl::IsUnavailable(started), now);
   }
 }
@@ -184,8 +187,7 @@ void Connector::StopAttempt() {
 }
 
 void Connector::OnDialDone(absl::Time now) {
-  if (++dials_done_ < dials_.size() || dials_.size() < static_cast<size_t>(context_.sockets))
-    return;
+  if (++dials_done_ < dials_.size() || dials_.size() < sockets_) return;
   finished_ = true;
   SetDeadline(absl::InfiniteFuture());
   std::vector<FileDescriptor> sockets;

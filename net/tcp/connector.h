@@ -62,6 +62,7 @@ class Connector final : public Handler {
   SocketAddress address_;
   absl::Status start_status_;
   std::vector<std::unique_ptr<Dial>> dials_;
+  size_t sockets_ = 0;  // of the link
   size_t dials_done_ = 0;
   int attempts_ = 0;
   absl::Duration pause_;

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "net/tcp/lingering.h"
 #include "net/tcp/poller.h"
+#include "net/tcp/source_ports.h"
 #include "net/tcp/stream.h"
 #include "net/transport.h"
 
@@ -24,7 +25,8 @@ struct TcpContext {
   std::unique_ptr<Poller> poller;
   std::string interface;  // its name, for messages
   SocketTuning tuning;
-  int sockets = 1;           // of each link made here
+  int sockets = 1;  // of each link made here whose source ports are not planned
+  SourcePorts source_ports;
   uint64_t frame_bytes = 0;  // a multiple of 64
   size_t requests_max = 0;   // of one link
   absl::Duration connect_timeout;

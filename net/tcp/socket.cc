@@ -22,6 +22,20 @@ absl::Status SetOption(int fd, int level, int name, int value, absl::string_view
   return ErrnoStatus(errno, absl::StrCat("set ", text, " to ", value));
 }
 
+// The port is shared with connections to other peers, hence SO_REUSEADDR. The kernel still chooses
+// the address, by its routes.
+absl::Status BindSource(int fd, int family, int port) {
+  WEFT_RETURN_IF_ERROR(SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"));
+  sockaddr_storage any{};
+  any.ss_family = static_cast<sa_family_t>(family);
+  socklen_t size = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  SocketAddress address(reinterpret_cast<sockaddr*>(&any), size);
+  address.set_port(port);
+  if (bind(fd, address.get(), address.size()) == 0) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("bind to port ", port, " (tcp.source_ports): ", std::strerror(errno)));
+}
+
 }  // namespace
 
 FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
@@ -85,6 +99,11 @@ void SocketAddress::set_port(int port) {
   } else {
     reinterpret_cast<sockaddr_in*>(&storage_)->sin_port = htons(static_cast<uint16_t>(port));
   }
+}
+
+int SocketAddress::port() const {
+  return ntohs(family() == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_port
+                                    : reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
 }
 
 std::string SocketAddress::ToString() const {
@@ -165,12 +184,15 @@ absl::StatusOr<FileDescriptor> Listen(const SocketAddress& address, const Socket
   if (tuning.buffer_bytes.count() > 0) {  // accepted sockets inherit it; later is too late
     WEFT_RETURN_IF_ERROR(TuneSocket(fd.get(), tuning));
   }
+  if (address.port() != 0) {
+    WEFT_RETURN_IF_ERROR(SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"));
+  }
   if (bind(fd.get(), address.get(), address.size()) != 0) return ErrnoStatus(errno, doing);
   if (listen(fd.get(), SOMAXCONN) != 0) return ErrnoStatus(errno, doing);
   return fd;
 }
 
-absl::StatusOr<FileDescriptor> StartConnect(const SocketAddress& address,
+absl::StatusOr<FileDescriptor> StartConnect(const SocketAddress& address, int source_port,
                                             const SocketTuning& tuning) {
   FileDescriptor fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) {
@@ -178,9 +200,13 @@ absl::StatusOr<FileDescriptor> StartConnect(const SocketAddress& address,
                                          : ErrnoStatus(errno, "socket");
   }
   WEFT_RETURN_IF_ERROR(TuneSocket(fd.get(), tuning));
+  if (source_port != 0) WEFT_RETURN_IF_ERROR(BindSource(fd.get(), address.family(), source_port));
   if (connect(fd.get(), address.get(), address.size()) != 0 && errno != EINPROGRESS &&
       errno != EINTR) {
-    return absl::UnavailableError(absl::StrCat("connect: ", std::strerror(errno)));
+    return absl::UnavailableError(
+        source_port == 0 ? absl::StrCat("connect: ", std::strerror(errno))
+                         : absl::StrCat("connect from port ", source_port,
+                                        " (tcp.source_ports): ", std::strerror(errno)));
   }
   return fd;
 }

@@ -43,6 +43,7 @@ class SocketAddress {
   socklen_t size() const { return size_; }
   int family() const { return storage_.ss_family; }
   void set_port(int port);
+  int port() const;
   std::string ToString() const;
 
  private:
@@ -69,11 +70,13 @@ absl::Status TuneSocket(int fd, const SocketTuning& tuning);
 bool LooksDead(const tcp_info& info, absl::Duration dead_after);
 absl::StatusOr<tcp_info> ConnectionInfo(int fd);
 
-// Listens on `address`, port 0: any free one.
+// Listens on `address`, port 0: any free one. Another port may be that of a listener that has just
+// gone.
 absl::StatusOr<FileDescriptor> Listen(const SocketAddress& address, const SocketTuning& tuning);
 
 // A tuned socket on which connect() has begun. It is writable once it is connected or has failed.
-absl::StatusOr<FileDescriptor> StartConnect(const SocketAddress& address,
+// `source_port`, 0: any free one. kUnavailable: it is in use, which may pass.
+absl::StatusOr<FileDescriptor> StartConnect(const SocketAddress& address, int source_port,
                                             const SocketTuning& tuning);
 
 // "too many open files" with the limit in force and what to do about it.

@@ -37,7 +37,18 @@ absl::Status TcpTransport::Open() {
   WEFT_ASSIGN_OR_RETURN(context_.poller, Poller::Create());
   WEFT_ASSIGN_OR_RETURN(Interface interface, ChooseInterface(context_.options.settings));
   context_.interface = interface.name;
-  interface.address.set_port(0);
+  const Settings& settings = context_.options.settings;
+  WEFT_ASSIGN_OR_RETURN(
+      context_.source_ports,
+      SourcePorts::FromFile(settings.Text("tcp.source_ports"), context_.options.self));
+  auto port = settings.Integer("tcp.listen_port");
+  if (port != 0) port += context_.options.self.value();
+  if (port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tcp.listen_port ", settings.ValueText("tcp.listen_port"), " plus rank ",
+                     context_.options.self.value(), " is no port: the last is 65535"));
+  }
+  interface.address.set_port(static_cast<int>(port));
   WEFT_ASSIGN_OR_RETURN(acceptor_, Acceptor::Create(context_, interface.address, *this));
   address_ = acceptor_->address().ToString();
   return absl::OkStatus();

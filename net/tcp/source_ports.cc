@@ -1,0 +1,84 @@
+#include "net/tcp/source_ports.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+
+namespace weft::net {
+namespace {
+
+absl::StatusOr<std::vector<uint16_t>> ParsePorts(absl::Span<const absl::string_view> words) {
+  if (words.empty() || words.size() > kLinkSocketsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(words.size(), " ports; a link has 1..", kLinkSocketsMax, " sockets"));
+  }
+  std::vector<uint16_t> ports;
+  for (absl::string_view word : words) {
+    uint32_t port = 0;
+    if (!absl::SimpleAtoi(word, &port) || port < 1 || port > 65535) {
+      return absl::InvalidArgumentError(absl::StrCat("port \"", word, "\" is not in 1..65535"));
+    }
+    if (std::find(ports.begin(), ports.end(), port) != ports.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("port ", port, " is there twice"));
+    }
+    ports.push_back(static_cast<uint16_t>(port));
+  }
+  return ports;
+}
+
+}  // namespace
+
+absl::StatusOr<SourcePorts> SourcePorts::Parse(absl::string_view text, Rank self,
+                                               absl::string_view origin) {
+  SourcePorts out;
+  std::map<std::pair<int32_t, int32_t>, int> line_of;
+  int number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    line = line.substr(0, line.find('#'));
+    std::vector<absl::string_view> words =
+        absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
+    if (words.empty()) continue;
+    auto bad = [&](absl::string_view why) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(origin, ":", number, ": ", why, "; a line is RANK PEER PORT [PORT ...]"));
+    };
+    int32_t rank = -1, peer = -1;
+    if (words.size() < 2 || !absl::SimpleAtoi(words[0], &rank) ||
+        !absl::SimpleAtoi(words[1], &peer) || rank < 0 || peer < 0 || rank == peer) {
+      return bad("it does not begin with two different ranks");
+    }
+    absl::StatusOr<std::vector<uint16_t>> ports = ParsePorts(absl::MakeSpan(words).subspan(2));
+    if (!ports.ok()) return bad(ports.status().message());
+    auto [known, added] = line_of.try_emplace({rank, peer}, number);
+    if (!added) return bad(absl::StrCat("the link is in line ", known->second, " already"));
+    if (rank == self.value()) out.ports_[Rank(peer)] = *std::move(ports);
+  }
+  return out;
+}
+
+absl::StatusOr<SourcePorts> SourcePorts::FromFile(const std::string& path, Rank self) {
+  if (path.empty()) return SourcePorts();
+  std::ifstream file(path);
+  std::stringstream text;
+  if (file) text << file.rdbuf();
+  if (!file) {
+    return ErrnoStatus(errno != 0 ? errno : EIO, absl::StrCat("read tcp.source_ports ", path));
+  }
+  return Parse(text.str(), self, path);
+}
+
+absl::Span<const uint16_t> SourcePorts::For(Rank peer) const {
+  auto found = ports_.find(peer);
+  if (found == ports_.end()) return {};
+  return found->second;
+}
+
+}  // namespace weft::net
