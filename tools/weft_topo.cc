@@ -1,0 +1,33 @@
+// weft-topo: what is where. `weft-topo host` shows a host; each subcommand is a file of
+// tools/topo/.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+
+#include "absl/strings/str_format.h"
+#include "tools/topo/host_command.h"
+
+namespace weft::topo {
+namespace {
+
+constexpr int kWrongUsage = 2;
+
+int Main(int argc, char** argv) {
+  CLI::App app("weft-topo: hosts and fabrics, their devices, distances and pictures");
+  HostCommand host(app);
+  app.require_subcommand(1);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? EXIT_SUCCESS : kWrongUsage;
+  }
+  absl::StatusOr<int> status = host.Run();
+  if (status.ok()) return *status;
+  absl::FPrintF(stderr, "weft-topo: %s\n", status.status().ToString());
+  return EXIT_FAILURE;
+}
+
+}  // namespace
+}  // namespace weft::topo
+
+int main(int argc, char** argv) { return weft::topo::Main(argc, argv); }
