@@ -7,23 +7,29 @@
 namespace weft::topology {
 namespace {
 
-// "a -> b", "a b" or "a,b", where commas between brackets belong to a list.
-bool Split(absl::string_view line, absl::string_view& below, absl::string_view& above) {
-  size_t arrow = line.find("->");
-  size_t size = 2;
-  if (arrow == absl::string_view::npos) {
-    size = 1;
-    int depth = 0;
-    for (size_t i = 0; i < line.size() && arrow == absl::string_view::npos; ++i) {
-      if (line[i] == '[') ++depth;
-      if (line[i] == ']') --depth;
-      bool is_blank = line[i] == ' ' || line[i] == '\t';
-      if (depth == 0 && (is_blank || line[i] == ',')) arrow = i;
-    }
-    if (arrow == absl::string_view::npos) return false;
+// The first of `separators` that is not between brackets.
+size_t FindOutside(absl::string_view line, absl::string_view separators) {
+  int depth = 0;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == '[') ++depth;
+    if (line[i] == ']') --depth;
+    if (depth == 0 && separators.find(line[i]) != absl::string_view::npos) return i;
   }
-  below = absl::StripAsciiWhitespace(line.substr(0, arrow));
-  above = absl::StripAsciiWhitespace(line.substr(arrow + size));
+  return absl::string_view::npos;
+}
+
+// "a -> b", "a b" or "a,b"; the comma separates only where nothing else does.
+bool Split(absl::string_view line, absl::string_view& below, absl::string_view& above) {
+  size_t at = line.find("->");
+  size_t size = 2;
+  if (at == absl::string_view::npos) {
+    size = 1;
+    at = FindOutside(line, " \t");
+    if (at == absl::string_view::npos) at = FindOutside(line, ",");
+    if (at == absl::string_view::npos) return false;
+  }
+  below = absl::StripAsciiWhitespace(line.substr(0, at));
+  above = absl::StripAsciiWhitespace(line.substr(at + size));
   return !below.empty() && !above.empty() && Words(below).size() == 1 && Words(above).size() == 1;
 }
 

@@ -21,6 +21,9 @@ struct ImportDefaults {
   // Formats that say only which switch is below which (Slurm's, hosts -> switch): bandwidth of a
   // switch's cables down over its one cable up; that of a layer of switches, drawn as one.
   double oversubscription = 1;
+  // LLDP only: patterns with * and ?, separated by commas. Which nodes are hosts; empty: those that
+  // announce neither bridging nor routing. Which are left out: "mgmt*".
+  std::string hosts, ignore;
 };
 
 // htsim's topology files: Nodes, Tiers, Podsize, then Tier 0 to 2. Host i of a traffic file is node
