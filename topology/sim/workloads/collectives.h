@@ -12,7 +12,8 @@
 //                                                          holds a chunk's time; all-reduce only
 //   hierarchical        within groups of g, then across: 2 (g-1)/g S beta_in +
 //                       2 (m-1)/m S/g beta_out, m = n/g groups; all-reduce only
-//   chain               broadcast, in chunks: (sqrt((n-2) alpha) + sqrt(S beta))^2 at best
+//   chain               broadcast, in k chunks: (k + n - 2) S/k beta + (n - 1) alpha, where alpha
+//                       is a latency alone, that occupies nobody
 //
 // Patarasuk, Yuan 2009 (ring); Thakur, Rabenseifner, Gropp 2005 (doubling); Sanders, Speck, Traeff
 // 2009 (two trees).
