@@ -138,6 +138,49 @@ TEST(OrderPlanner, LocalSearchIsWithinFivePercentOfTheBestOfTenHosts) {
   EXPECT_GE(judged, 8);
 }
 
+// From random starts alone, without the help of walks.
+TEST(SearchLocally, ClimbsFromRandomStartsToNearTheBest) {
+  Random random(11);
+  double sum = 0;
+  int judged = 0;
+  for (int round = 0; round < 100 && judged < 20; ++round) {
+    RandomWorld world(random, 6 + static_cast<int>(random.Below(4)));
+    CutTree tree(world.fabric);
+    std::vector<std::vector<int32_t>> classes = HostClasses(tree, world.hosts);
+    if (CountArrangements(classes[0], 5'000) > 5'000) continue;
+    ++judged;
+    RankBlocks blocks = *DefaultBlocks(world.job, world.fabric, world.hosts);
+    CostModel model =
+        *CostModel::Create(tree, world.job, blocks, world.hosts, world.options.balance);
+    absl::Duration best = model.Evaluate(SearchAll(model, classes[0])).exposed;
+    Placement start = RandomPlacement(world.hosts.size(), random());
+    Placement found = SearchLocally(model, classes[0], start, random, {300'000, nullptr});
+    EXPECT_LE(model.Score(found), model.Score(start));
+    sum += absl::FDivDuration(model.Evaluate(found).exposed, best);
+  }
+  ASSERT_GE(judged, 15);
+  EXPECT_LE(sum / judged, 1.03);
+}
+
+TEST(SearchLocally, RelievesTheFullestCutOfAManyHostPlacement) {
+  Fabric fabric = *BuildClos(*MegaScaleClos(384));
+  CutTree tree(fabric);
+  std::vector<NodeId> hosts(fabric.hosts().begin(), fabric.hosts().begin() + 256);
+  Job job;
+  job.layout.sizes = {8, 1, 1, 64, 4};
+  Traffic traffic;
+  traffic.axes = {Axis::kData};
+  traffic.bytes = Bytes(1'000'000'000);
+  job.traffic = {traffic};
+  CostModel model =
+      *CostModel::Create(tree, job, RankBlocks::Contiguous(2048, 8), hosts, Balance::kHashed);
+  Placement start = RandomPlacement(hosts.size(), 3);
+  Random random(1);
+  Placement found =
+      SearchLocally(model, HostClasses(tree, hosts)[0], start, random, {10'000'000, nullptr});
+  EXPECT_LT(model.Evaluate(found).exposed, model.Evaluate(start).exposed * 0.75);
+}
+
 // The scale of a real job, at a tenth: 1,536 GPUs on a scattered half of a fabric.
 struct ScatteredWorld {
   Fabric fabric = *BuildClos(*MegaScaleClos(384));
