@@ -1,0 +1,225 @@
+#include "collectives/simulate/simulate.h"
+
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::collectives {
+namespace {
+
+using topology::Operation;
+using topology::OperationId;
+using topology::OperationKind;
+using topology::Workload;
+
+constexpr uint64_t kMostSteps = 20'000'000;
+
+bool IsReceive(StepKind kind) {
+  return kind == StepKind::kReceive || kind == StepKind::kReceiveReduce;
+}
+
+// A rank's step, in one numbering of all.
+struct StepName {
+  size_t rank;
+  uint32_t step;
+};
+
+class Translator {
+ public:
+  Translator(Workload& workload, const std::vector<RankSchedule>& schedules,
+             const SimulationPlacement& placement, uint32_t group)
+      : workload_(workload), schedules_(schedules), placement_(placement), group_(group) {
+    for (const RankSchedule& schedule : schedules) {
+      base_.push_back(names_.size());
+      for (uint32_t step = 0; step < schedule.steps.size(); ++step) {
+        names_.push_back({base_.size() - 1, step});
+      }
+    }
+    partner_.assign(names_.size(), kAlone);
+  }
+
+  absl::Status Match();
+  absl::StatusOr<OperationId> Translate(OperationId begin);
+
+ private:
+  static constexpr size_t kAlone = SIZE_MAX;
+  const Step& At(size_t index) const {
+    return schedules_[names_[index].rank].steps[names_[index].step];
+  }
+  std::string Name(size_t index) const {
+    return absl::StrCat("rank ", names_[index].rank, ", step ", names_[index].step);
+  }
+  // A message is one node, at its send.
+  size_t Node(size_t index) const { return IsReceive(At(index).kind) ? partner_[index] : index; }
+  template <typename Visit>
+  void ForEachNeed(size_t node, Visit visit) const {
+    for (size_t half : {node, partner_[node]}) {
+      if (half == kAlone) continue;
+      const StepName name = names_[half];
+      const RankSchedule& schedule = schedules_[name.rank];
+      for (uint32_t earlier : schedule.After(schedule.steps[name.step])) {
+        visit(Node(base_[name.rank] + earlier));
+      }
+    }
+  }
+  OperationId Add(size_t node, absl::Span<const OperationId> after);
+
+  Workload& workload_;
+  const std::vector<RankSchedule>& schedules_;
+  const SimulationPlacement& placement_;
+  const uint32_t group_;
+  std::vector<size_t> base_;  // by rank, of its steps
+  std::vector<StepName> names_;
+  std::vector<size_t> partner_;  // of a send: its receive, and the other way round
+};
+
+// The k-th send from a to b meets the k-th receive at b from a.
+absl::Status Translator::Match() {
+  absl::flat_hash_map<std::pair<size_t, size_t>, std::vector<size_t>> sends, receives;
+  for (size_t i = 0; i < names_.size(); ++i) {
+    const Step& step = At(i);
+    const bool receives_it = IsReceive(step.kind);
+    if (step.kind != StepKind::kSend && !receives_it) continue;
+    if (step.peer < 0 || static_cast<size_t>(step.peer) >= schedules_.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(Name(i), ": no rank ", step.peer));
+    }
+    const size_t rank = names_[i].rank, peer = static_cast<size_t>(step.peer);
+    if (receives_it) {
+      receives[{peer, rank}].push_back(i);
+    } else {
+      sends[{rank, peer}].push_back(i);
+    }
+  }
+  for (size_t i = 0; i < names_.size(); ++i) {
+    if (At(i).kind != StepKind::kSend && !IsReceive(At(i).kind)) continue;
+    const size_t rank = names_[i].rank, peer = static_cast<size_t>(At(i).peer);
+    const auto pair = IsReceive(At(i).kind) ? std::pair(peer, rank) : std::pair(rank, peer);
+    const std::vector<size_t>&from = sends[pair], &to = receives[pair];
+    if (from.size() != to.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("rank ", pair.first, " sends ", from.size(),
+                                                     " messages to rank ", pair.second,
+                                                     ", which receives ", to.size()));
+    }
+    if (partner_[i] != kAlone) continue;
+    for (size_t k = 0; k < from.size(); ++k) {
+      if (At(from[k]).length != At(to[k]).length) {
+        return absl::InvalidArgumentError(absl::StrCat(Name(from[k]), " sends ", At(from[k]).length,
+                                                       " elements, and ", Name(to[k]), " receives ",
+                                                       At(to[k]).length));
+      }
+      partner_[from[k]] = to[k];
+      partner_[to[k]] = from[k];
+    }
+  }
+  return absl::OkStatus();
+}
+
+OperationId Translator::Add(size_t node, absl::Span<const OperationId> after) {
+  const Step& step = At(node);
+  const Bytes bytes = placement_.element * static_cast<int64_t>(step.length);
+  const topology::Endpoint here = placement_.endpoints[names_[node].rank];
+  if (step.kind == StepKind::kSend) {
+    return workload_.Add({.in_order = true,
+                          .source = here,
+                          .target = placement_.endpoints[static_cast<size_t>(step.peer)],
+                          .bytes = bytes,
+                          .group = group_},
+                         after);
+  }
+  if (placement_.memory.bytes_per_second() > 0) {
+    return workload_.Add({.kind = OperationKind::kCompute,
+                          .source = here,
+                          .duration = bytes / placement_.memory,
+                          .group = group_},
+                         after);
+  }
+  if (after.size() == 1) return after[0];
+  return workload_.Add({.kind = OperationKind::kJoin, .group = group_}, after);
+}
+
+absl::StatusOr<OperationId> Translator::Translate(OperationId begin) {
+  std::vector<uint32_t> waits(names_.size());
+  std::vector<std::vector<uint32_t>> needed_by(names_.size());
+  std::vector<size_t> ready;
+  size_t nodes = 0;
+  for (size_t node = 0; node < names_.size(); ++node) {
+    if (Node(node) != node) continue;
+    ++nodes;
+    ForEachNeed(node, [&](size_t need) {
+      ++waits[node];
+      needed_by[need].push_back(static_cast<uint32_t>(node));
+    });
+    if (waits[node] == 0) ready.push_back(node);
+  }
+  std::vector<OperationId> ids(names_.size());
+  std::vector<OperationId> after, ends{begin};
+  for (size_t done = 0; done < ready.size(); ++done) {
+    const size_t node = ready[done];
+    after.clear();
+    ForEachNeed(node, [&](size_t need) { after.push_back(ids[need]); });
+    if (after.empty()) after.push_back(begin);
+    ids[node] = Add(node, after);
+    if (needed_by[node].empty()) ends.push_back(ids[node]);
+    for (uint32_t next : needed_by[node]) {
+      if (--waits[next] == 0) ready.push_back(next);
+    }
+  }
+  if (ready.size() < nodes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the schedules wait for each other: ", nodes - ready.size(), " of ", nodes,
+                     " steps never start"));
+  }
+  return workload_.Add({.kind = OperationKind::kJoin, .group = group_}, ends);
+}
+
+}  // namespace
+
+absl::StatusOr<OperationId> AddSchedules(Workload& workload,
+                                         const std::vector<RankSchedule>& schedules,
+                                         const SimulationPlacement& placement,
+                                         absl::string_view name,
+                                         absl::Span<const OperationId> after) {
+  if (schedules.size() != placement.endpoints.size() || schedules.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("schedules of ", schedules.size(), " ranks on ",
+                                                   placement.endpoints.size(), " endpoints"));
+  }
+  if (placement.element <= Bytes(0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("elements of ", placement.element.count(), " bytes"));
+  }
+  uint64_t steps = 0;
+  for (const RankSchedule& schedule : schedules) steps += schedule.steps.size();
+  if (steps > kMostSteps) {
+    return absl::ResourceExhaustedError(absl::StrCat("schedules of ", steps, " steps; at most ",
+                                                     kMostSteps,
+                                                     " are simulated: use larger chunks"));
+  }
+  const uint32_t group = workload.AddGroup(std::string(name));
+  Translator translator(workload, schedules, placement, group);
+  WEFT_RETURN_IF_ERROR(translator.Match());
+  const OperationId begin = workload.Add({.kind = OperationKind::kJoin, .group = group}, after);
+  return translator.Translate(begin);
+}
+
+absl::StatusOr<Workload> SimulatedCollective(const Algorithm& algorithm, const CollectiveSpec& spec,
+                                             const SimulationPlacement& placement) {
+  if (!algorithm.has(spec.kind)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("algorithm ", algorithm.name, " has no ", ToString(spec.kind)));
+  }
+  std::vector<RankSchedule> schedules;
+  for (int rank = 0; rank < spec.size; ++rank) {
+    CollectiveSpec own = spec;
+    own.rank = rank;
+    schedules.push_back(algorithm.build(own));
+  }
+  Workload workload;
+  WEFT_RETURN_IF_ERROR(AddSchedules(workload, schedules, placement,
+                                    absl::StrCat(algorithm.name, " ", ToString(spec.kind)))
+                           .status());
+  return workload;
+}
+
+}  // namespace weft::collectives

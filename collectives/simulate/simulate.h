@@ -1,0 +1,45 @@
+// Collectives for the simulator: the very schedules that the executor runs and the verifier proves,
+// as a Workload of the fabric.
+//
+// Every send becomes a transfer to the peer's endpoint, which starts once the sender has reached it
+// and, as on the wire, once the receiver has posted the receive that meets it. Steps that only
+// touch memory (copy, reduce, scale) take no time, or `memory` if it is stated.
+#ifndef WEFT_COLLECTIVES_SIMULATE_SIMULATE_H_
+#define WEFT_COLLECTIVES_SIMULATE_SIMULATE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/units.h"
+#include "collectives/algorithms/algorithm.h"
+#include "collectives/schedule.h"
+#include "topology/sim/workload.h"
+
+namespace weft::collectives {
+
+struct SimulationPlacement {
+  std::vector<topology::Endpoint> endpoints;  // by rank
+  Bytes element{4};
+  Bandwidth memory;  // of copies and reductions, by bytes written; 0: they take no time
+};
+
+// Appends a collective to `workload`, in a group of its own called `name`. No rank starts before
+// `after`; the id returned ends when every rank has ended. InvalidArgument: ranks and endpoints
+// differ in number, or sends and receives do not meet (naming rank and step).
+absl::StatusOr<topology::OperationId> AddSchedules(
+    topology::Workload& workload, const std::vector<RankSchedule>& schedules,
+    const SimulationPlacement& placement, absl::string_view name,
+    absl::Span<const topology::OperationId> after = {});
+
+// One collective by an algorithm of algorithms/. `spec.size` ranks; `spec.rank` is ignored.
+absl::StatusOr<topology::Workload> SimulatedCollective(const Algorithm& algorithm,
+                                                       const CollectiveSpec& spec,
+                                                       const SimulationPlacement& placement);
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_SIMULATE_SIMULATE_H_
