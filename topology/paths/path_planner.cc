@@ -98,6 +98,7 @@ std::vector<Subflow> Cut(absl::Span<const TrafficFlow> flows, absl::Span<const u
     for (int part = 0; part < parts; ++part) {
       Subflow subflow{index, static_cast<uint32_t>(part), flow.source, flow.target};
       subflow.bytes = static_cast<double>(each + (part < more ? 1 : 0));
+      subflow.target_port = flow.target_port;
       out.push_back(subflow);
     }
   }
@@ -318,7 +319,9 @@ absl::StatusOr<PathPlan> PathPlanner::Replan(absl::Span<const TrafficFlow> flows
   for (const PlannedPath& path : plan.paths) {
     railed[path.flow].source = path.source;
     railed[path.flow].target = path.target;
-    old[flows[path.flow].phase].push_back(ToSubflow(path));
+    Subflow subflow = ToSubflow(path);
+    subflow.target_port = flows[path.flow].target_port;
+    old[flows[path.flow].phase].push_back(std::move(subflow));
   }
   Maker maker(routes_, hashes_, options_, railed);
   for (const auto& [phase, members] : ByPhase(flows)) {

@@ -37,6 +37,7 @@ struct TrafficFlow {
                             // where both are open
   Bytes bytes;
   uint32_t phase = 0;
+  uint16_t target_port = 0;  // 0: the options'
 };
 
 struct PathPlannerOptions {

@@ -21,6 +21,7 @@ struct Subflow {
   uint32_t flow = 0, subflow = 0;
   Endpoint source, target;
   double bytes = 0;
+  uint16_t target_port = 0;  // 0: the tracer's
   uint16_t port = 0;
   bool placed = false;  // `port` and `links` are set, and counted in LinkLoads
   // The switches that the path is to visit behind the first one; NodeId(): any.
@@ -63,9 +64,9 @@ class Tracer {
       : routes_(routes), hashes_(hashes), target_port_(target_port), protocol_(protocol) {}
 
   FiveTuple Tuple(const Subflow& subflow) const {
-    return hashes_.Tuple(subflow.source, subflow.target, 0, target_port_, protocol_);
+    uint16_t target_port = subflow.target_port != 0 ? subflow.target_port : target_port_;
+    return hashes_.Tuple(subflow.source, subflow.target, 0, target_port, protocol_);
   }
-
   // False: unreachable, or, with `wanted`, the path visits other switches.
   bool Trace(const Subflow& subflow, const FiveTuple& tuple, bool wanted, PathLinks& links) const {
     links.clear();

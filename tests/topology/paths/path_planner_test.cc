@@ -301,6 +301,22 @@ TEST(PathPlanner, NamesPartitionsAndMistakes) {
   EXPECT_THAT(message({{bed.Host(0), bed.Host(2), MiB(1)}}), HasSubstr("partitioned"));
 }
 
+TEST(PathPlanner, HashesTheTargetPortOfEachFlow) {
+  Bed bed(LeafSpine(2, 4, 4));
+  std::vector<TrafficFlow> flows;
+  for (int i = 0; i < 4; ++i) {
+    flows.push_back({bed.Host(i), bed.Host(4 + i), MiB(1), 0, static_cast<uint16_t>(7000 + i)});
+  }
+  PathPlanner planner(bed.routes, bed.hashes);
+  PathPlan plan = *planner.Plan(flows);
+  for (const PlannedPath& path : plan.paths) {
+    FiveTuple tuple = bed.hashes.Tuple(path.source, path.target, path.source_port,
+                                       flows[path.flow].target_port, kProtocolUdp);
+    EXPECT_EQ(*bed.hashes.Path(bed.routes, path.source, path.target, tuple), path.links);
+  }
+  EXPECT_EQ(planner.Replan(flows, plan)->moved, 0);
+}
+
 TEST(PathPlanner, RefusesAPlanOfOtherFlows) {
   Bed bed(LeafSpine(2, 2, 2));
   PathPlanner planner(bed.routes, bed.hashes);
