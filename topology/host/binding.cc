@@ -38,9 +38,10 @@ std::string Reason(const Machine& machine, const Distances& distances, const Gpu
   const std::string route = distances.Route(one.gpu, one.nearest[0]);
   if (!route.empty()) absl::StrAppend(&reason, " over ", route);
   absl::StrAppendFormat(&reason, ", %.1f GB/s", distance.bandwidth.bytes_per_second() / 1e9);
-  if (one.nearest.size() > 1) {
-    absl::StrAppend(&reason, "; as near: ", Names(machine, one.nearest));
-  }
+  std::vector<int> as_near;
+  std::set_difference(one.nearest.begin(), one.nearest.end(), one.assigned.begin(),
+                      one.assigned.end(), std::back_inserter(as_near));
+  if (!as_near.empty()) absl::StrAppend(&reason, "; as near: ", Names(machine, as_near));
   std::vector<int> others;
   for (int gpu : sharers) {
     if (gpu != one.gpu) others.push_back(gpu);

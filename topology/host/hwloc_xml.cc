@@ -57,6 +57,11 @@ absl::StatusOr<PciIdentity> IdentityOf(const XmlElement& object) {
                      static_cast<uint16_t>(numbers[4])};
 }
 
+// Storage comes with four lanes; what else is here with up to sixteen.
+int LanesMax(const PciIdentity& identity) {
+  return KindOf(identity) == DeviceKind::kStorage ? 4 : 16;
+}
+
 // A PCI bridge above a device, and the switch that was made of it, if one was.
 struct Bridge {
   const XmlElement* object;
@@ -153,7 +158,8 @@ class DeviceReader {
       if (!absl::SimpleAtod(*speed, &gigabytes) || !(gigabytes >= 0 && gigabytes < 1e4)) {
         return XmlError(object, absl::StrCat("pci_link_speed '", *speed, "' is no GB/s"));
       }
-      device.link = LinkOfBandwidth(Bandwidth::BytesPerSecond(gigabytes * 1e9));
+      device.link =
+          LinkOfBandwidth(Bandwidth::BytesPerSecond(gigabytes * 1e9), LanesMax(device.identity));
     }
     return absl::OkStatus();
   }
@@ -329,6 +335,7 @@ class NvLinkReader {
 absl::StatusOr<MachineParts> PartsFromHwlocXml(absl::string_view xml) {
   WEFT_ASSIGN_OR_RETURN(XmlElement topology, ParseXml(xml));
   const std::string* version = topology.Find("version");
+  if (topology.name == "system") return XmlError(topology, "is NCCL's format, not hwloc's");
   if (topology.name != "topology" || version == nullptr || !absl::StartsWith(*version, "2.")) {
     return XmlError(topology, kNotTheFormat);
   }

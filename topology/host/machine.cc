@@ -184,9 +184,13 @@ absl::StatusOr<int> Machine::Find(absl::string_view name) const {
 }
 
 std::string Machine::Describe() const {
-  std::string text = host_.has_value() ? host_->Describe()
-                                       : absl::StrCat(Count(packages().size(), "package"), ", ",
-                                                      Count(numa_nodes().size(), "NUMA node"));
+  std::string text = Count(numa_nodes().size(), "NUMA node");
+  if (!packages().empty() && host_.has_value()) {
+    text = host_->Describe();
+  } else if (host_.has_value()) {  // a file that knows neither packages nor cores
+    const CpuSet cpus = host_->cpus();
+    absl::StrAppend(&text, ", ", Count(cpus.size(), "CPU"), " (", weft::ToString(cpus), ")");
+  }
   return absl::StrCat(text, ", ", Count(gpus_.size(), "GPU"), ", ", Count(nics_.size(), "NIC"));
 }
 

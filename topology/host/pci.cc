@@ -123,10 +123,11 @@ std::string TransferRateText(double gigatransfers) {
   return gigatransfers > 0 ? absl::StrFormat("%.1f GT/s PCIe", gigatransfers) : "";
 }
 
-PciLink LinkOfBandwidth(Bandwidth bandwidth) {
-  constexpr double kTolerance = 0.02;  // hwloc prints six decimals; the nearest two differ by half
+PciLink LinkOfBandwidth(Bandwidth bandwidth, int lanes_max) {
+  constexpr double kTolerance = 0.005;  // 8 GT/s x1 and 5 GT/s x2 differ by 1.5 %
   if (!(bandwidth.bytes_per_second() > 0)) return {};
   for (int lanes : kLanes) {
+    if (lanes > lanes_max) continue;
     for (const Generation& generation : kGenerations) {
       PciLink link{generation.gigatransfers, lanes};
       if (std::fabs(link.bandwidth() / bandwidth - 1) < kTolerance) return link;

@@ -41,9 +41,9 @@ double ParseTransferRate(absl::string_view text);
 // As Linux writes it since 5.7: "16.0 GT/s PCIe"; empty when not known.
 std::string TransferRateText(double gigatransfers);
 
-// hwloc knows the product only, as 31.5 GB/s: the widest link (x16, x8, ...) that gives it.
-// Unknown when none does.
-PciLink LinkOfBandwidth(Bandwidth bandwidth);
+// hwloc knows the product only, as 31.5 GB/s: the widest link (x16, x8, ...; at most `lanes_max`)
+// that gives it. Unknown when none does.
+PciLink LinkOfBandwidth(Bandwidth bandwidth, int lanes_max = 16);
 
 // Class (base, sub, interface: 0x030200), vendor and device, each 0 when not known.
 struct PciIdentity {

@@ -20,6 +20,8 @@ constexpr int kGap = 12;
 constexpr int kLevel = 84;  // from a switch to what hangs on it
 constexpr int kNodeHeight = 52;
 constexpr int kFindingLine = 18;
+constexpr int kWidthMax = 1700;  // then columns go on below
+constexpr double kLetter = 6.6;  // of a finding, on average
 constexpr size_t kTextMax = 22;  // letters of a box
 
 // Okabe and Ito's palette, told apart by colour-blind readers too.
@@ -57,15 +59,25 @@ class Picture {
 
   std::string Draw() {
     int x = kMargin;
-    for (int numa = 0; numa < static_cast<int>(machine_.numa_nodes().size()); ++numa) {
+    int width = 480;
+    auto place = [&](int numa) {
+      if (x > kMargin && x + ColumnWidth(numa) > kWidthMax) {
+        x = kMargin;
+        top_ = bottom_ + kGap * 3;
+      }
       x = Column(numa, x);
+      width = std::max(width, x + kMargin - kGap * 3);
+    };
+    for (int numa = 0; numa < static_cast<int>(machine_.numa_nodes().size()); ++numa) {
+      place(numa);
     }
-    if (!Children(-1, -1).empty()) x = Column(-1, x);
-    const int width = std::max(x + kMargin - kGap, 480);
+    if (!Children(-1, -1).empty()) place(-1);
     int y = bottom_ + kGap * 2;
     for (const Finding& finding : report_.findings) {
       y += kFindingLine;
-      Text(kMargin, y, absl::StrCat("! ", finding.subject, " ", finding.sentence), 12, "#D55E00");
+      const std::string line = absl::StrCat("! ", finding.subject, " ", finding.sentence);
+      Text(kMargin, y, line, 12, "#D55E00");
+      width = std::max(width, kMargin * 2 + static_cast<int>(kLetter * line.size()));
     }
     return absl::StrCat(
         absl::StrFormat("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
@@ -111,13 +123,16 @@ class Picture {
                           x, y, width, height, color, odd ? "#D55E00" : "#333", odd ? 4 : 1);
   }
 
+  int ColumnWidth(int numa) const {
+    int slots = 0;
+    for (int device : Children(-1, numa)) slots += Width(device);
+    return std::max(slots, 2) * (kBox + kGap) - kGap;
+  }
+
   // Returns where the next column begins.
   int Column(int numa, int x) {
-    std::vector<int> devices = Children(-1, numa);
-    int slots = 0;
-    for (int device : devices) slots += Width(device);
-    const int width = std::max(slots, 2) * (kBox + kGap) - kGap;
-    Box(x, kTop, width, kNodeHeight, "#F0E442", false);
+    const int width = ColumnWidth(numa);
+    Box(x, top_, width, kNodeHeight, "#F0E442", false);
     std::string title = "NUMA node not told";
     std::string cpus;
     if (numa >= 0) {
@@ -128,11 +143,11 @@ class Picture {
           "CPUs ", weft::ToString(node.cpus),
           node.memory.has_value() ? absl::StrCat(", ", weft::ToString(*node.memory)) : "");
     }
-    Text(x + 8, kTop + 20, title, 14, "#000");
-    Text(x + 8, kTop + 40, cpus.substr(0, static_cast<size_t>(width) / 7), 12, "#000");
-    bottom_ = std::max(bottom_, kTop + kNodeHeight);
+    Text(x + 8, top_ + 20, title, 14, "#000");
+    Text(x + 8, top_ + 40, cpus.substr(0, static_cast<size_t>(width) / 7), 12, "#000");
+    bottom_ = std::max(bottom_, top_ + kNodeHeight);
     int at = x;
-    for (int device : devices) at = Subtree(device, at, kTop + kNodeHeight, 1);
+    for (int device : Children(-1, numa)) at = Subtree(device, at, top_ + kNodeHeight, 1);
     return x + width + kGap * 3;
   }
 
@@ -140,7 +155,7 @@ class Picture {
     const Device& device = machine_.device(index);
     const int slots = Width(index);
     const int width = slots * (kBox + kGap) - kGap;
-    const int y = kTop + kNodeHeight + kLevel * level - kBoxHeight;
+    const int y = top_ + kNodeHeight + kLevel * level - kBoxHeight;
     absl::StrAppendFormat(&lines_,
                           "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\" stroke=\"#333\" "
                           "stroke-width=\"%d\"/>\n",
@@ -168,6 +183,7 @@ class Picture {
   const MachineReport& report_;
   const Machine& machine_;
   std::string lines_, boxes_;
+  int top_ = kTop;  // of the row of columns
   int bottom_ = kTop;
 };
 

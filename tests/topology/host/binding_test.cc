@@ -39,7 +39,8 @@ TEST(NicsOfGpus, TwoGpusAndTwoNicsOfASwitchAreOneEach) {
     EXPECT_THAT(all[i].nearest, SizeIs(2));
     EXPECT_THAT(all[i].by_distance, SizeIs(8));
   }
-  EXPECT_THAT(all[0].reason, AllOf(HasSubstr("PIX over switch0"), HasSubstr("24.0 GB/s")));
+  EXPECT_THAT(all[0].reason, AllOf(HasSubstr("PIX over switch0"), HasSubstr("24.0 GB/s"),
+                                   HasSubstr("; as near: nic1")));
 }
 
 TEST(NicsOfGpus, WhoHasToShareIsTold) {

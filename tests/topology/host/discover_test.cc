@@ -153,8 +153,10 @@ TEST(PciLink, BandwidthIsAfterLineCoding) {
   EXPECT_NEAR((PciLink{32, 16}).bandwidth().bytes_per_second(), 63.0e9, 0.02e9);
   EXPECT_EQ((PciLink{17, 16}).bandwidth(), Bandwidth());
   EXPECT_EQ(LinkOfBandwidth((PciLink{32, 16}).bandwidth()), (PciLink{32, 16}));
-  EXPECT_EQ(LinkOfBandwidth((PciLink{8, 4}).bandwidth()), (PciLink{2.5, 16}))
-      << "the widest of the two that give 4 GB/s";
+  EXPECT_EQ(LinkOfBandwidth(Bandwidth::BytesPerSecond(4e9)), (PciLink{2.5, 16}))
+      << "the widest of those that give 4 GB/s";
+  EXPECT_EQ(LinkOfBandwidth((PciLink{8, 4}).bandwidth()), (PciLink{8, 4})) << "a little less";
+  EXPECT_EQ(LinkOfBandwidth((PciLink{16, 4}).bandwidth(), 4), (PciLink{16, 4}));
 }
 
 TEST(CpuMask, ReadsHwlocsAndNcclsForms) {

@@ -164,7 +164,8 @@ TEST(HwlocXml, TheLineIsTheElements) {
 
 TEST(HwlocXml, RefusesWhatIsNoHwlocTwoFile) {
   EXPECT_THAT(ErrorOf(""), HasSubstr("line 1"));
-  EXPECT_THAT(ErrorOf("<system version=\"1\"/>"), HasSubstr("is not hwloc 2's format"));
+  EXPECT_THAT(ErrorOf("<system version=\"1\"/>"), HasSubstr("<system> is NCCL's format"));
+  EXPECT_THAT(ErrorOf("<svg/>"), HasSubstr("is not hwloc 2's format"));
   EXPECT_THAT(ErrorOf("<topology><object type=\"Machine\"/></topology>"), HasSubstr("lstopo"));
   EXPECT_THAT(ErrorOf("<topology version=\"2.0\">\n<object"), HasSubstr("line 2"));
 }

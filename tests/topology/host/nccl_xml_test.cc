@@ -135,6 +135,7 @@ TEST(NcclMachine, HasTheDevicesOfTheFile) {
   EXPECT_THAT(machine->nics(), SizeIs(2));
   ASSERT_THAT(machine->numa_nodes(), SizeIs(2));
   EXPECT_EQ(weft::ToString(machine->numa_nodes()[0].cpus), "0-7,64-71");
+  EXPECT_EQ(machine->Describe(), "2 NUMA nodes, 32 CPUs (0-7,32-39,64-71,96-103), 2 GPUs, 2 NICs");
   EXPECT_EQ(machine->cpu().family, 25) << "0xAF is 25 in NCCL's old numbering";
   const Device& gpu = machine->device(*machine->Find("gpu0"));
   EXPECT_EQ(gpu.compute_capability, 80);
