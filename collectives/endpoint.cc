@@ -77,7 +77,7 @@ absl::Status EndpointImpl::Open() {
   }
   yield_ns_ = absl::ToInt64Nanoseconds(options_.settings.Duration("wait.yield"));
   // Whoever spins while ranks outnumber cores keeps the one that it waits for from running.
-  const bool may_spin = ranks_here <= AllowedCores();
+  const bool may_spin = ranks_here <= JobCores();
   spin_ns_ = may_spin ? absl::ToInt64Nanoseconds(options_.settings.Duration("wait.spin")) : 0;
   if (options_.world_size > 1) thread_ = std::thread([this] { Background(); });
   return absl::OkStatus();

@@ -35,8 +35,9 @@ Variables JobVariables(const RunOptions& options, const std::string& store,
   variables["WEFT_STORE"] = store;
   variables["WEFT_JOB_SECRET"] = secret_hex;
   variables["WEFT_JOB_ID"] = options.job;
-  variables.try_emplace("OMP_NUM_THREADS",
-                        absl::StrCat(std::max(1, AllowedCores() / options.ranks)));
+  const int cores = AllowedCores();
+  variables["WEFT_JOB_CORES"] = absl::StrCat(cores);
+  variables.try_emplace("OMP_NUM_THREADS", absl::StrCat(std::max(1, cores / options.ranks)));
   return variables;
 }
 

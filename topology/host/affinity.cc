@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
@@ -116,6 +117,12 @@ int AllowedCores() {
     count = std::min(count, static_cast<int>(std::ceil(*quota)));
   }
   return std::max(count, 1);
+}
+
+int JobCores() {
+  const char* text = std::getenv("WEFT_JOB_CORES");
+  int cores = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &cores) && cores > 0 ? cores : AllowedCores();
 }
 
 absl::Status BindThread(const CpuSet& cpus) { return Bind(0, cpus); }

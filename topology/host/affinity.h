@@ -30,6 +30,10 @@ absl::StatusOr<CpuSet> AllowedCpus();
 // keep it.
 int AllowedCores();
 
+// How many threads of all this job's ranks on this host can run at once: what the launcher said in
+// WEFT_JOB_CORES, since a rank that it bound sees its own share alone; else AllowedCores().
+int JobCores();
+
 // Binds the calling thread, and the threads and processes that it will start. Allocates nothing
 // when it succeeds, so it may stand between fork and exec.
 absl::Status BindThread(const CpuSet& cpus);

@@ -82,6 +82,14 @@ class WeftRunTest(unittest.TestCase):
         if len(os.sched_getaffinity(0)) >= 2:
             self.assertEqual(len(set(result.stdout.splitlines())), 2)
 
+    def test_bound_ranks_know_the_cores_of_the_whole_job(self):
+        show = ("--no-prefix", "sh", "-c", "echo $WEFT_JOB_CORES")
+        free = set(self.launch("-n", "2", *show).stdout.split())
+        bound = set(self.launch("-n", "2", "--bind", "core", *show).stdout.split())
+        self.assertEqual(len(free), 1)
+        self.assertEqual(bound, free)
+        self.assertLessEqual(int(free.pop()), len(os.sched_getaffinity(0)))
+
     # ---- Exit statuses
 
     def test_success_is_zero_and_in_the_summary(self):

@@ -37,6 +37,25 @@ TEST(AllowedCores, IsAtLeastOneAndAtMostTheMask) {
   EXPECT_LE(AllowedCores(), static_cast<int>(allowed.size()));
 }
 
+TEST(JobCores, AreTheLaunchersAlsoForARankThatIsBoundToOne) {
+  ASSERT_EQ(setenv("WEFT_JOB_CORES", "6", 1), 0);
+  std::thread([] {
+    ASSERT_TRUE(BindThread({AllowedCpus()->front()}).ok());
+    EXPECT_EQ(AllowedCores(), 1);
+    EXPECT_EQ(JobCores(), 6);
+  }).join();
+  unsetenv("WEFT_JOB_CORES");
+}
+
+TEST(JobCores, AreTheAllowedOnesWithoutALauncher) {
+  for (const char* value : {"", "0", "-2", "many"}) {
+    ASSERT_EQ(setenv("WEFT_JOB_CORES", value, 1), 0);
+    EXPECT_EQ(JobCores(), AllowedCores()) << value;
+  }
+  unsetenv("WEFT_JOB_CORES");
+  EXPECT_EQ(JobCores(), AllowedCores());
+}
+
 // Binding is done in threads of its own, so that the test program keeps its mask.
 TEST(BindThread, HoldsTheThreadAndThoseItStarts) {
   CpuSet one = {AllowedCpus()->back()};
