@@ -59,75 +59,103 @@ def _listen(address, port, v6):
     return listener
 
 
+class Connection:
+    """Carries its flows one after the other, in their order."""
+
+    def __init__(self, sender, receiver):
+        self.sender, self.receiver = sender, receiver
+        self.flows, self.sending, self.receiving = [], 0, 0
+        self.writes = False  # the selector waits for it
+
+    def flow_to_send(self):
+        return self.flows[self.sending] if self.sending < len(self.flows) else None
+
+
 def connect(fabric, flows, v6=False) -> list:
-    """Pairs of connected sockets (sender, receiver), in the order of the flows."""
-    listeners, pairs = {}, []
+    """Flows between the same ports share a connection."""
+    listeners, connections = {}, {}
     for flow in flows:
-        key = flow.target, flow.dport
-        address = fabric.address(flow.target, v6)
-        if key not in listeners:
-            with inside(f"h{flow.target}"):
-                listeners[key] = _listen(address, flow.dport, v6)
-        with inside(f"h{flow.source}"):
-            sender = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET)
-            sender.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sender.bind((fabric.address(flow.source, v6), flow.sport))
-            sender.settimeout(20)
-            sender.connect((address, flow.dport))
-        listeners[key].settimeout(20)
-        receiver, _ = listeners[key].accept()
-        pairs.append((sender, receiver))
+        key = flow.source, flow.target, flow.sport, flow.dport
+        if key not in connections:
+            there = flow.target, flow.dport
+            address = fabric.address(flow.target, v6)
+            if there not in listeners:
+                with inside(f"h{flow.target}"):
+                    listeners[there] = _listen(address, flow.dport, v6)
+            with inside(f"h{flow.source}"):
+                sender = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET)
+                sender.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sender.bind((fabric.address(flow.source, v6), flow.sport))
+                sender.settimeout(20)
+                sender.connect((address, flow.dport))
+            listeners[there].settimeout(20)
+            receiver, _ = listeners[there].accept()
+            sender.setblocking(False)
+            receiver.setblocking(False)
+            connections[key] = Connection(sender, receiver)
+        connections[key].flows.append(flow)
     for listener in listeners.values():
         listener.close()
-    return pairs
+    return list(connections.values())
 
 
 def run(fabric, flows, patience=120, v6=False) -> float:
     """Carries the flows; fills in `ended`; returns when the last ended, in seconds."""
-    pairs = connect(fabric, flows, v6)
+    connections = connect(fabric, flows, v6)
     selector = selectors.DefaultSelector()
-    for flow, (sender, receiver) in zip(flows, pairs):
-        sender.setblocking(False)
-        receiver.setblocking(False)
-        selector.register(receiver, selectors.EVENT_READ, flow)
+    for connection in connections:
+        selector.register(connection.receiver, selectors.EVENT_READ, connection)
     start = time.monotonic()
-    waiting = [(flow, sender) for flow, (sender, _) in zip(flows, pairs)]
-    left = len(flows)
     into = bytearray(1 << 18)
-    while left:
-        ready = [pair for pair in waiting
-                 if all(flows[other].ended is not None for other in pair[0].after)]
-        for flow, sender in ready:
-            selector.register(sender, selectors.EVENT_WRITE, flow)
-        waiting = [pair for pair in waiting if pair not in ready]
+    while any(flow.ended is None for flow in flows):
+        for connection in connections:
+            _arm(selector, connection, flows)
         if time.monotonic() - start > patience:
+            left = sum(flow.ended is None for flow in flows)
             raise RuntimeError(f"{left} of {len(flows)} flows have not ended after {patience} s")
         for key, events in selector.select(1):
             if events & selectors.EVENT_WRITE:
-                _send(selector, key.fileobj, key.data)
-            elif _receive(key.fileobj, key.data, into):
-                key.data.ended = time.monotonic() - start
-                selector.unregister(key.fileobj)
-                left -= 1
-    for sender, receiver in pairs:
-        sender.close()
-        receiver.close()
+                _send(key.data)
+            else:
+                _receive(key.data, into, start)
+    for connection in connections:
+        connection.sender.close()
+        connection.receiver.close()
     selector.close()
     return max(flow.ended for flow in flows)
 
 
-def _send(selector, sender, flow):
+def _arm(selector, connection, flows):
+    """Waits for room to send exactly while there is something that may be sent."""
+    flow = connection.flow_to_send()
+    ready = flow is not None and all(flows[other].ended is not None for other in flow.after)
+    if ready and not connection.writes:
+        selector.register(connection.sender, selectors.EVENT_WRITE, connection)
+    elif connection.writes and not ready:
+        selector.unregister(connection.sender)
+    connection.writes = ready
+
+
+def _send(connection):
+    flow = connection.flow_to_send()
     try:
-        flow.sent += sender.send(memoryview(CHUNK)[:min(len(CHUNK), flow.size - flow.sent)])
+        flow.sent += connection.sender.send(memoryview(CHUNK)[:min(len(CHUNK), flow.size - flow.sent)])
     except BlockingIOError:
         return
     if flow.sent == flow.size:
-        selector.unregister(sender)
+        connection.sending += 1
 
 
-def _receive(receiver, flow, into) -> bool:
+def _receive(connection, into, start):
     try:
-        flow.received += receiver.recv_into(into)
+        got = connection.receiver.recv_into(into)
     except BlockingIOError:
-        return False
-    return flow.received >= flow.size
+        return
+    while got > 0:
+        flow = connection.flows[connection.receiving]
+        part = min(got, flow.size - flow.received)
+        flow.received += part
+        got -= part
+        if flow.received == flow.size:
+            flow.ended = time.monotonic() - start
+            connection.receiving += 1
