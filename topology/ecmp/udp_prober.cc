@@ -1,0 +1,141 @@
+#include "topology/ecmp/udp_prober.h"
+
+#include <linux/errqueue.h>
+#include <netinet/icmp6.h>
+#include <netinet/in.h>
+#include <netinet/ip_icmp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::topology {
+namespace {
+
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+};
+
+Address MakeAddress(const IpAddress& ip, uint16_t port) {
+  Address out;
+  if (ip.v6) {
+    auto* v6 = reinterpret_cast<sockaddr_in6*>(&out.storage);
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(port);
+    std::memcpy(&v6->sin6_addr, ip.bytes.data(), 16);
+    out.size = sizeof(sockaddr_in6);
+  } else {
+    auto* v4 = reinterpret_cast<sockaddr_in*>(&out.storage);
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(port);
+    std::memcpy(&v4->sin_addr, ip.bytes.data(), 4);
+    out.size = sizeof(sockaddr_in);
+  }
+  return out;
+}
+
+// What stands for a router: its IPv4 address, or a mix of the two halves of its IPv6 address.
+uint64_t NameOf(const sockaddr* offender) {
+  if (offender->sa_family == AF_INET) {
+    return ntohl(reinterpret_cast<const sockaddr_in*>(offender)->sin_addr.s_addr);
+  }
+  std::array<uint64_t, 2> halves{};
+  std::memcpy(halves.data(), &reinterpret_cast<const sockaddr_in6*>(offender)->sin6_addr, 16);
+  return halves[0] * 0x9E3779B97F4A7C15ULL ^ halves[1];
+}
+
+HopAnswer Understand(const sock_extended_err& error) {
+  bool icmp = error.ee_origin == SO_EE_ORIGIN_ICMP, icmp6 = error.ee_origin == SO_EE_ORIGIN_ICMP6;
+  bool expired = (icmp && error.ee_type == ICMP_TIME_EXCEEDED) ||
+                 (icmp6 && error.ee_type == ICMP6_TIME_EXCEEDED);
+  bool refused =
+      (icmp && error.ee_type == ICMP_DEST_UNREACH && error.ee_code == ICMP_PORT_UNREACH) ||
+      (icmp6 && error.ee_type == ICMP6_DST_UNREACH && error.ee_code == ICMP6_DST_UNREACH_NOPORT);
+  if (refused) return {HopAnswer::Kind::kTarget, 0};
+  if (!expired) return {};
+  return {HopAnswer::Kind::kRouter, NameOf(SO_EE_OFFENDER(&error))};
+}
+
+int64_t MonotonicMilliseconds() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
+}
+
+}  // namespace
+
+UdpProber::~UdpProber() {
+  for (const auto& [_, fd] : sockets_) close(fd);
+}
+
+absl::StatusOr<int> UdpProber::Socket(uint16_t source_port) {
+  if (auto known = sockets_.find(source_port); known != sockets_.end()) return known->second;
+  std::string doing = absl::StrCat("probe from UDP port ", source_port);
+  bool v6 = options_.source.v6;
+  int fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return ErrnoStatus(errno, doing);
+  sockets_[source_port] = fd;
+  int on = 1;
+  Address source = MakeAddress(options_.source, source_port);
+  Address target = MakeAddress(options_.target, options_.target_port);
+  bool good = setsockopt(fd, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_RECVERR : IP_RECVERR, &on,
+                         sizeof(on)) == 0 &&
+              bind(fd, source.get(), source.size) == 0 &&
+              connect(fd, target.get(), target.size) == 0;
+  if (!good) return ErrnoStatus(errno, doing);
+  return fd;
+}
+
+absl::StatusOr<HopAnswer> UdpProber::Ask(uint16_t source_port, int ttl) {
+  WEFT_ASSIGN_OR_RETURN(int fd, Socket(source_port));
+  while (Hear(fd) != HopAnswer()) {  // late answers to earlier questions
+  }
+  bool v6 = options_.source.v6;
+  if (setsockopt(fd, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_UNICAST_HOPS : IP_TTL, &ttl,
+                 sizeof(ttl)) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("set time to live ", ttl));
+  }
+  char byte = 0;
+  // An error that is pending on the socket is reported once, by the next call, whichever it is.
+  for (int i = 0; send(fd, &byte, 1, 0) < 0; ++i) {
+    if (i == 3) return ErrnoStatus(errno, absl::StrCat("probe from UDP port ", source_port));
+  }
+  int64_t deadline = MonotonicMilliseconds() + absl::ToInt64Milliseconds(options_.timeout);
+  for (;;) {
+    int64_t left = deadline - MonotonicMilliseconds();
+    if (left < 0) return HopAnswer();
+    pollfd wait{fd, 0, 0};
+    poll(&wait, 1, static_cast<int>(left));
+    HopAnswer answer = Hear(fd);
+    if (answer.kind != HopAnswer::Kind::kSilent) return answer;
+  }
+}
+
+HopAnswer UdpProber::Hear(int fd) const {
+  std::array<char, 64> payload;
+  alignas(cmsghdr) std::array<char, 512> control;
+  iovec piece{payload.data(), payload.size()};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  if (recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) return {};
+  for (cmsghdr* one = CMSG_FIRSTHDR(&message); one != nullptr; one = CMSG_NXTHDR(&message, one)) {
+    bool error = (one->cmsg_level == IPPROTO_IP && one->cmsg_type == IP_RECVERR) ||
+                 (one->cmsg_level == IPPROTO_IPV6 && one->cmsg_type == IPV6_RECVERR);
+    if (error) return Understand(*reinterpret_cast<const sock_extended_err*>(CMSG_DATA(one)));
+  }
+  return {};
+}
+
+}  // namespace weft::topology

@@ -1,0 +1,46 @@
+// A PathProber of real packets: UDP with a chosen source port and time to live, and the ICMP errors
+// that come back. Needs no privilege. The path is that of RoCE packets with the same ports, because
+// switches hash the five-tuple; TCP's may differ.
+//
+// Routers limit how many errors they send: `timeout` and LearnOptions::tries bound the wait for
+// them.
+#ifndef WEFT_TOPOLOGY_ECMP_UDP_PROBER_H_
+#define WEFT_TOPOLOGY_ECMP_UDP_PROBER_H_
+
+#include <map>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "topology/ecmp/five_tuple.h"
+#include "topology/ecmp/learn.h"
+
+namespace weft::topology {
+
+struct UdpProberOptions {
+  IpAddress source, target;  // of one family
+  uint16_t target_port = kRoceTargetPort;
+  absl::Duration timeout = absl::Milliseconds(200);  // for one answer
+};
+
+// One thread. Blocks up to `timeout` an answer.
+class UdpProber final : public PathProber {
+ public:
+  explicit UdpProber(const UdpProberOptions& options) : options_(options) {}
+  ~UdpProber() override;
+  UdpProber(const UdpProber&) = delete;
+  UdpProber& operator=(const UdpProber&) = delete;
+
+  // The error of the system call that failed, with the port: one that is in use.
+  absl::StatusOr<HopAnswer> Ask(uint16_t source_port, int ttl) override;
+
+ private:
+  absl::StatusOr<int> Socket(uint16_t source_port);
+  HopAnswer Hear(int fd) const;
+
+  UdpProberOptions options_;
+  std::map<uint16_t, int> sockets_;  // by source port
+};
+
+}  // namespace weft::topology
+
+#endif  // WEFT_TOPOLOGY_ECMP_UDP_PROBER_H_
