@@ -30,6 +30,7 @@ struct Transfer {
 class Progress {
  public:
   virtual ~Progress() = default;
+  virtual void Sent(FlowId flow) = 0;                           // its last packet, the first time
   virtual void Delivered(FlowId flow, Picoseconds now) = 0;     // everything has arrived
   virtual void Acknowledged(FlowId flow, Picoseconds now) = 0;  // the source knows
   virtual void Retransmitted(FlowId flow) = 0;                  // a packet was sent again

@@ -1,8 +1,11 @@
 // The entry of the packet level: starts operations when what they wait for has ended, and collects
 // what became of them.
 #include <algorithm>
+#include <array>
+#include <deque>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "topology/sim/packet/network.h"
@@ -28,6 +31,7 @@ class PacketSimulation final : public NetworkOwner, public Progress {
   void OnTimer(const Timer& timer) override;
   void OnProgress(Picoseconds now) override;
   bool OnHeartbeat(Picoseconds now) override;
+  void Sent(FlowId flow) override;
   void Delivered(FlowId flow, Picoseconds now) override;
   void Acknowledged(FlowId flow, Picoseconds now) override;
   void Retransmitted(FlowId /*flow*/) override { ++retransmissions_; }
@@ -37,6 +41,11 @@ class PacketSimulation final : public NetworkOwner, public Progress {
     Picoseconds started = kNever, ended = kNever, acknowledged = kNever;
     uint32_t waits_for = 0;
   };
+  using Connection = std::array<int32_t, 5>;
+  Connection ConnectionOf(const Operation& operation) const {
+    return {operation.source.host.value(), operation.source.nic, operation.target.host.value(),
+            operation.target.nic, operation.source_port};
+  }
   absl::Status PrepareTransfer(OperationId id);
   Picoseconds OneWay(NicId source, NicId target, uint64_t path, uint32_t size) const;
   void FindDependents();
@@ -60,6 +69,10 @@ class PacketSimulation final : public NetworkOwner, public Progress {
   std::vector<uint32_t> dependents_begin_;  // [operation + 1] into dependents_
   std::vector<OperationId> dependents_;
   std::vector<OperationId> finished_;  // and what depends on them is not yet started
+  // Operation::in_order: by connection that sends, those that wait for it; and transfers whose last
+  // packet has gone since.
+  absl::flat_hash_map<Connection, std::deque<OperationId>> queues_;
+  std::vector<OperationId> sent_;
   size_t ended_ = 0, unacknowledged_ = 0;
   int64_t retransmissions_ = 0;
 };
@@ -209,6 +222,13 @@ void PacketSimulation::Start(OperationId id, Picoseconds now) {
     case OperationKind::kTransfer:
       if (operation.source.host == operation.target.host) break;  // no network between
       ++unacknowledged_;
+      if (operation.in_order) {
+        auto [queue, is_free] = queues_.try_emplace(ConnectionOf(operation));
+        if (!is_free) {
+          queue->second.push_back(id);
+          return;
+        }
+      }
       network_.Begin(transfers_[id].source, id);
       return;
     default:
@@ -226,6 +246,12 @@ void PacketSimulation::Finish(OperationId id, Picoseconds now) {
   network_.NoteProgress();
 }
 
+void PacketSimulation::Sent(FlowId flow) {
+  if (!workload_.operation(flow).in_order) return;
+  sent_.push_back(flow);
+  network_.NoteProgress();
+}
+
 void PacketSimulation::Delivered(FlowId flow, Picoseconds now) { Finish(flow, now); }
 
 void PacketSimulation::Acknowledged(FlowId flow, Picoseconds now) {
@@ -235,6 +261,17 @@ void PacketSimulation::Acknowledged(FlowId flow, Picoseconds now) {
 }
 
 void PacketSimulation::OnProgress(Picoseconds now) {
+  for (size_t i = 0; i < sent_.size(); ++i) {
+    auto queue = queues_.find(ConnectionOf(workload_.operation(sent_[i])));
+    if (queue->second.empty()) {
+      queues_.erase(queue);
+      continue;
+    }
+    OperationId next = queue->second.front();
+    queue->second.pop_front();
+    network_.Begin(transfers_[next].source, next);
+  }
+  sent_.clear();
   // Starting one may finish it at once.
   for (size_t i = 0; i < finished_.size(); ++i) {
     OperationId id = finished_[i];

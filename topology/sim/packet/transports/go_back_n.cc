@@ -68,6 +68,9 @@ class GoBackN final : public ReliableProtocol {
       frame.flags |= kRetransmit;
       context_.progress->Retransmitted(flow);
     }
+    if (sender.next + 1 == sender.packets && sender.next >= sender.highest) {
+      context_.progress->Sent(flow);
+    }
     sender.highest = std::max(sender.highest, ++sender.next);
     if (sender.congestion && sender.congestion->rate() > 0) {
       sender.next_send = std::max(sender.next_send, now) +

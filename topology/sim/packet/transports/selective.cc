@@ -93,6 +93,7 @@ void Selective::FillData(FlowId flow, Picoseconds now, Frame& frame) {
     SkipHeard(sender);
   } else {
     sequence = sender.next++;
+    if (sender.next == context_.transfers[flow].packets) context_.progress->Sent(flow);
   }
   frame.sequence = sequence;
   frame.size = context_.SizeOf(flow, sequence);
