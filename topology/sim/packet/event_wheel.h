@@ -88,9 +88,10 @@ class EventWheel {
     --pending_;
     return batch_[position_++];
   }
-  // The slot of the event that is `ahead` of the next; kNone.
-  uint32_t Ahead(size_t ahead) const {
-    return position_ + ahead < batch_.size() ? batch_[position_ + ahead].slot : kNone;
+  // How many of the open bucket were taken, and the slot of its `event`-th; kNone: it has fewer.
+  size_t position() const { return position_; }
+  uint32_t InBatch(size_t event) const {
+    return event < batch_.size() ? batch_[event].slot : kNone;
   }
   static constexpr uint32_t kNone = ~0u;
 

@@ -37,7 +37,7 @@ WheelShape ShapeFor(const Fabric& fabric, const PacketOptions& options) {
   for (const LinkFault& fault : options.faults) {
     if (fault.kind == LinkFault::Kind::kBandwidth) consider(fault.bandwidth);
   }
-  constexpr double kEventsPerBucket = 16;
+  constexpr double kEventsPerBucket = 32;
   double width = std::min(shortest, kEventsPerBucket / events_per_picosecond);
   WheelShape shape;
   shape.width_bits = std::max(0, static_cast<int>(std::floor(std::log2(std::max(width, 1.0)))));
@@ -122,7 +122,7 @@ void Network::Run(Picoseconds limit, NetworkOwner& owner) {
     }
     if (!wheel_.HasNext()) {
       if (!wheel_.Open()) return;
-      egress_ahead_.fill(~0u);
+      PrefetchFirst();
     }
     while (wheel_.HasNext() && !stopped_) {
       if (timers_.Earliest() <= wheel_.Peek().time) {
@@ -162,45 +162,72 @@ inline uint32_t Network::LookUpNext(const Link& link) {
 }
 
 // Each stage needs what the one before it has brought into cache: link, place in its pipe, frame,
-// the port where the frame goes, and the places in that port's queue and pipe.
-inline void Network::Prefetch() {
-  constexpr size_t kLinkAhead = 14, kFlightAhead = 11, kFrameAhead = 8, kQueueAhead = 2;
-  auto fetch = [](const void* memory) { __builtin_prefetch(memory, 1); };
-  if (uint32_t slot = wheel_.Ahead(kLinkAhead); slot < link_count_) {
-    fetch(&links_[slot].free_at);
-    fetch(&links_[slot].data);
+// the port where the frame goes, and the places in that port's queue and pipe. `event` counts in
+// the open bucket. Inlined by force: GCC takes functions that only prefetch for ones without effect
+// and removes calls of them.
+[[gnu::always_inline]] inline void Network::FetchLink(size_t event) {
+  uint32_t slot = wheel_.InBatch(event);
+  if (slot >= link_count_) return;
+  __builtin_prefetch(&links_[slot].free_at, 1);
+  __builtin_prefetch(&links_[slot].data, 1);
+}
+
+[[gnu::always_inline]] inline void Network::FetchFlight(size_t event) {
+  uint32_t slot = wheel_.InBatch(event);
+  if (slot >= link_count_) return;
+  const Link& link = links_[slot];
+  if (!link.flight.empty()) __builtin_prefetch(&link.flight.front(), 1);
+  if (link.flags & kToHost) __builtin_prefetch(nics_[link.target].protocol.get(), 1);
+}
+
+[[gnu::always_inline]] inline void Network::FetchFrame(size_t event) {
+  uint32_t slot = wheel_.InBatch(event);
+  if (slot >= link_count_) return;
+  const Link& link = links_[slot];
+  if (!link.flight.empty() && link.flight.front().frame < kFirstSpecial) {
+    __builtin_prefetch(&frames_[link.flight.front().frame], 1);
   }
-  if (uint32_t slot = wheel_.Ahead(kFlightAhead); slot < link_count_) {
-    if (!links_[slot].flight.empty()) fetch(&links_[slot].flight.front());
-    if (links_[slot].flags & kToHost) fetch(nics_[links_[slot].target].protocol.get());
-  }
-  if (uint32_t slot = wheel_.Ahead(kFrameAhead); slot < link_count_) {
-    const Link& link = links_[slot];
-    if (!link.flight.empty() && link.flight.front().frame < kFirstSpecial) {
-      fetch(&frames_[link.flight.front().frame]);
-    }
-    if (!link.data.empty()) fetch(&link.data.front());
-  }
-  uint32_t next = ~0u;
-  if (uint32_t slot = wheel_.Ahead(kEgressAhead); slot < link_count_) {
-    next = LookUpNext(links_[slot]);
-    if (next != ~0u) {
-      fetch(&links_[next].free_at);
-      fetch(&links_[next].data);
-    }
-  }
-  egress_ahead_[(turn_ + kEgressAhead) % egress_ahead_.size()] = next;
-  next = egress_ahead_[(turn_ + kQueueAhead) % egress_ahead_.size()];
+  if (!link.data.empty()) __builtin_prefetch(&link.data.front(), 1);
+}
+
+[[gnu::always_inline]] inline void Network::FetchNext(size_t event) {
+  uint32_t slot = wheel_.InBatch(event);
+  uint32_t next = slot < link_count_ ? LookUpNext(links_[slot]) : ~0u;
   if (next != ~0u) {
-    fetch(links_[next].flight.end());
-    fetch(links_[next].data.end());
+    __builtin_prefetch(&links_[next].free_at, 1);
+    __builtin_prefetch(&links_[next].data, 1);
   }
-  uint32_t slot = wheel_.Ahead(kQueueAhead);
-  if (next != ~0u && slot < link_count_ && (links_[slot].flags & kToHost) &&
-      !links_[slot].flight.empty() && links_[slot].flight.front().frame < kFirstSpecial) {
-    nics_[links_[slot].target].protocol->Prefetch(frames_[links_[slot].flight.front().frame], 1);
-  }
-  ++turn_;
+  next_ahead_[event % next_ahead_.size()] = next;
+}
+
+[[gnu::always_inline]] inline void Network::FetchQueue(size_t event) {
+  uint32_t slot = wheel_.InBatch(event);
+  uint32_t next = next_ahead_[event % next_ahead_.size()];
+  if (slot >= link_count_ || next == ~0u) return;
+  __builtin_prefetch(links_[next].flight.end(), 1);
+  __builtin_prefetch(links_[next].data.end(), 1);
+  const Link& link = links_[slot];
+  if (!(link.flags & kToHost) || link.flight.empty()) return;
+  uint32_t frame = link.flight.front().frame;
+  if (frame < kFirstSpecial) nics_[link.target].protocol->Prefetch(frames_[frame], 1);
+}
+
+inline void Network::Prefetch() {
+  size_t now = wheel_.position();
+  FetchLink(now + kLinkAhead);
+  FetchFlight(now + kFlightAhead);
+  FetchFrame(now + kFrameAhead);
+  FetchNext(now + kNextAhead);
+  FetchQueue(now + kQueueAhead);
+}
+
+// The same for the first events of a bucket.
+void Network::PrefetchFirst() {
+  for (size_t i = 0; i < kLinkAhead; ++i) FetchLink(i);
+  for (size_t i = 0; i < kFlightAhead; ++i) FetchFlight(i);
+  for (size_t i = 0; i < kFrameAhead; ++i) FetchFrame(i);
+  for (size_t i = 0; i < kNextAhead; ++i) FetchNext(i);
+  for (size_t i = 0; i < kQueueAhead; ++i) FetchQueue(i);
 }
 
 void Network::OnArrival(uint32_t id) {

@@ -166,6 +166,12 @@ class Network {
  private:
   // network.cc: the loop, and what every traversal goes through.
   void Prefetch();
+  void PrefetchFirst();
+  void FetchLink(size_t event);
+  void FetchFlight(size_t event);
+  void FetchFrame(size_t event);
+  void FetchNext(size_t event);
+  void FetchQueue(size_t event);
   uint32_t LookUpNext(const Link& link);
 
   void OnArrival(uint32_t link);
@@ -238,10 +244,10 @@ class Network {
   std::vector<Picoseconds> drained_at_;
   EventWheel wheel_;
   Timers timers_;
-  // Where the frames of the next few events will go, a circle: filled ahead of them.
-  static constexpr size_t kEgressAhead = 4;
-  std::array<uint32_t, 8> egress_ahead_{};
-  size_t turn_ = 0;
+  // How many events ahead each stage of prefetching is.
+  static constexpr size_t kLinkAhead = 14, kFlightAhead = 11, kFrameAhead = 8, kNextAhead = 4,
+                          kQueueAhead = 2;
+  std::array<uint32_t, 8> next_ahead_{};  // [event % 8]: where its frame will go
   Picoseconds now_ = 0;
   int64_t events_ = 0;
   int paused_links_ = 0;
