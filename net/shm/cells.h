@@ -15,6 +15,8 @@ enum class CellKind : uint8_t {
   kRefuse = 2,       // forward: the send that matched a receive cannot be
   kNotice = 3,       // both ways: a fragment of a notice
   kClearToSend = 4,  // backward: a receive is posted
+  kOffer = 5,        // forward: where a message lies in the sender's memory
+  kAnswer = 6,       // backward: what became of an offer
 };
 
 enum class RefuseReason : uint8_t { kCheckDiffers = 1, kTooLong = 2 };
@@ -45,11 +47,28 @@ struct RefuseCell {
 
 struct ClearToSendCell {
   uint8_t kind = static_cast<uint8_t>(CellKind::kClearToSend);
-  uint8_t zero[7] = {};
+  uint8_t may_read = 0;  // 1: the message may be offered
+  uint8_t zero[6] = {};
   uint64_t receive_id = 0;
   uint64_t tag = 0;
   uint64_t check = 0;
   uint64_t capacity = 0;
+};
+
+struct OfferCell {
+  uint8_t kind = static_cast<uint8_t>(CellKind::kOffer);
+  uint8_t zero[7] = {};
+  uint64_t receive_id = 0;
+  uint64_t offer_id = 0;
+  uint64_t address = 0;  // in the sender's address space
+  uint64_t total = 0;
+};
+
+struct AnswerCell {
+  uint8_t kind = static_cast<uint8_t>(CellKind::kAnswer);
+  uint8_t was_read = 0;  // 0: cannot be; to be sent in pieces
+  uint8_t zero[6] = {};
+  uint64_t offer_id = 0;
 };
 
 struct NoticeCell {

@@ -17,9 +17,7 @@ Endpoint::Endpoint(ShmTransport* transport, Role role, Rank peer)
 }
 
 Endpoint::~Endpoint() {
-  if (up_ && alive()) {
-    own_reader_line()->closed.store(kClosed, std::memory_order_release);
-  }
+  MarkClosed();
   if (registered_fd_ >= 0) transport_->Unwatch(registered_fd_);
   transport_->Remove(this);
 }
@@ -120,7 +118,7 @@ bool Endpoint::Turn(absl::Time now) {
 
 bool Endpoint::ReadCells(int cells) {
   bool moved = false;
-  for (; cells > 0 && bytes_this_turn_ < kBytesPerTurn; --cells) {
+  for (; cells > 0 && !TurnIsUp(); --cells) {
     const std::byte* body = reader_.Peek();
     if (body == nullptr) break;
     moved = true;
@@ -266,6 +264,17 @@ void Endpoint::OnSocket() {
   }
 }
 
+void Endpoint::MarkClosed() {
+  if (!up_ || !alive()) return;
+  own_reader_line()->closed.store(kClosed, std::memory_order_release);
+  FullFence();
+}
+
+bool Endpoint::PeerHasClosed() const {
+  FullFence();
+  return peer_reader_line()->closed.load(std::memory_order_acquire) != 0;
+}
+
 absl::Status Endpoint::HangUpStatus() const {
   std::string what;
   switch (peer_reader_line()->closed.load(std::memory_order_acquire)) {
@@ -294,6 +303,7 @@ void Endpoint::Break(const absl::Status& status) {
   if (!alive()) return;
   status_ = status;
   if (up_) own_reader_line()->closed.store(kGaveUp, std::memory_order_release);
+  FullFence();
   if (registered_fd_ >= 0) transport_->Unwatch(std::exchange(registered_fd_, -1));
   connecting_.reset();
   wire_.socket.Reset();

@@ -77,10 +77,15 @@ class Endpoint {
   bool PostFailed(Request* request);
   void CancelFailed();  // for destructors: the requests that PostFailed took
   absl::Status Violation(absl::string_view what) const;
+  absl::Status HangUpStatus() const;
   std::string DescribeLink() const;
   const absl::Status& link_status() const { return status_; }
   bool up() const { return up_; }
   void CountBytes(uint64_t bytes) { bytes_this_turn_ += bytes; }
+  bool TurnIsUp() const { return bytes_this_turn_ >= kBytesPerTurn; }
+  // Before the sender's memory is the caller's again: who still reads there finds the link closed.
+  void MarkClosed();
+  bool PeerHasClosed() const;
   ShmTransport* transport() const { return transport_; }
 
   Wire wire_;
@@ -94,7 +99,6 @@ class Endpoint {
   void RingForSpace();
   bool NoticeFits() { return writer_.Free(kNoticeCells) >= kNoticeCells; }
   absl::Status TakeNotice(const std::byte* body);
-  absl::Status HangUpStatus() const;
   virtual void OnCellPublished() {}
   ReaderLine* own_reader_line() const;   // of the ring we read
   ReaderLine* peer_reader_line() const;  // of the ring we write

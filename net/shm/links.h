@@ -9,10 +9,12 @@
 
 #include "net/shm/endpoint.h"
 #include "net/shm/matcher.h"
+#include "net/shm/peer_memory.h"
 
 namespace weft::net::shm {
 
-// Copies from the user's buffer into cells and arena, once the receiver has asked for it.
+// Once the receiver has asked for a message: copies from the user's buffer into cells and arena, or
+// says where it lies, if it is large and the receiver may read it there.
 class ShmSendLink final : public SendLink, public Endpoint {
  public:
   ShmSendLink(ShmTransport* transport, Rank peer, std::unique_ptr<Connecting> connecting);
@@ -30,6 +32,7 @@ class ShmSendLink final : public SendLink, public Endpoint {
     uint64_t receive_id = 0;
     uint64_t check = 0;
     uint64_t capacity = 0;
+    bool may_read = false;
   };
   struct Send {
     const std::byte* data = nullptr;
@@ -43,6 +46,11 @@ class ShmSendLink final : public SendLink, public Endpoint {
     uint64_t offset = 0;
     uint64_t piece = 0;  // bytes a piece
   };
+  struct Offer {
+    Ready pair;
+    uint32_t generation = 0;
+    bool open = false;
+  };
 
   bool Move() override;
   absl::Status OnCell(const std::byte* body) override;
@@ -55,19 +63,27 @@ class ShmSendLink final : public SendLink, public Endpoint {
   void OnCellPublished() override { arena_.Publish(writer_.produced()); }
 
   bool PushPiece();
+  bool MayOffer(const Ready& pair) const {
+    return pair.clear.may_read && offer_min_ > 0 && pair.send.bytes >= offer_min_;
+  }
+  bool MakeOffer(const Ready& pair);
+  absl::Status TakeAnswer(const std::byte* body);
   bool Refuse(const Ready& pair);
   void SyncArena() { arena_.Release(writer_.consumed()); }
   void Done(const absl::Status& status, uint64_t bytes);
 
+  const uint64_t offer_min_;  // bytes
   size_t requests_max_;
   size_t posted_ = 0;
   Matcher<ClearToSend, Send> matcher_;
   std::deque<Ready> ready_;
+  std::vector<Offer> offers_;
+  std::vector<uint32_t> closed_offers_;  // indexes to be used again
   ArenaWriter arena_;
-  bool blocked_ = false;
 };
 
-// Posts clear-to-sends and puts the pieces that come where they belong.
+// Posts clear-to-sends and puts the pieces that come where they belong, or fetches a message from
+// the sender's memory.
 class ShmReceiveLink final : public ReceiveLink, public Endpoint {
  public:
   ShmReceiveLink(ShmTransport* transport, Wire wire);
@@ -88,6 +104,9 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
     uint64_t received = 0;
     uint64_t total = 0;
     uint32_t generation = 0;
+    bool offered = false;  // then of what is read: where it lies, and under which name
+    uint64_t address = 0;
+    uint64_t offer_id = 0;
   };
 
   bool Move() override;
@@ -95,9 +114,20 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   void OnUp(const Wire&) override {}
   void FailRequests(const absl::Status& status) override;
   bool CanMove() override;
-  bool WaitsForSpace() const override { return !unsent_.empty(); }
+  bool WaitsForSpace() const override { return !unsent_.empty() || !answers_.empty(); }
   std::string Doing() const override;
 
+  absl::Status TakeOffer(const std::byte* body);
+  // What is combined goes through the arena: reading it first into memory of ours costs more than
+  // the copy that it saves.
+  bool MayRead(const Receive& receive) const {
+    return memory_.usable() && receive.target.combine == nullptr;
+  }
+  bool ReadOffers();
+  void BreakRead(ReadResult result);
+  ReadResult ReadPiece(Receive& receive);
+  void Answer(Receive& receive, bool was_read);
+  bool PushAnswers();
   absl::Status TakeData(const std::byte* body);
   absl::Status TakeRefusal(const std::byte* body);
   Receive* Find(uint64_t receive_id);
@@ -110,6 +140,9 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   std::vector<Receive> receives_;
   std::vector<uint32_t> free_;
   std::deque<uint64_t> unsent_;  // receives whose clear-to-send is not in the ring yet
+  PeerMemory memory_;
+  std::deque<uint32_t> reading_;    // receives whose message is fetched, one after the other
+  std::deque<AnswerCell> answers_;  // not in the ring yet
 };
 
 }  // namespace weft::net::shm

@@ -1,16 +1,26 @@
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "net/shm/copy.h"
 #include "net/shm/links.h"
 #include "net/shm/shm_transport.h"
 
 namespace weft::net::shm {
+namespace {
+
+// What one system call reads: enough that the call costs little beside the copy.
+constexpr uint64_t kReadBytes = 256 << 10;
+
+}  // namespace
 
 ShmReceiveLink::ShmReceiveLink(ShmTransport* transport, Wire wire)
     : Endpoint(transport, Role::kReceiver, wire.peer), requests_max_(transport->requests_max()) {
+  if (transport->single_copy_min() > 0) memory_ = PeerMemory(wire.pid);
   Establish(std::move(wire));
 }
 
@@ -35,6 +45,7 @@ Posted ShmReceiveLink::PostReceive(MessageKey key, const ReceiveTarget& target, 
   receive.key = key;
   receive.target = target;
   receive.received = receive.total = 0;
+  receive.offered = false;
   ++receive.generation;
   unsent_.push_back(uint64_t{receive.generation} << 32 | index);
   PushClearToSends();
@@ -48,6 +59,7 @@ bool ShmReceiveLink::PushClearToSends() {
   for (; !unsent_.empty() && writer_.Free(1) > 0; unsent_.pop_front(), moved = true) {
     const Receive& receive = receives_[static_cast<uint32_t>(unsent_.front())];
     ClearToSendCell cell;
+    cell.may_read = MayRead(receive) ? 1 : 0;
     cell.receive_id = unsent_.front();
     cell.tag = receive.key.tag;
     cell.check = receive.key.check;
@@ -61,11 +73,17 @@ bool ShmReceiveLink::PushClearToSends() {
 bool ShmReceiveLink::Move() {
   bool moved = ReadCells(kCellsPerTurn);
   if (!alive()) return true;
+  if (!reading_.empty()) moved |= ReadOffers();
+  if (!alive()) return true;
+  if (!answers_.empty()) moved |= PushAnswers();
   if (!unsent_.empty()) moved |= PushClearToSends();
   return moved;
 }
 
-bool ShmReceiveLink::CanMove() { return !unsent_.empty() && writer_.Free(1) > 0; }
+bool ShmReceiveLink::CanMove() {
+  if (!reading_.empty()) return true;
+  return (!unsent_.empty() || !answers_.empty()) && writer_.Free(1) > 0;
+}
 
 absl::Status ShmReceiveLink::OnCell(const std::byte* body) {
   switch (static_cast<CellKind>(body[0])) {
@@ -73,6 +91,8 @@ absl::Status ShmReceiveLink::OnCell(const std::byte* body) {
       return TakeData(body);
     case CellKind::kRefuse:
       return TakeRefusal(body);
+    case CellKind::kOffer:
+      return TakeOffer(body);
     default:
       return Violation(absl::StrCat("a forward cell of kind ", static_cast<int>(body[0])));
   }
@@ -95,9 +115,9 @@ absl::Status ShmReceiveLink::TakeData(const std::byte* body) {
         absl::StrCat("a piece for receive ", cell.receive_id, ", which is not posted"));
   }
   bool first = receive->received == 0;
-  bool fits = cell.total <= receive->target.out.size() && cell.offset == receive->received &&
-              cell.length <= cell.total - cell.offset && (first || cell.total == receive->total) &&
-              (cell.length > 0 || cell.total == 0) &&
+  bool fits = !receive->offered && cell.total <= receive->target.out.size() &&
+              cell.offset == receive->received && cell.length <= cell.total - cell.offset &&
+              (first || cell.total == receive->total) && (cell.length > 0 || cell.total == 0) &&
               (cell.length % 64 == 0 || cell.offset + cell.length == cell.total);
   if (!fits) {
     return Violation(absl::StrCat("a piece of ", cell.length, " bytes at ", cell.offset, " of ",
@@ -124,6 +144,89 @@ absl::Status ShmReceiveLink::TakeData(const std::byte* body) {
   return absl::OkStatus();
 }
 
+absl::Status ShmReceiveLink::TakeOffer(const std::byte* body) {
+  OfferCell cell;
+  CopyOnce(&cell, body, sizeof cell);
+  Receive* receive = Find(cell.receive_id);
+  if (receive == nullptr || receive->received != 0 || receive->offered) {
+    return Violation(absl::StrCat("an offer for receive ", cell.receive_id,
+                                  ", which is not posted or has its message"));
+  }
+  const ReceiveTarget& target = receive->target;
+  if (cell.total == 0 || cell.total > target.out.size() || target.combine != nullptr) {
+    return Violation(
+        absl::StrCat("an offer of ", cell.total, " bytes for a receive of ", target.out.size()));
+  }
+  receive->offered = true;
+  receive->total = cell.total;
+  receive->address = cell.address;
+  receive->offer_id = cell.offer_id;
+  reading_.push_back(static_cast<uint32_t>(receive - receives_.data()));
+  return absl::OkStatus();
+}
+
+bool ShmReceiveLink::ReadOffers() {
+  while (!reading_.empty() && !TurnIsUp()) {
+    Receive& receive = receives_[reading_.front()];
+    const ReadResult result = memory_.usable() ? ReadPiece(receive) : ReadResult::kRefused;
+    if (result == ReadResult::kRefused && receive.received == 0) {
+      if (memory_.usable()) {
+        WEFT_LOG_DEBUG("{}: its memory cannot be read ({}); messages go through the arena",
+                       DescribeLink(), std::strerror(errno));
+      }
+      memory_.GiveUp();
+      reading_.pop_front();
+      receive.offered = false;
+      Answer(receive, false);
+      continue;
+    }
+    if (result == ReadResult::kRead && receive.received < receive.total) continue;
+    // A sender that has gone may have used its memory for something else meanwhile.
+    if (result != ReadResult::kRead || PeerHasClosed() || !memory_.Lives()) {
+      BreakRead(result);
+      return true;
+    }
+    reading_.pop_front();
+    Answer(receive, true);
+    Finish(&receive, absl::OkStatus());
+  }
+  return true;
+}
+
+void ShmReceiveLink::BreakRead(ReadResult result) {
+  if (result != ReadResult::kRefused) return Break(HangUpStatus());
+  Break(
+      absl::DataLossError(absl::StrCat(DescribeLink(), ": the memory of rank ", peer_rank().value(),
+                                       " cannot be read any more: ", std::strerror(errno))));
+}
+
+ReadResult ShmReceiveLink::ReadPiece(Receive& receive) {
+  const uint64_t bytes = std::min(receive.total - receive.received, kReadBytes);
+  const ReadResult result = memory_.Read(receive.address + receive.received,
+                                         receive.target.out.data() + receive.received, bytes);
+  if (result == ReadResult::kRead) receive.received += bytes;
+  CountBytes(bytes);
+  return result;
+}
+
+void ShmReceiveLink::Answer(Receive& receive, bool was_read) {
+  AnswerCell cell;
+  cell.was_read = was_read ? 1 : 0;
+  cell.offer_id = receive.offer_id;
+  answers_.push_back(cell);
+  PushAnswers();
+  RingIfPublished();
+}
+
+bool ShmReceiveLink::PushAnswers() {
+  bool moved = false;
+  for (; !answers_.empty() && writer_.Free(1) > 0; answers_.pop_front(), moved = true) {
+    std::memcpy(writer_.body(), &answers_.front(), sizeof(AnswerCell));
+    PublishCell(true);
+  }
+  return moved;
+}
+
 void ShmReceiveLink::Place(const Receive& receive, const DataCell& cell, const std::byte* bytes) {
   if (cell.length == 0) return;
   const ReceiveTarget& target = receive.target;
@@ -141,7 +244,7 @@ absl::Status ShmReceiveLink::TakeRefusal(const std::byte* body) {
   RefuseCell cell;
   CopyOnce(&cell, body, sizeof cell);
   Receive* receive = Find(cell.receive_id);
-  if (receive == nullptr || receive->received != 0) {
+  if (receive == nullptr || receive->received != 0 || receive->offered) {
     return Violation(absl::StrCat("a refusal of receive ", cell.receive_id));
   }
   switch (static_cast<RefuseReason>(cell.reason)) {
@@ -171,6 +274,8 @@ void ShmReceiveLink::FailRequests(const absl::Status& status) {
     if (receive.request != nullptr) Finish(&receive, status);
   }
   unsent_.clear();
+  reading_.clear();
+  answers_.clear();
 }
 
 std::string ShmReceiveLink::Doing() const {

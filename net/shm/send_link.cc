@@ -23,12 +23,15 @@ uint64_t PieceBytes(uint64_t total, uint64_t piece_max) {
 }  // namespace
 
 ShmSendLink::ShmSendLink(ShmTransport* transport, Rank peer, std::unique_ptr<Connecting> connecting)
-    : Endpoint(transport, Role::kSender, peer), requests_max_(transport->requests_max()) {
+    : Endpoint(transport, Role::kSender, peer),
+      offer_min_(transport->single_copy_min()),
+      requests_max_(transport->requests_max()) {
   StartConnecting(std::move(connecting));
 }
 
 ShmSendLink::~ShmSendLink() {
   CancelFailed();
+  MarkClosed();
   if (alive()) FailRequests(absl::CancelledError(absl::StrCat(Describe(), ": the link is closed")));
 }
 
@@ -50,13 +53,14 @@ Posted ShmSendLink::PostSend(MessageKey key, RegionView data, Request* request) 
 absl::Status ShmSendLink::OnCell(const std::byte* body) {
   ClearToSendCell cell;
   CopyOnce(&cell, body, sizeof cell);
+  if (static_cast<CellKind>(cell.kind) == CellKind::kAnswer) return TakeAnswer(body);
   if (static_cast<CellKind>(cell.kind) != CellKind::kClearToSend) {
     return Violation(absl::StrCat("a backward cell of kind ", cell.kind));
   }
   if (matcher_.waiting_a() >= wire_.receives_max) {
     return Violation(absl::StrCat("more than ", wire_.receives_max, " clear-to-sends"));
   }
-  ClearToSend clear{cell.receive_id, cell.check, cell.capacity};
+  ClearToSend clear{cell.receive_id, cell.check, cell.capacity, cell.may_read != 0};
   if (auto send = matcher_.OfferA(cell.tag, clear)) ready_.push_back({*send, clear});
   return absl::OkStatus();
 }
@@ -83,7 +87,7 @@ bool ShmSendLink::CanMove() {
   if (writer_.Free(1) == 0) return false;
   SyncArena();
   uint64_t left = next.send.bytes - next.offset;
-  if (next.send.bytes <= DataCell::kInlineMax) return true;
+  if (next.send.bytes <= DataCell::kInlineMax || MayOffer(next)) return true;
   return arena_.CanAllocate(
       std::min(left, PieceBytes(next.send.bytes, wire_.segment.geometry().piece_bytes)));
 }
@@ -95,6 +99,7 @@ bool ShmSendLink::PushPiece() {
   const Send& send = pair.send;
   if (pair.offset == 0) {
     if (send.check != pair.clear.check || send.bytes > pair.clear.capacity) return Refuse(pair);
+    if (MayOffer(pair)) return MakeOffer(pair);
     pair.piece = PieceBytes(send.bytes, wire_.segment.geometry().piece_bytes);
   }
   DataCell cell;
@@ -130,6 +135,50 @@ bool ShmSendLink::PushPiece() {
   return true;
 }
 
+bool ShmSendLink::MakeOffer(const Ready& pair) {
+  if (closed_offers_.empty()) {
+    closed_offers_.push_back(static_cast<uint32_t>(offers_.size()));
+    offers_.emplace_back();
+  }
+  const uint32_t index = closed_offers_.back();
+  closed_offers_.pop_back();
+  Offer& offer = offers_[index];
+  offer.open = true;
+  offer.pair = pair;
+  OfferCell cell;
+  cell.receive_id = pair.clear.receive_id;
+  cell.offer_id = uint64_t{++offer.generation} << 32 | index;
+  cell.address = reinterpret_cast<uintptr_t>(pair.send.data);
+  cell.total = pair.send.bytes;
+  std::memcpy(writer_.body(), &cell, sizeof cell);
+  OnCellPublished();
+  PublishCell(true);
+  RingIfPublished();
+  ready_.pop_front();
+  return true;
+}
+
+absl::Status ShmSendLink::TakeAnswer(const std::byte* body) {
+  AnswerCell cell;
+  CopyOnce(&cell, body, sizeof cell);
+  const uint64_t index = cell.offer_id & 0xffffffff;
+  if (index >= offers_.size() || !offers_[index].open ||
+      offers_[index].generation != cell.offer_id >> 32) {
+    return Violation(absl::StrCat("an answer to offer ", cell.offer_id, ", which is not open"));
+  }
+  Offer& offer = offers_[index];
+  offer.open = false;
+  closed_offers_.push_back(static_cast<uint32_t>(index));
+  if (cell.was_read == 0) {
+    offer.pair.clear.may_read = false;
+    ready_.push_back(offer.pair);
+    return absl::OkStatus();
+  }
+  --posted_;
+  offer.pair.send.request->Finish(absl::OkStatus(), offer.pair.send.bytes);
+  return absl::OkStatus();
+}
+
 bool ShmSendLink::Refuse(const Ready& pair) {
   bool check = pair.send.check != pair.clear.check;
   RefuseCell cell;
@@ -161,6 +210,9 @@ void ShmSendLink::Done(const absl::Status& status, uint64_t bytes) {
 
 void ShmSendLink::FailRequests(const absl::Status& status) {
   for (Ready& pair : std::exchange(ready_, {})) pair.send.request->Finish(status, pair.offset);
+  for (Offer& offer : offers_) {
+    if (std::exchange(offer.open, false)) offer.pair.send.request->Finish(status, 0);
+  }
   matcher_.DrainB([&](const Send& send) { send.request->Finish(status, 0); });
   posted_ = 0;
 }

@@ -41,6 +41,8 @@ ShmTransport::ShmTransport(const TransportOptions& options)
       identity_{options.self, options.world_size, options.secret, HandshakePurpose::kShmLink},
       geometry_(GeometryOf(options.settings)),
       requests_max_(static_cast<size_t>(options.settings.Integer("transport.requests"))),
+      single_copy_min_(
+          static_cast<uint64_t>(options.settings.ByteCount("shm.single_copy_min").count())),
       connect_timeout_(options.settings.Duration("transport.connect_timeout")) {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);

@@ -45,6 +45,7 @@ class ShmTransport final : public Transport {
   TransportEvents& events() { return *options_.events; }
   Rank self() const { return options_.self; }
   size_t requests_max() const { return requests_max_; }
+  uint64_t single_copy_min() const { return single_copy_min_; }  // bytes; 0: never
   const std::string& host() const { return host_; }
 
  private:
@@ -60,6 +61,7 @@ class ShmTransport final : public Transport {
   HandshakeIdentity identity_;
   shm::Geometry geometry_;
   size_t requests_max_;
+  uint64_t single_copy_min_;
   absl::Duration connect_timeout_;
   std::string host_;
   std::string address_;

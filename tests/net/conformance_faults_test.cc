@@ -167,7 +167,7 @@ TEST_P(Faults, WhatWasSentBeforeAnOrderlyEndArrives) {
     // Receives nobody sends to make unread bytes at the sender, whose sockets must not reset.
     Buffer spare(pair.b.transport(), 10);
     for (int i = 0; i < 3; ++i) {
-      from.emplace_back(pair.a.transport(), 60000), to.emplace_back(pair.b.transport(), 60000);
+      from.emplace_back(pair.a.transport(), 20000), to.emplace_back(pair.b.transport(), 20000);
       from[i].FillPattern(i);
       ASSERT_EQ(pair.receive->PostReceive({1, 1}, {to[i].view()}, &receives[i]), Posted::kAccepted);
       ASSERT_EQ(pair.send->PostSend({1, 1}, from[i].view(), &sends[i]), Posted::kAccepted);

@@ -16,6 +16,7 @@
 namespace weft::net {
 namespace {
 
+using shm::AnswerCell;
 using shm::Arriving;
 using shm::Cell;
 using shm::ClearToSendCell;
@@ -24,6 +25,7 @@ using shm::DataCell;
 using shm::Doorbell;
 using shm::Geometry;
 using shm::NoticeCell;
+using shm::OfferCell;
 using shm::RefuseCell;
 using shm::UniqueFd;
 using shm::Wire;
@@ -70,6 +72,12 @@ struct Nonsense {
   std::function<void(ScriptedSender*, DataCell)> write;  // the cell is a good first piece
 };
 
+OfferCell Offer(uint64_t receive_id, uint64_t total) {
+  OfferCell cell;
+  cell.receive_id = receive_id, cell.total = total;
+  return cell;
+}
+
 // A good piece: 4096 bytes of a message of 8192, for a receive of 8192 + 64.
 const std::vector<Nonsense> kNonsense = {
     {"unknown kind", [](auto* s, DataCell c) { c.kind = 77, s->Write(c); }},
@@ -115,6 +123,21 @@ const std::vector<Nonsense> kNonsense = {
        s->Write(c);
        RefuseCell r;
        r.receive_id = c.receive_id, r.reason = 1, s->Write(r);
+     }},
+    {"offer for a receive that is not",
+     [](auto* s, DataCell c) { s->Write(Offer(c.receive_id - 7, 8192)); }},
+    {"offer longer than the receive",
+     [](auto* s, DataCell c) { s->Write(Offer(c.receive_id, 8257)); }},
+    {"offer of nothing", [](auto* s, DataCell c) { s->Write(Offer(c.receive_id, 0)); }},
+    {"offer in the middle",
+     [](auto* s, DataCell c) {
+       s->Write(c);
+       s->Write(Offer(c.receive_id, 8192));
+     }},
+    {"piece of what was offered",
+     [](auto* s, DataCell c) {
+       s->Write(Offer(c.receive_id, 8192));
+       s->Write(c);
      }},
     {"notice too long",
      [](auto* s, DataCell) {
@@ -192,6 +215,40 @@ TEST_P(ShmNonsense, BreaksTheLinkWithItsNameAndNothingElse) {
 
 INSTANTIATE_TEST_SUITE_P(Cells, ShmNonsense, testing::Range(size_t{0}, kNonsense.size()));
 
+TEST(ShmOffers, WhatCannotBeReadIsSentInPieces) {
+  Request receive;
+  ShmNode node(1);
+  node.Open();
+  ScriptedSender peer(&node);
+  ASSERT_EQ(node.accepted.size(), 1u);
+  std::vector<std::byte> memory(4096);
+  ASSERT_EQ(node.accepted[0]->PostReceive({1, 0}, {View(*node.transport, memory)}, &receive),
+            Posted::kAccepted);
+  ASSERT_EQ(peer.Clear(0).may_read, 1);
+  OfferCell offer = Offer(peer.Clear(0).receive_id, 4096);
+  offer.address = 64;  // nothing lies there
+  offer.offer_id = 11;
+  peer.Write(offer);
+  AnswerCell answer;
+  ASSERT_TRUE(PumpUntil({&node}, [&] {
+    if (peer.wire->segment.backward_cells()[1].sequence != 2) return false;
+    std::memcpy(&answer, peer.wire->segment.backward_cells()[1].body, sizeof answer);
+    return true;
+  }));
+  EXPECT_EQ(answer.kind, static_cast<uint8_t>(shm::CellKind::kAnswer));
+  EXPECT_EQ(answer.was_read, 0);
+  EXPECT_EQ(answer.offer_id, 11u);
+  EXPECT_FALSE(receive.done());
+  DataCell piece;
+  piece.receive_id = offer.receive_id, piece.total = 4096, piece.length = 4096;
+  piece.position = 0;
+  std::memset(peer.wire->segment.arena(), 0x5A, 4096);
+  peer.Write(piece);
+  ASSERT_TRUE(PumpUntil({&node}, [&] { return receive.done(); }));
+  EXPECT_TRUE(receive.status().ok()) << receive.status();
+  EXPECT_EQ(memory, std::vector<std::byte>(4096, std::byte{0x5A}));
+}
+
 // An acceptor that speaks the handshake and then writes clear-to-sends by hand.
 struct ScriptedReceiver {
   explicit ScriptedReceiver(uint32_t receives_max) : bell(*Doorbell::Create()), sender(0) {
@@ -213,10 +270,31 @@ struct ScriptedReceiver {
   }
   void Clear(uint64_t tag, uint8_t kind = 4) {
     ClearToSendCell clear;
-    clear.tag = tag, clear.kind = kind, clear.capacity = 1 << 20;
+    clear.tag = tag, clear.kind = kind, clear.capacity = 1 << 20, clear.may_read = may_read;
+    Write(clear);
+  }
+  void Answer(uint64_t offer_id, uint8_t was_read) {
+    AnswerCell answer;
+    answer.offer_id = offer_id, answer.was_read = was_read;
+    Write(answer);
+  }
+  template <typename Body>
+  void Write(const Body& body) {
     Cell& cell = wire->segment.backward_cells()[next % 256];
-    std::memcpy(cell.body, &clear, sizeof clear);
+    std::memcpy(cell.body, &body, sizeof body);
     cell.sequence.store(++next, std::memory_order_release);
+  }
+  // Sends 1 MiB that this receiver may read; the offer.
+  OfferCell TakeOffer(Request* request) {
+    (void)link->PostSend({1, 0}, View(*sender.transport, bytes), request);
+    may_read = 1;
+    Clear(1);
+    const Cell& cell = wire->segment.forward_cells()[0];
+    EXPECT_TRUE(PumpUntil({&sender}, [&] { return cell.sequence == 1; }));
+    OfferCell offer;
+    std::memcpy(&offer, cell.body, sizeof offer);
+    EXPECT_EQ(offer.kind, static_cast<uint8_t>(shm::CellKind::kOffer));
+    return offer;
   }
   void ExpectBroken() {
     ASSERT_TRUE(PumpUntil({&sender}, [&] { return !link->status().ok(); }));
@@ -230,7 +308,33 @@ struct ScriptedReceiver {
   std::unique_ptr<Arriving> arriving;
   std::optional<Wire> wire;
   uint64_t next = 0;
+  uint8_t may_read = 0;
+  std::vector<std::byte> bytes = std::vector<std::byte>(1 << 20);
 };
+
+TEST(ShmSender, SendsInPiecesWhatTheReceiverCannotRead) {
+  Request request;
+  ScriptedReceiver peer(10);
+  OfferCell offer = peer.TakeOffer(&request);
+  EXPECT_EQ(offer.total, peer.bytes.size());
+  EXPECT_EQ(offer.address, reinterpret_cast<uintptr_t>(peer.bytes.data()));
+  peer.Answer(offer.offer_id, 0);
+  const Cell& cell = peer.wire->segment.forward_cells()[1];
+  ASSERT_TRUE(PumpUntil({&peer.sender}, [&] { return cell.sequence == 2; }));
+  EXPECT_EQ(static_cast<shm::CellKind>(cell.body[0]), shm::CellKind::kData);
+}
+
+TEST(ShmSender, IsDoneOnceTheReceiverHasRead) {
+  Request request;
+  ScriptedReceiver peer(10);
+  OfferCell offer = peer.TakeOffer(&request);
+  EXPECT_FALSE(request.done());
+  peer.Answer(offer.offer_id, 1);
+  ASSERT_TRUE(PumpUntil({&peer.sender}, [&] { return request.done(); }));
+  EXPECT_TRUE(request.status().ok()) << request.status();
+  peer.Answer(offer.offer_id, 1);  // once more: nonsense
+  peer.ExpectBroken();
+}
 
 TEST(ShmSender, SurvivesNonsenseFromTheReceiver) {
   {
