@@ -48,7 +48,7 @@ class Work {
   virtual absl::Status status() const = 0;  // once done
   virtual int64_t start_ns() const = 0;     // SystemClock::Nanoseconds() of the call
   virtual int64_t end_ns() const = 0;       // of the completion; 0 before
-  virtual Rank source() const = 0;          // of a Receive from any rank, once done
+  virtual Rank source() const = 0;          // of a Receive: whom it is from; else none
 };
 using WorkPtr = std::shared_ptr<Work>;
 
