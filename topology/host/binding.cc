@@ -33,7 +33,7 @@ std::string Names(const Machine& machine, const std::vector<int>& devices) {
 std::string Reason(const Machine& machine, const Distances& distances, const GpuNics& one,
                    const std::vector<int>& sharers) {
   if (one.nearest.empty()) return "there is no NIC";
-  const Distance& distance = distances.Between(one.gpu, one.nearest[0]);
+  const Distance distance = distances.Between(one.gpu, one.nearest[0]);
   std::string reason = ToString(distance.type);
   const std::string route = distances.Route(one.gpu, one.nearest[0]);
   if (!route.empty()) absl::StrAppend(&reason, " over ", route);

@@ -362,13 +362,13 @@ Distances::Distances(const Machine& machine) : devices_(machine.devices().size()
   }
 }
 
-const Distance& Distances::Between(int a, int b) const {
+Distance Distances::Between(int a, int b) const {
   WEFT_CHECK(a >= 0 && b >= 0 && static_cast<size_t>(std::max(a, b)) < devices_,
              "a=" << a << " b=" << b << " devices=" << devices_);
   return table_[static_cast<size_t>(a) * vertices_ + static_cast<size_t>(b)];
 }
 
-const Distance& Distances::ToNuma(int device, int numa) const {
+Distance Distances::ToNuma(int device, int numa) const {
   WEFT_CHECK(device >= 0 && static_cast<size_t>(device) < devices_ && numa >= 0 &&
                  VertexOfNuma(numa) + 2 < vertices_,
              "device=" << device << " numa=" << numa);

@@ -48,9 +48,9 @@ class Distances {
   explicit Distances(const Machine& machine);
 
   // Indexes of Machine::devices(): GPUs and NICs.
-  const Distance& Between(int a, int b) const;
+  Distance Between(int a, int b) const;
   // From a GPU or NIC to the CPUs of a NUMA node, an index of Machine::numa_nodes().
-  const Distance& ToNuma(int device, int numa) const;
+  Distance ToNuma(int device, int numa) const;
   // What lies between: "switch0, switch2"; "NUMA node 0, NUMA node 1"; empty: nothing.
   std::string Route(int a, int b) const;
 

@@ -64,7 +64,7 @@ class Finder {
   void GpusWithoutNic() {
     for (const GpuNics& one : nics_) {
       if (one.nearest.empty()) continue;
-      const Distance& distance = distances_.Between(one.gpu, one.nearest[0]);
+      const Distance distance = distances_.Between(one.gpu, one.nearest[0]);
       if (!IsFar(distance)) continue;
       Add(FindingKind::kGpuWithoutNic, machine_.device(one.gpu).name,
           absl::StrCat("has no NIC nearer than SYS; the nearest, ",

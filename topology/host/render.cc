@@ -152,7 +152,7 @@ Json DistancesJson(const MachineReport& report) {
   for (int a : all) {
     Json row = Json::object();
     for (int b : all) {
-      const Distance& distance = report.distances.Between(a, b);
+      const Distance distance = report.distances.Between(a, b);
       row[report.machine.device(b).name] = {
           {"type", ToString(distance.type)},
           {"gigabytes_per_second", distance.bandwidth.bytes_per_second() / 1e9},
@@ -200,7 +200,7 @@ std::string MatrixText(const Machine& machine, const Distances& distances) {
   for (int a : all) {
     absl::StrAppendFormat(&out, "%-7s", ShortName(machine.device(a)));
     for (int b : all) {
-      const Distance& distance = distances.Between(a, b);
+      const Distance distance = distances.Between(a, b);
       if (a != b) {
         met.insert(distance.type);
         guess = guess || !distance.known;

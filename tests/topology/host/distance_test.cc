@@ -99,7 +99,7 @@ TEST(Distance, TwoFunctionsOfOneCardArePix) {
 TEST(Distance, WithoutLocalityIsPhbAndSaysThatItIsAGuess) {
   Machine machine = Load(CloudVm());
   Distances distances(machine);
-  const Distance& distance = distances.Between(*machine.Find("gpu0"), *machine.Find("eth0"));
+  const Distance distance = distances.Between(*machine.Find("gpu0"), *machine.Find("eth0"));
   EXPECT_EQ(distance.type, PathType::kPhb);
   EXPECT_FALSE(distance.known);
 }
@@ -108,7 +108,7 @@ TEST(Distance, AHostOfOneNumaNodeNeedsToTellNoLocality) {
   TestMachine one = CloudVm();
   one.packages = 1;
   Machine machine = Load(one);
-  const Distance& distance =
+  const Distance distance =
       Distances(machine).Between(*machine.Find("gpu0"), *machine.Find("eth0"));
   EXPECT_EQ(distance.type, PathType::kPhb);
   EXPECT_TRUE(distance.known);
