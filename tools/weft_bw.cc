@@ -94,14 +94,14 @@ std::vector<Case> CasesOf(const OperationInfo& info, const Options& options, int
   std::vector<DataType> types = options.types;
   std::vector<ReduceOp> reductions = options.reductions;
   std::vector<Bytes> sizes = options.Sizes();
-  if (!info.reduces) reductions = {ReduceOp::kSum};
+  if (!info.reduces()) reductions = {ReduceOp::kSum};
   if (info.operation == Operation::kBarrier) {
     types = {DataType::kUint8};
     sizes = {Bytes(0)};
   }
   for (DataType type : types) {
     for (ReduceOp reduction : reductions) {
-      if (info.reduces && !Supports(reduction, type)) continue;
+      if (info.reduces() && !Supports(reduction, type)) continue;
       for (Bytes size : sizes) {
         Case one;
         one.operation = info.operation;
@@ -124,7 +124,7 @@ void ShowSchedule(const Case& what, const Options& options, int ranks) {
   spec.size = ranks;
   spec.root = what.root;
   spec.count = what.count;
-  spec.average = info.reduces && what.op == ReduceOp::kAverage;
+  spec.average = info.reduces() && what.op == ReduceOp::kAverage;
   size_t element = collectives::SizeOf(what.type);
   spec.chunk =
       static_cast<uint64_t>(options.settings.ByteCount("collective.chunk_bytes").count()) / element;

@@ -22,17 +22,17 @@ constexpr uint32_t kTag = 0;
 
 // clang-format off
 constexpr OperationInfo kOperations[] = {
-    // operation                name              reduces rooted per_rank in_place
-    {Operation::kAllReduce,     "all_reduce",     true,  false, false, true,  CollectiveKind::kAllReduce},
-    {Operation::kAllGather,     "all_gather",     false, false, true,  true,  CollectiveKind::kAllGather},
-    {Operation::kReduceScatter, "reduce_scatter", true,  false, true,  true,  CollectiveKind::kReduceScatter},
-    {Operation::kBroadcast,     "broadcast",      false, true,  false, true,  CollectiveKind::kBroadcast},
-    {Operation::kReduce,        "reduce",         true,  true,  false, true,  CollectiveKind::kReduce},
-    {Operation::kGather,        "gather",         false, true,  true,  true,  CollectiveKind::kGather},
-    {Operation::kScatter,       "scatter",        false, true,  true,  true,  CollectiveKind::kScatter},
-    {Operation::kAllToAll,      "all_to_all",     false, false, true,  false, CollectiveKind::kAllToAll},
-    {Operation::kSendReceive,   "sendrecv",       false, false, false, false, std::nullopt},
-    {Operation::kBarrier,       "barrier",        false, false, false, false, CollectiveKind::kBarrier},
+    // operation                name              per_rank in_place
+    {Operation::kAllReduce,     "all_reduce",     false,   true,    CollectiveKind::kAllReduce},
+    {Operation::kAllGather,     "all_gather",     true,    true,    CollectiveKind::kAllGather},
+    {Operation::kReduceScatter, "reduce_scatter", true,    true,    CollectiveKind::kReduceScatter},
+    {Operation::kBroadcast,     "broadcast",      false,   true,    CollectiveKind::kBroadcast},
+    {Operation::kReduce,        "reduce",         false,   true,    CollectiveKind::kReduce},
+    {Operation::kGather,        "gather",         true,    true,    CollectiveKind::kGather},
+    {Operation::kScatter,       "scatter",        true,    true,    CollectiveKind::kScatter},
+    {Operation::kAllToAll,      "all_to_all",     true,    false,   CollectiveKind::kAllToAll},
+    {Operation::kSendReceive,   "sendrecv",       false,   false,   std::nullopt},
+    {Operation::kBarrier,       "barrier",        false,   false,   CollectiveKind::kBarrier},
 };
 // clang-format on
 

@@ -35,11 +35,12 @@ enum class Operation : uint8_t {
 struct OperationInfo {
   Operation operation;
   const char* name;  // of --op
-  bool reduces;
-  bool rooted;
-  bool per_rank;  // its count is a rank's part; the size is that of all parts
-  bool in_place;  // has an in-place form
+  bool per_rank;     // its count is a rank's part; the size is that of all parts
+  bool in_place;     // has an in-place form
   std::optional<collectives::CollectiveKind> kind;
+
+  bool reduces() const { return kind.has_value() && collectives::Reduces(*kind); }
+  bool rooted() const { return kind.has_value() && collectives::HasRoot(*kind); }
 };
 absl::Span<const OperationInfo> Operations();
 const OperationInfo& InfoOf(Operation operation);

@@ -22,10 +22,10 @@ std::string HostName() {
 }
 
 const char* ReductionOf(const Case& what) {
-  return InfoOf(what.operation).reduces ? ToString(what.op) : "none";
+  return InfoOf(what.operation).reduces() ? ToString(what.op) : "none";
 }
 
-int RootOf(const Case& what) { return InfoOf(what.operation).rooted ? what.root : -1; }
+int RootOf(const Case& what) { return InfoOf(what.operation).rooted() ? what.root : -1; }
 
 }  // namespace
 
