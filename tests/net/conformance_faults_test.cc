@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/net/conformance.h"
+#include "tests/net/scene.h"
 
 namespace weft::net {
 namespace {
@@ -33,48 +34,6 @@ void DriveUntilStuck(Node& node) {
     if (quiet > 0) poll(nullptr, 0, 5);
   }
 }
-
-// The child's side of a pair: rank 1 of 2, linked both ways with rank 0, which is the test.
-struct ChildNode {
-  explicit ChildNode(TransportKind kind, const Child::Channel& channel) : node(kind, 1, 2) {
-    channel.Say(node.address());
-    out = node.Connect(channel.Hear(), 0);
-    // Until the other side has accepted as well: our part in that needs turns.
-    linked = DriveUntil({&node}, [&] {
-      pollfd fd{channel.in, POLLIN, 0};
-      return node.accepted(0) != nullptr && poll(&fd, 1, 0) == 1;
-    });
-    channel.Hear();
-    in = node.accepted(0);
-    channel.Say("linked");
-  }
-  Node node;
-  SendLink* out = nullptr;
-  ReceiveLink* in = nullptr;
-  bool linked = false;
-};
-
-// The test's side.
-struct ParentNode {
-  ParentNode(TransportKind kind, const Child::Channel& channel,
-             std::vector<std::string> settings = {})
-      : node(kind, 0, 2, std::move(settings)) {
-    out = node.Connect(channel.Hear(), 1);
-    channel.Say(node.address());
-    EXPECT_TRUE(DriveUntil({&node}, [&] { return node.accepted(1) != nullptr; }));
-    in = node.accepted(1);
-    channel.Say("linked here");
-    // Until the other side has accepted as well: our part in that, too, needs turns.
-    EXPECT_TRUE(DriveUntil({&node}, [&] {
-      pollfd fd{channel.in, POLLIN, 0};
-      return poll(&fd, 1, 0) == 1;
-    }));
-  }
-  bool BothBroken() const { return !out->status().ok() && !in->status().ok(); }
-  Node node;
-  SendLink* out = nullptr;
-  ReceiveLink* in = nullptr;
-};
 
 TEST_P(Faults, ConnectingToNobodyFailsAndNamesTheRank) {
   std::string address;
@@ -213,27 +172,23 @@ TEST_P(Faults, APeerThatComesBackReplacesItsOldLink) {
 }
 
 TEST_P(Faults, AStoppedReceiverHoldsUpOnlyItsOwnMessages) {
-  auto body = [&](Child::Channel& channel) {
-    Request receive;
-    ChildNode child(GetParam(), channel);
+  Request slow;
+  Scene scene(GetParam(), [](ChildNode& child, const Child::Channel& channel) {
     Buffer to(child.node.transport(), kLarge);
-    if (child.in->PostReceive({1, 1}, {to.view()}, &receive) != Posted::kAccepted) return 1;
+    if (child.in->PostReceive({1, 1}, {to.view()}, &child.request) != Posted::kAccepted) return 1;
     Turn(child.node, 5);
     channel.Say("posted");
     if (channel.Hear() != "go") return 2;
-    if (!DriveUntil({&child.node}, [&] { return receive.done(); })) return 3;
-    channel.Say(receive.status().ok() ? to.CheckPattern(5, kLarge) : "failed");
+    if (!DriveUntil({&child.node}, [&] { return child.request.done(); })) return 3;
+    channel.Say(child.request.status().ok() ? to.CheckPattern(5, kLarge) : "failed");
     channel.Hear();
     return 0;
-  };
-  Child child(body);
-  Request slow;
-  ParentNode parent(GetParam(), child.channel());
+  });
+  ParentNode& parent = scene.parent;
   Buffer from(parent.node.transport(), kLarge);
   from.FillPattern(5);
-  ASSERT_EQ(child.channel().Hear(), "linked");
-  ASSERT_EQ(child.channel().Hear(), "posted");
-  child.Signal(SIGSTOP);
+  ASSERT_EQ(scene.Hear(), "posted");
+  scene.child.Signal(SIGSTOP);
   ASSERT_EQ(parent.out->PostSend({1, 1}, from.view(), &slow), Posted::kAccepted);
   // A link of this very transport to itself goes on meanwhile, many times over.
   SendLink* to_self = parent.node.Connect(parent.node.address(), 0);
@@ -247,12 +202,12 @@ TEST_P(Faults, AStoppedReceiverHoldsUpOnlyItsOwnMessages) {
     ASSERT_TRUE(DriveUntil({&parent.node}, [&] { return send.done() && receive.done(); }));
   }
   EXPECT_FALSE(slow.done());
-  child.Signal(SIGCONT);
-  child.channel().Say("go");
+  scene.child.Signal(SIGCONT);
+  scene.Say("go");
   ASSERT_TRUE(DriveUntil({&parent.node}, [&] { return slow.done(); }));
   EXPECT_TRUE(slow.status().ok()) << slow.status();
   Turn(parent.node, 10);
-  EXPECT_EQ(child.channel().Hear(), "");
+  EXPECT_EQ(scene.Hear(), "");
 }
 
 TEST_P(Faults, KilledBeforeItAccepts) {
@@ -322,27 +277,20 @@ TEST_P(Faults, KilledConnectorInHandshakeLeavesTheListenerFine) {
 }
 
 TEST_P(Faults, KilledWhileIdle) {
-  auto body = [&](Child::Channel& channel) {
-    ChildNode child(GetParam(), channel);
+  Request send, receive;
+  Scene scene(GetParam(), [](ChildNode& child, const Child::Channel& channel) {
     DriveUntilStuck(child.node);
     channel.Say("idle");
     channel.Hear();
     return 0;
-  };
-  Child child(body);
-  Request send, receive;
-  ParentNode parent(GetParam(), child.channel());
+  });
+  ParentNode& parent = scene.parent;
   Buffer buffer(parent.node.transport(), 100);
   ASSERT_EQ(parent.out->PostSend({1, 1}, buffer.view(), &send), Posted::kAccepted);
   ASSERT_EQ(parent.in->PostReceive({1, 1}, {buffer.view()}, &receive), Posted::kAccepted);
-  ASSERT_EQ(child.channel().Hear(), "linked");
-  ASSERT_TRUE(DriveUntil({&parent.node}, [&] {
-    pollfd fd{child.channel().in, POLLIN, 0};
-    return poll(&fd, 1, 0) == 1;
-  }));
+  ASSERT_TRUE(scene.DriveUntilHeard());
   EXPECT_FALSE(send.done() || receive.done());
-  child.Signal(SIGKILL);
-  ASSERT_TRUE(DriveUntil({&parent.node}, [&] { return parent.BothBroken(); }));
+  ASSERT_TRUE(scene.KillAndBreak());
   ASSERT_TRUE(send.done() && receive.done());
   ExpectNames(send.status(), absl::StatusCode::kUnavailable, 1);
   ExpectNames(receive.status(), absl::StatusCode::kUnavailable, 1);
@@ -351,57 +299,47 @@ TEST_P(Faults, KilledWhileIdle) {
 
 TEST_P(Faults, KilledInTheMiddleOfAMessageAsSender) {
   for (bool combine : {false, true}) {
-    auto body = [&](Child::Channel& channel) {
-      Request send;
-      ChildNode child(GetParam(), channel);
+    Request receive;
+    Scene scene(GetParam(), [](ChildNode& child, const Child::Channel& channel) {
       Buffer from(child.node.transport(), kLarge);
-      if (child.out->PostSend({1, 1}, from.view(), &send) != Posted::kAccepted) return 1;
+      if (child.out->PostSend({1, 1}, from.view(), &child.request) != Posted::kAccepted) return 1;
       if (channel.Hear() != "go") return 2;
       DriveUntilStuck(child.node);
-      channel.Say(send.done() ? "done" : "stuck");
+      channel.Say(child.request.done() ? "done" : "stuck");
       channel.Hear();
       return 0;
-    };
-    Child child(body);
-    Request receive;
-    ParentNode parent(GetParam(), child.channel());
+    });
+    ParentNode& parent = scene.parent;
     Buffer to(parent.node.transport(), kLarge);
     ReceiveTarget target{to.view()};
     if (combine) target.local = to.data(), target.combine = AddBytes;
-    ASSERT_EQ(child.channel().Hear(), "linked");
     ASSERT_EQ(parent.in->PostReceive({1, 1}, target, &receive), Posted::kAccepted);
     Turn(parent.node, 3);
-    child.channel().Say("go");
-    ASSERT_EQ(child.channel().Hear(), "stuck");
-    child.Signal(SIGKILL);
-    ASSERT_TRUE(DriveUntil({&parent.node}, [&] { return parent.BothBroken(); }));
+    scene.Say("go");
+    ASSERT_EQ(scene.Hear(), "stuck");
+    ASSERT_TRUE(scene.KillAndBreak());
     ASSERT_TRUE(receive.done());
     ExpectNames(receive.status(), absl::StatusCode::kUnavailable, 1);
   }
 }
 
 TEST_P(Faults, KilledInTheMiddleOfAMessageAsReceiver) {
-  auto body = [&](Child::Channel& channel) {
-    Request receive;
-    ChildNode child(GetParam(), channel);
+  Request send;
+  Scene scene(GetParam(), [](ChildNode& child, const Child::Channel& channel) {
     Buffer to(child.node.transport(), kLarge);
-    if (child.in->PostReceive({1, 1}, {to.view()}, &receive) != Posted::kAccepted) return 1;
+    if (child.in->PostReceive({1, 1}, {to.view()}, &child.request) != Posted::kAccepted) return 1;
     Turn(child.node, 5);
     channel.Say("posted");
     channel.Hear();
     return 0;
-  };
-  Child child(body);
-  Request send;
-  ParentNode parent(GetParam(), child.channel());
+  });
+  ParentNode& parent = scene.parent;
   Buffer from(parent.node.transport(), kLarge);
-  ASSERT_EQ(child.channel().Hear(), "linked");
-  ASSERT_EQ(child.channel().Hear(), "posted");
+  ASSERT_EQ(scene.Hear(), "posted");
   ASSERT_EQ(parent.out->PostSend({1, 1}, from.view(), &send), Posted::kAccepted);
   DriveUntilStuck(parent.node);
   ASSERT_FALSE(send.done());
-  child.Signal(SIGKILL);
-  ASSERT_TRUE(DriveUntil({&parent.node}, [&] { return parent.BothBroken(); }));
+  ASSERT_TRUE(scene.KillAndBreak());
   ASSERT_TRUE(send.done());
   ExpectNames(send.status(), absl::StatusCode::kUnavailable, 1);
 }
