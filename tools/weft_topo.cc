@@ -1,10 +1,11 @@
-// weft-topo: what is where. `weft-topo host` shows a host; each subcommand is a file of
-// tools/topo/.
+// weft-topo: what is where. `weft-topo host` shows a host; show, check, distance and convert work
+// on a fabric. Each subcommand is a file of tools/topo/.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
 
 #include "absl/strings/str_format.h"
+#include "tools/topo/fabric_commands.h"
 #include "tools/topo/host_command.h"
 
 namespace weft::topo {
@@ -15,15 +16,23 @@ constexpr int kWrongUsage = 2;
 int Main(int argc, char** argv) {
   CLI::App app("weft-topo: hosts and fabrics, their devices, distances and pictures");
   HostCommand host(app);
+  ShowCommand show(app);
+  CheckCommand check(app);
+  DistanceCommand distance(app);
+  ConvertCommand convert(app);
   app.require_subcommand(1);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kWrongUsage;
   }
-  absl::StatusOr<int> status = host.Run();
+  absl::StatusOr<int> status = host.chosen()       ? host.Run()
+                               : show.chosen()     ? show.Run()
+                               : check.chosen()    ? check.Run()
+                               : distance.chosen() ? distance.Run()
+                                                   : convert.Run();
   if (status.ok()) return *status;
-  absl::FPrintF(stderr, "weft-topo: %s\n", status.status().ToString());
+  absl::FPrintF(stderr, "weft-topo: %s\n", status.status().message());
   return EXIT_FAILURE;
 }
 

@@ -1,0 +1,92 @@
+#include "tools/topo/fabric_source.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "topology/fabric/faults.h"
+#include "topology/fabric/generator.h"
+#include "topology/fabric/load.h"
+
+namespace weft::topo {
+
+using topology::Fabric;
+
+FabricSource::FabricSource(CLI::App& command) {
+  command.add_option("FABRIC", name_, "A file, - for standard input, or a generator (see below)")
+      ->required();
+  command.add_option("--format", format_, "Of the file; auto looks at its content")
+      ->check(CLI::IsMember(topology::FabricFormatNames()));
+  command.add_option(
+      "--down", down_,
+      "A cable or node that has failed, as leaf0>spine1, leaf[0-3]>spine1 or spine3; "
+      "may be repeated");
+  auto* defaults = command.add_option_group("defaults", "What a format other than TOML leaves out");
+  defaults->add_option("--bandwidth", bandwidth_, "Of cables");
+  defaults->add_option("--delay", delay_, "Of cables, one way");
+  defaults->add_option("--buffer", buffer_, "Of the queue of a port; 0: not stated");
+  defaults->add_option("--latency", latency_, "Of switches");
+  defaults
+      ->add_option("--oversubscription", oversubscription_,
+                   "slurm, hosts: a switch's bandwidth down over its bandwidth up")
+      ->check(CLI::Range(0.001, 1000.0));
+  defaults->add_option(
+      "--hosts", hosts_,
+      "lldp: which nodes are hosts, as \"gpu*,node*\"; default: those that neither "
+      "bridge nor route");
+  defaults->add_option("--ignore", ignore_, "lldp: nodes to leave out, as \"mgmt*\"");
+}
+
+absl::StatusOr<Fabric> FabricSource::Load() const {
+  topology::LoadOptions options;
+  WEFT_ASSIGN_OR_RETURN(options.format, topology::ParseFabricFormat(format_));
+  topology::ImportDefaults& defaults = options.defaults;
+  WEFT_ASSIGN_OR_RETURN(defaults.bandwidth, ParseBandwidth(bandwidth_));
+  WEFT_ASSIGN_OR_RETURN(defaults.buffer, ParseBytes(buffer_));
+  if (!absl::ParseDuration(delay_, &defaults.delay)) {
+    return absl::InvalidArgumentError(absl::StrCat("--delay ", delay_, ": not a time as 500ns"));
+  }
+  if (!absl::ParseDuration(latency_, &defaults.latency)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--latency ", latency_, ": not a time as 600ns"));
+  }
+  defaults.oversubscription = oversubscription_;
+  defaults.hosts = hosts_;
+  defaults.ignore = ignore_;
+  WEFT_ASSIGN_OR_RETURN(Fabric fabric, topology::LoadFabric(name_, options));
+  for (const std::string& name : down_) {
+    absl::StatusOr<std::vector<LinkId>> cables = topology::CablesNamed(name, fabric);
+    if (!cables.ok()) return Annotate(cables.status(), absl::StrCat("--down ", name));
+    for (LinkId cable : *cables) fabric.SetUp(cable, false);
+  }
+  return fabric;
+}
+
+std::string FabricHelp() {
+  return absl::StrCat("FABRIC may be a file: ", absl::StrJoin(topology::FabricFormatNames(), ", "),
+                      " (docs/fabric-format.md),\nor a generator, as "
+                      "leaf-spine:leaves=4,hosts_per_leaf=16,spines=8. Generators and defaults:\n",
+                      topology::GeneratorHelp());
+}
+
+absl::Status WriteTextFile(const std::string& path, const std::string& text) {
+  if (path == "-") {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    return std::fflush(stdout) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "write");
+  }
+  errno = 0;
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  return file ? absl::OkStatus() : ErrnoStatus(errno, absl::StrCat("write ", path));
+}
+
+absl::Status WriteJsonFile(const std::string& path, const nlohmann::ordered_json& value) {
+  return WriteTextFile(path, value.dump(2) + "\n");
+}
+
+}  // namespace weft::topo
