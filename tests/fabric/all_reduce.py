@@ -39,13 +39,13 @@ class Ring:
         """Seconds that no choice of paths can beat."""
         return self.plan["bound"] * WIRE
 
-    def measure(self, planned: bool, iterations: int, limit=120, check=1) -> float:
-        """Seconds of one all-reduce, the mean of `iterations`."""
+    def measure(self, planned: bool, repeats: int, limit=120) -> float:
+        """Seconds of one all-reduce, the median of `repeats`."""
         with tempfile.TemporaryDirectory(prefix="weft-fabric-") as folder:
             more = self._environment(folder) if planned else {}
             words = [pathlib.Path(os.environ["WEFT_BIN"]) / "weft-bw", "--transport", "tcp",
-                     "--algorithm", "ring", "-b", self.size, "-n", iterations, "-w", 1, "--place",
-                     "in", "-c", check, "--set", "tcp.sockets=1", "--json"]
+                     "--algorithm", "ring", "-b", self.size, "-n", 1, "--repeats", repeats, "-w", 1,
+                     "--place", "in", "--set", "tcp.sockets=1", "--json"]
             ranks = [self._start(rank, words, more) for rank in range(len(self.placement))]
             output = self._wait(ranks, time.monotonic() + limit)
         row = json.loads(output)["rows"][0]["in_place"]

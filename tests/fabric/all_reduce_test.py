@@ -9,7 +9,7 @@ import all_reduce  # noqa: E402
 import netns  # noqa: E402
 import oracle  # noqa: E402
 
-SIZE, ITERATIONS = 2 << 20, 2
+SIZE, REPEATS = 2 << 20, 2
 
 
 class AllReduceTest(unittest.TestCase):
@@ -19,7 +19,7 @@ class AllReduceTest(unittest.TestCase):
                 ring = all_reduce.Ring(fabric, placement, SIZE)
                 expected = self.planned_bytes(ring)
                 before = fabric.counters()
-                seconds = ring.measure(planned=True, iterations=ITERATIONS)
+                seconds = ring.measure(planned=True, repeats=REPEATS)
                 after = fabric.counters()
                 # A flow that went elsewhere is missing on its spine; nothing else of its size is there.
                 for leaf in range(fabric.leaves):
@@ -31,7 +31,7 @@ class AllReduceTest(unittest.TestCase):
                 print(f"planned: {ring.bound / seconds:.3f} of the bound", flush=True)
 
     def planned_bytes(self, ring):
-        """What the plan puts on each uplink in the timed iterations, without headers: [leaf][spine]."""
+        """What the plan puts on each uplink in the timed repeats, without headers: [leaf][spine]."""
         fabric = ring.fabric
         out = [[0] * fabric.spines for _ in range(fabric.leaves)]
         for (a, b), ports in zip(ring.links, ring.plan["ports"]):
@@ -44,7 +44,7 @@ class AllReduceTest(unittest.TestCase):
             for spine in oracle.ask(op="choose", seed=fabric.seeds[leaf], count=fabric.spines,
                                     tuples=tuples)["choice"]:
                 share = all_reduce.ring_bytes(len(ring.placement), SIZE) / len(ports)
-                out[leaf][spine] += int(share * ITERATIONS)
+                out[leaf][spine] += int(share * REPEATS)
         return out
 
 

@@ -194,6 +194,7 @@ class Fabric:
         out = ["net.ipv6.conf.all.accept_dad=0", "net.ipv6.conf.default.accept_dad=0",
                "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0",
                "net.ipv4.icmp_ratelimit=0", "net.ipv4.icmp_msgs_per_sec=100000",
+               "net.ipv6.icmp.ratelimit=0",
                "net.ipv4.tcp_tw_reuse=1", "net.ipv4.tcp_slow_start_after_idle=0"]
         if name[0] != "h":
             out += ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"]

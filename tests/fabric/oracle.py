@@ -6,9 +6,10 @@ import pathlib
 import subprocess
 
 
-def ask(**question) -> dict:
+def ask(*, prefix=(), **question) -> dict:
+    """`prefix`: a command that runs it somewhere else."""
     program = pathlib.Path(os.environ["WEFT_BIN"]) / "tests/fabric_oracle"
-    done = subprocess.run([program], input=json.dumps(question) + "\n", text=True, capture_output=True)
+    done = subprocess.run([*prefix, program], input=json.dumps(question) + "\n", text=True, capture_output=True)
     if done.returncode != 0:
         raise RuntimeError(f"fabric_oracle: {done.stderr.strip()}")
     return json.loads(done.stdout)

@@ -52,6 +52,9 @@ class LoadProber {
 
 struct LearnOptions {
   std::vector<uint16_t> ports;  // to be sorted into classes, in this order
+  // Hops to compare. Best those at which paths part: a router that several paths meet in may answer
+  // from the interface by which its answer leaves, which its own hash chooses; classes then come
+  // out finer than they are, never coarser.
   int ttl_max = 8;
   int lead = 2;                  // LearnByLoad: 4 or more, for round-trip times are noisy
   int tries = 12;                // of one question, after which the answer is unknown
