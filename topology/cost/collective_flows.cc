@@ -15,12 +15,12 @@ struct Part {
 };
 
 // [group][index] -> rank.
-std::vector<std::vector<int32_t>> MembersOf(const ParallelLayout& layout, AxisSet axes) {
+std::vector<std::vector<int32_t>> MembersOf(const JobLayout& layout, AxisSet axes) {
   std::vector<std::vector<int32_t>> groups(
       static_cast<size_t>(layout.Groups(axes)),
       std::vector<int32_t>(static_cast<size_t>(layout.GroupSize(axes))));
   for (int rank = 0; rank < layout.world(); ++rank) {
-    ParallelLayout::Place place = layout.PlaceOf(rank, axes);
+    JobLayout::Place place = layout.PlaceOf(rank, axes);
     groups[static_cast<size_t>(place.group)][static_cast<size_t>(place.index)] = rank;
   }
   return groups;
@@ -81,9 +81,16 @@ class FlowMaker {
     NicsOfGpu to = NicsOf(target_gpu, blocks_.gpus, nics_);
     int count = std::min(from.count, to.count);
     for (int i = 0; i < count; ++i) {
-      out_.flows.push_back({source, target, static_cast<int16_t>(from.first + i),
-                            static_cast<int16_t>(to.first + i),
-                            static_cast<int64_t>(std::llround(bytes / count)), group_});
+      SlotFlow flow{};
+      flow.source = source;
+      flow.target = target;
+      flow.source_nic = static_cast<int16_t>(from.first + i);
+      flow.target_nic = static_cast<int16_t>(to.first + i);
+      flow.source_gpu = static_cast<int16_t>(source_gpu);
+      flow.target_gpu = static_cast<int16_t>(target_gpu);
+      flow.bytes = static_cast<int64_t>(std::llround(bytes / count));
+      flow.group = group_;
+      out_.flows.push_back(flow);
     }
   }
 
@@ -107,8 +114,8 @@ class FlowMaker {
   void AddReduction() {
     double n = size_, m = slots();
     double rounds = traffic_.collective == Collective::kAllReduce ? 2 : 1;
-    if (m > 1 && traffic_.algorithm == CollectiveAlgorithm::kTree) return AddTree();
-    if (m > 1 && traffic_.algorithm == CollectiveAlgorithm::kHierarchical) {
+    if (m > 1 && traffic_.algorithm == GroupAlgorithm::kTree) return AddTree();
+    if (m > 1 && traffic_.algorithm == GroupAlgorithm::kHierarchical) {
       double g = static_cast<double>(least_);
       for (int i = 0; i < slots(); ++i) {
         EmitBetween(parts_[static_cast<size_t>(i)], parts_[static_cast<size_t>((i + 1) % slots())],
@@ -235,7 +242,7 @@ BinaryTrees MakeBinaryTrees(int size) {
   return trees;
 }
 
-TrafficFlows FlowsOf(const Traffic& traffic, const ParallelLayout& layout, const NodeShape& node,
+TrafficFlows FlowsOf(const Traffic& traffic, const JobLayout& layout, const NodeShape& node,
                      const RankBlocks& blocks, int nics) {
   FlowMaker maker(traffic, node, blocks, nics);
   for (const std::vector<int32_t>& ranks : MembersOf(layout, traffic.axes)) maker.AddGroup(ranks);

@@ -42,6 +42,7 @@ NicsOfGpu NicsOf(int gpu, int gpus, int nics);
 struct SlotFlow {
   int32_t source, target;  // slots, different
   int16_t source_nic, target_nic;
+  int16_t source_gpu, target_gpu;
   int64_t bytes;
   int32_t group;
 };
@@ -60,7 +61,7 @@ struct TrafficFlows {
 };
 
 // `nics` of a host.
-TrafficFlows FlowsOf(const Traffic& traffic, const ParallelLayout& layout, const NodeShape& node,
+TrafficFlows FlowsOf(const Traffic& traffic, const JobLayout& layout, const NodeShape& node,
                      const RankBlocks& blocks, int nics);
 
 // Parents of the two trees over 0..size-1, -1 at the roots: every position is a leaf in at least

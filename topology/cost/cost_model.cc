@@ -237,8 +237,8 @@ bool CostModel::Matters(size_t traffic) const {
          !flows_[traffic].flows.empty();
 }
 
-double CostModel::Score(const Placement& placement) const {
-  double score = 0;
+PlacementScore CostModel::Score(const Placement& placement) const {
+  PlacementScore score;
   for (size_t i = 0; i < flows_.size(); ++i) {
     if (!Matters(i)) continue;
     CutLoads loads(*this, i);
@@ -255,11 +255,11 @@ double CostModel::Score(const Placement& placement) const {
                   (flows_[i].inside_adds ? inside + network : std::max(inside, network));
     const Traffic& traffic = job_.traffic[i];
     double all = once * traffic.times, hidden = all * (1 - traffic.exposed);
-    score += all - hidden + std::max(0.0, hidden - absl::ToDoubleSeconds(traffic.window));
+    score.seconds += all - hidden + std::max(0.0, hidden - absl::ToDoubleSeconds(traffic.window));
     double floor = std::max(nics, inside);
     if (floor > 0) {
-      score += kPressureWeight * traffic.exposed * traffic.times * pressure /
-               (floor * static_cast<double>(loads.cuts()));
+      score.pressure +=
+          traffic.exposed * traffic.times * pressure / (floor * static_cast<double>(loads.cuts()));
     }
   }
   return score;

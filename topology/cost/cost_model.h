@@ -61,7 +61,14 @@ struct StepCost {
   std::vector<TrafficCost> traffic;  // as Job::traffic
 };
 
-inline constexpr double kPressureWeight = 0.02;
+inline constexpr double kPressureWeight = 0.002;
+
+// Seconds of the step, of traffic that an order can change, and the pressure (PlacementState),
+// which tells placements apart whose fullest cuts are alike.
+struct PlacementScore {
+  double seconds = 0, pressure = 0;
+  double value() const { return seconds + kPressureWeight * pressure; }
+};
 
 // The hosts of slots: [slot] an index into the model's hosts. Indices behind the last slot are
 // spare hosts.
@@ -76,9 +83,8 @@ class CostModel {
                                           std::vector<NodeId> hosts, Balance balance);
 
   StepCost Evaluate(const Placement& placement) const;
-  // What a search should make small: seconds of the step, and kPressureWeight times the pressure
-  // (see PlacementState), which tells placements apart whose fullest cuts are alike.
-  double Score(const Placement& placement) const;
+  // What a search should make small.
+  PlacementScore Score(const Placement& placement) const;
   // The cuts with the largest time of one kind of traffic, worst first, without NICs.
   std::vector<CutLoad> WorstCuts(const Placement& placement, size_t traffic, size_t count) const;
   // Groups (of the traffic's axes) with flows through a cut, in order.

@@ -154,7 +154,7 @@ absl::StatusOr<AxisSet> ParseAxes(absl::string_view text) {
   return axes;
 }
 
-absl::Status ReadLayout(const Section& section, ParallelLayout& layout) {
+absl::Status ReadLayout(const Section& section, JobLayout& layout) {
   KeyReader reader(section);
   constexpr const char* kBrief[] = {"tp", "cp", "ep", "dp", "pp"};
   for (int i = 0; i < kAxisCount; ++i) {
@@ -189,7 +189,7 @@ absl::Status ReadNode(const Section& section, NodeShape& node) {
   return reader.Done();
 }
 
-absl::Status ReadModel(const Section& section, ModelShape& model) {
+absl::Status ReadModel(const Section& section, TransformerShape& model) {
   KeyReader reader(section);
   constexpr int64_t kMost = int64_t{1} << 40;
   reader.ReadWith("preset", model, NamedModel);
@@ -229,7 +229,7 @@ absl::StatusOr<Traffic> ReadTraffic(const Section& section) {
   reader.ReadWith("axes", traffic.axes, ParseAxes);
   reader.Read("name", traffic.name);
   reader.ReadWith("collective", traffic.collective, ParseCollective);
-  reader.ReadWith("algorithm", traffic.algorithm, ParseCollectiveAlgorithm);
+  reader.ReadWith("algorithm", traffic.algorithm, ParseGroupAlgorithm);
   reader.Read("bytes", traffic.bytes);
   reader.Read("times", traffic.times, 0, 1e9);
   reader.Read("exposed", traffic.exposed, 0, 1);
@@ -249,7 +249,7 @@ absl::StatusOr<Job> JobFrom(const Sections& sections) {
   WEFT_RETURN_IF_ERROR(ReadLayout(sections.layout, job.layout));
   WEFT_RETURN_IF_ERROR(ReadNode(sections.node, job.node));
   if (sections.model.has_value()) {
-    ModelShape model;
+    TransformerShape model;
     WEFT_RETURN_IF_ERROR(ReadModel(*sections.model, model));
     absl::StatusOr<std::vector<Traffic>> derived = TrafficOf(model, job.layout);
     if (!derived.ok()) return Annotate(derived.status(), sections.model->origin);

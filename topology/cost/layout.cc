@@ -61,14 +61,14 @@ std::string ToString(AxisSet axes) {
 const char* ToString(Collective collective) {
   return kCollectiveNames[static_cast<size_t>(collective)];
 }
-const char* ToString(CollectiveAlgorithm algorithm) {
+const char* ToString(GroupAlgorithm algorithm) {
   return kAlgorithmNames[static_cast<size_t>(algorithm)];
 }
 absl::StatusOr<Collective> ParseCollective(absl::string_view name) {
   return Parse<Collective>(name, kCollectiveNames, "collective");
 }
-absl::StatusOr<CollectiveAlgorithm> ParseCollectiveAlgorithm(absl::string_view name) {
-  return Parse<CollectiveAlgorithm>(name, kAlgorithmNames, "algorithm");
+absl::StatusOr<GroupAlgorithm> ParseGroupAlgorithm(absl::string_view name) {
+  return Parse<GroupAlgorithm>(name, kAlgorithmNames, "algorithm");
 }
 
 absl::Duration Traffic::Exposed(absl::Duration once) const {
@@ -77,13 +77,13 @@ absl::Duration Traffic::Exposed(absl::Duration once) const {
   return all - hidden + std::max(absl::ZeroDuration(), hidden - window);
 }
 
-int ParallelLayout::world() const {
+int JobLayout::world() const {
   int world = 1;
   for (int size : sizes) world *= size;
   return world;
 }
 
-int ParallelLayout::Stride(Axis axis) const {
+int JobLayout::Stride(Axis axis) const {
   int stride = 1;
   for (Axis inner : nesting) {
     if (inner == axis) break;
@@ -92,7 +92,7 @@ int ParallelLayout::Stride(Axis axis) const {
   return stride;
 }
 
-int ParallelLayout::GroupSize(AxisSet axes) const {
+int JobLayout::GroupSize(AxisSet axes) const {
   int size = 1;
   for (Axis axis : nesting) {
     if (axes.Has(axis)) size *= Size(axis);
@@ -100,7 +100,7 @@ int ParallelLayout::GroupSize(AxisSet axes) const {
   return size;
 }
 
-ParallelLayout::Place ParallelLayout::PlaceOf(int rank, AxisSet axes) const {
+JobLayout::Place JobLayout::PlaceOf(int rank, AxisSet axes) const {
   Place place{0, 0};
   int group_stride = 1, index_stride = 1;
   for (Axis axis : nesting) {
@@ -114,7 +114,7 @@ ParallelLayout::Place ParallelLayout::PlaceOf(int rank, AxisSet axes) const {
   return place;
 }
 
-std::string ParallelLayout::Describe() const {
+std::string JobLayout::Describe() const {
   std::vector<std::string> parts;
   for (Axis axis : nesting) {
     if (Size(axis) > 1) parts.push_back(absl::StrCat(ToString(axis), " ", Size(axis)));
@@ -155,7 +155,7 @@ absl::Status Job::Validate() const {
     if (one.bytes < Bytes(0)) return error("bytes must not be below 0");
     if (!(one.times >= 0 && one.times < 1e9)) return error("times must be from 0 to 1e9");
     if (!(one.exposed >= 0 && one.exposed <= 1)) return error("exposed must be from 0 to 1");
-    if (one.algorithm == CollectiveAlgorithm::kTree && one.collective != Collective::kAllReduce) {
+    if (one.algorithm == GroupAlgorithm::kTree && one.collective != Collective::kAllReduce) {
       return error(absl::StrCat("there is no tree for ", ToString(one.collective)));
     }
   }

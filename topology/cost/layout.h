@@ -56,23 +56,23 @@ enum class Collective : uint8_t {
   kSendRecv,  // each to the next of its group
 };
 
-enum class CollectiveAlgorithm : uint8_t {
+enum class GroupAlgorithm : uint8_t {
   kRing,          // one flat ring a NIC, through all GPUs of a host before the next host
   kTree,          // double binary tree over hosts, chain inside; all-reduce only
   kHierarchical,  // inside the hosts, then a ring per GPU of a host, then inside again
 };
 
 const char* ToString(Collective collective);
-const char* ToString(CollectiveAlgorithm algorithm);
+const char* ToString(GroupAlgorithm algorithm);
 absl::StatusOr<Collective> ParseCollective(absl::string_view name);
-absl::StatusOr<CollectiveAlgorithm> ParseCollectiveAlgorithm(absl::string_view name);
+absl::StatusOr<GroupAlgorithm> ParseGroupAlgorithm(absl::string_view name);
 
 // One kind of communication: every group of `axes` does it, all groups at the same time.
 struct Traffic {
   std::string name;  // "gradients"
   AxisSet axes;
   Collective collective = Collective::kAllReduce;
-  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kRing;
+  GroupAlgorithm algorithm = GroupAlgorithm::kRing;
   // Of one rank: what is reduced, what has been gathered, what is scattered in all, what a rank
   // hands to all others together, or to its neighbour.
   Bytes bytes;
@@ -90,7 +90,7 @@ struct Traffic {
   absl::Duration Exposed(absl::Duration once) const;
 };
 
-struct ParallelLayout {
+struct JobLayout {
   std::array<int, kAxisCount> sizes{1, 1, 1, 1, 1};  // by Axis
   std::array<Axis, kAxisCount> nesting{Axis::kTensor, Axis::kContext, Axis::kExpert, Axis::kData,
                                        Axis::kPipeline};  // fastest first
@@ -127,7 +127,7 @@ struct NodeShape {
 
 struct Job {
   std::string name;
-  ParallelLayout layout;
+  JobLayout layout;
   NodeShape node;
   std::vector<Traffic> traffic;
 

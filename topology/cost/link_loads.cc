@@ -46,8 +46,7 @@ class Spreader {
       absl::Span<const LinkId> first = routes_.First(source, other->first);
       if (first.empty()) {
         return absl::NotFoundError(absl::StrCat("no path from ", fabric_.node(source.host).name,
-                                                " to ",
-                                                fabric_.node(other->first.host).name));
+                                                " to ", fabric_.node(other->first.host).name));
       }
       Share(first, amount);
     }

@@ -9,7 +9,7 @@
 namespace weft::topology {
 namespace {
 
-absl::Status Check(const ModelShape& model, const ParallelLayout& layout) {
+absl::Status Check(const TransformerShape& model, const JobLayout& layout) {
   auto error = [](absl::string_view key, int64_t value, const std::string& what) {
     return absl::InvalidArgumentError(absl::StrCat("model.", key, " is ", value, ": ", what));
   };
@@ -53,8 +53,8 @@ absl::Status Check(const ModelShape& model, const ParallelLayout& layout) {
 
 // The numbers of one step of one rank.
 struct Step {
-  const ModelShape& model;
-  const ParallelLayout& layout;
+  const TransformerShape& model;
+  const JobLayout& layout;
   int64_t tensor = layout.Size(Axis::kTensor);
   int64_t context = layout.Size(Axis::kContext);
   int64_t pipeline = layout.Size(Axis::kPipeline);
@@ -135,7 +135,7 @@ void AddPipeline(const Step& step, std::vector<Traffic>& all) {
 
 void AddData(const Step& step, const std::string& what, AxisSet axes, int64_t parameters,
              std::vector<Traffic>& all) {
-  const ModelShape& model = step.model;
+  const TransformerShape& model = step.model;
   double last_chunk = model.overlap_data ? 1.0 / model.interleave : 1;
   Traffic traffic;
   traffic.axes = axes;
@@ -155,7 +155,7 @@ void AddData(const Step& step, const std::string& what, AxisSet axes, int64_t pa
 
 }  // namespace
 
-ParameterCount CountParameters(const ModelShape& model, const ParallelLayout& layout) {
+ParameterCount CountParameters(const TransformerShape& model, const JobLayout& layout) {
   int64_t h = model.hidden, ffn = model.ffn > 0 ? model.ffn : 4 * h;
   int64_t kv = model.kv_hidden > 0 ? model.kv_hidden : h;
   int64_t attention = 2 * h * h + 2 * h * kv;
@@ -176,8 +176,8 @@ ParameterCount CountParameters(const ModelShape& model, const ParallelLayout& la
   return count;
 }
 
-absl::StatusOr<std::vector<Traffic>> TrafficOf(const ModelShape& model,
-                                               const ParallelLayout& layout) {
+absl::StatusOr<std::vector<Traffic>> TrafficOf(const TransformerShape& model,
+                                               const JobLayout& layout) {
   WEFT_RETURN_IF_ERROR(Check(model, layout));
   Step step{model, layout};
   std::vector<Traffic> all;
@@ -196,8 +196,8 @@ absl::StatusOr<std::vector<Traffic>> TrafficOf(const ModelShape& model,
   return all;
 }
 
-absl::StatusOr<ModelShape> NamedModel(absl::string_view name) {
-  ModelShape model;
+absl::StatusOr<TransformerShape> NamedModel(absl::string_view name) {
+  TransformerShape model;
   model.sequence = 2048;
   model.vocabulary = 64000;
   if (name == "gpt-13b") {

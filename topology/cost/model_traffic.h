@@ -29,7 +29,7 @@
 
 namespace weft::topology {
 
-struct ModelShape {
+struct TransformerShape {
   int64_t layers = 0;
   int64_t hidden = 0;
   int64_t ffn = 0;        // 0: 4 hidden
@@ -61,14 +61,14 @@ struct ParameterCount {
   int64_t expert = 0;  // likewise, those of its experts
   int64_t total = 0;   // of the model
 };
-ParameterCount CountParameters(const ModelShape& model, const ParallelLayout& layout);
+ParameterCount CountParameters(const TransformerShape& model, const JobLayout& layout);
 
 // InvalidArgument names the key ("layers") that does not fit the layout, and what would.
-absl::StatusOr<std::vector<Traffic>> TrafficOf(const ModelShape& model,
-                                               const ParallelLayout& layout);
+absl::StatusOr<std::vector<Traffic>> TrafficOf(const TransformerShape& model,
+                                               const JobLayout& layout);
 
 // "gpt-175b" and "gpt-530b" (MegaScale's table 1), "gpt-13b".
-absl::StatusOr<ModelShape> NamedModel(absl::string_view name);
+absl::StatusOr<TransformerShape> NamedModel(absl::string_view name);
 
 }  // namespace weft::topology
 

@@ -15,7 +15,7 @@ namespace weft::topology {
 namespace {
 
 struct Candidate {
-  double score = 0;
+  PlacementScore score;
   Placement placement;
   Walk walk;
 };
@@ -43,7 +43,9 @@ class BlockPlanner {
     return SearchAll(model_, classes_[0]);
   }
 
-  // The best walk.
+  const Candidate& fastest() const { return fastest_; }
+
+  // The walk of least score.
   Candidate BestWalk(int64_t effort) {
     left_ = std::max<int64_t>(8, effort / std::max<int64_t>(flows_, 1000));
     limit_ = left_;
@@ -74,12 +76,12 @@ class BlockPlanner {
     Placement best = SearchLocally(model_, classes_[0], from.placement, random, limits);
     // Few hosts: from elsewhere as well, as walks may all lie in one valley.
     if (best.size() > 16) return best;
-    double best_score = model_.Score(best);
+    double best_score = model_.Score(best).value();
     for (int i = 0; i < 8; ++i) {
       Placement start = AsAllocated(best.size());
       random.Shuffle(start);
       Placement other = SearchLocally(model_, classes_[0], start, random, limits);
-      double score = model_.Score(other);
+      double score = model_.Score(other).value();
       if (score >= best_score) continue;
       best_score = score;
       best = std::move(other);
@@ -141,10 +143,11 @@ class BlockPlanner {
       tile = walk.TileSlots();
     }
     double least = ConsiderPacked(walk, visit, tile);
-    // A walk of whole axes may as well be packed by its fastest axis.
+    // A walk of whole axes may as well be packed by its fastest axis, or not at all: the block
+    // order.
     if (tile == grid_.slots() && !grid_.axes.empty()) {
       int fastest = grid_.axes[static_cast<size_t>(walk.inner[0])].size;
-      least = std::min(least, ConsiderPacked(walk, visit, fastest));
+      for (int part : {fastest, 1}) least = std::min(least, ConsiderPacked(walk, visit, part));
     }
     return least;
   }
@@ -155,15 +158,17 @@ class BlockPlanner {
     for (size_t i = 0; i < hosts.size(); ++i) {
       placement[i < visit.size() ? static_cast<size_t>(visit[i]) : i] = hosts[i];
     }
-    double score = model_.Score(placement);
+    PlacementScore score = model_.Score(placement);
     ++evaluated_;
     --left_;
-    if (best_.placement.empty() || score < best_.score) best_ = {score, placement, walk};
+    bool is_first = best_.placement.empty();
+    if (is_first || score.value() < best_.score.value()) best_ = {score, placement, walk};
+    if (is_first || score.seconds < fastest_.score.seconds) fastest_ = {score, placement, walk};
     if (options_.progress && evaluated_ % 16 == 0) {
       double done = static_cast<double>(limit_ - std::max<int64_t>(left_, 0));
       options_.progress("walking the grid", done / static_cast<double>(limit_));
     }
-    return score;
+    return score.value();
   }
 
   const CostModel& model_;
@@ -173,7 +178,7 @@ class BlockPlanner {
   int64_t flows_ = 0;
   int64_t left_ = 0, limit_ = 1;  // evaluations
   int64_t evaluated_ = 0;
-  Candidate best_;
+  Candidate best_, fastest_;  // by score, by time alone
 };
 
 struct BlockChoice {
@@ -226,6 +231,10 @@ PlannedOrder PlanBlocks(const CostModel& model, const SlotGrid& grid, const Orde
     how = "the best of all arrangements";
   } else {
     placement = planner.Improve(walked, effort);
+    if (planner.fastest().score.seconds < model.Score(placement).seconds * (1 - 1e-6)) {
+      walked = planner.fastest();
+      placement = walked.placement;
+    }
     how = grid.axes.empty() ? "hosts in the order of the switch tree" : Describe(grid, walked.walk);
     int moved = 0;
     for (size_t i = 0; i < placement.size(); ++i) moved += placement[i] != walked.placement[i];

@@ -174,7 +174,7 @@ Placement SearchAll(const CostModel& model, const std::vector<int32_t>& class_of
     for (size_t i = 0; i < arrangement.size(); ++i) {
       placement[i] = hosts_of[arrangement[i]][used[arrangement[i]]++];
     }
-    double score = model.Score(placement);
+    double score = model.Score(placement).value();
     if (best.empty() || score < best_score - kLeastGain * best_score) {
       best_score = score;
       best = placement;

@@ -14,7 +14,7 @@ int SlotGrid::slots() const {
   return slots;
 }
 
-std::optional<BlockShape> ContiguousShape(const ParallelLayout& layout, int gpus) {
+std::optional<BlockShape> ContiguousShape(const JobLayout& layout, int gpus) {
   BlockShape shape{1, 1, 1, 1, 1};
   for (Axis axis : layout.nesting) {
     int size = layout.Size(axis);
@@ -32,7 +32,7 @@ std::optional<BlockShape> ContiguousShape(const ParallelLayout& layout, int gpus
   return std::nullopt;
 }
 
-std::vector<BlockShape> AllShapes(const ParallelLayout& layout, int gpus) {
+std::vector<BlockShape> AllShapes(const JobLayout& layout, int gpus) {
   std::vector<BlockShape> shapes = {{1, 1, 1, 1, 1}};
   for (size_t axis = 0; axis < kAxisCount; ++axis) {
     std::vector<BlockShape> longer;
@@ -52,7 +52,7 @@ std::vector<BlockShape> AllShapes(const ParallelLayout& layout, int gpus) {
   return shapes;
 }
 
-RankBlocks BlocksOf(const ParallelLayout& layout, const BlockShape& shape) {
+RankBlocks BlocksOf(const JobLayout& layout, const BlockShape& shape) {
   RankBlocks blocks;
   blocks.gpus = std::accumulate(shape.begin(), shape.end(), 1, std::multiplies<>());
   blocks.slots = layout.world() / blocks.gpus;
@@ -74,7 +74,7 @@ RankBlocks BlocksOf(const ParallelLayout& layout, const BlockShape& shape) {
   return blocks;
 }
 
-SlotGrid GridOf(const ParallelLayout& layout, const BlockShape& shape) {
+SlotGrid GridOf(const JobLayout& layout, const BlockShape& shape) {
   SlotGrid grid;
   for (Axis axis : layout.nesting) {
     int size = layout.Size(axis) / shape[static_cast<size_t>(axis)];

@@ -10,9 +10,8 @@ namespace {
 
 constexpr int64_t kBytes = 960'000;
 
-TrafficFlows Flows(Collective collective, CollectiveAlgorithm algorithm, int data, int gpus,
-                   int nics) {
-  ParallelLayout layout;
+TrafficFlows Flows(Collective collective, GroupAlgorithm algorithm, int data, int gpus, int nics) {
+  JobLayout layout;
   layout.sizes = {1, 1, 1, data, 1};
   Traffic traffic;
   traffic.axes = {Axis::kData};
@@ -29,19 +28,19 @@ int64_t Total(const TrafficFlows& flows) {
 }
 
 TEST(CollectiveFlows, ARingCarriesItsVolumeOverEveryHop) {
-  TrafficFlows one = Flows(Collective::kAllReduce, CollectiveAlgorithm::kRing, 6, 1, 1);
+  TrafficFlows one = Flows(Collective::kAllReduce, GroupAlgorithm::kRing, 6, 1, 1);
   ASSERT_EQ(one.flows.size(), 6U);
   for (const SlotFlow& flow : one.flows) {
     EXPECT_EQ(flow.bytes, kBytes * 2 * 5 / 6);
     EXPECT_EQ(flow.target, (flow.source + 1) % 6);
   }
   EXPECT_DOUBLE_EQ(one.network_steps, 10);
-  EXPECT_EQ(Flows(Collective::kAllGather, CollectiveAlgorithm::kRing, 6, 1, 1).flows[0].bytes,
+  EXPECT_EQ(Flows(Collective::kAllGather, GroupAlgorithm::kRing, 6, 1, 1).flows[0].bytes,
             kBytes * 5 / 6);
 }
 
 TEST(CollectiveFlows, ARingThroughHostsSharesTheirNics) {
-  TrafficFlows flows = Flows(Collective::kAllReduce, CollectiveAlgorithm::kRing, 12, 4, 4);
+  TrafficFlows flows = Flows(Collective::kAllReduce, GroupAlgorithm::kRing, 12, 4, 4);
   ASSERT_EQ(flows.flows.size(), 3U * 4);
   for (const SlotFlow& flow : flows.flows) {
     EXPECT_EQ(flow.bytes, kBytes * 2 * 11 / 12 / 4);
@@ -52,7 +51,7 @@ TEST(CollectiveFlows, ARingThroughHostsSharesTheirNics) {
 }
 
 TEST(CollectiveFlows, HierarchicalFollowsItsFormula) {
-  TrafficFlows flows = Flows(Collective::kAllReduce, CollectiveAlgorithm::kHierarchical, 12, 4, 4);
+  TrafficFlows flows = Flows(Collective::kAllReduce, GroupAlgorithm::kHierarchical, 12, 4, 4);
   ASSERT_EQ(flows.flows.size(), 3U * 4);
   EXPECT_EQ(flows.flows[0].bytes, kBytes / 4 * 2 * 2 / 3);
   EXPECT_TRUE(flows.inside_adds);
@@ -61,7 +60,7 @@ TEST(CollectiveFlows, HierarchicalFollowsItsFormula) {
 }
 
 TEST(CollectiveFlows, FewerNicsThanGpusAreShared) {
-  TrafficFlows flows = Flows(Collective::kAllReduce, CollectiveAlgorithm::kRing, 16, 8, 4);
+  TrafficFlows flows = Flows(Collective::kAllReduce, GroupAlgorithm::kRing, 16, 8, 4);
   std::map<int, int64_t> of_nic;
   for (const SlotFlow& flow : flows.flows) of_nic[flow.source_nic] += flow.bytes;
   ASSERT_EQ(of_nic.size(), 4U);
@@ -98,20 +97,20 @@ TEST(CollectiveFlows, TreesGiveEveryPositionOneParentAndTwoChildrenAtMost) {
 }
 
 TEST(CollectiveFlows, ATreeSendsHalfUpAndDownEachEdgeOfBothTrees) {
-  TrafficFlows flows = Flows(Collective::kAllReduce, CollectiveAlgorithm::kTree, 8, 1, 1);
+  TrafficFlows flows = Flows(Collective::kAllReduce, GroupAlgorithm::kTree, 8, 1, 1);
   EXPECT_EQ(Total(flows), 2 * 7 * kBytes);
   EXPECT_DOUBLE_EQ(flows.network_steps, 6);
 }
 
 TEST(CollectiveFlows, AllToAllMovesEachPartOnceOnTheTargetsRail) {
-  TrafficFlows flows = Flows(Collective::kAllToAll, CollectiveAlgorithm::kRing, 12, 4, 4);
+  TrafficFlows flows = Flows(Collective::kAllToAll, GroupAlgorithm::kRing, 12, 4, 4);
   // 12 ranks, each to the 8 of other hosts.
   EXPECT_EQ(Total(flows), 12 * 8 * kBytes / 12);
   for (const SlotFlow& flow : flows.flows) EXPECT_EQ(flow.source_nic, flow.target_nic);
 }
 
 TEST(CollectiveFlows, SendRecvFollowsTheAxis) {
-  ParallelLayout layout;
+  JobLayout layout;
   layout.sizes = {2, 1, 1, 1, 4};
   Traffic traffic;
   traffic.axes = {Axis::kPipeline};

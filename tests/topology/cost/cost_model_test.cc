@@ -51,7 +51,7 @@ ClosSpec LeafSpine(int groups, int per_group, int spines) {
   return spec;
 }
 
-Job DataJob(int data, Bytes bytes, CollectiveAlgorithm algorithm = CollectiveAlgorithm::kRing) {
+Job DataJob(int data, Bytes bytes, GroupAlgorithm algorithm = GroupAlgorithm::kRing) {
   Job job;
   job.layout.sizes = {1, 1, 1, data, 1};
   job.node.efficiency = 1;
@@ -77,7 +77,7 @@ TEST(CostModel, AnUncongestedRingTakesWhatAlphaBetaSays) {
 TEST(CostModel, AHierarchicalAllReduceTakesWhatItsFormulaSays) {
   ClosSpec spec = LeafSpine(1, 4, 1);
   spec.nics = 8;
-  Job job = DataJob(32, Bytes(800'000'000), CollectiveAlgorithm::kHierarchical);
+  Job job = DataJob(32, Bytes(800'000'000), GroupAlgorithm::kHierarchical);
   World world(spec, job);
   double ai = absl::ToDoubleSeconds(job.node.nvlink_latency), bi = 1 / 300e9;
   double ao = absl::ToDoubleSeconds(job.node.network_latency + world.tree->Latency(1));
@@ -200,7 +200,7 @@ TEST(CostModel, EvaluationAndSwapsAgreeWithTheNaiveModel) {
     traffic.exposed = 0.5;
     job.traffic.push_back(traffic);
   }
-  job.traffic[1].algorithm = CollectiveAlgorithm::kTree;
+  job.traffic[1].algorithm = GroupAlgorithm::kTree;
   ClosSpec spec;
   spec.hosts_per_group = 2;
   spec.groups = 2;

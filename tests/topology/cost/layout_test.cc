@@ -13,14 +13,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-ParallelLayout MegaScale() {
-  ParallelLayout layout;
+JobLayout MegaScale() {
+  JobLayout layout;
   layout.sizes = {8, 1, 1, 192, 8};
   return layout;
 }
 
-TEST(ParallelLayout, NestingGivesCoordinatesFastestFirst) {
-  ParallelLayout layout = MegaScale();
+TEST(JobLayout, NestingGivesCoordinatesFastestFirst) {
+  JobLayout layout = MegaScale();
   EXPECT_EQ(layout.world(), 12288);
   EXPECT_EQ(layout.Coordinate(8 * 5 + 3, Axis::kTensor), 3);
   EXPECT_EQ(layout.Coordinate(8 * 5 + 3, Axis::kData), 5);
@@ -31,15 +31,15 @@ TEST(ParallelLayout, NestingGivesCoordinatesFastestFirst) {
   EXPECT_EQ(layout.Stride(Axis::kData), 64);
 }
 
-TEST(ParallelLayout, EveryRankHasItsOwnPlaceInItsGroup) {
-  ParallelLayout layout;
+TEST(JobLayout, EveryRankHasItsOwnPlaceInItsGroup) {
+  JobLayout layout;
   layout.sizes = {2, 3, 2, 4, 5};
   layout.nesting = {Axis::kExpert, Axis::kTensor, Axis::kPipeline, Axis::kContext, Axis::kData};
   for (AxisSet axes : {AxisSet{Axis::kData}, AxisSet{Axis::kData, Axis::kExpert, Axis::kContext},
                        AxisSet{Axis::kTensor, Axis::kPipeline}}) {
     std::set<std::pair<int, int>> seen;
     for (int rank = 0; rank < layout.world(); ++rank) {
-      ParallelLayout::Place place = layout.PlaceOf(rank, axes);
+      JobLayout::Place place = layout.PlaceOf(rank, axes);
       EXPECT_LT(place.group, layout.Groups(axes));
       EXPECT_LT(place.index, layout.GroupSize(axes));
       EXPECT_TRUE(seen.insert({place.group, place.index}).second);

@@ -16,9 +16,9 @@ const Traffic* Find(const std::vector<Traffic>& all, const std::string& name) {
 }
 
 TEST(ModelTraffic, OfMegaScales175B) {
-  ParallelLayout layout;
+  JobLayout layout;
   layout.sizes = {8, 1, 1, 192, 8};
-  ModelShape model = *NamedModel("gpt-175b");
+  TransformerShape model = *NamedModel("gpt-175b");
   EXPECT_NEAR(static_cast<double>(CountParameters(model, layout).total), 175e9, 2e9);
   absl::StatusOr<std::vector<Traffic>> all = TrafficOf(model, layout);
   ASSERT_TRUE(all.ok()) << all.status();
@@ -45,9 +45,9 @@ TEST(ModelTraffic, OfMegaScales175B) {
 }
 
 TEST(ModelTraffic, ZeroStagesMoveWhatTheyMust) {
-  ParallelLayout layout;
+  JobLayout layout;
   layout.sizes = {1, 1, 1, 4, 1};
-  ModelShape model = *NamedModel("gpt-13b");
+  TransformerShape model = *NamedModel("gpt-13b");
   auto bytes = [&](int zero) {
     model.zero = zero;
     double sum = 0;
@@ -64,9 +64,9 @@ TEST(ModelTraffic, ZeroStagesMoveWhatTheyMust) {
 }
 
 TEST(ModelTraffic, ExpertsShareTheirGradientsOverFewerRanks) {
-  ParallelLayout layout;
+  JobLayout layout;
   layout.sizes = {1, 2, 8, 4, 1};
-  ModelShape model = *NamedModel("gpt-13b");
+  TransformerShape model = *NamedModel("gpt-13b");
   model.experts = 16;
   model.moe_every = 2;
   std::vector<Traffic> all = *TrafficOf(model, layout);
@@ -80,9 +80,9 @@ TEST(ModelTraffic, ExpertsShareTheirGradientsOverFewerRanks) {
 }
 
 TEST(ModelTraffic, RefusesModelsThatDoNotFitTheLayout) {
-  ParallelLayout layout;
+  JobLayout layout;
   layout.sizes = {8, 1, 1, 192, 7};
-  ModelShape model = *NamedModel("gpt-175b");
+  TransformerShape model = *NamedModel("gpt-175b");
   EXPECT_THAT(TrafficOf(model, layout).status().ToString(),
               HasSubstr("model.layers is 96: must be a multiple of pipeline x interleave = 42"));
   layout.sizes = {8, 1, 1, 100, 8};

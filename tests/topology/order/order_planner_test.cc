@@ -73,7 +73,7 @@ struct RandomWorld {
     traffic.collective = static_cast<Collective>(random.Below(4));
     traffic.bytes = Bytes(static_cast<int64_t>(1'000'000 * (1 + random.Below(50))));
     if (traffic.collective == Collective::kAllReduce) {
-      traffic.algorithm = static_cast<CollectiveAlgorithm>(random.Below(3));
+      traffic.algorithm = static_cast<GroupAlgorithm>(random.Below(3));
     }
     job.traffic.push_back(traffic);
     traffic = {};
@@ -155,7 +155,7 @@ TEST(SearchLocally, ClimbsFromRandomStartsToNearTheBest) {
     absl::Duration best = model.Evaluate(SearchAll(model, classes[0])).exposed;
     Placement start = RandomPlacement(world.hosts.size(), random());
     Placement found = SearchLocally(model, classes[0], start, random, {300'000, nullptr});
-    EXPECT_LE(model.Score(found), model.Score(start));
+    EXPECT_LE(model.Score(found).value(), model.Score(start).value());
     sum += absl::FDivDuration(model.Evaluate(found).exposed, best);
   }
   ASSERT_GE(judged, 15);
@@ -190,7 +190,7 @@ struct ScatteredWorld {
 
   ScatteredWorld() {
     job.layout.sizes = {8, 1, 1, 24, 8};
-    ModelShape model = *NamedModel("gpt-175b");
+    TransformerShape model = *NamedModel("gpt-175b");
     model.global_batch = 768;
     job.traffic = *TrafficOf(model, job.layout);
     hosts.assign(fabric.hosts().begin(), fabric.hosts().end());

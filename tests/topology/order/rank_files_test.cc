@@ -31,7 +31,7 @@ Fabric SomeFabric() {
 }
 
 RankOrder SomeOrder(bool consecutive) {
-  ParallelLayout layout;
+  JobLayout layout;
   layout.sizes = {4, 1, 1, 3, 1};
   BlockShape shape = {4, 1, 1, 1, 1};
   if (!consecutive) shape = {2, 1, 1, 3, 1};

@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 
 TEST(SlotGrid, ConsecutiveRanksAreABoxWhereTheNestingAllows) {
-  ParallelLayout layout;
+  JobLayout layout;
   layout.sizes = {8, 1, 1, 192, 8};
   EXPECT_THAT(*ContiguousShape(layout, 8), ElementsAre(8, 1, 1, 1, 1));
   EXPECT_EQ(GridOf(layout, *ContiguousShape(layout, 8)).slots(), 1536);
@@ -26,7 +26,7 @@ TEST(SlotGrid, ConsecutiveRanksAreABoxWhereTheNestingAllows) {
 }
 
 TEST(SlotGrid, BlocksOfTheContiguousShapeAreConsecutiveRanks) {
-  ParallelLayout layout;
+  JobLayout layout;
   layout.sizes = {4, 1, 1, 6, 2};
   RankBlocks box = BlocksOf(layout, *ContiguousShape(layout, 8));
   RankBlocks plain = RankBlocks::Contiguous(48, 8);
@@ -36,7 +36,7 @@ TEST(SlotGrid, BlocksOfTheContiguousShapeAreConsecutiveRanks) {
 }
 
 TEST(SlotGrid, EveryShapeIsAPartitionOfTheRanks) {
-  ParallelLayout layout;
+  JobLayout layout;
   layout.sizes = {2, 1, 4, 6, 2};
   std::vector<BlockShape> shapes = AllShapes(layout, 8);
   EXPECT_GT(shapes.size(), 5U);
