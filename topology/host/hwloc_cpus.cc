@@ -58,7 +58,12 @@ class CpuReader {
         WEFT_RETURN_IF_ERROR(AddNumaNode(child, package));
       } else if (*type == "Core" || *type == "PU") {
         WEFT_ASSIGN_OR_RETURN(CpuSet cpus, CpusOf(child));
-        if (!cpus.empty()) (*type == "PU" ? pus_ : cores_).emplace_back(package, std::move(cpus));
+        auto& list = *type == "PU" ? pus_ : cores_;
+        if (list.size() == kCoresMax) {
+          return XmlError(child,
+                          absl::StrCat("is ", *type, " ", kCoresMax + 1, "; at most ", kCoresMax));
+        }
+        if (!cpus.empty()) list.emplace_back(package, std::move(cpus));
       } else if (absl::StartsWith(*type, "L") && absl::EndsWith(*type, "Cache")) {
         WEFT_RETURN_IF_ERROR(AddCache(child));
       }
@@ -91,6 +96,10 @@ class CpuReader {
       if (other.os_index == node.os_index) {
         return XmlError(object, absl::StrCat("is a second NUMA node ", number));
       }
+    }
+    if (parts_.numa_nodes.size() == kNumaNodesMax) {
+      return XmlError(
+          object, absl::StrCat("is NUMA node ", kNumaNodesMax + 1, "; at most ", kNumaNodesMax));
     }
     node.package = package;
     WEFT_ASSIGN_OR_RETURN(node.cpus, CpusOf(object));

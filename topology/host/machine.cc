@@ -42,6 +42,11 @@ absl::Status CheckDevices(const MachineParts& parts) {
   return absl::OkStatus();
 }
 
+absl::Status CheckCount(size_t count, size_t most, absl::string_view what) {
+  if (count <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(count, " ", what, "; at most ", most));
+}
+
 absl::Status CheckNumaNodes(const MachineParts& parts) {
   std::set<int> seen;
   for (const NumaNode& node : parts.numa_nodes) {
@@ -147,6 +152,9 @@ Machine::Machine(MachineParts parts) : parts_(std::move(parts)) {
 }
 
 absl::StatusOr<Machine> Machine::Create(MachineParts parts) {
+  WEFT_RETURN_IF_ERROR(CheckCount(parts.devices.size(), kDevicesMax, "devices"));
+  WEFT_RETURN_IF_ERROR(CheckCount(parts.numa_nodes.size(), kNumaNodesMax, "NUMA nodes"));
+  WEFT_RETURN_IF_ERROR(CheckCount(parts.cores.size(), kCoresMax, "cores"));
   WEFT_RETURN_IF_ERROR(CheckNumaNodes(parts));
   WEFT_RETURN_IF_ERROR(CheckDevices(parts));
   parts.devices = Ordered(std::move(parts.devices));

@@ -86,6 +86,11 @@ struct Device {
   int compute_capability = 0;  // 90 for 9.0; 0: not known
 };
 
+// Beyond any host, with room for virtual functions; distances are a table of all pairs.
+inline constexpr size_t kDevicesMax = 2048;
+inline constexpr size_t kNumaNodesMax = 256;
+inline constexpr size_t kCoresMax = 8192;
+
 struct MachineParts {
   std::string name;  // of the host; may be empty
   CpuModel cpu;
@@ -101,7 +106,8 @@ class Machine {
  public:
   // Puts devices in order (a switch, then what hangs on it; siblings by address) and names them:
   // GPUs by NVML's number where all have one, else in the order of addresses. InvalidArgument: an
-  // index that leads nowhere, a parent that is no switch, an address that occurs twice.
+  // index that leads nowhere, a parent that is no switch, an address that occurs twice, more of
+  // something than there can be.
   static absl::StatusOr<Machine> Create(MachineParts parts);
 
   const std::string& name() const { return parts_.name; }

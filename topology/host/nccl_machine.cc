@@ -82,7 +82,7 @@ class Reader {
     return ReadChildren(cpu, -1, numa);
   }
 
-  static std::string Architecture(std::string arch) {  // uname's names
+  static std::string Architecture(const std::string& arch) {  // uname's names
     return arch == "arm64" ? "aarch64" : arch == "ppc64" ? "ppc64le" : arch;
   }
 
@@ -143,6 +143,8 @@ class Reader {
     } else {
       device.kind =
           FindChild(pci, "pci") != nullptr ? DeviceKind::kSwitch : KindOf(device.identity);
+      // NCCL: class 0x03 is a GPU, whoever made it.
+      if (device.identity.class_code >> 16 == 0x03) device.kind = DeviceKind::kGpu;
     }
     const bool leaf = device.kind != DeviceKind::kSwitch;
     if (leaf && FindChild(pci, "pci") != nullptr) {

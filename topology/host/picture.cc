@@ -49,7 +49,7 @@ std::string Escape(absl::string_view text) {
                              {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
 }
 
-std::string Shortened(std::string text) {
+std::string Shortened(const std::string& text) {
   return text.size() > kTextMax ? text.substr(0, kTextMax - 2) + ".." : text;
 }
 

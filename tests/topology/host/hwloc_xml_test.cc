@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "tests/topology/host/machines.h"
 
@@ -168,6 +169,20 @@ TEST(HwlocXml, RefusesWhatIsNoHwlocTwoFile) {
   EXPECT_THAT(ErrorOf("<svg/>"), HasSubstr("is not hwloc 2's format"));
   EXPECT_THAT(ErrorOf("<topology><object type=\"Machine\"/></topology>"), HasSubstr("lstopo"));
   EXPECT_THAT(ErrorOf("<topology version=\"2.0\">\n<object"), HasSubstr("line 2"));
+}
+
+TEST(HwlocXml, RefusesMoreThanAHostCanHave) {
+  TestMachine machine;
+  for (int i = 0; i < 2100; ++i) {
+    std::string busid = absl::StrFormat("%04x:%02x:%02x.0", i / 8192, i / 32, i % 32);
+    machine.pci.push_back({0, {NicPart(busid, "", "")}});
+  }
+  EXPECT_THAT(ErrorOf(machine.ToXml()), HasSubstr("2100 devices; at most 2048"));
+  std::string many;
+  for (int i = 0; i < 8193; ++i) many += "<object type=\"Core\" cpuset=\"0x1\"/>\n";
+  EXPECT_THAT(ErrorOf("<topology version=\"2.0\"><object type=\"Machine\" cpuset=\"0x1\">\n" +
+                      many + "</object></topology>"),
+              ::testing::StartsWith("line 8194: <object> is Core 8193; at most 8192"));
 }
 
 TEST(HwlocXml, RefusesBottomlessNesting) {

@@ -157,6 +157,18 @@ TEST(NcclMachine, GpusAreNamedByTheirNumberNotByTheirPlace) {
   EXPECT_EQ(machine.device(machine.gpus()[0]).name, "gpu1");
 }
 
+TEST(NcclMachine, ByClassAloneAFileNamesItsGpusAndNics) {
+  // As cloud providers' files have it: no <gpu>, no <nic>; NCCL finds those itself.
+  Machine machine = *MachineFromNccl(Parsed(InSystem(
+      "<pci busid=\"0000:10:00.0\" class=\"0x060400\">"
+      "<pci busid=\"0000:10:1c.0\" class=\"0x030000\" link_speed=\"8 GT/s\" link_width=\"16\"/>"
+      "<pci busid=\"0000:10:1d.0\" class=\"0x02\" link_speed=\"8 GT/s\" "
+      "link_width=\"16\"/></pci>")));
+  ASSERT_THAT(machine.gpus(), SizeIs(1));
+  ASSERT_THAT(machine.nics(), SizeIs(1));
+  EXPECT_EQ(Distances(machine).Between(machine.gpus()[0], machine.nics()[0]).type, PathType::kPix);
+}
+
 TEST(NcclMachine, WithoutALocalityThereIsNoNumaNode) {
   Machine machine = *MachineFromNccl(
       Parsed("<system version=\"1\"><cpu numaid=\"-1\"><pci busid=\"01:00.0\"><gpu dev=\"0\"/>"
