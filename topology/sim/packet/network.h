@@ -134,6 +134,8 @@ class Network {
     nics_[nic].protocol = std::move(protocol);
   }
   void SetRoutes(const Routes& routes) { forwarding_.Compute(routes); }
+  // For ECN thresholds that are shares of a round trip.
+  void SetLongestRoundTrip(Picoseconds time);
 
   // Until nothing is left to happen, `limit` is reached or Stop() was called.
   void Run(Picoseconds limit, NetworkOwner& owner);

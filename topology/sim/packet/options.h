@@ -38,6 +38,9 @@ struct EcnOptions {
   double probability_max = 0.2;
   // The thresholds above are for this speed; a port's own are in proportion. 0: for every speed.
   Bandwidth reference = Bandwidth::GigabitsPerSecond(25);
+  // Above 0: the thresholds are these shares of what a port sends in the longest round trip of any
+  // transfer, as Ultra Ethernet recommends; the above are not used.
+  double min_round_trips = 0, max_round_trips = 0;
 };
 
 // IEEE 802.1Qbb, one lossless priority. A switch counts the bytes that came over each ingress and

@@ -164,6 +164,9 @@ absl::Status PacketSimulation::Prepare() {
     if (workload_.operation(id).kind != OperationKind::kTransfer) continue;
     WEFT_RETURN_IF_ERROR(PrepareTransfer(id));
   }
+  Picoseconds longest = 0;
+  for (const Transfer& transfer : transfers_) longest = std::max(longest, transfer.round_trip);
+  network_.SetLongestRoundTrip(longest);
   transports_ = MakeTransports(context_, workload_.size());
   for (NicId nic = 0; nic < static_cast<NicId>(fabric_.endpoints()); ++nic) {
     network_.SetProtocol(nic, transports_->Make(nic));

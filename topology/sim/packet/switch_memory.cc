@@ -54,6 +54,16 @@ void Network::BuildMemory() {
   }
 }
 
+void Network::SetLongestRoundTrip(Picoseconds time) {
+  const EcnOptions& ecn = options_.ecn;
+  if (ecn.max_round_trips <= 0) return;
+  for (uint32_t i = 0; i < link_count_; ++i) {
+    double held = static_cast<double>(time) * links_[i].rate.bytes_per_picosecond();
+    links_[i].ecn_min = std::llround(held * ecn.min_round_trips);
+    links_[i].ecn_max = std::llround(held * ecn.max_round_trips);
+  }
+}
+
 int64_t Network::PauseThreshold(const Switch& at, const Link& ingress) const {
   if (ingress.xoff_bytes > 0) return ingress.xoff_bytes;
   return std::max<int64_t>(0, at.buffer - at.headroom - at.used) >> options_.pfc.dynamic_shift;

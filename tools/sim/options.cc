@@ -1,0 +1,253 @@
+#include "tools/sim/options.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "topology/fabric/generator.h"
+#include "topology/sim/workloads/registry.h"
+
+namespace weft::sim {
+namespace {
+
+using topology::CongestionKind;
+using topology::LoadBalance;
+using topology::PacketOptions;
+using topology::TransportKind;
+
+constexpr const char* kFooter = R"(Examples:
+  weft-sim --fabric leaf-spine:leaves=8,hosts_per_leaf=16,spines=16 --workload permutation:bytes=2MB
+  weft-sim --fabric rail.toml --traffic perm.cm --transport uec --json result.json
+  weft-sim --fabric ft.topo --traffic incast.cm --pfc on --pfc-xoff 200KB --svg loads.svg
+
+Transports, and what "auto" means with each:
+  roce       go-back-N, line rate, hashed, PFC       roce-sr   selective repeat, hashed, PFC
+  spray      selective repeat, fixed window, packets sprayed, trimming
+  uec        the same with NSCC congestion control and ECN
+  credit     receiver-driven credits, packets sprayed, trimming
+
+fct_us counts from a transfer's start until its source knows that all has arrived, as completion
+queues and other simulators do; delivery_us until the last byte has arrived, which is what dependent
+operations wait for (at flow level both are this). Files and options: docs/simulator.md.
+Exit status: 0 when every operation ended, 1 when not or when something failed, 2 for wrong usage.)";
+
+// The raw words of the command line.
+struct Words {
+  std::string level = "packet", load_balance = "auto";
+  std::string payload = "4096", header = "64", ack_size = "64", window = "0";
+  std::string timeout = "0s", nack_interval = "0s", limit = "20s";
+  std::string ecn = "auto", ecn_min = "auto", ecn_max = "auto", ecn_reference = "auto";
+  double ecn_probability = -1;
+  std::string pfc = "auto", pfc_xoff = "0", pfc_headroom = "0", pfc_resume = "3072";
+  std::string pfc_reaction = "0s";
+  std::string buffer = "0", port_buffer = "0", trimming = "auto";
+  double loss = 0, corruption = 0, duplication = 0, reordering = 0;
+  std::string reordering_delay = "10us";
+  bool list_workloads = false;
+};
+
+void Declare(CLI::App& app, Words& words, Options& options) {
+  PacketOptions& packet = options.packet;
+  app.footer(kFooter);
+  app.option_defaults()->always_capture_default();
+  app.add_option("--fabric", options.fabric,
+                 "A fabric file (TOML, htsim topology, Slurm, LLDP, ibnetdiscover), or a generator "
+                 "as leaf-spine:leaves=8,...")
+      ->required();
+  auto* traffic = app.add_option("--traffic", options.traffic, "An htsim traffic list");
+  app.add_option("--workload", options.workload,
+                 "NAME[:key=value,...], several joined with '+'; see --list-workloads")
+      ->excludes(traffic);
+  app.add_flag("--list-workloads", words.list_workloads, "Print every workload with its keys, and end");
+  app.add_option("--seed", packet.seed, "Of everything that is drawn");
+  app.add_option("--level", words.level, "Every packet, or rates alone")
+      ->check(CLI::IsMember({"packet", "flow"}));
+  app.add_option("--transport", options.transport, "See below")
+      ->check(CLI::IsMember({"roce", "roce-sr", "spray", "uec", "credit"}));
+  app.add_option("--load-balance", words.load_balance,
+                 "Path by flow (ecmp), by packet at random (spray) or to the emptiest queue")
+      ->check(CLI::IsMember({"auto", "ecmp", "spray", "adaptive"}));
+  app.add_option("--payload", words.payload, "Bytes of a full packet");
+  app.add_option("--header", words.header, "Bytes on the wire besides");
+  app.add_option("--ack-size", words.ack_size, "Bytes of an acknowledgement on the wire");
+  app.add_option("--ack-every", packet.ack_every, "roce: packets an acknowledgement");
+  app.add_option("--window", words.window,
+                 "Bytes a transfer may have in flight; 0: no limit with roce, else 1.5 times what "
+                 "its path holds");
+  app.add_option("--timeout", words.timeout, "Of retransmission; 0s: 1ms with roce, else 200us");
+  app.add_option("--nack-interval", words.nack_interval,
+                 "roce: between NACKs for one packet; 0s: two round trips");
+  app.add_option("--reordering", packet.reordering,
+                 "Packets that may overtake before one counts as lost; 0: 3 with ecmp, else any");
+  app.add_option("--limit", words.limit, "Simulated time after which all is left as it is");
+  app.add_option("--buffer", words.buffer, "Memory of a switch; 0: as in the fabric");
+  app.add_option("--port-buffer", words.port_buffer,
+                 "Data in an egress queue at most; 0: as in the fabric");
+  app.add_option("--trimming", words.trimming, "Full queues cut packets to headers")
+      ->check(CLI::IsMember({"auto", "on", "off"}));
+  app.add_option("--ecn", words.ecn, "Mark congestion")
+      ->check(CLI::IsMember({"auto", "on", "off"}));
+  app.add_option("--ecn-min", words.ecn_min,
+                 "Queue above which some are marked; auto: 100KB per "
+                 "25Gbps of the port, with uec 0.2 of what a round trip holds");
+  app.add_option("--ecn-max", words.ecn_max,
+                 "Queue above which all are; auto: 400KB, with uec 0.8");
+  app.add_option("--ecn-probability", words.ecn_probability,
+                 "Share marked just below --ecn-max; -1: 0.2, with uec 1");
+  app.add_option("--ecn-reference", words.ecn_reference,
+                 "Speed of port for which the two are meant; others in proportion; 0: all the "
+                 "same; auto: 25Gbps if they are auto");
+  app.add_option("--pfc", words.pfc, "Pause neighbours instead of dropping")
+      ->check(CLI::IsMember({"auto", "on", "off"}));
+  app.add_option("--pfc-xoff", words.pfc_xoff,
+                 "Threshold of an ingress; 0: a share of the free memory of the switch");
+  app.add_option("--pfc-shift", packet.pfc.dynamic_shift, "The share is 1 / 2^this");
+  app.add_option("--pfc-resume", words.pfc_resume, "Resume this much below the threshold");
+  app.add_option("--pfc-headroom", words.pfc_headroom,
+                 "Above the threshold, of each ingress; 0: what loses nothing");
+  app.add_option("--pfc-reaction", words.pfc_reaction, "What a neighbour takes to obey");
+  app.add_option("--loss", words.loss, "Share of packets that each link loses");
+  app.add_option("--corruption", words.corruption, "Share that it spoils");
+  app.add_option("--duplication", words.duplication, "Share that arrives twice");
+  app.add_option("--reordering-share", words.reordering, "Share that arrives late");
+  app.add_option("--reordering-delay", words.reordering_delay, "By up to this");
+  app.add_option("--faults", options.faults, "File of links that fail, recover or slow down");
+  app.add_option("--json", options.json, "Write the result into this file ('-': standard output)");
+  app.add_option("--timeline", options.timeline, "Write a trace for Perfetto into this file");
+  app.add_option("--svg", options.svg, "Draw the fabric with the load of its links into this file");
+  app.add_flag("--quiet", options.quiet, "No progress");
+}
+
+absl::Status ToDuration(const std::string& text, absl::string_view option, absl::Duration& to) {
+  if (absl::ParseDuration(text, &to) && to >= absl::ZeroDuration()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " '", text, "' is no time, as in 200us or 1.5ms"));
+}
+
+absl::Status ToBytes(const std::string& text, absl::string_view option, Bytes& to) {
+  auto bytes = ParseBytes(text);
+  if (!bytes.ok()) return Annotate(bytes.status(), option);
+  to = *bytes;
+  return absl::OkStatus();
+}
+
+bool IsOn(const std::string& word, bool automatic) {
+  return word == "auto" ? automatic : word == "on";
+}
+
+// What "auto" means with a transport.
+struct Manner {
+  TransportKind kind;
+  CongestionKind congestion;
+  LoadBalance balance;
+  bool pfc, ecn, trimming;
+};
+
+Manner MannerOf(const std::string& transport) {
+  using enum TransportKind;
+  using enum LoadBalance;
+  if (transport == "roce-sr") return {kSelective, CongestionKind::kNone, kEcmp, true, false, false};
+  if (transport == "spray") return {kSelective, CongestionKind::kNone, kSpray, false, false, true};
+  if (transport == "uec") return {kSelective, CongestionKind::kNscc, kSpray, false, true, true};
+  if (transport == "credit") return {kCredit, CongestionKind::kNone, kSpray, false, false, true};
+  return {kGoBackN, CongestionKind::kNone, kEcmp, true, false, false};
+}
+
+absl::Status ResolveEcn(const Words& words, PacketOptions& packet) {
+  topology::EcnOptions& ecn = packet.ecn;
+  bool is_given = words.ecn_min != "auto" || words.ecn_max != "auto";
+  if (words.ecn_min != "auto") WEFT_RETURN_IF_ERROR(ToBytes(words.ecn_min, "--ecn-min", ecn.min));
+  if (words.ecn_max != "auto") WEFT_RETURN_IF_ERROR(ToBytes(words.ecn_max, "--ecn-max", ecn.max));
+  if (words.ecn_probability >= 0) ecn.probability_max = words.ecn_probability;
+  if (words.ecn_reference == "auto") {
+    if (is_given) ecn.reference = Bandwidth();
+  } else if (words.ecn_reference == "0") {
+    ecn.reference = Bandwidth();
+  } else {
+    WEFT_ASSIGN_OR_RETURN(ecn.reference, ParseBandwidth(words.ecn_reference));
+  }
+  if (is_given || packet.congestion != CongestionKind::kNscc) return absl::OkStatus();
+  ecn.min_round_trips = 0.2;
+  ecn.max_round_trips = 0.8;
+  if (words.ecn_probability < 0) ecn.probability_max = 1;
+  return absl::OkStatus();
+}
+
+absl::Status ResolveMemory(const Words& words, PacketOptions& packet) {
+  WEFT_RETURN_IF_ERROR(ToBytes(words.buffer, "--buffer", packet.switch_buffer));
+  WEFT_RETURN_IF_ERROR(ToBytes(words.port_buffer, "--port-buffer", packet.port_buffer));
+  topology::PfcOptions& pfc = packet.pfc;
+  WEFT_RETURN_IF_ERROR(ToBytes(words.pfc_xoff, "--pfc-xoff", pfc.xoff));
+  WEFT_RETURN_IF_ERROR(ToBytes(words.pfc_headroom, "--pfc-headroom", pfc.headroom));
+  WEFT_RETURN_IF_ERROR(ToBytes(words.pfc_resume, "--pfc-resume", pfc.resume_offset));
+  return ToDuration(words.pfc_reaction, "--pfc-reaction", pfc.reaction);
+}
+
+absl::Status Resolve(const Words& words, Options& options) {
+  if (options.traffic.empty() == options.workload.empty()) {
+    return absl::InvalidArgumentError("give either --traffic or --workload");
+  }
+  PacketOptions& packet = options.packet;
+  options.level = words.level == "flow" ? Level::kFlow : Level::kPacket;
+  Manner manner = MannerOf(options.transport);
+  packet.transport = manner.kind;
+  packet.congestion = manner.congestion;
+  packet.load_balance = words.load_balance == "auto"    ? manner.balance
+                        : words.load_balance == "spray" ? LoadBalance::kSpray
+                        : words.load_balance == "ecmp"  ? LoadBalance::kEcmp
+                                                        : LoadBalance::kAdaptive;
+  packet.pfc.enabled = IsOn(words.pfc, manner.pfc);
+  packet.ecn.enabled = IsOn(words.ecn, manner.ecn);
+  packet.trimming = IsOn(words.trimming, manner.trimming);
+  WEFT_RETURN_IF_ERROR(ToBytes(words.payload, "--payload", packet.payload));
+  WEFT_RETURN_IF_ERROR(ToBytes(words.header, "--header", packet.header));
+  WEFT_RETURN_IF_ERROR(ToBytes(words.ack_size, "--ack-size", packet.ack_size));
+  WEFT_RETURN_IF_ERROR(ToBytes(words.window, "--window", packet.window));
+  WEFT_RETURN_IF_ERROR(ToDuration(words.timeout, "--timeout", packet.timeout));
+  WEFT_RETURN_IF_ERROR(ToDuration(words.nack_interval, "--nack-interval", packet.nack_interval));
+  WEFT_RETURN_IF_ERROR(ToDuration(words.limit, "--limit", packet.limit));
+  WEFT_RETURN_IF_ERROR(ResolveMemory(words, packet));
+  WEFT_RETURN_IF_ERROR(ResolveEcn(words, packet));
+  topology::LinkNoise noise;
+  noise.loss = words.loss;
+  noise.corruption = words.corruption;
+  noise.duplication = words.duplication;
+  noise.reordering = words.reordering;
+  WEFT_RETURN_IF_ERROR(
+      ToDuration(words.reordering_delay, "--reordering-delay", noise.reordering_delay));
+  if (words.loss + words.corruption + words.duplication + words.reordering > 0) {
+    packet.noise.push_back(noise);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Parsed ParseCommandLine(int argc, char** argv) {
+  Parsed parsed;
+  Words words;
+  CLI::App app("weft-sim: what a network does with a workload, packet by packet or by flows",
+               "weft-sim");
+  Declare(app, words, parsed.options);
+  for (int i = 1; i < argc; ++i) {
+    if (absl::string_view(argv[i]) != "--list-workloads") continue;
+    std::printf("%s\nFabrics:\n%s", topology::WorkloadHelp().c_str(),
+                topology::GeneratorHelp().c_str());
+    parsed.exit_status = 0;
+    return parsed;
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    parsed.exit_status = app.exit(error) == 0 ? 0 : 2;
+    return parsed;
+  }
+  if (absl::Status status = Resolve(words, parsed.options); !status.ok()) {
+    std::fprintf(stderr, "weft-sim: %s\n", std::string(status.message()).c_str());
+    parsed.exit_status = 2;
+  }
+  return parsed;
+}
+
+}  // namespace weft::sim

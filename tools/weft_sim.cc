@@ -1,0 +1,139 @@
+// weft-sim: what a network does with a workload, packet by packet or by flows.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "tools/sim/options.h"
+#include "tools/sim/report.h"
+#include "topology/fabric/draw.h"
+#include "topology/fabric/load.h"
+#include "topology/sim/flow/flow.h"
+#include "topology/sim/workloads/htsim_traffic.h"
+#include "topology/sim/workloads/registry.h"
+
+namespace weft::sim {
+namespace {
+
+using topology::Fabric;
+using topology::SimulationResult;
+using topology::Workload;
+
+constexpr int kWrongUsage = 2;
+
+// A line on standard error, about once a second, with the time that is left if things go on so.
+class ProgressLine {
+ public:
+  ProgressLine(size_t operations, bool is_shown)
+      : operations_(operations), is_shown_(is_shown), begin_(SystemClock::Nanoseconds()) {}
+  ~ProgressLine() {
+    if (has_line_) absl::FPrintF(stderr, "\n");
+  }
+
+  void Update(absl::Duration now, size_t done) {
+    int64_t time = SystemClock::Nanoseconds();
+    if (!is_shown_ || time - last_ < 1'000'000'000) return;
+    last_ = time;
+    double elapsed = static_cast<double>(time - begin_) * 1e-9;
+    std::string left;
+    if (done > 0 && done < operations_) {
+      double share = static_cast<double>(done) / static_cast<double>(operations_);
+      left = absl::StrFormat(", %.0f s left", elapsed / share * (1 - share));
+    }
+    absl::FPrintF(stderr, "%s%d of %d operations, %.2f us simulated, %.0f s%s   ",
+                  has_line_ ? "\r" : "", done, operations_, absl::ToDoubleMicroseconds(now),
+                  elapsed, left);
+    has_line_ = true;
+  }
+
+ private:
+  const size_t operations_;
+  const bool is_shown_;
+  const int64_t begin_;
+  int64_t last_ = 0;
+  bool has_line_ = false;
+};
+
+absl::StatusOr<SimulationResult> Simulate(const Options& options, const Fabric& fabric,
+                                          const Workload& workload) {
+  topology::PacketOptions packet = options.packet;
+  if (!options.faults.empty()) {
+    WEFT_ASSIGN_OR_RETURN(packet.faults, ReadFaults(options.faults, fabric));
+  }
+  ProgressLine line(workload.size(), !options.quiet && isatty(STDERR_FILENO) != 0);
+  packet.progress = [&](absl::Duration now, size_t done) {
+    line.Update(now, done);
+    return true;
+  };
+  if (options.level == Level::kPacket) return SimulatePackets(fabric, workload, packet);
+  topology::FlowOptions flow;
+  static_cast<topology::SimulationOptions&>(flow) = packet;
+  return SimulateFlows(fabric, workload, flow);
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  if (!file) return ErrnoStatus(errno, absl::StrCat("write ", path));
+  return absl::OkStatus();
+}
+
+absl::Status WriteFiles(const Run& run, const nlohmann::ordered_json& json) {
+  const Options& options = *run.options;
+  if (!options.json.empty() && options.json != "-") {
+    WEFT_RETURN_IF_ERROR(WriteFile(options.json, json.dump(2) + "\n"));
+  }
+  if (!options.timeline.empty()) WEFT_RETURN_IF_ERROR(WriteTimeline(run, options.timeline));
+  if (options.svg.empty()) return absl::OkStatus();
+  std::vector<double> loads = LinkLoads(run);
+  topology::DrawOptions draw;
+  draw.values = loads;
+  draw.title = absl::StrCat(options.traffic.empty() ? options.workload : options.traffic, " on ",
+                            options.fabric);
+  return WriteFile(options.svg, DrawSvg(*run.fabric, draw));
+}
+
+absl::StatusOr<int> RunOnce(const Options& options) {
+  int64_t begin = SystemClock::Nanoseconds();
+  WEFT_ASSIGN_OR_RETURN(Fabric fabric, topology::LoadFabric(options.fabric));
+  auto workload = options.traffic.empty()
+                      ? topology::MakeWorkload(options.workload, fabric, options.packet.seed)
+                      : topology::ReadHtsimTraffic(options.traffic, fabric);
+  if (!workload.ok()) return workload.status();
+  Run run;
+  run.options = &options;
+  run.fabric = &fabric;
+  run.workload = &*workload;
+  WEFT_ASSIGN_OR_RETURN(run.result, Simulate(options, fabric, *workload));
+  run.wall_seconds = static_cast<double>(SystemClock::Nanoseconds() - begin) * 1e-9;
+  nlohmann::ordered_json json = ToJson(run);
+  if (options.json == "-") {
+    std::cout << json.dump(2) << std::endl;
+  } else {
+    std::fputs(ToText(json).c_str(), stdout);
+  }
+  WEFT_RETURN_IF_ERROR(WriteFiles(run, json));
+  return run.result.unfinished == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+int Main(int argc, char** argv) {
+  Parsed parsed = ParseCommandLine(argc, argv);
+  if (parsed.exit_status >= 0) return parsed.exit_status;
+  absl::StatusOr<int> status = RunOnce(parsed.options);
+  if (status.ok()) return *status;
+  absl::FPrintF(stderr, "weft-sim: %s\n", status.status().message());
+  return absl::IsInvalidArgument(status.status()) ? kWrongUsage : EXIT_FAILURE;
+}
+
+}  // namespace
+}  // namespace weft::sim
+
+int main(int argc, char** argv) { return weft::sim::Main(argc, argv); }
