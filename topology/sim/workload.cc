@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "topology/sim/simulation.h"
 
 namespace weft::topology {
 
@@ -146,6 +147,18 @@ absl::Status Validate(const Workload& workload, const Fabric& fabric) {
     if (!status.ok()) return Annotate(status, absl::StrCat("operation ", id));
   }
   return absl::OkStatus();
+}
+
+SimulationResult Contract(const Expansion& expansion, SimulationResult result) {
+  std::vector<OperationResult> operations(expansion.last.size());
+  result.unfinished = 0;
+  for (OperationId id = 0; id < operations.size(); ++id) {
+    operations[id] = result.operations[expansion.last[id]];
+    operations[id].started = result.operations[expansion.first[id]].started;
+    if (operations[id].ended == absl::InfiniteDuration()) ++result.unfinished;
+  }
+  result.operations = std::move(operations);
+  return result;
 }
 
 absl::StatusOr<Expansion> Expand(const Workload& workload, int64_t limit) {

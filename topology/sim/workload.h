@@ -102,6 +102,10 @@ struct Expansion {
 // ResourceExhausted: more than `limit` operations would come of it.
 absl::StatusOr<Expansion> Expand(const Workload& workload, int64_t limit = 50'000'000);
 
+// The result of an expansion as one of the original.
+struct SimulationResult;
+SimulationResult Contract(const Expansion& expansion, SimulationResult result);
+
 }  // namespace weft::topology
 
 #endif  // WEFT_TOPOLOGY_SIM_WORKLOAD_H_

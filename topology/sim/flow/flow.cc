@@ -14,6 +14,7 @@
 #include "topology/fabric/routes.h"
 #include "topology/sim/flow/fluid.h"
 #include "topology/sim/flow/paths.h"
+#include "topology/sim/flow/spray.h"
 
 namespace weft::topology {
 namespace {
@@ -24,10 +25,10 @@ constexpr int64_t kProgressEvery = 1 << 14;
 using ConnectionKey = std::array<int32_t, 5>;  // source host and NIC, target's, source port
 
 absl::Status CheckOptions(const Fabric& fabric, const FlowOptions& options) {
-  if (options.payload <= Bytes(0) || options.header < Bytes(0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("packets of ", options.payload.count(), " bytes with headers of ",
-                     options.header.count(), ": wanted are at least 1 and 0"));
+  if (options.payload <= Bytes(0) || options.header < Bytes(0) || options.ack < Bytes(0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "packets of ", options.payload.count(), " bytes with headers of ", options.header.count(),
+        " and acknowledgements of ", options.ack.count(), ": wanted are at least 1, 0 and 0"));
   }
   absl::Duration before;
   for (const LinkFault& fault : options.faults) {
@@ -49,11 +50,17 @@ absl::Status CheckOptions(const Fabric& fabric, const FlowOptions& options) {
   return absl::OkStatus();
 }
 
-std::vector<double> Capacities(const Fabric& fabric) {
+// Of a link, what acknowledgements leave.
+double DataShare(const FlowOptions& options) {
+  const double full = static_cast<double>((options.payload + options.header).count());
+  return full / (full + static_cast<double>(options.ack.count()));
+}
+
+std::vector<double> Capacities(const Fabric& fabric, const FlowOptions& options) {
   std::vector<double> capacities;
   for (int i = 0; i < fabric.links(); ++i) {
     const FabricLink& link = fabric.link(LinkId(i));
-    capacities.push_back(link.up ? link.bandwidth.bytes_per_second() : 0);
+    capacities.push_back(link.up ? link.bandwidth.bytes_per_second() * DataShare(options) : 0);
   }
   return capacities;
 }
@@ -68,7 +75,9 @@ class Run {
         fabric_(fabric),
         routes_(fabric_),
         paths_(routes_, options.seed, options.load_balance),
-        fluid_(Capacities(fabric), options.incremental),
+        cells_(fabric, Capacities(fabric, options), sprays() && options.merge_links),
+        spray_(fabric_, paths_, cells_),
+        fluid_(cells_.capacities(), options.incremental),
         limit_(ToTicks(options.limit)),
         full_packet_(static_cast<double>((options.payload + options.header).count())) {
     for (int i = 0; i < fabric.links(); ++i) down_.push_back(!fabric.link(LinkId(i)).up);
@@ -96,6 +105,7 @@ class Run {
     }
   };
 
+  bool sprays() const { return options_.load_balance != LoadBalance::kEcmp; }
   void CountDependents();
   void Push(const Event& event) {
     events_.push_back(event);
@@ -126,6 +136,8 @@ class Run {
   Fabric fabric_;  // as its switches know it
   Routes routes_;
   FlowPaths paths_;
+  LinkCells cells_;
+  SprayPaths spray_;
   Fluid fluid_;
   const Ticks limit_;
   const double full_packet_;
@@ -292,11 +304,17 @@ void Run::StartLane(OperationId id, uint32_t lane, std::optional<double> left) {
   if (operation.kind == OperationKind::kRing) {
     paths_.FindRing(workload_.ring(operation.ring), nic, operation.source_port, operation.steps,
                     packet, path_);
+    cells_.Rewrite(path_.uses, fluid_);
     bytes *= operation.steps;
     latency = path_.propagation;
   } else {
-    paths_.Find({operation.source.host, operation.source.nic + nic},
-                {operation.target.host, operation.target.nic + nic}, operation.source_port, path_);
+    const Endpoint source{operation.source.host, operation.source.nic + nic};
+    const Endpoint target{operation.target.host, operation.target.nic + nic};
+    if (sprays()) {
+      spray_.Find(source, target, fluid_, path_);
+    } else {
+      paths_.Find(source, target, operation.source_port, path_);
+    }
     latency = path_.Latency(packet);
   }
   const Fluid::Transfer transfer{left.value_or(bytes),
@@ -332,9 +350,11 @@ void Run::Apply(const LinkFault& fault) {
     down_[fabric_.link(fault.link).reverse.index()] = fault.kind == LinkFault::Kind::kDown;
   }
   for (LinkId id : {fault.link, fabric_.link(fault.link).reverse}) {
-    const double capacity = down_[id.index()] ? 0 : fabric_.link(id).bandwidth.bytes_per_second();
-    fluid_.SetCapacity(static_cast<MaxMin::Resource>(id.value()), capacity);
+    const double capacity =
+        down_[id.index()] ? 0 : fabric_.link(id).bandwidth.bytes_per_second() * DataShare(options_);
+    fluid_.SetCapacity(cells_.Isolate(id, fluid_), capacity);
   }
+  spray_.Forget();
   if (!fault.reroute || fault.kind == LinkFault::Kind::kBandwidth) return;
   fabric_.SetUp(fault.link, fault.kind == LinkFault::Kind::kUp);
   Reroute();
@@ -364,8 +384,10 @@ void Run::Report() {
   }
   result_.links.resize(static_cast<size_t>(fabric_.links()));
   const std::vector<double>& carried = fluid_.carried();
-  for (size_t i = 0; i < carried.size(); ++i)
-    result_.links[i].bytes = Bytes(std::llround(carried[i]));
+  for (size_t i = 0; i < result_.links.size(); ++i) {
+    const MaxMin::Resource cell = cells_.cell(LinkId(static_cast<int>(i)));
+    if (cell < carried.size()) result_.links[i].bytes = Bytes(std::llround(carried[cell]));
+  }
   statistics_.solves = fluid_.solver().solves();
   statistics_.rates = fluid_.solver().filled();
   if (options_.statistics != nullptr) *options_.statistics = statistics_;
@@ -378,7 +400,13 @@ absl::StatusOr<SimulationResult> SimulateFlows(const Fabric& fabric, const Workl
   WEFT_RETURN_IF_ERROR(CheckOptions(fabric, options));
   WEFT_RETURN_IF_ERROR(Validate(workload, fabric));
   WEFT_RETURN_IF_ERROR(Routes::Feasible(fabric));
-  return Run(fabric, workload, options).Simulate();
+  if (workload.rings() == 0 || workload.transfers() > options.exact_rings) {
+    return Run(fabric, workload, options).Simulate();
+  }
+  WEFT_ASSIGN_OR_RETURN(const Expansion expansion, Expand(workload));
+  WEFT_ASSIGN_OR_RETURN(SimulationResult result,
+                        Run(fabric, expansion.workload, options).Simulate());
+  return Contract(expansion, std::move(result));
 }
 
 }  // namespace weft::topology

@@ -10,9 +10,9 @@
 // Load balancing. kEcmp: one path, by the hash that the packet level uses too (path_choice.h).
 // kSpray and kAdaptive: the bytes part equally at every node over all links that are equally near.
 //
-// Rings (OperationKind::kRing) are one variable each: all members advance at the rate of the
-// slowest, which is what the steps, written out, come to (docs/simulator-flow.md says why, and
-// where it is only an approximation).
+// Rings (OperationKind::kRing) of large workloads are one variable each: all members advance at the
+// rate of the slowest, which is what the steps, written out, come to (docs/simulator-flow.md says
+// why, and where it is only an approximation).
 //
 // What is not here: queues, loss, congestion control that does not reach its fair share at once.
 //
@@ -39,6 +39,15 @@ struct FlowStatistics {
 struct FlowOptions : SimulationOptions {
   // false: every rate is computed anew at every event; the reference for tests.
   bool incremental = true;
+  // What a target sends back for every full packet. Every link then gives data the share that is
+  // left when its reverse is as busy as itself: right for collectives, 64 / 4160 too little where
+  // data goes one way. 0: acknowledgements take nothing.
+  Bytes ack;
+  // A workload with rings of at most that many transfers is written out (Expand) and is exact then;
+  // in a larger one rings are one variable each.
+  int64_t exact_rings = 100'000;
+  // false: every link by itself, also where spraying uses many alike; the reference for tests.
+  bool merge_links = true;
   FlowStatistics* statistics = nullptr;  // written at the end
 };
 

@@ -102,6 +102,15 @@ void Fluid::Schedule(MaxMin::Variable variable) {
   Sift(path.heap_place);
 }
 
+MaxMin::Resource Fluid::Split(MaxMin::Resource link) {
+  const MaxMin::Resource fresh = solver_.Split(link);
+  if (link < carried_.size()) {
+    carried_.resize(std::max<size_t>(carried_.size(), fresh + 1));
+    carried_[fresh] = carried_[link];
+  }
+  return fresh;
+}
+
 void Fluid::Solve(Ticks now) {
   const auto& changed = incremental_ ? solver_.Solve() : solver_.SolveAll();
   for (MaxMin::Variable variable : changed) {

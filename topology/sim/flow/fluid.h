@@ -43,6 +43,8 @@ class Fluid {
   void Start(Ticks now, absl::Span<const MaxMin::Use> uses, const Transfer& transfer);
   void SetCapacity(MaxMin::Resource link, double capacity) { solver_.SetCapacity(link, capacity); }
   void Solve(Ticks now);
+  // MaxMin::Split; what the link carried, both have.
+  MaxMin::Resource Split(MaxMin::Resource link);
 
   Ticks next() const { return heap_.empty() ? kNever : paths_[heap_[0]].due; }
   // Takes out what ends at `now`, in order of tag.

@@ -64,6 +64,15 @@ void MaxMin::AddUse(Variable variable, Use use) {
   Dirty(use.resource);
 }
 
+MaxMin::Resource MaxMin::Split(Resource resource) {
+  const Resource fresh = AddResource(resources_[resource].capacity);
+  for (size_t i = 0; i < resources_[resource].members.size(); ++i) {
+    const Member member = resources_[resource].members[i];
+    AddUse(member.variable, {fresh, member.weight});
+  }
+  return fresh;
+}
+
 void MaxMin::SetCount(Variable variable, uint32_t count) {
   WEFT_CHECK(count > 0 && variables_[variable].count > 0, "variable " << variable);
   variables_[variable].count = count;

@@ -50,6 +50,9 @@ class MaxMin {
   // One more use of a variable that has none of `resource` yet.
   void AddUse(Variable variable, Use use);
 
+  // Another resource, just like `resource`, which all that use it use as well from now on.
+  Resource Split(Resource resource);
+
   // Brings all rates up to date; returns the variables whose rate is another than before, each
   // once. Valid until the next call.
   const std::vector<Variable>& Solve();

@@ -184,6 +184,7 @@ void ExpectRingLikeItsSteps(const Fabric& fabric, std::vector<Endpoint> members,
   ASSERT_TRUE(expansion.ok());
   FlowOptions options;
   options.load_balance = balance;
+  options.exact_rings = 0;
   const double one = Microseconds(Simulate(fabric, ring, options).end);
   const double all = Microseconds(Simulate(fabric, expansion->workload, options).end);
   // Each step rounds twice, up to a quarter of a nanosecond.
@@ -210,6 +211,26 @@ TEST(Flow, RingIsNearItsStepsWhereEdgesDiffer) {
   std::vector<Endpoint> consecutive;
   for (size_t i = 0; i < 16; ++i) consecutive.push_back(Host(fabric, i));
   ExpectRingLikeItsSteps(fabric, consecutive, MiB(1), 30, 0.02, LoadBalance::kEcmp);
+}
+
+TEST(Flow, SmallRingsAreExactAndReportedAsOneOperation) {
+  const Fabric fabric = LeafSpine(4, 4, 1);
+  Workload workload;
+  std::vector<Endpoint> members;
+  for (size_t i = 0; i < 16; ++i) members.push_back(Host(fabric, i % 2 * 8 + i / 2));
+  const uint32_t ring = workload.AddRing(members);
+  const OperationId before =
+      workload.Add({.kind = OperationKind::kCompute, .duration = absl::Microseconds(5)});
+  const OperationId one = workload.Add(
+      {.kind = OperationKind::kRing, .bytes = MiB(1), .ring = ring, .steps = 30}, {before});
+  absl::StatusOr<Expansion> expansion = Expand(workload);
+  ASSERT_TRUE(expansion.ok());
+  const SimulationResult exact = Simulate(fabric, workload);
+  ASSERT_EQ(exact.operations.size(), 2U);
+  EXPECT_EQ(exact.unfinished, 0);
+  EXPECT_EQ(exact.operations[one].started, absl::Microseconds(5));
+  EXPECT_EQ(exact.operations[one].ended,
+            Simulate(fabric, expansion->workload).operations[expansion->last[one]].ended);
 }
 
 TEST(Flow, TransferGoesRoundADeadLinkWhenSwitchesReroute) {
@@ -322,6 +343,7 @@ TEST(Flow, IncrementalEqualsFromScratchOnRandomWorkloads) {
     const Workload workload = RandomWorkload(fabric, seed);
     FlowOptions options;
     options.seed = seed;
+    if (seed % 2 == 0) options.exact_rings = 0;
     if (seed % 3 == 0) options.load_balance = LoadBalance::kSpray;
     options.faults = {
         {.at = absl::Microseconds(11), .link = LinkId(40)},
@@ -334,6 +356,43 @@ TEST(Flow, IncrementalEqualsFromScratchOnRandomWorkloads) {
       EXPECT_NEAR(Microseconds(incremental.operations[i].ended),
                   Microseconds(scratch.operations[i].ended), 1e-2)
           << "seed " << seed << " op " << i;
+    }
+  }
+}
+
+// Three tiers and uneven traffic, so that cells split in many ways; and a fault, which takes a link
+// out of its cell.
+TEST(Flow, MergedLinksChangeNothingOfSprayedTransfers) {
+  ClosSpec spec;
+  spec.groups = 2;
+  spec.hosts_per_group = 3;
+  spec.pods = 3;
+  spec.spines = 2;
+  spec.cores = 4;
+  const Fabric fabric = *BuildClos(spec);
+  const LinkId uplink = fabric.LinksFrom(*fabric.Find("leaf0"))[4];
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    const Workload workload = RandomWorkload(fabric, seed);
+    FlowOptions options;
+    options.load_balance = LoadBalance::kSpray;
+    options.exact_rings = seed % 2 == 0 ? 0 : 1'000'000;
+    if (seed > 4) {
+      options.faults = {
+          {.at = absl::Microseconds(9), .link = uplink},
+          {.at = absl::Microseconds(30), .link = uplink, .kind = LinkFault::Kind::kUp}};
+    }
+    const SimulationResult merged = Simulate(fabric, workload, options);
+    options.merge_links = false;
+    const SimulationResult single = Simulate(fabric, workload, options);
+    for (size_t i = 0; i < workload.size(); ++i) {
+      EXPECT_NEAR(Microseconds(merged.operations[i].ended),
+                  Microseconds(single.operations[i].ended), 1e-2)
+          << "seed " << seed << " op " << i;
+    }
+    for (size_t i = 0; i < merged.links.size(); ++i) {
+      EXPECT_NEAR(static_cast<double>(merged.links[i].bytes.count()),
+                  static_cast<double>(single.links[i].bytes.count()), 200)
+          << "seed " << seed << " " << fabric.Name(LinkId(static_cast<int>(i)));
     }
   }
 }
