@@ -1,0 +1,176 @@
+// weft-plan as its users run it.
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "topology/order/nccl_files.h"
+#include "topology/order/rank_files.h"
+
+namespace weft::topology {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Outcome {
+  int status;
+  std::string output;  // both streams
+};
+
+Outcome Plan(const std::string& arguments, const std::string& streams = "2>&1") {
+  std::string command =
+      absl::StrCat(std::getenv("WEFT_BIN"), "/weft-plan ", arguments, " ", streams);
+  FILE* pipe = popen(command.c_str(), "r");
+  EXPECT_NE(pipe, nullptr);
+  Outcome outcome{-1, ""};
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {
+    outcome.output.append(buffer, n);
+  }
+  outcome.status = WEXITSTATUS(pclose(pipe));
+  return outcome;
+}
+
+std::string Read(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file.good()) << path;
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+class WeftPlan : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::path(::testing::TempDir()) /
+              absl::StrCat("weft_plan_", getpid(), "_",
+                           ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string File(const std::string& name) const { return (folder_ / name).string(); }
+
+  std::filesystem::path folder_;
+  // 16 hosts of 8 on two rail-optimised pods; the job gets them mixed.
+  const std::string job_ =
+      "--fabric rail-optimised:pods=2,groups=2,hosts_per_group=4,spines=4,cores=4 "
+      "--layout tp=8,dp=4,pp=4 --model gpt-13b,global_batch=64 --hosts "
+      "h0,h8,h4,h12,h1,h9,h5,h13,h2,h10,h6,h14,h3,h11,h7,h15 ";
+};
+
+TEST_F(WeftPlan, OrderComparesExplainsAndWritesFilesThatAgree) {
+  Outcome outcome = Plan("order " + job_ + "--cores-per-rank 4 --out " + File("plan") + " --json " +
+                         File("plan.json"));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  for (const char* text : {"as-allocated", "random", "block", "planned", "bound",
+                           "flows leave their leaf", "fullest cuts", "6 files in"}) {
+    EXPECT_THAT(outcome.output, HasSubstr(text));
+  }
+  std::filesystem::path plan = folder_ / "plan";
+  RankTable table = *ParseRankFile(Read(plan / "ranks.txt"), "ranks.txt");
+  EXPECT_EQ(table.size(), 128U);
+  EXPECT_EQ(*ParseSlurmHostfile(Read(plan / "slurm.hosts"), ""), table);
+  EXPECT_EQ(*ParseOpenMpiRankfile(Read(plan / "openmpi.rankfile"), "", 4), table);
+  EXPECT_EQ(*ParseTorchrun(Read(plan / "torchrun.sh"), ""), table);
+  EXPECT_EQ(ParseNcclGraph(Read(plan / "nccl-graph.xml"))->size(), 16U);
+
+  json result = json::parse(Read(folder_ / "plan.json"));
+  double planned = result["orders"].back()["exposed_ms"];
+  for (const json& order : result["orders"]) {
+    EXPECT_GE(order["exposed_ms"].get<double>(), planned);
+    EXPECT_GE(planned, order["bound_ms"].get<double>() * (1 - 1e-9));
+  }
+  EXPECT_LT(planned, result["orders"][0]["exposed_ms"].get<double>());
+}
+
+TEST_F(WeftPlan, PredictGivesWhatOrderPromised) {
+  ASSERT_EQ(Plan("order " + job_ + "--out " + File("plan") + " --json " + File("a.json")).status,
+            0);
+  Outcome outcome = Plan("predict " + job_ + "--order " + File("plan/ranks.txt") + " --svg " +
+                         File("loads.svg") + " --json " + File("b.json"));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  json planned = json::parse(Read(folder_ / "a.json"))["orders"].back();
+  json predicted = json::parse(Read(folder_ / "b.json"));
+  EXPECT_EQ(planned["exposed_ms"], predicted["order"]["exposed_ms"]);
+  EXPECT_EQ(planned["traffic"], predicted["order"]["traffic"]);
+  EXPECT_FALSE(predicted["fullest_links"].empty());
+  EXPECT_THAT(Read(folder_ / "loads.svg"), HasSubstr("<svg"));
+}
+
+TEST_F(WeftPlan, CompareShowsTwoOrdersOnOneScale) {
+  Outcome outcome = Plan("compare random planned " + job_ + "--svg " + File("x.svg") + " --json " +
+                         File("c.json"));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("in B"));
+  EXPECT_GT(json::parse(Read(folder_ / "c.json"))["a_over_b"].get<double>(), 1);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "x.a.svg"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "x.b.svg"));
+}
+
+TEST_F(WeftPlan, PathsNeverLoadALinkMoreThanBefore) {
+  Outcome outcome = Plan("paths " + job_ + "--order random --ports " + File("ports") + " --json " +
+                         File("p.json"));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  json result = json::parse(Read(folder_ / "p.json"));
+  EXPECT_LT(result["after_ms"].get<double>(), result["before_ms"].get<double>());
+  EXPECT_GE(result["after_ms"].get<double>(), result["bound_ms"].get<double>() * (1 - 1e-9));
+  std::string ports = Read(folder_ / "ports");
+  // Rings of gradients and pipelines: every rank sends to several.
+  EXPECT_GT(std::count(ports.begin(), ports.end(), '\n'), 128);
+  EXPECT_THAT(Plan("paths " + job_ + "--only gradient").output, HasSubstr("it has "));
+}
+
+TEST_F(WeftPlan, TheSameSeedPrintsTheSameBytes) {
+  std::string words = "order " + job_ + "--seed 7 --json - --effort 0.1";
+  auto without_time = [](const std::string& text) {
+    json result = json::parse(text);
+    for (json& order : result["orders"]) order.erase("planning_seconds");
+    return result.dump();
+  };
+  EXPECT_EQ(without_time(Plan(words, "").output), without_time(Plan(words, "").output));
+}
+
+TEST_F(WeftPlan, BadInputIsOneLineThatSaysWhatIsWrong) {
+  struct Case {
+    std::string arguments;
+    int status;
+    const char* message;
+  };
+  std::ofstream(File("job.toml")) << "[layout]\ndata = 4\npipelin = 2\n";
+  std::ofstream(File("ranks.txt")) << "0 h0 0\n1 h0\n";
+  for (const Case& one : std::vector<Case>{
+           {"order --fabric nosuch:x=1 --layout dp=2 --model gpt-13b", 1, "nosuch"},
+           {"order --fabric leaf-spine --hosts h[0 --layout dp=2 --model gpt-13b", 2,
+            "character 4: expected ']'"},
+           {"order --fabric leaf-spine --hosts h0,h999 --layout dp=2 --model gpt-13b", 1, "h999"},
+           {"order --fabric leaf-spine --layout dp=2", 2, "no traffic"},
+           {"order --fabric leaf-spine --job " + File("job.toml"), 2,
+            "job.toml:3: [layout] has no key 'pipelin'; nearest: pipeline"},
+           {"order --fabric leaf-spine --layout dp=2000 --model gpt-13b,global_batch=2000", 2,
+            "needs 2000 hosts; the allocation has 128"},
+           {"predict " + job_ + "--order " + File("ranks.txt"), 2, "ranks.txt:2: expected"},
+           {"predict " + job_ + "--order nosuch", 1, "neither a rank file nor"},
+           {"compare random " + job_, 2, "B is required"},
+           {"order --balance luck " + job_, 2, "'luck' is no way of balancing"}}) {
+    Outcome outcome = Plan(one.arguments);
+    EXPECT_NE(outcome.status, 0) << one.arguments << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(one.message)) << one.arguments;
+    EXPECT_THAT(outcome.output, Not(HasSubstr("terminate")));
+  }
+  Outcome help = Plan("order --help");
+  EXPECT_EQ(help.status, 0);
+  EXPECT_THAT(help.output, HasSubstr("SLURM_HOSTFILE"));
+}
+
+}  // namespace
+}  // namespace weft::topology

@@ -1,0 +1,116 @@
+#include "tools/plan/order_command.h"
+
+#include <cerrno>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+#include "tools/plan/report.h"
+#include "topology/order/nccl_files.h"
+#include "topology/order/rank_files.h"
+
+namespace weft::plan {
+namespace {
+
+constexpr const char* kFooter = R"(Files in --out:
+  ranks.txt          rank, host and GPU, a line a rank; what --order and compare read
+  slurm.hosts        srun --distribution=arbitrary with SLURM_HOSTFILE=slurm.hosts
+  openmpi.rankfile   mpirun --map-by rankfile:file=openmpi.rankfile (before 5.0: --rankfile)
+  torchrun.sh        on every host: sh torchrun.sh train.py ...
+  nccl-topo.xml      NCCL_TOPO_FILE, for hosts as [node] and the fabric describe them
+  nccl-graph.xml     NCCL_GRAPH_FILE, likewise
+
+Example:
+  weft-plan order --fabric megascale:hosts=1536 --layout tp=8,dp=192,pp=8 --model gpt-175b --out plan)";
+
+struct File {
+  const char* name;
+  absl::StatusOr<std::string> text;
+};
+
+std::vector<File> FilesOf(const Input& input, const Candidate& planned, int cores_per_rank,
+                          const std::string& nic_prefix) {
+  topology::RankTable table = topology::TableOf(planned.order, *input.fabric);
+  topology::NcclHost host;
+  host.gpus = planned.order.blocks.gpus;
+  host.nics = input.fabric->nics(input.hosts[0]);
+  host.nvlink = input.job.node.nvlink;
+  host.nic_prefix = nic_prefix;
+  host.nic = input.fabric->link(input.fabric->Ports({input.hosts[0], 0})[0]).nominal;
+  host.nic = host.nic * static_cast<double>(input.fabric->Ports({input.hosts[0], 0}).size());
+  return {{"ranks.txt", topology::RankFileText(table)},
+          {"slurm.hosts", topology::SlurmHostfileText(table)},
+          {"openmpi.rankfile", topology::OpenMpiRankfileText(table, cores_per_rank)},
+          {"torchrun.sh", topology::TorchrunText(table)},
+          {"nccl-topo.xml", topology::NcclTopologyText(host)},
+          {"nccl-graph.xml", topology::NcclGraphText(host)}};
+}
+
+}  // namespace
+
+OrderCommand::OrderCommand(CLI::App& app)
+    : command_(app.add_subcommand("order", "Plan the order of ranks, say why, write it")) {
+  command_->footer(kFooter);
+  words_.Declare(*command_);
+  command_->add_option("--against", against_,
+                       "Orders to compare with: as-allocated, random, block (Slurm's), or rank "
+                       "files; the first also for the reasons");
+  command_->add_option("-o,--out", out_, "Folder for the files of the order; empty: none");
+  command_->add_option("--cores-per-rank", cores_per_rank_, "In openmpi.rankfile")
+      ->check(CLI::Range(1, 1024));
+  command_->add_option("--nic-prefix", nic_prefix_, "NICs' names in nccl-topo.xml, before numbers");
+}
+
+absl::Status OrderCommand::Run() const {
+  WEFT_ASSIGN_OR_RETURN(Input input, LoadInput(words_));
+  std::vector<Candidate> candidates;
+  for (const std::string& name : against_) {
+    WEFT_ASSIGN_OR_RETURN(Candidate candidate, MakeCandidate(input, name));
+    candidates.push_back(std::move(candidate));
+  }
+  WEFT_ASSIGN_OR_RETURN(Candidate planned, MakeCandidate(input, "planned"));
+  candidates.push_back(std::move(planned));
+  const Candidate& best = candidates.back();
+  WEFT_ASSIGN_OR_RETURN(std::vector<HotCut> hot, HotCuts(input, best, 3));
+  if (input.tables) {
+    absl::PrintF("job    %s; %s\norder  %s (seed %d, %.1f s)\n\n%s\n%s\n%s", input.Describe(),
+                 ToString(input.options.balance), best.how, words_.seed, best.seconds,
+                 CostTable(input, candidates), WhyText(input, candidates.front(), best),
+                 HotCutTable(hot));
+  }
+  nlohmann::ordered_json files = nlohmann::ordered_json::array();
+  if (!out_.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(out_, error);
+    if (error) return ErrnoStatus(error.value(), absl::StrCat("make folder ", out_));
+    for (const File& file : FilesOf(input, best, cores_per_rank_, nic_prefix_)) {
+      if (!file.text.ok()) {
+        absl::FPrintF(stderr, "weft-plan: no %s: %s\n", file.name, file.text.status().message());
+        continue;
+      }
+      std::string path = (std::filesystem::path(out_) / file.name).string();
+      WEFT_RETURN_IF_ERROR(WriteText(path, *file.text));
+      files.push_back(path);
+    }
+    if (input.tables) {
+      absl::PrintF("\n%d files in %s\n", static_cast<int>(files.size()), out_);
+    }
+  }
+  if (words_.json.empty()) return absl::OkStatus();
+  nlohmann::ordered_json json;
+  json["job"] = input.Describe();
+  json["balance"] = ToString(input.options.balance);
+  json["seed"] = words_.seed;
+  json["orders"] = nlohmann::ordered_json::array();
+  for (const Candidate& one : candidates) json["orders"].push_back(CandidateJson(input, one));
+  json["fullest_cuts"] = HotCutsJson(hot);
+  json["files"] = files;
+  return WriteText(words_.json, json.dump(2) + "\n");
+}
+
+}  // namespace weft::plan

@@ -1,0 +1,47 @@
+// weft-plan: where a job's ranks should run, which source ports its flows should use, and what that
+// gives. Each subcommand is a file of tools/plan/.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+
+#include "absl/strings/str_format.h"
+#include "tools/plan/order_command.h"
+#include "tools/plan/paths_command.h"
+#include "tools/plan/predict_command.h"
+
+namespace weft::plan {
+namespace {
+
+constexpr int kWrongUsage = 2;
+
+constexpr const char* kFooter =
+    "docs/planning.md says what a job's description holds and how costs are predicted.\n"
+    "Exit status: 0 when all was done, 1 when something failed, 2 for wrong usage.";
+
+int Main(int argc, char** argv) {
+  CLI::App app("weft-plan: rank orders and paths of training jobs, predicted and compared",
+               "weft-plan");
+  app.footer(kFooter);
+  OrderCommand order(app);
+  PathsCommand paths(app);
+  PredictCommand predict(app);
+  CompareCommand compare(app);
+  app.require_subcommand(1);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? EXIT_SUCCESS : kWrongUsage;
+  }
+  absl::Status status = order.chosen()     ? order.Run()
+                        : paths.chosen()   ? paths.Run()
+                        : predict.chosen() ? predict.Run()
+                                           : compare.Run();
+  if (status.ok()) return EXIT_SUCCESS;
+  absl::FPrintF(stderr, "weft-plan: %s\n", status.message());
+  return status.code() == absl::StatusCode::kInvalidArgument ? kWrongUsage : EXIT_FAILURE;
+}
+
+}  // namespace
+}  // namespace weft::plan
+
+int main(int argc, char** argv) { return weft::plan::Main(argc, argv); }
