@@ -14,6 +14,9 @@ import oracle
 STORE_PORT, LISTEN_PORT = 29500, 7000
 PORTS = (20000, 32000)  # below those that the kernel hands out
 SECRET = secrets.token_hex(32)
+# So little that a link's queue stays short: else what the receivers have to say (clear to send) waits behind
+# the data of others on the way back, 300 ms at worst.
+BUFFERS = "tcp.buffer_bytes=64KiB"
 # Of a full TCP segment with timestamps: payload and what passes a link (tbf counts the Ethernet header).
 WIRE = 1514 / 1448
 
@@ -40,12 +43,13 @@ class Ring:
         return self.plan["bound"] * WIRE
 
     def measure(self, planned: bool, repeats: int, limit=120) -> float:
-        """Seconds of one all-reduce, the median of `repeats`."""
+        """Seconds of one all-reduce, of the slowest rank; the median of `repeats`."""
         with tempfile.TemporaryDirectory(prefix="weft-fabric-") as folder:
             more = self._environment(folder) if planned else {}
             words = [pathlib.Path(os.environ["WEFT_BIN"]) / "weft-bw", "--transport", "tcp",
                      "--algorithm", "ring", "-b", self.size, "-n", 1, "--repeats", repeats, "-w", 1,
-                     "--place", "in", "--set", "tcp.sockets=1", "--json"]
+                     "--place", "in", "-a", 3, "--set", "tcp.sockets=1", "--set", BUFFERS,
+                     "--json"]
             ranks = [self._start(rank, words, more) for rank in range(len(self.placement))]
             output = self._wait(ranks, time.monotonic() + limit)
         row = json.loads(output)["rows"][0]["in_place"]

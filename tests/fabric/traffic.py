@@ -8,10 +8,14 @@ import ctypes
 import os
 import selectors
 import socket
+import struct
 import time
 
 CLONE_NEWNET = 0x40000000
 CHUNK = bytes(1 << 18)
+# What is under way fits into short queues: acknowledgements, which share links with the data of others, then
+# do not wait long, and windows open at once.
+SEND_BUFFER = 1 << 16
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -85,6 +89,7 @@ def connect(fabric, flows, v6=False) -> list:
             with inside(f"h{flow.source}"):
                 sender = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET)
                 sender.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
                 sender.bind((fabric.address(flow.source, v6), flow.sport))
                 sender.settimeout(20)
                 sender.connect((address, flow.dport))
@@ -119,6 +124,8 @@ def run(fabric, flows, patience=120, v6=False) -> float:
             else:
                 _receive(key.data, into, start)
     for connection in connections:
+        # All has arrived; a reset leaves no TIME_WAIT behind, so that the ports can be used again at once.
+        connection.sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.sender.close()
         connection.receiver.close()
     selector.close()

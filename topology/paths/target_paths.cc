@@ -117,6 +117,7 @@ class Chooser {
     std::map<int, std::vector<Member*>> by_root;
     for (Member& member : members_) by_root[root(member.classes[0])].push_back(&member);
     std::vector<std::vector<Member*>> out;
+    out.reserve(by_root.size());
     for (auto& [_, group] : by_root) out.push_back(std::move(group));
     return out;
   }
