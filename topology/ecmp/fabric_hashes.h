@@ -44,6 +44,11 @@ class FabricHashes {
   absl::StatusOr<std::vector<LinkId>> Path(const Routes& routes, Endpoint source, Endpoint target,
                                            const FiveTuple& tuple) const;
 
+  // How many different paths UDP source ports first..last lead over. Far fewer than
+  // Routes::Paths(): the hashes of two tiers are polarised. NotFound: unreachable.
+  absl::StatusOr<int64_t> PathsReached(const Routes& routes, Endpoint source, Endpoint target,
+                                       uint16_t port_first, uint16_t port_last) const;
+
  private:
   explicit FabricHashes(const Fabric& fabric) : fabric_(&fabric) {}
   const Fabric* fabric_;
