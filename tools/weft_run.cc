@@ -68,6 +68,9 @@ struct CommandLine {
         ->capture_default_str();
     app.add_option("--store", o.store,
                    "host:port of a store that runs already (weft-store), instead of serving one");
+    app.add_flag("--relay", o.relay,
+                 "serve this host's ranks through a relay, so that the store sees hosts and not "
+                 "ranks; always so with several hosts");
     app.add_option("--job", o.job, "the job's name (WEFT_JOB_ID) (default: weft-PID)");
     app.add_flag("--json", o.json, "print a summary as the last line of standard output");
   }
@@ -96,7 +99,7 @@ struct CommandLine {
     for (const std::string& pair : o.settings) {
       WEFT_RETURN_IF_ERROR(settings.SetPair(pair, "--set"));
     }
-    if (!o.store.empty()) return collectives::SplitHostPort(o.store).status();
+    if (!o.store.empty()) return collectives::CheckStoreAddress(o.store);
     return absl::OkStatus();
   }
 };

@@ -22,16 +22,24 @@ namespace {
 
 nlohmann::ordered_json StatusOf(const collectives::StoreServer& server) {
   collectives::StoreServerStatistics s = server.statistics();
-  return {{"address", server.address()},   {"pid", getpid()},
-          {"connections", s.connections},  {"keys", s.keys},
-          {"waiting", s.waiting},          {"memory_bytes", s.memory.count()},
-          {"accepted", s.accepted},        {"refused", s.refused},
-          {"last_refusal", s.last_refusal}};
+  return {{"address", server.address()},
+          {"pid", getpid()},
+          {"connections", s.connections},
+          {"keys", s.keys},
+          {"waiting", s.waiting},
+          {"memory_bytes", s.memory.count()},
+          {"accepted", s.accepted},
+          {"refused", s.refused},
+          {"last_refusal", s.last_refusal},
+          {"requests", s.requests},
+          {"cpu_seconds", absl::ToDoubleSeconds(s.cpu)}};
 }
 
-absl::Status Serve(const std::string& listen, const std::string& memory, bool open, bool json) {
+absl::Status Serve(const std::string& listen, const std::string& memory,
+                   const std::string& state_dir, bool open, bool json) {
   collectives::StoreServerOptions options;
   options.listen = listen;
+  options.state_dir = state_dir;
   options.open_to_strangers = open;
   options.core.description = absl::StrCat("weft-store pid ", getpid());
   WEFT_ASSIGN_OR_RETURN(options.core.memory_limit, ParseBytes(memory));
@@ -66,18 +74,22 @@ int Main(int argc, char** argv) {
       "weft-store");
   std::string listen = "127.0.0.1:0";
   std::string memory = "4GiB";
+  std::string state_dir;
   bool open = false;
   bool json = false;
   app.add_option("--listen", listen, "host:port; port 0: a free one; \":29501\": every address")
       ->capture_default_str();
   app.add_option("--memory", memory, "bound on what keys and values take: 512MiB, 4GiB")
       ->capture_default_str();
+  app.add_option("--state-dir", state_dir,
+                 "folder for a journal: killed and started again there, at the same --listen, the "
+                 "store goes on, and clients that waited do not notice; empty: none");
   app.add_flag("--open", open, "serve strangers: any address, although there is no secret");
   app.add_flag("--json", json,
                "print status objects: when it serves, for each SIGUSR1, and at the end");
   CLI11_PARSE(app, argc, argv);
   InitLog("weft-store", "warn");
-  absl::Status status = Serve(listen, memory, open, json);
+  absl::Status status = Serve(listen, memory, state_dir, open, json);
   if (status.ok()) return 0;
   std::fprintf(stderr, "weft-store: %s\n", std::string(status.message()).c_str());
   return absl::IsInvalidArgument(status) ? 2 : 1;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <limits>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "base/status.h"
 #include "collectives/rendezvous/socket_address.h"
 #include "collectives/rendezvous/store_client.h"
+#include "collectives/rendezvous/store_hello.h"
 #include "net/handshake.h"
 
 namespace weft::collectives {
@@ -81,6 +83,12 @@ void ParseRanks(Variables& variables, JobEnvironment& job) {
   }
 }
 
+std::string HostName() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
 std::string ClientName(const JobEnvironment& job) {
   return absl::StrCat("rank ", job.rank.value(), " pid ", getpid());
 }
@@ -97,13 +105,16 @@ absl::StatusOr<JobEnvironment> JobEnvironment::Parse(const Lookup& lookup) {
   if (launched) ParseRanks(variables, job);
   job.job = variables.Text("WEFT_JOB_ID")
                 .value_or(variables.Text("TORCHELASTIC_RUN_ID").value_or(job.job));
+  job.generation =
+      variables.Number("WEFT_GENERATION", 0, std::numeric_limits<int>::max()).value_or(0);
   job.torch_agent_store =
       absl::AsciiStrToLower(variables.Text("TORCHELASTIC_USE_AGENT_STORE").value_or("")) == "true";
   job.master_addr = variables.Text("MASTER_ADDR").value_or("");
   job.master_port = variables.Number("MASTER_PORT", 1, 65535).value_or(0);
   job.store = variables.Text("WEFT_STORE").value_or("");
-  if (!job.store.empty() && !SplitHostPort(job.store).ok()) {
-    variables.Wrong(absl::StrCat("WEFT_STORE='", job.store, "' is not host:port"));
+  if (!job.store.empty() && !CheckStoreAddress(job.store).ok()) {
+    variables.Wrong(
+        absl::StrCat("WEFT_STORE='", job.store, "' is neither host:port nor unix:NAME"));
   }
   if (auto hex = variables.Text("WEFT_JOB_SECRET"); hex.has_value()) {
     auto secret = SecretFromHex(*hex);
@@ -158,6 +169,10 @@ absl::StatusOr<JobStore> StoreFromEnvironment(const JobEnvironment& job, absl::D
   client.address = job.store;
   client.secret = job.secret;
   client.name = ClientName(job);
+  client.job = job.job.substr(0, kStoreJobBytesMax);
+  client.host = HostName();
+  client.rank = job.rank;
+  client.generation = job.generation;
   client.connect_timeout = timeout;
   // On one host the launcher's store stands before the ranks do: absent now means gone for good.
   if (!job.store.empty() && job.local_world_size == job.world_size) {

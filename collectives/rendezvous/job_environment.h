@@ -25,9 +25,11 @@ struct JobEnvironment {
   int group_rank = 0;        // GROUP_RANK: this host's number
   std::string master_addr;   // MASTER_ADDR: rank 0's host
   int master_port = 0;       // MASTER_PORT; 0: not given
-  std::string store;         // WEFT_STORE: weft-run's store, "host:port"; may be empty
-  net::JobSecret secret{};   // WEFT_JOB_SECRET, 64 hexadecimal digits; all zero: none
-  std::string job = "job";   // WEFT_JOB_ID, else TORCHELASTIC_RUN_ID
+  // WEFT_STORE: weft-run's store, "host:port", or this host's relay, "unix:NAME"; may be empty.
+  std::string store;
+  net::JobSecret secret{};  // WEFT_JOB_SECRET, 64 hexadecimal digits; all zero: none
+  std::string job = "job";  // WEFT_JOB_ID, else TORCHELASTIC_RUN_ID
+  int generation = 0;  // WEFT_GENERATION: of this rank's process; a higher one fences lower ones
   // torchrun's agent serves a TCPStore at MASTER_PORT: rank 0 must not (collectives/c10d connects).
   bool torch_agent_store = false;
 

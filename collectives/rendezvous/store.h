@@ -8,6 +8,7 @@
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,12 @@
 #include "absl/time/time.h"
 
 namespace weft::collectives {
+
+// What a watch found: version 0 and no value where the key is not there.
+struct StoreWatched {
+  int64_t version = 0;
+  std::optional<std::string> value;
+};
 
 class Store {
  public:
@@ -48,6 +55,22 @@ class Store {
   virtual absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view key, int rank,
                                                              int size, absl::string_view value,
                                                              absl::Duration timeout) = 0;
+
+  // ---- What not every store has: kUnimplemented
+
+  // Waits until the key's version is another than `known` (0: it was not there), which each change
+  // and each removal makes it; returns what it is then. Changes in between may be missed.
+  virtual absl::StatusOr<StoreWatched> Watch(absl::string_view /*key*/, int64_t /*known*/,
+                                             absl::Duration /*timeout*/) {
+    return absl::UnimplementedError("this store has no watches");
+  }
+  // As AllGather, but only `root` waits and gets the values; the others get none at once.
+  virtual absl::StatusOr<std::vector<std::string>> Gather(absl::string_view /*key*/, int /*rank*/,
+                                                          int /*size*/, int /*root*/,
+                                                          absl::string_view /*value*/,
+                                                          absl::Duration /*timeout*/) {
+    return absl::UnimplementedError("this store has no gathers");
+  }
 };
 
 }  // namespace weft::collectives

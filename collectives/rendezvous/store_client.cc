@@ -8,7 +8,6 @@
 #include <array>
 #include <cerrno>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -30,8 +29,9 @@ namespace {
 // The server watches the timeouts; this much later, we stop waiting for it to say so.
 constexpr absl::Duration kGrace = absl::Seconds(2);
 constexpr size_t kReadBytes = size_t{256} << 10;
+constexpr size_t kParts = 64;
 // Between attempts to dial: doubles from the first to the last.
-constexpr absl::Duration kRetryFirst = absl::Milliseconds(10);
+constexpr absl::Duration kRetryFirst = absl::Milliseconds(5);
 constexpr absl::Duration kRetryLast = absl::Milliseconds(250);
 
 bool Hopeless(const absl::Status& status) {
@@ -58,18 +58,18 @@ class Client final : public StoreClient {
   Client(StoreClientOptions options, std::string parameters, StoreConnection connection)
       : options_(std::move(options)),
         parameters_(std::move(parameters)),
-        server_id_(connection.server_id),
         server_(connection.server),
         wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        socket_(std::move(connection.socket)) {}
+        core_(options_.secret, StoreHello()),
+        socket_(std::move(connection.socket)),
+        local_(connection.local) {
+    (void)core_.Adopt(connection.server_id, connection.server);
+  }
 
   ~Client() override {
     std::lock_guard lock(mutex_);
     if (!socket_.valid()) return;
-    StoreRequest goodbye;
-    goodbye.op = StoreOp::kGoodbye;
-    goodbye.id = next_id_;
-    outgoing_.push_back(std::make_shared<const std::string>(EncodeRequest(goodbye)));
+    core_.Goodbye();
     (void)Flush();
   }
 
@@ -132,6 +132,28 @@ class Client final : public StoreClient {
     return Call(Request(StoreOp::kMultiSet, keys, values)).status();
   }
 
+  absl::StatusOr<StoreWatched> Watch(absl::string_view key, int64_t known,
+                                     absl::Duration timeout) override {
+    StoreRequest request = Request(StoreOp::kWatch, {std::string(key)}, {});
+    request.number = known;
+    WEFT_ASSIGN_OR_RETURN(StoreResult result, Call(std::move(request), timeout));
+    StoreWatched watched;
+    watched.version = result.number;
+    if (!result.values.empty()) watched.value = std::move(result.values[0]);
+    return watched;
+  }
+
+  absl::StatusOr<std::vector<std::string>> Gather(absl::string_view key, int rank, int size,
+                                                  int root, absl::string_view value,
+                                                  absl::Duration timeout) override {
+    StoreRequest request = Request(StoreOp::kGather, {std::string(key)}, {std::string(value)});
+    request.rank = rank;
+    request.size = size;
+    request.number = root;
+    size_t count = rank == root ? static_cast<size_t>(size) : 0;
+    return Values(Call(std::move(request), timeout), count);
+  }
+
   absl::Status Barrier(absl::string_view key, int rank, int size, absl::Duration timeout) override {
     StoreRequest request = Request(StoreOp::kBarrier, {std::string(key)}, {});
     request.rank = rank;
@@ -151,7 +173,6 @@ class Client final : public StoreClient {
  private:
   // A call that waits for its reply.
   struct Pending {
-    std::shared_ptr<const std::string> frame;  // to be sent again after a lost connection
     std::optional<absl::StatusOr<StoreResult>> outcome;
     std::condition_variable changed;  // its outcome has come, or it shall read for all
   };
@@ -222,15 +243,12 @@ class Client final : public StoreClient {
         ToString(request.op), request.keys.empty() ? "" : absl::StrCat(" '", request.keys[0], "'"));
 
     std::unique_lock lock(mutex_);
-    if (!gone_.ok()) return Annotate(gone_, what);
-    request.id = next_id_++;
-    request.acknowledged = pending_.empty() ? request.id : pending_.begin()->first;
+    if (core_.state() == StoreClientCore::State::kGone) return Annotate(core_.gone(), what);
+    uint64_t id = core_.Call(std::move(request));
     auto pending = std::make_shared<Pending>();
-    pending->frame = std::make_shared<const std::string>(EncodeRequest(request));
-    pending_.emplace(request.id, pending);
-    outgoing_.push_back(pending->frame);
+    pending_.emplace(id, pending);
     // While somebody dials, it will be sent with all others that have no reply.
-    if (socket_.valid() && (!Flush() || !outgoing_.empty()) && reading_) Wake();
+    if (socket_.valid() && (!Flush() || core_.HasOutput()) && reading_) Wake();
 
     while (!pending->outcome.has_value()) {
       if (clock_.Now() >= deadline) {
@@ -245,12 +263,14 @@ class Client final : public StoreClient {
             lock, absl::ToChronoNanoseconds(std::min(deadline - clock_.Now(), absl::Hours(1))));
       }
     }
-    pending_.erase(request.id);
+    pending_.erase(id);
+    core_.Forget(id);
     if (!reading_ && !pending_.empty()) pending_.begin()->second->changed.notify_one();
     absl::StatusOr<StoreResult> outcome = *std::move(pending->outcome);
     lock.unlock();
     if (!outcome.ok()) return Annotate(outcome.status(), what);
     if (!outcome->status.ok()) return outcome->status;
+    WEFT_RETURN_IF_ERROR(LoadFile(*outcome));
     return outcome;
   }
 
@@ -261,16 +281,15 @@ class Client final : public StoreClient {
 
   // Writes what the socket takes. False: the connection is lost.
   bool Flush() {
-    while (!outgoing_.empty()) {
-      const std::string& frame = *outgoing_.front();
-      ssize_t sent = send(socket_.get(), frame.data() + outgoing_written_,
-                          frame.size() - outgoing_written_, MSG_NOSIGNAL);
+    while (core_.HasOutput()) {
+      std::array<iovec, kParts> parts;
+      msghdr message{};
+      message.msg_iov = parts.data();
+      message.msg_iovlen = core_.Gather(parts.data(), parts.size());
+      ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
       if (sent < 0 && errno == EINTR) continue;
       if (sent < 0) return errno == EAGAIN;
-      outgoing_written_ += static_cast<size_t>(sent);
-      if (outgoing_written_ < frame.size()) continue;
-      outgoing_.pop_front();
-      outgoing_written_ = 0;
+      core_.Wrote(static_cast<size_t>(sent));
     }
     return true;
   }
@@ -286,7 +305,7 @@ class Client final : public StoreClient {
   absl::Status Turn(std::unique_lock<std::mutex>& lock, absl::Time deadline) {
     if (!socket_.valid() || !Flush()) return absl::UnavailableError("the connection was lost");
     std::array<pollfd, 2> waits = {
-        pollfd{socket_.get(), static_cast<short>(POLLIN | (outgoing_.empty() ? 0 : POLLOUT)), 0},
+        pollfd{socket_.get(), static_cast<short>(POLLIN | (core_.HasOutput() ? POLLOUT : 0)), 0},
         pollfd{wake_.get(), POLLIN, 0}};
     absl::Duration left =
         std::min(deadline - clock_.Now(), absl::Hours(1)) + absl::Microseconds(999);
@@ -295,7 +314,7 @@ class Client final : public StoreClient {
     ssize_t got = -1;
     int error = EAGAIN;
     if (ready > 0 && waits[0].revents != 0) {
-      got = recv(waits[0].fd, buffer_.data(), buffer_.size(), 0);
+      got = Read(waits[0].fd);
       error = errno;
     }
     if (ready > 0 && waits[1].revents != 0) {
@@ -303,75 +322,68 @@ class Client final : public StoreClient {
       (void)!read(wake_.get(), &count, sizeof(count));
     }
     lock.lock();
+    for (FileDescriptor& file : std::exchange(files_, {})) core_.ReceiveFile(std::move(file));
     if (got == 0) return absl::UnavailableError("the server closed the connection");
     if (got < 0 && error != EAGAIN && error != EINTR) return ErrnoStatus(error, "receive");
     if (got > 0) return Dispatch(absl::string_view(buffer_.data(), static_cast<size_t>(got)));
     return absl::OkStatus();
   }
 
+  ssize_t Read(int fd) {
+    if (!local_) return recv(fd, buffer_.data(), buffer_.size(), 0);
+    return ReceiveWithFiles(fd, buffer_.data(), buffer_.size(),
+                            [this](FileDescriptor file) { files_.push_back(std::move(file)); });
+  }
+
   absl::Status Dispatch(absl::string_view bytes) {
-    while (!bytes.empty()) {
-      size_t used = 0;
-      WEFT_ASSIGN_OR_RETURN(std::optional<StoreFrame> frame, reader_.Feed(bytes, &used));
-      bytes.remove_prefix(used);
-      if (!frame.has_value()) continue;
-      auto found = pending_.find(frame->id);
+    absl::Status status = core_.Receive(bytes);
+    TakeAnswers();
+    return status;
+  }
+
+  void TakeAnswers() {
+    for (StoreClientCore::Answer& answer : core_.TakeAnswers()) {
+      auto found = pending_.find(answer.id);
       if (found == pending_.end()) continue;  // its caller has given up
-      WEFT_ASSIGN_OR_RETURN(StoreResult result, DecodeReply(*frame));
-      found->second->outcome = std::move(result);
+      found->second->outcome = std::move(answer.result);
       found->second->changed.notify_one();
     }
-    return absl::OkStatus();
   }
 
   // `cause` broke the connection. Dials without the lock: others may queue their calls meanwhile.
   void Reconnect(std::unique_lock<std::mutex>& lock, const absl::Status& cause) {
     socket_.Reset();
-    reader_ = StoreFrameReader(kStoreReplyBytesMax);
+    files_.clear();
+    core_.Lost();
     lock.unlock();
     auto connection = DialUntil(options_, parameters_, clock_.Now() + options_.reconnect);
     lock.lock();
-    if (!connection.ok() || connection->server_id != server_id_) {
-      return GiveUp(absl::UnavailableError(absl::StrCat(
+    if (!connection.ok() || connection->server_id != core_.server_id()) {
+      core_.GiveUp(absl::UnavailableError(absl::StrCat(
           "the store at ", options_.address, " is gone; it was served by ", server_, " (",
           cause.message(), "; ",
           connection.ok() ? absl::StrCat("now ", connection->server, " serves an empty one there")
                           : std::string(connection.status().message()),
           ")")));
+      return TakeAnswers();
     }
     socket_ = std::move(connection->socket);
-    outgoing_.clear();
-    outgoing_written_ = 0;
-    for (const auto& [id, pending] : pending_) {
-      if (!pending->outcome.has_value()) outgoing_.push_back(pending->frame);
-    }
-  }
-
-  void GiveUp(absl::Status status) {
-    gone_ = std::move(status);
-    outgoing_.clear();
-    for (const auto& [id, pending] : pending_) {
-      if (!pending->outcome.has_value()) pending->outcome = gone_;
-      pending->changed.notify_one();
-    }
+    (void)core_.Adopt(connection->server_id, connection->server);
   }
 
   const StoreClientOptions options_;
   const std::string parameters_;  // of our handshake
-  const std::string server_id_;
   const std::string server_;
   const FileDescriptor wake_;
   SystemClock clock_;
 
   std::mutex mutex_;
+  StoreClientCore core_;
   FileDescriptor socket_;  // invalid while somebody dials, and once the store is gone
+  const bool local_;
   std::map<uint64_t, std::shared_ptr<Pending>> pending_;
-  std::deque<std::shared_ptr<const std::string>> outgoing_;
-  size_t outgoing_written_ = 0;  // of the first
-  uint64_t next_id_ = 1;
-  absl::Status gone_;     // not OK: for ever
   bool reading_ = false;  // a thread reads for all; it alone uses what follows
-  StoreFrameReader reader_{kStoreReplyBytesMax};
+  std::vector<FileDescriptor> files_;
   std::vector<char> buffer_ = std::vector<char>(kReadBytes);
 };
 
@@ -379,8 +391,20 @@ class Client final : public StoreClient {
 
 absl::StatusOr<std::unique_ptr<StoreClient>> StoreClient::Connect(StoreClientOptions options) {
   SystemClock clock;
-  std::string parameters =
-      absl::StrCat(NewStoreId(), absl::string_view(options.name).substr(0, 256));
+  if (options.job.size() > kStoreJobBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("a job's name of ", options.job.size(),
+                                                   " bytes; at most ", kStoreJobBytesMax,
+                                                   " are allowed"));
+  }
+  StoreHello hello;
+  hello.id = NewStoreId();
+  hello.name = options.name;
+  hello.job = options.job;
+  hello.host = options.host;
+  hello.rank = options.rank.value();
+  hello.ranks = options.rank.value() >= 0 ? 1 : 0;
+  hello.generation = options.generation;
+  std::string parameters = EncodeHello(hello);
   WEFT_ASSIGN_OR_RETURN(StoreConnection connection,
                         DialUntil(options, parameters, clock.Now() + options.connect_timeout));
   return std::make_unique<Client>(std::move(options), std::move(parameters), std::move(connection));

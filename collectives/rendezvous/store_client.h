@@ -21,9 +21,15 @@
 namespace weft::collectives {
 
 struct StoreClientOptions {
-  std::string address;      // of the server, "host:port"
+  std::string address;      // of the server, "host:port"; or of a relay, "unix:NAME"
   net::JobSecret secret{};  // the server's; all zero: none
   std::string name;         // for the server's messages: "rank 3 pid 4711"
+  std::string job;          // the name space of its keys; at most kStoreJobBytesMax
+  std::string host;         // for messages
+  // The rank that this process is, if any. A client of a higher generation fences those of lower
+  // ones: what they wait for and whatever they ask fails with kAborted.
+  Rank rank;
+  int32_t generation = 0;
   // How long the first connection may take; the server may start after its clients.
   absl::Duration connect_timeout = absl::Seconds(30);
   absl::Duration reconnect = absl::Seconds(2);

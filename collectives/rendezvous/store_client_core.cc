@@ -34,6 +34,15 @@ void StoreClientCore::Connected(bool local) {
   if (server_id_.empty()) SendPending();
 }
 
+absl::Status StoreClientCore::Adopt(absl::string_view server_id, absl::string_view server) {
+  WEFT_CHECK(state_ == State::kAway, "state=" << static_cast<int>(state_));
+  reader_ = StoreFrameReader(kStoreReplyBytesMax);
+  reader_.set_sink(sink_);
+  WEFT_RETURN_IF_ERROR(Meet(server_id, server));
+  SendPending();
+  return absl::OkStatus();
+}
+
 void StoreClientCore::SendPending() {
   for (const auto& [id, frame] : pending_) outgoing_.push_back(frame);
   messages_sent_ += static_cast<int64_t>(pending_.size());

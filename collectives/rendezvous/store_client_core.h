@@ -45,6 +45,8 @@ class StoreClientCore {
   // ---- The connection
 
   void Connected(bool local);
+  // The same, with a handshake that the owner has done: this is who it met. An error: see gone().
+  absl::Status Adopt(absl::string_view server_id, absl::string_view server);
   void Lost();
   // An error: close the connection. Then either state() is kGone, or another connection may do.
   absl::Status Receive(absl::string_view bytes);

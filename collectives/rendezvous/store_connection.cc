@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "base/status.h"
 #include "collectives/rendezvous/socket_address.h"
 #include "collectives/rendezvous/store_hello.h"
+#include "collectives/rendezvous/store_protocol.h"
 
 namespace weft::collectives {
 namespace {
@@ -29,7 +31,7 @@ constexpr size_t kFilesMax = 4;
 absl::StatusOr<FileDescriptor> ConnectTo(const SocketAddress& address, absl::Time deadline) {
   FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return ErrnoStatus(errno, "make a socket");
-  SetStoreSocketOptions(socket.get());
+  if (!address.local()) SetStoreSocketOptions(socket.get());
   std::string doing = absl::StrCat("connect to the store at ", ToString(address));
   if (connect(socket.get(), address.get(), address.size) != 0) {
     if (errno != EINPROGRESS) return ErrnoStatus(errno, doing);
@@ -41,6 +43,7 @@ absl::StatusOr<FileDescriptor> ConnectTo(const SocketAddress& address, absl::Tim
     getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) return ErrnoStatus(error, doing);
   }
+  if (address.local()) return socket;
   // Dialling a free port of this host in the ephemeral range can meet itself.
   SocketAddress self;
   SocketAddress peer;
@@ -84,6 +87,37 @@ absl::Status ShakeHands(int fd, net::ConnectorHandshake& handshake, absl::Time d
     WEFT_RETURN_IF_ERROR(SendAll(fd, handshake.TakeOutput(), deadline));
   }
   return handshake.status();
+}
+
+// On a Unix socket a hello frame takes the handshake's place.
+absl::StatusOr<StoreConnection> GreetLocal(FileDescriptor socket, const std::string& parameters,
+                                           absl::Time deadline) {
+  if (!PeerIsOurs(socket.get())) {
+    return absl::PermissionDeniedError("another user's process serves it");
+  }
+  StoreRequest request;
+  request.op = StoreOp::kHello;
+  request.keys = {parameters};
+  WEFT_RETURN_IF_ERROR(SendAll(socket.get(), EncodeRequest(request), deadline));
+  StoreFrameReader reader(net::kHandshakeBytesMax);
+  std::array<char, net::kHandshakeBytesMax> buffer;
+  while (true) {
+    ssize_t got = recv(socket.get(), buffer.data(), buffer.size(), 0);
+    if (got == 0) return absl::UnavailableError("the connection was closed during the greeting");
+    if (got < 0) {
+      if (errno != EAGAIN && errno != EINTR) return ErrnoStatus(errno, "receive the greeting");
+      WEFT_RETURN_IF_ERROR(AwaitReady(socket.get(), POLLIN, deadline));
+      continue;
+    }
+    size_t used = 0;
+    WEFT_ASSIGN_OR_RETURN(std::optional<StoreFrame> frame,
+                          reader.Feed({buffer.data(), static_cast<size_t>(got)}, &used));
+    if (!frame.has_value()) continue;
+    WEFT_ASSIGN_OR_RETURN(StoreResult result, DecodeReply(*frame));
+    WEFT_RETURN_IF_ERROR(result.status);
+    if (result.values.size() != 2) return absl::InvalidArgumentError("malformed greeting");
+    return StoreConnection{std::move(socket), result.values[0], result.values[1], true};
+  }
 }
 
 }  // namespace
@@ -154,6 +188,12 @@ absl::StatusOr<StoreConnection> DialStore(const std::string& host_port,
       status = socket.status();
       continue;
     }
+    if (address.local()) {
+      auto greeted = GreetLocal(*std::move(socket), parameters, deadline);
+      if (greeted.ok()) return greeted;
+      status = Annotate(greeted.status(), absl::StrCat("greet the store at ", ToString(address)));
+      continue;
+    }
     net::HandshakeIdentity identity;
     identity.secret = secret;
     identity.purpose = net::HandshakePurpose::kStore;
@@ -167,7 +207,7 @@ absl::StatusOr<StoreConnection> DialStore(const std::string& host_port,
       continue;
     }
     return StoreConnection{*std::move(socket), handshake.parameters().substr(0, kStoreIdBytes),
-                           handshake.parameters().substr(kStoreIdBytes)};
+                           handshake.parameters().substr(kStoreIdBytes), false};
   }
   return status;
 }

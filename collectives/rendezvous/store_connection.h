@@ -18,10 +18,12 @@ struct StoreConnection {
   FileDescriptor socket;  // non-blocking, after the handshake
   std::string server_id;  // kStoreIdBytes
   std::string server;     // its description
+  bool local = false;     // a Unix socket: replies may come with descriptors
 };
 
-// One attempt at every address of `host_port`, until `deadline` (of SystemClock). kPermissionDenied
-// and kFailedPrecondition will not get better by trying again; other codes may.
+// `parameters`: an encoded StoreHello. One attempt at every address of `host_port`, until
+// `deadline` (of SystemClock). kPermissionDenied and kFailedPrecondition will not get better by
+// trying again; other codes may.
 absl::StatusOr<StoreConnection> DialStore(const std::string& host_port,
                                           const net::JobSecret& secret,
                                           const std::string& parameters, absl::Time deadline);

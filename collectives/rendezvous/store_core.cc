@@ -18,6 +18,12 @@ net::HandshakeIdentity Identity(const net::JobSecret& secret) {
 
 constexpr int32_t kRanksMax = 1 << 20;
 
+// No barrier or the like, whose rank is its own.
+bool ShapedByKeys(StoreOp op) {
+  return op != StoreOp::kBarrier && op != StoreOp::kAllGather && op != StoreOp::kGather &&
+         op != StoreOp::kGroup;
+}
+
 std::string Describe(int32_t rank, const StoreHello& hello) {
   return absl::StrCat(rank, " (", hello.name, hello.host.empty() ? "" : " on ", hello.host, ")");
 }
@@ -268,6 +274,7 @@ absl::Status StoreCore::Handle(ConnectionId id, Connection& connection, StoreFra
   uint64_t number = connection.session;
   Session& session = sessions_.at(number);
   ++requests_;
+  if (request.op == StoreOp::kHello) return absl::InvalidArgumentError("a second hello");
   if (request.op == StoreOp::kGoodbye) {
     session.connection = 0;
     connection.session = 0;
@@ -299,12 +306,14 @@ void StoreCore::Run(uint64_t number, Session& session, StoreRequest request, abs
   StoreOp op = request.op;
   session.waiting.emplace(request.id, std::move(waiting));
   absl::Status fence = CheckFence(session, request);
-  if (!fence.ok() || op == StoreOp::kHello) {
+  if (!fence.ok() || op == StoreOp::kAnnounce) {
     StoreAnswer answer{ticket, op, {}};
     answer.reply.status = fence;
     if (fence.ok()) Register(number, request);
     return Deliver(std::move(answer));
   }
+  bool forwarded = single_ != nullptr && session.hello->ranks == 1;
+  if (forwarded && ShapedByKeys(op)) request.rank = session.hello->rank;  // for the root's fence
   StoreBackend& backend = *session.backend;
   backend.Execute(ticket, std::move(request), now);
   DeliverAnswers(backend);

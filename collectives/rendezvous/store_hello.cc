@@ -10,10 +10,9 @@ namespace weft::collectives {
 namespace {
 
 constexpr size_t kNameBytesMax = 160;
-constexpr size_t kJobBytesMax = 96;
 constexpr size_t kHostBytesMax = 96;
 // id, name and its NUL; rank, ranks, generation; two lengths, job, host.
-static_assert(kStoreIdBytes + kNameBytesMax + 1 + 12 + 2 + kJobBytesMax + kHostBytesMax <=
+static_assert(kStoreIdBytes + kNameBytesMax + 1 + 12 + 2 + kStoreJobBytesMax + kHostBytesMax <=
               net::kHandshakeParameterBytesMax);
 
 void PutNumber(std::string& out, int32_t value) {

@@ -17,6 +17,8 @@ namespace weft::collectives {
 inline constexpr size_t kStoreIdBytes = 16;
 std::string NewStoreId();
 
+inline constexpr size_t kStoreJobBytesMax = 96;
+
 struct StoreHello {
   std::string id;    // kStoreIdBytes
   std::string name;  // for people: "rank 3 pid 4711"; cut to 160 bytes

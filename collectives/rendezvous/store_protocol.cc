@@ -109,6 +109,7 @@ Shape ShapeOf(StoreOp op) {
     case StoreOp::kBarrier:
     case StoreOp::kHello:
     case StoreOp::kWatch:
+    case StoreOp::kAnnounce:
       return {1, 0};
     case StoreOp::kCheck:
     case StoreOp::kWait:
@@ -172,6 +173,8 @@ const char* ToString(StoreOp op) {
       return "watch";
     case StoreOp::kGather:
       return "gather";
+    case StoreOp::kAnnounce:
+      return "announce";
   }
   return "unknown";
 }

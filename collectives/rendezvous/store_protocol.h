@@ -51,13 +51,14 @@ enum class StoreOp : uint16_t {
   kMultiSet = 11,
   kBarrier = 12,
   kAllGather = 13,
-  kGoodbye = 14,  // the client ends; no reply, and its session is forgotten at once
-  kHello = 15,    // first on a Unix socket, in place of the handshake; key: a StoreHello
-  kGroup = 16,    // arrivals of several ranks at a barrier, all-gather or gather (StoreArrivals)
-  kWatch = 17,    // answers once the key's version is not `number`
-  kGather = 18,   // an all-gather of which only rank `number` gets the values
+  kGoodbye = 14,   // the client ends; no reply, and its session is forgotten at once
+  kHello = 15,     // first on a Unix socket, in place of the handshake; key: a StoreHello
+  kGroup = 16,     // arrivals of several ranks at a barrier, all-gather or gather (StoreArrivals)
+  kWatch = 17,     // answers once the key's version is not `number`
+  kGather = 18,    // an all-gather of which only rank `number` gets the values
+  kAnnounce = 19,  // a relay names one of its ranks, of a higher generation; key: a StoreHello
 };
-inline constexpr StoreOp kStoreOpLast = StoreOp::kGather;
+inline constexpr StoreOp kStoreOpLast = StoreOp::kAnnounce;
 inline constexpr uint16_t kReplyBit = 0x8000;
 const char* ToString(StoreOp op);  // "compare-set"
 // Whether a second execution could be noticed: such requests are executed once, however often a

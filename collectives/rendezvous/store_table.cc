@@ -116,6 +116,7 @@ void StoreTable::Execute(StoreTicket ticket, StoreRequest request, absl::Time no
       return Enter(ticket, std::move(request), now);
     case StoreOp::kGoodbye:
     case StoreOp::kHello:
+    case StoreOp::kAnnounce:
       return;  // StoreCore's business
   }
 }

@@ -22,6 +22,8 @@
 #include "base/status.h"
 #include "collectives/rendezvous/job_environment.h"
 #include "collectives/rendezvous/socket_address.h"
+#include "collectives/rendezvous/store_hello.h"
+#include "collectives/rendezvous/store_relay.h"
 #include "collectives/rendezvous/store_server.h"
 #include "tools/run/output.h"
 #include "tools/run/process.h"
@@ -104,6 +106,9 @@ class Launcher {
     if (store.empty()) {
       WEFT_ASSIGN_OR_RETURN(store, ServeStore(secret));
     }
+    if (options_.relay || options_.nodes > 1) {
+      WEFT_ASSIGN_OR_RETURN(store, ServeRelay(store, secret));
+    }
     int master_port = options_.master_port;
     if (master_port == 0) {
       WEFT_ASSIGN_OR_RETURN(master_port, FreePort());
@@ -132,6 +137,24 @@ class Launcher {
     server.core.description = absl::StrCat("weft-run pid ", getpid());
     WEFT_ASSIGN_OR_RETURN(server_, collectives::StoreServer::Start(server));
     return options_.nodes > 1 ? address : server_->address();
+  }
+
+  // The store sees this host as one client.
+  absl::StatusOr<std::string> ServeRelay(const std::string& store, const net::JobSecret& secret) {
+    collectives::StoreRelayOptions relay;
+    relay.up = store;
+    relay.secret = secret;
+    relay.name = absl::StrCat("weft-run pid ", getpid());
+    relay.job = options_.job.substr(0, collectives::kStoreJobBytesMax);
+    std::array<char, 256> host{};
+    gethostname(host.data(), host.size() - 1);
+    relay.host = host.data();
+    relay.first_rank = options_.node_rank * options_.ranks;
+    relay.ranks = options_.ranks;
+    relay.world = options_.ranks * options_.nodes;
+    relay.connect_timeout = absl::Minutes(5);  // the root's launcher may start later
+    WEFT_ASSIGN_OR_RETURN(relay_, collectives::StoreRelay::Start(relay));
+    return relay_->address();
   }
 
   // For MASTER_PORT, which only programs with a rendezvous of their own listen at.
@@ -417,6 +440,7 @@ class Launcher {
   FileDescriptor input_;
   Guardian* guardian_ = nullptr;
   std::unique_ptr<collectives::StoreServer> server_;
+  std::unique_ptr<collectives::StoreRelay> relay_;
   Variables variables_;
   std::vector<RankProcess> ranks_;
   std::vector<char> buffer_ = std::vector<char>(kReadBytes);

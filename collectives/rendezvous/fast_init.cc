@@ -1,0 +1,355 @@
+#include "collectives/rendezvous/fast_init.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+
+namespace weft::collectives {
+namespace {
+
+void PutNumber(std::string& out, int32_t value) {
+  for (int shift = 0; shift < 32; shift += 8) {
+    out.push_back(static_cast<char>(static_cast<uint32_t>(value) >> shift));
+  }
+}
+
+bool TakeNumber(absl::string_view& bytes, int32_t* value) {
+  if (bytes.size() < 4) return false;
+  uint32_t bits = 0;
+  for (size_t i = 0; i < 4; ++i) bits |= uint32_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
+  bytes.remove_prefix(4);
+  *value = static_cast<int32_t>(bits);
+  return true;
+}
+
+bool TakeBytes(absl::string_view& bytes, size_t size, std::string* out) {
+  if (bytes.size() < size) return false;
+  *out = std::string(bytes.substr(0, size));
+  bytes.remove_prefix(size);
+  return true;
+}
+
+bool TakeShort(absl::string_view& bytes, std::string* out) {
+  if (bytes.empty()) return false;
+  size_t size = static_cast<uint8_t>(bytes[0]);
+  bytes.remove_prefix(1);
+  return TakeBytes(bytes, size, out);
+}
+
+// The ranks that are roots of a group's blocks.
+bool IsRoot(const Mesh::Group& group, int ranks_per_root) {
+  return group.position % ranks_per_root == 0;
+}
+
+absl::StatusOr<MemberRecord> OwnRecord(const FastInitOptions& options) {
+  MemberRecord own;
+  own.generation = options.generation;
+  own.host = options.host;
+  own.address = options.address;
+  if (!options.make_unique_id) return own;
+  int count = UniqueIdsOfRank(options.mesh, options.rank, options.ranks_per_root);
+  for (int i = 0; i < count; ++i) {
+    WEFT_ASSIGN_OR_RETURN(std::string id, options.make_unique_id());
+    if (id.size() != kUniqueIdBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a unique id of ", id.size(), " bytes; right are ", kUniqueIdBytes));
+    }
+    own.unique_ids.push_back(std::move(id));
+  }
+  return own;
+}
+
+// This rank's groups; their members' records come from `record`.
+template <typename Record>
+absl::StatusOr<JobGroups> Assemble(const FastInitOptions& options, Record record) {
+  JobGroups job;
+  for (Mesh::Group& group : options.mesh.GroupsOfRank(options.rank)) {
+    for (int member : group.members) {
+      if (job.members.count(member) != 0) continue;
+      WEFT_ASSIGN_OR_RETURN(job.members[member], record(member));
+    }
+    JobGroup with_ids;
+    if (options.make_unique_id) {
+      for (const UniqueIdSlot& slot : UniqueIdSlots(options.mesh, group, options.ranks_per_root)) {
+        const auto& ids = job.members[slot.root].unique_ids;
+        if (static_cast<size_t>(slot.offset) >= ids.size()) {
+          return absl::InternalError(absl::StrCat("rank ", slot.root, " made ", ids.size(),
+                                                  " unique ids, number ", slot.offset,
+                                                  " is missing; is its layout another?"));
+        }
+        with_ids.unique_ids.push_back(ids[static_cast<size_t>(slot.offset)]);
+      }
+    }
+    with_ids.group = std::move(group);
+    job.groups.push_back(std::move(with_ids));
+  }
+  std::vector<Mesh::Group> groups;
+  for (const JobGroup& group : job.groups) groups.push_back(group.group);
+  job.connections = PlanConnections(groups);
+  job.versions.assign(job.groups.size(), 0);
+  return job;
+}
+
+absl::Status CheckRank(const FastInitOptions& options) {
+  if (options.rank >= 0 && options.rank < options.mesh.ranks()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " is not of layout ",
+                                                 options.mesh.ToText(), ", which has ",
+                                                 options.mesh.ranks()));
+}
+
+}  // namespace
+
+// ---- Records
+
+std::string EncodeMember(const MemberRecord& member) {
+  std::string out;
+  PutNumber(out, member.generation);
+  for (const std::string* text : {&member.host, &member.address}) {
+    size_t size = std::min<size_t>(text->size(), 255);
+    out.push_back(static_cast<char>(size));
+    out.append(*text, 0, size);
+  }
+  out.push_back(static_cast<char>(member.unique_ids.size()));
+  for (const std::string& id : member.unique_ids) out += id;
+  return out;
+}
+
+absl::StatusOr<MemberRecord> DecodeMember(absl::string_view bytes) {
+  MemberRecord member;
+  bool ok = TakeNumber(bytes, &member.generation) && TakeShort(bytes, &member.host) &&
+            TakeShort(bytes, &member.address) && !bytes.empty();
+  if (ok) {
+    size_t ids = static_cast<uint8_t>(bytes[0]);
+    bytes.remove_prefix(1);
+    member.unique_ids.resize(ids);
+    for (std::string& id : member.unique_ids) ok = ok && TakeBytes(bytes, kUniqueIdBytes, &id);
+  }
+  if (ok && bytes.empty()) return member;
+  return absl::InvalidArgumentError("malformed record of a rank; is another version at work?");
+}
+
+std::string EncodeReplacement(const std::map<int, MemberRecord>& members) {
+  std::string out;
+  for (const auto& [rank, member] : members) {
+    std::string record = EncodeMember(member);
+    PutNumber(out, rank);
+    PutNumber(out, static_cast<int32_t>(record.size()));
+    out += record;
+  }
+  return out;
+}
+
+absl::StatusOr<std::map<int, MemberRecord>> DecodeReplacement(absl::string_view bytes) {
+  std::map<int, MemberRecord> members;
+  while (!bytes.empty()) {
+    int32_t rank = 0;
+    int32_t size = 0;
+    std::string record;
+    if (!TakeNumber(bytes, &rank) || !TakeNumber(bytes, &size) || size < 0 ||
+        !TakeBytes(bytes, static_cast<size_t>(size), &record)) {
+      return absl::InvalidArgumentError("malformed record of replaced ranks");
+    }
+    WEFT_ASSIGN_OR_RETURN(members[rank], DecodeMember(record));
+  }
+  return members;
+}
+
+// ---- Who does what
+
+int UniqueIdsOfRank(const Mesh& mesh, int rank, int ranks_per_root) {
+  int count = 0;
+  for (const Mesh::Axis& axis : mesh.axes()) {
+    if (rank / axis.stride % axis.size % ranks_per_root == 0) ++count;
+  }
+  return count;
+}
+
+std::vector<UniqueIdSlot> UniqueIdSlots(const Mesh& mesh, const Mesh::Group& group,
+                                        int ranks_per_root) {
+  std::vector<UniqueIdSlot> slots;
+  for (size_t i = 0; i < group.members.size(); i += static_cast<size_t>(ranks_per_root)) {
+    int root = group.members[i];
+    int offset = 0;
+    for (int axis = 0; axis < group.axis; ++axis) {
+      const Mesh::Axis& a = mesh.axes()[static_cast<size_t>(axis)];
+      if (root / a.stride % a.size % ranks_per_root == 0) ++offset;
+    }
+    slots.push_back({root, offset});
+  }
+  return slots;
+}
+
+std::vector<PlannedConnection> PlanConnections(const std::vector<Mesh::Group>& groups) {
+  std::vector<PlannedConnection> plan;
+  std::set<int> known;
+  for (const Mesh::Group& group : groups) {
+    auto size = static_cast<int>(group.members.size());
+    if (size < 2) continue;
+    int next = (group.position + 1) % size;
+    int previous = (group.position + size - 1) % size;
+    auto add = [&](int position, int dialer) {
+      int peer = group.members[static_cast<size_t>(position)];
+      // The last edge of an odd ring joins two even positions: a round of its own.
+      int round = dialer % 2 == 0 && dialer != size - 1 ? 0 : dialer % 2 == 1 ? 1 : 2;
+      if (known.insert(peer).second) plan.push_back({peer, round, dialer == group.position});
+    };
+    add(next, size == 2 ? 0 : group.position);  // two ranks have one edge
+    add(previous, previous);
+  }
+  std::stable_sort(plan.begin(), plan.end(),
+                   [](const auto& a, const auto& b) { return a.round < b.round; });
+  return plan;
+}
+
+std::string GroupKey(absl::string_view prefix, const Mesh& mesh, const Mesh::Group& group) {
+  return absl::StrCat(prefix, "/group/", mesh.axes()[static_cast<size_t>(group.axis)].name, "/",
+                      group.index);
+}
+
+std::vector<std::string> GroupKeysOf(absl::string_view prefix, const Mesh& mesh,
+                                     const std::vector<int>& ranks) {
+  std::set<std::string> keys;
+  for (int rank : ranks) {
+    for (const Mesh::Group& group : mesh.GroupsOfRank(rank)) {
+      keys.insert(GroupKey(prefix, mesh, group));
+    }
+  }
+  return {keys.begin(), keys.end()};
+}
+
+// ---- The exchange
+
+absl::StatusOr<JobGroups> CreateGroups(Store& store, const FastInitOptions& options) {
+  WEFT_RETURN_IF_ERROR(CheckRank(options));
+  WEFT_ASSIGN_OR_RETURN(MemberRecord own, OwnRecord(options));
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all,
+                        store.AllGather(absl::StrCat(options.prefix, "/exchange"), options.rank,
+                                        options.mesh.ranks(), EncodeMember(own), options.timeout));
+  if (options.rank == 0) {
+    // For those who come later in place of others. Nobody waits for it.
+    std::map<int, MemberRecord> members;
+    for (size_t i = 0; i < all.size(); ++i) {
+      WEFT_ASSIGN_OR_RETURN(members[static_cast<int>(i)], DecodeMember(all[i]));
+    }
+    WEFT_RETURN_IF_ERROR(
+        store.Set(absl::StrCat(options.prefix, "/members"), EncodeReplacement(members)));
+  }
+  return Assemble(options, [&](int rank) { return DecodeMember(all[static_cast<size_t>(rank)]); });
+}
+
+absl::StatusOr<JobGroups> RejoinGroups(Store& store, const FastInitOptions& options,
+                                       const std::vector<int>& replaced) {
+  WEFT_RETURN_IF_ERROR(CheckRank(options));
+  auto place = std::find(replaced.begin(), replaced.end(), options.rank);
+  if (place == replaced.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, " is not among the replaced ranks"));
+  }
+  WEFT_ASSIGN_OR_RETURN(MemberRecord own, OwnRecord(options));
+  std::string key = absl::StrCat(options.prefix, "/rejoin/", options.generation);
+  WEFT_ASSIGN_OR_RETURN(
+      std::vector<std::string> records,
+      store.AllGather(key, static_cast<int>(place - replaced.begin()),
+                      static_cast<int>(replaced.size()), EncodeMember(own), options.timeout));
+  std::map<int, MemberRecord> fresh;
+  for (size_t i = 0; i < replaced.size(); ++i) {
+    WEFT_ASSIGN_OR_RETURN(fresh[replaced[i]], DecodeMember(records[i]));
+  }
+  std::string members_key = absl::StrCat(options.prefix, "/members");
+  WEFT_ASSIGN_OR_RETURN(std::string bytes, store.Get(members_key, options.timeout));
+  WEFT_ASSIGN_OR_RETURN(auto members, DecodeReplacement(bytes));
+  for (const auto& [rank, member] : fresh) members[rank] = member;
+  if (place == replaced.begin()) {
+    std::vector<std::string> keys = GroupKeysOf(options.prefix, options.mesh, replaced);
+    std::vector<std::string> values(keys.size(), EncodeReplacement(fresh));
+    // Later records win, so an append serves as well as a new table, and costs what has changed.
+    WEFT_RETURN_IF_ERROR(store.Append(members_key, EncodeReplacement(fresh)));
+    WEFT_RETURN_IF_ERROR(store.MultiSet(keys, values));
+  }
+  return Assemble(options, [&](int rank) -> absl::StatusOr<MemberRecord> {
+    auto found = members.find(rank);
+    if (found != members.end()) return found->second;
+    return absl::InternalError(absl::StrCat("the table of members lacks rank ", rank));
+  });
+}
+
+absl::StatusOr<std::vector<int>> AwaitReplacement(Store& store, const FastInitOptions& options,
+                                                  JobGroups& job, int axis,
+                                                  absl::Duration timeout) {
+  auto index = static_cast<size_t>(axis);
+  if (index >= job.groups.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no axis ", axis));
+  }
+  JobGroup& group = job.groups[index];
+  std::string key = GroupKey(options.prefix, options.mesh, group.group);
+  WEFT_ASSIGN_OR_RETURN(StoreWatched watched, store.Watch(key, job.versions[index], timeout));
+  job.versions[index] = watched.version;
+  WEFT_ASSIGN_OR_RETURN(auto fresh, DecodeReplacement(watched.value.value_or("")));
+  std::vector<int> replaced;
+  for (auto& [rank, member] : fresh) {
+    auto known = job.members.find(rank);
+    if (known == job.members.end()) continue;
+    if (member.generation > known->second.generation) known->second = member;
+    if (std::binary_search(group.group.members.begin(), group.group.members.end(), rank)) {
+      replaced.push_back(rank);
+    }
+  }
+  if (!options.make_unique_id) return replaced;
+  auto slots = UniqueIdSlots(options.mesh, group.group, options.ranks_per_root);
+  for (size_t i = 0; i < slots.size() && i < group.unique_ids.size(); ++i) {
+    const auto& ids = job.members[slots[i].root].unique_ids;
+    if (static_cast<size_t>(slots[i].offset) < ids.size()) {
+      group.unique_ids[i] = ids[static_cast<size_t>(slots[i].offset)];
+    }
+  }
+  return replaced;
+}
+
+absl::StatusOr<PhaseReport> ReportPhases(
+    Store& store, const FastInitOptions& options,
+    const std::vector<std::pair<std::string, absl::Duration>>& phases) {
+  std::string text = options.host;
+  for (const auto& [name, took] : phases) {
+    absl::StrAppend(&text, "\n", name, " ", absl::ToInt64Nanoseconds(took));
+  }
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all,
+                        store.Gather(absl::StrCat(options.prefix, "/phases/", options.generation),
+                                     options.rank, options.mesh.ranks(), 0, text, options.timeout));
+  PhaseReport report;
+  std::vector<std::vector<double>> times(phases.size());
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    std::vector<std::string> lines = absl::StrSplit(all[rank], '\n');
+    for (size_t i = 0; i < phases.size(); ++i) {
+      std::pair<std::string, std::string> parts;
+      int64_t ns = 0;
+      if (i + 1 < lines.size()) parts = absl::StrSplit(lines[i + 1], absl::MaxSplits(' ', 1));
+      if (parts.first != phases[i].first || !absl::SimpleAtoi(parts.second, &ns)) {
+        return absl::InternalError(
+            absl::StrCat("rank ", rank, " reports other phases than rank 0"));
+      }
+      if (rank == 0) report.phases.push_back({phases[i].first, 0, 0, -1, 0, ""});
+      double seconds = static_cast<double>(ns) * 1e-9;
+      times[i].push_back(seconds);
+      PhaseReport::Phase& phase = report.phases[i];
+      if (seconds > phase.max) {
+        phase.max = seconds;
+        phase.slowest = static_cast<int>(rank);
+        phase.host = lines[0];
+      }
+    }
+  }
+  for (size_t i = 0; i < report.phases.size(); ++i) {
+    std::sort(times[i].begin(), times[i].end());
+    report.phases[i].p50 = times[i][times[i].size() / 2];
+    report.phases[i].p99 = times[i][(times[i].size() - 1) * 99 / 100];
+  }
+  return report;
+}
+
+}  // namespace weft::collectives

@@ -1,0 +1,132 @@
+// All groups of a job from one exchange (MegaScale, NSDI'24, section 3.5: its groups took 1,047 s
+// on 2,048 GPUs, one after the other with barriers over a blocking store).
+//
+//   1. every rank computes its groups from the mesh (mesh.h);
+//   2. one all-gather carries every rank's record: generation, host, address, and an NCCL unique id
+//      for each block of each group of which it is the root;
+//   3. connections are made when first used, or in the planned order, without any barrier.
+//
+// Unique ids: a group's ranks are cut into blocks of `ranks_per_root`; the first rank of a block
+// makes its id, and ncclCommInitRankScalable takes all of them. Nobody has to say whose ids are
+// whose: everyone computes who is root of what, and in which order.
+//
+// A rank that is replaced (RejoinGroups) comes with a higher generation, which fences its
+// predecessor at the store. The replaced ranks' records go to the groups they belong to, and nobody
+// else hears of it: the ranks of other groups take no part.
+//
+// Keys lie below `prefix`. The functions block on the store; the encodings are for programs that do
+// not. Thread-safe as far as the store is.
+#ifndef WEFT_COLLECTIVES_RENDEZVOUS_FAST_INIT_H_
+#define WEFT_COLLECTIVES_RENDEZVOUS_FAST_INIT_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "collectives/rendezvous/mesh.h"
+#include "collectives/rendezvous/store.h"
+
+namespace weft::collectives {
+
+inline constexpr size_t kUniqueIdBytes = 128;  // ncclUniqueId
+
+struct MemberRecord {
+  int32_t generation = 0;
+  std::string host;     // at most 255 bytes
+  std::string address;  // at most 255 bytes: where it is connected to
+  std::vector<std::string> unique_ids;
+  friend bool operator==(const MemberRecord&, const MemberRecord&) = default;
+};
+std::string EncodeMember(const MemberRecord& member);
+absl::StatusOr<MemberRecord> DecodeMember(absl::string_view bytes);
+
+// How many unique ids a rank makes, and which of them belong to (group, block): ids of a rank come
+// in the order of the axes, so that `offset` is where the group's begins.
+struct UniqueIdSlot {
+  int root = 0;    // a rank
+  int offset = 0;  // among the root's ids
+};
+int UniqueIdsOfRank(const Mesh& mesh, int rank, int ranks_per_root);
+std::vector<UniqueIdSlot> UniqueIdSlots(const Mesh& mesh, const Mesh::Group& group,
+                                        int ranks_per_root);
+
+// Whom a rank connects to for the rings of its groups, and in which order. In round 0 the even
+// positions of a ring dial their next neighbour, in round 1 the odd ones: within a round a rank
+// dials or listens, never both, so no chain of ranks waits for one another.
+struct PlannedConnection {
+  int peer = 0;
+  int round = 0;
+  bool dials = false;
+};
+std::vector<PlannedConnection> PlanConnections(const std::vector<Mesh::Group>& groups);
+
+struct FastInitOptions {
+  Mesh mesh;
+  int rank = 0;
+  int generation = 0;
+  std::string prefix = "init";
+  std::string host;
+  std::string address;
+  int ranks_per_root = 256;  // above this NCCL staggers the ranks of one root by design
+  // ncclGetUniqueId; null: no ids.
+  std::function<absl::StatusOr<std::string>()> make_unique_id;
+  absl::Duration timeout = absl::Minutes(5);
+};
+
+struct JobGroup {
+  Mesh::Group group;
+  std::vector<std::string> unique_ids;  // one a block; empty without make_unique_id
+};
+
+struct JobGroups {
+  std::vector<JobGroup> groups;  // one an axis
+  // Records of this rank's peers and itself, by rank.
+  std::map<int, MemberRecord> members;
+  std::vector<PlannedConnection> connections;
+  // Versions of the groups' keys, for AwaitReplacement.
+  std::vector<int64_t> versions;
+};
+
+absl::StatusOr<JobGroups> CreateGroups(Store& store, const FastInitOptions& options);
+
+// For a replaced rank: `replaced` are all ranks that are replaced together, ascending, and every
+// one of them calls this. Its own record is in `options`, with the new generation.
+absl::StatusOr<JobGroups> RejoinGroups(Store& store, const FastInitOptions& options,
+                                       const std::vector<int>& replaced);
+
+// For a survivor: waits until ranks of its group along `axis` are replaced, and takes their
+// records; returns the replaced ranks. kDeadlineExceeded: none was.
+absl::StatusOr<std::vector<int>> AwaitReplacement(Store& store, const FastInitOptions& options,
+                                                  JobGroups& job, int axis, absl::Duration timeout);
+
+// Where time went: each rank's phases, in seconds, to rank 0.
+struct PhaseReport {
+  struct Phase {
+    std::string name;
+    double p50 = 0, p99 = 0, max = 0;  // seconds
+    int slowest = 0;                   // rank
+    std::string host;                  // its
+  };
+  std::vector<Phase> phases;  // at rank 0; elsewhere empty
+};
+absl::StatusOr<PhaseReport> ReportPhases(
+    Store& store, const FastInitOptions& options,
+    const std::vector<std::pair<std::string, absl::Duration>>& phases);
+
+// ---- Encodings and keys, for programs that drive many ranks
+
+std::string GroupKey(absl::string_view prefix, const Mesh& mesh, const Mesh::Group& group);
+std::string EncodeReplacement(const std::map<int, MemberRecord>& members);
+absl::StatusOr<std::map<int, MemberRecord>> DecodeReplacement(absl::string_view bytes);
+// The keys of all groups that these ranks belong to, each once.
+std::vector<std::string> GroupKeysOf(absl::string_view prefix, const Mesh& mesh,
+                                     const std::vector<int>& ranks);
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_RENDEZVOUS_FAST_INIT_H_

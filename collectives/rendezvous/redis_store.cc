@@ -1,0 +1,506 @@
+#include "collectives/rendezvous/redis_store.h"
+
+#include <hiredis/hiredis.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "collectives/rendezvous/socket_address.h"
+#include "collectives/rendezvous/store_protocol.h"
+
+namespace weft::collectives {
+namespace {
+
+constexpr absl::Duration kRetry = absl::Milliseconds(20);
+constexpr int kGroupKeptSeconds = 600;  // a group's values, once it is complete
+constexpr size_t kNamed = 8;
+
+// KEYS: values, versions, counter, channels, served. `touch` tells whoever waits for a key.
+constexpr const char* kTouch = R"(
+local function touch(k)
+  redis.call('HSET', KEYS[2], k, redis.call('INCR', KEYS[3]))
+  redis.call('PUBLISH', KEYS[4] .. k, '1')
+end
+)";
+constexpr const char* kSet = R"(
+for i = 1, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) touch(ARGV[i]) end
+return 1)";
+// As text: Lua's numbers are doubles.
+constexpr const char* kAdd = R"(
+redis.call('HINCRBY', KEYS[1], ARGV[1], ARGV[2])
+touch(ARGV[1])
+return redis.call('HGET', KEYS[1], ARGV[1]))";
+constexpr const char* kCompareSet = R"(
+local held = redis.call('HGET', KEYS[1], ARGV[1])
+if held == ARGV[2] or (not held and ARGV[2] == '') then
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+  touch(ARGV[1])
+  return ARGV[3]
+end
+return held or ARGV[2])";
+constexpr const char* kDelete = R"(
+local gone = redis.call('HDEL', KEYS[1], ARGV[1])
+if gone == 1 then
+  redis.call('HDEL', KEYS[2], ARGV[1])
+  redis.call('PUBLISH', KEYS[4] .. ARGV[1], '0')
+end
+return gone)";
+constexpr const char* kAppend = R"(
+local held = redis.call('HGET', KEYS[1], ARGV[1]) or ''
+if #held + #ARGV[2] > tonumber(ARGV[3]) then return redis.error_reply('TOOLONG') end
+redis.call('HSET', KEYS[1], ARGV[1], held .. ARGV[2])
+touch(ARGV[1])
+return 1)";
+constexpr const char* kMissing = R"(
+local missing = {}
+for i = 1, #ARGV do
+  if redis.call('HEXISTS', KEYS[1], ARGV[i]) == 0 then missing[#missing + 1] = ARGV[i] end
+end
+return missing)";
+// ARGV: group's hash, its key, operation and root, size, rank, value.
+constexpr const char* kEnter = R"(
+local g = ARGV[1]
+if redis.call('SISMEMBER', KEYS[5], ARGV[2]) == 1 then return redis.error_reply('SERVED') end
+local what = redis.call('HGET', g, 'what')
+if what and what ~= ARGV[3] .. ARGV[4] then return redis.error_reply('MISMATCH ' .. what) end
+if redis.call('HSETNX', g, 'r' .. ARGV[5], ARGV[6]) == 0 then return redis.error_reply('TWICE') end
+redis.call('HSET', g, 'what', ARGV[3] .. ARGV[4])
+if redis.call('HLEN', g) - 1 == tonumber(ARGV[4]) then
+  redis.call('SADD', KEYS[5], ARGV[2])
+  redis.call('EXPIRE', g, ARGV[7])
+  redis.call('PUBLISH', KEYS[4] .. g, '1')
+  return 1
+end
+return 0)";
+// ARGV: group's hash, its key, rank. 1: it is complete after all.
+constexpr const char* kLeave = R"(
+if redis.call('SISMEMBER', KEYS[5], ARGV[2]) == 1 then return {'1'} end
+local here = redis.call('HKEYS', ARGV[1])
+redis.call('HDEL', ARGV[1], 'r' .. ARGV[3])
+if redis.call('HLEN', ARGV[1]) == 1 then redis.call('DEL', ARGV[1]) end
+return here)";
+
+struct ReplyDeleter {
+  void operator()(redisReply* reply) const { freeReplyObject(reply); }
+};
+using Reply = std::unique_ptr<redisReply, ReplyDeleter>;
+struct ContextDeleter {
+  void operator()(redisContext* context) const { redisFree(context); }
+};
+using Context = std::unique_ptr<redisContext, ContextDeleter>;
+using Words = std::vector<std::string>;
+
+std::string TextOf(const redisReply& reply) { return std::string(reply.str, reply.len); }
+
+Words ListOf(const redisReply& reply) {
+  Words list;
+  for (size_t i = 0; i < reply.elements; ++i) list.push_back(TextOf(*reply.element[i]));
+  return list;
+}
+
+timeval TimevalOf(absl::Duration time) {
+  return absl::ToTimeval(std::clamp(time, absl::Milliseconds(1), absl::Hours(24)));
+}
+
+class Redis final : public Store {
+ public:
+  Redis(RedisStoreOptions options, std::string host, int port)
+      : options_(std::move(options)), host_(std::move(host)), port_(port) {
+    std::string prefix = absl::StrCat("weft:{", options_.job, "}:");
+    for (const char* name : {"values", "versions", "counter", "channel:", "served"}) {
+      keys_.push_back(absl::StrCat(prefix, name));
+    }
+    group_prefix_ = absl::StrCat(prefix, "group:");
+  }
+
+  absl::Status Begin() {
+    absl::Time deadline = clock_.Now() + options_.connect_timeout;
+    while (true) {
+      auto context = Dial(deadline - clock_.Now());
+      if (context.ok()) {
+        Return(*std::move(context));
+        return absl::OkStatus();
+      }
+      bool hopeless = absl::IsPermissionDenied(context.status());
+      if (hopeless || clock_.Now() + kRetry >= deadline) return context.status();
+      std::this_thread::sleep_for(absl::ToChronoNanoseconds(kRetry));
+    }
+  }
+
+  absl::Status Set(absl::string_view key, absl::string_view value) override {
+    return Script(kSet, key, {std::string(key), std::string(value)}).status();
+  }
+
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override {
+    WEFT_ASSIGN_OR_RETURN(Words values, MultiGet({std::string(key)}, timeout));
+    return std::move(values[0]);
+  }
+
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) override {
+    WEFT_ASSIGN_OR_RETURN(Reply reply, Script(kAdd, key, {std::string(key), absl::StrCat(amount)}));
+    int64_t sum = 0;
+    if (absl::SimpleAtoi(TextOf(*reply), &sum)) return sum;
+    return absl::InternalError(absl::StrCat("'", key, "': Redis added to ", TextOf(*reply)));
+  }
+
+  absl::StatusOr<std::string> CompareSet(absl::string_view key, absl::string_view expected,
+                                         absl::string_view desired) override {
+    WEFT_ASSIGN_OR_RETURN(
+        Reply reply,
+        Script(kCompareSet, key, {std::string(key), std::string(expected), std::string(desired)}));
+    return TextOf(*reply);
+  }
+
+  absl::StatusOr<bool> Delete(absl::string_view key) override {
+    WEFT_ASSIGN_OR_RETURN(Reply reply, Script(kDelete, key, {std::string(key)}));
+    return reply->integer == 1;
+  }
+
+  absl::StatusOr<int64_t> KeyCount() override {
+    WEFT_ASSIGN_OR_RETURN(Reply reply, Call({"HLEN", keys_[0]}));
+    return reply->integer;
+  }
+
+  absl::StatusOr<bool> Check(const std::vector<std::string>& keys) override {
+    WEFT_ASSIGN_OR_RETURN(Words missing, Missing(keys));
+    return missing.empty();
+  }
+
+  absl::Status Wait(const std::vector<std::string>& keys, absl::Duration timeout) override {
+    if (keys.empty()) return absl::OkStatus();
+    WEFT_ASSIGN_OR_RETURN(Words missing, Missing(keys));
+    if (missing.empty()) return absl::OkStatus();
+    absl::Time deadline = clock_.Now() + timeout;
+    WEFT_ASSIGN_OR_RETURN(Context ears, Listen(missing));
+    while (true) {
+      WEFT_ASSIGN_OR_RETURN(missing, Missing(keys));
+      if (missing.empty()) return absl::OkStatus();
+      absl::Status heard = Hear(*ears, deadline);
+      if (heard.ok()) continue;
+      if (!absl::IsDeadlineExceeded(heard)) return heard;
+      size_t more = missing.size() - std::min(missing.size(), kNamed);
+      missing.resize(missing.size() - more);
+      return absl::DeadlineExceededError(
+          absl::StrCat("not set after ", absl::FormatDuration(timeout), ": '",
+                       absl::StrJoin(missing, "', '"), "'", more > 0 ? ", ..." : ""));
+    }
+  }
+
+  absl::Status Append(absl::string_view key, absl::string_view value) override {
+    return Script(kAppend, key,
+                  {std::string(key), std::string(value), absl::StrCat(kStoreValueBytesMax)})
+        .status();
+  }
+
+  absl::StatusOr<std::vector<std::string>> MultiGet(const std::vector<std::string>& keys,
+                                                    absl::Duration timeout) override {
+    if (keys.empty()) return Words();
+    absl::Time deadline = clock_.Now() + timeout;
+    while (true) {
+      WEFT_RETURN_IF_ERROR(Wait(keys, deadline - clock_.Now()));
+      Words words = {"HMGET", keys_[0]};
+      words.insert(words.end(), keys.begin(), keys.end());
+      WEFT_ASSIGN_OR_RETURN(Reply reply, Call(words));
+      bool whole = true;  // unless one was deleted in between
+      for (size_t i = 0; i < reply->elements; ++i) {
+        whole = whole && reply->element[i]->type == REDIS_REPLY_STRING;
+      }
+      if (whole) return ListOf(*reply);
+    }
+  }
+
+  absl::Status MultiSet(const std::vector<std::string>& keys,
+                        const std::vector<std::string>& values) override {
+    if (keys.size() != values.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("multi-set of ", keys.size(), " keys and ", values.size(), " values"));
+    }
+    if (keys.empty()) return absl::OkStatus();
+    Words words;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      words.push_back(keys[i]);
+      words.push_back(values[i]);
+    }
+    return Script(kSet, keys[0], std::move(words)).status();
+  }
+
+  absl::Status Barrier(absl::string_view key, int rank, int size, absl::Duration timeout) override {
+    return Meet("barrier", key, rank, size, -1, "", timeout).status();
+  }
+
+  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view key, int rank, int size,
+                                                     absl::string_view value,
+                                                     absl::Duration timeout) override {
+    return Meet("all-gather", key, rank, size, -1, value, timeout);
+  }
+
+  absl::StatusOr<std::vector<std::string>> Gather(absl::string_view key, int rank, int size,
+                                                  int root, absl::string_view value,
+                                                  absl::Duration timeout) override {
+    if (root < 0 || root >= size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("gather '", key, "': root ", root, " of ", size, " does not exist"));
+    }
+    return Meet("gather", key, rank, size, root, value, timeout);
+  }
+
+  absl::StatusOr<StoreWatched> Watch(absl::string_view key, int64_t known,
+                                     absl::Duration timeout) override {
+    absl::Time deadline = clock_.Now() + timeout;
+    std::string name(key);
+    WEFT_ASSIGN_OR_RETURN(Context ears, Listen({name}));
+    while (true) {
+      WEFT_ASSIGN_OR_RETURN(Reply reply, Run("return {redis.call('HGET', KEYS[2], ARGV[1]), "
+                                             "redis.call('HGET', KEYS[1], ARGV[1])}",
+                                             {name}));
+      StoreWatched now;
+      // A missing first element ends a Lua table.
+      if (reply->elements == 2 && reply->element[0]->type == REDIS_REPLY_STRING &&
+          absl::SimpleAtoi(TextOf(*reply->element[0]), &now.version)) {
+        now.value = TextOf(*reply->element[1]);
+      }
+      if (now.version != known) return now;
+      absl::Status heard = Hear(*ears, deadline);
+      if (absl::IsDeadlineExceeded(heard)) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("watch '", key, "': no change after ", absl::FormatDuration(timeout)));
+      }
+      WEFT_RETURN_IF_ERROR(heard);
+    }
+  }
+
+ private:
+  absl::Status Gone(absl::string_view why) const {
+    return absl::UnavailableError(
+        absl::StrCat("the Redis at ", options_.address, " is gone: ", why));
+  }
+
+  absl::StatusOr<Context> Dial(absl::Duration timeout) const {
+    Context context(redisConnectWithTimeout(host_.c_str(), port_, TimevalOf(timeout)));
+    if (context == nullptr || context->err != 0) {
+      return Gone(context == nullptr ? "no memory" : context->errstr);
+    }
+    redisEnableKeepAlive(context.get());
+    redisSetTimeout(context.get(), TimevalOf(options_.call_timeout));
+    if (!options_.password.empty()) {
+      auto reply = CallOn(*context, {"AUTH", options_.password});
+      if (!reply.ok()) return absl::PermissionDeniedError(reply.status().message());
+    }
+    WEFT_RETURN_IF_ERROR(CallOn(*context, {"PING"}).status());
+    return context;
+  }
+
+  absl::StatusOr<Context> Borrow() {
+    {
+      std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        Context context = std::move(idle_.back());
+        idle_.pop_back();
+        return context;
+      }
+    }
+    return Dial(options_.call_timeout);
+  }
+
+  void Return(Context context) {
+    std::lock_guard lock(mutex_);
+    if (context->err == 0) idle_.push_back(std::move(context));
+  }
+
+  absl::StatusOr<Reply> CallOn(redisContext& context, const Words& words) const {
+    std::vector<const char*> texts;
+    std::vector<size_t> sizes;
+    for (const std::string& word : words) {
+      texts.push_back(word.data());
+      sizes.push_back(word.size());
+    }
+    Reply reply(static_cast<redisReply*>(
+        redisCommandArgv(&context, static_cast<int>(words.size()), texts.data(), sizes.data())));
+    if (reply == nullptr) return Gone(context.errstr);
+    if (reply->type != REDIS_REPLY_ERROR) return reply;
+    std::string error = TextOf(*reply);
+    if (absl::StartsWith(error, "NOAUTH") || absl::StartsWith(error, "WRONGPASS")) {
+      return absl::PermissionDeniedError(absl::StrCat("Redis: ", error));
+    }
+    if (absl::StartsWith(error, "OOM")) {
+      return absl::ResourceExhaustedError(absl::StrCat("Redis: ", error));
+    }
+    return absl::UnknownError(error);
+  }
+
+  absl::StatusOr<Reply> Call(const Words& words) {
+    WEFT_ASSIGN_OR_RETURN(Context context, Borrow());
+    auto reply = CallOn(*context, words);
+    Return(std::move(context));
+    return reply;
+  }
+
+  absl::StatusOr<Reply> Run(absl::string_view script, Words arguments) {
+    Words words = {"EVAL", absl::StrCat(kTouch, script), absl::StrCat(keys_.size())};
+    words.insert(words.end(), keys_.begin(), keys_.end());
+    std::move(arguments.begin(), arguments.end(), std::back_inserter(words));
+    return Call(words);
+  }
+
+  // A change of `key`; errors in our terms.
+  absl::StatusOr<Reply> Script(absl::string_view script, absl::string_view key, Words arguments) {
+    for (const std::string& word : arguments) {
+      if (word.size() > kStoreValueBytesMax) {
+        return absl::InvalidArgumentError(absl::StrCat("'", key, "': a value of ", word.size(),
+                                                       " bytes; at most ", kStoreValueBytesMax,
+                                                       " are allowed"));
+      }
+    }
+    if (key.size() > kStoreKeyBytesMax) {
+      return absl::InvalidArgumentError(absl::StrCat("a key of ", key.size(), " bytes; at most ",
+                                                     kStoreKeyBytesMax, " are allowed"));
+    }
+    auto reply = Run(script, std::move(arguments));
+    if (reply.ok()) return reply;
+    absl::string_view error = reply.status().message();
+    if (absl::StrContains(error, "not an integer")) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("'", key, "' holds no decimal number, so nothing can be added to it"));
+    }
+    if (absl::StrContains(error, "overflow")) {
+      return absl::OutOfRangeError(absl::StrCat("'", key, "': the sum does not fit into 64 bits"));
+    }
+    if (absl::StrContains(error, "TOOLONG")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", key, "' would grow over ", kStoreValueBytesMax, " bytes"));
+    }
+    return reply;
+  }
+
+  absl::StatusOr<Words> Missing(const Words& keys) {
+    WEFT_ASSIGN_OR_RETURN(Reply reply, Run(kMissing, keys));
+    return ListOf(*reply);
+  }
+
+  // ---- Waiting: a connection that has subscribed before anything is looked at
+
+  absl::StatusOr<Context> Listen(const Words& keys) {
+    WEFT_ASSIGN_OR_RETURN(Context context, Dial(options_.call_timeout));
+    Words words = {"SUBSCRIBE"};
+    for (const std::string& key : keys) words.push_back(keys_[3] + key);
+    WEFT_RETURN_IF_ERROR(CallOn(*context, words).status());
+    for (size_t i = 1; i < keys.size(); ++i) {
+      WEFT_RETURN_IF_ERROR(Hear(*context, clock_.Now() + options_.call_timeout));
+    }
+    return context;
+  }
+
+  absl::Status Hear(redisContext& context, absl::Time deadline) const {
+    absl::Duration left = deadline - clock_.Now();
+    if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("");
+    redisSetTimeout(&context, TimevalOf(left));
+    void* raw = nullptr;
+    int result = redisGetReply(&context, &raw);
+    Reply reply(static_cast<redisReply*>(raw));
+    if (result == REDIS_OK) return absl::OkStatus();
+    if (context.err == REDIS_ERR_IO && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      return absl::DeadlineExceededError("");
+    }
+    return Gone(context.errstr);
+  }
+
+  // ---- Barriers and gathers
+
+  absl::StatusOr<Words> Meet(absl::string_view op, absl::string_view key, int rank, int size,
+                             int root, absl::string_view value, absl::Duration timeout) {
+    std::string what = absl::StrCat(op, " '", key, "'");
+    if (size < 1 || rank < 0 || rank >= size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": rank ", rank, " of ", size, " does not exist"));
+    }
+    absl::Time deadline = clock_.Now() + timeout;
+    std::string group = absl::StrCat(group_prefix_, key);
+    bool waits = root < 0 || root == rank;
+    Context ears;
+    if (waits) {
+      WEFT_ASSIGN_OR_RETURN(ears, Listen({group}));
+    }
+    auto entered = Run(
+        kEnter, {group, std::string(key), absl::StrCat(op, " ", root, " of "), absl::StrCat(size),
+                 absl::StrCat(rank), std::string(value), absl::StrCat(kGroupKeptSeconds)});
+    if (!entered.ok()) return NotEntered(entered.status(), what, rank, size);
+    bool complete = (*entered)->integer == 1;
+    while (waits && !complete) {
+      absl::Status heard = Hear(*ears, deadline);
+      if (absl::IsDeadlineExceeded(heard)) {
+        WEFT_ASSIGN_OR_RETURN(Reply here,
+                              Run(kLeave, {group, std::string(key), absl::StrCat(rank)}));
+        Words names = ListOf(*here);
+        if (names != Words{"1"}) return Late(what, size, names, timeout);
+      } else {
+        WEFT_RETURN_IF_ERROR(heard);
+      }
+      complete = true;
+    }
+    if (op == "barrier" || !waits) return Words();
+    Words words = {"HMGET", group};
+    for (int i = 0; i < size; ++i) words.push_back(absl::StrCat("r", i));
+    WEFT_ASSIGN_OR_RETURN(Reply reply, Call(words));
+    return ListOf(*reply);
+  }
+
+  static absl::Status NotEntered(const absl::Status& status, absl::string_view what, int rank,
+                                 int size) {
+    absl::string_view error = status.message();
+    if (absl::StrContains(error, "SERVED")) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(what, ": this key has served; each serves once"));
+    }
+    if (absl::StrContains(error, "TWICE")) {
+      return absl::AlreadyExistsError(absl::StrCat(what, ": rank ", rank, " has come already"));
+    }
+    if (absl::StrContains(error, "MISMATCH")) {
+      return absl::InvalidArgumentError(absl::StrCat(what, ": rank ", rank, " comes with ", size,
+                                                     " ranks, others differ: ", error));
+    }
+    return status;
+  }
+
+  static absl::Status Late(absl::string_view what, int size, const Words& here,
+                           absl::Duration timeout) {
+    Words missing;
+    size_t count = 0;
+    for (int i = 0; i < size; ++i) {
+      if (std::find(here.begin(), here.end(), absl::StrCat("r", i)) != here.end()) continue;
+      if (++count <= kNamed) missing.push_back(absl::StrCat(i));
+    }
+    return absl::DeadlineExceededError(absl::StrCat(
+        what, ": ", count, " of ", size, " ranks missing after ", absl::FormatDuration(timeout),
+        ": ", absl::StrJoin(missing, ", "), count > kNamed ? ", ..." : ""));
+  }
+
+  const RedisStoreOptions options_;
+  const std::string host_;
+  const int port_;
+  Words keys_;
+  std::string group_prefix_;
+  SystemClock clock_;
+  std::mutex mutex_;
+  std::vector<Context> idle_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Store>> ConnectRedisStore(RedisStoreOptions options) {
+  WEFT_ASSIGN_OR_RETURN(auto parts, SplitHostPort(options.address));
+  auto store = std::make_unique<Redis>(std::move(options), parts.first, parts.second);
+  WEFT_RETURN_IF_ERROR(store->Begin());
+  return store;
+}
+
+}  // namespace weft::collectives

@@ -1,0 +1,154 @@
+#include "collectives/rendezvous/store_relay.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::collectives {
+namespace {
+
+constexpr int64_t kConnectionsMax = 4096;
+
+StoreHello HelloOf(const StoreRelayOptions& options) {
+  StoreHello hello;
+  hello.id = NewStoreId();
+  hello.name = absl::StrCat("relay ", options.name);
+  hello.job = options.job;
+  hello.host = options.host;
+  hello.rank = options.first_rank;
+  hello.ranks = options.ranks;
+  hello.generation = options.generation;
+  return hello;
+}
+
+std::string NameOf(const StoreRelayOptions& options) {
+  return absl::StrCat("relay ", options.name, options.host.empty() ? "" : " on ", options.host);
+}
+
+StoreRelayTableOptions TableOptions(const StoreRelayOptions& options) {
+  StoreRelayTableOptions table;
+  table.name = NameOf(options);
+  table.world = options.world;
+  table.expected = options.ranks;
+  return table;
+}
+
+StoreCoreOptions CoreOptions(const StoreRelayOptions& options) {
+  StoreCoreOptions core;
+  core.secret = options.secret;
+  core.description = NameOf(options);
+  return core;
+}
+
+StoreLinkOptions LinkOptions(const StoreRelayOptions& options, const SocketAddress& above) {
+  StoreLinkOptions link;
+  link.address = above;
+  link.source = options.source;
+  link.connect_timeout = options.connect_timeout;
+  link.reconnect = options.reconnect;
+  return link;
+}
+
+class Relay final : public StoreRelay, private StoreReactor::Handler {
+ public:
+  absl::Status Begin(const StoreRelayOptions& options) {
+    WEFT_RETURN_IF_ERROR(reactor_.Open());
+    wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!wake_.valid()) return ErrnoStatus(errno, "start a relay");
+    reactor_.Add(wake_.get(), this, EPOLLIN);
+    WEFT_ASSIGN_OR_RETURN(node_, StoreRelayNode::Start(reactor_, options));
+    thread_ = std::thread([this] {
+      while (!stop_) {
+        node_->Settle(reactor_.now());
+        reactor_.Turn(node_->deadline());
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  ~Relay() override {
+    stop_ = true;
+    uint64_t one = 1;
+    (void)!write(wake_.get(), &one, sizeof(one));
+    if (thread_.joinable()) thread_.join();
+  }
+
+  const std::string& address() const override { return node_->address(); }
+
+ private:
+  void Ready(uint32_t) override {}
+
+  StoreReactor reactor_;
+  FileDescriptor wake_;
+  std::unique_ptr<StoreRelayNode> node_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+StoreRelayNode::StoreRelayNode(StoreReactor& reactor, const StoreRelayOptions& options,
+                               const SocketAddress& above)
+    : up_(options.secret, HelloOf(options)),
+      table_(&up_, TableOptions(options)),
+      core_(CoreOptions(options), &table_),
+      link_(reactor, up_, LinkOptions(options, above), [this] { touched_ = true; }) {
+  core_.set_on_hello([this, generation = options.generation](const StoreHello& hello) {
+    if (hello.generation > generation) table_.Announce(hello);
+  });
+}
+
+absl::StatusOr<std::unique_ptr<StoreRelayNode>> StoreRelayNode::Start(
+    StoreReactor& reactor, const StoreRelayOptions& options) {
+  std::string listen = options.listen;
+  if (listen.empty()) {
+    listen = absl::StrCat(kUnixPrefix, "weft-relay-", absl::BytesToHexString(NewStoreId()));
+  }
+  if (!absl::StartsWith(listen, kUnixPrefix)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a relay serves a Unix socket, unix:NAME, not '", listen, "'"));
+  }
+  WEFT_ASSIGN_OR_RETURN(std::vector<SocketAddress> own, Resolve(listen));
+  WEFT_ASSIGN_OR_RETURN(std::vector<SocketAddress> above, Resolve(options.up));
+  // The root's name may have addresses of both families; it listens at both, if it has both.
+  auto first = std::find_if(above.begin(), above.end(),
+                            [](const SocketAddress& a) { return a.family() != AF_INET6; });
+  if (first == above.end()) first = above.begin();
+  WEFT_ASSIGN_OR_RETURN(FileDescriptor listener, ListenForStore(own[0]));
+  std::unique_ptr<StoreRelayNode> node(new StoreRelayNode(reactor, options, *first));
+  node->service_ = std::make_unique<StoreService>(reactor, node->core_, std::move(listener), own[0],
+                                                  kConnectionsMax);
+  node->link_.Dial();
+  return node;
+}
+
+void StoreRelayNode::Settle(absl::Time now) {
+  link_.Advance(now);
+  if (!touched_ && !service_->touched() && now < core_.deadline()) return;
+  touched_ = false;
+  service_->Settle(now, [] {});
+  link_.Flush();
+}
+
+absl::Time StoreRelayNode::deadline() const {
+  if (touched_ || service_->touched()) return absl::InfinitePast();
+  return std::min(link_.deadline(), core_.deadline());
+}
+
+absl::StatusOr<std::unique_ptr<StoreRelay>> StoreRelay::Start(const StoreRelayOptions& options) {
+  auto relay = std::make_unique<Relay>();
+  WEFT_RETURN_IF_ERROR(relay->Begin(options));
+  return relay;
+}
+
+}  // namespace weft::collectives

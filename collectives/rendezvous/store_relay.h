@@ -1,0 +1,76 @@
+// A relay: the store of one host's ranks, which passes on to the root what they ask, so that the
+// root sees hosts and not ranks. Serves a Unix socket; its clients are this user's processes. A
+// relay may stand above other relays.
+//
+// When the root is gone, every request fails with kUnavailable, which names the relay and the root;
+// when the relay is gone, its clients say so themselves.
+#ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_RELAY_H_
+#define WEFT_COLLECTIVES_RENDEZVOUS_STORE_RELAY_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/rendezvous/socket_address.h"
+#include "collectives/rendezvous/store_core.h"
+#include "collectives/rendezvous/store_link.h"
+#include "collectives/rendezvous/store_reactor.h"
+#include "collectives/rendezvous/store_relay_table.h"
+#include "collectives/rendezvous/store_service.h"
+
+namespace weft::collectives {
+
+struct StoreRelayOptions {
+  std::string listen;  // "unix:NAME"; empty: a name that nobody can guess
+  std::string up;      // the root's address, or that of the relay above
+  net::JobSecret secret{};
+  std::string name;  // "weft-run pid 123"
+  std::string job;
+  std::string host;
+  int32_t first_rank = 0;  // of this host's
+  int32_t ranks = 1;
+  int32_t world = 1;
+  int32_t generation = 0;
+  absl::Duration connect_timeout = absl::Seconds(30);
+  absl::Duration reconnect = absl::Seconds(2);
+  std::optional<SocketAddress> source;  // to dial from
+};
+
+// A relay in somebody's reactor. The reactor outlives it.
+class StoreRelayNode {
+ public:
+  static absl::StatusOr<std::unique_ptr<StoreRelayNode>> Start(StoreReactor& reactor,
+                                                               const StoreRelayOptions& options);
+
+  // Once a turn, after the reactor's; cheap where nothing has happened.
+  void Settle(absl::Time now);
+  absl::Time deadline() const;
+  const std::string& address() const { return service_->address(); }
+  const StoreClientCore& up() const { return up_; }
+  StoreCore& core() { return core_; }
+
+ private:
+  StoreRelayNode(StoreReactor& reactor, const StoreRelayOptions& options,
+                 const SocketAddress& above);
+
+  bool touched_ = true;
+  StoreClientCore up_;
+  StoreRelayTable table_;
+  StoreCore core_;
+  StoreLink link_;
+  std::unique_ptr<StoreService> service_;
+};
+
+// A relay with a thread of its own.
+class StoreRelay {
+ public:
+  static absl::StatusOr<std::unique_ptr<StoreRelay>> Start(const StoreRelayOptions& options);
+  virtual ~StoreRelay() = default;                 // stops
+  virtual const std::string& address() const = 0;  // "unix:NAME"
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_RENDEZVOUS_STORE_RELAY_H_

@@ -1,0 +1,242 @@
+#include "collectives/rendezvous/store_relay_table.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::collectives {
+namespace {
+
+bool IsGroup(StoreOp op) {
+  return op == StoreOp::kBarrier || op == StoreOp::kAllGather || op == StoreOp::kGather ||
+         op == StoreOp::kGroup;
+}
+
+// Whether an error may be one rank's alone, so that the others deserve to be asked for without it.
+bool OneRanksFault(absl::StatusCode code) {
+  return code == absl::StatusCode::kAlreadyExists || code == absl::StatusCode::kInvalidArgument ||
+         code == absl::StatusCode::kAborted;
+}
+
+}  // namespace
+
+StoreRelayTable::StoreRelayTable(StoreClientCore* up, StoreRelayTableOptions options)
+    : up_(up), options_(std::move(options)) {
+  up_->set_sink([this](uint64_t id, size_t total, size_t offset, absl::string_view bytes) {
+    Sink(id, total, offset, bytes);
+  });
+}
+
+void StoreRelayTable::Execute(StoreTicket ticket, StoreRequest request, absl::Time now) {
+  if (IsGroup(request.op)) return Enter(ticket, std::move(request), now);
+  StoreOp op = request.op;
+  uint64_t id = up_->Call(std::move(request));
+  forwarded_[ticket] = id;
+  asked_.emplace(id, Asked{ticket, op, {}, {}});
+}
+
+void StoreRelayTable::Announce(const StoreHello& hello) {
+  StoreRequest request;
+  request.op = StoreOp::kAnnounce;
+  request.keys = {EncodeHello(hello)};
+  up_->Call(std::move(request));
+}
+
+void StoreRelayTable::Enter(StoreTicket ticket, StoreRequest request, absl::Time now) {
+  StoreArrivals arrivals;
+  if (request.op == StoreOp::kGroup) {
+    auto decoded = DecodeArrivals(request);
+    if (!decoded.ok()) {
+      answers_.push_back({ticket, request.op, {}});
+      answers_.back().reply.status = decoded.status();
+      return;
+    }
+    arrivals = *std::move(decoded);
+  } else {
+    arrivals.op = request.op;
+    arrivals.root = request.op == StoreOp::kGather ? static_cast<int32_t>(request.number) : 0;
+    arrivals.ranks = {request.rank};
+    arrivals.values = std::move(request.values);
+  }
+  What what{arrivals.op, request.keys[0], request.size, arrivals.root, request.timeout};
+  auto [entry, added] = batches_.try_emplace(what);
+  Batch& batch = entry->second;
+  bool world = options_.world > 0 && request.size == options_.world;
+  if (added) batch.flush_at = world ? now + options_.linger : now;
+  for (size_t i = 0; i < arrivals.ranks.size(); ++i) {
+    std::string value = arrivals.op == StoreOp::kBarrier ? "" : std::move(arrivals.values[i]);
+    batch.arrivals.push_back({ticket, request.op, arrivals.ranks[i], std::move(value)});
+  }
+  if (static_cast<int32_t>(batch.arrivals.size()) >= options_.expected) batch.flush_at = now;
+  next_flush_ = std::min(next_flush_, batch.flush_at);
+}
+
+void StoreRelayTable::Send(const What& what, std::vector<Arrival> arrivals) {
+  const auto& [op, key, size, root, timeout] = what;
+  StoreArrivals together;
+  together.op = op;
+  together.root = root;
+  for (Arrival& arrival : arrivals) {
+    together.ranks.push_back(arrival.rank);
+    if (op != StoreOp::kBarrier) together.values.push_back(arrival.value);
+  }
+  StoreRequest request = EncodeArrivals(key, size, together);
+  request.timeout = timeout;
+  uint64_t id = up_->Call(std::move(request));
+  asked_.emplace(id, Asked{{}, op, what, std::move(arrivals)});
+}
+
+void StoreRelayTable::Advance(absl::Time now) {
+  if (next_flush_ <= now) {
+    next_flush_ = absl::InfiniteFuture();
+    for (auto it = batches_.begin(); it != batches_.end();) {
+      if (it->second.flush_at > now) {
+        next_flush_ = std::min(next_flush_, it->second.flush_at);
+        ++it;
+        continue;
+      }
+      // A rank that came twice goes alone the second time, and the root refuses it alone.
+      std::set<int32_t> ranks;
+      std::vector<Arrival> first;
+      for (Arrival& arrival : it->second.arrivals) {
+        if (ranks.insert(arrival.rank).second) {
+          first.push_back(std::move(arrival));
+        } else {
+          Send(it->first, {std::move(arrival)});
+        }
+      }
+      Send(it->first, std::move(first));
+      it = batches_.erase(it);
+    }
+  }
+  for (StoreClientCore::Answer& answer : up_->TakeAnswers()) {
+    auto found = asked_.find(answer.id);
+    StoreReply reply = ReplyOf(answer.id, answer.result);
+    if (found == asked_.end()) continue;
+    Asked asked = std::move(found->second);
+    asked_.erase(found);
+    if (!asked.arrivals.empty()) {
+      AnswerGroup(asked, reply);
+    } else {
+      forwarded_.erase(asked.ticket);
+      answers_.push_back({asked.ticket, asked.op, std::move(reply)});
+    }
+  }
+}
+
+void StoreRelayTable::AnswerGroup(const Asked& asked, const StoreReply& reply) {
+  if (asked.arrivals.size() > 1 && OneRanksFault(reply.status.code())) {
+    for (const Arrival& arrival : asked.arrivals) Send(asked.what, {arrival});
+    return;
+  }
+  int32_t root = std::get<3>(asked.what);
+  std::map<StoreTicket, std::pair<StoreOp, bool>> tickets;  // whether it gets the values
+  for (const Arrival& arrival : asked.arrivals) {
+    if (arrival.ticket.request == 0) continue;  // expelled
+    auto& entry = tickets[arrival.ticket];
+    entry.first = arrival.asked;
+    entry.second = entry.second || asked.op != StoreOp::kGather || arrival.rank == root;
+  }
+  for (const auto& [ticket, entry] : tickets) {
+    StoreReply own;
+    if (entry.second || !reply.status.ok()) own = reply;
+    answers_.push_back({ticket, entry.first, std::move(own)});
+  }
+}
+
+void StoreRelayTable::Sink(uint64_t id, size_t total, size_t offset, absl::string_view bytes) {
+  File& file = files_[id];
+  if (file.file == nullptr) {
+    file.bytes = total;
+    file.file = std::make_shared<FileDescriptor>(
+        memfd_create("weft-store-reply", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!file.file->valid()) file.status = ErrnoStatus(errno, "make a memory file for a reply");
+  }
+  while (file.status.ok() && !bytes.empty()) {
+    ssize_t wrote =
+        pwrite(file.file->get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) {
+      file.status = ErrnoStatus(errno, "write a reply to a memory file");
+      return;
+    }
+    offset += static_cast<size_t>(wrote);
+    bytes.remove_prefix(static_cast<size_t>(wrote));
+  }
+}
+
+StoreReply StoreRelayTable::ReplyOf(uint64_t id, StoreResult& result) {
+  StoreReply reply;
+  reply.status = std::move(result.status);
+  if (!reply.status.ok()) {
+    if (up_->state() == StoreClientCore::State::kGone) {
+      reply.status = Annotate(reply.status, options_.name);
+    }
+    files_.erase(id);
+    return reply;
+  }
+  reply.number = result.number;
+  reply.values = result.count;
+  if (auto found = files_.find(id); found != files_.end()) {
+    File file = std::move(found->second);
+    files_.erase(found);
+    reply.status = file.status;
+    if (reply.status.ok() && fcntl(file.file->get(), F_ADD_SEALS,
+                                   F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) != 0) {
+      reply.status = ErrnoStatus(errno, "seal a reply");
+    }
+    reply.file = std::move(file.file);
+    reply.file_bytes = file.bytes;
+  } else if (!result.values.empty()) {
+    auto body = std::make_shared<std::string>();
+    for (const auto& value : result.values) AppendValue(*body, value);
+    reply.body = std::move(body);
+  }
+  return reply;
+}
+
+void StoreRelayTable::Forget(StoreTicket ticket) {
+  auto found = forwarded_.find(ticket);
+  if (found == forwarded_.end()) return;
+  up_->Forget(found->second);
+  asked_.erase(found->second);
+  forwarded_.erase(found);
+}
+
+void StoreRelayTable::Expel(StoreTicket ticket, absl::Status why) {
+  auto refuse = [&](StoreOp op) {
+    answers_.push_back({ticket, op, {}});
+    answers_.back().reply.status = why;
+  };
+  if (auto found = forwarded_.find(ticket); found != forwarded_.end()) {
+    refuse(asked_.at(found->second).op);
+    return Forget(ticket);
+  }
+  bool refused = false;
+  for (auto& [what, batch] : batches_) {
+    auto gone = std::remove_if(batch.arrivals.begin(), batch.arrivals.end(),
+                               [&](const Arrival& a) { return a.ticket == ticket; });
+    if (gone == batch.arrivals.end()) continue;
+    if (!refused) refuse(gone->asked);
+    refused = true;
+    batch.arrivals.erase(gone, batch.arrivals.end());
+  }
+  std::erase_if(batches_, [](const auto& entry) { return entry.second.arrivals.empty(); });
+  for (auto& [id, asked] : asked_) {
+    for (Arrival& arrival : asked.arrivals) {
+      if (arrival.ticket != ticket) continue;
+      if (!refused) refuse(arrival.asked);
+      refused = true;
+      arrival.ticket = {};
+    }
+  }
+}
+
+}  // namespace weft::collectives

@@ -1,0 +1,96 @@
+// A relay's way to the root: what its clients ask is asked of the next store up, by one client
+// (store_client_core.h) that speaks for all. Arrivals of several ranks at one barrier, all-gather
+// or gather go up as one message and come back as one, whose large values lie in a memory file that
+// all ranks of the host map. Everything else is passed on as it is, many to a write: a relay keeps
+// no copies of values, which could be old.
+//
+// No sockets, clocks or threads. Not thread-safe.
+#ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_RELAY_TABLE_H_
+#define WEFT_COLLECTIVES_RENDEZVOUS_STORE_RELAY_TABLE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "collectives/rendezvous/store_backend.h"
+#include "collectives/rendezvous/store_client_core.h"
+
+namespace weft::collectives {
+
+struct StoreRelayTableOptions {
+  std::string name;      // for messages: "relay pid 123 on node7"
+  int32_t world = 0;     // ranks of the job; 0: unknown
+  int32_t expected = 0;  // ranks below this relay
+  // Arrivals of ranks at a group of the whole world wait so long for those of the other ranks
+  // below; then they go without, so that the root can name who is missing.
+  absl::Duration linger = absl::Milliseconds(20);
+};
+
+class StoreRelayTable final : public StoreBackend {
+ public:
+  // `up` outlives it.
+  StoreRelayTable(StoreClientCore* up, StoreRelayTableOptions options);
+
+  void Execute(StoreTicket ticket, StoreRequest request, absl::Time now) override;
+  void Forget(StoreTicket ticket) override;
+  void Expel(StoreTicket ticket, absl::Status why) override;
+  void Advance(absl::Time now) override;  // takes what came from above, and sends what is due
+  absl::Time deadline() const override { return next_flush_; }
+  std::vector<StoreAnswer> TakeAnswers() override { return std::exchange(answers_, {}); }
+  int64_t keys() const override { return 0; }
+  int64_t waiting() const override { return static_cast<int64_t>(up_->pending()); }
+
+  // One of its ranks' processes is of a higher generation than the relay: the root must know.
+  void Announce(const StoreHello& hello);
+
+ private:
+  struct Arrival {
+    StoreTicket ticket;
+    StoreOp asked;  // by the ticket
+    int32_t rank = 0;
+    std::string value;
+  };
+  // What is asked together: operation, key, size, root, timeout.
+  using What = std::tuple<StoreOp, std::string, int32_t, int32_t, absl::Duration>;
+  struct Batch {
+    std::vector<Arrival> arrivals;
+    absl::Time flush_at;
+  };
+  // Asked of the root.
+  struct Asked {
+    StoreTicket ticket;  // unless it is a group
+    StoreOp op = StoreOp::kSet;
+    What what;
+    std::vector<Arrival> arrivals;
+  };
+
+  void Enter(StoreTicket ticket, StoreRequest request, absl::Time now);
+  void Send(const What& what, std::vector<Arrival> arrivals);
+  void Sink(uint64_t id, size_t total, size_t offset, absl::string_view bytes);
+  StoreReply ReplyOf(uint64_t id, StoreResult& result);
+  void AnswerGroup(const Asked& asked, const StoreReply& reply);
+
+  StoreClientCore* const up_;
+  const StoreRelayTableOptions options_;
+  std::map<What, Batch> batches_;
+  absl::Time next_flush_ = absl::InfiniteFuture();
+  std::unordered_map<uint64_t, Asked> asked_;
+  std::map<StoreTicket, uint64_t> forwarded_;
+  struct File {
+    std::shared_ptr<FileDescriptor> file;
+    uint64_t bytes = 0;
+    absl::Status status;
+  };
+  std::unordered_map<uint64_t, File> files_;
+  std::vector<StoreAnswer> answers_;
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_RENDEZVOUS_STORE_RELAY_TABLE_H_

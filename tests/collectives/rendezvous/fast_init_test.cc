@@ -1,0 +1,241 @@
+// Meshes, and groups made from one exchange, over a real store.
+#include "collectives/rendezvous/fast_init.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/rendezvous/store_client.h"
+#include "collectives/rendezvous/store_server.h"
+
+namespace weft::collectives {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+TEST(MeshTest, GroupsAreTheRanksThatDifferInOneCoordinate) {
+  Mesh mesh = Mesh::Parse("tp2,pp3,dp2").value();
+  EXPECT_EQ(mesh.ranks(), 12);
+  EXPECT_EQ(mesh.ToText(), "tp2,pp3,dp2");
+  EXPECT_THAT(mesh.GroupOf(9, 0).members, ElementsAre(8, 9));
+  EXPECT_THAT(mesh.GroupOf(9, 1).members, ElementsAre(7, 9, 11));
+  EXPECT_THAT(mesh.GroupOf(9, 2).members, ElementsAre(3, 9));
+  EXPECT_EQ(mesh.GroupOf(9, 1).position, 1);
+}
+
+TEST(MeshTest, TheGroupsOfAnAxisCoverEveryRankOnce) {
+  Mesh mesh = Mesh::Parse("tp4,pp3,dp5").value();
+  for (int axis = 0; axis < 3; ++axis) {
+    std::map<int, std::vector<int>> groups;
+    for (int rank = 0; rank < mesh.ranks(); ++rank) {
+      Mesh::Group group = mesh.GroupOf(rank, axis);
+      EXPECT_EQ(group.members[static_cast<size_t>(group.position)], rank);
+      auto [known, added] = groups.emplace(group.index, group.members);
+      EXPECT_EQ(known->second, group.members);
+    }
+    EXPECT_EQ(static_cast<int>(groups.size()), mesh.GroupsOf(axis));
+    EXPECT_EQ(groups.rbegin()->first, mesh.GroupsOf(axis) - 1);
+  }
+}
+
+TEST(MeshTest, SaysWhatIsWrongInALayout) {
+  for (auto [layout, what] :
+       std::vector<std::pair<std::string, std::string>>{{"", "is no axis"},
+                                                        {"tp", "is no axis"},
+                                                        {"8", "is no axis"},
+                                                        {"tp0", "is no axis"},
+                                                        {"tp8,,dp2", "is no axis"},
+                                                        {"tp8,tp2", "names an axis again"},
+                                                        {"tp1048576,dp2", "more than"},
+                                                        {"tp-2", "is no axis"}}) {
+    auto mesh = Mesh::Parse(layout);
+    EXPECT_EQ(mesh.status().code(), absl::StatusCode::kInvalidArgument) << layout;
+    EXPECT_THAT(std::string(mesh.status().message()), AllOf(HasSubstr(what), HasSubstr(layout)));
+  }
+}
+
+TEST(FastInitTest, BothEndsPlanTheSameConnectionsAndNoRankDoesTwoThingsInARound) {
+  for (const char* layout : {"tp2,pp3,dp5", "tp8,pp2", "tp1,dp7", "tp3"}) {
+    Mesh mesh = Mesh::Parse(layout).value();
+    std::map<std::pair<int, int>, PlannedConnection> plans;
+    for (int rank = 0; rank < mesh.ranks(); ++rank) {
+      for (const auto& planned : PlanConnections(mesh.GroupsOfRank(rank))) {
+        EXPECT_TRUE(plans.emplace(std::pair(rank, planned.peer), planned).second);
+      }
+    }
+    for (const auto& [ends, planned] : plans) {
+      auto other = plans.find({ends.second, ends.first});
+      ASSERT_NE(other, plans.end()) << layout << ": " << ends.first << " and " << ends.second;
+      EXPECT_EQ(other->second.round, planned.round);
+      EXPECT_NE(other->second.dials, planned.dials) << "one dials, the other listens";
+    }
+  }
+}
+
+TEST(FastInitTest, RecordsSurviveTheirBytes) {
+  MemberRecord member{3, "node7", "10.0.0.7:1234", {std::string(kUniqueIdBytes, 'u')}};
+  std::string bytes = EncodeMember(member);
+  EXPECT_EQ(DecodeMember(bytes).value(), member);
+  for (size_t cut = 0; cut < bytes.size(); ++cut) {
+    EXPECT_FALSE(DecodeMember(absl::string_view(bytes).substr(0, cut)).ok());
+  }
+  EXPECT_FALSE(DecodeMember(bytes + "x").ok());
+  std::map<int, MemberRecord> two = {{5, member}, {9, MemberRecord()}};
+  EXPECT_EQ(DecodeReplacement(EncodeReplacement(two)).value(), two);
+}
+
+class FastInitStoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto server = StoreServer::Start({});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+
+  std::unique_ptr<StoreClient> Connect(int rank, int generation) const {
+    StoreClientOptions options;
+    options.address = server_->address();
+    options.name = absl::StrCat("rank ", rank, " of generation ", generation);
+    options.rank = Rank(rank);
+    options.generation = generation;
+    auto client = StoreClient::Connect(options);
+    EXPECT_TRUE(client.ok()) << client.status();
+    return client.ok() ? *std::move(client) : nullptr;
+  }
+
+  FastInitOptions Options(int rank, int generation) const {
+    FastInitOptions options;
+    options.mesh = mesh_;
+    options.rank = rank;
+    options.generation = generation;
+    options.host = absl::StrCat("host", rank / 2);
+    options.address = absl::StrCat("address ", rank, ".", generation);
+    options.ranks_per_root = 2;
+    options.timeout = kPatience;
+    options.make_unique_id = [rank, generation, count = 0]() mutable {
+      std::string id = absl::StrCat("id ", rank, ".", generation, " #", count++);
+      id.resize(kUniqueIdBytes, '.');
+      return id;
+    };
+    return options;
+  }
+
+  template <typename Body>
+  void OnRanks(const std::vector<int>& ranks, Body body) {
+    std::vector<std::thread> threads;
+    for (int rank : ranks) threads.emplace_back([&, rank] { body(rank); });
+    for (auto& thread : threads) thread.join();
+  }
+
+  std::vector<int> Everybody() const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < mesh_.ranks(); ++rank) ranks.push_back(rank);
+    return ranks;
+  }
+
+  const Mesh mesh_ = Mesh::Parse("tp2,dp4").value();
+  std::unique_ptr<StoreServer> server_;
+};
+
+TEST_F(FastInitStoreTest, AllMembersOfAGroupHoldTheSameAddressesAndIds) {
+  std::vector<JobGroups> jobs(static_cast<size_t>(mesh_.ranks()));
+  OnRanks(Everybody(), [&](int rank) {
+    auto client = Connect(rank, 0);
+    auto job = CreateGroups(*client, Options(rank, 0));
+    ASSERT_TRUE(job.ok()) << job.status();
+    jobs[static_cast<size_t>(rank)] = *std::move(job);
+  });
+  std::set<std::string> ids;
+  for (int rank = 0; rank < mesh_.ranks(); ++rank) {
+    const JobGroups& job = jobs[static_cast<size_t>(rank)];
+    ASSERT_EQ(job.groups.size(), 2u);
+    EXPECT_EQ(job.groups[1].unique_ids.size(), 2u) << "a group of four, two to a root";
+    for (size_t axis = 0; axis < 2; ++axis) {
+      for (int member : job.groups[axis].group.members) {
+        EXPECT_EQ(job.members.at(member).address, absl::StrCat("address ", member, ".0"));
+        EXPECT_EQ(jobs[static_cast<size_t>(member)].groups[axis].unique_ids,
+                  job.groups[axis].unique_ids);
+      }
+      for (const auto& id : job.groups[axis].unique_ids) {
+        ids.insert(absl::StrCat(axis, "/", job.groups[axis].group.index, "/", id));
+      }
+    }
+  }
+  // Four tp groups of one block, two dp groups of two; no id serves two groups.
+  EXPECT_EQ(ids.size(), 4u + 4u);
+  std::set<std::string> bare;
+  for (const auto& id : ids) bare.insert(id.substr(id.rfind('/')));
+  EXPECT_EQ(bare.size(), ids.size());
+}
+
+TEST_F(FastInitStoreTest, OnlyThePeersOfReplacedRanksHearOfThemAndTheOldOnesAreFenced) {
+  std::map<int, std::unique_ptr<StoreClient>> clients;
+  for (int rank : Everybody()) clients[rank] = Connect(rank, 0);
+  std::map<int, JobGroups> jobs;
+  for (int rank : Everybody()) jobs[rank];
+  OnRanks(Everybody(), [&](int rank) {
+    auto job = CreateGroups(*clients[rank], Options(rank, 0));
+    ASSERT_TRUE(job.ok()) << job.status();
+    jobs[rank] = *std::move(job);
+  });
+  // Ranks 4 and 5, one tp group, come again.
+  const std::vector<int> replaced = {4, 5};
+  OnRanks(replaced, [&](int rank) {
+    auto client = Connect(rank, 1);
+    auto job = RejoinGroups(*client, Options(rank, 1), replaced);
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_EQ(job->members.at(4).address, "address 4.1");
+    EXPECT_EQ(job->members.at(rank == 4 ? 0 : 1).generation, 0);
+    EXPECT_THAT(job->groups[1].unique_ids[1], HasSubstr(absl::StrCat("id ", rank, ".1")));
+  });
+  for (int rank : {0, 1, 2, 3, 6, 7}) {
+    auto heard = AwaitReplacement(*clients[rank], Options(rank, 0), jobs[rank], 1, kPatience);
+    ASSERT_TRUE(heard.ok()) << heard.status();
+    EXPECT_THAT(*heard, ElementsAre(rank % 2 == 0 ? 4 : 5));
+    EXPECT_EQ(jobs[rank].members.at(heard->front()).address,
+              absl::StrCat("address ", heard->front(), ".1"));
+    EXPECT_THAT(jobs[rank].groups[1].unique_ids[1],
+                HasSubstr(absl::StrCat("id ", heard->front(), ".1")));
+    auto other =
+        AwaitReplacement(*clients[rank], Options(rank, 0), jobs[rank], 0, absl::Milliseconds(20));
+    EXPECT_EQ(other.status().code(), absl::StatusCode::kDeadlineExceeded)
+        << "rank " << rank << "'s tp group lost nobody";
+  }
+  for (int rank : replaced) {
+    absl::Status late = clients[rank]->Set("k", "v");
+    EXPECT_EQ(late.code(), absl::StatusCode::kAborted);
+    EXPECT_THAT(std::string(late.message()),
+                HasSubstr(absl::StrCat("rank ", rank, " was replaced")));
+  }
+}
+
+TEST_F(FastInitStoreTest, RankZeroLearnsWhoWasSlowest) {
+  OnRanks(Everybody(), [&](int rank) {
+    auto client = Connect(rank, 0);
+    auto report = ReportPhases(*client, Options(rank, 0),
+                               {{"connect", absl::Milliseconds(rank == 3 ? 90 : rank)},
+                                {"exchange", absl::Milliseconds(10 - rank)}});
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->phases.size(), rank == 0 ? 2u : 0u);
+    if (rank != 0) return;
+    EXPECT_EQ(report->phases[0].slowest, 3);
+    EXPECT_EQ(report->phases[0].host, "host1");
+    EXPECT_NEAR(report->phases[0].max, 0.090, 1e-9);
+    EXPECT_EQ(report->phases[1].slowest, 0);
+  });
+}
+
+}  // namespace
+}  // namespace weft::collectives

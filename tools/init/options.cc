@@ -1,0 +1,46 @@
+#include "tools/init/options.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::init {
+
+absl::Status Resolve(Options& o) {
+  WEFT_ASSIGN_OR_RETURN(o.mesh, collectives::Mesh::Parse(o.layout));
+  if (o.ranks == 0) o.ranks = o.mesh.ranks();
+  if (o.ranks != o.mesh.ranks()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--ranks ", o.ranks, ", but --layout ", o.layout, " has ", o.mesh.ranks()));
+  }
+  if (o.hosts == 0) o.hosts = std::max(1, o.ranks / 8);
+  if (o.hosts > o.ranks || o.ranks % o.hosts != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(o.ranks, " ranks cannot be spread evenly over --hosts ", o.hosts));
+  }
+  if (o.replace < 0 || o.replace > o.ranks / 2 ||
+      (o.relay && o.replace % o.ranks_per_host() != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--replace ", o.replace, ": at most half of the ranks", o.relay ? ", in whole hosts" : ""));
+  }
+  return absl::OkStatus();
+}
+
+Options Shrink(const Options& options, int factor) {
+  Options small = options;
+  const auto& axes = options.mesh.axes();
+  small.layout.clear();
+  for (size_t i = 0; i < axes.size(); ++i) {
+    int size = axes[i].size / (i + 1 == axes.size() ? factor : 1);
+    absl::StrAppend(&small.layout, i == 0 ? "" : ",", axes[i].name, size);
+  }
+  small.ranks = options.ranks / factor;
+  small.hosts = options.hosts / factor;
+  small.replace = 0;
+  small.workers = 0;
+  return small;
+}
+
+}  // namespace weft::init

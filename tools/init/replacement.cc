@@ -1,0 +1,102 @@
+#include "tools/init/replacement.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft::init {
+
+using collectives::StoreOp;
+using collectives::StoreRequest;
+
+namespace {
+
+StoreRequest Make(const Crew& crew, StoreOp op, std::string key) {
+  StoreRequest request;
+  request.op = op;
+  request.keys = {std::move(key)};
+  request.timeout = crew.options->timeout;
+  return request;
+}
+
+}  // namespace
+
+std::vector<int> ReplacedRanks(const Options& options) {
+  std::vector<int> replaced;
+  for (int rank = options.ranks - options.replace; rank < options.ranks; ++rank) {
+    replaced.push_back(rank);
+  }
+  return replaced;
+}
+
+std::vector<StoreRequest> WatchesOf(const Options& options, int rank) {
+  std::vector<StoreRequest> watches;
+  int first = options.ranks - options.replace;
+  if (rank >= first) return watches;
+  for (const auto& group : options.mesh.GroupsOfRank(rank)) {
+    if (group.members.back() < first) continue;
+    StoreRequest watch;
+    watch.op = StoreOp::kWatch;
+    watch.keys = {collectives::GroupKey("init", options.mesh, group)};
+    watch.timeout = options.timeout;
+    watches.push_back(std::move(watch));
+  }
+  return watches;
+}
+
+NewRank::NewRank(const Crew& crew, int rank, collectives::StoreLinkOptions link,
+                 std::function<void()> finished)
+    : crew_(crew),
+      rank_(rank),
+      replaced_(ReplacedRanks(*crew.options)),
+      core_(crew.secret, HelloOf(crew, rank, /*generation=*/1)),
+      link_(*crew.reactor, core_, std::move(link), [this] { Changed(); }),
+      finished_(std::move(finished)) {
+  core_.set_sink([](uint64_t, size_t, size_t, absl::string_view) {});  // the table of members
+}
+
+void NewRank::Changed() {
+  if (!asked_ && core_.state() == collectives::StoreClientCore::State::kReady) {
+    asked_ = true;
+    StoreRequest exchange = Make(crew_, StoreOp::kAllGather, "init/rejoin/1");
+    exchange.rank = rank_ - replaced_.front();
+    exchange.size = static_cast<int32_t>(replaced_.size());
+    exchange.values = {collectives::EncodeMember(RecordOf(*crew_.options, rank_, 1))};
+    exchange_ = core_.Call(std::move(exchange));
+    core_.Call(Make(crew_, StoreOp::kGet, "init/members"));
+    left_ = 2;
+  }
+  if (core_.state() == collectives::StoreClientCore::State::kGone && status_.ok()) {
+    status_ = core_.gone();
+    return finished_();
+  }
+  for (auto& answer : core_.TakeAnswers()) {
+    if (!answer.result.status.ok() && status_.ok()) {
+      status_ = answer.result.status;
+      return finished_();
+    }
+    if (answer.id == exchange_ && rank_ == replaced_.front()) Tell();
+    if (--left_ == 0) finished_();
+  }
+}
+
+// One write a group, with the records of all that are new.
+void NewRank::Tell() {
+  std::map<int, collectives::MemberRecord> fresh;
+  for (int rank : replaced_) fresh[rank] = RecordOf(*crew_.options, rank, 1);
+  std::string value = collectives::EncodeReplacement(fresh);
+  StoreRequest append = Make(crew_, StoreOp::kAppend, "init/members");
+  append.values = {value};
+  core_.Call(std::move(append));
+  StoreRequest set;
+  set.op = StoreOp::kMultiSet;
+  set.keys = collectives::GroupKeysOf("init", crew_.options->mesh, replaced_);
+  set.values.assign(set.keys.size(), value);
+  core_.Call(std::move(set));
+  left_ += 2;
+}
+
+}  // namespace weft::init

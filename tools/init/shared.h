@@ -1,0 +1,49 @@
+// What weft-init's processes share: one anonymous mapping, made before they are forked.
+#ifndef WEFT_TOOLS_INIT_SHARED_H_
+#define WEFT_TOOLS_INIT_SHARED_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+namespace weft::init {
+
+// A rank's way into its job, in order.
+enum class Phase : uint8_t { kConnect, kRegister, kExchange, kGroups, kConnections };
+inline constexpr size_t kPhases = 5;
+const char* ToString(Phase phase);
+
+// When each phase of a rank was over, in nanoseconds of SystemClock.
+struct RankTimes {
+  int64_t begin = 0;
+  std::array<int64_t, kPhases> end{};
+};
+
+struct Shared {
+  std::atomic<int64_t> finished{0};  // ranks, for the progress line
+  std::atomic<int64_t> messages_sent{0};
+  std::atomic<int64_t> messages_received{0};
+  std::atomic<int64_t> relay_messages{0};  // between relays and the root
+
+  // The replacement of ranks.
+  std::atomic<int64_t> watches{0};
+  std::atomic<int64_t> replace_end{0};
+
+  RankTimes* times() { return reinterpret_cast<RankTimes*>(this + 1); }
+};
+
+// For so many ranks.
+struct Unmap {
+  size_t bytes = 0;
+  void operator()(Shared* shared) const;
+};
+using SharedMemory = std::unique_ptr<Shared, Unmap>;
+absl::StatusOr<SharedMemory> MapShared(int ranks);
+
+}  // namespace weft::init
+
+#endif  // WEFT_TOOLS_INIT_SHARED_H_

@@ -1,0 +1,230 @@
+#include "tools/init/worker.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "collectives/rendezvous/store_relay.h"
+#include "tools/init/replacement.h"
+#include "tools/init/simulated_rank.h"
+
+namespace weft::init {
+namespace {
+
+using collectives::SocketAddress;
+using collectives::StoreLinkOptions;
+using collectives::StoreReactor;
+using collectives::StoreRelayNode;
+
+constexpr absl::Duration kTurn = absl::Milliseconds(5);
+constexpr absl::Duration kRetryEvery = absl::Milliseconds(50);
+
+class Worker {
+ public:
+  explicit Worker(const WorkerPlan& plan) : plan_(plan), options_(*plan.options) {}
+
+  absl::Status Prepare() {
+    WEFT_RETURN_IF_ERROR(reactor_.Open());
+    exchange_ = ExchangeOf(options_);
+    crew_ = {&options_, plan_.shared, plan_.secret, &exchange_, &reactor_};
+    for (int i = 0; i < options_.sources; ++i) {
+      WEFT_ASSIGN_OR_RETURN(auto addresses,
+                            collectives::Resolve(absl::StrCat("127.0.0.", 2 + i, ":0")));
+      sources_.push_back(addresses[0]);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Run(const std::string& address) {
+    WEFT_ASSIGN_OR_RETURN(auto addresses, collectives::Resolve(address));
+    server_ = addresses[0];
+    address_ = address;
+    int total = (plan_.host_end - plan_.host_first) * options_.ranks_per_host();
+    int host = plan_.host_first;
+    reactor_.Tick();
+    while (finished_ < total && status_.ok()) {
+      while (host < plan_.host_end && under_way_ < options_.window) {
+        WEFT_RETURN_IF_ERROR(StartHost(host++));
+      }
+      Turn();
+    }
+    return status_;
+  }
+
+  // Lets the survivors of groups that will lose ranks wait for that.
+  void Watch() {
+    if (plan_.host_first == 0) {
+      collectives::StoreRequest members;
+      members.op = collectives::StoreOp::kSet;
+      members.keys = {"init/members"};
+      members.values = {exchange_};
+      AskOf(*ranks_[0], {std::move(members)});
+    }
+    for (const auto& rank : ranks_) {
+      std::vector<collectives::StoreRequest> watches = WatchesOf(options_, rank->rank());
+      if (watches.empty()) continue;
+      plan_.shared->watches += static_cast<int64_t>(watches.size());
+      AskOf(*rank, std::move(watches));
+    }
+    // Rank 0 may be a survivor of such a group itself: its table must not count as news.
+    SettleFor(absl::Milliseconds(200));
+  }
+
+  absl::Status Replace() {
+    reactor_.Tick();
+    int first_host = options_.hosts - options_.replace / options_.ranks_per_host();
+    for (int host = std::max(first_host, plan_.host_first); host < plan_.host_end; ++host) {
+      WEFT_RETURN_IF_ERROR(ReplaceHost(host));
+    }
+    while (asked_ > 0 && status_.ok()) {
+      Turn();
+      for (const auto& rank : fresh_) {
+        if (status_.ok()) status_ = rank->status();
+      }
+    }
+    int64_t end = SystemClock::Nanoseconds();
+    int64_t known = plan_.shared->replace_end;
+    while (end > known && !plan_.shared->replace_end.compare_exchange_weak(known, end)) {
+    }
+    return status_;
+  }
+
+  void SettleFor(absl::Duration time) {
+    reactor_.Tick();
+    absl::Time end = reactor_.now() + time;
+    while (reactor_.now() < end) Turn();
+  }
+
+  void Messages() {
+    Shared& shared = *plan_.shared;
+    for (const auto& rank : ranks_) {
+      shared.messages_sent += rank->core().messages_sent();
+      shared.messages_received += rank->core().messages_received();
+    }
+    for (const auto& relay : relays_) {
+      shared.relay_messages += relay->up().messages_sent() + relay->up().messages_received();
+    }
+  }
+
+ private:
+  void AskOf(SimulatedRank& rank, std::vector<collectives::StoreRequest> requests) {
+    asked_ += static_cast<int>(requests.size());
+    rank.Ask(std::move(requests), [this] { --asked_; });
+  }
+
+  absl::Status ReplaceHost(int host) {
+    WEFT_ASSIGN_OR_RETURN(StoreLinkOptions link, LinkOf(host, /*generation=*/1));
+    for (int i = 0; i < options_.ranks_per_host(); ++i) {
+      ++asked_;
+      fresh_.push_back(std::make_unique<NewRank>(crew_, host * options_.ranks_per_host() + i, link,
+                                                 [this] { --asked_; }));
+      fresh_.back()->Start();
+    }
+    return absl::OkStatus();
+  }
+
+  // How the ranks of a host get to the store; starts the host's relay.
+  absl::StatusOr<StoreLinkOptions> LinkOf(int host, int generation) {
+    StoreLinkOptions link;
+    link.connect_timeout = options_.timeout;
+    link.address = server_;
+    if (options_.relay) {
+      collectives::StoreRelayOptions relay;
+      relay.up = address_;
+      relay.secret = plan_.secret;
+      relay.name = absl::StrCat("pid ", getpid());
+      relay.job = "weft-init";
+      relay.host = absl::StrCat("host", host);
+      relay.first_rank = host * options_.ranks_per_host();
+      relay.ranks = options_.ranks_per_host();
+      relay.world = options_.ranks;
+      relay.source = sources_[static_cast<size_t>(host) % sources_.size()];
+      relay.connect_timeout = options_.timeout;
+      relay.generation = generation;
+      WEFT_ASSIGN_OR_RETURN(auto node, StoreRelayNode::Start(reactor_, relay));
+      WEFT_ASSIGN_OR_RETURN(auto addresses, collectives::Resolve(node->address()));
+      link.address = addresses[0];
+      relays_.push_back(std::move(node));
+    }
+    return link;
+  }
+
+  absl::Status StartHost(int host) {
+    WEFT_ASSIGN_OR_RETURN(StoreLinkOptions link, LinkOf(host, /*generation=*/0));
+    for (int i = 0; i < options_.ranks_per_host(); ++i) {
+      int rank = host * options_.ranks_per_host() + i;
+      if (!options_.relay) link.source = sources_[static_cast<size_t>(rank) % sources_.size()];
+      ++under_way_;
+      ranks_.push_back(std::make_unique<SimulatedRank>(
+          crew_, rank, link, [this] { --under_way_; }, [this] { ++finished_; }));
+      ranks_.back()->Start();
+    }
+    return absl::OkStatus();
+  }
+
+  void Turn() {
+    reactor_.Turn(reactor_.now() + (options_.relay ? kTurn : kRetryEvery));
+    absl::Time now = reactor_.now();
+    for (const auto& relay : relays_) relay->Settle(now);
+    plan_.shared->finished += finished_ - counted_;
+    counted_ = finished_;
+    if (now < next_check_) return;
+    next_check_ = now + kRetryEvery;
+    for (const auto& rank : ranks_) {
+      if (rank->link().deadline() <= now) rank->link().Advance(now);
+      if (status_.ok()) status_ = rank->status();
+    }
+  }
+
+  const WorkerPlan& plan_;
+  const Options& options_;
+  StoreReactor reactor_;
+  std::string exchange_;
+  Crew crew_;
+  std::vector<SocketAddress> sources_;
+  SocketAddress server_;
+  std::string address_;
+  std::vector<std::unique_ptr<StoreRelayNode>> relays_;
+  std::vector<std::unique_ptr<SimulatedRank>> ranks_;
+  std::vector<std::unique_ptr<NewRank>> fresh_;
+  int asked_ = 0;  // answers that are due
+  int under_way_ = 0;
+  int finished_ = 0;
+  int counted_ = 0;
+  absl::Time next_check_ = absl::InfinitePast();
+  absl::Status status_;
+};
+
+void Say(int results, const std::string& line) {
+  (void)!write(results, line.data(), std::min<size_t>(line.size(), 4000));
+}
+
+}  // namespace
+
+void RunWorker(const WorkerPlan& plan, int commands, int results) {
+  Worker worker(plan);
+  absl::Status status = worker.Prepare();
+  Say(results, status.ok() ? "ready\n" : absl::StrCat(std::string(status.message()), "\n"));
+  std::array<char, 128> address{};
+  ssize_t got = read(commands, address.data(), address.size() - 1);
+  if (got <= 0 || !status.ok()) return;
+  status = worker.Run(std::string(address.data(), static_cast<size_t>(got)));
+  worker.Messages();
+  Say(results, status.ok() ? "ok\n" : absl::StrCat(std::string(status.message()), "\n"));
+  // Until its word comes, the others' exchange may still go through this process' relays, but what
+  // they need has been sent.
+  while (read(commands, address.data(), 1) == 1 && status.ok()) {
+    if (address[0] == 'w') worker.Watch();
+    if (address[0] == 'r') status = worker.Replace();
+    Say(results, status.ok() ? "ok\n" : absl::StrCat(std::string(status.message()), "\n"));
+  }
+}
+
+}  // namespace weft::init
