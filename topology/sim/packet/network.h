@@ -91,6 +91,7 @@ struct alignas(64) Link {
   uint32_t source = 0;
   uint32_t reverse = 0;
 
+  int64_t over_bytes = 0;  // of ingress_bytes: came while `xoff`, into the headroom
   int64_t ecn_min = 0, ecn_max = 0;
   uint64_t draws = 0;  // of ECN: state of SplitMix64
   int64_t marked = 0, dropped = 0;
@@ -134,7 +135,7 @@ class Network {
     nics_[nic].protocol = std::move(protocol);
   }
   void SetRoutes(const Routes& routes) { forwarding_.Compute(routes); }
-  // For ECN thresholds that are shares of a round trip.
+  // For limits that are shares of what a port sends in it.
   void SetLongestRoundTrip(Picoseconds time);
 
   // Until nothing is left to happen, `limit` is reached or Stop() was called.

@@ -56,11 +56,16 @@ void Network::BuildMemory() {
 
 void Network::SetLongestRoundTrip(Picoseconds time) {
   const EcnOptions& ecn = options_.ecn;
-  if (ecn.max_round_trips <= 0) return;
   for (uint32_t i = 0; i < link_count_; ++i) {
-    double held = static_cast<double>(time) * links_[i].rate.bytes_per_picosecond();
-    links_[i].ecn_min = std::llround(held * ecn.min_round_trips);
-    links_[i].ecn_max = std::llround(held * ecn.max_round_trips);
+    Link& link = links_[i];
+    double held = static_cast<double>(time) * link.rate.bytes_per_picosecond();
+    bool is_egress = !(link.flags & kFromHost);
+    if (options_.trimming && is_egress && link.queue_limit == 0) {
+      link.queue_limit = std::llround(held);
+    }
+    if (ecn.max_round_trips <= 0) continue;
+    link.ecn_min = std::llround(held * ecn.min_round_trips);
+    link.ecn_max = std::llround(held * ecn.max_round_trips);
   }
 }
 
@@ -73,7 +78,7 @@ bool Network::Fits(const Switch& at, const Link& ingress, const Link& egress, in
   if (at.buffer > 0 && at.used + size > at.buffer) return false;
   if (egress.queue_limit > 0 && egress.queued_bytes + size > egress.queue_limit) return false;
   if (!options_.pfc.enabled) return true;
-  return ingress.ingress_bytes + size <= PauseThreshold(at, ingress) + ingress.headroom;
+  return !ingress.xoff || ingress.over_bytes + size <= ingress.headroom;
 }
 
 // Whether `frame` may wait at `egress`; if so it is counted, and its neighbour paused if need be.
@@ -89,6 +94,7 @@ bool Network::Admit(uint32_t ingress_id, Link& egress, Frame& frame) {
   frame.ingress = ingress_id;
   at.used += frame.size;
   ingress.ingress_bytes += frame.size;
+  if (ingress.xoff) ingress.over_bytes += frame.size;
   if (!options_.pfc.enabled || ingress.xoff) return true;
   if (ingress.ingress_bytes <= PauseThreshold(at, ingress)) return true;
   AdvanceAll(at);
@@ -108,9 +114,11 @@ void Network::Release(const Frame& frame) {
   ingress.ingress_bytes -= frame.size;
   at.used -= frame.size;
   if (!ingress.xoff) return;
+  ingress.over_bytes = std::max<int64_t>(0, ingress.over_bytes - frame.size);
   int64_t resume = PauseThreshold(at, ingress) - options_.pfc.resume_offset.count();
   if (ingress.ingress_bytes > std::max<int64_t>(0, resume)) return;
   ingress.xoff = false;
+  ingress.over_bytes = 0;
   --at.paused;
   SendPause(frame.ingress, kResume);
 }

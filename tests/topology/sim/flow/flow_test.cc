@@ -290,6 +290,23 @@ TEST(Flow, DegradedLinkSlowsWhatIsUnderWay) {
               DoubleNear(alone + 3 * (wire - 10), 1e-2));
 }
 
+TEST(Flow, WhatLastsLongerThanTimeItselfIsUnfinished) {
+  const Fabric fabric = LeafSpine(1, 2, 1);
+  Workload workload;
+  const OperationId first = workload.Add({.kind = OperationKind::kCompute,
+                                          .source = Host(fabric, 0),
+                                          .duration = absl::Hours(300'000)});
+  const OperationId second = workload.Add(
+      {.kind = OperationKind::kCompute, .source = Host(fabric, 0), .duration = absl::Hours(1e12)},
+      {first});
+  FlowOptions options;
+  options.limit = absl::InfiniteDuration();
+  const SimulationResult result = Simulate(fabric, workload, options);
+  EXPECT_EQ(result.operations[first].ended, absl::Hours(300'000));
+  EXPECT_EQ(result.operations[second].ended, absl::InfiniteDuration());
+  EXPECT_EQ(result.unfinished, 1);
+}
+
 TEST(Flow, LimitLeavesTheRestUnfinished) {
   const Fabric fabric = LeafSpine(1, 2, 1);
   Workload workload;

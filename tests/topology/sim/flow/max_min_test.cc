@@ -18,6 +18,7 @@ using ::testing::UnorderedElementsAre;
 
 std::vector<MaxMin::Use> Uses(const std::vector<uint32_t>& resources) {
   std::vector<MaxMin::Use> uses;
+  uses.reserve(resources.size());
   for (uint32_t resource : resources) uses.push_back({resource, 1});
   return uses;
 }
@@ -146,6 +147,7 @@ class Scene {
     order.resize(1 + random_.Below(std::min<uint64_t>(6, resources_)));
     static constexpr double kWeights[] = {1, 1, 1, 2, 0.25};
     std::vector<MaxMin::Use> uses;
+    uses.reserve(order.size());
     for (uint32_t resource : order) uses.push_back({resource, kWeights[random_.Below(5)]});
     return uses;
   }

@@ -13,6 +13,7 @@ namespace {
 
 std::vector<Endpoint> Endpoints(int n) {
   std::vector<Endpoint> endpoints;
+  endpoints.reserve(static_cast<size_t>(n));
   for (int i = 0; i < n; ++i) endpoints.push_back({NodeId(i), 0});
   return endpoints;
 }

@@ -36,6 +36,15 @@ void Credit::AfterTimeout(SelectiveSender& sender, uint32_t packets) {
   sender.credit = std::max(sender.credit, sender.order + packets);
 }
 
+// All that was sent has arrived, but credits have not: they or the packets that they are owed for
+// were lost. A few packets ask for more.
+Picoseconds Credit::WhenIdle(FlowId flow, SelectiveSender& sender, Picoseconds now) {
+  constexpr uint32_t kProbe = 8;
+  if (sender.order >= sender.credit) sender.credit = sender.order + kProbe;
+  Activate(flow, sender.is_active);
+  return now + context_.timeout;
+}
+
 uint32_t Credit::Owed(FlowId flow) const {
   const SelectiveReceiver& receiver = state_.receivers[flow];
   uint32_t packets = context_.transfers[flow].packets;

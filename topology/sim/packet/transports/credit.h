@@ -21,6 +21,7 @@ class Credit final : public Selective {
   bool MaySend(FlowId flow) override;
   void AfterData(const Frame& frame, Picoseconds now) override;
   void AfterTimeout(SelectiveSender& sender, uint32_t packets) override;
+  Picoseconds WhenIdle(FlowId flow, SelectiveSender& sender, Picoseconds now) override;
   bool PacedControl(Picoseconds now, Frame& frame, Picoseconds& due) override;
   uint32_t FirstWindow(FlowId flow) const;
   // Credits that a transfer is still to get for what has arrived of it.

@@ -288,8 +288,9 @@ Picoseconds Selective::OnTimer(FlowId flow, Picoseconds now) {
     Activate(flow, sender.is_active);
   }
   if (!sender.transmissions.empty()) return sender.transmissions.front().sent + context_.timeout;
-  sender.has_timer = false;
-  return kNever;
+  Picoseconds again = WhenIdle(flow, sender, now);
+  sender.has_timer = again != kNever;
+  return again;
 }
 
 }  // namespace weft::topology::packet

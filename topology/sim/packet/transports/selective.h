@@ -77,6 +77,10 @@ class Selective : public ReliableProtocol {
   virtual void AfterData(const Frame& /*frame*/, Picoseconds /*now*/) {}
   // At the source: that many packets were given up by the timer.
   virtual void AfterTimeout(SelectiveSender& /*sender*/, uint32_t /*packets*/) {}
+  // At the source: the timer has fired and nothing is in flight. Returns when it wants it again.
+  virtual Picoseconds WhenIdle(FlowId /*flow*/, SelectiveSender& /*sender*/, Picoseconds /*now*/) {
+    return kNever;
+  }
   int64_t WindowFor(FlowId flow) const;
 
   SelectiveState& state_;

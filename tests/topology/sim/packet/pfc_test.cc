@@ -1,0 +1,155 @@
+// PFC: thresholds, propagation, headroom, deadlock. And ECN.
+#include "tests/topology/sim/packet/fabrics.h"
+
+namespace weft::topology {
+namespace {
+
+constexpr int kSenders = 8;
+constexpr int64_t kXoff = 50'000;
+
+PacketOptions WithPfc() {
+  PacketOptions options;
+  options.pfc.enabled = true;
+  options.pfc.xoff = Bytes(kXoff);
+  return options;
+}
+
+SimulationResult Incast(const PacketOptions& options) {
+  Fabric fabric = Star(std::vector<double>(kSenders + 1, 100), absl::Microseconds(1));
+  Workload workload;
+  for (int i = 1; i <= kSenders; ++i) workload.Add(Send(i, 0, 4096 * 300));
+  return Simulated(fabric, workload, options);
+}
+
+TEST(Pfc, PausesAboveItsThresholdAndLosesNothingWithTheHeadroomOfTheFormula) {
+  SimulationResult result = Incast(WithPfc());
+  EXPECT_EQ(result.unfinished, 0);
+  EXPECT_EQ(Dropped(result), 0);
+  EXPECT_EQ(result.retransmissions, 0);
+  EXPECT_EQ(result.deadlock, "");
+  int64_t headroom = HeadroomFor(Bandwidth::GigabitsPerSecond(100), absl::Microseconds(1),
+                                 Bytes(kFrame), absl::ZeroDuration())
+                         .count();
+  int64_t most = 0;
+  for (const LinkResult& link : result.links) most = std::max(most, link.queue_max.count());
+  // All ingresses fill alike: each went above the threshold, none beyond its headroom.
+  EXPECT_GT(most, kSenders * kXoff);
+  EXPECT_LE(most, kSenders * (kXoff + headroom));
+}
+
+TEST(Pfc, DoesNotPauseBelowItsThreshold) {
+  PacketOptions options = WithPfc();
+  options.pfc.xoff = Bytes(4096 * 400);  // more than a sender ever sends
+  SimulationResult result = Incast(options);
+  for (const LinkResult& link : result.links) EXPECT_EQ(link.paused, absl::ZeroDuration());
+}
+
+TEST(Pfc, DropsWhenTheHeadroomIsTooSmall) {
+  PacketOptions options = WithPfc();
+  options.pfc.headroom = Bytes(2 * kFrame);
+  options.limit = absl::Milliseconds(1);
+  EXPECT_GT(Dropped(Incast(options)), 0);
+}
+
+TEST(Pfc, DynamicThresholdKeepsWithinTheMemoryOfTheSwitch) {
+  PacketOptions options = WithPfc();
+  options.pfc.xoff = Bytes(0);
+  options.switch_buffer = Bytes(2'000'000);
+  SimulationResult result = Incast(options);
+  EXPECT_EQ(Dropped(result), 0);
+  EXPECT_EQ(result.unfinished, 0);
+  absl::Duration paused;
+  for (const LinkResult& link : result.links) paused += link.paused;
+  EXPECT_GT(paused, absl::ZeroDuration());
+}
+
+// A slow last link: the pause travels back from switch to switch to the source, in this order.
+TEST(Pfc, PropagatesOverEveryHopToTheSource) {
+  FabricBuilder builder;
+  NodeId source = AddNode(builder, "source", NodeKind::kHost);
+  NodeId sink = AddNode(builder, "sink", NodeKind::kHost);
+  std::vector<NodeId> line;
+  for (int i = 0; i < 3; ++i)
+    line.push_back(AddNode(builder, absl::StrCat("s", i), NodeKind::kSwitch));
+  Connect(builder, source, line[0], 100, absl::Microseconds(1), 0);
+  Connect(builder, line[0], line[1], 100, absl::Microseconds(1));
+  Connect(builder, line[1], line[2], 100, absl::Microseconds(1));
+  Connect(builder, line[2], sink, 10, absl::Microseconds(1), 0);
+  Fabric fabric = *std::move(builder).Build();
+
+  struct FirstPauses : PacketObserver {
+    void Paused(LinkId link, absl::Duration from, absl::Duration) override {
+      first.emplace_back(from, link);
+    }
+    std::vector<std::pair<absl::Duration, LinkId>> first;
+  } observer;
+  Workload workload;
+  workload.Add(Send(0, 1, 4096 * 500));
+  PacketOptions options = WithPfc();
+  options.observer = &observer;
+  SimulationResult result = Simulated(fabric, workload, options);
+  EXPECT_EQ(Dropped(result), 0);
+  EXPECT_EQ(result.unfinished, 0);
+  auto first_pause = [&](const char* a, const char* b) {
+    LinkId link = *fabric.FindLink(*fabric.Find(a), *fabric.Find(b));
+    absl::Duration first = absl::InfiniteDuration();
+    for (auto& [from, which] : observer.first) {
+      if (which == link) first = std::min(first, from);
+    }
+    return first;
+  };
+  EXPECT_LT(first_pause("s1", "s2"), first_pause("s0", "s1"));
+  EXPECT_LT(first_pause("s0", "s1"), first_pause("source", "s0"));
+  EXPECT_LT(first_pause("source", "s0"), absl::InfiniteDuration());
+  // Each ingress holds its threshold before it pauses: net 90 Gb/s fill it, 90 less 0 after that.
+  double fill = static_cast<double>(kXoff) / (90e9 / 8) * 1e6;  // us
+  double began = absl::ToDoubleMicroseconds(first_pause("s1", "s2"));
+  EXPECT_NEAR(began, 3 + 3 * 0.3328 + fill + 1, 1.5);
+}
+
+// Every switch of a ring sends to the next but one: each link waits for the next.
+TEST(Pfc, NamesTheCircleOfADeadlock) {
+  constexpr int kSwitches = 5;
+  FabricBuilder builder;
+  std::vector<NodeId> hosts, switches;
+  for (int i = 0; i < kSwitches; ++i) {
+    hosts.push_back(AddNode(builder, absl::StrCat("h", i), NodeKind::kHost));
+  }
+  for (int i = 0; i < kSwitches; ++i) {
+    switches.push_back(AddNode(builder, absl::StrCat("s", i), NodeKind::kSwitch));
+  }
+  for (size_t i = 0; i < kSwitches; ++i) {
+    Connect(builder, hosts[i], switches[i], 100, absl::Microseconds(1), 0);
+    Connect(builder, switches[i], switches[(i + 1) % kSwitches], 100, absl::Microseconds(1));
+  }
+  Fabric fabric = *std::move(builder).Build();
+  Workload workload;
+  for (int i = 0; i < kSwitches; ++i) workload.Add(Send(i, (i + 2) % kSwitches, 4096 * 1000));
+  PacketOptions options = WithPfc();
+  options.limit = absl::Milliseconds(5);
+  SimulationResult result = Simulated(fabric, workload, options);
+  EXPECT_GT(result.unfinished, 0);
+  for (int i = 0; i < kSwitches; ++i) {
+    std::string link = absl::StrCat("s", i, ">s", (i + 1) % kSwitches);
+    EXPECT_NE(result.deadlock.find(link), std::string::npos) << result.deadlock;
+  }
+}
+
+TEST(Ecn, MarksNothingUpToTheLowerThresholdAndAllAboveTheUpper) {
+  PacketOptions options;
+  options.ecn.enabled = true;
+  options.ecn.reference = Bandwidth();
+  options.ecn.min = options.ecn.max = Bytes(kSenders * 300 * kFrame);
+  SimulationResult none = Incast(options);
+  options.ecn.min = options.ecn.max = Bytes(0);
+  SimulationResult all = Incast(options);
+  int64_t marked_none = 0, marked_all = 0;
+  for (const LinkResult& link : none.links) marked_none += link.marked;
+  for (const LinkResult& link : all.links) marked_all += link.marked;
+  EXPECT_EQ(marked_none, 0);
+  // All but those that found no queue, or left none behind.
+  EXPECT_GE(marked_all, kSenders * 300 - 16);
+}
+
+}  // namespace
+}  // namespace weft::topology

@@ -1,0 +1,196 @@
+// Whatever links do: every transfer completes; and the same seed gives the same run.
+#include <algorithm>
+
+#include "base/random.h"
+#include "tests/topology/sim/packet/fabrics.h"
+#include "topology/sim/packet/event_wheel.h"
+
+namespace weft::topology {
+namespace {
+
+Workload Permutation(int hosts, int64_t bytes) {
+  Workload workload;
+  for (int i = 0; i < hosts; ++i) workload.Add(Send(i, (i + hosts / 2) % hosts, bytes));
+  return workload;
+}
+
+constexpr TransportKind kTransports[] = {TransportKind::kGoBackN, TransportKind::kSelective,
+                                         TransportKind::kCredit};
+
+TEST(Faults, EveryTransferCompletesWhateverLinksDo) {
+  Fabric fabric = LeafSpine(2, 4, 2);
+  Workload workload = Permutation(8, 300'000);
+  for (TransportKind transport : kTransports) {
+    for (uint64_t seed = 1; seed <= 12; ++seed) {
+      PacketOptions options;
+      options.seed = seed;
+      options.transport = transport;
+      options.load_balance = static_cast<LoadBalance>(seed % 3);
+      if (transport == TransportKind::kGoBackN) options.load_balance = LoadBalance::kEcmp;
+      options.trimming = seed % 2 == 0;
+      options.port_buffer = Bytes(60'000);
+      LinkNoise noise;
+      noise.loss = noise.corruption = noise.duplication = noise.reordering = 0.005;
+      options.noise.push_back(noise);
+      LinkId link = *fabric.FindLink(*fabric.Find("leaf0"), *fabric.Find("spine0"));
+      bool reroute = seed % 4 < 2;
+      options.faults.push_back({absl::Microseconds(5), link, LinkFault::Kind::kDown, {}, reroute});
+      options.faults.push_back({absl::Microseconds(90), link, LinkFault::Kind::kUp, {}, reroute});
+      SimulationResult result = Simulated(fabric, workload, options);
+      EXPECT_EQ(result.unfinished, 0)
+          << "seed " << seed << ", transport " << static_cast<int>(transport);
+      EXPECT_GT(Dropped(result), 0);
+    }
+  }
+}
+
+TEST(Faults, PausesAndFailuresTogetherLeaveNothingStuck) {
+  Fabric fabric = LeafSpine(2, 4, 2);
+  Workload workload;
+  for (int i = 1; i < 8; ++i) workload.Add(Send(i, 0, 500'000));
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    PacketOptions options;
+    options.seed = seed;
+    options.pfc.enabled = true;
+    options.pfc.xoff = Bytes(30'000);
+    Random random(seed);
+    LinkId link = *fabric.FindLink(*fabric.Find("leaf1"), *fabric.Find("spine1"));
+    auto when = static_cast<int64_t>(random.Below(40));
+    options.faults.push_back({absl::Microseconds(when), link, LinkFault::Kind::kDown, {}, true});
+    options.faults.push_back({absl::Microseconds(when + 30), link, LinkFault::Kind::kUp, {}, true});
+    SimulationResult result = Simulated(fabric, workload, options);
+    EXPECT_EQ(result.unfinished, 0) << "seed " << seed;
+  }
+}
+
+TEST(Faults, ASlowerLinkSlowsItsFlow) {
+  Fabric fabric = Star({100, 100}, absl::Microseconds(1));
+  Workload workload;
+  workload.Add(Send(0, 1, 4096 * 1000));
+  PacketOptions options;
+  LinkId link = *fabric.FindLink(NodeId(0), NodeId(2));
+  options.faults.push_back({absl::ZeroDuration(), link, LinkFault::Kind::kBandwidth,
+                            Bandwidth::GigabitsPerSecond(25), true});
+  SimulationResult result = Simulated(fabric, workload, options);
+  EXPECT_NEAR(absl::ToDoubleMicroseconds(result.end), 1000 * kFrame * 320e-6 + 2.33, 1);
+}
+
+std::vector<int64_t> Fingerprint(const SimulationResult& result) {
+  std::vector<int64_t> all = {result.events, result.link_traversals, result.retransmissions};
+  for (const OperationResult& one : result.operations) all.push_back(one.picoseconds);
+  for (const LinkResult& one : result.links) {
+    all.insert(all.end(), {one.packets, one.queue_max.count(), one.marked, one.dropped});
+  }
+  return all;
+}
+
+TEST(Determinism, TheSameSeedGivesTheSameRunAndAnotherSeedAnother) {
+  Fabric fabric = LeafSpine(4, 4, 4);
+  Workload workload = Permutation(16, 400'000);
+  for (TransportKind transport : kTransports) {
+    PacketOptions options;
+    options.transport = transport;
+    options.load_balance =
+        transport == TransportKind::kGoBackN ? LoadBalance::kEcmp : LoadBalance::kSpray;
+    LinkNoise noise;
+    noise.loss = 0.002;
+    options.noise.push_back(noise);
+    options.seed = 3;
+    auto first = Fingerprint(Simulated(fabric, workload, options));
+    EXPECT_EQ(first, Fingerprint(Simulated(fabric, workload, options)));
+    options.seed = 4;
+    EXPECT_NE(first, Fingerprint(Simulated(fabric, workload, options)));
+  }
+}
+
+TEST(LoadBalance, TheEmptiestQueueStaysShorterThanARandomOne) {
+  Fabric fabric = LeafSpine(2, 16, 16);
+  Workload workload = Permutation(32, 1'000'000);
+  int64_t most[3] = {};
+  for (int balance = 0; balance < 3; ++balance) {
+    PacketOptions options;
+    options.transport = TransportKind::kSelective;
+    options.load_balance = static_cast<LoadBalance>(balance);
+    SimulationResult result = Simulated(fabric, workload, options);
+    for (int spine = 0; spine < 16; ++spine) {
+      std::string name = absl::StrCat("spine", spine);
+      most[balance] = std::max(
+          most[balance], LinkBetween(fabric, result, "leaf0", name.c_str()).queue_max.count());
+    }
+  }
+  EXPECT_LT(most[2], most[1]);
+  EXPECT_LT(most[1], most[0]);
+}
+
+TEST(Nic, UsesBothPortsOfADualTorNic) {
+  Fabric fabric = LeafSpine(2, 4, 4, /*ports=*/2);
+  Workload workload = Permutation(8, 400'000);
+  for (LoadBalance balance : {LoadBalance::kEcmp, LoadBalance::kSpray}) {
+    PacketOptions options;
+    options.transport = TransportKind::kSelective;
+    options.load_balance = balance;
+    SimulationResult result = Simulated(fabric, workload, options);
+    EXPECT_EQ(result.unfinished, 0);
+    int64_t first = 0, second = 0;
+    for (NodeId host : fabric.hosts()) {
+      absl::Span<const LinkId> ports = fabric.Ports({host, 0});
+      ASSERT_EQ(ports.size(), 2);
+      first += result.links[ports[0].index()].packets;
+      second += result.links[ports[1].index()].packets;
+    }
+    EXPECT_GT(first, 0);
+    EXPECT_GT(second, 0);
+  }
+}
+
+TEST(Credit, KeepsTheQueueOfTheLastHopToTheFirstWindows) {
+  constexpr int kSenders = 16;
+  Fabric fabric = Star(std::vector<double>(kSenders + 1, 100), absl::Microseconds(1));
+  Workload workload;
+  for (int i = 1; i <= kSenders; ++i) workload.Add(Send(i, 0, 4096 * 400));
+  PacketOptions options;
+  options.transport = TransportKind::kCredit;
+  options.window = Bytes(4 * kFrame);
+  SimulationResult result = Simulated(fabric, workload, options);
+  EXPECT_EQ(result.unfinished, 0);
+  EXPECT_EQ(result.retransmissions, 0);
+  EXPECT_LE(LinkBetween(fabric, result, "hub", "h0").queue_max, Bytes((kSenders * 4 + 1) * kFrame));
+}
+
+TEST(Errors, AnUnreachableTargetIsNamed) {
+  Fabric fabric = Star({100, 100}, absl::Microseconds(1));
+  fabric.SetUp(*fabric.FindLink(NodeId(1), NodeId(2)), false);
+  Workload workload;
+  workload.Add(Send(0, 1, 1000));
+  auto result = SimulatePackets(fabric, workload, PacketOptions());
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(std::string(result.status().message()).find("no way from h0 to h1"), std::string::npos)
+      << result.status();
+}
+
+TEST(EventWheel, GivesEventsInOrderOfTimeThenSlotHoweverFarAhead) {
+  constexpr uint32_t kSlots = 200;
+  packet::EventWheel wheel(kSlots, /*width_bits=*/4, /*bucket_bits=*/6);
+  Random random(5);
+  std::vector<packet::Event> pending;
+  auto schedule = [&](uint32_t slot, int64_t now) {
+    packet::Event event{now + static_cast<int64_t>(random.Below(3'000)), slot};
+    wheel.Schedule(slot, event.time);
+    pending.push_back(event);
+  };
+  for (uint32_t slot = 0; slot < kSlots; ++slot) schedule(slot, 0);
+  for (int i = 0; i < 20'000; ++i) {
+    if (!wheel.HasNext()) {
+      ASSERT_TRUE(wheel.Open());
+    }
+    packet::Event event = wheel.Take();
+    auto first = std::min_element(pending.begin(), pending.end());
+    ASSERT_EQ(event.time, first->time);
+    ASSERT_EQ(event.slot, first->slot);
+    pending.erase(first);
+    schedule(event.slot, event.time);
+  }
+}
+
+}  // namespace
+}  // namespace weft::topology
