@@ -27,7 +27,8 @@ class BlockPlanner {
       : model_(model),
         grid_(std::move(grid)),
         options_(options),
-        classes_(HostClasses(model.tree(), model.hosts())) {
+        classes_(HostClasses(model.tree(), model.hosts())),
+        in_tree_order_(BlockPlacement(model.tree(), model.hosts())) {
     for (size_t i = 0; i < model_.job().traffic.size(); ++i) {
       flows_ += static_cast<int64_t>(model_.flows(i).flows.size());
     }
@@ -153,7 +154,7 @@ class BlockPlanner {
   }
 
   double ConsiderPacked(const Walk& walk, const std::vector<int32_t>& visit, int tile) {
-    std::vector<int32_t> hosts = PackHosts(classes_, tile);
+    std::vector<int32_t> hosts = PackHosts(classes_, in_tree_order_, tile);
     Placement placement(hosts.size());
     for (size_t i = 0; i < hosts.size(); ++i) {
       placement[i < visit.size() ? static_cast<size_t>(visit[i]) : i] = hosts[i];
@@ -175,6 +176,7 @@ class BlockPlanner {
   const SlotGrid grid_;
   const OrderOptions& options_;
   const std::vector<std::vector<int32_t>> classes_;
+  const std::vector<int32_t> in_tree_order_;
   int64_t flows_ = 0;
   int64_t left_ = 0, limit_ = 1;  // evaluations
   int64_t evaluated_ = 0;

@@ -141,9 +141,10 @@ std::vector<std::vector<int32_t>> HostClasses(const CutTree& tree, absl::Span<co
   return classes;
 }
 
-std::vector<int32_t> PackHosts(const std::vector<std::vector<int32_t>>& classes, int tile) {
-  Packed packed = PackLevel(classes, classes.size(), AsAllocated(classes[0].size()),
-                            static_cast<size_t>(std::max(tile, 1)));
+std::vector<int32_t> PackHosts(const std::vector<std::vector<int32_t>>& classes,
+                               const std::vector<int32_t>& in_tree_order, int tile) {
+  Packed packed =
+      PackLevel(classes, classes.size(), in_tree_order, static_cast<size_t>(std::max(tile, 1)));
   packed.aligned.insert(packed.aligned.end(), packed.rest.begin(), packed.rest.end());
   return packed.aligned;
 }

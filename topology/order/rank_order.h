@@ -41,10 +41,11 @@ absl::StatusOr<Placement> PlacementOf(const CostModel& model, const RankOrder& o
 // interchangeable.
 std::vector<std::vector<int32_t>> HostClasses(const CutTree& tree, absl::Span<const NodeId> hosts);
 
-// Hosts in the order of the switch tree, such that runs of `tile` hosts lie under one leaf where
-// that is possible, else under one pod: leaves give what fills whole tiles, pods make tiles of
-// what is left, and so on up.
-std::vector<int32_t> PackHosts(const std::vector<std::vector<int32_t>>& classes, int tile);
+// Hosts, given in the order of the switch tree (BlockPlacement), such that runs of `tile` hosts lie
+// under one leaf where that is possible, else under one pod: leaves give what fills whole tiles,
+// pods make tiles of what is left, and so on up. A tile of 1 changes nothing.
+std::vector<int32_t> PackHosts(const std::vector<std::vector<int32_t>>& classes,
+                               const std::vector<int32_t>& in_tree_order, int tile);
 
 }  // namespace weft::topology
 

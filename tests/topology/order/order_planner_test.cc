@@ -215,6 +215,23 @@ TEST(OrderPlanner, BeatsRandomAndBlockOrdersAndComesNearTheBound) {
             model.Evaluate(RandomPlacement(world.hosts.size(), 1)).traffic.back().flows_at[3]);
 }
 
+TEST(OrderPlanner, IsNeverSlowerThanTheBlockOrder) {
+  ScatteredWorld world;
+  Random random(9);
+  for (int round = 0; round < 4; ++round) {
+    random.Shuffle(world.hosts);
+    std::swap(world.job.layout.nesting[static_cast<size_t>(1 + round % 3)],
+              world.job.layout.nesting[4]);
+    OrderOptions options;
+    options.effort = 500'000;
+    PlannedOrder planned = *PlanOrder(world.tree, world.job, world.hosts, options);
+    CostModel model = *CostModel::Create(world.tree, world.job, planned.order.blocks, world.hosts,
+                                         Balance::kHashed);
+    absl::Duration block = model.Evaluate(BlockPlacement(world.tree, world.hosts)).exposed;
+    EXPECT_LE(planned.cost.exposed, block * (1 + 1e-6));
+  }
+}
+
 TEST(OrderPlanner, TheSameSeedGivesTheSameOrder) {
   ScatteredWorld world;
   OrderOptions options;
