@@ -112,7 +112,11 @@ absl::Status PortSearch::PlaceOne(uint32_t index) {
   Subflow& subflow = subflows_[index];
   FiveTuple probe = tracer_.Tuple(subflow);
   bool wanted = subflow.wanted[0] != NodeId();
-  if (wanted && PlaceAsWanted(subflow, probe)) {
+  // If there is no port for all of the path, then any way on from the first switch that has room.
+  for (bool relaxed : {false, true}) {
+    if (!wanted || (relaxed && subflow.wanted[1] == NodeId())) break;
+    if (relaxed) subflow.wanted[1] = NodeId();
+    if (!PlaceAsWanted(subflow, probe)) continue;
     unmet_in_a_row_ = 0;
     Put(index);
     return absl::OkStatus();
