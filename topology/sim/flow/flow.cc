@@ -65,6 +65,9 @@ std::vector<double> Capacities(const Fabric& fabric, const FlowOptions& options)
   return capacities;
 }
 
+// kNever is beyond every limit.
+Ticks Later(Ticks now, Ticks more) { return more > kNever - now ? kNever : now + more; }
+
 // One run. Operations go through begin (all that they waited for has ended, and it is time), for
 // transfers drained (all bytes are gone), and end.
 class Run {
@@ -239,7 +242,7 @@ void Run::Begin(OperationId id) {
       End(id);
       return;
     case OperationKind::kCompute:
-      Push({now_ + ToTicks(operation.duration), id, true});
+      Push({Later(now_, ToTicks(operation.duration)), id, true});
       return;
     case OperationKind::kTransfer:
     case OperationKind::kRing:
@@ -334,7 +337,7 @@ void Run::StartLane(OperationId id, uint32_t lane, std::optional<double> left) {
 void Run::Drained(const Fluid::Transfer& transfer) {
   const OperationId id = static_cast<OperationId>(transfer.tag >> kLaneBits);
   State& state = state_[id];
-  state.end = std::max(state.end, now_ + transfer.latency);
+  state.end = std::max(state.end, Later(now_, transfer.latency));
   ++result_.events;
   if (--state.lanes == 0) Push({state.end, id, true});
   if (!InOrder(workload_.operation(id))) return;

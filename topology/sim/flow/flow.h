@@ -45,7 +45,7 @@ struct FlowOptions : SimulationOptions {
   Bytes ack;
   // A workload with rings of at most that many transfers is written out (Expand) and is exact then;
   // in a larger one rings are one variable each.
-  int64_t exact_rings = 100'000;
+  int64_t exact_rings = 1'000'000;
   // false: every link by itself, also where spraying uses many alike; the reference for tests.
   bool merge_links = true;
   FlowStatistics* statistics = nullptr;  // written at the end

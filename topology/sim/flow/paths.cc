@@ -141,7 +141,8 @@ void FlowPaths::FindRing(absl::Span<const Endpoint> members, int nic, uint16_t s
     window += latencies_[(i + rest) % n] - latencies_[i];
     longest = std::max(longest, window);
   }
-  path.propagation = longest + around * static_cast<double>(steps / n);
+  const size_t laps = steps / n;
+  path.propagation = longest + around * static_cast<double>(laps);
 }
 
 }  // namespace weft::topology

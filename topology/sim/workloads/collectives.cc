@@ -71,6 +71,7 @@ class Writer {
 OperationId Writer::Ring(const std::vector<size_t>& ranks, Bytes bytes, uint32_t steps,
                          absl::Span<const OperationId> after) {
   std::vector<Endpoint> members;
+  members.reserve(ranks.size());
   for (size_t rank : ranks) members.push_back(endpoints_[rank]);
   const uint32_t ring = workload_.AddRing(std::move(members));
   return workload_.Add(

@@ -1,5 +1,7 @@
 #include "topology/sim/workloads/htsim_traffic.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <fstream>
 #include <iterator>

@@ -1,5 +1,6 @@
 #include "topology/sim/workloads/training_model.h"
 
+#include <cmath>
 #include <cstdint>
 #include <utility>
 
@@ -27,7 +28,7 @@ double ExpertParameters(const ModelShape& model) {
   return model.experts > 1 ? 8 * Square(model.hidden) * model.experts : 0;
 }
 
-Bytes Rounded(double bytes) { return Bytes(static_cast<int64_t>(bytes + 0.5)); }
+Bytes Rounded(double bytes) { return Bytes(std::llround(bytes)); }
 
 absl::Status Wrong(absl::string_view name, int64_t value, absl::string_view wanted) {
   return absl::InvalidArgumentError(absl::StrCat(name, "=", value, ": ", wanted));

@@ -28,7 +28,8 @@ class StepWriter {
         units_(std::move(units)),
         last_(units_.size(), kNothing),
         received_(units_.size(), kNothing),
-        result_(static_cast<size_t>(2 * shape_.stages * shape_.chunks * shape_.micro_batches) *
+        result_(size_t{2} * static_cast<size_t>(shape_.stages) *
+                static_cast<size_t>(shape_.chunks) * static_cast<size_t>(shape_.micro_batches) *
                 replicas_) {}
 
   OperationId Write(const std::vector<Pass>& order);
