@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "topology/fabric/cut_points.h"
 #include "topology/fabric/name_list.h"
 
 namespace weft::topology {
@@ -117,71 +118,21 @@ class Checker {
     }
   }
 
-  // Articulation points of the switches' graph (Hopcroft and Tarjan, 1973), iterative. One counts
-  // if at least two of the parts that it leaves have hosts.
   void CheckCutPoints() {
-    auto nodes = static_cast<size_t>(fabric_.nodes());
-    std::vector<int> order(nodes, 0);
-    std::vector<int> low(nodes, 0);
-    std::vector<int64_t> below(nodes, 0);    // ports of hosts in the subtree
-    std::vector<int64_t> cut_off(nodes, 0);  // in subtrees that hang on this node alone
-    std::vector<int> cut_parts(nodes, 0);
-    struct Frame {
-      NodeId at;
-      LinkId from;
-      size_t next = 0;
-    };
-    int counter = 0;
     std::vector<std::string> texts;
-    for (NodeId root : fabric_.switches()) {
-      if (order[root.index()] != 0) continue;
-      std::vector<NodeId> members;
-      std::vector<Frame> stack = {{root, LinkId()}};
-      order[root.index()] = low[root.index()] = ++counter;
-      members.push_back(root);
-      while (!stack.empty()) {
-        Frame& frame = stack.back();
-        size_t at = frame.at.index();
-        absl::Span<const LinkId> links = fabric_.LinksFrom(frame.at);
-        if (frame.next < links.size()) {
-          const FabricLink& link = fabric_.link(links[frame.next++]);
-          size_t to = link.target.index();
-          if (!link.up) continue;
-          if (link.nic >= 0) {
-            ++below[at];
-          } else if (order[to] == 0) {
-            order[to] = low[to] = ++counter;
-            members.push_back(link.target);
-            stack.push_back({link.target, links[frame.next - 1]});
-          } else {
-            low[at] = std::min(low[at], order[to]);
-          }
-          continue;
-        }
-        stack.pop_back();
-        if (stack.empty()) break;
-        size_t parent = stack.back().at.index();
-        low[parent] = std::min(low[parent], low[at]);
-        below[parent] += below[at];
-        if (low[at] >= order[parent] && below[at] > 0) {
-          cut_off[parent] += below[at];
-          ++cut_parts[parent];
-        }
+    for (const CutPoint& point : FindCutPoints(fabric_)) {
+      bool is_switch = point.cable == LinkId();
+      std::string name = is_switch ? fabric_.node(point.node).name
+                                   : absl::StrCat("cable ", fabric_.Name(point.cable));
+      absl::StrAppend(&name, " is a single point of failure: without it ");
+      if (is_switch) {
+        absl::StrAppend(&name, "the network of ", point.total, " host ports falls into ",
+                        point.parts, " parts");
+      } else {
+        absl::StrAppend(&name, point.cut_off, " host ports are cut off from ",
+                        point.total - point.cut_off);
       }
-      int64_t total = below[root.index()];
-      for (NodeId node : members) {
-        size_t i = node.index();
-        int64_t own = 0;
-        for (LinkId id : fabric_.LinksFrom(node)) {
-          if (fabric_.link(id).up && fabric_.link(id).nic >= 0) ++own;
-        }
-        int64_t rest = total - own - cut_off[i];
-        int parts = cut_parts[i] + (node != root && rest > 0 ? 1 : 0);
-        if (parts < 2) continue;
-        texts.push_back(absl::StrCat(fabric_.node(node).name, " is a single point of failure: ",
-                                     "without it the network of ", total, " host ports falls into ",
-                                     parts, " parts"));
-      }
+      texts.push_back(std::move(name));
     }
     AddAll(FindingLevel::kWarning, "single-point", std::move(texts));
   }

@@ -25,8 +25,8 @@
 
 namespace weft::topology {
 
-// Bounds of what a fabric may hold, so that no file can ask for gigabytes: room for 100,000 NICs in
-// three tiers (130,000 nodes, 600,000 links), three times over.
+// Bounds of what a fabric may hold, so that no file can ask for gigabytes: room for 100,000 hosts
+// in three tiers (110,000 nodes, 600,000 links), twice over.
 constexpr int kMaxNodes = 1 << 18;
 constexpr int kMaxLinks = 1 << 21;  // both directions counted
 constexpr int kMaxNics = 256;       // of one host

@@ -262,7 +262,18 @@ class Reader : private TomlValues {
     return absl::OkStatus();
   }
 
-  absl::Status ReadDegraded(const toml::value& faults, Fabric& fabric) const {
+  // The cables that `name` means; all names together may mean each cable a few times, no more.
+  absl::StatusOr<std::vector<LinkId>> Faulty(const toml::value& at, const std::string& name,
+                                             const Fabric& fabric) {
+    absl::StatusOr<std::vector<LinkId>> cables = CablesNamed(name, fabric);
+    if (!cables.ok()) return At(at, cables.status());
+    faulty_ += static_cast<int64_t>(cables->size());
+    if (faulty_ > 2 * kMaxLinks)
+      return Error(at, "the faults name more than ", 2 * kMaxLinks, " cables");
+    return cables;
+  }
+
+  absl::Status ReadDegraded(const toml::value& faults, Fabric& fabric) {
     const toml::value* table = Get(faults, "degraded");
     if (table == nullptr) return absl::OkStatus();
     if (!table->is_table()) {
@@ -275,9 +286,8 @@ class Reader : private TomlValues {
       if (bandwidth > kMaxBandwidth) {
         return Error(value, ToString(bandwidth), " is above ", ToString(kMaxBandwidth));
       }
-      absl::StatusOr<std::vector<LinkId>> cables = CablesNamed(key, fabric);
-      if (!cables.ok()) return At(value, cables.status());
-      for (LinkId cable : *cables) {
+      WEFT_ASSIGN_OR_RETURN(std::vector<LinkId> cables, Faulty(value, key, fabric));
+      for (LinkId cable : cables) {
         if (!seen.insert(cable).second) {
           return Error(value, "degraded names ", fabric.Name(cable), " twice");
         }
@@ -287,15 +297,14 @@ class Reader : private TomlValues {
     return absl::OkStatus();
   }
 
-  absl::Status ReadDown(const toml::value& faults, Fabric& fabric) const {
+  absl::Status ReadDown(const toml::value& faults, Fabric& fabric) {
     const toml::value* list = Get(faults, "down");
     if (list == nullptr) return absl::OkStatus();
     if (!list->is_array()) return Error(*list, "down must be a list as [\"leaf0>spine1\"]");
     for (const toml::value& value : list->as_array()) {
       WEFT_ASSIGN_OR_RETURN(std::string name, Text(value, "what is down"));
-      absl::StatusOr<std::vector<LinkId>> cables = CablesNamed(name, fabric);
-      if (!cables.ok()) return At(value, cables.status());
-      for (LinkId cable : *cables) fabric.SetUp(cable, false);
+      WEFT_ASSIGN_OR_RETURN(std::vector<LinkId> cables, Faulty(value, name, fabric));
+      for (LinkId cable : cables) fabric.SetUp(cable, false);
     }
     return absl::OkStatus();
   }
@@ -303,6 +312,7 @@ class Reader : private TomlValues {
   Defaults defaults_;
   std::vector<GeneratorSetting> stated_;  // of [defaults], for the generator
   FabricBuilder builder_;
+  int64_t faulty_ = 0;                         // cables that [faults] named so far
   absl::flat_hash_map<NodeId, int> next_nic_;  // of a host: its highest NIC + 1
 };
 

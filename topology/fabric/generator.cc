@@ -311,10 +311,10 @@ absl::Status ApplyRatios(Draft& draft) {
     if (draft.has_cores) {
       return absl::InvalidArgumentError("give either cores or core_oversubscription, not both");
     }
-    int leaves = spec.groups *
-                 (spec.rail_leaves && spec.planes != Planes::kByRail ? spec.nics : 1) *
-                 (spec.planes == Planes::kByPort ? 1 : spec.ports);
-    Bandwidth down = spec.spine.bandwidth * (1.0 * leaves * spec.spine.cables * spec.spines);
+    bool has_rail_leaves = spec.rail_leaves && spec.planes != Planes::kByRail;
+    double leaves = 1.0 * spec.groups * (has_rail_leaves ? spec.nics : 1) *
+                    (spec.planes == Planes::kByPort ? 1 : spec.ports);
+    Bandwidth down = spec.spine.bandwidth * (leaves * spec.spine.cables * spec.spines);
     WEFT_ASSIGN_OR_RETURN(spec.cores,
                           SwitchesFor("core_oversubscription", down, draft.core_oversubscription,
                                       spec.core.bandwidth * spec.core.cables));

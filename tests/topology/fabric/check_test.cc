@@ -69,9 +69,16 @@ TEST(CheckFabric, PlanesAreNoPartition) {
 }
 
 TEST(CheckFabric, NamesASwitchOnWhichTheNetworkHangs) {
-  Fabric fabric = Generate("leaf-spine:leaves=3,hosts_per_leaf=2,spines=1");
-  EXPECT_THAT(Serious(fabric), ElementsAre(Finding(FindingLevel::kWarning, "single-point",
-                                                   "spine0 is a single point of failure")));
+  Fabric fabric = Generate("leaf-spine:leaves=3,hosts_per_leaf=2,spines=1,spine_cables=2");
+  EXPECT_THAT(Serious(fabric),
+              ElementsAre(Finding(FindingLevel::kWarning, "single-point",
+                                  "spine0 is a single point of failure: without it the network of "
+                                  "6 host ports falls into 3 parts")));
+  Fail(fabric, "leaf1>spine0#0");
+  EXPECT_THAT(CheckFabric(fabric),
+              Contains(Finding(FindingLevel::kWarning, "single-point",
+                               "cable spine0>leaf1#1 is a single point of failure: without it 2 "
+                               "host ports are cut off from 4")));
   // A chain: both switches in the middle.
   absl::StatusOr<Fabric> chain = ReadFabric(
       "nodes = [ { hosts = 'h[0-1]' }, { switches = 's[0-3]' } ]\n"

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "base/random.h"
@@ -173,6 +176,17 @@ TEST(FabricFile, NestingThatWouldOverflowTheStackIsRefused) {
   EXPECT_THAT(ErrorOf(dots + " = 1"), HasSubstr("nested too deeply"));
   // Brackets in texts and comments do not nest.
   Read("# " + std::string(100, '[') + "\ngenerate = { type = 'leaf-spine' } # \"[[[[\n");
+}
+
+TEST(FabricFile, EveryExampleOfItsPageIsReadAsIs) {
+  std::ifstream page(std::string(std::getenv("WEFT_SOURCE")) + "/docs/fabric-format.md");
+  std::string text((std::istreambuf_iterator<char>(page)), {});
+  int examples = 0;
+  for (size_t at = 0; (at = text.find("```toml\n", at)) != std::string::npos; ++examples) {
+    size_t end = text.find("```\n", at += 8);
+    Read(text.substr(at, end - at));
+  }
+  EXPECT_EQ(examples, 3);
 }
 
 TEST(FabricFile, WhatIsWrittenIsReadBackTheSame) {

@@ -297,6 +297,17 @@ TEST(Routes, FlapsWithoutEndDoNotFillMemory) {
   EXPECT_LT(most, MiB(2));
 }
 
+TEST(Routes, OfTwelveThousandHostsInThreeTiersFitMemory) {
+  ClosSpec spec = LeafSpine(32, 32, 32);
+  spec.pods = 12;
+  spec.cores = 192;
+  Fabric fabric = Clos(spec);
+  ASSERT_THAT(fabric.hosts(), SizeIs(12'288));
+  Routes routes(fabric);
+  EXPECT_LT(routes.memory(), MiB(4));
+  EXPECT_EQ(routes.Paths(Host(fabric, 0), Host(fabric, 12'287)), 192);
+}
+
 TEST(Routes, TablesThatWouldTakeGigabytesAreRefusedBeforehand) {
   // 20,000 hosts, each on a switch of its own: 20,000 tables of 20,000 entries.
   FabricBuilder builder;

@@ -20,7 +20,9 @@
 namespace weft::topology {
 namespace {
 
-constexpr int64_t kMost = 1'000'000'000;
+// Beyond these a number is a mistake; below, products of three of them fit 64 bits.
+constexpr int64_t kMost = 1'000'000;
+constexpr int64_t kMostBytesOrNanoseconds = 1'000'000'000;
 
 struct Field {
   int64_t value = 0;
@@ -37,17 +39,18 @@ struct TierKey {
   absl::string_view name;
   Field Tier::*field;
   int64_t least;
+  int64_t most = kMost;
 };
 constexpr auto kTierKeys = std::to_array<TierKey>({
     {"downlink_speed_gbps", &Tier::speed, 1},
     {"radix_down", &Tier::radix_down, 1},
     {"radix_up", &Tier::radix_up, 1},
-    {"queue_down", &Tier::queue_down, 1},
-    {"queue_up", &Tier::queue_up, 1},
+    {"queue_down", &Tier::queue_down, 1, kMostBytesOrNanoseconds},
+    {"queue_up", &Tier::queue_up, 1, kMostBytesOrNanoseconds},
     {"oversubscribed", &Tier::oversubscribed, 1},
     {"bundle", &Tier::bundle, 1},
-    {"switch_latency_ns", &Tier::switch_latency, 0},
-    {"downlink_latency_ns", &Tier::latency, 0},
+    {"switch_latency_ns", &Tier::switch_latency, 0, kMostBytesOrNanoseconds},
+    {"downlink_latency_ns", &Tier::latency, 0, kMostBytesOrNanoseconds},
 });
 
 class HtsimFile {
@@ -86,7 +89,7 @@ class HtsimFile {
       names.emplace_back(known.name);
       if (known.name != key) continue;
       if (tier_ == nullptr) return lines_.Error(key, " stands before the first \"Tier N\"");
-      return ReadValue(words, known.least, kMost, tier_->*known.field);
+      return ReadValue(words, known.least, known.most, tier_->*known.field);
     }
     std::string nearest = NearestName(absl::string_view(key).substr(0, 64), names);
     return lines_.Error("htsim has no key \"", Excerpt(words[0]), "\"; ",
@@ -212,6 +215,9 @@ class HtsimFile {
       return ErrorAt(agg.radix_up.line, "Radix_Up of Tier 1 is ", agg.radix_up.value, ", but ",
                      cores, " cores times Bundle ", core.bundle.value, " over ", spec.spines,
                      " switches of a pod are ", cores * core.bundle.value / spec.spines);
+    }
+    if (cores > kMaxNodes) {
+      return ErrorAt(core.line, "this makes ", cores, " cores; at most ", kMaxNodes);
     }
     spec.cores = static_cast<int>(cores);
     return absl::OkStatus();
