@@ -1,11 +1,11 @@
-"""Predicted against measured on a leaf-spine of network namespaces: planned ports, completion times.
+"""Predicted against measured on a fabric of network namespaces: ports, completion times.
 
-All-reduce: 8 ranks on 4 leaves with 2 spines, links of 40 Mbit/s, 20 random placements: source ports
-that are planned against ports that the kernel draws. `ratio` is the gain; the last rows compare both with
-the bound that no choice of paths beats. Completion times: 12 workloads of TCP transfers; `ours` is what
-was measured, `peer` what a simulator says, `ratio` is measured / predicted: 1 is right. Links save up to
-20 ms of their rate while idle (tbf's burst): what is faster than the bound, or than predicted, is that.
-Needs root.
+All-reduce: 8 ranks on 4 leaves with 2 spines, links of 40 Mbit/s, 20 random placements: source
+ports that are planned against ports that the kernel draws. `ratio` is the gain; the last rows
+compare both with the bound that no choice of paths beats. Completion times: 12 workloads of TCP
+transfers; `ours` is what was measured, `peer` what a simulator says, `ratio` is measured /
+predicted: 1 is right. Links save up to 20 ms of their rate while idle (tbf's burst): what is faster
+than the bound, or than predicted, is that. Needs root.
 """
 import argparse
 import json
@@ -42,8 +42,8 @@ def bench_all_reduce(count: int, size: int, repeats: int) -> None:
             for name, value in seconds.items():
                 shares[name].append(ring.bound / value)
             case = f"all-reduce {size >> 20} MiB, placement {','.join(map(str, placement))}"
-            say(f"{number + 1} of {count}: {case}: planned {shares['planned'][-1]:.3f} of the bound, "
-                f"unplanned {shares['unplanned'][-1]:.3f}")
+            say(f"{number + 1} of {count}: {case}: planned {shares['planned'][-1]:.3f} of the "
+                f"bound, unplanned {shares['unplanned'][-1]:.3f}")
             row(case=case, ours=seconds["planned"] * 1e3, peer=seconds["unplanned"] * 1e3,
                 peer_name="unplanned ports", unit="ms",
                 ratio=seconds["unplanned"] / seconds["planned"], repeats=repeats)
@@ -65,7 +65,8 @@ def bench_workloads(repeats: int) -> None:
             for level in ("flow", "packet"):
                 predicted = oracle.ask(op="simulate", level=level, **oracle.describe(fabric),
                                        flows=[flow.row() for flow in flows])["end"]
-                say(f"{workload.__name__}: measured {seconds:.3f} s, {level} level {predicted:.3f} s")
+                say(f"{workload.__name__}: measured {seconds:.3f} s, "
+                    f"{level} level {predicted:.3f} s")
                 row(case=workload.__name__, ours=seconds * 1e3, peer=predicted * 1e3,
                     peer_name=f"{level} level", unit="ms", ratio=seconds / predicted,
                     repeats=repeats)

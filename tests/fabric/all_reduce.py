@@ -14,10 +14,11 @@ import oracle
 STORE_PORT, LISTEN_PORT = 29500, 7000
 PORTS = (20000, 32000)  # below those that the kernel hands out
 SECRET = secrets.token_hex(32)
-# So little that a link's queue stays short: else what the receivers have to say (clear to send) waits behind
-# the data of others on the way back, 300 ms at worst.
+# So little that a link's queue stays short: else what the receivers have to say (clear to send)
+# waits behind the data of others on the way back, 300 ms at worst.
 BUFFERS = "tcp.buffer_bytes=64KiB"
-# Of a full TCP segment with timestamps: payload and what passes a link (tbf counts the Ethernet header).
+# Of a full TCP segment with timestamps: payload and what passes a link (tbf counts the Ethernet
+# header).
 WIRE = 1514 / 1448
 
 

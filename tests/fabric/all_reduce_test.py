@@ -21,17 +21,19 @@ class AllReduceTest(unittest.TestCase):
                 before = fabric.counters()
                 seconds = ring.measure(planned=True, repeats=REPEATS)
                 after = fabric.counters()
-                # A flow that went elsewhere is missing on its spine; nothing else of its size is there.
+                # A flow that went elsewhere is missing on its spine; nothing else of its size is
+                # there.
                 for leaf in range(fabric.leaves):
                     for spine in range(fabric.spines):
                         sent = after[leaf][spine] - before[leaf][spine]
-                        self.assertGreaterEqual(sent, expected[leaf][spine], (placement, leaf, spine))
+                        self.assertGreaterEqual(sent, expected[leaf][spine],
+                                                (placement, leaf, spine))
                 # Tokens that a link had saved are the only way to be faster than the fabric.
                 self.assertGreater(seconds, 0.9 * ring.bound)
                 print(f"planned: {ring.bound / seconds:.3f} of the bound", flush=True)
 
     def planned_bytes(self, ring):
-        """What the plan puts on each uplink in the timed repeats, without headers: [leaf][spine]."""
+        """What the plan puts on each uplink when timed, without headers: [leaf][spine]."""
         fabric = ring.fabric
         out = [[0] * fabric.spines for _ in range(fabric.leaves)]
         for (a, b), ports in zip(ring.links, ring.plan["ports"]):

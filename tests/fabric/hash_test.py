@@ -1,4 +1,4 @@
-"""The predicted next hop of a Linux router is the one that it takes: asked, and with real packets."""
+"""The predicted next hop of a Linux router is the one that it takes: asked, and by packets."""
 
 import os
 import pathlib
@@ -65,16 +65,17 @@ class HashTest(unittest.TestCase):
             with netns.Fabric(leaves=2, spines=4, hosts_per_leaf=1) as fabric:
                 ports = draw.sample(range(0xC000, 0x10000), 60)
                 source, target = fabric.address(0, v6), fabric.address(1, v6)
-                learned = oracle.ask(prefix=("ip", "netns", "exec", "h0"), op="learn", source=source,
-                                     target=target, target_port=4791, ports=ports, ttl_max=2)
+                learned = oracle.ask(prefix=("ip", "netns", "exec", "h0"), op="learn",
+                                     source=source, target=target, target_port=4791, ports=ports,
+                                     ttl_max=2)
                 spines = predict(fabric, 0, [(source, target, port, 4791, "udp") for port in ports])
                 expected = [[port for port, spine in zip(ports, spines) if spine == wanted]
                             for wanted in range(fabric.spines)]
                 self.assertEqual(sorted(learned["classes"]), sorted(expected))
                 self.assertEqual(learned["unknown"], [])
                 self.assertFalse(learned["linear"])
-                # 16 ports over two hops, the others over the one that differs; two answers each, and
-                # some that come late.
+                # 16 ports over two hops, the others over the one that differs; two answers each,
+                # and some that come late.
                 self.assertLessEqual(learned["probes"], (16 * 2 + 44) * 4)
 
     def check_packets(self, v6):
@@ -95,10 +96,11 @@ class HashTest(unittest.TestCase):
             before = fabric.counters()[0]
             traffic.run(fabric, flows, v6=v6)
             sent = [after - b for after, b in zip(fabric.counters()[0], before)]
-            # All bytes of a flow pass its spine, so a flow that went elsewhere is missing; headers and
-            # retransmissions only add.
+            # All bytes of a flow pass its spine, so a flow that went elsewhere is missing; headers
+            # and retransmissions only add.
             for spine in range(fabric.spines):
-                self.assertGreaterEqual(sent[spine], expected[spine] * size, (spine, sent, expected))
+                self.assertGreaterEqual(sent[spine], expected[spine] * size,
+                                        (spine, sent, expected))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """A leaf-spine fabric of network namespaces: Linux routers with real ECMP, links shaped by tbf.
 
-    enter()                  at the start of a program: runs the rest of it where nothing can be left behind
+    enter()                  at the start of a program: runs the rest where nothing is left behind
     with Fabric(...) as f:   4 leaves, 2 spines, ...
         f.run(host, [...])   a command on a host
 
-enter() starts the program again as the first process of its own PID, mount and network namespaces, which
-dies with its parent, whatever kills that; with it go all processes, names and interfaces. Names need not
-be unique, the machine's own network is never touched, and there is nothing to clean up.
+enter() starts the program again as the first process of its own PID, mount and network namespaces,
+which dies with its parent, whatever kills that; with it go all processes, names and interfaces.
+Names need not be unique, the machine's own network is never touched, and there is nothing to clean
+up.
 
-Every leaf reaches every other leaf through a group of next hops, one a spine, in order of the spines.
+Every leaf reaches every other leaf through a group of next hops, one a spine, in their order.
 Neighbours are permanent: a next hop whose neighbour is being resolved counts as dead to the kernel,
 which would then hash other than predicted.
 
@@ -55,7 +56,8 @@ def enter() -> None:
         _private_mounts()
         os.environ[INSIDE] = "1"
         os.environ["PATH"] = "/usr/sbin:/sbin:/usr/bin:/bin:" + os.environ.get("PATH", "")
-        # The first process of a PID namespace ignores signals without a handler, and inherits orphans.
+        # The first process of a PID namespace ignores signals without a handler, and inherits
+        # orphans.
         inner = os.fork()
         if inner == 0:
             os.execv(sys.executable, [sys.executable, "-B", *sys.argv])
@@ -89,7 +91,8 @@ def call(command: list, text: str = "") -> str:
     words = [str(word) for word in command]
     done = subprocess.run(words, input=text, text=True, capture_output=True)
     if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}\n{text}")
+        raise RuntimeError(f"{' '.join(words)}: "
+                           f"{done.stderr.strip() or done.stdout.strip()}\n{text}")
     return done.stdout
 
 
@@ -98,7 +101,7 @@ def has_seed() -> bool:
 
 
 class Fabric:
-    """`mbit` of each link between leaf and spine, both ways; None: not shaped. `seeds`: of the leaves."""
+    """`mbit` of each link between switches, both ways; None: not shaped. `seeds`: of leaves."""
 
     def __init__(self, leaves=2, spines=2, hosts_per_leaf=2, mbit=None, seeds=None, policy=3,
                  queue_ms=300):
@@ -160,8 +163,9 @@ class Fabric:
             self._inside[ns] += [f"{family}addr add {own}/{bits} dev eth0{nodad}",
                                  f"{family}neigh add {gateway} lladdr {far} dev eth0 nud permanent",
                                  f"{family}route add default via {gateway} dev eth0 onlink"]
-            self._inside[f"l{leaf}"] += [f"{family}neigh add {own} lladdr {near} dev {ns} nud permanent",
-                                         f"{family}route add {own}/{bits} dev {ns}"]
+            self._inside[f"l{leaf}"] += [
+                f"{family}neigh add {own} lladdr {near} dev {ns} nud permanent",
+                f"{family}route add {own}/{bits} dev {ns}"]
 
     def _cable(self, leaf, spine):
         l_ns, s_ns, net = f"l{leaf}", f"s{spine}", leaf * 16 + spine
@@ -173,9 +177,10 @@ class Fabric:
             nodad = " nodad" if family else ""
             self._inside[l_ns] += [f"{family}addr add {down}/{bits} dev {s_ns}{nodad}",
                                    f"{family}neigh add {up} lladdr {far} dev {s_ns} nud permanent"]
-            self._inside[s_ns] += [f"{family}addr add {up}/{bits} dev {l_ns}{nodad}",
-                                   f"{family}neigh add {down} lladdr {near} dev {l_ns} nud permanent",
-                                   f"{family}route add {hosts} via {down} dev {l_ns}"]
+            self._inside[s_ns] += [
+                f"{family}addr add {up}/{bits} dev {l_ns}{nodad}",
+                f"{family}neigh add {down} lladdr {near} dev {l_ns} nud permanent",
+                f"{family}route add {hosts} via {down} dev {l_ns}"]
         if self.mbit:
             self._tbf += [(l_ns, s_ns), (s_ns, l_ns)]
 
@@ -239,11 +244,11 @@ class Fabric:
         return subprocess.Popen([str(word) for word in words], **more)
 
     def shape(self, name, device, mbit):
-        # What the rate gives in 20 ms: a timer that a busy machine serves late costs no rate then, and a
-        # run of a second gains at most 2 %.
+        # What the rate gives in 20 ms: a timer that a busy machine serves late costs no rate then,
+        # and a run of a second gains at most 2 %.
         burst = max(16000, int(mbit * 1e6 / 8 * 0.02))
-        self.at(name, ["tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{mbit}mbit",
-                       "burst", burst, "latency", f"{self.queue_ms}ms"])
+        self.at(name, ["tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate",
+                       f"{mbit}mbit", "burst", burst, "latency", f"{self.queue_ms}ms"])
 
     def link(self, leaf, spine, up):
         """The leaf's side: its group loses or regains the next hop, as routing would have it."""
@@ -261,7 +266,7 @@ class Fabric:
         return out
 
     def ask(self, leaf, tuples, v6=False):
-        """Which spine the leaf's kernel would take, of (source, target, port, port, protocol) from below.
+        """Which spine the leaf's kernel would take, of (source, target, port, port, protocol).
 
         Tuples that it does not route through a spine give None.
         """
@@ -269,7 +274,8 @@ class Fabric:
         lines = "".join(f"route get {target} from {source} iif {host} ipproto {protocol} "
                         f"sport {sport} dport {dport}\n"
                         for source, target, sport, dport, protocol in tuples)
-        text = call(["ip", "-netns", f"l{leaf}", *(["-6"] if v6 else []), "-o", "-batch", "-"], lines)
+        family = ["-6"] if v6 else []
+        text = call(["ip", "-netns", f"l{leaf}", *family, "-o", "-batch", "-"], lines)
         out = []
         for line in text.splitlines():
             if " dev " in line:
@@ -300,4 +306,5 @@ def require_routers() -> None:
     except RuntimeError as error:
         skip(f"no veth devices here: {error}")
     if not has_seed():
-        skip("this kernel has no net.ipv4.fib_multipath_hash_seed (Linux 6.11): hashes cannot be predicted")
+        skip("this kernel has no net.ipv4.fib_multipath_hash_seed (Linux 6.11): "
+             "hashes cannot be predicted")

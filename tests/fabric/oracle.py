@@ -9,7 +9,8 @@ import subprocess
 def ask(*, prefix=(), **question) -> dict:
     """`prefix`: a command that runs it somewhere else."""
     program = pathlib.Path(os.environ["WEFT_BIN"]) / "tests/fabric_oracle"
-    done = subprocess.run([*prefix, program], input=json.dumps(question) + "\n", text=True, capture_output=True)
+    done = subprocess.run([*prefix, program], input=json.dumps(question) + "\n", text=True,
+                          capture_output=True)
     if done.returncode != 0:
         raise RuntimeError(f"fabric_oracle: {done.stderr.strip()}")
     return json.loads(done.stdout)
@@ -17,6 +18,7 @@ def ask(*, prefix=(), **question) -> dict:
 
 def describe(fabric, host_mbit=10_000) -> dict:
     """A fabric of netns.py as the oracle wants it."""
-    return {"leaves": fabric.leaves, "spines": fabric.spines, "hosts_per_leaf": fabric.hosts_per_leaf,
-            "mbit": fabric.mbit or 10_000, "host_mbit": host_mbit, "seeds": fabric.seeds,
+    return {"leaves": fabric.leaves, "spines": fabric.spines, 
+            "hosts_per_leaf": fabric.hosts_per_leaf, "mbit": fabric.mbit or 10_000,
+            "host_mbit": host_mbit, "seeds": fabric.seeds,
             "addresses": [fabric.address(host) for host in range(fabric.hosts)]}

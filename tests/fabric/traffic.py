@@ -1,7 +1,7 @@
 """TCP transfers between hosts of a netns.Fabric, all driven by this one process.
 
-A socket belongs to the namespace in which it was made, so nothing has to be started in the hosts, and
-all transfers share one clock.
+A socket belongs to the namespace in which it was made, so nothing has to be started in the hosts,
+and all transfers share one clock.
 """
 
 import ctypes
@@ -13,8 +13,8 @@ import time
 
 CLONE_NEWNET = 0x40000000
 CHUNK = bytes(1 << 18)
-# What is under way fits into short queues: acknowledgements, which share links with the data of others, then
-# do not wait long, and windows open at once.
+# What is under way fits into short queues: acknowledgements, which share links with the data of
+# others, then do not wait long, and windows open at once.
 SEND_BUFFER = 1 << 16
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -124,7 +124,8 @@ def run(fabric, flows, patience=120, v6=False) -> float:
             else:
                 _receive(key.data, into, start)
     for connection in connections:
-        # All has arrived; a reset leaves no TIME_WAIT behind, so that the ports can be used again at once.
+        # All has arrived; a reset leaves no TIME_WAIT behind, so that the ports can be used again
+        # at once.
         connection.sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.sender.close()
         connection.receiver.close()
@@ -146,7 +147,8 @@ def _arm(selector, connection, flows):
 def _send(connection):
     flow = connection.flow_to_send()
     try:
-        flow.sent += connection.sender.send(memoryview(CHUNK)[:min(len(CHUNK), flow.size - flow.sent)])
+        size = min(len(CHUNK), flow.size - flow.sent)
+        flow.sent += connection.sender.send(memoryview(CHUNK)[:size])
     except BlockingIOError:
         return
     if flow.sent == flow.size:

@@ -1,4 +1,4 @@
-"""What both levels of the simulator predict of transfers over shaped links is what TCP then takes."""
+"""What both levels of the simulator predict of transfers over shaped links is what TCP takes."""
 
 import pathlib
 import sys
@@ -11,10 +11,11 @@ import traffic  # noqa: E402
 import workloads  # noqa: E402
 
 MBIT = 20
-# Tokens that every link has saved at the start: what `burst` of netns.py is worth, on each of two links.
+# Tokens that every link has saved at the start: what `burst` of netns.py is worth, on each of two
+# links.
 SAVED_SECONDS = 0.04
-# The best of so many runs is to be within a factor of two, whatever else the machine does; precise figures
-# come from tools/dev bench fabric.
+# The best of so many runs is to be within a factor of two, whatever else the machine does; precise
+# figures come from tools/dev bench fabric.
 RUNS_MAX, FACTOR_MAX = 3, 2
 
 

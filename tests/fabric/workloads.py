@@ -42,7 +42,8 @@ def outcast(unit, draw):
 
 
 def unequal_sizes(unit, draw):
-    return [Flow(0, 2, size * unit, _port(draw), DPORT + i) for i, size in enumerate((200, 400, 800))]
+    return [Flow(0, 2, size * unit, _port(draw), DPORT + i)
+            for i, size in enumerate((200, 400, 800))]
 
 
 def all_to_all(unit, draw):
@@ -54,8 +55,8 @@ def random_flows(unit, draw):
     flows = []
     for i in range(12):
         source = draw.randrange(8)
-        flows.append(Flow(source, _cross(draw, source), draw.randrange(100, 500) * unit, _port(draw),
-                          DPORT + i))
+        flows.append(Flow(source, _cross(draw, source), draw.randrange(100, 500) * unit,
+                          _port(draw), DPORT + i))
     return flows
 
 
@@ -78,7 +79,8 @@ def tree_broadcast(unit, draw):
 
 def gather_then_scatter(unit, draw):
     flows = [Flow(host, 0, 200 * unit, _port(draw), DPORT) for host in (2, 4, 6)]
-    return flows + [Flow(0, host, 200 * unit, _port(draw), DPORT + 1, [0, 1, 2]) for host in (2, 4, 6)]
+    return flows + [Flow(0, host, 200 * unit, _port(draw), DPORT + 1, [0, 1, 2])
+                    for host in (2, 4, 6)]
 
 
 def two_phases(unit, draw):
@@ -88,8 +90,8 @@ def two_phases(unit, draw):
                     for host in range(8)]
 
 
-ALL = (one_flow, permutation, shift, incast, outcast, unequal_sizes, all_to_all, random_flows, ring_steps,
-       tree_broadcast, gather_then_scatter, two_phases)
+ALL = (one_flow, permutation, shift, incast, outcast, unequal_sizes, all_to_all, random_flows,
+       ring_steps, tree_broadcast, gather_then_scatter, two_phases)
 
 
 def make(workload, mbit, seed=1) -> list:
