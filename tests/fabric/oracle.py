@@ -18,7 +18,7 @@ def ask(*, prefix=(), **question) -> dict:
 
 def describe(fabric, host_mbit=10_000) -> dict:
     """A fabric of netns.py as the oracle wants it."""
-    return {"leaves": fabric.leaves, "spines": fabric.spines, 
+    return {"leaves": fabric.leaves, "spines": fabric.spines,
             "hosts_per_leaf": fabric.hosts_per_leaf, "mbit": fabric.mbit or 10_000,
             "host_mbit": host_mbit, "seeds": fabric.seeds,
             "addresses": [fabric.address(host) for host in range(fabric.hosts)]}
