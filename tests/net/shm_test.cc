@@ -100,7 +100,8 @@ TEST(ShmSingleCopy, ASenderThatLeavesInTheMiddleFailsTheReceive) {
   for (int turns : {0, 1, 3}) {  // of the receiver, before it leaves
     Request send, receive;
     ShmPair pair;
-    auto out = RandomBytes(turns == 0 ? 500'000 : 8 << 20, 1), in = std::vector<std::byte>(out.size());
+    auto out = RandomBytes(turns == 0 ? 500'000 : 8 << 20, 1),
+         in = std::vector<std::byte>(out.size());
     (void)pair.receiver->PostReceive({1, 2}, {View(*pair.b.transport, in)}, &receive);
     (void)pair.sender->PostSend({1, 2}, View(*pair.a.transport, out), &send);
     pair.a.transport->Progress(Now());
