@@ -106,7 +106,7 @@ class Launcher {
     if (store.empty()) {
       WEFT_ASSIGN_OR_RETURN(store, ServeStore(secret));
     }
-    if (options_.relay || options_.nodes > 1) {
+    if (options_.relay) {
       WEFT_ASSIGN_OR_RETURN(store, ServeRelay(store, secret));
     }
     int master_port = options_.master_port;
