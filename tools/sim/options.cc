@@ -59,7 +59,8 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--workload", options.workload,
                  "NAME[:key=value,...], several joined with '+'; see --list-workloads")
       ->excludes(traffic);
-  app.add_flag("--list-workloads", words.list_workloads, "Print every workload with its keys, and end");
+  app.add_flag("--list-workloads", words.list_workloads,
+               "Print every workload with its keys, and end");
   app.add_option("--seed", packet.seed, "Of everything that is drawn");
   app.add_option("--level", words.level, "Every packet, or rates alone")
       ->check(CLI::IsMember({"packet", "flow"}));
@@ -81,7 +82,9 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--reordering", packet.reordering,
                  "Packets that may overtake before one counts as lost; 0: 3 with ecmp, else any");
   app.add_option("--limit", words.limit, "Simulated time after which all is left as it is");
-  app.add_option("--buffer", words.buffer, "Memory of a switch; 0: as in the fabric");
+  app.add_option(
+      "--buffer", words.buffer,
+      "Memory of a switch; 0: as in the fabric, and 64MB with PFC if a switch states none");
   app.add_option("--port-buffer", words.port_buffer,
                  "Data in an egress queue at most; 0: as in the fabric");
   app.add_option("--trimming", words.trimming, "Full queues cut packets to headers")
