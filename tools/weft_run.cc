@@ -70,7 +70,7 @@ struct CommandLine {
                    "host:port of a store that runs already (weft-store), instead of serving one");
     app.add_flag("--relay", o.relay,
                  "serve this host's ranks through a relay, so that the store sees hosts and not "
-                 "ranks; always so with several hosts");
+                 "ranks");
     app.add_option("--job", o.job, "the job's name (WEFT_JOB_ID) (default: weft-PID)");
     app.add_flag("--json", o.json, "print a summary as the last line of standard output");
   }

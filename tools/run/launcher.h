@@ -23,7 +23,7 @@ struct RunOptions {
   int master_port = 0;  // 0: a free one (one host only)
   int store_port = 0;   // 0: one host: a free one; several: master_port + 1
   std::string store;    // a store that somebody else serves, "host:port"; empty: serve one
-  bool relay = false;   // ranks talk to a relay in this process; always, with several hosts
+  bool relay = false;   // ranks talk to a relay in this process
   std::string log_dir;  // empty: no logs
   OutputMode output = OutputMode::kAll;
   bool prefix = true;
