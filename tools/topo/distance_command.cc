@@ -110,6 +110,7 @@ Distance Measure(const Routes& routes, Endpoint source, Endpoint target) {
 
 std::string LevelText(const std::vector<NodeId>& nodes, const Fabric& fabric) {
   std::vector<std::string> names;
+  names.reserve(nodes.size());
   for (NodeId node : nodes) names.push_back(fabric.node(node).name);
   std::string text = topology::CompressNames(names);
   return text.size() <= 60 ? text : absl::StrCat(nodes.size(), " switches");

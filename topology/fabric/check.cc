@@ -47,6 +47,7 @@ class Checker {
   std::string Names(const std::vector<NodeId>& nodes) const {
     constexpr size_t kMost = 80;
     std::vector<std::string> names;
+    names.reserve(nodes.size());
     for (NodeId node : nodes) names.push_back(fabric_.node(node).name);
     std::string text = CompressNames(names);
     return text.size() <= kMost ? text : absl::StrCat(text.substr(0, kMost), "...");
@@ -178,6 +179,7 @@ class Checker {
       if (fabric_.link(id).up) ++counts[fabric_.node(fabric_.link(id).target).tier];
     }
     std::vector<std::string> parts;
+    parts.reserve(counts.size());
     for (const auto& [tier, count] : counts) {
       parts.push_back(
           absl::StrCat(count, tier == 0 ? " to hosts" : absl::StrCat(" to tier ", tier)));
@@ -210,6 +212,7 @@ class Checker {
       }
       if (up.size() < 2) continue;
       std::vector<std::string> parts;
+      parts.reserve(up.size());
       for (const auto& [speed, count] : up) {
         parts.push_back(absl::StrCat(count, " x ", ToString(Bandwidth::BytesPerSecond(speed))));
       }
@@ -224,6 +227,7 @@ class Checker {
         speeds.insert(fabric_.link(id).nominal.bytes_per_second());
       }
       std::vector<std::string> parts;
+      parts.reserve(speeds.size());
       for (double speed : speeds) parts.push_back(ToString(Bandwidth::BytesPerSecond(speed)));
       return absl::StrCat("ports of ", absl::StrJoin(parts, " and "));
     });

@@ -338,7 +338,7 @@ Bytes Routes::memory() const {
              group.table.size() * sizeof(SetId);
   }
   for (const auto& [key, ports] : scattered_) {
-    bytes += sizeof(key) + sizeof(ports) + ports.size() * sizeof(LinkId);
+    bytes += sizeof(key) + sizeof(std::vector<LinkId>) + ports.size() * sizeof(LinkId);
   }
   return Bytes(static_cast<int64_t>(bytes));
 }
