@@ -235,6 +235,7 @@ std::vector<LinkId> CutTree::UpLinks(int group) const {
 
 std::vector<int32_t> CutTree::Signature(NodeId host, int level) const {
   std::vector<int32_t> signature;
+  signature.reserve(static_cast<size_t>(fabric_.nics(host)));
   for (int nic = 0; nic < fabric_.nics(host); ++nic) {
     signature.push_back(Path({host, nic})[static_cast<size_t>(level)]);
   }

@@ -21,7 +21,7 @@ absl::Status LineError(absl::string_view name, int line, absl::string_view what)
 
 // Calls row(line number, text) for every line that says something.
 template <typename Row>
-absl::Status ForEachLine(absl::string_view text, Row row) {
+absl::Status ForEachLine(absl::string_view text, const Row& row) {
   int number = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;

@@ -1,6 +1,7 @@
 #include "topology/order/search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -157,7 +158,7 @@ int64_t CountArrangements(const std::vector<int32_t>& class_of, int64_t most) {
     if (count > 1e15) return most + 1;
   }
   // The product is not monotone on the way, so it is compared at the end only.
-  return count > static_cast<double>(most) ? most + 1 : static_cast<int64_t>(count + 0.5);
+  return count > static_cast<double>(most) ? most + 1 : std::llround(count);
 }
 
 Placement SearchAll(const CostModel& model, const std::vector<int32_t>& class_of) {

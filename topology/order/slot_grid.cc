@@ -69,7 +69,9 @@ RankBlocks BlocksOf(const JobLayout& layout, const BlockShape& shape) {
     }
     blocks.slot_of.push_back(slot);
     blocks.gpu_of.push_back(gpu);
-    blocks.rank_at[static_cast<size_t>(slot * blocks.gpus + gpu)] = rank;
+    size_t at =
+        static_cast<size_t>(slot) * static_cast<size_t>(blocks.gpus) + static_cast<size_t>(gpu);
+    blocks.rank_at[at] = rank;
   }
   return blocks;
 }
