@@ -59,6 +59,7 @@ Mesh::Group Mesh::GroupOf(int rank, int axis) const {
 
 std::vector<Mesh::Group> Mesh::GroupsOfRank(int rank) const {
   std::vector<Group> groups;
+  groups.reserve(axes_.size());
   for (int axis = 0; axis < static_cast<int>(axes_.size()); ++axis) {
     groups.push_back(GroupOf(rank, axis));
   }

@@ -484,7 +484,7 @@ int64_t StoreCore::waiting() const {
 
 // ---- The journal
 
-void StoreCore::Write(StoreRecord record) {
+void StoreCore::Write(const StoreRecord& record) {
   if (options_.journal && !replaying_) AppendRecord(journal_, record);
 }
 

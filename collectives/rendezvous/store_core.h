@@ -180,7 +180,7 @@ class StoreCore {
   static Bytes ChargeOf(const StoreFrameOut& frame) {
     return Bytes(static_cast<int64_t>(frame.head.size() + 96));
   }
-  void Write(StoreRecord record);
+  void Write(const StoreRecord& record);
 
   StoreCoreOptions options_;
   std::string id_ = NewStoreId();

@@ -27,7 +27,7 @@ StoreLink::StoreLink(StoreReactor& reactor, StoreClientCore& core, StoreLinkOpti
                      std::function<void()> changed)
     : reactor_(reactor),
       core_(core),
-      options_(std::move(options)),
+      options_(options),
       changed_(std::move(changed)),
       pause_(kRetryFirst) {}
 

@@ -100,7 +100,6 @@ Shape ShapeOf(StoreOp op) {
     case StoreOp::kGather:
       return {1, 1};
     case StoreOp::kGroup:
-      return {1, 2};
     case StoreOp::kCompareSet:
       return {1, 2};
     case StoreOp::kGet:

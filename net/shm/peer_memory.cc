@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cerrno>
 
 namespace weft::net::shm {
@@ -18,7 +19,7 @@ PeerMemory::PeerMemory(pid_t pid) : pid_(pid) {
 ReadResult PeerMemory::Read(uint64_t address, std::byte* out, size_t bytes) const {
   while (bytes > 0) {
     iovec to{out, bytes};
-    iovec from{reinterpret_cast<void*>(address), bytes};
+    iovec from{std::bit_cast<void*>(uintptr_t{address}), bytes};
     ssize_t got = process_vm_readv(pid_, &to, 1, &from, 1, 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return errno == ESRCH ? ReadResult::kGone : ReadResult::kRefused;

@@ -53,7 +53,7 @@ NewRank::NewRank(const Crew& crew, int rank, collectives::StoreLinkOptions link,
       rank_(rank),
       replaced_(ReplacedRanks(*crew.options)),
       core_(crew.secret, HelloOf(crew, rank, /*generation=*/1)),
-      link_(*crew.reactor, core_, std::move(link), [this] { Changed(); }),
+      link_(*crew.reactor, core_, link, [this] { Changed(); }),
       finished_(std::move(finished)) {
   core_.set_sink([](uint64_t, size_t, size_t, absl::string_view) {});  // the table of members
 }

@@ -80,6 +80,7 @@ Json ToJson(const Options& options, const Measurement& m) {
 
 Json PrintModel(const std::vector<Measurement>& runs) {
   std::vector<std::pair<double, double>> points;
+  points.reserve(runs.size());
   for (const Measurement& run : runs) points.emplace_back(run.ranks, run.total_seconds);
   auto [last, measured] = points.back();
   Model before = Fit({points.begin(), points.end() - 1});

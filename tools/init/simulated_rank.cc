@@ -82,7 +82,7 @@ SimulatedRank::SimulatedRank(const Crew& crew, int rank, collectives::StoreLinkO
     : crew_(crew),
       rank_(rank),
       core_(crew.secret, HelloOf(crew, rank, /*generation=*/0)),
-      link_(*crew.reactor, core_, std::move(link), [this] { Changed(); }),
+      link_(*crew.reactor, core_, link, [this] { Changed(); }),
       settled_(std::move(settled)),
       finished_(std::move(finished)) {
   core_.set_sink([this](uint64_t, size_t total, size_t offset, absl::string_view bytes) {
@@ -105,7 +105,7 @@ void SimulatedRank::Mark(Phase phase) {
   crew_.shared->times()[rank_].end[static_cast<size_t>(phase)] = SystemClock::Nanoseconds();
 }
 
-void SimulatedRank::Fail(absl::Status status) {
+void SimulatedRank::Fail(const absl::Status& status) {
   if (finished_once_) {
     if (status_.ok()) status_ = Annotate(status, absl::StrCat("rank ", rank_));
     return;

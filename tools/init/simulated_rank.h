@@ -51,7 +51,7 @@ class SimulatedRank {
 
  private:
   void Changed();
-  void Fail(absl::Status status);
+  void Fail(const absl::Status& status);
   void Mark(Phase phase);
   void Register();
   void Exchange();

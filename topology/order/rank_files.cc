@@ -36,11 +36,11 @@ absl::Status ForEachLine(absl::string_view text, const Row& row) {
 class TableBuilder {
  public:
   explicit TableBuilder(absl::string_view name) : name_(name) {}
-  absl::Status Add(int line, int rank, RankRow row) {
+  absl::Status Add(int line, int rank, const RankRow& row) {
     if (rank < 0 || rank > (1 << 22)) {
       return LineError(name_, line, absl::StrCat("rank ", rank, " is out of range"));
     }
-    if (!rows_.try_emplace(rank, std::move(row)).second) {
+    if (!rows_.try_emplace(rank, row).second) {
       return LineError(name_, line, absl::StrCat("rank ", rank, " occurs twice"));
     }
     return absl::OkStatus();

@@ -45,7 +45,8 @@ class StepWriter {
     return static_cast<size_t>(index) * replicas_ + replica;
   }
   size_t Bucket(int stage, int chunk, int bucket) const {
-    return static_cast<size_t>((stage * shape_.chunks + chunk) * step_.buckets + bucket);
+    const int index = (stage * shape_.chunks + chunk) * step_.buckets + bucket;
+    return static_cast<size_t>(index);
   }
   std::vector<OperationId> Ready(size_t unit) const {
     std::vector<OperationId> after;
