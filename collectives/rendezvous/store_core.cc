@@ -37,7 +37,7 @@ StoreCore::StoreCore(StoreCoreOptions options, StoreBackend* backend)
   options_.description.resize(std::min<size_t>(options_.description.size(), 256));
   StoreRecord server;
   server.text = id_;
-  Write(std::move(server));
+  Write(server);
 }
 
 // ---- Connections
@@ -159,7 +159,7 @@ uint64_t StoreCore::MakeSession(StoreHello hello, uint64_t number) {
   record.kind = StoreRecord::Kind::kSession;
   record.number = number;
   record.text = EncodeHello(*session.hello);
-  Write(std::move(record));
+  Write(record);
   Enroll(session.hello, number);
   return number;
 }
@@ -301,7 +301,7 @@ void StoreCore::Run(uint64_t number, Session& session, StoreRequest request, abs
     record.kind = StoreRecord::Kind::kRequest;
     record.number = number;
     record.text = *waiting.frame;
-    Write(std::move(record));
+    Write(record);
   }
   StoreOp op = request.op;
   session.waiting.emplace(request.id, std::move(waiting));
@@ -426,7 +426,7 @@ void StoreCore::Expire(uint64_t number) {
   StoreRecord record;
   record.kind = StoreRecord::Kind::kEnd;
   record.number = number;
-  Write(std::move(record));
+  Write(record);
 }
 
 void StoreCore::Advance(absl::Time now) {
@@ -451,7 +451,7 @@ void StoreCore::Advance(absl::Time now) {
         record.number = answer.ticket.session;
         record.other = answer.ticket.request;
         record.text = std::string(answer.reply.status.message());
-        Write(std::move(record));
+        Write(record);
       }
       Deliver(std::move(answer));
     }
