@@ -169,6 +169,10 @@ struct Generator {
 };
 
 const std::vector<Generator>& Generators() {
+  // Rows of every fabric of rails.
+  static const auto& rails = *new std::vector<std::pair<Row, int>>{
+      {kGroups, 4}, {kHostsPerGroup, 32}, {kRails, 8}, {kSpines, 32},
+      {kPods, 1},   {kCores, 0},          {kHosts, 0}};
   static const auto& generators = *new std::vector<Generator>{
       {"leaf-spine",
        "Two tiers: every leaf has a cable to every spine.",
@@ -188,51 +192,22 @@ const std::vector<Generator>& Generators() {
        "Three tiers of equal switches at full bisection (Al-Fares, SIGCOMM'08).",
        {{kRadix, 8}, {kHosts, 0}},
        [](ClosSpec&) {}},
-      {"rail-optimised",
-       "NIC r of every host of a group is under the group's leaf r.",
-       {{kGroups, 4},
-        {kHostsPerGroup, 32},
-        {kRails, 8},
-        {kSpines, 32},
-        {kPods, 1},
-        {kCores, 0},
-        {kHosts, 0}},
+      {"rail-optimised", "NIC r of every host of a group is under the group's leaf r.", rails,
        [](ClosSpec& spec) { spec.rail_leaves = true; }},
       {"rail-only",
-       "As rail-optimised, but each rail has spines of its own: no path from rail to rail.",
-       {{kGroups, 4},
-        {kHostsPerGroup, 32},
-        {kRails, 8},
-        {kSpines, 32},
-        {kPods, 1},
-        {kCores, 0},
-        {kHosts, 0}},
+       "As rail-optimised, but each rail has spines of its own: no path from rail to rail.", rails,
        [](ClosSpec& spec) {
          spec.rail_leaves = true;
          spec.planes = Planes::kByRail;
        }},
-      {"dual-tor",
-       "Rail-optimised; every NIC has two ports, to two leaves, under the same spines.",
-       {{kGroups, 4},
-        {kHostsPerGroup, 32},
-        {kRails, 8},
-        {kSpines, 32},
-        {kPods, 1},
-        {kCores, 0},
-        {kHosts, 0}},
+      {"dual-tor", "Rail-optimised; every NIC has two ports, to two leaves, under the same spines.",
+       rails,
        [](ClosSpec& spec) {
          spec.rail_leaves = true;
          spec.ports = 2;
        }},
-      {"dual-plane",
-       "As dual-tor, but port p is in plane p, whose spines no other plane reaches.",
-       {{kGroups, 4},
-        {kHostsPerGroup, 32},
-        {kRails, 8},
-        {kSpines, 32},
-        {kPods, 1},
-        {kCores, 0},
-        {kHosts, 0}},
+      {"dual-plane", "As dual-tor, but port p is in plane p, whose spines no other plane reaches.",
+       rails,
        [](ClosSpec& spec) {
          spec.rail_leaves = true;
          spec.ports = 2;
