@@ -31,19 +31,6 @@ class Credit final : public Selective {
   Picoseconds next_credit_ = 0;
 };
 
-class CreditTransports final : public Transports {
- public:
-  CreditTransports(const TransportContext& context, size_t flows)
-      : context_(context), state_(flows) {}
-  std::unique_ptr<Protocol> Make(NicId nic) override {
-    return std::make_unique<Credit>(context_, nic, state_);
-  }
-
- private:
-  const TransportContext& context_;
-  SelectiveState state_;
-};
-
 }  // namespace weft::topology::packet
 
 #endif  // WEFT_TOPOLOGY_SIM_PACKET_TRANSPORTS_CREDIT_H_

@@ -100,9 +100,9 @@ std::unique_ptr<Transports> MakeTransports(const TransportContext& context, size
     case TransportKind::kGoBackN:
       return std::make_unique<GoBackNTransports>(context, flows);
     case TransportKind::kSelective:
-      return std::make_unique<SelectiveTransports>(context, flows);
+      return std::make_unique<SelectiveTransports<Selective>>(context, flows);
     case TransportKind::kCredit:
-      return std::make_unique<CreditTransports>(context, flows);
+      return std::make_unique<SelectiveTransports<Credit>>(context, flows);
   }
   return nullptr;
 }

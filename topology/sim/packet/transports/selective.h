@@ -101,12 +101,14 @@ class Selective : public ReliableProtocol {
   const uint32_t reordering_;  // 0: never lost by order
 };
 
+// Of all NICs, with what they share; Machine: Selective, or what is built on it.
+template <typename Machine>
 class SelectiveTransports final : public Transports {
  public:
   SelectiveTransports(const TransportContext& context, size_t flows)
       : context_(context), state_(flows) {}
   std::unique_ptr<Protocol> Make(NicId nic) override {
-    return std::make_unique<Selective>(context_, nic, state_);
+    return std::make_unique<Machine>(context_, nic, state_);
   }
 
  private:
