@@ -144,6 +144,7 @@ void StoreLink::Watch() {
 }
 
 void StoreLink::Drop(const absl::Status& why) {
+  if (socket_.valid()) reactor_.Remove(socket_.get());
   socket_.Reset();
   connecting_ = false;
   last_error_ = why;

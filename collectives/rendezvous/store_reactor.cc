@@ -37,6 +37,8 @@ void StoreReactor::Change(int fd, Handler* handler, uint32_t events) {
   WEFT_CHECK(result == 0, "epoll_ctl change " << fd << ": errno " << errno);
 }
 
+void StoreReactor::Remove(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
 void StoreReactor::Turn(absl::Time until) {
   absl::Duration left = std::clamp(until - clock_.Now(), absl::ZeroDuration(), absl::Hours(1));
   auto patience = static_cast<int>(absl::ToInt64Milliseconds(left + absl::Microseconds(999)));

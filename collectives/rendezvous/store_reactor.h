@@ -30,6 +30,9 @@ class StoreReactor {
 
   void Add(int fd, Handler* handler, uint32_t events);
   void Change(int fd, Handler* handler, uint32_t events);
+  // Before `fd` is closed: an epoll goes on watching a closed descriptor of which a forked process
+  // holds a copy, and would call a handler that is gone.
+  void Remove(int fd);
   void Bury(std::unique_ptr<Handler> handler) { graveyard_.push_back(std::move(handler)); }
 
   // Sleeps until something is ready or `until`, and calls the handlers.

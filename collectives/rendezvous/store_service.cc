@@ -174,7 +174,10 @@ void StoreService::Drop(uint64_t id) {
   auto found = peers_.find(id);
   if (found == peers_.end()) return;
   core_.Close(id, reactor_.now());
-  found->second->socket.Reset();
+  FileDescriptor& socket = found->second->socket;
+  reactor_.Remove(socket.get());
+  shutdown(socket.get(), SHUT_RDWR);  // the peer learns of it though a forked process has a copy
+  socket.Reset();
   reactor_.Bury(std::move(found->second));
   peers_.erase(found);
 }

@@ -4,7 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -15,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/random.h"
@@ -325,6 +330,39 @@ TEST_F(StoreFaultsTest, ConnectionsBeyondTheBoundAreClosed) {
   second.reset();
   Until([&] { return server_->statistics().connections == 1; });
   EXPECT_TRUE(StoreClient::Connect(third).ok());
+}
+
+TEST_F(StoreFaultsTest, AForkedProcessHoldsNoConnectionOpen) {
+  std::vector<FileDescriptor> leaving;
+  for (int i = 0; i < 8; ++i) leaving.push_back(ConnectTo(server_->address()));
+  Until([&] { return server_->statistics().connections == 8; });
+  // It has a copy of every descriptor, the server's ends and its epoll among them.
+  pid_t forked = fork();
+  if (forked == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pause();
+    _exit(0);
+  }
+  ASSERT_GT(forked, 0);
+  absl::Cleanup ended = [forked] {
+    kill(forked, SIGKILL);
+    waitpid(forked, nullptr, 0);
+  };
+  for (FileDescriptor& socket : leaving) {
+    EXPECT_EQ(shutdown(socket.get(), SHUT_WR), 0);
+    std::array<char, 4096> hello;  // what the server says first
+    ssize_t got = 1;
+    while (got > 0) {
+      pollfd wait{socket.get(), POLLIN, 0};
+      ASSERT_EQ(poll(&wait, 1, static_cast<int>(absl::ToInt64Milliseconds(kPatience))), 1)
+          << "the server left this connection, and it is open";
+      got = recv(socket.get(), hello.data(), hello.size(), 0);
+    }
+    EXPECT_EQ(got, 0);
+  }
+  Until([&] { return server_->statistics().connections == 0; });
+  auto client = Connect(server_->address());
+  EXPECT_EQ(client->Add("n", 1).value(), 1);
 }
 
 }  // namespace
