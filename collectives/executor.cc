@@ -148,7 +148,10 @@ bool Execution::Post(const Plan::Channel& channel, const Step& step, uint32_t id
   if (channel.sends) {
     net::SendLink* link = peers.SendTo(peer);
     if (link == nullptr) return false;
-    posted = link->PostSend(call_.key, View(peer.transport, step.left, step.length), request);
+    // A result or part of one, which an earlier step wrote.
+    const bool warm = step.after_count > 0 && step.left.buffer != Buffer::kInput;
+    posted =
+        link->PostSend(call_.key, {View(peer.transport, step.left, step.length), warm}, request);
   } else {
     if (peer.receive == nullptr) return false;
     net::ReceiveTarget target{.out = View(peer.transport, step.out, step.length)};

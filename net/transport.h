@@ -138,6 +138,16 @@ struct ReceiveTarget {
   CombineFn combine = nullptr;       // null: store
 };
 
+// What a send takes its bytes from. `warm`: this process wrote them a moment ago, as a part of the
+// same work. They are in its cache then, and a transport within a host does better to pass them on
+// from there than to let the peer fetch them.
+struct SendSource {
+  SendSource(RegionView view, bool is_warm = false)  // NOLINT: a view is a source
+      : data(view), warm(is_warm) {}
+  RegionView data;
+  bool warm;
+};
+
 // ---- Links
 // -----------------------------------------------------------------------------------------
 
@@ -160,7 +170,7 @@ class Link {
 class SendLink : public Link {
  public:
   // May be called before the connection stands. Size 0 is a message like any other.
-  virtual Posted PostSend(MessageKey key, RegionView data, Request* request) = 0;
+  virtual Posted PostSend(MessageKey key, const SendSource& source, Request* request) = 0;
 };
 
 class ReceiveLink : public Link {

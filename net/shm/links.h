@@ -24,7 +24,7 @@ class ShmSendLink final : public SendLink, public Endpoint {
   const absl::Status& status() const override { return link_status(); }
   Posted PostNotice(absl::string_view bytes) override { return QueueNotice(bytes); }
   std::string Describe() const override { return DescribeLink(); }
-  Posted PostSend(MessageKey key, RegionView data, Request* request) override;
+  Posted PostSend(MessageKey key, const SendSource& source, Request* request) override;
   Link& link() override { return *this; }
 
  private:
@@ -38,6 +38,7 @@ class ShmSendLink final : public SendLink, public Endpoint {
     const std::byte* data = nullptr;
     uint64_t bytes = 0;
     uint64_t check = 0;
+    bool warm = false;
     Request* request = nullptr;
   };
   struct Ready {  // a pair, on its way
@@ -64,7 +65,8 @@ class ShmSendLink final : public SendLink, public Endpoint {
 
   bool PushPiece();
   bool MayOffer(const Ready& pair) const {
-    return pair.clear.may_read && offer_min_ > 0 && pair.send.bytes >= offer_min_;
+    return pair.clear.may_read && !pair.send.warm && offer_min_ > 0 &&
+           pair.send.bytes >= offer_min_;
   }
   bool MakeOffer(const Ready& pair);
   absl::Status TakeAnswer(const std::byte* body);

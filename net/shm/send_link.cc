@@ -39,12 +39,12 @@ void ShmSendLink::OnUp(const Wire& wire) {
   arena_ = ArenaWriter(wire.segment.geometry().arena_bytes, wire.segment.geometry().forward_cells);
 }
 
-Posted ShmSendLink::PostSend(MessageKey key, RegionView data, Request* request) {
+Posted ShmSendLink::PostSend(MessageKey key, const SendSource& source, Request* request) {
   if (PostFailed(request)) return Posted::kAccepted;
   if (posted_ >= requests_max_) return Posted::kNotYet;
   ++posted_;
   request->Begin();
-  Send send{data.data(), data.size(), key.check, request};
+  Send send{source.data.data(), source.data.size(), key.check, source.warm, request};
   if (auto clear = matcher_.OfferB(key.tag, send)) ready_.push_back({send, *clear});
   transport()->NoteLocalWork();
   return Posted::kAccepted;

@@ -36,7 +36,7 @@ void TcpSendLink::OnConnectFailed(const absl::Status& why, absl::Time /*now*/) {
   Break(why);
 }
 
-Posted TcpSendLink::PostSend(MessageKey key, RegionView data, Request* request) {
+Posted TcpSendLink::PostSend(MessageKey key, const SendSource& source, Request* request) {
   if (!status().ok()) {
     request->Begin();
     request->Finish(status(), 0);
@@ -46,7 +46,7 @@ Posted TcpSendLink::PostSend(MessageKey key, RegionView data, Request* request) 
   uint32_t slot = sends_.Acquire();
   sends_[slot] = Send{};
   sends_[slot].key = key;
-  sends_[slot].data = data;
+  sends_[slot].data = source.data;
   sends_[slot].request = request;
   request->Begin();
   auto [entry, fresh] = waiting_.try_emplace(key.tag, Waiting{.sends = true});

@@ -25,7 +25,7 @@ class TcpSendLink final : public SendLink, public LinkCore, public ConnectorOwne
   const absl::Status& status() const override { return link_status(); }
   Posted PostNotice(absl::string_view bytes) override { return QueueNotice(bytes); }
   std::string Describe() const override { return DescribeLink(); }
-  Posted PostSend(MessageKey key, RegionView data, Request* request) override;
+  Posted PostSend(MessageKey key, const SendSource& source, Request* request) override;
 
  private:
   struct Send {

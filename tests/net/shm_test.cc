@@ -55,16 +55,18 @@ TEST(ShmSingleCopy, ALargeMessageNeedsNoTurnsOfTheSender) {
   EXPECT_EQ(send.bytes(), out.size());
 }
 
-TEST(ShmSingleCopy, IsNotUsedWhereItIsTurnedOffOrBytesAreCombined) {
-  for (bool combines : {false, true}) {
+TEST(ShmSingleCopy, IsNotUsedWhereItIsTurnedOffOrBytesAreCombinedOrWarm) {
+  enum Case { kOff, kCombined, kWarm };
+  for (Case why : {kOff, kCombined, kWarm}) {
+    const bool combines = why == kCombined;
     Request send, receive;
     using Setting = std::pair<std::string, std::string>;
-    ShmPair pair(std::vector<Setting>{{"shm.single_copy_min", combines ? "32KiB" : "0"}});
+    ShmPair pair(std::vector<Setting>{{"shm.single_copy_min", why == kOff ? "0" : "32KiB"}});
     auto out = RandomBytes(8 << 20, 1), in = out;
     ReceiveTarget target{View(*pair.b.transport, in)};
     if (combines) target.local = in.data(), target.combine = Xor;
     (void)pair.receiver->PostReceive({1, 2}, target, &receive);
-    (void)pair.sender->PostSend({1, 2}, View(*pair.a.transport, out), &send);
+    (void)pair.sender->PostSend({1, 2}, {View(*pair.a.transport, out), why == kWarm}, &send);
     pair.a.transport->Progress(Now());
     for (int turn = 0; turn < 100; ++turn) pair.b.transport->Progress(Now());
     EXPECT_FALSE(receive.done());  // the arena holds but a part
