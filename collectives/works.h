@@ -1,0 +1,143 @@
+// What a communicator hands to the engine: a collective, a message, and what was over before it
+// began.
+#ifndef WEFT_COLLECTIVES_WORKS_H_
+#define WEFT_COLLECTIVES_WORKS_H_
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "collectives/algorithms/algorithm.h"
+#include "collectives/endpoint_impl.h"
+#include "collectives/operation.h"
+
+namespace weft::collectives {
+
+// A plan, and executions of it that are at rest. One for each kind of call of a communicator.
+struct PlanEntry {
+  CollectiveSpec spec;
+  const Algorithm* algorithm = nullptr;
+  std::shared_ptr<const Plan> plan;
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Execution>> idle;
+
+  std::unique_ptr<Execution> Take() {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (idle.empty()) return std::make_unique<Execution>(plan);
+    auto taken = std::move(idle.back());
+    idle.pop_back();
+    return taken;
+  }
+  void Give(std::unique_ptr<Execution> execution) {
+    std::lock_guard<std::mutex> lock(mutex);
+    idle.push_back(std::move(execution));
+  }
+};
+
+class CollectiveWork final : public Operation {
+ public:
+  CollectiveWork(EndpointImpl* endpoint, std::shared_ptr<Group> group, int64_t start_ns,
+                 std::shared_ptr<PlanEntry> entry, const Invocation& invocation, uint32_t sequence,
+                 int64_t bytes)
+      : Operation(endpoint, std::move(group), start_ns),
+        entry_(std::move(entry)),
+        execution_(entry_->Take()),
+        invocation_(invocation),
+        sequence_(sequence),
+        bytes_(bytes) {}
+
+  void Begin(Peers& peers) override { execution_->Begin(invocation_, peers); }
+  bool Advance(Peers& peers, uint64_t) override { return execution_->Advance(peers); }
+  bool complete() const override { return execution_->done(); }
+  absl::Status failure(int* peer) const override {
+    *peer = execution_->failed_peer();
+    return execution_->status();
+  }
+  bool AtRest() override { return execution_->AtRest(); }
+  bool Holds(int peer) override { return execution_->Holds(peer); }
+  bool Needs(int peer) const override { return execution_->Needs(peer); }
+  std::string Describe() const override;
+  bool has_sequence() const override { return true; }
+  uint32_t sequence() const override { return sequence_; }
+  void Release() override { entry_->Give(std::move(execution_)); }
+  const char* trace_name() const override { return ToString(entry_->spec.kind); }
+  int64_t trace_bytes() const override { return bytes_; }
+
+ private:
+  std::shared_ptr<PlanEntry> entry_;
+  std::unique_ptr<Execution> execution_;
+  Invocation invocation_;
+  uint32_t sequence_;
+  int64_t bytes_;
+};
+
+class MessageWork final : public Operation {
+ public:
+  MessageWork(EndpointImpl* endpoint, std::shared_ptr<Group> group, int64_t start_ns, bool sends,
+              void* data, size_t bytes, int peer, uint32_t tag)
+      : Operation(endpoint, std::move(group), start_ns),
+        sends_(sends),
+        data_(data),
+        bytes_(bytes),
+        peer_(peer),
+        tag_(tag) {}
+
+  void Begin(Peers& peers) override;
+  bool Advance(Peers& peers, uint64_t turn) override;
+  bool complete() const override { return complete_; }
+  absl::Status failure(int* peer) const override {
+    *peer = peer_;
+    return status_;
+  }
+  bool AtRest() override { return !posted_ || request_.done(); }
+  bool Holds(int peer) override { return peer == peer_ && !AtRest(); }
+  bool Needs(int peer) const override { return peer == peer_ && !complete_; }
+  std::string Describe() const override;
+  bool has_sequence() const override { return false; }
+  uint32_t sequence() const override { return 0; }
+  Rank source() const override { return Rank(sends_ ? -1 : peer_); }
+  const char* trace_name() const override { return sends_ ? "send" : "receive"; }
+  int64_t trace_bytes() const override { return static_cast<int64_t>(bytes_); }
+
+ private:
+  Peer& other() { return *group().peers[static_cast<size_t>(peer_)]; }
+  bool Post(Peers& peers, uint64_t turn);
+
+  bool sends_;
+  void* data_;
+  size_t bytes_;
+  int peer_;
+  uint32_t tag_;
+  net::Region region_;
+  net::Request request_;
+  bool posted_ = false, complete_ = false;
+  absl::Status status_;
+};
+
+// A work that was over before it began.
+class FinishedWork final : public Work {
+ public:
+  FinishedWork(absl::Status status, int64_t now_ns) : status_(std::move(status)), now_ns_(now_ns) {}
+  bool done() const override { return true; }
+  absl::Status Wait(absl::Duration) override { return status_; }
+  absl::Status status() const override { return status_; }
+  int64_t start_ns() const override { return now_ns_; }
+  int64_t end_ns() const override { return now_ns_; }
+  Rank source() const override { return Rank(); }
+
+ private:
+  absl::Status status_;
+  int64_t now_ns_;
+};
+
+inline WorkPtr Finished(absl::Status status) {
+  return std::make_shared<FinishedWork>(std::move(status), SystemClock::Nanoseconds());
+}
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_WORKS_H_
