@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "net/handshake.h"
 #include "net/shm/shm_transport.h"
 #include "net/transport.h"
 
@@ -50,6 +51,11 @@ struct ShmNode : TransportEvents {
   std::vector<std::string> notices;
   std::vector<absl::Status> broken;
 };
+
+// As `rank` of the job that `node` is of.
+inline HandshakeIdentity IdentityOf(const ShmNode& node, int rank) {
+  return {Rank(rank), node.options.world_size, node.options.secret, HandshakePurpose::kShmLink};
+}
 
 // Turns all of them until `done`; false after `limit`, which only a hang reaches.
 inline bool PumpUntil(std::vector<ShmNode*> nodes, const std::function<bool()>& done,
