@@ -26,6 +26,7 @@ constexpr int kUsage = 2;
 struct CommandLine {
   run::RunOptions options;
   std::string grace = "5s";
+  std::string store_patience = "2s";
   std::string output = "all";
   std::string bind = "none";
   bool no_prefix = false;
@@ -68,9 +69,14 @@ struct CommandLine {
         ->capture_default_str();
     app.add_option("--store", o.store,
                    "host:port of a store that runs already (weft-store), instead of serving one");
-    app.add_flag("--relay", o.relay,
-                 "serve this host's ranks through a relay, so that the store sees hosts and not "
-                 "ranks");
+    app.add_flag_function(
+        "--relay,!--no-relay", [&o](int64_t given) { o.relay = given > 0; },
+        "serve this host's ranks through a relay, so that the store sees hosts and not "
+        "ranks (default: where a host has several ranks, and there are several hosts or "
+        "the --store is not on a loopback address)");
+    app.add_option("--store-patience", store_patience,
+                   "how long a store that is gone may take to come back (weft-store --state-dir)")
+        ->capture_default_str();
     app.add_option("--job", o.job, "the job's name (WEFT_JOB_ID) (default: weft-PID)");
     app.add_flag("--json", o.json, "print a summary as the last line of standard output");
   }
@@ -86,6 +92,11 @@ struct CommandLine {
     if (!absl::ParseDuration(grace, &o.grace) || o.grace < absl::ZeroDuration()) {
       return absl::InvalidArgumentError(
           absl::StrCat("--grace ", grace, " is no duration; right are 500ms, 5s, 1m"));
+    }
+    if (!absl::ParseDuration(store_patience, &o.store_patience) ||
+        o.store_patience < absl::ZeroDuration()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--store-patience ", store_patience, " is no duration; right are 2s, 1m"));
     }
     if (o.node_rank < 0 || o.node_rank >= o.nodes) {
       return absl::InvalidArgumentError(

@@ -116,6 +116,11 @@ absl::StatusOr<JobEnvironment> JobEnvironment::Parse(const Lookup& lookup) {
     variables.Wrong(
         absl::StrCat("WEFT_STORE='", job.store, "' is neither host:port nor unix:NAME"));
   }
+  if (auto text = variables.Text("WEFT_STORE_PATIENCE"); text.has_value()) {
+    bool good = absl::ParseDuration(*text, &job.store_patience) &&
+                job.store_patience >= absl::ZeroDuration();
+    if (!good) variables.Wrong(absl::StrCat("WEFT_STORE_PATIENCE='", *text, "' is no duration"));
+  }
   if (auto hex = variables.Text("WEFT_JOB_SECRET"); hex.has_value()) {
     auto secret = SecretFromHex(*hex);
     if (secret.ok()) {
@@ -174,6 +179,7 @@ absl::StatusOr<JobStore> StoreFromEnvironment(const JobEnvironment& job, absl::D
   client.rank = job.rank;
   client.generation = job.generation;
   client.connect_timeout = timeout;
+  client.reconnect = job.store_patience;
   // On one host the launcher's store stands before the ranks do: absent now means gone for good.
   if (!job.store.empty() && job.local_world_size == job.world_size) {
     client.connect_timeout = std::min(timeout, client.reconnect);

@@ -27,6 +27,8 @@ struct JobEnvironment {
   int master_port = 0;       // MASTER_PORT; 0: not given
   // WEFT_STORE: weft-run's store, "host:port", or this host's relay, "unix:NAME"; may be empty.
   std::string store;
+  // WEFT_STORE_PATIENCE: how long a store that is gone may take to come back.
+  absl::Duration store_patience = absl::Seconds(2);
   net::JobSecret secret{};  // WEFT_JOB_SECRET, 64 hexadecimal digits; all zero: none
   std::string job = "job";  // WEFT_JOB_ID, else TORCHELASTIC_RUN_ID
   int generation = 0;  // WEFT_GENERATION: of this rank's process; a higher one fences lower ones

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "collectives/rendezvous/redis_scripts.h"
 #include "collectives/rendezvous/socket_address.h"
 #include "collectives/rendezvous/store_protocol.h"
 
@@ -24,71 +25,6 @@ namespace {
 constexpr absl::Duration kRetry = absl::Milliseconds(20);
 constexpr int kGroupKeptSeconds = 600;  // a group's values, once it is complete
 constexpr size_t kNamed = 8;
-
-// KEYS: values, versions, counter, channels, served. `touch` tells whoever waits for a key.
-constexpr const char* kTouch = R"(
-local function touch(k)
-  redis.call('HSET', KEYS[2], k, redis.call('INCR', KEYS[3]))
-  redis.call('PUBLISH', KEYS[4] .. k, '1')
-end
-)";
-constexpr const char* kSet = R"(
-for i = 1, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) touch(ARGV[i]) end
-return 1)";
-// As text: Lua's numbers are doubles.
-constexpr const char* kAdd = R"(
-redis.call('HINCRBY', KEYS[1], ARGV[1], ARGV[2])
-touch(ARGV[1])
-return redis.call('HGET', KEYS[1], ARGV[1]))";
-constexpr const char* kCompareSet = R"(
-local held = redis.call('HGET', KEYS[1], ARGV[1])
-if held == ARGV[2] or (not held and ARGV[2] == '') then
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
-  touch(ARGV[1])
-  return ARGV[3]
-end
-return held or ARGV[2])";
-constexpr const char* kDelete = R"(
-local gone = redis.call('HDEL', KEYS[1], ARGV[1])
-if gone == 1 then
-  redis.call('HDEL', KEYS[2], ARGV[1])
-  redis.call('PUBLISH', KEYS[4] .. ARGV[1], '0')
-end
-return gone)";
-constexpr const char* kAppend = R"(
-local held = redis.call('HGET', KEYS[1], ARGV[1]) or ''
-if #held + #ARGV[2] > tonumber(ARGV[3]) then return redis.error_reply('TOOLONG') end
-redis.call('HSET', KEYS[1], ARGV[1], held .. ARGV[2])
-touch(ARGV[1])
-return 1)";
-constexpr const char* kMissing = R"(
-local missing = {}
-for i = 1, #ARGV do
-  if redis.call('HEXISTS', KEYS[1], ARGV[i]) == 0 then missing[#missing + 1] = ARGV[i] end
-end
-return missing)";
-// ARGV: group's hash, its key, operation and root, size, rank, value.
-constexpr const char* kEnter = R"(
-local g = ARGV[1]
-if redis.call('SISMEMBER', KEYS[5], ARGV[2]) == 1 then return redis.error_reply('SERVED') end
-local what = redis.call('HGET', g, 'what')
-if what and what ~= ARGV[3] .. ARGV[4] then return redis.error_reply('MISMATCH ' .. what) end
-if redis.call('HSETNX', g, 'r' .. ARGV[5], ARGV[6]) == 0 then return redis.error_reply('TWICE') end
-redis.call('HSET', g, 'what', ARGV[3] .. ARGV[4])
-if redis.call('HLEN', g) - 1 == tonumber(ARGV[4]) then
-  redis.call('SADD', KEYS[5], ARGV[2])
-  redis.call('EXPIRE', g, ARGV[7])
-  redis.call('PUBLISH', KEYS[4] .. g, '1')
-  return 1
-end
-return 0)";
-// ARGV: group's hash, its key, rank. 1: it is complete after all.
-constexpr const char* kLeave = R"(
-if redis.call('SISMEMBER', KEYS[5], ARGV[2]) == 1 then return {'1'} end
-local here = redis.call('HKEYS', ARGV[1])
-redis.call('HDEL', ARGV[1], 'r' .. ARGV[3])
-if redis.call('HLEN', ARGV[1]) == 1 then redis.call('DEL', ARGV[1]) end
-return here)";
 
 struct ReplyDeleter {
   void operator()(redisReply* reply) const { freeReplyObject(reply); }
@@ -138,7 +74,7 @@ class Redis final : public Store {
   }
 
   absl::Status Set(absl::string_view key, absl::string_view value) override {
-    return Script(kSet, key, {std::string(key), std::string(value)}).status();
+    return Script(redis::kSet, key, {std::string(key), std::string(value)}).status();
   }
 
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override {
@@ -147,7 +83,8 @@ class Redis final : public Store {
   }
 
   absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) override {
-    WEFT_ASSIGN_OR_RETURN(Reply reply, Script(kAdd, key, {std::string(key), absl::StrCat(amount)}));
+    WEFT_ASSIGN_OR_RETURN(Reply reply,
+                          Script(redis::kAdd, key, {std::string(key), absl::StrCat(amount)}));
     int64_t sum = 0;
     if (absl::SimpleAtoi(TextOf(*reply), &sum)) return sum;
     return absl::InternalError(absl::StrCat("'", key, "': Redis added to ", TextOf(*reply)));
@@ -155,14 +92,14 @@ class Redis final : public Store {
 
   absl::StatusOr<std::string> CompareSet(absl::string_view key, absl::string_view expected,
                                          absl::string_view desired) override {
-    WEFT_ASSIGN_OR_RETURN(
-        Reply reply,
-        Script(kCompareSet, key, {std::string(key), std::string(expected), std::string(desired)}));
+    WEFT_ASSIGN_OR_RETURN(Reply reply,
+                          Script(redis::kCompareSet, key,
+                                 {std::string(key), std::string(expected), std::string(desired)}));
     return TextOf(*reply);
   }
 
   absl::StatusOr<bool> Delete(absl::string_view key) override {
-    WEFT_ASSIGN_OR_RETURN(Reply reply, Script(kDelete, key, {std::string(key)}));
+    WEFT_ASSIGN_OR_RETURN(Reply reply, Script(redis::kDelete, key, {std::string(key)}));
     return reply->integer == 1;
   }
 
@@ -197,7 +134,7 @@ class Redis final : public Store {
   }
 
   absl::Status Append(absl::string_view key, absl::string_view value) override {
-    return Script(kAppend, key,
+    return Script(redis::kAppend, key,
                   {std::string(key), std::string(value), absl::StrCat(kStoreValueBytesMax)})
         .status();
   }
@@ -231,7 +168,7 @@ class Redis final : public Store {
       words.push_back(keys[i]);
       words.push_back(values[i]);
     }
-    return Script(kSet, keys[0], std::move(words)).status();
+    return Script(redis::kSet, keys[0], std::move(words)).status();
   }
 
   absl::Status Barrier(absl::string_view key, int rank, int size, absl::Duration timeout) override {
@@ -346,7 +283,7 @@ class Redis final : public Store {
   }
 
   absl::StatusOr<Reply> Run(absl::string_view script, Words arguments) {
-    Words words = {"EVAL", absl::StrCat(kTouch, script), absl::StrCat(keys_.size())};
+    Words words = {"EVAL", absl::StrCat(redis::kTouch, script), absl::StrCat(keys_.size())};
     words.insert(words.end(), keys_.begin(), keys_.end());
     std::move(arguments.begin(), arguments.end(), std::back_inserter(words));
     return Call(words);
@@ -383,7 +320,7 @@ class Redis final : public Store {
   }
 
   absl::StatusOr<Words> Missing(const Words& keys) {
-    WEFT_ASSIGN_OR_RETURN(Reply reply, Run(kMissing, keys));
+    WEFT_ASSIGN_OR_RETURN(Reply reply, Run(redis::kMissing, keys));
     return ListOf(*reply);
   }
 
@@ -430,16 +367,16 @@ class Redis final : public Store {
     if (waits) {
       WEFT_ASSIGN_OR_RETURN(ears, Listen({group}));
     }
-    auto entered = Run(
-        kEnter, {group, std::string(key), absl::StrCat(op, " ", root, " of "), absl::StrCat(size),
-                 absl::StrCat(rank), std::string(value), absl::StrCat(kGroupKeptSeconds)});
+    auto entered = Run(redis::kEnter, {group, std::string(key), absl::StrCat(op, " ", root, " of "),
+                                       absl::StrCat(size), absl::StrCat(rank), std::string(value),
+                                       absl::StrCat(kGroupKeptSeconds)});
     if (!entered.ok()) return NotEntered(entered.status(), what, rank, size);
     bool complete = (*entered)->integer == 1;
     while (waits && !complete) {
       absl::Status heard = Hear(*ears, deadline);
       if (absl::IsDeadlineExceeded(heard)) {
         WEFT_ASSIGN_OR_RETURN(Reply here,
-                              Run(kLeave, {group, std::string(key), absl::StrCat(rank)}));
+                              Run(redis::kLeave, {group, std::string(key), absl::StrCat(rank)}));
         Words names = ListOf(*here);
         if (names != Words{"1"}) return Late(what, size, names, timeout);
       } else {

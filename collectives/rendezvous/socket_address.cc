@@ -98,7 +98,9 @@ absl::StatusOr<std::pair<std::string, int>> SplitHostPort(absl::string_view text
   return std::pair<std::string, int>(host, port);
 }
 
-absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host_port) {
+namespace {
+
+absl::StatusOr<std::vector<SocketAddress>> LookUp(absl::string_view host_port, int flags) {
   if (absl::ConsumePrefix(&host_port, kUnixPrefix)) {
     WEFT_ASSIGN_OR_RETURN(SocketAddress address, UnixAddress(host_port));
     return std::vector<SocketAddress>{address};
@@ -107,7 +109,7 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host_port) 
   const auto& [host, port] = parts;
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV | (host.empty() ? AI_PASSIVE : 0);
+  hints.ai_flags = flags | AI_NUMERICSERV | (host.empty() ? AI_PASSIVE : 0);
   addrinfo* list = nullptr;
   int error =
       getaddrinfo(host.empty() ? nullptr : host.c_str(), absl::StrCat(port).c_str(), &hints, &list);
@@ -126,6 +128,16 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host_port) 
   }
   freeaddrinfo(list);
   return addresses;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host_port) {
+  return LookUp(host_port, 0);
+}
+
+absl::StatusOr<std::vector<SocketAddress>> ResolveNumeric(absl::string_view host_port) {
+  return LookUp(host_port, AI_NUMERICHOST);
 }
 
 }  // namespace weft::collectives

@@ -38,6 +38,8 @@ absl::StatusOr<std::pair<std::string, int>> SplitHostPort(absl::string_view text
 // All addresses of "host:port", in the resolver's order; may ask the name service. An empty host
 // means every address of this host: "::" (both families), then "0.0.0.0". "unix:NAME" is one too.
 absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host_port);
+// The same without asking anybody: kNotFound for a name.
+absl::StatusOr<std::vector<SocketAddress>> ResolveNumeric(absl::string_view host_port);
 
 }  // namespace weft::collectives
 

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "collectives/rendezvous/store_addresses.h"
 #include "collectives/rendezvous/store_client_core.h"
 #include "collectives/rendezvous/store_connection.h"
 #include "collectives/rendezvous/store_hello.h"
@@ -40,12 +42,18 @@ bool Hopeless(const absl::Status& status) {
 }
 
 // Dials until it succeeds, the deadline, or an error that will stay.
-absl::StatusOr<StoreConnection> DialUntil(const StoreClientOptions& options,
+absl::StatusOr<StoreConnection> DialUntil(StoreAddresses& addresses, const net::JobSecret& secret,
                                           const std::string& parameters, absl::Time deadline) {
   SystemClock clock;
   absl::Duration pause = kRetryFirst;
   while (true) {
-    auto connection = DialStore(options.address, options.secret, parameters, deadline);
+    absl::StatusOr<StoreConnection> connection = absl::UnknownError("");
+    if (auto known = addresses.Await(deadline); known.ok()) {
+      connection = DialStore(*known, secret, parameters, deadline);
+      if (!connection.ok()) addresses.Refresh();
+    } else {
+      connection = known.status();
+    }
     if (connection.ok() || Hopeless(connection.status())) return connection;
     if (clock.Now() + pause >= deadline) return connection.status();
     std::this_thread::sleep_for(absl::ToChronoNanoseconds(pause));
@@ -55,18 +63,25 @@ absl::StatusOr<StoreConnection> DialUntil(const StoreClientOptions& options,
 
 class Client final : public StoreClient {
  public:
-  Client(StoreClientOptions options, std::string parameters, StoreConnection connection)
+  Client(StoreClientOptions options, std::string parameters, StoreAddresses addresses,
+         StoreConnection connection)
       : options_(std::move(options)),
         parameters_(std::move(parameters)),
         server_(connection.server),
         wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         core_(options_.secret, StoreHello()),
         socket_(std::move(connection.socket)),
-        local_(connection.local) {
+        local_(connection.local),
+        addresses_(std::move(addresses)) {
     (void)core_.Adopt(connection.server_id, connection.server);
   }
 
   ~Client() override {
+    if (getpid() != owner_) {
+      // The session is our parent's, and so are the threads that may have waited here.
+      (void)new auto(std::move(pending_));
+      return;
+    }
     std::lock_guard lock(mutex_);
     if (!socket_.valid()) return;
     core_.Goodbye();
@@ -236,6 +251,11 @@ class Client final : public StoreClient {
         request.keys.empty()) {
       return StoreResult();
     }
+    if (getpid() != owner_) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("this connection to the store at ", options_.address, " is process ", owner_,
+                       "'s; a process that was forked makes its own"));
+    }
     WEFT_RETURN_IF_ERROR(CheckLimits(request));
     request.timeout = timeout.value_or(absl::ZeroDuration());
     absl::Time deadline = clock_.Now() + (timeout ? *timeout + kGrace : options_.call_timeout);
@@ -356,7 +376,8 @@ class Client final : public StoreClient {
     files_.clear();
     core_.Lost();
     lock.unlock();
-    auto connection = DialUntil(options_, parameters_, clock_.Now() + options_.reconnect);
+    auto connection =
+        DialUntil(addresses_, options_.secret, parameters_, clock_.Now() + options_.reconnect);
     lock.lock();
     if (!connection.ok() || connection->server_id != core_.server_id()) {
       core_.GiveUp(absl::UnavailableError(absl::StrCat(
@@ -371,6 +392,7 @@ class Client final : public StoreClient {
     (void)core_.Adopt(connection->server_id, connection->server);
   }
 
+  const pid_t owner_ = getpid();
   const StoreClientOptions options_;
   const std::string parameters_;  // of our handshake
   const std::string server_;
@@ -383,6 +405,7 @@ class Client final : public StoreClient {
   const bool local_;
   std::map<uint64_t, std::shared_ptr<Pending>> pending_;
   bool reading_ = false;  // a thread reads for all; it alone uses what follows
+  StoreAddresses addresses_;
   std::vector<FileDescriptor> files_;
   std::vector<char> buffer_ = std::vector<char>(kReadBytes);
 };
@@ -405,9 +428,12 @@ absl::StatusOr<std::unique_ptr<StoreClient>> StoreClient::Connect(StoreClientOpt
   hello.ranks = options.rank.value() >= 0 ? 1 : 0;
   hello.generation = options.generation;
   std::string parameters = EncodeHello(hello);
-  WEFT_ASSIGN_OR_RETURN(StoreConnection connection,
-                        DialUntil(options, parameters, clock.Now() + options.connect_timeout));
-  return std::make_unique<Client>(std::move(options), std::move(parameters), std::move(connection));
+  StoreAddresses addresses(options.address);
+  WEFT_ASSIGN_OR_RETURN(
+      StoreConnection connection,
+      DialUntil(addresses, options.secret, parameters, clock.Now() + options.connect_timeout));
+  return std::make_unique<Client>(std::move(options), std::move(parameters), std::move(addresses),
+                                  std::move(connection));
 }
 
 }  // namespace weft::collectives

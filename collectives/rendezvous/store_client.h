@@ -5,7 +5,8 @@
 // on when its own reply has come. A lost connection is made again, and what had no reply is sent
 // again; the server executes it once. When that does not succeed within `reconnect`, the store is
 // gone: all calls, waiting and future, return kUnavailable, which says where it was and who served
-// it. Thread-safe. After fork(), only the parent may use it.
+// it. Thread-safe. After fork(), only the parent may use it: in the child, calls fail with
+// kFailedPrecondition, and its end there is nobody's business.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_CLIENT_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_CLIENT_H_
 

@@ -138,6 +138,7 @@ absl::Status StoreClientCore::TakeReply(StoreFrame& frame) {
     if (again) SendPending();
     return absl::OkStatus();
   }
+  changing_.erase(frame.id);
   if (pending_.erase(frame.id) != 0) answers_.push_back({frame.id, std::move(result)});
   return absl::OkStatus();
 }
@@ -150,7 +151,9 @@ uint64_t StoreClientCore::Call(StoreRequest request) {
     answers_.push_back({request.id, std::move(result)});
     return request.id;
   }
-  request.acknowledged = pending_.empty() ? request.id : pending_.begin()->first;
+  // A wait for a key, however long, does not keep the server from forgetting later replies.
+  request.acknowledged = changing_.empty() ? request.id : *changing_.begin();
+  if (ChangesState(request.op)) changing_.insert(request.id);
   auto frame = std::make_shared<const std::string>(EncodeRequest(request));
   pending_.emplace(request.id, frame);
   // While the connection is not ready, the request goes with all others that have no reply.

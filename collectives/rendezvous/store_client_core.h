@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,7 +63,10 @@ class StoreClientCore {
   // The server forgets the session; nothing may follow.
   void Goodbye();
   // Nobody wants this answer any more.
-  void Forget(uint64_t id) { pending_.erase(id); }
+  void Forget(uint64_t id) {
+    pending_.erase(id);
+    changing_.erase(id);
+  }
 
   struct Answer {
     uint64_t id;
@@ -106,6 +110,7 @@ class StoreClientCore {
   std::string server_;
   uint64_t next_id_ = 1;
   std::map<uint64_t, Frame> pending_;
+  std::set<uint64_t> changing_;  // of pending_, those whose replies the server retains
   std::deque<Frame> outgoing_;
   size_t written_ = 0;  // of the first
   StoreFrameReader reader_{kStoreReplyBytesMax};

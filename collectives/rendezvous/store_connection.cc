@@ -44,14 +44,7 @@ absl::StatusOr<FileDescriptor> ConnectTo(const SocketAddress& address, absl::Tim
     if (error != 0) return ErrnoStatus(error, doing);
   }
   if (address.local()) return socket;
-  // Dialling a free port of this host in the ephemeral range can meet itself.
-  SocketAddress self;
-  SocketAddress peer;
-  self.size = peer.size = sizeof(self.storage);
-  if (getsockname(socket.get(), self.get(), &self.size) == 0 &&
-      getpeername(socket.get(), peer.get(), &peer.size) == 0 && ToString(self) == ToString(peer)) {
-    return ErrnoStatus(ECONNREFUSED, doing);
-  }
+  if (MetItself(socket.get())) return ErrnoStatus(ECONNREFUSED, doing);
   return socket;
 }
 
@@ -134,6 +127,14 @@ void SetStoreSocketOptions(int fd) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, kSilentSeconds * 1000);
 }
 
+bool MetItself(int fd) {
+  SocketAddress self;
+  SocketAddress peer;
+  self.size = peer.size = sizeof(self.storage);
+  return getsockname(fd, self.get(), &self.size) == 0 &&
+         getpeername(fd, peer.get(), &peer.size) == 0 && ToString(self) == ToString(peer);
+}
+
 bool PeerIsOurs(int fd) {
   ucred peer{};
   socklen_t size = sizeof(peer);
@@ -177,13 +178,16 @@ absl::Status AwaitReady(int fd, short events, absl::Time deadline) {
   }
 }
 
-absl::StatusOr<StoreConnection> DialStore(const std::string& host_port,
+absl::StatusOr<StoreConnection> DialStore(const std::vector<SocketAddress>& addresses,
                                           const net::JobSecret& secret,
                                           const std::string& parameters, absl::Time deadline) {
-  WEFT_ASSIGN_OR_RETURN(std::vector<SocketAddress> addresses, Resolve(host_port));
-  absl::Status status = absl::NotFoundError(absl::StrCat(host_port, " has no address"));
-  for (const SocketAddress& address : addresses) {
-    auto socket = ConnectTo(address, deadline);
+  absl::Status status = absl::NotFoundError("the store has no address");
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    const SocketAddress& address = addresses[i];
+    // A silent address must not take the time of those after it.
+    absl::Time now = SystemClock().Now();
+    auto left = static_cast<int64_t>(addresses.size() - i);
+    auto socket = ConnectTo(address, std::min(deadline, now + (deadline - now) / left));
     if (!socket.ok()) {
       status = socket.status();
       continue;

@@ -6,10 +6,12 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/rendezvous/file_descriptor.h"
+#include "collectives/rendezvous/socket_address.h"
 #include "net/handshake.h"
 
 namespace weft::collectives {
@@ -21,15 +23,17 @@ struct StoreConnection {
   bool local = false;     // a Unix socket: replies may come with descriptors
 };
 
-// `parameters`: an encoded StoreHello. One attempt at every address of `host_port`, until
-// `deadline` (of SystemClock). kPermissionDenied and kFailedPrecondition will not get better by
-// trying again; other codes may.
-absl::StatusOr<StoreConnection> DialStore(const std::string& host_port,
+// `parameters`: an encoded StoreHello. One attempt at every address, until `deadline` (of
+// SystemClock). kPermissionDenied and kFailedPrecondition will not get better by trying again;
+// other codes may.
+absl::StatusOr<StoreConnection> DialStore(const std::vector<SocketAddress>& addresses,
                                           const net::JobSecret& secret,
                                           const std::string& parameters, absl::Time deadline);
 
 // Keep-alive, no delay, and a bound on silence: what every socket of a store's client has.
 void SetStoreSocketOptions(int fd);
+// Dialling a free port of this host in the ephemeral range can meet itself.
+bool MetItself(int fd);
 // Whether the process at the other end of a Unix socket is this user's, or root's.
 bool PeerIsOurs(int fd);
 // recv() that takes descriptors as well.

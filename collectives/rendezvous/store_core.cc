@@ -16,16 +16,21 @@ net::HandshakeIdentity Identity(const net::JobSecret& secret) {
   return identity;
 }
 
-constexpr int32_t kRanksMax = 1 << 20;
+// What is kept of a request that waits, and of a reply, beside their bytes: nodes of containers.
+constexpr Bytes kRequestOverhead{256};
+constexpr Bytes kReplyOverhead{96};
+
+// What a request keeps here while it waits. Values lie in the table, which charges for them.
+Bytes ChargeOf(const StoreRequest& request) {
+  Bytes sum = kRequestOverhead;
+  for (const std::string& key : request.keys) sum += Bytes(static_cast<int64_t>(key.size() + 32));
+  return sum;
+}
 
 // No barrier or the like, whose rank is its own.
 bool ShapedByKeys(StoreOp op) {
   return op != StoreOp::kBarrier && op != StoreOp::kAllGather && op != StoreOp::kGather &&
          op != StoreOp::kGroup;
-}
-
-std::string Describe(int32_t rank, const StoreHello& hello) {
-  return absl::StrCat(rank, " (", hello.name, hello.host.empty() ? "" : " on ", hello.host, ")");
 }
 
 }  // namespace
@@ -119,129 +124,6 @@ absl::Status StoreCore::GreetLocal(ConnectionId id, Connection& connection,
   return absl::OkStatus();
 }
 
-// ---- Sessions and ranks
-
-absl::Status StoreCore::CheckJob(const StoreHello& hello) const {
-  bool room = single_ != nullptr || jobs_.count(hello.job) != 0 ||
-              static_cast<int>(jobs_.size()) < options_.jobs_max;
-  if (room) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("this store serves ", jobs_.size(), " jobs already"));
-}
-
-StoreCore::Job& StoreCore::JobOf(const std::string& name) {
-  auto [entry, added] = jobs_.try_emplace(name);
-  if (added && single_ == nullptr) {
-    entry->second.table = std::make_unique<StoreTable>(
-        &budget_, [this, name](int32_t rank) { return DescribeRank(name, rank); });
-  }
-  return entry->second;
-}
-
-std::string StoreCore::DescribeRank(const std::string& name, int32_t rank) const {
-  auto job = jobs_.find(name);
-  if (job == jobs_.end() || job->second.members.empty()) return absl::StrCat(rank);
-  auto member = job->second.members.find(rank);
-  if (member == job->second.members.end()) return absl::StrCat(rank, " (never connected)");
-  bool here = session_by_id_.count(member->second.hello->id) != 0;
-  return absl::StrCat(Describe(rank, *member->second.hello), here ? "" : " has left");
-}
-
-uint64_t StoreCore::MakeSession(StoreHello hello, uint64_t number) {
-  next_session_ = std::max(next_session_, number + 1);
-  Session& session = sessions_[number];
-  session.number = number;
-  session.hello = std::make_shared<const StoreHello>(std::move(hello));
-  session_by_id_.emplace(session.hello->id, number);
-  Job& job = JobOf(session.hello->job);
-  session.backend = single_ != nullptr ? single_ : job.table.get();
-  StoreRecord record;
-  record.kind = StoreRecord::Kind::kSession;
-  record.number = number;
-  record.text = EncodeHello(*session.hello);
-  Write(record);
-  Enroll(session.hello, number);
-  return number;
-}
-
-void StoreCore::Enroll(const std::shared_ptr<const StoreHello>& hello, uint64_t number) {
-  if (hello->ranks == 0) return;
-  Job& job = JobOf(hello->job);
-  bool fences = false;
-  for (int32_t i = 0; i < std::min(hello->ranks, kRanksMax); ++i) {
-    Member& member = job.members[hello->rank + i];
-    int32_t held = member.hello == nullptr ? -1 : member.hello->generation;
-    if (held > hello->generation) continue;
-    fences = fences || (held >= 0 && held < hello->generation);
-    // A rank's own word is better than its relay's.
-    if (held < hello->generation || hello->ranks <= member.hello->ranks) member = {hello, number};
-  }
-  if (fences) FenceOld(*hello);
-  if (on_hello_) on_hello_(*hello);
-}
-
-// Sessions all of whose ranks have been replaced: what they wait for fails.
-void StoreCore::FenceOld(const StoreHello& hello) {
-  for (auto& [number, session] : sessions_) {
-    const StoreHello& old = *session.hello;
-    if (session.fenced || old.job != hello.job || old.ranks == 0) continue;
-    session.fenced = true;
-    for (int32_t i = 0; session.fenced && i < old.ranks; ++i) {
-      session.fenced = Successor(session, old.rank + i) != nullptr;
-    }
-    if (!session.fenced) continue;
-    absl::Status why = CheckFence(session, StoreRequest());
-    std::vector<uint64_t> ended;
-    for (const auto& [request, waiting] : session.waiting) ended.push_back(request);
-    for (uint64_t request : ended) session.backend->Expel({number, request}, why);
-  }
-}
-
-const StoreCore::Member* StoreCore::Successor(const Session& session, int32_t rank) const {
-  const auto& members = jobs_.at(session.hello->job).members;
-  auto found = members.find(rank);
-  if (found == members.end()) return nullptr;
-  const Member& member = found->second;
-  bool later = member.hello->generation > session.hello->generation;
-  return later && member.session != session.number ? &member : nullptr;
-}
-
-absl::Status StoreCore::CheckFence(const Session& session, const StoreRequest& request) const {
-  const StoreHello& hello = *session.hello;
-  if (hello.ranks == 0) return absl::OkStatus();
-  int32_t rank = hello.rank;
-  if (hello.ranks > 1 && !session.fenced) {
-    // A relay fences its ranks itself; it says whose request this is.
-    bool says = request.op != StoreOp::kGroup && request.rank >= hello.rank &&
-                request.rank - hello.rank < hello.ranks;
-    if (!says) return absl::OkStatus();
-    rank = request.rank;
-  }
-  const Member* member = Successor(session, rank);
-  if (member == nullptr) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat("rank ", rank, " was replaced: rank ",
-                                         Describe(rank, *member->hello), " of generation ",
-                                         member->hello->generation, " has its place; ", hello.name,
-                                         " is of generation ", hello.generation, " and must end"));
-}
-
-void StoreCore::Attach(ConnectionId id, Connection& connection, StoreHello hello) {
-  unproven_.erase({connection.opened + net::kHandshakeTimeout, id});
-  auto known = session_by_id_.find(hello.id);
-  bool added = known == session_by_id_.end();
-  uint64_t number = added ? MakeSession(std::move(hello), next_session_) : known->second;
-  connection.session = number;
-  Session& session = sessions_.at(number);
-  if (session.connection != 0) {
-    Connection& previous = connections_.at(session.connection);
-    previous.session = 0;
-    Refuse(session.connection, previous, "the client has come again on another connection");
-  } else if (!added) {
-    away_.erase({session.away_since + options_.session_linger, number});
-  }
-  session.connection = id;
-}
-
 // ---- Requests
 
 void StoreCore::Consume(ConnectionId id, Connection& connection, absl::string_view bytes,
@@ -284,17 +166,27 @@ absl::Status StoreCore::Handle(ConnectionId id, Connection& connection, StoreFra
   }
   Acknowledge(session, request.acknowledged);
   if (auto done = session.retained.find(request.id); done != session.retained.end()) {
-    Send(id, done->second);
+    Send(id, done->second.frame);
     return absl::OkStatus();
   }
   if (session.waiting.count(request.id) != 0) return absl::OkStatus();
+  if (session.held + ChargeOf(request) > options_.session_limit) {
+    // Not retained: nothing was done, and what is sent again may be.
+    StoreReply reply;
+    reply.status = absl::ResourceExhaustedError(absl::StrCat(
+        session.waiting.size(), " requests of this client wait and ", session.retained.size(),
+        " replies to it are not acknowledged: ", session.held.count(), " bytes, at most ",
+        options_.session_limit.count(), " may be"));
+    Send(id, EncodeReply(request.op, request.id, reply));
+    return absl::OkStatus();
+  }
   Run(number, session, std::move(request), now);
   return absl::OkStatus();
 }
 
 void StoreCore::Run(uint64_t number, Session& session, StoreRequest request, absl::Time now) {
   StoreTicket ticket{number, request.id};
-  Waiting waiting{request.op, nullptr};
+  Waiting waiting{request.op, nullptr, ChargeOf(request)};
   if (options_.journal && ChangesState(request.op)) {
     waiting.frame = std::make_shared<const std::string>(EncodeRequest(request));
     StoreRecord record;
@@ -304,6 +196,7 @@ void StoreCore::Run(uint64_t number, Session& session, StoreRequest request, abs
     Write(record);
   }
   StoreOp op = request.op;
+  Hold(session, waiting.charge);
   session.waiting.emplace(request.id, std::move(waiting));
   absl::Status fence = CheckFence(session, request);
   if (!fence.ok() || op == StoreOp::kAnnounce) {
@@ -330,8 +223,16 @@ void StoreCore::Register(uint64_t number, const StoreRequest& request) {
 void StoreCore::Acknowledge(Session& session, uint64_t below) {
   auto end = session.retained.lower_bound(below);
   for (auto it = session.retained.begin(); it != end; it = session.retained.erase(it)) {
-    Charge(Bytes(0) - ChargeOf(it->second));
+    Hold(session, Bytes(0) - it->second.charge);
   }
+}
+
+// A body is shared by all who got its `values`: the ranks of an all-gather.
+void StoreCore::Retain(Session& session, uint64_t request, StoreFrameOut frame, uint32_t values) {
+  size_t body = frame.body ? frame.body->size() / std::max<uint32_t>(values, 1) : 0;
+  auto charge = Bytes(static_cast<int64_t>(frame.head.size() + body)) + kReplyOverhead;
+  Hold(session, charge);
+  session.retained.emplace(request, Retained{std::move(frame), charge});
 }
 
 void StoreCore::DeliverAnswers(StoreBackend& backend) {
@@ -342,11 +243,13 @@ void StoreCore::Deliver(StoreAnswer answer) {
   auto found = sessions_.find(answer.ticket.session);
   if (found == sessions_.end()) return;
   Session& session = found->second;
-  session.waiting.erase(answer.ticket.request);
+  if (auto waited = session.waiting.find(answer.ticket.request); waited != session.waiting.end()) {
+    Hold(session, Bytes(0) - waited->second.charge);
+    session.waiting.erase(waited);
+  }
   StoreFrameOut frame = EncodeReply(answer.op, answer.ticket.request, answer.reply);
   if (ChangesState(answer.op)) {
-    Charge(ChargeOf(frame));
-    session.retained.emplace(answer.ticket.request, frame);
+    Retain(session, answer.ticket.request, frame, answer.reply.values);
   }
   if (session.connection != 0) Send(session.connection, std::move(frame));
 }
@@ -410,6 +313,7 @@ void StoreCore::Detach(uint64_t number, absl::Time now) {
       continue;
     }
     session.backend->Forget({number, it->first});
+    Hold(session, Bytes(0) - it->second.charge);
     it = session.waiting.erase(it);
   }
 }
@@ -419,6 +323,7 @@ void StoreCore::Expire(uint64_t number) {
   Session& session = found->second;
   for (const auto& [request, waiting] : session.waiting) {
     session.backend->Forget({number, request});
+    Hold(session, Bytes(0) - waiting.charge);
   }
   Acknowledge(session, ~uint64_t{0});
   session_by_id_.erase(session.hello->id);

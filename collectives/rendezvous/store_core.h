@@ -47,6 +47,9 @@ struct StoreCoreOptions {
   Bytes output_pause = MiB(64);
   // ... and with this much (answers to what it waited for) it is closed.
   Bytes output_limit = MiB(512);
+  // What one client may have here: requests that wait, and replies that it has not acknowledged.
+  // Further requests are answered with kResourceExhausted, so that it cannot fill the store.
+  Bytes session_limit = MiB(256);
   absl::Duration session_linger = absl::Seconds(30);
   int jobs_max = 4096;
   bool journal = false;
@@ -120,6 +123,11 @@ class StoreCore {
   struct Waiting {
     StoreOp op;
     std::shared_ptr<const std::string> frame;  // with a journal: for its snapshots
+    Bytes charge;
+  };
+  struct Retained {
+    StoreFrameOut frame;
+    Bytes charge;
   };
   struct Session {
     uint64_t number = 0;
@@ -127,9 +135,10 @@ class StoreCore {
     StoreBackend* backend = nullptr;
     ConnectionId connection = 0;  // 0: away
     absl::Time away_since;
-    bool fenced = false;                         // all of its ranks
-    std::map<uint64_t, StoreFrameOut> retained;  // replies that may have been lost on the way
-    std::map<uint64_t, Waiting> waiting;         // being executed
+    bool fenced = false;                    // all of its ranks
+    std::map<uint64_t, Retained> retained;  // replies that may have been lost on the way
+    std::map<uint64_t, Waiting> waiting;    // being executed
+    Bytes held;                             // what these two are charged with
   };
   struct Connection {
     std::string peer;
@@ -176,10 +185,11 @@ class StoreCore {
   void Expire(uint64_t session);
   void Acknowledge(Session& session, uint64_t below);
   void Charge(Bytes bytes) { budget_.used += bytes; }
-  // What a retained reply costs: its body is shared.
-  static Bytes ChargeOf(const StoreFrameOut& frame) {
-    return Bytes(static_cast<int64_t>(frame.head.size() + 96));
+  void Hold(Session& session, Bytes bytes) {
+    session.held += bytes;
+    Charge(bytes);
   }
+  void Retain(Session& session, uint64_t request, StoreFrameOut frame, uint32_t values);
   void Write(const StoreRecord& record);
 
   StoreCoreOptions options_;

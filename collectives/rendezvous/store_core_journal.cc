@@ -74,8 +74,7 @@ absl::Status StoreCore::Replay(const StoreRecord& record, absl::Time now) {
       break;
     case Kind::kReply: {
       StoreFrameOut frame{record.text, nullptr, nullptr};
-      Charge(ChargeOf(frame));
-      session->second.retained.emplace(record.other, std::move(frame));
+      Retain(session->second, record.other, std::move(frame), 0);
       break;
     }
   }
@@ -93,7 +92,7 @@ size_t StoreCore::SnapshotBytes() const {
   }
   for (const auto& [number, session] : sessions_) {
     bytes += 256;
-    for (const auto& [request, frame] : session.retained) bytes += 64 + frame.size();
+    for (const auto& [request, retained] : session.retained) bytes += 64 + retained.frame.size();
     for (const auto& [request, waiting] : session.waiting) {
       bytes += 64 + (waiting.frame ? waiting.frame->size() : 0);
     }
@@ -126,7 +125,8 @@ std::string StoreCore::Snapshot() const {
   for (const auto& [number, session] : sessions_) ordered.emplace(number, &session);
   for (const auto& [number, session] : ordered) {
     AppendRecord(out, Make(Kind::kSession, number, 0, EncodeHello(*session->hello)));
-    for (const auto& [request, frame] : session->retained) {
+    for (const auto& [request, retained] : session->retained) {
+      const StoreFrameOut& frame = retained.frame;
       AppendRecord(out, Make(Kind::kReply, number, request,
                              absl::StrCat(frame.head, frame.body ? *frame.body : "")));
     }

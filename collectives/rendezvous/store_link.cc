@@ -19,6 +19,9 @@ namespace {
 // A client that comes before its server tries again after milliseconds.
 constexpr absl::Duration kRetryFirst = absl::Milliseconds(5);
 constexpr absl::Duration kRetryLast = absl::Milliseconds(250);
+constexpr absl::Duration kLookUpEvery = absl::Milliseconds(10);
+// For one of several addresses.
+constexpr absl::Duration kAttempt = absl::Seconds(2);
 constexpr size_t kParts = 64;
 
 }  // namespace
@@ -29,7 +32,35 @@ StoreLink::StoreLink(StoreReactor& reactor, StoreClientCore& core, StoreLinkOpti
       core_(core),
       options_(options),
       changed_(std::move(changed)),
+      addresses_(options_.address),
       pause_(kRetryFirst) {}
+
+StoreLink::~StoreLink() {
+  if (socket_.valid()) reactor_.Remove(socket_.get());
+}
+
+// Sets this attempt's address. False: not yet, or the attempt is over.
+bool StoreLink::FindAddress() {
+  auto known = addresses_.Poll();
+  if (!known.has_value()) {
+    if (reactor_.now() < give_up_) {
+      next_dial_ = reactor_.now() + kLookUpEvery;
+    } else {
+      Drop(absl::DeadlineExceededError(
+          absl::StrCat("the name service does not say where ", addresses_.name(), " is")));
+    }
+    return false;
+  }
+  if (!known->ok()) {
+    Drop(known->status());
+    return false;
+  }
+  address_ = (**known)[attempt_++ % (*known)->size()];
+  // A silent address must not take the time of the others.
+  absl::Time patience = reactor_.now() + kAttempt;
+  next_dial_ = (*known)->size() > 1 ? std::min(give_up_, patience) : give_up_;
+  return true;
+}
 
 void StoreLink::Dial() {
   absl::Time now = reactor_.now();
@@ -37,10 +68,11 @@ void StoreLink::Dial() {
   if (give_up_ == absl::InfiniteFuture()) {
     give_up_ = now + (core_.server_id().empty() ? options_.connect_timeout : options_.reconnect);
   }
-  socket_ = FileDescriptor(
-      ::socket(options_.address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!FindAddress()) return;
+  socket_ =
+      FileDescriptor(::socket(address_.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket_.valid()) return Drop(ErrnoStatus(errno, "make a socket"));
-  if (!options_.address.local()) SetStoreSocketOptions(socket_.get());
+  if (!address_.local()) SetStoreSocketOptions(socket_.get());
   if (options_.source.has_value()) {
     // The port is chosen at connect(), where it needs to be free for this destination only.
     int one = 1;
@@ -51,9 +83,9 @@ void StoreLink::Dial() {
   }
   connecting_ = true;
   watched_ = 0;
-  int result = connect(socket_.get(), options_.address.get(), options_.address.size);
+  int result = connect(socket_.get(), address_.get(), address_.size);
   if (result != 0 && errno != EINPROGRESS) {
-    return Drop(ErrnoStatus(errno, absl::StrCat("connect to ", ToString(options_.address))));
+    return Drop(ErrnoStatus(errno, absl::StrCat("connect to ", ToString(address_))));
   }
   if (result != 0) {
     watched_ = EPOLLOUT;
@@ -68,19 +100,21 @@ void StoreLink::Dial() {
 bool StoreLink::FinishConnect() {
   int error = 0;
   socklen_t size = sizeof(error);
-  if (!options_.address.local()) {
+  if (!address_.local()) {
     getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error == 0 && MetItself(socket_.get())) error = ECONNREFUSED;
   } else if (!PeerIsOurs(socket_.get())) {
     core_.GiveUp(absl::PermissionDeniedError(
-        absl::StrCat("another user's process serves ", ToString(options_.address))));
+        absl::StrCat("another user's process serves ", ToString(address_))));
     error = EPERM;
   }
   if (error != 0) {
-    Drop(ErrnoStatus(error, absl::StrCat("connect to the store at ", ToString(options_.address))));
+    Drop(ErrnoStatus(error, absl::StrCat("connect to the store at ", ToString(address_))));
     return false;
   }
   connecting_ = false;
-  core_.Connected(options_.address.local());
+  next_dial_ = give_up_;
+  core_.Connected(address_.local());
   return true;
 }
 
@@ -96,7 +130,7 @@ bool StoreLink::Read() {
   std::vector<char>& buffer = reactor_.buffer();
   StoreClientCore::State before = core_.state();
   ssize_t got = -1;
-  if (options_.address.local()) {
+  if (address_.local()) {
     got = ReceiveWithFiles(socket_.get(), buffer.data(), buffer.size(),
                            [this](FileDescriptor file) { core_.ReceiveFile(std::move(file)); });
   } else {
@@ -113,6 +147,7 @@ bool StoreLink::Read() {
   }
   if (core_.state() == StoreClientCore::State::kReady && before != core_.state()) {
     give_up_ = absl::InfiniteFuture();
+    next_dial_ = absl::InfiniteFuture();
     pause_ = kRetryFirst;
   }
   if (changed_) changed_();
@@ -149,12 +184,14 @@ void StoreLink::Drop(const absl::Status& why) {
   connecting_ = false;
   last_error_ = why;
   core_.Lost();
+  addresses_.Refresh();
+  next_dial_ = absl::InfiniteFuture();
   absl::Time now = reactor_.now();
   if (core_.state() != StoreClientCore::State::kGone) {
     if (give_up_ == absl::InfiniteFuture()) give_up_ = now + options_.reconnect;
     if (now + pause_ >= give_up_) {
       core_.GiveUp(absl::UnavailableError(absl::StrCat(
-          "the store at ", ToString(options_.address), " is gone",
+          "the store at ", options_.address, " is gone",
           core_.server().empty() ? "" : absl::StrCat("; it was served by ", core_.server()), " (",
           why.message(), ")")));
     } else {
@@ -166,7 +203,10 @@ void StoreLink::Drop(const absl::Status& why) {
 }
 
 void StoreLink::Advance(absl::Time now) {
-  if (now >= next_dial_) Dial();
+  if (now < next_dial_) return;
+  if (!socket_.valid()) return Dial();
+  Drop(absl::DeadlineExceededError(
+      absl::StrCat("the store at ", ToString(address_), " does not answer")));
 }
 
 }  // namespace weft::collectives

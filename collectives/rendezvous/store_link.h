@@ -7,16 +7,18 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "collectives/rendezvous/file_descriptor.h"
 #include "collectives/rendezvous/socket_address.h"
+#include "collectives/rendezvous/store_addresses.h"
 #include "collectives/rendezvous/store_client_core.h"
 #include "collectives/rendezvous/store_reactor.h"
 
 namespace weft::collectives {
 
 struct StoreLinkOptions {
-  SocketAddress address;                // of the server
+  std::string address;  // of the server; a name is looked up without holding up the reactor
   std::optional<SocketAddress> source;  // to dial from; port 0
   absl::Duration connect_timeout = absl::Seconds(30);
   absl::Duration reconnect = absl::Seconds(2);
@@ -28,6 +30,9 @@ class StoreLink final : public StoreReactor::Handler {
   // what `changed` uses outlive the link.
   StoreLink(StoreReactor& reactor, StoreClientCore& core, StoreLinkOptions options,
             std::function<void()> changed);
+  ~StoreLink() override;
+  StoreLink(const StoreLink&) = delete;
+  StoreLink& operator=(const StoreLink&) = delete;
 
   void Dial();   // once, to begin with
   void Flush();  // after core.Call()
@@ -38,6 +43,7 @@ class StoreLink final : public StoreReactor::Handler {
   const absl::Status& last_error() const { return last_error_; }
 
  private:
+  bool FindAddress();
   void Drop(const absl::Status& why);
   bool FinishConnect();
   bool Read();
@@ -47,6 +53,9 @@ class StoreLink final : public StoreReactor::Handler {
   StoreClientCore& core_;
   const StoreLinkOptions options_;
   const std::function<void()> changed_;
+  StoreAddresses addresses_;
+  size_t attempt_ = 0;
+  SocketAddress address_;  // of this attempt
   FileDescriptor socket_;
   bool connecting_ = false;
   uint32_t watched_ = 0;

@@ -68,7 +68,7 @@ bool ChangesState(StoreOp op);
 struct StoreRequest {
   StoreOp op = StoreOp::kKeyCount;
   uint64_t id = 0;            // ascending from 1 within a client
-  uint64_t acknowledged = 0;  // replies to all smaller ids have arrived at the client
+  uint64_t acknowledged = 0;  // all smaller ids that change something have had their replies
   absl::Duration timeout = absl::ZeroDuration();
   int64_t number = 0;  // kAdd: the amount
   int32_t rank = 0;    // kBarrier, kAllGather

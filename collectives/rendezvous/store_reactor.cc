@@ -1,5 +1,7 @@
 #include "collectives/rendezvous/store_reactor.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 
@@ -16,6 +18,7 @@ constexpr size_t kBufferBytes = size_t{256} << 10;
 absl::Status StoreReactor::Open() {
   epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_.valid()) return ErrnoStatus(errno, "make an epoll");
+  owner_ = getpid();
   events_.resize(kEventsATurn);
   buffer_.resize(kBufferBytes);
   return absl::OkStatus();
@@ -37,7 +40,9 @@ void StoreReactor::Change(int fd, Handler* handler, uint32_t events) {
   WEFT_CHECK(result == 0, "epoll_ctl change " << fd << ": errno " << errno);
 }
 
-void StoreReactor::Remove(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+void StoreReactor::Remove(int fd) {
+  if (getpid() == owner_) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
 
 void StoreReactor::Turn(absl::Time until) {
   absl::Duration left = std::clamp(until - clock_.Now(), absl::ZeroDuration(), absl::Hours(1));

@@ -6,6 +6,7 @@
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_REACTOR_H_
 
 #include <sys/epoll.h>
+#include <sys/types.h>
 
 #include <cstdint>
 #include <memory>
@@ -31,7 +32,8 @@ class StoreReactor {
   void Add(int fd, Handler* handler, uint32_t events);
   void Change(int fd, Handler* handler, uint32_t events);
   // Before `fd` is closed: an epoll goes on watching a closed descriptor of which a forked process
-  // holds a copy, and would call a handler that is gone.
+  // holds a copy, and would call a handler that is gone. Does nothing in a forked process: the
+  // epoll is its parent's.
   void Remove(int fd);
   void Bury(std::unique_ptr<Handler> handler) { graveyard_.push_back(std::move(handler)); }
 
@@ -47,6 +49,7 @@ class StoreReactor {
   SystemClock clock_;
   absl::Time now_ = clock_.Now();
   FileDescriptor epoll_;
+  pid_t owner_ = -1;
   std::vector<epoll_event> events_;
   std::vector<std::unique_ptr<Handler>> graveyard_;
   std::vector<char> buffer_;

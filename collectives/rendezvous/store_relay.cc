@@ -50,9 +50,9 @@ StoreCoreOptions CoreOptions(const StoreRelayOptions& options) {
   return core;
 }
 
-StoreLinkOptions LinkOptions(const StoreRelayOptions& options, const SocketAddress& above) {
+StoreLinkOptions LinkOptions(const StoreRelayOptions& options) {
   StoreLinkOptions link;
-  link.address = above;
+  link.address = options.up;
   link.source = options.source;
   link.connect_timeout = options.connect_timeout;
   link.reconnect = options.reconnect;
@@ -77,6 +77,11 @@ class Relay final : public StoreRelay, private StoreReactor::Handler {
   }
 
   ~Relay() override {
+    // In a forked process there is no such thread.
+    if (getpid() != owner_) {
+      if (thread_.joinable()) thread_.detach();
+      return;
+    }
     stop_ = true;
     uint64_t one = 1;
     (void)!write(wake_.get(), &one, sizeof(one));
@@ -88,6 +93,7 @@ class Relay final : public StoreRelay, private StoreReactor::Handler {
  private:
   void Ready(uint32_t) override {}
 
+  const pid_t owner_ = getpid();
   StoreReactor reactor_;
   FileDescriptor wake_;
   std::unique_ptr<StoreRelayNode> node_;
@@ -97,12 +103,11 @@ class Relay final : public StoreRelay, private StoreReactor::Handler {
 
 }  // namespace
 
-StoreRelayNode::StoreRelayNode(StoreReactor& reactor, const StoreRelayOptions& options,
-                               const SocketAddress& above)
+StoreRelayNode::StoreRelayNode(StoreReactor& reactor, const StoreRelayOptions& options)
     : up_(options.secret, HelloOf(options)),
       table_(&up_, TableOptions(options)),
       core_(CoreOptions(options), &table_),
-      link_(reactor, up_, LinkOptions(options, above), [this] { touched_ = true; }) {
+      link_(reactor, up_, LinkOptions(options), [this] { touched_ = true; }) {
   core_.set_on_hello([this, generation = options.generation](const StoreHello& hello) {
     if (hello.generation > generation) table_.Announce(hello);
   });
@@ -119,13 +124,9 @@ absl::StatusOr<std::unique_ptr<StoreRelayNode>> StoreRelayNode::Start(
         absl::StrCat("a relay serves a Unix socket, unix:NAME, not '", listen, "'"));
   }
   WEFT_ASSIGN_OR_RETURN(std::vector<SocketAddress> own, Resolve(listen));
-  WEFT_ASSIGN_OR_RETURN(std::vector<SocketAddress> above, Resolve(options.up));
-  // The root's name may have addresses of both families; it listens at both, if it has both.
-  auto first = std::find_if(above.begin(), above.end(),
-                            [](const SocketAddress& a) { return a.family() != AF_INET6; });
-  if (first == above.end()) first = above.begin();
+  WEFT_RETURN_IF_ERROR(CheckStoreAddress(options.up));
   WEFT_ASSIGN_OR_RETURN(FileDescriptor listener, ListenForStore(own[0]));
-  std::unique_ptr<StoreRelayNode> node(new StoreRelayNode(reactor, options, *first));
+  std::unique_ptr<StoreRelayNode> node(new StoreRelayNode(reactor, options));
   node->service_ = std::make_unique<StoreService>(reactor, node->core_, std::move(listener), own[0],
                                                   kConnectionsMax);
   node->link_.Dial();

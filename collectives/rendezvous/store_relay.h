@@ -52,8 +52,7 @@ class StoreRelayNode {
   StoreCore& core() { return core_; }
 
  private:
-  StoreRelayNode(StoreReactor& reactor, const StoreRelayOptions& options,
-                 const SocketAddress& above);
+  StoreRelayNode(StoreReactor& reactor, const StoreRelayOptions& options);
 
   bool touched_ = true;
   StoreClientCore up_;

@@ -61,6 +61,11 @@ class Server final : public StoreServer, private StoreReactor::Handler {
   }
 
   ~Server() override {
+    // In a forked process there is no such thread.
+    if (getpid() != owner_) {
+      if (thread_.joinable()) thread_.detach();
+      return;
+    }
     {
       std::lock_guard lock(mutex_);
       stop_ = true;
@@ -144,6 +149,7 @@ class Server final : public StoreServer, private StoreReactor::Handler {
     return stop_;
   }
 
+  const pid_t owner_ = getpid();
   const StoreServerOptions options_;
   StoreReactor reactor_;
   StoreCore core_;

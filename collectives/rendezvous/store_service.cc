@@ -93,7 +93,8 @@ absl::StatusOr<FileDescriptor> ListenForStore(SocketAddress& address) {
 
 StoreService::StoreService(StoreReactor& reactor, StoreCore& core, FileDescriptor listener,
                            const SocketAddress& address, int64_t limit)
-    : reactor_(reactor),
+    : owner_(getpid()),
+      reactor_(reactor),
       core_(core),
       listener_(std::move(listener)),
       spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
@@ -101,6 +102,16 @@ StoreService::StoreService(StoreReactor& reactor, StoreCore& core, FileDescripto
       local_(address.local()),
       limit_(limit) {
   reactor_.Add(listener_.get(), this, EPOLLIN);
+}
+
+StoreService::~StoreService() {
+  if (getpid() != owner_) return;  // they are our parent's
+  auto end = [this](int fd) {
+    reactor_.Remove(fd);
+    shutdown(fd, SHUT_RDWR);
+  };
+  end(listener_.get());
+  for (auto& [id, peer] : peers_) end(peer->socket.get());
 }
 
 void StoreService::Ready(uint32_t) {
@@ -227,7 +238,8 @@ void StoreService::Write(Peer& peer) {
   while (!peer.queue.empty()) {
     ssize_t sent = SendSome(peer.socket.get(), peer.queue, peer.written);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno == EAGAIN) return;
+    // ETOOMANYREFS: more descriptors are on their way than this user may have; they will arrive.
+    if (sent < 0 && (errno == EAGAIN || errno == ETOOMANYREFS)) return;
     if (sent < 0) return Drop(peer.id);
     peer.written += static_cast<size_t>(sent);
     while (!peer.queue.empty() && peer.written >= peer.queue.front().size()) {

@@ -3,6 +3,8 @@
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_SERVICE_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_SERVICE_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -27,6 +29,10 @@ class StoreService final : public StoreReactor::Handler {
   // The reactor and the core outlive it. `limit`: connections; further ones are closed at once.
   StoreService(StoreReactor& reactor, StoreCore& core, FileDescriptor listener,
                const SocketAddress& address, int64_t limit);
+  // Ends all connections, though a forked process may have copies of their descriptors.
+  ~StoreService() override;
+  StoreService(const StoreService&) = delete;
+  StoreService& operator=(const StoreService&) = delete;
 
   void Ready(uint32_t events) override;  // the listener
   // Once a turn, after the reactor's: writes what the core has to say. `before_writing` is called
@@ -65,6 +71,7 @@ class StoreService final : public StoreReactor::Handler {
   void Rewatch(Peer& peer);
   void Note(const StoreCore::Closing& closing);
 
+  const pid_t owner_;
   StoreReactor& reactor_;
   StoreCore& core_;
   FileDescriptor listener_;

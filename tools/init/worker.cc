@@ -43,8 +43,6 @@ class Worker {
   }
 
   absl::Status Run(const std::string& address) {
-    WEFT_ASSIGN_OR_RETURN(auto addresses, collectives::Resolve(address));
-    server_ = addresses[0];
     address_ = address;
     int total = (plan_.host_end - plan_.host_first) * options_.ranks_per_host();
     int host = plan_.host_first;
@@ -134,7 +132,7 @@ class Worker {
   absl::StatusOr<StoreLinkOptions> LinkOf(int host, int generation) {
     StoreLinkOptions link;
     link.connect_timeout = options_.timeout;
-    link.address = server_;
+    link.address = address_;
     if (options_.relay) {
       collectives::StoreRelayOptions relay;
       relay.up = address_;
@@ -149,8 +147,7 @@ class Worker {
       relay.connect_timeout = options_.timeout;
       relay.generation = generation;
       WEFT_ASSIGN_OR_RETURN(auto node, StoreRelayNode::Start(reactor_, relay));
-      WEFT_ASSIGN_OR_RETURN(auto addresses, collectives::Resolve(node->address()));
-      link.address = addresses[0];
+      link.address = node->address();
       relays_.push_back(std::move(node));
     }
     return link;
@@ -189,7 +186,6 @@ class Worker {
   std::string exchange_;
   Crew crew_;
   std::vector<SocketAddress> sources_;
-  SocketAddress server_;
   std::string address_;
   std::vector<std::unique_ptr<StoreRelayNode>> relays_;
   std::vector<std::unique_ptr<SimulatedRank>> ranks_;

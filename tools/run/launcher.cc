@@ -106,7 +106,7 @@ class Launcher {
     if (store.empty()) {
       WEFT_ASSIGN_OR_RETURN(store, ServeStore(secret));
     }
-    if (options_.relay) {
+    if (options_.relay.value_or(RelayHelps(store))) {
       WEFT_ASSIGN_OR_RETURN(store, ServeRelay(store, secret));
     }
     int master_port = options_.master_port;
@@ -139,6 +139,14 @@ class Launcher {
     return options_.nodes > 1 ? address : server_->address();
   }
 
+  bool RelayHelps(const std::string& store) const {
+    if (options_.ranks == 1) return false;
+    if (options_.nodes > 1) return true;
+    // A name is not looked up for this.
+    auto addresses = collectives::ResolveNumeric(store);
+    return !addresses.ok() || !addresses->front().loopback();
+  }
+
   // The store sees this host as one client.
   absl::StatusOr<std::string> ServeRelay(const std::string& store, const net::JobSecret& secret) {
     collectives::StoreRelayOptions relay;
@@ -152,6 +160,7 @@ class Launcher {
     relay.first_rank = options_.node_rank * options_.ranks;
     relay.ranks = options_.ranks;
     relay.world = options_.ranks * options_.nodes;
+    relay.reconnect = options_.store_patience;
     relay.connect_timeout = absl::Minutes(5);  // the root's launcher may start later
     WEFT_ASSIGN_OR_RETURN(relay_, collectives::StoreRelay::Start(relay));
     return relay_->address();

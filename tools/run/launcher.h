@@ -4,6 +4,7 @@
 #ifndef WEFT_TOOLS_RUN_LAUNCHER_H_
 #define WEFT_TOOLS_RUN_LAUNCHER_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,11 @@ struct RunOptions {
   int master_port = 0;  // 0: a free one (one host only)
   int store_port = 0;   // 0: one host: a free one; several: master_port + 1
   std::string store;    // a store that somebody else serves, "host:port"; empty: serve one
-  bool relay = false;   // ranks talk to a relay in this process
+  // Whether ranks talk to a relay in this process, so that the store sees one client a host. By
+  // default where a host has several ranks, and the store may be another host's.
+  std::optional<bool> relay;
+  // How long a store that is gone may take to come back (weft-store --state-dir).
+  absl::Duration store_patience = absl::Seconds(2);
   std::string log_dir;  // empty: no logs
   OutputMode output = OutputMode::kAll;
   bool prefix = true;

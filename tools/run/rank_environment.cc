@@ -33,6 +33,7 @@ Variables JobVariables(const RunOptions& options, const std::string& store,
   variables["LOCAL_WORLD_SIZE"] = absl::StrCat(options.ranks);
   variables["GROUP_RANK"] = absl::StrCat(options.node_rank);
   variables["WEFT_STORE"] = store;
+  variables["WEFT_STORE_PATIENCE"] = absl::FormatDuration(options.store_patience);
   variables["WEFT_JOB_SECRET"] = secret_hex;
   variables["WEFT_JOB_ID"] = options.job;
   const int cores = AllowedCores();

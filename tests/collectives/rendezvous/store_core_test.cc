@@ -313,7 +313,7 @@ TEST_F(StoreCoreTest, SurvivesMutatedBytes) {
     for (StoreCore::ConnectionId id = 1; id <= 4; ++id) {
       ASSERT_EQ(Connect(id, absl::StrCat(random.Below(3))), net::HandshakeState::kDone);
       for (int step = 0; step < 30; ++step) {
-        auto op = static_cast<StoreOp>(1 + random.Below(13));
+        auto op = static_cast<StoreOp>(1 + random.Below(static_cast<uint64_t>(kStoreOpLast)));
         StoreRequest request = Make(op, 1 + random.Below(20), {});
         request.timeout = absl::Seconds(static_cast<int64_t>(random.Below(5)));
         request.rank = static_cast<int32_t>(random.Below(4));
@@ -323,6 +323,14 @@ TEST_F(StoreCoreTest, SurvivesMutatedBytes) {
         auto values = random.Below(3);
         for (uint64_t k = 0; k < keys; ++k) request.keys.push_back(std::to_string(random.Below(4)));
         for (uint64_t v = 0; v < values; ++v) request.values.emplace_back(random.Below(300), 'v');
+        if (op == StoreOp::kGroup && random.Below(2) == 0) {
+          StoreArrivals arrivals;
+          arrivals.op = random.Below(2) == 0 ? StoreOp::kBarrier : StoreOp::kGather;
+          arrivals.ranks = {static_cast<int32_t>(random.Below(3)), 3};
+          if (arrivals.op == StoreOp::kGather) arrivals.values = {"a", "b"};
+          request = EncodeArrivals("0", 4, arrivals);
+          request.id = 1 + random.Below(20);
+        }
         std::string bytes = EncodeRequest(request);
         if (random.Below(8) == 0) bytes[random.Below(bytes.size())] = static_cast<char>(random());
         if (random.Below(16) == 0) bytes.resize(random.Below(bytes.size()));
@@ -345,6 +353,44 @@ TEST_F(StoreCoreTest, SurvivesMutatedBytes) {
     EXPECT_EQ(core_->waiting(), 0);
     EXPECT_EQ(core_->deadline(), absl::InfiniteFuture());
   }
+}
+
+// A Unix socket's connection begins with a hello frame, whatever else comes ends it.
+TEST_F(StoreCoreTest, ALocalConnectionBeginsWithAHello) {
+  StoreHello hello;
+  hello.id = std::string(kStoreIdBytes, 'l');
+  hello.name = "local";
+  core_->Open(1, "local", now_, /*local=*/true);
+  Ask(1, Make(StoreOp::kHello, 0, {EncodeHello(hello)}));
+  Ask(1, Make(StoreOp::kSet, 1, {"k"}, {"v"}));
+  Replies replies = Read(1);
+  EXPECT_EQ(replies[0].values.at(0), core_->id());
+  EXPECT_TRUE(replies[1].status.ok());
+  core_->Open(2, "local", now_, /*local=*/true);
+  Ask(2, Make(StoreOp::kSet, 1, {"k"}, {"w"}));
+  ASSERT_THAT(core_->TakeClosings(), SizeIs(1));
+  EXPECT_EQ(core_->keys(), 1);
+}
+
+TEST_F(StoreCoreTest, JobsDoNotSeeEachOthersKeys) {
+  auto connect = [&](StoreCore::ConnectionId id, const std::string& job) {
+    StoreHello hello;
+    hello.id = absl::StrCat(id);
+    hello.id.resize(kStoreIdBytes, '.');
+    hello.job = job;
+    core_->Open(id, "local", now_, /*local=*/true);
+    Ask(id, Make(StoreOp::kHello, 0, {EncodeHello(hello)}));
+    (void)Read(id);
+  };
+  connect(1, "one");
+  connect(2, "two");
+  connect(3, "one");
+  Ask(1, Make(StoreOp::kSet, 1, {"k"}, {"v"}));
+  Ask(2, Make(StoreOp::kCheck, 1, {"k"}));
+  Ask(3, Make(StoreOp::kCheck, 1, {"k"}));
+  Ask(2, Make(StoreOp::kKeyCount, 2, {}));
+  EXPECT_EQ(Read(2)[1].number, 0);
+  EXPECT_EQ(Read(3)[1].number, 1);
 }
 
 }  // namespace

@@ -6,12 +6,14 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <filesystem>
 #include <list>
 #include <memory>
 #include <string>
@@ -28,6 +30,7 @@
 #include "collectives/rendezvous/socket_address.h"
 #include "collectives/rendezvous/store_client.h"
 #include "collectives/rendezvous/store_connection.h"
+#include "collectives/rendezvous/store_hello.h"
 #include "collectives/rendezvous/store_protocol.h"
 #include "collectives/rendezvous/store_server.h"
 
@@ -278,7 +281,7 @@ TEST_F(StoreFaultsTest, GarbageEndsOnlyItsOwnConnection) {
 }
 
 TEST_F(StoreFaultsTest, AFrameThatClaimsTooMuchIsRefused) {
-  auto raw = DialStore(server_->address(), secret_, "0123456789abcdefraw",
+  auto raw = DialStore(Resolve(server_->address()).value(), secret_, "0123456789abcdefraw",
                        SystemClock().Now() + kPatience);
   ASSERT_TRUE(raw.ok()) << raw.status();
   StoreRequest request;
@@ -296,7 +299,7 @@ TEST_F(StoreFaultsTest, AClientThatDoesNotReadIsClosedAndHarmsNobody) {
   options.core.output_limit = MiB(8);
   server_.reset();
   Serve(options);
-  auto raw = DialStore(server_->address(), secret_, "0123456789abcdefraw",
+  auto raw = DialStore(Resolve(server_->address()).value(), secret_, "0123456789abcdefraw",
                        SystemClock().Now() + kPatience);
   ASSERT_TRUE(raw.ok()) << raw.status();
   for (uint64_t id = 1; id <= 40; ++id) {
@@ -363,6 +366,64 @@ TEST_F(StoreFaultsTest, AForkedProcessHoldsNoConnectionOpen) {
   Until([&] { return server_->statistics().connections == 0; });
   auto client = Connect(server_->address());
   EXPECT_EQ(client->Add("n", 1).value(), 1);
+}
+
+TEST_F(StoreFaultsTest, AStoreWithAStateGoesOnWhereItWasKilled) {
+  std::string folder =
+      testing::TempDir() + absl::StrCat("weft-state-", getpid(), "-", server_->port());
+  std::filesystem::remove_all(folder);
+  StoreServerOptions options;
+  options.listen = server_->address();
+  options.state_dir = folder;
+  server_.reset();
+  Serve(options);
+  StoreClientOptions patient = Options(options.listen);
+  patient.reconnect = kPatience;
+  auto client = StoreClient::Connect(patient).value();
+  auto other = StoreClient::Connect(patient).value();
+  ASSERT_TRUE(client->Set("key", "value").ok());
+  EXPECT_EQ(client->Add("n", 2).value(), 2);
+  absl::Status met;
+  std::thread waits([&] { met = client->Barrier("b", 0, 2, kPatience); });
+  Until([&] { return server_->statistics().waiting == 1; });
+  for (int round = 0; round < 2; ++round) {
+    server_.reset();
+    Serve(options);
+    EXPECT_EQ(other->Get("key", kPatience).value(), "value");
+    EXPECT_EQ(other->Add("n", 1).value(), 3 + round);
+  }
+  EXPECT_EQ(other->Barrier("b", 1, 2, kPatience), absl::OkStatus());
+  waits.join();
+  EXPECT_EQ(met, absl::OkStatus());
+  StoreServerOptions second = options;
+  second.listen = "127.0.0.1:0";
+  EXPECT_EQ(StoreServer::Start(second).status().code(), absl::StatusCode::kAlreadyExists);
+  server_.reset();
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(StoreFaultsTest, AThousandClientsThatDropAtOnceHarmNobody) {
+  // Both ends are in this process.
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_max < 2200) GTEST_SKIP() << "needs 2,200 file descriptors";
+  auto client = Connect(server_->address());
+  int64_t before = server_->statistics().accepted;
+  std::vector<StoreConnection> many;
+  for (int i = 0; i < 1000; ++i) {
+    StoreHello hello;
+    hello.id = NewStoreId();
+    auto raw = DialStore(Resolve(server_->address()).value(), secret_, EncodeHello(hello),
+                         SystemClock().Now() + kPatience);
+    ASSERT_TRUE(raw.ok()) << raw.status();
+    many.push_back(*std::move(raw));
+  }
+  EXPECT_EQ(server_->statistics().accepted, before + 1000);
+  many.clear();
+  EXPECT_EQ(client->Add("n", 1).value(), 1);
+  Until([&] { return server_->statistics().connections == 1; });
 }
 
 }  // namespace

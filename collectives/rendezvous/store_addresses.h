@@ -1,0 +1,50 @@
+// Where a store's server is, for those who dial it: its name's addresses, looked up in a thread of
+// their own, because the name service may take seconds and cannot be interrupted. What it said is
+// remembered, so that a connection that is made again waits for nobody; a server that has moved is
+// found by Refresh(). Nothing is ever looked up in reverse. Not thread-safe.
+#ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_ADDRESSES_H_
+#define WEFT_COLLECTIVES_RENDEZVOUS_STORE_ADDRESSES_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/rendezvous/socket_address.h"
+
+namespace weft::collectives {
+
+class StoreAddresses {
+ public:
+  // "host:port" or "unix:NAME". Numeric ones are known at once.
+  explicit StoreAddresses(std::string name);
+
+  // At least one address, in the resolver's order, or why there is none (the next call asks again).
+  // Nothing: the first answer is under way.
+  std::optional<absl::StatusOr<std::vector<SocketAddress>>> Poll();
+  // The same, but waits for the first answer; kDeadlineExceeded.
+  absl::StatusOr<std::vector<SocketAddress>> Await(absl::Time deadline);
+  // What is known did not help: asks anew, though not more than once in 5 s, while Poll() gives
+  // what is known.
+  void Refresh();
+
+  const std::string& name() const { return name_; }
+
+ private:
+  struct LookUp;
+  void Ask();
+  void TakeAnswer();
+
+  const std::string name_;
+  bool numeric_ = false;
+  std::vector<SocketAddress> known_;
+  absl::Status error_;
+  std::shared_ptr<LookUp> look_up_;  // under way
+  absl::Time asked_ = absl::InfinitePast();
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_RENDEZVOUS_STORE_ADDRESSES_H_

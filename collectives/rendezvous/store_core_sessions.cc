@@ -1,0 +1,144 @@
+// StoreCore's sessions, the ranks that they speak for, and their fences.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "collectives/rendezvous/store_core.h"
+
+namespace weft::collectives {
+namespace {
+
+constexpr int32_t kRanksMax = 1 << 20;
+
+std::string Describe(int32_t rank, const StoreHello& hello) {
+  return absl::StrCat(rank, " (", hello.name, hello.host.empty() ? "" : " on ", hello.host, ")");
+}
+
+}  // namespace
+
+absl::Status StoreCore::CheckJob(const StoreHello& hello) const {
+  bool room = single_ != nullptr || jobs_.count(hello.job) != 0 ||
+              static_cast<int>(jobs_.size()) < options_.jobs_max;
+  if (room) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("this store serves ", jobs_.size(), " jobs already"));
+}
+
+StoreCore::Job& StoreCore::JobOf(const std::string& name) {
+  auto [entry, added] = jobs_.try_emplace(name);
+  if (added && single_ == nullptr) {
+    entry->second.table = std::make_unique<StoreTable>(
+        &budget_, [this, name](int32_t rank) { return DescribeRank(name, rank); });
+  }
+  return entry->second;
+}
+
+std::string StoreCore::DescribeRank(const std::string& name, int32_t rank) const {
+  auto job = jobs_.find(name);
+  if (job == jobs_.end() || job->second.members.empty()) return absl::StrCat(rank);
+  auto member = job->second.members.find(rank);
+  if (member == job->second.members.end()) return absl::StrCat(rank, " (never connected)");
+  bool here = session_by_id_.count(member->second.hello->id) != 0;
+  return absl::StrCat(Describe(rank, *member->second.hello), here ? "" : " has left");
+}
+
+uint64_t StoreCore::MakeSession(StoreHello hello, uint64_t number) {
+  next_session_ = std::max(next_session_, number + 1);
+  Session& session = sessions_[number];
+  session.number = number;
+  session.hello = std::make_shared<const StoreHello>(std::move(hello));
+  session_by_id_.emplace(session.hello->id, number);
+  Job& job = JobOf(session.hello->job);
+  session.backend = single_ != nullptr ? single_ : job.table.get();
+  StoreRecord record;
+  record.kind = StoreRecord::Kind::kSession;
+  record.number = number;
+  record.text = EncodeHello(*session.hello);
+  Write(record);
+  Enroll(session.hello, number);
+  return number;
+}
+
+void StoreCore::Enroll(const std::shared_ptr<const StoreHello>& hello, uint64_t number) {
+  if (hello->ranks == 0) return;
+  Job& job = JobOf(hello->job);
+  bool fences = false;
+  for (int32_t i = 0; i < std::min(hello->ranks, kRanksMax); ++i) {
+    Member& member = job.members[hello->rank + i];
+    int32_t held = member.hello == nullptr ? -1 : member.hello->generation;
+    if (held > hello->generation) continue;
+    fences = fences || (held >= 0 && held < hello->generation);
+    // A rank's own word is better than its relay's.
+    if (held < hello->generation || hello->ranks <= member.hello->ranks) member = {hello, number};
+  }
+  if (fences) FenceOld(*hello);
+  if (on_hello_) on_hello_(*hello);
+}
+
+// Sessions all of whose ranks have been replaced: what they wait for fails.
+void StoreCore::FenceOld(const StoreHello& hello) {
+  for (auto& [number, session] : sessions_) {
+    const StoreHello& old = *session.hello;
+    if (session.fenced || old.job != hello.job || old.ranks == 0) continue;
+    session.fenced = true;
+    for (int32_t i = 0; session.fenced && i < old.ranks; ++i) {
+      session.fenced = Successor(session, old.rank + i) != nullptr;
+    }
+    if (!session.fenced) continue;
+    absl::Status why = CheckFence(session, StoreRequest());
+    std::vector<uint64_t> ended;
+    for (const auto& [request, waiting] : session.waiting) ended.push_back(request);
+    for (uint64_t request : ended) session.backend->Expel({number, request}, why);
+  }
+}
+
+const StoreCore::Member* StoreCore::Successor(const Session& session, int32_t rank) const {
+  const auto& members = jobs_.at(session.hello->job).members;
+  auto found = members.find(rank);
+  if (found == members.end()) return nullptr;
+  const Member& member = found->second;
+  bool later = member.hello->generation > session.hello->generation;
+  return later && member.session != session.number ? &member : nullptr;
+}
+
+absl::Status StoreCore::CheckFence(const Session& session, const StoreRequest& request) const {
+  const StoreHello& hello = *session.hello;
+  if (hello.ranks == 0) return absl::OkStatus();
+  int32_t rank = hello.rank;
+  if (hello.ranks > 1 && !session.fenced) {
+    // A relay fences its ranks itself; it says whose request this is.
+    bool says = request.op != StoreOp::kGroup && request.rank >= hello.rank &&
+                request.rank - hello.rank < hello.ranks;
+    if (!says) return absl::OkStatus();
+    rank = request.rank;
+  }
+  const Member* member = Successor(session, rank);
+  if (member == nullptr) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("rank ", rank, " was replaced: rank ",
+                                         Describe(rank, *member->hello), " of generation ",
+                                         member->hello->generation, " has its place; ", hello.name,
+                                         " is of generation ", hello.generation, " and must end"));
+}
+
+void StoreCore::Attach(ConnectionId id, Connection& connection, StoreHello hello) {
+  unproven_.erase({connection.opened + net::kHandshakeTimeout, id});
+  auto known = session_by_id_.find(hello.id);
+  bool added = known == session_by_id_.end();
+  uint64_t number = added ? MakeSession(std::move(hello), next_session_) : known->second;
+  connection.session = number;
+  Session& session = sessions_.at(number);
+  if (session.connection != 0) {
+    Connection& previous = connections_.at(session.connection);
+    previous.session = 0;
+    Refuse(session.connection, previous, "the client has come again on another connection");
+  } else if (!added) {
+    away_.erase({session.away_since + options_.session_linger, number});
+  }
+  session.connection = id;
+}
+
+}  // namespace weft::collectives
