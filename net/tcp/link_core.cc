@@ -57,7 +57,9 @@ void LinkCore::Attach(std::vector<FileDescriptor> sockets, std::vector<std::stri
   WantTurn();
 }
 
-std::string LinkCore::PeerText() const { return absl::StrCat("rank ", peer_.value()); }
+std::string LinkCore::PeerText() const {
+  return context_.peer_name.empty() ? absl::StrCat("rank ", peer_.value()) : context_.peer_name;
+}
 
 std::string LinkCore::DescribeLink() const { return description_; }
 

@@ -24,6 +24,7 @@ struct TcpContext {
   TransportOptions options;
   std::unique_ptr<Poller> poller;
   std::string interface;  // its name, for messages
+  std::string peer_name;  // of the only peer, for messages; empty: "rank N"
   SocketTuning tuning;
   int sockets = 1;  // of each link made here whose source ports are not planned
   SourcePorts source_ports;

@@ -1,0 +1,213 @@
+#include "plugins/nccl/communicator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::nccl {
+namespace {
+
+// NCCL's tags are ints; the sign is kept out of the upper half.
+uint64_t KeyOf(int tag) { return static_cast<uint32_t>(tag); }
+
+}  // namespace
+
+CommRequest* Communicator::Acquire(size_t limit) {
+  if (free_.empty()) {
+    if (requests_.size() >= limit) return nullptr;
+    requests_.push_back(std::make_unique<CommRequest>());
+    requests_.back()->owner = this;
+    free_.push_back(requests_.back().get());
+  }
+  CommRequest* request = free_.back();
+  free_.pop_back();
+  return request;
+}
+
+absl::StatusOr<net::RegionView> Communicator::View(const MemoryHandle* memory, void* data,
+                                                   size_t size) const {
+  if (size == 0) return net::RegionView();
+  if (memory == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(verb(), " of ", size, " bytes without a memory handle: call regMr first"));
+  }
+  net::RegionView all = memory->region.view();
+  auto begin = reinterpret_cast<uintptr_t>(data), base = reinterpret_cast<uintptr_t>(all.data());
+  if (begin < base || begin - base > all.size() || size > all.size() - (begin - base)) {
+    return absl::InvalidArgumentError(absl::StrCat(verb(), " of ", size, " bytes at 0x",
+                                                   absl::Hex(begin), ", but the handle is of ",
+                                                   all.size(), " bytes at 0x", absl::Hex(base)));
+  }
+  return all.Slice(begin - base, size);
+}
+
+absl::Status Communicator::Failure(const absl::Status& why, absl::string_view what) const {
+  return Annotate(why, absl::StrCat(self_.ToString(), arrow(), peer_.ToString(), ", ", what));
+}
+
+void Communicator::SetPeer(const PeerInfo& peer) {
+  peer_ = peer;
+  wire().SetPeerName(peer.ToString());
+}
+
+absl::Status Communicator::Test(CommRequest& request, bool* done, int* sizes, absl::Time now) {
+  std::lock_guard lock(mutex_);
+  auto first = request.parts.begin(), last = first + request.count;
+  auto all_done = [&] {
+    return std::all_of(first, last, [](const net::Request& part) { return part.done(); });
+  };
+  *done = all_done();
+  if (!*done) {
+    wire().Progress(now);
+    *done = all_done();
+  }
+  if (!*done) return absl::OkStatus();
+  absl::Status failed;
+  for (int i = 0; i < request.count; ++i) {
+    const net::Request& part = request.parts[static_cast<size_t>(i)];
+    if (sizes != nullptr) sizes[i] = static_cast<int>(part.bytes());
+    if (!part.status().ok() && failed.ok()) {
+      failed = Failure(part.status(),
+                       absl::StrCat(verb(), " of ", request.sizes[static_cast<size_t>(i)],
+                                    " bytes, tag ", request.tags[static_cast<size_t>(i)]));
+    }
+  }
+  Release(&request);
+  return failed;
+}
+
+SendCommunicator::SendCommunicator(Backend& backend, PeerInfo self, const PeerInfo& listener,
+                                   std::unique_ptr<SendWire> wire, absl::Time now)
+    : Communicator(backend, std::move(self)),
+      wire_(std::move(wire)),
+      give_up_(now + backend.connect_timeout()) {
+  SetPeer(listener);
+  // Goes out as soon as the connection stands; a link's first notice always finds room.
+  (void)wire_->link().PostNotice(EncodeGreeting(self_));
+}
+
+absl::StatusOr<bool> SendCommunicator::Connect(absl::Time now) {
+  std::lock_guard lock(mutex_);
+  wire_->Progress(now);
+  std::string text;
+  if (wire_->TakeNotice(&text)) {
+    absl::StatusOr<PeerInfo> peer = DecodeGreeting(text);
+    absl::Status match = peer.ok() ? CheckMatch(self_, *peer) : peer.status();
+    if (!match.ok()) return Failure(match, "connect");
+    SetPeer(*peer);
+    return true;
+  }
+  if (!wire_->link().status().ok()) return Failure(wire_->link().status(), "connect");
+  if (now >= give_up_) {
+    return Failure(absl::DeadlineExceededError(absl::StrCat(
+                       "no answer within ", absl::FormatDuration(backend_.connect_timeout()),
+                       " (WEFT_TRANSPORT_CONNECT_TIMEOUT) on ", wire_->link().Describe(),
+                       ": the peer does not call accept; is its process stuck or gone?")),
+                   "connect");
+  }
+  return false;
+}
+
+absl::StatusOr<CommRequest*> SendCommunicator::Send(void* data, size_t size, int tag,
+                                                    const MemoryHandle* memory, absl::Time now) {
+  std::lock_guard lock(mutex_);
+  if (!wire_->link().status().ok()) {
+    return Failure(wire_->link().status(), absl::StrCat("isend of ", size, " bytes"));
+  }
+  WEFT_ASSIGN_OR_RETURN(net::RegionView view, View(memory, data, size));
+  CommRequest* request = Acquire(static_cast<size_t>(abi::kRequestsMax) * abi::kGroupedReceivesMax);
+  if (request == nullptr) {
+    wire_->Progress(now);
+    return nullptr;
+  }
+  request->count = 1;
+  request->tags[0] = tag;
+  request->sizes[0] = size;
+  if (wire_->link().PostSend({KeyOf(tag), 0}, view, request->parts.data()) ==
+      net::Posted::kNotYet) {
+    Release(request);
+    request = nullptr;
+  }
+  wire_->Progress(now);
+  return request;
+}
+
+ReceiveCommunicator::ReceiveCommunicator(Backend& backend, PeerInfo self,
+                                         std::unique_ptr<ReceiveWire> wire)
+    : Communicator(backend, std::move(self)), wire_(std::move(wire)) {
+  peer_.host = "its sender";
+  peer_.device = "not known yet";
+}
+
+absl::StatusOr<bool> ReceiveCommunicator::Greet(absl::Time now) {
+  std::lock_guard lock(mutex_);
+  wire_->Progress(now);
+  std::string text;
+  if (!wire_->TakeNotice(&text)) {
+    if (wire_->link().status().ok()) return false;
+    return Failure(wire_->link().status(), "accept");
+  }
+  absl::StatusOr<PeerInfo> peer = DecodeGreeting(text);
+  absl::Status match = peer.ok() ? CheckMatch(self_, *peer) : peer.status();
+  if (peer.ok()) SetPeer(*peer);
+  (void)wire_->link().PostNotice(match.ok() ? EncodeGreeting(self_)
+                                            : EncodeRefusal(match.message()));
+  wire_->Progress(now);
+  if (!match.ok()) return Failure(match, "accept");
+  return true;
+}
+
+absl::StatusOr<CommRequest*> ReceiveCommunicator::Receive(const std::vector<ReceivePart>& parts,
+                                                          absl::Time now) {
+  std::lock_guard lock(mutex_);
+  if (!wire_->link().status().ok()) {
+    return Failure(wire_->link().status(), absl::StrCat("irecv of ", parts.size(), " messages"));
+  }
+  std::array<net::RegionView, abi::kGroupedReceivesMax> views;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    WEFT_ASSIGN_OR_RETURN(views[i], View(parts[i].memory, parts[i].data, parts[i].size));
+  }
+  CommRequest* request = Acquire(abi::kRequestsMax);
+  if (request == nullptr) {
+    wire_->Progress(now);
+    return nullptr;
+  }
+  request->count = static_cast<int>(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    request->tags[i] = parts[i].tag;
+    request->sizes[i] = parts[i].size;
+    // A link admits at least as many as there are requests (see Prepare() of the backend).
+    net::Posted posted =
+        wire_->link().PostReceive({KeyOf(parts[i].tag), 0}, {.out = views[i]}, &request->parts[i]);
+    WEFT_CHECK(posted == net::Posted::kAccepted, "part " << i << " of " << parts.size());
+  }
+  wire_->Progress(now);
+  return request;
+}
+
+absl::StatusOr<std::unique_ptr<ReceiveCommunicator>> ListenCommunicator::Accept(absl::Time now) {
+  absl::Duration patience = kAcceptPatience * backend_.connect_timeout();
+  if (give_up_ == absl::InfinitePast()) give_up_ = now + patience;
+  while (std::unique_ptr<ReceiveWire> wire = listener_->Accept(now)) {
+    arriving_.push_back(std::make_unique<ReceiveCommunicator>(backend_, self_, std::move(wire)));
+  }
+  for (size_t i = 0; i < arriving_.size(); ++i) {
+    absl::StatusOr<bool> greeted = arriving_[i]->Greet(now);
+    if (greeted.ok() && !*greeted) continue;
+    std::unique_ptr<ReceiveCommunicator> one = std::move(arriving_[i]);
+    arriving_.erase(arriving_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (!greeted.ok()) return greeted.status();
+    give_up_ = absl::InfinitePast();
+    return one;
+  }
+  if (now < give_up_) return nullptr;
+  return absl::DeadlineExceededError(absl::StrCat(
+      "nobody has connected to ", self_.ToString(), " at ", listener_->address().ToString(),
+      " within ", absl::FormatDuration(patience), " (", kAcceptPatience,
+      " times WEFT_TRANSPORT_CONNECT_TIMEOUT); has the peer loaded the same plugin, and does a "
+      "firewall let this port through?"));
+}
+
+}  // namespace weft::nccl

@@ -1,0 +1,142 @@
+// NCCL's listen, send and receive communicators, and their requests.
+//
+// A connection comes to be in three steps, none of which blocks: net/tcp's handshake proves that
+// the connector has the handle; its greeting says who it is; the listener's answer accepts or
+// refuses. NCCL calls connect and accept again until then.
+//
+// Threading: a ListenCommunicator is used by one thread at a time (NCCL's service thread). The
+// others lock themselves: the service thread registers memory and connects, while the progress
+// thread posts and tests. A request belongs to its communicator and is driven by its own tests.
+#ifndef WEFT_PLUGINS_NCCL_COMMUNICATOR_H_
+#define WEFT_PLUGINS_NCCL_COMMUNICATOR_H_
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "plugins/nccl/backend.h"
+#include "plugins/nccl/peer.h"
+
+namespace weft::nccl {
+
+class Communicator;
+
+// What regMr returns. It does not own the bytes.
+struct MemoryHandle {
+  net::Region region;
+};
+
+// One isend, or one group of irecv. Reused; NCCL's void* request.
+struct CommRequest {
+  Communicator* owner = nullptr;
+  int count = 0;  // of `parts` in use
+  std::array<net::Request, abi::kGroupedReceivesMax> parts;
+  std::array<int, abi::kGroupedReceivesMax> tags{};
+  std::array<size_t, abi::kGroupedReceivesMax> sizes{};  // as posted
+};
+
+// What send and receive sides have in common.
+class Communicator {
+ public:
+  Communicator(Backend& backend, PeerInfo self) : backend_(backend), self_(std::move(self)) {}
+  virtual ~Communicator() = default;
+
+  Backend& backend() const { return backend_; }
+  // Completes when all parts have: then *done, and the sizes, `request` is free again. An error
+  // names both sides.
+  absl::Status Test(CommRequest& request, bool* done, int* sizes, absl::Time now);
+
+ protected:
+  virtual Wire& wire() = 0;
+  virtual const char* verb() const = 0;   // "isend"
+  virtual const char* arrow() const = 0;  // "->", "<-"
+
+  // Null: as many are in flight as may be.
+  CommRequest* Acquire(size_t limit);
+  void Release(CommRequest* request) { free_.push_back(request); }
+  // The part of the registered memory, or InvalidArgument with both ranges.
+  absl::StatusOr<net::RegionView> View(const MemoryHandle* memory, void* data, size_t size) const;
+  absl::Status Failure(const absl::Status& why, absl::string_view what) const;
+  void SetPeer(const PeerInfo& peer);
+
+  Backend& backend_;
+  const PeerInfo self_;
+  PeerInfo peer_;
+  std::mutex mutex_;  // of all below, and of the wire
+
+ private:
+  std::vector<std::unique_ptr<CommRequest>> requests_;
+  std::vector<CommRequest*> free_;
+};
+
+class SendCommunicator final : public Communicator {
+ public:
+  // Begins to connect; `listener` is who made the handle.
+  SendCommunicator(Backend& backend, PeerInfo self, const PeerInfo& listener,
+                   std::unique_ptr<SendWire> wire, absl::Time now);
+
+  // True once the other side has accepted.
+  absl::StatusOr<bool> Connect(absl::Time now);
+  // Null: not now, try again.
+  absl::StatusOr<CommRequest*> Send(void* data, size_t size, int tag, const MemoryHandle* memory,
+                                    absl::Time now);
+
+ private:
+  Wire& wire() override { return *wire_; }
+  const char* verb() const override { return "isend"; }
+  const char* arrow() const override { return " -> "; }
+
+  std::unique_ptr<SendWire> wire_;
+  absl::Time give_up_;
+};
+
+struct ReceivePart {
+  void* data = nullptr;
+  size_t size = 0;  // at most
+  int tag = 0;
+  const MemoryHandle* memory = nullptr;
+};
+
+class ReceiveCommunicator final : public Communicator {
+ public:
+  ReceiveCommunicator(Backend& backend, PeerInfo self, std::unique_ptr<ReceiveWire> wire);
+
+  // The peer's greeting has come and was answered: true. An error ends the attempt, on both sides.
+  absl::StatusOr<bool> Greet(absl::Time now);
+  absl::StatusOr<CommRequest*> Receive(const std::vector<ReceivePart>& parts, absl::Time now);
+
+ private:
+  Wire& wire() override { return *wire_; }
+  const char* verb() const override { return "irecv"; }
+  const char* arrow() const override { return " <- "; }
+
+  std::unique_ptr<ReceiveWire> wire_;
+};
+
+class ListenCommunicator {
+ public:
+  ListenCommunicator(Backend& backend, PeerInfo self, std::unique_ptr<Listener> listener)
+      : backend_(backend), self_(std::move(self)), listener_(std::move(listener)) {}
+  const Listener& listener() const { return *listener_; }
+
+  // Null: nobody yet. Fails when a peer does not match, dies on the way, or when none has come for
+  // kAcceptPatience times the connect timeout since the first call.
+  absl::StatusOr<std::unique_ptr<ReceiveCommunicator>> Accept(absl::Time now);
+  // The other side may be a slow job, not a slow network.
+  static constexpr int kAcceptPatience = 10;
+
+ private:
+  Backend& backend_;
+  const PeerInfo self_;
+  std::unique_ptr<Listener> listener_;
+  std::vector<std::unique_ptr<ReceiveCommunicator>> arriving_;
+  absl::Time give_up_ = absl::InfinitePast();  // not called yet
+};
+
+}  // namespace weft::nccl
+
+#endif  // WEFT_PLUGINS_NCCL_COMMUNICATOR_H_

@@ -1,0 +1,333 @@
+#include "plugins/nccl/net.h"
+
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "net/handshake.h"
+#include "plugins/nccl/communicator.h"
+#include "plugins/nccl/log.h"
+
+namespace weft::nccl {
+
+struct Context {
+  uint64_t comm_id = 0;
+  std::mutex mutex;
+  std::map<uint64_t, std::unique_ptr<SendCommunicator>> attempts;  // by Handle::attempt
+};
+
+namespace {
+
+constexpr size_t kMessageBytesMax = size_t{1} << 30;  // well below the ints of test()
+constexpr int kCommunicatorsMax = 65536;
+
+struct Process {
+  std::mutex mutex;  // of Init
+  PeerInfo self;
+  std::unique_ptr<Backend> owner;
+  std::atomic<Backend*> backend{nullptr};  // null until Init has succeeded
+  std::atomic<uint64_t> attempts{0};
+  Context shared;
+};
+
+Process& TheProcess() {
+  static Process process;  // goes with the library; has no thread to wait for
+  return process;
+}
+
+absl::Time Now() { return SystemClock().Now(); }
+
+template <typename Function>
+abi::Result Guarded(const char* call, Function function) {
+  try {
+    absl::Status status = function();
+    return status.ok() ? abi::kSuccess : Fail(call, status);
+  } catch (const std::exception& error) {
+    return Fail(call, absl::InternalError(error.what()));
+  }
+}
+
+absl::StatusOr<Backend*> ReadyBackend() {
+  if (Backend* backend = TheProcess().backend.load(std::memory_order_acquire)) return backend;
+  return absl::FailedPreconditionError("called before init, or after an init that failed");
+}
+
+absl::Status CheckDevice(const Backend& backend, int device) {
+  size_t count = backend.devices().size();
+  if (device >= 0 && static_cast<size_t>(device) < count) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no device ", device, "; there are 0 to ", count - 1));
+}
+
+PeerInfo SelfOn(const Backend& backend, int device) {
+  PeerInfo self = TheProcess().self;
+  self.device = backend.devices()[static_cast<size_t>(device)].name;
+  self.transport = backend.name();
+  self.grouped_receives = abi::kGroupedReceivesMax;
+  return self;
+}
+
+absl::Status InitOnce() {
+  Process& process = TheProcess();
+  std::lock_guard lock(process.mutex);
+  if (process.backend.load() != nullptr) return absl::OkStatus();
+  std::string why;
+  WEFT_ASSIGN_OR_RETURN(Settings settings, PluginSettings(&why));
+  WEFT_ASSIGN_OR_RETURN(std::vector<Device> devices, ListDevices(settings, &why));
+  WEFT_ASSIGN_OR_RETURN(process.owner, CreateTcpBackend(settings, std::move(devices)));
+  process.self = ThisProcess();
+  std::string list;
+  for (size_t i = 0; i < process.owner->devices().size(); ++i) {
+    const Device& device = process.owner->devices()[i];
+    absl::StrAppend(&list, " [", i, "]", device.name, ":", device.address.ToString(), "/",
+                    device.speed_mbps / 1000, "Gb/s");
+  }
+  LogInfo(absl::StrCat("version ", process.self.version, ", transport ", process.owner->name(),
+                       " (the only one in this build), devices", list, " (", why, "), ",
+                       process.owner->Describe()));
+  process.backend.store(process.owner.get(), std::memory_order_release);
+  return absl::OkStatus();
+}
+
+// NCCL's handle memory has no alignment of its own.
+Handle ReadHandle(const void* memory) {
+  Handle handle;
+  std::memcpy(&handle, memory, sizeof(handle));
+  return handle;
+}
+void WriteAttempt(void* memory, uint64_t attempt) {
+  std::memcpy(static_cast<char*>(memory) + offsetof(Handle, attempt), &attempt, sizeof(attempt));
+}
+
+absl::StatusOr<SendCommunicator*> BeginAttempt(Context& context, int device, void* memory,
+                                               const Handle& handle, absl::Time now) {
+  WEFT_ASSIGN_OR_RETURN(Backend * backend, ReadyBackend());
+  WEFT_RETURN_IF_ERROR(CheckDevice(*backend, device));
+  PeerInfo self = SelfOn(*backend, device);
+  WEFT_RETURN_IF_ERROR(CheckHandle(handle, self));
+  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<SendWire> wire, backend->Connect(device, handle, now));
+  auto comm = std::make_unique<SendCommunicator>(*backend, std::move(self), ListenerOf(handle),
+                                                 std::move(wire), now);
+  SendCommunicator* out = comm.get();
+  uint64_t attempt = ++TheProcess().attempts;
+  std::lock_guard lock(context.mutex);
+  context.attempts[attempt] = std::move(comm);
+  WriteAttempt(memory, attempt);
+  return out;
+}
+
+// The attempt that the handle's memory names, begun at the first call.
+absl::StatusOr<SendCommunicator*> FindAttempt(Context& context, int device, void* memory,
+                                              const Handle& handle, absl::Time now) {
+  if (handle.attempt == 0) return BeginAttempt(context, device, memory, handle, now);
+  std::lock_guard lock(context.mutex);
+  auto found = context.attempts.find(handle.attempt);
+  if (found != context.attempts.end()) return found->second.get();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the handle names attempt ", handle.attempt,
+                   ", which is not one of this communicator's; was it copied after connect?"));
+}
+
+std::unique_ptr<SendCommunicator> EndAttempt(Context& context, void* memory) {
+  uint64_t attempt = ReadHandle(memory).attempt;
+  WriteAttempt(memory, 0);  // so that the handle can be used again
+  std::lock_guard lock(context.mutex);
+  auto found = context.attempts.find(attempt);
+  if (found == context.attempts.end()) return nullptr;
+  std::unique_ptr<SendCommunicator> comm = std::move(found->second);
+  context.attempts.erase(found);
+  return comm;
+}
+
+}  // namespace
+
+Context* SharedContext() { return &TheProcess().shared; }
+
+abi::Result Init(abi::LogFunction log) {
+  return Guarded("init", [&] {
+    SetLogFunction(log);
+    return InitOnce();
+  });
+}
+
+abi::Result NewContext(uint64_t comm_id, void** context) {
+  return Guarded("init", [&] {
+    auto made = std::make_unique<Context>();
+    made->comm_id = comm_id;
+    *context = made.release();
+    return absl::OkStatus();
+  });
+}
+
+abi::Result Finalize(void* context) {
+  return Guarded("finalize", [&] {
+    std::unique_ptr<Context> gone(static_cast<Context*>(context));
+    return absl::OkStatus();
+  });
+}
+
+abi::Result Devices(int* count) {
+  return Guarded("devices", [&]() -> absl::Status {
+    *count = 0;
+    WEFT_ASSIGN_OR_RETURN(Backend * backend, ReadyBackend());
+    *count = static_cast<int>(backend->devices().size());
+    return absl::OkStatus();
+  });
+}
+
+abi::Result Properties(int device, abi::PropertiesV12* properties) {
+  return Guarded("getProperties", [&]() -> absl::Status {
+    WEFT_ASSIGN_OR_RETURN(Backend * backend, ReadyBackend());
+    WEFT_RETURN_IF_ERROR(CheckDevice(*backend, device));
+    const Device& one = backend->devices()[static_cast<size_t>(device)];
+    *properties = {};
+    properties->name = const_cast<char*>(one.name.c_str());
+    properties->pci_path = one.pci_path.empty() ? nullptr : const_cast<char*>(one.pci_path.c_str());
+    properties->guid = one.guid;
+    properties->ptr_support = backend->pointer_support();
+    properties->speed = one.speed_mbps;
+    properties->max_comms = kCommunicatorsMax;
+    properties->max_recvs = abi::kGroupedReceivesMax;
+    properties->device_type = abi::kDeviceHost;
+    properties->virtual_device.count = 1;
+    properties->virtual_device.devices[0] = device;
+    properties->max_p2p_bytes = kMessageBytesMax;
+    properties->max_coll_bytes = kMessageBytesMax;
+    properties->max_multi_request_size = 1;
+    properties->rail_id = abi::kIdUndefined;
+    properties->plane_id = abi::kIdUndefined;
+    return absl::OkStatus();
+  });
+}
+
+abi::Result Listen(int device, void* handle, void** listen_comm) {
+  return Guarded("listen", [&]() -> absl::Status {
+    *listen_comm = nullptr;
+    WEFT_ASSIGN_OR_RETURN(Backend * backend, ReadyBackend());
+    WEFT_RETURN_IF_ERROR(CheckDevice(*backend, device));
+    net::JobSecret secret = net::NewNonce();
+    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, backend->Listen(device, secret));
+    PeerInfo self = SelfOn(*backend, device);
+    Handle made = MakeHandle(listener->address(), secret, self);
+    std::memcpy(handle, &made, sizeof(made));
+    *listen_comm = new ListenCommunicator(*backend, std::move(self), std::move(listener));
+    return absl::OkStatus();
+  });
+}
+
+abi::Result Connect(Context* context, int device, void* handle, void** send_comm) {
+  return Guarded("connect", [&]() -> absl::Status {
+    *send_comm = nullptr;
+    absl::Time now = Now();
+    WEFT_ASSIGN_OR_RETURN(SendCommunicator * comm,
+                          FindAttempt(*context, device, handle, ReadHandle(handle), now));
+    absl::StatusOr<bool> connected = comm->Connect(now);
+    if (connected.ok() && !*connected) return absl::OkStatus();
+    std::unique_ptr<SendCommunicator> owned = EndAttempt(*context, handle);
+    if (connected.ok()) *send_comm = static_cast<Communicator*>(owned.release());
+    return connected.status();
+  });
+}
+
+abi::Result Accept(void* listen_comm, void** receive_comm) {
+  return Guarded("accept", [&]() -> absl::Status {
+    *receive_comm = nullptr;
+    auto* listening = static_cast<ListenCommunicator*>(listen_comm);
+    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<ReceiveCommunicator> comm, listening->Accept(Now()));
+    *receive_comm = static_cast<Communicator*>(comm.release());
+    return absl::OkStatus();
+  });
+}
+
+abi::Result RegisterMemory(void* comm, void* data, size_t size, int type, void** memory) {
+  return Guarded("regMr", [&]() -> absl::Status {
+    *memory = nullptr;
+    Backend& backend = static_cast<Communicator*>(comm)->backend();
+    if ((backend.pointer_support() & type) == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("memory of type ", type, ", but ", backend.name(),
+                       " reaches host memory (type 1) only; NCCL copies there by itself"));
+    }
+    WEFT_ASSIGN_OR_RETURN(net::Region region, backend.Register(data, size));
+    *memory = new MemoryHandle{std::move(region)};
+    return absl::OkStatus();
+  });
+}
+
+abi::Result DeregisterMemory(void* /*comm*/, void* memory) {
+  delete static_cast<MemoryHandle*>(memory);
+  return abi::kSuccess;
+}
+
+abi::Result Send(void* send_comm, void* data, size_t size, int tag, void* memory, void** request) {
+  return Guarded("isend", [&]() -> absl::Status {
+    *request = nullptr;
+    auto* comm = static_cast<SendCommunicator*>(static_cast<Communicator*>(send_comm));
+    WEFT_ASSIGN_OR_RETURN(CommRequest * made,
+                          comm->Send(data, size, tag, static_cast<MemoryHandle*>(memory), Now()));
+    *request = made;
+    return absl::OkStatus();
+  });
+}
+
+template <typename Size>
+abi::Result Receive(void* receive_comm, int count, void** data, const Size* sizes, const int* tags,
+                    void** memory, void** request) {
+  return Guarded("irecv", [&]() -> absl::Status {
+    *request = nullptr;  // whatever NCCL left there, such as kOptionalReceiveCompletion
+    if (count < 1 || count > abi::kGroupedReceivesMax) {
+      return absl::InvalidArgumentError(absl::StrCat("a group of ", count, " receives; 1 to ",
+                                                     abi::kGroupedReceivesMax, " are possible"));
+    }
+    std::vector<ReceivePart> parts(static_cast<size_t>(count));
+    for (size_t i = 0; i < parts.size(); ++i) {
+      parts[i] = {data[i], static_cast<size_t>(sizes[i]), tags[i],
+                  static_cast<MemoryHandle*>(memory[i])};
+    }
+    auto* comm = static_cast<ReceiveCommunicator*>(static_cast<Communicator*>(receive_comm));
+    WEFT_ASSIGN_OR_RETURN(CommRequest * made, comm->Receive(parts, Now()));
+    *request = made;
+    return absl::OkStatus();
+  });
+}
+template abi::Result Receive<int>(void*, int, void**, const int*, const int*, void**, void**);
+template abi::Result Receive<size_t>(void*, int, void**, const size_t*, const int*, void**, void**);
+
+abi::Result Flush(void** request) {
+  *request = nullptr;
+  return abi::kSuccess;
+}
+
+abi::Result Test(void* request, int* done, int* sizes) {
+  return Guarded("test", [&]() -> absl::Status {
+    auto* one = static_cast<CommRequest*>(request);
+    bool complete = false;
+    absl::Status status = one->owner->Test(*one, &complete, sizes, Now());
+    *done = complete ? 1 : 0;
+    return status;
+  });
+}
+
+abi::Result CloseSend(void* send_comm) {
+  delete static_cast<Communicator*>(send_comm);
+  return abi::kSuccess;
+}
+abi::Result CloseReceive(void* receive_comm) {
+  delete static_cast<Communicator*>(receive_comm);
+  return abi::kSuccess;
+}
+abi::Result CloseListen(void* listen_comm) {
+  delete static_cast<ListenCommunicator*>(listen_comm);
+  return abi::kSuccess;
+}
+
+}  // namespace weft::nccl

@@ -1,0 +1,51 @@
+// The plugin itself, in the terms of the newest table; net_tables.cc adapts it to each version that
+// NCCL asks for. Nothing throws past these calls, none blocks, and each logs its failure once.
+#ifndef WEFT_PLUGINS_NCCL_NET_H_
+#define WEFT_PLUGINS_NCCL_NET_H_
+
+#include <cstdint>
+
+#include "plugins/nccl/abi/net.h"
+
+namespace weft::nccl {
+
+struct Context;  // of one NCCL communicator
+
+// For tables without contexts (v7 to v10): one for the whole process.
+Context* SharedContext();
+
+// Reads the settings and looks for devices, once a process; fails when either makes no sense, so
+// that NCCL says so and goes on without us. Thread-safe.
+abi::Result Init(abi::LogFunction log);
+abi::Result NewContext(uint64_t comm_id, void** context);
+// Reaps connections that were begun and given up. Null is fine: NCCL 2.28 passes it after a failed
+// init.
+abi::Result Finalize(void* context);
+
+abi::Result Devices(int* count);
+// Pure after Init; the strings live until the library is unloaded.
+abi::Result Properties(int device, abi::PropertiesV12* properties);
+
+abi::Result Listen(int device, void* handle, void** listen_comm);
+abi::Result Connect(Context* context, int device, void* handle, void** send_comm);
+abi::Result Accept(void* listen_comm, void** receive_comm);
+
+abi::Result RegisterMemory(void* comm, void* data, size_t size, int type, void** memory);
+abi::Result DeregisterMemory(void* comm, void* memory);
+
+abi::Result Send(void* send_comm, void* data, size_t size, int tag, void* memory, void** request);
+// `sizes` of the caller's width.
+template <typename Size>
+abi::Result Receive(void* receive_comm, int count, void** data, const Size* sizes, const int* tags,
+                    void** memory, void** request);
+// Host memory needs none: done at once (a null request).
+abi::Result Flush(void** request);
+abi::Result Test(void* request, int* done, int* sizes);
+
+abi::Result CloseSend(void* send_comm);
+abi::Result CloseReceive(void* receive_comm);
+abi::Result CloseListen(void* listen_comm);
+
+}  // namespace weft::nccl
+
+#endif  // WEFT_PLUGINS_NCCL_NET_H_

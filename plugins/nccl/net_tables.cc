@@ -1,0 +1,198 @@
+// The tables that NCCL looks up, thin skins over net.h: they translate and decide nothing.
+#include <algorithm>
+
+#include "plugins/nccl/abi/net.h"
+#include "plugins/nccl/net.h"
+
+namespace weft::nccl {
+namespace {
+
+using abi::CommConfig;
+using abi::DeviceHandle;
+using abi::LogFunction;
+using abi::ProfilerFunction;
+using abi::Result;
+
+constexpr char kName[] = "weft";
+
+Result InitPlain(LogFunction log) { return Init(log); }
+Result InitWithProfiler(LogFunction log, ProfilerFunction /*profiler*/) { return Init(log); }
+Result InitContext(void** context, uint64_t comm_id, CommConfig* /*config*/, LogFunction log,
+                   ProfilerFunction /*profiler*/) {
+  *context = nullptr;
+  Result result = Init(log);
+  return result == abi::kSuccess ? NewContext(comm_id, context) : result;
+}
+
+// Narrows what is in every version, then what the version has more.
+template <typename To>
+Result PropertiesAs(int device, To* to) {
+  abi::PropertiesV12 all;
+  if (Result result = Properties(device, &all); result != abi::kSuccess) return result;
+  to->name = all.name;
+  to->pci_path = all.pci_path;
+  to->guid = all.guid;
+  to->ptr_support = all.ptr_support;
+  to->speed = all.speed;
+  to->port = all.port;
+  to->latency = all.latency;
+  to->max_comms = all.max_comms;
+  to->max_recvs = all.max_recvs;
+  to->device_type = all.device_type;
+  to->device_version = all.device_version;
+  if constexpr (requires { to->reg_is_global; }) to->reg_is_global = all.reg_is_global;
+  if constexpr (requires { to->virtual_device; }) {
+    to->force_flush = all.force_flush;
+    constexpr int kRoom = sizeof(to->virtual_device.devices) / sizeof(int);
+    to->virtual_device.count = std::min(all.virtual_device.count, kRoom);
+    std::copy_n(all.virtual_device.devices, to->virtual_device.count, to->virtual_device.devices);
+    to->max_p2p_bytes = all.max_p2p_bytes;
+    to->max_coll_bytes = all.max_coll_bytes;
+  }
+  if constexpr (requires { to->max_multi_request_size; }) {
+    to->max_multi_request_size = all.max_multi_request_size;
+  }
+  if constexpr (requires { to->rail_id; }) {
+    to->rail_id = all.rail_id;
+    to->plane_id = all.plane_id;
+  }
+  return abi::kSuccess;
+}
+
+Result ListenPlain(int device, void* handle, void** comm) { return Listen(device, handle, comm); }
+Result ListenIn(void* /*context*/, int device, void* handle, void** comm) {
+  return Listen(device, handle, comm);
+}
+
+Result ConnectPlain(int device, void* handle, void** comm, DeviceHandle** /*device_handle*/) {
+  return Connect(SharedContext(), device, handle, comm);
+}
+Result ConnectWithConfig(int device, CommConfig* /*config*/, void* handle, void** comm,
+                         DeviceHandle** /*device_handle*/) {
+  return Connect(SharedContext(), device, handle, comm);
+}
+Result ConnectIn(void* context, int device, void* handle, void** comm,
+                 DeviceHandle** /*device_handle*/) {
+  return Connect(static_cast<Context*>(context), device, handle, comm);
+}
+
+Result AcceptHost(void* listen_comm, void** comm, DeviceHandle** /*device_handle*/) {
+  return Accept(listen_comm, comm);
+}
+
+Result RegisterInt(void* comm, void* data, int size, int type, void** memory) {
+  return RegisterMemory(comm, data, static_cast<size_t>(size), type, memory);
+}
+
+Result SendInt(void* comm, void* data, int size, int tag, void* memory, void** request) {
+  return Send(comm, data, static_cast<size_t>(size), tag, memory, request);
+}
+Result SendSize(void* comm, void* data, size_t size, int tag, void* memory, void** request) {
+  return Send(comm, data, size, tag, memory, request);
+}
+Result SendEvent(void* comm, void* data, size_t size, int tag, void* memory, void* /*event*/,
+                 void** request) {
+  return Send(comm, data, size, tag, memory, request);
+}
+
+Result ReceiveInt(void* comm, int n, void** data, int* sizes, int* tags, void** memory,
+                  void** request) {
+  return Receive(comm, n, data, sizes, tags, memory, request);
+}
+Result ReceiveSize(void* comm, int n, void** data, size_t* sizes, int* tags, void** memory,
+                   void** request) {
+  return Receive(comm, n, data, sizes, tags, memory, request);
+}
+Result ReceiveEvent(void* comm, int n, void** data, size_t* sizes, int* tags, void** memory,
+                    void** /*events*/, void** request) {
+  return Receive(comm, n, data, sizes, tags, memory, request);
+}
+
+Result FlushHost(void* /*comm*/, int /*n*/, void** /*data*/, int* /*sizes*/, void** /*memory*/,
+                 void** request) {
+  return Flush(request);
+}
+
+}  // namespace
+}  // namespace weft::nccl
+
+// NOLINTBEGIN(readability-identifier-naming): NCCL's names.
+#define WEFT_EXPORT extern "C" __attribute__((visibility("default")))
+using namespace weft::nccl;  // NOLINT(google-build-using-namespace)
+
+// Null: not over host memory (regMrDmaBuf, getDeviceMr, irecvConsumed), devices are not merged over
+// tcp (makeVDevice), and hints that tcp has no use for (setNetAttr).
+WEFT_EXPORT const abi::NetV7 ncclNetPlugin_v7;
+const abi::NetV7 ncclNetPlugin_v7 = {kName,       InitPlain,
+                                     Devices,     PropertiesAs<abi::PropertiesV7>,
+                                     ListenPlain, ConnectPlain,
+                                     AcceptHost,  RegisterInt,
+                                     nullptr,     DeregisterMemory,
+                                     SendInt,     ReceiveInt,
+                                     FlushHost,   Test,
+                                     CloseSend,   CloseReceive,
+                                     CloseListen, nullptr,
+                                     nullptr};
+
+WEFT_EXPORT const abi::NetV8 ncclNetPlugin_v8;
+const abi::NetV8 ncclNetPlugin_v8 = {kName,       InitPlain,
+                                     Devices,     PropertiesAs<abi::PropertiesV8>,
+                                     ListenPlain, ConnectPlain,
+                                     AcceptHost,  RegisterMemory,
+                                     nullptr,     DeregisterMemory,
+                                     SendInt,     ReceiveInt,
+                                     FlushHost,   Test,
+                                     CloseSend,   CloseReceive,
+                                     CloseListen, nullptr,
+                                     nullptr};
+
+WEFT_EXPORT const abi::NetV9 ncclNetPlugin_v9;
+const abi::NetV9 ncclNetPlugin_v9 = {kName,       InitPlain,
+                                     Devices,     PropertiesAs<abi::PropertiesV9>,
+                                     ListenPlain, ConnectPlain,
+                                     AcceptHost,  RegisterMemory,
+                                     nullptr,     DeregisterMemory,
+                                     SendSize,    ReceiveSize,
+                                     FlushHost,   Test,
+                                     CloseSend,   CloseReceive,
+                                     CloseListen, nullptr,
+                                     nullptr,     nullptr};
+
+WEFT_EXPORT const abi::NetV10 ncclNetPlugin_v10;
+const abi::NetV10 ncclNetPlugin_v10 = {kName,       InitWithProfiler,
+                                       Devices,     PropertiesAs<abi::PropertiesV9>,
+                                       ListenPlain, ConnectWithConfig,
+                                       AcceptHost,  RegisterMemory,
+                                       nullptr,     DeregisterMemory,
+                                       SendEvent,   ReceiveEvent,
+                                       FlushHost,   Test,
+                                       CloseSend,   CloseReceive,
+                                       CloseListen, nullptr,
+                                       nullptr,     nullptr};
+
+WEFT_EXPORT const abi::NetV11 ncclNetPlugin_v11;
+const abi::NetV11 ncclNetPlugin_v11 = {kName,       InitContext,
+                                       Devices,     PropertiesAs<abi::PropertiesV11>,
+                                       ListenIn,    ConnectIn,
+                                       AcceptHost,  RegisterMemory,
+                                       nullptr,     DeregisterMemory,
+                                       SendEvent,   ReceiveEvent,
+                                       FlushHost,   Test,
+                                       CloseSend,   CloseReceive,
+                                       CloseListen, nullptr,
+                                       nullptr,     nullptr,
+                                       Finalize,    nullptr};
+
+WEFT_EXPORT const abi::NetV12 ncclNetPlugin_v12;
+const abi::NetV12 ncclNetPlugin_v12 = {kName,       InitContext,
+                                       Devices,     PropertiesAs<abi::PropertiesV12>,
+                                       ListenIn,    ConnectIn,
+                                       AcceptHost,  RegisterMemory,
+                                       nullptr,     DeregisterMemory,
+                                       SendEvent,   ReceiveEvent,
+                                       FlushHost,   Test,
+                                       CloseSend,   CloseReceive,
+                                       CloseListen, nullptr,
+                                       nullptr,     nullptr,
+                                       Finalize,    nullptr};
+// NOLINTEND(readability-identifier-naming)

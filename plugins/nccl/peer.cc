@@ -1,0 +1,199 @@
+#include "plugins/nccl/peer.h"
+
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sodium.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace weft::nccl {
+namespace {
+
+constexpr char kGreeting[] = "weft-nccl 1\n";
+constexpr char kRefusal[] = "weft-nccl refused\n";
+constexpr size_t kTextBytesMax = 64;  // of one value of a greeting
+
+template <size_t kSize>
+void CopyText(char (&to)[kSize], absl::string_view text) {
+  std::memcpy(to, text.data(), std::min(text.size(), kSize - 1));
+}
+
+template <size_t kSize>
+std::string TextOf(const char (&from)[kSize]) {
+  return std::string(from, strnlen(from, kSize));
+}
+
+std::string Printable(absl::string_view text) {
+  std::string out(text.substr(0, kTextBytesMax));
+  for (char& c : out) c = c >= ' ' && c <= '~' ? c : '?';
+  return out;
+}
+
+std::string JobFingerprint() {
+  const char* secret = std::getenv("WEFT_JOB_SECRET");
+  if (secret == nullptr || *secret == '\0') return {};
+  constexpr char kPurpose[] = "weft nccl job";
+  unsigned char hash[8];
+  unsigned char digest[crypto_hash_sha512_BYTES];
+  std::string text = absl::StrCat(kPurpose, "\n", secret);
+  crypto_hash_sha512(digest, reinterpret_cast<const unsigned char*>(text.data()), text.size());
+  std::memcpy(hash, digest, sizeof(hash));
+  std::string out;
+  for (unsigned char byte : hash) absl::StrAppend(&out, absl::Hex(byte, absl::kZeroPad2));
+  return out;
+}
+
+}  // namespace
+
+std::string PeerInfo::ToString() const {
+  return absl::StrCat(host, " (pid ", process, ", ", device, ")");
+}
+
+Handle MakeHandle(const net::SocketAddress& address, const net::JobSecret& secret,
+                  const PeerInfo& self) {
+  Handle handle;
+  handle.secret = secret;
+  handle.port = static_cast<uint16_t>(address.port());
+  if (address.family() == AF_INET6) {
+    handle.family = 6;
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address.get());
+    std::memcpy(handle.address, &v6->sin6_addr, 16);
+  } else {
+    handle.family = 4;
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address.get());
+    std::memcpy(handle.address, &v4->sin_addr, 4);
+  }
+  handle.process = static_cast<uint32_t>(self.process);
+  CopyText(handle.host, self.host);
+  CopyText(handle.device, self.device);
+  return handle;
+}
+
+absl::Status CheckHandle(const Handle& handle, const PeerInfo& self) {
+  if (handle.magic != kHandleMagic) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the peer's handle is not one of Weft's (it begins with ",
+        absl::Hex(handle.magic, absl::kZeroPad8), ", ours with ",
+        absl::Hex(kHandleMagic, absl::kZeroPad8), "); ", self.host,
+        " uses the Weft plugin and the peer another network: look for \"Using network\" in both "
+        "logs, and set NCCL_NET_PLUGIN=weft on every host"));
+  }
+  std::string peer = ListenerOf(handle).ToString();
+  if (handle.protocol != kPluginProtocol) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        peer, " speaks version ", handle.protocol, " of the plugin's protocol, ", self.host,
+        " version ", kPluginProtocol, "; install the same libnccl-net-weft.so on every host"));
+  }
+  if (handle.transport != HandleTransport::kTcp || (handle.family != 4 && handle.family != 6)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        peer, " listens with transport ", static_cast<int>(handle.transport), ", address family ",
+        handle.family, "; ", self.host, " has transport 1 (tcp) with families 4 and 6"));
+  }
+  return absl::OkStatus();
+}
+
+net::SocketAddress AddressOf(const Handle& handle, absl::string_view interface) {
+  if (handle.family == 6) {
+    sockaddr_in6 v6{};
+    v6.sin6_family = AF_INET6;
+    v6.sin6_port = htons(handle.port);
+    std::memcpy(&v6.sin6_addr, handle.address, 16);
+    if (IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr)) {
+      v6.sin6_scope_id = if_nametoindex(std::string(interface).c_str());
+    }
+    return {reinterpret_cast<const sockaddr*>(&v6), sizeof(v6)};
+  }
+  sockaddr_in v4{};
+  v4.sin_family = AF_INET;
+  v4.sin_port = htons(handle.port);
+  std::memcpy(&v4.sin_addr, handle.address, 4);
+  return {reinterpret_cast<const sockaddr*>(&v4), sizeof(v4)};
+}
+
+PeerInfo ListenerOf(const Handle& handle) {
+  PeerInfo info;
+  info.host = Printable(TextOf(handle.host));
+  info.device = Printable(TextOf(handle.device));
+  info.process = handle.process;
+  return info;
+}
+
+std::string EncodeGreeting(const PeerInfo& self) {
+  return absl::StrCat(kGreeting, "version ", Printable(self.version), "\nhost ",
+                      Printable(self.host), "\ndevice ", Printable(self.device), "\nprocess ",
+                      self.process, "\ntransport ", self.transport, "\ngrouped_receives ",
+                      self.grouped_receives, "\njob ", self.job, "\n");
+}
+
+std::string EncodeRefusal(absl::string_view why) {
+  return absl::StrCat(kRefusal, why.substr(0, net::kNoticeBytesMax - sizeof(kRefusal)));
+}
+
+absl::StatusOr<PeerInfo> DecodeGreeting(absl::string_view text) {
+  if (absl::ConsumePrefix(&text, kRefusal)) return absl::FailedPreconditionError(text);
+  if (!absl::ConsumePrefix(&text, kGreeting)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a greeting that this version does not know: \"", Printable(text), "\""));
+  }
+  PeerInfo info;
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    auto [key, value] = parts;
+    if (key == "version") info.version = Printable(value);
+    if (key == "host") info.host = Printable(value);
+    if (key == "device") info.device = Printable(value);
+    if (key == "process" && !absl::SimpleAtoi(value, &info.process)) info.process = 0;
+    if (key == "transport") info.transport = Printable(value);
+    if (key == "grouped_receives" && !absl::SimpleAtoi(value, &info.grouped_receives)) {
+      info.grouped_receives = 0;
+    }
+    if (key == "job") info.job = Printable(value);
+  }
+  return info;
+}
+
+absl::Status CheckMatch(const PeerInfo& self, const PeerInfo& peer) {
+  std::vector<std::string> differences;
+  auto compare = [&](absl::string_view what, absl::string_view ours, absl::string_view theirs,
+                     absl::string_view remedy) {
+    if (ours == theirs) return;
+    auto shown = [](absl::string_view value) { return value.empty() ? "(none)" : value; };
+    differences.push_back(absl::StrCat(what, " is ", shown(ours), " on ", self.ToString(), " and ",
+                                       shown(theirs), " on ", peer.ToString(), remedy));
+  };
+  compare("the library's version", self.version, peer.version,
+          ": install the same libnccl-net-weft.so on every host");
+  compare("the transport", self.transport, peer.transport, ": set the same WEFT_TRANSPORT");
+  compare("the number of grouped receives", absl::StrCat(self.grouped_receives),
+          absl::StrCat(peer.grouped_receives), "");
+  compare("the fingerprint of WEFT_JOB_SECRET", self.job, peer.job,
+          ": set the same secret on every host, or none");
+  if (differences.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the two ends do not match: ", absl::StrJoin(differences, "; ")));
+}
+
+PeerInfo ThisProcess() {
+  PeerInfo info;
+  char name[256] = "";
+  if (gethostname(name, sizeof(name) - 1) != 0) std::strcpy(name, "?");
+  info.host = name;
+  info.version = WEFT_VERSION;
+  info.process = getpid();
+  info.job = JobFingerprint();
+  return info;
+}
+
+}  // namespace weft::nccl

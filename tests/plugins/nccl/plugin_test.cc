@@ -1,0 +1,360 @@
+// What the harness does not ask of every plugin: this one's errors, and what it says. Each test
+// loads a copy of the library, so that it has settings of its own.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "plugins/nccl/abi/profiler.h"
+#include "plugins/nccl/abi/tuner.h"
+#include "tools/nccl_harness/net_api.h"
+
+namespace weft::harness {
+namespace {
+
+using nccl::abi::Result;
+using ::testing::HasSubstr;
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
+// One instance of the plugin, as another process would have it.
+class Instance {
+ public:
+  explicit Instance(const Environment& environment = {}) : watch_(page_, absl::Seconds(60)) {
+    static int number = 0;
+    path_ = absl::StrCat(testing::TempDir(), "/libnccl-net-copy-", getpid(), "-", ++number, ".so");
+    std::filesystem::copy_file(WEFT_PLUGIN, path_,
+                               std::filesystem::copy_options::overwrite_existing);
+    setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
+    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+    auto library = Library::Load(path_);
+    EXPECT_TRUE(library.ok()) << library.status();
+    library_ = std::make_unique<Library>(*std::move(library));
+    api_ = library_->Open(11, watch_);
+    LastWarning();
+    init_ = api_->Init(1, &context_);
+    warning_ = LastWarning();
+    for (const auto& [name, value] : environment) unsetenv(name.c_str());
+  }
+  ~Instance() {
+    for (auto close = closers_.rbegin(); close != closers_.rend(); ++close) (*close)();
+    if (init_ == nccl::abi::kSuccess) api_->Finalize(context_);
+    std::filesystem::remove(path_);
+  }
+
+  NetApi& api() { return *api_; }
+  Library& library() { return *library_; }
+  void* context() { return context_; }
+  Result init() const { return init_; }
+  const std::string& warning() const { return warning_; }
+  void AtEnd(std::function<void()> close) { closers_.push_back(std::move(close)); }
+
+ private:
+  CallPage page_;
+  Watch watch_;
+  std::string path_;
+  std::unique_ptr<Library> library_;
+  std::unique_ptr<NetApi> api_;
+  void* context_ = nullptr;
+  Result init_;
+  std::string warning_;
+  std::vector<std::function<void()>> closers_;
+};
+
+using HandleBytes = std::array<char, nccl::abi::kHandleBytes>;
+
+struct Listening {
+  void* comm = nullptr;
+  HandleBytes handle{};
+};
+
+Listening Listen(Instance& instance) {
+  Listening out;
+  EXPECT_EQ(instance.api().Listen(instance.context(), 0, out.handle.data(), &out.comm),
+            nccl::abi::kSuccess);
+  EXPECT_NE(out.comm, nullptr);
+  instance.AtEnd([&instance, comm = out.comm] { instance.api().CloseListen(comm); });
+  return out;
+}
+
+struct Outcome {
+  void* comm = nullptr;
+  Result result = nccl::abi::kSuccess;
+  std::string warning;
+  bool ended() const { return comm != nullptr || result != nccl::abi::kSuccess; }
+};
+
+// Calls both in turn, as two service threads do, until both have ended; `accepting` may be null.
+std::pair<Outcome, Outcome> Meet(Instance& connecting, HandleBytes& handle, Instance* accepting,
+                                 Listening* listening) {
+  Outcome send, receive;
+  for (int64_t i = 0; i < 100'000'000; ++i) {
+    if (!send.ended()) {
+      send.result =
+          connecting.api().Connect(connecting.context(), 0, handle.data(), &send.comm, nullptr);
+      send.warning = LastWarning();
+    }
+    if (accepting != nullptr && !receive.ended()) {
+      receive.result = accepting->api().Accept(listening->comm, &receive.comm, nullptr);
+      receive.warning = LastWarning();
+    }
+    bool failed = send.result != nccl::abi::kSuccess || receive.result != nccl::abi::kSuccess;
+    if (send.ended() && (accepting == nullptr || receive.ended())) break;
+    if (failed && accepting == nullptr) break;
+  }
+  if (send.comm != nullptr) {
+    connecting.AtEnd([&connecting, comm = send.comm] { connecting.api().CloseSend(comm); });
+  }
+  if (receive.comm != nullptr) {
+    accepting->AtEnd([accepting, comm = receive.comm] { accepting->api().CloseReceive(comm); });
+  }
+  return {send, receive};
+}
+
+TEST(NcclPlugin, CarriesAMessageInEveryVersion) {
+  Instance instance;
+  EXPECT_THAT(instance.library().versions(), testing::ElementsAre(7, 8, 9, 10, 11, 12));
+  CallPage page;
+  Watch watch(page, absl::Seconds(60));
+  for (int version : instance.library().versions()) {
+    SCOPED_TRACE(version);
+    std::unique_ptr<NetApi> api = instance.library().Open(version, watch);
+    EXPECT_STREQ(api->name(), "weft");
+    EXPECT_THAT(api->MissingFunctions(), testing::IsEmpty());
+    void *context = nullptr, *listen = nullptr, *send = nullptr, *receive = nullptr;
+    ASSERT_EQ(api->Init(7, &context), nccl::abi::kSuccess);
+    HandleBytes handle{};
+    ASSERT_EQ(api->Listen(context, 0, handle.data(), &listen), nccl::abi::kSuccess);
+    while (send == nullptr || receive == nullptr) {
+      if (send == nullptr) {
+        ASSERT_EQ(api->Connect(context, 0, handle.data(), &send, nullptr), nccl::abi::kSuccess);
+      }
+      if (receive == nullptr) {
+        ASSERT_EQ(api->Accept(listen, &receive, nullptr), nccl::abi::kSuccess);
+      }
+    }
+    EXPECT_EQ(api->CloseListen(listen), nccl::abi::kSuccess);
+    std::string from = "over and over", to(64, '.');
+    void *send_memory = nullptr, *receive_memory = nullptr;
+    ASSERT_EQ(api->Register(send, from.data(), from.size(), &send_memory), nccl::abi::kSuccess);
+    ASSERT_EQ(api->Register(receive, to.data(), to.size(), &receive_memory), nccl::abi::kSuccess);
+    Received what{{to.data()}, {receive_memory}, {to.size()}, {3}};
+    void *receiving = reinterpret_cast<void*>(nccl::abi::kOptionalReceiveCompletion),
+         *sending = nullptr;
+    ASSERT_EQ(api->Receive(receive, what, &receiving), nccl::abi::kSuccess);
+    ASSERT_EQ(api->Send(send, from.data(), from.size(), 3, send_memory, &sending),
+              nccl::abi::kSuccess);
+    ASSERT_NE(receiving, reinterpret_cast<void*>(nccl::abi::kOptionalReceiveCompletion));
+    int done = 0, size = 0;
+    while (done == 0) ASSERT_EQ(api->Test(sending, &done, &size), nccl::abi::kSuccess);
+    done = 0, size = 0;
+    while (done == 0) ASSERT_EQ(api->Test(receiving, &done, &size), nccl::abi::kSuccess);
+    EXPECT_EQ(to.substr(0, static_cast<size_t>(size)), from);
+    EXPECT_EQ(api->Deregister(send, send_memory), nccl::abi::kSuccess);
+    EXPECT_EQ(api->Deregister(receive, receive_memory), nccl::abi::kSuccess);
+    EXPECT_EQ(api->CloseSend(send), nccl::abi::kSuccess);
+    EXPECT_EQ(api->CloseReceive(receive), nccl::abi::kSuccess);
+    EXPECT_EQ(api->Finalize(context), nccl::abi::kSuccess);
+  }
+}
+
+TEST(NcclPlugin, ABadSettingFailsInitAndIsNamedWithWhatWouldBeRight) {
+  Instance many(Environment{{"WEFT_TCP_SOCKETS", "many"}});
+  EXPECT_EQ(many.init(), nccl::abi::kInvalidArgument);
+  EXPECT_THAT(many.warning(), HasSubstr("tcp.sockets"));
+  EXPECT_THAT(many.warning(), HasSubstr("many"));
+  Instance shm(Environment{{"WEFT_TRANSPORT", "shm"}});
+  EXPECT_EQ(shm.init(), nccl::abi::kInvalidArgument);
+  EXPECT_THAT(shm.warning(), HasSubstr("WEFT_TRANSPORT=shm"));
+  Instance threads(
+      Environment{{"NCCL_SOCKET_NTHREADS", "16"}, {"NCCL_SOCKET_NSOCKS_PERTHREAD", "8"}});
+  EXPECT_EQ(threads.init(), nccl::abi::kInvalidArgument);
+  EXPECT_THAT(threads.warning(), HasSubstr("128"));
+  Instance family(Environment{{"NCCL_SOCKET_FAMILY", "IPv4"}});
+  EXPECT_EQ(family.init(), nccl::abi::kInvalidArgument);
+  EXPECT_THAT(family.warning(), HasSubstr("AF_INET6"));
+}
+
+TEST(NcclPlugin, AnInterfaceThatIsNotThereFailsInitWithTheListOfThoseThatAre) {
+  Instance instance(Environment{{"WEFT_TCP_INTERFACE", "=nosuch0"}});
+  EXPECT_EQ(instance.init(), nccl::abi::kInvalidUsage);
+  EXPECT_THAT(instance.warning(), HasSubstr("nosuch0"));
+  EXPECT_THAT(instance.warning(), HasSubstr("lo (ipv4)"));
+}
+
+TEST(NcclPlugin, NcclsNumbersOfThreadsAndSocketsAreTaken) {
+  Instance instance(
+      Environment{{"NCCL_SOCKET_NTHREADS", "2"}, {"NCCL_SOCKET_NSOCKS_PERTHREAD", "3"}});
+  ASSERT_EQ(instance.init(), nccl::abi::kSuccess);
+  Listening listening = Listen(instance);
+  auto [send, receive] = Meet(instance, listening.handle, &instance, &listening);
+  EXPECT_NE(send.comm, nullptr);
+  EXPECT_NE(receive.comm, nullptr);
+}
+
+TEST(NcclPlugin, AHandleOfAnotherPluginIsRefusedAtOnce) {
+  Instance instance;
+  HandleBytes handle{};
+  std::strcpy(handle.data(), "somebody else's");
+  auto [send, none] = Meet(instance, handle, nullptr, nullptr);
+  EXPECT_EQ(send.result, nccl::abi::kInvalidUsage);
+  EXPECT_THAT(send.warning, HasSubstr("not one of Weft's"));
+  EXPECT_THAT(send.warning, HasSubstr("NCCL_NET_PLUGIN=weft"));
+}
+
+TEST(NcclPlugin, AHandleOfAnotherProtocolVersionIsRefusedWithBothVersions) {
+  Instance instance;
+  Listening listening = Listen(instance);
+  listening.handle[4] = 99;
+  auto [send, none] = Meet(instance, listening.handle, nullptr, nullptr);
+  EXPECT_EQ(send.result, nccl::abi::kInvalidUsage);
+  EXPECT_THAT(send.warning, HasSubstr("version 99"));
+  EXPECT_THAT(send.warning, HasSubstr("version 1"));
+}
+
+TEST(NcclPlugin, AHandleWithAWrongSecretIsTurnedAway) {
+  Instance instance;
+  Listening listening = Listen(instance);
+  HandleBytes forged = listening.handle;
+  forged[20] ^= 1;
+  Outcome send;
+  while (!send.ended()) {  // bounded by the connect timeout
+    send.result = instance.api().Connect(instance.context(), 0, forged.data(), &send.comm, nullptr);
+    send.warning = LastWarning();
+    void* nobody = nullptr;
+    ASSERT_EQ(instance.api().Accept(listening.comm, &nobody, nullptr), nccl::abi::kSuccess);
+    ASSERT_EQ(nobody, nullptr);
+  }
+  EXPECT_EQ(send.result, nccl::abi::kRemoteError);
+  EXPECT_THAT(send.warning, HasSubstr("secret"));
+}
+
+TEST(NcclPlugin, PeersOfDifferentJobsFailOnBothSidesAndNameBoth) {
+  Instance one(Environment{{"WEFT_JOB_SECRET", std::string(64, '1')}});
+  Instance other(Environment{{"WEFT_JOB_SECRET", std::string(64, '2')}});
+  Listening listening = Listen(other);
+  auto [send, receive] = Meet(one, listening.handle, &other, &listening);
+  EXPECT_EQ(send.result, nccl::abi::kInvalidUsage);
+  EXPECT_EQ(receive.result, nccl::abi::kInvalidUsage);
+  for (const std::string& warning : {send.warning, receive.warning}) {
+    EXPECT_THAT(warning, HasSubstr("WEFT_JOB_SECRET"));
+    EXPECT_THAT(warning, HasSubstr(absl::StrCat("pid ", getpid(), ", lo")));
+  }
+}
+
+TEST(NcclPlugin, GarbageOnTheListeningSocketDisturbsNobody) {
+  Instance instance;
+  Listening listening = Listen(instance);
+  uint16_t port = 0;
+  std::memcpy(&port, listening.handle.data() + 42, sizeof(port));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  std::vector<int> strangers;
+  for (int i = 0; i < 8; ++i) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    std::string garbage(512, static_cast<char>(i * 37));
+    send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL);
+    strangers.push_back(fd);
+  }
+  auto [send, receive] = Meet(instance, listening.handle, &instance, &listening);
+  EXPECT_NE(send.comm, nullptr) << send.warning;
+  EXPECT_NE(receive.comm, nullptr) << receive.warning;
+  for (int fd : strangers) close(fd);
+}
+
+TEST(NcclPlugin, AListenerThatHasGoneIsNamedWithinTheConnectTimeout) {
+  Instance instance(Environment{{"WEFT_TRANSPORT_CONNECT_TIMEOUT", "300ms"}});
+  HandleBytes handle{};
+  void* listen = nullptr;
+  ASSERT_EQ(instance.api().Listen(instance.context(), 0, handle.data(), &listen),
+            nccl::abi::kSuccess);
+  instance.api().CloseListen(listen);
+  auto [send, none] = Meet(instance, handle, nullptr, nullptr);
+  EXPECT_EQ(send.result, nccl::abi::kRemoteError);
+  EXPECT_THAT(send.warning, HasSubstr("refused"));
+  EXPECT_THAT(send.warning, HasSubstr(absl::StrCat("(pid ", getpid(), ", lo)")));
+}
+
+TEST(NcclPlugin, NobodyWhoConnectsIsAnErrorOfAcceptAfterItsTime) {
+  Instance instance(Environment{{"WEFT_TRANSPORT_CONNECT_TIMEOUT", "100ms"}});
+  Listening listening = Listen(instance);
+  Outcome receive;
+  while (!receive.ended()) {
+    receive.result = instance.api().Accept(listening.comm, &receive.comm, nullptr);
+    receive.warning = LastWarning();
+  }
+  EXPECT_EQ(receive.result, nccl::abi::kRemoteError);
+  EXPECT_THAT(receive.warning, HasSubstr("nobody has connected"));
+}
+
+TEST(NcclPlugin, WhatGoesBeyondRegisteredMemoryIsRefused) {
+  Instance instance;
+  Listening listening = Listen(instance);
+  auto [send, receive] = Meet(instance, listening.handle, &instance, &listening);
+  std::array<char, 64> buffer{};
+  void *memory = nullptr, *request = nullptr;
+  ASSERT_EQ(instance.api().Register(send.comm, buffer.data(), 32, &memory), nccl::abi::kSuccess);
+  EXPECT_EQ(instance.api().Send(send.comm, buffer.data() + 8, 32, 0, memory, &request),
+            nccl::abi::kInvalidArgument);
+  EXPECT_THAT(LastWarning(), HasSubstr("isend of 32 bytes"));
+  instance.api().Deregister(send.comm, memory);
+}
+
+TEST(NcclPlugin, TunerAndProfilerDecline) {
+  Instance instance;
+  for (int version = 2; version <= 6; ++version) {
+    EXPECT_TRUE(instance.library().has(absl::StrCat("ncclTunerPlugin_v", version)));
+  }
+  for (int version = 1; version <= 6; ++version) {
+    EXPECT_TRUE(instance.library().has(absl::StrCat("ncclProfiler_v", version)));
+  }
+  const auto& tuner =
+      *static_cast<const nccl::abi::TunerV5*>(instance.library().Symbol("ncclTunerPlugin_v5"));
+  nccl::abi::TunerConstants constants{};
+  nccl::abi::NvlDomainInfo domains{};
+  void* context = nullptr;
+  ASSERT_EQ(tuner.init(&context, 1, 16, 2, &HarnessLogger, &domains, &constants),
+            nccl::abi::kSuccess);
+  std::array<float, 21> costs, before;
+  for (size_t i = 0; i < costs.size(); ++i) costs[i] = i % 3 == 0 ? -1.0f : static_cast<float>(i);
+  before = costs;
+  int channels = 0;
+  EXPECT_EQ(tuner.get_coll_info(context, nccl::abi::kAllReduce, 1 << 20, 1,
+                                reinterpret_cast<float**>(costs.data()), 7, 3, 0, &channels),
+            nccl::abi::kSuccess);
+  EXPECT_EQ(costs, before);
+  EXPECT_EQ(channels, 0);
+  EXPECT_EQ(tuner.finalize(context), nccl::abi::kSuccess);
+  const auto& profiler =
+      *static_cast<const nccl::abi::ProfilerV5*>(instance.library().Symbol("ncclProfiler_v5"));
+  int mask = -1;
+  EXPECT_EQ(profiler.init(&context, 1, &mask, "comm", 2, 16, 0, &HarnessLogger),
+            nccl::abi::kSuccess);
+  EXPECT_EQ(mask, 0);
+}
+
+TEST(NcclPlugin, NothingButNcclsSymbolsIsVisible) {
+  Instance instance;
+  for (const char* symbol : {"sodium_init", "randombytes_buf", "_ZN4weft15LibrarySettingsEv"}) {
+    EXPECT_FALSE(instance.library().has(symbol)) << symbol;
+  }
+}
+
+}  // namespace
+}  // namespace weft::harness
