@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "base/crc32c.h"
 #include "base/status.h"
-#include "trainer/checkpoint/crc32c.h"
 
 namespace weft {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/crc32c.h"
 #include "base/status.h"
-#include "trainer/checkpoint/crc32c.h"
 #include "trainer/checkpoint/rank_state.h"
 #include "trainer/files/file.h"
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
 #include "base/status.h"
-#include "trainer/checkpoint/crc32c.h"
 
 namespace weft {
 namespace {

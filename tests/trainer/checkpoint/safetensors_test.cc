@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "base/random.h"
 #include "tests/trainer/files/scratch_folder.h"
-#include "trainer/checkpoint/crc32c.h"
 
 namespace weft {
 namespace {

@@ -1,7 +1,7 @@
 // CRC-32C (Castagnoli polynomial 0x1EDC6F41, reflected), as in iSCSI, RFC 3720 appendix B.4. With
 // the processor's own instruction where it has one (x86 SSE4.2, asked at run time), else by tables.
-#ifndef WEFT_TRAINER_CHECKPOINT_CRC32C_H_
-#define WEFT_TRAINER_CHECKPOINT_CRC32C_H_
+#ifndef WEFT_BASE_CRC32C_H_
+#define WEFT_BASE_CRC32C_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -21,4 +21,4 @@ uint32_t Crc32cByTable(absl::Span<const std::byte> bytes, uint32_t before);
 
 }  // namespace weft
 
-#endif  // WEFT_TRAINER_CHECKPOINT_CRC32C_H_
+#endif  // WEFT_BASE_CRC32C_H_
