@@ -1,0 +1,68 @@
+#include "net/cc/hybrid.h"
+
+#include <algorithm>
+
+namespace weft::net {
+namespace {
+constexpr int kTimeoutsUntilCollapse = 5;  // as Swift's
+}  // namespace
+
+Hybrid::Hybrid(const PathFacts& facts, const HybridParameters& parameters)
+    : facts_(facts),
+      parameters_(parameters),
+      recent_(static_cast<size_t>(parameters.samples)),
+      window_(parameters_, std::max(1.0, parameters.window_max * (facts.product() / facts.packet))),
+      rtt_(facts.base_rtt),
+      delay_(facts.base_rtt) {
+  window_.Set(facts.product() / facts.packet);
+}
+
+void Hybrid::Estimate(const AckSample& ack) {
+  acked_ += ack.acked;
+  if (ack.marked) marked_ += ack.acked;
+  if (ack.now < round_end_) return;
+  if (acked_ > Bytes(0) && round_end_ != absl::InfinitePast()) {
+    alpha_ = (1 - parameters_.g) * alpha_ + parameters_.g * (marked_ / acked_);
+  }
+  acked_ = marked_ = Bytes(0);
+  round_end_ = ack.now + rtt_;
+}
+
+void Hybrid::OnAck(const AckSample& ack) {
+  if (ack.rtt > absl::ZeroDuration()) {
+    rtt_ = ack.rtt;
+    delay_ = parameters_.samples > 1 ? recent_.Add(ack.rtt) : ack.rtt;
+  }
+  Estimate(ack);
+  absl::Duration target = SwiftTarget(facts_, parameters_, window_.window());
+  bool is_late = ack.rtt > absl::ZeroDuration() && delay_ >= target;
+  if (!is_late && !ack.marked) {
+    window_.Grow(ack.acked / facts_.packet);
+    return;
+  }
+  double by_delay = is_late ? parameters_.beta * absl::FDivDuration(delay_ - target, delay_) : 0;
+  double by_marks = ack.marked ? alpha_ / 2 : 0;
+  window_.Shrink(ack.now, rtt_, std::max(by_delay, by_marks));
+}
+
+void Hybrid::OnLoss(absl::Time now, Bytes /*lost*/, Bytes /*in_flight*/) {
+  window_.Shrink(now, rtt_, parameters_.max_mdf);
+}
+
+void Hybrid::OnTimeout(absl::Time now, int consecutive) {
+  if (consecutive >= kTimeoutsUntilCollapse) {
+    window_.Collapse();
+  } else {
+    window_.Shrink(now, rtt_, parameters_.max_mdf);
+  }
+}
+
+void Hybrid::Visit(StateVisitor visit) const {
+  visit("window_packets", window_.window());
+  visit("alpha", alpha_);
+  visit("target_us",
+        absl::ToDoubleMicroseconds(SwiftTarget(facts_, parameters_, window_.window())));
+  visit("delay_us", absl::ToDoubleMicroseconds(delay_));
+}
+
+}  // namespace weft::net

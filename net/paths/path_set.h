@@ -1,0 +1,68 @@
+// The paths of a connection and what is known of each: alive or left, smoothed round trip, weight.
+//
+// A path is a number below count(): a source port, a queue pair, an entropy value. Which cables it
+// crosses nobody here knows; paths may share some. A path that shows the first evidence of being
+// dead (a packet on it timed out, and none sent on it since was heard of) is left at once and
+// probed for its return, with intervals that double. If all are left, all are used.
+//
+// Not thread-safe; time is passed in.
+#ifndef WEFT_NET_PATHS_PATH_SET_H_
+#define WEFT_NET_PATHS_PATH_SET_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace weft::net {
+
+using PathId = uint16_t;
+
+struct PathSetOptions {
+  int paths = 1;  // 1 to 65535
+  // [path] share of what should go there (a rail's speed); empty: all alike.
+  std::vector<double> weights;
+  absl::Duration probe_interval = absl::Microseconds(200);  // the first; then twice as long each
+  absl::Duration probe_interval_max = absl::Milliseconds(100);
+};
+
+class PathSet {
+ public:
+  explicit PathSet(const PathSetOptions& options);
+
+  int count() const { return static_cast<int>(paths_.size()); }
+  int live() const { return live_; }
+  bool IsLive(PathId path) const { return paths_[path].is_live; }
+  // Live, or nothing is.
+  bool IsUsable(PathId path) const { return paths_[path].is_live || live_ == 0; }
+  // The first usable one from `from` on, round and round.
+  PathId UsableFrom(PathId from) const;
+  // Weights 1/8, as UCCL's (arXiv 2504.17307). Zero: none was taken yet.
+  absl::Duration rtt(PathId path) const { return paths_[path].rtt; }
+  double weight(PathId path) const { return paths_[path].weight; }
+
+  // Something sent on it was heard of. Zero rtt: not measured. True if the path has come back.
+  bool OnAck(PathId path, absl::Duration rtt);
+  // Evidence that it is dead. True if it was live.
+  bool Leave(PathId path, absl::Time now);
+  // A path that was left and whose probe is due now; the next is due later.
+  std::optional<PathId> NextProbe(absl::Time now);
+  absl::Time deadline() const;  // of the next probe; InfiniteFuture: none
+
+ private:
+  struct Path {
+    bool is_live = true;
+    double weight = 1;
+    absl::Duration rtt;
+    absl::Duration interval;
+    absl::Time probe_at = absl::InfiniteFuture();
+  };
+  PathSetOptions options_;
+  std::vector<Path> paths_;
+  int live_;
+};
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_PATHS_PATH_SET_H_

@@ -1,0 +1,102 @@
+#include "net/cc/nscc.h"
+
+#include <gtest/gtest.h>
+
+namespace weft::net {
+namespace {
+
+// The network of its constants: all scales are 1. Product 150,000 bytes.
+const PathFacts kFacts{.base_rtt = absl::Microseconds(12),
+                       .bandwidth = Bandwidth::GigabitsPerSecond(100),
+                       .packet = Bytes(4000)};
+constexpr double kProduct = 150'000;
+
+class NsccTest : public testing::Test {
+ protected:
+  // Acknowledges `packets` packets, 1 us apart.
+  void Acks(int packets, double delay_us, bool marked) {
+    for (int i = 0; i < packets; ++i) {
+      now_ += absl::Microseconds(1);
+      nscc_.OnAck({.now = now_,
+                   .rtt = absl::Microseconds(12 + delay_us),
+                   .acked = Bytes(4000),
+                   .in_flight = nscc_.window(),
+                   .marked = marked});
+    }
+  }
+  double Window() const { return static_cast<double>(nscc_.window().count()); }
+  // From the top down to something that can grow.
+  void Shrink() {
+    while (Window() > 0.6 * kProduct) Acks(1, 40, true);
+    ASSERT_GT(Window(), 0.25 * kProduct);
+  }
+
+  Nscc nscc_{kFacts, {}};
+  absl::Time now_ = absl::UnixEpoch();
+};
+
+TEST_F(NsccTest, StartsWithTheLargestWindow) { EXPECT_EQ(Window(), 1.5 * kProduct); }
+
+TEST_F(NsccTest, MarksBelowTheTargetLeaveTheWindowAlone) {
+  Acks(5, 3, true);
+  EXPECT_EQ(Window(), 1.5 * kProduct);
+}
+
+// The average must exceed the target too, and a cut is at most a half, once a round trip.
+TEST_F(NsccTest, MarkedAndLateCutsByTheAveragesExcessOnceARoundTrip) {
+  Acks(1, 200, true);  // average 200 / 80: below 12
+  EXPECT_EQ(Window(), 1.5 * kProduct);
+  Acks(40, 40, true);
+  double after = Window();
+  EXPECT_LT(after, 1.5 * kProduct);
+  EXPECT_GT(after, 1.5 * kProduct / 8 * 0.9) << "three round trips: three halvings at most";
+}
+
+// Of 80 acknowledgements, applied eight at a time, each adding `each` bytes times bytes; and eta.
+double Grown(double window, double each) {
+  double start = window;
+  for (int i = 0; i < 10; ++i) window += each * 8 / window;
+  return window - start + 600 * 80 / 12;
+}
+
+TEST_F(NsccTest, GrowsInProportionToTheRoom) {
+  Shrink();
+  double start = Window();
+  Acks(80, 9, false);
+  // alpha acked (Q - d), with alpha = 4 MSS / Q.
+  EXPECT_NEAR(Window() - start, Grown(start, 4.0 * 4000 * 4000 * 3 / 12),
+              0.15 * (Window() - start));
+}
+
+TEST_F(NsccTest, FairIncreaseWithoutMarksAboveTheTarget) {
+  Shrink();
+  double start = Window();
+  Acks(80, 20, false);
+  EXPECT_NEAR(Window() - start, Grown(start, 5.0 * 4000 * 4000), 0.15 * (Window() - start));
+}
+
+TEST_F(NsccTest, FastIncreaseAfterAWindowWithoutDelay) {
+  Shrink();
+  Acks(60, 0, false);
+  double start = Window();
+  Acks(4, 0, false);
+  EXPECT_GE(Window() - start, 4 * 0.25 * 4000);
+}
+
+TEST_F(NsccTest, LossesTakeTheirBytesOff) {
+  nscc_.OnLoss(now_, Bytes(8000), Bytes(0));
+  EXPECT_EQ(Window(), 1.5 * kProduct - 8000);
+}
+
+// After a period (24 us) in which next to nothing came through, the window is what came through.
+TEST_F(NsccTest, QuickAdaptFallsToWhatWasDelivered) {
+  Acks(1, 5, false);
+  now_ += absl::Microseconds(10);
+  Acks(2, 100, true);
+  now_ += absl::Microseconds(30);
+  nscc_.OnLoss(now_, Bytes(4000), Bytes(0));
+  EXPECT_EQ(Window(), 2 * 4000) << "what was delivered since the period began";
+}
+
+}  // namespace
+}  // namespace weft::net
