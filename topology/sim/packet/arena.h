@@ -38,6 +38,20 @@ LargeArray<T> AllocateLarge(size_t count) {
   return LargeArray<T>(static_cast<T*>(memory));
 }
 
+// For vectors of what is touched in no order.
+template <typename T>
+struct LargeAllocator {
+  using value_type = T;
+  LargeAllocator() = default;
+  template <typename U>
+  explicit LargeAllocator(const LargeAllocator<U>& /*other*/) {}
+  T* allocate(size_t count) { return AllocateLarge<T>(count).release(); }
+  void deallocate(T* memory, size_t /*count*/) { std::free(memory); }
+  bool operator==(const LargeAllocator& /*other*/) const { return true; }
+};
+template <typename T>
+using LargeVector = std::vector<T, LargeAllocator<T>>;
+
 // Blocks whose sizes are powers of two, cut from large chunks; freed blocks are used again for the
 // same size. Everything goes back when the arena dies.
 class Arena {
@@ -80,48 +94,58 @@ class Arena {
 };
 
 // A queue of trivial values, which grows by doubling and never shrinks; not a container with
-// value semantics: it belongs to the arena that it is given.
+// value semantics: it belongs to the arena that it is given. Sixteen bytes, as many of them lie in
+// each link and transfer.
 template <typename T>
 class Ring {
  public:
   bool empty() const { return count_ == 0; }
   uint32_t size() const { return count_; }
-  const T& front() const { return data_[head_ & mask_]; }
-  T& operator[](uint32_t i) { return data_[(head_ + i) & mask_]; }
-  const T& operator[](uint32_t i) const { return data_[(head_ + i) & mask_]; }
+  const T& front() const { return data_[head_ & mask()]; }
+  T& operator[](uint32_t i) { return data_[(head_ + i) & mask()]; }
+  const T& operator[](uint32_t i) const { return data_[(head_ + i) & mask()]; }
   T PopFront() {
-    T value = data_[head_ & mask_];
-    ++head_;
-    --count_;
+    T value = front();
+    DropFront();
     return value;
   }
+  void DropFront() {
+    ++head_;
+    --count_;
+  }
   void PushBack(const T& value, Arena& arena) {
-    if (data_ == nullptr || count_ > mask_) Grow(arena);
-    data_[(head_ + count_) & mask_] = value;
+    if (data_ == nullptr || count_ > mask()) [[unlikely]]
+      Grow(arena);
+    data_[(head_ + count_) & mask()] = value;
     ++count_;
   }
   // Empties it and gives its memory back.
   void Release(Arena& arena) {
-    if (data_ != nullptr) arena.Free(data_, (mask_ + 1) * sizeof(T));
+    if (data_ != nullptr) arena.Free(data_, (mask() + size_t{1}) * sizeof(T));
     *this = Ring();
   }
   // Where the next PushBack() writes, unless it has to grow; null at first.
-  const T* end() const { return data_ + ((head_ + count_) & mask_); }
+  const T* end() const { return data_ + ((head_ + count_) & mask()); }
 
  private:
-  void Grow(Arena& arena) {
-    uint32_t old_capacity = data_ == nullptr ? 0 : mask_ + 1;
-    uint32_t capacity = old_capacity == 0 ? kFirst : old_capacity * 2;
-    T* data = static_cast<T*>(arena.Allocate(capacity * sizeof(T)));
-    for (uint32_t i = 0; i < count_; ++i) data[i] = data_[(head_ + i) & mask_];
+  uint32_t mask() const { return (1u << shift_) - 1; }
+  [[gnu::noinline]] void Grow(Arena& arena) {
+    uint32_t old_capacity = data_ == nullptr ? 0 : mask() + 1;
+    uint32_t shift = data_ == nullptr ? kFirstShift : shift_ + 1u;
+    WEFT_CHECK(shift < kCountBits, "a simulated queue of " << old_capacity << " entries is full");
+    T* data = static_cast<T*>(arena.Allocate((size_t{1} << shift) * sizeof(T)));
+    for (uint32_t i = 0; i < count_; ++i) data[i] = data_[(head_ + i) & mask()];
     if (data_ != nullptr) arena.Free(data_, old_capacity * sizeof(T));
     data_ = data;
-    mask_ = capacity - 1;
+    shift_ = shift & 31u;
     head_ = 0;
   }
-  static constexpr uint32_t kFirst = 8;
+  static constexpr uint32_t kFirstShift = 3;
+  static constexpr uint32_t kCountBits = 27;
   T* data_ = nullptr;
-  uint32_t mask_ = 0, head_ = 0, count_ = 0;
+  uint32_t head_ = 0;
+  uint32_t count_ : kCountBits = 0;
+  uint32_t shift_ : 5 = 0;  // of the capacity
 };
 
 // All frames in flight or queued. Freed ones are used again last in, first out: they are in cache.

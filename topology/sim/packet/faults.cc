@@ -53,7 +53,7 @@ void Network::SetOneLinkUp(uint32_t id, bool up) {
   if (is_up == up) return;
   bool from_nic = (link.flags & (kFromHost | kManyPorts)) == kFromHost;
   bool was_empty = link.flight.empty();
-  if (is_up) from_nic ? Pull(link, id) : Advance(link, id);
+  if (is_up) from_nic ? Pull(link, id, link.source) : Advance(link, id);
   ScheduleFirst(link, id, was_empty);
   if (up) {
     link.flags |= kUp;
@@ -67,7 +67,7 @@ void Network::SetOneLinkUp(uint32_t id, bool up) {
     flight.frame = kNoFrame;
   }
   while (!link.control.empty()) Drop(link, link.control.PopFront().frame);
-  link.flags &= static_cast<uint16_t>(~kControl);
+  link.flags &= static_cast<uint16_t>(~(kControl | kData));
   while (!link.data.empty()) {
     Queued lost = link.data.PopFront();
     link.queued_bytes -= lost.size;
@@ -94,7 +94,7 @@ void Network::SetLinkBandwidth(LinkId id, Bandwidth bandwidth) {
     Link& link = links_[number];
     bool from_nic = (link.flags & (kFromHost | kManyPorts)) == kFromHost;
     bool was_empty = link.flight.empty();
-    from_nic ? Pull(link, number) : Advance(link, number);
+    from_nic ? Pull(link, number, link.source) : Advance(link, number);
     ScheduleFirst(link, number, was_empty);
     link.rate = WireRate(bandwidth);
   }

@@ -45,7 +45,7 @@ Forwarding::Set Forwarding::MakeSet(absl::Span<const LinkId> links, int distance
 
 // Endpoints that hang on the same switches are forwarded alike, but for the last hop.
 void Forwarding::FindGroups(const Routes& routes) {
-  groups_.assign(endpoints_.size(), kNoGroup);
+  places_.assign(endpoints_.size(), Place());
   representative_.clear();
   attached_switches_.clear();
   ports_.clear();
@@ -70,7 +70,10 @@ void Forwarding::FindGroups(const Routes& routes) {
       representative_.push_back(i);
       attached_switches_.push_back(at);
     }
-    groups_[i] = entry->second;
+    places_[i].group = entry->second;
+    if (at.size() > 1) continue;
+    places_[i].at = at[0];
+    places_[i].set = ports_.back().set;
   }
   group_count_ = static_cast<uint32_t>(representative_.size());
 }
@@ -100,12 +103,11 @@ std::vector<uint8_t> Forwarding::Distances(const Routes& routes, uint32_t group)
 }
 
 void Forwarding::Compute(const Routes& routes) {
-  sets_.assign(2, Set());
   members_.clear();
   FindGroups(routes);
   size_t switches = fabric_.switches().size();
-  table_.assign(switches * group_count_, kEmpty);
-  std::vector<std::map<std::pair<uint8_t, std::vector<LinkId>>, uint32_t>> known(switches);
+  table_.assign(switches * group_count_, Set());
+  std::vector<std::map<std::pair<uint8_t, std::vector<LinkId>>, Set>> known(switches);
   for (uint32_t group = 0; group < group_count_; ++group) {
     std::vector<uint8_t> distances = Distances(routes, group);
     for (size_t at = 0; at < switches; ++at) {
@@ -113,12 +115,13 @@ void Forwarding::Compute(const Routes& routes) {
           routes.Next(fabric_.switches()[at], endpoints_[representative_[group]]);
       if (next.empty() || distances[at] == 0) continue;
       auto [entry, is_new] =
-          known[at].try_emplace({distances[at], std::vector<LinkId>(next.begin(), next.end())},
-                                static_cast<uint32_t>(sets_.size()));
-      if (is_new) sets_.push_back(MakeSet(next, distances[at]));
+          known[at].try_emplace({distances[at], std::vector<LinkId>(next.begin(), next.end())});
+      if (is_new) entry->second = MakeSet(next, distances[at]);
       table_[at * group_count_ + group] = entry->second;
     }
-    for (uint32_t at : attached_switches_[group]) table_[at * group_count_ + group] = kAttached;
+    for (uint32_t at : attached_switches_[group]) {
+      table_[at * group_count_ + group].distance = kAttached;
+    }
   }
 }
 

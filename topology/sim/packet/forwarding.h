@@ -42,9 +42,20 @@ class Forwarding {
 
   // At the `at`-th of fabric.switches(), towards an endpoint by its index.
   Set Next(uint32_t at, uint32_t target) const {
-    uint32_t group = groups_[target];
-    uint32_t set = group == kNoGroup ? kEmpty : table_[at * group_count_ + group];
-    return set == kAttached ? Attached(at, target) : sets_[set];
+    const Place& place = places_[target];
+    if (place.at == at) return place.set;
+    if (place.group == kNoGroup) return Set();
+    Set set = table_[static_cast<size_t>(at) * group_count_ + place.group];
+    return set.distance == kAttached ? Attached(at, target) : set;
+  }
+  // What Next() will read, in two stages.
+  void Prefetch(uint32_t at, uint32_t target, int stage) const {
+    const Place& place = places_[target];
+    if (stage == 0) {
+      __builtin_prefetch(&place);
+    } else if (place.at != at && place.group != kNoGroup) {
+      __builtin_prefetch(&table_[static_cast<size_t>(at) * group_count_ + place.group]);
+    }
   }
   // Out of the NIC of a source: ports that lead to the target.
   uint32_t Member(Set set, uint32_t i) const {
@@ -53,8 +64,14 @@ class Forwarding {
   uint32_t switch_index(NodeId node) const { return switch_index_[node.index()]; }
 
  private:
-  static constexpr uint32_t kAttached = 0, kEmpty = 1;
-  static constexpr uint32_t kNoGroup = ~0u;
+  static constexpr uint8_t kAttached = 255;  // Set::distance: it depends on the target
+  static constexpr uint32_t kNoGroup = ~0u, kNoSwitch = ~0u;
+  // Of an endpoint.
+  struct Place {
+    uint32_t group = kNoGroup;
+    uint32_t at = kNoSwitch;  // that it hangs on, if it is one alone
+    Set set;                  // from there
+  };
   Set Attached(uint32_t at, uint32_t target) const;
   Set MakeSet(absl::Span<const LinkId> links, int distance);
   std::vector<uint8_t> Distances(const Routes& routes, uint32_t group) const;
@@ -64,12 +81,11 @@ class Forwarding {
   const LinkNumbers& numbers_;
   std::vector<uint32_t> switch_index_;  // [node]
   std::vector<Endpoint> endpoints_;
-  std::vector<uint32_t> groups_;                          // [endpoint]
+  std::vector<Place> places_;                             // [endpoint]
   std::vector<uint32_t> representative_;                  // [group]: an endpoint
   std::vector<std::vector<uint32_t>> attached_switches_;  // [group]
   uint32_t group_count_ = 0;
-  std::vector<uint32_t> table_;  // [switch * groups + group]: index into sets_
-  std::vector<Set> sets_;
+  std::vector<Set> table_;  // [switch * groups + group]
   std::vector<uint32_t> members_;
   struct Port {
     uint32_t at;

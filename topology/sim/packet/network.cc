@@ -17,9 +17,9 @@ struct WheelShape {
   int width_bits, bucket_bits;
 };
 
-// Buckets no wider than the smallest frame on the fastest link, and narrow enough to hold few
-// events when every link is busy with full frames; the ring spans what a frame takes from one end
-// of a link to the other.
+// Buckets no wider than the smallest frame on the fastest link, and narrow enough that one is
+// sorted in the first-level cache when every link is busy with full frames; the ring spans what a
+// frame takes from one end of a link to the other.
 WheelShape ShapeFor(const Fabric& fabric, const PacketOptions& options) {
   double shortest = 1e18, span = 0, events_per_picosecond = 0;
   auto consider = [&](Bandwidth bandwidth) {
@@ -37,10 +37,11 @@ WheelShape ShapeFor(const Fabric& fabric, const PacketOptions& options) {
   for (const LinkFault& fault : options.faults) {
     if (fault.kind == LinkFault::Kind::kBandwidth) consider(fault.bandwidth);
   }
-  constexpr double kEventsPerBucket = 32;
+  constexpr double kEventsPerBucket = 1024;
   double width = std::min(shortest, kEventsPerBucket / events_per_picosecond);
   WheelShape shape;
-  shape.width_bits = std::max(0, static_cast<int>(std::floor(std::log2(std::max(width, 1.0)))));
+  shape.width_bits =
+      std::clamp(static_cast<int>(std::floor(std::log2(std::max(width, 1.0)))), 0, 30);
   double buckets = span / std::exp2(shape.width_bits) + 2;
   shape.bucket_bits = std::clamp(static_cast<int>(std::ceil(std::log2(buckets))), 6, 20);
   return shape;
@@ -48,7 +49,7 @@ WheelShape ShapeFor(const Fabric& fabric, const PacketOptions& options) {
 
 EventWheel MakeWheel(const Fabric& fabric, const PacketOptions& options) {
   WheelShape shape = ShapeFor(fabric, options);
-  return EventWheel(static_cast<uint32_t>(fabric.links()) * 2, shape.width_bits, shape.bucket_bits);
+  return EventWheel(shape.width_bits, shape.bucket_bits);
 }
 
 }  // namespace
@@ -102,6 +103,7 @@ Network::Network(const Fabric& fabric, const PacketOptions& options)
 
 void Network::Run(Picoseconds limit, NetworkOwner& owner) {
   stopped_ = false;
+  const bool prefetches = link_count_ >= kLinksWorthPrefetching;
   auto run_timer = [&] {
     Timer timer = timers_.Pop();
     now_ = timer.time;
@@ -122,16 +124,16 @@ void Network::Run(Picoseconds limit, NetworkOwner& owner) {
     }
     if (!wheel_.HasNext()) {
       if (!wheel_.Open()) return;
-      PrefetchFirst();
+      if (prefetches) PrefetchFirst();
     }
     while (wheel_.HasNext() && !stopped_) {
-      if (timers_.Earliest() <= wheel_.Peek().time) {
+      if (timers_.Earliest() <= wheel_.NextTime()) {
         if (timers_.Earliest() > limit) return;
         run_timer();
         continue;
       }
-      if (wheel_.Peek().time > limit) return;
-      Prefetch();
+      if (wheel_.NextTime() > limit) return;
+      if (prefetches) Prefetch();
       Event event = wheel_.Take();
       now_ = event.time;
       if ((++events_ & kHeartbeatMask) == 0 && !owner.OnHeartbeat(now_)) return;
@@ -148,36 +150,47 @@ void Network::Run(Picoseconds limit, NetworkOwner& owner) {
   }
 }
 
-// Where the first frame on a link will go next: an egress, or the port of the NIC that answers.
-inline uint32_t Network::LookUpNext(const Link& link) {
-  if (link.flight.empty() || link.flight.front().frame >= kFirstSpecial) return ~0u;
-  const Frame& frame = frames_[link.flight.front().frame];
-  if (link.flags & kToHost) {
-    const Nic& nic = nics_[link.target];
-    nic.protocol->Prefetch(frame, 0);
-    return nic.first_link;
-  }
-  if (balance_ == LoadBalance::kAdaptive || options_.hash != nullptr) return ~0u;
-  return ChooseEgress(switches_[link.target], frame);
+namespace {
+
+template <typename T>
+[[gnu::always_inline]] inline void FetchFirstTwo(const Ring<T>& queue) {
+  const T& first = queue.front();
+  __builtin_prefetch(&first, 1);
+  if (reinterpret_cast<uintptr_t>(&first) % 64 == 64 - sizeof(T)) __builtin_prefetch(&queue[1], 1);
 }
 
-// Each stage needs what the one before it has brought into cache: link, place in its pipe, frame,
-// the port where the frame goes, and the places in that port's queue and pipe. `event` counts in
-// the open bucket. Inlined by force: GCC takes functions that only prefetch for ones without effect
-// and removes calls of them.
+[[gnu::always_inline]] inline void FetchProtocol(const Nic& nic) {
+  const auto* lines = reinterpret_cast<const char*>(nic.protocol.get());
+  __builtin_prefetch(lines, 1);
+  __builtin_prefetch(lines + 64, 1);
+}
+
+}  // namespace
+
+// Each stage needs what the one before it has brought into cache. `event` counts in the open
+// bucket. Inlined by force: GCC takes functions that only prefetch for ones without effect and
+// removes calls of them.
+//   FetchLink    the link
+//   FetchFlight  the first places of its pipe; of a host's link, which NIC that is
+//   FetchFrame   the frame, and who takes it: port or NIC
+//   FetchRoute   in two stages: the switch's entry for the target
+//   FetchNext    the port where the frame goes, or the protocol
+//   FetchQueue   the places in that port's queues and pipe, or what the protocol finds by the frame
+//   FetchState   what that points to
 [[gnu::always_inline]] inline void Network::FetchLink(size_t event) {
   uint32_t slot = wheel_.InBatch(event);
-  if (slot >= link_count_) return;
-  __builtin_prefetch(&links_[slot].free_at, 1);
-  __builtin_prefetch(&links_[slot].data, 1);
+  if (slot < link_count_) __builtin_prefetch(&links_[slot].free_at, 1);
 }
 
 [[gnu::always_inline]] inline void Network::FetchFlight(size_t event) {
   uint32_t slot = wheel_.InBatch(event);
   if (slot >= link_count_) return;
   const Link& link = links_[slot];
-  if (!link.flight.empty()) __builtin_prefetch(&link.flight.front(), 1);
-  if (link.flags & kToHost) __builtin_prefetch(nics_[link.target].protocol.get(), 1);
+  if (link.flight.empty()) return;
+  FetchFirstTwo(link.flight);
+  if (link.flags & (kData | kControl)) __builtin_prefetch(&link.data, 1);
+  if (fetches_source_ || (link.flags & kFromHost)) __builtin_prefetch(&link.source, 1);
+  if (link.flags & kToHost) __builtin_prefetch(&nics_[link.target], 1);
 }
 
 [[gnu::always_inline]] inline void Network::FetchFrame(size_t event) {
@@ -187,29 +200,88 @@ inline uint32_t Network::LookUpNext(const Link& link) {
   if (!link.flight.empty() && link.flight.front().frame < kFirstSpecial) {
     __builtin_prefetch(&frames_[link.flight.front().frame], 1);
   }
-  if (!link.data.empty()) __builtin_prefetch(&link.data.front(), 1);
+  if (link.flags & kData) FetchFirstTwo(link.data);
+  if (link.flags & kControl) __builtin_prefetch(&link.control.front(), 1);
+  if (link.flags & kToHost) {
+    FetchProtocol(nics_[link.target]);
+  } else if ((link.flags & (kFromHost | kIdle)) == kFromHost) {
+    __builtin_prefetch(&nics_[link.source]);
+  }
+}
+
+[[gnu::always_inline]] inline void Network::FetchRoute(size_t event, int stage) {
+  uint32_t slot = wheel_.InBatch(event);
+  if (slot >= link_count_) return;
+  const Link& link = links_[slot];
+  if ((link.flags & kToHost) || link.flight.empty()) return;
+  uint32_t frame = link.flight.front().frame;
+  if (frame < kFirstSpecial) forwarding_.Prefetch(link.target, frames_[frame].target, stage);
 }
 
 [[gnu::always_inline]] inline void Network::FetchNext(size_t event) {
+  Ahead& ahead = ahead_[event % ahead_.size()];
+  ahead.frame = kNoFrame;
   uint32_t slot = wheel_.InBatch(event);
-  uint32_t next = slot < link_count_ ? LookUpNext(links_[slot]) : ~0u;
-  if (next != ~0u) {
-    __builtin_prefetch(&links_[next].free_at, 1);
+  if (slot >= link_count_) return;
+  const Link& link = links_[slot];
+  if (link.flight.empty() || link.flight.front().frame >= kFirstSpecial) return;
+  const Frame& frame = frames_[link.flight.front().frame];
+  uint32_t next;
+  if (link.flags & kToHost) {
+    const Nic& nic = nics_[link.target];
+    nic.protocol->Prefetch(frame, 0);
+    next = nic.first_link;
+  } else {
+    if ((link.flags & (kFromHost | kIdle)) == kFromHost) FetchProtocol(nics_[link.source]);
+    if (balance_ == LoadBalance::kAdaptive) return;
+    next = ChooseEgress(switches_[link.target], frame);
+    if (next == ~0u) return;
     __builtin_prefetch(&links_[next].data, 1);
+    if (fetches_source_) __builtin_prefetch(&links_[next].source, 1);
   }
-  next_ahead_[event % next_ahead_.size()] = next;
+  ahead = {link.flight.front().frame, next};
+  __builtin_prefetch(&links_[next].free_at, 1);
 }
 
 [[gnu::always_inline]] inline void Network::FetchQueue(size_t event) {
   uint32_t slot = wheel_.InBatch(event);
-  uint32_t next = next_ahead_[event % next_ahead_.size()];
-  if (slot >= link_count_ || next == ~0u) return;
-  __builtin_prefetch(links_[next].flight.end(), 1);
-  __builtin_prefetch(links_[next].data.end(), 1);
+  if (slot >= link_count_) return;
   const Link& link = links_[slot];
-  if (!(link.flags & kToHost) || link.flight.empty()) return;
-  uint32_t frame = link.flight.front().frame;
-  if (frame < kFirstSpecial) nics_[link.target].protocol->Prefetch(frames_[frame], 1);
+  if ((link.flags & (kFromHost | kIdle)) == kFromHost) {
+    nics_[link.source].protocol->PrefetchTransmit(0);
+  }
+  const Ahead& ahead = ahead_[event % ahead_.size()];
+  if (ahead.frame == kNoFrame) return;
+  const Link& next = links_[ahead.egress];
+  if (link.flags & kToHost) {
+    __builtin_prefetch(next.flight.end(), 1);
+    nics_[link.target].protocol->Prefetch(frames_[ahead.frame], 1);
+    if (!(next.flags & kIdle)) nics_[link.target].protocol->PrefetchTransmit(0);
+    return;
+  }
+  const Frame& frame = frames_[ahead.frame];
+  bool is_data = IsData(frame.kind) && !(frame.flags & kTrimmed);
+  bool is_free = next.free_at <= link.flight.front().arrival;
+  if (!is_free || (next.flags & (kData | kControl))) {
+    __builtin_prefetch(is_data ? next.data.end() : next.control.end(), 1);
+  }
+  if (!is_free) return;  // nothing leaves it now
+  __builtin_prefetch(next.flight.end(), 1);
+  if (next.flags & kData) FetchFirstTwo(next.data);
+  if (next.flags & kControl) __builtin_prefetch(&next.control.front(), 1);
+}
+
+[[gnu::always_inline]] inline void Network::FetchState(size_t event) {
+  uint32_t slot = wheel_.InBatch(event);
+  if (slot >= link_count_) return;
+  const Link& link = links_[slot];
+  if ((link.flags & (kFromHost | kIdle)) == kFromHost) {
+    nics_[link.source].protocol->PrefetchTransmit(1);
+  }
+  const Ahead& ahead = ahead_[event % ahead_.size()];
+  if (ahead.frame == kNoFrame || !(link.flags & kToHost)) return;
+  nics_[link.target].protocol->Prefetch(frames_[ahead.frame], 2);
+  if (!(links_[ahead.egress].flags & kIdle)) nics_[link.target].protocol->PrefetchTransmit(1);
 }
 
 inline void Network::Prefetch() {
@@ -217,8 +289,11 @@ inline void Network::Prefetch() {
   FetchLink(now + kLinkAhead);
   FetchFlight(now + kFlightAhead);
   FetchFrame(now + kFrameAhead);
+  FetchRoute(now + kPlaceAhead, 0);
+  FetchRoute(now + kRouteAhead, 1);
   FetchNext(now + kNextAhead);
   FetchQueue(now + kQueueAhead);
+  FetchState(now + kStateAhead);
 }
 
 // The same for the first events of a bucket.
@@ -226,15 +301,18 @@ void Network::PrefetchFirst() {
   for (size_t i = 0; i < kLinkAhead; ++i) FetchLink(i);
   for (size_t i = 0; i < kFlightAhead; ++i) FetchFlight(i);
   for (size_t i = 0; i < kFrameAhead; ++i) FetchFrame(i);
+  for (size_t i = 0; i < kPlaceAhead; ++i) FetchRoute(i, 0);
+  for (size_t i = 0; i < kRouteAhead; ++i) FetchRoute(i, 1);
   for (size_t i = 0; i < kNextAhead; ++i) FetchNext(i);
   for (size_t i = 0; i < kQueueAhead; ++i) FetchQueue(i);
+  for (size_t i = 0; i < kStateAhead; ++i) FetchState(i);
 }
 
 void Network::OnArrival(uint32_t id) {
   Link& link = links_[id];
   Flight flight = link.flight.PopFront();
   if ((link.flags & (kFromHost | kManyPorts)) == kFromHost) {
-    Pull(link, id);
+    Pull(link, id, link.source);
   } else {
     Advance(link, id);
   }
@@ -256,7 +334,10 @@ inline void Network::Arrive(uint32_t id, uint32_t frame) {
 
 inline void Network::Forward(uint32_t ingress, uint32_t frame) {
   Frame& header = frames_[frame];
-  uint32_t id = ChooseEgress(switches_[links_[ingress].target], header);
+  // Looked up ahead: the way of a frame does not change while it flies (SetRoutes).
+  const Ahead& ahead = ahead_[(wheel_.position() - 1) % ahead_.size()];
+  uint32_t id =
+      ahead.frame == frame ? ahead.egress : ChooseEgress(switches_[links_[ingress].target], header);
   if (id == ~0u) [[unlikely]] {
     Drop(links_[ingress], frame);
     return;
@@ -296,14 +377,13 @@ void Network::Enqueue(uint32_t id, uint32_t frame, uint32_t ingress) {
     QueueControl(egress, frame, header.size);
     return;
   }
-  egress.data.PushBack({now_, frame, header.size}, arena_);
-  egress.queued_bytes += header.size;
-  egress.queue_max = std::max(egress.queue_max, egress.queued_bytes);
+  QueueData(egress, frame, header.size, now_);
   if (accounted_ && switches_[egress.source].paused > 0) Watch(egress, id);
 }
 
 void Network::SendQueuedData(Link& link, uint32_t id) {
   Queued next = link.data.PopFront();
+  if (link.data.empty()) link.flags &= static_cast<uint16_t>(~kData);
   link.queued_bytes -= next.size;
   link.queue_integral +=
       static_cast<double>(next.size) * static_cast<double>(link.free_at - next.since);

@@ -12,7 +12,9 @@
 #ifndef WEFT_TOPOLOGY_SIM_PACKET_NETWORK_H_
 #define WEFT_TOPOLOGY_SIM_PACKET_NETWORK_H_
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -63,9 +65,11 @@ enum LinkFlags : uint16_t {
   kManyPorts = 64,  // from a host: its NIC has others
   kWatched = 128,   // an event is scheduled for its next departure
   kControl = 256,   // `control` is not empty
+  kData = 512,      // `data` is not empty
 };
 
-// Lines of cache in order of use: what every traversal touches, what queueing adds, the rest.
+// Lines of cache: what every traversal touches; what queueing adds; what PFC, ECN and the protocol
+// of a host add; the rest.
 struct alignas(64) Link {
   Picoseconds free_at = 0;  // end of the last transmission begun
   Picoseconds delay = 0;    // of the cable, and of the switch at its end
@@ -73,30 +77,31 @@ struct alignas(64) Link {
   Ring<Flight> flight;
   uint32_t target = 0;
   uint16_t flags = 0;
-  bool xoff = false;  // the switch at its end has asked its source to pause
-  int64_t bytes = 0;  // carried
+  bool xoff = false;   // the switch at its end has asked its source to pause
+  int64_t bytes = 0;   // carried
+  int64_t frames = 0;  // carried
 
   Ring<Queued> data;
+  Ring<Queued> control;
   int64_t queued_bytes = 0;   // of `data`
   int64_t queue_limit = 0;    // for these; 0: none
   int64_t queue_max = 0;      // they have been
   double queue_integral = 0;  // byte picoseconds
-  int64_t frames = 0;         // carried
 
-  Ring<Queued> control;
+  uint32_t source = 0;
+  uint32_t reverse = 0;
   // Of its ingress at the switch at its end.
   int64_t ingress_bytes = 0;  // data that came over it and that the switch still holds
   int64_t xoff_bytes = 0;     // threshold, if static
   int64_t headroom = 0;
-  uint32_t source = 0;
-  uint32_t reverse = 0;
-
   int64_t over_bytes = 0;  // of ingress_bytes: came while `xoff`, into the headroom
   int64_t ecn_min = 0, ecn_max = 0;
   uint64_t draws = 0;  // of ECN: state of SplitMix64
+
   int64_t marked = 0, dropped = 0;
   Picoseconds paused_since = 0, paused_total = 0;
 };
+static_assert(offsetof(Link, data) == 64 && offsetof(Link, source) == 128);
 static_assert(sizeof(Link) == 256, "four lines of cache");
 
 struct Switch {
@@ -134,7 +139,10 @@ class Network {
   void SetProtocol(NicId nic, std::unique_ptr<Protocol> protocol) {
     nics_[nic].protocol = std::move(protocol);
   }
-  void SetRoutes(const Routes& routes) { forwarding_.Compute(routes); }
+  void SetRoutes(const Routes& routes) {
+    forwarding_.Compute(routes);
+    ahead_.fill(Ahead());
+  }
   // For limits that are shares of what a port sends in it.
   void SetLongestRoundTrip(Picoseconds time);
 
@@ -173,9 +181,10 @@ class Network {
   void FetchLink(size_t event);
   void FetchFlight(size_t event);
   void FetchFrame(size_t event);
+  void FetchRoute(size_t event, int stage);
   void FetchNext(size_t event);
   void FetchQueue(size_t event);
-  uint32_t LookUpNext(const Link& link);
+  void FetchState(size_t event);
 
   void OnArrival(uint32_t link);
   void OnWatched(uint32_t link);
@@ -193,6 +202,12 @@ class Network {
     link.control.PushBack({now_, frame, size}, arena_);
     link.flags |= kControl;
   }
+  void QueueData(Link& link, uint32_t frame, uint32_t size, Picoseconds since) {
+    link.data.PushBack({since, frame, size}, arena_);
+    link.flags |= kData;
+    link.queued_bytes += size;
+    link.queue_max = std::max(link.queue_max, link.queued_bytes);
+  }
   void ScheduleFirst(Link& link, uint32_t id, bool was_empty) {
     if (was_empty && !link.flight.empty()) wheel_.Schedule(id, link.flight.front().arrival);
   }
@@ -200,10 +215,10 @@ class Network {
 
   // nic.cc
   void BuildNics();
-  void Pull(Link& link, uint32_t id);
+  void Pull(Link& link, uint32_t id, NicId nic);
   void PullPorts(Nic& nic);
   void SendThroughPort(const Nic& nic, Link& asking, uint32_t frame, Picoseconds start);
-  void SettleNic(Nic& nic);
+  void SettleNic(NicId nic);
   void Wake(NicId nic);
   void ArmDeadline(NicId nic);
   void Deliver(Link& link, uint32_t frame);
@@ -248,9 +263,18 @@ class Network {
   EventWheel wheel_;
   Timers timers_;
   // How many events ahead each stage of prefetching is.
-  static constexpr size_t kLinkAhead = 14, kFlightAhead = 11, kFrameAhead = 8, kNextAhead = 4,
-                          kQueueAhead = 2;
-  std::array<uint32_t, 8> next_ahead_{};  // [event % 8]: where its frame will go
+  static constexpr size_t kLinkAhead = EventWheel::kAhead - 4, kFlightAhead = 16, kFrameAhead = 13,
+                          kPlaceAhead = 10, kRouteAhead = 8, kNextAhead = 6, kQueueAhead = 4,
+                          kStateAhead = 2;
+  // Where the frame of an event will go: an egress, or the port of the NIC that will answer.
+  struct Ahead {
+    uint32_t frame = kNoFrame;  // kNoFrame: not known
+    uint32_t egress = 0;
+  };
+  std::array<Ahead, 16> ahead_;  // [event % 16]
+  bool fetches_source_ = false;  // ECN and PFC use it at every port
+  // A fabric that fits into the second-level cache is faster without.
+  static constexpr uint32_t kLinksWorthPrefetching = 1024;
   Picoseconds now_ = 0;
   int64_t events_ = 0;
   int paused_links_ = 0;
@@ -272,7 +296,7 @@ inline void Network::Advance(Link& link, uint32_t id) {
       Queued next = link.control.PopFront();
       if (link.control.empty()) link.flags &= static_cast<uint16_t>(~kControl);
       Send(link, id, next.frame, next.size, link.free_at);
-    } else if (!link.data.empty() && !(link.flags & kPaused)) {
+    } else if ((link.flags & (kData | kPaused)) == kData) {
       SendQueuedData(link, id);
     } else {
       return;

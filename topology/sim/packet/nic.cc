@@ -23,16 +23,16 @@ void Network::BuildNics() {
 }
 
 // Decides all that a NIC with one port has begun to send up to now.
-void Network::Pull(Link& link, uint32_t id) {
-  while (link.free_at <= now_ && !(link.flags & kIdle) && (link.flags & kUp)) {
-    Nic& nic = nics_[link.source];
+void Network::Pull(Link& link, uint32_t id, NicId nic_id) {
+  Nic& nic = nics_[nic_id];
+  while (link.free_at <= now_ && (link.flags & (kIdle | kUp)) == kUp) {
     uint32_t frame = frames_.Allocate();
     Frame& header = frames_[frame];
     header.flags = 0;
     if (!nic.protocol->Transmit(link.free_at, !(link.flags & kPaused), header)) {
       frames_.Free(frame);
       link.flags |= kIdle;
-      ArmDeadline(link.source);
+      ArmDeadline(nic_id);
       return;
     }
     Send(link, id, frame, header.size, link.free_at);
@@ -104,9 +104,7 @@ void Network::SendThroughPort(const Nic& nic, Link& asking, uint32_t frame, Pico
     Send(port, id, frame, header.size, start);
     ScheduleFirst(port, id, was_empty);
   } else if (is_data) {
-    port.data.PushBack({start, frame, header.size}, arena_);
-    port.queued_bytes += header.size;
-    port.queue_max = std::max(port.queue_max, port.queued_bytes);
+    QueueData(port, frame, header.size, start);
   } else {
     QueueControl(port, frame, header.size);
   }
@@ -120,7 +118,7 @@ void Network::Wake(NicId id) {
     bool was_empty = first.flight.empty();
     first.flags &= static_cast<uint16_t>(~kIdle);
     first.free_at = std::max(first.free_at, now_);
-    Pull(first, nic.first_link);
+    Pull(first, nic.first_link, id);
     ScheduleFirst(first, nic.first_link, was_empty);
     return;
   }
@@ -149,33 +147,32 @@ void Network::OnNicDeadline(NicId id) {
   Nic& nic = nics_[id];
   if (nic.armed != now_) return;  // an earlier one was armed meanwhile
   nic.armed = kNever;
-  SettleNic(nic);
+  SettleNic(id);
   Wake(id);
 }
 
 // What was due before now is decided with what the protocol knew then.
-void Network::SettleNic(Nic& nic) {
+void Network::SettleNic(NicId id) {
+  Nic& nic = nics_[id];
   Link& first = links_[nic.first_link];
   if (first.flags & kManyPorts) {
     PullPorts(nic);
     return;
   }
   bool was_empty = first.flight.empty();
-  Pull(first, nic.first_link);
+  Pull(first, nic.first_link, id);
   ScheduleFirst(first, nic.first_link, was_empty);
 }
 
 void Network::Begin(NicId id, FlowId flow) {
-  Nic& nic = nics_[id];
-  SettleNic(nic);
-  nic.protocol->Begin(flow, now_);
+  SettleNic(id);
+  nics_[id].protocol->Begin(flow, now_);
   Wake(id);
 }
 
 void Network::Deliver(Link& link, uint32_t frame) {
-  Nic& nic = nics_[link.target];
-  SettleNic(nic);
-  nic.protocol->Receive(frames_[frame], now_);
+  SettleNic(link.target);
+  nics_[link.target].protocol->Receive(frames_[frame], now_);
   frames_.Free(frame);
   Wake(link.target);
 }

@@ -50,9 +50,12 @@ class Protocol {
   // than its `now`; kNever.
   Picoseconds deadline() const { return deadline_; }
 
-  // Receive() will soon get this frame: a chance to fetch what it will need, first (stage 0) what
-  // can be found from the frame, later (stage 1) what that points to. Must change nothing.
+  // Receive() will soon get this frame, and Transmit() will be asked: a chance to fetch what it
+  // will need, first (stage 0) what can be found from the frame, later (1, 2) what that points to.
+  // Must change nothing.
   virtual void Prefetch(const Frame& /*frame*/, int /*stage*/) const {}
+  // Transmit() will soon be asked: stage 0, then 1.
+  virtual void PrefetchTransmit(int /*stage*/) const {}
 
  protected:
   Picoseconds deadline_ = kNever;

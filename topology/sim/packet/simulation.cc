@@ -64,7 +64,7 @@ class PacketSimulation final : public NetworkOwner, public Progress {
   Arena arena_;
   TransportContext context_;
   std::unique_ptr<Transports> transports_;
-  std::vector<Transfer> transfers_;         // [operation]
+  LargeVector<Transfer> transfers_;         // [operation]
   std::vector<State> states_;               // [operation]
   std::vector<uint32_t> dependents_begin_;  // [operation + 1] into dependents_
   std::vector<OperationId> dependents_;

@@ -32,6 +32,7 @@ void Network::BuildMemory() {
     at.buffer = buffer.count();
     if (at.buffer > 0) accounted_ = true;
   }
+  fetches_source_ = ecn_ || accounted_;
   Bytes full = options_.payload + options_.header;
   for (uint32_t i = 0; i < link_count_; ++i) {
     Link& link = links_[i];
@@ -164,7 +165,7 @@ void Network::OnPause(uint32_t id, bool paused) {
   if (paused == is_paused) return;
   bool from_nic = (link.flags & (kFromHost | kManyPorts)) == kFromHost;
   bool was_empty = link.flight.empty();
-  from_nic ? Pull(link, id) : Advance(link, id);
+  from_nic ? Pull(link, id, link.source) : Advance(link, id);
   if (paused) {
     link.flags |= kPaused;
     link.paused_since = now_;

@@ -1,5 +1,6 @@
 // Whatever links do: every transfer completes; and the same seed gives the same run.
 #include <algorithm>
+#include <set>
 
 #include "base/random.h"
 #include "tests/topology/sim/packet/fabrics.h"
@@ -168,29 +169,44 @@ TEST(Errors, AnUnreachableTargetIsNamed) {
       << result.status();
 }
 
-TEST(EventWheel, GivesEventsInOrderOfTimeThenSlotHoweverFarAhead) {
-  constexpr uint32_t kSlots = 200;
-  packet::EventWheel wheel(kSlots, /*width_bits=*/4, /*bucket_bits=*/6);
+struct WheelCase {
+  int width_bits, bucket_bits;
+  uint32_t slots;
+  uint64_t span, step;  // picoseconds: how far ahead, and in multiples of what
+};
+
+class EventWheelOrder : public testing::TestWithParam<WheelCase> {};
+
+TEST_P(EventWheelOrder, GivesEventsInOrderOfTimeThenSlotHoweverFarAhead) {
+  const WheelCase& shape = GetParam();
+  packet::EventWheel wheel(shape.width_bits, shape.bucket_bits);
   Random random(5);
-  std::vector<packet::Event> pending;
+  std::set<packet::Event> pending;
   auto schedule = [&](uint32_t slot, int64_t now) {
-    packet::Event event{now + static_cast<int64_t>(random.Below(3'000)), slot};
+    uint64_t ahead = random.Below(shape.span / shape.step) * shape.step;
+    packet::Event event{now + static_cast<int64_t>(ahead), slot};
     wheel.Schedule(slot, event.time);
-    pending.push_back(event);
+    pending.insert(event);
   };
-  for (uint32_t slot = 0; slot < kSlots; ++slot) schedule(slot, 0);
-  for (int i = 0; i < 20'000; ++i) {
+  for (uint32_t slot = 0; slot < shape.slots; ++slot) schedule(slot, 0);
+  for (int i = 0; i < 50'000; ++i) {
     if (!wheel.HasNext()) {
       ASSERT_TRUE(wheel.Open());
     }
     packet::Event event = wheel.Take();
-    auto first = std::min_element(pending.begin(), pending.end());
-    ASSERT_EQ(event.time, first->time);
-    ASSERT_EQ(event.slot, first->slot);
-    pending.erase(first);
+    ASSERT_EQ(event.time, pending.begin()->time);
+    ASSERT_EQ(event.slot, pending.begin()->slot);
+    pending.erase(pending.begin());
     schedule(event.slot, event.time);
   }
 }
+
+// Few to a bucket; hundreds; hundreds at one time; nearly all in the bucket that is open.
+INSTANTIATE_TEST_SUITE_P(Shapes, EventWheelOrder,
+                         testing::Values(WheelCase{4, 6, 200, 3'000, 1},
+                                         WheelCase{10, 10, 5'000, 30'000, 1},
+                                         WheelCase{10, 10, 100'000, 50'000, 400},
+                                         WheelCase{12, 6, 300, 2'000, 1}));
 
 }  // namespace
 }  // namespace weft::topology

@@ -64,7 +64,8 @@ void ReliableProtocol::FillReply(const Reply& reply, Frame& frame) const {
 bool ReliableProtocol::Transmit(Picoseconds now, bool data_allowed, Frame& frame) {
   if (next_timer_ <= now) FireTimers(now);
   if (!control_.empty()) {
-    FillReply(control_.PopFront(), frame);
+    FillReply(control_.front(), frame);
+    control_.DropFront();
     return true;
   }
   Picoseconds due = kNever;

@@ -34,9 +34,22 @@ struct TransportContext {
   std::unique_ptr<CongestionControl> MakeCongestion(FlowId flow) const;
 };
 
-class ReliableProtocol : public Protocol {
+// Aligned so that what a turn touches are two lines of cache.
+class alignas(64) ReliableProtocol : public Protocol {
  public:
   bool Transmit(Picoseconds now, bool data_allowed, Frame& frame) final;
+  void PrefetchTransmit(int stage) const final {
+    if (stage == 0) {
+      if (!turns_.empty()) __builtin_prefetch(&turns_.front(), 1);
+      if (!control_.empty()) __builtin_prefetch(&control_.front(), 1);
+      return;
+    }
+    if (!control_.empty()) __builtin_prefetch(&context_.transfers[control_.front().flow]);
+    if (!turns_.empty()) {
+      __builtin_prefetch(&context_.transfers[turns_.front()]);
+      PrefetchSender(turns_.front());
+    }
+  }
 
  protected:
   ReliableProtocol(const TransportContext& context, NicId nic) : context_(context), nic_(nic) {}
@@ -53,6 +66,10 @@ class ReliableProtocol : public Protocol {
   virtual bool PacedControl(Picoseconds /*now*/, Frame& /*frame*/, Picoseconds& /*due*/) {
     return false;
   }
+
+  virtual void PrefetchSender(FlowId /*flow*/) const {}
+  // Where the answer to a frame will be written.
+  void PrefetchReply() const { __builtin_prefetch(control_.end(), 1); }
 
   // Sends once it may. `is_active` is the flow's own, true while it is in the circle.
   void Activate(FlowId flow, bool& is_active) {

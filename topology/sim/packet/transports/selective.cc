@@ -138,11 +138,12 @@ void Selective::Receive(const Frame& frame, Picoseconds now) {
 
 void Selective::Prefetch(const Frame& frame, int stage) const {
   auto fetch = [](const void* memory) { __builtin_prefetch(memory, 1); };
+  if (stage == 0) fetch(&context_.transfers[frame.flow]);
   if (frame.kind == FrameKind::kData) {
     const SelectiveReceiver& receiver = state_.receivers[frame.flow];
-    if (stage == 0) {
-      fetch(&receiver);
-    } else if (receiver.arrived != nullptr) {
+    if (stage == 0) fetch(&receiver);
+    if (stage == 1) PrefetchReply();
+    if (stage == 1 && receiver.arrived != nullptr) {
       fetch(&receiver.arrived[(frame.sequence & receiver.mask) / 64]);
     }
     return;
@@ -150,13 +151,23 @@ void Selective::Prefetch(const Frame& frame, int stage) const {
   const SelectiveSender& sender = state_.senders[frame.flow];
   if (stage == 0) {
     fetch(&sender);
-    fetch(&sender.transmissions);
-    fetch(&sender.congestion);
-  } else if (sender.heard != nullptr) {
+    fetch(&sender.orders);
+    return;
+  }
+  if (sender.heard == nullptr) return;
+  if (stage == 1) {
     fetch(&sender.heard[(frame.sequence & sender.mask) / 64]);
     fetch(&sender.lost[(frame.sequence & sender.mask) / 64]);
-    fetch(&sender.orders[frame.sequence & sender.mask]);
+    fetch(&sender.orders[sender.next & sender.mask]);
+    fetch(sender.transmissions.end());
     if (!sender.transmissions.empty()) fetch(&sender.transmissions.front());
+    if (sender.congestion) {
+      fetch(sender.congestion.get());
+      fetch(reinterpret_cast<const char*>(sender.congestion.get()) + 64);
+      fetch(reinterpret_cast<const char*>(sender.congestion.get()) + 128);
+    }
+  } else if (!sender.transmissions.empty()) {
+    fetch(&sender.orders[sender.transmissions.front().sequence & sender.mask]);
   }
 }
 

@@ -43,7 +43,9 @@ struct alignas(64) SelectiveSender {
   bool has_timer = false;
 };
 
-struct SelectiveReceiver {
+static_assert(sizeof(SelectiveSender) == 128);
+
+struct alignas(64) SelectiveReceiver {
   uint32_t expected = 0;  // all below it have arrived
   uint32_t mask = 0;
   uint64_t* arrived = nullptr;  // [sequence & mask] a bit
@@ -56,8 +58,8 @@ struct SelectiveReceiver {
 
 struct SelectiveState {
   explicit SelectiveState(size_t flows) : senders(flows), receivers(flows) {}
-  std::vector<SelectiveSender> senders;      // [flow]
-  std::vector<SelectiveReceiver> receivers;  // [flow]
+  LargeVector<SelectiveSender> senders;      // [flow]
+  LargeVector<SelectiveReceiver> receivers;  // [flow]
 };
 
 class Selective : public ReliableProtocol {
@@ -68,6 +70,10 @@ class Selective : public ReliableProtocol {
   void Prefetch(const Frame& frame, int stage) const override;
 
  protected:
+  void PrefetchSender(FlowId flow) const final {
+    __builtin_prefetch(&state_.senders[flow], 1);
+    __builtin_prefetch(&state_.senders[flow].orders, 1);
+  }
   bool& IsActive(FlowId flow) final { return state_.senders[flow].is_active; }
   bool MaySend(FlowId flow) override;
   Picoseconds NextSend(FlowId flow) final { return state_.senders[flow].next_send; }
