@@ -10,10 +10,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "tools/init/compare.h"
+#ifdef WEFT_INIT_SIMULATES
+#include "tools/init/control_plane.h"
+#include "tools/init/control_plane_report.h"
+#endif
 #include "tools/init/measure.h"
+#include "tools/init/new_group.h"
+#include "tools/init/ops.h"
 #include "tools/init/options.h"
 #include "tools/init/report.h"
 
@@ -26,11 +34,17 @@ constexpr const char* kFooter = R"(Examples:
   weft-init --layout tp8,pp8,dp16                    1,024 ranks, each with its own connection
   weft-init --layout tp8,pp8,dp256 --relay           16,384 ranks behind a relay for each 8
   weft-init --layout tp8,pp8,dp64 --relay --model    several sizes, and what they predict
+  weft-init --layout tp8,pp8,dp64 --relay --replace 8            8 of 4,096 ranks replaced
+  weft-init --layout tp8,pp8,dp32 --store redis                  the same on a Redis server
+  weft-init --layout tp8,pp8,dp256 --torch-compare --store torch groups as torch makes them
+  weft-init --ops --store torch --connections 1,256 --depths 1,16
+  weft-init --new-group --ranks 128                              128 real processes
+  weft-init --simulate --layout tp8,pp8,dp1536 --fan-out 112     98,304 ranks on 12,288 hosts
 
 All clients, relays and the server run on this machine; "all ranks" is from the end of the phase
 before, of the last rank, to the end of this one, so that the phases add up to the total. Connections
-of the groups are planned here and made when first used. Exit status: 0, 1 for a failed run, 2 for
-wrong usage.)";
+between ranks are opened in the planned order; of more than 1,024 ranks, those of a sample. Exit
+status: 0, 1 for a failed run, 2 for wrong usage.)";
 
 class Progress {
  public:
@@ -68,8 +82,25 @@ absl::StatusOr<Measurement> MeasureWithProgress(Options options) {
   return Measure(options, [&](int64_t done) { progress(done); });
 }
 
-absl::Status Run(Options options) {
-  WEFT_RETURN_IF_ERROR(Resolve(options));
+absl::Status WriteJson(const std::string& path, const nlohmann::ordered_json& json) {
+  if (path.empty()) return absl::OkStatus();
+  std::ofstream file(path);
+  file << json.dump(2) << "\n";
+  file.close();
+  return file ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", path));
+}
+
+absl::StatusOr<nlohmann::ordered_json> RunOps(const Options& options) {
+  bool shows = isatty(STDERR_FILENO) != 0;
+  auto ops = MeasureOps(options, [&](const std::string& what) {
+    if (shows) absl::FPrintF(stderr, "\r\033[K%s", what);
+  });
+  if (shows) absl::FPrintF(stderr, "\r\033[K");
+  WEFT_RETURN_IF_ERROR(ops.status());
+  return PrintOps(options, *ops);
+}
+
+absl::StatusOr<nlohmann::ordered_json> RunPhases(const Options& options) {
   std::vector<Measurement> runs;
   if (options.model) {
     for (int factor : {8, 4, 2}) {
@@ -87,12 +118,55 @@ absl::Status Run(Options options) {
   PrintTable(options, run);
   nlohmann::ordered_json json = ToJson(options, run);
   if (options.model) json["model"] = PrintModel(runs);
-  if (options.json.empty()) return absl::OkStatus();
-  std::ofstream file(options.json);
-  file << json.dump(2) << "\n";
-  file.close();
-  return file ? absl::OkStatus()
-              : absl::UnavailableError(absl::StrCat("cannot write ", options.json));
+  return json;
+}
+
+absl::StatusOr<nlohmann::ordered_json> RunComparison(const Options& options) {
+  WEFT_ASSIGN_OR_RETURN(Comparison comparison, Compare(options, MeasureWithProgress));
+  nlohmann::ordered_json json = ToJson(options, comparison.exchange);
+  json["torch_compare"] = PrintComparison(options, comparison);
+  return json;
+}
+
+absl::StatusOr<nlohmann::ordered_json> RunSimulation(const Options& options) {
+#ifdef WEFT_INIT_SIMULATES
+  ControlCosts costs;
+  if (options.costs.empty()) {
+    WEFT_ASSIGN_OR_RETURN(costs, MeasureCosts(options));
+  } else {
+    WEFT_ASSIGN_OR_RETURN(costs, ParseCosts(options.costs));
+  }
+  WEFT_ASSIGN_OR_RETURN(ControlPlane plane, SimulateControlPlane(options, costs));
+  return PrintControlPlane(options, plane);
+#else
+  return absl::UnimplementedError(
+      absl::StrCat("--simulate ", options.layout, ": built without the simulator (WEFT_PLANNING)"));
+#endif
+}
+
+absl::StatusOr<nlohmann::ordered_json> RunMode(Options options) {
+  if (options.ops) return RunOps(options);
+  if (options.new_group) {
+    if (options.ranks == 0) options.ranks = 64;
+    WEFT_ASSIGN_OR_RETURN(NewGroupMeasurement measurement, MeasureNewGroup(options));
+    return PrintNewGroup(measurement);
+  }
+  WEFT_RETURN_IF_ERROR(Resolve(options));
+  if (options.simulate) return RunSimulation(options);
+  if (options.torch_compare) return RunComparison(options);
+  return RunPhases(options);
+}
+
+absl::Status Run(const Options& options) {
+  int modes = int{options.ops} + int{options.new_group} + int{options.simulate} +
+              int{options.torch_compare};
+  if (modes > 1) {
+    return absl::InvalidArgumentError(
+        "of --ops, --new-group, --simulate and --torch-compare only one at a time");
+  }
+  WEFT_ASSIGN_OR_RETURN(nlohmann::ordered_json json, RunMode(options));
+  std::fflush(stdout);
+  return WriteJson(options.json, json);
 }
 
 int Main(int argc, char** argv) {
@@ -109,13 +183,48 @@ int Main(int argc, char** argv) {
       "--layout", options.layout,
       "Axes with their sizes, the first varies fastest: a group of each rank along each");
   std::string store = "weft";
-  app.add_option("--store", store, "Store to measure")->check(CLI::IsMember({"weft"}));
+  app.add_option("--store", store, "Store to measure: ours, a Redis server, or torch's TCPStore")
+      ->check(CLI::IsMember({"weft", "redis", "torch"}));
+  app.add_option("--address", options.address,
+                 "Of a redis or torch server that runs already, HOST:PORT; else one is started");
+  app.add_option("--redis-server", options.redis_server, "Redis' program");
+  app.add_option("--torch-python", options.torch_python,
+                 "Interpreter with PyTorch 2, for its TCPStore");
   app.add_flag("--relay", options.relay, "A relay a host, between its ranks and the store");
   app.add_option("--replace", options.replace,
                  "Afterwards replace so many ranks, the last ones, and time that")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--model", options.model,
                "Measure 1/8, 1/4 and 1/2 of the ranks as well, and predict other sizes");
+  app.add_option("--connect-ranks", options.connect_ranks,
+                 "Open all connections of so many ranks, on evenly spread hosts; -1: 1024")
+      ->check(CLI::Range(-1, 1 << 20));
+  app.add_flag("--torch-compare", options.torch_compare,
+               "Beside it make the groups one by one, each with a barrier of all, as torch does");
+  app.add_option("--compare-messages", options.compare_messages,
+                 "With --torch-compare: measure what takes up to so many, predict the rest")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--ops", options.ops, "Instead: operations per second and their latency");
+  app.add_option("--connections", options.op_connections, "With --ops: numbers of connections")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 16384));
+  app.add_option("--depths", options.op_depths, "With --ops: requests under way on each")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024));
+  std::string op_time = "300ms";
+  app.add_option("--op-time", op_time, "With --ops: how long each is measured");
+  app.add_flag("--new-group", options.new_group,
+               "Instead: a new group over all of --ranks real processes (64) of this host");
+  app.add_flag("--simulate", options.simulate,
+               "Instead: the layout's control plane on a simulated fabric, with a relay a host");
+  app.add_option("--fabric", options.fabric,
+                 "With --simulate: a fabric's file or generator; empty: a leaf-spine of the hosts");
+  app.add_option("--fan-out", options.fan_out,
+                 "With --simulate: hosts below a relay of relays; 0: all below the root")
+      ->check(CLI::Range(0, 1 << 20));
+  app.add_option("--costs", options.costs,
+                 "With --simulate: CPU times as connection=20us,message=3us,byte=0.3ns,host=2ms,"
+                 "link=30us; empty: measured here");
   app.add_option("--workers", options.workers,
                  "Client processes, at least; 0: two, or as many as descriptors demand")
       ->check(CLI::Range(0, 64));
@@ -128,9 +237,16 @@ int Main(int argc, char** argv) {
   app.add_option("--json", options.json, "File for the result as one JSON object");
   CLI11_PARSE(app, argc, argv);
   InitLog("weft-init", "warn");
+  options.store = store == "redis"   ? StoreKind::kRedis
+                  : store == "torch" ? StoreKind::kTorch
+                                     : StoreKind::kWeft;
   absl::Status status;
   if (!absl::ParseDuration(timeout, &options.timeout) || options.timeout <= absl::ZeroDuration()) {
     status = absl::InvalidArgumentError(absl::StrCat("--timeout ", timeout, " is no duration"));
+  }
+  if (status.ok() && (!absl::ParseDuration(op_time, &options.op_time) ||
+                      options.op_time <= absl::ZeroDuration())) {
+    status = absl::InvalidArgumentError(absl::StrCat("--op-time ", op_time, " is no duration"));
   }
   if (status.ok()) status = Run(options);
   if (status.ok()) return 0;

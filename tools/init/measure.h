@@ -22,12 +22,15 @@ struct Measurement {
     int slowest = 0;
   };
   std::array<PhaseTimes, kPhases> phases;
-  double total_seconds = 0;   // from the first rank's begin to the last rank's end
-  int64_t messages = 0;       // on the wire of the clients, both ways
-  int64_t root_messages = 0;  // of these, to and from the root
-  double server_cpu_seconds = 0;
-  double replace_seconds = 0;  // from the first new rank's begin until all that it concerns know
-  int64_t watches = 0;         // groups of survivors that heard of it
+  double total_seconds = 0;       // from the first rank's begin to the last rank's end
+  int64_t messages = 0;           // on the wire of the clients, both ways
+  int64_t root_messages = 0;      // of these, to and from the root
+  double server_cpu_seconds = 0;  // negative: nobody can say
+  int64_t exchange_bytes = 0;     // that every rank or host gets
+  int64_t connections = 0;        // between ranks, opened by the sample
+  std::string note;               // about the server; may be empty
+  double replace_seconds = 0;     // from the first new rank's begin until all that it concerns know
+  int64_t watches = 0;            // groups of survivors that heard of it
   int workers = 0;
 };
 

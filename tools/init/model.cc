@@ -54,10 +54,10 @@ double Error(const std::vector<std::pair<double, double>>& points, const Model& 
 }  // namespace
 
 // With three unknowns, trying every subset is the whole of non-negative least squares.
-Model Fit(const std::vector<std::pair<double, double>>& points) {
+Model Fit(const std::vector<std::pair<double, double>>& points, int terms) {
   Model best;
   double error = std::numeric_limits<double>::infinity();
-  for (unsigned mask = 1; mask < 8; ++mask) {
+  for (unsigned mask = 1; mask < 1U << terms; ++mask) {
     Model model;
     if (static_cast<size_t>(__builtin_popcount(mask)) > points.size()) continue;
     if (!Solve(points, mask, model)) continue;

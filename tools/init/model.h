@@ -16,8 +16,8 @@ struct Model {
   }
 };
 
-// Pairs of ranks and seconds; at least one.
-Model Fit(const std::vector<std::pair<double, double>>& points);
+// Pairs of ranks and seconds; at least one. `terms`: 2 leaves the square out.
+Model Fit(const std::vector<std::pair<double, double>>& points, int terms = 3);
 
 }  // namespace weft::init
 

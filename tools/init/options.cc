@@ -8,6 +8,18 @@
 
 namespace weft::init {
 
+const char* ToString(StoreKind store) {
+  switch (store) {
+    case StoreKind::kWeft:
+      return "weft";
+    case StoreKind::kRedis:
+      return "redis";
+    case StoreKind::kTorch:
+      return "torch";
+  }
+  return "unknown";
+}
+
 absl::Status Resolve(Options& o) {
   WEFT_ASSIGN_OR_RETURN(o.mesh, collectives::Mesh::Parse(o.layout));
   if (o.ranks == 0) o.ranks = o.mesh.ranks();
@@ -24,6 +36,17 @@ absl::Status Resolve(Options& o) {
       (o.relay && o.replace % o.ranks_per_host() != 0)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--replace ", o.replace, ": at most half of the ranks", o.relay ? ", in whole hosts" : ""));
+  }
+  if (o.store != StoreKind::kWeft && (o.relay || o.replace > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(o.relay ? "--relay" : "--replace",
+                                                   ": only --store weft has that, not ",
+                                                   ToString(o.store)));
+  }
+  if (o.store == StoreKind::kWeft && !o.address.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--address ", o.address,
+                     ": our own store is started by the program; redis and torch may "
+                     "run before"));
   }
   return absl::OkStatus();
 }

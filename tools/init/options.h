@@ -3,6 +3,7 @@
 #define WEFT_TOOLS_INIT_OPTIONS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -10,7 +11,16 @@
 
 namespace weft::init {
 
+enum class StoreKind { kWeft, kRedis, kTorch };
+const char* ToString(StoreKind store);  // "weft"
+
+inline constexpr int kLinkRanks = 1024;
+
 struct Options {
+  StoreKind store = StoreKind::kWeft;
+  std::string address;  // of a server that runs already; empty: one is started
+  std::string redis_server = "redis-server";
+  std::string torch_python = "python3";
   int ranks = 0;  // 0: those of the layout
   int hosts = 0;  // 0: one for 8 ranks
   std::string layout = "tp8,pp8,dp16";
@@ -20,6 +30,24 @@ struct Options {
   int window = 256;  // connections that a worker has under way at once
   int sources = 8;   // loopback addresses that clients dial from
   bool model = false;
+  // Of so many ranks, on evenly spread hosts, all planned connections are opened; negative: of all
+  // when there are up to kLinkRanks, else of so many.
+  int connect_ranks = -1;
+  int link_port = 0;  // at which ranks listen, each at its own address
+  // Groups are made one after the other, as torch does, in place of the one exchange.
+  bool one_by_one = false;
+  bool torch_compare = false;
+  int64_t compare_messages = 1'000'000;  // up to so many it measures: some ten seconds
+  // The other things that the program does.
+  bool ops = false;
+  bool new_group = false;
+  bool simulate = false;
+  std::vector<int> op_connections = {1, 16, 256};
+  std::vector<int> op_depths = {1, 16};
+  absl::Duration op_time = absl::Milliseconds(300);
+  std::string fabric;  // empty: a leaf-spine of the hosts
+  int fan_out = 0;     // relays below a relay; 0: all hosts at the root
+  std::string costs;   // empty: measured
   std::string json;
   absl::Duration timeout = absl::Seconds(60);
 

@@ -2,47 +2,57 @@
 
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tools/init/model.h"
+#include "tools/init/peer_links.h"
 
 namespace weft::init {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string Time(double seconds) {
+}  // namespace
+
+std::string TimeText(double seconds) {
   if (seconds >= 1) return absl::StrFormat("%.2f s", seconds);
   if (seconds >= 1e-3) return absl::StrFormat("%.2f ms", seconds * 1e3);
   return absl::StrFormat("%.1f us", seconds * 1e6);
 }
 
-}  // namespace
-
 void PrintTable(const Options& options, const Measurement& m) {
   absl::PrintF(
-      "%d ranks on %d hosts, layout %s, store weft%s; %d client processes and the server "
+      "%d ranks on %d hosts, layout %s, store %s%s; %d client processes and the server "
       "on this machine\n\n",
-      m.ranks, m.hosts, options.mesh.ToText(), options.relay ? " with a relay a host" : "",
-      m.workers);
+      m.ranks, m.hosts, options.mesh.ToText(), ToString(options.store),
+      options.relay ? " with a relay a host" : "", m.workers);
   absl::PrintF("%-12s %10s   %10s %10s %10s   %s\n", "phase", "all ranks", "rank p50", "p99", "max",
                "slowest");
   for (size_t p = 0; p < kPhases; ++p) {
     const auto& phase = m.phases[p];
     absl::PrintF("%-12s %10s   %10s %10s %10s   rank %d on host%d\n",
-                 ToString(static_cast<Phase>(p)), Time(phase.seconds), Time(phase.p50),
-                 Time(phase.p99), Time(phase.max), phase.slowest,
+                 ToString(static_cast<Phase>(p)), TimeText(phase.seconds), TimeText(phase.p50),
+                 TimeText(phase.p99), TimeText(phase.max), phase.slowest,
                  phase.slowest / options.ranks_per_host());
   }
-  absl::PrintF("%-12s %10s\n\n", "total", Time(m.total_seconds));
+  absl::PrintF("%-12s %10s\n\n", "total", TimeText(m.total_seconds));
   absl::PrintF("messages: %d on all connections, %d of them with the root; server CPU %s\n",
-               m.messages, m.root_messages, Time(m.server_cpu_seconds));
+               m.messages, m.root_messages,
+               m.server_cpu_seconds < 0 ? "unknown" : TimeText(m.server_cpu_seconds));
+  int sampled = options.one_by_one ? 0 : SampledRanks(options);
+  absl::PrintF("connections between ranks: %d opened", m.connections);
+  if (sampled < m.ranks) {
+    absl::PrintF(", all of those of %d ranks on evenly spread hosts (--connect-ranks)", sampled);
+  }
+  absl::PrintF("\n");
+  if (!m.note.empty()) absl::PrintF("note: %s\n", m.note);
   if (options.replace > 0) {
     absl::PrintF(
         "%d ranks replaced: all that it concerns know after %s (%.1f %% of the total); "
         "%d groups' survivors heard of it\n",
-        options.replace, Time(m.replace_seconds), m.replace_seconds / m.total_seconds * 100,
+        options.replace, TimeText(m.replace_seconds), m.replace_seconds / m.total_seconds * 100,
         m.watches);
   }
   std::fflush(stdout);
@@ -62,20 +72,25 @@ Json ToJson(const Options& options, const Measurement& m) {
         {"slowest_rank", phase.slowest},
         {"slowest_host", absl::StrCat("host", phase.slowest / options.ranks_per_host())}};
   }
-  return {{"ranks", m.ranks},
-          {"hosts", m.hosts},
-          {"store", "weft"},
-          {"relay", options.relay},
-          {"layout", options.mesh.ToText()},
-          {"phases", phases},
-          {"rank_seconds", ranks},
-          {"total_seconds", m.total_seconds},
-          {"messages", m.messages},
-          {"root_messages", m.root_messages},
-          {"server_cpu_seconds", m.server_cpu_seconds},
-          {"replaced", options.replace},
-          {"replace_seconds", m.replace_seconds},
-          {"workers", m.workers}};
+  return {
+      {"ranks", m.ranks},
+      {"hosts", m.hosts},
+      {"store", ToString(options.store)},
+      {"relay", options.relay},
+      {"layout", options.mesh.ToText()},
+      {"phases", phases},
+      {"rank_seconds", ranks},
+      {"total_seconds", m.total_seconds},
+      {"messages", m.messages},
+      {"root_messages", m.root_messages},
+      {"exchange_bytes", m.exchange_bytes},
+      {"connections", m.connections},
+      {"connect_ranks", SampledRanks(options)},
+      {"server_cpu_seconds", m.server_cpu_seconds < 0 ? Json(nullptr) : Json(m.server_cpu_seconds)},
+      {"note", m.note},
+      {"replaced", options.replace},
+      {"replace_seconds", m.replace_seconds},
+      {"workers", m.workers}};
 }
 
 Json PrintModel(const std::vector<Measurement>& runs) {
@@ -87,14 +102,14 @@ Json PrintModel(const std::vector<Measurement>& runs) {
   double error = before(last) / measured - 1;
   Model model = Fit(points);
   absl::PrintF("\nmodel of the total on this machine: t(n) = a + b n + c n^2\n");
-  for (const auto& [n, t] : points) absl::PrintF("  %7.0f ranks  measured %s\n", n, Time(t));
+  for (const auto& [n, t] : points) absl::PrintF("  %7.0f ranks  measured %s\n", n, TimeText(t));
   absl::PrintF("  fitted to the smaller sizes it predicts %s for %.0f ranks: %+.0f %%\n",
-               Time(before(last)), last, error * 100);
-  absl::PrintF("  fitted to all: a %s, b %.3f us, c %.3f ns\n", Time(model.coefficients[0]),
+               TimeText(before(last)), last, error * 100);
+  absl::PrintF("  fitted to all: a %s, b %.3f us, c %.3f ns\n", TimeText(model.coefficients[0]),
                model.coefficients[1] * 1e6, model.coefficients[2] * 1e9);
   Json predictions = Json::object();
   for (double n : {12288.0, 16384.0, 32768.0, 98304.0}) {
-    absl::PrintF("  %7.0f ranks  predicted %s\n", n, Time(model(n)));
+    absl::PrintF("  %7.0f ranks  predicted %s\n", n, TimeText(model(n)));
     predictions[absl::StrCat(static_cast<int64_t>(n))] = model(n);
   }
   Json sizes = Json::object();
@@ -103,6 +118,93 @@ Json PrintModel(const std::vector<Measurement>& runs) {
           {"coefficients", model.coefficients},
           {"error_at_largest", error},
           {"predicted_seconds", predictions}};
+}
+
+Json PrintComparison(const Options& options, const Comparison& c) {
+  absl::PrintF("all groups of %s, store %s\n\n", options.mesh.ToText(), ToString(options.store));
+  absl::PrintF("%-44s %8s %8s %14s %12s\n", "how", "ranks", "groups", "messages", "time");
+  Json rows = Json::array();
+  for (const auto& row : c.one_by_one) {
+    absl::PrintF("%-44s %8d %8d %14d %12s%s\n", "one by one, each with a barrier of all, as torch",
+                 row.ranks, row.groups, row.messages, TimeText(row.seconds),
+                 row.predicted ? "  predicted" : "");
+    rows.push_back({{"ranks", row.ranks},
+                    {"groups", row.groups},
+                    {"messages", row.messages},
+                    {"seconds", row.seconds},
+                    {"predicted", row.predicted}});
+  }
+  const auto& exchange = c.exchange.phases[static_cast<size_t>(Phase::kExchange)];
+  const auto& groups = c.exchange.phases[static_cast<size_t>(Phase::kGroups)];
+  // Connecting and registering apart: both ways need that.
+  double seconds = exchange.seconds + groups.seconds;
+  const auto& last = c.one_by_one.back();
+  absl::PrintF("%-44s %8d %8d %14d %12s\n", "from one exchange", c.exchange.ranks, last.groups,
+               c.exchange.messages, TimeText(seconds));
+  absl::PrintF("\none exchange is %.0f times as fast", last.seconds / seconds);
+  if (last.predicted) {
+    absl::PrintF(
+        " as the prediction: (a + b ranks) x groups, whose smaller sizes give the largest "
+        "measured one within %+.0f %%",
+        c.error * 100);
+  }
+  absl::PrintF("\n");
+  if (!c.exchange.note.empty()) absl::PrintF("note: %s\n", c.exchange.note);
+  return {{"one_by_one", rows},
+          {"prediction_error", c.error},
+          {"exchange",
+           {{"ranks", c.exchange.ranks}, {"messages", c.exchange.messages}, {"seconds", seconds}}},
+          {"ratio", last.seconds / seconds}};
+}
+
+Json PrintOps(const Options& options, const OpsMeasurement& ops) {
+  absl::PrintF("store %s; one client thread and the server on this machine; 64 B values\n\n",
+               ToString(options.store));
+  absl::PrintF("%-5s %12s %7s %13s %11s %11s %13s %12s\n", "op", "connections", "depth",
+               "operations/s", "p50", "p99", "messages/op", "server CPU");
+  Json rows = Json::array();
+  for (const OpsResult& row : ops.rows) {
+    absl::PrintF("%-5s %12d %7d %13.0f %11s %11s %13.2f %12s\n", row.op, row.connections, row.depth,
+                 row.per_second, TimeText(row.p50), TimeText(row.p99), row.messages,
+                 row.server_cpu < 0 ? "unknown" : TimeText(row.server_cpu));
+    rows.push_back({{"op", row.op},
+                    {"connections", row.connections},
+                    {"depth", row.depth},
+                    {"operations", row.operations},
+                    {"per_second", row.per_second},
+                    {"p50_seconds", row.p50},
+                    {"p99_seconds", row.p99},
+                    {"messages_per_operation", row.messages},
+                    {"server_cpu_seconds_per_operation",
+                     row.server_cpu < 0 ? Json(nullptr) : Json(row.server_cpu)}});
+  }
+  if (options.store == StoreKind::kTorch) {
+    absl::PrintF(
+        "\nset: with a ping behind it, as TCPStore's has no answer; get: wait and get, as "
+        "torch's, and the get alone at depths above 1\n");
+  }
+  if (!ops.note.empty()) absl::PrintF("note: %s\n", ops.note);
+  return {{"store", ToString(options.store)}, {"ops", rows}, {"note", ops.note}};
+}
+
+Json PrintNewGroup(const NewGroupMeasurement& m) {
+  double made = m.made[m.made.size() / 2];
+  double ready = m.ready[m.ready.size() / 2];
+  absl::PrintF("%d processes on this host, each rank's slowest\n\n", m.ranks);
+  absl::PrintF("%-52s %10s\n", "endpoint: every process knows every other", TimeText(m.endpoint));
+  absl::PrintF("%-52s %10s\n", "world, and its first barrier, which makes links",
+               TimeText(m.world));
+  absl::PrintF("%-52s %10s  (%s - %s)\n", "new group over all ranks: made", TimeText(made),
+               TimeText(m.made.front()), TimeText(m.made.back()));
+  absl::PrintF("%-52s %10s  (%s - %s)\n", "  and its first barrier over: all know that all have it",
+               TimeText(ready), TimeText(m.ready.front()), TimeText(m.ready.back()));
+  return {{"ranks", m.ranks},
+          {"endpoint_seconds", m.endpoint},
+          {"world_seconds", m.world},
+          {"made_seconds", made},
+          {"ready_seconds", ready},
+          {"all_made_seconds", m.made},
+          {"all_ready_seconds", m.ready}};
 }
 
 }  // namespace weft::init

@@ -3,9 +3,13 @@
 #define WEFT_TOOLS_INIT_REPORT_H_
 
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
+#include "tools/init/compare.h"
 #include "tools/init/measure.h"
+#include "tools/init/new_group.h"
+#include "tools/init/ops.h"
 
 namespace weft::init {
 
@@ -15,6 +19,13 @@ nlohmann::ordered_json ToJson(const Options& options, const Measurement& measure
 // `runs`: by ascending ranks. Fits all but the last, shows how well that predicts the last, then
 // fits all and predicts sizes beyond.
 nlohmann::ordered_json PrintModel(const std::vector<Measurement>& runs);
+
+nlohmann::ordered_json PrintComparison(const Options& options, const Comparison& comparison);
+nlohmann::ordered_json PrintOps(const Options& options, const OpsMeasurement& ops);
+nlohmann::ordered_json PrintNewGroup(const NewGroupMeasurement& measurement);
+
+// "1.25 ms"
+std::string TimeText(double seconds);
 
 }  // namespace weft::init
 

@@ -29,6 +29,8 @@ struct Shared {
   std::atomic<int64_t> messages_received{0};
   std::atomic<int64_t> relay_messages{0};  // between relays and the root
 
+  std::atomic<int64_t> connections{0};  // between ranks
+
   // The replacement of ranks.
   std::atomic<int64_t> watches{0};
   std::atomic<int64_t> replace_end{0};

@@ -12,8 +12,11 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "collectives/rendezvous/store_relay.h"
+#include "tools/init/peer_links.h"
+#include "tools/init/process.h"
 #include "tools/init/replacement.h"
 #include "tools/init/simulated_rank.h"
+#include "tools/init/weft_client.h"
 
 namespace weft::init {
 namespace {
@@ -39,6 +42,12 @@ class Worker {
                             collectives::Resolve(absl::StrCat("127.0.0.", 2 + i, ":0")));
       sources_.push_back(addresses[0]);
     }
+    for (int host = plan_.host_first; host < plan_.host_end; ++host) {
+      for (int i = 0; i < options_.ranks_per_host(); ++i) {
+        links_.push_back(std::make_unique<PeerLinks>(crew_, host * options_.ranks_per_host() + i));
+        WEFT_RETURN_IF_ERROR(links_.back()->Listen());
+      }
+    }
     return absl::OkStatus();
   }
 
@@ -53,6 +62,9 @@ class Worker {
       }
       Turn();
     }
+    for (const auto& rank : ranks_) {
+      if (status_.ok()) status_ = rank->status();
+    }
     return status_;
   }
 
@@ -62,7 +74,7 @@ class Worker {
       collectives::StoreRequest members;
       members.op = collectives::StoreOp::kSet;
       members.keys = {"init/members"};
-      members.values = {exchange_};
+      members.values = {exchange_.bytes()};
       AskOf(*ranks_[0], {std::move(members)});
     }
     for (const auto& rank : ranks_) {
@@ -103,8 +115,8 @@ class Worker {
   void Messages() {
     Shared& shared = *plan_.shared;
     for (const auto& rank : ranks_) {
-      shared.messages_sent += rank->core().messages_sent();
-      shared.messages_received += rank->core().messages_received();
+      shared.messages_sent += rank->client().sent();
+      shared.messages_received += rank->client().received();
     }
     for (const auto& relay : relays_) {
       shared.relay_messages += relay->up().messages_sent() + relay->up().messages_received();
@@ -112,9 +124,16 @@ class Worker {
   }
 
  private:
+  // Replacing is our own store's.
   void AskOf(SimulatedRank& rank, std::vector<collectives::StoreRequest> requests) {
     asked_ += static_cast<int>(requests.size());
-    rank.Ask(std::move(requests), [this] { --asked_; });
+    auto& client = static_cast<WeftClient&>(rank.client());
+    for (auto& request : requests) {
+      client.Call(std::move(request), [this](const absl::Status& status, int64_t) {
+        if (status_.ok()) status_ = status;
+        --asked_;
+      });
+    }
   }
 
   absl::Status ReplaceHost(int host) {
@@ -157,10 +176,12 @@ class Worker {
     WEFT_ASSIGN_OR_RETURN(StoreLinkOptions link, LinkOf(host, /*generation=*/0));
     for (int i = 0; i < options_.ranks_per_host(); ++i) {
       int rank = host * options_.ranks_per_host() + i;
-      if (!options_.relay) link.source = sources_[static_cast<size_t>(rank) % sources_.size()];
+      if (!options_.relay && server_.loopback())
+        link.source = sources_[static_cast<size_t>(rank) % sources_.size()];
       ++under_way_;
+      PeerLinks& links = *links_[ranks_.size()];
       ranks_.push_back(std::make_unique<SimulatedRank>(
-          crew_, rank, link, [this] { --under_way_; }, [this] { ++finished_; }));
+          crew_, rank, link, links, [this] { --under_way_; }, [this] { ++finished_; }));
       ranks_.back()->Start();
     }
     return absl::OkStatus();
@@ -174,8 +195,9 @@ class Worker {
     counted_ = finished_;
     if (now < next_check_) return;
     next_check_ = now + kRetryEvery;
+    for (const auto& links : links_) links->Advance(now);
     for (const auto& rank : ranks_) {
-      if (rank->link().deadline() <= now) rank->link().Advance(now);
+      rank->client().Advance(now);
       if (status_.ok()) status_ = rank->status();
     }
   }
@@ -183,11 +205,12 @@ class Worker {
   const WorkerPlan& plan_;
   const Options& options_;
   StoreReactor reactor_;
-  std::string exchange_;
+  Expected exchange_;
   Crew crew_;
   std::vector<SocketAddress> sources_;
   std::string address_;
   std::vector<std::unique_ptr<StoreRelayNode>> relays_;
+  std::vector<std::unique_ptr<PeerLinks>> links_;
   std::vector<std::unique_ptr<SimulatedRank>> ranks_;
   std::vector<std::unique_ptr<NewRank>> fresh_;
   int asked_ = 0;  // answers that are due
@@ -198,28 +221,24 @@ class Worker {
   absl::Status status_;
 };
 
-void Say(int results, const std::string& line) {
-  (void)!write(results, line.data(), std::min<size_t>(line.size(), 4000));
-}
-
 }  // namespace
 
 void RunWorker(const WorkerPlan& plan, int commands, int results) {
   Worker worker(plan);
   absl::Status status = worker.Prepare();
-  Say(results, status.ok() ? "ready\n" : absl::StrCat(std::string(status.message()), "\n"));
+  Say(results, status.ok() ? "ready" : std::string(status.message()));
   std::array<char, 128> address{};
   ssize_t got = read(commands, address.data(), address.size() - 1);
   if (got <= 0 || !status.ok()) return;
   status = worker.Run(std::string(address.data(), static_cast<size_t>(got)));
   worker.Messages();
-  Say(results, status.ok() ? "ok\n" : absl::StrCat(std::string(status.message()), "\n"));
+  SayOutcome(results, status);
   // Until its word comes, the others' exchange may still go through this process' relays, but what
   // they need has been sent.
   while (read(commands, address.data(), 1) == 1 && status.ok()) {
     if (address[0] == 'w') worker.Watch();
     if (address[0] == 'r') status = worker.Replace();
-    Say(results, status.ok() ? "ok\n" : absl::StrCat(std::string(status.message()), "\n"));
+    SayOutcome(results, status);
   }
 }
 

@@ -1,0 +1,23 @@
+// What all simulated ranks of a process share.
+#ifndef WEFT_TOOLS_INIT_CREW_H_
+#define WEFT_TOOLS_INIT_CREW_H_
+
+#include "collectives/rendezvous/store_reactor.h"
+#include "net/transport.h"
+#include "tools/init/client.h"
+#include "tools/init/options.h"
+#include "tools/init/shared.h"
+
+namespace weft::init {
+
+struct Crew {
+  const Options* options = nullptr;
+  Shared* shared = nullptr;
+  net::JobSecret secret{};
+  const Expected* exchange = nullptr;  // ExchangeOf()
+  collectives::StoreReactor* reactor = nullptr;
+};
+
+}  // namespace weft::init
+
+#endif  // WEFT_TOOLS_INIT_CREW_H_

@@ -1,0 +1,123 @@
+#include "tools/init/stream_client.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "collectives/rendezvous/store_connection.h"
+
+namespace weft::init {
+
+StreamClient::~StreamClient() {
+  if (socket_.valid()) setup_.reactor->Remove(socket_.get());
+}
+
+void StreamClient::Start(std::function<void(const absl::Status&)> connected) {
+  connected_ = std::move(connected);
+  if (absl::Status status = Open(); !status.ok()) Drop(status);
+}
+
+absl::Status StreamClient::Open() {
+  const auto& link = setup_.link;
+  socket_ = collectives::FileDescriptor(
+      ::socket(link.address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket_.valid()) return ErrnoStatus(errno, "make a socket");
+  collectives::SetStoreSocketOptions(socket_.get());
+  if (link.source.has_value()) {
+    int one = 1;
+    setsockopt(socket_.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
+    if (bind(socket_.get(), link.source->get(), link.source->size) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("bind to ", collectives::ToString(*link.source)));
+    }
+  }
+  int result = connect(socket_.get(), link.address.get(), link.address.size);
+  if (result != 0 && errno != EINPROGRESS) {
+    return ErrnoStatus(errno, absl::StrCat("connect to ", collectives::ToString(link.address)));
+  }
+  connecting_ = true;
+  watched_ = EPOLLOUT;
+  setup_.reactor->Add(socket_.get(), this, watched_);
+  return absl::OkStatus();
+}
+
+absl::Status StreamClient::FinishConnect() {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) {
+    return ErrnoStatus(error,
+                       absl::StrCat("connect to ", collectives::ToString(setup_.link.address)));
+  }
+  connecting_ = false;
+  Greet();
+  return absl::OkStatus();
+}
+
+void StreamClient::Ready(uint32_t events) {
+  if (!socket_.valid()) return;
+  busy_ = true;
+  absl::Status status;
+  if (connecting_) status = FinishConnect();
+  if (status.ok() && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) status = Read();
+  busy_ = false;
+  if (status.ok()) status = Flush();
+  if (!status.ok()) Drop(status);
+}
+
+absl::Status StreamClient::Read() {
+  std::vector<char>& buffer = setup_.reactor->buffer();
+  ssize_t got = recv(socket_.get(), buffer.data(), buffer.size(), 0);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return absl::OkStatus();
+  if (got < 0) return ErrnoStatus(errno, "receive");
+  if (got == 0) return absl::UnavailableError("the server closed the connection");
+  return Consume({buffer.data(), static_cast<size_t>(got)});
+}
+
+void StreamClient::Write(absl::string_view bytes) {
+  out_.append(bytes.data(), bytes.size());
+  if (busy_ || connecting_ || !socket_.valid()) return;
+  if (absl::Status status = Flush(); !status.ok()) Drop(status);
+}
+
+absl::Status StreamClient::Flush() {
+  if (!socket_.valid() || connecting_) return absl::OkStatus();
+  while (written_ < out_.size()) {
+    ssize_t sent =
+        send(socket_.get(), out_.data() + written_, out_.size() - written_, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno == EAGAIN) break;
+    if (sent < 0) return ErrnoStatus(errno, "send");
+    written_ += static_cast<size_t>(sent);
+  }
+  uint32_t wanted = EPOLLIN;
+  if (written_ == out_.size()) {
+    out_.clear();
+    written_ = 0;
+  } else {
+    wanted |= EPOLLOUT;
+  }
+  if (wanted != watched_) {
+    watched_ = wanted;
+    setup_.reactor->Change(socket_.get(), this, wanted);
+  }
+  return absl::OkStatus();
+}
+
+void StreamClient::Connected() {
+  if (auto connected = std::exchange(connected_, nullptr)) connected(absl::OkStatus());
+}
+
+void StreamClient::Drop(const absl::Status& why) {
+  if (socket_.valid()) setup_.reactor->Remove(socket_.get());
+  socket_.Reset();
+  connecting_ = false;
+  if (auto connected = std::exchange(connected_, nullptr)) connected(why);
+  Abandon(why);
+}
+
+}  // namespace weft::init

@@ -1,0 +1,59 @@
+// A Client of our own store: what a StoreClient does, without its thread.
+#ifndef WEFT_TOOLS_INIT_WEFT_CLIENT_H_
+#define WEFT_TOOLS_INIT_WEFT_CLIENT_H_
+
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "collectives/rendezvous/store_client_core.h"
+#include "collectives/rendezvous/store_link.h"
+#include "tools/init/client.h"
+
+namespace weft::init {
+
+class WeftClient final : public Client {
+ public:
+  explicit WeftClient(const ClientSetup& setup);
+
+  void Start(std::function<void(const absl::Status&)> connected) override;
+  // To a relay everything goes at once; a remote server proves itself first.
+  bool eager() const override { return setup_.link.address.local(); }
+
+  void Set(const std::string& key, const std::string& value, Done done) override;
+  void Get(const std::string& key, Done done) override;
+  void Add(const std::string& key, int64_t amount, Done done) override;
+  void Wait(const std::string& key, Done done) override;
+  void Barrier(const std::string& key, int rank, int size, Done done) override;
+  void AllGather(const std::string& key, int rank, int size, Done done) override;
+  void Call(collectives::StoreRequest request, Done done);
+
+  void Advance(absl::Time now) override {
+    if (link_.deadline() <= now) link_.Advance(now);
+  }
+  int64_t sent() const override { return core_.messages_sent(); }
+  int64_t received() const override { return core_.messages_received(); }
+
+ private:
+  struct Asked {
+    Done done;
+    bool gathers = false;
+  };
+  void Changed();
+  void Deliver();
+  absl::Status CheckExchange(const collectives::StoreResult& result);
+  absl::Status CheckFile(const collectives::StoreResult& result) const;
+
+  const ClientSetup setup_;
+  collectives::StoreClientCore core_;
+  collectives::StoreLink link_;
+  std::function<void(const absl::Status&)> connected_;
+  bool busy_ = false;  // within Changed(): the link flushes after it
+  std::unordered_map<uint64_t, Asked> asked_;
+  size_t streamed_ = 0;  // bytes of the exchange that were right
+};
+
+}  // namespace weft::init
+
+#endif  // WEFT_TOOLS_INIT_WEFT_CLIENT_H_
