@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "net/multipath/simulated.h"
 #include "topology/fabric/generator.h"
 #include "topology/sim/workloads/registry.h"
 
@@ -26,6 +27,11 @@ Transports, and what "auto" means with each:
   spray      selective repeat, fixed window, packets sprayed, trimming
   uec        the same with NSCC congestion control and ECN
   credit     receiver-driven credits, packets sprayed, trimming
+  multipath  Weft's own protocol, with --cc and --policy; paths are hashed, ECN
+
+--cc NAME[:key=value,...] is a controller of docs/congestion-control.md: fixed, dcqcn, swift, mswift,
+hybrid, nscc, credit, hpcc; with other transports than multipath it takes the place of theirs.
+--policy is single, round-robin, random, two-choices, reps, penalty, plb or planned.
 
 fct_us counts from a transfer's start until its source knows that all has arrived, as completion
 queues and other simulators do; delivery_us until the last byte has arrived, which is what dependent
@@ -44,6 +50,8 @@ struct Words {
   std::string buffer = "0", port_buffer = "0", trimming = "auto";
   double loss = 0, corruption = 0, duplication = 0, reordering = 0;
   std::string reordering_delay = "10us";
+  std::string cc, policy = "reps", piece = "0";
+  int paths = 64, hops = 3;
   bool list_workloads = false;
 };
 
@@ -65,7 +73,15 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--level", words.level, "Every packet, or rates alone")
       ->check(CLI::IsMember({"packet", "flow"}));
   app.add_option("--transport", options.transport, "See below")
-      ->check(CLI::IsMember({"roce", "roce-sr", "spray", "uec", "credit"}));
+      ->check(CLI::IsMember({"roce", "roce-sr", "spray", "uec", "credit", "multipath"}));
+  app.add_option("--cc", words.cc,
+                 "Congestion controller; empty: the transport's own, with multipath nscc");
+  app.add_option("--policy", words.policy, "multipath: which path a packet takes");
+  app.add_option("--paths", words.paths, "multipath: that a connection has")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--piece", words.piece, "multipath: bytes on one path before another is chosen");
+  app.add_option("--hops", words.hops, "--cc: switches on the way, for targets that grow with them")
+      ->check(CLI::Range(1, 16));
   app.add_option("--load-balance", words.load_balance,
                  "Path by flow (ecmp), by packet at random (spray) or to the emptiest queue")
       ->check(CLI::IsMember({"auto", "ecmp", "spray", "adaptive"}));
@@ -154,7 +170,32 @@ Manner MannerOf(const std::string& transport) {
   if (transport == "spray") return {kSelective, CongestionKind::kNone, kSpray, false, false, true};
   if (transport == "uec") return {kSelective, CongestionKind::kNscc, kSpray, false, true, true};
   if (transport == "credit") return {kCredit, CongestionKind::kNone, kSpray, false, false, true};
+  if (transport == "multipath")
+    return {kSelective, CongestionKind::kNone, kEcmp, false, true, false};
   return {kGoBackN, CongestionKind::kNone, kEcmp, true, false, false};
+}
+
+// --cc, --policy and what belongs to them.
+absl::Status ResolveProtocol(const Words& words, Options& options) {
+  bool is_multipath = options.transport == "multipath";
+  if (!is_multipath && words.cc.empty()) return absl::OkStatus();
+  WEFT_ASSIGN_OR_RETURN(net::ControllerSpec spec,
+                        net::ParseController(words.cc.empty() ? "nscc" : words.cc));
+  if (spec.kind == net::ControllerKind::kHpcc) {
+    return absl::InvalidArgumentError("--cc hpcc: the simulated switches give no telemetry");
+  }
+  if (!is_multipath) {
+    options.packet.make_congestion = net::multipath::SimulatedControllers(spec, words.hops);
+    return absl::OkStatus();
+  }
+  net::multipath::SimulatedOptions simulated;
+  simulated.controller = spec;
+  WEFT_ASSIGN_OR_RETURN(simulated.policy, net::ParsePolicy(words.policy));
+  simulated.paths = words.paths;
+  simulated.hops = words.hops;
+  WEFT_RETURN_IF_ERROR(ToBytes(words.piece, "--piece", simulated.piece));
+  options.packet.make_transports = net::multipath::SimulatedTransports(simulated);
+  return absl::OkStatus();
 }
 
 absl::Status ResolveEcn(const Words& words, PacketOptions& packet) {
@@ -170,7 +211,9 @@ absl::Status ResolveEcn(const Words& words, PacketOptions& packet) {
   } else {
     WEFT_ASSIGN_OR_RETURN(ecn.reference, ParseBandwidth(words.ecn_reference));
   }
-  if (is_given || packet.congestion != CongestionKind::kNscc) return absl::OkStatus();
+  bool is_uec = packet.congestion == CongestionKind::kNscc ||
+                (packet.make_transports && (words.cc.empty() || words.cc.substr(0, 4) == "nscc"));
+  if (is_given || !is_uec) return absl::OkStatus();
   ecn.min_round_trips = 0.2;
   ecn.max_round_trips = 0.8;
   if (words.ecn_probability < 0) ecn.probability_max = 1;
@@ -211,6 +254,7 @@ absl::Status Resolve(const Words& words, Options& options) {
   WEFT_RETURN_IF_ERROR(ToDuration(words.nack_interval, "--nack-interval", packet.nack_interval));
   WEFT_RETURN_IF_ERROR(ToDuration(words.limit, "--limit", packet.limit));
   WEFT_RETURN_IF_ERROR(ResolveMemory(words, packet));
+  WEFT_RETURN_IF_ERROR(ResolveProtocol(words, options));
   WEFT_RETURN_IF_ERROR(ResolveEcn(words, packet));
   topology::LinkNoise noise;
   noise.loss = words.loss;

@@ -19,6 +19,11 @@
 
 namespace weft::topology {
 
+namespace packet {
+class Transports;
+struct TransportContext;
+}  // namespace packet
+
 enum class TransportKind : uint8_t {
   kGoBackN,    // RoCE RC: in order, NACK, go back
   kSelective,  // one packet lost is one packet sent again; takes packets in any order
@@ -92,6 +97,9 @@ struct PacketOptions : SimulationOptions {
   CongestionKind congestion = CongestionKind::kNone;
   // Replaces `congestion`: called once a transfer.
   std::function<std::unique_ptr<CongestionControl>(const FlowFacts&)> make_congestion;
+  // Replaces `transport`: protocols written for the wire (transports/reliable.h has the interface).
+  std::function<std::unique_ptr<packet::Transports>(const packet::TransportContext&, size_t flows)>
+      make_transports;
   // Bytes that a transfer may have unacknowledged; 0: no limit for kGoBackN, else 1.5 times what
   // the path holds in a round trip.
   Bytes window;

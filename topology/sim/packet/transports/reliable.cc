@@ -97,6 +97,7 @@ bool ReliableProtocol::Transmit(Picoseconds now, bool data_allowed, Frame& frame
 }
 
 std::unique_ptr<Transports> MakeTransports(const TransportContext& context, size_t flows) {
+  if (context.options->make_transports) return context.options->make_transports(context, flows);
   switch (context.options->transport) {
     case TransportKind::kGoBackN:
       return std::make_unique<GoBackNTransports>(context, flows);

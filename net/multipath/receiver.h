@@ -1,0 +1,135 @@
+// The receiving side of a multipath connection: posted receives and packets in; acknowledgements,
+// credits and completions out. A state machine without I/O, the counterpart of sender.h.
+//
+//   Receiver receiver(options, now);
+//   receiver.Post(cookie, buffer, capacity);      // the i-th takes the sender's i-th message
+//   receiver.Receive(arrival, now);               // copies the chunk to its place at once
+//   while (receiver.Next(now, packet)) write it;
+//   poll until receiver.deadline();
+//   while (receiver.TakeCompletion(done)) ...     // once a receive, in any order
+//
+// A chunk may come twice, late, or before others: a bit a chunk keeps it harmless. A message longer
+// than what was posted for it fails on both sides and hurts no other. What was posted for a sender
+// that restarted fails once ("has restarted"); whatever is posted after that belongs to the new
+// one.
+//
+// Each arrival is echoed, with the time that it was held and its ECN mark; besides, every Ack
+// carries a bitmap of all that has arrived above a base, so that a lost Ack costs nothing.
+//
+// Bounds: `messages` posted receives, a bit a number and a chunk, kEchoesMax echoes.
+#ifndef WEFT_NET_MULTIPATH_RECEIVER_H_
+#define WEFT_NET_MULTIPATH_RECEIVER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "net/multipath/packet.h"
+#include "net/multipath/sender.h"
+
+namespace weft::net::multipath {
+
+struct ReceiverOptions {
+  std::string peer = "the peer";  // for people, in statuses
+  uint64_t incarnation = 1;       // as SenderOptions::incarnation
+  uint32_t messages = 256;        // posted at most, 1 to kMessagesMax
+  int ack_every = 2;              // arrivals an acknowledgement, 1 to kEchoesMax
+  absl::Duration ack_delay = absl::Microseconds(25);  // the longest one is held back
+  // Receiver-driven: nothing may be sent but the first `credit` bytes and what Grant() adds.
+  bool grants_credit = false;
+  uint64_t credit = 0;
+  absl::Duration give_up = absl::Seconds(30);  // of silence; several of the sender's keepalives
+};
+
+struct Arrival {
+  const Packet& packet;
+  const std::byte* chunk = nullptr;  // null: a message without contents (the simulator)
+  uint32_t chunk_bytes = 0;
+  bool marked = false;   // ECN: congestion experienced
+  bool trimmed = false;  // the chunk was cut off
+};
+
+class Receiver {
+ public:
+  Receiver(const ReceiverOptions& options, absl::Time now);
+
+  // False: as many as may be are posted; again after a completion. On a connection that is closed
+  // or broken the receive fails at once, by a completion. The buffer must stay until then.
+  bool Post(uint64_t cookie, std::byte* buffer, uint64_t capacity);
+  void Receive(const Arrival& arrival, absl::Time now);
+  // The next packet to be written; false: none before deadline(), a Receive(), Post() or Grant().
+  bool Next(absl::Time now, Packet& packet);
+  absl::Time deadline() const { return deadline_; }
+  bool TakeCompletion(Completion& completion);  // bytes: of the message that came
+
+  // Receiver-driven: the sender may send so many bytes in all.
+  void Grant(uint64_t credit);
+  uint64_t demand() const { return demand_; }  // what it wants to have sent in all
+  // Stops for good: what is posted fails with kCancelled, and the sender is told.
+  void Close();
+
+  ConnectionState state() const { return state_; }  // kConnecting: no sender has come yet
+  uint64_t peer_incarnation() const { return peer_; }
+
+ private:
+  struct Posted {
+    uint64_t cookie = 0;
+    std::byte* buffer = nullptr;
+    uint64_t capacity = 0;
+    uint64_t length = 0;
+    uint32_t arrived = 0, chunks = 0;
+    bool is_begun = false, is_done = true;
+    std::vector<uint64_t> bits;
+  };
+  enum class Verdict : uint8_t { kTaken, kRefused, kIgnored };
+
+  Posted& At(uint64_t message) { return posted_[message % posted_.size()]; }
+  void OnHello(const Packet& packet, absl::Time now);
+  void OnData(const Arrival& arrival, absl::Time now);
+  Verdict Take(const Arrival& arrival);
+  Verdict TakeChunk(const Arrival& arrival, Posted& posted);
+  void OnFinish(const Packet& packet);
+  void Answer(const Packet& packet, ResetReason reason);
+  void Note(uint64_t number, uint64_t floor);
+  void Echoes(uint64_t number, uint8_t flags, absl::Time now);
+  void FillAck(absl::Time now, Packet& packet);
+  void Complete(Posted& posted, absl::Status status);
+  void FailAll(const absl::Status& status);
+
+  const ReceiverOptions options_;
+  ConnectionState state_ = ConnectionState::kConnecting;
+  absl::Status status_;
+  uint64_t peer_ = 0;
+  uint32_t chunk_ = 0;
+  std::vector<Posted> posted_;  // a ring
+  uint64_t done_floor_ = 0, posted_next_ = 0;
+  std::set<uint64_t> refused_;  // messages of which the sender may still ask
+  uint64_t credit_, demand_ = 0;
+
+  // Numbers.
+  std::vector<uint64_t> arrived_;  // a ring of bits
+  uint64_t base_ = 1, highest_ = 0;
+
+  struct Held {
+    Echo echo;
+    absl::Time at;
+  };
+  std::vector<Held> echoes_;
+  bool acks_now_ = false, welcomes_ = false, finishes_ = false;
+  absl::Time ack_at_ = absl::InfiniteFuture();
+  std::optional<Packet> reset_;
+  PathId path_ = 0;  // of the newest arrival: the way that an answer takes
+  absl::Time heard_at_;
+  absl::Time deadline_ = absl::InfiniteFuture();
+  std::deque<Completion> completions_;
+};
+
+}  // namespace weft::net::multipath
+
+#endif  // WEFT_NET_MULTIPATH_RECEIVER_H_
