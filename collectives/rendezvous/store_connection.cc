@@ -28,6 +28,10 @@ constexpr int kSilentSeconds = 20;
 // The kernel ends a read at each message that carries descriptors; ours carry one.
 constexpr size_t kFilesMax = 4;
 
+void SetOption(int fd, int level, int name, int value) {
+  setsockopt(fd, level, name, &value, sizeof(value));
+}
+
 absl::StatusOr<FileDescriptor> ConnectTo(const SocketAddress& address, absl::Time deadline) {
   FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return ErrnoStatus(errno, "make a socket");
@@ -115,16 +119,17 @@ absl::StatusOr<StoreConnection> GreetLocal(FileDescriptor socket, const std::str
 
 }  // namespace
 
+void SetKeepAlive(int fd) {
+  SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, kSilentSeconds / 2);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 5);
+}
+
 void SetStoreSocketOptions(int fd) {
-  auto set = [fd](int level, int name, int value) {
-    setsockopt(fd, level, name, &value, sizeof(value));
-  };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, kSilentSeconds / 2);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 5);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kSilentSeconds * 1000);
+  SetKeepAlive(fd);
+  SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kSilentSeconds * 1000);
 }
 
 bool MetItself(int fd) {

@@ -30,7 +30,9 @@ absl::StatusOr<StoreConnection> DialStore(const std::vector<SocketAddress>& addr
                                           const net::JobSecret& secret,
                                           const std::string& parameters, absl::Time deadline);
 
-// Keep-alive, no delay, and a bound on silence: what every socket of a store's client has.
+// Notices within 20 s that the other end's host is gone. Sockets accepted from it inherit it.
+void SetKeepAlive(int fd);
+// That, no delay, and the same bound for what is not acknowledged: what a client's sockets have.
 void SetStoreSocketOptions(int fd);
 // Dialling a free port of this host in the ephemeral range can meet itself.
 bool MetItself(int fd);

@@ -76,7 +76,7 @@ absl::StatusOr<FileDescriptor> ListenForStore(SocketAddress& address) {
     set(SOL_SOCKET, SO_REUSEADDR, 1);
     // Accepted sockets inherit these.
     set(IPPROTO_TCP, TCP_NODELAY, 1);
-    set(SOL_SOCKET, SO_KEEPALIVE, 1);
+    SetKeepAlive(socket.get());
   }
   if (address.family() == AF_INET6) set(IPPROTO_IPV6, IPV6_V6ONLY, 0);
   if (bind(socket.get(), address.get(), address.size) != 0 || listen(socket.get(), kBacklog) != 0) {

@@ -355,6 +355,36 @@ TEST_F(StoreCoreTest, SurvivesMutatedBytes) {
   }
 }
 
+// A client that neither waits for replies nor acknowledges them.
+TEST_F(StoreCoreTest, AFloodFillsItsOwnShareAndNotTheStore) {
+  StoreCoreOptions options = Options();
+  options.session_limit = KiB(64);
+  core_ = std::make_unique<StoreCore>(options);
+  Connect(1, "flood");
+  Connect(2, "other");
+  int refused = 0;
+  for (uint64_t id = 1; id <= 2000; ++id) {
+    StoreOp op = id % 2 == 0 ? StoreOp::kWait : StoreOp::kAdd;
+    Ask(1, Make(op, id, {op == StoreOp::kWait ? absl::StrCat("never", id) : "n"}));
+    for (const auto& [request, result] : Read(1)) {
+      refused += absl::IsResourceExhausted(result.status) ? 1 : 0;
+    }
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_LT(core_->memory(), KiB(80));
+  Ask(2, Make(StoreOp::kSet, 1, {"k"}, {std::string(1000, 'v')}));
+  EXPECT_TRUE(Read(2)[1].status.ok());
+  // Once it says what it has got, it is served again.
+  StoreRequest more = Make(StoreOp::kAdd, 3000, {"n"});
+  more.acknowledged = 3000;
+  Ask(1, more);
+  EXPECT_TRUE(Read(1)[3000].status.ok());
+  core_->Close(1, now_);
+  now_ += absl::Minutes(1);
+  core_->Advance(now_);
+  EXPECT_LT(core_->memory(), KiB(2));
+}
+
 // A Unix socket's connection begins with a hello frame, whatever else comes ends it.
 TEST_F(StoreCoreTest, ALocalConnectionBeginsWithAHello) {
   StoreHello hello;

@@ -32,6 +32,7 @@
 #include "collectives/rendezvous/store_connection.h"
 #include "collectives/rendezvous/store_hello.h"
 #include "collectives/rendezvous/store_protocol.h"
+#include "collectives/rendezvous/store_relay.h"
 #include "collectives/rendezvous/store_server.h"
 
 namespace weft::collectives {
@@ -366,6 +367,99 @@ TEST_F(StoreFaultsTest, AForkedProcessHoldsNoConnectionOpen) {
   Until([&] { return server_->statistics().connections == 0; });
   auto client = Connect(server_->address());
   EXPECT_EQ(client->Add("n", 1).value(), 1);
+}
+
+// As when a data loader forks, and its process drops what it was born with.
+TEST_F(StoreFaultsTest, AForkedProcessThatDropsClientServerAndRelayHarmsNobody) {
+  auto client = Connect(server_->address());
+  StoreRelayOptions options;
+  options.up = server_->address();
+  options.secret = secret_;
+  auto relay = StoreRelay::Start(options);
+  ASSERT_TRUE(relay.ok()) << relay.status();
+  auto below = Connect((*relay)->address());
+  ASSERT_TRUE(below->Set("k", "v").ok());
+  absl::Status waiting;
+  std::thread waits([&] { waiting = client->Wait({"later"}, kPatience); });
+  Until([&] { return server_->statistics().waiting == 1; });
+  pid_t forked = fork();
+  if (forked == 0) {
+    alarm(static_cast<unsigned>(absl::ToInt64Seconds(kPatience)));
+    bool refused = absl::IsFailedPrecondition(client->Set("k", "w"));
+    client.reset();
+    below.reset();
+    relay->reset();
+    server_.reset();
+    _exit(refused ? 0 : 1);
+  }
+  ASSERT_GT(forked, 0);
+  int status = -1;
+  waitpid(forked, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_TRUE(below->Set("later", "v").ok());
+  waits.join();
+  EXPECT_TRUE(waiting.ok()) << waiting;
+  EXPECT_EQ(client->Get("k", kPatience).value(), "v");
+}
+
+// A forked process has copies of its connections, so that closing them is not enough.
+TEST_F(StoreFaultsTest, AServerThatEndsIsNoticedThoughAForkedProcessLives) {
+  auto client = Connect(server_->address());
+  ASSERT_TRUE(client->Set("k", "v").ok());
+  std::string address = server_->address();
+  pid_t forked = fork();
+  if (forked == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pause();
+    _exit(0);
+  }
+  ASSERT_GT(forked, 0);
+  absl::Cleanup ended = [forked] {
+    kill(forked, SIGKILL);
+    waitpid(forked, nullptr, 0);
+  };
+  server_.reset();
+  EXPECT_TRUE(absl::IsUnavailable(client->Get("never", absl::Minutes(5)).status()));
+  StoreServerOptions again;
+  again.listen = address;  // is free
+  Serve(again);
+}
+
+TEST_F(StoreFaultsTest, AClientThatFloodsHoldsUpNoOther) {
+  StoreServerOptions options;
+  options.core.session_limit = MiB(2);
+  server_.reset();
+  Serve(options);
+  auto raw = DialStore(Resolve(server_->address()).value(), secret_, "0123456789abcdefraw",
+                       SystemClock().Now() + kPatience);
+  ASSERT_TRUE(raw.ok()) << raw.status();
+  auto client = Connect(server_->address());
+  std::vector<char> replies(size_t{1} << 16);
+  for (uint64_t id = 1; id <= 60000; ++id) {
+    StoreRequest request;
+    request.op = id % 2 == 0 ? StoreOp::kWait : StoreOp::kSet;
+    request.id = id;
+    request.keys = {request.op == StoreOp::kWait ? absl::StrCat("never", id) : "flooded"};
+    if (request.op == StoreOp::kSet) request.values = {"v"};
+    request.timeout = kPatience;
+    std::string frame = EncodeRequest(request);
+    absl::string_view rest = frame;
+    while (!rest.empty()) {
+      while (recv(raw->socket.get(), replies.data(), replies.size(), MSG_DONTWAIT) > 0) {
+      }
+      ssize_t sent = send(raw->socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+      if (sent > 0) rest.remove_prefix(static_cast<size_t>(sent));
+      if (sent > 0) continue;
+      ASSERT_EQ(errno, EAGAIN);
+      ASSERT_TRUE(
+          AwaitReady(raw->socket.get(), POLLIN | POLLOUT, SystemClock().Now() + kPatience).ok());
+    }
+    if (id % 10000 == 0) {
+      EXPECT_TRUE(client->Add("n", 1).ok());
+      EXPECT_LT(server_->statistics().memory, MiB(8));
+    }
+  }
+  EXPECT_EQ(client->Add("n", 0).value(), 6);
 }
 
 TEST_F(StoreFaultsTest, AStoreWithAStateGoesOnWhereItWasKilled) {
