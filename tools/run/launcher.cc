@@ -20,11 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "collectives/rendezvous/job_environment.h"
-#include "collectives/rendezvous/socket_address.h"
-#include "collectives/rendezvous/store_hello.h"
-#include "collectives/rendezvous/store_relay.h"
-#include "collectives/rendezvous/store_server.h"
+#include "tools/run/host_store.h"
 #include "tools/run/output.h"
 #include "tools/run/process.h"
 #include "tools/run/rank_environment.h"
@@ -87,33 +83,9 @@ class Launcher {
     return signals_.valid() ? absl::OkStatus() : ErrnoStatus(errno, "signalfd");
   }
 
-  // The secret of a job of several hosts comes from outside: all must have the same.
-  absl::StatusOr<std::string> Secret() const {
-    const char* given = std::getenv("WEFT_JOB_SECRET");
-    if (given != nullptr && *given != '\0') return std::string(given);
-    if (options_.nodes > 1 || !options_.store.empty()) {
-      return absl::InvalidArgumentError(
-          "WEFT_JOB_SECRET is not set; a job of several hosts, or with a store of its own, needs "
-          "the same 64 hexadecimal digits everywhere (openssl rand -hex 32)");
-    }
-    return collectives::SecretToHex(collectives::NewJobSecret());
-  }
-
   absl::Status Prepare() {
-    WEFT_ASSIGN_OR_RETURN(std::string secret_hex, Secret());
-    WEFT_ASSIGN_OR_RETURN(net::JobSecret secret, collectives::SecretFromHex(secret_hex));
-    std::string store = options_.store;
-    if (store.empty()) {
-      WEFT_ASSIGN_OR_RETURN(store, ServeStore(secret));
-    }
-    if (options_.relay.value_or(RelayHelps(store))) {
-      WEFT_ASSIGN_OR_RETURN(store, ServeRelay(store, secret));
-    }
-    int master_port = options_.master_port;
-    if (master_port == 0) {
-      WEFT_ASSIGN_OR_RETURN(master_port, FreePort());
-    }
-    variables_ = JobVariables(options_, store, secret_hex, master_port);
+    WEFT_ASSIGN_OR_RETURN(store_, ServeHost(options_));
+    variables_ = JobVariables(options_, store_.address, store_.secret_hex, store_.master_port);
     if (!options_.log_dir.empty()) {
       std::error_code error;
       std::filesystem::create_directories(options_.log_dir, error);
@@ -123,53 +95,6 @@ class Launcher {
     }
     input_ = FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
     return absl::OkStatus();
-  }
-
-  // Where the store is, for the ranks of this host.
-  absl::StatusOr<std::string> ServeStore(const net::JobSecret& secret) {
-    int port = options_.store_port;
-    if (port == 0 && options_.nodes > 1) port = options_.master_port + 1;
-    std::string address = collectives::JoinHostPort(options_.master_addr, port);
-    if (options_.node_rank > 0) return address;
-    collectives::StoreServerOptions server;
-    server.listen = options_.nodes > 1 ? absl::StrCat(":", port) : address;
-    server.core.secret = secret;
-    server.core.description = absl::StrCat("weft-run pid ", getpid());
-    WEFT_ASSIGN_OR_RETURN(server_, collectives::StoreServer::Start(server));
-    return options_.nodes > 1 ? address : server_->address();
-  }
-
-  bool RelayHelps(const std::string& store) const {
-    if (options_.ranks == 1) return false;
-    if (options_.nodes > 1) return true;
-    // A name is not looked up for this.
-    auto addresses = collectives::ResolveNumeric(store);
-    return !addresses.ok() || !addresses->front().loopback();
-  }
-
-  // The store sees this host as one client.
-  absl::StatusOr<std::string> ServeRelay(const std::string& store, const net::JobSecret& secret) {
-    collectives::StoreRelayOptions relay;
-    relay.up = store;
-    relay.secret = secret;
-    relay.name = absl::StrCat("weft-run pid ", getpid());
-    relay.job = options_.job.substr(0, collectives::kStoreJobBytesMax);
-    std::array<char, 256> host{};
-    gethostname(host.data(), host.size() - 1);
-    relay.host = host.data();
-    relay.first_rank = options_.node_rank * options_.ranks;
-    relay.ranks = options_.ranks;
-    relay.world = options_.ranks * options_.nodes;
-    relay.reconnect = options_.store_patience;
-    relay.connect_timeout = absl::Minutes(5);  // the root's launcher may start later
-    WEFT_ASSIGN_OR_RETURN(relay_, collectives::StoreRelay::Start(relay));
-    return relay_->address();
-  }
-
-  // For MASTER_PORT, which only programs with a rendezvous of their own listen at.
-  static absl::StatusOr<int> FreePort() {
-    WEFT_ASSIGN_OR_RETURN(auto probe, collectives::StoreServer::Start({}));
-    return probe->port();
   }
 
   // ---- Starting
@@ -448,8 +373,7 @@ class Launcher {
   FileDescriptor signals_;
   FileDescriptor input_;
   Guardian* guardian_ = nullptr;
-  std::unique_ptr<collectives::StoreServer> server_;
-  std::unique_ptr<collectives::StoreRelay> relay_;
+  HostStore store_;
   Variables variables_;
   std::vector<RankProcess> ranks_;
   std::vector<char> buffer_ = std::vector<char>(kReadBytes);

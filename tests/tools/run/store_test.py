@@ -1,0 +1,240 @@
+"""weft-run, its relays and weft-store as processes: hosts that meet through relays, and servers that
+are killed under a running job. Loopback addresses stand for hosts."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from processes import BIN, of_job, program, until
+
+sys.path.insert(0, str(BIN.parent / "python"))
+from weft_store import Client  # noqa: E402
+
+PATIENCE = 60
+SECRET = "ab" * 32
+
+# What every rank begins with. say() is one line, whole in the log at once.
+BEGIN = """
+import os, sys, time
+from weft_store import Client, StoreError
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+def say(*words): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+store = Client.from_environment()
+"""
+
+
+class StoreProcessesTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.job = f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}"
+        self.environment = dict(os.environ, WEFT_JOB_SECRET=SECRET,
+                                PYTHONPATH=str(BIN.parent / "python"))
+
+    def tearDown(self):
+        until(lambda: not of_job(self.job), PATIENCE)
+
+    def start(self, *command: str) -> subprocess.Popen:
+        # Files, so that nobody waits for a reader.
+        number = len(os.listdir(self.folder))
+        out, error = (open(os.path.join(self.folder, f"{number}.{kind}"), "w", encoding="utf-8")
+                      for kind in ("out", "err"))
+        with out, error:
+            process = subprocess.Popen(command, env=self.environment, stdout=out, stderr=error)
+        process.out, process.err = out.name, error.name
+        self.addCleanup(process.wait, PATIENCE)
+        self.addCleanup(process.kill)
+        return process
+
+    @staticmethod
+    def read(path: str) -> str:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+    def store(self, *arguments: str, listen: str = "127.0.0.1:0") -> subprocess.Popen:
+        process = self.start(program("weft-store"), "--json", "--listen", listen, *arguments)
+        first = until(lambda: process.poll() is not None or "\n" in self.read(process.out),
+                      PATIENCE)
+        self.assertTrue(first)
+        self.assertIsNone(process.poll(), self.read(process.err))
+        process.address = json.loads(self.read(process.out).splitlines()[0])["address"]
+        return process
+
+    def state(self, store: subprocess.Popen) -> dict:
+        lines = len(self.read(store.out).splitlines())
+        store.send_signal(signal.SIGUSR1)
+        until(lambda: len(self.read(store.out).splitlines()) > lines, PATIENCE)
+        return json.loads(self.read(store.out).splitlines()[-1])
+
+    def run_job(self, *arguments: str, code: str) -> subprocess.Popen:
+        return self.start(program("weft-run"), "--job", self.job, "--no-prefix", *arguments, "--",
+                          "/usr/bin/python3", "-B", "-c", BEGIN + code)
+
+    def lines(self, process: subprocess.Popen) -> list[str]:
+        return self.read(process.out).splitlines()
+
+    def finish(self, process: subprocess.Popen) -> None:
+        status = process.wait(PATIENCE)
+        self.assertEqual(status, 0, self.read(process.err) + self.read(process.out))
+
+    def client(self, address: str) -> Client:
+        client = Client(address, secret=SECRET, job=self.job, reconnect=PATIENCE)
+        self.addCleanup(client.close)
+        return client
+
+    # ---- Relays
+
+    MEET = """
+everybody = store.all_gather("all", rank, size, f"rank {rank} of {os.environ['GROUP_RANK']}")
+store.wait(["go"])
+store.barrier("end", rank, size)
+say(*(text.decode() for text in everybody))
+"""
+
+    def hosts(self, *arguments: str, count: int = 3, code: str = MEET) -> list[subprocess.Popen]:
+        return [self.run_job("-n", "2", "--nnodes", str(count), "--node-rank", str(host),
+                             "--master-port", "29500", *arguments, code=code)
+                for host in range(count)]
+
+    def test_the_store_sees_hosts_and_not_ranks(self):
+        store = self.store(listen="127.0.0.7:0")
+        hosts = self.hosts("--store", store.address)
+        # All six ranks wait: through three connections.
+        until(lambda: self.state(store)["waiting"] == 6, PATIENCE)
+        self.assertEqual(self.state(store)["connections"], 3)
+        self.client(store.address).set("go", "")
+        expected = " ".join(f"rank {rank} of {rank // 2}" for rank in range(6))
+        for host in hosts:
+            self.finish(host)
+            self.assertEqual(self.lines(host), [expected] * 2)
+
+    def test_without_relays_it_sees_ranks(self):
+        store = self.store()
+        hosts = self.hosts("--store", store.address, "--no-relay")
+        until(lambda: self.state(store)["waiting"] == 6, PATIENCE)
+        self.assertEqual(self.state(store)["connections"], 6)
+        self.client(store.address).set("go", "")
+        for host in hosts:
+            self.finish(host)
+
+    def test_one_host_with_a_store_near_by_has_no_relay(self):
+        store = self.store()
+        job = self.run_job("-n", "2", "--store", store.address, code="say(os.environ['WEFT_STORE'])")
+        self.finish(job)
+        self.assertEqual(self.lines(job), [store.address] * 2)
+
+    def test_the_first_hosts_launcher_serves_the_others(self):
+        for _ in range(10):
+            with socket.socket() as probe:  # somebody may take it in between: then again
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+            hosts = self.hosts("--master-addr", "127.0.0.9", "--store-port", str(port),
+                               code='store.set("go", "")\n' + self.MEET)
+            hosts[0].wait(PATIENCE)
+            if "taken" in self.read(hosts[0].err) or "in use" in self.read(hosts[0].err):
+                for host in hosts:
+                    host.kill()
+                    host.wait()
+                continue
+            for host in hosts:
+                self.finish(host)
+                self.assertEqual(len(self.lines(host)), 2)
+            return
+        self.fail("no free port")
+
+    def test_a_missing_rank_is_named_with_its_host(self):
+        store = self.store()
+        code = """
+if rank == 3:
+    store.wait(["end"])
+    sys.exit(0)
+try:
+    store.barrier("b", rank, size, 0.5)
+except StoreError as error:
+    say(error)
+store.add("said", 1)
+if rank == 0:
+    while store.add("said", 0) < 3: time.sleep(0.01)
+    store.set("end", "")
+"""
+        hosts = self.hosts("--store", store.address, count=2, code=code)
+        for host in hosts:
+            self.finish(host)
+        said = self.lines(hosts[0]) + self.lines(hosts[1])
+        self.assertEqual(len(said), 3)
+        for line in said:
+            self.assertRegex(line, r"of 4 ranks missing after 500ms: .*3 \(.* on "
+                             + socket.gethostname())
+
+    # ---- Servers that are killed
+
+    ROUNDS = """
+for round in range(60):
+    store.barrier(f"round {round}", rank, size)
+    store.add("sum", 1)
+    if rank == 0: say("round", round)
+    if round == 20: store.wait(["go"])
+store.barrier("end", rank, size)
+assert store.add("sum", 0) == 60 * size, store.get("sum")
+assert len(store.all_gather("all", rank, size, "x" * 9000)) == size
+"""
+
+    def kill_and_restart(self, *relay: str):
+        folder = os.path.join(self.folder, "state")
+        store = self.store("--state-dir", folder)
+        job = self.run_job("-n", "4", "--store", store.address, "--store-patience", f"{PATIENCE}s",
+                           *relay, code=self.ROUNDS)
+        address = store.address
+
+        def again(dying):
+            dying.kill()
+            dying.wait()
+            return self.store("--state-dir", folder, listen=address)
+
+        # Once while everybody waits for a key, once while rounds go by.
+        until(lambda: self.state(store)["waiting"] == 4 and "round 20" in self.lines(job), PATIENCE)
+        store = again(store)
+        self.client(address).set("go", "")
+        until(lambda: "round 24" in self.lines(job), PATIENCE)
+        store = again(store)
+        self.finish(job)
+        self.assertEqual([line for line in self.lines(job) if line.startswith("round")],
+                         [f"round {r}" for r in range(60)])
+
+    def test_a_job_goes_on_when_its_store_comes_back_with_its_state(self):
+        self.kill_and_restart("--no-relay")
+
+    def test_a_job_goes_on_behind_a_relay_too(self):
+        self.kill_and_restart("--relay")
+
+    def test_without_a_state_every_rank_hears_that_the_store_is_gone(self):
+        for relay in ("--no-relay", "--relay"):
+            store = self.store()
+            notes = os.path.join(self.folder, f"notes{relay}")
+            os.mkdir(notes)
+            job = self.run_job("-n", "4", "--store", store.address, "--store-patience",
+                               f"{PATIENCE}s", relay, code=f"""
+try:
+    store.wait(["never"])
+except StoreError as error:
+    with open(f"{notes}/new-{{rank}}", "w") as file: file.write(f"{{error.code}} {{error}}")
+    os.rename(f"{notes}/new-{{rank}}", f"{notes}/{{rank}}")
+""")
+            until(lambda at=store: self.state(at)["waiting"] == 4, PATIENCE)
+            store.kill()
+            store.wait()
+            self.store(listen=store.address)  # an empty one
+            self.finish(job)
+            for rank in range(4):
+                self.assertRegex(self.read(os.path.join(notes, str(rank))),
+                                 r"^UNAVAILABLE .*is gone.* serves an empty one there")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,95 @@
+#include "tools/run/host_store.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "collectives/rendezvous/job_environment.h"
+#include "collectives/rendezvous/socket_address.h"
+#include "collectives/rendezvous/store_hello.h"
+
+namespace weft::run {
+namespace {
+
+// The secret of a job of several hosts comes from outside: all must have the same.
+absl::StatusOr<std::string> SecretOf(const RunOptions& options) {
+  const char* given = std::getenv("WEFT_JOB_SECRET");
+  if (given != nullptr && *given != '\0') return std::string(given);
+  if (options.nodes > 1 || !options.store.empty()) {
+    return absl::InvalidArgumentError(
+        "WEFT_JOB_SECRET is not set; a job of several hosts, or with a store of its own, needs "
+        "the same 64 hexadecimal digits everywhere (openssl rand -hex 32)");
+  }
+  return collectives::SecretToHex(collectives::NewJobSecret());
+}
+
+// Sets where the store is, and serves it on the first host.
+absl::Status ServeStore(const RunOptions& options, const net::JobSecret& secret, HostStore& host) {
+  int port = options.store_port;
+  if (port == 0 && options.nodes > 1) port = options.master_port + 1;
+  host.address = collectives::JoinHostPort(options.master_addr, port);
+  if (options.node_rank > 0) return absl::OkStatus();
+  collectives::StoreServerOptions server;
+  server.listen = options.nodes > 1 ? absl::StrCat(":", port) : host.address;
+  server.core.secret = secret;
+  server.core.description = absl::StrCat("weft-run pid ", getpid());
+  WEFT_ASSIGN_OR_RETURN(host.server, collectives::StoreServer::Start(server));
+  if (options.nodes == 1) host.address = host.server->address();
+  return absl::OkStatus();
+}
+
+bool RelayHelps(const RunOptions& options, const std::string& store) {
+  if (options.ranks == 1) return false;
+  if (options.nodes > 1) return true;
+  // A name is not looked up for this.
+  auto addresses = collectives::ResolveNumeric(store);
+  return !addresses.ok() || !addresses->front().loopback();
+}
+
+absl::Status ServeRelay(const RunOptions& options, const net::JobSecret& secret, HostStore& host) {
+  collectives::StoreRelayOptions relay;
+  relay.up = host.address;
+  relay.secret = secret;
+  relay.name = absl::StrCat("weft-run pid ", getpid());
+  relay.job = options.job.substr(0, collectives::kStoreJobBytesMax);
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  relay.host = name.data();
+  relay.first_rank = options.node_rank * options.ranks;
+  relay.ranks = options.ranks;
+  relay.world = options.ranks * options.nodes;
+  relay.reconnect = options.store_patience;
+  relay.connect_timeout = absl::Minutes(5);  // the root's launcher may start later
+  WEFT_ASSIGN_OR_RETURN(host.relay, collectives::StoreRelay::Start(relay));
+  host.address = host.relay->address();
+  return absl::OkStatus();
+}
+
+// For MASTER_PORT, which only programs with a rendezvous of their own listen at.
+absl::StatusOr<int> FreePort() {
+  WEFT_ASSIGN_OR_RETURN(auto probe, collectives::StoreServer::Start({}));
+  return probe->port();
+}
+
+}  // namespace
+
+absl::StatusOr<HostStore> ServeHost(const RunOptions& options) {
+  HostStore host;
+  WEFT_ASSIGN_OR_RETURN(host.secret_hex, SecretOf(options));
+  WEFT_ASSIGN_OR_RETURN(net::JobSecret secret, collectives::SecretFromHex(host.secret_hex));
+  host.address = options.store;
+  if (host.address.empty()) WEFT_RETURN_IF_ERROR(ServeStore(options, secret, host));
+  if (options.relay.value_or(RelayHelps(options, host.address))) {
+    WEFT_RETURN_IF_ERROR(ServeRelay(options, secret, host));
+  }
+  host.master_port = options.master_port;
+  if (host.master_port == 0) {
+    WEFT_ASSIGN_OR_RETURN(host.master_port, FreePort());
+  }
+  return host;
+}
+
+}  // namespace weft::run

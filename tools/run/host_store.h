@@ -1,0 +1,30 @@
+// What a host's weft-run serves to its ranks: the job's store, on the first host, and a relay to
+// it.
+#ifndef WEFT_TOOLS_RUN_HOST_STORE_H_
+#define WEFT_TOOLS_RUN_HOST_STORE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "collectives/rendezvous/store_relay.h"
+#include "collectives/rendezvous/store_server.h"
+#include "tools/run/launcher.h"
+
+namespace weft::run {
+
+struct HostStore {
+  std::string address;  // for the ranks of this host
+  std::string secret_hex;
+  int master_port = 0;
+  // Those that this process serves; else null.
+  std::unique_ptr<collectives::StoreServer> server;
+  std::unique_ptr<collectives::StoreRelay> relay;
+};
+
+// kInvalidArgument: a job of several hosts without a secret.
+absl::StatusOr<HostStore> ServeHost(const RunOptions& options);
+
+}  // namespace weft::run
+
+#endif  // WEFT_TOOLS_RUN_HOST_STORE_H_
