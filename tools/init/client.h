@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "collectives/rendezvous/socket_address.h"
 #include "collectives/rendezvous/store_link.h"
 #include "collectives/rendezvous/store_reactor.h"
 #include "net/transport.h"
@@ -72,14 +74,17 @@ class Client {
 
 struct ClientSetup {
   collectives::StoreReactor* reactor = nullptr;
-  collectives::StoreLinkOptions link;
-  absl::Duration timeout;  // of what waits
+  collectives::StoreLinkOptions link;                // of our own store's clients
+  collectives::SocketAddress server;                 // for the others
+  std::optional<collectives::SocketAddress> source;  // likewise
+  absl::Duration timeout;                            // of what waits
   const Expected* expected = nullptr;
   // Our own store's clients say who they are.
   net::JobSecret secret{};
   int rank = 0;
   std::string host;
   int generation = 0;
+  bool local = false;       // the store is this host's relay
   bool checks_file = true;  // where the exchange lies in a file that a host's ranks share
 };
 

@@ -2,6 +2,7 @@
 #ifndef WEFT_TOOLS_INIT_CREW_H_
 #define WEFT_TOOLS_INIT_CREW_H_
 
+#include "collectives/rendezvous/socket_address.h"
 #include "collectives/rendezvous/store_reactor.h"
 #include "net/transport.h"
 #include "tools/init/client.h"
@@ -16,6 +17,7 @@ struct Crew {
   net::JobSecret secret{};
   const Expected* exchange = nullptr;  // ExchangeOf()
   collectives::StoreReactor* reactor = nullptr;
+  collectives::SocketAddress server;
 };
 
 }  // namespace weft::init

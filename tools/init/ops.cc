@@ -31,7 +31,8 @@ class Load {
     for (int i = 0; i < connections; ++i) {
       ClientSetup setup;
       setup.reactor = &reactor_;
-      setup.link.address = addresses[0];
+      setup.link.address = store_.address();
+      setup.server = addresses[0];
       setup.timeout = options_.timeout;
       setup.secret = secret_;
       setup.rank = i;

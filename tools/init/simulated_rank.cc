@@ -58,6 +58,9 @@ ClientSetup SetupOf(const Crew& crew, int rank, const collectives::StoreLinkOpti
   ClientSetup setup;
   setup.reactor = crew.reactor;
   setup.link = link;
+  setup.server = crew.server;
+  setup.source = link.source;
+  setup.local = crew.options->relay;
   setup.timeout = crew.options->timeout;
   setup.expected = crew.exchange;
   setup.secret = crew.secret;

@@ -23,21 +23,20 @@ void StreamClient::Start(std::function<void(const absl::Status&)> connected) {
 }
 
 absl::Status StreamClient::Open() {
-  const auto& link = setup_.link;
   socket_ = collectives::FileDescriptor(
-      ::socket(link.address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+      ::socket(setup_.server.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket_.valid()) return ErrnoStatus(errno, "make a socket");
   collectives::SetStoreSocketOptions(socket_.get());
-  if (link.source.has_value()) {
+  if (setup_.source.has_value()) {
     int one = 1;
     setsockopt(socket_.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
-    if (bind(socket_.get(), link.source->get(), link.source->size) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("bind to ", collectives::ToString(*link.source)));
+    if (bind(socket_.get(), setup_.source->get(), setup_.source->size) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("bind to ", collectives::ToString(*setup_.source)));
     }
   }
-  int result = connect(socket_.get(), link.address.get(), link.address.size);
+  int result = connect(socket_.get(), setup_.server.get(), setup_.server.size);
   if (result != 0 && errno != EINPROGRESS) {
-    return ErrnoStatus(errno, absl::StrCat("connect to ", collectives::ToString(link.address)));
+    return ErrnoStatus(errno, absl::StrCat("connect to ", collectives::ToString(setup_.server)));
   }
   connecting_ = true;
   watched_ = EPOLLOUT;
@@ -50,8 +49,7 @@ absl::Status StreamClient::FinishConnect() {
   socklen_t size = sizeof(error);
   getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   if (error != 0) {
-    return ErrnoStatus(error,
-                       absl::StrCat("connect to ", collectives::ToString(setup_.link.address)));
+    return ErrnoStatus(error, absl::StrCat("connect to ", collectives::ToString(setup_.server)));
   }
   connecting_ = false;
   Greet();

@@ -19,7 +19,7 @@ class WeftClient final : public Client {
 
   void Start(std::function<void(const absl::Status&)> connected) override;
   // To a relay everything goes at once; a remote server proves itself first.
-  bool eager() const override { return setup_.link.address.local(); }
+  bool eager() const override { return setup_.local; }
 
   void Set(const std::string& key, const std::string& value, Done done) override;
   void Get(const std::string& key, Done done) override;

@@ -36,7 +36,7 @@ class Worker {
   absl::Status Prepare() {
     WEFT_RETURN_IF_ERROR(reactor_.Open());
     exchange_ = ExchangeOf(options_);
-    crew_ = {&options_, plan_.shared, plan_.secret, &exchange_, &reactor_};
+    crew_ = {&options_, plan_.shared, plan_.secret, &exchange_, &reactor_, {}};
     for (int i = 0; i < options_.sources; ++i) {
       WEFT_ASSIGN_OR_RETURN(auto addresses,
                             collectives::Resolve(absl::StrCat("127.0.0.", 2 + i, ":0")));
@@ -53,6 +53,8 @@ class Worker {
 
   absl::Status Run(const std::string& address) {
     address_ = address;
+    WEFT_ASSIGN_OR_RETURN(auto addresses, collectives::Resolve(address));
+    crew_.server = addresses[0];
     int total = (plan_.host_end - plan_.host_first) * options_.ranks_per_host();
     int host = plan_.host_first;
     reactor_.Tick();
@@ -176,7 +178,7 @@ class Worker {
     WEFT_ASSIGN_OR_RETURN(StoreLinkOptions link, LinkOf(host, /*generation=*/0));
     for (int i = 0; i < options_.ranks_per_host(); ++i) {
       int rank = host * options_.ranks_per_host() + i;
-      if (!options_.relay && server_.loopback())
+      if (!options_.relay && crew_.server.loopback())
         link.source = sources_[static_cast<size_t>(rank) % sources_.size()];
       ++under_way_;
       PeerLinks& links = *links_[ranks_.size()];
