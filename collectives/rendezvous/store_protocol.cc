@@ -23,10 +23,17 @@ constexpr size_t kReplyFixedBytes = 16;  // code, values, number
 constexpr int64_t kNoTimeout = std::numeric_limits<int64_t>::max();
 
 template <typename T>
-void Put(std::string& out, T value) {
-  for (size_t i = 0; i < sizeof(T); ++i) {
-    out.push_back(static_cast<char>(static_cast<std::make_unsigned_t<T>>(value) >> (8 * i)));
+void Store(char* out, T value) {
+  for (size_t i = 0; i < sizeof(T); ++i) {  // one instruction on a little-endian machine
+    out[i] = static_cast<char>(static_cast<std::make_unsigned_t<T>>(value) >> (8 * i));
   }
+}
+
+template <typename T>
+void Put(std::string& out, T value) {
+  std::array<char, sizeof(T)> bytes;
+  Store(bytes.data(), value);
+  out.append(bytes.data(), bytes.size());
 }
 
 template <typename T>
@@ -58,6 +65,7 @@ class Reader {
     std::vector<std::string> texts;
     // Each takes at least its length's four bytes, so a false count cannot cost memory.
     ok_ = ok_ && count <= rest_.size() / sizeof(uint32_t);
+    if (ok_) texts.reserve(std::min<uint32_t>(count, 1024));
     for (uint32_t i = 0; ok_ && i < count; ++i) {
       auto size = Number<uint32_t>();
       ok_ = ok_ && size <= rest_.size();
@@ -77,13 +85,15 @@ class Reader {
 
 void PutHeader(std::string& out, uint16_t kind, size_t payload, uint64_t id, uint64_t acknowledged,
                uint32_t flags = 0) {
-  Put(out, kMagic);
-  Put(out, net::kWireVersion);
-  Put(out, kind);
-  Put(out, static_cast<uint32_t>(payload));
-  Put(out, flags);
-  Put(out, id);
-  Put(out, acknowledged);
+  std::array<char, kStoreHeaderBytes> bytes;
+  Store(bytes.data(), kMagic);
+  Store(bytes.data() + 4, net::kWireVersion);
+  Store(bytes.data() + 6, kind);
+  Store(bytes.data() + 8, static_cast<uint32_t>(payload));
+  Store(bytes.data() + 12, flags);
+  Store(bytes.data() + 16, id);
+  Store(bytes.data() + 24, acknowledged);
+  out.append(bytes.data(), bytes.size());
 }
 
 // How many keys and values each operation has; -1: any number, but the same of both where both are.
@@ -358,8 +368,7 @@ absl::StatusOr<StoreArrivals> DecodeArrivals(const StoreRequest& request) {
   return arrivals;
 }
 
-absl::Status StoreFrameReader::ParseHeader() {
-  absl::string_view header = head_;
+absl::Status StoreFrameReader::ParseHeader(absl::string_view header) {
   auto magic = Load<uint32_t>(header);
   auto version = Load<uint16_t>(header.substr(4));
   payload_bytes_ = Load<uint32_t>(header.substr(8));
@@ -391,10 +400,14 @@ absl::StatusOr<std::optional<StoreFrame>> StoreFrameReader::Feed(absl::string_vi
   *used = 0;
   if (!in_payload_) {
     size_t take = std::min(bytes.size(), kStoreHeaderBytes - head_.size());
-    head_.append(bytes.data(), take);
     *used = take;
-    if (head_.size() < kStoreHeaderBytes) return std::nullopt;
-    WEFT_RETURN_IF_ERROR(ParseHeader());
+    if (take == kStoreHeaderBytes) {  // mostly: nothing to collect
+      WEFT_RETURN_IF_ERROR(ParseHeader(bytes.substr(0, take)));
+    } else {
+      head_.append(bytes.data(), take);
+      if (head_.size() < kStoreHeaderBytes) return std::nullopt;
+      WEFT_RETURN_IF_ERROR(ParseHeader(head_));
+    }
     in_payload_ = true;
     taken_ = 0;
     frame_.streamed = sink_ && payload_bytes_ >= kStreamedBytes;

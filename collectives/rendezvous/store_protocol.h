@@ -162,7 +162,7 @@ class StoreFrameReader {
   void set_sink(Sink sink) { sink_ = std::move(sink); }
 
  private:
-  absl::Status ParseHeader();
+  absl::Status ParseHeader(absl::string_view header);
 
   size_t payload_bytes_max_;
   std::string head_;  // until it is whole

@@ -135,7 +135,8 @@ absl::StatusOr<std::unique_ptr<StoreRelayNode>> StoreRelayNode::Start(
 
 void StoreRelayNode::Settle(absl::Time now) {
   link_.Advance(now);
-  if (!touched_ && !service_->touched() && now < core_.deadline()) return;
+  bool due = now >= std::min(core_.deadline(), service_->deadline());
+  if (!touched_ && !service_->touched() && !due) return;
   touched_ = false;
   service_->Settle(now, [] {});
   link_.Flush();
@@ -143,7 +144,7 @@ void StoreRelayNode::Settle(absl::Time now) {
 
 absl::Time StoreRelayNode::deadline() const {
   if (touched_ || service_->touched()) return absl::InfinitePast();
-  return std::min(link_.deadline(), core_.deadline());
+  return std::min({link_.deadline(), core_.deadline(), service_->deadline()});
 }
 
 absl::StatusOr<std::unique_ptr<StoreRelay>> StoreRelay::Start(const StoreRelayOptions& options) {

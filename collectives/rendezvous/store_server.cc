@@ -105,7 +105,7 @@ class Server final : public StoreServer, private StoreReactor::Handler {
 
   void Run() {
     while (true) {
-      reactor_.Turn(core_.deadline());
+      reactor_.Turn(std::min(core_.deadline(), service_->deadline()));
       service_->Settle(reactor_.now(), [this] {
         Record();
         Publish();  // who has an answer finds it in the statistics

@@ -26,6 +26,11 @@ constexpr int kBacklog = 4096;
 // Connections taken in one go, so that those already here are answered in between.
 constexpr int kAcceptsATurn = 512;
 
+// Large is what one write does not bring away.
+constexpr size_t kLargeBytes = size_t{256} << 10;
+constexpr size_t kLargeAtOnce = 16;
+constexpr absl::Duration kSlow = absl::Milliseconds(10);
+
 // What is unwritten of the frames at the front, up to one that brings a descriptor of its own.
 size_t Gather(const std::deque<StoreFrameOut>& queue, size_t skip,
               std::array<iovec, kWriteParts>& parts) {
@@ -185,12 +190,54 @@ void StoreService::Drop(uint64_t id) {
   auto found = peers_.find(id);
   if (found == peers_.end()) return;
   core_.Close(id, reactor_.now());
+  EndLarge(*found->second);
   FileDescriptor& socket = found->second->socket;
   reactor_.Remove(socket.get());
   shutdown(socket.get(), SHUT_RDWR);  // the peer learns of it though a forked process has a copy
   socket.Reset();
   reactor_.Bury(std::move(found->second));
   peers_.erase(found);
+}
+
+// ---- Large answers
+
+bool StoreService::MayWrite(Peer& peer) {
+  if (peer.large != Peer::Large::kNo) return peer.large != Peer::Large::kWaits;
+  if (peer.queued - peer.written < kLargeBytes) return true;
+  peer.large = Peer::Large::kWaits;
+  waiting_.push_back(peer.id);
+  return false;
+}
+
+void StoreService::EndLarge(Peer& peer) {
+  if (peer.large == Peer::Large::kGoes) std::erase(going_, &peer);
+  peer.large = Peer::Large::kNo;
+}
+
+void StoreService::GiveTurns() {
+  if (waiting_.empty()) return;
+  std::erase_if(going_, [now = reactor_.now()](Peer* peer) {
+    bool slow = now >= peer->progress + kSlow;
+    if (slow) peer->large = Peer::Large::kSlow;
+    return slow;
+  });
+  while (going_.size() < kLargeAtOnce && !waiting_.empty()) {
+    auto found = peers_.find(waiting_.front());
+    waiting_.pop_front();
+    if (found == peers_.end()) continue;
+    Peer& peer = *found->second;
+    peer.large = Peer::Large::kGoes;
+    peer.progress = reactor_.now();
+    going_.push_back(&peer);
+    MarkDirty(peer);
+  }
+}
+
+absl::Time StoreService::deadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  if (waiting_.empty()) return next;
+  for (const Peer* peer : going_) next = std::min(next, peer->progress + kSlow);
+  return next;
 }
 
 void StoreService::MarkDirty(Peer& peer) {
@@ -208,16 +255,18 @@ void StoreService::Settle(absl::Time now, const std::function<void()>& before_wr
     for (StoreCore::Output& output : core_.TakeOutput()) {
       auto found = peers_.find(output.connection);
       if (found == peers_.end()) continue;
+      found->second->queued += output.frame.size();
       found->second->queue.push_back(std::move(output.frame));
       MarkDirty(*found->second);
     }
+    GiveTurns();
     std::vector<uint64_t> dirty = std::exchange(dirty_, {});
     if (!dirty.empty()) before_writing();
     for (uint64_t id : dirty) {
       auto found = peers_.find(id);
       if (found == peers_.end()) continue;
       found->second->dirty = false;
-      Write(*found->second);
+      if (MayWrite(*found->second)) Write(*found->second);
     }
     std::vector<StoreCore::Closing> closings = core_.TakeClosings();
     for (const auto& closing : closings) {
@@ -242,18 +291,21 @@ void StoreService::Write(Peer& peer) {
     if (sent < 0 && (errno == EAGAIN || errno == ETOOMANYREFS)) return;
     if (sent < 0) return Drop(peer.id);
     peer.written += static_cast<size_t>(sent);
+    peer.progress = reactor_.now();
     while (!peer.queue.empty() && peer.written >= peer.queue.front().size()) {
       peer.written -= peer.queue.front().size();
+      peer.queued -= peer.queue.front().size();
       peer.queue.pop_front();
     }
     core_.Sent(peer.id, static_cast<size_t>(sent), reactor_.now());
   }
+  EndLarge(peer);
 }
 
 void StoreService::Rewatch(Peer& peer) {
   uint32_t wanted = 0;
   if (core_.WantsInput(peer.id)) wanted |= EPOLLIN;
-  if (!peer.queue.empty()) wanted |= EPOLLOUT;
+  if (!peer.queue.empty() && peer.large != Peer::Large::kWaits) wanted |= EPOLLOUT;
   if (wanted == peer.watched) return;
   peer.watched = wanted;
   reactor_.Change(peer.socket.get(), &peer, wanted);

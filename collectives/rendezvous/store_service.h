@@ -1,5 +1,8 @@
 // A StoreCore's listener and connections in a reactor: accepts, reads, writes. All answers of one
-// turn go in one write a connection. For StoreServer and StoreRelay.
+// turn go in one write a connection. Large ones, which often all clients get at once, go to a few
+// connections at a time: the first have theirs early, and what lies in the kernel's buffers is
+// bounded, and stays in the processor's cache. A connection that takes nothing for some
+// milliseconds keeps nobody waiting. For StoreServer and StoreRelay.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_SERVICE_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_SERVICE_H_
 
@@ -38,6 +41,8 @@ class StoreService final : public StoreReactor::Handler {
   // Once a turn, after the reactor's: writes what the core has to say. `before_writing` is called
   // when there is something.
   void Settle(absl::Time now, const std::function<void()>& before_writing);
+  // When Settle() is due though nothing has happened.
+  absl::Time deadline() const;
   // Whether something happened since the last Settle().
   bool touched() const { return touched_; }
 
@@ -56,9 +61,14 @@ class StoreService final : public StoreReactor::Handler {
     const uint64_t id;
     FileDescriptor socket;
     std::deque<StoreFrameOut> queue;
+    size_t queued = 0;     // bytes of it, with those of the first frame that are written
     size_t written = 0;    // of the queue's first frame
     uint32_t watched = 0;  // epoll's events
     bool dirty = false;
+    // A large answer: waits for its turn, has it, or has lost it by taking nothing, and goes on as
+    // its socket lets it.
+    enum class Large { kNo, kWaits, kGoes, kSlow } large = Large::kNo;
+    absl::Time progress;  // kGoes: the last write that took something
   };
 
   void Accept();
@@ -67,6 +77,9 @@ class StoreService final : public StoreReactor::Handler {
   void PeerReady(Peer& peer, uint32_t events);
   void MarkDirty(Peer& peer);
   void Write(Peer& peer);
+  bool MayWrite(Peer& peer);
+  void EndLarge(Peer& peer);
+  void GiveTurns();
   void Drop(uint64_t id);
   void Rewatch(Peer& peer);
   void Note(const StoreCore::Closing& closing);
@@ -81,6 +94,8 @@ class StoreService final : public StoreReactor::Handler {
   const int64_t limit_;
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
   std::vector<uint64_t> dirty_;
+  std::vector<Peer*> going_;      // large answers that have their turn
+  std::deque<uint64_t> waiting_;  // and those that wait for it
   uint64_t next_ = 1;
   bool touched_ = true;
   int64_t accepted_ = 0;
