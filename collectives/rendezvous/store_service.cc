@@ -28,7 +28,7 @@ constexpr int kAcceptsATurn = 512;
 
 // Large is what one write does not bring away.
 constexpr size_t kLargeBytes = size_t{256} << 10;
-constexpr size_t kLargeAtOnce = 16;
+constexpr size_t kLargeAtOnce = 64;
 constexpr absl::Duration kSlow = absl::Milliseconds(10);
 
 // What is unwritten of the frames at the front, up to one that brings a descriptor of its own.

@@ -111,10 +111,10 @@ void RedisClient::AllGather(const std::string& key, int rank, int size, Done don
   Ask({"XREAD", "BLOCK", absl::StrCat(absl::ToInt64Milliseconds(setup().timeout)), "STREAMS",
        absl::StrCat(key, ":done"), "0"},
       {Use::kMeeting, nullptr});
-  Fetch(key, 0, size, std::move(done));
+  Fetch(key, 0, size, done);
 }
 
-void RedisClient::Fetch(const std::string& key, int first, int size, Done done) {
+void RedisClient::Fetch(const std::string& key, int first, int size, const Done& done) {
   size_t all = std::max<size_t>(1, setup().expected->bytes().size());
   auto pieces = static_cast<int>(all * static_cast<size_t>(size) / kOutputBytes + 1);
   int end = std::min(size, first + std::max(kValuesAtLeast, (size + pieces - 1) / pieces));

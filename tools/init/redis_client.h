@@ -54,7 +54,7 @@ class RedisClient final : public StreamClient {
 
   void Ask(const Words& words, Pending pending);
   void Enter(const char* script, const std::string& key, int size, const std::string& value);
-  void Fetch(const std::string& key, int first, int size, Done done);
+  void Fetch(const std::string& key, int first, int size, const Done& done);
   absl::Status StatusOf(const Pending& pending) const;
   void TakeValue(absl::string_view value);
   static redisReplyObjectFunctions* Functions();

@@ -47,7 +47,7 @@ std::vector<StoreRequest> WatchesOf(const Options& options, int rank) {
   return watches;
 }
 
-NewRank::NewRank(const Crew& crew, int rank, collectives::StoreLinkOptions link,
+NewRank::NewRank(const Crew& crew, int rank, const collectives::StoreLinkOptions& link,
                  std::function<void()> finished)
     : crew_(crew),
       rank_(rank),

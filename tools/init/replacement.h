@@ -25,7 +25,7 @@ std::vector<collectives::StoreRequest> WatchesOf(const Options& options, int ran
 // other new ones, reads the table of members; the first tells the groups.
 class NewRank {
  public:
-  NewRank(const Crew& crew, int rank, collectives::StoreLinkOptions link,
+  NewRank(const Crew& crew, int rank, const collectives::StoreLinkOptions& link,
           std::function<void()> finished);
   void Start() { link_.Dial(); }
   collectives::StoreLink& link() { return link_; }

@@ -1,5 +1,6 @@
 #include "tools/init/report.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -13,6 +14,13 @@ namespace weft::init {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// In which a rank took longest.
+size_t SlowestPhase(const Measurement& m) {
+  auto longest = std::max_element(m.phases.begin(), m.phases.end(),
+                                  [](const auto& a, const auto& b) { return a.max < b.max; });
+  return static_cast<size_t>(longest - m.phases.begin());
+}
 
 }  // namespace
 
@@ -38,6 +46,10 @@ void PrintTable(const Options& options, const Measurement& m) {
                  phase.slowest / options.ranks_per_host());
   }
   absl::PrintF("%-12s %10s\n\n", "total", TimeText(m.total_seconds));
+  size_t slowest = SlowestPhase(m);
+  absl::PrintF("slowest of all: rank %d on host%d, %s in %s\n", m.phases[slowest].slowest,
+               m.phases[slowest].slowest / options.ranks_per_host(),
+               TimeText(m.phases[slowest].max), ToString(static_cast<Phase>(slowest)));
   absl::PrintF("messages: %d on all connections, %d of them with the root; server CPU %s\n",
                m.messages, m.root_messages,
                m.server_cpu_seconds < 0 ? "unknown" : TimeText(m.server_cpu_seconds));
@@ -72,6 +84,7 @@ Json ToJson(const Options& options, const Measurement& m) {
         {"slowest_rank", phase.slowest},
         {"slowest_host", absl::StrCat("host", phase.slowest / options.ranks_per_host())}};
   }
+  size_t slowest = SlowestPhase(m);
   return {
       {"ranks", m.ranks},
       {"hosts", m.hosts},
@@ -80,6 +93,11 @@ Json ToJson(const Options& options, const Measurement& m) {
       {"layout", options.mesh.ToText()},
       {"phases", phases},
       {"rank_seconds", ranks},
+      {"slowest",
+       {{"rank", m.phases[slowest].slowest},
+        {"host", absl::StrCat("host", m.phases[slowest].slowest / options.ranks_per_host())},
+        {"phase", ToString(static_cast<Phase>(slowest))},
+        {"seconds", m.phases[slowest].max}}},
       {"total_seconds", m.total_seconds},
       {"messages", m.messages},
       {"root_messages", m.root_messages},
@@ -98,6 +116,7 @@ Json PrintModel(const std::vector<Measurement>& runs) {
   points.reserve(runs.size());
   for (const Measurement& run : runs) points.emplace_back(run.ranks, run.total_seconds);
   auto [last, measured] = points.back();
+  auto [first, smallest] = points.front();
   Model before = Fit({points.begin(), points.end() - 1});
   double error = before(last) / measured - 1;
   Model model = Fit(points);
@@ -105,6 +124,8 @@ Json PrintModel(const std::vector<Measurement>& runs) {
   for (const auto& [n, t] : points) absl::PrintF("  %7.0f ranks  measured %s\n", n, TimeText(t));
   absl::PrintF("  fitted to the smaller sizes it predicts %s for %.0f ranks: %+.0f %%\n",
                TimeText(before(last)), last, error * 100);
+  absl::PrintF("  from %.0f to %.0f ranks, %.0f times as many, it takes %.1f times as long\n",
+               first, last, last / first, measured / smallest);
   absl::PrintF("  fitted to all: a %s, b %.3f us, c %.3f ns\n", TimeText(model.coefficients[0]),
                model.coefficients[1] * 1e6, model.coefficients[2] * 1e9);
   Json predictions = Json::object();
@@ -117,6 +138,7 @@ Json PrintModel(const std::vector<Measurement>& runs) {
   return {{"measured_seconds", sizes},
           {"coefficients", model.coefficients},
           {"error_at_largest", error},
+          {"growth", measured / smallest},
           {"predicted_seconds", predictions}};
 }
 

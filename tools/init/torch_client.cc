@@ -125,10 +125,10 @@ void TorchClient::Barrier(const std::string& key, int /*rank*/, int size, Done d
 
 void TorchClient::AllGather(const std::string& key, int rank, int size, Done done) {
   Post(absl::StrCat(key, "/", rank), std::string(setup().expected->value(rank)));
-  GatherFrom(key, 0, size, std::move(done));
+  GatherFrom(key, 0, size, done);
 }
 
-void TorchClient::GatherFrom(const std::string& key, int first, int size, Done done) {
+void TorchClient::GatherFrom(const std::string& key, int first, int size, const Done& done) {
   std::vector<std::string> keys;
   int end = std::min(size, first + kKeysAtOnce);
   for (int rank = first; rank < end; ++rank) keys.push_back(absl::StrCat(key, "/", rank));

@@ -48,7 +48,7 @@ class TorchClient final : public StreamClient {
     Done done;
   };
   void Ask(const std::string& request, Pending pending);
-  void GatherFrom(const std::string& key, int first, int size, Done done);
+  void GatherFrom(const std::string& key, int first, int size, const Done& done);
   // Takes a whole answer off `in_`; 0: it is not whole yet.
   absl::StatusOr<size_t> Take(const Pending& pending, absl::string_view bytes, int64_t* number);
 
