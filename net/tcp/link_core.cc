@@ -1,5 +1,8 @@
 #include "net/tcp/link_core.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +18,11 @@ constexpr int kWritesPerTurn = 8;
 constexpr size_t kFramesPerWrite = 64;
 // What the other side sent before it went may still be on its way on the other sockets.
 constexpr absl::Duration kEndingGrace = absl::Seconds(1);
+
+bool HasUnacknowledged(const Stream& stream) {
+  int bytes = 0;
+  return stream.open() && ioctl(stream.fd(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
+}
 
 }  // namespace
 
@@ -35,7 +43,8 @@ void LinkCore::Finish() {
     OutFrame goodbye;
     goodbye.header.type = FrameType::kGoodbye;
     last_words.push_back(std::move(goodbye));
-    bool whole = idle && streams_[i]->queued_frames() == 0;
+    bool owes = context_.await_goodbyes || last_words.size() > 1 || HasUnacknowledged(*streams_[i]);
+    bool whole = idle && streams_[i]->queued_frames() == 0 && owes;
     FileDescriptor fd = streams_[i]->CloseGracefully(std::move(last_words));
     if (fd) context_.lingering.Add(poller(), std::move(fd), whole);
   }

@@ -32,6 +32,8 @@ struct TcpContext {
   size_t requests_max = 0;   // of one link
   absl::Duration connect_timeout;
   Lingering lingering;  // sockets of closed links
+  // Whether AwaitDelivery() waits for a goodbye alone, which only makes the peer's message better.
+  bool await_goodbyes = true;
 };
 
 class LinkCore : public StreamOwner, public Handler {

@@ -3,7 +3,7 @@
 //
 // NCCL's model differs from net::Transport's in how links come to be: each receive side listens
 // separately and hands out 128 bytes, there are no ranks and no job secret, many connections join
-// the same two processes, and each is driven by whoever tests its requests (docs/decisions/0006).
+// the same two processes, and each is driven by whoever tests its requests (docs/decisions/0005).
 // So this page makes links and drives them; what moves on them is net::SendLink and
 // net::ReceiveLink.
 //

@@ -81,6 +81,8 @@ class SendCommunicator final : public Communicator {
 
   // True once the other side has accepted.
   absl::StatusOr<bool> Connect(absl::Time now);
+  // Its time was over so long ago that nobody calls Connect() any more.
+  bool Forgotten(absl::Time now) const { return now > give_up_ + backend_.connect_timeout(); }
   // Null: not now, try again.
   absl::StatusOr<CommRequest*> Send(void* data, size_t size, int tag, const MemoryHandle* memory,
                                     absl::Time now);
@@ -91,7 +93,7 @@ class SendCommunicator final : public Communicator {
   const char* arrow() const override { return " -> "; }
 
   std::unique_ptr<SendWire> wire_;
-  absl::Time give_up_;
+  const absl::Time give_up_;
 };
 
 struct ReceivePart {

@@ -120,6 +120,8 @@ absl::StatusOr<SendCommunicator*> BeginAttempt(Context& context, int device, voi
   SendCommunicator* out = comm.get();
   uint64_t attempt = ++TheProcess().attempts;
   std::lock_guard lock(context.mutex);
+  // Tables without finalize (up to v10) never say that a connection was given up.
+  std::erase_if(context.attempts, [&](const auto& one) { return one.second->Forgotten(now); });
   context.attempts[attempt] = std::move(comm);
   WriteAttempt(memory, attempt);
   return out;

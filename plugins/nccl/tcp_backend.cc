@@ -37,6 +37,7 @@ absl::Status Prepare(net::TcpContext& context, const Settings& settings, const D
   context.options.secret = secret;
   context.options.events = events;
   context.interface = device.name;
+  context.await_goodbyes = false;  // NCCL closes hundreds, one after the other
   context.tuning = {settings.ByteCount("tcp.buffer_bytes"), settings.Duration("tcp.dead_after")};
   context.sockets = static_cast<int>(settings.Integer("tcp.sockets"));
   context.frame_bytes =

@@ -31,12 +31,7 @@ void Watch::Broken(Contract contract, absl::string_view detail) {
     absl::StrAppend(&text, " (the plugin says: ", warning, ")");
   }
   std::lock_guard lock(mutex_);
-  if (++broken_ <= kFindingsMax) findings_.push_back({contract, std::move(text)});
-}
-
-std::vector<Finding> Watch::TakeFindings() {
-  std::lock_guard lock(mutex_);
-  return std::exchange(findings_, {});
+  if (++broken_ <= kFindingsMax && sink_) sink_({contract, std::move(text)});
 }
 
 CallScope::CallScope(Watch& watch, const char* call, bool timed, Contract blame)

@@ -7,9 +7,10 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -41,11 +42,12 @@ struct CallPage {
 // Thread-safe.
 class Watch {
  public:
-  Watch(CallPage& page, absl::Duration block_limit) : page_(page), block_limit_(block_limit) {}
+  Watch(CallPage& page, absl::Duration block_limit,
+        std::function<void(const Finding&)> sink = nullptr)
+      : page_(page), block_limit_(block_limit), sink_(std::move(sink)) {}
 
+  // Tells the sink at once: the process may not live long.
   void Broken(Contract contract, absl::string_view detail);
-  std::vector<Finding> TakeFindings();
-  bool any_broken() const { return broken_.load() > 0; }
   void SetStep(const char* step) { page_.step = step; }
   const char* step() const { return page_.step.load(); }
   CallPage& page() { return page_; }
@@ -54,9 +56,9 @@ class Watch {
  private:
   CallPage& page_;
   const absl::Duration block_limit_;
-  std::atomic<int> broken_{0};
+  const std::function<void(const Finding&)> sink_;
   std::mutex mutex_;
-  std::vector<Finding> findings_;
+  int broken_ = 0;
 };
 
 // Around one call of the plugin's.

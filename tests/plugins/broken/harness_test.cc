@@ -1,0 +1,162 @@
+// The harness finds what it should and nothing else: a plugin that breaks one contract is caught by
+// that contract's name, ours keeps them all.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tools/nccl_harness/runner.h"
+
+namespace weft::harness {
+namespace {
+
+// Limits that a slow machine does not reach; faults that show only by their passing set others.
+Options TestOptions(const std::string& plugin) {
+  setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
+  Options options;
+  options.plugin = plugin;
+  options.requests = 60;
+  options.size_max = 256 << 10;
+  options.memory_max = 4 << 20;
+  options.timeout = absl::Seconds(60);
+  options.block_limit = absl::Seconds(60);
+  options.death_limit = absl::Seconds(60);
+  return options;
+}
+
+std::vector<std::string> BrokenIn(Scenario scenario, int version, const Options& options) {
+  absl::StatusOr<Outcome> outcome = RunScenario(scenario, version, options);
+  std::vector<std::string> broken;
+  if (!outcome.ok()) return {std::string(outcome.status().message())};
+  for (const Breach& breach : outcome->breaches) {
+    broken.push_back(absl::StrCat(RowOf(breach.contract).name, ": ", breach.detail));
+  }
+  return broken;
+}
+
+constexpr Scenario kScenarios[] = {Scenario::kIntrospection, Scenario::kSteps, Scenario::kTraffic,
+                                   Scenario::kDeath};
+
+class EveryVersion : public testing::TestWithParam<int> {};
+
+TEST_P(EveryVersion, OfOurPluginKeepsAllContracts) {
+  Options options = TestOptions(WEFT_PLUGIN);
+  for (Scenario scenario : kScenarios) {
+    EXPECT_THAT(BrokenIn(scenario, GetParam(), options), testing::IsEmpty()) << ToString(scenario);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(NcclPlugin, EveryVersion, testing::Range(kVersionMin, kVersionMax + 1),
+                         testing::PrintToStringParamName());
+
+TEST(NcclHarness, OurPluginKeepsContractsBetweenThreadsOfOneProcess) {
+  Options options = TestOptions(WEFT_PLUGIN);
+  options.threads = true;
+  options.communicators = 4;
+  EXPECT_THAT(BrokenIn(Scenario::kSteps, 11, options), testing::IsEmpty());
+  EXPECT_THAT(BrokenIn(Scenario::kTraffic, 11, options), testing::IsEmpty());
+}
+
+TEST(NcclHarness, SetsUpAndClosesManyConnections) {
+  Options options = TestOptions(WEFT_PLUGIN);
+  options.connections = 50;
+  absl::StatusOr<Outcome> outcome = RunScenario(Scenario::kConnections, 12, options);
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_TRUE(outcome->breaches.empty());
+  ASSERT_FALSE(outcome->figures.empty());
+  EXPECT_EQ(outcome->figures[0].second, 100);
+}
+
+TEST(NcclHarness, MeasuresSpeedAndChecksData) {
+  Options options = TestOptions(WEFT_PLUGIN);
+  options.measure_max = 64 << 10;
+  absl::StatusOr<Outcome> outcome = RunScenario(Scenario::kMeasure, 12, options);
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_TRUE(outcome->breaches.empty());
+  ASSERT_EQ(outcome->measured.size(), 5u);
+  for (const Measured& row : outcome->measured) {
+    EXPECT_EQ(row.wrong, 0u);
+    EXPECT_GT(row.time_us, 0);
+    EXPECT_GT(row.half_round_trip_us, 0);
+  }
+}
+
+TEST(NcclHarness, AFileThatIsNoPluginIsNamed) {
+  absl::StatusOr<PluginInfo> none = Inspect("/nowhere/libnccl-net-none.so");
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(none.status().message()),
+              testing::HasSubstr("/nowhere/libnccl-net-none.so"));
+  absl::StatusOr<PluginInfo> other = Inspect("libc.so.6");
+  EXPECT_EQ(other.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(other.status().message()), testing::HasSubstr("ncclNetPlugin_v"));
+}
+
+Scenario ScenarioThatShows(Contract contract) {
+  if (contract <= Contract::kVirtualDeviceFails) return Scenario::kIntrospection;
+  if (contract == Contract::kPeerDeathReported) return Scenario::kDeath;
+  if (contract == Contract::kRequestOverwritten) return Scenario::kTraffic;
+  return Scenario::kSteps;
+}
+
+class EveryContract : public testing::TestWithParam<Contract> {
+ protected:
+  void SetUp() override {
+    setenv("BROKEN_PLUGIN_WRAPS", WEFT_PLUGIN, 1);
+    setenv("BROKEN_PLUGIN_FAULT", std::string(RowOf(GetParam()).name).c_str(), 1);
+  }
+  void TearDown() override { unsetenv("BROKEN_PLUGIN_FAULT"); }
+};
+
+TEST_P(EveryContract, IsNamedWhenAPluginBreaksIt) {
+  Contract contract = GetParam();
+  Options options = TestOptions(WEFT_BROKEN_PLUGIN);
+  if (contract == Contract::kNeverBlocks) options.block_limit = absl::Milliseconds(100);
+  // What never happens is waited for: long enough for all that does happen before.
+  if (contract == Contract::kConnects) options.timeout = absl::Milliseconds(500);
+  if (contract == Contract::kCompletes) options.timeout = absl::Seconds(4);
+  if (contract == Contract::kPeerDeathReported) options.death_limit = absl::Milliseconds(500);
+  absl::StatusOr<Outcome> outcome = RunScenario(ScenarioThatShows(contract), 11, options);
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  std::vector<Contract> found;
+  std::vector<std::string> details;
+  for (const Breach& breach : outcome->breaches) {
+    found.push_back(breach.contract);
+    details.push_back(absl::StrCat(RowOf(breach.contract).name, ": ", breach.detail));
+  }
+  EXPECT_THAT(found, testing::Contains(contract)) << absl::StrJoin(details, "\n");
+}
+
+std::vector<Contract> AllContracts() {
+  std::vector<Contract> all;
+  for (const ContractRow& row : Contracts()) all.push_back(row.contract);
+  return all;
+}
+std::string NameOf(const testing::TestParamInfo<Contract>& info) {
+  std::string name(RowOf(info.param).name);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(NcclHarness, EveryContract, testing::ValuesIn(AllContracts()), NameOf);
+
+TEST(NcclHarness, AWrapperWithoutAFaultKeepsAllContracts) {
+  setenv("BROKEN_PLUGIN_WRAPS", WEFT_PLUGIN, 1);
+  unsetenv("BROKEN_PLUGIN_FAULT");
+  Options options = TestOptions(WEFT_BROKEN_PLUGIN);
+  for (Scenario scenario : kScenarios) {
+    EXPECT_THAT(BrokenIn(scenario, 11, options), testing::IsEmpty()) << ToString(scenario);
+  }
+}
+
+TEST(NcclHarness, TheTableOfContractsIsInTheOrderOfTheEnum) {
+  for (size_t i = 0; i < Contracts().size(); ++i) {
+    EXPECT_EQ(static_cast<size_t>(Contracts()[i].contract), i);
+    EXPECT_EQ(FindContract(Contracts()[i].name), &Contracts()[i]);
+  }
+}
+
+}  // namespace
+}  // namespace weft::harness

@@ -1,0 +1,123 @@
+#include "tools/nccl_harness/report.h"
+
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace weft::harness {
+namespace {
+
+using nlohmann::ordered_json;
+
+double GigabytesPerSecond(const Measured& row) {
+  return row.time_us > 0 ? static_cast<double>(row.bytes) / row.time_us / 1e3 : 0;
+}
+
+std::string Figures(const Outcome& outcome) {
+  std::vector<std::string> texts;
+  for (const auto& [name, value] : outcome.figures) {
+    texts.push_back(absl::StrFormat("%s %.6g", name, value));
+  }
+  return absl::StrJoin(texts, ", ");
+}
+
+// nccl-tests' columns, and the half round trip.
+void PrintMeasured(const Outcome& outcome) {
+  std::puts("#       size     latency        time     algbw     busbw   #wrong");
+  std::puts("#        (B)        (us)        (us)    (GB/s)    (GB/s)");
+  for (const Measured& row : outcome.measured) {
+    double bandwidth = GigabytesPerSecond(row);
+    absl::PrintF("%12d %11.2f %11.2f %9.2f %9.2f %8d\n", row.bytes, row.half_round_trip_us,
+                 row.time_us, bandwidth, bandwidth, row.wrong);
+  }
+}
+
+}  // namespace
+
+void PrintContracts() {
+  for (const ContractRow& row : Contracts()) {
+    absl::PrintF("%-25s %s\n", row.name, row.sentence);
+  }
+}
+
+void PrintHead(const PluginInfo& plugin, const Options& options) {
+  absl::PrintF("# plugin \"%s\", %s, tables v%s\n", plugin.name, plugin.path,
+               absl::StrJoin(plugin.versions, " v"));
+  absl::PrintF("# two ranks as %s, device %d, seed %d\n",
+               options.threads ? "threads of one process" : "processes", options.device,
+               options.seed);
+}
+
+void PrintOutcome(const Outcome& outcome) {
+  absl::PrintF("v%-2d %-16s %6.2f s  %s%s%s\n", outcome.version, ToString(outcome.scenario),
+               outcome.seconds, outcome.breaches.empty() ? "kept" : "BROKEN",
+               outcome.figures.empty() ? "" : "  ", Figures(outcome));
+  for (const Breach& breach : outcome.breaches) {
+    absl::PrintF("    %s, rank %d, %d times: %s\n", RowOf(breach.contract).name, breach.rank,
+                 breach.count, breach.detail);
+  }
+  if (!outcome.measured.empty()) PrintMeasured(outcome);
+  std::fflush(stdout);
+}
+
+bool PrintVerdict(const std::vector<Outcome>& outcomes) {
+  std::set<std::string> broken;
+  for (const Outcome& outcome : outcomes) {
+    for (const Breach& breach : outcome.breaches) {
+      broken.insert(std::string(RowOf(breach.contract).name));
+    }
+  }
+  if (broken.empty()) {
+    absl::PrintF("# no contract of %d is broken\n", Contracts().size());
+    return true;
+  }
+  absl::PrintF("# broken: %s (weft-nccl-harness --contracts says what they ask)\n",
+               absl::StrJoin(broken, ", "));
+  return false;
+}
+
+absl::Status WriteJson(const std::string& path, const PluginInfo& plugin, const Options& options,
+                       const std::vector<Outcome>& outcomes) {
+  ordered_json scenarios = ordered_json::array();
+  for (const Outcome& outcome : outcomes) {
+    ordered_json breaches = ordered_json::array(), measured = ordered_json::array(),
+                 figures = ordered_json::object();
+    for (const Breach& breach : outcome.breaches) {
+      breaches.push_back({{"contract", std::string(RowOf(breach.contract).name)},
+                          {"rank", breach.rank},
+                          {"count", breach.count},
+                          {"detail", breach.detail}});
+    }
+    for (const Measured& row : outcome.measured) {
+      measured.push_back({{"bytes", row.bytes},
+                          {"latency_us", row.half_round_trip_us},
+                          {"time_us", row.time_us},
+                          {"gigabytes_per_second", GigabytesPerSecond(row)},
+                          {"wrong_bytes", row.wrong}});
+    }
+    for (const auto& [name, value] : outcome.figures) figures[name] = value;
+    scenarios.push_back({{"version", outcome.version},
+                         {"scenario", ToString(outcome.scenario)},
+                         {"seconds", outcome.seconds},
+                         {"broken", breaches},
+                         {"figures", figures},
+                         {"measured", measured}});
+  }
+  ordered_json all = {{"plugin", plugin.path},
+                      {"name", plugin.name},
+                      {"tables", plugin.versions},
+                      {"seed", options.seed},
+                      {"scenarios", scenarios}};
+  std::ofstream file(path == "-" ? "/dev/stdout" : path);
+  file << all.dump(2, ' ', false, ordered_json::error_handler_t::replace) << "\n";
+  file.close();
+  if (file.good()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot write ", path));
+}
+
+}  // namespace weft::harness
