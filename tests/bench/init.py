@@ -118,7 +118,8 @@ def groups(options) -> None:
     layout = options.group_layout
     for turn in range(options.rounds):
         say(f"all groups of {layout}, round {turn + 1} of {options.rounds}")
-        torch.append(weft_init("--torch-compare", "--layout", layout, *on("torch"))["torch_compare"])
+        compared = weft_init("--torch-compare", "--layout", layout, *on("torch"))
+        torch.append(compared["torch_compare"])
         times = weft_init("--layout", layout, "--connect-ranks", 0)["phases"]
         ours.append(times["exchange"] + times["groups"])
     last = [one["one_by_one"][-1] for one in torch]
