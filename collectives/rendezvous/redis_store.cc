@@ -1,11 +1,6 @@
 #include "collectives/rendezvous/redis_store.h"
 
-#include <hiredis/hiredis.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "collectives/rendezvous/redis_connection.h"
 #include "collectives/rendezvous/redis_scripts.h"
 #include "collectives/rendezvous/socket_address.h"
 #include "collectives/rendezvous/store_protocol.h"
@@ -22,56 +18,26 @@
 namespace weft::collectives {
 namespace {
 
-constexpr absl::Duration kRetry = absl::Milliseconds(20);
+using redis::Context;
+using redis::ListOf;
+using redis::Reply;
+using redis::TextOf;
+using redis::Words;
+
 constexpr int kGroupKeptSeconds = 600;  // a group's values, once it is complete
 constexpr size_t kNamed = 8;
 
-struct ReplyDeleter {
-  void operator()(redisReply* reply) const { freeReplyObject(reply); }
-};
-using Reply = std::unique_ptr<redisReply, ReplyDeleter>;
-struct ContextDeleter {
-  void operator()(redisContext* context) const { redisFree(context); }
-};
-using Context = std::unique_ptr<redisContext, ContextDeleter>;
-using Words = std::vector<std::string>;
-
-std::string TextOf(const redisReply& reply) { return std::string(reply.str, reply.len); }
-
-Words ListOf(const redisReply& reply) {
-  Words list;
-  for (size_t i = 0; i < reply.elements; ++i) list.push_back(TextOf(*reply.element[i]));
-  return list;
-}
-
-timeval TimevalOf(absl::Duration time) {
-  return absl::ToTimeval(std::clamp(time, absl::Milliseconds(1), absl::Hours(24)));
-}
-
 class Redis final : public Store {
  public:
-  Redis(RedisStoreOptions options, std::string host, int port)
-      : options_(std::move(options)), host_(std::move(host)), port_(port) {
-    std::string prefix = absl::StrCat("weft:{", options_.job, "}:");
+  explicit Redis(RedisStoreOptions options) : connections_(std::move(options)) {
+    std::string prefix = absl::StrCat("weft:{", connections_.options().job, "}:");
     for (const char* name : {"values", "versions", "counter", "channel:", "served"}) {
       keys_.push_back(absl::StrCat(prefix, name));
     }
     group_prefix_ = absl::StrCat(prefix, "group:");
   }
 
-  absl::Status Begin() {
-    absl::Time deadline = clock_.Now() + options_.connect_timeout;
-    while (true) {
-      auto context = Dial(deadline - clock_.Now());
-      if (context.ok()) {
-        Return(*std::move(context));
-        return absl::OkStatus();
-      }
-      bool hopeless = absl::IsPermissionDenied(context.status());
-      if (hopeless || clock_.Now() + kRetry >= deadline) return context.status();
-      std::this_thread::sleep_for(absl::ToChronoNanoseconds(kRetry));
-    }
-  }
+  absl::Status Begin() { return connections_.Begin(); }
 
   absl::Status Set(absl::string_view key, absl::string_view value) override {
     return Script(redis::kSet, key, {std::string(key), std::string(value)}).status();
@@ -104,7 +70,7 @@ class Redis final : public Store {
   }
 
   absl::StatusOr<int64_t> KeyCount() override {
-    WEFT_ASSIGN_OR_RETURN(Reply reply, Call({"HLEN", keys_[0]}));
+    WEFT_ASSIGN_OR_RETURN(Reply reply, connections_.Call({"HLEN", keys_[0]}));
     return reply->integer;
   }
 
@@ -122,7 +88,7 @@ class Redis final : public Store {
     while (true) {
       WEFT_ASSIGN_OR_RETURN(missing, Missing(keys));
       if (missing.empty()) return absl::OkStatus();
-      absl::Status heard = Hear(*ears, deadline);
+      absl::Status heard = connections_.Hear(*ears, deadline);
       if (heard.ok()) continue;
       if (!absl::IsDeadlineExceeded(heard)) return heard;
       size_t more = missing.size() - std::min(missing.size(), kNamed);
@@ -147,7 +113,7 @@ class Redis final : public Store {
       WEFT_RETURN_IF_ERROR(Wait(keys, deadline - clock_.Now()));
       Words words = {"HMGET", keys_[0]};
       words.insert(words.end(), keys.begin(), keys.end());
-      WEFT_ASSIGN_OR_RETURN(Reply reply, Call(words));
+      WEFT_ASSIGN_OR_RETURN(Reply reply, connections_.Call(words));
       bool whole = true;  // unless one was deleted in between
       for (size_t i = 0; i < reply->elements; ++i) {
         whole = whole && reply->element[i]->type == REDIS_REPLY_STRING;
@@ -207,7 +173,7 @@ class Redis final : public Store {
         now.value = TextOf(*reply->element[1]);
       }
       if (now.version != known) return now;
-      absl::Status heard = Hear(*ears, deadline);
+      absl::Status heard = connections_.Hear(*ears, deadline);
       if (absl::IsDeadlineExceeded(heard)) {
         return absl::DeadlineExceededError(
             absl::StrCat("watch '", key, "': no change after ", absl::FormatDuration(timeout)));
@@ -217,76 +183,11 @@ class Redis final : public Store {
   }
 
  private:
-  absl::Status Gone(absl::string_view why) const {
-    return absl::UnavailableError(
-        absl::StrCat("the Redis at ", options_.address, " is gone: ", why));
-  }
-
-  absl::StatusOr<Context> Dial(absl::Duration timeout) const {
-    Context context(redisConnectWithTimeout(host_.c_str(), port_, TimevalOf(timeout)));
-    if (context == nullptr || context->err != 0) {
-      return Gone(context == nullptr ? "no memory" : context->errstr);
-    }
-    redisEnableKeepAlive(context.get());
-    redisSetTimeout(context.get(), TimevalOf(options_.call_timeout));
-    if (!options_.password.empty()) {
-      auto reply = CallOn(*context, {"AUTH", options_.password});
-      if (!reply.ok()) return absl::PermissionDeniedError(reply.status().message());
-    }
-    WEFT_RETURN_IF_ERROR(CallOn(*context, {"PING"}).status());
-    return context;
-  }
-
-  absl::StatusOr<Context> Borrow() {
-    {
-      std::lock_guard lock(mutex_);
-      if (!idle_.empty()) {
-        Context context = std::move(idle_.back());
-        idle_.pop_back();
-        return context;
-      }
-    }
-    return Dial(options_.call_timeout);
-  }
-
-  void Return(Context context) {
-    std::lock_guard lock(mutex_);
-    if (context->err == 0) idle_.push_back(std::move(context));
-  }
-
-  absl::StatusOr<Reply> CallOn(redisContext& context, const Words& words) const {
-    std::vector<const char*> texts;
-    std::vector<size_t> sizes;
-    for (const std::string& word : words) {
-      texts.push_back(word.data());
-      sizes.push_back(word.size());
-    }
-    Reply reply(static_cast<redisReply*>(
-        redisCommandArgv(&context, static_cast<int>(words.size()), texts.data(), sizes.data())));
-    if (reply == nullptr) return Gone(context.errstr);
-    if (reply->type != REDIS_REPLY_ERROR) return reply;
-    std::string error = TextOf(*reply);
-    if (absl::StartsWith(error, "NOAUTH") || absl::StartsWith(error, "WRONGPASS")) {
-      return absl::PermissionDeniedError(absl::StrCat("Redis: ", error));
-    }
-    if (absl::StartsWith(error, "OOM")) {
-      return absl::ResourceExhaustedError(absl::StrCat("Redis: ", error));
-    }
-    return absl::UnknownError(error);
-  }
-
-  absl::StatusOr<Reply> Call(const Words& words) {
-    WEFT_ASSIGN_OR_RETURN(Context context, Borrow());
-    auto reply = CallOn(*context, words);
-    Return(std::move(context));
-    return reply;
-  }
-
   absl::StatusOr<Reply> Run(absl::string_view script, Words arguments) {
     Words words = {"EVAL", absl::StrCat(redis::kTouch, script), absl::StrCat(keys_.size())};
     words.insert(words.end(), keys_.begin(), keys_.end());
     std::move(arguments.begin(), arguments.end(), std::back_inserter(words));
-    return Call(words);
+    return connections_.Call(words);
   }
 
   // A change of `key`; errors in our terms.
@@ -327,28 +228,9 @@ class Redis final : public Store {
   // ---- Waiting: a connection that has subscribed before anything is looked at
 
   absl::StatusOr<Context> Listen(const Words& keys) {
-    WEFT_ASSIGN_OR_RETURN(Context context, Dial(options_.call_timeout));
-    Words words = {"SUBSCRIBE"};
-    for (const std::string& key : keys) words.push_back(keys_[3] + key);
-    WEFT_RETURN_IF_ERROR(CallOn(*context, words).status());
-    for (size_t i = 1; i < keys.size(); ++i) {
-      WEFT_RETURN_IF_ERROR(Hear(*context, clock_.Now() + options_.call_timeout));
-    }
-    return context;
-  }
-
-  absl::Status Hear(redisContext& context, absl::Time deadline) const {
-    absl::Duration left = deadline - clock_.Now();
-    if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("");
-    redisSetTimeout(&context, TimevalOf(left));
-    void* raw = nullptr;
-    int result = redisGetReply(&context, &raw);
-    Reply reply(static_cast<redisReply*>(raw));
-    if (result == REDIS_OK) return absl::OkStatus();
-    if (context.err == REDIS_ERR_IO && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      return absl::DeadlineExceededError("");
-    }
-    return Gone(context.errstr);
+    Words channels;
+    for (const std::string& key : keys) channels.push_back(keys_[3] + key);
+    return connections_.Listen(channels);
   }
 
   // ---- Barriers and gathers
@@ -373,7 +255,7 @@ class Redis final : public Store {
     if (!entered.ok()) return NotEntered(entered.status(), what, rank, size);
     bool complete = (*entered)->integer == 1;
     while (waits && !complete) {
-      absl::Status heard = Hear(*ears, deadline);
+      absl::Status heard = connections_.Hear(*ears, deadline);
       if (absl::IsDeadlineExceeded(heard)) {
         WEFT_ASSIGN_OR_RETURN(Reply here,
                               Run(redis::kLeave, {group, std::string(key), absl::StrCat(rank)}));
@@ -387,7 +269,7 @@ class Redis final : public Store {
     if (op == "barrier" || !waits) return Words();
     Words words = {"HMGET", group};
     for (int i = 0; i < size; ++i) words.push_back(absl::StrCat("r", i));
-    WEFT_ASSIGN_OR_RETURN(Reply reply, Call(words));
+    WEFT_ASSIGN_OR_RETURN(Reply reply, connections_.Call(words));
     return ListOf(*reply);
   }
 
@@ -421,21 +303,17 @@ class Redis final : public Store {
         ": ", absl::StrJoin(missing, ", "), count > kNamed ? ", ..." : ""));
   }
 
-  const RedisStoreOptions options_;
-  const std::string host_;
-  const int port_;
+  redis::Connections connections_;
   Words keys_;
   std::string group_prefix_;
   SystemClock clock_;
-  std::mutex mutex_;
-  std::vector<Context> idle_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Store>> ConnectRedisStore(RedisStoreOptions options) {
-  WEFT_ASSIGN_OR_RETURN(auto parts, SplitHostPort(options.address));
-  auto store = std::make_unique<Redis>(std::move(options), parts.first, parts.second);
+  WEFT_RETURN_IF_ERROR(SplitHostPort(options.address).status());
+  auto store = std::make_unique<Redis>(std::move(options));
   WEFT_RETURN_IF_ERROR(store->Begin());
   return store;
 }

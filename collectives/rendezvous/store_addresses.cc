@@ -27,8 +27,8 @@ StoreAddresses::StoreAddresses(std::string name) : name_(std::move(name)) {
   auto known = ResolveNumeric(name_);
   // Nobody is asked what is malformed either.
   numeric_ = known.ok() || absl::IsInvalidArgument(known.status());
-  if (known.ok()) known_ = *std::move(known);
   error_ = known.status();
+  if (known.ok()) known_ = *std::move(known);
 }
 
 void StoreAddresses::Refresh() {

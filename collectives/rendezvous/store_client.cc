@@ -79,7 +79,7 @@ class Client final : public StoreClient {
   ~Client() override {
     if (getpid() != owner_) {
       // The session is our parent's, and so are the threads that may have waited here.
-      (void)new auto(std::move(pending_));
+      (void)std::make_unique<Waiting>(std::move(pending_)).release();
       return;
     }
     std::lock_guard lock(mutex_);
@@ -191,6 +191,8 @@ class Client final : public StoreClient {
     std::optional<absl::StatusOr<StoreResult>> outcome;
     std::condition_variable changed;  // its outcome has come, or it shall read for all
   };
+
+  using Waiting = std::map<uint64_t, std::shared_ptr<Pending>>;
 
   static StoreRequest Request(StoreOp op, std::vector<std::string> keys,
                               std::vector<std::string> values) {
@@ -403,7 +405,7 @@ class Client final : public StoreClient {
   StoreClientCore core_;
   FileDescriptor socket_;  // invalid while somebody dials, and once the store is gone
   const bool local_;
-  std::map<uint64_t, std::shared_ptr<Pending>> pending_;
+  Waiting pending_;
   bool reading_ = false;  // a thread reads for all; it alone uses what follows
   StoreAddresses addresses_;
   std::vector<FileDescriptor> files_;

@@ -203,7 +203,7 @@ void StoreCore::Run(uint64_t number, Session& session, StoreRequest request, abs
     StoreAnswer answer{ticket, op, {}};
     answer.reply.status = fence;
     if (fence.ok()) Register(number, request);
-    return Deliver(std::move(answer));
+    return Deliver(answer);
   }
   bool forwarded = single_ != nullptr && session.hello->ranks == 1;
   if (forwarded && ShapedByKeys(op)) request.rank = session.hello->rank;  // for the root's fence
@@ -236,10 +236,10 @@ void StoreCore::Retain(Session& session, uint64_t request, StoreFrameOut frame, 
 }
 
 void StoreCore::DeliverAnswers(StoreBackend& backend) {
-  for (StoreAnswer& answer : backend.TakeAnswers()) Deliver(std::move(answer));
+  for (const StoreAnswer& answer : backend.TakeAnswers()) Deliver(answer);
 }
 
-void StoreCore::Deliver(StoreAnswer answer) {
+void StoreCore::Deliver(const StoreAnswer& answer) {
   auto found = sessions_.find(answer.ticket.session);
   if (found == sessions_.end()) return;
   Session& session = found->second;
@@ -347,7 +347,7 @@ void StoreCore::Advance(absl::Time now) {
   }
   auto advance = [&](StoreBackend& backend) {
     backend.Advance(now);
-    for (StoreAnswer& answer : backend.TakeAnswers()) {
+    for (const StoreAnswer& answer : backend.TakeAnswers()) {
       // What the passage of time has decided is no consequence of the requests.
       bool late = single_ == nullptr && ChangesState(answer.op) && !answer.reply.status.ok();
       if (late) {
@@ -358,7 +358,7 @@ void StoreCore::Advance(absl::Time now) {
         record.text = std::string(answer.reply.status.message());
         Write(record);
       }
-      Deliver(std::move(answer));
+      Deliver(answer);
     }
   };
   if (single_ != nullptr) return advance(*single_);

@@ -179,7 +179,7 @@ class StoreCore {
   void Run(uint64_t number, Session& session, StoreRequest request, absl::Time now);
   void Register(uint64_t number, const StoreRequest& request);
   void DeliverAnswers(StoreBackend& backend);
-  void Deliver(StoreAnswer answer);
+  void Deliver(const StoreAnswer& answer);
   void Send(ConnectionId id, StoreFrameOut frame);
   void Detach(uint64_t session, absl::Time now);
   void Expire(uint64_t session);

@@ -223,8 +223,9 @@ extern "C" {
 
 int weft_store_open(const weft_store_options* options, weft_store** store, weft_store_text* error) {
   auto opened = weft::collectives::Open(*options);
-  if (opened.ok()) *store = new weft_store{*std::move(opened)};
-  return weft::collectives::Finish(opened.status(), error);
+  if (!opened.ok()) return weft::collectives::Finish(opened.status(), error);
+  *store = new weft_store{*std::move(opened)};
+  return 0;
 }
 
 void weft_store_close(weft_store* store) { delete store; }

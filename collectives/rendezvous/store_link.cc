@@ -30,7 +30,7 @@ StoreLink::StoreLink(StoreReactor& reactor, StoreClientCore& core, StoreLinkOpti
                      std::function<void()> changed)
     : reactor_(reactor),
       core_(core),
-      options_(options),
+      options_(std::move(options)),
       changed_(std::move(changed)),
       addresses_(options_.address),
       pause_(kRetryFirst) {}

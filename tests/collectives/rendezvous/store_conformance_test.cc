@@ -1,20 +1,16 @@
-// One suite over every Store: ours, ours behind a relay, and Redis (which the test starts itself,
-// where it is installed).
+// The suite over our store, our store behind a relay, and Redis (which the test starts itself,
+// where it is installed). Over c10d's TCPStore: tests/collectives/c10d/tcp_store_test.cc.
+#include "tests/collectives/rendezvous/store_conformance.h"
+
 #include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/rendezvous/redis_store.h"
@@ -25,23 +21,9 @@
 namespace weft::collectives {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-
-constexpr absl::Duration kPatience = absl::Seconds(60);
-constexpr absl::Duration kShort = absl::Milliseconds(100);
-constexpr int kRanks = 8;
-
-class Backend {
+class WeftStores : public ConformingStores {
  public:
-  virtual ~Backend() = default;
-  virtual absl::StatusOr<std::unique_ptr<Store>> Connect(int rank) = 0;
-};
-
-class WeftBackend : public Backend {
- public:
-  WeftBackend() : server_(StoreServer::Start({}).value()) {}
+  WeftStores() : server_(StoreServer::Start({}).value()) {}
   absl::StatusOr<std::unique_ptr<Store>> Connect(int rank) override {
     StoreClientOptions options;
     options.address = Address();
@@ -55,9 +37,9 @@ class WeftBackend : public Backend {
   std::unique_ptr<StoreServer> server_;
 };
 
-class RelayBackend final : public WeftBackend {
+class RelayStores final : public WeftStores {
  public:
-  RelayBackend() {
+  RelayStores() {
     StoreRelayOptions options;
     options.up = server_->address();
     options.name = "of the test";
@@ -73,7 +55,7 @@ class RelayBackend final : public WeftBackend {
   std::unique_ptr<StoreRelay> relay_;
 };
 
-class RedisBackend final : public Backend {
+class RedisStores final : public ConformingStores {
  public:
   static std::string Program() {
     for (const char* path : {"/usr/bin/redis-server", "/usr/local/bin/redis-server"}) {
@@ -82,7 +64,7 @@ class RedisBackend final : public Backend {
     return "";
   }
 
-  RedisBackend() {
+  RedisStores() {
     auto probe = StoreServer::Start({});
     port_ = (*probe)->port();
     probe->reset();
@@ -102,7 +84,7 @@ class RedisBackend final : public Backend {
     }
   }
 
-  ~RedisBackend() override {
+  ~RedisStores() override {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
     std::error_code error;
@@ -121,176 +103,22 @@ class RedisBackend final : public Backend {
   std::string folder_;
 };
 
-class StoreConformanceTest : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    if (GetParam() == "Redis") {
-      if (RedisBackend::Program().empty()) GTEST_SKIP() << "redis-server is not installed";
-      backend_ = std::make_unique<RedisBackend>();
-    } else if (GetParam() == "Relay") {
-      backend_ = std::make_unique<RelayBackend>();
-    } else {
-      backend_ = std::make_unique<WeftBackend>();
-    }
-    store_ = Connect(0);
-    other_ = Connect(1);
-  }
-
-  std::unique_ptr<Store> Connect(int rank) {
-    auto store = backend_->Connect(rank);
-    EXPECT_TRUE(store.ok()) << store.status();
-    return store.ok() ? *std::move(store) : nullptr;
-  }
-
-  template <typename Body>
-  void OnRanks(Body body) {
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      threads.emplace_back([&, rank] {
-        if (auto store = Connect(rank)) body(rank, *store);
-      });
-    }
-    for (auto& thread : threads) thread.join();
-  }
-
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<Store> store_;
-  std::unique_ptr<Store> other_;
-};
-
-TEST_P(StoreConformanceTest, HoldsWhatWasSet) {
-  std::string binary("\0\xff\n\0", 4);
-  ASSERT_TRUE(store_->Set("key", "value").ok());
-  ASSERT_TRUE(store_->Set("empty", "").ok());
-  ASSERT_TRUE(store_->Set(binary, binary).ok());
-  EXPECT_EQ(other_->Get("key", kPatience).value(), "value");
-  EXPECT_EQ(other_->Get("empty", kPatience).value(), "");
-  EXPECT_EQ(other_->Get(binary, kPatience).value(), binary);
-  ASSERT_TRUE(other_->Set("key", "changed").ok());
-  EXPECT_EQ(store_->Get("key", kPatience).value(), "changed");
-  EXPECT_EQ(store_->KeyCount().value(), 3);
+template <typename Stores>
+std::unique_ptr<ConformingStores> Start(std::string*) {
+  return std::make_unique<Stores>();
 }
 
-TEST_P(StoreConformanceTest, AddsToDecimalNumbers) {
-  EXPECT_EQ(store_->Add("n", 5).value(), 5);
-  EXPECT_EQ(other_->Add("n", -7).value(), -2);
-  EXPECT_EQ(store_->Get("n", kPatience).value(), "-2");
-  EXPECT_EQ(store_->Add("big", int64_t{1} << 62).value(), int64_t{1} << 62);
-  EXPECT_EQ(store_->Add("big", 1).value(), (int64_t{1} << 62) + 1);
-  ASSERT_TRUE(store_->Set("text", "abc").ok());
-  EXPECT_EQ(store_->Add("text", 1).status().code(), absl::StatusCode::kFailedPrecondition);
-  ASSERT_TRUE(store_->Set("large", "9223372036854775807").ok());
-  EXPECT_EQ(store_->Add("large", 1).status().code(), absl::StatusCode::kOutOfRange);
+std::unique_ptr<ConformingStores> StartRedis(std::string* reason) {
+  *reason = "redis-server is not installed";
+  if (RedisStores::Program().empty()) return nullptr;
+  return std::make_unique<RedisStores>();
 }
 
-TEST_P(StoreConformanceTest, ComparesAndSetsByC10dsRule) {
-  EXPECT_EQ(store_->CompareSet("k", "expected", "new").value(), "expected");
-  EXPECT_FALSE(store_->Check({"k"}).value());
-  EXPECT_EQ(store_->CompareSet("k", "", "first").value(), "first");
-  EXPECT_EQ(other_->CompareSet("k", "other", "second").value(), "first");
-  EXPECT_EQ(other_->CompareSet("k", "first", "second").value(), "second");
-}
-
-TEST_P(StoreConformanceTest, DeletesChecksAndAppends) {
-  ASSERT_TRUE(store_->MultiSet({"a", "b"}, {"1", "2"}).ok());
-  EXPECT_TRUE(other_->Check({"a", "b"}).value());
-  EXPECT_TRUE(store_->Delete("a").value());
-  EXPECT_FALSE(store_->Delete("a").value());
-  EXPECT_FALSE(other_->Check({"a", "b"}).value());
-  ASSERT_TRUE(store_->Append("log", "one").ok());
-  ASSERT_TRUE(other_->Append("log", ",two").ok());
-  EXPECT_EQ(store_->Get("log", kPatience).value(), "one,two");
-}
-
-TEST_P(StoreConformanceTest, WaitsForManyKeysAndSaysWhichAreMissing) {
-  std::thread setter([&] {
-    EXPECT_TRUE(other_->Set("x", "1").ok());
-    EXPECT_TRUE(other_->MultiSet({"y", "z"}, {"2", "3"}).ok());
-  });
-  EXPECT_THAT(store_->MultiGet({"z", "x", "y", "x"}, kPatience).value(),
-              ElementsAre("3", "1", "2", "1"));
-  setter.join();
-  EXPECT_TRUE(store_->Wait({"x", "y", "z"}, kPatience).ok());
-  absl::Status status = store_->Wait({"x", "absent/1", "absent/2"}, kShort);
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("'absent/1', 'absent/2'"));
-  EXPECT_EQ(store_->Get("absent", absl::ZeroDuration()).status().code(),
-            absl::StatusCode::kDeadlineExceeded);
-}
-
-TEST_P(StoreConformanceTest, OneThreadsWaitHoldsUpNoOther) {
-  std::thread waiter([&] { EXPECT_EQ(store_->Get("late", kPatience).value(), "come"); });
-  EXPECT_EQ(store_->Add("n", 1).value(), 1);
-  EXPECT_TRUE(store_->Set("late", "come").ok());
-  waiter.join();
-}
-
-TEST_P(StoreConformanceTest, EverybodyMeetsAndGathers) {
-  std::atomic<int> inside = 0;
-  OnRanks([&](int rank, Store& store) {
-    ++inside;
-    EXPECT_EQ(store.Barrier("start", rank, kRanks, kPatience), absl::OkStatus());
-    EXPECT_EQ(inside, kRanks);
-    auto all = store.AllGather("names", rank, kRanks, absl::StrCat("r", rank), kPatience);
-    ASSERT_TRUE(all.ok()) << all.status();
-    for (int i = 0; i < kRanks; ++i) {
-      EXPECT_EQ((*all)[static_cast<size_t>(i)], absl::StrCat("r", i));
-    }
-    auto some = store.Gather("at 3", rank, kRanks, 3, absl::StrCat("g", rank), kPatience);
-    ASSERT_TRUE(some.ok()) << some.status();
-    EXPECT_EQ(some->size(), rank == 3 ? size_t{kRanks} : 0);
-  });
-  EXPECT_EQ(store_->Barrier("start", 0, kRanks, kShort).code(),
-            absl::StatusCode::kFailedPrecondition)
-      << "a key serves once";
-}
-
-TEST_P(StoreConformanceTest, NamesTheRanksThatMissABarrier) {
-  absl::Status first;
-  std::thread thread([&] { first = store_->Barrier("b", 1, 4, kShort); });
-  absl::Status second = other_->Barrier("b", 2, 4, absl::Seconds(1));
-  thread.join();
-  EXPECT_EQ(first.code(), absl::StatusCode::kDeadlineExceeded) << first;
-  EXPECT_EQ(second.code(), absl::StatusCode::kDeadlineExceeded) << second;
-  EXPECT_THAT(std::string(second.message()),
-              AllOf(HasSubstr("of 4 ranks missing"), HasSubstr(": 0")));
-  // Both may come again.
-  EXPECT_EQ(other_->Barrier("b", 4, 4, kShort).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(other_->Barrier("b", 0, 0, kShort).code(), absl::StatusCode::kInvalidArgument);
-}
-
-TEST_P(StoreConformanceTest, WatchesSeeEveryStateThatLasts) {
-  StoreWatched at = store_->Watch("w", -1, kPatience).value();
-  EXPECT_EQ(at.version, 0);
-  EXPECT_EQ(store_->Watch("w", 0, kShort).status().code(), absl::StatusCode::kDeadlineExceeded);
-  std::thread setter([&] { EXPECT_TRUE(other_->Set("w", "one").ok()); });
-  at = store_->Watch("w", 0, kPatience).value();
-  setter.join();
-  EXPECT_EQ(at.value, "one");
-  // The same value again is a change as well, and so is a removal.
-  ASSERT_TRUE(other_->Set("w", "one").ok());
-  StoreWatched again = store_->Watch("w", at.version, kPatience).value();
-  EXPECT_EQ(again.value, "one");
-  EXPECT_NE(again.version, at.version);
-  std::thread remover([&] { EXPECT_TRUE(other_->Delete("w").value()); });
-  StoreWatched gone = store_->Watch("w", again.version, kPatience).value();
-  remover.join();
-  EXPECT_EQ(gone.version, 0);
-  EXPECT_FALSE(gone.value.has_value());
-}
-
-TEST_P(StoreConformanceTest, CarriesLargeValuesAndRefusesLarger) {
-  std::string large(size_t{8} << 20, 'x');
-  for (size_t i = 0; i < large.size(); i += 4093) large[i] = static_cast<char>(i);
-  ASSERT_TRUE(store_->Set("large", large).ok());
-  EXPECT_TRUE(other_->Get("large", kPatience).value() == large);
-  EXPECT_EQ(store_->Set("larger", std::string((size_t{64} << 20) + 1, 'x')).code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(store_->Set(std::string(4097, 'k'), "").code(), absl::StatusCode::kInvalidArgument);
-}
-
-INSTANTIATE_TEST_SUITE_P(Stores, StoreConformanceTest, testing::Values("Weft", "Relay", "Redis"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Stores, StoreConformanceTest,
+                         testing::Values(ConformingKind{"Weft", Start<WeftStores>},
+                                         ConformingKind{"Relay", Start<RelayStores>},
+                                         ConformingKind{"Redis", StartRedis}),
+                         NameOfKind);
 
 }  // namespace
 }  // namespace weft::collectives

@@ -160,6 +160,7 @@ class Client:
         _check(_load().weft_store_open(ctypes.byref(options), ctypes.byref(handle),
                                        ctypes.byref(error)), error)
         self._handle = handle
+        self._leave = _load().weft_store_close  # also when the interpreter ends
 
     @classmethod
     def from_environment(cls, connect_timeout: float | None = 300.0) -> "Client":
@@ -177,12 +178,12 @@ class Client:
         """Takes leave; not while calls are under way, which then keep it."""
         with self._lock:
             if self._handle is not None and self._calls == 0:
-                _load().weft_store_close(self._handle)
+                self._leave(self._handle)
                 self._handle = None
 
     def __del__(self):
         if getattr(self, "_handle", None) is not None:
-            _load().weft_store_close(self._handle)
+            self._leave(self._handle)
 
     def _call(self, op: Op, keys=(), values=(), number: int = 0, rank: int = 0, size: int = 0,
               timeout=0.0) -> tuple[int, list[bytes]]:
