@@ -28,7 +28,8 @@ class TcpStores final : public ConformingStores {
   }
 
   StorePromises promises() const override {
-    return {/*checks=*/false, /*names=*/false, /*gathers_and_watches=*/false};
+    return {/*acknowledges=*/false, /*checks=*/false, /*names=*/false,
+            /*gathers_and_watches=*/false};
   }
 
  private:

@@ -138,11 +138,11 @@ TEST_F(StoreAddressesTest, AClientFindsItsServerByName) {
 extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo* hints,
                            addrinfo** result) {
   using Function = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
-  static const auto kNext = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  const auto next = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "getaddrinfo"));
   bool numeric = hints != nullptr && (hints->ai_flags & AI_NUMERICHOST) != 0;
   if (node == nullptr || std::string(node) != "slow.test" || numeric) {
-    return kNext(node, service, hints, result);
+    return next(node, service, hints, result);
   }
   weft::collectives::SlowService::Get().Await();
-  return kNext("127.0.0.1", service, hints, result);
+  return next("127.0.0.1", service, hints, result);
 }

@@ -30,6 +30,7 @@ inline constexpr int kRanks = 8;
 
 // What a kind of store keeps beyond c10d's own semantics.
 struct StorePromises {
+  bool acknowledges = true;         // once a change has returned, everybody sees it
   bool checks = true;               // refuses what makes no sense or is too large
   bool names = true;                // the missing keys, in the error of a wait
   bool gathers_and_watches = true;  // store.h: what not every store has
@@ -72,6 +73,11 @@ class StoreConformanceTest : public testing::TestWithParam<ConformingKind> {
     return store.ok() ? *std::move(store) : nullptr;
   }
 
+  // Once it returns, everybody sees what `store` has changed.
+  void Seen(Store& store) const {
+    if (!stores_->promises().acknowledges) EXPECT_TRUE(store.Add("seen", 0).ok());
+  }
+
   template <typename Body>
   void OnRanks(Body body) {
     std::vector<std::thread> threads;
@@ -90,6 +96,7 @@ class StoreConformanceTest : public testing::TestWithParam<ConformingKind> {
 
 TEST_P(StoreConformanceTest, HoldsWhatWasSet) {
   std::string binary("\0\xff\n\0", 4);
+  Seen(*store_);
   int64_t before = store_->KeyCount().value();
   ASSERT_TRUE(store_->Set("key", "value").ok());
   ASSERT_TRUE(store_->Set("empty", "").ok());
@@ -98,6 +105,7 @@ TEST_P(StoreConformanceTest, HoldsWhatWasSet) {
   EXPECT_EQ(other_->Get("empty", kPatience).value(), "");
   EXPECT_EQ(other_->Get(binary, kPatience).value(), binary);
   ASSERT_TRUE(other_->Set("key", "changed").ok());
+  Seen(*other_);
   EXPECT_EQ(store_->Get("key", kPatience).value(), "changed");
   EXPECT_EQ(store_->KeyCount().value(), before + 3);
 }
@@ -125,12 +133,15 @@ TEST_P(StoreConformanceTest, ComparesAndSetsByC10dsRule) {
 
 TEST_P(StoreConformanceTest, DeletesChecksAndAppends) {
   ASSERT_TRUE(store_->MultiSet({"a", "b"}, {"1", "2"}).ok());
+  Seen(*store_);
   EXPECT_TRUE(other_->Check({"a", "b"}).value());
   EXPECT_TRUE(store_->Delete("a").value());
   EXPECT_FALSE(store_->Delete("a").value());
   EXPECT_FALSE(other_->Check({"a", "b"}).value());
   ASSERT_TRUE(store_->Append("log", "one").ok());
+  Seen(*store_);
   ASSERT_TRUE(other_->Append("log", ",two").ok());
+  Seen(*other_);
   EXPECT_EQ(store_->Get("log", kPatience).value(), "one,two");
 }
 
