@@ -140,6 +140,7 @@ TEST_F(StoreClientsTest, ConnectionsBeyondTheBoundAreClosed) {
 
 TEST_F(StoreClientsTest, AForkedProcessHoldsNoConnectionOpen) {
   std::vector<FileDescriptor> leaving;
+  leaving.reserve(8);
   for (int i = 0; i < 8; ++i) leaving.push_back(ConnectTo(server_->address()));
   Until([&] { return server_->statistics().connections == 8; });
   // It has a copy of every descriptor, the server's ends and its epoll among them.

@@ -81,6 +81,7 @@ class StoreConformanceTest : public testing::TestWithParam<ConformingKind> {
   template <typename Body>
   void OnRanks(Body body) {
     std::vector<std::thread> threads;
+    threads.reserve(kRanks);
     for (int rank = 0; rank < kRanks; ++rank) {
       threads.emplace_back([&, rank] {
         if (auto store = Connect(rank)) body(rank, *store);

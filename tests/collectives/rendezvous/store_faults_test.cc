@@ -118,6 +118,7 @@ TEST_F(StoreFaultsTest, EachCallIsDoneOnceThoughConnectionsAreCut) {
     constexpr int kThreads = 4;
     constexpr int kRounds = 60;
     std::vector<std::thread> threads;
+    threads.reserve(kThreads);
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&] {
         for (int i = 0; i < kRounds; ++i) {
@@ -139,6 +140,7 @@ TEST_F(StoreFaultsTest, BarriersAndGathersSurviveCuts) {
   CuttingProxy proxy(server_->address(), 7, 2000);
   constexpr int kRanks = 6;
   std::vector<std::thread> threads;
+  threads.reserve(kRanks);
   for (int rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
       auto client = Connect(proxy.address());
