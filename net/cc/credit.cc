@@ -9,13 +9,21 @@ CreditPacer::CreditPacer(Bandwidth link, Bytes quantum, double share)
 
 void CreditPacer::Add(Sender sender, Bytes first) {
   if (senders_.size() <= sender) senders_.resize(sender + 1);
-  bool is_queued = senders_[sender].is_queued;
-  senders_[sender] =
-      State{.granted = first, .demand = first, .is_known = true, .is_queued = is_queued};
+  State& state = senders_[sender];
+  state.granted = state.demand = state.unasked = first;
+  state.is_known = true;
 }
 
 void CreditPacer::Remove(Sender sender) {
   if (sender < senders_.size()) senders_[sender].is_known = false;
+}
+
+void CreditPacer::Arrived(Sender sender, Bytes bytes, absl::Time now) {
+  State& state = senders_[sender];
+  Bytes unasked = std::min(bytes, state.unasked);
+  if (unasked <= Bytes(0)) return;
+  state.unasked -= unasked;
+  next_ = std::max(next_, now) + unasked / rate_;
 }
 
 void CreditPacer::Demand(Sender sender, Bytes total) {

@@ -38,6 +38,10 @@ class CreditPacer {
   // `first` was allowed to the sender without asking; known again, it starts anew.
   void Add(Sender sender, Bytes first);
   void Remove(Sender sender);
+  // So many bytes have arrived, or their headers. As long as they are of what was allowed without
+  // asking they take their share of the link's time, so that first windows and grants together do
+  // not exceed it.
+  void Arrived(Sender sender, Bytes bytes, absl::Time now);
   // Wants to send up to so many bytes in all. Never goes back.
   void Demand(Sender sender, Bytes total);
   Bytes Granted(Sender sender) const { return senders_[sender].granted; }
@@ -50,6 +54,7 @@ class CreditPacer {
  private:
   struct State {
     Bytes granted, demand;
+    Bytes unasked;  // of the first window, still to arrive
     bool is_known = false, is_queued = false;
   };
   const Bandwidth rate_;

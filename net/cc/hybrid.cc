@@ -14,7 +14,7 @@ Hybrid::Hybrid(const PathFacts& facts, const HybridParameters& parameters)
       window_(parameters_, std::max(1.0, parameters.window_max * (facts.product() / facts.packet))),
       rtt_(facts.base_rtt),
       delay_(facts.base_rtt) {
-  window_.Set(facts.product() / facts.packet);
+  window_.Set(parameters.window_start * (facts.product() / facts.packet));
 }
 
 void Hybrid::Estimate(const AckSample& ack) {

@@ -52,7 +52,7 @@ constexpr std::array<Row<DcqcnParameters>, 10> kDcqcnRows = {{
 }};
 
 template <typename Parameters>
-constexpr std::array<Row<Parameters>, 11> SwiftRows() {
+constexpr std::array<Row<Parameters>, 12> SwiftRows() {
   return {{
       {"ai", &Parameters::ai, 1e-3, 1000, "growth, packets a round trip"},
       {"beta", &Parameters::beta, 0.01, 1, "cut by the excess over the target"},
@@ -64,6 +64,7 @@ constexpr std::array<Row<Parameters>, 11> SwiftRows() {
       {"endpoint_us", &Parameters::endpoint_us, 1, 1e6, "target of the endpoint's delay, us"},
       {"window_min", &Parameters::window_min, 1e-4, 1, "smallest window, packets"},
       {"window_max", &Parameters::window_max, 0.1, 100, "largest window, products"},
+      {"window_start", &Parameters::window_start, 1e-4, 100, "first window, products"},
       {"samples", &Parameters::samples, 0, 63, "delays of which the median counts; 0: the newest"},
   }};
 }

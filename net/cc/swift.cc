@@ -86,7 +86,7 @@ Swift::Swift(const PathFacts& facts, const SwiftParameters& parameters)
       rtt_(facts.base_rtt),
       delay_(facts.base_rtt) {
   // A first window of what the path holds: the paper leaves it to the transport.
-  fabric_.Set(InPackets(facts.product(), facts));
+  fabric_.Set(parameters.window_start * InPackets(facts.product(), facts));
 }
 
 void Swift::OnAck(const AckSample& ack) {

@@ -51,6 +51,7 @@ struct SwiftParameters {
   double endpoint_us = 100;   // target of what the peer holds
   double window_min = 0.001;  // packets
   double window_max = 4;      // products
+  double window_start = 1;    // products
   double samples = 0;         // MSwift: of how many the median is taken, at most; 0, 1: the newest
 };
 

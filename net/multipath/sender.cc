@@ -110,7 +110,7 @@ bool Sender::PickNew(Chunk& chunk) {
 }
 
 // Whether window, credit and room for a number let it go; the pacer is asked apart.
-bool Sender::MaySend(uint32_t bytes, absl::Time /*now*/) {
+bool Sender::MaySend(uint32_t bytes) {
   if (flight_.full() || sent_bytes_ + bytes > credit_) return false;
   int64_t wire = int64_t{bytes} + options_.overhead;
   return flight_.bytes() == 0 || flight_.bytes() + wire <= controller_->window().count();
@@ -176,7 +176,7 @@ bool Sender::NextData(absl::Time now, Outgoing& out) {
     pacer_.OnRate(now, options_.facts.packet, controller_->rate());
     if (!pacer_.MaySend(now)) return false;
   }
-  if (!MaySend(bytes, now)) return false;
+  if (!MaySend(bytes)) return false;
   if (again) {
     lost_.pop_front();
     At(chunk.message).queued[chunk.index / 64] &= ~(uint64_t{1} << (chunk.index % 64));

@@ -143,7 +143,7 @@ class Sender {
   // Into packets. sender.cc
   bool PickLost(Chunk& chunk);
   bool PickNew(Chunk& chunk);
-  bool MaySend(uint32_t bytes, absl::Time now);
+  bool MaySend(uint32_t bytes);
   void Fill(const Chunk& chunk, absl::Time now, bool again, Outgoing& out);
   void FillProbe(PathId path, absl::Time now, Outgoing& out);
   Packet Header(PacketType type) const;

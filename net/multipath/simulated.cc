@@ -11,14 +11,13 @@
 #include "absl/container/flat_hash_map.h"
 #include "base/random.h"
 #include "net/cc/credit.h"
+#include "net/multipath/packet_pool.h"
 #include "net/multipath/receiver.h"
+#include "net/multipath/simulated_time.h"
 
 namespace weft::net::multipath {
 namespace {
 
-using topology::CongestionControl;
-using topology::FlowFacts;
-using topology::packet::Arena;
 using topology::packet::FlowId;
 using topology::packet::Frame;
 using topology::packet::FrameKind;
@@ -26,7 +25,6 @@ using topology::packet::kNever;
 using topology::packet::NicId;
 using topology::packet::Picoseconds;
 using topology::packet::Protocol;
-using topology::packet::Ring;
 using topology::packet::TransportContext;
 using topology::packet::Transports;
 
@@ -34,71 +32,6 @@ constexpr uint32_t kPosted = 64;      // receives that each connection has poste
 constexpr uint32_t kProbe = ~0u;      // Frame::sequence of one
 constexpr int kQuantumPackets = 2;    // of a grant
 constexpr int64_t kDemandUnit = 256;  // bytes, of Frame::payload
-
-// A duration counts quarters of a nanosecond.
-absl::Time ToTime(Picoseconds time) {
-  return absl::UnixEpoch() + absl::Nanoseconds(time / 1000) +
-         absl::Nanoseconds(1) / 4 * (time % 1000 / 250);
-}
-// Rounded up, so that what is due is due.
-Picoseconds FromTime(absl::Time time) {
-  if (time >= absl::UnixEpoch() + absl::Hours(24)) return kNever;
-  absl::Duration rest;
-  int64_t quarters = absl::IDivDuration(time - absl::UnixEpoch(), absl::Nanoseconds(1) / 4, &rest);
-  return quarters * 250 + (rest > absl::ZeroDuration() ? 250 : 0);
-}
-
-// Acknowledgements on their way: a frame carries a handle. One that is lost frees its place when it
-// is too old to be on its way.
-class PacketPool {
- public:
-  struct Handle {
-    uint32_t slot, generation;
-  };
-  Packet& operator[](uint32_t slot) { return slots_[slot].packet; }
-  Handle Allocate(Picoseconds now) {
-    while (!aging_.empty() && aging_.front().since + kOldest < now) {
-      Aging oldest = aging_.front();
-      aging_.pop_front();
-      Slot& slot = slots_[oldest.handle.slot];
-      if (slot.generation == oldest.handle.generation && slot.in_use) Free(oldest.handle.slot);
-    }
-    if (free_.empty()) {
-      free_.push_back(static_cast<uint32_t>(slots_.size()));
-      slots_.emplace_back();
-    }
-    uint32_t index = free_.back();
-    free_.pop_back();
-    Slot& slot = slots_[index];
-    slot.in_use = true;
-    Handle handle{index, ++slot.generation};
-    aging_.push_back({handle, now});
-    return handle;
-  }
-  // False: it was heard of already (duplicated on the way), or is too old.
-  bool IsValid(Handle handle) const {
-    return slots_[handle.slot].in_use && slots_[handle.slot].generation == handle.generation;
-  }
-  void Free(uint32_t slot) {
-    slots_[slot].in_use = false;
-    free_.push_back(slot);
-  }
-
- private:
-  static constexpr Picoseconds kOldest = 20 * topology::packet::kMillisecond;
-  struct Slot {
-    Packet packet;
-    uint32_t generation = 0;
-    bool in_use = false;
-  };
-  struct Aging {
-    Handle handle;
-    Picoseconds since;
-  };
-  std::deque<Slot> slots_;
-  std::vector<uint32_t> free_;
-  std::deque<Aging> aging_;
-};
 
 struct Connection {
   Connection(const SenderOptions& send, const ReceiverOptions& receive, absl::Time now)
@@ -176,8 +109,9 @@ class MultipathProtocol final : public Protocol {
       connection.receiver.Post(connection.posts++, nullptr, kMessageBytesMax);
     }
     if (HasCredits()) {
-      credits_.Demand(LocalOf(id, connection),
-                      Bytes(static_cast<int64_t>(connection.receiver.demand())));
+      CreditPacer::Sender local = LocalOf(id, connection);
+      credits_.Arrived(local, Bytes(chunk_bytes), time);
+      credits_.Demand(local, Bytes(static_cast<int64_t>(connection.receiver.demand())));
     }
     ListReceiver(id);
   }
@@ -289,7 +223,8 @@ uint32_t MultipathProtocol::ConnectionFor(FlowId flow, Picoseconds now) {
   auto [entry, is_new] =
       shared_.by_pair.try_emplace(pair, static_cast<uint32_t>(shared_.connections.size()));
   if (!is_new) return entry->second;
-  const SimulatedOptions& options = shared_.options;
+  SimulatedOptions options = shared_.options;
+  if (options.vary) options.vary(transfer.source, options);
   SenderOptions send;
   send.chunk = static_cast<uint32_t>(context.options->payload.count());
   send.overhead = static_cast<uint32_t>(context.options->header.count());
@@ -303,8 +238,10 @@ uint32_t MultipathProtocol::ConnectionFor(FlowId flow, Picoseconds now) {
   send.numbers = std::bit_ceil(std::clamp(4 * held, 64u, kNumbersMax));
   send.controller = options.controller;
   send.paths.paths = options.paths;
+  send.paths.leaves = options.leaves_dead_paths;
   send.paths.probe_interval = std::max(absl::Microseconds(50), 4 * send.facts.base_rtt);
   send.policy.kind = options.policy;
+  send.policy.planned = options.planned;
   send.policy.seed = transfer.path;
   send.piece = options.piece;
   send.held_max = absl::ZeroDuration();
@@ -468,34 +405,6 @@ class MultipathTransports final : public Transports {
   Shared shared_;
 };
 
-// A controller under a transport of the simulator.
-class SimulatedController final : public CongestionControl {
- public:
-  explicit SimulatedController(std::unique_ptr<Controller> controller)
-      : controller_(std::move(controller)) {}
-  void OnAck(const Ack& ack) override {
-    absl::Time now = ToTime(ack.now);
-    controller_->Advance(now);
-    controller_->OnSent(now, Bytes(ack.bytes));  // as much leaves as is acknowledged
-    controller_->OnAck({.now = now,
-                        .rtt = ToTime(ack.round_trip) - absl::UnixEpoch(),
-                        .acked = Bytes(ack.bytes),
-                        .in_flight = Bytes(ack.in_flight),
-                        .marked = ack.marked});
-  }
-  void OnLoss(Picoseconds now, int64_t bytes, int64_t in_flight) override {
-    timeouts_ = 0;
-    controller_->OnLoss(ToTime(now), Bytes(bytes), Bytes(in_flight));
-  }
-  void OnTimeout(Picoseconds now) override { controller_->OnTimeout(ToTime(now), ++timeouts_); }
-  int64_t window() const override { return controller_->window().count(); }
-  double rate() const override { return controller_->rate().bytes_per_second() * 1e-12; }
-
- private:
-  std::unique_ptr<Controller> controller_;
-  int timeouts_ = 0;
-};
-
 }  // namespace
 
 std::function<std::unique_ptr<Transports>(const TransportContext& context, size_t flows)>
@@ -503,19 +412,6 @@ SimulatedTransports(const SimulatedOptions& options) {
   return [options](const TransportContext& context, size_t flows) {
     return std::unique_ptr<Transports>(
         std::make_unique<MultipathTransports>(context, options, flows));
-  };
-}
-
-std::function<std::unique_ptr<CongestionControl>(const FlowFacts&)> SimulatedControllers(
-    const ControllerSpec& spec, int hops) {
-  return [spec, hops](const FlowFacts& facts) {
-    PathFacts path{.base_rtt = ToTime(facts.round_trip) - absl::UnixEpoch(),
-                   .bandwidth = Bandwidth::BytesPerSecond(facts.bytes_per_picosecond * 1e12),
-                   .packet = Bytes(facts.packet_bytes),
-                   .hops = hops,
-                   .trimming = facts.trimming};
-    return std::unique_ptr<CongestionControl>(
-        std::make_unique<SimulatedController>(MakeController(spec, path)));
   };
 }
 

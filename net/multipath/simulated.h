@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "net/cc/registry.h"
@@ -32,12 +33,17 @@ struct TraceOptions {
 struct SimulatedOptions {
   ControllerSpec controller;
   PolicyKind policy = PolicyKind::kReps;
-  int paths = 64;  // that each connection may use
-  int hops = 3;    // switches on the way, for targets that grow with them
-  Bytes piece{0};  // as SenderOptions::piece
+  int paths = 64;                 // that each connection may use
+  int hops = 3;                   // switches on the way, for targets that grow with them
+  Bytes piece{0};                 // as SenderOptions::piece
+  bool leaves_dead_paths = true;  // PathSetOptions::leaves
   int ack_every = 1;
   absl::Duration timeout_min = absl::Microseconds(100);
+  std::vector<PathId> planned;  // PolicyKind::kPlanned
   TraceOptions trace;
+  // Called for each connection before it is made, by the number of its source NIC: may give it
+  // another controller, policy or paths. Not with credits.
+  std::function<void(uint32_t source, SimulatedOptions& options)> vary;
 };
 
 // For PacketOptions::make_transports.

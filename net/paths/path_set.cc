@@ -35,7 +35,7 @@ bool PathSet::OnAck(PathId id, absl::Duration rtt) {
 
 bool PathSet::Leave(PathId id, absl::Time now) {
   Path& path = paths_[id];
-  if (!path.is_live) return false;
+  if (!path.is_live || !options_.leaves) return false;
   path.is_live = false;
   --live_;
   path.interval = options_.probe_interval;

@@ -23,6 +23,7 @@ struct PathSetOptions {
   int paths = 1;  // 1 to 65535
   // [path] share of what should go there (a rail's speed); empty: all alike.
   std::vector<double> weights;
+  bool leaves = true;                                       // false: dead or not, all are used
   absl::Duration probe_interval = absl::Microseconds(200);  // the first; then twice as long each
   absl::Duration probe_interval_max = absl::Milliseconds(100);
 };

@@ -54,6 +54,20 @@ TEST(CreditPacerTest, DoesNotCatchUpOnIdleTime) {
   EXPECT_EQ(pacer.deadline(), now + absl::Microseconds(10));
 }
 
+// First windows that arrive take the place of grants.
+TEST(CreditPacerTest, FirstWindowsCountAgainstTheLink) {
+  CreditPacer pacer(kLink, kQuantum, 1);
+  pacer.Add(0, Bytes(20'000));
+  pacer.Demand(0, Bytes(1'000'000));
+  absl::Time now = absl::UnixEpoch();
+  pacer.Arrived(0, Bytes(15'000), now);
+  EXPECT_EQ(pacer.deadline(), now + absl::Microseconds(15));
+  pacer.Arrived(0, Bytes(15'000), now);  // 5,000 of the first window, the rest was granted
+  EXPECT_EQ(pacer.deadline(), now + absl::Microseconds(20));
+  pacer.Arrived(0, Bytes(15'000), now);
+  EXPECT_EQ(pacer.deadline(), now + absl::Microseconds(20));
+}
+
 TEST(CreditPacerTest, ForgetsSendersThatLeft) {
   CreditPacer pacer(kLink, kQuantum, 1);
   pacer.Add(0, Bytes(0));

@@ -31,6 +31,11 @@ void Network::Pull(Link& link, uint32_t id, NicId nic_id) {
     header.flags = 0;
     if (!nic.protocol->Transmit(link.free_at, !(link.flags & kPaused), header)) {
       frames_.Free(frame);
+      // Its deadline has passed by the time at which this is decided: asked again as of then.
+      if (Picoseconds due = nic.protocol->deadline(); due > link.free_at && due <= now_) {
+        link.free_at = due;
+        continue;
+      }
       link.flags |= kIdle;
       ArmDeadline(nic_id);
       return;
@@ -61,6 +66,10 @@ void Network::PullPorts(Nic& nic) {
     Picoseconds start = asking->free_at;
     if (!nic.protocol->Transmit(start, !(asking->flags & kPaused), header)) {
       frames_.Free(frame);
+      if (Picoseconds due = nic.protocol->deadline(); due > start && due <= now_) {
+        asking->free_at = due;
+        continue;
+      }
       first.flags |= kIdle;
       ArmDeadline(first.source);
       return;

@@ -1,0 +1,104 @@
+// weft-cc, and weft-sim with --cc and --policy, as their users run them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft::cc {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int status;
+  std::string output;  // both streams
+};
+
+Outcome RunProgram(const std::string& command_line) {
+  std::string command = absl::StrCat(std::getenv("WEFT_BIN"), "/", command_line, " 2>&1");
+  FILE* pipe = popen(command.c_str(), "r");
+  EXPECT_NE(pipe, nullptr);
+  Outcome outcome{-1, ""};
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {
+    outcome.output.append(buffer, n);
+  }
+  outcome.status = WEXITSTATUS(pclose(pipe));
+  return outcome;
+}
+
+TEST(WeftCcTest, ListsControllersPoliciesScenariosAndFigures) {
+  Outcome outcome = RunProgram("weft-cc list");
+  EXPECT_EQ(outcome.status, 0);
+  for (const char* word : {"swift", "max_mdf", "reps", "all-to-all", "dead-link"}) {
+    EXPECT_THAT(outcome.output, HasSubstr(word));
+  }
+}
+
+TEST(WeftCcTest, ComparesWhatItIsAskedTo) {
+  Outcome outcome = RunProgram(
+      "weft-cc compare --scenario permutation --cc swift fixed:window=1 --policy single,reps "
+      "--json -");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  auto rows = nlohmann::json::parse(outcome.output);
+  ASSERT_EQ(rows.size(), 4U);
+  EXPECT_EQ(rows[3]["controller"], "fixed:window=1");
+  EXPECT_EQ(rows[3]["policy"], "reps");
+  for (const auto& row : rows) {
+    EXPECT_EQ(row["unfinished"], 0);
+    EXPECT_GT(row["goodput"].get<double>(), 0.1);
+    EXPECT_LE(row["goodput"].get<double>(), 1.0);
+  }
+  EXPECT_GT(rows[3]["goodput"].get<double>(), rows[2]["goodput"].get<double>())
+      << "one path of sixteen meets others";
+}
+
+TEST(WeftCcTest, TunesNoWorseThanWhereItBegan) {
+  Outcome outcome = RunProgram(
+      "weft-cc tune --scenario incast --fabric leaf-spine:leaves=1,hosts_per_leaf=9,spines=1 "
+      "--workload incast:fan_in=8,bytes=500KB --cc swift --parameter hop ai --runs 8 --json "
+      "/dev/stderr");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("\"controller\": \"swift\""));
+  EXPECT_THAT(outcome.output, HasSubstr("\"controller\": \"swift:ai="));
+}
+
+TEST(WeftCcTest, WrongUsageIsOneClearLineAndStatusTwo) {
+  Outcome outcome = RunProgram("weft-cc compare --scenario permutation --cc cubic");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("weft-cc: no controller 'cubic'; there are fixed, dcqcn"));
+  outcome = RunProgram("weft-cc compare --scenario nowhere");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("no scenario 'nowhere'; there are permutation"));
+  EXPECT_EQ(RunProgram("weft-cc figures --only nothing").status, 2);
+}
+
+const char kSim[] =
+    "weft-sim --fabric leaf-spine:leaves=2,hosts_per_leaf=4,spines=4 --workload "
+    "permutation:bytes=100KB --quiet ";
+
+TEST(WeftSimTest, RunsTheMultipathProtocol) {
+  Outcome outcome =
+      RunProgram(absl::StrCat(kSim, "--transport multipath --cc swift --policy reps --json -"));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  auto json = nlohmann::json::parse(outcome.output);
+  EXPECT_EQ(json["unfinished"], 0);
+}
+
+TEST(WeftSimTest, NamesWhatIsWrongWithAController) {
+  Outcome outcome = RunProgram(absl::StrCat(kSim, "--transport multipath --cc swift:speed=1"));
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("swift has no parameter 'speed'; it has ai, beta"));
+  outcome = RunProgram(absl::StrCat(kSim, "--transport roce --cc hpcc"));
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("no telemetry"));
+}
+
+}  // namespace
+}  // namespace weft::cc

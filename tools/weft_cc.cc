@@ -1,0 +1,256 @@
+// weft-cc: congestion controllers and path policies, compared in the simulator.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "net/cc/registry.h"
+#include "tools/cc/compare.h"
+#include "tools/cc/figures.h"
+#include "tools/cc/tune.h"
+
+namespace weft::cc {
+namespace {
+
+constexpr int kWrongUsage = 2;
+
+constexpr const char* kFooter = R"(Examples:
+  weft-cc list
+  weft-cc compare --scenario incast,all-to-all --cc swift hybrid dcqcn:window=1 --policy single,reps
+  weft-cc figures --docs docs/congestion-control.md
+  weft-cc tune --scenario incast --cc swift --parameter hop beta --out swift.txt --svg swift.svg
+
+Exit status: 0 when all was done, 1 when something failed, 2 for wrong usage.)";
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  if (!file) return ErrnoStatus(errno, absl::StrCat("write ", path));
+  return absl::OkStatus();
+}
+
+// Replaces what stands between "<!-- begin NAME -->" and "<!-- end NAME -->".
+absl::Status Insert(const std::string& path, const std::string& name, const std::string& text) {
+  std::ifstream file(path);
+  if (!file) return ErrnoStatus(errno, absl::StrCat("read ", path));
+  std::stringstream stream;
+  stream << file.rdbuf();
+  std::string page = stream.str();
+  std::string begin = absl::StrCat("<!-- begin ", name, " -->\n");
+  std::string end = absl::StrCat("<!-- end ", name, " -->");
+  size_t from = page.find(begin), until = page.find(end);
+  if (from == std::string::npos || until == std::string::npos || until < from) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " lacks the lines '<!-- begin ", name, " -->' and '", end, "'"));
+  }
+  from += begin.size();
+  return WriteFile(path, page.replace(from, until - from, text));
+}
+
+struct FigureOptions {
+  std::string docs;
+  std::vector<std::string> names;
+};
+
+// Into the page, and its pictures into a folder of the page's name beside it.
+absl::Status PutFigure(const std::string& docs, const FigureKind& kind, const Figure& figure) {
+  std::string text = figure.table;
+  std::string folder = docs.substr(0, docs.rfind('.'));
+  std::string base = folder.substr(folder.rfind('/') + 1);
+  for (const auto& [name, plot] : figure.pictures) {
+    WEFT_RETURN_IF_ERROR(WriteFile(absl::StrCat(folder, "/", name, ".svg"), RenderSvg(plot)));
+    absl::StrAppend(&text, "\n![", plot.title, "](", base, "/", name, ".svg)\n");
+  }
+  return Insert(docs, kind.name, text);
+}
+
+absl::Status MakeFigures(const FigureOptions& options) {
+  for (const std::string& name : options.names) {
+    bool is_known = false;
+    for (const FigureKind& kind : AllFigures()) is_known = is_known || kind.name == name;
+    if (!is_known) {
+      return absl::InvalidArgumentError(absl::StrCat("no figure '", name, "'; see weft-cc list"));
+    }
+  }
+  for (const FigureKind& kind : AllFigures()) {
+    bool is_wanted = options.names.empty() || std::find(options.names.begin(), options.names.end(),
+                                                        kind.name) != options.names.end();
+    if (!is_wanted) continue;
+    int64_t begin = SystemClock::Nanoseconds();
+    WEFT_ASSIGN_OR_RETURN(Figure figure, kind.make());
+    double seconds = static_cast<double>(SystemClock::Nanoseconds() - begin) * 1e-9;
+    absl::PrintF("%s: %s (%.1f s)\n\n%s\n", kind.name, kind.meaning, seconds, figure.table);
+    std::fflush(stdout);
+    if (!options.docs.empty()) WEFT_RETURN_IF_ERROR(PutFigure(options.docs, kind, figure));
+  }
+  return absl::OkStatus();
+}
+
+// On a terminal: how many runs are done, and the time that is left if things go on so.
+class ProgressLine {
+ public:
+  void Update(size_t done, size_t all) const {
+    if (!shows_) return;
+    double elapsed = static_cast<double>(SystemClock::Nanoseconds() - begin_) * 1e-9;
+    double left = elapsed / static_cast<double>(done) * static_cast<double>(all - done);
+    absl::FPrintF(stderr, "\r%d of %d runs, %.0f s left   %s", done, all, left,
+                  done == all ? "\n" : "");
+  }
+
+ private:
+  const bool shows_ = isatty(STDERR_FILENO) != 0;
+  const int64_t begin_ = SystemClock::Nanoseconds();
+};
+
+struct TuneFiles {
+  std::string fabric, workload;  // in place of the scenario's
+  std::string out, json, svg;
+};
+
+absl::Status RunCompare(const CompareOptions& options, const std::string& json) {
+  ProgressLine line;
+  auto progress = [&](size_t done, size_t all) { line.Update(done, all); };
+  WEFT_ASSIGN_OR_RETURN(std::vector<CompareRow> rows, Compare(options, progress));
+  if (json == "-") {
+    std::cout << ToJson(rows).dump(2) << std::endl;
+    return absl::OkStatus();
+  }
+  std::fputs(ToText(rows).c_str(), stdout);
+  return json.empty() ? absl::OkStatus() : WriteFile(json, ToJson(rows).dump(2) + "\n");
+}
+
+absl::Status RunTune(TuneOptions options, const std::string& scenario, const TuneFiles& files) {
+  const auto& all = AllScenarios();
+  auto found = std::find_if(all.begin(), all.end(),
+                            [&](const Scenario& one) { return one.name == scenario; });
+  if (found == all.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no scenario '", scenario, "'; see weft-cc list"));
+  }
+  options.scenario = *found;
+  if (!files.fabric.empty()) options.scenario.fabric = files.fabric;
+  if (!files.workload.empty()) options.scenario.workload = files.workload;
+  ProgressLine line;
+  auto progress = [&](size_t done, size_t of) { line.Update(done, of); };
+  WEFT_ASSIGN_OR_RETURN(std::vector<TuneRow> rows, Tune(options, progress));
+  std::fputs(ToText(rows).c_str(), stdout);
+  if (!files.json.empty()) {
+    WEFT_RETURN_IF_ERROR(WriteFile(files.json, ToJson(rows).dump(2) + "\n"));
+  }
+  if (!files.svg.empty()) {
+    std::string title = absl::StrCat(options.controller, " on ", scenario);
+    WEFT_RETURN_IF_ERROR(WriteFile(files.svg, RenderSvg(ToPlot(rows, title))));
+  }
+  if (files.out.empty()) return absl::OkStatus();
+  return WriteFile(files.out, net::ToString(Best(rows).spec) + "\n");
+}
+
+void List() {
+  absl::PrintF("Controllers and their parameters, with defaults:\n%s\nPath policies:\n",
+               net::ControllerHelp());
+  for (net::PolicyKind kind : net::AllPolicies()) absl::PrintF("  %s\n", net::ToString(kind));
+  absl::PrintF("\nScenarios of compare:\n");
+  for (const Scenario& one : AllScenarios()) absl::PrintF("  %-14s %s\n", one.name, one.meaning);
+  absl::PrintF("\nFigures:\n");
+  for (const FigureKind& one : AllFigures()) absl::PrintF("  %-14s %s\n", one.name, one.meaning);
+}
+
+// What the command line says.
+struct Words {
+  FigureOptions figures;
+  CompareOptions compare;
+  std::string compare_json;
+  TuneOptions tune;
+  TuneFiles files;
+  std::string scenario = "incast";
+};
+
+CLI::App* DeclareFigures(CLI::App& app, Words& words) {
+  CLI::App* figures = app.add_subcommand("figures", "Controllers against their papers");
+  figures->add_option("--docs", words.figures.docs,
+                      "A page whose marked places the tables are put into, with the pictures in a "
+                      "folder of its name beside it; empty: print the tables only");
+  figures->add_option("--only", words.figures.names, "These; all if none is named")->delimiter(',');
+  return figures;
+}
+
+CLI::App* DeclareCompare(CLI::App& app, Words& words) {
+  CLI::App* compare = app.add_subcommand("compare", "Controllers x policies on scenarios");
+  CompareOptions& options = words.compare;
+  options.controllers = {"fixed", "dcqcn", "swift", "mswift", "hybrid", "nscc", "credit"};
+  options.policies = {"single", "random", "reps"};
+  compare->add_option("--scenario", options.scenarios, "Of list; all if none is named")
+      ->delimiter(',');
+  compare->add_option("--cc", options.controllers, "NAME[:key=value,...], several with spaces");
+  compare->add_option("--policy", options.policies, "Path policies")->delimiter(',');
+  compare->add_option("--paths", options.paths, "That each connection may use")
+      ->check(CLI::Range(1, 4096));
+  compare->add_option("--seed", options.seed, "Of everything that is drawn");
+  compare->add_option("--json", words.compare_json,
+                      "Write the rows into this file ('-': standard output)");
+  return compare;
+}
+
+CLI::App* DeclareTune(CLI::App& app, Words& words) {
+  CLI::App* tune = app.add_subcommand("tune", "Search a controller's parameters");
+  TuneOptions& options = words.tune;
+  tune->add_option("--scenario", words.scenario, "Of list");
+  tune->add_option("--fabric", words.files.fabric, "In place of the scenario's, as weft-sim's");
+  tune->add_option("--workload", words.files.workload, "In place of the scenario's, likewise");
+  tune->add_option("--cc", options.controller, "Where the search begins");
+  tune->add_option("--parameter", options.parameters,
+                   "To be searched, several with spaces; all with a default if none is named");
+  tune->add_option("--policy", options.policy, "Path policy");
+  tune->add_option("--paths", options.paths, "That each connection may use")
+      ->check(CLI::Range(1, 4096));
+  tune->add_option("--runs", options.runs, "Simulations")->check(CLI::Range(2, 100000));
+  tune->add_option("--queue-weight", options.queue_weight,
+                   "Of the queue in the score, against completion times")
+      ->check(CLI::Range(0.0, 1.0));
+  tune->add_option("--seed", options.seed, "Of the search");
+  tune->add_option("--out", words.files.out, "Write the best, as --cc takes it, into this file");
+  tune->add_option("--json", words.files.json, "Write every run into this file");
+  tune->add_option("--svg", words.files.svg, "Draw the trade-off into this file");
+  return tune;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("weft-cc: congestion controllers and path policies, compared in the simulator",
+               "weft-cc");
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  app.option_defaults()->always_capture_default();
+  Words words;
+  CLI::App* list = app.add_subcommand("list", "Controllers, policies, scenarios and figures");
+  CLI::App* figures = DeclareFigures(app, words);
+  CLI::App* compare = DeclareCompare(app, words);
+  CLI::App* tune = DeclareTune(app, words);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? EXIT_SUCCESS : kWrongUsage;
+  }
+  absl::Status status;
+  if (list->parsed()) List();
+  if (figures->parsed()) status = MakeFigures(words.figures);
+  if (compare->parsed()) status = RunCompare(words.compare, words.compare_json);
+  if (tune->parsed()) status = RunTune(words.tune, words.scenario, words.files);
+  if (status.ok()) return EXIT_SUCCESS;
+  absl::FPrintF(stderr, "weft-cc: %s\n", status.message());
+  return absl::IsInvalidArgument(status) ? kWrongUsage : EXIT_FAILURE;
+}
+
+}  // namespace
+}  // namespace weft::cc
+
+int main(int argc, char** argv) { return weft::cc::Main(argc, argv); }
