@@ -90,7 +90,7 @@ void DrawAxes(const LinePlot& plot, const Frame& frame, std::string& svg) {
   for (double x = std::ceil(frame.x_min / step - 1e-9) * step; x <= frame.x_max * (1 + 1e-9);
        x += step) {
     absl::StrAppendFormat(&svg, "<text x='%.1f' y='%g' text-anchor='middle'>%g</text>\n",
-                          frame.X(x), kHeight - kBottom + 16, std::round(x * 1e6) / 1e6);
+                          frame.X(x), kHeight - kBottom + 16, std::round(x * 1e6) / 1e6 + 0.0);
   }
   absl::StrAppendFormat(&svg, "<text x='%g' y='%g' text-anchor='middle'>%s</text>\n",
                         (kLeft + kWidth - kRight) / 2, kHeight - 10, Escape(plot.x_name));
