@@ -68,8 +68,8 @@ absl::StatusOr<std::vector<Scenario>> Select(const std::vector<std::string>& nam
 }  // namespace
 
 const std::vector<Scenario>& AllScenarios() {
-  static const std::vector<Scenario> kAll = MakeScenarios();
-  return kAll;
+  static const std::vector<Scenario> all = MakeScenarios();
+  return all;
 }
 
 absl::StatusOr<std::vector<CompareRow>> Compare(

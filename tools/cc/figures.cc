@@ -14,7 +14,7 @@ std::string Header(const std::vector<std::string>& columns) {
 }
 
 const std::vector<FigureKind>& AllFigures() {
-  static const std::vector<FigureKind> kAll = {
+  static const std::vector<FigureKind> all = {
       {"swift-incast", "Swift: incast of 100 and 1,000 flows holds the queue at its target",
        SwiftIncast},
       {"dcqcn", "DCQCN: fixed point of the fluid model, fairness, convergence", DcqcnFixedPoint},
@@ -22,7 +22,7 @@ const std::vector<FigureKind>& AllFigures() {
       {"dead-link", "path policies when a link dies under them", DeadLink},
       {"nscc", "NSCC and REPS on a permutation, beside the simulator's own UEC", NsccSprayed},
       {"hybrid", "all-to-all over PFC: DCQCN, Swift and the hybrid", HybridAllToAll}};
-  return kAll;
+  return all;
 }
 
 }  // namespace weft::cc

@@ -1,6 +1,7 @@
 #include "tools/cc/run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/status.h"
@@ -19,7 +20,7 @@ using topology::Workload;
 
 double Percentile(const std::vector<double>& sorted, double share) {
   if (sorted.empty()) return 0;
-  auto at = static_cast<size_t>(share * static_cast<double>(sorted.size() - 1) + 0.5);
+  auto at = static_cast<size_t>(std::lround(share * static_cast<double>(sorted.size() - 1)));
   return sorted[std::min(at, sorted.size() - 1)];
 }
 
