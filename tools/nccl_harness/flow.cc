@@ -20,7 +20,7 @@ constexpr int kSizesOfTest = 64;  // of the caller's array, as in NCCL
 constexpr int kSentinel = -77777;
 constexpr size_t kScribbleMax = 1 << 20;
 // A receive whose data comes late is told from one whose data is wrong by waiting this long.
-constexpr absl::Duration kLatePatience = absl::Milliseconds(500);
+constexpr absl::Duration kLatePatience = absl::Milliseconds(200);
 
 void* const kHint = reinterpret_cast<void*>(nccl::abi::kOptionalReceiveCompletion);
 
@@ -97,7 +97,7 @@ absl::Status Sender::TurnUpTo(size_t posted) {
 }
 
 absl::Status Sender::Post(size_t limit) {
-  while (next_ < limit && flights_.size() < 4 * kWindow) {
+  while (next_ < limit && flights_.size() < window_) {
     size_t index = plan_.send_order[next_];
     const Message& message = plan_.messages[index];
     if (pending_slot_ == Slots::kNone) {

@@ -61,6 +61,7 @@ class Sender {
   size_t done() const { return done_; }
   std::string Describe() const;  // what it waits for
   void set_blame(Contract contract) { blame_ = contract; }
+  void set_window(size_t window) { window_ = window; }  // at most 4 * kWindow in flight
   void set_refill(bool refill) {
     refill_ = refill;
   }  // false: for measuring, buffers stay as they are
@@ -80,6 +81,7 @@ class Sender {
   Slots slots_;
   Contract blame_ = Contract::kTransientIsSuccess;
   bool refill_ = true;
+  size_t window_ = static_cast<size_t>(4) * kWindow;
   std::vector<bool> filled_;
   size_t next_ = 0, done_ = 0;
   size_t pending_slot_ = Slots::kNone;  // filled, and not taken yet

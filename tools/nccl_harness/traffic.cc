@@ -180,6 +180,7 @@ absl::StatusOr<double> Stream(Rank& rank, std::vector<End>& ends, int count, siz
   if (rank.number() == 0) {
     senders.push_back(std::make_unique<Sender>(rank, ends[0], plan, 1));
     senders[0]->set_refill(check);
+    senders[0]->set_window(kWindow);  // as NCCL
     WEFT_RETURN_IF_ERROR(senders[0]->Open());
   } else {
     receivers.push_back(std::make_unique<Receiver>(rank, ends[0], plan, 1));
