@@ -22,6 +22,7 @@ constexpr size_t kScribbleMax = 1 << 20;
 // A receive whose data comes late is told from one whose data is wrong by waiting this long.
 constexpr absl::Duration kLatePatience = absl::Milliseconds(200);
 
+// NCCL's value. NOLINTNEXTLINE(performance-no-int-to-ptr)
 void* const kHint = reinterpret_cast<void*>(nccl::abi::kOptionalReceiveCompletion);
 
 }  // namespace

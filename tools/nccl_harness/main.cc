@@ -121,7 +121,7 @@ std::vector<Scenario> Chosen(const Words& words, const Options& options) {
   return out;
 }
 
-absl::StatusOr<bool> RunAll(const Words& words, Options options) {
+absl::StatusOr<bool> RunAll(const Words& words, const Options& options) {
   WEFT_ASSIGN_OR_RETURN(PluginInfo plugin, Inspect(options.plugin));
   for (int version : options.versions) {
     if (std::find(plugin.versions.begin(), plugin.versions.end(), version) ==

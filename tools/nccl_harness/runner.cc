@@ -99,7 +99,7 @@ void RunRank(Scenario scenario, int number, int version, const Options& options,
 }
 
 [[noreturn]] void ChildMain(Scenario scenario, int version, const Options& options, CallPage* pages,
-                            std::vector<std::pair<int, Channel>> ranks, int out) {
+                            std::vector<std::pair<int, Channel>>& ranks, int out) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   SetLogVerbose(options.verbose);
   bool alone = ranks.size() == 1;
@@ -172,12 +172,13 @@ class ScenarioRun {
       if (child.pid < 0) return ErrnoStatus(errno, "fork");
       if (child.pid == 0) {
         std::vector<std::pair<int, Channel>> mine;
+        mine.reserve(ranks.size());
         for (int rank : ranks) {
           mine.emplace_back(rank, std::move(rank == 0 ? channels.first : channels.second));
         }
         channels.first.Close();
         channels.second.Close();
-        ChildMain(scenario_, version_, options_, pages_, std::move(mine), out.get());
+        ChildMain(scenario_, version_, options_, pages_, mine, out.get());
       }
       children_.push_back(child);
     }
