@@ -1,5 +1,5 @@
 // The multipath protocol under seeded faults (world.h). WEFT_SEED=N runs that seed alone and prints
-// every packet of it; for many more: tools/dev bench seeds --minutes N.
+// every packet of it; for many more: tools/dev bench seeds -- --minutes N.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
