@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -16,6 +17,7 @@
 #include "topology/fabric/draw.h"
 #include "topology/fabric/load.h"
 #include "topology/sim/flow/flow.h"
+#include "topology/sim/switch_hashes.h"
 #include "topology/sim/workloads/htsim_traffic.h"
 #include "topology/sim/workloads/registry.h"
 
@@ -23,7 +25,6 @@ namespace weft::sim {
 namespace {
 
 using topology::Fabric;
-using topology::SimulationResult;
 using topology::Workload;
 
 constexpr int kWrongUsage = 2;
@@ -75,11 +76,21 @@ bool LacksMemory(const Fabric& fabric, const topology::PacketOptions& packet) {
   return false;
 }
 
-absl::StatusOr<SimulationResult> Simulate(const Options& options, const Fabric& fabric,
-                                          const Workload& workload) {
+absl::Status Simulate(Run& run) {
+  const Options& options = *run.options;
+  const Fabric& fabric = *run.fabric;
+  const Workload& workload = *run.workload;
   topology::PacketOptions packet = options.packet;
   if (!options.faults.empty()) {
-    WEFT_ASSIGN_OR_RETURN(packet.faults, ReadFaults(options.faults, fabric));
+    WEFT_ASSIGN_OR_RETURN(run.faults, ReadFaults(options.faults, fabric));
+  }
+  packet.faults = run.faults;
+  packet.observer = &run.recorder;
+  std::optional<topology::SwitchHashes> hashes;
+  if (!options.hash.empty()) {
+    auto made = topology::SwitchHashes::Create(fabric, options.hash, packet.seed);
+    if (!made.ok()) return Annotate(made.status(), "--hash");
+    packet.hash = &hashes.emplace(*std::move(made));
   }
   if (LacksMemory(fabric, packet)) packet.switch_buffer = kUsualMemory;
   ProgressLine line(workload.size(), !options.quiet && isatty(STDERR_FILENO) != 0);
@@ -87,10 +98,15 @@ absl::StatusOr<SimulationResult> Simulate(const Options& options, const Fabric& 
     line.Update(now, done);
     return true;
   };
-  if (options.level == Level::kPacket) return SimulatePackets(fabric, workload, packet);
+  if (options.level == Level::kPacket) {
+    WEFT_ASSIGN_OR_RETURN(run.result, SimulatePackets(fabric, workload, packet));
+    return absl::OkStatus();
+  }
   topology::FlowOptions flow;
   static_cast<topology::SimulationOptions&>(flow) = packet;
-  return SimulateFlows(fabric, workload, flow);
+  flow.ack = packet.ack_size;
+  WEFT_ASSIGN_OR_RETURN(run.result, SimulateFlows(fabric, workload, flow));
+  return absl::OkStatus();
 }
 
 absl::Status WriteFile(const std::string& path, const std::string& text) {
@@ -127,7 +143,7 @@ absl::StatusOr<int> RunOnce(const Options& options) {
   run.options = &options;
   run.fabric = &fabric;
   run.workload = &*workload;
-  WEFT_ASSIGN_OR_RETURN(run.result, Simulate(options, fabric, *workload));
+  WEFT_RETURN_IF_ERROR(Simulate(run));
   run.wall_seconds = static_cast<double>(SystemClock::Nanoseconds() - begin) * 1e-9;
   nlohmann::ordered_json json = ToJson(run);
   if (options.json == "-") {

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "net/multipath/simulated.h"
 #include "topology/fabric/generator.h"
+#include "topology/sim/switch_hashes.h"
 #include "topology/sim/workloads/registry.h"
 
 namespace weft::sim {
@@ -85,6 +86,9 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--load-balance", words.load_balance,
                  "Path by flow (ecmp), by packet at random (spray) or to the emptiest queue")
       ->check(CLI::IsMember({"auto", "ecmp", "spray", "adaptive"}));
+  app.add_option("--hash", options.hash,
+                 "Of every switch, with ecmp: " + topology::SwitchHashes::Names() +
+                     "; none: random, from the seed");
   app.add_option("--payload", words.payload, "Bytes of a full packet");
   app.add_option("--header", words.header, "Bytes on the wire besides");
   app.add_option("--ack-size", words.ack_size, "Bytes of an acknowledgement on the wire");

@@ -12,7 +12,7 @@ namespace weft::sim {
 enum class Level { kPacket, kFlow };
 
 struct Options {
-  std::string fabric, traffic, workload, faults;
+  std::string fabric, traffic, workload, faults, hash;
   std::string transport = "roce";
   Level level = Level::kPacket;
   std::string json, timeline, svg;

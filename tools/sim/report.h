@@ -13,11 +13,31 @@
 
 namespace weft::sim {
 
+// What the packet level tells as it happens.
+class Recorder final : public topology::PacketObserver {
+ public:
+  struct Pause {
+    LinkId link;
+    absl::Duration from, to;
+  };
+  // A pause storm could have more than anyone would look at.
+  static constexpr size_t kMaxPauses = 1'000'000;
+  void Paused(LinkId link, absl::Duration from, absl::Duration to) override {
+    if (pauses_.size() < kMaxPauses) pauses_.push_back({link, from, to});
+  }
+  const std::vector<Pause>& pauses() const { return pauses_; }
+
+ private:
+  std::vector<Pause> pauses_;
+};
+
 struct Run {
   const Options* options = nullptr;
   const topology::Fabric* fabric = nullptr;
   const topology::Workload* workload = nullptr;
   topology::SimulationResult result;
+  std::vector<topology::LinkFault> faults;
+  Recorder recorder;
   double wall_seconds = 0;
 };
 
@@ -27,7 +47,8 @@ std::string ToText(const nlohmann::ordered_json& json);
 // Load of each link: its share of what it could have carried until the end. [LinkId]
 std::vector<double> LinkLoads(const Run& run);
 
-// Chrome's trace format, which Perfetto reads: operations by host and NIC, in simulated time.
+// Chrome's trace format, which Perfetto reads, in simulated time: operations by host and NIC; links
+// that PFC paused, each a row; faults, as marks over all rows.
 absl::Status WriteTimeline(const Run& run, const std::string& path);
 
 }  // namespace weft::sim

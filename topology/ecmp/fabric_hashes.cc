@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -66,7 +67,7 @@ size_t FabricHashes::Choose(NodeId at, const FiveTuple& tuple,
   const FabricLink& example = fabric_->link(next[0]);
   for (LinkId id : fabric_->LinksFrom(at)) {
     const FabricLink& link = fabric_->link(id);
-    if (SameGroup(*fabric_, example, link)) alive.push_back(link.up);
+    if (SameGroup(*fabric_, example, link)) alive.push_back(absl::c_linear_search(next, id));
   }
   size_t up = 0;
   for (bool member : alive) up += member ? 1 : 0;

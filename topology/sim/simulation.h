@@ -28,6 +28,19 @@ enum class LoadBalance : uint8_t {
   kAdaptive,  // one path a packet, to the emptiest queue
 };
 
+// Hashes other than path_choice.h's. Called for each packet at each switch, or once a path.
+class PathHash {
+ public:
+  virtual ~PathHash() = default;
+  struct Flow {
+    Endpoint source, target;
+    uint16_t source_port = 0;  // 0: none was chosen
+  };
+  // An index into `next`, which has two links at least, in order of id. The same arguments give the
+  // same result.
+  virtual size_t Choose(NodeId at, const Flow& flow, absl::Span<const LinkId> next) const = 0;
+};
+
 // A change of a link at a time, both directions of its cable.
 struct LinkFault {
   absl::Duration at;
@@ -44,8 +57,9 @@ struct SimulationOptions {
   Bytes payload{4096};  // of a full packet
   Bytes header{64};     // on the wire, besides
   absl::Duration limit =
-      absl::Seconds(20);          // of simulated time; what has not ended by then is unfinished
-  std::vector<LinkFault> faults;  // in order of time
+      absl::Seconds(20);           // of simulated time; what has not ended by then is unfinished
+  std::vector<LinkFault> faults;   // in order of time
+  const PathHash* hash = nullptr;  // must outlive the run; null: path_choice.h's
   // Called now and then with simulated time and operations done; false: stop.
   std::function<bool(absl::Duration now, size_t done)> progress;
 };

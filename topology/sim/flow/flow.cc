@@ -15,6 +15,7 @@
 #include "topology/sim/flow/fluid.h"
 #include "topology/sim/flow/paths.h"
 #include "topology/sim/flow/spray.h"
+#include "topology/sim/reachable.h"
 
 namespace weft::topology {
 namespace {
@@ -77,7 +78,7 @@ class Run {
         options_(options),
         fabric_(fabric),
         routes_(fabric_),
-        paths_(routes_, options.seed, options.load_balance),
+        paths_(routes_, options.seed, options.load_balance, options.hash),
         cells_(fabric, Capacities(fabric, options), sprays() && options.merge_links),
         spray_(fabric_, paths_, cells_),
         fluid_(cells_.capacities(), options.incremental),
@@ -403,6 +404,7 @@ absl::StatusOr<SimulationResult> SimulateFlows(const Fabric& fabric, const Workl
   WEFT_RETURN_IF_ERROR(CheckOptions(fabric, options));
   WEFT_RETURN_IF_ERROR(Validate(workload, fabric));
   WEFT_RETURN_IF_ERROR(Routes::Feasible(fabric));
+  WEFT_RETURN_IF_ERROR(CheckReachable(workload, Routes(fabric), options.faults));
   if (workload.rings() == 0 || workload.transfers() > options.exact_rings) {
     return Run(fabric, workload, options).Simulate();
   }

@@ -53,7 +53,8 @@ struct FlowOptions : SimulationOptions {
 
 // Threads: none; several calls may run at once. InvalidArgument or NotFound: the workload does not
 // fit the fabric (Validate), or an option is out of range. Cancelled: `progress` said stop.
-// Transfers whose target cannot be reached stay unfinished, like those beyond `limit`.
+// NotFound also names who cannot reach whom from the start, if no fault brings a link up
+// (CheckReachable). Transfers that lose their way later stay unfinished, like those beyond `limit`.
 absl::StatusOr<SimulationResult> SimulateFlows(const Fabric& fabric, const Workload& workload,
                                                const FlowOptions& options);
 

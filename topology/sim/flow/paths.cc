@@ -25,11 +25,12 @@ Way Extend(const Fabric& fabric, Way way, const FabricLink& link) {
 
 }  // namespace
 
-FlowPaths::FlowPaths(const Routes& routes, uint64_t seed, LoadBalance balance)
+FlowPaths::FlowPaths(const Routes& routes, uint64_t seed, LoadBalance balance, const PathHash* hash)
     : routes_(routes),
       fabric_(routes.fabric()),
       seed_(seed),
       balance_(balance),
+      hash_(hash),
       visits_(static_cast<size_t>(fabric_.nodes())),
       weights_(static_cast<size_t>(fabric_.links())) {}
 
@@ -39,19 +40,22 @@ void FlowPaths::Find(Endpoint source, Endpoint target, uint16_t source_port, Flo
   path.reachable = source.host == target.host;
   if (path.reachable) return;
   if (balance_ == LoadBalance::kEcmp) {
-    FindOne(source, target, FlowHash(seed_, source, target, source_port), path);
+    FindOne({source, target, source_port}, path);
   } else {
     FindAll(source, target, path);
   }
 }
 
-void FlowPaths::FindOne(Endpoint source, Endpoint target, uint64_t hash, FlowPath& path) {
-  absl::Span<const LinkId> next = routes_.First(source, target);
+void FlowPaths::FindOne(const PathHash::Flow& flow, FlowPath& path) {
+  const Endpoint target = flow.target;
+  const uint64_t hash = FlowHash(seed_, flow.source, target, flow.source_port);
+  absl::Span<const LinkId> next = routes_.First(flow.source, target);
   Way way;
-  NodeId at = source.host;
+  NodeId at = flow.source.host;
   while (true) {
     if (next.empty()) return;
-    const LinkId id = next[ChooseLink(hash, at, next.size())];
+    const LinkId id = next[hash_ != nullptr && next.size() > 1 ? hash_->Choose(at, flow, next)
+                                                               : ChooseLink(hash, at, next.size())];
     const FabricLink& link = fabric_.link(id);
     path.uses.push_back({static_cast<MaxMin::Resource>(id.value()), 1});
     way = Extend(fabric_, way, link);

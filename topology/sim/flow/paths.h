@@ -26,7 +26,9 @@ struct FlowPath {
 class FlowPaths {
  public:
   // Refers to `routes`, and sees each Update() of it.
-  FlowPaths(const Routes& routes, uint64_t seed, LoadBalance balance);
+  // `hash`: as in SimulationOptions.
+  FlowPaths(const Routes& routes, uint64_t seed, LoadBalance balance,
+            const PathHash* hash = nullptr);
 
   // `path` is overwritten; its memory is used again.
   void Find(Endpoint source, Endpoint target, uint16_t source_port, FlowPath& path);
@@ -37,13 +39,14 @@ class FlowPaths {
                 double packet, FlowPath& path);
 
  private:
-  void FindOne(Endpoint source, Endpoint target, uint64_t hash, FlowPath& path);
+  void FindOne(const PathHash::Flow& flow, FlowPath& path);
   void FindAll(Endpoint source, Endpoint target, FlowPath& path);
 
   const Routes& routes_;
   const Fabric& fabric_;
   uint64_t seed_;
   LoadBalance balance_;
+  const PathHash* hash_;
   // Scratch.
   struct Visit {
     double share = 0;        // of the transfer, that comes through this node

@@ -95,6 +95,7 @@ Network::Network(const Fabric& fabric, const PacketOptions& options)
     Switch& source = switches_[link.source];
     if (source.links++ == 0) source.first_link = i;
   }
+  if (options.hash != nullptr) endpoints_ = fabric.Endpoints();
   if (balance_ == LoadBalance::kAdaptive) drained_at_.resize(link_count_);
   BuildNics();
   BuildMemory();
@@ -427,8 +428,8 @@ uint32_t Network::ChooseByHash(const Switch& at, const Frame& frame, Forwarding:
   for (uint32_t i = 0; i < set.count; ++i) {
     next.push_back(numbers_.Id(forwarding_.Member(set, i)));
   }
-  return forwarding_.Member(set,
-                            static_cast<uint32_t>(options_.hash->Choose(at.node, frame, next)));
+  return forwarding_.Member(
+      set, static_cast<uint32_t>(options_.hash->Choose(at.node, FlowOf(frame), next)));
 }
 
 // The first of the emptiest in a circle from a random place: ties are as good as random.
@@ -469,6 +470,9 @@ void Network::Finish() {
     Link& link = links_[i];
     if (!(link.flags & kPaused)) continue;
     link.paused_total += now_ - link.paused_since;
+    if (options_.observer != nullptr) {
+      options_.observer->Paused(numbers_.Id(i), ToDuration(link.paused_since), ToDuration(now_));
+    }
     link.paused_since = now_;
   }
 }

@@ -191,6 +191,9 @@ class Network {
   void Arrive(uint32_t link, uint32_t frame);
   void Forward(uint32_t ingress, uint32_t frame);
   uint32_t ChooseEgress(const Switch& at, const Frame& frame) const;
+  PathHash::Flow FlowOf(const Frame& frame) const {
+    return {endpoints_[frame.source], endpoints_[frame.target], frame.source_port};
+  }
   uint32_t ChooseByHash(const Switch& at, const Frame& frame, Forwarding::Set set) const;
   uint32_t ChooseEmptiest(const Switch& at, const Frame& frame, Forwarding::Set set) const;
   void Enqueue(uint32_t egress, uint32_t frame, uint32_t ingress);
@@ -218,6 +221,7 @@ class Network {
   void Pull(Link& link, uint32_t id, NicId nic);
   void PullPorts(Nic& nic);
   void SendThroughPort(const Nic& nic, Link& asking, uint32_t frame, Picoseconds start);
+  size_t ChoosePort(NodeId host, const Frame& frame, absl::Span<const uint32_t> ports) const;
   void SettleNic(NicId nic);
   void Wake(NicId nic);
   void ArmDeadline(NicId nic);
@@ -257,7 +261,8 @@ class Network {
   uint32_t link_count_ = 0;
   std::vector<Switch> switches_;
   std::vector<Nic> nics_;
-  std::vector<Noise> noise_;  // [link], if any link is noisy
+  std::vector<Endpoint> endpoints_;  // [NicId], if there is a hash that asks for them
+  std::vector<Noise> noise_;         // [link], if any link is noisy
   // When a port will have sent what it holds, for kAdaptive: [link].
   std::vector<Picoseconds> drained_at_;
   EventWheel wheel_;

@@ -104,7 +104,8 @@ void Network::SendThroughPort(const Nic& nic, Link& asking, uint32_t frame, Pico
     id = asking_id;
   } else if (count > 1) {
     NodeId host = fabric_.link(numbers_.Id(nic.first_link)).source;
-    id = candidates[ChooseLink(header.path, host, count)];
+    id = candidates[options_.hash != nullptr ? ChoosePort(host, header, {candidates, count})
+                                             : ChooseLink(header.path, host, count)];
   }
   Link& port = links_[id];
   bool is_data = IsData(header.kind), was_empty = port.flight.empty();
@@ -117,6 +118,14 @@ void Network::SendThroughPort(const Nic& nic, Link& asking, uint32_t frame, Pico
   } else {
     QueueControl(port, frame, header.size);
   }
+}
+
+size_t Network::ChoosePort(NodeId host, const Frame& frame,
+                           absl::Span<const uint32_t> ports) const {
+  std::vector<LinkId> next;
+  next.reserve(ports.size());
+  for (uint32_t port : ports) next.push_back(numbers_.Id(port));
+  return options_.hash->Choose(host, FlowOf(frame), next);
 }
 
 // Something has changed for the protocol of `nic`: what it could not send before, it may now.

@@ -75,15 +75,6 @@ struct LinkNoise {
   absl::Duration reordering_delay = absl::Microseconds(10);
 };
 
-// Hashes other than path_choice.h's. Called for each packet at each switch.
-class PathHash {
- public:
-  virtual ~PathHash() = default;
-  // An index into `next`, which has two links at least.
-  virtual size_t Choose(NodeId at, const packet::Frame& frame,
-                        absl::Span<const LinkId> next) const = 0;
-};
-
 // Sees what happens, for a timeline. None of it is called per packet.
 class PacketObserver {
  public:
@@ -122,8 +113,7 @@ struct PacketOptions : SimulationOptions {
   PfcOptions pfc;
   std::vector<LinkNoise> noise;
 
-  const PathHash* hash = nullptr;      // must outlive the run; null: path_choice.h's
-  PacketObserver* observer = nullptr;  // likewise; null: nobody
+  PacketObserver* observer = nullptr;  // must outlive the run; null: nobody
 };
 
 // Headroom that loses nothing: what arrives from the moment a switch finds an ingress above its

@@ -8,8 +8,9 @@
 //   mark,    delay >= target   shrink by the average's excess, once a round trip
 //   mark,    delay < target    keep (another path will do)
 //
-// Losses take their bytes off the window; "quick adapt" cuts it to what was delivered when a whole
-// period brought next to nothing.
+// Losses take their bytes off the window. "Quick adapt" cuts it to what was delivered when a whole
+// period brought next to nothing; what was in flight then, and tells of the same congestion, is
+// passed over.
 #ifndef WEFT_TOPOLOGY_SIM_PACKET_TRANSPORTS_NSCC_H_
 #define WEFT_TOPOLOGY_SIM_PACKET_TRANSPORTS_NSCC_H_
 
@@ -23,11 +24,15 @@ class Nscc final : public CongestionControl {
   void OnAck(const Ack& ack) override;
   void OnLoss(Picoseconds now, int64_t bytes, int64_t in_flight) override;
   void OnTimeout(Picoseconds now) override;
-  int64_t window() const override { return static_cast<int64_t>(window_); }
+  // A packet goes out only if all of it fits.
+  int64_t window() const override { return static_cast<int64_t>(window_ - packet_) + 1; }
 
  private:
-  bool QuickAdapt(Picoseconds now, bool is_loss, double delay);
-  void Fulfill(Picoseconds now, int64_t bytes);
+  bool QuickAdapt(Picoseconds now, bool is_bad, bool is_loss, double delay, int64_t in_flight);
+  void Average(double delay, bool marked);
+  void Grow(double bytes, double delay);
+  void Shrink(Picoseconds now);
+  void Fulfill(Picoseconds now);
   void Bound();
 
   // Times in picoseconds, the rest in bytes; doubles, as the formulas divide.
@@ -40,8 +45,8 @@ class Nscc final : public CongestionControl {
   Picoseconds shrunk_at_ = 0, grown_at_ = 0, adapt_end_ = 0;
   int64_t delivered_ = 0;  // in the period of quick adapt
   bool adapt_asked_ = false;
-  int64_t ignore_ = 0;      // bytes of acknowledgements to pass over
-  int64_t fast_count_ = 0;  // bytes acknowledged without delay
+  int64_t ignore_ = 0, ignored_ = 0;  // bytes: that were in flight at the cut; heard of since
+  double fast_count_ = 0;             // bytes acknowledged without delay
   bool is_fast_ = false;
 };
 

@@ -1,0 +1,132 @@
+// weft-sim as its users run it.
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int status;
+  std::string output;  // both streams
+};
+
+Outcome Sim(const std::string& arguments) {
+  std::string command =
+      absl::StrCat(std::getenv("WEFT_BIN"), "/weft-sim --quiet ", arguments, " 2>&1");
+  FILE* pipe = popen(command.c_str(), "r");
+  EXPECT_NE(pipe, nullptr);
+  Outcome outcome{-1, ""};
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {
+    outcome.output.append(buffer, n);
+  }
+  outcome.status = WEXITSTATUS(pclose(pipe));
+  return outcome;
+}
+
+class WeftSim : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::path(::testing::TempDir()) /
+              absl::StrCat("weft_sim_", getpid(), "_",
+                           ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string File(const std::string& name) const { return (folder_ / name).string(); }
+  std::string Write(const std::string& name, const std::string& text) const {
+    std::ofstream(File(name)) << text;
+    return File(name);
+  }
+  std::string Read(const std::string& name) const {
+    std::ifstream file(File(name));
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+
+  std::filesystem::path folder_;
+  const std::string fabric_ = "--fabric leaf-spine:leaves=2,hosts_per_leaf=4,spines=2,delay=1us ";
+};
+
+TEST_F(WeftSim, SameArgumentsGiveTheSameBytesButForTimeAndMemory) {
+  for (const char* level : {"packet", "flow"}) {
+    json runs[2];
+    for (json& run : runs) {
+      Outcome outcome = Sim(absl::StrCat(fabric_, "--level ", level, " --seed 5 --hash crc32c ",
+                                         "--workload permutation:bytes=100KB --json -"));
+      ASSERT_EQ(outcome.status, 0) << outcome.output;
+      run = json::parse(outcome.output);
+      EXPECT_EQ(run["flows"], 8);
+      EXPECT_EQ(run["unfinished"], 0);
+      EXPECT_GT(run["fct_us"]["p99"], 0);
+      EXPECT_GT(run["max_rss_mb"], 0);
+      run.erase("wall_seconds");
+      run.erase("max_rss_mb");
+    }
+    EXPECT_EQ(runs[0], runs[1]) << level;
+  }
+}
+
+TEST_F(WeftSim, TimelineShowsOperationsPausesAndFaults) {
+  std::string faults = Write("faults", "5us down leaf0>spine1\n40us up leaf0>spine1\n");
+  Outcome outcome =
+      Sim(absl::StrCat(fabric_, "--workload incast:fan_in=7,bytes=500KB --pfc-xoff 20KB --faults ",
+                       faults, " --timeline ", File("trace")));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  int operations = 0, pauses = 0, marks = 0;
+  for (const json& event : json::parse(Read("trace"))["traceEvents"]) {
+    if (event["ph"] == "i") {
+      ++marks;
+      EXPECT_THAT(std::string(event["name"]), HasSubstr("spine1"));
+    }
+    if (event["ph"] != "X") continue;
+    event["name"] == "paused" ? ++pauses : ++operations;
+    EXPECT_GE(event["dur"], 0);
+  }
+  EXPECT_EQ(operations, 7);
+  EXPECT_GT(pauses, 4);
+  EXPECT_EQ(marks, 2);
+}
+
+TEST_F(WeftSim, PartitionIsAnErrorThatNamesWhoCannotReachWhom) {
+  std::string fabric = Write("cut.toml", R"(
+[[nodes]]
+hosts = "a,b,c"
+[[nodes]]
+switches = "s,t"
+[[cables]]
+pairs = [["a,b", "s"], ["c", "t"]]
+)");
+  for (const char* level : {"packet", "flow"}) {
+    Outcome outcome = Sim(
+        absl::StrCat("--fabric ", fabric, " --level ", level, " --workload all_to_all:bytes=1KB"));
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.output, HasSubstr("there is no way from a to c, and for 3 more")) << level;
+  }
+}
+
+TEST_F(WeftSim, WrongUsageIsOneLineThatNamesTheOption) {
+  Outcome outcome = Sim(fabric_ + "--workload permutation:bytes=1KB --hash md5");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("--hash"));
+  EXPECT_THAT(outcome.output, HasSubstr("crc32c"));
+  outcome = Sim(fabric_ + "--workload permutation:bytes=1KB --limit soon");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("'soon' is no time"));
+}
+
+}  // namespace
+}  // namespace weft
