@@ -87,7 +87,8 @@ TEST_F(WeftSim, TimelineShowsOperationsPausesAndFaults) {
                        faults, " --timeline ", File("trace")));
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   int operations = 0, pauses = 0, marks = 0;
-  for (const json& event : json::parse(Read("trace"))["traceEvents"]) {
+  json trace = json::parse(Read("trace"));
+  for (const json& event : trace["traceEvents"]) {
     if (event["ph"] == "i") {
       ++marks;
       EXPECT_THAT(std::string(event["name"]), HasSubstr("spine1"));
