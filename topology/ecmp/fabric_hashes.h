@@ -34,8 +34,8 @@ class FabricHashes {
 
   // `next`: the equally near links, not empty. Returns an index into it. With a resilient hash the
   // group is taken to have been built with all links of the switch that lead to the
-  // tier, pod and plane that those of `next` lead to; members that are not in `next` count as failed,
-  // and flows on the others stay.
+  // tier, pod and plane that those of `next` lead to; members that are not in `next` count as
+  // failed, and flows on the others stay.
   size_t Choose(NodeId at, const FiveTuple& tuple, absl::Span<const LinkId> next) const;
 
   FiveTuple Tuple(Endpoint source, Endpoint target, uint16_t source_port, uint16_t target_port,

@@ -30,8 +30,8 @@ TEST(Nscc, ShrinksOnMarksWithDelayOnceARoundTripAndNotBelowHalf) {
   int64_t before = nscc.window();
   EXPECT_NEAR(static_cast<double>(before), 1.5 * kProduct - kFrame, 2);
   Picoseconds now = Acknowledge(nscc, kRoundTrip, 300 * kFrame, 2 * kRoundTrip, true);
-  // Three round trips of packets, of whose delay the average knows after half of one: three cuts, at
-  // most by half each.
+  // Three round trips of packets, of whose delay the average knows after half of one: three cuts,
+  // at most by half each.
   EXPECT_LT(nscc.window(), before * 9 / 10);
   EXPECT_GE(nscc.window(), before / 8);
   int64_t shrunk = nscc.window();
