@@ -105,10 +105,11 @@ absl::StatusOr<Settings> PluginSettings(std::string* why) {
   if (absl::Status unknown = strict.SetFromEnvironment(/*strict=*/true); !unknown.ok()) {
     LogWarning(absl::StrCat(unknown.message(), "; it has no effect"));
   }
-  if (settings.Text("transport") == "shm") {
-    return absl::InvalidArgumentError(
-        "WEFT_TRANSPORT=shm: the plugin has tcp (or auto); inside a host NCCL uses its own shared "
-        "memory");
+  const std::string& transport = settings.Text("transport");
+  if (transport != "auto" && transport != "tcp") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "WEFT_TRANSPORT=", transport,
+        ": the plugin has tcp (or auto); inside a host NCCL uses its own shared memory"));
   }
   WEFT_RETURN_IF_ERROR(TakeFamily(settings));
   WEFT_RETURN_IF_ERROR(TakeSockets(settings, why));
