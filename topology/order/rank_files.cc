@@ -163,7 +163,10 @@ absl::StatusOr<std::string> SlurmHostfileText(const RankTable& table) {
 absl::StatusOr<RankTable> ParseSlurmHostfile(absl::string_view text, absl::string_view name) {
   RankTable table;
   absl::flat_hash_map<std::string, int> used;
-  WEFT_RETURN_IF_ERROR(ForEachLine(text, [&](int, absl::string_view line) {
+  WEFT_RETURN_IF_ERROR(ForEachLine(text, [&](int number, absl::string_view line) -> absl::Status {
+    if (line.find_first_of(" \t") != absl::string_view::npos) {
+      return LineError(name, number, "expected the name of one host");
+    }
     std::string host(line);
     table.push_back({host, used[host]++});
     return absl::OkStatus();
