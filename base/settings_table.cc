@@ -17,7 +17,7 @@ constexpr SettingType kChoice = SettingType::kChoice;
 constexpr auto kTable = std::to_array<SettingRow>({
     {"log.level", kChoice, "info", "trace|debug|info|warn|error|off", "How much is written to stderr."},
 
-    {"transport", kChoice, "auto", "auto|shm|tcp", "The transport between ranks; auto takes shm between processes of one host and tcp between hosts."},
+    {"transport", kChoice, "auto", "auto|shm|tcp|ucx", "The transport between ranks; auto takes shm between processes of one host and tcp between hosts; ucx takes whatever UCX finds best, on one host too."},
     {"transport.connect_timeout", kDuration, "30s", "100ms..1h", "How long a connection to a peer may take until it fails with that peer's name."},
     {"transport.requests", kInteger, "4096", "1..1048576", "How many sends or receives may be posted on one link before the next is answered \"not yet\"."},
 
@@ -36,6 +36,11 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"tcp.frame_bytes", kBytes, "256KiB", "4KiB..16MiB", "Payload of one frame: the unit of striping."},
     {"tcp.buffer_bytes", kBytes, "0", "0..1GiB", "SO_SNDBUF and SO_RCVBUF; 0 leaves them to the kernel's tuning."},
     {"tcp.dead_after", kDuration, "20s", "1s..1h", "How long a host may leave our packets unacknowledged until it counts as dead; one that acknowledges may be as slow as it likes."},
+
+    {"ucx.piece_bytes", kBytes, "512KiB", "4KiB..16MiB", "The unit in which messages are cut that go by UCX."},
+    {"ucx.rendezvous_min", kBytes, "16KiB", "1KiB..16MiB", "Pieces from this size on are fetched by the receiver straight to their place; smaller ones are copied on the way."},
+    {"ucx.tls", kText, "", "", "The transports that UCX may use, as UCX_TLS, which it overrides: \"tcp,posix\"; empty: as UCX decides."},
+    {"ucx.net_devices", kText, "", "", "The network devices that UCX may use, as UCX_NET_DEVICES, which it overrides: \"mlx5_0:1,eth0\"; empty: as UCX decides."},
 
     {"collective.timeout", kDuration, "5m", "100ms..24h", "How long a collective may wait for a rank before it fails on every rank, naming the one that is missing."},
     {"collective.algorithm", kChoice, "auto", "auto|ring|direct", "Forces one algorithm for every collective that has it; auto picks by size and number of ranks."},

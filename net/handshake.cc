@@ -113,6 +113,8 @@ const char* ToString(HandshakePurpose purpose) {
       return "tcp link";
     case HandshakePurpose::kShmLink:
       return "shm link";
+    case HandshakePurpose::kUcxLink:
+      return "ucx link";
     case HandshakePurpose::kStore:
       return "store";
   }

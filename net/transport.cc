@@ -2,6 +2,7 @@
 
 #include "net/shm/shm_transport.h"
 #include "net/tcp/tcp_transport.h"
+#include "net/ucx/ucx.h"
 
 namespace weft::net {
 
@@ -11,6 +12,8 @@ const char* ToString(TransportKind kind) {
       return "shm";
     case TransportKind::kTcp:
       return "tcp";
+    case TransportKind::kUcx:
+      return "ucx";
   }
   return "";
 }
@@ -22,6 +25,8 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(TransportKind kind,
       return ShmTransport::Create(options);
     case TransportKind::kTcp:
       return TcpTransport::Create(options);
+    case TransportKind::kUcx:
+      return CreateUcxTransport(options);
   }
   return absl::InvalidArgumentError("no such transport");
 }

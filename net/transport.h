@@ -41,8 +41,8 @@
 
 namespace weft::net {
 
-enum class TransportKind : uint8_t { kShm, kTcp };
-const char* ToString(TransportKind kind);  // "shm", "tcp"
+enum class TransportKind : uint8_t { kShm, kTcp, kUcx };
+const char* ToString(TransportKind kind);  // "shm", "tcp", "ucx"
 
 // ---- Memory
 // ----------------------------------------------------------------------------------------

@@ -1,53 +1,26 @@
 #include "collectives/cuda/device.h"
 
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <array>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/module.h"
 #include "base/status.h"
 
 namespace weft::collectives {
 namespace {
 
 constexpr char kLibraryName[] = "libweft-cuda.so";
-
-// <folder of this program>/../lib/libweft-cuda.so, where a build and an installation put it.
-std::string BesideThisProgram() {
-  std::array<char, 4096> path{};
-  ssize_t length = readlink("/proc/self/exe", path.data(), path.size() - 1);
-  if (length <= 0) return "";
-  std::string program(path.data(), static_cast<size_t>(length));
-  return absl::StrCat(program.substr(0, program.rfind('/')), "/../lib/", kLibraryName);
-}
-
-absl::StatusOr<void*> Open(absl::string_view library) {
-  std::vector<std::string> candidates;
-  if (!library.empty()) {
-    candidates.emplace_back(library);
-  } else {
-    candidates = {BesideThisProgram(), kLibraryName};
-  }
-  std::string reasons;
-  for (const std::string& candidate : candidates) {
-    if (candidate.empty()) continue;
-    if (void* handle = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
-      return handle;
-    }
-    absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", dlerror());
-  }
-  return absl::UnavailableError(
-      absl::StrCat("no GPU support: ", reasons,
-                   ". It is built by `tools/dev build cuda` on a machine with a CUDA toolkit"));
-}
+constexpr char kHint[] = "It is built by `tools/dev build cuda` on a machine with a CUDA toolkit";
 
 }  // namespace
 
 absl::StatusOr<Device> Device::Load(absl::string_view library) {
-  WEFT_ASSIGN_OR_RETURN(void* handle, Open(library));
+  absl::StatusOr<void*> loaded = LoadModule(kLibraryName, kHint, library);
+  if (!loaded.ok()) return Annotate(loaded.status(), "no GPU support");
+  void* handle = *loaded;
   auto entry = reinterpret_cast<const WeftDeviceTable* (*)()>(dlsym(handle, "weft_device_table"));
   if (entry == nullptr) {
     return absl::FailedPreconditionError(

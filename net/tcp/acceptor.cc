@@ -177,7 +177,7 @@ void Acceptor::OnDeadline(absl::Time now) {
 void Acceptor::Welcome(FileDescriptor fd, absl::Time now) {
   if (!TuneSocket(fd.get(), context_.tuning).ok()) return;  // it has gone already
   HandshakeIdentity self{context_.options.self, context_.options.world_size,
-                         context_.options.secret, HandshakePurpose::kTcpLink};
+                         context_.options.secret, context_.purpose};
   guests_.push_back(std::make_unique<Guest>(*this, std::move(fd), self));
   Guest& guest = *guests_.back();
   if (!guest.Start(now)) Dismiss(guest);

@@ -160,7 +160,7 @@ bool Connector::OnTurn(absl::Time now) {
 void Connector::Attempt(absl::Time now) {
   ++attempts_;
   HandshakeIdentity self{context_.options.self, context_.options.world_size,
-                         context_.options.secret, HandshakePurpose::kTcpLink};
+                         context_.options.secret, context_.purpose};
   Nonce random = NewNonce();
   LinkParameters parameters;
   std::memcpy(&parameters.link_id, random.data(), sizeof(parameters.link_id));

@@ -19,9 +19,13 @@ absl::Status CheckFrame(const FrameHeader& header) {
     case FrameType::kClearToSend:
     case FrameType::kMismatch:
     case FrameType::kGoodbye:
+    case FrameType::kArrived:
       break;
     case FrameType::kData:
       longest = kFrameBytesMax;
+      break;
+    case FrameType::kAddress:
+      longest = kWorkerAddressBytesMax;
       break;
     case FrameType::kNotice:
       longest = kNoticeBytesMax;

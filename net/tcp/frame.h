@@ -6,7 +6,12 @@
 //   kData         sender -> receiver   `length` bytes of a message of `total`, from `offset` on
 //   kMismatch     sender -> receiver   the send that matched has another check, or is too long
 //   kNotice       both ways            up to kNoticeBytesMax bytes for OnNotice
-//   kGoodbye      both ways            the link is being closed on purpose
+//   kGoodbye      both ways            the link is being closed on purpose; `total`: kData frames
+//   that
+//                                      another way than this connection has carried
+//   kArrived      receiver -> sender   ucx only: `total` kData frames have come
+//   kAddress      both ways            ucx only: the worker's address, `receive`: the link's number
+//   there
 #ifndef WEFT_NET_TCP_FRAME_H_
 #define WEFT_NET_TCP_FRAME_H_
 
@@ -21,6 +26,7 @@ namespace weft::net {
 
 inline constexpr uint32_t kFrameMagic = 0x72666557;   // "Wefr"
 inline constexpr uint64_t kFrameBytesMax = 16 << 20;  // payload; the upper end of tcp.frame_bytes
+inline constexpr uint64_t kWorkerAddressBytesMax = 64 << 10;
 
 enum class FrameType : uint8_t {
   kClearToSend = 1,
@@ -28,6 +34,8 @@ enum class FrameType : uint8_t {
   kMismatch = 3,
   kNotice = 4,
   kGoodbye = 5,
+  kAddress = 6,
+  kArrived = 7,
 };
 
 // As it lies on the wire, little-endian.
@@ -42,7 +50,7 @@ struct FrameHeader {
   uint64_t check = 0;
   uint64_t offset = 0;  // a multiple of 64
   uint64_t total = 0;
-  uint64_t reserved = 0;
+  uint64_t link = 0;  // the link's number at the other side, where no connection says which it is
 };
 static_assert(sizeof(FrameHeader) == 64 && std::endian::native == std::endian::little);
 

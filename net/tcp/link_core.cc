@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -42,6 +43,7 @@ void LinkCore::Finish() {
     }
     OutFrame goodbye;
     goodbye.header.type = FrameType::kGoodbye;
+    goodbye.header.total = sent_elsewhere();
     last_words.push_back(std::move(goodbye));
     bool owes = context_.await_goodbyes || last_words.size() > 1 || HasUnacknowledged(*streams_[i]);
     bool whole = idle && streams_[i]->queued_frames() == 0 && owes;
@@ -53,9 +55,9 @@ void LinkCore::Finish() {
 void LinkCore::Attach(std::vector<FileDescriptor> sockets, std::vector<std::string> received) {
   int first = sockets[0].get();
   std::string local = LocalAddress(first).ToString(), remote = RemoteAddress(first).ToString();
-  description_ =
-      absl::StrCat("tcp ", is_sender() ? local : remote, " -> ", is_sender() ? remote : local, " (",
-                   sockets.size(), sockets.size() == 1 ? " socket)" : " sockets)");
+  description_ = absl::StrCat(context_.name, " ", is_sender() ? local : remote, " -> ",
+                              is_sender() ? remote : local, " (", sockets.size(),
+                              sockets.size() == 1 ? " socket)" : " sockets)");
   for (size_t i = 0; i < sockets.size(); ++i) {
     streams_.push_back(std::make_unique<Stream>(poller(), *this));
   }
@@ -72,9 +74,10 @@ std::string LinkCore::PeerText() const {
 
 std::string LinkCore::DescribeLink() const { return description_; }
 
-void LinkCore::QueueControl(const FrameHeader& header) {
+void LinkCore::QueueControl(const FrameHeader& header, std::string payload) {
   OutFrame frame;
   frame.header = header;
+  frame.owned = std::move(payload);
   control_.push_back(std::move(frame));
   WantTurn();
 }
@@ -142,6 +145,7 @@ absl::StatusOr<PayloadTarget> LinkCore::OnFrame(const FrameHeader& header) {
       return PayloadTarget{};
     case FrameType::kGoodbye:
       goodbye_seen_ = true;
+      promised_elsewhere_ = header.total;
       return PayloadTarget{};
     default:
       return OnLinkFrame(header);
@@ -162,14 +166,24 @@ void LinkCore::OnEnded(const absl::Status& why, absl::Time now) {
   if (ending_.ok()) ending_ = why;
   bool protocol = !absl::IsUnavailable(why);
   if (protocol) ending_ = why;
-  if (protocol || OpenStreams() == 0) {
+  if (protocol || (OpenStreams() == 0 && !StillArriving(promised_elsewhere_))) {
     Break(ending_);
   } else {
     SetDeadline(now + kEndingGrace);
   }
 }
 
+void LinkCore::NoteArrival() {
+  if (ending_.ok() || OpenStreams() > 0) return;
+  if (StillArriving(promised_elsewhere_)) {
+    extended_ = true;
+  } else {
+    SetDeadline(absl::InfinitePast());
+  }
+}
+
 void LinkCore::OnDeadline(absl::Time now) {
+  if (std::exchange(extended_, false)) return SetDeadline(now + kEndingGrace);
   if (!ending_.ok()) return Break(ending_);
   if (attached() && status_.ok()) LookForDeath(now);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "net/handshake.h"
 #include "net/tcp/lingering.h"
 #include "net/tcp/poller.h"
 #include "net/tcp/source_ports.h"
@@ -22,6 +23,8 @@ namespace weft::net {
 // What every link of one transport shares; the transport owns it and outlives its links.
 struct TcpContext {
   TransportOptions options;
+  HandshakePurpose purpose = HandshakePurpose::kTcpLink;
+  std::string name = "tcp";  // of the transport, for messages
   std::unique_ptr<Poller> poller;
   std::string interface;  // its name, for messages
   std::string peer_name;  // of the only peer, for messages; empty: "rank N"
@@ -67,6 +70,11 @@ class LinkCore : public StreamOwner, public Handler {
   virtual void FailRequests(const absl::Status& why) = 0;
   virtual Link& link() = 0;
   virtual bool is_sender() const = 0;
+  // Where data takes another way than the streams: how many data frames were sent so, and whether
+  // what the other side said of its own, when it said goodbye, is still on the way.
+  virtual uint64_t sent_elsewhere() const { return 0; }
+  virtual bool StillArriving(uint64_t /*sent_elsewhere*/) const { return false; }
+  void NoteArrival();  // to be called for each of those
 
   TcpContext& context() const { return context_; }
   // To be called by the most derived destructor: cancels, says goodbye, gives the sockets away.
@@ -74,7 +82,7 @@ class LinkCore : public StreamOwner, public Handler {
   void Attach(std::vector<FileDescriptor> sockets, std::vector<std::string> received);
   bool attached() const { return !streams_.empty(); }
   void set_description(std::string text) { description_ = std::move(text); }  // until attached
-  void QueueControl(const FrameHeader& header);
+  void QueueControl(const FrameHeader& header, std::string payload = {});
   std::string PeerText() const;  // "rank 3"
 
  private:
@@ -91,7 +99,9 @@ class LinkCore : public StreamOwner, public Handler {
   std::deque<OutFrame> control_;  // for stream 0, which keeps their order
   size_t notices_queued_ = 0;     // of control_
   bool goodbye_seen_ = false;
-  absl::Status ending_;  // why the first stream ended, while others still deliver
+  uint64_t promised_elsewhere_ = 0;  // by the goodbye
+  bool extended_ = false;            // something came since the deadline was set
+  absl::Status ending_;              // why the first stream ended, while others still deliver
 };
 
 }  // namespace weft::net

@@ -51,7 +51,7 @@ Posted TcpReceiveLink::PostReceive(MessageKey key, const ReceiveTarget& target, 
   header.tag = key.tag;
   header.check = key.check;
   header.total = target.out.size();
-  QueueControl(header);
+  SendClearToSend(header);
   return Posted::kAccepted;
 }
 

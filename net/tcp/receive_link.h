@@ -11,20 +11,27 @@
 
 namespace weft::net {
 
-class TcpReceiveLink final : public ReceiveLink, public LinkCore {
+class TcpReceiveLink : public ReceiveLink, public LinkCore {
  public:
   // Told when it is destroyed, so that the transport does not look for it any more.
   using OnDestroyed = std::function<void(TcpReceiveLink*)>;
   TcpReceiveLink(TcpContext& context, Rank peer, OnDestroyed on_destroyed)
       : LinkCore(context, peer), on_destroyed_(std::move(on_destroyed)) {}
   ~TcpReceiveLink() override;
-  void Start(std::vector<FileDescriptor> sockets);
+  virtual void Start(std::vector<FileDescriptor> sockets);
 
   Rank peer() const override { return peer_rank(); }
   const absl::Status& status() const override { return link_status(); }
   Posted PostNotice(absl::string_view bytes) override { return QueueNotice(bytes); }
   std::string Describe() const override { return DescribeLink(); }
   Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) override;
+
+ protected:
+  absl::StatusOr<PayloadTarget> OnLinkFrame(const FrameHeader& header) override;
+  absl::Status OnLinkFrameDone(const FrameHeader& header) override;
+  void FailRequests(const absl::Status& why) override;
+  size_t posted() const { return receives_.used(); }
+  virtual void SendClearToSend(const FrameHeader& header) { QueueControl(header); }
 
  private:
   struct Receive {
@@ -40,12 +47,9 @@ class TcpReceiveLink final : public ReceiveLink, public LinkCore {
   absl::StatusOr<uint32_t> Find(const FrameHeader& header);
   void Complete(uint32_t slot, const absl::Status& status, uint64_t bytes);
 
-  absl::StatusOr<PayloadTarget> OnLinkFrame(const FrameHeader& header) override;
-  absl::Status OnLinkFrameDone(const FrameHeader& header) override;
   void OnSent(uint32_t) override {}
   bool NextData(OutFrame*) override { return false; }
   bool HasData() const override { return false; }
-  void FailRequests(const absl::Status& why) override;
   Link& link() override { return *this; }
   bool is_sender() const override { return false; }
 

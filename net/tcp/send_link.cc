@@ -20,7 +20,7 @@ TcpSendLink::~TcpSendLink() {
 }
 
 void TcpSendLink::Start(absl::string_view address, absl::Time now) {
-  set_description(absl::StrCat("tcp, connecting to \"", address, "\""));
+  set_description(absl::StrCat(context().name, ", connecting to \"", address, "\""));
   connector_ = std::make_unique<Connector>(context(), peer(), *this);
   connector_->Start(address, now);
 }

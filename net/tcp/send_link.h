@@ -15,7 +15,7 @@
 
 namespace weft::net {
 
-class TcpSendLink final : public SendLink, public LinkCore, public ConnectorOwner {
+class TcpSendLink : public SendLink, public LinkCore, public ConnectorOwner {
  public:
   TcpSendLink(TcpContext& context, Rank peer) : LinkCore(context, peer) {}
   ~TcpSendLink() override;
@@ -26,6 +26,15 @@ class TcpSendLink final : public SendLink, public LinkCore, public ConnectorOwne
   Posted PostNotice(absl::string_view bytes) override { return QueueNotice(bytes); }
   std::string Describe() const override { return DescribeLink(); }
   Posted PostSend(MessageKey key, const SendSource& source, Request* request) override;
+
+ protected:
+  absl::StatusOr<PayloadTarget> OnLinkFrame(const FrameHeader& header) override;
+  absl::Status OnLinkFrameDone(const FrameHeader& header) override;
+  void OnSent(uint32_t token) override;
+  bool NextData(OutFrame* frame) override;
+  void FailRequests(const absl::Status& why) override;
+  void OnConnected(std::vector<FileDescriptor> sockets, std::vector<std::string> received,
+                   absl::Time now) override;
 
  private:
   struct Send {
@@ -51,17 +60,10 @@ class TcpSendLink final : public SendLink, public LinkCore, public ConnectorOwne
   void OnClearToSend(const FrameHeader& header);
   void Complete(uint32_t slot, const absl::Status& status);
 
-  absl::StatusOr<PayloadTarget> OnLinkFrame(const FrameHeader& header) override;
-  absl::Status OnLinkFrameDone(const FrameHeader& header) override;
-  void OnSent(uint32_t token) override;
-  bool NextData(OutFrame* frame) override;
   bool HasData() const override { return !active_.empty(); }
-  void FailRequests(const absl::Status& why) override;
   Link& link() override { return *this; }
   bool is_sender() const override { return true; }
 
-  void OnConnected(std::vector<FileDescriptor> sockets, std::vector<std::string> received,
-                   absl::Time now) override;
   void OnConnectFailed(const absl::Status& why, absl::Time now) override;
 
   std::unique_ptr<Connector> connector_;

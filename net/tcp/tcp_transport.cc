@@ -21,19 +21,24 @@ TcpTransport::TcpTransport(const TransportOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> TcpTransport::Create(const TransportOptions& options) {
-  if (options.events == nullptr) return absl::InvalidArgumentError("tcp: no events to tell");
-  if (options.self.value() < 0 || options.self.value() >= options.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("tcp: rank ", options.self.value(),
-                                                   " is not in [0, ", options.world_size, ")"));
-  }
-  if (sodium_init() < 0) return absl::InternalError("tcp: libsodium finds no source of randomness");
   std::unique_ptr<TcpTransport> out(new TcpTransport(options));
-  WEFT_RETURN_IF_ERROR(
-      Annotate(out->Open(), absl::StrCat("tcp transport of rank ", options.self.value())));
+  WEFT_RETURN_IF_ERROR(out->Open());
   return out;
 }
 
 absl::Status TcpTransport::Open() {
+  return Annotate(
+      Listen(), absl::StrCat(context_.name, " transport of rank ", context_.options.self.value()));
+}
+
+absl::Status TcpTransport::Listen() {
+  const TransportOptions& options = context_.options;
+  if (options.events == nullptr) return absl::InvalidArgumentError("no events to tell");
+  if (options.self.value() < 0 || options.self.value() >= options.world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the rank is not in [0, ", options.world_size, ")"));
+  }
+  if (sodium_init() < 0) return absl::InternalError("libsodium finds no source of randomness");
   WEFT_ASSIGN_OR_RETURN(context_.poller, Poller::Create());
   WEFT_ASSIGN_OR_RETURN(Interface interface, ChooseInterface(context_.options.settings));
   context_.interface = interface.name;
@@ -63,9 +68,18 @@ TcpTransport::~TcpTransport() {
 
 std::unique_ptr<SendLink> TcpTransport::Connect(absl::string_view address, Rank peer,
                                                 absl::Time now) {
-  auto link = std::make_unique<TcpSendLink>(context_, peer);
+  auto link = MakeSendLink(peer);
   link->Start(address, now);
   return link;
+}
+
+std::unique_ptr<TcpSendLink> TcpTransport::MakeSendLink(Rank peer) {
+  return std::make_unique<TcpSendLink>(context_, peer);
+}
+
+std::unique_ptr<TcpReceiveLink> TcpTransport::MakeReceiveLink(
+    Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) {
+  return std::make_unique<TcpReceiveLink>(context_, peer, std::move(on_destroyed));
 }
 
 absl::StatusOr<Region> TcpTransport::Register(void* data, size_t size) {
@@ -76,7 +90,7 @@ void TcpTransport::OnPeer(Rank peer, std::vector<FileDescriptor> sockets, absl::
   if (auto found = accepted_.find(peer); found != accepted_.end()) {
     found->second->Break(absl::UnavailableError("it has connected anew: its process restarted"));
   }
-  auto link = std::make_unique<TcpReceiveLink>(context_, peer, [this](TcpReceiveLink* gone) {
+  auto link = MakeReceiveLink(peer, [this](TcpReceiveLink* gone) {
     auto entry = accepted_.find(gone->peer());
     if (entry != accepted_.end() && entry->second == gone) accepted_.erase(entry);
   });

@@ -17,11 +17,12 @@
 #include "net/tcp/acceptor.h"
 #include "net/tcp/link_core.h"
 #include "net/tcp/receive_link.h"
+#include "net/tcp/send_link.h"
 #include "net/transport.h"
 
 namespace weft::net {
 
-class TcpTransport final : public Transport, private AcceptorOwner {
+class TcpTransport : public Transport, private AcceptorOwner {
  public:
   static absl::StatusOr<std::unique_ptr<Transport>> Create(const TransportOptions& options);
   ~TcpTransport() override;
@@ -36,12 +37,18 @@ class TcpTransport final : public Transport, private AcceptorOwner {
   void FinishWait() override {}
   absl::Time NextDeadline() const override { return context_.poller->NextDeadline(); }
 
- private:
+ protected:
   explicit TcpTransport(const TransportOptions& options);
-  absl::Status Open();
+  absl::Status Open();  // once the context is as it should be
+  virtual std::unique_ptr<TcpSendLink> MakeSendLink(Rank peer);
+  virtual std::unique_ptr<TcpReceiveLink> MakeReceiveLink(Rank peer,
+                                                          TcpReceiveLink::OnDestroyed on_destroyed);
+  TcpContext context_;
+
+ private:
+  absl::Status Listen();
   void OnPeer(Rank peer, std::vector<FileDescriptor> sockets, absl::Time now) override;
 
-  TcpContext context_;
   std::string address_;
   std::unique_ptr<Acceptor> acceptor_;
   std::map<Rank, TcpReceiveLink*> accepted_;  // the newest of each peer that still exists

@@ -1,0 +1,72 @@
+#include "net/ucx/ucx_transport.h"
+
+#include <sys/epoll.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/status.h"
+#include "net/ucx/links.h"
+#include "net/ucx/ucx.h"
+
+namespace weft::net {
+namespace {
+
+// While UCX has work, the sockets beside it, which cost a system call, are looked at this rarely.
+constexpr int kTurnsWithoutSockets = 8;
+
+}  // namespace
+
+UcxTransport::UcxTransport(const TransportOptions& options) : TcpTransport(options) {
+  context_.purpose = HandshakePurpose::kUcxLink;
+  context_.name = "ucx";
+  context_.sockets = 1;
+  context_.frame_bytes =
+      static_cast<uint64_t>(options.settings.ByteCount("ucx.piece_bytes").count()) / 64 * 64;
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Create(const TransportOptions& options) {
+  std::unique_ptr<UcxTransport> out(new UcxTransport(options));
+  WEFT_RETURN_IF_ERROR(out->Open());
+  WEFT_RETURN_IF_ERROR(Annotate(out->OpenWorker(), "ucx transport"));
+  return out;
+}
+
+absl::Status UcxTransport::OpenWorker() {
+  WEFT_ASSIGN_OR_RETURN(worker_, UcxWorker::Create(context_.options.settings));
+  wait_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  if (!wait_) return ErrnoStatus(errno, "make an epoll");
+  epoll_event event{};
+  event.events = EPOLLIN;
+  for (int fd : {context_.poller->fd(), worker_->event_fd()}) {
+    if (epoll_ctl(wait_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+      return ErrnoStatus(errno, "watch UCX's descriptor");
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool UcxTransport::Progress(absl::Time now) {
+  const bool moved = worker_->Progress();
+  if (moved && !context_.poller->HasTurns() && ++turns_without_sockets_ < kTurnsWithoutSockets) {
+    return true;
+  }
+  turns_without_sockets_ = 0;
+  return TcpTransport::Progress(now) || moved;
+}
+
+std::unique_ptr<TcpSendLink> UcxTransport::MakeSendLink(Rank peer) {
+  return std::make_unique<UcxSendLink>(context_, *worker_, peer);
+}
+
+std::unique_ptr<TcpReceiveLink> UcxTransport::MakeReceiveLink(
+    Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) {
+  return std::make_unique<UcxReceiveLink>(context_, *worker_, peer, std::move(on_destroyed));
+}
+
+extern "C" __attribute__((visibility("default"))) void weft_ucx_transport_1(
+    const TransportOptions& options, absl::StatusOr<std::unique_ptr<Transport>>* out) {
+  *out = UcxTransport::Create(options);
+}
+
+}  // namespace weft::net

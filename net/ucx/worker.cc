@@ -1,0 +1,136 @@
+#include "net/ucx/worker.h"
+
+#include <poll.h>
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "net/ucx/wire.h"
+
+namespace weft::net {
+namespace {
+
+constexpr int kProgressMax = 16;  // calls of ucp_worker_progress a turn
+
+constexpr int kCloseLooks = 1000;
+constexpr int kLookMilliseconds = 2;
+
+absl::Status Configure(ucp_config_t* config, const char* name, const std::string& value) {
+  if (value.empty()) return absl::OkStatus();
+  return UcxStatus(ucp_config_modify(config, name, value.c_str()),
+                   absl::StrCat("set UCX_", name, " to \"", value, "\""));
+}
+
+}  // namespace
+
+absl::Status UcxStatus(ucs_status_t status, absl::string_view doing) {
+  if (status == UCS_OK) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(doing, ": UCX: ", ucs_status_string(status)));
+}
+
+absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(const Settings& settings) {
+  std::unique_ptr<UcxWorker> out(new UcxWorker());
+  WEFT_RETURN_IF_ERROR(out->Open(settings));
+  return out;
+}
+
+absl::Status UcxWorker::Open(const Settings& settings) {
+  rendezvous_min_ = static_cast<uint64_t>(settings.ByteCount("ucx.rendezvous_min").count());
+  ucp_config_t* config = nullptr;
+  WEFT_RETURN_IF_ERROR(
+      UcxStatus(ucp_config_read(nullptr, nullptr, &config), "read UCX's settings"));
+  absl::Status set = Configure(config, "TLS", settings.Text("ucx.tls"));
+  if (set.ok()) set = Configure(config, "NET_DEVICES", settings.Text("ucx.net_devices"));
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  if (set.ok()) set = UcxStatus(ucp_init(&params, config, &context_), "start UCX");
+  ucp_config_release(config);
+  WEFT_RETURN_IF_ERROR(set);
+
+  ucp_worker_params_t worker{};
+  worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  WEFT_RETURN_IF_ERROR(
+      UcxStatus(ucp_worker_create(context_, &worker, &worker_), "make a UCX worker"));
+  WEFT_RETURN_IF_ERROR(
+      UcxStatus(ucp_worker_get_efd(worker_, &event_fd_), "get the UCX worker's descriptor"));
+  ucp_am_handler_param_t handler{};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.id = kFrameMessage;
+  handler.flags = UCP_AM_FLAG_WHOLE_MSG;
+  handler.cb = &UcxWorker::OnFrame;
+  handler.arg = this;
+  WEFT_RETURN_IF_ERROR(
+      UcxStatus(ucp_worker_set_am_recv_handler(worker_, &handler), "take UCX's active messages"));
+  ucp_address_t* address = nullptr;
+  size_t length = 0;
+  WEFT_RETURN_IF_ERROR(UcxStatus(ucp_worker_get_address(worker_, &address, &length),
+                                 "get the UCX worker's address"));
+  address_.assign(reinterpret_cast<const char*>(address), length);
+  ucp_worker_release_address(worker_, address);
+  if (address_.size() <= kWorkerAddressBytesMax) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat(
+      "the UCX worker's address has ", address_.size(), " bytes; at most ", kWorkerAddressBytesMax,
+      " are passed on: name fewer devices in ucx.net_devices"));
+}
+
+UcxWorker::~UcxWorker() {
+  for (int look = 0; look < kCloseLooks && !closing_.empty(); ++look) {
+    if (!Progress()) poll(nullptr, 0, kLookMilliseconds);
+  }
+  if (!closing_.empty()) WEFT_LOG_DEBUG("ucx: {} endpoints did not close in time", closing_.size());
+  for (void* request : closing_) ucp_request_free(request);
+  if (worker_ != nullptr) ucp_worker_destroy(worker_);
+  if (context_ != nullptr) ucp_cleanup(context_);
+}
+
+bool UcxWorker::Progress() {
+  int turns = 0;
+  while (turns < kProgressMax && ucp_worker_progress(worker_) > 0) ++turns;
+  ReapClosed();
+  return turns > 0;
+}
+
+uint32_t UcxWorker::Register(UcxWire* wire) {
+  while (wires_.count(next_number_) > 0) ++next_number_;
+  wires_[next_number_] = wire;
+  return next_number_++;
+}
+
+ucs_status_t UcxWorker::OnFrame(void* arg, const void* header, size_t header_length, void* data,
+                                size_t length, const ucp_am_recv_param_t* param) {
+  auto* self = static_cast<UcxWorker*>(arg);
+  FrameHeader frame;
+  if (header_length != sizeof frame) return UCS_OK;  // nobody of ours
+  std::memcpy(&frame, header, sizeof frame);
+  auto found = self->wires_.find(static_cast<uint32_t>(frame.link));
+  if (found == self->wires_.end()) return UCS_OK;  // a link that has gone since
+  const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  return found->second->TakeFrame(frame, data, length, rendezvous);
+}
+
+void UcxWorker::CloseEndpoint(ucp_ep_h endpoint, bool at_once) {
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = at_once ? UCP_EP_CLOSE_FLAG_FORCE : 0;
+  ucs_status_ptr_t request = ucp_ep_close_nbx(endpoint, &param);
+  if (UCS_PTR_IS_PTR(request)) closing_.push_back(request);
+}
+
+void UcxWorker::ReapClosed() {
+  for (size_t i = 0; i < closing_.size();) {
+    if (ucp_request_check_status(closing_[i]) == UCS_INPROGRESS) {
+      ++i;
+      continue;
+    }
+    ucp_request_free(closing_[i]);
+    closing_[i] = closing_.back();
+    closing_.pop_back();
+  }
+}
+
+}  // namespace weft::net
