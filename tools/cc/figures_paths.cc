@@ -18,9 +18,8 @@ using net::multipath::SimulatedOptions;
 // Path p of a connection takes the p-th spine: as where a planner has chosen the source ports.
 class ByPathNumber final : public topology::PathHash {
  public:
-  size_t Choose(NodeId /*at*/, const topology::packet::Frame& frame,
-                absl::Span<const LinkId> next) const override {
-    return frame.source_port % next.size();
+  size_t Choose(NodeId /*at*/, const Flow& flow, absl::Span<const LinkId> next) const override {
+    return flow.source_port % next.size();
   }
 };
 
