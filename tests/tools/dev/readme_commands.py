@@ -31,7 +31,8 @@ class Readme(unittest.TestCase):
 
     def lay_out(self, tree: pathlib.Path) -> pathlib.Path:
         (tree / "build/release").mkdir(parents=True)
-        (tree / "build/release/bin").symlink_to(BIN)
+        for name in ("bin", "lib"):
+            (tree / "build/release" / name).symlink_to(BIN.parent / name)
         for name in ("README.md", "tools", "trainer"):
             (tree / name).symlink_to(SOURCE / name)
         (tree / "data").mkdir()
