@@ -4,7 +4,9 @@
 #include <cctype>
 #include <exception>
 #include <fstream>
+#include <iterator>
 #include <map>
+#include <sstream>
 #include <toml.hpp>
 #include <utility>
 
@@ -12,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "base/utf8.h"
 
 namespace weft {
 namespace {
@@ -39,8 +42,11 @@ absl::Status ApplyValue(const std::string& path, const std::string& name, const 
 absl::Status ApplyFile(const std::string& path, Settings& settings) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  WEFT_RETURN_IF_ERROR(CheckUtf8(text, path));
   try {
-    toml::value root = toml::parse(file, path);
+    std::istringstream stream(text);
+    toml::value root = toml::parse(stream, path);
     for (const auto& [section, content] : root.as_table()) {
       if (!content.is_table()) {
         WEFT_RETURN_IF_ERROR(ApplyValue(path, section, content, settings));

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "topology/cost/key_reader.h"
 #include "topology/cost/model_traffic.h"
 
@@ -274,6 +275,7 @@ absl::StatusOr<Job> JobFrom(const Sections& sections) {
 absl::StatusOr<Job> ParseJob(const std::string& toml, const std::string& name,
                              const JobWords& words) {
   Sections sections;
+  WEFT_RETURN_IF_ERROR(CheckUtf8(toml, name));
   try {
     std::istringstream stream(toml);
     toml::value root = toml::parse(stream, name);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "base/settings.h"
 #include "base/status.h"
+#include "base/utf8.h"
 
 namespace weft::topology {
 namespace {
@@ -92,6 +93,7 @@ absl::StatusOr<toml::value> ParseToml(absl::string_view text, const std::string&
         absl::StrCat(file, ": has ", text.size(), " bytes; at most ", kMaxSize));
   }
   WEFT_RETURN_IF_ERROR(Shape(text).Check(file));
+  WEFT_RETURN_IF_ERROR(CheckUtf8(text, file));
   std::istringstream stream{std::string(text)};
   try {
     return toml::parse(stream, file);
