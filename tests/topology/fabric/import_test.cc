@@ -278,6 +278,7 @@ TEST(Lldp, ReadsOneObjectOfMachinesAndJson0) {
 TEST(Lldp, NamesTheLineAndTheReason) {
   EXPECT_THAT(ErrorOf("\n" + Output({})), AllOf(StartsWith("test:2: "), HasSubstr("# <machine>")));
   EXPECT_THAT(ErrorOf("# n0\n{\n\"lldp\": }\n"), StartsWith("test:3: not valid JSON"));
+  EXPECT_THAT(ErrorOf("# n0\n{\"lldp\": 1e400}\n"), StartsWith("test:2: not valid JSON"));
   EXPECT_THAT(ErrorOf("# n0\n{\"lldp\": {\"interface\": {\"eth0\": {\"via\": \"LLDP\"}}}}"),
               StartsWith("test:2: n0 interface eth0: a neighbour without chassis"));
   EXPECT_THAT(ErrorOf("{\"n0\": 1}"), HasSubstr("\"n0\" holds no output"));

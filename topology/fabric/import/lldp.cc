@@ -140,6 +140,8 @@ class LldpFile {
       auto at = std::min(error.byte, text.size());
       line += static_cast<int>(std::count(text.begin(), text.begin() + at, '\n'));
       return Error(line, "not valid JSON");
+    } catch (const Json::exception& error) {  // a number too large for a double
+      return Error(line, "not valid JSON: ", error.what());
     }
     if (is_deep) return Error(line, "JSON nested more than ", kMaxDepth, " deep");
     if (!root.is_object()) return Error(line, "this is no JSON object of lldpctl");
