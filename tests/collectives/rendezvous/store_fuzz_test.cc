@@ -6,17 +6,14 @@
 
 #include <array>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
 #include "base/random.h"
 #include "collectives/rendezvous/store_client_core.h"
 #include "collectives/rendezvous/store_core.h"
@@ -24,6 +21,7 @@
 #include "collectives/rendezvous/store_journal.h"
 #include "collectives/rendezvous/store_protocol.h"
 #include "collectives/rendezvous/store_relay_table.h"
+#include "tests/fuzz_budget.h"
 
 namespace weft::collectives {
 namespace {
@@ -302,24 +300,10 @@ void FuzzDecoders(Random& random) {
   (void)reader.Feed(frame, &used);
 }
 
-uint64_t NumberFrom(const char* variable, uint64_t standard) {
-  const char* text = std::getenv(variable);
-  uint64_t value = standard;
-  if (text != nullptr) {
-    EXPECT_TRUE(absl::SimpleAtoi(text, &value)) << variable;
-  }
-  return value;
-}
-
 TEST(StoreFuzzTest, AnyBytesAreAnsweredOrRefused) {
-  constexpr uint64_t kTries = 1200;
-  uint64_t seconds = NumberFrom("WEFT_FUZZ_SECONDS", 0);
-  uint64_t first = NumberFrom("WEFT_FUZZ_SEED", 1);
-  SystemClock clock;
-  absl::Time begin = clock.Now();
-  uint64_t tries = 0;
-  while (tries < kTries || (seconds > 0 && clock.Now() < begin + absl::Seconds(seconds))) {
-    Random random(first + tries++);
+  FuzzBudget budget(1200);
+  while (std::optional<uint64_t> seed = budget.Next()) {
+    Random random(*seed);
     switch (random.Below(3)) {
       case 0:
         FuzzServer(random);
@@ -330,14 +314,9 @@ TEST(StoreFuzzTest, AnyBytesAreAnsweredOrRefused) {
       default:
         FuzzDecoders(random);
     }
-    if (HasFailure()) FAIL() << "WEFT_FUZZ_SEED=" << first + tries - 1 << " repeats it";
+    if (HasFailure()) FAIL() << budget.Repeat();
   }
-  if (seconds > 0) {
-    double took = absl::ToDoubleSeconds(clock.Now() - begin);
-    std::printf(
-        "%s",
-        absl::StrCat(tries, " inputs, ", static_cast<double>(tries) / took, " a second\n").c_str());
-  }
+  budget.Report();
 }
 
 }  // namespace

@@ -1,13 +1,11 @@
 // weft-bw as its users run it, and the pattern that tells right data from wrong.
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "tests/run_program.h"
 #include "tools/bw/pattern.h"
 
 namespace weft::bw {
@@ -16,22 +14,8 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-struct Outcome {
-  int status;
-  std::string output;
-};
-
 Outcome BandwidthProgram(const std::string& arguments) {
-  std::string command = std::string(std::getenv("WEFT_BIN")) + "/weft-bw " + arguments + " 2>&1";
-  FILE* pipe = popen(command.c_str(), "r");
-  EXPECT_NE(pipe, nullptr);
-  Outcome outcome{-1, ""};
-  char buffer[4096];
-  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {
-    outcome.output.append(buffer, n);
-  }
-  outcome.status = WEXITSTATUS(pclose(pipe));
-  return outcome;
+  return RunProgram("weft-bw " + arguments);
 }
 
 TEST(WeftBw, EveryOperationIsRightOnEveryTransport) {

@@ -1,37 +1,17 @@
 // weft-cc, and weft-sim with --cc and --policy, as their users run them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "tests/run_program.h"
 
 namespace weft::cc {
 namespace {
 
 using ::testing::HasSubstr;
-
-struct Outcome {
-  int status;
-  std::string output;  // both streams
-};
-
-Outcome RunProgram(const std::string& command_line) {
-  std::string command = absl::StrCat(std::getenv("WEFT_BIN"), "/", command_line, " 2>&1");
-  FILE* pipe = popen(command.c_str(), "r");
-  EXPECT_NE(pipe, nullptr);
-  Outcome outcome{-1, ""};
-  char buffer[4096];
-  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {
-    outcome.output.append(buffer, n);
-  }
-  outcome.status = WEXITSTATUS(pclose(pipe));
-  return outcome;
-}
 
 TEST(WeftCcTest, ListsControllersPoliciesScenariosAndFigures) {
   Outcome outcome = RunProgram("weft-cc list");

@@ -1,15 +1,14 @@
 // weft-init as its users run it, and its model.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tests/run_program.h"
 #include "tools/init/model.h"
 
 namespace weft::init {
@@ -18,24 +17,13 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-struct Outcome {
-  int status = -1;
-  std::string output;
+struct Outcome : weft::Outcome {
   json result;
 };
 
 Outcome Init(const std::string& arguments) {
   std::string file = testing::TempDir() + "weft-init-" + std::to_string(getpid()) + ".json";
-  std::string command = std::string(std::getenv("WEFT_BIN")) + "/weft-init " + arguments +
-                        " --json " + file + " 2>&1";
-  FILE* pipe = popen(command.c_str(), "r");
-  EXPECT_NE(pipe, nullptr);
-  Outcome outcome;
-  char buffer[4096];
-  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {
-    outcome.output.append(buffer, n);
-  }
-  outcome.status = WEXITSTATUS(pclose(pipe));
+  Outcome outcome{RunProgram("weft-init " + arguments + " --json " + file), {}};
   std::ifstream stream(file);
   if (stream) outcome.result = json::parse(stream, nullptr, /*allow_exceptions=*/false);
   unlink(file.c_str());

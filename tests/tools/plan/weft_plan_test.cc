@@ -1,11 +1,9 @@
 // weft-plan as its users run it.
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -14,6 +12,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "tests/run_program.h"
 #include "topology/order/nccl_files.h"
 #include "topology/order/rank_files.h"
 
@@ -24,23 +23,8 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-struct Outcome {
-  int status;
-  std::string output;  // both streams
-};
-
 Outcome Plan(const std::string& arguments, const std::string& streams = "2>&1") {
-  std::string command =
-      absl::StrCat(std::getenv("WEFT_BIN"), "/weft-plan ", arguments, " ", streams);
-  FILE* pipe = popen(command.c_str(), "r");
-  EXPECT_NE(pipe, nullptr);
-  Outcome outcome{-1, ""};
-  char buffer[4096];
-  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {
-    outcome.output.append(buffer, n);
-  }
-  outcome.status = WEXITSTATUS(pclose(pipe));
-  return outcome;
+  return RunProgram("weft-plan " + arguments, streams);
 }
 
 std::string Read(const std::filesystem::path& path) {

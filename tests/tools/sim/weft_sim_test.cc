@@ -1,10 +1,7 @@
 // weft-sim as its users run it.
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -12,6 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "tests/run_program.h"
 
 namespace weft {
 namespace {
@@ -19,24 +17,7 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-struct Outcome {
-  int status;
-  std::string output;  // both streams
-};
-
-Outcome Sim(const std::string& arguments) {
-  std::string command =
-      absl::StrCat(std::getenv("WEFT_BIN"), "/weft-sim --quiet ", arguments, " 2>&1");
-  FILE* pipe = popen(command.c_str(), "r");
-  EXPECT_NE(pipe, nullptr);
-  Outcome outcome{-1, ""};
-  char buffer[4096];
-  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {
-    outcome.output.append(buffer, n);
-  }
-  outcome.status = WEXITSTATUS(pclose(pipe));
-  return outcome;
-}
+Outcome Sim(const std::string& arguments) { return RunProgram("weft-sim --quiet " + arguments); }
 
 class WeftSim : public ::testing::Test {
  protected:

@@ -3,17 +3,15 @@
 // how many there were. WEFT_FUZZ_SEED begins elsewhere; a failure names the seed that repeats it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
 #include "base/random.h"
+#include "tests/fuzz_budget.h"
 #include "topology/fabric/check.h"
 #include "topology/fabric/draw.h"
 #include "topology/fabric/file.h"
@@ -211,35 +209,14 @@ void TryOne(uint64_t seed) {
   }
 }
 
-uint64_t NumberFrom(const char* variable, uint64_t standard) {
-  const char* text = std::getenv(variable);
-  uint64_t value = standard;
-  if (text != nullptr) {
-    EXPECT_TRUE(absl::SimpleAtoi(text, &value)) << variable;
-  }
-  return value;
-}
-
 TEST(Fuzz, AnyBytesAreAFabricOrAnErrorThatNamesTheFile) {
-  constexpr uint64_t kTries = 3000;
-  uint64_t seconds = NumberFrom("WEFT_FUZZ_SECONDS", 0);
-  uint64_t first = NumberFrom("WEFT_FUZZ_SEED", 1);
-  SystemClock clock;
-  absl::Time end = clock.Now() + absl::Seconds(seconds);
-  uint64_t tries = 0;
-  while (tries < kTries || (seconds > 0 && clock.Now() < end)) {
-    TryOne(first + tries);
-    ++tries;
-    if (HasFatalFailure()) {
-      FAIL() << "WEFT_FUZZ_SEED=" << first + tries - 1 << " repeats it";
-    }
+  FuzzBudget budget(3000);
+  while (std::optional<uint64_t> seed = budget.Next()) {
+    TryOne(*seed);
+    if (HasFatalFailure()) FAIL() << budget.Repeat();
   }
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  if (seconds > 0) {
-    std::printf("%s", absl::StrCat(tries, " inputs, ", usage.ru_maxrss / 1024, " MiB\n").c_str());
-  }
-  EXPECT_LT(usage.ru_maxrss, 2 << 20) << "KiB";
+  budget.Report();
+  EXPECT_LT(FuzzBudget::MemoryKiB(), 2 << 20) << "KiB";
 }
 
 TEST(Fuzz, GeneratorsOnTheCommandLineRefuseWhatTheyCannotBuild) {

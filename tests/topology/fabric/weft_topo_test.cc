@@ -2,14 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "tests/run_program.h"
 
 namespace weft {
 namespace {
@@ -18,23 +17,7 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-struct Outcome {
-  int status = -1;
-  std::string output;
-};
-
-Outcome Topo(const std::string& arguments) {
-  std::string command = std::string(std::getenv("WEFT_BIN")) + "/weft-topo " + arguments + " 2>&1";
-  Outcome outcome;
-  FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  char buffer[4096];
-  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {
-    outcome.output.append(buffer, n);
-  }
-  outcome.status = WEXITSTATUS(pclose(pipe));
-  return outcome;
-}
+Outcome Topo(const std::string& arguments) { return RunProgram("weft-topo " + arguments); }
 
 class WeftTopo : public ::testing::Test {
  protected:

@@ -3,16 +3,14 @@
 // again. A fixed number of seeded mutations; WEFT_FUZZ_SECONDS=600 goes on for so long.
 // WEFT_FUZZ_SEED begins elsewhere; a failure names the seed that repeats it.
 #include <gmock/gmock.h>
-#include <sys/resource.h>
 
 #include <array>
-#include <cstdlib>
+#include <optional>
 #include <string>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
 #include "base/random.h"
+#include "tests/fuzz_budget.h"
 #include "topology/cost/job_file.h"
 #include "topology/fabric/generator.h"
 #include "topology/order/hostlist.h"
@@ -169,39 +167,19 @@ absl::Status Read(Kind kind, const std::string& text) {
   return absl::OkStatus();
 }
 
-uint64_t NumberFrom(const char* variable, uint64_t standard) {
-  const char* text = std::getenv(variable);
-  uint64_t value = standard;
-  if (text != nullptr) {
-    EXPECT_TRUE(absl::SimpleAtoi(text, &value)) << variable;
-  }
-  return value;
-}
-
 TEST(PlanningFuzz, AnyBytesAreReadOrRefused) {
-  constexpr uint64_t kTries = 4000;
-  uint64_t seconds = NumberFrom("WEFT_FUZZ_SECONDS", 0);
-  uint64_t first = NumberFrom("WEFT_FUZZ_SEED", 1);
-  SystemClock clock;
-  absl::Time end = clock.Now() + absl::Seconds(seconds);
-  uint64_t tries = 0;
-  for (; tries < kTries || (seconds > 0 && clock.Now() < end); ++tries) {
-    Random random(first + tries);
+  FuzzBudget budget(4000);
+  while (std::optional<uint64_t> seed = budget.Next()) {
+    Random random(*seed);
     auto kind = static_cast<Kind>(random.Below(kKinds));
     std::string text = Mutate(std::string(kSeeds[kind]), random);
     absl::Status status = Read(kind, text);
     EXPECT_TRUE(status.ok() || !status.message().empty());
     EXPECT_LT(status.message().size(), 4000u);
-    if (HasFailure()) {
-      FAIL() << "WEFT_FUZZ_SEED=" << first + tries << " repeats it, kind " << kind << ":\n" << text;
-    }
+    if (HasFailure()) FAIL() << budget.Repeat() << ", kind " << kind << ":\n" << text;
   }
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  if (seconds > 0) {
-    std::printf("%s", absl::StrCat(tries, " inputs, ", usage.ru_maxrss / 1024, " MiB\n").c_str());
-  }
-  EXPECT_LT(usage.ru_maxrss, 4 << 20) << "KiB";
+  budget.Report();
+  EXPECT_LT(FuzzBudget::MemoryKiB(), 4 << 20) << "KiB";
 }
 
 }  // namespace

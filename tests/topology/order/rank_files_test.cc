@@ -2,14 +2,12 @@
 #include "topology/order/rank_files.h"
 
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
 
+#include "tests/run_program.h"
 #include "topology/fabric/clos.h"
 #include "topology/host/nccl_machine.h"
 #include "topology/host/nccl_xml.h"
@@ -89,22 +87,6 @@ TEST(RankFiles, ErrorsNameTheLine) {
   EXPECT_THAT(OrderFromTable({{"h1", 0}, {"h1", 1}, {"h2", 0}}, fabric).status().ToString(),
               HasSubstr("host h2 has 1 ranks, h1 has 2"));
   EXPECT_THAT(OrderFromTable({{"h99", 0}}, fabric).status().ToString(), HasSubstr("h99"));
-}
-
-struct Outcome {
-  int status;
-  std::string output;
-};
-Outcome Shell(const std::string& command) {
-  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-  EXPECT_NE(pipe, nullptr);
-  Outcome outcome{-1, ""};
-  char buffer[4096];
-  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {
-    outcome.output.append(buffer, n);
-  }
-  outcome.status = WEXITSTATUS(pclose(pipe));
-  return outcome;
 }
 
 TEST(RankFiles, TheTorchrunScriptStartsEachHostWithItsNodeRank) {
