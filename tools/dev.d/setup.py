@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 
 from common import DEPS, Failure, Stopwatch, execute, say
@@ -36,6 +37,7 @@ WHEELS = {
     "nvidia-cuda-cupti==13.0.85": ("libcupti.so.13",),
 }
 STAMP = "\n".join(WHEELS) + "\n"
+RETRY_PAUSES = (5, 30)  # seconds after a download that failed
 MANYLINUX = ("2_28", "2_27", "2_26", "2_25", "2_24", "2_17")
 
 
@@ -61,9 +63,10 @@ def install_packages(packages: list[str]) -> None:
     say(f"installing {len(missing)} Debian packages: {' '.join(missing)}")
     apt = ["apt-get"] if os.geteuid() == 0 else ["sudo", "apt-get"]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    execute([*apt, "update", "-qq"], env=environment)
-    execute([*apt, "install", "-y", "-qq", "--no-install-recommends", *missing], env=environment,
-        stdout=subprocess.DEVNULL)
+    apt += ["-qq", "-o", "Acquire::Retries=3"]
+    execute([*apt, "update"], env=environment)
+    execute([*apt, "install", "-y", "--no-install-recommends", *missing], env=environment,
+            stdout=subprocess.DEVNULL)
 
 
 def missing_packages(packages: list[str]) -> list[str]:
@@ -123,12 +126,20 @@ def download(wheel: str, folder: pathlib.Path) -> pathlib.Path:
     # What is asked for does not depend on the Python that runs pip.
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:",
                "--python-version", "3.11", "--implementation", "cp", "--abi", "cp311",
-               "--disable-pip-version-check", "--no-cache-dir",
+               "--disable-pip-version-check",
                "--progress-bar", "on" if sys.stderr.isatty() else "off", "-q", "-d", folder]
     for version in MANYLINUX:
         command += ["--platform", f"manylinux_{version}_{platform.machine()}"]
     command += ["--platform", f"manylinux2014_{platform.machine()}", wheel]
-    execute(command)
+    for pause in (*RETRY_PAUSES, None):
+        try:
+            execute(command)
+            break
+        except Failure as failure:  # pip's own retries last for seconds, a bad line longer
+            if pause is None:
+                raise
+            say(f"{failure}; trying again in {pause} s")
+            time.sleep(pause)
     name = wheel.split("==")[0].replace("-", "_")
     (found,) = folder.glob(f"{name}-*.whl")
     return found
