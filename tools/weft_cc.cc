@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "net/cc/registry.h"
 #include "tools/cc/compare.h"
 #include "tools/cc/figures.h"
@@ -30,14 +31,6 @@ constexpr const char* kFooter = R"(Examples:
   weft-cc tune --scenario incast --cc swift --parameter hop beta --out swift.txt --svg swift.svg
 
 Exit status: 0 when all was done, 1 when something failed, 2 for wrong usage.)";
-
-absl::Status WriteFile(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file) return ErrnoStatus(errno, absl::StrCat("write ", path));
-  return absl::OkStatus();
-}
 
 // Replaces what stands between "<!-- begin NAME -->" and "<!-- end NAME -->".
 absl::Status Insert(const std::string& path, const std::string& name, const std::string& text) {

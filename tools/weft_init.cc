@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "tools/init/compare.h"
 #ifdef WEFT_INIT_SIMULATES
 #include "tools/init/control_plane.h"
@@ -83,11 +83,7 @@ absl::StatusOr<Measurement> MeasureWithProgress(Options options) {
 }
 
 absl::Status WriteJson(const std::string& path, const nlohmann::ordered_json& json) {
-  if (path.empty()) return absl::OkStatus();
-  std::ofstream file(path);
-  file << json.dump(2) << "\n";
-  file.close();
-  return file ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", path));
+  return path.empty() ? absl::OkStatus() : WriteOutput(path, json.dump(2) + "\n");
 }
 
 absl::StatusOr<nlohmann::ordered_json> RunOps(const Options& options) {

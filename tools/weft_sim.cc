@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
 #include <optional>
 
@@ -12,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "tools/sim/options.h"
 #include "tools/sim/report.h"
 #include "topology/fabric/draw.h"
@@ -106,14 +106,6 @@ absl::Status Simulate(Run& run) {
   static_cast<topology::SimulationOptions&>(flow) = packet;
   flow.ack = packet.ack_size;
   WEFT_ASSIGN_OR_RETURN(run.result, SimulateFlows(fabric, workload, flow));
-  return absl::OkStatus();
-}
-
-absl::Status WriteFile(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file) return ErrnoStatus(errno, absl::StrCat("write ", path));
   return absl::OkStatus();
 }
 

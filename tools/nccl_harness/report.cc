@@ -1,13 +1,12 @@
 #include "tools/nccl_harness/report.h"
 
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/write_file.h"
 
 namespace weft::harness {
 namespace {
@@ -113,11 +112,7 @@ absl::Status WriteJson(const std::string& path, const PluginInfo& plugin, const 
                       {"tables", plugin.versions},
                       {"seed", options.seed},
                       {"scenarios", scenarios}};
-  std::ofstream file(path == "-" ? "/dev/stdout" : path);
-  file << all.dump(2, ' ', false, ordered_json::error_handler_t::replace) << "\n";
-  file.close();
-  if (file.good()) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  return WriteOutput(path, all.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace weft::harness

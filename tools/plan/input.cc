@@ -1,6 +1,5 @@
 #include "tools/plan/input.h"
 
-#include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -166,18 +165,6 @@ absl::StatusOr<Candidate> MakeCandidate(const Input& input, const std::string& n
   candidate.cost = model.Evaluate(placement);
   candidate.bound = topology::LowerBound(model);
   return candidate;
-}
-
-absl::Status WriteText(const std::string& path, const std::string& text) {
-  if (path == "-") {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    return absl::OkStatus();
-  }
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file) return ErrnoStatus(errno, absl::StrCat("write ", path));
-  return absl::OkStatus();
 }
 
 }  // namespace weft::plan

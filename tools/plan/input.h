@@ -65,9 +65,6 @@ struct Placed {
 };
 absl::StatusOr<Placed> Place(const Input& input, const topology::RankOrder& order);
 
-// "-": standard output. Else replaces the file.
-absl::Status WriteText(const std::string& path, const std::string& text);
-
 }  // namespace weft::plan
 
 #endif  // WEFT_TOOLS_PLAN_INPUT_H_

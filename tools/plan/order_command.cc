@@ -1,6 +1,5 @@
 #include "tools/plan/order_command.h"
 
-#include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "tools/plan/report.h"
 #include "topology/order/nccl_files.h"
 #include "topology/order/rank_files.h"
@@ -94,7 +94,7 @@ absl::Status OrderCommand::Run() const {
         continue;
       }
       std::string path = (std::filesystem::path(out_) / file.name).string();
-      WEFT_RETURN_IF_ERROR(WriteText(path, *file.text));
+      WEFT_RETURN_IF_ERROR(WriteOutput(path, *file.text));
       files.push_back(path);
     }
     if (input.tables) {
@@ -110,7 +110,7 @@ absl::Status OrderCommand::Run() const {
   for (const Candidate& one : candidates) json["orders"].push_back(CandidateJson(input, one));
   json["fullest_cuts"] = HotCutsJson(hot);
   json["files"] = files;
-  return WriteText(words_.json, json.dump(2) + "\n");
+  return WriteOutput(words_.json, json.dump(2) + "\n");
 }
 
 }  // namespace weft::plan

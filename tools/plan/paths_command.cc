@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "tools/plan/report.h"
 #include "topology/paths/path_planner.h"
 
@@ -140,7 +141,7 @@ absl::Status PathsCommand::Run() const {
         TimeText(absl::Seconds(plan.seconds_bound)), plan.unmet,
         static_cast<int>(plan.paths.size()));
   }
-  if (!ports_.empty()) WEFT_RETURN_IF_ERROR(WriteText(ports_, PortsText(flows, plan)));
+  if (!ports_.empty()) WEFT_RETURN_IF_ERROR(WriteOutput(ports_, PortsText(flows, plan)));
   if (words_.json.empty()) return absl::OkStatus();
   ordered_json json;
   json["job"] = input.Describe();
@@ -160,7 +161,7 @@ absl::Status PathsCommand::Run() const {
                               {"bound_ms", phase.bound * 1e3},
                               {"bound_by", phase.bound_reason}});
   }
-  return WriteText(words_.json, json.dump(2) + "\n");
+  return WriteOutput(words_.json, json.dump(2) + "\n");
 }
 
 }  // namespace weft::plan

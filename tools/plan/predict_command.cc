@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "tools/plan/report.h"
 #include "topology/fabric/draw.h"
 
@@ -55,7 +56,7 @@ absl::Status Draw(const Input& input, const std::string& path, const std::string
   options.values = seconds;
   options.value_max = std::max(hottest, 1e-12);
   options.value_name = "seconds of transmission a step";
-  return WriteText(path, topology::DrawSvg(*input.fabric, options));
+  return WriteOutput(path, topology::DrawSvg(*input.fabric, options));
 }
 
 // "loads.svg" -> "loads.a.svg".
@@ -105,7 +106,7 @@ absl::Status PredictCommand::Run() const {
   json["order"] = CandidateJson(input, candidates[0]);
   json["fullest_cuts"] = HotCutsJson(cuts);
   json["fullest_links"] = LinksJson(input, links);
-  return WriteText(words_.json, json.dump(2) + "\n");
+  return WriteOutput(words_.json, json.dump(2) + "\n");
 }
 
 CompareCommand::CompareCommand(CLI::App& app)
@@ -154,7 +155,7 @@ absl::Status CompareCommand::Run() const {
     json[i == 0 ? "a" : "b"] = std::move(one);
   }
   json["a_over_b"] = absl::FDivDuration(both[0].cost.exposed, both[1].cost.exposed);
-  return WriteText(words_.json, json.dump(2) + "\n");
+  return WriteOutput(words_.json, json.dump(2) + "\n");
 }
 
 }  // namespace weft::plan

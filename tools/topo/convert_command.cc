@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "tools/topo/fabric_commands.h"
 #include "topology/fabric/draw.h"
 #include "topology/fabric/file.h"
@@ -24,7 +25,7 @@ absl::StatusOr<int> ConvertCommand::Run() const {
   std::string text = absl::EndsWith(out_, ".dot")   ? topology::ToDot(fabric)
                      : absl::EndsWith(out_, ".svg") ? topology::DrawSvg(fabric)
                                                     : topology::WriteFabric(fabric);
-  WEFT_RETURN_IF_ERROR(WriteTextFile(out_, text));
+  WEFT_RETURN_IF_ERROR(WriteOutput(out_, text));
   if (out_ != "-") {
     absl::PrintF("%s: %d hosts, %d switches, %d cables, %d bytes\n", out_, fabric.hosts().size(),
                  fabric.switches().size(), fabric.links() / 2, text.size());

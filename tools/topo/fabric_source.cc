@@ -1,13 +1,12 @@
 #include "tools/topo/fabric_source.h"
 
-#include <cerrno>
 #include <cstdio>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "topology/fabric/faults.h"
 #include "topology/fabric/generator.h"
 #include "topology/fabric/load.h"
@@ -73,20 +72,8 @@ std::string FabricHelp() {
                       topology::GeneratorHelp());
 }
 
-absl::Status WriteTextFile(const std::string& path, const std::string& text) {
-  if (path == "-") {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    return std::fflush(stdout) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "write");
-  }
-  errno = 0;
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  return file ? absl::OkStatus() : ErrnoStatus(errno, absl::StrCat("write ", path));
-}
-
 absl::Status WriteJsonFile(const std::string& path, const nlohmann::ordered_json& value) {
-  return WriteTextFile(path, value.dump(2) + "\n");
+  return WriteOutput(path, value.dump(2) + "\n");
 }
 
 }  // namespace weft::topo

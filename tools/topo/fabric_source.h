@@ -34,7 +34,6 @@ class FabricSource {
 std::string FabricHelp();
 
 // "-": standard output.
-absl::Status WriteTextFile(const std::string& path, const std::string& text);
 absl::Status WriteJsonFile(const std::string& path, const nlohmann::ordered_json& value);
 
 }  // namespace weft::topo

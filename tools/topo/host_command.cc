@@ -1,14 +1,12 @@
 #include "tools/topo/host_command.h"
 
-#include <cerrno>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "topology/host/binding.h"
 #include "topology/host/discover.h"
 #include "topology/host/distance.h"
@@ -31,13 +29,6 @@ constexpr const char* kFooter = R"(Examples:
 Distances are NCCL's: NVL, PIX, PXB, PHB, SYS; bandwidths are what NCCL reckons with.
 Exit status: 0; 1 for what could not be read or written, and with --strict when something is odd; 2 for
 wrong usage.)";
-
-absl::Status WriteText(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  return file ? absl::OkStatus() : ErrnoStatus(errno, absl::StrCat("write ", path));
-}
 
 void PrintSection(const char* title, const std::string& text) {
   if (!text.empty()) absl::PrintF("%s\n%s\n", title, text);
@@ -95,15 +86,15 @@ absl::StatusOr<int> HostCommand::Run() const {
     PrintSection("NICs of GPUs", topology::NicsText(machine, nics));
     PrintSection("Bindings", topology::BindingsText(machine, bindings));
     std::fputs(topology::FindingsText(findings).c_str(), stdout);
-    if (!json_file_.empty()) WEFT_RETURN_IF_ERROR(WriteText(json_file_, json));
+    if (!json_file_.empty()) WEFT_RETURN_IF_ERROR(WriteFile(json_file_, json));
   }
   if (!svg_file_.empty()) {
-    WEFT_RETURN_IF_ERROR(WriteText(svg_file_, topology::MachineSvg(report)));
+    WEFT_RETURN_IF_ERROR(WriteFile(svg_file_, topology::MachineSvg(report)));
   }
   if (!nccl_out_file_.empty()) {
     WEFT_ASSIGN_OR_RETURN(std::string text,
                           topology::NcclXmlText(topology::NcclFromMachine(machine)));
-    WEFT_RETURN_IF_ERROR(WriteText(nccl_out_file_, text));
+    WEFT_RETURN_IF_ERROR(WriteFile(nccl_out_file_, text));
   }
   return strict_ && !findings.empty() ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "tools/topo/fabric_commands.h"
 #include "topology/fabric/draw.h"
 #include "topology/fabric/name_list.h"
@@ -163,9 +164,9 @@ absl::StatusOr<int> ShowCommand::Run() const {
   }
   if (!svg_file_.empty()) {
     topology::DrawOptions options;
-    WEFT_RETURN_IF_ERROR(WriteTextFile(svg_file_, topology::DrawSvg(fabric, options)));
+    WEFT_RETURN_IF_ERROR(WriteOutput(svg_file_, topology::DrawSvg(fabric, options)));
   }
-  if (!dot_file_.empty()) WEFT_RETURN_IF_ERROR(WriteTextFile(dot_file_, topology::ToDot(fabric)));
+  if (!dot_file_.empty()) WEFT_RETURN_IF_ERROR(WriteOutput(dot_file_, topology::ToDot(fabric)));
   return EXIT_SUCCESS;
 }
 

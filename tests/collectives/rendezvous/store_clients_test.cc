@@ -16,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "collectives/rendezvous/store_connection.h"
@@ -138,23 +137,34 @@ TEST_F(StoreClientsTest, ConnectionsBeyondTheBoundAreClosed) {
   EXPECT_TRUE(StoreClient::Connect(third).ok());
 }
 
+// A process that has a copy of every descriptor of this one, and does nothing with them.
+class ForkedCopy {
+ public:
+  ForkedCopy() : pid_(fork()) {
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      pause();
+      _exit(0);
+    }
+    EXPECT_GT(pid_, 0);
+  }
+  ~ForkedCopy() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  const pid_t pid_;
+};
+
 TEST_F(StoreClientsTest, AForkedProcessHoldsNoConnectionOpen) {
   std::vector<FileDescriptor> leaving;
   leaving.reserve(8);
   for (int i = 0; i < 8; ++i) leaving.push_back(ConnectTo(server_->address()));
   Until([&] { return server_->statistics().connections == 8; });
   // It has a copy of every descriptor, the server's ends and its epoll among them.
-  pid_t forked = fork();
-  if (forked == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    pause();
-    _exit(0);
-  }
-  ASSERT_GT(forked, 0);
-  absl::Cleanup ended = [forked] {
-    kill(forked, SIGKILL);
-    waitpid(forked, nullptr, 0);
-  };
+  ForkedCopy forked;
   for (FileDescriptor& socket : leaving) {
     EXPECT_EQ(shutdown(socket.get(), SHUT_WR), 0);
     std::array<char, 4096> hello;  // what the server says first
@@ -210,17 +220,7 @@ TEST_F(StoreClientsTest, AServerThatEndsIsNoticedThoughAForkedProcessLives) {
   auto client = Connect(server_->address());
   ASSERT_TRUE(client->Set("k", "v").ok());
   std::string address = server_->address();
-  pid_t forked = fork();
-  if (forked == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    pause();
-    _exit(0);
-  }
-  ASSERT_GT(forked, 0);
-  absl::Cleanup ended = [forked] {
-    kill(forked, SIGKILL);
-    waitpid(forked, nullptr, 0);
-  };
+  ForkedCopy forked;
   server_.reset();
   EXPECT_TRUE(absl::IsUnavailable(client->Get("never", absl::Minutes(5)).status()));
   StoreServerOptions again;

@@ -1,0 +1,20 @@
+// Whole files of text, as programs write them.
+#ifndef WEFT_BASE_WRITE_FILE_H_
+#define WEFT_BASE_WRITE_FILE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace weft {
+
+// Replaces the file. Errors: the code of errno, with the path.
+absl::Status WriteFile(const std::string& path, absl::string_view text);
+
+// The same, but "-" is standard output.
+absl::Status WriteOutput(const std::string& path, absl::string_view text);
+
+}  // namespace weft
+
+#endif  // WEFT_BASE_WRITE_FILE_H_
