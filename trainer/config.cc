@@ -2,19 +2,16 @@
 
 #include <algorithm>
 #include <cctype>
-#include <exception>
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <sstream>
-#include <toml.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
-#include "base/utf8.h"
+#include "base/toml.h"
 
 namespace weft {
 namespace {
@@ -43,21 +40,15 @@ absl::Status ApplyFile(const std::string& path, Settings& settings) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return ErrnoStatus(errno, absl::StrCat("open ", path));
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  WEFT_RETURN_IF_ERROR(CheckUtf8(text, path));
-  try {
-    std::istringstream stream(text);
-    toml::value root = toml::parse(stream, path);
-    for (const auto& [section, content] : root.as_table()) {
-      if (!content.is_table()) {
-        WEFT_RETURN_IF_ERROR(ApplyValue(path, section, content, settings));
-        continue;
-      }
-      for (const auto& [key, value] : content.as_table()) {
-        WEFT_RETURN_IF_ERROR(ApplyValue(path, absl::StrCat(section, ".", key), value, settings));
-      }
+  WEFT_ASSIGN_OR_RETURN(const toml::value root, ParseToml(text, path));
+  for (const auto& [section, content] : root.as_table()) {
+    if (!content.is_table()) {
+      WEFT_RETURN_IF_ERROR(ApplyValue(path, section, content, settings));
+      continue;
     }
-  } catch (const std::exception& error) {  // toml11 reports syntax errors so, with file and line
-    return absl::InvalidArgumentError(absl::StrCat(path, ": no valid TOML: ", error.what()));
+    for (const auto& [key, value] : content.as_table()) {
+      WEFT_RETURN_IF_ERROR(ApplyValue(path, absl::StrCat(section, ".", key), value, settings));
+    }
   }
   return absl::OkStatus();
 }

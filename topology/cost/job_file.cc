@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <exception>
 #include <fstream>
 #include <iterator>
 #include <optional>
-#include <sstream>
-#include <toml.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
-#include "base/utf8.h"
+#include "base/toml.h"
 #include "topology/cost/key_reader.h"
 #include "topology/cost/model_traffic.h"
 
@@ -72,7 +69,6 @@ absl::StatusOr<Section> SectionFromToml(const std::string& file, const std::stri
 }
 
 absl::Status ReadRoot(const std::string& file, const toml::value& root, Sections& sections) {
-  if (!root.is_table()) return absl::InvalidArgumentError(absl::StrCat(file, ": no table"));
   std::vector<std::string> keys;
   for (const auto& [key, value] : root.as_table()) keys.push_back(key);
   std::sort(keys.begin(), keys.end());
@@ -275,14 +271,8 @@ absl::StatusOr<Job> JobFrom(const Sections& sections) {
 absl::StatusOr<Job> ParseJob(const std::string& toml, const std::string& name,
                              const JobWords& words) {
   Sections sections;
-  WEFT_RETURN_IF_ERROR(CheckUtf8(toml, name));
-  try {
-    std::istringstream stream(toml);
-    toml::value root = toml::parse(stream, name);
-    WEFT_RETURN_IF_ERROR(ReadRoot(name, root, sections));
-  } catch (const std::exception& error) {  // toml11 reports syntax errors so, with file and line
-    return absl::InvalidArgumentError(absl::StrCat(name, ": no valid TOML: ", error.what()));
-  }
+  WEFT_ASSIGN_OR_RETURN(const toml::value root, ParseToml(toml, name));
+  WEFT_RETURN_IF_ERROR(ReadRoot(name, root, sections));
   WEFT_RETURN_IF_ERROR(AddWords(words, sections));
   return JobFrom(sections);
 }

@@ -1,111 +1,13 @@
 #include "topology/fabric/toml_values.h"
 
 #include <algorithm>
-#include <exception>
-#include <sstream>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "base/settings.h"
 #include "base/status.h"
-#include "base/utf8.h"
 
 namespace weft::topology {
-namespace {
-
-constexpr size_t kMaxSize = size_t{32} << 20;
-constexpr int kMaxDepth = 16;
-constexpr int kMaxDots = 64;  // outside of quotes in one line: dotted keys nest as well
-
-// Walks over strings and comments, and counts what nests outside of them.
-class Shape {
- public:
-  explicit Shape(absl::string_view text) : text_(text) {}
-
-  absl::Status Check(const std::string& file) {
-    while (at_ < text_.size()) {
-      char c = text_[at_];
-      if (c == '\n') {
-        ++line_;
-        dots_ = 0;
-      }
-      if (c == '#') {
-        at_ = std::min(text_.find('\n', at_), text_.size());
-        continue;
-      }
-      if (c == '"' || c == '\'') {
-        SkipString(c);
-        continue;
-      }
-      if (c == '[' || c == '{') ++depth_;
-      if (c == ']' || c == '}') depth_ = std::max(0, depth_ - 1);
-      if (c == '.') ++dots_;
-      if (depth_ > kMaxDepth || dots_ > kMaxDots) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(file, ":", line_, ": nested too deeply: at most ", kMaxDepth,
-                         " brackets, and ", kMaxDots, " dots in a line"));
-      }
-      ++at_;
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  void SkipString(char quote) {
-    std::string triple(3, quote);
-    if (absl::StartsWith(text_.substr(at_), triple)) {
-      size_t end = text_.find(triple, at_ + 3);
-      end = end == absl::string_view::npos ? text_.size() : end + 3;
-      line_ += static_cast<int>(std::count(text_.begin() + at_, text_.begin() + end, '\n'));
-      at_ = end;
-      return;
-    }
-    for (++at_; at_ < text_.size() && text_[at_] != quote && text_[at_] != '\n'; ++at_) {
-      if (quote == '"' && text_[at_] == '\\') ++at_;
-    }
-    if (at_ < text_.size() && text_[at_] == quote) ++at_;
-  }
-
-  absl::string_view text_;
-  size_t at_ = 0;
-  int line_ = 1;
-  int depth_ = 0;
-  int dots_ = 0;
-};
-
-// "[error] toml::parse_value: found X\n --> file ...": the first line without what is before.
-std::string Reason(absl::string_view what) {
-  what = what.substr(0, what.find('\n'));
-  size_t scope = what.rfind("toml::");
-  if (scope != absl::string_view::npos) {
-    size_t colon = what.find(": ", scope);
-    if (colon != absl::string_view::npos) what = what.substr(colon + 2);
-  }
-  return std::string(what.substr(0, 200));
-}
-
-}  // namespace
-
-absl::StatusOr<toml::value> ParseToml(absl::string_view text, const std::string& file) {
-  if (text.size() > kMaxSize) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(file, ": has ", text.size(), " bytes; at most ", kMaxSize));
-  }
-  WEFT_RETURN_IF_ERROR(Shape(text).Check(file));
-  WEFT_RETURN_IF_ERROR(CheckUtf8(text, file));
-  std::istringstream stream{std::string(text)};
-  try {
-    return toml::parse(stream, file);
-  } catch (const toml::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ":", error.location().line(),
-                                                   ": not valid TOML: ", Reason(error.what())));
-  } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ": not valid TOML: ", Reason(error.what())));
-  }
-}
-
 std::string TomlValues::Where(const toml::value& at) const {
   return absl::StrCat(file_, ":", at.location().line());
 }

@@ -3,20 +3,16 @@
 #define WEFT_TOPOLOGY_FABRIC_TOML_VALUES_H_
 
 #include <string>
-#include <toml.hpp>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/toml.h"
 #include "base/units.h"
 
 namespace weft::topology {
-
-// Refuses first what the parser cannot bear: more than 32 MiB, or nesting so deep that its
-// recursion would overflow the stack.
-absl::StatusOr<toml::value> ParseToml(absl::string_view text, const std::string& file);
 
 class TomlValues {
  public:

@@ -80,7 +80,7 @@ TEST(JobFile, ErrorsNameLineKeyAndWhatWouldBeRight) {
            {"exposed = 0.25", "exposed = 2.0", "demo.toml:15: traffic.exposed"},
            {"[node]", "[nodes]", "there is no section 'nodes'"},
            {"bytes = 6291456", "bytes = [1]", "traffic.bytes must be a list of texts"},
-           {"[node]", "[node", "no valid TOML"},
+           {"[node]", "[node", "not valid TOML"},
        }) {
     std::string text = kFile;
     text.replace(text.find(one.from), one.from.size(), one.to);

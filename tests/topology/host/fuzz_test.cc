@@ -1,14 +1,15 @@
 // The readers of XML against mutated files: whatever they are given, they answer within their
-// bounds, with a machine that holds together or with an error that names a line.
-//
-// WEFT_FUZZ_FILES: how many files each reader gets (default 2,000); WEFT_FUZZ_SEED.
+// bounds, with a machine that holds together or with an error that names a line. WEFT_FUZZ_SECONDS
+// and WEFT_FUZZ_SEED: see fuzz_budget.h; the seconds are for each of the tests.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <optional>
+#include <string>
+#include <utility>
 
-#include "absl/strings/numbers.h"
 #include "base/random.h"
+#include "tests/fuzz_budget.h"
 #include "tests/topology/host/machines.h"
 #include "topology/host/findings.h"
 #include "topology/host/hwloc_xml.h"
@@ -21,12 +22,6 @@ namespace {
 
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  uint64_t value = 0;
-  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
-}
 
 constexpr const char* kValues[] = {"",
                                    "0",
@@ -100,43 +95,42 @@ void UseAll(const Machine& machine) {
   }
 }
 
-TEST(Fuzz, NoHwlocFileBreaksItsReader) {
-  Random random(FromEnvironment("WEFT_FUZZ_SEED", 1));
-  const std::string files[] = {DualSocket().ToXml(), CloudVm().ToXml()};
+// Mutations of the two files through `read`, until the budget is spent.
+template <typename Read>
+void FuzzReader(const std::pair<std::string, std::string>& files, uint64_t stream, Read read) {
+  FuzzBudget budget(2000);
   int good = 0;
-  for (uint64_t i = 0, count = FromEnvironment("WEFT_FUZZ_FILES", 2000); i < count; ++i) {
-    std::string xml = Mutated(files[i % 2], random);
-    absl::StatusOr<Machine> machine = MachineFromHwlocXml(xml);
+  while (std::optional<uint64_t> seed = budget.Next()) {
+    Random random(*seed, stream);
+    const std::string xml = Mutated(*seed % 2 == 0 ? files.first : files.second, random);
+    absl::StatusOr<Machine> machine = read(xml);
     if (machine.ok()) {
       ++good;
       UseAll(*machine);
     } else {
       EXPECT_THAT(std::string(machine.status().message()), HasSubstr("line ")) << xml;
+      EXPECT_LT(machine.status().message().size(), 4000u);
     }
-    if (HasFailure()) FAIL() << "file " << i << ":\n" << xml;
+    if (::testing::Test::HasFailure()) FAIL() << budget.Repeat() << ":\n" << xml;
   }
+  budget.Report();
   EXPECT_GT(good, 0) << "mutations that leave nothing to read test little";
+  EXPECT_LT(FuzzBudget::MemoryKiB(), 2 << 20) << "KiB";
+}
+
+TEST(Fuzz, NoHwlocFileBreaksItsReader) {
+  FuzzReader({DualSocket().ToXml(), CloudVm().ToXml()}, 0,
+             [](const std::string& xml) { return MachineFromHwlocXml(xml); });
 }
 
 TEST(Fuzz, NoNcclFileBreaksItsReader) {
-  Random random(FromEnvironment("WEFT_FUZZ_SEED", 1), 1);
-  const std::string files[] = {*NcclXmlText(NcclFromMachine(Load(DualSocket()))),
-                               *NcclXmlText(NcclFromMachine(Load(AmdFourNodes())))};
-  int good = 0;
-  for (uint64_t i = 0, count = FromEnvironment("WEFT_FUZZ_FILES", 2000); i < count; ++i) {
-    std::string xml = Mutated(files[i % 2], random);
-    absl::StatusOr<XmlElement> system = ParseNcclXml(xml);
-    absl::StatusOr<Machine> machine =
-        system.ok() ? MachineFromNccl(*system) : absl::StatusOr<Machine>(system.status());
-    if (machine.ok()) {
-      ++good;
-      UseAll(*machine);
-    } else {
-      EXPECT_THAT(std::string(machine.status().message()), HasSubstr("line ")) << xml;
-    }
-    if (HasFailure()) FAIL() << "file " << i << ":\n" << xml;
-  }
-  EXPECT_GT(good, 0) << "mutations that leave nothing to read test little";
+  FuzzReader({*NcclXmlText(NcclFromMachine(Load(DualSocket()))),
+              *NcclXmlText(NcclFromMachine(Load(AmdFourNodes())))},
+             1, [](const std::string& xml) -> absl::StatusOr<Machine> {
+               absl::StatusOr<XmlElement> system = ParseNcclXml(xml);
+               if (!system.ok()) return system.status();
+               return MachineFromNccl(*system);
+             });
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-// Whatever bytes they hold, job files, lists of hosts, files of ranks and lists of traffic are read
-// or refused with an error, in bounded time and memory; what is accepted can be written and read
-// again. A fixed number of seeded mutations; WEFT_FUZZ_SECONDS=600 goes on for so long.
-// WEFT_FUZZ_SEED begins elsewhere; a failure names the seed that repeats it.
+// Whatever bytes they hold, job files, lists of hosts, files of ranks, NCCL's graphs and lists of
+// traffic are read or refused with an error, in bounded time and memory; what is accepted can be
+// written and read again. A fixed number of seeded mutations; WEFT_FUZZ_SECONDS=600 goes on for so
+// long. WEFT_FUZZ_SEED begins elsewhere; a failure names the seed that repeats it.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -14,6 +14,7 @@
 #include "topology/cost/job_file.h"
 #include "topology/fabric/generator.h"
 #include "topology/order/hostlist.h"
+#include "topology/order/nccl_files.h"
 #include "topology/order/rank_files.h"
 #include "topology/sim/workloads/htsim_traffic.h"
 #include "topology/sim/workloads/registry.h"
@@ -21,8 +22,19 @@
 namespace weft::topology {
 namespace {
 
-enum Kind { kJob, kHostlist, kHostFile, kRanks, kSlurm, kOpenMpi, kTorchrun, kTraffic, kWorkload };
-constexpr int kKinds = 9;
+enum Kind {
+  kJob,
+  kHostlist,
+  kHostFile,
+  kRanks,
+  kSlurm,
+  kOpenMpi,
+  kTorchrun,
+  kNcclGraph,
+  kTraffic,
+  kWorkload
+};
+constexpr int kKinds = 10;
 
 constexpr std::array<absl::string_view, kKinds> kSeeds = {
     "name = \"gpt\"\n[layout]\ntensor = 8\ndata = 4\npipeline = 2\n"
@@ -37,6 +49,10 @@ constexpr std::array<absl::string_view, kKinds> kSeeds = {
     "h0\nh0\nh1\nh1\n",
     "rank 0=h0 slot=0-3\nrank 1=h0 slot=4-7\nrank 2=h1 slot=0-3\nrank 3=h1 slot=4-7\n",
     "#!/bin/sh\ncase $(hostname -s) in\nh0) rank=0 ;;\nh1) rank=1 ;;\nesac\n",
+    "<graphs version=\"1\">\n  <graph id=\"0\" pattern=\"4\" nchannels=\"2\" typeintra=\"NVL\">\n"
+    "    <channel>\n      <net dev=\"0\"/>\n      <gpu dev=\"0\"/>\n      <gpu dev=\"1\"/>\n"
+    "      <net dev=\"0\"/>\n    </channel>\n    <channel>\n      <net dev=\"a\"/>\n"
+    "      <gpu dev=\"1\"/>\n      <gpu dev=\"0\"/>\n    </channel>\n  </graph>\n</graphs>\n",
     "Nodes 16\nConnections 3\nTriggers 1\n2->11 id 1 start 0 size 2000000 send_done_trigger 1\n"
     "2->4 id 2 trigger 1 size 2000000\n2->5 id 3 trigger 1 size 2000000 prio 1\n"
     "trigger id 1 oneshot\n",
@@ -149,6 +165,13 @@ absl::Status Read(Kind kind, const std::string& text) {
     case kTorchrun:
       ExpectTheSameAgain(ParseTorchrun(text, "fuzzed"));
       break;
+    case kNcclGraph: {
+      auto channels = ParseNcclGraph(text);
+      if (!channels.ok()) {
+        EXPECT_THAT(std::string(channels.status().message()), ::testing::HasSubstr("line "));
+      }
+      return channels.status();
+    }
     case kTraffic: {
       auto workload = ParseHtsimTraffic(text, "fuzzed", SmallFabric());
       if (workload.ok()) {

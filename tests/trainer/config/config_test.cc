@@ -54,7 +54,7 @@ TEST(TrainConfigTest, BadValueNamesFileLineAndWhatIsAllowed) {
               AllOf(HasSubstr(":4"), HasSubstr("layernorm, rmsnorm")));
   EXPECT_THAT(ErrorOf("[data]\nprefix = \"x\"\n[model]\nlayers = [1, 2]\n"),
               AllOf(HasSubstr(":4"), HasSubstr("model.layers")));
-  EXPECT_THAT(ErrorOf("[train\nsteps = 1\n"), HasSubstr("no valid TOML"));
+  EXPECT_THAT(ErrorOf("[train\nsteps = 1\n"), HasSubstr("not valid TOML"));
   EXPECT_THAT(std::string(LoadTrainConfig("/nowhere/x.toml", {}).status().message()),
               HasSubstr("/nowhere/x.toml"));
 }
