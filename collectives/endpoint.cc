@@ -108,8 +108,9 @@ absl::Status EndpointImpl::OpenTransports() {
   const std::string& wanted = options_.settings.Text("transport");
   const std::pair<net::TransportKind, const char*> kinds[kTransportsMax] = {
       {net::TransportKind::kShm, "shm"},
-      wanted == "ucx" ? std::pair(net::TransportKind::kUcx, "ucx")
-                      : std::pair(net::TransportKind::kTcp, "tcp")};
+      wanted == "ucx"         ? std::pair(net::TransportKind::kUcx, "ucx")
+      : wanted == "multipath" ? std::pair(net::TransportKind::kMultipath, "multipath")
+                              : std::pair(net::TransportKind::kTcp, "tcp")};
   for (int t = 0; t < kTransportsMax; ++t) {
     if (wanted != "auto" && wanted != kinds[t].second) continue;
     net::TransportOptions options;

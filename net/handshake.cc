@@ -115,6 +115,8 @@ const char* ToString(HandshakePurpose purpose) {
       return "shm link";
     case HandshakePurpose::kUcxLink:
       return "ucx link";
+    case HandshakePurpose::kMultipathLink:
+      return "multipath link";
     case HandshakePurpose::kStore:
       return "store";
   }

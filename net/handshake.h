@@ -50,7 +50,13 @@ using Nonce = std::array<uint8_t, 32>;
 Nonce NewNonce();  // from the kernel's generator
 
 // What the connection is for. A listener serves one purpose.
-enum class HandshakePurpose : uint32_t { kTcpLink = 1, kShmLink = 2, kStore = 3, kUcxLink = 4 };
+enum class HandshakePurpose : uint32_t {
+  kTcpLink = 1,
+  kShmLink = 2,
+  kStore = 3,
+  kUcxLink = 4,
+  kMultipathLink = 5,
+};
 const char* ToString(HandshakePurpose purpose);  // "tcp link"
 
 // Why a handshake failed; numbers are on the wire. Each maps to one status code.

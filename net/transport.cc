@@ -1,5 +1,6 @@
 #include "net/transport.h"
 
+#include "net/multipath/udp/multipath_transport.h"
 #include "net/shm/shm_transport.h"
 #include "net/tcp/tcp_transport.h"
 #include "net/ucx/ucx.h"
@@ -14,6 +15,8 @@ const char* ToString(TransportKind kind) {
       return "tcp";
     case TransportKind::kUcx:
       return "ucx";
+    case TransportKind::kMultipath:
+      return "multipath";
   }
   return "";
 }
@@ -27,6 +30,8 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(TransportKind kind,
       return TcpTransport::Create(options);
     case TransportKind::kUcx:
       return CreateUcxTransport(options);
+    case TransportKind::kMultipath:
+      return multipath::MultipathTransport::Create(options);
   }
   return absl::InvalidArgumentError("no such transport");
 }

@@ -41,8 +41,8 @@
 
 namespace weft::net {
 
-enum class TransportKind : uint8_t { kShm, kTcp, kUcx };
-const char* ToString(TransportKind kind);  // "shm", "tcp", "ucx"
+enum class TransportKind : uint8_t { kShm, kTcp, kUcx, kMultipath };
+const char* ToString(TransportKind kind);  // "shm", "tcp", "ucx", "multipath"
 
 // ---- Memory
 // ----------------------------------------------------------------------------------------

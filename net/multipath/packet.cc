@@ -95,6 +95,8 @@ void WriteBody(const Packet& packet, Writer& writer) {
       writer.Put(packet.message);
       writer.Put(packet.offset);
       writer.Put(packet.length);
+      writer.Put(packet.receive);
+      writer.Put(packet.control);
       return;
     case PacketType::kAck:
       return WriteAck(packet, writer);
@@ -154,6 +156,8 @@ absl::Status ReadData(Reader& reader, Packet& packet) {
   packet.message = reader.Get<uint64_t>();
   packet.offset = reader.Get<uint64_t>();
   packet.length = reader.Get<uint64_t>();
+  packet.receive = reader.Get<uint64_t>();
+  packet.control = reader.Get<uint64_t>();
   if (reader.is_short()) return absl::OkStatus();  // said by the caller
   size_t chunk = reader.rest().size();
   if (packet.message >= kUnlimited || packet.length > kMessageBytesMax ||
@@ -221,8 +225,8 @@ uint32_t Checksum(absl::Span<const std::byte> bytes) {
 
 }  // namespace
 
-void Write(const Packet& packet, absl::Span<const std::byte> chunk, bool has_checksum,
-           std::string& out) {
+void WriteHeader(const Packet& packet, absl::Span<const std::byte> chunk, bool has_checksum,
+                 std::string& out) {
   size_t begin = out.size();
   Writer writer(out);
   writer.Put(kMagic);
@@ -236,12 +240,17 @@ void Write(const Packet& packet, absl::Span<const std::byte> chunk, bool has_che
   writer.Put(packet.source);
   writer.Put(packet.target);
   WriteBody(packet, writer);
-  out.append(reinterpret_cast<const char*>(chunk.data()), chunk.size());
   if (!has_checksum) return;
-  auto bytes = absl::MakeConstSpan(reinterpret_cast<const std::byte*>(out.data()) + begin,
-                                   out.size() - begin);
-  uint32_t crc = Checksum(bytes);
+  auto header = absl::MakeConstSpan(reinterpret_cast<const std::byte*>(out.data()) + begin,
+                                    out.size() - begin);
+  uint32_t crc = Crc32c(chunk, Checksum(header));
   std::memcpy(out.data() + begin + kChecksumAt, &crc, sizeof(crc));
+}
+
+void Write(const Packet& packet, absl::Span<const std::byte> chunk, bool has_checksum,
+           std::string& out) {
+  WriteHeader(packet, chunk, has_checksum, out);
+  out.append(reinterpret_cast<const char*>(chunk.data()), chunk.size());
 }
 
 absl::StatusOr<Parsed> Parse(absl::Span<const std::byte> bytes, bool needs_checksum) {

@@ -58,6 +58,10 @@ struct Packet {
   uint64_t message = 0;  // counts from 0
   uint64_t offset = 0;   // of the chunk; a multiple of the chunk size
   uint64_t length = 0;   // of the message
+  // The sender's to the receiver's owner: the same on every chunk of a message, and nothing to the
+  // protocol.
+  uint64_t receive = 0;  // which receive it is for
+  uint64_t control = 0;  // counts the messages that are no data, from 1; 0: data
 
   // kAck
   uint64_t base = 0;  // all numbers below it have arrived, or nothing more is expected of them
@@ -81,7 +85,7 @@ struct Packet {
 };
 
 inline constexpr size_t kCommonBytes = 32;
-inline constexpr size_t kDataHeaderBytes = kCommonBytes + 48;
+inline constexpr size_t kDataHeaderBytes = kCommonBytes + 64;
 inline constexpr size_t kEchoesMax = 32;
 inline constexpr size_t kWordsMax = 64;  // 4096 numbers
 inline constexpr size_t kHeaderBytesMax = kCommonBytes + 32 + kEchoesMax * 8 + kWordsMax * 8;
@@ -91,6 +95,9 @@ inline constexpr uint32_t kMessagesMax = 65'536;          // outstanding
 inline constexpr uint64_t kMessageBytesMax = 1ULL << 40;  // of one
 inline constexpr uint64_t kUnlimited = 1ULL << 62;        // credit
 
+// Appends what goes before the chunk, which its checksum covers.
+void WriteHeader(const Packet& packet, absl::Span<const std::byte> chunk, bool has_checksum,
+                 std::string& out);
 // Appends the packet to `out`, chunk and all. Aborts on a packet that breaks its own bounds.
 void Write(const Packet& packet, absl::Span<const std::byte> chunk, bool has_checksum,
            std::string& out);

@@ -82,7 +82,7 @@ void Receiver::Receive(const Arrival& arrival, absl::Time now) {
   if (is_over) return Answer(packet, ResetReason::kClosed);
   heard_at_ = now;
   demand_ = std::max(demand_, packet.demand);
-  OnData(arrival, now);
+  OnData(arrival, std::min(now, arrival.at));
 }
 
 void Receiver::OnHello(const Packet& packet, absl::Time now) {
@@ -130,7 +130,7 @@ void Receiver::Echoes(uint64_t number, uint8_t flags, absl::Time now) {
   if (echoes_.size() == 1) ack_at_ = now + options_.ack_delay;
 }
 
-void Receiver::OnData(const Arrival& arrival, absl::Time now) {
+void Receiver::OnData(const Arrival& arrival, absl::Time at) {
   const Packet& packet = arrival.packet;
   uint64_t window = arrived_.size() * 64;
   if (packet.number >= std::max(base_, packet.floor) + window) return;
@@ -138,17 +138,18 @@ void Receiver::OnData(const Arrival& arrival, absl::Time now) {
   Verdict verdict = Verdict::kTaken;
   if (packet.type == PacketType::kData) {
     verdict = arrival.trimmed ? Verdict::kIgnored : Take(arrival);
-    if (arrival.trimmed) return Echoes(packet.number, flags | Echo::kTrimmed, now);
+    if (arrival.trimmed) return Echoes(packet.number, flags | Echo::kTrimmed, at);
   }
   if (verdict == Verdict::kIgnored) return;
-  if (verdict == Verdict::kRefused) return Echoes(packet.number, flags | Echo::kRefused, now);
+  if (verdict == Verdict::kRefused) return Echoes(packet.number, flags | Echo::kRefused, at);
   Note(packet.number, packet.floor);
-  Echoes(packet.number, flags, now);
+  Echoes(packet.number, flags, at);
   if (packet.type == PacketType::kProbe) acks_now_ = true;
 }
 
 Receiver::Verdict Receiver::Take(const Arrival& arrival) {
   const Packet& packet = arrival.packet;
+  if (options_.sink != nullptr) return TakeAddressed(arrival);
   if (packet.message >= posted_next_) return Verdict::kIgnored;  // beyond its credit
   // A sender has at most so many messages outstanding, so that it asks no more of older ones.
   while (!refused_.empty() && *refused_.begin() + posted_.size() <= packet.message) {
@@ -169,6 +170,22 @@ Receiver::Verdict Receiver::Take(const Arrival& arrival) {
   return TakeChunk(arrival, posted);
 }
 
+Receiver::Verdict Receiver::TakeAddressed(const Arrival& arrival) {
+  const Packet& packet = arrival.packet;
+  if (packet.message >= done_floor_ + posted_.size()) return Verdict::kIgnored;
+  for (; posted_next_ <= packet.message; ++posted_next_) {
+    Posted& posted = At(posted_next_);
+    posted.cookie = posted_next_;
+    posted.arrived = posted.chunks = 0;
+    posted.is_begun = posted.is_done = false;
+  }
+  if (packet.message < done_floor_) return Verdict::kTaken;
+  Posted& posted = At(packet.message);
+  if (posted.is_done) return Verdict::kTaken;
+  if (!posted.is_begun && !options_.sink->OnMessage(packet)) return Verdict::kIgnored;
+  return TakeChunk(arrival, posted);
+}
+
 Receiver::Verdict Receiver::TakeChunk(const Arrival& arrival, Posted& posted) {
   const Packet& packet = arrival.packet;
   if (!posted.is_begun) {
@@ -186,7 +203,9 @@ Receiver::Verdict Receiver::TakeChunk(const Arrival& arrival, Posted& posted) {
   uint64_t bit = uint64_t{1} << (index % 64);
   if ((posted.bits[index / 64] & bit) != 0) return Verdict::kTaken;
   posted.bits[index / 64] |= bit;
-  if (arrival.chunk != nullptr && expected > 0) {
+  if (options_.sink != nullptr) {
+    options_.sink->OnChunk(packet, arrival.chunk, arrival.chunk_bytes);
+  } else if (arrival.chunk != nullptr && expected > 0) {
     std::memcpy(posted.buffer + packet.offset, arrival.chunk, expected);
   }
   if (++posted.arrived == posted.chunks) Complete(posted, absl::OkStatus());
@@ -270,7 +289,7 @@ bool Receiver::Next(absl::Time now, Packet& packet) {
   packet.path = path_;
   packet.source = options_.incarnation;
   packet.target = peer_;
-  packet.messages = posted_next_;
+  packet.messages = options_.sink != nullptr ? kUnlimited : posted_next_;
   packet.credit = credit_;
   if (std::exchange(finishes_, false)) {
     packet.type = PacketType::kFinished;

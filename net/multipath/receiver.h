@@ -35,6 +35,18 @@
 
 namespace weft::net::multipath {
 
+// Where messages go that name the receive they are for (Label), instead of being matched in order
+// with what is posted: their owner has agreed with the other side on what may come.
+class MessageSink {
+ public:
+  virtual ~MessageSink() = default;
+  // The first chunk of a message to arrive, not necessarily of its beginning. False: it is not
+  // taken now; the next chunk asks again.
+  virtual bool OnMessage(const Packet& packet) = 0;
+  // Each chunk once, in any order, of messages that were taken.
+  virtual void OnChunk(const Packet& packet, const std::byte* chunk, uint32_t bytes) = 0;
+};
+
 struct ReceiverOptions {
   std::string peer = "the peer";  // for people, in statuses
   uint64_t incarnation = 1;       // as SenderOptions::incarnation
@@ -44,6 +56,8 @@ struct ReceiverOptions {
   // Receiver-driven: nothing may be sent but the first `credit` bytes and what Grant() adds.
   bool grants_credit = false;
   uint64_t credit = 0;
+  // Instead of Post(): the cookie of a completion is the message's number.
+  MessageSink* sink = nullptr;
   absl::Duration give_up = absl::Seconds(30);  // of silence; several of the sender's keepalives
 };
 
@@ -51,8 +65,9 @@ struct Arrival {
   const Packet& packet;
   const std::byte* chunk = nullptr;  // null: a message without contents (the simulator)
   uint32_t chunk_bytes = 0;
-  bool marked = false;   // ECN: congestion experienced
-  bool trimmed = false;  // the chunk was cut off
+  bool marked = false;                     // ECN: congestion experienced
+  bool trimmed = false;                    // the chunk was cut off
+  absl::Time at = absl::InfiniteFuture();  // when it arrived; `now` if that is earlier
 };
 
 class Receiver {
@@ -76,6 +91,7 @@ class Receiver {
 
   ConnectionState state() const { return state_; }  // kConnecting: no sender has come yet
   uint64_t peer_incarnation() const { return peer_; }
+  absl::Time heard_at() const { return heard_at_; }
 
  private:
   struct Posted {
@@ -91,8 +107,9 @@ class Receiver {
 
   Posted& At(uint64_t message) { return posted_[message % posted_.size()]; }
   void OnHello(const Packet& packet, absl::Time now);
-  void OnData(const Arrival& arrival, absl::Time now);
+  void OnData(const Arrival& arrival, absl::Time at);
   Verdict Take(const Arrival& arrival);
+  Verdict TakeAddressed(const Arrival& arrival);
   Verdict TakeChunk(const Arrival& arrival, Posted& posted);
   void OnFinish(const Packet& packet);
   void Answer(const Packet& packet, ResetReason reason);

@@ -53,7 +53,7 @@ uint32_t Sender::SizeOf(const Message& message, uint32_t chunk) const {
   return static_cast<uint32_t>(std::min<uint64_t>(options_.chunk, message.size - offset));
 }
 
-bool Sender::Send(uint64_t cookie, const std::byte* data, uint64_t size) {
+bool Sender::Send(uint64_t cookie, const std::byte* data, uint64_t size, Label label) {
   if (state_ == ConnectionState::kBroken || state_ == ConnectionState::kClosed || is_closing_) {
     absl::Status status = state_ == ConnectionState::kBroken
                               ? status_
@@ -66,10 +66,12 @@ bool Sender::Send(uint64_t cookie, const std::byte* data, uint64_t size) {
     return true;
   }
   if (message_next_ - message_floor_ >= messages_.size()) return false;
+  if (label.control != 0) urgent_.push_back(message_next_);
   Message& message = At(message_next_++);
   message.cookie = cookie;
   message.data = data;
   message.size = size;
+  message.label = label;
   uint64_t chunks = std::max<uint64_t>(1, (size + options_.chunk - 1) / options_.chunk);
   message.chunks = static_cast<uint32_t>(chunks);
   message.next = message.arrived = 0;
@@ -97,13 +99,22 @@ bool Sender::PickLost(Chunk& chunk) {
 }
 
 bool Sender::PickNew(Chunk& chunk) {
+  uint64_t end = std::min({message_next_, messages_allowed_, message_floor_ + message_window_});
+  for (; !urgent_.empty(); urgent_.pop_front()) {
+    uint64_t first = urgent_.front();
+    if (first >= end) break;
+    if (first < message_floor_) continue;
+    const Message& message = At(first);
+    if (message.is_done || message.next == message.chunks) continue;
+    chunk = {first, message.next};
+    return true;
+  }
   message_cursor_ = std::max(message_cursor_, message_floor_);
   while (message_cursor_ < message_next_) {
     const Message& message = At(message_cursor_);
     if (!message.is_done && message.next < message.chunks) break;
     ++message_cursor_;
   }
-  uint64_t end = std::min({message_next_, messages_allowed_, message_floor_ + message_window_});
   if (message_cursor_ >= end) return false;
   chunk = {message_cursor_, At(message_cursor_).next};
   return true;
@@ -113,7 +124,9 @@ bool Sender::PickNew(Chunk& chunk) {
 bool Sender::MaySend(uint32_t bytes) {
   if (flight_.full() || sent_bytes_ + bytes > credit_) return false;
   int64_t wire = int64_t{bytes} + options_.overhead;
-  return flight_.bytes() == 0 || flight_.bytes() + wire <= controller_->window().count();
+  int64_t window = controller_->window().count();
+  if (options_.window_max > Bytes(0)) window = std::min(window, options_.window_max.count());
+  return flight_.bytes() == 0 || flight_.bytes() + wire <= window;
 }
 
 Packet Sender::Header(PacketType type) const {
@@ -146,6 +159,8 @@ void Sender::Fill(const Chunk& chunk, absl::Time now, bool again, Outgoing& out)
   out.packet.message = chunk.message;
   out.packet.offset = uint64_t{chunk.index} * options_.chunk;
   out.packet.length = message.size;
+  out.packet.receive = message.label.receive;
+  out.packet.control = message.label.control;
   out.chunk = message.data == nullptr ? nullptr : message.data + out.packet.offset;
   out.chunk_bytes = bytes;
   out.is_retransmission = again;

@@ -40,6 +40,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "net/cc/controller.h"
@@ -61,6 +62,7 @@ struct SenderOptions {
   uint32_t overhead = 128;  // bytes on the wire besides a chunk's
   uint32_t numbers = 1024;  // a power of two, 64 to kNumbersMax
   uint32_t messages = 256;  // 1 to kMessagesMax
+  Bytes window_max{0};      // in flight, whatever the controller says; 0: as it says
   PathFacts facts;          // facts.packet: chunk + overhead
   ControllerSpec controller;
   PathSetOptions paths;
@@ -77,6 +79,11 @@ struct Completion {
   uint64_t cookie = 0;
   uint64_t bytes = 0;  // of the message
   absl::Status status;
+};
+
+// What every chunk of a message carries for the receiver's owner; see Packet.
+struct Label {
+  uint64_t receive = 0, control = 0;
 };
 
 struct Outgoing {
@@ -99,11 +106,19 @@ class Sender {
 
   // False: as many messages as may be are outstanding; again after a completion. On a connection
   // that is closed or broken the message fails at once, by a completion.
-  bool Send(uint64_t cookie, const std::byte* data, uint64_t size);
+  // Messages of control overtake those of data that have not left yet.
+  bool Send(uint64_t cookie, const std::byte* data, uint64_t size, Label label = {});
+  // Forgets what is outstanding of the cookies for which `which` is true: there is no completion,
+  // and no byte of it is read again. The receiver never gets the whole.
+  void CancelIf(absl::FunctionRef<bool(uint64_t cookie)> which);
   // No more messages: once all have ended, the receiver is told, and state() becomes kClosed.
   void Close() { is_closing_ = true; }
 
-  void Receive(const Packet& packet, absl::Time now);
+  // `at`: when it arrived, where the wire knows that better than `now`.
+  void Receive(const Packet& packet, absl::Time now) { Receive(packet, now, now); }
+  void Receive(const Packet& packet, absl::Time now, absl::Time at);
+  // When something was heard of the peer last.
+  absl::Time heard_at() const { return heard_at_; }
   // The next packet to be written; false: none before deadline(), a Receive() or a Send().
   bool Next(absl::Time now, Outgoing& out);
   // As of the last Next() that returned false.
@@ -123,6 +138,7 @@ class Sender {
     uint64_t cookie = 0;
     const std::byte* data = nullptr;
     uint64_t size = 0;
+    Label label;
     uint32_t chunks = 0;
     uint32_t next = 0;     // chunks from here on were never sent
     uint32_t arrived = 0;  // chunks
@@ -186,7 +202,8 @@ class Sender {
   uint64_t messages_allowed_ = 0;  // by posted receives
   uint64_t message_window_ = 1;
   uint64_t credit_ = 0, sent_bytes_ = 0, unsent_bytes_ = 0, lost_bytes_ = 0;
-  std::deque<Chunk> lost_;  // to be sent again; each chunk once
+  std::deque<Chunk> lost_;       // to be sent again; each chunk once
+  std::deque<uint64_t> urgent_;  // messages of control that have chunks to be sent
   std::deque<Completion> completions_;
 
   int64_t lost_now_ = 0;  // bytes, in one detection
@@ -194,7 +211,7 @@ class Sender {
   int timeouts_ = 0;      // in a row
   int idle_probes_ = 0;   // likewise
   bool probes_tail_ = false;
-  absl::Time progress_at_, heard_at_, sent_at_;
+  absl::Time progress_at_, heard_at_, sent_at_, arrived_at_;
   absl::Time wanted_since_;                     // since when there was something to wait for
   absl::Time greet_at_ = absl::InfinitePast();  // the next Hello or Finish
   absl::Time deadline_ = absl::InfinitePast();

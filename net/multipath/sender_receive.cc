@@ -17,9 +17,10 @@ absl::Duration Sender::Timeout() const {
   return std::min(base * (1 << std::min(backoff_, kBackoffMost)), options_.timeout_max);
 }
 
-void Sender::Receive(const Packet& packet, absl::Time now) {
+void Sender::Receive(const Packet& packet, absl::Time now, absl::Time at) {
   if (state_ == ConnectionState::kBroken || state_ == ConnectionState::kClosed) return;
   if (packet.target != incarnation_) return;  // meant for an earlier life
+  arrived_at_ = at;
   switch (packet.type) {
     case PacketType::kWelcome:
       return OnWelcome(packet, now);
@@ -101,7 +102,7 @@ void Sender::OnEcho(const Echo& echo, absl::Time now) {
     }
   }
   absl::Duration held = absl::Nanoseconds(echo.held_ns);
-  absl::Duration rtt = now - sent->at - held;
+  absl::Duration rtt = arrived_at_ - sent->at - held;
   OnArrived(*sent, std::max(rtt, absl::Nanoseconds(1)), held, (echo.flags & Echo::kMarked) != 0,
             now);
 }
@@ -221,6 +222,7 @@ void Sender::Connect(absl::Time now) {
   message_floor_ = message_next_ = message_cursor_ = 0;
   messages_allowed_ = credit_ = sent_bytes_ = unsent_bytes_ = lost_bytes_ = 0;
   lost_.clear();
+  urgent_.clear();
   backoff_ = timeouts_ = idle_probes_ = 0;
   probes_tail_ = false;
   progress_at_ = now;
@@ -243,6 +245,19 @@ void Sender::FailAll(const absl::Status& status) {
   message_floor_ = message_next_;
   unsent_bytes_ = lost_bytes_ = 0;
   lost_.clear();
+  urgent_.clear();
+}
+
+void Sender::CancelIf(absl::FunctionRef<bool(uint64_t cookie)> which) {
+  for (uint64_t i = message_floor_; i < message_next_; ++i) {
+    Message& message = At(i);
+    if (message.is_done || !which(message.cookie)) continue;
+    for (; message.next < message.chunks; ++message.next) {
+      unsent_bytes_ -= SizeOf(message, message.next);
+    }
+    message.is_done = true;
+  }
+  while (message_floor_ < message_next_ && At(message_floor_).is_done) ++message_floor_;
 }
 
 void Sender::Break(absl::Status status) {

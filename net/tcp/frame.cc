@@ -20,6 +20,7 @@ absl::Status CheckFrame(const FrameHeader& header) {
     case FrameType::kMismatch:
     case FrameType::kGoodbye:
     case FrameType::kArrived:
+    case FrameType::kAlive:
       break;
     case FrameType::kData:
       longest = kFrameBytesMax;

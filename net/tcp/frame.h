@@ -10,8 +10,10 @@
 //   that
 //                                      another way than this connection has carried
 //   kArrived      receiver -> sender   ucx only: `total` kData frames have come
-//   kAddress      both ways            ucx only: the worker's address, `receive`: the link's number
-//   there
+//   kAddress      both ways            ucx: the worker's address, `receive`: the link's number
+//   there;
+//                                      multipath: net/multipath/udp/datagram.h
+//   kAlive        both ways            multipath only: nothing; the other side's kernel answers
 #ifndef WEFT_NET_TCP_FRAME_H_
 #define WEFT_NET_TCP_FRAME_H_
 
@@ -36,6 +38,7 @@ enum class FrameType : uint8_t {
   kGoodbye = 5,
   kAddress = 6,
   kArrived = 7,
+  kAlive = 8,
 };
 
 // As it lies on the wire, little-endian.

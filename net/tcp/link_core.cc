@@ -37,8 +37,10 @@ void LinkCore::Finish() {
   for (size_t i = 0; i < streams_.size(); ++i) {
     std::deque<OutFrame> last_words;
     if (i == 0) {
-      for (OutFrame& frame : control_) {
-        if (frame.header.type == FrameType::kNotice) last_words.push_back(std::move(frame));
+      for (auto* waiting : {&control_, &elsewhere_}) {
+        for (OutFrame& frame : *waiting) {
+          if (frame.header.type == FrameType::kNotice) last_words.push_back(std::move(frame));
+        }
       }
     }
     OutFrame goodbye;
@@ -78,7 +80,7 @@ void LinkCore::QueueControl(const FrameHeader& header, std::string payload) {
   OutFrame frame;
   frame.header = header;
   frame.owned = std::move(payload);
-  control_.push_back(std::move(frame));
+  (GoesElsewhere(header.type) ? elsewhere_ : control_).push_back(std::move(frame));
   WantTurn();
 }
 
@@ -90,7 +92,7 @@ Posted LinkCore::QueueNotice(absl::string_view bytes) {
   frame.header.type = FrameType::kNotice;
   frame.header.length = bytes.size();
   frame.owned = std::string(bytes);
-  control_.push_back(std::move(frame));
+  (GoesElsewhere(FrameType::kNotice) ? elsewhere_ : control_).push_back(std::move(frame));
   ++notices_queued_;
   WantTurn();
   return Posted::kAccepted;
@@ -122,6 +124,13 @@ bool LinkCore::OnTurn(absl::Time now) {
   if (!attached() || !status_.ok()) return false;
   if (!watching_) LookForDeath(now);
   bool moved = false;
+  while (!elsewhere_.empty()) {
+    bool is_notice = elsewhere_.front().header.type == FrameType::kNotice;
+    if (!SendElsewhere(elsewhere_.front())) break;
+    if (is_notice) --notices_queued_;
+    elsewhere_.pop_front();
+    moved = true;
+  }
   for (int round = 0; round < kWritesPerTurn; ++round) {
     bool more = false;
     for (auto& stream : streams_) {
@@ -192,6 +201,10 @@ void LinkCore::OnDeadline(absl::Time now) {
 void LinkCore::LookForDeath(absl::Time now) {
   watching_ = true;
   absl::Duration dead_after = context_.tuning.dead_after;
+  if (HeardElsewhere(now)) {
+    if (ending_.ok()) SetDeadline(now + dead_after / 4);
+    return;
+  }
   for (auto& stream : streams_) {
     if (!stream->open()) continue;
     absl::StatusOr<tcp_info> info = ConnectionInfo(stream->fd());
@@ -217,6 +230,7 @@ void LinkCore::Break(const absl::Status& why) {
   SetDeadline(absl::InfiniteFuture());
   for (auto& stream : streams_) stream->Close();
   control_.clear();
+  elsewhere_.clear();
   notices_queued_ = 0;
   FailRequests(status_);
   context_.options.events->OnBroken(link(), status_);

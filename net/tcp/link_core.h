@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -75,6 +76,14 @@ class LinkCore : public StreamOwner, public Handler {
   virtual uint64_t sent_elsewhere() const { return 0; }
   virtual bool StillArriving(uint64_t /*sent_elsewhere*/) const { return false; }
   void NoteArrival();  // to be called for each of those
+  // Likewise of control and notices: which types are kept for SendElsewhere(), which takes a frame
+  // or returns false while it has no room. WantTurn() has it asked again.
+  virtual bool GoesElsewhere(FrameType /*type*/) const { return false; }
+  virtual bool SendElsewhere(OutFrame& /*frame*/) { return false; }
+  std::deque<OutFrame> TakeElsewhere() { return std::exchange(elsewhere_, {}); }  // what waits
+  // The other side lives, whatever its kernel says of the streams. Asked every quarter of
+  // tcp.dead_after.
+  virtual bool HeardElsewhere(absl::Time /*now*/) { return false; }
 
   TcpContext& context() const { return context_; }
   // To be called by the most derived destructor: cancels, says goodbye, gives the sockets away.
@@ -97,7 +106,8 @@ class LinkCore : public StreamOwner, public Handler {
   bool watching_ = false;         // the deadline for LookForDeath() runs
   std::string description_;       // once attached
   std::deque<OutFrame> control_;  // for stream 0, which keeps their order
-  size_t notices_queued_ = 0;     // of control_
+  std::deque<OutFrame> elsewhere_;
+  size_t notices_queued_ = 0;  // of both
   bool goodbye_seen_ = false;
   uint64_t promised_elsewhere_ = 0;  // by the goodbye
   bool extended_ = false;            // something came since the deadline was set

@@ -40,6 +40,7 @@ class TcpTransport : public Transport, private AcceptorOwner {
  protected:
   explicit TcpTransport(const TransportOptions& options);
   absl::Status Open();  // once the context is as it should be
+  void StopListening() { acceptor_.reset(); }
   virtual std::unique_ptr<TcpSendLink> MakeSendLink(Rank peer);
   virtual std::unique_ptr<TcpReceiveLink> MakeReceiveLink(Rank peer,
                                                           TcpReceiveLink::OnDestroyed on_destroyed);

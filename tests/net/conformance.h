@@ -13,12 +13,13 @@ class Conformance : public testing::TestWithParam<TransportKind> {};
 inline std::string KindName(const testing::TestParamInfo<TransportKind>& info) {
   return ToString(info.param);
 }
-inline const auto kAllTransports = testing::Values(TransportKind::kShm, TransportKind::kTcp
+inline const auto kAllTransports =
+    testing::Values(TransportKind::kShm, TransportKind::kTcp, TransportKind::kMultipath
 #ifdef WEFT_HAS_UCX
-                                                   ,
-                                                   TransportKind::kUcx
+                    ,
+                    TransportKind::kUcx
 #endif
-);
+    );
 
 // A status that a person can act upon: the right code, and the peer's rank in words.
 inline void ExpectNames(const absl::Status& status, absl::StatusCode code, int rank) {

@@ -133,7 +133,7 @@ void Declare(CLI::App& app, Words& words, Options& options) {
       ->check(CLI::Range(0, 3));
   app.add_option("--place", words.place, "out of place, in place, or both")
       ->check(CLI::IsMember({"out", "in", "both"}));
-  app.add_option("--transport", words.transport, "shm, tcp, ucx or auto; empty: as set");
+  app.add_option("--transport", words.transport, "shm, tcp, ucx, multipath or auto; empty: as set");
   app.add_option("--algorithm", words.algorithm, "As collective.algorithm; empty: as set");
   app.add_option("--set", words.settings, "A setting, name=value; repeatable (see weft-settings)");
   app.add_flag("-I,--iteration-stats", options.iteration_stats,

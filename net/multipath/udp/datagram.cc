@@ -1,0 +1,132 @@
+#include "net/multipath/udp/datagram.h"
+
+#include <sodium.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::net::multipath {
+namespace {
+
+// The envelope: check (8), link (4), zero (20).
+constexpr size_t kCheckBytes = crypto_shorthash_BYTES;
+static_assert(kCheckBytes == 8 && sizeof(Key) == crypto_shorthash_KEYBYTES);
+constexpr size_t kTypeAt = kEnvelopeBytes + 3;  // within the packet's header
+constexpr char kPurpose[] = "weft multipath link 1";
+
+// What is checked: all but the check itself and a chunk.
+absl::Span<const std::byte> Covered(absl::Span<const std::byte> datagram) {
+  bool is_data = static_cast<PacketType>(datagram[kTypeAt]) == PacketType::kData;
+  size_t end = is_data ? std::min(datagram.size(), kBeforeChunk) : datagram.size();
+  return datagram.subspan(kCheckBytes, end - kCheckBytes);
+}
+
+std::array<uint8_t, kCheckBytes> CheckOf(absl::Span<const std::byte> datagram, const Key& key) {
+  std::array<uint8_t, kCheckBytes> check;
+  absl::Span<const std::byte> covered = Covered(datagram);
+  crypto_shorthash(check.data(), reinterpret_cast<const unsigned char*>(covered.data()),
+                   covered.size(), key.data());
+  return check;
+}
+
+template <typename T>
+void Put(std::string& out, T value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+template <typename T>
+bool Take(absl::string_view& bytes, T* value) {
+  if (bytes.size() < sizeof(T)) return false;
+  std::memcpy(value, bytes.data(), sizeof(T));
+  bytes.remove_prefix(sizeof(T));
+  return true;
+}
+
+}  // namespace
+
+Keys MakeKeys(const JobSecret& secret, const LinkNonce& connector, const LinkNonce& listener) {
+  std::array<uint8_t, 2 * sizeof(Key)> out;
+  crypto_generichash_state state;
+  crypto_generichash_init(&state, secret.data(), secret.size(), out.size());
+  crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(kPurpose),
+                            sizeof(kPurpose));
+  crypto_generichash_update(&state, connector.data(), connector.size());
+  crypto_generichash_update(&state, listener.data(), listener.size());
+  crypto_generichash_final(&state, out.data(), out.size());
+  Keys keys;
+  std::copy_n(out.begin(), sizeof(Key), keys.to_listener.begin());
+  std::copy_n(out.begin() + sizeof(Key), sizeof(Key), keys.to_connector.begin());
+  return keys;
+}
+
+void Seal(absl::Span<std::byte> bytes, uint32_t link, const Key& key) {
+  WEFT_CHECK(bytes.size() >= kEnvelopeBytes + kCommonBytes, "size=" << bytes.size());
+  std::memset(bytes.data(), 0, kEnvelopeBytes);
+  std::memcpy(bytes.data() + kCheckBytes, &link, sizeof(link));
+  auto check = CheckOf(bytes, key);
+  std::memcpy(bytes.data(), check.data(), check.size());
+}
+
+bool LinkOf(absl::Span<const std::byte> datagram, uint32_t* link) {
+  if (datagram.size() < kEnvelopeBytes + kCommonBytes) return false;
+  std::memcpy(link, datagram.data() + kCheckBytes, sizeof(*link));
+  return true;
+}
+
+bool IsSealed(absl::Span<const std::byte> datagram, const Key& key) {
+  if (datagram.size() < kEnvelopeBytes + kCommonBytes) return false;
+  auto check = CheckOf(datagram, key);
+  return sodium_memcmp(check.data(), datagram.data(), check.size()) == 0;
+}
+
+std::string Address::Encode() const {
+  WEFT_CHECK(ports.size() <= kPathsMax && host.size() <= kAddressHostBytesMax,
+             "ports=" << ports.size() << " host=" << host);
+  std::string out;
+  Put(out, link);
+  Put(out, chunk_max);
+  Put(out, buffer_bytes);
+  out.append(reinterpret_cast<const char*>(nonce.data()), nonce.size());
+  Put(out, static_cast<uint8_t>(has_checksum ? 1 : 0));
+  Put(out, static_cast<uint8_t>(host.size()));
+  Put(out, static_cast<uint16_t>(ports.size()));
+  for (uint16_t port : ports) Put(out, port);
+  return absl::StrCat(out, host);
+}
+
+absl::StatusOr<Address> Address::Decode(absl::string_view bytes) {
+  Address out;
+  uint8_t checksum = 0, host = 0;
+  uint16_t count = 0;
+  size_t size = bytes.size();
+  auto bad = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a multipath address of ", size, " bytes: ", why));
+  };
+  if (!Take(bytes, &out.link) || !Take(bytes, &out.chunk_max) || !Take(bytes, &out.buffer_bytes) ||
+      !Take(bytes, &out.nonce) || !Take(bytes, &checksum) || !Take(bytes, &host) ||
+      !Take(bytes, &count)) {
+    return bad("too short");
+  }
+  if (count < 1 || count > kPathsMax || host > kAddressHostBytesMax ||
+      bytes.size() != count * sizeof(uint16_t) + host) {
+    return bad(absl::StrCat(count, " ports, a host of ", host, " bytes"));
+  }
+  if (out.chunk_max < kChunkMin || out.chunk_max > kChunkMax || out.chunk_max % 64 != 0) {
+    return bad(absl::StrCat("chunks of ", out.chunk_max, " bytes"));
+  }
+  if (checksum > 1) return bad("a checksum that is neither wanted nor not");
+  out.has_checksum = checksum == 1;
+  out.ports.resize(count);
+  for (uint16_t& port : out.ports) {
+    Take(bytes, &port);
+    if (port == 0) return bad("port 0");
+  }
+  out.host = std::string(bytes);
+  return out;
+}
+
+}  // namespace weft::net::multipath

@@ -1,0 +1,67 @@
+// What surrounds a multipath packet in a datagram, and what two ends of a link must know of each
+// other to exchange datagrams. Without I/O. Bytes: docs/wire-format.md, "multipath over UDP".
+//
+// Every datagram begins with an envelope: the number of the link at its receiver, and a keyed check
+// (SipHash-2-4) of the envelope and of the packet's header, with a key that only the two ends can
+// make: from the job's secret and a nonce of each (MakeKeys). So a stranger's datagram, or one of
+// another life of a process, costs one hash and touches nothing. As with the handshake, it proves
+// who sent it; it neither hides nor protects chunks from somebody who can rewrite packets.
+#ifndef WEFT_NET_MULTIPATH_UDP_DATAGRAM_H_
+#define WEFT_NET_MULTIPATH_UDP_DATAGRAM_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "net/multipath/packet.h"
+#include "net/transport.h"
+
+namespace weft::net::multipath {
+
+// A multiple of 32 such that chunks lie on lines of 64 bytes behind it and a data header.
+inline constexpr size_t kEnvelopeBytes = 32;
+inline constexpr size_t kBeforeChunk = kEnvelopeBytes + kDataHeaderBytes;
+static_assert(kBeforeChunk % 64 == 0);
+inline constexpr size_t kDatagramBytesMax = 65'507;  // of UDP over IPv4
+inline constexpr size_t kDatagramHeaderMax = kEnvelopeBytes + kHeaderBytesMax;
+inline constexpr uint16_t kPathsMax = 64;  // sockets of a transport
+
+using Key = std::array<uint8_t, 16>;  // of one direction
+using LinkNonce = std::array<uint8_t, 16>;
+
+struct Keys {
+  Key to_listener{}, to_connector{};
+};
+Keys MakeKeys(const JobSecret& secret, const LinkNonce& connector, const LinkNonce& listener);
+
+// Fills the envelope in front of a packet's header: `bytes` begins with kEnvelopeBytes of room and
+// holds all that the check covers.
+void Seal(absl::Span<std::byte> bytes, uint32_t link, const Key& key);
+// The link that a datagram says it is for; false: too short to say.
+bool LinkOf(absl::Span<const std::byte> datagram, uint32_t* link);
+// Whether whoever made it holds the key.
+bool IsSealed(absl::Span<const std::byte> datagram, const Key& key);
+
+// What each end tells the other on the connection that the handshake has proven.
+struct Address {
+  uint32_t link = 0;  // the number that datagrams to this end carry
+  LinkNonce nonce{};
+  uint32_t chunk_max = 0;       // bytes; what its interface carries in a datagram
+  uint64_t buffer_bytes = 0;    // of one socket
+  bool has_checksum = true;     // wants one on every packet
+  std::string host;             // without a port, as SocketAddress prints it: "10.0.0.1:0"
+  std::vector<uint16_t> ports;  // [path]
+
+  std::string Encode() const;
+  static absl::StatusOr<Address> Decode(absl::string_view bytes);
+};
+inline constexpr size_t kAddressHostBytesMax = 128;
+
+}  // namespace weft::net::multipath
+
+#endif  // WEFT_NET_MULTIPATH_UDP_DATAGRAM_H_

@@ -1,0 +1,131 @@
+#include "net/multipath/udp/multipath_transport.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+
+#include <limits>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "net/multipath/udp/options.h"
+
+namespace weft::net::multipath {
+namespace {
+
+// The destructor looks this often whether the last words have arrived, and gives up in the end.
+constexpr int kLookMilliseconds = 2;
+constexpr absl::Duration kLast = absl::Seconds(2);
+
+}  // namespace
+
+// Makes wait_fd() readable at the next deadline: what a poll() counts in milliseconds is too coarse
+// for pacing and probes.
+class MultipathTransport::Alarm final : public Handler {
+ public:
+  static absl::StatusOr<std::unique_ptr<Alarm>> Create(Poller& poller) {
+    FileDescriptor fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+    if (!fd) return ErrnoStatus(errno, "make a timer");
+    std::unique_ptr<Alarm> out(new Alarm(poller, std::move(fd)));
+    WEFT_RETURN_IF_ERROR(poller.Add(out->fd_.get(), EPOLLIN, out.get()));
+    return out;
+  }
+  ~Alarm() override { poller().Remove(fd_.get()); }
+
+  void Set(absl::Time due) {
+    if (due == due_) return;
+    due_ = due;
+    itimerspec spec{};
+    if (due != absl::InfiniteFuture()) spec.it_value = absl::ToTimespec(due);
+    timerfd_settime(fd_.get(), TFD_TIMER_ABSTIME, &spec, nullptr);
+  }
+  void OnEvents(uint32_t, absl::Time) override {
+    uint64_t times = 0;
+    ssize_t got = read(fd_.get(), &times, sizeof(times));
+    if (got > 0) due_ = absl::InfiniteFuture();
+  }
+
+ private:
+  Alarm(Poller& poller, FileDescriptor fd) : Handler(poller), fd_(std::move(fd)) {}
+  FileDescriptor fd_;
+  absl::Time due_ = absl::InfiniteFuture();
+};
+
+MultipathTransport::MultipathTransport(const TransportOptions& options) : TcpTransport(options) {
+  context_.purpose = HandshakePurpose::kMultipathLink;
+  context_.name = "multipath";
+  context_.sockets = 1;
+  context_.frame_bytes = std::numeric_limits<int64_t>::max() / 64 * 64;  // a message is one
+  // Its own goodbye is delivered by the kernel; last words wait below.
+  context_.await_goodbyes = false;
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> MultipathTransport::Create(
+    const TransportOptions& options) {
+  std::unique_ptr<MultipathTransport> out(new MultipathTransport(options));
+  WEFT_RETURN_IF_ERROR(out->Open());
+  WEFT_RETURN_IF_ERROR(Annotate(
+      out->OpenSockets(), absl::StrCat("multipath transport of rank ", options.self.value())));
+  return out;
+}
+
+absl::Status MultipathTransport::OpenSockets() {
+  const TransportOptions& options = context_.options;
+  WEFT_ASSIGN_OR_RETURN(Interface interface, ChooseInterface(options.settings));
+  WEFT_ASSIGN_OR_RETURN(SocketOptions sockets, MakeSocketOptions(options, interface));
+  WEFT_ASSIGN_OR_RETURN(shared_.wire, MakeWireOptions(options, interface, FactsOf(interface.name)));
+  WEFT_ASSIGN_OR_RETURN(shared_.sockets, UdpSockets::Open(*context_.poller, sockets));
+  shared_.host = interface.address;
+  shared_.host.set_port(shared_.sockets->ports().front());
+  WEFT_ASSIGN_OR_RETURN(alarm_, Alarm::Create(*context_.poller));
+  return absl::OkStatus();
+}
+
+MultipathTransport::~MultipathTransport() {
+  StopListening();
+  SystemClock clock;
+  absl::Time end = clock.Now() + kLast;
+  SweepLingering();
+  while (!shared_.lingering.empty() && clock.Now() < end) {
+    pollfd fd{wait_fd(), POLLIN, 0};
+    if (!context_.poller->HasTurns()) poll(&fd, 1, kLookMilliseconds);
+    context_.poller->Turn(clock.Now());
+    SweepLingering();
+  }
+  shared_.lingering.clear();
+  if (shared_.sockets == nullptr) return;
+  const SocketStatistics& seen = statistics();
+  WEFT_LOG_DEBUG(
+      "multipath: {} packets sent in {} calls, {} not taken; {} received in {} calls; {} of "
+      "strangers, {} damaged",
+      seen.sent, seen.send_calls, seen.send_errors, seen.received, seen.receive_calls,
+      seen.strangers, seen.malformed);
+}
+
+void MultipathTransport::SweepLingering() {
+  shared_.lingering.remove_if([](const auto& wire) { return wire->is_over(); });
+}
+
+bool MultipathTransport::Progress(absl::Time now) {
+  bool moved = TcpTransport::Progress(now);
+  if (!shared_.lingering.empty()) SweepLingering();
+  return moved;
+}
+
+bool MultipathTransport::PrepareWait() {
+  alarm_->Set(NextDeadline());
+  return TcpTransport::PrepareWait();
+}
+
+std::unique_ptr<TcpSendLink> MultipathTransport::MakeSendLink(Rank peer) {
+  return std::make_unique<MultipathSendLink>(context_, shared_, peer);
+}
+
+std::unique_ptr<TcpReceiveLink> MultipathTransport::MakeReceiveLink(
+    Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) {
+  return std::make_unique<MultipathReceiveLink>(context_, shared_, peer, std::move(on_destroyed));
+}
+
+}  // namespace weft::net::multipath

@@ -1,0 +1,48 @@
+// Multipath: the reliable protocol of net/multipath over UDP, on many paths at once, for fabrics in
+// which one flow of tcp gets one cable (docs/multipath.md). A tcp transport whose links send
+// everything but their handshake another way.
+//
+//   TcpTransport           connections, handshakes                   -> links
+//   MultipathSendLink,     matching                                  -> frames
+//   MultipathReceiveLink
+//   Wire                   frames as messages of Sender, Receiver    -> packets
+//   UdpSockets             packets of all links                      -> system calls
+//
+// Settings: multipath.*, tcp.interface, tcp.family, tcp.listen_port, tcp.dead_after, transport.*.
+#ifndef WEFT_NET_MULTIPATH_UDP_MULTIPATH_TRANSPORT_H_
+#define WEFT_NET_MULTIPATH_UDP_MULTIPATH_TRANSPORT_H_
+
+#include <memory>
+
+#include "net/multipath/udp/links.h"
+#include "net/tcp/tcp_transport.h"
+
+namespace weft::net::multipath {
+
+class MultipathTransport final : public TcpTransport {
+ public:
+  static absl::StatusOr<std::unique_ptr<Transport>> Create(const TransportOptions& options);
+  ~MultipathTransport() override;
+
+  TransportKind kind() const override { return TransportKind::kMultipath; }
+  bool Progress(absl::Time now) override;
+  bool PrepareWait() override;
+
+  const SocketStatistics& statistics() const { return shared_.sockets->statistics(); }
+
+ private:
+  class Alarm;
+  explicit MultipathTransport(const TransportOptions& options);
+  absl::Status OpenSockets();
+  std::unique_ptr<TcpSendLink> MakeSendLink(Rank peer) override;
+  std::unique_ptr<TcpReceiveLink> MakeReceiveLink(
+      Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) override;
+  void SweepLingering();
+
+  LinkContext shared_;
+  std::unique_ptr<Alarm> alarm_;
+};
+
+}  // namespace weft::net::multipath
+
+#endif  // WEFT_NET_MULTIPATH_UDP_MULTIPATH_TRANSPORT_H_

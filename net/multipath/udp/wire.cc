@@ -1,0 +1,399 @@
+#include "net/multipath/udp/wire.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "net/handshake.h"
+
+namespace weft::net::multipath {
+namespace {
+
+constexpr uint64_t kControlCookie = 1ULL << 63;  // and the number; else a token of data
+constexpr size_t kControlBytesMax = 16 << 10;    // of a message of control
+constexpr size_t kControlBytes = 4 << 10;        // none is begun beyond this
+constexpr uint64_t kControlAhead = 1024;  // numbers that may arrive before one that is missing
+constexpr size_t kControlWaitingMax = 256;
+constexpr absl::Duration kLinger = absl::Seconds(2);
+constexpr uint32_t kControlReserve = 16;  // messages of the sender that data leaves free
+constexpr int kPacketsPerTurn = 128;      // so that other links get their turns
+
+// Whoever combines counts on 64 bytes; a chunk lies so but behind one of an odd size that came in
+// the same receive.
+const std::byte* Aligned(const std::byte* chunk, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(chunk) % 64 == 0) return chunk;
+  alignas(64) static thread_local std::byte scrap[kChunkMax];
+  std::memcpy(scrap, chunk, bytes);
+  return scrap;
+}
+
+}  // namespace
+
+Wire::Wire(Poller& poller, UdpSockets& sockets, const WireOptions& options, bool is_connector,
+           WireOwner& owner)
+    : Handler(poller),
+      sockets_(sockets),
+      options_(options),
+      is_connector_(is_connector),
+      owner_(&owner),
+      link_(sockets.Add(this)) {
+  Nonce random = NewNonce();
+  std::copy_n(random.begin(), nonce_.size(), nonce_.begin());
+  // What strangers send before the peer is known must not fit either.
+  std::copy_n(random.begin() + nonce_.size(), receive_key_.size(), receive_key_.begin());
+}
+
+Wire::~Wire() { Close(); }
+
+std::string Wire::OwnAddress(const SocketAddress& host) const {
+  Address address;
+  address.link = link_;
+  address.nonce = nonce_;
+  address.chunk_max = options_.chunk_max;
+  address.buffer_bytes = static_cast<uint64_t>(sockets_.buffer_bytes().count());
+  address.has_checksum = options_.has_checksum;
+  address.host = host.ToString();
+  address.ports = sockets_.ports();
+  return address.Encode();
+}
+
+absl::Status Wire::Connect(absl::string_view peer_address) {
+  if (!peer_.empty()) return absl::InvalidArgumentError("a second address of a multipath link");
+  WEFT_ASSIGN_OR_RETURN(Address peer, Address::Decode(peer_address));
+  WEFT_ASSIGN_OR_RETURN(SocketAddress host, SocketAddress::Parse(peer.host));
+  size_t paths = std::min(peer.ports.size(), sockets_.ports().size());
+  for (size_t path = 0; path < paths; ++path) {
+    host.set_port(peer.ports[path]);
+    peer_.push_back(host);
+  }
+  Keys keys = is_connector_ ? MakeKeys(options_.secret, nonce_, peer.nonce)
+                            : MakeKeys(options_.secret, peer.nonce, nonce_);
+  send_key_ = is_connector_ ? keys.to_listener : keys.to_connector;
+  receive_key_ = is_connector_ ? keys.to_connector : keys.to_listener;
+  peer_link_ = peer.link;
+  options_.has_checksum |= peer.has_checksum;
+  SenderOptions& send = options_.sender;
+  send.chunk = std::min(options_.chunk_max, peer.chunk_max);
+  send.facts.packet = Bytes(int64_t{send.chunk} + send.overhead);
+  send.paths.paths = static_cast<int>(paths);
+  send.policy.seed ^= link_;
+  // Half of what the peer's sockets hold: the kernel counts more than the bytes.
+  auto room = static_cast<int64_t>(std::min<uint64_t>(peer.buffer_bytes, 1 << 30) * paths / 2);
+  send.window_max = std::max(Bytes(room), send.facts.packet);
+  WantTurn();
+  return absl::OkStatus();
+}
+
+void Wire::Open(absl::Time now) {
+  SenderOptions& send = options_.sender;
+  send.incarnation = static_cast<uint64_t>(absl::ToUnixNanos(now)) | 1;
+  ReceiverOptions receive;
+  receive.peer = send.peer;
+  receive.incarnation = send.incarnation;
+  receive.messages = send.messages;
+  receive.ack_every = 1;  // one for what came in a turn
+  receive.sink = this;
+  receive.give_up = absl::InfiniteDuration();
+  sender_ = std::make_unique<Sender>(send, now);
+  receiver_ = std::make_unique<Receiver>(receive, now);
+  give_up_at_ = now + options_.connect_timeout;
+  if (owner_ != nullptr) owner_->OnWireRoom();
+}
+
+absl::Time Wire::heard_at() const {
+  if (!is_started()) return absl::InfinitePast();
+  return std::max(sender_->heard_at(), receiver_->heard_at());
+}
+
+// ---- Out
+
+void Wire::SendData(const OutFrame& frame) {
+  if (is_closed_) return;
+  data_waiting_.push_back(frame);
+  WantTurn();
+}
+
+bool Wire::HasRoom() const { return is_started() && control_waiting_.size() < kControlWaitingMax; }
+
+void Wire::SendControl(OutFrame frame) {
+  if (is_closed_) return;
+  control_waiting_.push_back(std::move(frame));
+  WantTurn();
+}
+
+// Several frames make one message.
+void Wire::PostControl() {
+  bool was_full = control_waiting_.size() >= kControlWaitingMax;
+  while (!control_waiting_.empty() && sender_->outstanding() < options_.sender.messages) {
+    uint64_t number = control_next_++;
+    std::string& bytes = control_sent_[number];
+    while (!control_waiting_.empty() && bytes.size() < kControlBytes) {
+      OutFrame& frame = control_waiting_.front();
+      if (frame.header.type != FrameType::kClearToSend) control_wanted_ = number;
+      bytes.append(reinterpret_cast<const char*>(&frame.header), sizeof(frame.header));
+      bytes.append(frame.owned);
+      control_waiting_.pop_front();
+    }
+    sender_->Send(kControlCookie | number, reinterpret_cast<const std::byte*>(bytes.data()),
+                  bytes.size(), {.receive = 0, .control = number});
+  }
+  if (was_full && owner_ != nullptr && HasRoom()) owner_->OnWireRoom();
+}
+
+void Wire::PostWaiting() {
+  PostControl();
+  while (!data_waiting_.empty() &&
+         sender_->outstanding() + kControlReserve < options_.sender.messages) {
+    const OutFrame& frame = data_waiting_.front();
+    sender_->Send(frame.token, frame.payload, frame.header.total,
+                  {.receive = frame.header.receive, .control = 0});
+    data_waiting_.pop_front();
+  }
+}
+
+void Wire::Write(const Packet& packet, absl::Span<const std::byte> chunk) {
+  scratch_.assign(kEnvelopeBytes, '\0');
+  WriteHeader(packet, chunk, options_.has_checksum, scratch_);
+  auto bytes = absl::MakeSpan(reinterpret_cast<std::byte*>(scratch_.data()), scratch_.size());
+  Seal(bytes, peer_link_, send_key_);
+  sockets_.Queue(packet.path, peer_[packet.path % peer_.size()], bytes, chunk);
+}
+
+// True if anything left, or might have.
+bool Wire::Transmit(absl::Time now) {
+  int packets = 0;
+  while (sockets_.CanSend() && receiver_->Next(now, answer_)) {
+    Write(answer_, {});
+    ++packets;
+  }
+  while (sockets_.CanSend() && sender_->Next(now, outgoing_)) {
+    Write(outgoing_.packet, absl::MakeConstSpan(outgoing_.chunk, outgoing_.chunk_bytes));
+    if (++packets >= kPacketsPerTurn) {
+      WantTurn();
+      break;
+    }
+  }
+  sockets_.Flush();
+  return packets > 0;
+}
+
+// ---- In
+
+void Wire::OnDatagram(absl::Span<const std::byte> bytes, bool marked, absl::Time now,
+                      absl::Time at) {
+  if (is_closed_ || !is_started()) return;
+  absl::StatusOr<Parsed> parsed = Parse(bytes, options_.has_checksum);
+  if (!parsed.ok()) {
+    if (sockets_.mutable_statistics().malformed++ == 0) {
+      WEFT_LOG_INFO("multipath: a damaged packet of {} was dropped: {}", options_.sender.peer,
+                    std::string(parsed.status().message()));
+    }
+    return;
+  }
+  WantTurn();
+  const Packet& packet = parsed->packet;
+  switch (packet.type) {
+    case PacketType::kHello:
+    case PacketType::kData:
+    case PacketType::kProbe:
+    case PacketType::kFinish:
+      return receiver_->Receive({.packet = packet,
+                                 .chunk = parsed->chunk.data(),
+                                 .chunk_bytes = static_cast<uint32_t>(parsed->chunk.size()),
+                                 .marked = marked,
+                                 .at = at},
+                                now);
+    default:
+      return sender_->Receive(packet, now, at);
+  }
+}
+
+bool Wire::OnMessage(const Packet& packet) {
+  if (owner_ == nullptr || !failure_.ok()) return false;
+  Incoming incoming;
+  if (packet.control != 0) {
+    if (packet.control < control_expected_ || packet.control >= control_expected_ + kControlAhead ||
+        packet.length > kControlBytesMax) {
+      failure_ = absl::InvalidArgumentError(
+          absl::StrCat("message ", packet.control, " of control with ", packet.length,
+                       " bytes, where ", control_expected_, " is expected"));
+      return false;
+    }
+    incoming.control = packet.control;
+    incoming.bytes.resize(packet.length);
+  } else {
+    FrameHeader& header = incoming.header;
+    header.type = FrameType::kData;
+    header.length = header.total = packet.length;
+    header.receive = packet.receive;
+    absl::StatusOr<PayloadTarget> target = owner_->OnWireFrame(header);
+    if (!target.ok()) {
+      failure_ = target.status();
+      return false;
+    }
+    incoming.target = *target;
+  }
+  incoming_.insert_or_assign(packet.message, std::move(incoming));
+  return true;
+}
+
+void Wire::OnChunk(const Packet& packet, const std::byte* chunk, uint32_t bytes) {
+  auto found = incoming_.find(packet.message);
+  if (found == incoming_.end() || bytes == 0) return;
+  Incoming& incoming = found->second;
+  if (incoming.control != 0) {
+    std::memcpy(incoming.bytes.data() + packet.offset, chunk, bytes);
+  } else if (incoming.target.combine != nullptr) {
+    incoming.target.combine(incoming.target.out + packet.offset,
+                            incoming.target.local + packet.offset, Aligned(chunk, bytes), bytes);
+  } else {
+    std::memcpy(incoming.target.out + packet.offset, chunk, bytes);
+  }
+}
+
+// Messages that are whole. The owner may close this wire from within.
+bool Wire::TakeArrivals() {
+  bool moved = false;
+  Completion done;
+  while (!is_closed_ && receiver_->TakeCompletion(done)) {
+    moved = true;
+    auto found = incoming_.find(done.cookie);
+    if (!done.status.ok() || found == incoming_.end()) {
+      if (!done.status.ok()) failure_ = done.status;
+      continue;
+    }
+    Incoming incoming = std::move(found->second);
+    incoming_.erase(found);
+    if (owner_ == nullptr) continue;
+    if (incoming.control != 0) {
+      control_ready_.emplace(incoming.control, std::move(incoming.bytes));
+      TakeControl();
+    } else {
+      absl::Status taken = owner_->OnWireFrameDone(incoming.header, "");
+      if (!taken.ok()) failure_ = taken;
+    }
+  }
+  return moved;
+}
+
+void Wire::TakeControl() {
+  while (!is_closed_ && !control_ready_.empty() &&
+         control_ready_.begin()->first == control_expected_) {
+    std::string bytes = std::move(control_ready_.begin()->second);
+    control_ready_.erase(control_ready_.begin());
+    ++control_expected_;
+    absl::Status taken = TakeFrames(bytes);
+    if (!taken.ok() && failure_.ok()) failure_ = taken;
+  }
+}
+
+absl::Status Wire::TakeFrames(absl::string_view bytes) {
+  while (!is_closed_ && !bytes.empty()) {
+    FrameHeader header;
+    if (bytes.size() < sizeof(header)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a cut frame of ", bytes.size(), " bytes in a message of control"));
+    }
+    std::memcpy(&header, bytes.data(), sizeof(header));
+    bytes.remove_prefix(sizeof(header));
+    WEFT_RETURN_IF_ERROR(CheckFrame(header));
+    bool belongs = header.type == FrameType::kClearToSend || header.type == FrameType::kMismatch ||
+                   header.type == FrameType::kNotice;
+    if (!belongs || header.length > bytes.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a frame of type ", static_cast<int>(header.type), " with ", header.length,
+                       " bytes in a message of control"));
+    }
+    absl::string_view payload = bytes.substr(0, header.length);
+    bytes.remove_prefix(header.length);
+    WEFT_RETURN_IF_ERROR(owner_->OnWireFrame(header).status());
+    WEFT_RETURN_IF_ERROR(owner_->OnWireFrameDone(header, payload));
+  }
+  return absl::OkStatus();
+}
+
+bool Wire::TakeSent() {
+  bool moved = false;
+  Completion done;
+  while (!is_closed_ && sender_->TakeCompletion(done)) {
+    moved = true;
+    if (!done.status.ok()) {
+      failure_ = done.status;
+    } else if ((done.cookie & kControlCookie) != 0) {
+      control_sent_.erase(done.cookie & ~kControlCookie);
+    } else if (owner_ != nullptr) {
+      owner_->OnWireSent(static_cast<uint32_t>(done.cookie));
+    }
+  }
+  return moved;
+}
+
+// ---- Turns
+
+bool Wire::OnTurn(absl::Time now) {
+  if (is_closed_ || peer_.empty()) return false;
+  if (!is_started()) Open(now);
+  if (is_lingering_) linger_until_ = std::min(linger_until_, now + kLinger);
+  bool moved = TakeArrivals();
+  moved |= TakeSent();
+  if (is_closed_) return true;
+  if (!failure_.ok()) {
+    Fail(failure_);
+    return true;
+  }
+  PostWaiting();
+  moved |= Transmit(now);
+  ArmDeadline();
+  return moved;
+}
+
+void Wire::ArmDeadline() {
+  absl::Time due = std::min(sender_->deadline(), receiver_->deadline());
+  if (sender_->state() == ConnectionState::kConnecting) due = std::min(due, give_up_at_);
+  SetDeadline(std::min(due, linger_until_));
+}
+
+void Wire::OnDeadline(absl::Time now) {
+  if (is_closed_ || !is_started()) return;
+  if (now >= linger_until_) return Close();
+  if (sender_->state() == ConnectionState::kConnecting && now >= give_up_at_) {
+    return Fail(absl::DeadlineExceededError(absl::StrCat(
+        "no datagram came back within ", absl::FormatDuration(options_.connect_timeout),
+        " (transport.connect_timeout), though its host answers by tcp; does a firewall let UDP "
+        "through, from ",
+        peer_.front().ToString(), " on?")));
+  }
+  WantTurn();
+}
+
+void Wire::Fail(absl::Status why) {
+  if (owner_ == nullptr) return Close();
+  owner_->OnWireBroken(why);
+}
+
+void Wire::Close() {
+  if (std::exchange(is_closed_, true)) return;
+  owner_ = nullptr;
+  sockets_.Remove(link_);
+  SetDeadline(absl::InfiniteFuture());
+  incoming_.clear();
+  data_waiting_.clear();
+  control_waiting_.clear();
+}
+
+void Wire::Linger() {
+  if (is_closed_) return;
+  owner_ = nullptr;
+  if (!is_started()) return Close();
+  data_waiting_.clear();
+  incoming_.clear();
+  sender_->CancelIf([](uint64_t cookie) { return (cookie & kControlCookie) == 0; });
+  PostControl();
+  is_lingering_ = true;
+  WantTurn();
+}
+
+}  // namespace weft::net::multipath

@@ -1,0 +1,157 @@
+// One link's way over the UDP sockets: a Sender and a Receiver for each direction, and the frames
+// of tcp links (net/tcp/frame.h) as their messages.
+//
+//   data           one message a send; every chunk names the receive it is for, so that it is put
+//                  in place, or combined, as it arrives, in whatever order
+//   clear-to-send,  in messages of control, which carry several at once and overtake data; they are
+//   notices, ...    numbered and handed on in order
+//
+// A packet of type Hello, Data, Probe or Finish is for the Receiver, any other for the Sender: so
+// the two directions share sockets and keys.
+//
+// Driven by the poller: what arrived is handed on, and what is to be sent leaves, in its turn. A
+// link that is closed leaves its wire behind (Linger()) until the peer has its last words.
+#ifndef WEFT_NET_MULTIPATH_UDP_WIRE_H_
+#define WEFT_NET_MULTIPATH_UDP_WIRE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "net/multipath/receiver.h"
+#include "net/multipath/sender.h"
+#include "net/multipath/udp/datagram.h"
+#include "net/multipath/udp/sockets.h"
+#include "net/tcp/frame.h"
+#include "net/tcp/poller.h"
+#include "net/tcp/stream.h"
+
+namespace weft::net::multipath {
+
+// The link that a wire belongs to.
+class WireOwner {
+ public:
+  virtual ~WireOwner() = default;
+  // As StreamOwner's, for frames that came this way.
+  virtual absl::StatusOr<PayloadTarget> OnWireFrame(const FrameHeader& header) = 0;
+  virtual absl::Status OnWireFrameDone(const FrameHeader& header, absl::string_view notice) = 0;
+  virtual void OnWireSent(uint32_t token) = 0;
+  // More frames of control are taken again.
+  virtual void OnWireRoom() = 0;
+  // For good; from the poller.
+  virtual void OnWireBroken(const absl::Status& why) = 0;
+};
+
+struct WireOptions {
+  SenderOptions sender;    // but for what the two ends agree on: chunk, paths, facts.packet
+  uint32_t chunk_max = 0;  // what this end's interface carries
+  bool has_checksum = true;
+  absl::Duration connect_timeout;  // for the first datagram to come back
+  JobSecret secret{};
+};
+
+class Wire final : public Handler, private DatagramOwner, private MessageSink {
+ public:
+  Wire(Poller& poller, UdpSockets& sockets, const WireOptions& options, bool is_connector,
+       WireOwner& owner);
+  ~Wire() override;
+
+  // What the other end needs to know; `host` is this end's.
+  std::string OwnAddress(const SocketAddress& host) const;
+  // With what the other end has told. kInvalidArgument: that makes no sense.
+  absl::Status Connect(absl::string_view peer_address);
+  bool is_started() const { return sender_ != nullptr; }
+  int paths() const { return static_cast<int>(peer_.size()); }
+
+  // Data: the payload stays in place until OnWireSent(token).
+  void SendData(const OutFrame& frame);
+  // Anything else; `owned` is its payload. False: no room; OnWireRoom() follows.
+  bool HasRoom() const;
+  void SendControl(OutFrame frame);
+
+  absl::Time heard_at() const;  // InfinitePast: never
+  // Messages of control up to the last that the peer must have (clear-to-sends need not be), and
+  // how many of the peer's have come.
+  uint64_t control_promised() const { return control_wanted_; }
+  uint64_t control_delivered() const { return control_expected_ - 1; }
+
+  // No byte of the owner's memory is read or written afterwards, and the owner is not called.
+  void Close();
+  // Likewise, but what was promised is still delivered; is_over() once it is, or cannot be.
+  void Linger();
+  bool is_over() const { return is_closed_ || control_wanted_ < OldestControl(); }
+
+  bool OnTurn(absl::Time now) override;
+  void OnDeadline(absl::Time now) override;
+
+ private:
+  // A message that is arriving.
+  struct Incoming {
+    FrameHeader header;    // of data
+    PayloadTarget target;  // likewise
+    uint64_t control = 0;  // else its number,
+    std::string bytes;     // and itself
+  };
+
+  const Key& key() const override { return receive_key_; }
+  void OnDatagram(absl::Span<const std::byte> packet, bool marked, absl::Time now,
+                  absl::Time at) override;
+  void OnWritable() override { WantTurn(); }
+  bool OnMessage(const Packet& packet) override;
+  void OnChunk(const Packet& packet, const std::byte* chunk, uint32_t bytes) override;
+
+  void Open(absl::Time now);
+  void PostWaiting();
+  void PostControl();
+  bool Transmit(absl::Time now);
+  void Write(const Packet& packet, absl::Span<const std::byte> chunk);
+  bool TakeArrivals();
+  void TakeControl();
+  absl::Status TakeFrames(absl::string_view bytes);
+  bool TakeSent();
+  void Fail(absl::Status why);
+  void ArmDeadline();
+  uint64_t OldestControl() const {
+    return control_sent_.empty() ? control_next_ : control_sent_.begin()->first;
+  }
+
+  UdpSockets& sockets_;
+  WireOptions options_;
+  const bool is_connector_;
+  WireOwner* owner_;  // null: lingering
+  const uint32_t link_;
+  LinkNonce nonce_;
+  Key send_key_{}, receive_key_{};
+  uint32_t peer_link_ = 0;
+  std::vector<SocketAddress> peer_;  // [path]
+  std::unique_ptr<Sender> sender_;
+  std::unique_ptr<Receiver> receiver_;
+  bool is_closed_ = false;
+  absl::Status failure_;
+  absl::Time give_up_at_ = absl::InfiniteFuture();
+  bool is_lingering_ = false;
+  absl::Time linger_until_ = absl::InfiniteFuture();
+
+  std::deque<OutFrame> data_waiting_, control_waiting_;  // for room in the sender
+  uint64_t control_next_ = 1;                            // the number of the next message
+  uint64_t control_wanted_ = 0;
+  std::map<uint64_t, std::string> control_sent_;  // by number; not acknowledged yet
+
+  std::unordered_map<uint64_t, Incoming> incoming_;  // by message
+  uint64_t control_expected_ = 1;
+  std::map<uint64_t, std::string> control_ready_;  // by number; some before it are missing
+
+  std::string scratch_;
+  Packet answer_;
+  Outgoing outgoing_;
+};
+
+}  // namespace weft::net::multipath
+
+#endif  // WEFT_NET_MULTIPATH_UDP_WIRE_H_

@@ -1,0 +1,145 @@
+// The multipath transport on loopback: what the conformance suites (tests/net) do not ask of every
+// transport.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <deque>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "net/multipath/udp/multipath_transport.h"
+#include "tests/net/harness.h"
+
+namespace weft::net::multipath {
+namespace {
+
+using testing::HasSubstr;
+constexpr TransportKind kMultipath = TransportKind::kMultipath;
+
+const SocketStatistics& StatisticsOf(Node& node) {
+  return dynamic_cast<MultipathTransport&>(node.transport()).statistics();
+}
+
+// A free range of ports, so that a test knows where the sockets are.
+int FreePorts(int count) {
+  for (int first = 21'000; first < 60'000; first += count) {
+    std::deque<FileDescriptor> held;
+    for (int i = 0; i < count; ++i) {
+      FileDescriptor fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+      SocketAddress address = *SocketAddress::Parse(absl::StrCat("127.0.0.1:", first + i));
+      if (bind(fd.get(), address.get(), address.size()) != 0) break;
+      held.push_back(std::move(fd));
+    }
+    if (static_cast<int>(held.size()) == count) return first;
+  }
+  ADD_FAILURE() << "no free ports";
+  return 0;
+}
+
+void Exchange(Pair& pair, size_t size, uint64_t seed) {
+  Buffer from(pair.a.transport(), size), to(pair.b.transport(), size);
+  from.FillPattern(seed);
+  Request send, receive;
+  ASSERT_EQ(pair.send->PostSend({seed, 5}, from.view(), &send), Posted::kAccepted);
+  ASSERT_EQ(pair.receive->PostReceive({seed, 5}, {to.view()}, &receive), Posted::kAccepted);
+  ASSERT_TRUE(pair.Done({&send, &receive}));
+  ASSERT_TRUE(send.status().ok() && receive.status().ok()) << send.status() << receive.status();
+  EXPECT_EQ(to.CheckPattern(seed, size), "");
+}
+
+TEST(MultipathTransportTest, EveryControllerPolicyAndWayOfSendingDeliversWhole) {
+  std::vector<std::vector<std::string>> settings = {
+      {"multipath.segments=false"},
+      {"multipath.checksum=false"},
+      {"multipath.paths=1"},
+      {"multipath.paths=64"},
+      {"multipath.mtu=1500"},
+      {"multipath.mtu=65535"},
+      {"multipath.piece_bytes=0"},
+      {"multipath.buffer_bytes=64KiB", "multipath.gbps=1000",
+       "multipath.controller=fixed:window=9"},
+  };
+  for (const char* one : {"fixed", "dcqcn", "swift:beta=0.6", "mswift", "hybrid", "nscc"}) {
+    settings.push_back({absl::StrCat("multipath.controller=", one)});
+  }
+  for (PolicyKind policy : AllPolicies()) {
+    settings.push_back({absl::StrCat("multipath.policy=", std::string(ToString(policy)))});
+  }
+  for (const auto& one : settings) {
+    SCOPED_TRACE(one.front());
+    Pair pair(kMultipath, one);
+    for (size_t size : {size_t{0}, size_t{1}, size_t{5000}, size_t{1'000'001}}) {
+      Exchange(pair, size, size + 1);
+    }
+  }
+}
+
+TEST(MultipathTransportTest, SettingsThatCannotBeAreRefusedByName) {
+  auto refused = [](const std::string& setting) {
+    Node listener(kMultipath, 0, 1);
+    TransportOptions options = OptionsFor(0, 1, {setting});
+    options.events = &listener;
+    return std::string(CreateTransport(kMultipath, options).status().message());
+  };
+  EXPECT_THAT(refused("multipath.controller=swft"), HasSubstr("swift"));
+  EXPECT_THAT(refused("multipath.controller=swift:bta=1"), HasSubstr("beta"));
+  EXPECT_THAT(refused("multipath.controller=hpcc"), HasSubstr("telemetry"));
+  EXPECT_THAT(refused("multipath.port=65535"), HasSubstr("multipath.port"));
+  EXPECT_THAT(refused("multipath.mtu=100"), HasSubstr("100 bytes, too small"));
+}
+
+TEST(MultipathTransportTest, EndsWithDifferentSettingsAgree) {
+  Node a(kMultipath, 0, 2, {"multipath.paths=7", "multipath.checksum=false", "multipath.mtu=1500"});
+  Node b(kMultipath, 1, 2, {"multipath.paths=2", "multipath.mtu=3000"});
+  SendLink* link = a.Connect(b.address(), 1);
+  ASSERT_TRUE(DriveUntil({&a, &b}, [&] { return b.accepted(0) != nullptr; }));
+  Buffer from(a.transport(), 300'000), to(b.transport(), 300'000);
+  from.FillPattern(1);
+  Request send, receive;
+  ASSERT_EQ(link->PostSend({1, 5}, from.view(), &send), Posted::kAccepted);
+  ASSERT_EQ(b.accepted(0)->PostReceive({1, 5}, {to.view()}, &receive), Posted::kAccepted);
+  ASSERT_TRUE(DriveUntil({&a, &b}, [&] { return send.done() && receive.done(); }));
+  EXPECT_TRUE(receive.status().ok()) << receive.status();
+  EXPECT_EQ(to.CheckPattern(1, to.size()), "");
+}
+
+TEST(MultipathTransportTest, DatagramsOfStrangersAreCountedAndChangeNothing) {
+  int port = FreePorts(8);
+  Pair pair(kMultipath, {"multipath.paths=4", absl::StrCat("multipath.port=", port)});
+  Exchange(pair, 10'000, 1);
+  FileDescriptor fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  Random random(1);
+  constexpr int kStrangers = 500;
+  auto strangers = [&] { return StatisticsOf(pair.a).strangers + StatisticsOf(pair.b).strangers; };
+  for (int i = 0; i < kStrangers; ++i) {
+    std::string bytes(random.Below(300), '\0');
+    for (char& byte : bytes) byte = static_cast<char>(random());
+    // As like ours as an outsider can make them.
+    if (bytes.size() > kEnvelopeBytes + 4) bytes.replace(kEnvelopeBytes, 4, "WM\x01\x03", 4);
+    SocketAddress to = *SocketAddress::Parse(absl::StrCat("127.0.0.1:", port + i % 8));
+    ASSERT_EQ(sendto(fd.get(), bytes.data(), bytes.size(), 0, to.get(), to.size()),
+              static_cast<ssize_t>(bytes.size()));
+    ASSERT_TRUE(pair.Drive([&] { return strangers() == i + 1; })) << i;
+  }
+  Exchange(pair, 3'000'000, 2);
+  EXPECT_EQ(strangers(), kStrangers);
+  EXPECT_TRUE(pair.a.broken.empty() && pair.b.broken.empty());
+}
+
+TEST(MultipathTransportTest, SegmentsGatherManyPacketsInOneCall) {
+  auto calls = [](const std::string& segments) {
+    Pair pair(kMultipath, {"multipath.mtu=1500", segments, "multipath.piece_bytes=64KiB"});
+    Exchange(pair, 8 << 20, 1);
+    const SocketStatistics& seen = StatisticsOf(pair.a);
+    EXPECT_GT(seen.sent, (8 << 20) / 1500);
+    return static_cast<double>(seen.sent) / static_cast<double>(StatisticsOf(pair.b).receive_calls);
+  };
+  double with = calls("multipath.segments=true");
+  if (with < 5) GTEST_SKIP() << "this kernel does not join packets";
+  EXPECT_GT(with, calls("multipath.segments=false"));
+}
+
+}  // namespace
+}  // namespace weft::net::multipath
