@@ -1,13 +1,7 @@
 // weft-bw: bandwidth and latency of collectives and of point to point, with nccl-tests' columns.
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,78 +9,17 @@
 #include "base/status.h"
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/communicator.h"
-#include "collectives/endpoint.h"
-#include "collectives/rendezvous/job_environment.h"
 #include "tools/bw/measure.h"
 #include "tools/bw/operation.h"
 #include "tools/bw/options.h"
 #include "tools/bw/report.h"
+#include "tools/job/job.h"
 
 namespace weft::bw {
 namespace {
 
-using collectives::Communicator;
 using collectives::DataType;
-using collectives::Endpoint;
-using collectives::EndpointOptions;
-using collectives::JobEnvironment;
-using collectives::JobStore;
 using collectives::ReduceOp;
-
-// Becomes `weft-run -n N -- weft-bw ...`, this command line without --ranks. Returns only on error.
-absl::Status BecomeLauncher(int ranks, int argc, char** argv) {
-  std::error_code error;
-  std::string self = std::filesystem::read_symlink("/proc/self/exe", error).string();
-  if (error) return ErrnoStatus(error.value(), "read /proc/self/exe");
-  std::string launcher = std::filesystem::path(self).parent_path() / "weft-run";
-  std::vector<std::string> words = {launcher, "-n", absl::StrCat(ranks), "--output", "rank0",
-                                    "--",     self};
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--ranks") == 0) {
-      ++i;
-    } else if (std::strncmp(argv[i], "--ranks=", 8) != 0) {
-      words.emplace_back(argv[i]);
-    }
-  }
-  std::vector<char*> arguments;
-  arguments.reserve(words.size() + 1);
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  execv(launcher.c_str(), arguments.data());
-  return ErrnoStatus(errno, absl::StrCat("start ", launcher));
-}
-
-// Store, endpoint and group die in reverse order.
-struct Rendezvous {
-  JobEnvironment environment;
-  JobStore store;
-  std::shared_ptr<Endpoint> endpoint;
-  std::unique_ptr<Communicator> world;
-};
-
-absl::StatusOr<Rendezvous> Join(const Settings& settings) {
-  Rendezvous job;
-  WEFT_ASSIGN_OR_RETURN(job.environment, JobEnvironment::FromEnvironment());
-  if (job.environment.torch_agent_store && job.environment.store.empty()) {
-    job.environment.torch_agent_store = false;
-    ++job.environment.master_port;
-  }
-  WEFT_ASSIGN_OR_RETURN(job.store, collectives::StoreFromEnvironment(
-                                       job.environment, settings.Duration("store.timeout")));
-  EndpointOptions options;
-  options.rank = job.environment.rank;
-  options.world_size = job.environment.world_size;
-  options.store = job.store.store.get();
-  options.job = absl::StrCat(job.environment.job, "/weft-bw");
-  options.secret = job.environment.secret;
-  options.settings = settings;
-  WEFT_ASSIGN_OR_RETURN(job.endpoint, Endpoint::Create(std::move(options)));
-  std::vector<Rank> everybody;
-  everybody.reserve(static_cast<size_t>(job.environment.world_size));
-  for (int rank = 0; rank < job.environment.world_size; ++rank) everybody.push_back(Rank(rank));
-  WEFT_ASSIGN_OR_RETURN(job.world, Communicator::Create(job.endpoint, "world", everybody));
-  return job;
-}
 
 // Every combination that makes a difference and that the library knows.
 std::vector<Case> CasesOf(const OperationInfo& info, const Options& options, int ranks) {
@@ -135,7 +68,7 @@ void ShowSchedule(const Case& what, const Options& options, int ranks) {
                ranks, algorithm.name, ToText(algorithm.build(spec)));
 }
 
-absl::Status RunCase(Case what, const Options& options, Buffers& buffers, Rendezvous& job,
+absl::Status RunCase(Case what, const Options& options, Buffers& buffers, job::Joined& job,
                      Control& control, Report& report) {
   Result results[2];
   for (bool in_place : {false, true}) {
@@ -156,7 +89,7 @@ absl::Status RunCase(Case what, const Options& options, Buffers& buffers, Rendez
 }
 
 absl::StatusOr<int> RunRank(const Options& options) {
-  WEFT_ASSIGN_OR_RETURN(Rendezvous job, Join(options.settings));
+  WEFT_ASSIGN_OR_RETURN(job::Joined job, job::Join(options.settings, "weft-bw"));
   const int rank = job.environment.rank.value(), ranks = job.environment.world_size;
   if (options.root >= ranks) {
     return absl::InvalidArgumentError(
@@ -188,7 +121,7 @@ int Main(int argc, char** argv) {
   if (parsed.exit_status >= 0) return parsed.exit_status;
   absl::StatusOr<int> status =
       parsed.options.ranks > 0
-          ? absl::StatusOr<int>(BecomeLauncher(parsed.options.ranks, argc, argv))
+          ? absl::StatusOr<int>(job::BecomeLauncher(parsed.options.ranks, argc, argv))
           : RunRank(parsed.options);
   if (status.ok()) return *status;
   absl::FPrintF(stderr, "weft-bw: %s\n", status.status().ToString());

@@ -26,9 +26,6 @@ struct NumberedName {
 };
 NumberedName SplitNumber(absl::string_view name);
 
-// h2 before h10: compares runs of digits as numbers.
-bool NaturalLess(absl::string_view a, absl::string_view b);
-
 }  // namespace weft::topology
 
 #endif  // WEFT_TOPOLOGY_FABRIC_NAME_LIST_H_

@@ -280,12 +280,5 @@ TEST(Names, ExpandAndCompressAsInSlurm) {
   EXPECT_TRUE(absl::IsResourceExhausted(ExpandNames("h[0-9][0-9][0-9]", 100).status()));
 }
 
-TEST(Names, AreOrderedByTheirNumbers) {
-  EXPECT_TRUE(NaturalLess("h2", "h10"));
-  EXPECT_FALSE(NaturalLess("h10", "h2"));
-  EXPECT_TRUE(NaturalLess("h2", "h2-ib"));
-  EXPECT_TRUE(NaturalLess("h01", "h1") != NaturalLess("h1", "h01"));
-}
-
 }  // namespace
 }  // namespace weft::topology

@@ -3,9 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-
+#include "tests/scratch_folder.h"
 #include "tests/topology/host/machines.h"
 #include "topology/host/cpu_mask.h"
 #include "topology/host/hwloc_xml.h"
@@ -15,34 +13,10 @@
 namespace weft::topology {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-// A /sys of its own in a folder that goes with it.
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "weft-host-XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~Folder() { fs::remove_all(path_); }
-  void Write(const std::string& file, const std::string& text) {
-    fs::create_directories((path_ / file).parent_path());
-    std::ofstream(path_ / file) << text;
-  }
-  void Link(const std::string& link, const std::string& target) {
-    fs::create_directories((path_ / link).parent_path());
-    fs::create_directory_symlink(path_ / target, path_ / link);
-  }
-  std::string operator/(const std::string& file) const { return (path_ / file).string(); }
-  std::string path() const { return path_.string(); }
-
- private:
-  fs::path path_;
-};
 
 const Device& Find(const MachineParts& parts, const std::string& port) {
   for (const Device& device : parts.devices) {
@@ -69,7 +43,7 @@ TEST(MachineFromSynthetic, IsWhatTheDescriptionSays) {
 }
 
 TEST(AddFromSys, LinksAsTheyAreAndAsBothEndsCouldBe) {
-  Folder sys;
+  ScratchFolder sys;
   const std::string port = "devices/pci0000:80/0000:80:01.0/";
   sys.Write(port + "max_link_speed", "32.0 GT/s PCIe\n");
   sys.Write(port + "max_link_width", "8\n");
@@ -87,7 +61,7 @@ TEST(AddFromSys, LinksAsTheyAreAndAsBothEndsCouldBe) {
 }
 
 TEST(AddFromSys, RateStateAndGuidOfRdmaPorts) {
-  Folder sys;
+  ScratchFolder sys;
   sys.Write("class/infiniband/mlx5_1/ports/1/rate", "400 Gb/sec (4X NDR)\n");
   sys.Write("class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n");
   sys.Write("class/infiniband/mlx5_1/node_guid", "5c8a:9f00:03b0:ea0c\n");
@@ -100,7 +74,7 @@ TEST(AddFromSys, RateStateAndGuidOfRdmaPorts) {
 }
 
 TEST(AddFromSys, SpeedOfInterfacesUnlessTheDriverDoesNotKnowIt) {
-  Folder sys;
+  ScratchFolder sys;
   sys.Write("class/net/eth0/speed", "-1\n");
   sys.Write("class/net/eth0/operstate", "up\n");
   MachineParts parts = *PartsFromHwlocXml(CloudVm().ToXml());
@@ -113,7 +87,7 @@ TEST(AddFromSys, SpeedOfInterfacesUnlessTheDriverDoesNotKnowIt) {
 }
 
 TEST(ReadFile, ErrorsNameTheFileAndTheLine) {
-  Folder folder;
+  ScratchFolder folder;
   EXPECT_THAT(std::string(ReadHwlocFile(folder / "none.xml").status().message()),
               HasSubstr("none.xml"));
   folder.Write("bad.xml", "<topology version=\"2.0\">\n<object/>\n</topology>\n");
@@ -126,7 +100,7 @@ TEST(ReadFile, ErrorsNameTheFileAndTheLine) {
 }
 
 TEST(ReadFile, ReadsWhatWasWritten) {
-  Folder folder;
+  ScratchFolder folder;
   folder.Write("hwloc.xml", DgxLike().ToXml());
   absl::StatusOr<Machine> machine = ReadHwlocFile(folder / "hwloc.xml");
   ASSERT_TRUE(machine.ok()) << machine.status();

@@ -5,8 +5,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/natural_less.h"
 #include "base/status.h"
-#include "topology/fabric/name_list.h"
 
 namespace weft::topology {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/natural_less.h"
 #include "base/status.h"
-#include "topology/fabric/name_list.h"
 
 namespace weft::topology {
 

@@ -1,0 +1,213 @@
+#include "net/roce/devices.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/natural_less.h"
+#include "base/status.h"
+
+namespace weft::net {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kFileBytesMax = 4096;  // of one attribute: sysfs gives a page at most
+
+// An attribute without the white space around it; nothing when it cannot be read.
+std::optional<std::string> Attribute(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  std::string text(kFileBytesMax, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) return std::nullopt;
+  text.resize(static_cast<size_t>(file.gcount()));
+  return std::string(absl::StripAsciiWhitespace(text));
+}
+
+std::string Text(const fs::path& path) { return Attribute(path).value_or(""); }
+
+std::optional<int64_t> Number(const fs::path& path) {
+  int64_t value = 0;
+  std::optional<std::string> text = Attribute(path);
+  if (!text.has_value() || !absl::SimpleAtoi(*text, &value)) return std::nullopt;
+  return value;
+}
+
+std::vector<std::string> Entries(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  std::sort(names.begin(), names.end(), NaturalLess);
+  return names;
+}
+
+void ReadNumbers(const fs::path& folder, std::map<std::string, int64_t>& numbers) {
+  for (const std::string& name : Entries(folder)) {
+    if (std::optional<int64_t> value = Number(folder / name)) numbers[name] = *value;
+  }
+}
+
+// "4: ACTIVE" -> "ACTIVE".
+std::string AfterColon(const std::string& text) {
+  std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
+  return std::string(absl::StripAsciiWhitespace(parts.back()));
+}
+
+// "Traffic class = 106", "Global tclass=106" or nothing: as mlx5 writes it.
+std::optional<int> TrafficClass(const std::string& text) {
+  size_t at = text.rfind('=');
+  int value = 0;
+  if (at == std::string::npos ||
+      !absl::SimpleAtoi(absl::StripAsciiWhitespace(text.substr(at + 1)), &value)) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+std::vector<RdmaGid> ReadGids(const fs::path& port) {
+  std::vector<RdmaGid> gids;
+  for (const std::string& name : Entries(port / "gids")) {
+    RdmaGid gid;
+    if (!absl::SimpleAtoi(name, &gid.index)) continue;
+    gid.gid = Text(port / "gids" / name);
+    if (gid.gid.empty() || gid.unset()) continue;
+    gid.type = Text(port / "gid_attrs/types" / name);
+    gid.interface = Text(port / "gid_attrs/ndevs" / name);
+    gids.push_back(std::move(gid));
+  }
+  return gids;
+}
+
+RdmaPort ReadPort(const fs::path& device, int number) {
+  const fs::path folder = device / "ports" / absl::StrCat(number);
+  RdmaPort port;
+  port.number = number;
+  port.state = AfterColon(Text(folder / "state"));
+  port.physical = AfterColon(Text(folder / "phys_state"));
+  port.ethernet = Text(folder / "link_layer") == "Ethernet";
+  std::vector<std::string> rate =
+      absl::StrSplit(Text(folder / "rate"), ' ');  // "400 Gb/sec (4X NDR)"
+  if (!absl::SimpleAtod(rate[0], &port.gbps)) port.gbps = 0;
+  port.gids = ReadGids(folder);
+  ReadNumbers(folder / "counters", port.counters);
+  ReadNumbers(folder / "hw_counters", port.counters);
+  port.traffic_class = TrafficClass(Text(device / "tc" / absl::StrCat(number) / "traffic_class"));
+  return port;
+}
+
+void ReadEcn(const fs::path& folder, std::array<std::optional<bool>, 8>& enabled,
+             std::map<std::string, int64_t>& parameters) {
+  for (size_t priority = 0; priority < enabled.size(); ++priority) {
+    std::optional<int64_t> value = Number(folder / "enable" / absl::StrCat(priority));
+    if (value.has_value()) enabled[priority] = *value != 0;
+  }
+  ReadNumbers(folder, parameters);
+}
+
+NetInterface ReadInterface(const fs::path& net, const std::string& name) {
+  NetInterface interface;
+  interface.name = name;
+  interface.mtu = static_cast<int>(Number(net / name / "mtu").value_or(0));
+  interface.state = Text(net / name / "operstate");
+  ReadEcn(net / name / "ecn/roce_np", interface.ecn.notifies, interface.ecn.notification);
+  ReadEcn(net / name / "ecn/roce_rp", interface.ecn.reacts, interface.ecn.reaction);
+  return interface;
+}
+
+RdmaDevice ReadDevice(const fs::path& sys, const std::string& name) {
+  const fs::path folder = sys / "class/infiniband" / name;
+  RdmaDevice device;
+  device.name = name;
+  device.firmware = Text(folder / "fw_ver");
+  device.board = Text(folder / "board_id");
+  if (device.board.empty()) device.board = Text(folder / "hca_type");
+  device.node_guid = Text(folder / "node_guid");
+  std::error_code error;
+  const fs::path parent = fs::canonical(folder / "device", error);
+  if (!error) {
+    const std::string address = parent.filename().string();
+    if (std::count(address.begin(), address.end(), ':') == 2) device.pci = address;
+    device.numa = static_cast<int>(Number(parent / "numa_node").value_or(-1));
+  }
+  for (const std::string& number : Entries(folder / "ports")) {
+    int port = 0;
+    if (absl::SimpleAtoi(number, &port)) device.ports.push_back(ReadPort(folder, port));
+  }
+  // A soft device has no PCI device that says its interface; its GIDs and its "parent" do.
+  std::vector<std::string> interfaces = Entries(folder / "device/net");
+  for (const RdmaPort& port : device.ports) {
+    for (const RdmaGid& gid : port.gids) interfaces.push_back(gid.interface);
+  }
+  interfaces.push_back(Text(folder / "parent"));
+  std::sort(interfaces.begin(), interfaces.end(), NaturalLess);
+  interfaces.erase(std::unique(interfaces.begin(), interfaces.end()), interfaces.end());
+  for (const std::string& interface : interfaces) {
+    if (!interface.empty()) {
+      device.interfaces.push_back(ReadInterface(sys / "class/net", interface));
+    }
+  }
+  for (const std::string& node : Entries(sys / "class/infiniband_verbs")) {
+    if (Text(sys / "class/infiniband_verbs" / node / "ibdev") == name) device.verbs.push_back(node);
+  }
+  return device;
+}
+
+}  // namespace
+
+bool RdmaGid::unset() const { return gid.find_first_not_of("0:") == std::string::npos; }
+
+bool RdmaGid::link_local() const {
+  return absl::StartsWithIgnoreCase(gid, "fe8") || absl::StartsWithIgnoreCase(gid, "fe9") ||
+         absl::StartsWithIgnoreCase(gid, "fea") || absl::StartsWithIgnoreCase(gid, "feb");
+}
+
+bool RdmaGid::ipv4() const {
+  return absl::StartsWithIgnoreCase(gid, "0000:0000:0000:0000:0000:ffff:");
+}
+
+std::string ShortGid(const RdmaGid& gid) {
+  unsigned high = 0, low = 0;
+  if (!gid.ipv4() || std::sscanf(gid.gid.c_str() + 30, "%x:%x", &high, &low) != 2) return gid.gid;
+  return absl::StrFormat("%u.%u.%u.%u", high >> 8 & 255, high & 255, low >> 8 & 255, low & 255);
+}
+
+bool EcnSettings::any_known() const {
+  auto known = [](const std::optional<bool>& enabled) { return enabled.has_value(); };
+  return std::any_of(notifies.begin(), notifies.end(), known) ||
+         std::any_of(reacts.begin(), reacts.end(), known);
+}
+
+absl::StatusOr<std::vector<RdmaDevice>> ReadRdmaDevices(const std::string& root) {
+  const fs::path sys = root + "/sys";
+  const fs::path folder = sys / "class/infiniband";
+  std::vector<RdmaDevice> devices;
+  std::error_code error;
+  if (!fs::exists(folder, error)) return devices;
+  const fs::directory_iterator readable(folder, error);
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("read ", folder.string()));
+  for (const std::string& name : Entries(folder)) devices.push_back(ReadDevice(sys, name));
+  return devices;
+}
+
+int RoceMtu(int interface_mtu) {
+  constexpr int kHeaders = 96;  // GRH 40, UDP 8, BTH 12, XRC 4, atomic 28, ICRC 4
+  for (int mtu = 4096; mtu >= 256; mtu /= 2) {
+    if (mtu <= interface_mtu - kHeaders) return mtu;
+  }
+  return 0;
+}
+
+}  // namespace weft::net

@@ -1,0 +1,90 @@
+// RDMA devices as the kernel shows them under /sys, without opening one: ports, GIDs, counters,
+// what congestion control their drivers are set to, and the network interfaces they belong to.
+// Works where libibverbs is not installed and in containers without /dev/infiniband.
+//
+// Sources: Documentation/ABI/stable/sysfs-class-infiniband of Linux; for ECN the "ecn" folder of an
+// interface that NVIDIA's out-of-tree driver makes.
+#ifndef WEFT_NET_ROCE_DEVICES_H_
+#define WEFT_NET_ROCE_DEVICES_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace weft::net {
+
+struct RdmaGid {
+  int index = 0;
+  std::string gid;        // as in /sys: "0000:0000:0000:0000:0000:ffff:0a01:0001"
+  std::string type;       // "IB/RoCE v1", "RoCE v2"; empty: not readable, as in some containers
+  std::string interface;  // the network interface that it is an address of; empty: not readable
+
+  bool unset() const;       // all zero
+  bool link_local() const;  // fe80::/10
+  bool ipv4() const;        // ::ffff:a.b.c.d
+  bool roce_v2() const { return type == "RoCE v2"; }
+};
+
+// "10.1.0.1" of an IPv4-mapped GID; others as they are.
+std::string ShortGid(const RdmaGid& gid);
+
+struct RdmaPort {
+  int number = 1;
+  std::string state;     // "ACTIVE", "DOWN", "INIT", ...; empty: not readable
+  std::string physical;  // "LinkUp", "Disabled", "Polling", ...
+  bool ethernet = false;
+  double gbps = 0;                          // 0: not known
+  std::vector<RdmaGid> gids;                // those that are set, by index
+  std::map<std::string, int64_t> counters;  // of counters/ and hw_counters/
+  std::optional<int> traffic_class;         // forced on all queue pairs; mlx5's tc/1/traffic_class
+
+  bool active() const { return state == "ACTIVE"; }
+};
+
+// What a driver's congestion control is set to, by priority (802.1p) of an interface.
+struct EcnSettings {
+  std::array<std::optional<bool>, 8> notifies{};  // roce_np: answers marks with CNPs
+  std::array<std::optional<bool>, 8> reacts{};    // roce_rp: slows down at CNPs
+  std::map<std::string, int64_t> notification;    // roce_np's parameters, by their file's name
+  std::map<std::string, int64_t> reaction;        // roce_rp's
+
+  bool known() const { return !notification.empty() || !reaction.empty() || any_known(); }
+  bool any_known() const;
+};
+
+struct NetInterface {
+  std::string name;
+  int mtu = 0;        // bytes; 0: not known
+  std::string state;  // operstate: "up", "down"
+  EcnSettings ecn;
+};
+
+struct RdmaDevice {
+  std::string name;      // "mlx5_0"
+  std::string firmware;  // "28.39.1002"; may be empty
+  std::string board;     // "MT_0000000838", or the driver's name for it; may be empty
+  std::string node_guid;
+  std::string pci;  // "0000:3b:00.0"; empty: no PCI device (rxe)
+  int numa = -1;    // -1: not known
+  std::vector<RdmaPort> ports;
+  std::vector<NetInterface> interfaces;  // by name
+  std::vector<std::string> verbs;        // "uverbs0": its nodes under /dev/infiniband
+};
+
+// By name, numbers in order: mlx5_2 before mlx5_10. Empty where the kernel has no RDMA. `root` is
+// put before /sys: for tests, and for a copy of another host's. Errors: kPermissionDenied and the
+// like when the folder is there and cannot be read; what is missing within is left out.
+absl::StatusOr<std::vector<RdmaDevice>> ReadRdmaDevices(const std::string& root = "");
+
+// The largest RoCE MTU (256 to 4096) of packets that fit an interface's MTU, 0 when none does: the
+// kernel's rule (iboe_get_mtu), which leaves 96 bytes for the headers of every kind of packet.
+int RoceMtu(int interface_mtu);
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_ROCE_DEVICES_H_

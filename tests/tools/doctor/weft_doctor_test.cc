@@ -1,0 +1,75 @@
+// weft-doctor as its users run it.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/net/roce/sys_folder.h"
+#include "tests/run_program.h"
+
+namespace weft::doctor {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+TEST(WeftDoctor, AHostThatIsOnlyAFolderIsExamined) {
+  ScratchFolder root;
+  net::AddMlx5(root, 0);
+  root.Write(net::PortFolder(0) + "state", "1: DOWN\n");
+  Outcome outcome = RunProgram("weft-doctor --root " + root.path() + " --json -");
+  EXPECT_EQ(outcome.status, 1) << outcome.output;
+  json report = json::parse(outcome.output);
+  EXPECT_EQ(report["devices"][0]["name"], "mlx5_0");
+  EXPECT_EQ(report["devices"][0]["ports"][0]["gid"]["index"], 3);
+  EXPECT_GE(report["errors"], 1);
+  bool found = false;
+  for (const json& finding : report["findings"]) found = found || finding["check"] == "port-down";
+  EXPECT_TRUE(found) << outcome.output;
+}
+
+TEST(WeftDoctor, SaysForPeopleWhatAndWhatToDo) {
+  Outcome outcome = RunProgram("weft-doctor");
+  EXPECT_THAT(outcome.output, HasSubstr("limits: locked memory"));
+  EXPECT_THAT(outcome.output, HasSubstr("warning"));
+}
+
+TEST(WeftDoctor, ThePluginThatNcclWouldLoadIsLoaded) {
+  Outcome outcome = RunProgram("weft-doctor --json -",
+                               "2>&1");  // without NCCL_NET_PLUGIN: libnccl-net.so
+  json report = json::parse(outcome.output);
+  EXPECT_EQ(report["plugins"][0]["name"], "libnccl-net.so");
+  const std::string bin = std::getenv("WEFT_BIN");
+  outcome = Shell("NCCL_NET_PLUGIN=weft LD_LIBRARY_PATH=" + bin + "/../lib " + bin +
+                  "/weft-doctor --json -");
+  report = json::parse(outcome.output);
+  EXPECT_THAT(report["plugins"][1]["path"].get<std::string>(), HasSubstr("libnccl-net-weft.so"));
+  EXPECT_EQ(report["plugins"][1]["tables"][0], "v12");
+}
+
+TEST(WeftDoctor, EveryPairOfAJobIsTriedBothWays) {
+  Outcome outcome =
+      RunProgram("weft-doctor pairs --ranks 3 --set transport=tcp --size 64KiB --json -");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  json report = json::parse(outcome.output);
+  EXPECT_EQ(report["ranks"], 3);
+  ASSERT_EQ(report["pairs"].size(), 6U);
+  for (const json& pair : report["pairs"]) {
+    EXPECT_EQ(pair["error"], "");
+    EXPECT_GT(pair["gbps"], 0);
+    EXPECT_GT(pair["latency_us"], 0);
+  }
+}
+
+TEST(WeftDoctor, WrongUsageNamesWhatIsRight) {
+  Outcome outcome = RunProgram("weft-doctor --watch soon");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("--watch 'soon' is no time, as in 500ms"));
+  outcome = RunProgram("weft-doctor pairs --size 1");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("--size 1 is not from 8"));
+  EXPECT_THAT(RunProgram("weft-doctor pairs").output, HasSubstr("needs at least two ranks"));
+}
+
+}  // namespace
+}  // namespace weft::doctor

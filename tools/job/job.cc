@@ -1,0 +1,68 @@
+#include "tools/job/job.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::job {
+
+using collectives::Communicator;
+using collectives::Endpoint;
+using collectives::EndpointOptions;
+using collectives::JobEnvironment;
+
+absl::Status BecomeLauncher(int ranks, int argc, char** argv) {
+  std::error_code error;
+  std::string self = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  if (error) return ErrnoStatus(error.value(), "read /proc/self/exe");
+  std::string launcher = std::filesystem::path(self).parent_path() / "weft-run";
+  std::vector<std::string> words = {launcher, "-n", absl::StrCat(ranks), "--output", "rank0",
+                                    "--",     self};
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--ranks") == 0) {
+      ++i;
+    } else if (std::strncmp(argv[i], "--ranks=", 8) != 0) {
+      words.emplace_back(argv[i]);
+    }
+  }
+  std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  execv(launcher.c_str(), arguments.data());
+  return ErrnoStatus(errno, absl::StrCat("start ", launcher));
+}
+
+absl::StatusOr<Joined> Join(const Settings& settings, const std::string& program) {
+  Joined job;
+  WEFT_ASSIGN_OR_RETURN(job.environment, JobEnvironment::FromEnvironment());
+  if (job.environment.torch_agent_store && job.environment.store.empty()) {
+    job.environment.torch_agent_store = false;
+    ++job.environment.master_port;
+  }
+  WEFT_ASSIGN_OR_RETURN(job.store, collectives::StoreFromEnvironment(
+                                       job.environment, settings.Duration("store.timeout")));
+  EndpointOptions options;
+  options.rank = job.environment.rank;
+  options.world_size = job.environment.world_size;
+  options.store = job.store.store.get();
+  options.job = absl::StrCat(job.environment.job, "/", program);
+  options.secret = job.environment.secret;
+  options.settings = settings;
+  WEFT_ASSIGN_OR_RETURN(job.endpoint, Endpoint::Create(std::move(options)));
+  std::vector<Rank> everybody;
+  everybody.reserve(static_cast<size_t>(job.environment.world_size));
+  for (int rank = 0; rank < job.environment.world_size; ++rank) everybody.push_back(Rank(rank));
+  WEFT_ASSIGN_OR_RETURN(job.world, Communicator::Create(job.endpoint, "world", everybody));
+  return job;
+}
+
+}  // namespace weft::job

@@ -1,0 +1,35 @@
+// Programs that run as the ranks of a job: started by weft-run or torchrun, or, with --ranks, by
+// themselves.
+#ifndef WEFT_TOOLS_JOB_JOB_H_
+#define WEFT_TOOLS_JOB_JOB_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/settings.h"
+#include "collectives/communicator.h"
+#include "collectives/endpoint.h"
+#include "collectives/rendezvous/job_environment.h"
+
+namespace weft::job {
+
+// Becomes `weft-run -n N -- program ...`: this command line without --ranks. Returns only on error.
+absl::Status BecomeLauncher(int ranks, int argc, char** argv);
+
+// Store, endpoint and group die in reverse order.
+struct Joined {
+  collectives::JobEnvironment environment;
+  collectives::JobStore store;
+  std::shared_ptr<collectives::Endpoint> endpoint;
+  std::unique_ptr<collectives::Communicator> world;
+};
+
+// Meets the other ranks of the environment's job, within store.timeout. `program` keeps what it
+// says in the store apart from what others say there.
+absl::StatusOr<Joined> Join(const Settings& settings, const std::string& program);
+
+}  // namespace weft::job
+
+#endif  // WEFT_TOOLS_JOB_JOB_H_

@@ -1,0 +1,183 @@
+// weft-doctor: what is wrong with this host, or between the hosts of a job, for RDMA and NCCL.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/write_file.h"
+#include "tools/doctor/checks.h"
+#include "tools/doctor/node.h"
+#include "tools/doctor/pairs.h"
+#include "tools/doctor/report.h"
+#include "tools/job/job.h"
+
+namespace weft::doctor {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr int kUsage = 2;
+constexpr const char* kFooter = R"(Examples:
+  weft-doctor                                     this host
+  weft-doctor --watch 10s --json host.json        and which counters grow meanwhile
+  weft-run -n 8 -- weft-doctor pairs              every host of a job with every other, both ways
+  weft-doctor pairs --ranks 3 --set transport=tcp the same, tried on this host alone
+
+Exit status: 0; 1 when there is an error (with --strict: a warning), or something could not be done;
+2 for wrong usage.)";
+
+struct Options {
+  std::string root, json, watch;
+  bool strict = false;
+  // Of pairs:
+  int ranks = 0;
+  PairOptions pairs;
+  Settings settings{LibrarySettings()};
+};
+
+// The report and the exit status.
+absl::StatusOr<int> Finish(const Options& options, const std::string& text,
+                           const Findings& findings, ordered_json report) {
+  AddFindings(findings, report);
+  if (options.json != "-") std::fputs((text + "\n" + FindingsText(findings)).c_str(), stdout);
+  if (!options.json.empty()) {
+    WEFT_RETURN_IF_ERROR(WriteOutput(options.json, report.dump(2) + "\n"));
+  }
+  return ExitStatus(findings, options.strict);
+}
+
+absl::StatusOr<int> ExamineHost(const Options& options, absl::Duration watch) {
+  WEFT_ASSIGN_OR_RETURN(Node node, ReadNode(options.root));
+  Findings findings = Examine(node);
+  if (watch > absl::ZeroDuration()) {
+    if (isatty(STDERR_FILENO) != 0) {
+      absl::FPrintF(stderr, "watching the counters for %s\n", absl::FormatDuration(watch));
+    }
+    absl::SleepFor(watch);
+    WEFT_ASSIGN_OR_RETURN(auto devices, net::ReadRdmaDevices(options.root));
+    CheckGrowth(CountersOf(node.devices), CountersOf(devices), watch, findings);
+  }
+  return Finish(options, NodeText(node), findings, NodeJson(node));
+}
+
+// What one rank tells the others: its host, what is wrong with it, and how its sends went.
+std::string PartOf(const Node& node, const Findings& findings,
+                   const std::vector<Direction>& directions) {
+  ordered_json part = NodeJson(node);
+  AddFindings(findings, part);
+  part["pairs"] = PairsJson(directions);
+  return part.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+absl::StatusOr<int> ExamineJob(const Options& options) {
+  WEFT_ASSIGN_OR_RETURN(Node node, ReadNode(options.root));
+  WEFT_ASSIGN_OR_RETURN(job::Joined joined, job::Join(options.settings, "weft-doctor"));
+  const int rank = joined.environment.rank.value(), ranks = joined.environment.world_size;
+  if (ranks < 2) {
+    return absl::FailedPreconditionError(
+        "pairs needs at least two ranks: weft-run -n 2 -- weft-doctor pairs, or --ranks 2");
+  }
+  const absl::Time start = absl::Now();
+  WEFT_ASSIGN_OR_RETURN(std::vector<Direction> mine, TestPairs(joined, options.pairs));
+  WEFT_ASSIGN_OR_RETURN(auto devices, net::ReadRdmaDevices(options.root));
+  Findings own = Examine(node);
+  CheckGrowth(CountersOf(node.devices), CountersOf(devices), absl::Now() - start, own);
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> parts,
+                        joined.store.store->AllGather("weft-doctor/parts", rank, ranks,
+                                                      PartOf(node, own, mine), absl::Minutes(10)));
+  // Every rank judges, so that all exit alike; rank 0 speaks.
+  WEFT_ASSIGN_OR_RETURN(JobParts job, JobParts::Parse(parts));
+  const Findings findings = job.Judge();
+  if (rank != 0) return ExitStatus(findings, options.strict);
+  ordered_json report = {{"ranks", ranks}, {"hosts", job.names}};
+  report["pairs"] = PairsJson(job.directions);
+  return Finish(options, PairsText(job.directions, job.names), findings, std::move(report));
+}
+
+int Report(const absl::StatusOr<int>& status) {
+  if (status.ok()) return *status;
+  absl::FPrintF(stderr, "weft-doctor: %s\n", status.status().message());
+  return absl::IsInvalidArgument(status.status()) ? kUsage : EXIT_FAILURE;
+}
+
+absl::StatusOr<absl::Duration> ParseDuration(const char* option, const std::string& text) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(option, " '", text, "' is no time, as in 500ms or 10s"));
+  }
+  return duration;
+}
+
+absl::StatusOr<int> Run(Options& options, const std::string& size, const std::string& timeout,
+                        const std::vector<std::string>& settings, bool pairs, int argc,
+                        char** argv) {
+  if (!pairs) {
+    WEFT_ASSIGN_OR_RETURN(absl::Duration watch, ParseDuration("--watch", options.watch));
+    return ExamineHost(options, watch);
+  }
+  WEFT_ASSIGN_OR_RETURN(options.pairs.size, ParseBytes(size));
+  WEFT_ASSIGN_OR_RETURN(options.pairs.timeout, ParseDuration("--timeout", timeout));
+  if (options.pairs.size < Bytes(8) || options.pairs.size > GiB(4)) {
+    return absl::InvalidArgumentError(absl::StrCat("--size ", size, " is not from 8 to 4GiB"));
+  }
+  WEFT_RETURN_IF_ERROR(options.settings.SetFromEnvironment(/*strict=*/false));
+  for (const std::string& pair : settings) {
+    WEFT_RETURN_IF_ERROR(options.settings.SetPair(pair, "--set"));
+  }
+  if (options.ranks > 0) return job::BecomeLauncher(options.ranks, argc, argv);
+  return ExamineJob(options);
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("What is wrong with this host, or between the hosts of a job, for RDMA and NCCL");
+  Options options;
+  std::string size = "16MiB", timeout = "10s";
+  std::vector<std::string> settings;
+  app.footer(kFooter);
+  app.option_defaults()->always_capture_default();
+  app.fallthrough();
+  app.add_option("--json", options.json, "Write everything to this file; -: print it alone");
+  app.add_flag("--strict", options.strict, "Exit with 1 when there is a warning");
+  app.add_option("--root", options.root,
+                 "Read /sys, /proc and /dev below this folder: a copy of another host's");
+  options.watch = "0s";
+  app.add_option("--watch", options.watch, "Watch the counters for so long: 10s, 1m");
+  auto* pairs = app.add_subcommand("pairs", "As the ranks of a job: every pair, both ways");
+  pairs->option_defaults()->always_capture_default();
+  pairs
+      ->add_option("--ranks", options.ranks,
+                   "Start this many local ranks with weft-run; 0: be one of the job that the "
+                   "environment names")
+      ->check(CLI::Range(0, 256));
+  pairs->add_option("--size", size, "Bytes of a message of the bandwidth test");
+  pairs->add_option("--repeats", options.pairs.repeats, "Such messages, each way")
+      ->check(CLI::Range(1, 100000));
+  pairs->add_option("--timeout", timeout, "Bound on one direction of a pair");
+  pairs->add_option("--set", settings, "A setting of the library: transport=tcp");
+  app.require_subcommand(0, 1);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? EXIT_SUCCESS : kUsage;
+  }
+  InitLog("weft-doctor", "warn");
+  return Report(Run(options, size, timeout, settings, pairs->parsed(), argc, argv));
+}
+
+}  // namespace
+}  // namespace weft::doctor
+
+int main(int argc, char** argv) { return weft::doctor::Main(argc, argv); }
