@@ -31,6 +31,11 @@ absl::Status CheckOptions(const Fabric& fabric, const FlowOptions& options) {
         "packets of ", options.payload.count(), " bytes with headers of ", options.header.count(),
         " and acknowledgements of ", options.ack.count(), ": wanted are at least 1, 0 and 0"));
   }
+  if (options.exact_paths < 0 || !(options.late >= 0 && options.late < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("exact_paths ", options.exact_paths, " and late ", options.late,
+                     ": wanted are a number from 0, and a share from 0 to below 1"));
+  }
   absl::Duration before;
   for (const LinkFault& fault : options.faults) {
     if (fault.link.value() < 0 || fault.link.value() >= fabric.links()) {
@@ -81,7 +86,8 @@ class Run {
         paths_(routes_, options.seed, options.load_balance, options.hash),
         cells_(fabric, Capacities(fabric, options), sprays() && options.merge_links),
         spray_(fabric_, paths_, cells_),
-        fluid_(cells_.capacities(), options.incremental),
+        fluid_(cells_.capacities(), options.incremental, static_cast<size_t>(options.exact_paths),
+               options.late),
         limit_(ToTicks(options.limit)),
         full_packet_(static_cast<double>((options.payload + options.header).count())) {
     for (int i = 0; i < fabric.links(); ++i) down_.push_back(!fabric.link(LinkId(i)).up);

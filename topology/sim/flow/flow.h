@@ -46,6 +46,11 @@ struct FlowOptions : SimulationOptions {
   // A workload with rings of at most that many transfers is written out (Expand) and is exact then;
   // in a larger one rings are one variable each.
   int64_t exact_rings = 1'000'000;
+  // With more different paths than that under way at once, rates may be late: by this share of the
+  // time that what came or went takes. A hashed mesh of 1,024 changes a hundred thousand times, and
+  // each time a million rates. 0: never late.
+  int64_t exact_paths = 15'000;
+  double late = 0.005;
   // false: every link by itself, also where spraying uses many alike; the reference for tests.
   bool merge_links = true;
   FlowStatistics* statistics = nullptr;  // written at the end

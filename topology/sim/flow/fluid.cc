@@ -55,8 +55,11 @@ absl::Duration FromTicks(Ticks ticks) {
          (absl::Nanoseconds(1) / 4) * (ticks % kTicksPerSecond);
 }
 
-Fluid::Fluid(std::vector<double> capacities, bool incremental)
-    : solver_(std::move(capacities)), incremental_(incremental) {}
+Fluid::Fluid(std::vector<double> capacities, bool incremental, size_t exact_paths, double late)
+    : solver_(std::move(capacities)),
+      incremental_(incremental),
+      exact_paths_(exact_paths),
+      late_(late) {}
 
 void Fluid::Start(Ticks now, absl::Span<const MaxMin::Use> uses, const Transfer& transfer) {
   const uint64_t key = KeyOf(uses);
@@ -83,6 +86,7 @@ void Fluid::Start(Ticks now, absl::Span<const MaxMin::Use> uses, const Transfer&
       {path.service + transfer.bytes, path.service, transfer.tag, transfer.latency});
   std::push_heap(path.members.begin(), path.members.end(), std::greater<>());
   Schedule(variable);
+  came_.push_back(variable);
 }
 
 void Fluid::Update(Path& path, Ticks now) {
@@ -91,14 +95,16 @@ void Fluid::Update(Path& path, Ticks now) {
 }
 
 // From when it was updated last.
+Ticks Fluid::DueOf(const Path& path) {
+  if (path.rate <= 0) return kNever;
+  const double left = std::max(0.0, path.members.front().end - path.service);
+  const Ticks ticks = ToTicks(left / path.rate);
+  return ticks == kNever ? kNever : path.updated + ticks;
+}
+
 void Fluid::Schedule(MaxMin::Variable variable) {
   Path& path = paths_[variable];
-  path.due = kNever;
-  if (path.rate > 0) {
-    const double left = std::max(0.0, path.members.front().end - path.service);
-    const Ticks ticks = ToTicks(left / path.rate);
-    if (ticks != kNever) path.due = path.updated + ticks;
-  }
+  path.due = DueOf(path);
   Sift(path.heap_place);
 }
 
@@ -111,14 +117,44 @@ MaxMin::Resource Fluid::Split(MaxMin::Resource link) {
   return fresh;
 }
 
+// About what the first of a path's transfers takes, if all that use a link get the same of it.
+double Fluid::TimeOf(MaxMin::Variable variable) const {
+  double seconds = 0;
+  const Path& path = paths_[variable];
+  const double bytes = path.members.front().end - path.service;
+  solver_.ForEachUse(variable, [&](MaxMin::Resource resource, double weight) {
+    const double users = static_cast<double>(solver_.users(resource));
+    seconds = std::max(seconds, bytes * weight * users / solver_.capacity(resource));
+  });
+  return seconds;
+}
+
+bool Fluid::MayWait(Ticks now) {
+  if (late_ == 0 || heap_.size() <= exact_paths_) return false;
+  for (MaxMin::Variable variable : came_) {
+    if (solver_.count(variable) == 0) continue;  // and is gone already
+    solve_by_ = std::min(solve_by_, now + ToTicks(late_ * TimeOf(variable)));
+  }
+  return solve_by_ > now;
+}
+
 void Fluid::Solve(Ticks now) {
+  const bool wait = MayWait(now);
+  came_.clear();
+  if (wait) return;
+  solve_by_ = kNever;
   const auto& changed = incremental_ ? solver_.Solve() : solver_.SolveAll();
+  // Where many get another place in the heap, it is cheaper to make it anew.
+  const bool many = changed.size() > heap_.size() / 8;
   for (MaxMin::Variable variable : changed) {
     Path& path = paths_[variable];
     Update(path, now);
     path.rate = solver_.rate(variable);
-    Schedule(variable);
+    path.due = DueOf(path);
+    if (!many) Sift(path.heap_place);
   }
+  if (!many) return;
+  for (size_t place = heap_.size() / 2; place-- > 0;) SiftDown(static_cast<uint32_t>(place));
 }
 
 void Fluid::Carry(MaxMin::Variable variable, double bytes) {
@@ -143,7 +179,7 @@ void Fluid::Drop(MaxMin::Variable variable) {
 
 void Fluid::Finish(Ticks now, std::vector<Transfer>& ended) {
   ended.clear();
-  while (next() <= now) {
+  while (!heap_.empty() && paths_[heap_[0]].due <= now) {
     const MaxMin::Variable variable = heap_[0];
     Path& path = paths_[variable];
     Update(path, now);
@@ -155,6 +191,8 @@ void Fluid::Finish(Ticks now, std::vector<Transfer>& ended) {
       std::pop_heap(path.members.begin(), path.members.end(), std::greater<>());
       const Member& member = path.members.back();
       Carry(variable, member.end - member.begin);
+      const double seconds = path.rate > 0 ? (member.end - member.begin) / path.rate : 0;
+      solve_by_ = std::min(solve_by_, now + ToTicks(late_ * seconds));
       ended.push_back({0, member.tag, member.latency});
       path.members.pop_back();
     }
@@ -204,6 +242,12 @@ void Fluid::Sift(uint32_t place) {
     Put(place, heap_[(place - 1) / 2]);
     place = (place - 1) / 2;
   }
+  Put(place, variable);
+  SiftDown(place);
+}
+
+void Fluid::SiftDown(uint32_t place) {
+  const MaxMin::Variable variable = heap_[place];
   while (true) {
     size_t child = 2 * static_cast<size_t>(place) + 1;
     if (child >= heap_.size()) break;

@@ -10,6 +10,7 @@
 #ifndef WEFT_TOPOLOGY_SIM_FLOW_FLUID_H_
 #define WEFT_TOPOLOGY_SIM_FLOW_FLUID_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -31,22 +32,27 @@ absl::Duration FromTicks(Ticks ticks);
 
 class Fluid {
  public:
-  // Of the links, in bytes a second. `incremental`: see FlowOptions.
-  Fluid(std::vector<double> capacities, bool incremental);
+  // Of the links, in bytes a second; the rest as in FlowOptions.
+  Fluid(std::vector<double> capacities, bool incremental, size_t exact_paths, double late);
 
   struct Transfer {
     double bytes = 0;   // still to go, headers included
     uint64_t tag = 0;   // the caller's
     Ticks latency = 0;  // likewise
   };
-  // `uses` not empty. Rates are old until Solve.
+  // `uses` not empty. Rates are old until Solve; a new path's is 0.
   void Start(Ticks now, absl::Span<const MaxMin::Use> uses, const Transfer& transfer);
-  void SetCapacity(MaxMin::Resource link, double capacity) { solver_.SetCapacity(link, capacity); }
+  void SetCapacity(MaxMin::Resource link, double capacity) {
+    solver_.SetCapacity(link, capacity);
+    solve_by_ = 0;
+  }
+  // To be called when all that happens at `now` has been said; brings the rates up to date, or with
+  // many paths leaves that to a later call, which next() asks for.
   void Solve(Ticks now);
   // MaxMin::Split; what the link carried, both have.
   MaxMin::Resource Split(MaxMin::Resource link);
 
-  Ticks next() const { return heap_.empty() ? kNever : paths_[heap_[0]].due; }
+  Ticks next() const { return std::min(solve_by_, heap_.empty() ? kNever : paths_[heap_[0]].due); }
   // Takes out what ends at `now`, in order of tag.
   void Finish(Ticks now, std::vector<Transfer>& ended);
   // Takes out everything, in order of tag, with the bytes that are left.
@@ -76,16 +82,24 @@ class Fluid {
     absl::InlinedVector<Member, 1> members;  // a heap, the first to end on top
   };
 
-  void Update(Path& path, Ticks now);
+  static void Update(Path& path, Ticks now);
+  static Ticks DueOf(const Path& path);
+  bool MayWait(Ticks now);
+  double TimeOf(MaxMin::Variable variable) const;
   void Schedule(MaxMin::Variable variable);
   void Drop(MaxMin::Variable variable);
   void Carry(MaxMin::Variable variable, double bytes);
   void Sift(uint32_t place);
+  void SiftDown(uint32_t place);
   bool Earlier(MaxMin::Variable a, MaxMin::Variable b) const;
   void Put(uint32_t place, MaxMin::Variable variable);
 
   MaxMin solver_;
-  bool incremental_;
+  const bool incremental_;
+  const size_t exact_paths_;
+  const double late_;
+  Ticks solve_by_ = kNever;             // what changed before must show by then
+  std::vector<MaxMin::Variable> came_;  // since Solve was called
   std::vector<Path> paths_;
   std::vector<MaxMin::Variable> heap_;  // paths by when they are due
   absl::flat_hash_map<uint64_t, MaxMin::Variable> by_key_;

@@ -65,6 +65,7 @@ class MaxMin {
   void ForEachUse(Variable variable, Visit visit) const {
     for (const Link& link : links_[variable]) visit(link.resource, link.weight);
   }
+  size_t users(Resource resource) const { return resources_[resource].members.size(); }
   // Variables that use it.
   template <typename Visit>
   void ForEachUser(Resource resource, Visit visit) const {

@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/random.h"
-#include "topology/fabric/clos.h"
+#include "tests/topology/sim/flow/flows.h"
 #include "topology/fabric/routes.h"
 #include "topology/sim/path_choice.h"
 
@@ -16,35 +15,6 @@ namespace {
 
 using ::testing::DoubleNear;
 using ::testing::HasSubstr;
-
-// Leaves of `hosts` hosts, all links 400 Gbit/s and 1 us, as in the htsim cases.
-Fabric LeafSpine(int leaves, int hosts, int spines, int nics = 1) {
-  ClosSpec spec;
-  spec.groups = leaves;
-  spec.hosts_per_group = hosts;
-  spec.spines = spines;
-  spec.nics = nics;
-  spec.rail_leaves = nics > 1;
-  spec.leaf.delay = spec.spine.delay = absl::Microseconds(1);
-  absl::StatusOr<Fabric> fabric = BuildClos(spec);
-  EXPECT_TRUE(fabric.ok()) << fabric.status();
-  return *std::move(fabric);
-}
-
-Endpoint Host(const Fabric& fabric, size_t i, int nic = 0) { return {fabric.hosts()[i], nic}; }
-
-SimulationResult Simulate(const Fabric& fabric, const Workload& workload,
-                          const FlowOptions& options = {}) {
-  absl::StatusOr<SimulationResult> result = SimulateFlows(fabric, workload, options);
-  EXPECT_TRUE(result.ok()) << result.status();
-  return *std::move(result);
-}
-
-double Microseconds(absl::Duration duration) { return absl::ToDoubleMicroseconds(duration); }
-
-constexpr double kRate = 50e9;  // bytes a second of 400 Gbit/s
-// On the wire, of payload in packets of 4096 with 64 of header.
-double Wire(int64_t bytes) { return static_cast<double>(bytes + (bytes + 4095) / 4096 * 64); }
 
 TEST(Flow, LoneTransferTakesWireTimeDelaysAndOnePacketAHop) {
   const Fabric fabric = LeafSpine(2, 2, 2);
@@ -233,216 +203,6 @@ TEST(Flow, SmallRingsAreExactAndReportedAsOneOperation) {
             Simulate(fabric, expansion->workload).operations[expansion->last[one]].ended);
 }
 
-TEST(Flow, TransferGoesRoundADeadLinkWhenSwitchesReroute) {
-  const Fabric fabric = LeafSpine(2, 1, 2);
-  Workload workload;
-  workload.Add({.source = Host(fabric, 0), .target = Host(fabric, 1), .bytes = MiB(4)});
-  const double alone = Microseconds(Simulate(fabric, workload).end);
-  const Routes routes(fabric);
-  const uint64_t hash = FlowHash(1, Host(fabric, 0), Host(fabric, 1), 0);
-  auto path = routes.Path(
-      Host(fabric, 0), Host(fabric, 1),
-      [&](NodeId at, absl::Span<const LinkId> next) { return ChooseLink(hash, at, next.size()); });
-  ASSERT_TRUE(path.ok());
-  FlowOptions options;
-  options.faults = {{.at = absl::Microseconds(30), .link = (*path)[1]}};
-  const SimulationResult rerouted = Simulate(fabric, workload, options);
-  EXPECT_THAT(Microseconds(rerouted.end), DoubleNear(alone, 1e-2));
-  EXPECT_THAT(static_cast<double>(rerouted.links[(*path)[1].index()].bytes.count()),
-              DoubleNear(30e-6 * kRate, 100));
-  options.faults[0].reroute = false;
-  EXPECT_EQ(Simulate(fabric, workload, options).unfinished, 1);
-  options.faults.push_back({.at = absl::Microseconds(130),
-                            .link = (*path)[1],
-                            .kind = LinkFault::Kind::kUp,
-                            .reroute = false});
-  EXPECT_THAT(Microseconds(Simulate(fabric, workload, options).end), DoubleNear(alone + 100, 1e-2));
-}
-
-TEST(Flow, UnreachableTargetWaitsForTheLinkToComeBack) {
-  const Fabric fabric = LeafSpine(1, 2, 1);
-  Workload workload;
-  workload.Add({.source = Host(fabric, 0), .target = Host(fabric, 1), .bytes = MiB(1)});
-  const double alone = Microseconds(Simulate(fabric, workload).end);
-  const LinkId port = fabric.Ports(Host(fabric, 1))[0];
-  FlowOptions options;
-  options.faults = {{.at = absl::ZeroDuration(), .link = port},
-                    {.at = absl::Microseconds(10), .link = port, .kind = LinkFault::Kind::kUp},
-                    {.at = absl::Microseconds(15), .link = port},
-                    {.at = absl::Microseconds(45), .link = port, .kind = LinkFault::Kind::kUp}};
-  EXPECT_THAT(Microseconds(Simulate(fabric, workload, options).end), DoubleNear(alone + 40, 1e-2));
-  options.faults.resize(3);
-  EXPECT_EQ(Simulate(fabric, workload, options).unfinished, 1);
-}
-
-TEST(Flow, DegradedLinkSlowsWhatIsUnderWay) {
-  const Fabric fabric = LeafSpine(1, 2, 1);
-  Workload workload;
-  workload.Add({.source = Host(fabric, 0), .target = Host(fabric, 1), .bytes = MiB(1)});
-  const double alone = Microseconds(Simulate(fabric, workload).end);
-  FlowOptions options;
-  options.faults = {{.at = absl::Microseconds(10),
-                     .link = fabric.Ports(Host(fabric, 0))[0],
-                     .kind = LinkFault::Kind::kBandwidth,
-                     .bandwidth = Bandwidth::GigabitsPerSecond(100)}};
-  const double wire = Wire(1 << 20) / kRate * 1e6;
-  EXPECT_THAT(Microseconds(Simulate(fabric, workload, options).end),
-              DoubleNear(alone + 3 * (wire - 10), 1e-2));
-}
-
-TEST(Flow, WhatLastsLongerThanTimeItselfIsUnfinished) {
-  const Fabric fabric = LeafSpine(1, 2, 1);
-  Workload workload;
-  const OperationId first = workload.Add({.kind = OperationKind::kCompute,
-                                          .source = Host(fabric, 0),
-                                          .duration = absl::Hours(300'000)});
-  const OperationId second = workload.Add(
-      {.kind = OperationKind::kCompute, .source = Host(fabric, 0), .duration = absl::Hours(1e12)},
-      {first});
-  FlowOptions options;
-  options.limit = absl::InfiniteDuration();
-  const SimulationResult result = Simulate(fabric, workload, options);
-  EXPECT_EQ(result.operations[first].ended, absl::Hours(300'000));
-  EXPECT_EQ(result.operations[second].ended, absl::InfiniteDuration());
-  EXPECT_EQ(result.unfinished, 1);
-}
-
-TEST(Flow, LimitLeavesTheRestUnfinished) {
-  const Fabric fabric = LeafSpine(1, 2, 1);
-  Workload workload;
-  workload.Add({.source = Host(fabric, 0), .target = Host(fabric, 1), .bytes = MiB(1)});
-  workload.Add({.source = Host(fabric, 1), .target = Host(fabric, 0), .bytes = Bytes(1)});
-  FlowOptions options;
-  options.limit = absl::Microseconds(10);
-  const SimulationResult result = Simulate(fabric, workload, options);
-  EXPECT_EQ(result.unfinished, 1);
-  EXPECT_EQ(result.operations[0].ended, absl::InfiniteDuration());
-  EXPECT_NEAR(
-      static_cast<double>(result.links[fabric.Ports(Host(fabric, 0))[0].index()].bytes.count()),
-      10e-6 * kRate, 100);
-}
-
-Workload RandomWorkload(const Fabric& fabric, uint64_t seed) {
-  Random random(seed);
-  Workload workload;
-  const size_t hosts = fabric.hosts().size();
-  std::vector<Endpoint> members;
-  for (size_t i = 0; i < 6; ++i) members.push_back(Host(fabric, i * 2));
-  const uint32_t ring = workload.AddRing(members);
-  std::vector<OperationId> after;
-  for (OperationId i = 0; i < 300; ++i) {
-    after.clear();
-    if (i > 10 && random.Below(2) == 0) after.push_back(static_cast<OperationId>(random.Below(i)));
-    const absl::Duration start = absl::Nanoseconds(static_cast<int64_t>(random.Below(40)) * 500);
-    if (random.Below(20) == 0) {
-      workload.Add({.kind = OperationKind::kRing,
-                    .bytes = Bytes(100'000),
-                    .start = start,
-                    .ring = ring,
-                    .steps = 5},
-                   after);
-      continue;
-    }
-    const size_t source = random.Below(hosts), target = random.Below(hosts);
-    workload.Add({.source_port = static_cast<uint16_t>(random.Below(3)),
-                  .source = Host(fabric, source),
-                  .target = Host(fabric, target),
-                  .bytes = Bytes(static_cast<int64_t>(random.Below(400'000))),
-                  .start = start},
-                 after);
-  }
-  return workload;
-}
-
-TEST(Flow, IncrementalEqualsFromScratchOnRandomWorkloads) {
-  const Fabric fabric = LeafSpine(4, 4, 2);
-  for (uint64_t seed = 1; seed <= 10; ++seed) {
-    const Workload workload = RandomWorkload(fabric, seed);
-    FlowOptions options;
-    options.seed = seed;
-    if (seed % 2 == 0) options.exact_rings = 0;
-    if (seed % 3 == 0) options.load_balance = LoadBalance::kSpray;
-    options.faults = {
-        {.at = absl::Microseconds(11), .link = LinkId(40)},
-        {.at = absl::Microseconds(25), .link = LinkId(40), .kind = LinkFault::Kind::kUp}};
-    const SimulationResult incremental = Simulate(fabric, workload, options);
-    options.incremental = false;
-    const SimulationResult scratch = Simulate(fabric, workload, options);
-    ASSERT_EQ(incremental.unfinished, 0);
-    for (size_t i = 0; i < workload.size(); ++i) {
-      EXPECT_NEAR(Microseconds(incremental.operations[i].ended),
-                  Microseconds(scratch.operations[i].ended), 1e-2)
-          << "seed " << seed << " op " << i;
-    }
-  }
-}
-
-// Three tiers and uneven traffic, so that cells split in many ways; and a fault, which takes a link
-// out of its cell.
-TEST(Flow, MergedLinksChangeNothingOfSprayedTransfers) {
-  ClosSpec spec;
-  spec.groups = 2;
-  spec.hosts_per_group = 3;
-  spec.pods = 3;
-  spec.spines = 2;
-  spec.cores = 4;
-  const Fabric fabric = *BuildClos(spec);
-  const LinkId uplink = fabric.LinksFrom(*fabric.Find("leaf0"))[4];
-  for (uint64_t seed = 1; seed <= 8; ++seed) {
-    const Workload workload = RandomWorkload(fabric, seed);
-    FlowOptions options;
-    options.load_balance = LoadBalance::kSpray;
-    options.exact_rings = seed % 2 == 0 ? 0 : 1'000'000;
-    if (seed > 4) {
-      options.faults = {
-          {.at = absl::Microseconds(9), .link = uplink},
-          {.at = absl::Microseconds(30), .link = uplink, .kind = LinkFault::Kind::kUp}};
-    }
-    const SimulationResult merged = Simulate(fabric, workload, options);
-    options.merge_links = false;
-    const SimulationResult single = Simulate(fabric, workload, options);
-    for (size_t i = 0; i < workload.size(); ++i) {
-      EXPECT_NEAR(Microseconds(merged.operations[i].ended),
-                  Microseconds(single.operations[i].ended), 1e-2)
-          << "seed " << seed << " op " << i;
-    }
-    for (size_t i = 0; i < merged.links.size(); ++i) {
-      EXPECT_NEAR(static_cast<double>(merged.links[i].bytes.count()),
-                  static_cast<double>(single.links[i].bytes.count()), 200)
-          << "seed " << seed << " " << fabric.Name(LinkId(static_cast<int>(i)));
-    }
-  }
-}
-
-TEST(Flow, SameArgumentsGiveTheSameResultToTheTick) {
-  const Fabric fabric = LeafSpine(4, 4, 2);
-  const Workload workload = RandomWorkload(fabric, 3);
-  const SimulationResult a = Simulate(fabric, workload), b = Simulate(fabric, workload);
-  for (size_t i = 0; i < workload.size(); ++i) {
-    EXPECT_EQ(a.operations[i].started, b.operations[i].started);
-    EXPECT_EQ(a.operations[i].ended, b.operations[i].ended);
-  }
-  for (size_t i = 0; i < a.links.size(); ++i) EXPECT_EQ(a.links[i].bytes, b.links[i].bytes);
-  EXPECT_EQ(a.events, b.events);
-}
-
-TEST(Flow, NoTransferBeatsItsBoundAndNoLinkItsCapacity) {
-  const Fabric fabric = LeafSpine(4, 4, 2);
-  const Workload workload = RandomWorkload(fabric, 7);
-  const SimulationResult result = Simulate(fabric, workload);
-  for (OperationId i = 0; i < workload.size(); ++i) {
-    const Operation& operation = workload.operation(i);
-    if (operation.kind != OperationKind::kTransfer) continue;
-    if (operation.source.host == operation.target.host) continue;
-    const absl::Duration took = result.operations[i].ended - result.operations[i].started;
-    EXPECT_GE(Microseconds(took), Wire(operation.bytes.count()) / kRate * 1e6 + 2 - 1e-3);
-  }
-  for (const LinkResult& link : result.links) {
-    EXPECT_LE(static_cast<double>(link.bytes.count()),
-              absl::ToDoubleSeconds(result.end) * kRate * (1 + 1e-9));
-  }
-}
-
 TEST(Flow, BadArgumentsAreNamed) {
   const Fabric fabric = LeafSpine(1, 2, 1);
   Workload workload;
@@ -451,6 +211,10 @@ TEST(Flow, BadArgumentsAreNamed) {
   EXPECT_THAT(std::string(SimulateFlows(fabric, workload, {}).status().message()),
               HasSubstr("operation 1: NICs 3 to 3 are wanted, and h1 has 1"));
   FlowOptions options;
+  options.late = 1;
+  EXPECT_THAT(std::string(SimulateFlows(fabric, Workload(), options).status().message()),
+              HasSubstr("late 1: wanted"));
+  options.late = 0;
   options.faults = {{.at = absl::Microseconds(1), .link = LinkId(99)}};
   EXPECT_THAT(std::string(SimulateFlows(fabric, Workload(), options).status().message()),
               HasSubstr("link 99"));

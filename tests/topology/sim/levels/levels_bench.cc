@@ -1,10 +1,11 @@
-// sim-levels: what the flow level costs, and how near it is to the packet level. One line a
-// workload; docs/benchmarks/sim-flow.md holds its tables and the commands behind them.
+// sim-levels: what the flow level costs, and how near it is to the packet level. `tools/dev bench
+// sim_flow` runs it; docs/benchmarks/sim-flow.md holds the tables.
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,14 @@
 namespace weft::topology {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 struct Options {
   std::string fabric = "8x16x16", level = "both", balance = "ecmp", transport = "go_back_n";
   std::vector<std::string> workloads{"permutation"};
   uint64_t seed = 1;
-  bool derate = false;
+  double window = 0;
+  bool derate = false, exact = false, json = false;
 };
 
 // "8x16x16": leaves x hosts of a leaf x spines, 400 Gbit/s and 1 us; "megascale:1536": hosts.
@@ -43,101 +47,135 @@ absl::StatusOr<Fabric> BuildFabric(const std::string& text) {
   return BuildClos(spec);
 }
 
-struct Outcome {
-  double end = 0, mean = 0, p99 = 0, max = 0;  // microseconds
-  double wall = 0;                             // seconds
-  int64_t unfinished = 0, events = 0;
-};
+double Now() { return absl::ToDoubleSeconds(SystemClock().Now() - absl::UnixEpoch()); }
 
-Outcome Summarize(const Workload& workload, const SimulationResult& result, double wall) {
-  Outcome outcome{.end = absl::ToDoubleMicroseconds(result.end),
-                  .wall = wall,
-                  .unfinished = result.unfinished,
-                  .events = result.events};
+int64_t PeakMiB() {  // of this process so far
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss / 1024;
+}
+
+// Times of the simulated world in microseconds, of this one in seconds.
+Json Summary(const Workload& workload, const SimulationResult& result, double wall) {
   std::vector<double> times;
+  double sum = 0;
   for (OperationId i = 0; i < workload.size(); ++i) {
     const OperationResult& one = result.operations[i];
     if (workload.operation(i).kind != OperationKind::kTransfer) continue;
     if (one.ended == absl::InfiniteDuration()) continue;
     times.push_back(absl::ToDoubleMicroseconds(one.ended - one.started));
-    outcome.mean += times.back();
+    sum += times.back();
   }
-  if (times.empty()) return outcome;
+  Json json = {{"end_us", absl::ToDoubleMicroseconds(result.end)},
+               {"unfinished", result.unfinished},
+               {"wall_seconds", wall},
+               {"events", result.events}};
+  if (times.empty()) return json;
   std::sort(times.begin(), times.end());
-  outcome.mean /= static_cast<double>(times.size());
-  outcome.p99 = times[(times.size() - 1) * 99 / 100];
-  outcome.max = times.back();
-  return outcome;
+  json["mean_us"] = sum / static_cast<double>(times.size());
+  json["p99_us"] = times[(times.size() - 1) * 99 / 100];
+  json["max_us"] = times.back();
+  return json;
 }
 
-double Now() { return absl::ToDoubleSeconds(SystemClock().Now() - absl::UnixEpoch()); }
+LoadBalance BalanceOf(const Options& options) {
+  return options.balance == "ecmp"    ? LoadBalance::kEcmp
+         : options.balance == "spray" ? LoadBalance::kSpray
+                                      : LoadBalance::kAdaptive;
+}
+
+absl::StatusOr<Json> RunFlow(const Options& options, const Fabric& fabric,
+                             const Workload& workload) {
+  FlowStatistics statistics;
+  FlowOptions flow;
+  flow.seed = options.seed;
+  flow.load_balance = BalanceOf(options);
+  flow.statistics = &statistics;
+  if (options.exact) flow.late = 0;
+  if (options.derate) flow.ack = Bytes(64);
+  const double began = Now();
+  WEFT_ASSIGN_OR_RETURN(const SimulationResult result, SimulateFlows(fabric, workload, flow));
+  Json json = Summary(workload, result, Now() - began);
+  json["flows"] = statistics.flows;
+  json["solves"] = statistics.solves;
+  json["rates"] = statistics.rates;
+  return json;
+}
+
+absl::StatusOr<Json> RunPacket(const Options& options, const Fabric& fabric,
+                               const Workload& workload) {
+  PacketOptions packet;
+  packet.seed = options.seed;
+  packet.load_balance = BalanceOf(options);
+  if (options.transport != "go_back_n") packet.transport = TransportKind::kSelective;
+  if (options.transport == "nscc") {
+    packet.congestion = CongestionKind::kNscc;
+    packet.ecn.enabled = true;
+  }
+  packet.window = Bytes(static_cast<int64_t>(options.window));
+  const double began = Now();
+  WEFT_ASSIGN_OR_RETURN(const SimulationResult result, SimulatePackets(fabric, workload, packet));
+  return Summary(workload, result, Now() - began);
+}
+
+void Print(const char* level, const Json& json) {
+  std::printf("  %-7s end %.1f us", level, json["end_us"].get<double>());
+  for (const char* key : {"mean_us", "p99_us", "max_us"}) {
+    if (json.contains(key)) std::printf("  %.4s %.1f", key, json[key].get<double>());
+  }
+  std::printf("  unfinished %lld\n          %.2f s", json["unfinished"].get<long long>(),
+              json["wall_seconds"].get<double>());
+  for (const char* key : {"events", "flows", "solves", "rates"}) {
+    if (json.contains(key)) std::printf("  %s %lld", key, json[key].get<long long>());
+  }
+  std::printf("\n");
+}
 
 absl::Status RunOne(const Options& options, const Fabric& fabric, const std::string& text) {
-  const LoadBalance balance = options.balance == "ecmp"    ? LoadBalance::kEcmp
-                              : options.balance == "spray" ? LoadBalance::kSpray
-                                                           : LoadBalance::kAdaptive;
-  double began = Now();
+  const double began = Now();
   WEFT_ASSIGN_OR_RETURN(const Workload workload, MakeWorkload(text, fabric, options.seed));
-  std::printf("%s: %zu operations, %lld transfers, built in %.2f s\n", text.c_str(),
-              workload.size(), static_cast<long long>(workload.transfers()), Now() - began);
-  Outcome flow, packet;
+  Json json = {{"workload", text},
+               {"operations", workload.size()},
+               {"transfers", workload.transfers()},
+               {"build_seconds", Now() - began}};
   if (options.level != "packet") {
-    FlowStatistics statistics;
-    FlowOptions flow_options;
-    flow_options.seed = options.seed;
-    flow_options.load_balance = balance;
-    flow_options.statistics = &statistics;
-    if (options.derate) flow_options.ack = Bytes(64);
-    began = Now();
-    WEFT_ASSIGN_OR_RETURN(const SimulationResult result,
-                          SimulateFlows(fabric, workload, flow_options));
-    flow = Summarize(workload, result, Now() - began);
-    std::printf(
-        "  flow    end %.1f us  mean %.1f  p99 %.1f  max %.1f  unfinished %lld\n"
-        "          %.2f s: %lld flows, %.0f a second; %.0f events a second; %lld solves, "
-        "%lld rates\n",
-        flow.end, flow.mean, flow.p99, flow.max, static_cast<long long>(flow.unfinished), flow.wall,
-        static_cast<long long>(statistics.flows), static_cast<double>(statistics.flows) / flow.wall,
-        static_cast<double>(flow.events) / flow.wall, static_cast<long long>(statistics.solves),
-        static_cast<long long>(statistics.rates));
+    WEFT_ASSIGN_OR_RETURN(json["flow"], RunFlow(options, fabric, workload));
+    json["flow"]["max_rss_mb"] =
+        PeakMiB();  // nothing larger ran before it, in a process of its own
   }
   if (options.level != "flow") {
-    PacketOptions packet_options;
-    packet_options.seed = options.seed;
-    packet_options.load_balance = balance;
-    if (options.transport != "go_back_n") packet_options.transport = TransportKind::kSelective;
-    if (options.transport == "nscc") {
-      packet_options.congestion = CongestionKind::kNscc;
-      packet_options.ecn.enabled = true;
-    }
-    began = Now();
-    WEFT_ASSIGN_OR_RETURN(const SimulationResult result,
-                          SimulatePackets(fabric, workload, packet_options));
-    packet = Summarize(workload, result, Now() - began);
-    std::printf(
-        "  packet  end %.1f us  mean %.1f  p99 %.1f  max %.1f  unfinished %lld\n"
-        "          %.2f s; %.0f events a second\n",
-        packet.end, packet.mean, packet.p99, packet.max, static_cast<long long>(packet.unfinished),
-        packet.wall, static_cast<double>(packet.events) / packet.wall);
+    WEFT_ASSIGN_OR_RETURN(json["packet"], RunPacket(options, fabric, workload));
   }
-  if (options.level == "both") {
-    std::printf("  flow / packet: end %.3f", flow.end / packet.end);
-    if (packet.p99 > 0) std::printf("  p99 %.3f", flow.p99 / packet.p99);
-    std::printf("  speed %.0f\n", packet.wall / flow.wall);
+  if (options.json) {
+    std::printf("%s\n", json.dump().c_str());
+    return absl::OkStatus();
   }
+  std::printf("%s: %zu operations, %lld transfers, built in %.2f s\n", text.c_str(),
+              workload.size(), static_cast<long long>(workload.transfers()),
+              json["build_seconds"].get<double>());
+  for (const char* level : {"flow", "packet"}) {
+    if (json.contains(level)) Print(level, json[level]);
+  }
+  if (options.level != "both") return absl::OkStatus();
+  auto ratio = [&](const char* key) {
+    return json["flow"][key].get<double>() / json["packet"][key].get<double>();
+  };
+  std::printf("  flow / packet: end %.3f", ratio("end_us"));
+  if (json["packet"].contains("p99_us")) std::printf("  p99 %.3f", ratio("p99_us"));
+  std::printf("  speed %.0f\n", 1 / ratio("wall_seconds"));
   return absl::OkStatus();
 }
 
 absl::Status Main(const Options& options) {
   WEFT_ASSIGN_OR_RETURN(const Fabric fabric, BuildFabric(options.fabric));
-  std::printf("%s: %d nodes, %d links\n", options.fabric.c_str(), fabric.nodes(), fabric.links());
+  if (!options.json) {
+    std::printf("%s: %d nodes, %d links\n", options.fabric.c_str(), fabric.nodes(), fabric.links());
+  }
   for (const std::string& text : options.workloads) {
     WEFT_RETURN_IF_ERROR(RunOne(options, fabric, text));
     std::fflush(stdout);
   }
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  std::printf("largest memory: %ld MiB\n", usage.ru_maxrss / 1024);
+  if (!options.json) std::printf("largest memory: %lld MiB\n", static_cast<long long>(PeakMiB()));
   return absl::OkStatus();
 }
 
@@ -160,8 +198,12 @@ int main(int argc, char** argv) {
   app.add_option("--transport", options.transport, "of the packet level")
       ->check(CLI::IsMember({"go_back_n", "selective", "nscc"}))
       ->capture_default_str();
+  app.add_option("--window", options.window, "bytes in flight of a transfer at the packet level")
+      ->capture_default_str();
   app.add_option("--seed", options.seed)->capture_default_str();
   app.add_flag("--ack", options.derate, "flow level: leave 64 bytes a packet to acknowledgements");
+  app.add_flag("--exact", options.exact, "flow level: rates are never late");
+  app.add_flag("--json", options.json, "a JSON object a workload, and nothing else");
   app.footer(weft::topology::WorkloadHelp());
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = weft::topology::Main(options);
