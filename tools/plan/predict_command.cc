@@ -131,11 +131,14 @@ absl::Status CompareCommand::Run() const {
     seconds.push_back(std::move(load));
     both.push_back(std::move(candidate));
   }
+  WEFT_ASSIGN_OR_RETURN(std::vector<CutComparison> cuts, CompareCuts(input, both[0], both[1]));
   if (input.tables) {
-    absl::PrintF("job    %s; %s\n\n%s\n%s\nA, %s:\n%s\nB, %s:\n%s", input.Describe(),
+    absl::PrintF("job    %s; %s\n\n%s\n%s\n%s\nA, %s:\n%s\nB, %s:\n%s", input.Describe(),
                  ToString(input.options.balance), CostTable(input, both),
-                 WhyText(input, both[0], both[1]), a_, LinkTable(input, links[0], seconds[1], "B"),
-                 b_, LinkTable(input, links[1], seconds[0], "A"));
+                 WhyText(input, both[0], both[1]),
+                 CutComparisonTable(cuts, static_cast<size_t>(count_)), a_,
+                 LinkTable(input, links[0], seconds[1], "B"), b_,
+                 LinkTable(input, links[1], seconds[0], "A"));
   }
   if (!svg_.empty()) {
     double hottest = std::max(Largest(seconds[0]), Largest(seconds[1]));
@@ -154,6 +157,7 @@ absl::Status CompareCommand::Run() const {
     one["fullest_links"] = LinksJson(input, links[i]);
     json[i == 0 ? "a" : "b"] = std::move(one);
   }
+  json["cuts"] = CutComparisonJson(cuts);
   json["a_over_b"] = absl::FDivDuration(both[0].cost.exposed, both[1].cost.exposed);
   return WriteOutput(words_.json, json.dump(2) + "\n");
 }

@@ -8,6 +8,7 @@
 
 #include "absl/types/span.h"
 #include "tools/plan/input.h"
+#include "topology/order/bound.h"
 
 namespace weft::plan {
 
@@ -30,6 +31,22 @@ struct HotCut {
 absl::StatusOr<std::vector<HotCut>> HotCuts(const Input& input, const Candidate& candidate,
                                             size_t count);
 std::string HotCutTable(absl::Span<const HotCut> cuts);
+
+// Two orders on one cut, each in its fuller direction, and what no order has less of there.
+struct CutComparison {
+  std::string traffic;
+  int links = 0;
+  std::string cut;  // "leaf3"
+  topology::CutLoad a, b;
+  topology::CutBound bound;
+};
+// Every cut that carries something in one of them; of each kind of traffic the longest in A first.
+absl::StatusOr<std::vector<CutComparison>> CompareCuts(const Input& input, const Candidate& a,
+                                                       const Candidate& b);
+// The first `count` of each kind of traffic, after how many there are and how many are above their
+// bound.
+std::string CutComparisonTable(absl::Span<const CutComparison> cuts, size_t count);
+nlohmann::ordered_json CutComparisonJson(absl::Span<const CutComparison> cuts);
 
 // The links with the longest transmission in a step, in the mean over hashes.
 struct HotLink {

@@ -24,27 +24,32 @@ int SlotsOfGroups(const TrafficFlows& flows) {
 
 // The time that crossings which no order avoids take on the worst cut.
 double CrossingSeconds(const CostModel& model, size_t traffic) {
-  const TrafficFlows& flows = model.flows(traffic);
-  int group_slots = SlotsOfGroups(flows);
-  bool has_spares = static_cast<int>(model.hosts().size()) > model.blocks().slots;
-  if (group_slots < 2 || has_spares) return 0;
-  int64_t least = std::numeric_limits<int64_t>::max();
-  for (const SlotFlow& flow : flows.flows) least = std::min(least, flow.bytes);
-
-  double most = 0;
-  for (const CostModel::GroupHosts& group : model.HostsByGroup()) {
-    int rest = group.hosts % group_slots;
-    if (rest == 0) continue;
-    int64_t crossing = 1;
-    if (model.job().traffic[traffic].collective == Collective::kAllToAll) {
-      crossing = int64_t{rest} * (group_slots - rest);
-    }
-    most = std::max(most, model.GroupSeconds(group, crossing, crossing * least));
-  }
-  return most;
+  absl::Duration most;
+  for (const CutBound& cut : CutBounds(model, traffic)) most = std::max(most, cut.time);
+  return absl::ToDoubleSeconds(most);
 }
 
 }  // namespace
+
+std::vector<CutBound> CutBounds(const CostModel& model, size_t traffic) {
+  const TrafficFlows& flows = model.flows(traffic);
+  const int group_slots = SlotsOfGroups(flows);
+  const bool has_spares = static_cast<int>(model.hosts().size()) > model.blocks().slots;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const SlotFlow& flow : flows.flows) least = std::min(least, flow.bytes);
+  std::vector<CutBound> bounds;
+  for (const CostModel::GroupHosts& group : model.HostsByGroup()) {
+    bounds.push_back({group.group, 0, {}, {}});
+    const int rest = group_slots < 2 || has_spares ? 0 : group.hosts % group_slots;
+    if (rest == 0) continue;
+    CutBound& bound = bounds.back();
+    const bool to_all = model.job().traffic[traffic].collective == Collective::kAllToAll;
+    bound.flows = to_all ? int64_t{rest} * (group_slots - rest) : 1;
+    bound.bytes = Bytes(bound.flows * least);
+    bound.time = absl::Seconds(model.GroupSeconds(group, bound.flows, bound.bytes.count()));
+  }
+  return bounds;
+}
 
 StepCost LowerBound(const CostModel& model) {
   StepCost bound;

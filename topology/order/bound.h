@@ -9,9 +9,23 @@
 #ifndef WEFT_TOPOLOGY_ORDER_BOUND_H_
 #define WEFT_TOPOLOGY_ORDER_BOUND_H_
 
+#include <cstdint>
+#include <vector>
+
 #include "topology/cost/cost_model.h"
 
 namespace weft::topology {
+
+// What every order puts at least on the fuller direction of one cut, by the same argument; of other
+// cuts it says nothing, so that one order need not reach all of them.
+struct CutBound {
+  int group = -1;  // of the tree
+  int64_t flows = 0;
+  Bytes bytes;
+  absl::Duration time;  // of the fullest cable
+};
+// Of every cut above the NICs, in order of the tree's groups.
+std::vector<CutBound> CutBounds(const CostModel& model, size_t traffic);
 
 // Only once, exposed, latency and transfer are filled in.
 StepCost LowerBound(const CostModel& model);

@@ -96,9 +96,25 @@ TEST_F(WeftPlan, CompareShowsTwoOrdersOnOneScale) {
                          File("c.json"));
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("in B"));
-  EXPECT_GT(json::parse(Read(folder_ / "c.json"))["a_over_b"].get<double>(), 1);
+  json result = json::parse(Read(folder_ / "c.json"));
+  EXPECT_GT(result["a_over_b"].get<double>(), 1);
   EXPECT_TRUE(std::filesystem::exists(folder_ / "x.a.svg"));
   EXPECT_TRUE(std::filesystem::exists(folder_ / "x.b.svg"));
+
+  EXPECT_THAT(outcome.output, HasSubstr("cut by cut"));
+  EXPECT_THAT(outcome.output, HasSubstr("gradients: 34 cuts carry some; above their bound: 34 in "
+                                        "A, 0 in B"));
+  int64_t random = 0, planned = 0;
+  for (const json& cut : result["cuts"]) {
+    for (const char* key : {"flows", "bytes", "time_ms"}) {
+      EXPECT_GE(cut["a"][key], cut["bound"][key]) << cut;
+      EXPECT_GE(cut["b"][key], cut["bound"][key]) << cut;
+    }
+    random += cut["a"]["bytes"].get<int64_t>();
+    planned += cut["b"]["bytes"].get<int64_t>();
+  }
+  EXPECT_EQ(result["cuts"].size(), 3 * 34U);
+  EXPECT_GT(random, 10 * planned);
 }
 
 TEST_F(WeftPlan, PathsNeverLoadALinkMoreThanBefore) {
