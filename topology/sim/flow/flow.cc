@@ -56,17 +56,19 @@ absl::Status CheckOptions(const Fabric& fabric, const FlowOptions& options) {
   return absl::OkStatus();
 }
 
-// Of a link, what acknowledgements leave.
-double DataShare(const FlowOptions& options) {
+// Bytes a second of a link that is up, less what acknowledgements take.
+double CapacityOf(const FabricLink& link, const FlowOptions& options) {
+  const double all = link.bandwidth.bytes_per_second();
+  if (link.nic < 0 && options.load_balance == LoadBalance::kEcmp) return all;
   const double full = static_cast<double>((options.payload + options.header).count());
-  return full / (full + static_cast<double>(options.ack.count()));
+  return all * full / (full + static_cast<double>(options.ack.count()));
 }
 
 std::vector<double> Capacities(const Fabric& fabric, const FlowOptions& options) {
   std::vector<double> capacities;
   for (int i = 0; i < fabric.links(); ++i) {
     const FabricLink& link = fabric.link(LinkId(i));
-    capacities.push_back(link.up ? link.bandwidth.bytes_per_second() * DataShare(options) : 0);
+    capacities.push_back(link.up ? CapacityOf(link, options) : 0);
   }
   return capacities;
 }
@@ -139,6 +141,8 @@ class Run {
   void Reroute();
   // On the wire, of a message.
   double Wire(Bytes bytes) const;
+  int64_t Packets(Bytes bytes) const;
+  double AcksOfSmallPackets(Bytes bytes) const;
   void Report();
 
   const Workload& workload_;
@@ -190,9 +194,18 @@ void Run::CountDependents() {
 }
 
 double Run::Wire(Bytes bytes) const {
+  return static_cast<double>(bytes.count() + Packets(bytes) * options_.header.count());
+}
+
+int64_t Run::Packets(Bytes bytes) const {
   const int64_t payload = options_.payload.count();
-  const int64_t packets = std::max<int64_t>(1, (bytes.count() + payload - 1) / payload);
-  return static_cast<double>(bytes.count() + packets * options_.header.count());
+  return std::max<int64_t>(1, (bytes.count() + payload - 1) / payload);
+}
+
+// What acknowledgements take more than CapacityOf leaves them, as packets are not full.
+double Run::AcksOfSmallPackets(Bytes bytes) const {
+  const double ack = static_cast<double>(options_.ack.count());
+  return ack * (static_cast<double>(Packets(bytes)) - Wire(bytes) / full_packet_);
 }
 
 absl::StatusOr<SimulationResult> Run::Simulate() {
@@ -308,7 +321,7 @@ void Run::StartLane(OperationId id, uint32_t lane, std::optional<double> left) {
   const Operation& operation = workload_.operation(id);
   const double wire = Wire(operation.bytes);
   const double packet = std::min(wire, full_packet_);
-  double bytes = wire;
+  double bytes = wire + AcksOfSmallPackets(operation.bytes);
   double latency = 0;
   const int nic = static_cast<int>(lane);
   if (operation.kind == OperationKind::kRing) {
@@ -360,8 +373,7 @@ void Run::Apply(const LinkFault& fault) {
     down_[fabric_.link(fault.link).reverse.index()] = fault.kind == LinkFault::Kind::kDown;
   }
   for (LinkId id : {fault.link, fabric_.link(fault.link).reverse}) {
-    const double capacity =
-        down_[id.index()] ? 0 : fabric_.link(id).bandwidth.bytes_per_second() * DataShare(options_);
+    const double capacity = down_[id.index()] ? 0 : CapacityOf(fabric_.link(id), options_);
     fluid_.SetCapacity(cells_.Isolate(id, fluid_), capacity);
   }
   spray_.Forget();

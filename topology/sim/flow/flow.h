@@ -39,9 +39,11 @@ struct FlowStatistics {
 struct FlowOptions : SimulationOptions {
   // false: every rate is computed anew at every event; the reference for tests.
   bool incremental = true;
-  // What a target sends back for every full packet. Every link then gives data the share that is
-  // left when its reverse is as busy as itself: right for collectives, 64 / 4160 too little where
-  // data goes one way. 0: acknowledgements take nothing.
+  // What a target sends back for every full packet. A link then gives data the share that is left
+  // when its reverse is as busy as itself: right for hosts in collectives, 64 / 4160 too little
+  // where data goes one way. With one path a flow, links between switches give all: one that is
+  // full, as flows collide on it, has the acknowledgements of others, which did not collide.
+  // 0: acknowledgements take nothing.
   Bytes ack;
   // A workload with rings of at most that many transfers is written out (Expand) and is exact then;
   // in a larger one rings are one variable each.

@@ -27,7 +27,7 @@ struct Options {
   std::vector<std::string> workloads{"permutation"};
   uint64_t seed = 1;
   double window = 0;
-  bool derate = false, exact = false, json = false;
+  bool acks = false, exact = false, json = false;
 };
 
 // "8x16x16": leaves x hosts of a leaf x spines, 400 Gbit/s and 1 us; "megascale:1536": hosts.
@@ -92,7 +92,7 @@ absl::StatusOr<Json> RunFlow(const Options& options, const Fabric& fabric,
   flow.load_balance = BalanceOf(options);
   flow.statistics = &statistics;
   if (options.exact) flow.late = 0;
-  if (options.derate) flow.ack = Bytes(64);
+  if (options.acks) flow.ack = Bytes(64);
   const double began = Now();
   WEFT_ASSIGN_OR_RETURN(const SimulationResult result, SimulateFlows(fabric, workload, flow));
   Json json = Summary(workload, result, Now() - began);
@@ -201,7 +201,7 @@ int main(int argc, char** argv) {
   app.add_option("--window", options.window, "bytes in flight of a transfer at the packet level")
       ->capture_default_str();
   app.add_option("--seed", options.seed)->capture_default_str();
-  app.add_flag("--ack", options.derate, "flow level: leave 64 bytes a packet to acknowledgements");
+  app.add_flag("--ack", options.acks, "flow level: an acknowledgement of 64 bytes a packet");
   app.add_flag("--exact", options.exact, "flow level: rates are never late");
   app.add_flag("--json", options.json, "a JSON object a workload, and nothing else");
   app.footer(weft::topology::WorkloadHelp());
