@@ -2,8 +2,10 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -16,6 +18,8 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/write_file.h"
+#include "net/cc/registry.h"
+#include "net/roce/tuning.h"
 #include "tools/doctor/checks.h"
 #include "tools/doctor/node.h"
 #include "tools/doctor/pairs.h"
@@ -34,6 +38,9 @@ constexpr const char* kFooter = R"(Examples:
   weft-doctor --watch 10s --json host.json        and which counters grow meanwhile
   weft-run -n 8 -- weft-doctor pairs              every host of a job with every other, both ways
   weft-doctor pairs --ranks 3 --set transport=tcp the same, tried on this host alone
+  weft-doctor nics                                what the NICs' congestion control is set to
+  weft-doctor nics --priority 3 --dcqcn tuned.txt what a tuned fabric wants instead (weft-cc tune
+                                                  --out tuned.txt); with --apply: set it
 
 Exit status: 0; 1 when there is an error (with --strict: a warning), or something could not be done;
 2 for wrong usage.)";
@@ -41,6 +48,10 @@ Exit status: 0; 1 when there is an error (with --strict: a warning), or somethin
 struct Options {
   std::string root, json, watch;
   bool strict = false;
+  // Of nics:
+  int priority = -1, traffic_class = -1;
+  std::string dcqcn;
+  bool apply = false;
   // Of pairs:
   int ranks = 0;
   PairOptions pairs;
@@ -106,6 +117,44 @@ absl::StatusOr<int> ExamineJob(const Options& options) {
   return Finish(options, PairsText(job.directions, job.names), findings, std::move(report));
 }
 
+// A controller's words, or the file of weft-cc that holds them.
+absl::StatusOr<net::DcqcnParameters> ReadDcqcn(const std::string& words) {
+  std::string text = words;
+  if (std::ifstream file(words); file) std::getline(file, text);
+  WEFT_ASSIGN_OR_RETURN(net::ControllerSpec spec, net::ParseController(text));
+  if (spec.kind != net::ControllerKind::kDcqcn) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dcqcn ", words, ": NICs run dcqcn, not ", net::ToString(spec.kind)));
+  }
+  return net::DcqcnOf(spec);
+}
+
+absl::StatusOr<int> TuneNics(const Options& options) {
+  net::NicWishes wishes;
+  if (options.priority >= 0) wishes.priority = options.priority;
+  if (options.traffic_class >= 0) wishes.traffic_class = options.traffic_class;
+  if (!options.dcqcn.empty()) {
+    WEFT_ASSIGN_OR_RETURN(wishes.dcqcn, ReadDcqcn(options.dcqcn));
+  }
+  WEFT_ASSIGN_OR_RETURN(auto devices, net::ReadRdmaDevices(options.root));
+  const std::vector<net::NicChange> changes = net::PlanNics(devices, wishes);
+  const auto differ = std::count_if(changes.begin(), changes.end(),
+                                    [](const net::NicChange& change) { return change.differs(); });
+  if (options.apply) WEFT_RETURN_IF_ERROR(net::ApplyNics(changes));
+  if (options.json != "-") {
+    std::fputs(NicsText(changes).c_str(), stdout);
+    if (differ > 0) {
+      absl::PrintF("\n%d settings %s\n", differ,
+                   options.apply ? "changed" : "would change; --apply sets them");
+    }
+  }
+  if (options.json.empty()) return EXIT_SUCCESS;
+  ordered_json report = {
+      {"settings", NicsJson(changes)}, {"differ", differ}, {"applied", options.apply}};
+  WEFT_RETURN_IF_ERROR(WriteOutput(options.json, report.dump(2) + "\n"));
+  return EXIT_SUCCESS;
+}
+
 int Report(const absl::StatusOr<int>& status) {
   if (status.ok()) return *status;
   absl::FPrintF(stderr, "weft-doctor: %s\n", status.status().message());
@@ -121,13 +170,8 @@ absl::StatusOr<absl::Duration> ParseDuration(const char* option, const std::stri
   return duration;
 }
 
-absl::StatusOr<int> Run(Options& options, const std::string& size, const std::string& timeout,
-                        const std::vector<std::string>& settings, bool pairs, int argc,
-                        char** argv) {
-  if (!pairs) {
-    WEFT_ASSIGN_OR_RETURN(absl::Duration watch, ParseDuration("--watch", options.watch));
-    return ExamineHost(options, watch);
-  }
+absl::StatusOr<int> RunPairs(Options& options, const std::string& size, const std::string& timeout,
+                             const std::vector<std::string>& settings, int argc, char** argv) {
   WEFT_ASSIGN_OR_RETURN(options.pairs.size, ParseBytes(size));
   WEFT_ASSIGN_OR_RETURN(options.pairs.timeout, ParseDuration("--timeout", timeout));
   if (options.pairs.size < Bytes(8) || options.pairs.size > GiB(4)) {
@@ -167,6 +211,14 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 100000));
   pairs->add_option("--timeout", timeout, "Bound on one direction of a pair");
   pairs->add_option("--set", settings, "A setting of the library: transport=tcp");
+  auto* nics = app.add_subcommand("nics", "What the NICs' congestion control is set to, and wants");
+  nics->add_option("--priority", options.priority, "DCQCN on for this priority (802.1p)")
+      ->check(CLI::Range(0, 7));
+  nics->add_option("--traffic-class", options.traffic_class, "DSCP << 2 and the ECN bits: 106")
+      ->check(CLI::Range(0, 255));
+  nics->add_option("--dcqcn", options.dcqcn,
+                   "Parameters for this fabric: dcqcn:g=0.01,increase_us=30, or a file of weft-cc");
+  nics->add_flag("--apply", options.apply, "Set what differs; all of it or nothing");
   app.require_subcommand(0, 1);
   try {
     app.parse(argc, argv);
@@ -174,7 +226,10 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kUsage;
   }
   InitLog("weft-doctor", "warn");
-  return Report(Run(options, size, timeout, settings, pairs->parsed(), argc, argv));
+  if (pairs->parsed()) return Report(RunPairs(options, size, timeout, settings, argc, argv));
+  if (nics->parsed()) return Report(TuneNics(options));
+  absl::StatusOr<absl::Duration> watch = ParseDuration("--watch", options.watch);
+  return Report(watch.ok() ? ExamineHost(options, *watch) : watch.status());
 }
 
 }  // namespace

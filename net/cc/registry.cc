@@ -150,6 +150,15 @@ absl::Status Set(AllParameters& all, ControllerKind kind, absl::string_view name
                                                  "'; it has ", absl::StrJoin(names, ", ")));
 }
 
+AllParameters WithParameters(const ControllerSpec& spec) {
+  AllParameters all(spec.kind);
+  for (const auto& [name, value] : spec.parameters) {
+    absl::Status status = Set(all, spec.kind, name, value);
+    WEFT_CHECK(status.ok(), status);
+  }
+  return all;
+}
+
 }  // namespace
 
 absl::string_view ToString(ControllerKind kind) {
@@ -220,12 +229,13 @@ std::string ToString(const ControllerSpec& spec) {
                       absl::StrJoin(spec.parameters, ",", absl::PairFormatter("=")));
 }
 
+DcqcnParameters DcqcnOf(const ControllerSpec& spec) {
+  WEFT_CHECK(spec.kind == ControllerKind::kDcqcn, ToString(spec));
+  return WithParameters(spec).dcqcn;
+}
+
 std::unique_ptr<Controller> MakeController(const ControllerSpec& spec, const PathFacts& facts) {
-  AllParameters all(spec.kind);
-  for (const auto& [name, value] : spec.parameters) {
-    absl::Status status = Set(all, spec.kind, name, value);
-    WEFT_CHECK(status.ok(), status);
-  }
+  AllParameters all = WithParameters(spec);
   switch (spec.kind) {
     case ControllerKind::kFixed:
     case ControllerKind::kCredit:

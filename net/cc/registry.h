@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "net/cc/controller.h"
+#include "net/cc/dcqcn.h"
 
 namespace weft::net {
 
@@ -51,6 +52,9 @@ std::string ToString(const ControllerSpec& spec);  // ParseController's inverse
 
 // `spec` as ParseController() returns it; aborts on parameters that it would refuse.
 std::unique_ptr<Controller> MakeController(const ControllerSpec& spec, const PathFacts& facts);
+
+// Of a spec of kDcqcn: for NICs, which have that one of their own (net/roce/tuning.h).
+DcqcnParameters DcqcnOf(const ControllerSpec& spec);
 
 // All of them with their parameters, for --help.
 std::string ControllerHelp();

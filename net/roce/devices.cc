@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "base/natural_less.h"
 #include "base/status.h"
+#include "net/roce/tuning.h"
 
 namespace weft::net {
 namespace {
@@ -66,15 +67,13 @@ std::string AfterColon(const std::string& text) {
   return std::string(absl::StripAsciiWhitespace(parts.back()));
 }
 
-// "Traffic class = 106", "Global tclass=106" or nothing: as mlx5 writes it.
-std::optional<int> TrafficClass(const std::string& text) {
-  size_t at = text.rfind('=');
-  int value = 0;
-  if (at == std::string::npos ||
-      !absl::SimpleAtoi(absl::StripAsciiWhitespace(text.substr(at + 1)), &value)) {
-    return std::nullopt;
-  }
-  return value;
+// "Global tclass=106", as mlx5 writes it, or a number alone.
+std::optional<NicSetting> TrafficClass(const fs::path& path) {
+  const std::string text = Text(path);
+  NicSetting setting{0, path.string()};
+  const std::string number = text.substr(text.rfind('=') + 1);  // npos + 1 is 0
+  if (!absl::SimpleAtoi(absl::StripAsciiWhitespace(number), &setting.value)) return std::nullopt;
+  return setting;
 }
 
 std::vector<RdmaGid> ReadGids(const fs::path& port) {
@@ -104,26 +103,38 @@ RdmaPort ReadPort(const fs::path& device, int number) {
   port.gids = ReadGids(folder);
   ReadNumbers(folder / "counters", port.counters);
   ReadNumbers(folder / "hw_counters", port.counters);
-  port.traffic_class = TrafficClass(Text(device / "tc" / absl::StrCat(number) / "traffic_class"));
+  port.traffic_class = TrafficClass(device / "tc" / absl::StrCat(number) / "traffic_class");
   return port;
 }
 
-void ReadEcn(const fs::path& folder, std::array<std::optional<bool>, 8>& enabled,
-             std::map<std::string, int64_t>& parameters) {
-  for (size_t priority = 0; priority < enabled.size(); ++priority) {
-    std::optional<int64_t> value = Number(folder / "enable" / absl::StrCat(priority));
-    if (value.has_value()) enabled[priority] = *value != 0;
-  }
-  ReadNumbers(folder, parameters);
+std::optional<NicSetting> Setting(const fs::path& path) {
+  std::optional<int64_t> value = Number(path);
+  if (!value.has_value()) return std::nullopt;
+  return NicSetting{*value, path.string()};
 }
 
-NetInterface ReadInterface(const fs::path& net, const std::string& name) {
+// `debug`: the device's cc_params, for drivers that have no "ecn" folder.
+EcnSettings ReadEcn(const fs::path& ecn, const fs::path& debug) {
+  EcnSettings settings;
+  for (size_t priority = 0; priority < 8; ++priority) {
+    const std::string file = absl::StrCat("enable/", priority);
+    settings.notifies[priority] = Setting(ecn / "roce_np" / file);
+    settings.reacts[priority] = Setting(ecn / "roce_rp" / file);
+  }
+  for (const NicParameter& parameter : NicParameters()) {
+    std::optional<NicSetting> found = Setting(ecn / std::string(parameter.file));
+    if (!found.has_value()) found = Setting(debug / std::string(parameter.debug_file));
+    if (found.has_value()) settings.parameters[std::string(parameter.name)] = *std::move(found);
+  }
+  return settings;
+}
+
+NetInterface ReadInterface(const fs::path& net, const std::string& name, const fs::path& debug) {
   NetInterface interface;
   interface.name = name;
   interface.mtu = static_cast<int>(Number(net / name / "mtu").value_or(0));
   interface.state = Text(net / name / "operstate");
-  ReadEcn(net / name / "ecn/roce_np", interface.ecn.notifies, interface.ecn.notification);
-  ReadEcn(net / name / "ecn/roce_rp", interface.ecn.reacts, interface.ecn.reaction);
+  interface.ecn = ReadEcn(net / name / "ecn", debug);
   return interface;
 }
 
@@ -156,7 +167,8 @@ RdmaDevice ReadDevice(const fs::path& sys, const std::string& name) {
   interfaces.erase(std::unique(interfaces.begin(), interfaces.end()), interfaces.end());
   for (const std::string& interface : interfaces) {
     if (!interface.empty()) {
-      device.interfaces.push_back(ReadInterface(sys / "class/net", interface));
+      device.interfaces.push_back(ReadInterface(
+          sys / "class/net", interface, sys / "kernel/debug/mlx5" / device.pci / "cc_params"));
     }
   }
   for (const std::string& node : Entries(sys / "class/infiniband_verbs")) {
@@ -184,8 +196,8 @@ std::string ShortGid(const RdmaGid& gid) {
   return absl::StrFormat("%u.%u.%u.%u", high >> 8 & 255, high & 255, low >> 8 & 255, low & 255);
 }
 
-bool EcnSettings::any_known() const {
-  auto known = [](const std::optional<bool>& enabled) { return enabled.has_value(); };
+bool EcnSettings::switches_known() const {
+  auto known = [](const std::optional<NicSetting>& setting) { return setting.has_value(); };
   return std::any_of(notifies.begin(), notifies.end(), known) ||
          std::any_of(reacts.begin(), reacts.end(), known);
 }

@@ -2,8 +2,9 @@
 // what congestion control their drivers are set to, and the network interfaces they belong to.
 // Works where libibverbs is not installed and in containers without /dev/infiniband.
 //
-// Sources: Documentation/ABI/stable/sysfs-class-infiniband of Linux; for ECN the "ecn" folder of an
-// interface that NVIDIA's out-of-tree driver makes.
+// Sources: Documentation/ABI/stable/sysfs-class-infiniband of Linux; for congestion control the
+// "ecn" folder of an interface that NVIDIA's out-of-tree driver makes, else mlx5's cc_params in
+// debugfs (drivers/infiniband/hw/mlx5/cong.c; root alone may read it).
 #ifndef WEFT_NET_ROCE_DEVICES_H_
 #define WEFT_NET_ROCE_DEVICES_H_
 
@@ -33,6 +34,12 @@ struct RdmaGid {
 // "10.1.0.1" of an IPv4-mapped GID; others as they are.
 std::string ShortGid(const RdmaGid& gid);
 
+// What a device is set to, and the file that sets it.
+struct NicSetting {
+  int64_t value = 0;
+  std::string path;  // of its file, with the root
+};
+
 struct RdmaPort {
   int number = 1;
   std::string state;     // "ACTIVE", "DOWN", "INIT", ...; empty: not readable
@@ -41,20 +48,20 @@ struct RdmaPort {
   double gbps = 0;                          // 0: not known
   std::vector<RdmaGid> gids;                // those that are set, by index
   std::map<std::string, int64_t> counters;  // of counters/ and hw_counters/
-  std::optional<int> traffic_class;         // forced on all queue pairs; mlx5's tc/1/traffic_class
+  std::optional<NicSetting> traffic_class;  // forced on all queue pairs: mlx5's tc/1/traffic_class
 
   bool active() const { return state == "ACTIVE"; }
 };
 
-// What a driver's congestion control is set to, by priority (802.1p) of an interface.
+// What a NIC's DCQCN is set to.
 struct EcnSettings {
-  std::array<std::optional<bool>, 8> notifies{};  // roce_np: answers marks with CNPs
-  std::array<std::optional<bool>, 8> reacts{};    // roce_rp: slows down at CNPs
-  std::map<std::string, int64_t> notification;    // roce_np's parameters, by their file's name
-  std::map<std::string, int64_t> reaction;        // roce_rp's
+  // By priority (802.1p): whether it answers marks with CNPs (roce_np), and slows down at CNPs
+  // (roce_rp). Nothing where the driver does not tell.
+  std::array<std::optional<NicSetting>, 8> notifies{}, reacts{};
+  std::map<std::string, NicSetting> parameters;  // by their names in roce/tuning.h
 
-  bool known() const { return !notification.empty() || !reaction.empty() || any_known(); }
-  bool any_known() const;
+  bool known() const { return !parameters.empty() || switches_known(); }
+  bool switches_known() const;
 };
 
 struct NetInterface {

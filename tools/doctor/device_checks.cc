@@ -100,14 +100,18 @@ void CheckEqual(const std::vector<std::pair<std::string, Value>>& values, const 
                       absl::StrCat("differ: ", absl::StrJoin(words, ", ")), advice});
 }
 
+bool IsOn(const std::optional<net::NicSetting>& setting) {
+  return setting.has_value() && setting->value != 0;
+}
+
 std::string EcnText(const EcnSettings& ecn) {
   std::string text;
+  auto mark = [](const std::optional<net::NicSetting>& setting) {
+    return !setting.has_value() ? "?" : IsOn(setting) ? "1" : "0";
+  };
   for (size_t priority = 0; priority < 8; ++priority) {
-    auto mark = [&](const std::optional<bool>& on) {
-      return !on.has_value() ? '?' : *on ? '1' : '0';
-    };
-    absl::StrAppend(&text, std::string(1, mark(ecn.notifies[priority])),
-                    std::string(1, mark(ecn.reacts[priority])), priority < 7 ? " " : "");
+    absl::StrAppend(&text, priority > 0 ? " " : "", mark(ecn.notifies[priority]),
+                    mark(ecn.reacts[priority]));
   }
   return text;
 }
@@ -117,8 +121,8 @@ void CheckEcn(const RdmaDevice& device, const NetInterface& interface, Findings&
   std::vector<int> one_sided;
   bool any = false;
   for (size_t priority = 0; priority < 8; ++priority) {
-    const bool notifies = interface.ecn.notifies[priority].value_or(false);
-    const bool reacts = interface.ecn.reacts[priority].value_or(false);
+    const bool notifies = IsOn(interface.ecn.notifies[priority]);
+    const bool reacts = IsOn(interface.ecn.reacts[priority]);
     any = any || (notifies && reacts);
     if (notifies != reacts) one_sided.push_back(static_cast<int>(priority));
   }
@@ -184,16 +188,16 @@ void CheckDevices(const Node& node, Findings& findings) {
 
 void CheckCongestionControl(const Node& node, Findings& findings) {
   std::vector<std::pair<std::string, std::string>> ecn;
-  std::vector<std::pair<std::string, int>> classes;
+  std::vector<std::pair<std::string, int64_t>> classes;
   for (const RdmaDevice& device : node.devices) {
     for (const NetInterface& interface : device.interfaces) {
-      if (!interface.ecn.known()) continue;
+      if (!interface.ecn.switches_known()) continue;
       CheckEcn(device, interface, findings);
       ecn.emplace_back(interface.name, EcnText(interface.ecn));
     }
     for (const RdmaPort& port : device.ports) {
       if (port.traffic_class.has_value()) {
-        classes.emplace_back(PortName(device, port), *port.traffic_class);
+        classes.emplace_back(PortName(device, port), port.traffic_class->value);
       }
     }
   }

@@ -23,7 +23,7 @@ std::string PortText(const RdmaDevice& device, const RdmaPort& port) {
                                      port.physical.empty() ? "" : absl::StrCat(" ", port.physical),
                                      port.gbps, port.ethernet ? "Ethernet" : "InfiniBand");
   if (port.traffic_class.has_value())
-    absl::StrAppend(&text, ", traffic class ", *port.traffic_class);
+    absl::StrAppend(&text, ", traffic class ", port.traffic_class->value);
   absl::StrAppend(&text, "\n");
   if (!port.ethernet) return text;
   const RdmaGid* chosen = ChosenGid(port);
@@ -47,16 +47,16 @@ std::string LimitText(const std::optional<Bytes>& limit) {
 
 ordered_json EcnJson(const net::EcnSettings& ecn) {
   if (!ecn.known()) return nullptr;
+  auto value = [](const std::optional<net::NicSetting>& setting) {
+    return setting.has_value() ? ordered_json(setting->value != 0) : ordered_json();
+  };
   ordered_json json;
   for (size_t priority = 0; priority < 8; ++priority) {
-    auto value = [](const std::optional<bool>& on) {
-      return on.has_value() ? ordered_json(*on) : ordered_json();
-    };
     json["notifies"].push_back(value(ecn.notifies[priority]));
     json["reacts"].push_back(value(ecn.reacts[priority]));
   }
-  json["notification"] = ecn.notification;
-  json["reaction"] = ecn.reaction;
+  json["parameters"] = ordered_json::object();
+  for (const auto& [name, setting] : ecn.parameters) json["parameters"][name] = setting.value;
   return json;
 }
 
@@ -75,7 +75,7 @@ ordered_json PortJson(const RdmaPort& port) {
   const RdmaGid* chosen = ChosenGid(port);
   json["gid"] = chosen != nullptr ? gid_json(*chosen) : ordered_json();
   json["traffic_class"] =
-      port.traffic_class.has_value() ? ordered_json(*port.traffic_class) : ordered_json();
+      port.traffic_class.has_value() ? ordered_json(port.traffic_class->value) : ordered_json();
   json["counters"] = port.counters;
   return json;
 }
@@ -250,6 +250,36 @@ const char* ToString(Severity severity) {
       return "error";
   }
   return "?";
+}
+
+std::string NicsText(const std::vector<net::NicChange>& changes) {
+  if (changes.empty()) return "no NIC tells what its congestion control is set to\n";
+  std::string text, heading;
+  for (const net::NicChange& change : changes) {
+    const std::string of =
+        absl::StrCat(change.device, change.interface.empty() ? "" : " ", change.interface);
+    if (of != heading) absl::StrAppend(&text, heading.empty() ? "" : "\n", of, "\n");
+    heading = of;
+    const std::string wanted = change.differs() ? absl::StrCat("-> ", *change.wanted) : "";
+    absl::StrAppend(&text, absl::StrFormat("  %-30s %10d %-12s %-7s %s\n", change.name,
+                                           change.now.value, wanted, change.unit, change.meaning));
+  }
+  return text;
+}
+
+ordered_json NicsJson(const std::vector<net::NicChange>& changes) {
+  ordered_json json = ordered_json::array();
+  for (const net::NicChange& change : changes) {
+    json.push_back(
+        {{"device", change.device},
+         {"interface", change.interface},
+         {"name", change.name},
+         {"unit", change.unit},
+         {"value", change.now.value},
+         {"wanted", change.wanted.has_value() ? ordered_json(*change.wanted) : ordered_json()},
+         {"path", change.now.path}});
+  }
+  return json;
 }
 
 int ExitStatus(const Findings& findings, bool strict) {

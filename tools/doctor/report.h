@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "net/roce/tuning.h"
 #include "tools/doctor/finding.h"
 #include "tools/doctor/node.h"
 #include "tools/doctor/pairs.h"
@@ -24,6 +25,10 @@ void AddFindings(const Findings& findings, nlohmann::ordered_json& json);
 std::string PairsText(const std::vector<Direction>& directions,
                       const std::vector<std::string>& names);
 nlohmann::ordered_json PairsJson(const std::vector<Direction>& directions);
+
+// A line a setting: value, what is wanted where that differs, unit, meaning.
+std::string NicsText(const std::vector<net::NicChange>& changes);
+nlohmann::ordered_json NicsJson(const std::vector<net::NicChange>& changes);
 
 // 0, or 1 with errors; with `strict` also with warnings.
 int ExitStatus(const Findings& findings, bool strict);

@@ -42,7 +42,8 @@ TEST(RdmaDevices, AreReadWholeFromSys) {
   EXPECT_TRUE(port.ethernet);
   EXPECT_EQ(port.physical, "LinkUp");
   EXPECT_EQ(port.gbps, 400);
-  EXPECT_EQ(port.traffic_class, 106);
+  ASSERT_TRUE(port.traffic_class.has_value());
+  EXPECT_EQ(port.traffic_class->value, 106);
   EXPECT_EQ(port.counters.at("port_rcv_data"), 123456789);
   EXPECT_EQ(port.counters.at("out_of_sequence"), 0);
   ASSERT_THAT(port.gids, SizeIs(4));  // the fifth is not set
@@ -56,9 +57,9 @@ TEST(RdmaDevices, AreReadWholeFromSys) {
   const NetInterface& interface = device.interfaces[0];
   EXPECT_EQ(interface.name, "ens1");
   EXPECT_EQ(interface.mtu, 9000);
-  EXPECT_EQ(interface.ecn.notifies[3], true);
-  EXPECT_EQ(interface.ecn.reacts[0], false);
-  EXPECT_THAT(interface.ecn.notification, ElementsAre(Pair("min_time_between_cnps", 4)));
+  EXPECT_EQ(interface.ecn.notifies[3]->value, 1);
+  EXPECT_EQ(interface.ecn.reacts[0]->value, 0);
+  EXPECT_EQ(interface.ecn.parameters.at("min_time_between_cnps").value, 4);
 }
 
 TEST(RdmaDevices, ComeInTheOrderOfTheirNumbers) {

@@ -61,6 +61,22 @@ TEST(WeftDoctor, EveryPairOfAJobIsTriedBothWays) {
   }
 }
 
+TEST(WeftDoctor, NicsAreShownAndChangedOnlyWhenAsked) {
+  ScratchFolder root;
+  net::AddMlx5(root, 0);
+  const std::string nics = "weft-doctor --root " + root.path() + " nics --priority 5";
+  Outcome outcome = RunProgram(nics);
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("2 settings would change"));
+  EXPECT_EQ(json::parse(RunProgram(nics + " --json -").output)["differ"], 2);
+  outcome = RunProgram(nics + " --apply");
+  EXPECT_THAT(outcome.output, HasSubstr("2 settings changed"));
+  EXPECT_EQ(json::parse(RunProgram(nics + " --json -").output)["differ"], 0);
+  outcome = RunProgram("weft-doctor nics --dcqcn swift");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("NICs run dcqcn, not swift"));
+}
+
 TEST(WeftDoctor, WrongUsageNamesWhatIsRight) {
   Outcome outcome = RunProgram("weft-doctor --watch soon");
   EXPECT_EQ(outcome.status, 2);
