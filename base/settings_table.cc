@@ -18,7 +18,7 @@ constexpr SettingType kChoice = SettingType::kChoice;
 constexpr auto kTable = std::to_array<SettingRow>({
     {"log.level", kChoice, "info", "trace|debug|info|warn|error|off", "How much is written to stderr."},
 
-    {"transport", kChoice, "auto", "auto|shm|tcp|ucx|multipath", "The transport between ranks; auto takes shm between processes of one host and tcp between hosts; ucx takes whatever UCX finds best, multipath UDP over many paths, both on one host too."},
+    {"transport", kChoice, "auto", "auto|shm|tcp|ucx|multipath|verbs", "The transport between ranks; auto takes shm between processes of one host and tcp between hosts; ucx takes whatever UCX finds best, multipath UDP over many paths, both on one host too; verbs is RDMA over RoCE or InfiniBand."},
     {"transport.connect_timeout", kDuration, "30s", "100ms..1h", "How long a connection to a peer may take until it fails with that peer's name."},
     {"transport.requests", kInteger, "4096", "1..1048576", "How many sends or receives may be posted on one link before the next is answered \"not yet\"."},
 
@@ -55,6 +55,23 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"multipath.buffer_bytes", kBytes, "4MiB", "64KiB..1GiB", "SO_RCVBUF and SO_SNDBUF of each socket; without CAP_NET_ADMIN the kernel cuts it to net.core.rmem_max."},
     {"multipath.port", kInteger, "0", "0..65535", "UDP port of the first path of rank 0; the others follow, rank by rank; 0: any free ports."},
     {"multipath.timeout_min", kDuration, "5ms", "100us..10s", "The shortest probe timeout: silence of a whole connection, not the loss of single packets or paths, which show sooner."},
+
+    {"verbs.devices", kText, "", "", "The RDMA devices to use, as NCCL_IB_HCA, which counts if this is empty: comma list of prefixes, `:2` for a port, `^` excludes, `=` is exact; all that fit are used together; empty: the first that is active."},
+    {"verbs.gid_index", kInteger, "-1", "-1..255", "Index of the GID, as NCCL_IB_GID_INDEX; -1: a RoCE v2 one of the preferred family, read anew for each queue pair."},
+    {"verbs.roce_version", kInteger, "2", "1..2", "The version of RoCE whose GIDs are preferred, as NCCL_IB_ROCE_VERSION_NUM."},
+    {"verbs.family", kChoice, "ipv4", "ipv4|ipv6", "The family of GIDs that is preferred, as NCCL_IB_ADDR_FAMILY."},
+    {"verbs.queue_pairs", kInteger, "2", "1..16", "Queue pairs of one link, as NCCL_IB_QPS_PER_CONNECTION; the larger of both sides' counts."},
+    {"verbs.traffic_class", kInteger, "0", "0..255", "Traffic class (IP's DSCP and ECN byte), as NCCL_IB_TC."},
+    {"verbs.service_level", kInteger, "0", "0..15", "Service level, as NCCL_IB_SL."},
+    {"verbs.timeout", kInteger, "16", "1..31", "How long the device waits for an acknowledgement: 4.096 us times 2 to this, as NCCL_IB_TIMEOUT."},
+    {"verbs.retry_count", kInteger, "7", "0..7", "How often the device sends again before it gives a queue pair up, as NCCL_IB_RETRY_CNT."},
+    {"verbs.pkey_index", kInteger, "0", "0..65535", "Index of the partition key, as NCCL_IB_PKEY."},
+    {"verbs.relaxed_ordering", kBool, "true", "", "Lets PCIe reorder writes of data, where device and kernel can, as NCCL_IB_PCI_RELAXED_ORDERING."},
+    {"verbs.source_ports", kText, "", "", "File with the UDP source ports of queue pairs, as tcp.source_ports, 49152..65535; a lane whose queue pair is lost takes the next of its line; empty: drawn."},
+    {"verbs.piece_min", kBytes, "64KiB", "4KiB..16MiB", "Smaller pieces are not made when a message is spread over queue pairs."},
+    {"verbs.piece_max", kBytes, "1MiB", "4KiB..1GiB", "The largest piece of a message."},
+    {"verbs.stall_after", kDuration, "1s", "1ms..1h", "After so long without a word about something sent, the other side is asked what it has."},
+    {"verbs.give_up_after", kDuration, "30s", "10ms..24h", "How long queue pairs are replaced and data is sent again without any getting across, until the link fails."},
 
     {"collective.timeout", kDuration, "5m", "100ms..24h", "How long a collective may wait for a rank before it fails on every rank, naming the one that is missing."},
     {"collective.algorithm", kChoice, "auto", "auto|ring|direct", "Forces one algorithm for every collective that has it; auto picks by size and number of ranks."},

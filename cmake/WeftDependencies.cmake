@@ -12,6 +12,7 @@ pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
 pkg_check_modules(HIREDIS REQUIRED IMPORTED_TARGET hiredis)
 pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(UCX IMPORTED_TARGET ucx)  # without it there is no transport of that name
+pkg_check_modules(IBVERBS IMPORTED_TARGET libibverbs)  # the same for verbs
 pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
 if(WEFT_TESTS)
   find_package(GTest REQUIRED)

@@ -109,6 +109,7 @@ absl::Status EndpointImpl::OpenTransports() {
   const std::pair<net::TransportKind, const char*> kinds[kTransportsMax] = {
       {net::TransportKind::kShm, "shm"},
       wanted == "ucx"         ? std::pair(net::TransportKind::kUcx, "ucx")
+      : wanted == "verbs"     ? std::pair(net::TransportKind::kVerbs, "verbs")
       : wanted == "multipath" ? std::pair(net::TransportKind::kMultipath, "multipath")
                               : std::pair(net::TransportKind::kTcp, "tcp")};
   for (int t = 0; t < kTransportsMax; ++t) {

@@ -117,6 +117,8 @@ const char* ToString(HandshakePurpose purpose) {
       return "ucx link";
     case HandshakePurpose::kMultipathLink:
       return "multipath link";
+    case HandshakePurpose::kVerbsLink:
+      return "verbs link";
     case HandshakePurpose::kStore:
       return "store";
   }

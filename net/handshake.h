@@ -56,6 +56,7 @@ enum class HandshakePurpose : uint32_t {
   kStore = 3,
   kUcxLink = 4,
   kMultipathLink = 5,
+  kVerbsLink = 6,
 };
 const char* ToString(HandshakePurpose purpose);  // "tcp link"
 

@@ -4,6 +4,7 @@
 #include "net/shm/shm_transport.h"
 #include "net/tcp/tcp_transport.h"
 #include "net/ucx/ucx.h"
+#include "net/verbs/verbs.h"
 
 namespace weft::net {
 
@@ -17,6 +18,8 @@ const char* ToString(TransportKind kind) {
       return "ucx";
     case TransportKind::kMultipath:
       return "multipath";
+    case TransportKind::kVerbs:
+      return "verbs";
   }
   return "";
 }
@@ -32,6 +35,8 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(TransportKind kind,
       return CreateUcxTransport(options);
     case TransportKind::kMultipath:
       return multipath::MultipathTransport::Create(options);
+    case TransportKind::kVerbs:
+      return CreateVerbsTransport(options);
   }
   return absl::InvalidArgumentError("no such transport");
 }

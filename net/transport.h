@@ -41,8 +41,8 @@
 
 namespace weft::net {
 
-enum class TransportKind : uint8_t { kShm, kTcp, kUcx, kMultipath };
-const char* ToString(TransportKind kind);  // "shm", "tcp", "ucx", "multipath"
+enum class TransportKind : uint8_t { kShm, kTcp, kUcx, kMultipath, kVerbs };
+const char* ToString(TransportKind kind);  // "shm", "tcp", "ucx", "multipath", "verbs"
 
 // ---- Memory
 // ----------------------------------------------------------------------------------------

@@ -72,8 +72,7 @@ class Acceptor::Guest final : public Handler {
     absl::string_view bytes(buffer.data(), static_cast<size_t>(got));
     size_t used = handshake_.Feed(bytes);
     if (handshake_.state() == HandshakeState::kHello) {
-      absl::StatusOr<LinkParameters> parameters =
-          LinkParameters::Decode(handshake_.hello().parameters);
+      absl::StatusOr<LinkParameters> parameters = acceptor_.CheckHello(handshake_.hello());
       if (parameters.ok()) {
         parameters_ = *parameters;
         handshake_.Accept({});
@@ -181,6 +180,16 @@ void Acceptor::Welcome(FileDescriptor fd, absl::Time now) {
   guests_.push_back(std::make_unique<Guest>(*this, std::move(fd), self));
   Guest& guest = *guests_.back();
   if (!guest.Start(now)) Dismiss(guest);
+}
+
+absl::StatusOr<LinkParameters> Acceptor::CheckHello(const Hello& hello) const {
+  absl::string_view parameters = hello.parameters;
+  if (context_.check_terms != nullptr && parameters.size() >= LinkParameters::kBytes) {
+    absl::Status agreed = context_.check_terms(parameters.substr(LinkParameters::kBytes));
+    if (!agreed.ok()) return agreed;
+    parameters = parameters.substr(0, LinkParameters::kBytes);
+  }
+  return LinkParameters::Decode(parameters);
 }
 
 void Acceptor::OnProven(Guest& guest, absl::Time now) {

@@ -17,6 +17,8 @@
 
 namespace weft::net {
 
+struct Hello;
+struct LinkParameters;
 struct TcpContext;
 
 class AcceptorOwner {
@@ -48,6 +50,7 @@ class Acceptor final : public Handler {
            AcceptorOwner& owner);
   void Welcome(FileDescriptor fd, absl::Time now);
   void OnExhausted(int error_number, absl::Time now);
+  absl::StatusOr<LinkParameters> CheckHello(const Hello& hello) const;
   void OnProven(Guest& guest, absl::Time now);
   void Dismiss(Guest& guest);
   void DismissParty(Rank rank);

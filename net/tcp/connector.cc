@@ -47,7 +47,8 @@ class Connector::Dial final : public Handler {
   Dial(Connector& connector, const HandshakeIdentity& self, const LinkParameters& parameters)
       : Handler(connector.poller()),
         connector_(connector),
-        handshake_(self, connector.peer_, parameters.Encode(), NewNonce()) {}
+        handshake_(self, connector.peer_, parameters.Encode() + connector.context_.own_terms,
+                   NewNonce()) {}
   ~Dial() override { Close(); }
 
   absl::Status Start(const SocketAddress& address, int source_port, const SocketTuning& tuning) {

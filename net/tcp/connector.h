@@ -25,6 +25,7 @@ struct LinkParameters {
   uint16_t index = 0;    // of this socket
   uint16_t count = 0;    // of the link's sockets
   std::string Encode() const;
+  static constexpr size_t kBytes = 12;
   static absl::StatusOr<LinkParameters> Decode(absl::string_view bytes);
 };
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -38,6 +39,10 @@ struct TcpContext {
   Lingering lingering;  // sockets of closed links
   // Whether AwaitDelivery() waits for a goodbye alone, which only makes the peer's message better.
   bool await_goodbyes = true;
+  // What both ends of a link must agree upon beyond the handshake's own: said in every Hello of
+  // this side, checked by the listener, whose error the connector is told. Empty and null: nothing.
+  std::string own_terms;
+  std::function<absl::Status(absl::string_view terms)> check_terms;
 };
 
 class LinkCore : public StreamOwner, public Handler {

@@ -117,7 +117,8 @@ bool TcpSendLink::NextData(OutFrame* frame) {
   if (active_.empty()) return false;
   uint32_t slot = active_.front();
   Send& send = sends_[slot];
-  size_t size = std::min<size_t>(send.data.size() - send.next_offset, context().frame_bytes);
+  size_t size = std::min<size_t>(send.data.size() - send.next_offset,
+                                 PieceBytes(send.receive, send.data.size()));
   *frame = OutFrame{};
   frame->header.type = FrameType::kData;
   frame->header.length = size;

@@ -32,6 +32,10 @@ class TcpSendLink : public SendLink, public LinkCore, public ConnectorOwner {
   absl::Status OnLinkFrameDone(const FrameHeader& header) override;
   void OnSent(uint32_t token) override;
   bool NextData(OutFrame* frame) override;
+  // Of the next piece of a message of `total` bytes for the receiver's `receive`: at most so much.
+  virtual size_t PieceBytes(uint64_t /*receive*/, size_t /*total*/) const {
+    return context().frame_bytes;
+  }
   void FailRequests(const absl::Status& why) override;
   void OnConnected(std::vector<FileDescriptor> sockets, std::vector<std::string> received,
                    absl::Time now) override;

@@ -3,6 +3,7 @@
 #ifndef WEFT_TESTS_NET_CONFORMANCE_H_
 #define WEFT_TESTS_NET_CONFORMANCE_H_
 
+#include <cstdlib>
 #include <string>
 
 #include "tests/net/harness.h"
@@ -13,6 +14,9 @@ class Conformance : public testing::TestWithParam<TransportKind> {};
 inline std::string KindName(const testing::TestParamInfo<TransportKind>& info) {
   return ToString(info.param);
 }
+#ifdef WEFT_CONFORMANCE_OF_VERBS  // the programs of tests/net/verbs
+inline const auto kAllTransports = testing::Values(TransportKind::kVerbs);
+#else
 inline const auto kAllTransports =
     testing::Values(TransportKind::kShm, TransportKind::kTcp, TransportKind::kMultipath
 #ifdef WEFT_HAS_UCX
@@ -20,6 +24,12 @@ inline const auto kAllTransports =
                     TransportKind::kUcx
 #endif
     );
+#endif
+
+// For tests whose ranks are processes.
+#define WEFT_SKIP_IN_ONE_PROCESS(kind)                                             \
+  if ((kind) == TransportKind::kVerbs && std::getenv("WEFT_TEST_RDMA") == nullptr) \
+  GTEST_SKIP() << "the scripted NIC is of one process; runs on Soft-RoCE"
 
 // A status that a person can act upon: the right code, and the peer's rank in words.
 inline void ExpectNames(const absl::Status& status, absl::StatusCode code, int rank) {

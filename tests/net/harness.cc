@@ -37,7 +37,7 @@ Node::Node(TransportKind kind, int rank, int world_size, std::vector<std::string
   TransportOptions options = OptionsFor(rank, world_size, settings);
   options.events = this;
   if (tweak) tweak(options);
-  auto created = CreateTransport(kind, options);
+  auto created = MakeTestTransport(kind, options);
   WEFT_CHECK(created.ok(), created.status());
   transport_ = std::move(*created);
 }

@@ -26,6 +26,10 @@ inline constexpr absl::Duration kPatience = absl::Seconds(60);
 
 absl::Time Now();
 
+// CreateTransport, unless the test program defines it otherwise (tests/net/verbs does).
+absl::StatusOr<std::unique_ptr<Transport>> MakeTestTransport(TransportKind kind,
+                                                             const TransportOptions& options);
+
 // One rank: a transport, and what it told us. Links are kept until the peer of a test goes.
 class Node final : public TransportEvents {
  public:

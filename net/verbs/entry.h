@@ -1,0 +1,142 @@
+// What two processes say to each other on a verbs link. Two layers, both in docs/wire-format.md:
+//
+// Entries go by RDMA. Each side has a ring of kRingSlots slots, into which the other writes entries
+// with immediate: a header of 128 bytes, and small payloads behind it. Entry n lies in slot n
+// modulo kRingSlots, the immediate is n's low 32 bits; it may come on any queue pair and in any
+// order. The payload of larger data is written to its place before, on the same queue pair. A slot
+// is free again once `taken` of an entry the other way has passed it.
+//
+//   kClearToSend  receiver -> sender   a receive is posted, and where its bytes go
+//   kData         sender -> receiver   a piece of a message
+//   kStaging      receiver -> sender   memory for pieces that will be combined: `total` slots of
+//                                      `length` bytes at `address`, all free
+//   kRelease      receiver -> sender   the staging slots in the payload, a byte each, are free
+//   kTaken        both ways            nothing but `taken`
+//
+// Controls go by the tcp connection that the handshake opened, as payload of kAddress frames. They
+// make and replace queue pairs. The sending end of the link leads:
+//
+//   kHello   both ways           who I am, my ring                          once, first
+//   kOffer   leader -> follower  lane, epoch: a queue pair of mine, INIT
+//   kAnswer  follower -> leader  the follower's for it, RTS
+//   kRefuse  follower -> leader  it cannot; `text` says why
+//   kReady   leader -> follower  RTS here too: use it
+//   kDown    leader -> follower  this lane's queue pair is gone here; what arrived here: `record`
+//   kDowned  follower -> leader  gone here as well; what arrived here: `record`
+//   kBroken  follower -> leader  this lane's queue pair failed here; `text` says why
+//   kAsk     both ways           what has arrived?      kTell  the answer to it
+//   kGiveUp  both ways           the link ends; `text` says why
+#ifndef WEFT_NET_VERBS_ENTRY_H_
+#define WEFT_NET_VERBS_ENTRY_H_
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "net/verbs/options.h"
+#include "net/verbs/record.h"
+
+namespace weft::net {
+
+inline constexpr uint16_t kVerbsVersion = 1;
+inline constexpr uint32_t kEntryMagic = 0x65566657;    // "WfVe"
+inline constexpr uint32_t kControlMagic = 0x63566657;  // "WfVc"
+inline constexpr size_t kEntryBytes = 256;             // a slot
+inline constexpr size_t kEntryPayloadMax = 128;
+
+enum class EntryKind : uint8_t {
+  kClearToSend = 1,
+  kData = 2,
+  kStaging = 3,
+  kRelease = 4,
+  kTaken = 5,
+};
+
+enum class DataPlace : uint8_t { kTarget = 0, kEntry = 1, kStagingSlot = 2 };
+
+// As it lies in the ring, little-endian.
+struct EntryHeader {
+  uint32_t magic = kEntryMagic;
+  EntryKind kind{};
+  DataPlace place{};
+  uint8_t combine = 0;       // clear-to-send: pieces go to staging slots
+  uint8_t staging_slot = 0;  // data
+  uint64_t number = 0;
+  uint64_t taken = 0;    // entries the other way that have been taken: all below this
+  uint64_t receive = 0;  // as in tcp's frames, and so are these:
+  uint64_t tag = 0, check = 0, offset = 0, total = 0;
+  uint64_t length = 0;  // of data; of the payload, for kRelease
+  uint64_t address = 0;
+  std::array<uint32_t, kVerbsRailsMax> keys{};  // by the receiver's rails
+  uint64_t link = 0;                            // the token that its hello gave
+  uint64_t zero = 0;
+};
+static_assert(sizeof(EntryHeader) == 128 && std::endian::native == std::endian::little);
+static_assert(sizeof(EntryHeader) + kEntryPayloadMax == kEntryBytes);
+
+enum class ControlKind : uint8_t {
+  kHello = 1,
+  kOffer = 2,
+  kAnswer = 3,
+  kRefuse = 4,
+  kReady = 5,
+  kDown = 6,
+  kDowned = 7,
+  kBroken = 8,
+  kAsk = 9,
+  kTell = 10,
+  kGiveUp = 11,
+};
+
+inline constexpr size_t kControlTextMax = 2048;
+
+// As it lies on the wire, little-endian; then the text.
+struct Control {
+  uint32_t magic = kControlMagic;
+  uint16_t version = kVerbsVersion;
+  ControlKind kind{};
+  uint8_t lane = 0;
+  uint32_t epoch = 0;  // of the lane: counts its queue pairs from 1; of ask and tell: their number
+  // hello
+  uint8_t lanes = 0;  // wanted
+  uint8_t rails = 0;
+  // offer, answer
+  uint8_t rail = 0;  // of the side that says it
+  uint8_t ethernet = 0;
+  uint64_t ring = 0;  // hello: address
+  std::array<uint32_t, kVerbsRailsMax> ring_keys{};
+  uint64_t link = 0;  // hello: the token that entries for this side carry
+  uint32_t queue_pair = 0, psn = 0;
+  uint32_t mtu = 0;
+  uint16_t lid = 0, source_port = 0;
+  std::array<uint8_t, 16> gid{};
+  ArrivalRecord record;  // down, downed, tell
+};
+static_assert(sizeof(Control) == 136);
+
+std::string EncodeControl(const Control& control, absl::string_view text);
+// Sizes, magic, version, kind, and that lane, rail and counts are in range.
+absl::StatusOr<Control> DecodeControl(absl::string_view bytes, std::string* text);
+
+// What both sides must have alike, said in the handshake's parameters, so that whoever differs is
+// turned away at once with both values.
+struct VerbsTerms {
+  uint16_t version = kVerbsVersion;
+  uint16_t ring_slots = kRingSlots;
+  bool ethernet = false;
+  uint8_t roce_version = 2;  // of the GIDs chosen; 0 on InfiniBand
+  bool ipv6 = false;
+  std::string device;  // for messages
+  std::string Encode() const;
+  static absl::StatusOr<VerbsTerms> Decode(absl::string_view bytes);
+  // What does not fit, in words of this side's and the other's values.
+  absl::Status Check(const VerbsTerms& other) const;
+};
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_VERBS_ENTRY_H_

@@ -1,0 +1,46 @@
+#include "net/verbs/lane.h"
+
+namespace weft::net {
+namespace {
+
+// A sample is of at least so much, lest it measure the latency of small messages.
+constexpr uint64_t kSampleBytes = 256 << 10;
+constexpr absl::Duration kSampleTime = absl::Microseconds(20);
+constexpr double kSampleWeight = 0.25;
+
+}  // namespace
+
+void Lane::NotePosted(uint32_t requests, uint64_t number, uint64_t bytes, absl::Time now) {
+  if (outstanding == 0) measured_since = now, measured_bytes = 0;
+  in_flight.push_back({next_send, number, requests, bytes});
+  next_send = (next_send + 1) & RailQueuePair::kNumberMask;
+  requests_used += requests;
+  outstanding += bytes;
+}
+
+void Lane::Measure(uint64_t bytes, absl::Time now) {
+  measured_bytes += bytes;
+  const absl::Duration busy = now - measured_since;
+  if (measured_bytes < kSampleBytes || busy < kSampleTime) return;
+  const double sample = static_cast<double>(measured_bytes) / absl::ToDoubleSeconds(busy);
+  rate += (sample - rate) * kSampleWeight;
+  measured_since = now;
+  measured_bytes = 0;
+}
+
+void Lane::NoteReceived(uint32_t id) {
+  const int32_t further =
+      Distance31((id + 1) & RailQueuePair::kNumberMask, receives_used & RailQueuePair::kNumberMask);
+  if (further > 0) receives_used += static_cast<uint32_t>(further);
+}
+
+void Lane::Reset() {
+  pair.reset();
+  in_flight.clear();
+  next_send = requests_used = 0;
+  outstanding = 0;
+  receives_posted = receives_used = 0;
+  has_remote = false;
+}
+
+}  // namespace weft::net

@@ -1,0 +1,92 @@
+// One of a link's queue pairs, from its making to its loss, and the next that takes its place. What
+// is on its way on it, and how fast it is. No decisions: those are the wire's.
+#ifndef WEFT_NET_VERBS_LANE_H_
+#define WEFT_NET_VERBS_LANE_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "net/verbs/entry.h"
+#include "net/verbs/rails.h"
+
+namespace weft::net {
+
+struct Lane {
+  enum class State : uint8_t {
+    kNone,      // nothing; the leader tries again at retry_at
+    kOffered,   // leader: INIT, waits for the answer
+    kAnswered,  // follower: RTS, takes entries, sends none yet
+    kLive,
+    kDown,  // gone here; the leader waits for kDowned, the follower for kDown
+  };
+  State state = State::kNone;
+  uint32_t epoch = 0;
+  std::unique_ptr<RailQueuePair> pair;
+  uint32_t local_psn = 0;
+  uint16_t local_port = 0;  // UDP source ports
+  Control remote;           // what the other side said of its queue pair
+  bool has_remote = false;
+
+  // Trying again.
+  int failures = 0;  // since it last delivered something
+  absl::Time retry_at = absl::InfiniteFuture();
+
+  // What was posted and has not completed, in order.
+  struct InFlight {
+    uint32_t id = 0;  // 31 bits
+    uint64_t number = 0;
+    uint32_t requests = 0;
+    uint64_t bytes = 0;
+  };
+  std::deque<InFlight> in_flight;
+  uint32_t next_send = 0;      // ids
+  uint32_t requests_used = 0;  // of kSendDepth
+  uint64_t outstanding = 0;    // bytes
+  uint32_t receives_posted = 0, receives_used = 0;
+
+  // Bytes per second, as seen from posting to acknowledgement while something was outstanding.
+  double rate = 0;
+  absl::Time measured_since;
+  uint64_t measured_bytes = 0;
+
+  bool HasRoom() const { return requests_used + 2 <= kSendDepth; }
+  void NotePosted(uint32_t requests, uint64_t number, uint64_t bytes, absl::Time now);
+  // Of those up to `id`; what completes at the device completes in order, so that one completion
+  // stands for all before it. Calls done(number) for each.
+  template <typename Done>
+  void NoteCompleted(uint32_t id, absl::Time now, const Done& done);
+  // One receive has been used up, and all posted before it; true: for the first time.
+  void NoteReceived(uint32_t id);
+  // Drops the queue pair and all that was counted of it.
+  void Reset();
+
+ private:
+  void Measure(uint64_t bytes, absl::Time now);
+};
+
+// a - b of 31-bit numbers that are less than 2^30 apart.
+inline int32_t Distance31(uint32_t a, uint32_t b) {
+  const uint32_t difference = (a - b) & RailQueuePair::kNumberMask;
+  return difference < 1u << 30 ? static_cast<int32_t>(difference)
+                               : static_cast<int32_t>(difference | 1u << 31);
+}
+
+template <typename Done>
+void Lane::NoteCompleted(uint32_t id, absl::Time now, const Done& done) {
+  while (!in_flight.empty() && Distance31(in_flight.front().id, id) <= 0) {
+    const InFlight one = in_flight.front();
+    in_flight.pop_front();
+    requests_used -= one.requests;
+    outstanding -= one.bytes;
+    Measure(one.bytes, now);
+    done(one.number);
+  }
+}
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_VERBS_LANE_H_

@@ -1,0 +1,350 @@
+#include "net/verbs/links.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::net {
+namespace {
+
+absl::Status WrongWay(const char* what, int kind) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " of kind ", kind, " that does not belong on this way of a verbs link"));
+}
+
+// A control is the payload of a kAddress frame.
+absl::StatusOr<PayloadTarget> ControlTarget(const FrameHeader& header, std::string* into) {
+  if (header.length > sizeof(Control) + kControlTextMax) {
+    return absl::InvalidArgumentError(absl::StrCat("a control of ", header.length, " bytes"));
+  }
+  into->assign(header.length, '\0');
+  PayloadTarget target;
+  target.out = reinterpret_cast<std::byte*>(into->data());
+  return target;
+}
+
+FrameHeader ControlFrame(const std::string& bytes) {
+  FrameHeader header;
+  header.type = FrameType::kAddress;
+  header.length = bytes.size();
+  return header;
+}
+
+void CopyFields(const EntryHeader& from, FrameHeader* to) {
+  to->receive = from.receive;
+  to->tag = from.tag;
+  to->check = from.check;
+  to->offset = from.offset;
+  to->total = from.total;
+  to->length = from.length;
+}
+
+}  // namespace
+
+// ---- The connecting end
+
+std::string VerbsSendLink::Describe() const {
+  return wire_.ready() ? absl::StrCat(DescribeLink(), "; ", wire_.Describe()) : DescribeLink();
+}
+
+void VerbsSendLink::OnConnected(std::vector<FileDescriptor> sockets,
+                                std::vector<std::string> received, absl::Time now) {
+  TcpSendLink::OnConnected(std::move(sockets), std::move(received), now);
+  if (!status().ok()) return;
+  absl::Status begun = wire_.Begin(ports_.For(peer()));
+  if (!begun.ok()) Break(begun);
+}
+
+absl::StatusOr<PayloadTarget> VerbsSendLink::OnLinkFrame(const FrameHeader& header) {
+  if (header.type == FrameType::kAddress) return ControlTarget(header, &control_);
+  return WrongWay("a frame", static_cast<int>(header.type));
+}
+
+absl::Status VerbsSendLink::OnLinkFrameDone(const FrameHeader&) {
+  return wire_.OnControl(control_);
+}
+
+void VerbsSendLink::SendControl(std::string bytes) {
+  const FrameHeader header = ControlFrame(bytes);
+  QueueControl(header, std::move(bytes));
+}
+
+absl::Status VerbsSendLink::OnEntry(const EntryHeader& header, const std::byte* payload) {
+  switch (header.kind) {
+    case EntryKind::kClearToSend:
+      return OnClearToSend(header);
+    case EntryKind::kStaging:
+      if (header.total != kStagingSlots || header.length != kStagingSlotBytes ||
+          staging_.address != 0) {
+        return absl::InvalidArgumentError("staging memory of another shape, or a second one");
+      }
+      staging_ = {header.address, header.keys, true};
+      for (int slot = kStagingSlots; slot-- > 0;) {
+        staging_free_.push_back(static_cast<uint8_t>(slot));
+      }
+      break;
+    case EntryKind::kRelease:
+      for (size_t i = 0; i < header.length; ++i) {
+        const auto slot = static_cast<uint8_t>(payload[i]);
+        if (slot >= kStagingSlots || staging_free_.size() == kStagingSlots) {
+          return absl::InvalidArgumentError(absl::StrCat("staging slot ", slot, " is given back"));
+        }
+        staging_free_.push_back(slot);
+      }
+      break;
+    default:
+      return WrongWay("an entry", static_cast<int>(header.kind));
+  }
+  OnWritable();
+  return absl::OkStatus();
+}
+
+absl::Status VerbsSendLink::OnClearToSend(const EntryHeader& header) {
+  FrameHeader frame;
+  frame.type = FrameType::kClearToSend;
+  CopyFields(header, &frame);
+  targets_[static_cast<uint32_t>(header.receive)] = {header.address, header.keys,
+                                                     header.combine != 0};
+  absl::StatusOr<PayloadTarget> admitted = TcpSendLink::OnLinkFrame(frame);
+  if (!admitted.ok()) return admitted.status();
+  return TcpSendLink::OnLinkFrameDone(frame);
+}
+
+// Two pieces for each queue pair, so that a faster one can take more; but none smaller or larger
+// than is set, and all multiples of 128.
+size_t VerbsSendLink::PieceBytes(uint64_t receive, size_t total) const {
+  const VerbsOptions& options = wire_.rails().options();
+  const auto target = targets_.find(static_cast<uint32_t>(receive));
+  const auto pieces = static_cast<size_t>(std::max(1, wire_.lanes())) * 2;
+  const size_t even = (total / pieces + 127) / 128 * 128;
+  const size_t most = target != targets_.end() && target->second.combine
+                          ? std::min(options.piece_max, kStagingSlotBytes)
+                          : options.piece_max;
+  return std::clamp(even, std::min(options.piece_min, most), most);
+}
+
+// What is matched leaves by the wire; the streams are given nothing.
+bool VerbsSendLink::NextData(OutFrame*) {
+  while (wire_.HasRoom()) {
+    if (!held_.has_value()) {
+      OutFrame frame;
+      if (!TcpSendLink::NextData(&frame)) break;
+      held_ = std::move(frame);
+    }
+    if (!SendPiece(*held_)) break;
+    held_.reset();
+  }
+  return false;
+}
+
+bool VerbsSendLink::SendPiece(const OutFrame& frame) {
+  const FrameHeader& from = frame.header;
+  EntryHeader header;
+  header.kind = EntryKind::kData;
+  header.receive = from.receive;
+  header.tag = from.tag;
+  header.check = from.check;
+  header.offset = from.offset;
+  header.total = from.total;
+  header.length = from.length;
+  if (from.length <= kEntryPayloadMax) {
+    header.place = DataPlace::kEntry;
+    wire_.SendSmall(header, {reinterpret_cast<const char*>(frame.payload), from.length},
+                    frame.token);
+    return true;
+  }
+  const Target& target = targets_[static_cast<uint32_t>(from.receive)];
+  if (!target.combine) {
+    header.place = DataPlace::kTarget;
+    header.address = target.address + from.offset;
+    header.keys = target.keys;
+  } else {
+    if (staging_free_.empty()) return false;
+    header.place = DataPlace::kStagingSlot;
+    header.staging_slot = staging_free_.back();
+    header.address = staging_.address + header.staging_slot * kStagingSlotBytes;
+    header.keys = staging_.keys;
+    staging_free_.pop_back();
+  }
+  wire_.Send(header, frame.payload, frame.token);
+  return true;
+}
+
+void VerbsSendLink::OnTaken(uint32_t token) {
+  ++data_taken_;
+  OnSent(token);
+}
+
+void VerbsSendLink::FailRequests(const absl::Status& why) {
+  wire_.Close();
+  held_.reset();
+  TcpSendLink::FailRequests(why);
+}
+
+// ---- The accepting end
+
+VerbsReceiveLink::~VerbsReceiveLink() {
+  LinkCore::Finish();
+  wire_.Close();
+  if (staging_keys_ != nullptr) wire_.rails().memory().Release(staging_keys_);
+}
+
+std::string VerbsReceiveLink::Describe() const {
+  return wire_.ready() ? absl::StrCat(DescribeLink(), "; ", wire_.Describe()) : DescribeLink();
+}
+
+void VerbsReceiveLink::Start(std::vector<FileDescriptor> sockets) {
+  std::vector<std::string> received(sockets.size());
+  Attach(std::move(sockets), std::move(received));
+  absl::Status begun = wire_.Begin(ports_.For(peer()));
+  if (!begun.ok()) Break(begun);
+}
+
+absl::StatusOr<PayloadTarget> VerbsReceiveLink::OnLinkFrame(const FrameHeader& header) {
+  if (header.type == FrameType::kAddress) return ControlTarget(header, &control_);
+  if (header.type == FrameType::kData) return WrongWay("a frame", static_cast<int>(header.type));
+  return TcpReceiveLink::OnLinkFrame(header);  // a mismatch
+}
+
+absl::Status VerbsReceiveLink::OnLinkFrameDone(const FrameHeader& header) {
+  if (header.type == FrameType::kAddress) return wire_.OnControl(control_);
+  return TcpReceiveLink::OnLinkFrameDone(header);
+}
+
+void VerbsReceiveLink::SendControl(std::string bytes) {
+  const FrameHeader header = ControlFrame(bytes);
+  QueueControl(header, std::move(bytes));
+}
+
+Posted VerbsReceiveLink::PostReceive(MessageKey key, const ReceiveTarget& target,
+                                     Request* request) {
+  posting_ = &target;
+  const Posted posted = TcpReceiveLink::PostReceive(key, target, request);
+  posting_ = nullptr;
+  return posted;
+}
+
+void VerbsReceiveLink::SendClearToSend(const FrameHeader& header) {
+  EntryHeader entry;
+  entry.kind = EntryKind::kClearToSend;
+  entry.receive = header.receive;
+  entry.tag = header.tag;
+  entry.check = header.check;
+  entry.total = header.total;
+  entry.combine = posting_->combine != nullptr ? 1 : 0;
+  absl::Status ready;
+  if (header.total > kEntryPayloadMax && entry.combine != 0) {
+    ready = AnnounceStaging();
+  } else if (header.total > kEntryPayloadMax) {
+    const MemoryCache::Entry* memory =
+        wire_.rails().memory().Find(posting_->out.data(), posting_->out.size());
+    if (memory == nullptr) {
+      ready = absl::InvalidArgumentError(absl::StrCat(
+          "a receive of ", header.total, " bytes into memory that is not registered here"));
+    } else {
+      entry.address = reinterpret_cast<uintptr_t>(posting_->out.data());
+      for (size_t rail = 0; rail < kVerbsRailsMax; ++rail) {
+        entry.keys[rail] = memory->keys[rail].remote_key;
+      }
+    }
+  }
+  if (!ready.ok()) {  // the link breaks with it at the wire's next turn
+    posting_failed_ = ready;
+    return wire_.WakeUp();
+  }
+  if (waiting_.empty() && wire_.HasRoom()) {
+    wire_.Send(entry, nullptr, VerbsWire::kNoToken);
+  } else {
+    waiting_.push_back(entry);
+  }
+}
+
+absl::Status VerbsReceiveLink::AnnounceStaging() {
+  if (staging_ != nullptr) return absl::OkStatus();
+  auto staging = std::make_unique_for_overwrite<Staging>();
+  WEFT_ASSIGN_OR_RETURN(staging_keys_,
+                        wire_.rails().memory().Acquire(staging.get(), sizeof(Staging)));
+  staging_ = std::move(staging);
+  EntryHeader entry;
+  entry.kind = EntryKind::kStaging;
+  entry.total = kStagingSlots;
+  entry.length = kStagingSlotBytes;
+  entry.address = reinterpret_cast<uintptr_t>(staging_->slots.data());
+  for (size_t rail = 0; rail < kVerbsRailsMax; ++rail) {
+    entry.keys[rail] = staging_keys_->keys[rail].remote_key;
+  }
+  waiting_.push_back(entry);
+  return absl::OkStatus();
+}
+
+void VerbsReceiveLink::OnRoom() {
+  if (!posting_failed_.ok()) return Break(posting_failed_);
+  while (!waiting_.empty() && wire_.HasRoom()) {
+    wire_.Send(waiting_.front(), nullptr, VerbsWire::kNoToken);
+    waiting_.pop_front();
+  }
+  while (!released_.empty() && wire_.HasRoom()) {
+    EntryHeader entry;
+    entry.kind = EntryKind::kRelease;
+    entry.length = std::min(released_.size(), kEntryPayloadMax);
+    wire_.SendSmall(entry, absl::string_view(released_).substr(0, entry.length),
+                    VerbsWire::kNoToken);
+    released_.erase(0, entry.length);
+  }
+}
+
+absl::Status VerbsReceiveLink::OnEntry(const EntryHeader& header, const std::byte* payload) {
+  if (header.kind != EntryKind::kData) return WrongWay("an entry", static_cast<int>(header.kind));
+  FrameHeader frame;
+  frame.type = FrameType::kData;
+  CopyFields(header, &frame);
+  absl::StatusOr<PayloadTarget> target = TcpReceiveLink::OnLinkFrame(frame);
+  if (!target.ok()) return target.status();
+  WEFT_RETURN_IF_ERROR(PutInPlace(header, payload, *target));
+  ++data_arrived_;
+  absl::Status done = TcpReceiveLink::OnLinkFrameDone(frame);
+  NoteArrival();
+  return done;
+}
+
+absl::Status VerbsReceiveLink::PutInPlace(const EntryHeader& header, const std::byte* payload,
+                                          const PayloadTarget& target) {
+  const std::byte* from = nullptr;
+  switch (header.place) {
+    case DataPlace::kTarget:
+      if (target.combine == nullptr) return absl::OkStatus();
+      break;
+    case DataPlace::kEntry:
+      from = payload;
+      break;
+    case DataPlace::kStagingSlot:
+      if (staging_ == nullptr || header.staging_slot >= kStagingSlots ||
+          header.length > kStagingSlotBytes) {
+        break;
+      }
+      from = staging_->slots[header.staging_slot].data();
+      released_ += static_cast<char>(header.staging_slot);
+      break;
+  }
+  if (from == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a piece of ", header.length, " bytes at place ", static_cast<int>(header.place), ", slot ",
+        static_cast<int>(header.staging_slot), " that the receive does not allow"));
+  }
+  if (header.length == 0) return absl::OkStatus();
+  if (target.combine != nullptr) {
+    target.combine(target.out, target.local, from, header.length);
+  } else {
+    std::memcpy(target.out, from, header.length);
+  }
+  return absl::OkStatus();
+}
+
+void VerbsReceiveLink::FailRequests(const absl::Status& why) {
+  wire_.Close();
+  TcpReceiveLink::FailRequests(why);
+}
+
+}  // namespace weft::net

@@ -1,0 +1,46 @@
+// The settings of the verbs transport (verbs.*), and NCCL's where they mean the same and ours is
+// not set: NCCL_IB_HCA, NCCL_IB_GID_INDEX, NCCL_IB_ROCE_VERSION_NUM, NCCL_IB_ADDR_FAMILY,
+// NCCL_IB_QPS_PER_CONNECTION, NCCL_IB_TC, NCCL_IB_SL, NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT,
+// NCCL_IB_PKEY, NCCL_IB_PCI_RELAXED_ORDERING.
+#ifndef WEFT_NET_VERBS_OPTIONS_H_
+#define WEFT_NET_VERBS_OPTIONS_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/settings.h"
+
+namespace weft::net {
+
+inline constexpr int kVerbsLanesMax = 16;  // queue pairs of one link
+inline constexpr int kVerbsRailsMax = 8;   // devices of one transport
+
+struct VerbsOptions {
+  std::string devices;         // as NCCL_IB_HCA
+  std::string devices_origin;  // where that was said, for messages
+  int gid_index = -1;          // -1: chosen
+  int roce_version = 2;        // preferred
+  bool ipv6 = false;           // preferred family of GIDs
+  int queue_pairs = 2;         // of a link; the larger of both sides' counts
+  int traffic_class = 0, service_level = 0;
+  int timeout = 16, retry_count = 7;
+  int pkey_index = 0;
+  bool relaxed_ordering = true;
+  size_t piece_min = 0, piece_max = 0;  // bytes, multiples of 128
+  std::string source_ports;             // file, as tcp.source_ports
+  absl::Duration stall_after;
+  absl::Duration give_up_after;
+
+  // After this long a queue pair of these settings has given up by itself, generously: the devices'
+  // own timers may take up to four times what they are set to.
+  absl::Duration DetectionBound() const;
+};
+
+using Environment = std::function<const char*(const char* name)>;  // getenv
+absl::StatusOr<VerbsOptions> ReadVerbsOptions(const Settings& settings, const Environment& get);
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_VERBS_OPTIONS_H_

@@ -1,0 +1,281 @@
+#include "net/verbs/rails.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace weft::net {
+namespace {
+
+constexpr int kQueueDepthMax = 16384;
+constexpr uint32_t kCompletionsOfPair = kSendDepth + kReceiveDepth;
+constexpr size_t kPollMax = 32;
+constexpr int kPollsPerTurn = 8;  // of one queue, so that the others get theirs
+constexpr uint32_t kReceiveBit = 1u << 31;
+constexpr uint32_t kInlineWanted = 256;
+
+}  // namespace
+
+// ---- A queue pair
+
+RailQueuePair::~RailQueuePair() {
+  pair_.reset();
+  rails_.users_.erase(id_);
+  --rails_[rail_].queues[queue_].pairs;
+}
+
+absl::Status RailQueuePair::PostReceives(uint32_t first, int count) {
+  const uint64_t high = uint64_t{id_} << 32 | kReceiveBit;
+  const uint32_t begin = first & kNumberMask;
+  const auto before_wrap = static_cast<int>(
+      std::min<uint64_t>(static_cast<uint64_t>(count), uint64_t{kNumberMask} + 1 - begin));
+  WEFT_RETURN_IF_ERROR(pair_->PostReceives(high | begin, before_wrap));
+  if (before_wrap == count) return absl::OkStatus();
+  return pair_->PostReceives(high, count - before_wrap);
+}
+
+std::string Rail::Describe() const {
+  return absl::StrCat(device->name(), " port ", port.number, ", GID ", gid.gid.index, " ",
+                      GidText(gid.gid.gid), " (", gid.why, "), MTU ", port.mtu, ", ", port.gbps,
+                      " Gbit/s");
+}
+
+// ---- Opening
+
+absl::StatusOr<std::unique_ptr<Rails>> Rails::Open(std::unique_ptr<Nic> nic,
+                                                   const VerbsOptions& options) {
+  std::unique_ptr<Rails> out(new Rails(options));
+  out->nic_ = std::move(nic);
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> names, out->nic_->DeviceNames());
+  std::sort(names.begin(), names.end());
+  std::string reasons;
+  for (const std::string& name : names) {
+    // Without a word about devices, the first that is good; with one, all that fit.
+    if (options.devices.empty() && !out->rails_.empty()) break;
+    WEFT_RETURN_IF_ERROR(out->OpenRail(name, 0, &reasons));
+  }
+  if (out->rails_.empty()) {
+    return absl::NotFoundError(absl::StrCat(
+        "no RDMA device can be used", options.devices.empty() ? "" : " (", options.devices_origin,
+        options.devices.empty() ? "" : absl::StrCat("=\"", options.devices, "\")"), ": ",
+        reasons.empty() ? "there is none; is a driver loaded, and does this container have "
+                          "/dev/infiniband?"
+                        : reasons));
+  }
+  std::vector<NicDevice*> devices;
+  for (Rail& rail : out->rails_) {
+    devices.push_back(rail.device.get());
+    WEFT_LOG_DEBUG("verbs: rail {}: {}", devices.size() - 1, rail.Describe());
+  }
+  out->memory_ = std::make_unique<MemoryCache>(std::move(devices), options.relaxed_ordering);
+  return out;
+}
+
+// All ports of the device that are wanted and can be used; why the others cannot goes to `reasons`.
+absl::Status Rails::OpenRail(const std::string& name, int /*port*/, std::string* reasons) {
+  const auto because = [&](int port, absl::string_view why) {
+    absl::StrAppend(reasons, reasons->empty() ? "" : "; ", name,
+                    port > 0 ? absl::StrCat(" port ", port) : "", ": ", why);
+  };
+  auto device = nic_->Open(name);
+  if (!device.ok()) {
+    because(0, device.status().message());
+    return absl::OkStatus();
+  }
+  auto limits = (*device)->Limits();
+  if (!limits.ok()) {
+    because(0, limits.status().message());
+    return absl::OkStatus();
+  }
+  for (int number = 1; number <= limits->ports; ++number) {
+    if (!DeviceIsWanted(options_.devices, name, number)) {
+      because(number, absl::StrCat(options_.devices_origin, " leaves it out"));
+      continue;
+    }
+    auto port = (*device)->QueryPort(number);
+    auto gids = port.ok() ? (*device)->QueryGids(number) : port.status();
+    if (!gids.ok()) {
+      because(number, gids.status().message());
+      continue;
+    }
+    if (!port->active) {
+      because(number, absl::StrCat("it is ", port->state));
+      continue;
+    }
+    auto gid = ChooseGid(*gids, port->ethernet, options_);
+    if (!gid.ok()) {
+      because(number, gid.status().message());
+      continue;
+    }
+    if (*device == nullptr) {  // a second port: a context of its own
+      device = nic_->Open(name);
+      if (!device.ok()) return device.status();
+    }
+    if (size() == kVerbsRailsMax) {
+      return absl::InvalidArgumentError(absl::StrCat("more than ", kVerbsRailsMax, " ports fit ",
+                                                     options_.devices_origin, "=\"",
+                                                     options_.devices, "\"; name fewer"));
+    }
+    Rail rail;
+    rail.limits = *limits;
+    rail.port = *port;
+    rail.gid = *std::move(gid);
+    rail.device = *std::move(device);
+    device = nullptr;
+    rails_.push_back(std::move(rail));
+    if (options_.devices.empty()) break;
+  }
+  return absl::OkStatus();
+}
+
+Rails::~Rails() { memory_.reset(); }
+
+absl::StatusOr<size_t> Rails::QueueWithRoom(int rail) {
+  Rail& of = (*this)[rail];
+  for (size_t i = 0; i < of.queues.size(); ++i) {
+    if (!of.queues[i].lost && of.queues[i].pairs < of.pairs_per_queue) return i;
+  }
+  const int depth = std::min(kQueueDepthMax, of.limits.completions);
+  of.pairs_per_queue = std::max(1u, static_cast<uint32_t>(depth) / kCompletionsOfPair);
+  WEFT_ASSIGN_OR_RETURN(auto queue, of.device->CreateCompletionQueue(
+                                        static_cast<int>(of.pairs_per_queue * kCompletionsOfPair)));
+  of.queues.push_back({std::move(queue), 0, false});
+  return of.queues.size() - 1;
+}
+
+absl::StatusOr<std::unique_ptr<RailQueuePair>> Rails::MakeQueuePair(int rail, QueuePairUser* user,
+                                                                    int lane) {
+  Rail& of = (*this)[rail];
+  if (of.lost) return absl::UnavailableError(absl::StrCat(of.device->name(), " has failed"));
+  // Addresses move: after a port was down, in containers, with the interface.
+  WEFT_ASSIGN_OR_RETURN(of.port, of.device->QueryPort(of.port.number));
+  WEFT_ASSIGN_OR_RETURN(auto gids, of.device->QueryGids(of.port.number));
+  WEFT_ASSIGN_OR_RETURN(of.gid, ChooseGid(gids, of.port.ethernet, options_));
+  of.port_down = !of.port.active;
+  WEFT_ASSIGN_OR_RETURN(const size_t queue, QueueWithRoom(rail));
+  NicQueuePairOptions wanted;
+  wanted.completions = of.queues[queue].queue.get();
+  wanted.send_depth = kSendDepth;
+  wanted.receive_depth = kReceiveDepth;
+  wanted.inline_bytes = kInlineWanted;
+  WEFT_ASSIGN_OR_RETURN(auto pair, of.device->CreateQueuePair(&wanted));
+  while (users_.count(next_id_) > 0 || next_id_ == 0) ++next_id_;
+  const uint32_t id = next_id_++;
+  users_[id] = {user, lane, rail, queue, pair->number()};
+  ++of.queues[queue].pairs;
+  auto out =
+      std::make_unique<RailQueuePair>(*this, rail, queue, id, std::move(pair), wanted.inline_bytes);
+  WEFT_RETURN_IF_ERROR(out->pair().ToInit(of.port.number, options_.pkey_index));
+  WEFT_RETURN_IF_ERROR(out->PostReceives(0, kReceiveDepth));
+  return out;
+}
+
+// ---- Completions and events
+
+void Rails::HandOut(const NicCompletion& completion) {
+  auto found = users_.find(static_cast<uint32_t>(completion.id >> 32));
+  if (found == users_.end()) return;  // of a queue pair that is gone
+  const auto low = static_cast<uint32_t>(completion.id);
+  const User user = found->second;
+  user.user->OnCompletion(user.lane, (low & kReceiveBit) != 0, low & RailQueuePair::kNumberMask,
+                          completion);
+}
+
+bool Rails::Poll() {
+  if (std::exchange(armed_, false)) {
+    for (Rail& rail : rails_) rail.device->DrainCompletionEvents();
+  }
+  bool any = !found_while_arming_.empty();
+  for (const NicCompletion& one : std::exchange(found_while_arming_, {})) HandOut(one);
+  std::array<NicCompletion, kPollMax> found;
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    for (size_t q = 0; q < rails_[r].queues.size(); ++q) {
+      for (int round = 0; round < kPollsPerTurn; ++round) {
+        if (rails_[r].queues[q].lost) break;
+        auto count = rails_[r].queues[q].queue->Poll(absl::MakeSpan(found));
+        if (!count.ok()) {
+          rails_[r].queues[q].lost = true;
+          Lose([&](const User& u) { return u.rail == static_cast<int>(r) && u.queue == q; },
+               std::string(count.status().message()));
+          break;
+        }
+        any = any || *count > 0;
+        for (size_t i = 0; i < *count; ++i) HandOut(found[i]);
+        if (*count < found.size()) break;
+      }
+    }
+  }
+  return any;
+}
+
+bool Rails::Arm() {
+  armed_ = true;
+  std::array<NicCompletion, kPollMax> found;
+  for (Rail& rail : rails_) {
+    for (Rail::Queue& queue : rail.queues) {
+      if (queue.lost || queue.pairs == 0) continue;
+      if (!queue.queue->Arm().ok()) return false;  // so nobody sleeps, and Poll() finds out
+      auto count = queue.queue->Poll(absl::MakeSpan(found));
+      if (!count.ok()) return false;
+      found_while_arming_.insert(found_while_arming_.end(), found.begin(),
+                                 found.begin() + static_cast<std::ptrdiff_t>(*count));
+    }
+  }
+  return found_while_arming_.empty();
+}
+
+// Telling a user may make and destroy queue pairs.
+template <typename Which>
+void Rails::Lose(const Which& which, const std::string& why) {
+  std::vector<uint32_t> ids;
+  for (const auto& [id, user] : users_) {
+    if (which(user)) ids.push_back(id);
+  }
+  for (uint32_t id : ids) {
+    auto found = users_.find(id);
+    if (found == users_.end()) continue;
+    const User user = found->second;
+    user.user->OnQueuePairLost(user.lane, why);
+  }
+}
+
+void Rails::TakeEvents(int index) {
+  Rail& rail = (*this)[index];
+  NicEvent event;
+  while (rail.device->NextEvent(&event)) {
+    const std::string& name = rail.device->name();
+    switch (event.kind) {
+      case NicEventKind::kPortUp:
+      case NicEventKind::kPortDown:
+        if (event.port != rail.port.number) break;
+        rail.port_down = event.kind == NicEventKind::kPortDown;
+        WEFT_LOG_WARN("verbs: {} port {} is {}", name, event.port, rail.port_down ? "down" : "up");
+        break;
+      case NicEventKind::kAddressChanged:
+        WEFT_LOG_INFO("verbs: addresses of {} port {} have changed; new queue pairs will use them",
+                      name, event.port);
+        break;
+      case NicEventKind::kQueuePairFatal:
+        Lose([&](const User& u) { return u.rail == index && u.queue_pair == event.queue_pair; },
+             absl::StrCat(name, " reports a fatal error of queue pair ", event.queue_pair));
+        break;
+      case NicEventKind::kCompletionQueueLost:
+        // Which one is not said.
+        for (Rail::Queue& queue : rail.queues) queue.lost = true;
+        Lose([&](const User& u) { return u.rail == index; },
+             absl::StrCat(name, " reports an overrun or failure of a completion queue"));
+        break;
+      case NicEventKind::kDeviceLost:
+        rail.lost = true;
+        Lose([&](const User& u) { return u.rail == index; },
+             absl::StrCat(name, " reports a fatal error of the device; look at dmesg"));
+        break;
+    }
+  }
+}
+
+}  // namespace weft::net

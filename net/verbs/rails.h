@@ -1,0 +1,134 @@
+// The devices of one transport ("rails") and what is shared of them: memory, completion queues, the
+// numbers under which completions find their queue pairs, asynchronous events.
+#ifndef WEFT_NET_VERBS_RAILS_H_
+#define WEFT_NET_VERBS_RAILS_H_
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "net/verbs/choice.h"
+#include "net/verbs/memory.h"
+#include "net/verbs/nic.h"
+#include "net/verbs/options.h"
+#include "net/verbs/record.h"
+
+namespace weft::net {
+
+// An entry takes two work requests at most; and some receives are posted in bulk.
+inline constexpr uint32_t kSendDepth = 2 * kRingSlots;
+inline constexpr uint32_t kReceiveDepth = kRingSlots + 32;
+
+// Who uses queue pairs. Called from Rails::Poll() and Rails::TakeEvents() only.
+class QueuePairUser {
+ public:
+  virtual ~QueuePairUser() = default;
+  // `number` is what was given to RailQueuePair::SendId or PostReceives, 31 bits.
+  virtual void OnCompletion(int lane, bool receive, uint32_t number, const NicCompletion& what) = 0;
+  virtual void OnQueuePairLost(int lane, const std::string& why) = 0;
+};
+
+class Rails;
+
+// A queue pair with its place in a completion queue. Once it is destroyed, nothing of it is heard.
+class RailQueuePair {
+ public:
+  RailQueuePair(Rails& rails, int rail, size_t queue, uint32_t id,
+                std::unique_ptr<NicQueuePair> pair, uint32_t inline_bytes)
+      : rails_(rails),
+        rail_(rail),
+        queue_(queue),
+        id_(id),
+        pair_(std::move(pair)),
+        inline_bytes_(inline_bytes) {}
+  ~RailQueuePair();
+  RailQueuePair(const RailQueuePair&) = delete;
+  RailQueuePair& operator=(const RailQueuePair&) = delete;
+
+  NicQueuePair& pair() { return *pair_; }
+  int rail() const { return rail_; }
+  size_t queue() const { return queue_; }
+  uint32_t inline_bytes() const { return inline_bytes_; }
+  uint64_t SendId(uint32_t number) const { return uint64_t{id_} << 32 | (number & kNumberMask); }
+  absl::Status PostReceives(uint32_t first, int count);
+
+  static constexpr uint32_t kNumberMask = 0x7FFFFFFF;
+
+ private:
+  Rails& rails_;
+  int rail_;
+  size_t queue_;
+  uint32_t id_;
+  std::unique_ptr<NicQueuePair> pair_;
+  uint32_t inline_bytes_;
+};
+
+struct Rail {
+  std::unique_ptr<NicDevice> device;
+  NicLimits limits;
+  NicPort port;
+  GidChoice gid;
+  bool port_down = false;  // by an event; its queue pairs may come back
+  bool lost = false;       // the device failed for good
+  struct Queue {
+    std::unique_ptr<NicCompletionQueue> queue;
+    uint32_t pairs = 0;
+    bool lost = false;  // only its queue pairs keep it
+  };
+  std::vector<Queue> queues;
+  uint32_t pairs_per_queue = 1;
+  std::string Describe() const;  // "mlx5_0 port 1, GID 3 ::ffff:10.1.0.1 (RoCE v2, IPv4), ..."
+};
+
+class Rails {
+ public:
+  // kNotFound where no device fits, with each device and why not.
+  static absl::StatusOr<std::unique_ptr<Rails>> Open(std::unique_ptr<Nic> nic,
+                                                     const VerbsOptions& options);
+  ~Rails();
+
+  int size() const { return static_cast<int>(rails_.size()); }
+  Rail& operator[](int rail) { return rails_[static_cast<size_t>(rail)]; }
+  const VerbsOptions& options() const { return options_; }
+  MemoryCache& memory() { return *memory_; }
+
+  // In state INIT, with all receives posted, numbered from 0. The port and its GID are read anew.
+  absl::StatusOr<std::unique_ptr<RailQueuePair>> MakeQueuePair(int rail, QueuePairUser* user,
+                                                               int lane);
+  bool Poll();  // hands completions out; true: there were some
+  // Before sleeping: true when the completion_fd()s of all rails will be readable once there is
+  // something to Poll(); false when there is already.
+  bool Arm();
+  void TakeEvents(int rail);
+
+ private:
+  friend class RailQueuePair;
+  struct User {
+    QueuePairUser* user = nullptr;
+    int lane = 0;
+    int rail = 0;
+    size_t queue = 0;
+    uint32_t queue_pair = 0;
+  };
+  explicit Rails(const VerbsOptions& options) : options_(options) {}
+  absl::Status OpenRail(const std::string& name, int port, std::string* reasons);
+  absl::StatusOr<size_t> QueueWithRoom(int rail);
+  void HandOut(const NicCompletion& completion);
+  template <typename Which>
+  void Lose(const Which& which, const std::string& why);
+
+  VerbsOptions options_;
+  std::unique_ptr<Nic> nic_;
+  std::vector<Rail> rails_;
+  std::unique_ptr<MemoryCache> memory_;
+  std::unordered_map<uint32_t, User> users_;
+  uint32_t next_id_ = 1;
+  std::vector<NicCompletion> found_while_arming_;
+  bool armed_ = false;
+};
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_VERBS_RAILS_H_

@@ -1,0 +1,42 @@
+// Verbs: RDMA over RoCE and InfiniBand, through libibverbs. Read this, then entry.h (what is said),
+// wire.h (how it survives faults), nic.h (what is asked of a device).
+//
+// A link is a tcp connection, as in net/tcp, and several reliable connected queue pairs. The
+// connection carries the handshake, the queue pairs' numbers, notices and the end; a peer's death
+// shows on it at once. Clear-to-sends and data go by RDMA writes with immediate, straight to their
+// place; large messages are cut into pieces that go where they will be through first, by each queue
+// pair's measured speed. Queue pairs that fail are replaced, with what they carried sent again; the
+// caller notices nothing until verbs.give_up_after has passed without anything getting across.
+//
+// A send completes when the other side has taken all of it: until then its memory may be needed to
+// send it again.
+//
+// UDP source ports, which choose paths where switches hash, are chosen here: by verbs.source_ports,
+// else drawn; each end's label governs its own direction. A replaced queue pair takes another.
+//
+// All that links libibverbs is libweft-verbs.so, loaded when the first such transport is made.
+//
+// Settings: verbs.*, or NCCL's where they mean the same (options.h); tcp.interface, tcp.family and
+// transport.* for the connection.
+#ifndef WEFT_NET_VERBS_VERBS_H_
+#define WEFT_NET_VERBS_VERBS_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "net/transport.h"
+
+namespace weft::net {
+
+// kUnavailable where the library, or libibverbs, cannot be loaded; kNotFound where no device can be
+// used, with each one's reason.
+absl::StatusOr<std::unique_ptr<Transport>> CreateVerbsTransport(const TransportOptions& options);
+
+// The library's one entry: the same, from within. Program and library are of one build.
+inline constexpr char kVerbsEntry[] = "weft_verbs_transport_1";
+using VerbsEntry = void (*)(const TransportOptions& options,
+                            absl::StatusOr<std::unique_ptr<Transport>>* out);
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_VERBS_VERBS_H_

@@ -1,0 +1,49 @@
+// The transport of verbs.h over any Nic: a tcp transport whose links send data another way.
+#ifndef WEFT_NET_VERBS_VERBS_TRANSPORT_H_
+#define WEFT_NET_VERBS_VERBS_TRANSPORT_H_
+
+#include <memory>
+#include <vector>
+
+#include "net/tcp/source_ports.h"
+#include "net/tcp/tcp_transport.h"
+#include "net/verbs/nic.h"
+#include "net/verbs/rails.h"
+#include "net/verbs/wire.h"
+
+namespace weft::net {
+
+class VerbsTransport final : public TcpTransport {
+ public:
+  static absl::StatusOr<std::unique_ptr<Transport>> Create(const TransportOptions& options,
+                                                           std::unique_ptr<Nic> nic);
+  ~VerbsTransport() override;
+
+  TransportKind kind() const override { return TransportKind::kVerbs; }
+  absl::StatusOr<Region> Register(void* data, size_t size) override;
+  bool Progress(absl::Time now) override;
+  int wait_fd() const override { return wait_.get(); }
+  bool PrepareWait() override { return TcpTransport::PrepareWait() && shared_.rails->Arm(); }
+  Rails& rails() const { return *shared_.rails; }
+
+ private:
+  class EventReader;
+
+  explicit VerbsTransport(const TransportOptions& options);
+  absl::Status OpenRails(std::unique_ptr<Nic> nic);
+  void StateTerms();
+  absl::Status WatchDevices();
+  std::unique_ptr<TcpSendLink> MakeSendLink(Rank peer) override;
+  std::unique_ptr<TcpReceiveLink> MakeReceiveLink(
+      Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) override;
+
+  VerbsShared shared_;
+  SourcePorts ports_;
+  std::vector<std::unique_ptr<EventReader>> events_;
+  FileDescriptor wait_;  // an epoll over the poller's and the completion channels'
+  int turns_without_sockets_ = 0;
+};
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_VERBS_VERBS_TRANSPORT_H_

@@ -1,0 +1,303 @@
+// Entries: numbering, posting, taking. Lanes are in wire_lanes.cc.
+#include "net/verbs/wire.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "net/handshake.h"
+#include "net/verbs/explain.h"
+
+namespace weft::net {
+namespace {
+
+// Bytes on their way on one queue pair: 80 us of 400 Gbit/s; more only delays what is urgent, and
+// makes the slowest lane end later than the others.
+constexpr uint64_t kLaneWindow = 4 << 20;
+constexpr double kRateFloor = 1.0 / 64;  // of the fastest lane's: what is slow is still tried
+constexpr int kReplenishAt = 16;         // receives are posted so many at once
+constexpr uint64_t kTellAt = kRingSlots / 4;
+
+uint64_t NewToken() {
+  const Nonce nonce = NewNonce();
+  uint64_t out = 0;
+  std::memcpy(&out, nonce.data(), sizeof out);
+  return out;
+}
+
+}  // namespace
+
+VerbsWire::VerbsWire(Poller& poller, VerbsShared& shared, VerbsWireOwner& owner, bool leads,
+                     int peer)
+    : Handler(poller),
+      shared_(shared),
+      owner_(owner),
+      leads_(leads),
+      peer_(peer),
+      token_(NewToken()) {}
+
+VerbsWire::~VerbsWire() { Close(); }
+
+void VerbsWire::Close() {
+  if (std::exchange(closed_, true)) return;
+  SetDeadline(absl::InfiniteFuture());
+  for (Lane& lane : lanes_) lane.Reset();
+  if (ring_keys_ != nullptr) rails().memory().Release(std::exchange(ring_keys_, nullptr));
+  ring_.reset();
+  queue_.clear();
+}
+
+// ---- Sending
+
+EntryHeader* VerbsWire::image(uint64_t number) {
+  return reinterpret_cast<EntryHeader*>(ring_->out[number % kRingSlots].data());
+}
+
+void VerbsWire::Send(EntryHeader header, const std::byte* payload, uint32_t token) {
+  Enqueue(header, payload, payload != nullptr ? header.length : 0, {}, token);
+}
+
+void VerbsWire::SendSmall(EntryHeader header, absl::string_view small, uint32_t token) {
+  Enqueue(header, nullptr, 0, small, token);
+}
+
+void VerbsWire::Enqueue(const EntryHeader& header, const std::byte* payload, uint64_t length,
+                        absl::string_view small, uint32_t token) {
+  if (closed_) return;
+  WEFT_CHECK(next_ - taken_ < kRingSlots && small.size() <= kEntryPayloadMax,
+             "next=" << next_ << " taken=" << taken_ << " small=" << small.size());
+  const uint64_t number = next_++;
+  // Old trouble is no reason to give up on something new.
+  if (number == taken_ && LiveLanes() > 0) trouble_since_ = absl::InfiniteFuture();
+  EntryHeader* to = image(number);
+  *to = header;
+  to->number = number;
+  to->link = hello_.link;
+  if (!small.empty()) std::memcpy(to + 1, small.data(), small.size());
+  out(number) = Out{payload, length, token, -1, false, false, shared_.now};
+  queue_.push_back(number);
+  WantTurn();
+}
+
+// The lane that would be done first with this as well, by what each has on its way and its speed;
+// -1: wait, as it is busy enough.
+int VerbsWire::ChooseLane(uint64_t bytes) const {
+  double fastest = 0;
+  bool any_up = false;
+  for (const Lane& lane : lanes_) {
+    if (lane.state != Lane::State::kLive) continue;
+    fastest = std::max(fastest, lane.rate);
+    any_up |= !(*shared_.rails)[lane.pair->rail()].port_down;
+  }
+  int best = -1;
+  double best_time = 0;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const Lane& lane = lanes_[i];
+    if (lane.state != Lane::State::kLive) continue;
+    if (any_up && (*shared_.rails)[lane.pair->rail()].port_down) continue;
+    const double time = static_cast<double>(lane.outstanding + bytes + sizeof(EntryHeader)) /
+                        std::max(lane.rate, fastest * kRateFloor);
+    if (best < 0 || time < best_time) best = static_cast<int>(i), best_time = time;
+  }
+  if (best < 0) return -1;
+  const Lane& lane = lanes_[static_cast<size_t>(best)];
+  const bool full = lane.outstanding > 0 && lane.outstanding + bytes > kLaneWindow;
+  return full || !lane.HasRoom() ? -1 : best;
+}
+
+void VerbsWire::Flush() {
+  while (!queue_.empty() && !closed_) {
+    const uint64_t number = queue_.front();
+    if (number < taken_ || out(number).arrived) {  // came after all, before it was sent again
+      queue_.pop_front();
+      continue;
+    }
+    const int lane = ChooseLane(out(number).length);
+    if (lane < 0) return;
+    absl::Status posted = Post(number, lane);
+    if (posted.ok()) {
+      queue_.pop_front();
+    } else if (absl::IsUnavailable(posted)) {
+      LaneFailed(lane, std::string(posted.message()));
+    } else {
+      return Fail(posted);
+    }
+  }
+}
+
+absl::Status VerbsWire::Post(uint64_t number, int index) {
+  Lane& lane = lanes_[static_cast<size_t>(index)];
+  Out& entry = out(number);
+  EntryHeader* header = image(number);
+  header->taken = in_.base;
+  const auto rail = static_cast<size_t>(lane.pair->rail());
+  const size_t remote_rail = lane.remote.rail;
+  std::array<NicWrite, 2> writes;
+  uint32_t count = 0;
+  if (entry.length > 0) {
+    const MemoryCache::Entry* memory = rails().memory().Find(entry.payload, entry.length);
+    if (memory == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a message of ", entry.length,
+                       " bytes lies in memory that is not registered (any more)"));
+    }
+    NicWrite& data = writes[count++];
+    data.local = entry.payload;
+    data.length = static_cast<uint32_t>(entry.length);
+    data.local_key = memory->keys[rail].local_key;
+    data.remote = header->address;
+    data.remote_key = header->keys[remote_rail];
+    data.id = lane.pair->SendId(lane.next_send);
+  }
+  const bool small = header->kind == EntryKind::kRelease ||
+                     (header->kind == EntryKind::kData && header->place == DataPlace::kEntry);
+  NicWrite& write = writes[count++];
+  write.id = lane.pair->SendId(lane.next_send);
+  write.local = reinterpret_cast<const std::byte*>(header);
+  write.length = static_cast<uint32_t>(sizeof(EntryHeader) + (small ? header->length : 0));
+  write.local_key = ring_keys_->keys[rail].local_key;
+  write.remote = hello_.ring + number % kRingSlots * kEntryBytes;
+  write.remote_key = hello_.ring_keys[remote_rail];
+  write.has_immediate = true;
+  write.immediate = static_cast<uint32_t>(number);
+  write.signaled = true;
+  write.in_line = write.length <= lane.pair->inline_bytes();
+  // Counted first: a device may complete it while it is posted.
+  const uint64_t bytes = entry.length + write.length;
+  lane.NotePosted(count, number, bytes, shared_.now);
+  entry.lane = index;
+  entry.delivered = false;
+  entry.since = shared_.now;
+  told_ = in_.base;
+  owes_word_ = word_deferred_ = false;
+  return lane.pair->pair().PostWrites(absl::MakeConstSpan(writes.data(), count));
+}
+
+// What was taken travels with whatever goes the other way. If nothing does for a turn, alone.
+void VerbsWire::SayWhatWasTaken() {
+  const uint64_t untold = in_.base - told_;
+  if (untold == 0 || !ready_ || !queue_.empty() || LiveLanes() == 0) return;
+  if (next_ - taken_ == kRingSlots) return;
+  if (untold < kTellAt) {
+    if (!owes_word_) return;
+    if (!owner_.ExpectsNothing() && !std::exchange(word_deferred_, true)) return WantTurn();
+  }
+  EntryHeader header;
+  header.kind = EntryKind::kTaken;
+  Enqueue(header, nullptr, 0, {}, kNoToken);
+  Flush();
+}
+
+absl::Status VerbsWire::NoteTaken(uint64_t below) {
+  if (below > next_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it says that it took entry ", below, " of ", next_));
+  }
+  if (below <= taken_) return absl::OkStatus();
+  trouble_since_ = absl::InfiniteFuture();
+  while (taken_ < below && !closed_) {
+    const uint32_t token = out(taken_++).token;
+    if (token != kNoToken) owner_.OnTaken(token);
+  }
+  WantTurn();
+  return absl::OkStatus();
+}
+
+bool VerbsWire::OnTurn(absl::Time now) {
+  if (closed_ || !failure_.ok()) return false;
+  shared_.now = std::max(shared_.now, now);
+  owner_.OnRoom();
+  if (closed_) return true;
+  const size_t before = queue_.size();
+  Flush();
+  SayWhatWasTaken();
+  Watch();
+  return queue_.size() != before;
+}
+
+// ---- Receiving
+
+void VerbsWire::OnCompletion(int index, bool receive, uint32_t number, const NicCompletion& what) {
+  if (closed_ || !failure_.ok()) return;
+  Lane& lane = lanes_[static_cast<size_t>(index)];
+  if (what.status != NicStatus::kOk) {
+    if (what.status != NicStatus::kFlushed) last_status_ = what.status;
+    return LaneFailed(
+        index,
+        absl::StrCat(StatusText(what.status), what.vendor_error != 0 ? ", vendor's number " : "",
+                     what.vendor_error != 0 ? absl::StrCat(what.vendor_error) : ""));
+  }
+  if (receive) {
+    lane.NoteReceived(number);
+    if (!Replenish(lane)) return LaneFailed(index, "receives could not be posted");
+    OnArrival(lane, what.immediate);
+  } else {
+    lane.NoteCompleted(number, shared_.now, [&](uint64_t entry) {
+      if (entry < taken_ || out(entry).lane != index) return;
+      out(entry).delivered = true;
+      out(entry).since = shared_.now;
+    });
+    lane.failures = 0;
+    trouble_since_ = absl::InfiniteFuture();
+  }
+  WantTurn();
+}
+
+void VerbsWire::OnQueuePairLost(int lane, const std::string& why) { LaneFailed(lane, why); }
+
+bool VerbsWire::Replenish(Lane& lane) {
+  const uint32_t there = lane.receives_posted - lane.receives_used;
+  const int missing = static_cast<int>(kReceiveDepth) - static_cast<int>(there);
+  if (missing < kReplenishAt) return true;
+  absl::Status posted = lane.pair->PostReceives(lane.receives_posted, missing);
+  lane.receives_posted += static_cast<uint32_t>(missing);
+  if (!posted.ok()) WEFT_LOG_DEBUG("verbs: {}", std::string(posted.message()));
+  return posted.ok();
+}
+
+void VerbsWire::OnArrival(Lane&, uint32_t immediate) {
+  const auto ahead = static_cast<int32_t>(immediate - static_cast<uint32_t>(in_.base));
+  if (ahead < 0) return;  // again
+  const uint64_t number = in_.base + static_cast<uint32_t>(ahead);
+  if (number >= in_.base + kRingSlots) {
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat("entry ", number, " came when ", in_.base, " was the next")));
+  }
+  if (in_.Has(number)) return;
+  uint64_t next = in_.base;
+  in_.Add(number);
+  absl::Status taken;
+  if (leads_) {  // in order: clear-to-sends of one tag are matched in the order of posting
+    for (; next < in_.base && taken.ok() && !closed_; ++next) taken = Take(next);
+  } else {
+    taken = Take(number);
+  }
+  if (!taken.ok()) Fail(taken);
+}
+
+absl::Status VerbsWire::Take(uint64_t number) {
+  const std::byte* slot = ring_->in[number % kRingSlots].data();
+  EntryHeader header;
+  std::memcpy(&header, slot, sizeof header);
+  if (header.magic != kEntryMagic || header.number != number || header.link != token_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slot ", number % kRingSlots, " holds no entry ", number,
+                     " of this link: magic ", absl::Hex(header.magic), ", number ", header.number));
+  }
+  WEFT_RETURN_IF_ERROR(NoteTaken(header.taken));
+  if (header.kind == EntryKind::kTaken) return absl::OkStatus();
+  owes_word_ = true;
+  const bool small = header.kind == EntryKind::kRelease ||
+                     (header.kind == EntryKind::kData && header.place == DataPlace::kEntry);
+  if (small && header.length > kEntryPayloadMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an entry with ", header.length, " bytes of payload"));
+  }
+  return owner_.OnEntry(header, slot + sizeof header);
+}
+
+}  // namespace weft::net

@@ -1,0 +1,186 @@
+// A link's way over RDMA: its queue pairs ("lanes"), the ring of entries each way, and their
+// repair. See entry.h for what is said. The wire delivers each entry that was given to it exactly
+// once, whatever becomes of single queue pairs, or ends with a status that says what was tried.
+//
+// How: entries are numbered. One that the other side has not said to have taken is kept, and so is
+// the memory of its payload. When a queue pair fails on either side, both destroy it, so that
+// nothing of it writes memory any more; then they tell each other which entries have arrived (the
+// record), and the rest is sent again on any lane. A completion that never comes is noticed the
+// same way: after verbs.stall_after the other side is asked for its record. Failed lanes are made
+// anew, on the next source port and the next rail; one that comes back is used again.
+#ifndef WEFT_NET_VERBS_WIRE_H_
+#define WEFT_NET_VERBS_WIRE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "net/tcp/poller.h"
+#include "net/verbs/entry.h"
+#include "net/verbs/lane.h"
+#include "net/verbs/rails.h"
+
+namespace weft::net {
+
+// What all wires of one transport share.
+struct VerbsShared {
+  std::shared_ptr<Rails> rails;
+  absl::Time now;  // of this turn
+  std::string host;
+  int self = 0;  // rank
+};
+
+class VerbsWireOwner {
+ public:
+  virtual ~VerbsWireOwner() = default;
+  // Once for each entry; on a following wire in any order, on a leading one in the sender's. The
+  // payload is good during the call. An error breaks the link.
+  virtual absl::Status OnEntry(const EntryHeader& header, const std::byte* payload) = 0;
+  virtual void OnTaken(uint32_t token) = 0;  // the other side has it: the payload's memory is free
+  virtual void OnRoom() = 0;                 // once after each turn: room may be there again
+  // Nothing that is posted here is still to come, so that this process may turn to other things:
+  // what was taken is then said at once, for the other side's sends complete with it.
+  virtual bool ExpectsNothing() const = 0;
+  virtual void SendControl(std::string bytes) = 0;
+  virtual void OnWireBroken(const absl::Status& why) = 0;  // from the poller
+};
+
+class VerbsWire final : public Handler, private QueuePairUser {
+ public:
+  static constexpr uint32_t kNoToken = ~0u;
+
+  VerbsWire(Poller& poller, VerbsShared& shared, VerbsWireOwner& owner, bool leads, int peer);
+  ~VerbsWire() override;
+
+  // Once the tcp connection stands. `ports`: planned UDP source ports of this side.
+  absl::Status Begin(absl::Span<const uint16_t> ports);
+  absl::Status OnControl(absl::string_view bytes);
+
+  bool HasRoom() const { return ready_ && next_ - taken_ + kReserved < kRingSlots && !closed_; }
+  // Needs room. Data of a piece: `payload` of `header.length` bytes goes to `header.address` before
+  // the entry, and stays in place until OnTaken(token); null: all is in the entry.
+  void Send(EntryHeader header, const std::byte* payload, uint32_t token);
+  // `small`, kEntryPayloadMax at most, travels in the entry.
+  void SendSmall(EntryHeader header, absl::string_view small, uint32_t token);
+
+  void WakeUp() { WantTurn(); }  // for a turn, and OnRoom()
+  bool ready() const { return ready_; }
+  int lanes() const { return static_cast<int>(lanes_.size()); }
+  std::string Describe() const;  // "2 queue pairs: mlx5_0 0x12 -> 0x34 port 50000, ..."
+  Rails& rails() const { return *shared_.rails; }
+
+  // Destroys the queue pairs: no byte of the owner's memory is read or written afterwards.
+  void Close();
+
+  bool OnTurn(absl::Time now) override;
+  void OnDeadline(absl::Time now) override;
+
+ private:
+  // Slots that only kTaken may use, so that two full rings can still tell each other.
+  static constexpr uint64_t kReserved = 8;
+
+  struct Out {
+    const std::byte* payload = nullptr;
+    uint64_t length = 0;  // of the payload that is written beside the entry
+    uint32_t token = kNoToken;
+    int lane = -1;           // posted on; -1: waits in queue_
+    bool delivered = false;  // the device says so
+    bool arrived = false;    // the other side says so
+    absl::Time since;        // when posted; once delivered, when that was
+  };
+
+  // Sending (wire.cc).
+  Out& out(uint64_t number) { return outs_[number % kRingSlots]; }
+  EntryHeader* image(uint64_t number);
+  void Enqueue(const EntryHeader& header, const std::byte* payload, uint64_t length,
+               absl::string_view small, uint32_t token);
+  void Flush();
+  int ChooseLane(uint64_t bytes) const;
+  absl::Status Post(uint64_t number, int lane);
+  void SayWhatWasTaken();
+  absl::Status NoteTaken(uint64_t below);
+
+  // Receiving (wire.cc).
+  void OnCompletion(int lane, bool receive, uint32_t number, const NicCompletion& what) override;
+  void OnQueuePairLost(int lane, const std::string& why) override;
+  void OnArrival(Lane& lane, uint32_t immediate);
+  absl::Status Take(uint64_t number);
+  bool Replenish(Lane& lane);
+
+  // Lanes and their repair (wire_lanes.cc).
+  void MakeLanes();
+  void OfferLane(int lane);
+  int RailFor(int lane, uint32_t epoch, int preferred) const;
+  absl::Status MakePair(int lane, uint32_t epoch, int rail);
+  absl::Status ConnectPair(int lane, const Control& remote);
+  Control LaneControl(ControlKind kind, int lane) const;
+  void LaneFailed(int lane, const std::string& why);
+  void LaneIsGone(int lane);
+  void Requeue(int lane, const ArrivalRecord& record);
+  absl::Status OnHello(const Control& control, const std::string& text);
+  absl::Status OnLaneControl(const Control& control, const std::string& text);
+  absl::Status OnOffer(const Control& control);
+  absl::Status OnAnswer(const Control& control);
+  absl::Status OnTell(const Control& control);
+  void Say(const Control& control, absl::string_view text = "");
+  std::string LaneText(const Lane& lane) const;
+
+  // Time (wire_lanes.cc).
+  void Watch();  // sets the deadline
+  void Retry(Lane& lane);
+  void WakeAt(absl::Time when);
+  void LookForStalls(absl::Time now);
+  bool Hopeless(absl::Time now) const;
+  void GiveUp();
+  void Fail(const absl::Status& why);
+  int LiveLanes() const;
+  bool Outstanding() const { return taken_ != next_; }
+
+  VerbsShared& shared_;
+  VerbsWireOwner& owner_;
+  const bool leads_;
+  const int peer_;
+  const uint64_t token_;  // that entries for this side carry
+  std::vector<uint16_t> ports_;
+  bool begun_ = false, ready_ = false, closed_ = false;
+  std::string peer_text_;  // host and devices
+  Control hello_;          // the other side's
+  std::vector<Lane> lanes_;
+
+  struct alignas(64) RingMemory {
+    std::array<std::array<std::byte, kEntryBytes>, kRingSlots> in, out;
+  };
+  std::unique_ptr<RingMemory> ring_;
+  const MemoryCache::Entry* ring_keys_ = nullptr;
+
+  // Sent: [taken_, next_), of which queue_ waits for a lane.
+  std::array<Out, kRingSlots> outs_;
+  std::deque<uint64_t> queue_;
+  uint64_t next_ = 0, taken_ = 0;
+  // Received.
+  ArrivalRecord in_;
+  uint64_t told_ = 0;       // in_.base, as far as the other side knows
+  bool owes_word_ = false;  // something else than kTaken came since
+  bool word_deferred_ = false;
+
+  // Trouble.
+  absl::Time trouble_since_ = absl::InfiniteFuture();
+  std::string last_failure_;  // which lane, and how
+  NicStatus last_status_ = NicStatus::kOk;
+  int pairs_made_ = 0;
+  uint32_t ask_ = 0;
+  absl::Time asked_at_ = absl::InfinitePast();
+  bool ask_open_ = false;
+  absl::Status failure_;
+  absl::Time wake_at_ = absl::InfiniteFuture();  // the deadline that is set
+};
+
+}  // namespace weft::net
+
+#endif  // WEFT_NET_VERBS_WIRE_H_

@@ -1,0 +1,477 @@
+// Lanes: making, losing and remaking queue pairs, and what time tells.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "net/verbs/explain.h"
+#include "net/verbs/wire.h"
+#include "topology/ecmp/roce.h"
+
+namespace weft::net {
+namespace {
+
+constexpr absl::Duration kRetryFirst = absl::Milliseconds(10);
+constexpr absl::Duration kRetryLongest = absl::Seconds(2);
+constexpr int kRetriesAtLeast = 20;
+constexpr absl::Duration kGiveUpLinger = absl::Milliseconds(200);  // so that the last words arrive
+constexpr uint32_t kPsnMask = (1u << 24) - 1;
+
+uint64_t Mix(uint64_t token, int lane, uint32_t epoch) {
+  uint64_t state = token + static_cast<uint64_t>(lane) * kVerbsLanesMax + (uint64_t{epoch} << 32);
+  return SplitMix64(state);
+}
+
+}  // namespace
+
+// ---- The first words
+
+absl::Status VerbsWire::Begin(absl::Span<const uint16_t> ports) {
+  for (uint16_t port : ports) {
+    if (port >= topology::kRocePortFirst) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("verbs.source_ports gives port ", port, " for rank ", peer_, "; RoCE has ",
+                     topology::kRocePortFirst, "..", topology::kRocePortLast));
+  }
+  ports_.assign(ports.begin(), ports.end());
+  begun_ = true;
+  ring_ = std::make_unique<RingMemory>();
+  WEFT_ASSIGN_OR_RETURN(ring_keys_,
+                        rails().memory().Acquire(ring_.get(), sizeof(RingMemory), false));
+  Control hello;
+  hello.kind = ControlKind::kHello;
+  hello.lanes = static_cast<uint8_t>(rails().options().queue_pairs);
+  hello.rails = static_cast<uint8_t>(rails().size());
+  hello.ring = reinterpret_cast<uintptr_t>(ring_->in.data());
+  for (size_t rail = 0; rail < hello.rails; ++rail) {
+    hello.ring_keys[rail] = ring_keys_->keys[rail].remote_key;
+  }
+  hello.link = token_;
+  std::string text = absl::StrCat("host ", shared_.host, ", ");
+  for (int rail = 0; rail < rails().size(); ++rail) {
+    absl::StrAppend(&text, rail > 0 ? "+" : "", rails()[rail].device->name());
+  }
+  Say(hello, text);
+  return absl::OkStatus();
+}
+
+void VerbsWire::Say(const Control& control, absl::string_view text) {
+  owner_.SendControl(EncodeControl(control, text));
+}
+
+absl::Status VerbsWire::OnControl(absl::string_view bytes) {
+  if (closed_ || !failure_.ok()) return absl::OkStatus();
+  std::string text;
+  WEFT_ASSIGN_OR_RETURN(const Control control, DecodeControl(bytes, &text));
+  WantTurn();
+  if (control.kind == ControlKind::kHello) return OnHello(control, text);
+  if (!ready_ || control.lane >= lanes_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("lane ", control.lane, " of ", lanes_.size()));
+  }
+  switch (control.kind) {
+    case ControlKind::kAsk: {
+      Control tell;
+      tell.kind = ControlKind::kTell;
+      tell.epoch = control.epoch;
+      tell.record = in_;
+      Say(tell);
+      return absl::OkStatus();
+    }
+    case ControlKind::kTell:
+      return OnTell(control);
+    case ControlKind::kGiveUp:
+      Fail(absl::UnavailableError(absl::StrCat("the other side says: ", text)));
+      return absl::OkStatus();
+    default:
+      return OnLaneControl(control, text);
+  }
+}
+
+absl::Status VerbsWire::OnHello(const Control& control, const std::string& text) {
+  if (ready_ || control.lanes == 0 || control.rails == 0) {
+    return absl::InvalidArgumentError("a hello that is a second one, or names no queue pair");
+  }
+  hello_ = control;
+  peer_text_ = text;
+  ready_ = true;
+  lanes_ = std::vector<Lane>(
+      std::max<size_t>(control.lanes, static_cast<size_t>(rails().options().queue_pairs)));
+  for (int lane = 0; leads_ && lane < lanes(); ++lane) OfferLane(lane);
+  return absl::OkStatus();
+}
+
+// ---- Making
+
+// The rail of the same number as the other side's, as rails are mostly networks of their own; the
+// next one after a failure; none that is known to be out of order, where there is another.
+int VerbsWire::RailFor(int lane, uint32_t epoch, int preferred) const {
+  Rails& all = *shared_.rails;
+  const int count = all.size();
+  const int first = preferred >= 0 && preferred < count
+                        ? preferred
+                        : static_cast<int>((static_cast<uint32_t>(lane) + epoch - 1) %
+                                           static_cast<uint32_t>(count));
+  for (const bool strict : {true, false}) {
+    for (int i = 0; i < count; ++i) {
+      const int rail = (first + i) % count;
+      if (!all[rail].lost && !(strict && all[rail].port_down)) return rail;
+    }
+  }
+  return first;
+}
+
+absl::Status VerbsWire::MakePair(int index, uint32_t epoch, int rail) {
+  Lane& lane = lanes_[static_cast<size_t>(index)];
+  lane.Reset();
+  lane.epoch = epoch;
+  ++pairs_made_;
+  WEFT_ASSIGN_OR_RETURN(lane.pair, rails().MakeQueuePair(rail, this, index));
+  lane.receives_posted = kReceiveDepth;
+  const uint64_t mixed = Mix(token_, index, epoch);
+  lane.local_psn = static_cast<uint32_t>(mixed >> 16) & kPsnMask;
+  const size_t turn = static_cast<size_t>(index) + epoch - 1;
+  lane.local_port = !ports_.empty()
+                        ? ports_[turn % ports_.size()]
+                        : static_cast<uint16_t>(topology::kRocePortFirst | (mixed & 0x3FFF));
+  lane.rate = std::max(1e9, rails()[rail].port.gbps * 1e9 / 8);
+  return absl::OkStatus();
+}
+
+Control VerbsWire::LaneControl(ControlKind kind, int index) const {
+  const Lane& lane = lanes_[static_cast<size_t>(index)];
+  Control out;
+  out.kind = kind;
+  out.lane = static_cast<uint8_t>(index);
+  out.epoch = lane.epoch;
+  if (lane.pair == nullptr) return out;
+  const Rail& rail = (*shared_.rails)[lane.pair->rail()];
+  out.rail = static_cast<uint8_t>(lane.pair->rail());
+  out.ethernet = rail.port.ethernet ? 1 : 0;
+  out.queue_pair = lane.pair->pair().number();
+  out.psn = lane.local_psn;
+  out.mtu = static_cast<uint32_t>(rail.port.mtu);
+  out.lid = rail.port.lid;
+  out.source_port = lane.local_port;
+  out.gid = rail.gid.gid.gid;
+  return out;
+}
+
+absl::Status VerbsWire::ConnectPair(int index, const Control& remote) {
+  Lane& lane = lanes_[static_cast<size_t>(index)];
+  lane.remote = remote;
+  lane.has_remote = true;
+  const Rail& rail = rails()[lane.pair->rail()];
+  const VerbsOptions& options = rails().options();
+  if (rail.port.ethernet != (remote.ethernet != 0)) {
+    return absl::UnavailableError("one side's port is Ethernet, the other's InfiniBand");
+  }
+  if (remote.rail >= hello_.rails) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rail ", remote.rail, " of a peer that has ", hello_.rails));
+  }
+  NicPath path;
+  path.port = rail.port.number;
+  path.ethernet = rail.port.ethernet;
+  path.mtu = std::min(rail.port.mtu, static_cast<int>(remote.mtu));
+  path.remote_queue_pair = remote.queue_pair;
+  path.remote_psn = remote.psn;
+  path.local_psn = lane.local_psn;
+  path.remote_gid = remote.gid;
+  path.remote_lid = remote.lid;
+  path.gid_index = rail.gid.gid.index;
+  path.flow_label = topology::RoceFlowLabel(lane.local_port);
+  path.traffic_class = options.traffic_class;
+  path.service_level = options.service_level;
+  path.timeout = options.timeout;
+  path.retry_count = options.retry_count;
+  WEFT_RETURN_IF_ERROR(lane.pair->pair().ToReadyToReceive(path));
+  return lane.pair->pair().ToReadyToSend(path);
+}
+
+void VerbsWire::OfferLane(int index) {
+  Lane& lane = lanes_[static_cast<size_t>(index)];
+  const uint32_t epoch = lane.epoch + 1;
+  lane.retry_at = absl::InfiniteFuture();
+  absl::Status made = MakePair(index, epoch, RailFor(index, epoch, -1));
+  if (made.ok()) {
+    lane.state = Lane::State::kOffered;
+    return Say(LaneControl(ControlKind::kOffer, index));
+  }
+  last_failure_ = std::string(made.message());
+  trouble_since_ = std::min(trouble_since_, shared_.now);
+  lane.Reset();
+  Retry(lane);
+}
+
+absl::Status VerbsWire::OnLaneControl(const Control& control, const std::string& text) {
+  Lane& lane = lanes_[control.lane];
+  const int index = control.lane;
+  const bool current = control.epoch == lane.epoch;
+  const bool for_follower = control.kind == ControlKind::kOffer ||
+                            control.kind == ControlKind::kReady ||
+                            control.kind == ControlKind::kDown;
+  if (for_follower == leads_ || (!current && control.kind != ControlKind::kOffer)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a control of kind ", static_cast<int>(control.kind), " for lane ",
+                     control.lane, ", epoch ", control.epoch, " instead of ", lane.epoch));
+  }
+  switch (control.kind) {
+    case ControlKind::kOffer:
+      return OnOffer(control);
+    case ControlKind::kAnswer:
+      return OnAnswer(control);
+    case ControlKind::kReady:
+      if (lane.state == Lane::State::kAnswered) lane.state = Lane::State::kLive;
+      return absl::OkStatus();
+    case ControlKind::kRefuse:
+      if (lane.state != Lane::State::kOffered) return absl::OkStatus();
+      last_failure_ = absl::StrCat(peer_text_, ": ", text);
+      trouble_since_ = std::min(trouble_since_, shared_.now);
+      lane.Reset();
+      Retry(lane);
+      return absl::OkStatus();
+    case ControlKind::kBroken:
+      LaneFailed(index, absl::StrCat("failed at the other side: ", text));
+      return absl::OkStatus();
+    case ControlKind::kDown: {
+      trouble_since_ = std::min(trouble_since_, shared_.now);
+      lane.Reset();
+      lane.state = Lane::State::kNone;
+      Requeue(index, control.record);
+      Control downed = LaneControl(ControlKind::kDowned, index);
+      downed.record = in_;
+      Say(downed);
+      return NoteTaken(control.record.base);
+    }
+    case ControlKind::kDowned:
+      if (lane.state != Lane::State::kDown) return absl::OkStatus();
+      Requeue(index, control.record);
+      Retry(lane);
+      return NoteTaken(control.record.base);
+    default:
+      return absl::InternalError("no control of a lane");
+  }
+}
+
+absl::Status VerbsWire::OnOffer(const Control& control) {
+  const int index = control.lane;
+  Lane& lane = lanes_[control.lane];
+  if (lane.pair != nullptr) return absl::InvalidArgumentError("an offer for a lane that is there");
+  absl::Status made = MakePair(index, control.epoch, RailFor(index, control.epoch, control.rail));
+  if (made.ok()) made = ConnectPair(index, control);
+  if (absl::IsInvalidArgument(made)) return made;
+  if (made.ok()) {
+    lane.state = Lane::State::kAnswered;
+    Say(LaneControl(ControlKind::kAnswer, index));
+    return absl::OkStatus();
+  }
+  last_failure_ = std::string(made.message());
+  trouble_since_ = std::min(trouble_since_, shared_.now);
+  lane.Reset();
+  lane.state = Lane::State::kNone;
+  Say(LaneControl(ControlKind::kRefuse, index), made.message());
+  return absl::OkStatus();
+}
+
+absl::Status VerbsWire::OnAnswer(const Control& control) {
+  const int index = control.lane;
+  Lane& lane = lanes_[control.lane];
+  if (lane.state != Lane::State::kOffered) return absl::OkStatus();
+  absl::Status connected = ConnectPair(index, control);
+  if (absl::IsInvalidArgument(connected)) return connected;
+  if (!connected.ok()) {
+    LaneFailed(index, std::string(connected.message()));
+    return absl::OkStatus();
+  }
+  lane.state = Lane::State::kLive;
+  Say(LaneControl(ControlKind::kReady, index));
+  if (lane.epoch > 1) WEFT_LOG_INFO("verbs: in place of a lost queue pair: {}", LaneText(lane));
+  return absl::OkStatus();
+}
+
+// ---- Losing
+
+std::string VerbsWire::LaneText(const Lane& lane) const {
+  std::string out = absl::StrCat("host ", shared_.host, ", ");
+  if (lane.pair != nullptr) {
+    const Rail& rail = (*shared_.rails)[lane.pair->rail()];
+    absl::StrAppend(&out, rail.device->name(), " port ", rail.port.number, ", GID ",
+                    GidText(rail.gid.gid.gid), ", queue pair ", lane.pair->pair().number(),
+                    ", source port ", lane.local_port);
+  }
+  absl::StrAppend(&out, " -> ", peer_text_);
+  if (lane.has_remote) {
+    absl::StrAppend(&out, ", GID ", GidText(lane.remote.gid), ", queue pair ",
+                    lane.remote.queue_pair, ", source port ", lane.remote.source_port);
+  }
+  return out;
+}
+
+void VerbsWire::LaneFailed(int index, const std::string& why) {
+  Lane& lane = lanes_[static_cast<size_t>(index)];
+  if (closed_ || lane.pair == nullptr) return;
+  last_failure_ = absl::StrCat(LaneText(lane), ": ", why);
+  WEFT_LOG_WARN("verbs: queue pair lost, {}", last_failure_);
+  trouble_since_ = std::min(trouble_since_, shared_.now);
+  lane.Reset();
+  lane.state = Lane::State::kDown;
+  Control control = LaneControl(leads_ ? ControlKind::kDown : ControlKind::kBroken, index);
+  control.record = in_;
+  Say(control, leads_ ? "" : why);
+  WantTurn();
+}
+
+// What was posted on the lane and has not arrived waits again, before all that is younger.
+void VerbsWire::Requeue(int lane, const ArrivalRecord& record) {
+  std::deque<uint64_t> again;
+  for (uint64_t number = taken_; number < next_; ++number) {
+    Out& entry = out(number);
+    if (entry.lane != lane) continue;
+    if (record.Has(number)) {
+      entry.arrived = true;
+      continue;
+    }
+    entry.lane = -1;
+    entry.delivered = false;
+    again.push_back(number);
+  }
+  queue_.insert(queue_.begin(), again.begin(), again.end());
+  std::sort(queue_.begin(), queue_.end());
+  WantTurn();
+}
+
+// At once the first time, then with a growing pause, of which many fit into verbs.give_up_after.
+void VerbsWire::Retry(Lane& lane) {
+  lane.state = Lane::State::kNone;
+  const absl::Duration longest =
+      std::min(kRetryLongest, rails().options().give_up_after / kRetriesAtLeast);
+  const absl::Duration pause =
+      lane.failures == 0 ? absl::ZeroDuration()
+                         : std::min(longest, kRetryFirst * std::exp2(std::min(lane.failures, 20)));
+  ++lane.failures;
+  lane.retry_at = shared_.now + pause;
+  WantTurn();
+}
+
+int VerbsWire::LiveLanes() const {
+  return static_cast<int>(std::count_if(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
+    return lane.state == Lane::State::kLive;
+  }));
+}
+
+std::string VerbsWire::Describe() const {
+  std::string out =
+      absl::StrCat(lanes_.size(), lanes_.size() == 1 ? " queue pair" : " queue pairs");
+  for (const Lane& lane : lanes_) absl::StrAppend(&out, "; ", LaneText(lane));
+  return out;
+}
+
+// ---- Time
+
+void VerbsWire::WakeAt(absl::Time when) {
+  if (when >= wake_at_) return;
+  wake_at_ = when;
+  SetDeadline(when);
+}
+
+void VerbsWire::Watch() {
+  if (closed_ || !failure_.ok() || !ready_) return;
+  absl::Time next = absl::InfiniteFuture();
+  bool uneasy = Outstanding();
+  for (const Lane& lane : lanes_) {
+    if (lane.state == Lane::State::kNone && leads_) next = std::min(next, lane.retry_at);
+    uneasy =
+        uneasy || (lane.state != Lane::State::kLive && trouble_since_ < absl::InfiniteFuture());
+  }
+  const absl::Duration tick =
+      std::clamp(rails().options().stall_after / 4, absl::Milliseconds(1), absl::Milliseconds(250));
+  if (uneasy) next = std::min(next, shared_.now + tick);
+  if (next < absl::InfiniteFuture()) WakeAt(next);
+}
+
+void VerbsWire::OnDeadline(absl::Time now) {
+  wake_at_ = absl::InfiniteFuture();
+  if (closed_) return;
+  if (!failure_.ok()) return owner_.OnWireBroken(failure_);
+  shared_.now = std::max(shared_.now, now);
+  for (int lane = 0; leads_ && lane < lanes(); ++lane) {
+    const Lane& one = lanes_[static_cast<size_t>(lane)];
+    if (one.state == Lane::State::kNone && one.retry_at <= now) OfferLane(lane);
+  }
+  LookForStalls(now);
+  if (Hopeless(now)) return GiveUp();
+  WantTurn();
+}
+
+void VerbsWire::LookForStalls(absl::Time now) {
+  const VerbsOptions& options = rails().options();
+  bool ask = false;
+  for (uint64_t number = taken_; number < next_; ++number) {
+    const Out& entry = out(number);
+    if (entry.lane < 0 || entry.arrived) continue;
+    const absl::Duration age = now - entry.since;
+    const Lane& lane = lanes_[static_cast<size_t>(entry.lane)];
+    if (!entry.delivered && lane.pair != nullptr && age > options.DetectionBound()) {
+      LaneFailed(entry.lane, absl::StrCat("a write has not completed within ",
+                                          absl::FormatDuration(options.DetectionBound()),
+                                          ", in which the device should have given up"));
+    }
+    ask = ask || age > options.stall_after;
+  }
+  if (!ask || ask_open_ || now - asked_at_ < options.stall_after) return;
+  ask_open_ = true;
+  asked_at_ = now;
+  Control control;
+  control.kind = ControlKind::kAsk;
+  control.epoch = ++ask_;
+  Say(control);
+}
+
+absl::Status VerbsWire::OnTell(const Control& control) {
+  if (!ask_open_ || control.epoch != ask_) {
+    return absl::InvalidArgumentError("an answer that nobody has asked for");
+  }
+  ask_open_ = false;
+  WEFT_RETURN_IF_ERROR(NoteTaken(control.record.base));
+  for (uint64_t number = taken_; number < next_; ++number) {
+    Out& entry = out(number);
+    if (control.record.Has(number)) entry.arrived = true;
+    if (entry.lane < 0 || entry.arrived || !entry.delivered || entry.since >= asked_at_) continue;
+    LaneFailed(entry.lane, "a write was acknowledged, but the other side has not seen it complete");
+  }
+  return absl::OkStatus();
+}
+
+bool VerbsWire::Hopeless(absl::Time now) const {
+  return now - trouble_since_ > rails().options().give_up_after &&
+         (LiveLanes() == 0 || Outstanding());
+}
+
+void VerbsWire::GiveUp() {
+  const VerbsOptions& options = rails().options();
+  const std::string text = absl::StrCat(
+      last_failure_.empty() ? "no queue pair works" : last_failure_, "; tried ", pairs_made_,
+      " queue pairs in ", lanes_.size(), lanes_.size() == 1 ? " lane" : " lanes", " over ",
+      rails().size(), rails().size() == 1 ? " device" : " devices", " for ",
+      absl::FormatDuration(options.give_up_after),
+      " (verbs.give_up_after) without getting anything across; likely cause: ",
+      LikelyCause(last_status_ != NicStatus::kOk ? last_status_ : NicStatus::kGeneral, options));
+  Control control;
+  control.kind = ControlKind::kGiveUp;
+  Say(control, text);
+  Fail(absl::UnavailableError(text));
+  SetDeadline(shared_.now + kGiveUpLinger);
+}
+
+void VerbsWire::Fail(const absl::Status& why) {
+  if (closed_ || !failure_.ok()) return;
+  failure_ = why;
+  for (Lane& lane : lanes_) lane.Reset();
+  wake_at_ = absl::InfinitePast();
+  SetDeadline(absl::InfinitePast());
+}
+
+}  // namespace weft::net

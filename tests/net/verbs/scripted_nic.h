@@ -1,0 +1,96 @@
+// A fabric of RDMA devices within one process, for the verbs transport to be tested on. Its queue
+// pairs have the semantics of reliable connections and move real bytes; what a script wants goes
+// wrong: any call fails, any work request ends with any status, completions are lost, late, doubled
+// or reordered, events come.
+//
+// What it is strict about, as devices are: keys and bounds of memory on both sides, states of queue
+// pairs, receives that are missing, depths of queues. A completion queue that overruns is counted.
+//
+// Bytes move while a work request is posted, unless the script holds them; held ones and late
+// completions move on at later calls of Poll(), which are the fabric's ticks. Thread-safe.
+#ifndef WEFT_TESTS_NET_VERBS_SCRIPTED_NIC_H_
+#define WEFT_TESTS_NET_VERBS_SCRIPTED_NIC_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "net/verbs/nic.h"
+
+namespace weft::net {
+
+struct ScriptedDeviceOptions {
+  std::string name = "scripted0";
+  uint32_t address = 0;  // IPv4 of its GIDs, host order
+  bool ethernet = true;
+  bool ipv6 = false;
+  int ports = 1;
+  uint32_t inline_max = 256;
+  int completions_max = 1 << 15;
+};
+
+// One work request on its way.
+struct ScriptedTransfer {
+  std::string from;  // device
+  uint32_t queue_pair = 0;
+  uint32_t flow_label = 0;
+  uint32_t length = 0;
+  bool has_immediate = false;
+  uint64_t tick = 0;
+};
+
+// What becomes of it.
+struct ScriptedFate {
+  bool fails = false;  // with `status`; the queue pair is in error then
+  NicStatus status = NicStatus::kRetryExceeded;
+  bool arrives = true;  // even if it fails: only the acknowledgement was lost
+  int hold_ticks = 0;
+  bool lose_send = false, lose_receive = false;  // completions
+  int late_send = 0, late_receive = 0;           // ticks
+  bool twice = false;                            // both completions
+};
+
+class ScriptedFabric {
+ public:
+  // A call of a device. "" or "open", "limits", "query_port", "query_gids", "register",
+  // "create_completion_queue", "create_queue_pair", "to_init", "to_rtr", "to_rts", "post_writes",
+  // "post_receives", "poll", "arm", "list": an error fails it.
+  using OnCall = std::function<absl::Status(const std::string& call, const std::string& device)>;
+  using OnTransfer = std::function<ScriptedFate(const ScriptedTransfer&)>;
+
+  ScriptedFabric();
+  ~ScriptedFabric();
+
+  // The scripts run under the fabric's lock and must not call it.
+  void set_on_call(OnCall script);
+  void set_on_transfer(OnTransfer script);
+
+  // The devices of one host. The fabric outlives what is made of them.
+  std::unique_ptr<Nic> MakeNic(std::vector<ScriptedDeviceOptions> devices);
+
+  void PushEvent(const std::string& device, const NicEvent& event);
+  void SetPortActive(const std::string& device, bool active);  // no event by itself
+  // So many bytes per second leave the device from now on, as time is advanced; 0: no limit.
+  void SetRate(const std::string& device, double bytes_per_second);
+  void Advance(absl::Duration step);
+
+  // Of all queue pairs there are: their numbers.
+  std::vector<uint32_t> QueuePairs(const std::string& device) const;
+  uint64_t bytes_from(const std::string& device) const;
+  int overruns() const;   // of completion queues
+  int not_ready() const;  // writes with immediate that found no receive
+  size_t registrations() const;
+
+  struct Core;
+
+ private:
+  std::shared_ptr<Core> core_;
+};
+
+}  // namespace weft::net
+
+#endif  // WEFT_TESTS_NET_VERBS_SCRIPTED_NIC_H_

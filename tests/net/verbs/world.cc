@@ -1,0 +1,191 @@
+#include "tests/net/verbs/world.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "net/verbs/verbs_transport.h"
+
+namespace weft::net {
+namespace {
+
+uint8_t PatternOf(size_t message, size_t index, int salt) {
+  uint64_t state = message * 1000003 + index / 8 + static_cast<uint64_t>(salt) * 7919;
+  return static_cast<uint8_t>(SplitMix64(state) >> (8 * (index % 8)));
+}
+
+void AddUp(std::byte* out, const std::byte* local, const std::byte* incoming, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i) {
+    out[i] =
+        static_cast<std::byte>(static_cast<uint8_t>(local[i]) + static_cast<uint8_t>(incoming[i]));
+  }
+}
+
+}  // namespace
+
+ScriptedNode::ScriptedNode(ScriptedFabric& fabric, int rank,
+                           std::vector<ScriptedDeviceOptions> devices,
+                           const std::vector<std::string>& settings) {
+  TransportOptions options;
+  options.self = Rank(rank);
+  options.world_size = 2;
+  options.events = this;
+  std::vector<std::string> all = {"tcp.interface==lo", "tcp.family=ipv4", "verbs.devices=host"};
+  all.insert(all.end(), settings.begin(), settings.end());
+  for (const std::string& pair : all) {
+    absl::Status set = options.settings.SetPair(pair, "test");
+    WEFT_CHECK(set.ok(), set);
+  }
+  auto created = VerbsTransport::Create(options, fabric.MakeNic(std::move(devices)));
+  created_ = created.status();
+  if (created.ok()) transport_ = *std::move(created);
+}
+
+ScriptedNode::~ScriptedNode() {
+  out.reset();
+  accepted.reset();
+}
+
+std::string World::Device(int host, int rail) { return absl::StrCat("host", host, "_rail", rail); }
+
+World::World(const WorldOptions& options) : step_(options.step) {
+  spdlog::set_level(std::getenv("WEFT_TEST_LOG") == nullptr ? spdlog::level::off
+                                                            : spdlog::level::debug);
+  for (int host : {0, 1}) {
+    std::vector<ScriptedDeviceOptions> devices(static_cast<size_t>(options.rails));
+    for (int rail = 0; rail < options.rails; ++rail) {
+      ScriptedDeviceOptions& device = devices[static_cast<size_t>(rail)];
+      device.name = Device(host, rail);
+      device.address = static_cast<uint32_t>(0x0A000001 + host * 256 + rail);
+    }
+    if (options.tweak) options.tweak(host, &devices);
+    (host == 0 ? a : b) =
+        std::make_unique<ScriptedNode>(fabric, host, std::move(devices), options.settings);
+  }
+}
+
+void World::Turn() {
+  now_ += step_;
+  fabric.Advance(step_);
+  a->transport().Progress(now_);
+  b->transport().Progress(now_);
+}
+
+bool World::Until(const std::function<bool()>& condition, absl::Duration limit) {
+  const absl::Time end = now_ + limit;
+  while (!condition()) {
+    if (now_ > end) return false;
+    Turn();
+  }
+  return true;
+}
+
+bool World::Connect() {
+  a->out = a->transport().Connect(b->transport().address(), Rank(1), now_);
+  return Until([&] { return b->accepted != nullptr || !a->out->status().ok(); });
+}
+
+// ---- Traffic
+
+Traffic::Traffic(World& world, uint64_t seed, int messages, size_t bytes_max) : world_(world) {
+  Random random(seed, 77);
+  for (int i = 0; i < messages; ++i) {
+    Message& one = messages_.emplace_back();
+    const uint64_t kind = random.Below(4);
+    one.bytes = kind == 0 ? random.Below(129) : random.Below(kind == 1 ? 5000 : bytes_max);
+    one.combine = random.Below(3) == 0;
+    one.from.resize(one.bytes + 1);
+    one.to.assign(one.bytes + 65, 0xEE);
+    one.local.resize(one.bytes + 1);
+    for (size_t k = 0; k < one.bytes; ++k) {
+      one.from[k] = PatternOf(messages_.size(), k, 1);
+      one.local[k] = PatternOf(messages_.size(), k, 2);
+    }
+    send_order_.push_back(static_cast<size_t>(i));
+    receive_order_.push_back(static_cast<size_t>(i));
+  }
+  random.Shuffle(send_order_);
+  random.Shuffle(receive_order_);
+}
+
+void Traffic::Post() {
+  ScriptedNode& a = *world_.a;
+  ScriptedNode& b = *world_.b;
+  const auto ready = [](Transport& transport, void* data, size_t size, Region* region) {
+    auto registered = transport.Register(data, size);
+    if (registered.ok()) *region = *std::move(registered);
+    return registered.ok();  // else later: a device may be short of memory for a while
+  };
+  while (sent_ < messages_.size()) {
+    const size_t index = send_order_[sent_];
+    Message& one = messages_[index];
+    if (!ready(a.transport(), one.from.data(), one.from.size(), &one.from_region)) break;
+    const RegionView view = one.from_region.view().Slice(0, one.bytes);
+    if (a.out->PostSend({index, 7}, view, &one.send) == Posted::kNotYet) break;
+    one.send_posted = true;
+    ++sent_;
+  }
+  while (b.accepted != nullptr && received_ < messages_.size()) {
+    const size_t index = receive_order_[received_];
+    Message& one = messages_[index];
+    if (!ready(b.transport(), one.to.data(), one.to.size(), &one.to_region)) break;
+    ReceiveTarget target{one.to_region.view().Slice(0, one.bytes)};
+    if (one.combine) {
+      target.local = reinterpret_cast<const std::byte*>(one.local.data());
+      target.combine = AddUp;
+    }
+    if (b.accepted->PostReceive({index, 7}, target, &one.receive) == Posted::kNotYet) break;
+    one.receive_posted = true;
+    ++received_;
+  }
+}
+
+bool Traffic::Done() const {
+  for (const Message& one : messages_) {
+    if (!one.send_posted || !one.send.done()) return false;
+    if (world_.b->accepted != nullptr && (!one.receive_posted || !one.receive.done())) return false;
+  }
+  return true;
+}
+
+bool Traffic::AllGood() const {
+  for (const Message& one : messages_) {
+    const bool posted = one.send_posted && one.receive_posted;
+    if (!posted || !one.send.status().ok() || !one.receive.status().ok()) return false;
+  }
+  return true;
+}
+
+const absl::Status& Traffic::FirstError() const {
+  for (const Message& one : messages_) {
+    for (const Request* request : {&one.send, &one.receive}) {
+      if (request->done() && !request->status().ok()) return request->status();
+    }
+  }
+  return none_;
+}
+
+std::string Traffic::Check() const {
+  for (size_t i = 0; i < messages_.size(); ++i) {
+    const Message& one = messages_[i];
+    if (!one.receive_posted || !one.receive.done() || !one.receive.status().ok()) continue;
+    if (one.receive.bytes() != one.bytes) {
+      return absl::StrCat("message ", i, ": ", one.receive.bytes(), " bytes of ", one.bytes);
+    }
+    for (size_t k = 0; k < one.to.size(); ++k) {
+      uint8_t right = 0xEE;
+      if (k < one.bytes) right = PatternOf(i + 1, k, 1);
+      if (k < one.bytes && one.combine)
+        right = static_cast<uint8_t>(right + PatternOf(i + 1, k, 2));
+      if (one.to[k] != right) {
+        return absl::StrCat("message ", i, " of ", one.bytes, one.combine ? " combined" : "",
+                            " bytes: byte ", k, " is ", one.to[k], " instead of ", right);
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace weft::net

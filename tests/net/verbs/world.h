@@ -1,0 +1,98 @@
+// Two hosts of a scripted fabric, a verbs link from the first to the second, and time that the test
+// moves: no test of faults waits for a clock.
+#ifndef WEFT_TESTS_NET_VERBS_WORLD_H_
+#define WEFT_TESTS_NET_VERBS_WORLD_H_
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "net/transport.h"
+#include "tests/net/verbs/scripted_nic.h"
+
+namespace weft::net {
+
+// One rank, and what it was told.
+class ScriptedNode final : public TransportEvents {
+ public:
+  ScriptedNode(ScriptedFabric& fabric, int rank, std::vector<ScriptedDeviceOptions> devices,
+               const std::vector<std::string>& settings);
+  ~ScriptedNode() override;
+
+  const absl::Status& created() const { return created_; }
+  Transport& transport() { return *transport_; }
+  void OnAccepted(std::unique_ptr<ReceiveLink> link) override { accepted = std::move(link); }
+  void OnNotice(Link&, absl::string_view) override {}
+  void OnBroken(Link&, const absl::Status& status) override { broken = status; }
+
+  std::unique_ptr<ReceiveLink> accepted;
+  std::unique_ptr<SendLink> out;
+  absl::Status broken;
+
+ private:
+  absl::Status created_;
+  std::unique_ptr<Transport> transport_;
+};
+
+struct WorldOptions {
+  int rails = 2;  // of each host
+  std::vector<std::string> settings;
+  std::function<void(int host, std::vector<ScriptedDeviceOptions>*)> tweak;
+  absl::Duration step = absl::Microseconds(200);  // of time, a turn
+};
+
+class World {
+ public:
+  explicit World(const WorldOptions& options = {});
+
+  // A turn of both ranks.
+  void Turn();
+  // False when it does not come true within `limit` of the world's time.
+  bool Until(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(120));
+  // Until the link stands or is broken at the sending end.
+  bool Connect();
+  absl::Time now() const { return now_; }
+  static std::string Device(int host, int rail);  // "host0_rail1"
+
+  ScriptedFabric fabric;
+  std::unique_ptr<ScriptedNode> a, b;
+
+ private:
+  absl::Duration step_;
+  absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
+};
+
+// Messages of many sizes, stored and combined, posted in random order.
+class Traffic {
+ public:
+  Traffic(World& world, uint64_t seed, int messages, size_t bytes_max);
+  // Posts what it can; call it between turns.
+  void Post();
+  bool Done() const;     // every request has completed
+  bool AllGood() const;  // all with OK
+  // "" or what is wrong: a byte, a length, a second combination.
+  std::string Check() const;
+  const absl::Status& FirstError() const;
+
+ private:
+  struct Message {
+    size_t bytes = 0;
+    bool combine = false;
+    std::vector<uint8_t> from, to, local;
+    Region from_region, to_region;
+    Request send, receive;
+    bool send_posted = false, receive_posted = false;
+  };
+  World& world_;
+  std::deque<Message> messages_;
+  std::vector<size_t> send_order_, receive_order_;
+  size_t sent_ = 0, received_ = 0;
+  absl::Status none_;
+};
+
+}  // namespace weft::net
+
+#endif  // WEFT_TESTS_NET_VERBS_WORLD_H_
