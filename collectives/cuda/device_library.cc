@@ -1,11 +1,13 @@
 // libweft-cuda.so: the only file that includes CUDA or NCCL. See device_table.h.
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 #include <nccl.h>
 
 #include <cstdio>
 #include <cstring>
 
 #include "collectives/cuda/device_table.h"
+#include "collectives/cuda/nccl_entry.h"
 #include "collectives/data_type.h"
 
 namespace weft::collectives {
@@ -162,14 +164,40 @@ int NcclUniqueId(uint8_t id[kWeftNcclIdBytes]) {
   std::memcpy(id, native.internal, kWeftNcclIdBytes);
   return failed;
 }
-int NcclInit(WeftNcclCommunicator** communicator, int size, const uint8_t id[kWeftNcclIdBytes],
+// Of the NCCL that this process has loaded, which need not be the one that this was built with.
+const NcclEntry* Entry() {
+  static const NcclEntry* const entry = [] {
+    static NcclEntry found;
+    Dl_info about;
+    if (dladdr(reinterpret_cast<void*>(&ncclGetVersion), &about) == 0) return static_cast<NcclEntry*>(nullptr);
+    void* library = dlopen(about.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    return library != nullptr && found.Find(library) == nullptr ? &found : nullptr;
+  }();
+  return entry;
+}
+
+int NoEntry(const char* call) { return Fail(call, "the loaded NCCL does not have it"); }
+
+int NcclCan(int* splits, int* scales) {
+  if (Entry() == nullptr) return NoEntry("ncclCommInitRank");
+  *splits = Entry()->splits() ? 1 : 0;
+  *scales = Entry()->scales() ? 1 : 0;
+  return 0;
+}
+int NcclInit(WeftNcclCommunicator** communicator, int size, const uint8_t* ids, int id_count,
              int rank) {
-  ncclUniqueId native_id;
-  std::memcpy(native_id.internal, id, kWeftNcclIdBytes);
-  ncclComm_t native = nullptr;
-  int failed = WEFT_CALL(ncclCommInitRank, &native, size, native_id, rank);
-  *communicator = reinterpret_cast<WeftNcclCommunicator*>(native);
-  return failed;
+  if (Entry() == nullptr) return NoEntry("ncclCommInitRank");
+  const char* call = "";
+  int result =
+      Entry()->Init(communicator, size, rank,
+                    reinterpret_cast<const uint8_t(*)[kWeftNcclIdBytes]>(ids), id_count, &call);
+  return Check(static_cast<ncclResult_t>(result), call);
+}
+int NcclSplit(WeftNcclCommunicator* parent, int color, int key, WeftNcclCommunicator** child) {
+  if (Entry() == nullptr || !Entry()->splits()) return NoEntry("ncclCommSplit");
+  const char* call = "";
+  int result = Entry()->Split(parent, color, key, child, &call);
+  return Check(static_cast<ncclResult_t>(result), call, Native(parent));
 }
 int NcclDestroy(WeftNcclCommunicator* communicator) {
   return WEFT_CALL(ncclCommDestroy, Native(communicator));
@@ -237,7 +265,9 @@ constexpr WeftDeviceTable kTable = {
     .EventQuery = EventQuery,
     .EventElapsed = EventElapsed,
     .NcclUniqueId = NcclUniqueId,
+    .NcclCan = NcclCan,
     .NcclInit = NcclInit,
+    .NcclSplit = NcclSplit,
     .NcclDestroy = NcclDestroy,
     .NcclAbort = NcclAbort,
     .NcclAsyncError = NcclAsyncError,

@@ -18,7 +18,7 @@
 extern "C" {
 
 // Raised with every change of WeftDeviceTable; a library of another version is refused.
-inline constexpr uint32_t kWeftDeviceTableVersion = 1;
+inline constexpr uint32_t kWeftDeviceTableVersion = 2;
 inline constexpr size_t kWeftNcclIdBytes = 128;
 
 struct WeftStream;
@@ -58,8 +58,12 @@ struct WeftDeviceTable {
 
   // NCCL. `type` and `op` are the values of collectives/data_type.h; counts are elements.
   int (*NcclUniqueId)(uint8_t id[kWeftNcclIdBytes]);
-  int (*NcclInit)(WeftNcclCommunicator** communicator, int size, const uint8_t id[kWeftNcclIdBytes],
+  // What the loaded NCCL has beyond that: ncclCommSplit, ncclCommInitRankScalable.
+  int (*NcclCan)(int* splits, int* scales);
+  // `ids`: `id_count` of them, one after the other. See nccl_entry.h for what is called.
+  int (*NcclInit)(WeftNcclCommunicator** communicator, int size, const uint8_t* ids, int id_count,
                   int rank);
+  int (*NcclSplit)(WeftNcclCommunicator* parent, int color, int key, WeftNcclCommunicator** child);
   int (*NcclDestroy)(WeftNcclCommunicator* communicator);
   int (*NcclAbort)(WeftNcclCommunicator* communicator);
   int (*NcclAsyncError)(WeftNcclCommunicator* communicator);  // 0: all is well so far

@@ -46,7 +46,8 @@ class StoreBackend {
   // Answers what has waited until its deadline.
   virtual void Advance(absl::Time now) = 0;
   virtual absl::Time deadline() const = 0;  // when Advance() has something to do; or InfiniteFuture
-  virtual std::vector<StoreAnswer> TakeAnswers() = 0;
+  // Into an empty vector, whose memory is used for the next ones.
+  virtual void TakeAnswers(std::vector<StoreAnswer>& into) = 0;
   virtual int64_t keys() const = 0;
   virtual int64_t waiting() const = 0;
 };

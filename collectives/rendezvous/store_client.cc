@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <condition_variable>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -198,8 +199,8 @@ class Client final : public StoreClient {
                               std::vector<std::string> values) {
     StoreRequest request;
     request.op = op;
-    request.keys = std::move(keys);
-    request.values = std::move(values);
+    request.keys.assign(std::move_iterator(keys.begin()), std::move_iterator(keys.end()));
+    request.values.assign(std::move_iterator(values.begin()), std::move_iterator(values.end()));
     return request;
   }
 

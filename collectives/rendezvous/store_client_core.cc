@@ -6,6 +6,41 @@
 #include "base/status.h"
 
 namespace weft::collectives {
+namespace {
+
+// What is cheaper to copy than to write from a place of its own.
+constexpr size_t kCopiedBytes = 4096;
+// A piece that has grown to this gets no more.
+constexpr size_t kPieceBytes = size_t{64} << 10;
+
+absl::string_view TextOf(const std::string& text, const std::shared_ptr<const std::string>& shared) {
+  return shared != nullptr ? absl::string_view(*shared) : absl::string_view(text);
+}
+
+}  // namespace
+
+StoreClientCore::Frame StoreClientCore::MakeFrame(const StoreRequest& request) {
+  Frame frame{EncodeRequest(request), nullptr};
+  if (frame.text.size() > kCopiedBytes) {
+    frame.shared = std::make_shared<const std::string>(std::move(frame.text));
+    frame.text = std::string();
+  }
+  return frame;
+}
+
+void StoreClientCore::PushText(absl::string_view text) {
+  bool joins = HasOutput() && outgoing_.back().shared == nullptr &&
+               outgoing_.back().text.size() < kPieceBytes;
+  if (!joins) outgoing_.emplace_back();
+  outgoing_.back().text.append(text.data(), text.size());
+  ++messages_sent_;
+}
+
+void StoreClientCore::Push(const Frame& frame) {
+  if (frame.shared == nullptr) return PushText(frame.text);
+  outgoing_.push_back(frame);
+  ++messages_sent_;
+}
 
 StoreClientCore::StoreClientCore(const net::JobSecret& secret, StoreHello hello)
     : secret_(secret), hello_(std::move(hello)) {}
@@ -14,8 +49,7 @@ void StoreClientCore::Connected(bool local) {
   WEFT_CHECK(state_ == State::kAway, "state=" << static_cast<int>(state_));
   reader_ = StoreFrameReader(kStoreReplyBytesMax);
   reader_.set_sink(sink_);
-  outgoing_.clear();
-  written_ = 0;
+  ClearOutput();
   state_ = State::kGreeting;
   if (!local) {
     net::HandshakeIdentity identity;
@@ -28,8 +62,7 @@ void StoreClientCore::Connected(bool local) {
   StoreRequest hello;
   hello.op = StoreOp::kHello;
   hello.keys = {EncodeHello(hello_)};
-  outgoing_.push_back(std::make_shared<const std::string>(EncodeRequest(hello)));
-  ++messages_sent_;
+  Push(MakeFrame(hello));
   // On a later connection the server must first show that it is still the same one.
   if (server_id_.empty()) SendPending();
 }
@@ -44,16 +77,14 @@ absl::Status StoreClientCore::Adopt(absl::string_view server_id, absl::string_vi
 }
 
 void StoreClientCore::SendPending() {
-  for (const auto& [id, frame] : pending_) outgoing_.push_back(frame);
-  messages_sent_ += static_cast<int64_t>(pending_.size());
+  pending_.ForEach([this](uint64_t, const Frame& frame) { Push(frame); });
 }
 
 void StoreClientCore::Lost() {
   if (state_ == State::kGone) return;
   state_ = State::kAway;
   handshake_.reset();
-  outgoing_.clear();
-  written_ = 0;
+  ClearOutput();
   files_.clear();
 }
 
@@ -62,11 +93,11 @@ void StoreClientCore::GiveUp(absl::Status why) {
   Lost();
   state_ = State::kGone;
   gone_ = std::move(why);
-  for (const auto& [id, frame] : std::exchange(pending_, {})) {
+  std::exchange(pending_, {}).ForEach([this](uint64_t id, const Frame&) {
     StoreResult result;
     result.status = gone_;
     answers_.push_back({id, std::move(result)});
-  }
+  });
 }
 
 absl::Status StoreClientCore::Receive(absl::string_view bytes) {
@@ -77,14 +108,19 @@ absl::Status StoreClientCore::Receive(absl::string_view bytes) {
     bytes.remove_prefix(used);
     if (frame.has_value()) WEFT_RETURN_IF_ERROR(TakeReply(*frame));
   }
+  // A descriptor comes with the first byte of its frame, which may have more to come.
+  bool due = reader_.buffered() > 0 || reader_.in_payload();
+  if (!files_.empty() && (!due || files_.size() > kFilesMax)) {
+    files_.clear();
+    return absl::InvalidArgumentError("the server sent a descriptor that no reply has asked for");
+  }
   return absl::OkStatus();
 }
 
 absl::Status StoreClientCore::FeedHandshake(absl::string_view* bytes) {
   bytes->remove_prefix(handshake_->Feed(*bytes));
   if (std::string output = handshake_->TakeOutput(); !output.empty()) {
-    outgoing_.push_back(std::make_shared<const std::string>(std::move(output)));
-    ++messages_sent_;
+    PushText(output);
   }
   if (handshake_->state() == net::HandshakeState::kRunning) return absl::OkStatus();
   messages_received_ += 2;  // challenge, verdict
@@ -124,7 +160,7 @@ absl::Status StoreClientCore::TakeReply(StoreFrame& frame) {
   if (frame.in_file) {
     if (files_.empty()) return absl::InvalidArgumentError("a reply's descriptor is missing");
     file = std::make_shared<const FileDescriptor>(std::move(files_.front()));
-    files_.pop_front();
+    files_.erase(files_.begin());
   }
   WEFT_ASSIGN_OR_RETURN(StoreResult result, DecodeReply(frame, std::move(file)));
   if (frame.kind == (static_cast<uint16_t>(StoreOp::kHello) | kReplyBit)) {
@@ -138,8 +174,8 @@ absl::Status StoreClientCore::TakeReply(StoreFrame& frame) {
     if (again) SendPending();
     return absl::OkStatus();
   }
-  changing_.erase(frame.id);
-  if (pending_.erase(frame.id) != 0) answers_.push_back({frame.id, std::move(result)});
+  changing_.Erase(frame.id);
+  if (pending_.Erase(frame.id)) answers_.push_back({frame.id, std::move(result)});
   return absl::OkStatus();
 }
 
@@ -152,17 +188,14 @@ uint64_t StoreClientCore::Call(StoreRequest request) {
     return request.id;
   }
   // A wait for a key, however long, does not keep the server from forgetting later replies.
-  request.acknowledged = changing_.empty() ? request.id : *changing_.begin();
-  if (ChangesState(request.op)) changing_.insert(request.id);
-  auto frame = std::make_shared<const std::string>(EncodeRequest(request));
-  pending_.emplace(request.id, frame);
+  request.acknowledged = changing_.empty() ? request.id : changing_.first_key();
+  if (ChangesState(request.op)) changing_.Insert(request.id, true);
+  Frame frame = MakeFrame(request);
   // While the connection is not ready, the request goes with all others that have no reply.
   bool sends = state_ == State::kReady ||
                (state_ == State::kGreeting && !handshake_.has_value() && server_id_.empty());
-  if (sends) {
-    outgoing_.push_back(std::move(frame));
-    ++messages_sent_;
-  }
+  if (sends) Push(frame);
+  pending_.Insert(request.id, std::move(frame));
   return request.id;
 }
 
@@ -171,16 +204,15 @@ void StoreClientCore::Goodbye() {
   StoreRequest goodbye;
   goodbye.op = StoreOp::kGoodbye;
   goodbye.id = next_id_++;
-  outgoing_.push_back(std::make_shared<const std::string>(EncodeRequest(goodbye)));
-  ++messages_sent_;
+  Push(MakeFrame(goodbye));
 }
 
 size_t StoreClientCore::Gather(iovec* parts, size_t parts_max) const {
   size_t count = 0;
   size_t skip = written_;
-  for (const Frame& frame : outgoing_) {
-    if (count == parts_max) break;
-    parts[count++] = {const_cast<char*>(frame->data()) + skip, frame->size() - skip};
+  for (size_t i = first_; i < outgoing_.size() && count < parts_max; ++i) {
+    absl::string_view text = TextOf(outgoing_[i].text, outgoing_[i].shared);
+    parts[count++] = {const_cast<char*>(text.data()) + skip, text.size() - skip};
     skip = 0;
   }
   return count;
@@ -188,10 +220,24 @@ size_t StoreClientCore::Gather(iovec* parts, size_t parts_max) const {
 
 void StoreClientCore::Wrote(size_t bytes) {
   written_ += bytes;
-  while (!outgoing_.empty() && written_ >= outgoing_.front()->size()) {
-    written_ -= outgoing_.front()->size();
-    outgoing_.pop_front();
+  while (HasOutput()) {
+    Frame& frame = outgoing_[first_];
+    size_t size = TextOf(frame.text, frame.shared).size();
+    if (written_ < size) return;
+    written_ -= size;
+    frame.shared.reset();
+    ++first_;
   }
+  // The last piece's memory takes the next requests, unless it is much.
+  bool keeps = outgoing_.size() == 1 && outgoing_[0].text.capacity() <= 2 * kCopiedBytes;
+  if (!keeps) return ClearOutput();
+  outgoing_[0].text.clear();
+}
+
+void StoreClientCore::ClearOutput() {
+  outgoing_.clear();
+  first_ = 0;
+  written_ = 0;
 }
 
 }  // namespace weft::collectives

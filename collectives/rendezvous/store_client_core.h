@@ -15,17 +15,15 @@
 #include <sys/uio.h>
 
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "collectives/rendezvous/ascending_map.h"
 #include "collectives/rendezvous/store_hello.h"
 #include "collectives/rendezvous/store_protocol.h"
 #include "net/handshake.h"
@@ -53,6 +51,8 @@ class StoreClientCore {
   absl::Status Receive(absl::string_view bytes);
   // Descriptors that came with the bytes given to the next Receive(); owned from here on.
   void ReceiveFile(FileDescriptor file) { files_.push_back(std::move(file)); }
+  // More than these without a reply that they belong to are an error.
+  static constexpr size_t kFilesMax = 4;
   // All that waits fails, and every later request.
   void GiveUp(absl::Status why);
 
@@ -64,8 +64,8 @@ class StoreClientCore {
   void Goodbye();
   // Nobody wants this answer any more.
   void Forget(uint64_t id) {
-    pending_.erase(id);
-    changing_.erase(id);
+    pending_.Erase(id);
+    changing_.Erase(id);
   }
 
   struct Answer {
@@ -73,10 +73,12 @@ class StoreClientCore {
     StoreResult result;
   };
   std::vector<Answer> TakeAnswers() { return std::exchange(answers_, {}); }
+  // Into an empty vector, whose memory is used for the next ones.
+  void TakeAnswers(std::vector<Answer>& into) { into.swap(answers_); }
 
   // ---- Output, in order
 
-  bool HasOutput() const { return !outgoing_.empty(); }
+  bool HasOutput() const { return first_ < outgoing_.size(); }
   // Up to `parts_max` pieces of what is to be written next; valid until Wrote().
   size_t Gather(iovec* parts, size_t parts_max) const;
   void Wrote(size_t bytes);
@@ -94,12 +96,20 @@ class StoreClientCore {
   int64_t messages_received() const { return messages_received_; }
 
  private:
-  using Frame = std::shared_ptr<const std::string>;
+  // A request as it goes out: a short one is copied to what is to be written, a long one shared.
+  struct Frame {
+    std::string text;
+    std::shared_ptr<const std::string> shared;
+  };
+  static Frame MakeFrame(const StoreRequest& request);
+  void Push(const Frame& frame);
+  void PushText(absl::string_view text);
 
   absl::Status FeedHandshake(absl::string_view* bytes);
   absl::Status Meet(absl::string_view id, absl::string_view description);
   absl::Status TakeReply(StoreFrame& frame);
   void SendPending();
+  void ClearOutput();
 
   const net::JobSecret secret_;
   const StoreHello hello_;
@@ -109,13 +119,14 @@ class StoreClientCore {
   std::string server_id_;
   std::string server_;
   uint64_t next_id_ = 1;
-  std::map<uint64_t, Frame> pending_;
-  std::set<uint64_t> changing_;  // of pending_, those whose replies the server retains
-  std::deque<Frame> outgoing_;
-  size_t written_ = 0;  // of the first
+  AscendingMap<Frame> pending_;
+  AscendingMap<bool> changing_;  // of pending_, those whose replies the server retains
+  std::vector<Frame> outgoing_;
+  size_t first_ = 0;    // of outgoing_ that is not written
+  size_t written_ = 0;  // of that
   StoreFrameReader reader_{kStoreReplyBytesMax};
   StoreFrameReader::Sink sink_;
-  std::deque<FileDescriptor> files_;
+  std::vector<FileDescriptor> files_;  // no more than kFilesMax
   std::vector<Answer> answers_;
   int64_t messages_sent_ = 0;
   int64_t messages_received_ = 0;

@@ -58,7 +58,7 @@ void StoreCore::Open(ConnectionId id, absl::string_view peer, absl::Time now, bo
   if (local) return;
   connection.handshake =
       std::make_unique<net::ListenerHandshake>(Identity(options_.secret), net::NewNonce());
-  Send(id, {connection.handshake->TakeOutput(), nullptr, nullptr});
+  SendText(id, connection.handshake->TakeOutput());
 }
 
 void StoreCore::Refuse(ConnectionId id, Connection& connection, std::string reason) {
@@ -94,7 +94,7 @@ size_t StoreCore::FeedHandshake(ConnectionId id, Connection& connection, absl::s
       handshake.Refuse(status.message());
     }
   }
-  Send(id, {handshake.TakeOutput(), nullptr, nullptr});
+  SendText(id, handshake.TakeOutput());
   if (handshake.state() == net::HandshakeState::kFailed) {
     Refuse(id, connection, std::string(handshake.status().message()));
   } else if (handshake.state() == net::HandshakeState::kDone) {
@@ -165,11 +165,11 @@ absl::Status StoreCore::Handle(ConnectionId id, Connection& connection, StoreFra
     return absl::OkStatus();
   }
   Acknowledge(session, request.acknowledged);
-  if (auto done = session.retained.find(request.id); done != session.retained.end()) {
-    Send(id, done->second.frame);
+  if (const Retained* done = session.retained.Find(request.id); done != nullptr) {
+    Send(id, done->frame);
     return absl::OkStatus();
   }
-  if (session.waiting.count(request.id) != 0) return absl::OkStatus();
+  if (session.waiting.Find(request.id) != nullptr) return absl::OkStatus();
   if (session.held + ChargeOf(request) > options_.session_limit) {
     // Not retained: nothing was done, and what is sent again may be.
     StoreReply reply;
@@ -197,19 +197,23 @@ void StoreCore::Run(uint64_t number, Session& session, StoreRequest request, abs
   }
   StoreOp op = request.op;
   Hold(session, waiting.charge);
-  session.waiting.emplace(request.id, std::move(waiting));
+  executing_ = ticket;
+  answered_ = false;
   absl::Status fence = CheckFence(session, request);
   if (!fence.ok() || op == StoreOp::kAnnounce) {
     StoreAnswer answer{ticket, op, {}};
     answer.reply.status = fence;
     if (fence.ok()) Register(number, request);
-    return Deliver(answer);
+    Deliver(answer);
+  } else {
+    bool forwarded = single_ != nullptr && session.hello->ranks == 1;
+    if (forwarded && ShapedByKeys(op)) request.rank = session.hello->rank;  // for the root's fence
+    session.backend->Execute(ticket, std::move(request), now);
+    DeliverAnswers(*session.backend);
   }
-  bool forwarded = single_ != nullptr && session.hello->ranks == 1;
-  if (forwarded && ShapedByKeys(op)) request.rank = session.hello->rank;  // for the root's fence
-  StoreBackend& backend = *session.backend;
-  backend.Execute(ticket, std::move(request), now);
-  DeliverAnswers(backend);
+  executing_ = {};
+  if (answered_) return Hold(session, Bytes(0) - waiting.charge);
+  session.waiting.Insert(ticket.request, std::move(waiting));
 }
 
 // A relay names one of its ranks.
@@ -221,10 +225,9 @@ void StoreCore::Register(uint64_t number, const StoreRequest& request) {
 }
 
 void StoreCore::Acknowledge(Session& session, uint64_t below) {
-  auto end = session.retained.lower_bound(below);
-  for (auto it = session.retained.begin(); it != end; it = session.retained.erase(it)) {
-    Hold(session, Bytes(0) - it->second.charge);
-  }
+  session.retained.EraseBelow(below, [&](const Retained& retained) {
+    Hold(session, Bytes(0) - retained.charge);
+  });
 }
 
 // A body is shared by all who got its `values`: the ranks of an all-gather.
@@ -232,20 +235,23 @@ void StoreCore::Retain(Session& session, uint64_t request, StoreFrameOut frame, 
   size_t body = frame.body ? frame.body->size() / std::max<uint32_t>(values, 1) : 0;
   auto charge = Bytes(static_cast<int64_t>(frame.head.size() + body)) + kReplyOverhead;
   Hold(session, charge);
-  session.retained.emplace(request, Retained{std::move(frame), charge});
+  session.retained.Insert(request, Retained{std::move(frame), charge});
 }
 
 void StoreCore::DeliverAnswers(StoreBackend& backend) {
-  for (const StoreAnswer& answer : backend.TakeAnswers()) Deliver(answer);
+  backend.TakeAnswers(taken_);
+  for (const StoreAnswer& answer : taken_) Deliver(answer);
+  taken_.clear();
 }
 
 void StoreCore::Deliver(const StoreAnswer& answer) {
   auto found = sessions_.find(answer.ticket.session);
   if (found == sessions_.end()) return;
   Session& session = found->second;
-  if (auto waited = session.waiting.find(answer.ticket.request); waited != session.waiting.end()) {
-    Hold(session, Bytes(0) - waited->second.charge);
-    session.waiting.erase(waited);
+  if (answer.ticket == executing_) {
+    answered_ = true;
+  } else if (auto waited = session.waiting.Take(answer.ticket.request); waited.has_value()) {
+    Hold(session, Bytes(0) - waited->charge);
   }
   StoreFrameOut frame = EncodeReply(answer.op, answer.ticket.request, answer.reply);
   if (ChangesState(answer.op)) {
@@ -270,6 +276,13 @@ void StoreCore::Send(ConnectionId id, StoreFrameOut frame) {
   }
   if (backlog > options_.output_pause) connection.paused = true;
   output_.push_back({id, std::move(frame)});
+}
+
+void StoreCore::SendText(ConnectionId id, std::string text) {
+  if (text.empty()) return;
+  StoreFrameOut frame;
+  frame.body = std::make_shared<const std::string>(std::move(text));
+  Send(id, std::move(frame));
 }
 
 void StoreCore::Sent(ConnectionId id, size_t bytes, absl::Time now) {
@@ -307,24 +320,23 @@ void StoreCore::Detach(uint64_t number, absl::Time now) {
   session.connection = 0;
   session.away_since = now;
   away_.insert({now + options_.session_linger, number});
-  for (auto it = session.waiting.begin(); it != session.waiting.end();) {
-    if (ChangesState(it->second.op)) {
-      ++it;
-      continue;
-    }
-    session.backend->Forget({number, it->first});
-    Hold(session, Bytes(0) - it->second.charge);
-    it = session.waiting.erase(it);
+  std::vector<uint64_t> reads;
+  session.waiting.ForEach([&](uint64_t request, const Waiting& waiting) {
+    if (!ChangesState(waiting.op)) reads.push_back(request);
+  });
+  for (uint64_t request : reads) {
+    session.backend->Forget({number, request});
+    Hold(session, Bytes(0) - session.waiting.Take(request)->charge);
   }
 }
 
 void StoreCore::Expire(uint64_t number) {
   auto found = sessions_.find(number);
   Session& session = found->second;
-  for (const auto& [request, waiting] : session.waiting) {
+  session.waiting.ForEach([&](uint64_t request, const Waiting& waiting) {
     session.backend->Forget({number, request});
     Hold(session, Bytes(0) - waiting.charge);
-  }
+  });
   Acknowledge(session, ~uint64_t{0});
   session_by_id_.erase(session.hello->id);
   sessions_.erase(found);
@@ -347,7 +359,8 @@ void StoreCore::Advance(absl::Time now) {
   }
   auto advance = [&](StoreBackend& backend) {
     backend.Advance(now);
-    for (const StoreAnswer& answer : backend.TakeAnswers()) {
+    backend.TakeAnswers(taken_);
+    for (const StoreAnswer& answer : taken_) {
       // What the passage of time has decided is no consequence of the requests.
       bool late = single_ == nullptr && ChangesState(answer.op) && !answer.reply.status.ok();
       if (late) {
@@ -360,6 +373,7 @@ void StoreCore::Advance(absl::Time now) {
       }
       Deliver(answer);
     }
+    taken_.clear();
   };
   if (single_ != nullptr) return advance(*single_);
   for (auto& [name, job] : jobs_) advance(*job.table);

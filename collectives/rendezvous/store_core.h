@@ -30,6 +30,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/units.h"
+#include "collectives/rendezvous/ascending_map.h"
 #include "collectives/rendezvous/store_backend.h"
 #include "collectives/rendezvous/store_hello.h"
 #include "collectives/rendezvous/store_journal.h"
@@ -85,6 +86,8 @@ class StoreCore {
     StoreFrameOut frame;
   };
   std::vector<Output> TakeOutput() { return std::exchange(output_, {}); }
+  // Into an empty vector, whose memory is used for the next ones.
+  void TakeOutput(std::vector<Output>& into) { into.swap(output_); }
   // What is to be closed, once as much of its output as goes at once is written; the owner then
   // calls Close().
   struct Closing {
@@ -129,16 +132,18 @@ class StoreCore {
     StoreFrameOut frame;
     Bytes charge;
   };
+  struct Job;
   struct Session {
     uint64_t number = 0;
     std::shared_ptr<const StoreHello> hello;
+    Job* job = nullptr;  // its
     StoreBackend* backend = nullptr;
     ConnectionId connection = 0;  // 0: away
     absl::Time away_since;
-    bool fenced = false;                    // all of its ranks
-    std::map<uint64_t, Retained> retained;  // replies that may have been lost on the way
-    std::map<uint64_t, Waiting> waiting;    // being executed
-    Bytes held;                             // what these two are charged with
+    bool fenced = false;              // all of its ranks
+    AscendingMap<Retained> retained;  // replies that may have been lost on the way
+    AscendingMap<Waiting> waiting;    // being executed, beyond the turn in which they came
+    Bytes held;                       // what these two are charged with
   };
   struct Connection {
     std::string peer;
@@ -160,6 +165,7 @@ class StoreCore {
   struct Job {
     std::unique_ptr<StoreTable> table;
     std::unordered_map<int32_t, Member> members;
+    int32_t generation = 0;  // the highest of the members
   };
 
   void Refuse(ConnectionId id, Connection& connection, std::string reason);
@@ -181,6 +187,7 @@ class StoreCore {
   void DeliverAnswers(StoreBackend& backend);
   void Deliver(const StoreAnswer& answer);
   void Send(ConnectionId id, StoreFrameOut frame);
+  void SendText(ConnectionId id, std::string text);
   void Detach(uint64_t session, absl::Time now);
   void Expire(uint64_t session);
   void Acknowledge(Session& session, uint64_t below);
@@ -203,6 +210,9 @@ class StoreCore {
   uint64_t next_session_ = 1;
   std::set<std::pair<absl::Time, ConnectionId>> unproven_;  // by the end of their patience
   std::set<std::pair<absl::Time, uint64_t>> away_;          // sessions, by their end
+  StoreTicket executing_;  // by Run()
+  bool answered_ = false;  // that
+  std::vector<StoreAnswer> taken_;
   std::vector<Output> output_;
   std::vector<Closing> closings_;
   std::string journal_;

@@ -73,7 +73,8 @@ absl::Status StoreCore::Replay(const StoreRecord& record, absl::Time now) {
       JobOf(record.job).table->RestoreServed(record.key);
       break;
     case Kind::kReply: {
-      StoreFrameOut frame{record.text, nullptr, nullptr};
+      StoreFrameOut frame;
+      frame.body = std::make_shared<const std::string>(record.text);
       Retain(session->second, record.other, std::move(frame), 0);
       break;
     }
@@ -92,10 +93,11 @@ size_t StoreCore::SnapshotBytes() const {
   }
   for (const auto& [number, session] : sessions_) {
     bytes += 256;
-    for (const auto& [request, retained] : session.retained) bytes += 64 + retained.frame.size();
-    for (const auto& [request, waiting] : session.waiting) {
+    session.retained.ForEach(
+        [&](uint64_t, const Retained& retained) { bytes += 64 + retained.frame.size(); });
+    session.waiting.ForEach([&](uint64_t, const Waiting& waiting) {
       bytes += 64 + (waiting.frame ? waiting.frame->size() : 0);
-    }
+    });
   }
   return bytes;
 }
@@ -125,16 +127,16 @@ std::string StoreCore::Snapshot() const {
   for (const auto& [number, session] : sessions_) ordered.emplace(number, &session);
   for (const auto& [number, session] : ordered) {
     AppendRecord(out, Make(Kind::kSession, number, 0, EncodeHello(*session->hello)));
-    for (const auto& [request, retained] : session->retained) {
+    session->retained.ForEach([&, of = number](uint64_t request, const Retained& retained) {
       const StoreFrameOut& frame = retained.frame;
-      AppendRecord(out, Make(Kind::kReply, number, request,
-                             absl::StrCat(frame.head, frame.body ? *frame.body : "")));
-    }
+      AppendRecord(out, Make(Kind::kReply, of, request,
+                             absl::StrCat(frame.head.view(), frame.body ? *frame.body : "")));
+    });
   }
   for (const auto& [number, session] : ordered) {
-    for (const auto& [request, waiting] : session->waiting) {
-      if (waiting.frame) AppendRecord(out, Make(Kind::kRequest, number, request, *waiting.frame));
-    }
+    session->waiting.ForEach([&, of = number](uint64_t request, const Waiting& waiting) {
+      if (waiting.frame) AppendRecord(out, Make(Kind::kRequest, of, request, *waiting.frame));
+    });
   }
   return out;
 }

@@ -53,6 +53,7 @@ uint64_t StoreCore::MakeSession(StoreHello hello, uint64_t number) {
   session.hello = std::make_shared<const StoreHello>(std::move(hello));
   session_by_id_.emplace(session.hello->id, number);
   Job& job = JobOf(session.hello->job);
+  session.job = &job;
   session.backend = single_ != nullptr ? single_ : job.table.get();
   StoreRecord record;
   record.kind = StoreRecord::Kind::kSession;
@@ -66,6 +67,7 @@ uint64_t StoreCore::MakeSession(StoreHello hello, uint64_t number) {
 void StoreCore::Enroll(const std::shared_ptr<const StoreHello>& hello, uint64_t number) {
   if (hello->ranks == 0) return;
   Job& job = JobOf(hello->job);
+  job.generation = std::max(job.generation, hello->generation);
   bool fences = false;
   for (int32_t i = 0; i < std::min(hello->ranks, kRanksMax); ++i) {
     Member& member = job.members[hello->rank + i];
@@ -91,13 +93,14 @@ void StoreCore::FenceOld(const StoreHello& hello) {
     if (!session.fenced) continue;
     absl::Status why = CheckFence(session, StoreRequest());
     std::vector<uint64_t> ended;
-    for (const auto& [request, waiting] : session.waiting) ended.push_back(request);
+    session.waiting.ForEach([&](uint64_t request, const Waiting&) { ended.push_back(request); });
     for (uint64_t request : ended) session.backend->Expel({number, request}, why);
   }
 }
 
 const StoreCore::Member* StoreCore::Successor(const Session& session, int32_t rank) const {
-  const auto& members = jobs_.at(session.hello->job).members;
+  if (session.job->generation <= session.hello->generation) return nullptr;
+  const auto& members = session.job->members;
   auto found = members.find(rank);
   if (found == members.end()) return nullptr;
   const Member& member = found->second;

@@ -161,7 +161,10 @@ void StoreLink::Flush() {
     msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = core_.Gather(parts.data(), parts.size());
-    ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+    ssize_t sent =
+        message.msg_iovlen == 1
+            ? send(socket_.get(), parts[0].iov_base, parts[0].iov_len, MSG_NOSIGNAL)
+            : sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno == EAGAIN) break;
     if (sent < 0) return Drop(ErrnoStatus(errno, "send"));

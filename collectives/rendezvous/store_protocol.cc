@@ -1,6 +1,8 @@
 #include "collectives/rendezvous/store_protocol.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -29,8 +31,8 @@ void Store(char* out, T value) {
   }
 }
 
-template <typename T>
-void Put(std::string& out, T value) {
+template <typename T, typename Out>
+void Put(Out& out, T value) {
   std::array<char, sizeof(T)> bytes;
   Store(bytes.data(), value);
   out.append(bytes.data(), bytes.size());
@@ -61,8 +63,9 @@ class Reader {
     return value;
   }
 
-  std::vector<std::string> Texts(uint32_t count) {
-    std::vector<std::string> texts;
+  template <typename TextVector = std::vector<std::string>>
+  TextVector Texts(uint32_t count) {
+    TextVector texts;
     // Each takes at least its length's four bytes, so a false count cannot cost memory.
     ok_ = ok_ && count <= rest_.size() / sizeof(uint32_t);
     if (ok_) texts.reserve(std::min<uint32_t>(count, 1024));
@@ -70,7 +73,7 @@ class Reader {
       auto size = Number<uint32_t>();
       ok_ = ok_ && size <= rest_.size();
       if (!ok_) break;
-      texts.emplace_back(rest_.substr(0, size));
+      texts.emplace_back(rest_.data(), size);
       rest_.remove_prefix(size);
     }
     return texts;
@@ -83,7 +86,8 @@ class Reader {
   bool ok_ = true;
 };
 
-void PutHeader(std::string& out, uint16_t kind, size_t payload, uint64_t id, uint64_t acknowledged,
+template <typename Out>
+void PutHeader(Out& out, uint16_t kind, size_t payload, uint64_t id, uint64_t acknowledged,
                uint32_t flags = 0) {
   std::array<char, kStoreHeaderBytes> bytes;
   Store(bytes.data(), kMagic);
@@ -204,6 +208,12 @@ bool ChangesState(StoreOp op) {
   }
 }
 
+void StoreHead::append(const char* bytes, size_t count) {
+  WEFT_CHECK(count <= kBytesMax - size_, "size_=" << int{size_} << " count=" << count);
+  std::memcpy(bytes_.data() + size_, bytes, count);
+  size_ = static_cast<uint8_t>(size_ + count);
+}
+
 void AppendValue(std::string& body, absl::string_view value) {
   Put(body, static_cast<uint32_t>(value.size()));
   body.append(value.data(), value.size());
@@ -251,7 +261,7 @@ absl::StatusOr<StoreRequest> DecodeRequest(const StoreFrame& frame) {
   if (frame.in_file) {
     return absl::InvalidArgumentError("reserved bits of a request's header are not zero");
   }
-  Reader reader(frame.payload);
+  Reader reader(frame.payload());
   auto timeout = reader.Number<int64_t>();
   request.timeout = timeout == kNoTimeout ? absl::InfiniteDuration() : absl::Nanoseconds(timeout);
   request.number = reader.Number<int64_t>();
@@ -259,11 +269,11 @@ absl::StatusOr<StoreRequest> DecodeRequest(const StoreFrame& frame) {
   request.size = reader.Number<int32_t>();
   auto keys = reader.Number<uint32_t>();
   auto values = reader.Number<uint32_t>();
-  request.keys = reader.Texts(keys);
-  request.values = reader.Texts(values);
+  request.keys = reader.Texts<StoreTexts>(keys);
+  request.values = reader.Texts<StoreTexts>(values);
   if (!reader.AllRead() || !Fits(request)) {
     return absl::InvalidArgumentError(absl::StrCat("malformed ", ToString(request.op),
-                                                   " request of ", frame.payload.size(),
+                                                   " request of ", frame.payload().size(),
                                                    " bytes: ", keys, " keys, ", values, " values"));
   }
   return request;
@@ -288,7 +298,6 @@ StoreFrameOut EncodeReply(StoreOp op, uint64_t id, const StoreReply& reply) {
     values = 1;
   }
   size_t payload = kReplyFixedBytes + (frame.body ? frame.body->size() : 0);
-  frame.head.reserve(kStoreHeaderBytes + kReplyFixedBytes);
   PutHeader(frame.head, static_cast<uint16_t>(op) | kReplyBit, payload, id, 0);
   Put(frame.head, static_cast<uint32_t>(reply.status.code()));
   Put(frame.head, values);
@@ -299,7 +308,7 @@ StoreFrameOut EncodeReply(StoreOp op, uint64_t id, const StoreReply& reply) {
 absl::StatusOr<StoreResult> DecodeReply(const StoreFrame& frame,
                                         std::shared_ptr<const FileDescriptor> file) {
   StoreResult result;
-  Reader reader(frame.payload);
+  Reader reader(frame.payload());
   auto code = reader.Number<uint32_t>();
   auto values = reader.Number<uint32_t>();
   result.number = reader.Number<int64_t>();
@@ -315,7 +324,7 @@ absl::StatusOr<StoreResult> DecodeReply(const StoreFrame& frame,
             code <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
   if (!ok) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("malformed reply of kind %#x, %d bytes", frame.kind, frame.payload.size()));
+        absl::StrFormat("malformed reply of kind %#x, %d bytes", frame.kind, frame.payload().size()));
   }
   if (code != 0) {
     result.status = absl::Status(static_cast<absl::StatusCode>(code),
@@ -324,8 +333,27 @@ absl::StatusOr<StoreResult> DecodeReply(const StoreFrame& frame,
   return result;
 }
 
+// Whoever maps a file that could still shrink would be killed by its first read behind the end.
+absl::Status CheckFile(const StoreResult& result) {
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+  int seals = fcntl(result.file->get(), F_GET_SEALS);
+  struct stat about{};
+  bool sealed = seals >= 0 && (seals & kSeals) == kSeals;
+  if (!sealed || fstat(result.file->get(), &about) != 0) {
+    return absl::InvalidArgumentError("a reply's descriptor is no sealed memory file");
+  }
+  if (result.file_bytes == 0 || result.file_bytes > kStoreReplyBytesMax ||
+      static_cast<uint64_t>(about.st_size) != result.file_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a reply's memory file has ", about.st_size,
+                                                   " bytes, its frame says ", result.file_bytes,
+                                                   "; at most ", kStoreReplyBytesMax, " are right"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status LoadFile(StoreResult& result) {
   if (result.file == nullptr) return absl::OkStatus();
+  WEFT_RETURN_IF_ERROR(CheckFile(result));
   void* memory = mmap(nullptr, result.file_bytes, PROT_READ, MAP_SHARED, result.file->get(), 0);
   if (memory == MAP_FAILED) return ErrnoStatus(errno, "map a reply of the store");
   Reader reader(absl::string_view(static_cast<const char*>(memory), result.file_bytes));
@@ -415,9 +443,15 @@ absl::StatusOr<std::optional<StoreFrame>> StoreFrameReader::Feed(absl::string_vi
   }
   bytes = bytes.substr(0, payload_bytes_ - taken_);
   *used += bytes.size();
+  if (bytes.size() == payload_bytes_ && !frame_.streamed) {  // mostly: nothing to collect
+    frame_.view = bytes.empty() ? absl::string_view("") : bytes;
+    in_payload_ = false;
+    head_.clear();
+    return std::exchange(frame_, StoreFrame());
+  }
   size_t kept_max = frame_.streamed ? kReplyFixedBytes : payload_bytes_;
   size_t kept = std::min(bytes.size(), kept_max - std::min(kept_max, taken_));
-  frame_.payload.append(bytes.data(), kept);
+  frame_.held.append(bytes.data(), kept);
   if (bytes.size() > kept) {
     sink_(frame_.id, payload_bytes_ - kReplyFixedBytes, taken_ + kept - kReplyFixedBytes,
           bytes.substr(kept));

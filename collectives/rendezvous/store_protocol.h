@@ -13,6 +13,7 @@
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_PROTOCOL_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_PROTOCOL_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -21,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -65,6 +67,9 @@ const char* ToString(StoreOp op);  // "compare-set"
 // reconnecting client sends them.
 bool ChangesState(StoreOp op);
 
+// Mostly one or two.
+using StoreTexts = absl::InlinedVector<std::string, 2>;
+
 struct StoreRequest {
   StoreOp op = StoreOp::kKeyCount;
   uint64_t id = 0;            // ascending from 1 within a client
@@ -73,8 +78,8 @@ struct StoreRequest {
   int64_t number = 0;  // kAdd: the amount
   int32_t rank = 0;    // kBarrier, kAllGather
   int32_t size = 0;
-  std::vector<std::string> keys;
-  std::vector<std::string> values;  // kCompareSet: expected, desired
+  StoreTexts keys;
+  StoreTexts values;  // kCompareSet: expected, desired
 };
 
 // Values are kept and sent in their encoded form (length, bytes), so that a large one is never
@@ -117,11 +122,26 @@ struct StoreResult {
   uint64_t file_bytes = 0;
   bool streamed = false;  // the values went to the reader's sink
 };
+// Whether that file is sealed and of the size that its frame gives, so that it may be mapped.
+absl::Status CheckFile(const StoreResult& result);
 absl::Status LoadFile(StoreResult& result);
+
+// A reply's header and fixed part.
+class StoreHead {
+ public:
+  static constexpr size_t kBytesMax = kStoreHeaderBytes + 24;
+  void append(const char* bytes, size_t count);
+  absl::string_view view() const { return {bytes_.data(), size_}; }
+  size_t size() const { return size_; }
+
+ private:
+  std::array<char, kBytesMax> bytes_;
+  uint8_t size_ = 0;
+};
 
 // Header and payload in two parts, to be written one after the other.
 struct StoreFrameOut {
-  std::string head;
+  StoreHead head;
   StoreBody body;
   std::shared_ptr<const FileDescriptor> file;  // goes beside the head's first byte
   size_t size() const { return head.size() + (body ? body->size() : 0); }
@@ -135,7 +155,10 @@ struct StoreFrame {
   uint16_t kind = 0;  // a StoreOp, with kReplyBit in replies
   uint64_t id = 0;
   uint64_t acknowledged = 0;
-  std::string payload;
+  // Valid as long as the bytes that were fed, where they had all of it.
+  absl::string_view payload() const { return view.data() != nullptr ? view : held; }
+  absl::string_view view;
+  std::string held;
   bool in_file = false;   // the values are in a file, beside the frame
   bool streamed = false;  // the values went to the reader's sink
 };
@@ -151,7 +174,8 @@ class StoreFrameReader {
 
   // Takes bytes up to the end of one frame; `used` says how many. Nothing yet: nullopt.
   absl::StatusOr<std::optional<StoreFrame>> Feed(absl::string_view bytes, size_t* used);
-  size_t buffered() const { return head_.size() + frame_.payload.size(); }
+  bool in_payload() const { return in_payload_; }  // of a frame that is not whole
+  size_t buffered() const { return head_.size() + frame_.held.size(); }
 
   // Who simulates many clients cannot keep a large reply for each: with a sink, payloads from
   // kStreamedBytes on go there piece by piece, with their offset among the encoded values, which

@@ -63,7 +63,7 @@ void StoreRelayTable::Enter(StoreTicket ticket, StoreRequest request, absl::Time
     arrivals.op = request.op;
     arrivals.root = request.op == StoreOp::kGather ? static_cast<int32_t>(request.number) : 0;
     arrivals.ranks = {request.rank};
-    arrivals.values = std::move(request.values);
+    for (std::string& value : request.values) arrivals.values.push_back(std::move(value));
   }
   What what{arrivals.op, request.keys[0], request.size, arrivals.root, request.timeout};
   auto [entry, added] = batches_.try_emplace(what);
@@ -157,19 +157,29 @@ void StoreRelayTable::Sink(uint64_t id, size_t total, size_t offset, absl::strin
     file.bytes = total;
     file.file = std::make_shared<FileDescriptor>(
         memfd_create("weft-store-reply", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!file.file->valid()) file.status = ErrnoStatus(errno, "make a memory file for a reply");
   }
-  while (file.status.ok() && !bytes.empty()) {
+  while (file.file->valid() && !bytes.empty()) {
     ssize_t wrote =
         pwrite(file.file->get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) {
-      file.status = ErrnoStatus(errno, "write a reply to a memory file");
-      return;
-    }
+    if (wrote < 0) return Unfile(file, offset, bytes);
     offset += static_cast<size_t>(wrote);
     bytes.remove_prefix(static_cast<size_t>(wrote));
   }
+  if (!bytes.empty()) Unfile(file, offset, bytes);
+}
+
+// Where no memory file can be had, or no more of one, all of its bytes go over the sockets.
+void StoreRelayTable::Unfile(File& file, size_t offset, absl::string_view bytes) {
+  if (file.file->valid()) {
+    file.text.resize(offset);
+    ssize_t got = pread(file.file->get(), file.text.data(), offset, 0);
+    if (got < 0 || static_cast<size_t>(got) != offset) {
+      file.status = ErrnoStatus(errno, "read a reply's memory file back");
+    }
+    file.file->Reset();
+  }
+  file.text.append(bytes.data(), bytes.size());
 }
 
 StoreReply StoreRelayTable::ReplyOf(uint64_t id, StoreResult& result) {
@@ -188,6 +198,10 @@ StoreReply StoreRelayTable::ReplyOf(uint64_t id, StoreResult& result) {
     File file = std::move(found->second);
     files_.erase(found);
     reply.status = file.status;
+    if (!file.file->valid()) {
+      reply.body = std::make_shared<const std::string>(std::move(file.text));
+      return reply;
+    }
     if (reply.status.ok() && fcntl(file.file->get(), F_ADD_SEALS,
                                    F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) != 0) {
       reply.status = ErrnoStatus(errno, "seal a reply");

@@ -42,7 +42,7 @@ class StoreRelayTable final : public StoreBackend {
   void Expel(StoreTicket ticket, absl::Status why) override;
   void Advance(absl::Time now) override;  // takes what came from above, and sends what is due
   absl::Time deadline() const override { return next_flush_; }
-  std::vector<StoreAnswer> TakeAnswers() override { return std::exchange(answers_, {}); }
+  void TakeAnswers(std::vector<StoreAnswer>& into) override { into.swap(answers_); }
   int64_t keys() const override { return 0; }
   int64_t waiting() const override { return static_cast<int64_t>(up_->pending()); }
 
@@ -85,8 +85,10 @@ class StoreRelayTable final : public StoreBackend {
   struct File {
     std::shared_ptr<FileDescriptor> file;
     uint64_t bytes = 0;
+    std::string text;  // without a valid file: what it would hold
     absl::Status status;
   };
+  static void Unfile(File& file, size_t offset, absl::string_view bytes);
   std::unordered_map<uint64_t, File> files_;
   std::vector<StoreAnswer> answers_;
 };

@@ -1,5 +1,6 @@
 #include "collectives/rendezvous/store_server.h"
 
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -26,9 +27,10 @@ namespace {
 // A journal is replaced by a snapshot once it is this long and twice as long as that.
 constexpr size_t kJournalBytes = size_t{64} << 20;
 
-absl::Duration ThreadCpu() {
+absl::Duration CpuOf(std::thread& thread) {
+  clockid_t clock = 0;
   timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  if (pthread_getcpuclockid(thread.native_handle(), &clock) == 0) clock_gettime(clock, &time);
   return absl::DurationFromTimespec(time);
 }
 
@@ -80,7 +82,9 @@ class Server final : public StoreServer, private StoreReactor::Handler {
 
   StoreServerStatistics statistics() const override {
     std::lock_guard lock(mutex_);
-    return statistics_;
+    StoreServerStatistics now = statistics_;
+    now.cpu = CpuOf(thread_);
+    return now;
   }
 
   void Drain(absl::Duration timeout) override {
@@ -144,7 +148,6 @@ class Server final : public StoreServer, private StoreReactor::Handler {
     statistics_.refused = service_->refused();
     statistics_.last_refusal = service_->last_refusal();
     statistics_.requests = core_.requests();
-    statistics_.cpu = ThreadCpu();
     turned_.notify_all();
     return stop_;
   }
@@ -166,7 +169,7 @@ class Server final : public StoreServer, private StoreReactor::Handler {
   std::condition_variable turned_;
   StoreServerStatistics statistics_;
   bool stop_ = false;
-  std::thread thread_;
+  mutable std::thread thread_;
 };
 
 }  // namespace

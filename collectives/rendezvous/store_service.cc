@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "collectives/rendezvous/store_connection.h"
@@ -22,6 +23,7 @@ namespace weft::collectives {
 namespace {
 
 constexpr size_t kWriteParts = 256;  // of one sendmsg; below IOV_MAX
+constexpr size_t kKeptFrames = 64;    // whose memory an empty queue keeps
 constexpr int kBacklog = 4096;
 // Connections taken in one go, so that those already here are answered in between.
 constexpr int kAcceptsATurn = 512;
@@ -32,10 +34,10 @@ constexpr size_t kLargeAtOnce = 64;
 constexpr absl::Duration kSlow = absl::Milliseconds(10);
 
 // What is unwritten of the frames at the front, up to one that brings a descriptor of its own.
-size_t Gather(const std::deque<StoreFrameOut>& queue, size_t skip,
+size_t Gather(absl::Span<const StoreFrameOut> queue, size_t skip,
               std::array<iovec, kWriteParts>& parts) {
   size_t count = 0;
-  auto add = [&](const std::string& text) {
+  auto add = [&](absl::string_view text) {
     size_t skipped = std::min(skip, text.size());
     skip -= skipped;
     if (skipped == text.size()) return;
@@ -43,18 +45,21 @@ size_t Gather(const std::deque<StoreFrameOut>& queue, size_t skip,
   };
   for (const StoreFrameOut& frame : queue) {
     if (count + 2 > kWriteParts || (frame.file && count > 0)) break;
-    add(frame.head);
+    add(frame.head.view());
     if (frame.body) add(*frame.body);
     if (frame.file) break;
   }
   return count;
 }
 
-ssize_t SendSome(int fd, const std::deque<StoreFrameOut>& queue, size_t written) {
+ssize_t SendSome(int fd, absl::Span<const StoreFrameOut> queue, size_t written) {
   std::array<iovec, kWriteParts> parts;
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = Gather(queue, written, parts);
+  if (message.msg_iovlen == 1 && !queue.front().file) {
+    return send(fd, parts[0].iov_base, parts[0].iov_len, MSG_NOSIGNAL);
+  }
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   if (queue.front().file && written == 0) {
     message.msg_control = control.data();
@@ -252,13 +257,7 @@ void StoreService::Settle(absl::Time now, const std::function<void()>& before_wr
   core_.Advance(now);
   touched_ = false;
   while (true) {
-    for (StoreCore::Output& output : core_.TakeOutput()) {
-      auto found = peers_.find(output.connection);
-      if (found == peers_.end()) continue;
-      found->second->queued += output.frame.size();
-      found->second->queue.push_back(std::move(output.frame));
-      MarkDirty(*found->second);
-    }
+    TakeOutput();
     GiveTurns();
     std::vector<uint64_t> dirty = std::exchange(dirty_, {});
     if (!dirty.empty()) before_writing();
@@ -283,19 +282,43 @@ void StoreService::Settle(absl::Time now, const std::function<void()>& before_wr
   }
 }
 
+void StoreService::TakeOutput() {
+  core_.TakeOutput(output_);
+  Peer* peer = nullptr;
+  for (StoreCore::Output& output : output_) {
+    if (peer == nullptr || peer->id != output.connection) {  // answers come in runs
+      auto found = peers_.find(output.connection);
+      peer = found == peers_.end() ? nullptr : found->second.get();
+    }
+    if (peer == nullptr) continue;
+    peer->queued += output.frame.size();
+    peer->queue.push_back(std::move(output.frame));
+    MarkDirty(*peer);
+  }
+  output_.clear();
+}
+
 void StoreService::Write(Peer& peer) {
-  while (!peer.queue.empty()) {
-    ssize_t sent = SendSome(peer.socket.get(), peer.queue, peer.written);
+  while (!peer.idle()) {
+    absl::Span<const StoreFrameOut> rest = peer.queue;
+    ssize_t sent = SendSome(peer.socket.get(), rest.subspan(peer.first), peer.written);
     if (sent < 0 && errno == EINTR) continue;
     // ETOOMANYREFS: more descriptors are on their way than this user may have; they will arrive.
     if (sent < 0 && (errno == EAGAIN || errno == ETOOMANYREFS)) return;
     if (sent < 0) return Drop(peer.id);
     peer.written += static_cast<size_t>(sent);
     peer.progress = reactor_.now();
-    while (!peer.queue.empty() && peer.written >= peer.queue.front().size()) {
-      peer.written -= peer.queue.front().size();
-      peer.queued -= peer.queue.front().size();
-      peer.queue.pop_front();
+    while (!peer.idle() && peer.written >= peer.queue[peer.first].size()) {
+      StoreFrameOut& frame = peer.queue[peer.first++];
+      peer.written -= frame.size();
+      peer.queued -= frame.size();
+      frame = StoreFrameOut();
+    }
+    if (peer.idle() || (peer.first > kKeptFrames && 2 * peer.first > peer.queue.size())) {
+      auto begin = peer.queue.begin();
+      peer.queue.erase(begin, begin + static_cast<std::ptrdiff_t>(peer.first));
+      peer.first = 0;
+      if (peer.queue.empty() && peer.queue.capacity() > kKeptFrames) peer.queue.shrink_to_fit();
     }
     core_.Sent(peer.id, static_cast<size_t>(sent), reactor_.now());
   }
@@ -305,7 +328,7 @@ void StoreService::Write(Peer& peer) {
 void StoreService::Rewatch(Peer& peer) {
   uint32_t wanted = 0;
   if (core_.WantsInput(peer.id)) wanted |= EPOLLIN;
-  if (!peer.queue.empty() && peer.large != Peer::Large::kWaits) wanted |= EPOLLOUT;
+  if (!peer.idle() && peer.large != Peer::Large::kWaits) wanted |= EPOLLOUT;
   if (wanted == peer.watched) return;
   peer.watched = wanted;
   reactor_.Change(peer.socket.get(), &peer, wanted);

@@ -60,9 +60,11 @@ class StoreService final : public StoreReactor::Handler {
     StoreService* const service;
     const uint64_t id;
     FileDescriptor socket;
-    std::deque<StoreFrameOut> queue;
-    size_t queued = 0;     // bytes of it, with those of the first frame that are written
-    size_t written = 0;    // of the queue's first frame
+    bool idle() const { return first == queue.size(); }
+    std::vector<StoreFrameOut> queue;
+    size_t first = 0;      // of the queue that is not written
+    size_t queued = 0;     // bytes from there on, with those of the first that are written
+    size_t written = 0;    // of the first
     uint32_t watched = 0;  // epoll's events
     bool dirty = false;
     // A large answer: waits for its turn, has it, or has lost it by taking nothing, and goes on as
@@ -76,6 +78,7 @@ class StoreService final : public StoreReactor::Handler {
   void DropOne();
   void PeerReady(Peer& peer, uint32_t events);
   void MarkDirty(Peer& peer);
+  void TakeOutput();
   void Write(Peer& peer);
   bool MayWrite(Peer& peer);
   void EndLarge(Peer& peer);
@@ -94,6 +97,7 @@ class StoreService final : public StoreReactor::Handler {
   const int64_t limit_;
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
   std::vector<uint64_t> dirty_;
+  std::vector<StoreCore::Output> output_;
   std::vector<Peer*> going_;      // large answers that have their turn
   std::deque<uint64_t> waiting_;  // and those that wait for it
   uint64_t next_ = 1;

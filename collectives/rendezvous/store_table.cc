@@ -1,6 +1,8 @@
 #include "collectives/rendezvous/store_table.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <limits>
 
 #include "absl/strings/numbers.h"
@@ -14,6 +16,8 @@ namespace {
 constexpr Bytes kKeyOverhead{128};
 // Names of missing keys or ranks in a message.
 constexpr size_t kNamed = 8;
+// A value of this much memory may stay where a shorter one is put.
+constexpr size_t kReused = 256;
 
 Bytes Size(const std::string& text) { return Bytes(static_cast<int64_t>(text.size())); }
 
@@ -120,16 +124,24 @@ void StoreTable::Execute(StoreTicket ticket, StoreRequest request, absl::Time no
   }
 }
 
-void StoreTable::Put(const std::string& key, const std::string& value) {
+void StoreTable::Put(const std::string& key, absl::string_view value) {
   auto [entry, added] = values_.try_emplace(key);
-  if (added) {
-    Charge(Size(key) + kKeyOverhead);
+  if (added) Charge(Size(key) + kKeyOverhead);
+  Change(key, entry->second, value);
+}
+
+void StoreTable::Change(const std::string& key, Value& held, absl::string_view value) {
+  if (held.body != nullptr) Charge(Bytes(0) - Size(*held.body));
+  bool in_place = held.body != nullptr && held.body.use_count() == 1 &&
+                  held.body->capacity() <= 2 * (value.size() + sizeof(uint32_t)) + kReused;
+  if (in_place) {
+    held.body->clear();
+    AppendValue(*held.body, value);
   } else {
-    Charge(Bytes(0) - Size(*entry->second.body));
+    held.body = std::make_shared<std::string>(EncodeValue(value));
   }
-  entry->second.body = std::make_shared<std::string>(EncodeValue(value));
-  entry->second.version = ++version_;
-  Charge(Size(*entry->second.body));
+  held.version = ++version_;
+  Charge(Size(*held.body));
   Wake(key);
 }
 
@@ -163,7 +175,14 @@ void StoreTable::Add(StoreTicket ticket, const StoreRequest& request) {
                 absl::OutOfRangeError(absl::StrCat("'", key, "': ", held, " + ", request.number,
                                                    " does not fit into 64 bits")));
   }
-  Put(key, absl::StrCat(sum));
+  std::array<char, 24> text;
+  auto size = static_cast<size_t>(
+      std::to_chars(text.data(), text.data() + text.size(), sum).ptr - text.data());
+  if (found == values_.end()) {
+    Put(key, {text.data(), size});
+  } else {
+    Change(key, found->second, {text.data(), size});
+  }
   Answer(ticket, request.op, Number(sum));
 }
 
@@ -175,7 +194,7 @@ void StoreTable::CompareSet(StoreTicket ticket, const StoreRequest& request) {
       found == values_.end() ? expected.empty() : DecodeValue(*found->second.body) == expected;
   if (stores) {
     Put(key, request.values[1]);
-    found = values_.find(key);
+    if (found == values_.end()) found = values_.find(key);
   }
   if (found != values_.end()) return Answer(ticket, request.op, OneValue(found->second.body));
   Answer(ticket, request.op, OneValue(std::make_shared<const std::string>(EncodeValue(expected))));
@@ -230,6 +249,7 @@ bool StoreTable::List(StoreTicket ticket, Waiter& waiter) {
 }
 
 void StoreTable::Wake(const std::string& key) {
+  if (by_key_.empty()) return;
   auto found = by_key_.find(key);
   if (found == by_key_.end()) return;
   std::set<StoreTicket> tickets = std::move(found->second);
@@ -380,7 +400,7 @@ void StoreTable::ForEachServed(const std::function<void(const std::string&)>& vi
 }
 
 void StoreTable::Restore(const std::string& key, absl::string_view value, int64_t version) {
-  Put(key, std::string(value));
+  Put(key, value);
   values_.at(key).version = version;
   version_ = std::max(version_, version);
 }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/units.h"
 #include "collectives/rendezvous/store_backend.h"
@@ -43,7 +44,7 @@ class StoreTable final : public StoreBackend {
   void Expel(StoreTicket ticket, absl::Status why) override;
   void Advance(absl::Time now) override;
   absl::Time deadline() const override;
-  std::vector<StoreAnswer> TakeAnswers() override { return std::exchange(answers_, {}); }
+  void TakeAnswers(std::vector<StoreAnswer>& into) override { into.swap(answers_); }
   int64_t keys() const override { return static_cast<int64_t>(values_.size()); }
   int64_t waiting() const override { return static_cast<int64_t>(waiters_.size()); }
 
@@ -68,7 +69,7 @@ class StoreTable final : public StoreBackend {
 
   struct Waiter {
     StoreOp op;
-    std::vector<std::string> keys;
+    StoreTexts keys;
     std::string missing;         // the key that it is listed under; for a group, the group's key
     std::vector<int32_t> ranks;  // that arrived with it, in a group
     int64_t version = 0;         // kWatch: the one that is known
@@ -91,7 +92,8 @@ class StoreTable final : public StoreBackend {
   absl::Status CheckLimits(const StoreRequest& request) const;
   absl::Status Reserve(const StoreRequest& request);
 
-  void Put(const std::string& key, const std::string& value);
+  void Put(const std::string& key, absl::string_view value);
+  void Change(const std::string& key, Value& held, absl::string_view value);
   void Append(const std::string& key, const std::string& value);
   void Add(StoreTicket ticket, const StoreRequest& request);
   void CompareSet(StoreTicket ticket, const StoreRequest& request);

@@ -35,7 +35,7 @@ void StoreTable::Enter(StoreTicket ticket, StoreRequest request, absl::Time now)
     arrivals.root = static_cast<int32_t>(
         std::clamp<int64_t>(request.number, -1, std::numeric_limits<int32_t>::max()));
     arrivals.ranks = {request.rank};
-    arrivals.values = std::move(request.values);
+    for (std::string& value : request.values) arrivals.values.push_back(std::move(value));
   }
   absl::Status admitted = Admit(key, request.size, arrivals);
   if (!admitted.ok()) return Fail(ticket, asked, std::move(admitted));

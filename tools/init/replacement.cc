@@ -93,7 +93,9 @@ void NewRank::Tell() {
   core_.Call(std::move(append));
   StoreRequest set;
   set.op = StoreOp::kMultiSet;
-  set.keys = collectives::GroupKeysOf("init", crew_.options->mesh, replaced_);
+  for (auto& key : collectives::GroupKeysOf("init", crew_.options->mesh, replaced_)) {
+    set.keys.push_back(std::move(key));
+  }
   set.values.assign(set.keys.size(), value);
   core_.Call(std::move(set));
   left_ += 2;

@@ -4,7 +4,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -64,7 +66,7 @@ void WeftClient::Call(StoreRequest request, Done done) {
   request.timeout = setup_.timeout;
   bool gathers = request.op == StoreOp::kAllGather;
   uint64_t id = core_.Call(std::move(request));
-  asked_.emplace(id, Asked{std::move(done), gathers});
+  asked_.Insert(id, Asked{std::move(done), gathers});
   if (!busy_) link_.Flush();
 }
 
@@ -112,21 +114,24 @@ void WeftClient::Changed() {
 void WeftClient::Deliver() {
   if (core_.state() == StoreClientCore::State::kGone) {
     if (auto connected = std::exchange(connected_, nullptr)) connected(core_.gone());
-    for (auto& [id, asked] : std::exchange(asked_, {})) asked.done(core_.gone(), 0);
+    std::exchange(asked_, {}).ForEach(
+        [this](uint64_t, const Asked& asked) { asked.done(core_.gone(), 0); });
     return;
   }
   if (core_.state() == StoreClientCore::State::kReady) {
     if (auto connected = std::exchange(connected_, nullptr)) connected(absl::OkStatus());
   }
-  for (StoreClientCore::Answer& answer : core_.TakeAnswers()) {
-    auto found = asked_.find(answer.id);
-    if (found == asked_.end()) continue;
-    Asked asked = std::move(found->second);
-    asked_.erase(found);
+  std::vector<StoreClientCore::Answer> answers = std::exchange(answers_, {});
+  core_.TakeAnswers(answers);
+  for (StoreClientCore::Answer& answer : answers) {
+    std::optional<Asked> asked = asked_.Take(answer.id);
+    if (!asked.has_value()) continue;
     absl::Status status = answer.result.status;
-    if (status.ok() && asked.gathers) status = CheckExchange(answer.result);
-    asked.done(status, answer.result.number);
+    if (status.ok() && asked->gathers) status = CheckExchange(answer.result);
+    asked->done(status, answer.result.number);
   }
+  answers.clear();
+  answers_.swap(answers);
 }
 
 absl::Status WeftClient::CheckExchange(const StoreResult& result) {

@@ -4,9 +4,9 @@
 
 #include <functional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
+#include "collectives/rendezvous/ascending_map.h"
 #include "collectives/rendezvous/store_client_core.h"
 #include "collectives/rendezvous/store_link.h"
 #include "tools/init/client.h"
@@ -50,7 +50,8 @@ class WeftClient final : public Client {
   collectives::StoreLink link_;
   std::function<void(const absl::Status&)> connected_;
   bool busy_ = false;  // within Changed(): the link flushes after it
-  std::unordered_map<uint64_t, Asked> asked_;
+  collectives::AscendingMap<Asked> asked_;
+  std::vector<collectives::StoreClientCore::Answer> answers_;  // memory to use again
   size_t streamed_ = 0;  // bytes of the exchange that were right
 };
 

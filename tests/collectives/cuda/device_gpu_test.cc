@@ -75,7 +75,7 @@ TEST_F(DeviceGpuTest, OneRankReducesWithNccl) {
   WeftStream* stream = nullptr;
   void* device = nullptr;
   ASSERT_CALL(calls().NcclUniqueId(id));
-  ASSERT_CALL(calls().NcclInit(&communicator, 1, id, 0));
+  ASSERT_CALL(calls().NcclInit(&communicator, 1, id, 1, 0));
   ASSERT_CALL(calls().StreamCreate(&stream, 1));
   ASSERT_CALL(calls().Allocate(&device, kCount * sizeof(float)));
   ASSERT_CALL(calls().CopyAsync(device, values.data(), kCount * sizeof(float), stream));

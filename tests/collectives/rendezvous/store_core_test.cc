@@ -28,8 +28,8 @@ StoreRequest Make(StoreOp op, uint64_t id, std::vector<std::string> keys,
   StoreRequest request;
   request.op = op;
   request.id = id;
-  request.keys = std::move(keys);
-  request.values = std::move(values);
+  request.keys.assign(keys.begin(), keys.end());
+  request.values.assign(values.begin(), values.end());
   request.timeout = absl::Seconds(10);
   return request;
 }
@@ -40,7 +40,7 @@ class StoreCoreTest : public testing::Test {
   std::string Written(StoreCore::ConnectionId id) {
     for (auto& output : core_->TakeOutput()) {
       std::string& written = written_[output.connection];
-      written += output.frame.head;
+      written += std::string(output.frame.head.view());
       if (output.frame.body) written += *output.frame.body;
     }
     std::string bytes = std::exchange(written_[id], {});

@@ -230,7 +230,7 @@ std::string DrawReply(Random& random, uint64_t id) {
     reply.number = static_cast<int64_t>(random());
   }
   StoreFrameOut frame = EncodeReply(op, id, reply);
-  std::string bytes = frame.head + (frame.body ? *frame.body : "");
+  std::string bytes = std::string(frame.head.view()) + (frame.body ? *frame.body : "");
   Mutate(bytes, random);
   return bytes;
 }
@@ -243,7 +243,7 @@ std::string Greeting() {
   reply.values = 2;
   reply.body = std::move(body);
   StoreFrameOut frame = EncodeReply(StoreOp::kHello, 0, reply);
-  return frame.head + *frame.body;
+  return std::string(frame.head.view()) + *frame.body;
 }
 
 // A relay between fuzzed clients and a fuzzed root.

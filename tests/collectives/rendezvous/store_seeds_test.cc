@@ -162,7 +162,7 @@ class Network {
       for (StoreCore::Output& output : core->TakeOutput()) {
         for (Pipe& pipe : pipes_) {
           if (pipe.id != output.connection) continue;
-          pipe.down += output.frame.head;
+          pipe.down += std::string(output.frame.head.view());
           if (output.frame.body) pipe.down += *output.frame.body;
         }
         core->Sent(output.connection, output.frame.size(), now_);
