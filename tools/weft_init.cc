@@ -216,7 +216,7 @@ int Main(int argc, char** argv) {
   app.add_option("--fabric", options.fabric,
                  "With --simulate: a fabric's file or generator; empty: a leaf-spine of the hosts");
   app.add_option("--fan-out", options.fan_out,
-                 "With --simulate: hosts below a relay of relays; 0: all below the root")
+                 "With --relay or --simulate: hosts below a relay of relays; 0: all below the root")
       ->check(CLI::Range(0, 1 << 20));
   app.add_option("--costs", options.costs,
                  "With --simulate: CPU times as connection=20us,message=3us,byte=0.3ns,host=2ms,"

@@ -74,6 +74,11 @@ struct CommandLine {
         "serve this host's ranks through a relay, so that the store sees hosts and not "
         "ranks (default: where a host has several ranks, and there are several hosts or "
         "the --store is not on a loopback address)");
+    app.add_option_function<int>(
+           "--fan-out", [&o](int given) { o.fan_out = given; },
+           "hosts below a relay above those of hosts, which each such number of hosts then has; 0: "
+           "none (default: none below 64 hosts, else their number's square root)")
+        ->check(CLI::Range(0, 65536));
     app.add_option("--store-patience", store_patience,
                    "how long a store that is gone may take to come back (weft-store --state-dir)")
         ->capture_default_str();

@@ -36,11 +36,15 @@ nlohmann::ordered_json StatusOf(const collectives::StoreServer& server) {
 }
 
 absl::Status Serve(const std::string& listen, const std::string& memory,
-                   const std::string& state_dir, bool open, bool json) {
+                   const std::string& state_dir, const std::string& silence, bool open, bool json) {
   collectives::StoreServerOptions options;
   options.listen = listen;
   options.state_dir = state_dir;
   options.open_to_strangers = open;
+  if (!absl::ParseDuration(silence, &options.silence) || options.silence < absl::Seconds(3)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--silence ", silence, " is no duration of 3 s or more; right are 3s, 1m"));
+  }
   options.core.description = absl::StrCat("weft-store pid ", getpid());
   WEFT_ASSIGN_OR_RETURN(options.core.memory_limit, ParseBytes(memory));
   const char* secret = std::getenv("WEFT_JOB_SECRET");
@@ -75,6 +79,7 @@ int Main(int argc, char** argv) {
   std::string listen = "127.0.0.1:0";
   std::string memory = "4GiB";
   std::string state_dir;
+  std::string silence = "20s";
   bool open = false;
   bool json = false;
   app.add_option("--listen", listen, "host:port; port 0: a free one; \":29501\": every address")
@@ -84,12 +89,15 @@ int Main(int argc, char** argv) {
   app.add_option("--state-dir", state_dir,
                  "folder for a journal: killed and started again there, at the same --listen, the "
                  "store goes on, and clients that waited do not notice; empty: none");
+  app.add_option("--silence", silence,
+                 "a client's host from which nothing comes for so long counts as gone: 3s, 20s, 1m")
+      ->capture_default_str();
   app.add_flag("--open", open, "serve strangers: any address, although there is no secret");
   app.add_flag("--json", json,
                "print status objects: when it serves, for each SIGUSR1, and at the end");
   CLI11_PARSE(app, argc, argv);
   InitLog("weft-store", "warn");
-  absl::Status status = Serve(listen, memory, state_dir, open, json);
+  absl::Status status = Serve(listen, memory, state_dir, silence, open, json);
   if (status.ok()) return 0;
   std::fprintf(stderr, "weft-store: %s\n", std::string(status.message()).c_str());
   return absl::IsInvalidArgument(status) ? 2 : 1;

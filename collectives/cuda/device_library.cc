@@ -169,7 +169,8 @@ const NcclEntry* Entry() {
   static const NcclEntry* const entry = [] {
     static NcclEntry found;
     Dl_info about;
-    if (dladdr(reinterpret_cast<void*>(&ncclGetVersion), &about) == 0) return static_cast<NcclEntry*>(nullptr);
+    if (dladdr(reinterpret_cast<void*>(&ncclGetVersion), &about) == 0)
+      return static_cast<NcclEntry*>(nullptr);
     void* library = dlopen(about.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
     return library != nullptr && found.Find(library) == nullptr ? &found : nullptr;
   }();

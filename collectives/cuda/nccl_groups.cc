@@ -15,8 +15,8 @@ absl::Status CheckIds(const JobGroup& group) {
   }
   for (const std::string& id : group.unique_ids) {
     if (id.size() == kWeftNcclIdBytes) continue;
-    return absl::InvalidArgumentError(absl::StrCat("a unique id of ", id.size(),
-                                                   " bytes; NCCL's have ", kWeftNcclIdBytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a unique id of ", id.size(), " bytes; NCCL's have ", kWeftNcclIdBytes));
   }
   return absl::OkStatus();
 }
@@ -34,8 +34,9 @@ absl::StatusOr<WeftNcclCommunicator*> MakeOne(const NcclMaker& nccl, const JobGr
 
 NcclMaker NcclMakerOf(const Device& device) {
   NcclMaker maker;
-  maker.init = [&device](int size, int rank, const std::vector<std::string>& ids)
-      -> absl::StatusOr<WeftNcclCommunicator*> {
+  maker.init = [&device](
+                   int size, int rank,
+                   const std::vector<std::string>& ids) -> absl::StatusOr<WeftNcclCommunicator*> {
     std::string all;
     for (const std::string& id : ids) all += id;
     WeftNcclCommunicator* made = nullptr;
@@ -63,9 +64,8 @@ NcclMaker NcclMakerOf(const Device& device) {
 std::function<absl::StatusOr<std::string>()> UniqueIdsOf(const Device& device) {
   return [&device]() -> absl::StatusOr<std::string> {
     std::string id(kWeftNcclIdBytes, '\0');
-    WEFT_RETURN_IF_ERROR(
-        device.Check(device.calls().NcclUniqueId(reinterpret_cast<uint8_t*>(id.data())),
-                     "make a unique id"));
+    WEFT_RETURN_IF_ERROR(device.Check(
+        device.calls().NcclUniqueId(reinterpret_cast<uint8_t*>(id.data())), "make a unique id"));
     return id;
   };
 }
@@ -84,8 +84,8 @@ absl::StatusOr<std::vector<WeftNcclCommunicator*>> MakeCommunicators(const NcclM
       for (WeftNcclCommunicator* communicator : made) {
         if (communicator != nullptr && nccl.abort) nccl.abort(communicator);
       }
-      return Annotate(one.status(), absl::StrCat("group ", group.group.index, " of axis ",
-                                                 group.group.axis));
+      return Annotate(one.status(),
+                      absl::StrCat("group ", group.group.index, " of axis ", group.group.axis));
     }
     made.push_back(*one);
   }

@@ -74,6 +74,7 @@ class AscendingMap {
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
+  size_t slots() const { return slots_.size(); }             // that take memory
   uint64_t first_key() const { return slots_[first_].key; }  // of a map that is not empty
 
  private:

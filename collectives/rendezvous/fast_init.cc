@@ -42,11 +42,6 @@ bool TakeShort(absl::string_view& bytes, std::string* out) {
   return TakeBytes(bytes, size, out);
 }
 
-// The ranks that are roots of a group's blocks.
-bool IsRoot(const Mesh::Group& group, int ranks_per_root) {
-  return group.position % ranks_per_root == 0;
-}
-
 absl::StatusOr<MemberRecord> OwnRecord(const FastInitOptions& options) {
   MemberRecord own;
   own.generation = options.generation;

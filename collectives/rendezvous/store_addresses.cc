@@ -31,6 +31,9 @@ StoreAddresses::StoreAddresses(std::string name) : name_(std::move(name)) {
   if (known.ok()) known_ = *std::move(known);
 }
 
+StoreAddresses::StoreAddresses(std::string name, Finder finder)
+    : name_(std::move(name)), finder_(std::move(finder)) {}
+
 void StoreAddresses::Refresh() {
   if (numeric_ || look_up_ != nullptr || SystemClock().Now() < asked_ + kAskEvery) return;
   Ask();
@@ -40,8 +43,8 @@ void StoreAddresses::Ask() {
   asked_ = SystemClock().Now();
   look_up_ = std::make_shared<LookUp>();
   // Detached: it may outlive us, and touches nothing of ours.
-  std::thread([state = look_up_, name = name_] {
-    auto answer = Resolve(name);
+  std::thread([state = look_up_, name = name_, finder = finder_] {
+    auto answer = finder ? finder() : Resolve(name);
     std::lock_guard lock(state->mutex);
     state->answer = std::move(answer);
     state->answered.notify_all();

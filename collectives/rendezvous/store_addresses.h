@@ -5,6 +5,7 @@
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_ADDRESSES_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_ADDRESSES_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,9 @@ class StoreAddresses {
  public:
   // "host:port" or "unix:NAME". Numeric ones are known at once.
   explicit StoreAddresses(std::string name);
+  // Asked in place of the resolver, in a thread that may outlive this; `name` is for messages.
+  using Finder = std::function<absl::StatusOr<std::vector<SocketAddress>>()>;
+  StoreAddresses(std::string name, Finder finder);
 
   // At least one address, in the resolver's order, or why there is none (the next call asks again).
   // Nothing: the first answer is under way.
@@ -38,6 +42,7 @@ class StoreAddresses {
   void TakeAnswer();
 
   const std::string name_;
+  const Finder finder_;
   bool numeric_ = false;
   std::vector<SocketAddress> known_;
   absl::Status error_;

@@ -36,9 +36,9 @@ struct StoreBudget {
 class StoreBackend {
  public:
   virtual ~StoreBackend() = default;
-  // `request` has passed DecodeRequest. Its answer, and others that it brings about, are in the
-  // next TakeAnswers(), or in a later one if it waits.
-  virtual void Execute(StoreTicket ticket, StoreRequest request, absl::Time now) = 0;
+  // `request` has passed DecodeRequest; what is needed of it later is taken from it. Its answer,
+  // and others that it brings about, are in the next TakeAnswers(), or in a later one if it waits.
+  virtual void Execute(StoreTicket ticket, StoreRequest&& request, absl::Time now) = 0;
   // Nobody wants this answer any more. A rank's arrival at a barrier still counts.
   virtual void Forget(StoreTicket ticket) = 0;
   // A request that waits ends with this error; ranks that had arrived with it have not.

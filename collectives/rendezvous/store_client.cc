@@ -44,13 +44,14 @@ bool Hopeless(const absl::Status& status) {
 
 // Dials until it succeeds, the deadline, or an error that will stay.
 absl::StatusOr<StoreConnection> DialUntil(StoreAddresses& addresses, const net::JobSecret& secret,
-                                          const std::string& parameters, absl::Time deadline) {
+                                          const std::string& parameters, absl::Time deadline,
+                                          absl::Duration silence) {
   SystemClock clock;
   absl::Duration pause = kRetryFirst;
   while (true) {
     absl::StatusOr<StoreConnection> connection = absl::UnknownError("");
     if (auto known = addresses.Await(deadline); known.ok()) {
-      connection = DialStore(*known, secret, parameters, deadline);
+      connection = DialStore(*known, secret, parameters, deadline, silence);
       if (!connection.ok()) addresses.Refresh();
     } else {
       connection = known.status();
@@ -379,8 +380,8 @@ class Client final : public StoreClient {
     files_.clear();
     core_.Lost();
     lock.unlock();
-    auto connection =
-        DialUntil(addresses_, options_.secret, parameters_, clock_.Now() + options_.reconnect);
+    auto connection = DialUntil(addresses_, options_.secret, parameters_,
+                                clock_.Now() + options_.reconnect, options_.silence);
     lock.lock();
     if (!connection.ok() || connection->server_id != core_.server_id()) {
       core_.GiveUp(absl::UnavailableError(absl::StrCat(
@@ -432,9 +433,9 @@ absl::StatusOr<std::unique_ptr<StoreClient>> StoreClient::Connect(StoreClientOpt
   hello.generation = options.generation;
   std::string parameters = EncodeHello(hello);
   StoreAddresses addresses(options.address);
-  WEFT_ASSIGN_OR_RETURN(
-      StoreConnection connection,
-      DialUntil(addresses, options.secret, parameters, clock.Now() + options.connect_timeout));
+  WEFT_ASSIGN_OR_RETURN(StoreConnection connection,
+                        DialUntil(addresses, options.secret, parameters,
+                                  clock.Now() + options.connect_timeout, options.silence));
   return std::make_unique<Client>(std::move(options), std::move(parameters), std::move(addresses),
                                   std::move(connection));
 }

@@ -34,6 +34,9 @@ struct StoreClientOptions {
   // How long the first connection may take; the server may start after its clients.
   absl::Duration connect_timeout = absl::Seconds(30);
   absl::Duration reconnect = absl::Seconds(2);
+  // The server's host counts as gone when nothing has come from it for so long; whole seconds, at
+  // least 3.
+  absl::Duration silence = absl::Seconds(20);
   // For calls that have no timeout of their own.
   absl::Duration call_timeout = absl::Minutes(1);
 };

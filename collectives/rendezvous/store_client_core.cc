@@ -13,7 +13,8 @@ constexpr size_t kCopiedBytes = 4096;
 // A piece that has grown to this gets no more.
 constexpr size_t kPieceBytes = size_t{64} << 10;
 
-absl::string_view TextOf(const std::string& text, const std::shared_ptr<const std::string>& shared) {
+absl::string_view TextOf(const std::string& text,
+                         const std::shared_ptr<const std::string>& shared) {
   return shared != nullptr ? absl::string_view(*shared) : absl::string_view(text);
 }
 
@@ -179,7 +180,7 @@ absl::Status StoreClientCore::TakeReply(StoreFrame& frame) {
   return absl::OkStatus();
 }
 
-uint64_t StoreClientCore::Call(StoreRequest request) {
+uint64_t StoreClientCore::Call(StoreRequest&& request) {
   request.id = next_id_++;
   if (state_ == State::kGone) {
     StoreResult result;

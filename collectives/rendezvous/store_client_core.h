@@ -59,7 +59,7 @@ class StoreClientCore {
   // ---- Requests
 
   // Gives the request's number; its answer comes with TakeAnswers() under that number.
-  uint64_t Call(StoreRequest request);
+  uint64_t Call(StoreRequest&& request);
   // The server forgets the session; nothing may follow.
   void Goodbye();
   // Nobody wants this answer any more.

@@ -23,8 +23,6 @@
 namespace weft::collectives {
 namespace {
 
-// A host that has gone silent counts as dead after this; keep-alive notices it in an idle wait.
-constexpr int kSilentSeconds = 20;
 // The kernel ends a read at each message that carries descriptors; ours carry one.
 constexpr size_t kFilesMax = 4;
 
@@ -32,10 +30,11 @@ void SetOption(int fd, int level, int name, int value) {
   setsockopt(fd, level, name, &value, sizeof(value));
 }
 
-absl::StatusOr<FileDescriptor> ConnectTo(const SocketAddress& address, absl::Time deadline) {
+absl::StatusOr<FileDescriptor> ConnectTo(const SocketAddress& address, absl::Time deadline,
+                                         absl::Duration silence) {
   FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return ErrnoStatus(errno, "make a socket");
-  if (!address.local()) SetStoreSocketOptions(socket.get());
+  if (!address.local()) SetStoreSocketOptions(socket.get(), silence);
   std::string doing = absl::StrCat("connect to the store at ", ToString(address));
   if (connect(socket.get(), address.get(), address.size) != 0) {
     if (errno != EINPROGRESS) return ErrnoStatus(errno, doing);
@@ -119,17 +118,16 @@ absl::StatusOr<StoreConnection> GreetLocal(FileDescriptor socket, const std::str
 
 }  // namespace
 
-void SetKeepAlive(int fd) {
+void SetStoreSocketOptions(int fd, absl::Duration silence) {
+  auto seconds = static_cast<int>(std::clamp<int64_t>(absl::ToInt64Seconds(silence), 3, 3600));
+  // Half of it idle, then some five questions, one of which may be lost.
+  int every = std::max(1, seconds / 10);
   SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, kSilentSeconds / 2);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 5);
-}
-
-void SetStoreSocketOptions(int fd) {
-  SetKeepAlive(fd);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, seconds / 2);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, every);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, (seconds - seconds / 2) / every);
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kSilentSeconds * 1000);
+  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
 }
 
 bool MetItself(int fd) {
@@ -185,14 +183,15 @@ absl::Status AwaitReady(int fd, short events, absl::Time deadline) {
 
 absl::StatusOr<StoreConnection> DialStore(const std::vector<SocketAddress>& addresses,
                                           const net::JobSecret& secret,
-                                          const std::string& parameters, absl::Time deadline) {
+                                          const std::string& parameters, absl::Time deadline,
+                                          absl::Duration silence) {
   absl::Status status = absl::NotFoundError("the store has no address");
   for (size_t i = 0; i < addresses.size(); ++i) {
     const SocketAddress& address = addresses[i];
     // A silent address must not take the time of those after it.
     absl::Time now = SystemClock().Now();
     auto left = static_cast<int64_t>(addresses.size() - i);
-    auto socket = ConnectTo(address, std::min(deadline, now + (deadline - now) / left));
+    auto socket = ConnectTo(address, std::min(deadline, now + (deadline - now) / left), silence);
     if (!socket.ok()) {
       status = socket.status();
       continue;

@@ -16,6 +16,9 @@
 
 namespace weft::collectives {
 
+// A host from which nothing comes for so long, not even acknowledgements, counts as gone.
+inline constexpr absl::Duration kStoreSilence = absl::Seconds(20);
+
 struct StoreConnection {
   FileDescriptor socket;  // non-blocking, after the handshake
   std::string server_id;  // kStoreIdBytes
@@ -28,12 +31,13 @@ struct StoreConnection {
 // other codes may.
 absl::StatusOr<StoreConnection> DialStore(const std::vector<SocketAddress>& addresses,
                                           const net::JobSecret& secret,
-                                          const std::string& parameters, absl::Time deadline);
+                                          const std::string& parameters, absl::Time deadline,
+                                          absl::Duration silence = kStoreSilence);
 
-// Notices within 20 s that the other end's host is gone. Sockets accepted from it inherit it.
-void SetKeepAlive(int fd);
-// That, no delay, and the same bound for what is not acknowledged: what a client's sockets have.
-void SetStoreSocketOptions(int fd);
+// A TCP socket of a store's client or server: no delay, and it notices within `silence` (seconds,
+// at least 3) that the other end's host is gone, whether it sends or only waits. A listener's
+// connections inherit it.
+void SetStoreSocketOptions(int fd, absl::Duration silence = kStoreSilence);
 // Dialling a free port of this host in the ephemeral range can meet itself.
 bool MetItself(int fd);
 // Whether the process at the other end of a Unix socket is this user's, or root's.

@@ -19,6 +19,8 @@ net::HandshakeIdentity Identity(const net::JobSecret& secret) {
 // What is kept of a request that waits, and of a reply, beside their bytes: nodes of containers.
 constexpr Bytes kRequestOverhead{256};
 constexpr Bytes kReplyOverhead{96};
+// A longer request's memory is not kept for the next one.
+constexpr size_t kScratchBytes = size_t{64} << 10;
 
 // What a request keeps here while it waits. Values lie in the table, which charges for them.
 Bytes ChargeOf(const StoreRequest& request) {
@@ -152,9 +154,13 @@ void StoreCore::Consume(ConnectionId id, Connection& connection, absl::string_vi
 
 absl::Status StoreCore::Handle(ConnectionId id, Connection& connection, StoreFrame& frame,
                                absl::Time now) {
-  WEFT_ASSIGN_OR_RETURN(StoreRequest request, DecodeRequest(frame));
+  StoreRequest& request = request_;
+  if (absl::Status status = DecodeRequest(frame, request); !status.ok()) {
+    request_ = StoreRequest();
+    return status;
+  }
   uint64_t number = connection.session;
-  Session& session = sessions_.at(number);
+  Session& session = *connection.known;
   ++requests_;
   if (request.op == StoreOp::kHello) return absl::InvalidArgumentError("a second hello");
   if (request.op == StoreOp::kGoodbye) {
@@ -181,10 +187,11 @@ absl::Status StoreCore::Handle(ConnectionId id, Connection& connection, StoreFra
     return absl::OkStatus();
   }
   Run(number, session, std::move(request), now);
+  if (frame.payload().size() > kScratchBytes) request_ = StoreRequest();
   return absl::OkStatus();
 }
 
-void StoreCore::Run(uint64_t number, Session& session, StoreRequest request, absl::Time now) {
+void StoreCore::Run(uint64_t number, Session& session, StoreRequest&& request, absl::Time now) {
   StoreTicket ticket{number, request.id};
   Waiting waiting{request.op, nullptr, ChargeOf(request)};
   if (options_.journal && ChangesState(request.op)) {
@@ -198,6 +205,7 @@ void StoreCore::Run(uint64_t number, Session& session, StoreRequest request, abs
   StoreOp op = request.op;
   Hold(session, waiting.charge);
   executing_ = ticket;
+  executes_for_ = &session;
   answered_ = false;
   absl::Status fence = CheckFence(session, request);
   if (!fence.ok() || op == StoreOp::kAnnounce) {
@@ -225,9 +233,8 @@ void StoreCore::Register(uint64_t number, const StoreRequest& request) {
 }
 
 void StoreCore::Acknowledge(Session& session, uint64_t below) {
-  session.retained.EraseBelow(below, [&](const Retained& retained) {
-    Hold(session, Bytes(0) - retained.charge);
-  });
+  session.retained.EraseBelow(
+      below, [&](const Retained& retained) { Hold(session, Bytes(0) - retained.charge); });
 }
 
 // A body is shared by all who got its `values`: the ranks of an all-gather.
@@ -245,10 +252,11 @@ void StoreCore::DeliverAnswers(StoreBackend& backend) {
 }
 
 void StoreCore::Deliver(const StoreAnswer& answer) {
-  auto found = sessions_.find(answer.ticket.session);
-  if (found == sessions_.end()) return;
-  Session& session = found->second;
-  if (answer.ticket == executing_) {
+  bool executing = answer.ticket == executing_;
+  auto found = executing ? sessions_.end() : sessions_.find(answer.ticket.session);
+  if (!executing && found == sessions_.end()) return;
+  Session& session = executing ? *executes_for_ : found->second;
+  if (executing) {
     answered_ = true;
   } else if (auto waited = session.waiting.Take(answer.ticket.request); waited.has_value()) {
     Hold(session, Bytes(0) - waited->charge);

@@ -150,7 +150,8 @@ class StoreCore {
     std::unique_ptr<net::ListenerHandshake> handshake;  // null: local, or over
     absl::Time opened;
     bool local = false;
-    uint64_t session = 0;  // 0: not proven yet
+    uint64_t session = 0;      // 0: not proven yet
+    Session* known = nullptr;  // that one
     StoreFrameReader reader{kStoreRequestBytesMax};
     std::string unread;  // arrived while paused
     size_t backlog = 0;  // bytes of output not yet sent
@@ -182,7 +183,7 @@ class StoreCore {
   absl::Status CheckFence(const Session& session, const StoreRequest& request) const;
   void Consume(ConnectionId id, Connection& connection, absl::string_view bytes, absl::Time now);
   absl::Status Handle(ConnectionId id, Connection& connection, StoreFrame& frame, absl::Time now);
-  void Run(uint64_t number, Session& session, StoreRequest request, absl::Time now);
+  void Run(uint64_t number, Session& session, StoreRequest&& request, absl::Time now);
   void Register(uint64_t number, const StoreRequest& request);
   void DeliverAnswers(StoreBackend& backend);
   void Deliver(const StoreAnswer& answer);
@@ -210,7 +211,9 @@ class StoreCore {
   uint64_t next_session_ = 1;
   std::set<std::pair<absl::Time, ConnectionId>> unproven_;  // by the end of their patience
   std::set<std::pair<absl::Time, uint64_t>> away_;          // sessions, by their end
-  StoreTicket executing_;  // by Run()
+  StoreRequest request_;                                    // memory to use again
+  StoreTicket executing_;                                   // by Run()
+  Session* executes_for_ = nullptr;
   bool answered_ = false;  // that
   std::vector<StoreAnswer> taken_;
   std::vector<Output> output_;

@@ -42,8 +42,12 @@ std::string StoreCore::DescribeRank(const std::string& name, int32_t rank) const
   if (job == jobs_.end() || job->second.members.empty()) return absl::StrCat(rank);
   auto member = job->second.members.find(rank);
   if (member == job->second.members.end()) return absl::StrCat(rank, " (never connected)");
-  bool here = session_by_id_.count(member->second.hello->id) != 0;
-  return absl::StrCat(Describe(rank, *member->second.hello), here ? "" : " has left");
+  auto session = sessions_.find(member->second.session);
+  const char* state = " has left";
+  if (session != sessions_.end()) {
+    state = session->second.connection != 0 ? "" : ", whose connection is lost";
+  }
+  return absl::StrCat(Describe(rank, *member->second.hello), state);
 }
 
 uint64_t StoreCore::MakeSession(StoreHello hello, uint64_t number) {
@@ -134,6 +138,7 @@ void StoreCore::Attach(ConnectionId id, Connection& connection, StoreHello hello
   uint64_t number = added ? MakeSession(std::move(hello), next_session_) : known->second;
   connection.session = number;
   Session& session = sessions_.at(number);
+  connection.known = &session;  // for as long as it has this connection
   if (session.connection != 0) {
     Connection& previous = connections_.at(session.connection);
     previous.session = 0;

@@ -86,6 +86,7 @@ absl::StatusOr<std::unique_ptr<Store>> Open(const weft_store_options& given) {
   options.generation = given.generation;
   options.connect_timeout = Time(given.connect_timeout);
   options.reconnect = Time(given.reconnect);
+  options.silence = Time(given.silence);
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, StoreClient::Connect(std::move(options)));
   return store;
 }

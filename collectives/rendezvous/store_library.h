@@ -34,6 +34,7 @@ typedef struct {
   int32_t generation;
   double connect_timeout;
   double reconnect; /* how long a store that is gone may take to come back */
+  double silence;   /* after which its host counts as gone; at least 3 */
 } weft_store_options;
 
 typedef struct {

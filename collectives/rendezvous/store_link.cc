@@ -32,7 +32,8 @@ StoreLink::StoreLink(StoreReactor& reactor, StoreClientCore& core, StoreLinkOpti
       core_(core),
       options_(std::move(options)),
       changed_(std::move(changed)),
-      addresses_(options_.address),
+      addresses_(options_.find ? StoreAddresses(options_.address, options_.find)
+                               : StoreAddresses(options_.address)),
       pause_(kRetryFirst) {}
 
 StoreLink::~StoreLink() {
@@ -47,7 +48,8 @@ bool StoreLink::FindAddress() {
       next_dial_ = reactor_.now() + kLookUpEvery;
     } else {
       Drop(absl::DeadlineExceededError(
-          absl::StrCat("the name service does not say where ", addresses_.name(), " is")));
+          absl::StrCat(options_.find ? "the store" : "the name service", " does not say where ",
+                       addresses_.name(), " is")));
     }
     return false;
   }
@@ -161,10 +163,9 @@ void StoreLink::Flush() {
     msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = core_.Gather(parts.data(), parts.size());
-    ssize_t sent =
-        message.msg_iovlen == 1
-            ? send(socket_.get(), parts[0].iov_base, parts[0].iov_len, MSG_NOSIGNAL)
-            : sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+    ssize_t sent = message.msg_iovlen == 1
+                       ? send(socket_.get(), parts[0].iov_base, parts[0].iov_len, MSG_NOSIGNAL)
+                       : sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno == EAGAIN) break;
     if (sent < 0) return Drop(ErrnoStatus(errno, "send"));

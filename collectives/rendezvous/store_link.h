@@ -18,7 +18,8 @@
 namespace weft::collectives {
 
 struct StoreLinkOptions {
-  std::string address;  // of the server; a name is looked up without holding up the reactor
+  std::string address;          // of the server; a name is looked up without holding up the reactor
+  StoreAddresses::Finder find;  // says where that is; null: the resolver
   std::optional<SocketAddress> source;  // to dial from; port 0
   absl::Duration connect_timeout = absl::Seconds(30);
   absl::Duration reconnect = absl::Seconds(2);

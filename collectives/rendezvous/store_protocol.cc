@@ -21,6 +21,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x54534657;  // "WFST" in the order of the bytes
 constexpr uint32_t kInFile = 1;          // in a header's flags
+constexpr uint32_t kReusedTexts = 2;     // of a request that is decoded into another
 constexpr size_t kReplyFixedBytes = 16;  // code, values, number
 constexpr int64_t kNoTimeout = std::numeric_limits<int64_t>::max();
 
@@ -77,6 +78,24 @@ class Reader {
       rest_.remove_prefix(size);
     }
     return texts;
+  }
+
+  // The same, into texts that are there.
+  template <typename TextVector>
+  void TextsInto(uint32_t count, TextVector& texts) {
+    ok_ = ok_ && count <= rest_.size() / sizeof(uint32_t);
+    if (!ok_ || count > kReusedTexts) {
+      texts = Texts<TextVector>(count);
+      return;
+    }
+    texts.resize(count);
+    for (uint32_t i = 0; ok_ && i < count; ++i) {
+      auto size = Number<uint32_t>();
+      ok_ = ok_ && size <= rest_.size();
+      if (!ok_) break;
+      texts[i].assign(rest_.data(), size);
+      rest_.remove_prefix(size);
+    }
   }
 
   bool AllRead() const { return ok_ && rest_.empty(); }
@@ -208,12 +227,6 @@ bool ChangesState(StoreOp op) {
   }
 }
 
-void StoreHead::append(const char* bytes, size_t count) {
-  WEFT_CHECK(count <= kBytesMax - size_, "size_=" << int{size_} << " count=" << count);
-  std::memcpy(bytes_.data() + size_, bytes, count);
-  size_ = static_cast<uint8_t>(size_ + count);
-}
-
 void AppendValue(std::string& body, absl::string_view value) {
   Put(body, static_cast<uint32_t>(value.size()));
   body.append(value.data(), value.size());
@@ -234,16 +247,20 @@ std::string EncodeRequest(const StoreRequest& request) {
   size_t payload = 8 + 8 + 4 + 4 + 4 + 4;
   for (const auto& key : request.keys) payload += sizeof(uint32_t) + key.size();
   for (const auto& value : request.values) payload += sizeof(uint32_t) + value.size();
+  StoreHead head;
+  static_assert(StoreHead::kBytesMax >= kStoreHeaderBytes + 32);
+  PutHeader(head, static_cast<uint16_t>(request.op), payload, request.id, request.acknowledged);
+  Put(head, request.timeout == absl::InfiniteDuration()
+                ? kNoTimeout
+                : absl::ToInt64Nanoseconds(request.timeout));
+  Put(head, request.number);
+  Put(head, request.rank);
+  Put(head, request.size);
+  Put(head, static_cast<uint32_t>(request.keys.size()));
+  Put(head, static_cast<uint32_t>(request.values.size()));
   std::string out;
   out.reserve(kStoreHeaderBytes + payload);
-  PutHeader(out, static_cast<uint16_t>(request.op), payload, request.id, request.acknowledged);
-  Put(out, request.timeout == absl::InfiniteDuration() ? kNoTimeout
-                                                       : absl::ToInt64Nanoseconds(request.timeout));
-  Put(out, request.number);
-  Put(out, request.rank);
-  Put(out, request.size);
-  Put(out, static_cast<uint32_t>(request.keys.size()));
-  Put(out, static_cast<uint32_t>(request.values.size()));
+  out.append(head.view().data(), head.size());
   for (const auto& key : request.keys) AppendValue(out, key);
   for (const auto& value : request.values) AppendValue(out, value);
   return out;
@@ -251,6 +268,11 @@ std::string EncodeRequest(const StoreRequest& request) {
 
 absl::StatusOr<StoreRequest> DecodeRequest(const StoreFrame& frame) {
   StoreRequest request;
+  WEFT_RETURN_IF_ERROR(DecodeRequest(frame, request));
+  return request;
+}
+
+absl::Status DecodeRequest(const StoreFrame& frame, StoreRequest& request) {
   request.op = static_cast<StoreOp>(frame.kind);
   request.id = frame.id;
   request.acknowledged = frame.acknowledged;
@@ -269,14 +291,14 @@ absl::StatusOr<StoreRequest> DecodeRequest(const StoreFrame& frame) {
   request.size = reader.Number<int32_t>();
   auto keys = reader.Number<uint32_t>();
   auto values = reader.Number<uint32_t>();
-  request.keys = reader.Texts<StoreTexts>(keys);
-  request.values = reader.Texts<StoreTexts>(values);
+  reader.TextsInto(keys, request.keys);
+  reader.TextsInto(values, request.values);
   if (!reader.AllRead() || !Fits(request)) {
     return absl::InvalidArgumentError(absl::StrCat("malformed ", ToString(request.op),
                                                    " request of ", frame.payload().size(),
                                                    " bytes: ", keys, " keys, ", values, " values"));
   }
-  return request;
+  return absl::OkStatus();
 }
 
 StoreFrameOut EncodeReply(StoreOp op, uint64_t id, const StoreReply& reply) {
@@ -323,8 +345,8 @@ absl::StatusOr<StoreResult> DecodeReply(const StoreFrame& frame,
   bool ok = reader.AllRead() && (frame.kind & kReplyBit) != 0 &&
             code <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
   if (!ok) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("malformed reply of kind %#x, %d bytes", frame.kind, frame.payload().size()));
+    return absl::InvalidArgumentError(absl::StrFormat("malformed reply of kind %#x, %d bytes",
+                                                      frame.kind, frame.payload().size()));
   }
   if (code != 0) {
     result.status = absl::Status(static_cast<absl::StatusCode>(code),
@@ -337,16 +359,16 @@ absl::StatusOr<StoreResult> DecodeReply(const StoreFrame& frame,
 absl::Status CheckFile(const StoreResult& result) {
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
   int seals = fcntl(result.file->get(), F_GET_SEALS);
-  struct stat about{};
+  struct stat about {};
   bool sealed = seals >= 0 && (seals & kSeals) == kSeals;
   if (!sealed || fstat(result.file->get(), &about) != 0) {
     return absl::InvalidArgumentError("a reply's descriptor is no sealed memory file");
   }
   if (result.file_bytes == 0 || result.file_bytes > kStoreReplyBytesMax ||
       static_cast<uint64_t>(about.st_size) != result.file_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a reply's memory file has ", about.st_size,
-                                                   " bytes, its frame says ", result.file_bytes,
-                                                   "; at most ", kStoreReplyBytesMax, " are right"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a reply's memory file has ", about.st_size, " bytes, its frame says ",
+                     result.file_bytes, "; at most ", kStoreReplyBytesMax, " are right"));
   }
   return absl::OkStatus();
 }

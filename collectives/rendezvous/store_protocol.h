@@ -16,6 +16,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/status.h"
 #include "collectives/rendezvous/file_descriptor.h"
 
 namespace weft::collectives {
@@ -126,11 +128,15 @@ struct StoreResult {
 absl::Status CheckFile(const StoreResult& result);
 absl::Status LoadFile(StoreResult& result);
 
-// A reply's header and fixed part.
+// A frame's header and fixed part.
 class StoreHead {
  public:
-  static constexpr size_t kBytesMax = kStoreHeaderBytes + 24;
-  void append(const char* bytes, size_t count);
+  static constexpr size_t kBytesMax = kStoreHeaderBytes + 32;
+  void append(const char* bytes, size_t count) {
+    WEFT_CHECK(count <= kBytesMax - size_, "size_=" << int{size_} << " count=" << count);
+    std::memcpy(bytes_.data() + size_, bytes, count);
+    size_ = static_cast<uint8_t>(size_ + count);
+  }
   absl::string_view view() const { return {bytes_.data(), size_}; }
   size_t size() const { return size_; }
 
@@ -162,6 +168,8 @@ struct StoreFrame {
   bool in_file = false;   // the values are in a file, beside the frame
   bool streamed = false;  // the values went to the reader's sink
 };
+// Into `request`, whose texts' memory is used again.
+absl::Status DecodeRequest(const StoreFrame& frame, StoreRequest& request);
 absl::StatusOr<StoreRequest> DecodeRequest(const StoreFrame& frame);
 absl::StatusOr<StoreResult> DecodeReply(const StoreFrame& frame,
                                         std::shared_ptr<const FileDescriptor> file = nullptr);

@@ -40,6 +40,7 @@ StoreRelayTableOptions TableOptions(const StoreRelayOptions& options) {
   table.name = NameOf(options);
   table.world = options.world;
   table.expected = options.ranks;
+  table.files = options.listen.empty() || absl::StartsWith(options.listen, kUnixPrefix);
   return table;
 }
 
@@ -53,6 +54,7 @@ StoreCoreOptions CoreOptions(const StoreRelayOptions& options) {
 StoreLinkOptions LinkOptions(const StoreRelayOptions& options) {
   StoreLinkOptions link;
   link.address = options.up;
+  link.find = options.find_up;
   link.source = options.source;
   link.connect_timeout = options.connect_timeout;
   link.reconnect = options.reconnect;
@@ -108,9 +110,12 @@ StoreRelayNode::StoreRelayNode(StoreReactor& reactor, const StoreRelayOptions& o
       table_(&up_, TableOptions(options)),
       core_(CoreOptions(options), &table_),
       link_(reactor, up_, LinkOptions(options), [this] { touched_ = true; }) {
-  core_.set_on_hello([this, generation = options.generation](const StoreHello& hello) {
-    if (hello.generation > generation) table_.Announce(hello);
-  });
+  // Of hosts below a relay above, the root would not know the names.
+  core_.set_on_hello(
+      [this, generation = options.generation, host = options.host](const StoreHello& hello) {
+        bool elsewhere = !host.empty() && !hello.host.empty() && hello.host != host;
+        if (hello.generation > generation || elsewhere) table_.Announce(hello);
+      });
 }
 
 absl::StatusOr<std::unique_ptr<StoreRelayNode>> StoreRelayNode::Start(
@@ -119,12 +124,13 @@ absl::StatusOr<std::unique_ptr<StoreRelayNode>> StoreRelayNode::Start(
   if (listen.empty()) {
     listen = absl::StrCat(kUnixPrefix, "weft-relay-", absl::BytesToHexString(NewStoreId()));
   }
-  if (!absl::StartsWith(listen, kUnixPrefix)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a relay serves a Unix socket, unix:NAME, not '", listen, "'"));
-  }
   WEFT_ASSIGN_OR_RETURN(std::vector<SocketAddress> own, Resolve(listen));
-  WEFT_RETURN_IF_ERROR(CheckStoreAddress(options.up));
+  bool strangers = !own[0].local() && !own[0].loopback() && options.secret == net::JobSecret{};
+  if (strangers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a relay at ", listen, " without a secret would serve strangers; give it a secret"));
+  }
+  if (!options.find_up) WEFT_RETURN_IF_ERROR(CheckStoreAddress(options.up));
   WEFT_ASSIGN_OR_RETURN(FileDescriptor listener, ListenForStore(own[0]));
   std::unique_ptr<StoreRelayNode> node(new StoreRelayNode(reactor, options));
   node->service_ = std::make_unique<StoreService>(reactor, node->core_, std::move(listener), own[0],

@@ -1,6 +1,6 @@
 // A relay: the store of one host's ranks, which passes on to the root what they ask, so that the
 // root sees hosts and not ranks. Serves a Unix socket; its clients are this user's processes. A
-// relay may stand above other relays.
+// relay may stand above other relays, also of other hosts (store_relay_tree.h).
 //
 // When the root is gone, every request fails with kUnavailable, which names the relay and the root;
 // when the relay is gone, its clients say so themselves.
@@ -23,8 +23,11 @@
 namespace weft::collectives {
 
 struct StoreRelayOptions {
-  std::string listen;  // "unix:NAME"; empty: a name that nobody can guess
-  std::string up;      // the root's address, or that of the relay above
+  // "unix:NAME"; empty: a name that nobody can guess. For relays of other hosts: "host:port", for
+  // which, as for a server, strangers need to be kept out by a secret; answers go there as bytes.
+  std::string listen;
+  std::string up;                  // the root's address, or that of the relay above
+  StoreAddresses::Finder find_up;  // says where `up` is, which then is a name for messages
   net::JobSecret secret{};
   std::string name;  // "weft-run pid 123"
   std::string job;
@@ -67,7 +70,7 @@ class StoreRelay {
  public:
   static absl::StatusOr<std::unique_ptr<StoreRelay>> Start(const StoreRelayOptions& options);
   virtual ~StoreRelay() = default;                 // stops
-  virtual const std::string& address() const = 0;  // "unix:NAME"
+  virtual const std::string& address() const = 0;  // "unix:NAME", "[::]:40123"
 };
 
 }  // namespace weft::collectives

@@ -34,7 +34,7 @@ StoreRelayTable::StoreRelayTable(StoreClientCore* up, StoreRelayTableOptions opt
   });
 }
 
-void StoreRelayTable::Execute(StoreTicket ticket, StoreRequest request, absl::Time now) {
+void StoreRelayTable::Execute(StoreTicket ticket, StoreRequest&& request, absl::Time now) {
   if (IsGroup(request.op)) return Enter(ticket, std::move(request), now);
   StoreOp op = request.op;
   uint64_t id = up_->Call(std::move(request));
@@ -49,7 +49,7 @@ void StoreRelayTable::Announce(const StoreHello& hello) {
   up_->Call(std::move(request));
 }
 
-void StoreRelayTable::Enter(StoreTicket ticket, StoreRequest request, absl::Time now) {
+void StoreRelayTable::Enter(StoreTicket ticket, StoreRequest&& request, absl::Time now) {
   StoreArrivals arrivals;
   if (request.op == StoreOp::kGroup) {
     auto decoded = DecodeArrivals(request);
@@ -156,7 +156,8 @@ void StoreRelayTable::Sink(uint64_t id, size_t total, size_t offset, absl::strin
   if (file.file == nullptr) {
     file.bytes = total;
     file.file = std::make_shared<FileDescriptor>(
-        memfd_create("weft-store-reply", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+        options_.files ? memfd_create("weft-store-reply", MFD_CLOEXEC | MFD_ALLOW_SEALING) : -1);
+    if (!file.file->valid()) file.text.reserve(total);
   }
   while (file.file->valid() && !bytes.empty()) {
     ssize_t wrote =

@@ -27,6 +27,7 @@ struct StoreRelayTableOptions {
   std::string name;      // for messages: "relay pid 123 on node7"
   int32_t world = 0;     // ranks of the job; 0: unknown
   int32_t expected = 0;  // ranks below this relay
+  bool files = true;     // large values may go in memory files: all that is below is on this host
   // Arrivals of ranks at a group of the whole world wait so long for those of the other ranks
   // below; then they go without, so that the root can name who is missing.
   absl::Duration linger = absl::Milliseconds(20);
@@ -37,7 +38,7 @@ class StoreRelayTable final : public StoreBackend {
   // `up` outlives it.
   StoreRelayTable(StoreClientCore* up, StoreRelayTableOptions options);
 
-  void Execute(StoreTicket ticket, StoreRequest request, absl::Time now) override;
+  void Execute(StoreTicket ticket, StoreRequest&& request, absl::Time now) override;
   void Forget(StoreTicket ticket) override;
   void Expel(StoreTicket ticket, absl::Status why) override;
   void Advance(absl::Time now) override;  // takes what came from above, and sends what is due
@@ -46,7 +47,8 @@ class StoreRelayTable final : public StoreBackend {
   int64_t keys() const override { return 0; }
   int64_t waiting() const override { return static_cast<int64_t>(up_->pending()); }
 
-  // One of its ranks' processes is of a higher generation than the relay: the root must know.
+  // One of its ranks' processes is of a higher generation than the relay, or it is of another host:
+  // the root must know.
   void Announce(const StoreHello& hello);
 
  private:
@@ -70,7 +72,7 @@ class StoreRelayTable final : public StoreBackend {
     std::vector<Arrival> arrivals;
   };
 
-  void Enter(StoreTicket ticket, StoreRequest request, absl::Time now);
+  void Enter(StoreTicket ticket, StoreRequest&& request, absl::Time now);
   void Send(const What& what, std::vector<Arrival> arrivals);
   void Sink(uint64_t id, size_t total, size_t offset, absl::string_view bytes);
   StoreReply ReplyOf(uint64_t id, StoreResult& result);

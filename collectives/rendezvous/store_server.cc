@@ -185,7 +185,7 @@ absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(StoreServerOptio
           " without a secret would serve strangers; give it a secret (WEFT_JOB_SECRET), or let it "
           "listen on a loopback address"));
     }
-    auto socket = ListenForStore(address);
+    auto socket = ListenForStore(address, options.silence);
     if (!socket.ok()) {
       status = socket.status();
       continue;

@@ -24,6 +24,8 @@ struct StoreServerOptions {
   // Without a secret, the server listens on loopback only, unless this is set.
   bool open_to_strangers = false;
   int64_t connections_max = 65536;  // further ones are closed at once
+  // A client's host from which nothing comes for so long counts as gone; whole seconds, at least 3.
+  absl::Duration silence = absl::Seconds(20);
   // A folder for the journal; empty: none. Survives the death of the process, not that of the host.
   std::string state_dir;
   StoreCoreOptions core;

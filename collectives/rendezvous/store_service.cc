@@ -23,7 +23,7 @@ namespace weft::collectives {
 namespace {
 
 constexpr size_t kWriteParts = 256;  // of one sendmsg; below IOV_MAX
-constexpr size_t kKeptFrames = 64;    // whose memory an empty queue keeps
+constexpr size_t kKeptFrames = 64;   // whose memory an empty queue keeps
 constexpr int kBacklog = 4096;
 // Connections taken in one go, so that those already here are answered in between.
 constexpr int kAcceptsATurn = 512;
@@ -76,7 +76,7 @@ ssize_t SendSome(int fd, absl::Span<const StoreFrameOut> queue, size_t written) 
 
 }  // namespace
 
-absl::StatusOr<FileDescriptor> ListenForStore(SocketAddress& address) {
+absl::StatusOr<FileDescriptor> ListenForStore(SocketAddress& address, absl::Duration silence) {
   FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return ErrnoStatus(errno, "make a socket");
   auto set = [&](int level, int name, int value) {
@@ -84,9 +84,7 @@ absl::StatusOr<FileDescriptor> ListenForStore(SocketAddress& address) {
   };
   if (!address.local()) {
     set(SOL_SOCKET, SO_REUSEADDR, 1);
-    // Accepted sockets inherit these.
-    set(IPPROTO_TCP, TCP_NODELAY, 1);
-    SetKeepAlive(socket.get());
+    SetStoreSocketOptions(socket.get(), silence);
   }
   if (address.family() == AF_INET6) set(IPPROTO_IPV6, IPV6_V6ONLY, 0);
   if (bind(socket.get(), address.get(), address.size) != 0 || listen(socket.get(), kBacklog) != 0) {

@@ -17,15 +17,18 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "collectives/rendezvous/file_descriptor.h"
 #include "collectives/rendezvous/socket_address.h"
+#include "collectives/rendezvous/store_connection.h"
 #include "collectives/rendezvous/store_core.h"
 #include "collectives/rendezvous/store_reactor.h"
 
 namespace weft::collectives {
 
 // Listens; `address` becomes the real one. kAlreadyExists: it is taken.
-absl::StatusOr<FileDescriptor> ListenForStore(SocketAddress& address);
+absl::StatusOr<FileDescriptor> ListenForStore(SocketAddress& address,
+                                              absl::Duration silence = kStoreSilence);
 
 class StoreService final : public StoreReactor::Handler {
  public:

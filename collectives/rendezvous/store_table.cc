@@ -72,7 +72,7 @@ absl::Status StoreTable::Reserve(const StoreRequest& request) {
       " bytes, and '", request.keys[0], "' needs ", wanted.count(), " more"));
 }
 
-void StoreTable::Execute(StoreTicket ticket, StoreRequest request, absl::Time now) {
+void StoreTable::Execute(StoreTicket ticket, StoreRequest&& request, absl::Time now) {
   StoreOp op = request.op;
   absl::Status status = CheckLimits(request);
   if (status.ok() && ChangesState(op) && op != StoreOp::kDelete) status = Reserve(request);
@@ -176,8 +176,8 @@ void StoreTable::Add(StoreTicket ticket, const StoreRequest& request) {
                                                    " does not fit into 64 bits")));
   }
   std::array<char, 24> text;
-  auto size = static_cast<size_t>(
-      std::to_chars(text.data(), text.data() + text.size(), sum).ptr - text.data());
+  auto size = static_cast<size_t>(std::to_chars(text.data(), text.data() + text.size(), sum).ptr -
+                                  text.data());
   if (found == values_.end()) {
     Put(key, {text.data(), size});
   } else {
@@ -211,7 +211,7 @@ bool StoreTable::Erase(const std::string& key) {
 
 // ---- Waiting for keys
 
-void StoreTable::WaitFor(StoreTicket ticket, StoreRequest request, absl::Time now) {
+void StoreTable::WaitFor(StoreTicket ticket, StoreRequest&& request, absl::Time now) {
   Waiter waiter;
   waiter.op = request.op;
   waiter.keys = std::move(request.keys);

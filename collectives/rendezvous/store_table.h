@@ -39,7 +39,7 @@ class StoreTable final : public StoreBackend {
       : budget_(budget), describe_(std::move(describe)) {}
   ~StoreTable() override { budget_->used -= memory_; }
 
-  void Execute(StoreTicket ticket, StoreRequest request, absl::Time now) override;
+  void Execute(StoreTicket ticket, StoreRequest&& request, absl::Time now) override;
   void Forget(StoreTicket ticket) override;
   void Expel(StoreTicket ticket, absl::Status why) override;
   void Advance(absl::Time now) override;
@@ -100,7 +100,7 @@ class StoreTable final : public StoreBackend {
   bool Erase(const std::string& key);
   bool Contains(const std::string& key) const { return values_.count(key) != 0; }
 
-  void WaitFor(StoreTicket ticket, StoreRequest request, absl::Time now);
+  void WaitFor(StoreTicket ticket, StoreRequest&& request, absl::Time now);
   bool List(StoreTicket ticket, Waiter& waiter);  // under a missing key; false: none is missing
   void Wake(const std::string& key);
   StoreReply Collect(const Waiter& waiter) const;
@@ -110,7 +110,7 @@ class StoreTable final : public StoreBackend {
   static bool Changed(const Waiter& waiter, const Value* value);
   static StoreReply Watched(const Value* value);
 
-  void Enter(StoreTicket ticket, StoreRequest request, absl::Time now);
+  void Enter(StoreTicket ticket, StoreRequest&& request, absl::Time now);
   absl::Status Admit(const std::string& key, int32_t size, const StoreArrivals& arrivals);
   void Leave(const std::string& key, const Waiter& waiter);
   void Complete(const std::string& key, Group& group);

@@ -22,7 +22,7 @@ Bytes Size(const std::string& text) { return Bytes(static_cast<int64_t>(text.siz
 
 }  // namespace
 
-void StoreTable::Enter(StoreTicket ticket, StoreRequest request, absl::Time now) {
+void StoreTable::Enter(StoreTicket ticket, StoreRequest&& request, absl::Time now) {
   const std::string key = request.keys[0];
   StoreOp asked = request.op;
   StoreArrivals arrivals;

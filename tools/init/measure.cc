@@ -62,9 +62,11 @@ void Summarise(const Options& options, Shared& shared, Measurement& m) {
 }
 
 // Descriptors that a host needs in its worker: both ends of each rank's connection, and its relay's
-// listener, uplink, spare one and reply.
+// listener, uplink, spare one and reply; of a relay above, the uplink's other end, and its share of
+// what that one has itself.
 int DescriptorsOfHost(const Options& options) {
   int store = options.relay ? 2 * options.ranks_per_host() + 5 : options.ranks_per_host();
+  if (options.fan_out > 0) store += 1 + (4 + options.fan_out) / options.fan_out;
   return store + static_cast<int>(LinkDescriptors(options) / options.hosts) + 1;
 }
 
@@ -161,9 +163,10 @@ absl::StatusOr<Measurement> Measure(const Options& given,
   for (const auto& worker : workers) worker->Tell(store->address());
   WEFT_RETURN_IF_ERROR(AwaitAll(workers, "ok", 2 * options.timeout, tick));
   m.server_cpu_seconds = store->cpu_seconds();
-  m.messages = shared->messages_sent + shared->messages_received + shared->relay_messages;
-  m.root_messages = options.relay ? shared->relay_messages.load()
-                                  : shared->messages_sent + shared->messages_received;
+  m.root_messages = shared->messages_sent + shared->messages_received;
+  m.messages = m.root_messages + shared->relay_messages + shared->above_messages;
+  if (options.relay) m.root_messages = shared->relay_messages;
+  if (options.relay && options.fan_out > 0) m.root_messages = shared->above_messages;
   m.connections = shared->connections;
   m.exchange_bytes = static_cast<int64_t>(ExchangeOf(options).bytes().size());
   Summarise(options, *shared, m);

@@ -42,6 +42,10 @@ absl::Status Resolve(Options& o) {
                                                    ": only --store weft has that, not ",
                                                    ToString(o.store)));
   }
+  if (o.fan_out > 0 && !o.relay && !o.simulate) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--fan-out ", o.fan_out, ": relays of relays need --relay, or --simulate"));
+  }
   if (o.store == StoreKind::kWeft && !o.address.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--address ", o.address,

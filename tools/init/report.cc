@@ -35,7 +35,11 @@ void PrintTable(const Options& options, const Measurement& m) {
       "%d ranks on %d hosts, layout %s, store %s%s; %d client processes and the server "
       "on this machine\n\n",
       m.ranks, m.hosts, options.mesh.ToText(), ToString(options.store),
-      options.relay ? " with a relay a host" : "", m.workers);
+      !options.relay ? ""
+      : options.fan_out == 0
+          ? " with a relay a host"
+          : absl::StrCat(" with a relay a host and one above each ", options.fan_out),
+      m.workers);
   absl::PrintF("%-12s %10s   %10s %10s %10s   %s\n", "phase", "all ranks", "rank p50", "p99", "max",
                "slowest");
   for (size_t p = 0; p < kPhases; ++p) {
@@ -90,6 +94,7 @@ Json ToJson(const Options& options, const Measurement& m) {
       {"hosts", m.hosts},
       {"store", ToString(options.store)},
       {"relay", options.relay},
+      {"fan_out", options.fan_out},
       {"layout", options.mesh.ToText()},
       {"phases", phases},
       {"rank_seconds", ranks},

@@ -27,7 +27,8 @@ struct Shared {
   std::atomic<int64_t> finished{0};  // ranks, for the progress line
   std::atomic<int64_t> messages_sent{0};
   std::atomic<int64_t> messages_received{0};
-  std::atomic<int64_t> relay_messages{0};  // between relays and the root
+  std::atomic<int64_t> relay_messages{0};  // between hosts' relays and what is above them
+  std::atomic<int64_t> above_messages{0};  // between relays of relays and the root
 
   std::atomic<int64_t> connections{0};  // between ranks
 

@@ -35,7 +35,7 @@ collectives::StoreHello HelloOf(const ClientSetup& setup) {
 StoreRequest Make(StoreOp op, const std::string& key) {
   StoreRequest request;
   request.op = op;
-  request.keys = {key};
+  request.keys.push_back(key);
   return request;
 }
 
@@ -62,7 +62,7 @@ void WeftClient::Start(std::function<void(const absl::Status&)> connected) {
   link_.Dial();
 }
 
-void WeftClient::Call(StoreRequest request, Done done) {
+void WeftClient::Call(StoreRequest&& request, Done done) {
   request.timeout = setup_.timeout;
   bool gathers = request.op == StoreOp::kAllGather;
   uint64_t id = core_.Call(std::move(request));
@@ -72,7 +72,7 @@ void WeftClient::Call(StoreRequest request, Done done) {
 
 void WeftClient::Set(const std::string& key, const std::string& value, Done done) {
   StoreRequest request = Make(StoreOp::kSet, key);
-  request.values = {value};
+  request.values.push_back(value);
   Call(std::move(request), std::move(done));
 }
 
@@ -114,8 +114,9 @@ void WeftClient::Changed() {
 void WeftClient::Deliver() {
   if (core_.state() == StoreClientCore::State::kGone) {
     if (auto connected = std::exchange(connected_, nullptr)) connected(core_.gone());
-    std::exchange(asked_, {}).ForEach(
-        [this](uint64_t, const Asked& asked) { asked.done(core_.gone(), 0); });
+    std::exchange(asked_, {}).ForEach([this](uint64_t, const Asked& asked) {
+      asked.done(core_.gone(), 0);
+    });
     return;
   }
   if (core_.state() == StoreClientCore::State::kReady) {

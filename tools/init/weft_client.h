@@ -27,7 +27,7 @@ class WeftClient final : public Client {
   void Wait(const std::string& key, Done done) override;
   void Barrier(const std::string& key, int rank, int size, Done done) override;
   void AllGather(const std::string& key, int rank, int size, Done done) override;
-  void Call(collectives::StoreRequest request, Done done);
+  void Call(collectives::StoreRequest&& request, Done done);
 
   void Advance(absl::Time now) override {
     if (link_.deadline() <= now) link_.Advance(now);

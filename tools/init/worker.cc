@@ -123,6 +123,9 @@ class Worker {
     for (const auto& relay : relays_) {
       shared.relay_messages += relay->up().messages_sent() + relay->up().messages_received();
     }
+    for (const auto& relay : above_) {
+      shared.above_messages += relay->up().messages_sent() + relay->up().messages_received();
+    }
   }
 
  private:
@@ -156,7 +159,7 @@ class Worker {
     link.address = address_;
     if (options_.relay) {
       collectives::StoreRelayOptions relay;
-      relay.up = address_;
+      WEFT_ASSIGN_OR_RETURN(relay.up, UpOf(host));
       relay.secret = plan_.secret;
       relay.name = absl::StrCat("pid ", getpid());
       relay.job = "weft-init";
@@ -172,6 +175,31 @@ class Worker {
       relays_.push_back(std::move(node));
     }
     return link;
+  }
+
+  // Where a host's relay goes: to the root, or to the relay above, which the first of its hosts
+  // starts. Each process has relays above of its own, for its hosts.
+  absl::StatusOr<std::string> UpOf(int host) {
+    if (options_.fan_out == 0) return address_;
+    auto group = static_cast<size_t>((host - plan_.host_first) / options_.fan_out);
+    if (group < above_.size()) return above_[group]->address();
+    int first = plan_.host_first + static_cast<int>(group) * options_.fan_out;
+    int hosts = std::min(options_.fan_out, plan_.host_end - first);
+    collectives::StoreRelayOptions above;
+    above.listen = "127.0.0.1:0";
+    above.up = address_;
+    above.secret = plan_.secret;
+    above.name = absl::StrCat("pid ", getpid());
+    above.job = "weft-init";
+    above.host = absl::StrCat("host", first);
+    above.first_rank = first * options_.ranks_per_host();
+    above.ranks = hosts * options_.ranks_per_host();
+    above.world = options_.ranks;
+    above.source = sources_[group % sources_.size()];
+    above.connect_timeout = options_.timeout;
+    WEFT_ASSIGN_OR_RETURN(auto node, StoreRelayNode::Start(reactor_, above));
+    above_.push_back(std::move(node));
+    return above_.back()->address();
   }
 
   absl::Status StartHost(int host) {
@@ -193,6 +221,7 @@ class Worker {
     reactor_.Turn(reactor_.now() + (options_.relay ? kTurn : kRetryEvery));
     absl::Time now = reactor_.now();
     for (const auto& relay : relays_) relay->Settle(now);
+    for (const auto& relay : above_) relay->Settle(now);
     plan_.shared->finished += finished_ - counted_;
     counted_ = finished_;
     if (now < next_check_) return;
@@ -211,6 +240,7 @@ class Worker {
   Crew crew_;
   std::vector<SocketAddress> sources_;
   std::string address_;
+  std::vector<std::unique_ptr<StoreRelayNode>> above_;
   std::vector<std::unique_ptr<StoreRelayNode>> relays_;
   std::vector<std::unique_ptr<PeerLinks>> links_;
   std::vector<std::unique_ptr<SimulatedRank>> ranks_;

@@ -50,7 +50,11 @@ bool RelayHelps(const RunOptions& options, const std::string& store) {
 }
 
 absl::Status ServeRelay(const RunOptions& options, const net::JobSecret& secret, HostStore& host) {
-  collectives::StoreRelayOptions relay;
+  collectives::StoreRelayTreeOptions tree;
+  tree.host = options.node_rank;
+  tree.hosts = options.nodes;
+  tree.fan_out = options.fan_out.value_or(collectives::DefaultFanOut(options.nodes));
+  collectives::StoreRelayOptions& relay = tree.relay;
   relay.up = host.address;
   relay.secret = secret;
   relay.name = absl::StrCat("weft-run pid ", getpid());
@@ -63,8 +67,8 @@ absl::Status ServeRelay(const RunOptions& options, const net::JobSecret& secret,
   relay.world = options.ranks * options.nodes;
   relay.reconnect = options.store_patience;
   relay.connect_timeout = absl::Minutes(5);  // the root's launcher may start later
-  WEFT_ASSIGN_OR_RETURN(host.relay, collectives::StoreRelay::Start(relay));
-  host.address = host.relay->address();
+  WEFT_ASSIGN_OR_RETURN(host.relays, collectives::StartRelays(tree));
+  host.address = host.relays.host->address();
   return absl::OkStatus();
 }
 

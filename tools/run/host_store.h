@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "collectives/rendezvous/store_relay.h"
+#include "collectives/rendezvous/store_relay_tree.h"
 #include "collectives/rendezvous/store_server.h"
 #include "tools/run/launcher.h"
 
@@ -19,7 +19,7 @@ struct HostStore {
   int master_port = 0;
   // Those that this process serves; else null.
   std::unique_ptr<collectives::StoreServer> server;
-  std::unique_ptr<collectives::StoreRelay> relay;
+  collectives::StoreRelays relays;
 };
 
 // kInvalidArgument: a job of several hosts without a secret.

@@ -27,6 +27,9 @@ struct RunOptions {
   // Whether ranks talk to a relay in this process, so that the store sees one client a host. By
   // default where a host has several ranks, and the store may be another host's.
   std::optional<bool> relay;
+  // Hosts below a relay above those of hosts (store_relay_tree.h); 0: none. By default
+  // DefaultFanOut().
+  std::optional<int> fan_out;
   // How long a store that is gone may take to come back (weft-store --state-dir).
   absl::Duration store_patience = absl::Seconds(2);
   std::string log_dir;  // empty: no logs

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/rendezvous/job_environment.h"
 #include "collectives/rendezvous/store_client.h"
+#include "collectives/rendezvous/store_relay_tree.h"
 #include "collectives/rendezvous/store_server.h"
 
 namespace weft::collectives {
@@ -188,6 +189,102 @@ TEST_F(StoreRelayTest, ARankThatComesTwiceFailsAlone) {
   doubles.join();
   // Which of the two is the impostor nobody can say.
   EXPECT_NE(first.ok(), second.ok()) << first << second;
+}
+
+// The relays of `hosts` hosts of `kPerHost` ranks, as their launchers start them.
+class StoreRelayTreeTest : public StoreRelayTest {
+ protected:
+  void SetUp() override {
+    StoreRelayTest::SetUp();
+    relays_.clear();
+    constexpr int kTreeHosts = 5;
+    for (int host = 0; host < kTreeHosts; ++host) {
+      StoreRelayTreeOptions options;
+      options.relay.up = server_->address();
+      options.relay.secret = secret_;
+      options.relay.name = absl::StrCat("launcher ", host);
+      options.relay.job = "job";
+      options.relay.host = absl::StrCat("node", host);
+      options.relay.first_rank = host * kPerHost;
+      options.relay.ranks = kPerHost;
+      options.relay.world = kTreeHosts * kPerHost;
+      options.host = host;
+      options.hosts = kTreeHosts;
+      options.fan_out = 2;
+      auto relays = StartRelays(options);
+      ASSERT_TRUE(relays.ok()) << relays.status();
+      EXPECT_EQ(relays->above != nullptr, host % 2 == 0);
+      tree_.push_back(*std::move(relays));
+    }
+    ranks_ = kTreeHosts * kPerHost;
+  }
+
+  // Calls `rank(store, number)` for all ranks at once.
+  template <typename Rank>
+  void AllRanks(Rank rank) {
+    std::vector<std::thread> threads;
+    for (int number = 0; number < ranks_; ++number) {
+      threads.emplace_back([&, number] {
+        StoreClientOptions options;
+        options.address = tree_[static_cast<size_t>(number / kPerHost)].host->address();
+        options.secret = secret_;
+        options.name = absl::StrCat("rank ", number);
+        options.job = "job";
+        options.host = absl::StrCat("node", number / kPerHost);
+        options.rank = weft::Rank(number);
+        auto store = StoreClient::Connect(options);
+        ASSERT_TRUE(store.ok()) << store.status();
+        rank(**store, number);
+      });
+    }
+    for (auto& thread : threads) thread.join();
+  }
+
+  int ranks_ = 0;
+  std::vector<StoreRelays> tree_;
+};
+
+TEST_F(StoreRelayTreeTest, EveryRankGathersSmallAndLargeValuesThroughTwoRelays) {
+  for (size_t bytes : {size_t{5}, size_t{20000}}) {
+    AllRanks([&](StoreClient& store, int rank) {
+      std::string own(bytes, static_cast<char>('a' + rank));
+      auto all = store.AllGather(absl::StrCat("all", bytes), rank, ranks_, own, kPatience);
+      ASSERT_TRUE(all.ok()) << all.status();
+      for (int r = 0; r < ranks_; ++r) {
+        EXPECT_EQ((*all)[static_cast<size_t>(r)], std::string(bytes, static_cast<char>('a' + r)));
+      }
+    });
+  }
+}
+
+TEST_F(StoreRelayTreeTest, AMissingRankIsNamedWithItsHost) {
+  AllRanks([&](StoreClient& store, int rank) {
+    ASSERT_TRUE(store.Barrier("here", rank, ranks_, kPatience).ok());
+    if (rank != 0) return;
+    absl::Status status = store.Barrier("b", 0, 2 * kPerHost, kShort);
+    EXPECT_THAT(status.ToString(),
+                AllOf(HasSubstr("7 of 8 ranks missing after 100ms"), HasSubstr("1 (relay "),
+                      HasSubstr("on node0)"), HasSubstr("7 (relay launcher 1 on node1)")));
+  });
+}
+
+TEST_F(StoreRelayTreeTest, ItsFirstRelayAboveListensToNoStrangers) {
+  StoreRelayTreeOptions options;
+  options.relay.up = server_->address();
+  options.hosts = 4;
+  options.fan_out = 2;
+  EXPECT_THAT(StartRelays(options).status().ToString(), HasSubstr("WEFT_JOB_SECRET"));
+  StoreRelayOptions relay;
+  relay.up = server_->address();
+  relay.listen = ":0";
+  EXPECT_THAT(StoreRelay::Start(relay).status().ToString(), HasSubstr("strangers"));
+}
+
+TEST_F(StoreRelayTest, TheFanOutIsTheSquareRootOfManyHosts) {
+  EXPECT_EQ(DefaultFanOut(63), 0);
+  EXPECT_EQ(DefaultFanOut(64), 8);
+  EXPECT_EQ(DefaultFanOut(65), 9);
+  EXPECT_EQ(DefaultFanOut(2048), 46);
 }
 
 TEST_F(StoreRelayTest, WhenTheRootIsGoneTheErrorNamesRelayAndRoot) {

@@ -276,7 +276,7 @@ class Network {
     StoreRequest request;
     request.op = StoreOp::kAdd;
     request.keys = {"sum"};
-    reader.Call(request);
+    reader.Call(StoreRequest(request));
     Connect(pipes_.back());
     std::vector<StoreClientCore::Answer> answers;
     for (int i = 0; i < 1000 && answers.empty(); ++i) {

@@ -114,6 +114,29 @@ say(*(text.decode() for text in everybody))
             self.finish(host)
             self.assertEqual(self.lines(host), [expected] * 2)
 
+    def test_relays_above_hosts_are_all_that_the_store_sees(self):
+        store = self.store(listen="127.0.0.7:0")
+        hosts = self.hosts("--store", store.address, "--fan-out", "2", count=5)
+        # Hosts 0, 2 and 4 serve a relay above; who asked the store where it is has left again.
+        until(lambda: self.state(store)["waiting"] == 10 and
+              self.state(store)["connections"] == 3, PATIENCE)
+        self.client(store.address).set("go", "")
+        expected = " ".join(f"rank {rank} of {rank // 2}" for rank in range(10))
+        for host in hosts:
+            self.finish(host)
+            self.assertEqual(self.lines(host), [expected] * 2)
+
+    def test_large_answers_go_through_relays_above(self):
+        store = self.store(listen="127.0.0.7:0")
+        hosts = self.hosts("--store", store.address, "--fan-out", "2", count=3, code="""
+everybody = store.all_gather("all", rank, size, bytes([rank]) * 50_000)
+assert everybody == [bytes([r]) * 50_000 for r in range(size)]
+say("right")
+""")
+        for host in hosts:
+            self.finish(host)
+            self.assertEqual(self.lines(host), ["right"] * 2)
+
     def test_without_relays_it_sees_ranks(self):
         store = self.store()
         hosts = self.hosts("--store", store.address, "--no-relay")

@@ -54,7 +54,7 @@ class _Options(ctypes.Structure):
                 ("job", ctypes.c_char_p), ("name", ctypes.c_char_p), ("host", ctypes.c_char_p),
                 ("redis", ctypes.c_int32), ("rank", ctypes.c_int32),
                 ("generation", ctypes.c_int32), ("connect_timeout", ctypes.c_double),
-                ("reconnect", ctypes.c_double)]
+                ("reconnect", ctypes.c_double), ("silence", ctypes.c_double)]
 
 
 class _Text(ctypes.Structure):
@@ -136,6 +136,31 @@ def parse_duration(text: str) -> float:
     return sum(float(number) * units[unit] for number, unit in parts)
 
 
+_WAITS = (Op.GET, Op.WAIT, Op.MULTI_GET, Op.BARRIER, Op.ALL_GATHER, Op.GATHER, Op.WATCH)
+
+
+def _interruptible(call) -> int:
+    """call(), such that a signal's handler runs at once, and its exception ends the wait.
+
+    Handlers run in the main thread, which must not sleep in C for that: its calls are made by
+    another one. What is interrupted goes on there until it ends by itself; an arrival at a barrier
+    counts.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    codes, done = [], threading.Event()
+
+    def run():
+        try:
+            codes.append(call())
+        finally:
+            done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    done.wait()
+    return codes[0]
+
+
 def _seconds(timeout) -> float:
     return -1.0 if timeout is None else max(float(timeout), 0.0)
 
@@ -143,19 +168,20 @@ def _seconds(timeout) -> float:
 class Client:
     """A connection to a store. Thread-safe; `timeout` is in seconds, None: for ever.
 
-    `address` is "host:port" or "unix:NAME". After os.fork() it is the parent's alone.
+    `address` is "host:port" or "unix:NAME"; the store's host counts as gone when nothing has come
+    from it for `silence` seconds. After os.fork() it is the parent's alone.
     """
 
     def __init__(self, address: str, *, secret: str = "", job: str = "", rank: int = -1,
                  generation: int = 0, connect_timeout: float | None = 30.0,
-                 reconnect: float = 2.0, redis: bool = False):
+                 reconnect: float = 2.0, silence: float = 20.0, redis: bool = False):
         self._handle = None
         self._calls = 0
         self._lock = threading.Lock()
         name = f"rank {rank} pid {os.getpid()}" if rank >= 0 else f"pid {os.getpid()}"
         options = _Options(address.encode(), secret.encode(), job.encode(), name.encode(),
                            socket.gethostname().encode(), int(redis), rank, generation,
-                           _seconds(connect_timeout), reconnect)
+                           _seconds(connect_timeout), reconnect, silence)
         handle, error = ctypes.c_void_p(), _Text()
         _check(_load().weft_store_open(ctypes.byref(options), ctypes.byref(handle),
                                        ctypes.byref(error)), error)
@@ -193,15 +219,18 @@ class Client:
             if self._handle is None:
                 raise StoreError("FAILED_PRECONDITION", "this client is closed")
             self._calls += 1
-        try:
-            code = _load().weft_store_call(
-                self._handle, op, key_data, len(key_data), value_data, len(value_data), number,
-                rank, size, _seconds(timeout), ctypes.byref(number_out), ctypes.byref(count),
-                ctypes.byref(out))
-        finally:
-            with self._lock:
-                self._calls -= 1
-        _check(code, out)
+
+        def call() -> int:
+            try:
+                return _load().weft_store_call(
+                    self._handle, op, key_data, len(key_data), value_data, len(value_data), number,
+                    rank, size, _seconds(timeout), ctypes.byref(number_out), ctypes.byref(count),
+                    ctypes.byref(out))
+            finally:
+                with self._lock:
+                    self._calls -= 1
+
+        _check(_interruptible(call) if op in _WAITS else call(), out)
         return number_out.value, _unpack(_take(out), count.value)
 
     def set(self, key, value) -> None:

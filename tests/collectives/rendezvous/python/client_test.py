@@ -1,7 +1,9 @@
 """weft_store's client and server, without PyTorch."""
 
 import os
+import signal
 import threading
+import time
 import unittest
 
 from servers import PATIENCE, Redis
@@ -12,8 +14,17 @@ from weft_store.client import parse_duration
 SECRET = "ab" * 32
 
 
+class Interrupted(Exception):
+    """As KeyboardInterrupt, which a test runner takes for itself."""
+
+
+def interrupt(*_):
+    raise Interrupted
+
+
 class ClientTest(unittest.TestCase):
     def setUp(self):
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, interrupt))
         self.server = Server(secret=SECRET)
         self.addCleanup(self.server.stop)
 
@@ -50,6 +61,42 @@ class ClientTest(unittest.TestCase):
         client.set("later", "now")  # would never run, were the interpreter held
         thread.join()
         self.assertEqual(got, [b"now"])
+
+    def test_an_interrupt_ends_every_kind_of_wait_at_once(self):
+        client = self.client(rank=0)
+        waits = {"get": lambda: client.get("never", PATIENCE),
+                 "wait": lambda: client.wait(["never"], PATIENCE),
+                 "multi_get": lambda: client.multi_get(["never"], PATIENCE),
+                 "barrier": lambda: client.barrier("b", 0, 2, PATIENCE),
+                 "all_gather": lambda: client.all_gather("g", 0, 2, "", PATIENCE),
+                 "gather": lambda: client.gather("r", 0, 2, 0, "", PATIENCE),
+                 "watch": lambda: client.watch("never", 0, PATIENCE)}
+        began = time.monotonic()
+        for name, wait in waits.items():
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with self.subTest(name), self.assertRaises(Interrupted):
+                wait()
+        # Not at the end of even one of them.
+        self.assertLess(time.monotonic() - began, PATIENCE)
+        client.set("after", "it")
+        self.assertEqual(client.get("after"), b"it")
+
+    def test_a_handler_that_returns_ends_no_wait(self):
+        handled = []
+        previous = signal.signal(signal.SIGALRM, lambda *_: handled.append(1))
+        self.addCleanup(signal.signal, signal.SIGALRM, previous)
+        client, other = self.client(), self.client()
+
+        def give():
+            while not handled:
+                time.sleep(0.001)
+            other.set("late", "value")
+
+        thread = threading.Thread(target=give)
+        thread.start()
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        self.assertEqual(client.get("late", PATIENCE), b"value")
+        thread.join()
 
     def test_ranks_meet_and_gather(self):
         clients = [self.client(rank=rank) for rank in range(4)]
