@@ -30,7 +30,9 @@ int Made(void** communicator, const std::string& call) {
   return result;
 }
 
-[[maybe_unused]] std::string Config(const void* config) { return config == nullptr ? "default" : "own"; }
+[[maybe_unused]] std::string Config(const void* config) {
+  return config == nullptr ? "default" : "own";
+}
 
 }  // namespace
 
