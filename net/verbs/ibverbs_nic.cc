@@ -413,6 +413,11 @@ class IbverbsDevice final : public NicDevice {
 class IbverbsNic final : public Nic {
  public:
   absl::StatusOr<std::vector<std::string>> DeviceNames() override {
+    // Before anything else of libibverbs: a child that is forked must not take registered pages
+    // along.
+    if (const int error = ibv_fork_init(); error != 0 && error != ENOSYS) {
+      return Failed("ibv_fork_init", "this host", error);
+    }
     int count = 0;
     ibv_device** list = ibv_get_device_list(&count);
     if (list == nullptr) {
@@ -421,6 +426,7 @@ class IbverbsNic final : public Nic {
                        errno == ENOSYS ? "; the kernel has no RDMA (is ib_uverbs loaded?)" : ""));
     }
     std::vector<std::string> out;
+    out.reserve(static_cast<size_t>(count));
     for (int i = 0; i < count; ++i) out.emplace_back(ibv_get_device_name(list[i]));
     ibv_free_device_list(list);
     return out;

@@ -1,9 +1,11 @@
 // The verbs transport on the scripted NIC: each transport of a test is a host with two devices, all
-// in one fabric. With WEFT_TEST_RDMA=1 on the devices that there are instead (tools/dev test roce).
+// in one fabric. With WEFT_TEST_RDMA=rxe0,rxe1 on real devices instead, one for
+// each rank in turn (tools/dev test roce).
 #include <atomic>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "net/verbs/verbs_transport.h"
@@ -14,7 +16,13 @@ namespace weft::net {
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeTestTransport(TransportKind kind,
                                                              const TransportOptions& options) {
-  if (std::getenv("WEFT_TEST_RDMA") != nullptr) return CreateTransport(kind, options);
+  TransportOptions with_rails = options;
+  if (const char* devices = std::getenv("WEFT_TEST_RDMA")) {
+    const std::vector<std::string> names = absl::StrSplit(devices, ',');
+    const std::string& own = names[static_cast<size_t>(options.self.value()) % names.size()];
+    WEFT_CHECK(with_rails.settings.Set("verbs.devices", absl::StrCat("=", own), "test").ok(), own);
+    return CreateTransport(kind, with_rails);
+  }
   spdlog::set_level(spdlog::level::warn);
   static auto* fabric = new ScriptedFabric();  // transports of other threads may outlive main
   static std::atomic<uint32_t> next{0};
@@ -24,9 +32,8 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTestTransport(TransportKind kind,
     devices[i].name = absl::StrCat("scripted", host, "_", i);
     devices[i].address = 0x0A000000 + host * 2 + i;
   }
-  TransportOptions with_rails = options;
   WEFT_CHECK(with_rails.settings.Set("verbs.devices", "scripted", "test").ok(), "");
-  return VerbsTransport::Create(with_rails, fabric->MakeNic(std::move(devices)));
+  return VerbsTransport::Create(with_rails, fabric->MakeNic(devices));
 }
 
 }  // namespace weft::net

@@ -510,7 +510,7 @@ void ScriptedFabric::set_on_transfer(OnTransfer script) {
   core_->on_transfer = std::move(script);
 }
 
-std::unique_ptr<Nic> ScriptedFabric::MakeNic(std::vector<ScriptedDeviceOptions> devices) {
+std::unique_ptr<Nic> ScriptedFabric::MakeNic(const std::vector<ScriptedDeviceOptions>& devices) {
   Lock lock(core_->mutex);
   std::vector<std::string> names;
   for (const ScriptedDeviceOptions& options : devices) {

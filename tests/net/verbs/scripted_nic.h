@@ -70,7 +70,7 @@ class ScriptedFabric {
   void set_on_transfer(OnTransfer script);
 
   // The devices of one host. The fabric outlives what is made of them.
-  std::unique_ptr<Nic> MakeNic(std::vector<ScriptedDeviceOptions> devices);
+  std::unique_ptr<Nic> MakeNic(const std::vector<ScriptedDeviceOptions>& devices);
 
   void PushEvent(const std::string& device, const NicEvent& event);
   void SetPortActive(const std::string& device, bool active);  // no event by itself

@@ -152,7 +152,9 @@ TEST(VerbsFaults, LostLateAndDoubledCompletionsChangeNothing) {
       {"twice and late", [](ScriptedFate& fate) { fate.twice = true, fate.late_receive = 9; }},
       {"held", [](ScriptedFate& fate) { fate.hold_ticks = 300; }},
   };
-  for (const auto& [name, make] : kinds) {
+  for (const auto& kind : kinds) {
+    const char* name = kind.first;
+    const auto& make = kind.second;
     for (const std::string from : {"host0", "host1"}) {
       World world(Quick());
       int left = 5;

@@ -26,7 +26,7 @@ void AddUp(std::byte* out, const std::byte* local, const std::byte* incoming, si
 }  // namespace
 
 ScriptedNode::ScriptedNode(ScriptedFabric& fabric, int rank,
-                           std::vector<ScriptedDeviceOptions> devices,
+                           const std::vector<ScriptedDeviceOptions>& devices,
                            const std::vector<std::string>& settings) {
   TransportOptions options;
   options.self = Rank(rank);
@@ -38,7 +38,7 @@ ScriptedNode::ScriptedNode(ScriptedFabric& fabric, int rank,
     absl::Status set = options.settings.SetPair(pair, "test");
     WEFT_CHECK(set.ok(), set);
   }
-  auto created = VerbsTransport::Create(options, fabric.MakeNic(std::move(devices)));
+  auto created = VerbsTransport::Create(options, fabric.MakeNic(devices));
   created_ = created.status();
   if (created.ok()) transport_ = *std::move(created);
 }
@@ -61,8 +61,7 @@ World::World(const WorldOptions& options) : step_(options.step) {
       device.address = static_cast<uint32_t>(0x0A000001 + host * 256 + rail);
     }
     if (options.tweak) options.tweak(host, &devices);
-    (host == 0 ? a : b) =
-        std::make_unique<ScriptedNode>(fabric, host, std::move(devices), options.settings);
+    (host == 0 ? a : b) = std::make_unique<ScriptedNode>(fabric, host, devices, options.settings);
   }
 }
 
@@ -115,8 +114,10 @@ void Traffic::Post() {
   ScriptedNode& b = *world_.b;
   const auto ready = [](Transport& transport, void* data, size_t size, Region* region) {
     auto registered = transport.Register(data, size);
-    if (registered.ok()) *region = *std::move(registered);
-    return registered.ok();  // else later: a device may be short of memory for a while
+    // Else later: a device may be short of memory for a while.
+    if (!registered.ok()) return false;
+    *region = *std::move(registered);
+    return true;
   };
   while (sent_ < messages_.size()) {
     const size_t index = send_order_[sent_];

@@ -18,7 +18,7 @@ namespace weft::net {
 // One rank, and what it was told.
 class ScriptedNode final : public TransportEvents {
  public:
-  ScriptedNode(ScriptedFabric& fabric, int rank, std::vector<ScriptedDeviceOptions> devices,
+  ScriptedNode(ScriptedFabric& fabric, int rank, const std::vector<ScriptedDeviceOptions>& devices,
                const std::vector<std::string>& settings);
   ~ScriptedNode() override;
 
