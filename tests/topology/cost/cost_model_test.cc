@@ -88,6 +88,18 @@ TEST(CostModel, AHierarchicalAllReduceTakesWhatItsFormulaSays) {
               0.01);
 }
 
+TEST(CostModel, PlannedFlowsAreWholeOnTheirCables) {
+  Job job = DataJob(2, Bytes(1'000'000'000));
+  job.layout.sizes = {1, 1, 1, 2, 3};  // three pairs
+  World world(LeafSpine(2, 3, 2), job);
+  const Placement across = {0, 3, 1, 4, 2, 5};  // over two cables
+  TrafficCost planned = world.Model(Balance::kPlanned)->Evaluate(across).traffic[0];
+  EXPECT_EQ(planned.worst.flows, 3);
+  EXPECT_NEAR(absl::FDivDuration(planned.transfer, planned.floor), 2, 1e-9);
+  TrafficCost even = world.Model(Balance::kEven)->Evaluate(across).traffic[0];
+  EXPECT_NEAR(absl::FDivDuration(even.transfer, even.floor), 1.5, 1e-9);
+}
+
 TEST(CostModel, HashedFlowsPayForTheFullestCable) {
   // MegaScale's full ToR: 64 flows of 200G on 32 uplinks of 400G, 5.41 on the fullest.
   ClosSpec spec = LeafSpine(2, 64, 32);

@@ -135,5 +135,14 @@ TEST(SelectByThreshold, HasTheKernelsBounds) {
   }
 }
 
+// DIV_ROUND_CLOSEST_ULL(weight << 31, total) - 1, worked out by hand for three: 2^31 / 3 is
+// 715,827,882.67 and twice that 1,431,655,765.33.
+TEST(SelectByThreshold, RoundsBoundsToTheNearest) {
+  EXPECT_EQ(SelectByThreshold(715'827'882, 3), 0u);
+  EXPECT_EQ(SelectByThreshold(715'827'883, 3), 1u);
+  EXPECT_EQ(SelectByThreshold(1'431'655'764, 3), 1u);
+  EXPECT_EQ(SelectByThreshold(1'431'655'765, 3), 2u);
+}
+
 }  // namespace
 }  // namespace weft::topology

@@ -103,6 +103,20 @@ TEST(SwitchHash, TiersPolariseWithOneSeedAndWithAnother) {
             8u);  // SipHash is not linear: a seed is enough
 }
 
+// There are three functions, and four tiers of nodes that choose among links.
+TEST(PerTierHash, HostsAndCoresHaveOneFunctionAndChooseIndependently) {
+  SwitchHash host = Make(PerTierHash(0, 9)), core = Make(PerTierHash(3, 9));
+  ASSERT_EQ(host.options().function, core.options().function);
+  std::map<std::pair<size_t, size_t>, int> both;
+  for (uint32_t i = 0; i < 8000; ++i) {
+    ++both[{host.Select(RoceFlow(i), 4), core.Select(RoceFlow(i), 4)}];
+  }
+  EXPECT_EQ(both.size(), 16u);
+  for (const auto& [choices, flows] : both) {
+    EXPECT_NEAR(flows, 500, 150) << choices.first << " and " << choices.second;
+  }
+}
+
 TEST(PerTierHash, DoesNotPolarise) {
   for (int tier = 0; tier < 3; ++tier) {
     SwitchHash near = Make(PerTierHash(tier, 9)), far = Make(PerTierHash(tier + 1, 9));

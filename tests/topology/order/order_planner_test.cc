@@ -162,6 +162,25 @@ TEST(SearchLocally, ClimbsFromRandomStartsToNearTheBest) {
   EXPECT_LE(sum / judged, 1.03);
 }
 
+TEST(SearchLocally, NeverEndsWorseThanItBegan) {
+  Random random(17);
+  int judged = 0;
+  for (int round = 0; round < 100 && judged < 20; ++round) {
+    RandomWorld world(random, 5 + static_cast<int>(random.Below(4)));
+    CutTree tree(world.fabric);
+    std::vector<std::vector<int32_t>> classes = HostClasses(tree, world.hosts);
+    if (CountArrangements(classes[0], 2'000) > 2'000) continue;
+    ++judged;
+    CostModel model =
+        *CostModel::Create(tree, world.job, *DefaultBlocks(world.job, world.fabric, world.hosts),
+                           world.hosts, world.options.balance);
+    const Placement best = SearchAll(model, classes[0]);
+    const Placement found = SearchLocally(model, classes[0], best, random, {100'000, nullptr});
+    EXPECT_LE(model.Score(found).value(), model.Score(best).value() * (1 + 1e-9)) << round;
+  }
+  ASSERT_GE(judged, 15);
+}
+
 TEST(SearchLocally, RelievesTheFullestCutOfAManyHostPlacement) {
   Fabric fabric = *BuildClos(*MegaScaleClos(384));
   CutTree tree(fabric);

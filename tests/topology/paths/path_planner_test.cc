@@ -141,6 +141,33 @@ TEST(PathPlanner, SplitsFlowsOnlyWhereThatHelps) {
   EXPECT_EQ(PathPlanner(bed.routes, bed.hashes, options).Plan(flows)->phases[0].subflows, 1);
 }
 
+TEST(PathPlanner, PartsOfAFlowAddUpToItsBytes) {
+  Bed bed(LeafSpine(2, 3, 2));
+  const Bytes bytes(1'000'003);  // no multiple of any number of parts
+  std::vector<TrafficFlow> flows;
+  for (int i = 0; i < 3; ++i) flows.push_back({bed.Host(i), bed.Host(3 + i), bytes});
+  PathPlannerOptions options;
+  options.subflows_max = 4;
+  PathPlan plan = *PathPlanner(bed.routes, bed.hashes, options).Plan(flows);
+  ASSERT_GT(plan.phases[0].subflows, 1);
+  std::vector<Bytes> sum(flows.size());
+  for (const PlannedPath& path : plan.paths) sum[path.flow] += path.bytes;
+  for (Bytes all : sum) EXPECT_EQ(all, bytes);
+}
+
+// One queue pair is tried first, then two: both fit into two ports only one after the other.
+TEST(PathPlanner, AttemptsThatAreNotUsedTakeNoPorts) {
+  Bed bed(LeafSpine(2, 3, 2));
+  std::vector<TrafficFlow> flows;
+  for (int i = 0; i < 3; ++i) flows.push_back({bed.Host(i), bed.Host(3 + i), MiB(2)});
+  PathPlannerOptions options;
+  options.subflows_max = 2;
+  options.port_first = 0xC000;
+  options.port_last = 0xC001;
+  absl::StatusOr<PathPlan> plan = PathPlanner(bed.routes, bed.hashes, options).Plan(flows);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+}
+
 TEST(PathPlanner, PlansEachPhaseForItself) {
   Bed bed(LeafSpine(2, 4, 4));
   std::vector<TrafficFlow> flows;

@@ -42,7 +42,8 @@ inline double Microseconds(absl::Duration duration) { return absl::ToDoubleMicro
 inline constexpr double kRate = 50e9;  // bytes a second of 400 Gbit/s
 // On the wire, of payload in packets of 4096 with 64 of header.
 inline double Wire(int64_t bytes) {
-  return static_cast<double>(bytes + (bytes + 4095) / 4096 * 64);
+  const int64_t packets = (bytes + 4095) / 4096;
+  return static_cast<double>(bytes + packets * 64);
 }
 
 }  // namespace weft::topology
