@@ -252,7 +252,7 @@ void StoreCore::DeliverAnswers(StoreBackend& backend) {
 }
 
 void StoreCore::Deliver(const StoreAnswer& answer) {
-  bool executing = answer.ticket == executing_;
+  bool executing = executing_.session != 0 && answer.ticket == executing_;
   auto found = executing ? sessions_.end() : sessions_.find(answer.ticket.session);
   if (!executing && found == sessions_.end()) return;
   Session& session = executing ? *executes_for_ : found->second;
