@@ -131,7 +131,7 @@ class VerbsWire final : public Handler, private QueuePairUser {
   void Say(const Control& control, absl::string_view text = "");
   std::string LaneText(const Lane& lane) const;
 
-  // Time (wire_lanes.cc).
+  // Time (wire_time.cc).
   void Watch();  // sets the deadline
   void Retry(Lane& lane);
   void WakeAt(absl::Time when);
