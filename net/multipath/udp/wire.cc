@@ -369,7 +369,7 @@ void Wire::OnDeadline(absl::Time now) {
   WantTurn();
 }
 
-void Wire::Fail(absl::Status why) {
+void Wire::Fail(const absl::Status& why) {
   if (owner_ == nullptr) return Close();
   owner_->OnWireBroken(why);
 }

@@ -115,7 +115,7 @@ class Wire final : public Handler, private DatagramOwner, private MessageSink {
   void TakeControl();
   absl::Status TakeFrames(absl::string_view bytes);
   bool TakeSent();
-  void Fail(absl::Status why);
+  void Fail(const absl::Status& why);
   void ArmDeadline();
   uint64_t OldestControl() const {
     return control_sent_.empty() ? control_next_ : control_sent_.begin()->first;
