@@ -87,6 +87,7 @@ absl::StatusOr<JobGroups> Exchange(const std::string& layout, int rank, int rank
   std::vector<absl::StatusOr<JobGroups>> jobs(static_cast<size_t>(mesh.ranks()),
                                               absl::UnknownError("not made"));
   std::vector<std::thread> threads;
+  threads.reserve(jobs.size());
   for (int self = 0; self < mesh.ranks(); ++self) {
     threads.emplace_back([&, self] {
       StoreClientOptions client;
