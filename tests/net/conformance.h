@@ -29,7 +29,7 @@ inline const auto kAllTransports =
 // For tests whose ranks are processes.
 #define WEFT_SKIP_IN_ONE_PROCESS(kind)                                             \
   if ((kind) == TransportKind::kVerbs && std::getenv("WEFT_TEST_RDMA") == nullptr) \
-  GTEST_SKIP() << "the scripted NIC is of one process; runs on Soft-RoCE"
+  GTEST_SKIP() << "the scripted NIC is of one process; WEFT_TEST_RDMA=1 takes this host's devices"
 
 // A status that a person can act upon: the right code, and the peer's rank in words.
 inline void ExpectNames(const absl::Status& status, absl::StatusCode code, int rank) {
