@@ -23,11 +23,6 @@ namespace weft::net {
 // kUnavailable where the library, or UCX itself, cannot be loaded.
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const TransportOptions& options);
 
-// The library's one entry: the same, from within. Program and library are of one build.
-inline constexpr char kUcxEntry[] = "weft_ucx_transport_1";
-using UcxEntry = void (*)(const TransportOptions& options,
-                          absl::StatusOr<std::unique_ptr<Transport>>* out);
-
 }  // namespace weft::net
 
 #endif  // WEFT_NET_UCX_UCX_H_

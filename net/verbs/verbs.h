@@ -32,11 +32,6 @@ namespace weft::net {
 // used, with each one's reason.
 absl::StatusOr<std::unique_ptr<Transport>> CreateVerbsTransport(const TransportOptions& options);
 
-// The library's one entry: the same, from within. Program and library are of one build.
-inline constexpr char kVerbsEntry[] = "weft_verbs_transport_1";
-using VerbsEntry = void (*)(const TransportOptions& options,
-                            absl::StatusOr<std::unique_ptr<Transport>>* out);
-
 }  // namespace weft::net
 
 #endif  // WEFT_NET_VERBS_VERBS_H_
