@@ -16,8 +16,8 @@
 #include <string>
 
 #include "absl/time/clock.h"
+#include "tests/scratch_folder.h"
 #include "tests/trainer/checkpoint/training_state.h"
-#include "tests/trainer/files/scratch_folder.h"
 #include "trainer/checkpoint/retention.h"
 
 namespace weft {

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_replace.h"
 #include "base/crc32c.h"
+#include "tests/scratch_folder.h"
 #include "tests/trainer/checkpoint/training_state.h"
-#include "tests/trainer/files/scratch_folder.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/retention.h"

@@ -11,7 +11,7 @@
 
 #include "base/crc32c.h"
 #include "base/random.h"
-#include "tests/trainer/files/scratch_folder.h"
+#include "tests/scratch_folder.h"
 
 namespace weft {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "tests/scratch_folder.h"
 #include "tests/trainer/data/sample_text.h"
-#include "tests/trainer/files/scratch_folder.h"
 #include "trainer/data/tokenizer.h"
 #include "trainer/files/file.h"
 

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "tests/trainer/files/scratch_folder.h"
+#include "tests/scratch_folder.h"
 #include "trainer/files/file.h"
 
 namespace weft {

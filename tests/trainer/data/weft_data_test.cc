@@ -10,8 +10,8 @@
 #include <string>
 
 #include "absl/strings/str_join.h"
+#include "tests/scratch_folder.h"
 #include "tests/trainer/data/sample_text.h"
-#include "tests/trainer/files/scratch_folder.h"
 #include "trainer/files/file.h"
 
 namespace weft {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "base/random.h"
-#include "tests/trainer/files/scratch_folder.h"
+#include "tests/scratch_folder.h"
 #include "trainer/files/file.h"
 
 namespace weft {
