@@ -67,15 +67,6 @@ std::string AfterColon(const std::string& text) {
   return std::string(absl::StripAsciiWhitespace(parts.back()));
 }
 
-// "Global tclass=106", as mlx5 writes it, or a number alone.
-std::optional<NicSetting> TrafficClass(const fs::path& path) {
-  const std::string text = Text(path);
-  NicSetting setting{0, path.string()};
-  const std::string number = text.substr(text.rfind('=') + 1);  // npos + 1 is 0
-  if (!absl::SimpleAtoi(absl::StripAsciiWhitespace(number), &setting.value)) return std::nullopt;
-  return setting;
-}
-
 std::vector<RdmaGid> ReadGids(const fs::path& port) {
   std::vector<RdmaGid> gids;
   for (const std::string& name : Entries(port / "gids")) {
@@ -103,7 +94,10 @@ RdmaPort ReadPort(const fs::path& device, int number) {
   port.gids = ReadGids(folder);
   ReadNumbers(folder / "counters", port.counters);
   ReadNumbers(folder / "hw_counters", port.counters);
-  port.traffic_class = TrafficClass(device / "tc" / absl::StrCat(number) / "traffic_class");
+  const std::string tclass = device / "tc" / absl::StrCat(number) / "traffic_class";
+  if (auto forced = ReadNicSetting(tclass); forced.ok()) {
+    port.traffic_class = NicSetting{*forced, tclass};
+  }
   return port;
 }
 
@@ -212,6 +206,17 @@ absl::StatusOr<std::vector<RdmaDevice>> ReadRdmaDevices(const std::string& root)
   if (error) return ErrnoStatus(error.value(), absl::StrCat("read ", folder.string()));
   for (const std::string& name : Entries(folder)) devices.push_back(ReadDevice(sys, name));
   return devices;
+}
+
+absl::StatusOr<int64_t> ReadNicSetting(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  std::getline(file, text);
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(text.substr(text.rfind('=') + 1), &value)) {  // npos + 1 is 0
+    return absl::DataLossError(absl::StrCat(path, " holds '", text, "', no number"));
+  }
+  return value;
 }
 
 int RoceMtu(int interface_mtu) {

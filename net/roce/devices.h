@@ -88,6 +88,10 @@ struct RdmaDevice {
 // like when the folder is there and cannot be read; what is missing within is left out.
 absl::StatusOr<std::vector<RdmaDevice>> ReadRdmaDevices(const std::string& root = "");
 
+// The number that a setting's file holds, alone or after a '=' ("Global tclass=106"). DataLoss:
+// what it holds instead.
+absl::StatusOr<int64_t> ReadNicSetting(const std::string& path);
+
 // The largest RoCE MTU (256 to 4096) of packets that fit an interface's MTU, 0 when none does: the
 // kernel's rule (iboe_get_mtu), which leaves 96 bytes for the headers of every kind of packet.
 int RoceMtu(int interface_mtu);

@@ -6,7 +6,6 @@
 #include <fstream>
 #include <string>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
@@ -81,20 +80,9 @@ absl::Status WriteNumber(const std::string& path, int64_t value) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> ReadNumber(const std::string& path) {
-  std::ifstream file(path);
-  std::string text;
-  std::getline(file, text);
-  int64_t value = 0;
-  if (!absl::SimpleAtoi(text.substr(text.rfind('=') + 1), &value)) {
-    return absl::DataLossError(absl::StrCat(path, " holds '", text, "', no number"));
-  }
-  return value;
-}
-
 absl::Status Change(const NicChange& change) {
   WEFT_RETURN_IF_ERROR(WriteNumber(change.now.path, *change.wanted));
-  WEFT_ASSIGN_OR_RETURN(int64_t after, ReadNumber(change.now.path));
+  WEFT_ASSIGN_OR_RETURN(int64_t after, ReadNicSetting(change.now.path));
   if (after == *change.wanted) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(change.now.path, " holds ", after, " after ",
                                                     *change.wanted,
