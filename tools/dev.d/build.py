@@ -2,7 +2,9 @@
 
 import os
 import pathlib
+import re
 import shutil
+import subprocess
 
 import setup
 from common import BUILD, DEPS, PRESETS, ROOT, Failure, Stopwatch, execute, jobs, output, say
@@ -57,12 +59,19 @@ def cuda_toolkit() -> pathlib.Path:
     """CUDA_PATH, else the toolkit of the nvcc on PATH, else /usr/local/cuda."""
     candidates = [os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     if compiler := shutil.which("nvcc"):
-        candidates.insert(1, pathlib.Path(compiler).resolve().parent.parent)
+        candidates.insert(1, toolkit_of(compiler))
     for candidate in candidates:
         if candidate and (pathlib.Path(candidate) / "bin/nvcc").exists():
             return pathlib.Path(candidate)
     raise Failure("the cuda preset needs a CUDA 13 toolkit: there is no nvcc on PATH, in CUDA_PATH "
                   "or in /usr/local/cuda. Everything else builds without: tools/dev build release")
+
+
+def toolkit_of(compiler: str) -> pathlib.Path | None:
+    """The toolkit's folder as nvcc names it: the program on PATH may be a script that calls another."""
+    plan = subprocess.run([compiler, "--dryrun", "/dev/null"], capture_output=True, text=True)
+    top = re.search(r"^#\$ TOP=(.+)$", plan.stdout + plan.stderr, re.MULTILINE)
+    return pathlib.Path(top[1]).resolve() if top else None
 
 
 def known_targets(folder: pathlib.Path, wanted: list[str]) -> list[str]:
