@@ -61,6 +61,7 @@ void Network::SetOneLinkUp(uint32_t id, bool up) {
     return;
   }
   link.flags &= static_cast<uint16_t>(~kUp);
+  ++link.failures;
   for (uint32_t i = 0; i < link.flight.size(); ++i) {
     Flight& flight = link.flight[i];
     if (flight.frame < kFirstSpecial) Drop(link, flight.frame);

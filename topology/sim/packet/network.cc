@@ -6,6 +6,7 @@
 #include <new>
 
 #include "base/random.h"
+#include "topology/sim/packet/wheel_shape.h"
 #include "topology/sim/path_choice.h"
 
 namespace weft::topology::packet {
@@ -13,42 +14,8 @@ namespace {
 
 constexpr int64_t kHeartbeatMask = (1 << 20) - 1;
 
-struct WheelShape {
-  int width_bits, bucket_bits;
-};
-
-// Buckets no wider than the smallest frame on the fastest link, and narrow enough that one is
-// sorted in the first-level cache when every link is busy with full frames; the ring spans what a
-// frame takes from one end of a link to the other.
-WheelShape ShapeFor(const Fabric& fabric, const PacketOptions& options) {
-  double shortest = 1e18, span = 0, events_per_picosecond = 0;
-  auto consider = [&](Bandwidth bandwidth) {
-    shortest = std::min(shortest, kMinimumFrame / bandwidth.bytes_per_second() * 1e12);
-  };
-  double full = static_cast<double>((options.payload + options.header).count());
-  for (int i = 0; i < fabric.links(); ++i) {
-    const FabricLink& link = fabric.link(LinkId(i));
-    consider(link.bandwidth);
-    double frame_time = full / link.bandwidth.bytes_per_second() * 1e12;
-    double delay = static_cast<double>(FromDuration(link.delay));
-    span = std::max(span, delay + frame_time);
-    events_per_picosecond += 1 / frame_time;
-  }
-  for (const LinkFault& fault : options.faults) {
-    if (fault.kind == LinkFault::Kind::kBandwidth) consider(fault.bandwidth);
-  }
-  constexpr double kEventsPerBucket = 1024;
-  double width = std::min(shortest, kEventsPerBucket / events_per_picosecond);
-  WheelShape shape;
-  shape.width_bits =
-      std::clamp(static_cast<int>(std::floor(std::log2(std::max(width, 1.0)))), 0, 30);
-  double buckets = span / std::exp2(shape.width_bits) + 2;
-  shape.bucket_bits = std::clamp(static_cast<int>(std::ceil(std::log2(buckets))), 6, 20);
-  return shape;
-}
-
 EventWheel MakeWheel(const Fabric& fabric, const PacketOptions& options) {
-  WheelShape shape = ShapeFor(fabric, options);
+  WheelShape shape = WheelShapeFor(fabric, options);
   return EventWheel(shape.width_bits, shape.bucket_bits);
 }
 
@@ -325,7 +292,7 @@ void Network::OnArrival(uint32_t id) {
 inline void Network::Arrive(uint32_t id, uint32_t frame) {
   Link& link = links_[id];
   if (frame >= kFirstSpecial) [[unlikely]] {
-    if (frame != kNoFrame) OnPause(link.reverse, frame == kPause);
+    if (frame != kNoFrame) OnPauseFrame(link.reverse, frame == kPause);
   } else if (link.flags & kToHost) {
     Deliver(link, frame);
   } else {

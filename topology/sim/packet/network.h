@@ -77,9 +77,10 @@ struct alignas(64) Link {
   Ring<Flight> flight;
   uint32_t target = 0;
   uint16_t flags = 0;
-  bool xoff = false;   // the switch at its end has asked its source to pause
-  int64_t bytes = 0;   // carried
-  int64_t frames = 0;  // carried
+  bool xoff = false;     // the switch at its end has asked its source to pause
+  uint8_t failures = 0;  // modulo 256
+  int64_t bytes = 0;     // carried
+  int64_t frames = 0;    // carried
 
   Ring<Queued> data;
   Ring<Queued> control;
@@ -157,6 +158,7 @@ class Network {
   void Begin(NicId nic, FlowId flow);
   void OnNicDeadline(NicId nic);
   void OnLate(uint32_t link, uint32_t frame);
+  void OnPauseHeeded(uint32_t link, uint32_t argument);
   void SetLinkUp(LinkId link, bool up);
   void SetLinkBandwidth(LinkId link, Bandwidth bandwidth);
   // The watchdog of PFC: looks for links that wait for each other in a circle.
@@ -236,6 +238,7 @@ class Network {
   void Mark(Link& link, Frame& frame);
   void AdvanceAll(const Switch& at);
   void SendPause(uint32_t ingress, uint32_t what);
+  void OnPauseFrame(uint32_t link, bool paused);
   void OnPause(uint32_t link, bool paused);
   void Watch(Link& link, uint32_t id);
 

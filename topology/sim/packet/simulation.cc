@@ -295,6 +295,9 @@ void PacketSimulation::OnTimer(const Timer& timer) {
     case TimerKind::kLate:
       network_.OnLate(timer.argument, timer.id);
       break;
+    case TimerKind::kPause:
+      network_.OnPauseHeeded(timer.id, timer.argument);
+      break;
     case TimerKind::kNic:
       network_.OnNicDeadline(timer.id);
       break;

@@ -154,8 +154,23 @@ void Network::SendPause(uint32_t ingress, uint32_t what) {
   bool was_empty = back.flight.empty();
   Advance(back, id);
   back.free_at = std::max(back.free_at, now_) + back.rate.TimeFor(kPauseFrame);
-  back.flight.PushBack({back.free_at + back.delay + pause_reaction_, what}, arena_);
+  back.flight.PushBack({back.free_at + back.delay, what}, arena_);
   ScheduleFirst(back, id, was_empty);
+}
+
+// The source of `link` heeds a pause frame some time after it came, if the link is the same by
+// then.
+void Network::OnPauseFrame(uint32_t id, bool paused) {
+  if (pause_reaction_ == 0) {
+    OnPause(id, paused);
+    return;
+  }
+  uint32_t argument = uint32_t{links_[id].failures} << 1 | (paused ? 1 : 0);
+  timers_.Push({now_ + pause_reaction_, TimerKind::kPause, id, argument});
+}
+
+void Network::OnPauseHeeded(uint32_t id, uint32_t argument) {
+  if (argument >> 1 == links_[id].failures) OnPause(id, (argument & 1) != 0);
 }
 
 // The end of `link` has told its source to stop sending data, or to go on.

@@ -15,6 +15,7 @@ namespace weft::topology::packet {
 enum class TimerKind : uint8_t {
   kFault,      // id: index into the options' faults
   kLate,       // id: a frame that was held back (link noise)
+  kPause,      // id: a link whose source now heeds a pause frame
   kNic,        // id: a NIC whose protocol has a deadline
   kOperation,  // id: an operation that starts, or a computation that ends
   kWatchdog,   // PFC: look for deadlocks
@@ -24,7 +25,7 @@ struct Timer {
   Picoseconds time;
   TimerKind kind;
   uint32_t id;
-  uint32_t argument;  // kLate: the link
+  uint32_t argument;  // kLate: the link; kPause: see Network::OnPauseFrame
 };
 
 class Timers {

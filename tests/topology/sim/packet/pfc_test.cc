@@ -63,6 +63,54 @@ TEST(Pfc, DynamicThresholdKeepsWithinTheMemoryOfTheSwitch) {
   EXPECT_GT(paused, absl::ZeroDuration());
 }
 
+// source - switch - sink, the last link slow: how long the source's first pause lasts.
+absl::Duration FirstPause(const PacketOptions& options) {
+  FabricBuilder builder;
+  NodeId source = AddNode(builder, "source", NodeKind::kHost);
+  NodeId sink = AddNode(builder, "sink", NodeKind::kHost);
+  NodeId middle = AddNode(builder, "middle", NodeKind::kSwitch);
+  Connect(builder, source, middle, 100, absl::Microseconds(1), 0);
+  Connect(builder, middle, sink, 10, absl::Microseconds(1), 0);
+  Fabric fabric = *std::move(builder).Build();
+  struct First : PacketObserver {
+    void Paused(LinkId, absl::Duration from, absl::Duration to) override {
+      if (length == absl::ZeroDuration()) length = to - from;
+    }
+    absl::Duration length;
+  } first;
+  PacketOptions observed = options;
+  observed.observer = &first;
+  Workload workload;
+  workload.Add(Send(0, 1, 4096 * 500));
+  Simulated(fabric, workload, observed);
+  return first.length;
+}
+
+// The slow link empties the ingress: each byte of the offset is a byte's time more of pause. Within
+// a frame at each end.
+TEST(Pfc, ResumesThatMuchBelowItsThreshold) {
+  PacketOptions options = WithPfc();
+  options.pfc.xoff = Bytes(200'000);
+  options.pfc.resume_offset = Bytes(20'000);
+  absl::Duration early = FirstPause(options);
+  options.pfc.resume_offset = Bytes(120'000);
+  absl::Duration late = FirstPause(options);
+  double frame = kFrame * 0.8e-3;  // us at 10 Gb/s
+  EXPECT_NEAR(absl::ToDoubleMicroseconds(late - early), 100'000 * 0.8e-3, 2 * frame);
+}
+
+TEST(Pfc, HeadroomHoldsWhatArrivesUntilTheNeighbourReacts) {
+  PacketOptions options = WithPfc();
+  options.pfc.reaction = absl::Microseconds(10);
+  SimulationResult result = Incast(options);
+  EXPECT_EQ(Dropped(result), 0);
+  EXPECT_EQ(result.unfinished, 0);
+  options.limit = absl::Milliseconds(1);
+  options.pfc.headroom = HeadroomFor(Bandwidth::GigabitsPerSecond(100), absl::Microseconds(1),
+                                     Bytes(kFrame), absl::ZeroDuration());
+  EXPECT_GT(Dropped(Incast(options)), 0);
+}
+
 // A slow last link: the pause travels back from switch to switch to the source, in this order.
 TEST(Pfc, PropagatesOverEveryHopToTheSource) {
   FabricBuilder builder;
@@ -149,6 +197,31 @@ TEST(Ecn, MarksNothingUpToTheLowerThresholdAndAllAboveTheUpper) {
   EXPECT_EQ(marked_none, 0);
   // All but those that found no queue, or left none behind.
   EXPECT_GE(marked_all, kSenders * 300 - 16);
+}
+
+// A window more than the path holds keeps a queue of one length, and every packet that leaves it is
+// marked with the probability of that length. Within 10 %.
+TEST(Ecn, MarksWithAProbabilityThatGrowsLinearlyBetweenItsThresholds) {
+  Fabric fabric = Star({10, 100}, absl::Microseconds(1));
+  constexpr int kPackets = 20'000;
+  Workload workload;
+  workload.Add(Send(1, 0, int64_t{4096} * kPackets));
+  for (int frames : {50, 100, 150}) {
+    PacketOptions options;
+    options.transport = TransportKind::kSelective;
+    options.window = Bytes(frames * kFrame);
+    options.timeout = absl::Milliseconds(10);
+    options.ecn.enabled = true;
+    options.ecn.reference = Bandwidth();
+    options.ecn.min = Bytes(20 * kFrame);
+    options.ecn.max = Bytes(220 * kFrame);
+    options.ecn.probability_max = 0.5;
+    SimulationResult result = Simulated(fabric, workload, options);
+    const LinkResult& last = LinkBetween(fabric, result, "hub", "h0");
+    double behind = last.queue_mean - kFrame;  // when one leaves, it is not behind itself
+    double expected = 0.5 * (behind - 20 * kFrame) / (200 * kFrame);
+    EXPECT_NEAR(static_cast<double>(last.marked) / kPackets / expected, 1, 0.1) << frames;
+  }
 }
 
 }  // namespace
