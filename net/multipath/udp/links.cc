@@ -9,7 +9,7 @@
 namespace weft::net::multipath {
 namespace {
 
-constexpr uint64_t kAddressBytes = 512;
+constexpr uint64_t kAddressBytes = 4096;
 
 bool IsControl(FrameType type) {
   return type == FrameType::kNotice || type == FrameType::kMismatch ||
@@ -31,6 +31,13 @@ FrameHeader AliveHeader() {
   return header;
 }
 
+FrameHeader AddressHeader(const std::string& address) {
+  FrameHeader header;
+  header.type = FrameType::kAddress;
+  header.length = address.size();
+  return header;
+}
+
 absl::Status WrongWay(const FrameHeader& header) {
   return absl::InvalidArgumentError(
       absl::StrCat("a frame of type ", static_cast<int>(header.type),
@@ -44,14 +51,7 @@ LinkWire::LinkWire(LinkContext& shared, Poller& poller, Rank peer, bool is_conne
     : shared_(shared) {
   WireOptions options = shared.wire;
   options.sender.peer = absl::StrCat("rank ", peer.value());
-  wire_ = std::make_unique<Wire>(poller, *shared.sockets, options, is_connector, owner);
-}
-
-FrameHeader LinkWire::address_header() const {
-  FrameHeader header;
-  header.type = FrameType::kAddress;
-  header.length = address().size();
-  return header;
+  wire_ = std::make_unique<Wire>(poller, shared.open_paths, options, is_connector, owner);
 }
 
 absl::StatusOr<PayloadTarget> LinkWire::AddressTarget(const FrameHeader& header) {
@@ -87,7 +87,10 @@ void MultipathSendLink::OnConnected(std::vector<FileDescriptor> sockets,
                                     std::vector<std::string> received, absl::Time now) {
   SilenceKeepAlive(sockets);
   TcpSendLink::OnConnected(std::move(sockets), std::move(received), now);
-  if (status().ok()) QueueControl(wire_.address_header(), wire_.address());
+  if (!status().ok()) return;
+  absl::StatusOr<std::string> address = wire_.address();
+  if (!address.ok()) return Break(address.status());
+  QueueControl(AddressHeader(*address), *address);
 }
 
 absl::StatusOr<PayloadTarget> MultipathSendLink::OnLinkFrame(const FrameHeader& header) {
@@ -155,7 +158,9 @@ MultipathReceiveLink::~MultipathReceiveLink() {
 void MultipathReceiveLink::Start(std::vector<FileDescriptor> sockets) {
   SilenceKeepAlive(sockets);
   TcpReceiveLink::Start(std::move(sockets));
-  QueueControl(wire_.address_header(), wire_.address());
+  absl::StatusOr<std::string> address = wire_.address();
+  if (!address.ok()) return Break(address.status());
+  QueueControl(AddressHeader(*address), *address);
 }
 
 absl::StatusOr<PayloadTarget> MultipathReceiveLink::OnLinkFrame(const FrameHeader& header) {

@@ -22,9 +22,8 @@ namespace weft::net::multipath {
 
 // What the links of one transport share besides TcpContext.
 struct LinkContext {
-  std::unique_ptr<UdpSockets> sockets;
+  OpenPaths open_paths;
   WireOptions wire;
-  SocketAddress host;
   // Of links that are gone, until their last words are there.
   std::list<std::unique_ptr<Wire>> lingering;
 };
@@ -35,8 +34,7 @@ class LinkWire {
   LinkWire(LinkContext& shared, Poller& poller, Rank peer, bool is_connector, WireOwner& owner);
 
   // Of a connection that was just proven: frames to be sent, and what came.
-  FrameHeader address_header() const;
-  std::string address() const { return wire_->OwnAddress(shared_.host); }
+  absl::StatusOr<std::string> address() { return wire_->OwnAddress(); }
   absl::StatusOr<PayloadTarget> AddressTarget(const FrameHeader& header);
   absl::Status Connect() { return wire_->Connect(peer_address_); }
 

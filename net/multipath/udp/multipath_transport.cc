@@ -76,9 +76,12 @@ absl::Status MultipathTransport::OpenSockets() {
   WEFT_ASSIGN_OR_RETURN(Interface interface, ChooseInterface(options.settings));
   WEFT_ASSIGN_OR_RETURN(SocketOptions sockets, MakeSocketOptions(options, interface));
   WEFT_ASSIGN_OR_RETURN(shared_.wire, MakeWireOptions(options, interface, FactsOf(interface.name)));
-  WEFT_ASSIGN_OR_RETURN(shared_.sockets, UdpSockets::Open(*context_.poller, sockets));
-  shared_.host = interface.address;
-  shared_.host.set_port(shared_.sockets->ports().front());
+  WEFT_ASSIGN_OR_RETURN(sockets_, UdpSockets::Open(*context_.poller, sockets));
+  SocketAddress host = interface.address;
+  host.set_port(sockets_->ports().front());
+  shared_.open_paths = [this, host](DatagramOwner& owner) {
+    return std::make_unique<UdpPaths>(*sockets_, host, owner);
+  };
   WEFT_ASSIGN_OR_RETURN(alarm_, Alarm::Create(*context_.poller));
   return absl::OkStatus();
 }
@@ -95,7 +98,7 @@ MultipathTransport::~MultipathTransport() {
     SweepLingering();
   }
   shared_.lingering.clear();
-  if (shared_.sockets == nullptr) return;
+  if (sockets_ == nullptr) return;
   const SocketStatistics& seen = statistics();
   WEFT_LOG_DEBUG(
       "multipath: {} packets sent in {} calls, {} not taken; {} received in {} calls; {} of "

@@ -28,7 +28,7 @@ class MultipathTransport final : public TcpTransport {
   bool Progress(absl::Time now) override;
   bool PrepareWait() override;
 
-  const SocketStatistics& statistics() const { return shared_.sockets->statistics(); }
+  const SocketStatistics& statistics() const { return sockets_->statistics(); }
 
  private:
   class Alarm;
@@ -39,6 +39,7 @@ class MultipathTransport final : public TcpTransport {
       Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) override;
   void SweepLingering();
 
+  std::unique_ptr<UdpSockets> sockets_;
   LinkContext shared_;
   std::unique_ptr<Alarm> alarm_;
 };

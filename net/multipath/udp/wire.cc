@@ -32,43 +32,31 @@ const std::byte* Aligned(const std::byte* chunk, size_t bytes) {
 
 }  // namespace
 
-Wire::Wire(Poller& poller, UdpSockets& sockets, const WireOptions& options, bool is_connector,
+Wire::Wire(Poller& poller, const OpenPaths& open, const WireOptions& options, bool is_connector,
            WireOwner& owner)
-    : Handler(poller),
-      sockets_(sockets),
-      options_(options),
-      is_connector_(is_connector),
-      owner_(&owner),
-      link_(sockets.Add(this)) {
+    : Handler(poller), options_(options), is_connector_(is_connector), owner_(&owner) {
   Nonce random = NewNonce();
   std::copy_n(random.begin(), nonce_.size(), nonce_.begin());
   // What strangers send before the peer is known must not fit either.
   std::copy_n(random.begin() + nonce_.size(), receive_key_.size(), receive_key_.begin());
+  paths_ = open(*this);
 }
 
 Wire::~Wire() { Close(); }
 
-std::string Wire::OwnAddress(const SocketAddress& host) const {
+absl::StatusOr<std::string> Wire::OwnAddress() {
   Address address;
-  address.link = link_;
   address.nonce = nonce_;
   address.chunk_max = options_.chunk_max;
-  address.buffer_bytes = static_cast<uint64_t>(sockets_.buffer_bytes().count());
   address.has_checksum = options_.has_checksum;
-  address.host = host.ToString();
-  address.ports = sockets_.ports();
+  WEFT_RETURN_IF_ERROR(paths_->Describe(address));
   return address.Encode();
 }
 
 absl::Status Wire::Connect(absl::string_view peer_address) {
-  if (!peer_.empty()) return absl::InvalidArgumentError("a second address of a multipath link");
+  if (facts_.paths > 0) return absl::InvalidArgumentError("a second address of a multipath link");
   WEFT_ASSIGN_OR_RETURN(Address peer, Address::Decode(peer_address));
-  WEFT_ASSIGN_OR_RETURN(SocketAddress host, SocketAddress::Parse(peer.host));
-  size_t paths = std::min(peer.ports.size(), sockets_.ports().size());
-  for (size_t path = 0; path < paths; ++path) {
-    host.set_port(peer.ports[path]);
-    peer_.push_back(host);
-  }
+  WEFT_ASSIGN_OR_RETURN(facts_, paths_->Connect(peer));
   Keys keys = is_connector_ ? MakeKeys(options_.secret, nonce_, peer.nonce)
                             : MakeKeys(options_.secret, peer.nonce, nonce_);
   send_key_ = is_connector_ ? keys.to_listener : keys.to_connector;
@@ -78,11 +66,9 @@ absl::Status Wire::Connect(absl::string_view peer_address) {
   SenderOptions& send = options_.sender;
   send.chunk = std::min(options_.chunk_max, peer.chunk_max);
   send.facts.packet = Bytes(int64_t{send.chunk} + send.overhead);
-  send.paths.paths = static_cast<int>(paths);
-  send.policy.seed ^= link_;
-  // Half of what the peer's sockets hold: the kernel counts more than the bytes.
-  auto room = static_cast<int64_t>(std::min<uint64_t>(peer.buffer_bytes, 1 << 30) * paths / 2);
-  send.window_max = std::max(Bytes(room), send.facts.packet);
+  send.paths.paths = facts_.paths;
+  send.policy.seed ^= peer_link_;
+  send.window_max = std::max(facts_.room, send.facts.packet);
   WantTurn();
   return absl::OkStatus();
 }
@@ -159,24 +145,24 @@ void Wire::Write(const Packet& packet, absl::Span<const std::byte> chunk) {
   WriteHeader(packet, chunk, options_.has_checksum, scratch_);
   auto bytes = absl::MakeSpan(reinterpret_cast<std::byte*>(scratch_.data()), scratch_.size());
   Seal(bytes, peer_link_, send_key_);
-  sockets_.Queue(packet.path, peer_[packet.path % peer_.size()], bytes, chunk);
+  paths_->Queue(packet.path, bytes, chunk);
 }
 
 // True if anything left, or might have.
 bool Wire::Transmit(absl::Time now) {
   int packets = 0;
-  while (sockets_.CanSend() && receiver_->Next(now, answer_)) {
+  while (paths_->CanSend() && receiver_->Next(now, answer_)) {
     Write(answer_, {});
     ++packets;
   }
-  while (sockets_.CanSend() && sender_->Next(now, outgoing_)) {
+  while (paths_->CanSend() && sender_->Next(now, outgoing_)) {
     Write(outgoing_.packet, absl::MakeConstSpan(outgoing_.chunk, outgoing_.chunk_bytes));
     if (++packets >= kPacketsPerTurn) {
       WantTurn();
       break;
     }
   }
-  sockets_.Flush();
+  paths_->Flush();
   return packets > 0;
 }
 
@@ -187,7 +173,7 @@ void Wire::OnDatagram(absl::Span<const std::byte> bytes, bool marked, absl::Time
   if (is_closed_ || !is_started()) return;
   absl::StatusOr<Parsed> parsed = Parse(bytes, options_.has_checksum);
   if (!parsed.ok()) {
-    if (sockets_.mutable_statistics().malformed++ == 0) {
+    if (paths_->NoteMalformed()) {
       WEFT_LOG_INFO("multipath: a damaged packet of {} was dropped: {}", options_.sender.peer,
                     std::string(parsed.status().message()));
     }
@@ -334,7 +320,7 @@ bool Wire::TakeSent() {
 // ---- Turns
 
 bool Wire::OnTurn(absl::Time now) {
-  if (is_closed_ || peer_.empty()) return false;
+  if (is_closed_ || facts_.paths == 0) return false;
   if (!is_started()) Open(now);
   if (is_lingering_) linger_until_ = std::min(linger_until_, now + kLinger);
   bool moved = TakeArrivals();
@@ -362,9 +348,7 @@ void Wire::OnDeadline(absl::Time now) {
   if (sender_->state() == ConnectionState::kConnecting && now >= give_up_at_) {
     return Fail(absl::DeadlineExceededError(absl::StrCat(
         "no datagram came back within ", absl::FormatDuration(options_.connect_timeout),
-        " (transport.connect_timeout), though its host answers by tcp; does a firewall let UDP "
-        "through, from ",
-        peer_.front().ToString(), " on?")));
+        " (transport.connect_timeout), though its host answers by tcp; ", paths_->Suspicion())));
   }
   WantTurn();
 }
@@ -377,7 +361,7 @@ void Wire::Fail(const absl::Status& why) {
 void Wire::Close() {
   if (std::exchange(is_closed_, true)) return;
   owner_ = nullptr;
-  sockets_.Remove(link_);
+  paths_.reset();
   SetDeadline(absl::InfiniteFuture());
   incoming_.clear();
   data_waiting_.clear();

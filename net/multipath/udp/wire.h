@@ -1,4 +1,4 @@
-// One link's way over the UDP sockets: a Sender and a Receiver for each direction, and the frames
+// One link's way over its paths: a Sender and a Receiver for each direction, and the frames
 // of tcp links (net/tcp/frame.h) as their messages.
 //
 //   data           one message a send; every chunk names the receive it is for, so that it is put
@@ -7,7 +7,7 @@
 //   notices, ...    numbered and handed on in order
 //
 // A packet of type Hello, Data, Probe or Finish is for the Receiver, any other for the Sender: so
-// the two directions share sockets and keys.
+// the two directions share paths and keys.
 //
 // Driven by the poller: what arrived is handed on, and what is to be sent leaves, in its turn. A
 // link that is closed leaves its wire behind (Linger()) until the peer has its last words.
@@ -27,7 +27,7 @@
 #include "net/multipath/receiver.h"
 #include "net/multipath/sender.h"
 #include "net/multipath/udp/datagram.h"
-#include "net/multipath/udp/sockets.h"
+#include "net/multipath/udp/link_paths.h"
 #include "net/tcp/frame.h"
 #include "net/tcp/poller.h"
 #include "net/tcp/stream.h"
@@ -58,16 +58,16 @@ struct WireOptions {
 
 class Wire final : public Handler, private DatagramOwner, private MessageSink {
  public:
-  Wire(Poller& poller, UdpSockets& sockets, const WireOptions& options, bool is_connector,
+  Wire(Poller& poller, const OpenPaths& open, const WireOptions& options, bool is_connector,
        WireOwner& owner);
   ~Wire() override;
 
-  // What the other end needs to know; `host` is this end's.
-  std::string OwnAddress(const SocketAddress& host) const;
+  // What the other end needs to know; the same each time.
+  absl::StatusOr<std::string> OwnAddress();
   // With what the other end has told. kInvalidArgument: that makes no sense.
   absl::Status Connect(absl::string_view peer_address);
   bool is_started() const { return sender_ != nullptr; }
-  int paths() const { return static_cast<int>(peer_.size()); }
+  int paths() const { return facts_.paths; }
 
   // Data: the payload stays in place until OnWireSent(token).
   void SendData(const OutFrame& frame);
@@ -121,15 +121,14 @@ class Wire final : public Handler, private DatagramOwner, private MessageSink {
     return control_sent_.empty() ? control_next_ : control_sent_.begin()->first;
   }
 
-  UdpSockets& sockets_;
   WireOptions options_;
   const bool is_connector_;
   WireOwner* owner_;  // null: lingering
-  const uint32_t link_;
   LinkNonce nonce_;
   Key send_key_{}, receive_key_{};
   uint32_t peer_link_ = 0;
-  std::vector<SocketAddress> peer_;  // [path]
+  std::unique_ptr<LinkPaths> paths_;  // null: closed
+  LinkPaths::Facts facts_;            // paths 0: the peer has not told
   std::unique_ptr<Sender> sender_;
   std::unique_ptr<Receiver> receiver_;
   bool is_closed_ = false;

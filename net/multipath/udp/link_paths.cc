@@ -1,0 +1,34 @@
+#include "net/multipath/udp/link_paths.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::net::multipath {
+
+absl::Status UdpPaths::Describe(Address& own) {
+  own.link = link_;
+  own.buffer_bytes = static_cast<uint64_t>(sockets_.buffer_bytes().count());
+  own.host = host_.ToString();
+  own.ports = sockets_.ports();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LinkPaths::Facts> UdpPaths::Connect(const Address& peer) {
+  WEFT_ASSIGN_OR_RETURN(SocketAddress host, SocketAddress::Parse(peer.host));
+  size_t paths = std::min(peer.ports.size(), sockets_.ports().size());
+  for (size_t path = 0; path < paths; ++path) {
+    host.set_port(peer.ports[path]);
+    peer_.push_back(host);
+  }
+  // Half of what the peer's sockets hold: the kernel counts more than the bytes.
+  auto room = static_cast<int64_t>(std::min<uint64_t>(peer.buffer_bytes, 1 << 30) * paths / 2);
+  return Facts{static_cast<int>(paths), Bytes(room)};
+}
+
+std::string UdpPaths::Suspicion() const {
+  return absl::StrCat("does a firewall let UDP through, from ", peer_.front().ToString(), " on?");
+}
+
+}  // namespace weft::net::multipath

@@ -1,0 +1,81 @@
+// The paths of one link to its peer, as its wire uses them: UDP sockets that all links share
+// (UdpPaths), or queue pairs of the link's own (net/verbs/uc_paths.h). Packets in, packets out;
+// whether one arrives, nobody here says.
+//
+// Driven by the transport's poller; not thread-safe.
+#ifndef WEFT_NET_MULTIPATH_UDP_LINK_PATHS_H_
+#define WEFT_NET_MULTIPATH_UDP_LINK_PATHS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/units.h"
+#include "net/multipath/udp/datagram.h"
+#include "net/multipath/udp/sockets.h"
+
+namespace weft::net::multipath {
+
+class LinkPaths {
+ public:
+  struct Facts {
+    int paths = 0;  // that both ends have
+    Bytes room;     // in flight at most, so that the peer's end holds it
+  };
+
+  virtual ~LinkPaths() = default;  // nothing is heard of them afterwards, and nothing read
+
+  // Fills what the peer must know. Later calls say the same.
+  virtual absl::Status Describe(Address& own) = 0;
+  // Once, with what the peer has said. kInvalidArgument: that makes no sense.
+  virtual absl::StatusOr<Facts> Connect(const Address& peer) = 0;
+  // False: full; the owner's OnWritable() follows.
+  virtual bool CanSend() const = 0;
+  // A packet's header behind room for its envelope, which is filled in already, and its chunk: both
+  // are read until the next Flush().
+  virtual void Queue(PathId path, absl::Span<const std::byte> header,
+                     absl::Span<const std::byte> chunk) = 0;
+  virtual void Flush() = 0;
+  // A packet that is damaged was dropped. True: the first of the transport.
+  virtual bool NoteMalformed() = 0;
+  // Why nothing might come back, as a question: "does a firewall ...?"
+  virtual std::string Suspicion() const = 0;
+};
+
+// Makes those of a link that is opened; packets go to `owner` from then on.
+using OpenPaths = std::function<std::unique_ptr<LinkPaths>(DatagramOwner& owner)>;
+
+// Over the sockets of a transport, which outlive it. `host`: this end's address, with any port.
+class UdpPaths final : public LinkPaths {
+ public:
+  UdpPaths(UdpSockets& sockets, const SocketAddress& host, DatagramOwner& owner)
+      : sockets_(sockets), host_(host), link_(sockets.Add(&owner)) {}
+  ~UdpPaths() override { sockets_.Remove(link_); }
+
+  absl::Status Describe(Address& own) override;
+  absl::StatusOr<Facts> Connect(const Address& peer) override;
+  bool CanSend() const override { return sockets_.CanSend(); }
+  void Queue(PathId path, absl::Span<const std::byte> header,
+             absl::Span<const std::byte> chunk) override {
+    sockets_.Queue(path, peer_[path % peer_.size()], header, chunk);
+  }
+  void Flush() override { sockets_.Flush(); }
+  bool NoteMalformed() override { return sockets_.mutable_statistics().malformed++ == 0; }
+  std::string Suspicion() const override;
+
+ private:
+  UdpSockets& sockets_;
+  const SocketAddress host_;
+  const uint32_t link_;
+  std::vector<SocketAddress> peer_;  // [path]
+};
+
+}  // namespace weft::net::multipath
+
+#endif  // WEFT_NET_MULTIPATH_UDP_LINK_PATHS_H_
