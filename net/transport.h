@@ -30,7 +30,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -155,6 +157,19 @@ struct SendSource {
 inline constexpr size_t kNoticeBytesMax = 512;
 inline constexpr size_t kAddressBytesMax = 512;
 
+// One of a link's ways: a socket, a queue pair, a path. What a transport cannot tell is empty;
+// counts are since the link was made.
+struct LaneReport {
+  std::string name;                         // "10.0.0.1:41000 -> 10.0.0.2:7000", sender first
+  int source_port = 0;                      // TCP's or UDP's, the sender's; 0: it has none
+  uint64_t bytes = 0;                       // that got across, with what the protocol adds to them
+  std::optional<uint64_t> retransmissions;  // packets
+  std::optional<absl::Duration> rtt;        // as it is now, smoothed
+  // How long it had something on its way, and for what part of that the peer's window, or this
+  // side's own buffer, was what held it up.
+  std::optional<absl::Duration> busy, peer_limited, buffer_limited;
+};
+
 class Link {
  public:
   virtual ~Link() = default;
@@ -165,6 +180,8 @@ class Link {
   virtual Posted PostNotice(absl::string_view bytes) = 0;
   // "tcp 10.0.0.1:41000 -> 10.0.0.2:7000 (2 sockets)": for people.
   virtual std::string Describe() const = 0;
+  // Costs a system call a lane; empty where there is nothing to tell.
+  virtual std::vector<LaneReport> Lanes() const { return {}; }
 };
 
 class SendLink : public Link {

@@ -1,6 +1,7 @@
 // weft-bw: bandwidth and latency of collectives and of point to point, with nccl-tests' columns.
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "base/status.h"
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/communicator.h"
+#include "tools/bw/link/link_command.h"
 #include "tools/bw/measure.h"
 #include "tools/bw/operation.h"
 #include "tools/bw/options.h"
@@ -117,6 +119,7 @@ absl::StatusOr<int> RunRank(const Options& options) {
 }
 
 int Main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "link") == 0) return link_bw::RunLinkCommand(argc, argv);
   Parsed parsed = ParseCommandLine(argc, argv);
   if (parsed.exit_status >= 0) return parsed.exit_status;
   absl::StatusOr<int> status =

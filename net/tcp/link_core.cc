@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "net/tcp/lane_report.h"
 
 namespace weft::net {
 namespace {
@@ -75,6 +76,21 @@ std::string LinkCore::PeerText() const {
 }
 
 std::string LinkCore::DescribeLink() const { return description_; }
+
+std::vector<LaneReport> LinkCore::LinkLanes() const {
+  std::vector<LaneReport> lanes;
+  if (context_.purpose != HandshakePurpose::kTcpLink) return lanes;
+  for (const auto& stream : streams_) {
+    if (!stream->open()) continue;
+    const SocketAddress local = LocalAddress(stream->fd()), remote = RemoteAddress(stream->fd());
+    const SocketAddress& from = is_sender() ? local : remote;
+    LaneReport lane = ReadLane(stream->fd(), is_sender());
+    lane.source_port = from.port();
+    lane.name = absl::StrCat(from.ToString(), " -> ", (is_sender() ? remote : local).ToString());
+    lanes.push_back(std::move(lane));
+  }
+  return lanes;
+}
 
 void LinkCore::QueueControl(const FrameHeader& header, std::string payload) {
   OutFrame frame;

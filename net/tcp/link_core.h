@@ -54,6 +54,7 @@ class LinkCore : public StreamOwner, public Handler {
   const absl::Status& link_status() const { return status_; }
   Posted QueueNotice(absl::string_view bytes);
   std::string DescribeLink() const;
+  std::vector<LaneReport> LinkLanes() const;  // its sockets, where they carry the data
 
   // Completes every request with `why`, closes, and tells the owner once; from inside Progress().
   void Break(const absl::Status& why);

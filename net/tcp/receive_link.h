@@ -24,6 +24,7 @@ class TcpReceiveLink : public ReceiveLink, public LinkCore {
   const absl::Status& status() const override { return link_status(); }
   Posted PostNotice(absl::string_view bytes) override { return QueueNotice(bytes); }
   std::string Describe() const override { return DescribeLink(); }
+  std::vector<LaneReport> Lanes() const override { return LinkLanes(); }
   Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) override;
 
  protected:

@@ -25,6 +25,7 @@ class TcpSendLink : public SendLink, public LinkCore, public ConnectorOwner {
   const absl::Status& status() const override { return link_status(); }
   Posted PostNotice(absl::string_view bytes) override { return QueueNotice(bytes); }
   std::string Describe() const override { return DescribeLink(); }
+  std::vector<LaneReport> Lanes() const override { return LinkLanes(); }
   Posted PostSend(MessageKey key, const SendSource& source, Request* request) override;
 
  protected:

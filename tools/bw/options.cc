@@ -15,6 +15,7 @@ constexpr const char* kFooter = R"(Examples:
   weft-bw --ranks 4 -b 1K -e 64M -f 4            all-reduce of four local processes
   weft-run -n 2 -- weft-bw --op all --json       every operation, for machines
   weft-bw --ranks 4 --op all_to_all --transport tcp -d bfloat16
+  weft-bw link --help                            one transport without collectives, as perftest does
 
 Columns: time in microseconds, the median of --repeats; algbw = size / time and busbw = algbw times
 nccl-tests' factor of the operation, in GB/s (10^9 bytes); #wrong counts wrong elements over all ranks.

@@ -1,0 +1,103 @@
+// One process's end of everything that is measured: its transport, a link to and from whomever it
+// exchanges with, and an account of how its one thread spent the time.
+#ifndef WEFT_TOOLS_BW_LINK_MESH_H_
+#define WEFT_TOOLS_BW_LINK_MESH_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "net/transport.h"
+#include "tools/bw/link/options.h"
+#include "tools/bw/link/party.h"
+
+namespace weft::link_bw {
+
+// Of this process, over some time.
+struct Usage {
+  double seconds = 0;
+  double busy = 0;        // share of the time in turns that moved something
+  double core = 0;        // share of a core that the thread got
+  double kernel = 0;      // share of its CPU time spent in the kernel
+  double process = 0;     // CPU seconds of all threads, a second
+  int64_t preempted = 0;  // times that the thread lost the core
+};
+
+class Mesh final : private net::TransportEvents {
+ public:
+  // Connects to `targets` and waits for the links of `sources`. Every rank calls it.
+  static absl::StatusOr<std::unique_ptr<Mesh>> Create(Party& party, const Load& load,
+                                                      const Settings& settings,
+                                                      const std::set<int>& targets,
+                                                      const std::set<int>& sources);
+  ~Mesh() override;
+
+  net::Transport& transport() { return *transport_; }
+  net::SendLink& to(int rank) { return *to_.at(rank); }
+  net::ReceiveLink& from(int rank) { return *from_.at(rank); }
+  const std::map<int, std::unique_ptr<net::SendLink>>& sends() const { return to_; }
+  std::string Describe() const;  // a line a link
+
+  // One turn of the transport. Where nothing moved: sleeps (Load::events), or now and then offers
+  // the core to others. An error is that of a link.
+  absl::Status Turn();
+  // As Turn(), but sleeps where nothing moves, for a millisecond at most; for waiting on others.
+  void Serve();
+  // Nanoseconds, as read in the last turn.
+  int64_t now() const { return now_; }
+
+  void StartUsage();
+  Usage StopUsage();
+
+ private:
+  explicit Mesh(bool sleeps) : sleeps_(sleeps) {}
+  absl::Status Connect(Party& party, const std::set<int>& targets, const std::set<int>& sources);
+  bool Progress();
+  void Sleep(int64_t nanoseconds);
+
+  void OnAccepted(std::unique_ptr<net::ReceiveLink> link) override;
+  void OnNotice(net::Link&, absl::string_view) override {}
+  void OnBroken(net::Link& link, const absl::Status& status) override;
+
+  const bool sleeps_;
+  std::unique_ptr<net::Transport> transport_;
+  std::map<int, std::unique_ptr<net::SendLink>> to_;
+  std::map<int, std::unique_ptr<net::ReceiveLink>> from_;
+  absl::Status status_;
+  int64_t now_ = 0;
+  int idle_turns_ = 0;
+
+  struct Marks {
+    int64_t wall = 0, busy = 0, user = 0, kernel = 0, process = 0, preempted = 0;
+  };
+  Marks ReadMarks() const;
+  Marks start_;
+  int64_t busy_ = 0;  // nanoseconds, ever
+};
+
+struct Unmap {
+  size_t bytes = 0;
+  void operator()(std::byte* memory) const;
+};
+
+// Memory of `count` messages of `size` bytes, registered. All of it has been touched.
+class Slots {
+ public:
+  static absl::StatusOr<Slots> Allocate(net::Transport& transport, size_t size, int count);
+  net::RegionView view(int slot, size_t bytes) const {
+    return region_.view().Slice(static_cast<size_t>(slot) * stride_, bytes);
+  }
+
+ private:
+  std::unique_ptr<std::byte, Unmap> memory_;  // before the region, which goes first
+  net::Region region_;
+  size_t stride_ = 0;
+};
+
+}  // namespace weft::link_bw
+
+#endif  // WEFT_TOOLS_BW_LINK_MESH_H_
