@@ -70,6 +70,9 @@ void Flight::Arrived(Sent& sent, absl::Duration rtt) {
   newest_heard_ = std::max(newest_heard_, sent.number);
   PathQueue& path = paths_[sent.path];
   path.order_heard = std::max(path.order_heard, sent.order);
+  if (rtt > absl::ZeroDuration()) {
+    path.rtt = path.rtt == absl::ZeroDuration() ? rtt : path.rtt + (rtt - path.rtt) / 8;
+  }
   if (!path.is_touched) {
     path.is_touched = true;
     touched_.push_back(sent.path);
@@ -92,9 +95,9 @@ absl::Duration Flight::PathPatience() const {
   return std::max(rtt_.smoothed(), rtt_.latest()) * (8 + patience_) / 8;
 }
 
-absl::Duration Flight::CrossPatience() const {
+absl::Duration Flight::CrossPatience(const PathQueue& path) const {
   absl::Duration spread = std::max(4 * rtt_.variation(), rtt_.smoothed() * patience_ / 4);
-  return rtt_.smoothed() + spread + held_max_;
+  return std::max(rtt_.smoothed(), path.rtt) + spread + held_max_;
 }
 
 void Flight::CheckPath(PathQueue& path, absl::Time now, OnLost lost) {
@@ -139,7 +142,7 @@ void Flight::DetectLosses(absl::Time now, OnLost lost) {
   touched_.clear();
   while (floor_ < newest_heard_) {
     Sent& oldest = ring_[floor_ & mask_];
-    if (oldest.at + CrossPatience() > now) break;
+    if (oldest.at + CrossPatience(paths_[oldest.path]) > now) break;
     bool is_path_alive = paths_[oldest.path].order_heard > oldest.order;
     Lose(oldest);
     lost(oldest, is_path_alive ? PathLoss::kDropped : PathLoss::kTimeout);
@@ -165,7 +168,10 @@ const Sent* Flight::Newest() const {
 
 absl::Time Flight::deadline() const {
   absl::Time due = recheck_;
-  if (floor_ < newest_heard_) due = std::min(due, ring_[floor_ & mask_].at + CrossPatience());
+  if (floor_ < newest_heard_) {
+    const Sent& oldest = ring_[floor_ & mask_];
+    due = std::min(due, oldest.at + CrossPatience(paths_[oldest.path]));
+  }
   return due;
 }
 

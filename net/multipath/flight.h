@@ -7,7 +7,8 @@
 //             it and 9/8 of a round trip have passed (RFC 9002, 6.1; RACK, RFC 8985). Packets of
 //             different paths overtake each other, which says nothing.
 //   timeout   one sent later on any path has arrived, srtt + max(4 rttvar, srtt / 4) have passed,
-//             and nothing sent since on its own path was heard of: the path may be dead.
+//             and nothing sent since on its own path was heard of: the path may be dead. A path
+//             that is slower than the connection on the whole has so much longer.
 //   told      its header came without its payload (trimming).
 //
 // A loss that proves wrong (the packet is acknowledged after all) doubles both reordering limits
@@ -99,13 +100,14 @@ class Flight {
     uint64_t head = 0, tail = 0;  // numbers, as next_on_path
     uint32_t order = 0;           // the last given
     uint32_t order_heard = 0;     // the newest that has arrived
+    absl::Duration rtt;           // smoothed, as PathSet's; zero: none was measured
     bool is_touched = false;
     absl::Time recheck = absl::InfiniteFuture();
   };
   void CheckPath(PathQueue& path, absl::Time now, OnLost lost);
   void AdvanceFloor();
-  absl::Duration PathPatience() const;   // "dropped"
-  absl::Duration CrossPatience() const;  // "timeout"
+  absl::Duration PathPatience() const;                        // "dropped"
+  absl::Duration CrossPatience(const PathQueue& path) const;  // "timeout"
 
   uint64_t mask_;
   absl::Duration held_max_;

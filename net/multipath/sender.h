@@ -97,7 +97,7 @@ enum class ConnectionState : uint8_t { kConnecting, kOpen, kClosed, kBroken };
 
 struct SenderStatistics {
   int64_t packets = 0, retransmissions = 0, timeouts = 0, tail_probes = 0, spurious = 0;
-  int64_t paths_left = 0, paths_back = 0, handshakes = 0;
+  int64_t paths_left = 0, paths_back = 0, handshakes = 0, marks = 0;
 };
 
 class Sender {

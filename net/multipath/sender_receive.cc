@@ -110,6 +110,7 @@ void Sender::OnEcho(const Echo& echo, absl::Time now) {
 void Sender::OnArrived(Sent& sent, absl::Duration rtt, absl::Duration held, bool marked,
                        absl::Time now) {
   if (sent.state == SentState::kLost) ++statistics_.spurious;
+  if (marked) ++statistics_.marks;
   bool was_in_flight = sent.state == SentState::kInFlight;
   flight_.Arrived(sent, rtt);
   progress_at_ = now;
@@ -139,7 +140,11 @@ void Sender::OnLost(const Sent& sent, PathLoss loss, absl::Time now) {
   chooser_.policy().OnLoss(sent.path, loss, now);
   if (loss == PathLoss::kTimeout && paths_.Leave(sent.path, now)) ++statistics_.paths_left;
   if (sent.is_probe) return;
-  if (loss == PathLoss::kTrimmed) {
+  // What went down with its path says nothing of the queues on the others.
+  bool is_congestion = paths_.IsLive(sent.path) || paths_.live() == 0;
+  if (!is_congestion) {
+    // Only sent again.
+  } else if (loss == PathLoss::kTrimmed) {
     controller_->OnLoss(now, Bytes(sent.bytes), Bytes(flight_.bytes()));
   } else {
     lost_now_ += sent.bytes;

@@ -58,6 +58,7 @@ class MultipathSendLink final : public TcpSendLink, private WireOwner {
  public:
   MultipathSendLink(TcpContext& context, LinkContext& shared, Rank peer);
   ~MultipathSendLink() override;
+  const Sender* sender() { return wire_->sender(); }  // for measurements; null before it is started
 
  private:
   void OnConnected(std::vector<FileDescriptor> sockets, std::vector<std::string> received,

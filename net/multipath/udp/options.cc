@@ -21,6 +21,7 @@ constexpr Bandwidth kUnknownBandwidth = Bandwidth::GigabitsPerSecond(25);
 // Loopback would take 64 KiB, but the kernel is slower with those than with segments of this size,
 // the largest that Ethernet has.
 constexpr int kMtuUseful = 9000;
+constexpr int64_t kPiecesMin = 16;   // that a product of bandwidth and round trip holds
 constexpr uint32_t kMessages = 256;  // outstanding on a link; more wait for room
 
 }  // namespace
@@ -100,10 +101,13 @@ absl::StatusOr<WireOptions> MakeWireOptions(const TransportOptions& options,
                                                          : kUnknownBandwidth;
   send.facts.base_rtt = settings.Duration("multipath.base_rtt");
   send.facts.hops = 3;
-  send.piece = settings.ByteCount("multipath.piece_bytes");
+  // A window must hold many, or the paths share it badly.
+  send.piece = std::min(settings.ByteCount("multipath.piece_bytes"),
+                        Bytes(send.facts.product().count() / kPiecesMin));
   // A thread that was held up catches up by so much.
   send.burst = absl::Milliseconds(1);
-  send.held_max = absl::Milliseconds(1);
+  // Threads of both ends may be off their cores for so long; only then does silence mean anything.
+  send.held_max = absl::Milliseconds(5);
   send.timeout_min = settings.Duration("multipath.timeout_min");
   send.paths.probe_interval = absl::Milliseconds(2);
   // Whether the peer lives, the link finds out in its own way; see links.h.

@@ -152,6 +152,8 @@ void Wire::Write(const Packet& packet, absl::Span<const std::byte> chunk) {
 bool Wire::Transmit(absl::Time now) {
   int packets = 0;
   while (paths_->CanSend() && receiver_->Next(now, answer_)) {
+    // The way back of a path may be dead while the way there is not: this end's own sender knows.
+    answer_.path = sender_->paths().UsableFrom(answer_.path);
     Write(answer_, {});
     ++packets;
   }

@@ -75,7 +75,8 @@ class Wire final : public Handler, private DatagramOwner, private MessageSink {
   bool HasRoom() const;
   void SendControl(OutFrame frame);
 
-  absl::Time heard_at() const;  // InfinitePast: never
+  const Sender* sender() const { return sender_.get(); }  // null before it is started
+  absl::Time heard_at() const;                            // InfinitePast: never
   // Messages of control up to the last that the peer must have (clear-to-sends need not be), and
   // how many of the peer's have come.
   uint64_t control_promised() const { return control_wanted_; }

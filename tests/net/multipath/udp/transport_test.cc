@@ -128,6 +128,32 @@ TEST(MultipathTransportTest, DatagramsOfStrangersAreCountedAndChangeNothing) {
   EXPECT_TRUE(pair.a.broken.empty() && pair.b.broken.empty());
 }
 
+// Every datagram from the ports of `node` arrives as if a full queue had marked it.
+void MarkEverythingFrom(int port, int paths) {
+  int marked = 0;
+  for (int fd = 3; fd < 1024; ++fd) {
+    SocketAddress address = LocalAddress(fd);
+    if (address.size() == 0 || address.port() < port || address.port() >= port + paths) continue;
+    int congested = 3;
+    if (setsockopt(fd, IPPROTO_IP, IP_TOS, &congested, sizeof(congested)) == 0) ++marked;
+  }
+  ASSERT_EQ(marked, paths);
+}
+
+TEST(MultipathTransportTest, MarksAreEchoedAndAnswered) {
+  int port = FreePorts(4);
+  Pair pair(kMultipath, {"multipath.paths=2", absl::StrCat("multipath.port=", port),
+                         "multipath.controller=hybrid", "multipath.base_rtt=100ms"});
+  auto* link = dynamic_cast<MultipathSendLink*>(pair.send);
+  Exchange(pair, 4 << 20, 1);
+  EXPECT_EQ(link->sender()->statistics().marks, 0);
+  Bytes before = link->sender()->controller().window();
+  MarkEverythingFrom(port, 2);
+  Exchange(pair, 4 << 20, 2);
+  EXPECT_GT(link->sender()->statistics().marks, 0);
+  EXPECT_LT(link->sender()->controller().window(), before);
+}
+
 TEST(MultipathTransportTest, SegmentsGatherManyPacketsInOneCall) {
   auto calls = [](const std::string& segments) {
     Pair pair(kMultipath, {"multipath.mtu=1500", segments, "multipath.piece_bytes=64KiB"});

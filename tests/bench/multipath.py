@@ -1,0 +1,132 @@
+"""Weft's multipath transport over a real ECMP fabric against one flow of TCP, and on loopback against our TCP.
+
+Fabric (network namespaces, Linux's own hash, shaped links, jumbo frames): permutation and ring all-reduce over 2 and 4
+spines, `ours` and `peer` being shares of the bound that no choice of paths beats, each with its own headers counted;
+one spine at a tenth of its rate, as a share of what is left; a spine that dies in mid-transfer, `ours` being the
+longest stall of in-order delivery in ms, against a goal of 50. Loopback: goodput and CPU seconds a GB beside our TCP's,
+in turns. Ratios above 1: ours is better. Needs root.
+"""
+import argparse
+import json
+import pathlib
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "fabric"
+sys.path.insert(0, str(FOLDER))
+import all_reduce  # noqa: E402
+import multipath  # noqa: E402
+import netns  # noqa: E402
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def row(**values) -> None:
+    print(json.dumps({"name": "multipath", **values}), flush=True)
+
+
+def bench_collectives(spines: int, mbit: int, repeats: int) -> None:
+    sizes = {"sendrecv": 4 << 20, "all_reduce": 8 << 20}
+    with multipath.Fabric(leaves=2, spines=spines, hosts_per_leaf=spines, mbit=mbit) as fabric:
+        placement = multipath.alternating(fabric)
+        for op, name in (("sendrecv", "permutation"), ("all_reduce", "ring all-reduce")):
+            size = sizes[op]
+            each = size if op == "sendrecv" else all_reduce.ring_bytes(len(placement), size)
+            shares = {"multipath": [], "tcp": []}
+            for _ in range(repeats):
+                for transport, of in shares.items():
+                    seconds = multipath.job(fabric, placement, transport, op, size)["time_us"] / 1e6
+                    bound = each * multipath.WIRE[transport] * 8 / (mbit * 1e6)
+                    of.append(bound / seconds)
+                    say(f"{spines} spines, {name}: {transport} {of[-1]:.3f} of the bound")
+            ours, peer = (statistics.mean(shares[transport]) for transport in shares)
+            row(case=f"{name}, {spines} spines", ours=ours, peer=peer, peer_name="one TCP flow, mean",
+                unit="of the bound", ratio=ours / peer, repeats=repeats)
+
+
+def bench_faults(spines: int, mbit: int, repeats: int) -> None:
+    left, stalls = [], []
+    for _ in range(repeats):
+        with multipath.Fabric(leaves=2, spines=spines, hosts_per_leaf=1, mbit=mbit) as fabric:
+            fabric.shape_spine(0, mbit / 10)
+            with multipath.Flow(fabric, 0, 1, seconds=5) as flow:
+                goodput = flow.result()["mbit"] * multipath.WIRE["multipath"]
+            left.append(goodput / (mbit * (spines - 0.9)))
+        with multipath.Fabric(leaves=2, spines=spines, hosts_per_leaf=1, mbit=mbit) as fabric:
+            with multipath.Flow(fabric, 0, 1, seconds=2) as flow:
+                time.sleep(0.7)
+                fabric.kill_spine(0)
+                stalls.append(flow.result()["stall_ms"])
+        say(f"{spines} spines: one at a tenth: {left[-1]:.3f} of what is left; one dead: longest "
+            f"stall {stalls[-1]:.1f} ms")
+    ours = statistics.median(left)
+    row(case=f"one of {spines} spines at a tenth", ours=ours, peer=0.9, peer_name="goal",
+        unit="of what is left", ratio=ours / 0.9, repeats=repeats)
+    ours = statistics.median(stalls)
+    row(case=f"one of {spines} spines dies", ours=ours, peer=50.0, peer_name="goal",
+        unit="ms stalled", ratio=50 / ours, repeats=repeats)
+
+
+def loopback(transport: str, size: str, more: list) -> tuple:
+    """GB/s, and CPU seconds of both ranks a GB that they exchange."""
+    words = [multipath.binary("weft-bw"), "--ranks", 2, "--op", "sendrecv", "-b", size,
+             "--repeat-time", "500ms", "--repeats", 3, "--place", "out", "-c", 0, "--json", "--set",
+             f"transport={transport}"]
+    for setting in more:
+        words += ["--set", setting]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([str(word) for word in words], text=True, stdout=subprocess.PIPE,
+                          check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = json.loads(done.stdout)["rows"][0]
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    measured = result["out_of_place"]
+    wall = 3 * 0.5
+    return measured["algbw_GBps"], cpu / wall
+
+
+def bench_loopback(repeats: int) -> None:
+    cases = (("8 MiB, segments", ["multipath.gbps=100"]),
+             ("8 MiB, no segments", ["multipath.gbps=100", "multipath.segments=false"]),
+             ("8 MiB, segments, no checksum", ["multipath.gbps=100", "multipath.checksum=false"]))
+    for case, more in cases:
+        ours, peer = [], []
+        for _ in range(repeats):
+            ours.append(loopback("multipath", "8M", more))
+            peer.append(loopback("tcp", "8M", []))
+        speed = statistics.median(one[0] for one in ours), statistics.median(one[0] for one in peer)
+        cost = [statistics.median(cpu / gbps for gbps, cpu in runs) for runs in (ours, peer)]
+        say(f"loopback {case}: {speed[0]:.2f} against {speed[1]:.2f} GB/s")
+        row(case=f"loopback {case}", ours=speed[0], peer=speed[1], peer_name="our tcp", unit="GB/s",
+            ratio=speed[0] / speed[1], repeats=repeats)
+        row(case=f"loopback {case}", ours=cost[0], peer=cost[1], peer_name="our tcp",
+            unit="CPU s/GB", ratio=cost[1] / cost[0], repeats=repeats)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3, help="of each measurement")
+    parser.add_argument("--mbit", type=int, default=50, help="of each link between switches")
+    parser.add_argument("--parts", default="collectives,faults,loopback")
+    options = parser.parse_args()
+    parts = options.parts.split(",")
+    if "loopback" in parts:
+        netns.call(["ip", "link", "set", "lo", "up"])
+        bench_loopback(options.repeats)
+    for spines in (2, 4):
+        if "collectives" in parts:
+            bench_collectives(spines, options.mbit, options.repeats)
+        if "faults" in parts:
+            bench_faults(spines, options.mbit, options.repeats)
+
+
+if __name__ == "__main__":
+    netns.enter()
+    netns.require_routers()
+    netns.require_tbf()
+    main()
