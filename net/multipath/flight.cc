@@ -19,9 +19,11 @@ void RttEstimator::Add(absl::Duration sample) {
   smoothed_ += (sample - smoothed_) / 8;
 }
 
-Flight::Flight(int paths, uint32_t capacity, absl::Duration first_rtt, absl::Duration held_max)
+Flight::Flight(int paths, uint32_t capacity, absl::Duration first_rtt, absl::Duration held_max,
+               bool weighs_paths)
     : mask_(capacity - 1),
       held_max_(held_max),
+      weighs_paths_(weighs_paths),
       ring_(capacity),
       paths_(static_cast<size_t>(paths)),
       rtt_(first_rtt) {
@@ -70,7 +72,7 @@ void Flight::Arrived(Sent& sent, absl::Duration rtt) {
   newest_heard_ = std::max(newest_heard_, sent.number);
   PathQueue& path = paths_[sent.path];
   path.order_heard = std::max(path.order_heard, sent.order);
-  if (rtt > absl::ZeroDuration()) {
+  if (weighs_paths_ && rtt > absl::ZeroDuration()) {
     path.rtt = path.rtt == absl::ZeroDuration() ? rtt : path.rtt + (rtt - path.rtt) / 8;
   }
   if (!path.is_touched) {

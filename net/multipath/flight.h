@@ -7,8 +7,8 @@
 //             it and 9/8 of a round trip have passed (RFC 9002, 6.1; RACK, RFC 8985). Packets of
 //             different paths overtake each other, which says nothing.
 //   timeout   one sent later on any path has arrived, srtt + max(4 rttvar, srtt / 4) have passed,
-//             and nothing sent since on its own path was heard of: the path may be dead. A path
-//             that is slower than the connection on the whole has so much longer.
+//             and nothing sent since on its own path was heard of: the path may be dead. With
+//             weighs_paths, a path slower than the connection on the whole has so much longer.
 //   told      its header came without its payload (trimming).
 //
 // A loss that proves wrong (the packet is acknowledged after all) doubles both reordering limits
@@ -61,7 +61,9 @@ class RttEstimator {
 class Flight {
  public:
   // `capacity`: a power of two. `held_max`: what the peer may hold an acknowledgement back.
-  Flight(int paths, uint32_t capacity, absl::Duration first_rtt, absl::Duration held_max);
+  // `weighs_paths`: as SenderOptions.
+  Flight(int paths, uint32_t capacity, absl::Duration first_rtt, absl::Duration held_max,
+         bool weighs_paths = false);
 
   bool full() const { return next_ - floor_ > mask_; }
   bool empty() const { return in_flight_ == 0; }
@@ -111,6 +113,7 @@ class Flight {
 
   uint64_t mask_;
   absl::Duration held_max_;
+  bool weighs_paths_;
   std::vector<Sent> ring_;
   std::vector<PathQueue> paths_;
   std::vector<PathId> touched_;  // paths of which something arrived since the last detection

@@ -66,6 +66,9 @@ struct SenderOptions {
   PathFacts facts;          // facts.packet: chunk + overhead
   ControllerSpec controller;
   PathSetOptions paths;
+  // A path slower than the others is given so much longer, and what went down with a path is no
+  // congestion of the others.
+  bool weighs_paths = false;
   PolicyOptions policy;
   Bytes piece{0};  // bytes on one path before the policy is asked again
   absl::Duration burst = absl::ZeroDuration();       // the pacer's

@@ -141,7 +141,7 @@ void Sender::OnLost(const Sent& sent, PathLoss loss, absl::Time now) {
   if (loss == PathLoss::kTimeout && paths_.Leave(sent.path, now)) ++statistics_.paths_left;
   if (sent.is_probe) return;
   // What went down with its path says nothing of the queues on the others.
-  bool is_congestion = paths_.IsLive(sent.path) || paths_.live() == 0;
+  bool is_congestion = !options_.weighs_paths || paths_.IsLive(sent.path) || paths_.live() == 0;
   if (!is_congestion) {
     // Only sent again.
   } else if (loss == PathLoss::kTrimmed) {
@@ -220,8 +220,8 @@ void Sender::Connect(absl::Time now) {
   state_ = ConnectionState::kConnecting;
   ++incarnation_;
   peer_ = 0;
-  flight_ =
-      Flight(options_.paths.paths, options_.numbers, options_.facts.base_rtt, options_.held_max);
+  flight_ = Flight(options_.paths.paths, options_.numbers, options_.facts.base_rtt,
+                   options_.held_max, options_.weighs_paths);
   paths_ = PathSet(options_.paths);
   controller_ = MakeController(options_.controller, options_.facts);
   message_floor_ = message_next_ = message_cursor_ = 0;

@@ -111,6 +111,7 @@ absl::StatusOr<WireOptions> MakeWireOptions(const TransportOptions& options,
   send.timeout_min = settings.Duration("multipath.timeout_min");
   send.paths.probe_interval = absl::Milliseconds(2);
   // Whether the peer lives, the link finds out in its own way; see links.h.
+  send.weighs_paths = true;
   send.keepalive = settings.Duration("tcp.dead_after") / 4;
   send.give_up = absl::InfiniteDuration();
   return out;
