@@ -59,7 +59,7 @@ Sent* Flight::Find(uint64_t number) {
   return is_known ? &slot : nullptr;
 }
 
-void Flight::Arrived(Sent& sent, absl::Duration rtt) {
+void Flight::Arrived(Sent& sent, absl::Duration rtt, bool is_usual) {
   if (sent.state == SentState::kInFlight) {
     bytes_ -= sent.bytes;
     --in_flight_;
@@ -68,8 +68,11 @@ void Flight::Arrived(Sent& sent, absl::Duration rtt) {
     patience_ = std::min(patience_ * 2, kPatienceMost);
   }
   sent.state = SentState::kResolved;
-  if (rtt > absl::ZeroDuration()) rtt_.Add(rtt);
-  newest_heard_ = std::max(newest_heard_, sent.number);
+  if (rtt > absl::ZeroDuration() && is_usual) rtt_.Add(rtt);
+  if (sent.number > newest_heard_) {
+    newest_heard_ = sent.number;
+    if (is_oldest_due_) oldest_at_ = absl::InfinitePast();
+  }
   PathQueue& path = paths_[sent.path];
   path.order_heard = std::max(path.order_heard, sent.order);
   if (weighs_paths_ && rtt > absl::ZeroDuration()) {
@@ -99,7 +102,8 @@ absl::Duration Flight::PathPatience() const {
 
 absl::Duration Flight::CrossPatience(const PathQueue& path) const {
   absl::Duration spread = std::max(4 * rtt_.variation(), rtt_.smoothed() * patience_ / 4);
-  return std::max(rtt_.smoothed(), path.rtt) + spread + held_max_;
+  if (path.rtt > rtt_.smoothed()) return path.rtt + std::max(spread, path.rtt / 2) + held_max_;
+  return rtt_.smoothed() + spread + held_max_;
 }
 
 void Flight::CheckPath(PathQueue& path, absl::Time now, OnLost lost) {
@@ -142,12 +146,51 @@ void Flight::DetectLosses(absl::Time now, OnLost lost) {
     recheck_ = std::min(recheck_, path.recheck);
   }
   touched_.clear();
+  if (weighs_paths_) {
+    CheckOldestOfPaths(now, lost);
+  } else {
+    CheckOldest(now, lost);
+  }
+}
+
+void Flight::CheckOldest(absl::Time now, OnLost lost) {
   while (floor_ < newest_heard_) {
     Sent& oldest = ring_[floor_ & mask_];
     if (oldest.at + CrossPatience(paths_[oldest.path]) > now) break;
     bool is_path_alive = paths_[oldest.path].order_heard > oldest.order;
     Lose(oldest);
     lost(oldest, is_path_alive ? PathLoss::kDropped : PathLoss::kTimeout);
+  }
+}
+
+void Flight::CheckOldestOfPaths(absl::Time now, OnLost lost) {
+  if (now < oldest_at_ || empty()) return;
+  oldest_at_ = now + rtt_.smoothed();  // patience may have become shorter by then
+  is_oldest_due_ = false;
+  for (PathQueue& path : paths_) {
+    bool is_dead = false;
+    while (path.head != 0) {
+      Sent& sent = ring_[path.head & mask_];
+      if (sent.state == SentState::kInFlight && !is_dead) {
+        absl::Time due = sent.at + CrossPatience(path);
+        if (due > now) {
+          oldest_at_ = std::min(oldest_at_, due);
+          break;
+        }
+        if (sent.number >= newest_heard_) {
+          is_oldest_due_ = true;
+          break;
+        }
+        is_dead = path.order_heard <= sent.order;
+        Lose(sent);
+        lost(sent, is_dead ? PathLoss::kTimeout : PathLoss::kDropped);
+      } else if (sent.state == SentState::kInFlight) {
+        Lose(sent);
+        lost(sent, PathLoss::kTimeout);
+      }
+      path.head = sent.next_on_path;
+      if (path.head == 0) path.tail = 0;
+    }
   }
 }
 
@@ -170,7 +213,9 @@ const Sent* Flight::Newest() const {
 
 absl::Time Flight::deadline() const {
   absl::Time due = recheck_;
-  if (floor_ < newest_heard_) {
+  if (weighs_paths_) {
+    if (!empty()) due = std::min(due, oldest_at_);
+  } else if (floor_ < newest_heard_) {
     const Sent& oldest = ring_[floor_ & mask_];
     due = std::min(due, oldest.at + CrossPatience(paths_[oldest.path]));
   }

@@ -8,7 +8,9 @@
 //             different paths overtake each other, which says nothing.
 //   timeout   one sent later on any path has arrived, srtt + max(4 rttvar, srtt / 4) have passed,
 //             and nothing sent since on its own path was heard of: the path may be dead. With
-//             weighs_paths, a path slower than the connection on the whole has so much longer.
+//             weighs_paths, a path slower than the connection on the whole has so much longer, the
+//             oldest of each path is judged by itself, and what else is on its way there is lost
+//             with it.
 //   told      its header came without its payload (trimming).
 //
 // A loss that proves wrong (the packet is acknowledged after all) doubles both reordering limits
@@ -80,8 +82,9 @@ class Flight {
   uint64_t Add(Sent sent);
   // In flight, or lost and not yet forgotten; null: of the past, or never sent.
   Sent* Find(uint64_t number);
-  // It has arrived. `rtt` zero: not measured.
-  void Arrived(Sent& sent, absl::Duration rtt);
+  // It has arrived. `rtt` zero: not measured. `is_usual`: it counts for the connection on the
+  // whole, and not only for its path.
+  void Arrived(Sent& sent, absl::Duration rtt, bool is_usual = true);
   void Lose(Sent& sent);
 
   using OnLost = absl::FunctionRef<void(const Sent&, PathLoss)>;
@@ -107,6 +110,8 @@ class Flight {
     absl::Time recheck = absl::InfiniteFuture();
   };
   void CheckPath(PathQueue& path, absl::Time now, OnLost lost);
+  void CheckOldest(absl::Time now, OnLost lost);
+  void CheckOldestOfPaths(absl::Time now, OnLost lost);
   void AdvanceFloor();
   absl::Duration PathPatience() const;                        // "dropped"
   absl::Duration CrossPatience(const PathQueue& path) const;  // "timeout"
@@ -125,6 +130,10 @@ class Flight {
   uint32_t reordering_ = kReordering;
   int patience_ = 1;  // times the usual
   absl::Time recheck_ = absl::InfiniteFuture();
+  // With weighs_paths: when the oldest of paths are looked at again, and whether one of them is due
+  // and only waits for anything that was sent later.
+  absl::Time oldest_at_ = absl::InfinitePast();
+  bool is_oldest_due_ = false;
 };
 
 }  // namespace weft::net::multipath

@@ -17,20 +17,24 @@ static_assert(std::endian::native == std::endian::little, "the wire is little en
 constexpr uint16_t kMagic = 0x4D57;  // "WM"
 constexpr uint8_t kVersion = 1;
 constexpr uint8_t kHasChecksum = 1;
-constexpr size_t kChecksumAt = 8;
+constexpr size_t kTypeAt = 3, kChecksumAt = 8;
 constexpr int kHeldBits = 29;
 constexpr uint32_t kHeldMask = (1u << kHeldBits) - 1;
 
+// A header that grows in place.
 class Writer {
  public:
-  explicit Writer(std::string& out) : out_(out) {}
   template <typename T>
   void Put(T value) {
-    out_.append(reinterpret_cast<const char*>(&value), sizeof(value));
+    std::memcpy(bytes_.data() + used_, &value, sizeof(value));
+    used_ += sizeof(value);
   }
+  std::byte* data() { return bytes_.data(); }
+  absl::Span<const std::byte> bytes() const { return absl::MakeConstSpan(bytes_.data(), used_); }
 
  private:
-  std::string& out_;
+  std::array<std::byte, kHeaderBytesMax> bytes_;
+  size_t used_ = 0;
 };
 
 class Reader {
@@ -145,7 +149,7 @@ absl::Status ReadAck(Reader& reader, Packet& packet) {
   return absl::OkStatus();
 }
 
-absl::Status ReadData(Reader& reader, Packet& packet) {
+absl::Status ReadData(Reader& reader, size_t chunk, Packet& packet) {
   packet.number = reader.Get<uint64_t>();
   packet.floor = reader.Get<uint64_t>();
   packet.demand = reader.Get<uint64_t>();
@@ -159,7 +163,6 @@ absl::Status ReadData(Reader& reader, Packet& packet) {
   packet.receive = reader.Get<uint64_t>();
   packet.control = reader.Get<uint64_t>();
   if (reader.is_short()) return absl::OkStatus();  // said by the caller
-  size_t chunk = reader.rest().size();
   if (packet.message >= kUnlimited || packet.length > kMessageBytesMax ||
       packet.offset > packet.length || chunk > packet.length - packet.offset) {
     return Malformed(absl::StrCat("bytes ", packet.offset, " to ", packet.offset + chunk, " of ",
@@ -168,7 +171,7 @@ absl::Status ReadData(Reader& reader, Packet& packet) {
   return absl::OkStatus();
 }
 
-absl::Status ReadBody(Reader& reader, Packet& packet) {
+absl::Status ReadBody(Reader& reader, size_t chunk, Packet& packet) {
   switch (packet.type) {
     case PacketType::kHello:
       packet.chunk = reader.Get<uint32_t>();
@@ -195,7 +198,7 @@ absl::Status ReadBody(Reader& reader, Packet& packet) {
       break;
     case PacketType::kData:
     case PacketType::kProbe:
-      return ReadData(reader, packet);
+      return ReadData(reader, chunk, packet);
     case PacketType::kAck:
       return ReadAck(reader, packet);
     case PacketType::kFinish:
@@ -227,8 +230,7 @@ uint32_t Checksum(absl::Span<const std::byte> bytes) {
 
 void WriteHeader(const Packet& packet, absl::Span<const std::byte> chunk, bool has_checksum,
                  std::string& out) {
-  size_t begin = out.size();
-  Writer writer(out);
+  Writer writer;
   writer.Put(kMagic);
   writer.Put(kVersion);
   writer.Put(static_cast<uint8_t>(packet.type));
@@ -236,15 +238,16 @@ void WriteHeader(const Packet& packet, absl::Span<const std::byte> chunk, bool h
   writer.Put(has_checksum ? kHasChecksum : uint8_t{0});
   writer.Put(uint8_t{0});
   writer.Put(uint32_t{0});  // the checksum, below
-  writer.Put(uint32_t{0});
+  writer.Put(packet.heard);
+  writer.Put(uint16_t{0});
   writer.Put(packet.source);
   writer.Put(packet.target);
   WriteBody(packet, writer);
-  if (!has_checksum) return;
-  auto header = absl::MakeConstSpan(reinterpret_cast<const std::byte*>(out.data()) + begin,
-                                    out.size() - begin);
-  uint32_t crc = Crc32c(chunk, Checksum(header));
-  std::memcpy(out.data() + begin + kChecksumAt, &crc, sizeof(crc));
+  if (has_checksum) {
+    uint32_t crc = Crc32c(chunk, Checksum(writer.bytes()));
+    std::memcpy(writer.data() + kChecksumAt, &crc, sizeof(crc));
+  }
+  out.append(reinterpret_cast<const char*>(writer.data()), writer.bytes().size());
 }
 
 void Write(const Packet& packet, absl::Span<const std::byte> chunk, bool has_checksum,
@@ -253,41 +256,47 @@ void Write(const Packet& packet, absl::Span<const std::byte> chunk, bool has_che
   out.append(reinterpret_cast<const char*>(chunk.data()), chunk.size());
 }
 
-absl::StatusOr<Parsed> Parse(absl::Span<const std::byte> bytes, bool needs_checksum) {
-  Reader reader(bytes);
+absl::Status ParseParts(absl::Span<const std::byte> header, absl::Span<const std::byte> chunk,
+                        bool needs_checksum, Packet& packet) {
+  Reader reader(header);
   auto magic = reader.Get<uint16_t>();
   auto version = reader.Get<uint8_t>();
   auto type = reader.Get<uint8_t>();
-  Parsed parsed;
-  Packet& packet = parsed.packet;
   packet.path = reader.Get<PathId>();
   auto flags = reader.Get<uint8_t>();
   reader.Get<uint8_t>();
   auto checksum = reader.Get<uint32_t>();
-  reader.Get<uint32_t>();
+  packet.heard = reader.Get<uint16_t>();
+  reader.Get<uint16_t>();
   packet.source = reader.Get<uint64_t>();
   packet.target = reader.Get<uint64_t>();
-  if (reader.is_short()) return Malformed(absl::StrCat(bytes.size(), " bytes long"));
+  if (reader.is_short()) return Malformed(absl::StrCat(header.size(), " bytes long"));
   if (magic != kMagic) return Malformed(absl::StrCat("magic ", absl::Hex(magic)));
   if (version != kVersion) return Malformed(absl::StrCat("version ", version));
   if (type < 1 || type > 8) return Malformed(absl::StrCat("type ", type));
   bool has_checksum = (flags & kHasChecksum) != 0;
   if (needs_checksum && !has_checksum) return Malformed("no checksum");
-  if (has_checksum && Checksum(bytes) != checksum) {
+  if (has_checksum && Crc32c(chunk, Checksum(header)) != checksum) {
     return absl::DataLossError("multipath packet: the checksum differs");
   }
   packet.type = static_cast<PacketType>(type);
   if (packet.source == 0) return Malformed("no incarnation");
-  WEFT_RETURN_IF_ERROR(ReadBody(reader, packet));
+  WEFT_RETURN_IF_ERROR(ReadBody(reader, chunk.size(), packet));
   if (reader.is_short()) {
-    return Malformed(absl::StrCat("type ", type, " in ", bytes.size(), " bytes"));
+    return Malformed(absl::StrCat("type ", type, " in ", header.size(), " bytes"));
   }
-  if (packet.type == PacketType::kData) {
-    parsed.chunk = reader.rest();
-  } else if (!reader.rest().empty()) {
-    return Malformed(
-        absl::StrCat("type ", type, " with ", reader.rest().size(), " bytes to spare"));
-  }
+  size_t spare = reader.rest().size() + (packet.type == PacketType::kData ? 0 : chunk.size());
+  if (spare > 0) return Malformed(absl::StrCat("type ", type, " with ", spare, " bytes to spare"));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Parsed> Parse(absl::Span<const std::byte> bytes, bool needs_checksum) {
+  bool is_data = bytes.size() >= kDataHeaderBytes &&
+                 static_cast<PacketType>(bytes[kTypeAt]) == PacketType::kData;
+  absl::Span<const std::byte> header = is_data ? bytes.subspan(0, kDataHeaderBytes) : bytes;
+  Parsed parsed;
+  parsed.chunk = bytes.subspan(header.size());
+  WEFT_RETURN_IF_ERROR(ParseParts(header, parsed.chunk, needs_checksum, parsed.packet));
   return parsed;
 }
 

@@ -48,6 +48,8 @@ struct Echo {
 struct Packet {
   PacketType type = PacketType::kHello;
   PathId path = 0;
+  // kData, kProbe: 1 + the path of the newest acknowledgement that came through; 0: none has.
+  uint16_t heard = 0;
   uint64_t source = 0, target = 0;  // incarnations: of who sends it, of who it is for (0: unknown)
 
   // kData, kProbe
@@ -109,6 +111,9 @@ struct Parsed {
 // InvalidArgument (or DataLoss, for a wrong checksum) says what is wrong; nothing of such a packet
 // may be believed. With `needs_checksum` a packet without one is refused.
 absl::StatusOr<Parsed> Parse(absl::Span<const std::byte> bytes, bool needs_checksum);
+// Of a packet whose chunk, if it is kData, lies elsewhere than behind its header.
+absl::Status ParseParts(absl::Span<const std::byte> header, absl::Span<const std::byte> chunk,
+                        bool needs_checksum, Packet& packet);
 
 }  // namespace weft::net::multipath
 

@@ -81,6 +81,7 @@ void Receiver::Receive(const Arrival& arrival, absl::Time now) {
   }
   if (is_over) return Answer(packet, ResetReason::kClosed);
   heard_at_ = now;
+  NoteWay(packet.heard);
   demand_ = std::max(demand_, packet.demand);
   OnData(arrival, std::min(now, arrival.at));
 }
@@ -99,6 +100,8 @@ void Receiver::OnHello(const Packet& packet, absl::Time now) {
   base_ = 1;
   highest_ = 0;
   refused_.clear();
+  ways_known_ = ways_next_ = 0;
+  heard_ = 0;
   echoes_.clear();
   acks_now_ = false;
   ack_at_ = absl::InfiniteFuture();
@@ -212,6 +215,17 @@ Receiver::Verdict Receiver::TakeChunk(const Arrival& arrival, Posted& posted) {
   return Verdict::kTaken;
 }
 
+bool Receiver::IsMissing(uint64_t message, uint64_t offset, uint64_t bytes) {
+  if (message < done_floor_ || message >= posted_next_) return false;
+  const Posted& posted = At(message);
+  if (posted.is_done || !posted.is_begun || offset >= posted.length || offset % chunk_ != 0) {
+    return false;
+  }
+  uint64_t index = offset / chunk_;
+  return bytes == std::min<uint64_t>(chunk_, posted.length - offset) &&
+         (posted.bits[index / 64] >> (index % 64) & 1) == 0;
+}
+
 void Receiver::Complete(Posted& posted, absl::Status status) {
   posted.is_done = true;
   completions_.push_back({posted.cookie, posted.length, std::move(status)});
@@ -246,8 +260,23 @@ void Receiver::Close() {
   FailAll(status_);
 }
 
+void Receiver::NoteWay(uint16_t heard) {
+  if (heard == 0 || heard == heard_) return;
+  heard_ = heard;
+  ways_[ways_next_] = static_cast<PathId>(heard - 1);
+  ways_next_ = (ways_next_ + 1) % ways_.size();
+  ways_known_ = std::min(ways_known_ + 1, ways_.size());
+}
+
+PathId Receiver::WayBack() {
+  bool explores = ++answers_ % 4 == 0;
+  if (!options_.recycles_ways || ways_known_ == 0 || explores) return path_;
+  return ways_[answers_ % ways_known_];
+}
+
 void Receiver::FillAck(absl::Time now, Packet& packet) {
   packet.type = PacketType::kAck;
+  packet.path = WayBack();
   packet.base = base_;
   packet.echoes.clear();
   for (Held& held : echoes_) {

@@ -13,6 +13,11 @@
 // that restarted fails once ("has restarted"); whatever is posted after that belongs to the new
 // one.
 //
+// An acknowledgement takes the way back of what came last. Ways back may be dead where ways there
+// are not, and nothing acknowledges acknowledgements: but data says which of them came through
+// last. With `recycles_ways` three of four take one of the eight ways of which that was said last
+// (as REPS does with paths), in turn.
+//
 // Each arrival is echoed, with the time that it was held and its ECN mark; besides, every Ack
 // carries a bitmap of all that has arrived above a base, so that a lost Ack costs nothing.
 //
@@ -20,6 +25,7 @@
 #ifndef WEFT_NET_MULTIPATH_RECEIVER_H_
 #define WEFT_NET_MULTIPATH_RECEIVER_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -56,6 +62,7 @@ struct ReceiverOptions {
   // Receiver-driven: nothing may be sent but the first `credit` bytes and what Grant() adds.
   bool grants_credit = false;
   uint64_t credit = 0;
+  bool recycles_ways = false;
   // Instead of Post(): the cookie of a completion is the message's number.
   MessageSink* sink = nullptr;
   absl::Duration give_up = absl::Seconds(30);  // of silence; several of the sender's keepalives
@@ -82,6 +89,8 @@ class Receiver {
   bool Next(absl::Time now, Packet& packet);
   absl::Time deadline() const { return deadline_; }
   bool TakeCompletion(Completion& completion);  // bytes: of the message that came
+  // Whether this chunk belongs to a message of which one was taken, and has not come yet.
+  bool IsMissing(uint64_t message, uint64_t offset, uint64_t bytes);
 
   // Receiver-driven: the sender may send so many bytes in all.
   void Grant(uint64_t credit);
@@ -116,6 +125,8 @@ class Receiver {
   void Note(uint64_t number, uint64_t floor);
   void Echoes(uint64_t number, uint8_t flags, absl::Time now);
   void FillAck(absl::Time now, Packet& packet);
+  void NoteWay(uint16_t heard);
+  PathId WayBack();
   void Complete(Posted& posted, absl::Status status);
   void FailAll(const absl::Status& status);
 
@@ -141,7 +152,11 @@ class Receiver {
   bool acks_now_ = false, welcomes_ = false, finishes_ = false;
   absl::Time ack_at_ = absl::InfiniteFuture();
   std::optional<Packet> reset_;
-  PathId path_ = 0;  // of the newest arrival: the way that an answer takes
+  PathId path_ = 0;               // of the newest arrival
+  std::array<PathId, 8> ways_{};  // that were heard last
+  size_t ways_known_ = 0, ways_next_ = 0;
+  uint16_t heard_ = 0;  // the newest of them, as Packet::heard
+  uint64_t answers_ = 0;
   absl::Time heard_at_;
   absl::Time deadline_ = absl::InfiniteFuture();
   std::deque<Completion> completions_;

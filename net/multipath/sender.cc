@@ -127,7 +127,9 @@ bool Sender::MaySend(uint32_t bytes) {
   int64_t wire = int64_t{bytes} + options_.overhead;
   int64_t window = controller_->window().count();
   if (options_.window_max > Bytes(0)) window = std::min(window, options_.window_max.count());
-  return flight_.bytes() == 0 || flight_.bytes() + wire <= window;
+  // What is stuck on slow paths is not waited for.
+  int64_t in_flight = flight_.bytes() - paths_.slow_bytes();
+  return in_flight <= 0 || in_flight + wire <= window;
 }
 
 Packet Sender::Header(PacketType type) const {
@@ -135,6 +137,7 @@ Packet Sender::Header(PacketType type) const {
   packet.type = type;
   packet.source = incarnation_;
   packet.target = peer_;
+  packet.heard = heard_;
   packet.floor = flight_.floor();
   packet.demand = Demand();
   return packet;
@@ -165,6 +168,7 @@ void Sender::Fill(const Chunk& chunk, absl::Time now, bool again, Outgoing& out)
   out.chunk = message.data == nullptr ? nullptr : message.data + out.packet.offset;
   out.chunk_bytes = bytes;
   out.is_retransmission = again;
+  paths_.OnSent(path, wire);
   if (flight_.bytes() == wire) progress_at_ = now;  // the probe timeout starts here
   controller_->OnSent(now, Bytes(wire));
   pacer_.OnSent(now, Bytes(wire), controller_->rate());
@@ -176,6 +180,7 @@ void Sender::FillProbe(PathId path, absl::Time now, Outgoing& out) {
   if (flight_.empty()) progress_at_ = now;
   out.packet = Header(PacketType::kProbe);
   out.packet.number = flight_.Add({.at = now, .path = path, .is_probe = true});
+  paths_.OnSent(path, 0);
   out.packet.floor = std::min(flight_.floor(), out.packet.number);
   out.packet.path = path;
   out.chunk = nullptr;

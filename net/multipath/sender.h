@@ -209,6 +209,7 @@ class Sender {
   std::deque<uint64_t> urgent_;  // messages of control that have chunks to be sent
   std::deque<Completion> completions_;
 
+  uint16_t heard_ = 0;    // of the newest acknowledgement, as Packet::heard
   int64_t lost_now_ = 0;  // bytes, in one detection
   int backoff_ = 0;       // of the probe timeout
   int timeouts_ = 0;      // in a row

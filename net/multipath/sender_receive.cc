@@ -58,6 +58,7 @@ void Sender::Credit(const Packet& packet) {
 void Sender::OnAck(const Packet& packet, absl::Time now) {
   if (state_ != ConnectionState::kOpen || packet.source != peer_) return;
   if (packet.base > flight_.next()) return;  // of numbers that were never sent
+  heard_ = static_cast<uint16_t>(packet.path + 1);
   heard_at_ = now;
   controller_->Advance(now);
   Credit(packet);
@@ -112,21 +113,24 @@ void Sender::OnArrived(Sent& sent, absl::Duration rtt, absl::Duration held, bool
   if (sent.state == SentState::kLost) ++statistics_.spurious;
   if (marked) ++statistics_.marks;
   bool was_in_flight = sent.state == SentState::kInFlight;
-  flight_.Arrived(sent, rtt);
+  if (was_in_flight) paths_.OnResolved(sent.path, sent.bytes);
+  if (paths_.OnAck(sent.path, rtt)) ++statistics_.paths_back;
+  // A slow path's delays say nothing of those that carry the rest.
+  bool is_usual = !paths_.IsSlow(sent.path);
+  flight_.Arrived(sent, rtt, is_usual);
   progress_at_ = now;
   backoff_ = timeouts_ = 0;
   probes_tail_ = false;
-  if (paths_.OnAck(sent.path, rtt)) ++statistics_.paths_back;
   chooser_.policy().OnAck(
       {.now = now, .path = sent.path, .rtt = rtt, .marked = marked, .bytes = Bytes(sent.bytes)});
   if (sent.is_probe) return;
   if (was_in_flight) {
     controller_->OnAck({.now = now,
-                        .rtt = rtt,
+                        .rtt = is_usual ? rtt : absl::ZeroDuration(),
                         .endpoint = held,
                         .acked = Bytes(sent.bytes),
                         .in_flight = Bytes(flight_.bytes()),
-                        .marked = marked});
+                        .marked = marked && is_usual});
   }
   Chunk chunk{sent.message, sent.chunk};
   if (!IsWanted(chunk)) return;
@@ -137,11 +141,13 @@ void Sender::OnArrived(Sent& sent, absl::Duration rtt, absl::Duration held, bool
 
 // Called by flight_ for each, and for a trimmed one.
 void Sender::OnLost(const Sent& sent, PathLoss loss, absl::Time now) {
+  paths_.OnResolved(sent.path, sent.bytes);
   chooser_.policy().OnLoss(sent.path, loss, now);
   if (loss == PathLoss::kTimeout && paths_.Leave(sent.path, now)) ++statistics_.paths_left;
   if (sent.is_probe) return;
-  // What went down with its path says nothing of the queues on the others.
-  bool is_congestion = !options_.weighs_paths || paths_.IsLive(sent.path) || paths_.live() == 0;
+  // What went down with its path, or on a slow one, says nothing of the queues on the others.
+  bool is_one_path = (!paths_.IsLive(sent.path) && paths_.live() > 0) || paths_.IsSlow(sent.path);
+  bool is_congestion = !options_.weighs_paths || !is_one_path;
   if (!is_congestion) {
     // Only sent again.
   } else if (loss == PathLoss::kTrimmed) {
@@ -219,7 +225,7 @@ void Sender::OnReset(const Packet& packet, absl::Time now) {
 void Sender::Connect(absl::Time now) {
   state_ = ConnectionState::kConnecting;
   ++incarnation_;
-  peer_ = 0;
+  peer_ = heard_ = 0;
   flight_ = Flight(options_.paths.paths, options_.numbers, options_.facts.base_rtt,
                    options_.held_max, options_.weighs_paths);
   paths_ = PathSet(options_.paths);

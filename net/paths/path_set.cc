@@ -16,21 +16,47 @@ PathSet::PathSet(const PathSetOptions& options)
 
 PathId PathSet::UsableFrom(PathId from) const {
   size_t path = from % paths_.size();
-  if (live_ == 0) return static_cast<PathId>(path);
-  while (!paths_[path].is_live) path = path + 1 == paths_.size() ? 0 : path + 1;
+  while (!IsUsable(static_cast<PathId>(path))) path = path + 1 == paths_.size() ? 0 : path + 1;
   return static_cast<PathId>(path);
+}
+
+void PathSet::FindFastest() {
+  if (options_.slow_factor <= 0) return;
+  fastest_ = absl::ZeroDuration();
+  for (const Path& path : paths_) {
+    bool is_measured = path.is_live && path.rtt > absl::ZeroDuration();
+    if (is_measured && (fastest_ == absl::ZeroDuration() || path.rtt < fastest_)) {
+      fastest_ = path.rtt;
+    }
+  }
+  slow_above_ = fastest_ == absl::ZeroDuration()
+                    ? absl::InfiniteDuration()
+                    : fastest_ * options_.slow_factor + options_.slow_slack;
+}
+
+int64_t PathSet::slow_bytes() const {
+  int64_t bytes = 0;
+  if (slow_above_ == absl::InfiniteDuration()) return bytes;
+  for (const Path& path : paths_) {
+    if (path.rtt > slow_above_) bytes += path.bytes;
+  }
+  return bytes;
 }
 
 bool PathSet::OnAck(PathId id, absl::Duration rtt) {
   Path& path = paths_[id];
+  bool was_fastest = path.rtt == fastest_;
   if (rtt > absl::ZeroDuration()) {
     path.rtt = path.rtt == absl::ZeroDuration() ? rtt : path.rtt + (rtt - path.rtt) / 8;
   }
-  if (path.is_live) return false;
-  path.is_live = true;
-  path.probe_at = absl::InfiniteFuture();
-  ++live_;
-  return true;
+  bool comes_back = !path.is_live;
+  if (comes_back) {
+    path.is_live = true;
+    path.probe_at = absl::InfiniteFuture();
+    ++live_;
+  }
+  if (comes_back || was_fastest || path.rtt < fastest_) FindFastest();
+  return comes_back;
 }
 
 bool PathSet::Leave(PathId id, absl::Time now) {
@@ -40,6 +66,7 @@ bool PathSet::Leave(PathId id, absl::Time now) {
   --live_;
   path.interval = options_.probe_interval;
   path.probe_at = now + path.interval;
+  FindFastest();
   return true;
 }
 

@@ -5,6 +5,11 @@
 // dead (a packet on it timed out, and none sent on it since was heard of) is left at once and
 // probed for its return, with intervals that double. If all are left, all are used.
 //
+// A path may also be slow: its smoothed round trip is far above that of the fastest. Spread evenly,
+// or by comparing two at random, a connection is no faster than the share of its data that goes
+// there allows. So a slow path gets one packet at a time: it carries what it can, its round trip
+// stays known, and whoever holds a window does not wait for it.
+//
 // Not thread-safe; time is passed in.
 #ifndef WEFT_NET_PATHS_PATH_SET_H_
 #define WEFT_NET_PATHS_PATH_SET_H_
@@ -26,6 +31,9 @@ struct PathSetOptions {
   bool leaves = true;                                       // false: dead or not, all are used
   absl::Duration probe_interval = absl::Microseconds(200);  // the first; then twice as long each
   absl::Duration probe_interval_max = absl::Milliseconds(100);
+  // Slow is a round trip above `slow_factor` times the fastest path's and `slow_slack`; 0: none is.
+  double slow_factor = 0;
+  absl::Duration slow_slack;
 };
 
 class PathSet {
@@ -35,13 +43,28 @@ class PathSet {
   int count() const { return static_cast<int>(paths_.size()); }
   int live() const { return live_; }
   bool IsLive(PathId path) const { return paths_[path].is_live; }
-  // Live, or nothing is.
-  bool IsUsable(PathId path) const { return paths_[path].is_live || live_ == 0; }
+  bool IsSlow(PathId path) const { return paths_[path].rtt > slow_above_; }
+  // Live, or nothing is; and not slow, or idle. There is always one.
+  bool IsUsable(PathId path) const {
+    if (live_ == 0) return true;
+    return paths_[path].is_live && (paths_[path].packets == 0 || !IsSlow(path));
+  }
   // The first usable one from `from` on, round and round.
   PathId UsableFrom(PathId from) const;
   // Weights 1/8, as UCCL's (arXiv 2504.17307). Zero: none was taken yet.
   absl::Duration rtt(PathId path) const { return paths_[path].rtt; }
   double weight(PathId path) const { return paths_[path].weight; }
+
+  // What is on its way there, of packets that are neither acknowledged nor lost.
+  void OnSent(PathId path, int64_t bytes) {
+    ++paths_[path].packets;
+    paths_[path].bytes += bytes;
+  }
+  void OnResolved(PathId path, int64_t bytes) {
+    --paths_[path].packets;
+    paths_[path].bytes -= bytes;
+  }
+  int64_t slow_bytes() const;  // of it, on slow paths
 
   // Something sent on it was heard of. Zero rtt: not measured. True if the path has come back.
   bool OnAck(PathId path, absl::Duration rtt);
@@ -58,10 +81,16 @@ class PathSet {
     absl::Duration rtt;
     absl::Duration interval;
     absl::Time probe_at = absl::InfiniteFuture();
+    int32_t packets = 0;
+    int64_t bytes = 0;
   };
+  void FindFastest();
+
   PathSetOptions options_;
   std::vector<Path> paths_;
   int live_;
+  absl::Duration fastest_;  // of live paths; zero: none was measured
+  absl::Duration slow_above_ = absl::InfiniteDuration();
 };
 
 }  // namespace weft::net

@@ -35,5 +35,17 @@ TEST(Crc32c, IsTheSameByInstructionByTableAndInPieces) {
   }
 }
 
+// Long ones are taken in lanes side by side.
+TEST(Crc32c, IsTheSameByInstructionAndByTableWhereItIsLong) {
+  Random random(2);
+  std::vector<std::byte> bytes(20'000);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (size_t size : {3071, 3072, 3073, 3080, 6143, 6144, 9216, 19'990}) {
+    auto part = absl::MakeConstSpan(bytes).subspan(random.Below(10), size);
+    auto before = static_cast<uint32_t>(random());
+    EXPECT_EQ(Crc32c(part, before), internal::Crc32cByTable(part, before)) << size;
+  }
+}
+
 }  // namespace
 }  // namespace weft

@@ -101,6 +101,8 @@ class Flow:
         if not address:
             raise RuntimeError(self.receiver.communicate()[1])
         self.sender = fabric.start(source, [*words(source), "--to", address], **pipes)
+        if self.receiver.stdout.readline().strip() != "begun":  # the first message is there
+            raise RuntimeError(self.receiver.communicate()[1])
 
     def __enter__(self):
         return self

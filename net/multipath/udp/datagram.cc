@@ -14,7 +14,8 @@ namespace {
 // The envelope: check (8), link (4), zero (20).
 constexpr size_t kCheckBytes = crypto_shorthash_BYTES;
 static_assert(kCheckBytes == 8 && sizeof(Key) == crypto_shorthash_KEYBYTES);
-constexpr size_t kTypeAt = kEnvelopeBytes + 3;  // within the packet's header
+constexpr size_t kTypeAt = kEnvelopeBytes + 3;                     // within the packet's header
+constexpr size_t kMessageAt = kEnvelopeBytes + kCommonBytes + 24;  // then offset, length
 constexpr char kPurpose[] = "weft multipath link 1";
 
 // What is checked: all but the check itself and a chunk.
@@ -80,6 +81,19 @@ bool IsSealed(absl::Span<const std::byte> datagram, const Key& key) {
   if (datagram.size() < kEnvelopeBytes + kCommonBytes) return false;
   auto check = CheckOf(datagram, key);
   return sodium_memcmp(check.data(), datagram.data(), check.size()) == 0;
+}
+
+std::optional<ChunkAddress> AddressOf(absl::Span<const std::byte> datagram) {
+  if (datagram.size() < kBeforeChunk ||
+      static_cast<PacketType>(datagram[kTypeAt]) != PacketType::kData) {
+    return std::nullopt;
+  }
+  ChunkAddress address;
+  const std::byte* fields = datagram.data() + kMessageAt;
+  std::memcpy(&address.message, fields, sizeof(uint64_t));
+  std::memcpy(&address.offset, fields + 8, sizeof(uint64_t));
+  std::memcpy(&address.length, fields + 16, sizeof(uint64_t));
+  return address;
 }
 
 std::string Address::Encode() const {

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,8 +45,13 @@ Keys MakeKeys(const JobSecret& secret, const LinkNonce& connector, const LinkNon
 void Seal(absl::Span<std::byte> bytes, uint32_t link, const Key& key);
 // The link that a datagram says it is for; false: too short to say.
 bool LinkOf(absl::Span<const std::byte> datagram, uint32_t* link);
-// Whether whoever made it holds the key.
+// Whether whoever made it holds the key. Without its chunk, a datagram of data is sealed as well.
 bool IsSealed(absl::Span<const std::byte> datagram, const Key& key);
+// Of which message a datagram's chunk is said to be a part; nothing: it has none, or is too short.
+struct ChunkAddress {
+  uint64_t message = 0, offset = 0, length = 0;  // as Packet's
+};
+std::optional<ChunkAddress> AddressOf(absl::Span<const std::byte> datagram);
 
 // What each end tells the other on the connection that the handshake has proven.
 struct Address {

@@ -18,9 +18,12 @@ constexpr size_t kUdpBytes = 8, kIpv4Bytes = 20, kIpv6Bytes = 40;
 constexpr size_t kEthernetBytes = 38;
 // Where the kernel knows of no speed: loopback, and most virtual interfaces.
 constexpr Bandwidth kUnknownBandwidth = Bandwidth::GigabitsPerSecond(25);
-// Loopback would take 64 KiB, but the kernel is slower with those than with segments of this size,
-// the largest that Ethernet has.
-constexpr int kMtuUseful = 9000;
+constexpr Bandwidth kLoopbackBandwidth = Bandwidth::GigabitsPerSecond(100);
+// Swift's own target of what a peer holds is of a NIC's; threads of this one are off their cores
+// for longer than that every now and then.
+constexpr double kEndpointMicroseconds = 2000;
+// Queues of paths that are alike differ by less, or even out again.
+constexpr double kSlowFactor = 2;
 constexpr int64_t kPiecesMin = 16;   // that a product of bandwidth and round trip holds
 constexpr uint32_t kMessages = 256;  // outstanding on a link; more wait for room
 
@@ -34,6 +37,10 @@ InterfaceFacts FactsOf(absl::string_view interface) {
   if (fd && ioctl(fd.get(), SIOCGIFMTU, &request) == 0) facts.mtu = request.ifr_mtu;
   std::ifstream file(absl::StrCat("/sys/class/net/", interface, "/speed"));
   int64_t megabits = 0;
+  if (fd && ioctl(fd.get(), SIOCGIFFLAGS, &request) == 0) {
+    facts.is_loopback = (request.ifr_flags & IFF_LOOPBACK) != 0;
+    if (facts.is_loopback) facts.bandwidth = kLoopbackBandwidth;
+  }
   if (file >> megabits && megabits > 0) {
     facts.bandwidth = Bandwidth::BytesPerSecond(static_cast<double>(megabits) * 1e6 / 8);
   }
@@ -71,12 +78,14 @@ absl::StatusOr<WireOptions> MakeWireOptions(const TransportOptions& options,
                                             const InterfaceFacts& facts) {
   const Settings& settings = options.settings;
   WireOptions out;
-  out.has_checksum = settings.Bool("multipath.checksum");
+  // What never leaves this host's memory crosses no link that could damage it.
+  absl::string_view checksum = settings.Text("multipath.checksum");
+  out.has_checksum = checksum == "auto" ? !facts.is_loopback : checksum == "true";
   out.connect_timeout = settings.Duration("transport.connect_timeout");
   out.secret = options.secret;
   bool is_v6 = interface.address.family() == AF_INET6;
   auto mtu = static_cast<int>(settings.ByteCount("multipath.mtu").count());
-  if (mtu == 0) mtu = facts.mtu > 0 ? std::min(facts.mtu, kMtuUseful) : 1500;
+  if (mtu == 0) mtu = facts.mtu > 0 ? facts.mtu : 1500;
   out.chunk_max = ChunkFor(mtu, is_v6);
   if (out.chunk_max == 0) {
     return absl::InvalidArgumentError(absl::StrCat("interface ", interface.name, " has an MTU of ",
@@ -84,6 +93,13 @@ absl::StatusOr<WireOptions> MakeWireOptions(const TransportOptions& options,
   }
   SenderOptions& send = out.sender;
   WEFT_ASSIGN_OR_RETURN(send.controller, ParseController(settings.Text("multipath.controller")));
+  bool has_endpoint = send.controller.kind == ControllerKind::kSwift ||
+                      send.controller.kind == ControllerKind::kMswift ||
+                      send.controller.kind == ControllerKind::kHybrid;
+  if (has_endpoint) {  // in front: what the setting says counts
+    auto& parameters = send.controller.parameters;
+    parameters.insert(parameters.begin(), {"endpoint_us", kEndpointMicroseconds});
+  }
   WEFT_ASSIGN_OR_RETURN(send.policy.kind, ParsePolicy(settings.Text("multipath.policy")));
   if (send.controller.kind == ControllerKind::kCredit ||
       send.controller.kind == ControllerKind::kHpcc) {
@@ -110,6 +126,8 @@ absl::StatusOr<WireOptions> MakeWireOptions(const TransportOptions& options,
   send.held_max = absl::Milliseconds(5);
   send.timeout_min = settings.Duration("multipath.timeout_min");
   send.paths.probe_interval = absl::Milliseconds(2);
+  send.paths.slow_factor = kSlowFactor;
+  send.paths.slow_slack = 2 * send.facts.base_rtt;
   // Whether the peer lives, the link finds out in its own way; see links.h.
   send.weighs_paths = true;
   send.keepalive = settings.Duration("tcp.dead_after") / 4;

@@ -1,7 +1,6 @@
 #include "net/multipath/udp/sockets.h"
 
 #include <netinet/in.h>
-#include <netinet/ip.h>
 #include <netinet/udp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -10,7 +9,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <deque>
 
 #include "absl/strings/str_cat.h"
@@ -24,53 +22,11 @@ namespace {
 
 constexpr size_t kSlots = 64;        // packets that one socket gathers
 constexpr size_t kSegmentsMax = 64;  // of one segmented send; UDP_MAX_SEGMENTS of older kernels
-constexpr size_t kReceives = 4;      // of one call: what they hold stays in the cache
-constexpr int kReadsPerTurn = 2;
-constexpr size_t kReceiveBytes = 65'536;  // one datagram, or what was coalesced
-constexpr uint8_t kEcnCapable = 2, kCongestion = 3, kEcnMask = 3;
+constexpr int kCallsPerTurn = 8;     // so that other sockets, and answers, get their turns
+constexpr uint8_t kEcnCapable = 2;
 
 bool SetOption(int fd, int level, int name, int value) {
   return setsockopt(fd, level, name, &value, sizeof(value)) == 0;
-}
-
-absl::Time TimeOf(const timespec& time) { return absl::TimeFromTimespec(time); }
-
-// What to add to the kernel's stamps (CLOCK_REALTIME) for the clock of everything else.
-absl::Duration StampOffset() {
-  timespec real{}, steady{};
-  clock_gettime(CLOCK_REALTIME, &real);
-  clock_gettime(CLOCK_MONOTONIC, &steady);
-  return TimeOf(steady) - TimeOf(real);
-}
-
-// What the kernel says of one receive.
-struct Notes {
-  size_t segment = 0;  // bytes; 0: one datagram
-  bool marked = false;
-  absl::Time stamp = absl::InfiniteFuture();
-};
-
-Notes NotesOf(msghdr& message) {
-  Notes notes;
-  for (cmsghdr* one = CMSG_FIRSTHDR(&message); one != nullptr; one = CMSG_NXTHDR(&message, one)) {
-    const unsigned char* data = CMSG_DATA(one);
-    if (one->cmsg_level == IPPROTO_UDP && one->cmsg_type == UDP_GRO) {
-      int size = 0;
-      std::memcpy(&size, data, sizeof(size));
-      notes.segment = static_cast<size_t>(std::max(size, 0));
-    } else if (one->cmsg_level == IPPROTO_IP && one->cmsg_type == IP_TOS) {
-      notes.marked = (*data & kEcnMask) == kCongestion;
-    } else if (one->cmsg_level == IPPROTO_IPV6 && one->cmsg_type == IPV6_TCLASS) {
-      int traffic_class = 0;
-      std::memcpy(&traffic_class, data, sizeof(traffic_class));
-      notes.marked = (traffic_class & kEcnMask) == kCongestion;
-    } else if (one->cmsg_level == SOL_SOCKET && one->cmsg_type == SCM_TIMESTAMPNS) {
-      timespec time{};
-      std::memcpy(&time, data, sizeof(time));
-      notes.stamp = TimeOf(time);
-    }
-  }
-  return notes;
 }
 
 }  // namespace
@@ -125,11 +81,13 @@ class UdpSockets::Socket final : public Handler {
     used_ = vectors_used_ = 0;
   }
 
-  void OnEvents(uint32_t events, absl::Time now) override {
+  void OnEvents(uint32_t events, absl::Time /*now*/) override {
     if ((events & EPOLLOUT) != 0) SendBacklog();
     if ((events & (EPOLLIN | EPOLLERR)) == 0) return;
-    for (int i = 0; i < kReadsPerTurn; ++i) {
-      if (!all_.Read(*this, now)) return;
+    ReadResult result{.has_more = true};
+    for (int calls = 0; result.has_more && calls < kCallsPerTurn; calls += result.calls) {
+      result = all_.reader_.Read(fd_.get(), is_bulk_);
+      all_.statistics_.receive_calls += result.calls;
     }
   }
 
@@ -237,15 +195,11 @@ class UdpSockets::Socket final : public Handler {
   std::array<Control, kSlots> controls_{};
   std::deque<std::pair<SocketAddress, std::string>> backlog_;
   bool is_blocked_ = false;
+  bool is_bulk_ = false;  // the reader's
 };
 
 UdpSockets::UdpSockets(Poller& poller, const SocketOptions& options)
-    : poller_(poller),
-      options_(options),
-      segments_(options.segments),
-      memory_(std::make_unique_for_overwrite<std::byte[]>(kReceives * kReceiveBytes + 64)) {
-  auto address = reinterpret_cast<uintptr_t>(memory_.get());
-  buffer_ = memory_.get() + ((64 - address % 64) % 64);
+    : poller_(poller), options_(options), segments_(options.segments), reader_(*this) {
   // Numbers that no other life of this process is likely to have used.
   Nonce random = NewNonce();
   std::memcpy(&next_link_, random.data(), sizeof(next_link_));
@@ -327,48 +281,24 @@ void UdpSockets::OnUnblocked() {
   for (auto& [link, owner] : owners_) owner->OnWritable();
 }
 
-bool UdpSockets::Read(Socket& socket, absl::Time now) {
-  std::array<mmsghdr, kReceives> calls{};
-  std::array<iovec, kReceives> vectors;
-  struct alignas(cmsghdr) Control : std::array<char, 128> {};
-  std::array<Control, kReceives> controls;
-  for (size_t i = 0; i < kReceives; ++i) {
-    vectors[i] = {buffer_ + i * kReceiveBytes, kReceiveBytes};
-    calls[i].msg_hdr.msg_iov = &vectors[i];
-    calls[i].msg_hdr.msg_iovlen = 1;
-    calls[i].msg_hdr.msg_control = controls[i].data();
-    calls[i].msg_hdr.msg_controllen = controls[i].size();
-  }
-  int got = recvmmsg(socket.fd(), calls.data(), kReceives, MSG_DONTWAIT, nullptr);
-  ++statistics_.receive_calls;
-  if (got <= 0) return got < 0 && errno == EINTR;
-  absl::Duration offset = StampOffset();
-  for (int i = 0; i < got; ++i) {
-    mmsghdr& call = calls[static_cast<size_t>(i)];
-    Notes notes = NotesOf(call.msg_hdr);
-    absl::Time at = std::min(now, notes.stamp + offset);
-    const std::byte* data = buffer_ + static_cast<size_t>(i) * kReceiveBytes;
-    size_t left = (call.msg_hdr.msg_flags & MSG_TRUNC) != 0 ? 0 : call.msg_len;
-    size_t segment = notes.segment > 0 ? notes.segment : left;
-    if (left == 0) Take({}, false, now, at);
-    for (size_t size = 0; left > 0; left -= size, data += size) {
-      size = std::min(segment, left);
-      Take(absl::MakeConstSpan(data, size), notes.marked, now, at);
-    }
-  }
-  return static_cast<size_t>(got) == kReceives;
+DatagramOwner* UdpSockets::OwnerOf(absl::Span<const std::byte> header) {
+  uint32_t link = 0;
+  if (!LinkOf(header, &link)) return nullptr;
+  auto owner = owners_.find(link);
+  if (owner == owners_.end() || !IsSealed(header, owner->second->key())) return nullptr;
+  return owner->second;
 }
 
-void UdpSockets::Take(absl::Span<const std::byte> datagram, bool marked, absl::Time now,
-                      absl::Time at) {
+void UdpSockets::Take(const Received& datagram) {
   ++statistics_.received;
-  uint32_t link = 0;
-  auto owner = LinkOf(datagram, &link) ? owners_.find(link) : owners_.end();
-  if (owner == owners_.end() || !IsSealed(datagram, owner->second->key())) {
+  DatagramOwner* owner = OwnerOf(datagram.header);
+  if (owner == nullptr) {
     ++statistics_.strangers;
     return;
   }
-  owner->second->OnDatagram(datagram.subspan(kEnvelopeBytes), marked, now, at);
+  Received packet = datagram;
+  packet.header.remove_prefix(kEnvelopeBytes);
+  owner->OnDatagram(packet);
 }
 
 }  // namespace weft::net::multipath

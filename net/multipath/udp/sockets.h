@@ -4,9 +4,10 @@
 // (decision 6).
 //
 // Sending gathers consecutive packets of one path to one peer into one segmented send (UDP_SEGMENT)
-// where the kernel has that, and hands over many at once (sendmmsg). Receiving takes what the
-// kernel coalesced (UDP_GRO) apart again, with each packet's ECN mark and the time at which the
-// kernel got it. Everything is sent as ECN-capable (ECT(0), RFC 3168).
+// where the kernel has that, and hands over many at once (sendmmsg), straight from where chunks
+// lie. Receiving takes what the kernel coalesced (UDP_GRO) apart again, with each packet's ECN mark
+// and the time at which the kernel got it; see reader.h. Everything is sent as ECN-capable (ECT(0),
+// RFC 3168).
 //
 // A datagram that nobody can have sent on purpose is counted and dropped; see Statistics. Driven by
 // the transport's poller; not thread-safe.
@@ -25,6 +26,7 @@
 #include "absl/types/span.h"
 #include "base/units.h"
 #include "net/multipath/udp/datagram.h"
+#include "net/multipath/udp/reader.h"
 #include "net/tcp/poller.h"
 #include "net/tcp/socket.h"
 
@@ -46,22 +48,20 @@ struct SocketStatistics {
 };
 
 // Whom datagrams are for.
-class DatagramOwner {
+class DatagramOwner : public ChunkPlaces {
  public:
-  virtual ~DatagramOwner() = default;
   virtual const Key& key() const = 0;  // that its peer seals with
-  // `packet` is what follows the envelope; `at` when the kernel got it.
-  virtual void OnDatagram(absl::Span<const std::byte> packet, bool marked, absl::Time now,
-                          absl::Time at) = 0;
+  // The header is without its envelope.
+  virtual void OnDatagram(const Received& datagram) = 0;
   // A full socket takes more again.
   virtual void OnWritable() = 0;
 };
 
-class UdpSockets {
+class UdpSockets final : private DatagramSink {
  public:
   static absl::StatusOr<std::unique_ptr<UdpSockets>> Open(Poller& poller,
                                                           const SocketOptions& options);
-  ~UdpSockets();
+  ~UdpSockets() override;
 
   int paths() const { return static_cast<int>(sockets_.size()); }
   const std::vector<uint16_t>& ports() const { return ports_; }
@@ -86,8 +86,10 @@ class UdpSockets {
   class Socket;
   UdpSockets(Poller& poller, const SocketOptions& options);
   absl::Status OpenAll(const SocketAddress& first);
-  bool Read(Socket& socket, absl::Time now);
-  void Take(absl::Span<const std::byte> datagram, bool marked, absl::Time now, absl::Time at);
+  // The link that a datagram is for and whose peer has sealed it; null: a stranger's.
+  DatagramOwner* OwnerOf(absl::Span<const std::byte> header);
+  ChunkPlaces* PlacesOf(absl::Span<const std::byte> header) override { return OwnerOf(header); }
+  void Take(const Received& datagram) override;
   void OnUnblocked();
 
   Poller& poller_;
@@ -101,8 +103,7 @@ class UdpSockets {
   uint32_t next_link_;
   int blocked_ = 0;
   SocketStatistics statistics_;
-  std::unique_ptr<std::byte[]> memory_;
-  std::byte* buffer_;  // of one receive call, aligned to 64
+  DatagramReader reader_;
 };
 
 }  // namespace weft::net::multipath

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "net/handshake.h"
@@ -19,7 +20,12 @@ constexpr uint64_t kControlAhead = 1024;  // numbers that may arrive before one 
 constexpr size_t kControlWaitingMax = 256;
 constexpr absl::Duration kLinger = absl::Seconds(2);
 constexpr uint32_t kControlReserve = 16;  // messages of the sender that data leaves free
-constexpr int kPacketsPerTurn = 128;      // so that other links get their turns
+// So that other links, and what arrives, get their turns.
+constexpr int kPacketsPerTurn = 128;
+constexpr size_t kBytesPerTurn = 512 << 10;
+
+// Rounds of the poller take long enough to be seen in delays, so that their time is not used.
+absl::Time Now() { return absl::FromUnixNanos(SystemClock::Nanoseconds()); }
 
 // Whoever combines counts on 64 bytes; a chunk lies so but behind one of an odd size that came in
 // the same receive.
@@ -80,6 +86,7 @@ void Wire::Open(absl::Time now) {
   receive.peer = send.peer;
   receive.incarnation = send.incarnation;
   receive.messages = send.messages;
+  receive.recycles_ways = true;
   receive.ack_every = 1;  // one for what came in a turn
   receive.sink = this;
   receive.give_up = absl::InfiniteDuration();
@@ -149,8 +156,10 @@ void Wire::Write(const Packet& packet, absl::Span<const std::byte> chunk) {
 }
 
 // True if anything left, or might have.
-bool Wire::Transmit(absl::Time now) {
+bool Wire::Transmit() {
+  absl::Time now = Now();
   int packets = 0;
+  size_t bytes = 0;
   while (paths_->CanSend() && receiver_->Next(now, answer_)) {
     // The way back of a path may be dead while the way there is not: this end's own sender knows.
     answer_.path = sender_->paths().UsableFrom(answer_.path);
@@ -159,7 +168,8 @@ bool Wire::Transmit(absl::Time now) {
   }
   while (paths_->CanSend() && sender_->Next(now, outgoing_)) {
     Write(outgoing_.packet, absl::MakeConstSpan(outgoing_.chunk, outgoing_.chunk_bytes));
-    if (++packets >= kPacketsPerTurn) {
+    bytes += outgoing_.chunk_bytes;
+    if (++packets >= kPacketsPerTurn || bytes >= kBytesPerTurn) {
       WantTurn();
       break;
     }
@@ -170,32 +180,40 @@ bool Wire::Transmit(absl::Time now) {
 
 // ---- In
 
-void Wire::OnDatagram(absl::Span<const std::byte> bytes, bool marked, absl::Time now,
-                      absl::Time at) {
+std::byte* Wire::PlaceFor(const ChunkAddress& chunk, size_t bytes) {
+  auto found = is_closed_ ? incoming_.end() : incoming_.find(chunk.message);
+  if (found == incoming_.end()) return nullptr;
+  const Incoming& incoming = found->second;
+  bool is_stored = incoming.control == 0 && incoming.target.combine == nullptr &&
+                   chunk.length == incoming.header.length;
+  if (!is_stored || !receiver_->IsMissing(chunk.message, chunk.offset, bytes)) return nullptr;
+  return incoming.target.out + chunk.offset;
+}
+
+void Wire::OnDatagram(const Received& datagram) {
   if (is_closed_ || !is_started()) return;
-  absl::StatusOr<Parsed> parsed = Parse(bytes, options_.has_checksum);
+  absl::Status parsed = ParseParts(datagram.header, datagram.chunk, options_.has_checksum, packet_);
   if (!parsed.ok()) {
     if (paths_->NoteMalformed()) {
       WEFT_LOG_INFO("multipath: a damaged packet of {} was dropped: {}", options_.sender.peer,
-                    std::string(parsed.status().message()));
+                    std::string(parsed.message()));
     }
     return;
   }
   WantTurn();
-  const Packet& packet = parsed->packet;
-  switch (packet.type) {
+  switch (packet_.type) {
     case PacketType::kHello:
     case PacketType::kData:
     case PacketType::kProbe:
     case PacketType::kFinish:
-      return receiver_->Receive({.packet = packet,
-                                 .chunk = parsed->chunk.data(),
-                                 .chunk_bytes = static_cast<uint32_t>(parsed->chunk.size()),
-                                 .marked = marked,
-                                 .at = at},
-                                now);
+      return receiver_->Receive({.packet = packet_,
+                                 .chunk = datagram.chunk.data(),
+                                 .chunk_bytes = static_cast<uint32_t>(datagram.chunk.size()),
+                                 .marked = datagram.marked,
+                                 .at = datagram.at},
+                                datagram.now);
     default:
-      return sender_->Receive(packet, now, at);
+      return sender_->Receive(packet_, datagram.now, datagram.at);
   }
 }
 
@@ -237,7 +255,7 @@ void Wire::OnChunk(const Packet& packet, const std::byte* chunk, uint32_t bytes)
   } else if (incoming.target.combine != nullptr) {
     incoming.target.combine(incoming.target.out + packet.offset,
                             incoming.target.local + packet.offset, Aligned(chunk, bytes), bytes);
-  } else {
+  } else if (chunk != incoming.target.out + packet.offset) {  // else it was read there
     std::memcpy(incoming.target.out + packet.offset, chunk, bytes);
   }
 }
@@ -333,7 +351,7 @@ bool Wire::OnTurn(absl::Time now) {
     return true;
   }
   PostWaiting();
-  moved |= Transmit(now);
+  moved |= Transmit();
   ArmDeadline();
   return moved;
 }

@@ -101,8 +101,8 @@ class Wire final : public Handler, private DatagramOwner, private MessageSink {
   };
 
   const Key& key() const override { return receive_key_; }
-  void OnDatagram(absl::Span<const std::byte> packet, bool marked, absl::Time now,
-                  absl::Time at) override;
+  std::byte* PlaceFor(const ChunkAddress& chunk, size_t bytes) override;
+  void OnDatagram(const Received& datagram) override;
   void OnWritable() override { WantTurn(); }
   bool OnMessage(const Packet& packet) override;
   void OnChunk(const Packet& packet, const std::byte* chunk, uint32_t bytes) override;
@@ -110,7 +110,7 @@ class Wire final : public Handler, private DatagramOwner, private MessageSink {
   void Open(absl::Time now);
   void PostWaiting();
   void PostControl();
-  bool Transmit(absl::Time now);
+  bool Transmit();
   void Write(const Packet& packet, absl::Span<const std::byte> chunk);
   bool TakeArrivals();
   void TakeControl();
@@ -148,7 +148,7 @@ class Wire final : public Handler, private DatagramOwner, private MessageSink {
   std::map<uint64_t, std::string> control_ready_;  // by number; some before it are missing
 
   std::string scratch_;
-  Packet answer_;
+  Packet packet_, answer_;
   Outgoing outgoing_;
 };
 

@@ -376,5 +376,28 @@ TEST_F(ConnectionTest, OutstandingMessagesAndReceivesAreBounded) {
   EXPECT_EQ(Sent().size(), 40U);
 }
 
+// The incarnation that a reset echoes is that of whom the unknown packet was meant for.
+TEST_F(ConnectionTest, AResetForAnotherLifeOfThePeerIsNotBelieved) {
+  receiver_options_.incarnation = 2;
+  Start();
+  Post(1, 5000);
+  Send(1, text_);
+  Handshake();
+  Packet stale;
+  stale.type = PacketType::kReset;
+  stale.source = 2;
+  stale.target = options_.incarnation;
+  stale.echo = 1;  // it answers what was meant for the life before
+  for (ResetReason reason : {ResetReason::kUnknown, ResetReason::kClosed}) {
+    stale.reason = reason;
+    sender_->Receive(stale, now_);
+    EXPECT_EQ(sender_->state(), ConnectionState::kOpen);
+    EXPECT_TRUE(Done(*sender_).empty());
+  }
+  for (const Outgoing& out : Sent()) Deliver(out);
+  Answer();
+  EXPECT_TRUE(Done(*sender_).at(0).status.ok());
+}
+
 }  // namespace
 }  // namespace weft::net::multipath

@@ -1,6 +1,6 @@
 // One stream of messages from one process to another, for the fabric tier: what arrived, when, and
-// what the protocol did for it. The receiver prints its address, then a JSON object; the sender is
-// given that address, and prints a JSON object as well.
+// what the protocol did for it. The receiver prints its address, "begun" when the first message is
+// there, then a JSON object; the sender is given that address, and prints a JSON object as well.
 //
 //   multipath_flow --bind 10.1.0.1                             # receiver
 //   multipath_flow --bind 10.1.1.1 --to 10.1.0.1:4711 --seconds 3 --set transport=multipath
@@ -205,7 +205,11 @@ absl::Status Program::Receive() {
          slot = &slots_[front % slots_.size()]) {
       if (!slot->request.status().ok()) return slot->request.status();
       if (!IsRight(*slot)) ++wrong;
-      if (front++ == 0) begin = moved = now;
+      if (front++ == 0) {
+        begin = moved = now;
+        std::printf("begun\n");
+        std::fflush(stdout);
+      }
       if (now - moved > stall) stall = now - moved, stall_at = now;
       last = moved = now;
       post(*slot);
