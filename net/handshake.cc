@@ -261,6 +261,7 @@ void ListenerHandshake::CheckHello(absl::string_view message) {
                      "job or to none"));
   }
   hello_mac_ = expected;
+  hello_.rank = rank;
   if (purpose != static_cast<uint32_t>(self_.purpose)) {
     return Fail(HandshakeReason::kWrongPurpose,
                 absl::StrCat("rank ", rank.value(), " wants a ",

@@ -131,7 +131,8 @@ class ListenerHandshake {
   void Refuse(absl::string_view why);
 
   HandshakeState state() const { return state_; }
-  const Hello& hello() const { return hello_; }  // from kHello on
+  const Hello& hello() const { return hello_; }  // from kHello on; failed, but proven(): its rank
+  bool proven() const { return !hello_mac_.empty(); }  // the connector holds the secret
   const absl::Status& status() const { return status_; }
   HandshakeReason reason() const { return reason_; }
 

@@ -182,6 +182,8 @@ class Link {
   virtual std::string Describe() const = 0;
   // Costs a system call a lane; empty where there is nothing to tell.
   virtual std::vector<LaneReport> Lanes() const { return {}; }
+  // What the link's own messages call its peer from now on, instead of "rank 3".
+  virtual void NamePeer(absl::string_view /*name*/) {}
 };
 
 class SendLink : public Link {
@@ -206,6 +208,9 @@ class TransportEvents {
   virtual void OnNotice(Link& link, absl::string_view bytes) = 0;
   // Called once a link, after its requests were completed with the same status.
   virtual void OnBroken(Link& link, const absl::Status& status) = 0;
+  // Who holds the secret, but does not fit this process (another kind of transport, other terms),
+  // was turned away; it is told the same.
+  virtual void OnTurnedAway(Rank /*peer*/, const absl::Status& /*why*/) {}
 };
 
 // ---- Transport
@@ -220,6 +225,19 @@ struct TransportOptions {
   JobSecret secret{};
   TransportEvents* events = nullptr;  // outlives the transport
   Settings settings{LibrarySettings()};
+  // Whether the end of a transport waits a little for the peers' goodbyes, which only makes their
+  // messages better.
+  bool await_goodbyes = true;
+  // Notices go by the connection that the handshake opened, also where other ways are faster
+  // (multipath): the kernel delivers them while nobody calls Progress().
+  bool notices_by_tcp = false;
+};
+
+// Whom a connector says it is, where that is not the transport's own rank: listeners that belong to
+// other jobs than the transport (docs/decisions/0005).
+struct ConnectorIdentity {
+  Rank self;  // of the transport's world size
+  JobSecret secret{};
 };
 
 class Transport {
@@ -234,6 +252,12 @@ class Transport {
   // Starts to connect and returns at once; a failure, also of the address, breaks the link later.
   virtual std::unique_ptr<SendLink> Connect(absl::string_view address, Rank peer,
                                             absl::Time now) = 0;
+  // The same, as somebody else. Null where that is not possible (shm).
+  virtual std::unique_ptr<SendLink> ConnectAs(const ConnectorIdentity& /*identity*/,
+                                              absl::string_view /*address*/, Rank /*peer*/,
+                                              absl::Time /*now*/) {
+    return nullptr;
+  }
 
   // Registers [data, data + size). Not in the hot path of shm and tcp: free there.
   virtual absl::StatusOr<Region> Register(void* data, size_t size) = 0;

@@ -2,19 +2,69 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "base/module.h"
 #include "base/status.h"
 
 namespace weft::net {
+namespace {
+
+using SetLog = void (*)(ModuleLog log);
+
+struct Loaded {
+  std::mutex mutex;
+  std::vector<SetLog> modules;
+  ModuleLog log = nullptr;
+};
+Loaded& AllLoaded() {
+  static Loaded loaded;
+  return loaded;
+}
+
+void Register(void* handle) {
+  auto set_log = reinterpret_cast<SetLog>(dlsym(handle, "weft_module_log_1"));
+  if (set_log == nullptr) return;
+  Loaded& loaded = AllLoaded();
+  std::lock_guard lock(loaded.mutex);
+  if (std::find(loaded.modules.begin(), loaded.modules.end(), set_log) != loaded.modules.end()) {
+    return;
+  }
+  loaded.modules.push_back(set_log);
+  if (loaded.log != nullptr) set_log(loaded.log);
+}
+
+}  // namespace
+
+void SetModuleLog(ModuleLog log) {
+  Loaded& loaded = AllLoaded();
+  std::lock_guard lock(loaded.mutex);
+  if (loaded.log == log) return;
+  loaded.log = log;
+  // They may share one logger: the last to take it gives it back first.
+  for (auto set_log = loaded.modules.rbegin(); set_log != loaded.modules.rend(); ++set_log) {
+    (*set_log)(log);
+  }
+}
+
+absl::StatusOr<void*> LoadModuleEntry(const char* library, const char* entry, const char* hint) {
+  WEFT_ASSIGN_OR_RETURN(void* handle, LoadModule(library, hint));
+  void* found = dlsym(handle, entry);
+  if (found == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        library, " is of another build than this program: build both from one source"));
+  }
+  Register(handle);
+  return found;
+}
 
 absl::StatusOr<TransportEntry> LoadTransport(const char* library, const char* entry,
                                              const char* hint) {
-  WEFT_ASSIGN_OR_RETURN(void* handle, LoadModule(library, hint));
-  auto found = reinterpret_cast<TransportEntry>(dlsym(handle, entry));
-  if (found != nullptr) return found;
-  return absl::FailedPreconditionError(
-      absl::StrCat(library, " is of another build than this program: build both from one source"));
+  WEFT_ASSIGN_OR_RETURN(void* found, LoadModuleEntry(library, entry, hint));
+  return reinterpret_cast<TransportEntry>(found);
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(

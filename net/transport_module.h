@@ -14,6 +14,15 @@ namespace weft::net {
 using TransportEntry = void (*)(const TransportOptions& options,
                                 absl::StatusOr<std::unique_ptr<Transport>>* out);
 
+// Where the lines go that such libraries log: `level` is spdlog's number.
+using ModuleLog = void (*)(int level, const char* text);
+// For those that are loaded by this program or library, now and later. Null: their own logger
+// again, which must be said before `log` goes away. Not while they are in use.
+void SetModuleLog(ModuleLog log);
+
+// Any entry, with the errors of LoadTransport().
+absl::StatusOr<void*> LoadModuleEntry(const char* library, const char* entry, const char* hint);
+
 // The entry called `entry` of `library`. kUnavailable with `hint` where it cannot be loaded,
 // kFailedPrecondition where it is of another build.
 absl::StatusOr<TransportEntry> LoadTransport(const char* library, const char* entry,

@@ -83,6 +83,7 @@ class Acceptor::Guest final : public Handler {
     bool flushed = Flush();
     if (handshake_.state() == HandshakeState::kFailed) {
       WEFT_LOG_WARN("{} was turned away: {}", from_, std::string(handshake_.status().message()));
+      if (handshake_.proven()) acceptor_.TellTurnedAway(rank(), handshake_.status());
       return acceptor_.Dismiss(*this);
     }
     // Nobody speaks between a Hello and the first frame, which follows the verdict.
@@ -213,6 +214,10 @@ void Acceptor::OnProven(Guest& guest, absl::Time now) {
   for (Guest* one : party.guests) sockets.push_back(one->TakeSocket());
   DismissParty(rank);
   owner_.OnPeer(rank, std::move(sockets), now);
+}
+
+void Acceptor::TellTurnedAway(Rank rank, const absl::Status& why) {
+  context_.options.events->OnTurnedAway(rank, why);
 }
 
 void Acceptor::DismissParty(Rank rank) {

@@ -52,6 +52,7 @@ class Acceptor final : public Handler {
   void OnExhausted(int error_number, absl::Time now);
   absl::StatusOr<LinkParameters> CheckHello(const Hello& hello) const;
   void OnProven(Guest& guest, absl::Time now);
+  void TellTurnedAway(Rank rank, const absl::Status& why);
   void Dismiss(Guest& guest);
   void DismissParty(Rank rank);
   void Pause(absl::Time until);

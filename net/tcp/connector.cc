@@ -127,8 +127,13 @@ class Connector::Dial final : public Handler {
   std::string received_;
 };
 
-Connector::Connector(TcpContext& context, Rank peer, ConnectorOwner& owner)
-    : Handler(*context.poller), context_(context), peer_(peer), owner_(owner) {}
+Connector::Connector(TcpContext& context, const ConnectorIdentity& identity, Rank peer,
+                     ConnectorOwner& owner)
+    : Handler(*context.poller),
+      context_(context),
+      identity_(identity),
+      peer_(peer),
+      owner_(owner) {}
 
 Connector::~Connector() = default;
 
@@ -160,8 +165,8 @@ bool Connector::OnTurn(absl::Time now) {
 
 void Connector::Attempt(absl::Time now) {
   ++attempts_;
-  HandshakeIdentity self{context_.options.self, context_.options.world_size,
-                         context_.options.secret, context_.purpose};
+  HandshakeIdentity self{identity_.self, context_.options.world_size, identity_.secret,
+                         context_.purpose};
   Nonce random = NewNonce();
   LinkParameters parameters;
   std::memcpy(&parameters.link_id, random.data(), sizeof(parameters.link_id));

@@ -41,7 +41,8 @@ class ConnectorOwner {
 
 class Connector final : public Handler {
  public:
-  Connector(TcpContext& context, Rank peer, ConnectorOwner& owner);
+  Connector(TcpContext& context, const ConnectorIdentity& identity, Rank peer,
+            ConnectorOwner& owner);
   ~Connector() override;
   void Start(absl::string_view address, absl::Time now);
 
@@ -57,6 +58,7 @@ class Connector final : public Handler {
   void Fail(const absl::Status& why, absl::Time now);
 
   TcpContext& context_;
+  const ConnectorIdentity identity_;
   Rank peer_;
   ConnectorOwner& owner_;
   std::string address_text_;

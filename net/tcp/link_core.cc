@@ -72,7 +72,7 @@ void LinkCore::Attach(std::vector<FileDescriptor> sockets, std::vector<std::stri
 }
 
 std::string LinkCore::PeerText() const {
-  return context_.peer_name.empty() ? absl::StrCat("rank ", peer_.value()) : context_.peer_name;
+  return peer_name_.empty() ? absl::StrCat("rank ", peer_.value()) : peer_name_;
 }
 
 std::string LinkCore::DescribeLink() const { return description_; }

@@ -29,7 +29,6 @@ struct TcpContext {
   std::string name = "tcp";  // of the transport, for messages
   std::unique_ptr<Poller> poller;
   std::string interface;  // its name, for messages
-  std::string peer_name;  // of the only peer, for messages; empty: "rank N"
   SocketTuning tuning;
   int sockets = 1;  // of each link made here whose source ports are not planned
   SourcePorts source_ports;
@@ -55,6 +54,7 @@ class LinkCore : public StreamOwner, public Handler {
   Posted QueueNotice(absl::string_view bytes);
   std::string DescribeLink() const;
   std::vector<LaneReport> LinkLanes() const;  // its sockets, where they carry the data
+  void set_peer_name(absl::string_view name) { peer_name_ = std::string(name); }
 
   // Completes every request with `why`, closes, and tells the owner once; from inside Progress().
   void Break(const absl::Status& why);
@@ -107,6 +107,7 @@ class LinkCore : public StreamOwner, public Handler {
 
   TcpContext& context_;
   Rank peer_;
+  std::string peer_name_;  // for messages; empty: "rank 3"
   absl::Status status_;
   std::vector<std::unique_ptr<Stream>> streams_;
   bool watching_ = false;         // the deadline for LookForDeath() runs

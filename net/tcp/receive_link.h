@@ -25,6 +25,7 @@ class TcpReceiveLink : public ReceiveLink, public LinkCore {
   Posted PostNotice(absl::string_view bytes) override { return QueueNotice(bytes); }
   std::string Describe() const override { return DescribeLink(); }
   std::vector<LaneReport> Lanes() const override { return LinkLanes(); }
+  void NamePeer(absl::string_view name) override { set_peer_name(name); }
   Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) override;
 
  protected:

@@ -21,7 +21,9 @@ TcpSendLink::~TcpSendLink() {
 
 void TcpSendLink::Start(absl::string_view address, absl::Time now) {
   set_description(absl::StrCat(context().name, ", connecting to \"", address, "\""));
-  connector_ = std::make_unique<Connector>(context(), peer(), *this);
+  const TransportOptions& own = context().options;
+  connector_ = std::make_unique<Connector>(
+      context(), identity_.value_or(ConnectorIdentity{own.self, own.secret}), peer(), *this);
   connector_->Start(address, now);
 }
 

@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -19,6 +20,8 @@ class TcpSendLink : public SendLink, public LinkCore, public ConnectorOwner {
  public:
   TcpSendLink(TcpContext& context, Rank peer) : LinkCore(context, peer) {}
   ~TcpSendLink() override;
+  // Before Start(): the connector is not the transport's own rank.
+  virtual void UseIdentity(const ConnectorIdentity& identity) { identity_ = identity; }
   void Start(absl::string_view address, absl::Time now);
 
   Rank peer() const override { return peer_rank(); }
@@ -26,6 +29,7 @@ class TcpSendLink : public SendLink, public LinkCore, public ConnectorOwner {
   Posted PostNotice(absl::string_view bytes) override { return QueueNotice(bytes); }
   std::string Describe() const override { return DescribeLink(); }
   std::vector<LaneReport> Lanes() const override { return LinkLanes(); }
+  void NamePeer(absl::string_view name) override { set_peer_name(name); }
   Posted PostSend(MessageKey key, const SendSource& source, Request* request) override;
 
  protected:
@@ -71,6 +75,7 @@ class TcpSendLink : public SendLink, public LinkCore, public ConnectorOwner {
 
   void OnConnectFailed(const absl::Status& why, absl::Time now) override;
 
+  std::optional<ConnectorIdentity> identity_;
   std::unique_ptr<Connector> connector_;
   SlotPool<Send> sends_;
   SlotPool<ClearToSend> clears_;

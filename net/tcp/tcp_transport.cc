@@ -18,6 +18,7 @@ TcpTransport::TcpTransport(const TransportOptions& options) {
       static_cast<uint64_t>(settings.ByteCount("tcp.frame_bytes").count()) / 64 * 64;
   context_.requests_max = static_cast<size_t>(settings.Integer("transport.requests"));
   context_.connect_timeout = settings.Duration("transport.connect_timeout");
+  context_.await_goodbyes = options.await_goodbyes;
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> TcpTransport::Create(const TransportOptions& options) {
@@ -69,6 +70,15 @@ TcpTransport::~TcpTransport() {
 std::unique_ptr<SendLink> TcpTransport::Connect(absl::string_view address, Rank peer,
                                                 absl::Time now) {
   auto link = MakeSendLink(peer);
+  link->Start(address, now);
+  return link;
+}
+
+std::unique_ptr<SendLink> TcpTransport::ConnectAs(const ConnectorIdentity& identity,
+                                                  absl::string_view address, Rank peer,
+                                                  absl::Time now) {
+  auto link = MakeSendLink(peer);
+  link->UseIdentity(identity);
   link->Start(address, now);
   return link;
 }

@@ -30,6 +30,8 @@ class TcpTransport : public Transport, private AcceptorOwner {
   TransportKind kind() const override { return TransportKind::kTcp; }
   const std::string& address() const override { return address_; }
   std::unique_ptr<SendLink> Connect(absl::string_view address, Rank peer, absl::Time now) override;
+  std::unique_ptr<SendLink> ConnectAs(const ConnectorIdentity& identity, absl::string_view address,
+                                      Rank peer, absl::Time now) override;
   absl::StatusOr<Region> Register(void* data, size_t size) override;
   bool Progress(absl::Time now) override { return context_.poller->Turn(now); }
   int wait_fd() const override { return context_.poller->fd(); }

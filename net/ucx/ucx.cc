@@ -20,8 +20,8 @@ absl::StatusOr<TransportEntry> Load() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const TransportOptions& options) {
-  static const auto* entry = new absl::StatusOr<TransportEntry>(Load());
-  return MakeTransport(*entry, "UCX", options);
+  static const absl::StatusOr<TransportEntry> entry = Load();
+  return MakeTransport(entry, "UCX", options);
 }
 
 }  // namespace weft::net

@@ -75,6 +75,16 @@ absl::StatusOr<std::unique_ptr<Rails>> Rails::Open(std::unique_ptr<Nic> nic,
   return out;
 }
 
+absl::Status ExaminePort(NicDevice& device, int number, const VerbsOptions& options, Rail* rail) {
+  WEFT_ASSIGN_OR_RETURN(rail->port, device.QueryPort(number));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<NicGid> gids, device.QueryGids(number));
+  if (!rail->port.active) {
+    return absl::UnavailableError(absl::StrCat("it is ", rail->port.state));
+  }
+  WEFT_ASSIGN_OR_RETURN(rail->gid, ChooseGid(gids, rail->port.ethernet, options));
+  return absl::OkStatus();
+}
+
 // All ports of the device that are wanted and can be used; why the others cannot goes to `reasons`.
 absl::Status Rails::OpenRail(const std::string& name, int /*port*/, std::string* reasons) {
   const auto because = [&](int port, absl::string_view why) {
@@ -96,36 +106,23 @@ absl::Status Rails::OpenRail(const std::string& name, int /*port*/, std::string*
       because(number, absl::StrCat(options_.devices_origin, " leaves it out"));
       continue;
     }
-    auto port = (*device)->QueryPort(number);
-    auto gids = port.ok() ? (*device)->QueryGids(number) : port.status();
-    if (!gids.ok()) {
-      because(number, gids.status().message());
-      continue;
-    }
-    if (!port->active) {
-      because(number, absl::StrCat("it is ", port->state));
-      continue;
-    }
-    auto gid = ChooseGid(*gids, port->ethernet, options_);
-    if (!gid.ok()) {
-      because(number, gid.status().message());
-      continue;
-    }
     if (*device == nullptr) {  // a second port: a context of its own
       device = nic_->Open(name);
       if (!device.ok()) return device.status();
+    }
+    Rail rail;
+    absl::Status usable = ExaminePort(**device, number, options_, &rail);
+    if (!usable.ok()) {
+      because(number, usable.message());
+      continue;
     }
     if (size() == kVerbsRailsMax) {
       return absl::InvalidArgumentError(absl::StrCat("more than ", kVerbsRailsMax, " ports fit ",
                                                      options_.devices_origin, "=\"",
                                                      options_.devices, "\"; name fewer"));
     }
-    Rail rail;
     rail.limits = *limits;
-    rail.port = *port;
-    rail.gid = *std::move(gid);
-    rail.device = *std::move(device);
-    device = nullptr;
+    rail.device = *std::exchange(device, nullptr);
     rails_.push_back(std::move(rail));
     if (options_.devices.empty()) break;
   }

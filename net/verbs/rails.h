@@ -82,6 +82,9 @@ struct Rail {
   std::string Describe() const;  // "mlx5_0 port 1, GID 3 ::ffff:10.1.0.1 (RoCE v2, IPv4), ..."
 };
 
+// The port and its GID in `rail`, or why it cannot be used.
+absl::Status ExaminePort(NicDevice& device, int number, const VerbsOptions& options, Rail* rail);
+
 class Rails {
  public:
   // kNotFound where no device fits, with each device and why not.

@@ -22,6 +22,8 @@
 #define WEFT_NET_VERBS_VERBS_H_
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "net/transport.h"
@@ -31,6 +33,19 @@ namespace weft::net {
 // kUnavailable where the library, or libibverbs, cannot be loaded; kNotFound where no device can be
 // used, with each one's reason.
 absl::StatusOr<std::unique_ptr<Transport>> CreateVerbsTransport(const TransportOptions& options);
+
+// A port that can be used.
+struct VerbsPort {
+  std::string device;  // "mlx5_0"
+  int port = 1;
+  double gbps = 0;          // of the link
+  int queue_pairs = 0;      // that the device can have
+  std::string description;  // with its GID and why that one
+};
+
+// All that verbs.devices, or NCCL_IB_HCA, admits; without either all. Errors as above, and
+// kInvalidArgument for settings that make no sense.
+absl::StatusOr<std::vector<VerbsPort>> ListVerbsPorts(const Settings& settings);
 
 }  // namespace weft::net
 

@@ -1,5 +1,6 @@
 // What a transport must offer to be used under NCCL: devices, and connections made of one link of
-// net/transport.h each. The tcp backend is the only one yet; verbs and UCX implement the same page.
+// net/transport.h each. tcp_backend.cc makes them one by one; domain_backend.cc takes them from
+// whole transports (verbs, ucx, multipath).
 //
 // NCCL's model differs from net::Transport's in how links come to be: each receive side listens
 // separately and hands out 128 bytes, there are no ranks and no job secret, many connections join
@@ -7,12 +8,13 @@
 // So this page makes links and drives them; what moves on them is net::SendLink and
 // net::ReceiveLink.
 //
-// Threading: a Backend is thread-safe. A Listener and a Wire are used by one thread at a time. Time
-// is an argument.
+// Threading: a Backend is thread-safe. A Listener is used by one thread at a time. Whoever uses a
+// Wire, its link or the requests on it holds its mutex(). Time is an argument.
 #ifndef WEFT_PLUGINS_NCCL_BACKEND_H_
 #define WEFT_PLUGINS_NCCL_BACKEND_H_
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -24,17 +26,28 @@
 
 namespace weft::nccl {
 
+// The handshake wants ranks. A listener is 0; who connects calls itself by the listener's number,
+// so that it is told for whom it comes, and by a number that it draws, so that the sockets of two
+// who connect to one listener are told apart.
+inline constexpr int kRanks = (1 << 30) + 1;
+inline constexpr uint32_t kListenersMax = 1 << 18;
+Rank DrawRank(uint32_t listener);
+uint32_t ListenerOfRank(Rank rank);
+
 // One end of one connection. The destructor cancels what is posted and closes in good order,
-// without losing what was sent.
+// without losing what was sent; it wants the mutex to be free.
 class Wire {
  public:
   virtual ~Wire() = default;
+  // Wires that are driven together share one.
+  virtual std::mutex& mutex() = 0;
   virtual net::Link& link() = 0;
   virtual bool Progress(absl::Time now) = 0;
   // The oldest notice that has come and was not taken; false: none.
   virtual bool TakeNotice(std::string* text) = 0;
-  // For messages, instead of "rank N".
-  virtual void SetPeerName(const std::string& name) = 0;
+  // With the mutex free, and the region's destructor as well: it takes the mutex where that needs
+  // to be.
+  virtual absl::StatusOr<net::Region> Register(void* data, size_t size) = 0;
 };
 
 class SendWire : public Wire {
@@ -51,29 +64,51 @@ class Listener {
  public:
   virtual ~Listener() = default;
   virtual const net::SocketAddress& address() const = 0;
-  // The next peer that has proved that it has the handle; null: none yet.
-  virtual std::unique_ptr<ReceiveWire> Accept(absl::Time now) = 0;
+  virtual const net::JobSecret& secret() const = 0;
+  virtual uint32_t number() const = 0;
+  // The next peer that has proved that it has the handle; null: none yet. An error: one that has it
+  // does not fit, and was told so.
+  virtual absl::StatusOr<std::unique_ptr<ReceiveWire>> Accept(absl::Time now) = 0;
 };
 
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual const char* name() const = 0;                    // "tcp"
-  virtual const std::vector<Device>& devices() const = 0;  // does not change
-  virtual int pointer_support() const = 0;                 // abi::kPointerHost | ...
-  virtual absl::StatusOr<std::unique_ptr<Listener>> Listen(int device,
-                                                           const net::JobSecret& secret) = 0;
+  virtual HandleTransport transport() const = 0;
+  virtual const DeviceList& devices() const = 0;
+  virtual int pointer_support() const = 0;  // abi::kPointerHost | ...
+  // `scope`: one NCCL communicator, 0 for all of a table without contexts. What is made of
+  // different scopes is driven without waiting for each other.
+  virtual absl::StatusOr<std::unique_ptr<Listener>> Listen(uint64_t scope, int device) = 0;
   // Begins; a failure breaks the link.
-  virtual absl::StatusOr<std::unique_ptr<SendWire>> Connect(int device, const Handle& handle,
+  virtual absl::StatusOr<std::unique_ptr<SendWire>> Connect(uint64_t scope, int device,
+                                                            const Handle& handle,
                                                             absl::Time now) = 0;
-  virtual absl::StatusOr<net::Region> Register(void* data, size_t size) = 0;
+  // A new device that uses all of these; its number. Leaves devices() as they were when it fails.
+  virtual absl::StatusOr<int> Merge(const std::vector<int>& parts) = 0;
   virtual absl::Duration connect_timeout() const = 0;
   // For the one line of INFO: "2 sockets a connection".
   virtual std::string Describe() const = 0;
 };
 
+inline const char* NameOf(const Backend& backend) { return ToString(backend.transport()); }
+
 absl::StatusOr<std::unique_ptr<Backend>> CreateTcpBackend(const Settings& settings,
                                                           std::vector<Device> devices);
+// `kind`: kVerbs, kUcx or kMultipath.
+absl::StatusOr<std::unique_ptr<Backend>> CreateDomainBackend(HandleTransport kind,
+                                                             const Settings& settings,
+                                                             std::vector<Device> devices);
+
+// By the setting `transport`; `why` gets the reasons for it and for its devices.
+absl::StatusOr<std::unique_ptr<Backend>> ChooseBackend(const Settings& settings, std::string* why);
+
+// To a listener of another kind of transport: it turns this away, so that both sides learn at once
+// what does not fit. Never connects.
+absl::StatusOr<std::unique_ptr<SendWire>> ConnectToBeRefused(HandleTransport own,
+                                                             const Settings& settings,
+                                                             const Device& device,
+                                                             const Handle& handle, absl::Time now);
 
 }  // namespace weft::nccl
 

@@ -49,7 +49,7 @@ absl::Status Communicator::Failure(const absl::Status& why, absl::string_view wh
 
 void Communicator::SetPeer(const PeerInfo& peer) {
   peer_ = peer;
-  wire().SetPeerName(peer.ToString());
+  wire().link().NamePeer(peer.ToString());
 }
 
 absl::Status Communicator::Test(CommRequest& request, bool* done, int* sizes, absl::Time now) {
@@ -78,11 +78,19 @@ absl::Status Communicator::Test(CommRequest& request, bool* done, int* sizes, ab
   return failed;
 }
 
+absl::StatusOr<std::unique_ptr<MemoryHandle>> Communicator::Register(void* data, size_t size) {
+  WEFT_ASSIGN_OR_RETURN(net::Region region, wire().Register(data, size));
+  return std::make_unique<MemoryHandle>(MemoryHandle{std::move(region)});
+}
+
 SendCommunicator::SendCommunicator(Backend& backend, PeerInfo self, const PeerInfo& listener,
-                                   std::unique_ptr<SendWire> wire, absl::Time now)
-    : Communicator(backend, std::move(self)),
+                                   std::unique_ptr<SendWire> wire, absl::Time now,
+                                   absl::Status mismatch)
+    : Communicator(backend, std::move(self), wire->mutex()),
       wire_(std::move(wire)),
-      give_up_(now + backend.connect_timeout()) {
+      give_up_(now + backend.connect_timeout()),
+      mismatch_(std::move(mismatch)) {
+  std::lock_guard lock(mutex_);
   SetPeer(listener);
   // Goes out as soon as the connection stands; a link's first notice always finds room.
   (void)wire_->link().PostNotice(EncodeGreeting(self_));
@@ -99,7 +107,9 @@ absl::StatusOr<bool> SendCommunicator::Connect(absl::Time now) {
     SetPeer(*peer);
     return true;
   }
-  if (!wire_->link().status().ok()) return Failure(wire_->link().status(), "connect");
+  if (!wire_->link().status().ok()) {
+    return Failure(mismatch_.ok() ? wire_->link().status() : mismatch_, "connect");
+  }
   if (now >= give_up_) {
     return Failure(absl::DeadlineExceededError(absl::StrCat(
                        "no answer within ", absl::FormatDuration(backend_.connect_timeout()),
@@ -136,7 +146,7 @@ absl::StatusOr<CommRequest*> SendCommunicator::Send(void* data, size_t size, int
 
 ReceiveCommunicator::ReceiveCommunicator(Backend& backend, PeerInfo self,
                                          std::unique_ptr<ReceiveWire> wire)
-    : Communicator(backend, std::move(self)), wire_(std::move(wire)) {
+    : Communicator(backend, std::move(self), wire->mutex()), wire_(std::move(wire)) {
   peer_.host = "its sender";
   peer_.device = "not known yet";
 }
@@ -190,8 +200,14 @@ absl::StatusOr<CommRequest*> ReceiveCommunicator::Receive(const std::vector<Rece
 absl::StatusOr<std::unique_ptr<ReceiveCommunicator>> ListenCommunicator::Accept(absl::Time now) {
   absl::Duration patience = kAcceptPatience * backend_.connect_timeout();
   if (give_up_ == absl::InfinitePast()) give_up_ = now + patience;
-  while (std::unique_ptr<ReceiveWire> wire = listener_->Accept(now)) {
-    arriving_.push_back(std::make_unique<ReceiveCommunicator>(backend_, self_, std::move(wire)));
+  while (true) {
+    absl::StatusOr<std::unique_ptr<ReceiveWire>> wire = listener_->Accept(now);
+    if (!wire.ok()) {
+      return Annotate(wire.status(),
+                      absl::StrCat(self_.ToString(), ", accept, transport ", self_.transport));
+    }
+    if (*wire == nullptr) break;
+    arriving_.push_back(std::make_unique<ReceiveCommunicator>(backend_, self_, *std::move(wire)));
   }
   for (size_t i = 0; i < arriving_.size(); ++i) {
     absl::StatusOr<bool> greeted = arriving_[i]->Greet(now);

@@ -42,13 +42,16 @@ struct CommRequest {
 // What send and receive sides have in common.
 class Communicator {
  public:
-  Communicator(Backend& backend, PeerInfo self) : backend_(backend), self_(std::move(self)) {}
+  // `mutex`: of the wire.
+  Communicator(Backend& backend, PeerInfo self, std::mutex& mutex)
+      : backend_(backend), self_(std::move(self)), mutex_(mutex) {}
   virtual ~Communicator() = default;
 
   Backend& backend() const { return backend_; }
   // Completes when all parts have: then *done, and the sizes, `request` is free again. An error
   // names both sides.
   absl::Status Test(CommRequest& request, bool* done, int* sizes, absl::Time now);
+  absl::StatusOr<std::unique_ptr<MemoryHandle>> Register(void* data, size_t size);
 
  protected:
   virtual Wire& wire() = 0;
@@ -66,7 +69,7 @@ class Communicator {
   Backend& backend_;
   const PeerInfo self_;
   PeerInfo peer_;
-  std::mutex mutex_;  // of all below, and of the wire
+  std::mutex& mutex_;  // of all below, and of the wire
 
  private:
   std::vector<std::unique_ptr<CommRequest>> requests_;
@@ -75,9 +78,11 @@ class Communicator {
 
 class SendCommunicator final : public Communicator {
  public:
-  // Begins to connect; `listener` is who made the handle.
+  // Begins to connect; `listener` is who made the handle. With a `mismatch` the wire is one that
+  // the listener will refuse (ConnectToBeRefused), and Connect() fails with it once that is so.
   SendCommunicator(Backend& backend, PeerInfo self, const PeerInfo& listener,
-                   std::unique_ptr<SendWire> wire, absl::Time now);
+                   std::unique_ptr<SendWire> wire, absl::Time now,
+                   absl::Status mismatch = absl::OkStatus());
 
   // True once the other side has accepted.
   absl::StatusOr<bool> Connect(absl::Time now);
@@ -94,6 +99,7 @@ class SendCommunicator final : public Communicator {
 
   std::unique_ptr<SendWire> wire_;
   const absl::Time give_up_;
+  const absl::Status mismatch_;
 };
 
 struct ReceivePart {

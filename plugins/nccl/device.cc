@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -78,7 +79,7 @@ uint64_t GuidOf(const std::string& name) {
   return known ? index : 0;
 }
 
-Device Describe(const net::Interface& interface) {
+Device DescribeInterface(const net::Interface& interface) {
   Device device;
   device.name = interface.name;
   device.address = interface.address;
@@ -97,6 +98,27 @@ Device Describe(const net::Interface& interface) {
 
 }  // namespace
 
+DeviceList::DeviceList(std::vector<Device> devices) {
+  for (Device& device : devices) {
+    if (!Add(std::move(device)).ok()) break;
+  }
+}
+
+absl::Status DeviceList::Check(int device) const {
+  const size_t count = size();
+  if (device >= 0 && static_cast<size_t>(device) < count) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no device ", device, "; there are 0 to ", count - 1));
+}
+
+absl::StatusOr<int> DeviceList::Add(Device device) {
+  const size_t at = size();
+  if (at == kMax) return absl::ResourceExhaustedError(absl::StrCat("there are ", kMax, " devices"));
+  all_[at] = std::make_unique<const Device>(std::move(device));
+  size_.store(at + 1, std::memory_order_release);
+  return static_cast<int>(at);
+}
+
 absl::StatusOr<Settings> PluginSettings(std::string* why) {
   Settings settings(LibrarySettings());
   WEFT_RETURN_IF_ERROR(settings.SetFromEnvironment(/*strict=*/false));
@@ -105,11 +127,11 @@ absl::StatusOr<Settings> PluginSettings(std::string* why) {
   if (absl::Status unknown = strict.SetFromEnvironment(/*strict=*/true); !unknown.ok()) {
     LogWarning(absl::StrCat(unknown.message(), "; it has no effect"));
   }
-  const std::string& transport = settings.Text("transport");
-  if (transport != "auto" && transport != "tcp") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "WEFT_TRANSPORT=", transport,
-        ": the plugin has tcp (or auto); inside a host NCCL uses its own shared memory"));
+  if (settings.Text("transport") == "shm") {
+    return absl::InvalidArgumentError(
+        "WEFT_TRANSPORT=shm: the plugin has auto, verbs, ucx, multipath and tcp; inside a host "
+        "NCCL "
+        "uses its own shared memory");
   }
   WEFT_RETURN_IF_ERROR(TakeFamily(settings));
   WEFT_RETURN_IF_ERROR(TakeSockets(settings, why));
@@ -132,7 +154,8 @@ absl::StatusOr<std::vector<net::Interface>> ChooseInterfaces(std::vector<net::In
   }
 }
 
-absl::StatusOr<std::vector<Device>> ListDevices(const Settings& settings, std::string* why) {
+absl::StatusOr<std::vector<Device>> ListInterfaceDevices(const Settings& settings,
+                                                         std::string* why) {
   std::string filter = settings.Text("tcp.interface"), origin = "WEFT_TCP_INTERFACE";
   if (const char* nccl = Variable("NCCL_SOCKET_IFNAME"); filter.empty() && nccl != nullptr) {
     filter = nccl, origin = "NCCL_SOCKET_IFNAME";
@@ -144,7 +167,9 @@ absl::StatusOr<std::vector<Device>> ListDevices(const Settings& settings, std::s
                                       : absl::StrCat("interfaces from ", origin, "=", filter));
   std::vector<Device> devices;
   devices.reserve(interfaces.size());
-  for (const net::Interface& interface : interfaces) devices.push_back(Describe(interface));
+  for (const net::Interface& interface : interfaces) {
+    devices.push_back(DescribeInterface(interface));
+  }
   return devices;
 }
 

@@ -1,24 +1,52 @@
-// The devices that NCCL sees: for tcp, the network interfaces of this host, each once. NCCL places
-// them in its topology by PCI path and guid, and finds them again by name.
+// The devices that NCCL sees: network interfaces of this host for tcp and multipath, RDMA ports for
+// verbs, either for ucx, each once; and those that NCCL has merged (makeVDevice). NCCL places them
+// in its topology by PCI path and guid, and finds them again by name.
 #ifndef WEFT_PLUGINS_NCCL_DEVICE_H_
 #define WEFT_PLUGINS_NCCL_DEVICE_H_
 
+#include <array>
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/settings.h"
 #include "net/tcp/interface.h"
+#include "net/verbs/verbs.h"
 
 namespace weft::nccl {
 
 struct Device {
-  std::string name;            // "eth0"; unique
-  std::string pci_path;        // "/sys/devices/pci0000:00/..."; empty: no PCI device
-  uint64_t guid = 0;           // the same for two names of one card
-  int speed_mbps = 10000;      // of the link; 10 Gbit/s where the kernel does not know
-  net::SocketAddress address;  // port 0
+  std::string name;        // "eth0", "mlx5_0", "mlx5_0+mlx5_1"; unique
+  std::string pci_path;    // "/sys/devices/pci0000:00/..."; empty: no PCI device
+  uint64_t guid = 0;       // the same for two names of one card
+  int speed_mbps = 10000;  // of the link; 10 Gbit/s where the kernel does not know
+  int port = 0;            // of the card
+  int connections_max = 65536;
+  net::SocketAddress address;  // of an interface; port 0
+  std::string rail;            // of an RDMA port, as in verbs.devices: "mlx5_0:1"
+  std::vector<int> parts;      // physical devices of a merged one
+  std::string description;     // for people, where there is more to say
+};
+
+// A list that grows while others read it; what is in it stays where it is, and as it is.
+class DeviceList {
+ public:
+  static constexpr size_t kMax = 512;
+  explicit DeviceList(std::vector<Device> devices);
+
+  size_t size() const { return size_.load(std::memory_order_acquire); }
+  const Device& operator[](int device) const { return *all_[static_cast<size_t>(device)]; }
+  // InvalidArgument where there is no such device.
+  absl::Status Check(int device) const;
+  // Resource exhausted when full. One thread at a time.
+  absl::StatusOr<int> Add(Device device);
+
+ private:
+  std::array<std::unique_ptr<const Device>, kMax> all_;
+  std::atomic<size_t> size_{0};
 };
 
 // The plugin's settings from WEFT_*, completed by NCCL's own where ours are not given:
@@ -27,9 +55,20 @@ struct Device {
 // NotFound, InvalidArgument: a name or a value that makes no sense, with what would be right.
 absl::StatusOr<Settings> PluginSettings(std::string* why);
 
-// Those that tcp.interface or NCCL_SOCKET_IFNAME names, in its order; without either all that other
-// hosts may reach, loopback only where there is nothing else. Never empty.
-absl::StatusOr<std::vector<Device>> ListDevices(const Settings& settings, std::string* why);
+// Interfaces: those that tcp.interface or NCCL_SOCKET_IFNAME names, in its order; without either
+// all that other hosts may reach, loopback only where there is nothing else. Never empty.
+absl::StatusOr<std::vector<Device>> ListInterfaceDevices(const Settings& settings,
+                                                         std::string* why);
+
+// RDMA ports as verbs has them, with what sysfs knows of each.
+std::vector<Device> PortDevices(const std::vector<net::VerbsPort>& ports);
+
+// Those that one UCX worker each is to use: what ucx.net_devices or UCX_NET_DEVICES lists; else the
+// active RDMA ports that NCCL_IB_HCA admits, where there are any; else interfaces.
+absl::StatusOr<std::vector<Device>> ListUcxDevices(const Settings& settings, std::string* why);
+
+// All of `parts`, which are physical ones, as one: "a+b", with the sum of their speeds.
+Device MergedDevice(const DeviceList& devices, const std::vector<int>& parts);
 
 // The same choice from a given list, without what sysfs knows.
 absl::StatusOr<std::vector<net::Interface>> ChooseInterfaces(std::vector<net::Interface> interfaces,

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "net/transport_module.h"
 
 namespace weft::nccl {
 namespace {
@@ -22,16 +23,27 @@ void Write(abi::LogLevel level, const std::string& text) {
   log(level, abi::kLogInit | abi::kLogNet, "weft", 0, "NET/Weft : %s", text.c_str());
 }
 
+abi::LogLevel LevelOf(int level) {
+  return level >= spdlog::level::warn   ? abi::kLogWarn
+         : level == spdlog::level::info ? abi::kLogInfo
+                                        : abi::kLogTrace;
+}
+
 // What net/ says.
 class Sink final : public spdlog::sinks::base_sink<std::mutex> {
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
-    abi::LogLevel level = message.level >= spdlog::level::warn   ? abi::kLogWarn
-                          : message.level == spdlog::level::info ? abi::kLogInfo
-                                                                 : abi::kLogTrace;
-    Write(level, std::string(message.payload.data(), message.payload.size()));
+    Write(LevelOf(message.level), std::string(message.payload.data(), message.payload.size()));
   }
   void flush_() override {}
+};
+
+// What a transport's own library says.
+void FromModule(int level, const char* text) { Write(LevelOf(level), text); }
+
+struct ModuleLogGuard {
+  ModuleLogGuard() { net::SetModuleLog(&FromModule); }
+  ~ModuleLogGuard() { net::SetModuleLog(nullptr); }  // such libraries outlive this one
 };
 
 abi::Result ResultOf(const absl::Status& status) {
@@ -67,6 +79,7 @@ void SetLogFunction(abi::LogFunction log) {
     logger->set_level(spdlog::level::debug);
     spdlog::set_default_logger(std::move(logger));
   });
+  static const ModuleLogGuard guard;
 }
 
 void LogInfo(absl::string_view text) { Write(abi::kLogInfo, std::string(text)); }

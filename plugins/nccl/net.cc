@@ -1,5 +1,6 @@
 #include "plugins/nccl/net.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <exception>
@@ -21,6 +22,7 @@ namespace weft::nccl {
 
 struct Context {
   uint64_t comm_id = 0;
+  uint64_t scope = 0;  // of the backend's; 0: of all tables without contexts
   std::mutex mutex;
   std::map<uint64_t, std::unique_ptr<SendCommunicator>> attempts;  // by Handle::attempt
 };
@@ -28,14 +30,15 @@ struct Context {
 namespace {
 
 constexpr size_t kMessageBytesMax = size_t{1} << 30;  // well below the ints of test()
-constexpr int kCommunicatorsMax = 65536;
 
 struct Process {
   std::mutex mutex;  // of Init
   PeerInfo self;
+  std::unique_ptr<Settings> settings;
   std::unique_ptr<Backend> owner;
   std::atomic<Backend*> backend{nullptr};  // null until Init has succeeded
   std::atomic<uint64_t> attempts{0};
+  std::atomic<uint64_t> scopes{0};
   Context shared;
 };
 
@@ -61,17 +64,10 @@ absl::StatusOr<Backend*> ReadyBackend() {
   return absl::FailedPreconditionError("called before init, or after an init that failed");
 }
 
-absl::Status CheckDevice(const Backend& backend, int device) {
-  size_t count = backend.devices().size();
-  if (device >= 0 && static_cast<size_t>(device) < count) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("there is no device ", device, "; there are 0 to ", count - 1));
-}
-
 PeerInfo SelfOn(const Backend& backend, int device) {
   PeerInfo self = TheProcess().self;
-  self.device = backend.devices()[static_cast<size_t>(device)].name;
-  self.transport = backend.name();
+  self.device = backend.devices()[device].name;
+  self.transport = NameOf(backend);
   self.grouped_receives = abi::kGroupedReceivesMax;
   return self;
 }
@@ -82,18 +78,18 @@ absl::Status InitOnce() {
   if (process.backend.load() != nullptr) return absl::OkStatus();
   std::string why;
   WEFT_ASSIGN_OR_RETURN(Settings settings, PluginSettings(&why));
-  WEFT_ASSIGN_OR_RETURN(std::vector<Device> devices, ListDevices(settings, &why));
-  WEFT_ASSIGN_OR_RETURN(process.owner, CreateTcpBackend(settings, std::move(devices)));
+  WEFT_ASSIGN_OR_RETURN(process.owner, ChooseBackend(settings, &why));
   process.self = ThisProcess();
+  process.settings = std::make_unique<Settings>(settings);
   std::string list;
-  for (size_t i = 0; i < process.owner->devices().size(); ++i) {
+  for (int i = 0; i < static_cast<int>(process.owner->devices().size()); ++i) {
     const Device& device = process.owner->devices()[i];
-    absl::StrAppend(&list, " [", i, "]", device.name, ":", device.address.ToString(), "/",
-                    device.speed_mbps / 1000, "Gb/s");
+    absl::StrAppend(&list, " [", i, "]", device.name,
+                    device.address.size() > 0 ? absl::StrCat(":", device.address.ToString()) : "",
+                    "/", device.speed_mbps / 1000, "Gb/s");
   }
-  LogInfo(absl::StrCat("version ", process.self.version, ", transport ", process.owner->name(),
-                       " (the only one in this build), devices", list, " (", why, "), ",
-                       process.owner->Describe()));
+  LogInfo(absl::StrCat("version ", process.self.version, ", transport ", NameOf(*process.owner),
+                       ", devices", list, " (", why, "), ", process.owner->Describe()));
   process.backend.store(process.owner.get(), std::memory_order_release);
   return absl::OkStatus();
 }
@@ -111,12 +107,17 @@ void WriteAttempt(void* memory, uint64_t attempt) {
 absl::StatusOr<SendCommunicator*> BeginAttempt(Context& context, int device, void* memory,
                                                const Handle& handle, absl::Time now) {
   WEFT_ASSIGN_OR_RETURN(Backend * backend, ReadyBackend());
-  WEFT_RETURN_IF_ERROR(CheckDevice(*backend, device));
+  WEFT_RETURN_IF_ERROR(backend->devices().Check(device));
   PeerInfo self = SelfOn(*backend, device);
   WEFT_RETURN_IF_ERROR(CheckHandle(handle, self));
-  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<SendWire> wire, backend->Connect(device, handle, now));
+  absl::Status mismatch = CheckTransport(handle, backend->transport(), self);
+  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<SendWire> wire,
+                        mismatch.ok()
+                            ? backend->Connect(context.scope, device, handle, now)
+                            : ConnectToBeRefused(backend->transport(), *TheProcess().settings,
+                                                 backend->devices()[device], handle, now));
   auto comm = std::make_unique<SendCommunicator>(*backend, std::move(self), ListenerOf(handle),
-                                                 std::move(wire), now);
+                                                 std::move(wire), now, std::move(mismatch));
   SendCommunicator* out = comm.get();
   uint64_t attempt = ++TheProcess().attempts;
   std::lock_guard lock(context.mutex);
@@ -165,6 +166,7 @@ abi::Result NewContext(uint64_t comm_id, void** context) {
   return Guarded("init", [&] {
     auto made = std::make_unique<Context>();
     made->comm_id = comm_id;
+    made->scope = ++TheProcess().scopes;
     *context = made.release();
     return absl::OkStatus();
   });
@@ -189,19 +191,24 @@ abi::Result Devices(int* count) {
 abi::Result Properties(int device, abi::PropertiesV12* properties) {
   return Guarded("getProperties", [&]() -> absl::Status {
     WEFT_ASSIGN_OR_RETURN(Backend * backend, ReadyBackend());
-    WEFT_RETURN_IF_ERROR(CheckDevice(*backend, device));
-    const Device& one = backend->devices()[static_cast<size_t>(device)];
+    WEFT_RETURN_IF_ERROR(backend->devices().Check(device));
+    const Device& one = backend->devices()[device];
     *properties = {};
     properties->name = const_cast<char*>(one.name.c_str());
     properties->pci_path = one.pci_path.empty() ? nullptr : const_cast<char*>(one.pci_path.c_str());
     properties->guid = one.guid;
     properties->ptr_support = backend->pointer_support();
     properties->speed = one.speed_mbps;
-    properties->max_comms = kCommunicatorsMax;
+    properties->port = one.port;
+    properties->max_comms = one.connections_max;
     properties->max_recvs = abi::kGroupedReceivesMax;
     properties->device_type = abi::kDeviceHost;
     properties->virtual_device.count = 1;
     properties->virtual_device.devices[0] = device;
+    if (!one.parts.empty()) {
+      properties->virtual_device.count = static_cast<int>(one.parts.size());
+      std::copy(one.parts.begin(), one.parts.end(), properties->virtual_device.devices);
+    }
     properties->max_p2p_bytes = kMessageBytesMax;
     properties->max_coll_bytes = kMessageBytesMax;
     properties->max_multi_request_size = 1;
@@ -211,15 +218,27 @@ abi::Result Properties(int device, abi::PropertiesV12* properties) {
   });
 }
 
-abi::Result Listen(int device, void* handle, void** listen_comm) {
+abi::Result MakeVirtualDevice(int* device, const std::vector<int>& parts) {
+  return Guarded("makeVDevice", [&]() -> absl::Status {
+    WEFT_ASSIGN_OR_RETURN(Backend * backend, ReadyBackend());
+    WEFT_ASSIGN_OR_RETURN(*device, backend->Merge(parts));
+    const Device& made = backend->devices()[*device];
+    LogInfo(absl::StrCat("device [", *device, "]", made.name, "/", made.speed_mbps / 1000,
+                         "Gb/s merges ", parts.size(), " devices"));
+    return absl::OkStatus();
+  });
+}
+
+abi::Result Listen(Context* context, int device, void* handle, void** listen_comm) {
   return Guarded("listen", [&]() -> absl::Status {
     *listen_comm = nullptr;
     WEFT_ASSIGN_OR_RETURN(Backend * backend, ReadyBackend());
-    WEFT_RETURN_IF_ERROR(CheckDevice(*backend, device));
-    net::JobSecret secret = net::NewNonce();
-    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, backend->Listen(device, secret));
+    WEFT_RETURN_IF_ERROR(backend->devices().Check(device));
+    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
+                          backend->Listen(context->scope, device));
     PeerInfo self = SelfOn(*backend, device);
-    Handle made = MakeHandle(listener->address(), secret, self);
+    Handle made = MakeHandle(backend->transport(), listener->address(), listener->secret(),
+                             listener->number(), self);
     std::memcpy(handle, &made, sizeof(made));
     *listen_comm = new ListenCommunicator(*backend, std::move(self), std::move(listener));
     return absl::OkStatus();
@@ -253,21 +272,24 @@ abi::Result Accept(void* listen_comm, void** receive_comm) {
 abi::Result RegisterMemory(void* comm, void* data, size_t size, int type, void** memory) {
   return Guarded("regMr", [&]() -> absl::Status {
     *memory = nullptr;
-    Backend& backend = static_cast<Communicator*>(comm)->backend();
+    auto* owner = static_cast<Communicator*>(comm);
+    Backend& backend = owner->backend();
     if ((backend.pointer_support() & type) == 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat("memory of type ", type, ", but ", backend.name(),
+          absl::StrCat("memory of type ", type, ", but ", NameOf(backend),
                        " reaches host memory (type 1) only; NCCL copies there by itself"));
     }
-    WEFT_ASSIGN_OR_RETURN(net::Region region, backend.Register(data, size));
-    *memory = new MemoryHandle{std::move(region)};
+    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<MemoryHandle> made, owner->Register(data, size));
+    *memory = made.release();
     return absl::OkStatus();
   });
 }
 
 abi::Result DeregisterMemory(void* /*comm*/, void* memory) {
-  delete static_cast<MemoryHandle*>(memory);
-  return abi::kSuccess;
+  return Guarded("deregMr", [&] {
+    std::unique_ptr<MemoryHandle> gone(static_cast<MemoryHandle*>(memory));
+    return absl::OkStatus();
+  });
 }
 
 abi::Result Send(void* send_comm, void* data, size_t size, int tag, void* memory, void** request) {

@@ -4,6 +4,7 @@
 #define WEFT_PLUGINS_NCCL_NET_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "plugins/nccl/abi/net.h"
 
@@ -26,7 +27,11 @@ abi::Result Devices(int* count);
 // Pure after Init; the strings live until the library is unloaded.
 abi::Result Properties(int device, abi::PropertiesV12* properties);
 
-abi::Result Listen(int device, void* handle, void** listen_comm);
+// A device that merges others; *device is its number, one behind the last. Leaves all as it was
+// when it fails.
+abi::Result MakeVirtualDevice(int* device, const std::vector<int>& parts);
+
+abi::Result Listen(Context* context, int device, void* handle, void** listen_comm);
 abi::Result Connect(Context* context, int device, void* handle, void** send_comm);
 abi::Result Accept(void* listen_comm, void** receive_comm);
 

@@ -1,5 +1,6 @@
 // The tables that NCCL looks up, thin skins over net.h: they translate and decide nothing.
 #include <algorithm>
+#include <vector>
 
 #include "plugins/nccl/abi/net.h"
 #include "plugins/nccl/net.h"
@@ -59,9 +60,18 @@ Result PropertiesAs(int device, To* to) {
   return abi::kSuccess;
 }
 
-Result ListenPlain(int device, void* handle, void** comm) { return Listen(device, handle, comm); }
-Result ListenIn(void* /*context*/, int device, void* handle, void** comm) {
-  return Listen(device, handle, comm);
+template <typename Parts>
+Result MakeVirtual(int* device, Parts* parts) {
+  constexpr int kRoom = sizeof(parts->devices) / sizeof(int);
+  const int count = std::clamp(parts->count, 0, kRoom);
+  return MakeVirtualDevice(device, std::vector<int>(parts->devices, parts->devices + count));
+}
+
+Result ListenPlain(int device, void* handle, void** comm) {
+  return Listen(SharedContext(), device, handle, comm);
+}
+Result ListenIn(void* context, int device, void* handle, void** comm) {
+  return Listen(static_cast<Context*>(context), device, handle, comm);
 }
 
 Result ConnectPlain(int device, void* handle, void** comm, DeviceHandle** /*device_handle*/) {
@@ -120,8 +130,8 @@ Result FlushHost(void* /*comm*/, int /*n*/, void** /*data*/, int* /*sizes*/, voi
 #define WEFT_EXPORT extern "C" __attribute__((visibility("default")))
 using namespace weft::nccl;  // NOLINT(google-build-using-namespace)
 
-// Null: not over host memory (regMrDmaBuf, getDeviceMr, irecvConsumed), devices are not merged over
-// tcp (makeVDevice), and hints that tcp has no use for (setNetAttr).
+// Null: not over host memory (regMrDmaBuf, getDeviceMr, irecvConsumed), and hints that no transport
+// has a use for (setNetAttr).
 WEFT_EXPORT const abi::NetV7 ncclNetPlugin_v7;
 const abi::NetV7 ncclNetPlugin_v7 = {kName,       InitPlain,
                                      Devices,     PropertiesAs<abi::PropertiesV7>,
@@ -156,7 +166,7 @@ const abi::NetV9 ncclNetPlugin_v9 = {kName,       InitPlain,
                                      FlushHost,   Test,
                                      CloseSend,   CloseReceive,
                                      CloseListen, nullptr,
-                                     nullptr,     nullptr};
+                                     nullptr,     MakeVirtual<abi::VirtualDeviceV9>};
 
 WEFT_EXPORT const abi::NetV10 ncclNetPlugin_v10;
 const abi::NetV10 ncclNetPlugin_v10 = {kName,       InitWithProfiler,
@@ -168,7 +178,7 @@ const abi::NetV10 ncclNetPlugin_v10 = {kName,       InitWithProfiler,
                                        FlushHost,   Test,
                                        CloseSend,   CloseReceive,
                                        CloseListen, nullptr,
-                                       nullptr,     nullptr};
+                                       nullptr,     MakeVirtual<abi::VirtualDeviceV9>};
 
 WEFT_EXPORT const abi::NetV11 ncclNetPlugin_v11;
 const abi::NetV11 ncclNetPlugin_v11 = {kName,       InitContext,
@@ -180,7 +190,7 @@ const abi::NetV11 ncclNetPlugin_v11 = {kName,       InitContext,
                                        FlushHost,   Test,
                                        CloseSend,   CloseReceive,
                                        CloseListen, nullptr,
-                                       nullptr,     nullptr,
+                                       nullptr,     MakeVirtual<abi::VirtualDeviceV9>,
                                        Finalize,    nullptr};
 
 WEFT_EXPORT const abi::NetV12 ncclNetPlugin_v12;
@@ -193,6 +203,6 @@ const abi::NetV12 ncclNetPlugin_v12 = {kName,       InitContext,
                                        FlushHost,   Test,
                                        CloseSend,   CloseReceive,
                                        CloseListen, nullptr,
-                                       nullptr,     nullptr,
+                                       nullptr,     MakeVirtual<abi::VirtualDeviceV12>,
                                        Finalize,    nullptr};
 // NOLINTEND(readability-identifier-naming)

@@ -60,10 +60,12 @@ std::string PeerInfo::ToString() const {
   return absl::StrCat(host, " (pid ", process, ", ", device, ")");
 }
 
-Handle MakeHandle(const net::SocketAddress& address, const net::JobSecret& secret,
-                  const PeerInfo& self) {
+Handle MakeHandle(HandleTransport transport, const net::SocketAddress& address,
+                  const net::JobSecret& secret, uint32_t listener, const PeerInfo& self) {
   Handle handle;
+  handle.transport = transport;
   handle.secret = secret;
+  handle.listener = listener;
   handle.port = static_cast<uint16_t>(address.port());
   if (address.family() == AF_INET6) {
     handle.family = 6;
@@ -95,12 +97,22 @@ absl::Status CheckHandle(const Handle& handle, const PeerInfo& self) {
         peer, " speaks version ", handle.protocol, " of the plugin's protocol, ", self.host,
         " version ", kPluginProtocol, "; install the same libnccl-net-weft.so on every host"));
   }
-  if (handle.transport != HandleTransport::kTcp || (handle.family != 4 && handle.family != 6)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        peer, " listens with transport ", static_cast<int>(handle.transport), ", address family ",
-        handle.family, "; ", self.host, " has transport 1 (tcp) with families 4 and 6"));
+  if (handle.family != 4 && handle.family != 6) {
+    return absl::FailedPreconditionError(absl::StrCat(peer, " listens with address family ",
+                                                      handle.family, "; ", self.host,
+                                                      " knows families 4 and 6"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckTransport(const Handle& handle, HandleTransport own, const PeerInfo& self) {
+  if (handle.transport == own) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the two ends do not match: the transport is ", ToString(own), " on ", self.ToString(),
+      " and ", ToString(handle.transport), " (", static_cast<int>(handle.transport), ") on ",
+      ListenerOf(handle).ToString(),
+      ": set the same WEFT_TRANSPORT on every host; with auto, a host without a usable RDMA port "
+      "takes tcp: its line \"NET/Weft : version\" says why"));
 }
 
 net::SocketAddress AddressOf(const Handle& handle, absl::string_view interface) {

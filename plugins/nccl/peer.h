@@ -23,7 +23,9 @@ inline constexpr uint32_t kHandleMagic = 0x484e4657;  // "WFNH"
 // Of handle and greeting. The handle's first 8 bytes mean the same in all.
 inline constexpr uint16_t kPluginProtocol = 1;
 
-enum class HandleTransport : uint8_t { kTcp = 1 };
+// The numbers are on the wire.
+enum class HandleTransport : uint8_t { kTcp = 1, kVerbs = 2, kUcx = 3, kMultipath = 4 };
+const char* ToString(HandleTransport transport);  // "tcp", as in WEFT_TRANSPORT
 
 // As it lies in NCCL's 128 bytes, little-endian.
 struct Handle {
@@ -31,15 +33,16 @@ struct Handle {
   uint16_t protocol = kPluginProtocol;
   HandleTransport transport = HandleTransport::kTcp;
   uint8_t zero = 0;
-  net::JobSecret secret{};  // of this listener alone
+  net::JobSecret secret{};  // of this listener, or of all that share its transport
   uint8_t family = 0;       // 4 or 6
   uint8_t zero2 = 0;
   uint16_t port = 0;
   uint8_t address[16] = {};
   uint32_t process = 0;
-  char host[32] = {};    // cut, ends with a zero byte
-  char device[16] = {};  // likewise
-  uint64_t reserved = 0;
+  char host[32] = {};     // cut, ends with a zero byte
+  char device[16] = {};   // likewise
+  uint32_t listener = 0;  // its number among those that share a transport; tcp: 0
+  uint32_t reserved = 0;
   // Zero on the wire. The connecting side keeps the number of its attempt here between calls:
   // NCCL passes the same memory each time.
   uint64_t attempt = 0;
@@ -60,12 +63,14 @@ struct PeerInfo {
   std::string ToString() const;
 };
 
-Handle MakeHandle(const net::SocketAddress& address, const net::JobSecret& secret,
-                  const PeerInfo& self);
+Handle MakeHandle(HandleTransport transport, const net::SocketAddress& address,
+                  const net::JobSecret& secret, uint32_t listener, const PeerInfo& self);
 
 // Is it a handle of ours, and one that this version can follow? FailedPrecondition names what it
 // is instead; then its secret and address are not to be used.
 absl::Status CheckHandle(const Handle& handle, const PeerInfo& self);
+// FailedPrecondition: a handle that CheckHandle() passed is of another transport than `own`.
+absl::Status CheckTransport(const Handle& handle, HandleTransport own, const PeerInfo& self);
 // A link-local address is one of `interface`'s wire.
 net::SocketAddress AddressOf(const Handle& handle, absl::string_view interface);
 PeerInfo ListenerOf(const Handle& handle);  // host, device and process only

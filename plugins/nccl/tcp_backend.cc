@@ -18,17 +18,6 @@
 namespace weft::nccl {
 namespace {
 
-// The handshake wants ranks. The listener is 0; a connector draws another number, so that sockets
-// of two connectors to one listener are told apart.
-constexpr int kRanks = 1 << 30;
-
-Rank DrawRank() {
-  net::Nonce random = net::NewNonce();
-  uint32_t number = 0;
-  std::memcpy(&number, random.data(), sizeof(number));
-  return Rank(static_cast<int32_t>(1 + number % (kRanks - 1)));
-}
-
 absl::Status Prepare(net::TcpContext& context, const Settings& settings, const Device& device,
                      Rank self, const net::JobSecret& secret, net::TransportEvents* events) {
   WEFT_ASSIGN_OR_RETURN(context.poller, net::Poller::Create());
@@ -59,6 +48,7 @@ class TcpWire final : public Base, public net::TransportEvents {
     context_.lingering.AwaitDelivery();
     context_.lingering.clear();
   }
+  std::mutex& mutex() override { return mutex_; }
   LinkType& link() override { return *link_; }
   bool Progress(absl::Time now) override { return context_.poller->Turn(now); }
   bool TakeNotice(std::string* text) override {
@@ -67,7 +57,9 @@ class TcpWire final : public Base, public net::TransportEvents {
     notices_.pop_front();
     return true;
   }
-  void SetPeerName(const std::string& name) override { context_.peer_name = name; }
+  absl::StatusOr<net::Region> Register(void* data, size_t size) override {
+    return net::Region(static_cast<std::byte*>(data), size, nullptr);
+  }
 
   net::TcpContext& context() { return context_; }
   void SetLink(std::unique_ptr<LinkType> link) { link_ = std::move(link); }
@@ -79,6 +71,7 @@ class TcpWire final : public Base, public net::TransportEvents {
   }
   void OnBroken(net::Link& /*link*/, const absl::Status& /*status*/) override {}
 
+  std::mutex mutex_;
   net::TcpContext context_;
   std::unique_ptr<LinkType> link_;
   std::deque<std::string> notices_;
@@ -91,17 +84,20 @@ class TcpListener final : public Listener,
                           private net::TransportEvents {
  public:
   TcpListener(const Settings& settings, const Device& device)
-      : settings_(settings), device_(device) {}
-  absl::Status Open(const net::JobSecret& secret) {
-    WEFT_RETURN_IF_ERROR(Prepare(context_, settings_, device_, Rank(0), secret, this));
+      : settings_(settings), device_(device), secret_(net::NewNonce()) {}
+  absl::Status Open() {
+    WEFT_RETURN_IF_ERROR(Prepare(context_, settings_, device_, Rank(0), secret_, this));
     WEFT_ASSIGN_OR_RETURN(acceptor_, net::Acceptor::Create(context_, device_.address, *this));
     address_ = acceptor_->address();
     return absl::OkStatus();
   }
   const net::SocketAddress& address() const override { return address_; }
+  const net::JobSecret& secret() const override { return secret_; }
+  uint32_t number() const override { return 0; }
 
-  std::unique_ptr<ReceiveWire> Accept(absl::Time now) override {
+  absl::StatusOr<std::unique_ptr<ReceiveWire>> Accept(absl::Time now) override {
     if (arrived_.empty()) context_.poller->Turn(now);
+    if (!turned_away_.ok()) return std::exchange(turned_away_, absl::OkStatus());
     if (arrived_.empty()) return nullptr;
     std::unique_ptr<ReceiveWire> wire = std::move(arrived_.front());
     arrived_.pop_front();
@@ -115,52 +111,61 @@ class TcpListener final : public Listener,
         Prepare(wire->context(), settings_, device_, Rank(0), context_.options.secret, wire.get());
     if (!ready.ok())
       return;  // out of descriptors: the peer sees its connection closed, and says so
-    wire->context().peer_name = "its sender";
     wire->SetLink(std::make_unique<net::TcpReceiveLink>(wire->context(), peer, nullptr));
+    wire->link().NamePeer("its sender");
     wire->link().Start(std::move(sockets));
     arrived_.push_back(std::move(wire));
   }
   void OnAccepted(std::unique_ptr<net::ReceiveLink> /*link*/) override {}
   void OnNotice(net::Link& /*link*/, absl::string_view /*bytes*/) override {}
   void OnBroken(net::Link& /*link*/, const absl::Status& /*status*/) override {}
+  void OnTurnedAway(Rank /*peer*/, const absl::Status& why) override { turned_away_ = why; }
 
   const Settings& settings_;
   const Device& device_;
+  const net::JobSecret secret_;
+  absl::Status turned_away_;
   net::TcpContext context_;
   std::unique_ptr<net::Acceptor> acceptor_;
   net::SocketAddress address_;
   std::deque<std::unique_ptr<ReceiveWire>> arrived_;
 };
 
+absl::StatusOr<std::unique_ptr<TcpSendWire>> Dial(const Settings& settings, const Device& local,
+                                                  const Handle& handle,
+                                                  net::HandshakePurpose purpose, absl::Time now) {
+  auto wire = std::make_unique<TcpSendWire>();
+  WEFT_RETURN_IF_ERROR(Prepare(wire->context(), settings, local, DrawRank(handle.listener),
+                               handle.secret, wire.get()));
+  wire->context().purpose = purpose;
+  wire->SetLink(std::make_unique<net::TcpSendLink>(wire->context(), Rank(0)));
+  wire->link().Start(AddressOf(handle, local.name).ToString(), now);
+  return wire;
+}
+
 class TcpBackend final : public Backend {
  public:
   TcpBackend(const Settings& settings, std::vector<Device> devices)
       : settings_(settings), devices_(std::move(devices)) {}
 
-  const char* name() const override { return "tcp"; }
-  const std::vector<Device>& devices() const override { return devices_; }
+  HandleTransport transport() const override { return HandleTransport::kTcp; }
+  const DeviceList& devices() const override { return devices_; }
   int pointer_support() const override { return abi::kPointerHost; }
 
-  absl::StatusOr<std::unique_ptr<Listener>> Listen(int device,
-                                                   const net::JobSecret& secret) override {
-    auto listener = std::make_unique<TcpListener>(settings_, devices_[static_cast<size_t>(device)]);
-    WEFT_RETURN_IF_ERROR(listener->Open(secret));
+  absl::StatusOr<std::unique_ptr<Listener>> Listen(uint64_t /*scope*/, int device) override {
+    auto listener = std::make_unique<TcpListener>(settings_, devices_[device]);
+    WEFT_RETURN_IF_ERROR(listener->Open());
     return listener;
   }
 
-  absl::StatusOr<std::unique_ptr<SendWire>> Connect(int device, const Handle& handle,
-                                                    absl::Time now) override {
-    const Device& local = devices_[static_cast<size_t>(device)];
-    auto wire = std::make_unique<TcpSendWire>();
-    WEFT_RETURN_IF_ERROR(
-        Prepare(wire->context(), settings_, local, DrawRank(), handle.secret, wire.get()));
-    wire->SetLink(std::make_unique<net::TcpSendLink>(wire->context(), Rank(0)));
-    wire->link().Start(AddressOf(handle, local.name).ToString(), now);
-    return wire;
+  absl::StatusOr<std::unique_ptr<SendWire>> Connect(uint64_t /*scope*/, int device,
+                                                    const Handle& handle, absl::Time now) override {
+    return Dial(settings_, devices_[device], handle, net::HandshakePurpose::kTcpLink, now);
   }
 
-  absl::StatusOr<net::Region> Register(void* data, size_t size) override {
-    return net::Region(static_cast<std::byte*>(data), size, nullptr);
+  absl::StatusOr<int> Merge(const std::vector<int>& /*parts*/) override {
+    return absl::UnimplementedError(
+        "tcp does not merge interfaces: NCCL spreads its channels over them by itself");
   }
   absl::Duration connect_timeout() const override {
     return settings_.Duration("transport.connect_timeout");
@@ -173,8 +178,21 @@ class TcpBackend final : public Backend {
 
  private:
   const Settings settings_;
-  const std::vector<Device> devices_;
+  const DeviceList devices_;
 };
+
+net::HandshakePurpose PurposeOf(HandleTransport transport) {
+  switch (transport) {
+    case HandleTransport::kVerbs:
+      return net::HandshakePurpose::kVerbsLink;
+    case HandleTransport::kUcx:
+      return net::HandshakePurpose::kUcxLink;
+    case HandleTransport::kMultipath:
+      return net::HandshakePurpose::kMultipathLink;
+    default:
+      return net::HandshakePurpose::kTcpLink;
+  }
+}
 
 }  // namespace
 
@@ -182,6 +200,13 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateTcpBackend(const Settings& settin
                                                           std::vector<Device> devices) {
   if (sodium_init() < 0) return absl::InternalError("libsodium finds no source of randomness");
   return std::make_unique<TcpBackend>(settings, std::move(devices));
+}
+
+absl::StatusOr<std::unique_ptr<SendWire>> ConnectToBeRefused(HandleTransport own,
+                                                             const Settings& settings,
+                                                             const Device& device,
+                                                             const Handle& handle, absl::Time now) {
+  return Dial(settings, device, handle, PurposeOf(own), now);
 }
 
 }  // namespace weft::nccl

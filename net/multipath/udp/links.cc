@@ -83,6 +83,11 @@ MultipathSendLink::~MultipathSendLink() {
   LinkCore::Finish();
 }
 
+void MultipathSendLink::UseIdentity(const ConnectorIdentity& identity) {
+  TcpSendLink::UseIdentity(identity);
+  wire_->set_secret(identity.secret);
+}
+
 void MultipathSendLink::OnConnected(std::vector<FileDescriptor> sockets,
                                     std::vector<std::string> received, absl::Time now) {
   SilenceKeepAlive(sockets);
@@ -116,7 +121,10 @@ void MultipathSendLink::FailRequests(const absl::Status& why) {
   TcpSendLink::FailRequests(why);
 }
 
-bool MultipathSendLink::GoesElsewhere(FrameType type) const { return IsControl(type); }
+bool MultipathSendLink::GoesElsewhere(FrameType type) const {
+  if (type == FrameType::kNotice && context().options.notices_by_tcp) return false;
+  return IsControl(type);
+}
 
 bool MultipathSendLink::SendElsewhere(OutFrame& frame) {
   if (!wire_->HasRoom()) return false;
@@ -181,7 +189,10 @@ void MultipathReceiveLink::FailRequests(const absl::Status& why) {
   TcpReceiveLink::FailRequests(why);
 }
 
-bool MultipathReceiveLink::GoesElsewhere(FrameType type) const { return IsControl(type); }
+bool MultipathReceiveLink::GoesElsewhere(FrameType type) const {
+  if (type == FrameType::kNotice && context().options.notices_by_tcp) return false;
+  return IsControl(type);
+}
 
 bool MultipathReceiveLink::SendElsewhere(OutFrame& frame) {
   if (!wire_->HasRoom()) return false;

@@ -59,6 +59,7 @@ class MultipathSendLink final : public TcpSendLink, private WireOwner {
   MultipathSendLink(TcpContext& context, LinkContext& shared, Rank peer);
   ~MultipathSendLink() override;
   const Sender* sender() { return wire_->sender(); }  // for measurements; null before it is started
+  void UseIdentity(const ConnectorIdentity& identity) override;
 
  private:
   void OnConnected(std::vector<FileDescriptor> sockets, std::vector<std::string> received,

@@ -66,6 +66,7 @@ class Wire final : public Handler, private DatagramOwner, private MessageSink {
   absl::StatusOr<std::string> OwnAddress();
   // With what the other end has told. kInvalidArgument: that makes no sense.
   absl::Status Connect(absl::string_view peer_address);
+  void set_secret(const JobSecret& secret) { options_.secret = secret; }  // before Connect()
   bool is_started() const { return sender_ != nullptr; }
   int paths() const { return facts_.paths; }
 

@@ -68,7 +68,7 @@ struct DeviceState {
   std::deque<NicEvent> events;
   double rate = 0, budget = 0;
   uint64_t bytes = 0;
-  int opened = 0;
+  int opened = 0;  // while it is, there are descriptors
   std::vector<NicGid> gids;
 };
 
@@ -394,8 +394,19 @@ class ScriptedPair final : public NicQueuePair {
 
 class ScriptedDevice final : public NicDevice {
  public:
+  // Under the fabric's lock.
   ScriptedDevice(std::shared_ptr<Core> core, DeviceState* state)
-      : core_(std::move(core)), state_(state) {}
+      : core_(std::move(core)), state_(state) {
+    if (state_->opened++ > 0) return;
+    state_->completion_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    state_->event_fd = eventfd(state_->events.empty() ? 0 : 1, EFD_NONBLOCK | EFD_CLOEXEC);
+  }
+  ~ScriptedDevice() override {
+    Lock lock(core_->mutex);
+    if (--state_->opened > 0) return;
+    close(std::exchange(state_->completion_fd, -1));
+    close(std::exchange(state_->event_fd, -1));
+  }
   const std::string& name() const override { return state_->options.name; }
   absl::StatusOr<NicLimits> Limits() override {
     Lock lock(core_->mutex);
@@ -493,12 +504,7 @@ class ScriptedNic final : public Nic {
 
 ScriptedFabric::ScriptedFabric() : core_(std::make_shared<Core>()) {}
 
-ScriptedFabric::~ScriptedFabric() {
-  for (auto& [name, device] : core_->devices) {
-    close(device->completion_fd);
-    close(device->event_fd);
-  }
-}
+ScriptedFabric::~ScriptedFabric() = default;
 
 void ScriptedFabric::set_on_call(OnCall script) {
   Lock lock(core_->mutex);
@@ -517,12 +523,14 @@ std::unique_ptr<Nic> ScriptedFabric::MakeNic(const std::vector<ScriptedDeviceOpt
     auto device = std::make_unique<DeviceState>();
     device->options = options;
     device->gids = GidsOf(options);
-    device->completion_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    device->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     names.push_back(options.name);
     WEFT_CHECK(core_->devices.emplace(options.name, std::move(device)).second, options.name);
   }
   return std::make_unique<ScriptedNic>(core_, std::move(names));
+}
+
+std::unique_ptr<Nic> ScriptedFabric::ReopenNic(const std::vector<std::string>& devices) {
+  return std::make_unique<ScriptedNic>(core_, devices);
 }
 
 void ScriptedFabric::PushEvent(const std::string& device, const NicEvent& event) {

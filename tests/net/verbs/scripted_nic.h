@@ -71,6 +71,8 @@ class ScriptedFabric {
 
   // The devices of one host. The fabric outlives what is made of them.
   std::unique_ptr<Nic> MakeNic(const std::vector<ScriptedDeviceOptions>& devices);
+  // Those that are there already, once more: as another process of that host has them.
+  std::unique_ptr<Nic> ReopenNic(const std::vector<std::string>& devices);
 
   void PushEvent(const std::string& device, const NicEvent& event);
   void SetPortActive(const std::string& device, bool active);  // no event by itself

@@ -1,0 +1,78 @@
+#include "plugins/nccl/backend.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "net/handshake.h"
+
+namespace weft::nccl {
+namespace {
+
+constexpr uint32_t kDraws = (kRanks - 1) / kListenersMax;
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeTcp(const Settings& settings, std::string* why) {
+  WEFT_ASSIGN_OR_RETURN(std::vector<Device> devices, ListInterfaceDevices(settings, why));
+  return CreateTcpBackend(settings, std::move(devices));
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeVerbs(const Settings& settings,
+                                                   const std::vector<net::VerbsPort>& ports,
+                                                   std::string* why) {
+  absl::StrAppend(why, settings.Text("transport") == "auto" ? "verbs, as RDMA ports can be used; "
+                                                            : "as WEFT_TRANSPORT says; ");
+  std::vector<Device> devices = PortDevices(ports);
+  for (size_t i = 0; i < devices.size(); ++i) {
+    absl::StrAppend(why, i > 0 ? "; " : "", devices[i].description);
+  }
+  return CreateDomainBackend(HandleTransport::kVerbs, settings, std::move(devices));
+}
+
+}  // namespace
+
+Rank DrawRank(uint32_t listener) {
+  const net::Nonce random = net::NewNonce();
+  uint32_t number = 0;
+  std::memcpy(&number, random.data(), sizeof(number));
+  return Rank(static_cast<int32_t>(1 + (listener % kListenersMax) * kDraws + number % kDraws));
+}
+
+uint32_t ListenerOfRank(Rank rank) { return (static_cast<uint32_t>(rank.value()) - 1) / kDraws; }
+
+const char* ToString(HandleTransport transport) {
+  switch (transport) {
+    case HandleTransport::kTcp:
+      return "tcp";
+    case HandleTransport::kVerbs:
+      return "verbs";
+    case HandleTransport::kUcx:
+      return "ucx";
+    case HandleTransport::kMultipath:
+      return "multipath";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> ChooseBackend(const Settings& settings, std::string* why) {
+  const std::string& wanted = settings.Text("transport");
+  if (wanted == "tcp") return MakeTcp(settings, why);
+  if (wanted == "multipath") {
+    WEFT_ASSIGN_OR_RETURN(std::vector<Device> devices, ListInterfaceDevices(settings, why));
+    return CreateDomainBackend(HandleTransport::kMultipath, settings, std::move(devices));
+  }
+  if (wanted == "ucx") {
+    WEFT_ASSIGN_OR_RETURN(std::vector<Device> devices, ListUcxDevices(settings, why));
+    return CreateDomainBackend(HandleTransport::kUcx, settings, std::move(devices));
+  }
+  absl::StatusOr<std::vector<net::VerbsPort>> ports = net::ListVerbsPorts(settings);
+  if (ports.ok()) return MakeVerbs(settings, *ports, why);
+  // Settings that make no sense are an error also where another transport would do.
+  if (wanted == "verbs" || absl::IsInvalidArgument(ports.status())) {
+    return Annotate(ports.status(), absl::StrCat("WEFT_TRANSPORT=", wanted));
+  }
+  absl::StrAppend(why, "not verbs: ", ports.status().message(), "; ");
+  return MakeTcp(settings, why);
+}
+
+}  // namespace weft::nccl

@@ -1,0 +1,197 @@
+#include "plugins/nccl/domain.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "net/handshake.h"
+#include "net/multipath/udp/multipath_transport.h"
+#include "net/ucx/ucx.h"
+#include "net/verbs/verbs.h"
+
+namespace weft::nccl {
+namespace {
+
+constexpr size_t kNoticesMax = 4;  // no honest peer sends more than one
+constexpr int kLastTurns = 256;    // of a domain whose connection was closed
+
+absl::StatusOr<std::unique_ptr<net::Transport>> MakeTransport(
+    HandleTransport kind, const net::TransportOptions& options) {
+  switch (kind) {
+    case HandleTransport::kVerbs:
+      return net::CreateVerbsTransport(options);
+    case HandleTransport::kUcx:
+      return net::CreateUcxTransport(options);
+    case HandleTransport::kMultipath:
+      return net::multipath::MultipathTransport::Create(options);
+    case HandleTransport::kTcp:
+      break;
+  }
+  return absl::InternalError("tcp has no domains");
+}
+
+// `Base` is SendWire or ReceiveWire.
+template <typename Base, typename LinkType>
+class DomainWire final : public Base {
+ public:
+  // With the domain's mutex held.
+  DomainWire(std::shared_ptr<Domain> domain, std::unique_ptr<LinkType> link)
+      : domain_(std::move(domain)), link_(std::move(link)) {
+    domain_->Remember(link_.get(), &notices_);
+  }
+  ~DomainWire() override {
+    std::lock_guard lock(domain_->mutex());
+    domain_->Forget(link_.get());
+    link_.reset();
+    // What it left behind is delivered, also where nobody else drives the domain for a while.
+    SystemClock clock;
+    for (int turn = 0; turn < kLastTurns && domain_->Progress(clock.Now()); ++turn) {
+    }
+  }
+  std::mutex& mutex() override { return domain_->mutex(); }
+  LinkType& link() override { return *link_; }
+  bool Progress(absl::Time now) override { return domain_->Progress(now); }
+  bool TakeNotice(std::string* text) override {
+    if (notices_.empty()) return false;
+    *text = std::move(notices_.front());
+    notices_.pop_front();
+    return true;
+  }
+  absl::StatusOr<net::Region> Register(void* data, size_t size) override {
+    return domain_->Register(data, size);
+  }
+
+ private:
+  const std::shared_ptr<Domain> domain_;
+  std::unique_ptr<LinkType> link_;
+  std::deque<std::string> notices_;
+};
+using DomainSendWire = DomainWire<SendWire, net::SendLink>;
+using DomainReceiveWire = DomainWire<ReceiveWire, net::ReceiveLink>;
+
+}  // namespace
+
+class DomainListener final : public Listener {
+ public:
+  DomainListener(std::shared_ptr<Domain> domain, uint32_t number)
+      : domain_(std::move(domain)), number_(number) {}
+  ~DomainListener() override {
+    {
+      std::lock_guard lock(domain_->mutex());
+      domain_->Forget(number_);
+    }
+    arrived_.clear();
+  }
+  const net::SocketAddress& address() const override { return domain_->address(); }
+  const net::JobSecret& secret() const override { return domain_->secret(); }
+  uint32_t number() const override { return number_; }
+
+  absl::StatusOr<std::unique_ptr<ReceiveWire>> Accept(absl::Time now) override {
+    std::lock_guard lock(domain_->mutex());
+    if (arrived_.empty()) domain_->Progress(now);
+    if (!turned_away_.ok()) return std::exchange(turned_away_, absl::OkStatus());
+    if (arrived_.empty()) return nullptr;
+    std::unique_ptr<ReceiveWire> wire = std::move(arrived_.front());
+    arrived_.pop_front();
+    return wire;
+  }
+
+  // With the mutex held.
+  void Arrived(std::unique_ptr<net::ReceiveLink> link) {
+    link->NamePeer("its sender");
+    arrived_.push_back(std::make_unique<DomainReceiveWire>(domain_, std::move(link)));
+  }
+  void TurnedAway(const absl::Status& why) { turned_away_ = why; }
+
+ private:
+  const std::shared_ptr<Domain> domain_;
+  const uint32_t number_;
+  std::deque<std::unique_ptr<ReceiveWire>> arrived_;
+  absl::Status turned_away_;
+};
+
+absl::StatusOr<std::shared_ptr<Domain>> Domain::Create(HandleTransport kind,
+                                                       const Settings& settings) {
+  std::shared_ptr<Domain> out(new Domain(kind));
+  net::TransportOptions options;
+  options.self = Rank(0);
+  options.world_size = kRanks;
+  out->secret_ = net::NewNonce();
+  options.secret = out->secret_;
+  options.events = out.get();
+  options.settings = settings;
+  options.notices_by_tcp = true;   // greetings: nobody drives a connection that stands
+  options.await_goodbyes = false;  // NCCL closes hundreds, one after the other
+  WEFT_ASSIGN_OR_RETURN(out->transport_, MakeTransport(kind, options));
+  WEFT_ASSIGN_OR_RETURN(out->address_, net::SocketAddress::Parse(out->transport_->address()));
+  return out;
+}
+
+Domain::~Domain() {
+  unwanted_.clear();
+  transport_.reset();
+}
+
+absl::StatusOr<std::unique_ptr<Listener>> Domain::Listen() {
+  if (listeners_.size() >= kListenersMax / 2) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(listeners_.size(), " listeners of one communicator and device"));
+  }
+  while (listeners_.count(next_listener_ % kListenersMax) > 0) ++next_listener_;
+  const uint32_t number = next_listener_++ % kListenersMax;
+  auto listener = std::make_unique<DomainListener>(shared_from_this(), number);
+  listeners_[number] = listener.get();
+  return listener;
+}
+
+absl::StatusOr<std::unique_ptr<SendWire>> Domain::Connect(const Handle& handle,
+                                                          absl::string_view interface,
+                                                          absl::Time now) {
+  now_ = std::max(now_, now);
+  std::unique_ptr<net::SendLink> link =
+      transport_->ConnectAs({DrawRank(handle.listener), handle.secret},
+                            AddressOf(handle, interface).ToString(), Rank(0), now_);
+  if (link == nullptr) return absl::InternalError("this transport connects as itself only");
+  return std::make_unique<DomainSendWire>(shared_from_this(), std::move(link));
+}
+
+absl::StatusOr<net::Region> Domain::Register(void* data, size_t size) {
+  auto* bytes = static_cast<std::byte*>(data);
+  // Elsewhere it costs nothing and knows nothing; and whoever moves data needs not wait for it.
+  if (kind_ != HandleTransport::kVerbs) return net::Region(bytes, size, nullptr);
+  std::lock_guard lock(mutex_);
+  WEFT_ASSIGN_OR_RETURN(net::Region region, transport_->Register(data, size));
+  auto held = std::make_shared<net::Region>(std::move(region));
+  return net::Region(bytes, size, [self = shared_from_this(), held]() mutable {
+    std::lock_guard inner(self->mutex_);
+    held.reset();
+  });
+}
+
+// Threads read the clock before they get the mutex.
+bool Domain::Progress(absl::Time now) {
+  now_ = std::max(now_, now);
+  unwanted_.clear();
+  return transport_->Progress(now_);
+}
+
+void Domain::OnAccepted(std::unique_ptr<net::ReceiveLink> link) {
+  auto found = listeners_.find(ListenerOfRank(link->peer()));
+  if (found == listeners_.end()) {
+    unwanted_.push_back(std::move(link));  // closed before its peer came
+  } else {
+    found->second->Arrived(std::move(link));
+  }
+}
+
+void Domain::OnNotice(net::Link& link, absl::string_view bytes) {
+  auto found = notices_.find(&link);
+  if (found == notices_.end() || found->second->size() >= kNoticesMax) return;
+  found->second->emplace_back(bytes);
+}
+
+void Domain::OnTurnedAway(Rank peer, const absl::Status& why) {
+  auto found = listeners_.find(ListenerOfRank(peer));
+  if (found != listeners_.end()) found->second->TurnedAway(why);
+}
+
+}  // namespace weft::nccl
