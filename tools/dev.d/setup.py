@@ -28,6 +28,9 @@ PACKAGES = """
     libgtest-dev libgmock-dev libbenchmark-dev librsvg2-bin iproute2 procps
 """.split()
 
+# Of the tier roce, installed when that is run: its virtual machine, see tests/roce/machine.py.
+ROCE_PACKAGES = "qemu-system-x86 seabios ipxe-qemu cpio binutils ibverbs-providers".split()
+
 TORCH_VERSION = "2.11.0"
 # Of the torch wheel the headers and the CPU part; of CUDA only the two libraries that
 # libtorch_cpu.so needs to load.

@@ -1,6 +1,7 @@
 """Builds and runs the tests: all tiers, one tier, or those whose names match a filter.
 
 Tiers: unit, seeds, local, fabric, roce, gpu. What a machine cannot run is skipped, with the reason.
+The tier roce takes minutes and is run when it is named only.
 """
 
 import os
@@ -11,6 +12,7 @@ import tempfile
 import xml.etree.ElementTree
 
 import build
+import setup
 from common import PRESETS, ROOT, Failure, Stopwatch, say
 
 TIERS = ("unit", "seeds", "local", "fabric", "roce", "gpu")
@@ -66,6 +68,9 @@ class Result:
 
 def run_preset(preset: str, what: str | None) -> Result:
     folder = build.build(preset)
+    wants_roce = what is not None and "roce" in what.split("|")
+    if wants_roce:
+        setup.install_packages(setup.ROCE_PACKAGES)
     with tempfile.TemporaryDirectory(prefix="weft-test-") as reports:
         junit = pathlib.Path(reports) / "ctest.xml"
         command = ["ctest", "--test-dir", folder, "--output-on-failure", "--no-tests=ignore",
@@ -73,6 +78,8 @@ def run_preset(preset: str, what: str | None) -> Result:
         if preset == "tsan":  # its shadow memory does not fit every layout of address space
             command = ["setarch", platform.machine(), "-R", *command]
         environment = {**os.environ, **SANITIZER_OPTIONS, "GTEST_OUTPUT": f"xml:{reports}/"}
+        if wants_roce:  # minutes, so never but when asked for
+            environment["WEFT_ROCE"] = "1"
         watch = Stopwatch()
         command = [str(word) for word in command]
         status = subprocess.run(command, cwd=ROOT, env=environment).returncode
