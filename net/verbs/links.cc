@@ -258,6 +258,7 @@ void VerbsReceiveLink::SendClearToSend(const FrameHeader& header) {
     wire_.Send(entry, nullptr, VerbsWire::kNoToken);
   } else {
     waiting_.push_back(entry);
+    wire_.WakeUp();  // an idle link has no other turn
   }
 }
 

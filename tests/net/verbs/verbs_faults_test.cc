@@ -65,6 +65,10 @@ std::string Exchange(World& world, uint64_t seed = 1) {
   return out;
 }
 
+void Or(std::byte* out, const std::byte* local, const std::byte* incoming, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i) out[i] = local[i] | incoming[i];
+}
+
 TEST(VerbsFaults, EveryCallMayFailOnceAndAgainWhileALinkIsUp) {
   for (const char* call :
        {"query_port", "query_gids", "create_completion_queue", "create_queue_pair", "to_init",
@@ -250,6 +254,30 @@ TEST(VerbsFaults, WhenNothingIsLeftTheErrorNamesEverythingWithinTheLimit) {
         "verbs.give_up_after", "likely cause: ", "verbs.timeout 8"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
+}
+
+// ---- Quiet links
+
+// Staging memory and clear-to-send wait for a turn of the wire, which nothing else brings.
+TEST(VerbsQuiet, ACombinedReceiveOnAnIdleLinkIsAnnounced) {
+  World world(Quick());
+  ASSERT_TRUE(world.Connect());
+  for (int i = 0; i < 2000; ++i) world.Turn();
+  constexpr size_t kBytes = 50000;
+  std::vector<std::byte> from(kBytes, std::byte{1}), to(kBytes), local(kBytes, std::byte{2});
+  Request send, receive;
+  {
+    auto from_region = world.a->transport().Register(from.data(), kBytes);
+    auto to_region = world.b->transport().Register(to.data(), kBytes);
+    ASSERT_TRUE(from_region.ok() && to_region.ok());
+    ReceiveTarget target{to_region->view(), local.data(), Or};
+    ASSERT_EQ(world.b->accepted->PostReceive({7, 0}, target, &receive), Posted::kAccepted);
+    ASSERT_EQ(world.a->out->PostSend({7, 0}, from_region->view(), &send), Posted::kAccepted);
+    EXPECT_TRUE(world.Until([&] { return send.done() && receive.done(); }, absl::Seconds(5)));
+    world.a->out.reset(), world.b->accepted.reset();
+  }
+  EXPECT_TRUE(receive.status().ok()) << receive.status();
+  EXPECT_EQ(to, std::vector<std::byte>(kBytes, std::byte{3}));
 }
 
 // ---- Mismatches
