@@ -1,5 +1,7 @@
 #include "net/verbs/lane.h"
 
+#include <algorithm>
+
 namespace weft::net {
 namespace {
 
@@ -11,8 +13,8 @@ constexpr double kSampleWeight = 0.25;
 }  // namespace
 
 void Lane::NotePosted(uint32_t requests, uint64_t number, uint64_t bytes, absl::Time now) {
-  if (outstanding == 0) measured_since = now, measured_bytes = 0;
-  in_flight.push_back({next_send, number, requests, bytes});
+  if (outstanding == 0) measured_since = alive_at = now, measured_bytes = 0;
+  in_flight.push_back({next_send, number, requests, bytes, now});
   next_send = (next_send + 1) & RailQueuePair::kNumberMask;
   requests_used += requests;
   outstanding += bytes;
@@ -28,6 +30,19 @@ void Lane::Measure(uint64_t bytes, absl::Time now) {
   measured_bytes = 0;
 }
 
+// Narrowed once for what was posted before the last time; widened by what is acknowledged in time,
+// so that it doubles within a round trip.
+void Lane::Adapt(const InFlight& done, absl::Time now) {
+  const absl::Duration delay = now - done.posted;
+  if (delay <= kDelayTarget / 2) {
+    window = std::min(kWindowMost, window + done.bytes);
+  } else if (delay > kDelayTarget && done.posted >= narrowed_at_) {
+    const double by = std::max(0.5, absl::FDivDuration(kDelayTarget, delay));
+    window = std::max(kWindowLeast, static_cast<uint64_t>(static_cast<double>(window) * by));
+    narrowed_at_ = now;
+  }
+}
+
 void Lane::NoteReceived(uint32_t id) {
   const int32_t further =
       Distance31((id + 1) & RailQueuePair::kNumberMask, receives_used & RailQueuePair::kNumberMask);
@@ -39,6 +54,9 @@ void Lane::Reset() {
   in_flight.clear();
   next_send = requests_used = 0;
   outstanding = 0;
+  proven = true;
+  window = kWindowFirst;
+  narrowed_at_ = absl::InfinitePast();
   receives_posted = receives_used = 0;
   has_remote = false;
 }

@@ -33,20 +33,33 @@ struct Lane {
 
   // Trying again.
   int failures = 0;  // since it last delivered something
+  int refused = 0;   // of the leader's offers, by the follower, since it was last made
   absl::Time retry_at = absl::InfiniteFuture();
 
-  // What was posted and has not completed, in order.
+  // What was posted and has not completed, in order. kProbe: no entry, but a write of no bytes.
+  static constexpr uint64_t kProbe = ~uint64_t{0};
   struct InFlight {
     uint32_t id = 0;  // 31 bits
     uint64_t number = 0;
     uint32_t requests = 0;
     uint64_t bytes = 0;
+    absl::Time posted;
   };
   std::deque<InFlight> in_flight;
   uint32_t next_send = 0;      // ids
   uint32_t requests_used = 0;  // of kSendDepth
   uint64_t outstanding = 0;    // bytes
+  bool proven = true;          // false: took the place of a lost one, and completed nothing yet
+  absl::Time alive_at;         // when it last completed something, or had nothing to complete
   uint32_t receives_posted = 0, receives_used = 0;
+
+  // As many bytes may be on their way as are acknowledged within kDelayTarget of their posting:
+  // more would only stand in queues, here or in a switch, and overflow those that are short.
+  uint64_t window = kWindowFirst;
+  static constexpr uint64_t kWindowFirst = 256 << 10;
+  static constexpr uint64_t kWindowLeast = 64 << 10;
+  static constexpr uint64_t kWindowMost = 4 << 20;  // 80 us of 400 Gbit/s
+  static constexpr absl::Duration kDelayTarget = absl::Milliseconds(10);
 
   // Bytes per second, as seen from posting to acknowledgement while something was outstanding.
   double rate = 0;
@@ -66,6 +79,8 @@ struct Lane {
 
  private:
   void Measure(uint64_t bytes, absl::Time now);
+  void Adapt(const InFlight& done, absl::Time now);
+  absl::Time narrowed_at_ = absl::InfinitePast();
 };
 
 // a - b of 31-bit numbers that are less than 2^30 apart.
@@ -82,8 +97,11 @@ void Lane::NoteCompleted(uint32_t id, absl::Time now, const Done& done) {
     in_flight.pop_front();
     requests_used -= one.requests;
     outstanding -= one.bytes;
+    alive_at = now;
+    Adapt(one, now);
+    proven = true;
     Measure(one.bytes, now);
-    done(one.number);
+    if (one.number != kProbe) done(one.number);
   }
 }
 

@@ -186,7 +186,8 @@ bool Rails::Poll() {
   if (std::exchange(armed_, false)) {
     for (Rail& rail : rails_) rail.device->DrainCompletionEvents();
   }
-  bool any = !found_while_arming_.empty();
+  ++polls_;
+  bool any = !found_while_arming_.empty(), emptied = true;
   for (const NicCompletion& one : std::exchange(found_while_arming_, {})) HandOut(one);
   std::array<NicCompletion, kPollMax> found;
   for (size_t r = 0; r < rails_.size(); ++r) {
@@ -203,10 +204,17 @@ bool Rails::Poll() {
         any = any || *count > 0;
         for (size_t i = 0; i < *count; ++i) HandOut(found[i]);
         if (*count < found.size()) break;
+        emptied = emptied && round + 1 < kPollsPerTurn;
       }
     }
   }
+  if (emptied) emptied_ = polls_;
   return any;
+}
+
+// A queue that never runs empty has still handed out all that it held then.
+bool Rails::HandedOut(uint64_t mark) const {
+  return emptied_ > mark || polls_ > mark + kQueueDepthMax / (kPollMax * kPollsPerTurn);
 }
 
 bool Rails::Arm() {

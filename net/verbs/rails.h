@@ -101,6 +101,9 @@ class Rails {
   absl::StatusOr<std::unique_ptr<RailQueuePair>> MakeQueuePair(int rail, QueuePairUser* user,
                                                                int lane);
   bool Poll();  // hands completions out; true: there were some
+  // What the devices have completed by now has been handed out when HandedOut(Mark()).
+  uint64_t Mark() const { return polls_; }
+  bool HandedOut(uint64_t mark) const;
   // Before sleeping: true when the completion_fd()s of all rails will be readable once there is
   // something to Poll(); false when there is already.
   bool Arm();
@@ -130,6 +133,7 @@ class Rails {
   uint32_t next_id_ = 1;
   std::vector<NicCompletion> found_while_arming_;
   bool armed_ = false;
+  uint64_t polls_ = 0, emptied_ = 0;  // begun; the last one that left nothing
 };
 
 }  // namespace weft::net

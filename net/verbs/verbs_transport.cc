@@ -17,10 +17,6 @@
 namespace weft::net {
 namespace {
 
-// While there are completions, the sockets beside them, which cost a system call, are looked at
-// this rarely.
-constexpr int kTurnsWithoutSockets = 8;
-
 std::string HostName() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
@@ -124,9 +120,12 @@ absl::StatusOr<Region> VerbsTransport::Register(void* data, size_t size) {
 bool VerbsTransport::Progress(absl::Time now) {
   shared_.now = std::max(shared_.now, now);
   const bool moved = rails().Poll();
-  if (moved && !context_.poller->HasTurns() && ++turns_without_sockets_ < kTurnsWithoutSockets) {
-    return true;
+  if (!context_.poller->HasTurns() && NextDeadline() > now &&
+      ++turns_without_sockets_ < kTurnsWithoutSockets &&
+      now - sockets_seen_ < kTimeWithoutSockets) {
+    return moved;
   }
+  sockets_seen_ = now;
   turns_without_sockets_ = 0;
   return TcpTransport::Progress(now) || moved;
 }

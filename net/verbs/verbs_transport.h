@@ -24,10 +24,19 @@ class VerbsTransport final : public TcpTransport {
   bool Progress(absl::Time now) override;
   int wait_fd() const override { return wait_.get(); }
   bool PrepareWait() override { return TcpTransport::PrepareWait() && shared_.rails->Arm(); }
+  void FinishWait() override {
+    TcpTransport::FinishWait();
+    turns_without_sockets_ = kTurnsWithoutSockets;
+  }
   Rails& rails() const { return *shared_.rails; }
 
  private:
   class EventReader;
+
+  // The sockets, which cost a system call each time, are looked at this rarely: what is urgent does
+  // not come by them. After sleeping at once.
+  static constexpr int kTurnsWithoutSockets = 8;
+  static constexpr absl::Duration kTimeWithoutSockets = absl::Microseconds(100);
 
   explicit VerbsTransport(const TransportOptions& options);
   absl::Status OpenRails(std::unique_ptr<Nic> nic);
@@ -42,6 +51,7 @@ class VerbsTransport final : public TcpTransport {
   std::vector<std::unique_ptr<EventReader>> events_;
   FileDescriptor wait_;  // an epoll over the poller's and the completion channels'
   int turns_without_sockets_ = 0;
+  absl::Time sockets_seen_ = absl::InfinitePast();
 };
 
 }  // namespace weft::net

@@ -15,9 +15,6 @@
 namespace weft::net {
 namespace {
 
-// Bytes on their way on one queue pair: 80 us of 400 Gbit/s; more only delays what is urgent, and
-// makes the slowest lane end later than the others.
-constexpr uint64_t kLaneWindow = 4 << 20;
 constexpr double kRateFloor = 1.0 / 64;  // of the fastest lane's: what is slow is still tried
 constexpr int kReplenishAt = 16;         // receives are posted so many at once
 constexpr uint64_t kTellAt = kRingSlots / 4;
@@ -86,26 +83,32 @@ void VerbsWire::Enqueue(const EntryHeader& header, const std::byte* payload, uin
 // The lane that would be done first with this as well, by what each has on its way and its speed;
 // -1: wait, as it is busy enough.
 int VerbsWire::ChooseLane(uint64_t bytes) const {
+  const auto is_up = [&](const Lane& lane) {
+    return !(*shared_.rails)[lane.pair->rail()].port_down;
+  };
   double fastest = 0;
-  bool any_up = false;
+  bool any_up = false, any_proven = false;
   for (const Lane& lane : lanes_) {
     if (lane.state != Lane::State::kLive) continue;
     fastest = std::max(fastest, lane.rate);
-    any_up |= !(*shared_.rails)[lane.pair->rail()].port_down;
+    any_proven |= lane.proven && (is_up(lane) || !any_up);
+    if (is_up(lane) && !std::exchange(any_up, true)) any_proven = lane.proven;
   }
   int best = -1;
   double best_time = 0;
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const Lane& lane = lanes_[i];
-    if (lane.state != Lane::State::kLive) continue;
-    if (any_up && (*shared_.rails)[lane.pair->rail()].port_down) continue;
+    if (lane.state != Lane::State::kLive || (any_up && !is_up(lane)) ||
+        (any_proven && !lane.proven)) {
+      continue;
+    }
     const double time = static_cast<double>(lane.outstanding + bytes + sizeof(EntryHeader)) /
                         std::max(lane.rate, fastest * kRateFloor);
     if (best < 0 || time < best_time) best = static_cast<int>(i), best_time = time;
   }
   if (best < 0) return -1;
   const Lane& lane = lanes_[static_cast<size_t>(best)];
-  const bool full = lane.outstanding > 0 && lane.outstanding + bytes > kLaneWindow;
+  const bool full = lane.outstanding > 0 && lane.outstanding + bytes > lane.window;
   return full || !lane.HasRoom() ? -1 : best;
 }
 
@@ -213,6 +216,7 @@ bool VerbsWire::OnTurn(absl::Time now) {
   owner_.OnRoom();
   if (closed_) return true;
   const size_t before = queue_.size();
+  if (asked_ != 0) Tell();
   Flush();
   SayWhatWasTaken();
   Watch();
@@ -236,13 +240,14 @@ void VerbsWire::OnCompletion(int index, bool receive, uint32_t number, const Nic
     if (!Replenish(lane)) return LaneFailed(index, "receives could not be posted");
     OnArrival(lane, what.immediate);
   } else {
+    bool any = false;
     lane.NoteCompleted(number, shared_.now, [&](uint64_t entry) {
+      any = true;
       if (entry < taken_ || out(entry).lane != index) return;
       out(entry).delivered = true;
       out(entry).since = shared_.now;
     });
-    lane.failures = 0;
-    trouble_since_ = absl::InfiniteFuture();
+    if (any) lane.failures = 0, trouble_since_ = absl::InfiniteFuture();
   }
   WantTurn();
 }

@@ -103,6 +103,7 @@ class VerbsWire final : public Handler, private QueuePairUser {
   void Flush();
   int ChooseLane(uint64_t bytes) const;
   absl::Status Post(uint64_t number, int lane);
+  void GoLive(int lane);
   void SayWhatWasTaken();
   absl::Status NoteTaken(uint64_t below);
 
@@ -136,6 +137,7 @@ class VerbsWire final : public Handler, private QueuePairUser {
   void Retry(Lane& lane);
   void WakeAt(absl::Time when);
   void LookForStalls(absl::Time now);
+  void Tell();
   bool Hopeless(absl::Time now) const;
   void GiveUp();
   void Fail(const absl::Status& why);
@@ -177,6 +179,8 @@ class VerbsWire final : public Handler, private QueuePairUser {
   uint32_t ask_ = 0;
   absl::Time asked_at_ = absl::InfinitePast();
   bool ask_open_ = false;
+  uint32_t asked_ = 0;  // the other side's question, 0: answered
+  uint64_t asked_mark_ = 0;
   absl::Status failure_;
   absl::Time wake_at_ = absl::InfiniteFuture();  // the deadline that is set
 };

@@ -70,14 +70,10 @@ absl::Status VerbsWire::OnControl(absl::string_view bytes) {
     return absl::InvalidArgumentError(absl::StrCat("lane ", control.lane, " of ", lanes_.size()));
   }
   switch (control.kind) {
-    case ControlKind::kAsk: {
-      Control tell;
-      tell.kind = ControlKind::kTell;
-      tell.epoch = control.epoch;
-      tell.record = in_;
-      Say(tell);
+    case ControlKind::kAsk:
+      asked_ = control.epoch;
+      asked_mark_ = rails().Mark();
       return absl::OkStatus();
-    }
     case ControlKind::kTell:
       return OnTell(control);
     case ControlKind::kGiveUp:
@@ -222,7 +218,7 @@ absl::Status VerbsWire::OnLaneControl(const Control& control, const std::string&
     case ControlKind::kAnswer:
       return OnAnswer(control);
     case ControlKind::kReady:
-      if (lane.state == Lane::State::kAnswered) lane.state = Lane::State::kLive;
+      if (lane.state == Lane::State::kAnswered) GoLive(index);
       return absl::OkStatus();
     case ControlKind::kRefuse:
       if (lane.state != Lane::State::kOffered) return absl::OkStatus();
@@ -258,10 +254,21 @@ absl::Status VerbsWire::OnOffer(const Control& control) {
   const int index = control.lane;
   Lane& lane = lanes_[control.lane];
   if (lane.pair != nullptr) return absl::InvalidArgumentError("an offer for a lane that is there");
-  absl::Status made = MakePair(index, control.epoch, RailFor(index, control.epoch, control.rail));
-  if (made.ok()) made = ConnectPair(index, control);
+  lane.epoch = control.epoch;
+  const int rail = RailFor(index, control.epoch, control.rail);
+  absl::Status made;
+  if (rail != control.rail && control.rail < rails().size() && lane.refused < hello_.rails) {
+    // Rails may be networks of their own: the leader's others first.
+    ++lane.refused;
+    made = absl::UnavailableError(
+        absl::StrCat(rails()[control.rail].device->name(), " is down or lost here"));
+  } else {
+    made = MakePair(index, control.epoch, rail);
+    if (made.ok()) made = ConnectPair(index, control);
+  }
   if (absl::IsInvalidArgument(made)) return made;
   if (made.ok()) {
+    lane.refused = 0;
     lane.state = Lane::State::kAnswered;
     Say(LaneControl(ControlKind::kAnswer, index));
     return absl::OkStatus();
@@ -284,10 +291,27 @@ absl::Status VerbsWire::OnAnswer(const Control& control) {
     LaneFailed(index, std::string(connected.message()));
     return absl::OkStatus();
   }
-  lane.state = Lane::State::kLive;
   Say(LaneControl(ControlKind::kReady, index));
   if (lane.epoch > 1) WEFT_LOG_INFO("verbs: in place of a lost queue pair: {}", LaneText(lane));
+  GoLive(index);
   return absl::OkStatus();
+}
+
+// One that replaces a lost one may take the same dead path again: it is tried with a write of no
+// bytes, and gets nothing else as long as others work.
+void VerbsWire::GoLive(int index) {
+  Lane& lane = lanes_[static_cast<size_t>(index)];
+  lane.state = Lane::State::kLive;
+  if (lane.epoch == 1) return;
+  NicWrite probe;
+  probe.id = lane.pair->SendId(lane.next_send);
+  probe.remote = hello_.ring;
+  probe.remote_key = hello_.ring_keys[lane.remote.rail];
+  probe.signaled = true;
+  lane.NotePosted(1, Lane::kProbe, 0, shared_.now);
+  lane.proven = false;
+  absl::Status posted = lane.pair->pair().PostWrites({&probe, 1});
+  if (!posted.ok()) LaneFailed(index, std::string(posted.message()));
 }
 
 // ---- Losing

@@ -57,7 +57,8 @@ void VerbsWire::LookForStalls(absl::Time now) {
     if (entry.lane < 0 || entry.arrived) continue;
     const absl::Duration age = now - entry.since;
     const Lane& lane = lanes_[static_cast<size_t>(entry.lane)];
-    if (!entry.delivered && lane.pair != nullptr && age > options.DetectionBound()) {
+    if (!entry.delivered && lane.pair != nullptr &&
+        now - std::max(entry.since, lane.alive_at) > options.DetectionBound()) {
       LaneFailed(entry.lane, absl::StrCat("a write has not completed within ",
                                           absl::FormatDuration(options.DetectionBound()),
                                           ", in which the device should have given up"));
@@ -73,6 +74,17 @@ void VerbsWire::LookForStalls(absl::Time now) {
   Say(control);
 }
 
+// Only with what had arrived when the question came: a process that was not running for a while has
+// completions to take that are older than the question, and would deny them.
+void VerbsWire::Tell() {
+  if (!rails().HandedOut(asked_mark_)) return WantTurn();
+  Control tell;
+  tell.kind = ControlKind::kTell;
+  tell.epoch = std::exchange(asked_, 0);
+  tell.record = in_;
+  Say(tell);
+}
+
 absl::Status VerbsWire::OnTell(const Control& control) {
   if (!ask_open_ || control.epoch != ask_) {
     return absl::InvalidArgumentError("an answer that nobody has asked for");
@@ -82,7 +94,9 @@ absl::Status VerbsWire::OnTell(const Control& control) {
   for (uint64_t number = taken_; number < next_; ++number) {
     Out& entry = out(number);
     if (control.record.Has(number)) entry.arrived = true;
-    if (entry.lane < 0 || entry.arrived || !entry.delivered || entry.since >= asked_at_) continue;
+    // An acknowledgement may overtake the completion at the other side, but not for so long.
+    const bool old = entry.since + rails().options().stall_after <= asked_at_;
+    if (entry.lane < 0 || entry.arrived || !entry.delivered || !old) continue;
     LaneFailed(entry.lane, "a write was acknowledged, but the other side has not seen it complete");
   }
   return absl::OkStatus();
