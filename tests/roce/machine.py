@@ -7,20 +7,22 @@ everything else is busybox, iproute2 and perftest.
 """
 
 import gzip
+import hashlib
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
-import time
+import threading
 
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "weft/roce"
-NEEDED = ("dash", "qemu-system-x86_64", "cpio", "dpkg-deb", "apt-get", "ldd", "ip", "rdma", "tc",
-          "timeout")
 PACKAGES = ("busybox-static", "kmod", "libkmod2", "perftest", "libibumad3", "libpci3")
+# Of this host, beside what busybox does; the last ones since busybox' own call its own `ip`.
+TOOLS = ("dash", "ip", "rdma", "tc", "chrt", "taskset", "timeout")
 MODULES = ("veth", "crc32_generic", "sch_netem", "sch_tbf", "ib_core", "ib_uverbs", "rdma_ucm",
            "rdma_rxe")
+NEEDED = ("qemu-system-x86_64", "cpio", "dpkg-deb", "apt-get", "ldd", *TOOLS)
 MARK = "weft-roce-exit "
 MEMORY_MIB = 1536
 
@@ -44,8 +46,8 @@ class Unavailable(Exception):
     """Why there can be no such machine here."""
 
 
-def run(script: str, programs: list[pathlib.Path], timeout: float) -> tuple[int, str]:
-    """The exit status of `script` and what the machine printed.
+def run(script: str, programs: list[pathlib.Path], timeout: float, show=None) -> tuple[int, str]:
+    """The exit status of `script` and what the machine printed, `show`n line by line as it comes.
 
     124: not within `timeout` seconds; 125: it did not boot.
     """
@@ -53,7 +55,7 @@ def run(script: str, programs: list[pathlib.Path], timeout: float) -> tuple[int,
     work = CACHE / f"run-{os.getpid()}"
     shutil.rmtree(work, ignore_errors=True)
     try:
-        return boot(base, make_overlay(work, script, programs), timeout)
+        return boot(base, make_overlay(work, script, programs), timeout, show)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -66,7 +68,8 @@ def prepare() -> pathlib.Path:
     kernels = re.findall(r"Depends: (linux-image-\S+)", depends)
     if not kernels:
         raise Unavailable("apt knows no linux-image-amd64: run apt-get update")
-    base = CACHE / kernels[0]
+    recipe = hashlib.sha256(repr((PACKAGES, MODULES, TOOLS, INIT)).encode()).hexdigest()[:12]
+    base = CACHE / f"{kernels[0]}-{recipe}"
     if not (base / "done").exists():
         fresh = CACHE / f"fresh-{os.getpid()}"
         shutil.rmtree(fresh, ignore_errors=True)
@@ -139,7 +142,7 @@ def fill_tree(tree: pathlib.Path, root: pathlib.Path, modules: list[str]) -> Non
     shutil.copy(root / "bin/busybox", tree / "bin/busybox")
     applets = output([tree / "bin/busybox", "--list"]).split()
     for applet in applets:
-        if applet not in ("busybox", "sh", "ip", "tc", "timeout"):  # of which there are real ones
+        if applet not in ("busybox", "sh", *TOOLS):
             (tree / "bin" / applet).symlink_to("busybox")
     (tree / "etc/libibverbs.d").mkdir()
     (tree / "etc/libibverbs.d/rxe.driver").write_text("driver rxe\n")
@@ -150,7 +153,7 @@ def fill_tree(tree: pathlib.Path, root: pathlib.Path, modules: list[str]) -> Non
     provider = sorted(providers.glob("librxe-rdmav*.so"))
     if not provider:
         raise Unavailable("there is no rxe provider: install ibverbs-providers")
-    real = [pathlib.Path(shutil.which(name)) for name in ("dash", "ip", "rdma", "tc", "timeout")]
+    real = [pathlib.Path(shutil.which(name)) for name in TOOLS]
     copy_programs(tree, real + perftest,
                   [root / "usr/lib/x86_64-linux-gnu", root / "lib/x86_64-linux-gnu"])
     # Busybox' own prefers its applets to programs of the same name.
@@ -203,29 +206,41 @@ def pack(tree: pathlib.Path, to: pathlib.Path) -> pathlib.Path:
     return to
 
 
-def boot(base: pathlib.Path, overlay: pathlib.Path, timeout: float) -> tuple[int, str]:
+def boot(base: pathlib.Path, overlay: pathlib.Path, timeout: float, show) -> tuple[int, str]:
     initrd = overlay.with_name("initrd")
     whole = pack(base / "tree", overlay.with_name("base.cpio"))
     initrd.write_bytes(whole.read_bytes() + overlay.read_bytes())
-    command = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max",
-               "-m", str(MEMORY_MIB), "-smp", "2", "-display", "none", "-monitor", "none",
-               "-nic", "none", "-no-reboot", "-serial", "stdio", "-kernel", base / "vmlinuz", "-initrd", initrd,
-               "-append", "console=ttyS0 quiet panic=-1 mitigations=off"]
+    command = ["qemu-system-x86_64", *accelerator(), "-m", str(MEMORY_MIB), "-smp", "2",
+               "-display", "none", "-monitor", "none", "-nic", "none", "-no-reboot",
+               "-serial", "stdio", "-kernel", base / "vmlinuz", "-initrd", initrd,
+               "-append", "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable"]
+    lines = []
+    late = False
     with subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as machine:
-        try:
-            raw, _ = machine.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
+        def stop() -> None:
+            nonlocal late
+            late = True
             machine.kill()
-            raw, _ = machine.communicate()
-            return 124, clean(raw)
-    text = clean(raw)
+
+        timer = threading.Timer(timeout, stop)
+        timer.start()
+        for raw in machine.stdout:
+            lines.append(raw.decode(errors="replace").replace("\r", ""))
+            if show is not None:
+                show(lines[-1].rstrip("\n"))
+        timer.cancel()
+    text = "".join(lines)
     found = re.findall(rf"^{MARK}(\d+)", text, re.MULTILINE)
-    return (int(found[-1]) if found else 125), text
+    return (124 if late else int(found[-1]) if found else 125), text
 
 
-def clean(raw: bytes) -> str:
-    return raw.decode(errors="replace").replace("\r", "")
+def accelerator() -> list[str]:
+    """KVM where processor and permissions allow it; /dev/kvm alone means nothing in a guest."""
+    flags = pathlib.Path("/proc/cpuinfo").read_text()
+    if re.search(r"\b(vmx|svm)\b", flags) and os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return ["-accel", "kvm", "-cpu", "host"]
+    return ["-accel", "tcg,thread=multi", "-cpu", "max"]
 
 
 def output(command: list, **kwargs) -> str:
@@ -236,9 +251,5 @@ def output(command: list, **kwargs) -> str:
 
 
 if __name__ == "__main__":  # machine.py SCRIPT PROGRAM...: runs it and shows what it prints
-    begun = time.monotonic()
-    status, text = run(pathlib.Path(sys.argv[1]).read_text(),
-                       [pathlib.Path(p) for p in sys.argv[2:]], 500)
-    print(text)
-    print(f"{time.monotonic() - begun:.1f} s", file=sys.stderr)
-    sys.exit(status)
+    sys.exit(run(pathlib.Path(sys.argv[1]).read_text(), [pathlib.Path(p) for p in sys.argv[2:]],
+                 500, print)[0])

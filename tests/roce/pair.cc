@@ -1,158 +1,182 @@
-// verbs_pair RANK FILE SETTING...: one of two ranks that exchange messages over the verbs transport
-// and check every byte; their addresses go through files FILE.0 and FILE.1. It prints lines:
+// verbs_pair RANK FILE STEP... [SETTING=VALUE]...: one of two ranks that exchange messages over the
+// verbs transport. Both are given the same steps; rank 0 prints their results.
 //
-//   data ok                   rank 0: all messages, stored and combined, were right
-//   link TEXT                 both: what the link that it sends on says of itself
-//   latency SIZE US           rank 0: half a round trip, the median
-//   bandwidth SIZE MB_PER_S   rank 0: one way, 16 messages outstanding
+//   data                       checks every byte, stored and combined   data ok
+//   latency:SIZE:ROUNDS        half a round trip, the median            latency SIZE US
+//   bandwidth:SIZE:COUNT       one way, 16 messages outstanding         bandwidth SIZE MB_PER_S
+//   seconds:SIZE:SECONDS       the same, for so long                    bandwidth SIZE MB_PER_S
+//   link                       both: what the link it sends on says     link TEXT
+//   go:NAME                    goes on once there is a file NAME
+//
+// It polls, as perftest does.
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <deque>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "base/status.h"
-#include "tests/net/harness.h"
+#include "tests/roce/rank.h"
 
 namespace weft::net {
 namespace {
 
-class PairRank {
- public:
-  PairRank(int rank, const std::string& file, const std::vector<std::string>& settings)
-      : rank_(rank), node_(TransportKind::kVerbs, rank, 2, settings) {
-    const std::string own = file + "." + std::to_string(rank);
-    std::ofstream(own + ".new") << node_.address();
-    std::rename((own + ".new").c_str(), own.c_str());
-    std::string address;
-    const absl::Time end = Now() + kPatience;
-    while (address.empty() && Now() < end) {
-      std::ifstream(file + "." + std::to_string(1 - rank)) >> address;
-      if (address.empty()) usleep(10000);
-    }
-    out_ = node_.Connect(address, 1 - rank);
-    WEFT_CHECK(DriveUntil({&node_}, [&] { return node_.accepted(1 - rank) != nullptr; }),
-               out_->status());
-  }
+constexpr absl::Duration kSpin = absl::Milliseconds(20);
+constexpr int kOutstanding = 16;
 
-  void Send(const Buffer& buffer, size_t bytes) {
-    Request request;
-    WEFT_CHECK(out_->PostSend({1, 0}, buffer.view().Slice(0, bytes), &request) == Posted::kAccepted,
-               "");
-    Finish(&request);
-  }
-  void Receive(Buffer& buffer, size_t bytes, bool combine) {
-    Request request;
-    ReceiveTarget target{buffer.view().Slice(0, bytes)};
-    if (combine) target.local = buffer.data(), target.combine = AddBytes;
-    WEFT_CHECK(in()->PostReceive({1, 0}, target, &request) == Posted::kAccepted, "");
-    Finish(&request);
-  }
-  void Finish(Request* request) {
-    const bool ended = DriveUntil({&node_}, [&] { return request->done(); });
-    WEFT_CHECK(ended && request->status().ok(), request->status());
-  }
+void Send(TestRank& rank, const Buffer& buffer, size_t bytes) {
+  Request request;
+  WEFT_CHECK(
+      rank.out()->PostSend({1, 0}, buffer.view().Slice(0, bytes), &request) == Posted::kAccepted,
+      "");
+  rank.Await(&request, kSpin);
+}
 
-  void Data() {
-    for (size_t bytes : {0, 1, 128, 129, 4096, 65536, 300001, 4 << 20}) {
-      for (bool combine : {false, true}) {
-        Buffer buffer(node_.transport(), bytes);
-        if (rank_ == 0) {
-          buffer.FillPattern(bytes);
-          Send(buffer, bytes);
-          continue;
-        }
-        buffer.Clear(combine ? 3 : 0xEE);
-        Receive(buffer, bytes, combine);
-        for (size_t i = 0; combine && i < bytes; ++i) {
-          buffer.data()[i] = static_cast<std::byte>(static_cast<uint8_t>(buffer.data()[i]) - 3);
-        }
-        const std::string wrong = buffer.CheckPattern(bytes, bytes);
-        WEFT_CHECK(wrong.empty(), wrong);
+size_t Receive(TestRank& rank, Buffer& buffer, size_t bytes, bool combine) {
+  Request request;
+  ReceiveTarget target{buffer.view().Slice(0, bytes)};
+  if (combine) target.local = buffer.data(), target.combine = AddBytes;
+  WEFT_CHECK(rank.in()->PostReceive({1, 0}, target, &request) == Posted::kAccepted, "");
+  rank.Await(&request, kSpin);
+  return request.bytes();
+}
+
+void Data(TestRank& rank) {
+  for (size_t bytes : {0, 1, 128, 129, 4096, 65536, 300001, 4 << 20}) {
+    for (bool combine : {false, true}) {
+      Buffer buffer(rank.node().transport(), bytes);
+      if (rank.rank() == 0) {
+        buffer.FillPattern(bytes);
+        Send(rank, buffer, bytes);
+        continue;
       }
+      buffer.Clear(combine ? 3 : 0xEE);
+      Receive(rank, buffer, bytes, combine);
+      for (size_t i = 0; combine && i < bytes; ++i) {
+        buffer.data()[i] = static_cast<std::byte>(static_cast<uint8_t>(buffer.data()[i]) - 3);
+      }
+      const std::string wrong = buffer.CheckPattern(bytes, bytes);
+      WEFT_CHECK(wrong.empty(), wrong);
     }
-    // Rank 0 hears of it.
-    Buffer done(node_.transport(), 8);
-    if (rank_ == 0) {
-      Receive(done, 8, false);
-      std::puts("data ok");
-    } else {
-      Send(done, 8);
-    }
-    std::printf("link %s\n", out_->Describe().c_str());
   }
-
-  void Latency(size_t bytes, int rounds) {
-    Buffer buffer(node_.transport(), bytes);
-    std::vector<double> times;
-    for (int i = 0; i < rounds; ++i) {
-      const absl::Time start = Now();
-      // The receive is posted before, as a program that waits for an answer does.
-      Request send, receive;
-      ReceiveTarget target{buffer.view()};
-      WEFT_CHECK(in()->PostReceive({2, 0}, target, &receive) == Posted::kAccepted, "");
-      if (rank_ == 1) Spin(&receive);
-      WEFT_CHECK(out_->PostSend({2, 0}, buffer.view(), &send) == Posted::kAccepted, "");
-      if (rank_ == 0) Spin(&receive);
-      Spin(&send);
-      times.push_back(absl::ToDoubleMicroseconds(Now() - start) / 2);
-    }
-    std::sort(times.begin(), times.end());
-    if (rank_ == 0) std::printf("latency %zu %.1f\n", bytes, times[times.size() / 2]);
+  Buffer done(rank.node().transport(), 8);  // rank 0 hears of it
+  if (rank.rank() == 0) {
+    Receive(rank, done, 8, false);
+    std::puts("data ok");
+  } else {
+    Send(rank, done, 8);
   }
+}
 
-  void Bandwidth(size_t bytes, int count) {
-    constexpr int kOutstanding = 16;
-    Buffer buffer(node_.transport(), bytes);
-    std::deque<Request> requests(kOutstanding);
+void Latency(TestRank& rank, size_t bytes, int rounds) {
+  Buffer buffer(rank.node().transport(), bytes);
+  std::vector<double> times;
+  std::deque<Request> receives(2), sends(4);  // a send's completion is waited for when it is due
+  const auto post = [&](int i) {
+    WEFT_CHECK(rank.in()->PostReceive({2, 0}, {buffer.view()},
+                                      &receives[static_cast<size_t>(i % 2)]) == Posted::kAccepted,
+               "");
+  };
+  post(0);
+  for (int i = 0; i < rounds; ++i) {
     const absl::Time start = Now();
-    for (int i = 0; i < count + kOutstanding; ++i) {
-      Request& request = requests[static_cast<size_t>(i % kOutstanding)];
-      if (i >= kOutstanding) Spin(&request);
-      if (i >= count) continue;
-      const Posted posted = rank_ == 0 ? out_->PostSend({3, 0}, buffer.view(), &request)
-                                       : in()->PostReceive({3, 0}, {buffer.view()}, &request);
-      WEFT_CHECK(posted == Posted::kAccepted, "");
+    // The next receive is posted ahead, as a program that expects a message does.
+    post(i + 1);
+    Request& send = sends[static_cast<size_t>(i % 4)];
+    rank.Await(&send, kSpin);
+    if (rank.rank() == 1) rank.Await(&receives[static_cast<size_t>(i % 2)], kSpin);
+    WEFT_CHECK(rank.out()->PostSend({2, 0}, buffer.view(), &send) == Posted::kAccepted, "");
+    if (rank.rank() == 0) rank.Await(&receives[static_cast<size_t>(i % 2)], kSpin);
+    times.push_back(absl::ToDoubleMicroseconds(Now() - start) / 2);
+  }
+  Request last;  // for the receive that is left over
+  WEFT_CHECK(rank.out()->PostSend({2, 0}, buffer.view(), &last) == Posted::kAccepted, "");
+  rank.Await(&receives[static_cast<size_t>(rounds % 2)], kSpin);
+  for (Request& send : sends) rank.Await(&send, kSpin);
+  rank.Await(&last, kSpin);
+  std::sort(times.begin(), times.end());
+  if (rank.rank() == 0) std::printf("latency %zu %.1f\n", bytes, times[times.size() / 2]);
+}
+
+// Until `count`, or for `time`; the last message is an empty one.
+void Bandwidth(TestRank& rank, size_t bytes, int count, absl::Duration time) {
+  Buffer buffer(rank.node().transport(), bytes);
+  std::deque<Request> requests(kOutstanding);
+  const absl::Time start = Now();
+  int posted = 0, done = 0;
+  bool ending = false;
+  while (!ending || done < posted) {
+    if (!ending && posted < done + kOutstanding) {
+      Request& request = requests[static_cast<size_t>(posted % kOutstanding)];
+      ending = rank.rank() == 0 && (posted == count || Now() - start > time);
+      const RegionView view = buffer.view().Slice(0, ending ? 0 : bytes);
+      const Posted result = rank.rank() == 0 ? rank.out()->PostSend({3, 0}, view, &request)
+                                             : rank.in()->PostReceive({3, 0}, {view}, &request);
+      WEFT_CHECK(result == Posted::kAccepted, "");
+      ++posted;
+      continue;
     }
-    const double seconds = absl::ToDoubleSeconds(Now() - start);
-    if (rank_ == 0) {
-      std::printf("bandwidth %zu %.1f\n", bytes,
-                  static_cast<double>(bytes) * count / seconds / 1e6);
+    Request& oldest = requests[static_cast<size_t>(done++ % kOutstanding)];
+    rank.Await(&oldest, kSpin);
+    if (rank.rank() == 1 && oldest.bytes() == 0) break;
+  }
+  const double seconds = absl::ToDoubleSeconds(Now() - start);
+  // The receives that are left over get theirs.
+  for (int i = 0; i < kOutstanding - 1; ++i) {
+    if (rank.rank() == 0) {
+      Request request;
+      WEFT_CHECK(
+          rank.out()->PostSend({3, 0}, buffer.view().Slice(0, 0), &request) == Posted::kAccepted,
+          "");
+      rank.Await(&request, kSpin);
+    } else {
+      rank.Await(&requests[static_cast<size_t>((done + i) % kOutstanding)], kSpin);
     }
   }
-
- private:
-  ReceiveLink* in() { return node_.accepted(1 - rank_); }
-  void Spin(Request* request) {
-    const absl::Time end = Now() + kPatience;
-    while (!request->done() && Now() < end) node_.Progress();
-    WEFT_CHECK(request->done() && request->status().ok(), request->status());
+  if (rank.rank() == 0) {
+    std::printf("bandwidth %zu %.1f\n", bytes,
+                static_cast<double>(bytes) * (posted - 1) / seconds / 1e6);
   }
+}
 
-  int rank_;
-  Node node_;
-  SendLink* out_ = nullptr;
-};
+void Step(TestRank& rank, const std::string& step) {
+  const std::vector<std::string> words = absl::StrSplit(step, ':');
+  const auto number = [&](size_t i) {
+    int value = 0;
+    WEFT_CHECK(i < words.size() && absl::SimpleAtoi(words[i], &value), step);
+    return value;
+  };
+  if (words[0] == "data") {
+    Data(rank);
+  } else if (words[0] == "latency") {
+    Latency(rank, static_cast<size_t>(number(1)), number(2));
+  } else if (words[0] == "bandwidth") {
+    Bandwidth(rank, static_cast<size_t>(number(1)), number(2), absl::InfiniteDuration());
+  } else if (words[0] == "seconds") {
+    Bandwidth(rank, static_cast<size_t>(number(1)), -1, absl::Seconds(number(2)));
+  } else if (words[0] == "link") {
+    std::printf("link %s\n", rank.out()->Describe().c_str());
+  } else {
+    WEFT_CHECK(words[0] == "go" && words.size() == 2, step);
+    while (access(words[1].c_str(), F_OK) != 0) {
+      DriveUntil(
+          {&rank.node()}, [] { return false; }, absl::Milliseconds(20));
+    }
+  }
+  std::fflush(stdout);
+}
 
 }  // namespace
 }  // namespace weft::net
 
 int main(int argc, char** argv) {
-  int rank = -1;
-  if (argc < 3 || !absl::SimpleAtoi(argv[1], &rank) || (rank != 0 && rank != 1)) {
-    std::fprintf(stderr, "usage: verbs_pair 0|1 FILE [SETTING=VALUE]...\n");
-    return 2;
-  }
-  std::vector<std::string> settings(argv + 3, argv + argc);
-  weft::net::PairRank pair(rank, argv[2], settings);
-  pair.Data();
-  pair.Latency(8, 400);
-  pair.Bandwidth(64 << 10, 800);
-  pair.Bandwidth(1 << 20, 60);
-  pair.Latency(8, 1);  // both are through
+  const weft::net::TestRankArguments arguments = weft::net::ParseTestRank(argc, argv);
+  weft::net::TestRank rank(arguments.rank, arguments.file, arguments.settings);
+  for (const std::string& step : arguments.steps) weft::net::Step(rank, step);
+  weft::net::Step(rank, "latency:8:1");  // both are through
   return 0;
 }
