@@ -204,7 +204,10 @@ absl::StatusOr<std::unique_ptr<ReceiveCommunicator>> ListenCommunicator::Accept(
     absl::StatusOr<std::unique_ptr<ReceiveWire>> wire = listener_->Accept(now);
     if (!wire.ok()) {
       return Annotate(wire.status(),
-                      absl::StrCat(self_.ToString(), ", accept, transport ", self_.transport));
+                      absl::StrCat(self_.ToString(),
+                                   ", accept: a peer that has the handle does not match this "
+                                   "side's WEFT_TRANSPORT (",
+                                   self_.transport, ") or its device"));
     }
     if (*wire == nullptr) break;
     arriving_.push_back(std::make_unique<ReceiveCommunicator>(backend_, self_, *std::move(wire)));

@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "plugins/nccl/abi/profiler.h"
 #include "plugins/nccl/abi/tuner.h"
+#include "tests/plugins/nccl/instance.h"
 #include "tools/nccl_harness/net_api.h"
 
 namespace weft::harness {
@@ -28,101 +29,6 @@ namespace {
 
 using nccl::abi::Result;
 using ::testing::HasSubstr;
-using Environment = std::vector<std::pair<std::string, std::string>>;
-
-// One instance of the plugin, as another process would have it.
-class Instance {
- public:
-  explicit Instance(const Environment& environment = {}) : watch_(page_, absl::Seconds(60)) {
-    static int number = 0;
-    path_ = absl::StrCat(testing::TempDir(), "/libnccl-net-copy-", getpid(), "-", ++number, ".so");
-    std::filesystem::copy_file(WEFT_PLUGIN, path_,
-                               std::filesystem::copy_options::overwrite_existing);
-    setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
-    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
-    auto library = Library::Load(path_);
-    EXPECT_TRUE(library.ok()) << library.status();
-    library_ = std::make_unique<Library>(*std::move(library));
-    api_ = library_->Open(11, watch_);
-    LastWarning();
-    init_ = api_->Init(1, &context_);
-    warning_ = LastWarning();
-    for (const auto& [name, value] : environment) unsetenv(name.c_str());
-  }
-  ~Instance() {
-    for (auto close = closers_.rbegin(); close != closers_.rend(); ++close) (*close)();
-    if (init_ == nccl::abi::kSuccess) api_->Finalize(context_);
-    std::filesystem::remove(path_);
-  }
-
-  NetApi& api() { return *api_; }
-  Library& library() { return *library_; }
-  void* context() { return context_; }
-  Result init() const { return init_; }
-  const std::string& warning() const { return warning_; }
-  void AtEnd(std::function<void()> close) { closers_.push_back(std::move(close)); }
-
- private:
-  CallPage page_;
-  Watch watch_;
-  std::string path_;
-  std::unique_ptr<Library> library_;
-  std::unique_ptr<NetApi> api_;
-  void* context_ = nullptr;
-  Result init_;
-  std::string warning_;
-  std::vector<std::function<void()>> closers_;
-};
-
-using HandleBytes = std::array<char, nccl::abi::kHandleBytes>;
-
-struct Listening {
-  void* comm = nullptr;
-  HandleBytes handle{};
-};
-
-Listening Listen(Instance& instance) {
-  Listening out;
-  EXPECT_EQ(instance.api().Listen(instance.context(), 0, out.handle.data(), &out.comm),
-            nccl::abi::kSuccess);
-  EXPECT_NE(out.comm, nullptr);
-  instance.AtEnd([&instance, comm = out.comm] { instance.api().CloseListen(comm); });
-  return out;
-}
-
-struct Outcome {
-  void* comm = nullptr;
-  Result result = nccl::abi::kSuccess;
-  std::string warning;
-  bool ended() const { return comm != nullptr || result != nccl::abi::kSuccess; }
-};
-
-// Calls both in turn, as two service threads do, until both have ended; `accepting` may be null.
-std::pair<Outcome, Outcome> Meet(Instance& connecting, HandleBytes& handle, Instance* accepting,
-                                 Listening* listening) {
-  Outcome send, receive;
-  for (int64_t i = 0; i < 100'000'000; ++i) {
-    if (!send.ended()) {
-      send.result =
-          connecting.api().Connect(connecting.context(), 0, handle.data(), &send.comm, nullptr);
-      send.warning = LastWarning();
-    }
-    if (accepting != nullptr && !receive.ended()) {
-      receive.result = accepting->api().Accept(listening->comm, &receive.comm, nullptr);
-      receive.warning = LastWarning();
-    }
-    bool failed = send.result != nccl::abi::kSuccess || receive.result != nccl::abi::kSuccess;
-    if (send.ended() && (accepting == nullptr || receive.ended())) break;
-    if (failed && accepting == nullptr) break;
-  }
-  if (send.comm != nullptr) {
-    connecting.AtEnd([&connecting, comm = send.comm] { connecting.api().CloseSend(comm); });
-  }
-  if (receive.comm != nullptr) {
-    accepting->AtEnd([accepting, comm = receive.comm] { accepting->api().CloseReceive(comm); });
-  }
-  return {send, receive};
-}
 
 TEST(NcclPlugin, CarriesAMessageInEveryVersion) {
   Instance instance;
@@ -252,6 +158,34 @@ TEST(NcclPlugin, PeersOfDifferentJobsFailOnBothSidesAndNameBoth) {
   for (const std::string& warning : {send.warning, receive.warning}) {
     EXPECT_THAT(warning, HasSubstr("WEFT_JOB_SECRET"));
     EXPECT_THAT(warning, HasSubstr(absl::StrCat("pid ", getpid(), ", lo")));
+  }
+}
+
+TEST(NcclPlugin, PeersWithDifferentTransportsFailOnBothSidesAndNameBoth) {
+  for (const auto& [first, second] : {std::pair{"tcp", "multipath"}, {"multipath", "tcp"}}) {
+    SCOPED_TRACE(first);
+    Instance one(Environment{{"WEFT_TRANSPORT", first}});
+    Instance other(Environment{{"WEFT_TRANSPORT", second}});
+    Listening listening = Listen(other);
+    auto [send, receive] = Meet(one, listening.handle, &other, &listening);
+    EXPECT_EQ(send.result, nccl::abi::kInvalidUsage);
+    EXPECT_EQ(receive.result, nccl::abi::kInvalidUsage);
+    for (const std::string& warning : {send.warning, receive.warning}) {
+      EXPECT_THAT(warning, HasSubstr(first));
+      EXPECT_THAT(warning, HasSubstr(second));
+      EXPECT_THAT(warning, HasSubstr("WEFT_TRANSPORT"));
+    }
+  }
+}
+
+TEST(NcclPlugin, InterfacesAreNotMerged) {
+  for (const char* transport : {"tcp", "multipath"}) {
+    Instance instance(Environment{{"WEFT_TRANSPORT", transport}});
+    int device = -1, count = 0;
+    EXPECT_NE(instance.api().MakeVirtualDevice(&device, {0}), nccl::abi::kSuccess);
+    EXPECT_THAT(LastWarning(), HasSubstr("NCCL spreads its channels"));
+    EXPECT_EQ(instance.api().Devices(&count), nccl::abi::kSuccess);
+    EXPECT_EQ(count, 1);
   }
 }
 

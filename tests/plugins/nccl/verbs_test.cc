@@ -1,0 +1,254 @@
+// The plugin over scripted RDMA devices: faults that a data call must not show, the one that it
+// must, and devices that are merged.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "tests/net/verbs/scripted_nic.h"
+#include "tests/plugins/nccl/instance.h"
+
+namespace weft::harness {
+namespace {
+
+using net::NicStatus;
+using net::ScriptedFabric;
+using net::ScriptedFate;
+using net::ScriptedTransfer;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr size_t kBytesMax = 512 << 10;
+constexpr size_t kInFlight = 8;
+
+Environment With(Environment more) {
+  more.emplace_back("WEFT_TRANSPORT", "verbs");
+  return more;
+}
+
+// A host with two devices, and connections from it to itself.
+class Host {
+ public:
+  explicit Host(const Environment& more = {})
+      : instance_(With(more), WEFT_SCRIPTED_PLUGIN, /*neighbours=*/true) {
+    EXPECT_EQ(instance_.init(), nccl::abi::kSuccess) << instance_.warning();
+    void* module =
+        dlopen((instance_.folder() / "libweft-verbs.so").c_str(), RTLD_NOW | RTLD_NOLOAD);
+    auto find = reinterpret_cast<void (*)(ScriptedFabric**)>(dlsym(module, "weft_scripted_fabric"));
+    find(&fabric_);
+    dlclose(module);
+  }
+  ~Host() {
+    fabric_->set_on_transfer(nullptr);
+    if (send_memory_ != nullptr) api().Deregister(send_, send_memory_);
+    if (receive_memory_ != nullptr) api().Deregister(receive_, receive_memory_);
+  }
+
+  NetApi& api() { return instance_.api(); }
+  Instance& instance() { return instance_; }
+  ScriptedFabric& fabric() { return *fabric_; }
+
+  void Connect(int device) {
+    Listening listening = Listen(instance_, device);
+    auto [send, receive] = Meet(instance_, listening.handle, &instance_, &listening, device);
+    ASSERT_NE(send.comm, nullptr) << send.warning;
+    ASSERT_NE(receive.comm, nullptr) << receive.warning;
+    send_ = send.comm, receive_ = receive.comm;
+    from_.resize(kBytesMax * kInFlight);
+    to_.resize(kBytesMax * kInFlight);
+    ASSERT_EQ(api().Register(send_, from_.data(), from_.size(), &send_memory_),
+              nccl::abi::kSuccess);
+    ASSERT_EQ(api().Register(receive_, to_.data(), to_.size(), &receive_memory_),
+              nccl::abi::kSuccess);
+  }
+
+  // Messages of random sizes, some in flight at a time; `between` is called all the while. The
+  // first error of a data call, with what the plugin says in `warning`; wrong bytes fail the test.
+  Result Transfer(
+      int messages, uint64_t seed, std::string* warning,
+      const std::function<void()>& between = [] {}) {
+    Random random(seed);
+    int begun = 0, ended = 0;
+    std::deque<Flight> flights;
+    while (ended < messages) {
+      between();
+      if (begun < messages && flights.size() < kInFlight) {
+        Flight next;
+        next.slot = static_cast<size_t>(begun++) % kInFlight;
+        next.bytes = 1 + random.Below(kBytesMax);
+        for (size_t i = 0; i < next.bytes; i += 61) {
+          from_[next.slot * kBytesMax + i] = static_cast<char>(random());
+          to_[next.slot * kBytesMax + i] = 0;
+        }
+        flights.push_back(next);
+      }
+      for (Flight& flight : flights) {
+        if (Result result = Step(flight); result != nccl::abi::kSuccess) {
+          *warning = LastWarning();
+          return result;
+        }
+      }
+      while (!flights.empty() && flights.front().sent && flights.front().received) {
+        Check(flights.front());
+        flights.pop_front();
+        ++ended;
+      }
+    }
+    return nccl::abi::kSuccess;
+  }
+
+ private:
+  struct Flight {
+    size_t slot = 0, bytes = 0;
+    void *sending = nullptr, *receiving = nullptr;
+    bool sent = false, received = false;
+  };
+
+  Result Step(Flight& flight) {
+    char* from = from_.data() + flight.slot * kBytesMax;
+    char* to = to_.data() + flight.slot * kBytesMax;
+    int done = 0, size = 0;
+    if (flight.receiving == nullptr && !flight.received) {
+      Received what{{to}, {receive_memory_}, {kBytesMax}, {0}};
+      if (Result result = api().Receive(receive_, what, &flight.receiving)) return result;
+    }
+    if (flight.sending == nullptr && !flight.sent) {
+      if (Result result = api().Send(send_, from, flight.bytes, 0, send_memory_, &flight.sending)) {
+        return result;
+      }
+    }
+    if (flight.sending != nullptr) {
+      if (Result result = api().Test(flight.sending, &done, &size)) return result;
+      if (done != 0) flight.sent = true, flight.sending = nullptr;
+    }
+    if (flight.receiving == nullptr) return nccl::abi::kSuccess;
+    done = 0;
+    if (Result result = api().Test(flight.receiving, &done, &size)) return result;
+    if (done == 0) return nccl::abi::kSuccess;
+    EXPECT_EQ(static_cast<size_t>(size), flight.bytes);
+    flight.received = true, flight.receiving = nullptr;
+    return nccl::abi::kSuccess;
+  }
+
+  void Check(const Flight& flight) {
+    const size_t at = flight.slot * kBytesMax;
+    EXPECT_TRUE(std::equal(from_.begin() + at, from_.begin() + at + flight.bytes, to_.begin() + at))
+        << flight.bytes << " bytes in slot " << flight.slot;
+  }
+
+  Instance instance_;
+  ScriptedFabric* fabric_ = nullptr;
+  std::vector<char> from_, to_;
+  void *send_ = nullptr, *receive_ = nullptr;  // the instance closes them
+  void *send_memory_ = nullptr, *receive_memory_ = nullptr;
+};
+
+ScriptedFate Lost() {
+  ScriptedFate fate;
+  fate.fails = true;
+  fate.arrives = false;
+  return fate;
+}
+
+TEST(NcclVerbs, DataCallsDoNotShowWhatTheTransportSurvives) {
+  Host host;
+  ASSERT_NO_FATAL_FAILURE(host.Connect(0));
+  std::atomic<int> transfers{0}, failures{0};
+  host.fabric().set_on_transfer([&](const ScriptedTransfer&) {
+    ScriptedFate fate;
+    const int number = ++transfers;
+    if (number % 97 == 0) {  // the acknowledgement is lost, or the data
+      fate = Lost();
+      fate.arrives = number % 2 == 0;
+      ++failures;
+    }
+    fate.twice = number % 31 == 0;
+    fate.late_receive = number % 7;
+    return fate;
+  });
+  std::string warning;
+  EXPECT_EQ(host.Transfer(200, 1, &warning), nccl::abi::kSuccess) << warning;
+  EXPECT_GT(failures.load(), 5);
+}
+
+TEST(NcclVerbs, AnErrorThatIsNotSurvivedNamesBothEndsWhatWasTriedAndTheCause) {
+  Host host(Environment{{"WEFT_VERBS_GIVE_UP_AFTER", "200ms"}});
+  ASSERT_NO_FATAL_FAILURE(host.Connect(0));
+  host.fabric().set_on_transfer([](const ScriptedTransfer&) { return Lost(); });
+  std::string warning;
+  EXPECT_EQ(host.Transfer(3, 2, &warning), nccl::abi::kRemoteError);
+  EXPECT_THAT(warning, AllOf(HasSubstr(absl::StrCat("(pid ", getpid(), ", scripted0)")),
+                             HasSubstr("scripted0 port 1, GID ::ffff:10.0."),
+                             HasSubstr("queue pair"), HasSubstr("source port")));
+  EXPECT_THAT(warning, AllOf(HasSubstr("error 12"), HasSubstr("; tried "),
+                             HasSubstr("verbs.give_up_after"), HasSubstr("likely cause: ")));
+}
+
+TEST(NcclVerbs, MergedDevicesAreOneDeviceWithAllPorts) {
+  Host host;
+  int device = -1, count = 0;
+  ASSERT_EQ(host.api().MakeVirtualDevice(&device, {0, 1}), nccl::abi::kSuccess) << LastWarning();
+  EXPECT_EQ(host.api().Devices(&count), nccl::abi::kSuccess);
+  EXPECT_EQ(count, 3);
+  EXPECT_EQ(device, 2);
+  Properties properties;
+  ASSERT_EQ(host.api().GetProperties(device, &properties), nccl::abi::kSuccess);
+  EXPECT_EQ(properties.name, "scripted0+scripted1");
+  EXPECT_EQ(properties.speed, 200'000);
+  EXPECT_EQ(properties.virtual_count, 2);
+  ASSERT_NO_FATAL_FAILURE(host.Connect(device));
+  std::string warning;
+  EXPECT_EQ(host.Transfer(50, 3, &warning), nccl::abi::kSuccess) << warning;
+  EXPECT_GT(host.fabric().bytes_from("scripted0"), 1u << 20);
+  EXPECT_GT(host.fabric().bytes_from("scripted1"), 1u << 20);
+  EXPECT_NE(host.api().MakeVirtualDevice(&device, {2, 0}), nccl::abi::kSuccess);
+  EXPECT_THAT(LastWarning(), HasSubstr("is merged already"));
+  EXPECT_NE(host.api().MakeVirtualDevice(&device, {1, 1}), nccl::abi::kSuccess);
+  EXPECT_THAT(LastWarning(), HasSubstr("stands twice"));
+}
+
+TEST(NcclVerbs, AMergedDeviceOutlivesOneOfItsPorts) {
+  Host host;
+  int device = -1;
+  ASSERT_EQ(host.api().MakeVirtualDevice(&device, {0, 1}), nccl::abi::kSuccess) << LastWarning();
+  ASSERT_NO_FATAL_FAILURE(host.Connect(device));
+  std::string warning;
+  EXPECT_EQ(host.Transfer(20, 4, &warning), nccl::abi::kSuccess) << warning;
+  host.fabric().set_on_transfer([](const ScriptedTransfer& transfer) {
+    return transfer.from == "scripted0" ? Lost() : ScriptedFate{};
+  });
+  const uint64_t before = host.fabric().bytes_from("scripted0");
+  EXPECT_EQ(host.Transfer(50, 5, &warning), nccl::abi::kSuccess) << warning;
+  EXPECT_EQ(host.fabric().bytes_from("scripted0"), before);
+}
+
+TEST(NcclVerbs, AMergedDeviceStripesByMeasuredSpeed) {
+  Host host(Environment{{"WEFT_VERBS_PIECE_MIN", "16KiB"}, {"WEFT_VERBS_PIECE_MAX", "16KiB"}});
+  int device = -1;
+  ASSERT_EQ(host.api().MakeVirtualDevice(&device, {0, 1}), nccl::abi::kSuccess) << LastWarning();
+  ASSERT_NO_FATAL_FAILURE(host.Connect(device));
+  host.fabric().SetRate("scripted0", 4e9);
+  host.fabric().SetRate("scripted1", 1e9);
+  // Devices advance at the same steps, so that their ratio is measured whatever a step takes.
+  std::string warning;
+  EXPECT_EQ(
+      host.Transfer(200, 6, &warning, [&] { host.fabric().Advance(absl::Microseconds(100)); }),
+      nccl::abi::kSuccess)
+      << warning;
+  const auto fast = static_cast<double>(host.fabric().bytes_from("scripted0"));
+  const auto slow = static_cast<double>(host.fabric().bytes_from("scripted1"));
+  EXPECT_GT(fast, 1.5 * slow);
+  EXPECT_GT(slow, 0);
+}
+
+}  // namespace
+}  // namespace weft::harness
