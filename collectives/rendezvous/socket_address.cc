@@ -73,6 +73,11 @@ std::string ToString(const SocketAddress& address) {
     return absl::StrCat(kUnixPrefix, absl::string_view(name, address.size - before));
   }
   std::array<char, INET6_ADDRSTRLEN + 20> host{};
+  if (address.family() == AF_INET) {
+    const auto* ipv4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
+    inet_ntop(AF_INET, &ipv4->sin_addr, host.data(), host.size());
+    return JoinHostPort(host.data(), address.port());
+  }
   if (getnameinfo(address.get(), address.size, host.data(), host.size(), nullptr, 0,
                   NI_NUMERICHOST) != 0) {
     return "an unknown address";
@@ -136,7 +141,20 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host_port) 
   return LookUp(host_port, 0);
 }
 
+// Thousands of clients in one process give the same address of digits: the resolver is not asked.
 absl::StatusOr<std::vector<SocketAddress>> ResolveNumeric(absl::string_view host_port) {
+  if (!absl::StartsWith(host_port, kUnixPrefix)) {
+    WEFT_ASSIGN_OR_RETURN(auto parts, SplitHostPort(host_port));
+    sockaddr_in ipv4{};
+    if (inet_pton(AF_INET, parts.first.c_str(), &ipv4.sin_addr) == 1) {
+      ipv4.sin_family = AF_INET;
+      ipv4.sin_port = htons(static_cast<uint16_t>(parts.second));
+      SocketAddress address;
+      std::memcpy(&address.storage, &ipv4, sizeof(ipv4));
+      address.size = sizeof(ipv4);
+      return std::vector<SocketAddress>{address};
+    }
+  }
   return LookUp(host_port, AI_NUMERICHOST);
 }
 

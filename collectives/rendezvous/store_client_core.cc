@@ -1,6 +1,7 @@
 #include "collectives/rendezvous/store_client_core.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -85,6 +86,7 @@ void StoreClientCore::Lost() {
   if (state_ == State::kGone) return;
   state_ = State::kAway;
   handshake_.reset();
+  early_ = false;
   ClearOutput();
   files_.clear();
 }
@@ -122,8 +124,12 @@ absl::Status StoreClientCore::FeedHandshake(absl::string_view* bytes) {
   bytes->remove_prefix(handshake_->Feed(*bytes));
   if (std::string output = handshake_->TakeOutput(); !output.empty()) {
     PushText(output);
+    // What waits goes with our hello, unless another store may have taken this one's place.
+    early_ = handshake_->state() == net::HandshakeState::kRunning && server_id_.empty();
+    if (early_) SendPending();
   }
   if (handshake_->state() == net::HandshakeState::kRunning) return absl::OkStatus();
+  bool sent = std::exchange(early_, false);
   messages_received_ += 2;  // challenge, verdict
   absl::Status status = handshake_->status();
   std::string parameters = handshake_->parameters();
@@ -138,7 +144,7 @@ absl::Status StoreClientCore::FeedHandshake(absl::string_view* bytes) {
   }
   absl::string_view view = parameters;
   WEFT_RETURN_IF_ERROR(Meet(view.substr(0, kStoreIdBytes), view.substr(kStoreIdBytes)));
-  SendPending();
+  if (!sent) SendPending();
   return absl::OkStatus();
 }
 
@@ -193,7 +199,7 @@ uint64_t StoreClientCore::Call(StoreRequest&& request) {
   if (ChangesState(request.op)) changing_.Insert(request.id, true);
   Frame frame = MakeFrame(request);
   // While the connection is not ready, the request goes with all others that have no reply.
-  bool sends = state_ == State::kReady ||
+  bool sends = state_ == State::kReady || early_ ||
                (state_ == State::kGreeting && !handshake_.has_value() && server_id_.empty());
   if (sends) Push(frame);
   pending_.Insert(request.id, std::move(frame));

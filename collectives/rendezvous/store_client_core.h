@@ -5,8 +5,10 @@
 // After a lost connection, what had no reply is sent again on the next one, with the same numbers,
 // and the server does it once. A server with another number is another store: everything fails.
 //
-// Over a Unix socket the kernel says who the other end is (the owner of the socket checks), so a
-// hello frame takes the handshake's place, and requests follow it without waiting.
+// Requests go with the first hello, which the server takes before them, in place of a round trip
+// later: answers are believed after the verdict only. (What is sent is not secret to whoever sits
+// on the way; see net/handshake.h.) Over a Unix socket the kernel says who the other end is (the
+// owner of the socket checks), so a hello frame takes the handshake's place.
 //
 // Not thread-safe.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_CLIENT_CORE_H_
@@ -116,6 +118,7 @@ class StoreClientCore {
   State state_ = State::kAway;
   absl::Status gone_;
   std::optional<net::ConnectorHandshake> handshake_;
+  bool early_ = false;  // requests go out before the verdict
   std::string server_id_;
   std::string server_;
   uint64_t next_id_ = 1;

@@ -135,7 +135,8 @@ bool MetItself(int fd) {
   SocketAddress peer;
   self.size = peer.size = sizeof(self.storage);
   return getsockname(fd, self.get(), &self.size) == 0 &&
-         getpeername(fd, peer.get(), &peer.size) == 0 && ToString(self) == ToString(peer);
+         getpeername(fd, peer.get(), &peer.size) == 0 && self.port() == peer.port() &&
+         ToString(self) == ToString(peer);
 }
 
 bool PeerIsOurs(int fd) {

@@ -84,27 +84,29 @@ void StoreLink::Dial() {
     }
   }
   connecting_ = true;
-  watched_ = 0;
   int result = connect(socket_.get(), address_.get(), address_.size);
   if (result != 0 && errno != EINPROGRESS) {
     return Drop(ErrnoStatus(errno, absl::StrCat("connect to ", ToString(address_))));
   }
-  if (result != 0) {
-    watched_ = EPOLLOUT;
-    reactor_.Add(socket_.get(), this, watched_);
-    return;
-  }
+  // Over TCP the server speaks first: until then there is nothing to do, and nothing to be woken
+  // for. A socket that met itself, at once, would never speak.
   watched_ = EPOLLIN;
   reactor_.Add(socket_.get(), this, watched_);
-  if (FinishConnect()) Flush();
+  if (address_.local()) {
+    if (FinishConnect(0)) Flush();
+  } else if (MetItself(socket_.get())) {
+    Drop(ErrnoStatus(ECONNREFUSED, absl::StrCat("connect to ", ToString(address_))));
+  }
 }
 
-bool StoreLink::FinishConnect() {
+// `events`: of its first wake-up.
+bool StoreLink::FinishConnect(uint32_t events) {
   int error = 0;
   socklen_t size = sizeof(error);
   if (!address_.local()) {
-    getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error == 0 && MetItself(socket_.get())) error = ECONNREFUSED;
+    if ((events & (EPOLLERR | EPOLLHUP)) != 0) {
+      getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    }
   } else if (!PeerIsOurs(socket_.get())) {
     core_.GiveUp(absl::PermissionDeniedError(
         absl::StrCat("another user's process serves ", ToString(address_))));
@@ -122,7 +124,7 @@ bool StoreLink::FinishConnect() {
 
 void StoreLink::Ready(uint32_t events) {
   if (!socket_.valid()) return;
-  if (connecting_ && !FinishConnect()) return;
+  if (connecting_ && !FinishConnect(events)) return;
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 && !Read()) return;
   Flush();
 }
@@ -154,6 +156,15 @@ bool StoreLink::Read() {
   }
   if (changed_) changed_();
   return true;
+}
+
+absl::StatusOr<SocketAddress> StoreLink::LocalAddress() const {
+  SocketAddress own;
+  own.size = sizeof(own.storage);
+  if (!socket_.valid() || getsockname(socket_.get(), own.get(), &own.size) != 0) {
+    return absl::UnavailableError(absl::StrCat("no connection to ", options_.address));
+  }
+  return own;
 }
 
 void StoreLink::Flush() {
@@ -209,6 +220,13 @@ void StoreLink::Drop(const absl::Status& why) {
 void StoreLink::Advance(absl::Time now) {
   if (now < next_dial_) return;
   if (!socket_.valid()) return Dial();
+  SocketAddress peer;
+  peer.size = sizeof(peer.storage);
+  bool stands = connecting_ && getpeername(socket_.get(), peer.get(), &peer.size) == 0;
+  if (stands && now < give_up_) {  // no silent address, but a server with much to do
+    next_dial_ = give_up_;
+    return;
+  }
   Drop(absl::DeadlineExceededError(
       absl::StrCat("the store at ", ToString(address_), " does not answer")));
 }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/rendezvous/file_descriptor.h"
 #include "collectives/rendezvous/socket_address.h"
@@ -40,13 +41,14 @@ class StoreLink final : public StoreReactor::Handler {
   void Advance(absl::Time now);
   absl::Time deadline() const { return next_dial_; }
   void Ready(uint32_t events) override;
+  absl::StatusOr<SocketAddress> LocalAddress() const;  // of the connection
   // Errors of dialling since the last connection: what there is to say when time is up.
   const absl::Status& last_error() const { return last_error_; }
 
  private:
   bool FindAddress();
   void Drop(const absl::Status& why);
-  bool FinishConnect();
+  bool FinishConnect(uint32_t events);
   bool Read();
   void Watch();
 

@@ -47,6 +47,7 @@ void StoreReactor::Remove(int fd) {
 void StoreReactor::Turn(absl::Time until) {
   absl::Duration left = std::clamp(until - clock_.Now(), absl::ZeroDuration(), absl::Hours(1));
   auto patience = static_cast<int>(absl::ToInt64Milliseconds(left + absl::Microseconds(999)));
+  ++turns_;
   int count = epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()), patience);
   now_ = clock_.Now();
   for (int i = 0; i < count; ++i) {

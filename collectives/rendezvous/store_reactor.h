@@ -39,6 +39,7 @@ class StoreReactor {
 
   // Sleeps until something is ready or `until`, and calls the handlers.
   void Turn(absl::Time until);
+  int64_t turns() const { return turns_; }
   absl::Time now() const { return now_; }  // of this turn
   void Tick() { now_ = clock_.Now(); }
 
@@ -50,6 +51,7 @@ class StoreReactor {
   absl::Time now_ = clock_.Now();
   FileDescriptor epoll_;
   pid_t owner_ = -1;
+  int64_t turns_ = 0;
   std::vector<epoll_event> events_;
   std::vector<std::unique_ptr<Handler>> graveyard_;
   std::vector<char> buffer_;

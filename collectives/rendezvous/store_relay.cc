@@ -61,6 +61,17 @@ StoreLinkOptions LinkOptions(const StoreRelayOptions& options) {
   return link;
 }
 
+// What others should dial to come to `listener`, for them who know the root as `root`; `own` is our
+// end of the way there. Where that does not leave this host, they know us by the root's name.
+absl::StatusOr<std::string> AddressTowards(const std::string& root,
+                                           const absl::StatusOr<SocketAddress>& own,
+                                           const std::string& listener) {
+  WEFT_RETURN_IF_ERROR(own.status());
+  WEFT_ASSIGN_OR_RETURN(auto here, SplitHostPort(listener));
+  WEFT_ASSIGN_OR_RETURN(auto way, SplitHostPort(own->loopback() ? root : ToString(*own)));
+  return JoinHostPort(way.first, here.second);
+}
+
 class Relay final : public StoreRelay, private StoreReactor::Handler {
  public:
   absl::Status Begin(const StoreRelayOptions& options) {
@@ -106,7 +117,9 @@ class Relay final : public StoreRelay, private StoreReactor::Handler {
 }  // namespace
 
 StoreRelayNode::StoreRelayNode(StoreReactor& reactor, const StoreRelayOptions& options)
-    : up_(options.secret, HelloOf(options)),
+    : root_(options.up),
+      publish_(options.publish),
+      up_(options.secret, HelloOf(options)),
       table_(&up_, TableOptions(options)),
       core_(CoreOptions(options), &table_),
       link_(reactor, up_, LinkOptions(options), [this] { touched_ = true; }) {
@@ -140,12 +153,25 @@ absl::StatusOr<std::unique_ptr<StoreRelayNode>> StoreRelayNode::Start(
 }
 
 void StoreRelayNode::Settle(absl::Time now) {
+  if (!touched_ && !service_->touched() && now < due_) return;
   link_.Advance(now);
-  bool due = now >= std::min(core_.deadline(), service_->deadline());
-  if (!touched_ && !service_->touched() && !due) return;
   touched_ = false;
+  if (!publish_.empty()) Publish();
   service_->Settle(now, [] {});
   link_.Flush();
+  due_ = std::min({link_.deadline(), core_.deadline(), service_->deadline()});
+}
+
+// Once there is a way to the root, which says what this host's address is there.
+void StoreRelayNode::Publish() {
+  if (up_.state() == StoreClientCore::State::kGone) {
+    table_.PublishFailed(std::exchange(publish_, {}), up_.gone());
+  } else if (up_.state() == StoreClientCore::State::kReady) {
+    std::string key = std::exchange(publish_, {});
+    auto address = AddressTowards(root_, link_.LocalAddress(), service_->address());
+    if (!address.ok()) return table_.PublishFailed(key, address.status());
+    table_.Publish(key, *address);
+  }
 }
 
 absl::Time StoreRelayNode::deadline() const {

@@ -39,6 +39,9 @@ struct StoreRelayOptions {
   absl::Duration connect_timeout = absl::Seconds(30);
   absl::Duration reconnect = absl::Seconds(2);
   std::optional<SocketAddress> source;  // to dial from
+  // The job's key under which the root is told this relay's address, as it is known on the way
+  // there; empty: none.
+  std::string publish;
 };
 
 // A relay in somebody's reactor. The reactor outlives it.
@@ -56,8 +59,12 @@ class StoreRelayNode {
 
  private:
   StoreRelayNode(StoreReactor& reactor, const StoreRelayOptions& options);
+  void Publish();
 
+  const std::string root_;  // options' `up`
+  std::string publish_;     // and `publish`, until that is done
   bool touched_ = true;
+  absl::Time due_ = absl::InfinitePast();  // no later than deadline()
   StoreClientCore up_;
   StoreRelayTable table_;
   StoreCore core_;

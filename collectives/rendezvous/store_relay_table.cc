@@ -9,6 +9,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status.h"
 
 namespace weft::collectives {
@@ -47,6 +48,21 @@ void StoreRelayTable::Announce(const StoreHello& hello) {
   request.op = StoreOp::kAnnounce;
   request.keys = {EncodeHello(hello)};
   up_->Call(std::move(request));
+}
+
+void StoreRelayTable::Publish(const std::string& key, const std::string& address) {
+  StoreRequest request;
+  request.op = StoreOp::kSet;
+  request.rank = -1;  // in nobody's name
+  request.keys = {key};
+  request.values = {address};
+  published_ = {up_->Call(std::move(request)), key};
+}
+
+void StoreRelayTable::PublishFailed(const std::string& key, const absl::Status& why) const {
+  WEFT_LOG_ERROR(
+      "{}: cannot tell the store where it is ('{}'), so that the hosts below it wait in vain: {}",
+      options_.name, key, std::string(why.message()));
 }
 
 void StoreRelayTable::Enter(StoreTicket ticket, StoreRequest&& request, absl::Time now) {
@@ -119,7 +135,11 @@ void StoreRelayTable::Advance(absl::Time now) {
   for (StoreClientCore::Answer& answer : up_->TakeAnswers()) {
     auto found = asked_.find(answer.id);
     StoreReply reply = ReplyOf(answer.id, answer.result);
-    if (found == asked_.end()) continue;
+    if (found == asked_.end()) {
+      bool failed = answer.id == published_.first && !reply.status.ok();
+      if (failed) PublishFailed(published_.second, reply.status);
+      continue;
+    }
     Asked asked = std::move(found->second);
     asked_.erase(found);
     if (!asked.arrivals.empty()) {

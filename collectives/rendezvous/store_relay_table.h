@@ -50,6 +50,9 @@ class StoreRelayTable final : public StoreBackend {
   // One of its ranks' processes is of a higher generation than the relay, or it is of another host:
   // the root must know.
   void Announce(const StoreHello& hello);
+  // Writes into the job's keys where this relay is. A failure is logged.
+  void Publish(const std::string& key, const std::string& address);
+  void PublishFailed(const std::string& key, const absl::Status& why) const;
 
  private:
   struct Arrival {
@@ -83,6 +86,7 @@ class StoreRelayTable final : public StoreBackend {
   std::map<What, Batch> batches_;
   absl::Time next_flush_ = absl::InfiniteFuture();
   std::unordered_map<uint64_t, Asked> asked_;
+  std::pair<uint64_t, std::string> published_;  // request, key
   std::map<StoreTicket, uint64_t> forwarded_;
   struct File {
     std::shared_ptr<FileDescriptor> file;

@@ -1,15 +1,10 @@
 #include "collectives/rendezvous/store_relay_tree.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "collectives/rendezvous/socket_address.h"
 #include "collectives/rendezvous/store_client.h"
@@ -27,57 +22,22 @@ std::string HostsOf(const StoreRelayTreeOptions& options, int group) {
   return absl::StrCat(first, "..", std::min(first + options.fan_out, options.hosts) - 1);
 }
 
-StoreClientOptions ClientOptions(const StoreRelayOptions& relay, absl::Duration connect_timeout) {
+StoreClientOptions ClientOptions(const StoreRelayOptions& relay) {
   StoreClientOptions client;
   client.address = relay.up;
   client.secret = relay.secret;
   client.name = absl::StrCat("relay ", relay.name);
   client.job = relay.job;
   client.host = relay.host;
-  client.connect_timeout = connect_timeout;
+  client.connect_timeout = kAsk;
   client.reconnect = relay.reconnect;
   return client;
-}
-
-// This host's address on the way to `root`, with `port`. Where that way does not leave the host,
-// others know the host by the name that they know the root by.
-absl::StatusOr<std::string> AddressTowards(const std::string& root, int port) {
-  WEFT_ASSIGN_OR_RETURN(std::vector<SocketAddress> addresses, Resolve(root));
-  const SocketAddress& to = addresses[0];
-  FileDescriptor socket(::socket(to.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  SocketAddress own;
-  own.size = sizeof(own.storage);
-  if (!socket.valid() || connect(socket.get(), to.get(), to.size) != 0 ||  // sends nothing
-      getsockname(socket.get(), own.get(), &own.size) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("find the way to the store at ", root));
-  }
-  if (own.loopback()) return JoinHostPort(root.substr(0, root.rfind(':')), port);
-  std::string text = ToString(own);
-  return JoinHostPort(text.substr(0, text.rfind(':')), port);
-}
-
-// In the background: the root's launcher may start later.
-void Publish(const StoreRelayTreeOptions& options, int group, int port) {
-  std::thread([relay = options.relay, key = KeyOf(group), port] {
-    auto publish = [&]() -> absl::Status {
-      WEFT_ASSIGN_OR_RETURN(auto store,
-                            StoreClient::Connect(ClientOptions(relay, relay.connect_timeout)));
-      WEFT_ASSIGN_OR_RETURN(std::string address, AddressTowards(relay.up, port));
-      return store->Set(key, address);
-    };
-    if (absl::Status status = publish(); !status.ok()) {
-      WEFT_LOG_ERROR(
-          "{}: cannot tell the store at {} where it is, so that the hosts below it wait "
-          "in vain: {}",
-          relay.name, relay.up, std::string(status.message()));
-    }
-  }).detach();
 }
 
 StoreAddresses::Finder FinderOf(const StoreRelayTreeOptions& options, int group) {
   return [relay = options.relay, key = KeyOf(group), hosts = HostsOf(options, group),
           first = group * options.fan_out]() -> absl::StatusOr<std::vector<SocketAddress>> {
-    WEFT_ASSIGN_OR_RETURN(auto store, StoreClient::Connect(ClientOptions(relay, kAsk)));
+    WEFT_ASSIGN_OR_RETURN(auto store, StoreClient::Connect(ClientOptions(relay)));
     auto address = store->Get(key, kAsk);
     if (!address.ok()) {
       return Annotate(address.status(), absl::StrCat("find the relay of hosts ", hosts,
@@ -99,10 +59,8 @@ absl::StatusOr<std::unique_ptr<StoreRelay>> StartAbove(const StoreRelayTreeOptio
   above.listen = ":0";
   above.name = absl::StrCat(options.relay.name, " for hosts ", HostsOf(options, group));
   above.ranks = hosts * options.relay.ranks;
-  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<StoreRelay> relay, StoreRelay::Start(above));
-  const std::string& address = relay->address();
-  Publish(options, group, std::stoi(address.substr(address.rfind(':') + 1)));
-  return relay;
+  above.publish = KeyOf(group);
+  return StoreRelay::Start(above);
 }
 
 }  // namespace

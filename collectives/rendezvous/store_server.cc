@@ -148,6 +148,9 @@ class Server final : public StoreServer, private StoreReactor::Handler {
     statistics_.refused = service_->refused();
     statistics_.last_refusal = service_->last_refusal();
     statistics_.requests = core_.requests();
+    statistics_.reads = service_->reads();
+    statistics_.writes = service_->writes();
+    statistics_.waits = reactor_.turns();
     turned_.notify_all();
     return stop_;
   }

@@ -41,7 +41,11 @@ struct StoreServerStatistics {
   int64_t refused = 0;   // closed by the server with a reason
   std::string last_refusal;
   int64_t requests = 0;  // since the start
-  absl::Duration cpu;    // of the server's thread
+  // Calls of the kernel since then: receives, sends, waits for something to do.
+  int64_t reads = 0;
+  int64_t writes = 0;
+  int64_t waits = 0;
+  absl::Duration cpu;  // of the server's thread
 };
 
 class StoreServer {

@@ -157,9 +157,11 @@ bool StoreService::Admit(FileDescriptor socket, const std::string& peer) {
   uint64_t id = next_++;
   auto added = std::make_unique<Peer>(this, id, std::move(socket));
   added->watched = EPOLLIN;
-  reactor_.Add(added->socket.get(), added.get(), EPOLLIN);
+  Peer& here = *added;
+  reactor_.Add(here.socket.get(), &here, EPOLLIN);
   peers_.emplace(id, std::move(added));
   core_.Open(id, peer, reactor_.now(), local_);
+  if (local_) PeerReady(here, EPOLLIN);  // its first words are here, mostly
   return true;
 }
 
@@ -181,6 +183,7 @@ void StoreService::PeerReady(Peer& peer, uint32_t events) {
   // An error or a hang-up is reported whether we want input or not.
   if (!core_.WantsInput(peer.id)) return Drop(peer.id);
   std::vector<char>& buffer = reactor_.buffer();
+  ++reads_;
   ssize_t got = recv(peer.socket.get(), buffer.data(), buffer.size(), 0);
   if (got > 0) {
     core_.Receive(peer.id, {buffer.data(), static_cast<size_t>(got)}, reactor_.now());
@@ -299,6 +302,7 @@ void StoreService::TakeOutput() {
 void StoreService::Write(Peer& peer) {
   while (!peer.idle()) {
     absl::Span<const StoreFrameOut> rest = peer.queue;
+    ++writes_;
     ssize_t sent = SendSome(peer.socket.get(), rest.subspan(peer.first), peer.written);
     if (sent < 0 && errno == EINTR) continue;
     // ETOOMANYREFS: more descriptors are on their way than this user may have; they will arrive.

@@ -52,6 +52,8 @@ class StoreService final : public StoreReactor::Handler {
   const std::string& address() const { return name_; }
   int64_t accepted() const { return accepted_; }
   int64_t refused() const { return refused_; }
+  int64_t reads() const { return reads_; }
+  int64_t writes() const { return writes_; }
   const std::string& last_refusal() const { return last_refusal_; }
 
  private:
@@ -107,6 +109,8 @@ class StoreService final : public StoreReactor::Handler {
   bool touched_ = true;
   int64_t accepted_ = 0;
   int64_t refused_ = 0;
+  int64_t reads_ = 0;
+  int64_t writes_ = 0;
   std::string last_refusal_;
 };
 

@@ -1,5 +1,6 @@
 #include "tools/init/worker.h"
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,12 +29,16 @@ using collectives::StoreRelayNode;
 
 constexpr absl::Duration kTurn = absl::Milliseconds(5);
 constexpr absl::Duration kRetryEvery = absl::Milliseconds(50);
+// Of heap: client, its share of a relay, links; and what else there is.
+constexpr size_t kBytesOfRank = size_t{16} << 10;
+constexpr size_t kBytesOfWorker = size_t{16} << 20;
 
 class Worker {
  public:
   explicit Worker(const WorkerPlan& plan) : plan_(plan), options_(*plan.options) {}
 
   absl::Status Prepare() {
+    PrepareMemory();
     WEFT_RETURN_IF_ERROR(reactor_.Open());
     exchange_ = ExchangeOf(options_);
     crew_ = {&options_, plan_.shared, plan_.secret, &exchange_, &reactor_, {}};
@@ -129,6 +134,17 @@ class Worker {
   }
 
  private:
+  // A rank's process has its heap before it comes to the store; ours is that of thousands, which
+  // would else grow page by page in the midst of it.
+  void PrepareMemory() const {
+    auto ranks =
+        static_cast<size_t>((plan_.host_end - plan_.host_first) * options_.ranks_per_host());
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, 2147483647);
+    std::vector<char> heap(ranks * kBytesOfRank + kBytesOfWorker);
+    for (size_t i = 0; i < heap.size(); i += 4096) const_cast<volatile char&>(heap[i]) = 1;
+  }
+
   // Replacing is our own store's.
   void AskOf(SimulatedRank& rank, std::vector<collectives::StoreRequest> requests) {
     asked_ += static_cast<int>(requests.size());

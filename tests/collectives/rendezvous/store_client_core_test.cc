@@ -7,11 +7,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "collectives/rendezvous/store_core.h"
 #include "collectives/rendezvous/store_protocol.h"
 
 namespace weft::collectives {
@@ -134,6 +137,127 @@ TEST_F(StoreClientCoreTest, ManyDescriptorsBesideOneFrameAreClosed) {
   }
   EXPECT_FALSE(core_.Receive(frame.substr(0, 8)).ok());
   for (int fd : fds) EXPECT_FALSE(IsOpen(fd));
+}
+
+// A client and a server that meet over TCP, whose bytes the test carries.
+class StoreMeetingTest : public testing::Test {
+ protected:
+  static StoreCoreOptions ServerOptions(uint8_t secret) {
+    StoreCoreOptions options;
+    options.secret.fill(secret);
+    return options;
+  }
+  static net::JobSecret Secret(uint8_t byte) {
+    net::JobSecret secret;
+    secret.fill(byte);
+    return secret;
+  }
+
+  void Connect() {
+    server_.Open(++connection_, "test", now_);
+    client_.Connected(/*local=*/false);
+  }
+  void Break() {
+    server_.Close(connection_, now_);
+    client_.Lost();
+  }
+  absl::Status ToClient() {
+    std::string bytes;
+    for (const StoreCore::Output& output : server_.TakeOutput()) bytes += Whole(output.frame);
+    return client_.Receive(bytes);
+  }
+  void ToServer() {
+    std::string bytes;
+    while (client_.HasOutput()) {
+      iovec part{};
+      client_.Gather(&part, 1);
+      bytes.append(static_cast<const char*>(part.iov_base), part.iov_len);
+      client_.Wrote(part.iov_len);
+    }
+    server_.Receive(connection_, bytes, now_);
+  }
+  uint64_t Set(const std::string& key) {
+    StoreRequest request;
+    request.op = StoreOp::kSet;
+    request.keys = {key};
+    request.values = {"value"};
+    return client_.Call(std::move(request));
+  }
+
+  const absl::Time now_ = absl::Now();
+  uint64_t connection_ = 0;
+  StoreCore server_{ServerOptions(1)};
+  StoreClientCore client_{Secret(1), StoreHello{std::string(kStoreIdBytes, 'c')}};
+};
+
+TEST_F(StoreMeetingTest, RequestsGoWithTheFirstHello) {
+  Connect();
+  uint64_t before = Set("before the challenge");
+  ASSERT_TRUE(ToClient().ok());
+  uint64_t after = Set("before the verdict");
+  ToServer();
+  EXPECT_EQ(server_.requests(), 2);
+  EXPECT_TRUE(client_.TakeAnswers().empty());
+  ASSERT_TRUE(ToClient().ok());
+  EXPECT_EQ(client_.state(), StoreClientCore::State::kReady);
+  auto answers = client_.TakeAnswers();
+  ASSERT_EQ(answers.size(), 2U);
+  EXPECT_EQ(answers[0].id, before);
+  EXPECT_EQ(answers[1].id, after);
+  EXPECT_FALSE(client_.HasOutput());  // nothing goes twice
+}
+
+TEST_F(StoreMeetingTest, OnALaterConnectionTheServerShowsFirstThatItIsTheSame) {
+  Connect();
+  ASSERT_TRUE(ToClient().ok());
+  ToServer();
+  ASSERT_TRUE(ToClient().ok());
+  Break();
+  Set("on the next connection");
+  Connect();
+  ASSERT_TRUE(ToClient().ok());
+  ToServer();
+  EXPECT_EQ(server_.requests(), 0);
+  ASSERT_TRUE(ToClient().ok());
+  ToServer();
+  EXPECT_EQ(server_.requests(), 1);
+}
+
+TEST_F(StoreMeetingTest, WhatGoesWithTheHelloGoesAgainAfterALostConnection) {
+  Connect();
+  Set("key");
+  ASSERT_TRUE(ToClient().ok());
+  ToServer();
+  Break();  // the reply is lost
+  (void)server_.TakeOutput();
+  Connect();
+  ASSERT_TRUE(ToClient().ok());
+  ToServer();
+  ASSERT_TRUE(ToClient().ok());
+  EXPECT_EQ(client_.TakeAnswers().size(), 1U);
+  EXPECT_EQ(server_.keys(), 1);
+}
+
+TEST_F(StoreMeetingTest, AServerOfAnotherSecretDoesNothingOfWhatComesWithTheHello) {
+  StoreClientCore stranger(Secret(2), StoreHello{std::string(kStoreIdBytes, 's')});
+  server_.Open(++connection_, "test", now_);
+  stranger.Connected(/*local=*/false);
+  StoreRequest request;
+  request.op = StoreOp::kSet;
+  request.keys = {"key"};
+  request.values = {"value"};
+  stranger.Call(std::move(request));
+  ASSERT_TRUE(stranger.Receive(Whole(server_.TakeOutput().at(0).frame)).ok());
+  std::array<iovec, 4> parts;
+  size_t count = stranger.Gather(parts.data(), parts.size());
+  std::string bytes;
+  for (size_t i = 0; i < count; ++i) {
+    bytes.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
+  }
+  server_.Receive(connection_, bytes, now_);
+  EXPECT_EQ(server_.requests(), 0);
+  EXPECT_EQ(server_.keys(), 0);
+  EXPECT_EQ(server_.TakeClosings().size(), 1U);
 }
 
 }  // namespace
