@@ -19,7 +19,9 @@
 #include "tools/init/control_plane.h"
 #include "tools/init/control_plane_report.h"
 #endif
+#include "tools/init/floor.h"
 #include "tools/init/measure.h"
+#include "tools/init/nccl.h"
 #include "tools/init/new_group.h"
 #include "tools/init/ops.h"
 #include "tools/init/options.h"
@@ -29,6 +31,7 @@ namespace weft::init {
 namespace {
 
 constexpr int kUsage = 2;
+constexpr int kNoGpu = 3;
 
 constexpr const char* kFooter = R"(Examples:
   weft-init --layout tp8,pp8,dp16                    1,024 ranks, each with its own connection
@@ -39,12 +42,14 @@ constexpr const char* kFooter = R"(Examples:
   weft-init --layout tp8,pp8,dp256 --torch-compare --store torch groups as torch makes them
   weft-init --ops --store torch --connections 1,256 --depths 1,16
   weft-init --new-group --ranks 128                              128 real processes
+  weft-init --floor --layout tp8,pp8,dp256 --relay               what of that the kernel takes
+  weft-init --nccl --layout tp2,dp4                              NCCL's communicators, on 8 GPUs
   weft-init --simulate --layout tp8,pp8,dp1536 --fan-out 112     98,304 ranks on 12,288 hosts
 
 All clients, relays and the server run on this machine; "all ranks" is from the end of the phase
 before, of the last rank, to the end of this one, so that the phases add up to the total. Connections
 between ranks are opened in the planned order; of more than 1,024 ranks, those of a sample. Exit
-status: 0, 1 for a failed run, 2 for wrong usage.)";
+status: 0, 1 for a failed run, 2 for wrong usage, 3 for --nccl where there is no GPU.)";
 
 class Progress {
  public:
@@ -149,16 +154,25 @@ absl::StatusOr<nlohmann::ordered_json> RunMode(Options options) {
   }
   WEFT_RETURN_IF_ERROR(Resolve(options));
   if (options.simulate) return RunSimulation(options);
+  if (options.floor) {
+    WEFT_ASSIGN_OR_RETURN(FloorMeasurement measurement, MeasureFloor(options));
+    return PrintFloor(options, measurement);
+  }
+  if (options.nccl) {
+    WEFT_ASSIGN_OR_RETURN(NcclMeasurement measurement, MeasureNccl(options));
+    return PrintNccl(options, measurement);
+  }
   if (options.torch_compare) return RunComparison(options);
   return RunPhases(options);
 }
 
 absl::Status Run(const Options& options) {
   int modes = int{options.ops} + int{options.new_group} + int{options.simulate} +
-              int{options.torch_compare};
+              int{options.torch_compare} + int{options.nccl} + int{options.floor};
   if (modes > 1) {
     return absl::InvalidArgumentError(
-        "of --ops, --new-group, --simulate and --torch-compare only one at a time");
+        "of --ops, --new-group, --nccl, --floor, --simulate and --torch-compare only one at a "
+        "time");
   }
   WEFT_ASSIGN_OR_RETURN(nlohmann::ordered_json json, RunMode(options));
   std::fflush(stdout);
@@ -211,6 +225,18 @@ int Main(int argc, char** argv) {
   app.add_option("--op-time", op_time, "With --ops: how long each is measured");
   app.add_flag("--new-group", options.new_group,
                "Instead: a new group over all of --ranks real processes (64) of this host");
+  app.add_flag("--nccl", options.nccl,
+               "Instead: NCCL's communicators of the layout's groups, a process a rank on this "
+               "host's GPUs");
+  app.add_option("--ranks-per-root", options.ranks_per_root,
+                 "With --nccl: ranks of a group that one unique id is for")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option(
+      "--cuda-library", options.cuda_library,
+      "With --nccl: the library of CUDA code; empty: libweft-cuda.so beside this program");
+  app.add_flag("--floor", options.floor,
+               "Instead: what the kernel takes for the layout's connections, messages and bytes "
+               "with nothing else done");
   app.add_flag("--simulate", options.simulate,
                "Instead: the layout's control plane on a simulated fabric, with a relay a host");
   app.add_option("--fabric", options.fabric,
@@ -247,6 +273,7 @@ int Main(int argc, char** argv) {
   if (status.ok()) status = Run(options);
   if (status.ok()) return 0;
   std::fprintf(stderr, "weft-init: %s\n", std::string(status.message()).c_str());
+  if (options.nccl && absl::IsUnavailable(status)) return kNoGpu;
   return absl::IsInvalidArgument(status) ? kUsage : 1;
 }
 

@@ -63,6 +63,7 @@ class Load {
     WEFT_RETURN_IF_ERROR(For(options_.op_time / 5));  // warm
     latencies_.clear();
     int64_t messages = Messages();
+    ServerCalls before = store_.calls();
     double cpu = store_.cpu_seconds();
     int64_t begin = SystemClock::Nanoseconds();
     WEFT_RETURN_IF_ERROR(For(options_.op_time));
@@ -76,6 +77,11 @@ class Load {
     result.per_second = count / seconds;
     result.messages = static_cast<double>(Messages() - messages) / count;
     result.server_cpu = cpu < 0 ? -1 : (store_.cpu_seconds() - cpu) / count;
+    ServerCalls after = store_.calls();
+    if (after.reads >= 0 && after.writes >= 0) {
+      result.reads_and_writes = (after.reads - before.reads + after.writes - before.writes) / count;
+    }
+    if (after.waits >= 0) result.waits = (after.waits - before.waits) / count;
     std::sort(latencies_.begin(), latencies_.end());
     result.p50 = latencies_[latencies_.size() / 2] * 1e-9;
     result.p99 = latencies_[(latencies_.size() - 1) * 99 / 100] * 1e-9;

@@ -23,6 +23,9 @@ struct OpsResult {
   double p50 = 0, p99 = 0;  // seconds, from the call to its answer
   double messages = 0;      // an operation, both ways
   double server_cpu = 0;    // seconds an operation; negative: nobody can say
+  // The server's calls of the kernel an operation; negative: nobody can say.
+  double reads_and_writes = -1;
+  double waits = -1;
 };
 
 struct OpsMeasurement {

@@ -42,6 +42,10 @@ struct Options {
   bool ops = false;
   bool new_group = false;
   bool simulate = false;
+  bool nccl = false;
+  bool floor = false;
+  std::string cuda_library;  // empty: where Device::Load() looks
+  int ranks_per_root = 256;
   std::vector<int> op_connections = {1, 16, 256};
   std::vector<int> op_depths = {1, 16};
   absl::Duration op_time = absl::Milliseconds(300);

@@ -187,13 +187,19 @@ Json PrintComparison(const Options& options, const Comparison& c) {
 Json PrintOps(const Options& options, const OpsMeasurement& ops) {
   absl::PrintF("store %s; one client thread and the server on this machine; 64 B values\n\n",
                ToString(options.store));
-  absl::PrintF("%-5s %12s %7s %13s %11s %11s %13s %12s\n", "op", "connections", "depth",
-               "operations/s", "p50", "p99", "messages/op", "server CPU");
+  absl::PrintF("%-5s %12s %7s %13s %11s %11s %13s %12s %18s %9s\n", "op", "connections", "depth",
+               "operations/s", "p50", "p99", "messages/op", "server CPU", "reads+writes/op",
+               "waits/op");
+  auto calls = [](double value) {
+    return value < 0 ? std::string("unknown") : absl::StrFormat("%.3f", value);
+  };
+  auto json = [](double value) { return value < 0 ? Json(nullptr) : Json(value); };
   Json rows = Json::array();
   for (const OpsResult& row : ops.rows) {
-    absl::PrintF("%-5s %12d %7d %13.0f %11s %11s %13.2f %12s\n", row.op, row.connections, row.depth,
-                 row.per_second, TimeText(row.p50), TimeText(row.p99), row.messages,
-                 row.server_cpu < 0 ? "unknown" : TimeText(row.server_cpu));
+    absl::PrintF("%-5s %12d %7d %13.0f %11s %11s %13.2f %12s %18s %9s\n", row.op, row.connections,
+                 row.depth, row.per_second, TimeText(row.p50), TimeText(row.p99), row.messages,
+                 row.server_cpu < 0 ? "unknown" : TimeText(row.server_cpu),
+                 calls(row.reads_and_writes), calls(row.waits));
     rows.push_back({{"op", row.op},
                     {"connections", row.connections},
                     {"depth", row.depth},
@@ -202,8 +208,9 @@ Json PrintOps(const Options& options, const OpsMeasurement& ops) {
                     {"p50_seconds", row.p50},
                     {"p99_seconds", row.p99},
                     {"messages_per_operation", row.messages},
-                    {"server_cpu_seconds_per_operation",
-                     row.server_cpu < 0 ? Json(nullptr) : Json(row.server_cpu)}});
+                    {"server_reads_and_writes_per_operation", json(row.reads_and_writes)},
+                    {"server_waits_per_operation", json(row.waits)},
+                    {"server_cpu_seconds_per_operation", json(row.server_cpu)}});
   }
   if (options.store == StoreKind::kTorch) {
     absl::PrintF(
@@ -232,6 +239,60 @@ Json PrintNewGroup(const NewGroupMeasurement& m) {
           {"ready_seconds", ready},
           {"all_made_seconds", m.made},
           {"all_ready_seconds", m.ready}};
+}
+
+Json PrintFloor(const Options& options, const FloorMeasurement& m) {
+  absl::PrintF(
+      "%d ranks on %d hosts%s; %d processes and a thread that serves them, on this "
+      "machine; nothing but the kernel's work\n\n",
+      m.ranks, m.hosts,
+      options.relay ? ", a Unix connection a rank and a TCP one a host"
+                    : ", a TCP connection a rank",
+      m.processes);
+  absl::PrintF("%-60s %10s\n", "connections, their first messages, and an answer to all",
+               TimeText(m.connect));
+  std::string what =
+      absl::StrFormat("%.2f MB to every %s", static_cast<double>(m.exchange_bytes) * 1e-6,
+                      options.relay ? "host, into a memory file, compared" : "rank, not compared");
+  absl::PrintF("%-60s %10s\n", what, TimeText(m.exchange));
+  return {{"ranks", m.ranks},
+          {"hosts", m.hosts},
+          {"relay", options.relay},
+          {"exchange_bytes", m.exchange_bytes},
+          {"connect_seconds", m.connect},
+          {"exchange_seconds", m.exchange}};
+}
+
+Json PrintNccl(const Options& options, const NcclMeasurement& m) {
+  absl::PrintF("%d ranks on this host, layout %s; %s\n\n", m.ranks, options.mesh.ToText(),
+               m.device);
+  auto row = [](const char* what, double seconds) {
+    absl::PrintF("%-66s %10s\n", what, TimeText(seconds));
+  };
+  row("exchange: every rank has its groups' unique ids", m.exchange);
+  row(m.scales ? "groups, from all of their ids (ncclCommInitRankScalable)"
+               : "groups, from an id each (ncclCommInitRank)",
+      m.from_ids);
+  row("  and the first all-reduce on each", m.first_sum);
+  row("a communicator of all ranks", m.world);
+  row(m.splits ? "groups once more, split off it (ncclCommSplit)"
+               : "groups once more, from an id each: this NCCL has no ncclCommSplit",
+      m.split);
+  if (m.shared) {
+    absl::PrintF(
+        "note: ranks share GPUs, as if each were a host of its own; their times are not "
+        "those of a GPU each\n");
+  }
+  return {{"ranks", m.ranks},
+          {"device", m.device},
+          {"splits", m.splits},
+          {"scales", m.scales},
+          {"shared_gpus", m.shared},
+          {"exchange_seconds", m.exchange},
+          {"from_ids_seconds", m.from_ids},
+          {"first_all_reduce_seconds", m.first_sum},
+          {"world_seconds", m.world},
+          {"split_seconds", m.split}};
 }
 
 }  // namespace weft::init

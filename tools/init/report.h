@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "tools/init/compare.h"
+#include "tools/init/floor.h"
 #include "tools/init/measure.h"
+#include "tools/init/nccl.h"
 #include "tools/init/new_group.h"
 #include "tools/init/ops.h"
 
@@ -23,6 +25,8 @@ nlohmann::ordered_json PrintModel(const std::vector<Measurement>& runs);
 nlohmann::ordered_json PrintComparison(const Options& options, const Comparison& comparison);
 nlohmann::ordered_json PrintOps(const Options& options, const OpsMeasurement& ops);
 nlohmann::ordered_json PrintNewGroup(const NewGroupMeasurement& measurement);
+nlohmann::ordered_json PrintFloor(const Options& options, const FloorMeasurement& measurement);
+nlohmann::ordered_json PrintNccl(const Options& options, const NcclMeasurement& measurement);
 
 // "1.25 ms"
 std::string TimeText(double seconds);

@@ -53,11 +53,55 @@ class WeftStore final : public StoreProcess {
       : server_(std::move(server)) {}
   const std::string& address() const override { return server_->address(); }
   double cpu_seconds() const override { return absl::ToDoubleSeconds(server_->statistics().cpu); }
+  ServerCalls calls() const override {
+    collectives::StoreServerStatistics s = server_->statistics();
+    return {static_cast<double>(s.reads), static_cast<double>(s.writes),
+            static_cast<double>(s.waits)};
+  }
   int64_t waiting() const override { return server_->statistics().waiting; }
 
  private:
   std::unique_ptr<collectives::StoreServer> server_;
 };
+
+// What a Redis at `address` says of itself: "name:12345" in its INFO.
+ServerCalls CallsOfRedis(const std::string& address) {
+  constexpr absl::string_view kAsk = "INFO stats\r\n";
+  auto addresses = collectives::Resolve(address);
+  FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  bool asked = addresses.ok() &&
+               connect(socket.get(), (*addresses)[0].get(), (*addresses)[0].size) == 0 &&
+               send(socket.get(), kAsk.data(), kAsk.size(), MSG_NOSIGNAL) ==
+                   static_cast<ssize_t>(kAsk.size());
+  if (!asked) return {};
+  std::string info;
+  std::array<char, 4096> buffer;
+  size_t end = 0;
+  auto whole = [&] {  // "$LENGTH", that many bytes, each with an end of line
+    size_t line = info.find("\r\n");
+    bool known = line != std::string::npos && info[0] == '$' &&
+                 absl::SimpleAtoi(absl::string_view(info).substr(1, line - 1), &end);
+    return line != std::string::npos && (!known || info.size() >= line + 4 + end);
+  };
+  SystemClock clock;
+  absl::Time deadline = clock.Now() + absl::Seconds(5);
+  while (!whole()) {
+    if (!collectives::AwaitReady(socket.get(), POLLIN, deadline).ok()) return {};
+    ssize_t got = recv(socket.get(), buffer.data(), buffer.size(), 0);
+    if (got <= 0) return {};
+    info.append(buffer.data(), static_cast<size_t>(got));
+  }
+  auto number = [&](absl::string_view name) {
+    size_t at = info.find(absl::StrCat("\n", name, ":"));
+    double value = -1;
+    if (at == std::string::npos) return value;
+    absl::string_view text = absl::string_view(info).substr(at + name.size() + 2);
+    (void)absl::SimpleAtod(text.substr(0, text.find('\r')), &value);
+    return value;
+  };
+  return {number("total_reads_processed"), number("total_writes_processed"),
+          number("eventloop_cycles")};
+}
 
 class Running final : public StoreProcess {
  public:
@@ -182,8 +226,9 @@ class Child {
 
 class Foreign final : public StoreProcess {
  public:
-  Foreign(std::unique_ptr<Child> child, int port, std::string note)
-      : child_(std::move(child)),
+  Foreign(StoreKind kind, std::unique_ptr<Child> child, int port, std::string note)
+      : kind_(kind),
+        child_(std::move(child)),
         address_(absl::StrCat("127.0.0.1:", port)),
         note_(std::move(note)),
         before_(child_->cpu_seconds()) {}
@@ -192,9 +237,13 @@ class Foreign final : public StoreProcess {
     double now = child_->cpu_seconds();
     return now < 0 || before_ < 0 ? -1 : now - before_;
   }
+  ServerCalls calls() const override {
+    return kind_ == StoreKind::kRedis ? CallsOfRedis(address_) : ServerCalls{};
+  }
   std::string note() const override { return note_; }
 
  private:
+  const StoreKind kind_;
   std::unique_ptr<Child> child_;
   const std::string address_;
   const std::string note_;
@@ -238,7 +287,9 @@ absl::StatusOr<std::unique_ptr<StoreProcess>> StartRedis(const Options& options)
     WEFT_RETURN_IF_ERROR(child.status());
     absl::Time deadline = clock.Now() + kStartTimeout;
     while (clock.Now() < deadline && !(*child)->ended()) {
-      if (Answers(port)) return std::make_unique<Foreign>(*std::move(child), port, "");
+      if (Answers(port)) {
+        return std::make_unique<Foreign>(StoreKind::kRedis, *std::move(child), port, "");
+      }
       poll(nullptr, 0, 5);
     }
   }
@@ -289,7 +340,7 @@ absl::StatusOr<std::unique_ptr<StoreProcess>> StartTorch(const Options& options)
     note =
         "TCPStore looks every client's name up, which only root can keep from a name server here";
   }
-  return std::make_unique<Foreign>(*std::move(child), port, note);
+  return std::make_unique<Foreign>(StoreKind::kTorch, *std::move(child), port, note);
 }
 
 }  // namespace

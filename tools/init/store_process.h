@@ -12,6 +12,13 @@
 
 namespace weft::init {
 
+// Of the kernel, by a server so far; negative: nobody can say.
+struct ServerCalls {
+  double reads = -1;
+  double writes = -1;
+  double waits = -1;  // epoll_wait
+};
+
 class StoreProcess {
  public:
   // kNotFound: there is no such program or module; the message says which, and what to do.
@@ -22,6 +29,7 @@ class StoreProcess {
   virtual const std::string& address() const = 0;  // "127.0.0.1:6379"
   // Of the server so far; negative: nobody can say.
   virtual double cpu_seconds() const = 0;
+  virtual ServerCalls calls() const { return {}; }
   // Requests that wait; ours only, else 0.
   virtual int64_t waiting() const { return 0; }
   // What a reader of the figures should know of it; empty: nothing.

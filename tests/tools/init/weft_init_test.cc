@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "tests/run_program.h"
@@ -261,6 +262,57 @@ TEST(Model, NeverGivesNegativeTimes) {
   for (double c : model.coefficients) EXPECT_GE(c, 0);
   EXPECT_GT(model(100), 0);
   EXPECT_EQ(Fit({{1000, 2.0}})(1000), 2.0);
+}
+
+// The lines of a file.
+std::multiset<std::string> LinesOf(const std::string& path) {
+  std::multiset<std::string> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.insert(line);
+  return lines;
+}
+
+TEST(WeftInit, NcclsCommunicatorsComeFromTheIdsOfTheExchangeAndByASplit) {
+  std::string log = testing::TempDir() + "weft-init-nccl-" + std::to_string(getpid());
+  setenv("SCRIPTED_DEVICE_LOG", log.c_str(), 1);
+  Outcome outcome = Init(std::string("--nccl --layout tp2,dp2 --ranks-per-root 1 --cuda-library ") +
+                         SCRIPTED_DEVICE);
+  unsetenv("SCRIPTED_DEVICE_LOG");
+  std::multiset<std::string> lines = LinesOf(log);
+  unlink(log.c_str());
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("ncclCommInitRankScalable"));
+  EXPECT_TRUE(outcome.result["shared_gpus"].get<bool>());  // 4 ranks, 2 of them
+  // Each rank: its tp and its dp group, an id a rank; the world; both groups split off it.
+  EXPECT_EQ(lines.count("init 2 ids 2"), 8U);
+  EXPECT_EQ(lines.count("init 4 ids 4"), 4U);
+  EXPECT_EQ(lines.count("split 4"), 8U);
+  EXPECT_EQ(lines.count("device 0"), 2U);
+  EXPECT_EQ(lines.count("device 1"), 2U);
+}
+
+TEST(WeftInit, ACommunicatorThatAddsUpWronglyFailsTheRunAndIsNamed) {
+  setenv("SCRIPTED_DEVICE_BREAKS", "1", 1);
+  Outcome outcome = Init(std::string("--nccl --layout tp2,dp2 --cuda-library ") + SCRIPTED_DEVICE);
+  unsetenv("SCRIPTED_DEVICE_BREAKS");
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("of axis 0: a group of 2 ranks adds up ones to 1"));
+}
+
+TEST(WeftInit, NcclSaysWhatIsMissingWhereThereIsNoGpu) {
+  Outcome outcome = Init("--nccl --layout tp2,dp2 --cuda-library libweft-cuda-not-there.so");
+  EXPECT_EQ(outcome.status, 3);
+  EXPECT_THAT(outcome.output, HasSubstr("libweft-cuda-not-there.so"));
+}
+
+TEST(WeftInit, TheFloorIsMeasuredForTheLayoutsRanks) {
+  for (const char* relay : {"", " --relay"}) {
+    Outcome outcome = Init(std::string("--floor --layout tp4,pp2,dp4 --hosts 8") + relay);
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_EQ(outcome.result["ranks"], 32);
+    EXPECT_GT(outcome.result["connect_seconds"], 0);
+    EXPECT_GT(outcome.result["exchange_seconds"], 0);
+  }
 }
 
 }  // namespace
