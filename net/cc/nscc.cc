@@ -12,6 +12,7 @@ constexpr double kNoDelay = 1e-6;  // s
 constexpr double kShrinkMost = 0.5;
 constexpr double kFastShare = 0.25;
 constexpr double kAdaptDelay = 4;  // targets
+constexpr double kDrainingShare = 0.25;
 constexpr int kApplyPackets = 8;
 
 }  // namespace
@@ -34,24 +35,28 @@ Nscc::Nscc(const PathFacts& facts, const NsccParameters& parameters)
 
 void Nscc::Bound() { window_ = std::clamp(window_, packet_, window_max_); }
 
-bool Nscc::QuickAdapt(absl::Time now, bool is_loss, double delay) {
-  adapt_asked_ |= is_loss || delay > kAdaptDelay * target_;
-  if (now < adapt_end_) return false;
-  bool adapts = adapt_end_ != absl::InfinitePast() && adapt_asked_ &&
-                delivered_ < parameters_.adapt_gate * window_max_;
-  if (adapts) {
-    window_ = std::max(delivered_, packet_);
-    ignore_ = window_;
-    increase_ = gathered_ = 0;
+// Whether signals are to be passed over: as the window was cut just now, or what was in flight then
+// is still coming in.
+bool Nscc::QuickAdapt(absl::Time now, bool is_bad, bool is_loss, double delay, double in_flight) {
+  bool passes = ignored_ < ignore_ && is_bad;
+  if (!passes && now > adapt_end_) {
+    bool is_asked = adapt_asked_ || is_loss || delay > kAdaptDelay * target_;
+    if (adapt_end_ != absl::InfinitePast() && is_asked &&
+        delivered_ < parameters_.adapt_gate * window_max_) {
+      window_ = std::max(delivered_, packet_);
+      ignore_ = in_flight;
+      ignored_ = 0;
+      adapt_asked_ = false;
+      passes = true;
+    }
+    delivered_ = 0;
+    adapt_end_ = now + absl::Seconds(round_trip_ + target_);
   }
-  adapt_end_ = now + absl::Seconds(round_trip_ + target_);
-  adapt_asked_ = false;
-  delivered_ = 0;
-  return adapts;
+  if (passes) increase_ = gathered_ = 0;
+  return passes;
 }
 
-void Nscc::Apply(absl::Time now, double bytes) {
-  gathered_ += bytes;
+void Nscc::Apply(absl::Time now) {
   bool is_due = now - grown_ >= absl::Seconds(round_trip_);
   if (gathered_ < kApplyPackets * packet_ && !is_due) return;
   window_ += increase_ / window_;
@@ -62,50 +67,66 @@ void Nscc::Apply(absl::Time now, double bytes) {
   increase_ = gathered_ = 0;
 }
 
+void Nscc::Average(double delay, bool marked) {
+  double sample = !marked && delay > target_ ? kDrainingShare * round_trip_ : delay;
+  average_delay_ += parameters_.average * (sample - average_delay_);
+}
+
+void Nscc::Grow(double bytes) {
+  fast_count_ = delay_ < kNoDelay ? fast_count_ + bytes : 0;
+  is_fast_ = delay_ < kNoDelay && (is_fast_ || fast_count_ > window_);
+  if (is_fast_) {
+    window_ += kFastShare * scale_ * bytes;
+  } else {
+    increase_ += alpha_ * bytes * (target_ - delay_);
+  }
+}
+
+void Nscc::Shrink(absl::Time now) {
+  is_fast_ = false;
+  fast_count_ = 0;
+  if (average_delay_ <= target_ || now - shrunk_ <= absl::Seconds(round_trip_)) return;
+  double cut = 1 - parameters_.gamma * (average_delay_ - target_) / average_delay_;
+  window_ *= std::max(kShrinkMost, cut);
+  shrunk_ = now;
+}
+
 void Nscc::OnAck(const AckSample& ack) {
   auto bytes = static_cast<double>(ack.acked.count());
   if (ack.rtt > absl::ZeroDuration()) {
     delay_ = std::max(0.0, absl::ToDoubleSeconds(ack.rtt) - round_trip_);
-    average_delay_ += parameters_.average * (delay_ - average_delay_);
+    Average(delay_, ack.marked);
   }
   delivered_ += bytes;
-  if (QuickAdapt(ack.now, false, delay_)) return;
-  if (ignore_ > 0) {
-    ignore_ -= bytes;
-    return;
-  }
-  if (ack.marked || delay_ >= kNoDelay) {
-    fast_count_ = 0;
-    is_fast_ = false;
-  } else {
-    fast_count_ += bytes;
-    if (fast_count_ > window_) is_fast_ = true;
-  }
+  gathered_ += bytes;
+  ignored_ += bytes;
+  auto in_flight = static_cast<double>(ack.in_flight.count());
+  if (QuickAdapt(ack.now, ack.marked, false, delay_, in_flight)) return;
   if (!ack.marked && delay_ >= target_) {
     increase_ += fair_ * bytes;
-  } else if (!ack.marked && is_fast_) {
-    window_ += kFastShare * scale_ * bytes;
   } else if (!ack.marked) {
-    increase_ += alpha_ * bytes * (target_ - delay_);
-  } else if (delay_ >= target_ && average_delay_ > target_ &&
-             ack.now - shrunk_ > absl::Seconds(round_trip_)) {
-    double cut = 1 - parameters_.gamma * (average_delay_ - target_) / average_delay_;
-    window_ *= std::max(kShrinkMost, cut);
-    shrunk_ = ack.now;
+    Grow(bytes);
+  } else if (delay_ >= target_) {
+    Shrink(ack.now);
   }
-  Apply(ack.now, bytes);
+  Bound();
+  Apply(ack.now);
   Bound();
 }
 
-void Nscc::OnLoss(absl::Time now, Bytes lost, Bytes /*in_flight*/) {
-  window_ -= static_cast<double>(lost.count());
-  QuickAdapt(now, true, 0);
+void Nscc::OnLoss(absl::Time now, Bytes lost, Bytes in_flight) {
+  auto bytes = static_cast<double>(lost.count());
+  ignored_ += bytes;
+  Average(round_trip_, true);
+  adapt_asked_ = true;
+  if (!QuickAdapt(now, true, true, 0, static_cast<double>(in_flight.count()) + bytes)) {
+    window_ -= bytes;
+  }
   Bound();
 }
 
 void Nscc::OnTimeout(absl::Time now, int /*consecutive*/) {
-  QuickAdapt(now, true, 0);
-  Bound();
+  OnLoss(now, Bytes(static_cast<int64_t>(packet_)), Bytes(0));
 }
 
 void Nscc::Visit(StateVisitor visit) const {

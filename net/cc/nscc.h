@@ -13,13 +13,15 @@
 //                      cwnd *= max(1/2, 1 - 0.8 (average - Q) / average)
 //   mark,    d < Q     keeps: another path will do
 //
-// Each 8 packets or T: cwnd += increase / cwnd; each T besides: cwnd += 0.15 MSS a. A loss takes
-// its bytes off. Quick adapt, once each T + Q: if there was a loss or d > 4 Q, and less than 1/8 of
-// the largest window was delivered in the period, cwnd = what was delivered, and signals are passed
-// over for a window. cwnd is at most 1.5 D, and starts there.
+// Each 8 packets or T: cwnd += increase / cwnd; each T besides: cwnd += 0.15 MSS a. The average
+// counts a long delay without a mark as T / 4 (a queue that drains), and a loss as T (a full
+// queue). A loss takes its bytes off. Quick adapt, once each T + Q: if there was a loss or d > 4 Q,
+// and less than 1/8 of the largest window was delivered in the period, cwnd = what was delivered,
+// and marks and losses of as much as was in flight are passed over: they tell of the congestion
+// that was answered just now. cwnd is at most 1.5 D, and starts there.
 //
 // Constants are the specification's, as its own simulator has them (uet-htsim 40ccb05). Departures:
-// none known; its "trimmed" NACK is OnLoss() here.
+// none known; its "trimmed" NACK is OnLoss() here, and so is each timeout, of a packet.
 #ifndef WEFT_NET_CC_NSCC_H_
 #define WEFT_NET_CC_NSCC_H_
 
@@ -51,8 +53,11 @@ class Nscc final : public Controller {
   void Visit(StateVisitor visit) const override;
 
  private:
-  bool QuickAdapt(absl::Time now, bool is_loss, double delay);
-  void Apply(absl::Time now, double bytes);
+  bool QuickAdapt(absl::Time now, bool is_bad, bool is_loss, double delay, double in_flight);
+  void Average(double delay, bool marked);
+  void Grow(double bytes);
+  void Shrink(absl::Time now);
+  void Apply(absl::Time now);
   void Bound();
 
   const NsccParameters parameters_;
@@ -66,8 +71,8 @@ class Nscc final : public Controller {
   absl::Time adapt_end_ = absl::InfinitePast();
   double delivered_ = 0;  // in the period of quick adapt
   bool adapt_asked_ = false;
-  double ignore_ = 0;      // bytes of acknowledgements to pass over
-  double fast_count_ = 0;  // bytes acknowledged without delay
+  double ignore_ = 0, ignored_ = 0;  // bytes: that were in flight at the cut; heard of since
+  double fast_count_ = 0;            // bytes acknowledged without delay
   bool is_fast_ = false;
 };
 

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <fstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/status.h"
 #include "net/cc/dcqcn.h"
 #include "net/cc/fixed_window.h"
@@ -221,6 +224,19 @@ absl::StatusOr<ControllerSpec> ParseController(absl::string_view text) {
     spec.parameters.emplace_back(entry.first, value);
   }
   return spec;
+}
+
+absl::StatusOr<ControllerSpec> ReadController(absl::string_view text) {
+  if (!absl::ConsumePrefix(&text, "@")) return ParseController(text);
+  std::string path(text), line;
+  std::ifstream file(path);
+  if (!file || !std::getline(file, line)) {
+    return absl::NotFoundError(
+        absl::StrCat("no controller in the file '", path, "'; weft-cc tune --out writes one"));
+  }
+  absl::StatusOr<ControllerSpec> spec = ParseController(absl::StripAsciiWhitespace(line));
+  if (spec.ok()) return spec;
+  return Annotate(spec.status(), absl::StrCat(path, ":1"));
 }
 
 std::string ToString(const ControllerSpec& spec) {

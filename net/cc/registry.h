@@ -49,6 +49,9 @@ struct ControllerSpec {
 // its range.
 absl::StatusOr<ControllerSpec> ParseController(absl::string_view text);
 std::string ToString(const ControllerSpec& spec);  // ParseController's inverse
+// As ParseController(), or "@FILE" for one that weft-cc tune --out has written: its first line.
+// Errors name the file.
+absl::StatusOr<ControllerSpec> ReadController(absl::string_view text);
 
 // `spec` as ParseController() returns it; aborts on parameters that it would refuse.
 std::unique_ptr<Controller> MakeController(const ControllerSpec& spec, const PathFacts& facts);

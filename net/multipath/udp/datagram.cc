@@ -14,8 +14,9 @@ namespace {
 // The envelope: check (8), link (4), zero (20).
 constexpr size_t kCheckBytes = crypto_shorthash_BYTES;
 static_assert(kCheckBytes == 8 && sizeof(Key) == crypto_shorthash_KEYBYTES);
-constexpr size_t kTypeAt = kEnvelopeBytes + 3;                     // within the packet's header
-constexpr size_t kMessageAt = kEnvelopeBytes + kCommonBytes + 24;  // then offset, length
+constexpr size_t kTypeAt = kEnvelopeBytes + 3;                         // within the packet's header
+constexpr size_t kMessageAt = kEnvelopeBytes + kCommonBytes + 24;      // then offset, length
+constexpr uint8_t kHasChecksum = 1, kTrustsHost = 2, kChunkIsSet = 4;  // of an address
 constexpr char kPurpose[] = "weft multipath link 1";
 
 // What is checked: all but the check itself and a chunk.
@@ -104,7 +105,9 @@ std::string Address::Encode() const {
   Put(out, chunk_max);
   Put(out, buffer_bytes);
   out.append(reinterpret_cast<const char*>(nonce.data()), nonce.size());
-  Put(out, static_cast<uint8_t>(has_checksum ? 1 : 0));
+  Put(out,
+      static_cast<uint8_t>((has_checksum ? kHasChecksum : 0) | (trusts_host ? kTrustsHost : 0) |
+                           (chunk_is_set ? kChunkIsSet : 0)));
   Put(out, static_cast<uint8_t>(host.size()));
   Put(out, static_cast<uint16_t>(ports.size()));
   for (uint16_t port : ports) Put(out, port);
@@ -113,7 +116,7 @@ std::string Address::Encode() const {
 
 absl::StatusOr<Address> Address::Decode(absl::string_view bytes) {
   Address out;
-  uint8_t checksum = 0, host = 0;
+  uint8_t flags = 0, host = 0;
   uint16_t count = 0;
   size_t size = bytes.size();
   auto bad = [&](absl::string_view why) {
@@ -121,7 +124,7 @@ absl::StatusOr<Address> Address::Decode(absl::string_view bytes) {
         absl::StrCat("a multipath address of ", size, " bytes: ", why));
   };
   if (!Take(bytes, &out.link) || !Take(bytes, &out.chunk_max) || !Take(bytes, &out.buffer_bytes) ||
-      !Take(bytes, &out.nonce) || !Take(bytes, &checksum) || !Take(bytes, &host) ||
+      !Take(bytes, &out.nonce) || !Take(bytes, &flags) || !Take(bytes, &host) ||
       !Take(bytes, &count)) {
     return bad("too short");
   }
@@ -132,8 +135,12 @@ absl::StatusOr<Address> Address::Decode(absl::string_view bytes) {
   if (out.chunk_max < kChunkMin || out.chunk_max > kChunkMax || out.chunk_max % 64 != 0) {
     return bad(absl::StrCat("chunks of ", out.chunk_max, " bytes"));
   }
-  if (checksum > 1) return bad("a checksum that is neither wanted nor not");
-  out.has_checksum = checksum == 1;
+  if (flags > (kHasChecksum | kTrustsHost | kChunkIsSet)) {
+    return bad(absl::StrCat("flags ", static_cast<int>(flags)));
+  }
+  out.has_checksum = (flags & kHasChecksum) != 0;
+  out.trusts_host = (flags & kTrustsHost) != 0;
+  out.chunk_is_set = (flags & kChunkIsSet) != 0;
   out.ports.resize(count);
   for (uint16_t& port : out.ports) {
     Take(bytes, &port);

@@ -57,9 +57,11 @@ std::optional<ChunkAddress> AddressOf(absl::Span<const std::byte> datagram);
 struct Address {
   uint32_t link = 0;  // the number that datagrams to this end carry
   LinkNonce nonce{};
-  uint32_t chunk_max = 0;       // bytes; what its interface carries in a datagram
+  uint32_t chunk_max = 0;       // bytes; what its interface carries in a datagram,
+  bool chunk_is_set = false;    // or what it was told to: then on one host as well
   uint64_t buffer_bytes = 0;    // of one socket
-  bool has_checksum = true;     // wants one on every packet
+  bool has_checksum = true;     // wants one on every packet,
+  bool trusts_host = false;     // but of those that never leave the host
   std::string host;             // without a port, as SocketAddress prints it: "10.0.0.1:0"
   std::vector<uint16_t> ports;  // [path]
 

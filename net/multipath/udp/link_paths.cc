@@ -1,11 +1,31 @@
 #include "net/multipath/udp/link_paths.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
 namespace weft::net::multipath {
+namespace {
+
+// The kernel sends from the very address that it sends to where that is one of its own.
+int HostMtu(const SocketAddress& peer) {
+  FileDescriptor fd(socket(peer.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd || connect(fd.get(), peer.get(), peer.size()) != 0) return 0;
+  SocketAddress self = LocalAddress(fd.get());
+  self.set_port(peer.port());
+  if (self.ToString() != peer.ToString()) return 0;
+  bool is_v6 = peer.family() == AF_INET6;
+  int mtu = 0;
+  socklen_t size = sizeof(mtu);
+  getsockopt(fd.get(), is_v6 ? IPPROTO_IPV6 : IPPROTO_IP, is_v6 ? IPV6_MTU : IP_MTU, &mtu, &size);
+  return mtu;
+}
+
+}  // namespace
 
 absl::Status UdpPaths::Describe(Address& own) {
   own.link = link_;
@@ -24,7 +44,7 @@ absl::StatusOr<LinkPaths::Facts> UdpPaths::Connect(const Address& peer) {
   }
   // Half of what the peer's sockets hold: the kernel counts more than the bytes.
   auto room = static_cast<int64_t>(std::min<uint64_t>(peer.buffer_bytes, 1 << 30) * paths / 2);
-  return Facts{static_cast<int>(paths), Bytes(room)};
+  return Facts{static_cast<int>(paths), Bytes(room), HostMtu(peer_.front())};
 }
 
 std::string UdpPaths::Suspicion() const {

@@ -25,8 +25,9 @@ namespace weft::net::multipath {
 class LinkPaths {
  public:
   struct Facts {
-    int paths = 0;  // that both ends have
-    Bytes room;     // in flight at most, so that the peer's end holds it
+    int paths = 0;     // that both ends have
+    Bytes room;        // in flight at most, so that the peer's end holds it
+    int host_mtu = 0;  // of the way within this host, if the peer is on it; else 0
   };
 
   virtual ~LinkPaths() = default;  // nothing is heard of them afterwards, and nothing read

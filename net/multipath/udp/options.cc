@@ -18,13 +18,12 @@ constexpr size_t kUdpBytes = 8, kIpv4Bytes = 20, kIpv6Bytes = 40;
 constexpr size_t kEthernetBytes = 38;
 // Where the kernel knows of no speed: loopback, and most virtual interfaces.
 constexpr Bandwidth kUnknownBandwidth = Bandwidth::GigabitsPerSecond(25);
-constexpr Bandwidth kLoopbackBandwidth = Bandwidth::GigabitsPerSecond(100);
+constexpr Bandwidth kHostBandwidth = Bandwidth::GigabitsPerSecond(100);
 // Swift's own target of what a peer holds is of a NIC's; threads of this one are off their cores
 // for longer than that every now and then.
 constexpr double kEndpointMicroseconds = 2000;
 // Queues of paths that are alike differ by less, or even out again.
 constexpr double kSlowFactor = 2;
-constexpr int64_t kPiecesMin = 16;   // that a product of bandwidth and round trip holds
 constexpr uint32_t kMessages = 256;  // outstanding on a link; more wait for room
 
 }  // namespace
@@ -37,10 +36,6 @@ InterfaceFacts FactsOf(absl::string_view interface) {
   if (fd && ioctl(fd.get(), SIOCGIFMTU, &request) == 0) facts.mtu = request.ifr_mtu;
   std::ifstream file(absl::StrCat("/sys/class/net/", interface, "/speed"));
   int64_t megabits = 0;
-  if (fd && ioctl(fd.get(), SIOCGIFFLAGS, &request) == 0) {
-    facts.is_loopback = (request.ifr_flags & IFF_LOOPBACK) != 0;
-    if (facts.is_loopback) facts.bandwidth = kLoopbackBandwidth;
-  }
   if (file >> megabits && megabits > 0) {
     facts.bandwidth = Bandwidth::BytesPerSecond(static_cast<double>(megabits) * 1e6 / 8);
   }
@@ -80,11 +75,13 @@ absl::StatusOr<WireOptions> MakeWireOptions(const TransportOptions& options,
   WireOptions out;
   // What never leaves this host's memory crosses no link that could damage it.
   absl::string_view checksum = settings.Text("multipath.checksum");
-  out.has_checksum = checksum == "auto" ? !facts.is_loopback : checksum == "true";
+  out.has_checksum = checksum != "false";
+  out.trusts_host = checksum == "auto";
   out.connect_timeout = settings.Duration("transport.connect_timeout");
   out.secret = options.secret;
   bool is_v6 = interface.address.family() == AF_INET6;
   auto mtu = static_cast<int>(settings.ByteCount("multipath.mtu").count());
+  out.chunk_is_set = mtu > 0;
   if (mtu == 0) mtu = facts.mtu > 0 ? facts.mtu : 1500;
   out.chunk_max = ChunkFor(mtu, is_v6);
   if (out.chunk_max == 0) {
@@ -92,7 +89,7 @@ absl::StatusOr<WireOptions> MakeWireOptions(const TransportOptions& options,
                                                    mtu, " bytes, too small for multipath"));
   }
   SenderOptions& send = out.sender;
-  WEFT_ASSIGN_OR_RETURN(send.controller, ParseController(settings.Text("multipath.controller")));
+  WEFT_ASSIGN_OR_RETURN(send.controller, ReadController(settings.Text("multipath.controller")));
   bool has_endpoint = send.controller.kind == ControllerKind::kSwift ||
                       send.controller.kind == ControllerKind::kMswift ||
                       send.controller.kind == ControllerKind::kHybrid;
@@ -117,9 +114,8 @@ absl::StatusOr<WireOptions> MakeWireOptions(const TransportOptions& options,
                                                          : kUnknownBandwidth;
   send.facts.base_rtt = settings.Duration("multipath.base_rtt");
   send.facts.hops = 3;
-  // A window must hold many, or the paths share it badly.
-  send.piece = std::min(settings.ByteCount("multipath.piece_bytes"),
-                        Bytes(send.facts.product().count() / kPiecesMin));
+  if (gigabits == 0) out.host_bandwidth = kHostBandwidth;
+  out.piece = settings.ByteCount("multipath.piece_bytes");
   // A thread that was held up catches up by so much.
   send.burst = absl::Milliseconds(1);
   // Threads of both ends may be off their cores for so long; only then does silence mean anything.

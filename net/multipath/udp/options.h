@@ -15,7 +15,6 @@ namespace weft::net::multipath {
 struct InterfaceFacts {
   int mtu = 0;          // bytes
   Bandwidth bandwidth;  // of the port
-  bool is_loopback = false;
 };
 InterfaceFacts FactsOf(absl::string_view interface);
 

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "net/handshake.h"
+#include "net/multipath/udp/options.h"
 
 namespace weft::net::multipath {
 namespace {
@@ -20,6 +21,7 @@ constexpr uint64_t kControlAhead = 1024;  // numbers that may arrive before one 
 constexpr size_t kControlWaitingMax = 256;
 constexpr absl::Duration kLinger = absl::Seconds(2);
 constexpr uint32_t kControlReserve = 16;  // messages of the sender that data leaves free
+constexpr int64_t kPiecesMin = 16;        // that a product of bandwidth and round trip holds
 // So that other links, and what arrives, get their turns.
 constexpr int kPacketsPerTurn = 128;
 constexpr size_t kBytesPerTurn = 512 << 10;
@@ -54,7 +56,9 @@ absl::StatusOr<std::string> Wire::OwnAddress() {
   Address address;
   address.nonce = nonce_;
   address.chunk_max = options_.chunk_max;
+  address.chunk_is_set = options_.chunk_is_set;
   address.has_checksum = options_.has_checksum;
+  address.trusts_host = options_.trusts_host;
   WEFT_RETURN_IF_ERROR(paths_->Describe(address));
   return address.Encode();
 }
@@ -68,15 +72,30 @@ absl::Status Wire::Connect(absl::string_view peer_address) {
   send_key_ = is_connector_ ? keys.to_listener : keys.to_connector;
   receive_key_ = is_connector_ ? keys.to_connector : keys.to_listener;
   peer_link_ = peer.link;
-  options_.has_checksum |= peer.has_checksum;
+  Agree(peer);
+  WantTurn();
+  return absl::OkStatus();
+}
+
+// What both ends conclude alike from what they told each other.
+void Wire::Agree(const Address& peer) {
+  bool is_host = facts_.host_mtu > 0;
+  options_.has_checksum = (options_.has_checksum && !(is_host && options_.trusts_host)) ||
+                          (peer.has_checksum && !(is_host && peer.trusts_host));
   SenderOptions& send = options_.sender;
   send.chunk = std::min(options_.chunk_max, peer.chunk_max);
+  if (is_host) {
+    uint32_t carried = ChunkFor(facts_.host_mtu, /*is_v6=*/true);
+    send.chunk = std::min(options_.chunk_is_set ? options_.chunk_max : carried,
+                          peer.chunk_is_set ? peer.chunk_max : carried);
+    if (options_.host_bandwidth > Bandwidth()) send.facts.bandwidth = options_.host_bandwidth;
+  }
   send.facts.packet = Bytes(int64_t{send.chunk} + send.overhead);
+  // A window must hold many, or the paths share it badly.
+  send.piece = std::min(options_.piece, Bytes(send.facts.product().count() / kPiecesMin));
   send.paths.paths = facts_.paths;
   send.policy.seed ^= peer_link_;
   send.window_max = std::max(facts_.room, send.facts.packet);
-  WantTurn();
-  return absl::OkStatus();
 }
 
 void Wire::Open(absl::Time now) {

@@ -49,9 +49,14 @@ class WireOwner {
 };
 
 struct WireOptions {
-  SenderOptions sender;    // but for what the two ends agree on: chunk, paths, facts.packet
-  uint32_t chunk_max = 0;  // what this end's interface carries
+  SenderOptions sender;       // but for what the two ends agree on: chunk, paths, facts.packet
+  uint32_t chunk_max = 0;     // what this end's interface carries,
+  bool chunk_is_set = false;  // or what it was told to
   bool has_checksum = true;
+  bool trusts_host = false;  // as Address's
+  // Between processes of one host. Zero: as otherwise.
+  Bandwidth host_bandwidth;
+  Bytes piece;                     // as SenderOptions::piece, at most
   absl::Duration connect_timeout;  // for the first datagram to come back
   JobSecret secret{};
 };
@@ -108,6 +113,7 @@ class Wire final : public Handler, private DatagramOwner, private MessageSink {
   bool OnMessage(const Packet& packet) override;
   void OnChunk(const Packet& packet, const std::byte* chunk, uint32_t bytes) override;
 
+  void Agree(const Address& peer);
   void Open(absl::Time now);
   void PostWaiting();
   void PostControl();

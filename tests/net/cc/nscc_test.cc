@@ -98,5 +98,30 @@ TEST_F(NsccTest, QuickAdaptFallsToWhatWasDelivered) {
   EXPECT_EQ(Window(), 2 * 4000) << "what was delivered since the period began";
 }
 
+// What was in flight at the cut tells of the congestion that was answered by it; what comes behind
+// it counts again.
+TEST_F(NsccTest, LossesOfWhatWasInFlightAtTheCutTakeNothingOff) {
+  Acks(1, 5, false);
+  now_ += absl::Microseconds(10);
+  Acks(5, 100, true);
+  now_ += absl::Microseconds(30);
+  nscc_.OnLoss(now_, Bytes(4000), Bytes(20'000));
+  ASSERT_EQ(Window(), 5 * 4000);
+  for (int i = 0; i < 5; ++i) nscc_.OnLoss(now_, Bytes(4000), Bytes(20'000));
+  Acks(1, 100, true);
+  double window = Window();
+  EXPECT_GE(window, 5 * 4000);
+  nscc_.OnLoss(now_, Bytes(4000), Bytes(20'000));
+  EXPECT_EQ(Window(), window - 4000);
+}
+
+// Delays without marks are of queues that drain: they are no reason for a cut later.
+TEST_F(NsccTest, LongDelaysWithoutMarksHardlyCount) {
+  Acks(200, 40, false);
+  EXPECT_EQ(Window(), 1.5 * kProduct);
+  Acks(10, 40, true);
+  EXPECT_EQ(Window(), 1.5 * kProduct);
+}
+
 }  // namespace
 }  // namespace weft::net

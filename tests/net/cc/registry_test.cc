@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <string>
+
 #include "net/cc/pacer.h"
 
 namespace weft::net {
@@ -33,6 +36,19 @@ TEST(ControllerRegistryTest, ParametersReachTheController) {
   ASSERT_TRUE(spec.ok());
   EXPECT_EQ(MakeController(*spec, kFacts)->window(), Bytes(3 * 125'000));
   EXPECT_EQ(ToString(*spec), "fixed:window=3");
+}
+
+TEST(ControllerRegistryTest, AFileOfTheTunerIsReadAndNamedWhereItIsWrong) {
+  std::string path = testing::TempDir() + "/controller.txt";
+  auto read = [&](const std::string& content) {
+    std::ofstream(path) << content;
+    return ReadController("@" + path);
+  };
+  EXPECT_EQ(ToString(*read("swift:beta=0.6,hop=0.1\n")), "swift:beta=0.6,hop=0.1");
+  EXPECT_THAT(read("swift:bta=1\n").status().message(), HasSubstr(path + ":1"));
+  EXPECT_THAT(read("").status().message(), HasSubstr("no controller in the file '" + path));
+  EXPECT_THAT(ReadController("@/nowhere").status().message(), HasSubstr("'/nowhere'"));
+  EXPECT_EQ(ToString(*ReadController("nscc")), "nscc");
 }
 
 TEST(ControllerRegistryTest, ErrorsNameWhatIsKnown) {

@@ -51,6 +51,7 @@ Address GoodAddress() {
   address.chunk_max = 1344;
   address.buffer_bytes = 1 << 20;
   address.has_checksum = false;
+  address.trusts_host = true;
   address.host = "10.0.0.1:0";
   address.ports = {4000, 4001};
   return address;
@@ -100,6 +101,8 @@ TEST(DatagramTest, AddressesComeBackAsTheyWereWritten) {
   EXPECT_EQ(back->chunk_max, 1344U);
   EXPECT_EQ(back->buffer_bytes, 1U << 20);
   EXPECT_FALSE(back->has_checksum);
+  EXPECT_TRUE(back->trusts_host);
+  EXPECT_FALSE(back->chunk_is_set);
   EXPECT_EQ(back->host, "10.0.0.1:0");
   EXPECT_EQ(back->ports, (std::vector<uint16_t>{4000, 4001}));
 }

@@ -85,6 +85,7 @@ TEST(MultipathTransportTest, SettingsThatCannotBeAreRefusedByName) {
   };
   EXPECT_THAT(refused("multipath.controller=swft"), HasSubstr("swift"));
   EXPECT_THAT(refused("multipath.controller=swift:bta=1"), HasSubstr("beta"));
+  EXPECT_THAT(refused("multipath.controller=@/nowhere"), HasSubstr("'/nowhere'"));
   EXPECT_THAT(refused("multipath.controller=hpcc"), HasSubstr("telemetry"));
   EXPECT_THAT(refused("multipath.port=65535"), HasSubstr("multipath.port"));
   EXPECT_THAT(refused("multipath.mtu=100"), HasSubstr("100 bytes, too small"));
