@@ -31,7 +31,7 @@ def row(**values) -> None:
 
 
 def bench_collectives(spines: int, mbit: int, repeats: int) -> None:
-    sizes = {"sendrecv": 4 << 20, "all_reduce": 8 << 20}
+    sizes = {"sendrecv": 8 << 20, "all_reduce": 8 << 20}
     with multipath.Fabric(leaves=2, spines=spines, hosts_per_leaf=spines, mbit=mbit) as fabric:
         placement = multipath.alternating(fabric)
         for op, name in (("sendrecv", "permutation"), ("all_reduce", "ring all-reduce")):

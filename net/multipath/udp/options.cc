@@ -23,7 +23,7 @@ constexpr Bandwidth kHostBandwidth = Bandwidth::GigabitsPerSecond(100);
 // for longer than that every now and then.
 constexpr double kEndpointMicroseconds = 2000;
 // Queues of paths that are alike differ by less, or even out again.
-constexpr double kSlowFactor = 2;
+constexpr int kSlowFactor = 4;
 constexpr uint32_t kMessages = 256;  // outstanding on a link; more wait for room
 
 }  // namespace
@@ -123,7 +123,7 @@ absl::StatusOr<WireOptions> MakeWireOptions(const TransportOptions& options,
   send.timeout_min = settings.Duration("multipath.timeout_min");
   send.paths.probe_interval = absl::Milliseconds(2);
   send.paths.slow_factor = kSlowFactor;
-  send.paths.slow_slack = 2 * send.facts.base_rtt;
+  send.paths.slow_slack = kSlowFactor * send.facts.base_rtt;
   // Whether the peer lives, the link finds out in its own way; see links.h.
   send.weighs_paths = true;
   send.keepalive = settings.Duration("tcp.dead_after") / 4;

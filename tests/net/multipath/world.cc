@@ -16,87 +16,27 @@
 #include "net/cc/credit.h"
 #include "net/multipath/receiver.h"
 #include "net/multipath/sender.h"
+#include "tests/net/multipath/world_network.h"
 
 namespace weft::net::multipath {
 namespace {
 
-const absl::Time kStart = absl::UnixEpoch();
+const absl::Time kStart = WorldSetup::Start();
 constexpr int64_t kEventsMax = 3'000'000;
 constexpr absl::Duration kTimeToEnd = absl::Seconds(60);  // once healed, simulated
-
-enum Side : int { kToReceiver = 0, kToSender = 1 };
-
-// Of one path, one direction.
-struct Fault {
-  absl::Time from, until;
-  int path;       // -1: all
-  int side;       // -1: both
-  bool is_pause;  // held until `until`; else lost
-};
-
-struct Setup {
-  int paths, messages, restarts;
-  uint32_t chunk, numbers, window;
-  ControllerSpec controller;
-  PolicyKind policy;
-  double loss, reorder, duplicate, corrupt, mark, trim, too_long;
-  int ack_every;
-  bool by_credit;
-  std::vector<Fault> faults;
-  absl::Time healed;
-  uint64_t size_max;
-};
-
-Setup Draw(Random& random) {
-  Setup setup;
-  auto chance = [&](double often, double most) {
-    return random.Uniform() < often ? random.Uniform() * most : 0;
-  };
-  setup.paths = 1 + static_cast<int>(random.Below(8));
-  setup.messages = 4 + static_cast<int>(random.Below(40));
-  setup.chunk = 64u << random.Below(6);
-  setup.numbers = 64u << random.Below(4);
-  setup.window = 1u << random.Below(7);
-  auto kinds = AllControllers();
-  setup.controller.kind = kinds[random.Below(kinds.size())];
-  setup.by_credit = setup.controller.kind == ControllerKind::kCredit;
-  auto policies = AllPolicies();
-  setup.policy = policies[random.Below(policies.size())];
-  setup.loss = chance(0.7, 0.1);
-  setup.reorder = chance(0.5, 0.3);
-  setup.duplicate = chance(0.5, 0.1);
-  setup.corrupt = chance(0.3, 0.05);
-  setup.mark = chance(0.5, 0.5);
-  setup.trim = chance(0.2, 0.1);
-  setup.too_long = chance(0.2, 0.1);
-  setup.ack_every = 1 + static_cast<int>(random.Below(8));
-  setup.size_max = 8 + random.Below(setup.chunk * 40);
-  absl::Duration faulty = absl::Milliseconds(static_cast<int64_t>(1 + random.Below(30)));
-  setup.healed = kStart + faulty;
-  setup.restarts = random.Below(4) == 0 ? 1 + static_cast<int>(random.Below(3)) : 0;
-  for (uint64_t i = random.Below(6); i > 0; --i) {
-    absl::Time from = kStart + faulty * random.Uniform();
-    absl::Time until = std::min(setup.healed, from + faulty * random.Uniform());
-    bool is_partition = random.Below(4) == 0;
-    int path =
-        is_partition ? -1 : static_cast<int>(random.Below(static_cast<uint64_t>(setup.paths)));
-    int side = static_cast<int>(random.Below(3)) - 1;
-    setup.faults.push_back({from, until, path, side, random.Below(3) == 0});
-  }
-  return setup;
-}
 
 class World {
  public:
   World(uint64_t seed, bool log)
-      : random_(seed), log_(log), setup_(Draw(random_)), credits_(kBandwidth, Bytes(8192)) {
+      : random_(seed),
+        log_(log),
+        setup_(DrawWorld(random_)),
+        network_(setup_, random_, result_),
+        credits_(kBandwidth, Bytes(8192)) {
     for (int i = 0; i < setup_.restarts; ++i) {
       restarts_.insert(kStart + (setup_.healed - kStart) * random_.Uniform());
     }
-    path_delay_.resize(static_cast<size_t>(setup_.paths));
-    for (absl::Duration& delay : path_delay_) {
-      delay = absl::Microseconds(2 + 10 * random_.Uniform());
-    }
+    network_.DrawDelays();
     StartSender();
     StartReceiver();
   }
@@ -111,12 +51,12 @@ class World {
     if (error_.empty()) CheckEnd();
     result_.error = error_;
     result_.drawn = absl::StrFormat(
-        "%d paths, %s, %s, chunks of %u, %u numbers, %u receives, %d messages up to %u B, "
+        "%d paths%s, %s, %s, chunks of %u, %u numbers, %u receives, %d messages up to %u B, "
         "%d faults, %d restarts, loss %.2f reorder %.2f duplicate %.2f corrupt %.2f trim %.2f",
-        setup_.paths, ToString(setup_.controller), ToString(setup_.policy), setup_.chunk,
-        setup_.numbers, setup_.window, setup_.messages, setup_.size_max, setup_.faults.size(),
-        setup_.restarts, setup_.loss, setup_.reorder, setup_.duplicate, setup_.corrupt,
-        setup_.trim);
+        setup_.paths, setup_.weighs_paths ? " weighed" : "", ToString(setup_.controller),
+        ToString(setup_.policy), setup_.chunk, setup_.numbers, setup_.window, setup_.messages,
+        setup_.size_max, setup_.faults.size(), setup_.restarts, setup_.loss, setup_.reorder,
+        setup_.duplicate, setup_.corrupt, setup_.trim);
     result_.simulated_seconds = absl::ToDoubleSeconds(now_ - kStart);
     result_.retransmissions += sender_->statistics().retransmissions;
     return result_;
@@ -124,11 +64,6 @@ class World {
 
  private:
   static constexpr Bandwidth kBandwidth = Bandwidth::GigabitsPerSecond(10);
-  struct Flying {
-    std::string bytes;
-    int side = 0;
-    bool marked = false, trimmed = false;
-  };
   // What the sending application wants: one Send() of it is an attempt.
   struct Attempt {
     uint64_t size = 0;
@@ -170,6 +105,11 @@ class World {
                      .hops = 2};
     options.controller = setup_.controller;
     options.paths.paths = setup_.paths;
+    options.weighs_paths = setup_.weighs_paths;
+    if (setup_.weighs_paths) {
+      options.paths.slow_factor = 2;
+      options.paths.slow_slack = absl::Microseconds(10);
+    }
     options.policy.kind = setup_.policy;
     options.piece = Bytes(static_cast<int64_t>(random_.Below(4)) * setup_.chunk);
     options.timeout_min = absl::Microseconds(100);
@@ -185,6 +125,7 @@ class World {
     options.incarnation = ++incarnations_ * 1000;
     options.messages = setup_.window;
     options.ack_every = setup_.ack_every;
+    options.recycles_ways = setup_.weighs_paths;
     options.grants_credit = setup_.by_credit;
     options.credit = 4 * uint64_t{setup_.chunk};
     receiver_ = std::make_unique<Receiver>(options, now_);
@@ -310,43 +251,6 @@ class World {
 
   // ---- The network
 
-  bool IsFaulty() const { return now_ < setup_.healed; }
-
-  void Transmit(const std::string& bytes, int side, int path) {
-    ++result_.packets;
-    Flying flying{bytes, side};
-    absl::Time at =
-        now_ + path_delay_[static_cast<size_t>(path)] + bytes.size() / 1.25 * absl::Nanoseconds(1);
-    if (IsFaulty()) {
-      for (const Fault& fault : setup_.faults) {
-        bool hits = now_ >= fault.from && now_ < fault.until &&
-                    (fault.path < 0 || fault.path == path) &&
-                    (fault.side < 0 || fault.side == side);
-        if (!hits) continue;
-        if (!fault.is_pause) {
-          ++result_.lost;
-          return;
-        }
-        at = std::max(at, fault.until + absl::Microseconds(1));
-      }
-      if (random_.Uniform() < setup_.loss) {
-        ++result_.lost;
-        return;
-      }
-      if (random_.Uniform() < setup_.reorder) at += absl::Microseconds(100 * random_.Uniform());
-      if (random_.Uniform() < setup_.corrupt) {
-        size_t bit = random_.Below(flying.bytes.size() * 8);
-        flying.bytes[bit / 8] = static_cast<char>(flying.bytes[bit / 8] ^ (1 << (bit % 8)));
-      }
-      flying.marked = random_.Uniform() < setup_.mark;
-      flying.trimmed = side == kToReceiver && random_.Uniform() < setup_.trim;
-      if (random_.Uniform() < setup_.duplicate) {
-        flying_.emplace(at + absl::Microseconds(50 * random_.Uniform()), flying);
-      }
-    }
-    flying_.emplace(at, std::move(flying));
-  }
-
   void Deliver(const Flying& flying) {
     auto bytes = absl::MakeConstSpan(reinterpret_cast<const std::byte*>(flying.bytes.data()),
                                      flying.bytes.size());
@@ -387,7 +291,7 @@ class World {
       bytes.clear();
       Write(out.packet, absl::MakeConstSpan(out.chunk, out.chunk_bytes), true, bytes);
       if (log_) LogPacket("->", out.packet);
-      Transmit(bytes, kToReceiver, out.packet.path);
+      network_.Transmit(now_, bytes, kToReceiver, out.packet.path);
     }
     Packet packet;
     burst = 0;
@@ -396,7 +300,7 @@ class World {
       bytes.clear();
       Write(packet, {}, true, bytes);
       if (log_) LogPacket("<-", packet);
-      Transmit(bytes, kToSender, packet.path % setup_.paths);
+      network_.Transmit(now_, bytes, kToSender, packet.path % setup_.paths);
     }
     TakeReceived();
     TakeSent();
@@ -414,7 +318,7 @@ class World {
     Pump();
     if (!error_.empty() || IsOver()) return;
     absl::Time next = std::min(sender_->deadline(), receiver_->deadline());
-    if (!flying_.empty()) next = std::min(next, flying_.begin()->first);
+    next = std::min(next, network_.next());
     if (setup_.by_credit) next = std::min(next, credits_.deadline());
     if (!restarts_.empty()) next = std::min(next, *restarts_.begin());
     if (next == absl::InfiniteFuture()) return Fail("nothing is left to happen");
@@ -432,10 +336,8 @@ class World {
         }
       }
     }
-    while (!flying_.empty() && flying_.begin()->first <= now_) {
-      Flying flying = std::move(flying_.begin()->second);
-      flying_.erase(flying_.begin());
-      Deliver(flying);
+    while (network_.next() <= now_) {
+      Deliver(network_.Take());
       TakeReceived();
       TakeSent();
     }
@@ -465,7 +367,8 @@ class World {
 
   Random random_;
   const bool log_;
-  const Setup setup_;
+  const WorldSetup setup_;
+  WorldNetwork network_;
   CreditPacer credits_;
   uint64_t granted_to_ = 0;
   absl::Time now_ = kStart;
@@ -475,8 +378,6 @@ class World {
   std::unique_ptr<Receiver> receiver_;
   uint64_t incarnations_ = 0;
   int sender_life_ = 0, receiver_life_ = 0;
-  std::vector<absl::Duration> path_delay_;
-  std::multimap<absl::Time, Flying> flying_;
   std::set<absl::Time> restarts_;
   std::deque<Attempt> attempts_;                          // by cookie
   std::deque<Receive> receives_;                          // by cookie
