@@ -56,7 +56,7 @@ TEST_F(NsccTest, MarkedAndLateCutsByTheAveragesExcessOnceARoundTrip) {
 double Grown(double window, double each) {
   double start = window;
   for (int i = 0; i < 10; ++i) window += each * 8 / window;
-  return window - start + 600 * 80 / 12;
+  return window - start + 600.0 * 80 / 12;
 }
 
 TEST_F(NsccTest, GrowsInProportionToTheRoom) {
