@@ -235,7 +235,9 @@ void LinkCore::LookForDeath(absl::Time now) {
 void LinkCore::Break(const absl::Status& why) {
   if (!status_.ok()) return;
   absl::Status reason = why;
-  if (goodbye_seen_ && absl::IsUnavailable(why)) {
+  if (const absl::Status known = KnownEnd(); !known.ok()) {
+    reason = known;
+  } else if (goodbye_seen_ && absl::IsUnavailable(why)) {
     reason = absl::UnavailableError("it closed the link; it has finished or given up: see its log");
   } else if (!ending_.ok() && absl::IsUnavailable(why)) {
     reason = absl::UnavailableError(

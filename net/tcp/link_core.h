@@ -90,6 +90,9 @@ class LinkCore : public StreamOwner, public Handler {
   // The other side lives, whatever its kernel says of the streams. Asked every quarter of
   // tcp.dead_after.
   virtual bool HeardElsewhere(absl::Time /*now*/) { return false; }
+  // Why the link ends, where that is known already and is about to be said: then a stream that the
+  // other side closes meanwhile is no news.
+  virtual absl::Status KnownEnd() const { return absl::OkStatus(); }
 
   TcpContext& context() const { return context_; }
   // To be called by the most derived destructor: cancels, says goodbye, gives the sockets away.

@@ -47,6 +47,7 @@ class VerbsSendLink final : public TcpSendLink, private VerbsWireOwner {
   size_t PieceBytes(uint64_t receive, size_t total) const override;
   bool NextData(OutFrame* frame) override;
   void FailRequests(const absl::Status& why) override;
+  absl::Status KnownEnd() const override { return wire_.failure(); }
   uint64_t sent_elsewhere() const override { return data_taken_; }
 
   absl::Status OnEntry(const EntryHeader& header, const std::byte* payload) override;
@@ -90,6 +91,7 @@ class VerbsReceiveLink final : public TcpReceiveLink, private VerbsWireOwner {
   absl::Status OnLinkFrameDone(const FrameHeader& header) override;
   void SendClearToSend(const FrameHeader& header) override;
   void FailRequests(const absl::Status& why) override;
+  absl::Status KnownEnd() const override { return wire_.failure(); }
   bool StillArriving(uint64_t sent_elsewhere) const override {
     return data_arrived_ < sent_elsewhere;
   }

@@ -71,6 +71,7 @@ class VerbsWire final : public Handler, private QueuePairUser {
 
   void WakeUp() { WantTurn(); }  // for a turn, and OnRoom()
   bool ready() const { return ready_; }
+  const absl::Status& failure() const { return failure_; }  // OK, or what OnWireBroken() will say
   int lanes() const { return static_cast<int>(lanes_.size()); }
   std::string Describe() const;  // "2 queue pairs: mlx5_0 0x12 -> 0x34 port 50000, ..."
   Rails& rails() const { return *shared_.rails; }
