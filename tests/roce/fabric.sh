@@ -41,14 +41,16 @@ port 0 leaf0 10.1.0; port 1 leaf1 10.1.1; port 2 leaf2 10.3.0; port 3 leaf2 10.3
 
 for leaf in 0 1; do
   for spine in 0 1; do
-    ip -n leaf$leaf link add up$spine mtu 4200 type veth peer name down$leaf mtu 4200 netns spine$spine
+    ip -n leaf$leaf link add up$spine mtu 4200 type veth \
+      peer name down$leaf mtu 4200 netns spine$spine
     ip -n leaf$leaf addr add 10.2.$leaf$spine.1/30 dev up$spine
     ip -n spine$spine addr add 10.2.$leaf$spine.2/30 dev down$leaf
     ip -n leaf$leaf link set up$spine up; ip -n spine$spine link set down$leaf up
   done
 done
 for name in leaf0 leaf1 leaf2 spine0 spine1; do
-  in_space $name sh -c 'cd /proc/sys/net/ipv4; echo 1 > ip_forward; echo 1 > fib_multipath_hash_policy
+  in_space $name sh -c 'cd /proc/sys/net/ipv4; echo 1 > ip_forward
+    echo 1 > fib_multipath_hash_policy
     for i in conf/*/rp_filter; do echo 0 > $i; done'
 done
 

@@ -55,7 +55,7 @@ def skip(reason: str) -> None:
 
 
 def run(text: str, names: tuple[str, ...], limit: float, show=None) -> tuple[list[str], str]:
-    """What is wrong with the run as such, and what the machine printed. Skips where it cannot be."""
+    """What is wrong with the run as such, and what it printed. Skips where there can be none."""
     try:
         status, printed = machine.run(script(text), programs(*names), limit, show)
     except machine.Unavailable as reason:
@@ -86,9 +86,14 @@ def measured(text: str, label: str, kind: str) -> dict[int, float]:
     return {int(words[1]): float(words[2]) for words in found}
 
 
+def latency(text: str, label: str) -> float:
+    """The first figure of verbs_pair: it ends with another round."""
+    return float(next(line.split()[2] for line in rows(text, label) if line.startswith("latency ")))
+
+
 def perftest(text: str, label: str, column: int) -> dict[int, float]:
-    """By size: a column of perftest's table. Of bandwidth 3 is the average, in MiB/s; of latency 4
-    is the typical, in us."""
+    """By size: a column of perftest's table. 3 of bandwidth: average, MiB/s; 4 of latency: typical,
+    us."""
     out = {}
     for line in rows(text, label):
         words = line.split()

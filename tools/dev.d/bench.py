@@ -22,7 +22,7 @@ from common import DEPS, ROOT, Failure, Stopwatch, execute, say
 
 FOLDER = ROOT / "tests/bench"
 COLUMNS = ("name", "case", "ours", "peer", "peer_name", "unit", "ratio", "repeats")
-PEERS = ("torch", "openmpi", "iperf3")
+PEERS = ("torch", "openmpi", "iperf3", "roce")
 
 
 def add_arguments(parser) -> None:
@@ -96,6 +96,8 @@ def install_peers(script: pathlib.Path) -> dict:
             setup.install_packages(["openmpi-bin", "libopenmpi-dev"])
         elif peer == "iperf3":
             setup.install_packages(["iperf3"])
+        elif peer == "roce":
+            setup.install_packages(setup.ROCE_PACKAGES)
         else:
             raise Failure(f"{script.name} needs {peer}, but only {', '.join(PEERS)} are known")
     return environment

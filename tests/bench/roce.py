@@ -1,0 +1,104 @@
+"""The verbs transport against perftest over Soft-RoCE, in one virtual machine, in turns.
+
+Bandwidth of one queue pair, 16 messages outstanding, against ib_write_bw; half a round trip of
+small messages against ib_write_lat (ratio: theirs to ours); four queue pairs over two spines of
+100 Mbit/s against what both carry, and ib_write_bw with four. Medians of --repeats.
+docs/benchmarks/verbs.md says more.
+"""
+# needs: roce
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "roce"))
+import scene  # noqa: E402
+
+SIZES = {64 << 10: 300, 256 << 10: 100, 1 << 20: 30}  # bytes: messages
+LATENCY_ROUNDS = 300
+SECONDS = 5
+SPINE_MBITS = 100
+# What 4096 bytes of data are on the wire, as the shaper counts it.
+WIRE_RATIO = 4096 / (4096 + 14 + 20 + 8 + 12 + 4)
+MIB = 1.048576
+
+
+def script(repeats: int) -> str:
+    steps = " ".join(f"bandwidth:{size}:{count}" for size, count in SIZES.items())
+    lines = []
+    for turn in range(repeats):
+        lines.append(f"both ours{turn} 1 latency:8:{LATENCY_ROUNDS} {steps} verbs.queue_pairs=1")
+        for size, count in SIZES.items():
+            lines.append(f"perftest bw{turn} ib_write_bw 1 -s {size} -n {count} -t 16")
+        lines.append(f"perftest lat{turn} ib_write_lat 1 -s 8 -n {LATENCY_ROUNDS}")
+    lines.append(f"rate {SPINE_MBITS}mbit 500ms")
+    for turn in range(repeats):
+        lines += ["spine_bytes > before",
+                  f"both spines{turn} 0 seconds:{1 << 20}:{SECONDS} verbs.queue_pairs=4",
+                  f'echo "spines: $(cat before) $(spine_bytes)"']
+        lines.append(f"perftest four{turn} ib_write_bw 0 -s {64 << 10} -D {SECONDS} -q 4 -t 16")
+    return "\n".join(lines) + "\n"
+
+
+def others_share(started: list[int], ended: list[int], own: float) -> str:
+    """How much of this machine others had meanwhile: figures of a busy one say little."""
+    total = sum(ended) - sum(started)
+    idle = ended[3] - started[3]
+    return f"this machine was {100 * (total - idle) / max(1, total):.0f} % busy for {own:.0f} s"
+
+
+def processor_times() -> list[int]:
+    words = pathlib.Path("/proc/stat").read_text().split("\n")[0].split()
+    return [int(word) for word in words[1:9]]
+
+
+def row(case: str, ours: list[float], peer: list[float], peer_name: str, unit: str,
+        less_is_better: bool = False) -> None:
+    mine, theirs = statistics.median(ours), statistics.median(peer)
+    print(json.dumps({"name": "roce", "case": case, "ours": mine, "peer": theirs,
+                      "peer_name": peer_name, "unit": unit,
+                      "ratio": theirs / mine if less_is_better else mine / theirs,
+                      "repeats": len(ours)}), flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    repeats = parser.parse_args().repeats
+    before, start = processor_times(), time.monotonic()
+    problems, text = scene.run(script(repeats), ("verbs_pair",), 120 + 90 * repeats)
+    print(others_share(before, processor_times(), time.monotonic() - start), file=sys.stderr)
+    turns = range(repeats)
+    problems += scene.ill(text, *(f"{label}{turn}" for turn in turns
+                                  for label in ("bw", "lat", "four")),
+                          *(f"{label}{turn}.0" for turn in turns for label in ("ours", "spines")))
+    if problems:
+        print(text, *problems, sep="\n", file=sys.stderr)
+        return 1
+    for size in SIZES:
+        row(f"bandwidth, {size >> 10} KiB",
+            [scene.measured(text, f"ours{turn}.0", "bandwidth")[size] for turn in turns],
+            [scene.perftest(text, f"bw{turn}", 3)[size] * MIB for turn in turns],
+            "ib_write_bw", "MB/s")
+    row("half a round trip, 8 bytes",
+        [scene.latency(text, f"ours{turn}.0") for turn in turns],
+        [scene.perftest(text, f"lat{turn}", 4)[8] for turn in turns],
+        "ib_write_lat", "us", less_is_better=True)
+    spread = [scene.measured(text, f"spines{turn}.0", "bandwidth")[1 << 20] for turn in turns]
+    row("two spines, 4 queue pairs", spread,
+        [2 * SPINE_MBITS / 8 * WIRE_RATIO] * repeats, "both spines", "MB/s")
+    row("two spines, 4 queue pairs", spread,
+        [scene.perftest(text, f"four{turn}", 3)[64 << 10] * MIB for turn in turns],
+        "ib_write_bw -q 4", "MB/s")
+    for line, rate in zip(scene.rows(text, "spines"), spread):
+        first, second, after_first, after_second = map(int, line.split())
+        print(f"over the spines: {(after_first - first) / 1e6:.1f} and "
+              f"{(after_second - second) / 1e6:.1f} MB, {rate:.1f} MB/s", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
