@@ -34,7 +34,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"tcp.sockets", kInteger, "2", "1..64", "Sockets of one link; large messages are striped over them."},
     {"tcp.source_ports", kText, "", "", "File with the source ports of links, so that switches hash them onto planned paths: a line `RANK PEER PORT [PORT ...]` for each link, which then has as many sockets as ports; empty: the kernel chooses."},
     {"tcp.listen_port", kInteger, "0", "0..65535", "Where to listen: this port plus the process's rank, so that paths can be planned before the start; 0: any free port."},
-    {"tcp.frame_bytes", kBytes, "256KiB", "4KiB..16MiB", "Payload of one frame: the unit of striping."},
+    {"tcp.frame_bytes", kBytes, "256KiB", "4KiB..16MiB", "Payload of one frame, the unit of striping; up to four times as much where more waits than all sockets take."},
     {"tcp.buffer_bytes", kBytes, "0", "0..1GiB", "SO_SNDBUF and SO_RCVBUF; 0 leaves them to the kernel's tuning."},
     {"tcp.dead_after", kDuration, "20s", "1s..1h", "How long a host may leave our packets unacknowledged until it counts as dead; one that acknowledges may be as slow as it likes."},
 

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kNoticesQueuedMax = 256;  // then kNotYet
 // One turn of one link writes at most this many times on each socket, so that the others get
 // theirs.
-constexpr int kWritesPerTurn = 8;
+constexpr int kWritesPerTurn = 4;
 constexpr size_t kFramesPerWrite = 64;
 // What the other side sent before it went may still be on its way on the other sockets.
 constexpr absl::Duration kEndingGrace = absl::Seconds(1);
@@ -119,8 +119,8 @@ size_t LinkCore::OpenStreams() const {
       std::count_if(streams_.begin(), streams_.end(), [](const auto& s) { return s->open(); }));
 }
 
-// Control goes before data. One call takes at most about one frame's worth of data, so that a large
-// message is spread over all sockets.
+// Control goes before data. One call takes no more than a socket's share of what waits, so that a
+// large message is spread over all of them.
 void LinkCore::Fill(Stream& stream) {
   if (&stream == streams_[0].get()) {
     while (!control_.empty() && stream.queued_frames() < kFramesPerWrite) {
@@ -130,7 +130,8 @@ void LinkCore::Fill(Stream& stream) {
     }
   }
   OutFrame frame;
-  while (stream.queued_frames() < kFramesPerWrite && stream.queued_bytes() < context_.frame_bytes &&
+  const uint64_t limit = WriteBytes();
+  while (stream.queued_frames() < kFramesPerWrite && stream.queued_bytes() < limit &&
          NextData(&frame)) {
     stream.Queue(std::move(frame));
   }

@@ -33,7 +33,10 @@ struct TcpContext {
   int sockets = 1;  // of each link made here whose source ports are not planned
   SourcePorts source_ports;
   uint64_t frame_bytes = 0;  // a multiple of 64
-  size_t requests_max = 0;   // of one link
+  // Where more waits than all sockets take: frames are up to this many times as large, and that is
+  // what a socket is given at a time. Turning from socket to socket has its price.
+  uint64_t frame_growth = 4;
+  size_t requests_max = 0;  // of one link
   absl::Duration connect_timeout;
   Lingering lingering;  // sockets of closed links
   // Whether AwaitDelivery() waits for a goodbye alone, which only makes the peer's message better.
@@ -74,6 +77,8 @@ class LinkCore : public StreamOwner, public Handler {
   virtual absl::Status OnLinkFrameDone(const FrameHeader& header) = 0;
   virtual bool NextData(OutFrame* frame) = 0;  // the next piece to send; false: none
   virtual bool HasData() const = 0;
+  // What one socket is given at a time: about so much, where there is as much.
+  virtual uint64_t WriteBytes() const { return context_.frame_bytes; }
   virtual void FailRequests(const absl::Status& why) = 0;
   virtual Link& link() = 0;
   virtual bool is_sender() const = 0;
@@ -99,6 +104,7 @@ class LinkCore : public StreamOwner, public Handler {
   void Finish();
   void Attach(std::vector<FileDescriptor> sockets, std::vector<std::string> received);
   bool attached() const { return !streams_.empty(); }
+  size_t OpenStreams() const;
   void set_description(std::string text) { description_ = std::move(text); }  // until attached
   void QueueControl(const FrameHeader& header, std::string payload = {});
   std::string PeerText() const;  // "rank 3"
@@ -106,7 +112,6 @@ class LinkCore : public StreamOwner, public Handler {
  private:
   void Fill(Stream& stream);
   void LookForDeath(absl::Time now);
-  size_t OpenStreams() const;
 
   TcpContext& context_;
   Rank peer_;

@@ -98,6 +98,7 @@ void TcpSendLink::Match(uint32_t send_slot, const ClearToSend& clear) {
   if (send.key.check == clear.check && !too_long) {
     send.receive = clear.receive;
     active_.push_back(send_slot);
+    active_bytes_ += send.data.size();
     WantTurn();
     return;
   }
@@ -113,6 +114,14 @@ void TcpSendLink::Match(uint32_t send_slot, const ClearToSend& clear) {
   Complete(send_slot,
            MismatchStatus(!check_differs, send.key.tag, context().options.self, send.key.check,
                           send.data.size(), peer(), clear.check, clear.capacity));
+}
+
+// A socket's share of what waits, from one frame to a few.
+uint64_t TcpSendLink::WriteBytes() const {
+  const uint64_t frame = context().frame_bytes, growth = context().frame_growth;
+  const uint64_t most = std::max(frame, std::min(frame, kFrameBytesMax / growth) * growth);
+  const uint64_t share = active_bytes_ / std::max<size_t>(OpenStreams(), 1) / 64 * 64;
+  return std::clamp(share, frame, most);
 }
 
 bool TcpSendLink::NextData(OutFrame* frame) {
@@ -132,6 +141,7 @@ bool TcpSendLink::NextData(OutFrame* frame) {
   frame->payload = send.data.data() + send.next_offset;
   frame->token = slot;
   send.next_offset += size;
+  active_bytes_ -= size;
   ++send.frames_queued;
   if (send.next_offset == send.data.size()) active_.pop_front();
   return true;
@@ -171,6 +181,7 @@ absl::Status TcpSendLink::OnLinkFrameDone(const FrameHeader& header) {
 
 void TcpSendLink::FailRequests(const absl::Status& why) {
   active_.clear();
+  active_bytes_ = 0;
   waiting_.clear();
   clears_ = {};
   for (uint32_t slot = 0; slot < sends_.size(); ++slot) {

@@ -38,9 +38,8 @@ class TcpSendLink : public SendLink, public LinkCore, public ConnectorOwner {
   void OnSent(uint32_t token) override;
   bool NextData(OutFrame* frame) override;
   // Of the next piece of a message of `total` bytes for the receiver's `receive`: at most so much.
-  virtual size_t PieceBytes(uint64_t /*receive*/, size_t /*total*/) const {
-    return context().frame_bytes;
-  }
+  virtual size_t PieceBytes(uint64_t /*receive*/, size_t /*total*/) const { return WriteBytes(); }
+  uint64_t WriteBytes() const override;
   void FailRequests(const absl::Status& why) override;
   void OnConnected(std::vector<FileDescriptor> sockets, std::vector<std::string> received,
                    absl::Time now) override;
@@ -81,6 +80,7 @@ class TcpSendLink : public SendLink, public LinkCore, public ConnectorOwner {
   SlotPool<ClearToSend> clears_;
   std::unordered_map<uint64_t, Waiting> waiting_;  // by tag
   std::deque<uint32_t> active_;                    // matched sends with something left to give
+  uint64_t active_bytes_ = 0;                      // that are left
 };
 
 }  // namespace weft::net

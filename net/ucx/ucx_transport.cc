@@ -21,6 +21,7 @@ UcxTransport::UcxTransport(const TransportOptions& options) : TcpTransport(optio
   context_.purpose = HandshakePurpose::kUcxLink;
   context_.name = "ucx";
   context_.sockets = 1;
+  context_.frame_growth = 1;
   context_.frame_bytes =
       static_cast<uint64_t>(options.settings.ByteCount("ucx.piece_bytes").count()) / 64 * 64;
 }

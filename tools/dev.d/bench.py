@@ -22,7 +22,7 @@ from common import DEPS, ROOT, Failure, Stopwatch, execute, say
 
 FOLDER = ROOT / "tests/bench"
 COLUMNS = ("name", "case", "ours", "peer", "peer_name", "unit", "ratio", "repeats")
-PEERS = ("torch", "openmpi", "iperf3", "roce")
+PEERS = ("torch", "openmpi", "iperf3", "ucx-utils", "roce")
 
 
 def add_arguments(parser) -> None:
@@ -94,8 +94,8 @@ def install_peers(script: pathlib.Path) -> dict:
             environment["WEFT_BENCH_PYTHON"] = str(torch_python())
         elif peer == "openmpi":
             setup.install_packages(["openmpi-bin", "libopenmpi-dev"])
-        elif peer == "iperf3":
-            setup.install_packages(["iperf3"])
+        elif peer in ("iperf3", "ucx-utils"):
+            setup.install_packages([peer])
         elif peer == "roce":
             setup.install_packages(setup.ROCE_PACKAGES)
         else:

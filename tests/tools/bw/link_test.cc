@@ -227,6 +227,7 @@ TEST(WeftBwLink, TellsOfEverySocketWhatItCarried) {
     EXPECT_GT(lane["source_port"], 0);
     EXPECT_GE(lane["retransmissions"], 0);
     EXPECT_GE(lane["rtt_p99_us"], lane["rtt_p50_us"]);
+    EXPECT_GT(lane["bytes"], 1 << 20);  // all sockets have their share
     bytes += lane["bytes"].get<int64_t>();
   }
   EXPECT_GT(bytes, 20 << 20);  // the window at the sender is a little less than 50 messages

@@ -1,0 +1,142 @@
+"""Goodput and CPU of the tcp transport beside iperf3's, on loopback and over a shaped fabric.
+
+Both with as many streams and in pieces of 512 KiB, in turns. Loopback: one process each side. Fabric:
+three hosts, links of 200 Mbit/s (tbf), the payload of one host's flow; needs root, else it is left
+out. CPU: seconds of both sides' processes for 10^9 bytes; ours sleeps where it has nothing to do
+(weft-bw link -e), as iperf3 does, and spins for goodput, as a job's progress threads do.
+"""
+# needs: iperf3
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "fabric"))
+import netns  # noqa: E402
+
+BIN = pathlib.Path(os.environ["WEFT_BIN"])
+PORT = 5201
+PIECE = "512K"
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def row(case, ours, peer, unit, better, repeats) -> None:
+    print(json.dumps({"name": "tcp", "case": case, "ours": round(ours, 4), "peer": round(peer, 4),
+                      "peer_name": "iperf3", "unit": unit,
+                      "ratio": round(ours / peer if better == "more" else peer / ours, 3),
+                      "repeats": repeats}), flush=True)
+
+
+def words(command) -> list:
+    return [str(word) for word in command]
+
+
+class Loopback:
+    """Both ends here."""
+    server = "127.0.0.1"
+
+    def ours(self, more) -> dict:
+        done = subprocess.run(words([BIN / "weft-bw", "link", "--ranks", 2, *more]),
+                              env={**os.environ, "WEFT_TCP_INTERFACE": "=lo"}, check=True,
+                              capture_output=True, text=True, timeout=120)
+        return json.loads(done.stdout)
+
+    @staticmethod
+    def start(_, command, **more):
+        return subprocess.Popen(words(command), **more)
+
+
+class Shaped:
+    """Host 0 sends to host 1, which is behind other switches."""
+
+    def __init__(self, fabric):
+        self.fabric, self.server = fabric, fabric.address(1)
+
+    def ours(self, more) -> dict:
+        link = [BIN / "weft-bw", "link", "--key", "bench"]
+        server = self.start(1, link, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        client = self.start(0, [*link, self.server, "--pattern", "many-to-one", *more],
+                            stdout=subprocess.PIPE, text=True)
+        text = client.communicate(timeout=120)[0]
+        if client.returncode or server.wait(timeout=20):
+            raise SystemExit(f"weft-bw link: exit status {client.returncode}\n{text}")
+        return json.loads(text)
+
+    def start(self, host, command, **more):
+        return self.fabric.start(host, command, **more)
+
+
+def ours(place, streams: int, seconds: float, sleeps: bool) -> tuple:
+    """GB/s and CPU seconds a GB."""
+    more = ["-s", PIECE, "-t", 8, "-q", streams, "-D", seconds, "--json", "-"]
+    result = place.ours(more + ["-e"] if sleeps else more)["rows"][0]
+    return result["GBps"], result["cpu_seconds_per_GB"], result["limit"]
+
+
+def iperf(place, streams: int, seconds: float) -> tuple:
+    server = place.start(1, ["iperf3", "-s", "-1", "-p", PORT], stdout=subprocess.DEVNULL)
+    command = ["iperf3", "-c", place.server, "-p", PORT, "-t", seconds, "-O", 1, "-P", streams,
+               "-l", PIECE, "-J"]
+    for _ in range(100):  # until it listens; a probe would use up its one test
+        client = place.start(0, command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                             text=True)
+        text = client.communicate(timeout=120)[0]
+        if client.returncode == 0:
+            break
+        time.sleep(0.05)
+    else:
+        raise SystemExit(f"iperf3 says {text}")
+    server.wait(timeout=30)
+    end = json.loads(text)["end"]
+    rate = end["sum_received"]["bits_per_second"] / 8e9
+    cpu = end["cpu_utilization_percent"]
+    return rate, (cpu["host_total"] + cpu["remote_total"]) / 100 / rate
+
+
+def compare(name: str, place, streams: int, options) -> None:
+    rates, costs, their_rates, their_costs = [], [], [], []
+    for repeat in range(options.repeats):
+        rate, _, limit = ours(place, streams, options.seconds, sleeps=False)
+        rates.append(rate)
+        their_rate, their_cost = iperf(place, streams, round(options.seconds))
+        their_rates.append(their_rate)
+        their_costs.append(their_cost)
+        costs.append(ours(place, streams, options.seconds, sleeps=True)[1])
+        say(f"{name}, {streams} streams, {repeat + 1} of {options.repeats}: {rate:.3f} GB/s, iperf3 "
+            f"{their_rate:.3f}; CPU {costs[-1]:.3f} s/GB, iperf3 {their_cost:.3f}; {limit}")
+    case = f"{name}, {streams} stream{'s' if streams > 1 else ''}"
+    row(f"goodput, {case}", statistics.median(rates), statistics.median(their_rates), "GB/s",
+        "more", options.repeats)
+    row(f"CPU, {case}", statistics.median(costs), statistics.median(their_costs), "s/GB", "less",
+        options.repeats)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--only", choices=["loopback", "fabric"])
+    options = parser.parse_args()
+    if options.only != "fabric":
+        for streams in options.streams:
+            compare("loopback", Loopback(), streams, options)
+    if options.only != "loopback" and os.environ.get(netns.INSIDE):
+        with netns.Fabric(leaves=2, spines=1, hosts_per_leaf=1, mbit=200) as fabric:
+            for streams in options.streams:
+                compare("200 Mbit/s", Shaped(fabric), streams, options)
+
+
+if __name__ == "__main__":
+    if os.geteuid() == 0:
+        netns.enter()
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    main()
