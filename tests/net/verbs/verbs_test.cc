@@ -263,6 +263,39 @@ TEST(LaneAccounts, SpeedIsMeasuredWhileSomethingIsOnItsWay) {
 
 // ---- Words
 
+TEST(LaneAccounts, WhatMayBeOnItsWayFollowsTheDelay) {
+  Lane lane;
+  const absl::Time start = absl::UnixEpoch();
+  const auto none = [](uint64_t) {};
+  // Acknowledged at once: twice as much after a window's worth, up to a limit.
+  for (uint32_t i = 0; i < 4; ++i) {
+    lane.NotePosted(1, i, 64 << 10, start);
+    lane.NoteCompleted(i, start + absl::Microseconds(50), none);
+  }
+  EXPECT_EQ(lane.window, 2 * Lane::kWindowFirst);
+  // Ten posted at one time and all late: narrowed once, by half at most.
+  const absl::Time late = start + absl::Seconds(1);
+  for (uint32_t i = 4; i < 14; ++i) lane.NotePosted(1, i, 64 << 10, start + absl::Milliseconds(1));
+  lane.NoteCompleted(13, late, none);
+  EXPECT_EQ(lane.window, Lane::kWindowFirst);
+  // Never below what one piece takes.
+  for (uint32_t i = 14; i < 30; ++i) {
+    const absl::Time posted = late + absl::Seconds(i);
+    lane.NotePosted(1, i, 64 << 10, posted);
+    lane.NoteCompleted(i, posted + absl::Seconds(1), none);
+  }
+  EXPECT_EQ(lane.window, Lane::kWindowLeast);
+}
+
+TEST(LaneAccounts, AProbeProvesTheLaneAndIsNoEntry) {
+  Lane lane;
+  lane.NotePosted(1, Lane::kProbe, 0, absl::UnixEpoch());
+  lane.proven = false;
+  lane.NoteCompleted(0, absl::UnixEpoch(), [](uint64_t number) { FAIL() << number; });
+  EXPECT_TRUE(lane.proven);
+  EXPECT_EQ(lane.requests_used, 0u);
+}
+
 TEST(Explanations, ErrorTwelveSaysForHowLongAndWhatToLookAt) {
   VerbsOptions options;
   options.timeout = 14, options.retry_count = 7, options.traffic_class = 104;
