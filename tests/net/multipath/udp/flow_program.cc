@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <deque>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,6 @@
 #include "net/multipath/udp/links.h"
 #include "net/tcp/interface.h"
 #include "net/transport.h"
-#include "nlohmann/json.hpp"
 
 namespace weft::net {
 namespace {

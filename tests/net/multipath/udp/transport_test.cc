@@ -155,6 +155,18 @@ TEST(MultipathTransportTest, MarksAreEchoedAndAnswered) {
   EXPECT_LT(link->sender()->controller().window(), before);
 }
 
+// Whatever the interface: but where it is told to keep to less, it does.
+TEST(MultipathTransportTest, WithinAHostPacketsAreAsLargeAsLoopbackCarries) {
+  auto packets = [](const std::vector<std::string>& settings) {
+    Pair pair(kMultipath, settings);
+    Exchange(pair, 8 << 20, 1);
+    return dynamic_cast<MultipathSendLink*>(pair.send)->sender()->statistics().packets -
+           dynamic_cast<MultipathSendLink*>(pair.send)->sender()->statistics().retransmissions;
+  };
+  EXPECT_LT(packets({}), 2 * ((8 << 20) / kChunkMax));
+  EXPECT_GT(packets({"multipath.mtu=9000"}), (8 << 20) / 9000);
+}
+
 TEST(MultipathTransportTest, SegmentsGatherManyPacketsInOneCall) {
   auto calls = [](const std::string& segments) {
     Pair pair(kMultipath, {"multipath.mtu=1500", segments, "multipath.piece_bytes=64KiB"});
