@@ -137,8 +137,8 @@ class Worker {
   // A rank's process has its heap before it comes to the store; ours is that of thousands, which
   // would else grow page by page in the midst of it.
   void PrepareMemory() const {
-    auto ranks =
-        static_cast<size_t>((plan_.host_end - plan_.host_first) * options_.ranks_per_host());
+    auto ranks = static_cast<size_t>(plan_.host_end - plan_.host_first) *
+                 static_cast<size_t>(options_.ranks_per_host());
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
     mallopt(M_TRIM_THRESHOLD, 2147483647);
     std::vector<char> heap(ranks * kBytesOfRank + kBytesOfWorker);

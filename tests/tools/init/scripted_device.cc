@@ -70,6 +70,6 @@ WeftDeviceTable Table() {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const WeftDeviceTable* weft_device_table() {
-  static const WeftDeviceTable kTable = Table();
-  return &kTable;
+  static const WeftDeviceTable table = Table();
+  return &table;
 }
