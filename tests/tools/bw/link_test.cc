@@ -1,14 +1,13 @@
 // weft-bw link: its parts, and the program as its users run it.
 #include <gmock/gmock.h>
+#include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/run_program.h"
 #include "tools/bw/link/flows.h"
 #include "tools/bw/link/limit.h"
@@ -29,6 +28,7 @@ constexpr Collective kCollectives[] = {Collective::kAllReduce, Collective::kAllG
 
 std::vector<int64_t> SizesOf(const std::vector<ChannelPlan::Send>& sends) {
   std::vector<int64_t> sizes;
+  sizes.reserve(sends.size());
   for (const ChannelPlan::Send& send : sends) sizes.push_back(send.bytes);
   return sizes;
 }
@@ -46,6 +46,7 @@ TEST(Steps, WhatARankSendsIsWhatTheNextReceives) {
         const ChannelPlan mine = PlanChannel(load, Bytes(bytes), rank, kRanks);
         const ChannelPlan next = PlanChannel(load, Bytes(bytes), (rank + 1) % kRanks, kRanks);
         std::vector<int64_t> received;
+        received.reserve(next.receives.size());
         for (const ChannelPlan::Receive& receive : next.receives) received.push_back(receive.bytes);
         EXPECT_EQ(SizesOf(mine.sends), received) << ToString(collective) << " of " << bytes;
       }
@@ -276,12 +277,11 @@ TEST(WeftBwLink, LimitsAreAnExitStatus) {
 TEST(WeftBwLink, AServerDoesWhatItsClientAsks) {
   // A port that somebody else may take in between: then the next one.
   for (int port = 20'000 + getpid() % 20'000, tries = 0; tries < 5; ++port, ++tries) {
-    const std::string both = " -p " + std::to_string(port) + " --key words";
-    const Outcome outcome =
-        Shell("W=$WEFT_BIN/weft-bw; export WEFT_TCP_INTERFACE==lo WEFT_STORE_TIMEOUT=20s; $W link" +
-                  both + " >/dev/null & $W link 127.0.0.1 --test lat -s 16 -n 25 --json -" + both +
-                  "; wait",
-              "2>/dev/null");
+    const std::string both = absl::StrCat(" -p ", port, " --key words");
+    const std::string command = absl::StrCat(
+        "W=$WEFT_BIN/weft-bw; export WEFT_TCP_INTERFACE==lo WEFT_STORE_TIMEOUT=20s; $W link", both,
+        " >/dev/null & $W link 127.0.0.1 --test lat -s 16 -n 25 --json -", both, "; wait");
+    const Outcome outcome = Shell(command, "2>/dev/null");
     const json result = json::parse(outcome.output, nullptr, false);
     if (result.is_discarded()) continue;
     EXPECT_EQ(result["rows"][0]["bytes"], 16);

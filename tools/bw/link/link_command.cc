@@ -63,6 +63,7 @@ absl::Status Agree(Party& party, Options& options) {
 std::vector<std::vector<Flow>> RoundsOf(const Load& load, std::vector<Flow> flows) {
   if (!load.in_turn || load.test == Test::kSteps) return {std::move(flows)};
   std::vector<std::vector<Flow>> rounds;
+  rounds.reserve(flows.size());
   for (const Flow& flow : flows) rounds.push_back({flow});
   return rounds;
 }

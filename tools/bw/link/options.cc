@@ -36,6 +36,7 @@ constexpr std::array kTransports{net::TransportKind::kShm, net::TransportKind::k
 template <typename List>
 std::vector<std::string> NamesOf(const List& list) {
   std::vector<std::string> names;
+  names.reserve(list.size());
   for (auto one : list) names.emplace_back(ToString(one));
   return names;
 }
@@ -288,6 +289,7 @@ const char* ToString(Collective collective) {
 
 nlohmann::json Load::ToJson() const {
   std::vector<int64_t> counts;
+  counts.reserve(sizes.size());
   for (Bytes size : sizes) counts.push_back(size.count());
   return {{"transport", net::ToString(transport)},
           {"test", ToString(test)},

@@ -13,9 +13,7 @@
 namespace weft::link_bw {
 namespace {
 
-std::string Known(double value, const char* format) {
-  return value < 0 ? "-" : absl::StrFormat(absl::ParsedFormat<'f'>(format), value);
-}
+std::string IfKnown(double value) { return value < 0 ? "-" : absl::StrFormat("%.0f", value); }
 
 }  // namespace
 
@@ -115,8 +113,8 @@ void Report::PrintLanes(const Row& row) const {
   for (const LaneUse& lane : row.lanes) {
     absl::PrintF("#   %-47s %6s %11.1f %11s %13s %12s\n", lane.name,
                  lane.source_port > 0 ? absl::StrCat(lane.source_port) : "-",
-                 static_cast<double>(lane.bytes) / 1e6, Known(lane.rtt_p50_us, "%.0f"),
-                 Known(lane.rtt_p99_us, "%.0f"),
+                 static_cast<double>(lane.bytes) / 1e6, IfKnown(lane.rtt_p50_us),
+                 IfKnown(lane.rtt_p99_us),
                  lane.retransmissions < 0 ? "-" : absl::StrCat(lane.retransmissions));
   }
 }
