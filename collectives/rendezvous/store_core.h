@@ -58,7 +58,7 @@ struct StoreCoreOptions {
 
 class StoreCore {
  public:
-  using ConnectionId = uint64_t;  // above 0
+  using ConnectionId = uint64_t;  // above 0; none is used again
 
   explicit StoreCore(StoreCoreOptions options);
   // One backend for all clients, whatever their job: a relay's. It outlives the core.

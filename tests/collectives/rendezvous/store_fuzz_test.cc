@@ -114,8 +114,10 @@ class Served {
   explicit Served(StoreCore& core) : core_(core) {}
 
   void Step(Random& random, absl::Time now) {
-    StoreCore::ConnectionId id = 1 + random.Below(kConnections);
+    StoreCore::ConnectionId& id = places_[random.Below(kConnections)];
     if (open_.count(id) == 0) {
+      // What is left of the one before must not be taken for its own: as servers do, never twice.
+      id = ++last_;
       bool local = random.Below(8) != 0;  // the others never get through their handshake
       core_.Open(id, "fuzz", now, local);
       open_[id] = 0;
@@ -137,7 +139,7 @@ class Served {
   }
 
   void CloseAll(absl::Time now) {
-    for (StoreCore::ConnectionId id = 1; id <= kConnections; ++id) Close(id, now);
+    for (StoreCore::ConnectionId id : places_) Close(id, now);
   }
 
  private:
@@ -168,6 +170,8 @@ class Served {
   }
 
   StoreCore& core_;
+  std::array<StoreCore::ConnectionId, kConnections> places_{};
+  StoreCore::ConnectionId last_ = 0;
   std::map<StoreCore::ConnectionId, size_t> open_;  // bytes not yet read
 };
 
