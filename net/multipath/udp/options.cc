@@ -49,6 +49,15 @@ uint32_t ChunkFor(int mtu, bool is_v6) {
   return static_cast<uint32_t>(std::min<size_t>(whole - before, kChunkMax) / 64 * 64);
 }
 
+void PresetSwift(ControllerSpec& controller, absl::string_view parameter, double value) {
+  if (controller.kind != ControllerKind::kSwift && controller.kind != ControllerKind::kMswift &&
+      controller.kind != ControllerKind::kHybrid) {
+    return;
+  }
+  auto& parameters = controller.parameters;
+  parameters.insert(parameters.begin(), {std::string(parameter), value});
+}
+
 absl::StatusOr<SocketOptions> MakeSocketOptions(const TransportOptions& options,
                                                 const Interface& interface) {
   const Settings& settings = options.settings;
@@ -90,13 +99,7 @@ absl::StatusOr<WireOptions> MakeWireOptions(const TransportOptions& options,
   }
   SenderOptions& send = out.sender;
   WEFT_ASSIGN_OR_RETURN(send.controller, ReadController(settings.Text("multipath.controller")));
-  bool has_endpoint = send.controller.kind == ControllerKind::kSwift ||
-                      send.controller.kind == ControllerKind::kMswift ||
-                      send.controller.kind == ControllerKind::kHybrid;
-  if (has_endpoint) {  // in front: what the setting says counts
-    auto& parameters = send.controller.parameters;
-    parameters.insert(parameters.begin(), {"endpoint_us", kEndpointMicroseconds});
-  }
+  PresetSwift(send.controller, "endpoint_us", kEndpointMicroseconds);
   WEFT_ASSIGN_OR_RETURN(send.policy.kind, ParsePolicy(settings.Text("multipath.policy")));
   if (send.controller.kind == ControllerKind::kCredit ||
       send.controller.kind == ControllerKind::kHpcc) {

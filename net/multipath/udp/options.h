@@ -21,6 +21,10 @@ InterfaceFacts FactsOf(absl::string_view interface);
 // The largest chunk, a multiple of 64, whose datagram fits `mtu` bytes with its IP header.
 uint32_t ChunkFor(int mtu, bool is_v6);
 
+// A parameter of Swift, MSwift and the hybrid, where the settings say nothing else; others have
+// none.
+void PresetSwift(ControllerSpec& controller, absl::string_view parameter, double value);
+
 // kInvalidArgument: a controller that does not exist, ports beyond the last, an MTU too small.
 absl::StatusOr<SocketOptions> MakeSocketOptions(const TransportOptions& options,
                                                 const Interface& interface);

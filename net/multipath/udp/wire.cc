@@ -89,6 +89,9 @@ void Wire::Agree(const Address& peer) {
     send.chunk = std::min(options_.chunk_is_set ? options_.chunk_max : carried,
                           peer.chunk_is_set ? peer.chunk_max : carried);
     if (options_.host_bandwidth > Bandwidth()) send.facts.bandwidth = options_.host_bandwidth;
+    // Delays within a host are those of threads that wait for a core, for tens of milliseconds on a
+    // busy one: less than a packet a round trip would all but stop.
+    PresetSwift(send.controller, "window_min", 1);
   }
   send.facts.packet = Bytes(int64_t{send.chunk} + send.overhead);
   // A window must hold many, or the paths share it badly.
