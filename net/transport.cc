@@ -34,7 +34,9 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(TransportKind kind,
     case TransportKind::kUcx:
       return CreateUcxTransport(options);
     case TransportKind::kMultipath:
-      return multipath::MultipathTransport::Create(options);
+      return options.settings.Text("multipath.wire") == "udp"
+                 ? multipath::MultipathTransport::Create(options)
+                 : CreateQueuePairTransport(options);
     case TransportKind::kVerbs:
       return CreateVerbsTransport(options);
   }

@@ -1,9 +1,7 @@
 #include "net/verbs/ibverbs_nic.h"
 
-#include <endian.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,209 +10,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "net/verbs/ibverbs_queues.h"
 
 namespace weft::net {
 namespace {
 
 constexpr int kLocalAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 constexpr unsigned kRelaxed = IBV_ACCESS_RELAXED_ORDERING;
-constexpr unsigned kSignaled = IBV_SEND_SIGNALED, kInline = IBV_SEND_INLINE;
 constexpr size_t kGidsMax = 512;
-constexpr size_t kPostMax = 8;  // work requests handed over at once
-
-absl::Status Failed(const char* call, const std::string& device, int error) {
-  std::string hint;
-  if (error == ENOMEM) {
-    hint = "; is the limit of locked memory (ulimit -l) too low, or the device out of queues?";
-  } else if (error == EACCES || error == EPERM) {
-    hint = "; may this process open /dev/infiniband/*?";
-  } else if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH) {
-    hint = "; no route to, or no answer from, the remote address: is it of this GID's network?";
-  }
-  return absl::UnavailableError(
-      absl::StrCat(call, " on ", device, ": ", std::strerror(error), hint));
-}
-
-// Device, protection domain and completion channel: what everything made of a device shares.
-struct Opened {
-  std::string name;
-  ibv_context* context = nullptr;
-  ibv_pd* domain = nullptr;
-  ibv_comp_channel* channel = nullptr;
-  ~Opened() {
-    if (channel != nullptr) ibv_destroy_comp_channel(channel);
-    if (domain != nullptr) ibv_dealloc_pd(domain);
-    if (context != nullptr) ibv_close_device(context);
-  }
-};
-
-class IbverbsCompletionQueue final : public NicCompletionQueue {
- public:
-  IbverbsCompletionQueue(std::shared_ptr<Opened> opened, ibv_cq* queue)
-      : opened_(std::move(opened)), queue_(queue) {}
-  ~IbverbsCompletionQueue() override { ibv_destroy_cq(queue_); }
-  ibv_cq* get() const { return queue_; }
-
-  absl::StatusOr<size_t> Poll(absl::Span<NicCompletion> out) override {
-    std::array<ibv_wc, 32> found;
-    const int room = static_cast<int>(std::min(out.size(), found.size()));
-    const int count = ibv_poll_cq(queue_, room, found.data());
-    if (count < 0) return Failed("ibv_poll_cq", opened_->name, EIO);
-    for (int i = 0; i < count; ++i) {
-      const ibv_wc& one = found[static_cast<size_t>(i)];
-      NicCompletion& to = out[static_cast<size_t>(i)];
-      to = NicCompletion{};
-      to.id = one.wr_id;
-      to.status = static_cast<NicStatus>(one.status);
-      to.vendor_error = one.vendor_err;
-      if (one.status != IBV_WC_SUCCESS) continue;
-      to.receive = (one.opcode & IBV_WC_RECV) != 0;
-      if (to.receive) to.immediate = be32toh(one.imm_data);
-    }
-    return static_cast<size_t>(count);
-  }
-
-  absl::Status Arm() override {
-    const int error = ibv_req_notify_cq(queue_, 0);
-    return error == 0 ? absl::OkStatus() : Failed("ibv_req_notify_cq", opened_->name, error);
-  }
-
- private:
-  std::shared_ptr<Opened> opened_;
-  ibv_cq* queue_;
-};
-
-ibv_mtu MtuOf(int bytes) {
-  if (bytes >= 4096) return IBV_MTU_4096;
-  if (bytes >= 2048) return IBV_MTU_2048;
-  if (bytes >= 1024) return IBV_MTU_1024;
-  return bytes >= 512 ? IBV_MTU_512 : IBV_MTU_256;
-}
-
-class IbverbsQueuePair final : public NicQueuePair {
- public:
-  IbverbsQueuePair(std::shared_ptr<Opened> opened, ibv_qp* pair)
-      : opened_(std::move(opened)), pair_(pair) {}
-  ~IbverbsQueuePair() override { ibv_destroy_qp(pair_); }
-  uint32_t number() const override { return pair_->qp_num; }
-
-  absl::Status ToInit(int port, int pkey_index) override {
-    ibv_qp_attr to{};
-    to.qp_state = IBV_QPS_INIT;
-    to.port_num = static_cast<uint8_t>(port);
-    to.pkey_index = static_cast<uint16_t>(pkey_index);
-    to.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-    return Modify("ibv_modify_qp to INIT", &to,
-                  IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-  }
-
-  absl::Status ToReadyToReceive(const NicPath& path) override {
-    ibv_qp_attr to{};
-    to.qp_state = IBV_QPS_RTR;
-    to.path_mtu = MtuOf(path.mtu);
-    to.dest_qp_num = path.remote_queue_pair;
-    to.rq_psn = path.remote_psn;
-    to.max_dest_rd_atomic = 1;
-    to.min_rnr_timer = 12;  // 0.64 ms; credits keep a receiver from ever being not ready
-    to.ah_attr.port_num = static_cast<uint8_t>(path.port);
-    to.ah_attr.sl = static_cast<uint8_t>(path.service_level);
-    if (path.ethernet) {
-      to.ah_attr.is_global = 1;
-      std::memcpy(&to.ah_attr.grh.dgid, path.remote_gid.data(), path.remote_gid.size());
-      to.ah_attr.grh.flow_label = path.flow_label;
-      to.ah_attr.grh.sgid_index = static_cast<uint8_t>(path.gid_index);
-      to.ah_attr.grh.hop_limit = 255;
-      to.ah_attr.grh.traffic_class = static_cast<uint8_t>(path.traffic_class);
-    } else {
-      to.ah_attr.dlid = path.remote_lid;
-    }
-    return Modify("ibv_modify_qp to RTR", &to,
-                  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-  }
-
-  absl::Status ToReadyToSend(const NicPath& path) override {
-    ibv_qp_attr to{};
-    to.qp_state = IBV_QPS_RTS;
-    to.timeout = static_cast<uint8_t>(path.timeout);
-    to.retry_cnt = static_cast<uint8_t>(path.retry_count);
-    to.rnr_retry = 7;
-    to.sq_psn = path.local_psn;
-    to.max_rd_atomic = 1;
-    return Modify("ibv_modify_qp to RTS", &to,
-                  IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                      IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
-  }
-
-  absl::Status ToError() override {
-    ibv_qp_attr to{};
-    to.qp_state = IBV_QPS_ERR;
-    return Modify("ibv_modify_qp to ERR", &to, IBV_QP_STATE);
-  }
-
-  absl::StatusOr<std::string> State() override {
-    static constexpr const char* kNames[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
-    ibv_qp_attr attributes{};
-    ibv_qp_init_attr unused{};
-    const int error = ibv_query_qp(pair_, &attributes, IBV_QP_STATE, &unused);
-    if (error != 0) return Failed("ibv_query_qp", opened_->name, error);
-    return std::string(attributes.qp_state <= IBV_QPS_ERR ? kNames[attributes.qp_state] : "?");
-  }
-
-  absl::Status PostWrites(absl::Span<const NicWrite> writes) override {
-    for (size_t from = 0; from < writes.size(); from += kPostMax) {
-      std::array<ibv_send_wr, kPostMax> requests{};
-      std::array<ibv_sge, kPostMax> pieces{};
-      const size_t count = std::min(kPostMax, writes.size() - from);
-      for (size_t i = 0; i < count; ++i) {
-        Fill(writes[from + i], &requests[i], &pieces[i]);
-        requests[i].next = i + 1 < count ? &requests[i + 1] : nullptr;
-      }
-      ibv_send_wr* bad = nullptr;
-      const int error = ibv_post_send(pair_, requests.data(), &bad);
-      if (error != 0) return Failed("ibv_post_send", opened_->name, error);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status PostReceives(uint64_t first_id, int count) override {
-    for (int from = 0; from < count; from += static_cast<int>(kPostMax)) {
-      std::array<ibv_recv_wr, kPostMax> requests{};
-      const auto now = static_cast<size_t>(std::min(static_cast<int>(kPostMax), count - from));
-      for (size_t i = 0; i < now; ++i) {
-        requests[i].wr_id = first_id + static_cast<uint64_t>(from) + i;
-        requests[i].next = i + 1 < now ? &requests[i + 1] : nullptr;
-      }
-      ibv_recv_wr* bad = nullptr;
-      const int error = ibv_post_recv(pair_, requests.data(), &bad);
-      if (error != 0) return Failed("ibv_post_recv", opened_->name, error);
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  static void Fill(const NicWrite& write, ibv_send_wr* request, ibv_sge* piece) {
-    piece->addr = reinterpret_cast<uintptr_t>(write.local);
-    piece->length = write.length;
-    piece->lkey = write.local_key;
-    request->wr_id = write.id;
-    request->sg_list = piece;
-    request->num_sge = write.length > 0 ? 1 : 0;
-    request->opcode = write.has_immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
-    request->send_flags = (write.signaled ? kSignaled : 0u) | (write.in_line ? kInline : 0u);
-    request->imm_data = htobe32(write.immediate);
-    request->wr.rdma.remote_addr = write.remote;
-    request->wr.rdma.rkey = write.remote_key;
-  }
-
-  absl::Status Modify(const char* doing, ibv_qp_attr* to, int mask) {
-    const int error = ibv_modify_qp(pair_, to, mask);
-    return error == 0 ? absl::OkStatus() : Failed(doing, opened_->name, error);
-  }
-
-  std::shared_ptr<Opened> opened_;
-  ibv_qp* pair_;
-};
 
 double GbpsOf(const ibv_port_attr& port) {
   double lane = 0;
@@ -269,20 +72,20 @@ double GbpsOf(const ibv_port_attr& port) {
 
 class IbverbsDevice final : public NicDevice {
  public:
-  explicit IbverbsDevice(std::shared_ptr<Opened> opened) : opened_(std::move(opened)) {}
+  explicit IbverbsDevice(std::shared_ptr<VerbsDevice> opened) : opened_(std::move(opened)) {}
   const std::string& name() const override { return opened_->name; }
 
   absl::StatusOr<NicLimits> Limits() override {
     ibv_device_attr device{};
     const int error = ibv_query_device(opened_->context, &device);
-    if (error != 0) return Failed("ibv_query_device", name(), error);
+    if (error != 0) return VerbsFailed("ibv_query_device", name(), error);
     return NicLimits{device.phys_port_cnt, device.max_qp, device.max_qp_wr, device.max_cqe};
   }
 
   absl::StatusOr<NicPort> QueryPort(int port) override {
     ibv_port_attr found{};
     const int error = ibv_query_port(opened_->context, static_cast<uint8_t>(port), &found);
-    if (error != 0) return Failed("ibv_query_port", name(), error);
+    if (error != 0) return VerbsFailed("ibv_query_port", name(), error);
     NicPort out;
     out.number = port;
     out.active = found.state == IBV_PORT_ACTIVE;
@@ -297,7 +100,7 @@ class IbverbsDevice final : public NicDevice {
   absl::StatusOr<std::vector<NicGid>> QueryGids(int port) override {
     std::vector<ibv_gid_entry> table(kGidsMax);
     const ssize_t count = ibv_query_gid_table(opened_->context, table.data(), table.size(), 0);
-    if (count < 0) return Failed("ibv_query_gid_table", name(), static_cast<int>(-count));
+    if (count < 0) return VerbsFailed("ibv_query_gid_table", name(), static_cast<int>(-count));
     std::vector<NicGid> out;
     for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
       if (static_cast<int>(table[i].port_num) != port) continue;
@@ -330,26 +133,14 @@ class IbverbsDevice final : public NicDevice {
   }
 
   absl::StatusOr<std::unique_ptr<NicCompletionQueue>> CreateCompletionQueue(int depth) override {
-    ibv_cq* queue = ibv_create_cq(opened_->context, depth, nullptr, opened_->channel, 0);
-    if (queue == nullptr) return Failed("ibv_create_cq", name(), errno);
-    return std::make_unique<IbverbsCompletionQueue>(opened_, queue);
+    return MakeIbverbsQueue(opened_, depth);
   }
-
+  absl::StatusOr<std::unique_ptr<NicReceiveQueue>> CreateReceiveQueue(uint32_t depth) override {
+    return MakeIbverbsReceives(opened_, depth);
+  }
   absl::StatusOr<std::unique_ptr<NicQueuePair>> CreateQueuePair(
       NicQueuePairOptions* options) override {
-    ibv_qp_init_attr wanted{};
-    wanted.send_cq = static_cast<IbverbsCompletionQueue*>(options->completions)->get();
-    wanted.recv_cq = wanted.send_cq;
-    wanted.qp_type = IBV_QPT_RC;
-    wanted.cap = {options->send_depth, options->receive_depth, 1, 1, options->inline_bytes};
-    ibv_qp* pair = ibv_create_qp(opened_->domain, &wanted);
-    if (pair == nullptr && errno == EINVAL && options->inline_bytes > 0) {  // too much to ask for
-      wanted.cap = {options->send_depth, options->receive_depth, 1, 1, 0};
-      pair = ibv_create_qp(opened_->domain, &wanted);
-    }
-    if (pair == nullptr) return Failed("ibv_create_qp", name(), errno);
-    options->inline_bytes = wanted.cap.max_inline_data;
-    return std::make_unique<IbverbsQueuePair>(opened_, pair);
+    return MakeIbverbsPair(opened_, options);
   }
 
   int completion_fd() const override { return opened_->channel->fd; }
@@ -372,7 +163,7 @@ class IbverbsDevice final : public NicDevice {
 
  private:
   absl::StatusOr<NicMemory> Registered(const char* call, ibv_mr* region) {
-    if (region == nullptr) return Failed(call, name(), errno);
+    if (region == nullptr) return VerbsFailed(call, name(), errno);
     return NicMemory{reinterpret_cast<uint64_t>(region), region->lkey, region->rkey};
   }
 
@@ -407,7 +198,7 @@ class IbverbsDevice final : public NicDevice {
     }
   }
 
-  std::shared_ptr<Opened> opened_;
+  std::shared_ptr<VerbsDevice> opened_;
 };
 
 class IbverbsNic final : public Nic {
@@ -416,7 +207,7 @@ class IbverbsNic final : public Nic {
     // Before anything else of libibverbs: a child that is forked must not take registered pages
     // along.
     if (const int error = ibv_fork_init(); error != 0 && error != ENOSYS) {
-      return Failed("ibv_fork_init", "this host", error);
+      return VerbsFailed("ibv_fork_init", "this host", error);
     }
     int count = 0;
     ibv_device** list = ibv_get_device_list(&count);
@@ -435,7 +226,7 @@ class IbverbsNic final : public Nic {
   absl::StatusOr<std::unique_ptr<NicDevice>> Open(absl::string_view name) override {
     int count = 0;
     ibv_device** list = ibv_get_device_list(&count);
-    auto opened = std::make_shared<Opened>();
+    auto opened = std::make_shared<VerbsDevice>();
     opened->name = std::string(name);
     int error = ENODEV;
     for (int i = 0; list != nullptr && i < count; ++i) {
@@ -445,11 +236,12 @@ class IbverbsNic final : public Nic {
       error = errno;
     }
     if (list != nullptr) ibv_free_device_list(list);
-    if (opened->context == nullptr) return Failed("ibv_open_device", opened->name, error);
+    if (opened->context == nullptr) return VerbsFailed("ibv_open_device", opened->name, error);
     opened->domain = ibv_alloc_pd(opened->context);
-    if (opened->domain == nullptr) return Failed("ibv_alloc_pd", opened->name, errno);
+    if (opened->domain == nullptr) return VerbsFailed("ibv_alloc_pd", opened->name, errno);
     opened->channel = ibv_create_comp_channel(opened->context);
-    if (opened->channel == nullptr) return Failed("ibv_create_comp_channel", opened->name, errno);
+    if (opened->channel == nullptr)
+      return VerbsFailed("ibv_create_comp_channel", opened->name, errno);
     for (int fd : {opened->channel->fd, opened->context->async_fd}) {
       if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0) {
         return ErrnoStatus(errno, absl::StrCat("make the events of ", name, " non-blocking"));

@@ -5,6 +5,7 @@
 
 #include "net/verbs/ibverbs_nic.h"
 #include "net/verbs/ports.h"
+#include "net/verbs/uc_transport.h"
 #include "net/verbs/verbs.h"
 #include "net/verbs/verbs_transport.h"
 
@@ -18,6 +19,11 @@ extern "C" __attribute__((visibility("default"))) void weft_verbs_transport_1(
 extern "C" __attribute__((visibility("default"))) void weft_verbs_ports_1(
     const Settings& settings, absl::StatusOr<std::vector<VerbsPort>>* out) {
   *out = ListPorts(*MakeIbverbsNic(), settings);
+}
+
+extern "C" __attribute__((visibility("default"))) void weft_queue_pair_transport_1(
+    const TransportOptions& options, absl::StatusOr<std::unique_ptr<Transport>>* out) {
+  *out = multipath::UcTransport::Create(options, MakeIbverbsNic());
 }
 
 }  // namespace weft::net

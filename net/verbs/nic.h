@@ -1,13 +1,13 @@
 // What the verbs transport needs of an RDMA device, and no more: devices, ports, GIDs, memory,
-// completion queues, reliable connected queue pairs, asynchronous events. Two implementations:
-// ibverbs_nic.h, over libibverbs, and the scripted one of tests/net/verbs, whose every call can be
-// made to fail.
+// completion queues, connected queue pairs, reliable (RC) or not (UC), asynchronous events. Two
+// implementations: ibverbs_nic.h, over libibverbs, and the scripted one of tests/net/verbs, whose
+// every call can be made to fail.
 //
 // Errors: kUnavailable, "ibv_create_qp on mlx5_0: Cannot allocate memory ...". Nothing waits, but
 // for ToReadyToReceive, in which the kernel resolves the remote address. Ownership: whatever was
-// made of a device is destroyed before it, queue pairs before their completion queue. Destroying a
-// queue pair ends all its traffic: nothing of it reads or writes memory afterwards. Threading: that
-// of the transport, one thread at a time.
+// made of a device is destroyed before it, queue pairs before their completion and receive queues.
+// Destroying a queue pair ends all its traffic: nothing of it reads or writes memory afterwards.
+// Threading: that of the transport, one thread at a time.
 #ifndef WEFT_NET_VERBS_NIC_H_
 #define WEFT_NET_VERBS_NIC_H_
 
@@ -84,6 +84,7 @@ struct NicCompletion {
   NicStatus status = NicStatus::kOk;
   bool receive = false;  // good when status is kOk
   uint32_t immediate = 0;
+  uint32_t bytes = 0;  // of a receive into memory
   uint32_t vendor_error = 0;
 };
 
@@ -116,6 +117,31 @@ struct NicWrite {
   bool in_line = false;  // the bytes are copied while posting
 };
 
+// A message that the other side takes with one of its receives: whole, or, unreliably, not at all.
+struct NicSend {
+  uint64_t id = 0;
+  const std::byte* local = nullptr;
+  uint32_t length = 0;
+  uint32_t local_key = 0;
+  bool signaled = false;
+};
+
+// Memory for one such message.
+struct NicReceive {
+  uint64_t id = 0;
+  std::byte* local = nullptr;
+  uint32_t length = 0;
+  uint32_t local_key = 0;
+};
+
+// Receives that several queue pairs share; each message takes one.
+class NicReceiveQueue {
+ public:
+  virtual ~NicReceiveQueue() = default;
+  // All or an error; after an error some of the first may be posted.
+  virtual absl::Status Post(absl::Span<const NicReceive> receives) = 0;
+};
+
 class NicCompletionQueue {
  public:
   virtual ~NicCompletionQueue() = default;
@@ -125,10 +151,17 @@ class NicCompletionQueue {
   virtual absl::Status Arm() = 0;
 };
 
+enum class NicService : uint8_t {
+  kReliable,    // RC: acknowledged, in order, sent again by the device, or the queue pair fails
+  kUnreliable,  // UC: a message that is lost, or finds no receive, is gone and nobody is told
+};
+
 struct NicQueuePairOptions {
+  NicService service = NicService::kReliable;
   NicCompletionQueue* completions = nullptr;
   uint32_t send_depth = 0, receive_depth = 0;
   uint32_t inline_bytes = 0;
+  NicReceiveQueue* receives = nullptr;  // shared, instead of receive_depth of its own
 };
 
 // Where a queue pair goes to and how. Both ends give their own.
@@ -143,7 +176,7 @@ struct NicPath {
   int gid_index = 0;
   uint32_t flow_label = 0;  // 20 bits; it gives the UDP source port
   int traffic_class = 0, service_level = 0;
-  int timeout = 14;  // 4.096 us * 2^timeout
+  int timeout = 14;  // 4.096 us * 2^timeout; this and what follows: reliable ones
   int retry_count = 7;
 };
 
@@ -158,6 +191,7 @@ class NicQueuePair {
   virtual absl::StatusOr<std::string> State() = 0;  // "RTS": for people
   // All or an error; after an error some of the first may be on their way.
   virtual absl::Status PostWrites(absl::Span<const NicWrite> writes) = 0;
+  virtual absl::Status PostSends(absl::Span<const NicSend> sends) = 0;  // likewise
   // `count` receives without memory, with ids from `first_id` on.
   virtual absl::Status PostReceives(uint64_t first_id, int count) = 0;
 };
@@ -176,6 +210,7 @@ class NicDevice {
                                                    bool relaxed) = 0;
   virtual void Deregister(const NicMemory& memory) = 0;
   virtual absl::StatusOr<std::unique_ptr<NicCompletionQueue>> CreateCompletionQueue(int depth) = 0;
+  virtual absl::StatusOr<std::unique_ptr<NicReceiveQueue>> CreateReceiveQueue(uint32_t depth) = 0;
   // Granted at least what was asked for, but for inline_bytes, which may come out smaller.
   virtual absl::StatusOr<std::unique_ptr<NicQueuePair>> CreateQueuePair(
       NicQueuePairOptions* options) = 0;

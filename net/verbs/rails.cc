@@ -12,10 +12,10 @@ namespace weft::net {
 namespace {
 
 constexpr int kQueueDepthMax = 16384;
-constexpr uint32_t kCompletionsOfPair = kSendDepth + kReceiveDepth;
 constexpr size_t kPollMax = 32;
 constexpr int kPollsPerTurn = 8;  // of one queue, so that the others get theirs
 constexpr uint32_t kReceiveBit = 1u << 31;
+constexpr int kSharedRailShift = 24;  // the rail, in ids of shared receives
 constexpr uint32_t kInlineWanted = 256;
 
 }  // namespace
@@ -47,8 +47,9 @@ std::string Rail::Describe() const {
 // ---- Opening
 
 absl::StatusOr<std::unique_ptr<Rails>> Rails::Open(std::unique_ptr<Nic> nic,
-                                                   const VerbsOptions& options) {
-  std::unique_ptr<Rails> out(new Rails(options));
+                                                   const VerbsOptions& options,
+                                                   const PairLayout& layout) {
+  std::unique_ptr<Rails> out(new Rails(options, layout));
   out->nic_ = std::move(nic);
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> names, out->nic_->DeviceNames());
   std::sort(names.begin(), names.end());
@@ -131,15 +132,31 @@ absl::Status Rails::OpenRail(const std::string& name, int /*port*/, std::string*
 
 Rails::~Rails() { memory_.reset(); }
 
+uint64_t Rails::SharedReceiveId(int rail, uint32_t number) {
+  return kReceiveBit | static_cast<uint32_t>(rail) << kSharedRailShift | number;
+}
+
+absl::Status Rails::ShareReceives(SharedReceiveUser* user, uint32_t count) {
+  shared_user_ = user;
+  shared_receives_ = count;
+  for (Rail& rail : rails_) {
+    WEFT_ASSIGN_OR_RETURN(rail.receives, rail.device->CreateReceiveQueue(count));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<size_t> Rails::QueueWithRoom(int rail) {
   Rail& of = (*this)[rail];
   for (size_t i = 0; i < of.queues.size(); ++i) {
     if (!of.queues[i].lost && of.queues[i].pairs < of.pairs_per_queue) return i;
   }
   const int depth = std::min(kQueueDepthMax, of.limits.completions);
-  of.pairs_per_queue = std::max(1u, static_cast<uint32_t>(depth) / kCompletionsOfPair);
-  WEFT_ASSIGN_OR_RETURN(auto queue, of.device->CreateCompletionQueue(
-                                        static_cast<int>(of.pairs_per_queue * kCompletionsOfPair)));
+  // Whatever is shared may all complete on one.
+  const uint32_t room =
+      static_cast<uint32_t>(depth) - std::min(static_cast<uint32_t>(depth), shared_receives_);
+  of.pairs_per_queue = std::max(1u, room / CompletionsOfPair());
+  const uint32_t wanted = shared_receives_ + of.pairs_per_queue * CompletionsOfPair();
+  WEFT_ASSIGN_OR_RETURN(auto queue, of.device->CreateCompletionQueue(static_cast<int>(wanted)));
   of.queues.push_back({std::move(queue), 0, false});
   return of.queues.size() - 1;
 }
@@ -156,9 +173,11 @@ absl::StatusOr<std::unique_ptr<RailQueuePair>> Rails::MakeQueuePair(int rail, Qu
   WEFT_ASSIGN_OR_RETURN(const size_t queue, QueueWithRoom(rail));
   NicQueuePairOptions wanted;
   wanted.completions = of.queues[queue].queue.get();
-  wanted.send_depth = kSendDepth;
-  wanted.receive_depth = kReceiveDepth;
-  wanted.inline_bytes = kInlineWanted;
+  wanted.service = layout_.service;
+  wanted.send_depth = layout_.send_depth;
+  wanted.receives = of.receives.get();
+  const bool has_own = of.receives == nullptr;
+  if (has_own) wanted.receive_depth = layout_.receive_depth, wanted.inline_bytes = kInlineWanted;
   WEFT_ASSIGN_OR_RETURN(auto pair, of.device->CreateQueuePair(&wanted));
   while (users_.count(next_id_) > 0 || next_id_ == 0) ++next_id_;
   const uint32_t id = next_id_++;
@@ -167,16 +186,38 @@ absl::StatusOr<std::unique_ptr<RailQueuePair>> Rails::MakeQueuePair(int rail, Qu
   auto out =
       std::make_unique<RailQueuePair>(*this, rail, queue, id, std::move(pair), wanted.inline_bytes);
   WEFT_RETURN_IF_ERROR(out->pair().ToInit(of.port.number, options_.pkey_index));
-  WEFT_RETURN_IF_ERROR(out->PostReceives(0, kReceiveDepth));
+  if (has_own) {
+    WEFT_RETURN_IF_ERROR(out->PostReceives(0, static_cast<int>(layout_.receive_depth)));
+  }
   return out;
+}
+
+NicPath Rails::PathFrom(int rail) {
+  const Rail& from = (*this)[rail];
+  NicPath path;
+  path.port = from.port.number;
+  path.ethernet = from.port.ethernet;
+  path.mtu = from.port.mtu;
+  path.gid_index = from.gid.gid.index;
+  path.traffic_class = options_.traffic_class;
+  path.service_level = options_.service_level;
+  path.timeout = options_.timeout;
+  path.retry_count = options_.retry_count;
+  return path;
 }
 
 // ---- Completions and events
 
 void Rails::HandOut(const NicCompletion& completion) {
-  auto found = users_.find(static_cast<uint32_t>(completion.id >> 32));
-  if (found == users_.end()) return;  // of a queue pair that is gone
   const auto low = static_cast<uint32_t>(completion.id);
+  const auto high = static_cast<uint32_t>(completion.id >> 32);
+  if (high == 0 && shared_user_ != nullptr) {
+    constexpr uint32_t kMask = (1u << kSharedRailShift) - 1;
+    const int rail = static_cast<int>((low & ~kReceiveBit) >> kSharedRailShift);
+    return shared_user_->OnReceived(rail, low & kMask, completion);
+  }
+  auto found = users_.find(high);
+  if (found == users_.end()) return;  // of a queue pair that is gone
   const User user = found->second;
   user.user->OnCompletion(user.lane, (low & kReceiveBit) != 0, low & RailQueuePair::kNumberMask,
                           completion);

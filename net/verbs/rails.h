@@ -30,6 +30,21 @@ class QueuePairUser {
   virtual void OnQueuePairLost(int lane, const std::string& why) = 0;
 };
 
+// Who takes what comes to the receives that a rail's queue pairs share.
+class SharedReceiveUser {
+ public:
+  virtual ~SharedReceiveUser() = default;
+  // `number`: as given to Rails::SharedReceiveId().
+  virtual void OnReceived(int rail, uint32_t number, const NicCompletion& what) = 0;
+};
+
+// How the queue pairs of a transport are made.
+struct PairLayout {
+  NicService service = NicService::kReliable;
+  uint32_t send_depth = kSendDepth;
+  uint32_t receive_depth = kReceiveDepth;  // without memory, all posted; unless they are shared
+};
+
 class Rails;
 
 // A queue pair with its place in a completion queue. Once it is destroyed, nothing of it is heard.
@@ -67,6 +82,7 @@ class RailQueuePair {
 
 struct Rail {
   std::unique_ptr<NicDevice> device;
+  std::unique_ptr<NicReceiveQueue> receives;  // shared; null: none
   NicLimits limits;
   NicPort port;
   GidChoice gid;
@@ -89,17 +105,25 @@ class Rails {
  public:
   // kNotFound where no device fits, with each device and why not.
   static absl::StatusOr<std::unique_ptr<Rails>> Open(std::unique_ptr<Nic> nic,
-                                                     const VerbsOptions& options);
+                                                     const VerbsOptions& options,
+                                                     const PairLayout& layout = {});
   ~Rails();
 
   int size() const { return static_cast<int>(rails_.size()); }
   Rail& operator[](int rail) { return rails_[static_cast<size_t>(rail)]; }
   const VerbsOptions& options() const { return options_; }
+  const PairLayout& layout() const { return layout_; }
+  // Before there are queue pairs: makes a queue of so many receives of each rail, which its pairs
+  // share instead of having their own. `user` hears of their completions.
+  absl::Status ShareReceives(SharedReceiveUser* user, uint32_t count);
+  static uint64_t SharedReceiveId(int rail, uint32_t number);  // of 24 bits
   MemoryCache& memory() { return *memory_; }
 
   // In state INIT, with all receives posted, numbered from 0. The port and its GID are read anew.
   absl::StatusOr<std::unique_ptr<RailQueuePair>> MakeQueuePair(int rail, QueuePairUser* user,
                                                                int lane);
+  // All of a path that this side alone decides.
+  NicPath PathFrom(int rail);
   bool Poll();  // hands completions out; true: there were some
   // What the devices have completed by now has been handed out when HandedOut(Mark()).
   uint64_t Mark() const { return polls_; }
@@ -118,7 +142,12 @@ class Rails {
     size_t queue = 0;
     uint32_t queue_pair = 0;
   };
-  explicit Rails(const VerbsOptions& options) : options_(options) {}
+  Rails(const VerbsOptions& options, const PairLayout& layout)
+      : options_(options), layout_(layout) {}
+  // What the queue pairs of one completion queue have outstanding at most.
+  uint32_t CompletionsOfPair() const {
+    return layout_.send_depth + (shared_receives_ > 0 ? 0 : layout_.receive_depth);
+  }
   absl::Status OpenRail(const std::string& name, int port, std::string* reasons);
   absl::StatusOr<size_t> QueueWithRoom(int rail);
   void HandOut(const NicCompletion& completion);
@@ -126,6 +155,9 @@ class Rails {
   void Lose(const Which& which, const std::string& why);
 
   VerbsOptions options_;
+  PairLayout layout_;
+  SharedReceiveUser* shared_user_ = nullptr;
+  uint32_t shared_receives_ = 0;
   std::unique_ptr<Nic> nic_;
   std::vector<Rail> rails_;
   std::unique_ptr<MemoryCache> memory_;

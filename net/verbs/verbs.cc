@@ -26,4 +26,11 @@ absl::StatusOr<std::vector<VerbsPort>> ListVerbsPorts(const Settings& settings) 
   return out;
 }
 
+absl::StatusOr<std::unique_ptr<Transport>> CreateQueuePairTransport(
+    const TransportOptions& options) {
+  static const auto* entry = new absl::StatusOr<TransportEntry>(
+      LoadTransport("libweft-verbs.so", "weft_queue_pair_transport_1", kHint));
+  return MakeTransport(*entry, "multipath", options);
+}
+
 }  // namespace weft::net

@@ -33,6 +33,9 @@ namespace weft::net {
 // kUnavailable where the library, or libibverbs, cannot be loaded; kNotFound where no device can be
 // used, with each one's reason.
 absl::StatusOr<std::unique_ptr<Transport>> CreateVerbsTransport(const TransportOptions& options);
+// The multipath transport over queue pairs, as multipath.wire says; likewise.
+absl::StatusOr<std::unique_ptr<Transport>> CreateQueuePairTransport(
+    const TransportOptions& options);
 
 // A port that can be used.
 struct VerbsPort {

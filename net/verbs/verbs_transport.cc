@@ -1,43 +1,17 @@
 #include "net/verbs/verbs_transport.h"
 
-#include <sys/epoll.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdlib>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "net/verbs/links.h"
 #include "net/verbs/options.h"
-#include "topology/ecmp/roce.h"
 
 namespace weft::net {
 namespace {
 
-std::string HostName() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 }  // namespace
-
-// Asynchronous events of a rail, through the transport's poller.
-class VerbsTransport::EventReader final : public Handler {
- public:
-  EventReader(Poller& poller, Rails& rails, int rail)
-      : Handler(poller), rails_(rails), rail_(rail) {}
-  ~EventReader() override { poller().Remove(rails_[rail_].device->event_fd()); }
-  absl::Status Start() { return poller().Add(rails_[rail_].device->event_fd(), EPOLLIN, this); }
-  void OnEvents(uint32_t, absl::Time) override { rails_.TakeEvents(rail_); }
-
- private:
-  Rails& rails_;
-  int rail_;
-};
 
 VerbsTransport::VerbsTransport(const TransportOptions& options) : TcpTransport(options) {
   context_.purpose = HandshakePurpose::kVerbsLink;
@@ -45,7 +19,7 @@ VerbsTransport::VerbsTransport(const TransportOptions& options) : TcpTransport(o
   context_.sockets = 1;
 }
 
-VerbsTransport::~VerbsTransport() { events_.clear(); }
+VerbsTransport::~VerbsTransport() { watch_.reset(); }
 
 absl::StatusOr<std::unique_ptr<Transport>> VerbsTransport::Create(const TransportOptions& options,
                                                                   std::unique_ptr<Nic> nic) {
@@ -62,26 +36,15 @@ absl::Status VerbsTransport::OpenRails(std::unique_ptr<Nic> nic) {
   WEFT_ASSIGN_OR_RETURN(const VerbsOptions options,
                         ReadVerbsOptions(context_.options.settings, environment));
   WEFT_ASSIGN_OR_RETURN(ports_, SourcePorts::FromFile(options.source_ports, context_.options.self));
-  shared_.host = HostName();
+  shared_.host = VerbsHostName();
   shared_.self = context_.options.self.value();
-  WEFT_ASSIGN_OR_RETURN(shared_.rails, Rails::Open(std::move(nic), options));
-  std::string text;
-  for (int rail = 0; rail < shared_.rails->size(); ++rail) {
-    absl::StrAppend(&text, rail > 0 ? "; " : "", rails()[rail].Describe());
-  }
-  WEFT_LOG_INFO("verbs: {}; {} queue pairs a link, traffic class {}, timeout {}, retries {}", text,
-                options.queue_pairs, options.traffic_class, options.timeout, options.retry_count);
+  WEFT_ASSIGN_OR_RETURN(shared_.rails, net::OpenRails(std::move(nic), options, {}, "verbs"));
   return absl::OkStatus();
 }
 
 // What the handshake compares.
 void VerbsTransport::StateTerms() {
-  const Rail& first = rails()[0];
-  VerbsTerms terms;
-  terms.ethernet = first.port.ethernet;
-  terms.roce_version = !terms.ethernet ? 0 : first.gid.gid.kind == GidKind::kRoceV1 ? 1 : 2;
-  terms.ipv6 = terms.ethernet && !IsIpv4(first.gid.gid.gid);
-  terms.device = absl::StrCat(shared_.host, " ", first.device->name());
+  const VerbsTerms terms = TermsOf(rails());
   context_.own_terms = terms.Encode();
   context_.check_terms = [terms](absl::string_view bytes) -> absl::Status {
     WEFT_ASSIGN_OR_RETURN(const VerbsTerms other, VerbsTerms::Decode(bytes));
@@ -90,22 +53,7 @@ void VerbsTransport::StateTerms() {
 }
 
 absl::Status VerbsTransport::WatchDevices() {
-  wait_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
-  if (!wait_) return ErrnoStatus(errno, "make an epoll");
-  std::vector<int> descriptors = {context_.poller->fd()};
-  for (int rail = 0; rail < rails().size(); ++rail) {
-    descriptors.push_back(rails()[rail].device->completion_fd());
-    auto reader = std::make_unique<EventReader>(*context_.poller, rails(), rail);
-    WEFT_RETURN_IF_ERROR(reader->Start());
-    events_.push_back(std::move(reader));
-  }
-  epoll_event event{};
-  event.events = EPOLLIN;
-  for (int fd : descriptors) {
-    if (epoll_ctl(wait_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-      return ErrnoStatus(errno, "watch a device's descriptor");
-    }
-  }
+  WEFT_ASSIGN_OR_RETURN(watch_, RailWatch::Open(*context_.poller, rails()));
   return absl::OkStatus();
 }
 

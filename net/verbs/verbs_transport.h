@@ -3,11 +3,11 @@
 #define WEFT_NET_VERBS_VERBS_TRANSPORT_H_
 
 #include <memory>
-#include <vector>
 
 #include "net/tcp/source_ports.h"
 #include "net/tcp/tcp_transport.h"
 #include "net/verbs/nic.h"
+#include "net/verbs/opening.h"
 #include "net/verbs/rails.h"
 #include "net/verbs/wire.h"
 
@@ -22,7 +22,7 @@ class VerbsTransport final : public TcpTransport {
   TransportKind kind() const override { return TransportKind::kVerbs; }
   absl::StatusOr<Region> Register(void* data, size_t size) override;
   bool Progress(absl::Time now) override;
-  int wait_fd() const override { return wait_.get(); }
+  int wait_fd() const override { return watch_->fd(); }
   bool PrepareWait() override { return TcpTransport::PrepareWait() && shared_.rails->Arm(); }
   void FinishWait() override {
     TcpTransport::FinishWait();
@@ -31,8 +31,6 @@ class VerbsTransport final : public TcpTransport {
   Rails& rails() const { return *shared_.rails; }
 
  private:
-  class EventReader;
-
   // The sockets, which cost a system call each time, are looked at this rarely: what is urgent does
   // not come by them. After sleeping at once.
   static constexpr int kTurnsWithoutSockets = 8;
@@ -48,8 +46,7 @@ class VerbsTransport final : public TcpTransport {
 
   VerbsShared shared_;
   SourcePorts ports_;
-  std::vector<std::unique_ptr<EventReader>> events_;
-  FileDescriptor wait_;  // an epoll over the poller's and the completion channels'
+  std::unique_ptr<RailWatch> watch_;
   int turns_without_sockets_ = 0;
   absl::Time sockets_seen_ = absl::InfinitePast();
 };

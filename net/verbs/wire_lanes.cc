@@ -158,7 +158,6 @@ absl::Status VerbsWire::ConnectPair(int index, const Control& remote) {
   lane.remote = remote;
   lane.has_remote = true;
   const Rail& rail = rails()[lane.pair->rail()];
-  const VerbsOptions& options = rails().options();
   if (rail.port.ethernet != (remote.ethernet != 0)) {
     return absl::UnavailableError("one side's port is Ethernet, the other's InfiniBand");
   }
@@ -166,21 +165,14 @@ absl::Status VerbsWire::ConnectPair(int index, const Control& remote) {
     return absl::InvalidArgumentError(
         absl::StrCat("rail ", remote.rail, " of a peer that has ", hello_.rails));
   }
-  NicPath path;
-  path.port = rail.port.number;
-  path.ethernet = rail.port.ethernet;
+  NicPath path = rails().PathFrom(lane.pair->rail());
   path.mtu = std::min(rail.port.mtu, static_cast<int>(remote.mtu));
   path.remote_queue_pair = remote.queue_pair;
   path.remote_psn = remote.psn;
   path.local_psn = lane.local_psn;
   path.remote_gid = remote.gid;
   path.remote_lid = remote.lid;
-  path.gid_index = rail.gid.gid.index;
   path.flow_label = topology::RoceFlowLabel(lane.local_port);
-  path.traffic_class = options.traffic_class;
-  path.service_level = options.service_level;
-  path.timeout = options.timeout;
-  path.retry_count = options.retry_count;
   WEFT_RETURN_IF_ERROR(lane.pair->pair().ToReadyToReceive(path));
   return lane.pair->pair().ToReadyToSend(path);
 }

@@ -16,7 +16,12 @@ inline std::string KindName(const testing::TestParamInfo<TransportKind>& info) {
 }
 #ifdef WEFT_CONFORMANCE_OF_VERBS  // the programs of tests/net/verbs
 inline const auto kAllTransports = testing::Values(TransportKind::kVerbs);
+inline constexpr bool kIsScripted = true;
+#elif defined(WEFT_CONFORMANCE_OF_QUEUE_PAIRS)  // likewise; multipath.wire is the program's
+inline const auto kAllTransports = testing::Values(TransportKind::kMultipath);
+inline constexpr bool kIsScripted = true;
 #else
+inline constexpr bool kIsScripted = false;
 inline const auto kAllTransports =
     testing::Values(TransportKind::kShm, TransportKind::kTcp, TransportKind::kMultipath
 #ifdef WEFT_HAS_UCX
@@ -27,8 +32,8 @@ inline const auto kAllTransports =
 #endif
 
 // For tests whose ranks are processes.
-#define WEFT_SKIP_IN_ONE_PROCESS(kind)                                             \
-  if ((kind) == TransportKind::kVerbs && std::getenv("WEFT_TEST_RDMA") == nullptr) \
+#define WEFT_SKIP_IN_ONE_PROCESS(kind)                         \
+  if (kIsScripted && std::getenv("WEFT_TEST_RDMA") == nullptr) \
   GTEST_SKIP() << "the scripted NIC is of one process; WEFT_TEST_RDMA=1 takes this host's devices"
 
 // A status that a person can act upon: the right code, and the peer's rank in words.

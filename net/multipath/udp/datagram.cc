@@ -111,7 +111,7 @@ std::string Address::Encode() const {
   Put(out, static_cast<uint8_t>(host.size()));
   Put(out, static_cast<uint16_t>(ports.size()));
   for (uint16_t port : ports) Put(out, port);
-  return absl::StrCat(out, host);
+  return absl::StrCat(out, host, queue_pairs);
 }
 
 absl::StatusOr<Address> Address::Decode(absl::string_view bytes) {
@@ -129,7 +129,8 @@ absl::StatusOr<Address> Address::Decode(absl::string_view bytes) {
     return bad("too short");
   }
   if (count < 1 || count > kPathsMax || host > kAddressHostBytesMax ||
-      bytes.size() != count * sizeof(uint16_t) + host) {
+      (bytes.size() != count * sizeof(uint16_t) + host &&
+       bytes.size() != count * (sizeof(uint16_t) + kAddressPairBytes) + host)) {
     return bad(absl::StrCat(count, " ports, a host of ", host, " bytes"));
   }
   if (out.chunk_max < kChunkMin || out.chunk_max > kChunkMax || out.chunk_max % 64 != 0) {
@@ -146,7 +147,8 @@ absl::StatusOr<Address> Address::Decode(absl::string_view bytes) {
     Take(bytes, &port);
     if (port == 0) return bad("port 0");
   }
-  out.host = std::string(bytes);
+  out.host = std::string(bytes.substr(0, host));
+  out.queue_pairs = std::string(bytes.substr(host));
   return out;
 }
 

@@ -64,11 +64,12 @@ struct Address {
   bool trusts_host = false;     // but of those that never leave the host
   std::string host;             // without a port, as SocketAddress prints it: "10.0.0.1:0"
   std::vector<uint16_t> ports;  // [path]
+  std::string queue_pairs;      // of paths that are some; see net/verbs/uc_paths.h
 
   std::string Encode() const;
   static absl::StatusOr<Address> Decode(absl::string_view bytes);
 };
-inline constexpr size_t kAddressHostBytesMax = 128;
+inline constexpr size_t kAddressHostBytesMax = 128, kAddressPairBytes = 32;
 
 }  // namespace weft::net::multipath
 

@@ -32,12 +32,14 @@ class LinkPaths {
 
   virtual ~LinkPaths() = default;  // nothing is heard of them afterwards, and nothing read
 
-  // Fills what the peer must know. Later calls say the same.
+  // Fills what the peer must know. Once.
   virtual absl::Status Describe(Address& own) = 0;
   // Once, with what the peer has said. kInvalidArgument: that makes no sense.
   virtual absl::StatusOr<Facts> Connect(const Address& peer) = 0;
+  // Where what is meant for `path` goes: another one, if that is out of order for good.
+  virtual PathId Carrier(PathId path) const { return path; }
   // False: full; the owner's OnWritable() follows.
-  virtual bool CanSend() const = 0;
+  virtual bool CanSend() = 0;
   // A packet's header behind room for its envelope, which is filled in already, and its chunk: both
   // are read until the next Flush().
   virtual void Queue(PathId path, absl::Span<const std::byte> header,
@@ -45,6 +47,8 @@ class LinkPaths {
   virtual void Flush() = 0;
   // A packet that is damaged was dropped. True: the first of the transport.
   virtual bool NoteMalformed() = 0;
+  // Not OK: none of them will ever carry anything again. OnWritable() tells the owner to look.
+  virtual const absl::Status& status() const = 0;
   // Why nothing might come back, as a question: "does a firewall ...?"
   virtual std::string Suspicion() const = 0;
 };
@@ -61,16 +65,18 @@ class UdpPaths final : public LinkPaths {
 
   absl::Status Describe(Address& own) override;
   absl::StatusOr<Facts> Connect(const Address& peer) override;
-  bool CanSend() const override { return sockets_.CanSend(); }
+  bool CanSend() override { return sockets_.CanSend(); }
   void Queue(PathId path, absl::Span<const std::byte> header,
              absl::Span<const std::byte> chunk) override {
     sockets_.Queue(path, peer_[path % peer_.size()], header, chunk);
   }
   void Flush() override { sockets_.Flush(); }
   bool NoteMalformed() override { return sockets_.mutable_statistics().malformed++ == 0; }
+  const absl::Status& status() const override { return status_; }
   std::string Suspicion() const override;
 
  private:
+  const absl::Status status_;  // sockets do not end
   UdpSockets& sockets_;
   const SocketAddress host_;
   const uint32_t link_;

@@ -51,6 +51,7 @@ LinkWire::LinkWire(LinkContext& shared, Poller& poller, Rank peer, bool is_conne
     : shared_(shared) {
   WireOptions options = shared.wire;
   options.sender.peer = absl::StrCat("rank ", peer.value());
+  options.sender.policy.seed ^= static_cast<uint64_t>(peer.value()) << 1 | (is_connector ? 1 : 0);
   wire_ = std::make_unique<Wire>(poller, shared.open_paths, options, is_connector, owner);
 }
 

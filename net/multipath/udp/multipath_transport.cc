@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -65,13 +67,35 @@ MultipathTransport::MultipathTransport(const TransportOptions& options) : TcpTra
 absl::StatusOr<std::unique_ptr<Transport>> MultipathTransport::Create(
     const TransportOptions& options) {
   std::unique_ptr<MultipathTransport> out(new MultipathTransport(options));
-  WEFT_RETURN_IF_ERROR(out->Open());
-  WEFT_RETURN_IF_ERROR(Annotate(
-      out->OpenSockets(), absl::StrCat("multipath transport of rank ", options.self.value())));
+  WEFT_RETURN_IF_ERROR(out->OpenAll());
   return out;
 }
 
-absl::Status MultipathTransport::OpenSockets() {
+absl::Status MultipathTransport::OpenAll() {
+  const std::string name =
+      absl::StrCat("multipath transport of rank ", context_.options.self.value());
+  WEFT_RETURN_IF_ERROR(Open());
+  WEFT_RETURN_IF_ERROR(Annotate(OpenWire(), name));
+  WEFT_ASSIGN_OR_RETURN(alarm_, Alarm::Create(*context_.poller));
+  return absl::OkStatus();
+}
+
+void MultipathTransport::StateTerms(absl::string_view wire, absl::string_view more,
+                                    std::function<absl::Status(absl::string_view)> check) {
+  const std::string own(wire);
+  context_.own_terms = absl::StrCat(own, " ", more);
+  context_.check_terms = [own, check = std::move(check)](absl::string_view terms) -> absl::Status {
+    const absl::string_view theirs = terms.substr(0, terms.find(' '));
+    if (theirs != own) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "multipath.wire differs: ", absl::CHexEscape(theirs), " at the connecting rank, ", own,
+          " at the listening one; set it alike on every rank"));
+    }
+    return check == nullptr ? absl::OkStatus() : check(terms.substr(own.size() + 1));
+  };
+}
+
+absl::Status MultipathTransport::OpenWire() {
   const TransportOptions& options = context_.options;
   WEFT_ASSIGN_OR_RETURN(Interface interface, ChooseInterface(options.settings));
   WEFT_ASSIGN_OR_RETURN(SocketOptions sockets, MakeSocketOptions(options, interface));
@@ -82,11 +106,11 @@ absl::Status MultipathTransport::OpenSockets() {
   shared_.open_paths = [this, host](DatagramOwner& owner) {
     return std::make_unique<UdpPaths>(*sockets_, host, owner);
   };
-  WEFT_ASSIGN_OR_RETURN(alarm_, Alarm::Create(*context_.poller));
+  StateTerms("udp", "", nullptr);
   return absl::OkStatus();
 }
 
-MultipathTransport::~MultipathTransport() {
+void MultipathTransport::Drain() {
   StopListening();
   SystemClock clock;
   absl::Time end = clock.Now() + kLast;
@@ -94,10 +118,13 @@ MultipathTransport::~MultipathTransport() {
   while (!shared_.lingering.empty() && clock.Now() < end) {
     pollfd fd{wait_fd(), POLLIN, 0};
     if (!context_.poller->HasTurns()) poll(&fd, 1, kLookMilliseconds);
-    context_.poller->Turn(clock.Now());
-    SweepLingering();
+    Progress(clock.Now());
   }
   shared_.lingering.clear();
+}
+
+MultipathTransport::~MultipathTransport() {
+  Drain();
   if (sockets_ == nullptr) return;
   const SocketStatistics& seen = statistics();
   WEFT_LOG_DEBUG(

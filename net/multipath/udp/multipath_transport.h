@@ -12,6 +12,7 @@
 #ifndef WEFT_NET_MULTIPATH_UDP_MULTIPATH_TRANSPORT_H_
 #define WEFT_NET_MULTIPATH_UDP_MULTIPATH_TRANSPORT_H_
 
+#include <functional>
 #include <memory>
 
 #include "net/multipath/udp/links.h"
@@ -19,7 +20,7 @@
 
 namespace weft::net::multipath {
 
-class MultipathTransport final : public TcpTransport {
+class MultipathTransport : public TcpTransport {
  public:
   static absl::StatusOr<std::unique_ptr<Transport>> Create(const TransportOptions& options);
   ~MultipathTransport() override;
@@ -30,10 +31,21 @@ class MultipathTransport final : public TcpTransport {
 
   const SocketStatistics& statistics() const { return sockets_->statistics(); }
 
+ protected:
+  explicit MultipathTransport(const TransportOptions& options);
+  // Of whatever derives from it, once made: listens, and opens what carries packets.
+  absl::Status OpenAll();
+  // shared_.wire and shared_.open_paths.
+  virtual absl::Status OpenWire();
+  // What both ends must have alike besides: "uc", and words that `check` takes from the peer.
+  void StateTerms(absl::string_view wire, absl::string_view more,
+                  std::function<absl::Status(absl::string_view more)> check);
+  // Waits, within bounds, until the last words of links that are gone have arrived.
+  void Drain();
+  LinkContext& shared() { return shared_; }
+
  private:
   class Alarm;
-  explicit MultipathTransport(const TransportOptions& options);
-  absl::Status OpenSockets();
   std::unique_ptr<TcpSendLink> MakeSendLink(Rank peer) override;
   std::unique_ptr<TcpReceiveLink> MakeReceiveLink(
       Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) override;

@@ -27,7 +27,9 @@ constexpr int kPacketsPerTurn = 128;
 constexpr size_t kBytesPerTurn = 512 << 10;
 
 // Rounds of the poller take long enough to be seen in delays, so that their time is not used.
-absl::Time Now() { return absl::FromUnixNanos(SystemClock::Nanoseconds()); }
+absl::Time Now(const Clock* clock) {
+  return clock != nullptr ? clock->Now() : absl::FromUnixNanos(SystemClock::Nanoseconds());
+}
 
 // Whoever combines counts on 64 bytes; a chunk lies so but behind one of an odd size that came in
 // the same receive.
@@ -97,7 +99,6 @@ void Wire::Agree(const Address& peer) {
   // A window must hold many, or the paths share it badly.
   send.piece = std::min(options_.piece, Bytes(send.facts.product().count() / kPiecesMin));
   send.paths.paths = facts_.paths;
-  send.policy.seed ^= peer_link_;
   send.window_max = std::max(facts_.room, send.facts.packet);
 }
 
@@ -169,7 +170,8 @@ void Wire::PostWaiting() {
   }
 }
 
-void Wire::Write(const Packet& packet, absl::Span<const std::byte> chunk) {
+void Wire::Write(Packet& packet, absl::Span<const std::byte> chunk) {
+  packet.path = paths_->Carrier(packet.path);  // and so the answer's
   scratch_.assign(kEnvelopeBytes, '\0');
   WriteHeader(packet, chunk, options_.has_checksum, scratch_);
   auto bytes = absl::MakeSpan(reinterpret_cast<std::byte*>(scratch_.data()), scratch_.size());
@@ -179,7 +181,7 @@ void Wire::Write(const Packet& packet, absl::Span<const std::byte> chunk) {
 
 // True if anything left, or might have.
 bool Wire::Transmit() {
-  absl::Time now = Now();
+  absl::Time now = Now(options_.clock);
   int packets = 0;
   size_t bytes = 0;
   while (paths_->CanSend() && receiver_->Next(now, answer_)) {
@@ -368,6 +370,7 @@ bool Wire::OnTurn(absl::Time now) {
   bool moved = TakeArrivals();
   moved |= TakeSent();
   if (is_closed_) return true;
+  if (failure_.ok()) failure_ = paths_->status();
   if (!failure_.ok()) {
     Fail(failure_);
     return true;

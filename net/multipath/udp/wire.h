@@ -24,6 +24,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/clock.h"
 #include "net/multipath/receiver.h"
 #include "net/multipath/sender.h"
 #include "net/multipath/udp/datagram.h"
@@ -59,6 +60,7 @@ struct WireOptions {
   Bytes piece;                     // as SenderOptions::piece, at most
   absl::Duration connect_timeout;  // for the first datagram to come back
   JobSecret secret{};
+  const Clock* clock = nullptr;  // null: the system's
 };
 
 class Wire final : public Handler, private DatagramOwner, private MessageSink {
@@ -67,7 +69,7 @@ class Wire final : public Handler, private DatagramOwner, private MessageSink {
        WireOwner& owner);
   ~Wire() override;
 
-  // What the other end needs to know; the same each time.
+  // What the other end needs to know. Once.
   absl::StatusOr<std::string> OwnAddress();
   // With what the other end has told. kInvalidArgument: that makes no sense.
   absl::Status Connect(absl::string_view peer_address);
@@ -118,7 +120,7 @@ class Wire final : public Handler, private DatagramOwner, private MessageSink {
   void PostWaiting();
   void PostControl();
   bool Transmit();
-  void Write(const Packet& packet, absl::Span<const std::byte> chunk);
+  void Write(Packet& packet, absl::Span<const std::byte> chunk);
   bool TakeArrivals();
   void TakeControl();
   absl::Status TakeFrames(absl::string_view bytes);

@@ -8,15 +8,23 @@
 #include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "net/verbs/uc_transport.h"
 #include "net/verbs/verbs_transport.h"
 #include "tests/net/harness.h"
 #include "tests/net/verbs/scripted_nic.h"
+
+#ifndef WEFT_TEST_WIRE  // the wire of a multipath transport
+#define WEFT_TEST_WIRE "uc"
+#endif
 
 namespace weft::net {
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeTestTransport(TransportKind kind,
                                                              const TransportOptions& options) {
   TransportOptions with_rails = options;
+  if (kind == TransportKind::kMultipath) {
+    WEFT_CHECK(with_rails.settings.Set("multipath.wire", WEFT_TEST_WIRE, "test").ok(), "");
+  }
   if (const char* devices = std::getenv("WEFT_TEST_RDMA")) {
     const std::vector<std::string> names = absl::StrSplit(devices, ',');
     const std::string& own = names[static_cast<size_t>(options.self.value()) % names.size()];
@@ -33,7 +41,9 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTestTransport(TransportKind kind,
     devices[i].address = 0x0A000000 + host * 2 + i;
   }
   WEFT_CHECK(with_rails.settings.Set("verbs.devices", "scripted", "test").ok(), "");
-  return VerbsTransport::Create(with_rails, fabric->MakeNic(devices));
+  std::unique_ptr<Nic> nic = fabric->MakeNic(devices);
+  if (kind == TransportKind::kVerbs) return VerbsTransport::Create(with_rails, std::move(nic));
+  return multipath::UcTransport::Create(with_rails, std::move(nic));
 }
 
 }  // namespace weft::net

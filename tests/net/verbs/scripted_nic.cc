@@ -38,16 +38,24 @@ struct QueueState {
 };
 
 struct WorkRequest {
-  NicWrite write;
+  NicWrite write;  // of a message (is_message): id, local, length, local_key, signaled
+  bool is_message = false;
   std::vector<std::byte> copy;  // inline
   ScriptedFate fate;
   bool fate_known = false;
   uint64_t earliest = 0;  // tick
 };
 
+struct ReceiveQueueState {
+  DeviceState* device = nullptr;
+  size_t depth = 0;
+  std::deque<NicReceive> receives;
+};
+
 struct PairStatus {
   DeviceState* device = nullptr;
   QueueState* queue = nullptr;
+  ReceiveQueueState* shared = nullptr;
   NicQueuePairOptions options;
   uint32_t number = 0;
   PairState state = PairState::kReset;
@@ -68,6 +76,7 @@ struct DeviceState {
   std::deque<NicEvent> events;
   double rate = 0, budget = 0;
   uint64_t bytes = 0;
+  int messages_dropped = 0;
   int opened = 0;  // while it is, there are descriptors
   std::vector<NicGid> gids;
 };
@@ -200,13 +209,41 @@ struct ScriptedFabric::Core {
     return NicStatus::kOk;
   }
 
+  // A message of an unreliable connection: it is taken whole, or nobody hears of it.
+  void DeliverMessage(const WorkRequest& request, const PairStatus& pair) {
+    const ScriptedFate& fate = request.fate;
+    PairStatus* remote = RemoteOf(pair);
+    if (remote != nullptr && remote->options.service != NicService::kUnreliable) remote = nullptr;
+    bool is_taken = remote != nullptr && !fate.lost && remote->shared != nullptr &&
+                    !remote->shared->receives.empty();
+    if (!is_taken) {
+      ++pair.device->messages_dropped;
+      return;
+    }
+    const NicReceive receive = remote->shared->receives.front();
+    const auto begin = reinterpret_cast<uintptr_t>(receive.local);
+    if (request.write.length > receive.length ||
+        !Covers(receive.local_key, remote->device, begin, receive.length)) {
+      ++pair.device->messages_dropped;
+      return;
+    }
+    remote->shared->receives.pop_front();
+    std::memcpy(receive.local, request.write.local, request.write.length);
+    NicCompletion completion;
+    completion.id = receive.id;
+    completion.receive = true;
+    completion.bytes = request.write.length;
+    CompleteLater(remote->queue, completion, fate.late_receive);
+  }
+
   void Pump(PairStatus* pair) {
     while (pair->state == PairState::kReadyToSend && !pair->writes.empty()) {
       WorkRequest& request = pair->writes.front();
       DeviceState& device = *pair->device;
       if (!std::exchange(request.fate_known, true) && on_transfer) {
         request.fate = on_transfer({device.options.name, pair->number, pair->path.flow_label,
-                                    request.write.length, request.write.has_immediate, tick});
+                                    request.write.length, request.write.has_immediate, tick,
+                                    request.is_message});
         request.earliest = tick + static_cast<uint64_t>(request.fate.hold_ticks);
       }
       if (tick < request.earliest || !device.active) return;
@@ -215,6 +252,13 @@ struct ScriptedFabric::Core {
         device.budget -= request.write.length;
       }
       const ScriptedFate fate = request.fate;
+      if (request.is_message) {
+        if (fate.fails) return FailFront(pair, fate.status);  // on this side
+        DeliverMessage(request, *pair);
+        device.bytes += request.write.length;
+        CompleteFront(pair, fate);
+        continue;
+      }
       PairStatus* remote = RemoteOf(*pair);
       if (remote == nullptr) return FailFront(pair, NicStatus::kRetryExceeded);
       if (!fate.fails || fate.arrives) {
@@ -224,14 +268,18 @@ struct ScriptedFabric::Core {
         device.bytes += request.write.length;
       }
       if (fate.fails) return FailFront(pair, fate.status);
-      NicCompletion completion;
-      completion.id = request.write.id;
-      const bool signaled = request.write.signaled;
-      pair->writes.pop_front();
-      if (!signaled || fate.lose_send) continue;
-      CompleteLater(pair->queue, completion, fate.late_send);
-      if (fate.twice) CompleteLater(pair->queue, completion, fate.late_send + 1);
+      CompleteFront(pair, fate);
     }
+  }
+
+  void CompleteFront(PairStatus* pair, const ScriptedFate& fate) {
+    NicCompletion completion;
+    completion.id = pair->writes.front().write.id;
+    const bool signaled = pair->writes.front().write.signaled;
+    pair->writes.pop_front();
+    if (!signaled || fate.lose_send) return;
+    CompleteLater(pair->queue, completion, fate.late_send);
+    if (fate.twice) CompleteLater(pair->queue, completion, fate.late_send + 1);
   }
 
   void PumpAll() {
@@ -294,12 +342,38 @@ class ScriptedQueue final : public NicCompletionQueue {
   QueueState state_;
 };
 
+class ScriptedReceives final : public NicReceiveQueue {
+ public:
+  ScriptedReceives(std::shared_ptr<Core> core, DeviceState* device, size_t depth)
+      : core_(std::move(core)) {
+    state_.device = device;
+    state_.depth = depth;
+  }
+  absl::Status Post(absl::Span<const NicReceive> receives) override {
+    Lock lock(core_->mutex);
+    WEFT_RETURN_IF_ERROR(core_->Call("post_receives", state_.device));
+    if (state_.receives.size() + receives.size() > state_.depth) {
+      return absl::UnavailableError("ibv_post_srq_recv: Cannot allocate memory");
+    }
+    state_.receives.insert(state_.receives.end(), receives.begin(), receives.end());
+    return absl::OkStatus();
+  }
+  ReceiveQueueState* state() { return &state_; }
+
+ private:
+  std::shared_ptr<Core> core_;
+  ReceiveQueueState state_;
+};
+
 class ScriptedPair final : public NicQueuePair {
  public:
   ScriptedPair(std::shared_ptr<Core> core, DeviceState* device, const NicQueuePairOptions& options)
       : core_(std::move(core)) {
     state_.device = device;
     state_.queue = static_cast<ScriptedQueue*>(options.completions)->state();
+    if (options.receives != nullptr) {
+      state_.shared = static_cast<ScriptedReceives*>(options.receives)->state();
+    }
     state_.options = options;
     state_.number = core_->next_pair++;
     core_->pairs[state_.number] = &state_;
@@ -336,12 +410,7 @@ class ScriptedPair final : public NicQueuePair {
     Lock lock(core_->mutex);
     WEFT_RETURN_IF_ERROR(core_->Call("post_writes", state_.device));
     for (const NicWrite& write : writes) {
-      if (state_.state != PairState::kReadyToSend && state_.state != PairState::kError) {
-        return absl::UnavailableError("ibv_post_send: Invalid argument");
-      }
-      if (state_.writes.size() >= state_.options.send_depth) {
-        return absl::UnavailableError("ibv_post_send: Cannot allocate memory");
-      }
+      WEFT_RETURN_IF_ERROR(MayPost());
       WorkRequest request;
       request.write = write;
       const auto begin = reinterpret_cast<uintptr_t>(write.local);
@@ -351,17 +420,27 @@ class ScriptedPair final : public NicQueuePair {
         }
         request.copy.assign(write.local, write.local + write.length);
       }
-      state_.writes.push_back(std::move(request));
-      if (state_.state == PairState::kError) {
-        NicCompletion flushed;
-        flushed.id = write.id;
-        flushed.status = NicStatus::kFlushed;
-        state_.writes.pop_back();
-        core_->Complete(state_.queue, flushed);
-      } else if (!write.in_line && write.length > 0 &&
-                 !core_->Covers(write.local_key, state_.device, begin, write.length)) {
-        core_->FailFront(&state_, NicStatus::kLocalProtection);
-      }
+      const bool covered = write.in_line || write.length == 0 ||
+                           core_->Covers(write.local_key, state_.device, begin, write.length);
+      Add(std::move(request), covered);
+    }
+    core_->Pump(&state_);
+    return absl::OkStatus();
+  }
+
+  absl::Status PostSends(absl::Span<const NicSend> sends) override {
+    Lock lock(core_->mutex);
+    WEFT_RETURN_IF_ERROR(core_->Call("post_sends", state_.device));
+    for (const NicSend& send : sends) {
+      WEFT_RETURN_IF_ERROR(MayPost());
+      WorkRequest request;
+      request.is_message = true;
+      request.write.id = send.id;
+      request.write.local = send.local;
+      request.write.length = send.length;
+      request.write.signaled = send.signaled;
+      const auto begin = reinterpret_cast<uintptr_t>(send.local);
+      Add(std::move(request), core_->Covers(send.local_key, state_.device, begin, send.length));
     }
     core_->Pump(&state_);
     return absl::OkStatus();
@@ -380,6 +459,26 @@ class ScriptedPair final : public NicQueuePair {
   }
 
  private:
+  absl::Status MayPost() const {
+    if (state_.state != PairState::kReadyToSend && state_.state != PairState::kError) {
+      return absl::UnavailableError("ibv_post_send: Invalid argument");
+    }
+    if (state_.writes.size() >= state_.options.send_depth) {
+      return absl::UnavailableError("ibv_post_send: Cannot allocate memory");
+    }
+    return absl::OkStatus();
+  }
+  void Add(WorkRequest request, bool covered) {
+    const uint64_t id = request.write.id;
+    if (state_.state == PairState::kError) {
+      NicCompletion flushed;
+      flushed.id = id;
+      flushed.status = NicStatus::kFlushed;
+      return core_->Complete(state_.queue, flushed);
+    }
+    state_.writes.push_back(std::move(request));
+    if (!covered) core_->FailFront(&state_, NicStatus::kLocalProtection);
+  }
   absl::Status Move(const char* call, PairState from, PairState to) {
     Lock lock(core_->mutex);
     WEFT_RETURN_IF_ERROR(core_->Call(call, state_.device));
@@ -451,6 +550,11 @@ class ScriptedDevice final : public NicDevice {
     Lock lock(core_->mutex);
     WEFT_RETURN_IF_ERROR(core_->Call("create_completion_queue", state_));
     return std::make_unique<ScriptedQueue>(core_, state_, depth);
+  }
+  absl::StatusOr<std::unique_ptr<NicReceiveQueue>> CreateReceiveQueue(uint32_t depth) override {
+    Lock lock(core_->mutex);
+    WEFT_RETURN_IF_ERROR(core_->Call("create_receive_queue", state_));
+    return std::make_unique<ScriptedReceives>(core_, state_, depth);
   }
   absl::StatusOr<std::unique_ptr<NicQueuePair>> CreateQueuePair(
       NicQueuePairOptions* options) override {
@@ -572,6 +676,11 @@ std::vector<uint32_t> ScriptedFabric::QueuePairs(const std::string& device) cons
 uint64_t ScriptedFabric::bytes_from(const std::string& device) const {
   Lock lock(core_->mutex);
   return core_->devices.at(device)->bytes;
+}
+
+int ScriptedFabric::dropped_from(const std::string& device) const {
+  Lock lock(core_->mutex);
+  return core_->devices.at(device)->messages_dropped;
 }
 
 int ScriptedFabric::overruns() const {

@@ -1,7 +1,8 @@
 // A fabric of RDMA devices within one process, for the verbs transport to be tested on. Its queue
-// pairs have the semantics of reliable connections and move real bytes; what a script wants goes
-// wrong: any call fails, any work request ends with any status, completions are lost, late, doubled
-// or reordered, events come.
+// pairs have the semantics of reliable connections, or of unreliable ones, which lose messages
+// whole and in silence but keep the order of the rest, and move real bytes; what a script wants
+// goes wrong: any call fails, any work request ends with any status, completions are lost, late,
+// doubled or reordered, events come.
 //
 // What it is strict about, as devices are: keys and bounds of memory on both sides, states of queue
 // pairs, receives that are missing, depths of queues. A completion queue that overruns is counted.
@@ -41,12 +42,14 @@ struct ScriptedTransfer {
   uint32_t length = 0;
   bool has_immediate = false;
   uint64_t tick = 0;
+  bool is_message = false;  // of an unreliable connection
 };
 
 // What becomes of it.
 struct ScriptedFate {
   bool fails = false;  // with `status`; the queue pair is in error then
   NicStatus status = NicStatus::kRetryExceeded;
+  bool lost = false;    // a message, on its way: nobody is told
   bool arrives = true;  // even if it fails: only the acknowledgement was lost
   int hold_ticks = 0;
   bool lose_send = false, lose_receive = false;  // completions
@@ -57,8 +60,9 @@ struct ScriptedFate {
 class ScriptedFabric {
  public:
   // A call of a device. "" or "open", "limits", "query_port", "query_gids", "register",
-  // "create_completion_queue", "create_queue_pair", "to_init", "to_rtr", "to_rts", "post_writes",
-  // "post_receives", "poll", "arm", "list": an error fails it.
+  // "create_completion_queue", "create_receive_queue", "create_queue_pair", "to_init", "to_rtr",
+  // "to_rts", "post_writes", "post_sends", "post_receives", "poll", "arm", "list": an error fails
+  // it.
   using OnCall = std::function<absl::Status(const std::string& call, const std::string& device)>;
   using OnTransfer = std::function<ScriptedFate(const ScriptedTransfer&)>;
 
@@ -83,8 +87,9 @@ class ScriptedFabric {
   // Of all queue pairs there are: their numbers.
   std::vector<uint32_t> QueuePairs(const std::string& device) const;
   uint64_t bytes_from(const std::string& device) const;
-  int overruns() const;   // of completion queues
-  int not_ready() const;  // writes with immediate that found no receive
+  int dropped_from(const std::string& device) const;  // messages: lost, or without a receive
+  int overruns() const;                               // of completion queues
+  int not_ready() const;                              // writes with immediate that found no receive
   size_t registrations() const;
 
   struct Core;

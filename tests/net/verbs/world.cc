@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "net/verbs/uc_transport.h"
 #include "net/verbs/verbs_transport.h"
 
 namespace weft::net {
@@ -27,7 +28,8 @@ void AddUp(std::byte* out, const std::byte* local, const std::byte* incoming, si
 
 ScriptedNode::ScriptedNode(ScriptedFabric& fabric, int rank,
                            const std::vector<ScriptedDeviceOptions>& devices,
-                           const std::vector<std::string>& settings) {
+                           const std::vector<std::string>& settings, TransportKind kind,
+                           const Clock* clock) {
   TransportOptions options;
   options.self = Rank(rank);
   options.world_size = 2;
@@ -38,7 +40,9 @@ ScriptedNode::ScriptedNode(ScriptedFabric& fabric, int rank,
     absl::Status set = options.settings.SetPair(pair, "test");
     WEFT_CHECK(set.ok(), set);
   }
-  auto created = VerbsTransport::Create(options, fabric.MakeNic(devices));
+  auto created = kind == TransportKind::kVerbs
+                     ? VerbsTransport::Create(options, fabric.MakeNic(devices))
+                     : multipath::UcTransport::Create(options, fabric.MakeNic(devices), clock);
   created_ = created.status();
   if (created.ok()) transport_ = *std::move(created);
 }
@@ -61,28 +65,29 @@ World::World(const WorldOptions& options) : step_(options.step) {
       device.address = static_cast<uint32_t>(0x0A000001 + host * 256 + rail);
     }
     if (options.tweak) options.tweak(host, &devices);
-    (host == 0 ? a : b) = std::make_unique<ScriptedNode>(fabric, host, devices, options.settings);
+    (host == 0 ? a : b) = std::make_unique<ScriptedNode>(fabric, host, devices, options.settings,
+                                                         options.kind, &clock_);
   }
 }
 
 void World::Turn() {
-  now_ += step_;
+  clock_.Advance(step_);
   fabric.Advance(step_);
-  a->transport().Progress(now_);
-  b->transport().Progress(now_);
+  a->transport().Progress(now());
+  b->transport().Progress(now());
 }
 
 bool World::Until(const std::function<bool()>& condition, absl::Duration limit) {
-  const absl::Time end = now_ + limit;
+  const absl::Time end = now() + limit;
   while (!condition()) {
-    if (now_ > end) return false;
+    if (now() > end) return false;
     Turn();
   }
   return true;
 }
 
 bool World::Connect() {
-  a->out = a->transport().Connect(b->transport().address(), Rank(1), now_);
+  a->out = a->transport().Connect(b->transport().address(), Rank(1), now());
   return Until([&] { return b->accepted != nullptr || !a->out->status().ok(); });
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/random.h"
 #include "net/transport.h"
 #include "tests/net/verbs/scripted_nic.h"
@@ -19,7 +20,8 @@ namespace weft::net {
 class ScriptedNode final : public TransportEvents {
  public:
   ScriptedNode(ScriptedFabric& fabric, int rank, const std::vector<ScriptedDeviceOptions>& devices,
-               const std::vector<std::string>& settings);
+               const std::vector<std::string>& settings, TransportKind kind = TransportKind::kVerbs,
+               const Clock* clock = nullptr);
   ~ScriptedNode() override;
 
   const absl::Status& created() const { return created_; }
@@ -38,7 +40,8 @@ class ScriptedNode final : public TransportEvents {
 };
 
 struct WorldOptions {
-  int rails = 2;  // of each host
+  int rails = 2;                               // of each host
+  TransportKind kind = TransportKind::kVerbs;  // kMultipath: over unreliable queue pairs
   std::vector<std::string> settings;
   std::function<void(int host, std::vector<ScriptedDeviceOptions>*)> tweak;
   absl::Duration step = absl::Microseconds(200);  // of time, a turn
@@ -54,15 +57,18 @@ class World {
   bool Until(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(120));
   // Until the link stands or is broken at the sending end.
   bool Connect();
-  absl::Time now() const { return now_; }
+  absl::Time now() const { return clock_.Now(); }
+  const Clock& clock() const { return clock_; }
   static std::string Device(int host, int rail);  // "host0_rail1"
 
   ScriptedFabric fabric;
-  std::unique_ptr<ScriptedNode> a, b;
 
  private:
   absl::Duration step_;
-  absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
+  ManualClock clock_{absl::UnixEpoch() + absl::Hours(1)};
+
+ public:
+  std::unique_ptr<ScriptedNode> a, b;
 };
 
 // Messages of many sizes, stored and combined, posted in random order.

@@ -1,0 +1,81 @@
+#include "net/verbs/opening.h"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace weft::net {
+
+std::string VerbsHostName() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+absl::StatusOr<std::shared_ptr<Rails>> OpenRails(std::unique_ptr<Nic> nic,
+                                                 const VerbsOptions& options,
+                                                 const PairLayout& layout, absl::string_view name) {
+  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<Rails> rails, Rails::Open(std::move(nic), options, layout));
+  std::string text;
+  for (int rail = 0; rail < rails->size(); ++rail) {
+    absl::StrAppend(&text, rail > 0 ? "; " : "", (*rails)[rail].Describe());
+  }
+  WEFT_LOG_INFO("{}: {}; traffic class {}, timeout {}, retries {}", std::string(name), text,
+                options.traffic_class, options.timeout, options.retry_count);
+  return rails;
+}
+
+VerbsTerms TermsOf(Rails& rails) {
+  const Rail& first = rails[0];
+  VerbsTerms terms;
+  terms.ethernet = first.port.ethernet;
+  terms.roce_version = !terms.ethernet ? 0 : first.gid.gid.kind == GidKind::kRoceV1 ? 1 : 2;
+  terms.ipv6 = terms.ethernet && !IsIpv4(first.gid.gid.gid);
+  terms.device = absl::StrCat(VerbsHostName(), " ", first.device->name());
+  return terms;
+}
+
+class RailWatch::EventReader final : public Handler {
+ public:
+  EventReader(Poller& poller, Rails& rails, int rail)
+      : Handler(poller), rails_(rails), rail_(rail) {}
+  ~EventReader() override { poller().Remove(rails_[rail_].device->event_fd()); }
+  absl::Status Start() { return poller().Add(rails_[rail_].device->event_fd(), EPOLLIN, this); }
+  void OnEvents(uint32_t, absl::Time) override { rails_.TakeEvents(rail_); }
+
+ private:
+  Rails& rails_;
+  int rail_;
+};
+
+RailWatch::RailWatch() = default;
+RailWatch::~RailWatch() = default;
+
+absl::StatusOr<std::unique_ptr<RailWatch>> RailWatch::Open(Poller& poller, Rails& rails) {
+  std::unique_ptr<RailWatch> out(new RailWatch);
+  out->wait_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  if (!out->wait_) return ErrnoStatus(errno, "make an epoll");
+  std::vector<int> descriptors = {poller.fd()};
+  for (int rail = 0; rail < rails.size(); ++rail) {
+    descriptors.push_back(rails[rail].device->completion_fd());
+    auto reader = std::make_unique<EventReader>(poller, rails, rail);
+    WEFT_RETURN_IF_ERROR(reader->Start());
+    out->events_.push_back(std::move(reader));
+  }
+  epoll_event event{};
+  event.events = EPOLLIN;
+  for (int fd : descriptors) {
+    if (epoll_ctl(out->wait_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+      return ErrnoStatus(errno, "watch a device's descriptor");
+    }
+  }
+  return out;
+}
+
+}  // namespace weft::net

@@ -1,0 +1,108 @@
+#include "net/verbs/uc_transport.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "net/multipath/udp/options.h"
+#include "net/verbs/options.h"
+
+namespace weft::net::multipath {
+namespace {
+
+// What RoCE v2 adds to each packet on the wire: Ethernet with its gap, IPv4, UDP, transport header,
+// invariant checksum.
+constexpr size_t kRoceBytes = 38 + 20 + 8 + 12 + 4;
+
+// A whole packet of the path MTU, or so many bytes of chunk that the device cuts into several.
+uint32_t ChunkOf(const Settings& settings, int mtu) {
+  const auto asked = static_cast<size_t>(settings.ByteCount("multipath.chunk_bytes").count());
+  const size_t one = static_cast<size_t>(mtu) - kBeforeChunk;
+  const size_t chunk = asked > 0 ? asked : one;
+  return static_cast<uint32_t>(std::clamp<size_t>(chunk / 64 * 64, kChunkMin, kChunkMax / 64 * 64));
+}
+
+uint32_t OverheadOf(uint32_t chunk, int mtu) {
+  const size_t packets =
+      (kBeforeChunk + chunk + static_cast<size_t>(mtu) - 1) / static_cast<size_t>(mtu);
+  return static_cast<uint32_t>(kBeforeChunk + packets * kRoceBytes);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> UcTransport::Create(const TransportOptions& options,
+                                                               std::unique_ptr<Nic> nic,
+                                                               const Clock* clock) {
+  std::unique_ptr<UcTransport> out(new UcTransport(options, std::move(nic), clock));
+  WEFT_RETURN_IF_ERROR(out->OpenAll());
+  return out;
+}
+
+absl::Status UcTransport::OpenWire() {
+  const Settings& settings = context_.options.settings;
+  const Environment environment = [](const char* name) { return std::getenv(name); };
+  WEFT_ASSIGN_OR_RETURN(const VerbsOptions verbs, ReadVerbsOptions(settings, environment));
+  WEFT_ASSIGN_OR_RETURN(rails_, OpenRails(std::move(nic_), verbs,
+                                          {NicService::kUnreliable, kUcSendDepth, 0}, "multipath"));
+  UcOptions options;
+  options.paths = static_cast<int>(settings.Integer("multipath.paths"));
+  options.buffer_bytes = settings.ByteCount("multipath.buffer_bytes");
+  int mtu = rails()[0].port.mtu;
+  double gbps = 0;
+  for (int rail = 0; rail < rails().size(); ++rail) {
+    mtu = std::min(mtu, rails()[rail].port.mtu);
+    gbps += rails()[rail].port.gbps;
+  }
+  options.chunk_max = ChunkOf(settings, mtu);
+  WEFT_ASSIGN_OR_RETURN(port_, UcPort::Open(rails_, options));
+  WEFT_ASSIGN_OR_RETURN(watch_, RailWatch::Open(*context_.poller, rails()));
+
+  WireOptions& wire = shared().wire;
+  WEFT_ASSIGN_OR_RETURN(const Interface interface, ChooseInterface(settings));
+  InterfaceFacts facts;
+  facts.mtu = 1500;
+  facts.bandwidth = Bandwidth::GigabitsPerSecond(gbps);
+  WEFT_ASSIGN_OR_RETURN(wire, MakeWireOptions(context_.options, interface, facts));
+  wire.chunk_max = options.chunk_max;
+  wire.sender.overhead = OverheadOf(options.chunk_max, mtu);
+  // The invariant CRC of every packet covers all that switches do not change.
+  wire.has_checksum = settings.Text("multipath.checksum") == "true";
+  wire.clock = clock_;
+  shared().open_paths = [this](DatagramOwner& owner) { return port_->OpenLink(owner); };
+
+  const VerbsTerms terms = TermsOf(rails());
+  StateTerms("uc", terms.Encode(), [terms](absl::string_view bytes) -> absl::Status {
+    WEFT_ASSIGN_OR_RETURN(const VerbsTerms other, VerbsTerms::Decode(bytes));
+    return terms.Check(other);
+  });
+  WEFT_LOG_DEBUG("multipath: {} queue pairs a link, chunks of {} bytes", options.paths,
+                 options.chunk_max);
+  return absl::OkStatus();
+}
+
+UcTransport::~UcTransport() {
+  if (port_ == nullptr) return;
+  Drain();
+  watch_.reset();
+  const UcStatistics& seen = port_->statistics();
+  WEFT_LOG_DEBUG(
+      "multipath: {} packets sent, {} received; {} of strangers, {} damaged, {} receives failed, "
+      "{} "
+      "queue pairs lost",
+      seen.sent, seen.received, seen.strangers, seen.malformed, seen.receive_errors,
+      seen.pairs_lost);
+}
+
+bool UcTransport::Progress(absl::Time now) {
+  // As recent as what is measured with it; rounds take long enough to be seen in delays.
+  const bool moved = port_->Poll(
+      clock_ != nullptr ? clock_->Now() : absl::FromUnixNanos(SystemClock::Nanoseconds()));
+  return MultipathTransport::Progress(now) || moved;
+}
+
+bool UcTransport::PrepareWait() { return MultipathTransport::PrepareWait() && rails().Arm(); }
+
+}  // namespace weft::net::multipath
