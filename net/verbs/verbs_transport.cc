@@ -8,11 +8,6 @@
 #include "net/verbs/options.h"
 
 namespace weft::net {
-namespace {
-
-
-}  // namespace
-
 VerbsTransport::VerbsTransport(const TransportOptions& options) : TcpTransport(options) {
   context_.purpose = HandshakePurpose::kVerbsLink;
   context_.name = "verbs";
@@ -38,7 +33,8 @@ absl::Status VerbsTransport::OpenRails(std::unique_ptr<Nic> nic) {
   WEFT_ASSIGN_OR_RETURN(ports_, SourcePorts::FromFile(options.source_ports, context_.options.self));
   shared_.host = VerbsHostName();
   shared_.self = context_.options.self.value();
-  WEFT_ASSIGN_OR_RETURN(shared_.rails, net::OpenRails(std::move(nic), options, {}, "verbs"));
+  WEFT_ASSIGN_OR_RETURN(shared_.rails,
+                        net::OpenRails(std::move(nic), options, {}, "verbs", options.queue_pairs));
   return absl::OkStatus();
 }
 
