@@ -20,14 +20,16 @@ std::string VerbsHostName() {
 
 absl::StatusOr<std::shared_ptr<Rails>> OpenRails(std::unique_ptr<Nic> nic,
                                                  const VerbsOptions& options,
-                                                 const PairLayout& layout, absl::string_view name) {
+                                                 const PairLayout& layout, absl::string_view name,
+                                                 int pairs) {
   WEFT_ASSIGN_OR_RETURN(std::shared_ptr<Rails> rails, Rails::Open(std::move(nic), options, layout));
   std::string text;
   for (int rail = 0; rail < rails->size(); ++rail) {
     absl::StrAppend(&text, rail > 0 ? "; " : "", (*rails)[rail].Describe());
   }
-  WEFT_LOG_INFO("{}: {}; traffic class {}, timeout {}, retries {}", std::string(name), text,
-                options.traffic_class, options.timeout, options.retry_count);
+  WEFT_LOG_INFO("{}: {}; {} queue pairs a link, traffic class {}, timeout {}, retries {}",
+                std::string(name), text, pairs, options.traffic_class, options.timeout,
+                options.retry_count);
   return rails;
 }
 

@@ -18,10 +18,11 @@ namespace weft::net {
 
 std::string VerbsHostName();
 
-// `name` of the transport, for the log.
+// `name` of the transport and `pairs` of a link, for the log.
 absl::StatusOr<std::shared_ptr<Rails>> OpenRails(std::unique_ptr<Nic> nic,
                                                  const VerbsOptions& options,
-                                                 const PairLayout& layout, absl::string_view name);
+                                                 const PairLayout& layout, absl::string_view name,
+                                                 int pairs);
 
 // What both ends must have alike.
 VerbsTerms TermsOf(Rails& rails);

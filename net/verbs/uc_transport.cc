@@ -45,8 +45,9 @@ absl::Status UcTransport::OpenWire() {
   const Settings& settings = context_.options.settings;
   const Environment environment = [](const char* name) { return std::getenv(name); };
   WEFT_ASSIGN_OR_RETURN(const VerbsOptions verbs, ReadVerbsOptions(settings, environment));
-  WEFT_ASSIGN_OR_RETURN(rails_, OpenRails(std::move(nic_), verbs,
-                                          {NicService::kUnreliable, kUcSendDepth, 0}, "multipath"));
+  WEFT_ASSIGN_OR_RETURN(
+      rails_, OpenRails(std::move(nic_), verbs, {NicService::kUnreliable, kUcSendDepth, 0},
+                        "multipath", static_cast<int>(settings.Integer("multipath.paths"))));
   UcOptions options;
   options.paths = static_cast<int>(settings.Integer("multipath.paths"));
   options.buffer_bytes = settings.ByteCount("multipath.buffer_bytes");
