@@ -275,7 +275,10 @@ bool UcPaths::CanSend() {
 void UcPaths::Queue(PathId id, absl::Span<const std::byte> header,
                     absl::Span<const std::byte> chunk) {
   Path& path = paths_[id];
-  if (path.pair == nullptr || path.IsFull()) return;  // lost, like everything on a dead path
+  if (path.pair == nullptr || path.IsFull()) {  // lost, like everything on a dead path
+    ++port_.statistics_.dropped;
+    return;
+  }
   UcPort::RailState& state = port_.states_[static_cast<size_t>(path.pair->rail())];
   WEFT_CHECK(!state.free.empty() && header.size() + chunk.size() <= port_.slot_bytes_,
              "free=" << state.free.size() << " header=" << header.size());

@@ -46,6 +46,7 @@ struct UcStatistics {
   int64_t strangers = 0;           // for no link, or without its key
   int64_t malformed = 0;
   int64_t receive_errors = 0;  // receives that ended without a packet
+  int64_t dropped = 0;         // packets for a queue pair that is lost, or full and stuck
   int64_t pairs_lost = 0;
 };
 

@@ -92,9 +92,9 @@ UcTransport::~UcTransport() {
   WEFT_LOG_DEBUG(
       "multipath: {} packets sent, {} received; {} of strangers, {} damaged, {} receives failed, "
       "{} "
-      "queue pairs lost",
+      "queue pairs lost, {} packets dropped",
       seen.sent, seen.received, seen.strangers, seen.malformed, seen.receive_errors,
-      seen.pairs_lost);
+      seen.pairs_lost, seen.dropped);
 }
 
 bool UcTransport::Progress(absl::Time now) {

@@ -109,6 +109,22 @@ TEST(UcTest, AQueuePairThatFailsIsADeadPathAndNothingMore) {
   EXPECT_TRUE(world.a->broken.ok() && world.b->broken.ok());
 }
 
+TEST(UcTest, ALostQueuePairsShareGoesOverTheNextAtOnce) {
+  World world(Unreliable(1, {"multipath.policy=round-robin", "multipath.piece_bytes=0"}));
+  ExpectAll(world, 11, 3);
+  const std::vector<uint32_t> pairs = world.fabric.QueuePairs(World::Device(0, 0));
+  ASSERT_EQ(pairs.size(), 4u);
+  for (size_t i = 0; i < 3; ++i) {
+    NicEvent event;
+    event.kind = NicEventKind::kQueuePairFatal;
+    event.queue_pair = pairs[i];
+    world.fabric.PushEvent(World::Device(0, 0), event);
+  }
+  ASSERT_TRUE(world.Until([&] { return StatisticsOf(*world.a).pairs_lost == 3; }));
+  ExpectAll(world, 12);
+  EXPECT_EQ(StatisticsOf(*world.a).dropped, 0);
+}
+
 TEST(UcTest, ALinkWithoutQueuePairsBreaksAndSaysWhy) {
   World world(Unreliable());
   ExpectAll(world, 5, 3);
@@ -169,16 +185,24 @@ TEST(UcTest, AFullDeviceHoldsPacketsBackAndGoesOn) {
   EXPECT_EQ(StatisticsOf(*world.a).pairs_lost, 0);
 }
 
-TEST(UcTest, APathThatIsHeldUpIsLeftAndDoesNotStopTheOthers) {
-  World world(Unreliable());
-  uint32_t held = 0;
+TEST(UcTest, AQueuePairOfWhichNothingCompletesIsNotWaitedFor) {
+  // A window that more than fills the queue of a path before that is left.
+  World world(
+      Unreliable(1, {"multipath.paths=2", "multipath.policy=round-robin", "multipath.piece_bytes=0",
+                     "multipath.controller=fixed:window=9", "multipath.gbps=100",
+                     "multipath.base_rtt=1ms", "multipath.buffer_bytes=16MiB"}));
+  uint32_t stuck = 0;
+  int behind = 0;
   world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
     ScriptedFate fate;
-    if (held == 0 && transfer.from == World::Device(0, 1)) held = transfer.queue_pair;
-    if (transfer.queue_pair == held) fate.hold_ticks = 1 << 30;
+    if (transfer.from != World::Device(0, 0)) return fate;
+    if (stuck == 0) stuck = transfer.queue_pair;
+    if (transfer.queue_pair == stuck) fate.hold_ticks = 1 << 30;
+    if (transfer.queue_pair != stuck) ++behind;
     return fate;
   });
-  ExpectAll(world, 10);
+  ExpectAll(world, 10, 20, 4'000'000);
+  EXPECT_GT(behind, static_cast<int>(multipath::kUcSendDepth));
 }
 
 TEST(UcTest, EndsOfDifferentWiresAreTurnedAwayByName) {
