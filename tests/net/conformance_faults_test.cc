@@ -27,9 +27,11 @@ void Turn(Node& node, int turns) {
   for (int i = 0; i < turns; ++i) node.Progress();
 }
 
-// Until nothing has moved for a while: whoever is stuck is stuck for good.
+// Until nothing has moved for a while: whoever is stuck is stuck for good. Two seconds do as well,
+// for a transport that goes on probing its paths is never quiet for long.
 void DriveUntilStuck(Node& node) {
-  for (int quiet = 0; quiet < 20;) {
+  const absl::Time end = absl::Now() + absl::Seconds(2);
+  for (int quiet = 0; quiet < 20 && absl::Now() < end;) {
     quiet = node.Progress() ? 0 : quiet + 1;
     if (quiet > 0) poll(nullptr, 0, 5);
   }
