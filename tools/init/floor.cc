@@ -25,6 +25,7 @@
 #include "collectives/rendezvous/store_service.h"
 #include "tools/init/measure.h"
 #include "tools/init/process.h"
+#include "tools/init/shared.h"
 #include "tools/init/simulated_rank.h"
 
 namespace weft::init {
@@ -269,20 +270,12 @@ absl::StatusOr<FloorMeasurement> MeasureFloor(const Options& options) {
   m.processes = ProcessesFor(options);
   m.exchange_bytes = static_cast<int64_t>(ExchangeOf(options).bytes().size());
   auto bytes = static_cast<size_t>(m.exchange_bytes);
-  size_t memory_bytes = sizeof(Marks) * static_cast<size_t>(m.processes);
-  void* memory = mmap(nullptr, memory_bytes, PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (memory == MAP_FAILED) return ErrnoStatus(errno, "map memory for the processes' times");
-  auto* marks = static_cast<Marks*>(memory);
+  WEFT_ASSIGN_OR_RETURN(SharedArray<Marks> marks, MapArray<Marks>(m.processes));
   Processes processes;
   for (int i = 0; i < m.processes; ++i) {
     auto body = [&, i](int socket) {
       FloorClients clients(options, i, m.processes, bytes, marks[i]);
-      std::array<char, 128> address{};
-      ssize_t got = read(socket, address.data(), address.size() - 1);
-      if (got <= 0) return;
-      SayOutcome(socket, clients.Run(std::string(address.data(), static_cast<size_t>(got))));
-      (void)!read(socket, address.data(), 1);  // until all are through
+      RunWhenTold(socket, [&](const std::string& at) { return clients.Run(at); });
     };
     WEFT_ASSIGN_OR_RETURN(auto process, Process::Start(body));
     processes.push_back(std::move(process));
@@ -303,7 +296,6 @@ absl::StatusOr<FloorMeasurement> MeasureFloor(const Options& options) {
     last.connected = std::max(last.connected, marks[i].connected);
     last.exchanged = std::max(last.exchanged, marks[i].exchanged);
   }
-  munmap(memory, memory_bytes);
   WEFT_RETURN_IF_ERROR(status);
   WEFT_RETURN_IF_ERROR(served);
   m.connect = static_cast<double>(last.connected - begin) * 1e-9;

@@ -1,11 +1,7 @@
 #include "tools/init/nccl.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdlib>
 #include <memory>
 #include <utility>
@@ -23,6 +19,7 @@
 #include "collectives/rendezvous/store_server.h"
 #include "tools/init/measure.h"
 #include "tools/init/process.h"
+#include "tools/init/shared.h"
 
 namespace weft::init {
 namespace {
@@ -207,21 +204,14 @@ NcclMeasurement Summarise(const Seen* seen, int ranks) {
 }  // namespace
 
 absl::StatusOr<NcclMeasurement> MeasureNccl(const Options& options) {
-  size_t bytes = sizeof(Seen) * static_cast<size_t>(options.ranks);
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (memory == MAP_FAILED) return ErrnoStatus(errno, "map memory for the processes' times");
-  auto* seen = static_cast<Seen*>(memory);
+  WEFT_ASSIGN_OR_RETURN(SharedArray<Seen> seen, MapArray<Seen>(options.ranks));
   net::JobSecret secret = collectives::NewJobSecret();
   Processes processes;
   for (int rank = 0; rank < options.ranks; ++rank) {
     auto body = [&, rank](int socket) {
-      std::array<char, 128> address{};
-      ssize_t got = read(socket, address.data(), address.size() - 1);
-      if (got <= 0) return;
-      std::string at(address.data(), static_cast<size_t>(got));
-      SayOutcome(socket, NcclRank(options, rank, seen[rank]).Run(at, secret));
-      (void)!read(socket, address.data(), 1);  // until all are through
+      RunWhenTold(socket, [&](const std::string& at) {
+        return NcclRank(options, rank, seen[rank]).Run(at, secret);
+      });
     };
     WEFT_ASSIGN_OR_RETURN(auto process, Process::Start(body));
     processes.push_back(std::move(process));
@@ -232,9 +222,9 @@ absl::StatusOr<NcclMeasurement> MeasureNccl(const Options& options) {
   for (const auto& process : processes) process->Tell(store->address());
   absl::Status status = AwaitAll(processes, "ok", 2 * options.timeout, [] {});
   processes.clear();
-  NcclMeasurement m = Summarise(seen, options.ranks);
-  bool absent = std::any_of(seen, seen + options.ranks, [](const Seen& s) { return s.absent; });
-  munmap(memory, bytes);
+  NcclMeasurement m = Summarise(seen.get(), options.ranks);
+  bool absent =
+      std::any_of(seen.get(), seen.get() + options.ranks, [](const Seen& s) { return s.absent; });
   if (!status.ok() && absent) return absl::UnavailableError(status.message());
   WEFT_RETURN_IF_ERROR(status);
   return m;

@@ -1,11 +1,7 @@
 #include "tools/init/new_group.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <limits>
 #include <memory>
 #include <string>
@@ -21,6 +17,7 @@
 #include "collectives/rendezvous/store_server.h"
 #include "tools/init/measure.h"
 #include "tools/init/process.h"
+#include "tools/init/shared.h"
 
 namespace weft::init {
 namespace {
@@ -106,21 +103,14 @@ NewGroupMeasurement Summarise(const Times* times, int ranks) {
 
 absl::StatusOr<NewGroupMeasurement> MeasureNewGroup(const Options& options) {
   RaiseDescriptorLimit();
-  size_t bytes = sizeof(Times) * static_cast<size_t>(options.ranks);
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (memory == MAP_FAILED) return ErrnoStatus(errno, "map memory for the processes' times");
-  auto* times = static_cast<Times*>(memory);
+  WEFT_ASSIGN_OR_RETURN(SharedArray<Times> times, MapArray<Times>(options.ranks));
   net::JobSecret secret = collectives::NewJobSecret();
   Processes processes;
   for (int rank = 0; rank < options.ranks; ++rank) {
     auto body = [&, rank](int socket) {
-      std::array<char, 128> address{};
-      ssize_t got = read(socket, address.data(), address.size() - 1);
-      if (got <= 0) return;
-      std::string at(address.data(), static_cast<size_t>(got));
-      SayOutcome(socket, Join(options, secret, rank, at, times[rank]));
-      (void)!read(socket, address.data(), 1);  // until all are through
+      RunWhenTold(socket, [&](const std::string& at) {
+        return Join(options, secret, rank, at, times[rank]);
+      });
     };
     WEFT_ASSIGN_OR_RETURN(auto process, Process::Start(body));
     processes.push_back(std::move(process));
@@ -131,8 +121,7 @@ absl::StatusOr<NewGroupMeasurement> MeasureNewGroup(const Options& options) {
   for (const auto& process : processes) process->Tell(store->address());
   absl::Status status = AwaitAll(processes, "ok", 2 * options.timeout, [] {});
   processes.clear();
-  NewGroupMeasurement m = Summarise(times, options.ranks);
-  munmap(memory, bytes);
+  NewGroupMeasurement m = Summarise(times.get(), options.ranks);
   WEFT_RETURN_IF_ERROR(status);
   return m;
 }

@@ -96,4 +96,12 @@ void SayOutcome(int socket, const absl::Status& status) {
   Say(socket, status.ok() ? "ok" : std::string(status.message()));
 }
 
+void RunWhenTold(int socket, const std::function<absl::Status(const std::string& told)>& run) {
+  std::array<char, 128> told{};
+  ssize_t got = read(socket, told.data(), told.size() - 1);
+  if (got <= 0) return;
+  SayOutcome(socket, run(std::string(told.data(), static_cast<size_t>(got))));
+  (void)!read(socket, told.data(), 1);
+}
+
 }  // namespace weft::init

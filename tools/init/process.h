@@ -43,6 +43,9 @@ absl::Status AwaitAll(const Processes& processes, absl::string_view word, absl::
 // What a process says: a line.
 void Say(int socket, const std::string& line);
 void SayOutcome(int socket, const absl::Status& status);  // "ok", or the error
+// Waits for the one thing that Tell() sends, runs, says what came of it, and stays until all are
+// through.
+void RunWhenTold(int socket, const std::function<absl::Status(const std::string& told)>& run);
 
 }  // namespace weft::init
 

@@ -25,13 +25,18 @@ const char* ToString(Phase phase) {
   return "unknown";
 }
 
-void Unmap::operator()(Shared* shared) const { munmap(shared, bytes); }
+void Unmap::operator()(void* memory) const { munmap(memory, bytes); }
 
-absl::StatusOr<SharedMemory> MapShared(int ranks) {
-  size_t bytes = sizeof(Shared) + sizeof(RankTimes) * static_cast<size_t>(ranks);
+absl::StatusOr<void*> MapZeroes(size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED) return ErrnoStatus(errno, "map memory for the processes' times");
+  return memory;
+}
+
+absl::StatusOr<SharedMemory> MapShared(int ranks) {
+  size_t bytes = sizeof(Shared) + sizeof(RankTimes) * static_cast<size_t>(ranks);
+  WEFT_ASSIGN_OR_RETURN(void* memory, MapZeroes(bytes));
   return SharedMemory(new (memory) Shared(), Unmap{bytes});
 }
 

@@ -1,4 +1,4 @@
-// What weft-init's processes share: one anonymous mapping, made before they are forked.
+// What weft-init's processes share: anonymous mappings, made before they are forked.
 #ifndef WEFT_TOOLS_INIT_SHARED_H_
 #define WEFT_TOOLS_INIT_SHARED_H_
 
@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 
 #include "absl/status/statusor.h"
+#include "base/status.h"
 
 namespace weft::init {
 
@@ -39,11 +41,24 @@ struct Shared {
   RankTimes* times() { return reinterpret_cast<RankTimes*>(this + 1); }
 };
 
-// For so many ranks.
 struct Unmap {
   size_t bytes = 0;
-  void operator()(Shared* shared) const;
+  void operator()(void* memory) const;
 };
+absl::StatusOr<void*> MapZeroes(size_t bytes);
+
+// An array of so many `T`, all zero, of which a mapping can be made without constructors.
+template <typename T>
+using SharedArray = std::unique_ptr<T[], Unmap>;
+template <typename T>
+absl::StatusOr<SharedArray<T>> MapArray(int count) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  const size_t bytes = sizeof(T) * static_cast<size_t>(count);
+  WEFT_ASSIGN_OR_RETURN(void* memory, MapZeroes(bytes));
+  return SharedArray<T>(static_cast<T*>(memory), Unmap{bytes});
+}
+
+// For so many ranks.
 using SharedMemory = std::unique_ptr<Shared, Unmap>;
 absl::StatusOr<SharedMemory> MapShared(int ranks);
 
