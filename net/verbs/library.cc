@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "net/verbs/ibverbs_nic.h"
+#include "net/verbs/pair_transport.h"
 #include "net/verbs/ports.h"
-#include "net/verbs/uc_transport.h"
 #include "net/verbs/verbs.h"
 #include "net/verbs/verbs_transport.h"
 
@@ -23,7 +23,7 @@ extern "C" __attribute__((visibility("default"))) void weft_verbs_ports_1(
 
 extern "C" __attribute__((visibility("default"))) void weft_queue_pair_transport_1(
     const TransportOptions& options, absl::StatusOr<std::unique_ptr<Transport>>* out) {
-  *out = multipath::UcTransport::Create(options, MakeIbverbsNic());
+  *out = multipath::PairTransport::Create(options, MakeIbverbsNic());
 }
 
 }  // namespace weft::net

@@ -64,7 +64,7 @@ struct Address {
   bool trusts_host = false;     // but of those that never leave the host
   std::string host;             // without a port, as SocketAddress prints it: "10.0.0.1:0"
   std::vector<uint16_t> ports;  // [path]
-  std::string queue_pairs;      // of paths that are some; see net/verbs/uc_paths.h
+  std::string queue_pairs;      // of paths that are some; see net/verbs/pair_paths.h
 
   std::string Encode() const;
   static absl::StatusOr<Address> Decode(absl::string_view bytes);

@@ -1,5 +1,5 @@
 // The paths of one link to its peer, as its wire uses them: UDP sockets that all links share
-// (UdpPaths), or queue pairs of the link's own (net/verbs/uc_paths.h). Packets in, packets out;
+// (UdpPaths), or queue pairs of the link's own (net/verbs/pair_paths.h). Packets in, packets out;
 // whether one arrives, nobody here says.
 //
 // Driven by the transport's poller; not thread-safe.

@@ -8,7 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "net/verbs/uc_transport.h"
+#include "net/verbs/pair_transport.h"
 #include "net/verbs/verbs_transport.h"
 #include "tests/net/harness.h"
 #include "tests/net/verbs/scripted_nic.h"
@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTestTransport(TransportKind kind,
   WEFT_CHECK(with_rails.settings.Set("verbs.devices", "scripted", "test").ok(), "");
   std::unique_ptr<Nic> nic = fabric->MakeNic(devices);
   if (kind == TransportKind::kVerbs) return VerbsTransport::Create(with_rails, std::move(nic));
-  return multipath::UcTransport::Create(with_rails, std::move(nic));
+  return multipath::PairTransport::Create(with_rails, std::move(nic));
 }
 
 }  // namespace weft::net

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "net/verbs/uc_transport.h"
+#include "net/verbs/pair_transport.h"
 #include "net/verbs/verbs_transport.h"
 
 namespace weft::net {
@@ -42,7 +42,7 @@ ScriptedNode::ScriptedNode(ScriptedFabric& fabric, int rank,
   }
   auto created = kind == TransportKind::kVerbs
                      ? VerbsTransport::Create(options, fabric.MakeNic(devices))
-                     : multipath::UcTransport::Create(options, fabric.MakeNic(devices), clock);
+                     : multipath::PairTransport::Create(options, fabric.MakeNic(devices), clock);
   created_ = created.status();
   if (created.ok()) transport_ = *std::move(created);
 }

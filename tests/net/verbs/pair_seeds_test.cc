@@ -3,7 +3,7 @@
 // heals. Every transfer ends, and either all is there, right and once, or all queue pairs of a link
 // were lost and its error says so.
 //
-//   uc_seeds_test [--runs=N] [--seed=S]   one run, from its seed:  --runs=1 --seed=S
+//   pair_seeds_test [--runs=N] [--seed=S]   one run, from its seed:  --runs=1 --seed=S
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -128,7 +128,7 @@ std::string RunSeed(uint64_t seed, Tally* tally) {
   return absl::StrContains(both, "queue pairs are lost") ? "" : absl::StrCat("unnamed: ", both);
 }
 
-TEST(UcSeedsTest, EveryRunEndsWithAllDataOrANamedError) {
+TEST(PairSeedsTest, EveryRunEndsWithAllDataOrANamedError) {
   Tally tally;
   for (uint64_t seed = g_seed; seed < g_seed + g_runs; ++seed) {
     const std::string wrong = RunSeed(seed, &tally);

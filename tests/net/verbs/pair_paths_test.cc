@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "net/multipath/udp/multipath_transport.h"
-#include "net/verbs/uc_transport.h"
+#include "net/verbs/pair_transport.h"
 #include "tests/net/verbs/world.h"
 
 namespace weft::net {
@@ -24,8 +24,8 @@ WorldOptions Unreliable(int rails = 2, std::vector<std::string> settings = {}) {
   return options;
 }
 
-const multipath::UcStatistics& StatisticsOf(ScriptedNode& node) {
-  return dynamic_cast<multipath::UcTransport&>(node.transport()).uc_statistics();
+const multipath::PairStatistics& StatisticsOf(ScriptedNode& node) {
+  return dynamic_cast<multipath::PairTransport&>(node.transport()).pair_statistics();
 }
 
 int Dropped(World& world, int rails) {
@@ -51,7 +51,7 @@ void ExpectAll(World& world, uint64_t seed, int messages = 40, size_t bytes_max 
   EXPECT_EQ(world.fabric.overruns(), 0);
 }
 
-TEST(UcTest, MessagesArriveWholeOverEveryQueuePair) {
+TEST(PairPathsTest, MessagesArriveWholeOverEveryQueuePair) {
   World world(Unreliable(2, {"multipath.policy=round-robin", "multipath.piece_bytes=0"}));
   std::map<uint32_t, int> sent;
   std::set<uint32_t> labels;
@@ -71,7 +71,7 @@ TEST(UcTest, MessagesArriveWholeOverEveryQueuePair) {
   for (auto [pair, times] : sent) EXPECT_GT(times, 10) << pair;
 }
 
-TEST(UcTest, MessagesLostInSilenceAreSentAgain) {
+TEST(PairPathsTest, MessagesLostInSilenceAreSentAgain) {
   World world(Unreliable());
   Random random(3, 3);
   world.fabric.set_on_transfer([&](const ScriptedTransfer&) {
@@ -83,7 +83,7 @@ TEST(UcTest, MessagesLostInSilenceAreSentAgain) {
   EXPECT_GT(Dropped(world, 2), 50);
 }
 
-TEST(UcTest, ChunksOfSeveralPacketsAreCutByTheDevice) {
+TEST(PairPathsTest, ChunksOfSeveralPacketsAreCutByTheDevice) {
   World world(Unreliable(1, {"multipath.chunk_bytes=16KiB"}));
   uint32_t longest = 0;
   world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
@@ -94,7 +94,7 @@ TEST(UcTest, ChunksOfSeveralPacketsAreCutByTheDevice) {
   EXPECT_EQ(longest, (16u << 10) + multipath::kBeforeChunk);
 }
 
-TEST(UcTest, AQueuePairThatFailsIsADeadPathAndNothingMore) {
+TEST(PairPathsTest, AQueuePairThatFailsIsADeadPathAndNothingMore) {
   World world(Unreliable());
   int transfers = 0;
   world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
@@ -109,7 +109,7 @@ TEST(UcTest, AQueuePairThatFailsIsADeadPathAndNothingMore) {
   EXPECT_TRUE(world.a->broken.ok() && world.b->broken.ok());
 }
 
-TEST(UcTest, ALostQueuePairsShareGoesOverTheNextAtOnce) {
+TEST(PairPathsTest, ALostQueuePairsShareGoesOverTheNextAtOnce) {
   World world(Unreliable(1, {"multipath.policy=round-robin", "multipath.piece_bytes=0"}));
   ExpectAll(world, 11, 3);
   const std::vector<uint32_t> pairs = world.fabric.QueuePairs(World::Device(0, 0));
@@ -125,7 +125,7 @@ TEST(UcTest, ALostQueuePairsShareGoesOverTheNextAtOnce) {
   EXPECT_EQ(StatisticsOf(*world.a).dropped, 0);
 }
 
-TEST(UcTest, ALinkWithoutQueuePairsBreaksAndSaysWhy) {
+TEST(PairPathsTest, ALinkWithoutQueuePairsBreaksAndSaysWhy) {
   World world(Unreliable());
   ExpectAll(world, 5, 3);
   for (int rail : {0, 1}) {
@@ -139,7 +139,7 @@ TEST(UcTest, ALinkWithoutQueuePairsBreaksAndSaysWhy) {
               HasSubstr("all 4 queue pairs are lost, the last by: host0_rail1 reports a fatal"));
 }
 
-TEST(UcTest, ReceivesThatRunOutAreLossAndAreFilledAgain) {
+TEST(PairPathsTest, ReceivesThatRunOutAreLossAndAreFilledAgain) {
   World world(Unreliable(1));
   bool fails = false;
   world.fabric.set_on_call([&](const std::string& call, const std::string& device) {
@@ -165,7 +165,7 @@ TEST(UcTest, ReceivesThatRunOutAreLossAndAreFilledAgain) {
   EXPECT_EQ(traffic.Check(), "");
 }
 
-TEST(UcTest, MemoryForPacketsIsBoundedWhateverIsSent) {
+TEST(PairPathsTest, MemoryForPacketsIsBoundedWhateverIsSent) {
   World world(Unreliable(2));
   ASSERT_TRUE(world.a->created().ok());
   // Receives and sends, a rail each, registered with both rails; of both hosts.
@@ -176,7 +176,7 @@ TEST(UcTest, MemoryForPacketsIsBoundedWhateverIsSent) {
   EXPECT_EQ(StatisticsOf(*world.b).receive_errors, 0);
 }
 
-TEST(UcTest, AFullDeviceHoldsPacketsBackAndGoesOn) {
+TEST(PairPathsTest, AFullDeviceHoldsPacketsBackAndGoesOn) {
   World world(Unreliable(1, {"multipath.controller=fixed:window=9", "multipath.gbps=1000"}));
   ASSERT_TRUE(world.a->created().ok()) << world.a->created();
   ASSERT_TRUE(world.Connect());
@@ -185,7 +185,7 @@ TEST(UcTest, AFullDeviceHoldsPacketsBackAndGoesOn) {
   EXPECT_EQ(StatisticsOf(*world.a).pairs_lost, 0);
 }
 
-TEST(UcTest, AQueuePairOfWhichNothingCompletesIsNotWaitedFor) {
+TEST(PairPathsTest, AQueuePairOfWhichNothingCompletesIsNotWaitedFor) {
   // A window that more than fills the queue of a path before that is left.
   World world(
       Unreliable(1, {"multipath.paths=2", "multipath.policy=round-robin", "multipath.piece_bytes=0",
@@ -202,10 +202,10 @@ TEST(UcTest, AQueuePairOfWhichNothingCompletesIsNotWaitedFor) {
     return fate;
   });
   ExpectAll(world, 10, 20, 4'000'000);
-  EXPECT_GT(behind, static_cast<int>(multipath::kUcSendDepth));
+  EXPECT_GT(behind, static_cast<int>(multipath::kPairSendDepth));
 }
 
-TEST(UcTest, EndsOfDifferentWiresAreTurnedAwayByName) {
+TEST(PairPathsTest, EndsOfDifferentWiresAreTurnedAwayByName) {
   World world(Unreliable());
   TransportOptions options;
   ScriptedNode events(world.fabric, 0, {{.name = "host7"}}, {"verbs.devices=host7"});
@@ -227,7 +227,7 @@ TEST(UcTest, EndsOfDifferentWiresAreTurnedAwayByName) {
   link.reset();
 }
 
-TEST(UcTest, PathsOfEndsWithDifferentCountsAreThoseThatBothHave) {
+TEST(PairPathsTest, PathsOfEndsWithDifferentCountsAreThoseThatBothHave) {
   World world(Unreliable());
   const std::vector<ScriptedDeviceOptions> devices = {{.name = "host9", .address = 0x0A000901}};
   ScriptedNode third(world.fabric, 0, devices, {"verbs.devices=host9", "multipath.paths=2"},

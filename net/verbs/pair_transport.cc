@@ -1,4 +1,4 @@
-#include "net/verbs/uc_transport.h"
+#include "net/verbs/pair_transport.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -33,22 +33,22 @@ uint32_t OverheadOf(uint32_t chunk, int mtu) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Transport>> UcTransport::Create(const TransportOptions& options,
-                                                               std::unique_ptr<Nic> nic,
-                                                               const Clock* clock) {
-  std::unique_ptr<UcTransport> out(new UcTransport(options, std::move(nic), clock));
+absl::StatusOr<std::unique_ptr<Transport>> PairTransport::Create(const TransportOptions& options,
+                                                                 std::unique_ptr<Nic> nic,
+                                                                 const Clock* clock) {
+  std::unique_ptr<PairTransport> out(new PairTransport(options, std::move(nic), clock));
   WEFT_RETURN_IF_ERROR(out->OpenAll());
   return out;
 }
 
-absl::Status UcTransport::OpenWire() {
+absl::Status PairTransport::OpenWire() {
   const Settings& settings = context_.options.settings;
   const Environment environment = [](const char* name) { return std::getenv(name); };
   WEFT_ASSIGN_OR_RETURN(const VerbsOptions verbs, ReadVerbsOptions(settings, environment));
   WEFT_ASSIGN_OR_RETURN(
-      rails_, OpenRails(std::move(nic_), verbs, {NicService::kUnreliable, kUcSendDepth, 0},
+      rails_, OpenRails(std::move(nic_), verbs, {NicService::kUnreliable, kPairSendDepth, 0},
                         "multipath", static_cast<int>(settings.Integer("multipath.paths"))));
-  UcOptions options;
+  PairOptions options;
   options.paths = static_cast<int>(settings.Integer("multipath.paths"));
   options.buffer_bytes = settings.ByteCount("multipath.buffer_bytes");
   int mtu = rails()[0].port.mtu;
@@ -58,7 +58,7 @@ absl::Status UcTransport::OpenWire() {
     gbps += rails()[rail].port.gbps;
   }
   options.chunk_max = ChunkOf(settings, mtu);
-  WEFT_ASSIGN_OR_RETURN(port_, UcPort::Open(rails_, options));
+  WEFT_ASSIGN_OR_RETURN(port_, PairPort::Open(rails_, options));
   WEFT_ASSIGN_OR_RETURN(watch_, RailWatch::Open(*context_.poller, rails()));
 
   WireOptions& wire = shared().wire;
@@ -84,11 +84,11 @@ absl::Status UcTransport::OpenWire() {
   return absl::OkStatus();
 }
 
-UcTransport::~UcTransport() {
+PairTransport::~PairTransport() {
   if (port_ == nullptr) return;
   Drain();
   watch_.reset();
-  const UcStatistics& seen = port_->statistics();
+  const PairStatistics& seen = port_->statistics();
   WEFT_LOG_DEBUG(
       "multipath: {} packets sent, {} received; {} of strangers, {} damaged, {} receives failed, "
       "{} "
@@ -97,13 +97,13 @@ UcTransport::~UcTransport() {
       seen.pairs_lost, seen.dropped);
 }
 
-bool UcTransport::Progress(absl::Time now) {
+bool PairTransport::Progress(absl::Time now) {
   // As recent as what is measured with it; rounds take long enough to be seen in delays.
   const bool moved = port_->Poll(
       clock_ != nullptr ? clock_->Now() : absl::FromUnixNanos(SystemClock::Nanoseconds()));
   return MultipathTransport::Progress(now) || moved;
 }
 
-bool UcTransport::PrepareWait() { return MultipathTransport::PrepareWait() && rails().Arm(); }
+bool PairTransport::PrepareWait() { return MultipathTransport::PrepareWait() && rails().Arm(); }
 
 }  // namespace weft::net::multipath

@@ -8,16 +8,16 @@
 // and finds its link by its envelope, as a datagram does; decision 8 says why messages and not
 // writes.
 //
-//   UcPort     the devices' receives, memory for what is sent, which link a packet is for
-//   UcPaths    a link's queue pairs
+//   PairPort     the devices' receives, memory for what is sent, which link a packet is for
+//   PairPaths    a link's queue pairs
 //
 // A packet that finds no memory, or a full queue pair, waits in its link (CanSend()). A queue pair
 // that fails hands its share to the next; when all of a link's have failed, or some have and
 // nothing comes over the others (of which the peer may have lost those) for verbs.give_up_after,
 // the link breaks and says why. Driven by the transport's poller and Rails::Poll(); not
 // thread-safe.
-#ifndef WEFT_NET_VERBS_UC_PATHS_H_
-#define WEFT_NET_VERBS_UC_PATHS_H_
+#ifndef WEFT_NET_VERBS_PAIR_PATHS_H_
+#define WEFT_NET_VERBS_PAIR_PATHS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -34,14 +34,14 @@
 
 namespace weft::net::multipath {
 
-struct UcOptions {
+struct PairOptions {
   int paths = 8;           // queue pairs of a link
   uint32_t chunk_max = 0;  // bytes
   Bytes buffer_bytes;      // received and not yet looked at, a device
   uint64_t seed = 1;       // of source ports and packet sequence numbers
 };
 
-struct UcStatistics {
+struct PairStatistics {
   int64_t sent = 0, received = 0;  // packets
   int64_t strangers = 0;           // for no link, or without its key
   int64_t malformed = 0;
@@ -50,31 +50,31 @@ struct UcStatistics {
   int64_t pairs_lost = 0;
 };
 
-inline constexpr uint32_t kUcSendDepth = 256;  // of a queue pair
+inline constexpr uint32_t kPairSendDepth = 256;  // of a queue pair
 // Receives of a device for `options`.
-uint32_t UcReceives(const UcOptions& options);
+uint32_t ReceivesOf(const PairOptions& options);
 // Of packets of `chunk` bytes.
-size_t UcSlotBytes(uint32_t chunk);
+size_t SlotBytesOf(uint32_t chunk);
 
-class UcPaths;
+class PairPaths;
 
-class UcPort final : private SharedReceiveUser {
+class PairPort final : private SharedReceiveUser {
  public:
   // `rails` with a layout of kUnreliable, and no queue pairs yet.
-  static absl::StatusOr<std::unique_ptr<UcPort>> Open(std::shared_ptr<Rails> rails,
-                                                      const UcOptions& options);
-  ~UcPort() override;
+  static absl::StatusOr<std::unique_ptr<PairPort>> Open(std::shared_ptr<Rails> rails,
+                                                        const PairOptions& options);
+  ~PairPort() override;
 
   std::unique_ptr<LinkPaths> OpenLink(DatagramOwner& owner);
   // Rails::Poll(), and what belongs behind it. `now`: of whatever arrives.
   bool Poll(absl::Time now);
 
   Rails& rails() { return *rails_; }
-  const UcOptions& options() const { return options_; }
-  const UcStatistics& statistics() const { return statistics_; }
+  const PairOptions& options() const { return options_; }
+  const PairStatistics& statistics() const { return statistics_; }
 
  private:
-  friend class UcPaths;
+  friend class PairPaths;
   // Of one rail: slots of slot_bytes_ each.
   struct Slots {
     std::unique_ptr<std::byte[]> memory;
@@ -87,30 +87,30 @@ class UcPort final : private SharedReceiveUser {
     std::vector<uint32_t> unposted;  // of receives
   };
 
-  UcPort(std::shared_ptr<Rails> rails, const UcOptions& options);
+  PairPort(std::shared_ptr<Rails> rails, const PairOptions& options);
   absl::StatusOr<Slots> MakeSlots(uint32_t count);
   void OnReceived(int rail, uint32_t number, const NicCompletion& what) override;
   void Take(absl::Span<const std::byte> packet);
   void PostReceives(int rail);
 
   std::shared_ptr<Rails> rails_;
-  UcOptions options_;
+  PairOptions options_;
   const size_t slot_bytes_;
   uint32_t receives_ = 0;          // of a rail
   std::vector<RailState> states_;  // [rail]
-  std::unordered_map<uint32_t, UcPaths*> links_;
-  std::vector<UcPaths*> blocked_;   // wait for memory or room
-  std::vector<UcPaths*> degraded_;  // have lost queue pairs, and not all
+  std::unordered_map<uint32_t, PairPaths*> links_;
+  std::vector<PairPaths*> blocked_;   // wait for memory or room
+  std::vector<PairPaths*> degraded_;  // have lost queue pairs, and not all
   uint32_t next_link_;
   absl::Time now_;
   bool freed_ = false;  // memory for sending, since blocked_ was looked at
-  UcStatistics statistics_;
+  PairStatistics statistics_;
 };
 
-class UcPaths final : public LinkPaths, private QueuePairUser {
+class PairPaths final : public LinkPaths, private QueuePairUser {
  public:
-  UcPaths(UcPort& port, DatagramOwner& owner, uint32_t link);
-  ~UcPaths() override;
+  PairPaths(PairPort& port, DatagramOwner& owner, uint32_t link);
+  ~PairPaths() override;
 
   absl::Status Describe(Address& own) override;
   absl::StatusOr<Facts> Connect(const Address& peer) override;
@@ -124,7 +124,7 @@ class UcPaths final : public LinkPaths, private QueuePairUser {
   std::string Suspicion() const override;
 
  private:
-  friend class UcPort;
+  friend class PairPort;
   struct Path {
     std::unique_ptr<RailQueuePair> pair;  // null: lost
     uint32_t psn = 0;
@@ -135,7 +135,7 @@ class UcPaths final : public LinkPaths, private QueuePairUser {
     std::vector<uint32_t> lengths;   // of the batch
     absl::Time moved_at;             // something completed, or nothing was in flight
 
-    bool IsFull() const { return in_flight.size() + batch.size() >= kUcSendDepth; }
+    bool IsFull() const { return in_flight.size() + batch.size() >= kPairSendDepth; }
   };
 
   absl::Status MakePairs();
@@ -146,7 +146,7 @@ class UcPaths final : public LinkPaths, private QueuePairUser {
   void OnCompletion(int lane, bool receive, uint32_t number, const NicCompletion& what) override;
   void OnQueuePairLost(int lane, const std::string& why) override;
 
-  UcPort& port_;
+  PairPort& port_;
   DatagramOwner& owner_;
   const uint32_t link_;
   std::vector<Path> paths_;
@@ -160,4 +160,4 @@ class UcPaths final : public LinkPaths, private QueuePairUser {
 
 }  // namespace weft::net::multipath
 
-#endif  // WEFT_NET_VERBS_UC_PATHS_H_
+#endif  // WEFT_NET_VERBS_PAIR_PATHS_H_

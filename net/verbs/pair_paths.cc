@@ -1,4 +1,4 @@
-#include "net/verbs/uc_paths.h"
+#include "net/verbs/pair_paths.h"
 
 #include <algorithm>
 #include <bit>
@@ -38,26 +38,26 @@ static_assert(sizeof(PairAddress) == kAddressPairBytes &&
 
 }  // namespace
 
-size_t UcSlotBytes(uint32_t chunk) {
+size_t SlotBytesOf(uint32_t chunk) {
   return (std::max(kBeforeChunk + chunk, kDatagramHeaderMax) + 63) / 64 * 64;
 }
 
-uint32_t UcReceives(const UcOptions& options) {
+uint32_t ReceivesOf(const PairOptions& options) {
   const auto slots =
-      static_cast<uint64_t>(options.buffer_bytes.count()) / UcSlotBytes(options.chunk_max);
+      static_cast<uint64_t>(options.buffer_bytes.count()) / SlotBytesOf(options.chunk_max);
   return static_cast<uint32_t>(std::clamp<uint64_t>(slots, kReceivesMin, kReceivesMax));
 }
 
 // ---- All links
 
-UcPort::UcPort(std::shared_ptr<Rails> rails, const UcOptions& options)
-    : rails_(std::move(rails)), options_(options), slot_bytes_(UcSlotBytes(options.chunk_max)) {
+PairPort::PairPort(std::shared_ptr<Rails> rails, const PairOptions& options)
+    : rails_(std::move(rails)), options_(options), slot_bytes_(SlotBytesOf(options.chunk_max)) {
   // Numbers that no other life of this process is likely to have used.
   const Nonce random = NewNonce();
   std::memcpy(&next_link_, random.data(), sizeof next_link_);
 }
 
-UcPort::~UcPort() {
+PairPort::~PairPort() {
   for (RailState& state : states_) {
     for (Slots* slots : {&state.receives, &state.sends}) {
       if (slots->keys != nullptr) rails_->memory().Release(slots->keys);
@@ -66,7 +66,7 @@ UcPort::~UcPort() {
   for (int rail = 0; rail < rails_->size(); ++rail) (*rails_)[rail].receives.reset();
 }
 
-absl::StatusOr<UcPort::Slots> UcPort::MakeSlots(uint32_t count) {
+absl::StatusOr<PairPort::Slots> PairPort::MakeSlots(uint32_t count) {
   Slots out;
   const size_t bytes = count * slot_bytes_;
   out.memory = std::make_unique_for_overwrite<std::byte[]>(bytes + 64);
@@ -76,11 +76,11 @@ absl::StatusOr<UcPort::Slots> UcPort::MakeSlots(uint32_t count) {
   return out;
 }
 
-absl::StatusOr<std::unique_ptr<UcPort>> UcPort::Open(std::shared_ptr<Rails> rails,
-                                                     const UcOptions& options) {
-  std::unique_ptr<UcPort> out(new UcPort(std::move(rails), options));
+absl::StatusOr<std::unique_ptr<PairPort>> PairPort::Open(std::shared_ptr<Rails> rails,
+                                                         const PairOptions& options) {
+  std::unique_ptr<PairPort> out(new PairPort(std::move(rails), options));
   Rails& all = out->rails();
-  const uint32_t receives = UcReceives(options);
+  const uint32_t receives = ReceivesOf(options);
   out->receives_ = receives;
   WEFT_RETURN_IF_ERROR(all.ShareReceives(out.get(), receives));
   out->states_.resize(static_cast<size_t>(all.size()));
@@ -100,27 +100,27 @@ absl::StatusOr<std::unique_ptr<UcPort>> UcPort::Open(std::shared_ptr<Rails> rail
   return out;
 }
 
-std::unique_ptr<LinkPaths> UcPort::OpenLink(DatagramOwner& owner) {
+std::unique_ptr<LinkPaths> PairPort::OpenLink(DatagramOwner& owner) {
   while (links_.count(next_link_) > 0) ++next_link_;
-  auto out = std::make_unique<UcPaths>(*this, owner, next_link_);
+  auto out = std::make_unique<PairPaths>(*this, owner, next_link_);
   links_[next_link_++] = out.get();
   return out;
 }
 
-bool UcPort::Poll(absl::Time now) {
+bool PairPort::Poll(absl::Time now) {
   now_ = now;
   const bool moved = rails_->Poll();
   for (int rail = 0; rail < rails_->size(); ++rail) PostReceives(rail);
   for (size_t i = 0; i < degraded_.size(); ++i) degraded_[i]->LookForSilence();
   if (!std::exchange(freed_, false)) return moved;
-  for (UcPaths* paths : std::exchange(blocked_, {})) {
+  for (PairPaths* paths : std::exchange(blocked_, {})) {
     paths->is_blocked_ = false;
     paths->owner_.OnWritable();
   }
   return moved;
 }
 
-void UcPort::PostReceives(int rail) {
+void PairPort::PostReceives(int rail) {
   RailState& state = states_[static_cast<size_t>(rail)];
   const uint32_t key = state.receives.keys->keys[static_cast<size_t>(rail)].local_key;
   while (!state.unposted.empty()) {
@@ -140,7 +140,7 @@ void UcPort::PostReceives(int rail) {
   }
 }
 
-void UcPort::OnReceived(int rail, uint32_t slot, const NicCompletion& what) {
+void PairPort::OnReceived(int rail, uint32_t slot, const NicCompletion& what) {
   RailState& state = states_[static_cast<size_t>(rail)];
   if (slot >= receives_) return;
   if (what.status == NicStatus::kOk && what.bytes <= slot_bytes_) {
@@ -152,7 +152,7 @@ void UcPort::OnReceived(int rail, uint32_t slot, const NicCompletion& what) {
   if (state.unposted.size() >= kRepostAt) PostReceives(rail);
 }
 
-void UcPort::Take(absl::Span<const std::byte> packet) {
+void PairPort::Take(absl::Span<const std::byte> packet) {
   ++statistics_.received;
   uint32_t link = 0;
   auto found = LinkOf(packet, &link) ? links_.find(link) : links_.end();
@@ -168,17 +168,17 @@ void UcPort::Take(absl::Span<const std::byte> packet) {
 
 // ---- One link
 
-UcPaths::UcPaths(UcPort& port, DatagramOwner& owner, uint32_t link)
+PairPaths::PairPaths(PairPort& port, DatagramOwner& owner, uint32_t link)
     : port_(port), owner_(owner), link_(link) {}
 
-UcPaths::~UcPaths() {
+PairPaths::~PairPaths() {
   for (size_t i = 0; i < paths_.size(); ++i) Lose(i, "");
   std::erase(port_.blocked_, this);
   std::erase(port_.degraded_, this);
   port_.links_.erase(link_);
 }
 
-absl::Status UcPaths::MakePairs() {
+absl::Status PairPaths::MakePairs() {
   Rails& rails = port_.rails();
   paths_.resize(static_cast<size_t>(port_.options().paths));
   Random random(port_.options().seed, link_);
@@ -192,7 +192,7 @@ absl::Status UcPaths::MakePairs() {
   return absl::OkStatus();
 }
 
-absl::Status UcPaths::Describe(Address& own) {
+absl::Status PairPaths::Describe(Address& own) {
   if (paths_.empty()) {
     absl::Status made = MakePairs();
     if (!made.ok()) {
@@ -218,7 +218,7 @@ absl::Status UcPaths::Describe(Address& own) {
   return absl::OkStatus();
 }
 
-absl::Status UcPaths::ConnectPair(Path& path, const std::string& remote, size_t index) {
+absl::Status PairPaths::ConnectPair(Path& path, const std::string& remote, size_t index) {
   PairAddress peer;
   std::memcpy(&peer, remote.data() + index * sizeof peer, sizeof peer);
   const bool is_sound = peer.queue_pair <= kPsnMask && peer.psn <= kPsnMask && peer.mtu >= 256;
@@ -241,7 +241,7 @@ absl::Status UcPaths::ConnectPair(Path& path, const std::string& remote, size_t 
   return path.pair->pair().ToReadyToSend(to);
 }
 
-absl::StatusOr<LinkPaths::Facts> UcPaths::Connect(const Address& peer) {
+absl::StatusOr<LinkPaths::Facts> PairPaths::Connect(const Address& peer) {
   if (paths_.empty()) return absl::FailedPreconditionError("a peer that speaks first");
   if (peer.queue_pairs.size() != peer.ports.size() * sizeof(PairAddress)) {
     return absl::InvalidArgumentError("an address without queue pairs");
@@ -262,7 +262,7 @@ absl::StatusOr<LinkPaths::Facts> UcPaths::Connect(const Address& peer) {
   return Facts{static_cast<int>(paths), Bytes(room)};
 }
 
-bool UcPaths::CanSend() {
+bool PairPaths::CanSend() {
   const bool is_full = std::any_of(paths_.begin(), paths_.end(), [&](const Path& path) {
     if (path.pair == nullptr) return false;
     if (port_.states_[static_cast<size_t>(path.pair->rail())].free.empty()) return true;
@@ -272,14 +272,14 @@ bool UcPaths::CanSend() {
   return !is_full;
 }
 
-void UcPaths::Queue(PathId id, absl::Span<const std::byte> header,
-                    absl::Span<const std::byte> chunk) {
+void PairPaths::Queue(PathId id, absl::Span<const std::byte> header,
+                      absl::Span<const std::byte> chunk) {
   Path& path = paths_[id];
   if (path.pair == nullptr || path.IsFull()) {  // lost, like everything on a dead path
     ++port_.statistics_.dropped;
     return;
   }
-  UcPort::RailState& state = port_.states_[static_cast<size_t>(path.pair->rail())];
+  PairPort::RailState& state = port_.states_[static_cast<size_t>(path.pair->rail())];
   WEFT_CHECK(!state.free.empty() && header.size() + chunk.size() <= port_.slot_bytes_,
              "free=" << state.free.size() << " header=" << header.size());
   const uint32_t slot = state.free.back();
@@ -292,16 +292,16 @@ void UcPaths::Queue(PathId id, absl::Span<const std::byte> header,
   path.lengths.push_back(static_cast<uint32_t>(header.size() + chunk.size()));
 }
 
-void UcPaths::Flush() {
+void PairPaths::Flush() {
   for (PathId path : std::exchange(dirty_, {})) Post(path);
 }
 
-void UcPaths::Post(size_t index) {
+void PairPaths::Post(size_t index) {
   Path& path = paths_[index];
   if (path.pair == nullptr) return;
   if (path.in_flight.empty()) path.moved_at = port_.now_;
   const auto rail = static_cast<size_t>(path.pair->rail());
-  const UcPort::Slots& slots = port_.states_[rail].sends;
+  const PairPort::Slots& slots = port_.states_[rail].sends;
   std::vector<NicSend> sends(path.batch.size());
   for (size_t i = 0; i < sends.size(); ++i) {
     NicSend& send = sends[i];
@@ -321,10 +321,10 @@ void UcPaths::Post(size_t index) {
 }
 
 // Once its queue pair is destroyed, the device reads nothing of it any more.
-void UcPaths::Lose(size_t index, const std::string& why) {
+void PairPaths::Lose(size_t index, const std::string& why) {
   Path& path = paths_[index];
   if (path.pair == nullptr) return;
-  UcPort::RailState& state = port_.states_[static_cast<size_t>(path.pair->rail())];
+  PairPort::RailState& state = port_.states_[static_cast<size_t>(path.pair->rail())];
   path.pair.reset();
   state.free.insert(state.free.end(), path.in_flight.begin(), path.in_flight.end());
   state.free.insert(state.free.end(), path.batch.begin(), path.batch.end());
@@ -351,7 +351,7 @@ void UcPaths::Lose(size_t index, const std::string& why) {
   owner_.OnWritable();
 }
 
-void UcPaths::OnCompletion(int lane, bool, uint32_t number, const NicCompletion& what) {
+void PairPaths::OnCompletion(int lane, bool, uint32_t number, const NicCompletion& what) {
   const auto index = static_cast<size_t>(lane);
   Path& path = paths_[index];
   if (what.status != NicStatus::kOk) {
@@ -362,7 +362,7 @@ void UcPaths::OnCompletion(int lane, bool, uint32_t number, const NicCompletion&
   const uint32_t done = ((number - first) & kNumberMask) + 1;
   if (done > path.in_flight.size()) return;  // said twice
   path.moved_at = port_.now_;
-  UcPort::RailState& state = port_.states_[static_cast<size_t>(path.pair->rail())];
+  PairPort::RailState& state = port_.states_[static_cast<size_t>(path.pair->rail())];
   for (uint32_t i = 0; i < done; ++i) {
     state.free.push_back(path.in_flight.front());
     path.in_flight.pop_front();
@@ -370,7 +370,7 @@ void UcPaths::OnCompletion(int lane, bool, uint32_t number, const NicCompletion&
   port_.freed_ = true;
 }
 
-void UcPaths::LookForSilence() {
+void PairPaths::LookForSilence() {
   const absl::Duration patience = port_.rails().options().give_up_after;
   if (!status_.ok() || port_.now_ - heard_at_ < patience) return;
   const auto lost = std::count_if(paths_.begin(), paths_.end(),
@@ -382,7 +382,7 @@ void UcPaths::LookForSilence() {
   owner_.OnWritable();
 }
 
-PathId UcPaths::Carrier(PathId id) const {
+PathId PairPaths::Carrier(PathId id) const {
   const size_t first = id % usable_;
   for (size_t i = 0; i < usable_; ++i) {
     const size_t path = (first + i) % usable_;
@@ -391,11 +391,11 @@ PathId UcPaths::Carrier(PathId id) const {
   return static_cast<PathId>(first);
 }
 
-void UcPaths::OnQueuePairLost(int lane, const std::string& why) {
+void PairPaths::OnQueuePairLost(int lane, const std::string& why) {
   Lose(static_cast<size_t>(lane), why);
 }
 
-std::string UcPaths::Suspicion() const {
+std::string PairPaths::Suspicion() const {
   return absl::StrCat("does the fabric carry RoCE between ", port_.rails()[0].Describe(), " and ",
                       peer_text_, "?");
 }
