@@ -131,7 +131,7 @@ class IbverbsQueuePair final : public NicQueuePair {
     to.dest_qp_num = path.remote_queue_pair;
     to.rq_psn = path.remote_psn;
     to.max_dest_rd_atomic = 1;
-    to.min_rnr_timer = 12;  // 0.64 ms; credits keep a receiver from ever being not ready
+    to.min_rnr_timer = 12;  // 0.64 ms, until a message that found no receive is sent again
     to.ah_attr.port_num = static_cast<uint8_t>(path.port);
     to.ah_attr.sl = static_cast<uint8_t>(path.service_level);
     if (path.ethernet) {

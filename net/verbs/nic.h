@@ -118,6 +118,7 @@ struct NicWrite {
 };
 
 // A message that the other side takes with one of its receives: whole, or, unreliably, not at all.
+// A reliable one waits for a receive.
 struct NicSend {
   uint64_t id = 0;
   const std::byte* local = nullptr;

@@ -45,9 +45,11 @@ absl::Status PairTransport::OpenWire() {
   const Settings& settings = context_.options.settings;
   const Environment environment = [](const char* name) { return std::getenv(name); };
   WEFT_ASSIGN_OR_RETURN(const VerbsOptions verbs, ReadVerbsOptions(settings, environment));
-  WEFT_ASSIGN_OR_RETURN(
-      rails_, OpenRails(std::move(nic_), verbs, {NicService::kUnreliable, kPairSendDepth, 0},
-                        "multipath", static_cast<int>(settings.Integer("multipath.paths"))));
+  const bool is_reliable = settings.Text("multipath.wire") == "rc";
+  const NicService service = is_reliable ? NicService::kReliable : NicService::kUnreliable;
+  WEFT_ASSIGN_OR_RETURN(rails_,
+                        OpenRails(std::move(nic_), verbs, {service, kPairSendDepth, 0}, "multipath",
+                                  static_cast<int>(settings.Integer("multipath.paths"))));
   PairOptions options;
   options.paths = static_cast<int>(settings.Integer("multipath.paths"));
   options.buffer_bytes = settings.ByteCount("multipath.buffer_bytes");
@@ -75,10 +77,11 @@ absl::Status PairTransport::OpenWire() {
   shared().open_paths = [this](DatagramOwner& owner) { return port_->OpenLink(owner); };
 
   const VerbsTerms terms = TermsOf(rails());
-  StateTerms("uc", terms.Encode(), [terms](absl::string_view bytes) -> absl::Status {
-    WEFT_ASSIGN_OR_RETURN(const VerbsTerms other, VerbsTerms::Decode(bytes));
-    return terms.Check(other);
-  });
+  StateTerms(is_reliable ? "rc" : "uc", terms.Encode(),
+             [terms](absl::string_view bytes) -> absl::Status {
+               WEFT_ASSIGN_OR_RETURN(const VerbsTerms other, VerbsTerms::Decode(bytes));
+               return terms.Check(other);
+             });
   WEFT_LOG_DEBUG("multipath: {} queue pairs a link, chunks of {} bytes", options.paths,
                  options.chunk_max);
   return absl::OkStatus();
@@ -91,10 +94,9 @@ PairTransport::~PairTransport() {
   const PairStatistics& seen = port_->statistics();
   WEFT_LOG_DEBUG(
       "multipath: {} packets sent, {} received; {} of strangers, {} damaged, {} receives failed, "
-      "{} "
-      "queue pairs lost, {} packets dropped",
+      "{} queue pairs lost, {} replaced, {} packets dropped",
       seen.sent, seen.received, seen.strangers, seen.malformed, seen.receive_errors,
-      seen.pairs_lost, seen.dropped);
+      seen.pairs_lost, seen.pairs_replaced, seen.dropped);
 }
 
 bool PairTransport::Progress(absl::Time now) {

@@ -1,5 +1,6 @@
-// multipath.wire=uc: the multipath transport whose links' packets go over unreliable connected
-// queue pairs (pair_paths.h) instead of UDP sockets. Everything else is the multipath transport.
+// multipath.wire=uc and rc: the multipath transport whose links' packets go over connected queue
+// pairs (pair_paths.h), unreliable or reliable ones, instead of UDP sockets. Everything else is the
+// multipath transport.
 //
 // Settings: multipath.*, of which mtu, segments and port belong to sockets; verbs.* that choose
 // devices, GIDs and classes; tcp.* and transport.* for the connection.
@@ -10,7 +11,7 @@
 
 #include "net/multipath/udp/multipath_transport.h"
 #include "net/verbs/opening.h"
-#include "net/verbs/pair_paths.h"
+#include "net/verbs/pair_port.h"
 
 namespace weft::net::multipath {
 

@@ -1,6 +1,7 @@
 // The paths of one link to its peer, as its wire uses them: UDP sockets that all links share
 // (UdpPaths), or queue pairs of the link's own (net/verbs/pair_paths.h). Packets in, packets out;
-// whether one arrives, nobody here says.
+// whether one arrives, nobody here says. Those that fail may be replaced, for which both ends talk
+// over the link's connection (Repair()).
 //
 // Driven by the transport's poller; not thread-safe.
 #ifndef WEFT_NET_MULTIPATH_UDP_LINK_PATHS_H_
@@ -15,6 +16,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/units.h"
 #include "net/multipath/udp/datagram.h"
@@ -36,6 +39,17 @@ class LinkPaths {
   virtual absl::Status Describe(Address& own) = 0;
   // Once, with what the peer has said. kInvalidArgument: that makes no sense.
   virtual absl::StatusOr<Facts> Connect(const Address& peer) = 0;
+  // After Connect(): whether any of them leads to the peer; if not, the owner's OnWritable()
+  // follows when one does.
+  virtual bool IsOpen() const { return true; }
+  // Likewise, in every turn of the owner and by deadline(): replaces what has failed. Gives words
+  // for the peer's OnRepair(), in order; empty: none.
+  virtual std::string Repair() { return ""; }
+  // kInvalidArgument: that makes no sense.
+  virtual absl::Status OnRepair(absl::string_view /*words*/) {
+    return absl::InvalidArgumentError("a second address of a multipath link");
+  }
+  virtual absl::Time deadline() const { return absl::InfiniteFuture(); }
   // Where what is meant for `path` goes: another one, if that is out of order for good.
   virtual PathId Carrier(PathId path) const { return path; }
   // False: full; the owner's OnWritable() follows.

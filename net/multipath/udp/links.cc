@@ -31,17 +31,17 @@ FrameHeader AliveHeader() {
   return header;
 }
 
-FrameHeader AddressHeader(const std::string& address) {
-  FrameHeader header;
-  header.type = FrameType::kAddress;
-  header.length = address.size();
-  return header;
-}
-
 absl::Status WrongWay(const FrameHeader& header) {
   return absl::InvalidArgumentError(
       absl::StrCat("a frame of type ", static_cast<int>(header.type),
                    " that does not belong on this way of a multipath link"));
+}
+
+FrameHeader AddressHeader(absl::string_view address) {
+  FrameHeader header;
+  header.type = FrameType::kAddress;
+  header.length = address.size();
+  return header;
 }
 
 }  // namespace
@@ -152,6 +152,10 @@ absl::Status MultipathSendLink::OnWireFrameDone(const FrameHeader& header,
   return done;
 }
 
+void MultipathSendLink::OnWireWords(const std::string& words) {
+  QueueControl(AddressHeader(words), words);
+}
+
 // ---- The accepting end
 
 MultipathReceiveLink::MultipathReceiveLink(TcpContext& context, LinkContext& shared, Rank peer,
@@ -222,6 +226,10 @@ absl::Status MultipathReceiveLink::OnWireFrameDone(const FrameHeader& header,
   absl::Status done = TcpReceiveLink::OnLinkFrameDone(header);
   NoteArrival();
   return done;
+}
+
+void MultipathReceiveLink::OnWireWords(const std::string& words) {
+  QueueControl(AddressHeader(words), words);
 }
 
 }  // namespace weft::net::multipath

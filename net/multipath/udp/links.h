@@ -78,6 +78,7 @@ class MultipathSendLink final : public TcpSendLink, private WireOwner {
   absl::Status OnWireFrameDone(const FrameHeader& header, absl::string_view notice) override;
   void OnWireSent(uint32_t token) override { OnSent(token); }
   void OnWireRoom() override { WantTurn(); }
+  void OnWireWords(const std::string& words) override;
   void OnWireBroken(const absl::Status& why) override { Break(why); }
 
   LinkWire wire_;
@@ -105,6 +106,7 @@ class MultipathReceiveLink final : public TcpReceiveLink, private WireOwner {
   absl::Status OnWireFrameDone(const FrameHeader& header, absl::string_view notice) override;
   void OnWireSent(uint32_t) override {}
   void OnWireRoom() override { WantTurn(); }
+  void OnWireWords(const std::string& words) override;
   void OnWireBroken(const absl::Status& why) override { Break(why); }
 
   LinkWire wire_;

@@ -66,7 +66,11 @@ absl::StatusOr<std::string> Wire::OwnAddress() {
 }
 
 absl::Status Wire::Connect(absl::string_view peer_address) {
-  if (facts_.paths > 0) return absl::InvalidArgumentError("a second address of a multipath link");
+  if (is_closed_) return absl::OkStatus();
+  if (facts_.paths > 0) {
+    WantTurn();
+    return paths_->OnRepair(peer_address);
+  }
   WEFT_ASSIGN_OR_RETURN(Address peer, Address::Decode(peer_address));
   WEFT_ASSIGN_OR_RETURN(facts_, paths_->Connect(peer));
   Keys keys = is_connector_ ? MakeKeys(options_.secret, nonce_, peer.nonce)
@@ -181,6 +185,7 @@ void Wire::Write(Packet& packet, absl::Span<const std::byte> chunk) {
 
 // True if anything left, or might have.
 bool Wire::Transmit() {
+  if (!paths_->IsOpen()) return false;
   absl::Time now = Now(options_.clock);
   int packets = 0;
   size_t bytes = 0;
@@ -365,6 +370,10 @@ bool Wire::TakeSent() {
 
 bool Wire::OnTurn(absl::Time now) {
   if (is_closed_ || facts_.paths == 0) return false;
+  if (owner_ != nullptr) {
+    const std::string words = paths_->Repair();
+    if (!words.empty()) owner_->OnWireWords(words);
+  }
   if (!is_started()) Open(now);
   if (is_lingering_) linger_until_ = std::min(linger_until_, now + kLinger);
   bool moved = TakeArrivals();
@@ -382,9 +391,11 @@ bool Wire::OnTurn(absl::Time now) {
 }
 
 void Wire::ArmDeadline() {
-  absl::Time due = std::min(sender_->deadline(), receiver_->deadline());
+  absl::Time due = linger_until_;
+  if (owner_ != nullptr) due = std::min(due, paths_->deadline());
+  if (paths_->IsOpen()) due = std::min({due, sender_->deadline(), receiver_->deadline()});
   if (sender_->state() == ConnectionState::kConnecting) due = std::min(due, give_up_at_);
-  SetDeadline(std::min(due, linger_until_));
+  SetDeadline(due);
 }
 
 void Wire::OnDeadline(absl::Time now) {

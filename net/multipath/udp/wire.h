@@ -45,6 +45,8 @@ class WireOwner {
   virtual void OnWireSent(uint32_t token) = 0;
   // More frames of control are taken again.
   virtual void OnWireRoom() = 0;
+  // For the other end's Connect(), over the link's connection.
+  virtual void OnWireWords(const std::string& words) = 0;
   // For good; from the poller.
   virtual void OnWireBroken(const absl::Status& why) = 0;
 };
@@ -71,7 +73,8 @@ class Wire final : public Handler, private DatagramOwner, private MessageSink {
 
   // What the other end needs to know. Once.
   absl::StatusOr<std::string> OwnAddress();
-  // With what the other end has told. kInvalidArgument: that makes no sense.
+  // With what the other end has told: its address, and later words of its paths.
+  // kInvalidArgument: that makes no sense.
   absl::Status Connect(absl::string_view peer_address);
   void set_secret(const JobSecret& secret) { options_.secret = secret; }  // before Connect()
   bool is_started() const { return sender_ != nullptr; }

@@ -1,6 +1,7 @@
 // The verbs transport on the scripted NIC: each transport of a test is a host with two devices, all
-// in one fabric. With WEFT_TEST_RDMA=rxe0,rxe1 on real devices instead, one for
-// each rank in turn (tools/dev test roce).
+// in one fabric; WEFT_TEST_WIRE=rc says over which queue pairs multipath goes. With
+// WEFT_TEST_RDMA=rxe0,rxe1 on real devices instead, one for each rank in turn, with the settings of
+// the environment (tools/dev test roce).
 #include <atomic>
 #include <cstdlib>
 
@@ -13,20 +14,23 @@
 #include "tests/net/harness.h"
 #include "tests/net/verbs/scripted_nic.h"
 
-#ifndef WEFT_TEST_WIRE  // the wire of a multipath transport
-#define WEFT_TEST_WIRE "uc"
-#endif
-
 namespace weft::net {
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeTestTransport(TransportKind kind,
                                                              const TransportOptions& options) {
   TransportOptions with_rails = options;
-  if (kind == TransportKind::kMultipath) {
-    WEFT_CHECK(with_rails.settings.Set("multipath.wire", WEFT_TEST_WIRE, "test").ok(), "");
+  const char* real = std::getenv("WEFT_TEST_RDMA");
+  if (real != nullptr) {
+    absl::Status set = with_rails.settings.SetFromEnvironment(/*strict=*/false);
+    WEFT_CHECK(set.ok(), set);
   }
-  if (const char* devices = std::getenv("WEFT_TEST_RDMA")) {
-    const std::vector<std::string> names = absl::StrSplit(devices, ',');
+  if (kind == TransportKind::kMultipath) {
+    const char* wire = std::getenv("WEFT_TEST_WIRE");
+    wire = wire == nullptr ? "uc" : wire;
+    WEFT_CHECK(with_rails.settings.Set("multipath.wire", wire, "test").ok(), wire);
+  }
+  if (real != nullptr) {
+    const std::vector<std::string> names = absl::StrSplit(real, ',');
     const std::string& own = names[static_cast<size_t>(options.self.value()) % names.size()];
     WEFT_CHECK(with_rails.settings.Set("verbs.devices", absl::StrCat("=", own), "test").ok(), own);
     return CreateTransport(kind, with_rails);

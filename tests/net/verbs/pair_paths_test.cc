@@ -1,4 +1,5 @@
-// Multipath over unreliable queue pairs on the scripted NIC, fault by fault. Time is the test's.
+// Multipath over queue pairs on the scripted NIC, fault by fault: unreliable ones, reliable ones.
+// Time is the test's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,11 +16,11 @@ namespace {
 
 using testing::HasSubstr;
 
-WorldOptions Unreliable(int rails = 2, std::vector<std::string> settings = {}) {
+WorldOptions Over(absl::string_view wire, int rails = 2, std::vector<std::string> settings = {}) {
   WorldOptions options;
   options.rails = rails;
   options.kind = TransportKind::kMultipath;
-  options.settings = {"multipath.paths=4"};
+  options.settings = {absl::StrCat("multipath.wire=", wire), "multipath.paths=4"};
   options.settings.insert(options.settings.end(), settings.begin(), settings.end());
   return options;
 }
@@ -32,6 +33,13 @@ int Dropped(World& world, int rails) {
   int out = 0;
   for (int rail = 0; rail < rails; ++rail) out += world.fabric.dropped_from(World::Device(0, rail));
   return out;
+}
+
+void Fail(World& world, const std::string& device, uint32_t pair) {
+  NicEvent event;
+  event.kind = NicEventKind::kQueuePairFatal;
+  event.queue_pair = pair;
+  world.fabric.PushEvent(device, event);
 }
 
 // Everything arrives, right and once.
@@ -51,8 +59,18 @@ void ExpectAll(World& world, uint64_t seed, int messages = 40, size_t bytes_max 
   EXPECT_EQ(world.fabric.overruns(), 0);
 }
 
-TEST(PairPathsTest, MessagesArriveWholeOverEveryQueuePair) {
-  World world(Unreliable(2, {"multipath.policy=round-robin", "multipath.piece_bytes=0"}));
+// Of both kinds of queue pairs.
+class PairPathsTest : public testing::TestWithParam<const char*> {
+ protected:
+  static WorldOptions Options(int rails = 2, std::vector<std::string> settings = {}) {
+    return Over(GetParam(), rails, std::move(settings));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Wires, PairPathsTest, testing::Values("uc", "rc"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(PairPathsTest, MessagesArriveWholeOverEveryQueuePair) {
+  World world(Options(2, {"multipath.policy=round-robin", "multipath.piece_bytes=0"}));
   std::map<uint32_t, int> sent;
   std::set<uint32_t> labels;
   world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
@@ -68,11 +86,12 @@ TEST(PairPathsTest, MessagesArriveWholeOverEveryQueuePair) {
   ExpectAll(world, 1);
   EXPECT_EQ(sent.size(), 4u);
   EXPECT_EQ(labels.size(), 4u);
+  EXPECT_EQ(StatisticsOf(*world.a).pairs_lost + StatisticsOf(*world.b).pairs_lost, 0);
   for (auto [pair, times] : sent) EXPECT_GT(times, 10) << pair;
 }
 
-TEST(PairPathsTest, MessagesLostInSilenceAreSentAgain) {
-  World world(Unreliable());
+TEST_P(PairPathsTest, MessagesLostInSilenceAreSentAgain) {
+  World world(Options());
   Random random(3, 3);
   world.fabric.set_on_transfer([&](const ScriptedTransfer&) {
     ScriptedFate fate;
@@ -83,8 +102,8 @@ TEST(PairPathsTest, MessagesLostInSilenceAreSentAgain) {
   EXPECT_GT(Dropped(world, 2), 50);
 }
 
-TEST(PairPathsTest, ChunksOfSeveralPacketsAreCutByTheDevice) {
-  World world(Unreliable(1, {"multipath.chunk_bytes=16KiB"}));
+TEST_P(PairPathsTest, ChunksOfSeveralPacketsAreCutByTheDevice) {
+  World world(Options(1, {"multipath.chunk_bytes=16KiB"}));
   uint32_t longest = 0;
   world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
     longest = std::max(longest, transfer.length);
@@ -94,8 +113,8 @@ TEST(PairPathsTest, ChunksOfSeveralPacketsAreCutByTheDevice) {
   EXPECT_EQ(longest, (16u << 10) + multipath::kBeforeChunk);
 }
 
-TEST(PairPathsTest, AQueuePairThatFailsIsADeadPathAndNothingMore) {
-  World world(Unreliable());
+TEST_P(PairPathsTest, AQueuePairThatFailsIsADeadPathAndNothingMore) {
+  World world(Options());
   int transfers = 0;
   world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
     ScriptedFate fate;
@@ -109,24 +128,137 @@ TEST(PairPathsTest, AQueuePairThatFailsIsADeadPathAndNothingMore) {
   EXPECT_TRUE(world.a->broken.ok() && world.b->broken.ok());
 }
 
-TEST(PairPathsTest, ALostQueuePairsShareGoesOverTheNextAtOnce) {
-  World world(Unreliable(1, {"multipath.policy=round-robin", "multipath.piece_bytes=0"}));
+TEST_P(PairPathsTest, ALostQueuePairsShareGoesOverTheNextAtOnce) {
+  World world(Options(1, {"multipath.policy=round-robin", "multipath.piece_bytes=0"}));
   ExpectAll(world, 11, 3);
   const std::vector<uint32_t> pairs = world.fabric.QueuePairs(World::Device(0, 0));
   ASSERT_EQ(pairs.size(), 4u);
-  for (size_t i = 0; i < 3; ++i) {
-    NicEvent event;
-    event.kind = NicEventKind::kQueuePairFatal;
-    event.queue_pair = pairs[i];
-    world.fabric.PushEvent(World::Device(0, 0), event);
-  }
+  for (size_t i = 0; i < 3; ++i) Fail(world, World::Device(0, 0), pairs[i]);
   ASSERT_TRUE(world.Until([&] { return StatisticsOf(*world.a).pairs_lost == 3; }));
   ExpectAll(world, 12);
   EXPECT_EQ(StatisticsOf(*world.a).dropped, 0);
 }
 
-TEST(PairPathsTest, ALinkWithoutQueuePairsBreaksAndSaysWhy) {
-  World world(Unreliable());
+TEST_P(PairPathsTest, AFailedQueuePairIsReplacedAtBothEndsAndUsed) {
+  World world(Options(1, {"multipath.policy=round-robin", "multipath.piece_bytes=0"}));
+  ExpectAll(world, 13, 3);
+  const std::string device = World::Device(0, 0);
+  const std::vector<uint32_t> before = world.fabric.QueuePairs(device);
+  Fail(world, device, before[1]);
+  ASSERT_TRUE(world.Until([&] { return StatisticsOf(*world.a).pairs_replaced == 1; }));
+  std::vector<uint32_t> after = world.fabric.QueuePairs(device);
+  ASSERT_EQ(after.size(), 4u);
+  EXPECT_EQ(after.front(), before.front());
+  EXPECT_GT(after.back(), before.back());
+  int carried = 0;
+  world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
+    if (transfer.from == device && transfer.queue_pair == after.back()) ++carried;
+    return ScriptedFate{};
+  });
+  ExpectAll(world, 14);
+  EXPECT_GT(carried, 10);
+  EXPECT_EQ(StatisticsOf(*world.b).pairs_replaced, 1);
+  EXPECT_EQ(world.fabric.QueuePairs(World::Device(1, 0)).size(), 4u);
+}
+
+TEST_P(PairPathsTest, EndsThatLoseAQueuePairAtOnceMeetInTheSameOne) {
+  World world(Options(1, {"multipath.paths=1"}));
+  ExpectAll(world, 15, 3);
+  for (int host : {0, 1}) {
+    const std::string device = World::Device(host, 0);
+    Fail(world, device, world.fabric.QueuePairs(device).front());
+  }
+  ASSERT_TRUE(world.Until([&] {
+    return StatisticsOf(*world.a).pairs_replaced == 1 && StatisticsOf(*world.b).pairs_replaced == 1;
+  }));
+  ExpectAll(world, 16);
+  EXPECT_EQ(StatisticsOf(*world.a).pairs_lost, 1);
+  EXPECT_EQ(StatisticsOf(*world.b).pairs_lost, 1);
+}
+
+TEST_P(PairPathsTest, ALinkWhoseQueuePairsCannotBeReplacedGivesUp) {
+  World world(Options(2, {"verbs.give_up_after=3s"}));
+  ExpectAll(world, 17, 3);
+  world.fabric.set_on_call([&](const std::string& call, const std::string&) {
+    return call == "to_rtr" ? absl::UnavailableError("scripted") : absl::OkStatus();
+  });
+  for (int rail : {0, 1}) {
+    const std::string device = World::Device(0, rail);
+    for (uint32_t pair : world.fabric.QueuePairs(device)) Fail(world, device, pair);
+  }
+  const absl::Time start = world.now();
+  EXPECT_TRUE(world.Until([&] { return !world.a->broken.ok(); }, absl::Seconds(5)));
+  EXPECT_GT(world.now() - start, absl::Seconds(2));
+  EXPECT_THAT(
+      std::string(world.a->broken.message()),
+      HasSubstr("4 of 4 queue pairs are lost, and nothing has come over the others for 3s"));
+}
+
+TEST_P(PairPathsTest, MemoryOfStuckQueuePairsIsTakenBackForTheOthers) {
+  // Paths enough for all memory, of which all but the last are stuck with what they were given.
+  World world(
+      Options(1, {"multipath.paths=6", "multipath.policy=round-robin", "multipath.piece_bytes=0",
+                  "multipath.controller=fixed:window=9", "multipath.gbps=1000",
+                  "multipath.base_rtt=10ms", "multipath.buffer_bytes=64MiB"}));
+  ASSERT_TRUE(world.a->created().ok() && world.Connect());
+  std::vector<uint32_t> pairs;
+  ASSERT_TRUE(world.Until([&] {
+    pairs = world.fabric.QueuePairs(World::Device(0, 0));
+    return pairs.size() == 6;
+  }));
+  world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
+    ScriptedFate fate;
+    const bool is_first = transfer.from == World::Device(0, 0) &&
+                          transfer.queue_pair < pairs.back() &&
+                          transfer.queue_pair >= pairs.front();
+    if (is_first) fate.hold_ticks = 1 << 30;
+    return fate;
+  });
+  ExpectAll(world, 18, 20, 4'000'000);
+  EXPECT_GT(StatisticsOf(*world.a).pairs_lost, 0);
+}
+
+TEST(ReliablePathsTest, ReceivesThatRunOutAreWaitedFor) {
+  World world(Over("rc", 1));
+  bool fails = false;
+  world.fabric.set_on_call([&](const std::string& call, const std::string& device) {
+    const bool hit = fails && call == "post_receives" && device == World::Device(1, 0);
+    return hit ? absl::UnavailableError("scripted") : absl::OkStatus();
+  });
+  ExpectAll(world, 19, 3);
+  fails = true;
+  Traffic traffic(world, 20, 60, 300'000);
+  EXPECT_TRUE(world.Until([&] {
+    traffic.Post();
+    return world.fabric.not_ready() > 20;
+  }));
+  EXPECT_FALSE(traffic.Done());
+  fails = false;
+  EXPECT_TRUE(world.Until([&] {
+    traffic.Post();
+    return traffic.Done();
+  }));
+  EXPECT_TRUE(traffic.AllGood()) << traffic.FirstError();
+  EXPECT_EQ(traffic.Check(), "");
+}
+
+// A device that gives up on a path takes nothing with it.
+TEST(ReliablePathsTest, AQueuePairWhoseRetriesAreExceededIsReplaced) {
+  World world(Over("rc", 2));
+  Random random(5, 5);
+  world.fabric.set_on_transfer([&](const ScriptedTransfer&) {
+    ScriptedFate fate;
+    fate.fails = random.Below(400) == 0;
+    fate.arrives = random.Below(2) == 0;
+    return fate;
+  });
+  ExpectAll(world, 21);
+  EXPECT_GT(StatisticsOf(*world.a).pairs_lost, 1);
+  EXPECT_TRUE(world.Until([&] { return StatisticsOf(*world.a).pairs_replaced > 1; }));
+}
+
+TEST_P(PairPathsTest, ALinkWithoutQueuePairsBreaksAndSaysWhy) {
+  World world(Options());
   ExpectAll(world, 5, 3);
   for (int rail : {0, 1}) {
     NicEvent event;
@@ -139,8 +271,8 @@ TEST(PairPathsTest, ALinkWithoutQueuePairsBreaksAndSaysWhy) {
               HasSubstr("all 4 queue pairs are lost, the last by: host0_rail1 reports a fatal"));
 }
 
-TEST(PairPathsTest, ReceivesThatRunOutAreLossAndAreFilledAgain) {
-  World world(Unreliable(1));
+TEST(UnreliablePathsTest, ReceivesThatRunOutAreLossAndAreFilledAgain) {
+  World world(Over("uc", 1));
   bool fails = false;
   world.fabric.set_on_call([&](const std::string& call, const std::string& device) {
     if (!fails || call != "post_receives" || device != World::Device(1, 0)) {
@@ -165,8 +297,8 @@ TEST(PairPathsTest, ReceivesThatRunOutAreLossAndAreFilledAgain) {
   EXPECT_EQ(traffic.Check(), "");
 }
 
-TEST(PairPathsTest, MemoryForPacketsIsBoundedWhateverIsSent) {
-  World world(Unreliable(2));
+TEST_P(PairPathsTest, MemoryForPacketsIsBoundedWhateverIsSent) {
+  World world(Options(2));
   ASSERT_TRUE(world.a->created().ok());
   // Receives and sends, a rail each, registered with both rails; of both hosts.
   constexpr size_t kPackets = size_t{2} * 2 * 2 * 2;
@@ -176,8 +308,8 @@ TEST(PairPathsTest, MemoryForPacketsIsBoundedWhateverIsSent) {
   EXPECT_EQ(StatisticsOf(*world.b).receive_errors, 0);
 }
 
-TEST(PairPathsTest, AFullDeviceHoldsPacketsBackAndGoesOn) {
-  World world(Unreliable(1, {"multipath.controller=fixed:window=9", "multipath.gbps=1000"}));
+TEST_P(PairPathsTest, AFullDeviceHoldsPacketsBackAndGoesOn) {
+  World world(Options(1, {"multipath.controller=fixed:window=9", "multipath.gbps=1000"}));
   ASSERT_TRUE(world.a->created().ok()) << world.a->created();
   ASSERT_TRUE(world.Connect());
   world.fabric.SetRate(World::Device(0, 0), 50e6);
@@ -185,12 +317,12 @@ TEST(PairPathsTest, AFullDeviceHoldsPacketsBackAndGoesOn) {
   EXPECT_EQ(StatisticsOf(*world.a).pairs_lost, 0);
 }
 
-TEST(PairPathsTest, AQueuePairOfWhichNothingCompletesIsNotWaitedFor) {
+TEST_P(PairPathsTest, AQueuePairOfWhichNothingCompletesIsNotWaitedFor) {
   // A window that more than fills the queue of a path before that is left.
   World world(
-      Unreliable(1, {"multipath.paths=2", "multipath.policy=round-robin", "multipath.piece_bytes=0",
-                     "multipath.controller=fixed:window=9", "multipath.gbps=100",
-                     "multipath.base_rtt=1ms", "multipath.buffer_bytes=16MiB"}));
+      Options(1, {"multipath.paths=2", "multipath.policy=round-robin", "multipath.piece_bytes=0",
+                  "multipath.controller=fixed:window=9", "multipath.gbps=100",
+                  "multipath.base_rtt=1ms", "multipath.buffer_bytes=16MiB"}));
   uint32_t stuck = 0;
   int behind = 0;
   world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
@@ -205,8 +337,8 @@ TEST(PairPathsTest, AQueuePairOfWhichNothingCompletesIsNotWaitedFor) {
   EXPECT_GT(behind, static_cast<int>(multipath::kPairSendDepth));
 }
 
-TEST(PairPathsTest, EndsOfDifferentWiresAreTurnedAwayByName) {
-  World world(Unreliable());
+TEST(UnreliablePathsTest, EndsOfDifferentWiresAreTurnedAwayByName) {
+  World world(Over("uc"));
   TransportOptions options;
   ScriptedNode events(world.fabric, 0, {{.name = "host7"}}, {"verbs.devices=host7"});
   options.self = Rank(0);
@@ -227,11 +359,13 @@ TEST(PairPathsTest, EndsOfDifferentWiresAreTurnedAwayByName) {
   link.reset();
 }
 
-TEST(PairPathsTest, PathsOfEndsWithDifferentCountsAreThoseThatBothHave) {
-  World world(Unreliable());
+TEST_P(PairPathsTest, PathsOfEndsWithDifferentCountsAreThoseThatBothHave) {
+  World world(Options());
   const std::vector<ScriptedDeviceOptions> devices = {{.name = "host9", .address = 0x0A000901}};
-  ScriptedNode third(world.fabric, 0, devices, {"verbs.devices=host9", "multipath.paths=2"},
-                     TransportKind::kMultipath, &world.clock());
+  ScriptedNode third(
+      world.fabric, 0, devices,
+      {absl::StrCat("multipath.wire=", GetParam()), "verbs.devices=host9", "multipath.paths=2"},
+      TransportKind::kMultipath, &world.clock());
   ASSERT_TRUE(third.created().ok()) << third.created();
   auto link = third.transport().Connect(world.b->transport().address(), Rank(1), world.now());
   EXPECT_TRUE(world.Until([&] {

@@ -1,7 +1,7 @@
-// Multipath over unreliable queue pairs under seeded faults: messages lost in silence, held (other
-// queue pairs overtake), late completions, queue pairs that fail, calls that fail. Then the fabric
-// heals. Every transfer ends, and either all is there, right and once, or all queue pairs of a link
-// were lost and its error says so.
+// Multipath over queue pairs, unreliable or reliable ones, under seeded faults: messages lost, held
+// (other queue pairs overtake), late completions, queue pairs that fail, calls that fail. Then the
+// fabric heals. Every transfer ends, and either all is there, right and once, or a link whose queue
+// pairs were lost says so.
 //
 //   pair_seeds_test [--runs=N] [--seed=S]   one run, from its seed:  --runs=1 --seed=S
 #include <gtest/gtest.h>
@@ -52,11 +52,12 @@ class Plan {
       fate.late_receive = static_cast<int>(random_.Below(60));
     }
     fate.fails = Strikes(fail_, &tally_->failed);
-    fate.status = NicStatus::kLocalOperation;
+    fate.arrives = random_.Below(2) == 0;  // of a reliable one: before it failed
     return fate;
   }
   absl::Status OnCall(const std::string& call) {
-    const bool may = armed_ && (call == "post_sends" || call == "post_receives" || call == "poll");
+    const bool may = armed_ && (call == "post_sends" || call == "post_receives" || call == "poll" ||
+                                call == "create_queue_pair" || call == "to_rtr");
     if (!may || !Strikes(call == "poll" ? call_ / 50 : call_, &tally_->calls)) {
       return absl::OkStatus();
     }
@@ -81,6 +82,7 @@ std::vector<std::string> DrawSettings(Random& random) {
   constexpr const char* kChunks[] = {"0", "1KiB", "8KiB"};
   const auto policies = AllPolicies();
   return {
+      absl::StrCat("multipath.wire=", random.Below(2) == 0 ? "uc" : "rc"),
       absl::StrCat("multipath.paths=", 1 + random.Below(8)),
       absl::StrCat("multipath.controller=", kControllers[random.Below(std::size(kControllers))]),
       absl::StrCat("multipath.policy=",
@@ -104,6 +106,12 @@ std::string RunSeed(uint64_t seed, Tally* tally) {
   world.fabric.set_on_call(
       [&](const std::string& call, const std::string&) { return plan.OnCall(call); });
   if (!world.Connect()) return "no link";
+  // A link whose first queue pairs cannot be made says so, and is none.
+  const bool is_made = world.Until([&] {
+    return !world.fabric.QueuePairs(World::Device(0, 0)).empty() &&
+           !world.fabric.QueuePairs(World::Device(1, 0)).empty();
+  });
+  if (!is_made) return "no queue pairs";
   plan.Arm();
   Traffic traffic(world, seed, 12, 60'000);
   const auto done = [&] {

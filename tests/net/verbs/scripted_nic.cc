@@ -16,6 +16,8 @@
 namespace weft::net {
 namespace {
 
+constexpr uint64_t kAgainTicks = 8;  // until a reliable message is sent again
+
 enum class PairState : uint8_t { kReset, kInit, kReadyToReceive, kReadyToSend, kError };
 
 void Ring(int fd) {
@@ -209,23 +211,16 @@ struct ScriptedFabric::Core {
     return NicStatus::kOk;
   }
 
-  // A message of an unreliable connection: it is taken whole, or nobody hears of it.
-  void DeliverMessage(const WorkRequest& request, const PairStatus& pair) {
-    const ScriptedFate& fate = request.fate;
-    PairStatus* remote = RemoteOf(pair);
-    if (remote != nullptr && remote->options.service != NicService::kUnreliable) remote = nullptr;
-    bool is_taken = remote != nullptr && !fate.lost && remote->shared != nullptr &&
-                    !remote->shared->receives.empty();
-    if (!is_taken) {
-      ++pair.device->messages_dropped;
-      return;
+  // A message into one of the receives that the other end shares: kOk, or why it is not taken.
+  NicStatus TakeMessage(const WorkRequest& request, PairStatus* remote) {
+    if (remote->shared == nullptr || remote->shared->receives.empty()) {
+      return NicStatus::kReceiverNotReady;
     }
     const NicReceive receive = remote->shared->receives.front();
     const auto begin = reinterpret_cast<uintptr_t>(receive.local);
     if (request.write.length > receive.length ||
         !Covers(receive.local_key, remote->device, begin, receive.length)) {
-      ++pair.device->messages_dropped;
-      return;
+      return NicStatus::kRemoteInvalidRequest;
     }
     remote->shared->receives.pop_front();
     std::memcpy(receive.local, request.write.local, request.write.length);
@@ -233,7 +228,54 @@ struct ScriptedFabric::Core {
     completion.id = receive.id;
     completion.receive = true;
     completion.bytes = request.write.length;
-    CompleteLater(remote->queue, completion, fate.late_receive);
+    CompleteLater(remote->queue, completion, request.fate.late_receive);
+    return NicStatus::kOk;
+  }
+
+  // Of an unreliable connection: it is taken whole, or nobody hears of it.
+  void PumpUnreliable(PairStatus* pair) {
+    const WorkRequest& request = pair->writes.front();
+    const ScriptedFate fate = request.fate;
+    if (fate.fails) return FailFront(pair, fate.status);  // on this side
+    PairStatus* remote = RemoteOf(*pair);
+    if (remote != nullptr && remote->options.service != NicService::kUnreliable) remote = nullptr;
+    if (remote == nullptr || fate.lost || TakeMessage(request, remote) != NicStatus::kOk) {
+      ++pair->device->messages_dropped;
+    }
+    pair->device->bytes += request.write.length;
+    CompleteFront(pair, fate);
+  }
+
+  // Of a reliable one: what was lost is sent again, what finds no receive waits. False: so it does.
+  bool PumpReliable(PairStatus* pair) {
+    WorkRequest& request = pair->writes.front();
+    const ScriptedFate fate = request.fate;
+    if (std::exchange(request.fate.lost, false)) {
+      ++pair->device->messages_dropped;
+      request.earliest = tick + kAgainTicks;
+      return false;
+    }
+    PairStatus* remote = RemoteOf(*pair);
+    if (remote != nullptr && remote->options.service != NicService::kReliable) remote = nullptr;
+    if (remote == nullptr) {
+      FailFront(pair, NicStatus::kRetryExceeded);
+      return true;
+    }
+    NicStatus taken = NicStatus::kOk;
+    if (!fate.fails || fate.arrives) taken = TakeMessage(request, remote);
+    if (taken == NicStatus::kReceiverNotReady) {
+      ++not_ready;
+      request.earliest = tick + kAgainTicks;
+      return false;
+    }
+    if (taken != NicStatus::kOk) ToError(remote);
+    if (taken == NicStatus::kOk && !fate.fails) {
+      pair->device->bytes += request.write.length;
+      CompleteFront(pair, fate);
+    } else {
+      FailFront(pair, fate.fails ? fate.status : taken);
+    }
+    return true;
   }
 
   void Pump(PairStatus* pair) {
@@ -253,10 +295,11 @@ struct ScriptedFabric::Core {
       }
       const ScriptedFate fate = request.fate;
       if (request.is_message) {
-        if (fate.fails) return FailFront(pair, fate.status);  // on this side
-        DeliverMessage(request, *pair);
-        device.bytes += request.write.length;
-        CompleteFront(pair, fate);
+        if (pair->options.service == NicService::kUnreliable) {
+          PumpUnreliable(pair);
+        } else if (!PumpReliable(pair)) {
+          return;
+        }
         continue;
       }
       PairStatus* remote = RemoteOf(*pair);

@@ -42,14 +42,14 @@ struct ScriptedTransfer {
   uint32_t length = 0;
   bool has_immediate = false;
   uint64_t tick = 0;
-  bool is_message = false;  // of an unreliable connection
+  bool is_message = false;  // into a receive with memory
 };
 
 // What becomes of it.
 struct ScriptedFate {
   bool fails = false;  // with `status`; the queue pair is in error then
   NicStatus status = NicStatus::kRetryExceeded;
-  bool lost = false;    // a message, on its way: nobody is told
+  bool lost = false;    // a message, on its way: nobody is told; a reliable one is sent again
   bool arrives = true;  // even if it fails: only the acknowledgement was lost
   int hold_ticks = 0;
   bool lose_send = false, lose_receive = false;  // completions
@@ -87,9 +87,10 @@ class ScriptedFabric {
   // Of all queue pairs there are: their numbers.
   std::vector<uint32_t> QueuePairs(const std::string& device) const;
   uint64_t bytes_from(const std::string& device) const;
-  int dropped_from(const std::string& device) const;  // messages: lost, or without a receive
-  int overruns() const;                               // of completion queues
-  int not_ready() const;                              // writes with immediate that found no receive
+  // Messages: lost, or of unreliable ones without a receive.
+  int dropped_from(const std::string& device) const;
+  int overruns() const;   // of completion queues
+  int not_ready() const;  // writes with immediate, and reliable messages, that found no receive
   size_t registrations() const;
 
   struct Core;

@@ -41,7 +41,7 @@ class ScriptedNode final : public TransportEvents {
 
 struct WorldOptions {
   int rails = 2;                               // of each host
-  TransportKind kind = TransportKind::kVerbs;  // kMultipath: over unreliable queue pairs
+  TransportKind kind = TransportKind::kVerbs;  // kMultipath: over queue pairs
   std::vector<std::string> settings;
   std::function<void(int host, std::vector<ScriptedDeviceOptions>*)> tweak;
   absl::Duration step = absl::Microseconds(200);  // of time, a turn

@@ -1,0 +1,155 @@
+#include "net/verbs/pair_port.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "net/handshake.h"
+#include "net/verbs/pair_paths.h"
+
+namespace weft::net::multipath {
+namespace {
+
+constexpr uint32_t kReceivesMin = 256, kReceivesMax = 1 << 14;
+constexpr size_t kRepostAt = 16;  // receives are posted so many at once
+
+}  // namespace
+
+size_t SlotBytesOf(uint32_t chunk) {
+  return (std::max(kBeforeChunk + chunk, kDatagramHeaderMax) + 63) / 64 * 64;
+}
+
+uint32_t ReceivesOf(const PairOptions& options) {
+  const auto slots =
+      static_cast<uint64_t>(options.buffer_bytes.count()) / SlotBytesOf(options.chunk_max);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(slots, kReceivesMin, kReceivesMax));
+}
+
+PairPort::PairPort(std::shared_ptr<Rails> rails, const PairOptions& options)
+    : rails_(std::move(rails)), options_(options), slot_bytes_(SlotBytesOf(options.chunk_max)) {
+  // Numbers that no other life of this process is likely to have used.
+  const Nonce random = NewNonce();
+  std::memcpy(&next_link_, random.data(), sizeof next_link_);
+}
+
+PairPort::~PairPort() {
+  for (RailState& state : states_) {
+    for (Slots* slots : {&state.receives, &state.sends}) {
+      if (slots->keys != nullptr) rails_->memory().Release(slots->keys);
+    }
+  }
+  for (int rail = 0; rail < rails_->size(); ++rail) (*rails_)[rail].receives.reset();
+}
+
+absl::StatusOr<PairPort::Slots> PairPort::MakeSlots(uint32_t count) {
+  Slots out;
+  const size_t bytes = count * slot_bytes_;
+  out.memory = std::make_unique_for_overwrite<std::byte[]>(bytes + 64);
+  const auto at = reinterpret_cast<uintptr_t>(out.memory.get());
+  out.first = out.memory.get() + (64 - at % 64) % 64;
+  WEFT_ASSIGN_OR_RETURN(out.keys, rails_->memory().Acquire(out.first, bytes, false));
+  return out;
+}
+
+absl::StatusOr<std::unique_ptr<PairPort>> PairPort::Open(std::shared_ptr<Rails> rails,
+                                                         const PairOptions& options) {
+  std::unique_ptr<PairPort> out(new PairPort(std::move(rails), options));
+  Rails& all = out->rails();
+  const uint32_t receives = ReceivesOf(options);
+  out->receives_ = receives;
+  WEFT_RETURN_IF_ERROR(all.ShareReceives(out.get(), receives));
+  out->states_.resize(static_cast<size_t>(all.size()));
+  for (int rail = 0; rail < all.size(); ++rail) {
+    RailState& state = out->states_[static_cast<size_t>(rail)];
+    WEFT_ASSIGN_OR_RETURN(state.receives, out->MakeSlots(receives));
+    WEFT_ASSIGN_OR_RETURN(state.sends, out->MakeSlots(kSendSlots));
+    for (uint32_t slot = kSendSlots; slot-- > 0;) state.free.push_back(slot);
+    for (uint32_t slot = 0; slot < receives; ++slot) state.unposted.push_back(slot);
+    out->PostReceives(rail);
+    if (!state.unposted.empty()) {
+      return absl::UnavailableError(
+          absl::StrCat(all[rail].device->name(), " takes ", receives - state.unposted.size(),
+                       " of ", receives, " receives; multipath.buffer_bytes makes them fewer"));
+    }
+  }
+  return out;
+}
+
+std::unique_ptr<LinkPaths> PairPort::OpenLink(DatagramOwner& owner) {
+  while (links_.count(next_link_) > 0) ++next_link_;
+  auto out = std::make_unique<PairPaths>(*this, owner, next_link_);
+  links_[next_link_++] = out.get();
+  return out;
+}
+
+bool PairPort::Poll(absl::Time now) {
+  now_ = now;
+  const bool moved = rails_->Poll();
+  for (int rail = 0; rail < rails_->size(); ++rail) PostReceives(rail);
+  if (!blocked_.empty()) FreeStuck();
+  if (!std::exchange(freed_, false)) return moved;
+  for (PairPaths* paths : std::exchange(blocked_, {})) {
+    paths->is_blocked_ = false;
+    paths->owner_.OnWritable();
+  }
+  return moved;
+}
+
+void PairPort::FreeStuck() {
+  for (size_t rail = 0; rail < states_.size(); ++rail) {
+    if (!states_[rail].free.empty()) continue;
+    for (const auto& [number, paths] : links_) paths->LoseStuck(static_cast<int>(rail));
+  }
+}
+
+void PairPort::PostReceives(int rail) {
+  RailState& state = states_[static_cast<size_t>(rail)];
+  const uint32_t key = state.receives.keys->keys[static_cast<size_t>(rail)].local_key;
+  while (!state.unposted.empty()) {
+    std::array<NicReceive, kRepostAt> batch;
+    const size_t count = std::min(batch.size(), state.unposted.size());
+    for (size_t i = 0; i < count; ++i) {
+      const uint32_t slot = state.unposted[state.unposted.size() - 1 - i];
+      batch[i] = {Rails::SharedReceiveId(rail, slot), state.receives.first + slot * slot_bytes_,
+                  static_cast<uint32_t>(slot_bytes_), key};
+    }
+    absl::Status posted = (*rails_)[rail].receives->Post(absl::MakeConstSpan(batch.data(), count));
+    if (!posted.ok()) {  // at the next poll again
+      WEFT_LOG_DEBUG("multipath: {}", std::string(posted.message()));
+      return;
+    }
+    state.unposted.resize(state.unposted.size() - count);
+  }
+}
+
+void PairPort::OnReceived(int rail, uint32_t slot, const NicCompletion& what) {
+  RailState& state = states_[static_cast<size_t>(rail)];
+  if (slot >= receives_) return;
+  if (what.status == NicStatus::kOk && what.bytes <= slot_bytes_) {
+    Take(absl::MakeConstSpan(state.receives.first + slot * slot_bytes_, what.bytes));
+  } else {
+    ++statistics_.receive_errors;  // of a message that was cut off, or a queue pair that failed
+  }
+  state.unposted.push_back(slot);
+  if (state.unposted.size() >= kRepostAt) PostReceives(rail);
+}
+
+void PairPort::Take(absl::Span<const std::byte> packet) {
+  ++statistics_.received;
+  uint32_t link = 0;
+  auto found = LinkOf(packet, &link) ? links_.find(link) : links_.end();
+  if (found == links_.end() || !IsSealed(packet, found->second->owner_.key())) {
+    ++statistics_.strangers;
+    return;
+  }
+  found->second->heard_at_ = now_;
+  Received whole = ReceivedOf(packet, /*marked=*/false, now_, now_);
+  whole.header.remove_prefix(kEnvelopeBytes);
+  found->second->owner_.OnDatagram(whole);
+}
+
+}  // namespace weft::net::multipath
