@@ -20,8 +20,8 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".ca
 PACKAGES = ("busybox-static", "kmod", "libkmod2", "perftest", "libibumad3", "libpci3")
 # Of this host, beside what busybox does; the last ones since busybox' own call its own `ip`.
 TOOLS = ("dash", "ip", "rdma", "tc", "chrt", "taskset", "timeout")
-MODULES = ("veth", "crc32_generic", "sch_netem", "sch_tbf", "ib_core", "ib_uverbs", "rdma_ucm",
-           "rdma_rxe")
+MODULES = ("veth", "crc32_generic", "sch_netem", "sch_tbf", "sch_red", "ib_core", "ib_uverbs",
+           "rdma_ucm", "rdma_rxe")
 NEEDED = ("qemu-system-x86_64", "cpio", "dpkg-deb", "apt-get", "ldd", *TOOLS)
 MARK = "weft-roce-exit "
 MEMORY_MIB = 1536

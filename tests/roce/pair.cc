@@ -1,5 +1,6 @@
 // verbs_pair RANK FILE STEP... [SETTING=VALUE]...: one of two ranks that exchange messages over the
-// verbs transport. Both are given the same steps; rank 0 prints their results.
+// verbs transport, or with transport=multipath over that. Both are given the same steps; rank 0
+// prints their results.
 //
 //   data                       checks every byte, stored and combined   data ok
 //   latency:SIZE:ROUNDS        half a round trip, the median            latency SIZE US

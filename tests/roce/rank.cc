@@ -6,13 +6,25 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "base/status.h"
 
 namespace weft::net {
+namespace {
+
+TransportKind KindOf(const std::vector<std::string>& settings) {
+  for (const std::string& one : settings) {
+    if (one == "transport=multipath") return TransportKind::kMultipath;
+    WEFT_CHECK(!absl::StartsWith(one, "transport=") || one == "transport=verbs", one);
+  }
+  return TransportKind::kVerbs;
+}
+
+}  // namespace
 
 TestRank::TestRank(int rank, const std::string& file, const std::vector<std::string>& settings)
-    : rank_(rank), node_(TransportKind::kVerbs, rank, 2, settings) {
+    : rank_(rank), node_(KindOf(settings), rank, 2, settings) {
   const std::string own = file + "." + std::to_string(rank);
   std::ofstream(own + ".new") << node_.address();
   std::rename((own + ".new").c_str(), own.c_str());

@@ -12,7 +12,8 @@ namespace weft::net {
 
 class TestRank {
  public:
-  // Addresses go through files FILE.0 and FILE.1. Ends the process when the other does not come.
+  // Over verbs, or with transport=multipath among the settings over that. Addresses go through
+  // files FILE.0 and FILE.1. Ends the process when the other does not come.
   TestRank(int rank, const std::string& file, const std::vector<std::string>& settings);
 
   int rank() const { return rank_; }
