@@ -69,6 +69,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"verbs.retry_count", kInteger, "7", "0..7", "How often the device sends again before it gives a queue pair up, as NCCL_IB_RETRY_CNT."},
     {"verbs.pkey_index", kInteger, "0", "0..65535", "Index of the partition key, as NCCL_IB_PKEY."},
     {"verbs.relaxed_ordering", kBool, "true", "", "Lets PCIe reorder writes of data, where device and kernel can, as NCCL_IB_PCI_RELAXED_ORDERING."},
+    {"verbs.flush", kBool, "true", "", "Before a GPU is told of what came for its memory, the NIC reads a little of it, so that all of it is there; NCCL_GDR_FLUSH_DISABLE=1 is no."},
     {"verbs.source_ports", kText, "", "", "File with the UDP source ports of queue pairs, as tcp.source_ports, 49152..65535; a lane whose queue pair is lost takes the next of its line; empty: drawn."},
     {"verbs.piece_min", kBytes, "64KiB", "4KiB..16MiB", "Smaller pieces are not made when a message is spread over queue pairs."},
     {"verbs.piece_max", kBytes, "1MiB", "4KiB..1GiB", "The largest piece of a message."},

@@ -85,6 +85,17 @@ class Region {
   std::function<void()> deregister_;  // empty where registration costs nothing
 };
 
+// Memory that is not this host's own, such as a GPU's: NICs read and write it, this processor never
+// does, so that it can be sent and received into, but not combined.
+struct DeviceMemory {
+  void* data = nullptr;  // where its users see it
+  size_t size = 0;
+  // Its DMA-BUF, and where `data` is in that; may be closed after it was registered. -1: none, the
+  // kernel knows the device by the address (nvidia_peermem).
+  int dma_buf = -1;
+  uint64_t offset = 0;
+};
+
 // ---- Requests
 // --------------------------------------------------------------------------------------
 
@@ -195,6 +206,12 @@ class SendLink : public Link {
 class ReceiveLink : public Link {
  public:
   virtual Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) = 0;
+  // For memory of a device: completes once that device sees all that receives which are done had
+  // put into `where`. Host memory needs none: done at once.
+  virtual void Flush(const RegionView& /*where*/, Request* request) {
+    request->Begin();
+    request->Finish(absl::OkStatus(), 0);
+  }
 };
 
 // What a transport tells its owner, from inside Progress(). An implementation may post and connect,
@@ -261,6 +278,11 @@ class Transport {
 
   // Registers [data, data + size). Not in the hot path of shm and tcp: free there.
   virtual absl::StatusOr<Region> Register(void* data, size_t size) = 0;
+  // Verbs only; kUnimplemented elsewhere.
+  virtual absl::StatusOr<Region> RegisterDevice(const DeviceMemory& /*memory*/) {
+    return absl::UnimplementedError(
+        "this transport reaches host memory only; verbs reaches that of devices as well");
+  }
 
   // One turn: moves what can be moved and completes requests. True if anything moved. `now` never
   // goes back.

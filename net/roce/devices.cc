@@ -219,6 +219,22 @@ absl::StatusOr<int64_t> ReadNicSetting(const std::string& path) {
   return value;
 }
 
+std::string PeerMemoryModule(const std::string& root) {
+  // As NCCL looks for them: the module, its older out-of-tree forms, AMD's driver.
+  constexpr std::pair<const char*, const char*> kSigns[] = {
+      {"/sys/module/nvidia_peermem", "nvidia_peermem"},
+      {"/sys/module/nv_peer_mem", "nv_peer_mem"},
+      {"/sys/kernel/mm/memory_peers/nv_mem", "nv_peer_mem"},
+      {"/sys/kernel/mm/memory_peers/nv_mem_nc", "nvidia_peermem"},
+      {"/sys/kernel/mm/memory_peers/amdkfd", "amdkfd"},
+  };
+  for (const auto& [path, name] : kSigns) {
+    std::error_code error;
+    if (fs::exists(root + path, error)) return name;
+  }
+  return {};
+}
+
 int RoceMtu(int interface_mtu) {
   constexpr int kHeaders = 96;  // GRH 40, UDP 8, BTH 12, XRC 4, atomic 28, ICRC 4
   for (int mtu = 4096; mtu >= 256; mtu /= 2) {

@@ -92,6 +92,10 @@ absl::StatusOr<std::vector<RdmaDevice>> ReadRdmaDevices(const std::string& root 
 // what it holds instead.
 absl::StatusOr<int64_t> ReadNicSetting(const std::string& path);
 
+// The kernel module by which RDMA devices register GPU memory by its address ("nvidia_peermem");
+// empty: none is loaded. Without one there is DMA-BUF.
+std::string PeerMemoryModule(const std::string& root = "");
+
 // The largest RoCE MTU (256 to 4096) of packets that fit an interface's MTU, 0 when none does: the
 // kernel's rule (iboe_get_mtu), which leaves 96 bytes for the headers of every kind of packet.
 int RoceMtu(int interface_mtu);

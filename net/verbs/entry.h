@@ -42,7 +42,7 @@
 
 namespace weft::net {
 
-inline constexpr uint16_t kVerbsVersion = 1;
+inline constexpr uint16_t kVerbsVersion = 2;
 inline constexpr uint32_t kEntryMagic = 0x65566657;    // "WfVe"
 inline constexpr uint32_t kControlMagic = 0x63566657;  // "WfVc"
 inline constexpr size_t kEntryBytes = 256;             // a slot
@@ -62,7 +62,7 @@ enum class DataPlace : uint8_t { kTarget = 0, kEntry = 1, kStagingSlot = 2 };
 struct EntryHeader {
   uint32_t magic = kEntryMagic;
   EntryKind kind{};
-  DataPlace place{};
+  DataPlace place{};  // clear-to-send: kTarget: of all pieces; kEntry: of small ones it may be that
   uint8_t combine = 0;       // clear-to-send: pieces go to staging slots
   uint8_t staging_slot = 0;  // data
   uint64_t number = 0;

@@ -15,9 +15,14 @@
 namespace weft::net {
 namespace {
 
-constexpr int kLocalAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 constexpr unsigned kRelaxed = IBV_ACCESS_RELAXED_ORDERING;
 constexpr size_t kGidsMax = 512;
+
+unsigned FlagsOf(const NicAccess& access) {
+  unsigned flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+  if (access.readable) flags |= IBV_ACCESS_REMOTE_READ;
+  return access.relaxed ? flags | kRelaxed : flags;
+}
 
 double GbpsOf(const ibv_port_attr& port) {
   double lane = 0;
@@ -115,17 +120,26 @@ class IbverbsDevice final : public NicDevice {
     return out;
   }
 
-  absl::StatusOr<NicMemory> Register(void* data, size_t size, bool relaxed) override {
-    const unsigned access = kLocalAccess | (relaxed ? kRelaxed : 0u);
-    return Registered("ibv_reg_mr", ibv_reg_mr(opened_->domain, data, size, access));
+  absl::StatusOr<NicMemory> Register(void* data, size_t size, const NicAccess& access) override {
+    return Registered("ibv_reg_mr", ibv_reg_mr(opened_->domain, data, size, FlagsOf(access)));
   }
 
   absl::StatusOr<NicMemory> RegisterDmaBuf(int fd, uint64_t offset, size_t size, void* data,
-                                           bool relaxed) override {
-    const int access = kLocalAccess | (relaxed ? static_cast<int>(kRelaxed) : 0);
-    return Registered("ibv_reg_dmabuf_mr",
-                      ibv_reg_dmabuf_mr(opened_->domain, offset, size,
-                                        reinterpret_cast<uintptr_t>(data), fd, access));
+                                           const NicAccess& access) override {
+    return Registered("ibv_reg_dmabuf_mr", ibv_reg_dmabuf_mr(opened_->domain, offset, size,
+                                                             reinterpret_cast<uintptr_t>(data), fd,
+                                                             static_cast<int>(FlagsOf(access))));
+  }
+
+  // As NCCL asks: whoever knows DMA-BUFs finds fault with the descriptor (EBADF).
+  absl::Status ProbeDmaBuf() override {
+    ibv_mr* none = ibv_reg_dmabuf_mr(opened_->domain, 0, 0, 0, /*fd=*/-1, 0);
+    if (none != nullptr) ibv_dereg_mr(none);
+    if (none != nullptr || (errno != EOPNOTSUPP && errno != EPROTONOSUPPORT)) {
+      return absl::OkStatus();
+    }
+    return absl::UnimplementedError(
+        absl::StrCat("ibv_reg_dmabuf_mr on ", name(), ": ", std::strerror(errno)));
   }
 
   void Deregister(const NicMemory& memory) override {

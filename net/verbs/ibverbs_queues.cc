@@ -18,6 +18,8 @@ absl::Status VerbsFailed(const char* call, const std::string& device, int error)
     hint = "; is the limit of locked memory (ulimit -l) too low, or the device out of queues?";
   } else if (error == EACCES || error == EPERM) {
     hint = "; may this process open /dev/infiniband/*?";
+  } else if (error == EFAULT) {
+    hint = "; is it a device's memory, and no nvidia_peermem loaded?";
   } else if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH) {
     hint = "; no route to, or no answer from, the remote address: is it of this GID's network?";
   }
@@ -119,7 +121,8 @@ class IbverbsQueuePair final : public NicQueuePair {
     to.qp_state = IBV_QPS_INIT;
     to.port_num = static_cast<uint8_t>(port);
     to.pkey_index = static_cast<uint16_t>(pkey_index);
-    to.qp_access_flags = is_reliable() ? IBV_ACCESS_REMOTE_WRITE : 0;
+    // What may be read its registration says.
+    if (is_reliable()) to.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
     return Modify("ibv_modify_qp to INIT", &to,
                   IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   }
@@ -215,6 +218,21 @@ class IbverbsQueuePair final : public NicQueuePair {
       if (error != 0) return VerbsFailed("ibv_post_send", opened_->name, error);
     }
     return absl::OkStatus();
+  }
+
+  absl::Status PostRead(const NicRead& read) override {
+    ibv_sge piece = {reinterpret_cast<uintptr_t>(read.local), read.length, read.local_key};
+    ibv_send_wr request{};
+    request.wr_id = read.id;
+    request.sg_list = &piece;
+    request.num_sge = 1;
+    request.opcode = IBV_WR_RDMA_READ;
+    request.send_flags = kSignaled;
+    request.wr.rdma.remote_addr = read.remote;
+    request.wr.rdma.rkey = read.remote_key;
+    ibv_send_wr* bad = nullptr;
+    const int error = ibv_post_send(pair_, &request, &bad);
+    return error == 0 ? absl::OkStatus() : VerbsFailed("ibv_post_send", opened_->name, error);
   }
 
   absl::Status PostReceives(uint64_t first_id, int count) override {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "net/verbs/flush.h"
 
 namespace weft::net {
 namespace {
@@ -105,8 +106,8 @@ absl::Status VerbsSendLink::OnClearToSend(const EntryHeader& header) {
   FrameHeader frame;
   frame.type = FrameType::kClearToSend;
   CopyFields(header, &frame);
-  targets_[static_cast<uint32_t>(header.receive)] = {header.address, header.keys,
-                                                     header.combine != 0};
+  targets_[static_cast<uint32_t>(header.receive)] = {
+      header.address, header.keys, header.combine != 0, header.place == DataPlace::kTarget};
   absl::StatusOr<PayloadTarget> admitted = TcpSendLink::OnLinkFrame(frame);
   if (!admitted.ok()) return admitted.status();
   return TcpSendLink::OnLinkFrameDone(frame);
@@ -149,13 +150,23 @@ bool VerbsSendLink::SendPiece(const OutFrame& frame) {
   header.offset = from.offset;
   header.total = from.total;
   header.length = from.length;
-  if (from.length <= kEntryPayloadMax) {
+  const Target& target = targets_[static_cast<uint32_t>(from.receive)];
+  // What travels in an entry is copied there and out of it by the processors.
+  const bool beside = from.length > 0 && (target.direct || wire_.rails().memory().IsDevice(
+                                                               frame.payload, from.length));
+  if (beside && (target.combine ? staging_.address : target.address) == 0) {
+    sending_failed_ = absl::InvalidArgumentError(
+        absl::StrCat("a send of ", from.total, " bytes of a device's memory to a receive that ",
+                     target.combine ? "combines" : "is not into registered memory"));
+    wire_.WakeUp();
+    return false;
+  }
+  if (from.length <= kEntryPayloadMax && !beside) {
     header.place = DataPlace::kEntry;
     wire_.SendSmall(header, {reinterpret_cast<const char*>(frame.payload), from.length},
                     frame.token);
     return true;
   }
-  const Target& target = targets_[static_cast<uint32_t>(from.receive)];
   if (!target.combine) {
     header.place = DataPlace::kTarget;
     header.address = target.address + from.offset;
@@ -187,6 +198,7 @@ void VerbsSendLink::FailRequests(const absl::Status& why) {
 
 VerbsReceiveLink::~VerbsReceiveLink() {
   LinkCore::Finish();
+  shared_.flush->Cancel(this, absl::CancelledError("the link is closed"));
   wire_.Close();
   if (staging_keys_ != nullptr) wire_.rails().memory().Release(staging_keys_);
 }
@@ -235,20 +247,13 @@ void VerbsReceiveLink::SendClearToSend(const FrameHeader& header) {
   entry.total = header.total;
   entry.combine = posting_->combine != nullptr ? 1 : 0;
   absl::Status ready;
-  if (header.total > kEntryPayloadMax && entry.combine != 0) {
+  entry.place = DataPlace::kEntry;
+  if (entry.combine != 0 && wire_.rails().memory().IsDevice(posting_->out.data(), header.total)) {
+    ready = absl::InvalidArgumentError("a receive that combines with a device's memory");
+  } else if (header.total > kEntryPayloadMax && entry.combine != 0) {
     ready = AnnounceStaging();
-  } else if (header.total > kEntryPayloadMax) {
-    const MemoryCache::Entry* memory =
-        wire_.rails().memory().Find(posting_->out.data(), posting_->out.size());
-    if (memory == nullptr) {
-      ready = absl::InvalidArgumentError(absl::StrCat(
-          "a receive of ", header.total, " bytes into memory that is not registered here"));
-    } else {
-      entry.address = reinterpret_cast<uintptr_t>(posting_->out.data());
-      for (size_t rail = 0; rail < kVerbsRailsMax; ++rail) {
-        entry.keys[rail] = memory->keys[rail].remote_key;
-      }
-    }
+  } else if (header.total > 0 && entry.combine == 0) {
+    ready = SayWhere(&entry);
   }
   if (!ready.ok()) {  // the link breaks with it at the wire's next turn
     posting_failed_ = ready;
@@ -260,6 +265,33 @@ void VerbsReceiveLink::SendClearToSend(const FrameHeader& header) {
     waiting_.push_back(entry);
     wire_.WakeUp();  // an idle link has no other turn
   }
+}
+
+absl::Status VerbsReceiveLink::SayWhere(EntryHeader* entry) const {
+  const RegionView& out = posting_->out;
+  const MemoryCache::Entry* memory = wire_.rails().memory().Find(out.data(), out.size());
+  if (memory == nullptr && entry->total > kEntryPayloadMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a receive of ", entry->total, " bytes into memory that is not registered here"));
+  }
+  if (memory == nullptr) return absl::OkStatus();
+  entry->address = reinterpret_cast<uintptr_t>(out.data());
+  if (memory->is_device) entry->place = DataPlace::kTarget;
+  for (size_t rail = 0; rail < kVerbsRailsMax; ++rail) {
+    entry->keys[rail] = memory->keys[rail].remote_key;
+  }
+  return absl::OkStatus();
+}
+
+void VerbsReceiveLink::Flush(const RegionView& where, Request* request) {
+  const MemoryCache::Entry* entry =
+      where.size() == 0 ? nullptr : wire_.rails().memory().Find(where.data(), where.size());
+  const bool needed = entry != nullptr && entry->is_device && wire_.rails().options().flush;
+  if (!needed || !status().ok()) {
+    request->Begin();
+    return request->Finish(status(), 0);
+  }
+  shared_.flush->Start(this, entry, where.data(), request, shared_.now);
 }
 
 absl::Status VerbsReceiveLink::AnnounceStaging() {
@@ -318,7 +350,7 @@ absl::Status VerbsReceiveLink::PutInPlace(const EntryHeader& header, const std::
       if (target.combine == nullptr) return absl::OkStatus();
       break;
     case DataPlace::kEntry:
-      from = payload;
+      if (!wire_.rails().memory().IsDevice(target.out, header.length)) from = payload;
       break;
     case DataPlace::kStagingSlot:
       if (staging_ == nullptr || header.staging_slot >= kStagingSlots ||
@@ -344,6 +376,7 @@ absl::Status VerbsReceiveLink::PutInPlace(const EntryHeader& header, const std::
 }
 
 void VerbsReceiveLink::FailRequests(const absl::Status& why) {
+  shared_.flush->Cancel(this, why);
   wire_.Close();
   TcpReceiveLink::FailRequests(why);
 }

@@ -38,6 +38,7 @@ class VerbsSendLink final : public TcpSendLink, private VerbsWireOwner {
     uint64_t address = 0;
     std::array<uint32_t, kVerbsRailsMax> keys{};
     bool combine = false;
+    bool direct = false;  // however small they are
   };
 
   void OnConnected(std::vector<FileDescriptor> sockets, std::vector<std::string> received,
@@ -52,7 +53,7 @@ class VerbsSendLink final : public TcpSendLink, private VerbsWireOwner {
 
   absl::Status OnEntry(const EntryHeader& header, const std::byte* payload) override;
   void OnTaken(uint32_t token) override;
-  void OnRoom() override { OnWritable(); }
+  void OnRoom() override { sending_failed_.ok() ? OnWritable() : Break(sending_failed_); }
   bool ExpectsNothing() const override { return false; }
   void SendControl(std::string bytes) override;
   void OnWireBroken(const absl::Status& why) override { Break(why); }
@@ -66,6 +67,7 @@ class VerbsSendLink final : public TcpSendLink, private VerbsWireOwner {
   Target staging_;
   std::vector<uint8_t> staging_free_;
   std::optional<OutFrame> held_;  // taken from the base, waits for a staging slot
+  absl::Status sending_failed_;
   uint64_t data_taken_ = 0;
   VerbsWire wire_;  // last: it is destroyed first
 };
@@ -75,11 +77,13 @@ class VerbsReceiveLink final : public TcpReceiveLink, private VerbsWireOwner {
   VerbsReceiveLink(TcpContext& context, VerbsShared& shared, const SourcePorts& ports, Rank peer,
                    OnDestroyed on_destroyed)
       : TcpReceiveLink(context, peer, std::move(on_destroyed)),
+        shared_(shared),
         ports_(ports),
         wire_(poller(), shared, *this, /*leads=*/false, peer.value()) {}
   ~VerbsReceiveLink() override;
   void Start(std::vector<FileDescriptor> sockets) override;
   Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) override;
+  void Flush(const RegionView& where, Request* request) override;
   std::string Describe() const override;
 
  private:
@@ -106,7 +110,9 @@ class VerbsReceiveLink final : public TcpReceiveLink, private VerbsWireOwner {
   absl::Status PutInPlace(const EntryHeader& header, const std::byte* payload,
                           const PayloadTarget& target);
   absl::Status AnnounceStaging();
+  absl::Status SayWhere(EntryHeader* entry) const;
 
+  VerbsShared& shared_;
   const SourcePorts& ports_;
   std::string control_;
   const ReceiveTarget* posting_ = nullptr;  // during PostReceive

@@ -1,6 +1,9 @@
 #include "net/verbs/memory.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +13,15 @@ namespace weft::net {
 namespace {
 
 constexpr uintptr_t kPage = 4096;
+
+// The whole pages that hold it.
+std::unique_ptr<MemoryCache::Entry> Pages(const void* data, size_t size) {
+  auto entry = std::make_unique<MemoryCache::Entry>();
+  const auto at = reinterpret_cast<uintptr_t>(data);
+  entry->begin = at / kPage * kPage;
+  entry->end = (at + std::max<size_t>(size, 1) + kPage - 1) / kPage * kPage;
+  return entry;
+}
 
 }  // namespace
 
@@ -22,26 +34,67 @@ MemoryCache::~MemoryCache() {
 
 absl::StatusOr<const MemoryCache::Entry*> MemoryCache::Acquire(void* data, size_t size,
                                                                bool relaxed) {
-  if (const Entry* found = Find(data, size); found != nullptr && relaxed) {
-    auto* entry = const_cast<Entry*>(found);
-    ++entry->users;
+  const Entry* found = Find(data, size);
+  if (found != nullptr && relaxed && !found->is_device) {
+    AddUser(found);
     return found;
   }
+  return Add(Pages(data, size), [&](NicDevice& device, void* begin, size_t bytes) {
+    return device.Register(begin, bytes, {.relaxed = relaxed && relaxed_});
+  });
+}
+
+absl::StatusOr<const MemoryCache::Entry*> MemoryCache::AcquireDevice(const DeviceMemory& memory) {
+  const NicAccess access = {.relaxed = relaxed_, .readable = true};  // flushes read
+  if (memory.dma_buf < 0) {
+    const Entry* found = Find(memory.data, memory.size);
+    if (found != nullptr && found->is_device && !found->dma_buf.has_value()) {
+      AddUser(found);
+      return found;
+    }
+    std::unique_ptr<Entry> entry = Pages(memory.data, memory.size);
+    entry->is_device = true;
+    return Add(std::move(entry), [&](NicDevice& device, void* begin, size_t bytes) {
+      return device.Register(begin, bytes, access);
+    });
+  }
+  struct stat file {};
+  if (fstat(memory.dma_buf, &file) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("look at DMA-BUF ", memory.dma_buf));
+  }
   auto entry = std::make_unique<Entry>();
-  const auto at = reinterpret_cast<uintptr_t>(data);
-  entry->begin = at / kPage * kPage;
-  entry->end = (at + std::max<size_t>(size, 1) + kPage - 1) / kPage * kPage;
-  entry->users = 1;
+  entry->begin = reinterpret_cast<uintptr_t>(memory.data);
+  entry->end = entry->begin + memory.size;
+  entry->is_device = true;
+  entry->dma_buf = {file.st_dev, file.st_ino, memory.offset};
+  auto [from, to] = entries_.equal_range(entry->begin);
+  for (auto one = from; one != to; ++one) {
+    if (one->second->end != entry->end || one->second->dma_buf != entry->dma_buf) continue;
+    AddUser(one->second.get());
+    return one->second.get();
+  }
+  return Add(std::move(entry), [&](NicDevice& device, void* begin, size_t bytes) {
+    return device.RegisterDmaBuf(memory.dma_buf, memory.offset, bytes, begin, access);
+  });
+}
+
+template <typename Register>
+absl::StatusOr<const MemoryCache::Entry*> MemoryCache::Add(std::unique_ptr<Entry> entry,
+                                                           const Register& one) {
+  const size_t bytes = entry->end - entry->begin;
   for (size_t rail = 0; rail < devices_.size(); ++rail) {
-    auto memory = devices_[rail]->Register(reinterpret_cast<void*>(entry->begin),  // NOLINT
-                                           entry->end - entry->begin, relaxed && relaxed_);
+    auto memory = one(*devices_[rail], reinterpret_cast<void*>(entry->begin), bytes);  // NOLINT
     if (!memory.ok()) {
       Deregister(*entry, rail);
-      return Annotate(memory.status(), absl::StrCat("register ", size, " bytes"));
+      return Annotate(memory.status(),
+                      absl::StrCat("register ", bytes, " bytes",
+                                   entry->is_device ? " of a device's memory" : ""));
     }
     entry->keys[rail] = *memory;
   }
-  longest_ = std::max(longest_, entry->end - entry->begin);
+  entry->users = 1;
+  device_entries_ += entry->is_device ? 1 : 0;
+  longest_ = std::max(longest_, bytes);
   const Entry* out = entry.get();
   entries_.emplace(out->begin, std::move(entry));
   return out;
@@ -53,6 +106,7 @@ void MemoryCache::Release(const Entry* entry) {
     if (one->second.get() != entry) continue;
     if (--one->second->users > 0) return;
     Deregister(*entry, devices_.size());
+    device_entries_ -= entry->is_device ? 1 : 0;
     entries_.erase(one);
     return;
   }

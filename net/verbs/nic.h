@@ -53,6 +53,12 @@ struct NicLimits {
   int completions = 0;    // of one completion queue
 };
 
+// What may be done to registered memory, beside local writes and remote ones.
+struct NicAccess {
+  bool relaxed = false;   // PCI may reorder what is written
+  bool readable = false;  // remote reads
+};
+
 // Registered memory: what to name it by, here and at the other side.
 struct NicMemory {
   uint64_t handle = 0;
@@ -115,6 +121,16 @@ struct NicWrite {
   uint32_t immediate = 0;
   bool signaled = false;
   bool in_line = false;  // the bytes are copied while posting
+};
+
+// A read of the other side's memory, which must be readable. Always signaled.
+struct NicRead {
+  uint64_t id = 0;
+  std::byte* local = nullptr;
+  uint32_t length = 0;
+  uint32_t local_key = 0;
+  uint64_t remote = 0;
+  uint32_t remote_key = 0;
 };
 
 // A message that the other side takes with one of its receives: whole, or, unreliably, not at all.
@@ -193,6 +209,7 @@ class NicQueuePair {
   // All or an error; after an error some of the first may be on their way.
   virtual absl::Status PostWrites(absl::Span<const NicWrite> writes) = 0;
   virtual absl::Status PostSends(absl::Span<const NicSend> sends) = 0;  // likewise
+  virtual absl::Status PostRead(const NicRead& read) = 0;               // reliable ones
   // `count` receives without memory, with ids from `first_id` on.
   virtual absl::Status PostReceives(uint64_t first_id, int count) = 0;
 };
@@ -204,11 +221,12 @@ class NicDevice {
   virtual absl::StatusOr<NicLimits> Limits() = 0;
   virtual absl::StatusOr<NicPort> QueryPort(int port) = 0;
   virtual absl::StatusOr<std::vector<NicGid>> QueryGids(int port) = 0;
-  // Local writes and remote writes are allowed; `relaxed`: PCI may reorder what is written.
-  virtual absl::StatusOr<NicMemory> Register(void* data, size_t size, bool relaxed) = 0;
+  virtual absl::StatusOr<NicMemory> Register(void* data, size_t size, const NicAccess& access) = 0;
   // Memory of another device, by its descriptor; it appears at address `data` for its users.
   virtual absl::StatusOr<NicMemory> RegisterDmaBuf(int fd, uint64_t offset, size_t size, void* data,
-                                                   bool relaxed) = 0;
+                                                   const NicAccess& access) = 0;
+  // OK where the device and its driver can do that; kUnimplemented where they cannot.
+  virtual absl::Status ProbeDmaBuf() = 0;
   virtual void Deregister(const NicMemory& memory) = 0;
   virtual absl::StatusOr<std::unique_ptr<NicCompletionQueue>> CreateCompletionQueue(int depth) = 0;
   virtual absl::StatusOr<std::unique_ptr<NicReceiveQueue>> CreateReceiveQueue(uint32_t depth) = 0;

@@ -28,6 +28,20 @@ class Reader {
     return absl::OkStatus();
   }
 
+  // NCCL's is a number from 0 (off) to `high`; `disables`: 0 is on.
+  absl::Status Switch(const char* name, const char* nccl, int high, bool disables, bool* out) {
+    *out = settings_.Bool(name);
+    const char* text = settings_.IsDefault(name) ? get_(nccl) : nullptr;
+    if (text == nullptr || *text == '\0') return absl::OkStatus();
+    int value = 0;
+    if (!absl::SimpleAtoi(text, &value) || value < 0 || value > high) {
+      return absl::InvalidArgumentError(absl::StrCat(nccl, "=\"", text, "\" is not in 0..", high,
+                                                     "; or set ", EnvironmentName(name)));
+    }
+    *out = (value != 0) != disables;
+    return absl::OkStatus();
+  }
+
   void Text(const char* name, const char* nccl, std::string* out, std::string* origin) {
     *out = settings_.Text(name);
     *origin = name;
@@ -72,10 +86,10 @@ absl::StatusOr<VerbsOptions> ReadVerbsOptions(const Settings& settings, const En
   out.ipv6 = settings.Text("verbs.family") == "ipv6";
   const char* family = settings.IsDefault("verbs.family") ? get("NCCL_IB_ADDR_FAMILY") : nullptr;
   if (family != nullptr) out.ipv6 = absl::string_view(family) == "AF_INET6";
-  out.relaxed_ordering = settings.Bool("verbs.relaxed_ordering");
-  const char* relaxed =
-      settings.IsDefault("verbs.relaxed_ordering") ? get("NCCL_IB_PCI_RELAXED_ORDERING") : nullptr;
-  if (relaxed != nullptr) out.relaxed_ordering = absl::string_view(relaxed) != "0";
+  WEFT_RETURN_IF_ERROR(reader.Switch("verbs.relaxed_ordering", "NCCL_IB_PCI_RELAXED_ORDERING", 2,
+                                     /*disables=*/false, &out.relaxed_ordering));
+  WEFT_RETURN_IF_ERROR(reader.Switch("verbs.flush", "NCCL_GDR_FLUSH_DISABLE", 1,
+                                     /*disables=*/true, &out.flush));
   const auto lines = [&](const char* name) {
     return static_cast<size_t>(settings.ByteCount(name).count()) / 128 * 128;
   };

@@ -1,7 +1,7 @@
 // The settings of the verbs transport (verbs.*), and NCCL's where they mean the same and ours is
 // not set: NCCL_IB_HCA, NCCL_IB_GID_INDEX, NCCL_IB_ROCE_VERSION_NUM, NCCL_IB_ADDR_FAMILY,
 // NCCL_IB_QPS_PER_CONNECTION, NCCL_IB_TC, NCCL_IB_SL, NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT,
-// NCCL_IB_PKEY, NCCL_IB_PCI_RELAXED_ORDERING.
+// NCCL_IB_PKEY, NCCL_IB_PCI_RELAXED_ORDERING, NCCL_GDR_FLUSH_DISABLE.
 #ifndef WEFT_NET_VERBS_OPTIONS_H_
 #define WEFT_NET_VERBS_OPTIONS_H_
 
@@ -28,6 +28,7 @@ struct VerbsOptions {
   int timeout = 16, retry_count = 7;
   int pkey_index = 0;
   bool relaxed_ordering = true;
+  bool flush = true;                    // of what came for another device's memory
   size_t piece_min = 0, piece_max = 0;  // bytes, multiples of 128
   std::string source_ports;             // file, as tcp.source_ports
   absl::Duration stall_after;

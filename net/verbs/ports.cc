@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/natural_less.h"
 #include "base/status.h"
+#include "net/roce/devices.h"
 #include "net/verbs/rails.h"
 
 namespace weft::net {
@@ -36,7 +37,8 @@ void ListPortsOf(Nic& nic, const std::string& name, const VerbsOptions& options,
       because(number, usable.message());
       continue;
     }
-    out->push_back({name, number, rail.port.gbps, limits->queue_pairs, rail.Describe()});
+    out->push_back({name, number, rail.port.gbps, limits->queue_pairs,
+                    rail.device->ProbeDmaBuf().ok(), !PeerMemoryModule().empty(), rail.Describe()});
   }
 }
 

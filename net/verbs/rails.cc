@@ -219,6 +219,7 @@ void Rails::HandOut(const NicCompletion& completion) {
   auto found = users_.find(high);
   if (found == users_.end()) return;  // of a queue pair that is gone
   const User user = found->second;
+  if (completion.receive) ++(*this)[user.rail].arrivals;
   user.user->OnCompletion(user.lane, (low & kReceiveBit) != 0, low & RailQueuePair::kNumberMask,
                           completion);
 }

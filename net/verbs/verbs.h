@@ -41,8 +41,10 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateQueuePairTransport(
 struct VerbsPort {
   std::string device;  // "mlx5_0"
   int port = 1;
-  double gbps = 0;          // of the link
-  int queue_pairs = 0;      // that the device can have
+  double gbps = 0;      // of the link
+  int queue_pairs = 0;  // that the device can have
+  // Memory of GPUs that it can register: by DMA-BUF; by address (PeerMemoryModule()).
+  bool dma_bufs = false, peer_memory = false;
   std::string description;  // with its GID and why that one
 };
 

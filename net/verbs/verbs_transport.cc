@@ -14,7 +14,10 @@ VerbsTransport::VerbsTransport(const TransportOptions& options) : TcpTransport(o
   context_.sockets = 1;
 }
 
-VerbsTransport::~VerbsTransport() { watch_.reset(); }
+VerbsTransport::~VerbsTransport() {
+  flush_.reset();
+  watch_.reset();
+}
 
 absl::StatusOr<std::unique_ptr<Transport>> VerbsTransport::Create(const TransportOptions& options,
                                                                   std::unique_ptr<Nic> nic) {
@@ -23,6 +26,8 @@ absl::StatusOr<std::unique_ptr<Transport>> VerbsTransport::Create(const Transpor
   out->StateTerms();
   WEFT_RETURN_IF_ERROR(out->Open());
   WEFT_RETURN_IF_ERROR(Annotate(out->WatchDevices(), "verbs transport"));
+  out->flush_ = std::make_unique<VerbsFlush>(*out->context_.poller, out->shared_.rails);
+  out->shared_.flush = out->flush_.get();
   return out;
 }
 
@@ -55,6 +60,15 @@ absl::Status VerbsTransport::WatchDevices() {
 
 absl::StatusOr<Region> VerbsTransport::Register(void* data, size_t size) {
   WEFT_ASSIGN_OR_RETURN(const MemoryCache::Entry* entry, rails().memory().Acquire(data, size));
+  return RegionOf(data, size, entry);
+}
+
+absl::StatusOr<Region> VerbsTransport::RegisterDevice(const DeviceMemory& memory) {
+  WEFT_ASSIGN_OR_RETURN(const MemoryCache::Entry* entry, rails().memory().AcquireDevice(memory));
+  return RegionOf(memory.data, memory.size, entry);
+}
+
+Region VerbsTransport::RegionOf(void* data, size_t size, const MemoryCache::Entry* entry) {
   return Region(static_cast<std::byte*>(data), size,
                 [rails = std::weak_ptr<Rails>(shared_.rails), entry] {
                   if (auto there = rails.lock()) there->memory().Release(entry);

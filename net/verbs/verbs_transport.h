@@ -6,6 +6,7 @@
 
 #include "net/tcp/source_ports.h"
 #include "net/tcp/tcp_transport.h"
+#include "net/verbs/flush.h"
 #include "net/verbs/nic.h"
 #include "net/verbs/opening.h"
 #include "net/verbs/rails.h"
@@ -21,6 +22,7 @@ class VerbsTransport final : public TcpTransport {
 
   TransportKind kind() const override { return TransportKind::kVerbs; }
   absl::StatusOr<Region> Register(void* data, size_t size) override;
+  absl::StatusOr<Region> RegisterDevice(const DeviceMemory& memory) override;
   bool Progress(absl::Time now) override;
   int wait_fd() const override { return watch_->fd(); }
   bool PrepareWait() override { return TcpTransport::PrepareWait() && shared_.rails->Arm(); }
@@ -40,6 +42,7 @@ class VerbsTransport final : public TcpTransport {
   absl::Status OpenRails(std::unique_ptr<Nic> nic);
   void StateTerms();
   absl::Status WatchDevices();
+  Region RegionOf(void* data, size_t size, const MemoryCache::Entry* entry);
   std::unique_ptr<TcpSendLink> MakeSendLink(Rank peer) override;
   std::unique_ptr<TcpReceiveLink> MakeReceiveLink(
       Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) override;
@@ -47,6 +50,7 @@ class VerbsTransport final : public TcpTransport {
   VerbsShared shared_;
   SourcePorts ports_;
   std::unique_ptr<RailWatch> watch_;
+  std::unique_ptr<VerbsFlush> flush_;
   int turns_without_sockets_ = 0;
   absl::Time sockets_seen_ = absl::InfinitePast();
 };

@@ -28,9 +28,12 @@
 
 namespace weft::net {
 
+class VerbsFlush;
+
 // What all wires of one transport share.
 struct VerbsShared {
   std::shared_ptr<Rails> rails;
+  VerbsFlush* flush = nullptr;
   absl::Time now;  // of this turn
   std::string host;
   int self = 0;  // rank

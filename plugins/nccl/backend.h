@@ -48,6 +48,10 @@ class Wire {
   // With the mutex free, and the region's destructor as well: it takes the mutex where that needs
   // to be.
   virtual absl::StatusOr<net::Region> Register(void* data, size_t size) = 0;
+  virtual absl::StatusOr<net::Region> RegisterDevice(const net::DeviceMemory& /*memory*/) {
+    return absl::InvalidArgumentError(
+        "GPU memory, but this transport reaches host memory only; NCCL copies there by itself");
+  }
 };
 
 class SendWire : public Wire {
@@ -76,7 +80,6 @@ class Backend {
   virtual ~Backend() = default;
   virtual HandleTransport transport() const = 0;
   virtual const DeviceList& devices() const = 0;
-  virtual int pointer_support() const = 0;  // abi::kPointerHost | ...
   // `scope`: one NCCL communicator, 0 for all of a table without contexts. What is made of
   // different scopes is driven without waiting for each other.
   virtual absl::StatusOr<std::unique_ptr<Listener>> Listen(uint64_t scope, int device) = 0;

@@ -23,6 +23,7 @@ CommRequest* Communicator::Acquire(size_t limit) {
   }
   CommRequest* request = free_.back();
   free_.pop_back();
+  request->is_flush = false;
   return request;
 }
 
@@ -69,9 +70,11 @@ absl::Status Communicator::Test(CommRequest& request, bool* done, int* sizes, ab
     const net::Request& part = request.parts[static_cast<size_t>(i)];
     if (sizes != nullptr) sizes[i] = static_cast<int>(part.bytes());
     if (!part.status().ok() && failed.ok()) {
-      failed = Failure(part.status(),
-                       absl::StrCat(verb(), " of ", request.sizes[static_cast<size_t>(i)],
-                                    " bytes, tag ", request.tags[static_cast<size_t>(i)]));
+      const auto at = static_cast<size_t>(i);
+      failed = Failure(part.status(), request.is_flush
+                                          ? absl::StrCat("iflush of ", request.sizes[at], " bytes")
+                                          : absl::StrCat(verb(), " of ", request.sizes[at],
+                                                         " bytes, tag ", request.tags[at]));
     }
   }
   Release(&request);
@@ -80,7 +83,13 @@ absl::Status Communicator::Test(CommRequest& request, bool* done, int* sizes, ab
 
 absl::StatusOr<std::unique_ptr<MemoryHandle>> Communicator::Register(void* data, size_t size) {
   WEFT_ASSIGN_OR_RETURN(net::Region region, wire().Register(data, size));
-  return std::make_unique<MemoryHandle>(MemoryHandle{std::move(region)});
+  return std::make_unique<MemoryHandle>(MemoryHandle{std::move(region), false});
+}
+
+absl::StatusOr<std::unique_ptr<MemoryHandle>> Communicator::RegisterDevice(
+    const net::DeviceMemory& memory) {
+  WEFT_ASSIGN_OR_RETURN(net::Region region, wire().RegisterDevice(memory));
+  return std::make_unique<MemoryHandle>(MemoryHandle{std::move(region), true});
 }
 
 SendCommunicator::SendCommunicator(Backend& backend, PeerInfo self, const PeerInfo& listener,
@@ -193,6 +202,25 @@ absl::StatusOr<CommRequest*> ReceiveCommunicator::Receive(const std::vector<Rece
         wire_->link().PostReceive({KeyOf(parts[i].tag), 0}, {.out = views[i]}, &request->parts[i]);
     WEFT_CHECK(posted == net::Posted::kAccepted, "part " << i << " of " << parts.size());
   }
+  wire_->Progress(now);
+  return request;
+}
+
+absl::StatusOr<CommRequest*> ReceiveCommunicator::Flush(const std::vector<ReceivePart>& parts,
+                                                        absl::Time now) {
+  // All parts of a group are of one GPU: what the last of them has seen, all have.
+  auto last = std::find_if(parts.rbegin(), parts.rend(), [](const ReceivePart& part) {
+    return part.size > 0 && part.memory != nullptr && part.memory->is_device;
+  });
+  if (last == parts.rend()) return nullptr;
+  std::lock_guard lock(mutex_);
+  WEFT_ASSIGN_OR_RETURN(const net::RegionView view, View(last->memory, last->data, last->size));
+  // NCCL has no more of them than receives, and takes a null request for "done".
+  CommRequest* request = Acquire(SIZE_MAX);
+  request->count = 1;
+  request->is_flush = true;
+  request->sizes[0] = last->size;
+  wire_->link().Flush(view, request->parts.data());
   wire_->Progress(now);
   return request;
 }

@@ -28,15 +28,17 @@ class Communicator;
 // What regMr returns. It does not own the bytes.
 struct MemoryHandle {
   net::Region region;
+  bool is_device = false;  // a GPU's
 };
 
-// One isend, or one group of irecv. Reused; NCCL's void* request.
+// One isend, one group of irecv, or one iflush. Reused; NCCL's void* request.
 struct CommRequest {
   Communicator* owner = nullptr;
   int count = 0;  // of `parts` in use
   std::array<net::Request, abi::kGroupedReceivesMax> parts;
   std::array<int, abi::kGroupedReceivesMax> tags{};
   std::array<size_t, abi::kGroupedReceivesMax> sizes{};  // as posted
+  bool is_flush = false;
 };
 
 // What send and receive sides have in common.
@@ -52,6 +54,7 @@ class Communicator {
   // names both sides.
   absl::Status Test(CommRequest& request, bool* done, int* sizes, absl::Time now);
   absl::StatusOr<std::unique_ptr<MemoryHandle>> Register(void* data, size_t size);
+  absl::StatusOr<std::unique_ptr<MemoryHandle>> RegisterDevice(const net::DeviceMemory& memory);
 
  protected:
   virtual Wire& wire() = 0;
@@ -116,6 +119,8 @@ class ReceiveCommunicator final : public Communicator {
   // The peer's greeting has come and was answered: true. An error ends the attempt, on both sides.
   absl::StatusOr<bool> Greet(absl::Time now);
   absl::StatusOr<CommRequest*> Receive(const std::vector<ReceivePart>& parts, absl::Time now);
+  // Of receives that are done, before a GPU is told of them. Null: there is nothing to wait for.
+  absl::StatusOr<CommRequest*> Flush(const std::vector<ReceivePart>& parts, absl::Time now);
 
  private:
   Wire& wire() override { return *wire_; }

@@ -15,6 +15,7 @@
 #include "base/settings.h"
 #include "net/tcp/interface.h"
 #include "net/verbs/verbs.h"
+#include "plugins/nccl/abi/common.h"
 
 namespace weft::nccl {
 
@@ -25,10 +26,11 @@ struct Device {
   int speed_mbps = 10000;  // of the link; 10 Gbit/s where the kernel does not know
   int port = 0;            // of the card
   int connections_max = 65536;
-  net::SocketAddress address;  // of an interface; port 0
-  std::string rail;            // of an RDMA port, as in verbs.devices: "mlx5_0:1"
-  std::vector<int> parts;      // physical devices of a merged one
-  std::string description;     // for people, where there is more to say
+  int pointers = abi::kPointerHost;  // kinds of memory that it can be given
+  net::SocketAddress address;        // of an interface; port 0
+  std::string rail;                  // of an RDMA port, as in verbs.devices: "mlx5_0:1"
+  std::vector<int> parts;            // physical devices of a merged one
+  std::string description;           // for people, where there is more to say
 };
 
 // A list that grows while others read it; what is in it stays where it is, and as it is.

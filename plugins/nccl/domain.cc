@@ -59,6 +59,9 @@ class DomainWire final : public Base {
   absl::StatusOr<net::Region> Register(void* data, size_t size) override {
     return domain_->Register(data, size);
   }
+  absl::StatusOr<net::Region> RegisterDevice(const net::DeviceMemory& memory) override {
+    return domain_->RegisterDevice(memory);
+  }
 
  private:
   const std::shared_ptr<Domain> domain_;
@@ -155,16 +158,28 @@ absl::StatusOr<std::unique_ptr<SendWire>> Domain::Connect(const Handle& handle,
 }
 
 absl::StatusOr<net::Region> Domain::Register(void* data, size_t size) {
-  auto* bytes = static_cast<std::byte*>(data);
   // Elsewhere it costs nothing and knows nothing; and whoever moves data needs not wait for it.
-  if (kind_ != HandleTransport::kVerbs) return net::Region(bytes, size, nullptr);
+  if (kind_ != HandleTransport::kVerbs) {
+    return net::Region(static_cast<std::byte*>(data), size, nullptr);
+  }
   std::lock_guard lock(mutex_);
   WEFT_ASSIGN_OR_RETURN(net::Region region, transport_->Register(data, size));
+  return Kept(data, size, std::move(region));
+}
+
+absl::StatusOr<net::Region> Domain::RegisterDevice(const net::DeviceMemory& memory) {
+  std::lock_guard lock(mutex_);
+  WEFT_ASSIGN_OR_RETURN(net::Region region, transport_->RegisterDevice(memory));
+  return Kept(memory.data, memory.size, std::move(region));
+}
+
+net::Region Domain::Kept(void* data, size_t size, net::Region region) {
   auto held = std::make_shared<net::Region>(std::move(region));
-  return net::Region(bytes, size, [self = shared_from_this(), held]() mutable {
-    std::lock_guard inner(self->mutex_);
-    held.reset();
-  });
+  return net::Region(static_cast<std::byte*>(data), size,
+                     [self = shared_from_this(), held]() mutable {
+                       std::lock_guard lock(self->mutex_);
+                       held.reset();
+                     });
 }
 
 // Threads read the clock before they get the mutex.

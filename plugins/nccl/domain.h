@@ -43,6 +43,7 @@ class Domain final : public net::TransportEvents, public std::enable_shared_from
 
   // With the mutex free; the region keeps the domain.
   absl::StatusOr<net::Region> Register(void* data, size_t size);
+  absl::StatusOr<net::Region> RegisterDevice(const net::DeviceMemory& memory);
   bool Progress(absl::Time now);
   // Until they are forgotten.
   void Remember(net::Link* link, std::deque<std::string>* notices) { notices_[link] = notices; }
@@ -51,6 +52,7 @@ class Domain final : public net::TransportEvents, public std::enable_shared_from
 
  private:
   explicit Domain(HandleTransport kind) : kind_(kind) {}
+  net::Region Kept(void* data, size_t size, net::Region region);
   void OnAccepted(std::unique_ptr<net::ReceiveLink> link) override;
   void OnNotice(net::Link& link, absl::string_view bytes) override;
   void OnBroken(net::Link& /*link*/, const absl::Status& /*status*/) override {}

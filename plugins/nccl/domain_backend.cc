@@ -34,7 +34,6 @@ class DomainBackend final : public Backend {
 
   HandleTransport transport() const override { return kind_; }
   const DeviceList& devices() const override { return devices_; }
-  int pointer_support() const override { return abi::kPointerHost; }
 
   absl::StatusOr<std::unique_ptr<Listener>> Listen(uint64_t scope, int device) override {
     WEFT_ASSIGN_OR_RETURN(std::shared_ptr<Domain> domain, Find(scope, device));

@@ -94,6 +94,21 @@ absl::Status InitOnce() {
   return absl::OkStatus();
 }
 
+template <typename Size>
+absl::StatusOr<std::vector<ReceivePart>> PartsOf(int count, void** data, const Size* sizes,
+                                                 const int* tags, void** memory) {
+  if (count < 1 || count > abi::kGroupedReceivesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("a group of ", count, " receives; 1 to ",
+                                                   abi::kGroupedReceivesMax, " are possible"));
+  }
+  std::vector<ReceivePart> parts(static_cast<size_t>(count));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i] = {data[i], static_cast<size_t>(sizes[i]), tags == nullptr ? 0 : tags[i],
+                static_cast<MemoryHandle*>(memory[i])};
+  }
+  return parts;
+}
+
 // NCCL's handle memory has no alignment of its own.
 Handle ReadHandle(const void* memory) {
   Handle handle;
@@ -197,7 +212,7 @@ abi::Result Properties(int device, abi::PropertiesV12* properties) {
     properties->name = const_cast<char*>(one.name.c_str());
     properties->pci_path = one.pci_path.empty() ? nullptr : const_cast<char*>(one.pci_path.c_str());
     properties->guid = one.guid;
-    properties->ptr_support = backend->pointer_support();
+    properties->ptr_support = one.pointers;
     properties->speed = one.speed_mbps;
     properties->port = one.port;
     properties->max_comms = one.connections_max;
@@ -273,13 +288,22 @@ abi::Result RegisterMemory(void* comm, void* data, size_t size, int type, void**
   return Guarded("regMr", [&]() -> absl::Status {
     *memory = nullptr;
     auto* owner = static_cast<Communicator*>(comm);
-    Backend& backend = owner->backend();
-    if ((backend.pointer_support() & type) == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("memory of type ", type, ", but ", NameOf(backend),
-                       " reaches host memory (type 1) only; NCCL copies there by itself"));
-    }
-    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<MemoryHandle> made, owner->Register(data, size));
+    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<MemoryHandle> made,
+                          type == abi::kPointerHost ? owner->Register(data, size)
+                                                    : owner->RegisterDevice({data, size}));
+    *memory = made.release();
+    return absl::OkStatus();
+  });
+}
+
+abi::Result RegisterDmaBuf(void* comm, void* data, size_t size, int /*type*/, uint64_t offset,
+                           int fd, void** memory) {
+  return Guarded("regMrDmaBuf", [&]() -> absl::Status {
+    *memory = nullptr;
+    if (fd < 0) return absl::InvalidArgumentError(absl::StrCat("DMA-BUF descriptor ", fd));
+    WEFT_ASSIGN_OR_RETURN(
+        std::unique_ptr<MemoryHandle> made,
+        static_cast<Communicator*>(comm)->RegisterDevice({data, size, fd, offset}));
     *memory = made.release();
     return absl::OkStatus();
   });
@@ -308,15 +332,8 @@ abi::Result Receive(void* receive_comm, int count, void** data, const Size* size
                     void** memory, void** request) {
   return Guarded("irecv", [&]() -> absl::Status {
     *request = nullptr;  // whatever NCCL left there, such as kOptionalReceiveCompletion
-    if (count < 1 || count > abi::kGroupedReceivesMax) {
-      return absl::InvalidArgumentError(absl::StrCat("a group of ", count, " receives; 1 to ",
-                                                     abi::kGroupedReceivesMax, " are possible"));
-    }
-    std::vector<ReceivePart> parts(static_cast<size_t>(count));
-    for (size_t i = 0; i < parts.size(); ++i) {
-      parts[i] = {data[i], static_cast<size_t>(sizes[i]), tags[i],
-                  static_cast<MemoryHandle*>(memory[i])};
-    }
+    WEFT_ASSIGN_OR_RETURN(const std::vector<ReceivePart> parts,
+                          PartsOf(count, data, sizes, tags, memory));
     auto* comm = static_cast<ReceiveCommunicator*>(static_cast<Communicator*>(receive_comm));
     WEFT_ASSIGN_OR_RETURN(CommRequest * made, comm->Receive(parts, Now()));
     *request = made;
@@ -326,9 +343,16 @@ abi::Result Receive(void* receive_comm, int count, void** data, const Size* size
 template abi::Result Receive<int>(void*, int, void**, const int*, const int*, void**, void**);
 template abi::Result Receive<size_t>(void*, int, void**, const size_t*, const int*, void**, void**);
 
-abi::Result Flush(void** request) {
-  *request = nullptr;
-  return abi::kSuccess;
+abi::Result Flush(void* receive_comm, int count, void** data, const int* sizes, void** memory,
+                  void** request) {
+  return Guarded("iflush", [&]() -> absl::Status {
+    *request = nullptr;
+    WEFT_ASSIGN_OR_RETURN(const std::vector<ReceivePart> parts,
+                          PartsOf(count, data, sizes, /*tags=*/nullptr, memory));
+    auto* comm = static_cast<ReceiveCommunicator*>(static_cast<Communicator*>(receive_comm));
+    WEFT_ASSIGN_OR_RETURN(*request, comm->Flush(parts, Now()));
+    return absl::OkStatus();
+  });
 }
 
 abi::Result Test(void* request, int* done, int* sizes) {

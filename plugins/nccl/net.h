@@ -36,6 +36,9 @@ abi::Result Connect(Context* context, int device, void* handle, void** send_comm
 abi::Result Accept(void* listen_comm, void** receive_comm);
 
 abi::Result RegisterMemory(void* comm, void* data, size_t size, int type, void** memory);
+// `fd` is NCCL's, and closed when this has returned.
+abi::Result RegisterDmaBuf(void* comm, void* data, size_t size, int type, uint64_t offset, int fd,
+                           void** memory);
 abi::Result DeregisterMemory(void* comm, void* memory);
 
 abi::Result Send(void* send_comm, void* data, size_t size, int tag, void* memory, void** request);
@@ -44,7 +47,8 @@ template <typename Size>
 abi::Result Receive(void* receive_comm, int count, void** data, const Size* sizes, const int* tags,
                     void** memory, void** request);
 // Host memory needs none: done at once (a null request).
-abi::Result Flush(void** request);
+abi::Result Flush(void* receive_comm, int count, void** data, const int* sizes, void** memory,
+                  void** request);
 abi::Result Test(void* request, int* done, int* sizes);
 
 abi::Result CloseSend(void* send_comm);

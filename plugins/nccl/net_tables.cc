@@ -118,9 +118,8 @@ Result ReceiveEvent(void* comm, int n, void** data, size_t* sizes, int* tags, vo
   return Receive(comm, n, data, sizes, tags, memory, request);
 }
 
-Result FlushHost(void* /*comm*/, int /*n*/, void** /*data*/, int* /*sizes*/, void** /*memory*/,
-                 void** request) {
-  return Flush(request);
+Result FlushAll(void* comm, int n, void** data, int* sizes, void** memory, void** request) {
+  return Flush(comm, n, data, sizes, memory, request);
 }
 
 }  // namespace
@@ -130,79 +129,79 @@ Result FlushHost(void* /*comm*/, int /*n*/, void** /*data*/, int* /*sizes*/, voi
 #define WEFT_EXPORT extern "C" __attribute__((visibility("default")))
 using namespace weft::nccl;  // NOLINT(google-build-using-namespace)
 
-// Null: not over host memory (regMrDmaBuf, getDeviceMr, irecvConsumed), and hints that no transport
-// has a use for (setNetAttr).
+// Null: what GPUs would do with the network by themselves (getDeviceMr, irecvConsumed), and hints
+// that no transport has a use for (setNetAttr).
 WEFT_EXPORT const abi::NetV7 ncclNetPlugin_v7;
-const abi::NetV7 ncclNetPlugin_v7 = {kName,       InitPlain,
-                                     Devices,     PropertiesAs<abi::PropertiesV7>,
-                                     ListenPlain, ConnectPlain,
-                                     AcceptHost,  RegisterInt,
-                                     nullptr,     DeregisterMemory,
-                                     SendInt,     ReceiveInt,
-                                     FlushHost,   Test,
-                                     CloseSend,   CloseReceive,
-                                     CloseListen, nullptr,
+const abi::NetV7 ncclNetPlugin_v7 = {kName,          InitPlain,
+                                     Devices,        PropertiesAs<abi::PropertiesV7>,
+                                     ListenPlain,    ConnectPlain,
+                                     AcceptHost,     RegisterInt,
+                                     RegisterDmaBuf, DeregisterMemory,
+                                     SendInt,        ReceiveInt,
+                                     FlushAll,       Test,
+                                     CloseSend,      CloseReceive,
+                                     CloseListen,    nullptr,
                                      nullptr};
 
 WEFT_EXPORT const abi::NetV8 ncclNetPlugin_v8;
-const abi::NetV8 ncclNetPlugin_v8 = {kName,       InitPlain,
-                                     Devices,     PropertiesAs<abi::PropertiesV8>,
-                                     ListenPlain, ConnectPlain,
-                                     AcceptHost,  RegisterMemory,
-                                     nullptr,     DeregisterMemory,
-                                     SendInt,     ReceiveInt,
-                                     FlushHost,   Test,
-                                     CloseSend,   CloseReceive,
-                                     CloseListen, nullptr,
+const abi::NetV8 ncclNetPlugin_v8 = {kName,          InitPlain,
+                                     Devices,        PropertiesAs<abi::PropertiesV8>,
+                                     ListenPlain,    ConnectPlain,
+                                     AcceptHost,     RegisterMemory,
+                                     RegisterDmaBuf, DeregisterMemory,
+                                     SendInt,        ReceiveInt,
+                                     FlushAll,       Test,
+                                     CloseSend,      CloseReceive,
+                                     CloseListen,    nullptr,
                                      nullptr};
 
 WEFT_EXPORT const abi::NetV9 ncclNetPlugin_v9;
-const abi::NetV9 ncclNetPlugin_v9 = {kName,       InitPlain,
-                                     Devices,     PropertiesAs<abi::PropertiesV9>,
-                                     ListenPlain, ConnectPlain,
-                                     AcceptHost,  RegisterMemory,
-                                     nullptr,     DeregisterMemory,
-                                     SendSize,    ReceiveSize,
-                                     FlushHost,   Test,
-                                     CloseSend,   CloseReceive,
-                                     CloseListen, nullptr,
-                                     nullptr,     MakeVirtual<abi::VirtualDeviceV9>};
+const abi::NetV9 ncclNetPlugin_v9 = {kName,          InitPlain,
+                                     Devices,        PropertiesAs<abi::PropertiesV9>,
+                                     ListenPlain,    ConnectPlain,
+                                     AcceptHost,     RegisterMemory,
+                                     RegisterDmaBuf, DeregisterMemory,
+                                     SendSize,       ReceiveSize,
+                                     FlushAll,       Test,
+                                     CloseSend,      CloseReceive,
+                                     CloseListen,    nullptr,
+                                     nullptr,        MakeVirtual<abi::VirtualDeviceV9>};
 
 WEFT_EXPORT const abi::NetV10 ncclNetPlugin_v10;
-const abi::NetV10 ncclNetPlugin_v10 = {kName,       InitWithProfiler,
-                                       Devices,     PropertiesAs<abi::PropertiesV9>,
-                                       ListenPlain, ConnectWithConfig,
-                                       AcceptHost,  RegisterMemory,
-                                       nullptr,     DeregisterMemory,
-                                       SendEvent,   ReceiveEvent,
-                                       FlushHost,   Test,
-                                       CloseSend,   CloseReceive,
-                                       CloseListen, nullptr,
-                                       nullptr,     MakeVirtual<abi::VirtualDeviceV9>};
+const abi::NetV10 ncclNetPlugin_v10 = {kName,          InitWithProfiler,
+                                       Devices,        PropertiesAs<abi::PropertiesV9>,
+                                       ListenPlain,    ConnectWithConfig,
+                                       AcceptHost,     RegisterMemory,
+                                       RegisterDmaBuf, DeregisterMemory,
+                                       SendEvent,      ReceiveEvent,
+                                       FlushAll,       Test,
+                                       CloseSend,      CloseReceive,
+                                       CloseListen,    nullptr,
+                                       nullptr,        MakeVirtual<abi::VirtualDeviceV9>};
 
 WEFT_EXPORT const abi::NetV11 ncclNetPlugin_v11;
-const abi::NetV11 ncclNetPlugin_v11 = {kName,       InitContext,
-                                       Devices,     PropertiesAs<abi::PropertiesV11>,
-                                       ListenIn,    ConnectIn,
-                                       AcceptHost,  RegisterMemory,
-                                       nullptr,     DeregisterMemory,
-                                       SendEvent,   ReceiveEvent,
-                                       FlushHost,   Test,
-                                       CloseSend,   CloseReceive,
-                                       CloseListen, nullptr,
-                                       nullptr,     MakeVirtual<abi::VirtualDeviceV9>,
-                                       Finalize,    nullptr};
+const abi::NetV11 ncclNetPlugin_v11 = {kName,          InitContext,
+                                       Devices,        PropertiesAs<abi::PropertiesV11>,
+                                       ListenIn,       ConnectIn,
+                                       AcceptHost,     RegisterMemory,
+                                       RegisterDmaBuf, DeregisterMemory,
+                                       SendEvent,      ReceiveEvent,
+                                       FlushAll,       Test,
+                                       CloseSend,      CloseReceive,
+                                       CloseListen,    nullptr,
+                                       nullptr,        MakeVirtual<abi::VirtualDeviceV9>,
+                                       Finalize,       nullptr};
 
 WEFT_EXPORT const abi::NetV12 ncclNetPlugin_v12;
-const abi::NetV12 ncclNetPlugin_v12 = {kName,       InitContext,
-                                       Devices,     PropertiesAs<abi::PropertiesV12>,
-                                       ListenIn,    ConnectIn,
-                                       AcceptHost,  RegisterMemory,
-                                       nullptr,     DeregisterMemory,
-                                       SendEvent,   ReceiveEvent,
-                                       FlushHost,   Test,
-                                       CloseSend,   CloseReceive,
-                                       CloseListen, nullptr,
-                                       nullptr,     MakeVirtual<abi::VirtualDeviceV12>,
-                                       Finalize,    nullptr};
+const abi::NetV12 ncclNetPlugin_v12 = {kName,          InitContext,
+                                       Devices,        PropertiesAs<abi::PropertiesV12>,
+                                       ListenIn,       ConnectIn,
+                                       AcceptHost,     RegisterMemory,
+                                       RegisterDmaBuf, DeregisterMemory,
+                                       SendEvent,      ReceiveEvent,
+                                       FlushAll,       Test,
+                                       CloseSend,      CloseReceive,
+                                       CloseListen,    nullptr,
+                                       nullptr,        MakeVirtual<abi::VirtualDeviceV12>,
+                                       Finalize,       nullptr};
 // NOLINTEND(readability-identifier-naming)

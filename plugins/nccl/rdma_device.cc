@@ -118,6 +118,13 @@ std::vector<Device> ActivePorts(absl::string_view filter) {
   return out;
 }
 
+const char* PointersText(int pointers) {
+  const bool by_address = (pointers & abi::kPointerCuda) != 0;
+  if ((pointers & abi::kPointerDmaBuf) != 0)
+    return by_address ? "by DMA-BUF or address" : "by DMA-BUF";
+  return by_address ? "by address" : "through the host's";
+}
+
 }  // namespace
 
 std::vector<Device> PortDevices(const std::vector<net::VerbsPort>& ports) {
@@ -129,7 +136,10 @@ std::vector<Device> PortDevices(const std::vector<net::VerbsPort>& ports) {
     if (ports[i].gbps > 0) out[i].speed_mbps = static_cast<int>(ports[i].gbps * 1000);
     // Two queue pairs a connection and end, mostly.
     out[i].connections_max = std::clamp(ports[i].queue_pairs / 2, 1, 65536);
-    out[i].description = ports[i].description;
+    if (ports[i].peer_memory) out[i].pointers |= abi::kPointerCuda;
+    if (ports[i].dma_bufs) out[i].pointers |= abi::kPointerDmaBuf;
+    out[i].description =
+        absl::StrCat(ports[i].description, ", GPU memory ", PointersText(out[i].pointers));
   }
   return out;
 }
@@ -176,6 +186,7 @@ Device MergedDevice(const DeviceList& devices, const std::vector<int>& parts) {
     descriptions.push_back(one.description);
     out.speed_mbps += one.speed_mbps;
     out.connections_max = std::min(out.connections_max, one.connections_max);
+    out.pointers &= one.pointers;
   }
   out.name = absl::StrJoin(names, "+");
   out.rail = absl::StrJoin(rails, ",");

@@ -150,7 +150,6 @@ class TcpBackend final : public Backend {
 
   HandleTransport transport() const override { return HandleTransport::kTcp; }
   const DeviceList& devices() const override { return devices_; }
-  int pointer_support() const override { return abi::kPointerHost; }
 
   absl::StatusOr<std::unique_ptr<Listener>> Listen(uint64_t /*scope*/, int device) override {
     auto listener = std::make_unique<TcpListener>(settings_, devices_[device]);

@@ -98,13 +98,13 @@ void CheckPlaces(const Node& node, Findings& findings) {
     }
   }
   if (node.gpu_direct.driver.empty() || node.devices.empty()) return;
-  if (node.gpu_direct.peer_memory_module || node.gpu_direct.open_driver) {
-    findings.push_back(
-        {Severity::kNote, "gpudirect", "GPU memory",
-         absl::StrCat("can be registered with NICs: ", node.gpu_direct.peer_memory_module
-                                                           ? "the peer memory module is loaded"
-                                                           : "the open driver exports DMA-BUF"),
-         ""});
+  const std::string& module = node.gpu_direct.peer_memory;
+  if (!module.empty() || node.gpu_direct.open_driver) {
+    findings.push_back({Severity::kNote, "gpudirect", "GPU memory",
+                        absl::StrCat("can be registered with NICs: ",
+                                     module.empty() ? std::string("the open driver exports DMA-BUF")
+                                                    : absl::StrCat(module, " is loaded")),
+                        ""});
   } else {
     findings.push_back({Severity::kWarning, "gpudirect", "GPU memory",
                         absl::StrCat("cannot be registered with NICs: neither nvidia_peermem nor "

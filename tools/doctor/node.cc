@@ -76,10 +76,7 @@ GpuDirect ReadGpuDirect(const std::string& root) {
   GpuDirect direct;
   direct.driver = FirstLine(root + "/proc/driver/nvidia/version");
   direct.open_driver = absl::StrContains(direct.driver, "Open Kernel Module");
-  std::error_code error;
-  for (const char* module : {"nvidia_peermem", "nv_peer_mem"}) {
-    if (fs::exists(root + "/sys/module/" + module, error)) direct.peer_memory_module = true;
-  }
+  direct.peer_memory = net::PeerMemoryModule(root);
   return direct;
 }
 

@@ -25,9 +25,9 @@ struct Limits {
 
 // How NICs of this host would reach GPU memory.
 struct GpuDirect {
-  bool peer_memory_module = false;  // nvidia_peermem or nv_peer_mem is loaded
-  bool open_driver = false;         // NVIDIA's open kernel modules, which export DMA-BUF
-  std::string driver;               // /proc/driver/nvidia/version's first line; empty: no driver
+  std::string peer_memory;   // net::PeerMemoryModule(); empty: none is loaded
+  bool open_driver = false;  // NVIDIA's open kernel modules, which export DMA-BUF
+  std::string driver;        // /proc/driver/nvidia/version's first line; empty: no driver
 };
 
 // A shared library as the dynamic linker would find it.

@@ -138,7 +138,7 @@ ordered_json NodeJson(const Node& node) {
       {"shared_memory_bytes", bytes(node.limits.shared_memory)},
       {"shared_memory_free_bytes", node.limits.shared_memory_free.count()}};
   json["gpu_direct"] = {{"driver", node.gpu_direct.driver},
-                        {"peer_memory_module", node.gpu_direct.peer_memory_module},
+                        {"peer_memory_module", node.gpu_direct.peer_memory},
                         {"open_driver", node.gpu_direct.open_driver}};
   json["libraries"] = ordered_json::array();
   for (const LibraryFound& library : node.libraries) {

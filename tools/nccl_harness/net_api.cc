@@ -195,6 +195,12 @@ class TableApi final : public NetApi {
       return table_.reg_mr(comm, data, size, nccl::abi::kPointerHost, memory);
     }
   }
+  Result RegisterDmaBuf(void* comm, void* data, size_t size, uint64_t offset, int fd,
+                        void** memory) override {
+    CallScope scope(watch_, "regMrDmaBuf", false);
+    if (table_.reg_mr_dma_buf == nullptr) return nccl::abi::kInvalidUsage;
+    return table_.reg_mr_dma_buf(comm, data, size, nccl::abi::kPointerCuda, offset, fd, memory);
+  }
   Result Deregister(void* comm, void* memory) override {
     CallScope scope(watch_, "deregMr", false);
     return table_.dereg_mr(comm, memory);
@@ -228,6 +234,14 @@ class TableApi final : public NetApi {
       return table_.irecv(comm, n, what.data.data(), sizes.data(), what.tags.data(), memory,
                           request);
     }
+  }
+
+  Result Flush(void* comm, Received& what, void** request) override {
+    CallScope scope(watch_, "iflush", true, Contract::kNeverBlocks);
+    std::vector<int> sizes(what.sizes.begin(), what.sizes.end());
+    *request = nullptr;
+    return table_.iflush(comm, static_cast<int>(what.data.size()), what.data.data(), sizes.data(),
+                         what.memory.data(), request);
   }
 
   Result Test(void* request, int* done, int* sizes) override {

@@ -56,11 +56,16 @@ class NetApi {
   virtual nccl::abi::Result Accept(void* listen, void** comm,
                                    nccl::abi::DeviceHandle** device_handle) = 0;
   virtual nccl::abi::Result Register(void* comm, void* data, size_t size, void** memory) = 0;
+  // A GPU's, by its DMA-BUF.
+  virtual nccl::abi::Result RegisterDmaBuf(void* comm, void* data, size_t size, uint64_t offset,
+                                           int fd, void** memory) = 0;
   virtual nccl::abi::Result Deregister(void* comm, void* memory) = 0;
   virtual nccl::abi::Result Send(void* comm, void* data, size_t size, int tag, void* memory,
                                  void** request) = 0;
   // Up to v8, NCCL's shim clears the hint in *request.
   virtual nccl::abi::Result Receive(void* comm, Received& what, void** request) = 0;
+  // `what` as it was received, with real sizes.
+  virtual nccl::abi::Result Flush(void* comm, Received& what, void** request) = 0;
   virtual nccl::abi::Result Test(void* request, int* done, int* sizes) = 0;
   virtual nccl::abi::Result CloseSend(void* comm) = 0;
   virtual nccl::abi::Result CloseReceive(void* comm) = 0;

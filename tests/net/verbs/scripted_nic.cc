@@ -1,6 +1,7 @@
 #include "tests/net/verbs/scripted_nic.h"
 
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,8 +41,10 @@ struct QueueState {
 };
 
 struct WorkRequest {
-  NicWrite write;  // of a message (is_message): id, local, length, local_key, signaled
-  bool is_message = false;
+  // Of a message (is_message): id, local, length, local_key, signaled; of a read (is_read) all but
+  // what is said beside it.
+  NicWrite write;
+  bool is_message = false, is_read = false;
   std::vector<std::byte> copy;  // inline
   ScriptedFate fate;
   bool fate_known = false;
@@ -69,6 +72,10 @@ struct PairStatus {
 struct MemoryState {
   DeviceState* device = nullptr;
   uintptr_t begin = 0, end = 0;
+  bool readable = false;
+  // Of a DMA-BUF: where the test's eyes do not look, the memory itself, and what is on its way.
+  std::byte* mapped = nullptr;
+  std::vector<std::pair<size_t, std::vector<std::byte>>> unseen;
 };
 
 struct DeviceState {
@@ -145,6 +152,37 @@ struct ScriptedFabric::Core {
            begin >= found->second.begin && begin + size <= found->second.end;
   }
 
+  std::byte* At(uint32_t key, uintptr_t address) {
+    const MemoryState& state = memory.at(key);
+    if (state.mapped != nullptr) return state.mapped + (address - state.begin);
+    return reinterpret_cast<std::byte*>(address);  // NOLINT: it is one
+  }
+
+  void Write(uint32_t key, uintptr_t address, const std::byte* from, size_t bytes) {
+    MemoryState& state = memory.at(key);
+    if (state.mapped == nullptr) {
+      std::memcpy(At(key, address), from, bytes);
+    } else {
+      state.unseen.emplace_back(address - state.begin, std::vector<std::byte>(from, from + bytes));
+    }
+  }
+
+  // What this device has written anywhere arrives before what it reads.
+  NicStatus Read(const NicWrite& read, const DeviceState* device) {
+    if (!Covers(read.remote_key, device, read.remote, read.length) ||
+        !memory.at(read.remote_key).readable) {
+      return NicStatus::kRemoteAccess;
+    }
+    for (auto& [key, state] : memory) {
+      if (state.device != device) continue;
+      for (const auto& [offset, bytes] : std::exchange(state.unseen, {})) {
+        std::memcpy(state.mapped + offset, bytes.data(), bytes.size());
+      }
+    }
+    std::memcpy(const_cast<std::byte*>(read.local), At(read.remote_key, read.remote), read.length);
+    return NicStatus::kOk;
+  }
+
   // The other end, if it would take what this one sends.
   PairStatus* RemoteOf(const PairStatus& pair) const {
     auto found = pairs.find(pair.path.remote_queue_pair);
@@ -188,12 +226,15 @@ struct ScriptedFabric::Core {
   // kOk, or why the device at the other end refuses.
   NicStatus Deliver(const WorkRequest& request, PairStatus* remote) {
     const NicWrite& write = request.write;
-    const std::byte* from = request.copy.empty() ? write.local : request.copy.data();
+    if (request.is_read) return Read(write, remote->device);
     if (write.length > 0) {
+      const std::byte* from = request.copy.empty()
+                                  ? At(write.local_key, reinterpret_cast<uintptr_t>(write.local))
+                                  : request.copy.data();
       if (!Covers(write.remote_key, remote->device, write.remote, write.length)) {
         return NicStatus::kRemoteAccess;
       }
-      std::memcpy(reinterpret_cast<void*>(write.remote), from, write.length);  // NOLINT
+      Write(write.remote_key, write.remote, from, write.length);
     }
     if (!write.has_immediate) return NicStatus::kOk;
     if (remote->receives.empty()) {
@@ -285,7 +326,7 @@ struct ScriptedFabric::Core {
       if (!std::exchange(request.fate_known, true) && on_transfer) {
         request.fate = on_transfer({device.options.name, pair->number, pair->path.flow_label,
                                     request.write.length, request.write.has_immediate, tick,
-                                    request.is_message});
+                                    request.is_message, request.is_read});
         request.earliest = tick + static_cast<uint64_t>(request.fate.hold_ticks);
       }
       if (tick < request.earliest || !device.active) return;
@@ -489,6 +530,25 @@ class ScriptedPair final : public NicQueuePair {
     return absl::OkStatus();
   }
 
+  absl::Status PostRead(const NicRead& read) override {
+    Lock lock(core_->mutex);
+    WEFT_RETURN_IF_ERROR(core_->Call("post_reads", state_.device));
+    WEFT_RETURN_IF_ERROR(MayPost());
+    WorkRequest request;
+    request.is_read = true;
+    request.write = {.id = read.id,
+                     .local = read.local,
+                     .length = read.length,
+                     .local_key = read.local_key,
+                     .remote = read.remote,
+                     .remote_key = read.remote_key,
+                     .signaled = true};
+    const auto begin = reinterpret_cast<uintptr_t>(read.local);
+    Add(std::move(request), core_->Covers(read.local_key, state_.device, begin, read.length));
+    core_->Pump(&state_);
+    return absl::OkStatus();
+  }
+
   absl::Status PostReceives(uint64_t first_id, int count) override {
     Lock lock(core_->mutex);
     WEFT_RETURN_IF_ERROR(core_->Call("post_receives", state_.device));
@@ -573,21 +633,30 @@ class ScriptedDevice final : public NicDevice {
     WEFT_RETURN_IF_ERROR(core_->Call("query_gids", state_));
     return state_->gids;
   }
-  absl::StatusOr<NicMemory> Register(void* data, size_t size, bool) override {
+  absl::StatusOr<NicMemory> Register(void* data, size_t size, const NicAccess& access) override {
     Lock lock(core_->mutex);
     WEFT_RETURN_IF_ERROR(core_->Call("register", state_));
-    const uint32_t key = core_->next_key++;
-    const auto begin = reinterpret_cast<uintptr_t>(data);
-    core_->memory[key] = {state_, begin, begin + size};
-    return NicMemory{key, key, key};
+    return Add(data, size, access, nullptr);
   }
-  absl::StatusOr<NicMemory> RegisterDmaBuf(int, uint64_t, size_t size, void* data,
-                                           bool relaxed) override {
-    return Register(data, size, relaxed);
+  absl::StatusOr<NicMemory> RegisterDmaBuf(int fd, uint64_t offset, size_t size, void* data,
+                                           const NicAccess& access) override {
+    Lock lock(core_->mutex);
+    WEFT_RETURN_IF_ERROR(core_->Call("register_dma_buf", state_));
+    void* mapped =
+        mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+    if (mapped == MAP_FAILED) return ErrnoStatus(errno, "ibv_reg_dmabuf_mr");
+    return Add(data, size, access, static_cast<std::byte*>(mapped));
+  }
+  absl::Status ProbeDmaBuf() override {
+    if (state_->options.dma_bufs) return absl::OkStatus();
+    return absl::UnimplementedError("ibv_reg_dmabuf_mr: Operation not supported");
   }
   void Deregister(const NicMemory& memory) override {
     Lock lock(core_->mutex);
-    core_->memory.erase(memory.local_key);
+    auto found = core_->memory.find(memory.local_key);
+    const MemoryState& state = found->second;
+    if (state.mapped != nullptr) munmap(state.mapped, state.end - state.begin);
+    core_->memory.erase(found);
   }
   absl::StatusOr<std::unique_ptr<NicCompletionQueue>> CreateCompletionQueue(int depth) override {
     Lock lock(core_->mutex);
@@ -621,6 +690,13 @@ class ScriptedDevice final : public NicDevice {
   }
 
  private:
+  NicMemory Add(void* data, size_t size, const NicAccess& access, std::byte* mapped) {
+    const uint32_t key = core_->next_key++;
+    const auto begin = reinterpret_cast<uintptr_t>(data);
+    core_->memory[key] = {state_, begin, begin + size, access.readable, mapped, {}};
+    return NicMemory{key, key, key};
+  }
+
   std::shared_ptr<Core> core_;
   DeviceState* state_;
 };
@@ -739,6 +815,12 @@ int ScriptedFabric::not_ready() const {
 size_t ScriptedFabric::registrations() const {
   Lock lock(core_->mutex);
   return core_->memory.size();
+}
+size_t ScriptedFabric::unseen_writes() const {
+  Lock lock(core_->mutex);
+  size_t count = 0;
+  for (const auto& [key, state] : core_->memory) count += state.unseen.size();
+  return count;
 }
 
 }  // namespace weft::net

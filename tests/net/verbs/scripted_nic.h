@@ -7,6 +7,11 @@
 // What it is strict about, as devices are: keys and bounds of memory on both sides, states of queue
 // pairs, receives that are missing, depths of queues. A completion queue that overruns is counted.
 //
+// A DMA-BUF is memory of another device: any descriptor that can be mapped stands for one, and the
+// address at which it is registered is never touched, so that it may be one at which there is
+// nothing. What is written to it by the wire is seen through the descriptor only once the same
+// device has read of it, as PCIe has it at worst.
+//
 // Bytes move while a work request is posted, unless the script holds them; held ones and late
 // completions move on at later calls of Poll(), which are the fabric's ticks. Thread-safe.
 #ifndef WEFT_TESTS_NET_VERBS_SCRIPTED_NIC_H_
@@ -32,6 +37,7 @@ struct ScriptedDeviceOptions {
   int ports = 1;
   uint32_t inline_max = 256;
   int completions_max = 1 << 15;
+  bool dma_bufs = true;
 };
 
 // One work request on its way.
@@ -43,6 +49,7 @@ struct ScriptedTransfer {
   bool has_immediate = false;
   uint64_t tick = 0;
   bool is_message = false;  // into a receive with memory
+  bool is_read = false;
 };
 
 // What becomes of it.
@@ -60,9 +67,9 @@ struct ScriptedFate {
 class ScriptedFabric {
  public:
   // A call of a device. "" or "open", "limits", "query_port", "query_gids", "register",
-  // "create_completion_queue", "create_receive_queue", "create_queue_pair", "to_init", "to_rtr",
-  // "to_rts", "post_writes", "post_sends", "post_receives", "poll", "arm", "list": an error fails
-  // it.
+  // "register_dma_buf", "create_completion_queue", "create_receive_queue", "create_queue_pair",
+  // "to_init", "to_rtr", "to_rts", "post_writes", "post_sends", "post_reads", "post_receives",
+  // "poll", "arm", "list": an error fails it.
   using OnCall = std::function<absl::Status(const std::string& call, const std::string& device)>;
   using OnTransfer = std::function<ScriptedFate(const ScriptedTransfer&)>;
 
@@ -92,6 +99,7 @@ class ScriptedFabric {
   int overruns() const;   // of completion queues
   int not_ready() const;  // writes with immediate, and reliable messages, that found no receive
   size_t registrations() const;
+  size_t unseen_writes() const;  // to DMA-BUFs
 
   struct Core;
 

@@ -144,7 +144,7 @@ TEST(VerbsTermsTest, WhatDiffersIsNamedWithBothValues) {
   EXPECT_TRUE(ours.Check(theirs).ok());
   theirs.version = 9;
   std::string text(ours.Check(theirs).message());
-  EXPECT_THAT(text, HasSubstr("9 at b mlx5_0, 1 at a mlx5_0"));
+  EXPECT_THAT(text, HasSubstr("9 at b mlx5_0, 2 at a mlx5_0"));
   theirs = ours;
   theirs.ethernet = false;
   text = std::string(ours.Check(theirs).message());
@@ -184,7 +184,7 @@ TEST(VerbsControl, WhatIsOutOfRangeIsNotBelieved) {
     return !DecodeControl(EncodeControl(control, ""), &text).ok();
   };
   EXPECT_TRUE(bad([](Control& c) { c.magic = 1; }));
-  EXPECT_TRUE(bad([](Control& c) { c.version = 2; }));
+  EXPECT_TRUE(bad([](Control& c) { c.version = kVerbsVersion + 1; }));
   EXPECT_TRUE(bad([](Control& c) { c.kind = static_cast<ControlKind>(0); }));
   EXPECT_TRUE(bad([](Control& c) { c.kind = static_cast<ControlKind>(12); }));
   EXPECT_TRUE(bad([](Control& c) { c.lane = kVerbsLanesMax; }));

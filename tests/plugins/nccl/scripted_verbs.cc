@@ -3,6 +3,7 @@
 // "scripted0" and "scripted1"; between processes there is no way.
 #include <unistd.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@ ScriptedFabric& Fabric() {
     std::vector<ScriptedDeviceOptions> devices(Names().size());
     for (uint32_t i = 0; i < devices.size(); ++i) {
       devices[i].name = Names()[i];
+      devices[i].dma_bufs = std::getenv("SCRIPTED_NIC_WITHOUT_DMA_BUFS") == nullptr;
       // 10.i.x.y, other than in another process, whose queue pairs have the same numbers.
       devices[i].address = 0x0A000000 + (i << 16) + (static_cast<uint32_t>(getpid()) & 0xFFFF);
     }

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
+#include "tests/net/verbs/gpu_memory.h"
 #include "tests/net/verbs/scripted_nic.h"
 #include "tests/plugins/nccl/instance.h"
 
@@ -56,6 +57,8 @@ class Host {
   NetApi& api() { return instance_.api(); }
   Instance& instance() { return instance_; }
   ScriptedFabric& fabric() { return *fabric_; }
+  void* send() const { return send_; }
+  void* receive() const { return receive_; }
 
   void Connect(int device) {
     Listening listening = Listen(instance_, device);
@@ -191,6 +194,94 @@ TEST(NcclVerbs, AnErrorThatIsNotSurvivedNamesBothEndsWhatWasTriedAndTheCause) {
                              HasSubstr("queue pair"), HasSubstr("source port")));
   EXPECT_THAT(warning, AllOf(HasSubstr("error 12"), HasSubstr("; tried "),
                              HasSubstr("verbs.give_up_after"), HasSubstr("likely cause: ")));
+}
+
+// ---- Memory of GPUs
+
+constexpr int kHostOrDmaBuf = nccl::abi::kPointerHost | nccl::abi::kPointerDmaBuf;
+
+// With nvidia_peermem loaded on this machine, addresses as well.
+int PointersOf(Host& host, int device) {
+  Properties properties;
+  EXPECT_EQ(host.api().GetProperties(device, &properties), nccl::abi::kSuccess);
+  return properties.ptr_support & ~nccl::abi::kPointerCuda;
+}
+
+TEST(NcclVerbs, GpuMemoryIsOfferedWhereTheDeviceCanRegisterIt) {
+  Host host;
+  EXPECT_EQ(PointersOf(host, 0), kHostOrDmaBuf);
+  int merged = -1;
+  ASSERT_EQ(host.api().MakeVirtualDevice(&merged, {0, 1}), nccl::abi::kSuccess);
+  EXPECT_EQ(PointersOf(host, merged), kHostOrDmaBuf);
+  Host without(Environment{{"SCRIPTED_NIC_WITHOUT_DMA_BUFS", "1"}});
+  EXPECT_EQ(PointersOf(without, 0), nccl::abi::kPointerHost);
+}
+
+TEST(NcclVerbs, EveryTableRegistersDmaBufs) {
+  Host host;
+  ASSERT_NO_FATAL_FAILURE(host.Connect(0));
+  CallPage page;
+  Watch watch(page, absl::Seconds(60));
+  for (int version = kVersionMin; version <= kVersionMax; ++version) {
+    net::GpuMemory gpu(1 << 16);
+    auto api = host.instance().library().Open(version, watch);
+    void* memory = nullptr;
+    ASSERT_EQ(api->RegisterDmaBuf(host.receive(), gpu.data(), gpu.size(), 0, gpu.fd(), &memory),
+              nccl::abi::kSuccess)
+        << version << LastWarning();
+    EXPECT_NE(memory, nullptr);
+    EXPECT_EQ(api->Deregister(host.receive(), memory), nccl::abi::kSuccess) << version;
+    EXPECT_NE(api->RegisterDmaBuf(host.receive(), gpu.data(), gpu.size(), 0, -1, &memory),
+              nccl::abi::kSuccess);
+    EXPECT_THAT(LastWarning(), HasSubstr("DMA-BUF descriptor -1"));
+  }
+}
+
+TEST(NcclVerbs, WhatCameForAGpuIsThereWhenItsFlushIsDone) {
+  Host host;
+  int device = -1;
+  ASSERT_EQ(host.api().MakeVirtualDevice(&device, {0, 1}), nccl::abi::kSuccess);
+  ASSERT_NO_FATAL_FAILURE(host.Connect(device));
+  net::GpuMemory from(1 << 20), to(1 << 20);
+  void *from_memory = nullptr, *to_memory = nullptr;
+  ASSERT_EQ(
+      host.api().RegisterDmaBuf(host.send(), from.data(), from.size(), 0, from.fd(), &from_memory),
+      nccl::abi::kSuccess);
+  ASSERT_EQ(host.api().RegisterDmaBuf(host.receive(), to.data(), to.size(), 0, to.fd(), &to_memory),
+            nccl::abi::kSuccess);
+  from.CloseDescriptor();
+  to.CloseDescriptor();
+  for (int size : {1, 100, 4096, 1 << 20}) {
+    from.Fill(static_cast<uint8_t>(size));
+    Received what{{to.data()}, {to_memory}, {to.size()}, {0}};
+    void *send = nullptr, *receive = nullptr, *flush = nullptr;
+    ASSERT_EQ(host.api().Receive(host.receive(), what, &receive), nccl::abi::kSuccess);
+    int sent = 0, received = 0, flushed = 0, bytes = 0;
+    while (sent == 0 || received == 0) {
+      if (send == nullptr) {
+        ASSERT_EQ(host.api().Send(host.send(), from.data(), static_cast<size_t>(size), 0,
+                                  from_memory, &send),
+                  nccl::abi::kSuccess);
+      } else if (sent == 0) {
+        ASSERT_EQ(host.api().Test(send, &sent, nullptr), nccl::abi::kSuccess) << LastWarning();
+      }
+      if (received == 0) {
+        ASSERT_EQ(host.api().Test(receive, &received, &bytes), nccl::abi::kSuccess);
+      }
+    }
+    EXPECT_EQ(bytes, size);
+    EXPECT_GT(host.fabric().unseen_writes(), 0u);
+    what.sizes[0] = static_cast<size_t>(bytes);
+    ASSERT_EQ(host.api().Flush(host.receive(), what, &flush), nccl::abi::kSuccess);
+    ASSERT_NE(flush, nullptr) << "a null request is a flush that is done";
+    while (flushed == 0) {
+      ASSERT_EQ(host.api().Test(flush, &flushed, nullptr), nccl::abi::kSuccess) << LastWarning();
+    }
+    EXPECT_EQ(host.fabric().unseen_writes(), 0u);
+    EXPECT_TRUE(std::equal(from.seen(), from.seen() + size, to.seen())) << size;
+  }
+  host.api().Deregister(host.send(), from_memory);
+  host.api().Deregister(host.receive(), to_memory);
 }
 
 TEST(NcclVerbs, MergedDevicesAreOneDeviceWithAllPorts) {

@@ -184,7 +184,7 @@ TEST(SoftwareChecks, GpuMemoryThatNoNicCanReach) {
   Findings findings;
   CheckPlaces(node, findings);
   EXPECT_THAT(findings, ElementsAre(Is(Severity::kWarning, "gpudirect", "535.54")));
-  node.gpu_direct.peer_memory_module = true;
+  node.gpu_direct.peer_memory = "nvidia_peermem";
   findings.clear();
   CheckPlaces(node, findings);
   EXPECT_THAT(Ills(findings), IsEmpty());
