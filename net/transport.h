@@ -201,6 +201,8 @@ class SendLink : public Link {
  public:
   // May be called before the connection stands. Size 0 is a message like any other.
   virtual Posted PostSend(MessageKey key, const SendSource& source, Request* request) = 0;
+  // The handshake is over.
+  virtual bool connected() const { return true; }
 };
 
 class ReceiveLink : public Link {

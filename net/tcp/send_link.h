@@ -31,6 +31,7 @@ class TcpSendLink : public SendLink, public LinkCore, public ConnectorOwner {
   std::vector<LaneReport> Lanes() const override { return LinkLanes(); }
   void NamePeer(absl::string_view name) override { set_peer_name(name); }
   Posted PostSend(MessageKey key, const SendSource& source, Request* request) override;
+  bool connected() const override { return attached(); }
 
  protected:
   absl::StatusOr<PayloadTarget> OnLinkFrame(const FrameHeader& header) override;

@@ -63,6 +63,30 @@ bool IsUnset(const Gid& gid) {  // also when only the prefix is there
                      [](uint8_t b) { return b == 0; });
 }
 
+bool GidRange::Holds(const Gid& gid) const {
+  for (int bit = 0; bit < bits; ++bit) {
+    const auto byte = static_cast<size_t>(bit / 8);
+    if (((gid[byte] ^ prefix[byte]) & (0x80 >> bit % 8)) != 0) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<GidRange> ParseGidRange(absl::string_view text) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits('/', 1));
+  GidRange out;
+  out.text = std::string(text);
+  const bool is_ipv4 = inet_pton(AF_INET, parts.first.c_str(), &out.prefix[12]) == 1;
+  if (is_ipv4) out.prefix[10] = out.prefix[11] = 0xFF;
+  const int most = is_ipv4 ? 32 : 128;
+  if ((!is_ipv4 && inet_pton(AF_INET6, parts.first.c_str(), out.prefix.data()) != 1) ||
+      !absl::SimpleAtoi(parts.second, &out.bits) || out.bits < 0 || out.bits > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is no range of addresses such as 10.1.0.0/16 or fd00::/8"));
+  }
+  if (is_ipv4) out.bits += 96;
+  return out;
+}
+
 bool DeviceIsWanted(absl::string_view filter, absl::string_view name, int port) {
   if (filter.empty()) return true;
   bool exclude = false, exact = false;
@@ -101,9 +125,14 @@ absl::StatusOr<GidChoice> ChooseGid(const std::vector<NicGid>& gids, bool ethern
     return std::make_tuple(!IsUsable(gid), IsIpv4(gid.gid) == options.ipv6, gid.kind != kind,
                            gid.index);
   };
+  const std::optional<GidRange>& range = options.address_range;
   for (const NicGid& gid : gids) {
-    if (IsUnset(gid.gid)) continue;
+    if (IsUnset(gid.gid) || (range.has_value() && !range->Holds(gid.gid))) continue;
     if (best == nullptr || rank(gid) < rank(*best)) best = &gid;
+  }
+  if (best == nullptr && range.has_value()) {
+    return absl::NotFoundError(
+        absl::StrCat("no GID within ", range->text, " (verbs.address_range): ", Table(gids)));
   }
   if (best == nullptr) {
     return absl::NotFoundError(absl::StrCat(

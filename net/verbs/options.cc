@@ -75,6 +75,8 @@ absl::StatusOr<VerbsOptions> ReadVerbsOptions(const Settings& settings, const En
       {"verbs.roce_version", "NCCL_IB_ROCE_VERSION_NUM", 1, 2, &out.roce_version},
       {"verbs.queue_pairs", "NCCL_IB_QPS_PER_CONNECTION", 1, kVerbsLanesMax, &out.queue_pairs},
       {"verbs.traffic_class", "NCCL_IB_TC", 0, 255, &out.traffic_class},
+      {"verbs.clear_to_send_traffic_class", "NCCL_IB_FIFO_TC", 0, 255,
+       &out.clear_to_send_traffic_class},
       {"verbs.service_level", "NCCL_IB_SL", 0, 15, &out.service_level},
       {"verbs.timeout", "NCCL_IB_TIMEOUT", 1, 31, &out.timeout},
       {"verbs.retry_count", "NCCL_IB_RETRY_CNT", 0, 7, &out.retry_count},
@@ -85,7 +87,20 @@ absl::StatusOr<VerbsOptions> ReadVerbsOptions(const Settings& settings, const En
   }
   out.ipv6 = settings.Text("verbs.family") == "ipv6";
   const char* family = settings.IsDefault("verbs.family") ? get("NCCL_IB_ADDR_FAMILY") : nullptr;
-  if (family != nullptr) out.ipv6 = absl::string_view(family) == "AF_INET6";
+  if (family != nullptr && *family != '\0') {
+    out.ipv6 = absl::string_view(family) == "AF_INET6";
+    if (!out.ipv6 && absl::string_view(family) != "AF_INET") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("NCCL_IB_ADDR_FAMILY=\"", family, "\"; right are AF_INET and AF_INET6"));
+    }
+  }
+  std::string range, range_origin;
+  reader.Text("verbs.address_range", "NCCL_IB_ADDR_RANGE", &range, &range_origin);
+  if (!range.empty()) {
+    absl::StatusOr<GidRange> parsed = ParseGidRange(range);
+    if (!parsed.ok()) return Annotate(parsed.status(), range_origin);
+    out.address_range = *std::move(parsed);
+  }
   WEFT_RETURN_IF_ERROR(reader.Switch("verbs.relaxed_ordering", "NCCL_IB_PCI_RELAXED_ORDERING", 2,
                                      /*disables=*/false, &out.relaxed_ordering));
   WEFT_RETURN_IF_ERROR(reader.Switch("verbs.flush", "NCCL_GDR_FLUSH_DISABLE", 1,

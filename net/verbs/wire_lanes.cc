@@ -167,6 +167,9 @@ absl::Status VerbsWire::ConnectPair(int index, const Control& remote) {
   }
   NicPath path = rails().PathFrom(lane.pair->rail());
   path.mtu = std::min(rail.port.mtu, static_cast<int>(remote.mtu));
+  // What this side sends, if it does not lead, is clear-to-sends.
+  const int own_class = rails().options().clear_to_send_traffic_class;
+  if (!leads_ && own_class >= 0) path.traffic_class = own_class;
   path.remote_queue_pair = remote.queue_pair;
   path.remote_psn = remote.psn;
   path.local_psn = lane.local_psn;

@@ -13,6 +13,7 @@
 #ifndef WEFT_PLUGINS_NCCL_BACKEND_H_
 #define WEFT_PLUGINS_NCCL_BACKEND_H_
 
+#include <compare>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -75,16 +76,22 @@ class Listener {
   virtual absl::StatusOr<std::unique_ptr<ReceiveWire>> Accept(absl::Time now) = 0;
 };
 
+// Whose connections: those of one NCCL communicator, or of all of a table without contexts. What is
+// made of different scopes is driven without waiting for each other.
+struct Scope {
+  uint64_t id = 0;         // 0: of a table without contexts
+  int traffic_class = -1;  // that NCCL gave its communicator; -1: none
+  friend auto operator<=>(const Scope&, const Scope&) = default;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual HandleTransport transport() const = 0;
   virtual const DeviceList& devices() const = 0;
-  // `scope`: one NCCL communicator, 0 for all of a table without contexts. What is made of
-  // different scopes is driven without waiting for each other.
-  virtual absl::StatusOr<std::unique_ptr<Listener>> Listen(uint64_t scope, int device) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Listener>> Listen(const Scope& scope, int device) = 0;
   // Begins; a failure breaks the link.
-  virtual absl::StatusOr<std::unique_ptr<SendWire>> Connect(uint64_t scope, int device,
+  virtual absl::StatusOr<std::unique_ptr<SendWire>> Connect(const Scope& scope, int device,
                                                             const Handle& handle,
                                                             absl::Time now) = 0;
   // A new device that uses all of these; its number. Leaves devices() as they were when it fails.

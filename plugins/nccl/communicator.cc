@@ -100,6 +100,7 @@ SendCommunicator::SendCommunicator(Backend& backend, PeerInfo self, const PeerIn
       give_up_(now + backend.connect_timeout()),
       mismatch_(std::move(mismatch)) {
   std::lock_guard lock(mutex_);
+  set_up_.begun = now;
   SetPeer(listener);
   // Goes out as soon as the connection stands; a link's first notice always finds room.
   (void)wire_->link().PostNotice(EncodeGreeting(self_));
@@ -108,6 +109,7 @@ SendCommunicator::SendCommunicator(Backend& backend, PeerInfo self, const PeerIn
 absl::StatusOr<bool> SendCommunicator::Connect(absl::Time now) {
   std::lock_guard lock(mutex_);
   wire_->Progress(now);
+  if (wire_->link().connected()) set_up_.connected = std::min(set_up_.connected, now);
   std::string text;
   if (wire_->TakeNotice(&text)) {
     absl::StatusOr<PeerInfo> peer = DecodeGreeting(text);
@@ -154,8 +156,9 @@ absl::StatusOr<CommRequest*> SendCommunicator::Send(void* data, size_t size, int
 }
 
 ReceiveCommunicator::ReceiveCommunicator(Backend& backend, PeerInfo self,
-                                         std::unique_ptr<ReceiveWire> wire)
+                                         std::unique_ptr<ReceiveWire> wire, const SetUpTimes& times)
     : Communicator(backend, std::move(self), wire->mutex()), wire_(std::move(wire)) {
+  set_up_ = times;
   peer_.host = "its sender";
   peer_.device = "not known yet";
 }
@@ -238,7 +241,8 @@ absl::StatusOr<std::unique_ptr<ReceiveCommunicator>> ListenCommunicator::Accept(
                                    self_.transport, ") or its device"));
     }
     if (*wire == nullptr) break;
-    arriving_.push_back(std::make_unique<ReceiveCommunicator>(backend_, self_, *std::move(wire)));
+    arriving_.push_back(std::make_unique<ReceiveCommunicator>(
+        backend_, self_, *std::move(wire), SetUpTimes{give_up_ - patience, now}));
   }
   for (size_t i = 0; i < arriving_.size(); ++i) {
     absl::StatusOr<bool> greeted = arriving_[i]->Greet(now);

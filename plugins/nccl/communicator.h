@@ -41,6 +41,11 @@ struct CommRequest {
   bool is_flush = false;
 };
 
+// When an end of a connection was begun, when its handshake was over.
+struct SetUpTimes {
+  absl::Time begun, connected = absl::InfiniteFuture();
+};
+
 // What send and receive sides have in common.
 class Communicator {
  public:
@@ -50,6 +55,7 @@ class Communicator {
   virtual ~Communicator() = default;
 
   Backend& backend() const { return backend_; }
+  const SetUpTimes& set_up() const { return set_up_; }
   // Completes when all parts have: then *done, and the sizes, `request` is free again. An error
   // names both sides.
   absl::Status Test(CommRequest& request, bool* done, int* sizes, absl::Time now);
@@ -72,6 +78,7 @@ class Communicator {
   Backend& backend_;
   const PeerInfo self_;
   PeerInfo peer_;
+  SetUpTimes set_up_;
   std::mutex& mutex_;  // of all below, and of the wire
 
  private:
@@ -114,7 +121,8 @@ struct ReceivePart {
 
 class ReceiveCommunicator final : public Communicator {
  public:
-  ReceiveCommunicator(Backend& backend, PeerInfo self, std::unique_ptr<ReceiveWire> wire);
+  ReceiveCommunicator(Backend& backend, PeerInfo self, std::unique_ptr<ReceiveWire> wire,
+                      const SetUpTimes& times);
 
   // The peer's greeting has come and was answered: true. An error ends the attempt, on both sides.
   absl::StatusOr<bool> Greet(absl::Time now);

@@ -27,6 +27,11 @@ int64_t QueuePairs(const Settings& settings) {
   return value;
 }
 
+bool IsGiven(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' && absl::string_view(value) != "-1";
+}
+
 class DomainBackend final : public Backend {
  public:
   DomainBackend(HandleTransport kind, const Settings& settings, std::vector<Device> devices)
@@ -35,13 +40,13 @@ class DomainBackend final : public Backend {
   HandleTransport transport() const override { return kind_; }
   const DeviceList& devices() const override { return devices_; }
 
-  absl::StatusOr<std::unique_ptr<Listener>> Listen(uint64_t scope, int device) override {
+  absl::StatusOr<std::unique_ptr<Listener>> Listen(const Scope& scope, int device) override {
     WEFT_ASSIGN_OR_RETURN(std::shared_ptr<Domain> domain, Find(scope, device));
     std::lock_guard lock(domain->mutex());
     return domain->Listen();
   }
 
-  absl::StatusOr<std::unique_ptr<SendWire>> Connect(uint64_t scope, int device,
+  absl::StatusOr<std::unique_ptr<SendWire>> Connect(const Scope& scope, int device,
                                                     const Handle& handle, absl::Time now) override {
     WEFT_ASSIGN_OR_RETURN(std::shared_ptr<Domain> domain, Find(scope, device));
     std::lock_guard lock(domain->mutex());
@@ -76,19 +81,19 @@ class DomainBackend final : public Backend {
   }
 
  private:
-  absl::StatusOr<std::shared_ptr<Domain>> Find(uint64_t scope, int device) {
+  absl::StatusOr<std::shared_ptr<Domain>> Find(const Scope& scope, int device) {
     std::lock_guard lock(mutex_);
     std::erase_if(domains_, [](const auto& one) { return one.second.expired(); });
     std::weak_ptr<Domain>& known = domains_[{scope, device}];
     if (std::shared_ptr<Domain> domain = known.lock()) return domain;
-    WEFT_ASSIGN_OR_RETURN(Settings settings, SettingsOf(devices_[device]));
+    WEFT_ASSIGN_OR_RETURN(Settings settings, SettingsOf(devices_[device], scope));
     WEFT_ASSIGN_OR_RETURN(std::shared_ptr<Domain> domain, Domain::Create(kind_, settings));
     known = domain;
     return domain;
   }
 
   // The transport's settings, such that it uses this device and nothing that is planned by rank.
-  absl::StatusOr<Settings> SettingsOf(const Device& device) const {
+  absl::StatusOr<Settings> SettingsOf(const Device& device, const Scope& scope) const {
     Settings out = settings_;
     const auto set = [&](const char* name, const std::string& value) {
       return out.Set(name, value, "the plugin");
@@ -111,6 +116,11 @@ class DomainBackend final : public Backend {
       const int64_t lanes = std::min<int64_t>(net::kVerbsLanesMax, QueuePairs(settings_) * rails);
       WEFT_RETURN_IF_ERROR(set("verbs.devices", absl::StrCat("=", device.rail)));
       WEFT_RETURN_IF_ERROR(set("verbs.queue_pairs", absl::StrCat(lanes)));
+      // As with NCCL's own transport, what the environment says goes before the communicator's.
+      if (scope.traffic_class >= 0 && settings_.IsDefault("verbs.traffic_class") &&
+          !IsGiven("NCCL_IB_TC")) {
+        WEFT_RETURN_IF_ERROR(set("verbs.traffic_class", absl::StrCat(scope.traffic_class)));
+      }
     }
     if (kind_ == HandleTransport::kUcx) {
       // UCX leaves loopback out; between processes of one host it takes shared memory.
@@ -149,7 +159,7 @@ class DomainBackend final : public Backend {
   const Settings settings_;
   DeviceList devices_;
   std::mutex mutex_;
-  std::map<std::pair<uint64_t, int>, std::weak_ptr<Domain>> domains_;
+  std::map<std::pair<Scope, int>, std::weak_ptr<Domain>> domains_;
 };
 
 }  // namespace

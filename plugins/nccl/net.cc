@@ -17,12 +17,13 @@
 #include "net/handshake.h"
 #include "plugins/nccl/communicator.h"
 #include "plugins/nccl/log.h"
+#include "plugins/nccl/set_up_log.h"
 
 namespace weft::nccl {
 
 struct Context {
   uint64_t comm_id = 0;
-  uint64_t scope = 0;  // of the backend's; 0: of all tables without contexts
+  Scope scope;
   std::mutex mutex;
   std::map<uint64_t, std::unique_ptr<SendCommunicator>> attempts;  // by Handle::attempt
 };
@@ -39,6 +40,7 @@ struct Process {
   std::atomic<Backend*> backend{nullptr};  // null until Init has succeeded
   std::atomic<uint64_t> attempts{0};
   std::atomic<uint64_t> scopes{0};
+  SetUpLog set_up;
   Context shared;
 };
 
@@ -48,6 +50,19 @@ Process& TheProcess() {
 }
 
 absl::Time Now() { return SystemClock().Now(); }
+
+// Of an end that stands now.
+void NoteSetUp(const SetUpTimes& times, SetUpPhase first, absl::Time now) {
+  SetUpLog& log = TheProcess().set_up;
+  log.Add(first, times.begun, times.connected);
+  log.Add(SetUpPhase::kGreeting, times.connected, now);
+  log.AddConnection(times.begun, now);
+}
+
+void SaySetUp(absl::Time now, bool final) {
+  const std::string line = TheProcess().set_up.TakeLine(now, final);
+  if (!line.empty()) LogInfo(line);
+}
 
 template <typename Function>
 abi::Result Guarded(const char* call, Function function) {
@@ -119,8 +134,17 @@ void WriteAttempt(void* memory, uint64_t attempt) {
   std::memcpy(static_cast<char*>(memory) + offsetof(Handle, attempt), &attempt, sizeof(attempt));
 }
 
-absl::StatusOr<SendCommunicator*> BeginAttempt(Context& context, int device, void* memory,
-                                               const Handle& handle, absl::Time now) {
+// -1: it has none.
+absl::StatusOr<int> TrafficClassOf(const abi::CommConfig* config) {
+  if (config == nullptr || config->traffic_class < 0) return -1;
+  if (config->traffic_class <= 255) return config->traffic_class;
+  return absl::InvalidArgumentError(absl::StrCat("the communicator's trafficClass is ",
+                                                 config->traffic_class,
+                                                 "; right is 0 to 255, or -1 for none"));
+}
+
+absl::StatusOr<SendCommunicator*> BeginAttempt(Context& context, const Scope& scope, int device,
+                                               void* memory, const Handle& handle, absl::Time now) {
   WEFT_ASSIGN_OR_RETURN(Backend * backend, ReadyBackend());
   WEFT_RETURN_IF_ERROR(backend->devices().Check(device));
   PeerInfo self = SelfOn(*backend, device);
@@ -128,7 +152,7 @@ absl::StatusOr<SendCommunicator*> BeginAttempt(Context& context, int device, voi
   absl::Status mismatch = CheckTransport(handle, backend->transport(), self);
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<SendWire> wire,
                         mismatch.ok()
-                            ? backend->Connect(context.scope, device, handle, now)
+                            ? backend->Connect(scope, device, handle, now)
                             : ConnectToBeRefused(backend->transport(), *TheProcess().settings,
                                                  backend->devices()[device], handle, now));
   auto comm = std::make_unique<SendCommunicator>(*backend, std::move(self), ListenerOf(handle),
@@ -144,9 +168,9 @@ absl::StatusOr<SendCommunicator*> BeginAttempt(Context& context, int device, voi
 }
 
 // The attempt that the handle's memory names, begun at the first call.
-absl::StatusOr<SendCommunicator*> FindAttempt(Context& context, int device, void* memory,
-                                              const Handle& handle, absl::Time now) {
-  if (handle.attempt == 0) return BeginAttempt(context, device, memory, handle, now);
+absl::StatusOr<SendCommunicator*> FindAttempt(Context& context, const Scope& scope, int device,
+                                              void* memory, const Handle& handle, absl::Time now) {
+  if (handle.attempt == 0) return BeginAttempt(context, scope, device, memory, handle, now);
   std::lock_guard lock(context.mutex);
   auto found = context.attempts.find(handle.attempt);
   if (found != context.attempts.end()) return found->second.get();
@@ -177,11 +201,12 @@ abi::Result Init(abi::LogFunction log) {
   });
 }
 
-abi::Result NewContext(uint64_t comm_id, void** context) {
-  return Guarded("init", [&] {
+abi::Result NewContext(uint64_t comm_id, const abi::CommConfig* config, void** context) {
+  return Guarded("init", [&]() -> absl::Status {
     auto made = std::make_unique<Context>();
     made->comm_id = comm_id;
-    made->scope = ++TheProcess().scopes;
+    made->scope.id = ++TheProcess().scopes;
+    WEFT_ASSIGN_OR_RETURN(made->scope.traffic_class, TrafficClassOf(config));
     *context = made.release();
     return absl::OkStatus();
   });
@@ -190,6 +215,7 @@ abi::Result NewContext(uint64_t comm_id, void** context) {
 abi::Result Finalize(void* context) {
   return Guarded("finalize", [&] {
     std::unique_ptr<Context> gone(static_cast<Context*>(context));
+    SaySetUp(Now(), /*final=*/true);
     return absl::OkStatus();
   });
 }
@@ -249,8 +275,10 @@ abi::Result Listen(Context* context, int device, void* handle, void** listen_com
     *listen_comm = nullptr;
     WEFT_ASSIGN_OR_RETURN(Backend * backend, ReadyBackend());
     WEFT_RETURN_IF_ERROR(backend->devices().Check(device));
+    const absl::Time begin = Now();
     WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
                           backend->Listen(context->scope, device));
+    TheProcess().set_up.Add(SetUpPhase::kListen, begin, Now());
     PeerInfo self = SelfOn(*backend, device);
     Handle made = MakeHandle(backend->transport(), listener->address(), listener->secret(),
                              listener->number(), self);
@@ -260,17 +288,24 @@ abi::Result Listen(Context* context, int device, void* handle, void** listen_com
   });
 }
 
-abi::Result Connect(Context* context, int device, void* handle, void** send_comm) {
+abi::Result Connect(Context* context, int device, void* handle, void** send_comm,
+                    const abi::CommConfig* config) {
   return Guarded("connect", [&]() -> absl::Status {
     *send_comm = nullptr;
     absl::Time now = Now();
+    Scope scope = context->scope;
+    if (config != nullptr) {
+      WEFT_ASSIGN_OR_RETURN(scope.traffic_class, TrafficClassOf(config));
+    }
     WEFT_ASSIGN_OR_RETURN(SendCommunicator * comm,
-                          FindAttempt(*context, device, handle, ReadHandle(handle), now));
+                          FindAttempt(*context, scope, device, handle, ReadHandle(handle), now));
     absl::StatusOr<bool> connected = comm->Connect(now);
     if (connected.ok() && !*connected) return absl::OkStatus();
     std::unique_ptr<SendCommunicator> owned = EndAttempt(*context, handle);
-    if (connected.ok()) *send_comm = static_cast<Communicator*>(owned.release());
-    return connected.status();
+    if (!connected.ok()) return connected.status();
+    NoteSetUp(owned->set_up(), SetUpPhase::kHandshake, now);
+    *send_comm = static_cast<Communicator*>(owned.release());
+    return absl::OkStatus();
   });
 }
 
@@ -278,7 +313,9 @@ abi::Result Accept(void* listen_comm, void** receive_comm) {
   return Guarded("accept", [&]() -> absl::Status {
     *receive_comm = nullptr;
     auto* listening = static_cast<ListenCommunicator*>(listen_comm);
-    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<ReceiveCommunicator> comm, listening->Accept(Now()));
+    const absl::Time now = Now();
+    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<ReceiveCommunicator> comm, listening->Accept(now));
+    if (comm != nullptr) NoteSetUp(comm->set_up(), SetUpPhase::kWaiting, now);
     *receive_comm = static_cast<Communicator*>(comm.release());
     return absl::OkStatus();
   });
@@ -288,9 +325,11 @@ abi::Result RegisterMemory(void* comm, void* data, size_t size, int type, void**
   return Guarded("regMr", [&]() -> absl::Status {
     *memory = nullptr;
     auto* owner = static_cast<Communicator*>(comm);
+    const absl::Time begin = Now();
     WEFT_ASSIGN_OR_RETURN(std::unique_ptr<MemoryHandle> made,
                           type == abi::kPointerHost ? owner->Register(data, size)
                                                     : owner->RegisterDevice({data, size}));
+    TheProcess().set_up.Add(SetUpPhase::kMemory, begin, Now());
     *memory = made.release();
     return absl::OkStatus();
   });
@@ -301,9 +340,11 @@ abi::Result RegisterDmaBuf(void* comm, void* data, size_t size, int /*type*/, ui
   return Guarded("regMrDmaBuf", [&]() -> absl::Status {
     *memory = nullptr;
     if (fd < 0) return absl::InvalidArgumentError(absl::StrCat("DMA-BUF descriptor ", fd));
+    const absl::Time begin = Now();
     WEFT_ASSIGN_OR_RETURN(
         std::unique_ptr<MemoryHandle> made,
         static_cast<Communicator*>(comm)->RegisterDevice({data, size, fd, offset}));
+    TheProcess().set_up.Add(SetUpPhase::kMemory, begin, Now());
     *memory = made.release();
     return absl::OkStatus();
   });
@@ -320,8 +361,10 @@ abi::Result Send(void* send_comm, void* data, size_t size, int tag, void* memory
   return Guarded("isend", [&]() -> absl::Status {
     *request = nullptr;
     auto* comm = static_cast<SendCommunicator*>(static_cast<Communicator*>(send_comm));
+    const absl::Time now = Now();
+    SaySetUp(now, /*final=*/false);
     WEFT_ASSIGN_OR_RETURN(CommRequest * made,
-                          comm->Send(data, size, tag, static_cast<MemoryHandle*>(memory), Now()));
+                          comm->Send(data, size, tag, static_cast<MemoryHandle*>(memory), now));
     *request = made;
     return absl::OkStatus();
   });
@@ -335,7 +378,9 @@ abi::Result Receive(void* receive_comm, int count, void** data, const Size* size
     WEFT_ASSIGN_OR_RETURN(const std::vector<ReceivePart> parts,
                           PartsOf(count, data, sizes, tags, memory));
     auto* comm = static_cast<ReceiveCommunicator*>(static_cast<Communicator*>(receive_comm));
-    WEFT_ASSIGN_OR_RETURN(CommRequest * made, comm->Receive(parts, Now()));
+    const absl::Time now = Now();
+    SaySetUp(now, /*final=*/false);
+    WEFT_ASSIGN_OR_RETURN(CommRequest * made, comm->Receive(parts, now));
     *request = made;
     return absl::OkStatus();
   });
@@ -366,10 +411,12 @@ abi::Result Test(void* request, int* done, int* sizes) {
 }
 
 abi::Result CloseSend(void* send_comm) {
+  SaySetUp(Now(), /*final=*/true);
   delete static_cast<Communicator*>(send_comm);
   return abi::kSuccess;
 }
 abi::Result CloseReceive(void* receive_comm) {
+  SaySetUp(Now(), /*final=*/true);
   delete static_cast<Communicator*>(receive_comm);
   return abi::kSuccess;
 }

@@ -18,7 +18,8 @@ Context* SharedContext();
 // Reads the settings and looks for devices, once a process; fails when either makes no sense, so
 // that NCCL says so and goes on without us. Thread-safe.
 abi::Result Init(abi::LogFunction log);
-abi::Result NewContext(uint64_t comm_id, void** context);
+// `config`: the communicator's; null: none.
+abi::Result NewContext(uint64_t comm_id, const abi::CommConfig* config, void** context);
 // Reaps connections that were begun and given up. Null is fine: NCCL 2.28 passes it after a failed
 // init.
 abi::Result Finalize(void* context);
@@ -32,7 +33,8 @@ abi::Result Properties(int device, abi::PropertiesV12* properties);
 abi::Result MakeVirtualDevice(int* device, const std::vector<int>& parts);
 
 abi::Result Listen(Context* context, int device, void* handle, void** listen_comm);
-abi::Result Connect(Context* context, int device, void* handle, void** send_comm);
+abi::Result Connect(Context* context, int device, void* handle, void** send_comm,
+                    const abi::CommConfig* config = nullptr);
 abi::Result Accept(void* listen_comm, void** receive_comm);
 
 abi::Result RegisterMemory(void* comm, void* data, size_t size, int type, void** memory);

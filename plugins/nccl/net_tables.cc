@@ -18,11 +18,11 @@ constexpr char kName[] = "weft";
 
 Result InitPlain(LogFunction log) { return Init(log); }
 Result InitWithProfiler(LogFunction log, ProfilerFunction /*profiler*/) { return Init(log); }
-Result InitContext(void** context, uint64_t comm_id, CommConfig* /*config*/, LogFunction log,
+Result InitContext(void** context, uint64_t comm_id, CommConfig* config, LogFunction log,
                    ProfilerFunction /*profiler*/) {
   *context = nullptr;
   Result result = Init(log);
-  return result == abi::kSuccess ? NewContext(comm_id, context) : result;
+  return result == abi::kSuccess ? NewContext(comm_id, config, context) : result;
 }
 
 // Narrows what is in every version, then what the version has more.
@@ -77,9 +77,9 @@ Result ListenIn(void* context, int device, void* handle, void** comm) {
 Result ConnectPlain(int device, void* handle, void** comm, DeviceHandle** /*device_handle*/) {
   return Connect(SharedContext(), device, handle, comm);
 }
-Result ConnectWithConfig(int device, CommConfig* /*config*/, void* handle, void** comm,
+Result ConnectWithConfig(int device, CommConfig* config, void* handle, void** comm,
                          DeviceHandle** /*device_handle*/) {
-  return Connect(SharedContext(), device, handle, comm);
+  return Connect(SharedContext(), device, handle, comm, config);
 }
 Result ConnectIn(void* context, int device, void* handle, void** comm,
                  DeviceHandle** /*device_handle*/) {

@@ -151,13 +151,13 @@ class TcpBackend final : public Backend {
   HandleTransport transport() const override { return HandleTransport::kTcp; }
   const DeviceList& devices() const override { return devices_; }
 
-  absl::StatusOr<std::unique_ptr<Listener>> Listen(uint64_t /*scope*/, int device) override {
+  absl::StatusOr<std::unique_ptr<Listener>> Listen(const Scope& /*scope*/, int device) override {
     auto listener = std::make_unique<TcpListener>(settings_, devices_[device]);
     WEFT_RETURN_IF_ERROR(listener->Open());
     return listener;
   }
 
-  absl::StatusOr<std::unique_ptr<SendWire>> Connect(uint64_t /*scope*/, int device,
+  absl::StatusOr<std::unique_ptr<SendWire>> Connect(const Scope& /*scope*/, int device,
                                                     const Handle& handle, absl::Time now) override {
     return Dial(settings_, devices_[device], handle, net::HandshakePurpose::kTcpLink, now);
   }

@@ -82,7 +82,7 @@ class TableApi final : public NetApi {
   Result Init(uint64_t comm_id, void** context) override {
     *context = nullptr;
     if constexpr (kVersion >= 11) {
-      nccl::abi::CommConfig config{-1};
+      nccl::abi::CommConfig config{traffic_class};
       CallScope scope(watch_, "init", false, Contract::kInitEach);
       return table_.init(context, comm_id, &config, &HarnessLogger, &NoProfiler);
     } else {
@@ -175,7 +175,7 @@ class TableApi final : public NetApi {
     if constexpr (kVersion >= 11) {
       return table_.connect(context, device, handle, comm, device_handle);
     } else if constexpr (kVersion == 10) {
-      nccl::abi::CommConfig config{-1};
+      nccl::abi::CommConfig config{traffic_class};
       return table_.connect(device, &config, handle, comm, device_handle);
     } else {
       return table_.connect(device, handle, comm, device_handle);

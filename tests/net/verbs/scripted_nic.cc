@@ -326,7 +326,7 @@ struct ScriptedFabric::Core {
       if (!std::exchange(request.fate_known, true) && on_transfer) {
         request.fate = on_transfer({device.options.name, pair->number, pair->path.flow_label,
                                     request.write.length, request.write.has_immediate, tick,
-                                    request.is_message, request.is_read});
+                                    request.is_message, request.is_read, pair->path.traffic_class});
         request.earliest = tick + static_cast<uint64_t>(request.fate.hold_ticks);
       }
       if (tick < request.earliest || !device.active) return;

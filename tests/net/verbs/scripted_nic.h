@@ -50,6 +50,7 @@ struct ScriptedTransfer {
   uint64_t tick = 0;
   bool is_message = false;  // into a receive with memory
   bool is_read = false;
+  int traffic_class = 0;
 };
 
 // What becomes of it.

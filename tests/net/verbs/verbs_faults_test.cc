@@ -376,6 +376,23 @@ TEST(VerbsPaths, EveryQueuePairHasAPortOfItsOwnAndAReplacementAnother) {
   EXPECT_EQ(ports.size(), 5u);
 }
 
+TEST(VerbsFaults, ReceiversSendInATrafficClassOfTheirOwn) {
+  WorldOptions options = Quick();
+  options.settings.insert(options.settings.end(),
+                          {"verbs.traffic_class=106", "verbs.clear_to_send_traffic_class=184"});
+  World world(options);
+  std::set<int> data, clear_to_sends;
+  world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
+    (absl::StartsWith(transfer.from, "host0") ? data : clear_to_sends)
+        .insert(transfer.traffic_class);
+    return ScriptedFate{};
+  });
+  ASSERT_TRUE(world.Connect());
+  ASSERT_EQ(Exchange(world), "");
+  EXPECT_EQ(data, std::set<int>{106});
+  EXPECT_EQ(clear_to_sends, std::set<int>{184});
+}
+
 // ---- Memory
 
 TEST(VerbsMemory, OverlappingRegistrationsAreCountedAndNoneIsKept) {

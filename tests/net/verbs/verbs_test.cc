@@ -73,6 +73,29 @@ TEST(GidChoice, InfinibandTakesIndexZero) {
   EXPECT_EQ(ChooseGid({{0, Ipv6(0xFE, 1), GidKind::kInfiniband}}, false, {})->gid.index, 0);
 }
 
+TEST(GidChoice, OnlyGidsOfTheRangeAreTakenAndNoOtherInstead) {
+  const std::vector<NicGid> gids = {{2, Ipv6(0xFD, 1), GidKind::kRoceV2},
+                                    {3, Ipv4(1), GidKind::kRoceV2},
+                                    {5, Ipv4(130), GidKind::kRoceV2}};
+  VerbsOptions options;
+  const auto in = [&](const char* range) {
+    options.address_range = *ParseGidRange(range);
+    return ChooseGid(gids, true, options);
+  };
+  EXPECT_EQ(in("10.0.0.128/25")->gid.index, 5);
+  EXPECT_EQ(in("10.0.0.0/8")->gid.index, 3);
+  EXPECT_EQ(in("fd00::/8")->gid.index, 2);
+  EXPECT_EQ(in("::/0")->gid.index, 3);
+  auto none = in("192.168.0.0/16");
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(none.status().message()), HasSubstr("no GID within 192.168.0.0/16"));
+  options.gid_index = 3;
+  EXPECT_EQ(in("fd00::/8")->gid.index, 3) << "an index goes before a range";
+  for (const char* wrong : {"10.0.0.0", "10.0.0.0/33", "fd00::/129", "10.0.0/8", "10.0.0.0/x"}) {
+    EXPECT_THAT(std::string(ParseGidRange(wrong).status().message()), HasSubstr(wrong));
+  }
+}
+
 TEST(DeviceFilter, ReadsAsNcclIbHca) {
   EXPECT_TRUE(DeviceIsWanted("", "mlx5_0", 1));
   EXPECT_TRUE(DeviceIsWanted("bnxt,mlx5", "mlx5_12", 1));
@@ -91,11 +114,18 @@ TEST(DeviceFilter, ReadsAsNcclIbHca) {
 const char* NoEnvironment(const char*) { return nullptr; }
 
 TEST(VerbsSettings, NcclsCountWhereOursAreNotSet) {
-  const std::map<std::string, std::string> nccl = {
-      {"NCCL_IB_HCA", "=mlx5_2"},  {"NCCL_IB_TC", "106"},
-      {"NCCL_IB_TIMEOUT", "20"},   {"NCCL_IB_RETRY_CNT", "5"},
-      {"NCCL_IB_GID_INDEX", "-1"}, {"NCCL_IB_QPS_PER_CONNECTION", "4"},
-      {"NCCL_IB_SL", "3"},         {"NCCL_IB_ADDR_FAMILY", "AF_INET6"}};
+  const std::map<std::string, std::string> nccl = {{"NCCL_IB_HCA", "=mlx5_2"},
+                                                   {"NCCL_IB_TC", "106"},
+                                                   {"NCCL_IB_TIMEOUT", "20"},
+                                                   {"NCCL_IB_RETRY_CNT", "5"},
+                                                   {"NCCL_IB_GID_INDEX", "-1"},
+                                                   {"NCCL_IB_QPS_PER_CONNECTION", "4"},
+                                                   {"NCCL_IB_SL", "3"},
+                                                   {"NCCL_IB_ADDR_FAMILY", "AF_INET6"},
+                                                   {"NCCL_IB_FIFO_TC", "184"},
+                                                   {"NCCL_IB_ADDR_RANGE", "fd00::/8"},
+                                                   {"NCCL_IB_PCI_RELAXED_ORDERING", "0"},
+                                                   {"NCCL_GDR_FLUSH_DISABLE", "1"}};
   const Environment get = [&](const char* name) -> const char* {
     auto found = nccl.find(name);
     return found == nccl.end() ? nullptr : found->second.c_str();
@@ -113,16 +143,30 @@ TEST(VerbsSettings, NcclsCountWhereOursAreNotSet) {
   EXPECT_EQ(options->gid_index, -1);
   EXPECT_EQ(options->queue_pairs, 4);
   EXPECT_TRUE(options->ipv6);
+  EXPECT_EQ(options->clear_to_send_traffic_class, 184);
+  EXPECT_EQ(options->address_range->text, "fd00::/8");
+  EXPECT_FALSE(options->relaxed_ordering);
+  EXPECT_FALSE(options->flush);
 }
 
 TEST(VerbsSettings, ABadValueOfNcclsIsNamedWithItsRange) {
-  const Environment get = [](const char* name) -> const char* {
-    return std::string(name) == "NCCL_IB_TIMEOUT" ? "99" : nullptr;
-  };
-  auto options = ReadVerbsOptions(Settings{LibrarySettings()}, get);
-  EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(options.status().message()), HasSubstr("NCCL_IB_TIMEOUT=\"99\""));
-  EXPECT_THAT(std::string(options.status().message()), HasSubstr("1..31"));
+  const struct {
+    const char *name, *value, *right;
+  } all[] = {{"NCCL_IB_TIMEOUT", "99", "1..31"},
+             {"NCCL_IB_FIFO_TC", "256", "0..255"},
+             {"NCCL_IB_ADDR_FAMILY", "inet", "AF_INET and AF_INET6"},
+             {"NCCL_IB_ADDR_RANGE", "10.0.0.0", "10.1.0.0/16"},
+             {"NCCL_IB_PCI_RELAXED_ORDERING", "yes", "0..2"},
+             {"NCCL_GDR_FLUSH_DISABLE", "2", "0..1"}};
+  for (const auto& one : all) {
+    const Environment get = [&](const char* name) -> const char* {
+      return std::string(name) == one.name ? one.value : nullptr;
+    };
+    auto options = ReadVerbsOptions(Settings{LibrarySettings()}, get);
+    EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument) << one.name;
+    EXPECT_THAT(std::string(options.status().message()),
+                testing::AllOf(HasSubstr(one.name), HasSubstr(one.value), HasSubstr(one.right)));
+  }
 }
 
 TEST(VerbsSettings, PiecesAreWholeLinesOf128Bytes) {

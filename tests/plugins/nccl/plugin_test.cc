@@ -112,6 +112,26 @@ TEST(NcclPlugin, NcclsNumbersOfThreadsAndSocketsAreTaken) {
   EXPECT_NE(receive.comm, nullptr);
 }
 
+TEST(NcclPlugin, TheLogSaysWhatSettingUpConnectionsTookByPhase) {
+  Instance instance;
+  SetLogVerbose(true);
+  testing::internal::CaptureStderr();
+  {
+    Listening listening = Listen(instance);
+    auto [send, receive] = Meet(instance, listening.handle, &instance, &listening);
+    ASSERT_NE(send.comm, nullptr) << send.warning;
+    void* context = nullptr;
+    ASSERT_EQ(instance.api().Init(2, &context), nccl::abi::kSuccess);
+    instance.api().Finalize(context);
+  }
+  SetLogVerbose(false);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("2 ends of connections set up within"));
+  for (const char* phase : {"listen 1 x ", "waiting 1 x ", "handshake 1 x ", "greeting 2 x "}) {
+    EXPECT_THAT(said, HasSubstr(phase));
+  }
+}
+
 TEST(NcclPlugin, AHandleOfAnotherPluginIsRefusedAtOnce) {
   Instance instance;
   HandleBytes handle{};

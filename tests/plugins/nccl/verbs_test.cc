@@ -9,6 +9,8 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -194,6 +196,78 @@ TEST(NcclVerbs, AnErrorThatIsNotSurvivedNamesBothEndsWhatWasTriedAndTheCause) {
                              HasSubstr("queue pair"), HasSubstr("source port")));
   EXPECT_THAT(warning, AllOf(HasSubstr("error 12"), HasSubstr("; tried "),
                              HasSubstr("verbs.give_up_after"), HasSubstr("likely cause: ")));
+}
+
+// The classes in which queue pairs send while a connection of a communicator of class `given` is
+// made and a message sent; v10 says the class to connect, v11 to init.
+std::set<int> ClassesOf(int version, int given, const Environment& environment) {
+  Host host(environment);
+  CallPage page;
+  Watch watch(page, absl::Seconds(60));
+  auto api = host.instance().library().Open(version, watch);
+  api->traffic_class = given;
+  std::set<int> classes;
+  std::mutex mutex;
+  host.fabric().set_on_transfer([&](const ScriptedTransfer& transfer) {
+    std::lock_guard lock(mutex);
+    if (transfer.length > 1000) classes.insert(transfer.traffic_class);
+    return ScriptedFate{};
+  });
+  void *context = nullptr, *listening = nullptr, *send = nullptr, *receive = nullptr;
+  HandleBytes handle{};
+  for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+  EXPECT_EQ(api->Init(2, &context), nccl::abi::kSuccess);
+  EXPECT_EQ(api->Listen(context, 0, handle.data(), &listening), nccl::abi::kSuccess);
+  while ((send == nullptr || receive == nullptr) && !testing::Test::HasFailure()) {
+    if (send == nullptr) {
+      EXPECT_EQ(api->Connect(context, 0, handle.data(), &send, nullptr), nccl::abi::kSuccess);
+    }
+    if (receive == nullptr) {
+      EXPECT_EQ(api->Accept(listening, &receive, nullptr), nccl::abi::kSuccess);
+    }
+  }
+  for (const auto& [name, value] : environment) unsetenv(name.c_str());
+  std::vector<char> from(5000), to(5000);
+  void *from_memory = nullptr, *to_memory = nullptr, *sending = nullptr, *receiving = nullptr;
+  EXPECT_EQ(api->Register(send, from.data(), from.size(), &from_memory), nccl::abi::kSuccess);
+  EXPECT_EQ(api->Register(receive, to.data(), to.size(), &to_memory), nccl::abi::kSuccess);
+  Received what{{to.data()}, {to_memory}, {to.size()}, {0}};
+  EXPECT_EQ(api->Receive(receive, what, &receiving), nccl::abi::kSuccess);
+  for (int done = 0, size = 0; done == 0 && !testing::Test::HasFailure();) {
+    if (sending == nullptr) {
+      EXPECT_EQ(api->Send(send, from.data(), from.size(), 0, from_memory, &sending),
+                nccl::abi::kSuccess);
+    }
+    EXPECT_EQ(api->Test(receiving, &done, &size), nccl::abi::kSuccess);
+  }
+  for (int done = 0; done == 0 && !testing::Test::HasFailure();) {
+    EXPECT_EQ(api->Test(sending, &done, nullptr), nccl::abi::kSuccess);
+  }
+  api->Deregister(send, from_memory);
+  api->Deregister(receive, to_memory);
+  api->CloseSend(send);
+  api->CloseReceive(receive);
+  api->CloseListen(listening);
+  api->Finalize(context);
+  host.fabric().set_on_transfer(nullptr);
+  return classes;
+}
+
+TEST(NcclVerbs, ACommunicatorsTrafficClassReachesItsQueuePairs) {
+  for (int version : {10, 11, 12}) {
+    EXPECT_EQ(ClassesOf(version, 96, {}), std::set<int>{96}) << version;
+    EXPECT_EQ(ClassesOf(version, -1, {}), std::set<int>{0}) << version;
+  }
+  EXPECT_EQ(ClassesOf(11, 96, {{"NCCL_IB_TC", "40"}}), std::set<int>{40}) << "as with NCCL's own";
+  EXPECT_EQ(ClassesOf(11, 96, {{"WEFT_VERBS_TRAFFIC_CLASS", "44"}}), std::set<int>{44});
+}
+
+TEST(NcclVerbs, ATrafficClassThatIsNoneIsRefused) {
+  Host host;
+  host.api().traffic_class = 300;
+  void* context = nullptr;
+  EXPECT_NE(host.api().Init(2, &context), nccl::abi::kSuccess);
+  EXPECT_THAT(LastWarning(), HasSubstr("trafficClass is 300"));
 }
 
 // ---- Memory of GPUs
