@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "tools/command_line.h"
 
 namespace weft::bw {
 namespace {
@@ -164,16 +165,8 @@ Parsed ParseCommandLine(int argc, char** argv) {
   Words words;
   CLI::App app("weft-bw: bandwidth and latency of collectives and of point to point", "weft-bw");
   Declare(app, words, parsed.options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    parsed.exit_status = app.exit(error) == 0 ? 0 : 2;
-    return parsed;
-  }
-  if (absl::Status status = Resolve(words, parsed.options); !status.ok()) {
-    std::fprintf(stderr, "weft-bw: %s\n", std::string(status.message()).c_str());
-    parsed.exit_status = 2;
-  }
+  parsed.exit_status =
+      ReadCommandLine(app, argc, argv, [&] { return Resolve(words, parsed.options); });
   return parsed;
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "net/multipath/simulated.h"
+#include "tools/command_line.h"
 #include "topology/fabric/generator.h"
 #include "topology/sim/switch_hashes.h"
 #include "topology/sim/workloads/registry.h"
@@ -288,16 +289,8 @@ Parsed ParseCommandLine(int argc, char** argv) {
     parsed.exit_status = 0;
     return parsed;
   }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    parsed.exit_status = app.exit(error) == 0 ? 0 : 2;
-    return parsed;
-  }
-  if (absl::Status status = Resolve(words, parsed.options); !status.ok()) {
-    std::fprintf(stderr, "weft-sim: %s\n", std::string(status.message()).c_str());
-    parsed.exit_status = 2;
-  }
+  parsed.exit_status =
+      ReadCommandLine(app, argc, argv, [&] { return Resolve(words, parsed.options); });
   return parsed;
 }
 

@@ -10,34 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "tools/nccl_harness/runner.h"
+#include "tests/plugins/contracts.h"
 
 namespace weft::harness {
 namespace {
-
-// Limits that a slow machine does not reach; faults that show only by their passing set others.
-Options TestOptions(const std::string& plugin) {
-  setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
-  Options options;
-  options.plugin = plugin;
-  options.requests = 60;
-  options.size_max = 256 << 10;
-  options.memory_max = 4 << 20;
-  options.timeout = absl::Seconds(60);
-  options.block_limit = absl::Seconds(60);
-  options.death_limit = absl::Seconds(60);
-  return options;
-}
-
-std::vector<std::string> BrokenIn(Scenario scenario, int version, const Options& options) {
-  absl::StatusOr<Outcome> outcome = RunScenario(scenario, version, options);
-  std::vector<std::string> broken;
-  if (!outcome.ok()) return {std::string(outcome.status().message())};
-  for (const Breach& breach : outcome->breaches) {
-    broken.push_back(absl::StrCat(RowOf(breach.contract).name, ": ", breach.detail));
-  }
-  return broken;
-}
 
 constexpr Scenario kScenarios[] = {Scenario::kIntrospection, Scenario::kSteps, Scenario::kTraffic,
                                    Scenario::kDeath};

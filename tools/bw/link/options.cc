@@ -2,13 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
-#include <cstdio>
 #include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "tools/command_line.h"
 
 namespace weft::link_bw {
 namespace {
@@ -345,16 +345,8 @@ Parsed ParseCommandLine(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   DeclareLoad(app, words, parsed.options);
   DeclareRest(app, words, parsed.options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    parsed.exit_status = app.exit(error) == 0 ? 0 : 2;
-    return parsed;
-  }
-  if (absl::Status status = Resolve(words, parsed.options); !status.ok()) {
-    std::fprintf(stderr, "weft-bw link: %s\n", std::string(status.message()).c_str());
-    parsed.exit_status = 2;
-  }
+  parsed.exit_status =
+      ReadCommandLine(app, argc, argv, [&] { return Resolve(words, parsed.options); });
   return parsed;
 }
 
