@@ -171,11 +171,13 @@ inline constexpr size_t kAddressBytesMax = 512;
 // One of a link's ways: a socket, a queue pair, a path. What a transport cannot tell is empty;
 // counts are since the link was made.
 struct LaneReport {
-  std::string name;                         // "10.0.0.1:41000 -> 10.0.0.2:7000", sender first
-  int source_port = 0;                      // TCP's or UDP's, the sender's; 0: it has none
-  uint64_t bytes = 0;                       // that got across, with what the protocol adds to them
-  std::optional<uint64_t> retransmissions;  // packets
-  std::optional<absl::Duration> rtt;        // as it is now, smoothed
+  std::string name;     // "10.0.0.1:41000 -> 10.0.0.2:7000", sender first
+  int source_port = 0;  // TCP's or UDP's, the sender's; 0: it has none
+  uint64_t bytes = 0;   // that got across, with what the protocol adds to them
+  // Packets that were sent again; of reliable queue pairs, whose packets the device keeps to
+  // itself, writes that went again with another queue pair.
+  std::optional<uint64_t> retransmissions;
+  std::optional<absl::Duration> rtt;  // as it is now, smoothed; of a queue pair, of a write
   // How long it had something on its way, and for what part of that the peer's window, or this
   // side's own buffer, was what held it up.
   std::optional<absl::Duration> busy, peer_limited, buffer_limited;

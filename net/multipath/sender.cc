@@ -32,6 +32,7 @@ Sender::Sender(const SenderOptions& options, absl::Time now)
       seed_(options.incarnation),
       pacer_(options.burst),
       paths_(options.paths),
+      tallies_(static_cast<size_t>(options.paths.paths)),
       chooser_(MakePolicy(PolicyFor(options, seed_), options.paths.paths), options.piece),
       flight_(options.paths.paths, options.numbers, options.facts.base_rtt, options.held_max,
               options.weighs_paths),

@@ -103,6 +103,12 @@ struct SenderStatistics {
   int64_t paths_left = 0, paths_back = 0, handshakes = 0, marks = 0;
 };
 
+// Of one path.
+struct PathTally {
+  uint64_t bytes = 0;  // on the wire, that arrived
+  uint64_t lost = 0;   // packets of chunks, which went again
+};
+
 class Sender {
  public:
   Sender(const SenderOptions& options, absl::Time now);
@@ -134,6 +140,7 @@ class Sender {
   const Controller& controller() const { return *controller_; }
   const PathSet& paths() const { return paths_; }
   const Flight& flight() const { return flight_; }
+  const PathTally& tally(PathId path) const { return tallies_[path]; }
   const SenderStatistics& statistics() const { return statistics_; }
 
  private:
@@ -198,6 +205,7 @@ class Sender {
   std::unique_ptr<Controller> controller_;
   Pacer pacer_;
   PathSet paths_;
+  std::vector<PathTally> tallies_;  // [path]
   PathChooser chooser_;
   Flight flight_;
   std::vector<Message> messages_;  // a ring

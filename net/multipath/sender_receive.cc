@@ -115,6 +115,7 @@ void Sender::OnArrived(Sent& sent, absl::Duration rtt, absl::Duration held, bool
   bool was_in_flight = sent.state == SentState::kInFlight;
   if (was_in_flight) paths_.OnResolved(sent.path, sent.bytes);
   if (paths_.OnAck(sent.path, rtt)) ++statistics_.paths_back;
+  tallies_[sent.path].bytes += sent.bytes;
   // A slow path's delays say nothing of those that carry the rest.
   bool is_usual = !paths_.IsSlow(sent.path);
   flight_.Arrived(sent, rtt, is_usual);
@@ -124,6 +125,7 @@ void Sender::OnArrived(Sent& sent, absl::Duration rtt, absl::Duration held, bool
   chooser_.policy().OnAck(
       {.now = now, .path = sent.path, .rtt = rtt, .marked = marked, .bytes = Bytes(sent.bytes)});
   if (sent.is_probe) return;
+  ++tallies_[sent.path].lost;
   if (was_in_flight) {
     controller_->OnAck({.now = now,
                         .rtt = is_usual ? rtt : absl::ZeroDuration(),

@@ -9,6 +9,7 @@ namespace {
 constexpr uint64_t kSampleBytes = 256 << 10;
 constexpr absl::Duration kSampleTime = absl::Microseconds(20);
 constexpr double kSampleWeight = 0.25;
+constexpr double kTripWeight = 0.125;
 
 }  // namespace
 
@@ -34,6 +35,8 @@ void Lane::Measure(uint64_t bytes, absl::Time now) {
 // so that it doubles within a round trip.
 void Lane::Adapt(const InFlight& done, absl::Time now) {
   const absl::Duration delay = now - done.posted;
+  bytes += done.bytes;
+  rtt = rtt == absl::ZeroDuration() ? delay : rtt + (delay - rtt) * kTripWeight;
   if (delay <= kDelayTarget / 2) {
     window = std::min(kWindowMost, window + done.bytes);
   } else if (delay > kDelayTarget && done.posted >= narrowed_at_) {

@@ -53,6 +53,11 @@ struct Lane {
   absl::Time alive_at;         // when it last completed something, or had nothing to complete
   uint32_t receives_posted = 0, receives_used = 0;
 
+  // Of all its queue pairs.
+  uint64_t bytes = 0;    // that got across
+  uint64_t repeats = 0;  // writes that did not, and went again
+  absl::Duration rtt;    // from posting to acknowledgement, smoothed; zero: there was none
+
   // As many bytes may be on their way as are acknowledged within kDelayTarget of their posting:
   // more would only stand in queues, here or in a switch, and overflow those that are short.
   uint64_t window = kWindowFirst;

@@ -31,6 +31,7 @@ class VerbsSendLink final : public TcpSendLink, private VerbsWireOwner {
         wire_(poller(), shared, *this, /*leads=*/true, peer.value()) {}
   ~VerbsSendLink() override { LinkCore::Finish(); }
   std::string Describe() const override;
+  std::vector<LaneReport> Lanes() const override { return wire_.Lanes(); }
 
  private:
   // Where the bytes of a posted receive go.

@@ -77,6 +77,7 @@ class VerbsWire final : public Handler, private QueuePairUser {
   const absl::Status& failure() const { return failure_; }  // OK, or what OnWireBroken() will say
   int lanes() const { return static_cast<int>(lanes_.size()); }
   std::string Describe() const;  // "2 queue pairs: mlx5_0 0x12 -> 0x34 port 50000, ..."
+  std::vector<LaneReport> Lanes() const;
   Rails& rails() const { return *shared_.rails; }
 
   // Destroys the queue pairs: no byte of the owner's memory is read or written afterwards.

@@ -353,6 +353,7 @@ void VerbsWire::Requeue(int lane, const ArrivalRecord& record) {
     }
     entry.lane = -1;
     entry.delivered = false;
+    ++lanes_[static_cast<size_t>(lane)].repeats;
     again.push_back(number);
   }
   queue_.insert(queue_.begin(), again.begin(), again.end());
@@ -383,6 +384,26 @@ std::string VerbsWire::Describe() const {
   std::string out =
       absl::StrCat(lanes_.size(), lanes_.size() == 1 ? " queue pair" : " queue pairs");
   for (const Lane& lane : lanes_) absl::StrAppend(&out, "; ", LaneText(lane));
+  return out;
+}
+
+std::vector<LaneReport> VerbsWire::Lanes() const {
+  std::vector<LaneReport> out;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const Lane& lane = lanes_[i];
+    LaneReport report;
+    report.name = absl::StrCat("lane ", i);
+    if (lane.pair != nullptr && lane.has_remote) {
+      const Rail& rail = (*shared_.rails)[lane.pair->rail()];
+      absl::StrAppend(&report.name, ": ", rail.device->name(), " ", GidText(rail.gid.gid.gid),
+                      " -> ", GidText(lane.remote.gid));
+      if (rail.port.ethernet) report.source_port = lane.local_port;
+    }
+    report.bytes = lane.bytes;
+    report.retransmissions = lane.repeats;
+    if (lane.rtt > absl::ZeroDuration()) report.rtt = lane.rtt;
+    out.push_back(std::move(report));
+  }
   return out;
 }
 

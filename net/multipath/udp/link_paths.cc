@@ -47,6 +47,12 @@ absl::StatusOr<LinkPaths::Facts> UdpPaths::Connect(const Address& peer) {
   return Facts{static_cast<int>(paths), Bytes(room), HostMtu(peer_.front())};
 }
 
+std::pair<std::string, int> UdpPaths::WayOf(PathId path) const {
+  SocketAddress from = host_;
+  from.set_port(sockets_.ports()[path]);
+  return {absl::StrCat(from.ToString(), " -> ", peer_[path].ToString()), from.port()};
+}
+
 std::string UdpPaths::Suspicion() const {
   return absl::StrCat("does a firewall let UDP through, from ", peer_.front().ToString(), " on?");
 }

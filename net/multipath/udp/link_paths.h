@@ -12,10 +12,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -63,6 +65,10 @@ class LinkPaths {
   virtual bool NoteMalformed() = 0;
   // Not OK: none of them will ever carry anything again. OnWritable() tells the owner to look.
   virtual const absl::Status& status() const = 0;
+  // For people, sender first, and the UDP source port of what is sent; 0: it has none.
+  virtual std::pair<std::string, int> WayOf(PathId path) const {
+    return {absl::StrCat("path ", path), 0};
+  }
   // Why nothing might come back, as a question: "does a firewall ...?"
   virtual std::string Suspicion() const = 0;
 };
@@ -88,6 +94,7 @@ class UdpPaths final : public LinkPaths {
   bool NoteMalformed() override { return sockets_.mutable_statistics().malformed++ == 0; }
   const absl::Status& status() const override { return status_; }
   std::string Suspicion() const override;
+  std::pair<std::string, int> WayOf(PathId path) const override;
 
  private:
   const absl::Status status_;  // sockets do not end

@@ -40,6 +40,9 @@ class LinkWire {
 
   // Until Leave(), which has `words` delivered without the link.
   Wire* operator->() { return wire_.get(); }
+  std::vector<LaneReport> Lanes() const {
+    return wire_ != nullptr ? wire_->Lanes() : std::vector<LaneReport>();
+  }
   void Leave(std::deque<OutFrame> words);
   void Close() {
     if (wire_ != nullptr) wire_->Close();
@@ -59,6 +62,7 @@ class MultipathSendLink final : public TcpSendLink, private WireOwner {
   MultipathSendLink(TcpContext& context, LinkContext& shared, Rank peer);
   ~MultipathSendLink() override;
   const Sender* sender() { return wire_->sender(); }  // for measurements; null before it is started
+  std::vector<LaneReport> Lanes() const override { return wire_.Lanes(); }
   void UseIdentity(const ConnectorIdentity& identity) override;
 
  private:

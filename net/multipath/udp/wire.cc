@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -126,6 +127,22 @@ void Wire::Open(absl::Time now) {
 absl::Time Wire::heard_at() const {
   if (!is_started()) return absl::InfinitePast();
   return std::max(sender_->heard_at(), receiver_->heard_at());
+}
+
+std::vector<LaneReport> Wire::Lanes() const {
+  std::vector<LaneReport> out;
+  if (!is_started() || is_closed_) return out;
+  for (int i = 0; i < facts_.paths; ++i) {
+    const auto path = static_cast<PathId>(i);
+    LaneReport lane;
+    std::tie(lane.name, lane.source_port) = paths_->WayOf(path);
+    lane.bytes = sender_->tally(path).bytes;
+    lane.retransmissions = sender_->tally(path).lost;
+    const absl::Duration rtt = sender_->paths().rtt(path);
+    if (rtt > absl::ZeroDuration()) lane.rtt = rtt;
+    out.push_back(std::move(lane));
+  }
+  return out;
 }
 
 // ---- Out

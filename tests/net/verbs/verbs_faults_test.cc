@@ -376,6 +376,37 @@ TEST(VerbsPaths, EveryQueuePairHasAPortOfItsOwnAndAReplacementAnother) {
   EXPECT_EQ(ports.size(), 5u);
 }
 
+TEST(VerbsFaults, ALinkTellsWhatEachOfItsLanesCarriedAndSentAgain) {
+  World world(Quick());
+  int left = 1;
+  std::set<uint32_t> labels;
+  world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
+    ScriptedFate fate;
+    if (!absl::StartsWith(transfer.from, "host0")) return fate;
+    labels.insert(transfer.flow_label);
+    fate.fails = transfer.length > 4000 && left-- > 0, fate.arrives = false;
+    return fate;
+  });
+  ASSERT_TRUE(world.Connect());
+  ASSERT_EQ(Exchange(world), "");
+  for (int turn = 0; turn < 20; ++turn) world.Turn();  // nothing is under way any more
+  const std::vector<LaneReport> lanes = world.a->out->Lanes();
+  ASSERT_EQ(lanes.size(), 2u);
+  uint64_t bytes = 0, again = 0;
+  for (const LaneReport& lane : lanes) {
+    EXPECT_THAT(lane.name,
+                testing::AllOf(HasSubstr("host0_rail"), HasSubstr(" -> ::ffff:10.0.1.")));
+    EXPECT_EQ(labels.count(topology::RoceFlowLabel(static_cast<uint16_t>(lane.source_port))), 1u);
+    ASSERT_TRUE(lane.rtt.has_value());
+    bytes += lane.bytes;
+    again += *lane.retransmissions;
+  }
+  uint64_t left_the_host = 0;
+  for (int rail : {0, 1}) left_the_host += world.fabric.bytes_from(World::Device(0, rail));
+  EXPECT_EQ(bytes, left_the_host);
+  EXPECT_GT(again, 0u);
+}
+
 TEST(VerbsFaults, ReceiversSendInATrafficClassOfTheirOwn) {
   WorldOptions options = Quick();
   options.settings.insert(options.settings.end(),

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "tests/plugins/contracts.h"
 
 namespace weft::harness {
@@ -35,7 +36,7 @@ constexpr bool kHasUcx = WEFT_HAS_UCX != 0;
 constexpr Case kVerbs = {"verbs", WEFT_SCRIPTED_PLUGIN, true};
 constexpr Case kUcx = {"ucx", WEFT_PLUGIN, false};
 constexpr Case kMultipath = {"multipath", WEFT_PLUGIN, false};
-
+constexpr Case kTcp = {"tcp", WEFT_PLUGIN, false};
 
 class EveryVersion : public testing::TestWithParam<int> {
  protected:
@@ -87,6 +88,27 @@ TEST(NcclTransports, EightCommunicatorsOfOneProcessShareRdmaDevices) {
   options.requests = 40;
   for (int version : {9, 12}) {  // one transport for all of them, and one for each
     EXPECT_THAT(BrokenIn(Scenario::kTraffic, version, options), testing::IsEmpty()) << version;
+  }
+}
+
+// NCCL's largest message, past every 32-bit limit on the way but the last.
+TEST(NcclTransports, AGibibyteArrivesWholeOverEachTransport) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "takes many minutes with a sanitizer";
+#endif
+  for (const Case& one : {kTcp, kVerbs, kUcx, kMultipath}) {
+    if (!kHasUcx && absl::string_view(one.transport) == "ucx") continue;
+    SCOPED_TRACE(one.transport);
+    Options options = OptionsOf(one);
+    options.measure_min = options.measure_max = size_t{1} << 30;
+    options.iterations = 1;
+    const absl::StatusOr<Outcome> outcome = RunScenario(Scenario::kMeasure, 12, options);
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_TRUE(outcome->breaches.empty()) << outcome->breaches.front().detail;
+    ASSERT_EQ(outcome->measured.size(), 1u);
+    EXPECT_EQ(outcome->measured[0].bytes, size_t{1} << 30);
+    EXPECT_EQ(outcome->measured[0].wrong, 0u);
+    unsetenv("WEFT_TRANSPORT");
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -233,6 +234,24 @@ TEST(WeftBwLink, TellsOfEverySocketWhatItCarried) {
   }
   EXPECT_GT(bytes, 20 << 20);  // the window at the sender is a little less than 50 messages
   EXPECT_FALSE(result["rows"][0]["limit"].get<std::string>().empty());
+}
+
+TEST(WeftBwLink, TellsOfEveryPathWhatItCarried) {
+  const json result = JsonOf("--ranks 2 -s 1M -n 50 --transport multipath --set multipath.paths=4");
+  const json& lanes = result["rows"][0]["lanes"];
+  ASSERT_EQ(lanes.size(), 4U);
+  int64_t bytes = 0;
+  std::set<int> ports;
+  for (const json& lane : lanes) {
+    ports.insert(lane["source_port"].get<int>());
+    EXPECT_GE(lane["retransmissions"], 0);
+    EXPECT_GT(lane["rtt_p50_us"], 0);
+    EXPECT_GE(lane["rtt_p99_us"], lane["rtt_p50_us"]);
+    EXPECT_GT(lane["bytes"], 0);
+    bytes += lane["bytes"].get<int64_t>();
+  }
+  EXPECT_EQ(ports.size(), 4U);
+  EXPECT_GT(bytes, 20 << 20);
 }
 
 TEST(WeftBwLink, EveryPatternEnds) {

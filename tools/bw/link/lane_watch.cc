@@ -33,7 +33,7 @@ void LaneWatch::Sample(const Reports& reports) {
   for (const auto& [peer, lanes] : reports) {
     for (const net::LaneReport& lane : lanes) {
       if (lane.rtt.has_value()) {
-        trips_us_[lane.name].push_back(absl::ToDoubleMicroseconds(*lane.rtt));
+        trips_us_[{peer, lane.name}].push_back(absl::ToDoubleMicroseconds(*lane.rtt));
       }
     }
   }
@@ -73,7 +73,7 @@ std::vector<LaneUse> LaneWatch::Stop() {
         use.retransmissions =
             static_cast<int64_t>(*lane.retransmissions - before.retransmissions.value_or(0));
       }
-      if (const auto& trips = trips_us_[lane.name]; !trips.empty()) {
+      if (const auto& trips = trips_us_[{peer, lane.name}]; !trips.empty()) {
         use.rtt_p50_us = PercentileOf(trips, 50);
         use.rtt_p99_us = PercentileOf(trips, 99);
       }

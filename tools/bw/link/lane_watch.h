@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/bw/link/mesh.h"
@@ -43,7 +44,7 @@ class LaneWatch {
   const int rank_;
   Reports start_;
   int64_t started_ = 0, looked_ = 0;
-  std::map<std::string, std::vector<double>> trips_us_;  // by the lane's name
+  std::map<std::pair<int, std::string>, std::vector<double>> trips_us_;  // by peer and lane
 };
 
 // Of values in any order; 0: of none.
