@@ -26,6 +26,7 @@ RailQueuePair::~RailQueuePair() {
   pair_.reset();
   rails_.users_.erase(id_);
   --rails_[rail_].queues[queue_].pairs;
+  ++rails_[rail_].arrivals;
 }
 
 absl::Status RailQueuePair::PostReceives(uint32_t first, int count) {

@@ -88,7 +88,9 @@ struct Rail {
   GidChoice gid;
   bool port_down = false;  // by an event; its queue pairs may come back
   bool lost = false;       // the device failed for good
-  uint64_t arrivals = 0;   // what has come to its queue pairs' own receives
+  // What has come to its queue pairs' own receives, and queue pairs that have ended, whose last
+  // completions may be lost.
+  uint64_t arrivals = 0;
   struct Queue {
     std::unique_ptr<NicCompletionQueue> queue;
     uint32_t pairs = 0;

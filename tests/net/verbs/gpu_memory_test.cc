@@ -172,6 +172,26 @@ TEST(GpuMemoryTest, ASecondFlushReadsNothingAndHostMemoryNeedsNone) {
   EXPECT_EQ(reads, 2);
 }
 
+TEST(GpuMemoryTest, ARailThatHasLostAQueuePairIsReadAgain) {
+  WorldOptions options = Quick(1);
+  options.settings.back() = "verbs.queue_pairs=1";
+  GpuWorld gpus(options);
+  int reads = 0;
+  CountReads(gpus, &reads);
+  ASSERT_TRUE(gpus.Carry(1000));
+  ASSERT_TRUE(gpus.Flush().ok());
+  const int before = reads;
+  // What it had written last may have been found without a completion.
+  const uint32_t lost = gpus.world.fabric.QueuePairs(World::Device(1, 0)).front();
+  gpus.world.fabric.PushEvent(World::Device(1, 0), {NicEventKind::kQueuePairFatal, 1, lost});
+  ASSERT_TRUE(gpus.world.Until([&] {
+    const std::vector<uint32_t> pairs = gpus.world.fabric.QueuePairs(World::Device(1, 0));
+    return std::count(pairs.begin(), pairs.end(), lost) == 0;
+  }));
+  ASSERT_TRUE(gpus.Flush().ok());
+  EXPECT_EQ(reads, before + 1);
+}
+
 TEST(GpuMemoryTest, TheSettingEndsFlushes) {
   WorldOptions options = Quick();
   options.settings.emplace_back("verbs.flush=false");
