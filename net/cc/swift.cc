@@ -95,8 +95,9 @@ void Swift::OnAck(const AckSample& ack) {
   rtt_ = ack.rtt;
   delay_ = median_ ? recent_.Add(ack.rtt) : ack.rtt;
   fabric_.OnDelay(ack.now, rtt_, delay_, target(), packets);
-  endpoint_.OnDelay(ack.now, rtt_, ack.endpoint, absl::Microseconds(parameters_.endpoint_us),
-                    packets);
+  absl::Duration held_target =
+      std::max(absl::Microseconds(parameters_.endpoint_us), facts_.base_rtt);
+  endpoint_.OnDelay(ack.now, rtt_, ack.endpoint, held_target, packets);
 }
 
 void Swift::OnLoss(absl::Time now, Bytes /*lost*/, Bytes /*in_flight*/) {

@@ -28,6 +28,8 @@
 // Departures: `base` is the path's own unloaded round trip instead of a constant for a data centre,
 // and h and fs_range are shares of it, as in the simulator of its first public implementation
 // (htsim: h = base / 6.55, fs_range = 5 base, fs_min 0.1, fs_max 100, ai 1, beta 0.8, max_mdf 0.5).
+// The target of the second window is never below `base`: on slow links an acknowledgement waits
+// longer than the paper's 100 us for the packet before it to leave.
 // A window of fs_max packets and more has no flow scaling at all: where the path holds more than
 // that, ai alone makes flows equal.
 #ifndef WEFT_NET_CC_SWIFT_H_
@@ -48,7 +50,7 @@ struct SwiftParameters {
   double fs_range = 5;        // base round trips
   double fs_min = 0.1;        // packets
   double fs_max = 100;        // packets
-  double endpoint_us = 100;   // target of what the peer holds
+  double endpoint_us = 100;   // target of what the peer holds, if above the base round trip
   double window_min = 0.001;  // packets
   double window_max = 4;      // products
   double window_start = 1;    // products

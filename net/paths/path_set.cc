@@ -47,6 +47,7 @@ bool PathSet::OnAck(PathId id, absl::Duration rtt) {
   Path& path = paths_[id];
   bool was_fastest = path.rtt == fastest_;
   if (rtt > absl::ZeroDuration()) {
+    path.newest_rtt = rtt;
     path.rtt = path.rtt == absl::ZeroDuration() ? rtt : path.rtt + (rtt - path.rtt) / 8;
   }
   bool comes_back = !path.is_live;

@@ -53,6 +53,11 @@ class PathSet {
   PathId UsableFrom(PathId from) const;
   // Weights 1/8, as UCCL's (arXiv 2504.17307). Zero: none was taken yet.
   absl::Duration rtt(PathId path) const { return paths_[path].rtt; }
+  // What the next packet may expect there: the newest round trip, once more for each packet on its
+  // way, of which that knows nothing. By Little's law it also grows where a path is slow.
+  absl::Duration ExpectedRtt(PathId path) const {
+    return paths_[path].newest_rtt * (1 + paths_[path].packets);
+  }
   double weight(PathId path) const { return paths_[path].weight; }
 
   // What is on its way there, of packets that are neither acknowledged nor lost.
@@ -78,7 +83,7 @@ class PathSet {
   struct Path {
     bool is_live = true;
     double weight = 1;
-    absl::Duration rtt;
+    absl::Duration rtt, newest_rtt;
     absl::Duration interval;
     absl::Time probe_at = absl::InfiniteFuture();
     int32_t packets = 0;

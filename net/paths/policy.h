@@ -3,7 +3,7 @@
 //   single        one path until it dies
 //   round-robin   each in turn, in proportion to their weights
 //   random        each chunk at random ("oblivious spray")
-//   two-choices   of two at random the one with the shorter round trip (UCCL, arXiv 2504.17307)
+//   two-choices   of two at random the one with the shorter expected round trip (simple.h)
 //   reps          recycles those that answered without a mark (reps.h)
 //   penalty       in turn, passing over those that were marked, trimmed or lost (penalty.h)
 //   plb           one path, another after congested round trips (plb.h)

@@ -46,7 +46,7 @@ PathId RandomPath::Choose(const PathSet& paths, absl::Time /*now*/) {
 
 PathId TwoChoices::Choose(const PathSet& paths, absl::Time /*now*/) {
   PathId a = DrawUsable(paths, random_), b = DrawUsable(paths, random_);
-  return paths.rtt(b) < paths.rtt(a) ? b : a;
+  return paths.ExpectedRtt(b) < paths.ExpectedRtt(a) ? b : a;
 }
 
 PathId Planned::Choose(const PathSet& paths, absl::Time /*now*/) {

@@ -46,7 +46,8 @@ class RandomPath final : public PathPolicy {
   Random random_;
 };
 
-// Power of two choices on smoothed round trips; one that was never measured counts as the shortest.
+// Power of two choices on expected round trips; one that was never measured counts as the shortest.
+// UCCL (arXiv 2504.17307) compares smoothed ones, which of a path used now and then are old.
 class TwoChoices final : public PathPolicy {
  public:
   explicit TwoChoices(uint64_t seed) : random_(seed) {}

@@ -30,12 +30,11 @@ def row(**values) -> None:
     print(json.dumps({"name": "multipath", **values}), flush=True)
 
 
-def bench_collectives(spines: int, mbit: int, repeats: int) -> None:
-    sizes = {"sendrecv": 8 << 20, "all_reduce": 8 << 20}
+def bench_collectives(spines: int, mbit: int, mib: int, repeats: int) -> None:
+    size = mib << 20
     with multipath.Fabric(leaves=2, spines=spines, hosts_per_leaf=spines, mbit=mbit) as fabric:
         placement = multipath.alternating(fabric)
         for op, name in (("sendrecv", "permutation"), ("all_reduce", "ring all-reduce")):
-            size = sizes[op]
             each = size if op == "sendrecv" else all_reduce.ring_bytes(len(placement), size)
             shares = {"multipath": [], "tcp": []}
             for _ in range(repeats):
@@ -43,10 +42,12 @@ def bench_collectives(spines: int, mbit: int, repeats: int) -> None:
                     seconds = multipath.job(fabric, placement, transport, op, size)["time_us"] / 1e6
                     bound = each * multipath.WIRE[transport] * 8 / (mbit * 1e6)
                     of.append(bound / seconds)
-                    say(f"{spines} spines, {name}: {transport} {of[-1]:.3f} of the bound")
+                    say(f"{spines} spines, {name} of {mib} MiB: {transport} {of[-1]:.3f} of the "
+                        "bound")
             ours, peer = (statistics.mean(shares[transport]) for transport in shares)
-            row(case=f"{name}, {spines} spines", ours=ours, peer=peer, peer_name="one TCP flow, mean",
-                unit="of the bound", ratio=ours / peer, repeats=repeats)
+            row(case=f"{name} of {mib} MiB, {spines} spines", ours=ours, peer=peer,
+                peer_name="one TCP flow, mean", unit="of the bound", ratio=ours / peer,
+                repeats=repeats)
 
 
 def bench_faults(spines: int, mbit: int, repeats: int) -> None:
@@ -112,6 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3, help="of each measurement")
     parser.add_argument("--mbit", type=int, default=50, help="of each link between switches")
+    parser.add_argument("--mib", default="8,32", help="sizes of the permutation and the all-reduce")
     parser.add_argument("--parts", default="collectives,faults,loopback")
     options = parser.parse_args()
     parts = options.parts.split(",")
@@ -120,7 +122,8 @@ def main() -> None:
         bench_loopback(options.repeats)
     for spines in (2, 4):
         if "collectives" in parts:
-            bench_collectives(spines, options.mbit, options.repeats)
+            for mib in options.mib.split(","):
+                bench_collectives(spines, options.mbit, int(mib), options.repeats)
         if "faults" in parts:
             bench_faults(spines, options.mbit, options.repeats)
 

@@ -99,6 +99,24 @@ TEST(SwiftTest, EndpointDelayHasAWindowOfItsOwn) {
   EXPECT_NEAR(swift.packets(), 4 * kProduct * std::pow(0.6, 6), 5);
 }
 
+// On a slow link an acknowledgement waits for the packet before it, which is no congested host.
+TEST(SwiftTest, TheEndpointsTargetIsNotBelowTheBaseRoundTrip) {
+  PathFacts slow = kFacts;
+  slow.base_rtt = absl::Milliseconds(5);
+  Swift swift(slow, {});
+  const double before = swift.packets();
+  AckSample ack = Ack(absl::UnixEpoch(), 5000);
+  ack.endpoint = absl::Milliseconds(4);
+  swift.OnAck(ack);
+  EXPECT_GT(swift.packets(), before);
+  ack.endpoint = absl::Milliseconds(50);  // of 5: cut by half at most
+  for (int i = 1; i <= 6; ++i) {
+    ack.now += absl::Milliseconds(5);
+    swift.OnAck(ack);
+  }
+  EXPECT_LT(swift.packets(), before / 2);
+}
+
 // Eight paths, one of them slow: an eighth of the samples are late. Plain Swift cuts every round
 // trip; the median does not see it.
 double AfterSpray(double samples) {

@@ -115,6 +115,35 @@ TEST(TwoChoicesTest, PrefersShorterRoundTrips) {
   EXPECT_NEAR(slow, 250, 60) << "only when both draws are the slow one";
 }
 
+// The smoothed round trip of a path that is used now and then tells of queues that are long gone.
+TEST(TwoChoicesTest, BelievesTheNewestRoundTrip) {
+  PathSet paths(Paths(2));
+  for (int i = 0; i < 20; ++i) {
+    paths.OnAck(0, absl::Microseconds(10));
+    paths.OnAck(1, absl::Microseconds(50));
+  }
+  paths.OnAck(0, absl::Microseconds(20));
+  paths.OnAck(1, absl::Microseconds(15));
+  ASSERT_LT(paths.rtt(0), paths.rtt(1));
+  auto policy = MakePolicy({.kind = PolicyKind::kTwoChoices}, 2);
+  int second = 0;
+  for (int i = 0; i < 1000; ++i) second += policy->Choose(paths, kStart);
+  EXPECT_NEAR(second, 750, 60) << "but when both draws are the first";
+}
+
+TEST(TwoChoicesTest, CountsWhatIsOnItsWay) {
+  PathSet paths(Paths(2));
+  for (PathId path : {PathId{0}, PathId{1}}) paths.OnAck(path, absl::Microseconds(10));
+  auto policy = MakePolicy({.kind = PolicyKind::kTwoChoices}, 2);
+  paths.OnSent(0, 1000);  // nothing of it is heard yet
+  int second = 0;
+  for (int i = 0; i < 1000; ++i) second += policy->Choose(paths, kStart);
+  EXPECT_NEAR(second, 750, 60);
+  EXPECT_EQ(paths.ExpectedRtt(0), absl::Microseconds(20));
+  paths.OnResolved(0, 1000);
+  EXPECT_EQ(paths.ExpectedRtt(0), absl::Microseconds(10));
+}
+
 TEST(RepsTest, RecyclesTheOldestUnmarkedPathAndSpendsIt) {
   PathSet paths(Paths(1000));
   Reps reps(1, 0, absl::Milliseconds(1));
