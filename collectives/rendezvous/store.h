@@ -1,9 +1,9 @@
-// The rendezvous store: a key-value service of a job, with c10d's Store semantics plus two
-// operations that replace thousands (barrier, allgather). Implementations: StoreClient (our server,
-// store_client.h), and C10dStoreAdapter (any c10d::Store, collectives/c10d). Thread-safe. Every
-// call is bounded by `timeout`; a call that ends so returns kDeadlineExceeded with the key and who
-// was missing, where that is known. Keys up to 4 KiB, values up to 64 MiB: longer ones are refused
-// with kInvalidArgument.
+// The rendezvous store: a key-value service of a job, with c10d's Store semantics plus three
+// operations that replace thousands (barrier, allgather, exchange). Implementations: StoreClient
+// (our server, store_client.h), and C10dStoreAdapter (any c10d::Store, collectives/c10d).
+// Thread-safe. Every call is bounded by `timeout`; a call that ends so returns kDeadlineExceeded
+// with the key and who was missing, where that is known. Keys up to 4 KiB, values up to 64 MiB:
+// longer ones are refused with kInvalidArgument.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_H_
 
@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "collectives/rendezvous/rank_set.h"
 
 namespace weft::collectives {
 
@@ -24,6 +25,9 @@ struct StoreWatched {
   int64_t version = 0;
   std::optional<std::string> value;
 };
+
+// Where Store::Exchange leaves a rank's value.
+std::string ExchangedKey(absl::string_view key, int rank);  // "KEY/17"
 
 class Store {
  public:
@@ -55,6 +59,14 @@ class Store {
   virtual absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view key, int rank,
                                                              int size, absl::string_view value,
                                                              absl::Duration timeout) = 0;
+
+  // Every rank gives a value, and gets those of the ranks that it wants, ascending, once they have
+  // come; our own store waits for all `size`, and answers them at once. Whoever needs another one
+  // later finds it under ExchangedKey(). A key serves once.
+  virtual absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank,
+                                                            int size, absl::string_view value,
+                                                            const RankSet& wanted,
+                                                            absl::Duration timeout);
 
   // ---- What not every store has: kUnimplemented
 

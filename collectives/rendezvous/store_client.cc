@@ -23,6 +23,7 @@
 #include "collectives/rendezvous/store_addresses.h"
 #include "collectives/rendezvous/store_client_core.h"
 #include "collectives/rendezvous/store_connection.h"
+#include "collectives/rendezvous/store_exchange.h"
 #include "collectives/rendezvous/store_hello.h"
 #include "collectives/rendezvous/store_protocol.h"
 
@@ -185,6 +186,20 @@ class Client final : public StoreClient {
     request.rank = rank;
     request.size = size;
     return Values(Call(std::move(request), timeout), static_cast<size_t>(size));
+  }
+
+  absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank, int size,
+                                                    absl::string_view value, const RankSet& wanted,
+                                                    absl::Duration timeout) override {
+    StoreRequest request =
+        Request(StoreOp::kExchange, {std::string(key)}, {std::string(value), wanted.Encode()});
+    request.rank = rank;
+    request.size = size;
+    WEFT_ASSIGN_OR_RETURN(StoreResult result, Call(std::move(request), timeout));
+    WEFT_ASSIGN_OR_RETURN(
+        std::vector<absl::string_view> values,
+        PickExchanged({result.values.begin(), result.values.end()}, size, wanted));
+    return std::vector<std::string>(values.begin(), values.end());
   }
 
  private:

@@ -29,12 +29,6 @@ Bytes ChargeOf(const StoreRequest& request) {
   return sum;
 }
 
-// No barrier or the like, whose rank is its own.
-bool ShapedByKeys(StoreOp op) {
-  return op != StoreOp::kBarrier && op != StoreOp::kAllGather && op != StoreOp::kGather &&
-         op != StoreOp::kGroup;
-}
-
 }  // namespace
 
 StoreCore::StoreCore(StoreCoreOptions options) : StoreCore(std::move(options), nullptr) {}
@@ -215,7 +209,7 @@ void StoreCore::Run(uint64_t number, Session& session, StoreRequest&& request, a
     Deliver(answer);
   } else {
     bool forwarded = single_ != nullptr && session.hello->ranks == 1;
-    if (forwarded && ShapedByKeys(op)) request.rank = session.hello->rank;  // for the root's fence
+    if (forwarded && !IsGroup(op)) request.rank = session.hello->rank;  // for the root's fence
     session.backend->Execute(ticket, std::move(request), now);
     DeliverAnswers(*session.backend);
   }
@@ -237,9 +231,8 @@ void StoreCore::Acknowledge(Session& session, uint64_t below) {
       below, [&](const Retained& retained) { Hold(session, Bytes(0) - retained.charge); });
 }
 
-// A body is shared by all who got its `values`: the ranks of an all-gather.
-void StoreCore::Retain(Session& session, uint64_t request, StoreFrameOut frame, uint32_t values) {
-  size_t body = frame.body ? frame.body->size() / std::max<uint32_t>(values, 1) : 0;
+void StoreCore::Retain(Session& session, uint64_t request, StoreFrameOut frame, uint32_t shared) {
+  size_t body = frame.body ? frame.body->size() / shared : 0;
   auto charge = Bytes(static_cast<int64_t>(frame.head.size() + body)) + kReplyOverhead;
   Hold(session, charge);
   session.retained.Insert(request, Retained{std::move(frame), charge});
@@ -263,7 +256,7 @@ void StoreCore::Deliver(const StoreAnswer& answer) {
   }
   StoreFrameOut frame = EncodeReply(answer.op, answer.ticket.request, answer.reply);
   if (ChangesState(answer.op)) {
-    Retain(session, answer.ticket.request, frame, answer.reply.values);
+    Retain(session, answer.ticket.request, frame, answer.reply.shared);
   }
   if (session.connection != 0) Send(session.connection, std::move(frame));
 }

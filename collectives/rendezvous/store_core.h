@@ -197,7 +197,8 @@ class StoreCore {
     session.held += bytes;
     Charge(bytes);
   }
-  void Retain(Session& session, uint64_t request, StoreFrameOut frame, uint32_t values);
+  // `shared`: by so many, so that each is charged with a part of its body.
+  void Retain(Session& session, uint64_t request, StoreFrameOut frame, uint32_t shared);
   void Write(const StoreRecord& record);
 
   StoreCoreOptions options_;

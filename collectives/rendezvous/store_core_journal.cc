@@ -75,7 +75,7 @@ absl::Status StoreCore::Replay(const StoreRecord& record, absl::Time now) {
     case Kind::kReply: {
       StoreFrameOut frame;
       frame.body = std::make_shared<const std::string>(record.text);
-      Retain(session->second, record.other, std::move(frame), 0);
+      Retain(session->second, record.other, std::move(frame), 1);
       break;
     }
   }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/rendezvous/little_endian.h"
 #include "net/handshake.h"
 
 namespace weft::collectives {
@@ -14,19 +15,6 @@ constexpr size_t kHostBytesMax = 96;
 // id, name and its NUL; rank, ranks, generation; two lengths, job, host.
 static_assert(kStoreIdBytes + kNameBytesMax + 1 + 12 + 2 + kStoreJobBytesMax + kHostBytesMax <=
               net::kHandshakeParameterBytesMax);
-
-void PutNumber(std::string& out, int32_t value) {
-  for (int shift = 0; shift < 32; shift += 8) {
-    out.push_back(static_cast<char>(static_cast<uint32_t>(value) >> shift));
-  }
-}
-
-int32_t TakeNumber(absl::string_view& bytes) {
-  uint32_t value = 0;
-  for (size_t i = 0; i < 4; ++i) value |= uint32_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
-  bytes.remove_prefix(4);
-  return static_cast<int32_t>(value);
-}
 
 }  // namespace
 
@@ -41,9 +29,9 @@ std::string EncodeHello(const StoreHello& hello) {
   std::string host = hello.host.substr(0, kHostBytesMax);
   std::string out = absl::StrCat(hello.id, name);
   out.push_back('\0');
-  PutNumber(out, hello.rank);
-  PutNumber(out, hello.ranks);
-  PutNumber(out, hello.generation);
+  PutLittle(out, hello.rank);
+  PutLittle(out, hello.ranks);
+  PutLittle(out, hello.generation);
   out.push_back(static_cast<char>(hello.job.size()));
   out += hello.job;
   out.push_back(static_cast<char>(host.size()));
@@ -69,13 +57,9 @@ absl::StatusOr<StoreHello> DecodeHello(absl::string_view bytes) {
     bytes.remove_prefix(1 + size);
     return true;
   };
-  bool good = bytes.size() >= 12;
-  if (good) {
-    hello.rank = TakeNumber(bytes);
-    hello.ranks = TakeNumber(bytes);
-    hello.generation = TakeNumber(bytes);
-    good = text(hello.job) && text(hello.host) && bytes.empty();
-  }
+  bool good = TakeLittle(bytes, &hello.rank) && TakeLittle(bytes, &hello.ranks) &&
+              TakeLittle(bytes, &hello.generation) && text(hello.job) && text(hello.host) &&
+              bytes.empty();
   bool ranks =
       hello.ranks == 0 || (hello.rank >= 0 && hello.ranks > 0 &&
                            hello.rank <= std::numeric_limits<int32_t>::max() - hello.ranks);

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "collectives/rendezvous/little_endian.h"
 
 namespace weft::collectives {
 namespace {
@@ -38,29 +39,16 @@ uint32_t Crc(absl::string_view bytes) {
   return ~crc;
 }
 
-void Put(std::string& out, uint64_t value, size_t bytes) {
-  for (size_t i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
-}
-
-uint64_t Load(absl::string_view bytes, size_t count) {
-  uint64_t value = 0;
-  for (size_t i = 0; i < count; ++i) {
-    value |= uint64_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
-  }
-  return value;
-}
-
 void PutText(std::string& out, absl::string_view text) {
-  Put(out, text.size(), 4);
+  PutLittle(out, static_cast<uint32_t>(text.size()));
   absl::StrAppend(&out, text);
 }
 
 bool TakeText(absl::string_view& bytes, std::string& out) {
-  if (bytes.size() < 4) return false;
-  size_t size = Load(bytes, 4);
-  if (bytes.size() < 4 + size) return false;
-  out = std::string(bytes.substr(4, size));
-  bytes.remove_prefix(4 + size);
+  uint32_t size = 0;
+  if (!TakeLittle(bytes, &size) || bytes.size() < size) return false;
+  out = std::string(bytes.substr(0, size));
+  bytes.remove_prefix(size);
   return true;
 }
 
@@ -69,8 +57,8 @@ bool Decode(absl::string_view body, StoreRecord& record) {
   auto kind = static_cast<uint8_t>(body[0]);
   if (kind < 1 || kind > static_cast<uint8_t>(StoreRecord::Kind::kReply)) return false;
   record.kind = static_cast<StoreRecord::Kind>(kind);
-  record.number = Load(body.substr(1), 8);
-  record.other = Load(body.substr(9), 8);
+  record.number = LoadLittle<uint64_t>(body.substr(1));
+  record.other = LoadLittle<uint64_t>(body.substr(9));
   body.remove_prefix(17);
   return TakeText(body, record.job) && TakeText(body, record.key) && TakeText(body, record.text) &&
          body.empty();
@@ -90,14 +78,14 @@ absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path) 
 
 void AppendRecord(std::string& out, const StoreRecord& record) {
   std::string body;
-  Put(body, static_cast<uint8_t>(record.kind), 1);
-  Put(body, record.number, 8);
-  Put(body, record.other, 8);
+  PutLittle(body, static_cast<uint8_t>(record.kind));
+  PutLittle(body, record.number);
+  PutLittle(body, record.other);
   PutText(body, record.job);
   PutText(body, record.key);
   PutText(body, record.text);
-  Put(out, body.size(), 4);
-  Put(out, Crc(body), 4);
+  PutLittle(out, static_cast<uint32_t>(body.size()));
+  PutLittle(out, Crc(body));
   out += body;
 }
 
@@ -106,11 +94,11 @@ absl::StatusOr<size_t> ReadRecords(absl::string_view bytes,
   size_t read = 0;
   while (bytes.size() - read >= kPrefixBytes) {
     absl::string_view rest = bytes.substr(read);
-    size_t size = Load(rest, 4);
+    size_t size = LoadLittle<uint32_t>(rest);
     if (rest.size() < kPrefixBytes + size) break;
     absl::string_view body = rest.substr(kPrefixBytes, size);
     StoreRecord record;
-    if (Crc(body) != Load(rest.substr(4), 4) || !Decode(body, record)) break;
+    if (Crc(body) != LoadLittle<uint32_t>(rest.substr(4)) || !Decode(body, record)) break;
     WEFT_RETURN_IF_ERROR(visit(std::move(record)));
     read += kPrefixBytes + size;
   }

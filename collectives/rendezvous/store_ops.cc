@@ -43,6 +43,8 @@ const char* ToString(StoreOp op) {
       return "gather";
     case StoreOp::kAnnounce:
       return "announce";
+    case StoreOp::kExchange:
+      return "exchange";
   }
   return "unknown";
 }
@@ -60,6 +62,19 @@ bool ChangesState(StoreOp op) {
       return false;
     default:
       return true;
+  }
+}
+
+bool IsGroup(StoreOp op) {
+  switch (op) {
+    case StoreOp::kBarrier:
+    case StoreOp::kAllGather:
+    case StoreOp::kGather:
+    case StoreOp::kExchange:
+    case StoreOp::kGroup:
+      return true;
+    default:
+      return false;
   }
 }
 

@@ -5,15 +5,13 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <limits>
-#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "collectives/rendezvous/little_endian.h"
 #include "net/handshake.h"
 
 namespace weft::collectives {
@@ -25,29 +23,6 @@ constexpr uint32_t kReusedTexts = 2;     // of a request that is decoded into an
 constexpr size_t kReplyFixedBytes = 16;  // code, values, number
 constexpr int64_t kNoTimeout = std::numeric_limits<int64_t>::max();
 
-template <typename T>
-void Store(char* out, T value) {
-  for (size_t i = 0; i < sizeof(T); ++i) {  // one instruction on a little-endian machine
-    out[i] = static_cast<char>(static_cast<std::make_unsigned_t<T>>(value) >> (8 * i));
-  }
-}
-
-template <typename T, typename Out>
-void Put(Out& out, T value) {
-  std::array<char, sizeof(T)> bytes;
-  Store(bytes.data(), value);
-  out.append(bytes.data(), bytes.size());
-}
-
-template <typename T>
-T Load(absl::string_view bytes) {
-  std::make_unsigned_t<T> value = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) {
-    value |= static_cast<std::make_unsigned_t<T>>(static_cast<uint8_t>(bytes[i])) << (8 * i);
-  }
-  return static_cast<T>(value);
-}
-
 // Reads a payload from its front; once it has failed, everything it gives is empty.
 class Reader {
  public:
@@ -55,12 +30,8 @@ class Reader {
 
   template <typename T>
   T Number() {
-    if (rest_.size() < sizeof(T)) {
-      ok_ = false;
-      return 0;
-    }
-    T value = Load<T>(rest_);
-    rest_.remove_prefix(sizeof(T));
+    T value = 0;
+    ok_ = TakeLittle(rest_, &value) && ok_;
     return value;
   }
 
@@ -108,15 +79,13 @@ class Reader {
 template <typename Out>
 void PutHeader(Out& out, uint16_t kind, size_t payload, uint64_t id, uint64_t acknowledged,
                uint32_t flags = 0) {
-  std::array<char, kStoreHeaderBytes> bytes;
-  Store(bytes.data(), kMagic);
-  Store(bytes.data() + 4, net::kWireVersion);
-  Store(bytes.data() + 6, kind);
-  Store(bytes.data() + 8, static_cast<uint32_t>(payload));
-  Store(bytes.data() + 12, flags);
-  Store(bytes.data() + 16, id);
-  Store(bytes.data() + 24, acknowledged);
-  out.append(bytes.data(), bytes.size());
+  PutLittle(out, kMagic);
+  PutLittle(out, net::kWireVersion);
+  PutLittle(out, kind);
+  PutLittle(out, static_cast<uint32_t>(payload));
+  PutLittle(out, flags);
+  PutLittle(out, id);
+  PutLittle(out, acknowledged);
 }
 
 // How many keys and values each operation has; -1: any number, but the same of both where both are.
@@ -133,6 +102,7 @@ Shape ShapeOf(StoreOp op) {
     case StoreOp::kGather:
       return {1, 1};
     case StoreOp::kGroup:
+    case StoreOp::kExchange:
     case StoreOp::kCompareSet:
       return {1, 2};
     case StoreOp::kGet:
@@ -168,7 +138,7 @@ bool Fits(const StoreRequest& request) {
 }  // namespace
 
 void AppendValue(std::string& body, absl::string_view value) {
-  Put(body, static_cast<uint32_t>(value.size()));
+  PutLittle(body, static_cast<uint32_t>(value.size()));
   body.append(value.data(), value.size());
 }
 
@@ -183,6 +153,15 @@ absl::string_view DecodeValue(absl::string_view encoded) {
   return encoded.substr(sizeof(uint32_t));
 }
 
+absl::StatusOr<std::vector<absl::string_view>> DecodeValues(absl::string_view encoded,
+                                                            uint32_t count) {
+  Reader reader(encoded);
+  auto values = reader.Texts<std::vector<absl::string_view>>(count);
+  if (reader.AllRead()) return values;
+  return absl::InvalidArgumentError(
+      absl::StrCat(encoded.size(), " bytes are not ", count, " values"));
+}
+
 std::string EncodeRequest(const StoreRequest& request) {
   size_t payload = 8 + 8 + 4 + 4 + 4 + 4;
   for (const auto& key : request.keys) payload += sizeof(uint32_t) + key.size();
@@ -190,14 +169,14 @@ std::string EncodeRequest(const StoreRequest& request) {
   StoreHead head;
   static_assert(StoreHead::kBytesMax >= kStoreHeaderBytes + 32);
   PutHeader(head, static_cast<uint16_t>(request.op), payload, request.id, request.acknowledged);
-  Put(head, request.timeout == absl::InfiniteDuration()
-                ? kNoTimeout
-                : absl::ToInt64Nanoseconds(request.timeout));
-  Put(head, request.number);
-  Put(head, request.rank);
-  Put(head, request.size);
-  Put(head, static_cast<uint32_t>(request.keys.size()));
-  Put(head, static_cast<uint32_t>(request.values.size()));
+  PutLittle(head, request.timeout == absl::InfiniteDuration()
+                      ? kNoTimeout
+                      : absl::ToInt64Nanoseconds(request.timeout));
+  PutLittle(head, request.number);
+  PutLittle(head, request.rank);
+  PutLittle(head, request.size);
+  PutLittle(head, static_cast<uint32_t>(request.keys.size()));
+  PutLittle(head, static_cast<uint32_t>(request.values.size()));
   std::string out;
   out.reserve(kStoreHeaderBytes + payload);
   out.append(head.view().data(), head.size());
@@ -248,10 +227,10 @@ StoreFrameOut EncodeReply(StoreOp op, uint64_t id, const StoreReply& reply) {
   if (reply.status.ok() && reply.file != nullptr) {
     PutHeader(frame.head, static_cast<uint16_t>(op) | kReplyBit,
               kReplyFixedBytes + sizeof(uint64_t), id, 0, kInFile);
-    Put(frame.head, uint32_t{0});
-    Put(frame.head, values);
-    Put(frame.head, reply.number);
-    Put(frame.head, reply.file_bytes);
+    PutLittle(frame.head, uint32_t{0});
+    PutLittle(frame.head, values);
+    PutLittle(frame.head, reply.number);
+    PutLittle(frame.head, reply.file_bytes);
     frame.file = reply.file;
     return frame;
   }
@@ -261,9 +240,9 @@ StoreFrameOut EncodeReply(StoreOp op, uint64_t id, const StoreReply& reply) {
   }
   size_t payload = kReplyFixedBytes + (frame.body ? frame.body->size() : 0);
   PutHeader(frame.head, static_cast<uint16_t>(op) | kReplyBit, payload, id, 0);
-  Put(frame.head, static_cast<uint32_t>(reply.status.code()));
-  Put(frame.head, values);
-  Put(frame.head, reply.number);
+  PutLittle(frame.head, static_cast<uint32_t>(reply.status.code()));
+  PutLittle(frame.head, values);
+  PutLittle(frame.head, reply.number);
   return frame;
 }
 
@@ -335,33 +314,53 @@ StoreRequest EncodeArrivals(const std::string& key, int32_t size, const StoreArr
   request.keys = {key};
   request.values.resize(2);
   request.values[0].reserve(arrivals.ranks.size() * sizeof(int32_t));
-  for (int32_t rank : arrivals.ranks) Put(request.values[0], rank);
+  for (int32_t rank : arrivals.ranks) PutLittle(request.values[0], rank);
   for (const auto& value : arrivals.values) AppendValue(request.values[1], value);
+  if (arrivals.op == StoreOp::kExchange) AppendValue(request.values[1], arrivals.wanted.Encode());
   return request;
 }
 
-absl::StatusOr<StoreArrivals> DecodeArrivals(const StoreRequest& request) {
+absl::StatusOr<StoreArrivals> TakeArrivals(StoreRequest& request) {
   StoreArrivals arrivals;
-  arrivals.op = static_cast<StoreOp>(request.number);
-  arrivals.root = request.rank;
-  bool barrier = arrivals.op == StoreOp::kBarrier;
-  Reader ranks(request.values[0]);
-  size_t count = request.values[0].size() / sizeof(int32_t);
-  for (size_t i = 0; i < count; ++i) arrivals.ranks.push_back(ranks.Number<int32_t>());
-  Reader values(request.values[1]);
-  if (!barrier) arrivals.values = values.Texts(static_cast<uint32_t>(count));
-  bool known = barrier || arrivals.op == StoreOp::kAllGather || arrivals.op == StoreOp::kGather;
-  if (!known || count == 0 || !ranks.AllRead() || !values.AllRead()) {
-    return absl::InvalidArgumentError(absl::StrCat("malformed group request for operation ",
-                                                   request.number, " with ", count, " ranks"));
+  std::string wanted;
+  if (request.op != StoreOp::kGroup) {
+    arrivals.op = request.op;
+    if (request.op == StoreOp::kGather) {
+      arrivals.root = static_cast<int32_t>(
+          std::clamp<int64_t>(request.number, -1, std::numeric_limits<int32_t>::max()));
+    }
+    arrivals.ranks = {request.rank};
+    if (!request.values.empty()) arrivals.values.push_back(std::move(request.values[0]));
+    if (request.op == StoreOp::kExchange) wanted = std::move(request.values[1]);
+  } else {
+    arrivals.op = static_cast<StoreOp>(request.number);
+    arrivals.root = request.rank;
+    Reader ranks(request.values[0]);
+    size_t count = request.values[0].size() / sizeof(int32_t);
+    for (size_t i = 0; i < count; ++i) arrivals.ranks.push_back(ranks.Number<int32_t>());
+    Reader values(request.values[1]);
+    bool barrier = arrivals.op == StoreOp::kBarrier;
+    if (!barrier) arrivals.values = values.Texts(static_cast<uint32_t>(count));
+    if (arrivals.op == StoreOp::kExchange) {
+      for (std::string& set : values.Texts(1)) wanted = std::move(set);
+    }
+    bool known = IsGroup(arrivals.op) && arrivals.op != StoreOp::kGroup;
+    if (!known || count == 0 || !ranks.AllRead() || !values.AllRead()) {
+      return absl::InvalidArgumentError(absl::StrCat("malformed group request for operation ",
+                                                     request.number, " with ", count, " ranks"));
+    }
   }
+  if (arrivals.op != StoreOp::kExchange) return arrivals;
+  auto set = RankSet::Decode(wanted, request.size);
+  if (!set.ok()) return Annotate(set.status(), absl::StrCat("exchange '", request.keys[0], "'"));
+  arrivals.wanted = *std::move(set);
   return arrivals;
 }
 
 absl::Status StoreFrameReader::ParseHeader(absl::string_view header) {
-  auto magic = Load<uint32_t>(header);
-  auto version = Load<uint16_t>(header.substr(4));
-  payload_bytes_ = Load<uint32_t>(header.substr(8));
+  auto magic = LoadLittle<uint32_t>(header);
+  auto version = LoadLittle<uint16_t>(header.substr(4));
+  payload_bytes_ = LoadLittle<uint32_t>(header.substr(8));
   if (magic != kMagic) {
     return absl::InvalidArgumentError(absl::StrFormat("bad magic %#010x in a frame", magic));
   }
@@ -373,15 +372,15 @@ absl::Status StoreFrameReader::ParseHeader(absl::string_view header) {
     return absl::InvalidArgumentError(absl::StrCat("frame of ", payload_bytes_, " bytes, at most ",
                                                    payload_bytes_max_, " are allowed"));
   }
-  auto flags = Load<uint32_t>(header.substr(12));
+  auto flags = LoadLittle<uint32_t>(header.substr(12));
   if ((flags & ~kInFile) != 0) {
     return absl::InvalidArgumentError("reserved bits of a frame's header are not zero");
   }
   frame_ = StoreFrame();
   frame_.in_file = (flags & kInFile) != 0;
-  frame_.kind = Load<uint16_t>(header.substr(6));
-  frame_.id = Load<uint64_t>(header.substr(16));
-  frame_.acknowledged = Load<uint64_t>(header.substr(24));
+  frame_.kind = LoadLittle<uint16_t>(header.substr(6));
+  frame_.id = LoadLittle<uint64_t>(header.substr(16));
+  frame_.acknowledged = LoadLittle<uint64_t>(header.substr(24));
   return absl::OkStatus();
 }
 

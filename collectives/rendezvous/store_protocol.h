@@ -30,6 +30,7 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "collectives/rendezvous/file_descriptor.h"
+#include "collectives/rendezvous/rank_set.h"
 
 namespace weft::collectives {
 
@@ -57,17 +58,20 @@ enum class StoreOp : uint16_t {
   kAllGather = 13,
   kGoodbye = 14,   // the client ends; no reply, and its session is forgotten at once
   kHello = 15,     // first on a Unix socket, in place of the handshake; key: a StoreHello
-  kGroup = 16,     // arrivals of several ranks at a barrier, all-gather or gather (StoreArrivals)
+  kGroup = 16,     // arrivals of several ranks at one group (StoreArrivals)
   kWatch = 17,     // answers once the key's version is not `number`
   kGather = 18,    // an all-gather of which only rank `number` gets the values
   kAnnounce = 19,  // a relay names one of its ranks, of a higher generation; key: a StoreHello
+  kExchange = 20,  // an all-gather that brings the values of those ranks that are wanted
 };
-inline constexpr StoreOp kStoreOpLast = StoreOp::kAnnounce;
+inline constexpr StoreOp kStoreOpLast = StoreOp::kExchange;
 inline constexpr uint16_t kReplyBit = 0x8000;
 const char* ToString(StoreOp op);  // "compare-set"
 // Whether a second execution could be noticed: such requests are executed once, however often a
 // reconnecting client sends them.
 bool ChangesState(StoreOp op);
+// Whether ranks arrive at it: a barrier, all-gather, gather, exchange, or arrivals at one of these.
+bool IsGroup(StoreOp op);
 
 // Mostly one or two.
 using StoreTexts = absl::InlinedVector<std::string, 2>;
@@ -78,10 +82,10 @@ struct StoreRequest {
   uint64_t acknowledged = 0;  // all smaller ids that change something have had their replies
   absl::Duration timeout = absl::ZeroDuration();
   int64_t number = 0;  // kAdd: the amount
-  int32_t rank = 0;    // kBarrier, kAllGather
+  int32_t rank = 0;    // of a group: who arrives
   int32_t size = 0;
   StoreTexts keys;
-  StoreTexts values;  // kCompareSet: expected, desired
+  StoreTexts values;  // kCompareSet: expected, desired; kExchange: its own, a RankSet that it wants
 };
 
 // Values are kept and sent in their encoded form (length, bytes), so that a large one is never
@@ -90,28 +94,35 @@ using StoreBody = std::shared_ptr<const std::string>;
 std::string EncodeValue(absl::string_view value);
 void AppendValue(std::string& body, absl::string_view value);
 absl::string_view DecodeValue(absl::string_view encoded);  // of EncodeValue's form
+// So many of them, one after the other. kInvalidArgument: these are others.
+absl::StatusOr<std::vector<absl::string_view>> DecodeValues(absl::string_view encoded,
+                                                            uint32_t count);
 
 // A reply as the server makes it.
 struct StoreReply {
   absl::Status status;
   int64_t number = 0;
   uint32_t values = 0;
-  StoreBody body;  // `values` encoded values; null: none
+  StoreBody body;       // `values` encoded values; null: none
+  uint32_t shared = 1;  // by so many replies of different clients
   // The same in a sealed memory file, in place of `body`.
   std::shared_ptr<const FileDescriptor> file;
   uint64_t file_bytes = 0;
 };
 
-// What a kGroup request holds: ranks that have arrived at one group, on behalf of whom a relay
-// speaks. Their values are one text, the ranks' values one after the other, encoded.
+// Ranks that have arrived at one group: one, with its own request, or those on behalf of whom a
+// relay speaks, with a kGroup request. Their values are one text, the ranks' values one after the
+// other, encoded; those that an exchange's ranks want come after them.
 struct StoreArrivals {
-  StoreOp op = StoreOp::kBarrier;  // kBarrier, kAllGather, kGather
+  StoreOp op = StoreOp::kBarrier;  // kBarrier, kAllGather, kGather, kExchange
   int32_t root = 0;                // kGather
   std::vector<int32_t> ranks;
   std::vector<std::string> values;  // of each; none for kBarrier
+  RankSet wanted;                   // kExchange: by any of them
 };
 StoreRequest EncodeArrivals(const std::string& key, int32_t size, const StoreArrivals& arrivals);
-absl::StatusOr<StoreArrivals> DecodeArrivals(const StoreRequest& request);
+// Of a request that IsGroup(), whose values it takes.
+absl::StatusOr<StoreArrivals> TakeArrivals(StoreRequest& request);
 
 // A reply as the client gets it.
 struct StoreResult {

@@ -11,19 +11,25 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "collectives/rendezvous/store_exchange.h"
 
 namespace weft::collectives {
 namespace {
-
-bool IsGroup(StoreOp op) {
-  return op == StoreOp::kBarrier || op == StoreOp::kAllGather || op == StoreOp::kGather ||
-         op == StoreOp::kGroup;
-}
 
 // Whether an error may be one rank's alone, so that the others deserve to be asked for without it.
 bool OneRanksFault(absl::StatusCode code) {
   return code == absl::StatusCode::kAlreadyExists || code == absl::StatusCode::kInvalidArgument ||
          code == absl::StatusCode::kAborted;
+}
+
+// What one client wants of the values that an exchange was answered with.
+StoreReply Part(const absl::StatusOr<std::vector<absl::string_view>>& values, int32_t size,
+                const RankSet& wanted) {
+  auto own = values.ok() ? PickExchanged(*values, size, wanted) : values.status();
+  if (own.ok()) return EncodeExchanged(wanted, *own);
+  StoreReply reply;
+  reply.status = own.status();
+  return reply;
 }
 
 }  // namespace
@@ -66,20 +72,16 @@ void StoreRelayTable::PublishFailed(const std::string& key, const absl::Status& 
 }
 
 void StoreRelayTable::Enter(StoreTicket ticket, StoreRequest&& request, absl::Time now) {
-  StoreArrivals arrivals;
-  if (request.op == StoreOp::kGroup) {
-    auto decoded = DecodeArrivals(request);
-    if (!decoded.ok()) {
-      answers_.push_back({ticket, request.op, {}});
-      answers_.back().reply.status = decoded.status();
-      return;
-    }
-    arrivals = *std::move(decoded);
-  } else {
-    arrivals.op = request.op;
-    arrivals.root = request.op == StoreOp::kGather ? static_cast<int32_t>(request.number) : 0;
-    arrivals.ranks = {request.rank};
-    for (std::string& value : request.values) arrivals.values.push_back(std::move(value));
+  auto taken = TakeArrivals(request);
+  if (!taken.ok()) {
+    answers_.push_back({ticket, request.op, {}});
+    answers_.back().reply.status = taken.status();
+    return;
+  }
+  StoreArrivals arrivals = *std::move(taken);
+  std::shared_ptr<const RankSet> wanted;
+  if (arrivals.op == StoreOp::kExchange) {
+    wanted = std::make_shared<const RankSet>(std::move(arrivals.wanted));
   }
   What what{arrivals.op, request.keys[0], request.size, arrivals.root, request.timeout};
   auto [entry, added] = batches_.try_emplace(what);
@@ -88,7 +90,7 @@ void StoreRelayTable::Enter(StoreTicket ticket, StoreRequest&& request, absl::Ti
   if (added) batch.flush_at = world ? now + options_.linger : now;
   for (size_t i = 0; i < arrivals.ranks.size(); ++i) {
     std::string value = arrivals.op == StoreOp::kBarrier ? "" : std::move(arrivals.values[i]);
-    batch.arrivals.push_back({ticket, request.op, arrivals.ranks[i], std::move(value)});
+    batch.arrivals.push_back({ticket, request.op, arrivals.ranks[i], std::move(value), wanted});
   }
   if (static_cast<int32_t>(batch.arrivals.size()) >= options_.expected) batch.flush_at = now;
   next_flush_ = std::min(next_flush_, batch.flush_at);
@@ -99,9 +101,13 @@ void StoreRelayTable::Send(const What& what, std::vector<Arrival> arrivals) {
   StoreArrivals together;
   together.op = op;
   together.root = root;
+  const RankSet* added = nullptr;
   for (Arrival& arrival : arrivals) {
     together.ranks.push_back(arrival.rank);
     if (op != StoreOp::kBarrier) together.values.push_back(arrival.value);
+    if (op != StoreOp::kExchange || arrival.wanted.get() == added) continue;
+    added = arrival.wanted.get();
+    together.wanted.Add(*added);
   }
   StoreRequest request = EncodeArrivals(key, size, together);
   request.timeout = timeout;
@@ -157,17 +163,30 @@ void StoreRelayTable::AnswerGroup(const Asked& asked, const StoreReply& reply) {
     return;
   }
   int32_t root = std::get<3>(asked.what);
-  std::map<StoreTicket, std::pair<StoreOp, bool>> tickets;  // whether it gets the values
+  struct Asker {
+    const Arrival* arrival = nullptr;  // one of its
+    bool gets = false;                 // the values
+  };
+  std::map<StoreTicket, Asker> askers;
   for (const Arrival& arrival : asked.arrivals) {
     if (arrival.ticket.request == 0) continue;  // expelled
-    auto& entry = tickets[arrival.ticket];
-    entry.first = arrival.asked;
-    entry.second = entry.second || asked.op != StoreOp::kGather || arrival.rank == root;
+    Asker& asker = askers[arrival.ticket];
+    asker.arrival = &arrival;
+    asker.gets = asker.gets || asked.op != StoreOp::kGather || arrival.rank == root;
   }
-  for (const auto& [ticket, entry] : tickets) {
+  // Another relay gets its own part of an exchange; this host's ranks share one answer.
+  bool parts = asked.op == StoreOp::kExchange && !options_.files && reply.status.ok();
+  absl::StatusOr<std::vector<absl::string_view>> values;
+  if (parts) values = DecodeValues(reply.body ? absl::string_view(*reply.body) : "", reply.values);
+  for (const auto& [ticket, asker] : askers) {
     StoreReply own;
-    if (entry.second || !reply.status.ok()) own = reply;
-    answers_.push_back({ticket, entry.first, std::move(own)});
+    if (parts) {
+      own = Part(values, std::get<2>(asked.what), *asker.arrival->wanted);
+    } else if (asker.gets || !reply.status.ok()) {
+      own = reply;
+      own.shared = static_cast<uint32_t>(askers.size());
+    }
+    answers_.push_back({ticket, asker.arrival->asked, std::move(own)});
   }
 }
 

@@ -1,7 +1,8 @@
 // A relay's way to the root: what its clients ask is asked of the next store up, by one client
-// (store_client_core.h) that speaks for all. Arrivals of several ranks at one barrier, all-gather
-// or gather go up as one message and come back as one, whose large values lie in a memory file that
-// all ranks of the host map. Everything else is passed on as it is, many to a write: a relay keeps
+// (store_client_core.h) that speaks for all. Arrivals of several ranks at one barrier, all-gather,
+// gather or exchange go up as one message and come back as one, whose large values lie in a memory
+// file that all ranks of the host map: of an exchange, what any of them wants. A relay above others
+// gives each what is its own. Everything else is passed on as it is, many to a write: a relay keeps
 // no copies of values, which could be old.
 //
 // No sockets, clocks or threads. Not thread-safe.
@@ -60,6 +61,7 @@ class StoreRelayTable final : public StoreBackend {
     StoreOp asked;  // by the ticket
     int32_t rank = 0;
     std::string value;
+    std::shared_ptr<const RankSet> wanted;  // kExchange: with the ticket
   };
   // What is asked together: operation, key, size, root, timeout.
   using What = std::tuple<StoreOp, std::string, int32_t, int32_t, absl::Duration>;

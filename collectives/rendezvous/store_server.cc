@@ -151,6 +151,7 @@ class Server final : public StoreServer, private StoreReactor::Handler {
     statistics_.reads = service_->reads();
     statistics_.writes = service_->writes();
     statistics_.waits = reactor_.turns();
+    statistics_.bytes_sent = service_->bytes_sent();
     turned_.notify_all();
     return stop_;
   }

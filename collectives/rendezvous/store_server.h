@@ -45,6 +45,7 @@ struct StoreServerStatistics {
   int64_t reads = 0;
   int64_t writes = 0;
   int64_t waits = 0;
+  Bytes bytes_sent;    // or on their way out; whoever has an answer finds its bytes counted
   absl::Duration cpu;  // of the server's thread
 };
 

@@ -293,6 +293,7 @@ void StoreService::TakeOutput() {
     }
     if (peer == nullptr) continue;
     peer->queued += output.frame.size();
+    bytes_sent_ += Bytes(static_cast<int64_t>(output.frame.size()));
     peer->queue.push_back(std::move(output.frame));
     MarkDirty(*peer);
   }

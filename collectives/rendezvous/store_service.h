@@ -54,6 +54,7 @@ class StoreService final : public StoreReactor::Handler {
   int64_t refused() const { return refused_; }
   int64_t reads() const { return reads_; }
   int64_t writes() const { return writes_; }
+  Bytes bytes_sent() const { return bytes_sent_; }
   const std::string& last_refusal() const { return last_refusal_; }
 
  private:
@@ -111,6 +112,7 @@ class StoreService final : public StoreReactor::Handler {
   int64_t refused_ = 0;
   int64_t reads_ = 0;
   int64_t writes_ = 0;
+  Bytes bytes_sent_;
   std::string last_refusal_;
 };
 

@@ -115,6 +115,7 @@ void StoreTable::Execute(StoreTicket ticket, StoreRequest&& request, absl::Time 
     case StoreOp::kBarrier:
     case StoreOp::kAllGather:
     case StoreOp::kGather:
+    case StoreOp::kExchange:
     case StoreOp::kGroup:
       return Enter(ticket, std::move(request), now);
     case StoreOp::kGoodbye:

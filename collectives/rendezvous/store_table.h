@@ -2,9 +2,10 @@
 // connections, clocks or threads.
 //
 // A wait costs nothing until the key that it lacks is set: waiters are listed under their first
-// missing key. Barriers, all-gathers and gathers count ranks, and answer all of them at once; their
-// keys are a name space of their own and serve once. Every change of a value gives its key a new
-// version, of one sequence for the whole table.
+// missing key. Barriers, all-gathers, gathers and exchanges count ranks, and answer all of them at
+// once; their keys are a name space of their own and serve once. An exchange leaves each rank's
+// value under a key of its own (ExchangedKey). Every change of a value gives its key a new version,
+// of one sequence for the whole table.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_TABLE_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_TABLE_H_
 
@@ -84,6 +85,7 @@ class StoreTable final : public StoreBackend {
     int32_t count = 0;                 // of arrived
     std::vector<StoreTicket> arrived;  // by rank; request 0: not yet
     std::vector<std::string> values;   // by rank
+    std::vector<RankSet> wanted;       // kExchange: by rank, of the first of a request's ranks
     Bytes memory;
   };
 
@@ -114,6 +116,7 @@ class StoreTable final : public StoreBackend {
   absl::Status Admit(const std::string& key, int32_t size, const StoreArrivals& arrivals);
   void Leave(const std::string& key, const Waiter& waiter);
   void Complete(const std::string& key, Group& group);
+  static StoreReply Everything(const std::string& key, const Group& group);
   std::string Missing(const Waiter& waiter) const;  // for a message
   void Charge(Bytes bytes) {
     memory_ += bytes;

@@ -1,7 +1,7 @@
-// StoreTable's barriers, all-gathers and gathers.
+// StoreTable's barriers, all-gathers, gathers and exchanges.
 #include <algorithm>
-#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "collectives/rendezvous/store.h"
+#include "collectives/rendezvous/store_exchange.h"
 #include "collectives/rendezvous/store_table.h"
 
 namespace weft::collectives {
@@ -19,24 +21,51 @@ constexpr Bytes kKeyOverhead{128};
 constexpr int32_t kGroupSizeMax = 1 << 20;
 
 Bytes Size(const std::string& text) { return Bytes(static_cast<int64_t>(text.size())); }
+Bytes Size(const RankSet& set) {
+  return Bytes(static_cast<int64_t>(set.runs().size() * sizeof(RankSet::Run)));
+}
+
+// The answers of an exchange to those who want some of its values.
+class Selection {
+ public:
+  // `room`: of memory, for these answers and for that to all who get everything.
+  Selection(const std::vector<std::string>& values, Bytes room) : values_(values) {
+    before_.reserve(values.size() + 1);
+    before_.emplace_back();
+    for (const std::string& value : values) {
+      before_.push_back(before_.back() + Size(value) + Bytes(sizeof(uint32_t)));
+    }
+    room_ = room - before_.back();
+  }
+
+  // Nothing: this is most of everything, which all share who get it, or there is no room for it.
+  std::optional<StoreReply> Of(const RankSet& wanted) {
+    Bytes bytes = Size(wanted);
+    for (const RankSet::Run& run : wanted.runs()) {
+      bytes += before_[static_cast<size_t>(run.end())] - before_[static_cast<size_t>(run.first)];
+    }
+    if (bytes * 2 > before_.back() || bytes > room_) return std::nullopt;
+    room_ -= bytes;
+    std::vector<absl::string_view> own;
+    own.reserve(wanted.size());
+    for (int rank : wanted.ranks()) own.emplace_back(values_[static_cast<size_t>(rank)]);
+    return EncodeExchanged(wanted, own);
+  }
+
+ private:
+  const std::vector<std::string>& values_;
+  std::vector<Bytes> before_;  // by rank: of the values, encoded, of the ranks before it
+  Bytes room_;
+};
 
 }  // namespace
 
 void StoreTable::Enter(StoreTicket ticket, StoreRequest&& request, absl::Time now) {
   const std::string key = request.keys[0];
   StoreOp asked = request.op;
-  StoreArrivals arrivals;
-  if (asked == StoreOp::kGroup) {
-    auto decoded = DecodeArrivals(request);
-    if (!decoded.ok()) return Fail(ticket, asked, decoded.status());
-    arrivals = *std::move(decoded);
-  } else {
-    arrivals.op = asked;
-    arrivals.root = static_cast<int32_t>(
-        std::clamp<int64_t>(request.number, -1, std::numeric_limits<int32_t>::max()));
-    arrivals.ranks = {request.rank};
-    for (std::string& value : request.values) arrivals.values.push_back(std::move(value));
-  }
+  auto taken = TakeArrivals(request);
+  if (!taken.ok()) return Fail(ticket, asked, taken.status());
+  StoreArrivals arrivals = *std::move(taken);
   absl::Status admitted = Admit(key, request.size, arrivals);
   if (!admitted.ok()) return Fail(ticket, asked, std::move(admitted));
   Group& group = groups_.at(key);
@@ -46,6 +75,10 @@ void StoreTable::Enter(StoreTicket ticket, StoreRequest&& request, absl::Time no
     if (arrivals.op == StoreOp::kBarrier) continue;
     Bytes change = Size(arrivals.values[i]) - Size(group.values[rank]);
     group.values[rank] = std::move(arrivals.values[i]);
+    if (arrivals.op == StoreOp::kExchange && i == 0) {
+      change += Size(arrivals.wanted) - Size(group.wanted[rank]);
+      group.wanted[rank] = std::move(arrivals.wanted);
+    }
     group.memory += change;
     Charge(change);
   }
@@ -81,6 +114,13 @@ absl::Status StoreTable::Admit(const std::string& key, int32_t size,
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": root ", arrivals.root, " of ", size, " does not exist"));
   }
+  bool exchanges = arrivals.op == StoreOp::kExchange;
+  size_t longest = exchanges ? ExchangedKey(key, size).size() : key.size();
+  if (longest > kStoreKeyBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": its values' keys would have ", longest,
+                                                   " bytes; at most ", kStoreKeyBytesMax,
+                                                   " are allowed"));
+  }
   if (groups_done_.count(key) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat(what, ": this key has served; each serves once"));
@@ -110,6 +150,8 @@ absl::Status StoreTable::Admit(const std::string& key, int32_t size,
   group.root = gathers ? arrivals.root : -1;
   bool values = arrivals.op != StoreOp::kBarrier;
   size_t each = sizeof(StoreTicket) + (values ? sizeof(std::string) : 0);
+  // The values will stay, under keys of their own.
+  if (exchanges) each += sizeof(RankSet) + longest + static_cast<size_t>(kKeyOverhead.count());
   group.memory = Size(key) + kKeyOverhead + Bytes(static_cast<int64_t>(each)) * size;
   if (budget_->used + group.memory > budget_->limit) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -118,35 +160,66 @@ absl::Status StoreTable::Admit(const std::string& key, int32_t size,
   }
   group.arrived.resize(static_cast<size_t>(size));
   if (values) group.values.resize(static_cast<size_t>(size));
+  if (exchanges) group.wanted.resize(static_cast<size_t>(size));
   Charge(group.memory);
   groups_.emplace(key, std::move(group));
   return absl::OkStatus();
 }
 
-void StoreTable::Complete(const std::string& key, Group& group) {
+// What all get of an all-gather or gather, and of an exchange who wants most of it.
+StoreReply StoreTable::Everything(const std::string& key, const Group& group) {
   StoreReply reply;
+  if (group.op == StoreOp::kBarrier) return reply;
   size_t size = 0;
   for (const auto& value : group.values) size += value.size() + sizeof(uint32_t);
   if (size > kStoreReplyBytesMax - kStoreHeaderBytes) {
     reply.status = absl::ResourceExhaustedError(absl::StrCat(
         ToString(group.op), " '", key, "': ", size, " bytes are more than one reply may hold"));
-  } else if (group.op != StoreOp::kBarrier) {
-    auto body = std::make_shared<std::string>();
-    body->reserve(size);
-    for (const auto& value : group.values) AppendValue(*body, value);
-    reply.values = static_cast<uint32_t>(group.size);
-    reply.body = std::move(body);
+    return reply;
   }
+  if (group.op == StoreOp::kExchange) {
+    return EncodeExchanged(RankSet::Below(group.size), {group.values.begin(), group.values.end()});
+  }
+  auto body = std::make_shared<std::string>();
+  body->reserve(size);
+  for (const auto& value : group.values) AppendValue(*body, value);
+  reply.values = static_cast<uint32_t>(group.size);
+  reply.body = std::move(body);
+  return reply;
+}
+
+void StoreTable::Complete(const std::string& key, Group& group) {
+  std::vector<std::pair<StoreTicket, StoreOp>> alike;  // who get everything
+  std::optional<Selection> selection;
+  if (group.op == StoreOp::kExchange)
+    selection.emplace(group.values, budget_->limit - budget_->used);
   for (StoreTicket ticket : group.arrived) {
     auto waiting = waiters_.find(ticket);
     if (waiting == waiters_.end()) continue;  // forgotten, or answered for another of its ranks
-    deadlines_.erase({waiting->second.deadline, ticket});
-    Answer(ticket, waiting->second.op, reply);
+    const Waiter& waiter = waiting->second;
+    deadlines_.erase({waiter.deadline, ticket});
+    std::optional<StoreReply> own;
+    if (selection) own = selection->Of(group.wanted[static_cast<size_t>(waiter.ranks[0])]);
+    if (own.has_value()) {
+      Answer(ticket, waiter.op, *std::move(own));
+    } else {
+      alike.emplace_back(ticket, waiter.op);
+    }
     waiters_.erase(waiting);
   }
-  Charge(Bytes(0) - group.memory);
+  if (!alike.empty()) {
+    StoreReply reply = Everything(key, group);
+    reply.shared = static_cast<uint32_t>(alike.size());
+    for (const auto& [ticket, op] : alike) Answer(ticket, op, reply);
+  }
+  Group done = std::move(group);
   groups_.erase(key);
+  Charge(Bytes(0) - done.memory);
   RestoreServed(key);
+  if (done.op != StoreOp::kExchange) return;
+  for (int32_t rank = 0; rank < done.size; ++rank) {
+    Put(ExchangedKey(key, rank), done.values[static_cast<size_t>(rank)]);
+  }
 }
 
 }  // namespace weft::collectives

@@ -193,6 +193,28 @@ TEST_P(StoreConformanceTest, EverybodyMeetsAndGathers) {
       << "a key serves once";
 }
 
+TEST_P(StoreConformanceTest, AnExchangeBringsWhatIsWantedAndLeavesTheRest) {
+  OnRanks([&](int rank, Store& store) {
+    // The next two, and of two ranks nobody and everybody.
+    RankSet wanted({(rank + 1) % kRanks, (rank + 2) % kRanks});
+    if (rank == 3) wanted = RankSet();
+    if (rank == 5) wanted = RankSet::Below(kRanks);
+    auto some = store.Exchange("x", rank, kRanks, absl::StrCat("v", rank), wanted, kPatience);
+    ASSERT_TRUE(some.ok()) << some.status();
+    std::vector<std::string> expected;
+    for (int other : wanted.ranks()) expected.push_back(absl::StrCat("v", other));
+    EXPECT_EQ(*some, expected);
+    EXPECT_EQ(store.Get(ExchangedKey("x", (rank + 4) % kRanks), kPatience).value(),
+              absl::StrCat("v", (rank + 4) % kRanks));
+  });
+  for (auto [rank, wanted] : {std::pair(0, RankSet({4})), {4, RankSet({0})}, {0, RankSet({-1})}}) {
+    EXPECT_EQ(store_->Exchange("y", rank, 4, "", wanted, kShort).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  absl::Status late = store_->Exchange("z", 0, 2, "", RankSet({1}), kShort).status();
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded) << late;
+}
+
 TEST_P(StoreConformanceTest, NamesTheRanksThatMissABarrier) {
   absl::Status first;
   std::thread thread([&] { first = store_->Barrier("b", 1, 4, kShort); });

@@ -172,6 +172,64 @@ TEST_F(StoreCoreTest, ABarrierSurvivesAReconnection) {
   EXPECT_TRUE(Read(2)[1].status.ok());
 }
 
+TEST_F(StoreCoreTest, AnExchangeAnswersEachClientWithItsOwnPart) {
+  Connect(1, "a");
+  Connect(2, "b");
+  StoreArrivals arrivals;
+  arrivals.op = StoreOp::kExchange;
+  auto arrive = [&](StoreCore::ConnectionId id, int32_t first, const RankSet& wanted) {
+    arrivals.ranks.clear();
+    arrivals.values.clear();
+    for (int32_t rank = first; rank < first + 8; ++rank) {
+      arrivals.ranks.push_back(rank);
+      arrivals.values.push_back(std::to_string(rank));
+    }
+    arrivals.wanted = wanted;
+    StoreRequest request = EncodeArrivals("k", 16, arrivals);
+    request.id = 1;
+    request.timeout = absl::Seconds(10);
+    Ask(id, request);
+  };
+  arrive(1, 0, RankSet({3, 8, 9}));
+  Ask(1, Make(StoreOp::kGet, 2, {"k/11"}));
+  EXPECT_THAT(Read(1), IsEmpty());
+  arrive(2, 8, RankSet::Below(15));
+  Replies replies = Read(1);
+  EXPECT_THAT(replies[1].values, testing::ElementsAre(RankSet({3, 8, 9}).Encode(), "3", "8", "9"));
+  EXPECT_THAT(replies[2].values, testing::ElementsAre("11")) << "it stays for whoever asks later";
+  // Most of it is everything.
+  Replies others = Read(2);
+  ASSERT_THAT(others[1].values, SizeIs(17));
+  EXPECT_EQ(others[1].values[0], RankSet::Below(16).Encode());
+  EXPECT_EQ(others[1].values[16], "15");
+  EXPECT_EQ(core_->keys(), 16);
+}
+
+TEST_F(StoreCoreTest, AnExchangeThatIsWantedInLargePartsStaysWithinTheMemory) {
+  constexpr int kWide = 48;
+  std::string value(4096, 'v');
+  for (int rank = 0; rank < kWide; ++rank) {
+    StoreCore::ConnectionId id = static_cast<StoreCore::ConnectionId>(rank) + 1;
+    Connect(id, std::to_string(rank));
+    RankSet wanted;
+    for (int i = 0; i < 20; ++i) wanted.Add(RankSet({(rank + i) % kWide}));
+    StoreRequest request = Make(StoreOp::kExchange, 1, {"k"}, {value, wanted.Encode()});
+    request.rank = rank;
+    request.size = kWide;
+    Ask(id, request);
+  }
+  // Parts of their own would be 48 times 80 KiB; the replies are kept until they are acknowledged.
+  EXPECT_LE(core_->memory(), Options().memory_limit + KiB(16)) << "beside what a reply costs";
+  size_t parts = 0;
+  for (StoreCore::ConnectionId id = 1; id <= kWide; ++id) {
+    size_t values = Read(id)[1].values.size();
+    EXPECT_TRUE(values == 21 || values == kWide + 1) << values;
+    parts += values == 21 ? 1 : 0;
+  }
+  EXPECT_GT(parts, 0u);
+  EXPECT_LT(parts, size_t{kWide});
+}
+
 TEST_F(StoreCoreTest, AReadThatWaitsIsDroppedWithItsConnection) {
   Connect(1, "a");
   Ask(1, Make(StoreOp::kGet, 1, {"x"}));

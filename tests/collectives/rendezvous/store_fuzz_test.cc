@@ -17,6 +17,7 @@
 #include "base/random.h"
 #include "collectives/rendezvous/store_client_core.h"
 #include "collectives/rendezvous/store_core.h"
+#include "collectives/rendezvous/store_exchange.h"
 #include "collectives/rendezvous/store_hello.h"
 #include "collectives/rendezvous/store_journal.h"
 #include "collectives/rendezvous/store_protocol.h"
@@ -40,6 +41,14 @@ StoreHello DrawHello(Random& random) {
   return hello;
 }
 
+RankSet DrawRanks(Random& random) {
+  std::vector<int> ranks;
+  for (uint64_t i = 0, count = random.Below(4); i < count; ++i) {
+    ranks.push_back(static_cast<int>(random.Below(5)));
+  }
+  return RankSet(ranks);
+}
+
 StoreRequest DrawRequest(Random& random) {
   auto key = [&] { return std::to_string(random.Below(4)); };
   StoreRequest request;
@@ -47,8 +56,9 @@ StoreRequest DrawRequest(Random& random) {
   auto size = static_cast<int32_t>(random.Below(5));
   if (request.op == StoreOp::kGroup && random.Below(4) != 0) {
     StoreArrivals arrivals;
-    arrivals.op = std::array{StoreOp::kBarrier, StoreOp::kAllGather,
-                             StoreOp::kGather}[static_cast<size_t>(random.Below(3))];
+    arrivals.op = std::array{StoreOp::kBarrier, StoreOp::kAllGather, StoreOp::kGather,
+                             StoreOp::kExchange}[static_cast<size_t>(random.Below(4))];
+    arrivals.wanted = DrawRanks(random);
     arrivals.root = static_cast<int32_t>(random.Below(4));
     for (uint64_t i = 0, count = 1 + random.Below(3); i < count; ++i) {
       arrivals.ranks.push_back(static_cast<int32_t>(random.Below(4)));
@@ -65,7 +75,7 @@ StoreRequest DrawRequest(Random& random) {
     if (request.op == StoreOp::kSet || request.op == StoreOp::kAppend ||
         request.op == StoreOp::kAllGather || request.op == StoreOp::kGather) {
       values = 1;
-    } else if (request.op == StoreOp::kCompareSet) {
+    } else if (request.op == StoreOp::kCompareSet || request.op == StoreOp::kExchange) {
       values = 2;
     } else if (request.op == StoreOp::kMultiSet) {
       values = keys;
@@ -76,6 +86,9 @@ StoreRequest DrawRequest(Random& random) {
     for (uint64_t i = 0; i < values; ++i) {
       request.values.emplace_back(random.Below(64) == 0 ? random.Below(200000) : random.Below(64),
                                   random.Below(3) == 0 ? '1' : 'v');
+    }
+    if (request.op == StoreOp::kExchange && values == 2 && random.Below(8) != 0) {
+      request.values[1] = DrawRanks(random).Encode();
     }
     if (request.op == StoreOp::kHello || request.op == StoreOp::kAnnounce) {
       request.keys = {EncodeHello(DrawHello(random))};
@@ -224,6 +237,10 @@ std::string DrawReply(Random& random, uint64_t id) {
   auto op = static_cast<StoreOp>(1 + random.Below(static_cast<uint64_t>(kStoreOpLast)));
   if (random.Below(4) == 0) {
     reply.status = absl::Status(static_cast<absl::StatusCode>(1 + random.Below(16)), "drawn");
+  } else if (random.Below(3) == 0) {
+    RankSet ranks = DrawRanks(random);
+    std::string value(random.Below(8) == 0 ? 9000 : random.Below(40), 'x');
+    reply = EncodeExchanged(ranks, std::vector<absl::string_view>(ranks.size(), value));
   } else {
     auto body = std::make_shared<std::string>();
     reply.values = static_cast<uint32_t>(random.Below(4));
@@ -260,6 +277,7 @@ void FuzzRelay(Random& random) {
   StoreRelayTableOptions options;
   options.world = 4;
   options.expected = 2;
+  options.files = random.Below(2) == 0;
   StoreRelayTable table(&up, options);
   StoreCore core(CoreOptions(), &table);
   Served served(core);
@@ -296,6 +314,11 @@ void FuzzDecoders(Random& random) {
   bytes.resize(random.Below(bytes.size() + 1));
   if (auto hello = DecodeHello(bytes); hello.ok()) {
     ASSERT_LE(EncodeHello(*hello).size(), net::kHandshakeParameterBytesMax);
+  }
+  std::string ranks = DrawRanks(random).Encode();
+  Mutate(ranks, random);
+  if (auto set = RankSet::Decode(ranks, 5); set.ok()) {
+    ASSERT_EQ(set->Encode(), ranks);
   }
   std::string frame = EncodeRequest(DrawRequest(random));
   Mutate(frame, random);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -140,6 +141,26 @@ TEST_F(StoreRelayTest, EveryRankGathersSmallAndLargeValues) {
   });
 }
 
+TEST_F(StoreRelayTest, AnExchangeMovesWhatIsWantedAndAnAllGatherEverything) {
+  std::map<bool, Bytes> sent;
+  for (bool all : {true, false}) {
+    Bytes before = server_->statistics().bytes_sent;
+    OnRanks(Everybody(), [all](int rank, StoreClient& client) {
+      std::string value(40000, static_cast<char>('a' + rank));
+      // The same rank of the next host: of a host's ranks, a third of everything.
+      int next = (rank + kPerHost) % kWorld;
+      auto got = all ? client.AllGather("all", rank, kWorld, value, kPatience)
+                     : client.Exchange("some", rank, kWorld, value, RankSet({next}), kPatience);
+      ASSERT_TRUE(got.ok()) << got.status();
+      EXPECT_EQ((*got)[all ? static_cast<size_t>(next) : 0],
+                std::string(40000, static_cast<char>('a' + next)));
+    });
+    sent[all] = server_->statistics().bytes_sent - before;
+  }
+  EXPECT_GE(sent[true], Bytes(kHosts * kWorld * 40000));
+  EXPECT_LT(sent[false], sent[true] / 2);
+}
+
 TEST_F(StoreRelayTest, OnlyTheRootOfAGatherGetsTheValues) {
   OnRanks(Everybody(), [](int rank, StoreClient& client) {
     auto all = client.Gather("g", rank, kWorld, 5, absl::StrCat(rank), kPatience);
@@ -253,6 +274,26 @@ TEST_F(StoreRelayTreeTest, EveryRankGathersSmallAndLargeValuesThroughTwoRelays) 
       for (int r = 0; r < ranks_; ++r) {
         EXPECT_EQ((*all)[static_cast<size_t>(r)], std::string(bytes, static_cast<char>('a' + r)));
       }
+    });
+  }
+}
+
+TEST_F(StoreRelayTreeTest, EveryRankGetsWhatItWantsThroughTwoRelays) {
+  for (size_t bytes : {size_t{5}, size_t{20000}}) {
+    AllRanks([&](StoreClient& store, int rank) {
+      std::string own(bytes, static_cast<char>('a' + rank));
+      RankSet wanted({(rank + 1) % ranks_, (rank + 7) % ranks_});
+      std::string key = absl::StrCat("some", bytes);
+      auto some = store.Exchange(key, rank, ranks_, own, wanted, kPatience);
+      ASSERT_TRUE(some.ok()) << some.status();
+      std::vector<int> ranks = wanted.ranks();
+      ASSERT_EQ(some->size(), ranks.size());
+      for (size_t i = 0; i < ranks.size(); ++i) {
+        EXPECT_EQ((*some)[i], std::string(bytes, static_cast<char>('a' + ranks[i])));
+      }
+      int later = (rank + 11) % ranks_;
+      EXPECT_EQ(store.Get(ExchangedKey(key, later), kPatience).value(),
+                std::string(bytes, static_cast<char>('a' + later)));
     });
   }
 }

@@ -18,6 +18,7 @@
 #include "base/random.h"
 #include "collectives/rendezvous/store_client_core.h"
 #include "collectives/rendezvous/store_core.h"
+#include "collectives/rendezvous/store_exchange.h"
 #include "collectives/rendezvous/store_journal.h"
 #include "collectives/rendezvous/store_relay_table.h"
 
@@ -28,6 +29,7 @@ constexpr int kDirect = 2;   // ranks 0 and 1
 constexpr int kRelayed = 3;  // ranks 2 to 4
 constexpr int kWorld = kDirect + kRelayed;
 constexpr int kRounds = 3;
+constexpr int kSteps = 6;  // of a round
 constexpr int kStepsOfFaults = 1500;
 constexpr int kStepsMax = 20000;
 
@@ -84,7 +86,7 @@ class Network {
 
  private:
   bool Finished() const {
-    return std::all_of(place_.begin(), place_.end(), [](int p) { return p == 5 * kRounds; });
+    return std::all_of(place_.begin(), place_.end(), [](int p) { return p == kSteps * kRounds; });
   }
 
   // ---- One thing happens
@@ -204,16 +206,16 @@ class Network {
       waiting_[index] = 0;
       ++place_[index];
     }
-    if (waiting_[index] != 0 || place_[index] == 5 * kRounds) return;
+    if (waiting_[index] != 0 || place_[index] == kSteps * kRounds) return;
     waiting_[index] = client.Call(Next(rank));
   }
 
   StoreRequest Next(int rank) const {
     int place = place_[static_cast<size_t>(rank)];
-    int round = place / 5;
+    int round = place / kSteps;
     StoreRequest request;
     request.timeout = absl::Hours(1);
-    switch (place % 5) {
+    switch (place % kSteps) {
       case 0:
         request.op = StoreOp::kAdd;
         request.keys = {"sum"};
@@ -233,29 +235,47 @@ class Network {
         request.keys = {absl::StrCat("gather ", round)};
         request.values = {absl::StrCat("value ", rank, ".", round)};
         break;
+      case 4:
+        request.op = StoreOp::kExchange;
+        request.keys = {absl::StrCat("exchange ", round)};
+        request.values = {absl::StrCat("value ", rank, ".", round), WantedBy(rank, round).Encode()};
+        break;
       default:
         request.op = StoreOp::kGet;
         request.keys = {"log"};
         break;
     }
-    if (place % 5 == 2 || place % 5 == 3) {
+    if (IsGroup(request.op)) {
       request.rank = rank;
       request.size = kWorld;
     }
     return request;
   }
 
+  // One other, and in some rounds everybody.
+  static RankSet WantedBy(int rank, int round) {
+    return round == 1 ? RankSet::Below(kWorld) : RankSet({(rank + round + 1) % kWorld});
+  }
+
   void Judge(int rank, const StoreResult& result) {
     int place = place_[static_cast<size_t>(rank)];
-    int round = place / 5;
-    if (place % 5 == 2) {
+    int round = place / kSteps;
+    if (place % kSteps == 2) {
       for (int other : place_) EXPECT_GE(other, place) << "a barrier let a rank through";
-    } else if (place % 5 == 3) {
+    } else if (place % kSteps == 3) {
       ASSERT_EQ(result.values.size(), static_cast<size_t>(kWorld));
       for (int i = 0; i < kWorld; ++i) {
         EXPECT_EQ(result.values[static_cast<size_t>(i)], absl::StrCat("value ", i, ".", round));
       }
-    } else if (place % 5 == 4) {
+    } else if (place % kSteps == 4) {
+      RankSet wanted = WantedBy(rank, round);
+      auto values = PickExchanged({result.values.begin(), result.values.end()}, kWorld, wanted);
+      ASSERT_TRUE(values.ok()) << values.status();
+      std::vector<int> ranks = wanted.ranks();
+      for (size_t i = 0; i < ranks.size(); ++i) {
+        EXPECT_EQ((*values)[i], absl::StrCat("value ", ranks[i], ".", round));
+      }
+    } else if (place % kSteps == 5) {
       log_ = std::max(log_, result.values.at(0),
                       [](const auto& a, const auto& b) { return a.size() < b.size(); });
     }
