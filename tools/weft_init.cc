@@ -36,6 +36,7 @@ constexpr int kNoGpu = 3;
 constexpr const char* kFooter = R"(Examples:
   weft-init --layout tp8,pp8,dp16                    1,024 ranks, each with its own connection
   weft-init --layout tp8,pp8,dp256 --relay           16,384 ranks behind a relay for each 8
+  weft-init --layout tp8,pp8,dp256 --relay --records all         every rank gets all records
   weft-init --layout tp8,pp8,dp64 --relay --model    several sizes, and what they predict
   weft-init --layout tp8,pp8,dp64 --relay --replace 8            8 of 4,096 ranks replaced
   weft-init --layout tp8,pp8,dp32 --store redis                  the same on a Redis server
@@ -201,6 +202,11 @@ int Main(int argc, char** argv) {
   app.add_option("--torch-python", options.torch_python,
                  "Interpreter with PyTorch 2, for its TCPStore");
   app.add_flag("--relay", options.relay, "A relay a host, between its ranks and the store");
+  std::string records;
+  app.add_option("--records", records,
+                 "Records that every rank gets: those that it needs (wanted), or those of all; "
+                 "empty: wanted with --store weft, else all")
+      ->check(CLI::IsMember({"wanted", "all"}));
   app.add_option("--replace", options.replace,
                  "Afterwards replace so many ranks, the last ones, and time that")
       ->check(CLI::NonNegativeNumber);
@@ -262,6 +268,7 @@ int Main(int argc, char** argv) {
   options.store = store == "redis"   ? StoreKind::kRedis
                   : store == "torch" ? StoreKind::kTorch
                                      : StoreKind::kWeft;
+  options.all_records = records.empty() ? options.store != StoreKind::kWeft : records == "all";
   absl::Status status;
   if (!absl::ParseDuration(timeout, &options.timeout) || options.timeout <= absl::ZeroDuration()) {
     status = absl::InvalidArgumentError(absl::StrCat("--timeout ", timeout, " is no duration"));

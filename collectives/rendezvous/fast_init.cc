@@ -9,24 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "collectives/rendezvous/little_endian.h"
 
 namespace weft::collectives {
 namespace {
-
-void PutNumber(std::string& out, int32_t value) {
-  for (int shift = 0; shift < 32; shift += 8) {
-    out.push_back(static_cast<char>(static_cast<uint32_t>(value) >> shift));
-  }
-}
-
-bool TakeNumber(absl::string_view& bytes, int32_t* value) {
-  if (bytes.size() < 4) return false;
-  uint32_t bits = 0;
-  for (size_t i = 0; i < 4; ++i) bits |= uint32_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
-  bytes.remove_prefix(4);
-  *value = static_cast<int32_t>(bits);
-  return true;
-}
 
 bool TakeBytes(absl::string_view& bytes, size_t size, std::string* out) {
   if (bytes.size() < size) return false;
@@ -60,15 +46,15 @@ absl::StatusOr<MemberRecord> OwnRecord(const FastInitOptions& options) {
   return own;
 }
 
-// This rank's groups; their members' records come from `record`.
-template <typename Record>
-absl::StatusOr<JobGroups> Assemble(const FastInitOptions& options, Record record) {
+// This rank's groups. `members`: itself and RecordsWanted().
+absl::StatusOr<JobGroups> Assemble(const FastInitOptions& options,
+                                   std::map<int, MemberRecord> members) {
   JobGroups job;
-  for (Mesh::Group& group : options.mesh.GroupsOfRank(options.rank)) {
-    for (int member : group.members) {
-      if (job.members.count(member) != 0) continue;
-      WEFT_ASSIGN_OR_RETURN(job.members[member], record(member));
-    }
+  job.members = std::move(members);
+  std::vector<Mesh::Group> groups = options.mesh.GroupsOfRank(options.rank);
+  job.connections = PlanConnections(groups);
+  job.versions.assign(groups.size(), 0);
+  for (Mesh::Group& group : groups) {
     JobGroup with_ids;
     if (options.make_unique_id) {
       for (const UniqueIdSlot& slot : UniqueIdSlots(options.mesh, group, options.ranks_per_root)) {
@@ -84,16 +70,18 @@ absl::StatusOr<JobGroups> Assemble(const FastInitOptions& options, Record record
     with_ids.group = std::move(group);
     job.groups.push_back(std::move(with_ids));
   }
-  std::vector<Mesh::Group> groups;
-  for (const JobGroup& group : job.groups) groups.push_back(group.group);
-  job.connections = PlanConnections(groups);
-  job.versions.assign(job.groups.size(), 0);
   return job;
 }
 
-absl::Status CheckRank(const FastInitOptions& options) {
-  if (options.rank >= 0 && options.rank < options.mesh.ranks()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " is not of layout ",
+std::vector<int> RanksWanted(const FastInitOptions& options) {
+  return RecordsWanted(options.mesh, options.rank, options.ranks_per_root,
+                       options.make_unique_id != nullptr)
+      .ranks();
+}
+
+absl::Status CheckRank(const FastInitOptions& options, int rank) {
+  if (rank >= 0 && rank < options.mesh.ranks()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " is not of layout ",
                                                  options.mesh.ToText(), ", which has ",
                                                  options.mesh.ranks()));
 }
@@ -104,7 +92,7 @@ absl::Status CheckRank(const FastInitOptions& options) {
 
 std::string EncodeMember(const MemberRecord& member) {
   std::string out;
-  PutNumber(out, member.generation);
+  PutLittle(out, member.generation);
   for (const std::string* text : {&member.host, &member.address}) {
     size_t size = std::min<size_t>(text->size(), 255);
     out.push_back(static_cast<char>(size));
@@ -117,7 +105,7 @@ std::string EncodeMember(const MemberRecord& member) {
 
 absl::StatusOr<MemberRecord> DecodeMember(absl::string_view bytes) {
   MemberRecord member;
-  bool ok = TakeNumber(bytes, &member.generation) && TakeShort(bytes, &member.host) &&
+  bool ok = TakeLittle(bytes, &member.generation) && TakeShort(bytes, &member.host) &&
             TakeShort(bytes, &member.address) && !bytes.empty();
   if (ok) {
     size_t ids = static_cast<uint8_t>(bytes[0]);
@@ -133,8 +121,8 @@ std::string EncodeReplacement(const std::map<int, MemberRecord>& members) {
   std::string out;
   for (const auto& [rank, member] : members) {
     std::string record = EncodeMember(member);
-    PutNumber(out, rank);
-    PutNumber(out, static_cast<int32_t>(record.size()));
+    PutLittle(out, rank);
+    PutLittle(out, static_cast<int32_t>(record.size()));
     out += record;
   }
   return out;
@@ -146,7 +134,7 @@ absl::StatusOr<std::map<int, MemberRecord>> DecodeReplacement(absl::string_view 
     int32_t rank = 0;
     int32_t size = 0;
     std::string record;
-    if (!TakeNumber(bytes, &rank) || !TakeNumber(bytes, &size) || size < 0 ||
+    if (!TakeLittle(bytes, &rank) || !TakeLittle(bytes, &size) || size < 0 ||
         !TakeBytes(bytes, static_cast<size_t>(size), &record)) {
       return absl::InvalidArgumentError("malformed record of replaced ranks");
     }
@@ -207,40 +195,76 @@ std::string GroupKey(absl::string_view prefix, const Mesh& mesh, const Mesh::Gro
                       group.index);
 }
 
-std::vector<std::string> GroupKeysOf(absl::string_view prefix, const Mesh& mesh,
-                                     const std::vector<int>& ranks) {
-  std::set<std::string> keys;
-  for (int rank : ranks) {
+std::string RecordsKey(absl::string_view prefix) { return absl::StrCat(prefix, "/exchange"); }
+
+std::string RecordKey(absl::string_view prefix, int rank) {
+  return ExchangedKey(RecordsKey(prefix), rank);
+}
+
+ReplacementNews NewsOf(absl::string_view prefix, const Mesh& mesh,
+                       const std::map<int, MemberRecord>& replaced) {
+  ReplacementNews news;
+  std::set<std::string> groups;
+  for (const auto& [rank, member] : replaced) {
+    news.keys.push_back(RecordKey(prefix, rank));
+    news.values.push_back(EncodeMember(member));
     for (const Mesh::Group& group : mesh.GroupsOfRank(rank)) {
-      keys.insert(GroupKey(prefix, mesh, group));
+      groups.insert(GroupKey(prefix, mesh, group));
     }
   }
-  return {keys.begin(), keys.end()};
+  news.values.insert(news.values.end(), groups.size(), EncodeReplacement(replaced));
+  news.keys.insert(news.keys.end(), groups.begin(), groups.end());
+  return news;
+}
+
+RankSet RecordsWanted(const Mesh& mesh, int rank, int ranks_per_root, bool ids) {
+  std::vector<Mesh::Group> groups = mesh.GroupsOfRank(rank);
+  std::vector<PlannedConnection> plan = PlanConnections(groups);
+  std::vector<int> wanted;
+  wanted.reserve(plan.size() + groups.size());
+  for (const PlannedConnection& planned : plan) wanted.push_back(planned.peer);
+  for (const Mesh::Group& group : groups) {
+    if (!ids) break;
+    for (const UniqueIdSlot& slot : UniqueIdSlots(mesh, group, ranks_per_root)) {
+      if (slot.root != rank) wanted.push_back(slot.root);
+    }
+  }
+  return RankSet(wanted);
 }
 
 // ---- The exchange
 
 absl::StatusOr<JobGroups> CreateGroups(Store& store, const FastInitOptions& options) {
-  WEFT_RETURN_IF_ERROR(CheckRank(options));
+  WEFT_RETURN_IF_ERROR(CheckRank(options, options.rank));
   WEFT_ASSIGN_OR_RETURN(MemberRecord own, OwnRecord(options));
-  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all,
-                        store.AllGather(absl::StrCat(options.prefix, "/exchange"), options.rank,
-                                        options.mesh.ranks(), EncodeMember(own), options.timeout));
-  if (options.rank == 0) {
-    // For those who come later in place of others. Nobody waits for it.
-    std::map<int, MemberRecord> members;
-    for (size_t i = 0; i < all.size(); ++i) {
-      WEFT_ASSIGN_OR_RETURN(members[static_cast<int>(i)], DecodeMember(all[i]));
-    }
-    WEFT_RETURN_IF_ERROR(
-        store.Set(absl::StrCat(options.prefix, "/members"), EncodeReplacement(members)));
+  std::vector<int> wanted = RanksWanted(options);
+  WEFT_ASSIGN_OR_RETURN(
+      std::vector<std::string> records,
+      store.Exchange(RecordsKey(options.prefix), options.rank, options.mesh.ranks(),
+                     EncodeMember(own), RankSet(wanted), options.timeout));
+  std::map<int, MemberRecord> members;
+  members[options.rank] = std::move(own);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    WEFT_ASSIGN_OR_RETURN(members[wanted[i]], DecodeMember(records[i]));
   }
-  return Assemble(options, [&](int rank) { return DecodeMember(all[static_cast<size_t>(rank)]); });
+  return Assemble(options, std::move(members));
+}
+
+absl::StatusOr<MemberRecord> FindMember(Store& store, const FastInitOptions& options,
+                                        const JobGroups& job, int rank) {
+  WEFT_RETURN_IF_ERROR(CheckRank(options, rank));
+  auto known = job.members.find(rank);
+  if (known != job.members.end()) return known->second;
+  auto bytes = store.Get(RecordKey(options.prefix, rank), options.timeout);
+  if (!bytes.ok()) {
+    return Annotate(bytes.status(), absl::StrCat("look up the record of rank ", rank));
+  }
+  return DecodeMember(*bytes);
 }
 
 absl::StatusOr<JobGroups> RejoinGroups(Store& store, const FastInitOptions& options,
                                        const std::vector<int>& replaced) {
-  WEFT_RETURN_IF_ERROR(CheckRank(options));
+  WEFT_RETURN_IF_ERROR(CheckRank(options, options.rank));
   auto place = std::find(replaced.begin(), replaced.end(), options.rank);
   if (place == replaced.end()) {
     return absl::InvalidArgumentError(
@@ -252,26 +276,24 @@ absl::StatusOr<JobGroups> RejoinGroups(Store& store, const FastInitOptions& opti
       std::vector<std::string> records,
       store.AllGather(key, static_cast<int>(place - replaced.begin()),
                       static_cast<int>(replaced.size()), EncodeMember(own), options.timeout));
-  std::map<int, MemberRecord> fresh;
+  std::map<int, MemberRecord> members;
   for (size_t i = 0; i < replaced.size(); ++i) {
-    WEFT_ASSIGN_OR_RETURN(fresh[replaced[i]], DecodeMember(records[i]));
+    WEFT_ASSIGN_OR_RETURN(members[replaced[i]], DecodeMember(records[i]));
   }
-  std::string members_key = absl::StrCat(options.prefix, "/members");
-  WEFT_ASSIGN_OR_RETURN(std::string bytes, store.Get(members_key, options.timeout));
-  WEFT_ASSIGN_OR_RETURN(auto members, DecodeReplacement(bytes));
-  for (const auto& [rank, member] : fresh) members[rank] = member;
   if (place == replaced.begin()) {
-    std::vector<std::string> keys = GroupKeysOf(options.prefix, options.mesh, replaced);
-    std::vector<std::string> values(keys.size(), EncodeReplacement(fresh));
-    // Later records win, so an append serves as well as a new table, and costs what has changed.
-    WEFT_RETURN_IF_ERROR(store.Append(members_key, EncodeReplacement(fresh)));
-    WEFT_RETURN_IF_ERROR(store.MultiSet(keys, values));
+    ReplacementNews news = NewsOf(options.prefix, options.mesh, members);
+    WEFT_RETURN_IF_ERROR(store.MultiSet(news.keys, news.values));
   }
-  return Assemble(options, [&](int rank) -> absl::StatusOr<MemberRecord> {
-    auto found = members.find(rank);
-    if (found != members.end()) return found->second;
-    return absl::InternalError(absl::StrCat("the table of members lacks rank ", rank));
-  });
+  std::vector<int> others = RanksWanted(options);
+  std::erase_if(others, [&](int rank) { return members.count(rank) != 0; });
+  std::vector<std::string> keys;
+  keys.reserve(others.size());
+  for (int rank : others) keys.push_back(RecordKey(options.prefix, rank));
+  WEFT_ASSIGN_OR_RETURN(records, store.MultiGet(keys, options.timeout));
+  for (size_t i = 0; i < others.size(); ++i) {
+    WEFT_ASSIGN_OR_RETURN(members[others[i]], DecodeMember(records[i]));
+  }
+  return Assemble(options, std::move(members));
 }
 
 absl::StatusOr<std::vector<int>> AwaitReplacement(Store& store, const FastInitOptions& options,
@@ -289,8 +311,8 @@ absl::StatusOr<std::vector<int>> AwaitReplacement(Store& store, const FastInitOp
   std::vector<int> replaced;
   for (auto& [rank, member] : fresh) {
     auto known = job.members.find(rank);
-    if (known == job.members.end()) continue;
-    if (member.generation > known->second.generation) known->second = member;
+    bool later = known != job.members.end() && member.generation > known->second.generation;
+    if (later) known->second = member;
     if (std::binary_search(group.group.members.begin(), group.group.members.end(), rank)) {
       replaced.push_back(rank);
     }

@@ -2,17 +2,20 @@
 // on 2,048 GPUs, one after the other with barriers over a blocking store).
 //
 //   1. every rank computes its groups from the mesh (mesh.h);
-//   2. one all-gather carries every rank's record: generation, host, address, and an NCCL unique id
-//      for each block of each group of which it is the root;
-//   3. connections are made when first used, or in the planned order, without any barrier.
+//   2. in one exchange every rank gives its record (generation, host, address, and an NCCL unique
+//      id for each block of each group of which it is the root) and gets those that it needs at
+//      once: of the ranks it connects to, and of its groups' roots. So what moves grows with the
+//      ranks, and not with their square;
+//   3. connections are made when first used, or in the planned order, without any barrier. Another
+//      rank's record is one request away (FindMember).
 //
 // Unique ids: a group's ranks are cut into blocks of `ranks_per_root`; the first rank of a block
 // makes its id, and ncclCommInitRankScalable takes all of them. Nobody has to say whose ids are
 // whose: everyone computes who is root of what, and in which order.
 //
 // A rank that is replaced (RejoinGroups) comes with a higher generation, which fences its
-// predecessor at the store. The replaced ranks' records go to the groups they belong to, and nobody
-// else hears of it: the ranks of other groups take no part.
+// predecessor at the store. The replaced ranks' records take the place of the old ones, and go to
+// the groups they belong to; nobody else hears of it: the ranks of other groups take no part.
 //
 // Keys lie below `prefix`. The functions block on the store; the encodings are for programs that do
 // not. Thread-safe as far as the store is.
@@ -29,6 +32,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "collectives/rendezvous/mesh.h"
+#include "collectives/rendezvous/rank_set.h"
 #include "collectives/rendezvous/store.h"
 
 namespace weft::collectives {
@@ -65,6 +69,10 @@ struct PlannedConnection {
 };
 std::vector<PlannedConnection> PlanConnections(const std::vector<Mesh::Group>& groups);
 
+// Whose records a rank needs at once: those it is planned to connect to and, with `ids`, the roots
+// of its groups. Not its own.
+RankSet RecordsWanted(const Mesh& mesh, int rank, int ranks_per_root, bool ids);
+
 struct FastInitOptions {
   Mesh mesh;
   int rank = 0;
@@ -85,7 +93,8 @@ struct JobGroup {
 
 struct JobGroups {
   std::vector<JobGroup> groups;  // one an axis
-  // Records of this rank's peers and itself, by rank.
+  // Records of this rank, of those it is planned to connect to and of the roots of its groups, by
+  // rank.
   std::map<int, MemberRecord> members;
   std::vector<PlannedConnection> connections;
   // Versions of the groups' keys, for AwaitReplacement.
@@ -93,6 +102,11 @@ struct JobGroups {
 };
 
 absl::StatusOr<JobGroups> CreateGroups(Store& store, const FastInitOptions& options);
+
+// Any rank's record, for a connection that was not planned: out of `job`, or else from the store,
+// in one request. kDeadlineExceeded: the store has none; CreateGroups() has not returned anywhere.
+absl::StatusOr<MemberRecord> FindMember(Store& store, const FastInitOptions& options,
+                                        const JobGroups& job, int rank);
 
 // For a replaced rank: `replaced` are all ranks that are replaced together, ascending, and every
 // one of them calls this. Its own record is in `options`, with the new generation.
@@ -121,11 +135,18 @@ absl::StatusOr<PhaseReport> ReportPhases(
 // ---- Encodings and keys, for programs that drive many ranks
 
 std::string GroupKey(absl::string_view prefix, const Mesh& mesh, const Mesh::Group& group);
+std::string RecordsKey(absl::string_view prefix);           // of the exchange
+std::string RecordKey(absl::string_view prefix, int rank);  // of a rank's record after it
 std::string EncodeReplacement(const std::map<int, MemberRecord>& members);
 absl::StatusOr<std::map<int, MemberRecord>> DecodeReplacement(absl::string_view bytes);
-// The keys of all groups that these ranks belong to, each once.
-std::vector<std::string> GroupKeysOf(absl::string_view prefix, const Mesh& mesh,
-                                     const std::vector<int>& ranks);
+// What one of the replaced ranks writes for all: their records, and to each group that they belong
+// to, once, who they are.
+struct ReplacementNews {
+  std::vector<std::string> keys;
+  std::vector<std::string> values;
+};
+ReplacementNews NewsOf(absl::string_view prefix, const Mesh& mesh,
+                       const std::map<int, MemberRecord>& replaced);
 
 }  // namespace weft::collectives
 

@@ -97,7 +97,7 @@ def main() -> None:
     if "phases" in options.cases:
         for layout in options.layouts:
             compare(options.rounds, layout, options.peers, lambda store, layout=layout: weft_init(
-                "--layout", layout, "--connect-ranks", 0, *on(store)), phases)
+                "--records", "all", "--layout", layout, "--connect-ranks", 0, *on(store)), phases)
     if "ops" in options.cases:
         compare(options.rounds, "ops", options.peers,
                 lambda store: weft_init("--ops", *on(store)), operations)

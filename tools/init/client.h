@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "collectives/rendezvous/rank_set.h"
 #include "collectives/rendezvous/socket_address.h"
 #include "collectives/rendezvous/store_link.h"
 #include "collectives/rendezvous/store_reactor.h"
@@ -63,6 +64,9 @@ class Client {
   virtual void Barrier(const std::string& key, int rank, int size, Done done) = 0;
   // kDataLoss: other bytes came than Expected ones.
   virtual void AllGather(const std::string& key, int rank, int size, Done done) = 0;
+  // The same with the values of `wanted` alone; our own store's.
+  virtual void Exchange(const std::string& key, int rank, int size,
+                        const collectives::RankSet& wanted, Done done) = 0;
 
   // Redials where that is due.
   virtual void Advance(absl::Time /*now*/) {}

@@ -1,6 +1,7 @@
 #include "tools/init/control_plane.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -53,7 +54,10 @@ struct Tree {
 class Builder {
  public:
   Builder(const Options& options, const ControlCosts& costs, const topology::Fabric& fabric)
-      : options_(options), costs_(costs), tree_{options.hosts, options.fan_out} {
+      : options_(options),
+        costs_(costs),
+        tree_{options.hosts, options.fan_out},
+        exchange_(ExchangeOf(options)) {
     for (int host = 0; host < options.hosts; ++host) {
       ends_.push_back({fabric.hosts()[static_cast<size_t>(host)], 0});
     }
@@ -63,14 +67,18 @@ class Builder {
                                     sizeof(uint32_t));
     }
     host_bytes_ = Bytes(bytes);
-    all_bytes_ = Bytes(static_cast<int64_t>(ExchangeOf(options).bytes().size()));
   }
 
   void Build() {
     Connect();
-    std::vector<OperationId> registered = Meet(connected_, kArrival, Phase::kRegister, kRelease);
+    auto release = [](int, int) { return kRelease; };
+    auto records = [this](int first, int end) {
+      int ranks = options_.ranks_per_host();
+      return Bytes(ExchangeBytes(options_, exchange_, first * ranks, end * ranks));
+    };
+    std::vector<OperationId> registered = Meet(connected_, kArrival, Phase::kRegister, release);
     std::vector<OperationId> exchanged =
-        Meet(registered, kArrival + host_bytes_, Phase::kExchange, all_bytes_);
+        Meet(registered, kArrival + host_bytes_, Phase::kExchange, records);
     Links(exchanged);
   }
 
@@ -80,7 +88,7 @@ class Builder {
   }
   int64_t messages() const { return messages_; }
   int64_t root_messages() const { return root_messages_; }
-  Bytes all_bytes() const { return all_bytes_; }
+  Bytes exchange_bytes() const { return released_ / tree_.hosts; }  // a host's, on average
   double root_cpu() const { return root_cpu_; }
 
  private:
@@ -152,9 +160,12 @@ class Builder {
     }
   }
 
+  // What goes to the hosts from one to before another together.
+  using Answer = std::function<Bytes(int first, int end)>;
+
   // All give something, and get something once all have given.
   std::vector<OperationId> Meet(const std::vector<OperationId>& begin, Bytes up, Phase phase,
-                                Bytes down) {
+                                const Answer& down) {
     std::vector<std::vector<OperationId>> arrived(middles_.size());
     std::vector<OperationId> at_root;
     for (int host = 0; host < tree_.hosts; ++host) {
@@ -178,19 +189,23 @@ class Builder {
     return Release(complete, phase, down);
   }
 
-  std::vector<OperationId> Release(OperationId complete, Phase phase, Bytes down) {
+  std::vector<OperationId> Release(OperationId complete, Phase phase, const Answer& down) {
     std::vector<OperationId> at_middle;
     for (Server& middle : middles_) {
-      OperationId served = Serve(root_, costs_.message / 2 + ByteCost(down), complete);
-      at_middle.push_back(Send(root_.host, middle.host, down, served, true));
+      Bytes bytes = down(middle.host, std::min(middle.host + tree_.fan_out, tree_.hosts));
+      OperationId served = Serve(root_, costs_.message / 2 + ByteCost(bytes), complete);
+      at_middle.push_back(Send(root_.host, middle.host, bytes, served, true));
     }
+    released_ = Bytes();
     std::vector<OperationId> released;
     for (int host = 0; host < tree_.hosts; ++host) {
       Server& server = ServerOf(host);
       OperationId after =
           server.root ? complete : at_middle[static_cast<size_t>(tree_.Above(host))];
-      OperationId served = Serve(server, costs_.message / 2 + ByteCost(down), after);
-      released.push_back(Send(server.host, host, down, served, server.root));
+      Bytes bytes = down(host, host + 1);
+      released_ += bytes;
+      OperationId served = Serve(server, costs_.message / 2 + ByteCost(bytes), after);
+      released.push_back(Send(server.host, host, bytes, served, server.root));
     }
     of_phase(phase) = released;
     return released;
@@ -259,8 +274,9 @@ class Builder {
   const ControlCosts& costs_;
   const Tree tree_;
   std::vector<Endpoint> ends_;
+  const Expected exchange_;
   Bytes host_bytes_;
-  Bytes all_bytes_;
+  Bytes released_;  // to all hosts, by the last Meet()
   Workload workload_;
   Server root_;
   std::vector<Server> middles_;
@@ -332,6 +348,7 @@ absl::StatusOr<ControlCosts> MeasureCosts(const Options& options) {
   }
   auto run = [&](const char* layout, int hosts, bool relay, int connect) {
     Options small;
+    small.all_records = !relay;
     small.timeout = options.timeout;
     small.layout = layout;
     small.hosts = hosts;
@@ -340,8 +357,8 @@ absl::StatusOr<ControlCosts> MeasureCosts(const Options& options) {
     absl::Status status = Resolve(small);
     return status.ok() ? Measure(small, [](int64_t) {}) : absl::StatusOr<Measurement>(status);
   };
-  // The server's CPU is b n + c n^2: connections and messages are so many a rank, the bytes of the
-  // exchange go with the square.
+  // The server's CPU is b n + c n^2: connections and messages are so many a rank, the bytes of an
+  // all-gather go with the square.
   std::vector<std::pair<double, double>> points;
   double bytes = 0;
   for (const char* layout : {"tp8,dp64", "tp8,dp128", "tp8,dp512"}) {
@@ -393,7 +410,7 @@ absl::StatusOr<ControlPlane> SimulateControlPlane(const Options& options,
   plane.total_seconds = before;
   plane.messages = builder.messages();
   plane.root_messages = builder.root_messages();
-  plane.exchange_bytes = builder.all_bytes().count();
+  plane.exchange_bytes = builder.exchange_bytes().count();
   plane.root_cpu_seconds = builder.root_cpu();
   return plane;
 }

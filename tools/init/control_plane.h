@@ -43,7 +43,7 @@ struct ControlPlane {
   double total_seconds = 0;
   int64_t messages = 0;        // over the fabric
   int64_t root_messages = 0;   // of these, to and from the root
-  int64_t exchange_bytes = 0;  // that every host gets
+  int64_t exchange_bytes = 0;  // of records, that a host gets, on average
   double root_cpu_seconds = 0;
 };
 absl::StatusOr<ControlPlane> SimulateControlPlane(const Options& options,

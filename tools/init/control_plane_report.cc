@@ -41,10 +41,11 @@ nlohmann::ordered_json PrintControlPlane(const Options& options, const ControlPl
   }
   absl::PrintF("%-12s %10s\n\n", "total", TimeText(plane.total_seconds));
   absl::PrintF(
-      "messages over the fabric: %d, %d of them with the root, whose CPU works %s; every "
-      "host gets %.1f MB of records\n\n",
+      "messages over the fabric: %d, %d of them with the root, whose CPU works %s; a "
+      "host gets %.1f KB of records, %s\n\n",
       plane.messages, plane.root_messages, TimeText(plane.root_cpu_seconds),
-      static_cast<double>(plane.exchange_bytes) * 1e-6);
+      static_cast<double>(plane.exchange_bytes) * 1e-3,
+      options.all_records ? "those of all" : "those that its ranks need");
   absl::PrintF("published, on real clusters (with NCCL's own work, which is not simulated):\n");
   for (const Published& other : kPublished) {
     absl::PrintF("  %6d GPUs %6s s  %s (%s)\n", other.ranks, other.seconds, other.what,
@@ -67,6 +68,7 @@ nlohmann::ordered_json PrintControlPlane(const Options& options, const ControlPl
           {"total_seconds", plane.total_seconds},
           {"messages", plane.messages},
           {"root_messages", plane.root_messages},
+          {"records", options.all_records ? "all" : "wanted"},
           {"exchange_bytes", plane.exchange_bytes},
           {"server_cpu_seconds", plane.root_cpu_seconds}};
 }

@@ -268,7 +268,7 @@ absl::StatusOr<FloorMeasurement> MeasureFloor(const Options& options) {
   m.ranks = options.ranks;
   m.hosts = options.hosts;
   m.processes = ProcessesFor(options);
-  m.exchange_bytes = static_cast<int64_t>(ExchangeOf(options).bytes().size());
+  m.exchange_bytes = MeanExchangeBytes(options);
   auto bytes = static_cast<size_t>(m.exchange_bytes);
   WEFT_ASSIGN_OR_RETURN(SharedArray<Marks> marks, MapArray<Marks>(m.processes));
   Processes processes;

@@ -163,12 +163,13 @@ absl::StatusOr<Measurement> Measure(const Options& given,
   for (const auto& worker : workers) worker->Tell(store->address());
   WEFT_RETURN_IF_ERROR(AwaitAll(workers, "ok", 2 * options.timeout, tick));
   m.server_cpu_seconds = store->cpu_seconds();
+  m.root_bytes = store->bytes_sent();
   m.root_messages = shared->messages_sent + shared->messages_received;
   m.messages = m.root_messages + shared->relay_messages + shared->above_messages;
   if (options.relay) m.root_messages = shared->relay_messages;
   if (options.relay && options.fan_out > 0) m.root_messages = shared->above_messages;
   m.connections = shared->connections;
-  m.exchange_bytes = static_cast<int64_t>(ExchangeOf(options).bytes().size());
+  m.exchange_bytes = MeanExchangeBytes(options);
   Summarise(options, *shared, m);
   if (options.replace > 0) WEFT_RETURN_IF_ERROR(Replace(options, *shared, workers, *store, m));
   return m;

@@ -26,7 +26,8 @@ struct Measurement {
   int64_t messages = 0;           // on the wire of the clients, both ways
   int64_t root_messages = 0;      // of these, to and from the root
   double server_cpu_seconds = 0;  // negative: nobody can say
-  int64_t exchange_bytes = 0;     // that every rank or host gets
+  int64_t exchange_bytes = 0;     // of records, that a rank or host gets, on average
+  int64_t root_bytes = -1;        // that the root sent in all; negative: nobody can say
   int64_t connections = 0;        // between ranks, opened by the sample
   std::string note;               // about the server; may be empty
   double replace_seconds = 0;     // from the first new rank's begin until all that it concerns know

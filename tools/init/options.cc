@@ -42,6 +42,16 @@ absl::Status Resolve(Options& o) {
                                                    ": only --store weft has that, not ",
                                                    ToString(o.store)));
   }
+  if (o.store != StoreKind::kWeft && !o.all_records) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--records wanted: only --store weft has exchanges, not ", ToString(o.store)));
+  }
+  if (o.replace > 0 && o.all_records) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--replace ", o.replace,
+                     ": new ranks find the others' records where an exchange has left them; not "
+                     "with --records all"));
+  }
   if (o.fan_out > 0 && !o.relay && !o.simulate) {
     return absl::InvalidArgumentError(
         absl::StrCat("--fan-out ", o.fan_out, ": relays of relays need --relay, or --simulate"));

@@ -25,6 +25,8 @@ struct Options {
   int hosts = 0;  // 0: one for 8 ranks
   std::string layout = "tp8,pp8,dp16";
   bool relay = false;
+  // Every rank gets all ranks' records, in place of those that it needs.
+  bool all_records = false;
   int replace = 0;   // ranks, after the rest
   int workers = 0;   // processes; 0: as few as their file descriptors allow, at least 2
   int window = 256;  // connections that a worker has under way at once

@@ -54,9 +54,7 @@ NewRank::NewRank(const Crew& crew, int rank, const collectives::StoreLinkOptions
       replaced_(ReplacedRanks(*crew.options)),
       core_(crew.secret, HelloOf(crew, rank, /*generation=*/1)),
       link_(*crew.reactor, core_, link, [this] { Changed(); }),
-      finished_(std::move(finished)) {
-  core_.set_sink([](uint64_t, size_t, size_t, absl::string_view) {});  // the table of members
-}
+      finished_(std::move(finished)) {}
 
 void NewRank::Changed() {
   if (!asked_ && core_.state() == collectives::StoreClientCore::State::kReady) {
@@ -66,8 +64,17 @@ void NewRank::Changed() {
     exchange.size = static_cast<int32_t>(replaced_.size());
     exchange.values = {collectives::EncodeMember(RecordOf(*crew_.options, rank_, 1))};
     exchange_ = core_.Call(std::move(exchange));
-    core_.Call(Make(crew_, StoreOp::kGet, "init/members"));
-    left_ = 2;
+    StoreRequest others;
+    others.op = StoreOp::kMultiGet;
+    others.timeout = crew_.options->timeout;
+    for (int rank : WantedBy(*crew_.options, rank_).ranks()) {
+      if (rank < replaced_.front()) others.keys.push_back(collectives::RecordKey("init", rank));
+    }
+    left_ = 1;
+    if (!others.keys.empty()) {
+      core_.Call(std::move(others));
+      ++left_;
+    }
   }
   if (core_.state() == collectives::StoreClientCore::State::kGone && status_.ok()) {
     status_ = core_.gone();
@@ -83,22 +90,17 @@ void NewRank::Changed() {
   }
 }
 
-// One write a group, with the records of all that are new.
+// One write of all new records, where the old ones were and in each group.
 void NewRank::Tell() {
   std::map<int, collectives::MemberRecord> fresh;
   for (int rank : replaced_) fresh[rank] = RecordOf(*crew_.options, rank, 1);
-  std::string value = collectives::EncodeReplacement(fresh);
-  StoreRequest append = Make(crew_, StoreOp::kAppend, "init/members");
-  append.values = {value};
-  core_.Call(std::move(append));
+  auto news = collectives::NewsOf("init", crew_.options->mesh, fresh);
   StoreRequest set;
   set.op = StoreOp::kMultiSet;
-  for (auto& key : collectives::GroupKeysOf("init", crew_.options->mesh, replaced_)) {
-    set.keys.push_back(std::move(key));
-  }
-  set.values.assign(set.keys.size(), value);
+  set.keys.assign(news.keys.begin(), news.keys.end());
+  set.values.assign(news.values.begin(), news.values.end());
   core_.Call(std::move(set));
-  left_ += 2;
+  ++left_;
 }
 
 }  // namespace weft::init

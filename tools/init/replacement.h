@@ -22,7 +22,7 @@ std::vector<int> ReplacedRanks(const Options& options);
 std::vector<collectives::StoreRequest> WatchesOf(const Options& options, int rank);
 
 // A process in the place of rank `rank`, of generation 1: connects, exchanges records with the
-// other new ones, reads the table of members; the first tells the groups.
+// other new ones, reads those of the others that it needs; the first tells the groups.
 class NewRank {
  public:
   NewRank(const Crew& crew, int rank, const collectives::StoreLinkOptions& link,

@@ -57,6 +57,14 @@ void PrintTable(const Options& options, const Measurement& m) {
   absl::PrintF("messages: %d on all connections, %d of them with the root; server CPU %s\n",
                m.messages, m.root_messages,
                m.server_cpu_seconds < 0 ? "unknown" : TimeText(m.server_cpu_seconds));
+  if (!options.one_by_one) {
+    absl::PrintF("records: %.1f KB to a %s, %s%s\n", static_cast<double>(m.exchange_bytes) * 1e-3,
+                 options.relay ? "host" : "rank",
+                 options.all_records ? "those of all" : "those that it needs, on average",
+                 m.root_bytes < 0 ? ""
+                                  : absl::StrFormat("; the root sent %.1f MB in all",
+                                                    static_cast<double>(m.root_bytes) * 1e-6));
+  }
   int sampled = options.one_by_one ? 0 : SampledRanks(options);
   absl::PrintF("connections between ranks: %d opened", m.connections);
   if (sampled < m.ranks) {
@@ -106,7 +114,9 @@ Json ToJson(const Options& options, const Measurement& m) {
       {"total_seconds", m.total_seconds},
       {"messages", m.messages},
       {"root_messages", m.root_messages},
+      {"records", options.all_records ? "all" : "wanted"},
       {"exchange_bytes", m.exchange_bytes},
+      {"root_sent_bytes", m.root_bytes < 0 ? Json(nullptr) : Json(m.root_bytes)},
       {"connections", m.connections},
       {"connect_ranks", SampledRanks(options)},
       {"server_cpu_seconds", m.server_cpu_seconds < 0 ? Json(nullptr) : Json(m.server_cpu_seconds)},
@@ -252,7 +262,7 @@ Json PrintFloor(const Options& options, const FloorMeasurement& m) {
   absl::PrintF("%-60s %10s\n", "connections, their first messages, and an answer to all",
                TimeText(m.connect));
   std::string what =
-      absl::StrFormat("%.2f MB to every %s", static_cast<double>(m.exchange_bytes) * 1e-6,
+      absl::StrFormat("%.1f KB to every %s", static_cast<double>(m.exchange_bytes) * 1e-3,
                       options.relay ? "host, into a memory file, compared" : "rank, not compared");
   absl::PrintF("%-60s %10s\n", what, TimeText(m.exchange));
   return {{"ranks", m.ranks},

@@ -54,6 +54,30 @@ Expected ExchangeOf(const Options& options) {
   return all;
 }
 
+collectives::RankSet WantedBy(const Options& options, int rank) {
+  return collectives::RecordsWanted(options.mesh, rank, kRanksPerRoot, /*ids=*/true);
+}
+
+int64_t ExchangeBytes(const Options& options, const Expected& exchange, int first, int end) {
+  if (options.all_records) return static_cast<int64_t>(exchange.bytes().size());
+  collectives::RankSet wanted;
+  for (int rank = first; rank < end; ++rank) wanted.Add(WantedBy(options, rank));
+  size_t bytes = sizeof(uint32_t) + wanted.Encode().size();
+  for (int rank : wanted.ranks()) bytes += sizeof(uint32_t) + exchange.value(rank).size();
+  return static_cast<int64_t>(bytes);
+}
+
+int64_t MeanExchangeBytes(const Options& options) {
+  Expected exchange = ExchangeOf(options);
+  if (options.all_records) return ExchangeBytes(options, exchange, 0, 0);
+  int step = options.relay ? options.ranks_per_host() : 1;
+  int64_t sum = 0;
+  for (int first = 0; first < options.ranks; first += step) {
+    sum += ExchangeBytes(options, exchange, first, first + step);
+  }
+  return sum * step / options.ranks;
+}
+
 ClientSetup SetupOf(const Crew& crew, int rank, const collectives::StoreLinkOptions& link) {
   ClientSetup setup;
   setup.reactor = crew.reactor;
@@ -115,24 +139,30 @@ void SimulatedRank::Register() {
 }
 
 void SimulatedRank::Exchange() {
-  client_->AllGather("init/exchange", rank_, crew_.options->ranks,
-                     [this](const absl::Status& status, int64_t) {
-                       if (!status.ok()) return Fail(status);
-                       Mark(Phase::kExchange);
-                       ComputeGroups();
-                     });
+  auto done = [this](const absl::Status& status, int64_t) {
+    if (!status.ok()) return Fail(status);
+    Mark(Phase::kExchange);
+    ComputeGroups();
+  };
+  const Options& options = *crew_.options;
+  std::string key = collectives::RecordsKey("init");
+  if (options.all_records) return client_->AllGather(key, rank_, options.ranks, done);
+  client_->Exchange(key, rank_, options.ranks, WantedBy(options, rank_), done);
 }
 
 void SimulatedRank::ComputeGroups() {
   const Options& options = *crew_.options;
   std::vector<collectives::Mesh::Group> groups = options.mesh.GroupsOfRank(rank_);
+  std::vector<int> known;  // whose records it has; else of its groups' members
+  if (!options.all_records) known = WantedBy(options, rank_).ranks();
   size_t ids = 0;
   for (const auto& group : groups) {
-    for (int member : group.members) {
-      auto record = collectives::DecodeMember(crew_.exchange->value(member));
-      if (!record.ok()) return Fail(record.status());
-    }
+    if (options.all_records) known.insert(known.end(), group.members.begin(), group.members.end());
     ids += collectives::UniqueIdSlots(options.mesh, group, kRanksPerRoot).size();
+  }
+  for (int rank : known) {
+    auto record = collectives::DecodeMember(crew_.exchange->value(rank));
+    if (!record.ok()) return Fail(record.status());
   }
   if (ids == 0) return Fail(absl::InternalError("no unique ids"));
   Mark(Phase::kGroups);

@@ -1,7 +1,8 @@
 // One rank of weft-init: a real connection and a real client, without a process of its own. It goes
 // the way of any rank into its job: connects, registers (a barrier of all), exchanges its record
-// for everybody's (an all-gather), computes its groups, opens its connections. With
-// Options::one_by_one it makes its groups as torch does (group_scheme.h) in place of the exchange.
+// for those that it needs (with Options::all_records, for everybody's), computes its groups, opens
+// its connections. With Options::one_by_one it makes its groups as torch does (group_scheme.h) in
+// place of the exchange.
 #ifndef WEFT_TOOLS_INIT_SIMULATED_RANK_H_
 #define WEFT_TOOLS_INIT_SIMULATED_RANK_H_
 
@@ -26,6 +27,14 @@ namespace weft::init {
 collectives::MemberRecord RecordOf(const Options& options, int rank, int generation);
 // All ranks' records as the exchange gives them.
 Expected ExchangeOf(const Options& options);
+
+// Whose records a rank needs.
+collectives::RankSet WantedBy(const Options& options, int rank);
+// Bytes of records for those of the ranks from `first` to before `end` together: of a host's, or
+// of those below a relay above hosts'.
+int64_t ExchangeBytes(const Options& options, const Expected& exchange, int first, int end);
+// That a host's relay gets, or, without relays, a rank; on average.
+int64_t MeanExchangeBytes(const Options& options);
 
 ClientSetup SetupOf(const Crew& crew, int rank, const collectives::StoreLinkOptions& link);
 collectives::StoreHello HelloOf(const Crew& crew, int rank, int generation);

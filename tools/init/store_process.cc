@@ -58,6 +58,7 @@ class WeftStore final : public StoreProcess {
     return {static_cast<double>(s.reads), static_cast<double>(s.writes),
             static_cast<double>(s.waits)};
   }
+  int64_t bytes_sent() const override { return server_->statistics().bytes_sent.count(); }
   int64_t waiting() const override { return server_->statistics().waiting; }
 
  private:

@@ -30,6 +30,7 @@ class StoreProcess {
   // Of the server so far; negative: nobody can say.
   virtual double cpu_seconds() const = 0;
   virtual ServerCalls calls() const { return {}; }
+  virtual int64_t bytes_sent() const { return -1; }
   // Requests that wait; ours only, else 0.
   virtual int64_t waiting() const { return 0; }
   // What a reader of the figures should know of it; empty: nothing.

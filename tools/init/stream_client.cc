@@ -17,6 +17,12 @@ StreamClient::~StreamClient() {
   if (socket_.valid()) setup_.reactor->Remove(socket_.get());
 }
 
+void StreamClient::Exchange(const std::string& key, int /*rank*/, int /*size*/,
+                            const collectives::RankSet& /*wanted*/, Done done) {
+  done(absl::UnimplementedError(absl::StrCat("no exchange '", key, "': our own store has them")),
+       0);
+}
+
 void StreamClient::Start(std::function<void(const absl::Status&)> connected) {
   connected_ = std::move(connected);
   if (absl::Status status = Open(); !status.ok()) Drop(status);

@@ -20,6 +20,8 @@ class StreamClient : public Client, private collectives::StoreReactor::Handler {
   ~StreamClient() override;
 
   void Start(std::function<void(const absl::Status&)> connected) override;
+  void Exchange(const std::string& key, int rank, int size, const collectives::RankSet& wanted,
+                Done done) override;  // kUnimplemented
   int64_t sent() const override { return sent_; }
   int64_t received() const override { return received_; }
 

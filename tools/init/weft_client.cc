@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "collectives/rendezvous/store_exchange.h"
 
 namespace weft::init {
 
@@ -49,7 +50,11 @@ WeftClient::WeftClient(const ClientSetup& setup)
     : setup_(setup),
       core_(setup.secret, HelloOf(setup)),
       link_(*setup.reactor, core_, setup.link, [this] { Changed(); }) {
-  core_.set_sink([this](uint64_t, size_t total, size_t offset, absl::string_view bytes) {
+  core_.set_sink([this](uint64_t id, size_t total, size_t offset, absl::string_view bytes) {
+    if (id == exchange_) {
+      exchange_bytes_.append(bytes.data(), bytes.size());
+      return;
+    }
     const std::string& expected = setup_.expected->bytes();
     bool right = total == expected.size() &&
                  std::memcmp(expected.data() + offset, bytes.data(), bytes.size()) == 0;
@@ -63,11 +68,16 @@ void WeftClient::Start(std::function<void(const absl::Status&)> connected) {
 }
 
 void WeftClient::Call(StoreRequest&& request, Done done) {
-  request.timeout = setup_.timeout;
   bool gathers = request.op == StoreOp::kAllGather;
+  Send(std::move(request), Asked{std::move(done), gathers, {}});
+}
+
+uint64_t WeftClient::Send(StoreRequest&& request, Asked asked) {
+  request.timeout = setup_.timeout;
   uint64_t id = core_.Call(std::move(request));
-  asked_.Insert(id, Asked{std::move(done), gathers});
+  asked_.Insert(id, std::move(asked));
   if (!busy_) link_.Flush();
+  return id;
 }
 
 void WeftClient::Set(const std::string& key, const std::string& value, Done done) {
@@ -105,6 +115,15 @@ void WeftClient::AllGather(const std::string& key, int rank, int size, Done done
   Call(std::move(request), std::move(done));
 }
 
+void WeftClient::Exchange(const std::string& key, int rank, int size,
+                          const collectives::RankSet& wanted, Done done) {
+  StoreRequest request = Make(StoreOp::kExchange, key);
+  request.rank = rank;
+  request.size = size;
+  request.values = {std::string(setup_.expected->value(rank)), wanted.Encode()};
+  exchange_ = Send(std::move(request), Asked{std::move(done), false, wanted});
+}
+
 void WeftClient::Changed() {
   busy_ = true;
   Deliver();
@@ -128,20 +147,37 @@ void WeftClient::Deliver() {
     std::optional<Asked> asked = asked_.Take(answer.id);
     if (!asked.has_value()) continue;
     absl::Status status = answer.result.status;
-    if (status.ok() && asked->gathers) status = CheckExchange(answer.result);
+    if (status.ok() && asked->gathers) status = CheckAll(answer.result);
+    if (status.ok() && answer.id == exchange_) status = CheckWanted(answer.result, asked->wanted);
     asked->done(status, answer.result.number);
   }
   answers.clear();
   answers_.swap(answers);
 }
 
-absl::Status WeftClient::CheckExchange(const StoreResult& result) {
+absl::Status WeftClient::CheckAll(const StoreResult& result) {
   if (result.file != nullptr) return CheckFile(result);
   const std::string& expected = setup_.expected->bytes();
   if (result.streamed) return streamed_ == expected.size() ? absl::OkStatus() : OtherBytes();
   std::string all;
   for (const auto& value : result.values) collectives::AppendValue(all, value);
   return all == expected ? absl::OkStatus() : OtherBytes();
+}
+
+// As a rank does: takes its own out of what there is.
+absl::Status WeftClient::CheckWanted(StoreResult& result, const collectives::RankSet& wanted) {
+  WEFT_RETURN_IF_ERROR(collectives::LoadFile(result));
+  std::vector<absl::string_view> values(result.values.begin(), result.values.end());
+  if (result.streamed) {
+    WEFT_ASSIGN_OR_RETURN(values, collectives::DecodeValues(exchange_bytes_, result.count));
+  }
+  const Expected& expected = *setup_.expected;
+  WEFT_ASSIGN_OR_RETURN(values, collectives::PickExchanged(values, expected.ranks(), wanted));
+  std::vector<int> ranks = wanted.ranks();
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (values[i] != expected.value(ranks[i])) return OtherBytes();
+  }
+  return absl::OkStatus();
 }
 
 // A host's ranks share one file; the first of them compares every byte of it.

@@ -26,6 +26,8 @@ class WeftClient final : public Client {
   void Wait(const std::string& key, Done done) override;
   void Barrier(const std::string& key, int rank, int size, Done done) override;
   void AllGather(const std::string& key, int rank, int size, Done done) override;
+  void Exchange(const std::string& key, int rank, int size, const collectives::RankSet& wanted,
+                Done done) override;
   void Call(collectives::StoreRequest&& request, Done done);
 
   void Advance(absl::Time now) override {
@@ -38,11 +40,14 @@ class WeftClient final : public Client {
   struct Asked {
     Done done;
     bool gathers = false;
+    collectives::RankSet wanted;  // of an exchange
   };
   void Changed();
   void Deliver();
-  absl::Status CheckExchange(const collectives::StoreResult& result);
+  uint64_t Send(collectives::StoreRequest&& request, Asked asked);
+  absl::Status CheckAll(const collectives::StoreResult& result);
   absl::Status CheckFile(const collectives::StoreResult& result) const;
+  absl::Status CheckWanted(collectives::StoreResult& result, const collectives::RankSet& wanted);
 
   const ClientSetup setup_;
   collectives::StoreClientCore core_;
@@ -51,7 +56,9 @@ class WeftClient final : public Client {
   bool busy_ = false;  // within Changed(): the link flushes after it
   collectives::AscendingMap<Asked> asked_;
   std::vector<collectives::StoreClientCore::Answer> answers_;  // memory to use again
-  size_t streamed_ = 0;  // bytes of the exchange that were right
+  size_t streamed_ = 0;         // bytes of an all-gather that were right
+  uint64_t exchange_ = 0;       // the request
+  std::string exchange_bytes_;  // of its answer, where they were streamed
 };
 
 }  // namespace weft::init

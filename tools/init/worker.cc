@@ -77,20 +77,13 @@ class Worker {
 
   // Lets the survivors of groups that will lose ranks wait for that.
   void Watch() {
-    if (plan_.host_first == 0) {
-      collectives::StoreRequest members;
-      members.op = collectives::StoreOp::kSet;
-      members.keys = {"init/members"};
-      members.values = {exchange_.bytes()};
-      AskOf(*ranks_[0], {std::move(members)});
-    }
     for (const auto& rank : ranks_) {
       std::vector<collectives::StoreRequest> watches = WatchesOf(options_, rank->rank());
       if (watches.empty()) continue;
       plan_.shared->watches += static_cast<int64_t>(watches.size());
       AskOf(*rank, std::move(watches));
     }
-    // Rank 0 may be a survivor of such a group itself: its table must not count as news.
+    // Relays that nobody drives pass nothing on.
     SettleFor(absl::Milliseconds(200));
   }
 

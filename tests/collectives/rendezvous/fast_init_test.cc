@@ -96,6 +96,19 @@ TEST(FastInitTest, RecordsSurviveTheirBytes) {
   EXPECT_EQ(DecodeReplacement(EncodeReplacement(two)).value(), two);
 }
 
+TEST(FastInitTest, ARankWantsItsNeighboursAndItsGroupsRootsAlone) {
+  Mesh mesh = Mesh::Parse("tp8,pp8,dp256").value();
+  // Its rings' neighbours; the root of all its groups is itself.
+  EXPECT_THAT(RecordsWanted(mesh, 0, 256, true).ranks(), ElementsAre(1, 7, 8, 56, 64, 16320));
+  // tp1, pp1, dp1: the groups' roots are neighbours, 72, 65 and 9.
+  EXPECT_THAT(RecordsWanted(mesh, 73, 256, true).ranks(), ElementsAre(9, 65, 72, 74, 81, 137));
+  // tp5, pp0, dp2: 128 and 5 are roots alone.
+  EXPECT_THAT(RecordsWanted(mesh, 133, 256, true).ranks(),
+              ElementsAre(5, 69, 128, 132, 134, 141, 189, 197));
+  EXPECT_THAT(RecordsWanted(mesh, 133, 256, false).ranks(),
+              ElementsAre(69, 132, 134, 141, 189, 197));
+}
+
 class FastInitStoreTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -158,13 +171,16 @@ TEST_F(FastInitStoreTest, AllMembersOfAGroupHoldTheSameAddressesAndIds) {
     jobs[static_cast<size_t>(rank)] = *std::move(job);
   });
   std::set<std::string> ids;
+  auto late = Connect(0, 0);
   for (int rank = 0; rank < mesh_.ranks(); ++rank) {
     const JobGroups& job = jobs[static_cast<size_t>(rank)];
     ASSERT_EQ(job.groups.size(), 2u);
     EXPECT_EQ(job.groups[1].unique_ids.size(), 2u) << "a group of four, two to a root";
     for (size_t axis = 0; axis < 2; ++axis) {
       for (int member : job.groups[axis].group.members) {
-        EXPECT_EQ(job.members.at(member).address, absl::StrCat("address ", member, ".0"));
+        auto found = FindMember(*late, Options(rank, 0), job, member);
+        ASSERT_TRUE(found.ok()) << found.status();
+        EXPECT_EQ(found->address, absl::StrCat("address ", member, ".0"));
         EXPECT_EQ(jobs[static_cast<size_t>(member)].groups[axis].unique_ids,
                   job.groups[axis].unique_ids);
       }
@@ -213,12 +229,26 @@ TEST_F(FastInitStoreTest, OnlyThePeersOfReplacedRanksHearOfThemAndTheOldOnesAreF
     EXPECT_EQ(other.status().code(), absl::StatusCode::kDeadlineExceeded)
         << "rank " << rank << "'s tp group lost nobody";
   }
+  // Whoever knew neither of them finds the new one, and no rank that is none.
+  EXPECT_EQ(FindMember(*clients[3], Options(3, 0), jobs[3], 4).value().address, "address 4.1");
+  EXPECT_EQ(FindMember(*clients[3], Options(3, 0), jobs[3], 8).status().code(),
+            absl::StatusCode::kInvalidArgument);
   for (int rank : replaced) {
     absl::Status late = clients[rank]->Set("k", "v");
     EXPECT_EQ(late.code(), absl::StatusCode::kAborted);
     EXPECT_THAT(std::string(late.message()),
                 HasSubstr(absl::StrCat("rank ", rank, " was replaced")));
   }
+}
+
+TEST_F(FastInitStoreTest, ARecordThatNobodyGaveIsMissedInBoundedTime) {
+  auto client = Connect(0, 0);
+  FastInitOptions options = Options(0, 0);
+  options.timeout = absl::Milliseconds(50);
+  absl::Status missing = FindMember(*client, options, JobGroups(), 5).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(missing.message()),
+              AllOf(HasSubstr("record of rank 5"), HasSubstr("'init/exchange/5'")));
 }
 
 TEST_F(FastInitStoreTest, RankZeroLearnsWhoWasSlowest) {

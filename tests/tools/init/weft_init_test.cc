@@ -56,6 +56,25 @@ TEST(WeftInit, PhasesAddUpWithAndWithoutRelays) {
   }
 }
 
+TEST(WeftInit, RecordsGrowWithTheRanksUnlessAllOfThemAreAskedFor) {
+  auto run = [](const char* layout, int hosts, const char* more) {
+    Outcome outcome = Init(std::string("--layout ") + layout + " --hosts " + std::to_string(hosts) +
+                           " --relay " + more);
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    return outcome.result;
+  };
+  json small = run("tp4,pp2,dp8", 16, "");
+  json large = run("tp4,pp2,dp16", 32, "");
+  json all = run("tp4,pp2,dp16", 32, "--records all");
+  EXPECT_EQ(small["records"], "wanted");
+  // Eight ranks of other hosts and two roots' hosts, however many there are; ids go with the roots.
+  EXPECT_LT(large["exchange_bytes"], 1.1 * small["exchange_bytes"].get<double>());
+  EXPECT_LT(2 * large["exchange_bytes"].get<int64_t>(), all["exchange_bytes"].get<int64_t>());
+  EXPECT_LT(large["root_sent_bytes"], all["root_sent_bytes"]);
+  EXPECT_GE(all["root_sent_bytes"], 32 * all["exchange_bytes"].get<int64_t>());
+  EXPECT_GE(large["root_sent_bytes"], 32 * large["exchange_bytes"].get<int64_t>());
+}
+
 TEST(WeftInit, ReplacementReachesThePeersAndNobodyElse) {
   for (const char* relay : {"", " --relay"}) {
     Outcome outcome = Init(std::string("--layout tp4,pp2,dp4 --hosts 8 --replace 4") + relay);
@@ -215,17 +234,20 @@ TEST(WeftInit, SimulatesThePlannedMessages) {
 }
 
 TEST(WeftInit, RefusesWhatMakesNoSense) {
-  for (auto [arguments, why] : {std::pair("--layout tp8,tp2", "names an axis again"),
-                                std::pair("--layout tp8 --ranks 9", "--ranks 9"),
-                                std::pair("--layout tp8 --hosts 3", "spread evenly"),
-                                std::pair("--layout tp8 --replace 7", "--replace 7"),
-                                std::pair("--layout tp8,dp3 --model", "multiple of 8"),
-                                std::pair("--layout tp8 --timeout soon", "no duration"),
-                                std::pair("--ops --op-time 0s", "--op-time 0s"),
-                                std::pair("--ops --simulate", "only one at a time"),
-                                std::pair("--layout tp8 --store redis --relay", "--relay"),
-                                std::pair("--layout tp8 --address 127.0.0.1:1", "--address"),
-                                std::pair("--store redis --torch-compare", "--torch-compare")}) {
+  for (auto [arguments, why] :
+       {std::pair("--layout tp8,tp2", "names an axis again"),
+        std::pair("--layout tp8 --ranks 9", "--ranks 9"),
+        std::pair("--layout tp8 --hosts 3", "spread evenly"),
+        std::pair("--layout tp8 --replace 7", "--replace 7"),
+        std::pair("--layout tp8,dp3 --model", "multiple of 8"),
+        std::pair("--layout tp8 --timeout soon", "no duration"),
+        std::pair("--ops --op-time 0s", "--op-time 0s"),
+        std::pair("--ops --simulate", "only one at a time"),
+        std::pair("--layout tp8 --store redis --relay", "--relay"),
+        std::pair("--layout tp8 --store redis --records wanted", "--records wanted"),
+        std::pair("--layout tp8 --replace 4 --records all", "--replace 4"),
+        std::pair("--layout tp8 --address 127.0.0.1:1", "--address"),
+        std::pair("--store redis --torch-compare", "--torch-compare")}) {
     Outcome outcome = Init(arguments);
     EXPECT_EQ(outcome.status, 2) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr(why));
