@@ -12,6 +12,7 @@ namespace weft::net {
 namespace {
 
 constexpr int kEventsPerTurn = 64;
+constexpr int kRoundsMost = 4;  // of turns, without a look at events
 
 }  // namespace
 
@@ -76,6 +77,12 @@ bool Poller::RunTurns(absl::Time now) {
     moved |= handler->OnTurn(now);
   }
   running_.clear();
+  return moved;
+}
+
+bool Poller::RunTurnsOnly(absl::Time now) {
+  bool moved = false;
+  for (int round = 0; round < kRoundsMost && !turns_.empty(); ++round) moved |= RunTurns(now);
   return moved;
 }
 

@@ -56,6 +56,8 @@ class Poller {
   void Bury(std::unique_ptr<Handler> handler) { graveyard_.push_back(std::move(handler)); }
 
   bool Turn(absl::Time now);  // true: something moved
+  // Only those who want a turn, and those whom that makes want one: no system call of its own.
+  bool RunTurnsOnly(absl::Time now);
   bool HasTurns() const { return !turns_.empty(); }
   absl::Time NextDeadline() const;
 

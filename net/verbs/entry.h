@@ -4,7 +4,8 @@
 // with immediate: a header of 128 bytes, and small payloads behind it. Entry n lies in slot n
 // modulo kRingSlots, the immediate is n's low 32 bits; it may come on any queue pair and in any
 // order. The payload of larger data is written to its place before, on the same queue pair. A slot
-// is free again once `taken` of an entry the other way has passed it.
+// is free again once `taken` of an entry the other way has passed it. An entry names the queue pair
+// that it was last posted on, so that one which came without a completion is found.
 //
 //   kClearToSend  receiver -> sender   a receive is posted, and where its bytes go
 //   kData         sender -> receiver   a piece of a message
@@ -42,7 +43,7 @@
 
 namespace weft::net {
 
-inline constexpr uint16_t kVerbsVersion = 2;
+inline constexpr uint16_t kVerbsVersion = 3;
 inline constexpr uint32_t kEntryMagic = 0x65566657;    // "WfVe"
 inline constexpr uint32_t kControlMagic = 0x63566657;  // "WfVc"
 inline constexpr size_t kEntryBytes = 256;             // a slot
@@ -73,7 +74,9 @@ struct EntryHeader {
   uint64_t address = 0;
   std::array<uint32_t, kVerbsRailsMax> keys{};  // by the receiver's rails
   uint64_t link = 0;                            // the token that its hello gave
-  uint64_t zero = 0;
+  uint32_t epoch = 0;                           // of the lane
+  uint8_t lane = 0;
+  std::array<uint8_t, 3> zero{};
 };
 static_assert(sizeof(EntryHeader) == 128 && std::endian::native == std::endian::little);
 static_assert(sizeof(EntryHeader) + kEntryPayloadMax == kEntryBytes);

@@ -167,10 +167,10 @@ class IbverbsQueuePair final : public NicQueuePair {
     return Modify("ibv_modify_qp to RTS", &to, mask);
   }
 
-  absl::Status ToError() override {
+  absl::Status ToReset() override {
     ibv_qp_attr to{};
-    to.qp_state = IBV_QPS_ERR;
-    return Modify("ibv_modify_qp to ERR", &to, IBV_QP_STATE);
+    to.qp_state = IBV_QPS_RESET;
+    return Modify("ibv_modify_qp to RESET", &to, IBV_QP_STATE);
   }
 
   absl::StatusOr<std::string> State() override {

@@ -183,8 +183,8 @@ bool VerbsSendLink::SendPiece(const OutFrame& frame) {
   return true;
 }
 
-void VerbsSendLink::OnTaken(uint32_t token) {
-  ++data_taken_;
+void VerbsSendLink::OnDelivered(uint32_t token) {
+  ++data_delivered_;
   OnSent(token);
 }
 

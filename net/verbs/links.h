@@ -50,12 +50,11 @@ class VerbsSendLink final : public TcpSendLink, private VerbsWireOwner {
   bool NextData(OutFrame* frame) override;
   void FailRequests(const absl::Status& why) override;
   absl::Status KnownEnd() const override { return wire_.failure(); }
-  uint64_t sent_elsewhere() const override { return data_taken_; }
+  uint64_t sent_elsewhere() const override { return data_delivered_; }
 
   absl::Status OnEntry(const EntryHeader& header, const std::byte* payload) override;
-  void OnTaken(uint32_t token) override;
+  void OnDelivered(uint32_t token) override;
   void OnRoom() override { sending_failed_.ok() ? OnWritable() : Break(sending_failed_); }
-  bool ExpectsNothing() const override { return false; }
   void SendControl(std::string bytes) override;
   void OnWireBroken(const absl::Status& why) override { Break(why); }
 
@@ -69,7 +68,7 @@ class VerbsSendLink final : public TcpSendLink, private VerbsWireOwner {
   std::vector<uint8_t> staging_free_;
   std::optional<OutFrame> held_;  // taken from the base, waits for a staging slot
   absl::Status sending_failed_;
-  uint64_t data_taken_ = 0;
+  uint64_t data_delivered_ = 0;
   VerbsWire wire_;  // last: it is destroyed first
 };
 
@@ -102,9 +101,8 @@ class VerbsReceiveLink final : public TcpReceiveLink, private VerbsWireOwner {
   }
 
   absl::Status OnEntry(const EntryHeader& header, const std::byte* payload) override;
-  void OnTaken(uint32_t) override {}
+  void OnDelivered(uint32_t) override {}
   void OnRoom() override;
-  bool ExpectsNothing() const override { return posted() == 0; }
   void SendControl(std::string bytes) override;
   void OnWireBroken(const absl::Status& why) override { Break(why); }
 

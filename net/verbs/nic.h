@@ -6,8 +6,9 @@
 // Errors: kUnavailable, "ibv_create_qp on mlx5_0: Cannot allocate memory ...". Nothing waits, but
 // for ToReadyToReceive, in which the kernel resolves the remote address. Ownership: whatever was
 // made of a device is destroyed before it, queue pairs before their completion and receive queues.
-// Destroying a queue pair ends all its traffic: nothing of it reads or writes memory afterwards.
-// Threading: that of the transport, one thread at a time.
+// Resetting or destroying a queue pair ends all its traffic: nothing of it reads or writes memory
+// afterwards. Threading: that of the transport, one thread at a time; but a queue pair that was
+// reset may be destroyed by another, which can wait for the kernel for seconds.
 #ifndef WEFT_NET_VERBS_NIC_H_
 #define WEFT_NET_VERBS_NIC_H_
 
@@ -204,7 +205,7 @@ class NicQueuePair {
   virtual absl::Status ToInit(int port, int pkey_index) = 0;
   virtual absl::Status ToReadyToReceive(const NicPath& path) = 0;
   virtual absl::Status ToReadyToSend(const NicPath& path) = 0;
-  virtual absl::Status ToError() = 0;
+  virtual absl::Status ToReset() = 0;               // from any state
   virtual absl::StatusOr<std::string> State() = 0;  // "RTS": for people
   // All or an error; after an error some of the first may be on their way.
   virtual absl::Status PostWrites(absl::Span<const NicWrite> writes) = 0;

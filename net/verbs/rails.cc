@@ -23,10 +23,11 @@ constexpr uint32_t kInlineWanted = 256;
 // ---- A queue pair
 
 RailQueuePair::~RailQueuePair() {
-  pair_.reset();
   rails_.users_.erase(id_);
   --rails_[rail_].queues[queue_].pairs;
   ++rails_[rail_].arrivals;
+  // One that cannot be reset may still write: that is waited for.
+  if (pair_->ToReset().ok()) rails_.retirement_->Take(std::move(pair_));
 }
 
 absl::Status RailQueuePair::PostReceives(uint32_t first, int count) {
@@ -131,7 +132,10 @@ absl::Status Rails::OpenRail(const std::string& name, int /*port*/, std::string*
   return absl::OkStatus();
 }
 
-Rails::~Rails() { memory_.reset(); }
+Rails::~Rails() {
+  retirement_.reset();
+  memory_.reset();
+}
 
 uint64_t Rails::SharedReceiveId(int rail, uint32_t number) {
   return kReceiveBit | static_cast<uint32_t>(rail) << kSharedRailShift | number;

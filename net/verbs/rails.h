@@ -14,6 +14,7 @@
 #include "net/verbs/nic.h"
 #include "net/verbs/options.h"
 #include "net/verbs/record.h"
+#include "net/verbs/retirement.h"
 
 namespace weft::net {
 
@@ -47,7 +48,8 @@ struct PairLayout {
 
 class Rails;
 
-// A queue pair with its place in a completion queue. Once it is destroyed, nothing of it is heard.
+// A queue pair with its place in a completion queue. Once this is destroyed, nothing of it is
+// heard, and it reads and writes no memory; the device's own part may be destroyed a little later.
 class RailQueuePair {
  public:
   RailQueuePair(Rails& rails, int rail, size_t queue, uint32_t id,
@@ -168,6 +170,7 @@ class Rails {
   uint32_t next_id_ = 1;
   std::vector<NicCompletion> found_while_arming_;
   bool armed_ = false;
+  std::unique_ptr<Retirement> retirement_ = std::make_unique<Retirement>();
   uint64_t polls_ = 0, emptied_ = 0;  // begun; the last one that left nothing
 };
 

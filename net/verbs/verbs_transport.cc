@@ -77,9 +77,9 @@ Region VerbsTransport::RegionOf(void* data, size_t size, const MemoryCache::Entr
 
 bool VerbsTransport::Progress(absl::Time now) {
   shared_.now = std::max(shared_.now, now);
-  const bool moved = rails().Poll();
-  if (!context_.poller->HasTurns() && NextDeadline() > now &&
-      ++turns_without_sockets_ < kTurnsWithoutSockets &&
+  bool moved = rails().Poll();
+  moved |= context_.poller->RunTurnsOnly(now);
+  if (NextDeadline() > now && ++turns_without_sockets_ < kTurnsWithoutSockets &&
       now - sockets_seen_ < kTimeWithoutSockets) {
     return moved;
   }

@@ -35,7 +35,7 @@ class VerbsTransport final : public TcpTransport {
  private:
   // The sockets, which cost a system call each time, are looked at this rarely: what is urgent does
   // not come by them. After sleeping at once.
-  static constexpr int kTurnsWithoutSockets = 8;
+  static constexpr int kTurnsWithoutSockets = 64;
   static constexpr absl::Duration kTimeWithoutSockets = absl::Microseconds(100);
 
   explicit VerbsTransport(const TransportOptions& options);

@@ -17,7 +17,12 @@ namespace {
 
 constexpr double kRateFloor = 1.0 / 64;  // of the fastest lane's: what is slow is still tried
 constexpr int kReplenishAt = 16;         // receives are posted so many at once
+// The other side is told what was taken when a quarter of its ring waits for that, or so late that
+// it is nearly always told by what goes there anyway. Only room in the ring depends on it.
 constexpr uint64_t kTellAt = kRingSlots / 4;
+constexpr absl::Duration kTellAfter = absl::Milliseconds(10);
+// A link's turn hands its messages over, the next round posts them.
+constexpr int kRoundsBehind = 2;
 
 uint64_t NewToken() {
   const Nonce nonce = NewNonce();
@@ -121,12 +126,12 @@ void VerbsWire::Flush() {
     }
     const int lane = ChooseLane(out(number).length);
     if (lane < 0) return;
+    // Also what could not be posted may be on its way in part, until the record tells.
+    queue_.pop_front();
     absl::Status posted = Post(number, lane);
-    if (posted.ok()) {
-      queue_.pop_front();
-    } else if (absl::IsUnavailable(posted)) {
+    if (absl::IsUnavailable(posted)) {
       LaneFailed(lane, std::string(posted.message()));
-    } else {
+    } else if (!posted.ok()) {
       return Fail(posted);
     }
   }
@@ -137,6 +142,8 @@ absl::Status VerbsWire::Post(uint64_t number, int index) {
   Out& entry = out(number);
   EntryHeader* header = image(number);
   header->taken = in_.base;
+  header->epoch = lane.epoch;
+  header->lane = static_cast<uint8_t>(index);
   const auto rail = static_cast<size_t>(lane.pair->rail());
   const size_t remote_rail = lane.remote.rail;
   std::array<NicWrite, 2> writes;
@@ -176,19 +183,19 @@ absl::Status VerbsWire::Post(uint64_t number, int index) {
   entry.delivered = false;
   entry.since = shared_.now;
   told_ = in_.base;
-  owes_word_ = word_deferred_ = false;
+  word_due_ = absl::InfiniteFuture();
   return lane.pair->pair().PostWrites(absl::MakeConstSpan(writes.data(), count));
 }
 
-// What was taken travels with whatever goes the other way. If nothing does for a turn, alone.
+bool VerbsWire::MaySayWord() const {
+  return ready_ && in_.base != told_ && queue_.empty() && next_ - taken_ < kRingSlots &&
+         LiveLanes() > 0;
+}
+
+// What was taken travels with whatever goes the other way. If nothing does for long, alone.
 void VerbsWire::SayWhatWasTaken() {
-  const uint64_t untold = in_.base - told_;
-  if (untold == 0 || !ready_ || !queue_.empty() || LiveLanes() == 0) return;
-  if (next_ - taken_ == kRingSlots) return;
-  if (untold < kTellAt) {
-    if (!owes_word_) return;
-    if (!owner_.ExpectsNothing() && !std::exchange(word_deferred_, true)) return WantTurn();
-  }
+  if (in_.base - told_ < kTellAt && shared_.now < word_due_) return;
+  if (!MaySayWord()) return;
   EntryHeader header;
   header.kind = EntryKind::kTaken;
   Enqueue(header, nullptr, 0, {}, kNoToken);
@@ -202,12 +209,14 @@ absl::Status VerbsWire::NoteTaken(uint64_t below) {
   }
   if (below <= taken_) return absl::OkStatus();
   trouble_since_ = absl::InfiniteFuture();
-  while (taken_ < below && !closed_) {
-    const uint32_t token = out(taken_++).token;
-    if (token != kNoToken) owner_.OnTaken(token);
-  }
+  while (taken_ < below && !closed_) NoteDelivered(out(taken_++));
   WantTurn();
   return absl::OkStatus();
+}
+
+void VerbsWire::NoteDelivered(Out& entry) {
+  const uint32_t token = std::exchange(entry.token, kNoToken);
+  if (token != kNoToken) owner_.OnDelivered(token);
 }
 
 bool VerbsWire::OnTurn(absl::Time now) {
@@ -217,6 +226,14 @@ bool VerbsWire::OnTurn(absl::Time now) {
   if (closed_) return true;
   const size_t before = queue_.size();
   if (asked_ != 0) Tell();
+  // Posting takes its time, and a clear-to-send is for what comes later: what other links of this
+  // process have to send now goes first.
+  if (!leads_ && before > 0 && rounds_behind_ < kRoundsBehind) {
+    ++rounds_behind_;
+    WantTurn();
+    return false;
+  }
+  rounds_behind_ = 0;
   Flush();
   SayWhatWasTaken();
   Watch();
@@ -238,7 +255,7 @@ void VerbsWire::OnCompletion(int index, bool receive, uint32_t number, const Nic
   if (receive) {
     lane.NoteReceived(number);
     if (!Replenish(lane)) return LaneFailed(index, "receives could not be posted");
-    OnArrival(lane, what.immediate);
+    OnArrival(what.immediate);
   } else {
     bool any = false;
     lane.NoteCompleted(number, shared_.now, [&](uint64_t entry) {
@@ -246,6 +263,7 @@ void VerbsWire::OnCompletion(int index, bool receive, uint32_t number, const Nic
       if (entry < taken_ || out(entry).lane != index) return;
       out(entry).delivered = true;
       out(entry).since = shared_.now;
+      NoteDelivered(out(entry));
     });
     if (any) lane.failures = 0, trouble_since_ = absl::InfiniteFuture();
   }
@@ -264,7 +282,7 @@ bool VerbsWire::Replenish(Lane& lane) {
   return posted.ok();
 }
 
-void VerbsWire::OnArrival(Lane&, uint32_t immediate) {
+void VerbsWire::OnArrival(uint32_t immediate) {
   const auto ahead = static_cast<int32_t>(immediate - static_cast<uint32_t>(in_.base));
   if (ahead < 0) return;  // again
   const uint64_t number = in_.base + static_cast<uint32_t>(ahead);
@@ -272,7 +290,10 @@ void VerbsWire::OnArrival(Lane&, uint32_t immediate) {
     return Fail(absl::InvalidArgumentError(
         absl::StrCat("entry ", number, " came when ", in_.base, " was the next")));
   }
-  if (in_.Has(number)) return;
+  if (!in_.Has(number)) Arrived(number);
+}
+
+void VerbsWire::Arrived(uint64_t number) {
   uint64_t next = in_.base;
   in_.Add(number);
   absl::Status taken;
@@ -295,7 +316,7 @@ absl::Status VerbsWire::Take(uint64_t number) {
   }
   WEFT_RETURN_IF_ERROR(NoteTaken(header.taken));
   if (header.kind == EntryKind::kTaken) return absl::OkStatus();
-  owes_word_ = true;
+  word_due_ = std::min(word_due_, shared_.now + kTellAfter);
   const bool small = header.kind == EntryKind::kRelease ||
                      (header.kind == EntryKind::kData && header.place == DataPlace::kEntry);
   if (small && header.length > kEntryPayloadMax) {
@@ -303,6 +324,25 @@ absl::Status VerbsWire::Take(uint64_t number) {
         absl::StrCat("an entry with ", header.length, " bytes of payload"));
   }
   return owner_.OnEntry(header, slot + sizeof header);
+}
+
+// Of a queue pair that has ended: entries that are here although nobody said so, as completions are
+// lost with it. The device may have acknowledged them. An entry is written after its payload, and
+// nothing writes here any more, so what is found is whole.
+void VerbsWire::TakeUnreported(int lane, int rail) {
+  if (ring_ == nullptr) return;
+  const uint32_t epoch = lanes_[static_cast<size_t>(lane)].epoch;
+  const uint64_t end = in_.base + kRingSlots;
+  for (uint64_t number = in_.base; number < end && !closed_ && failure_.ok(); ++number) {
+    if (in_.Has(number)) continue;
+    EntryHeader header;
+    std::memcpy(&header, ring_->in[number % kRingSlots].data(), sizeof header);
+    if (header.magic == kEntryMagic && header.number == number && header.link == token_ &&
+        header.epoch == epoch && header.lane == lane) {
+      ++rails()[rail].arrivals;
+      Arrived(number);
+    }
+  }
 }
 
 }  // namespace weft::net

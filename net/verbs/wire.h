@@ -2,12 +2,14 @@
 // repair. See entry.h for what is said. The wire delivers each entry that was given to it exactly
 // once, whatever becomes of single queue pairs, or ends with a status that says what was tried.
 //
-// How: entries are numbered. One that the other side has not said to have taken is kept, and so is
-// the memory of its payload. When a queue pair fails on either side, both destroy it, so that
-// nothing of it writes memory any more; then they tell each other which entries have arrived (the
-// record), and the rest is sent again on any lane. A completion that never comes is noticed the
-// same way: after verbs.stall_after the other side is asked for its record. Failed lanes are made
-// anew, on the next source port and the next rail; one that comes back is used again.
+// How: entries are numbered. One that the other side has not said to have taken is kept; the memory
+// of its payload only until the device says that it is delivered, for what a reliable connection
+// has acknowledged lies in the other side's memory. When a queue pair fails on either side, both
+// end it, so that nothing of it writes memory any more; each looks into its ring for entries that
+// came and were not reported; then they tell each other which have arrived (the record), and the
+// rest is sent again on any lane. A completion that never comes is noticed the same way: after
+// verbs.stall_after the other side is asked for its record. Failed lanes are made anew, on the next
+// source port and the next rail; one that comes back is used again.
 #ifndef WEFT_NET_VERBS_WIRE_H_
 #define WEFT_NET_VERBS_WIRE_H_
 
@@ -45,11 +47,10 @@ class VerbsWireOwner {
   // Once for each entry; on a following wire in any order, on a leading one in the sender's. The
   // payload is good during the call. An error breaks the link.
   virtual absl::Status OnEntry(const EntryHeader& header, const std::byte* payload) = 0;
-  virtual void OnTaken(uint32_t token) = 0;  // the other side has it: the payload's memory is free
-  virtual void OnRoom() = 0;                 // once after each turn: room may be there again
-  // Nothing that is posted here is still to come, so that this process may turn to other things:
-  // what was taken is then said at once, for the other side's sends complete with it.
-  virtual bool ExpectsNothing() const = 0;
+  // Once: the other side's memory has it, whatever becomes of the queue pair. The payload's is
+  // free.
+  virtual void OnDelivered(uint32_t token) = 0;
+  virtual void OnRoom() = 0;  // once after each turn: room may be there again
   virtual void SendControl(std::string bytes) = 0;
   virtual void OnWireBroken(const absl::Status& why) = 0;  // from the poller
 };
@@ -67,7 +68,7 @@ class VerbsWire final : public Handler, private QueuePairUser {
 
   bool HasRoom() const { return ready_ && next_ - taken_ + kReserved < kRingSlots && !closed_; }
   // Needs room. Data of a piece: `payload` of `header.length` bytes goes to `header.address` before
-  // the entry, and stays in place until OnTaken(token); null: all is in the entry.
+  // the entry, and stays in place until OnDelivered(token); null: all is in the entry.
   void Send(EntryHeader header, const std::byte* payload, uint32_t token);
   // `small`, kEntryPayloadMax at most, travels in the entry.
   void SendSmall(EntryHeader header, absl::string_view small, uint32_t token);
@@ -92,12 +93,12 @@ class VerbsWire final : public Handler, private QueuePairUser {
 
   struct Out {
     const std::byte* payload = nullptr;
-    uint64_t length = 0;  // of the payload that is written beside the entry
-    uint32_t token = kNoToken;
-    int lane = -1;           // posted on; -1: waits in queue_
-    bool delivered = false;  // the device says so
-    bool arrived = false;    // the other side says so
-    absl::Time since;        // when posted; once delivered, when that was
+    uint64_t length = 0;        // of the payload that is written beside the entry
+    uint32_t token = kNoToken;  // until it is delivered
+    int lane = -1;              // posted on; -1: waits in queue_
+    bool delivered = false;     // the device says so
+    bool arrived = false;       // the other side says so
+    absl::Time since;           // when posted; once delivered, when that was
   };
 
   // Sending (wire.cc).
@@ -108,14 +109,18 @@ class VerbsWire final : public Handler, private QueuePairUser {
   void Flush();
   int ChooseLane(uint64_t bytes) const;
   absl::Status Post(uint64_t number, int lane);
+  void NoteDelivered(Out& entry);
   void GoLive(int lane);
+  bool MaySayWord() const;
   void SayWhatWasTaken();
   absl::Status NoteTaken(uint64_t below);
 
   // Receiving (wire.cc).
   void OnCompletion(int lane, bool receive, uint32_t number, const NicCompletion& what) override;
   void OnQueuePairLost(int lane, const std::string& why) override;
-  void OnArrival(Lane& lane, uint32_t immediate);
+  void OnArrival(uint32_t immediate);
+  void Arrived(uint64_t number);
+  void TakeUnreported(int lane, int rail);
   absl::Status Take(uint64_t number);
   bool Replenish(Lane& lane);
 
@@ -127,7 +132,7 @@ class VerbsWire final : public Handler, private QueuePairUser {
   absl::Status ConnectPair(int lane, const Control& remote);
   Control LaneControl(ControlKind kind, int lane) const;
   void LaneFailed(int lane, const std::string& why);
-  void LaneIsGone(int lane);
+  void EndPair(int lane);
   void Requeue(int lane, const ArrivalRecord& record);
   absl::Status OnHello(const Control& control, const std::string& text);
   absl::Status OnLaneControl(const Control& control, const std::string& text);
@@ -172,9 +177,10 @@ class VerbsWire final : public Handler, private QueuePairUser {
   uint64_t next_ = 0, taken_ = 0;
   // Received.
   ArrivalRecord in_;
-  uint64_t told_ = 0;       // in_.base, as far as the other side knows
-  bool owes_word_ = false;  // something else than kTaken came since
-  bool word_deferred_ = false;
+  uint64_t told_ = 0;  // in_.base, as far as the other side knows
+  // When it is told of what came since, other than kTaken, if nothing goes there before.
+  absl::Time word_due_ = absl::InfiniteFuture();
+  int rounds_behind_ = 0;  // see OnTurn()
 
   // Trouble.
   absl::Time trouble_since_ = absl::InfiniteFuture();

@@ -227,7 +227,7 @@ absl::Status VerbsWire::OnLaneControl(const Control& control, const std::string&
       return absl::OkStatus();
     case ControlKind::kDown: {
       trouble_since_ = std::min(trouble_since_, shared_.now);
-      lane.Reset();
+      EndPair(index);
       lane.state = Lane::State::kNone;
       Requeue(index, control.record);
       Control downed = LaneControl(ControlKind::kDowned, index);
@@ -333,12 +333,20 @@ void VerbsWire::LaneFailed(int index, const std::string& why) {
   last_failure_ = absl::StrCat(LaneText(lane), ": ", why);
   WEFT_LOG_WARN("verbs: queue pair lost, {}", last_failure_);
   trouble_since_ = std::min(trouble_since_, shared_.now);
-  lane.Reset();
+  EndPair(index);
   lane.state = Lane::State::kDown;
   Control control = LaneControl(leads_ ? ControlKind::kDown : ControlKind::kBroken, index);
   control.record = in_;
   Say(control, leads_ ? "" : why);
   WantTurn();
+}
+
+void VerbsWire::EndPair(int index) {
+  Lane& lane = lanes_[static_cast<size_t>(index)];
+  if (lane.pair == nullptr) return;
+  const int rail = lane.pair->rail();
+  lane.Reset();
+  TakeUnreported(index, rail);
 }
 
 // What was posted on the lane and has not arrived waits again, before all that is younger.
@@ -349,7 +357,14 @@ void VerbsWire::Requeue(int lane, const ArrivalRecord& record) {
     if (entry.lane != lane) continue;
     if (record.Has(number)) {
       entry.arrived = true;
+      NoteDelivered(entry);
       continue;
+    }
+    if (entry.delivered && entry.length > 0) {  // its payload may be another by now
+      return Fail(absl::DataLossError(absl::StrCat(
+          "entry ", number, " was acknowledged on ", LaneText(lanes_[static_cast<size_t>(lane)]),
+          ", but the other side has no trace of it: its device or its memory is "
+          "faulty")));
     }
     entry.lane = -1;
     entry.delivered = false;

@@ -31,6 +31,7 @@ void VerbsWire::Watch() {
   }
   const absl::Duration tick =
       std::clamp(rails().options().stall_after / 4, absl::Milliseconds(1), absl::Milliseconds(250));
+  if (MaySayWord()) next = std::min(next, word_due_);
   if (uneasy) next = std::min(next, shared_.now + tick);
   if (next < absl::InfiniteFuture()) WakeAt(next);
 }
@@ -93,7 +94,7 @@ absl::Status VerbsWire::OnTell(const Control& control) {
   WEFT_RETURN_IF_ERROR(NoteTaken(control.record.base));
   for (uint64_t number = taken_; number < next_; ++number) {
     Out& entry = out(number);
-    if (control.record.Has(number)) entry.arrived = true;
+    if (control.record.Has(number)) entry.arrived = true, NoteDelivered(entry);
     // An acknowledgement may overtake the completion at the other side, but not for so long.
     const bool old = entry.since + rails().options().stall_after <= asked_at_;
     if (entry.lane < 0 || entry.arrived || !entry.delivered || !old) continue;

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -17,7 +19,8 @@
 namespace weft::net {
 namespace {
 
-constexpr uint64_t kAgainTicks = 8;  // until a reliable message is sent again
+constexpr std::chrono::seconds kDestroyPatience{20};  // of a queue pair that is held
+constexpr uint64_t kAgainTicks = 8;                   // until a reliable message is sent again
 
 enum class PairState : uint8_t { kReset, kInit, kReadyToReceive, kReadyToSend, kError };
 
@@ -130,6 +133,10 @@ struct ScriptedFabric::Core {
   uint32_t next_pair = 17, next_key = 0x1000;
   uint64_t tick = 0;
   int overruns = 0, not_ready = 0;
+  bool holds_destroy = false;
+  int destroyed_while_held = 0;
+  std::condition_variable may_destroy;
+  uint32_t sent_last = 0;  // the queue pair
 
   absl::Status Call(const char* call, const DeviceState* device) const {
     if (!on_call) return absl::OkStatus();
@@ -334,6 +341,7 @@ struct ScriptedFabric::Core {
         if (device.budget <= 0) return;
         device.budget -= request.write.length;
       }
+      sent_last = pair->number;
       const ScriptedFate fate = request.fate;
       if (request.is_message) {
         if (pair->options.service == NicService::kUnreliable) {
@@ -367,7 +375,13 @@ struct ScriptedFabric::Core {
   }
 
   void PumpAll() {
-    for (auto& [number, pair] : pairs) {
+    // Whoever sent last comes last, as devices take turns.
+    std::vector<PairStatus*> order;
+    for (auto it = pairs.upper_bound(sent_last); it != pairs.end(); ++it) {
+      order.push_back(it->second);
+    }
+    for (auto it = pairs.begin(); order.size() < pairs.size(); ++it) order.push_back(it->second);
+    for (PairStatus* pair : order) {
       if (!pair->writes.empty()) Pump(pair);
     }
   }
@@ -463,7 +477,10 @@ class ScriptedPair final : public NicQueuePair {
     core_->pairs[state_.number] = &state_;
   }
   ~ScriptedPair() override {
-    Lock lock(core_->mutex);
+    std::unique_lock<std::mutex> lock(core_->mutex);
+    const bool may =
+        core_->may_destroy.wait_for(lock, kDestroyPatience, [&] { return !core_->holds_destroy; });
+    core_->destroyed_while_held += may ? 0 : 1;
     core_->pairs.erase(state_.number);
   }
   uint32_t number() const override { return state_.number; }
@@ -480,9 +497,12 @@ class ScriptedPair final : public NicQueuePair {
   absl::Status ToReadyToSend(const NicPath&) override {
     return Move("to_rts", PairState::kReadyToReceive, PairState::kReadyToSend);
   }
-  absl::Status ToError() override {
+  absl::Status ToReset() override {
     Lock lock(core_->mutex);
-    core_->ToError(&state_);
+    WEFT_RETURN_IF_ERROR(core_->Call("to_reset", state_.device));
+    state_.state = PairState::kReset;
+    state_.writes.clear();
+    state_.receives.clear();
     return absl::OkStatus();
   }
   absl::StatusOr<std::string> State() override {
@@ -769,6 +789,17 @@ void ScriptedFabric::SetPortActive(const std::string& device, bool active) {
   core_->PumpAll();
 }
 
+void ScriptedFabric::HoldDestroy(bool hold) {
+  Lock lock(core_->mutex);
+  core_->holds_destroy = hold;
+  core_->may_destroy.notify_all();
+}
+
+int ScriptedFabric::destroyed_while_held() const {
+  Lock lock(core_->mutex);
+  return core_->destroyed_while_held;
+}
+
 void ScriptedFabric::SetRate(const std::string& device, double bytes_per_second) {
   Lock lock(core_->mutex);
   core_->devices.at(device)->rate = bytes_per_second;
@@ -787,7 +818,9 @@ std::vector<uint32_t> ScriptedFabric::QueuePairs(const std::string& device) cons
   Lock lock(core_->mutex);
   std::vector<uint32_t> out;
   for (const auto& [number, pair] : core_->pairs) {
-    if (pair->device->options.name == device) out.push_back(number);
+    if (pair->device->options.name == device && pair->state != PairState::kReset) {
+      out.push_back(number);
+    }
   }
   return out;
 }

@@ -69,8 +69,8 @@ class ScriptedFabric {
  public:
   // A call of a device. "" or "open", "limits", "query_port", "query_gids", "register",
   // "register_dma_buf", "create_completion_queue", "create_receive_queue", "create_queue_pair",
-  // "to_init", "to_rtr", "to_rts", "post_writes", "post_sends", "post_reads", "post_receives",
-  // "poll", "arm", "list": an error fails it.
+  // "to_init", "to_rtr", "to_rts", "to_reset", "post_writes", "post_sends", "post_reads",
+  // "post_receives", "poll", "arm", "list": an error fails it.
   using OnCall = std::function<absl::Status(const std::string& call, const std::string& device)>;
   using OnTransfer = std::function<ScriptedFate(const ScriptedTransfer&)>;
 
@@ -88,11 +88,14 @@ class ScriptedFabric {
 
   void PushEvent(const std::string& device, const NicEvent& event);
   void SetPortActive(const std::string& device, bool active);  // no event by itself
+  // Whoever destroys a queue pair waits from now on, until they may go on, for 20 s at most.
+  void HoldDestroy(bool hold);
+  int destroyed_while_held() const;  // by those who did not wait any longer
   // So many bytes per second leave the device from now on, as time is advanced; 0: no limit.
   void SetRate(const std::string& device, double bytes_per_second);
   void Advance(absl::Duration step);
 
-  // Of all queue pairs there are: their numbers.
+  // Of all queue pairs there are, but for those that were reset: their numbers.
   std::vector<uint32_t> QueuePairs(const std::string& device) const;
   uint64_t bytes_from(const std::string& device) const;
   // Messages: lost, or of unreliable ones without a receive.

@@ -35,36 +35,6 @@ class Report final : public testing::Environment {
 [[maybe_unused]] const testing::Environment* const kReport =
     testing::AddGlobalTestEnvironment(new Report());
 
-const std::vector<std::string> kQuick = {"verbs.timeout=8",        "verbs.stall_after=20ms",
-                                         "verbs.give_up_after=1s", "verbs.piece_min=4KiB",
-                                         "verbs.piece_max=16KiB",  "verbs.queue_pairs=2"};
-
-WorldOptions Quick(int rails = 2) {
-  WorldOptions options;
-  options.rails = rails;
-  options.settings = kQuick;
-  return options;
-}
-
-// Sends a set of messages; "" when all is there and right, once.
-std::string Exchange(World& world, uint64_t seed = 1) {
-  Traffic traffic(world, seed, 25, 100000);
-  const bool ended = world.Until([&] {
-    traffic.Post();
-    return traffic.Done();
-  });
-  std::string out;
-  if (!ended) {
-    out = "it hangs";
-  } else if (!traffic.AllGood()) {
-    out = absl::StrCat("error: ", traffic.FirstError().ToString());
-  } else {
-    out = traffic.Check();
-  }
-  if (!out.empty()) world.a->out.reset(), world.b->accepted.reset();  // before the traffic goes
-  return out;
-}
-
 void Or(std::byte* out, const std::byte* local, const std::byte* incoming, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) out[i] = local[i] | incoming[i];
 }
@@ -74,7 +44,7 @@ TEST(VerbsFaults, EveryCallMayFailOnceAndAgainWhileALinkIsUp) {
        {"query_port", "query_gids", "create_completion_queue", "create_queue_pair", "to_init",
         "to_rtr", "to_rts", "post_writes", "post_receives", "poll"}) {
     for (const std::string& device : {World::Device(0, 0), World::Device(1, 0)}) {
-      World world(Quick());
+      World world(QuickWorld());
       int hits = 0, left = 3;
       world.fabric.set_on_call([&](const std::string& name, const std::string& on) {
         if (name != call || on != device || left == 0) return absl::OkStatus();
@@ -107,7 +77,7 @@ TEST(VerbsFaults, CallsThatFailWhileOpeningNameTheCallAndTheDevice) {
 }
 
 TEST(VerbsFaults, MemoryThatCannotBeRegisteredFailsTheLinkOrTheCallByName) {
-  World world(Quick());
+  World world(QuickWorld());
   world.fabric.set_on_call([&](const std::string& name, const std::string& on) {
     return name == "register"
                ? absl::UnavailableError(absl::StrCat("ibv_reg_mr on ", on, ": no memory"))
@@ -126,7 +96,7 @@ TEST(VerbsFaults, EveryStatusOnEitherSideIsSurvived) {
   for (int number : {1, 2, 4, 5, 7, 8, 9, 10, 11, 12, 13, 16, 19, 20, 21}) {
     for (const bool arrives : {false, true}) {
       for (const std::string from : {"host0", "host1"}) {
-        World world(Quick());
+        World world(QuickWorld());
         int left = 2, skip = 5;
         world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
           ScriptedFate fate;
@@ -160,7 +130,7 @@ TEST(VerbsFaults, LostLateAndDoubledCompletionsChangeNothing) {
     const char* name = kind.first;
     const auto& make = kind.second;
     for (const std::string from : {"host0", "host1"}) {
-      World world(Quick());
+      World world(QuickWorld());
       int left = 5;
       uint64_t count = 0;
       world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
@@ -183,7 +153,7 @@ TEST(VerbsFaults, EventsAreSurvived) {
                             NicEventKind::kAddressChanged, NicEventKind::kQueuePairFatal,
                             NicEventKind::kCompletionQueueLost, NicEventKind::kDeviceLost}) {
     for (int host : {0, 1}) {
-      World world(Quick());
+      World world(QuickWorld());
       ASSERT_TRUE(world.Connect());
       ASSERT_EQ(Exchange(world, 1), "");
       NicEvent event;
@@ -199,7 +169,7 @@ TEST(VerbsFaults, EventsAreSurvived) {
 }
 
 TEST(VerbsFaults, ALostDeviceLeavesTheOtherRailToCarryAll) {
-  World world(Quick());
+  World world(QuickWorld());
   ASSERT_TRUE(world.Connect());
   ASSERT_EQ(Exchange(world, 1), "");
   NicEvent event;
@@ -213,7 +183,7 @@ TEST(VerbsFaults, ALostDeviceLeavesTheOtherRailToCarryAll) {
 }
 
 TEST(VerbsFaults, ASingleDeviceWhoseQueuePairsAllFailComesBack) {
-  World world(Quick(1));
+  World world(QuickWorld(1));
   ASSERT_TRUE(world.Connect());
   ASSERT_EQ(Exchange(world, 1), "");
   // For a third of the limit nothing gets through, then all does.
@@ -228,7 +198,7 @@ TEST(VerbsFaults, ASingleDeviceWhoseQueuePairsAllFailComesBack) {
 }
 
 TEST(VerbsFaults, WhenNothingIsLeftTheErrorNamesEverythingWithinTheLimit) {
-  World world(Quick());
+  World world(QuickWorld());
   ASSERT_TRUE(world.Connect());
   ASSERT_EQ(Exchange(world, 1), "");
   world.fabric.set_on_transfer([](const ScriptedTransfer&) {
@@ -260,7 +230,7 @@ TEST(VerbsFaults, WhenNothingIsLeftTheErrorNamesEverythingWithinTheLimit) {
 
 // Staging memory and clear-to-send wait for a turn of the wire, which nothing else brings.
 TEST(VerbsQuiet, ACombinedReceiveOnAnIdleLinkIsAnnounced) {
-  World world(Quick());
+  World world(QuickWorld());
   ASSERT_TRUE(world.Connect());
   for (int i = 0; i < 2000; ++i) world.Turn();
   constexpr size_t kBytes = 50000;
@@ -291,7 +261,7 @@ TEST(VerbsMismatch, OtherLinkLayersFamiliesAndVersionsAreNamedAtOnce) {
           {"family", [](ScriptedDeviceOptions& d) { d.ipv6 = true; }, "IPv6", "IPv4"},
       };
   for (const auto& [name, change, theirs, ours] : cases) {
-    WorldOptions options = Quick();
+    WorldOptions options = QuickWorld();
     options.tweak = [&, change = change](int host, std::vector<ScriptedDeviceOptions>* devices) {
       for (auto& device : *devices) {
         if (host == 0) change(device);
@@ -313,7 +283,7 @@ TEST(VerbsMismatch, OtherLinkLayersFamiliesAndVersionsAreNamedAtOnce) {
 // ---- Striping and paths
 
 TEST(VerbsStriping, AFasterRailCarriesMoreByItsSpeed) {
-  WorldOptions options = Quick();
+  WorldOptions options = QuickWorld();
   options.settings.push_back("verbs.piece_min=64KiB");
   options.settings.push_back("verbs.piece_max=64KiB");
   options.step = absl::Microseconds(100);
@@ -346,7 +316,7 @@ TEST(VerbsStriping, AFasterRailCarriesMoreByItsSpeed) {
 }
 
 TEST(VerbsPaths, EveryQueuePairHasAPortOfItsOwnAndAReplacementAnother) {
-  WorldOptions options = Quick(1);
+  WorldOptions options = QuickWorld(1);
   options.settings.push_back("verbs.queue_pairs=4");
   World world(options);
   std::map<uint32_t, uint32_t> labels;  // by queue pair
@@ -377,7 +347,7 @@ TEST(VerbsPaths, EveryQueuePairHasAPortOfItsOwnAndAReplacementAnother) {
 }
 
 TEST(VerbsFaults, ALinkTellsWhatEachOfItsLanesCarriedAndSentAgain) {
-  World world(Quick());
+  World world(QuickWorld());
   int left = 1;
   std::set<uint32_t> labels;
   world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
@@ -408,7 +378,7 @@ TEST(VerbsFaults, ALinkTellsWhatEachOfItsLanesCarriedAndSentAgain) {
 }
 
 TEST(VerbsFaults, ReceiversSendInATrafficClassOfTheirOwn) {
-  WorldOptions options = Quick();
+  WorldOptions options = QuickWorld();
   options.settings.insert(options.settings.end(),
                           {"verbs.traffic_class=106", "verbs.clear_to_send_traffic_class=184"});
   World world(options);

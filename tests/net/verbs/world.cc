@@ -91,6 +91,14 @@ bool World::Connect() {
   return Until([&] { return b->accepted != nullptr || !a->out->status().ok(); });
 }
 
+WorldOptions QuickWorld(int rails) {
+  WorldOptions options;
+  options.rails = rails;
+  options.settings = {"verbs.timeout=8",      "verbs.stall_after=20ms", "verbs.give_up_after=1s",
+                      "verbs.piece_min=4KiB", "verbs.piece_max=16KiB",  "verbs.queue_pairs=2"};
+  return options;
+}
+
 // ---- Traffic
 
 Traffic::Traffic(World& world, uint64_t seed, int messages, size_t bytes_max) : world_(world) {
@@ -132,6 +140,11 @@ void Traffic::Post() {
     if (a.out->PostSend({index, 7}, view, &one.send) == Posted::kNotYet) break;
     one.send_posted = true;
     ++sent_;
+  }
+  for (Message& one : messages_) {
+    if (!one.send_posted || !one.send.done() || std::exchange(one.source_gone, true)) continue;
+    one.from_region = Region();
+    std::fill(one.from.begin(), one.from.end(), 0xDD);
   }
   while (b.accepted != nullptr && received_ < messages_.size()) {
     const size_t index = receive_order_[received_];
@@ -192,6 +205,24 @@ std::string Traffic::Check() const {
     }
   }
   return "";
+}
+
+std::string Exchange(World& world, uint64_t seed) {
+  Traffic traffic(world, seed, 25, 100000);
+  const bool ended = world.Until([&] {
+    traffic.Post();
+    return traffic.Done();
+  });
+  std::string out;
+  if (!ended) {
+    out = "it hangs";
+  } else if (!traffic.AllGood()) {
+    out = absl::StrCat("error: ", traffic.FirstError().ToString());
+  } else {
+    out = traffic.Check();
+  }
+  if (!out.empty()) world.a->out.reset(), world.b->accepted.reset();  // before the traffic goes
+  return out;
 }
 
 }  // namespace weft::net

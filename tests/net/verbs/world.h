@@ -71,11 +71,14 @@ class World {
   std::unique_ptr<ScriptedNode> a, b;
 };
 
+// With short limits, small pieces and two queue pairs.
+WorldOptions QuickWorld(int rails = 2);
+
 // Messages of many sizes, stored and combined, posted in random order.
 class Traffic {
  public:
   Traffic(World& world, uint64_t seed, int messages, size_t bytes_max);
-  // Posts what it can; call it between turns.
+  // Posts what it can, and takes the memory of sends that are done away; call it between turns.
   void Post();
   bool Done() const;     // every request has completed
   bool AllGood() const;  // all with OK
@@ -90,7 +93,7 @@ class Traffic {
     std::vector<uint8_t> from, to, local;
     Region from_region, to_region;
     Request send, receive;
-    bool send_posted = false, receive_posted = false;
+    bool send_posted = false, receive_posted = false, source_gone = false;
   };
   World& world_;
   std::deque<Message> messages_;
@@ -98,6 +101,9 @@ class Traffic {
   size_t sent_ = 0, received_ = 0;
   absl::Status none_;
 };
+
+// Sends some; "" when all is there and right, once.
+std::string Exchange(World& world, uint64_t seed = 1);
 
 }  // namespace weft::net
 
