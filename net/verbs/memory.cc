@@ -69,7 +69,8 @@ absl::StatusOr<const MemoryCache::Entry*> MemoryCache::AcquireDevice(const Devic
   entry->dma_buf = {file.st_dev, file.st_ino, memory.offset};
   auto [from, to] = entries_.equal_range(entry->begin);
   for (auto one = from; one != to; ++one) {
-    if (one->second->end != entry->end || one->second->dma_buf != entry->dma_buf) continue;
+    const bool is_same = one->second->end == entry->end && one->second->dma_buf == entry->dma_buf;
+    if (!is_same || one->second->users == 0) continue;
     AddUser(one->second.get());
     return one->second.get();
   }
@@ -100,15 +101,27 @@ absl::StatusOr<const MemoryCache::Entry*> MemoryCache::Add(std::unique_ptr<Entry
   return out;
 }
 
+bool MemoryCache::IsShared(const Entry& entry) {
+  for (auto one = FirstAt(entry.begin); one != entries_.end() && one->first < entry.end; ++one) {
+    const Entry& other = *one->second;
+    if (other.users > 0 && other.end > entry.begin) return true;
+  }
+  return false;
+}
+
 void MemoryCache::Release(const Entry* entry) {
-  auto [from, to] = entries_.equal_range(entry->begin);
-  for (auto one = from; one != to; ++one) {
-    if (one->second.get() != entry) continue;
-    if (--one->second->users > 0) return;
-    Deregister(*entry, devices_.size());
-    device_entries_ -= entry->is_device ? 1 : 0;
-    entries_.erase(one);
-    return;
+  if (--const_cast<Entry*>(entry)->users > 0) return;
+  // Itself, and others that only waited for it.
+  const uintptr_t begin = entry->begin, end = entry->end;
+  for (auto one = FirstAt(begin); one != entries_.end() && one->first < end;) {
+    const Entry& other = *one->second;
+    if (other.users > 0 || other.end <= begin || IsShared(other)) {
+      ++one;
+      continue;
+    }
+    Deregister(other, devices_.size());
+    device_entries_ -= other.is_device ? 1 : 0;
+    one = entries_.erase(one);
   }
 }
 
@@ -117,7 +130,7 @@ const MemoryCache::Entry* MemoryCache::Find(const void* data, size_t size) const
   for (auto one = entries_.upper_bound(begin); one != entries_.begin();) {
     --one;
     const Entry& entry = *one->second;
-    if (entry.end >= end) return &entry;
+    if (entry.end >= end && entry.users > 0) return &entry;
     if (begin - entry.begin > longest_) break;
   }
   return nullptr;

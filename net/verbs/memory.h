@@ -2,6 +2,7 @@
 #ifndef WEFT_NET_VERBS_MEMORY_H_
 #define WEFT_NET_VERBS_MEMORY_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -18,8 +19,10 @@
 namespace weft::net {
 
 // Registrations are of whole pages and counted: what lies within one that exists costs nothing, and
-// the last Release() deregisters. Nothing is kept longer: without a hook into the allocator, pages
-// that were given back and mapped anew would still be written at their old place.
+// the last Release() deregisters. Nothing is found longer: without a hook into the allocator, pages
+// that were given back and mapped anew would still be written at their old place. But one that
+// shares pages with another stays valid until that is released as well: Find() may have given its
+// keys for memory of the other, which a device is still at.
 //
 // A DMA-BUF is registered as it is and shared with nothing but the same stretch of itself: another
 // one may appear at the same address, and descriptors are used again.
@@ -57,13 +60,16 @@ class MemoryCache {
     const Entry* entry = Find(data, size);
     return entry != nullptr && entry->is_device;
   }
-  size_t registrations() const { return entries_.size(); }
+  size_t registrations() const { return entries_.size(); }  // those that only stay valid as well
 
  private:
   // Registers it on all devices or on none.
   template <typename Register>
   absl::StatusOr<const Entry*> Add(std::unique_ptr<Entry> entry, const Register& one);
   void Deregister(const Entry& entry, size_t rails);
+  // The first that may reach into `begin` and what follows.
+  auto FirstAt(uintptr_t begin) { return entries_.lower_bound(begin - std::min(begin, longest_)); }
+  bool IsShared(const Entry& entry);  // with one that has users
 
   std::vector<NicDevice*> devices_;
   int device_entries_ = 0;  // of device memory

@@ -420,5 +420,32 @@ TEST(VerbsMemory, OverlappingRegistrationsAreCountedAndNoneIsKept) {
   EXPECT_EQ(cache.Find(bytes.data() + 500000, 1000), *large);
 }
 
+// A device may be at a page by the keys of another registration, which Find() took: it stays valid
+// until the memory that was asked for is released too, and is given to nobody else.
+TEST(VerbsMemory, RegistrationsThatSharePagesStayValidUntilBothAreReleased) {
+  ScriptedFabric fabric;
+  auto nic = fabric.MakeNic({ScriptedDeviceOptions{}});
+  auto device = nic->Open("scripted0");
+  ASSERT_TRUE(device.ok());
+  MemoryCache cache({device->get()}, true);
+  std::vector<std::byte> memory(5 * 4096);
+  std::byte* page = memory.data() + (4096 - reinterpret_cast<uintptr_t>(memory.data()) % 4096);
+  const MemoryCache::Entry* small = *cache.Acquire(page + 100, 200);
+  const MemoryCache::Entry* large = *cache.Acquire(page, 3 * 4096);
+  ASSERT_NE(small, large);
+  ASSERT_EQ(cache.Find(page + 100, 200), large) << "the newest that holds it";
+  cache.Release(large);
+  EXPECT_EQ(fabric.registrations(), 2u);
+  EXPECT_EQ(cache.Find(page + 100, 200), small);
+  EXPECT_EQ(cache.Find(page + 4096, 10), nullptr) << "pages that were given back";
+  const MemoryCache::Entry* again = *cache.Acquire(page + 4096, 4096);
+  EXPECT_NE(again, large);
+  EXPECT_EQ(fabric.registrations(), 3u);
+  cache.Release(small);
+  EXPECT_EQ(fabric.registrations(), 2u) << "the first one still shares a page";
+  cache.Release(again);
+  EXPECT_EQ(fabric.registrations(), 0u);
+}
+
 }  // namespace
 }  // namespace weft::net
