@@ -75,7 +75,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"verbs.source_ports", kText, "", "", "File with the UDP source ports of queue pairs, as tcp.source_ports, 49152..65535; a lane whose queue pair is lost takes the next of its line; empty: drawn."},
     {"verbs.piece_min", kBytes, "64KiB", "4KiB..16MiB", "Smaller pieces are not made when a message is spread over queue pairs."},
     {"verbs.piece_max", kBytes, "1MiB", "4KiB..1GiB", "The largest piece of a message."},
-    {"verbs.stall_after", kDuration, "1s", "1ms..1h", "After so long without a word about something sent, the other side is asked what it has; with multipath, a queue pair on which nothing gets through for so long while it does on others is replaced."},
+    {"verbs.stall_after", kDuration, "1s", "1ms..1h", "After so long without a word about something sent, the other side is asked what it has."},
     {"verbs.give_up_after", kDuration, "30s", "10ms..24h", "How long queue pairs are replaced and data is sent again without any getting across, until the link fails."},
 
     {"collective.timeout", kDuration, "5m", "100ms..24h", "How long a collective may wait for a rank before it fails on every rank, naming the one that is missing."},

@@ -157,12 +157,10 @@ bool PairPaths::IsOpen() const {
 
 // ---- Repair
 
-std::string PairPaths::Repair(const PathSet& known) {
+std::string PairPaths::Repair() {
   std::string words;
   for (size_t i = 0; i < usable_; ++i) {
     Path& path = paths_[i];
-    // When all are silent it may be the peer that is, which a stopped one may be for long.
-    LookForDeath(i, known.live() == 0 || known.IsLive(static_cast<PathId>(i)));
     if (path.state == State::kLost && path.renew_at <= port_.now_) {
       ++path.generation;
       path.says_address = true;
@@ -263,28 +261,13 @@ void PairPaths::Lose(size_t index, const std::string& why) {
   owner_.OnWritable();
 }
 
-size_t PairPaths::HeldInVain(size_t index, int rail) const {
-  const Path& path = paths_[index];
-  const bool is_there = path.pair != nullptr && path.pair->rail() == rail;
-  return is_there && IsStuck(path) ? path.in_flight.size() : 0;
-}
-
-void PairPaths::LoseStuck(size_t index) {
-  Lose(index, absl::StrCat("nothing of ", paths_[index].in_flight.size(), " packets has left for ",
-                           absl::FormatDuration(kPairStuck), ", and others wait for their memory"));
-}
-
-void PairPaths::LookForDeath(size_t index, bool is_live) {
-  Path& path = paths_[index];
-  if (is_live || path.state != State::kReady) {
-    path.dead_at = absl::InfiniteFuture();
-    return;
+void PairPaths::LoseStuck(int rail) {
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    const Path& path = paths_[i];
+    if (path.pair == nullptr || path.pair->rail() != rail || !IsStuck(path)) continue;
+    Lose(i, absl::StrCat("nothing of ", path.in_flight.size(), " packets has left for ",
+                         absl::FormatDuration(kPairStuck), ", and others wait for their memory"));
   }
-  path.dead_at = std::min(path.dead_at, port_.now_);
-  const absl::Duration patience = port_.rails().options().stall_after;
-  if (port_.now_ - path.dead_at < patience) return;
-  Lose(index, absl::StrCat("nothing has got through for ", absl::FormatDuration(patience),
-                           " (verbs.stall_after)"));
 }
 
 void PairPaths::LookForSilence() {
@@ -302,9 +285,6 @@ absl::Time PairPaths::deadline() const {
   absl::Time due = absl::InfiniteFuture();
   for (size_t i = 0; i < usable_; ++i) {
     const Path& path = paths_[i];
-    if (path.state == State::kReady && path.dead_at < absl::InfiniteFuture()) {
-      due = std::min(due, path.dead_at + port_.rails().options().stall_after);
-    }
     if (path.state == State::kReady) continue;
     due = std::min(due, heard_at_ + port_.rails().options().give_up_after);
     if (path.state == State::kLost) due = std::min(due, path.renew_at);

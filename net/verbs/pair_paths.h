@@ -12,12 +12,10 @@
 // that all links share (pair_port.h); decision 8 says why messages and not writes.
 //
 // Queue pairs that fail are replaced, at first at once, then with pauses; meanwhile the next one
-// takes their share. So are those on which nothing gets through for verbs.stall_after while it
-// does on others: nobody tells of an unreliable one that its path is dead. Both ends make a new
-// one, with a source port drawn anew, and tell each other over the link's connection. Pairs of a
-// path have generations, and those of the same at both ends belong together: an end that loses its
-// own begins the next, an end that hears of a later one follows. Nothing is sent on a queue pair
-// before the other end has said that its own receives.
+// takes their share. Both ends make a new one, with a source port drawn anew, and tell each other
+// over the link's connection. Pairs of a path have generations, and those of the same at both ends
+// belong together: an end that loses its own begins the next, an end that hears of a later one
+// follows. Nothing is sent on a queue pair before the other end has said that its own receives.
 //
 // When not all stand and nothing comes over the others for verbs.give_up_after, or the devices of
 // all have failed, the link breaks and says why. Driven by the transport's poller and
@@ -48,7 +46,7 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
   absl::Status Describe(Address& own) override;
   absl::StatusOr<Facts> Connect(const Address& peer) override;
   bool IsOpen() const override;
-  std::string Repair(const PathSet& known) override;
+  std::string Repair() override;
   absl::Status OnRepair(absl::string_view words) override;
   absl::Time deadline() const override;
   PathId Carrier(PathId path) const override;
@@ -83,7 +81,6 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
     absl::Time moved_at;                            // something completed, or nothing was in flight
     absl::Time made_at, renew_at;                   // the latter: lost
     absl::Duration pause;                           // before it
-    absl::Time dead_at = absl::InfiniteFuture();    // the sender has left it since
     bool says_address = false, says_ready = false;  // by the next Repair()
 
     bool IsFull() const { return in_flight.size() + batch.size() >= kPairSendDepth; }
@@ -97,9 +94,7 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
   void Post(size_t index);
   void Drop(Path& path);
   void Lose(size_t index, const std::string& why);
-  size_t HeldInVain(size_t index, int rail) const;  // slots of the rail
-  void LoseStuck(size_t index);
-  void LookForDeath(size_t index, bool is_live);
+  void LoseStuck(int rail);
   void LookForSilence();
   void OnCompletion(int lane, bool receive, uint32_t number, const NicCompletion& what) override;
   void OnQueuePairLost(int lane, const std::string& why) override;

@@ -17,8 +17,6 @@ namespace {
 // invariant checksum.
 constexpr size_t kRoceBytes = 38 + 20 + 8 + 12 + 4;
 
-constexpr int kAckEvery = 8;  // packets, or after so small a part of a round trip
-
 // A whole packet of the path MTU, or so many bytes of chunk that the device cuts into several.
 uint32_t ChunkOf(const Settings& settings, int mtu) {
   const auto asked = static_cast<size_t>(settings.ByteCount("multipath.chunk_bytes").count());
@@ -76,9 +74,6 @@ absl::Status PairTransport::OpenWire() {
   // The invariant CRC of every packet covers all that switches do not change.
   wire.has_checksum = settings.Text("multipath.checksum") == "true";
   wire.clock = clock_;
-  // Devices that work beside their host give packets one by one to one that polls.
-  wire.ack_every = kAckEvery;
-  wire.ack_delay = wire.sender.facts.base_rtt / kAckEvery;
   shared().open_paths = [this](DatagramOwner& owner) { return port_->OpenLink(owner); };
 
   const VerbsTerms terms = TermsOf(rails());

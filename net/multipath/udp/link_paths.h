@@ -24,7 +24,6 @@
 #include "base/units.h"
 #include "net/multipath/udp/datagram.h"
 #include "net/multipath/udp/sockets.h"
-#include "net/paths/path_set.h"
 
 namespace weft::net::multipath {
 
@@ -45,10 +44,9 @@ class LinkPaths {
   // After Connect(): whether any of them leads to the peer; if not, the owner's OnWritable()
   // follows when one does.
   virtual bool IsOpen() const { return true; }
-  // Likewise, in every turn of the owner and by deadline(): replaces what has failed, or has long
-  // been given up by `known`, its sender's paths. Gives words for the peer's OnRepair(), in order;
-  // empty: none.
-  virtual std::string Repair(const PathSet& /*known*/) { return ""; }
+  // Likewise, in every turn of the owner and by deadline(): replaces what has failed. Gives words
+  // for the peer's OnRepair(), in order; empty: none.
+  virtual std::string Repair() { return ""; }
   // kInvalidArgument: that makes no sense.
   virtual absl::Status OnRepair(absl::string_view /*words*/) {
     return absl::InvalidArgumentError("a second address of a multipath link");

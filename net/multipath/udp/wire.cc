@@ -115,8 +115,7 @@ void Wire::Open(absl::Time now) {
   receive.incarnation = send.incarnation;
   receive.messages = send.messages;
   receive.recycles_ways = true;
-  receive.ack_every = options_.ack_every;
-  receive.ack_delay = options_.ack_delay;
+  receive.ack_every = 1;  // one for what came in a turn
   receive.sink = this;
   receive.give_up = absl::InfiniteDuration();
   sender_ = std::make_unique<Sender>(send, now);
@@ -388,11 +387,11 @@ bool Wire::TakeSent() {
 
 bool Wire::OnTurn(absl::Time now) {
   if (is_closed_ || facts_.paths == 0) return false;
-  if (!is_started()) Open(now);
   if (owner_ != nullptr) {
-    const std::string words = paths_->Repair(sender_->paths());
+    const std::string words = paths_->Repair();
     if (!words.empty()) owner_->OnWireWords(words);
   }
+  if (!is_started()) Open(now);
   if (is_lingering_) linger_until_ = std::min(linger_until_, now + kLinger);
   bool moved = TakeArrivals();
   moved |= TakeSent();

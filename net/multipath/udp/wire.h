@@ -59,10 +59,7 @@ struct WireOptions {
   bool trusts_host = false;  // as Address's
   // Between processes of one host. Zero: as otherwise.
   Bandwidth host_bandwidth;
-  Bytes piece;  // as SenderOptions::piece, at most
-  // As ReceiverOptions'. One for what came in a turn; more where packets come one by one.
-  int ack_every = 1;
-  absl::Duration ack_delay = absl::Microseconds(25);
+  Bytes piece;                     // as SenderOptions::piece, at most
   absl::Duration connect_timeout;  // for the first datagram to come back
   JobSecret secret{};
   const Clock* clock = nullptr;  // null: the system's

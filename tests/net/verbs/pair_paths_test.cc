@@ -161,32 +161,6 @@ TEST_P(PairPathsTest, AFailedQueuePairIsReplacedAtBothEndsAndUsed) {
   EXPECT_EQ(world.fabric.QueuePairs(World::Device(1, 0)).size(), 4u);
 }
 
-TEST_P(PairPathsTest, AQueuePairOnADeadPathIsReplacedByOneOnAnother) {
-  World world(Options(
-      1, {"multipath.policy=round-robin", "multipath.piece_bytes=0", "verbs.stall_after=100ms"}));
-  ExpectAll(world, 22, 3);
-  const std::string device = World::Device(0, 0);
-  const uint32_t dead = world.fabric.QueuePairs(device)[1];
-  const uint32_t last = world.fabric.QueuePairs(device).back();
-  int carried = 0;
-  world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
-    ScriptedFate fate;
-    if (transfer.from != device) return fate;
-    if (transfer.queue_pair > last) ++carried;
-    if (transfer.queue_pair != dead) return fate;
-    // Of one in silence; the other sends it again and again.
-    fate.lost = true;
-    fate.hold_ticks = std::string(GetParam()) == "rc" ? 1 << 30 : 0;
-    return fate;
-  });
-  ExpectAll(world, 23);
-  ASSERT_TRUE(world.Until([&] { return StatisticsOf(*world.a).pairs_replaced > 0; }));
-  ASSERT_TRUE(world.Until([&] { return carried > 0; })) << "it is probed";
-  ExpectAll(world, 24);
-  EXPECT_GT(carried, 10);
-  EXPECT_EQ(StatisticsOf(*world.a).pairs_lost, 1);
-}
-
 TEST_P(PairPathsTest, EndsThatLoseAQueuePairAtOnceMeetInTheSameOne) {
   World world(Options(1, {"multipath.paths=1"}));
   ExpectAll(world, 15, 3);
