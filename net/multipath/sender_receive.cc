@@ -125,7 +125,6 @@ void Sender::OnArrived(Sent& sent, absl::Duration rtt, absl::Duration held, bool
   chooser_.policy().OnAck(
       {.now = now, .path = sent.path, .rtt = rtt, .marked = marked, .bytes = Bytes(sent.bytes)});
   if (sent.is_probe) return;
-  ++tallies_[sent.path].lost;
   if (was_in_flight) {
     controller_->OnAck({.now = now,
                         .rtt = is_usual ? rtt : absl::ZeroDuration(),
@@ -164,6 +163,7 @@ void Sender::OnLost(const Sent& sent, PathLoss loss, absl::Time now) {
   uint64_t bit = uint64_t{1} << (chunk.index % 64);
   if ((queued & bit) != 0) return;
   queued |= bit;
+  ++tallies_[sent.path].lost;
   lost_.push_back(chunk);
   lost_bytes_ += SizeOf(message, chunk.index);
 }

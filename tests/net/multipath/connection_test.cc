@@ -163,6 +163,8 @@ TEST_F(ConnectionTest, ThreeLaterOnTheSamePathMeanDropped) {
   EXPECT_TRUE(again[0].is_retransmission);
   EXPECT_EQ(again[0].packet.offset, 0U);
   EXPECT_EQ(sender_->paths().live(), 1) << "a dropped packet is no dead path";
+  EXPECT_EQ(sender_->tally(0).lost, 1U) << "those that arrived are none";
+  EXPECT_EQ(sender_->tally(0).bytes, 3 * (options_.chunk + options_.overhead));
 }
 
 // The packets of other paths say nothing at once, however many they are; after a round trip and its
