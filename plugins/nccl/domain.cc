@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kNoticesMax = 4;  // no honest peer sends more than one
 constexpr int kLastTurns = 256;    // of a domain whose connection was closed
+constexpr int kTurnsAtOnce = 16;   // of the attendant, with the mutex
 
 absl::StatusOr<std::unique_ptr<net::Transport>> MakeTransport(
     HandleTransport kind, const net::TransportOptions& options) {
@@ -113,8 +114,9 @@ class DomainListener final : public Listener {
 };
 
 absl::StatusOr<std::shared_ptr<Domain>> Domain::Create(HandleTransport kind,
-                                                       const Settings& settings) {
-  std::shared_ptr<Domain> out(new Domain(kind));
+                                                       const Settings& settings,
+                                                       Attendant& attendant) {
+  std::shared_ptr<Domain> out(new Domain(kind, attendant));
   net::TransportOptions options;
   options.self = Rank(0);
   options.world_size = kRanks;
@@ -126,10 +128,12 @@ absl::StatusOr<std::shared_ptr<Domain>> Domain::Create(HandleTransport kind,
   options.await_goodbyes = false;  // NCCL closes hundreds, one after the other
   WEFT_ASSIGN_OR_RETURN(out->transport_, MakeTransport(kind, options));
   WEFT_ASSIGN_OR_RETURN(out->address_, net::SocketAddress::Parse(out->transport_->address()));
+  WEFT_RETURN_IF_ERROR(attendant.Add(*out));
   return out;
 }
 
 Domain::~Domain() {
+  attendant_.Remove(*this);
   unwanted_.clear();
   transport_.reset();
 }
@@ -182,11 +186,25 @@ net::Region Domain::Kept(void* data, size_t size, net::Region region) {
                      });
 }
 
-// Threads read the clock before they get the mutex.
 bool Domain::Progress(absl::Time now) {
+  attendant_.NoteDriven(*this);
+  return Turn(now);
+}
+
+// Threads read the clock before they get the mutex.
+bool Domain::Turn(absl::Time now) {
+  if (std::exchange(is_prepared_, false)) transport_->FinishWait();
   now_ = std::max(now_, now);
   unwanted_.clear();
   return transport_->Progress(now_);
+}
+
+absl::Time Domain::Attend(absl::Time now) {
+  std::lock_guard lock(mutex_);
+  SystemClock clock;
+  for (int turn = 0; turn < kTurnsAtOnce && Turn(now); ++turn) now = clock.Now();
+  is_prepared_ = true;
+  return transport_->PrepareWait() ? transport_->NextDeadline() : now;
 }
 
 void Domain::OnAccepted(std::unique_ptr<net::ReceiveLink> link) {

@@ -4,7 +4,8 @@
 //
 // Threading: everything with the domain's mutex held, but for Create() and the destructors of its
 // listeners and wires, which take it. So within one NCCL communicator its service thread and its
-// progress thread wait for each other, and communicators never do.
+// progress thread wait for each other, and communicators never do. The attendant's thread comes in
+// when neither of the two has driven the domain for some time.
 #ifndef WEFT_PLUGINS_NCCL_DOMAIN_H_
 #define WEFT_PLUGINS_NCCL_DOMAIN_H_
 
@@ -21,16 +22,21 @@
 #include "absl/time/time.h"
 #include "base/settings.h"
 #include "net/transport.h"
+#include "plugins/nccl/attendant.h"
 #include "plugins/nccl/backend.h"
 
 namespace weft::nccl {
 
 class DomainListener;
 
-class Domain final : public net::TransportEvents, public std::enable_shared_from_this<Domain> {
+class Domain final : public net::TransportEvents,
+                     public std::enable_shared_from_this<Domain>,
+                     private Attendant::Client {
  public:
+  // `attendant` outlives it, and answers for it while NCCL does not call.
   static absl::StatusOr<std::shared_ptr<Domain>> Create(HandleTransport kind,
-                                                        const Settings& settings);
+                                                        const Settings& settings,
+                                                        Attendant& attendant);
   ~Domain() override;
 
   std::mutex& mutex() { return mutex_; }
@@ -51,7 +57,10 @@ class Domain final : public net::TransportEvents, public std::enable_shared_from
   void Forget(uint32_t listener) { listeners_.erase(listener); }
 
  private:
-  explicit Domain(HandleTransport kind) : kind_(kind) {}
+  Domain(HandleTransport kind, Attendant& attendant) : kind_(kind), attendant_(attendant) {}
+  int wait_fd() const override { return transport_->wait_fd(); }
+  absl::Time Attend(absl::Time now) override;
+  bool Turn(absl::Time now);
   net::Region Kept(void* data, size_t size, net::Region region);
   void OnAccepted(std::unique_ptr<net::ReceiveLink> link) override;
   void OnNotice(net::Link& link, absl::string_view bytes) override;
@@ -59,6 +68,7 @@ class Domain final : public net::TransportEvents, public std::enable_shared_from
   void OnTurnedAway(Rank peer, const absl::Status& why) override;
 
   const HandleTransport kind_;
+  Attendant& attendant_;
   std::mutex mutex_;
   net::JobSecret secret_{};
   net::SocketAddress address_;
@@ -67,6 +77,7 @@ class Domain final : public net::TransportEvents, public std::enable_shared_from
   std::unordered_map<net::Link*, std::deque<std::string>*> notices_;
   absl::Time now_ = absl::InfinitePast();
   std::unique_ptr<net::Transport> transport_;
+  bool is_prepared_ = false;  // to wait
   // Nobody waits for these; they cannot go while the transport calls us.
   std::vector<std::unique_ptr<net::ReceiveLink>> unwanted_;
 };

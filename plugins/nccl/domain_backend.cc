@@ -87,7 +87,8 @@ class DomainBackend final : public Backend {
     std::weak_ptr<Domain>& known = domains_[{scope, device}];
     if (std::shared_ptr<Domain> domain = known.lock()) return domain;
     WEFT_ASSIGN_OR_RETURN(Settings settings, SettingsOf(devices_[device], scope));
-    WEFT_ASSIGN_OR_RETURN(std::shared_ptr<Domain> domain, Domain::Create(kind_, settings));
+    WEFT_ASSIGN_OR_RETURN(std::shared_ptr<Domain> domain,
+                          Domain::Create(kind_, settings, attendant_));
     known = domain;
     return domain;
   }
@@ -158,6 +159,7 @@ class DomainBackend final : public Backend {
   const HandleTransport kind_;
   const Settings settings_;
   DeviceList devices_;
+  Attendant attendant_;
   std::mutex mutex_;
   std::map<std::pair<Scope, int>, std::weak_ptr<Domain>> domains_;
 };

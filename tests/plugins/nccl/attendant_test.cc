@@ -1,0 +1,153 @@
+#include "plugins/nccl/attendant.h"
+
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "base/clock.h"
+#include "base/random.h"
+
+namespace weft::nccl {
+namespace {
+
+constexpr absl::Duration kLong = absl::Seconds(30);
+
+absl::Time Now() { return SystemClock().Now(); }
+
+// A connection of which somebody wants something whenever Ring() is called.
+class Bell final : public Attendant::Client {
+ public:
+  explicit Bell(Attendant& attendant)
+      : attendant_(attendant), fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    EXPECT_TRUE(attendant_.Add(*this).ok());
+  }
+  ~Bell() { attendant_.Remove(*this); }
+
+  void Ring() {
+    const uint64_t once = 1;
+    ASSERT_EQ(write(fd_.get(), &once, sizeof(once)), static_cast<ssize_t>(sizeof(once)));
+  }
+  void set_next(absl::Duration next) {
+    absl::MutexLock lock(&mutex_);
+    next_ = next;
+  }
+  int times() {
+    absl::MutexLock lock(&mutex_);
+    return times_;
+  }
+  int rings() {
+    absl::MutexLock lock(&mutex_);
+    return rings_;
+  }
+  // False: not within kLong.
+  bool AwaitRings(int rings) {
+    absl::MutexLock lock(&mutex_);
+    auto enough = [&] { return rings_ >= rings; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&enough), kLong);
+  }
+  bool AwaitTimes(int times) {
+    absl::MutexLock lock(&mutex_);
+    auto enough = [&] { return times_ >= times; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&enough), kLong);
+  }
+
+ private:
+  int wait_fd() const override { return fd_.get(); }
+  absl::Time Attend(absl::Time now) override {
+    absl::MutexLock lock(&mutex_);
+    ++times_;
+    uint64_t rung = 0;
+    if (read(fd_.get(), &rung, sizeof(rung)) > 0) rings_ += static_cast<int>(rung);
+    return now + next_;
+  }
+
+  Attendant& attendant_;
+  net::FileDescriptor fd_;
+  absl::Mutex mutex_;
+  absl::Duration next_ = absl::InfiniteDuration();
+  int times_ = 0, rings_ = 0;
+};
+
+TEST(AttendantTest, AnswersForEachThatRests) {
+  Attendant attendant;
+  Bell one(attendant), other(attendant);
+  one.Ring();
+  EXPECT_TRUE(one.AwaitRings(1));
+  other.Ring();
+  EXPECT_TRUE(other.AwaitRings(1));
+  for (int i = 2; i <= 20; ++i) {
+    one.Ring();
+    ASSERT_TRUE(one.AwaitRings(i)) << i;
+  }
+}
+
+TEST(AttendantTest, ComesAgainWhenItWasAskedTo) {
+  Attendant attendant;
+  Bell bell(attendant);
+  bell.set_next(absl::Milliseconds(1));
+  bell.Ring();  // the first look may have been before the call above
+  EXPECT_TRUE(bell.AwaitTimes(5));
+}
+
+TEST(AttendantTest, DoesNotDriveWhatSomebodyElseDrives) {
+  Attendant attendant;
+  Bell bell(attendant);
+  ASSERT_TRUE(bell.AwaitTimes(1));
+  attendant.NoteDriven(bell);
+  const int before = bell.times();
+  const absl::Time begin = Now();
+  absl::Time last = begin;
+  absl::Duration longest;
+  while (last - begin < 20 * Attendant::kQuiet) {
+    bell.Ring();
+    attendant.NoteDriven(bell);
+    const absl::Time now = Now();
+    longest = std::max(longest, now - last);
+    last = now;
+  }
+  // Unless this thread was held up for so long that it was no driver.
+  if (longest < Attendant::kQuiet) {
+    EXPECT_EQ(bell.times(), before);
+  }
+  EXPECT_TRUE(bell.AwaitTimes(before + 1)) << "nobody drives it any more";
+}
+
+TEST(AttendantTest, IsNotAtWorkOnceItIsRemoved) {
+  Attendant attendant;
+  for (int i = 0; i < 200; ++i) {
+    Bell bell(attendant);  // whose destructor would find Attend() in the freed object
+    bell.set_next(absl::ZeroDuration());
+    if (i % 2 == 0) {
+      ASSERT_TRUE(bell.AwaitTimes(1));
+    }
+  }
+}
+
+TEST(AttendantTest, BearsManyThatComeAndGo) {
+  Attendant attendant;
+  std::atomic<int> failed = 0;
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      Random random(t);
+      for (int i = 0; i < 50; ++i) {
+        Bell bell(attendant);
+        for (uint64_t drives = random.Below(100); drives > 0; --drives) {
+          attendant.NoteDriven(bell);
+        }
+        bell.Ring();
+        if (random.Below(4) == 0 && !bell.AwaitRings(1)) ++failed;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failed, 0);
+}
+
+}  // namespace
+}  // namespace weft::nccl
