@@ -75,6 +75,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"verbs.source_ports", kText, "", "", "File with the UDP source ports of queue pairs, as tcp.source_ports, 49152..65535; a lane whose queue pair is lost takes the next of its line; empty: drawn."},
     {"verbs.piece_min", kBytes, "64KiB", "4KiB..16MiB", "Smaller pieces are not made when a message is spread over queue pairs."},
     {"verbs.piece_max", kBytes, "1MiB", "4KiB..1GiB", "The largest piece of a message."},
+    {"verbs.eager_max", kBytes, "4KiB", "0..64KiB", "Messages of host memory up to this long are sent before their receive is known; the smaller of both sides'; 0: none. Each link has 256 slots of so many bytes at either end."},
     {"verbs.stall_after", kDuration, "1s", "1ms..1h", "After so long without a word about something sent, the other side is asked what it has."},
     {"verbs.give_up_after", kDuration, "30s", "10ms..24h", "How long queue pairs are replaced and data is sent again without any getting across, until the link fails."},
 

@@ -9,7 +9,8 @@
 // to the sender, the sender matches it to a posted send with the same tag, first posted first
 // matched, and only then moves bytes, straight to where they belong. So a receive that is not
 // posted holds up nobody else, nothing unexpected is ever buffered, and memory use is bounded by
-// what was posted.
+// what was posted. Over verbs small messages are sent ahead of their receive, and a bounded number
+// of them is buffered (verbs.eager_max).
 //
 // Everything is non-blocking and happens inside Progress(). "Not yet" is a value (Posted::kNotYet),
 // never an error; its retry rule: call again after Progress() has returned true. A fault breaks a
@@ -131,7 +132,9 @@ enum class [[nodiscard]] Posted : uint8_t{
 
 // `tag` pairs a receive with a send of the same tag: first posted, first matched, per link. `check`
 // must then agree as well, or both requests fail with kFailedPrecondition and "message check
-// differs": two sides that mean different things by one tag find out before a byte is written.
+// differs": two sides that mean different things by one tag find out before a byte is written. A
+// send that was done before its receive was posted (verbs.eager_max) cannot fail any more:
+// TransportEvents::OnMismatch says it. The same goes for messages that are too long.
 struct MessageKey {
   uint64_t tag = 0;
   uint64_t check = 0;
@@ -229,6 +232,8 @@ class TransportEvents {
   virtual void OnNotice(Link& link, absl::string_view bytes) = 0;
   // Called once a link, after its requests were completed with the same status.
   virtual void OnBroken(Link& link, const absl::Status& status) = 0;
+  // Why a receive of the peer's failed whose send here was done before; the link goes on.
+  virtual void OnMismatch(Link& /*link*/, const absl::Status& /*status*/) {}
   // Who holds the secret, but does not fit this process (another kind of transport, other terms),
   // was turned away; it is told the same.
   virtual void OnTurnedAway(Rank /*peer*/, const absl::Status& /*why*/) {}

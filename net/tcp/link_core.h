@@ -87,6 +87,8 @@ class LinkCore : public StreamOwner, public Handler {
   virtual uint64_t sent_elsewhere() const { return 0; }
   virtual bool StillArriving(uint64_t /*sent_elsewhere*/) const { return false; }
   void NoteArrival();  // to be called for each of those
+  // The other side has closed the link in good order, and StillArriving() is waited for.
+  bool ClosedThere() const { return goodbye_seen_ && OpenStreams() == 0; }
   // Likewise of control and notices: which types are kept for SendElsewhere(), which takes a frame
   // or returns false while it has no room. WantTurn() has it asked again.
   virtual bool GoesElsewhere(FrameType /*type*/) const { return false; }

@@ -55,16 +55,30 @@ Posted TcpReceiveLink::PostReceive(MessageKey key, const ReceiveTarget& target, 
   return Posted::kAccepted;
 }
 
+const TcpReceiveLink::Receive* TcpReceiveLink::At(uint64_t id) const {
+  const auto slot = static_cast<uint32_t>(id);
+  if (slot >= receives_.size()) return nullptr;
+  const Receive& receive = receives_[slot];
+  const bool is_it =
+      receive.request != nullptr && receive.generation == static_cast<uint32_t>(id >> 32);
+  return is_it ? &receive : nullptr;
+}
+
+const ReceiveTarget* TcpReceiveLink::TargetOf(uint64_t id) const {
+  const Receive* receive = At(id);
+  return receive == nullptr ? nullptr : &receive->target;
+}
+
+const MessageKey* TcpReceiveLink::KeyOf(uint64_t id) const {
+  const Receive* receive = At(id);
+  return receive == nullptr ? nullptr : &receive->key;
+}
+
 absl::StatusOr<uint32_t> TcpReceiveLink::Find(const FrameHeader& header) {
-  auto slot = static_cast<uint32_t>(header.receive);
-  auto generation = static_cast<uint32_t>(header.receive >> 32);
-  if (slot >= receives_.size() || receives_[slot].request == nullptr ||
-      receives_[slot].generation != generation) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a frame of type ", static_cast<int>(header.type),
-                     " for a receive that is not posted (id ", header.receive, ")"));
-  }
-  return slot;
+  if (At(header.receive) != nullptr) return static_cast<uint32_t>(header.receive);
+  return absl::InvalidArgumentError(absl::StrCat("a frame of type ", static_cast<int>(header.type),
+                                                 " for a receive that is not posted (id ",
+                                                 header.receive, ")"));
 }
 
 absl::StatusOr<PayloadTarget> TcpReceiveLink::OnLinkFrame(const FrameHeader& header) {

@@ -33,6 +33,9 @@ class TcpReceiveLink : public ReceiveLink, public LinkCore {
   absl::Status OnLinkFrameDone(const FrameHeader& header) override;
   void FailRequests(const absl::Status& why) override;
   size_t posted() const { return receives_.used(); }
+  // Of a posted receive, by its id; good until the next is posted. Null: there is none (any more).
+  const ReceiveTarget* TargetOf(uint64_t id) const;
+  const MessageKey* KeyOf(uint64_t id) const;
   virtual void SendClearToSend(const FrameHeader& header) { QueueControl(header); }
 
  private:
@@ -46,6 +49,7 @@ class TcpReceiveLink : public ReceiveLink, public LinkCore {
     uint64_t begun_bytes = 0;  // of all frames whose header has come: never above total
     uint64_t done_bytes = 0;
   };
+  const Receive* At(uint64_t id) const;
   absl::StatusOr<uint32_t> Find(const FrameHeader& header);
   void Complete(uint32_t slot, const absl::Status& status, uint64_t bytes);
 

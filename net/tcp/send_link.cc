@@ -110,10 +110,32 @@ void TcpSendLink::Match(uint32_t send_slot, const ClearToSend& clear) {
   header.check = send.key.check;
   header.total = send.data.size();
   header.offset = check_differs ? 0 : 1;  // 1: too long
-  QueueControl(header);
+  SendMismatch(header);
   Complete(send_slot,
            MismatchStatus(!check_differs, send.key.tag, context().options.self, send.key.check,
                           send.data.size(), peer(), clear.check, clear.capacity));
+}
+
+bool TcpSendLink::IsActive(uint64_t tag) const {
+  return std::any_of(active_.begin(), active_.end(),
+                     [&](uint32_t slot) { return sends_[slot].key.tag == tag; });
+}
+
+bool TcpSendLink::IsIdle(uint64_t tag) const {
+  return (waiting_.empty() || waiting_.count(tag) == 0) && !IsActive(tag);
+}
+
+TcpSendLink::TakenOver TcpSendLink::TakeFirstWaiting(uint64_t tag, const TakeOver& take) {
+  const auto entry = waiting_.find(tag);
+  if (entry == waiting_.end() || !entry->second.sends) return TakenOver::kNone;
+  const uint32_t slot = entry->second.first;
+  const Send& send = sends_[slot];
+  if (IsActive(tag) || !take(send.key, send.data, send.request)) return TakenOver::kNotYet;
+  entry->second.first = send.next;
+  if (send.next == kNoSlot) waiting_.erase(entry);
+  sends_[slot].request = nullptr;
+  sends_.Release(slot);
+  return TakenOver::kTaken;
 }
 
 // A socket's share of what waits, from one frame to a few.

@@ -4,6 +4,7 @@
 #define WEFT_NET_TCP_SEND_LINK_H_
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,6 +41,17 @@ class TcpSendLink : public SendLink, public LinkCore, public ConnectorOwner {
   bool NextData(OutFrame* frame) override;
   // Of the next piece of a message of `total` bytes for the receiver's `receive`: at most so much.
   virtual size_t PieceBytes(uint64_t /*receive*/, size_t /*total*/) const { return WriteBytes(); }
+  // Of a send that matched a receive of another check, or a shorter one.
+  virtual void SendMismatch(const FrameHeader& header) { QueueControl(header); }
+  // For sends that need no clear-to-send. Whether nothing of this tag waits: no send, no
+  // clear-to-send, nothing matched that has not all been given away.
+  bool IsIdle(uint64_t tag) const;
+  // The first send of this tag that waits for a clear-to-send, once all that was matched before has
+  // been given away: `take` may take it over, and its request with it.
+  using TakeOver = std::function<bool(const MessageKey&, const RegionView&, Request*)>;
+  enum class TakenOver : uint8_t { kNone, kNotYet, kTaken };
+  TakenOver TakeFirstWaiting(uint64_t tag, const TakeOver& take);
+  bool HasData() const override { return !active_.empty(); }
   uint64_t WriteBytes() const override;
   void FailRequests(const absl::Status& why) override;
   void OnConnected(std::vector<FileDescriptor> sockets, std::vector<std::string> received,
@@ -65,11 +77,11 @@ class TcpSendLink : public SendLink, public LinkCore, public ConnectorOwner {
     uint32_t first = kNoSlot, last = kNoSlot;
   };
 
+  bool IsActive(uint64_t tag) const;
   void Match(uint32_t send_slot, const ClearToSend& clear);
   void OnClearToSend(const FrameHeader& header);
   void Complete(uint32_t slot, const absl::Status& status);
 
-  bool HasData() const override { return !active_.empty(); }
   Link& link() override { return *this; }
   bool is_sender() const override { return true; }
 

@@ -29,6 +29,7 @@ class SlotPool {
     free_.push_back(slot);
   }
   T& operator[](uint32_t slot) { return entries_[slot]; }
+  const T& operator[](uint32_t slot) const { return entries_[slot]; }
   uint32_t size() const { return static_cast<uint32_t>(entries_.size()); }  // in use or not
   size_t used() const { return used_; }
 

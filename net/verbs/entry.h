@@ -13,6 +13,15 @@
 //                                      `length` bytes at `address`, all free
 //   kRelease      receiver -> sender   the staging slots in the payload, a byte each, are free
 //   kTaken        both ways            nothing but `taken`
+//   kEager        sender -> receiver   a whole small message, sent before its receive is known
+//   kMismatch     sender -> receiver   the send that matched has another check, or is too long
+//   kAgain        receiver -> sender   a part of an eager message, given back: send it to
+//   `address`,
+//                                      which this processor cannot reach
+//   kOrdinary     both ways            no eager messages any more, and no clear-to-send held back
+//
+// Clear-to-sends and kTaken also say which eager messages have been matched (eager.h). Of an entry
+// of kind kEager only the first 64 bytes are there; its payload is behind them.
 //
 // Controls go by the tcp connection that the handshake opened, as payload of kAddress frames. They
 // make and replace queue pairs. The sending end of the link leads:
@@ -43,11 +52,13 @@
 
 namespace weft::net {
 
-inline constexpr uint16_t kVerbsVersion = 3;
+inline constexpr uint16_t kVerbsVersion = 4;
 inline constexpr uint32_t kEntryMagic = 0x65566657;    // "WfVe"
 inline constexpr uint32_t kControlMagic = 0x63566657;  // "WfVc"
-inline constexpr size_t kEntryBytes = 256;             // a slot
-inline constexpr size_t kEntryPayloadMax = 128;
+inline constexpr size_t kEntryBytes = 256;  // a slot; more where eager messages come (SlotBytes)
+inline constexpr size_t kEntryPayloadMax = 128;  // but for kEager
+inline constexpr size_t kEagerHeaderBytes = 64;
+inline constexpr size_t kEagerBytesMax = 64 << 10;  // the upper end of verbs.eager_max
 
 enum class EntryKind : uint8_t {
   kClearToSend = 1,
@@ -55,6 +66,10 @@ enum class EntryKind : uint8_t {
   kStaging = 3,
   kRelease = 4,
   kTaken = 5,
+  kEager = 6,
+  kMismatch = 7,
+  kAgain = 8,
+  kOrdinary = 9,
 };
 
 enum class DataPlace : uint8_t { kTarget = 0, kEntry = 1, kStagingSlot = 2 };
@@ -67,19 +82,33 @@ struct EntryHeader {
   uint8_t combine = 0;       // clear-to-send: pieces go to staging slots
   uint8_t staging_slot = 0;  // data
   uint64_t number = 0;
-  uint64_t taken = 0;    // entries the other way that have been taken: all below this
-  uint64_t receive = 0;  // as in tcp's frames, and so are these:
-  uint64_t tag = 0, check = 0, offset = 0, total = 0;
-  uint64_t length = 0;  // of data; of the payload, for kRelease
-  uint64_t address = 0;
-  std::array<uint32_t, kVerbsRailsMax> keys{};  // by the receiver's rails
-  uint64_t link = 0;                            // the token that its hello gave
-  uint32_t epoch = 0;                           // of the lane
+  uint64_t taken = 0;  // entries the other way that have been taken: all below this
+  uint64_t link = 0;   // the token that its hello gave
+  uint32_t epoch = 0;  // of the lane
   uint8_t lane = 0;
   std::array<uint8_t, 3> zero{};
+  uint64_t tag = 0, check = 0;  // as in tcp's frames
+  uint64_t length = 0;          // of data; of the payload, for kRelease, kEager and kAgain;
+                                // clear-to-send, taken: eager messages matched above `offset`
+  // What follows is not there in kEager.
+  uint64_t receive = 0;            // as in tcp's frames, and so are these:
+  uint64_t offset = 0, total = 0;  // clear-to-send, taken: eager messages matched: all below offset
+  uint64_t address = 0;
+  std::array<uint32_t, kVerbsRailsMax> keys{};  // by the receiver's rails
 };
 static_assert(sizeof(EntryHeader) == 128 && std::endian::native == std::endian::little);
+static_assert(offsetof(EntryHeader, receive) == kEagerHeaderBytes);
 static_assert(sizeof(EntryHeader) + kEntryPayloadMax == kEntryBytes);
+
+// Before the payload.
+inline size_t HeaderBytes(EntryKind kind) {
+  return kind == EntryKind::kEager ? kEagerHeaderBytes : sizeof(EntryHeader);
+}
+// Of a ring into which eager messages of up to `eager_max` bytes go, whole cache lines.
+inline size_t SlotBytes(size_t eager_max) {
+  const size_t wanted = (kEagerHeaderBytes + eager_max + 63) / 64 * 64;
+  return wanted > kEntryBytes ? wanted : kEntryBytes;
+}
 
 enum class ControlKind : uint8_t {
   kHello = 1,
@@ -93,6 +122,7 @@ enum class ControlKind : uint8_t {
   kAsk = 9,
   kTell = 10,
   kGiveUp = 11,
+  kDiffers = 12,
 };
 
 inline constexpr size_t kControlTextMax = 2048;
@@ -117,9 +147,11 @@ struct Control {
   uint32_t mtu = 0;
   uint16_t lid = 0, source_port = 0;
   std::array<uint8_t, 16> gid{};
-  ArrivalRecord record;  // down, downed, tell
+  ArrivalRecord record;    // down, downed, tell
+  uint32_t eager_max = 0;  // hello: bytes of an eager message; the smaller of both sides'
+  uint32_t zero = 0;
 };
-static_assert(sizeof(Control) == 136);
+static_assert(sizeof(Control) == 144);
 
 std::string EncodeControl(const Control& control, absl::string_view text);
 // Sizes, magic, version, kind, and that lane, rail and counts are in range.

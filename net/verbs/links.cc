@@ -76,6 +76,8 @@ absl::Status VerbsSendLink::OnEntry(const EntryHeader& header, const std::byte* 
   switch (header.kind) {
     case EntryKind::kClearToSend:
       return OnClearToSend(header);
+    case EntryKind::kTaken:
+      return eager_.NoteMatched({header.offset, header.length});
     case EntryKind::kStaging:
       if (header.total != kStagingSlots || header.length != kStagingSlotBytes ||
           staging_.address != 0) {
@@ -95,6 +97,11 @@ absl::Status VerbsSendLink::OnEntry(const EntryHeader& header, const std::byte* 
         staging_free_.push_back(slot);
       }
       break;
+    case EntryKind::kAgain:
+      return SendAgain(header, payload);
+    case EntryKind::kOrdinary:
+      ordinary_ = true;
+      break;
     default:
       return WrongWay("an entry", static_cast<int>(header.kind));
   }
@@ -103,6 +110,8 @@ absl::Status VerbsSendLink::OnEntry(const EntryHeader& header, const std::byte* 
 }
 
 absl::Status VerbsSendLink::OnClearToSend(const EntryHeader& header) {
+  WEFT_RETURN_IF_ERROR(eager_.NoteMatched({header.offset, header.length}));
+  if (eager_.TakesClearToSend(header.tag)) return absl::OkStatus();
   FrameHeader frame;
   frame.type = FrameType::kClearToSend;
   CopyFields(header, &frame);
@@ -110,7 +119,10 @@ absl::Status VerbsSendLink::OnClearToSend(const EntryHeader& header) {
       header.address, header.keys, header.combine != 0, header.place == DataPlace::kTarget};
   absl::StatusOr<PayloadTarget> admitted = TcpSendLink::OnLinkFrame(frame);
   if (!admitted.ok()) return admitted.status();
-  return TcpSendLink::OnLinkFrameDone(frame);
+  WEFT_RETURN_IF_ERROR(TcpSendLink::OnLinkFrameDone(frame));
+  // Small ones may have waited behind the send that this was for.
+  if (!ordinary_) held_tags_.push_back(header.tag);
+  return absl::OkStatus();
 }
 
 // Two pieces for each queue pair, so that a faster one can take more; but none smaller or larger
@@ -185,12 +197,28 @@ bool VerbsSendLink::SendPiece(const OutFrame& frame) {
 
 void VerbsSendLink::OnDelivered(uint32_t token) {
   ++data_delivered_;
-  OnSent(token);
+  if (token == kAgainToken) return;
+  if ((token & kEagerBit) == 0) return OnSent(token);
+  const uint32_t slot = token & ~kEagerBit;
+  const Eager one = std::exchange(on_their_way_[slot], {});
+  on_their_way_.Release(slot);
+  one.request->Finish(absl::OkStatus(), one.bytes);
+}
+
+void VerbsSendLink::OnRoom() {
+  if (!sending_failed_.ok()) return Break(sending_failed_);
+  SendQueued();
+  SendHeldEagerly();
+  if (HasData() || held_.has_value()) OnWritable();
 }
 
 void VerbsSendLink::FailRequests(const absl::Status& why) {
   wire_.Close();
   held_.reset();
+  for (uint32_t slot = 0; slot < on_their_way_.size(); ++slot) {
+    Request* request = std::exchange(on_their_way_[slot].request, nullptr);
+    if (request != nullptr) request->Finish(why, 0);
+  }
   TcpSendLink::FailRequests(why);
 }
 
@@ -216,13 +244,11 @@ void VerbsReceiveLink::Start(std::vector<FileDescriptor> sockets) {
 
 absl::StatusOr<PayloadTarget> VerbsReceiveLink::OnLinkFrame(const FrameHeader& header) {
   if (header.type == FrameType::kAddress) return ControlTarget(header, &control_);
-  if (header.type == FrameType::kData) return WrongWay("a frame", static_cast<int>(header.type));
-  return TcpReceiveLink::OnLinkFrame(header);  // a mismatch
+  return WrongWay("a frame", static_cast<int>(header.type));
 }
 
-absl::Status VerbsReceiveLink::OnLinkFrameDone(const FrameHeader& header) {
-  if (header.type == FrameType::kAddress) return wire_.OnControl(control_);
-  return TcpReceiveLink::OnLinkFrameDone(header);
+absl::Status VerbsReceiveLink::OnLinkFrameDone(const FrameHeader&) {
+  return wire_.OnControl(control_);
 }
 
 void VerbsReceiveLink::SendControl(std::string bytes) {
@@ -230,45 +256,49 @@ void VerbsReceiveLink::SendControl(std::string bytes) {
   QueueControl(header, std::move(bytes));
 }
 
-Posted VerbsReceiveLink::PostReceive(MessageKey key, const ReceiveTarget& target,
-                                     Request* request) {
-  posting_ = &target;
-  const Posted posted = TcpReceiveLink::PostReceive(key, target, request);
-  posting_ = nullptr;
-  return posted;
-}
-
-void VerbsReceiveLink::SendClearToSend(const FrameHeader& header) {
+absl::StatusOr<EntryHeader> VerbsReceiveLink::ClearToSendOf(uint64_t receive) {
+  const MessageKey& key = *KeyOf(receive);
+  const ReceiveTarget& target = *TargetOf(receive);
   EntryHeader entry;
   entry.kind = EntryKind::kClearToSend;
-  entry.receive = header.receive;
-  entry.tag = header.tag;
-  entry.check = header.check;
-  entry.total = header.total;
-  entry.combine = posting_->combine != nullptr ? 1 : 0;
-  absl::Status ready;
+  entry.receive = receive;
+  entry.tag = key.tag;
+  entry.check = key.check;
+  entry.total = target.out.size();
+  entry.combine = target.combine != nullptr ? 1 : 0;
   entry.place = DataPlace::kEntry;
-  if (entry.combine != 0 && wire_.rails().memory().IsDevice(posting_->out.data(), header.total)) {
-    ready = absl::InvalidArgumentError("a receive that combines with a device's memory");
-  } else if (header.total > kEntryPayloadMax && entry.combine != 0) {
-    ready = AnnounceStaging();
-  } else if (header.total > 0 && entry.combine == 0) {
-    ready = SayWhere(&entry);
+  if (entry.combine != 0 && wire_.rails().memory().IsDevice(target.out.data(), entry.total)) {
+    return absl::InvalidArgumentError("a receive that combines with a device's memory");
   }
-  if (!ready.ok()) {  // the link breaks with it at the wire's next turn
-    posting_failed_ = ready;
-    return wire_.WakeUp();
+  if (entry.total > 0 && entry.combine == 0) {
+    WEFT_RETURN_IF_ERROR(SayWhere(target.out, &entry));
   }
-  if (waiting_.empty() && wire_.HasRoom()) {
-    wire_.Send(entry, nullptr, VerbsWire::kNoToken);
-  } else {
-    waiting_.push_back(entry);
-    wire_.WakeUp();  // an idle link has no other turn
-  }
+  FillTaken(&entry);
+  return entry;
 }
 
-absl::Status VerbsReceiveLink::SayWhere(EntryHeader* entry) const {
-  const RegionView& out = posting_->out;
+// An error breaks the link at the wire's next turn.
+void VerbsReceiveLink::WriteClears() {
+  while (urgent_ > 0 && wire_.HasRoom() && posting_failed_.ok()) {
+    const uint64_t receive = clears_.front().receive;
+    const ReceiveTarget& target = *TargetOf(receive);
+    if (target.combine != nullptr && target.out.size() > kEntryPayloadMax && staging_ == nullptr) {
+      posting_failed_ = AnnounceStaging();
+      continue;
+    }
+    absl::StatusOr<EntryHeader> entry = ClearToSendOf(receive);
+    if (!entry.ok()) {
+      posting_failed_ = entry.status();
+      break;
+    }
+    wire_.Send(*entry, nullptr, VerbsWire::kNoToken);
+    clears_.pop_front();
+    --urgent_;
+  }
+  if (!posting_failed_.ok() || urgent_ > 0) wire_.WakeUp();  // an idle link has no other turn
+}
+
+absl::Status VerbsReceiveLink::SayWhere(const RegionView& out, EntryHeader* entry) const {
   const MemoryCache::Entry* memory = wire_.rails().memory().Find(out.data(), out.size());
   if (memory == nullptr && entry->total > kEntryPayloadMax) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -295,7 +325,6 @@ void VerbsReceiveLink::Flush(const RegionView& where, Request* request) {
 }
 
 absl::Status VerbsReceiveLink::AnnounceStaging() {
-  if (staging_ != nullptr) return absl::OkStatus();
   auto staging = std::make_unique_for_overwrite<Staging>();
   WEFT_ASSIGN_OR_RETURN(staging_keys_,
                         wire_.rails().memory().Acquire(staging.get(), sizeof(Staging)));
@@ -308,16 +337,20 @@ absl::Status VerbsReceiveLink::AnnounceStaging() {
   for (size_t rail = 0; rail < kVerbsRailsMax; ++rail) {
     entry.keys[rail] = staging_keys_->keys[rail].remote_key;
   }
-  waiting_.push_back(entry);
+  wire_.Send(entry, nullptr, VerbsWire::kNoToken);
   return absl::OkStatus();
 }
 
 void VerbsReceiveLink::OnRoom() {
   if (!posting_failed_.ok()) return Break(posting_failed_);
-  while (!waiting_.empty() && wire_.HasRoom()) {
-    wire_.Send(waiting_.front(), nullptr, VerbsWire::kNoToken);
-    waiting_.pop_front();
+  if (ClosedThere()) wire_.FallSilent();
+  if (!clears_.empty() && urgent_ == 0) {
+    if (clears_.front().due <= shared_.now) urgent_ = clears_.size();
+    wire_.WakeAt(clears_.front().due);
   }
+  if (urgent_ > 0) WriteClears();
+  SendQueued();
+  if (eager_.OwesWord()) wire_.SayTaken();
   while (!released_.empty() && wire_.HasRoom()) {
     EntryHeader entry;
     entry.kind = EntryKind::kRelease;
@@ -329,10 +362,29 @@ void VerbsReceiveLink::OnRoom() {
 }
 
 absl::Status VerbsReceiveLink::OnEntry(const EntryHeader& header, const std::byte* payload) {
-  if (header.kind != EntryKind::kData) return WrongWay("an entry", static_cast<int>(header.kind));
   FrameHeader frame;
   frame.type = FrameType::kData;
   CopyFields(header, &frame);
+  switch (header.kind) {
+    case EntryKind::kEager:
+      ++data_arrived_;
+      return OnEager(header, payload);
+    case EntryKind::kOrdinary:
+      ordinary_ = true;
+      urgent_ = clears_.size();
+      return absl::OkStatus();
+    case EntryKind::kMismatch: {
+      eager_.RemovePosted(header.tag, header.receive);
+      frame.type = FrameType::kMismatch;
+      absl::StatusOr<PayloadTarget> admitted = TcpReceiveLink::OnLinkFrame(frame);
+      return admitted.ok() ? TcpReceiveLink::OnLinkFrameDone(frame) : admitted.status();
+    }
+    case EntryKind::kData:
+      break;
+    default:
+      return WrongWay("an entry", static_cast<int>(header.kind));
+  }
+  eager_.RemovePosted(header.tag, header.receive);
   absl::StatusOr<PayloadTarget> target = TcpReceiveLink::OnLinkFrame(frame);
   if (!target.ok()) return target.status();
   WEFT_RETURN_IF_ERROR(PutInPlace(header, payload, *target));
@@ -378,6 +430,9 @@ absl::Status VerbsReceiveLink::PutInPlace(const EntryHeader& header, const std::
 void VerbsReceiveLink::FailRequests(const absl::Status& why) {
   shared_.flush->Cancel(this, why);
   wire_.Close();
+  eager_.Clear();
+  clears_.clear();
+  urgent_ = 0;
   TcpReceiveLink::FailRequests(why);
 }
 

@@ -45,6 +45,7 @@ struct VerbsOptions {
   bool relaxed_ordering = true;
   bool flush = true;                    // of what came for another device's memory
   size_t piece_min = 0, piece_max = 0;  // bytes, multiples of 128
+  size_t eager_max = 0;                 // bytes of messages that do not wait for their receive
   std::string source_ports;             // file, as tcp.source_ports
   absl::Duration stall_after;
   absl::Duration give_up_after;

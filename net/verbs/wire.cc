@@ -24,6 +24,17 @@ constexpr absl::Duration kTellAfter = absl::Milliseconds(10);
 // A link's turn hands its messages over, the next round posts them.
 constexpr int kRoundsBehind = 2;
 
+bool CarriesPayload(const EntryHeader& header) {
+  switch (header.kind) {
+    case EntryKind::kRelease:
+    case EntryKind::kEager:
+    case EntryKind::kAgain:
+      return true;
+    default:
+      return header.kind == EntryKind::kData && header.place == DataPlace::kEntry;
+  }
+}
+
 uint64_t NewToken() {
   const Nonce nonce = NewNonce();
   uint64_t out = 0;
@@ -56,7 +67,12 @@ void VerbsWire::Close() {
 // ---- Sending
 
 EntryHeader* VerbsWire::image(uint64_t number) {
-  return reinterpret_cast<EntryHeader*>(ring_->out[number % kRingSlots].data());
+  std::byte* out = ring_[0].bytes.data() + kRingSlots * in_slot_;
+  return reinterpret_cast<EntryHeader*>(out + number % kRingSlots * out_slot_);
+}
+
+const std::byte* VerbsWire::arrived(uint64_t number) const {
+  return ring_[0].bytes.data() + number % kRingSlots * in_slot_;
 }
 
 void VerbsWire::Send(EntryHeader header, const std::byte* payload, uint32_t token) {
@@ -67,19 +83,36 @@ void VerbsWire::SendSmall(EntryHeader header, absl::string_view small, uint32_t 
   Enqueue(header, nullptr, 0, small, token);
 }
 
+void VerbsWire::SendCopy(const EntryHeader& header, absl::string_view small, uint32_t token) {
+  if (closed_) return;
+  auto* place = reinterpret_cast<std::byte*>(image(next_) + 1);
+  std::memcpy(place, small.data(), small.size());
+  Enqueue(header, place, small.size(), {}, token);
+}
+
+void VerbsWire::PostAtOnce() {
+  if (closed_ || !failure_.ok() || queue_.size() != 1 || !lost_.empty()) return;
+  Flush(/*in_turn=*/false);
+}
+
 void VerbsWire::Enqueue(const EntryHeader& header, const std::byte* payload, uint64_t length,
                         absl::string_view small, uint32_t token) {
   if (closed_) return;
-  WEFT_CHECK(next_ - taken_ < kRingSlots && small.size() <= kEntryPayloadMax,
+  const size_t small_most =
+      header.kind == EntryKind::kEager ? out_slot_ - kEagerHeaderBytes : kEntryPayloadMax;
+  WEFT_CHECK(next_ - taken_ < kRingSlots && small.size() <= small_most,
              "next=" << next_ << " taken=" << taken_ << " small=" << small.size());
   const uint64_t number = next_++;
   // Old trouble is no reason to give up on something new.
   if (number == taken_ && LiveLanes() > 0) trouble_since_ = absl::InfiniteFuture();
   EntryHeader* to = image(number);
-  *to = header;
+  std::memcpy(to, &header, HeaderBytes(header.kind));
   to->number = number;
   to->link = hello_.link;
-  if (!small.empty()) std::memcpy(to + 1, small.data(), small.size());
+  if (!small.empty()) {
+    std::memcpy(reinterpret_cast<std::byte*>(to) + HeaderBytes(header.kind), small.data(),
+                small.size());
+  }
   out(number) = Out{payload, length, token, -1, false, false, shared_.now};
   queue_.push_back(number);
   WantTurn();
@@ -117,7 +150,8 @@ int VerbsWire::ChooseLane(uint64_t bytes) const {
   return full || !lane.HasRoom() ? -1 : best;
 }
 
-void VerbsWire::Flush() {
+// Outside of a turn requests are not to be completed, so that what fails waits for the next.
+void VerbsWire::Flush(bool in_turn) {
   while (!queue_.empty() && !closed_) {
     const uint64_t number = queue_.front();
     if (number < taken_ || out(number).arrived) {  // came after all, before it was sent again
@@ -130,7 +164,11 @@ void VerbsWire::Flush() {
     queue_.pop_front();
     absl::Status posted = Post(number, lane);
     if (absl::IsUnavailable(posted)) {
-      LaneFailed(lane, std::string(posted.message()));
+      if (in_turn) {
+        LaneFailed(lane, std::string(posted.message()));
+      } else {
+        return lost_.emplace_back(lane, std::string(posted.message())), WantTurn();
+      }
     } else if (!posted.ok()) {
       return Fail(posted);
     }
@@ -148,6 +186,11 @@ absl::Status VerbsWire::Post(uint64_t number, int index) {
   const size_t remote_rail = lane.remote.rail;
   std::array<NicWrite, 2> writes;
   uint32_t count = 0;
+  const bool small = CarriesPayload(*header);
+  const size_t header_bytes = HeaderBytes(header->kind);
+  const uint64_t slot = hello_.ring + number % kRingSlots * remote_slot_;
+  uint64_t bytes = header_bytes + (small ? header->length : 0);
+  const auto* image_bytes = reinterpret_cast<const std::byte*>(header);
   if (entry.length > 0) {
     const MemoryCache::Entry* memory = rails().memory().Find(entry.payload, entry.length);
     if (memory == nullptr) {
@@ -162,22 +205,30 @@ absl::Status VerbsWire::Post(uint64_t number, int index) {
     data.remote = header->address;
     data.remote_key = header->keys[remote_rail];
     data.id = lane.pair->SendId(lane.next_send);
+  } else if (bytes > PacketBytes(lane)) {
+    // An entry is one packet, so that one which is found without a completion is whole.
+    NicWrite& data = writes[count++];
+    data.local = image_bytes + header_bytes;
+    data.length = static_cast<uint32_t>(header->length);
+    data.local_key = ring_keys_->keys[rail].local_key;
+    data.remote = slot + header_bytes;
+    data.remote_key = hello_.ring_keys[remote_rail];
+    data.id = lane.pair->SendId(lane.next_send);
+    bytes = header_bytes;
   }
-  const bool small = header->kind == EntryKind::kRelease ||
-                     (header->kind == EntryKind::kData && header->place == DataPlace::kEntry);
   NicWrite& write = writes[count++];
   write.id = lane.pair->SendId(lane.next_send);
-  write.local = reinterpret_cast<const std::byte*>(header);
-  write.length = static_cast<uint32_t>(sizeof(EntryHeader) + (small ? header->length : 0));
+  write.local = image_bytes;
+  write.length = static_cast<uint32_t>(bytes);
   write.local_key = ring_keys_->keys[rail].local_key;
-  write.remote = hello_.ring + number % kRingSlots * kEntryBytes;
+  write.remote = slot;
   write.remote_key = hello_.ring_keys[remote_rail];
   write.has_immediate = true;
   write.immediate = static_cast<uint32_t>(number);
   write.signaled = true;
   write.in_line = write.length <= lane.pair->inline_bytes();
   // Counted first: a device may complete it while it is posted.
-  const uint64_t bytes = entry.length + write.length;
+  bytes = write.length + (count > 1 ? writes[0].length : 0);
   lane.NotePosted(count, number, bytes, shared_.now);
   entry.lane = index;
   entry.delivered = false;
@@ -187,19 +238,30 @@ absl::Status VerbsWire::Post(uint64_t number, int index) {
   return lane.pair->pair().PostWrites(absl::MakeConstSpan(writes.data(), count));
 }
 
+size_t VerbsWire::PacketBytes(const Lane& lane) const {
+  return std::max<size_t>(
+      lane.remote.mtu == 0
+          ? 0
+          : std::min<size_t>(lane.remote.mtu,
+                             static_cast<size_t>((*shared_.rails)[lane.pair->rail()].port.mtu)),
+      kEntryBytes);
+}
+
 bool VerbsWire::MaySayWord() const {
-  return ready_ && in_.base != told_ && queue_.empty() && next_ - taken_ < kRingSlots &&
-         LiveLanes() > 0;
+  return ready_ && !silent_ && (in_.base != told_ || word_wanted_) && queue_.empty() &&
+         next_ - taken_ < kRingSlots && LiveLanes() > 0;
 }
 
 // What was taken travels with whatever goes the other way. If nothing does for long, alone.
 void VerbsWire::SayWhatWasTaken() {
-  if (in_.base - told_ < kTellAt && shared_.now < word_due_) return;
+  if (in_.base - told_ < kTellAt && shared_.now < word_due_ && !word_wanted_) return;
   if (!MaySayWord()) return;
+  word_wanted_ = false;
   EntryHeader header;
   header.kind = EntryKind::kTaken;
+  owner_.FillTaken(&header);
   Enqueue(header, nullptr, 0, {}, kNoToken);
-  Flush();
+  Flush(/*in_turn=*/true);
 }
 
 absl::Status VerbsWire::NoteTaken(uint64_t below) {
@@ -222,6 +284,7 @@ void VerbsWire::NoteDelivered(Out& entry) {
 bool VerbsWire::OnTurn(absl::Time now) {
   if (closed_ || !failure_.ok()) return false;
   shared_.now = std::max(shared_.now, now);
+  for (const auto& [lane, why] : std::exchange(lost_, {})) LaneFailed(lane, why);
   owner_.OnRoom();
   if (closed_) return true;
   const size_t before = queue_.size();
@@ -234,7 +297,7 @@ bool VerbsWire::OnTurn(absl::Time now) {
     return false;
   }
   rounds_behind_ = 0;
-  Flush();
+  Flush(/*in_turn=*/true);
   SayWhatWasTaken();
   Watch();
   return queue_.size() != before;
@@ -297,33 +360,44 @@ void VerbsWire::Arrived(uint64_t number) {
   uint64_t next = in_.base;
   in_.Add(number);
   absl::Status taken;
-  if (leads_) {  // in order: clear-to-sends of one tag are matched in the order of posting
-    for (; next < in_.base && taken.ok() && !closed_; ++next) taken = Take(next);
-  } else {
-    taken = Take(number);
+  if (!ComesInOrder(number)) taken = Take(number);
+  for (; next < in_.base && taken.ok() && !closed_; ++next) {
+    if (ComesInOrder(next)) taken = Take(next);
   }
   if (!taken.ok()) Fail(taken);
 }
 
+// Clear-to-sends of one tag are matched in the order of posting, and so are eager messages; a piece
+// says itself what it belongs to.
+bool VerbsWire::ComesInOrder(uint64_t number) const {
+  if (leads_) return true;
+  EntryKind kind{};
+  std::memcpy(&kind, arrived(number) + offsetof(EntryHeader, kind), sizeof kind);
+  return kind == EntryKind::kEager || kind == EntryKind::kMismatch;
+}
+
 absl::Status VerbsWire::Take(uint64_t number) {
-  const std::byte* slot = ring_->in[number % kRingSlots].data();
+  const std::byte* slot = arrived(number);
   EntryHeader header;
-  std::memcpy(&header, slot, sizeof header);
+  std::memcpy(&header, slot, kEagerHeaderBytes);
+  const size_t header_bytes = HeaderBytes(header.kind);
+  if (header_bytes > kEagerHeaderBytes) std::memcpy(&header, slot, sizeof header);
   if (header.magic != kEntryMagic || header.number != number || header.link != token_) {
     return absl::InvalidArgumentError(
         absl::StrCat("slot ", number % kRingSlots, " holds no entry ", number,
                      " of this link: magic ", absl::Hex(header.magic), ", number ", header.number));
   }
   WEFT_RETURN_IF_ERROR(NoteTaken(header.taken));
-  if (header.kind == EntryKind::kTaken) return absl::OkStatus();
+  if (header.kind == EntryKind::kTaken) {
+    return leads_ ? owner_.OnEntry(header, nullptr) : absl::OkStatus();
+  }
   word_due_ = std::min(word_due_, shared_.now + kTellAfter);
-  const bool small = header.kind == EntryKind::kRelease ||
-                     (header.kind == EntryKind::kData && header.place == DataPlace::kEntry);
-  if (small && header.length > kEntryPayloadMax) {
+  const size_t small_most = header.kind == EntryKind::kEager ? eager_max_ : kEntryPayloadMax;
+  if (CarriesPayload(header) && header.length > small_most) {
     return absl::InvalidArgumentError(
         absl::StrCat("an entry with ", header.length, " bytes of payload"));
   }
-  return owner_.OnEntry(header, slot + sizeof header);
+  return owner_.OnEntry(header, slot + header_bytes);
 }
 
 // Of a queue pair that has ended: entries that are here although nobody said so, as completions are
@@ -336,7 +410,7 @@ void VerbsWire::TakeUnreported(int lane, int rail) {
   for (uint64_t number = in_.base; number < end && !closed_ && failure_.ok(); ++number) {
     if (in_.Has(number)) continue;
     EntryHeader header;
-    std::memcpy(&header, ring_->in[number % kRingSlots].data(), sizeof header);
+    std::memcpy(&header, arrived(number), kEagerHeaderBytes);
     if (header.magic == kEntryMagic && header.number == number && header.link == token_ &&
         header.epoch == epoch && header.lane == lane) {
       ++rails()[rail].arrivals;

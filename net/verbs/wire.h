@@ -19,6 +19,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -44,14 +45,18 @@ struct VerbsShared {
 class VerbsWireOwner {
  public:
   virtual ~VerbsWireOwner() = default;
-  // Once for each entry; on a following wire in any order, on a leading one in the sender's. The
-  // payload is good during the call. An error breaks the link.
+  // Once for each entry; on a following wire in any order, on a leading one in the sender's. kEager
+  // and kMismatch come after all that was sent before them. The payload is good during the call. An
+  // error breaks the link.
   virtual absl::Status OnEntry(const EntryHeader& header, const std::byte* payload) = 0;
   // Once: the other side's memory has it, whatever becomes of the queue pair. The payload's is
   // free.
   virtual void OnDelivered(uint32_t token) = 0;
   virtual void OnRoom() = 0;  // once after each turn: room may be there again
   virtual void SendControl(std::string bytes) = 0;
+  virtual void OnEagerDiffers(bool /*too_long*/, const std::string& /*why*/) {
+  }                                                        // leading: the other side says so
+  virtual void FillTaken(EntryHeader* /*taken*/) {}        // what else an entry kTaken can say
   virtual void OnWireBroken(const absl::Status& why) = 0;  // from the poller
 };
 
@@ -70,10 +75,20 @@ class VerbsWire final : public Handler, private QueuePairUser {
   // Needs room. Data of a piece: `payload` of `header.length` bytes goes to `header.address` before
   // the entry, and stays in place until OnDelivered(token); null: all is in the entry.
   void Send(EntryHeader header, const std::byte* payload, uint32_t token);
-  // `small`, kEntryPayloadMax at most, travels in the entry.
+  // `small`, kEntryPayloadMax at most (kEager: eager_max()), travels in the entry.
   void SendSmall(EntryHeader header, absl::string_view small, uint32_t token);
+  // The same to `header.address`: what lies in no registered memory, kEntryPayloadMax at most.
+  void SendCopy(const EntryHeader& header, absl::string_view small, uint32_t token);
+  // What was just sent is posted at once, not at the next turn, unless something waits before it.
+  void PostAtOnce();
+  // Bytes of the longest eager message that both sides allow; 0: none, or not ready.
+  // The other side has closed the link: nothing is said any more, and nothing is given up for it.
+  void FallSilent() { silent_ = true; }
+  size_t eager_max() const { return eager_max_; }
 
-  void WakeUp() { WantTurn(); }  // for a turn, and OnRoom()
+  void WakeUp() { WantTurn(); }                         // for a turn, and OnRoom()
+  void WakeAt(absl::Time when);                         // at the latest
+  void SayTaken() { word_wanted_ = true, WantTurn(); }  // by an entry kTaken, soon
   bool ready() const { return ready_; }
   const absl::Status& failure() const { return failure_; }  // OK, or what OnWireBroken() will say
   int lanes() const { return static_cast<int>(lanes_.size()); }
@@ -104,9 +119,12 @@ class VerbsWire final : public Handler, private QueuePairUser {
   // Sending (wire.cc).
   Out& out(uint64_t number) { return outs_[number % kRingSlots]; }
   EntryHeader* image(uint64_t number);
+  const std::byte* arrived(uint64_t number) const;  // where it lies
+  bool ComesInOrder(uint64_t number) const;
+  size_t PacketBytes(const Lane& lane) const;
   void Enqueue(const EntryHeader& header, const std::byte* payload, uint64_t length,
                absl::string_view small, uint32_t token);
-  void Flush();
+  void Flush(bool in_turn);
   int ChooseLane(uint64_t bytes) const;
   absl::Status Post(uint64_t number, int lane);
   void NoteDelivered(Out& entry);
@@ -145,7 +163,6 @@ class VerbsWire final : public Handler, private QueuePairUser {
   // Time (wire_time.cc).
   void Watch();  // sets the deadline
   void Retry(Lane& lane);
-  void WakeAt(absl::Time when);
   void LookForStalls(absl::Time now);
   void Tell();
   bool Hopeless(absl::Time now) const;
@@ -165,10 +182,13 @@ class VerbsWire final : public Handler, private QueuePairUser {
   Control hello_;          // the other side's
   std::vector<Lane> lanes_;
 
-  struct alignas(64) RingMemory {
-    std::array<std::array<std::byte, kEntryBytes>, kRingSlots> in, out;
+  // kRingSlots slots for what comes, and behind them as many for what goes.
+  struct alignas(64) Line {
+    std::array<std::byte, 64> bytes;
   };
-  std::unique_ptr<RingMemory> ring_;
+  std::unique_ptr<Line[]> ring_;  // NOLINT: its length is drawn up when it begins
+  size_t in_slot_ = kEntryBytes, out_slot_ = kEntryBytes, remote_slot_ = kEntryBytes;  // bytes
+  size_t eager_max_ = 0;
   const MemoryCache::Entry* ring_keys_ = nullptr;
 
   // Sent: [taken_, next_), of which queue_ waits for a lane.
@@ -180,7 +200,9 @@ class VerbsWire final : public Handler, private QueuePairUser {
   uint64_t told_ = 0;  // in_.base, as far as the other side knows
   // When it is told of what came since, other than kTaken, if nothing goes there before.
   absl::Time word_due_ = absl::InfiniteFuture();
-  int rounds_behind_ = 0;  // see OnTurn()
+  bool word_wanted_ = false, silent_ = false;
+  int rounds_behind_ = 0;                          // see OnTurn()
+  std::vector<std::pair<int, std::string>> lost_;  // lanes, outside of a turn, and why
 
   // Trouble.
   absl::Time trouble_since_ = absl::InfiniteFuture();

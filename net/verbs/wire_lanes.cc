@@ -36,14 +36,16 @@ absl::Status VerbsWire::Begin(absl::Span<const uint16_t> ports) {
   }
   ports_.assign(ports.begin(), ports.end());
   begun_ = true;
-  ring_ = std::make_unique<RingMemory>();
-  WEFT_ASSIGN_OR_RETURN(ring_keys_,
-                        rails().memory().Acquire(ring_.get(), sizeof(RingMemory), false));
+  (leads_ ? out_slot_ : in_slot_) = SlotBytes(rails().options().eager_max);
+  const size_t ring_bytes = kRingSlots * (in_slot_ + out_slot_);
+  ring_ = std::make_unique<Line[]>(ring_bytes / sizeof(Line));  // NOLINT
+  WEFT_ASSIGN_OR_RETURN(ring_keys_, rails().memory().Acquire(ring_.get(), ring_bytes, false));
   Control hello;
   hello.kind = ControlKind::kHello;
   hello.lanes = static_cast<uint8_t>(rails().options().queue_pairs);
   hello.rails = static_cast<uint8_t>(rails().size());
-  hello.ring = reinterpret_cast<uintptr_t>(ring_->in.data());
+  hello.eager_max = static_cast<uint32_t>(rails().options().eager_max);
+  hello.ring = reinterpret_cast<uintptr_t>(ring_.get());
   for (size_t rail = 0; rail < hello.rails; ++rail) {
     hello.ring_keys[rail] = ring_keys_->keys[rail].remote_key;
   }
@@ -76,6 +78,9 @@ absl::Status VerbsWire::OnControl(absl::string_view bytes) {
       return absl::OkStatus();
     case ControlKind::kTell:
       return OnTell(control);
+    case ControlKind::kDiffers:
+      if (leads_) owner_.OnEagerDiffers(control.rail != 0, text);
+      return absl::OkStatus();
     case ControlKind::kGiveUp:
       Fail(absl::UnavailableError(absl::StrCat("the other side says: ", text)));
       return absl::OkStatus();
@@ -89,6 +94,8 @@ absl::Status VerbsWire::OnHello(const Control& control, const std::string& text)
     return absl::InvalidArgumentError("a hello that is a second one, or names no queue pair");
   }
   hello_ = control;
+  eager_max_ = std::min<size_t>(rails().options().eager_max, control.eager_max);
+  if (leads_) remote_slot_ = SlotBytes(control.eager_max);
   peer_text_ = text;
   ready_ = true;
   lanes_ = std::vector<Lane>(

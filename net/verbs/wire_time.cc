@@ -104,7 +104,7 @@ absl::Status VerbsWire::OnTell(const Control& control) {
 }
 
 bool VerbsWire::Hopeless(absl::Time now) const {
-  return now - trouble_since_ > rails().options().give_up_after &&
+  return !silent_ && now - trouble_since_ > rails().options().give_up_after &&
          (LiveLanes() == 0 || Outstanding());
 }
 

@@ -52,12 +52,14 @@ class Node final : public TransportEvents {
   };
   std::vector<Told> notices;
   std::vector<std::pair<Link*, absl::Status>> broken;
+  std::vector<absl::Status> mismatches;
   int accepted_count = 0;
   std::function<void(Link&)> on_notice;
 
   void OnAccepted(std::unique_ptr<ReceiveLink> link) override;
   void OnNotice(Link& link, absl::string_view bytes) override;
   void OnBroken(Link& link, const absl::Status& status) override;
+  void OnMismatch(Link&, const absl::Status& status) override { mismatches.push_back(status); }
 
  private:
   int rank_;

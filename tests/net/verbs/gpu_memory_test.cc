@@ -121,6 +121,50 @@ TEST(GpuMemoryTest, EitherEndMayBeHostMemory) {
   }
 }
 
+// No processor writes a GPU's memory: what has come eagerly is written there by the sender's NIC.
+TEST(GpuMemoryTest, AnEagerMessageForAGpuIsGivenBackAndSentThereAndItIsTheLast) {
+  for (size_t bytes : {size_t{0}, size_t{5}, size_t{128}, size_t{129}, size_t{4000}}) {
+    SCOPED_TRACE(bytes);
+    GpuWorld gpus;
+    std::vector<uint8_t> host(kBytes);
+    for (size_t i = 0; i < kBytes; ++i) host[i] = static_cast<uint8_t>(i * 11 + 1);
+    auto host_region = gpus.world.a->transport().Register(host.data(), kBytes);
+    ASSERT_TRUE(host_region.ok());
+    const RegionView source = host_region->view().Slice(0, bytes);
+    Request send, second, receive;
+    ASSERT_EQ(gpus.world.a->out->PostSend({1, 0}, source, &send), Posted::kAccepted);
+    ASSERT_TRUE(gpus.world.Until([&] { return send.done(); }));
+    ASSERT_EQ(gpus.world.b->accepted->PostReceive(
+                  {1, 0}, {.out = gpus.to_region.view().Slice(0, bytes)}, &receive),
+              Posted::kAccepted);
+    ASSERT_TRUE(gpus.world.Until([&] { return receive.done(); }, absl::Seconds(5)));
+    ASSERT_TRUE(receive.status().ok()) << receive.status();
+    ASSERT_TRUE(gpus.Flush().ok());
+    EXPECT_EQ(std::memcmp(host.data(), gpus.to.seen(), bytes), 0);
+    if (bytes == 0) continue;
+    for (int i = 0; i < 100; ++i) gpus.world.Turn();
+    ASSERT_EQ(gpus.world.a->out->PostSend({1, 0}, source, &second), Posted::kAccepted);
+    gpus.world.Until([] { return false; }, absl::Seconds(1));
+    EXPECT_FALSE(second.done());
+    gpus.world.a->out.reset();
+  }
+}
+
+// Receives that expect eager messages hold their clear-to-sends back no longer.
+TEST(GpuMemoryTest, ASmallSendOfAGpusMemoryEndsEagerMessages) {
+  GpuWorld gpus;
+  std::vector<uint8_t> back(kBytes);
+  auto back_region = gpus.world.b->transport().Register(back.data(), kBytes);
+  ASSERT_TRUE(back_region.ok());
+  const auto carry = [&] {
+    return gpus.Carry(gpus.from_region.view().Slice(0, 64), back_region->view().Slice(0, 64));
+  };
+  ASSERT_TRUE(carry());
+  const absl::Time start = gpus.world.now();
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(carry());
+  EXPECT_LT(gpus.world.now() - start, absl::Milliseconds(50));  // of the test's own time
+}
+
 TEST(GpuMemoryTest, WhatCannotBeWithoutAProcessorIsRefused) {
   GpuWorld gpus;
   Request receive;

@@ -171,6 +171,7 @@ void RunOne(uint64_t seed, Tally* tally) {
                       absl::StrCat("verbs.retry_count=", random.Below(8)),
                       absl::StrCat("verbs.piece_min=", 4 + 4 * random.Below(8), "KiB"),
                       absl::StrCat("verbs.piece_max=", 32 + 32 * random.Below(4), "KiB"),
+                      absl::StrCat("verbs.eager_max=", std::array{0, 200, 4096}[random.Below(3)]),
                       "verbs.timeout=8",
                       "verbs.stall_after=20ms",
                       "verbs.give_up_after=2s"};

@@ -30,6 +30,9 @@ class ScriptedNode final : public TransportEvents {
   void OnNotice(Link&, absl::string_view) override {}
   void OnBroken(Link&, const absl::Status& status) override { broken = status; }
 
+  void OnMismatch(Link&, const absl::Status& status) override { mismatches.push_back(status); }
+
+  std::vector<absl::Status> mismatches;
   std::unique_ptr<ReceiveLink> accepted;
   std::unique_ptr<SendLink> out;
   absl::Status broken;

@@ -1,0 +1,279 @@
+// Eager messages at both ends of a link: which go, and what becomes of those that come.
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "net/verbs/links.h"
+
+namespace weft::net {
+namespace {
+
+// A clear-to-send that eager messages will probably make needless is held back for so long: for a
+// sender that cannot send eagerly, or must be told that its message is too long.
+constexpr absl::Duration kHoldBack = absl::Milliseconds(10);
+// While a closed link's last messages wait for receives.
+constexpr absl::Duration kEndLooks = absl::Milliseconds(100);
+
+absl::string_view View(const std::byte* data, size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
+
+}  // namespace
+
+// ---- The connecting end
+
+// As far as can be said of the message alone; before the wire is ready, of what this side wants.
+bool VerbsSendLink::MayGoEagerly(const RegionView& data) const {
+  const size_t most = wire_.ready() ? wire_.eager_max() : wire_.rails().options().eager_max;
+  return !ordinary_ && most > 0 && data.size() <= most && status().ok();
+}
+
+Posted VerbsSendLink::PostSend(MessageKey key, const SendSource& source, Request* request) {
+  if (!MayGoEagerly(source.data)) return TcpSendLink::PostSend(key, source, request);
+  if (source.data.size() > 0 &&
+      wire_.rails().memory().IsDevice(source.data.data(), source.data.size())) {
+    TurnOrdinary();
+    return TcpSendLink::PostSend(key, source, request);
+  }
+  if (IsIdle(key.tag) && SendEagerly(key, source.data, request)) {
+    wire_.PostAtOnce();
+    return Posted::kAccepted;
+  }
+  const Posted posted = TcpSendLink::PostSend(key, source, request);
+  if (posted == Posted::kAccepted) held_tags_.push_back(key.tag), wire_.WakeUp();
+  return posted;
+}
+
+// Nothing before it of its tag may be on this side any more: the receiver takes it for the first
+// receive of its tag that it knows no message for.
+bool VerbsSendLink::SendEagerly(const MessageKey& key, const RegionView& data, Request* request) {
+  if (!wire_.ready() || !wire_.HasRoom() || !eager_.HasCredit() || !queued_.empty() ||
+      (held_.has_value() && held_->header.tag == key.tag)) {
+    return false;
+  }
+  const uint32_t slot = on_their_way_.Acquire();
+  on_their_way_[slot] = {request, data.size()};
+  request->Begin();
+  EntryHeader header;
+  header.kind = EntryKind::kEager;
+  header.tag = key.tag;
+  header.check = key.check;
+  header.length = data.size();
+  eager_.Sent(key.tag);
+  wire_.SendSmall(header, View(data.data(), data.size()), kEagerBit | slot);
+  return true;
+}
+
+// Of each of these tags one send at most, in turn. A long one holds up the small ones behind it
+// until its clear-to-send has come.
+void VerbsSendLink::SendHeldEagerly() {
+  for (size_t left = held_tags_.size(); left > 0; --left) {
+    if (!wire_.HasRoom() || !eager_.HasCredit()) return;
+    const uint64_t tag = held_tags_.front();
+    held_tags_.pop_front();
+    bool waits = true;
+    const TakenOver taken =
+        TakeFirstWaiting(tag, [&](const MessageKey& key, const RegionView& data, Request* request) {
+          waits = MayGoEagerly(data);
+          return waits && SendEagerly(key, data, request);
+        });
+    if (taken == TakenOver::kTaken || (taken == TakenOver::kNotYet && waits)) {
+      held_tags_.push_back(tag);
+    }
+  }
+}
+
+void VerbsSendLink::TurnOrdinary() {
+  ordinary_ = true;
+  EntryHeader header;
+  header.kind = EntryKind::kOrdinary;
+  queued_.push_back({header, {}});
+  wire_.WakeUp();
+}
+
+// It follows all that was sent, and no eager message overtakes it.
+void VerbsSendLink::SendMismatch(const FrameHeader& frame) {
+  EntryHeader header;
+  header.kind = EntryKind::kMismatch;
+  header.receive = frame.receive;
+  header.tag = frame.tag;
+  header.check = frame.check;
+  header.offset = frame.offset;
+  header.total = frame.total;
+  queued_.push_back({header, {}});
+  wire_.WakeUp();
+}
+
+// A part of an eager message that the other side's processor cannot put in place.
+absl::Status VerbsSendLink::SendAgain(const EntryHeader& from, const std::byte* payload) {
+  if (from.length == 0 || from.address == 0) {
+    return absl::InvalidArgumentError("an eager message is given back without bytes or a place");
+  }
+  EntryHeader header = from;
+  header.kind = EntryKind::kData;
+  header.place = DataPlace::kTarget;
+  queued_.push_back({header, std::string(View(payload, from.length))});
+  return absl::OkStatus();
+}
+
+void VerbsSendLink::SendQueued() {
+  while (!queued_.empty() && wire_.HasRoom()) {
+    const Queued& one = queued_.front();
+    if (one.payload.empty()) {
+      wire_.Send(one.header, nullptr, VerbsWire::kNoToken);
+    } else {
+      wire_.SendCopy(one.header, one.payload, kAgainToken);
+    }
+    queued_.pop_front();
+  }
+}
+
+void VerbsSendLink::OnEagerDiffers(bool too_long, const std::string& why) {
+  const absl::Status status =
+      too_long ? absl::OutOfRangeError(why) : absl::FailedPreconditionError(why);
+  WEFT_LOG_ERROR("verbs: {}; the send had completed before", why);
+  context().options.events->OnMismatch(*this, status);
+}
+
+// ---- The accepting end
+
+void VerbsReceiveLink::SendClearToSend(const FrameHeader& header) {
+  if (auto kept = eager_.TakeKept(header.tag); kept.has_value()) {
+    absl::Status delivered = Deliver(header.receive, kept->number, kept->check, kept->bytes);
+    if (!delivered.ok()) posting_failed_ = delivered;
+    return wire_.WakeUp();
+  }
+  eager_.AddPosted(header.tag, header.receive);
+  const bool is_device =
+      header.total > 0 &&
+      wire_.rails().memory().IsDevice(TargetOf(header.receive)->out.data(), header.total);
+  if (is_device) TurnOrdinary();
+  clears_.push_back({header.receive, shared_.now + kHoldBack});
+  if (ordinary_ || wire_.eager_max() == 0 || header.total > wire_.eager_max() || eager_.keeps()) {
+    urgent_ = clears_.size();
+    WriteClears();
+  } else if (clears_.size() == 1) {
+    wire_.WakeAt(clears_.front().due);
+  }
+}
+
+absl::Status VerbsReceiveLink::OnEager(const EntryHeader& header, const std::byte* payload) {
+  uint64_t number = 0;
+  WEFT_RETURN_IF_ERROR(eager_.NoteArrived(&number));
+  const auto bytes = absl::MakeConstSpan(payload, header.length);
+  const std::optional<uint64_t> receive = eager_.TakePosted(header.tag);
+  if (!receive.has_value()) {
+    eager_.Keep(number, header.tag, header.check, bytes);
+    urgent_ = clears_.size();  // the sender's credit may run out
+    return absl::OkStatus();
+  }
+  const auto clear = std::find_if(clears_.begin(), clears_.end(),
+                                  [&](const Clear& one) { return one.receive == *receive; });
+  if (clear != clears_.end()) {
+    if (clear < clears_.begin() + static_cast<std::ptrdiff_t>(urgent_)) --urgent_;
+    clears_.erase(clear);
+  }
+  return Deliver(*receive, number, header.check, bytes);
+}
+
+absl::Status VerbsReceiveLink::Deliver(uint64_t receive, uint64_t number, uint64_t check,
+                                       absl::Span<const std::byte> bytes) {
+  const MessageKey* key = KeyOf(receive);
+  if (key == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an eager message for receive ", receive, ", which has ended"));
+  }
+  eager_.NoteMatched(number);
+  const size_t capacity = TargetOf(receive)->out.size();
+  FrameHeader frame;
+  frame.receive = receive;
+  frame.tag = key->tag;
+  frame.check = check;
+  frame.total = bytes.size();
+  const bool differs = check != key->check;
+  if (differs || bytes.size() > capacity) {
+    Control control;
+    control.kind = ControlKind::kDiffers;
+    control.rail = differs ? 0 : 1;
+    SendControl(
+        EncodeControl(control, MismatchStatus(!differs, key->tag, peer(), check, bytes.size(),
+                                              context().options.self, key->check, capacity)
+                                   .message()));
+    frame.type = FrameType::kMismatch;
+    frame.offset = differs ? 0 : 1;
+    absl::Status failed = TcpReceiveLink::OnLinkFrameDone(frame);
+    NoteArrival();
+    return failed;
+  }
+  if (!bytes.empty() &&
+      wire_.rails().memory().IsDevice(TargetOf(receive)->out.data(), bytes.size())) {
+    return GiveBack(receive, bytes);
+  }
+  frame.type = FrameType::kData;
+  frame.length = bytes.size();
+  WEFT_ASSIGN_OR_RETURN(const PayloadTarget target, TcpReceiveLink::OnLinkFrame(frame));
+  if (!bytes.empty() && target.combine != nullptr) {
+    target.combine(target.out, target.local, bytes.data(), bytes.size());
+  } else if (!bytes.empty()) {
+    std::memcpy(target.out, bytes.data(), bytes.size());
+  }
+  absl::Status done = TcpReceiveLink::OnLinkFrameDone(frame);
+  NoteArrival();
+  return done;
+}
+
+absl::Status VerbsReceiveLink::GiveBack(uint64_t receive, absl::Span<const std::byte> bytes) {
+  TurnOrdinary();
+  const ReceiveTarget& target = *TargetOf(receive);
+  if (target.combine != nullptr) {
+    return absl::InvalidArgumentError("a receive that combines with a device's memory");
+  }
+  EntryHeader header;
+  header.kind = EntryKind::kAgain;
+  header.receive = receive;
+  header.tag = KeyOf(receive)->tag;
+  header.check = KeyOf(receive)->check;
+  header.total = bytes.size();
+  WEFT_RETURN_IF_ERROR(SayWhere(target.out, &header));
+  const uint64_t address = header.address;
+  for (; header.offset < bytes.size(); header.offset += header.length) {
+    header.length = std::min<uint64_t>(bytes.size() - header.offset, kEntryPayloadMax);
+    header.address = address + header.offset;
+    queued_.push_back({header, std::string(View(bytes.data() + header.offset, header.length))});
+  }
+  wire_.WakeUp();
+  return absl::OkStatus();
+}
+
+void VerbsReceiveLink::TurnOrdinary() {
+  if (std::exchange(ordinary_, true)) return;
+  EntryHeader header;
+  header.kind = EntryKind::kOrdinary;
+  queued_.push_back({header, {}});
+  urgent_ = clears_.size();
+  wire_.WakeUp();
+}
+
+void VerbsReceiveLink::SendQueued() {
+  while (!queued_.empty() && wire_.HasRoom()) {
+    wire_.SendSmall(queued_.front().header, queued_.front().payload, VerbsWire::kNoToken);
+    queued_.pop_front();
+  }
+}
+
+void VerbsReceiveLink::FillTaken(EntryHeader* taken) {
+  const EagerRecord matched = eager_.Tell();
+  taken->offset = matched.base;
+  taken->length = matched.bits;
+}
+
+// What was sent before the other side closed the link waits for its receives, until one is posted
+// that nothing is there for.
+void VerbsReceiveLink::OnDeadline(absl::Time now) {
+  if (status().ok() && AwaitsReceives() && posted() == 0) return SetDeadline(now + kEndLooks);
+  LinkCore::OnDeadline(now);
+}
+
+}  // namespace weft::net
