@@ -1,7 +1,8 @@
 """The verbs transport against perftest over Soft-RoCE, in one virtual machine, in turns.
 
 Bandwidth of one queue pair, 16 messages outstanding, against ib_write_bw; half a round trip of
-small messages against ib_write_lat (ratio: theirs to ours); four queue pairs over two spines of
+small messages against ib_write_lat (ratio: theirs to ours), and against their waiting for
+clear-to-sends; four queue pairs over two spines of
 100 Mbit/s against what both carry, and ib_write_bw with four. Medians of --repeats.
 docs/benchmarks/verbs.md says more.
 """
@@ -31,6 +32,8 @@ def script(repeats: int) -> str:
     lines = []
     for turn in range(repeats):
         lines.append(f"both ours{turn} 1 latency:8:{LATENCY_ROUNDS} {steps} verbs.queue_pairs=1")
+        lines.append(f"both plain{turn} 1 latency:8:{LATENCY_ROUNDS} verbs.queue_pairs=1 "
+                     "verbs.eager_max=0")
         for size, count in SIZES.items():
             lines.append(f"perftest bw{turn} ib_write_bw 1 -s {size} -n {count} -t 16")
         lines.append(f"perftest lat{turn} ib_write_lat 1 -s 8 -n {LATENCY_ROUNDS}")
@@ -74,7 +77,7 @@ def main() -> int:
     turns = range(repeats)
     problems += scene.ill(text, *(f"{label}{turn}" for turn in turns
                                   for label in ("bw", "lat", "four")),
-                          *(f"{label}{turn}.0" for turn in turns for label in ("ours", "spines")))
+                          *(f"{label}{turn}.0" for turn in turns for label in ("ours", "plain", "spines")))
     if problems:
         print(text, *problems, sep="\n", file=sys.stderr)
         return 1
@@ -87,6 +90,10 @@ def main() -> int:
         [scene.latency(text, f"ours{turn}.0") for turn in turns],
         [scene.perftest(text, f"lat{turn}", 4)[8] for turn in turns],
         "ib_write_lat", "us", less_is_better=True)
+    row("half a round trip, 8 bytes",
+        [scene.latency(text, f"ours{turn}.0") for turn in turns],
+        [scene.latency(text, f"plain{turn}.0") for turn in turns],
+        "verbs.eager_max=0", "us", less_is_better=True)
     spread = [scene.measured(text, f"spines{turn}.0", "bandwidth")[1 << 20] for turn in turns]
     row("two spines, 4 queue pairs", spread,
         [2 * SPINE_MBITS / 8 * WIRE_RATIO] * repeats, "both spines", "MB/s")

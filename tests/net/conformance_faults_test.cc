@@ -103,7 +103,8 @@ TEST_P(Faults, DestroyingALinkCancelsItsRequestsAndTellsThePeer) {
   for (bool destroy_sender : {true, false}) {
     Request send, receive;
     Pair pair(GetParam());
-    Buffer from(pair.a.transport(), 10), to(pair.b.transport(), 10);
+    // Long enough to wait for its receive on every transport.
+    Buffer from(pair.a.transport(), 100000), to(pair.b.transport(), 100000);
     ASSERT_EQ(pair.send->PostSend({1, 1}, from.view(), &send), Posted::kAccepted);
     ASSERT_EQ(pair.receive->PostReceive({2, 2}, {to.view()}, &receive), Posted::kAccepted);
     for (int i = 0; i < 20; ++i) Turn(pair.a, 1), Turn(pair.b, 1);

@@ -171,6 +171,13 @@ TEST(EagerMatching, WhatCannotBeIsNotBelieved) {
 
 constexpr size_t kBytes = 1000;
 
+// Until both sides know what the other wants.
+bool Ready(World& world) {
+  if (!world.Connect()) return false;
+  for (int i = 0; i < 100; ++i) world.Turn();
+  return true;
+}
+
 // Messages of a link, each with memory of its own.
 class Messages {
  public:
@@ -218,7 +225,7 @@ void CountWrites(World& world, Count* count) {
 
 TEST(Eager, AMessageIsOneWriteAndItsCreditComesBackWithManyOthers) {
   World world(QuickWorld());
-  ASSERT_TRUE(world.Connect());
+  ASSERT_TRUE(Ready(world));
   Messages messages(world, 160);
   ASSERT_EQ(Exchange(world, 1), "");
   for (int i = 0; i < 200; ++i) world.Turn();
@@ -237,7 +244,7 @@ TEST(Eager, OneThatIsLongerThanAPacketIsTwoWritesAndWhole) {
   WorldOptions options = QuickWorld();
   options.settings.push_back("verbs.eager_max=16KiB");
   World world(options);
-  ASSERT_TRUE(world.Connect());
+  ASSERT_TRUE(Ready(world));
   Messages messages(world, 1, 9000);
   ASSERT_EQ(Exchange(world, 1), "");
   Count count;
@@ -250,7 +257,7 @@ TEST(Eager, OneThatIsLongerThanAPacketIsTwoWritesAndWhole) {
 
 TEST(Eager, MessagesWithoutReceivesWaitAndNoMoreThanAWindowOfThem) {
   World world(QuickWorld());
-  ASSERT_TRUE(world.Connect());
+  ASSERT_TRUE(Ready(world));
   Messages messages(world, 100);
   for (size_t i = 0; i < 100; ++i) messages.Send(i, {i, 0});
   world.Until([] { return false; }, absl::Seconds(1));
@@ -270,7 +277,7 @@ TEST(Eager, TheSettingEndsThem) {
   WorldOptions options = QuickWorld();
   options.settings.push_back("verbs.eager_max=0");
   World world(options);
-  ASSERT_TRUE(world.Connect());
+  ASSERT_TRUE(Ready(world));
   Messages messages(world, 1);
   messages.Send(0);
   world.Until([] { return false; }, absl::Seconds(1));
@@ -281,7 +288,7 @@ TEST(Eager, TheSettingEndsThem) {
 
 TEST(Eager, AReceiveThatDoesNotFitFailsAndTheSenderIsTold) {
   World world(QuickWorld());
-  ASSERT_TRUE(world.Connect());
+  ASSERT_TRUE(Ready(world));
   Messages messages(world, 4);
   messages.Send(0, {1, 7});
   messages.Send(1, {2, 7});
@@ -303,7 +310,7 @@ TEST(Eager, AReceiveThatDoesNotFitFailsAndTheSenderIsTold) {
 // A send that is too long for a receive that holds back its clear-to-send.
 TEST(Eager, ASendThatCannotGoEagerlyFindsTheReceiveThatExpectedIt) {
   World world(QuickWorld());
-  ASSERT_TRUE(world.Connect());
+  ASSERT_TRUE(Ready(world));
   Messages messages(world, 1, 20000);
   messages.Receive(0, {1, 0}, 1000);
   messages.Send(0);
@@ -315,7 +322,7 @@ TEST(Eager, ASendThatCannotGoEagerlyFindsTheReceiveThatExpectedIt) {
 
 TEST(Eager, WhatWasSentBeforeTheLinkWasClosedWaitsForItsReceives) {
   World world(QuickWorld());
-  ASSERT_TRUE(world.Connect());
+  ASSERT_TRUE(Ready(world));
   Messages messages(world, 3);
   for (size_t i : {0, 1}) messages.Send(i, {i, 0});
   ASSERT_TRUE(world.Until([&] { return messages.sends[0].done() && messages.sends[1].done(); }));
@@ -333,7 +340,7 @@ TEST(Eager, WhatWasSentBeforeTheLinkWasClosedWaitsForItsReceives) {
 
 TEST(Eager, AClosedLinkEndsWhenAReceiveIsPostedThatNothingIsThereFor) {
   World world(QuickWorld());
-  ASSERT_TRUE(world.Connect());
+  ASSERT_TRUE(Ready(world));
   Messages messages(world, 2);
   messages.Send(0, {1, 0});
   ASSERT_TRUE(world.Until([&] { return messages.sends[0].done(); }));
