@@ -20,8 +20,9 @@ const internal::KernelTable& TableOf(KernelSet set) {
       internal::FillReference(of[0]);
       internal::FillBaseline(of[1]);
 #if defined(__x86_64__)
-      internal::FillAvx2(of[2]);
-      internal::FillAvx512(of[3]);
+      // What fills a table is itself made of the instructions that it is for.
+      if (Available(KernelSet::kAvx2)) internal::FillAvx2(of[2]);
+      if (Available(KernelSet::kAvx512)) internal::FillAvx512(of[3]);
 #endif
     }
   };

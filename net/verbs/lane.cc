@@ -1,6 +1,7 @@
 #include "net/verbs/lane.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace weft::net {
 namespace {
@@ -26,7 +27,7 @@ void Lane::Measure(uint64_t bytes, absl::Time now) {
   const absl::Duration busy = now - measured_since;
   if (measured_bytes < kSampleBytes || busy < kSampleTime) return;
   const double sample = static_cast<double>(measured_bytes) / absl::ToDoubleSeconds(busy);
-  rate += (sample - rate) * kSampleWeight;
+  rate = std::exchange(rate_seen, true) ? rate + (sample - rate) * kSampleWeight : sample;
   measured_since = now;
   measured_bytes = 0;
 }
@@ -58,6 +59,9 @@ void Lane::Reset() {
   next_send = requests_used = 0;
   outstanding = 0;
   proven = true;
+  draining = false;
+  trial_ends = absl::InfiniteFuture();
+  rate_seen = false;
   window = kWindowFirst;
   narrowed_at_ = absl::InfinitePast();
   receives_posted = receives_used = 0;

@@ -35,6 +35,10 @@ struct Lane {
   int failures = 0;  // since it last delivered something
   int refused = 0;   // of the leader's offers, by the follower, since it was last made
   absl::Time retry_at = absl::InfiniteFuture();
+  absl::Time offered_at = absl::InfinitePast();
+  // Of the leader. A spare that is not made, or will not be made again; a queue pair that gets no
+  // more and is ended when what it has has arrived.
+  bool parked = false, draining = false;
 
   // What was posted and has not completed, in order. kProbe: no entry, but a write of no bytes.
   static constexpr uint64_t kProbe = ~uint64_t{0};
@@ -49,14 +53,16 @@ struct Lane {
   uint32_t next_send = 0;      // ids
   uint32_t requests_used = 0;  // of kSendDepth
   uint64_t outstanding = 0;    // bytes
-  bool proven = true;          // false: took the place of a lost one, and completed nothing yet
-  absl::Time alive_at;         // when it last completed something, or had nothing to complete
+  bool proven = true;          // false: it is tried, and has completed nothing yet
+  absl::Time trial_ends = absl::InfiniteFuture();
+  absl::Time alive_at;  // when it last completed something, or had nothing to complete
   uint32_t receives_posted = 0, receives_used = 0;
 
   // Of all its queue pairs.
-  uint64_t bytes = 0;    // that got across
-  uint64_t repeats = 0;  // writes that did not, and went again
-  absl::Duration rtt;    // from posting to acknowledgement, smoothed; zero: there was none
+  uint64_t bytes = 0;         // that got across
+  uint64_t bytes_before = 0;  // when what it carries was last compared
+  uint64_t repeats = 0;       // writes that did not, and went again
+  absl::Duration rtt;         // from posting to acknowledgement, smoothed; zero: there was none
 
   // As many bytes may be on their way as are acknowledged within kDelayTarget of their posting:
   // more would only stand in queues, here or in a switch, and overflow those that are short.
@@ -66,12 +72,17 @@ struct Lane {
   static constexpr uint64_t kWindowMost = 4 << 20;  // 80 us of 400 Gbit/s
   static constexpr absl::Duration kDelayTarget = absl::Milliseconds(10);
 
-  // Bytes per second, as seen from posting to acknowledgement while something was outstanding.
+  // Bytes per second, as seen from posting to acknowledgement while something was outstanding; a
+  // guess until it has been seen.
   double rate = 0;
+  bool rate_seen = false;
   absl::Time measured_since;
   uint64_t measured_bytes = 0;
 
-  bool HasRoom() const { return requests_used + 2 <= kSendDepth; }
+  bool HasRoom(uint64_t more) const {
+    return requests_used + 2 <= kSendDepth && (outstanding == 0 || outstanding + more <= window);
+  }
+  bool Carries() const { return state == State::kLive && proven && !draining; }
   void NotePosted(uint32_t requests, uint64_t number, uint64_t bytes, absl::Time now);
   // Of those up to `id`; what completes at the device completes in order, so that one completion
   // stands for all before it. Calls done(number) for each.

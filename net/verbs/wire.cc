@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@ namespace weft::net {
 namespace {
 
 constexpr double kRateFloor = 1.0 / 64;  // of the fastest lane's: what is slow is still tried
+constexpr double kLaterMost = 1.25;      // than the lane that would be first, which has no room
 constexpr int kReplenishAt = 16;         // receives are posted so many at once
 // The other side is told what was taken when a quarter of its ring waits for that, or so late that
 // it is nearly always told by what goes there anyway. Only room in the ring depends on it.
@@ -118,36 +120,31 @@ void VerbsWire::Enqueue(const EntryHeader& header, const std::byte* payload, uin
   WantTurn();
 }
 
-// The lane that would be done first with this as well, by what each has on its way and its speed;
-// -1: wait, as it is busy enough.
+// The lane that would be done first with this as well, by what each has on its way and its speed,
+// of those that have room and are not much later than the first of all; -1: wait for that one.
 int VerbsWire::ChooseLane(uint64_t bytes) const {
   const auto is_up = [&](const Lane& lane) {
     return !(*shared_.rails)[lane.pair->rail()].port_down;
   };
   double fastest = 0;
-  bool any_up = false, any_proven = false;
+  bool any_up = false;
   for (const Lane& lane : lanes_) {
-    if (lane.state != Lane::State::kLive) continue;
+    if (!lane.Carries()) continue;
     fastest = std::max(fastest, lane.rate);
-    any_proven |= lane.proven && (is_up(lane) || !any_up);
-    if (is_up(lane) && !std::exchange(any_up, true)) any_proven = lane.proven;
+    any_up = any_up || is_up(lane);
   }
   int best = -1;
-  double best_time = 0;
+  double best_time = 0, first_time = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const Lane& lane = lanes_[i];
-    if (lane.state != Lane::State::kLive || (any_up && !is_up(lane)) ||
-        (any_proven && !lane.proven)) {
-      continue;
-    }
+    if (!lane.Carries() || (any_up && !is_up(lane))) continue;
     const double time = static_cast<double>(lane.outstanding + bytes + sizeof(EntryHeader)) /
                         std::max(lane.rate, fastest * kRateFloor);
+    first_time = std::min(first_time, time);
+    if (!lane.HasRoom(bytes)) continue;
     if (best < 0 || time < best_time) best = static_cast<int>(i), best_time = time;
   }
-  if (best < 0) return -1;
-  const Lane& lane = lanes_[static_cast<size_t>(best)];
-  const bool full = lane.outstanding > 0 && lane.outstanding + bytes > lane.window;
-  return full || !lane.HasRoom() ? -1 : best;
+  return best_time <= kLaterMost * first_time ? best : -1;
 }
 
 // Outside of a turn requests are not to be completed, so that what fails waits for the next.
@@ -297,7 +294,9 @@ bool VerbsWire::OnTurn(absl::Time now) {
     return false;
   }
   rounds_behind_ = 0;
+  Muster();
   Flush(/*in_turn=*/true);
+  Search();
   SayWhatWasTaken();
   Watch();
   return queue_.size() != before;

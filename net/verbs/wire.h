@@ -27,6 +27,7 @@
 #include "net/tcp/poller.h"
 #include "net/verbs/entry.h"
 #include "net/verbs/lane.h"
+#include "net/verbs/path_search.h"
 #include "net/verbs/rails.h"
 
 namespace weft::net {
@@ -91,7 +92,7 @@ class VerbsWire final : public Handler, private QueuePairUser {
   void SayTaken() { word_wanted_ = true, WantTurn(); }  // by an entry kTaken, soon
   bool ready() const { return ready_; }
   const absl::Status& failure() const { return failure_; }  // OK, or what OnWireBroken() will say
-  int lanes() const { return static_cast<int>(lanes_.size()); }
+  int lanes() const { return wanted_; }
   std::string Describe() const;  // "2 queue pairs: mlx5_0 0x12 -> 0x34 port 50000, ..."
   std::vector<LaneReport> Lanes() const;
   Rails& rails() const { return *shared_.rails; }
@@ -105,6 +106,7 @@ class VerbsWire final : public Handler, private QueuePairUser {
  private:
   // Slots that only kTaken may use, so that two full rings can still tell each other.
   static constexpr uint64_t kReserved = 8;
+  static constexpr int kSpareLanes = 4;
 
   struct Out {
     const std::byte* payload = nullptr;
@@ -143,14 +145,15 @@ class VerbsWire final : public Handler, private QueuePairUser {
   bool Replenish(Lane& lane);
 
   // Lanes and their repair (wire_lanes.cc).
-  void MakeLanes();
   void OfferLane(int lane);
   int RailFor(int lane, uint32_t epoch, int preferred) const;
+  double RateLike(int rail) const;
   absl::Status MakePair(int lane, uint32_t epoch, int rail);
   absl::Status ConnectPair(int lane, const Control& remote);
   Control LaneControl(ControlKind kind, int lane) const;
   void LaneFailed(int lane, const std::string& why);
   void EndPair(int lane);
+  void EndAside(int lane);
   void Requeue(int lane, const ArrivalRecord& record);
   absl::Status OnHello(const Control& control, const std::string& text);
   absl::Status OnLaneControl(const Control& control, const std::string& text);
@@ -159,6 +162,19 @@ class VerbsWire final : public Handler, private QueuePairUser {
   absl::Status OnTell(const Control& control);
   void Say(const Control& control, absl::string_view text = "");
   std::string LaneText(const Lane& lane) const;
+
+  // Which lanes there are (wire_paths.cc).
+  void BeginTrial(int lane);
+  void EndTrials(absl::Time now);
+  int Carrying() const;
+  bool IsUp(int rail) const;
+  void Muster();
+  void Park(int lane);
+  void Rest(Lane& lane);
+  uint64_t BytesAcross() const;
+  void Search();
+  void StopSearch();
+  int SlowestBut(int lane) const;
 
   // Time (wire_time.cc).
   void Watch();  // sets the deadline
@@ -178,9 +194,13 @@ class VerbsWire final : public Handler, private QueuePairUser {
   const uint64_t token_;  // that entries for this side carry
   std::vector<uint16_t> ports_;
   bool begun_ = false, ready_ = false, closed_ = false;
-  std::string peer_text_;  // host and devices
-  Control hello_;          // the other side's
-  std::vector<Lane> lanes_;
+  std::string peer_text_;    // host and devices
+  Control hello_;            // the other side's
+  std::vector<Lane> lanes_;  // as many as are wanted, and spares
+  int wanted_ = 0;
+  PathSearch search_;
+  int candidate_ = -1;  // the lane that it tries
+  bool candidate_carries_ = false;
 
   // kRingSlots slots for what comes, and behind them as many for what goes.
   struct alignas(64) Line {

@@ -98,9 +98,12 @@ absl::Status VerbsWire::OnHello(const Control& control, const std::string& text)
   if (leads_) remote_slot_ = SlotBytes(control.eager_max);
   peer_text_ = text;
   ready_ = true;
-  lanes_ = std::vector<Lane>(
-      std::max<size_t>(control.lanes, static_cast<size_t>(rails().options().queue_pairs)));
-  for (int lane = 0; leads_ && lane < lanes(); ++lane) OfferLane(lane);
+  wanted_ = std::max<int>(control.lanes, rails().options().queue_pairs);
+  lanes_ = std::vector<Lane>(static_cast<size_t>(std::min(kVerbsLanesMax, wanted_ + kSpareLanes)));
+  for (size_t lane = static_cast<size_t>(wanted_); lane < lanes_.size(); ++lane) {
+    lanes_[lane].parked = true;
+  }
+  for (int lane = 0; leads_ && lane < wanted_; ++lane) OfferLane(lane);
   return absl::OkStatus();
 }
 
@@ -124,6 +127,18 @@ int VerbsWire::RailFor(int lane, uint32_t epoch, int preferred) const {
   return first;
 }
 
+// What a new queue pair may be good for: what the others of that rail are, or the port.
+double VerbsWire::RateLike(int rail) const {
+  double sum = 0;
+  int count = 0;
+  for (const Lane& lane : lanes_) {
+    if (!lane.Carries() || !lane.rate_seen || lane.pair->rail() != rail) continue;
+    sum += lane.rate;
+    ++count;
+  }
+  return count > 0 ? sum / count : std::max(1e9, rails()[rail].port.gbps * 1e9 / 8);
+}
+
 absl::Status VerbsWire::MakePair(int index, uint32_t epoch, int rail) {
   Lane& lane = lanes_[static_cast<size_t>(index)];
   lane.Reset();
@@ -137,7 +152,7 @@ absl::Status VerbsWire::MakePair(int index, uint32_t epoch, int rail) {
   lane.local_port = !ports_.empty()
                         ? ports_[turn % ports_.size()]
                         : static_cast<uint16_t>(topology::kRocePortFirst | (mixed & 0x3FFF));
-  lane.rate = std::max(1e9, rails()[rail].port.gbps * 1e9 / 8);
+  lane.rate = RateLike(rail);
   return absl::OkStatus();
 }
 
@@ -191,6 +206,8 @@ void VerbsWire::OfferLane(int index) {
   Lane& lane = lanes_[static_cast<size_t>(index)];
   const uint32_t epoch = lane.epoch + 1;
   lane.retry_at = absl::InfiniteFuture();
+  lane.offered_at = shared_.now;
+  lane.parked = false;
   absl::Status made = MakePair(index, epoch, RailFor(index, epoch, -1));
   if (made.ok()) {
     lane.state = Lane::State::kOffered;
@@ -245,7 +262,11 @@ absl::Status VerbsWire::OnLaneControl(const Control& control, const std::string&
     case ControlKind::kDowned:
       if (lane.state != Lane::State::kDown) return absl::OkStatus();
       Requeue(index, control.record);
-      Retry(lane);
+      if (lane.parked) {
+        Rest(lane);
+      } else {
+        Retry(lane);
+      }
       return NoteTaken(control.record.base);
     default:
       return absl::InternalError("no control of a lane");
@@ -264,6 +285,8 @@ absl::Status VerbsWire::OnOffer(const Control& control) {
     ++lane.refused;
     made = absl::UnavailableError(
         absl::StrCat(rails()[control.rail].device->name(), " is down or lost here"));
+  } else if (index >= wanted_ && !IsUp(rail)) {
+    made = absl::UnavailableError("no port is up here for a spare");
   } else {
     made = MakePair(index, control.epoch, rail);
     if (made.ok()) made = ConnectPair(index, control);
@@ -294,24 +317,24 @@ absl::Status VerbsWire::OnAnswer(const Control& control) {
     return absl::OkStatus();
   }
   Say(LaneControl(ControlKind::kReady, index));
-  if (lane.epoch > 1) WEFT_LOG_INFO("verbs: in place of a lost queue pair: {}", LaneText(lane));
+  if (lane.epoch > 1) WEFT_LOG_INFO("verbs: a new queue pair: {}", LaneText(lane));
   GoLive(index);
   return absl::OkStatus();
 }
 
-// One that replaces a lost one may take the same dead path again: it is tried with a write of no
-// bytes, and gets nothing else as long as others work.
+// One that replaces a lost one may take the same dead path again, and any new one another: it is
+// tried with a write of no bytes, and gets nothing else until that is acknowledged.
 void VerbsWire::GoLive(int index) {
   Lane& lane = lanes_[static_cast<size_t>(index)];
   lane.state = Lane::State::kLive;
-  if (lane.epoch == 1) return;
+  if (lane.epoch == 1 && index < wanted_) return;
   NicWrite probe;
   probe.id = lane.pair->SendId(lane.next_send);
   probe.remote = hello_.ring;
   probe.remote_key = hello_.ring_keys[lane.remote.rail];
   probe.signaled = true;
   lane.NotePosted(1, Lane::kProbe, 0, shared_.now);
-  lane.proven = false;
+  BeginTrial(index);
   absl::Status posted = lane.pair->pair().PostWrites({&probe, 1});
   if (!posted.ok()) LaneFailed(index, std::string(posted.message()));
 }
@@ -337,14 +360,31 @@ std::string VerbsWire::LaneText(const Lane& lane) const {
 void VerbsWire::LaneFailed(int index, const std::string& why) {
   Lane& lane = lanes_[static_cast<size_t>(index)];
   if (closed_ || lane.pair == nullptr) return;
-  last_failure_ = absl::StrCat(LaneText(lane), ": ", why);
-  WEFT_LOG_WARN("verbs: queue pair lost, {}", last_failure_);
+  std::string failure = absl::StrCat(LaneText(lane), ": ", why);
+  if (lane.proven) {
+    WEFT_LOG_WARN("verbs: queue pair lost, {}", failure);
+  } else {
+    WEFT_LOG_INFO("verbs: tried in vain, {}", failure);
+  }
+  // What was lost says more than what was tried instead.
+  if (lane.proven || last_failure_.empty()) last_failure_ = std::move(failure);
   trouble_since_ = std::min(trouble_since_, shared_.now);
   EndPair(index);
   lane.state = Lane::State::kDown;
   Control control = LaneControl(leads_ ? ControlKind::kDown : ControlKind::kBroken, index);
   control.record = in_;
   Say(control, leads_ ? "" : why);
+  WantTurn();
+}
+
+// On both sides, without a fault: that of a leader.
+void VerbsWire::EndAside(int index) {
+  EndPair(index);
+  Lane& lane = lanes_[static_cast<size_t>(index)];
+  lane.state = Lane::State::kDown;
+  Control control = LaneControl(ControlKind::kDown, index);
+  control.record = in_;
+  Say(control);
   WantTurn();
 }
 
@@ -383,7 +423,8 @@ void VerbsWire::Requeue(int lane, const ArrivalRecord& record) {
   WantTurn();
 }
 
-// At once the first time, then with a growing pause, of which many fit into verbs.give_up_after.
+// At once the first time, then with a growing pause since the last time, of which many fit into
+// verbs.give_up_after.
 void VerbsWire::Retry(Lane& lane) {
   lane.state = Lane::State::kNone;
   const absl::Duration longest =
@@ -392,7 +433,7 @@ void VerbsWire::Retry(Lane& lane) {
       lane.failures == 0 ? absl::ZeroDuration()
                          : std::min(longest, kRetryFirst * std::exp2(std::min(lane.failures, 20)));
   ++lane.failures;
-  lane.retry_at = shared_.now + pause;
+  lane.retry_at = std::max(shared_.now, lane.offered_at + pause);
   WantTurn();
 }
 
@@ -403,9 +444,10 @@ int VerbsWire::LiveLanes() const {
 }
 
 std::string VerbsWire::Describe() const {
-  std::string out =
-      absl::StrCat(lanes_.size(), lanes_.size() == 1 ? " queue pair" : " queue pairs");
-  for (const Lane& lane : lanes_) absl::StrAppend(&out, "; ", LaneText(lane));
+  std::string out = absl::StrCat(wanted_, wanted_ == 1 ? " queue pair" : " queue pairs");
+  for (const Lane& lane : lanes_) {
+    if (lane.pair != nullptr || !lane.parked) absl::StrAppend(&out, "; ", LaneText(lane));
+  }
   return out;
 }
 
@@ -413,6 +455,7 @@ std::vector<LaneReport> VerbsWire::Lanes() const {
   std::vector<LaneReport> out;
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const Lane& lane = lanes_[i];
+    if (lane.parked && lane.bytes == 0) continue;
     LaneReport report;
     report.name = absl::StrCat("lane ", i);
     if (lane.pair != nullptr && lane.has_remote) {

@@ -26,8 +26,9 @@ void VerbsWire::Watch() {
   bool uneasy = Outstanding();
   for (const Lane& lane : lanes_) {
     if (lane.state == Lane::State::kNone && leads_) next = std::min(next, lane.retry_at);
-    uneasy =
-        uneasy || (lane.state != Lane::State::kLive && trouble_since_ < absl::InfiniteFuture());
+    if (lane.state == Lane::State::kLive && !lane.proven) next = std::min(next, lane.trial_ends);
+    uneasy = uneasy || (!lane.parked && lane.state != Lane::State::kLive &&
+                        trouble_since_ < absl::InfiniteFuture());
   }
   const absl::Duration tick =
       std::clamp(rails().options().stall_after / 4, absl::Milliseconds(1), absl::Milliseconds(250));
@@ -41,10 +42,11 @@ void VerbsWire::OnDeadline(absl::Time now) {
   if (closed_) return;
   if (!failure_.ok()) return owner_.OnWireBroken(failure_);
   shared_.now = std::max(shared_.now, now);
-  for (int lane = 0; leads_ && lane < lanes(); ++lane) {
-    const Lane& one = lanes_[static_cast<size_t>(lane)];
-    if (one.state == Lane::State::kNone && one.retry_at <= now) OfferLane(lane);
+  for (size_t lane = 0; leads_ && lane < lanes_.size(); ++lane) {
+    const Lane& one = lanes_[lane];
+    if (one.state == Lane::State::kNone && one.retry_at <= now) OfferLane(static_cast<int>(lane));
   }
+  EndTrials(now);
   LookForStalls(now);
   if (Hopeless(now)) return GiveUp();
   WantTurn();
@@ -112,8 +114,8 @@ void VerbsWire::GiveUp() {
   const VerbsOptions& options = rails().options();
   const std::string text = absl::StrCat(
       last_failure_.empty() ? "no queue pair works" : last_failure_, "; tried ", pairs_made_,
-      " queue pairs in ", lanes_.size(), lanes_.size() == 1 ? " lane" : " lanes", " over ",
-      rails().size(), rails().size() == 1 ? " device" : " devices", " for ",
+      " queue pairs in ", wanted_, wanted_ == 1 ? " lane" : " lanes", " over ", rails().size(),
+      rails().size() == 1 ? " device" : " devices", " for ",
       absl::FormatDuration(options.give_up_after),
       " (verbs.give_up_after) without getting anything across; likely cause: ",
       LikelyCause(last_status_ != NicStatus::kOk ? last_status_ : NicStatus::kGeneral, options));

@@ -7,6 +7,7 @@
 //   bandwidth:SIZE:COUNT       one way, 16 messages outstanding         bandwidth SIZE MB_PER_S
 //   seconds:SIZE:SECONDS       the same, for so long                    bandwidth SIZE MB_PER_S
 //   link                       both: what the link it sends on says     link TEXT
+//   lanes                      both: of the link it sends on, each   lane BYTES US PORT NAME
 //   go:NAME                    goes on once there is a file NAME
 //
 // It polls, as perftest does.
@@ -161,6 +162,12 @@ void Step(TestRank& rank, const std::string& step) {
     Bandwidth(rank, static_cast<size_t>(number(1)), -1, absl::Seconds(number(2)));
   } else if (words[0] == "link") {
     std::printf("link %s\n", rank.out()->Describe().c_str());
+  } else if (words[0] == "lanes") {
+    for (const LaneReport& lane : rank.out()->Lanes()) {
+      std::printf("lane %llu %.0f %d %s\n", static_cast<unsigned long long>(lane.bytes),
+                  absl::ToDoubleMicroseconds(lane.rtt.value_or(absl::ZeroDuration())),
+                  lane.source_port, lane.name.c_str());
+    }
   } else {
     WEFT_CHECK(words[0] == "go" && words.size() == 2, step);
     while (access(words[1].c_str(), F_OK) != 0) {

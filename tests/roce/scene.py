@@ -41,8 +41,9 @@ perftest() {  # label, program, rail, arguments...
 
 
 def programs(*names: str) -> list[pathlib.Path]:
-    return [BIN / "tests" / name if (BIN / "tests" / name).exists() else BIN / name
-            for name in names] + [BIN.parent / "lib/libweft-verbs.so"]
+    folders = (BIN / "tests", BIN, BIN.parent / "lib")
+    return [next((folder / name for folder in folders if (folder / name).exists()), BIN / name)
+            for name in (*names, "libweft-verbs.so")]
 
 
 def script(text: str) -> str:

@@ -3,7 +3,8 @@
 
 What must hold: every byte is right; the suite of all transports passes on real queue pairs, deaths
 of processes included; the UDP source ports on the wire are those that the formula gives for what
-was chosen. Runs with WEFT_ROCE=1 only, which `tools/dev test roce` sets.
+was chosen; NCCL's net plugin keeps every contract; weft-bw link works. Runs with WEFT_ROCE=1
+only, which `tools/dev test roce` sets.
 """
 
 import re
@@ -26,6 +27,21 @@ shown seen ports.txt
 export WEFT_TEST_RDMA=rxe2,rxe3 WEFT_VERBS_TIMEOUT=13 WEFT_VERBS_RETRY_COUNT=6
 timeout 300 verbs_conformance_test --gtest_filter='{SUITE}' > suite.txt 2>&1
 echo "status suite $?"
+unset WEFT_TEST_RDMA
+WEFT_TRANSPORT=verbs WEFT_TCP_INTERFACE=m0 WEFT_VERBS_DEVICES==rxe2 host_exec 0 timeout 120 \\
+  weft-nccl-harness /lib/libnccl-net-weft.so --versions 11 --requests 300 > harness.txt 2>&1
+echo "status harness $?"; shown harness harness.txt
+job() {{  # label, program, arguments...: as the two ranks of a job
+  label=$1; shift
+  export WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=192.168.77.1 MASTER_PORT=4400 \\
+    WEFT_TRANSPORT=verbs WEFT_JOB_SECRET={"5eed" * 16}
+  RANK=1 WEFT_TCP_INTERFACE=m1 WEFT_VERBS_DEVICES==rxe3 host_exec 1 timeout 60 "$@" \\
+    > job1.txt 2>&1 & other=$!
+  RANK=0 WEFT_TCP_INTERFACE=m0 WEFT_VERBS_DEVICES==rxe2 host_exec 0 timeout 60 "$@" > job0.txt 2>&1
+  echo "status $label.0 $?"; wait $other; echo "status $label.1 $?"
+  shown $label.0 job0.txt; shown $label.1 job1.txt
+}}
+job link weft-bw link -s 64K -n 50
 grep -vE 'RUN|verbs: ' suite.txt | tail -60 > shown.txt; shown suite shown.txt
 """
 
@@ -52,15 +68,19 @@ def check_ports(text: str) -> list[str]:
 
 def main() -> int:
     scene.skip_unless_asked()
-    names = ("verbs_pair", "roce_ports", "verbs_conformance_test")
+    names = ("verbs_pair", "roce_ports", "verbs_conformance_test", "weft-nccl-harness",
+             "libnccl-net-weft.so", "weft-bw")
     problems, text = scene.run(SCRIPT, names, LIMIT_SECONDS)
-    problems += scene.ill(text, "pair.0", "pair.1", "suite")
+    problems += scene.ill(text, "pair.0", "pair.1", "suite", "harness",
+                          "link.0", "link.1")
     if "data ok" not in scene.rows(text, "pair.0"):
         problems.append("no word that the data was right")
     problems += check_ports(text)
     for line in scene.rows(text, "suite"):
         if "PASSED" in line or "FAILED" in line or "tests ran" in line:
             print(f"suite: {line}")
+    for line in scene.rows(text, "harness"):
+        print(f"harness: {line}")
     return scene.end(problems, text)
 
 

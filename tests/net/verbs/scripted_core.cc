@@ -188,11 +188,13 @@ void ScriptedFabric::Core::Pump(PairStatus* pair) {
       request.earliest = tick + static_cast<uint64_t>(request.fate.hold_ticks);
     }
     if (tick < request.earliest || !device.active) return;
-    if (device.rate > 0) {
-      if (device.budget <= 0) return;
-      device.budget -= request.write.length;
-    }
-    sent_last = pair->number;
+    scripted::Spine* spine =
+        spine_of ? &spines.at(spine_of(device.options.name, pair->path.flow_label)) : nullptr;
+    if (!device.throttle.IsOpen() || (spine != nullptr && !spine->throttle.IsOpen())) return;
+    device.throttle.Take(request.write.length);
+    if (spine != nullptr) spine->throttle.Take(request.write.length);
+    if (spine != nullptr) spine->bytes += request.write.length;
+    pair->sent_at = ++sent;
     const ScriptedFate fate = request.fate;
     if (request.is_message) {
       if (pair->options.service == NicService::kUnreliable) {
@@ -228,10 +230,10 @@ void ScriptedFabric::Core::CompleteFront(PairStatus* pair, const ScriptedFate& f
 void ScriptedFabric::Core::PumpAll() {
   // Whoever sent last comes last, as devices take turns.
   std::vector<PairStatus*> order;
-  for (auto it = pairs.upper_bound(sent_last); it != pairs.end(); ++it) {
-    order.push_back(it->second);
-  }
-  for (auto it = pairs.begin(); order.size() < pairs.size(); ++it) order.push_back(it->second);
+  for (const auto& [number, pair] : pairs) order.push_back(pair);
+  std::stable_sort(order.begin(), order.end(), [](const PairStatus* a, const PairStatus* b) {
+    return a->sent_at < b->sent_at;
+  });
   for (PairStatus* pair : order) {
     if (!pair->writes.empty()) Pump(pair);
   }

@@ -3,6 +3,7 @@
 #ifndef WEFT_TESTS_NET_VERBS_SCRIPTED_CORE_H_
 #define WEFT_TESTS_NET_VERBS_SCRIPTED_CORE_H_
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -57,6 +58,23 @@ struct PairStatus {
   NicPath path;
   std::deque<WorkRequest> writes;
   std::deque<uint64_t> receives;
+  uint64_t sent_at = 0;  // the fabric's count of what was sent, when this one last did
+};
+
+// What lets so many bytes per second through; 0: all.
+struct Throttle {
+  double rate = 0, budget = 0;
+  bool IsOpen() const { return rate == 0 || budget > 0; }
+  void Take(double bytes) { budget -= rate > 0 ? bytes : 0; }
+  void Advance(absl::Duration step) {
+    const double fresh = rate * absl::ToDoubleSeconds(step);
+    budget = std::min(budget + fresh, fresh);
+  }
+};
+
+struct Spine {
+  Throttle throttle;
+  uint64_t bytes = 0;
 };
 
 struct DeviceState {
@@ -64,7 +82,7 @@ struct DeviceState {
   bool active = true;
   int completion_fd = -1, event_fd = -1;
   std::deque<NicEvent> events;
-  double rate = 0, budget = 0;
+  Throttle throttle;
   uint64_t bytes = 0;
   int messages_dropped = 0;
   int opened = 0;  // while it is, there are descriptors
@@ -100,7 +118,9 @@ struct ScriptedFabric::Core {
   bool holds_destroy = false;
   int destroyed_while_held = 0;
   std::condition_variable may_destroy;
-  uint32_t sent_last = 0;  // the queue pair
+  uint64_t sent = 0;
+  SpineOf spine_of;
+  std::vector<scripted::Spine> spines;
 
   absl::Status Call(const char* call, const DeviceState* device) const;
   void Complete(QueueState* queue, const NicCompletion& completion);

@@ -93,15 +93,29 @@ int ScriptedFabric::destroyed_while_held() const {
 
 void ScriptedFabric::SetRate(const std::string& device, double bytes_per_second) {
   Lock lock(core_->mutex);
-  core_->devices.at(device)->rate = bytes_per_second;
+  core_->devices.at(device)->throttle.rate = bytes_per_second;
+}
+
+void ScriptedFabric::SetSpines(const std::vector<double>& bytes_per_second, SpineOf spine_of) {
+  Lock lock(core_->mutex);
+  core_->spines.clear();
+  for (double rate : bytes_per_second) core_->spines.push_back({{rate, 0}, 0});
+  core_->spine_of = std::move(spine_of);
+}
+
+std::vector<uint64_t> ScriptedFabric::spine_bytes() const {
+  Lock lock(core_->mutex);
+  std::vector<uint64_t> out;
+  for (const scripted::Spine& spine : core_->spines) out.push_back(spine.bytes);
+  return out;
 }
 
 void ScriptedFabric::Advance(absl::Duration step) {
   Lock lock(core_->mutex);
   for (auto& [name, device] : core_->devices) {
-    const double fresh = device->rate * absl::ToDoubleSeconds(step);
-    device->budget = std::min(device->budget + fresh, fresh);
+    device->throttle.Advance(step);
   }
+  for (scripted::Spine& spine : core_->spines) spine.throttle.Advance(step);
   core_->PumpAll();
 }
 

@@ -93,6 +93,11 @@ class ScriptedFabric {
   int destroyed_while_held() const;  // by those who did not wait any longer
   // So many bytes per second leave the device from now on, as time is advanced; 0: no limit.
   void SetRate(const std::string& device, double bytes_per_second);
+  // All that is sent from now on passes one of these spines, each with so many bytes per second as
+  // time is advanced; `spine_of` says which, under the fabric's lock.
+  using SpineOf = std::function<size_t(const std::string& device, uint32_t flow_label)>;
+  void SetSpines(const std::vector<double>& bytes_per_second, SpineOf spine_of);
+  std::vector<uint64_t> spine_bytes() const;
   void Advance(absl::Duration step);
 
   // Of all queue pairs there are, but for those that were reset: their numbers.

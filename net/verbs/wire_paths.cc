@@ -1,0 +1,171 @@
+// Which queue pairs a link has: trials of new ones, spares while none works, and others in place of
+// those that share a bottleneck.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "net/verbs/wire.h"
+
+namespace weft::net {
+namespace {
+
+// A first write that is not acknowledged within so much, or two of the link's round trips, went
+// where nothing comes back from: many times what a fabric takes, much less than what a device waits
+// for one that worked. Each that fails gives the next one of its lane twice as long.
+constexpr absl::Duration kTrialLeast = absl::Milliseconds(20);
+constexpr absl::Duration kTrialMost = absl::Milliseconds(100);  // the first
+// The side that leads decides first, lest both do.
+constexpr int kFollowersPatience = 2;
+
+}  // namespace
+
+// ---- Trials
+
+void VerbsWire::BeginTrial(int index) {
+  Lane& lane = lanes_[static_cast<size_t>(index)];
+  absl::Duration trip;
+  for (const Lane& one : lanes_) trip = std::max(trip, one.rtt);
+  const absl::Duration first = std::clamp(2 * trip, kTrialLeast, kTrialMost);
+  absl::Duration time = std::min(first * std::exp2(std::clamp(lane.failures - 1, 0, 20)),
+                                 std::max(kTrialLeast, rails().options().DetectionBound()));
+  if (!leads_) time *= kFollowersPatience;
+  lane.proven = false;
+  lane.trial_ends = shared_.now + time;
+}
+
+void VerbsWire::EndTrials(absl::Time now) {
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const Lane& lane = lanes_[i];
+    if (lane.state != Lane::State::kLive || lane.proven || lane.trial_ends > now) continue;
+    LaneFailed(static_cast<int>(i), "its first write has not been acknowledged in time");
+  }
+}
+
+// ---- How many
+
+int VerbsWire::Carrying() const {
+  return static_cast<int>(
+      std::count_if(lanes_.begin(), lanes_.end(), [](const Lane& one) { return one.Carries(); }));
+}
+
+bool VerbsWire::IsUp(int rail) const {
+  const Rail& one = (*shared_.rails)[rail];
+  return !one.lost && !one.port_down;
+}
+
+// As many that work as were asked for. While none does, spares look for a way as well: each is on
+// other source ports, and only some of a fabric's paths may be left, each way. Not where no port is
+// up: to look for the way from one that is down can hold this thread up for long.
+void VerbsWire::Muster() {
+  if (!leads_ || !ready_) return;
+  for (int i = 0; i < static_cast<int>(lanes_.size()); ++i) {
+    const Lane& lane = lanes_[static_cast<size_t>(i)];
+    if (lane.draining && lane.pair != nullptr && lane.in_flight.empty()) EndAside(i);
+  }
+  int carrying = Carrying();
+  if (carrying == 0 && trouble_since_ < absl::InfiniteFuture()) {
+    if (!IsUp(RailFor(wanted_, 1, -1))) return;
+    for (int i = 0; i < static_cast<int>(lanes_.size()); ++i) {
+      const Lane& lane = lanes_[static_cast<size_t>(i)];
+      if (lane.parked && lane.state == Lane::State::kNone) OfferLane(i);
+    }
+    return;
+  }
+  if (carrying < wanted_) return;
+  const int most = wanted_ + (candidate_ >= 0 ? 1 : 0);
+  for (int i = static_cast<int>(lanes_.size()) - 1; i >= 0; --i) {
+    const Lane& lane = lanes_[static_cast<size_t>(i)];
+    if (lane.parked || i == candidate_) continue;
+    if (lane.Carries() && carrying <= most) continue;
+    carrying -= lane.Carries() ? 1 : 0;
+    Park(i);
+  }
+}
+
+// It is not made again; what it has on its way arrives first.
+void VerbsWire::Park(int index) {
+  Lane& lane = lanes_[static_cast<size_t>(index)];
+  lane.parked = true;
+  if (lane.Carries()) {
+    lane.draining = true;
+  } else if (lane.pair != nullptr) {
+    EndAside(index);
+  } else if (lane.state == Lane::State::kNone) {
+    Rest(lane);
+  }
+  WantTurn();
+}
+
+void VerbsWire::Rest(Lane& lane) {
+  lane.state = Lane::State::kNone;
+  lane.retry_at = absl::InfiniteFuture();
+  lane.failures = 0;
+}
+
+// ---- Which
+
+uint64_t VerbsWire::BytesAcross() const {
+  uint64_t bytes = 0;
+  for (const Lane& lane : lanes_) bytes += lane.bytes;
+  return bytes;
+}
+
+void VerbsWire::StopSearch() {
+  candidate_ = -1;
+  search_.Stopped(shared_.now);
+}
+
+// See path_search.h. Planned source ports are not second-guessed.
+void VerbsWire::Search() {
+  if (!leads_ || !ready_ || !ports_.empty() || !rails().options().path_search) return;
+  if (Carrying() < wanted_) return StopSearch();
+  if (candidate_ >= 0) {
+    const Lane& lane = lanes_[static_cast<size_t>(candidate_)];
+    if (lane.failures > 0) {
+      Park(candidate_);
+      return StopSearch();
+    }
+    if (lane.Carries() && !std::exchange(candidate_carries_, true)) {
+      for (Lane& one : lanes_) one.bytes_before = one.bytes;
+      search_.Opened(shared_.now, BytesAcross());
+    }
+  }
+  switch (search_.Turn(shared_.now, BytesAcross(), !queue_.empty())) {
+    case PathSearch::Step::kNone:
+      return;
+    case PathSearch::Step::kOpen: {
+      const auto spare = std::find_if(lanes_.begin(), lanes_.end(), [](const Lane& one) {
+        return one.parked && one.state == Lane::State::kNone;
+      });
+      if (spare == lanes_.end()) return StopSearch();
+      candidate_ = static_cast<int>(spare - lanes_.begin());
+      candidate_carries_ = false;
+      return OfferLane(candidate_);
+    }
+    case PathSearch::Step::kTrade: {
+      const int slowest = SlowestBut(candidate_);
+      WEFT_LOG_INFO("verbs: {} is on a path with others; in its place: {}",
+                    LaneText(lanes_[static_cast<size_t>(slowest)]),
+                    LaneText(lanes_[static_cast<size_t>(candidate_)]));
+      candidate_ = -1;
+      return Park(slowest);
+    }
+    case PathSearch::Step::kClose:
+      return Park(std::exchange(candidate_, -1));
+  }
+}
+
+int VerbsWire::SlowestBut(int index) const {
+  int slowest = -1;
+  uint64_t least = 0;
+  for (int i = 0; i < static_cast<int>(lanes_.size()); ++i) {
+    const Lane& lane = lanes_[static_cast<size_t>(i)];
+    if (!lane.Carries() || i == index) continue;
+    const uint64_t bytes = lane.bytes - lane.bytes_before;
+    if (slowest < 0 || bytes < least) slowest = i, least = bytes;
+  }
+  return slowest;
+}
+
+}  // namespace weft::net

@@ -1,0 +1,249 @@
+// Which paths a link's queue pairs come to use, over scripted spines, and how soon dead ones are
+// left.
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "tests/net/verbs/world.h"
+
+namespace weft::net {
+namespace {
+
+constexpr double kSpineRate = 10e6;  // bytes per second
+constexpr int kPairs = 4;
+
+WorldOptions SpineWorld(const std::vector<std::string>& settings = {}) {
+  WorldOptions options = QuickWorld(1);
+  // Devices that are slow are not broken.
+  options.settings.insert(options.settings.end(),
+                          {"verbs.timeout=13", "verbs.queue_pairs=4", "verbs.stall_after=1s"});
+  options.settings.insert(options.settings.end(), settings.begin(), settings.end());
+  return options;
+}
+
+// The paths of host 0 by the order in which its source ports first appear: those of `first`, then
+// `next` again and again.
+ScriptedFabric::SpineOf InOrder(std::vector<size_t> first, std::vector<size_t> next) {
+  auto seen = std::make_shared<std::map<uint32_t, size_t>>();
+  return [=](const std::string& device, uint32_t flow_label) -> size_t {
+    if (!absl::StartsWith(device, "host0")) return 0;
+    const auto found = seen->emplace(flow_label, seen->size()).first->second;
+    return found < first.size() ? first[found] : next[(found - first.size()) % next.size()];
+  };
+}
+
+// Messages without end from host 0 to host 1.
+class Stream {
+ public:
+  explicit Stream(World& world) : world_(world) {
+    auto from = world.a->transport().Register(from_.data(), kBytes);
+    auto to = world.b->transport().Register(to_.data(), kBytes);
+    WEFT_CHECK(from.ok() && to.ok(), "");
+    from_region_ = *std::move(from), to_region_ = *std::move(to);
+  }
+  ~Stream() { world_.a->out.reset(), world_.b->accepted.reset(); }
+  // Bytes per second over each spine.
+  std::vector<double> Run(absl::Duration time) {
+    const std::vector<uint64_t> before = world_.fabric.spine_bytes();
+    const absl::Time end = world_.now() + time;
+    while (world_.now() < end) {
+      Post();
+      world_.Turn();
+    }
+    std::vector<double> out;
+    for (size_t i = 0; i < before.size(); ++i) {
+      const uint64_t bytes = world_.fabric.spine_bytes()[i] - before[i];
+      out.push_back(static_cast<double>(bytes) / absl::ToDoubleSeconds(time));
+    }
+    return out;
+  }
+
+ private:
+  static constexpr size_t kBytes = 256 << 10, kOutstanding = 8;
+  void Post() {
+    while (sent_ < kOutstanding || sends_.front().done()) {
+      if (sent_ >= kOutstanding) {
+        WEFT_CHECK(sends_.front().status().ok(), sends_.front().status());
+        sends_.pop_front();
+      }
+      ++sent_;
+      const Posted posted =
+          world_.a->out->PostSend({1, 0}, from_region_.view(), &sends_.emplace_back());
+      WEFT_CHECK(posted == Posted::kAccepted, "");
+    }
+    while (received_ < kOutstanding || receives_.front().done()) {
+      if (received_ >= kOutstanding) receives_.pop_front();
+      ++received_;
+      const Posted posted =
+          world_.b->accepted->PostReceive({1, 0}, {to_region_.view()}, &receives_.emplace_back());
+      WEFT_CHECK(posted == Posted::kAccepted, "");
+    }
+  }
+
+  World& world_;
+  std::vector<std::byte> from_ = std::vector<std::byte>(kBytes), to_ = from_;
+  Region from_region_, to_region_;
+  std::deque<Request> sends_, receives_;
+  size_t sent_ = 0, received_ = 0;
+};
+
+TEST(VerbsSpines, FourQueuePairsOnOneSpineFindTheOther) {
+  World world(SpineWorld({"verbs.path_search=true"}));
+  world.fabric.SetSpines({kSpineRate, kSpineRate}, InOrder({0, 0, 0, 0}, {0, 1}));
+  ASSERT_TRUE(world.Connect());
+  Stream stream(world);
+  stream.Run(absl::Seconds(2));
+  const std::vector<double> rates = stream.Run(absl::Seconds(1));
+  EXPECT_GT(rates[0], 0.95 * kSpineRate);
+  EXPECT_GT(rates[1], 0.95 * kSpineRate);
+  EXPECT_LE(world.fabric.QueuePairs(World::Device(0, 0)).size(), kPairs + 1u);
+}
+
+TEST(VerbsSpines, WithoutTheSearchTheyStay) {
+  World world(SpineWorld());
+  world.fabric.SetSpines({kSpineRate, kSpineRate}, InOrder({0, 0, 0, 0}, {1}));
+  ASSERT_TRUE(world.Connect());
+  Stream stream(world);
+  const std::vector<double> rates = stream.Run(absl::Seconds(2));
+  EXPECT_GT(rates[0], 0.95 * kSpineRate);
+  EXPECT_EQ(rates[1], 0);
+}
+
+TEST(VerbsSpines, ThreeToOneFillsBothFromTheStart) {
+  World world(SpineWorld());
+  world.fabric.SetSpines({kSpineRate, kSpineRate}, InOrder({0, 0, 0, 1}, {0}));
+  ASSERT_TRUE(world.Connect());
+  Stream stream(world);
+  const std::vector<double> rates = stream.Run(absl::Seconds(1));
+  EXPECT_GT(rates[0], 0.95 * kSpineRate);
+  EXPECT_GT(rates[1], 0.95 * kSpineRate);
+}
+
+// What two and two carry is not thrown away for what a try seems to show.
+TEST(VerbsSpines, TwoAndTwoStayGoodThroughManyTries) {
+  World world(SpineWorld({"verbs.path_search=true"}));
+  world.fabric.SetSpines({kSpineRate, kSpineRate}, InOrder({0, 0, 1, 1}, {0, 1, 1, 0}));
+  ASSERT_TRUE(world.Connect());
+  Stream stream(world);
+  for (int second = 0; second < 6; ++second) {
+    const std::vector<double> rates = stream.Run(absl::Seconds(1));
+    EXPECT_GT(rates[0] + rates[1], 0.95 * 2 * kSpineRate) << "second " << second;
+  }
+}
+
+// ---- A dead path
+
+// Of host 0's queue pairs by their order: those that went over a dead path. Nothing comes back from
+// there; a device that has waited for long enough says so of the first ones.
+class DeadPaths {
+ public:
+  DeadPaths(World& world, int first, int then) : world_(world), first_(first), dead_(first + then) {
+    world.fabric.set_on_transfer([this](const ScriptedTransfer& transfer) {
+      ScriptedFate fate;
+      if (!absl::StartsWith(transfer.from, "host0")) return fate;
+      const size_t order = order_.emplace(transfer.queue_pair, order_.size()).first->second;
+      if (!dark_) return fate;
+      if (order < static_cast<size_t>(first_)) {
+        fate.fails = true, fate.arrives = false;
+      } else if (order < static_cast<size_t>(dead_)) {
+        fate.hold_ticks = 1 << 30;
+      }
+      return fate;
+    });
+  }
+  ~DeadPaths() { world_.fabric.set_on_transfer(nullptr); }
+  void GoDark() { dark_ = true; }
+  size_t tried() const { return order_.size(); }
+
+ private:
+  World& world_;
+  const int first_, dead_;
+  bool dark_ = false;
+  std::map<uint32_t, size_t> order_;
+};
+
+size_t PairsOf(const World& world, int host) {
+  return world.fabric.QueuePairs(World::Device(host, 0)).size();
+}
+
+// A device of these settings gives up after 2 s.
+WorldOptions PatientWorld(int pairs) {
+  WorldOptions options = QuickWorld(1);
+  options.settings.insert(options.settings.end(),
+                          {"verbs.timeout=16", "verbs.retry_count=7", "verbs.stall_after=1s",
+                           "verbs.give_up_after=30s", absl::StrCat("verbs.queue_pairs=", pairs)});
+  return options;
+}
+
+TEST(VerbsTrial, ReplacementsOnDeadPathsCostMillisecondsEach) {
+  World world(PatientWorld(1));
+  DeadPaths paths(world, 1, 12);
+  ASSERT_TRUE(world.Connect());
+  ASSERT_EQ(Exchange(world, 1), "");
+  paths.GoDark();
+  const absl::Time start = world.now();
+  ASSERT_EQ(Exchange(world, 2), "");
+  EXPECT_LT(world.now() - start, absl::Milliseconds(200));
+}
+
+TEST(VerbsTrial, WhileNoneWorksSparesAreTriedAtOnceAndThenEnded) {
+  World world(PatientWorld(1));
+  DeadPaths paths(world, 1, 3);
+  ASSERT_TRUE(world.Connect());
+  ASSERT_EQ(Exchange(world, 1), "");
+  paths.GoDark();
+  const absl::Time start = world.now();
+  ASSERT_EQ(Exchange(world, 2), "");
+  EXPECT_LT(world.now() - start, absl::Milliseconds(20)) << "before the first trial was over";
+  EXPECT_GE(paths.tried(), 5u);
+  EXPECT_TRUE(world.Until([&] { return PairsOf(world, 0) == 1 && PairsOf(world, 1) == 1; }));
+  EXPECT_EQ(Exchange(world, 3), "");
+}
+
+TEST(VerbsTrial, WhileOthersWorkOnlyTheLostOneIsReplaced) {
+  World world(PatientWorld(2));
+  DeadPaths paths(world, 1, 0);
+  ASSERT_TRUE(world.Connect());
+  ASSERT_EQ(Exchange(world, 1), "");
+  ASSERT_EQ(paths.tried(), 2u);
+  paths.GoDark();
+  ASSERT_EQ(Exchange(world, 2), "");
+  EXPECT_TRUE(world.Until([&] { return PairsOf(world, 0) == 2; }));
+  EXPECT_LE(paths.tried(), 3u);
+}
+
+// To look for the way there and back can hold up the thread that does it.
+TEST(VerbsTrial, NoSparesAreMadeForAPortThatIsDown) {
+  World world(PatientWorld(1));
+  ASSERT_TRUE(world.Connect());
+  ASSERT_EQ(Exchange(world, 1), "");
+  const std::string device = World::Device(1, 0);
+  world.fabric.SetPortActive(device, false);
+  NicEvent event;
+  event.kind = NicEventKind::kPortDown, event.port = 1;
+  world.fabric.PushEvent(device, event);
+  int made = 0;
+  world.fabric.set_on_call([&](const std::string& call, const std::string& of) {
+    made += call == "to_rtr" && of == device ? 1 : 0;
+    return absl::OkStatus();
+  });
+  Traffic traffic(world, 2, 5, 1000);
+  const absl::Time start = world.now();
+  world.Until([&] {
+    traffic.Post();
+    return world.now() - start > absl::Milliseconds(100);
+  });
+  EXPECT_GE(made, 1);
+  EXPECT_LE(made, 5) << "those that take the lost one's place, one after the other";
+  world.fabric.set_on_call(nullptr);
+  world.a->out.reset(), world.b->accepted.reset();
+}
+
+}  // namespace
+}  // namespace weft::net
