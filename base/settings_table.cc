@@ -36,7 +36,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"tcp.listen_port", kInteger, "0", "0..65535", "Where to listen: this port plus the process's rank, so that paths can be planned before the start; 0: any free port."},
     {"tcp.frame_bytes", kBytes, "256KiB", "4KiB..16MiB", "Payload of one frame, the unit of striping; up to four times as much where more waits than all sockets take."},
     {"tcp.buffer_bytes", kBytes, "0", "0..1GiB", "SO_SNDBUF and SO_RCVBUF; 0 leaves them to the kernel's tuning."},
-    {"tcp.dead_after", kDuration, "20s", "1s..1h", "How long a host may leave our packets unacknowledged until it counts as dead; one that acknowledges may be as slow as it likes."},
+    {"tcp.dead_after", kDuration, "20s", "1s..1h", "How long a host may leave our packets unacknowledged, or lost sockets be replaced in vain, until it counts as dead; one that acknowledges may be as slow as it likes."},
 
     {"ucx.piece_bytes", kBytes, "512KiB", "4KiB..16MiB", "The unit in which messages are cut that go by UCX."},
     {"ucx.rendezvous_min", kBytes, "16KiB", "1KiB..16MiB", "Pieces from this size on are fetched by the receiver straight to their place; smaller ones are copied on the way."},

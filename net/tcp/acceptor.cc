@@ -72,18 +72,19 @@ class Acceptor::Guest final : public Handler {
     absl::string_view bytes(buffer.data(), static_cast<size_t>(got));
     size_t used = handshake_.Feed(bytes);
     if (handshake_.state() == HandshakeState::kHello) {
-      absl::StatusOr<LinkParameters> parameters = acceptor_.CheckHello(handshake_.hello());
-      if (parameters.ok()) {
-        parameters_ = *parameters;
+      absl::Status fits = acceptor_.CheckHello(handshake_.hello(), &parameters_);
+      if (fits.ok()) {
         handshake_.Accept({});
       } else {
-        handshake_.Refuse(parameters.status().message());
+        handshake_.Refuse(fits.message());
       }
     }
     bool flushed = Flush();
     if (handshake_.state() == HandshakeState::kFailed) {
       WEFT_LOG_WARN("{} was turned away: {}", from_, std::string(handshake_.status().message()));
-      if (handshake_.proven()) acceptor_.TellTurnedAway(rank(), handshake_.status());
+      if (handshake_.proven() && parameters_.epoch == 0) {
+        acceptor_.TellTurnedAway(rank(), handshake_.status());
+      }
       return acceptor_.Dismiss(*this);
     }
     // Nobody speaks between a Hello and the first frame, which follows the verdict.
@@ -183,19 +184,27 @@ void Acceptor::Welcome(FileDescriptor fd, absl::Time now) {
   if (!guest.Start(now)) Dismiss(guest);
 }
 
-absl::StatusOr<LinkParameters> Acceptor::CheckHello(const Hello& hello) const {
+absl::Status Acceptor::CheckHello(const Hello& hello, LinkParameters* out) const {
   absl::string_view parameters = hello.parameters;
   if (context_.check_terms != nullptr && parameters.size() >= LinkParameters::kBytes) {
     absl::Status agreed = context_.check_terms(parameters.substr(LinkParameters::kBytes));
     if (!agreed.ok()) return agreed;
     parameters = parameters.substr(0, LinkParameters::kBytes);
   }
-  return LinkParameters::Decode(parameters);
+  WEFT_ASSIGN_OR_RETURN(*out, LinkParameters::Decode(parameters));
+  if (out->epoch == 0) return owner_.Admit(hello.rank);
+  if (context_.book == nullptr) return absl::FailedPreconditionError("links are not resumed here");
+  return context_.book->Check(hello.rank, *out);
 }
 
 void Acceptor::OnProven(Guest& guest, absl::Time now) {
   Rank rank = guest.rank();
-  const LinkParameters& parameters = guest.parameters();
+  const LinkParameters parameters = guest.parameters();
+  if (parameters.epoch > 0) {
+    FileDescriptor socket = guest.TakeSocket();
+    Dismiss(guest);
+    return context_.book->Deliver(rank, parameters, std::move(socket));
+  }
   auto found = parties_.find(rank);
   if (found != parties_.end() && (found->second.link_id != parameters.link_id ||
                                   found->second.guests.size() != parameters.count)) {
@@ -213,7 +222,7 @@ void Acceptor::OnProven(Guest& guest, absl::Time now) {
   std::vector<FileDescriptor> sockets;
   for (Guest* one : party.guests) sockets.push_back(one->TakeSocket());
   DismissParty(rank);
-  owner_.OnPeer(rank, std::move(sockets), now);
+  owner_.OnPeer(rank, parameters, std::move(sockets), now);
 }
 
 void Acceptor::TellTurnedAway(Rank rank, const absl::Status& why) {

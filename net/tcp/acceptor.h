@@ -1,7 +1,8 @@
 // Accepts connections, shakes hands on each, and hands over a link once all of its sockets are
-// there. Strangers, garbage and half-open connections cost one socket for at most
-// kHandshakeTimeout; when descriptors run out, those who knock are turned away (they try again)
-// instead of left in a queue that keeps the listener busy.
+// there, or to the book (resume_book.h) a socket that replaces one of a link that stands.
+// Strangers, garbage and half-open connections cost one socket for at most kHandshakeTimeout; when
+// descriptors run out, those who knock are turned away (they try again) instead of left in a queue
+// that keeps the listener busy.
 #ifndef WEFT_NET_TCP_ACCEPTOR_H_
 #define WEFT_NET_TCP_ACCEPTOR_H_
 
@@ -24,7 +25,11 @@ struct TcpContext;
 class AcceptorOwner {
  public:
   virtual ~AcceptorOwner() = default;
-  virtual void OnPeer(Rank peer, std::vector<FileDescriptor> sockets, absl::Time now) = 0;
+  // An error is why this peer may not have a new link here, and is told to it.
+  virtual absl::Status Admit(Rank /*peer*/) { return absl::OkStatus(); }
+  // `parameters` of one of the sockets.
+  virtual void OnPeer(Rank peer, const LinkParameters& parameters,
+                      std::vector<FileDescriptor> sockets, absl::Time now) = 0;
 };
 
 class Acceptor final : public Handler {
@@ -34,6 +39,8 @@ class Acceptor final : public Handler {
                                                           AcceptorOwner& owner);
   ~Acceptor() override;
   SocketAddress address() const { return LocalAddress(listener_.get()); }
+  int fd() const { return listener_.get(); }      // readable: somebody knocks
+  bool busy() const { return !guests_.empty(); }  // with those who have not proved themselves
 
   void OnEvents(uint32_t events, absl::Time now) override;
   void OnDeadline(absl::Time now) override;  // after a pause for want of descriptors
@@ -50,7 +57,7 @@ class Acceptor final : public Handler {
            AcceptorOwner& owner);
   void Welcome(FileDescriptor fd, absl::Time now);
   void OnExhausted(int error_number, absl::Time now);
-  absl::StatusOr<LinkParameters> CheckHello(const Hello& hello) const;
+  absl::Status CheckHello(const Hello& hello, LinkParameters* out) const;
   void OnProven(Guest& guest, absl::Time now);
   void TellTurnedAway(Rank rank, const absl::Status& why);
   void Dismiss(Guest& guest);

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -18,24 +19,30 @@ namespace {
 
 constexpr absl::Duration kPauseFirst = absl::Milliseconds(10);
 constexpr absl::Duration kPauseLongest = absl::Seconds(1);
+// The kernel would go on asking on the same path: another source port may find another one.
+constexpr absl::Duration kResumeAttempt = absl::Seconds(1);
 
 }  // namespace
 
 std::string LinkParameters::Encode() const {
-  std::string out(12, '\0');
+  std::string out(kBytes, '\0');
   std::memcpy(out.data(), &link_id, 8);
   std::memcpy(out.data() + 8, &index, 2);
   std::memcpy(out.data() + 10, &count, 2);
+  std::memcpy(out.data() + 12, &epoch, 4);
+  std::memcpy(out.data() + 16, &life_port, 2);
   return out;
 }
 
 absl::StatusOr<LinkParameters> LinkParameters::Decode(absl::string_view bytes) {
   LinkParameters out;
-  if (bytes.size() == 12) {
+  if (bytes.size() == kBytes) {
     std::memcpy(&out.link_id, bytes.data(), 8);
     std::memcpy(&out.index, bytes.data() + 8, 2);
     std::memcpy(&out.count, bytes.data() + 10, 2);
-    if (out.count >= 1 && out.count <= 64 && out.index < out.count) return out;
+    std::memcpy(&out.epoch, bytes.data() + 12, 4);
+    std::memcpy(&out.life_port, bytes.data() + 16, 2);
+    if (out.count >= 1 && out.count <= kLinkSocketsMax && out.index < out.count) return out;
   }
   return absl::InvalidArgumentError(absl::StrCat("socket ", out.index, " of a link of ", out.count,
                                                  " (", bytes.size(), " bytes of parameters)"));
@@ -45,10 +52,7 @@ absl::StatusOr<LinkParameters> LinkParameters::Decode(absl::string_view bytes) {
 class Connector::Dial final : public Handler {
  public:
   Dial(Connector& connector, const HandshakeIdentity& self, const LinkParameters& parameters)
-      : Handler(connector.poller()),
-        connector_(connector),
-        handshake_(self, connector.peer_, parameters.Encode() + connector.context_.own_terms,
-                   NewNonce()) {}
+      : Handler(connector.poller()), connector_(connector), self_(self), parameters_(parameters) {}
   ~Dial() override { Close(); }
 
   absl::Status Start(const SocketAddress& address, int source_port, const SocketTuning& tuning) {
@@ -63,13 +67,14 @@ class Connector::Dial final : public Handler {
 
   FileDescriptor TakeSocket() { return std::move(fd_); }
   std::string TakeReceived() { return std::move(received_); }
+  bool connected() const { return handshake_.has_value(); }
   absl::string_view phase() const {
-    return connected_ ? "connected, but it does not answer the handshake" : "no answer yet";
+    return connected() ? "connected, but it does not answer the handshake" : "no answer yet";
   }
 
   void OnEvents(uint32_t, absl::Time now) override {
-    if (!fd_ || handshake_.state() == HandshakeState::kDone) return;
-    if (!connected_ && !FinishConnect(now)) return;
+    if (!fd_ || (connected() && handshake_->state() == HandshakeState::kDone)) return;
+    if (!connected() && !FinishConnect(now)) return;
     ReadHandshake(now);
   }
 
@@ -79,10 +84,18 @@ class Connector::Dial final : public Handler {
     socklen_t size = sizeof(error);
     getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) {
-      Fail(absl::StrCat("connect: ", std::strerror(error)), now);
+      absl::Status why = absl::UnavailableError(absl::StrCat("connect: ", std::strerror(error)));
+      const bool died = connector_.resumes_ && error == ECONNREFUSED;
+      connector_.OnDialFailed(why, /*again=*/!died, now);
       return false;
     }
-    connected_ = true;
+    // Who asks there asks the address that we come from, which is not always the one listened at.
+    const TcpContext& context = connector_.context_;
+    parameters_.life_port = context.listens_at.SameHost(LocalAddress(fd_.get()))
+                                ? static_cast<uint16_t>(context.listens_at.port())
+                                : 0;
+    handshake_.emplace(self_, connector_.peer_, parameters_.Encode() + context.own_terms,
+                       NewNonce());
     poller().Change(fd_.get(), EPOLLIN, this);
     return true;
   }
@@ -98,8 +111,8 @@ class Connector::Dial final : public Handler {
       return;
     }
     absl::string_view bytes(buffer.data(), static_cast<size_t>(got));
-    size_t used = handshake_.Feed(bytes);
-    std::string output = handshake_.TakeOutput();
+    size_t used = handshake_->Feed(bytes);
+    std::string output = handshake_->TakeOutput();
     // A new socket takes some hundred bytes at once, or is no good.
     if (!output.empty() &&
         send(fd_.get(), output.data(), output.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
@@ -107,9 +120,9 @@ class Connector::Dial final : public Handler {
       Fail(absl::StrCat("handshake: sending failed: ", std::strerror(errno)), now);
       return;
     }
-    if (handshake_.state() == HandshakeState::kFailed) {
-      connector_.OnDialFailed(Annotate(handshake_.status(), "handshake"), /*again=*/false, now);
-    } else if (handshake_.state() == HandshakeState::kDone) {
+    if (handshake_->state() == HandshakeState::kFailed) {
+      connector_.OnDialFailed(Annotate(handshake_->status(), "handshake"), /*again=*/false, now);
+    } else if (handshake_->state() == HandshakeState::kDone) {
       received_ = std::string(bytes.substr(used));
       poller().Remove(fd_.get());  // until the link has all of its sockets
       connector_.OnDialDone(now);
@@ -121,9 +134,10 @@ class Connector::Dial final : public Handler {
   }
 
   Connector& connector_;
-  ConnectorHandshake handshake_;
+  const HandshakeIdentity self_;
+  LinkParameters parameters_;
+  std::optional<ConnectorHandshake> handshake_;  // once connected
   FileDescriptor fd_;
-  bool connected_ = false;
   std::string received_;
 };
 
@@ -153,6 +167,21 @@ void Connector::Start(absl::string_view address, absl::Time now) {
   WantTurn();
 }
 
+void Connector::Resume(absl::string_view address, const LinkParameters& parameters,
+                       absl::Time give_up, absl::Time patience, absl::Time now) {
+  Start(address, now);
+  resumes_ = true;
+  parameters_ = parameters;
+  give_up_ = give_up;
+  patience_ = patience;
+}
+
+void Connector::Cancel() {
+  finished_ = true;
+  SetDeadline(absl::InfiniteFuture());
+  StopAttempt();
+}
+
 bool Connector::OnTurn(absl::Time now) {
   if (finished_) return false;
   if (!start_status_.ok()) {
@@ -167,19 +196,27 @@ void Connector::Attempt(absl::Time now) {
   ++attempts_;
   HandshakeIdentity self{identity_.self, context_.options.world_size, identity_.secret,
                          context_.purpose};
-  Nonce random = NewNonce();
-  LinkParameters parameters;
-  std::memcpy(&parameters.link_id, random.data(), sizeof(parameters.link_id));
-  absl::Span<const uint16_t> planned = context_.source_ports.For(peer_);
-  sockets_ = planned.empty() ? static_cast<size_t>(context_.sockets) : planned.size();
-  parameters.count = static_cast<uint16_t>(sockets_);
-  SetDeadline(give_up_);
+  absl::Span<const uint16_t> planned;  // none where a path that was planned has failed
+  if (resumes_) {
+    sockets_ = 1;
+    ++parameters_.epoch;
+    SetDeadline(std::min(give_up_, now + kResumeAttempt));
+  } else {
+    Nonce random = NewNonce();
+    std::memcpy(&parameters_.link_id, random.data(), sizeof(parameters_.link_id));
+    planned = context_.source_ports.For(peer_);
+    sockets_ = planned.empty() ? static_cast<size_t>(context_.sockets) : planned.size();
+    parameters_.count = static_cast<uint16_t>(sockets_);
+    SetDeadline(give_up_);
+  }
   for (size_t i = 0; i < sockets_; ++i) {
-    parameters.index = static_cast<uint16_t>(i);
-    dials_.push_back(std::make_unique<Dial>(*this, self, parameters));
+    if (!resumes_) parameters_.index = static_cast<uint16_t>(i);
+    dials_.push_back(std::make_unique<Dial>(*this, self, parameters_));
     int source_port = planned.empty() ? 0 : planned[i];
     absl::Status started = dials_.back()->Start(address_, source_port, context_.tuning);
-    if (!started.ok()) return OnDialFailed(started, absl::IsUnavailable(started), now);
+    if (!started.ok()) {
+      return OnDialFailed(started, resumes_ || absl::IsUnavailable(started), now);
+    }
   }
 }
 
@@ -221,22 +258,31 @@ void Connector::OnDialFailed(const absl::Status& why, bool again, absl::Time now
 
 void Connector::OnDeadline(absl::Time now) {
   if (finished_) return;
-  if (now < give_up_) return Attempt(now);
+  if (resumes_ && !dials_.empty() && dials_[0]->connected() && now < patience_) {
+    return SetDeadline(patience_);
+  }
+  if (now >= give_up_) return Fail(OutOfTime(), now);
+  if (dials_.empty()) return Attempt(now);
+  OnDialFailed(absl::UnavailableError(
+                   absl::StrCat("no answer within ", absl::FormatDuration(kResumeAttempt))),
+               /*again=*/true, now);
+}
+
+absl::Status Connector::OutOfTime() const {
   std::string last;
   for (const auto& dial : dials_) last = std::string(dial->phase());
   if (last.empty()) last = std::string(last_failure_.message());
-  Fail(absl::DeadlineExceededError(
-           absl::StrCat("no connection within ", absl::FormatDuration(context_.connect_timeout),
-                        " (transport.connect_timeout) in ", attempts_,
-                        attempts_ == 1 ? " attempt" : " attempts", "; the last: ", last,
-                        "; is that rank running, and does a firewall let this port through?")),
-       now);
+  std::string tried =
+      absl::StrCat(attempts_, attempts_ == 1 ? " attempt" : " attempts", "; the last: ", last);
+  if (resumes_) return absl::DeadlineExceededError(tried);
+  return absl::DeadlineExceededError(
+      absl::StrCat("no connection within ", absl::FormatDuration(context_.connect_timeout),
+                   " (transport.connect_timeout) in ", tried,
+                   "; is that rank running, and does a firewall let this port through?"));
 }
 
 void Connector::Fail(const absl::Status& why, absl::Time now) {
-  finished_ = true;
-  SetDeadline(absl::InfiniteFuture());
-  StopAttempt();
+  Cancel();
   owner_.OnConnectFailed(why, now);
 }
 

@@ -4,6 +4,10 @@
 // Tried again: what a peer that starts later, restarts or is short of descriptors looks like
 // (refused, reset, unreachable, closed before a verdict). Final: an address that makes no sense, no
 // descriptors here, and every refusal with a reason.
+//
+// It also replaces a lost socket of a link that stands (Resume): each attempt from another source
+// port, so that a path that died is left. There a closed port is final as well, for the process
+// that listened has died.
 #ifndef WEFT_NET_TCP_CONNECTOR_H_
 #define WEFT_NET_TCP_CONNECTOR_H_
 
@@ -19,13 +23,17 @@ namespace weft::net {
 
 struct TcpContext;
 
-// What a Hello says of the link; 12 bytes on the wire, little-endian.
+// What a Hello says of the link; 20 bytes on the wire, little-endian.
 struct LinkParameters {
   uint64_t link_id = 0;  // random: the same on all sockets of one link
   uint16_t index = 0;    // of this socket
   uint16_t count = 0;    // of the link's sockets
+  uint32_t epoch = 0;    // 0: a new link; else: replaces this socket, and those of lower epochs
+  // Where the connector's process itself listens, at the address that it connects from, as long as
+  // it lives; 0: nowhere.
+  uint16_t life_port = 0;
   std::string Encode() const;
-  static constexpr size_t kBytes = 12;
+  static constexpr size_t kBytes = 20;
   static absl::StatusOr<LinkParameters> Decode(absl::string_view bytes);
 };
 
@@ -45,6 +53,16 @@ class Connector final : public Handler {
             ConnectorOwner& owner);
   ~Connector() override;
   void Start(absl::string_view address, absl::Time now);
+  // One socket for a link that stands: `parameters` but for the epoch, which each attempt raises.
+  // Tried until `give_up`; while the peer's kernel has accepted and its process does not answer, it
+  // is busy or stopped, and waited for until `patience`.
+  void Resume(absl::string_view address, const LinkParameters& parameters, absl::Time give_up,
+              absl::Time patience, absl::Time now);
+  // The owner is not called any more.
+  void Cancel();
+  // Of the last attempt.
+  const LinkParameters& parameters() const { return parameters_; }
+  int attempts() const { return attempts_; }
 
   bool OnTurn(absl::Time now) override;
   void OnDeadline(absl::Time now) override;
@@ -55,6 +73,7 @@ class Connector final : public Handler {
   void StopAttempt();
   void OnDialDone(absl::Time now);
   void OnDialFailed(const absl::Status& why, bool again, absl::Time now);
+  absl::Status OutOfTime() const;
   void Fail(const absl::Status& why, absl::Time now);
 
   TcpContext& context_;
@@ -64,12 +83,14 @@ class Connector final : public Handler {
   std::string address_text_;
   SocketAddress address_;
   absl::Status start_status_;
+  bool resumes_ = false;
+  LinkParameters parameters_;
   std::vector<std::unique_ptr<Dial>> dials_;
   size_t sockets_ = 0;  // of the link
   size_t dials_done_ = 0;
   int attempts_ = 0;
   absl::Duration pause_;
-  absl::Time give_up_;
+  absl::Time give_up_, patience_;
   absl::Status last_failure_;
   bool finished_ = false;
 };

@@ -1,6 +1,7 @@
 #include "net/tcp/frame.h"
 
 #include "absl/strings/str_cat.h"
+#include "net/tcp/source_ports.h"
 
 namespace weft::net {
 
@@ -21,6 +22,10 @@ absl::Status CheckFrame(const FrameHeader& header) {
     case FrameType::kGoodbye:
     case FrameType::kArrived:
     case FrameType::kAlive:
+    case FrameType::kResume:
+      break;
+    case FrameType::kTaken:
+      longest = kLinkSocketsMax * sizeof(uint64_t);
       break;
     case FrameType::kData:
       longest = kFrameBytesMax;

@@ -14,6 +14,9 @@
 //   there;
 //                                      multipath: net/multipath/udp/datagram.h
 //   kAlive        both ways            multipath only: nothing; the other side's kernel answers
+//   kTaken        both ways            tcp only: bytes taken on each socket so far, u64 by index
+//   kResume       both ways            first on a socket that replaces a lost one, and on no other:
+//                                      its epoch in `receive`, the bytes taken so far in `total`
 #ifndef WEFT_NET_TCP_FRAME_H_
 #define WEFT_NET_TCP_FRAME_H_
 
@@ -39,14 +42,20 @@ enum class FrameType : uint8_t {
   kAddress = 6,
   kArrived = 7,
   kAlive = 8,
+  kTaken = 9,
+  kResume = 10,
 };
+
+// Of a kData frame: its bytes are needed by the sender until the receiver says that they are taken,
+// which it should do once the message is whole.
+inline constexpr uint8_t kTellTaken = 1;
 
 // As it lies on the wire, little-endian.
 struct FrameHeader {
   uint32_t magic = kFrameMagic;
   uint16_t version = kWireVersion;
   FrameType type{};
-  uint8_t zero = 0;
+  uint8_t flags = 0;     // kTellTaken; else 0
   uint64_t length = 0;   // of the payload that follows
   uint64_t receive = 0;  // the receiver's id of the posted receive; opaque to the sender
   uint64_t tag = 0;

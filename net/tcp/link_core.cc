@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "net/tcp/lane_report.h"
 
@@ -20,6 +21,10 @@ constexpr int kWritesPerTurn = 4;
 constexpr size_t kFramesPerWrite = 64;
 // What the other side sent before it went may still be on its way on the other sockets.
 constexpr absl::Duration kEndingGrace = absl::Seconds(1);
+// Of what the other side holds copies of, it is told this often that they are taken.
+constexpr uint64_t kUntoldMax = 64 << 10;
+// The log, of one socket.
+constexpr absl::Duration kTellLossesEvery = absl::Seconds(10);
 
 bool HasUnacknowledged(const Stream& stream) {
   int bytes = 0;
@@ -32,6 +37,7 @@ LinkCore::~LinkCore() = default;
 
 void LinkCore::Finish() {
   if (!status_.ok()) return;
+  if (resumption_ != nullptr) resumption_->Close();
   bool idle = !HasData();
   status_ = absl::CancelledError(absl::StrCat("the link to ", PeerText(), " was closed here"));
   FailRequests(status_);
@@ -44,6 +50,7 @@ void LinkCore::Finish() {
         }
       }
     }
+    if (i == 0 && OwesTelling()) last_words.push_back(TellTaken());
     OutFrame goodbye;
     goodbye.header.type = FrameType::kGoodbye;
     goodbye.header.total = sent_elsewhere();
@@ -62,8 +69,9 @@ void LinkCore::Attach(std::vector<FileDescriptor> sockets, std::vector<std::stri
                               is_sender() ? remote : local, " (", sockets.size(),
                               sockets.size() == 1 ? " socket)" : " sockets)");
   for (size_t i = 0; i < sockets.size(); ++i) {
-    streams_.push_back(std::make_unique<Stream>(poller(), *this));
+    streams_.push_back(std::make_unique<Stream>(poller(), *this, resumption_ != nullptr));
   }
+  losses_.resize(sockets.size());
   for (size_t i = 0; i < sockets.size() && status_.ok(); ++i) {
     absl::Status started = streams_[i]->Start(std::move(sockets[i]), std::move(received[i]));
     if (!started.ok()) Break(started);
@@ -137,9 +145,32 @@ void LinkCore::Fill(Stream& stream) {
   }
 }
 
+// For the sake of small messages, which nobody waits for, once in a while; else when a message is
+// whole. All goes by stream 0, whichever sockets it speaks of.
+bool LinkCore::OwesTelling() const {
+  if (resumption_ == nullptr) return false;
+  return owes_telling_ || std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) {
+           return stream->untold() >= kUntoldMax;
+         });
+}
+
+OutFrame LinkCore::TellTaken() {
+  OutFrame frame;
+  frame.header.type = FrameType::kTaken;
+  frame.header.length = streams_.size() * sizeof(uint64_t);
+  for (auto& stream : streams_) {
+    const uint64_t taken = stream->taken();
+    frame.owned.append(reinterpret_cast<const char*>(&taken), sizeof(taken));
+    stream->NoteTold();
+  }
+  owes_telling_ = false;
+  return frame;
+}
+
 bool LinkCore::OnTurn(absl::Time now) {
   if (!attached() || !status_.ok()) return false;
   if (!watching_) LookForDeath(now);
+  if (streams_[0]->CanWrite() && OwesTelling()) control_.push_front(TellTaken());
   bool moved = false;
   while (!elsewhere_.empty()) {
     bool is_notice = elsewhere_.front().header.type == FrameType::kNotice;
@@ -173,6 +204,16 @@ absl::StatusOr<PayloadTarget> LinkCore::OnFrame(const FrameHeader& header) {
       goodbye_seen_ = true;
       promised_elsewhere_ = header.total;
       return PayloadTarget{};
+    case FrameType::kTaken: {
+      if (resumption_ == nullptr || header.length != streams_.size() * sizeof(uint64_t)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            header.length, " bytes of what was taken on ", streams_.size(), " sockets"));
+      }
+      told_taken_.resize(streams_.size());
+      PayloadTarget target;
+      target.out = reinterpret_cast<std::byte*>(told_taken_.data());
+      return target;
+    }
     default:
       return OnLinkFrame(header);
   }
@@ -184,6 +225,12 @@ absl::Status LinkCore::OnFrameDone(const FrameHeader& header, absl::string_view 
     return absl::OkStatus();
   }
   if (header.type == FrameType::kGoodbye) return absl::OkStatus();
+  if (header.type == FrameType::kTaken) {
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      WEFT_RETURN_IF_ERROR(streams_[i]->OnTaken(told_taken_[i]));
+    }
+    return absl::OkStatus();
+  }
   return OnLinkFrameDone(header);
 }
 
@@ -197,6 +244,78 @@ void LinkCore::OnEnded(const absl::Status& why, absl::Time now) {
   } else {
     SetDeadline(now + kEndingGrace);
   }
+}
+
+size_t LinkCore::IndexOf(const Stream& stream) const {
+  auto found = std::find_if(streams_.begin(), streams_.end(),
+                            [&](const auto& one) { return one.get() == &stream; });
+  return static_cast<size_t>(found - streams_.begin());
+}
+
+std::string LinkCore::SocketText(size_t index) const {
+  return absl::StrCat("socket ", index, " of ", streams_.size());
+}
+
+void LinkCore::OnLost(Stream& stream, const absl::Status& why, bool timed_out, absl::Time now) {
+  if (!status_.ok()) return;
+  Lose(IndexOf(stream), why, timed_out ? context_.tuning.dead_after : absl::ZeroDuration(), now);
+}
+
+// From the beginning of the silence on there is tcp.dead_after, and half of it at least. A socket
+// that is lost before the other side has spoken on it has replaced nothing.
+void LinkCore::Lose(size_t index, const absl::Status& why, absl::Duration silent, absl::Time now) {
+  if (!ending_.ok() || goodbye_seen_) return OnEnded(why, now);
+  const absl::Duration dead_after = context_.tuning.dead_after;
+  BeginLoss(index, why.message(), std::max(dead_after - silent, dead_after / 2), now);
+  const Loss& loss = losses_[index];
+  if (now < loss.give_up) return resumption_->Begin(index, loss.give_up, now);
+  OnNotReplaced(index, absl::DeadlineExceededError(why.message()), now);
+}
+
+void LinkCore::BeginLoss(size_t index, absl::string_view why, absl::Duration patience,
+                         absl::Time now) {
+  Loss& loss = losses_[index];
+  if (loss.lost) return;
+  loss.lost = true;
+  loss.why = std::string(why);
+  loss.since = now;
+  loss.give_up = now + patience;
+  if (now - loss.told < kTellLossesEvery) return;
+  loss.told = now;
+  WEFT_LOG_WARN("{}, {}, {} was lost ({}); connecting anew, to go on where it was", PeerText(),
+                DescribeLink(), SocketText(index), loss.why);
+}
+
+void LinkCore::OnNewSocket(size_t index, uint32_t epoch, FileDescriptor socket,
+                           std::string received, absl::Time now) {
+  if (!status_.ok() || !ending_.ok() || goodbye_seen_) return;
+  BeginLoss(index, "the other side has lost it", context_.tuning.dead_after, now);
+  resumption_->End(index);
+  streams_[index]->Resume(std::move(socket), epoch, std::move(received), now);
+}
+
+void LinkCore::OnResumed(Stream& stream, uint64_t again, absl::Time now) {
+  const size_t index = IndexOf(stream);
+  Loss& loss = losses_[index];
+  loss.lost = false;
+  if (loss.told >= loss.since) {
+    WEFT_LOG_INFO("{}, {}, {} was replaced after {}; {} bytes are sent again", PeerText(),
+                  DescribeLink(), SocketText(index), absl::FormatDuration(now - loss.since), again);
+  }
+  WantTurn();
+}
+
+void LinkCore::OnNotReplaced(size_t index, const absl::Status& why, absl::Time now) {
+  if (!status_.ok()) return;
+  const Loss& loss = losses_[index];
+  if (!absl::IsDeadlineExceeded(why)) {
+    return OnEnded(absl::UnavailableError(absl::StrCat(loss.why, "; then ", why.message())), now);
+  }
+  Break(absl::UnavailableError(
+      absl::StrCat(SocketText(index), " was lost (", loss.why, ") and not replaced within ",
+                   absl::FormatDuration(absl::Trunc(now - loss.since, absl::Milliseconds(1))),
+                   " (tcp.dead_after is ", absl::FormatDuration(context_.tuning.dead_after),
+                   "): ", why.message(), "; its host is down, or the path to it is; try ping")));
 }
 
 void LinkCore::NoteArrival() {
@@ -225,10 +344,20 @@ void LinkCore::LookForDeath(absl::Time now) {
   for (auto& stream : streams_) {
     if (!stream->open()) continue;
     absl::StatusOr<tcp_info> info = ConnectionInfo(stream->fd());
-    if (!info.ok() || !LooksDead(*info, dead_after)) continue;
-    return Break(absl::UnavailableError(absl::StrCat(
-        "its host has not answered for ", info->tcpi_last_ack_recv, " ms (tcp.dead_after is ",
-        absl::FormatDuration(dead_after), "): it is down, or the path to it is; try ping")));
+    const bool resumable = resumption_ != nullptr && ending_.ok() && !goodbye_seen_;
+    if (!info.ok() || !LooksDead(*info, resumable ? dead_after / 2 : dead_after)) continue;
+    const std::string silence =
+        absl::StrCat("its host has not answered for ", info->tcpi_last_ack_recv, " ms");
+    if (!resumable) {
+      return Break(absl::UnavailableError(
+          absl::StrCat(silence, " (tcp.dead_after is ", absl::FormatDuration(dead_after),
+                       "): it is down, or the path to it is; try ping")));
+    }
+    // Perhaps only this socket's path is dead.
+    stream->Abandon();
+    Lose(IndexOf(*stream), absl::UnavailableError(silence),
+         absl::Milliseconds(info->tcpi_last_ack_recv), now);
+    if (!status_.ok()) return;
   }
   if (ending_.ok()) SetDeadline(now + dead_after / 4);
 }
@@ -247,7 +376,15 @@ void LinkCore::Break(const absl::Status& why) {
   status_ = Annotate(
       reason, absl::StrCat(PeerText(), ", ", DescribeLink(), ", interface ", context_.interface));
   SetDeadline(absl::InfiniteFuture());
-  for (auto& stream : streams_) stream->Close();
+  if (resumption_ != nullptr) resumption_->Close();
+  for (auto& stream : streams_) {
+    if (resumption_ == nullptr) {
+      stream->Close();
+    } else if (FileDescriptor fd = stream->CloseGracefully({})) {
+      // In order, although something may be unread: a reset would have the other side look for us.
+      context_.lingering.Add(poller(), std::move(fd), /*whole=*/false);
+    }
+  }
   control_.clear();
   elsewhere_.clear();
   notices_queued_ = 0;

@@ -1,5 +1,9 @@
-// What both ends of a tcp link have in common: the streams, notices, the end. A link is driven by
-// its streams' events, by its turn (something to write) and by a deadline (see OnDeadline).
+// What both ends of a tcp link have in common: the streams, notices, lost sockets, the end. A link
+// is driven by its streams' events, by its turn (something to write) and by a deadline (see
+// OnDeadline).
+//
+// A socket that fails is replaced (resumption.h) and its stream goes on where it was (stream.h).
+// One that the other side's kernel closes in order without a goodbye is not: its process has died.
 #ifndef WEFT_NET_TCP_LINK_CORE_H_
 #define WEFT_NET_TCP_LINK_CORE_H_
 
@@ -16,6 +20,8 @@
 #include "net/handshake.h"
 #include "net/tcp/lingering.h"
 #include "net/tcp/poller.h"
+#include "net/tcp/resume_book.h"
+#include "net/tcp/resumption.h"
 #include "net/tcp/source_ports.h"
 #include "net/tcp/stream.h"
 #include "net/transport.h"
@@ -36,6 +42,14 @@ struct TcpContext {
   // Where more waits than all sockets take: frames are up to this many times as large, and that is
   // what a socket is given at a time. Turning from socket to socket has its price.
   uint64_t frame_growth = 4;
+  // Of the listener at which links are accepted whose sockets are replaced when they fail; null:
+  // sockets are not replaced, on either end.
+  std::shared_ptr<ResumeBook> book;
+  // Called by the listener's thread when a new socket waits in the book, where that is not the
+  // links' own; null: it is.
+  std::function<void()> on_arrival;
+  // Where this process listens, for those who want to know whether it lives. Empty: nowhere.
+  SocketAddress listens_at;
   size_t requests_max = 0;  // of one link
   absl::Duration connect_timeout;
   Lingering lingering;  // sockets of closed links
@@ -47,7 +61,7 @@ struct TcpContext {
   std::function<absl::Status(absl::string_view terms)> check_terms;
 };
 
-class LinkCore : public StreamOwner, public Handler {
+class LinkCore : public StreamOwner, public ResumptionOwner, public Handler {
  public:
   LinkCore(TcpContext& context, Rank peer)
       : Handler(*context.poller), context_(context), peer_(peer) {}
@@ -62,12 +76,21 @@ class LinkCore : public StreamOwner, public Handler {
   // Completes every request with `why`, closes, and tells the owner once; from inside Progress().
   void Break(const absl::Status& why);
   Rank peer_rank() const { return peer_; }
+  // What TcpContext::on_arrival announced.
+  void TakeArrivals(absl::Time now) {
+    if (resumption_ != nullptr) resumption_->TakeArrivals(now);
+  }
 
-  // Of StreamOwner and Handler.
+  // Of StreamOwner, ResumptionOwner and Handler.
   absl::StatusOr<PayloadTarget> OnFrame(const FrameHeader& header) final;
   absl::Status OnFrameDone(const FrameHeader& header, absl::string_view notice) final;
   void OnWritable() final { WantTurn(); }
   void OnEnded(const absl::Status& why, absl::Time now) final;
+  void OnLost(Stream& stream, const absl::Status& why, bool timed_out, absl::Time now) final;
+  void OnResumed(Stream& stream, uint64_t again, absl::Time now) final;
+  void OnNewSocket(size_t index, uint32_t epoch, FileDescriptor socket, std::string received,
+                   absl::Time now) final;
+  void OnNotReplaced(size_t index, const absl::Status& why, absl::Time now) final;
   bool OnTurn(absl::Time now) final;
   void OnDeadline(absl::Time now) override;
 
@@ -105,6 +128,12 @@ class LinkCore : public StreamOwner, public Handler {
   // To be called by the most derived destructor: cancels, says goodbye, gives the sockets away.
   void Finish();
   void Attach(std::vector<FileDescriptor> sockets, std::vector<std::string> received);
+  // Before Attach(): lost sockets are replaced. Null: they end the link.
+  void set_resumption(std::unique_ptr<Resumption> resumption) {
+    resumption_ = std::move(resumption);
+  }
+  // A message that was marked kTellTaken is whole: the sender waits to hear that it is taken.
+  void OweTelling() { owes_telling_ = true, WantTurn(); }
   bool attached() const { return !streams_.empty(); }
   size_t OpenStreams() const;
   void set_description(std::string text) { description_ = std::move(text); }  // until attached
@@ -112,14 +141,32 @@ class LinkCore : public StreamOwner, public Handler {
   std::string PeerText() const;  // "rank 3"
 
  private:
+  // Of the socket of one stream.
+  struct Loss {
+    bool lost = false;  // and not replaced yet
+    absl::Time since, give_up;
+    std::string why;
+    absl::Time told = absl::InfinitePast();  // the log, last
+  };
+
   void Fill(Stream& stream);
   void LookForDeath(absl::Time now);
+  void Lose(size_t index, const absl::Status& why, absl::Duration silent, absl::Time now);
+  void BeginLoss(size_t index, absl::string_view why, absl::Duration patience, absl::Time now);
+  size_t IndexOf(const Stream& stream) const;
+  std::string SocketText(size_t index) const;  // "socket 1 of 2"
+  bool OwesTelling() const;
+  OutFrame TellTaken();
 
   TcpContext& context_;
   Rank peer_;
   std::string peer_name_;  // for messages; empty: "rank 3"
   absl::Status status_;
   std::vector<std::unique_ptr<Stream>> streams_;
+  std::unique_ptr<Resumption> resumption_;
+  std::vector<Loss> losses_;          // by stream
+  std::vector<uint64_t> told_taken_;  // what a kTaken brings
+  bool owes_telling_ = false;
   bool watching_ = false;         // the deadline for LookForDeath() runs
   std::string description_;       // once attached
   std::deque<OutFrame> control_;  // for stream 0, which keeps their order

@@ -24,6 +24,13 @@ TcpReceiveLink::~TcpReceiveLink() {
   Finish();
 }
 
+void TcpReceiveLink::UseResumption(const LinkParameters& parameters,
+                                   const std::vector<FileDescriptor>& sockets) {
+  SocketAddress life = RemoteAddress(sockets[0].get());
+  life.set_port(parameters.life_port);
+  set_resumption(MakeAwait(context(), peer(), parameters, life, *this));
+}
+
 void TcpReceiveLink::Start(std::vector<FileDescriptor> sockets) {
   std::vector<std::string> received(sockets.size());
   Attach(std::move(sockets), std::move(received));
@@ -122,7 +129,10 @@ absl::Status TcpReceiveLink::OnLinkFrameDone(const FrameHeader& header) {
     return absl::OkStatus();
   }
   receive.done_bytes += header.length;
-  if (receive.done_bytes == receive.total) Complete(slot, absl::OkStatus(), receive.total);
+  receive.tell_taken |= header.flags == kTellTaken;
+  if (receive.done_bytes < receive.total) return absl::OkStatus();
+  if (receive.tell_taken) OweTelling();
+  Complete(slot, absl::OkStatus(), receive.total);
   return absl::OkStatus();
 }
 

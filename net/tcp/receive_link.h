@@ -18,6 +18,8 @@ class TcpReceiveLink : public ReceiveLink, public LinkCore {
   TcpReceiveLink(TcpContext& context, Rank peer, OnDestroyed on_destroyed)
       : LinkCore(context, peer), on_destroyed_(std::move(on_destroyed)) {}
   ~TcpReceiveLink() override;
+  // Before Start(): sockets that are lost may be replaced, where the context has a book.
+  void UseResumption(const LinkParameters& parameters, const std::vector<FileDescriptor>& sockets);
   virtual void Start(std::vector<FileDescriptor> sockets);
 
   Rank peer() const override { return peer_rank(); }
@@ -45,6 +47,7 @@ class TcpReceiveLink : public ReceiveLink, public LinkCore {
     Request* request = nullptr;  // null: the slot is free
     uint32_t generation = 0;     // changes with each use, so that a stale id is noticed
     bool begun = false;          // a frame has come; `total` is known
+    bool tell_taken = false;     // the sender waits for that
     uint64_t total = 0;
     uint64_t begun_bytes = 0;  // of all frames whose header has come: never above total
     uint64_t done_bytes = 0;

@@ -22,13 +22,18 @@ TcpSendLink::~TcpSendLink() {
 void TcpSendLink::Start(absl::string_view address, absl::Time now) {
   set_description(absl::StrCat(context().name, ", connecting to \"", address, "\""));
   const TransportOptions& own = context().options;
-  connector_ = std::make_unique<Connector>(
-      context(), identity_.value_or(ConnectorIdentity{own.self, own.secret}), peer(), *this);
+  if (!identity_.has_value()) identity_ = ConnectorIdentity{own.self, own.secret};
+  address_ = std::string(address);
+  connector_ = std::make_unique<Connector>(context(), *identity_, peer(), *this);
   connector_->Start(address, now);
 }
 
 void TcpSendLink::OnConnected(std::vector<FileDescriptor> sockets,
                               std::vector<std::string> received, absl::Time /*now*/) {
+  if (context().book != nullptr) {
+    set_resumption(
+        MakeRedial(context(), *identity_, peer(), address_, connector_->parameters(), *this));
+  }
   poller().Bury(std::move(connector_));
   Attach(std::move(sockets), std::move(received));
 }

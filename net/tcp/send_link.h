@@ -88,6 +88,7 @@ class TcpSendLink : public SendLink, public LinkCore, public ConnectorOwner {
   void OnConnectFailed(const absl::Status& why, absl::Time now) override;
 
   std::optional<ConnectorIdentity> identity_;
+  std::string address_;
   std::unique_ptr<Connector> connector_;
   SlotPool<Send> sends_;
   SlotPool<ClearToSend> clears_;

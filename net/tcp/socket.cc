@@ -106,6 +106,17 @@ int SocketAddress::port() const {
                                     : reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
 }
 
+bool SocketAddress::SameHost(const SocketAddress& other) const {
+  if (size_ == 0 || other.size_ == 0 || family() != other.family()) return false;
+  if (family() == AF_INET6) {
+    return std::memcmp(&reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr,
+                       &reinterpret_cast<const sockaddr_in6*>(&other.storage_)->sin6_addr,
+                       sizeof(in6_addr)) == 0;
+  }
+  return reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr.s_addr ==
+         reinterpret_cast<const sockaddr_in*>(&other.storage_)->sin_addr.s_addr;
+}
+
 std::string SocketAddress::ToString() const {
   char text[INET6_ADDRSTRLEN] = "";
   if (size_ == 0) return "?";

@@ -45,6 +45,7 @@ class SocketAddress {
   void set_port(int port);
   int port() const;
   std::string ToString() const;
+  bool SameHost(const SocketAddress& other) const;  // whatever the ports; empty ones: false
 
  private:
   sockaddr_storage storage_{};

@@ -27,6 +27,7 @@ constexpr int kReadsToDrain = 1 << 20;
 absl::Status Stream::Start(FileDescriptor fd, std::string received) {
   fd_ = std::move(fd);
   carry_ = std::move(received);
+  taken_ = carry_.size();
   if (!carry_.empty()) WantTurn();
   return poller().Add(fd_.get(), EPOLLIN, this);
 }
@@ -35,32 +36,49 @@ void Stream::Close() {
   if (!fd_) return;
   poller().Remove(fd_.get());
   fd_ = FileDescriptor();
-  out_.clear();
-  queued_bytes_ = front_sent_ = 0;
+}
+
+void Stream::Abandon() {
+  if (fd_) {
+    linger hard{.l_onoff = 1, .l_linger = 0};
+    setsockopt(fd_.get(), SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
+  }
+  Close();
+  blocked_ = resuming_ = false;
 }
 
 FileDescriptor Stream::CloseGracefully(std::deque<OutFrame> last_words) {
   if (!fd_) return {};
-  if (front_sent_ == 0) {  // else a frame is cut, and the other side sees it cut
-    out_ = std::move(last_words);
+  if (cut_ == 0 && !resuming_) {  // else a frame is cut, and the other side sees it cut
+    out_.erase(out_.begin() + static_cast<std::ptrdiff_t>(written_frames_), out_.end());
+    queued_bytes_ = 0;
+    for (OutFrame& frame : last_words) Queue(std::move(frame));
     if (!blocked_) Write(absl::InfinitePast());
   }
   if (!fd_) return {};
   poller().Remove(fd_.get());
   FileDescriptor fd = std::move(fd_);
-  out_.clear();
   shutdown(fd.get(), SHUT_WR);
   return fd;
 }
 
 void Stream::Queue(OutFrame frame) {
-  queued_bytes_ += kHeaderBytes + frame.header.length;
+  const size_t length = frame.header.length;
+  queued_bytes_ += kHeaderBytes + length;
+  if (resumable_ && frame.token != OutFrame::kNoToken && length > 0) {
+    if (length <= kCopyBytesMax && held_bytes_ + length <= kHeldBytesMax) {
+      frame.owned.assign(reinterpret_cast<const char*>(frame.payload), length);
+    } else {
+      frame.header.flags = kTellTaken;
+    }
+  }
+  held_bytes_ += frame.owned.size();
   out_.push_back(std::move(frame));
 }
 
 size_t Stream::Gather(iovec* vectors, size_t limit, size_t* bytes) {
   size_t count = 0;
-  size_t skip = front_sent_;
+  size_t skip = cut_;
   *bytes = 0;
   auto add = [&](const void* data, size_t size) {
     size_t skipped = std::min(skip, size);
@@ -70,8 +88,8 @@ size_t Stream::Gather(iovec* vectors, size_t limit, size_t* bytes) {
                         size - skipped};
     *bytes += size - skipped;
   };
-  size_t frames = std::min(out_.size(), limit);
-  for (size_t i = 0; i < frames; ++i) {
+  const size_t end = std::min(out_.size(), written_frames_ + limit);
+  for (size_t i = written_frames_; i < end; ++i) {
     const OutFrame& frame = out_[i];
     add(&frame.header, kHeaderBytes);
     add(frame.owned.empty() ? static_cast<const void*>(frame.payload) : frame.owned.data(),
@@ -81,21 +99,120 @@ size_t Stream::Gather(iovec* vectors, size_t limit, size_t* bytes) {
 }
 
 void Stream::Sent(size_t bytes) {
-  front_sent_ += bytes;
-  while (!out_.empty()) {
-    size_t whole = kHeaderBytes + out_.front().header.length;
-    if (front_sent_ < whole) return;
-    front_sent_ -= whole;
+  written_ += bytes;
+  cut_ += bytes;
+  while (written_frames_ < out_.size()) {
+    OutFrame& frame = out_[written_frames_];
+    const size_t whole = kHeaderBytes + frame.header.length;
+    if (cut_ < whole) return;
+    cut_ -= whole;
     queued_bytes_ -= whole;
-    uint32_t token = out_.front().token;
-    out_.pop_front();
+    ++written_frames_;
+    uint32_t token = OutFrame::kNoToken;
+    if (frame.header.flags != kTellTaken) std::swap(token, frame.token);
+    if (!resumable_) PopFront();
     if (token != OutFrame::kNoToken) owner_.OnSent(token);
   }
 }
 
+void Stream::PopFront() {
+  front_position_ += kHeaderBytes + out_.front().header.length;
+  held_bytes_ -= out_.front().owned.size();
+  out_.pop_front();
+  --written_frames_;
+}
+
+absl::Status Stream::OnTaken(uint64_t position) {
+  if (position > written_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it has taken ", position, " bytes of ", written_, " on one socket"));
+  }
+  peer_taken_ = std::max(peer_taken_, position);  // what comes by another socket may be old
+  while (written_frames_ > 0 &&
+         front_position_ + kHeaderBytes + out_.front().header.length <= peer_taken_) {
+    const uint32_t token = out_.front().token;
+    PopFront();
+    if (token != OutFrame::kNoToken) owner_.OnSent(token);
+  }
+  return absl::OkStatus();
+}
+
+void Stream::Resume(FileDescriptor fd, uint32_t epoch, std::string received, absl::Time now) {
+  Abandon();
+  fd_ = std::move(fd);
+  resuming_ = true;
+  epoch_ = epoch;
+  resume_.clear();
+  FrameHeader header;
+  header.type = FrameType::kResume;
+  header.receive = epoch;
+  header.total = taken_;
+  // A new socket takes some hundred bytes at once, or is no good.
+  const bool said = send(fd_.get(), &header, sizeof(header), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+                    static_cast<ssize_t>(sizeof(header));
+  if (!said || !poller().Add(fd_.get(), EPOLLIN, this).ok()) {
+    return Fail(absl::UnavailableError("a new socket was of no use"), /*timed_out=*/false, now);
+  }
+  if (!received.empty()) FeedResume(received, now);
+}
+
+// Only as much as the header: what follows belongs behind what was taken of the frames.
+bool Stream::ReadResume(absl::Time now) {
+  std::array<char, kHeaderBytes> buffer;
+  ssize_t got = recv(fd_.get(), buffer.data(), kHeaderBytes - resume_.size(), MSG_DONTWAIT);
+  if (got < 0 && (errno == EINTR || errno == EAGAIN)) return false;
+  if (got <= 0) {
+    Fail(absl::UnavailableError(got < 0 ? absl::StrCat("a new socket: ", std::strerror(errno))
+                                        : "a new socket was closed"),
+         /*timed_out=*/false, now);
+    return false;
+  }
+  FeedResume({buffer.data(), static_cast<size_t>(got)}, now);
+  return open() && !resuming_;
+}
+
+void Stream::FeedResume(absl::string_view bytes, absl::Time now) {
+  const size_t missing = std::min(kHeaderBytes - resume_.size(), bytes.size());
+  resume_.append(bytes.data(), missing);
+  bytes.remove_prefix(missing);
+  if (resume_.size() < kHeaderBytes) return;
+  FrameHeader header;
+  std::memcpy(&header, resume_.data(), kHeaderBytes);
+  absl::Status status = CheckFrame(header);
+  if (status.ok() && (header.type != FrameType::kResume || header.receive != epoch_ ||
+                      header.length != 0 || header.total < peer_taken_)) {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("a new socket of epoch ", epoch_, " that goes on at ", peer_taken_,
+                     " or later begins with type ", static_cast<int>(header.type), ", epoch ",
+                     header.receive, ", position ", header.total));
+  }
+  if (status.ok()) status = OnTaken(header.total);
+  if (!status.ok()) return End(status, now);
+  const uint64_t again = written_ - peer_taken_;
+  for (size_t i = 0; i < written_frames_; ++i) {
+    queued_bytes_ += kHeaderBytes + out_[i].header.length;
+  }
+  written_frames_ = 0;
+  written_ = peer_taken_;
+  cut_ = written_ - front_position_;
+  resuming_ = false;
+  if (!bytes.empty()) {
+    carry_.append(bytes.data(), bytes.size());
+    taken_ += bytes.size();
+    OnTurn(now);
+  }
+  if (open()) owner_.OnResumed(*this, again, now);
+}
+
+void Stream::Fail(const absl::Status& why, bool timed_out, absl::Time now) {
+  if (!resumable_) return End(why, now);
+  Abandon();
+  owner_.OnLost(*this, why, timed_out, now);
+}
+
 bool Stream::Write(absl::Time now) {
   bool moved = false;
-  while (open() && !out_.empty() && !blocked_) {
+  while (CanWrite() && queued_frames() > 0) {
     std::array<iovec, 2 * kGatherFrames> vectors;
     size_t wanted = 0;
     msghdr message{};
@@ -104,10 +221,15 @@ bool Stream::Write(absl::Time now) {
     ssize_t sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno != EAGAIN) {
+      const bool timed_out = errno == ETIMEDOUT;
+      // The kernel says an error once: reading then sees an end that looks like one in order.
+      // EPIPE is what it says after such an end.
+      failed_ = errno != EPIPE;
       absl::Status why =
           absl::UnavailableError(absl::StrCat("sending failed: ", std::strerror(errno)));
       Read(now, kReadsToDrain);  // what came before the end still counts
-      if (open()) End(why, now);
+      failed_ = false;
+      if (open()) Fail(why, timed_out, now);
       return moved;
     }
     if (sent > 0) {
@@ -142,6 +264,7 @@ bool Stream::OnTurn(absl::Time now) {
 }
 
 bool Stream::Read(absl::Time now, int budget) {
+  if (resuming_ && !ReadResume(now)) return true;
   bool moved = false;
   while (open() && budget-- > 0) {
     std::byte* buffer = poller().read_buffer();
@@ -155,16 +278,23 @@ bool Stream::Read(absl::Time now, int budget) {
     ssize_t got = readv(fd_.get(), &vectors[direct ? 0 : 1], direct ? 2 : 1);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return moved;
-    if (got <= 0) {
+    if (got < 0) {
+      const bool timed_out = errno == ETIMEDOUT;
+      Fail(absl::UnavailableError(absl::StrCat("receiving failed: ", std::strerror(errno))),
+           timed_out, now);
+      return true;
+    }
+    if (got == 0 && failed_) return moved;
+    if (got == 0) {
       bool cut = in_frame_ || carried > 0;
-      End(absl::UnavailableError(got < 0 ? absl::StrCat("receiving failed: ", std::strerror(errno))
-                                         : absl::StrCat("the other side closed the connection",
-                                                        cut ? " in the middle of a message" : "")),
+      End(absl::UnavailableError(absl::StrCat("the other side closed the connection",
+                                              cut ? " in the middle of a message" : "")),
           now);
       return true;
     }
     moved = true;
     auto size = static_cast<size_t>(got);
+    taken_ += size;
     size_t wanted = room + (direct ? payload_left_ : 0);
     absl::Status status;
     size_t in_buffer = size;
@@ -230,6 +360,7 @@ absl::Status Stream::EndFrame(absl::string_view notice) {
   in_frame_ = false;
   payload_left_ = 0;
   FrameHeader header = header_;
+  if (header.flags != kTellTaken) untold_ += kHeaderBytes + header.length;
   return owner_.OnFrameDone(header, notice);
 }
 

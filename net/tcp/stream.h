@@ -1,5 +1,13 @@
-// One connected socket that carries frames. It gathers what is queued into few system calls, reads
-// payload straight to where it belongs, and knows nothing of messages: its owner (a link) does.
+// A stream of frames each way, over one connected socket at a time. It gathers what is queued into
+// few system calls, reads payload straight to where it belongs, and knows nothing of messages: its
+// owner (a link) does.
+//
+// A stream that is resumable survives its socket. It counts the bytes that it has taken from
+// sockets, and keeps its place in the frame; on a new socket each side says first how many it has
+// taken (kResume), and the other goes on from there. So nothing is taken twice, and frames need no
+// numbers. What was written therefore stays readable until the other side has taken it: small
+// payloads are copied, within kHeldBytesMax; larger ones stay where they are, and OnSent() comes
+// once they are taken. Others are sent once the kernel has them.
 //
 // Reading: headers and small payloads go through the poller's buffer, several frames a call. Of a
 // large payload that is stored as it is, the rest goes straight into its memory. One that is
@@ -46,16 +54,26 @@ class StreamOwner {
   virtual absl::StatusOr<PayloadTarget> OnFrame(const FrameHeader& header) = 0;
   // The whole payload is where OnFrame wanted it; for a notice, it is `notice`.
   virtual absl::Status OnFrameDone(const FrameHeader& header, absl::string_view notice) = 0;
-  virtual void OnSent(uint32_t token) = 0;
+  virtual void OnSent(uint32_t token) = 0;  // its payload is not needed any more
   virtual void OnWritable() = 0;
   // Nothing more will come: kUnavailable when the connection is lost or closed, kInvalidArgument
   // when the other side broke the protocol. The stream is closed already.
   virtual void OnEnded(const absl::Status& why, absl::Time now) = 0;
+  // A resumable one has no socket any more, but may Resume() on another. `timed_out`: the other
+  // side's kernel has been silent for as long as it may.
+  virtual void OnLost(Stream& stream, const absl::Status& why, bool timed_out, absl::Time now) = 0;
+  // It goes on; so many bytes are sent again.
+  virtual void OnResumed(Stream& stream, uint64_t again, absl::Time now) = 0;
 };
 
 class Stream final : public Handler {
  public:
-  Stream(Poller& poller, StreamOwner& owner) : Handler(poller), owner_(owner) {}
+  // A payload is copied up to so many bytes, and while no more than that many are held in all.
+  static constexpr size_t kCopyBytesMax = 32 << 10;
+  static constexpr size_t kHeldBytesMax = 256 << 10;
+
+  Stream(Poller& poller, StreamOwner& owner, bool resumable)
+      : Handler(poller), owner_(owner), resumable_(resumable) {}
   ~Stream() override { Close(); }
 
   // `received` came on the socket already, behind the handshake.
@@ -63,11 +81,24 @@ class Stream final : public Handler {
   bool open() const { return static_cast<bool>(fd_); }
   int fd() const { return fd_.get(); }
 
-  bool CanWrite() const { return open() && !blocked_; }
-  size_t queued_frames() const { return out_.size(); }
+  // In place of the socket that was lost, or still seems to stand. `received` came on it already.
+  void Resume(FileDescriptor fd, uint32_t epoch, std::string received, absl::Time now);
+  // Gives the socket up, with a reset: an orderly end would say that this process has died.
+  void Abandon();
+
+  bool CanWrite() const { return open() && !blocked_ && !resuming_; }
+  size_t queued_frames() const { return out_.size() - written_frames_; }
   uint64_t queued_bytes() const { return queued_bytes_; }
   void Queue(OutFrame frame);
   bool Write(absl::Time now);  // true: something left
+
+  // Bytes taken from sockets so far, and how many of them belong to frames that were not marked
+  // kTellTaken and that the other side has not been told of.
+  uint64_t taken() const { return taken_; }
+  uint64_t untold() const { return untold_; }
+  void NoteTold() { untold_ = 0; }
+  // The other side has taken everything before `position`.
+  absl::Status OnTaken(uint64_t position);
 
   void Close();
   // For a link that ends on purpose: drops what is queued and not begun, says goodbye, and gives
@@ -80,6 +111,10 @@ class Stream final : public Handler {
  private:
   size_t Gather(struct iovec* vectors, size_t limit, size_t* bytes);
   void Sent(size_t bytes);
+  void PopFront();
+  void Fail(const absl::Status& why, bool timed_out, absl::Time now);
+  bool ReadResume(absl::Time now);
+  void FeedResume(absl::string_view bytes, absl::Time now);
   bool Read(absl::Time now, int budget);
   absl::Status Consume(std::byte* data, size_t size);
   absl::Status BeginFrame(const std::byte* data);
@@ -89,12 +124,24 @@ class Stream final : public Handler {
   void End(const absl::Status& why, absl::Time now);
 
   StreamOwner& owner_;
+  const bool resumable_;
   FileDescriptor fd_;
 
-  std::deque<OutFrame> out_;
-  uint64_t queued_bytes_ = 0;
-  size_t front_sent_ = 0;  // of out_.front(), header included
+  std::deque<OutFrame> out_;     // first those that are written and not taken
+  size_t written_frames_ = 0;    // so many, whole
+  size_t cut_ = 0;               // bytes written of the next one, header included
+  uint64_t queued_bytes_ = 0;    // of frames that are not written, or cut
+  uint64_t front_position_ = 0;  // of out_.front(), or of what is queued next
+  uint64_t written_ = 0;         // position up to which the kernel was given all
+  uint64_t peer_taken_ = 0;      // position, as far as it is known
+  size_t held_bytes_ = 0;        // owned by frames
   bool blocked_ = false;
+  bool failed_ = false;  // sending has; what came before is being read
+
+  bool resuming_ = false;  // the other side's kResume has not come yet
+  uint32_t epoch_ = 0;
+  std::string resume_;  // as much of it as has come
+  uint64_t taken_ = 0, untold_ = 0;
 
   std::string carry_;  // a cut header, notice or combined piece; at the start of the next read
   bool in_frame_ = false;

@@ -41,6 +41,10 @@ absl::Status TcpTransport::Listen() {
   }
   if (sodium_init() < 0) return absl::InternalError("libsodium finds no source of randomness");
   WEFT_ASSIGN_OR_RETURN(context_.poller, Poller::Create());
+  // Of the others the sockets are control, and their own wires are made for one that stands.
+  if (context_.purpose == HandshakePurpose::kTcpLink) {
+    context_.book = std::make_shared<ResumeBook>();
+  }
   WEFT_ASSIGN_OR_RETURN(Interface interface, ChooseInterface(context_.options.settings));
   context_.interface = interface.name;
   const Settings& settings = context_.options.settings;
@@ -57,6 +61,7 @@ absl::Status TcpTransport::Listen() {
   interface.address.set_port(static_cast<int>(port));
   WEFT_ASSIGN_OR_RETURN(acceptor_, Acceptor::Create(context_, interface.address, *this));
   address_ = acceptor_->address().ToString();
+  context_.listens_at = acceptor_->address();
   return absl::OkStatus();
 }
 
@@ -96,7 +101,8 @@ absl::StatusOr<Region> TcpTransport::Register(void* data, size_t size) {
   return Region(static_cast<std::byte*>(data), size, nullptr);
 }
 
-void TcpTransport::OnPeer(Rank peer, std::vector<FileDescriptor> sockets, absl::Time /*now*/) {
+void TcpTransport::OnPeer(Rank peer, const LinkParameters& parameters,
+                          std::vector<FileDescriptor> sockets, absl::Time /*now*/) {
   if (auto found = accepted_.find(peer); found != accepted_.end()) {
     found->second->Break(absl::UnavailableError("it has connected anew: its process restarted"));
   }
@@ -105,6 +111,7 @@ void TcpTransport::OnPeer(Rank peer, std::vector<FileDescriptor> sockets, absl::
     if (entry != accepted_.end() && entry->second == gone) accepted_.erase(entry);
   });
   accepted_[peer] = link.get();
+  link->UseResumption(parameters, sockets);
   link->Start(std::move(sockets));
   context_.options.events->OnAccepted(std::move(link));
 }

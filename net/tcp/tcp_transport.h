@@ -50,7 +50,8 @@ class TcpTransport : public Transport, private AcceptorOwner {
 
  private:
   absl::Status Listen();
-  void OnPeer(Rank peer, std::vector<FileDescriptor> sockets, absl::Time now) override;
+  void OnPeer(Rank peer, const LinkParameters& parameters, std::vector<FileDescriptor> sockets,
+              absl::Time now) override;
 
   std::string address_;
   std::unique_ptr<Acceptor> acceptor_;

@@ -41,7 +41,7 @@ struct Handle {
   uint32_t process = 0;
   char host[32] = {};     // cut, ends with a zero byte
   char device[16] = {};   // likewise
-  uint32_t listener = 0;  // its number among those that share a transport; tcp: 0
+  uint32_t listener = 0;  // its number among those that share a transport, or over tcp a device
   uint32_t reserved = 0;
   // Zero on the wire. The connecting side keeps the number of its attempt here between calls:
   // NCCL passes the same memory each time.

@@ -1,56 +1,46 @@
 // net/tcp's links, one event loop for each connection: whoever tests a request drives its
-// connection and no other, so that threads of different communicators share nothing.
+// connection and no other, so that threads of different communicators share nothing but the door
+// (tcp_door.h), where connections are set up and their lost sockets replaced.
 #include <sodium.h>
 
-#include <algorithm>
-#include <cstring>
+#include <atomic>
 #include <deque>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "net/tcp/acceptor.h"
 #include "net/tcp/link_core.h"
 #include "net/tcp/receive_link.h"
 #include "net/tcp/send_link.h"
 #include "plugins/nccl/backend.h"
+#include "plugins/nccl/tcp_door.h"
 
 namespace weft::nccl {
 namespace {
-
-absl::Status Prepare(net::TcpContext& context, const Settings& settings, const Device& device,
-                     Rank self, const net::JobSecret& secret, net::TransportEvents* events) {
-  WEFT_ASSIGN_OR_RETURN(context.poller, net::Poller::Create());
-  context.options.self = self;
-  context.options.world_size = kRanks;
-  context.options.secret = secret;
-  context.options.events = events;
-  context.interface = device.name;
-  context.await_goodbyes = false;  // NCCL closes hundreds, one after the other
-  context.tuning = {settings.ByteCount("tcp.buffer_bytes"), settings.Duration("tcp.dead_after")};
-  context.sockets = static_cast<int>(settings.Integer("tcp.sockets"));
-  context.frame_bytes =
-      static_cast<uint64_t>(settings.ByteCount("tcp.frame_bytes").count()) / 64 * 64;
-  // Never fewer than NCCL may have in flight.
-  context.requests_max =
-      std::max<size_t>(static_cast<size_t>(settings.Integer("transport.requests")),
-                       static_cast<size_t>(abi::kRequestsMax) * abi::kGroupedReceivesMax);
-  context.connect_timeout = settings.Duration("transport.connect_timeout");
-  return absl::OkStatus();
-}
 
 // `Base` is SendWire or ReceiveWire, `LinkType` net/tcp's link that it carries.
 template <typename Base, typename LinkType>
 class TcpWire final : public Base, public net::TransportEvents {
  public:
+  explicit TcpWire(std::shared_ptr<TcpDoor> door) : door_(std::move(door)) {}
   ~TcpWire() override {
+    watch_.reset();
     link_.reset();
     context_.lingering.AwaitDelivery();
     context_.lingering.clear();
   }
   std::mutex& mutex() override { return mutex_; }
   LinkType& link() override { return *link_; }
-  bool Progress(absl::Time now) override { return context_.poller->Turn(now); }
+  bool Progress(absl::Time now) override {
+    if (watch_ != nullptr) {
+      if (door_->busy()) door_->Turn(now);
+      if (arrived_.load(std::memory_order_relaxed) && arrived_.exchange(false)) {
+        link_->TakeArrivals(now);
+      }
+    }
+    return context_.poller->Turn(now);
+  }
   bool TakeNotice(std::string* text) override {
     if (notices_.empty()) return false;
     *text = std::move(notices_.front());
@@ -62,7 +52,20 @@ class TcpWire final : public Base, public net::TransportEvents {
   }
 
   net::TcpContext& context() { return context_; }
+  absl::Status Open(const Settings& settings, const Device& device, Rank self,
+                    const net::JobSecret& secret) {
+    if (door_ != nullptr) {
+      context_.book = door_->book();
+      context_.listens_at = door_->address();
+    }
+    return Prepare(context_, settings, device, self, secret, this);
+  }
   void SetLink(std::unique_ptr<LinkType> link) { link_ = std::move(link); }
+  // The accepting end's: new sockets for it come to the door, in any thread.
+  void WatchDoor() {
+    context_.on_arrival = [this] { arrived_.store(true); };
+    watch_ = std::make_unique<TcpDoor::Watch>(*context_.poller, door_);
+  }
 
  private:
   void OnAccepted(std::unique_ptr<net::ReceiveLink> /*link*/) override {}
@@ -71,72 +74,54 @@ class TcpWire final : public Base, public net::TransportEvents {
   }
   void OnBroken(net::Link& /*link*/, const absl::Status& /*status*/) override {}
 
+  const std::shared_ptr<TcpDoor> door_;  // null: this wire connects to be refused
   std::mutex mutex_;
+  std::atomic<bool> arrived_ = false;
   net::TcpContext context_;
+  std::unique_ptr<TcpDoor::Watch> watch_;
   std::unique_ptr<LinkType> link_;
   std::deque<std::string> notices_;
 };
 using TcpSendWire = TcpWire<SendWire, net::TcpSendLink>;
 using TcpReceiveWire = TcpWire<ReceiveWire, net::TcpReceiveLink>;
 
-class TcpListener final : public Listener,
-                          private net::AcceptorOwner,
-                          private net::TransportEvents {
+class TcpListener final : public Listener {
  public:
-  TcpListener(const Settings& settings, const Device& device)
-      : settings_(settings), device_(device), secret_(net::NewNonce()) {}
-  absl::Status Open() {
-    WEFT_RETURN_IF_ERROR(Prepare(context_, settings_, device_, Rank(0), secret_, this));
-    WEFT_ASSIGN_OR_RETURN(acceptor_, net::Acceptor::Create(context_, device_.address, *this));
-    address_ = acceptor_->address();
-    return absl::OkStatus();
-  }
-  const net::SocketAddress& address() const override { return address_; }
-  const net::JobSecret& secret() const override { return secret_; }
-  uint32_t number() const override { return 0; }
+  TcpListener(const Settings& settings, const Device& device, std::shared_ptr<TcpDoor> door,
+              uint32_t number)
+      : settings_(settings), device_(device), door_(std::move(door)), number_(number) {}
+  ~TcpListener() override { door_->RemoveListener(number_); }
+  const net::SocketAddress& address() const override { return door_->address(); }
+  const net::JobSecret& secret() const override { return door_->secret(); }
+  uint32_t number() const override { return number_; }
 
   absl::StatusOr<std::unique_ptr<ReceiveWire>> Accept(absl::Time now) override {
-    if (arrived_.empty()) context_.poller->Turn(now);
-    if (!turned_away_.ok()) return std::exchange(turned_away_, absl::OkStatus());
-    if (arrived_.empty()) return nullptr;
-    std::unique_ptr<ReceiveWire> wire = std::move(arrived_.front());
-    arrived_.pop_front();
+    WEFT_ASSIGN_OR_RETURN(TcpDoor::Visitor visitor, door_->Next(number_, now));
+    if (visitor.sockets.empty()) return nullptr;
+    auto wire = std::make_unique<TcpReceiveWire>(door_);
+    // Out of descriptors: the peer sees its connection closed, and says so.
+    if (!wire->Open(settings_, device_, Rank(0), door_->secret()).ok()) return nullptr;
+    wire->WatchDoor();
+    wire->SetLink(std::make_unique<net::TcpReceiveLink>(wire->context(), visitor.rank, nullptr));
+    wire->link().NamePeer("its sender");
+    wire->link().UseResumption(visitor.parameters, visitor.sockets);
+    wire->link().Start(std::move(visitor.sockets));
     return wire;
   }
 
  private:
-  void OnPeer(Rank peer, std::vector<net::FileDescriptor> sockets, absl::Time) override {
-    auto wire = std::make_unique<TcpReceiveWire>();
-    absl::Status ready =
-        Prepare(wire->context(), settings_, device_, Rank(0), context_.options.secret, wire.get());
-    if (!ready.ok())
-      return;  // out of descriptors: the peer sees its connection closed, and says so
-    wire->SetLink(std::make_unique<net::TcpReceiveLink>(wire->context(), peer, nullptr));
-    wire->link().NamePeer("its sender");
-    wire->link().Start(std::move(sockets));
-    arrived_.push_back(std::move(wire));
-  }
-  void OnAccepted(std::unique_ptr<net::ReceiveLink> /*link*/) override {}
-  void OnNotice(net::Link& /*link*/, absl::string_view /*bytes*/) override {}
-  void OnBroken(net::Link& /*link*/, const absl::Status& /*status*/) override {}
-  void OnTurnedAway(Rank /*peer*/, const absl::Status& why) override { turned_away_ = why; }
-
   const Settings& settings_;
   const Device& device_;
-  const net::JobSecret secret_;
-  absl::Status turned_away_;
-  net::TcpContext context_;
-  std::unique_ptr<net::Acceptor> acceptor_;
-  net::SocketAddress address_;
-  std::deque<std::unique_ptr<ReceiveWire>> arrived_;
+  const std::shared_ptr<TcpDoor> door_;
+  const uint32_t number_;
 };
 
-absl::StatusOr<std::unique_ptr<TcpSendWire>> Dial(const Settings& settings, const Device& local,
+absl::StatusOr<std::unique_ptr<TcpSendWire>> Dial(std::shared_ptr<TcpDoor> door,
+                                                  const Settings& settings, const Device& local,
                                                   const Handle& handle,
                                                   net::HandshakePurpose purpose, absl::Time now) {
-  auto wire = std::make_unique<TcpSendWire>();
-  WEFT_RETURN_IF_ERROR(Prepare(wire->context(), settings, local, DrawRank(handle.listener),
-                               handle.secret, wire.get()));
+  auto wire = std::make_unique<TcpSendWire>(std::move(door));
+  WEFT_RETURN_IF_ERROR(wire->Open(settings, local, DrawRank(handle.listener), handle.secret));
   wire->context().purpose = purpose;
   wire->SetLink(std::make_unique<net::TcpSendLink>(wire->context(), Rank(0)));
   wire->link().Start(AddressOf(handle, local.name).ToString(), now);
@@ -152,14 +137,17 @@ class TcpBackend final : public Backend {
   const DeviceList& devices() const override { return devices_; }
 
   absl::StatusOr<std::unique_ptr<Listener>> Listen(const Scope& /*scope*/, int device) override {
-    auto listener = std::make_unique<TcpListener>(settings_, devices_[device]);
-    WEFT_RETURN_IF_ERROR(listener->Open());
-    return listener;
+    WEFT_ASSIGN_OR_RETURN(std::shared_ptr<TcpDoor> door, DoorOf(device));
+    WEFT_ASSIGN_OR_RETURN(const uint32_t number, door->AddListener());
+    return std::make_unique<TcpListener>(settings_, devices_[device], std::move(door), number);
   }
 
   absl::StatusOr<std::unique_ptr<SendWire>> Connect(const Scope& /*scope*/, int device,
                                                     const Handle& handle, absl::Time now) override {
-    return Dial(settings_, devices_[device], handle, net::HandshakePurpose::kTcpLink, now);
+    // This side's own door is for the other to see whether this process lives.
+    WEFT_ASSIGN_OR_RETURN(std::shared_ptr<TcpDoor> door, DoorOf(device));
+    return Dial(std::move(door), settings_, devices_[device], handle,
+                net::HandshakePurpose::kTcpLink, now);
   }
 
   absl::StatusOr<int> Merge(const std::vector<int>& /*parts*/) override {
@@ -176,8 +164,19 @@ class TcpBackend final : public Backend {
   }
 
  private:
+  absl::StatusOr<std::shared_ptr<TcpDoor>> DoorOf(int device) {
+    std::lock_guard lock(mutex_);
+    if (std::shared_ptr<TcpDoor> door = doors_[device].lock()) return door;
+    WEFT_ASSIGN_OR_RETURN(std::shared_ptr<TcpDoor> door,
+                          TcpDoor::Open(settings_, devices_[device]));
+    doors_[device] = door;
+    return door;
+  }
+
   const Settings settings_;
   const DeviceList devices_;
+  std::mutex mutex_;
+  std::map<int, std::weak_ptr<TcpDoor>> doors_;  // by device
 };
 
 net::HandshakePurpose PurposeOf(HandleTransport transport) {
@@ -205,7 +204,7 @@ absl::StatusOr<std::unique_ptr<SendWire>> ConnectToBeRefused(HandleTransport own
                                                              const Settings& settings,
                                                              const Device& device,
                                                              const Handle& handle, absl::Time now) {
-  return Dial(settings, device, handle, PurposeOf(own), now);
+  return Dial(/*door=*/nullptr, settings, device, handle, PurposeOf(own), now);
 }
 
 }  // namespace weft::nccl

@@ -50,7 +50,11 @@ class RawPeer {
   }
   bool closed() const { return closed_; }
   int fd() const { return fd_.get(); }
-  void Close() { fd_ = FileDescriptor(); }
+  // In order, as a process that ends, although something may be unread.
+  void Close() {
+    shutdown(fd_.get(), SHUT_WR);
+    fd_ = FileDescriptor();
+  }
   // Exactly `size` bytes, while `node` turns; shorter when it was closed.
   std::string HearExactly(Node& node, size_t size) {
     std::string out;
@@ -76,10 +80,12 @@ class RawPeer {
   // The connector's part, as rank `rank` of `world_size`, on one of `count` sockets of link `id`.
   bool ShakeHands(Node& node, int rank, int world_size, uint64_t id = 1, uint16_t index = 0,
                   uint16_t count = 1) {
+    return ShakeHands(node, rank, world_size, LinkParameters{id, index, count});
+  }
+  bool ShakeHands(Node& node, int rank, int world_size, const LinkParameters& parameters) {
     TransportOptions options = OptionsFor(rank, world_size, {});
     HandshakeIdentity self{options.self, options.world_size, options.secret,
                            HandshakePurpose::kTcpLink};
-    LinkParameters parameters{id, index, count};
     ConnectorHandshake handshake(self, Rank(node.rank()), parameters.Encode(), NewNonce());
     Pump(node, handshake);
     return handshake.state() == HandshakeState::kDone;

@@ -1,0 +1,231 @@
+#include "net/tcp/resumption.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "net/tcp/link_core.h"
+
+namespace weft::net {
+namespace {
+
+constexpr absl::Duration kProbeFirst = absl::Milliseconds(50);
+constexpr absl::Duration kProbeLongest = absl::Seconds(1);
+
+absl::Time Patience(const TcpContext& context, absl::Time now) {
+  return now + kBusyPatience * context.tuning.dead_after;
+}
+
+// ---- The connecting end
+
+class Redial final : public Resumption {
+ public:
+  Redial(TcpContext& context, const ConnectorIdentity& identity, Rank peer, std::string address,
+         const LinkParameters& parameters, ResumptionOwner& owner)
+      : context_(context),
+        identity_(identity),
+        peer_(peer),
+        address_(std::move(address)),
+        parameters_(parameters),
+        owner_(owner) {
+    for (size_t i = 0; i < parameters.count; ++i)
+      lanes_.push_back(std::make_unique<Lane>(*this, i));
+  }
+
+  void Begin(size_t index, absl::Time give_up, absl::Time now) override {
+    End(index);
+    Lane& lane = *lanes_[index];
+    LinkParameters parameters = parameters_;
+    parameters.index = static_cast<uint16_t>(index);
+    parameters.epoch = lane.epoch;
+    lane.connector = std::make_unique<Connector>(context_, identity_, peer_, lane);
+    lane.connector->Resume(address_, parameters, give_up, Patience(context_, now), now);
+  }
+  void End(size_t index) override {
+    if (lanes_[index]->connector == nullptr) return;
+    lanes_[index]->connector->Cancel();
+    lanes_[index]->Retire();
+  }
+  void Close() override {
+    for (size_t i = 0; i < lanes_.size(); ++i) End(i);
+  }
+
+ private:
+  struct Lane final : public ConnectorOwner {
+    Lane(Redial& all, size_t index) : all(all), index(index) {}
+    void Retire() {
+      epoch = connector->parameters().epoch;
+      all.context_.poller->Bury(std::move(connector));
+    }
+    void OnConnected(std::vector<FileDescriptor> sockets, std::vector<std::string> received,
+                     absl::Time now) override {
+      Retire();
+      all.owner_.OnNewSocket(index, epoch, std::move(sockets[0]), std::move(received[0]), now);
+    }
+    void OnConnectFailed(const absl::Status& why, absl::Time now) override {
+      Retire();
+      if (absl::IsDeadlineExceeded(why)) return all.owner_.OnNotReplaced(index, why, now);
+      all.owner_.OnNotReplaced(index, absl::UnavailableError(why.message()), now);
+    }
+    Redial& all;
+    const size_t index;
+    uint32_t epoch = 0;  // of the last attempt
+    std::unique_ptr<Connector> connector;
+  };
+
+  TcpContext& context_;
+  const ConnectorIdentity identity_;
+  const Rank peer_;
+  const std::string address_;
+  const LinkParameters parameters_;
+  ResumptionOwner& owner_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+};
+
+// ---- The accepting end
+
+// Looks for the other process until it is stopped; one for all lost sockets of a link.
+class Await final : public Resumption, private Handler {
+ public:
+  Await(TcpContext& context, Rank peer, const LinkParameters& parameters, const SocketAddress& life,
+        ResumptionOwner& owner)
+      : Handler(*context.poller),
+        context_(context),
+        link_id_(parameters.link_id),
+        life_(life),
+        owner_(owner),
+        give_up_(parameters.count) {
+    auto wake = context.on_arrival ? context.on_arrival : [this] { WantTurn(); };
+    entered_ = context.book->Enter(link_id_, peer, parameters.count, std::move(wake));
+  }
+  ~Await() override { Await::Close(); }
+  bool entered() const { return entered_; }
+
+  void Begin(size_t index, absl::Time give_up, absl::Time now) override {
+    give_up_[index] = give_up;
+    patience_ = Patience(context_, now);
+    pause_ = kProbeFirst;
+    if (!socket_) Look(now);
+  }
+  void End(size_t index) override {
+    give_up_[index].reset();
+    if (Waits()) return;
+    StopLooking();
+    SetDeadline(absl::InfiniteFuture());
+  }
+
+  void Close() override {
+    if (std::exchange(entered_, false)) context_.book->Leave(link_id_);
+    std::fill(give_up_.begin(), give_up_.end(), std::nullopt);
+    StopLooking();
+    SetDeadline(absl::InfiniteFuture());
+  }
+
+  void TakeArrivals(absl::Time now) override {
+    for (ResumeBook::Arrival& one : context_.book->Take(link_id_)) {
+      owner_.OnNewSocket(one.index, one.epoch, std::move(one.socket), {}, now);
+    }
+  }
+
+ private:
+  bool Waits() const {
+    return std::any_of(give_up_.begin(), give_up_.end(),
+                       [](const auto& t) { return t.has_value(); });
+  }
+
+  bool OnTurn(absl::Time now) override {
+    TakeArrivals(now);
+    return true;
+  }
+
+  void Look(absl::Time now) {
+    absl::Time next = now + pause_;
+    for (const auto& one : give_up_) {
+      if (one.has_value() && *one > now) next = std::min(next, *one);
+    }
+    SetDeadline(next);
+    pause_ = std::min(2 * pause_, kProbeLongest);
+    if (life_.port() == 0) return;
+    ++looks_;
+    absl::StatusOr<FileDescriptor> socket = StartConnect(life_, 0, context_.tuning);
+    if (!socket.ok()) return;
+    socket_ = *std::move(socket);
+    if (!poller().Add(socket_.get(), EPOLLOUT, this).ok()) socket_ = FileDescriptor();
+  }
+  void StopLooking() {
+    if (socket_) poller().Remove(socket_.get());
+    socket_ = FileDescriptor();
+  }
+
+  void OnEvents(uint32_t /*events*/, absl::Time now) override {
+    if (!socket_) return;
+    int error = 0;
+    socklen_t size = sizeof(error);
+    getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    StopLooking();
+    lives_ = error == 0;
+    said_ = lives_ ? "it listens" : std::strerror(error);
+    if (error != ECONNREFUSED) return;
+    for (size_t i = 0; i < give_up_.size(); ++i) {
+      if (std::exchange(give_up_[i], std::nullopt).has_value()) {
+        owner_.OnNotReplaced(i, absl::UnavailableError("its process listens no more"), now);
+      }
+    }
+    SetDeadline(absl::InfiniteFuture());
+  }
+
+  void OnDeadline(absl::Time now) override {
+    if (socket_) lives_ = false, said_ = "no answer";
+    StopLooking();
+    for (size_t i = 0; i < give_up_.size(); ++i) {
+      if (!give_up_[i].has_value() || now < (lives_ ? patience_ : *give_up_[i])) continue;
+      give_up_[i].reset();
+      return owner_.OnNotReplaced(
+          i,
+          absl::DeadlineExceededError(
+              looks_ == 0 ? "it has not connected anew"
+                          : absl::StrCat("it has not connected anew; was looked for ", looks_,
+                                         " times at ", life_.ToString(), ": ", said_)),
+          now);
+    }
+    if (Waits()) Look(now);
+  }
+
+  TcpContext& context_;
+  const uint64_t link_id_;
+  const SocketAddress life_;
+  ResumptionOwner& owner_;
+  bool entered_ = false;
+  std::vector<std::optional<absl::Time>> give_up_;  // by index; none: not lost
+  absl::Time patience_;
+  absl::Duration pause_;
+  FileDescriptor socket_;  // a look that has begun
+  bool lives_ = false;     // by the last look
+  std::string said_ = "no answer";
+  int looks_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Resumption> MakeRedial(TcpContext& context, const ConnectorIdentity& identity,
+                                       Rank peer, std::string address,
+                                       const LinkParameters& parameters, ResumptionOwner& owner) {
+  return std::make_unique<Redial>(context, identity, peer, std::move(address), parameters, owner);
+}
+
+std::unique_ptr<Resumption> MakeAwait(TcpContext& context, Rank peer,
+                                      const LinkParameters& parameters, const SocketAddress& life,
+                                      ResumptionOwner& owner) {
+  if (context.book == nullptr) return nullptr;
+  auto out = std::make_unique<Await>(context, peer, parameters, life, owner);
+  if (!out->entered()) return nullptr;
+  return out;
+}
+
+}  // namespace weft::net

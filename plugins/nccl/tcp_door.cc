@@ -1,0 +1,112 @@
+#include "plugins/nccl/tcp_door.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "net/handshake.h"
+
+namespace weft::nccl {
+
+absl::Status Prepare(net::TcpContext& context, const Settings& settings, const Device& device,
+                     Rank self, const net::JobSecret& secret, net::TransportEvents* events) {
+  WEFT_ASSIGN_OR_RETURN(context.poller, net::Poller::Create());
+  context.options.self = self;
+  context.options.world_size = kRanks;
+  context.options.secret = secret;
+  context.options.events = events;
+  context.interface = device.name;
+  context.await_goodbyes = false;  // NCCL closes hundreds, one after the other
+  context.tuning = {settings.ByteCount("tcp.buffer_bytes"), settings.Duration("tcp.dead_after")};
+  context.sockets = static_cast<int>(settings.Integer("tcp.sockets"));
+  context.frame_bytes =
+      static_cast<uint64_t>(settings.ByteCount("tcp.frame_bytes").count()) / 64 * 64;
+  // Never fewer than NCCL may have in flight.
+  context.requests_max =
+      std::max<size_t>(static_cast<size_t>(settings.Integer("transport.requests")),
+                       static_cast<size_t>(abi::kRequestsMax) * abi::kGroupedReceivesMax);
+  context.connect_timeout = settings.Duration("transport.connect_timeout");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<TcpDoor>> TcpDoor::Open(const Settings& settings,
+                                                       const Device& device) {
+  std::shared_ptr<TcpDoor> out(new TcpDoor());
+  WEFT_RETURN_IF_ERROR(Prepare(out->context_, settings, device, Rank(0), out->secret_, out.get()));
+  out->context_.book = std::make_shared<net::ResumeBook>();
+  WEFT_ASSIGN_OR_RETURN(out->acceptor_, net::Acceptor::Create(out->context_, device.address, *out));
+  out->address_ = out->acceptor_->address();
+  return out;
+}
+
+absl::StatusOr<uint32_t> TcpDoor::AddListener() {
+  std::lock_guard lock(mutex_);
+  if (listeners_.size() >= kListenersMax / 2) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(listeners_.size(), " listeners of one device"));
+  }
+  while (listeners_.count(next_listener_ % kListenersMax) > 0) ++next_listener_;
+  const uint32_t number = next_listener_++ % kListenersMax;
+  listeners_[number];
+  return number;
+}
+
+void TcpDoor::RemoveListener(uint32_t number) {
+  std::lock_guard lock(mutex_);
+  listeners_.erase(number);
+}
+
+absl::StatusOr<TcpDoor::Visitor> TcpDoor::Next(uint32_t listener, absl::Time now) {
+  std::lock_guard lock(mutex_);
+  Listener& own = listeners_.at(listener);
+  if (own.arrived.empty()) TurnLocked(now);
+  if (!own.turned_away.ok()) return std::exchange(own.turned_away, absl::OkStatus());
+  if (own.arrived.empty()) return Visitor{};
+  Visitor visitor = std::move(own.arrived.front());
+  own.arrived.pop_front();
+  return visitor;
+}
+
+void TcpDoor::Turn(absl::Time now) {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock()) TurnLocked(now);
+}
+
+// Threads read the clock before they get the mutex.
+void TcpDoor::TurnLocked(absl::Time now) {
+  now_ = std::max(now_, now);
+  context_.poller->Turn(now_);
+  busy_.store(acceptor_->busy(), std::memory_order_relaxed);
+}
+
+absl::Status TcpDoor::Admit(Rank peer) {
+  if (listeners_.count(ListenerOfRank(peer)) > 0) return absl::OkStatus();
+  return absl::NotFoundError("NCCL has closed the listener that this handle is of");
+}
+
+void TcpDoor::OnPeer(Rank peer, const net::LinkParameters& parameters,
+                     std::vector<net::FileDescriptor> sockets, absl::Time /*now*/) {
+  auto found = listeners_.find(ListenerOfRank(peer));
+  if (found == listeners_.end()) return;  // closed meanwhile; its peer sees that
+  found->second.arrived.push_back({peer, parameters, std::move(sockets)});
+}
+
+void TcpDoor::OnTurnedAway(Rank peer, const absl::Status& why) {
+  auto found = listeners_.find(ListenerOfRank(peer));
+  if (found != listeners_.end()) found->second.turned_away = why;
+}
+
+// Level-triggered in many pollers at once: whoever looks first lets them all in. Not through the
+// door's own epoll, for the kernel lets 500 watch a nested one at most.
+TcpDoor::Watch::Watch(net::Poller& poller, std::shared_ptr<TcpDoor> door)
+    : Handler(poller), door_(std::move(door)) {
+  // Without descriptors for it, other connections, and NCCL's listeners, drive the door as well.
+  (void)poller.Add(door_->acceptor_->fd(), EPOLLIN, this);
+}
+
+TcpDoor::Watch::~Watch() { poller().Remove(door_->acceptor_->fd()); }
+
+}  // namespace weft::nccl

@@ -1,0 +1,101 @@
+// Where a process listens over tcp: one socket for each device, shared by all listeners of NCCL's
+// on it and by the connections that they became, whose lost sockets are replaced here long after
+// NCCL has closed its listener. It lives as long as any of these, so that nothing of it is left
+// when NCCL unloads the library, and costs three descriptors, however many connections there are.
+//
+// Threading: locks itself. It has no thread: whoever waits for a peer drives it (Turn), and those
+// with connections do so when somebody knocks (Watch).
+#ifndef WEFT_PLUGINS_NCCL_TCP_DOOR_H_
+#define WEFT_PLUGINS_NCCL_TCP_DOOR_H_
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/settings.h"
+#include "net/tcp/acceptor.h"
+#include "net/tcp/connector.h"
+#include "net/tcp/link_core.h"
+#include "plugins/nccl/backend.h"
+
+namespace weft::nccl {
+
+// What every end of a connection on `device` has of the settings.
+absl::Status Prepare(net::TcpContext& context, const Settings& settings, const Device& device,
+                     Rank self, const net::JobSecret& secret, net::TransportEvents* events);
+
+class TcpDoor final : private net::AcceptorOwner, private net::TransportEvents {
+ public:
+  // One who has proved that it has the handle of a listener.
+  struct Visitor {
+    Rank rank;
+    net::LinkParameters parameters;
+    std::vector<net::FileDescriptor> sockets;
+  };
+
+  static absl::StatusOr<std::shared_ptr<TcpDoor>> Open(const Settings& settings,
+                                                       const Device& device);
+  const net::SocketAddress& address() const { return address_; }
+  const net::JobSecret& secret() const { return secret_; }
+  const std::shared_ptr<net::ResumeBook>& book() const { return context_.book; }
+
+  absl::StatusOr<uint32_t> AddListener();  // its number
+  void RemoveListener(uint32_t number);
+  // The next visitor of that listener, of those that have come so far; no sockets: none. An error:
+  // one was turned away, and told so.
+  absl::StatusOr<Visitor> Next(uint32_t listener, absl::Time now);
+
+  // For those who would not wait for it: does nothing while another thread drives it.
+  void Turn(absl::Time now);
+  // Somebody is in the middle of a handshake.
+  bool busy() const { return busy_.load(std::memory_order_relaxed); }
+
+  // Has `poller`, of a connection, call Turn() when somebody knocks.
+  class Watch;
+
+ private:
+  struct Listener {
+    std::deque<Visitor> arrived;
+    absl::Status turned_away;
+  };
+
+  TcpDoor() : secret_(net::NewNonce()) {}
+  void TurnLocked(absl::Time now);
+  absl::Status Admit(Rank peer) override;
+  void OnPeer(Rank peer, const net::LinkParameters& parameters,
+              std::vector<net::FileDescriptor> sockets, absl::Time now) override;
+  void OnTurnedAway(Rank peer, const absl::Status& why) override;
+  void OnAccepted(std::unique_ptr<net::ReceiveLink> /*link*/) override {}
+  void OnNotice(net::Link& /*link*/, absl::string_view /*bytes*/) override {}
+  void OnBroken(net::Link& /*link*/, const absl::Status& /*status*/) override {}
+
+  const net::JobSecret secret_;
+  net::TcpContext context_;
+  net::SocketAddress address_;
+  std::atomic<bool> busy_ = false;
+
+  std::mutex mutex_;  // of all below, and of the context
+  std::unique_ptr<net::Acceptor> acceptor_;
+  absl::Time now_ = absl::InfinitePast();
+  std::map<uint32_t, Listener> listeners_;
+  uint32_t next_listener_ = 0;
+};
+
+class TcpDoor::Watch final : private net::Handler {
+ public:
+  Watch(net::Poller& poller, std::shared_ptr<TcpDoor> door);
+  ~Watch() override;
+
+ private:
+  void OnEvents(uint32_t /*events*/, absl::Time now) override { door_->Turn(now); }
+  const std::shared_ptr<TcpDoor> door_;
+};
+
+}  // namespace weft::nccl
+
+#endif  // WEFT_PLUGINS_NCCL_TCP_DOOR_H_
