@@ -35,14 +35,12 @@ void Hybrid::OnAck(const AckSample& ack) {
   }
   Estimate(ack);
   absl::Duration target = SwiftTarget(facts_, parameters_, window_.window());
-  bool is_late = ack.rtt > absl::ZeroDuration() && delay_ >= target;
-  if (!is_late && !ack.marked) {
+  if (ack.rtt > absl::ZeroDuration() && delay_ >= target) {
+    double by_delay = parameters_.beta * absl::FDivDuration(delay_ - target, delay_);
+    window_.Shrink(ack.now, rtt_, std::max(by_delay, alpha_ / 2));
+  } else if (!ack.marked) {
     window_.Grow(ack.acked / facts_.packet);
-    return;
   }
-  double by_delay = is_late ? parameters_.beta * absl::FDivDuration(delay_ - target, delay_) : 0;
-  double by_marks = ack.marked ? alpha_ / 2 : 0;
-  window_.Shrink(ack.now, rtt_, std::max(by_delay, by_marks));
 }
 
 void Hybrid::OnLoss(absl::Time now, Bytes /*lost*/, Bytes /*in_flight*/) {

@@ -270,7 +270,8 @@ absl::StatusOr<Figure> HybridAllToAll() {
   // Spines; and the share of a NIC that the uplinks leave to an all-to-all of 4 leaves.
   for (auto [spines, name, share] : {std::tuple{16, "1:1", 1.0}, std::tuple{8, "2:1", 0.656}}) {
     for (net::PolicyKind policy : {net::PolicyKind::kSingle, net::PolicyKind::kReps}) {
-      for (const char* controller : {"dcqcn", "swift", "hybrid", "nscc"}) {
+      for (const char* controller : {"dcqcn", "swift", "swift:window_start=0.1", "hybrid",
+                                     "hybrid:window_start=0.1", "nscc"}) {
         Scenario scenario;
         scenario.fabric =
             absl::StrCat("leaf-spine:leaves=4,hosts_per_leaf=16,spines=", spines, ",delay=1us");

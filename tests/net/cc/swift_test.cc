@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <vector>
 
 #include "base/random.h"
@@ -151,27 +152,26 @@ TEST(RecentMedianTest, IsTheMedianOfTheNewest) {
   }
 }
 
-TEST(HybridTest, FirstMarkCutsBeforeTheDelayShows) {
-  Hybrid hybrid(kFacts, {});
-  Bytes before = hybrid.window();
-  hybrid.OnAck(Ack(absl::UnixEpoch(), 10, 1, true));
-  EXPECT_EQ(hybrid.window(), Bytes(before.count() / 2)) << "alpha begins at 1";
-}
-
-// With alpha small and the delay far above the target, the delay decides; and the other way round.
+// Above the target, how much of the last round trip was marked decides where the delay alone would
+// cut less; and the other way round.
 TEST(HybridTest, TheLargerOfBothCutsCounts) {
-  Hybrid hybrid(kFacts, {});
-  absl::Time now = absl::UnixEpoch();
-  for (int i = 0; i < 400; ++i) hybrid.OnAck(Ack(now += absl::Microseconds(11), 10));
-  auto window = static_cast<double>(hybrid.window().count());
-  hybrid.OnAck(Ack(now += absl::Milliseconds(1), 23, 1, true));
-  EXPECT_NEAR(static_cast<double>(hybrid.window().count()) / window, 0.6, 0.01);
+  for (const auto& [marked_every, delay_us, kept] :
+       {std::tuple{1000, 23, 0.6}, {4, 14, 0.875}, {1, 14, 0.5}}) {
+    Hybrid hybrid(kFacts, {});
+    absl::Time now = absl::UnixEpoch();
+    for (int i = 0; i < 400; ++i) {
+      hybrid.OnAck(Ack(now += absl::Microseconds(1), 10, 1, i % marked_every == 0));
+    }
+    auto window = static_cast<double>(hybrid.window().count());
+    hybrid.OnAck(Ack(now += absl::Milliseconds(1), delay_us));
+    EXPECT_NEAR(static_cast<double>(hybrid.window().count()) / window, kept, 0.06)
+        << "rounds of ten or eleven, one of every " << marked_every << " marked";
+  }
 }
 
 TEST(HybridTest, MarksBelowTheTargetStopGrowth) {
   Hybrid hybrid(kFacts, {});
   absl::Time now = absl::UnixEpoch();
-  hybrid.OnAck(Ack(now, 10, 1, true));
   Bytes window = hybrid.window();
   for (int i = 0; i < 100; ++i) hybrid.OnAck(Ack(now + absl::Microseconds(1), 10, 1, true));
   EXPECT_EQ(hybrid.window(), window);
