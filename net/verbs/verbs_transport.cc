@@ -59,6 +59,7 @@ absl::Status VerbsTransport::WatchDevices() {
 }
 
 absl::StatusOr<Region> VerbsTransport::Register(void* data, size_t size) {
+  if (size == 0) return Region(static_cast<std::byte*>(data), 0, nullptr);  // there is no page
   WEFT_ASSIGN_OR_RETURN(const MemoryCache::Entry* entry, rails().memory().Acquire(data, size));
   return RegionOf(data, size, entry);
 }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <utility>
 
@@ -273,6 +274,7 @@ class ScriptedDevice final : public NicDevice {
   absl::StatusOr<NicMemory> Register(void* data, size_t size, const NicAccess& access) override {
     Lock lock(core_->mutex);
     WEFT_RETURN_IF_ERROR(core_->Call("register", state_));
+    if (data == nullptr) return ErrnoStatus(EFAULT, "ibv_reg_mr");
     return core_->memory.Add(state_, data, size, access.readable, nullptr);
   }
   absl::StatusOr<NicMemory> RegisterDmaBuf(int fd, uint64_t offset, size_t size, void* data,
