@@ -48,7 +48,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"multipath.policy", kChoice, "two-choices", "single|round-robin|random|two-choices|reps|penalty|plb|planned", "Which path the next piece takes."},
     {"multipath.controller", kText, "swift", "", "Congestion controller, and parameters that differ from its own: \"swift:beta=0.6,hop=0.1\", or \"@FILE\" as weft-cc tune --out writes it; weft-cc list lists them all."},
     {"multipath.gbps", kReal, "0", "0..10000", "Bandwidth of the port in Gbit/s, in which controllers reckon; 0: what the kernel says, else 25, and 100 within a host."},
-    {"multipath.base_rtt", kDuration, "200us", "1us..1s", "Round trip without any queue, hosts included, in which controllers reckon: their targets and windows grow with it."},
+    {"multipath.base_rtt", kDuration, "200us", "1us..1s", "Round trip without any queue, hosts included, in which controllers reckon: their targets and windows grow with it; over queue pairs the least that they reckon with, whatever is measured."},
     {"multipath.mtu", kBytes, "0", "0..65535", "Largest IP packet; 0: the interface's, and loopback's within a host."},
     {"multipath.chunk_bytes", kBytes, "0", "0..64KiB", "Bytes of a chunk on queue pairs (multipath.wire=uc or rc): the device cuts it into packets, and with uc loses it whole if it loses one; 0: what one packet of the path MTU holds."},
     {"multipath.piece_bytes", kBytes, "64KiB", "0..16MiB", "What goes one way before the policy is asked again, and leaves in one segmented send; at most a sixteenth of what bandwidth and round trip hold."},
@@ -77,7 +77,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"verbs.piece_min", kBytes, "64KiB", "4KiB..16MiB", "Smaller pieces are not made when a message is spread over queue pairs."},
     {"verbs.piece_max", kBytes, "1MiB", "4KiB..1GiB", "The largest piece of a message."},
     {"verbs.eager_max", kBytes, "4KiB", "0..64KiB", "Messages of host memory up to this long are sent before their receive is known; the smaller of both sides'; 0: none. Each link has 256 slots of so many bytes at either end."},
-    {"verbs.stall_after", kDuration, "1s", "1ms..1h", "After so long without a word about something sent, the other side is asked what it has."},
+    {"verbs.stall_after", kDuration, "1s", "1ms..1h", "After so long without a word about something sent, the other side is asked what it has; with multipath, whether anything comes over the queue pair."},
     {"verbs.give_up_after", kDuration, "30s", "10ms..24h", "How long queue pairs are replaced and data is sent again without any getting across, until the link fails."},
 
     {"collective.timeout", kDuration, "5m", "100ms..24h", "How long a collective may wait for a rank before it fails on every rank, naming the one that is missing."},

@@ -61,6 +61,9 @@ class Controller {
   virtual ~Controller() = default;
   virtual absl::string_view name() const = 0;
 
+  // The path's own round trip turns out to be another one (base_rtt.h): targets, and what a window
+  // is at most, follow it. Those that reckon with neither ignore it.
+  virtual void SetBaseRtt(absl::Duration /*base*/) {}
   // Applies what is due by the clock alone. `now` never goes back.
   virtual void Advance(absl::Time /*now*/) {}
   virtual void OnSent(absl::Time /*now*/, Bytes /*bytes*/) {}

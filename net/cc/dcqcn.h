@@ -47,6 +47,7 @@ class Dcqcn final : public Controller {
  public:
   Dcqcn(const PathFacts& facts, const DcqcnParameters& parameters);
   absl::string_view name() const override { return "dcqcn"; }
+  void SetBaseRtt(absl::Duration base) override { facts_.base_rtt = base; }
   void Advance(absl::Time now) override;
   void OnSent(absl::Time now, Bytes bytes) override;
   void OnAck(const AckSample& ack) override;
@@ -61,7 +62,7 @@ class Dcqcn final : public Controller {
   void OnNotification(absl::Time now);
   void Increase();
 
-  const PathFacts facts_;
+  PathFacts facts_;
   const DcqcnParameters parameters_;
   const double line_;     // bytes a second, as all rates here
   double rate_, target_;  // Rc, Rt

@@ -11,10 +11,15 @@ Hybrid::Hybrid(const PathFacts& facts, const HybridParameters& parameters)
     : facts_(facts),
       parameters_(parameters),
       recent_(static_cast<size_t>(parameters.samples)),
-      window_(parameters_, std::max(1.0, parameters.window_max * (facts.product() / facts.packet))),
+      window_(parameters_, SwiftWindowMax(facts, parameters)),
       rtt_(facts.base_rtt),
       delay_(facts.base_rtt) {
   window_.Set(parameters.window_start * (facts.product() / facts.packet));
+}
+
+void Hybrid::SetBaseRtt(absl::Duration base) {
+  facts_.base_rtt = base;
+  window_.set_max(SwiftWindowMax(facts_, parameters_));
 }
 
 void Hybrid::Estimate(const AckSample& ack) {

@@ -37,6 +37,7 @@ class Hybrid final : public Controller {
  public:
   Hybrid(const PathFacts& facts, const HybridParameters& parameters);
   absl::string_view name() const override { return "hybrid"; }
+  void SetBaseRtt(absl::Duration base) override;
   void OnAck(const AckSample& ack) override;
   void OnLoss(absl::Time now, Bytes lost, Bytes in_flight) override;
   void OnTimeout(absl::Time now, int consecutive) override;
@@ -47,7 +48,7 @@ class Hybrid final : public Controller {
  private:
   void Estimate(const AckSample& ack);
 
-  const PathFacts facts_;
+  PathFacts facts_;
   const HybridParameters parameters_;
   RecentMedian recent_;
   SwiftWindow window_;

@@ -55,6 +55,10 @@ void SwiftWindow::OnDelay(absl::Time now, absl::Duration rtt, absl::Duration del
   }
 }
 
+double SwiftWindowMax(const PathFacts& facts, const SwiftParameters& parameters) {
+  return std::max(1.0, parameters.window_max * InPackets(facts.product(), facts));
+}
+
 absl::Duration SwiftTarget(const PathFacts& facts, const SwiftParameters& parameters,
                            double packets) {
   double floor = 1 / std::sqrt(parameters.fs_max);
@@ -80,13 +84,18 @@ Swift::Swift(const PathFacts& facts, const SwiftParameters& parameters)
       parameters_(parameters),
       median_(parameters.samples > 1),
       recent_(static_cast<size_t>(parameters.samples)),
-      fabric_(parameters_,
-              std::max(1.0, parameters.window_max * InPackets(facts.product(), facts))),
+      fabric_(parameters_, SwiftWindowMax(facts, parameters)),
       endpoint_(fabric_),
       rtt_(facts.base_rtt),
       delay_(facts.base_rtt) {
   // A first window of what the path holds: the paper leaves it to the transport.
   fabric_.Set(parameters.window_start * InPackets(facts.product(), facts));
+}
+
+void Swift::SetBaseRtt(absl::Duration base) {
+  facts_.base_rtt = base;
+  fabric_.set_max(SwiftWindowMax(facts_, parameters_));
+  endpoint_.set_max(SwiftWindowMax(facts_, parameters_));
 }
 
 void Swift::OnAck(const AckSample& ack) {

@@ -83,6 +83,7 @@ class SwiftWindow {
   void Collapse() { window_ = parameters_.window_min; }
   double window() const { return window_; }  // packets
   void Set(double packets);
+  void set_max(double packets) { max_ = packets; }
 
  private:
   const SwiftParameters& parameters_;
@@ -90,6 +91,8 @@ class SwiftWindow {
   absl::Time shrunk_ = absl::InfinitePast();
 };
 
+// A window's most, in packets.
+double SwiftWindowMax(const PathFacts& facts, const SwiftParameters& parameters);
 // base + hops h + flow scaling, for a window of `packets`.
 absl::Duration SwiftTarget(const PathFacts& facts, const SwiftParameters& parameters,
                            double packets);
@@ -98,6 +101,7 @@ class Swift final : public Controller {
  public:
   Swift(const PathFacts& facts, const SwiftParameters& parameters);
   absl::string_view name() const override { return median_ ? "mswift" : "swift"; }
+  void SetBaseRtt(absl::Duration base) override;
   void OnAck(const AckSample& ack) override;
   void OnLoss(absl::Time now, Bytes lost, Bytes in_flight) override;
   void OnTimeout(absl::Time now, int consecutive) override;
@@ -109,7 +113,7 @@ class Swift final : public Controller {
   absl::Duration target() const { return SwiftTarget(facts_, parameters_, fabric_.window()); }
 
  private:
-  const PathFacts facts_;
+  PathFacts facts_;
   const SwiftParameters parameters_;
   const bool median_;
   RecentMedian recent_;

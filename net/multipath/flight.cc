@@ -44,6 +44,7 @@ uint64_t Flight::Add(Sent sent) {
   sent.order = ++path.order;
   sent.state = SentState::kInFlight;
   sent.next_on_path = 0;
+  sent.is_alone = empty();
   slot = sent;
   if (path.tail != 0) ring_[path.tail & mask_].next_on_path = sent.number;
   path.tail = sent.number;

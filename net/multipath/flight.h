@@ -44,6 +44,7 @@ struct Sent {
   PathId path = 0;
   SentState state = SentState::kResolved;
   bool is_probe = false;
+  bool is_alone = false;  // nothing else was on its way when it left
 };
 
 // RFC 6298, with the peer's holding taken out of each sample.
@@ -78,7 +79,7 @@ class Flight {
     return empty() ? absl::InfiniteFuture() : ring_[floor_ & mask_].at;
   }
 
-  // Takes number, order and state from here. Returns the number.
+  // Takes number, order, state and is_alone from here. Returns the number.
   uint64_t Add(Sent sent);
   // In flight, or lost and not yet forgotten; null: of the past, or never sent.
   Sent* Find(uint64_t number);

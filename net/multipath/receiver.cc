@@ -103,6 +103,7 @@ void Receiver::OnHello(const Packet& packet, absl::Time now) {
   ways_known_ = ways_next_ = 0;
   heard_ = 0;
   echoes_.clear();
+  probed_.clear();
   acks_now_ = false;
   ack_at_ = absl::InfiniteFuture();
   demand_ = 0;
@@ -147,7 +148,9 @@ void Receiver::OnData(const Arrival& arrival, absl::Time at) {
   if (verdict == Verdict::kRefused) return Echoes(packet.number, flags | Echo::kRefused, at);
   Note(packet.number, packet.floor);
   Echoes(packet.number, flags, at);
-  if (packet.type == PacketType::kProbe) acks_now_ = true;
+  if (packet.type != PacketType::kProbe) return;
+  acks_now_ = true;
+  if (options_.recycles_ways && probed_.size() < kProbedMax) probed_.push_back(packet.path);
 }
 
 Receiver::Verdict Receiver::Take(const Arrival& arrival) {
@@ -276,7 +279,13 @@ PathId Receiver::WayBack() {
 
 void Receiver::FillAck(absl::Time now, Packet& packet) {
   packet.type = PacketType::kAck;
-  packet.path = WayBack();
+  if (echoes_.empty() && !probed_.empty()) {
+    packet.path = probed_.back();
+    probed_.pop_back();
+  } else {
+    packet.path = WayBack();
+    std::erase(probed_, packet.path);
+  }
   packet.base = base_;
   packet.echoes.clear();
   for (Held& held : echoes_) {
@@ -286,7 +295,7 @@ void Receiver::FillAck(absl::Time now, Packet& packet) {
   }
   echoes_.clear();
   ack_at_ = absl::InfiniteFuture();
-  acks_now_ = false;
+  acks_now_ = !probed_.empty();
   packet.arrived.clear();
   if (highest_ < base_) return;
   uint64_t words = std::min<uint64_t>((highest_ - base_) / 64 + 1, kWordsMax);

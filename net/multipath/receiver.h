@@ -16,7 +16,8 @@
 // An acknowledgement takes the way back of what came last. Ways back may be dead where ways there
 // are not, and nothing acknowledges acknowledgements: but data says which of them came through
 // last. With `recycles_ways` three of four take one of the eight ways of which that was said last
-// (as REPS does with paths), in turn.
+// (as REPS does with paths), in turn. A probe is answered by its own way besides: whoever probes
+// may know of none that leads back.
 //
 // Each arrival is echoed, with the time that it was held and its ECN mark; besides, every Ack
 // carries a bitmap of all that has arrived above a base, so that a lost Ack costs nothing.
@@ -88,6 +89,10 @@ class Receiver {
   // The next packet to be written; false: none before deadline(), a Receive(), Post() or Grant().
   bool Next(absl::Time now, Packet& packet);
   absl::Time deadline() const { return deadline_; }
+  // Of what arrives from now on.
+  void set_ack_delay(absl::Duration delay) { options_.ack_delay = delay; }
+  // Holds back no acknowledgement of what has come: the next Next() gives it.
+  void AcknowledgeNow() { acks_now_ |= !echoes_.empty(); }
   bool TakeCompletion(Completion& completion);  // bytes: of the message that came
   // Whether this chunk belongs to a message of which one was taken, and has not come yet.
   bool IsMissing(uint64_t message, uint64_t offset, uint64_t bytes);
@@ -130,7 +135,7 @@ class Receiver {
   void Complete(Posted& posted, absl::Status status);
   void FailAll(const absl::Status& status);
 
-  const ReceiverOptions options_;
+  ReceiverOptions options_;
   ConnectionState state_ = ConnectionState::kConnecting;
   absl::Status status_;
   uint64_t peer_ = 0;
@@ -155,7 +160,9 @@ class Receiver {
   PathId path_ = 0;               // of the newest arrival
   std::array<PathId, 8> ways_{};  // that were heard last
   size_t ways_known_ = 0, ways_next_ = 0;
-  uint16_t heard_ = 0;  // the newest of them, as Packet::heard
+  static constexpr size_t kProbedMax = 64;
+  std::vector<PathId> probed_;  // that are still to be answered on
+  uint16_t heard_ = 0;          // the newest of them, as Packet::heard
   uint64_t answers_ = 0;
   absl::Time heard_at_;
   absl::Time deadline_ = absl::InfiniteFuture();

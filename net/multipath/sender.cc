@@ -30,6 +30,7 @@ Sender::Sender(const SenderOptions& options, absl::Time now)
     : options_(options),
       incarnation_(options.incarnation),
       seed_(options.incarnation),
+      base_rtt_(options.facts.base_rtt),
       pacer_(options.burst),
       paths_(options.paths),
       tallies_(static_cast<size_t>(options.paths.paths)),
@@ -227,6 +228,13 @@ bool Sender::NextTailProbe(absl::Time now, Outgoing& out) {
   return true;
 }
 
+bool Sender::NextSilenceProbe(absl::Time now, Outgoing& out) {
+  if (probes_due_ == 0 || flight_.full()) return false;
+  --probes_due_;
+  FillProbe(static_cast<PathId>(probe_next_++ % paths_.count()), now, out);
+  return true;
+}
+
 // While nothing is in flight nothing would tell us of credits, nor the peer that we live.
 bool Sender::NextIdleProbe(absl::Time now, Outgoing& out) {
   if (!flight_.empty() || !pacer_.MaySend(now)) return false;
@@ -280,7 +288,7 @@ bool Sender::Next(absl::Time now, Outgoing& out) {
   } else if (state_ == ConnectionState::kOpen) {
     controller_->Advance(now);
     DetectLosses(now);
-    if (NextTailProbe(now, out)) return true;
+    if (NextTailProbe(now, out) || NextSilenceProbe(now, out)) return true;
     if (paths_.live() > 0 && !flight_.full()) {
       if (auto path = paths_.NextProbe(now)) {
         FillProbe(*path, now, out);

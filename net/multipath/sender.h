@@ -23,7 +23,9 @@
 // Recovery. flight.h says what is lost; a lost chunk goes again first, under a new number, maybe on
 // another path. When nothing at all is heard for a probe timeout (srtt + 4 rttvar and what the peer
 // may hold), one chunk goes out as a probe (TLP, RFC 8985); the next time, everything in flight is
-// taken for lost, and the timeout doubles each time after that, up to a bound.
+// taken for lost, and the timeout doubles each time after that, up to a bound. Where half of the
+// paths have died, there and back, three of four such probes are lost as well: with `probes_all`
+// each timeout asks on every path.
 //
 // Bounds: `messages` outstanding messages, `numbers` packets between the oldest unresolved and the
 // newest, a bit a chunk of each outstanding message. Nothing else grows.
@@ -43,6 +45,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "net/cc/base_rtt.h"
 #include "net/cc/controller.h"
 #include "net/cc/pacer.h"
 #include "net/cc/registry.h"
@@ -64,11 +67,14 @@ struct SenderOptions {
   uint32_t messages = 256;  // 1 to kMessagesMax
   Bytes window_max{0};      // in flight, whatever the controller says; 0: as it says
   PathFacts facts;          // facts.packet: chunk + overhead
+  // facts.base_rtt is only the least that it may be: the controller is told of the one that shows.
+  bool measures_base_rtt = false;
   ControllerSpec controller;
   PathSetOptions paths;
   // A path slower than the others is given so much longer, and what went down with a path is no
   // congestion of the others.
   bool weighs_paths = false;
+  bool probes_all = false;
   PolicyOptions policy;
   Bytes piece{0};  // bytes on one path before the policy is asked again
   absl::Duration burst = absl::ZeroDuration();       // the pacer's
@@ -138,6 +144,7 @@ class Sender {
   const absl::Status& status() const { return status_; }  // kBroken: why
   size_t outstanding() const { return message_next_ - message_floor_; }
   const Controller& controller() const { return *controller_; }
+  absl::Duration base_rtt() const { return base_rtt_.value(); }
   const PathSet& paths() const { return paths_; }
   const Flight& flight() const { return flight_; }
   const PathTally& tally(PathId path) const { return tallies_[path]; }
@@ -175,6 +182,7 @@ class Sender {
   Packet Header(PacketType type) const;
   bool NextData(absl::Time now, Outgoing& out);
   bool NextTailProbe(absl::Time now, Outgoing& out);
+  bool NextSilenceProbe(absl::Time now, Outgoing& out);
   bool NextIdleProbe(absl::Time now, Outgoing& out);
   bool NextHello(absl::Time now, Outgoing& out);
   bool NextFinish(absl::Time now, Outgoing& out);
@@ -186,6 +194,7 @@ class Sender {
   void OnEcho(const Echo& echo, absl::Time now);
   void OnReset(const Packet& packet, absl::Time now);
   void OnArrived(Sent& sent, absl::Duration rtt, absl::Duration held, bool marked, absl::Time now);
+  void MeasureBaseRtt(const Sent& sent, absl::Duration rtt, absl::Time now);
   void OnLost(const Sent& sent, PathLoss loss, absl::Time now);
   void DetectLosses(absl::Time now);
   void OnSilence(absl::Time now);
@@ -203,6 +212,7 @@ class Sender {
   uint64_t incarnation_, peer_ = 0;
   uint64_t seed_;  // of the policy; another for each connection
   std::unique_ptr<Controller> controller_;
+  BaseRtt base_rtt_;
   Pacer pacer_;
   PathSet paths_;
   std::vector<PathTally> tallies_;  // [path]
@@ -223,6 +233,7 @@ class Sender {
   int timeouts_ = 0;      // in a row
   int idle_probes_ = 0;   // likewise
   bool probes_tail_ = false;
+  int probe_next_ = 0, probes_due_ = 0;  // with probes_all: paths from the one on
   absl::Time progress_at_, heard_at_, sent_at_, arrived_at_;
   absl::Time wanted_since_;                     // since when there was something to wait for
   absl::Time greet_at_ = absl::InfinitePast();  // the next Hello or Finish

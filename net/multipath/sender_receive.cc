@@ -119,9 +119,11 @@ void Sender::OnArrived(Sent& sent, absl::Duration rtt, absl::Duration held, bool
   // A slow path's delays say nothing of those that carry the rest.
   bool is_usual = !paths_.IsSlow(sent.path);
   flight_.Arrived(sent, rtt, is_usual);
+  if (is_usual) MeasureBaseRtt(sent, rtt, now);
   progress_at_ = now;
   backoff_ = timeouts_ = 0;
   probes_tail_ = false;
+  probes_due_ = 0;
   chooser_.policy().OnAck(
       {.now = now, .path = sent.path, .rtt = rtt, .marked = marked, .bytes = Bytes(sent.bytes)});
   if (sent.is_probe) return;
@@ -138,6 +140,15 @@ void Sender::OnArrived(Sent& sent, absl::Duration rtt, absl::Duration held, bool
   Message& message = At(chunk.message);
   message.bits[chunk.index / 64] |= uint64_t{1} << (chunk.index % 64);
   if (++message.arrived == message.chunks) Complete(message, absl::OkStatus());
+}
+
+// What is shorter than a packet is as much sooner there.
+void Sender::MeasureBaseRtt(const Sent& sent, absl::Duration rtt, absl::Time now) {
+  if (!options_.measures_base_rtt || rtt <= absl::ZeroDuration()) return;
+  const PathFacts& facts = options_.facts;
+  const Bytes missing = facts.packet - Bytes(std::min<int64_t>(sent.bytes, facts.packet.count()));
+  if (!base_rtt_.Add(now, rtt + missing / facts.bandwidth, sent.is_alone)) return;
+  controller_->SetBaseRtt(base_rtt_.value());
 }
 
 // Called by flight_ for each, and for a trimmed one.
@@ -178,6 +189,7 @@ void Sender::DetectLosses(absl::Time now) {
   // Nothing was heard for a probe timeout.
   progress_at_ = now;
   backoff_ = std::min(backoff_ + 1, kBackoffMost);
+  if (options_.probes_all) probes_due_ = paths_.count();
   if (backoff_ == 1 && flight_.bytes() > 0) {
     probes_tail_ = true;
     return;
@@ -232,12 +244,14 @@ void Sender::Connect(absl::Time now) {
                    options_.held_max, options_.weighs_paths);
   paths_ = PathSet(options_.paths);
   controller_ = MakeController(options_.controller, options_.facts);
+  base_rtt_ = BaseRtt(options_.facts.base_rtt);
   message_floor_ = message_next_ = message_cursor_ = 0;
   messages_allowed_ = credit_ = sent_bytes_ = unsent_bytes_ = lost_bytes_ = 0;
   lost_.clear();
   urgent_.clear();
   backoff_ = timeouts_ = idle_probes_ = 0;
   probes_tail_ = false;
+  probes_due_ = 0;
   progress_at_ = now;
   greet_at_ = absl::InfinitePast();
 }

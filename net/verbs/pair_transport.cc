@@ -17,6 +17,10 @@ namespace {
 // invariant checksum.
 constexpr size_t kRoceBytes = 38 + 20 + 8 + 12 + 4;
 
+// A device that works beside its host gives packets one by one to a host that polls; an
+// acknowledgement costs both ends what a packet of data does, but for its bytes.
+constexpr int kAckEvery = 8;
+
 // A whole packet of the path MTU, or so many bytes of chunk that the device cuts into several.
 uint32_t ChunkOf(const Settings& settings, int mtu) {
   const auto asked = static_cast<size_t>(settings.ByteCount("multipath.chunk_bytes").count());
@@ -74,6 +78,13 @@ absl::Status PairTransport::OpenWire() {
   // The invariant CRC of every packet covers all that switches do not change.
   wire.has_checksum = settings.Text("multipath.checksum") == "true";
   wire.clock = clock_;
+  // A software device needs milliseconds where others need microseconds.
+  wire.sender.measures_base_rtt = true;
+  wire.sender.probes_all = true;
+  // Delays are those of the hosts as well, whose threads wait for a core now and then: less than a
+  // packet a round trip would all but stop.
+  PresetSwift(wire.sender.controller, "window_min", 1);
+  wire.ack_every = kAckEvery;
   shared().open_paths = [this](DatagramOwner& owner) { return port_->OpenLink(owner); };
 
   const VerbsTerms terms = TermsOf(rails());

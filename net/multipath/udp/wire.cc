@@ -23,6 +23,7 @@ constexpr size_t kControlWaitingMax = 256;
 constexpr absl::Duration kLinger = absl::Seconds(2);
 constexpr uint32_t kControlReserve = 16;  // messages of the sender that data leaves free
 constexpr int64_t kPiecesMin = 16;        // that a product of bandwidth and round trip holds
+constexpr int kAcksMin = 8;               // a round trip, of what comes one by one
 // So that other links, and what arrives, get their turns.
 constexpr int kPacketsPerTurn = 128;
 constexpr size_t kBytesPerTurn = 512 << 10;
@@ -115,7 +116,7 @@ void Wire::Open(absl::Time now) {
   receive.incarnation = send.incarnation;
   receive.messages = send.messages;
   receive.recycles_ways = true;
-  receive.ack_every = 1;  // one for what came in a turn
+  receive.ack_every = options_.ack_every;
   receive.sink = this;
   receive.give_up = absl::InfiniteDuration();
   sender_ = std::make_unique<Sender>(send, now);
@@ -206,6 +207,7 @@ bool Wire::Transmit() {
   absl::Time now = Now(options_.clock);
   int packets = 0;
   size_t bytes = 0;
+  receiver_->set_ack_delay(sender_->base_rtt() / kAcksMin);
   while (paths_->CanSend() && receiver_->Next(now, answer_)) {
     // The way back of a path may be dead while the way there is not: this end's own sender knows.
     answer_.path = sender_->paths().UsableFrom(answer_.path);
@@ -328,6 +330,8 @@ bool Wire::TakeArrivals() {
       if (!taken.ok()) failure_ = taken;
     }
   }
+  // The sender's owner waits for it.
+  if (moved && !is_closed_) receiver_->AcknowledgeNow();
   return moved;
 }
 
@@ -450,6 +454,9 @@ void Wire::Linger() {
   sender_->CancelIf([](uint64_t cookie) { return (cookie & kControlCookie) == 0; });
   PostControl();
   is_lingering_ = true;
+  // The last that this end hears of may be that all has been said.
+  receiver_->AcknowledgeNow();
+  Transmit();
   WantTurn();
 }
 

@@ -59,7 +59,10 @@ struct WireOptions {
   bool trusts_host = false;  // as Address's
   // Between processes of one host. Zero: as otherwise.
   Bandwidth host_bandwidth;
-  Bytes piece;                     // as SenderOptions::piece, at most
+  Bytes piece;  // as SenderOptions::piece, at most
+  // An acknowledgement for so many packets, or for what came within such a share of a round trip.
+  // 1: for what came in a turn.
+  int ack_every = 1;
   absl::Duration connect_timeout;  // for the first datagram to come back
   JobSecret secret{};
   const Clock* clock = nullptr;  // null: the system's

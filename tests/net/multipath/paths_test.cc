@@ -116,6 +116,37 @@ TEST_F(PathsTest, PathsThatAreSlowAlikeAreNotSpared) {
   EXPECT_GT(InFlight(1), 1);
 }
 
+TEST_F(PathsTest, TheControllerReckonsWithTheRoundTripThatShows) {
+  rtt_[0] = rtt_[1] = absl::Microseconds(500);
+  options_.controller = {.kind = ControllerKind::kSwift};
+  options_.measures_base_rtt = true;
+  Start();
+  Run(now_ + absl::Milliseconds(50));
+  EXPECT_EQ(sender_->base_rtt(), absl::Microseconds(500));
+  double target_us = 0;
+  sender_->controller().Visit([&](absl::string_view name, double value) {
+    if (name == "target_us") target_us = value;
+  });
+  EXPECT_GT(target_us, 500);
+  EXPECT_EQ(InFlight(0) + InFlight(1), kWindow);
+}
+
+TEST_F(PathsTest, SilenceIsAskedAboutOnEveryPath) {
+  options_.paths.paths = 8;
+  options_.probes_all = true;
+  for (PathId path = 2; path < 8; ++path) rtt_[path] = rtt_[0];
+  Start();
+  std::set<PathId> asked;
+  Outgoing out;
+  for (int turn = 0; turn < 1000 && asked.empty(); ++turn) {
+    now_ = std::max(sender_->deadline(), now_ + absl::Milliseconds(5));
+    while (sender_->Next(now_, out)) {
+      if (out.packet.type == PacketType::kProbe) asked.insert(out.packet.path);
+    }
+  }
+  EXPECT_EQ(asked.size(), 8U);
+}
+
 TEST_F(PathsTest, SendersSayWhichWayAnAcknowledgementCame) {
   Start();
   Packet ack;
@@ -148,7 +179,12 @@ TEST_F(PathsTest, AcknowledgementsTakeWaysThatWereHeardAndExploreOthers) {
     data.heard = static_cast<uint16_t>(heard + 1);
     receiver_->Receive({.packet = data}, now_);
     Packet answer;
-    while (receiver_->Next(now_, answer)) ways_.push_back(answer.path);
+    ASSERT_TRUE(receiver_->Next(now_, answer));
+    ways_.push_back(answer.path);
+    // A probe is answered by its own way besides.
+    EXPECT_EQ(receiver_->Next(now_, answer), ways_.back() != path);
+    EXPECT_EQ(answer.path, path);
+    EXPECT_FALSE(receiver_->Next(now_, answer));
   };
   for (int i = 0; i < 40; ++i) arrives(/*path=*/0, /*heard=*/static_cast<PathId>(5 + i % 2));
   ASSERT_EQ(ways_.size(), 40U);
