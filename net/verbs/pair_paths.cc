@@ -1,7 +1,6 @@
 #include "net/verbs/pair_paths.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -21,25 +20,6 @@ constexpr uint32_t kPsnMask = (1u << 24) - 1;
 constexpr absl::Duration kPauseMin = absl::Milliseconds(10), kPauseMax = absl::Seconds(2);
 
 }  // namespace
-
-// What a side says of one queue pair, as it lies on the wire, little-endian.
-struct PairPaths::PairAddress {
-  uint32_t queue_pair = 0, psn = 0;
-  uint16_t lid = 0;
-  uint8_t ethernet = 0, zero = 0;
-  uint32_t mtu = 0;
-  Gid gid{};
-};
-
-// Likewise, once the link stands. The address of a new one; without: queue pair 0.
-struct PairPaths::Word {
-  uint16_t path = 0;
-  uint8_t is_ready = 0, zero = 0;  // it receives
-  uint32_t generation = 0;
-  PairAddress address;
-  static_assert(sizeof(PairAddress) == kAddressPairBytes &&
-                std::endian::native == std::endian::little);
-};
 
 PairPaths::PairPaths(PairPort& port, DatagramOwner& owner, uint32_t link)
     : port_(port), owner_(owner), link_(link), random_(port.options().seed, link) {}
@@ -155,75 +135,11 @@ bool PairPaths::IsOpen() const {
                      [](const Path& path) { return path.state == State::kReady; });
 }
 
-// ---- Repair
-
-std::string PairPaths::Repair() {
-  std::string words;
-  for (size_t i = 0; i < usable_; ++i) {
-    Path& path = paths_[i];
-    if (path.state == State::kLost && path.renew_at <= port_.now_) {
-      ++path.generation;
-      path.says_address = true;
-      absl::Status made = Make(i);
-      if (!made.ok()) Lose(i, std::string(made.message()));
-    }
-    if (!path.says_address && !path.says_ready) continue;
-    Word word;
-    word.path = static_cast<uint16_t>(i);
-    word.generation = path.generation;
-    word.is_ready = path.says_ready ? 1 : 0;
-    if (path.says_address) word.address = AddressOf(path);
-    path.says_address = path.says_ready = false;
-    words.append(reinterpret_cast<const char*>(&word), sizeof word);
-  }
-  if (status_.ok()) LookForSilence();
-  return words;
-}
-
-absl::Status PairPaths::OnRepair(absl::string_view words) {
-  if (words.empty() || words.size() % sizeof(Word) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("words on queue pairs of ", words.size(), " bytes"));
-  }
-  for (; !words.empty(); words.remove_prefix(sizeof(Word))) {
-    Word word;
-    std::memcpy(&word, words.data(), sizeof word);
-    if (word.path >= usable_) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a word on queue pair ", word.path, " of ", usable_));
-    }
-    WEFT_RETURN_IF_ERROR(TakeWord(word));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status PairPaths::TakeWord(const Word& word) {
-  const size_t index = word.path;
-  Path& path = paths_[index];
-  if (static_cast<int32_t>(word.generation - path.generation) > 0) {  // the peer has lost its own
-    Drop(path);
-    path.generation = word.generation;
-    path.says_address = true;
-    absl::Status made = Make(index);
-    if (!made.ok()) Lose(index, std::string(made.message()));
-  }
-  if (word.generation != path.generation) return absl::OkStatus();
-  if (word.address.queue_pair != 0 && path.state == State::kMade) {
-    WEFT_RETURN_IF_ERROR(ConnectTo(word.address, index));
-  }
-  if (word.is_ready == 0 || path.state != State::kConnected) return absl::OkStatus();
-  path.state = State::kReady;
-  owner_.OnWritable();
-  if (path.generation == 0) return absl::OkStatus();
-  ++port_.statistics_.pairs_replaced;
-  WEFT_LOG_INFO("multipath: queue pair {} of {} to {} is replaced", index, usable_, peer_text_);
-  return absl::OkStatus();
-}
-
 // Once its queue pair is destroyed, the device reads nothing of it any more.
 void PairPaths::Drop(Path& path) {
   path.state = State::kLost;
-  path.says_address = path.says_ready = false;
+  path.says_address = path.says_ready = path.asks = false;
+  path.left_at = absl::InfiniteFuture();
   if (path.pair == nullptr) return;
   PairPort::RailState& state = port_.states_[static_cast<size_t>(path.pair->rail())];
   path.pair.reset();
@@ -261,35 +177,15 @@ void PairPaths::Lose(size_t index, const std::string& why) {
   owner_.OnWritable();
 }
 
-void PairPaths::LoseStuck(int rail) {
-  for (size_t i = 0; i < paths_.size(); ++i) {
-    const Path& path = paths_[i];
-    if (path.pair == nullptr || path.pair->rail() != rail || !IsStuck(path)) continue;
-    Lose(i, absl::StrCat("nothing of ", path.in_flight.size(), " packets has left for ",
-                         absl::FormatDuration(kPairStuck), ", and others wait for their memory"));
-  }
+size_t PairPaths::HeldInVain(size_t index, int rail) const {
+  const Path& path = paths_[index];
+  const bool is_there = path.pair != nullptr && path.pair->rail() == rail;
+  return is_there && IsStuck(path) ? path.in_flight.size() : 0;
 }
 
-void PairPaths::LookForSilence() {
-  const auto missing =
-      std::count_if(paths_.begin(), paths_.begin() + static_cast<std::ptrdiff_t>(usable_),
-                    [](const Path& path) { return path.state != State::kReady; });
-  const absl::Duration patience = port_.rails().options().give_up_after;
-  if (missing == 0 || port_.now_ - heard_at_ < patience) return;
-  status_ = absl::UnavailableError(absl::StrCat(
-      missing, " of ", usable_, " queue pairs are lost, and nothing has come over the others for ",
-      absl::FormatDuration(patience), " (verbs.give_up_after)"));
-}
-
-absl::Time PairPaths::deadline() const {
-  absl::Time due = absl::InfiniteFuture();
-  for (size_t i = 0; i < usable_; ++i) {
-    const Path& path = paths_[i];
-    if (path.state == State::kReady) continue;
-    due = std::min(due, heard_at_ + port_.rails().options().give_up_after);
-    if (path.state == State::kLost) due = std::min(due, path.renew_at);
-  }
-  return due;
+void PairPaths::LoseStuck(size_t index) {
+  Lose(index, absl::StrCat("nothing of ", paths_[index].in_flight.size(), " packets has left for ",
+                           absl::FormatDuration(kPairStuck), ", and others wait for their memory"));
 }
 
 // ---- Packets

@@ -17,6 +17,12 @@
 // belong together: an end that loses its own begins the next, an end that hears of a later one
 // follows. Nothing is sent on a queue pair before the other end has said that its own receives.
 //
+// Nobody tells of an unreliable queue pair that its path is dead, and a reliable one takes long. An
+// end whose sender has left a path for verbs.stall_after, and has probed it in vain, asks the other
+// end, one path at a time. That one gives the queue pair up, as one that has failed, if it has
+// heard nothing of it either while it heard of others; else nothing happens. So neither a busy end
+// nor a stopped one costs queue pairs.
+//
 // When not all stand and nothing comes over the others for verbs.give_up_after, or the devices of
 // all have failed, the link breaks and says why. Driven by the transport's poller and
 // Rails::Poll(); not thread-safe.
@@ -46,7 +52,7 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
   absl::Status Describe(Address& own) override;
   absl::StatusOr<Facts> Connect(const Address& peer) override;
   bool IsOpen() const override;
-  std::string Repair() override;
+  std::string Repair(const PathSet& known) override;
   absl::Status OnRepair(absl::string_view words) override;
   absl::Time deadline() const override;
   PathId Carrier(PathId path) const override;
@@ -54,6 +60,7 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
   void Queue(PathId path, absl::Span<const std::byte> header,
              absl::Span<const std::byte> chunk) override;
   void Flush() override;
+  void OnHeard(PathId path) override;
   bool NoteMalformed() override { return port_.statistics_.malformed++ == 0; }
   const absl::Status& status() const override { return status_; }
   std::string Suspicion() const override;
@@ -66,7 +73,14 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
     kConnected,  // and receives; whether the peer's does it has not said
     kReady,
   };
-  struct PairAddress;
+  // What a side says of one queue pair, as it lies on the wire, little-endian.
+  struct PairAddress {
+    uint32_t queue_pair = 0, psn = 0;
+    uint16_t lid = 0;
+    uint8_t ethernet = 0, zero = 0;
+    uint32_t mtu = 0;
+    Gid gid{};
+  };
   struct Word;
   struct Path {
     State state = State::kLost;
@@ -74,14 +88,19 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
     uint32_t generation = 0;
     uint32_t psn = 0;
     uint16_t source_port = 0;
-    uint32_t next = 0;                              // numbers of work requests, 31 bits
-    std::deque<uint32_t> in_flight;                 // slots, by number from next - size() on
-    std::vector<uint32_t> batch;                    // slots, not yet posted
-    std::vector<uint32_t> lengths;                  // of the batch
-    absl::Time moved_at;                            // something completed, or nothing was in flight
-    absl::Time made_at, renew_at;                   // the latter: lost
-    absl::Duration pause;                           // before it
-    bool says_address = false, says_ready = false;  // by the next Repair()
+    uint32_t next = 0;                            // numbers of work requests, 31 bits
+    std::deque<uint32_t> in_flight;               // slots, by number from next - size() on
+    std::vector<uint32_t> batch;                  // slots, not yet posted
+    std::vector<uint32_t> lengths;                // of the batch
+    absl::Time moved_at;                          // something completed, or nothing was in flight
+    absl::Time made_at, renew_at;                 // the latter: lost
+    absl::Duration pause;                         // before it
+    absl::Time heard_at;                          // of a packet that came over it, or ready
+    absl::Time left_at = absl::InfiniteFuture();  // the sender has left it since,
+    uint32_t left_next = 0;                       // and `next` was that
+    absl::Time asked_at = absl::InfinitePast();   // whether the other end hears anything of it
+    // By the next Repair().
+    bool says_address = false, says_ready = false, asks = false;
 
     bool IsFull() const { return in_flight.size() + batch.size() >= kPairSendDepth; }
   };
@@ -89,12 +108,16 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
   absl::Status Make(size_t index);
   PairAddress AddressOf(const Path& path);
   absl::Status ConnectTo(const PairAddress& peer, size_t index);
+  void Renew(size_t index, uint32_t generation);
   absl::Status TakeWord(const Word& word);
+  void LookForSilentPaths(const PathSet& known);
+  void AnswerForSilentPath(size_t index);
   bool IsStuck(const Path& path) const;
   void Post(size_t index);
   void Drop(Path& path);
   void Lose(size_t index, const std::string& why);
-  void LoseStuck(int rail);
+  size_t HeldInVain(size_t index, int rail) const;  // slots of the rail
+  void LoseStuck(size_t index);
   void LookForSilence();
   void OnCompletion(int lane, bool receive, uint32_t number, const NicCompletion& what) override;
   void OnQueuePairLost(int lane, const std::string& why) override;
@@ -108,6 +131,8 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
   bool is_blocked_ = false;  // and in the port's list
   std::string peer_text_;
   absl::Time heard_at_;
+  size_t asked_ = 0;  // the path that was asked for last, and of which generation
+  uint32_t asked_generation_ = 0;
   std::vector<PathId> dirty_;  // with a batch
   absl::Status status_;
 };

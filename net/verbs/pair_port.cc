@@ -102,7 +102,15 @@ bool PairPort::Poll(absl::Time now) {
 void PairPort::FreeStuck() {
   for (size_t rail = 0; rail < states_.size(); ++rail) {
     if (!states_[rail].free.empty()) continue;
-    for (const auto& [number, paths] : links_) paths->LoseStuck(static_cast<int>(rail));
+    PairPaths* holder = nullptr;
+    size_t which = 0, most = 0;
+    for (const auto& [number, paths] : links_) {
+      for (size_t i = 0; i < paths->paths_.size(); ++i) {
+        const size_t held = paths->HeldInVain(i, static_cast<int>(rail));
+        if (held > most) holder = paths, which = i, most = held;
+      }
+    }
+    if (holder != nullptr) holder->LoseStuck(which);
   }
 }
 

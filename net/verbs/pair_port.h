@@ -3,8 +3,8 @@
 //
 // Memory is bounded whatever the number of links: PairOptions::buffer_bytes of receives a device,
 // posted again once their packets were looked at, and kSendSlots packets on their way out. A link
-// that finds none waits (LinkPaths::CanSend()); while some wait, queue pairs of which nothing
-// completes (reliable ones on a dead path) are given up for the memory that they hold.
+// that finds none waits (LinkPaths::CanSend()); while some wait, the queue pair that holds most of
+// it while nothing completes (a reliable one on a dead path) is given up for it.
 //
 // Driven by the transport's poller and Rails::Poll(); not thread-safe.
 #ifndef WEFT_NET_VERBS_PAIR_PORT_H_

@@ -24,6 +24,7 @@
 #include "base/units.h"
 #include "net/multipath/udp/datagram.h"
 #include "net/multipath/udp/sockets.h"
+#include "net/paths/path_set.h"
 
 namespace weft::net::multipath {
 
@@ -44,9 +45,10 @@ class LinkPaths {
   // After Connect(): whether any of them leads to the peer; if not, the owner's OnWritable()
   // follows when one does.
   virtual bool IsOpen() const { return true; }
-  // Likewise, in every turn of the owner and by deadline(): replaces what has failed. Gives words
-  // for the peer's OnRepair(), in order; empty: none.
-  virtual std::string Repair() { return ""; }
+  // Likewise, in every turn of the owner and by deadline(): replaces what has failed, and asks the
+  // peer of what `known`, the owner's sender's paths, has long left. Gives words for the peer's
+  // OnRepair(), in order; empty: none.
+  virtual std::string Repair(const PathSet& /*known*/) { return ""; }
   // kInvalidArgument: that makes no sense.
   virtual absl::Status OnRepair(absl::string_view /*words*/) {
     return absl::InvalidArgumentError("a second address of a multipath link");
@@ -61,6 +63,8 @@ class LinkPaths {
   virtual void Queue(PathId path, absl::Span<const std::byte> header,
                      absl::Span<const std::byte> chunk) = 0;
   virtual void Flush() = 0;
+  // A packet has come that its sender had queued for `path`.
+  virtual void OnHeard(PathId /*path*/) {}
   // A packet that is damaged was dropped. True: the first of the transport.
   virtual bool NoteMalformed() = 0;
   // Not OK: none of them will ever carry anything again. OnWritable() tells the owner to look.

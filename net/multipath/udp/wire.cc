@@ -249,6 +249,7 @@ void Wire::OnDatagram(const Received& datagram) {
     return;
   }
   WantTurn();
+  paths_->OnHeard(packet_.path);
   switch (packet_.type) {
     case PacketType::kHello:
     case PacketType::kData:
@@ -391,11 +392,11 @@ bool Wire::TakeSent() {
 
 bool Wire::OnTurn(absl::Time now) {
   if (is_closed_ || facts_.paths == 0) return false;
+  if (!is_started()) Open(now);
   if (owner_ != nullptr) {
-    const std::string words = paths_->Repair();
+    const std::string words = paths_->Repair(sender_->paths());
     if (!words.empty()) owner_->OnWireWords(words);
   }
-  if (!is_started()) Open(now);
   if (is_lingering_) linger_until_ = std::min(linger_until_, now + kLinger);
   bool moved = TakeArrivals();
   moved |= TakeSent();

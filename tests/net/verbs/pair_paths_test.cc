@@ -161,6 +161,86 @@ TEST_P(PairPathsTest, AFailedQueuePairIsReplacedAtBothEndsAndUsed) {
   EXPECT_EQ(world.fabric.QueuePairs(World::Device(1, 0)).size(), 4u);
 }
 
+// Of the paths that nobody says are dead.
+TEST_P(PairPathsTest, QueuePairsOnDeadPathsAreReplacedByOnesOnOthers) {
+  World world(Options(
+      1, {"multipath.policy=round-robin", "multipath.piece_bytes=0", "verbs.stall_after=100ms"}));
+  ExpectAll(world, 22, 3);
+  const std::string device = World::Device(0, 0);
+  const std::vector<uint32_t> first = world.fabric.QueuePairs(device);
+  int carried = 0;
+  world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
+    ScriptedFate fate;
+    if (transfer.from != device) return fate;
+    if (transfer.queue_pair > first.back()) ++carried;
+    if (transfer.queue_pair != first[1] && transfer.queue_pair != first[2]) return fate;
+    // Of one in silence; the other sends it again and again.
+    fate.lost = true;
+    fate.hold_ticks = std::string(GetParam()) == "rc" ? 1 << 30 : 0;
+    return fate;
+  });
+  ExpectAll(world, 23);
+  ASSERT_TRUE(world.Until([&] { return StatisticsOf(*world.a).pairs_replaced == 2; }));
+  carried = 0;
+  ASSERT_TRUE(world.Until([&] { return carried > 0; })) << "they are probed";
+  ExpectAll(world, 24);
+  EXPECT_GT(carried, 10);
+  EXPECT_EQ(StatisticsOf(*world.a).pairs_lost + StatisticsOf(*world.b).pairs_lost, 2);
+  EXPECT_EQ(world.fabric.QueuePairs(device).size(), 4u);
+}
+
+TEST_P(PairPathsTest, AnEndThatStandsStillCostsNoQueuePairs) {
+  World world(Options(2, {"verbs.stall_after=100ms"}));
+  ExpectAll(world, 25, 3);
+  Random random(25, 7);
+  Traffic traffic(world, 26, 60, 200'000);
+  const auto done = [&] {
+    traffic.Post();
+    return traffic.Done();
+  };
+  // Either end, for up to three times the patience; what comes meanwhile waits in its queues.
+  for (int pause = 0; pause < 200 && !done(); ++pause) {
+    ScriptedNode& awake = random.Below(2) == 0 ? *world.a : *world.b;
+    const absl::Time end = world.now() + random.Uniform() * absl::Milliseconds(300);
+    while (world.now() < end) world.Turn(awake);
+    for (int i = 0; i < 20; ++i) world.Turn();
+  }
+  EXPECT_TRUE(world.Until(done));
+  EXPECT_TRUE(traffic.AllGood()) << traffic.FirstError();
+  EXPECT_EQ(traffic.Check(), "");
+  EXPECT_EQ(StatisticsOf(*world.a).pairs_lost + StatisticsOf(*world.b).pairs_lost, 0);
+}
+
+TEST_P(PairPathsTest, HalfOfThePathsGoDarkBothWaysAndHoldNothingUpForLong) {
+  World world(Options(1, {"multipath.paths=16"}));
+  ExpectAll(world, 30, 3);
+  const auto is_dark = [&](const std::string& device, uint32_t pair) {
+    return (pair - world.fabric.QueuePairs(device).front()) % 2 == 1;
+  };
+  std::set<uint32_t> dark;
+  absl::Duration longest;
+  for (uint64_t round = 0; round < 60; ++round) {
+    if (round == 20) {
+      for (int host : {0, 1}) {
+        for (uint32_t pair : world.fabric.QueuePairs(World::Device(host, 0))) {
+          if (is_dark(World::Device(host, 0), pair)) dark.insert(pair);
+        }
+      }
+      world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
+        ScriptedFate fate;
+        if (dark.count(transfer.queue_pair) == 0) return fate;
+        fate.lost = true;
+        fate.hold_ticks = std::string(GetParam()) == "rc" ? 1 << 30 : 0;
+        return fate;
+      });
+    }
+    const absl::Time start = world.now();
+    ExpectAll(world, 31 + round, 4, 100'000);
+    longest = std::max(longest, world.now() - start);
+  }
+  EXPECT_LT(longest, absl::Milliseconds(60));
+}
+
 TEST_P(PairPathsTest, EndsThatLoseAQueuePairAtOnceMeetInTheSameOne) {
   World world(Options(1, {"multipath.paths=1"}));
   ExpectAll(world, 15, 3);

@@ -77,6 +77,12 @@ void World::Turn() {
   b->transport().Progress(now());
 }
 
+void World::Turn(ScriptedNode& only) {
+  clock_.Advance(step_);
+  fabric.Advance(step_);
+  only.transport().Progress(now());
+}
+
 bool World::Until(const std::function<bool()>& condition, absl::Duration limit) {
   const absl::Time end = now() + limit;
   while (!condition()) {

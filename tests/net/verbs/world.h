@@ -54,8 +54,9 @@ class World {
  public:
   explicit World(const WorldOptions& options = {});
 
-  // A turn of both ranks.
+  // A turn of both ranks; or of one, while the other stands still.
   void Turn();
+  void Turn(ScriptedNode& only);
   // False when it does not come true within `limit` of the world's time.
   bool Until(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(120));
   // Until the link stands or is broken at the sending end.
