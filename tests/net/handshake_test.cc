@@ -178,7 +178,8 @@ TEST(Handshake, GarbageIsRecognisedAtItsFirstByte) {
 
 TEST(Handshake, ALengthBeyondTheBoundIsRefusedBeforeAnythingIsKept) {
   for (uint32_t length : {1013u, 65536u, 0x7FFFFFFFu, 0xFFFFFFFFu}) {
-    std::string prefix("WEFT\x01\x00\x02\x00", 8);
+    std::string prefix("WEFT");
+    prefix += {static_cast<char>(kWireVersion), 0, 2, 0};
     prefix.append(reinterpret_cast<const char*>(&length), 4);
     ListenerHandshake listener(Identity(1), FixedNonce(1));
     EXPECT_LE(listener.Feed(prefix + std::string(100000, 'x')), kHandshakeBytesMax);

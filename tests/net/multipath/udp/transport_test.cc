@@ -144,7 +144,7 @@ void MarkEverythingFrom(int port, int paths) {
 TEST(MultipathTransportTest, MarksAreEchoedAndAnswered) {
   int port = FreePorts(4);
   Pair pair(kMultipath, {"multipath.paths=2", absl::StrCat("multipath.port=", port),
-                         "multipath.controller=hybrid", "multipath.base_rtt=100ms"});
+                         "multipath.controller=dcqcn:window=1", "multipath.base_rtt=100ms"});
   auto* link = dynamic_cast<MultipathSendLink*>(pair.send);
   Exchange(pair, 4 << 20, 1);
   EXPECT_EQ(link->sender()->statistics().marks, 0);
