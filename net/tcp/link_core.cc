@@ -291,7 +291,7 @@ void LinkCore::OnNewSocket(size_t index, uint32_t epoch, FileDescriptor socket,
   if (!status_.ok() || !ending_.ok() || goodbye_seen_) return;
   BeginLoss(index, "the other side has lost it", context_.tuning.dead_after, now);
   resumption_->End(index);
-  streams_[index]->Resume(std::move(socket), epoch, std::move(received), now);
+  streams_[index]->Resume(std::move(socket), epoch, received, now);
 }
 
 void LinkCore::OnResumed(Stream& stream, uint64_t again, absl::Time now) {

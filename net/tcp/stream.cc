@@ -137,7 +137,7 @@ absl::Status Stream::OnTaken(uint64_t position) {
   return absl::OkStatus();
 }
 
-void Stream::Resume(FileDescriptor fd, uint32_t epoch, std::string received, absl::Time now) {
+void Stream::Resume(FileDescriptor fd, uint32_t epoch, absl::string_view received, absl::Time now) {
   Abandon();
   fd_ = std::move(fd);
   resuming_ = true;

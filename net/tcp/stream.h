@@ -82,7 +82,7 @@ class Stream final : public Handler {
   int fd() const { return fd_.get(); }
 
   // In place of the socket that was lost, or still seems to stand. `received` came on it already.
-  void Resume(FileDescriptor fd, uint32_t epoch, std::string received, absl::Time now);
+  void Resume(FileDescriptor fd, uint32_t epoch, absl::string_view received, absl::Time now);
   // Gives the socket up, with a reset: an orderly end would say that this process has died.
   void Abandon();
 
