@@ -4,18 +4,21 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/random.h"
 
 namespace weft::nccl {
 namespace {
 
-constexpr absl::Duration kLong = absl::Seconds(30);
+constexpr std::chrono::seconds kLong(30);
 
 absl::Time Now() { return SystemClock().Now(); }
 
@@ -33,42 +36,37 @@ class Bell final : public Attendant::Client {
     ASSERT_EQ(write(fd_.get(), &once, sizeof(once)), static_cast<ssize_t>(sizeof(once)));
   }
   void set_next(absl::Duration next) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     next_ = next;
   }
   int times() {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     return times_;
   }
-  int rings() {
-    absl::MutexLock lock(&mutex_);
-    return rings_;
-  }
   // False: not within kLong.
-  bool AwaitRings(int rings) {
-    absl::MutexLock lock(&mutex_);
-    auto enough = [&] { return rings_ >= rings; };
-    return mutex_.AwaitWithTimeout(absl::Condition(&enough), kLong);
-  }
-  bool AwaitTimes(int times) {
-    absl::MutexLock lock(&mutex_);
-    auto enough = [&] { return times_ >= times; };
-    return mutex_.AwaitWithTimeout(absl::Condition(&enough), kLong);
-  }
+  bool AwaitRings(int rings) { return Await(rings_, rings); }
+  bool AwaitTimes(int times) { return Await(times_, times); }
 
  private:
   int wait_fd() const override { return fd_.get(); }
   absl::Time Attend(absl::Time now) override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     ++times_;
     uint64_t rung = 0;
     if (read(fd_.get(), &rung, sizeof(rung)) > 0) rings_ += static_cast<int>(rung);
+    attended_.notify_all();
     return now + next_;
+  }
+  bool Await(const int& count, int wanted) {
+    std::unique_lock lock(mutex_);
+    return attended_.wait_until(lock, std::chrono::system_clock::now() + kLong,
+                                [&] { return count >= wanted; });
   }
 
   Attendant& attendant_;
   net::FileDescriptor fd_;
-  absl::Mutex mutex_;
+  std::mutex mutex_;
+  std::condition_variable attended_;
   absl::Duration next_ = absl::InfiniteDuration();
   int times_ = 0, rings_ = 0;
 };
