@@ -81,7 +81,7 @@ def ours(place, streams: int, seconds: float, sleeps: bool) -> tuple:
     return result["GBps"], result["cpu_seconds_per_GB"], result["limit"]
 
 
-def iperf(place, streams: int, seconds: float) -> tuple:
+def iperf_once(place, streams: int, seconds: float) -> dict:
     server = place.start(1, ["iperf3", "-s", "-1", "-p", PORT], stdout=subprocess.DEVNULL)
     command = ["iperf3", "-c", place.server, "-p", PORT, "-t", seconds, "-O", 1, "-P", streams,
                "-l", PIECE, "-J"]
@@ -94,8 +94,20 @@ def iperf(place, streams: int, seconds: float) -> tuple:
         time.sleep(0.05)
     else:
         raise SystemExit(f"iperf3 says {text}")
+    server.terminate()  # its one test is over, but now and then it stays
     server.wait(timeout=30)
-    end = json.loads(text)["end"]
+    return json.loads(text)["end"]
+
+
+def iperf(place, streams: int, seconds: float) -> tuple:
+    """As ours(). Now and then iperf3 3.12 ends without a result; then it runs again."""
+    for _ in range(3):
+        end = iperf_once(place, streams, seconds)
+        if "sum_received" in end:
+            break
+        say("iperf3 gave no result; once more")
+    else:
+        raise SystemExit("iperf3 gave no result three times")
     rate = end["sum_received"]["bits_per_second"] / 8e9
     cpu = end["cpu_utilization_percent"]
     return rate, (cpu["host_total"] + cpu["remote_total"]) / 100 / rate
