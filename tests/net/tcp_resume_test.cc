@@ -261,7 +261,7 @@ TEST(TcpResume, BothEndsGiveUpWithANameWhenNothingGetsThrough) {
   EXPECT_EQ(send.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(Message(send.status()), HasSubstr("socket 0 of 1 was lost ("));
   EXPECT_THAT(Message(send.status()), HasSubstr("tcp.dead_after is 1s"));
-  EXPECT_THAT(Message(send.status()), HasSubstr(" attempts; the last: handshake: "));
+  EXPECT_THAT(Message(send.status()), HasSubstr(" attempts; the last: "));
   EXPECT_THAT(Message(send.status()), HasSubstr("rank 1"));
   // The sender's process lives, and the receiver sees that.
   EXPECT_EQ(receive.status().code(), absl::StatusCode::kUnavailable);
