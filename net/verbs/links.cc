@@ -44,6 +44,17 @@ void CopyFields(const EntryHeader& from, FrameHeader* to) {
 
 }  // namespace
 
+EntryHeader EntryOf(EntryKind kind, const FrameHeader& frame) {
+  EntryHeader header;
+  header.kind = kind;
+  header.receive = frame.receive;
+  header.tag = frame.tag;
+  header.check = frame.check;
+  header.offset = frame.offset;
+  header.total = frame.total;
+  return header;
+}
+
 // ---- The connecting end
 
 std::string VerbsSendLink::Describe() const {
@@ -154,13 +165,7 @@ bool VerbsSendLink::NextData(OutFrame*) {
 
 bool VerbsSendLink::SendPiece(const OutFrame& frame) {
   const FrameHeader& from = frame.header;
-  EntryHeader header;
-  header.kind = EntryKind::kData;
-  header.receive = from.receive;
-  header.tag = from.tag;
-  header.check = from.check;
-  header.offset = from.offset;
-  header.total = from.total;
+  EntryHeader header = EntryOf(EntryKind::kData, from);
   header.length = from.length;
   const Target& target = targets_[static_cast<uint32_t>(from.receive)];
   // What travels in an entry is copied there and out of it by the processors.

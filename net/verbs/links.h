@@ -29,6 +29,9 @@ namespace weft::net {
 inline constexpr int kStagingSlots = 16;
 inline constexpr size_t kStagingSlotBytes = 128 << 10;
 
+// What an entry says of the message that a frame of tcp's is of.
+EntryHeader EntryOf(EntryKind kind, const FrameHeader& frame);
+
 class VerbsSendLink final : public TcpSendLink, private VerbsWireOwner {
  public:
   VerbsSendLink(TcpContext& context, VerbsShared& shared, const SourcePorts& ports, Rank peer)

@@ -95,14 +95,7 @@ void VerbsSendLink::TurnOrdinary() {
 
 // It follows all that was sent, and no eager message overtakes it.
 void VerbsSendLink::SendMismatch(const FrameHeader& frame) {
-  EntryHeader header;
-  header.kind = EntryKind::kMismatch;
-  header.receive = frame.receive;
-  header.tag = frame.tag;
-  header.check = frame.check;
-  header.offset = frame.offset;
-  header.total = frame.total;
-  queued_.push_back({header, {}});
+  queued_.push_back({EntryOf(EntryKind::kMismatch, frame), {}});
   wire_.WakeUp();
 }
 
