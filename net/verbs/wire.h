@@ -145,6 +145,14 @@ class VerbsWire final : public Handler, private QueuePairUser {
   bool Replenish(Lane& lane);
 
   // Lanes and their repair (wire_lanes.cc).
+  // What both sides say over the connection (wire_controls.cc).
+  Control LaneControl(ControlKind kind, int lane) const;
+  absl::Status OnHello(const Control& control, const std::string& text);
+  absl::Status OnLaneControl(const Control& control, const std::string& text);
+  absl::Status OnOffer(const Control& control);
+  absl::Status OnAnswer(const Control& control);
+  void Say(const Control& control, absl::string_view text = "");
+
   void OfferLane(int lane);
   int RailFor(int lane, uint32_t epoch, int preferred) const;
   double RateLike(int rail) const;
@@ -155,10 +163,6 @@ class VerbsWire final : public Handler, private QueuePairUser {
   void EndPair(int lane);
   void EndAside(int lane);
   void Requeue(int lane, const ArrivalRecord& record);
-  absl::Status OnHello(const Control& control, const std::string& text);
-  absl::Status OnLaneControl(const Control& control, const std::string& text);
-  absl::Status OnOffer(const Control& control);
-  absl::Status OnAnswer(const Control& control);
   absl::Status OnTell(const Control& control);
   void Say(const Control& control, absl::string_view text = "");
   std::string LaneText(const Lane& lane) const;

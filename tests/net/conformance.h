@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "tests/net/harness.h"
 
@@ -35,6 +36,9 @@ inline const auto kAllTransports =
 #define WEFT_SKIP_IN_ONE_PROCESS(kind)                         \
   if (kIsScripted && std::getenv("WEFT_TEST_RDMA") == nullptr) \
   GTEST_SKIP() << "the scripted NIC is of one process; WEFT_TEST_RDMA=1 takes this host's devices"
+
+// For who knocks in vain.
+inline const std::vector<std::string> kQuick = {"transport.connect_timeout=700ms"};
 
 // A status that a person can act upon: the right code, and the peer's rank in words.
 inline void ExpectNames(const absl::Status& status, absl::StatusCode code, int rank) {

@@ -70,6 +70,9 @@ class Node final : public TransportEvents {
 
 TransportOptions OptionsFor(int rank, int world_size, const std::vector<std::string>& settings);
 
+inline void Turn(Node& node, int turns) {
+  for (int i = 0; i < turns; ++i) node.Progress();
+}
 // Turns every node until `condition`; false after `patience`.
 bool DriveUntil(const std::vector<Node*>& nodes, const std::function<bool()>& condition,
                 absl::Duration patience = kPatience);

@@ -15,6 +15,9 @@
 
 namespace weft::net {
 
+// Larger than all that sockets or slots hold on the way: a sender whose receiver stops gets stuck.
+inline constexpr size_t kLarge = 96 << 20;
+
 // The child's side of a pair: rank 1 of 2, linked both ways with rank 0, which is the test.
 struct ChildNode {
   explicit ChildNode(TransportKind kind, const Child::Channel& channel) : node(kind, 1, 2) {
