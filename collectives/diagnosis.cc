@@ -97,9 +97,9 @@ void EndpointImpl::FailGroup(Group& group, const absl::Status& status, bool tell
     verdict = group.status;
   }
   if (verdict.code() == absl::StatusCode::kCancelled) {
-    WEFT_LOG_DEBUG("{}", std::string(verdict.message()));
+    WEFT_LOG_DEBUG(verdict.message());
   } else if (tell_others) {
-    WEFT_LOG_WARN("{}", std::string(verdict.message()));
+    WEFT_LOG_WARN(verdict.message());
   }
   if (tell_others) {
     const std::string notice = Pack(kAbort, group.id, 0, static_cast<uint32_t>(verdict.code()),

@@ -436,7 +436,7 @@ void EndpointImpl::OnBroken(net::Link& link, const absl::Status& status) {
   peer.gone = absl::UnavailableError(
       absl::StrCat("rank ", peer.rank.value(), " is gone: ", status.message()));
   peer.gone_ns = now_ns_;
-  WEFT_LOG_DEBUG("{}", std::string(peer.gone.message()));
+  WEFT_LOG_DEBUG(peer.gone.message());
   Lock lock(mutex_);
   for (auto& [id, group] : groups_) {
     if (std::find(group->ranks.begin(), group->ranks.end(), peer.rank) == group->ranks.end()) {

@@ -13,12 +13,12 @@
 namespace weft::net {
 namespace {
 
-using SetLog = void (*)(ModuleLog log);
+using SetSink = void (*)(LogSink sink);
 
 struct Loaded {
   std::mutex mutex;
-  std::vector<SetLog> modules;
-  ModuleLog log = nullptr;
+  std::vector<SetSink> modules;
+  LogSink sink = &Log;
 };
 Loaded& AllLoaded() {
   static Loaded loaded;
@@ -26,28 +26,24 @@ Loaded& AllLoaded() {
 }
 
 void Register(void* handle) {
-  auto set_log = reinterpret_cast<SetLog>(dlsym(handle, "weft_module_log_1"));
-  if (set_log == nullptr) return;
+  auto set_sink = reinterpret_cast<SetSink>(dlsym(handle, "weft_module_log_2"));
+  if (set_sink == nullptr) return;
   Loaded& loaded = AllLoaded();
   std::lock_guard lock(loaded.mutex);
-  if (std::find(loaded.modules.begin(), loaded.modules.end(), set_log) != loaded.modules.end()) {
+  if (std::find(loaded.modules.begin(), loaded.modules.end(), set_sink) != loaded.modules.end()) {
     return;
   }
-  loaded.modules.push_back(set_log);
-  if (loaded.log != nullptr) set_log(loaded.log);
+  loaded.modules.push_back(set_sink);
+  set_sink(loaded.sink);
 }
 
 }  // namespace
 
-void SetModuleLog(ModuleLog log) {
+void SetModuleLog(LogSink sink) {
   Loaded& loaded = AllLoaded();
   std::lock_guard lock(loaded.mutex);
-  if (loaded.log == log) return;
-  loaded.log = log;
-  // They may share one logger: the last to take it gives it back first.
-  for (auto set_log = loaded.modules.rbegin(); set_log != loaded.modules.rend(); ++set_log) {
-    (*set_log)(log);
-  }
+  loaded.sink = sink;
+  for (SetSink set_sink : loaded.modules) set_sink(sink);
 }
 
 absl::StatusOr<void*> LoadModuleEntry(const char* library, const char* entry, const char* hint) {

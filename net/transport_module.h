@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "base/log.h"
 #include "net/transport.h"
 
 namespace weft::net {
@@ -14,11 +15,10 @@ namespace weft::net {
 using TransportEntry = void (*)(const TransportOptions& options,
                                 absl::StatusOr<std::unique_ptr<Transport>>* out);
 
-// Where the lines go that such libraries log: `level` is spdlog's number.
-using ModuleLog = void (*)(int level, const char* text);
-// For those that are loaded by this program or library, now and later. Null: their own logger
-// again, which must be said before `log` goes away. Not while they are in use.
-void SetModuleLog(ModuleLog log);
+// Where the lines go that such libraries log, those loaded now and later: at first to this
+// program's or library's own Log(). Null: to stderr, which must be said before `sink` goes away;
+// not while they are in use.
+void SetModuleLog(LogSink sink);
 
 // Any entry, with the errors of LoadTransport().
 absl::StatusOr<void*> LoadModuleEntry(const char* library, const char* entry, const char* hint);

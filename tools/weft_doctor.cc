@@ -225,7 +225,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kUsage;
   }
-  InitLog("weft-doctor", "warn");
+  InitLog("weft-doctor", EnvironmentLogLevel(LogLevel::kWarn));
   if (pairs->parsed()) return Report(RunPairs(options, size, timeout, settings, argc, argv));
   if (nics->parsed()) return Report(TuneNics(options));
   absl::StatusOr<absl::Duration> watch = ParseDuration("--watch", options.watch);

@@ -264,7 +264,7 @@ int Main(int argc, char** argv) {
   app.add_option("--timeout", timeout, "Bound on each phase: 500ms, 60s, 5m");
   app.add_option("--json", options.json, "File for the result as one JSON object");
   CLI11_PARSE(app, argc, argv);
-  InitLog("weft-init", "warn");
+  InitLog("weft-init", EnvironmentLogLevel(LogLevel::kWarn));
   options.store = store == "redis"   ? StoreKind::kRedis
                   : store == "torch" ? StoreKind::kTorch
                                      : StoreKind::kWeft;

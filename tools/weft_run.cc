@@ -161,7 +161,7 @@ int Main(int argc, char** argv) {
 
   absl::Status status = line.Finish();
   if (!status.ok()) return Fail(status.message(), kUsage);
-  InitLog("weft-run", "warn");
+  InitLog("weft-run", EnvironmentLogLevel(LogLevel::kWarn));
   auto exit_status = run::RunJob(line.options);
   if (exit_status.ok()) return *exit_status;
   return Fail(exit_status.status().message(),

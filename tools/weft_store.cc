@@ -96,7 +96,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--json", json,
                "print status objects: when it serves, for each SIGUSR1, and at the end");
   CLI11_PARSE(app, argc, argv);
-  InitLog("weft-store", "warn");
+  InitLog("weft-store", EnvironmentLogLevel(LogLevel::kWarn));
   absl::Status status = Serve(listen, memory, state_dir, silence, open, json);
   if (status.ok()) return 0;
   std::fprintf(stderr, "weft-store: %s\n", std::string(status.message()).c_str());

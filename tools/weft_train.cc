@@ -15,12 +15,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/log.h"
 #include "base/settings.h"
 #include "base/status.h"
 #include "collectives/c10d/job.h"
 #include "trainer/config.h"
 #include "trainer/files/file.h"
-#include "trainer/loop/run_log.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/parallel/group.h"
 
@@ -77,14 +77,13 @@ struct Command {
     options.threads = ComputeThreads(options.config, job.environment);
     options.stop = &stop_requested;
     WEFT_RETURN_IF_ERROR(MakeFolders(run_dir + "/logs"));
-    WEFT_RETURN_IF_ERROR(InitRunLog(size > 1 ? absl::StrCat("rank ", rank) : "",
-                                    settings.Text("log.level"),
-                                    absl::StrCat(run_dir, "/logs/rank-", rank, ".log")));
-    LogInfo(absl::StrCat("rank ", rank, " of ", size, ", process ", getpid(), ", ", options.threads,
-                         " threads"));
+    InitLog(size > 1 ? absl::StrCat("rank ", rank) : "", ParseLogLevel(settings.Text("log.level")));
+    WEFT_RETURN_IF_ERROR(AlsoLogTo(absl::StrCat(run_dir, "/logs/rank-", rank, ".log")));
+    WEFT_LOG_INFO("rank ", rank, " of ", size, ", process ", getpid(), ", ", options.threads,
+                  " threads");
     Group group(job.world.get(), rank, size);
     absl::Status status = Train(options, group);
-    if (!status.ok()) LogError(std::string(status.message()));
+    if (!status.ok()) WEFT_LOG_ERROR(status.message());
     return status;
   }
 };

@@ -66,9 +66,8 @@ void StoreRelayTable::Publish(const std::string& key, const std::string& address
 }
 
 void StoreRelayTable::PublishFailed(const std::string& key, const absl::Status& why) const {
-  WEFT_LOG_ERROR(
-      "{}: cannot tell the store where it is ('{}'), so that the hosts below it wait in vain: {}",
-      options_.name, key, std::string(why.message()));
+  WEFT_LOG_ERROR(options_.name, ": cannot tell the store where it is ('", key,
+                 "'), so that the hosts below it wait in vain: ", why.message());
 }
 
 void StoreRelayTable::Enter(StoreTicket ticket, StoreRequest&& request, absl::Time now) {

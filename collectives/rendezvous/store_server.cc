@@ -131,8 +131,8 @@ class Server final : public StoreServer, private StoreReactor::Handler {
     }
     if (status.ok()) return;
     // It goes on without: a full disk must not end a job that runs.
-    WEFT_LOG_ERROR("store {}: {}; from here on its state would not survive it", address_,
-                   std::string(status.message()));
+    WEFT_LOG_ERROR("store ", address_, ": ", status.message(),
+                   "; from here on its state would not survive it");
     journal_.reset();
   }
 

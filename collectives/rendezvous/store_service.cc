@@ -340,7 +340,7 @@ void StoreService::Rewatch(Peer& peer) {
 void StoreService::Note(const StoreCore::Closing& closing) {
   ++refused_;
   last_refusal_ = absl::StrCat(closing.peer, ": ", closing.reason);
-  WEFT_LOG_WARN("store {}: closed the connection of {}: {}", name_, closing.peer, closing.reason);
+  WEFT_LOG_WARN("store ", name_, ": closed the connection of ", closing.peer, ": ", closing.reason);
 }
 
 }  // namespace weft::collectives

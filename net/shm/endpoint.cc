@@ -308,7 +308,7 @@ void Endpoint::Break(const absl::Status& status) {
   connecting_.reset();
   wire_.socket.Reset();
   notices_.clear();
-  WEFT_LOG_DEBUG("{}", status.ToString());
+  WEFT_LOG_DEBUG(status.ToString());
   FailRequests(status_);
   transport_->events().OnBroken(link(), status_);
 }

@@ -171,8 +171,8 @@ bool ShmReceiveLink::ReadOffers() {
     const ReadResult result = memory_.usable() ? ReadPiece(receive) : ReadResult::kRefused;
     if (result == ReadResult::kRefused && receive.received == 0) {
       if (memory_.usable()) {
-        WEFT_LOG_DEBUG("{}: its memory cannot be read ({}); messages go through the arena",
-                       DescribeLink(), std::strerror(errno));
+        WEFT_LOG_DEBUG(DescribeLink(), ": its memory cannot be read (", std::strerror(errno),
+                       "); messages go through the arena");
       }
       memory_.GiveUp();
       reading_.pop_front();

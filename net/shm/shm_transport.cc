@@ -160,8 +160,8 @@ void ShmTransport::AcceptAll(absl::Time now) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;
       if (!std::exchange(accept_fails_, true)) {
-        WEFT_LOG_WARN("shm: cannot accept a connection for now: {}; trying again",
-                      ErrnoStatus(errno, "accept").ToString());
+        WEFT_LOG_WARN("shm: cannot accept a connection for now: ",
+                      ErrnoStatus(errno, "accept").ToString(), "; trying again");
       }
       break;
     }
@@ -191,8 +191,8 @@ bool ShmTransport::StepArrivals(absl::Time now) {
     if (wire.ok()) {
       Welcome(**std::move(wire));
     } else {
-      WEFT_LOG_WARN("shm rank {}: turned a connection away: {}", self().value(),
-                    wire.status().ToString());
+      WEFT_LOG_WARN("shm rank ", self().value(),
+                    ": turned a connection away: ", wire.status().ToString());
     }
   }
   return moved;

@@ -58,7 +58,7 @@ class Acceptor::Guest final : public Handler {
   const LinkParameters& parameters() const { return parameters_; }
 
   void OnDeadline(absl::Time) override {
-    WEFT_LOG_WARN("{} was closed: it did not finish its handshake within {}", from_,
+    WEFT_LOG_WARN(from_, " was closed: it did not finish its handshake within ",
                   absl::FormatDuration(kHandshakeTimeout));
     acceptor_.Dismiss(*this);
   }
@@ -81,7 +81,7 @@ class Acceptor::Guest final : public Handler {
     }
     bool flushed = Flush();
     if (handshake_.state() == HandshakeState::kFailed) {
-      WEFT_LOG_WARN("{} was turned away: {}", from_, std::string(handshake_.status().message()));
+      WEFT_LOG_WARN(from_, " was turned away: ", handshake_.status().message());
       if (handshake_.proven() && parameters_.epoch == 0) {
         acceptor_.TellTurnedAway(rank(), handshake_.status());
       }
@@ -151,8 +151,8 @@ void Acceptor::OnEvents(uint32_t, absl::Time now) {
 void Acceptor::OnExhausted(int error_number, absl::Time now) {
   if (!warned_) {
     warned_ = true;
-    WEFT_LOG_ERROR("{}; peers are turned away until one is free",
-                   std::string(DescriptorsExhausted(error_number, "accept").message()));
+    WEFT_LOG_ERROR(DescriptorsExhausted(error_number, "accept").message(),
+                   "; peers are turned away until one is free");
   }
   spare_ = FileDescriptor();
   for (int i = 0; i < kAcceptsPerTurn; ++i) {

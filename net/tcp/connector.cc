@@ -249,8 +249,8 @@ void Connector::OnDialFailed(const absl::Status& why, bool again, absl::Time now
   last_failure_ = why;
   if (!again) return Fail(why, now);
   if (attempts_ == 1) {
-    WEFT_LOG_DEBUG("rank {} at {} is not there yet ({}); trying again", peer_.value(),
-                   address_text_, std::string(why.message()));
+    WEFT_LOG_DEBUG("rank ", peer_.value(), " at ", address_text_, " is not there yet (",
+                   why.message(), "); trying again");
   }
   SetDeadline(std::min(give_up_, now + pause_));
   pause_ = std::min(pause_ * 2, kPauseLongest);

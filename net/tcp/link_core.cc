@@ -282,8 +282,8 @@ void LinkCore::BeginLoss(size_t index, absl::string_view why, absl::Duration pat
   loss.give_up = now + patience;
   if (now - loss.told < kTellLossesEvery) return;
   loss.told = now;
-  WEFT_LOG_WARN("{}, {}, {} was lost ({}); connecting anew, to go on where it was", PeerText(),
-                DescribeLink(), SocketText(index), loss.why);
+  WEFT_LOG_WARN(PeerText(), ", ", DescribeLink(), ", ", SocketText(index), " was lost (", loss.why,
+                "); connecting anew, to go on where it was");
 }
 
 void LinkCore::OnNewSocket(size_t index, uint32_t epoch, FileDescriptor socket,
@@ -299,8 +299,8 @@ void LinkCore::OnResumed(Stream& stream, uint64_t again, absl::Time now) {
   Loss& loss = losses_[index];
   loss.lost = false;
   if (loss.told >= loss.since) {
-    WEFT_LOG_INFO("{}, {}, {} was replaced after {}; {} bytes are sent again", PeerText(),
-                  DescribeLink(), SocketText(index), absl::FormatDuration(now - loss.since), again);
+    WEFT_LOG_INFO(PeerText(), ", ", DescribeLink(), ", ", SocketText(index), " was replaced after ",
+                  absl::FormatDuration(now - loss.since), "; ", again, " bytes are sent again");
   }
   WantTurn();
 }

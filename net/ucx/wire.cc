@@ -297,8 +297,8 @@ void UcxWire::Close() {
     if (!worker_.Progress()) poll(nullptr, 0, 1);
   }
   if (holding_memory_ > 0) {
-    WEFT_LOG_ERROR("ucx: {} transfers of a closed link do not end; its memory may still be used",
-                   holding_memory_);
+    WEFT_LOG_ERROR("ucx: ", holding_memory_,
+                   " transfers of a closed link do not end; its memory may still be used");
   }
 }
 

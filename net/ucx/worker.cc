@@ -82,7 +82,8 @@ UcxWorker::~UcxWorker() {
   for (int look = 0; look < kCloseLooks && !closing_.empty(); ++look) {
     if (!Progress()) poll(nullptr, 0, kLookMilliseconds);
   }
-  if (!closing_.empty()) WEFT_LOG_DEBUG("ucx: {} endpoints did not close in time", closing_.size());
+  if (!closing_.empty())
+    WEFT_LOG_DEBUG("ucx: ", closing_.size(), " endpoints did not close in time");
   for (void* request : closing_) ucp_request_free(request);
   if (worker_ != nullptr) ucp_worker_destroy(worker_);
   if (context_ != nullptr) ucp_cleanup(context_);

@@ -157,7 +157,7 @@ void VerbsFlush::Refuse(int rail, const NicCompletion& what) {
 
 void VerbsFlush::Lose(int rail, const std::string& why) {
   Loop& loop = loops_[static_cast<size_t>(rail)];
-  WEFT_LOG_DEBUG("verbs: the queue pair of flushes on {} is lost: {}", NameOf(rail), why);
+  WEFT_LOG_DEBUG("verbs: the queue pair of flushes on ", NameOf(rail), " is lost: ", why);
   loop.pair.reset();
   for (const Read& read : std::exchange(loop.reads, {})) {
     if (read.flight != nullptr) read.flight->posted &= ~Bit(rail);

@@ -126,7 +126,7 @@ void VerbsSendLink::SendQueued() {
 void VerbsSendLink::OnEagerDiffers(bool too_long, const std::string& why) {
   const absl::Status status =
       too_long ? absl::OutOfRangeError(why) : absl::FailedPreconditionError(why);
-  WEFT_LOG_ERROR("verbs: {}; the send had completed before", why);
+  WEFT_LOG_ERROR("verbs: ", why, "; the send had completed before");
   context().options.events->OnMismatch(*this, status);
 }
 

@@ -27,8 +27,8 @@ absl::StatusOr<std::shared_ptr<Rails>> OpenRails(std::unique_ptr<Nic> nic,
   for (int rail = 0; rail < rails->size(); ++rail) {
     absl::StrAppend(&text, rail > 0 ? "; " : "", (*rails)[rail].Describe());
   }
-  WEFT_LOG_INFO("{}: {}; {} queue pairs a link, traffic class {}, timeout {}, retries {}",
-                std::string(name), text, pairs, options.traffic_class, options.timeout,
+  WEFT_LOG_INFO(name, ": ", text, "; ", pairs, " queue pairs a link, traffic class ",
+                options.traffic_class, ", timeout ", options.timeout, ", retries ",
                 options.retry_count);
   return rails;
 }

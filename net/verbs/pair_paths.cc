@@ -155,11 +155,11 @@ void PairPaths::Lose(size_t index, const std::string& why) {
   Path& path = paths_[index];
   if (path.pair != nullptr) {
     ++port_.statistics_.pairs_lost;
-    WEFT_LOG_WARN("multipath: queue pair {} of {} to {} is lost: {}", index, paths_.size(),
-                  peer_text_, why);
+    WEFT_LOG_WARN("multipath: queue pair ", index, " of ", paths_.size(), " to ", peer_text_,
+                  " is lost: ", why);
   } else {
-    WEFT_LOG_DEBUG("multipath: queue pair {} of {} to {} cannot be replaced: {}", index,
-                   paths_.size(), peer_text_, why);
+    WEFT_LOG_DEBUG("multipath: queue pair ", index, " of ", paths_.size(), " to ", peer_text_,
+                   " cannot be replaced: ", why);
   }
   Drop(path);
   const bool has_lived = port_.now_ - path.made_at > kPauseMax;

@@ -127,7 +127,7 @@ void PairPort::PostReceives(int rail) {
     }
     absl::Status posted = (*rails_)[rail].receives->Post(absl::MakeConstSpan(batch.data(), count));
     if (!posted.ok()) {  // at the next poll again
-      WEFT_LOG_DEBUG("multipath: {}", std::string(posted.message()));
+      WEFT_LOG_DEBUG("multipath: ", posted.message());
       return;
     }
     state.unposted.resize(state.unposted.size() - count);

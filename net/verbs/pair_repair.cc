@@ -91,7 +91,8 @@ absl::Status PairPaths::TakeWord(const Word& word) {
   owner_.OnWritable();
   if (path.generation == 0) return absl::OkStatus();
   ++port_.statistics_.pairs_replaced;
-  WEFT_LOG_INFO("multipath: queue pair {} of {} to {} is replaced", index, usable_, peer_text_);
+  WEFT_LOG_INFO("multipath: queue pair ", index, " of ", usable_, " to ", peer_text_,
+                " is replaced");
   return absl::OkStatus();
 }
 

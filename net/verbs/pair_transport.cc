@@ -93,8 +93,8 @@ absl::Status PairTransport::OpenWire() {
                WEFT_ASSIGN_OR_RETURN(const VerbsTerms other, VerbsTerms::Decode(bytes));
                return terms.Check(other);
              });
-  WEFT_LOG_DEBUG("multipath: {} queue pairs a link, chunks of {} bytes", options.paths,
-                 options.chunk_max);
+  WEFT_LOG_DEBUG("multipath: ", options.paths, " queue pairs a link, chunks of ", options.chunk_max,
+                 " bytes");
   return absl::OkStatus();
 }
 
@@ -103,11 +103,10 @@ PairTransport::~PairTransport() {
   Drain();
   watch_.reset();
   const PairStatistics& seen = port_->statistics();
-  WEFT_LOG_DEBUG(
-      "multipath: {} packets sent, {} received; {} of strangers, {} damaged, {} receives failed, "
-      "{} queue pairs lost, {} replaced, {} packets dropped",
-      seen.sent, seen.received, seen.strangers, seen.malformed, seen.receive_errors,
-      seen.pairs_lost, seen.pairs_replaced, seen.dropped);
+  WEFT_LOG_DEBUG("multipath: ", seen.sent, " packets sent, ", seen.received, " received; ",
+                 seen.strangers, " of strangers, ", seen.malformed, " damaged, ",
+                 seen.receive_errors, " receives failed, ", seen.pairs_lost, " queue pairs lost, ",
+                 seen.pairs_replaced, " replaced, ", seen.dropped, " packets dropped");
 }
 
 bool PairTransport::Progress(absl::Time now) {

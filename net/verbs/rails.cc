@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<Rails>> Rails::Open(std::unique_ptr<Nic> nic,
   std::vector<NicDevice*> devices;
   for (Rail& rail : out->rails_) {
     devices.push_back(rail.device.get());
-    WEFT_LOG_DEBUG("verbs: rail {}: {}", devices.size() - 1, rail.Describe());
+    WEFT_LOG_DEBUG("verbs: rail ", devices.size() - 1, ": ", rail.Describe());
   }
   out->memory_ = std::make_unique<MemoryCache>(std::move(devices), options.relaxed_ordering);
   return out;
@@ -305,11 +305,12 @@ void Rails::TakeEvents(int index) {
       case NicEventKind::kPortDown:
         if (event.port != rail.port.number) break;
         rail.port_down = event.kind == NicEventKind::kPortDown;
-        WEFT_LOG_WARN("verbs: {} port {} is {}", name, event.port, rail.port_down ? "down" : "up");
+        WEFT_LOG_WARN("verbs: ", name, " port ", event.port, " is ",
+                      rail.port_down ? "down" : "up");
         break;
       case NicEventKind::kAddressChanged:
-        WEFT_LOG_INFO("verbs: addresses of {} port {} have changed; new queue pairs will use them",
-                      name, event.port);
+        WEFT_LOG_INFO("verbs: addresses of ", name, " port ", event.port,
+                      " have changed; new queue pairs will use them");
         break;
       case NicEventKind::kQueuePairFatal:
         Lose([&](const User& u) { return u.rail == index && u.queue_pair == event.queue_pair; },

@@ -340,7 +340,7 @@ bool VerbsWire::Replenish(Lane& lane) {
   if (missing < kReplenishAt) return true;
   absl::Status posted = lane.pair->PostReceives(lane.receives_posted, missing);
   lane.receives_posted += static_cast<uint32_t>(missing);
-  if (!posted.ok()) WEFT_LOG_DEBUG("verbs: {}", std::string(posted.message()));
+  if (!posted.ok()) WEFT_LOG_DEBUG("verbs: ", posted.message());
   return posted.ok();
 }
 
@@ -378,7 +378,8 @@ bool VerbsWire::ComesInOrder(uint64_t number) const {
 absl::Status VerbsWire::Take(uint64_t number) {
   const std::byte* slot = arrived(number);
   EntryHeader header;
-  std::memcpy(&header, slot, kEagerHeaderBytes);
+  std::memcpy(static_cast<void*>(&header), slot,
+              kEagerHeaderBytes);  // the rest only where there is one
   const size_t header_bytes = HeaderBytes(header.kind);
   if (header_bytes > kEagerHeaderBytes) std::memcpy(&header, slot, sizeof header);
   if (header.magic != kEntryMagic || header.number != number || header.link != token_) {
@@ -409,7 +410,7 @@ void VerbsWire::TakeUnreported(int lane, int rail) {
   for (uint64_t number = in_.base; number < end && !closed_ && failure_.ok(); ++number) {
     if (in_.Has(number)) continue;
     EntryHeader header;
-    std::memcpy(&header, arrived(number), kEagerHeaderBytes);
+    std::memcpy(static_cast<void*>(&header), arrived(number), kEagerHeaderBytes);
     if (header.magic == kEntryMagic && header.number == number && header.link == token_ &&
         header.epoch == epoch && header.lane == lane) {
       ++rails()[rail].arrivals;

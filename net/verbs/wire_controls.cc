@@ -210,7 +210,7 @@ absl::Status VerbsWire::OnAnswer(const Control& control) {
     return absl::OkStatus();
   }
   Say(LaneControl(ControlKind::kReady, index));
-  if (lane.epoch > 1) WEFT_LOG_INFO("verbs: a new queue pair: {}", LaneText(lane));
+  if (lane.epoch > 1) WEFT_LOG_INFO("verbs: a new queue pair: ", LaneText(lane));
   GoLive(index);
   return absl::OkStatus();
 }

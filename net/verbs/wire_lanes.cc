@@ -159,9 +159,9 @@ void VerbsWire::LaneFailed(int index, const std::string& why) {
   if (closed_ || lane.pair == nullptr) return;
   std::string failure = absl::StrCat(LaneText(lane), ": ", why);
   if (lane.proven) {
-    WEFT_LOG_WARN("verbs: queue pair lost, {}", failure);
+    WEFT_LOG_WARN("verbs: queue pair lost, ", failure);
   } else {
-    WEFT_LOG_INFO("verbs: tried in vain, {}", failure);
+    WEFT_LOG_INFO("verbs: tried in vain, ", failure);
   }
   // What was lost says more than what was tried instead.
   if (lane.proven || last_failure_.empty()) last_failure_ = std::move(failure);

@@ -145,8 +145,8 @@ void VerbsWire::Search() {
     }
     case PathSearch::Step::kTrade: {
       const int slowest = SlowestBut(candidate_);
-      WEFT_LOG_INFO("verbs: {} is on a path with others; in its place: {}",
-                    LaneText(lanes_[static_cast<size_t>(slowest)]),
+      WEFT_LOG_INFO("verbs: ", LaneText(lanes_[static_cast<size_t>(slowest)]),
+                    " is on a path with others; in its place: ",
                     LaneText(lanes_[static_cast<size_t>(candidate_)]));
       candidate_ = -1;
       return Park(slowest);

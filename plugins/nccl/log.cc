@@ -1,12 +1,7 @@
 #include "plugins/nccl/log.h"
 
-#include <spdlog/sinks/base_sink.h>
-
 #include <atomic>
-#include <memory>
-#include <mutex>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -23,26 +18,16 @@ void Write(abi::LogLevel level, const std::string& text) {
   log(level, abi::kLogInit | abi::kLogNet, "weft", 0, "NET/Weft : %s", text.c_str());
 }
 
-abi::LogLevel LevelOf(int level) {
-  return level >= spdlog::level::warn   ? abi::kLogWarn
-         : level == spdlog::level::info ? abi::kLogInfo
-                                        : abi::kLogTrace;
+// What net/ says, also in a transport's own library.
+void FromNet(LogLevel level, absl::string_view text) {
+  Write(level >= LogLevel::kWarn   ? abi::kLogWarn
+        : level == LogLevel::kInfo ? abi::kLogInfo
+                                   : abi::kLogTrace,
+        std::string(text));
 }
 
-// What net/ says.
-class Sink final : public spdlog::sinks::base_sink<std::mutex> {
- private:
-  void sink_it_(const spdlog::details::log_msg& message) override {
-    Write(LevelOf(message.level), std::string(message.payload.data(), message.payload.size()));
-  }
-  void flush_() override {}
-};
-
-// What a transport's own library says.
-void FromModule(int level, const char* text) { Write(LevelOf(level), text); }
-
 struct ModuleLogGuard {
-  ModuleLogGuard() { net::SetModuleLog(&FromModule); }
+  ModuleLogGuard() { net::SetModuleLog(&FromNet); }  // whose list then outlives the guard
   ~ModuleLogGuard() { net::SetModuleLog(nullptr); }  // such libraries outlive this one
 };
 
@@ -73,12 +58,8 @@ abi::Result ResultOf(const absl::Status& status) {
 void SetLogFunction(abi::LogFunction log) {
   if (log == nullptr) return;
   log_function.store(log, std::memory_order_release);
-  static std::once_flag once;
-  std::call_once(once, [] {
-    auto logger = std::make_shared<spdlog::logger>("weft", std::make_shared<Sink>());
-    logger->set_level(spdlog::level::debug);
-    spdlog::set_default_logger(std::move(logger));
-  });
+  SetLogSink(&FromNet);
+  SetLogLevel(LogLevel::kDebug);  // NCCL knows which it wants
   static const ModuleLogGuard guard;
 }
 

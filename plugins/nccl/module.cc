@@ -1,1 +1,1 @@
-// The library is weft_nccl's objects; a CMake target wants a source of its own.
+// The library is the archive of weft_nccl; a CMake target wants a source of its own.

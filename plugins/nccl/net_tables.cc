@@ -123,11 +123,9 @@ Result FlushAll(void* comm, int n, void** data, int* sizes, void** memory, void*
 }
 
 }  // namespace
-}  // namespace weft::nccl
 
 // NOLINTBEGIN(readability-identifier-naming): NCCL's names.
 #define WEFT_EXPORT extern "C" __attribute__((visibility("default")))
-using namespace weft::nccl;  // NOLINT(google-build-using-namespace)
 
 // Null: what GPUs would do with the network by themselves (getDeviceMr, irecvConsumed), and hints
 // that no transport has a use for (setNetAttr).
@@ -205,3 +203,5 @@ const abi::NetV12 ncclNetPlugin_v12 = {kName,          InitContext,
                                        nullptr,        MakeVirtual<abi::VirtualDeviceV12>,
                                        Finalize,       nullptr};
 // NOLINTEND(readability-identifier-naming)
+
+}  // namespace weft::nccl

@@ -32,11 +32,9 @@ Result Record(void* /*event*/, int /*state*/, abi::ProfilerStateArguments* /*arg
 }
 
 }  // namespace
-}  // namespace weft::nccl
 
 // NOLINTBEGIN(readability-identifier-naming): NCCL's names.
 #define WEFT_EXPORT extern "C" __attribute__((visibility("default")))
-using namespace weft::nccl;  // NOLINT(google-build-using-namespace)
 
 WEFT_EXPORT const abi::ProfilerV1 ncclProfiler_v1, ncclProfiler_v2, ncclProfiler_v3;
 const abi::ProfilerV1 ncclProfiler_v1 = {kName, InitV1, Start, Stop, Record, Stop};
@@ -48,3 +46,5 @@ WEFT_EXPORT const abi::ProfilerV5 ncclProfiler_v5, ncclProfiler_v6;
 const abi::ProfilerV5 ncclProfiler_v5 = {kName, InitV5, Start, Stop, Record, Stop};
 const abi::ProfilerV5 ncclProfiler_v6 = ncclProfiler_v5;
 // NOLINTEND(readability-identifier-naming)
+
+}  // namespace weft::nccl

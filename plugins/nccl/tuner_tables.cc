@@ -38,11 +38,9 @@ Result ChooseV4(void* /*context*/, abi::Collective /*collective*/, size_t /*byte
 Result Finish(void* /*context*/) { return abi::kSuccess; }
 
 }  // namespace
-}  // namespace weft::nccl
 
 // NOLINTBEGIN(readability-identifier-naming): NCCL's names.
 #define WEFT_EXPORT extern "C" __attribute__((visibility("default")))
-using namespace weft::nccl;  // NOLINT(google-build-using-namespace)
 
 WEFT_EXPORT const abi::TunerV2 ncclTunerPlugin_v2;
 const abi::TunerV2 ncclTunerPlugin_v2 = {kName, InitOld, ChooseV2, Finish};
@@ -55,3 +53,5 @@ const abi::TunerV5 ncclTunerPlugin_v5 = {kName, InitNew, ChooseV4, Finish};
 WEFT_EXPORT const abi::TunerV6 ncclTunerPlugin_v6;
 const abi::TunerV6 ncclTunerPlugin_v6 = {kName, InitNew, ChooseV4, Finish, nullptr};
 // NOLINTEND(readability-identifier-naming)
+
+}  // namespace weft::nccl

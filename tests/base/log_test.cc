@@ -3,11 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <fstream>
 #include <string>
+#include <vector>
+
+#include "tests/scratch_folder.h"
 
 namespace weft {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
@@ -16,8 +22,8 @@ using ::testing::internal::GetCapturedStderr;
 
 TEST(Log, LineHasTimeLevelNameAndText) {
   CaptureStderr();
-  InitLog("rank 3", "info");
-  WEFT_LOG_WARN("link to {} is {}", 5, "slow");
+  InitLog("rank 3", LogLevel::kInfo);
+  WEFT_LOG_WARN("link to ", 5, " is ", "slow");
   EXPECT_THAT(GetCapturedStderr(),
               MatchesRegex("[0-9:]+\\.[0-9]+ W \\[rank 3\\] link to 5 is slow\n"));
 }
@@ -32,7 +38,7 @@ TEST(Log, EveryLevelOfTheSettingIsUnderstood) {
         Case{"info", false, true, true, true}, Case{"warn", false, false, true, true},
         Case{"error", false, false, false, true}, Case{"off", false, false, false, false}}) {
     CaptureStderr();
-    InitLog("", c.level);
+    InitLog("", ParseLogLevel(c.level));
     WEFT_LOG_DEBUG("one");
     WEFT_LOG_INFO("two");
     WEFT_LOG_WARN("three");
@@ -44,6 +50,49 @@ TEST(Log, EveryLevelOfTheSettingIsUnderstood) {
     EXPECT_EQ(text.find("four") != text.npos, c.error) << c.level;
     EXPECT_THAT(text, Not(HasSubstr("[")));  // no name, no brackets
   }
+}
+
+std::vector<std::string>& SeenLines() {
+  static std::vector<std::string> lines;
+  return lines;
+}
+
+TEST(Log, LinesGoWhereTheSinkSaysUntilItIsTakenBack) {
+  SetLogLevel(LogLevel::kInfo);
+  SetLogSink([](LogLevel level, absl::string_view text) {
+    SeenLines().push_back(absl::StrCat(static_cast<int>(level), " ", text));
+  });
+  int evaluated = 0;
+  WEFT_LOG_DEBUG("below the level ", ++evaluated);
+  WEFT_LOG_ERROR("lost ", 2, " of ", 3);
+  SetLogSink(nullptr);
+  CaptureStderr();
+  WEFT_LOG_INFO("again");
+  EXPECT_EQ(GetCapturedStderr(), "I again\n");
+  EXPECT_THAT(SeenLines(), ElementsAre("3 lost 2 of 3"));
+  EXPECT_EQ(evaluated, 0);
+}
+
+TEST(Log, TheEnvironmentSaysTheLevelOrNothing) {
+  ASSERT_EQ(setenv("WEFT_LOG_LEVEL", "error", 1), 0);
+  EXPECT_EQ(EnvironmentLogLevel(LogLevel::kWarn), LogLevel::kError);
+  ASSERT_EQ(unsetenv("WEFT_LOG_LEVEL"), 0);
+  EXPECT_EQ(EnvironmentLogLevel(LogLevel::kWarn), LogLevel::kWarn);
+}
+
+TEST(Log, AFileGetsTheLinesToo) {
+  ScratchFolder folder;
+  const std::string path = folder.path() + "/log";
+  CaptureStderr();
+  InitLog("rank 1", LogLevel::kInfo);
+  ASSERT_TRUE(AlsoLogTo(path).ok());
+  WEFT_LOG_INFO("begun");
+  GetCapturedStderr();
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  EXPECT_THAT(line, HasSubstr("begun"));
+  EXPECT_EQ(AlsoLogTo("/proc/none/log").code(), absl::StatusCode::kUnavailable);
 }
 
 }  // namespace

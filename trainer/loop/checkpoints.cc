@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/retention.h"
 #include "trainer/checkpoint/writer.h"
-#include "trainer/loop/run_log.h"
 
 namespace weft {
 namespace {
@@ -62,7 +62,7 @@ absl::StatusOr<std::string> FindTogether(const std::string& folder, Group& group
       absl::StatusOr<LatestCheckpoint> latest = FindLatest(folder);
       status = latest.status();
       if (latest.ok()) {
-        for (const std::string& reason : latest->skipped) LogWarning("passed over " + reason);
+        for (const std::string& reason : latest->skipped) WEFT_LOG_WARN("passed over ", reason);
         path = latest->path;
       }
     }
@@ -105,7 +105,7 @@ absl::StatusOr<std::string> SaveCheckpoint(const std::string& folder, const RunP
                             .config_text = config.text});
       if (path.ok()) {
         absl::Status pruned = Prune(folder, config.checkpoint_keep).status();
-        if (!pruned.ok()) LogWarning("old checkpoints stay: " + pruned.ToString());
+        if (!pruned.ok()) WEFT_LOG_WARN("old checkpoints stay: ", pruned.ToString());
       }
     } else {
       writer.Abandon();

@@ -127,11 +127,10 @@ MultipathTransport::~MultipathTransport() {
   Drain();
   if (sockets_ == nullptr) return;
   const SocketStatistics& seen = statistics();
-  WEFT_LOG_DEBUG(
-      "multipath: {} packets sent in {} calls, {} not taken; {} received in {} calls; {} of "
-      "strangers, {} damaged",
-      seen.sent, seen.send_calls, seen.send_errors, seen.received, seen.receive_calls,
-      seen.strangers, seen.malformed);
+  WEFT_LOG_DEBUG("multipath: ", seen.sent, " packets sent in ", seen.send_calls, " calls, ",
+                 seen.send_errors, " not taken; ", seen.received, " received in ",
+                 seen.receive_calls, " calls; ", seen.strangers, " of strangers, ", seen.malformed,
+                 " damaged");
 }
 
 void MultipathTransport::SweepLingering() {

@@ -138,12 +138,12 @@ class UdpSockets::Socket final : public Handler {
     int error = errno;
     bool was_segmented = message.packets > 1 && (error == EIO || error == EINVAL);
     if (was_segmented && all_.segments_) {
-      WEFT_LOG_INFO("multipath: segmented sends do not work here ({}); going on without",
-                    std::strerror(error));
+      WEFT_LOG_INFO("multipath: segmented sends do not work here (", std::strerror(error),
+                    "); going on without");
       all_.segments_ = false;
     } else if (all_.statistics_.send_errors == 0) {
-      WEFT_LOG_WARN("multipath: sending {} bytes to {} failed: {}", message.segment,
-                    message.to.ToString(), std::strerror(error));
+      WEFT_LOG_WARN("multipath: sending ", message.segment, " bytes to ", message.to.ToString(),
+                    " failed: ", std::strerror(error));
     }
     all_.statistics_.send_errors += message.packets;
   }

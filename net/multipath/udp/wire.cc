@@ -243,8 +243,8 @@ void Wire::OnDatagram(const Received& datagram) {
   absl::Status parsed = ParseParts(datagram.header, datagram.chunk, options_.has_checksum, packet_);
   if (!parsed.ok()) {
     if (paths_->NoteMalformed()) {
-      WEFT_LOG_INFO("multipath: a damaged packet of {} was dropped: {}", options_.sender.peer,
-                    std::string(parsed.message()));
+      WEFT_LOG_INFO("multipath: a damaged packet of ", options_.sender.peer,
+                    " was dropped: ", parsed.message());
     }
     return;
   }

@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTestTransport(TransportKind kind,
     WEFT_CHECK(with_rails.settings.Set("verbs.devices", absl::StrCat("=", own), "test").ok(), own);
     return CreateTransport(kind, with_rails);
   }
-  spdlog::set_level(spdlog::level::warn);
+  SetLogLevel(LogLevel::kWarn);
   static auto* fabric = new ScriptedFabric();  // transports of other threads may outlive main
   static std::atomic<uint32_t> next{0};
   const uint32_t host = next++;

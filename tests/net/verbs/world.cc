@@ -55,8 +55,7 @@ ScriptedNode::~ScriptedNode() {
 std::string World::Device(int host, int rail) { return absl::StrCat("host", host, "_rail", rail); }
 
 World::World(const WorldOptions& options) : step_(options.step) {
-  spdlog::set_level(std::getenv("WEFT_TEST_LOG") == nullptr ? spdlog::level::off
-                                                            : spdlog::level::debug);
+  SetLogLevel(std::getenv("WEFT_TEST_LOG") == nullptr ? LogLevel::kOff : LogLevel::kDebug);
   for (int host : {0, 1}) {
     std::vector<ScriptedDeviceOptions> devices(static_cast<size_t>(options.rails));
     for (int rail = 0; rail < options.rails; ++rail) {

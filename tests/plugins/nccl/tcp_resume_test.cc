@@ -196,7 +196,7 @@ TEST(NcclTcp, ListenersShareOneSocketHoweverManyThereAre) {
   const int before = OpenDescriptors();
   {
     Instance one(Environment{{"WEFT_TRANSPORT", "tcp"}});
-    Listening first = Listen(one);
+    Listen(one);
     const int with_one = OpenDescriptors();
     for (int i = 0; i < 50; ++i) Listen(one);
     EXPECT_EQ(OpenDescriptors(), with_one);

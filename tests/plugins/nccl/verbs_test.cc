@@ -242,7 +242,9 @@ std::set<int> ClassesOf(int version, int given, const Environment& environment) 
     } else if (sent == 0) {
       EXPECT_EQ(api->Test(sending, &sent, nullptr), nccl::abi::kSuccess);
     }
-    if (received == 0) EXPECT_EQ(api->Test(receiving, &received, &size), nccl::abi::kSuccess);
+    if (received == 0) {
+      EXPECT_EQ(api->Test(receiving, &received, &size), nccl::abi::kSuccess);
+    }
   }
   api->Deregister(send, from_memory);
   api->Deregister(receive, to_memory);
