@@ -19,8 +19,9 @@ namespace {
 
 constexpr absl::Duration kPauseFirst = absl::Milliseconds(10);
 constexpr absl::Duration kPauseLongest = absl::Seconds(1);
-// The kernel would go on asking on the same path: another source port may find another one.
-constexpr absl::Duration kResumeAttempt = absl::Seconds(1);
+// Many round trips of any fabric. The kernel would go on asking on the same path, and one in two
+// may be dead each way: each attempt has another source port, and there is time for many.
+constexpr absl::Duration kResumeAttempt = absl::Milliseconds(200);
 
 }  // namespace
 
@@ -263,9 +264,11 @@ void Connector::OnDeadline(absl::Time now) {
   }
   if (now >= give_up_) return Fail(OutOfTime(), now);
   if (dials_.empty()) return Attempt(now);
-  OnDialFailed(absl::UnavailableError(
-                   absl::StrCat("no answer within ", absl::FormatDuration(kResumeAttempt))),
-               /*again=*/true, now);
+  // Its path may be dead, or that of the answers: another port at once, which may get others.
+  StopAttempt();
+  last_failure_ = absl::UnavailableError(
+      absl::StrCat("no answer within ", absl::FormatDuration(kResumeAttempt)));
+  Attempt(now);
 }
 
 absl::Status Connector::OutOfTime() const {
