@@ -29,6 +29,11 @@ uint32_t ReceivesOf(const PairOptions& options) {
   return static_cast<uint32_t>(std::clamp<uint64_t>(slots, kReceivesMin, kReceivesMax));
 }
 
+uint32_t SendSlotsOf(uint32_t chunk) {
+  const auto slots = static_cast<uint32_t>(kSendBytes / SlotBytesOf(chunk));
+  return std::clamp(slots, kSendSlotsMin, kSendSlotsMax);
+}
+
 PairPort::PairPort(std::shared_ptr<Rails> rails, const PairOptions& options)
     : rails_(std::move(rails)), options_(options), slot_bytes_(SlotBytesOf(options.chunk_max)) {
   // Numbers that no other life of this process is likely to have used.
@@ -59,15 +64,15 @@ absl::StatusOr<std::unique_ptr<PairPort>> PairPort::Open(std::shared_ptr<Rails> 
                                                          const PairOptions& options) {
   std::unique_ptr<PairPort> out(new PairPort(std::move(rails), options));
   Rails& all = out->rails();
-  const uint32_t receives = ReceivesOf(options);
+  const uint32_t receives = ReceivesOf(options), sends = SendSlotsOf(options.chunk_max);
   out->receives_ = receives;
   WEFT_RETURN_IF_ERROR(all.ShareReceives(out.get(), receives));
   out->states_.resize(static_cast<size_t>(all.size()));
   for (int rail = 0; rail < all.size(); ++rail) {
     RailState& state = out->states_[static_cast<size_t>(rail)];
     WEFT_ASSIGN_OR_RETURN(state.receives, out->MakeSlots(receives));
-    WEFT_ASSIGN_OR_RETURN(state.sends, out->MakeSlots(kSendSlots));
-    for (uint32_t slot = kSendSlots; slot-- > 0;) state.free.push_back(slot);
+    WEFT_ASSIGN_OR_RETURN(state.sends, out->MakeSlots(sends));
+    for (uint32_t slot = sends; slot-- > 0;) state.free.push_back(slot);
     for (uint32_t slot = 0; slot < receives; ++slot) state.unposted.push_back(slot);
     out->PostReceives(rail);
     if (!state.unposted.empty()) {

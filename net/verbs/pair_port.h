@@ -2,9 +2,10 @@
 // for what is sent, and which link a packet is for. Their paths are in pair_paths.h.
 //
 // Memory is bounded whatever the number of links: PairOptions::buffer_bytes of receives a device,
-// posted again once their packets were looked at, and kSendSlots packets on their way out. A link
-// that finds none waits (LinkPaths::CanSend()); while some wait, the queue pair that holds most of
-// it while nothing completes (a reliable one on a dead path) is given up for it.
+// or 256 of them if that is more, posted again once their packets were looked at, and kSendBytes of
+// packets on their way out, or kSendSlotsMin of them. A link that finds none waits
+// (LinkPaths::CanSend()); while some wait, the queue pair that holds most of it while nothing
+// completes (a reliable one on a dead path) is given up for it.
 //
 // Driven by the transport's poller and Rails::Poll(); not thread-safe.
 #ifndef WEFT_NET_VERBS_PAIR_PORT_H_
@@ -40,13 +41,16 @@ struct PairStatistics {
 };
 
 inline constexpr uint32_t kPairSendDepth = 256;  // of a queue pair
-inline constexpr uint32_t kSendSlots = 1024;     // of a rail, for all links
+// Packets on their way out of a rail, for all links: fewer where they are large.
+inline constexpr uint32_t kSendSlotsMin = 128, kSendSlotsMax = 1024;
+inline constexpr size_t kSendBytes = 8 << 20;
 // A queue pair of which nothing completes for so long is a dead path, not one to wait for.
 inline constexpr absl::Duration kPairStuck = absl::Milliseconds(20);
 // Receives of a device for `options`.
 uint32_t ReceivesOf(const PairOptions& options);
 // Of packets of `chunk` bytes.
 size_t SlotBytesOf(uint32_t chunk);
+uint32_t SendSlotsOf(uint32_t chunk);
 
 class PairPaths;
 

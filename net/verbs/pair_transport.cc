@@ -21,11 +21,16 @@ constexpr size_t kRoceBytes = 38 + 20 + 8 + 12 + 4;
 // acknowledgement costs both ends what a packet of data does, but for its bytes.
 constexpr int kAckEvery = 8;
 
-// A whole packet of the path MTU, or so many bytes of chunk that the device cuts into several.
-uint32_t ChunkOf(const Settings& settings, int mtu) {
+// A reliable queue pair sends again the packet that it loses, and no more of a message than was
+// behind it; and each message costs both ends a completion, and the device an acknowledgement.
+constexpr size_t kReliableMessage = 32 << 10;
+
+// What fills whole packets of the path MTU: one, or of a message that is not lost with one of them
+// several. Or so many bytes as are asked for.
+uint32_t ChunkOf(const Settings& settings, int mtu, bool is_reliable) {
   const auto asked = static_cast<size_t>(settings.ByteCount("multipath.chunk_bytes").count());
-  const size_t one = static_cast<size_t>(mtu) - kBeforeChunk;
-  const size_t chunk = asked > 0 ? asked : one;
+  const size_t whole = std::max(static_cast<size_t>(mtu), is_reliable ? kReliableMessage : 0);
+  const size_t chunk = asked > 0 ? asked : whole - kBeforeChunk;
   return static_cast<uint32_t>(std::clamp<size_t>(chunk / 64 * 64, kChunkMin, kChunkMax / 64 * 64));
 }
 
@@ -63,7 +68,7 @@ absl::Status PairTransport::OpenWire() {
     mtu = std::min(mtu, rails()[rail].port.mtu);
     gbps += rails()[rail].port.gbps;
   }
-  options.chunk_max = ChunkOf(settings, mtu);
+  options.chunk_max = ChunkOf(settings, mtu, is_reliable);
   WEFT_ASSIGN_OR_RETURN(port_, PairPort::Open(rails_, options));
   WEFT_ASSIGN_OR_RETURN(watch_, RailWatch::Open(*context_.poller, rails()));
 

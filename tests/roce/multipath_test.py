@@ -40,7 +40,7 @@ of_wire() {  # wire
   WEFT_TEST_RDMA=rxe2,rxe3 WEFT_TEST_WIRE=$wire \\
     timeout 200 pair_conformance_test --gtest_filter='SUITE' > suite.txt 2>&1
   echo "status $wire-suite $?"
-  grep -vE 'RUN|  OK |opening.cc' suite.txt | tail -60 > shown.txt; shown $wire-suite shown.txt
+  grep -vE 'RUN|  OK ' suite.txt | tail -60 > shown.txt; shown $wire-suite shown.txt
 }
 dark() {  # wire, settings: messages both ways while a spine swallows everything
   label=$1-dark; shift

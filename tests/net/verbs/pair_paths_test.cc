@@ -21,6 +21,8 @@ WorldOptions Over(absl::string_view wire, int rails = 2, std::vector<std::string
   options.rails = rails;
   options.kind = TransportKind::kMultipath;
   options.settings = {absl::StrCat("multipath.wire=", wire), "multipath.paths=4"};
+  // Most of what follows counts packets, which reliable ones join by default.
+  if (wire == "rc") options.settings.push_back("multipath.chunk_bytes=3968");
   options.settings.insert(options.settings.end(), settings.begin(), settings.end());
   return options;
 }
@@ -326,6 +328,30 @@ TEST(ReliablePathsTest, ReceivesThatRunOutAreWaitedFor) {
   }));
   EXPECT_TRUE(traffic.AllGood()) << traffic.FirstError();
   EXPECT_EQ(traffic.Check(), "");
+}
+
+// A device that cuts them recovers single packets of them, too.
+TEST(ReliablePathsTest, AChunkTakesSeveralPacketsUnlessItIsToldOtherwise) {
+  World world(Over("rc", 1, {"multipath.chunk_bytes=0"}));
+  uint32_t longest = 0;
+  world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
+    longest = std::max(longest, transfer.length);
+    return ScriptedFate{};
+  });
+  ExpectAll(world, 22);
+  EXPECT_EQ(longest, 32u << 10);  // the envelope and the header too: packets of the MTU are whole
+}
+
+TEST(ReliablePathsTest, LargePacketsTakeNoMoreMemoryOnTheirWayOut) {
+  for (uint32_t chunk : {960u, 3968u, 32640u, 64960u}) {
+    const uint32_t slots = multipath::SendSlotsOf(chunk);
+    EXPECT_GE(slots, multipath::kSendSlotsMin) << chunk;
+    EXPECT_LE(slots, multipath::kSendSlotsMax) << chunk;
+    if (slots == multipath::kSendSlotsMin) continue;
+    EXPECT_LE(slots * multipath::SlotBytesOf(chunk), multipath::kSendBytes) << chunk;
+  }
+  EXPECT_EQ(multipath::SendSlotsOf(3968), multipath::kSendSlotsMax);
+  EXPECT_EQ(multipath::SendSlotsOf(64960), multipath::kSendSlotsMin);
 }
 
 // A device that gives up on a path takes nothing with it.
