@@ -8,6 +8,7 @@ namespace {
 
 // A sample is of at least so much, lest it measure the latency of small messages.
 constexpr uint64_t kSampleBytes = 256 << 10;
+constexpr uint64_t kLargeBytes = 64 << 10;
 constexpr absl::Duration kSampleTime = absl::Microseconds(20);
 constexpr double kSampleWeight = 0.25;
 constexpr double kTripWeight = 0.125;
@@ -15,7 +16,12 @@ constexpr double kTripWeight = 0.125;
 }  // namespace
 
 void Lane::NotePosted(uint32_t requests, uint64_t number, uint64_t bytes, absl::Time now) {
-  if (outstanding == 0) measured_since = alive_at = now, measured_bytes = 0;
+  if (outstanding == 0) {
+    alive_at = now;
+    // One large write after the other is measured as well, without the time between them.
+    if (bytes < kLargeBytes) measured_bytes = 0, measured_busy = absl::ZeroDuration();
+    measured_since = now - measured_busy;
+  }
   in_flight.push_back({next_send, number, requests, bytes, now});
   next_send = (next_send + 1) & RailQueuePair::kNumberMask;
   requests_used += requests;
@@ -25,11 +31,13 @@ void Lane::NotePosted(uint32_t requests, uint64_t number, uint64_t bytes, absl::
 void Lane::Measure(uint64_t bytes, absl::Time now) {
   measured_bytes += bytes;
   const absl::Duration busy = now - measured_since;
+  measured_busy = busy;
   if (measured_bytes < kSampleBytes || busy < kSampleTime) return;
   const double sample = static_cast<double>(measured_bytes) / absl::ToDoubleSeconds(busy);
   rate = std::exchange(rate_seen, true) ? rate + (sample - rate) * kSampleWeight : sample;
   measured_since = now;
   measured_bytes = 0;
+  measured_busy = absl::ZeroDuration();
 }
 
 // Narrowed once for what was posted before the last time; widened by what is acknowledged in time,
@@ -59,7 +67,7 @@ void Lane::Reset() {
   next_send = requests_used = 0;
   outstanding = 0;
   proven = true;
-  draining = false;
+  draining = resting = false;
   trial_ends = absl::InfiniteFuture();
   rate_seen = false;
   window = kWindowFirst;

@@ -39,6 +39,7 @@ struct Lane {
   // Of the leader. A spare that is not made, or will not be made again; a queue pair that gets no
   // more and is ended when what it has has arrived.
   bool parked = false, draining = false;
+  bool resting = false;  // it works, and is given nothing for now
 
   // What was posted and has not completed, in order. kProbe: no entry, but a write of no bytes.
   static constexpr uint64_t kProbe = ~uint64_t{0};
@@ -67,8 +68,10 @@ struct Lane {
   // As many bytes may be on their way as are acknowledged within kDelayTarget of their posting:
   // more would only stand in queues, here or in a switch, and overflow those that are short.
   uint64_t window = kWindowFirst;
-  static constexpr uint64_t kWindowFirst = 256 << 10;
-  static constexpr uint64_t kWindowLeast = 64 << 10;
+  static constexpr uint64_t kWindowFirst = (256 << 10) + 2 * kEntryBytes;
+  // Two of the smallest pieces, as they are set, with their entries: with one, the path stands idle
+  // from its end until its acknowledgement is here and the next is posted.
+  static constexpr uint64_t kWindowLeast = (128 << 10) + 2 * kEntryBytes;
   static constexpr uint64_t kWindowMost = 4 << 20;  // 80 us of 400 Gbit/s
   static constexpr absl::Duration kDelayTarget = absl::Milliseconds(10);
 
@@ -77,6 +80,7 @@ struct Lane {
   double rate = 0;
   bool rate_seen = false;
   absl::Time measured_since;
+  absl::Duration measured_busy;
   uint64_t measured_bytes = 0;
 
   bool HasRoom(uint64_t more) const {

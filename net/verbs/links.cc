@@ -136,8 +136,9 @@ absl::Status VerbsSendLink::OnClearToSend(const EntryHeader& header) {
   return absl::OkStatus();
 }
 
-// Two pieces for each queue pair, so that a faster one can take more; but none smaller or larger
-// than is set, and all multiples of 128.
+// Two pieces for each queue pair, so that a faster one can take more, and so small that each can
+// have two on its way (PieceMost); but none smaller or larger than is set, and all multiples of
+// 128.
 size_t VerbsSendLink::PieceBytes(uint64_t receive, size_t total) const {
   const VerbsOptions& options = wire_.rails().options();
   const auto target = targets_.find(static_cast<uint32_t>(receive));
@@ -146,7 +147,7 @@ size_t VerbsSendLink::PieceBytes(uint64_t receive, size_t total) const {
   const size_t most = target != targets_.end() && target->second.combine
                           ? std::min(options.piece_max, kStagingSlotBytes)
                           : options.piece_max;
-  return std::clamp(even, std::min(options.piece_min, most), most);
+  return std::clamp(std::min(even, wire_.PieceMost()), std::min(options.piece_min, most), most);
 }
 
 // What is matched leaves by the wire; the streams are given nothing.

@@ -26,7 +26,7 @@ void PathSearch::End(absl::Time now, bool in_vain) {
 }
 
 void PathSearch::Opened(absl::Time now, uint64_t bytes) {
-  if (phase_ == Phase::kOpening) Begin(Phase::kOpened, now + kSettle, bytes);
+  if (phase_ == Phase::kOpening) Begin(Phase::kWith, now + kSettle, bytes);
 }
 
 void PathSearch::Stopped(absl::Time now) {
@@ -61,20 +61,28 @@ PathSearch::Step PathSearch::Turn(absl::Time now, uint64_t bytes, bool waits) {
       before_ = rate;
       Begin(Phase::kOpening, now, bytes);
       return Step::kOpen;
-    case Phase::kOpened:
-      if (!is_more) {
-        End(now, true);
-        return Step::kClose;
-      }
+    case Phase::kWith:
+      if (!is_more) break;
+      with_ = rate;
+      Begin(Phase::kWithout, now + kSettle, bytes);
+      return Step::kRest;
+    case Phase::kWithout:
+      if (was_idle || with_ < rate * (1 + kGainLeast)) break;
+      before_ = rate;
+      Begin(Phase::kWithAgain, now + kSettle, bytes);
+      return Step::kUse;
+    case Phase::kWithAgain:
+      if (!is_more) break;
       Begin(Phase::kTraded, now + kSettle, bytes);
       return Step::kTrade;
     case Phase::kTraded:
       End(now, !is_more);
       return Step::kNone;
     case Phase::kOpening:
-      break;
+      return Step::kNone;
   }
-  return Step::kNone;
+  End(now, true);
+  return Step::kClose;
 }
 
 }  // namespace weft::net

@@ -2,7 +2,8 @@
 // Source ports are drawn, so all of a link's queue pairs may have come to lie on one of a fabric's
 // spines. Nothing they see tells that from a fabric that is full. So, while a link has had more to
 // send than they took, it opens one more, on another source port, and compares what all together
-// get acknowledged: if that is clearly more, the new one takes the place of the slowest, and if it
+// get acknowledged: with it, without it while it rests, and with it again. If it is clearly more
+// each time with it, which chance seldom is, the new one takes the place of the slowest, and if it
 // is still more without that, the trade was good. Else the new one is closed, and the next try
 // waits twice as long.
 //
@@ -21,12 +22,14 @@ class PathSearch {
   enum class Step : uint8_t {
     kNone,
     kOpen,   // another queue pair; then Opened() or Stopped()
+    kRest,   // the new one gets nothing for a while
+    kUse,    // it does again
     kTrade,  // the new one stays; close the slowest of the others
     kClose,  // the new one
   };
 
   // What is compared is measured for so long, and after a change begins so much later.
-  static constexpr absl::Duration kWindow = absl::Milliseconds(200);
+  static constexpr absl::Duration kWindow = absl::Milliseconds(100);
   static constexpr absl::Duration kSettle = absl::Milliseconds(50);
   // From the end of a try that was in vain to the next; then twice as long, and so on.
   static constexpr absl::Duration kPauseFirst = absl::Milliseconds(200);
@@ -47,7 +50,7 @@ class PathSearch {
   bool trying() const { return phase_ != Phase::kWatch; }
 
  private:
-  enum class Phase : uint8_t { kWatch, kOpening, kOpened, kTraded };
+  enum class Phase : uint8_t { kWatch, kOpening, kWith, kWithout, kWithAgain, kTraded };
   void Begin(Phase phase, absl::Time from, uint64_t bytes);
   void End(absl::Time now, bool in_vain);
 
@@ -58,7 +61,7 @@ class PathSearch {
   absl::Duration idle_;
   absl::Time turn_at_ = absl::InfinitePast();  // the last one
   bool waited_ = false;                        // then
-  double before_ = 0;                          // bytes per second
+  double before_ = 0, with_ = 0;               // bytes per second
   absl::Duration pause_ = kPauseFirst;
   absl::Time next_try_ = absl::InfinitePast();
 };

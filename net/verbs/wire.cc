@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,9 +15,7 @@
 namespace weft::net {
 namespace {
 
-constexpr double kRateFloor = 1.0 / 64;  // of the fastest lane's: what is slow is still tried
-constexpr double kLaterMost = 1.25;      // than the lane that would be first, which has no room
-constexpr int kReplenishAt = 16;         // receives are posted so many at once
+constexpr int kReplenishAt = 16;  // receives are posted so many at once
 // The other side is told what was taken when a quarter of its ring waits for that, or so late that
 // it is nearly always told by what goes there anyway. Only room in the ring depends on it.
 constexpr uint64_t kTellAt = kRingSlots / 4;
@@ -118,33 +115,6 @@ void VerbsWire::Enqueue(const EntryHeader& header, const std::byte* payload, uin
   out(number) = Out{payload, length, token, -1, false, false, shared_.now};
   queue_.push_back(number);
   WantTurn();
-}
-
-// The lane that would be done first with this as well, by what each has on its way and its speed,
-// of those that have room and are not much later than the first of all; -1: wait for that one.
-int VerbsWire::ChooseLane(uint64_t bytes) const {
-  const auto is_up = [&](const Lane& lane) {
-    return !(*shared_.rails)[lane.pair->rail()].port_down;
-  };
-  double fastest = 0;
-  bool any_up = false;
-  for (const Lane& lane : lanes_) {
-    if (!lane.Carries()) continue;
-    fastest = std::max(fastest, lane.rate);
-    any_up = any_up || is_up(lane);
-  }
-  int best = -1;
-  double best_time = 0, first_time = std::numeric_limits<double>::infinity();
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    const Lane& lane = lanes_[i];
-    if (!lane.Carries() || (any_up && !is_up(lane))) continue;
-    const double time = static_cast<double>(lane.outstanding + bytes + sizeof(EntryHeader)) /
-                        std::max(lane.rate, fastest * kRateFloor);
-    first_time = std::min(first_time, time);
-    if (!lane.HasRoom(bytes)) continue;
-    if (best < 0 || time < best_time) best = static_cast<int>(i), best_time = time;
-  }
-  return best_time <= kLaterMost * first_time ? best : -1;
 }
 
 // Outside of a turn requests are not to be completed, so that what fails waits for the next.

@@ -93,6 +93,8 @@ class VerbsWire final : public Handler, private QueuePairUser {
   bool ready() const { return ready_; }
   const absl::Status& failure() const { return failure_; }  // OK, or what OnWireBroken() will say
   int lanes() const { return wanted_; }
+  // Bytes, of which the slowest queue pair has two acknowledged within Lane::kDelayTarget.
+  size_t PieceMost() const;
   std::string Describe() const;  // "2 queue pairs: mlx5_0 0x12 -> 0x34 port 50000, ..."
   std::vector<LaneReport> Lanes() const;
   Rails& rails() const { return *shared_.rails; }
@@ -127,7 +129,6 @@ class VerbsWire final : public Handler, private QueuePairUser {
   void Enqueue(const EntryHeader& header, const std::byte* payload, uint64_t length,
                absl::string_view small, uint32_t token);
   void Flush(bool in_turn);
-  int ChooseLane(uint64_t bytes) const;
   absl::Status Post(uint64_t number, int lane);
   void NoteDelivered(Out& entry);
   void GoLive(int lane);
@@ -144,7 +145,6 @@ class VerbsWire final : public Handler, private QueuePairUser {
   absl::Status Take(uint64_t number);
   bool Replenish(Lane& lane);
 
-  // Lanes and their repair (wire_lanes.cc).
   // What both sides say over the connection (wire_controls.cc).
   Control LaneControl(ControlKind kind, int lane) const;
   absl::Status OnHello(const Control& control, const std::string& text);
@@ -153,18 +153,17 @@ class VerbsWire final : public Handler, private QueuePairUser {
   absl::Status OnAnswer(const Control& control);
   void Say(const Control& control, absl::string_view text = "");
 
+  // Lanes and their repair (wire_lanes.cc).
   void OfferLane(int lane);
   int RailFor(int lane, uint32_t epoch, int preferred) const;
   double RateLike(int rail) const;
   absl::Status MakePair(int lane, uint32_t epoch, int rail);
   absl::Status ConnectPair(int lane, const Control& remote);
-  Control LaneControl(ControlKind kind, int lane) const;
   void LaneFailed(int lane, const std::string& why);
   void EndPair(int lane);
   void EndAside(int lane);
   void Requeue(int lane, const ArrivalRecord& record);
   absl::Status OnTell(const Control& control);
-  void Say(const Control& control, absl::string_view text = "");
   std::string LaneText(const Lane& lane) const;
 
   // Which lanes there are (wire_paths.cc).
@@ -179,6 +178,8 @@ class VerbsWire final : public Handler, private QueuePairUser {
   void Search();
   void StopSearch();
   int SlowestBut(int lane) const;
+  int ChooseLane(uint64_t bytes) const;
+  double BacklogSeconds(int without) const;
 
   // Time (wire_time.cc).
   void Watch();  // sets the deadline

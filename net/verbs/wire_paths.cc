@@ -1,7 +1,9 @@
 // Which queue pairs a link has: trials of new ones, spares while none works, and others in place of
-// those that share a bottleneck.
+// those that share a bottleneck. And which of them an entry goes on.
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -17,6 +19,12 @@ constexpr absl::Duration kTrialLeast = absl::Milliseconds(20);
 constexpr absl::Duration kTrialMost = absl::Milliseconds(100);  // the first
 // The side that leads decides first, lest both do.
 constexpr int kFollowersPatience = 2;
+
+constexpr double kRateFloor = 1.0 / 64;  // of the fastest lane's: what is slow is still tried
+constexpr double kLaterMost = 1.25;      // than the lane that would be first, which has no room
+// What is slower than that is used as well, as long as it is through before the others are with
+// half of all that waits: it holds up nobody then, and its path would be idle.
+constexpr double kBacklogShare = 0.5;
 
 }  // namespace
 
@@ -112,6 +120,7 @@ uint64_t VerbsWire::BytesAcross() const {
 }
 
 void VerbsWire::StopSearch() {
+  if (candidate_ >= 0) lanes_[static_cast<size_t>(candidate_)].resting = false;
   candidate_ = -1;
   search_.Stopped(shared_.now);
 }
@@ -131,7 +140,8 @@ void VerbsWire::Search() {
       search_.Opened(shared_.now, BytesAcross());
     }
   }
-  switch (search_.Turn(shared_.now, BytesAcross(), !queue_.empty())) {
+  const PathSearch::Step step = search_.Turn(shared_.now, BytesAcross(), !queue_.empty());
+  switch (step) {
     case PathSearch::Step::kNone:
       return;
     case PathSearch::Step::kOpen: {
@@ -143,6 +153,10 @@ void VerbsWire::Search() {
       candidate_carries_ = false;
       return OfferLane(candidate_);
     }
+    case PathSearch::Step::kRest:
+    case PathSearch::Step::kUse:
+      lanes_[static_cast<size_t>(candidate_)].resting = step == PathSearch::Step::kRest;
+      return;
     case PathSearch::Step::kTrade: {
       const int slowest = SlowestBut(candidate_);
       WEFT_LOG_INFO("verbs: ", LaneText(lanes_[static_cast<size_t>(slowest)]),
@@ -166,6 +180,59 @@ int VerbsWire::SlowestBut(int index) const {
     if (slowest < 0 || bytes < least) slowest = i, least = bytes;
   }
   return slowest;
+}
+
+// ---- Striping
+
+// The lane that would be done first with this as well, by what each has on its way and its speed,
+// of those that have room and are not much later than the first of all; -1: wait for that one.
+int VerbsWire::ChooseLane(uint64_t bytes) const {
+  const auto is_up = [&](const Lane& lane) {
+    return !(*shared_.rails)[lane.pair->rail()].port_down;
+  };
+  double fastest = 0;
+  bool any_up = false;
+  for (const Lane& lane : lanes_) {
+    if (!lane.Carries() || lane.resting) continue;
+    fastest = std::max(fastest, lane.rate);
+    any_up = any_up || is_up(lane);
+  }
+  int best = -1;
+  double best_time = 0, first_time = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const Lane& lane = lanes_[i];
+    if (!lane.Carries() || lane.resting || (any_up && !is_up(lane))) continue;
+    const double time = static_cast<double>(lane.outstanding + bytes + sizeof(EntryHeader)) /
+                        std::max(lane.rate, fastest * kRateFloor);
+    first_time = std::min(first_time, time);
+    if (!lane.HasRoom(bytes)) continue;
+    if (best < 0 || time < best_time) best = static_cast<int>(i), best_time = time;
+  }
+  if (best < 0 || best_time <= kLaterMost * first_time) return best;
+  return best_time <= kBacklogShare * BacklogSeconds(best) ? best : -1;
+}
+
+// How long the other lanes will be at what they have on their way and all that waits, if `without`
+// takes none of it.
+double VerbsWire::BacklogSeconds(int without) const {
+  double rate = 0;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    if (!lanes_[i].Carries() || lanes_[i].resting || static_cast<int>(i) == without) continue;
+    rate += lanes_[i].rate;
+    bytes += lanes_[i].outstanding;
+  }
+  for (uint64_t number : queue_) bytes += outs_[number % kRingSlots].length + sizeof(EntryHeader);
+  return rate > 0 ? static_cast<double>(bytes) / rate : 0;
+}
+
+size_t VerbsWire::PieceMost() const {
+  double slowest = std::numeric_limits<uint32_t>::max();
+  for (const Lane& lane : lanes_) {
+    if (lane.Carries() && lane.rate_seen)
+      slowest = std::min(slowest, lane.rate * absl::ToDoubleSeconds(Lane::kDelayTarget / 2));
+  }
+  return static_cast<size_t>(slowest) / 128 * 128;
 }
 
 }  // namespace weft::net

@@ -3,7 +3,7 @@
 Bandwidth of one queue pair, 16 messages outstanding, against ib_write_bw; half a round trip of
 small messages against ib_write_lat (ratio: theirs to ours), and against their waiting for
 clear-to-sends; four queue pairs over two spines of
-100 Mbit/s against what both carry, and ib_write_bw with four. Medians of --repeats.
+40 and of 100 Mbit/s against what both carry, and ib_write_bw with four. Medians of --repeats.
 docs/benchmarks/verbs.md says more.
 """
 # needs: roce
@@ -21,7 +21,8 @@ import scene  # noqa: E402
 SIZES = {64 << 10: 300, 256 << 10: 100, 1 << 20: 30}  # bytes: messages
 LATENCY_ROUNDS = 300
 SECONDS = 5
-SPINE_MBITS = 100
+PARTS = ("first", "then")  # of the run over spines, SECONDS each: a link looks for paths at first
+SPINE_MBITS = (40, 100)  # each: less than this machine's processors can move, and about as much
 # What 4096 bytes of data are on the wire, as the shaper counts it.
 WIRE_RATIO = 4096 / (4096 + 14 + 20 + 8 + 12 + 4)
 MIB = 1.048576
@@ -37,13 +38,19 @@ def script(repeats: int) -> str:
         for size, count in SIZES.items():
             lines.append(f"perftest bw{turn} ib_write_bw 1 -s {size} -n {count} -t 16")
         lines.append(f"perftest lat{turn} ib_write_lat 1 -s 8 -n {LATENCY_ROUNDS}")
-    lines.append(f"rate {SPINE_MBITS}mbit 500ms")
-    for turn in range(repeats):
-        lines += ["spine_bytes > before",
-                  f"both spines{turn} 0 seconds:{1 << 20}:{SECONDS} verbs.queue_pairs=4",
-                  f'echo "spines: $(cat before) $(spine_bytes)"']
-        lines.append(f"perftest four{turn} ib_write_bw 0 -s {64 << 10} -D {SECONDS} -q 4 -t 16")
+    for label, mbits in spine_runs(repeats):
+        lines += [f"rate {mbits}mbit 500ms", "spine_bytes > before",
+                  f"both spines{label} 0 " + f"seconds:{1 << 20}:{SECONDS} lanes " * len(PARTS) +
+                  "verbs.queue_pairs=4",
+                  f'echo "spines: $(cat before) $(spine_bytes)"',
+                  f"lane_spines at{label} pair0.txt",
+                  f"perftest four{label} ib_write_bw 0 -s {64 << 10} -D {SECONDS} -q 4 -t 16"]
     return "\n".join(lines) + "\n"
+
+
+def spine_runs(repeats: int) -> list[tuple[str, int]]:
+    """Label, Mbit/s of a spine."""
+    return [(f"{mbits}x{turn}", mbits) for mbits in SPINE_MBITS for turn in range(repeats)]
 
 
 def others_share(started: list[int], ended: list[int], own: float) -> str:
@@ -72,12 +79,14 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     repeats = parser.parse_args().repeats
     before, start = processor_times(), time.monotonic()
-    problems, text = scene.run(script(repeats), ("verbs_pair",), 120 + 90 * repeats)
+    problems, text = scene.run(script(repeats), ("verbs_pair",), 120 + 130 * repeats)
     print(others_share(before, processor_times(), time.monotonic() - start), file=sys.stderr)
     turns = range(repeats)
-    problems += scene.ill(text, *(f"{label}{turn}" for turn in turns
-                                  for label in ("bw", "lat", "four")),
-                          *(f"{label}{turn}.0" for turn in turns for label in ("ours", "plain", "spines")))
+    spines = spine_runs(repeats)
+    problems += scene.ill(text, *(f"{label}{turn}" for turn in turns for label in ("bw", "lat")),
+                          *(f"{label}{turn}.0" for turn in turns for label in ("ours", "plain")),
+                          *(f"four{label}" for label, _ in spines),
+                          *(f"spines{label}.0" for label, _ in spines))
     if problems:
         print(text, *problems, sep="\n", file=sys.stderr)
         return 1
@@ -94,16 +103,24 @@ def main() -> int:
         [scene.latency(text, f"ours{turn}.0") for turn in turns],
         [scene.latency(text, f"plain{turn}.0") for turn in turns],
         "verbs.eager_max=0", "us", less_is_better=True)
-    spread = [scene.measured(text, f"spines{turn}.0", "bandwidth")[1 << 20] for turn in turns]
-    row("two spines, 4 queue pairs", spread,
-        [2 * SPINE_MBITS / 8 * WIRE_RATIO] * repeats, "both spines", "MB/s")
-    row("two spines, 4 queue pairs", spread,
-        [scene.perftest(text, f"four{turn}", 3)[64 << 10] * MIB for turn in turns],
-        "ib_write_bw -q 4", "MB/s")
-    for line, rate in zip(scene.rows(text, "spines"), spread):
+    runs = [scene.lane_parts(text, f"spines{label}.0", f"at{label}") for label, _ in spines]
+    for mbits in SPINE_MBITS:
+        case = f"two spines of {mbits} Mbit/s, 4 queue pairs"
+        own = [run for run, (_, of) in zip(runs, spines) if of == mbits]
+        for part, name in enumerate(PARTS):
+            row(f"{case}, {name} {SECONDS} s", [run[part][0] for run in own],
+                [2 * mbits / 8 * WIRE_RATIO] * repeats, "both spines", "MB/s")
+        row(case, [run[-1][0] for run in own],
+            [scene.perftest(text, f"four{label}", 3)[64 << 10] * MIB
+             for label, of in spines if of == mbits], "ib_write_bw -q 4", "MB/s")
+    for line, run in zip(scene.rows(text, "spines"), runs):
         first, second, after_first, after_second = map(int, line.split())
         print(f"over the spines: {(after_first - first) / 1e6:.1f} and "
-              f"{(after_second - second) / 1e6:.1f} MB, {rate:.1f} MB/s", file=sys.stderr)
+              f"{(after_second - second) / 1e6:.1f} MB", file=sys.stderr)
+        for name, (rate, lanes) in zip(PARTS, run):
+            print(f"  {name} {SECONDS} s, {rate:.1f} MB/s; so far by queue pair:",
+                  *(f"port {lane.port} spine {lane.spine} {lane.megabytes:.1f} MB {lane.milliseconds:.1f} ms;"
+                    for lane in lanes), file=sys.stderr)
     return 0
 
 

@@ -30,8 +30,8 @@ MEMORY_MIB = 1536
 INIT = """#!/bin/sh
 export PATH=/bin:/usr/bin:/sbin:/usr/sbin LD_LIBRARY_PATH=/lib
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
-mkdir -p /tmp /run/netns
-mount -t tmpfs tmp /tmp
+mkdir -p /tmp /run/netns /dev/shm
+mount -t tmpfs tmp /tmp; mount -t tmpfs shm /dev/shm
 ulimit -l unlimited
 for module in {modules}; do insmod /modules/$module.ko || echo "cannot load $module"; done
 ip link set lo up

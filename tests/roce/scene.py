@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import sys
+from typing import NamedTuple
 
 import machine
 
@@ -27,6 +28,13 @@ both() {  # label, rail, arguments...: verbs_pair at both hosts, over one rail
   rank verbs_pair 0 rxe$((2 * rail)) pair "$@" > pair0.txt 2>&1; echo "status $label.0 $?"
   wait $other; echo "status $label.1 $?"
   shown $label.0 pair0.txt; shown $label.1 pair1.txt
+}
+lane_spines() {  # label, what verbs_pair printed: the spine of each source port, by leaf 0's hash
+  local port
+  for port in $(grep '^lane ' $2 | cut -d' ' -f4 | sort -u); do
+    echo "$1: $port $(ip -n leaf0 route get 10.1.1.1 from 10.1.0.1 iif d0 ipproto udp \\
+      sport $port dport 4791 | grep -o 'up[01]' | tr -d up)"
+  done
 }
 perftest() {  # label, program, rail, arguments...
   label=$1 program=$2 rail=$3; shift 3
@@ -90,6 +98,27 @@ def measured(text: str, label: str, kind: str) -> dict[int, float]:
 def latency(text: str, label: str) -> float:
     """The first figure of verbs_pair: it ends with another round."""
     return float(next(line.split()[2] for line in rows(text, label) if line.startswith("latency ")))
+
+
+class Lane(NamedTuple):
+    port: str
+    spine: str  # "" where the port is none's any more
+    megabytes: float  # of all queue pairs that were here so far
+    milliseconds: float  # round trip
+
+
+def lane_parts(text: str, label: str, spines: str) -> list[tuple[float, list[Lane]]]:
+    """Of each of verbs_pair's bandwidths that a step "lanes" followed: MB/s, and the queue pairs
+    then; `spines`: the label of lane_spines."""
+    at = {words[0]: words[1] for words in map(str.split, rows(text, spines)) if len(words) == 2}
+    out: list[tuple[float, list[Lane]]] = []
+    for words in map(str.split, rows(text, label)):
+        if words[0] == "bandwidth":
+            out.append((float(words[2]), []))
+        elif words[0] == "lane":
+            out[-1][1].append(Lane(words[3], at.get(words[3], ""), int(words[1]) / 1e6,
+                                   float(words[2]) / 1e3))
+    return out
 
 
 def perftest(text: str, label: str, column: int) -> dict[int, float]:

@@ -15,13 +15,13 @@ import scene
 QUEUE_PAIRS = 4
 LIMIT_SECONDS = 600
 # Of the suite: what a software device on an emulated processor does in a short time.
-SUITE = "*EverySizeArrivesWhole*:*CombinedPieces*:*ThousandsInFlight*:*Faults.*"
+SUITE = "*EverySizeArrivesWhole*:*CombinedPieces*:*ThousandsInFlight*:*Faults.*:*Processes.*"
 
 SCRIPT = f"""
 ip netns exec leaf2 roce_ports d2 d3 > ports.txt & counter=$!
 for i in $(seq 20); do grep -q counting ports.txt && break; sleep 0.2; done
 WEFT_LOG_LEVEL=info both pair 1 data latency:8:100 bandwidth:65536:100 link \\
-  verbs.queue_pairs={QUEUE_PAIRS}
+  verbs.queue_pairs={QUEUE_PAIRS} verbs.path_search=false
 kill $counter; wait $counter
 shown seen ports.txt
 export WEFT_TEST_RDMA=rxe2,rxe3 WEFT_VERBS_TIMEOUT=13 WEFT_VERBS_RETRY_COUNT=6
@@ -42,6 +42,7 @@ job() {{  # label, program, arguments...: as the two ranks of a job
   shown $label.0 job0.txt; shown $label.1 job1.txt
 }}
 job link weft-bw link -s 64K -n 50
+job doctor weft-doctor pairs
 grep -vE 'RUN|verbs: ' suite.txt | tail -60 > shown.txt; shown suite shown.txt
 """
 
@@ -69,10 +70,10 @@ def check_ports(text: str) -> list[str]:
 def main() -> int:
     scene.skip_unless_asked()
     names = ("verbs_pair", "roce_ports", "verbs_conformance_test", "weft-nccl-harness",
-             "libnccl-net-weft.so", "weft-bw")
+             "libnccl-net-weft.so", "weft-bw", "weft-doctor")
     problems, text = scene.run(SCRIPT, names, LIMIT_SECONDS)
     problems += scene.ill(text, "pair.0", "pair.1", "suite", "harness",
-                          "link.0", "link.1")
+                          "link.0", "link.1", "doctor.0", "doctor.1")
     if "data ok" not in scene.rows(text, "pair.0"):
         problems.append("no word that the data was right")
     problems += check_ports(text)

@@ -234,20 +234,16 @@ TEST(VerbsQuiet, ACombinedReceiveOnAnIdleLinkIsAnnounced) {
   ASSERT_TRUE(world.Connect());
   for (int i = 0; i < 2000; ++i) world.Turn();
   constexpr size_t kBytes = 50000;
-  std::vector<std::byte> from(kBytes, std::byte{1}), to(kBytes), local(kBytes, std::byte{2});
+  std::vector<std::byte> local(kBytes, std::byte{2});
   Request send, receive;
-  {
-    auto from_region = world.a->transport().Register(from.data(), kBytes);
-    auto to_region = world.b->transport().Register(to.data(), kBytes);
-    ASSERT_TRUE(from_region.ok() && to_region.ok());
-    ReceiveTarget target{to_region->view(), local.data(), Or};
-    ASSERT_EQ(world.b->accepted->PostReceive({7, 0}, target, &receive), Posted::kAccepted);
-    ASSERT_EQ(world.a->out->PostSend({7, 0}, from_region->view(), &send), Posted::kAccepted);
-    EXPECT_TRUE(world.Until([&] { return send.done() && receive.done(); }, absl::Seconds(5)));
-    world.a->out.reset(), world.b->accepted.reset();
-  }
+  RegisteredBuffers buffers(world, kBytes, std::byte{1});
+  ReceiveTarget target{buffers.to_region.view(), local.data(), Or};
+  ASSERT_EQ(world.b->accepted->PostReceive({7, 0}, target, &receive), Posted::kAccepted);
+  ASSERT_EQ(world.a->out->PostSend({7, 0}, buffers.from_region.view(), &send), Posted::kAccepted);
+  EXPECT_TRUE(world.Until([&] { return send.done() && receive.done(); }, absl::Seconds(5)));
+  world.a->out.reset(), world.b->accepted.reset();
   EXPECT_TRUE(receive.status().ok()) << receive.status();
-  EXPECT_EQ(to, std::vector<std::byte>(kBytes, std::byte{3}));
+  EXPECT_EQ(buffers.to, std::vector<std::byte>(kBytes, std::byte{3}));
 }
 
 // ---- Mismatches

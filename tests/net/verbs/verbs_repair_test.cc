@@ -39,31 +39,25 @@ void LosePair(World& world, int host, int rail, uint32_t number) {
 // One message of 50,000 bytes, all ones, in pieces.
 class OneMessage {
  public:
-  explicit OneMessage(World& world) : world_(world) {
-    auto from = world.a->transport().Register(from_.data(), kBytes);
-    auto to = world.b->transport().Register(to_.data(), kBytes);
-    WEFT_CHECK(from.ok() && to.ok(), "");
-    from_region_ = *std::move(from), to_region_ = *std::move(to);
-    WEFT_CHECK(
-        world.b->accepted->PostReceive({7, 0}, {to_region_.view()}, &receive) == Posted::kAccepted,
-        "");
-    WEFT_CHECK(world.a->out->PostSend({7, 0}, from_region_.view(), &send) == Posted::kAccepted, "");
+  explicit OneMessage(World& world) : world_(world), buffers_(world, kBytes, std::byte{1}) {
+    const Posted received =
+        world.b->accepted->PostReceive({7, 0}, {buffers_.to_region.view()}, &receive);
+    const Posted sent = world.a->out->PostSend({7, 0}, buffers_.from_region.view(), &send);
+    WEFT_CHECK(received == Posted::kAccepted && sent == Posted::kAccepted, "");
   }
   ~OneMessage() { world_.a->out.reset(), world_.b->accepted.reset(); }
   void TakeSourceAway() {
-    from_region_ = Region();
-    std::fill(from_.begin(), from_.end(), std::byte{0xDD});
+    buffers_.from_region = Region();
+    std::fill(buffers_.from.begin(), buffers_.from.end(), std::byte{0xDD});
   }
-  bool IsRight() const { return to_ == std::vector<std::byte>(kBytes, std::byte{1}); }
+  bool IsRight() const { return buffers_.to == std::vector<std::byte>(kBytes, std::byte{1}); }
 
   Request send, receive;
 
  private:
   static constexpr size_t kBytes = 50000;
   World& world_;
-  std::vector<std::byte> from_ = std::vector<std::byte>(kBytes, std::byte{1});
-  std::vector<std::byte> to_ = std::vector<std::byte>(kBytes);
-  Region from_region_, to_region_;
+  RegisteredBuffers buffers_;
 };
 
 TEST(VerbsDelivery, ASendCompletesWhileThePeersProcessStandsStill) {
@@ -125,16 +119,14 @@ TEST(VerbsJudgement, AnAnswerCountsWhatHadComeWhenItWasAsked) {
   for (int i = 0; i < 100; ++i) world.Turn();
   const std::set<uint32_t> before = PairsOf(world, 0);
   std::deque<Request> sends(kMessages), receives(kMessages);
-  std::vector<std::byte> from(8), to(8);
   {
-    auto from_region = world.a->transport().Register(from.data(), from.size());
-    auto to_region = world.b->transport().Register(to.data(), to.size());
-    ASSERT_TRUE(from_region.ok() && to_region.ok());
+    RegisteredBuffers buffers(world, 8);
     for (size_t i = 0; i < kMessages; ++i) {
       const Posted posted =
-          world.b->accepted->PostReceive({i, 0}, {to_region->view()}, &receives[i]);
+          world.b->accepted->PostReceive({i, 0}, {buffers.to_region.view()}, &receives[i]);
       ASSERT_EQ(posted, Posted::kAccepted);
-      ASSERT_EQ(world.a->out->PostSend({i, 0}, from_region->view(), &sends[i]), Posted::kAccepted);
+      ASSERT_EQ(world.a->out->PostSend({i, 0}, buffers.from_region.view(), &sends[i]),
+                Posted::kAccepted);
     }
     world.b->transport().Progress(world.now());  // posts clear-to-sends, and then stands still
     absl::Time now = world.now();

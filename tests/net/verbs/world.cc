@@ -96,6 +96,14 @@ bool World::Connect() {
   return Until([&] { return b->accepted != nullptr || !a->out->status().ok(); });
 }
 
+RegisteredBuffers::RegisteredBuffers(World& world, size_t bytes, std::byte fill)
+    : from(bytes, fill), to(bytes) {
+  auto source = world.a->transport().Register(from.data(), bytes);
+  auto target = world.b->transport().Register(to.data(), bytes);
+  WEFT_CHECK(source.ok() && target.ok(), source.status() << ", " << target.status());
+  from_region = *std::move(source), to_region = *std::move(target);
+}
+
 WorldOptions QuickWorld(int rails) {
   WorldOptions options;
   options.rails = rails;

@@ -75,6 +75,14 @@ class World {
   std::unique_ptr<ScriptedNode> a, b;
 };
 
+// Memory that the first host sends from, each byte `fill`, and as much that the second receives
+// into, zeros; registered. Regions that are set to Region() are not any more.
+struct RegisteredBuffers {
+  RegisteredBuffers(World& world, size_t bytes, std::byte fill = {});
+  std::vector<std::byte> from, to;
+  Region from_region, to_region;
+};
+
 // With short limits, small pieces and two queue pairs.
 WorldOptions QuickWorld(int rails = 2);
 
