@@ -128,7 +128,9 @@ void VerbsWire::StopSearch() {
 // See path_search.h. Planned source ports are not second-guessed.
 void VerbsWire::Search() {
   if (!leads_ || !ready_ || !ports_.empty() || !rails().options().path_search) return;
-  if (Carrying() < wanted_) return StopSearch();
+  // The one that is tried does not count: when another is lost, it is needed, and compares nothing.
+  const bool tries = candidate_ >= 0 && lanes_[static_cast<size_t>(candidate_)].Carries();
+  if (Carrying() - (tries ? 1 : 0) < wanted_) return StopSearch();
   if (candidate_ >= 0) {
     const Lane& lane = lanes_[static_cast<size_t>(candidate_)];
     if (lane.failures > 0) {

@@ -2,7 +2,6 @@
 // left.
 #include <gtest/gtest.h>
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <vector>
@@ -38,62 +37,25 @@ ScriptedFabric::SpineOf InOrder(std::vector<size_t> first, std::vector<size_t> n
   };
 }
 
-// Messages without end from host 0 to host 1.
-class Stream {
- public:
-  explicit Stream(World& world, size_t bytes = 256 << 10) : world_(world), buffers_(world, bytes) {}
-  ~Stream() { world_.a->out.reset(), world_.b->accepted.reset(); }
-  // Bytes per second over each spine.
-  std::vector<double> Run(absl::Duration time) {
-    const std::vector<uint64_t> before = world_.fabric.spine_bytes();
-    const absl::Time end = world_.now() + time;
-    while (world_.now() < end) {
-      Post();
-      world_.Turn();
-    }
-    std::vector<double> out;
-    for (size_t i = 0; i < before.size(); ++i) {
-      const uint64_t bytes = world_.fabric.spine_bytes()[i] - before[i];
-      out.push_back(static_cast<double>(bytes) / absl::ToDoubleSeconds(time));
-    }
-    return out;
+// Bytes per second of `stream` over each spine.
+std::vector<double> RatesOver(World& world, EndlessTraffic& stream, absl::Duration time) {
+  const std::vector<uint64_t> before = world.fabric.spine_bytes();
+  stream.Run(time);
+  std::vector<double> out;
+  for (size_t i = 0; i < before.size(); ++i) {
+    const uint64_t bytes = world.fabric.spine_bytes()[i] - before[i];
+    out.push_back(static_cast<double>(bytes) / absl::ToDoubleSeconds(time));
   }
-
- private:
-  static constexpr size_t kOutstanding = 8;
-  void Post() {
-    while (sent_ < kOutstanding || sends_.front().done()) {
-      if (sent_ >= kOutstanding) {
-        WEFT_CHECK(sends_.front().status().ok(), sends_.front().status());
-        sends_.pop_front();
-      }
-      ++sent_;
-      const Posted posted =
-          world_.a->out->PostSend({1, 0}, buffers_.from_region.view(), &sends_.emplace_back());
-      WEFT_CHECK(posted == Posted::kAccepted, "");
-    }
-    while (received_ < kOutstanding || receives_.front().done()) {
-      if (received_ >= kOutstanding) receives_.pop_front();
-      ++received_;
-      const Posted posted = world_.b->accepted->PostReceive({1, 0}, {buffers_.to_region.view()},
-                                                            &receives_.emplace_back());
-      WEFT_CHECK(posted == Posted::kAccepted, "");
-    }
-  }
-
-  World& world_;
-  RegisteredBuffers buffers_;
-  std::deque<Request> sends_, receives_;
-  size_t sent_ = 0, received_ = 0;
-};
+  return out;
+}
 
 TEST(VerbsSpines, FourQueuePairsOnOneSpineFindTheOther) {
   World world(SpineWorld());
   world.fabric.SetSpines({kSpineRate, kSpineRate}, InOrder({0, 0, 0, 0}, {0, 1}));
   ASSERT_TRUE(world.Connect());
-  Stream stream(world);
+  EndlessTraffic stream(world);
   stream.Run(absl::Seconds(2));
-  const std::vector<double> rates = stream.Run(absl::Seconds(1));
+  const std::vector<double> rates = RatesOver(world, stream, absl::Seconds(1));
   EXPECT_GT(rates[0], 0.95 * kSpineRate);
   EXPECT_GT(rates[1], 0.95 * kSpineRate);
   EXPECT_LE(world.fabric.QueuePairs(World::Device(0, 0)).size(), kPairs + 1u);
@@ -103,8 +65,8 @@ TEST(VerbsSpines, WithoutTheSearchTheyStay) {
   World world(SpineWorld({"verbs.path_search=false"}));
   world.fabric.SetSpines({kSpineRate, kSpineRate}, InOrder({0, 0, 0, 0}, {1}));
   ASSERT_TRUE(world.Connect());
-  Stream stream(world);
-  const std::vector<double> rates = stream.Run(absl::Seconds(2));
+  EndlessTraffic stream(world);
+  const std::vector<double> rates = RatesOver(world, stream, absl::Seconds(2));
   EXPECT_GT(rates[0], 0.95 * kSpineRate);
   EXPECT_EQ(rates[1], 0);
 }
@@ -113,8 +75,8 @@ TEST(VerbsSpines, ThreeToOneFillsBothFromTheStart) {
   World world(SpineWorld());
   world.fabric.SetSpines({kSpineRate, kSpineRate}, InOrder({0, 0, 0, 1}, {0}));
   ASSERT_TRUE(world.Connect());
-  Stream stream(world);
-  const std::vector<double> rates = stream.Run(absl::Seconds(1));
+  EndlessTraffic stream(world);
+  const std::vector<double> rates = RatesOver(world, stream, absl::Seconds(1));
   EXPECT_GT(rates[0], 0.95 * kSpineRate);
   EXPECT_GT(rates[1], 0.95 * kSpineRate);
 }
@@ -135,9 +97,9 @@ TEST(VerbsSpines, NoPathWaitsForWordOfWhatItHasCarried) {
     return fate;
   });
   ASSERT_TRUE(world.Connect());
-  Stream stream(world, 1 << 20);
+  EndlessTraffic stream(world, 1 << 20);
   stream.Run(absl::Seconds(1));
-  const std::vector<double> rates = stream.Run(absl::Seconds(2));
+  const std::vector<double> rates = RatesOver(world, stream, absl::Seconds(2));
   EXPECT_GT(rates[0], 0.95 * kSpineRate);
   EXPECT_GT(rates[1], 0.95 * kSpineRate);
   world.fabric.set_on_transfer(nullptr);
@@ -148,11 +110,44 @@ TEST(VerbsSpines, TwoAndTwoStayGoodThroughManyTries) {
   World world(SpineWorld());
   world.fabric.SetSpines({kSpineRate, kSpineRate}, InOrder({0, 0, 1, 1}, {0, 1, 1, 0}));
   ASSERT_TRUE(world.Connect());
-  Stream stream(world);
+  EndlessTraffic stream(world);
   for (int second = 0; second < 6; ++second) {
-    const std::vector<double> rates = stream.Run(absl::Seconds(1));
+    const std::vector<double> rates = RatesOver(world, stream, absl::Seconds(1));
     EXPECT_GT(rates[0] + rates[1], 0.95 * 2 * kSpineRate) << "second " << second;
   }
+}
+
+// A try leaves its queue pair without traffic for a while, to compare.
+TEST(VerbsSpines, WhatRestsIsUsedAtOnceWhenNothingElseWorks) {
+  World world(SpineWorld({"verbs.queue_pairs=1"}));
+  world.fabric.SetSpines({kSpineRate, kSpineRate}, InOrder({0}, {1}));
+  constexpr size_t kTried = 1;
+  std::map<uint32_t, size_t> order;
+  absl::Time used = absl::InfiniteFuture();
+  bool dark = false;
+  world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
+    ScriptedFate fate;
+    if (!absl::StartsWith(transfer.from, "host0")) return fate;
+    if (order.emplace(transfer.queue_pair, order.size()).first->second == kTried) {
+      used = world.now();
+    } else if (dark) {
+      fate.fails = true, fate.arrives = false;
+    }
+    return fate;
+  });
+  ASSERT_TRUE(world.Connect());
+  {
+    EndlessTraffic stream(world);
+    const auto rests = [&] { return world.now() - used > absl::Milliseconds(40); };
+    const absl::Time limit = world.now() + absl::Seconds(5);
+    while (!rests() && world.now() < limit) stream.Run(absl::Milliseconds(1));
+    ASSERT_TRUE(rests());
+    dark = true;
+    const absl::Time since = world.now();
+    stream.Run(absl::Milliseconds(60));  // what is lost is on its way for a while
+    EXPECT_GT(used, since);
+  }
+  world.fabric.set_on_transfer(nullptr);
 }
 
 // ---- A dead path

@@ -220,6 +220,34 @@ std::string Traffic::Check() const {
   return "";
 }
 
+void EndlessTraffic::Run(absl::Duration time) {
+  const absl::Time end = world_.now() + time;
+  while (world_.now() < end) {
+    Post();
+    world_.Turn();
+  }
+}
+
+void EndlessTraffic::Post() {
+  while (sent_ < outstanding_ || sends_.front().done()) {
+    if (sent_ >= outstanding_) {
+      WEFT_CHECK(sends_.front().status().ok(), sends_.front().status());
+      sends_.pop_front();
+    }
+    ++sent_;
+    const Posted posted =
+        world_.a->out->PostSend({1, 0}, buffers_.from_region.view(), &sends_.emplace_back());
+    WEFT_CHECK(posted == Posted::kAccepted, "");
+  }
+  while (received_ < outstanding_ || receives_.front().done()) {
+    if (received_ >= outstanding_) receives_.pop_front();
+    ++received_;
+    const Posted posted = world_.b->accepted->PostReceive({1, 0}, {buffers_.to_region.view()},
+                                                          &receives_.emplace_back());
+    WEFT_CHECK(posted == Posted::kAccepted, "");
+  }
+}
+
 std::string Exchange(World& world, uint64_t seed) {
   Traffic traffic(world, seed, 25, 100000);
   const bool ended = world.Until([&] {

@@ -114,6 +114,26 @@ class Traffic {
   absl::Status none_;
 };
 
+// Messages without end from the first host to the second, so many outstanding; their data is not
+// looked at. The links are gone with it.
+class EndlessTraffic {
+ public:
+  explicit EndlessTraffic(World& world, size_t bytes = 256 << 10, size_t outstanding = 8)
+      : world_(world), buffers_(world, bytes), outstanding_(outstanding) {}
+  ~EndlessTraffic() { world_.a->out.reset(), world_.b->accepted.reset(); }
+  void Run(absl::Duration time);
+  size_t received() const { return received_ - receives_.size(); }
+
+ private:
+  void Post();
+
+  World& world_;
+  RegisteredBuffers buffers_;
+  const size_t outstanding_;
+  std::deque<Request> sends_, receives_;
+  size_t sent_ = 0, received_ = 0;
+};
+
 // Sends some; "" when all is there and right, once.
 std::string Exchange(World& world, uint64_t seed = 1);
 
