@@ -50,7 +50,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"multipath.gbps", kReal, "0", "0..10000", "Bandwidth of the port in Gbit/s, in which controllers reckon; 0: what the kernel says, else 25, and 100 within a host."},
     {"multipath.base_rtt", kDuration, "200us", "1us..1s", "Round trip without any queue, hosts included, in which controllers reckon: their targets and windows grow with it; over queue pairs the least that they reckon with, whatever is measured."},
     {"multipath.mtu", kBytes, "0", "0..65535", "Largest IP packet; 0: the interface's, and loopback's within a host."},
-    {"multipath.chunk_bytes", kBytes, "0", "0..64KiB", "Bytes of a chunk on queue pairs (multipath.wire=uc or rc): the device cuts it into packets, and with uc loses it whole if it loses one; 0: with uc what one packet of the path MTU holds, with rc what 32 KiB of packets do."},
+    {"multipath.chunk_bytes", kBytes, "0", "0..64KiB", "Bytes of a chunk on queue pairs (multipath.wire=uc or rc): the device cuts it into packets, and with uc loses it whole if it loses one; 0: with uc what one packet of the path MTU holds, with rc 64KiB."},
     {"multipath.piece_bytes", kBytes, "64KiB", "0..16MiB", "What goes one way before the policy is asked again, and leaves in one segmented send; at most a sixteenth of what bandwidth and round trip hold."},
     {"multipath.checksum", kChoice, "auto", "auto|true|false", "CRC-32C over every packet; false where the link's own is strong enough; one end that wants it suffices; auto: but within a host."},
     {"multipath.segments", kBool, "true", "", "Lets the kernel cut and join packets (UDP_SEGMENT, UDP_GRO)."},

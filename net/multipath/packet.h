@@ -90,8 +90,9 @@ inline constexpr size_t kCommonBytes = 32;
 inline constexpr size_t kDataHeaderBytes = kCommonBytes + 64;
 inline constexpr size_t kEchoesMax = 32;
 inline constexpr size_t kWordsMax = 64;  // 4096 numbers
-inline constexpr size_t kHeaderBytesMax = kCommonBytes + 32 + kEchoesMax * 8 + kWordsMax * 8;
-inline constexpr uint32_t kChunkMin = 64, kChunkMax = 65'000;
+inline constexpr size_t kAckBytes = kCommonBytes + 32;  // without echoes and words, 8 bytes each
+inline constexpr size_t kHeaderBytesMax = kAckBytes + kEchoesMax * 8 + kWordsMax * 8;
+inline constexpr uint32_t kChunkMin = 64, kChunkMax = 65'536;
 inline constexpr uint32_t kNumbersMax = kWordsMax * 64;   // outstanding
 inline constexpr uint32_t kMessagesMax = 65'536;          // outstanding
 inline constexpr uint64_t kMessageBytesMax = 1ULL << 40;  // of one

@@ -297,8 +297,7 @@ void Receiver::FillAck(absl::Time now, Packet& packet) {
   ack_at_ = absl::InfiniteFuture();
   acks_now_ = !probed_.empty();
   packet.arrived.clear();
-  if (highest_ < base_) return;
-  uint64_t words = std::min<uint64_t>((highest_ - base_) / 64 + 1, kWordsMax);
+  const uint64_t words = WordsArrived();
   for (uint64_t w = 0; w < words; ++w) {
     uint64_t at = (base_ + 64 * w) % (arrived_.size() * 64), shift = at % 64;
     uint64_t bits = arrived_[at / 64] >> shift;
@@ -310,6 +309,29 @@ void Receiver::FillAck(absl::Time now, Packet& packet) {
     }
     packet.arrived.push_back(bits);
   }
+}
+
+uint64_t Receiver::WordsArrived() const {
+  return highest_ < base_ ? 0 : std::min<uint64_t>((highest_ - base_) / 64 + 1, kWordsMax);
+}
+
+size_t Receiver::AckBytes() const {
+  return kAckBytes + (echoes_.size() + WordsArrived()) * sizeof(uint64_t);
+}
+
+bool Receiver::TakeAck(absl::Time now, Packet& packet) {
+  if (state_ != ConnectionState::kOpen || echoes_.empty()) return false;
+  FillCommon(packet);
+  FillAck(now, packet);
+  return true;
+}
+
+void Receiver::FillCommon(Packet& packet) const {
+  packet.path = path_;
+  packet.source = options_.incarnation;
+  packet.target = peer_;
+  packet.messages = options_.sink != nullptr ? kUnlimited : posted_next_;
+  packet.credit = credit_;
 }
 
 bool Receiver::Next(absl::Time now, Packet& packet) {
@@ -324,11 +346,7 @@ bool Receiver::Next(absl::Time now, Packet& packet) {
                                                   absl::FormatDuration(options_.give_up)));
     FailAll(status_);
   }
-  packet.path = path_;
-  packet.source = options_.incarnation;
-  packet.target = peer_;
-  packet.messages = options_.sink != nullptr ? kUnlimited : posted_next_;
-  packet.credit = credit_;
+  FillCommon(packet);
   if (std::exchange(finishes_, false)) {
     packet.type = PacketType::kFinished;
     return true;

@@ -88,6 +88,10 @@ class Receiver {
   void Receive(const Arrival& arrival, absl::Time now);
   // The next packet to be written; false: none before deadline(), a Receive(), Post() or Grant().
   bool Next(absl::Time now, Packet& packet);
+  // Likewise an acknowledgement of what has come, due or not, for one that leaves with something
+  // else: of AckBytes() bytes. False: there is none to be given.
+  bool TakeAck(absl::Time now, Packet& packet);
+  size_t AckBytes() const;
   absl::Time deadline() const { return deadline_; }
   // Of what arrives from now on.
   void set_ack_delay(absl::Duration delay) { options_.ack_delay = delay; }
@@ -129,7 +133,9 @@ class Receiver {
   void Answer(const Packet& packet, ResetReason reason);
   void Note(uint64_t number, uint64_t floor);
   void Echoes(uint64_t number, uint8_t flags, absl::Time now);
+  void FillCommon(Packet& packet) const;
   void FillAck(absl::Time now, Packet& packet);
+  uint64_t WordsArrived() const;  // of an acknowledgement
   void NoteWay(uint16_t heard);
   PathId WayBack();
   void Complete(Posted& posted, absl::Status status);

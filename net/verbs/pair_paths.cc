@@ -118,6 +118,7 @@ absl::StatusOr<LinkPaths::Facts> PairPaths::Connect(const Address& peer) {
   peer_text_ = peer.host;
   heard_at_ = port_.now_;
   usable_ = std::min(peer.ports.size(), paths_.size());
+  joined_most_ = std::min(port_.slot_bytes_, SlotBytesOf(peer.chunk_max, port_.options().room));
   for (size_t i = 0; i < usable_; ++i) {
     PairAddress address;
     std::memcpy(&address, peer.queue_pairs.data() + i * sizeof address, sizeof address);
@@ -220,17 +221,24 @@ void PairPaths::Queue(PathId id, absl::Span<const std::byte> header,
     ++port_.statistics_.dropped;
     return;
   }
+  ++port_.statistics_.sent;
   PairPort::RailState& state = port_.states_[static_cast<size_t>(path.pair->rail())];
-  WEFT_CHECK(!state.free.empty() && header.size() + chunk.size() <= port_.slot_bytes_,
-             "free=" << state.free.size() << " header=" << header.size());
-  const uint32_t slot = state.free.back();
-  state.free.pop_back();
-  std::byte* to = state.sends.first + slot * port_.slot_bytes_;
+  const size_t bytes = header.size() + chunk.size();
+  size_t at = path.batch.empty() ? 0 : AlignedPacket(path.lengths.back());
+  if (path.batch.empty() || !path.is_open || at + bytes > joined_most_) {
+    WEFT_CHECK(!state.free.empty() && bytes <= port_.slot_bytes_,
+               "free=" << state.free.size() << " bytes=" << bytes);
+    if (path.batch.empty()) dirty_.push_back(id);
+    path.batch.push_back(state.free.back());
+    path.lengths.push_back(0);
+    state.free.pop_back();
+    at = 0;
+  }
+  std::byte* to = state.sends.first + path.batch.back() * port_.slot_bytes_ + at;
   std::memcpy(to, header.data(), header.size());
   if (!chunk.empty()) std::memcpy(to + header.size(), chunk.data(), chunk.size());
-  if (path.batch.empty()) dirty_.push_back(id);
-  path.batch.push_back(slot);
-  path.lengths.push_back(static_cast<uint32_t>(header.size() + chunk.size()));
+  path.lengths.back() = static_cast<uint32_t>(at + bytes);
+  path.is_open = MayBeFollowed(header);
 }
 
 void PairPaths::Flush() {
@@ -256,7 +264,7 @@ void PairPaths::Post(size_t index) {
   }
   path.batch.clear();
   path.lengths.clear();
-  port_.statistics_.sent += static_cast<int64_t>(sends.size());
+  port_.statistics_.messages += static_cast<int64_t>(sends.size());
   absl::Status posted = path.pair->pair().PostSends(sends);
   if (!posted.ok()) Lose(index, std::string(posted.message()));
 }

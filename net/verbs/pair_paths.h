@@ -60,6 +60,7 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
   void Queue(PathId path, absl::Span<const std::byte> header,
              absl::Span<const std::byte> chunk) override;
   void Flush() override;
+  size_t JoinedMost() const override { return joined_most_; }
   void OnHeard(PathId path) override;
   bool NoteMalformed() override { return port_.statistics_.malformed++ == 0; }
   const absl::Status& status() const override { return status_; }
@@ -92,6 +93,7 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
     std::deque<uint32_t> in_flight;               // slots, by number from next - size() on
     std::vector<uint32_t> batch;                  // slots, not yet posted
     std::vector<uint32_t> lengths;                // of the batch
+    bool is_open = false;                         // the last of it may be followed in its slot
     absl::Time moved_at;                          // something completed, or nothing was in flight
     absl::Time made_at, renew_at;                 // the latter: lost
     absl::Duration pause;                         // before it
@@ -128,6 +130,7 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
   Random random_;
   std::vector<Path> paths_;
   size_t usable_ = 0;        // the first so many of paths_ lead to the peer
+  size_t joined_most_ = 0;   // bytes of a message of several packets
   bool is_blocked_ = false;  // and in the port's list
   std::string peer_text_;
   absl::Time heard_at_;

@@ -19,23 +19,24 @@ constexpr size_t kRepostAt = 16;  // receives are posted so many at once
 
 }  // namespace
 
-size_t SlotBytesOf(uint32_t chunk) {
-  return (std::max(kBeforeChunk + chunk, kDatagramHeaderMax) + 63) / 64 * 64;
+size_t SlotBytesOf(uint32_t chunk, uint32_t room) {
+  return AlignedPacket(std::max(kBeforeChunk + chunk + room, kDatagramHeaderMax));
 }
 
 uint32_t ReceivesOf(const PairOptions& options) {
-  const auto slots =
-      static_cast<uint64_t>(options.buffer_bytes.count()) / SlotBytesOf(options.chunk_max);
+  const auto slots = static_cast<uint64_t>(options.buffer_bytes.count()) /
+                     SlotBytesOf(options.chunk_max, options.room);
   return static_cast<uint32_t>(std::clamp<uint64_t>(slots, kReceivesMin, kReceivesMax));
 }
 
-uint32_t SendSlotsOf(uint32_t chunk) {
-  const auto slots = static_cast<uint32_t>(kSendBytes / SlotBytesOf(chunk));
+uint32_t SendSlotsOf(const PairOptions& options) {
+  const auto slots =
+      static_cast<uint32_t>(kSendBytes / SlotBytesOf(options.chunk_max, options.room));
   return std::clamp(slots, kSendSlotsMin, kSendSlotsMax);
 }
 
 PairPort::PairPort(std::shared_ptr<Rails> rails, const PairOptions& options)
-    : rails_(std::move(rails)), options_(options), slot_bytes_(SlotBytesOf(options.chunk_max)) {
+    : rails_(std::move(rails)), options_(options), slot_bytes_(SlotBytesOf(options.chunk_max, options.room)) {
   // Numbers that no other life of this process is likely to have used.
   const Nonce random = NewNonce();
   std::memcpy(&next_link_, random.data(), sizeof next_link_);
@@ -64,7 +65,7 @@ absl::StatusOr<std::unique_ptr<PairPort>> PairPort::Open(std::shared_ptr<Rails> 
                                                          const PairOptions& options) {
   std::unique_ptr<PairPort> out(new PairPort(std::move(rails), options));
   Rails& all = out->rails();
-  const uint32_t receives = ReceivesOf(options), sends = SendSlotsOf(options.chunk_max);
+  const uint32_t receives = ReceivesOf(options), sends = SendSlotsOf(options);
   out->receives_ = receives;
   WEFT_RETURN_IF_ERROR(all.ShareReceives(out.get(), receives));
   out->states_.resize(static_cast<size_t>(all.size()));
@@ -143,7 +144,8 @@ void PairPort::OnReceived(int rail, uint32_t slot, const NicCompletion& what) {
   RailState& state = states_[static_cast<size_t>(rail)];
   if (slot >= receives_) return;
   if (what.status == NicStatus::kOk && what.bytes <= slot_bytes_) {
-    Take(absl::MakeConstSpan(state.receives.first + slot * slot_bytes_, what.bytes));
+    auto message = absl::MakeConstSpan(state.receives.first + slot * slot_bytes_, what.bytes);
+    while (!message.empty() && Take(TakePacket(&message))) continue;
   } else {
     ++statistics_.receive_errors;  // of a message that was cut off, or a queue pair that failed
   }
@@ -151,18 +153,20 @@ void PairPort::OnReceived(int rail, uint32_t slot, const NicCompletion& what) {
   if (state.unposted.size() >= kRepostAt) PostReceives(rail);
 }
 
-void PairPort::Take(absl::Span<const std::byte> packet) {
+// False: it is a stranger's, as is what follows it.
+bool PairPort::Take(absl::Span<const std::byte> packet) {
   ++statistics_.received;
   uint32_t link = 0;
   auto found = LinkOf(packet, &link) ? links_.find(link) : links_.end();
   if (found == links_.end() || !IsSealed(packet, found->second->owner_.key())) {
     ++statistics_.strangers;
-    return;
+    return false;
   }
   found->second->heard_at_ = now_;
   Received whole = ReceivedOf(packet, /*marked=*/false, now_, now_);
   whole.header.remove_prefix(kEnvelopeBytes);
   found->second->owner_.OnDatagram(whole);
+  return true;
 }
 
 }  // namespace weft::net::multipath

@@ -27,12 +27,14 @@ namespace weft::net::multipath {
 struct PairOptions {
   int paths = 8;           // queue pairs of a link
   uint32_t chunk_max = 0;  // bytes
+  uint32_t room = 0;       // bytes of other packets in front of a full chunk
   Bytes buffer_bytes;      // received and not yet looked at, a device
   uint64_t seed = 1;       // of source ports and packet sequence numbers
 };
 
 struct PairStatistics {
   int64_t sent = 0, received = 0;  // packets
+  int64_t messages = 0;            // that held what was sent
   int64_t strangers = 0;           // for no link, or without its key
   int64_t malformed = 0;
   int64_t receive_errors = 0;  // receives that ended without a packet
@@ -48,9 +50,8 @@ inline constexpr size_t kSendBytes = 8 << 20;
 inline constexpr absl::Duration kPairStuck = absl::Milliseconds(20);
 // Receives of a device for `options`.
 uint32_t ReceivesOf(const PairOptions& options);
-// Of packets of `chunk` bytes.
-size_t SlotBytesOf(uint32_t chunk);
-uint32_t SendSlotsOf(uint32_t chunk);
+size_t SlotBytesOf(uint32_t chunk, uint32_t room);
+uint32_t SendSlotsOf(const PairOptions& options);
 
 class PairPaths;
 
@@ -86,7 +87,7 @@ class PairPort final : private SharedReceiveUser {
   PairPort(std::shared_ptr<Rails> rails, const PairOptions& options);
   absl::StatusOr<Slots> MakeSlots(uint32_t count);
   void OnReceived(int rail, uint32_t number, const NicCompletion& what) override;
-  void Take(absl::Span<const std::byte> packet);
+  bool Take(absl::Span<const std::byte> packet);
   void PostReceives(int rail);
   void FreeStuck();
 

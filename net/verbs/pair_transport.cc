@@ -22,15 +22,19 @@ constexpr size_t kRoceBytes = 38 + 20 + 8 + 12 + 4;
 constexpr int kAckEvery = 8;
 
 // A reliable queue pair sends again the packet that it loses, and no more of a message than was
-// behind it; and each message costs both ends a completion, and the device an acknowledgement.
-constexpr size_t kReliableMessage = 32 << 10;
+// behind it; and each message costs both ends a completion, and the device an acknowledgement. A
+// power of two, as messages are that are cut into chunks: less would leave a piece over.
+constexpr size_t kReliableChunk = 64 << 10;
+// For an acknowledgement of kAckEvery packets: one packet more of the path MTU in any case.
+constexpr uint32_t kReliableRoom = 256;
 
-// What fills whole packets of the path MTU: one, or of a message that is not lost with one of them
+// What fills one packet of the path MTU; of a message that is not lost with one of its packets
 // several. Or so many bytes as are asked for.
 uint32_t ChunkOf(const Settings& settings, int mtu, bool is_reliable) {
   const auto asked = static_cast<size_t>(settings.ByteCount("multipath.chunk_bytes").count());
-  const size_t whole = std::max(static_cast<size_t>(mtu), is_reliable ? kReliableMessage : 0);
-  const size_t chunk = asked > 0 ? asked : whole - kBeforeChunk;
+  const size_t chunk = asked > 0     ? asked
+                       : is_reliable ? std::max(kReliableChunk, static_cast<size_t>(mtu))
+                                     : static_cast<size_t>(mtu) - kBeforeChunk;
   return static_cast<uint32_t>(std::clamp<size_t>(chunk / 64 * 64, kChunkMin, kChunkMax / 64 * 64));
 }
 
@@ -69,6 +73,7 @@ absl::Status PairTransport::OpenWire() {
     gbps += rails()[rail].port.gbps;
   }
   options.chunk_max = ChunkOf(settings, mtu, is_reliable);
+  options.room = is_reliable ? kReliableRoom : 0;
   WEFT_ASSIGN_OR_RETURN(port_, PairPort::Open(rails_, options));
   WEFT_ASSIGN_OR_RETURN(watch_, RailWatch::Open(*context_.poller, rails()));
 
@@ -108,7 +113,7 @@ PairTransport::~PairTransport() {
   Drain();
   watch_.reset();
   const PairStatistics& seen = port_->statistics();
-  WEFT_LOG_DEBUG("multipath: ", seen.sent, " packets sent, ", seen.received, " received; ",
+  WEFT_LOG_DEBUG("multipath: ", seen.sent, " packets sent in ", seen.messages, " messages, ", seen.received, " received; ",
                  seen.strangers, " of strangers, ", seen.malformed, " damaged, ",
                  seen.receive_errors, " receives failed, ", seen.pairs_lost, " queue pairs lost, ",
                  seen.pairs_replaced, " replaced, ", seen.dropped, " packets dropped");

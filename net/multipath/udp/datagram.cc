@@ -11,18 +11,22 @@
 namespace weft::net::multipath {
 namespace {
 
-// The envelope: check (8), link (4), zero (20).
+// The envelope: check (8), link (4), bytes of all of it or, of data, 0 (4), zero (16).
 constexpr size_t kCheckBytes = crypto_shorthash_BYTES;
+constexpr size_t kBytesAt = kCheckBytes + 4;
 static_assert(kCheckBytes == 8 && sizeof(Key) == crypto_shorthash_KEYBYTES);
 constexpr size_t kTypeAt = kEnvelopeBytes + 3;                         // within the packet's header
 constexpr size_t kMessageAt = kEnvelopeBytes + kCommonBytes + 24;      // then offset, length
 constexpr uint8_t kHasChecksum = 1, kTrustsHost = 2, kChunkIsSet = 4;  // of an address
 constexpr char kPurpose[] = "weft multipath link 1";
 
+bool IsData(absl::Span<const std::byte> datagram) {
+  return static_cast<PacketType>(datagram[kTypeAt]) == PacketType::kData;
+}
+
 // What is checked: all but the check itself and a chunk.
 absl::Span<const std::byte> Covered(absl::Span<const std::byte> datagram) {
-  bool is_data = static_cast<PacketType>(datagram[kTypeAt]) == PacketType::kData;
-  size_t end = is_data ? std::min(datagram.size(), kBeforeChunk) : datagram.size();
+  size_t end = IsData(datagram) ? std::min(datagram.size(), kBeforeChunk) : datagram.size();
   return datagram.subspan(kCheckBytes, end - kCheckBytes);
 }
 
@@ -68,8 +72,23 @@ void Seal(absl::Span<std::byte> bytes, uint32_t link, const Key& key) {
   WEFT_CHECK(bytes.size() >= kEnvelopeBytes + kCommonBytes, "size=" << bytes.size());
   std::memset(bytes.data(), 0, kEnvelopeBytes);
   std::memcpy(bytes.data() + kCheckBytes, &link, sizeof(link));
+  const uint32_t size = IsData(bytes) ? 0 : static_cast<uint32_t>(bytes.size());
+  std::memcpy(bytes.data() + kBytesAt, &size, sizeof(size));
   auto check = CheckOf(bytes, key);
   std::memcpy(bytes.data(), check.data(), check.size());
+}
+
+bool MayBeFollowed(absl::Span<const std::byte> sealed) { return !IsData(sealed); }
+
+absl::Span<const std::byte> TakePacket(absl::Span<const std::byte>* message) {
+  uint32_t bytes = 0;
+  if (message->size() >= kEnvelopeBytes) {
+    std::memcpy(&bytes, message->data() + kBytesAt, sizeof(bytes));
+  }
+  const size_t size = bytes > 0 && bytes < message->size() ? bytes : message->size();
+  absl::Span<const std::byte> first = message->subspan(0, size);
+  message->remove_prefix(std::min(message->size(), AlignedPacket(size)));
+  return first;
 }
 
 bool LinkOf(absl::Span<const std::byte> datagram, uint32_t* link) {
@@ -85,10 +104,7 @@ bool IsSealed(absl::Span<const std::byte> datagram, const Key& key) {
 }
 
 std::optional<ChunkAddress> AddressOf(absl::Span<const std::byte> datagram) {
-  if (datagram.size() < kBeforeChunk ||
-      static_cast<PacketType>(datagram[kTypeAt]) != PacketType::kData) {
-    return std::nullopt;
-  }
+  if (datagram.size() < kBeforeChunk || !IsData(datagram)) return std::nullopt;
   ChunkAddress address;
   const std::byte* fields = datagram.data() + kMessageAt;
   std::memcpy(&address.message, fields, sizeof(uint64_t));

@@ -6,6 +6,9 @@
 // make: from the job's secret and a nonce of each (MakeKeys). So a stranger's datagram, or one of
 // another life of a process, costs one hash and touches nothing. As with the handshake, it proves
 // who sent it; it neither hides nor protects chunks from somebody who can rewrite packets.
+//
+// Where the carrier's messages cost more than their bytes (queue pairs), one holds several packets,
+// each with its envelope, one behind the other at multiples of kPacketAlign; of data, the last only.
 #ifndef WEFT_NET_MULTIPATH_UDP_DATAGRAM_H_
 #define WEFT_NET_MULTIPATH_UDP_DATAGRAM_H_
 
@@ -28,6 +31,7 @@ namespace weft::net::multipath {
 inline constexpr size_t kEnvelopeBytes = 32;
 inline constexpr size_t kBeforeChunk = kEnvelopeBytes + kDataHeaderBytes;
 static_assert(kBeforeChunk % 64 == 0);
+inline constexpr size_t kPacketAlign = 64;
 inline constexpr size_t kDatagramBytesMax = 65'507;  // of UDP over IPv4
 inline constexpr size_t kDatagramHeaderMax = kEnvelopeBytes + kHeaderBytesMax;
 inline constexpr uint16_t kPathsMax = 64;  // sockets of a transport
@@ -43,6 +47,15 @@ Keys MakeKeys(const JobSecret& secret, const LinkNonce& connector, const LinkNon
 // Fills the envelope in front of a packet's header: `bytes` begins with kEnvelopeBytes of room and
 // holds all that the check covers.
 void Seal(absl::Span<std::byte> bytes, uint32_t link, const Key& key);
+// Whether others may follow what Seal() was given: it is no data.
+bool MayBeFollowed(absl::Span<const std::byte> sealed);
+// Where the next packet begins behind one of so many bytes.
+constexpr size_t AlignedPacket(size_t bytes) {
+  return (bytes + kPacketAlign - 1) / kPacketAlign * kPacketAlign;
+}
+// Takes the first packet off a message that holds one or several. Of a message that nobody sealed
+// it is any part but an empty one.
+absl::Span<const std::byte> TakePacket(absl::Span<const std::byte>* message);
 // The link that a datagram says it is for; false: too short to say.
 bool LinkOf(absl::Span<const std::byte> datagram, uint32_t* link);
 // Whether whoever made it holds the key. Without its chunk, a datagram of data is sealed as well.

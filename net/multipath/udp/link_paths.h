@@ -63,6 +63,10 @@ class LinkPaths {
   virtual void Queue(PathId path, absl::Span<const std::byte> header,
                      absl::Span<const std::byte> chunk) = 0;
   virtual void Flush() = 0;
+  // What is queued for one path between two Flush()es leaves together, as long as it takes no more
+  // bytes than that, each packet beginning at a multiple of kPacketAlign, data last. 0: each packet
+  // leaves by itself.
+  virtual size_t JoinedMost() const { return 0; }
   // A packet has come that its sender had queued for `path`.
   virtual void OnHeard(PathId /*path*/) {}
   // A packet that is damaged was dropped. True: the first of the transport.

@@ -208,22 +208,38 @@ bool Wire::Transmit() {
   int packets = 0;
   size_t bytes = 0;
   receiver_->set_ack_delay(sender_->base_rtt() / kAcksMin);
+  const auto sends = [&] {
+    if (!paths_->CanSend() || !sender_->Next(now, outgoing_)) return false;
+    JoinAcknowledgement(now);
+    Write(outgoing_.packet, absl::MakeConstSpan(outgoing_.chunk, outgoing_.chunk_bytes));
+    bytes += outgoing_.chunk_bytes;
+    ++packets;
+    return true;
+  };
+  // Answers go first, but for an acknowledgement that may leave with something else.
+  const bool has_more = paths_->JoinedMost() == 0 || sends();
   while (paths_->CanSend() && receiver_->Next(now, answer_)) {
     // The way back of a path may be dead while the way there is not: this end's own sender knows.
     answer_.path = sender_->paths().UsableFrom(answer_.path);
     Write(answer_, {});
     ++packets;
   }
-  while (paths_->CanSend() && sender_->Next(now, outgoing_)) {
-    Write(outgoing_.packet, absl::MakeConstSpan(outgoing_.chunk, outgoing_.chunk_bytes));
-    bytes += outgoing_.chunk_bytes;
-    if (++packets >= kPacketsPerTurn || bytes >= kBytesPerTurn) {
-      WantTurn();
-      break;
-    }
-  }
+  const auto may_go_on = [&] { return packets < kPacketsPerTurn && bytes < kBytesPerTurn; };
+  while (has_more && may_go_on() && sends()) continue;
+  if (!may_go_on()) WantTurn();
   paths_->Flush();
   return packets > 0;
+}
+
+// In front of what is written next, where both make one message. Not of what asks whether a path is
+// dead.
+void Wire::JoinAcknowledgement(absl::Time now) {
+  if (outgoing_.packet.type != PacketType::kData) return;
+  const size_t both = AlignedPacket(kEnvelopeBytes + receiver_->AckBytes()) + kBeforeChunk +
+                      outgoing_.chunk_bytes;
+  if (both > paths_->JoinedMost() || !receiver_->TakeAck(now, answer_)) return;
+  answer_.path = outgoing_.packet.path;
+  Write(answer_, {});
 }
 
 // ---- In
@@ -331,8 +347,9 @@ bool Wire::TakeArrivals() {
       if (!taken.ok()) failure_ = taken;
     }
   }
-  // The sender's owner waits for it.
-  if (moved && !is_closed_) receiver_->AcknowledgeNow();
+  // The sender's owner waits for it. Where it costs a message, it is soon due anyway, or leaves with
+  // the next clear-to-send.
+  if (moved && !is_closed_ && paths_->JoinedMost() == 0) receiver_->AcknowledgeNow();
   return moved;
 }
 
@@ -438,6 +455,13 @@ void Wire::Fail(const absl::Status& why) {
 
 void Wire::Close() {
   if (std::exchange(is_closed_, true)) return;
+  if (is_started()) {
+    const SenderStatistics& seen = sender_->statistics();
+    WEFT_LOG_DEBUG("multipath: to ", options_.sender.peer, " ", seen.packets, " packets, of which ",
+                   seen.retransmissions, " again, ", seen.spurious, " of them in vain; ",
+                   seen.timeouts, " timeouts, ", seen.tail_probes, " probes of the last, ",
+                   seen.paths_left, " paths left, ", seen.paths_back, " back");
+  }
   owner_ = nullptr;
   paths_.reset();
   SetDeadline(absl::InfiniteFuture());

@@ -127,6 +127,7 @@ class Wire final : public Handler, private DatagramOwner, private MessageSink {
   void PostWaiting();
   void PostControl();
   bool Transmit();
+  void JoinAcknowledgement(absl::Time now);
   void Write(Packet& packet, absl::Span<const std::byte> chunk);
   bool TakeArrivals();
   void TakeControl();

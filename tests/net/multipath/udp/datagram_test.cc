@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "base/random.h"
 #include "tests/fuzz_budget.h"
@@ -93,6 +96,56 @@ TEST(DatagramTest, TheSealNeedsNoLookAtTheChunk) {
   EXPECT_TRUE(IsSealed(AsBytes(bytes), keys.to_listener));
 }
 
+// One behind the other, as a message of a queue pair holds them.
+std::string Joined(const std::vector<std::string>& packets) {
+  std::string out;
+  for (const std::string& packet : packets) {
+    out.resize(AlignedPacket(out.size()));
+    out += packet;
+  }
+  return out;
+}
+
+std::vector<size_t> SizesIn(const std::string& message) {
+  std::vector<size_t> out;
+  for (auto rest = AsBytes(message); !rest.empty();) out.push_back(TakePacket(&rest).size());
+  return out;
+}
+
+TEST(DatagramTest, AMessageGivesBackThePacketsThatWereJoined) {
+  Keys keys = MakeKeys(SecretOf(1), NonceOf(1), NonceOf(2));
+  const std::string ack = Datagram(PacketType::kAck, "", keys.to_listener);
+  const std::string probe = Datagram(PacketType::kProbe, "", keys.to_listener);
+  const std::string data = Datagram(PacketType::kData, std::string(1000, 'x'), keys.to_listener);
+  EXPECT_TRUE(MayBeFollowed(AsBytes(ack)));
+  EXPECT_FALSE(MayBeFollowed(AsBytes(data)));
+  for (const auto& packets : std::vector<std::vector<std::string>>{
+           {ack}, {data}, {ack, data}, {probe, ack, data}, {ack, probe}}) {
+    const std::string message = Joined(packets);
+    auto rest = AsBytes(message);
+    for (const std::string& packet : packets) {
+      const auto first = TakePacket(&rest);
+      EXPECT_EQ((first.data() - AsBytes(message).data()) % kPacketAlign, 0);
+      EXPECT_EQ(first, AsBytes(packet));
+      EXPECT_TRUE(IsSealed(first, keys.to_listener));
+    }
+    EXPECT_TRUE(rest.empty());
+  }
+}
+
+TEST(DatagramTest, ACountOfBytesThatLiesIsNotBelieved) {
+  Keys keys = MakeKeys(SecretOf(1), NonceOf(1), NonceOf(2));
+  const std::string ack = Datagram(PacketType::kAck, "", keys.to_listener);
+  std::string message = Joined({ack, ack});
+  EXPECT_EQ(SizesIn(message), (std::vector<size_t>{ack.size(), ack.size()}));
+  constexpr size_t kBytesAt = 12;
+  for (uint32_t lie : {0u, 1u, 64u, static_cast<uint32_t>(message.size()), ~0u}) {
+    std::memcpy(message.data() + kBytesAt, &lie, sizeof lie);
+    auto rest = AsBytes(message);
+    EXPECT_FALSE(IsSealed(TakePacket(&rest), keys.to_listener)) << lie;
+  }
+}
+
 TEST(DatagramTest, AddressesComeBackAsTheyWereWritten) {
   auto back = Address::Decode(GoodAddress().Encode());
   ASSERT_TRUE(back.ok()) << back.status();
@@ -142,6 +195,11 @@ TEST(DatagramTest, ReadersSurviveFuzzing) {
     if (LinkOf(AsBytes(bytes), &link) && IsSealed(AsBytes(bytes), keys.to_listener)) {
       (void)Parse(AsBytes(bytes).subspan(kEnvelopeBytes), false);
     }
+    const std::string message = Joined({bytes, bytes});
+    size_t taken = 0;
+    for (size_t size : SizesIn(message)) taken += AlignedPacket(size);
+    ASSERT_GE(taken, message.size()) << budget.Repeat();
+    ASSERT_LT(taken, message.size() + kPacketAlign) << budget.Repeat();
     auto address = Address::Decode(bytes);
     if (!address.ok()) continue;
     ASSERT_LE(address->ports.size(), kPathsMax) << budget.Repeat();
