@@ -1,8 +1,8 @@
 """The verbs transport against perftest over Soft-RoCE, in one virtual machine, in turns.
 
 Bandwidth of one queue pair, 16 messages outstanding, against ib_write_bw; half a round trip of
-small messages against ib_write_lat (ratio: theirs to ours), and against their waiting for
-clear-to-sends; four queue pairs over two spines of
+small messages against ib_write_lat (ratio: theirs to ours), against ib_send_lat of as many bytes on
+the wire, which has completions at both ends as well, and against their waiting for clear-to-sends; four queue pairs over two spines of
 40 and of 100 Mbit/s against what both carry, and ib_write_bw with four. Medians of --repeats.
 docs/benchmarks/verbs.md says more.
 """
@@ -19,7 +19,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "roce"))
 import scene  # noqa: E402
 
 SIZES = {64 << 10: 300, 256 << 10: 100, 1 << 20: 30}  # bytes: messages
-LATENCY_ROUNDS = 300
+LATENCY_ROUNDS = 1000
+ENTRY_BYTES = 72  # of a message of 8
 SECONDS = 5
 PARTS = ("first", "then")  # of the run over spines, SECONDS each: a link looks for paths at first
 SPINE_MBITS = (40, 100)  # each: less than this machine's processors can move, and about as much
@@ -38,6 +39,7 @@ def script(repeats: int) -> str:
         for size, count in SIZES.items():
             lines.append(f"perftest bw{turn} ib_write_bw 1 -s {size} -n {count} -t 16")
         lines.append(f"perftest lat{turn} ib_write_lat 1 -s 8 -n {LATENCY_ROUNDS}")
+        lines.append(f"perftest send{turn} ib_send_lat 1 -s {ENTRY_BYTES} -n {LATENCY_ROUNDS}")
     for label, mbits in spine_runs(repeats):
         lines += [f"rate {mbits}mbit 500ms", "spine_bytes > before",
                   f"both spines{label} 0 " + f"seconds:{1 << 20}:{SECONDS} lanes " * len(PARTS) +
@@ -83,7 +85,7 @@ def main() -> int:
     print(others_share(before, processor_times(), time.monotonic() - start), file=sys.stderr)
     turns = range(repeats)
     spines = spine_runs(repeats)
-    problems += scene.ill(text, *(f"{label}{turn}" for turn in turns for label in ("bw", "lat")),
+    problems += scene.ill(text, *(f"{label}{turn}" for turn in turns for label in ("bw", "lat", "send")),
                           *(f"{label}{turn}.0" for turn in turns for label in ("ours", "plain")),
                           *(f"four{label}" for label, _ in spines),
                           *(f"spines{label}.0" for label, _ in spines))
@@ -99,6 +101,10 @@ def main() -> int:
         [scene.latency(text, f"ours{turn}.0") for turn in turns],
         [scene.perftest(text, f"lat{turn}", 4)[8] for turn in turns],
         "ib_write_lat", "us", less_is_better=True)
+    row("half a round trip, 8 bytes",
+        [scene.latency(text, f"ours{turn}.0") for turn in turns],
+        [scene.perftest(text, f"send{turn}", 4)[ENTRY_BYTES] for turn in turns],
+        f"ib_send_lat of {ENTRY_BYTES}", "us", less_is_better=True)
     row("half a round trip, 8 bytes",
         [scene.latency(text, f"ours{turn}.0") for turn in turns],
         [scene.latency(text, f"plain{turn}.0") for turn in turns],

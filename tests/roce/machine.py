@@ -20,6 +20,7 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".ca
 PACKAGES = ("busybox-static", "kmod", "libkmod2", "perftest", "libibumad3", "libpci3")
 # Of this host, beside what busybox does; the last ones since busybox' own call its own `ip`.
 TOOLS = ("dash", "ip", "rdma", "tc", "chrt", "taskset", "timeout")
+PERFTEST = ("ib_write_bw", "ib_write_lat", "ib_send_lat")
 MODULES = ("veth", "crc32_generic", "sch_netem", "sch_tbf", "sch_red", "ib_core", "ib_uverbs",
            "rdma_ucm", "rdma_rxe")
 NEEDED = ("qemu-system-x86_64", "cpio", "dpkg-deb", "apt-get", "ldd", *TOOLS)
@@ -68,7 +69,7 @@ def prepare() -> pathlib.Path:
     kernels = re.findall(r"Depends: (linux-image-\S+)", depends)
     if not kernels:
         raise Unavailable("apt knows no linux-image-amd64: run apt-get update")
-    recipe = hashlib.sha256(repr((PACKAGES, MODULES, TOOLS, INIT)).encode()).hexdigest()[:12]
+    recipe = hashlib.sha256(repr((PACKAGES, PERFTEST, MODULES, TOOLS, INIT)).encode()).hexdigest()[:12]
     base = CACHE / f"{kernels[0]}-{recipe}"
     if not (base / "done").exists():
         fresh = CACHE / f"fresh-{os.getpid()}"
@@ -148,7 +149,7 @@ def fill_tree(tree: pathlib.Path, root: pathlib.Path, modules: list[str]) -> Non
     (tree / "etc/libibverbs.d/rxe.driver").write_text("driver rxe\n")
     (tree / "etc/protocols").write_text("udp 17 UDP\ntcp 6 TCP\n")
     (tree / "etc/hosts").write_text("127.0.0.1 localhost\n")
-    perftest = [root / "usr/bin" / name for name in ("ib_write_bw", "ib_write_lat")]
+    perftest = [root / "usr/bin" / name for name in PERFTEST]
     providers = pathlib.Path("/usr/lib/x86_64-linux-gnu/libibverbs")
     provider = sorted(providers.glob("librxe-rdmav*.so"))
     if not provider:
