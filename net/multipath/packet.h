@@ -89,7 +89,7 @@ struct Packet {
 inline constexpr size_t kCommonBytes = 32;
 inline constexpr size_t kDataHeaderBytes = kCommonBytes + 64;
 inline constexpr size_t kEchoesMax = 32;
-inline constexpr size_t kWordsMax = 64;  // 4096 numbers
+inline constexpr size_t kWordsMax = 64;                 // 4096 numbers
 inline constexpr size_t kAckBytes = kCommonBytes + 32;  // without echoes and words, 8 bytes each
 inline constexpr size_t kHeaderBytesMax = kAckBytes + kEchoesMax * 8 + kWordsMax * 8;
 inline constexpr uint32_t kChunkMin = 64, kChunkMax = 65'536;

@@ -36,7 +36,9 @@ uint32_t SendSlotsOf(const PairOptions& options) {
 }
 
 PairPort::PairPort(std::shared_ptr<Rails> rails, const PairOptions& options)
-    : rails_(std::move(rails)), options_(options), slot_bytes_(SlotBytesOf(options.chunk_max, options.room)) {
+    : rails_(std::move(rails)),
+      options_(options),
+      slot_bytes_(SlotBytesOf(options.chunk_max, options.room)) {
   // Numbers that no other life of this process is likely to have used.
   const Nonce random = NewNonce();
   std::memcpy(&next_link_, random.data(), sizeof next_link_);

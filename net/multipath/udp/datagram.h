@@ -8,7 +8,8 @@
 // who sent it; it neither hides nor protects chunks from somebody who can rewrite packets.
 //
 // Where the carrier's messages cost more than their bytes (queue pairs), one holds several packets,
-// each with its envelope, one behind the other at multiples of kPacketAlign; of data, the last only.
+// each with its envelope, one behind the other at multiples of kPacketAlign; of data, the last
+// only.
 #ifndef WEFT_NET_MULTIPATH_UDP_DATAGRAM_H_
 #define WEFT_NET_MULTIPATH_UDP_DATAGRAM_H_
 

@@ -81,6 +81,7 @@ class MultipathSendLink final : public TcpSendLink, private WireOwner {
   absl::StatusOr<PayloadTarget> OnWireFrame(const FrameHeader& header) override;
   absl::Status OnWireFrameDone(const FrameHeader& header, absl::string_view notice) override;
   void OnWireSent(uint32_t token) override { OnSent(token); }
+  bool ExpectsData() const override { return false; }
   void OnWireRoom() override { WantTurn(); }
   void OnWireWords(const std::string& words) override;
   void OnWireBroken(const absl::Status& why) override { Break(why); }
@@ -109,6 +110,7 @@ class MultipathReceiveLink final : public TcpReceiveLink, private WireOwner {
   absl::StatusOr<PayloadTarget> OnWireFrame(const FrameHeader& header) override;
   absl::Status OnWireFrameDone(const FrameHeader& header, absl::string_view notice) override;
   void OnWireSent(uint32_t) override {}
+  bool ExpectsData() const override { return posted() > 0; }
   void OnWireRoom() override { WantTurn(); }
   void OnWireWords(const std::string& words) override;
   void OnWireBroken(const absl::Status& why) override { Break(why); }

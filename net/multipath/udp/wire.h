@@ -43,6 +43,8 @@ class WireOwner {
   virtual absl::StatusOr<PayloadTarget> OnWireFrame(const FrameHeader& header) = 0;
   virtual absl::Status OnWireFrameDone(const FrameHeader& header, absl::string_view notice) = 0;
   virtual void OnWireSent(uint32_t token) = 0;
+  // Receives wait for data, so that this end goes on being driven.
+  virtual bool ExpectsData() const = 0;
   // More frames of control are taken again.
   virtual void OnWireRoom() = 0;
   // For the other end's Connect(), over the link's connection.
