@@ -43,9 +43,9 @@ begin() {  # run, devices of host 0, of host 1, arguments...
   done
 }
 kill_rank() {  # without a last word
-  for process in /proc/[0-9]*; do
-    case $(tr '\\0' ' ' < $process/cmdline) in
-      "verbs_stream $1 "*) kill -9 ${process#/proc/} ;;
+  for process in $(pidof verbs_stream); do
+    case $(tr '\\0' ' ' < /proc/$process/cmdline) in
+      "verbs_stream $1 "*) kill -9 $process ;;
     esac
   done
 }
@@ -128,7 +128,7 @@ def flapping_rail(plan: Plan) -> list[str]:
 
 
 def killed_peer(plan: Plan) -> list[str]:
-    plan.outcome = "killed"
+    plan.outcome, plan.seconds = "killed", 30
     return ["happens kill_rank 1"]
 
 
