@@ -115,7 +115,7 @@ absl::Status RunCompare(const CompareOptions& options, const std::string& json) 
   auto progress = [&](size_t done, size_t all) { line.Update(done, all); };
   WEFT_ASSIGN_OR_RETURN(std::vector<CompareRow> rows, Compare(options, progress));
   if (json == "-") {
-    std::cout << ToJson(rows).dump(2) << std::endl;
+    std::cout << ToJson(rows).dump(2) << "\n" << std::flush;
     return absl::OkStatus();
   }
   std::fputs(ToText(rows).c_str(), stdout);

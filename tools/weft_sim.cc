@@ -139,7 +139,7 @@ absl::StatusOr<int> RunOnce(const Options& options) {
   run.wall_seconds = static_cast<double>(SystemClock::Nanoseconds() - begin) * 1e-9;
   nlohmann::ordered_json json = ToJson(run);
   if (options.json == "-") {
-    std::cout << json.dump(2) << std::endl;
+    std::cout << json.dump(2) << "\n" << std::flush;
   } else {
     std::fputs(ToText(json).c_str(), stdout);
   }

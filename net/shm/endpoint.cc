@@ -131,8 +131,9 @@ bool Endpoint::ReadCells(int cells) {
     if (!alive()) return true;
     reader_.Advance();
     // The writer should not have to wait for the rest of our turn.
-    if (reader_.unreleased() * 4 >= reader_.count() || bytes_this_turn_ > 0) {
-      if (reader_.Release()) RingForSpace();
+    if ((reader_.unreleased() * 4 >= reader_.count() || bytes_this_turn_ > 0) &&
+        reader_.Release()) {
+      RingForSpace();
     }
   }
   if (reader_.Release()) RingForSpace();

@@ -1,6 +1,7 @@
 // Eager messages at both ends of a link: which go, and what becomes of those that come.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -135,7 +136,7 @@ void VerbsSendLink::OnEagerDiffers(bool too_long, const std::string& why) {
 void VerbsReceiveLink::SendClearToSend(const FrameHeader& header) {
   if (auto kept = eager_.TakeKept(header.tag); kept.has_value()) {
     absl::Status delivered = Deliver(header.receive, kept->number, kept->check, kept->bytes);
-    if (!delivered.ok()) posting_failed_ = delivered;
+    if (!delivered.ok()) posting_failed_ = std::move(delivered);
     return wire_.WakeUp();
   }
   eager_.AddPosted(header.tag, header.receive);

@@ -154,7 +154,7 @@ void Report::End(const std::string& links) {
         {"rows", rows_},
         {"out_of_bounds", wrong_},
         {"average_busbw_GBps", average}};
-    std::cout << object.dump() << std::endl;
+    std::cout << object.dump() << "\n" << std::flush;
     return;
   }
   absl::PrintF("#\n");

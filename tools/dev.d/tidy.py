@@ -10,6 +10,7 @@ import subprocess
 import time
 
 import build
+import setup
 from common import CACHE, ROOT, Failure, jobs, output, say
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
@@ -24,14 +25,15 @@ def problems(everything: bool, since: str | None) -> list[str]:
     (database / "compile_commands.json").write_text(json.dumps(list(commands.values())))
     memory = CACHE / "tidy"
     memory.mkdir(parents=True, exist_ok=True)
-    version = output(["clang-tidy", "--version"]) + (ROOT / ".clang-tidy").read_text()
+    program = setup.install_clang_tidy()
+    version = output([program, "--version"]) + (ROOT / ".clang-tidy").read_text()
     stamps = {name: memory / fingerprint(name, command["command"] + version)
               for name, command in commands.items()}
     to_do = [name for name, stamp in stamps.items() if not stamp.exists()]
     say(f"clang-tidy: {len(to_do)} of {len(commands)} files are new or changed")
     found, last_word = [], time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(jobs()) as pool:
-        results = {pool.submit(look_at, database, name): name for name in to_do}
+        results = {pool.submit(look_at, program, database, name): name for name in to_do}
         for done, future in enumerate(concurrent.futures.as_completed(results), 1):
             name, lines = results[future], future.result()
             found += lines
@@ -77,6 +79,8 @@ def plain_command(command: str) -> str:
             skip = True
         elif word not in ("-Winvalid-pch", "-fmodules-ts"):
             plain.append(word)
+    if "-fopenmp" in plain:  # its header is the compiler's own
+        plain += ["-idirafter", output([plain[0], "-print-file-name=include"]).strip()]
     return shlex.join(plain)
 
 
@@ -98,8 +102,8 @@ def fingerprint(name: str, context: str) -> str:
     return digest.hexdigest()
 
 
-def look_at(database: pathlib.Path, name: str) -> list[str]:
-    done = subprocess.run(["clang-tidy", "-quiet", "-p", database, ROOT / name], cwd=ROOT,
+def look_at(program: pathlib.Path, database: pathlib.Path, name: str) -> list[str]:
+    done = subprocess.run([program, "-quiet", "-p", database, ROOT / name], cwd=ROOT,
                           capture_output=True, text=True)
     lines = [line.removeprefix(f"{ROOT}/") for line in done.stdout.splitlines()
              if re.match(r"\S+:\d+:\d+: (warning|error):", line)]

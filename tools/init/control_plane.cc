@@ -225,7 +225,7 @@ class Builder {
         own[host] = workload_.Add(Gathered(), ends[host]);
       }
     }
-    of_phase(Phase::kConnections) = own;
+    of_phase(Phase::kConnections) = std::move(own);
   }
 
   void Dial(int host, int round, const std::vector<OperationId>& own,

@@ -145,7 +145,7 @@ absl::StatusOr<NodeId> FabricBuilder::Add(FabricNode node) {
 }
 
 absl::Status FabricBuilder::CheckCable(NodeId a, NodeId b, const Cable& cable) const {
-  auto error = [&](auto... what) {
+  auto error = [&](const auto&... what) {
     return absl::InvalidArgumentError(
         absl::StrCat("cable ", fabric_.node(a).name, " - ", fabric_.node(b).name, ": ", what...));
   };

@@ -185,7 +185,7 @@ absl::Status Resolve(const Words& words, Options& options) {
   }
   // perftest counts in whole seconds, without a unit.
   std::string duration = words.duration;
-  if (duration.find_first_not_of("0123456789.") == std::string::npos) duration += "s";
+  if (duration.find_first_not_of("0123456789.") == std::string::npos) duration += 's';
   if (!absl::ParseDuration(duration, &load.duration) || load.duration < absl::Milliseconds(10)) {
     return absl::InvalidArgumentError(
         absl::StrCat("-D '", words.duration, "' is no time of 10ms or more, as in 5 or 500ms"));
