@@ -79,6 +79,7 @@ class IbverbsDevice final : public NicDevice {
  public:
   explicit IbverbsDevice(std::shared_ptr<VerbsDevice> opened) : opened_(std::move(opened)) {}
   const std::string& name() const override { return opened_->name; }
+  bool ResolvesAddresses() const override { return true; }
 
   absl::StatusOr<NicLimits> Limits() override {
     ibv_device_attr device{};

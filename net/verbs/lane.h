@@ -17,8 +17,9 @@ namespace weft::net {
 
 struct Lane {
   enum class State : uint8_t {
-    kNone,      // nothing; the leader tries again at retry_at
-    kOffered,   // leader: INIT, waits for the answer
+    kNone,     // nothing; the leader tries again at retry_at
+    kOffered,  // leader: INIT, waits for the answer
+    kConnecting,
     kAnswered,  // follower: RTS, takes entries, sends none yet
     kLive,
     kDown,  // gone here; the leader waits for kDowned, the follower for kDown

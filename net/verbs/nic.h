@@ -219,6 +219,9 @@ class NicDevice {
  public:
   virtual ~NicDevice() = default;
   virtual const std::string& name() const = 0;
+  // True: ToReadyToReceive() of a RoCE queue pair may wait for the address of the other side, for a
+  // second where nobody answers.
+  virtual bool ResolvesAddresses() const = 0;
   virtual absl::StatusOr<NicLimits> Limits() = 0;
   virtual absl::StatusOr<NicPort> QueryPort(int port) = 0;
   virtual absl::StatusOr<std::vector<NicGid>> QueryGids(int port) = 0;

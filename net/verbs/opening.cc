@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<RailWatch>> RailWatch::Open(Poller& poller, Rails
   std::unique_ptr<RailWatch> out(new RailWatch);
   out->wait_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   if (!out->wait_) return ErrnoStatus(errno, "make an epoll");
-  std::vector<int> descriptors = {poller.fd()};
+  std::vector<int> descriptors = {poller.fd(), rails.connected_fd()};
   for (int rail = 0; rail < rails.size(); ++rail) {
     descriptors.push_back(rails[rail].device->completion_fd());
     auto reader = std::make_unique<EventReader>(poller, rails, rail);

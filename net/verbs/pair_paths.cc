@@ -99,15 +99,20 @@ absl::Status PairPaths::ConnectTo(const PairAddress& peer, size_t index) {
   to.remote_gid = peer.gid;
   to.remote_lid = peer.lid;
   to.flow_label = topology::RoceFlowLabel(path.source_port);
-  absl::Status moved = path.pair->pair().ToReadyToReceive(to);
-  if (moved.ok()) moved = path.pair->pair().ToReadyToSend(to);
-  if (!moved.ok()) {
-    Lose(index, std::string(moved.message()));
-    return absl::OkStatus();
-  }
+  path.state = State::kConnecting;
+  path.pair->Connect(to);
+  return absl::OkStatus();
+}
+
+void PairPaths::OnConnected(int lane, const absl::Status& status) {
+  const auto index = static_cast<size_t>(lane);
+  Path& path = paths_[index];
+  if (path.state != State::kConnecting) return;
+  if (!status.ok()) return Lose(index, std::string(status.message()));
   path.state = State::kConnected;
   path.says_ready = true;
-  return absl::OkStatus();
+  if (path.peer_is_ready) BecomeReady(index);
+  owner_.OnWritable();
 }
 
 absl::StatusOr<LinkPaths::Facts> PairPaths::Connect(const Address& peer) {
@@ -139,7 +144,7 @@ bool PairPaths::IsOpen() const {
 // Once its queue pair is destroyed, the device reads nothing of it any more.
 void PairPaths::Drop(Path& path) {
   path.state = State::kLost;
-  path.says_address = path.says_ready = path.asks = false;
+  path.says_address = path.says_ready = path.asks = path.peer_is_ready = false;
   path.left_at = absl::InfiniteFuture();
   if (path.pair == nullptr) return;
   PairPort::RailState& state = port_.states_[static_cast<size_t>(path.pair->rail())];

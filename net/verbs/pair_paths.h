@@ -70,7 +70,8 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
   friend class PairPort;
   enum class State : uint8_t {
     kLost,
-    kMade,       // and does not know the peer's
+    kMade,  // and does not know the peer's
+    kConnecting,
     kConnected,  // and receives; whether the peer's does it has not said
     kReady,
   };
@@ -103,6 +104,7 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
     absl::Time asked_at = absl::InfinitePast();   // whether the other end hears anything of it
     // By the next Repair().
     bool says_address = false, says_ready = false, asks = false;
+    bool peer_is_ready = false;  // and this end is kConnecting
 
     bool IsFull() const { return in_flight.size() + batch.size() >= kPairSendDepth; }
   };
@@ -110,6 +112,7 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
   absl::Status Make(size_t index);
   PairAddress AddressOf(const Path& path);
   absl::Status ConnectTo(const PairAddress& peer, size_t index);
+  void BecomeReady(size_t index);
   void Renew(size_t index, uint32_t generation);
   absl::Status TakeWord(const Word& word);
   void LookForSilentPaths(const PathSet& known);
@@ -123,6 +126,7 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
   void LookForSilence();
   void OnCompletion(int lane, bool receive, uint32_t number, const NicCompletion& what) override;
   void OnQueuePairLost(int lane, const std::string& why) override;
+  void OnConnected(int lane, const absl::Status& status) override;
 
   PairPort& port_;
   DatagramOwner& owner_;

@@ -85,15 +85,21 @@ absl::Status PairPaths::TakeWord(const Word& word) {
   if (word.address.queue_pair != 0 && path.state == State::kMade) {
     WEFT_RETURN_IF_ERROR(ConnectTo(word.address, index));
   }
-  if (word.is_ready == 0 || path.state != State::kConnected) return absl::OkStatus();
+  if (word.is_ready == 0) return absl::OkStatus();
+  path.peer_is_ready = path.state == State::kConnecting;
+  if (path.state == State::kConnected) BecomeReady(index);
+  return absl::OkStatus();
+}
+
+void PairPaths::BecomeReady(size_t index) {
+  Path& path = paths_[index];
   path.state = State::kReady;
   path.heard_at = port_.now_;
   owner_.OnWritable();
-  if (path.generation == 0) return absl::OkStatus();
+  if (path.generation == 0) return;
   ++port_.statistics_.pairs_replaced;
   WEFT_LOG_INFO("multipath: queue pair ", index, " of ", usable_, " to ", peer_text_,
                 " is replaced");
-  return absl::OkStatus();
 }
 
 // ---- Silent paths

@@ -1,7 +1,11 @@
 #include "net/verbs/rails.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,17 +21,64 @@ constexpr int kPollsPerTurn = 8;  // of one queue, so that the others get theirs
 constexpr uint32_t kReceiveBit = 1u << 31;
 constexpr int kSharedRailShift = 24;  // the rail, in ids of shared receives
 constexpr uint32_t kInlineWanted = 256;
+// Destroyed and connected at once; more wait for one that is through. Those to hosts that do not
+// answer should hold up few others.
+constexpr size_t kRetiringMost = 8, kConnectingMost = 32;
+
+absl::Status ConnectNow(NicQueuePair& pair, const NicPath& path) {
+  WEFT_RETURN_IF_ERROR(pair.ToReadyToReceive(path));
+  return pair.ToReadyToSend(path);
+}
 
 }  // namespace
 
 // ---- A queue pair
 
+// Shared with the thread that connects it.
+struct RailQueuePair::Connecting {
+  std::mutex mutex;
+  bool done = false;
+  std::unique_ptr<NicQueuePair> abandoned;  // its user was done with it before
+};
+
 RailQueuePair::~RailQueuePair() {
   rails_.users_.erase(id_);
   --rails_[rail_].queues[queue_].pairs;
   ++rails_[rail_].arrivals;
+  if (connecting_ != nullptr) {
+    std::lock_guard<std::mutex> lock(connecting_->mutex);
+    // Nothing comes over it meanwhile: the other side has not been told that it is connected.
+    if (!connecting_->done) connecting_->abandoned = std::move(pair_);
+    if (pair_ == nullptr) return;
+  }
   // One that cannot be reset may still write: that is waited for.
-  if (pair_->ToReset().ok()) rails_.retirement_->Take(std::move(pair_));
+  if (!pair_->ToReset().ok()) return;
+  rails_.retirement_->Do([pair = std::move(pair_)]() mutable { pair.reset(); });
+}
+
+void RailQueuePair::Connect(const NicPath& path) {
+  if (!path.ethernet || !rails_[rail_].device->ResolvesAddresses()) {
+    const Rails::User user = rails_.users_.at(id_);
+    return user.user->OnConnected(user.lane, ConnectNow(*pair_, path));
+  }
+  connecting_ = std::make_shared<Connecting>();
+  rails_.connecting_->Do(
+      [shared = connecting_, &rails = rails_, pair = pair_.get(), id = id_, path] {
+        std::unique_lock<std::mutex> lock(shared->mutex);
+        absl::Status status;
+        if (shared->abandoned == nullptr) {
+          lock.unlock();
+          status = ConnectNow(*pair, path);
+          lock.lock();
+        }
+        if (shared->abandoned != nullptr) {
+          shared->abandoned->ToReset().IgnoreError();
+          return shared->abandoned.reset();
+        }
+        shared->done = true;
+        lock.unlock();
+        rails.NoteConnected(id, std::move(status));
+      });
 }
 
 absl::Status RailQueuePair::PostReceives(uint32_t first, int count) {
@@ -53,6 +104,10 @@ absl::StatusOr<std::unique_ptr<Rails>> Rails::Open(std::unique_ptr<Nic> nic,
                                                    const PairLayout& layout) {
   std::unique_ptr<Rails> out(new Rails(options, layout));
   out->nic_ = std::move(nic);
+  out->connected_fd_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!out->connected_fd_) return ErrnoStatus(errno, "make an eventfd");
+  out->retirement_ = std::make_unique<Aside>(kRetiringMost);
+  out->connecting_ = std::make_unique<Aside>(kConnectingMost);
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> names, out->nic_->DeviceNames());
   std::sort(names.begin(), names.end());
   std::string reasons;
@@ -133,6 +188,7 @@ absl::Status Rails::OpenRail(const std::string& name, int /*port*/, std::string*
 }
 
 Rails::~Rails() {
+  connecting_.reset();
   retirement_.reset();
   memory_.reset();
 }
@@ -229,12 +285,42 @@ void Rails::HandOut(const NicCompletion& completion) {
                           completion);
 }
 
+void Rails::NoteConnected(uint32_t id, absl::Status status) {
+  {
+    std::lock_guard<std::mutex> lock(connected_mutex_);
+    connected_.push_back({id, std::move(status)});
+    has_connected_.store(true, std::memory_order_release);
+  }
+  const uint64_t one = 1;
+  (void)!write(connected_fd_.get(), &one, sizeof one);
+}
+
+bool Rails::HandOutConnected() {
+  if (!has_connected_.load(std::memory_order_acquire)) return false;
+  uint64_t count = 0;
+  (void)!read(connected_fd_.get(), &count, sizeof count);
+  std::vector<Connected> connected;
+  {
+    std::lock_guard<std::mutex> lock(connected_mutex_);
+    connected.swap(connected_);
+    has_connected_.store(false, std::memory_order_relaxed);
+  }
+  for (const Connected& one : connected) {
+    auto found = users_.find(one.id);
+    if (found == users_.end()) continue;
+    const User user = found->second;
+    user.user->OnConnected(user.lane, one.status);
+  }
+  return true;
+}
+
 bool Rails::Poll() {
   if (std::exchange(armed_, false)) {
     for (Rail& rail : rails_) rail.device->DrainCompletionEvents();
   }
   ++polls_;
-  bool any = !found_while_arming_.empty(), emptied = true;
+  bool any = HandOutConnected(), emptied = true;
+  any = any || !found_while_arming_.empty();
   for (const NicCompletion& one : std::exchange(found_while_arming_, {})) HandOut(one);
   std::array<NicCompletion, kPollMax> found;
   for (size_t r = 0; r < rails_.size(); ++r) {

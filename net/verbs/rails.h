@@ -3,18 +3,21 @@
 #ifndef WEFT_NET_VERBS_RAILS_H_
 #define WEFT_NET_VERBS_RAILS_H_
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "net/tcp/socket.h"
+#include "net/verbs/aside.h"
 #include "net/verbs/choice.h"
 #include "net/verbs/memory.h"
 #include "net/verbs/nic.h"
 #include "net/verbs/options.h"
 #include "net/verbs/record.h"
-#include "net/verbs/retirement.h"
 
 namespace weft::net {
 
@@ -22,13 +25,16 @@ namespace weft::net {
 inline constexpr uint32_t kSendDepth = 2 * kRingSlots;
 inline constexpr uint32_t kReceiveDepth = kRingSlots + 32;
 
-// Who uses queue pairs. Called from Rails::Poll() and Rails::TakeEvents() only.
+// Who uses queue pairs. Called from Rails::Poll(), Rails::TakeEvents() and, where nothing is to be
+// waited for, RailQueuePair::Connect() only.
 class QueuePairUser {
  public:
   virtual ~QueuePairUser() = default;
   // `number` is what was given to RailQueuePair::SendId or PostReceives, 31 bits.
   virtual void OnCompletion(int lane, bool receive, uint32_t number, const NicCompletion& what) = 0;
   virtual void OnQueuePairLost(int lane, const std::string& why) = 0;
+  // Once for each Connect(), unless the queue pair is destroyed before.
+  virtual void OnConnected(int /*lane*/, const absl::Status& /*status*/) {}
 };
 
 // Who takes what comes to the receives that a rail's queue pairs share.
@@ -70,16 +76,21 @@ class RailQueuePair {
   uint32_t inline_bytes() const { return inline_bytes_; }
   uint64_t SendId(uint32_t number) const { return uint64_t{id_} << 32 | (number & kNumberMask); }
   absl::Status PostReceives(uint32_t first, int count);
+  // To state RTS; QueuePairUser::OnConnected() says when. The device may have to wait for the other
+  // side's address, which holds nothing up.
+  void Connect(const NicPath& path);
 
   static constexpr uint32_t kNumberMask = 0x7FFFFFFF;
 
  private:
+  struct Connecting;
   Rails& rails_;
   int rail_;
   size_t queue_;
   uint32_t id_;
   std::unique_ptr<NicQueuePair> pair_;
   uint32_t inline_bytes_;
+  std::shared_ptr<Connecting> connecting_;  // null: nobody else has to do with it
 };
 
 struct Rail {
@@ -137,9 +148,15 @@ class Rails {
   // something to Poll(); false when there is already.
   bool Arm();
   void TakeEvents(int rail);
+  // Readable when OnConnected() waits for Poll().
+  int connected_fd() const { return connected_fd_.get(); }
 
  private:
   friend class RailQueuePair;
+  struct Connected {
+    uint32_t id = 0;
+    absl::Status status;
+  };
   struct User {
     QueuePairUser* user = nullptr;
     int lane = 0;
@@ -156,6 +173,8 @@ class Rails {
   absl::Status OpenRail(const std::string& name, int port, std::string* reasons);
   absl::StatusOr<size_t> QueueWithRoom(int rail);
   void HandOut(const NicCompletion& completion);
+  void NoteConnected(uint32_t id, absl::Status status);  // by any thread
+  bool HandOutConnected();
   template <typename Which>
   void Lose(const Which& which, const std::string& why);
 
@@ -170,7 +189,11 @@ class Rails {
   uint32_t next_id_ = 1;
   std::vector<NicCompletion> found_while_arming_;
   bool armed_ = false;
-  std::unique_ptr<Retirement> retirement_ = std::make_unique<Retirement>();
+  std::mutex connected_mutex_;
+  std::vector<Connected> connected_;
+  std::atomic<bool> has_connected_ = false;
+  FileDescriptor connected_fd_;
+  std::unique_ptr<Aside> connecting_, retirement_;
   uint64_t polls_ = 0, emptied_ = 0;  // begun; the last one that left nothing
 };
 

@@ -139,6 +139,7 @@ class VerbsWire final : public Handler, private QueuePairUser {
   // Receiving (wire.cc).
   void OnCompletion(int lane, bool receive, uint32_t number, const NicCompletion& what) override;
   void OnQueuePairLost(int lane, const std::string& why) override;
+  void OnConnected(int lane, const absl::Status& status) override;  // (wire_controls.cc)
   void OnArrival(uint32_t immediate);
   void Arrived(uint64_t number);
   void TakeUnreported(int lane, int rail);
@@ -151,6 +152,7 @@ class VerbsWire final : public Handler, private QueuePairUser {
   absl::Status OnLaneControl(const Control& control, const std::string& text);
   absl::Status OnOffer(const Control& control);
   absl::Status OnAnswer(const Control& control);
+  void Refuse(int lane, absl::string_view why);
   void Say(const Control& control, absl::string_view text = "");
 
   // Lanes and their repair (wire_lanes.cc).

@@ -185,18 +185,17 @@ absl::Status VerbsWire::OnOffer(const Control& control) {
     if (made.ok()) made = ConnectPair(index, control);
   }
   if (absl::IsInvalidArgument(made)) return made;
-  if (made.ok()) {
-    lane.refused = 0;
-    lane.state = Lane::State::kAnswered;
-    Say(LaneControl(ControlKind::kAnswer, index));
-    return absl::OkStatus();
-  }
-  last_failure_ = std::string(made.message());
+  if (!made.ok()) Refuse(index, made.message());
+  return absl::OkStatus();
+}
+
+void VerbsWire::Refuse(int index, absl::string_view why) {
+  Lane& lane = lanes_[static_cast<size_t>(index)];
+  last_failure_ = std::string(why);
   trouble_since_ = std::min(trouble_since_, shared_.now);
   lane.Reset();
   lane.state = Lane::State::kNone;
-  Say(LaneControl(ControlKind::kRefuse, index), made.message());
-  return absl::OkStatus();
+  Say(LaneControl(ControlKind::kRefuse, index), why);
 }
 
 absl::Status VerbsWire::OnAnswer(const Control& control) {
@@ -205,14 +204,24 @@ absl::Status VerbsWire::OnAnswer(const Control& control) {
   if (lane.state != Lane::State::kOffered) return absl::OkStatus();
   absl::Status connected = ConnectPair(index, control);
   if (absl::IsInvalidArgument(connected)) return connected;
-  if (!connected.ok()) {
-    LaneFailed(index, std::string(connected.message()));
-    return absl::OkStatus();
+  if (!connected.ok()) LaneFailed(index, std::string(connected.message()));
+  return absl::OkStatus();
+}
+
+void VerbsWire::OnConnected(int index, const absl::Status& status) {
+  Lane& lane = lanes_[static_cast<size_t>(index)];
+  if (closed_ || !failure_.ok() || lane.state != Lane::State::kConnecting) return;
+  WantTurn();
+  if (!leads_) {
+    if (!status.ok()) return Refuse(index, status.message());
+    lane.refused = 0;
+    lane.state = Lane::State::kAnswered;
+    return Say(LaneControl(ControlKind::kAnswer, index));
   }
+  if (!status.ok()) return LaneFailed(index, std::string(status.message()));
   Say(LaneControl(ControlKind::kReady, index));
   if (lane.epoch > 1) WEFT_LOG_INFO("verbs: a new queue pair: ", LaneText(lane));
   GoLive(index);
-  return absl::OkStatus();
 }
 
 }  // namespace weft::net

@@ -75,6 +75,7 @@ absl::Status VerbsWire::MakePair(int index, uint32_t epoch, int rail) {
   return absl::OkStatus();
 }
 
+// Then OnConnected().
 absl::Status VerbsWire::ConnectPair(int index, const Control& remote) {
   Lane& lane = lanes_[static_cast<size_t>(index)];
   lane.remote = remote;
@@ -98,8 +99,9 @@ absl::Status VerbsWire::ConnectPair(int index, const Control& remote) {
   path.remote_gid = remote.gid;
   path.remote_lid = remote.lid;
   path.flow_label = topology::RoceFlowLabel(lane.local_port);
-  WEFT_RETURN_IF_ERROR(lane.pair->pair().ToReadyToReceive(path));
-  return lane.pair->pair().ToReadyToSend(path);
+  lane.state = Lane::State::kConnecting;
+  lane.pair->Connect(path);
+  return absl::OkStatus();
 }
 
 void VerbsWire::OfferLane(int index) {
@@ -158,13 +160,14 @@ void VerbsWire::LaneFailed(int index, const std::string& why) {
   Lane& lane = lanes_[static_cast<size_t>(index)];
   if (closed_ || lane.pair == nullptr) return;
   std::string failure = absl::StrCat(LaneText(lane), ": ", why);
-  if (lane.proven) {
+  const bool has_worked = lane.proven && lane.state != Lane::State::kConnecting;
+  if (has_worked) {
     WEFT_LOG_WARN("verbs: queue pair lost, ", failure);
   } else {
     WEFT_LOG_INFO("verbs: tried in vain, ", failure);
   }
   // What was lost says more than what was tried instead.
-  if (lane.proven || last_failure_.empty()) last_failure_ = std::move(failure);
+  if (has_worked || last_failure_.empty()) last_failure_ = std::move(failure);
   trouble_since_ = std::min(trouble_since_, shared_.now);
   EndPair(index);
   lane.state = Lane::State::kDown;

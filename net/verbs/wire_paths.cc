@@ -64,7 +64,7 @@ bool VerbsWire::IsUp(int rail) const {
 
 // As many that work as were asked for. While none does, spares look for a way as well: each is on
 // other source ports, and only some of a fabric's paths may be left, each way. Not where no port is
-// up: to look for the way from one that is down can hold this thread up for long.
+// up.
 void VerbsWire::Muster() {
   if (!leads_ || !ready_) return;
   for (int i = 0; i < static_cast<int>(lanes_.size()); ++i) {

@@ -191,6 +191,30 @@ TEST_P(PairPathsTest, AFailedQueuePairIsReplacedAtBothEndsAndUsed) {
   EXPECT_EQ(world.fabric.QueuePairs(World::Device(1, 0)).size(), 4u);
 }
 
+// As where nobody answers for an address: the kernel waits for that within the call.
+TEST_P(PairPathsTest, QueuePairsThatAreSlowToConnectHoldUpNobody) {
+  // Threads are the machine's, not the world's.
+  WorldOptions options = Options(1, {"verbs.give_up_after=1h"});
+  options.tweak = [](int, std::vector<ScriptedDeviceOptions>* devices) {
+    devices->at(0).resolves_addresses = true;
+  };
+  World world(options);
+  ExpectAll(world, 27, 3);
+  for (int host : {0, 1}) {
+    const std::string device = World::Device(host, 0);
+    const int64_t replaced = StatisticsOf(*world.a).pairs_replaced;
+    world.fabric.HoldConnect(device);
+    Fail(world, device, world.fabric.QueuePairs(device).at(0));
+    ASSERT_TRUE(world.Until([&] { return world.fabric.held_connects() > 0; }, absl::Hours(1)));
+    ExpectAll(world, 28);
+    EXPECT_EQ(world.fabric.connected_while_held(), 0) << "all was sent before it was connected";
+    world.fabric.HoldConnect("");
+    ASSERT_TRUE(world.Until([&] { return StatisticsOf(*world.a).pairs_replaced > replaced; },
+                            absl::Hours(1)));
+    ExpectAll(world, 29);
+  }
+}
+
 // Of the paths that nobody says are dead.
 TEST_P(PairPathsTest, QueuePairsOnDeadPathsAreReplacedByOnesOnOthers) {
   World world(Options(

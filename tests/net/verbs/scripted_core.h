@@ -117,7 +117,9 @@ struct ScriptedFabric::Core {
   int overruns = 0, not_ready = 0;
   bool holds_destroy = false;
   int destroyed_while_held = 0;
-  std::condition_variable may_destroy;
+  std::string holds_connect;  // a device
+  int held_connects = 0, connected_while_held = 0;
+  std::condition_variable may_go_on;
   uint64_t sent = 0;
   SpineOf spine_of;
   std::vector<scripted::Spine> spines;

@@ -18,7 +18,7 @@ namespace {
 using Core = ScriptedFabric::Core;
 using Lock = std::lock_guard<std::mutex>;
 
-constexpr std::chrono::seconds kDestroyPatience{20};  // of a queue pair that is held
+constexpr std::chrono::seconds kPatience{20};  // of who is held
 
 class ScriptedQueue final : public NicCompletionQueue {
  public:
@@ -94,7 +94,7 @@ class ScriptedPair final : public NicQueuePair {
   ~ScriptedPair() override {
     std::unique_lock<std::mutex> lock(core_->mutex);
     const bool may =
-        core_->may_destroy.wait_for(lock, kDestroyPatience, [&] { return !core_->holds_destroy; });
+        core_->may_go_on.wait_for(lock, kPatience, [&] { return !core_->holds_destroy; });
     core_->destroyed_while_held += may ? 0 : 1;
     core_->pairs.erase(state_.number);
   }
@@ -104,6 +104,16 @@ class ScriptedPair final : public NicQueuePair {
     return Move("to_init", PairState::kReset, PairState::kInit);
   }
   absl::Status ToReadyToReceive(const NicPath& path) override {
+    {
+      std::unique_lock<std::mutex> lock(core_->mutex);
+      const auto is_held = [&] { return state_.device->options.name == core_->holds_connect; };
+      const bool waits = is_held();
+      core_->held_connects += waits ? 1 : 0;
+      if (!core_->may_go_on.wait_for(lock, kPatience, [&] { return !is_held(); })) {
+        ++core_->connected_while_held;
+      }
+      if (waits) return ErrnoStatus(ETIMEDOUT, "ibv_modify_qp to RTR");
+    }
     WEFT_RETURN_IF_ERROR(Move("to_rtr", PairState::kInit, PairState::kReadyToReceive));
     Lock lock(core_->mutex);
     state_.path = path;
@@ -248,6 +258,7 @@ class ScriptedDevice final : public NicDevice {
     close(std::exchange(state_->event_fd, -1));
   }
   const std::string& name() const override { return state_->options.name; }
+  bool ResolvesAddresses() const override { return state_->options.resolves_addresses; }
   absl::StatusOr<NicLimits> Limits() override {
     Lock lock(core_->mutex);
     WEFT_RETURN_IF_ERROR(core_->Call("limits", state_));

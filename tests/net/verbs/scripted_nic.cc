@@ -83,7 +83,24 @@ void ScriptedFabric::SetPortActive(const std::string& device, bool active) {
 void ScriptedFabric::HoldDestroy(bool hold) {
   Lock lock(core_->mutex);
   core_->holds_destroy = hold;
-  core_->may_destroy.notify_all();
+  core_->may_go_on.notify_all();
+}
+
+void ScriptedFabric::HoldConnect(const std::string& device) {
+  Lock lock(core_->mutex);
+  core_->holds_connect = device;
+  core_->held_connects = 0;
+  core_->may_go_on.notify_all();
+}
+
+int ScriptedFabric::held_connects() const {
+  Lock lock(core_->mutex);
+  return core_->held_connects;
+}
+
+int ScriptedFabric::connected_while_held() const {
+  Lock lock(core_->mutex);
+  return core_->connected_while_held;
 }
 
 int ScriptedFabric::destroyed_while_held() const {

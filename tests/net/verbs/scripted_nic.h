@@ -38,6 +38,7 @@ struct ScriptedDeviceOptions {
   uint32_t inline_max = 256;
   int completions_max = 1 << 15;
   bool dma_bufs = true;
+  bool resolves_addresses = false;  // queue pairs are connected by other threads
 };
 
 // One work request on its way.
@@ -91,6 +92,10 @@ class ScriptedFabric {
   // Whoever destroys a queue pair waits from now on, until they may go on, for 20 s at most.
   void HoldDestroy(bool hold);
   int destroyed_while_held() const;  // by those who did not wait any longer
+  // Likewise whoever connects a queue pair of this device, in vain. "": of none, from now on.
+  void HoldConnect(const std::string& device);
+  int held_connects() const;         // since then
+  int connected_while_held() const;  // by those who did not wait any longer
   // So many bytes per second leave the device from now on, as time is advanced; 0: no limit.
   void SetRate(const std::string& device, double bytes_per_second);
   // All that is sent from now on passes one of these spines, each with so many bytes per second as

@@ -106,6 +106,51 @@ TEST(VerbsDelivery, QueuePairsThatAreSlowToDestroyHoldUpNobody) {
   world.fabric.HoldDestroy(false);
 }
 
+// As where nobody answers for an address: the kernel waits for that within the call.
+TEST(VerbsDelivery, QueuePairsThatAreSlowToConnectHoldUpNobody) {
+  WorldOptions options = QuickWorld(1);
+  // Threads are the machine's, not the world's.
+  options.settings.push_back("verbs.give_up_after=1h");
+  options.tweak = [](int, std::vector<ScriptedDeviceOptions>* devices) {
+    devices->at(0).resolves_addresses = true;
+  };
+  World world(options);
+  std::set<uint32_t> carried;
+  world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
+    carried.insert(transfer.queue_pair);
+    return ScriptedFate{};
+  });
+  const auto all_carry = [&] {
+    const std::vector<uint32_t> pairs = world.fabric.QueuePairs(World::Device(0, 0));
+    return pairs.size() == 2 && carried.contains(pairs[0]) && carried.contains(pairs[1]);
+  };
+  const auto is_waited_for = [&] {
+    return world.Until([&] { return world.fabric.held_connects() > 0; }, absl::Hours(1));
+  };
+  ASSERT_TRUE(world.Connect());
+  for (int host : {0, 1, 1}) {
+    const std::string device = World::Device(host, 0);
+    ASSERT_EQ(Exchange(world, 1), "");
+    ASSERT_TRUE(world.Until(all_carry, absl::Hours(1)));
+    for (int i = 0; i < 100; ++i) world.Turn();
+    world.fabric.HoldConnect(device);
+    LosePair(world, host, 0, world.fabric.QueuePairs(device).at(0));
+    EXPECT_EQ(Exchange(world, 2), "");
+    ASSERT_TRUE(is_waited_for());
+    EXPECT_EQ(Exchange(world, 3), "");
+    EXPECT_EQ(world.fabric.connected_while_held(), 0) << "all was sent before it was connected";
+    world.fabric.HoldConnect("");
+  }
+  // And links may go away meanwhile.
+  world.fabric.HoldConnect(World::Device(1, 0));
+  LosePair(world, 1, 0, world.fabric.QueuePairs(World::Device(1, 0)).at(0));
+  ASSERT_TRUE(is_waited_for());
+  world.a->out.reset();
+  world.b->accepted.reset();
+  EXPECT_EQ(world.fabric.connected_while_held(), 0);
+  world.fabric.HoldConnect("");
+}
+
 // ---- What a queue pair is judged by
 
 // The receiver has more to take than one poll hands out, and the question for what arrived lies

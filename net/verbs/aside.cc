@@ -1,10 +1,10 @@
-#include "net/verbs/retirement.h"
+#include "net/verbs/aside.h"
 
 #include <utility>
 
 namespace weft::net {
 
-Retirement::~Retirement() {
+Aside::~Aside() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     ending_ = true;
@@ -13,26 +13,28 @@ Retirement::~Retirement() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Retirement::Take(std::unique_ptr<NicQueuePair> pair) {
+void Aside::Do(absl::AnyInvocable<void()> what) {
   std::lock_guard<std::mutex> lock(mutex_);
-  waiting_.push_back(std::move(pair));
-  if (waiting_.size() > idle_ && threads_.size() < kThreadsMost) {
+  waiting_.push_back(std::move(what));
+  if (waiting_.size() > idle_ && threads_.size() < threads_most_) {
     threads_.emplace_back([this] { Run(); });
   }
   changed_.notify_one();
 }
 
-void Retirement::Run() {
+void Aside::Run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     ++idle_;
     changed_.wait(lock, [this] { return ending_ || !waiting_.empty(); });
     --idle_;
     if (waiting_.empty()) return;
-    std::unique_ptr<NicQueuePair> pair = std::move(waiting_.front());
-    waiting_.pop_front();
-    lock.unlock();
-    pair.reset();
+    {
+      absl::AnyInvocable<void()> what = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.unlock();
+      what();
+    }
     lock.lock();
   }
 }
