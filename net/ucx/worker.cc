@@ -2,9 +2,18 @@
 
 #include <poll.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "net/ucx/wire.h"
@@ -14,6 +23,7 @@ namespace {
 
 constexpr int kProgressMax = 16;  // calls of ucp_worker_progress a turn
 
+constexpr uint64_t kRendezvousMin = 16 << 10;
 constexpr int kCloseLooks = 1000;
 constexpr int kLookMilliseconds = 2;
 
@@ -21,6 +31,28 @@ absl::Status Configure(ucp_config_t* config, const char* name, const std::string
   if (value.empty()) return absl::OkStatus();
   return UcxStatus(ucp_config_modify(config, name, value.c_str()),
                    absl::StrCat("set UCX_", name, " to \"", value, "\""));
+}
+
+// Whether UCX may take another transport than these, which copy on the way whatever is asked for.
+bool MayUseRdma(absl::string_view tls) {
+  static constexpr std::array<absl::string_view, 7> kCopying = {"tcp", "self",  "sm",  "shm",
+                                                                "mm",  "posix", "sysv"};
+  std::error_code error;
+  const std::filesystem::directory_iterator devices("/sys/class/infiniband", error);
+  if (error || devices == std::filesystem::directory_iterator()) return false;
+  const std::vector<absl::string_view> names = absl::StrSplit(tls, ',', absl::SkipEmpty());
+  return names.empty() || !std::all_of(names.begin(), names.end(), [](absl::string_view name) {
+           return absl::c_linear_search(kCopying, name);
+         });
+}
+
+uint64_t RendezvousMin(const Settings& settings) {
+  const int64_t asked = settings.ByteCount("ucx.rendezvous_min").count();
+  if (asked > 0) return static_cast<uint64_t>(asked);
+  const std::string& own = settings.Text("ucx.tls");
+  const char* given = std::getenv("UCX_TLS");
+  const bool may = MayUseRdma(own.empty() && given != nullptr ? given : own);
+  return may ? kRendezvousMin : std::numeric_limits<uint64_t>::max();
 }
 
 }  // namespace
@@ -37,7 +69,7 @@ absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(const Settings& set
 }
 
 absl::Status UcxWorker::Open(const Settings& settings) {
-  rendezvous_min_ = static_cast<uint64_t>(settings.ByteCount("ucx.rendezvous_min").count());
+  rendezvous_min_ = RendezvousMin(settings);
   ucp_config_t* config = nullptr;
   WEFT_RETURN_IF_ERROR(
       UcxStatus(ucp_config_read(nullptr, nullptr, &config), "read UCX's settings"));

@@ -24,6 +24,8 @@ TransportOptions OptionsFor(int rank, int world_size, const std::vector<std::str
   for (size_t i = 0; i < options.secret.size(); ++i) options.secret[i] = static_cast<uint8_t>(i);
   WEFT_CHECK(options.settings.Set("tcp.interface", "=lo", "test").ok(), "");
   WEFT_CHECK(options.settings.Set("tcp.family", "ipv4", "test").ok(), "");
+  // As over RDMA; over tcp it would not be done.
+  WEFT_CHECK(options.settings.Set("ucx.rendezvous_min", "16KiB", "test").ok(), "");
   for (const std::string& pair : settings) {
     absl::Status status = options.settings.SetPair(pair, "test");
     WEFT_CHECK(status.ok(), status);
