@@ -45,12 +45,12 @@ PairPort::PairPort(std::shared_ptr<Rails> rails, const PairOptions& options)
 }
 
 PairPort::~PairPort() {
+  rails_->DropSharedReceives();
   for (RailState& state : states_) {
     for (Slots* slots : {&state.receives, &state.sends}) {
       if (slots->keys != nullptr) rails_->memory().Release(slots->keys);
     }
   }
-  for (int rail = 0; rail < rails_->size(); ++rail) (*rails_)[rail].receives.reset();
 }
 
 absl::StatusOr<PairPort::Slots> PairPort::MakeSlots(uint32_t count) {

@@ -106,8 +106,7 @@ absl::StatusOr<std::unique_ptr<Rails>> Rails::Open(std::unique_ptr<Nic> nic,
   out->nic_ = std::move(nic);
   out->connected_fd_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!out->connected_fd_) return ErrnoStatus(errno, "make an eventfd");
-  out->retirement_ = std::make_unique<Aside>(kRetiringMost);
-  out->connecting_ = std::make_unique<Aside>(kConnectingMost);
+  out->StartAside();
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> names, out->nic_->DeviceNames());
   std::sort(names.begin(), names.end());
   std::string reasons;
@@ -187,6 +186,12 @@ absl::Status Rails::OpenRail(const std::string& name, int /*port*/, std::string*
   return absl::OkStatus();
 }
 
+// Waits for what those before still do.
+void Rails::StartAside() {
+  connecting_ = std::make_unique<Aside>(kConnectingMost);
+  retirement_ = std::make_unique<Aside>(kRetiringMost);
+}
+
 Rails::~Rails() {
   connecting_.reset();
   retirement_.reset();
@@ -204,6 +209,11 @@ absl::Status Rails::ShareReceives(SharedReceiveUser* user, uint32_t count) {
     WEFT_ASSIGN_OR_RETURN(rail.receives, rail.device->CreateReceiveQueue(count));
   }
   return absl::OkStatus();
+}
+
+void Rails::DropSharedReceives() {
+  StartAside();
+  for (Rail& rail : rails_) rail.receives.reset();
 }
 
 absl::StatusOr<size_t> Rails::QueueWithRoom(int rail) {

@@ -133,6 +133,8 @@ class Rails {
   // share instead of having their own. `user` hears of their completions.
   absl::Status ShareReceives(SharedReceiveUser* user, uint32_t count);
   static uint64_t SharedReceiveId(int rail, uint32_t number);  // of 24 bits
+  // When this returns, no queue pair that was destroyed uses them any more, nor a user's memory.
+  void DropSharedReceives();
   MemoryCache& memory() { return *memory_; }
 
   // In state INIT, with all receives posted, numbered from 0. The port and its GID are read anew.
@@ -173,6 +175,7 @@ class Rails {
   absl::Status OpenRail(const std::string& name, int port, std::string* reasons);
   absl::StatusOr<size_t> QueueWithRoom(int rail);
   void HandOut(const NicCompletion& completion);
+  void StartAside();
   void NoteConnected(uint32_t id, absl::Status status);  // by any thread
   bool HandOutConnected();
   template <typename Which>

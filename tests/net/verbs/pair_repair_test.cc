@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "tests/net/verbs/pair_world.h"
@@ -88,6 +90,27 @@ TEST_P(PairRepairTest, QueuePairsThatAreSlowToConnectHoldUpNobody) {
                             absl::Hours(1)));
     ExpectAll(world, 29);
   }
+}
+
+TEST_P(PairRepairTest, WhatQueuePairsShareOutlivesThoseThatAreBeingConnected) {
+  WorldOptions options = Options(1, {"verbs.give_up_after=1h"});
+  options.tweak = [](int, std::vector<ScriptedDeviceOptions>* devices) {
+    devices->at(0).resolves_addresses = true;
+  };
+  World world(options);
+  ExpectAll(world, 30, 3);
+  const std::string device = World::Device(0, 0);
+  world.fabric.HoldConnect(device);
+  Fail(world, device, world.fabric.QueuePairs(device).at(0));
+  ASSERT_TRUE(world.Until([&] { return world.fabric.held_connects() > 0; }, absl::Hours(1)));
+  std::thread release([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    world.fabric.HoldConnect("");
+  });
+  world.b->accepted.reset();
+  world.a.reset();
+  release.join();
+  EXPECT_EQ(world.fabric.receives_lost(), 0);
 }
 
 TEST_P(PairRepairTest, EndsThatLoseAQueuePairAtOnceMeetInTheSameOne) {

@@ -118,6 +118,7 @@ struct ScriptedFabric::Core {
   bool holds_destroy = false;
   int destroyed_while_held = 0;
   std::string holds_connect;  // a device
+  int receives_lost = 0;
   int held_connects = 0, connected_while_held = 0;
   std::condition_variable may_go_on;
   uint64_t sent = 0;

@@ -62,6 +62,12 @@ class ScriptedReceives final : public NicReceiveQueue {
     state_.device = device;
     state_.depth = depth;
   }
+  ~ScriptedReceives() override {
+    Lock lock(core_->mutex);
+    for (const auto& [number, pair] : core_->pairs) {
+      core_->receives_lost += pair->shared == &state_ ? 1 : 0;
+    }
+  }
   absl::Status Post(absl::Span<const NicReceive> receives) override {
     Lock lock(core_->mutex);
     WEFT_RETURN_IF_ERROR(core_->Call("post_receives", state_.device));

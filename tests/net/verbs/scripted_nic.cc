@@ -93,6 +93,11 @@ void ScriptedFabric::HoldConnect(const std::string& device) {
   core_->may_go_on.notify_all();
 }
 
+int ScriptedFabric::receives_lost() const {
+  Lock lock(core_->mutex);
+  return core_->receives_lost;
+}
+
 int ScriptedFabric::held_connects() const {
   Lock lock(core_->mutex);
   return core_->held_connects;

@@ -96,6 +96,7 @@ class ScriptedFabric {
   void HoldConnect(const std::string& device);
   int held_connects() const;         // since then
   int connected_while_held() const;  // by those who did not wait any longer
+  int receives_lost() const;         // queue pairs whose shared receives were destroyed before them
   // So many bytes per second leave the device from now on, as time is advanced; 0: no limit.
   void SetRate(const std::string& device, double bytes_per_second);
   // All that is sent from now on passes one of these spines, each with so many bytes per second as
