@@ -73,6 +73,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"verbs.relaxed_ordering", kBool, "true", "", "Lets PCIe reorder writes of data, where device and kernel can, as NCCL_IB_PCI_RELAXED_ORDERING."},
     {"verbs.flush", kBool, "true", "", "Before a GPU is told of what came for its memory, the NIC reads a little of it, so that all of it is there; NCCL_GDR_FLUSH_DISABLE=1 is no."},
     {"verbs.source_ports", kText, "", "", "File with the UDP source ports of queue pairs, as tcp.source_ports, 49152..65535; a lane whose queue pair is lost takes the next of its line; empty: drawn."},
+    {"verbs.source_port_by", kChoice, "flow-label", "flow-label|mlx5dv", "What gives a queue pair its UDP source port: its flow label, by the rule of RoCE v2's annex, or mlx5dv_modify_qp_udp_sport as well, of ConnectX devices; where that does not work the flow label counts, and a warning says so."},
     {"verbs.path_search", kBool, "true", "", "Where source ports are drawn: a link that has more to send than its queue pairs take tries another port, and keeps it if that carries more."},
     {"verbs.piece_min", kBytes, "64KiB", "4KiB..16MiB", "Smaller pieces are not made when a message is spread over queue pairs."},
     {"verbs.piece_max", kBytes, "1MiB", "4KiB..1GiB", "The largest piece of a message."},

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "net/verbs/explain.h"
 #include "net/verbs/lane.h"
+#include "topology/ecmp/roce.h"
 
 namespace weft::net {
 namespace {
@@ -97,7 +98,7 @@ absl::Status VerbsFlush::MakePair(int rail) {
   Loop& loop = loops_[static_cast<size_t>(rail)];
   WEFT_ASSIGN_OR_RETURN(loop.pair, rails_->MakeQueuePair(rail, this, rail));
   loop.next = 0;
-  NicPath path = rails_->PathFrom(rail);
+  NicPath path = rails_->PathFrom(rail, topology::kRocePortFirst);
   path.remote_queue_pair = loop.pair->pair().number();
   path.remote_gid = (*rails_)[rail].gid.gid.gid;
   path.remote_lid = (*rails_)[rail].port.lid;

@@ -1,14 +1,17 @@
 #include "net/verbs/ibverbs_queues.h"
 
+#include <dlfcn.h>
 #include <endian.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 
 namespace weft::net {
 
@@ -164,7 +167,9 @@ class IbverbsQueuePair final : public NicQueuePair {
     if (is_reliable()) {
       mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
     }
-    return Modify("ibv_modify_qp to RTS", &to, mask);
+    const absl::Status moved = Modify("ibv_modify_qp to RTS", &to, mask);
+    if (moved.ok() && path.udp_source_port != 0) SetSourcePort(path.udp_source_port);
+    return moved;
   }
 
   absl::Status ToReset() override {
@@ -264,6 +269,18 @@ class IbverbsQueuePair final : public NicQueuePair {
     request->imm_data = htobe32(write.immediate);
     request->wr.rdma.remote_addr = write.remote;
     request->wr.rdma.rkey = write.remote_key;
+  }
+
+  // What cannot be set is what the flow label gives.
+  void SetSourcePort(uint16_t port) {
+    static const auto kModify = reinterpret_cast<int (*)(ibv_qp*, uint16_t)>(
+        dlsym(dlopen("libmlx5.so.1", RTLD_NOW | RTLD_LOCAL), "mlx5dv_modify_qp_udp_sport"));
+    const int error = kModify == nullptr ? ENOSYS : kModify(pair_, port);
+    static std::atomic_flag said;
+    if (error == 0 || said.test_and_set()) return;
+    WEFT_LOG_WARN("verbs: mlx5dv_modify_qp_udp_sport on ", opened_->name, ": ",
+                  std::strerror(error), "; flow labels give the UDP source ports",
+                  " (verbs.source_port_by)");
   }
 
   absl::Status Modify(const char* doing, ibv_qp_attr* to, int mask) {

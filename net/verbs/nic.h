@@ -192,7 +192,8 @@ struct NicPath {
   Gid remote_gid{};
   uint16_t remote_lid = 0;
   int gid_index = 0;
-  uint32_t flow_label = 0;  // 20 bits; it gives the UDP source port
+  uint32_t flow_label = 0;       // 20 bits; it gives the UDP source port
+  uint16_t udp_source_port = 0;  // set by the device's own call as well, where it has one; 0: not
   int traffic_class = 0, service_level = 0;
   int timeout = 14;  // 4.096 us * 2^timeout; this and what follows: reliable ones
   int retry_count = 7;

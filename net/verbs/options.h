@@ -47,6 +47,7 @@ struct VerbsOptions {
   size_t piece_min = 0, piece_max = 0;  // bytes, multiples of 128
   size_t eager_max = 0;                 // bytes of messages that do not wait for their receive
   std::string source_ports;             // file, as tcp.source_ports
+  bool mlx5dv_source_port = false;      // beside the flow label
   bool path_search = false;             // where they are drawn
   absl::Duration stall_after;
   absl::Duration give_up_after;

@@ -87,7 +87,7 @@ absl::Status PairPaths::ConnectTo(const PairAddress& peer, size_t index) {
                                                    peer.psn, ", MTU ", peer.mtu, " of a peer"));
   }
   Path& path = paths_[index];
-  NicPath to = port_.rails().PathFrom(path.pair->rail());
+  NicPath to = port_.rails().PathFrom(path.pair->rail(), path.source_port);
   if (to.ethernet != (peer.ethernet != 0)) {
     Lose(index, "one side's port is Ethernet, the other's InfiniBand");
     return absl::OkStatus();
@@ -98,7 +98,6 @@ absl::Status PairPaths::ConnectTo(const PairAddress& peer, size_t index) {
   to.local_psn = path.psn;
   to.remote_gid = peer.gid;
   to.remote_lid = peer.lid;
-  to.flow_label = topology::RoceFlowLabel(path.source_port);
   path.state = State::kConnecting;
   path.pair->Connect(to);
   return absl::OkStatus();

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "topology/ecmp/roce.h"
 
 namespace weft::net {
 namespace {
@@ -263,7 +264,7 @@ absl::StatusOr<std::unique_ptr<RailQueuePair>> Rails::MakeQueuePair(int rail, Qu
   return out;
 }
 
-NicPath Rails::PathFrom(int rail) {
+NicPath Rails::PathFrom(int rail, uint16_t source_port) {
   const Rail& from = (*this)[rail];
   NicPath path;
   path.port = from.port.number;
@@ -274,6 +275,8 @@ NicPath Rails::PathFrom(int rail) {
   path.service_level = options_.service_level;
   path.timeout = options_.timeout;
   path.retry_count = options_.retry_count;
+  path.flow_label = topology::RoceFlowLabel(source_port);
+  if (options_.mlx5dv_source_port && path.ethernet) path.udp_source_port = source_port;
   return path;
 }
 

@@ -141,7 +141,7 @@ class Rails {
   absl::StatusOr<std::unique_ptr<RailQueuePair>> MakeQueuePair(int rail, QueuePairUser* user,
                                                                int lane);
   // All of a path that this side alone decides.
-  NicPath PathFrom(int rail);
+  NicPath PathFrom(int rail, uint16_t source_port);
   bool Poll();  // hands completions out; true: there were some
   // What the devices have completed by now has been handed out when HandedOut(Mark()).
   uint64_t Mark() const { return polls_; }

@@ -88,7 +88,7 @@ absl::Status VerbsWire::ConnectPair(int index, const Control& remote) {
     return absl::InvalidArgumentError(
         absl::StrCat("rail ", remote.rail, " of a peer that has ", hello_.rails));
   }
-  NicPath path = rails().PathFrom(lane.pair->rail());
+  NicPath path = rails().PathFrom(lane.pair->rail(), lane.local_port);
   path.mtu = std::min(rail.port.mtu, static_cast<int>(remote.mtu));
   // What this side sends, if it does not lead, is clear-to-sends.
   const int own_class = rails().options().clear_to_send_traffic_class;
@@ -98,7 +98,6 @@ absl::Status VerbsWire::ConnectPair(int index, const Control& remote) {
   path.local_psn = lane.local_psn;
   path.remote_gid = remote.gid;
   path.remote_lid = remote.lid;
-  path.flow_label = topology::RoceFlowLabel(lane.local_port);
   lane.state = Lane::State::kConnecting;
   lane.pair->Connect(path);
   return absl::OkStatus();

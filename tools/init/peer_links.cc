@@ -42,6 +42,8 @@ FileDescriptor MakeSocket() {
   FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   int one = 1;
   setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  // A port that one of an earlier run left, dialled from the same address, may be listened at.
+  setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
   return socket;
 }
 

@@ -182,9 +182,10 @@ void ScriptedFabric::Core::Pump(PairStatus* pair) {
     WorkRequest& request = pair->writes.front();
     DeviceState& device = *pair->device;
     if (!std::exchange(request.fate_known, true) && on_transfer) {
-      request.fate = on_transfer({device.options.name, pair->number, pair->path.flow_label,
-                                  request.write.length, request.write.has_immediate, tick,
-                                  request.is_message, request.is_read, pair->path.traffic_class});
+      request.fate =
+          on_transfer({device.options.name, pair->number, pair->path.flow_label,
+                       request.write.length, request.write.has_immediate, tick, request.is_message,
+                       request.is_read, pair->path.traffic_class, pair->path.udp_source_port});
       request.earliest = tick + static_cast<uint64_t>(request.fate.hold_ticks);
     }
     if (tick < request.earliest || !device.active) return;

@@ -52,6 +52,7 @@ struct ScriptedTransfer {
   bool is_message = false;  // into a receive with memory
   bool is_read = false;
   int traffic_class = 0;
+  uint16_t udp_source_port = 0;  // that was asked of the device
 };
 
 // What becomes of it.

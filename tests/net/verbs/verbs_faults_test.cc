@@ -342,6 +342,23 @@ TEST(VerbsPaths, EveryQueuePairHasAPortOfItsOwnAndAReplacementAnother) {
   EXPECT_EQ(ports.size(), 5u);
 }
 
+TEST(VerbsPaths, DevicesAreToldTheirPortsWhereThatIsAskedFor) {
+  for (const bool asked : {false, true}) {
+    WorldOptions options = QuickWorld(1);
+    if (asked) options.settings.push_back("verbs.source_port_by=mlx5dv");
+    World world(options);
+    std::set<uint16_t> told, by_label;
+    world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
+      told.insert(transfer.udp_source_port);
+      by_label.insert(topology::RoceSourcePort(transfer.flow_label));
+      return ScriptedFate{};
+    });
+    ASSERT_TRUE(world.Connect());
+    ASSERT_EQ(Exchange(world), "");
+    EXPECT_EQ(told, asked ? by_label : std::set<uint16_t>{0});
+  }
+}
+
 TEST(VerbsFaults, ALinkTellsWhatEachOfItsLanesCarriedAndSentAgain) {
   World world(QuickWorld());
   int left = 1;

@@ -148,6 +148,18 @@ TEST(WeftInit, SaysWhichServerIsMissing) {
   }
 }
 
+// All listen at a port that is drawn, at the addresses from which all dial. In a namespace with a
+// hundred ports to draw from, what one run leaves is in the way of the next.
+TEST(WeftInit, RunsAfterEachOtherDoNotRunOutOfPorts) {
+  if (Shell("unshare -n true").status != 0) GTEST_SKIP() << "may not make network namespaces";
+  const weft::Outcome outcome = Shell(
+      "unshare -n sh -c 'ip link set lo up;"
+      " echo 40000 40100 > /proc/sys/net/ipv4/ip_local_port_range;"
+      " for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do"
+      " $WEFT_BIN/weft-init --layout tp4,pp2,dp4 --hosts 8 || exit 1; done'");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+}
+
 TEST(WeftInit, OpensEveryPlannedConnectionOnce) {
   // Rings: 8 of 4 have 4 edges each, 16 of 2 have one, 8 of 4 have 4.
   Outcome outcome = Init("--layout tp4,pp2,dp4 --hosts 8");
