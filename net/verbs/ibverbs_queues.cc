@@ -273,9 +273,9 @@ class IbverbsQueuePair final : public NicQueuePair {
 
   // What cannot be set is what the flow label gives.
   void SetSourcePort(uint16_t port) {
-    static const auto kModify = reinterpret_cast<int (*)(ibv_qp*, uint16_t)>(
+    static const auto modify = reinterpret_cast<int (*)(ibv_qp*, uint16_t)>(
         dlsym(dlopen("libmlx5.so.1", RTLD_NOW | RTLD_LOCAL), "mlx5dv_modify_qp_udp_sport"));
-    const int error = kModify == nullptr ? ENOSYS : kModify(pair_, port);
+    const int error = modify == nullptr ? ENOSYS : modify(pair_, port);
     static std::atomic_flag said;
     if (error == 0 || said.test_and_set()) return;
     WEFT_LOG_WARN("verbs: mlx5dv_modify_qp_udp_sport on ", opened_->name, ": ",
