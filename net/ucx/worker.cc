@@ -41,8 +41,8 @@ bool MayUseRdma(absl::string_view tls) {
   const std::filesystem::directory_iterator devices("/sys/class/infiniband", error);
   if (error || devices == std::filesystem::directory_iterator()) return false;
   const std::vector<absl::string_view> names = absl::StrSplit(tls, ',', absl::SkipEmpty());
-  return names.empty() || !std::all_of(names.begin(), names.end(), [](absl::string_view name) {
-           return absl::c_linear_search(kCopying, name);
+  return names.empty() || std::any_of(names.begin(), names.end(), [](absl::string_view name) {
+           return !absl::c_linear_search(kCopying, name);
          });
 }
 

@@ -40,7 +40,7 @@ TEST_P(PairRepairTest, ALostQueuePairsShareGoesOverTheNextAtOnce) {
   ExpectAll(world, 11, 3);
   const std::vector<uint32_t> pairs = world.fabric.QueuePairs(World::Device(0, 0));
   ASSERT_EQ(pairs.size(), 4u);
-  for (size_t i = 0; i < 3; ++i) Fail(world, World::Device(0, 0), pairs[i]);
+  for (size_t i = 0; i < 3; ++i) world.LosePair(World::Device(0, 0), pairs[i]);
   ASSERT_TRUE(world.Until([&] { return StatisticsOf(*world.a).pairs_lost == 3; }));
   ExpectAll(world, 12);
   EXPECT_EQ(StatisticsOf(*world.a).dropped, 0);
@@ -51,7 +51,7 @@ TEST_P(PairRepairTest, AFailedQueuePairIsReplacedAtBothEndsAndUsed) {
   ExpectAll(world, 13, 3);
   const std::string device = World::Device(0, 0);
   const std::vector<uint32_t> before = world.fabric.QueuePairs(device);
-  Fail(world, device, before[1]);
+  world.LosePair(device, before[1]);
   ASSERT_TRUE(world.Until([&] { return StatisticsOf(*world.a).pairs_replaced == 1; }));
   std::vector<uint32_t> after = world.fabric.QueuePairs(device);
   ASSERT_EQ(after.size(), 4u);
@@ -70,19 +70,13 @@ TEST_P(PairRepairTest, AFailedQueuePairIsReplacedAtBothEndsAndUsed) {
 
 // As where nobody answers for an address: the kernel waits for that within the call.
 TEST_P(PairRepairTest, QueuePairsThatAreSlowToConnectHoldUpNobody) {
-  // Threads are the machine's, not the world's.
   WorldOptions options = Options(1, {"verbs.give_up_after=1h"});
-  options.tweak = [](int, std::vector<ScriptedDeviceOptions>* devices) {
-    devices->at(0).resolves_addresses = true;
-  };
+  options.resolves_addresses = true;
   World world(options);
   ExpectAll(world, 27, 3);
   for (int host : {0, 1}) {
-    const std::string device = World::Device(host, 0);
     const int64_t replaced = StatisticsOf(*world.a).pairs_replaced;
-    world.fabric.HoldConnect(device);
-    Fail(world, device, world.fabric.QueuePairs(device).at(0));
-    ASSERT_TRUE(world.Until([&] { return world.fabric.held_connects() > 0; }, absl::Hours(1)));
+    ASSERT_TRUE(world.LosePairAndHoldItsSuccessor(host));
     ExpectAll(world, 28);
     EXPECT_EQ(world.fabric.connected_while_held(), 0) << "all was sent before it was connected";
     world.fabric.HoldConnect("");
@@ -94,15 +88,10 @@ TEST_P(PairRepairTest, QueuePairsThatAreSlowToConnectHoldUpNobody) {
 
 TEST_P(PairRepairTest, WhatQueuePairsShareOutlivesThoseThatAreBeingConnected) {
   WorldOptions options = Options(1, {"verbs.give_up_after=1h"});
-  options.tweak = [](int, std::vector<ScriptedDeviceOptions>* devices) {
-    devices->at(0).resolves_addresses = true;
-  };
+  options.resolves_addresses = true;
   World world(options);
   ExpectAll(world, 30, 3);
-  const std::string device = World::Device(0, 0);
-  world.fabric.HoldConnect(device);
-  Fail(world, device, world.fabric.QueuePairs(device).at(0));
-  ASSERT_TRUE(world.Until([&] { return world.fabric.held_connects() > 0; }, absl::Hours(1)));
+  ASSERT_TRUE(world.LosePairAndHoldItsSuccessor(0));
   std::thread release([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     world.fabric.HoldConnect("");
@@ -118,7 +107,7 @@ TEST_P(PairRepairTest, EndsThatLoseAQueuePairAtOnceMeetInTheSameOne) {
   ExpectAll(world, 15, 3);
   for (int host : {0, 1}) {
     const std::string device = World::Device(host, 0);
-    Fail(world, device, world.fabric.QueuePairs(device).front());
+    world.LosePair(device, world.fabric.QueuePairs(device).front());
   }
   ASSERT_TRUE(world.Until([&] {
     return StatisticsOf(*world.a).pairs_replaced == 1 && StatisticsOf(*world.b).pairs_replaced == 1;
@@ -136,7 +125,7 @@ TEST_P(PairRepairTest, ALinkWhoseQueuePairsCannotBeReplacedGivesUp) {
   });
   for (int rail : {0, 1}) {
     const std::string device = World::Device(0, rail);
-    for (uint32_t pair : world.fabric.QueuePairs(device)) Fail(world, device, pair);
+    for (uint32_t pair : world.fabric.QueuePairs(device)) world.LosePair(device, pair);
   }
   const absl::Time start = world.now();
   EXPECT_TRUE(world.Until([&] { return !world.a->broken.ok(); }, absl::Seconds(5)));

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,14 +38,6 @@ inline int Dropped(World& world, int rails) {
   int out = 0;
   for (int rail = 0; rail < rails; ++rail) out += world.fabric.dropped_from(World::Device(0, rail));
   return out;
-}
-
-// The device says that it has failed.
-inline void Fail(World& world, const std::string& device, uint32_t pair) {
-  NicEvent event;
-  event.kind = NicEventKind::kQueuePairFatal;
-  event.queue_pair = pair;
-  world.fabric.PushEvent(device, event);
 }
 
 // Everything arrives, right and once.

@@ -27,13 +27,6 @@ std::set<uint32_t> PairsOf(const World& world, int host) {
   return out;
 }
 
-void LosePair(World& world, int host, int rail, uint32_t number) {
-  NicEvent event;
-  event.kind = NicEventKind::kQueuePairFatal;
-  event.queue_pair = number;
-  world.fabric.PushEvent(World::Device(host, rail), event);
-}
-
 // ---- What a completed send may rely on
 
 // One message of 50,000 bytes, all ones, in pieces.
@@ -100,7 +93,7 @@ TEST(VerbsDelivery, QueuePairsThatAreSlowToDestroyHoldUpNobody) {
   ASSERT_TRUE(world.Connect());
   ASSERT_EQ(Exchange(world, 1), "");
   world.fabric.HoldDestroy(true);
-  LosePair(world, 0, 0, world.fabric.QueuePairs(World::Device(0, 0)).at(0));
+  world.LosePair(World::Device(0, 0), world.fabric.QueuePairs(World::Device(0, 0)).at(0));
   EXPECT_EQ(Exchange(world, 2), "");
   EXPECT_EQ(world.fabric.destroyed_while_held(), 0) << "all was sent before it was destroyed";
   world.fabric.HoldDestroy(false);
@@ -109,11 +102,8 @@ TEST(VerbsDelivery, QueuePairsThatAreSlowToDestroyHoldUpNobody) {
 // As where nobody answers for an address: the kernel waits for that within the call.
 TEST(VerbsDelivery, QueuePairsThatAreSlowToConnectHoldUpNobody) {
   WorldOptions options = QuickWorld(1);
-  // Threads are the machine's, not the world's.
   options.settings.push_back("verbs.give_up_after=1h");
-  options.tweak = [](int, std::vector<ScriptedDeviceOptions>* devices) {
-    devices->at(0).resolves_addresses = true;
-  };
+  options.resolves_addresses = true;
   World world(options);
   std::set<uint32_t> carried;
   world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
@@ -124,27 +114,19 @@ TEST(VerbsDelivery, QueuePairsThatAreSlowToConnectHoldUpNobody) {
     const std::vector<uint32_t> pairs = world.fabric.QueuePairs(World::Device(0, 0));
     return pairs.size() == 2 && carried.contains(pairs[0]) && carried.contains(pairs[1]);
   };
-  const auto is_waited_for = [&] {
-    return world.Until([&] { return world.fabric.held_connects() > 0; }, absl::Hours(1));
-  };
   ASSERT_TRUE(world.Connect());
   for (int host : {0, 1, 1}) {
-    const std::string device = World::Device(host, 0);
     ASSERT_EQ(Exchange(world, 1), "");
     ASSERT_TRUE(world.Until(all_carry, absl::Hours(1)));
     for (int i = 0; i < 100; ++i) world.Turn();
-    world.fabric.HoldConnect(device);
-    LosePair(world, host, 0, world.fabric.QueuePairs(device).at(0));
+    ASSERT_TRUE(world.LosePairAndHoldItsSuccessor(host));
     EXPECT_EQ(Exchange(world, 2), "");
-    ASSERT_TRUE(is_waited_for());
     EXPECT_EQ(Exchange(world, 3), "");
     EXPECT_EQ(world.fabric.connected_while_held(), 0) << "all was sent before it was connected";
     world.fabric.HoldConnect("");
   }
   // And links may go away meanwhile.
-  world.fabric.HoldConnect(World::Device(1, 0));
-  LosePair(world, 1, 0, world.fabric.QueuePairs(World::Device(1, 0)).at(0));
-  ASSERT_TRUE(is_waited_for());
+  ASSERT_TRUE(world.LosePairAndHoldItsSuccessor(1));
   world.a->out.reset();
   world.b->accepted.reset();
   EXPECT_EQ(world.fabric.connected_while_held(), 0);
@@ -219,12 +201,12 @@ TEST(VerbsReplacement, CarriesNothingUntilItsProbeIsAcknowledged) {
     if (transfer.length == 0 && !probes_arrive) fate.late_send = 1 << 20;  // its acknowledgement
     return fate;
   });
-  LosePair(world, 0, 0, world.fabric.QueuePairs(World::Device(0, 0)).at(0));
+  world.LosePair(World::Device(0, 0), world.fabric.QueuePairs(World::Device(0, 0)).at(0));
   EXPECT_EQ(Exchange(world, 2), "");
   EXPECT_GT(probes, 0);
   EXPECT_EQ(data, 0);
   probes_arrive = true;
-  LosePair(world, 0, 1, world.fabric.QueuePairs(World::Device(0, 1)).at(0));
+  world.LosePair(World::Device(0, 1), world.fabric.QueuePairs(World::Device(0, 1)).at(0));
   EXPECT_EQ(Exchange(world, 3), "");
   EXPECT_GT(data, 0);
 }
@@ -249,7 +231,7 @@ TEST(VerbsReplacement, ADeviceThatIsDownAtTheOtherSideIsNotTriedWhereAnotherIsUp
   for (uint64_t round = 2; round < 30 && offered == 0; ++round) {
     for (const int rail : {0, 1}) {
       const auto pairs = world.fabric.QueuePairs(World::Device(0, rail));
-      if (!pairs.empty()) LosePair(world, 0, rail, pairs.back());
+      if (!pairs.empty()) world.LosePair(World::Device(0, rail), pairs.back());
     }
     EXPECT_EQ(Exchange(world, round), "");
   }

@@ -62,6 +62,7 @@ World::World(const WorldOptions& options) : step_(options.step) {
       ScriptedDeviceOptions& device = devices[static_cast<size_t>(rail)];
       device.name = Device(host, rail);
       device.address = static_cast<uint32_t>(0x0A000001 + host * 256 + rail);
+      device.resolves_addresses = options.resolves_addresses;
     }
     if (options.tweak) options.tweak(host, &devices);
     (host == 0 ? a : b) = std::make_unique<ScriptedNode>(fabric, host, devices, options.settings,
@@ -89,6 +90,20 @@ bool World::Until(const std::function<bool()>& condition, absl::Duration limit) 
     Turn();
   }
   return true;
+}
+
+void World::LosePair(const std::string& device, uint32_t number) {
+  NicEvent event;
+  event.kind = NicEventKind::kQueuePairFatal;
+  event.queue_pair = number;
+  fabric.PushEvent(device, event);
+}
+
+bool World::LosePairAndHoldItsSuccessor(int host) {
+  const std::string device = Device(host, 0);
+  fabric.HoldConnect(device);
+  LosePair(device, fabric.QueuePairs(device).at(0));
+  return Until([&] { return fabric.held_connects() > 0; }, absl::Hours(1));
 }
 
 bool World::Connect() {

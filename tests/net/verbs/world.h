@@ -47,6 +47,8 @@ struct WorldOptions {
   TransportKind kind = TransportKind::kVerbs;  // kMultipath: over queue pairs
   std::vector<std::string> settings;
   std::function<void(int host, std::vector<ScriptedDeviceOptions>*)> tweak;
+  // Queue pairs are connected by other threads, which have the machine's time and not the world's.
+  bool resolves_addresses = false;
   absl::Duration step = absl::Microseconds(200);  // of time, a turn
 };
 
@@ -64,6 +66,11 @@ class World {
   absl::Time now() const { return clock_.Now(); }
   const Clock& clock() const { return clock_; }
   static std::string Device(int host, int rail);  // "host0_rail1"
+  // The device says that it has failed.
+  void LosePair(const std::string& device, uint32_t number);
+  // The first of a host of one rail; true: another thread waits to connect its successor, and does
+  // until HoldConnect("").
+  bool LosePairAndHoldItsSuccessor(int host);
 
   ScriptedFabric fabric;
 
