@@ -38,7 +38,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"tcp.buffer_bytes", kBytes, "0", "0..1GiB", "SO_SNDBUF and SO_RCVBUF; 0 leaves them to the kernel's tuning."},
     {"tcp.dead_after", kDuration, "20s", "1s..1h", "How long a host may leave our packets unacknowledged, or lost sockets be replaced in vain, until it counts as dead; one that acknowledges may be as slow as it likes."},
 
-    {"ucx.piece_bytes", kBytes, "512KiB", "4KiB..16MiB", "The unit in which messages are cut that go by UCX."},
+    {"ucx.piece_bytes", kBytes, "0", "0..16MiB", "The unit in which messages are cut that go by UCX, 4KiB at least. 0: 512KiB where UCX may use an RDMA device, else seven eighths of UCX_TCP_RX_SEG_SIZE, 56KiB, which tcp receives in one go."},
     {"ucx.rendezvous_min", kBytes, "0", "0..16MiB", "Pieces from this size on are fetched by the receiver straight to their place; smaller ones are copied on the way. 0: 16KiB where UCX may use an RDMA device, else none, as tcp copies anyway."},
     {"ucx.tls", kText, "", "", "The transports that UCX may use, as UCX_TLS, which it overrides: \"tcp,posix\"; empty: as UCX decides."},
     {"ucx.net_devices", kText, "", "", "The network devices that UCX may use, as UCX_NET_DEVICES, which it overrides: \"mlx5_0:1,eth0\"; empty: as UCX decides."},

@@ -22,8 +22,6 @@ UcxTransport::UcxTransport(const TransportOptions& options) : TcpTransport(optio
   context_.name = "ucx";
   context_.sockets = 1;
   context_.frame_growth = 1;
-  context_.frame_bytes =
-      static_cast<uint64_t>(options.settings.ByteCount("ucx.piece_bytes").count()) / 64 * 64;
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Create(const TransportOptions& options) {
@@ -35,6 +33,7 @@ absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Create(const TransportO
 
 absl::Status UcxTransport::OpenWorker() {
   WEFT_ASSIGN_OR_RETURN(worker_, UcxWorker::Create(context_.options.settings));
+  context_.frame_bytes = worker_->piece_bytes();
   wait_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   if (!wait_) return ErrnoStatus(errno, "make an epoll");
   epoll_event event{};

@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/units.h"
 #include "net/ucx/wire.h"
 
 namespace weft::net {
@@ -24,6 +25,8 @@ namespace {
 constexpr int kProgressMax = 16;  // calls of ucp_worker_progress a turn
 
 constexpr uint64_t kRendezvousMin = 16 << 10;
+constexpr uint64_t kPieceMin = 4 << 10, kPieceRdma = 512 << 10;
+constexpr int64_t kTcpSegment = 64 << 10;  // UCX's standard
 constexpr int kCloseLooks = 1000;
 constexpr int kLookMilliseconds = 2;
 
@@ -46,13 +49,18 @@ bool MayUseRdma(absl::string_view tls) {
          });
 }
 
-uint64_t RendezvousMin(const Settings& settings) {
-  const int64_t asked = settings.ByteCount("ucx.rendezvous_min").count();
-  if (asked > 0) return static_cast<uint64_t>(asked);
-  const std::string& own = settings.Text("ucx.tls");
-  const char* given = std::getenv("UCX_TLS");
-  const bool may = MayUseRdma(own.empty() && given != nullptr ? given : own);
-  return may ? kRendezvousMin : std::numeric_limits<uint64_t>::max();
+// UCX's tcp puts together what is longer than its receive segments, in a copy of its own. Pieces
+// that all but fill them are slower by a third, why is not known.
+uint64_t PieceForTcp() {
+  const char* given = std::getenv("UCX_TCP_RX_SEG_SIZE");
+  const absl::StatusOr<Bytes> parsed = ParseBytes(given == nullptr ? "" : given);
+  const int64_t segment = parsed.ok() ? parsed->count() : kTcpSegment;
+  return static_cast<uint64_t>(segment / 8 * 7);
+}
+
+uint64_t BytesOr(const Settings& settings, const char* name, uint64_t standard) {
+  const int64_t asked = settings.ByteCount(name).count();
+  return asked > 0 ? static_cast<uint64_t>(asked) : standard;
 }
 
 }  // namespace
@@ -69,11 +77,17 @@ absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(const Settings& set
 }
 
 absl::Status UcxWorker::Open(const Settings& settings) {
-  rendezvous_min_ = RendezvousMin(settings);
+  const std::string& tls = settings.Text("ucx.tls");
+  const char* given = std::getenv("UCX_TLS");
+  const bool rdma = MayUseRdma(tls.empty() && given != nullptr ? given : tls);
+  piece_bytes_ = BytesOr(settings, "ucx.piece_bytes", rdma ? kPieceRdma : PieceForTcp());
+  piece_bytes_ = std::clamp(piece_bytes_, kPieceMin, kFrameBytesMax) / 64 * 64;
+  rendezvous_min_ = BytesOr(settings, "ucx.rendezvous_min",
+                            rdma ? kRendezvousMin : std::numeric_limits<uint64_t>::max());
   ucp_config_t* config = nullptr;
   WEFT_RETURN_IF_ERROR(
       UcxStatus(ucp_config_read(nullptr, nullptr, &config), "read UCX's settings"));
-  absl::Status set = Configure(config, "TLS", settings.Text("ucx.tls"));
+  absl::Status set = Configure(config, "TLS", tls);
   if (set.ok()) set = Configure(config, "NET_DEVICES", settings.Text("ucx.net_devices"));
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;

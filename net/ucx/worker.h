@@ -32,6 +32,7 @@ class UcxWorker {
 
   const std::string& address() const { return address_; }  // bytes
   ucp_worker_h handle() const { return worker_; }
+  uint64_t piece_bytes() const { return piece_bytes_; }
   uint64_t rendezvous_min() const { return rendezvous_min_; }  // bytes
 
   bool Progress();  // true: something moved
@@ -57,7 +58,7 @@ class UcxWorker {
   ucp_worker_h worker_ = nullptr;
   int event_fd_ = -1;
   std::string address_;
-  uint64_t rendezvous_min_ = 0;
+  uint64_t piece_bytes_ = 0, rendezvous_min_ = 0;
   uint32_t next_number_ = 1;
   std::unordered_map<uint32_t, UcxWire*> wires_;
   std::vector<void*> closing_;  // requests

@@ -71,7 +71,11 @@ class DomainBackend final : public Backend {
                             settings_.ValueText("verbs.piece_max"));
       case HandleTransport::kUcx:
         return absl::StrCat(
-            "pieces of ", settings_.ValueText("ucx.piece_bytes"), ", UCX_TLS ",
+            "pieces of ",
+            settings_.ByteCount("ucx.piece_bytes").count() > 0
+                ? settings_.ValueText("ucx.piece_bytes")
+                : "the length that suits what UCX may use",
+            ", UCX_TLS ",
             settings_.Text("ucx.tls").empty() ? "as UCX decides" : settings_.Text("ucx.tls"));
       default:
         return absl::StrCat(settings_.ValueText("multipath.paths"), " paths, policy ",

@@ -1,5 +1,6 @@
 // weft-bw link: its parts, and the program as its users run it.
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -190,6 +191,7 @@ TEST(Load, IsTheSameBehindJson) {
   load.sizes = {Bytes(3), MiB(1)};
   load.duration = absl::Milliseconds(250);
   load.collective = Collective::kBroadcast;
+  load.one_buffer = true;
   EXPECT_EQ(Load::FromJson(load.ToJson()).value().ToJson(), load.ToJson());
   EXPECT_FALSE(Load::FromJson(json::object()).ok());
 }
@@ -218,6 +220,20 @@ TEST(WeftBwLink, CarriesEveryByteOfEverySize) {
       for (const json& flow : row["flows"]) EXPECT_EQ(flow["messages"], 30) << row;
     }
   }
+}
+
+// 16 messages of 64 MiB, a GiB if each had memory of its own, in less than 600 MiB.
+TEST(WeftBwLink, OneBufferHoldsAllMessagesUnderWay) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_DATA, &before), 0);
+  rlimit less = before;
+  less.rlim_cur = rlim_t{600} << 20;
+  ASSERT_EQ(setrlimit(RLIMIT_DATA, &less), 0);
+  const Outcome own = Link("--ranks 2 -s 1G -t 2 -n 2");
+  const json result = JsonOf("--ranks 2 -s 64M -t 16 -n 16 --one-buffer");
+  ASSERT_EQ(setrlimit(RLIMIT_DATA, &before), 0);
+  EXPECT_NE(own.status, 0) << "the limit is none";
+  EXPECT_EQ(result["rows"][0]["flows"][0]["messages"], 16);
 }
 
 TEST(WeftBwLink, TellsOfEverySocketWhatItCarried) {
@@ -321,7 +337,9 @@ TEST(WeftBwLink, WrongUsageSaysWhatWouldBeRight) {
         Wrong{"--ranks 2 --transport shm -q 2", "means nothing to the shm transport"},
         Wrong{"--ranks 2 -x 3", "means nothing to the tcp transport"},
         Wrong{"--ranks 2 -D never", "no time"}, Wrong{"--ranks 2 -s 2G", "at most 1GiB"},
-        Wrong{"--ranks 2 -a -s 4", "exclude each other"}}) {
+        Wrong{"--ranks 2 -a -s 4", "exclude each other"},
+        Wrong{"--ranks 2 -V --one-buffer", "messages overwrite one another"},
+        Wrong{"--ranks 2 --test lat --one-buffer", "--one-buffer is for --test bw and rate"}}) {
     const Outcome outcome = Link(wrong.arguments);
     EXPECT_EQ(outcome.status, 2) << wrong.arguments;
     EXPECT_THAT(outcome.output, HasSubstr(wrong.sentence));

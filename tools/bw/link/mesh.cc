@@ -163,6 +163,7 @@ void Unmap::operator()(std::byte* memory) const { munmap(memory, bytes); }
 
 absl::StatusOr<Slots> Slots::Allocate(net::Transport& transport, size_t size, int count) {
   Slots slots;
+  slots.count_ = count;
   slots.stride_ = std::max<size_t>((size + 63) / 64 * 64, 64);
   const size_t bytes = slots.stride_ * static_cast<size_t>(count);
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -84,18 +84,20 @@ struct Unmap {
   void operator()(std::byte* memory) const;
 };
 
-// Memory of `count` messages of `size` bytes, registered. All of it has been touched.
+// Memory of `count` messages of `size` bytes, registered: a slot beyond them is one of them again.
+// All of it has been touched.
 class Slots {
  public:
   static absl::StatusOr<Slots> Allocate(net::Transport& transport, size_t size, int count);
   net::RegionView view(int slot, size_t bytes) const {
-    return region_.view().Slice(static_cast<size_t>(slot) * stride_, bytes);
+    return region_.view().Slice(static_cast<size_t>(slot % count_) * stride_, bytes);
   }
 
  private:
   std::unique_ptr<std::byte, Unmap> memory_;  // before the region, which goes first
   net::Region region_;
   size_t stride_ = 0;
+  int count_ = 1;
 };
 
 }  // namespace weft::link_bw

@@ -192,8 +192,16 @@ absl::Status Resolve(const Words& words, Options& options) {
   }
   load.depth = words.depth > 0 ? words.depth : (load.test == Test::kRate ? 128 : 16);
   load.post_list = std::min(load.post_list, load.depth);
-  if (load.check && load.test != Test::kBandwidth && load.test != Test::kRate) {
+  const bool streams = load.test == Test::kBandwidth || load.test == Test::kRate;
+  if (load.check && !streams) {
     return absl::InvalidArgumentError("--data_validation is for --test bw and rate");
+  }
+  if (load.one_buffer && !streams) {
+    return absl::InvalidArgumentError("--one-buffer is for --test bw and rate");
+  }
+  if (load.one_buffer && load.check) {
+    return absl::InvalidArgumentError(
+        "--one-buffer and --data_validation exclude each other: messages overwrite one another");
   }
   return absl::OkStatus();
 }
@@ -225,6 +233,8 @@ void DeclareLoad(CLI::App& app, Words& words, Options& options) {
       ->check(CLI::Range(0, 4096));
   app.add_option("-l,--post_list", load.post_list, "Post so many sends together")
       ->check(CLI::Range(1, 4096));
+  app.add_flag("--one-buffer", load.one_buffer,
+               "Messages under way are all in the same memory, as in perftest and ucx_perftest");
   app.add_flag("--data_validation,-V", load.check, "Check every byte that arrives (slower)");
   app.add_flag("-e,--events", load.events, "Sleep until something happens, and do not spin");
   app.add_option("--collective", words.collective,
@@ -301,6 +311,7 @@ nlohmann::json Load::ToJson() const {
           {"seconds", absl::ToDoubleSeconds(duration)},
           {"depth", depth},
           {"post_list", post_list},
+          {"one_buffer", one_buffer},
           {"check", check},
           {"events", events},
           {"percentile", percentile},
@@ -325,6 +336,7 @@ absl::StatusOr<Load> Load::FromJson(const nlohmann::json& json) {
     load.duration = absl::Seconds(json.at("seconds").get<double>());
     json.at("depth").get_to(load.depth);
     json.at("post_list").get_to(load.post_list);
+    json.at("one_buffer").get_to(load.one_buffer);
     json.at("check").get_to(load.check);
     json.at("events").get_to(load.events);
     json.at("percentile").get_to(load.percentile);

@@ -37,6 +37,7 @@ struct Load {
   absl::Duration duration = absl::Seconds(2);  // of each size, without warm-up
   int depth = 16;                              // messages of a flow that are under way at once
   int post_list = 1;                           // posted together
+  bool one_buffer = false;                     // all messages of a flow in the same memory
   bool check = false;                          // the data
   bool events = false;                         // sleep where there is nothing to do
   double percentile = 50;                      // of the latency, for limits

@@ -16,6 +16,10 @@ constexpr net::MessageKey kStreamKey{.tag = 1};
 // Of another size than the messages.
 size_t MarkerBytes(size_t size) { return size == 0 ? 1 : 0; }
 
+int SlotsFor(const Load& load, const Requests& requests) {
+  return load.one_buffer ? 1 : requests.depth();
+}
+
 }  // namespace
 
 Lengths Lengths::Of(const Load& load) {
@@ -28,6 +32,7 @@ Lengths Lengths::Of(const Load& load) {
 }
 
 int DepthFor(const Load& load, Bytes size) {
+  if (load.one_buffer) return load.depth;
   const int64_t fits = kMemoryMax / std::max<int64_t>(size.count(), 1);
   return static_cast<int>(std::clamp<int64_t>(fits, std::min(load.depth, 2), load.depth));
 }
@@ -49,7 +54,7 @@ absl::StatusOr<std::unique_ptr<StreamSender>> StreamSender::Create(Mesh& mesh, i
       new StreamSender(mesh, to, static_cast<size_t>(size.count()), load));
   WEFT_ASSIGN_OR_RETURN(sender->slots_,
                         Slots::Allocate(mesh.transport(), std::max<size_t>(sender->size_, 1),
-                                        sender->requests_.depth()));
+                                        SlotsFor(load, sender->requests_)));
   sender->started_ = mesh.now();
   return sender;
 }
@@ -115,7 +120,7 @@ absl::StatusOr<std::unique_ptr<StreamReceiver>> StreamReceiver::Create(Mesh& mes
       new StreamReceiver(mesh, from, static_cast<size_t>(size.count()), load));
   WEFT_ASSIGN_OR_RETURN(receiver->slots_,
                         Slots::Allocate(mesh.transport(), std::max<size_t>(receiver->size_, 1),
-                                        receiver->requests_.depth()));
+                                        SlotsFor(load, receiver->requests_)));
   return receiver;
 }
 
