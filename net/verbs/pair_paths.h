@@ -23,9 +23,9 @@
 // heard nothing of it either while it heard of others; else nothing happens. So neither a busy end
 // nor a stopped one costs queue pairs.
 //
-// When not all stand and nothing comes over the others for verbs.give_up_after, or the devices of
-// all have failed, the link breaks and says why. Driven by the transport's poller and
-// Rails::Poll(); not thread-safe.
+// When not all stand and nothing comes over the others for verbs.give_up_after, without standstills
+// of this process (standstill.h), or the devices of all have failed, the link breaks and says why.
+// Driven by the transport's poller and Rails::Poll(); not thread-safe.
 #ifndef WEFT_NET_VERBS_PAIR_PATHS_H_
 #define WEFT_NET_VERBS_PAIR_PATHS_H_
 
@@ -124,6 +124,7 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
   size_t HeldInVain(size_t index, int rail) const;  // slots of the rail
   void LoseStuck(size_t index);
   void LookForSilence();
+  absl::Time GivesUpAt() const;  // if nothing is heard by then, while queue pairs are missing
   void OnCompletion(int lane, bool receive, uint32_t number, const NicCompletion& what) override;
   void OnQueuePairLost(int lane, const std::string& why) override;
   void OnConnected(int lane, const absl::Status& status) override;
@@ -138,6 +139,8 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
   bool is_blocked_ = false;  // and in the port's list
   std::string peer_text_;
   absl::Time heard_at_;
+  absl::Time missing_since_ = absl::InfiniteFuture();  // not all stand, without standstills
+  absl::Time look_due_ = absl::InfiniteFuture();       // at that
   size_t asked_ = 0;  // the path that was asked for last, and of which generation
   uint32_t asked_generation_ = 0;
   std::vector<PathId> dirty_;  // with a batch

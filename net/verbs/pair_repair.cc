@@ -8,12 +8,15 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "net/verbs/pair_paths.h"
+#include "net/verbs/standstill.h"
 
 namespace weft::net::multipath {
 namespace {
 
 // Packets on a path that was left, without a word of any, before the other end is asked.
 constexpr uint32_t kProbesMin = 4;
+// While a queue pair is missing: what is much later was a standstill.
+constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
 
 }  // namespace
 
@@ -149,11 +152,22 @@ void PairPaths::LookForSilence() {
   const auto missing =
       std::count_if(paths_.begin(), paths_.begin() + static_cast<std::ptrdiff_t>(usable_),
                     [](const Path& path) { return path.state != State::kReady; });
+  if (missing == 0) {
+    missing_since_ = look_due_ = absl::InfiniteFuture();
+    return;
+  }
+  missing_since_ = std::min(missing_since_, port_.now_) + Standstill(look_due_, port_.now_);
   const absl::Duration patience = port_.rails().options().give_up_after;
-  if (missing == 0 || port_.now_ - heard_at_ < patience) return;
+  look_due_ = deadline();
+  if (port_.now_ < GivesUpAt()) return;
   status_ = absl::UnavailableError(absl::StrCat(
       missing, " of ", usable_, " queue pairs are lost, and nothing has come over the others for ",
       absl::FormatDuration(patience), " (verbs.give_up_after)"));
+}
+
+absl::Time PairPaths::GivesUpAt() const {
+  return std::max(heard_at_, std::min(missing_since_, port_.now_)) +
+         port_.rails().options().give_up_after;
 }
 
 absl::Time PairPaths::deadline() const {
@@ -161,7 +175,7 @@ absl::Time PairPaths::deadline() const {
   for (size_t i = 0; i < usable_; ++i) {
     const Path& path = paths_[i];
     if (path.state == State::kReady) continue;
-    due = std::min(due, heard_at_ + port_.rails().options().give_up_after);
+    due = std::min({due, GivesUpAt(), port_.now_ + kLookEvery});
     if (path.state == State::kLost) due = std::min(due, path.renew_at);
   }
   return due;

@@ -105,6 +105,7 @@ absl::StatusOr<std::unique_ptr<Rails>> Rails::Open(std::unique_ptr<Nic> nic,
                                                    const PairLayout& layout) {
   std::unique_ptr<Rails> out(new Rails(options, layout));
   out->nic_ = std::move(nic);
+  out->found_.resize(kPollMax);
   out->connected_fd_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!out->connected_fd_) return ErrnoStatus(errno, "make an eventfd");
   out->StartAside();
@@ -335,12 +336,11 @@ bool Rails::Poll() {
   bool any = HandOutConnected(), emptied = true;
   any = any || !found_while_arming_.empty();
   for (const NicCompletion& one : std::exchange(found_while_arming_, {})) HandOut(one);
-  std::array<NicCompletion, kPollMax> found;
   for (size_t r = 0; r < rails_.size(); ++r) {
     for (size_t q = 0; q < rails_[r].queues.size(); ++q) {
       for (int round = 0; round < kPollsPerTurn; ++round) {
         if (rails_[r].queues[q].lost) break;
-        auto count = rails_[r].queues[q].queue->Poll(absl::MakeSpan(found));
+        auto count = rails_[r].queues[q].queue->Poll(absl::MakeSpan(found_));
         if (!count.ok()) {
           rails_[r].queues[q].lost = true;
           Lose([&](const User& u) { return u.rail == static_cast<int>(r) && u.queue == q; },
@@ -348,8 +348,8 @@ bool Rails::Poll() {
           break;
         }
         any = any || *count > 0;
-        for (size_t i = 0; i < *count; ++i) HandOut(found[i]);
-        if (*count < found.size()) break;
+        for (size_t i = 0; i < *count; ++i) HandOut(found_[i]);
+        if (*count < found_.size()) break;
         emptied = emptied && round + 1 < kPollsPerTurn;
       }
     }

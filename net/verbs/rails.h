@@ -190,7 +190,7 @@ class Rails {
   std::unique_ptr<MemoryCache> memory_;
   std::unordered_map<uint32_t, User> users_;
   uint32_t next_id_ = 1;
-  std::vector<NicCompletion> found_while_arming_;
+  std::vector<NicCompletion> found_, found_while_arming_;
   bool armed_ = false;
   std::mutex connected_mutex_;
   std::vector<Connected> connected_;

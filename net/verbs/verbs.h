@@ -6,10 +6,11 @@
 // shows on it at once. Clear-to-sends and data go by RDMA writes with immediate, straight to their
 // place; large messages are cut into pieces that go where they will be through first, by each queue
 // pair's measured speed. Queue pairs that fail are replaced, with what they carried sent again; the
-// caller notices nothing until verbs.give_up_after has passed without anything getting across.
+// caller notices nothing until verbs.give_up_after has passed without anything getting across, not
+// counting time for which this process itself stood still (standstill.h).
 //
-// A send completes when the other side has taken all of it: until then its memory may be needed to
-// send it again.
+// A send completes when the device has been acknowledged all of it: until then its memory may be
+// needed to send it again.
 //
 // UDP source ports, which choose paths where switches hash, are chosen here: by verbs.source_ports,
 // else drawn; each end's label governs its own direction. A replaced queue pair takes another.

@@ -50,6 +50,8 @@ VerbsWire::VerbsWire(Poller& poller, VerbsShared& shared, VerbsWireOwner& owner,
       owner_(owner),
       leads_(leads),
       peer_(peer),
+      look_every_(std::clamp(rails().options().stall_after / 4, absl::Milliseconds(1),
+                             absl::Milliseconds(250))),
       token_(NewToken()) {}
 
 VerbsWire::~VerbsWire() { Close(); }

@@ -198,7 +198,8 @@ class VerbsWire final : public Handler, private QueuePairUser {
   VerbsWireOwner& owner_;
   const bool leads_;
   const int peer_;
-  const uint64_t token_;  // that entries for this side carry
+  const absl::Duration look_every_;  // at what has not been acknowledged
+  const uint64_t token_;             // that entries for this side carry
   std::vector<uint16_t> ports_;
   bool begun_ = false, ready_ = false, closed_ = false;
   std::string peer_text_;    // host and devices

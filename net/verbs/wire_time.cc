@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "net/verbs/explain.h"
+#include "net/verbs/standstill.h"
 #include "net/verbs/wire.h"
 
 namespace weft::net {
@@ -30,15 +31,13 @@ void VerbsWire::Watch() {
     uneasy = uneasy || (!lane.parked && lane.state != Lane::State::kLive &&
                         trouble_since_ < absl::InfiniteFuture());
   }
-  const absl::Duration tick =
-      std::clamp(rails().options().stall_after / 4, absl::Milliseconds(1), absl::Milliseconds(250));
   if (MaySayWord()) next = std::min(next, word_due_);
-  if (uneasy) next = std::min(next, shared_.now + tick);
+  if (uneasy) next = std::min(next, shared_.now + look_every_);
   if (next < absl::InfiniteFuture()) WakeAt(next);
 }
 
 void VerbsWire::OnDeadline(absl::Time now) {
-  wake_at_ = absl::InfiniteFuture();
+  trouble_since_ += Standstill(std::exchange(wake_at_, absl::InfiniteFuture()), now);
   if (closed_) return;
   if (!failure_.ok()) return owner_.OnWireBroken(failure_);
   shared_.now = std::max(shared_.now, now);

@@ -49,6 +49,7 @@ kill_rank() {  # without a last word
     esac
   done
 }
+both_ranks() { kill -$1 $(pidof verbs_stream); }  # signal
 happens() { echo "run$run fault: $(now) $*"; "$@"; }
 finish() {
   wait $p0; echo "status run$run.0 $?"
@@ -132,6 +133,15 @@ def killed_peer(plan: Plan) -> list[str]:
     return ["happens kill_rank 1"]
 
 
+def suspended(plan: Plan) -> list[str]:
+    """Both ends, as a batch system suspends a job, for longer than they try in vain."""
+    stopped = GIVE_UP_SECONDS + 3
+    plan.seconds = stopped + 4
+    port = plan.draw.choice((0, 1))
+    return [f"happens port_down {port}", "sleep 1", "happens both_ranks STOP", f"sleep {stopped}",
+            "happens both_ranks CONT", "sleep 1", f"happens port_up {port}"]
+
+
 def nothing_left(plan: Plan) -> list[str]:
     plan.outcome, plan.seconds = "nothing left", 30
     return ["happens spine_dark 0", "happens spine_dark 1"]
@@ -151,6 +161,7 @@ KINDS = {
     "port down 5 s": port_down(5),
     "rails flap": flapping_rail,
     "nothing left": nothing_left,
+    "port down, suspended": suspended,
     "port down 30 s": port_down(30),
 }
 SHORT = len(KINDS) - 1  # seeds from 0 on: each kind once, but for the longest

@@ -135,6 +135,29 @@ TEST_P(PairRepairTest, ALinkWhoseQueuePairsCannotBeReplacedGivesUp) {
       HasSubstr("4 of 4 queue pairs are lost, and nothing has come over the others for 3s"));
 }
 
+TEST_P(PairRepairTest, AStandstillIsNotSilence) {
+  World world(Options(2, {"verbs.give_up_after=3s"}));
+  ExpectAll(world, 31, 3);
+  bool connects = false;
+  world.fabric.set_on_call([&](const std::string& call, const std::string&) {
+    return call == "to_rtr" && !connects ? absl::UnavailableError("scripted") : absl::OkStatus();
+  });
+  world.StandStill(absl::Seconds(20));  // before anything is lost
+  for (int rail : {0, 1}) {
+    const std::string device = World::Device(0, rail);
+    for (uint32_t pair : world.fabric.QueuePairs(device)) world.LosePair(device, pair);
+  }
+  const auto is_broken = [&] { return !world.a->broken.ok() || !world.b->broken.ok(); };
+  for (int stop = 0; stop < 2; ++stop) {
+    ASSERT_FALSE(world.Until(is_broken, absl::Milliseconds(500)))
+        << world.a->broken << world.b->broken;
+    world.StandStill(absl::Seconds(20));
+  }
+  ASSERT_FALSE(world.Until(is_broken, absl::Milliseconds(300)));
+  connects = true;
+  ExpectAll(world, 32);
+}
+
 // A device that gives up on a path takes nothing with it.
 TEST(ReliablePathsTest, AQueuePairWhoseRetriesAreExceededIsReplaced) {
   World world(Over("rc", 2));

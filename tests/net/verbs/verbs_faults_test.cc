@@ -222,6 +222,39 @@ TEST(VerbsFaults, WhenNothingIsLeftTheErrorNamesEverythingWithinTheLimit) {
   }
 }
 
+// Both processes were stopped while nothing got through: that is not silence.
+TEST(VerbsFaults, AStandstillDoesNotCountTowardsTheLimit) {
+  for (const bool comes_back : {true, false}) {
+    World world(QuickWorld());
+    ASSERT_TRUE(world.Connect());
+    bool is_dead = true;
+    world.fabric.set_on_transfer([&](const ScriptedTransfer&) {
+      ScriptedFate fate;
+      fate.fails = is_dead, fate.arrives = !is_dead;
+      return fate;
+    });
+    Traffic traffic(world, 11, 10, 50000);
+    const auto is_over = [&] {
+      traffic.Post();
+      return traffic.Done();
+    };
+    for (int stop = 0; stop < 2; ++stop) {
+      ASSERT_FALSE(world.Until(is_over, absl::Milliseconds(400)));
+      world.StandStill(absl::Seconds(20));
+    }
+    is_dead = !comes_back;
+    const absl::Time start = world.now();
+    ASSERT_TRUE(world.Until(is_over));
+    EXPECT_EQ(traffic.AllGood(), comes_back) << traffic.FirstError();
+    if (comes_back) {
+      EXPECT_EQ(traffic.Check(), "");
+      continue;
+    }
+    EXPECT_LT(world.now() - start, absl::Seconds(1)) << "of verbs.give_up_after, 800 ms had passed";
+    EXPECT_THAT(std::string(traffic.FirstError().message()), HasSubstr("verbs.give_up_after"));
+  }
+}
+
 // ---- Quiet links
 
 // Staging memory and clear-to-send wait for a turn of the wire, which nothing else brings.

@@ -59,6 +59,8 @@ class World {
   // A turn of both ranks; or of one, while the other stands still.
   void Turn();
   void Turn(ScriptedNode& only);
+  // Both ranks, and all that is between them, stand still for so long.
+  void StandStill(absl::Duration time) { clock_.Advance(time); }
   // False when it does not come true within `limit` of the world's time.
   bool Until(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(120));
   // Until the link stands or is broken at the sending end.
