@@ -53,6 +53,7 @@ FileDescriptor Stream::CloseGracefully(std::deque<OutFrame> last_words) {
     out_.erase(out_.begin() + static_cast<std::ptrdiff_t>(written_frames_), out_.end());
     queued_bytes_ = 0;
     for (OutFrame& frame : last_words) Queue(std::move(frame));
+    leaving_ = true;
     if (!blocked_) Write(absl::InfinitePast());
   }
   if (!fd_) return {};
@@ -220,6 +221,7 @@ bool Stream::Write(absl::Time now) {
     message.msg_iovlen = Gather(vectors.data(), kGatherFrames, &wanted);
     ssize_t sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno != EAGAIN && leaving_) return Close(), moved;
     if (sent < 0 && errno != EAGAIN) {
       const bool timed_out = errno == ETIMEDOUT;
       // The kernel says an error once: reading then sees an end that looks like one in order.

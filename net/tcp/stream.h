@@ -139,6 +139,7 @@ class Stream final : public Handler {
   bool failed_ = false;  // sending has; what came before is being read
 
   bool resuming_ = false;  // the other side's kResume has not come yet
+  bool leaving_ = false;   // what still comes is nobody's
   uint32_t epoch_ = 0;
   std::string resume_;  // as much of it as has come
   uint64_t taken_ = 0, untold_ = 0;

@@ -41,10 +41,7 @@ absl::Status TcpTransport::Listen() {
   }
   if (sodium_init() < 0) return absl::InternalError("libsodium finds no source of randomness");
   WEFT_ASSIGN_OR_RETURN(context_.poller, Poller::Create());
-  // Of the others the sockets are control, and their own wires are made for one that stands.
-  if (context_.purpose == HandshakePurpose::kTcpLink) {
-    context_.book = std::make_shared<ResumeBook>();
-  }
+  context_.book = std::make_shared<ResumeBook>();
   WEFT_ASSIGN_OR_RETURN(Interface interface, ChooseInterface(context_.options.settings));
   context_.interface = interface.name;
   const Settings& settings = context_.options.settings;

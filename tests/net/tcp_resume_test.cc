@@ -144,10 +144,21 @@ TEST_P(Cut, EverythingArrivesOnceBothWaysThroughResets) {
   EXPECT_GT(cuts, 100);
 }
 
-TEST(TcpResume, AnIdleLinkIsResumedToo) {
+// Of the others the socket is what stands beside their wire: UCX's, or datagrams.
+class IdleLink : public testing::TestWithParam<TransportKind> {};
+INSTANTIATE_TEST_SUITE_P(Transport, IdleLink,
+                         testing::Values(kTcp, TransportKind::kMultipath
+#ifdef WEFT_HAS_UCX
+                                         ,
+                                         TransportKind::kUcx
+#endif
+                                         ),
+                         [](const auto& kind) { return std::string(ToString(kind.param)); });
+
+TEST_P(IdleLink, IsResumedToo) {
   const std::vector<std::string> settings = {kNeverDead, "tcp.sockets=2"};
   Request send, receive;
-  Node a(kTcp, 0, 2, settings), b(kTcp, 1, 2, settings);
+  Node a(GetParam(), 0, 2, settings), b(GetParam(), 1, 2, settings);
   CuttingProxy proxy(b.address(), 1);
   SendLink* link = a.Connect(proxy.address().ToString(), 1);
   ASSERT_TRUE(DriveUntil({&a, &b}, [&] { return b.accepted(0) != nullptr && link->connected(); }));
@@ -301,8 +312,8 @@ class Door : public testing::Test {
   }
   static constexpr uint64_t kLink = 77;
   static constexpr uint64_t kClearToSendBytes = sizeof(FrameHeader);  // bytes that b has written
+  Request receive_;  // the node's end is written to it
   Node b_{kTcp, 1, 3, {"tcp.sockets=1", kNeverDead}};
-  Request receive_;
   Buffer to_{b_.transport(), 4096};
   RawPeer first_ = RawPeer::ConnectTo(b_.address());
   FrameHeader clear_;

@@ -64,8 +64,9 @@ finish() {
 class Plan:
     """One run: what is done, and what must come of it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, bytes_max: int = 1 << 20) -> None:
         self.seed = seed
+        self.bytes_max = bytes_max  # of a message
         self.draw = random.Random(seed)
         self.kind = list(KINDS)[seed % len(KINDS)]
         self.rails = 1
@@ -82,7 +83,7 @@ class Plan:
         first, second = ("rxe0", "rxe1") if self.rails == 1 else ("rxe0,rxe2", "rxe1,rxe3")
         return "\n".join([
             f"begin {self.seed} {first} {second} seed:{self.seed} seconds:{self.seconds} "
-            f"limit:{self.limit} "
+            f"limit:{self.limit} bytes:{self.bytes_max} "
             f"verbs.queue_pairs={self.queue_pairs} {SETTINGS} "
             f"verbs.give_up_after={self.give_up}s", *self.steps, "finish", ""])
 

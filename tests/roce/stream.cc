@@ -1,6 +1,7 @@
-// verbs_stream RANK FILE seed:N seconds:S [limit:S] [SETTING=VALUE]...: one of two ranks that send
-// each other messages of drawn sizes and places for S seconds, while something happens to the
-// network, and check every byte. It prints, with times of /proc/uptime's clock in seconds:
+// verbs_stream RANK FILE seed:N seconds:S [limit:S] [bytes:MAX] [SETTING=VALUE]...: one of two
+// ranks that send each other messages of drawn sizes, up to 1 MiB or MAX, and places for S seconds,
+// while something happens to the network, and check every byte. It prints, with times of
+// /proc/uptime's clock in seconds:
 //
 //   going                                   the first message has come
 //   sent MESSAGES BYTES, received MESSAGES BYTES
@@ -46,11 +47,11 @@ double Uptime() {
 struct Message {
   size_t from = 0, bytes = 0;
   bool combine = false;
-  Message(uint64_t seed, int sender, uint64_t number) {
+  Message(uint64_t seed, int sender, uint64_t number, size_t bytes_max) {
     uint64_t state = seed * 2 + static_cast<uint64_t>(sender) + number * 0x9E3779B97F4A7C15ULL;
     Random random(SplitMix64(state));
     const bool small = random.Below(4) == 0;
-    bytes = 1 + random.Below(small ? 300 : kMessageMax);
+    bytes = 1 + random.Below(small ? 300 : bytes_max);
     from = random.Below(kMessageMax);
     combine = random.Below(4) == 0;
   }
@@ -58,9 +59,10 @@ struct Message {
 
 class Stream {
  public:
-  Stream(TestRank& rank, uint64_t seed, absl::Duration time, absl::Duration limit)
+  Stream(TestRank& rank, uint64_t seed, size_t bytes_max, absl::Duration time, absl::Duration limit)
       : rank_(rank),
         seed_(seed),
+        bytes_max_(std::min(bytes_max, kMessageMax)),
         time_(time),
         limit_(limit),
         source_(rank.node().transport(), 2 * kMessageMax),
@@ -113,7 +115,7 @@ class Stream {
   void Fill() {
     while (!told_end_ && sent_ < finished_ + kWindow) {
       Slot& to = slot(sent_);
-      const Message message(seed_, rank_.rank(), sent_);
+      const Message message(seed_, rank_.rank(), sent_, bytes_max_);
       const bool end = Now() - start_ >= time_;
       const RegionView view = source_.view().Slice(message.from, end ? 0 : message.bytes);
       if (rank_.out()->PostSend({1, 0}, view, &to.send) != Posted::kAccepted) return;
@@ -123,7 +125,7 @@ class Stream {
     }
     while (!end_came_ && posted_ < received_ + kWindow) {
       Slot& to = slot(posted_);
-      const Message message(seed_, 1 - rank_.rank(), posted_);
+      const Message message(seed_, 1 - rank_.rank(), posted_, bytes_max_);
       ReceiveTarget target{to.into->view().Slice(0, message.bytes)};
       if (message.combine) target.local = local_.data(), target.combine = AddBytes;
       std::memset(to.into->data(), 0xEE, message.bytes);
@@ -158,7 +160,7 @@ class Stream {
 
   absl::Status Check(uint64_t number) {
     const Slot& there = slot(number);
-    const Message message(seed_, 1 - rank_.rank(), number);
+    const Message message(seed_, 1 - rank_.rank(), number, bytes_max_);
     if (there.receive.bytes() != message.bytes) {
       return absl::DataLossError(absl::StrCat("message ", number, " has ", there.receive.bytes(),
                                               " bytes of ", message.bytes));
@@ -186,6 +188,7 @@ class Stream {
 
   TestRank& rank_;
   const uint64_t seed_;
+  const size_t bytes_max_;
   const absl::Duration time_, limit_;
   Buffer source_;
   std::vector<std::byte> local_, added_;  // what is combined with, and source_ after it
@@ -216,6 +219,7 @@ int main(int argc, char** argv) {
   const TestRankArguments arguments = ParseTestRank(argc, argv);
   TestRank rank(arguments.rank, arguments.file, arguments.settings);
   Stream stream(rank, static_cast<uint64_t>(Number(arguments.steps, "seed", 1)),
+                static_cast<size_t>(Number(arguments.steps, "bytes", kMessageMax)),
                 absl::Seconds(Number(arguments.steps, "seconds", 4)),
                 absl::Seconds(Number(arguments.steps, "limit", 30)));
   const int status = stream.Run();

@@ -106,8 +106,9 @@ bool World::LosePairAndHoldItsSuccessor(int host) {
   return Until([&] { return fabric.held_connects() > 0; }, absl::Hours(1));
 }
 
-bool World::Connect() {
-  a->out = a->transport().Connect(b->transport().address(), Rank(1), now());
+bool World::Connect(const std::string& address) {
+  a->out =
+      a->transport().Connect(address.empty() ? b->transport().address() : address, Rank(1), now());
   return Until([&] { return b->accepted != nullptr || !a->out->status().ok(); });
 }
 

@@ -63,8 +63,8 @@ class World {
   void StandStill(absl::Duration time) { clock_.Advance(time); }
   // False when it does not come true within `limit` of the world's time.
   bool Until(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(120));
-  // Until the link stands or is broken at the sending end.
-  bool Connect();
+  // Until the link stands or is broken at the sending end. By way of `address`, if one is given.
+  bool Connect(const std::string& address = "");
   absl::Time now() const { return clock_.Now(); }
   const Clock& clock() const { return clock_; }
   static std::string Device(int host, int rail);  // "host0_rail1"

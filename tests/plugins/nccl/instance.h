@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/nccl_harness/net_api.h"
 
@@ -26,7 +27,7 @@ using Environment = std::vector<std::pair<std::string, std::string>>;
 // One instance of the plugin, as another process would have it.
 class Instance {
  public:
-  // `library` is copied; with `neighbours` all that lies beside it as well.
+  // `library` is copied; with `neighbours` the libweft-*.so beside it as well.
   explicit Instance(const Environment& environment = {}, const std::string& library = WEFT_PLUGIN,
                     bool neighbours = false)
       : watch_(page_, absl::Seconds(60)) {
@@ -36,10 +37,12 @@ class Instance {
             absl::StrCat("weft-plugin-", getpid(), "-", ++number);
     const std::filesystem::path folder = root_ / "a/b/c", from(library);
     std::filesystem::create_directories(folder);
-    if (neighbours) {
-      std::filesystem::copy(from.parent_path(), folder);
-    } else {
-      std::filesystem::copy(from, folder);
+    std::filesystem::copy(from, folder);
+    for (const auto& beside : std::filesystem::directory_iterator(from.parent_path())) {
+      const std::string name = beside.path().filename().string();
+      if (neighbours && absl::StartsWith(name, "libweft-") && absl::EndsWith(name, ".so")) {
+        std::filesystem::copy(beside.path(), folder);
+      }
     }
     path_ = folder / from.filename();
     setenv("NCCL_SOCKET_IFNAME", "=lo", 1);

@@ -1,5 +1,5 @@
-// Connections over tcp lose their sockets, long after NCCL has closed its listeners: no data call
-// returns an error.
+// Connections lose their sockets, those of tcp and those beside the other transports' wires, long
+// after NCCL has closed its listeners: no data call returns an error.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -135,7 +135,8 @@ struct Connection {
   Connection(Instance& a, Instance& b, uint64_t seed) {
     Listening listening;
     EXPECT_EQ(b.api().Listen(b.context(), 0, listening.handle.data(), &listening.comm),
-              nccl::abi::kSuccess);
+              nccl::abi::kSuccess)
+        << LastWarning();
     nccl::Handle handle;
     std::memcpy(&handle, listening.handle.data(), sizeof(handle));
     proxy = std::make_unique<net::CuttingProxy>(absl::StrCat("127.0.0.1:", handle.port), seed);
@@ -151,12 +152,30 @@ struct Connection {
   void *send = nullptr, *receive = nullptr;
 };
 
-TEST(NcclTcp, CutConnectionsAreSurvivedAfterTheListenersAreClosed) {
-  const Environment environment = {
-      {"WEFT_TRANSPORT", "tcp"}, {"WEFT_TCP_DEAD_AFTER", "1h"}, {"WEFT_TCP_SOCKETS", "2"}};
+struct Wire {
+  const char *transport, *library;
+  bool within = false;  // one instance: scripted devices are of one process
+};
+
+class NcclResume : public testing::TestWithParam<Wire> {};
+INSTANTIATE_TEST_SUITE_P(Transport, NcclResume,
+                         testing::Values(Wire{"tcp", WEFT_PLUGIN}, Wire{"multipath", WEFT_PLUGIN},
+#if WEFT_HAS_UCX
+                                         Wire{"ucx", WEFT_PLUGIN},
+#endif
+                                         Wire{"verbs", WEFT_SCRIPTED_PLUGIN, true}),
+                         [](const auto& wire) { return std::string(wire.param.transport); });
+
+TEST_P(NcclResume, CutConnectionsAreSurvivedAfterTheListenersAreClosed) {
+  const Environment environment = {{"WEFT_TRANSPORT", GetParam().transport},
+                                   {"WEFT_TCP_DEAD_AFTER", "1h"},
+                                   {"WEFT_TCP_SOCKETS", "2"}};
   constexpr int kConnections = 3, kMessages = 60;
   std::vector<Connection> connections;
-  Instance a(environment), b(environment);
+  Instance a(environment, GetParam().library, /*neighbours=*/true);
+  std::unique_ptr<Instance> other;
+  if (!GetParam().within) other = std::make_unique<Instance>(environment, GetParam().library, true);
+  Instance& b = other ? *other : a;
   for (uint64_t i = 0; i < kConnections; ++i) connections.emplace_back(a, b, i);
   std::vector<std::unique_ptr<End>> senders, receivers;
   for (uint64_t i = 0; i < kConnections; ++i) {
