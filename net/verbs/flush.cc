@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "net/verbs/explain.h"
 #include "net/verbs/lane.h"
+#include "net/verbs/standstill.h"
 #include "topology/ecmp/roce.h"
 
 namespace weft::net {
@@ -66,7 +67,17 @@ void VerbsFlush::Cancel(const void* owner, const absl::Status& why) {
   }
 }
 
+// What the devices did while this process stood still is heard after this.
+void VerbsFlush::Discount(absl::Duration standstill) {
+  if (standstill == absl::ZeroDuration()) return;
+  for (Flight& flight : flights_) flight.began += standstill;
+  for (Loop& loop : loops_) {
+    for (Read& read : loop.reads) read.since += standstill;
+  }
+}
+
 bool VerbsFlush::OnTurn(absl::Time now) {
+  Discount(Standstill(due_, now));
   now_ = std::max(now_, now);
   for (int rail = 0; rail < rails_->size(); ++rail) {
     if (!(*rails_)[rail].lost) {
@@ -76,7 +87,8 @@ bool VerbsFlush::OnTurn(absl::Time now) {
     }
   }
   LookAtTime();
-  SetDeadline(flights_.empty() ? absl::InfiniteFuture() : now_ + kRetryAfter);
+  due_ = flights_.empty() ? absl::InfiniteFuture() : now_ + kRetryAfter;
+  SetDeadline(due_);
   return false;
 }
 

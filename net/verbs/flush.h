@@ -80,6 +80,7 @@ class VerbsFlush final : public Handler, private QueuePairUser {
   absl::Status MakePair(int rail);
   absl::Status PostRead(int rail, Flight* flight);
   void Lose(int rail, const std::string& why);
+  void Discount(absl::Duration standstill);
   void LookAtTime();
   void Finish(Flight* flight, const absl::Status& status);
   std::string NameOf(int rail) const;
@@ -88,6 +89,7 @@ class VerbsFlush final : public Handler, private QueuePairUser {
   std::vector<Loop> loops_;  // by rail
   std::list<Flight> flights_;
   absl::Time now_ = absl::InfinitePast();
+  absl::Time due_ = absl::InfiniteFuture();  // the next turn, at the latest
   alignas(64) std::array<std::byte, kReadBytes> sink_{};
   const MemoryCache::Entry* sink_keys_ = nullptr;
 };

@@ -8,10 +8,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "net/verbs/memory.h"
 #include "tests/net/verbs/world.h"
 
 namespace weft::net {
@@ -330,6 +328,22 @@ TEST(GpuMemoryTest, AReadThatNeverCompletesIsReadAgain) {
   EXPECT_EQ(reads, 2);
 }
 
+// The process is stopped while a read is on its way.
+TEST(GpuMemoryTest, AStandstillDoesNotCountTowardsTheLimitOfAFlush) {
+  GpuWorld gpus(Quick(1));
+  int reads = 0;
+  CountReads(gpus, &reads, [&gpus](int) {
+    gpus.world.StandStill(absl::Hours(1));
+    ScriptedFate fate;
+    fate.hold_ticks = 10;
+    return fate;
+  });
+  ASSERT_TRUE(gpus.Carry(1000));
+  const absl::Status flushed = gpus.Flush(absl::Hours(2));
+  EXPECT_TRUE(flushed.ok()) << flushed;
+  EXPECT_EQ(reads, 1);
+}
+
 TEST(GpuMemoryTest, CompletionsThatComeTwiceEndNothingElse) {
   GpuWorld gpus(Quick(1));
   int reads = 0;
@@ -375,76 +389,6 @@ TEST(GpuMemoryTest, AFlushEndsWithItsLink) {
   flush.reset();  // nothing writes it any more
   gpus.to_region = Region();
   for (int turn = 0; turn < 2000; ++turn) gpus.world.Turn();
-}
-
-// ---- Registrations
-
-class GpuRegistrations : public testing::Test {
- protected:
-  GpuRegistrations() : nic_(fabric_.MakeNic({ScriptedDeviceOptions{}})) {
-    device_ = *nic_->Open("scripted0");
-    cache_.emplace(std::vector<NicDevice*>{device_.get()}, true);
-  }
-
-  ScriptedFabric fabric_;
-  std::unique_ptr<Nic> nic_;
-  std::unique_ptr<NicDevice> device_;
-  std::optional<MemoryCache> cache_;
-};
-
-TEST_F(GpuRegistrations, AreSharedByTheDmaBufAndNotByItsDescriptor) {
-  GpuMemory first(8192);
-  auto one = cache_->AcquireDevice(first.memory());
-  DeviceMemory again = first.memory();
-  again.dma_buf = dup(first.fd());
-  auto two = cache_->AcquireDevice(again);
-  ASSERT_TRUE(one.ok() && two.ok());
-  EXPECT_EQ(*one, *two) << "another descriptor of the same";
-  EXPECT_EQ(fabric_.registrations(), 1u);
-  close(again.dma_buf);
-
-  // The same number and the same address, but other memory, as after a free and a malloc.
-  const int number = first.fd();
-  first.CloseDescriptor();
-  GpuMemory second(8192, first.data());
-  ASSERT_EQ(second.fd(), number);
-  auto other = cache_->AcquireDevice(second.memory());
-  ASSERT_TRUE(other.ok());
-  EXPECT_NE(*other, *one);
-  EXPECT_EQ(fabric_.registrations(), 2u);
-  EXPECT_EQ(cache_->Find(second.data(), 100), *other) << "the older one is of memory that is gone";
-}
-
-TEST_F(GpuRegistrations, AreOfOneOffsetAndNeverOfHostMemory) {
-  GpuMemory memory(8192);
-  auto one = cache_->AcquireDevice({memory.data(), 4096, memory.fd(), 0});
-  auto two = cache_->AcquireDevice({memory.data(), 4096, memory.fd(), 4096});
-  ASSERT_TRUE(one.ok() && two.ok());
-  EXPECT_NE(*one, *two);
-  auto host = cache_->Acquire(memory.data(), 4096);
-  ASSERT_TRUE(host.ok());
-  EXPECT_FALSE((*host)->is_device);
-  auto by_address = cache_->AcquireDevice({memory.data(), 4096});
-  ASSERT_TRUE(by_address.ok());
-  EXPECT_TRUE((*by_address)->is_device);
-  EXPECT_EQ(fabric_.registrations(), 4u);
-  for (const auto* entry : {*one, *two, *host, *by_address}) cache_->Release(entry);
-  EXPECT_EQ(fabric_.registrations(), 0u);
-  EXPECT_FALSE(cache_->IsDevice(memory.data(), 1));
-}
-
-TEST_F(GpuRegistrations, ThatFailNameTheCallAndLeaveNothing) {
-  GpuMemory memory(8192);
-  fabric_.set_on_call([](const std::string& call, const std::string& device) {
-    return call == "register_dma_buf"
-               ? absl::UnavailableError(absl::StrCat("ibv_reg_dmabuf_mr on ", device, ": scripted"))
-               : absl::OkStatus();
-  });
-  EXPECT_THAT(std::string(cache_->AcquireDevice(memory.memory()).status().message()),
-              AllOf(HasSubstr("8192 bytes of a device's memory"), HasSubstr("ibv_reg_dmabuf_mr")));
-  EXPECT_EQ(fabric_.registrations(), 0u);
-  EXPECT_THAT(std::string(cache_->AcquireDevice({memory.data(), 100, 9999}).status().message()),
-              HasSubstr("DMA-BUF 9999"));
 }
 
 }  // namespace
