@@ -1,6 +1,5 @@
 // Memory of GPUs over scripted devices: no byte of it is touched by this processor, what has come
-// is seen once it was flushed, every way of a flush to fail, and registrations that must not be
-// taken for each other.
+// is seen once it was flushed, and every way of a flush to fail.
 #include "tests/net/verbs/gpu_memory.h"
 
 #include <gmock/gmock.h>
