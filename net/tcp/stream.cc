@@ -221,8 +221,8 @@ bool Stream::Write(absl::Time now) {
     message.msg_iovlen = Gather(vectors.data(), kGatherFrames, &wanted);
     ssize_t sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno != EAGAIN && leaving_) return Close(), moved;
     if (sent < 0 && errno != EAGAIN) {
+      if (leaving_) return Close(), moved;
       const bool timed_out = errno == ETIMEDOUT;
       // The kernel says an error once: reading then sees an end that looks like one in order.
       // EPIPE is what it says after such an end.

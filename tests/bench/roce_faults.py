@@ -21,19 +21,34 @@ import faults  # noqa: E402
 GOAL_MS = faults.DETECTION * 1e3 + 200
 
 
+def kinds(words: str) -> list:
+    """Those that have one of the words in their names."""
+    of = {word: [kind for kind in faults.KINDS if word in kind] for word in words.split(",")}
+    for word, found in of.items():
+        if not word or not found:
+            raise argparse.ArgumentTypeError(
+                f"{word!r} is in no kind's name; there are: {', '.join(faults.KINDS)}")
+    return [kind for kind in faults.KINDS if any(kind in found for found in of.values())]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="the first")
     parser.add_argument("--bytes", type=int, default=1 << 20, help="of the largest message")
-    parser.add_argument("--kinds", default="", help="only those with one of these words, by commas")
+    parser.add_argument("--kinds", type=kinds, default=list(faults.KINDS), metavar="WORDS",
+                        help="only those with one of these words, by commas")
     parser.add_argument("--boot", type=int, default=14, help="runs of one boot")
     options = parser.parse_args()
-    faults.explain(sys.stderr)
+    for name in "seeds", "bytes", "boot":
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} is {getattr(options, name)}; must be at least 1")
     plans = [faults.Plan(seed, options.bytes)
              for seed in range(options.seed, options.seed + options.seeds)]
-    plans = [plan for plan in plans
-             if any(word in plan.kind for word in options.kinds.split(","))]
+    plans = [plan for plan in plans if plan.kind in options.kinds]
+    if not plans:
+        parser.error(f"no seed is of these kinds; each kind has one seed in {len(faults.KINDS)}")
+    faults.explain(sys.stderr)
     problems = []
     for at in range(0, len(plans), options.boot):
         problems += faults.boot(plans[at:at + options.boot], sys.stderr)

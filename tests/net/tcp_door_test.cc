@@ -37,6 +37,12 @@ class Door : public testing::Test {
     header.offset = offset, header.length = length, header.total = total;
     return header;
   }
+  // All of a message comes over this socket.
+  void ExpectToServe(RawPeer& peer) {
+    peer.Say(Piece(0, 64, 64), std::string(64, 'x'));
+    ASSERT_TRUE(DriveUntil({&b_}, [&] { return receive_.done(); }));
+    EXPECT_TRUE(receive_.status().ok()) << receive_.status();
+  }
   static FrameHeader Resume(uint64_t epoch, uint64_t taken) {
     FrameHeader header;
     header.type = FrameType::kResume;
@@ -89,9 +95,7 @@ TEST_F(Door, StrangersToTheLinkAreTurnedAway) {
     EXPECT_FALSE(Come(peer, rank, parameters)) << rank;
   }
   // The link does not mind.
-  first_.Say(Piece(0, 64, 64), std::string(64, 'x'));
-  ASSERT_TRUE(DriveUntil({&b_}, [&] { return receive_.done(); }));
-  EXPECT_TRUE(receive_.status().ok()) << receive_.status();
+  ExpectToServe(first_);
 }
 
 TEST_F(Door, AnEpochServesOnce) {
@@ -103,9 +107,7 @@ TEST_F(Door, AnEpochServesOnce) {
   }
   EXPECT_EQ(second.HearHeader(b_).receive, 5u);
   second.Say(Resume(5, kClearToSendBytes));
-  second.Say(Piece(0, 64, 64), std::string(64, 'x'));
-  ASSERT_TRUE(DriveUntil({&b_}, [&] { return receive_.done(); }));
-  EXPECT_TRUE(receive_.status().ok()) << receive_.status();
+  ExpectToServe(second);
 }
 
 TEST_F(Door, ARecordedReconnectionIsWorthless) {
@@ -119,9 +121,7 @@ TEST_F(Door, ARecordedReconnectionIsWorthless) {
   thief.HearExactly(b_, 44);
   thief.Say(hello);
   ASSERT_TRUE(DriveUntil({&b_}, [&] { return thief.Hear(), thief.closed(); }));
-  first_.Say(Piece(0, 64, 64), std::string(64, 'x'));
-  ASSERT_TRUE(DriveUntil({&b_}, [&] { return receive_.done(); }));
-  EXPECT_TRUE(receive_.status().ok()) << receive_.status();
+  ExpectToServe(first_);
 }
 
 TEST_F(Door, LiesOfWhatWasTakenBreakTheLink) {

@@ -32,7 +32,7 @@ TEST_P(PairRepairTest, AQueuePairThatFailsIsADeadPathAndNothingMore) {
   });
   ExpectAll(world, 4);
   EXPECT_EQ(StatisticsOf(*world.a).pairs_lost, 1);
-  EXPECT_TRUE(world.a->broken.ok() && world.b->broken.ok());
+  EXPECT_TRUE(world.broken().ok()) << world.broken();
 }
 
 TEST_P(PairRepairTest, ALostQueuePairsShareGoesOverTheNextAtOnce) {
@@ -147,10 +147,9 @@ TEST_P(PairRepairTest, AStandstillIsNotSilence) {
     const std::string device = World::Device(0, rail);
     for (uint32_t pair : world.fabric.QueuePairs(device)) world.LosePair(device, pair);
   }
-  const auto is_broken = [&] { return !world.a->broken.ok() || !world.b->broken.ok(); };
+  const auto is_broken = [&] { return !world.broken().ok(); };
   for (int stop = 0; stop < 2; ++stop) {
-    ASSERT_FALSE(world.Until(is_broken, absl::Milliseconds(500)))
-        << world.a->broken << world.b->broken;
+    ASSERT_FALSE(world.Until(is_broken, absl::Milliseconds(500))) << world.broken();
     world.StandStill(absl::Seconds(20));
   }
   ASSERT_FALSE(world.Until(is_broken, absl::Milliseconds(300)));

@@ -124,7 +124,7 @@ std::string RunSeed(uint64_t seed, Tally* tally) {
   const std::string wrong = traffic.Check();
   if (!wrong.empty()) return wrong;
   if (world.fabric.overruns() > 0) return "a completion queue overran";
-  const absl::Status& broken = !world.a->broken.ok() ? world.a->broken : world.b->broken;
+  const absl::Status& broken = world.broken();
   if (!over) return absl::StrCat("it does not end; ", broken.ToString());
   if (traffic.AllGood()) {
     ++tally->complete;

@@ -35,9 +35,17 @@ class ControlTest : public testing::TestWithParam<Wire> {
     options.settings.insert(options.settings.end(), settings.begin(), settings.end());
     return options;
   }
-  static bool IsBroken(const World& world) {
-    return !world.a->broken.ok() || !world.b->broken.ok();
-  }
+  // A world whose sender has connected by way of a proxy.
+  struct Proxied {
+    Proxied(uint64_t seed, std::vector<std::string> settings)
+        : world(Options(std::move(settings))), proxy(world.b->transport().address(), seed) {
+      EXPECT_TRUE(world.a->created().ok()) << world.a->created();
+      EXPECT_TRUE(world.Connect(proxy.address().ToString()));
+      EXPECT_TRUE(world.Until([&] { return world.a->out->connected(); }));
+    }
+    World world;
+    CuttingProxy proxy;
+  };
 };
 INSTANTIATE_TEST_SUITE_P(
     Wires, ControlTest,
@@ -47,11 +55,8 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& wire) { return std::string(wire.param.name); });
 
 TEST_P(ControlTest, QueuePairsAreReplacedOverAConnectionThatIsCut) {
-  World world(Options({"tcp.dead_after=1h"}));
-  ASSERT_TRUE(world.a->created().ok()) << world.a->created();
-  CuttingProxy proxy(world.b->transport().address(), 3);
-  ASSERT_TRUE(world.Connect(proxy.address().ToString()));
-  ASSERT_TRUE(world.Until([&] { return world.a->out->connected(); }));
+  Proxied proxied(3, {"tcp.dead_after=1h"});
+  auto& [world, proxy] = proxied;
   proxy.CutEvery(3000);
   Random random(4, 4);
   for (int round = 0; round < 20; ++round) {
@@ -73,15 +78,12 @@ TEST_P(ControlTest, QueuePairsAreReplacedOverAConnectionThatIsCut) {
     EXPECT_EQ(traffic.Check(), "");
   }
   EXPECT_GT(proxy.cuts(), 5);
-  EXPECT_FALSE(IsBroken(world)) << world.a->broken << world.b->broken;
+  EXPECT_TRUE(world.broken().ok()) << world.broken();
 }
 
 TEST_P(ControlTest, AConnectionThatCannotBeReplacedEndsTheLink) {
-  World world(Options({"tcp.dead_after=1s"}));
-  ASSERT_TRUE(world.a->created().ok()) << world.a->created();
-  CuttingProxy proxy(world.b->transport().address(), 5);
-  ASSERT_TRUE(world.Connect(proxy.address().ToString()));
-  ASSERT_TRUE(world.Until([&] { return world.a->out->connected(); }));
+  Proxied proxied(5, {"tcp.dead_after=1s"});
+  auto& [world, proxy] = proxied;
   proxy.Refuse();
   ASSERT_TRUE(world.Until([&] { return !world.a->broken.ok() && !world.b->broken.ok(); },
                           absl::Seconds(100)));
@@ -90,11 +92,8 @@ TEST_P(ControlTest, AConnectionThatCannotBeReplacedEndsTheLink) {
 
 // Its last words find a socket that was reset, with words about queue pairs unread on it.
 TEST_P(ControlTest, ALinkThatIsClosedHearsNothingMore) {
-  World world(Options({"tcp.dead_after=1h"}));
-  ASSERT_TRUE(world.a->created().ok()) << world.a->created();
-  CuttingProxy proxy(world.b->transport().address(), 7);
-  ASSERT_TRUE(world.Connect(proxy.address().ToString()));
-  ASSERT_TRUE(world.Until([&] { return world.a->out->connected(); }));
+  Proxied proxied(7, {"tcp.dead_after=1h"});
+  auto& [world, proxy] = proxied;
   Traffic traffic(world, 7, 1, 50'000);
   traffic.Post();
   ASSERT_TRUE(world.Until([&] { return traffic.Done(); }));

@@ -112,6 +112,8 @@ bool World::Connect(const std::string& address) {
   return Until([&] { return b->accepted != nullptr || !a->out->status().ok(); });
 }
 
+const absl::Status& World::broken() const { return a->broken.ok() ? b->broken : a->broken; }
+
 RegisteredBuffers::RegisteredBuffers(World& world, size_t bytes, std::byte fill)
     : from(bytes, fill), to(bytes) {
   auto source = world.a->transport().Register(from.data(), bytes);

@@ -65,6 +65,7 @@ class World {
   bool Until(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(120));
   // Until the link stands or is broken at the sending end. By way of `address`, if one is given.
   bool Connect(const std::string& address = "");
+  const absl::Status& broken() const;  // why the link broke, at the sending end if at both
   absl::Time now() const { return clock_.Now(); }
   const Clock& clock() const { return clock_; }
   static std::string Device(int host, int rail);  // "host0_rail1"
