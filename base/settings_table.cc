@@ -69,6 +69,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"verbs.service_level", kInteger, "0", "0..15", "Service level, as NCCL_IB_SL."},
     {"verbs.timeout", kInteger, "16", "1..31", "How long the device waits for an acknowledgement: 4.096 us times 2 to this, as NCCL_IB_TIMEOUT."},
     {"verbs.retry_count", kInteger, "7", "0..7", "How often the device sends again before it gives a queue pair up, as NCCL_IB_RETRY_CNT."},
+    {"verbs.adaptive_retransmission", kChoice, "leave", "leave|on|off", "Adaptive retransmission in the firmware of ConnectX devices, for all who use the device, until it is reset: set by mlxreg or mstreg, which need root; a warning says where that does not work."},
     {"verbs.pkey_index", kInteger, "0", "0..65535", "Index of the partition key, as NCCL_IB_PKEY."},
     {"verbs.relaxed_ordering", kBool, "true", "", "Lets PCIe reorder writes of data, where device and kernel can, as NCCL_IB_PCI_RELAXED_ORDERING."},
     {"verbs.flush", kBool, "true", "", "Before a GPU is told of what came for its memory, the NIC reads a little of it, so that all of it is there; NCCL_GDR_FLUSH_DISABLE=1 is no."},

@@ -50,7 +50,7 @@ struct Options {
   bool strict = false;
   // Of nics:
   int priority = -1, traffic_class = -1;
-  std::string dcqcn;
+  std::string dcqcn, adaptive_retransmission;
   bool apply = false;
   // Of pairs:
   int ranks = 0;
@@ -129,6 +129,22 @@ absl::StatusOr<net::DcqcnParameters> ReadDcqcn(const std::string& words) {
   return net::DcqcnOf(spec);
 }
 
+// Without a wish what cannot be read is left out.
+absl::Status ReadFirmwareOf(std::vector<net::RdmaDevice>& devices, const std::string& root,
+                            bool wanted) {
+  if (!root.empty()) {
+    if (!wanted) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "--adaptive-retransmission with --root: firmware is asked on the host itself");
+  }
+  absl::Status read = net::ReadFirmware(devices);
+  if (!wanted) return absl::OkStatus();
+  const bool any = std::any_of(devices.begin(), devices.end(),
+                               [](const net::RdmaDevice& device) { return device.nvidia; });
+  if (!any) return absl::NotFoundError("--adaptive-retransmission: this host has no ConnectX NIC");
+  return read;
+}
+
 absl::StatusOr<int> TuneNics(const Options& options) {
   net::NicWishes wishes;
   if (options.priority >= 0) wishes.priority = options.priority;
@@ -137,6 +153,9 @@ absl::StatusOr<int> TuneNics(const Options& options) {
     WEFT_ASSIGN_OR_RETURN(wishes.dcqcn, ReadDcqcn(options.dcqcn));
   }
   WEFT_ASSIGN_OR_RETURN(auto devices, net::ReadRdmaDevices(options.root));
+  const bool wants_firmware = !options.adaptive_retransmission.empty();
+  if (wants_firmware) wishes.adaptive_retransmission = options.adaptive_retransmission == "on";
+  WEFT_RETURN_IF_ERROR(ReadFirmwareOf(devices, options.root, wants_firmware));
   const std::vector<net::NicChange> changes = net::PlanNics(devices, wishes);
   const auto differ = std::count_if(changes.begin(), changes.end(),
                                     [](const net::NicChange& change) { return change.differs(); });
@@ -218,6 +237,9 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0, 255));
   nics->add_option("--dcqcn", options.dcqcn,
                    "Parameters for this fabric: dcqcn:g=0.01,increase_us=30, or a file of weft-cc");
+  nics->add_option("--adaptive-retransmission", options.adaptive_retransmission,
+                   "Of the firmware of ConnectX NICs: on, off")
+      ->check(CLI::IsMember({"on", "off"}));
   nics->add_flag("--apply", options.apply, "Set what differs; all of it or nothing");
   app.require_subcommand(0, 1);
   try {

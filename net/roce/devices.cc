@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "base/natural_less.h"
 #include "base/status.h"
+#include "net/roce/adaptive_retransmission.h"
 #include "net/roce/tuning.h"
 
 namespace weft::net {
@@ -22,7 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kFileBytesMax = 4096;  // of one attribute: sysfs gives a page at most
+constexpr absl::string_view kNvidia = "0x15b3";  // PCI vendor
+constexpr size_t kFileBytesMax = 4096;           // of one attribute: sysfs gives a page at most
 
 // An attribute without the white space around it; nothing when it cannot be read.
 std::optional<std::string> Attribute(const fs::path& path) {
@@ -132,6 +134,12 @@ NetInterface ReadInterface(const fs::path& net, const std::string& name, const f
   return interface;
 }
 
+std::string PciAddressOf(const fs::path& device) {
+  std::error_code error;
+  const std::string address = fs::canonical(device / "device", error).filename().string();
+  return std::count(address.begin(), address.end(), ':') == 2 ? address : "";
+}
+
 RdmaDevice ReadDevice(const fs::path& sys, const std::string& name) {
   const fs::path folder = sys / "class/infiniband" / name;
   RdmaDevice device;
@@ -140,13 +148,9 @@ RdmaDevice ReadDevice(const fs::path& sys, const std::string& name) {
   device.board = Text(folder / "board_id");
   if (device.board.empty()) device.board = Text(folder / "hca_type");
   device.node_guid = Text(folder / "node_guid");
-  std::error_code error;
-  const fs::path parent = fs::canonical(folder / "device", error);
-  if (!error) {
-    const std::string address = parent.filename().string();
-    if (std::count(address.begin(), address.end(), ':') == 2) device.pci = address;
-    device.numa = static_cast<int>(Number(parent / "numa_node").value_or(-1));
-  }
+  device.pci = PciAddressOf(folder);
+  device.numa = static_cast<int>(Number(folder / "device/numa_node").value_or(-1));
+  device.nvidia = Text(folder / "device/vendor") == kNvidia;
   for (const std::string& number : Entries(folder / "ports")) {
     int port = 0;
     if (absl::SimpleAtoi(number, &port)) device.ports.push_back(ReadPort(folder, port));
@@ -206,6 +210,24 @@ absl::StatusOr<std::vector<RdmaDevice>> ReadRdmaDevices(const std::string& root)
   if (error) return ErrnoStatus(error.value(), absl::StrCat("read ", folder.string()));
   for (const std::string& name : Entries(folder)) devices.push_back(ReadDevice(sys, name));
   return devices;
+}
+
+std::string PciAddress(const std::string& device, const std::string& root) {
+  return PciAddressOf(root + "/sys/class/infiniband/" + device);
+}
+
+absl::Status ReadFirmware(std::vector<RdmaDevice>& devices) {
+  absl::Status first;
+  for (RdmaDevice& device : devices) {
+    if (!device.nvidia || device.pci.empty()) continue;
+    absl::StatusOr<bool> on = ReadAdaptiveRetransmission(device.pci);
+    if (on.ok()) {
+      device.adaptive_retransmission = NicSetting{*on ? 1 : 0, device.pci, /*in_firmware=*/true};
+    } else if (first.ok()) {
+      first = Annotate(on.status(), absl::StrCat("adaptive retransmission of ", device.name));
+    }
+  }
+  return first;
 }
 
 absl::StatusOr<int64_t> ReadNicSetting(const std::string& path) {

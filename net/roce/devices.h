@@ -34,10 +34,12 @@ struct RdmaGid {
 // "10.1.0.1" of an IPv4-mapped GID; others as they are.
 std::string ShortGid(const RdmaGid& gid);
 
-// What a device is set to, and the file that sets it.
+// What a device is set to, and what sets it.
 struct NicSetting {
   int64_t value = 0;
   std::string path;  // of its file, with the root
+  // There is no file, and the path is the device's PCI address (adaptive_retransmission.h).
+  bool in_firmware = false;
 };
 
 struct RdmaPort {
@@ -76,8 +78,10 @@ struct RdmaDevice {
   std::string firmware;  // "28.39.1002"; may be empty
   std::string board;     // "MT_0000000838", or the driver's name for it; may be empty
   std::string node_guid;
-  std::string pci;  // "0000:3b:00.0"; empty: no PCI device (rxe)
-  int numa = -1;    // -1: not known
+  std::string pci;                                    // "0000:3b:00.0"; empty: no PCI device (rxe)
+  int numa = -1;                                      // -1: not known
+  bool nvidia = false;                                // ConnectX, BlueField: by PCI vendor
+  std::optional<NicSetting> adaptive_retransmission;  // nothing before ReadFirmware()
   std::vector<RdmaPort> ports;
   std::vector<NetInterface> interfaces;  // by name
   std::vector<std::string> verbs;        // "uverbs0": its nodes under /dev/infiniband
@@ -87,6 +91,13 @@ struct RdmaDevice {
 // put before /sys: for tests, and for a copy of another host's. Errors: kPermissionDenied and the
 // like when the folder is there and cannot be read; what is missing within is left out.
 absl::StatusOr<std::vector<RdmaDevice>> ReadRdmaDevices(const std::string& root = "");
+
+// What ConnectX devices of this host keep in their firmware, where it can be read. The first error
+// is returned, what could be read stays. No copy of another host, please.
+absl::Status ReadFirmware(std::vector<RdmaDevice>& devices);
+
+// "0000:3b:00.0"; empty: no PCI device, or none of that name.
+std::string PciAddress(const std::string& device, const std::string& root = "");
 
 // The number that a setting's file holds, alone or after a '=' ("Global tclass=106"). DataLoss:
 // what it holds instead.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "net/roce/adaptive_retransmission.h"
 
 namespace weft::net {
 namespace {
@@ -80,8 +81,14 @@ absl::Status WriteNumber(const std::string& path, int64_t value) {
   return absl::OkStatus();
 }
 
+absl::Status Write(const NicSetting& setting, int64_t value) {
+  if (setting.in_firmware) return WriteAdaptiveRetransmission(setting.path, value != 0);
+  return WriteNumber(setting.path, value);
+}
+
 absl::Status Change(const NicChange& change) {
-  WEFT_RETURN_IF_ERROR(WriteNumber(change.now.path, *change.wanted));
+  WEFT_RETURN_IF_ERROR(Write(change.now, *change.wanted));
+  if (change.now.in_firmware) return absl::OkStatus();  // it was read back
   WEFT_ASSIGN_OR_RETURN(int64_t after, ReadNicSetting(change.now.path));
   if (after == *change.wanted) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(change.now.path, " holds ", after, " after ",
@@ -116,6 +123,11 @@ std::vector<NicChange> PlanNics(const std::vector<RdmaDevice>& devices, const Ni
       changes.push_back({device.name, "", "traffic class", "",
                          "of all packets: DSCP << 2 and the ECN bits", *port.traffic_class,
                          wishes.traffic_class});
+    }
+    if (device.adaptive_retransmission.has_value()) {
+      changes.push_back({device.name, "", "adaptive retransmission", "",
+                         "sends again sooner than a queue pair's timeout, as the path allows",
+                         *device.adaptive_retransmission, wishes.adaptive_retransmission});
     }
     for (const NetInterface& interface : device.interfaces) {
       auto add_switch = [&](const char* point, const char* meaning, size_t priority,
@@ -156,7 +168,7 @@ absl::Status ApplyNics(const std::vector<NicChange>& changes) {
     if (status.ok()) continue;
     std::string left;
     for (auto one = touched.rbegin(); one != touched.rend(); ++one) {
-      if (absl::Status back = WriteNumber((*one)->now.path, (*one)->now.value); !back.ok()) {
+      if (absl::Status back = Write((*one)->now, (*one)->now.value); !back.ok()) {
         absl::StrAppend(&left, "; not put back: ", back.message());
       }
     }

@@ -35,6 +35,7 @@ struct NicWishes {
   std::optional<int> priority;           // 0 to 7: DCQCN on for this one, both points
   std::optional<int> traffic_class;      // 0 to 255: DSCP << 2 and the ECN bits
   std::optional<DcqcnParameters> dcqcn;  // as the tuner found them (weft-cc tune)
+  std::optional<bool> adaptive_retransmission;
 };
 
 // A NIC's value for a parameter that DCQCN's paper has, at a line rate in Gb/s; nothing for others.
@@ -43,7 +44,7 @@ std::optional<int64_t> NicValue(absl::string_view parameter, const DcqcnParamete
                                 double gbps);
 
 struct NicChange {
-  std::string device, interface;  // the latter is empty for the traffic class
+  std::string device, interface;  // the latter is empty for the whole device
   std::string name;               // of the parameter, "roce_np of priority 3", "traffic class"
   std::string unit, meaning;
   NicSetting now;

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "net/roce/devices.h"
 #include "net/verbs/ibverbs_queues.h"
 
 namespace weft::net {
@@ -79,6 +80,7 @@ class IbverbsDevice final : public NicDevice {
  public:
   explicit IbverbsDevice(std::shared_ptr<VerbsDevice> opened) : opened_(std::move(opened)) {}
   const std::string& name() const override { return opened_->name; }
+  std::string pci_address() const override { return PciAddress(name()); }
   bool ResolvesAddresses() const override { return true; }
 
   absl::StatusOr<NicLimits> Limits() override {

@@ -220,6 +220,7 @@ class NicDevice {
  public:
   virtual ~NicDevice() = default;
   virtual const std::string& name() const = 0;
+  virtual std::string pci_address() const = 0;  // "0000:3b:00.0"; empty: none
   // True: ToReadyToReceive() of a RoCE queue pair may wait for the address of the other side, for a
   // second where nobody answers.
   virtual bool ResolvesAddresses() const = 0;

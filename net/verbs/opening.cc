@@ -4,11 +4,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "net/roce/adaptive_retransmission.h"
 
 namespace weft::net {
 
@@ -18,11 +21,40 @@ std::string VerbsHostName() {
   return name;
 }
 
+namespace {
+
+// Once for each device; what cannot be set is said, and nothing more.
+void SetAdaptiveRetransmission(Rails& rails, bool on) {
+  std::set<std::string> seen;
+  for (int rail = 0; rail < rails.size(); ++rail) {
+    const NicDevice& device = *rails[rail].device;
+    if (!seen.insert(device.name()).second) continue;
+    const std::string pci = device.pci_address();
+    absl::StatusOr<bool> was = absl::UnimplementedError("it is no PCI device");
+    if (!pci.empty()) was = ReadAdaptiveRetransmission(pci);
+    absl::Status set = was.status();
+    if (was.ok() && *was != on) set = WriteAdaptiveRetransmission(pci, on);
+    const char* const word = on ? "on" : "off";
+    if (!set.ok()) {
+      WEFT_LOG_WARN("verbs: adaptive retransmission of ", device.name(), " is not turned ", word,
+                    " (verbs.adaptive_retransmission): ", set.message());
+    } else {
+      WEFT_LOG_INFO("verbs: adaptive retransmission of ", device.name(), " is ", word,
+                    *was == on ? "" : " from now on, for all who use the device");
+    }
+  }
+}
+
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<Rails>> OpenRails(std::unique_ptr<Nic> nic,
                                                  const VerbsOptions& options,
                                                  const PairLayout& layout, absl::string_view name,
                                                  int pairs) {
   WEFT_ASSIGN_OR_RETURN(std::shared_ptr<Rails> rails, Rails::Open(std::move(nic), options, layout));
+  if (options.adaptive_retransmission.has_value()) {
+    SetAdaptiveRetransmission(*rails, *options.adaptive_retransmission);
+  }
   std::string text;
   for (int rail = 0; rail < rails->size(); ++rail) {
     absl::StrAppend(&text, rail > 0 ? "; " : "", (*rails)[rail].Describe());

@@ -113,6 +113,8 @@ absl::StatusOr<VerbsOptions> ReadVerbsOptions(const Settings& settings, const En
   out.eager_max = static_cast<size_t>(settings.ByteCount("verbs.eager_max").count());
   out.source_ports = settings.Text("verbs.source_ports");
   out.mlx5dv_source_port = settings.Text("verbs.source_port_by") == "mlx5dv";
+  const std::string& adaptive = settings.Text("verbs.adaptive_retransmission");
+  if (adaptive != "leave") out.adaptive_retransmission = adaptive == "on";
   out.path_search = settings.Bool("verbs.path_search");
   out.stall_after = settings.Duration("verbs.stall_after");
   out.give_up_after = settings.Duration("verbs.give_up_after");

@@ -42,6 +42,7 @@ struct VerbsOptions {
   int clear_to_send_traffic_class = -1;  // -1: as all
   int timeout = 16, retry_count = 7;
   int pkey_index = 0;
+  std::optional<bool> adaptive_retransmission;  // of the devices' firmware; nothing: as it is
   bool relaxed_ordering = true;
   bool flush = true;                    // of what came for another device's memory
   size_t piece_min = 0, piece_max = 0;  // bytes, multiples of 128

@@ -12,6 +12,8 @@ namespace weft::doctor {
 void CheckDevices(const Node& node, Findings& findings);
 // ECN, DCQCN and traffic classes, one device against another.
 void CheckCongestionControl(const Node& node, Findings& findings);
+// What the firmware does about losses.
+void CheckRetransmission(const Node& node, Findings& findings);
 // Error counters since the devices started: notes, since they may be old.
 void CheckCounters(const Node& node, Findings& findings);
 // Error counters that grew within `watched`: warnings.

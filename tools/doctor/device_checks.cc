@@ -186,6 +186,23 @@ void CheckDevices(const Node& node, Findings& findings) {
              "bring equal boards to the same firmware", findings);
 }
 
+void CheckRetransmission(const Node& node, Findings& findings) {
+  std::vector<std::pair<std::string, std::string>> adaptive;
+  for (const RdmaDevice& device : node.devices) {
+    if (!device.adaptive_retransmission.has_value()) continue;
+    const bool is_on = IsOn(device.adaptive_retransmission);
+    adaptive.emplace_back(device.name, is_on ? "on" : "off");
+    if (is_on) continue;
+    findings.push_back({Severity::kNote, "adaptive-retransmission-off", device.name,
+                        "has adaptive retransmission off: what is lost goes again only after a "
+                        "queue pair's whole timeout",
+                        "as root: weft-doctor nics --adaptive-retransmission on --apply, or "
+                        "WEFT_VERBS_ADAPTIVE_RETRANSMISSION=on for a job"});
+  }
+  CheckEqual(adaptive, "adaptive-retransmission-differs", "adaptive retransmission",
+             "make it equal on all rails", findings);
+}
+
 void CheckCongestionControl(const Node& node, Findings& findings) {
   std::vector<std::pair<std::string, std::string>> ecn;
   std::vector<std::pair<std::string, int64_t>> classes;

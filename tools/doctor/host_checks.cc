@@ -136,6 +136,7 @@ Findings Examine(const Node& node) {
   Findings findings;
   CheckDevices(node, findings);
   CheckCongestionControl(node, findings);
+  CheckRetransmission(node, findings);
   CheckCounters(node, findings);
   CheckLimits(node, findings);
   CheckPlaces(node, findings);

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,33 +19,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
+#include "base/command.h"
 
 namespace weft::doctor {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(20);  // for what a library does when loaded
 constexpr int kNewestTable = 12, kOldestTable = 5;
-
-// What comes out of a pipe until its other end is closed or the time is over.
-std::string ReadAll(int end, std::string* failure) {
-  SystemClock clock;
-  std::string answer;
-  const absl::Time deadline = clock.Now() + kPatience;
-  for (;;) {
-    const int64_t left = absl::ToInt64Milliseconds(deadline - clock.Now());
-    if (left <= 0) {
-      *failure = absl::StrCat("still loading after ", absl::FormatDuration(kPatience));
-      return answer;
-    }
-    pollfd waiting{end, POLLIN, 0};
-    if (poll(&waiting, 1, static_cast<int>(left)) <= 0) continue;
-    std::array<char, 4096> buffer;
-    ssize_t n = read(end, buffer.data(), buffer.size());
-    if (n <= 0) return answer;
-    answer.append(buffer.data(), static_cast<size_t>(n));
-  }
-}
 
 // What `work` returns in a child process, which a library may end or hang. `failure` says how.
 std::string InChild(const std::function<std::string()>& work, std::string* failure) {
@@ -68,9 +47,12 @@ std::string InChild(const std::function<std::string()>& work, std::string* failu
     close(ends[0]);
     return "";
   }
-  std::string answer = ReadAll(ends[0], failure);
+  std::string answer;
+  if (!ReadPipe(ends[0], kPatience, &answer)) {
+    *failure = absl::StrCat("still loading after ", absl::FormatDuration(kPatience));
+    kill(child, SIGKILL);
+  }
   close(ends[0]);
-  if (!failure->empty()) kill(child, SIGKILL);
   int status = 0;
   if (waitpid(child, &status, 0) == child && WIFSIGNALED(status) && failure->empty()) {
     *failure = absl::StrCat("loading it ended the process: ", strsignal(WTERMSIG(status)));

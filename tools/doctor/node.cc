@@ -115,6 +115,7 @@ absl::StatusOr<Node> ReadNode(const std::string& root) {
     node.kernel = names.release;
   }
   WEFT_ASSIGN_OR_RETURN(node.devices, net::ReadRdmaDevices(root));
+  if (root.empty()) net::ReadFirmware(node.devices).IgnoreError();  // root's, with a tool
   ReadDeviceNodes(root, node);
   if (auto machine = topology::DiscoverMachine(); machine.ok()) node.machine = *std::move(machine);
   node.limits = ReadLimits(root);

@@ -112,6 +112,8 @@ std::map<std::string, std::string> Traits(const nlohmann::json& node) {
     const std::string name = device.value("name", "");
     devices.push_back(absl::StrCat(name, " (", device.value("board", ""), ")"));
     traits[absl::StrCat("firmware of ", name)] = device.value("firmware", "");
+    traits[absl::StrCat("adaptive retransmission of ", name)] =
+        device.value("adaptive_retransmission", nlohmann::json()).dump();
     for (const auto& interface : device.value("interfaces", nlohmann::json::array())) {
       traits[absl::StrCat("RoCE MTU of ", name)] = absl::StrCat(
           interface.value("roce_mtu", 0), " (interface ", interface.value("mtu", 0), ")");

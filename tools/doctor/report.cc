@@ -45,15 +45,16 @@ std::string LimitText(const std::optional<Bytes>& limit) {
   return limit.has_value() ? ToString(*limit) : "unlimited";
 }
 
+ordered_json Switch(const std::optional<net::NicSetting>& setting) {
+  return setting.has_value() ? ordered_json(setting->value != 0) : ordered_json();
+}
+
 ordered_json EcnJson(const net::EcnSettings& ecn) {
   if (!ecn.known()) return nullptr;
-  auto value = [](const std::optional<net::NicSetting>& setting) {
-    return setting.has_value() ? ordered_json(setting->value != 0) : ordered_json();
-  };
   ordered_json json;
   for (size_t priority = 0; priority < 8; ++priority) {
-    json["notifies"].push_back(value(ecn.notifies[priority]));
-    json["reacts"].push_back(value(ecn.reacts[priority]));
+    json["notifies"].push_back(Switch(ecn.notifies[priority]));
+    json["reacts"].push_back(Switch(ecn.reacts[priority]));
   }
   json["parameters"] = ordered_json::object();
   for (const auto& [name, setting] : ecn.parameters) json["parameters"][name] = setting.value;
@@ -84,6 +85,7 @@ ordered_json DeviceJson(const RdmaDevice& device) {
   ordered_json json = {{"name", device.name},         {"board", device.board},
                        {"firmware", device.firmware}, {"node_guid", device.node_guid},
                        {"pci", device.pci},           {"numa", device.numa}};
+  json["adaptive_retransmission"] = Switch(device.adaptive_retransmission);
   json["ports"] = ordered_json::array();
   for (const RdmaPort& port : device.ports) json["ports"].push_back(PortJson(port));
   json["interfaces"] = ordered_json::array();

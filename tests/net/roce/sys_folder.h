@@ -15,6 +15,7 @@ inline void AddMlx5(ScratchFolder& root, int index) {
   const std::string pci = absl::StrCat("sys/devices/pci0000:00/0000:", 10 + index, ":00.0/");
   const std::string device = pci + "infiniband/" + name + "/", port = device + "ports/1/";
   root.Write(pci + "numa_node", absl::StrCat(index % 2, "\n"));
+  root.Write(pci + "vendor", "0x15b3\n");
   root.Write(device + "fw_ver", "28.39.1002\n");
   root.Write(device + "board_id", "MT_0000000838\n");
   root.Write(device + "node_guid", absl::StrCat("b8ce:f603:00a1:000", index, "\n"));

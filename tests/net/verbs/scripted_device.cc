@@ -264,6 +264,7 @@ class ScriptedDevice final : public NicDevice {
     close(std::exchange(state_->event_fd, -1));
   }
   const std::string& name() const override { return state_->options.name; }
+  std::string pci_address() const override { return state_->options.pci_address; }
   bool ResolvesAddresses() const override { return state_->options.resolves_addresses; }
   absl::StatusOr<NicLimits> Limits() override {
     Lock lock(core_->mutex);

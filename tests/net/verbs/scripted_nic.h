@@ -31,6 +31,7 @@ namespace weft::net {
 
 struct ScriptedDeviceOptions {
   std::string name = "scripted0";
+  std::string pci_address;
   uint32_t address = 0;  // IPv4 of its GIDs, host order
   bool ethernet = true;
   bool ipv6 = false;

@@ -5,11 +5,14 @@
 
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "tests/net/roce/fake_firmware.h"
 #include "tests/net/verbs/world.h"
 #include "topology/ecmp/roce.h"
 
@@ -17,6 +20,7 @@ namespace weft::net {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 TEST(VerbsStriping, AFasterRailCarriesMoreByItsSpeed) {
   WorldOptions options = QuickWorld();
@@ -96,6 +100,42 @@ TEST(VerbsPaths, DevicesAreToldTheirPortsWhereThatIsAskedFor) {
     ASSERT_TRUE(world.Connect());
     ASSERT_EQ(Exchange(world), "");
     EXPECT_EQ(told, asked ? by_label : std::set<uint16_t>{0});
+  }
+}
+
+// Each host has a device of its own that takes it, and a second that has no PCI address.
+TEST(VerbsFirmware, AdaptiveRetransmissionIsSetWhereThatIsAskedFor) {
+  for (const std::string asked : {"leave", "on", "off"}) {
+    FakeFirmware firmware;
+    firmware.Set("0000:10:00.0", false);
+    firmware.Set("0000:11:00.0", true);
+    WorldOptions options = QuickWorld();
+    options.settings.push_back("verbs.adaptive_retransmission=" + asked);
+    options.tweak = [](int host, std::vector<ScriptedDeviceOptions>* devices) {
+      devices->front().pci_address = absl::StrCat("0000:1", host, ":00.0");
+      SetLogLevel(LogLevel::kWarn);  // a world is silent
+    };
+    static std::string warnings;
+    warnings.clear();
+    SetLogSink([](LogLevel level, absl::string_view text) {
+      if (level == LogLevel::kWarn) absl::StrAppend(&warnings, text, "\n");
+    });
+    World world(options);
+    SetLogSink(nullptr);
+    ASSERT_TRUE(world.a->created().ok());
+    EXPECT_EQ(firmware.Get("0000:10:00.0"), asked == "on" ? "0x1" : "0x0") << asked;
+    EXPECT_EQ(firmware.Get("0000:11:00.0"), asked == "off" ? "0x0" : "0x1") << asked;
+    EXPECT_EQ(firmware.calls().empty(), asked == "leave");
+    if (asked == "leave") {
+      EXPECT_EQ(warnings, "");
+    } else {
+      EXPECT_THAT(warnings, HasSubstr(absl::StrCat("host1_rail1 is not turned ", asked,
+                                                   " (verbs.adaptive_retransmission): it is no PCI "
+                                                   "device")));
+      EXPECT_THAT(warnings, Not(HasSubstr("rail0")));
+    }
+    ASSERT_TRUE(world.Connect());
+    EXPECT_EQ(Exchange(world), "");
   }
 }
 

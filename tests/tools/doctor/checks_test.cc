@@ -130,6 +130,27 @@ TEST_F(DeviceChecks, NoneOfDcqcn) {
                                            Is(Severity::kWarning, "ecn-off", "every priority")));
 }
 
+TEST(RetransmissionChecks, WhereItIsOffAndWhereNicsDiffer) {
+  Node node;
+  node.devices.resize(3);
+  for (int i = 0; i < 3; ++i) {
+    node.devices[static_cast<size_t>(i)].name = absl::StrCat("mlx5_", i);
+  }
+  const auto examine = [&] {
+    Findings findings;
+    CheckRetransmission(node, findings);
+    return findings;
+  };
+  EXPECT_THAT(examine(), IsEmpty());  // nothing is known
+  node.devices[0].adaptive_retransmission = net::NicSetting{1, "0000:10:00.0", true};
+  EXPECT_THAT(examine(), IsEmpty());
+  node.devices[1].adaptive_retransmission = net::NicSetting{0, "0000:11:00.0", true};
+  EXPECT_THAT(examine(),
+              ElementsAre(Is(Severity::kNote, "adaptive-retransmission-off", "whole timeout"),
+                          Is(Severity::kWarning, "adaptive-retransmission-differs",
+                             "mlx5_0 on, mlx5_1 off")));
+}
+
 TEST_F(DeviceChecks, OldCountersAreNotesAndGrowingOnesWarnings) {
   WritePort("hw_counters/out_of_sequence", "7\n");
   PortCounters before = CountersOf(*net::ReadRdmaDevices(root_.path()));

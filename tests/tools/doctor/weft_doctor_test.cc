@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tests/net/roce/fake_firmware.h"
 #include "tests/net/roce/sys_folder.h"
 #include "tests/run_program.h"
 
@@ -75,6 +76,21 @@ TEST(WeftDoctor, NicsAreShownAndChangedOnlyWhenAsked) {
   outcome = RunProgram("weft-doctor nics --dcqcn swift");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.output, HasSubstr("NICs run dcqcn, not swift"));
+}
+
+TEST(WeftDoctor, FirmwareIsAskedOnTheHostItselfAlone) {
+  ScratchFolder root;
+  net::AddMlx5(root, 0);
+  net::FakeFirmware firmware;
+  firmware.Set("0000:10:00.0", false);
+  const std::string doctor = "weft-doctor --root " + root.path();
+  json report = json::parse(RunProgram(doctor + " --json -").output);
+  EXPECT_TRUE(report["devices"][0]["adaptive_retransmission"].is_null());
+  Outcome outcome = RunProgram(doctor + " nics --adaptive-retransmission on --apply");
+  EXPECT_EQ(outcome.status, 2) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("firmware is asked on the host itself"));
+  EXPECT_EQ(firmware.calls(), "");
+  EXPECT_EQ(RunProgram("weft-doctor nics --adaptive-retransmission maybe").status, 2);
 }
 
 TEST(WeftDoctor, WrongUsageNamesWhatIsRight) {

@@ -1,0 +1,31 @@
+// Runs another program and hears what it says, within a bound of time.
+#ifndef WEFT_BASE_COMMAND_H_
+#define WEFT_BASE_COMMAND_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace weft {
+
+struct CommandOutput {
+  int status = 0;    // exit status
+  std::string text;  // of standard output and standard error, as it came; 1 MiB at most
+};
+
+// arguments[0] is looked for in PATH; standard input is empty. No fork(), so that memory that a
+// device knows is not copied. Errors: kNotFound where there is no such program, kDeadlineExceeded
+// when it was not through within `limit` (it and its children are killed), kAborted when a signal
+// ended it, else errno's.
+absl::StatusOr<CommandOutput> RunCommand(const std::vector<std::string>& arguments,
+                                         absl::Duration limit);
+
+// What comes out of a pipe until its other end is closed. False when that was not within `limit`,
+// or there was more than 1 MiB; `text` is what came.
+bool ReadPipe(int fd, absl::Duration limit, std::string* text);
+
+}  // namespace weft
+
+#endif  // WEFT_BASE_COMMAND_H_

@@ -1,0 +1,66 @@
+#include "base/command.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "base/clock.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::StatusOr<CommandOutput> Shell(const std::string& script,
+                                    absl::Duration limit = absl::Seconds(60)) {
+  return RunCommand({"sh", "-c", script}, limit);
+}
+
+TEST(RunCommand, TellsAllThatWasSaidAndTheExitStatus) {
+  auto output =
+      RunCommand({"sh", "-c", "echo $0 $1; echo error >&2; exit 3", "a b", "c"}, absl::Seconds(60));
+  ASSERT_TRUE(output.ok()) << output.status();
+  EXPECT_EQ(output->status, 3);
+  EXPECT_EQ(output->text, "a b c\nerror\n");
+  EXPECT_EQ(Shell("cat")->text, "");  // standard input is empty
+}
+
+TEST(RunCommand, NamesAProgramThatIsNotThere) {
+  auto output = RunCommand({"no-such-program"}, absl::Seconds(60));
+  EXPECT_TRUE(absl::IsNotFound(output.status())) << output.status();
+  EXPECT_THAT(std::string(output.status().message()), HasSubstr("no-such-program"));
+}
+
+TEST(RunCommand, NamesTheSignalThatEndedIt) {
+  EXPECT_THAT(std::string(Shell("kill -SEGV $$").status().message()), HasSubstr("Segmentation"));
+}
+
+// With all that it started; also when it has closed its output, or says more and more.
+TEST(RunCommand, IsThroughInTime) {
+  const SystemClock clock;
+  for (const char* script : {"sleep 1000", "exec >&- 2>&-; sleep 1000", "yes"}) {
+    const absl::Time start = clock.Now();
+    auto output = Shell(script, absl::Milliseconds(200));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(output.status())) << script << ": " << output.status();
+    EXPECT_LT(clock.Now() - start, absl::Seconds(60)) << script;
+  }
+}
+
+TEST(RunCommand, EndsTheChildrenToo) {
+  const std::string file = testing::TempDir() + "/weft_command_test_child";
+  EXPECT_FALSE(Shell("sleep 1000 & echo $! > " + file + "; wait", absl::Milliseconds(500)).ok());
+  auto said = Shell("cat " + file + "; rm " + file);
+  ASSERT_TRUE(said.ok());
+  int child = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(said->text, &child)) << said->text;
+  // Killed; whoever inherits it may take a moment to bury it.
+  EXPECT_TRUE(Shell("for i in $(seq 1000); do grep -q '^State:.[^Z]' /proc/" +
+                    std::to_string(child) + "/status 2>&1 || exit 0; sleep 0.01; done; exit 1")
+                  ->status == 0);
+}
+
+}  // namespace
+}  // namespace weft
