@@ -1,9 +1,11 @@
 """The verbs transport against perftest over Soft-RoCE, in one virtual machine, in turns.
 
-Bandwidth of one queue pair, 16 messages outstanding, against ib_write_bw; half a round trip of
-small messages against ib_write_lat (ratio: theirs to ours), against ib_send_lat of as many bytes on
-the wire, which has completions at both ends as well, and against their waiting for clear-to-sends; four queue pairs over two spines of
-40 and of 100 Mbit/s against what both carry, and ib_write_bw with four. Medians of --repeats.
+Bandwidth of one queue pair, 16 messages outstanding, against ib_write_bw, and against ib_send_bw,
+which completes at the receiver as well, as messages do; half a round trip of small messages against
+ib_write_lat (ratio: theirs to ours), against ib_send_lat of as many bytes on the wire, which has
+completions at both ends as well, and against their waiting for clear-to-sends; four queue pairs
+over two spines of 40 and of 100 Mbit/s against what both carry, and ib_write_bw with four. Medians
+of --repeats.
 docs/benchmarks/verbs.md says more.
 """
 # needs: roce
@@ -18,10 +20,11 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "roce"))
 import scene  # noqa: E402
 
-SIZES = {64 << 10: 300, 256 << 10: 100, 1 << 20: 30}  # bytes: messages
+SIZES = {64 << 10: 1000, 256 << 10: 250, 1 << 20: 64}  # bytes: messages, some seconds of each
 LATENCY_ROUNDS = 1000
 ENTRY_BYTES = 72  # of a message of 8
 SECONDS = 5
+BANDWIDTH_PEERS = {"bw": "ib_write_bw", "sendbw": "ib_send_bw"}
 PARTS = ("first", "then")  # of the run over spines, SECONDS each: a link looks for paths at first
 SPINE_MBITS = (40, 100)  # each: less than this machine's processors can move, and about as much
 # What 4096 bytes of data are on the wire, as the shaper counts it.
@@ -30,16 +33,19 @@ MIB = 1.048576
 
 
 def script(repeats: int) -> str:
-    steps = " ".join(f"bandwidth:{size}:{count}" for size, count in SIZES.items())
     lines = []
     for turn in range(repeats):
-        lines.append(f"both ours{turn} 1 latency:8:{LATENCY_ROUNDS} {steps} verbs.queue_pairs=1")
-        lines.append(f"both plain{turn} 1 latency:8:{LATENCY_ROUNDS} verbs.queue_pairs=1 "
-                     "verbs.eager_max=0")
+        # What is compared runs one after the other: this machine's speed changes within a minute.
         for size, count in SIZES.items():
-            lines.append(f"perftest bw{turn} ib_write_bw 1 -s {size} -n {count} -t 16")
-        lines.append(f"perftest lat{turn} ib_write_lat 1 -s 8 -n {LATENCY_ROUNDS}")
-        lines.append(f"perftest send{turn} ib_send_lat 1 -s {ENTRY_BYTES} -n {LATENCY_ROUNDS}")
+            lines.append(f"both ours{size}x{turn} 1 latency:8:50 bandwidth:{size}:{count} "
+                         "verbs.queue_pairs=1")
+            for label, program in BANDWIDTH_PEERS.items():
+                lines.append(f"perftest {label}{size}x{turn} {program} 1 -s {size} -n {count} -t 16")
+        latency = f"1 latency:8:{LATENCY_ROUNDS} verbs.queue_pairs=1"
+        lines += [f"both ours{turn} {latency}",
+                  f"perftest lat{turn} ib_write_lat 1 -s 8 -n {LATENCY_ROUNDS}",
+                  f"perftest send{turn} ib_send_lat 1 -s {ENTRY_BYTES} -n {LATENCY_ROUNDS}",
+                  f"both plain{turn} {latency} verbs.eager_max=0"]
     for label, mbits in spine_runs(repeats):
         lines += [f"rate {mbits}mbit 500ms", "spine_bytes > before",
                   f"both spines{label} 0 " + f"seconds:{1 << 20}:{SECONDS} lanes " * len(PARTS) +
@@ -69,34 +75,40 @@ def processor_times() -> list[int]:
 
 def row(case: str, ours: list[float], peer: list[float], peer_name: str, unit: str,
         less_is_better: bool = False) -> None:
-    mine, theirs = statistics.median(ours), statistics.median(peer)
-    print(json.dumps({"name": "roce", "case": case, "ours": mine, "peer": theirs,
-                      "peer_name": peer_name, "unit": unit,
-                      "ratio": theirs / mine if less_is_better else mine / theirs,
-                      "repeats": len(ours)}), flush=True)
+    """Medians; the ratio is that of the ratios, each of a turn."""
+    ratios = [theirs / mine if less_is_better else mine / theirs for mine, theirs in zip(ours, peer)]
+    print(json.dumps({"name": "roce", "case": case, "ours": statistics.median(ours),
+                      "peer": statistics.median(peer), "peer_name": peer_name, "unit": unit,
+                      "ratio": statistics.median(ratios), "repeats": len(ours)}), flush=True)
+    print(f"{case}, {peer_name}: ratios", *(f"{ratio:.2f}" for ratio in sorted(ratios)),
+          file=sys.stderr)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
     before, start = processor_times(), time.monotonic()
-    problems, text = scene.run(script(repeats), ("verbs_pair",), 120 + 130 * repeats)
+    problems, text = scene.run(script(repeats), ("verbs_pair",), 120 + 200 * repeats)
     print(others_share(before, processor_times(), time.monotonic() - start), file=sys.stderr)
     turns = range(repeats)
     spines = spine_runs(repeats)
-    problems += scene.ill(text, *(f"{label}{turn}" for turn in turns for label in ("bw", "lat", "send")),
-                          *(f"{label}{turn}.0" for turn in turns for label in ("ours", "plain")),
-                          *(f"four{label}" for label, _ in spines),
-                          *(f"spines{label}.0" for label, _ in spines))
+    of_both = [f"ours{size}x{turn}" for size in SIZES for turn in turns]
+    of_both += [f"{label}{turn}" for label in ("ours", "plain") for turn in turns]
+    of_both += [f"spines{label}" for label, _ in spines]
+    of_peers = [f"{label}{size}x{turn}" for label in BANDWIDTH_PEERS for size in SIZES for turn in turns]
+    of_peers += [f"{label}{turn}" for label in ("lat", "send") for turn in turns]
+    of_peers += [f"four{label}" for label, _ in spines]
+    problems += scene.ill(text, *of_peers, *(f"{label}.0" for label in of_both))
     if problems:
         print(text, *problems, sep="\n", file=sys.stderr)
         return 1
-    for size in SIZES:
-        row(f"bandwidth, {size >> 10} KiB",
-            [scene.measured(text, f"ours{turn}.0", "bandwidth")[size] for turn in turns],
-            [scene.perftest(text, f"bw{turn}", 3)[size] * MIB for turn in turns],
-            "ib_write_bw", "MB/s")
+    for label, program in BANDWIDTH_PEERS.items():
+        for size in SIZES:
+            row(f"bandwidth, {size >> 10} KiB",
+                [scene.measured(text, f"ours{size}x{turn}.0", "bandwidth")[size] for turn in turns],
+                [scene.perftest(text, f"{label}{size}x{turn}", 3)[size] * MIB for turn in turns],
+                program, "MB/s")
     row("half a round trip, 8 bytes",
         [scene.latency(text, f"ours{turn}.0") for turn in turns],
         [scene.perftest(text, f"lat{turn}", 4)[8] for turn in turns],

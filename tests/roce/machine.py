@@ -20,7 +20,7 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".ca
 PACKAGES = ("busybox-static", "kmod", "libkmod2", "perftest", "libibumad3", "libpci3")
 # Of this host, beside what busybox does; the last ones since busybox' own call its own `ip`.
 TOOLS = ("dash", "ip", "rdma", "tc", "chrt", "taskset", "timeout")
-PERFTEST = ("ib_write_bw", "ib_write_lat", "ib_send_lat")
+PERFTEST = ("ib_write_bw", "ib_send_bw", "ib_write_lat", "ib_send_lat")
 MODULES = ("veth", "crc32_generic", "sch_netem", "sch_tbf", "sch_red", "ib_core", "ib_uverbs",
            "rdma_ucm", "rdma_rxe")
 NEEDED = ("qemu-system-x86_64", "cpio", "dpkg-deb", "apt-get", "ldd", *TOOLS)
