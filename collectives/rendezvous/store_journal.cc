@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -13,31 +12,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
+#include "base/log.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "collectives/rendezvous/little_endian.h"
 
 namespace weft::collectives {
 namespace {
 
 constexpr size_t kPrefixBytes = 8;  // length, checksum
-
-// CRC-32C (Castagnoli, reflected 0x82F63B78), a byte at a time.
-constexpr std::array<uint32_t, 256> MakeCrcTable() {
-  std::array<uint32_t, 256> table{};
-  for (uint32_t i = 0; i < 256; ++i) {
-    uint32_t value = i;
-    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? 0x82F63B78u : 0u);
-    table[i] = value;
-  }
-  return table;
-}
-
-uint32_t Crc(absl::string_view bytes) {
-  static constexpr std::array<uint32_t, 256> kTable = MakeCrcTable();
-  uint32_t crc = ~uint32_t{0};
-  for (char byte : bytes) crc = (crc >> 8) ^ kTable[(crc ^ static_cast<uint8_t>(byte)) & 0xFF];
-  return ~crc;
-}
+// The first record of a journal, which names its server, takes less: what is longer and begins with
+// none was not cut off at its beginning.
+constexpr size_t kFirstRecordMost = 128;
 
 void PutText(std::string& out, absl::string_view text) {
   PutLittle(out, static_cast<uint32_t>(text.size()));
@@ -85,7 +72,7 @@ void AppendRecord(std::string& out, const StoreRecord& record) {
   PutText(body, record.key);
   PutText(body, record.text);
   PutLittle(out, static_cast<uint32_t>(body.size()));
-  PutLittle(out, Crc(body));
+  PutLittle(out, Crc32c(body));
   out += body;
 }
 
@@ -98,7 +85,7 @@ absl::StatusOr<size_t> ReadRecords(absl::string_view bytes,
     if (rest.size() < kPrefixBytes + size) break;
     absl::string_view body = rest.substr(kPrefixBytes, size);
     StoreRecord record;
-    if (Crc(body) != LoadLittle<uint32_t>(rest.substr(4)) || !Decode(body, record)) break;
+    if (Crc32c(body) != LoadLittle<uint32_t>(rest.substr(4)) || !Decode(body, record)) break;
     WEFT_RETURN_IF_ERROR(visit(std::move(record)));
     read += kPrefixBytes + size;
   }
@@ -136,6 +123,17 @@ absl::Status StoreJournal::Read(const std::function<absl::Status(StoreRecord)>& 
     filled += static_cast<size_t>(got);
   }
   WEFT_ASSIGN_OR_RETURN(bytes_, ReadRecords(bytes, visit));
+  if (bytes_ == 0 && bytes.size() > kFirstRecordMost) {
+    return absl::DataLossError(absl::StrCat(
+        path_, " (", bytes.size(), " bytes) begins with no record of a store's journal: it is ",
+        "damaged, or something else; move it away to begin anew"));
+  }
+  if (bytes_ < bytes.size()) {
+    const std::string cut = absl::StrCat(path_, ".cut");
+    WEFT_RETURN_IF_ERROR(WriteFile(cut, absl::string_view(bytes).substr(bytes_)));
+    WEFT_LOG_WARN("the store's journal ", path_, " is whole up to byte ", bytes_, " of ",
+                  bytes.size(), "; the rest is dropped, and kept in ", cut);
+  }
   if (ftruncate(file_.get(), static_cast<off_t>(bytes_)) != 0 ||
       lseek(file_.get(), static_cast<off_t>(bytes_), SEEK_SET) < 0) {
     return ErrnoStatus(errno, absl::StrCat("cut ", path_));

@@ -49,7 +49,8 @@ class StoreJournal {
   // kAlreadyExists: another process has it. Makes the folder.
   static absl::StatusOr<std::unique_ptr<StoreJournal>> Open(const std::string& folder);
 
-  // Everything in it; what was cut off is removed.
+  // Everything in it. What follows the first record that is cut off or damaged is removed, with a
+  // warning, and kept in FOLDER/store.journal.cut. kDataLoss: it is no journal, and is left alone.
   absl::Status Read(const std::function<absl::Status(StoreRecord)>& visit);
   absl::Status Append(absl::string_view records);
   // In place of everything before; atomic.
