@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "absl/status/status.h"
@@ -13,10 +14,18 @@ namespace weft {
 
 inline constexpr int kGoOn = -1, kWrongUsage = 2;
 
+// A result that could not be written is a failure, as on a full disk.
+inline void EndWithLostOutput() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  std::perror("standard output");
+  std::_Exit(EXIT_FAILURE);
+}
+
 // The exit status: 0 after --help and the like; kWrongUsage after a line on standard error, that
 // of CLI11 or the name of `app` and what `resolve`, an absl::Status(), returns; or kGoOn.
 template <typename Resolve>
 int ReadCommandLine(CLI::App& app, int argc, char** argv, const Resolve& resolve) {
+  std::atexit(EndWithLostOutput);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -26,6 +35,11 @@ int ReadCommandLine(CLI::App& app, int argc, char** argv, const Resolve& resolve
   if (status.ok()) return kGoOn;
   std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), std::string(status.message()).c_str());
   return kWrongUsage;
+}
+
+// For a program whose words need no further sense.
+inline int ReadCommandLine(CLI::App& app, int argc, char** argv) {
+  return ReadCommandLine(app, argc, argv, [] { return absl::OkStatus(); });
 }
 
 }  // namespace weft

@@ -18,11 +18,10 @@
 #include "tools/cc/compare.h"
 #include "tools/cc/figures.h"
 #include "tools/cc/tune.h"
+#include "tools/command_line.h"
 
 namespace weft::cc {
 namespace {
-
-constexpr int kWrongUsage = 2;
 
 constexpr const char* kFooter = R"(Examples:
   weft-cc list
@@ -228,11 +227,8 @@ int Main(int argc, char** argv) {
   CLI::App* figures = DeclareFigures(app, words);
   CLI::App* compare = DeclareCompare(app, words);
   CLI::App* tune = DeclareTune(app, words);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? EXIT_SUCCESS : kWrongUsage;
-  }
+  const int status_of_usage = ReadCommandLine(app, argc, argv);
+  if (status_of_usage != kGoOn) return status_of_usage;
   absl::Status status;
   if (list->parsed()) List();
   if (figures->parsed()) status = MakeFigures(words.figures);

@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
+#include "tools/command_line.h"
 #include "trainer/data/dataset_info.h"
 #include "trainer/data/indexed_dataset.h"
 #include "trainer/data/prepare.h"
@@ -74,22 +75,27 @@ struct PrepareCommand {
            "writes PREFIX_train.{bin,idx}, PREFIX_valid.{bin,idx}, PREFIX.model, PREFIX.json")
         ->required();
     app.add_option("--vocab-size", options.vocab_size, "tokens of the tokenizer that is learnt")
+        ->check(CLI::Range(1, 1 << 24))
         ->capture_default_str();
     app.add_option("--tokenizer", options.tokenizer,
                    "an existing SentencePiece model, instead of learning one")
         ->check(CLI::ExistingFile);
     app.add_option("--validation-fraction", options.validation_fraction,
                    "part of the documents that is held out, 0..1")
+        ->check(CLI::Range(0.0, 1.0))
         ->capture_default_str();
     app.add_option("--seed", options.seed,
                    "draws the held-out documents and the tokenizer's sample")
         ->capture_default_str();
     app.add_option("--threads", options.threads, "encoding threads; 0: one a core")
+        ->check(CLI::Range(0, 4096))
         ->capture_default_str();
     app.add_option("--split", split, "what a document is: blank-lines, lines, file")
+        ->check(CLI::IsMember({"blank-lines", "lines", "file"}))
         ->capture_default_str();
     app.add_option("--cleaner", cleaner,
                    "none; gcide: dictd's GCIDE dictionary, a document an entry")
+        ->check(CLI::IsMember({"none", "gcide"}))
         ->capture_default_str();
     app.add_flag("--json", json, "print the description as JSON");
   }
@@ -267,7 +273,8 @@ int Main(int argc, char** argv) {
   inspect.Register(*inspect_app);
   codec.Register(*encode_app);
   codec.Register(*decode_app);
-  CLI11_PARSE(app, argc, argv);
+  const int status_of_usage = ReadCommandLine(app, argc, argv);
+  if (status_of_usage != kGoOn) return status_of_usage;
 
   absl::Status status = prepare_app->parsed()   ? prepare.Run()
                         : inspect_app->parsed() ? inspect.Run()

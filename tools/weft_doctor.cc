@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,6 +21,7 @@
 #include "base/write_file.h"
 #include "net/cc/registry.h"
 #include "net/roce/tuning.h"
+#include "tools/command_line.h"
 #include "tools/doctor/checks.h"
 #include "tools/doctor/node.h"
 #include "tools/doctor/pairs.h"
@@ -32,7 +34,6 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr int kUsage = 2;
 constexpr const char* kFooter = R"(Examples:
   weft-doctor                                     this host
   weft-doctor --watch 10s --json host.json        and which counters grow meanwhile
@@ -70,6 +71,10 @@ absl::StatusOr<int> Finish(const Options& options, const std::string& text,
 }
 
 absl::StatusOr<int> ExamineHost(const Options& options, absl::Duration watch) {
+  if (std::error_code error; !std::filesystem::is_directory(options.root + "/sys", error)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--root ", options.root, ": there is no folder sys in it, as a copy of a host has"));
+  }
   WEFT_ASSIGN_OR_RETURN(Node node, ReadNode(options.root));
   Findings findings = Examine(node);
   if (watch > absl::ZeroDuration()) {
@@ -157,6 +162,10 @@ absl::StatusOr<int> TuneNics(const Options& options) {
   if (wants_firmware) wishes.adaptive_retransmission = options.adaptive_retransmission == "on";
   WEFT_RETURN_IF_ERROR(ReadFirmwareOf(devices, options.root, wants_firmware));
   const std::vector<net::NicChange> changes = net::PlanNics(devices, wishes);
+  const bool wishes_dcqcn = wishes.priority || wishes.traffic_class || wishes.dcqcn;
+  if (changes.empty() && wishes_dcqcn) {
+    return absl::NotFoundError("no NIC here tells what its congestion control is set to");
+  }
   const auto differ = std::count_if(changes.begin(), changes.end(),
                                     [](const net::NicChange& change) { return change.differs(); });
   if (options.apply) WEFT_RETURN_IF_ERROR(net::ApplyNics(changes));
@@ -177,7 +186,7 @@ absl::StatusOr<int> TuneNics(const Options& options) {
 int Report(const absl::StatusOr<int>& status) {
   if (status.ok()) return *status;
   absl::FPrintF(stderr, "weft-doctor: %s\n", status.status().message());
-  return absl::IsInvalidArgument(status.status()) ? kUsage : EXIT_FAILURE;
+  return absl::IsInvalidArgument(status.status()) ? kWrongUsage : EXIT_FAILURE;
 }
 
 absl::StatusOr<absl::Duration> ParseDuration(const char* option, const std::string& text) {
@@ -242,11 +251,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"on", "off"}));
   nics->add_flag("--apply", options.apply, "Set what differs; all of it or nothing");
   app.require_subcommand(0, 1);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? EXIT_SUCCESS : kUsage;
-  }
+  const int status_of_usage = ReadCommandLine(app, argc, argv);
+  if (status_of_usage != kGoOn) return status_of_usage;
   InitLog("weft-doctor", EnvironmentLogLevel(LogLevel::kWarn));
   if (pairs->parsed()) return Report(RunPairs(options, size, timeout, settings, argc, argv));
   if (nics->parsed()) return Report(TuneNics(options));

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/write_file.h"
+#include "tools/command_line.h"
 #include "tools/init/compare.h"
 #ifdef WEFT_INIT_SIMULATES
 #include "tools/init/control_plane.h"
@@ -175,9 +176,15 @@ absl::Status Run(const Options& options) {
         "of --ops, --new-group, --nccl, --floor, --simulate and --torch-compare only one at a "
         "time");
   }
-  WEFT_ASSIGN_OR_RETURN(nlohmann::ordered_json json, RunMode(options));
+  const int output = dup(STDOUT_FILENO);
+  const bool alone = options.json == "-" && output >= 0;
+  if (alone) dup2(STDERR_FILENO, STDOUT_FILENO);  // tables go there, the object goes alone
+  absl::StatusOr<nlohmann::ordered_json> json = RunMode(options);
   std::fflush(stdout);
-  return WriteJson(options.json, json);
+  if (alone) dup2(output, STDOUT_FILENO);
+  close(output);
+  if (!json.ok()) return json.status();
+  return WriteJson(options.json, *json);
 }
 
 int Main(int argc, char** argv) {
@@ -262,8 +269,10 @@ int Main(int argc, char** argv) {
                  "Loopback addresses (127.0.0.2 and on) that clients connect from")
       ->check(CLI::Range(1, 200));
   app.add_option("--timeout", timeout, "Bound on each phase: 500ms, 60s, 5m");
-  app.add_option("--json", options.json, "File for the result as one JSON object");
-  CLI11_PARSE(app, argc, argv);
+  app.add_option("--json", options.json,
+                 "File for the result as one JSON object; -: standard output, alone");
+  const int status_of_usage = ReadCommandLine(app, argc, argv);
+  if (status_of_usage != kGoOn) return status_of_usage;
   InitLog("weft-init", EnvironmentLogLevel(LogLevel::kWarn));
   options.store = store == "redis"   ? StoreKind::kRedis
                   : store == "torch" ? StoreKind::kTorch

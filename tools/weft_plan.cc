@@ -5,14 +5,13 @@
 #include <cstdlib>
 
 #include "absl/strings/str_format.h"
+#include "tools/command_line.h"
 #include "tools/plan/order_command.h"
 #include "tools/plan/paths_command.h"
 #include "tools/plan/predict_command.h"
 
 namespace weft::plan {
 namespace {
-
-constexpr int kWrongUsage = 2;
 
 constexpr const char* kFooter =
     "docs/planning.md says what a job's description holds and how costs are predicted.\n"
@@ -27,11 +26,8 @@ int Main(int argc, char** argv) {
   PredictCommand predict(app);
   CompareCommand compare(app);
   app.require_subcommand(1);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? EXIT_SUCCESS : kWrongUsage;
-  }
+  const int status_of_usage = ReadCommandLine(app, argc, argv);
+  if (status_of_usage != kGoOn) return status_of_usage;
   absl::Status status = order.chosen()     ? order.Run()
                         : paths.chosen()   ? paths.Run()
                         : predict.chosen() ? predict.Run()

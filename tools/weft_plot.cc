@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "tools/command_line.h"
 #include "trainer/plot/loss_plot.h"
 #include "trainer/plot/metrics.h"
 
@@ -30,7 +31,8 @@ int Main(int argc, char** argv) {
   app.add_option("--unigram", unigram,
                  "loss of a unigram model, nats a token (weft-data prepare prints it)");
   app.add_flag("--log", log_scale, "logarithmic scale of the loss");
-  CLI11_PARSE(app, argc, argv);
+  const int status_of_usage = ReadCommandLine(app, argc, argv);
+  if (status_of_usage != kGoOn) return status_of_usage;
 
   absl::StatusOr<LossPlot> plot = ReadLossMetrics(metrics);
   absl::Status status = plot.status();

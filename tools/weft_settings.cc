@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/settings.h"
+#include "tools/command_line.h"
 
 namespace weft {
 namespace {
@@ -71,7 +72,8 @@ int Main(int argc, char** argv) {
   app.add_flag("--json", json, "One JSON array, with defaults and descriptions");
   app.add_flag("--markdown", markdown, "The page docs/settings.md")->excludes("--json");
   app.add_option("--set", pairs, "name=value, as the other programs take it; may be repeated");
-  CLI11_PARSE(app, argc, argv);
+  const int status_of_usage = ReadCommandLine(app, argc, argv);
+  if (status_of_usage != kGoOn) return status_of_usage;
 
   if (markdown) {
     PrintMarkdown();

@@ -16,6 +16,7 @@
 #include "base/units.h"
 #include "collectives/rendezvous/job_environment.h"
 #include "collectives/rendezvous/store_server.h"
+#include "tools/command_line.h"
 
 namespace weft {
 namespace {
@@ -95,7 +96,8 @@ int Main(int argc, char** argv) {
   app.add_flag("--open", open, "serve strangers: any address, although there is no secret");
   app.add_flag("--json", json,
                "print status objects: when it serves, for each SIGUSR1, and at the end");
-  CLI11_PARSE(app, argc, argv);
+  const int status_of_usage = ReadCommandLine(app, argc, argv);
+  if (status_of_usage != kGoOn) return status_of_usage;
   InitLog("weft-store", EnvironmentLogLevel(LogLevel::kWarn));
   absl::Status status = Serve(listen, memory, state_dir, silence, open, json);
   if (status.ok()) return 0;

@@ -5,13 +5,12 @@
 #include <cstdlib>
 
 #include "absl/strings/str_format.h"
+#include "tools/command_line.h"
 #include "tools/topo/fabric_commands.h"
 #include "tools/topo/host_command.h"
 
 namespace weft::topo {
 namespace {
-
-constexpr int kWrongUsage = 2;
 
 int Main(int argc, char** argv) {
   CLI::App app("weft-topo: hosts and fabrics, their devices, distances and pictures");
@@ -21,11 +20,8 @@ int Main(int argc, char** argv) {
   DistanceCommand distance(app);
   ConvertCommand convert(app);
   app.require_subcommand(1);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? EXIT_SUCCESS : kWrongUsage;
-  }
+  const int status_of_usage = ReadCommandLine(app, argc, argv);
+  if (status_of_usage != kGoOn) return status_of_usage;
   absl::StatusOr<int> status = host.chosen()       ? host.Run()
                                : show.chosen()     ? show.Run()
                                : check.chosen()    ? check.Run()

@@ -19,6 +19,7 @@
 #include "base/settings.h"
 #include "base/status.h"
 #include "collectives/c10d/job.h"
+#include "tools/command_line.h"
 #include "trainer/config.h"
 #include "trainer/files/file.h"
 #include "trainer/loop/trainer.h"
@@ -67,7 +68,9 @@ struct Command {
 
   absl::Status Run() {
     RunOptions options;
-    WEFT_ASSIGN_OR_RETURN(options.config, LoadTrainConfig(config_path, overrides));
+    absl::StatusOr<TrainConfig> config = LoadTrainConfig(config_path, overrides);
+    if (!config.ok()) return absl::InvalidArgumentError(config.status().message());
+    options.config = *std::move(config);
     WEFT_ASSIGN_OR_RETURN(Settings settings, Settings::FromEnvironment());
     WEFT_ASSIGN_OR_RETURN(collectives::Job job, collectives::JoinJob(settings));
     int rank = job.environment.rank.value();
@@ -106,7 +109,8 @@ int Main(int argc, char** argv) {
   app.add_option("--set", command.overrides, "KEY=VALUE of the config, as train.steps=100")
       ->allow_extra_args(false);
   app.add_flag("--markdown", command.markdown, "print the reference of all keys and exit");
-  CLI11_PARSE(app, argc, argv);
+  const int status_of_usage = ReadCommandLine(app, argc, argv);
+  if (status_of_usage != kGoOn) return status_of_usage;
   if (command.markdown) {
     std::fputs(TrainSettingsMarkdown().c_str(), stdout);
     return 0;

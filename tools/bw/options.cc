@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kFooter = R"(Examples:
   weft-bw --ranks 4 -b 1K -e 64M -f 4            all-reduce of four local processes
-  weft-run -n 2 -- weft-bw --op all --json       every operation, for machines
+  weft-bw --ranks 2 --op all --json              every operation, for machines
   weft-bw --ranks 4 --op all_to_all --transport tcp -d bfloat16
   weft-bw link --help                            one transport without collectives, as perftest does
 
@@ -73,10 +73,16 @@ absl::Status Resolve(const Words& words, Options& options) {
   if (options.size_max < options.size_min) {
     return absl::InvalidArgumentError("--maxbytes is below --minbytes");
   }
+  const bool by_bytes = options.factor == 0 || options.factor == 1;  // as nccl-tests has it
+  if (!by_bytes && !(options.factor > 1 && std::isfinite(options.factor))) {
+    return absl::InvalidArgumentError(absl::StrCat("--stepfactor ", options.factor,
+                                                   " must be above 1, or 0 or 1 for --stepbytes"));
+  }
   if (options.step <= Bytes(0) && options.factor <= 1) {
     return absl::InvalidArgumentError("--stepbytes must be above 0");
   }
-  if (!absl::ParseDuration(words.repeat_time, &options.repeat_time)) {
+  if (!absl::ParseDuration(words.repeat_time, &options.repeat_time) ||
+      options.repeat_time < absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--repeat-time '", words.repeat_time, "' is no time, as in 60ms"));
   }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "tools/command_line.h"
 #include "tools/nccl_harness/report.h"
 #include "tools/nccl_harness/runner.h"
 
@@ -26,6 +27,8 @@ Columns of --measure: latency is half a round trip; time is that of one message 
 way; algbw = busbw = size / time in GB/s (10^9 bytes); #wrong counts wrong bytes.
 Exit status: 0 when no contract was broken, 1 when one was, 2 for wrong usage or a plugin that cannot
 be loaded. What each contract asks: docs/nccl-harness.md.)";
+
+constexpr size_t kMemoryLeast = 1 << 20;
 
 struct Words {
   std::string size_max = "1M", memory = "16M", chunk = "0", measure_min = "8", measure_max = "8M";
@@ -57,6 +60,15 @@ absl::Status Resolve(const Words& words, Options& options) {
   WEFT_RETURN_IF_ERROR(ParseTime("--timeout", words.timeout, &options.timeout));
   WEFT_RETURN_IF_ERROR(ParseTime("--block-limit", words.block_limit, &options.block_limit));
   WEFT_RETURN_IF_ERROR(ParseTime("--death-limit", words.death_limit, &options.death_limit));
+  if (options.memory_max < kMemoryLeast) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--memory ", words.memory, " is less than 1M, which groups of receives need"));
+  }
+  if (options.measure_min < 1 || options.measure_max < options.measure_min) {
+    return absl::InvalidArgumentError(absl::StrCat("-b ", words.measure_min, " -e ",
+                                                   words.measure_max,
+                                                   ": sizes go from 1 byte or more upwards"));
+  }
   if (options.size_max > size_t{1} << 30) {
     return absl::InvalidArgumentError("--size-max is above 1G, NCCL's own limit of one message");
   }
@@ -100,7 +112,7 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("-n,--iters", options.iterations, "Messages of each size of --measure")
       ->check(CLI::PositiveNumber);
   app.add_option("--chunk", words.chunk, "Send --measure's messages in pieces of this; 0: whole");
-  app.add_option("--json", words.json, "Also write a JSON object to this file; -: standard output");
+  app.add_option("--json", words.json, "Also write a JSON object to this file; -: print it alone");
   app.add_flag("--contracts", words.contracts, "List the contracts and end");
   app.add_flag("-v,--verbose", options.verbose, "Show what the plugin logs");
 }
@@ -134,12 +146,13 @@ absl::StatusOr<bool> RunAll(const Words& words, const Options& options) {
   if (options.versions.empty() && (options.measure || options.connections > 0)) {
     versions = {plugin.versions.back()};
   }
-  PrintHead(plugin, options);
+  const bool prints = words.json != "-";
+  if (prints) PrintHead(plugin, options);
   std::vector<Outcome> outcomes;
   for (int version : versions) {
     for (Scenario scenario : Chosen(words, options)) {
       WEFT_ASSIGN_OR_RETURN(Outcome outcome, RunScenario(scenario, version, options));
-      PrintOutcome(outcome);
+      if (prints) PrintOutcome(outcome);
       bool table = std::any_of(
           outcome.breaches.begin(), outcome.breaches.end(),
           [](const Breach& breach) { return breach.contract == Contract::kTableComplete; });
@@ -147,7 +160,8 @@ absl::StatusOr<bool> RunAll(const Words& words, const Options& options) {
       if (table) break;  // nothing to call
     }
   }
-  bool kept = PrintVerdict(outcomes);
+  const bool kept = Keeps(outcomes);
+  if (prints) PrintVerdict(outcomes);
   if (!words.json.empty()) {
     WEFT_RETURN_IF_ERROR(WriteJson(words.json, plugin, options, outcomes));
   }
@@ -159,11 +173,8 @@ int Main(int argc, char** argv) {
   Words words;
   Options options;
   Declare(app, words, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? EXIT_SUCCESS : 2;
-  }
+  const int status_of_usage = ReadCommandLine(app, argc, argv);
+  if (status_of_usage != kGoOn) return status_of_usage;
   if (words.contracts) {
     PrintContracts();
     return EXIT_SUCCESS;

@@ -1,5 +1,6 @@
 #include "tools/nccl_harness/report.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -64,7 +65,12 @@ void PrintOutcome(const Outcome& outcome) {
   std::fflush(stdout);
 }
 
-bool PrintVerdict(const std::vector<Outcome>& outcomes) {
+bool Keeps(const std::vector<Outcome>& outcomes) {
+  return std::all_of(outcomes.begin(), outcomes.end(),
+                     [](const Outcome& outcome) { return outcome.breaches.empty(); });
+}
+
+void PrintVerdict(const std::vector<Outcome>& outcomes) {
   std::set<std::string> broken;
   for (const Outcome& outcome : outcomes) {
     for (const Breach& breach : outcome.breaches) {
@@ -73,11 +79,10 @@ bool PrintVerdict(const std::vector<Outcome>& outcomes) {
   }
   if (broken.empty()) {
     absl::PrintF("# no contract of %d is broken\n", Contracts().size());
-    return true;
+    return;
   }
   absl::PrintF("# broken: %s (weft-nccl-harness --contracts says what they ask)\n",
                absl::StrJoin(broken, ", "));
-  return false;
 }
 
 absl::Status WriteJson(const std::string& path, const PluginInfo& plugin, const Options& options,

@@ -13,8 +13,8 @@ namespace weft::harness {
 void PrintContracts();
 void PrintHead(const PluginInfo& plugin, const Options& options);
 void PrintOutcome(const Outcome& outcome);
-// The last lines; false: a contract is broken.
-bool PrintVerdict(const std::vector<Outcome>& outcomes);
+bool Keeps(const std::vector<Outcome>& outcomes);  // every contract
+void PrintVerdict(const std::vector<Outcome>& outcomes);
 absl::Status WriteJson(const std::string& path, const PluginInfo& plugin, const Options& options,
                        const std::vector<Outcome>& outcomes);
 

@@ -261,6 +261,13 @@ absl::Status Resolve(const Words& words, Options& options) {
   WEFT_RETURN_IF_ERROR(ResolveMemory(words, packet));
   WEFT_RETURN_IF_ERROR(ResolveProtocol(words, options));
   WEFT_RETURN_IF_ERROR(ResolveEcn(words, packet));
+  for (const auto& [name, share] :
+       {std::pair{"--loss", words.loss}, std::pair{"--corruption", words.corruption},
+        std::pair{"--duplication", words.duplication},
+        std::pair{"--reordering", words.reordering}}) {
+    if (share >= 0 && share <= 1) continue;
+    return absl::InvalidArgumentError(absl::StrCat(name, " ", share, " is no share from 0 to 1"));
+  }
   topology::LinkNoise noise;
   noise.loss = words.loss;
   noise.corruption = words.corruption;

@@ -196,6 +196,9 @@ absl::Status Resolve(const Words& words, Options& options) {
   if (load.check && !streams) {
     return absl::InvalidArgumentError("--data_validation is for --test bw and rate");
   }
+  if (options.max_usec > 0 && load.test != Test::kLatency) {
+    return absl::InvalidArgumentError("--max-usec is for --test lat");
+  }
   if (load.one_buffer && !streams) {
     return absl::InvalidArgumentError("--one-buffer is for --test bw and rate");
   }

@@ -3,6 +3,7 @@
 #include <sodium.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 
@@ -38,7 +39,10 @@ void BeTwo(const Options& options, collectives::JobEnvironment& job) {
     crypto_generichash(job.secret.data(), job.secret.size(),
                        reinterpret_cast<const unsigned char*>(key.data()), key.size(), nullptr, 0);
   }
-  if (!serves) return;
+  if (!serves) {
+    absl::FPrintF(stderr, "weft-bw link: trying %s, port %d\n", options.host, options.port);
+    return;
+  }
   absl::FPrintF(stderr, "weft-bw link: waiting for a client:  weft-bw link %s%s%s\n", HostName(),
                 options.port == kStandardPort ? "" : absl::StrCat(" -p ", options.port),
                 key.empty() ? "" : absl::StrCat(" --key ", key));
@@ -62,8 +66,12 @@ absl::StatusOr<Party> Party::Meet(const Options& options) {
     ++job.master_port;
   }
   if (job.world_size == 1) BeTwo(options, job);
-  absl::StatusOr<collectives::JobStore> store =
-      collectives::StoreFromEnvironment(job, party.timeout_);
+  // A server waits for its client; a client finds one, or there is none.
+  const absl::Duration patience =
+      options.host.empty()
+          ? party.timeout_
+          : std::min(party.timeout_, options.settings.Duration("transport.connect_timeout"));
+  absl::StatusOr<collectives::JobStore> store = collectives::StoreFromEnvironment(job, patience);
   if (!store.ok()) {
     return Annotate(store.status(), options.host.empty()
                                         ? absl::StrCat("meet the other ranks")

@@ -1,0 +1,59 @@
+// What every program does with words it does not know, and with output that is lost.
+#include <gmock/gmock.h>
+
+#include <string>
+
+#include "tests/run_program.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Usage, WrongWordsEndWithTwo) {
+  for (const char* words :
+       {"weft-bw --bogus",
+        "weft-bw link --bogus",
+        "weft-bw -f -2",
+        "weft-bw -f nan",
+        "weft-bw --repeat-time -5s",
+        "weft-bw link --ranks 2 --max-usec 1",
+        "weft-data --bogus",
+        "weft-data prepare --input /etc/hosts --output-prefix x --validation-fraction 2",
+        "weft-data prepare --input /etc/hosts --output-prefix x --split foo",
+        "weft-doctor --bogus",
+        "weft-doctor --root /nonexistent",
+        "weft-init --bogus",
+        "weft-nccl-harness --bogus",
+        "weft-nccl-harness weft --measure -b 0",
+        "weft-nccl-harness weft --measure -b 1M -e 8",
+        "weft-nccl-harness weft --memory 1K",
+        "weft-plot --bogus",
+        "weft-plot nosuch",
+        "weft-run --bogus",
+        "weft-settings --bogus",
+        "weft-settings --json --markdown",
+        "weft-store --bogus",
+        "weft-topo --bogus",
+        "weft-train --bogus",
+        "weft-train nosuch.toml",
+        "weft-train --set train.stepz=3"}) {
+    const Outcome outcome = RunProgram(words);
+    if (outcome.status == 127) continue;  // this build has no such program
+    EXPECT_EQ(outcome.status, 2) << words << ": " << outcome.output;
+    EXPECT_NE(outcome.output, "") << words;
+  }
+}
+
+TEST(Usage, LostOutputIsAFailure) {
+  for (const char* words : {"weft-settings", "weft-settings --help", "weft-doctor",
+                            "weft-bw --help", "weft-nccl-harness --contracts"}) {
+    const Outcome outcome = RunProgram(words, "2>&1 >/dev/full");
+    EXPECT_EQ(outcome.status, 1) << words;
+    EXPECT_THAT(outcome.output, HasSubstr("standard output: No space left")) << words;
+    EXPECT_NE(RunProgram(words, "2>&1 >/dev/null").output, outcome.output) << words;
+  }
+}
+
+}  // namespace
+}  // namespace weft
