@@ -192,6 +192,11 @@ absl::Status Acceptor::CheckHello(const Hello& hello, LinkParameters* out) const
     parameters = parameters.substr(0, LinkParameters::kBytes);
   }
   WEFT_ASSIGN_OR_RETURN(*out, LinkParameters::Decode(parameters));
+  // What transports above tcp say to each other goes to one place, one after the other.
+  if (context_.purpose != HandshakePurpose::kTcpLink && out->count != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a ", ToString(context_.purpose), " of one socket was to have ", out->count));
+  }
   if (out->epoch == 0) return owner_.Admit(hello.rank);
   if (context_.book == nullptr) return absl::FailedPreconditionError("links are not resumed here");
   return context_.book->Check(hello.rank, *out);

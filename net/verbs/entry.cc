@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 namespace weft::net {
@@ -68,7 +69,7 @@ absl::StatusOr<VerbsTerms> VerbsTerms::Decode(absl::string_view bytes) {
   out.ethernet = packed.ethernet != 0;
   out.roce_version = packed.roce_version;
   out.ipv6 = packed.ipv6 != 0;
-  out.device = std::string(bytes.substr(sizeof packed));
+  out.device = absl::CHexEscape(bytes.substr(sizeof packed));
   return out;
 }
 

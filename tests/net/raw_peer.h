@@ -83,10 +83,13 @@ class RawPeer {
     return ShakeHands(node, rank, world_size, LinkParameters{id, index, count});
   }
   bool ShakeHands(Node& node, int rank, int world_size, const LinkParameters& parameters) {
+    return ShakeHands(node, rank, world_size, parameters.Encode(), HandshakePurpose::kTcpLink);
+  }
+  bool ShakeHands(Node& node, int rank, int world_size, const std::string& parameters,
+                  HandshakePurpose purpose) {
     TransportOptions options = OptionsFor(rank, world_size, {});
-    HandshakeIdentity self{options.self, options.world_size, options.secret,
-                           HandshakePurpose::kTcpLink};
-    ConnectorHandshake handshake(self, Rank(node.rank()), parameters.Encode(), NewNonce());
+    HandshakeIdentity self{options.self, options.world_size, options.secret, purpose};
+    ConnectorHandshake handshake(self, Rank(node.rank()), parameters, NewNonce());
     Pump(node, handshake);
     return handshake.state() == HandshakeState::kDone;
   }

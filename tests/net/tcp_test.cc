@@ -96,6 +96,18 @@ TEST(TcpDoor, SocketsOfOneLinkAreGroupedWhateverTheirOrder) {
   EXPECT_THAT(b.accepted(0)->Describe(), HasSubstr("3 sockets"));
 }
 
+// What the transports above say to each other goes to one place of the link, in order.
+TEST(TcpDoor, LinksOfTransportsAboveHaveOneSocket) {
+  Node b(TransportKind::kMultipath, 1, 2);
+  const auto shakes = [&](uint16_t count) {
+    RawPeer peer = RawPeer::ConnectTo(b.address());
+    const LinkParameters parameters = {.link_id = 7, .index = 0, .count = count};
+    return peer.ShakeHands(b, 0, 2, parameters.Encode() + "udp ", HandshakePurpose::kMultipathLink);
+  };
+  EXPECT_FALSE(shakes(2));
+  EXPECT_TRUE(shakes(1));
+}
+
 TEST(TcpDoor, AnAttemptThatWasGivenUpDoesNotMixWithTheNext) {
   Node b(kTcp, 1, 3);
   RawPeer old_socket = RawPeer::ConnectTo(b.address());

@@ -9,6 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -85,13 +86,15 @@ void MultipathTransport::StateTerms(absl::string_view wire, absl::string_view mo
   const std::string own(wire);
   context_.own_terms = absl::StrCat(own, " ", more);
   context_.check_terms = [own, check = std::move(check)](absl::string_view terms) -> absl::Status {
-    const absl::string_view theirs = terms.substr(0, terms.find(' '));
+    const std::pair<absl::string_view, absl::string_view> words =
+        absl::StrSplit(terms, absl::MaxSplits(' ', 1));
+    const absl::string_view theirs = words.first;
     if (theirs != own) {
       return absl::FailedPreconditionError(absl::StrCat(
           "multipath.wire differs: ", absl::CHexEscape(theirs), " at the connecting rank, ", own,
           " at the listening one; set it alike on every rank"));
     }
-    return check == nullptr ? absl::OkStatus() : check(terms.substr(own.size() + 1));
+    return check == nullptr ? absl::OkStatus() : check(words.second);
   };
 }
 
