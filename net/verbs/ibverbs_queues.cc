@@ -172,6 +172,12 @@ class IbverbsQueuePair final : public NicQueuePair {
     return moved;
   }
 
+  absl::Status ToError() override {
+    ibv_qp_attr to{};
+    to.qp_state = IBV_QPS_ERR;
+    return Modify("ibv_modify_qp to ERR", &to, IBV_QP_STATE);
+  }
+
   absl::Status ToReset() override {
     ibv_qp_attr to{};
     to.qp_state = IBV_QPS_RESET;

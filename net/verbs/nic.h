@@ -206,7 +206,10 @@ class NicQueuePair {
   virtual absl::Status ToInit(int port, int pkey_index) = 0;
   virtual absl::Status ToReadyToReceive(const NicPath& path) = 0;
   virtual absl::Status ToReadyToSend(const NicPath& path) = 0;
-  virtual absl::Status ToReset() = 0;               // from any state
+  virtual absl::Status ToError() = 0;  // from any state but RESET; what it has to do is flushed
+  // From any state. What had completed and was not polled may be gone, and with it receives of a
+  // shared queue.
+  virtual absl::Status ToReset() = 0;
   virtual absl::StatusOr<std::string> State() = 0;  // "RTS": for people
   // All or an error; after an error some of the first may be on their way.
   virtual absl::Status PostWrites(absl::Span<const NicWrite> writes) = 0;

@@ -52,6 +52,12 @@ RailQueuePair::~RailQueuePair() {
     if (!connecting_->done) connecting_->abandoned = std::move(pair_);
     if (pair_ == nullptr) return;
   }
+  if (rails_[rail_].receives != nullptr) {
+    // A device that resets it drops what nobody has polled, and nobody would hear which of the
+    // shared receives it took (InfiniBand specification, vol. 1, 10.3.1).
+    pair_->ToError().IgnoreError();
+    rails_.SetAside(rail_, queue_);
+  }
   // One that cannot be reset may still write: that is waited for.
   if (!pair_->ToReset().ok()) return;
   rails_.retirement_->Do([pair = std::move(pair_)]() mutable { pair.reset(); });
@@ -300,22 +306,22 @@ void Rails::HandOut(const NicCompletion& completion) {
 }
 
 void Rails::NoteConnected(uint32_t id, absl::Status status) {
-  {
-    std::lock_guard<std::mutex> lock(connected_mutex_);
-    connected_.push_back({id, std::move(status)});
-    has_connected_.store(true, std::memory_order_release);
-  }
+  // All at once, as HandOutConnected() takes them: a descriptor that stays readable over an empty
+  // list would wake for ever.
+  std::lock_guard<std::mutex> lock(connected_mutex_);
+  connected_.push_back({id, std::move(status)});
+  has_connected_.store(true, std::memory_order_release);
   const uint64_t one = 1;
   (void)!write(connected_fd_.get(), &one, sizeof one);
 }
 
 bool Rails::HandOutConnected() {
   if (!has_connected_.load(std::memory_order_acquire)) return false;
-  uint64_t count = 0;
-  (void)!read(connected_fd_.get(), &count, sizeof count);
   std::vector<Connected> connected;
   {
     std::lock_guard<std::mutex> lock(connected_mutex_);
+    uint64_t count = 0;
+    (void)!read(connected_fd_.get(), &count, sizeof count);
     connected.swap(connected_);
     has_connected_.store(false, std::memory_order_relaxed);
   }
@@ -334,8 +340,8 @@ bool Rails::Poll() {
   }
   ++polls_;
   bool any = HandOutConnected(), emptied = true;
-  any = any || !found_while_arming_.empty();
-  for (const NicCompletion& one : std::exchange(found_while_arming_, {})) HandOut(one);
+  any = any || !set_aside_.empty();
+  for (const NicCompletion& one : std::exchange(set_aside_, {})) HandOut(one);
   for (size_t r = 0; r < rails_.size(); ++r) {
     for (size_t q = 0; q < rails_[r].queues.size(); ++q) {
       for (int round = 0; round < kPollsPerTurn; ++round) {
@@ -354,13 +360,26 @@ bool Rails::Poll() {
       }
     }
   }
-  if (emptied) emptied_ = polls_;
+  if (emptied && set_aside_.empty()) emptied_ = polls_;
   return any;
 }
 
 // A queue that never runs empty has still handed out all that it held then.
 bool Rails::HandedOut(uint64_t mark) const {
   return emptied_ > mark || polls_ > mark + kQueueDepthMax / (kPollMax * kPollsPerTurn);
+}
+
+void Rails::SetAside(int rail, size_t queue) {
+  Rail::Queue& from = (*this)[rail].queues[queue];
+  std::array<NicCompletion, kPollMax> found;
+  for (int round = 0; round < kQueueDepthMax / static_cast<int>(kPollMax); ++round) {
+    if (from.lost) return;
+    auto count = from.queue->Poll(absl::MakeSpan(found));
+    if (!count.ok()) return;  // Poll() finds out
+    set_aside_.insert(set_aside_.end(), found.begin(),
+                      found.begin() + static_cast<std::ptrdiff_t>(*count));
+    if (*count < found.size()) return;
+  }
 }
 
 bool Rails::Arm() {
@@ -372,11 +391,11 @@ bool Rails::Arm() {
       if (!queue.queue->Arm().ok()) return false;  // so nobody sleeps, and Poll() finds out
       auto count = queue.queue->Poll(absl::MakeSpan(found));
       if (!count.ok()) return false;
-      found_while_arming_.insert(found_while_arming_.end(), found.begin(),
-                                 found.begin() + static_cast<std::ptrdiff_t>(*count));
+      set_aside_.insert(set_aside_.end(), found.begin(),
+                        found.begin() + static_cast<std::ptrdiff_t>(*count));
     }
   }
-  return found_while_arming_.empty();
+  return set_aside_.empty();
 }
 
 // Telling a user may make and destroy queue pairs.

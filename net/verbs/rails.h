@@ -174,6 +174,7 @@ class Rails {
   }
   absl::Status OpenRail(const std::string& name, int port, std::string* reasons);
   absl::StatusOr<size_t> QueueWithRoom(int rail);
+  void SetAside(int rail, size_t queue);  // what has completed there, for the next Poll()
   void HandOut(const NicCompletion& completion);
   void StartAside();
   void NoteConnected(uint32_t id, absl::Status status);  // by any thread
@@ -190,7 +191,7 @@ class Rails {
   std::unique_ptr<MemoryCache> memory_;
   std::unordered_map<uint32_t, User> users_;
   uint32_t next_id_ = 1;
-  std::vector<NicCompletion> found_, found_while_arming_;
+  std::vector<NicCompletion> found_, set_aside_;
   bool armed_ = false;
   std::mutex connected_mutex_;
   std::vector<Connected> connected_;

@@ -163,6 +163,42 @@ TEST(UnreliablePathsTest, ReceivesThatRunOutAreLossAndAreFilledAgain) {
   EXPECT_EQ(traffic.Check(), "");
 }
 
+// A device forgets what a queue pair that is reset had received and nobody has polled yet.
+TEST_P(PairPathsTest, ReceivesOfQueuePairsThatEndAreNotLost) {
+  World world(Options(1, {"multipath.buffer_bytes=64KiB"}));
+  const auto receives = static_cast<int>(multipath::ReceivesOf({.chunk_max = 3968}));
+  int taken = 0;
+  bool withheld = false;
+  world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
+    ScriptedFate fate;
+    if (!withheld || transfer.from != World::Device(0, 0)) return fate;
+    fate.late_receive = 1 << 20;
+    ++taken;
+    return fate;
+  });
+  ASSERT_TRUE(world.Connect());
+  {
+    EndlessTraffic traffic(world);
+    for (int round = 0; taken < 2 * receives && round < 1000; ++round) {
+      traffic.Run(absl::Milliseconds(50));
+      withheld = true;
+      for (int turn = 0; turn < 5; ++turn) world.Turn();
+      for (uint32_t pair : world.fabric.QueuePairs(World::Device(1, 0))) {
+        world.LosePair(World::Device(1, 0), pair);
+      }
+      world.Turn();
+      withheld = false;
+    }
+    ASSERT_GE(taken, 2 * receives);
+    traffic.Run(absl::Seconds(2));  // queue pairs are replaced
+    const size_t before = traffic.received();
+    const int without_receive = Dropped(world, 1) + world.fabric.not_ready();
+    traffic.Run(absl::Milliseconds(200));
+    EXPECT_GT(traffic.received(), before + 100);
+    EXPECT_EQ(Dropped(world, 1) + world.fabric.not_ready(), without_receive);
+  }
+}
+
 TEST_P(PairPathsTest, MemoryForPacketsIsBoundedWhateverIsSent) {
   World world(Options(2));
   ASSERT_TRUE(world.a->created().ok());

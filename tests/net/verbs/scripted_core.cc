@@ -34,16 +34,20 @@ absl::Status ScriptedFabric::Core::Call(const char* call, const DeviceState* dev
   return on_call(call, device == nullptr ? "" : device->options.name);
 }
 
-void ScriptedFabric::Core::Complete(QueueState* queue, const NicCompletion& completion) {
+void ScriptedFabric::Core::Push(QueueState* queue, const QueueState::Completed& what) {
   if (queue->completions.size() >= queue->depth) ++overruns;
-  queue->completions.push_back(completion);
+  queue->completions.push_back(what);
   if (std::exchange(queue->armed, false)) Ring(queue->device->completion_fd);
 }
 
-void ScriptedFabric::Core::CompleteLater(QueueState* queue, const NicCompletion& completion,
+void ScriptedFabric::Core::Complete(const PairStatus& pair, const NicCompletion& completion) {
+  Push(pair.queue, {completion, pair.number});
+}
+
+void ScriptedFabric::Core::CompleteLater(const PairStatus& pair, const NicCompletion& completion,
                                          int ticks) {
-  if (ticks <= 0) return Complete(queue, completion);
-  late.push_back({tick + static_cast<uint64_t>(ticks), queue, completion});
+  if (ticks <= 0) return Complete(pair, completion);
+  late.push_back({tick + static_cast<uint64_t>(ticks), pair.queue, {completion, pair.number}});
 }
 
 scripted::PairStatus* ScriptedFabric::Core::RemoteOf(const PairStatus& pair) const {
@@ -64,16 +68,29 @@ scripted::PairStatus* ScriptedFabric::Core::RemoteOf(const PairStatus& pair) con
 void ScriptedFabric::Core::ToError(PairStatus* pair) {
   if (pair->state == PairState::kError) return;
   pair->state = PairState::kError;
+  for (Late& one : late) {
+    if (one.what.queue_pair == pair->number) Push(one.queue, one.what);
+  }
+  std::erase_if(late, [&](const Late& one) { return one.what.queue_pair == pair->number; });
   NicCompletion flushed;
   flushed.status = NicStatus::kFlushed;
   for (const WorkRequest& one : std::exchange(pair->writes, {})) {
     flushed.id = one.write.id;
-    Complete(pair->queue, flushed);
+    Complete(*pair, flushed);
   }
   for (uint64_t id : std::exchange(pair->receives, {})) {
     flushed.id = id;
-    Complete(pair->queue, flushed);
+    Complete(*pair, flushed);
   }
+}
+
+void ScriptedFabric::Core::ToReset(PairStatus* pair) {
+  pair->state = PairState::kReset;
+  pair->writes.clear();
+  pair->receives.clear();
+  std::erase_if(pair->queue->completions,
+                [&](const auto& one) { return one.queue_pair == pair->number; });
+  std::erase_if(late, [&](const Late& one) { return one.what.queue_pair == pair->number; });
 }
 
 void ScriptedFabric::Core::FailFront(PairStatus* pair, NicStatus status) {
@@ -81,7 +98,7 @@ void ScriptedFabric::Core::FailFront(PairStatus* pair, NicStatus status) {
   completion.id = pair->writes.front().write.id;
   completion.status = status;
   pair->writes.pop_front();
-  Complete(pair->queue, completion);
+  Complete(*pair, completion);
   ToError(pair);
 }
 
@@ -108,8 +125,8 @@ NicStatus ScriptedFabric::Core::Deliver(const WorkRequest& request, PairStatus* 
   completion.immediate = write.immediate;
   remote->receives.pop_front();
   if (request.fate.lose_receive) return NicStatus::kOk;
-  CompleteLater(remote->queue, completion, request.fate.late_receive);
-  if (request.fate.twice) CompleteLater(remote->queue, completion, request.fate.late_receive + 1);
+  CompleteLater(*remote, completion, request.fate.late_receive);
+  if (request.fate.twice) CompleteLater(*remote, completion, request.fate.late_receive + 1);
   return NicStatus::kOk;
 }
 
@@ -129,7 +146,7 @@ NicStatus ScriptedFabric::Core::TakeMessage(const WorkRequest& request, PairStat
   completion.id = receive.id;
   completion.receive = true;
   completion.bytes = request.write.length;
-  CompleteLater(remote->queue, completion, request.fate.late_receive);
+  CompleteLater(*remote, completion, request.fate.late_receive);
   return NicStatus::kOk;
 }
 
@@ -224,8 +241,8 @@ void ScriptedFabric::Core::CompleteFront(PairStatus* pair, const ScriptedFate& f
   const bool signaled = pair->writes.front().write.signaled;
   pair->writes.pop_front();
   if (!signaled || fate.lose_send) return;
-  CompleteLater(pair->queue, completion, fate.late_send);
-  if (fate.twice) CompleteLater(pair->queue, completion, fate.late_send + 1);
+  CompleteLater(*pair, completion, fate.late_send);
+  if (fate.twice) CompleteLater(*pair, completion, fate.late_send + 1);
 }
 
 void ScriptedFabric::Core::PumpAll() {
@@ -248,7 +265,7 @@ void ScriptedFabric::Core::Tick() {
       if (one.due <= tick) due.push_back(one);
       return one.due <= tick;
     });
-    for (const Late& one : due) Complete(one.queue, one.completion);
+    for (const Late& one : due) Push(one.queue, one.what);
   }
   PumpAll();
 }

@@ -25,9 +25,13 @@ void Quiet(int fd);  // likewise
 enum class PairState : uint8_t { kReset, kInit, kReadyToReceive, kReadyToSend, kError };
 
 struct QueueState {
+  struct Completed {
+    NicCompletion completion;
+    uint32_t queue_pair = 0;
+  };
   DeviceState* device = nullptr;
   size_t depth = 0;
-  std::deque<NicCompletion> completions;
+  std::deque<Completed> completions;
   bool armed = false;
 };
 
@@ -92,7 +96,7 @@ struct DeviceState {
 struct Late {
   uint64_t due = 0;
   QueueState* queue = nullptr;
-  NicCompletion completion;
+  QueueState::Completed what;
 };
 
 }  // namespace scripted
@@ -126,11 +130,13 @@ struct ScriptedFabric::Core {
   std::vector<scripted::Spine> spines;
 
   absl::Status Call(const char* call, const DeviceState* device) const;
-  void Complete(QueueState* queue, const NicCompletion& completion);
-  void CompleteLater(QueueState* queue, const NicCompletion& completion, int ticks);
+  void Complete(const PairStatus& pair, const NicCompletion& completion);
+  void CompleteLater(const PairStatus& pair, const NicCompletion& completion, int ticks);
+  void Push(QueueState* queue, const QueueState::Completed& what);
   // The other end, if it would take what this one sends.
   PairStatus* RemoteOf(const PairStatus& pair) const;
   void ToError(PairStatus* pair);
+  void ToReset(PairStatus* pair);  // nothing of it that was not polled is heard of
   void FailFront(PairStatus* pair, NicStatus status);
   // kOk, or why the device at the other end refuses.
   NicStatus Deliver(const WorkRequest& request, PairStatus* remote);

@@ -37,7 +37,7 @@ class ScriptedQueue final : public NicCompletionQueue {
     core_->Tick();
     size_t count = 0;
     while (count < out.size() && !state_.completions.empty()) {
-      out[count++] = state_.completions.front();
+      out[count++] = state_.completions.front().completion;
       state_.completions.pop_front();
     }
     return count;
@@ -102,6 +102,7 @@ class ScriptedPair final : public NicQueuePair {
     const bool may =
         core_->may_go_on.wait_for(lock, kPatience, [&] { return !core_->holds_destroy; });
     core_->destroyed_while_held += may ? 0 : 1;
+    core_->ToReset(&state_);
     core_->pairs.erase(state_.number);
   }
   uint32_t number() const override { return state_.number; }
@@ -128,12 +129,16 @@ class ScriptedPair final : public NicQueuePair {
   absl::Status ToReadyToSend(const NicPath&) override {
     return Move("to_rts", PairState::kReadyToReceive, PairState::kReadyToSend);
   }
+  absl::Status ToError() override {
+    Lock lock(core_->mutex);
+    WEFT_RETURN_IF_ERROR(core_->Call("to_error", state_.device));
+    core_->ToError(&state_);
+    return absl::OkStatus();
+  }
   absl::Status ToReset() override {
     Lock lock(core_->mutex);
     WEFT_RETURN_IF_ERROR(core_->Call("to_reset", state_.device));
-    state_.state = PairState::kReset;
-    state_.writes.clear();
-    state_.receives.clear();
+    core_->ToReset(&state_);
     return absl::OkStatus();
   }
   absl::StatusOr<std::string> State() override {
@@ -231,7 +236,7 @@ class ScriptedPair final : public NicQueuePair {
       NicCompletion flushed;
       flushed.id = id;
       flushed.status = NicStatus::kFlushed;
-      return core_->Complete(state_.queue, flushed);
+      return core_->Complete(state_, flushed);
     }
     state_.writes.push_back(std::move(request));
     if (!covered) core_->FailFront(&state_, NicStatus::kLocalProtection);

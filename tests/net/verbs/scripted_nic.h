@@ -72,8 +72,8 @@ class ScriptedFabric {
  public:
   // A call of a device. "" or "open", "limits", "query_port", "query_gids", "register",
   // "register_dma_buf", "create_completion_queue", "create_receive_queue", "create_queue_pair",
-  // "to_init", "to_rtr", "to_rts", "to_reset", "post_writes", "post_sends", "post_reads",
-  // "post_receives", "poll", "arm", "list": an error fails it.
+  // "to_init", "to_rtr", "to_rts", "to_error", "to_reset", "post_writes", "post_sends",
+  // "post_reads", "post_receives", "poll", "arm", "list": an error fails it.
   using OnCall = std::function<absl::Status(const std::string& call, const std::string& device)>;
   using OnTransfer = std::function<ScriptedFate(const ScriptedTransfer&)>;
 
