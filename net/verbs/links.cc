@@ -287,6 +287,11 @@ absl::StatusOr<EntryHeader> VerbsReceiveLink::ClearToSendOf(uint64_t receive) {
 void VerbsReceiveLink::WriteClears() {
   while (urgent_ > 0 && wire_.HasRoom() && posting_failed_.ok()) {
     const uint64_t receive = clears_.front().receive;
+    if (KeyOf(receive) == nullptr) {
+      posting_failed_ = absl::InvalidArgumentError(
+          absl::StrCat("the other side has ended receive ", receive, " before it was told of it"));
+      break;
+    }
     const ReceiveTarget& target = *TargetOf(receive);
     if (target.combine != nullptr && target.out.size() > kEntryPayloadMax && staging_ == nullptr) {
       posting_failed_ = AnnounceStaging();
@@ -301,7 +306,7 @@ void VerbsReceiveLink::WriteClears() {
     clears_.pop_front();
     --urgent_;
   }
-  if (!posting_failed_.ok() || urgent_ > 0) wire_.WakeUp();  // an idle link has no other turn
+  if (!posting_failed_.ok()) wire_.WakeUp();  // an idle link has no other turn
 }
 
 absl::Status VerbsReceiveLink::SayWhere(const RegionView& out, EntryHeader* entry) const {

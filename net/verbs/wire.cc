@@ -121,7 +121,7 @@ void VerbsWire::Enqueue(const EntryHeader& header, const std::byte* payload, uin
 
 // Outside of a turn requests are not to be completed, so that what fails waits for the next.
 void VerbsWire::Flush(bool in_turn) {
-  while (!queue_.empty() && !closed_) {
+  while (!queue_.empty() && !closed_ && failure_.ok()) {
     const uint64_t number = queue_.front();
     if (number < taken_ || out(number).arrived) {  // came after all, before it was sent again
       queue_.pop_front();
@@ -255,7 +255,7 @@ bool VerbsWire::OnTurn(absl::Time now) {
   shared_.now = std::max(shared_.now, now);
   for (const auto& [lane, why] : std::exchange(lost_, {})) LaneFailed(lane, why);
   owner_.OnRoom();
-  if (closed_) return true;
+  if (closed_ || !failure_.ok()) return true;
   const size_t before = queue_.size();
   if (asked_ != 0) Tell();
   // Posting takes its time, and a clear-to-send is for what comes later: what other links of this
@@ -268,6 +268,7 @@ bool VerbsWire::OnTurn(absl::Time now) {
   rounds_behind_ = 0;
   Muster();
   Flush(/*in_turn=*/true);
+  if (closed_ || !failure_.ok()) return true;
   Search();
   SayWhatWasTaken();
   Watch();

@@ -82,14 +82,17 @@ class VerbsWire final : public Handler, private QueuePairUser {
   void SendCopy(const EntryHeader& header, absl::string_view small, uint32_t token);
   // What was just sent is posted at once, not at the next turn, unless something waits before it.
   void PostAtOnce();
-  // Bytes of the longest eager message that both sides allow; 0: none, or not ready.
   // The other side has closed the link: nothing is said any more, and nothing is given up for it.
   void FallSilent() { silent_ = true; }
+  // Bytes of the longest eager message that both sides allow; 0: none, or not ready.
   size_t eager_max() const { return eager_max_; }
 
-  void WakeUp() { WantTurn(); }                         // for a turn, and OnRoom()
-  void WakeAt(absl::Time when);                         // at the latest
-  void SayTaken() { word_wanted_ = true, WantTurn(); }  // by an entry kTaken, soon
+  void WakeUp() { WantTurn(); }  // for a turn, and OnRoom()
+  void WakeAt(absl::Time when);  // at the latest
+  // By an entry kTaken, as soon as there is room for one.
+  void SayTaken() {
+    if (!silent_ && !std::exchange(word_wanted_, true)) WantTurn();
+  }
   bool ready() const { return ready_; }
   const absl::Status& failure() const { return failure_; }  // OK, or what OnWireBroken() will say
   int lanes() const { return wanted_; }

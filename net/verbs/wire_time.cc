@@ -128,7 +128,10 @@ void VerbsWire::GiveUp() {
 void VerbsWire::Fail(const absl::Status& why) {
   if (closed_ || !failure_.ok()) return;
   failure_ = why;
-  for (Lane& lane : lanes_) lane.Reset();
+  for (Lane& lane : lanes_) {
+    lane.Reset();
+    lane.state = Lane::State::kNone;
+  }
   wake_at_ = absl::InfinitePast();
   SetDeadline(absl::InfinitePast());
 }

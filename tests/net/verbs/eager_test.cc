@@ -338,6 +338,25 @@ TEST(Eager, WhatWasSentBeforeTheLinkWasClosedWaitsForItsReceives) {
   EXPECT_THAT(std::string(messages.receives[2].status().message()), HasSubstr("closed the link"));
 }
 
+// Nobody is there any more to be told what was taken.
+TEST(Eager, AClosedLinkThatWaitsForReceivesIsQuiet) {
+  constexpr size_t kCount = EagerRecord::kWindow / 2;
+  World world(QuickWorld());
+  ASSERT_TRUE(Ready(world));
+  Messages messages(world, kCount);
+  for (size_t i = 0; i < kCount; ++i) messages.Send(i, {i, 0});
+  ASSERT_TRUE(world.Until([&] { return messages.sends[kCount - 1].done(); }));
+  world.a->out.reset();
+  world.Until([] { return false; }, absl::Milliseconds(1500));
+  for (size_t i = 0; i + 1 < kCount; ++i) {
+    messages.Receive(i, {i, 0});
+    ASSERT_TRUE(messages.Came(i));
+  }
+  EXPECT_TRUE(world.Sleeps(*world.b));
+  messages.Receive(kCount - 1, {kCount - 1, 0});
+  EXPECT_TRUE(messages.Came(kCount - 1));
+}
+
 TEST(Eager, AClosedLinkEndsWhenAReceiveIsPostedThatNothingIsThereFor) {
   World world(QuickWorld());
   ASSERT_TRUE(Ready(world));

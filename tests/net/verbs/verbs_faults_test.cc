@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "net/verbs/record.h"
 #include "tests/net/verbs/world.h"
 
 namespace weft::net {
@@ -276,6 +277,68 @@ TEST(VerbsQuiet, ACombinedReceiveOnAnIdleLinkIsAnnounced) {
 }
 
 // ---- Mismatches
+
+// Clear-to-sends that wait for room on dead paths do not ask for it again and again.
+TEST(VerbsQuiet, AFullRingIsWaitedForAsleep) {
+  WorldOptions options = QuickWorld();
+  options.settings.push_back("verbs.give_up_after=1h");
+  constexpr size_t kCount = kRingSlots + 50, kBytes = 100'000;
+  std::deque<Request> receives(kCount);
+  World world(options);
+  ASSERT_TRUE(world.Connect());
+  ASSERT_EQ(Exchange(world), "");
+  world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
+    ScriptedFate fate;
+    if (transfer.from == World::Device(1, 0) || transfer.from == World::Device(1, 1)) {
+      fate.hold_ticks = 1 << 30;
+    }
+    return fate;
+  });
+  RegisteredBuffers buffers(world, kBytes);
+  for (Request& receive : receives) {
+    ASSERT_EQ(world.b->accepted->PostReceive({1, 0}, {buffers.to_region.view()}, &receive),
+              Posted::kAccepted);
+  }
+  EXPECT_TRUE(world.Sleeps(*world.b));
+  world.a->out.reset(), world.b->accepted.reset();
+}
+
+// A send whose memory is given back before it has gone is the caller's mistake, and named. It waits
+// for room here, and there is more to be said of what came meanwhile.
+TEST(VerbsFaults, ASendOfMemoryThatIsRegisteredNoMoreBreaksTheLinkByName) {
+  // Two do not go at once; and neither shares a page with the other, or is cut.
+  constexpr size_t kBytes = 160 << 10, kMore = kRingSlots / 2;
+  std::deque<Request> sends(2), receives(2 + kMore);
+  WorldOptions options = QuickWorld(1);
+  options.settings.insert(options.settings.end(), {"verbs.queue_pairs=1", "verbs.piece_max=256KiB",
+                                                   "verbs.piece_min=256KiB"});
+  World world(options);
+  ASSERT_TRUE(world.Connect());
+  for (int turn = 0; turn < 100; ++turn) world.Turn();
+  world.fabric.set_on_transfer([&](const ScriptedTransfer& transfer) {
+    ScriptedFate fate;
+    if (transfer.from == World::Device(0, 0)) fate.hold_ticks = 100;
+    return fate;
+  });
+  RegisteredBuffers good(world, kBytes), bad(world, kBytes);
+  const auto receive = [&](size_t i, uint64_t tag) {
+    EXPECT_EQ(world.b->accepted->PostReceive({tag, 0}, {good.to_region.view()}, &receives[i]),
+              Posted::kAccepted);
+  };
+  for (size_t i = 0; i < 2; ++i) {
+    const Region& from = i == 0 ? good.from_region : bad.from_region;
+    ASSERT_EQ(world.a->out->PostSend({1, 0}, from.view(), &sends[i]), Posted::kAccepted);
+    receive(i, 1);
+  }
+  for (int turn = 0; turn < 10; ++turn) world.Turn();
+  bad.from_region = Region();
+  for (size_t i = 0; i < kMore; ++i) receive(2 + i, 2);
+  ASSERT_TRUE(world.Until([&] { return !world.a->broken.ok(); }, absl::Seconds(5)));
+  EXPECT_THAT(std::string(world.a->broken.message()), HasSubstr("not registered (any more)"));
+  world.a->out.reset(), world.b->accepted.reset();
+  EXPECT_TRUE(sends[0].status().ok()) << sends[0].status();
+  EXPECT_FALSE(sends[1].status().ok());
+}
 
 TEST(VerbsMismatch, OtherLinkLayersFamiliesAndVersionsAreNamedAtOnce) {
   const std::tuple<const char*, std::function<void(ScriptedDeviceOptions&)>, const char*,

@@ -92,6 +92,17 @@ bool World::Until(const std::function<bool()>& condition, absl::Duration limit) 
   return true;
 }
 
+bool World::Sleeps(ScriptedNode& only) {
+  constexpr int kTurns = 1000;
+  bool sleeps = false;
+  for (int turn = 0; turn < kTurns && !sleeps; ++turn) {
+    Turn();
+    sleeps = only.transport().PrepareWait();
+    only.transport().FinishWait();
+  }
+  return sleeps;
+}
+
 void World::LosePair(const std::string& device, uint32_t number) {
   NicEvent event;
   event.kind = NicEventKind::kQueuePairFatal;

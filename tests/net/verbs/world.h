@@ -63,6 +63,8 @@ class World {
   void StandStill(absl::Duration time) { clock_.Advance(time); }
   // False when it does not come true within `limit` of the world's time.
   bool Until(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(120));
+  // It comes to rest, so that a thread of its own would sleep.
+  bool Sleeps(ScriptedNode& only);
   // Until the link stands or is broken at the sending end. By way of `address`, if one is given.
   bool Connect(const std::string& address = "");
   const absl::Status& broken() const;  // why the link broke, at the sending end if at both
