@@ -129,7 +129,7 @@ size_t LinkCore::OpenStreams() const {
 
 // Control goes before data. One call takes no more than a socket's share of what waits, so that a
 // large message is spread over all of them.
-void LinkCore::Fill(Stream& stream) {
+void LinkCore::Fill(Stream& stream, bool with_data) {
   if (&stream == streams_[0].get()) {
     while (!control_.empty() && stream.queued_frames() < kFramesPerWrite) {
       if (control_.front().header.type == FrameType::kNotice) --notices_queued_;
@@ -139,7 +139,7 @@ void LinkCore::Fill(Stream& stream) {
   }
   OutFrame frame;
   const uint64_t limit = WriteBytes();
-  while (stream.queued_frames() < kFramesPerWrite && stream.queued_bytes() < limit &&
+  while (with_data && stream.queued_frames() < kFramesPerWrite && stream.queued_bytes() < limit &&
          NextData(&frame)) {
     stream.Queue(std::move(frame));
   }
@@ -179,11 +179,12 @@ bool LinkCore::OnTurn(absl::Time now) {
     elsewhere_.pop_front();
     moved = true;
   }
+  const bool with_data = !SendDataElsewhere();
   for (int round = 0; round < kWritesPerTurn; ++round) {
     bool more = false;
     for (auto& stream : streams_) {
       if (!stream->CanWrite()) continue;
-      Fill(*stream);
+      Fill(*stream, with_data);
       if (stream->queued_frames() == 0) continue;
       moved |= stream->Write(now);
       if (!status_.ok()) return moved;

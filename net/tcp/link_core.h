@@ -105,8 +105,11 @@ class LinkCore : public StreamOwner, public ResumptionOwner, public Handler {
   virtual void FailRequests(const absl::Status& why) = 0;
   virtual Link& link() = 0;
   virtual bool is_sender() const = 0;
-  // Where data takes another way than the streams: how many data frames were sent so, and whether
-  // what the other side said of its own, when it said goodbye, is still on the way.
+  // Where data takes another way than the streams: hands over all of NextData() that this way has
+  // room for, whatever becomes of the streams; false: data takes them.
+  virtual bool SendDataElsewhere() { return false; }
+  // How many data frames were sent so, and whether what the other side said of its own, when it
+  // said goodbye, is still on the way.
   virtual uint64_t sent_elsewhere() const { return 0; }
   virtual bool StillArriving(uint64_t /*sent_elsewhere*/) const { return false; }
   void NoteArrival();  // to be called for each of those
@@ -149,7 +152,7 @@ class LinkCore : public StreamOwner, public ResumptionOwner, public Handler {
     absl::Time told = absl::InfinitePast();  // the log, last
   };
 
-  void Fill(Stream& stream);
+  void Fill(Stream& stream, bool with_data);
   void LookForDeath(absl::Time now);
   void Lose(size_t index, const absl::Status& why, absl::Duration silent, absl::Time now);
   void BeginLoss(size_t index, absl::string_view why, absl::Duration patience, absl::Time now);

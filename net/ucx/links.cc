@@ -32,15 +32,14 @@ absl::Status UcxSendLink::OnLinkFrameDone(const FrameHeader& header) {
   return wire_.Connect(header);
 }
 
-// What is matched leaves by the wire; the streams are given nothing.
-bool UcxSendLink::NextData(OutFrame*) {
+bool UcxSendLink::SendDataElsewhere() {
   OutFrame frame;
-  while (TcpSendLink::NextData(&frame)) {
+  while (NextData(&frame)) {
     // An empty message has no payload to wait for.
     static const std::byte nothing{};
     wire_.Send(frame.header, frame.payload != nullptr ? frame.payload : &nothing, frame.token);
   }
-  return false;
+  return true;
 }
 
 void UcxSendLink::FailRequests(const absl::Status& why) {

@@ -23,7 +23,7 @@ class UcxSendLink final : public TcpSendLink, private UcxWireOwner {
                    absl::Time now) override;
   absl::StatusOr<PayloadTarget> OnLinkFrame(const FrameHeader& header) override;
   absl::Status OnLinkFrameDone(const FrameHeader& header) override;
-  bool NextData(OutFrame* frame) override;
+  bool SendDataElsewhere() override;
   void FailRequests(const absl::Status& why) override;
   uint64_t sent_elsewhere() const override { return wire_.data_sent(); }
 

@@ -4,11 +4,13 @@
 #include <infiniband/verbs.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "net/roce/devices.h"
 #include "net/verbs/ibverbs_queues.h"
@@ -99,6 +101,7 @@ class IbverbsDevice final : public NicDevice {
     out.active = found.state == IBV_PORT_ACTIVE;
     out.state = ibv_port_state_str(found.state);
     out.ethernet = found.link_layer == IBV_LINK_LAYER_ETHERNET;
+    out.needs_global = (found.flags & IBV_QPF_GRH_REQUIRED) != 0;
     out.mtu = 128 << found.active_mtu;
     out.gbps = GbpsOf(found);
     out.lid = found.lid;
@@ -207,6 +210,9 @@ class IbverbsDevice final : public NicDevice {
       case IBV_EVENT_CQ_ERR:
         to->kind = NicEventKind::kCompletionQueueLost;
         return true;
+      case IBV_EVENT_SRQ_ERR:
+        to->kind = NicEventKind::kReceiveQueueLost;
+        return true;
       case IBV_EVENT_DEVICE_FATAL:
         to->kind = NicEventKind::kDeviceLost;
         return true;
@@ -221,10 +227,13 @@ class IbverbsDevice final : public NicDevice {
 class IbverbsNic final : public Nic {
  public:
   absl::StatusOr<std::vector<std::string>> DeviceNames() override {
-    // Before anything else of libibverbs: a child that is forked must not take registered pages
-    // along.
-    if (const int error = ibv_fork_init(); error != 0 && error != ENOSYS) {
-      return VerbsFailed("ibv_fork_init", "this host", error);
+    // A child that is forked must not take registered pages along. Too late once this process has
+    // registered memory, as another library may have.
+    static std::atomic_flag said;
+    const int error = ibv_fork_init();
+    if (error != 0 && error != ENOSYS && !said.test_and_set()) {
+      WEFT_LOG_WARN("verbs: ", VerbsFailed("ibv_fork_init", "this host", error).message(),
+                    "; processes that are forked from this one must not write to its memory");
     }
     int count = 0;
     ibv_device** list = ibv_get_device_list(&count);

@@ -140,16 +140,15 @@ class IbverbsQueuePair final : public NicQueuePair {
     to.min_rnr_timer = 12;  // 0.64 ms, until a message that found no receive is sent again
     to.ah_attr.port_num = static_cast<uint8_t>(path.port);
     to.ah_attr.sl = static_cast<uint8_t>(path.service_level);
-    if (path.ethernet) {
+    if (path.global) {
       to.ah_attr.is_global = 1;
       std::memcpy(&to.ah_attr.grh.dgid, path.remote_gid.data(), path.remote_gid.size());
       to.ah_attr.grh.flow_label = path.flow_label;
       to.ah_attr.grh.sgid_index = static_cast<uint8_t>(path.gid_index);
       to.ah_attr.grh.hop_limit = 255;
       to.ah_attr.grh.traffic_class = static_cast<uint8_t>(path.traffic_class);
-    } else {
-      to.ah_attr.dlid = path.remote_lid;
     }
+    if (!path.ethernet) to.ah_attr.dlid = path.remote_lid;
     int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
     if (is_reliable()) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
     return Modify("ibv_modify_qp to RTR", &to, mask);

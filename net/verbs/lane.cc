@@ -74,6 +74,7 @@ void Lane::Reset() {
   narrowed_at_ = absl::InfinitePast();
   receives_posted = receives_used = 0;
   has_remote = false;
+  mtu = 0;
 }
 
 }  // namespace weft::net

@@ -31,6 +31,7 @@ struct Lane {
   uint16_t local_port = 0;  // UDP source ports
   Control remote;           // what the other side said of its queue pair
   bool has_remote = false;
+  uint32_t mtu = 0;  // of its path, bytes
 
   // Trying again.
   int failures = 0;  // since it last delivered something

@@ -150,18 +150,17 @@ size_t VerbsSendLink::PieceBytes(uint64_t receive, size_t total) const {
   return std::clamp(std::min(even, wire_.PieceMost()), std::min(options.piece_min, most), most);
 }
 
-// What is matched leaves by the wire; the streams are given nothing.
-bool VerbsSendLink::NextData(OutFrame*) {
+bool VerbsSendLink::SendDataElsewhere() {
   while (wire_.HasRoom()) {
     if (!held_.has_value()) {
       OutFrame frame;
-      if (!TcpSendLink::NextData(&frame)) break;
+      if (!NextData(&frame)) break;
       held_ = std::move(frame);
     }
     if (!SendPiece(*held_)) break;
     held_.reset();
   }
-  return false;
+  return true;
 }
 
 bool VerbsSendLink::SendPiece(const OutFrame& frame) {

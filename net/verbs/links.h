@@ -62,7 +62,7 @@ class VerbsSendLink final : public TcpSendLink, private VerbsWireOwner {
   absl::Status OnLinkFrameDone(const FrameHeader& header) override;
   size_t PieceBytes(uint64_t receive, size_t total) const override;
   void SendMismatch(const FrameHeader& header) override;
-  bool NextData(OutFrame* frame) override;
+  bool SendDataElsewhere() override;
   void FailRequests(const absl::Status& why) override;
   absl::Status KnownEnd() const override { return wire_.failure(); }
   uint64_t sent_elsewhere() const override { return data_delivered_; }

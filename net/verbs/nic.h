@@ -40,10 +40,11 @@ struct NicGid {
 struct NicPort {
   int number = 1;
   bool active = false;
-  std::string state;      // "ACTIVE", "DOWN", ...
-  bool ethernet = false;  // RoCE; else InfiniBand
-  int mtu = 0;            // the active one, bytes
-  double gbps = 0;        // of the link
+  std::string state;          // "ACTIVE", "DOWN", ...
+  bool ethernet = false;      // RoCE; else InfiniBand
+  bool needs_global = false;  // an InfiniBand port whose packets are to have a global route header
+  int mtu = 0;                // the active one, bytes
+  double gbps = 0;            // of the link
   uint16_t lid = 0;
 };
 
@@ -101,6 +102,7 @@ enum class NicEventKind : uint8_t {
   kAddressChanged,  // GIDs or LID
   kQueuePairFatal,  // queue_pair
   kCompletionQueueLost,
+  kReceiveQueueLost,
   kDeviceLost,
 };
 struct NicEvent {
@@ -186,7 +188,8 @@ struct NicQueuePairOptions {
 struct NicPath {
   int port = 1;
   bool ethernet = false;
-  int mtu = 1024;  // bytes
+  bool global = false;  // by a global route header: remote_gid and what follows gid_index
+  int mtu = 1024;       // bytes
   uint32_t remote_queue_pair = 0;
   uint32_t remote_psn = 0, local_psn = 0;  // 24 bits
   Gid remote_gid{};

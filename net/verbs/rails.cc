@@ -276,6 +276,7 @@ NicPath Rails::PathFrom(int rail, uint16_t source_port) {
   NicPath path;
   path.port = from.port.number;
   path.ethernet = from.port.ethernet;
+  path.global = from.port.ethernet || from.port.needs_global;
   path.mtu = from.port.mtu;
   path.gid_index = from.gid.gid.index;
   path.traffic_class = options_.traffic_class;
@@ -440,10 +441,15 @@ void Rails::TakeEvents(int index) {
         Lose([&](const User& u) { return u.rail == index; },
              absl::StrCat(name, " reports an overrun or failure of a completion queue"));
         break;
+      case NicEventKind::kReceiveQueueLost:
       case NicEventKind::kDeviceLost:
         rail.lost = true;
         Lose([&](const User& u) { return u.rail == index; },
-             absl::StrCat(name, " reports a fatal error of the device; look at dmesg"));
+             absl::StrCat(name, " reports a fatal error of ",
+                          event.kind == NicEventKind::kDeviceLost
+                              ? "the device"
+                              : "the receives that its queue pairs share",
+                          "; look at dmesg"));
         break;
     }
   }

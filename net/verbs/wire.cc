@@ -174,7 +174,7 @@ absl::Status VerbsWire::Post(uint64_t number, int index) {
     data.remote = header->address;
     data.remote_key = header->keys[remote_rail];
     data.id = lane.pair->SendId(lane.next_send);
-  } else if (bytes > PacketBytes(lane)) {
+  } else if (bytes > std::max<size_t>(lane.mtu, kEntryBytes)) {
     // An entry is one packet, so that one which is found without a completion is whole.
     NicWrite& data = writes[count++];
     data.local = image_bytes + header_bytes;
@@ -205,15 +205,6 @@ absl::Status VerbsWire::Post(uint64_t number, int index) {
   told_ = in_.base;
   word_due_ = absl::InfiniteFuture();
   return lane.pair->pair().PostWrites(absl::MakeConstSpan(writes.data(), count));
-}
-
-size_t VerbsWire::PacketBytes(const Lane& lane) const {
-  return std::max<size_t>(
-      lane.remote.mtu == 0
-          ? 0
-          : std::min<size_t>(lane.remote.mtu,
-                             static_cast<size_t>((*shared_.rails)[lane.pair->rail()].port.mtu)),
-      kEntryBytes);
 }
 
 bool VerbsWire::MaySayWord() const {

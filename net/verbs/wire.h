@@ -128,7 +128,6 @@ class VerbsWire final : public Handler, private QueuePairUser {
   EntryHeader* image(uint64_t number);
   const std::byte* arrived(uint64_t number) const;  // where it lies
   bool ComesInOrder(uint64_t number) const;
-  size_t PacketBytes(const Lane& lane) const;
   void Enqueue(const EntryHeader& header, const std::byte* payload, uint64_t length,
                absl::string_view small, uint32_t token);
   void Flush(bool in_turn);

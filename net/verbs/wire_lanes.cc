@@ -18,6 +18,7 @@ constexpr absl::Duration kRetryFirst = absl::Milliseconds(10);
 constexpr absl::Duration kRetryLongest = absl::Seconds(2);
 constexpr int kRetriesAtLeast = 20;
 constexpr uint32_t kPsnMask = (1u << 24) - 1;
+constexpr uint32_t kMtuLeast = 256, kMtuMost = 4096;  // of InfiniBand
 
 uint64_t Mix(uint64_t token, int lane, uint32_t epoch) {
   uint64_t state = token + static_cast<uint64_t>(lane) * kVerbsLanesMax + (uint64_t{epoch} << 32);
@@ -84,12 +85,16 @@ absl::Status VerbsWire::ConnectPair(int index, const Control& remote) {
   if (rail.port.ethernet != (remote.ethernet != 0)) {
     return absl::UnavailableError("one side's port is Ethernet, the other's InfiniBand");
   }
+  if (remote.mtu < kMtuLeast || remote.mtu > kMtuMost) {
+    return absl::InvalidArgumentError(absl::StrCat("an MTU of ", remote.mtu, " bytes"));
+  }
   if (remote.rail >= hello_.rails) {
     return absl::InvalidArgumentError(
         absl::StrCat("rail ", remote.rail, " of a peer that has ", hello_.rails));
   }
   NicPath path = rails().PathFrom(lane.pair->rail(), lane.local_port);
   path.mtu = std::min(rail.port.mtu, static_cast<int>(remote.mtu));
+  lane.mtu = static_cast<uint32_t>(path.mtu);
   // What this side sends, if it does not lead, is clear-to-sends.
   const int own_class = rails().options().clear_to_send_traffic_class;
   if (!leads_ && own_class >= 0) path.traffic_class = own_class;

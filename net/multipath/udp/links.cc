@@ -110,11 +110,10 @@ absl::Status MultipathSendLink::OnLinkFrameDone(const FrameHeader& header) {
   return absl::OkStatus();
 }
 
-// What is matched leaves by the wire; the stream is given nothing.
-bool MultipathSendLink::NextData(OutFrame*) {
+bool MultipathSendLink::SendDataElsewhere() {
   OutFrame frame;
-  while (TcpSendLink::NextData(&frame)) wire_->SendData(frame);
-  return false;
+  while (NextData(&frame)) wire_->SendData(frame);
+  return true;
 }
 
 void MultipathSendLink::FailRequests(const absl::Status& why) {

@@ -70,7 +70,7 @@ class MultipathSendLink final : public TcpSendLink, private WireOwner {
                    absl::Time now) override;
   absl::StatusOr<PayloadTarget> OnLinkFrame(const FrameHeader& header) override;
   absl::Status OnLinkFrameDone(const FrameHeader& header) override;
-  bool NextData(OutFrame* frame) override;
+  bool SendDataElsewhere() override;
   void FailRequests(const absl::Status& why) override;
   bool GoesElsewhere(FrameType type) const override;
   bool SendElsewhere(OutFrame& frame) override;

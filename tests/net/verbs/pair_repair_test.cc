@@ -177,7 +177,7 @@ TEST_P(PairRepairTest, ALinkWithoutQueuePairsBreaksAndSaysWhy) {
   ExpectAll(world, 5, 3);
   for (int rail : {0, 1}) {
     NicEvent event;
-    event.kind = NicEventKind::kDeviceLost;
+    event.kind = rail == 0 ? NicEventKind::kReceiveQueueLost : NicEventKind::kDeviceLost;
     world.fabric.PushEvent(World::Device(0, rail), event);
   }
   EXPECT_TRUE(world.Until([&] { return !world.a->broken.ok(); }, absl::Seconds(5)));

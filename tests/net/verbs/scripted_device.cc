@@ -121,6 +121,10 @@ class ScriptedPair final : public NicQueuePair {
       }
       if (waits) return ErrnoStatus(ETIMEDOUT, "ibv_modify_qp to RTR");
     }
+    const ScriptedDeviceOptions& options = state_.device->options;
+    if ((options.ethernet || options.needs_global) && !path.global) {
+      return ErrnoStatus(EINVAL, "ibv_modify_qp to RTR");
+    }
     WEFT_RETURN_IF_ERROR(Move("to_rtr", PairState::kInit, PairState::kReadyToReceive));
     Lock lock(core_->mutex);
     state_.path = path;
@@ -284,6 +288,7 @@ class ScriptedDevice final : public NicDevice {
     out.active = state_->active;
     out.state = state_->active ? "ACTIVE" : "DOWN";
     out.ethernet = state_->options.ethernet;
+    out.needs_global = state_->options.needs_global;
     out.mtu = 4096;
     out.gbps = 100;
     out.lid = static_cast<uint16_t>(state_->options.address);

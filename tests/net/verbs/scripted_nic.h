@@ -34,6 +34,7 @@ struct ScriptedDeviceOptions {
   std::string pci_address;
   uint32_t address = 0;  // IPv4 of its GIDs, host order
   bool ethernet = true;
+  bool needs_global = false;
   bool ipv6 = false;
   int ports = 1;
   uint32_t inline_max = 256;

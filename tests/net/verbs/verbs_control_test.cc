@@ -81,6 +81,18 @@ TEST_P(ControlTest, QueuePairsAreReplacedOverAConnectionThatIsCut) {
   EXPECT_TRUE(world.broken().ok()) << world.broken();
 }
 
+// Data needs the connection only when queue pairs are to be made.
+TEST_P(ControlTest, DataGoesOnWhileTheConnectionIsBeingReplaced) {
+  Proxied proxied(6, {"tcp.dead_after=1h"});
+  auto& [world, proxy] = proxied;
+  ASSERT_EQ(Exchange(world, 1), "");
+  proxy.Refuse();
+  while (proxy.cuts() == 0) usleep(1000);
+  for (int turn = 0; turn < 5000; ++turn) world.Turn();
+  EXPECT_EQ(Exchange(world, 2), "");
+  EXPECT_TRUE(world.broken().ok()) << world.broken();
+}
+
 TEST_P(ControlTest, AConnectionThatCannotBeReplacedEndsTheLink) {
   Proxied proxied(5, {"tcp.dead_after=1s"});
   auto& [world, proxy] = proxied;

@@ -86,6 +86,20 @@ TEST(VerbsPaths, EveryQueuePairHasAPortOfItsOwnAndAReplacementAnother) {
   EXPECT_EQ(ports.size(), 5u);
 }
 
+TEST(VerbsPaths, InfinibandPortsThatNeedGlobalRouteHeadersGetThem) {
+  for (const bool needs_global : {false, true}) {
+    WorldOptions options = QuickWorld();
+    options.tweak = [&](int, std::vector<ScriptedDeviceOptions>* devices) {
+      for (ScriptedDeviceOptions& one : *devices) {
+        one.ethernet = false, one.needs_global = needs_global;
+      }
+    };
+    World world(options);
+    ASSERT_TRUE(world.Connect());
+    EXPECT_EQ(Exchange(world), "") << needs_global;
+  }
+}
+
 TEST(VerbsPaths, DevicesAreToldTheirPortsWhereThatIsAskedFor) {
   for (const bool asked : {false, true}) {
     WorldOptions options = QuickWorld(1);
