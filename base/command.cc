@@ -20,7 +20,7 @@ namespace weft {
 namespace {
 
 constexpr size_t kTextMax = 1 << 20;
-constexpr absl::Duration kLook = absl::Milliseconds(1);
+constexpr absl::Duration kLook = absl::Milliseconds(1), kDeath = absl::Seconds(1);
 
 absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& arguments, int out) {
   std::vector<char*> words;
@@ -90,7 +90,9 @@ absl::StatusOr<CommandOutput> RunCommand(const std::vector<std::string>& argumen
   }
   if (!in_time) {
     kill(-*child, SIGKILL);
-    waitpid(*child, &status, 0);
+    // One that waits for a device within the kernel does not end, and is left behind.
+    const absl::Time end = clock.Now() + kDeath;
+    while (waitpid(*child, &status, WNOHANG) == 0 && clock.Now() < end) absl::SleepFor(kLook);
     return absl::DeadlineExceededError(absl::StrCat(
         arguments[0], " was not through within ", absl::FormatDuration(limit), ", and was ended"));
   }
