@@ -3,12 +3,16 @@
 #ifndef WEFT_TOOLS_COMMAND_LINE_H_
 #define WEFT_TOOLS_COMMAND_LINE_H_
 
+#include <errno.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/version.h"
 
 namespace weft {
 
@@ -21,11 +25,17 @@ inline void EndWithLostOutput() {
   std::_Exit(EXIT_FAILURE);
 }
 
+// --version: "weft-bw 0.1.0".
+inline void DeclareVersion(CLI::App& app) {
+  app.set_version_flag("--version", absl::StrCat(program_invocation_short_name, " ", Version()));
+}
+
 // The exit status: 0 after --help and the like; kWrongUsage after a line on standard error, that
 // of CLI11 or the name of `app` and what `resolve`, an absl::Status(), returns; or kGoOn.
 template <typename Resolve>
 int ReadCommandLine(CLI::App& app, int argc, char** argv, const Resolve& resolve) {
   std::atexit(EndWithLostOutput);
+  DeclareVersion(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

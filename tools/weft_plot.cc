@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "tools/command_line.h"
@@ -36,6 +37,9 @@ int Main(int argc, char** argv) {
 
   absl::StatusOr<LossPlot> plot = ReadLossMetrics(metrics);
   absl::Status status = plot.status();
+  if (status.ok() && plot->train.empty() && plot->validation.empty()) {
+    status = absl::InvalidArgumentError(absl::StrCat(metrics, " holds no step of a run"));
+  }
   if (status.ok()) {
     plot->title = title.empty()
                       ? std::filesystem::absolute(metrics).parent_path().filename().string()

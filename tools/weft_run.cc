@@ -16,12 +16,11 @@
 #include "base/settings.h"
 #include "base/status.h"
 #include "collectives/rendezvous/socket_address.h"
+#include "tools/command_line.h"
 #include "tools/run/launcher.h"
 
 namespace weft {
 namespace {
-
-constexpr int kUsage = 2;
 
 struct CommandLine {
   run::RunOptions options;
@@ -135,6 +134,7 @@ int Main(int argc, char** argv) {
       "weft-run");
   CommandLine line;
   line.Register(app);
+  DeclareVersion(app);
   app.prefix_command();
 
   // Our own options end at the first "--" or the first word that is none.
@@ -146,7 +146,7 @@ int Main(int argc, char** argv) {
     app.parse(own);
   } catch (const CLI::ParseError& error) {
     int status = app.exit(error);
-    return status == 0 ? 0 : kUsage;
+    return status == 0 ? 0 : kWrongUsage;
   }
   std::vector<std::string>& command = line.options.command;
   command = app.remaining();
@@ -155,17 +155,17 @@ int Main(int argc, char** argv) {
     command.insert(command.end(), dashes, words.end());
   }
   if (!app.remaining().empty() && absl::StartsWith(command[0], "-")) {
-    return Fail(absl::StrCat("unknown option ", command[0], "; see weft-run --help"), kUsage);
+    return Fail(absl::StrCat("unknown option ", command[0], "; see weft-run --help"), kWrongUsage);
   }
-  if (command.empty()) return Fail("which program? See weft-run --help", kUsage);
+  if (command.empty()) return Fail("which program? See weft-run --help", kWrongUsage);
 
   absl::Status status = line.Finish();
-  if (!status.ok()) return Fail(status.message(), kUsage);
+  if (!status.ok()) return Fail(status.message(), kWrongUsage);
   InitLog("weft-run", EnvironmentLogLevel(LogLevel::kWarn));
   auto exit_status = run::RunJob(line.options);
   if (exit_status.ok()) return *exit_status;
   return Fail(exit_status.status().message(),
-              absl::IsInvalidArgument(exit_status.status()) ? kUsage : 1);
+              absl::IsInvalidArgument(exit_status.status()) ? kWrongUsage : 1);
 }
 
 }  // namespace

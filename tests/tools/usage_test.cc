@@ -3,7 +3,9 @@
 
 #include <string>
 
+#include "base/version.h"
 #include "tests/run_program.h"
+#include "tests/scratch_folder.h"
 
 namespace weft {
 namespace {
@@ -43,6 +45,24 @@ TEST(Usage, WrongWordsEndWithTwo) {
     EXPECT_EQ(outcome.status, 2) << words << ": " << outcome.output;
     EXPECT_NE(outcome.output, "") << words;
   }
+}
+
+TEST(Usage, EveryProgramSaysItsVersion) {
+  for (const char* program : {"weft-bw", "weft-doctor", "weft-nccl-harness", "weft-run",
+                              "weft-settings", "weft-store", "weft-topo"}) {
+    const Outcome outcome = RunProgram(std::string(program) + " --version");
+    EXPECT_EQ(outcome.status, 0) << program;
+    EXPECT_EQ(outcome.output, std::string(program) + " " + Version() + "\n");
+  }
+}
+
+TEST(Usage, FilesThatHoldNothingAreNamed) {
+  ScratchFolder folder;
+  folder.Write("metrics.jsonl", "");
+  const Outcome plot = RunProgram("weft-plot " + folder / "metrics.jsonl");
+  if (plot.status == 127) GTEST_SKIP() << "this build has no trainer";
+  EXPECT_EQ(plot.status, 1);
+  EXPECT_THAT(plot.output, HasSubstr("metrics.jsonl holds no step of a run"));
 }
 
 TEST(Usage, LostOutputIsAFailure) {

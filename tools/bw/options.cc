@@ -48,9 +48,10 @@ absl::StatusOr<Operation> ParseOperation(const std::string& name) {
   if (const OperationInfo* info = FindOperation(name)) return info->operation;
   std::vector<std::string> names;
   for (const OperationInfo& info : Operations()) names.emplace_back(info.name);
-  return absl::InvalidArgumentError(absl::StrCat("there is no operation '", name,
-                                                 "'; there are all, ", absl::StrJoin(names, ", "),
-                                                 "; nearest: ", NearestName(name, names)));
+  const std::string nearest = NearestName(name, names);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "there is no operation '", name, "'; there are all, ", absl::StrJoin(names, ", "),
+      nearest.empty() ? "" : absl::StrCat("; nearest: ", nearest)));
 }
 
 absl::Status Resolve(const Words& words, Options& options) {

@@ -127,7 +127,7 @@ void CheckSoftware(const Node& node, Findings& findings) {
   }
   CheckPlugin(node, findings);
   if (!node.settings_error.empty()) {
-    findings.push_back({Severity::kError, "settings", "environment", node.settings_error,
+    findings.push_back({Severity::kError, "settings", "WEFT_*", node.settings_error,
                         "weft-settings lists what there is"});
   }
 }

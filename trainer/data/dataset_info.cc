@@ -93,7 +93,13 @@ absl::Status WriteDatasetInfo(const std::string& prefix, const DatasetInfo& info
 
 absl::StatusOr<DatasetInfo> ReadDatasetInfo(const std::string& prefix) {
   const std::string path = prefix + ".json";
-  WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
+  absl::StatusOr<std::string> read = ReadFile(path);
+  if (absl::IsNotFound(read.status())) {
+    return absl::NotFoundError(absl::StrCat(read.status().message(),
+                                            "; weft-data prepare makes it, and tools/dev demo ",
+                                            "that of the dictionary"));
+  }
+  WEFT_ASSIGN_OR_RETURN(const std::string text, std::move(read));
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("format") || json["format"] != "weft-dataset") {
     return absl::DataLossError(absl::StrCat(path, " is not a description made by weft-data"));

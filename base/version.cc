@@ -1,0 +1,7 @@
+#include "base/version.h"
+
+namespace weft {
+
+const char* Version() { return WEFT_VERSION; }
+
+}  // namespace weft
