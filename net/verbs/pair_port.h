@@ -1,6 +1,9 @@
 // What the queue pairs of all multipath links of a transport share: the devices' receives, memory
 // for what is sent, and which link a packet is for. Their paths are in pair_paths.h.
 //
+// A queue pair that ends gives its receives back as errors, all but perhaps that of a message of
+// which only a part had come: what a device says of that one depends on the device.
+//
 // Memory is bounded whatever the number of links: PairOptions::buffer_bytes of receives a device,
 // or 256 of them if that is more, posted again once their packets were looked at, and kSendBytes of
 // packets on their way out, or kSendSlotsMin of them. A link that finds none waits

@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/version.h"
 
 namespace weft::nccl {
 namespace {
@@ -202,7 +203,7 @@ PeerInfo ThisProcess() {
   char name[256] = "";
   if (gethostname(name, sizeof(name) - 1) != 0) std::strcpy(name, "?");
   info.host = name;
-  info.version = WEFT_VERSION;
+  info.version = Version();
   info.process = getpid();
   info.job = JobFingerprint();
   return info;

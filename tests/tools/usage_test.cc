@@ -18,6 +18,7 @@ TEST(Usage, WrongWordsEndWithTwo) {
         "weft-bw link --bogus",
         "weft-bw -f -2",
         "weft-bw -f nan",
+        "weft-bw -o band -d float",
         "weft-bw --repeat-time -5s",
         "weft-bw link --ranks 2 --max-usec 1",
         "weft-data --bogus",

@@ -67,6 +67,19 @@ absl::Status Resolve(const Words& words, Options& options) {
                                                       [](const std::string& text) {
                                                         return collectives::ParseReduceOp(text);
                                                       }));
+  // What some of many do not do is left out; what none does is a mistake.
+  const auto does_something = [&](Operation operation) {
+    for (collectives::DataType type : options.types) {
+      for (collectives::ReduceOp reduction : options.reductions) {
+        if (!InfoOf(operation).reduces() || Supports(reduction, type)) return true;
+      }
+    }
+    return false;
+  };
+  if (std::none_of(options.operations.begin(), options.operations.end(), does_something)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--redop ", words.reduction, " does not go with --datatype ", words.type));
+  }
   WEFT_ASSIGN_OR_RETURN(options.size_min, ParseBytes(words.size_min));
   WEFT_ASSIGN_OR_RETURN(options.size_max,
                         ParseBytes(words.size_max.empty() ? words.size_min : words.size_max));
