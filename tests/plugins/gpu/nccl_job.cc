@@ -1,0 +1,297 @@
+#include "tests/plugins/gpu/nccl_job.h"
+
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <initializer_list>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "tests/scratch_folder.h"
+
+namespace weft {
+namespace {
+
+constexpr int kInt8 = 0, kFloat = 7, kSum = 0;  // ncclInt8, ncclFloat32, ncclSum
+constexpr int kToDevice = 1, kToHost = 2;       // cudaMemcpyKind
+constexpr char kRankFlag[] = "--nccl-rank";
+
+struct UniqueId {  // ncclUniqueId
+  char bytes[128];
+};
+
+void* LoadFirst(const char* variable, std::initializer_list<const char*> names) {
+  if (const char* given = getenv(variable)) return dlopen(given, RTLD_NOW | RTLD_GLOBAL);
+  for (const char* name : names) {
+    if (void* library = dlopen(name, RTLD_NOW | RTLD_GLOBAL)) return library;
+  }
+  return nullptr;
+}
+
+template <typename Function>
+void Find(void* library, const char* name, Function*& function) {
+  function = reinterpret_cast<Function*>(dlsym(library, name));
+  if (function != nullptr) return;
+  fprintf(stderr, "no function %s\n", name);
+  exit(1);
+}
+
+// The calls of both libraries that a rank makes.
+struct Calls {
+  Calls(void* cuda, void* nccl) {
+    Find(cuda, "cudaSetDevice", set_device);
+    Find(cuda, "cudaMalloc", allocate);
+    Find(cuda, "cudaMemcpy", copy);
+    Find(cuda, "cudaDeviceSynchronize", synchronize);
+    Find(nccl, "ncclGetUniqueId", get_unique_id);
+    Find(nccl, "ncclCommInitRank", init);
+    Find(nccl, "ncclCommDestroy", destroy);
+    Find(nccl, "ncclGetErrorString", error_string);
+    Find(nccl, "ncclGetLastError", last_error);
+    Find(nccl, "ncclAllReduce", all_reduce);
+    Find(nccl, "ncclAllGather", all_gather);
+    Find(nccl, "ncclReduceScatter", reduce_scatter);
+    Find(nccl, "ncclBroadcast", broadcast);
+    Find(nccl, "ncclSend", send);
+    Find(nccl, "ncclRecv", recv);
+    Find(nccl, "ncclGroupStart", group_start);
+    Find(nccl, "ncclGroupEnd", group_end);
+  }
+  int (*set_device)(int);
+  int (*allocate)(void**, size_t);
+  int (*copy)(void*, const void*, size_t, int);
+  int (*synchronize)();
+  int (*get_unique_id)(UniqueId*);
+  int (*init)(void**, int, UniqueId, int);
+  int (*destroy)(void*);
+  const char* (*error_string)(int);
+  const char* (*last_error)(void*);
+  int (*all_reduce)(const void*, void*, size_t, int, int, void*, void*);
+  int (*all_gather)(const void*, void*, size_t, int, void*, void*);
+  int (*reduce_scatter)(const void*, void*, size_t, int, int, void*, void*);
+  int (*broadcast)(const void*, void*, size_t, int, int, void*, void*);
+  int (*send)(const void*, size_t, int, int, void*, void*);
+  int (*recv)(void*, size_t, int, int, void*, void*);
+  int (*group_start)();
+  int (*group_end)();
+};
+
+class Rank {
+ public:
+  Rank(const Calls& calls, int rank, int ranks, const UniqueId& id, size_t most)
+      : calls_(calls), rank_(rank), ranks_(ranks) {
+    Check(calls.set_device(0), "cudaSetDevice");
+    size_t bytes = most * static_cast<size_t>(ranks) * sizeof(float);
+    Check(calls.allocate(&input_, bytes), "cudaMalloc");
+    Check(calls.allocate(&output_, bytes), "cudaMalloc");
+    CheckNccl(calls.init(&comm_, ranks, id, rank), "ncclCommInitRank");
+  }
+  ~Rank() { CheckNccl(calls_.destroy(comm_), "ncclCommDestroy"); }
+
+  void RunAll(size_t count) {
+    auto ranks = static_cast<size_t>(ranks_);
+    int next = (rank_ + 1) % ranks_, previous = (rank_ + ranks_ - 1) % ranks_, root = ranks_ - 1;
+    float all = static_cast<float>(ranks_), sum = all * (all - 1) / 2;
+
+    Give(count);
+    CheckNccl(calls_.all_reduce(input_, output_, count, kFloat, kSum, comm_, nullptr),
+              "ncclAllReduce");
+    Expect("all-reduce", count, [&](size_t i) { return all * Base(i) + sum; });
+
+    Give(count);
+    CheckNccl(calls_.all_gather(input_, output_, count, kFloat, comm_, nullptr), "ncclAllGather");
+    Expect("all-gather", count * ranks,
+           [&](size_t i) { return Base(i % count) + static_cast<float>(i / count); });
+
+    Give(count * ranks);
+    CheckNccl(calls_.reduce_scatter(input_, output_, count, kFloat, kSum, comm_, nullptr),
+              "ncclReduceScatter");
+    Expect("reduce-scatter", count,
+           [&](size_t i) { return all * Base(static_cast<size_t>(rank_) * count + i) + sum; });
+
+    Give(count);
+    CheckNccl(calls_.broadcast(input_, output_, count, kFloat, root, comm_, nullptr),
+              "ncclBroadcast");
+    Expect("broadcast", count, [&](size_t i) { return Base(i) + static_cast<float>(root); });
+
+    Give(count);
+    CheckNccl(calls_.group_start(), "ncclGroupStart");
+    CheckNccl(calls_.send(input_, count * sizeof(float), kInt8, next, comm_, nullptr), "ncclSend");
+    CheckNccl(calls_.recv(output_, count * sizeof(float), kInt8, previous, comm_, nullptr),
+              "ncclRecv");
+    CheckNccl(calls_.group_end(), "ncclGroupEnd");
+    Expect("send and receive", count,
+           [&](size_t i) { return Base(i) + static_cast<float>(previous); });
+  }
+
+ private:
+  // Small whole numbers, whose sums are exact in any order.
+  static float Base(size_t i) { return static_cast<float>(i % 1009); }
+
+  void Give(size_t count) {
+    values_.resize(count);
+    for (size_t i = 0; i < count; ++i) values_[i] = Base(i) + static_cast<float>(rank_);
+    Check(calls_.copy(input_, values_.data(), count * sizeof(float), kToDevice), "cudaMemcpy");
+  }
+
+  template <typename Expected>
+  void Expect(const char* what, size_t count, Expected&& expected) {
+    Check(calls_.synchronize(), "cudaDeviceSynchronize");
+    values_.assign(count, -1);
+    Check(calls_.copy(values_.data(), output_, count * sizeof(float), kToHost), "cudaMemcpy");
+    for (size_t i = 0; i < count; ++i) {
+      if (values_[i] == expected(i)) continue;
+      fprintf(stderr, "rank %d: %s of %zu: value %zu is %f, not %f\n", rank_, what, count, i,
+              static_cast<double>(values_[i]), static_cast<double>(expected(i)));
+      exit(1);
+    }
+  }
+
+  void Check(int result, const char* call) const {
+    if (result == 0) return;
+    fprintf(stderr, "rank %d: %s: error %d\n", rank_, call, result);
+    exit(1);
+  }
+  void CheckNccl(int result, const char* call) const {
+    if (result == 0) return;
+    fprintf(stderr, "rank %d: %s: %s: %s\n", rank_, call, calls_.error_string(result),
+            calls_.last_error(nullptr));
+    exit(1);
+  }
+
+  const Calls& calls_;
+  const int rank_, ranks_;
+  void *comm_ = nullptr, *input_ = nullptr, *output_ = nullptr;
+  std::vector<float> values_;
+};
+
+// Rank 0 makes the id and renames it into place; the others wait for it, no longer than a rank may.
+UniqueId ShareId(const Calls& calls, int rank, const std::string& path) {
+  UniqueId id{};
+  if (rank == 0) {
+    if (calls.get_unique_id(&id) != 0) exit(1);
+    std::ofstream(path + ".new", std::ios::binary).write(id.bytes, sizeof(id.bytes));
+    if (rename((path + ".new").c_str(), path.c_str()) != 0) exit(1);
+  } else {
+    while (access(path.c_str(), R_OK) != 0) usleep(1000);
+    std::ifstream(path, std::ios::binary).read(id.bytes, sizeof(id.bytes));
+  }
+  return id;
+}
+
+// The arguments of a rank: the flag, its number, ranks, rounds, scripted, id file, counts.
+int RunRank(char** argv) {
+  int rank = atoi(argv[0]), ranks = atoi(argv[1]), rounds = atoi(argv[2]);
+  bool scripted = atoi(argv[3]) != 0;
+  void *cuda = LoadCuda(scripted), *nccl = LoadNccl();
+  if (cuda == nullptr || nccl == nullptr) return 1;
+  if (scripted) {
+    const char* (*attach)(void*);
+    Find(cuda, "WeftAttachScriptedGpu", attach);
+    if (const char* error = attach(nccl)) {
+      fprintf(stderr, "%s\n", error);
+      return 1;
+    }
+  }
+  std::vector<size_t> counts;
+  for (absl::string_view count : absl::StrSplit(argv[5], ',')) {
+    counts.push_back(strtoull(std::string(count).c_str(), nullptr, 10));
+  }
+  Calls calls(cuda, nccl);
+  Rank self(calls, rank, ranks, ShareId(calls, rank, argv[4]),
+            *std::max_element(counts.begin(), counts.end()));
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t count : counts) self.RunAll(count);
+  }
+  return 0;
+}
+
+pid_t StartRank(const NcclJob& job, const std::string& folder, int rank, unsigned limit_seconds) {
+  pid_t child = fork();
+  if (child != 0) return child;
+  for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 1);
+  for (auto [name, value] : {std::pair{"NCCL_MNNVL_ENABLE", "0"},
+                             {"NCCL_SOCKET_IFNAME", "lo"},
+                             {"NCCL_DEBUG", "INFO"},
+                             {"NCCL_DEBUG_SUBSYS", "INIT,NET,ENV,TUNING"},
+                             {"NCCL_MAX_NCHANNELS", "2"},
+                             {"NCCL_RAS_ENABLE", "0"},
+                             {"NCCL_NET_PLUGIN_REF_COUNT", "1"}}) {
+    setenv(name, value, 1);
+  }
+  setenv("NCCL_HOSTID", absl::StrCat("weft-test-", rank).c_str(), 1);
+  setenv("NCCL_DEBUG_FILE", absl::StrCat(folder, "/log", rank).c_str(), 1);
+  // A program of its own for each rank: CUDA does not survive a fork.
+  std::vector<std::string> words = {"nccl_rank",
+                                    kRankFlag,
+                                    absl::StrCat(rank),
+                                    absl::StrCat(job.ranks),
+                                    absl::StrCat(job.rounds),
+                                    job.scripted_gpu ? "1" : "0",
+                                    folder + "/id",
+                                    absl::StrJoin(job.counts, ",")};
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  alarm(limit_seconds);
+  execv("/proc/self/exe", arguments.data());
+  _exit(127);
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+void* LoadNccl() {
+  return LoadFirst("WEFT_TEST_NCCL", {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2"});
+}
+
+void* LoadCuda(bool scripted) {
+  if (scripted) return dlopen(WEFT_SCRIPTED_GPU, RTLD_NOW | RTLD_GLOBAL);
+  return LoadFirst("WEFT_TEST_CUDART", {"libcudart.so.13", "libcudart.so.12"});
+}
+
+int NcclVersion(void* nccl) {
+  int (*get_version)(int*);
+  Find(nccl, "ncclGetVersion", get_version);
+  int version = 0;
+  return get_version(&version) == 0 ? version : 0;
+}
+
+std::vector<NcclRankEnd> RunNcclJob(const NcclJob& job, unsigned limit_seconds) {
+  ScratchFolder folder;
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    children.push_back(StartRank(job, folder.path(), rank, limit_seconds));
+  }
+  std::vector<NcclRankEnd> ends;
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    int status = 0;
+    NcclRankEnd& end = ends.emplace_back();
+    if (waitpid(children[static_cast<size_t>(rank)], &status, 0) < 0) continue;
+    end.succeeded = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    end.status = WIFEXITED(status) ? absl::StrCat("exited with ", WEXITSTATUS(status))
+                                   : absl::StrCat("killed by signal ", WTERMSIG(status));
+    end.log = ReadFile(absl::StrCat(folder.path(), "/log", rank));
+  }
+  return ends;
+}
+
+bool NcclRankMain(int argc, char** argv, int* status) {
+  if (argc != 8 || strcmp(argv[1], kRankFlag) != 0) return false;
+  *status = RunRank(argv + 2);
+  return true;
+}
+
+}  // namespace weft

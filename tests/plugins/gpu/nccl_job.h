@@ -1,0 +1,44 @@
+// A job of NCCL for tests: a process a rank, which NCCL takes for hosts of their own, and in each
+// all-reduce, all-gather, reduce-scatter, broadcast, and send and receive of several lengths over
+// the network plugin, with every value checked. NCCL and the CUDA runtime are loaded at run time.
+#ifndef WEFT_TESTS_PLUGINS_GPU_NCCL_JOB_H_
+#define WEFT_TESTS_PLUGINS_GPU_NCCL_JOB_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace weft {
+
+// libnccl.so.2: WEFT_TEST_NCCL names it where neither the loader nor CUDA's folder has it. Null:
+// there is none.
+void* LoadNccl();
+// libcudart.so: WEFT_TEST_CUDART, or the loader's. With `scripted`, the runtime of the scripted
+// GPU.
+void* LoadCuda(bool scripted);
+int NcclVersion(void* nccl);  // 22809 is 2.28.9
+
+struct NcclJob {
+  int ranks = 2;
+  bool scripted_gpu = false;
+  std::vector<size_t> counts = {1, 1000, 1 << 20};               // floats of a rank
+  int rounds = 1;                                                // how often all is done
+  std::vector<std::pair<std::string, std::string>> environment;  // beside what the test itself has
+};
+
+struct NcclRankEnd {
+  bool succeeded = false;
+  std::string status;  // in words
+  std::string log;     // NCCL's, at level INFO
+};
+
+// Runs a job to its end; the ranks are this program again, see NcclRankMain. A rank that takes
+// longer than `limit_seconds` is killed.
+std::vector<NcclRankEnd> RunNcclJob(const NcclJob& job, unsigned limit_seconds = 90);
+
+// For main: true where this process is a rank of a job, with its exit status.
+bool NcclRankMain(int argc, char** argv, int* status);
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_PLUGINS_GPU_NCCL_JOB_H_

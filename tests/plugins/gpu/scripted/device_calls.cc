@@ -1,0 +1,97 @@
+// CUDA's calls about the device: one, of compute capability 8.0, with nothing that is optional.
+#include <cstdio>
+#include <cstring>
+
+#include "tests/plugins/gpu/scripted/gpu.h"
+
+using weft::scripted::Gpu;
+using weft::scripted::kCudaVersion;
+using weft::scripted::kInvalidValue;
+using weft::scripted::kSuccess;
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+int cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return kSuccess;
+}
+int cudaGetDevice(int* device) {
+  *device = 0;
+  return kSuccess;
+}
+int cudaSetDevice(int device) { return device == 0 ? kSuccess : kInvalidValue; }
+int cudaDriverGetVersion(int* version) {
+  *version = kCudaVersion;
+  return kSuccess;
+}
+int cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+int cudaGetLastError() { return kSuccess; }
+const char* cudaGetErrorString(int) { return "an error of the scripted GPU"; }
+int cudaDeviceSetLimit(int, size_t) { return kSuccess; }
+int cudaDeviceSynchronize() {
+  Gpu::The().Drain();
+  return kSuccess;
+}
+int cudaDeviceGetPCIBusId(char* bus_id, int length, int) {
+  snprintf(bus_id, static_cast<size_t>(length), "00f0:01:00.0");
+  return kSuccess;
+}
+int cudaDeviceGetAttribute(int* value, int attribute, int) {
+  constexpr int kMajor = 75, kMinor = 76, kSharedMemory = 97, kMultiprocessors = 16;
+  *value = attribute == kMajor             ? 8
+           : attribute == kMinor           ? 0
+           : attribute == kSharedMemory    ? 164 << 10
+           : attribute == kMultiprocessors ? 16
+                                           : 0;
+  return kSuccess;
+}
+
+int cudaGetDeviceProperties(void* properties, int) {
+  struct {  // the beginning of cudaDeviceProp
+    char name[256], uuid[16], luid[8];
+    unsigned luid_nodes;
+    size_t memory_bytes;
+  } known{};
+  known.memory_bytes = size_t{1} << 32;
+  memcpy(properties, &known, sizeof(known));
+  return kSuccess;
+}
+
+int cudaFuncGetAttributes(void*, const void*) { return kSuccess; }  // all zero, as the asker's are
+int cudaFuncSetAttribute(const void*, int, int) { return kSuccess; }
+int cudaGetFuncBySymbol(void** function, const void* symbol) {
+  *function = const_cast<void*>(symbol);
+  return kSuccess;
+}
+
+// The driver's calls, which NCCL asks for by name.
+int cuGetErrorString(int, const char** text) {
+  *text = "an error of the scripted GPU's driver";
+  return kSuccess;
+}
+int cuGetErrorName(int error, const char** name) { return cuGetErrorString(error, name); }
+int cuCtxGetDevice(int* device) { return cudaGetDevice(device); }
+int cuDeviceGet(int* device, int) {
+  *device = 0;
+  return kSuccess;
+}
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  return cudaDeviceGetAttribute(value, attribute, device);
+}
+int cuCtxGetCurrent(void** context) {
+  static char the_context;
+  *context = &the_context;
+  return kSuccess;
+}
+int cuCtxSetCurrent(void*) { return kSuccess; }
+int cuMemGetAddressRange(void** base, size_t* size, void* pointer) {
+  auto found = Gpu::The().Find(pointer);
+  if (!found) return kInvalidValue;
+  *base = found->address;
+  *size = found->size;
+  return kSuccess;
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

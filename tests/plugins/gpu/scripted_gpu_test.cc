@@ -1,0 +1,75 @@
+// Real NCCL over the plugin, without a GPU: NCCL's host code as it is shipped (its start, its
+// topology search, its proxy threads, its calls of the plugin), on a CUDA runtime that is played on
+// the CPU, kernels too (scripted/attach.cc). Each process is a host to NCCL.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/plugins/gpu/nccl_job.h"
+#include "tests/plugins/gpu/scripted/nccl_device.h"
+
+namespace weft {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr bool kHasUcx = WEFT_HAS_UCX != 0;
+
+class ScriptedGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+#ifndef __x86_64__
+    GTEST_SKIP() << "the scripted GPU writes jumps for x86-64";
+#endif
+    void* nccl = LoadNccl();
+    if (nccl == nullptr) GTEST_SKIP() << "no NCCL (WEFT_TEST_NCCL)";
+    if (int version = NcclVersion(nccl); version != scripted::kNcclVersion) {
+      GTEST_SKIP() << "the scripted GPU knows the kernels of NCCL " << scripted::kNcclVersion
+                   << ", this is " << version;
+    }
+    job_.scripted_gpu = true;
+    // What is played: rings, and neither of the protocols of NVLink.
+    job_.environment = {{"NCCL_NET_PLUGIN", WEFT_PLUGIN}, {"NCCL_ALGO", "Ring"}};
+  }
+
+  void Set(const std::vector<std::pair<std::string, std::string>>& environment) {
+    job_.environment.insert(job_.environment.end(), environment.begin(), environment.end());
+  }
+
+  void ExpectAllOverWeft(const std::string& transport) {
+    for (const NcclRankEnd& end : RunNcclJob(job_)) {
+      EXPECT_TRUE(end.succeeded) << end.status << "\n" << end.log;
+      EXPECT_THAT(end.log, HasSubstr("Using network weft"));
+      EXPECT_THAT(end.log, HasSubstr("transport " + transport + ","));
+    }
+  }
+
+  NcclJob job_;
+};
+
+// NCCL's protocols that are played: Simple, steps of up to 512 KiB; LL, lines of data and flags.
+class ScriptedGpuTransports
+    : public ScriptedGpu,
+      public testing::WithParamInterface<std::tuple<std::string, std::string>> {};
+
+TEST_P(ScriptedGpuTransports, CarryAllCollectives) {
+  const auto& [transport, protocol] = GetParam();
+  if (transport == "ucx" && !kHasUcx) GTEST_SKIP() << "built without UCX";
+  Set({{"WEFT_TRANSPORT", transport}, {"NCCL_PROTO", protocol}});
+  ExpectAllOverWeft(transport);
+}
+
+INSTANTIATE_TEST_SUITE_P(, ScriptedGpuTransports,
+                         testing::Combine(testing::Values("tcp", "ucx", "multipath"),
+                                          testing::Values("Simple", "LL")),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + std::get<1>(info.param);
+                         });
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) {
+  if (int status = 0; weft::NcclRankMain(argc, argv, &status)) return status;
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
