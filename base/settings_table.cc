@@ -59,6 +59,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"multipath.timeout_min", kDuration, "5ms", "100us..10s", "The shortest probe timeout: silence of a whole connection, not the loss of single packets or paths, which show sooner."},
 
     {"verbs.devices", kText, "", "", "The RDMA devices to use, as NCCL_IB_HCA, which counts if this is empty: comma list of prefixes, `:2` for a port, `^` excludes, `=` is exact; all that fit are used together; empty: the first that is active."},
+    {"verbs.merge_ports", kBool, "false", "", "In the NCCL plugin: all ports that verbs.devices admits are one device, which stripes over them and works while any of them does; NCCL merges only ports of one card, from 2.24 on, and no software devices."},
     {"verbs.gid_index", kInteger, "-1", "-1..255", "Index of the GID, as NCCL_IB_GID_INDEX; -1: a RoCE v2 one of the preferred family, read anew for each queue pair."},
     {"verbs.roce_version", kInteger, "2", "1..2", "The version of RoCE whose GIDs are preferred, as NCCL_IB_ROCE_VERSION_NUM."},
     {"verbs.family", kChoice, "ipv4", "ipv4|ipv6", "The family of GIDs that is preferred, as NCCL_IB_ADDR_FAMILY."},

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "net/handshake.h"
+#include "net/verbs/options.h"
 
 namespace weft::nccl {
 namespace {
@@ -23,6 +24,14 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeVerbs(const Settings& settings,
   absl::StrAppend(why, settings.Text("transport") == "auto" ? "verbs, as RDMA ports can be used; "
                                                             : "as WEFT_TRANSPORT says; ");
   std::vector<Device> devices = PortDevices(ports);
+  if (settings.Bool("verbs.merge_ports") && devices.size() > 1) {
+    if (devices.size() > size_t{net::kVerbsRailsMax}) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "verbs.merge_ports is true for ", devices.size(), " ports, and ", net::kVerbsRailsMax,
+          " can be one device; choose them by verbs.devices or NCCL_IB_HCA"));
+    }
+    devices = {MergedDevice(devices)};
+  }
   for (size_t i = 0; i < devices.size(); ++i) {
     absl::StrAppend(why, i > 0 ? "; " : "", devices[i].description);
   }

@@ -30,6 +30,7 @@ struct Device {
   net::SocketAddress address;        // of an interface; port 0
   std::string rail;                  // of an RDMA port, as in verbs.devices: "mlx5_0:1"
   std::vector<int> parts;            // physical devices of a merged one
+  bool software = false;             // an RDMA device of the kernel's, such as rxe: on no PCI bus
   std::string description;           // for people, where there is more to say
 };
 
@@ -69,8 +70,9 @@ std::vector<Device> PortDevices(const std::vector<net::VerbsPort>& ports);
 // active RDMA ports that NCCL_IB_HCA admits, where there are any; else interfaces.
 absl::StatusOr<std::vector<Device>> ListUcxDevices(const Settings& settings, std::string* why);
 
-// All of `parts`, which are physical ones, as one: "a+b", with the sum of their speeds.
-Device MergedDevice(const DeviceList& devices, const std::vector<int>& parts);
+// All of `parts`, which are physical ones, as one: "a+b", with the sum of their speeds, in the
+// place of the first.
+Device MergedDevice(const std::vector<Device>& parts);
 
 // The same choice from a given list, without what sysfs knows.
 absl::StatusOr<std::vector<net::Interface>> ChooseInterfaces(std::vector<net::Interface> interfaces,

@@ -56,7 +56,11 @@ class DomainBackend final : public Backend {
   absl::StatusOr<int> Merge(const std::vector<int>& parts) override {
     std::lock_guard lock(mutex_);
     WEFT_RETURN_IF_ERROR(CheckParts(parts));
-    return devices_.Add(MergedDevice(devices_, parts));
+    std::vector<Device> merged;
+    for (int part : parts) merged.push_back(devices_[part]);
+    Device device = MergedDevice(merged);
+    device.parts = parts;
+    return devices_.Add(std::move(device));
   }
 
   absl::Duration connect_timeout() const override {
@@ -154,6 +158,14 @@ class DomainBackend final : public Backend {
       if (devices_[part].rail.empty()) {
         return absl::InvalidArgumentError(
             absl::StrCat(devices_[part].name, " is a network interface; RDMA ports can be merged"));
+      }
+      // NCCL (2.24 to 2.28 at least) puts a merged device beside its parts below a PCI device;
+      // where there is none it loses the parts and the merged one, and fails.
+      if (devices_[part].software && parts.size() > 1) {
+        return absl::UnimplementedError(
+            absl::StrCat(devices_[part].name,
+                         " is on no PCI bus, and NCCL cannot place a merged device of such; "
+                         "WEFT_VERBS_MERGE_PORTS=true merges all ports before NCCL sees them"));
       }
     }
     if (std::set<int>(parts.begin(), parts.end()).size() == parts.size()) return absl::OkStatus();

@@ -65,6 +65,8 @@ Device DescribePort(const PortOnCard& port, bool alone) {
   out.rail = absl::StrCat(port.device, ":", port.port);
   out.name = alone ? port.device : out.rail;
   out.pci_path = PciPathOf(port.device);
+  std::error_code ignored;
+  out.software = out.pci_path.empty() && fs::exists(fs::path(kSysfs) / port.device, ignored);
   out.guid = GuidOf(port.device);
   out.port = port.port;
   // The function, as ports of one card's two functions are both the first of theirs.
@@ -175,12 +177,11 @@ absl::StatusOr<std::vector<Device>> ListUcxDevices(const Settings& settings, std
   return out;
 }
 
-Device MergedDevice(const DeviceList& devices, const std::vector<int>& parts) {
-  Device out = devices[parts[0]];
+Device MergedDevice(const std::vector<Device>& parts) {
+  Device out = parts[0];
   std::vector<std::string> names, rails, descriptions;
   out.speed_mbps = 0;
-  for (int part : parts) {
-    const Device& one = devices[part];
+  for (const Device& one : parts) {
     names.push_back(one.name);
     rails.push_back(one.rail);
     descriptions.push_back(one.description);
@@ -191,7 +192,6 @@ Device MergedDevice(const DeviceList& devices, const std::vector<int>& parts) {
   out.name = absl::StrJoin(names, "+");
   out.rail = absl::StrJoin(rails, ",");
   out.description = absl::StrJoin(descriptions, "; ");
-  out.parts = parts;
   return out;
 }
 

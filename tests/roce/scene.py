@@ -49,7 +49,7 @@ perftest() {  # label, program, rail, arguments...
 
 
 def programs(*names: str) -> list[pathlib.Path]:
-    folders = (BIN / "tests", BIN, BIN.parent / "lib")
+    folders = (BIN / "tests", BIN, BIN.parent / "lib", BIN.parent / "lib/scripted")
     return [next((folder / name for folder in folders if (folder / name).exists()), BIN / name)
             for name in (*names, "libweft-verbs.so")]
 

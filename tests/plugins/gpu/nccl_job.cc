@@ -209,6 +209,8 @@ int RunRank(char** argv) {
             *std::max_element(counts.begin(), counts.end()));
   for (int round = 0; round < rounds; ++round) {
     for (size_t count : counts) self.RunAll(count);
+    printf("rank %d: round %d of %d is right\n", rank, round + 1, rounds);
+    fflush(stdout);
   }
   return 0;
 }
@@ -258,7 +260,7 @@ void* LoadNccl() {
 }
 
 void* LoadCuda(bool scripted) {
-  if (scripted) return dlopen(WEFT_SCRIPTED_GPU, RTLD_NOW | RTLD_GLOBAL);
+  if (scripted) return LoadFirst("WEFT_TEST_SCRIPTED_GPU", {WEFT_SCRIPTED_GPU});
   return LoadFirst("WEFT_TEST_CUDART", {"libcudart.so.13", "libcudart.so.12"});
 }
 

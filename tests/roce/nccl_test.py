@@ -1,0 +1,70 @@
+#!/usr/bin/python3
+"""Real NCCL on two hosts of the virtual machine, with the plugin's verbs transport over real RoCE v2.
+
+NCCL's host code runs as it is shipped; the GPU under it is scripted (tests/plugins/gpu/scripted).
+What must hold: all collectives are right in both protocols, over one port and over two, which NCCL
+spreads its channels over or the plugin merges; a port of merged ones that is lost for ever in the
+midst of the job costs it nothing but time. Runs with WEFT_ROCE=1 only, which `tools/dev test roce`
+sets, and where there is an NCCL.
+"""
+
+import os
+import pathlib
+import sys
+
+import scene
+
+LIMIT_SECONDS = 400
+# NCCL is found as the tests of tests/plugins/gpu find it.
+NCCL = pathlib.Path(os.environ.get("WEFT_TEST_NCCL", "/usr/local/cuda/lib64/libnccl.so.2"))
+
+SCRIPT = f"""
+export WEFT_TEST_NCCL=/lib/{NCCL.name} WEFT_TEST_SCRIPTED_GPU=/lib/libscripted_gpu.so
+export NCCL_NET_PLUGIN=/lib/libnccl-net-weft.so NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET
+export NCCL_ALGO=Ring NCCL_MAX_NCHANNELS=2 NCCL_MNNVL_ENABLE=0 NCCL_RAS_ENABLE=0
+export WEFT_TRANSPORT=verbs WEFT_LOG_LEVEL=info WEFT_VERBS_TIMEOUT=13 WEFT_VERBS_RETRY_COUNT=6
+nccl_rank() {{  # rank, devices, protocol, rounds, counts
+  NCCL_HOSTID=host$1 NCCL_SOCKET_IFNAME=m$1 WEFT_TCP_INTERFACE=m$1 WEFT_VERBS_DEVICES==$2 \\
+    NCCL_PROTO=$3 host_exec $1 timeout 150 nccl_scripted_gpu_test \\
+    --nccl-rank $1 2 $4 1 id $5 > nccl$1.txt 2>&1
+}}
+job() {{  # label, devices of rank 0, of rank 1, protocol, rounds, counts
+  rm -f id
+  nccl_rank 1 $3 $4 $5 $6 & other=$!
+  nccl_rank 0 $2 $4 $5 $6; echo "status $1.0 $?"
+  wait $other; echo "status $1.1 $?"
+  shown $1.0 nccl0.txt; shown $1.1 nccl1.txt
+}}
+job simple rxe2 rxe3 Simple 1 1,1000,100000
+job ll rxe2 rxe3 LL 1 1,1000,10000
+job apart rxe0,rxe2 rxe1,rxe3 Simple 1 1000,100000
+export WEFT_VERBS_MERGE_PORTS=true
+: > nccl0.txt
+(until grep -q 'round 2 ' nccl0.txt; do sleep 0.2; done; port_down 2) &
+job lost rxe0,rxe2 rxe1,rxe3 Simple 12 100000
+"""
+
+
+def main() -> int:
+    scene.skip_unless_asked()
+    if not NCCL.exists():
+        scene.skip(f"there is no NCCL at {NCCL} (WEFT_TEST_NCCL)")
+    names = ("nccl_scripted_gpu_test", "libscripted_gpu.so", "libnccl-net-weft.so", str(NCCL))
+    problems, text = scene.run(SCRIPT, names, LIMIT_SECONDS)
+    for label in ("simple", "ll", "apart", "lost"):
+        problems += scene.ill(text, f"{label}.0", f"{label}.1")
+        for rank in (0, 1):
+            said = scene.rows(text, f"{label}.{rank}")
+            for line in ("Using network weft", "transport verbs,"):
+                if not any(line in row for row in said):
+                    problems.append(f"{label}.{rank} did not say {line!r}")
+            for line in said:
+                if "is right" in line or "NET/Weft" in line and "INFO" not in line:
+                    print(f"{label}.{rank}: {line}")
+    if not any("queue pair lost" in row for row in scene.rows(text, "lost.1")):
+        problems.append("no port was lost while the job ran")
+    return scene.end(problems, text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
