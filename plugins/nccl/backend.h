@@ -94,7 +94,10 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<SendWire>> Connect(const Scope& scope, int device,
                                                             const Handle& handle,
                                                             absl::Time now) = 0;
-  // A new device that uses all of these; its number. Leaves devices() as they were when it fails.
+  // A new device that uses all of these; its number. Leaves devices() as they were when it fails;
+  // Unimplemented: such are not merged. But one alone is merged always, if into itself: NCCL 2.24
+  // to 2.26 ask for it of each that they have merged with no other, and 2.26 for ever while it
+  // fails.
   virtual absl::StatusOr<int> Merge(const std::vector<int>& parts) = 0;
   virtual absl::Duration connect_timeout() const = 0;
   // For the one line of INFO: "2 sockets a connection".

@@ -1,5 +1,7 @@
 #include "plugins/nccl/device.h"
 
+#include <net/if.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -69,14 +71,14 @@ std::string FirstLine(const std::string& path) {
 }
 
 uint64_t GuidOf(const std::string& name) {
-  uint64_t guid = 0;  // the hardware address where there is one, else the interface's number
+  // The hardware address where there is one, else the interface's number, as loopback has, and all
+  // in containers that do not see their interfaces in sysfs: NCCL takes two of one guid for one.
+  uint64_t guid = 0;
   std::string hex = FirstLine(absl::StrCat(kSysfs, name, "/address"));
   hex.erase(std::remove(hex.begin(), hex.end(), ':'), hex.end());
   if (hex.size() > 16) hex = hex.substr(hex.size() - 16);
   if (absl::SimpleHexAtoi(hex, &guid) && guid != 0) return guid;
-  uint64_t index = 0;
-  bool known = absl::SimpleAtoi(FirstLine(absl::StrCat(kSysfs, name, "/ifindex")), &index);
-  return known ? index : 0;
+  return if_nametoindex(name.c_str());
 }
 
 Device DescribeInterface(const net::Interface& interface) {

@@ -55,6 +55,8 @@ class DomainBackend final : public Backend {
 
   absl::StatusOr<int> Merge(const std::vector<int>& parts) override {
     std::lock_guard lock(mutex_);
+    for (int part : parts) WEFT_RETURN_IF_ERROR(devices_.Check(part));
+    if (parts.size() == 1 && !CanMerge(devices_[parts.front()]).ok()) return parts.front();
     WEFT_RETURN_IF_ERROR(CheckParts(parts));
     std::vector<Device> merged;
     for (int part : parts) merged.push_back(devices_[part]);
@@ -140,33 +142,37 @@ class DomainBackend final : public Backend {
     return out;
   }
 
-  absl::Status CheckParts(const std::vector<int>& parts) const {
+  absl::Status CanMerge(const Device& device) const {
     if (kind_ == HandleTransport::kMultipath) {
       return absl::UnimplementedError(
           "multipath does not merge interfaces: its paths are those of one, and NCCL spreads its "
           "channels over several by itself");
     }
+    if (device.rail.empty()) {
+      return absl::UnimplementedError(
+          absl::StrCat(device.name, " is a network interface; RDMA ports can be merged"));
+    }
+    // NCCL (2.24 to 2.28 at least) puts a merged device beside its parts below a PCI device;
+    // where there is none it loses the parts and the merged one, and fails.
+    if (device.software) {
+      return absl::UnimplementedError(
+          absl::StrCat(device.name,
+                       " is on no PCI bus, and NCCL cannot place a merged device of such; "
+                       "WEFT_VERBS_MERGE_PORTS=true merges all ports before NCCL sees them"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckParts(const std::vector<int>& parts) const {
     if (parts.empty() || parts.size() > net::kVerbsRailsMax) {
       return absl::InvalidArgumentError(absl::StrCat(parts.size(), " devices in one; 1 to ",
                                                      net::kVerbsRailsMax, " are possible"));
     }
     for (int part : parts) {
-      WEFT_RETURN_IF_ERROR(devices_.Check(part));
       if (!devices_[part].parts.empty()) {
         return absl::InvalidArgumentError(absl::StrCat(devices_[part].name, " is merged already"));
       }
-      if (devices_[part].rail.empty()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(devices_[part].name, " is a network interface; RDMA ports can be merged"));
-      }
-      // NCCL (2.24 to 2.28 at least) puts a merged device beside its parts below a PCI device;
-      // where there is none it loses the parts and the merged one, and fails.
-      if (devices_[part].software && parts.size() > 1) {
-        return absl::UnimplementedError(
-            absl::StrCat(devices_[part].name,
-                         " is on no PCI bus, and NCCL cannot place a merged device of such; "
-                         "WEFT_VERBS_MERGE_PORTS=true merges all ports before NCCL sees them"));
-      }
+      WEFT_RETURN_IF_ERROR(CanMerge(devices_[part]));
     }
     if (std::set<int>(parts.begin(), parts.end()).size() == parts.size()) return absl::OkStatus();
     return absl::InvalidArgumentError("a device stands twice in a merged one");

@@ -71,4 +71,9 @@ abi::Result Fail(absl::string_view call, const absl::Status& status) {
   return ResultOf(status);
 }
 
+abi::Result Decline(absl::string_view call, const absl::Status& status) {
+  LogInfo(absl::StrCat(call, ": ", status.message()));
+  return ResultOf(status);
+}
+
 }  // namespace weft::nccl

@@ -21,6 +21,8 @@ void LogWarning(absl::string_view text);
 // caller's, of the settings (kInvalidUsage), of the peer or the network (kRemoteError), or of this
 // host (kSystemError).
 abi::Result Fail(absl::string_view call, const absl::Status& status);
+// The same of what NCCL asks for as a matter of course and does without: a line at INFO.
+abi::Result Decline(absl::string_view call, const absl::Status& status);
 
 }  // namespace weft::nccl
 

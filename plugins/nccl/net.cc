@@ -87,7 +87,7 @@ PeerInfo SelfOn(const Backend& backend, int device) {
   return self;
 }
 
-absl::Status InitOnce() {
+absl::Status InitOnce(int table) {
   Process& process = TheProcess();
   std::lock_guard lock(process.mutex);
   if (process.backend.load() != nullptr) return absl::OkStatus();
@@ -103,8 +103,9 @@ absl::Status InitOnce() {
                     device.address.size() > 0 ? absl::StrCat(":", device.address.ToString()) : "",
                     "/", device.speed_mbps / 1000, "Gb/s");
   }
-  LogInfo(absl::StrCat("version ", process.self.version, ", transport ", NameOf(*process.owner),
-                       ", devices", list, " (", why, "), ", process.owner->Describe()));
+  LogInfo(absl::StrCat("version ", process.self.version, ", table v", table, ", transport ",
+                       NameOf(*process.owner), ", devices", list, " (", why, "), ",
+                       process.owner->Describe()));
   process.backend.store(process.owner.get(), std::memory_order_release);
   return absl::OkStatus();
 }
@@ -194,10 +195,10 @@ std::unique_ptr<SendCommunicator> EndAttempt(Context& context, void* memory) {
 
 Context* SharedContext() { return &TheProcess().shared; }
 
-abi::Result Init(abi::LogFunction log) {
+abi::Result Init(int table, abi::LogFunction log) {
   return Guarded("init", [&] {
     SetLogFunction(log);
-    return InitOnce();
+    return InitOnce(table);
   });
 }
 
@@ -260,14 +261,22 @@ abi::Result Properties(int device, abi::PropertiesV12* properties) {
 }
 
 abi::Result MakeVirtualDevice(int* device, const std::vector<int>& parts) {
-  return Guarded("makeVDevice", [&]() -> absl::Status {
+  constexpr char kCall[] = "makeVDevice";
+  absl::Status declined;
+  abi::Result result = Guarded(kCall, [&]() -> absl::Status {
     WEFT_ASSIGN_OR_RETURN(Backend * backend, ReadyBackend());
-    WEFT_ASSIGN_OR_RETURN(*device, backend->Merge(parts));
+    absl::StatusOr<int> merged = backend->Merge(parts);
+    if (absl::IsUnimplemented(merged.status())) {
+      declined = merged.status();
+      return absl::OkStatus();
+    }
+    WEFT_ASSIGN_OR_RETURN(*device, merged);
     const Device& made = backend->devices()[*device];
     LogInfo(absl::StrCat("device [", *device, "]", made.name, "/", made.speed_mbps / 1000,
-                         "Gb/s merges ", parts.size(), " devices"));
+                         "Gb/s merges ", parts.size(), parts.size() == 1 ? " device" : " devices"));
     return absl::OkStatus();
   });
+  return declined.ok() ? result : Decline(kCall, declined);
 }
 
 abi::Result Listen(Context* context, int device, void* handle, void** listen_comm) {

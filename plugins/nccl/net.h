@@ -16,8 +16,9 @@ struct Context;  // of one NCCL communicator
 Context* SharedContext();
 
 // Reads the settings and looks for devices, once a process; fails when either makes no sense, so
-// that NCCL says so and goes on without us. Thread-safe.
-abi::Result Init(abi::LogFunction log);
+// that NCCL says so and goes on without us. Thread-safe. `table`: the version of NCCL's table that
+// it was called by.
+abi::Result Init(int table, abi::LogFunction log);
 // `config`: the communicator's; null: none.
 abi::Result NewContext(uint64_t comm_id, const abi::CommConfig* config, void** context);
 // Reaps connections that were begun and given up. Null is fine: NCCL 2.28 passes it after a failed

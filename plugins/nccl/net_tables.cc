@@ -16,12 +16,19 @@ using abi::Result;
 
 constexpr char kName[] = "weft";
 
-Result InitPlain(LogFunction log) { return Init(log); }
-Result InitWithProfiler(LogFunction log, ProfilerFunction /*profiler*/) { return Init(log); }
+template <int kTable>
+Result InitPlain(LogFunction log) {
+  return Init(kTable, log);
+}
+template <int kTable>
+Result InitWithProfiler(LogFunction log, ProfilerFunction /*profiler*/) {
+  return Init(kTable, log);
+}
+template <int kTable>
 Result InitContext(void** context, uint64_t comm_id, CommConfig* config, LogFunction log,
                    ProfilerFunction /*profiler*/) {
   *context = nullptr;
-  Result result = Init(log);
+  Result result = Init(kTable, log);
   return result == abi::kSuccess ? NewContext(comm_id, config, context) : result;
 }
 
@@ -130,7 +137,7 @@ Result FlushAll(void* comm, int n, void** data, int* sizes, void** memory, void*
 // Null: what GPUs would do with the network by themselves (getDeviceMr, irecvConsumed), and hints
 // that no transport has a use for (setNetAttr).
 WEFT_EXPORT const abi::NetV7 ncclNetPlugin_v7;
-const abi::NetV7 ncclNetPlugin_v7 = {kName,          InitPlain,
+const abi::NetV7 ncclNetPlugin_v7 = {kName,          InitPlain<7>,
                                      Devices,        PropertiesAs<abi::PropertiesV7>,
                                      ListenPlain,    ConnectPlain,
                                      AcceptHost,     RegisterInt,
@@ -142,7 +149,7 @@ const abi::NetV7 ncclNetPlugin_v7 = {kName,          InitPlain,
                                      nullptr};
 
 WEFT_EXPORT const abi::NetV8 ncclNetPlugin_v8;
-const abi::NetV8 ncclNetPlugin_v8 = {kName,          InitPlain,
+const abi::NetV8 ncclNetPlugin_v8 = {kName,          InitPlain<8>,
                                      Devices,        PropertiesAs<abi::PropertiesV8>,
                                      ListenPlain,    ConnectPlain,
                                      AcceptHost,     RegisterMemory,
@@ -154,7 +161,7 @@ const abi::NetV8 ncclNetPlugin_v8 = {kName,          InitPlain,
                                      nullptr};
 
 WEFT_EXPORT const abi::NetV9 ncclNetPlugin_v9;
-const abi::NetV9 ncclNetPlugin_v9 = {kName,          InitPlain,
+const abi::NetV9 ncclNetPlugin_v9 = {kName,          InitPlain<9>,
                                      Devices,        PropertiesAs<abi::PropertiesV9>,
                                      ListenPlain,    ConnectPlain,
                                      AcceptHost,     RegisterMemory,
@@ -166,7 +173,7 @@ const abi::NetV9 ncclNetPlugin_v9 = {kName,          InitPlain,
                                      nullptr,        MakeVirtual<abi::VirtualDeviceV9>};
 
 WEFT_EXPORT const abi::NetV10 ncclNetPlugin_v10;
-const abi::NetV10 ncclNetPlugin_v10 = {kName,          InitWithProfiler,
+const abi::NetV10 ncclNetPlugin_v10 = {kName,          InitWithProfiler<10>,
                                        Devices,        PropertiesAs<abi::PropertiesV9>,
                                        ListenPlain,    ConnectWithConfig,
                                        AcceptHost,     RegisterMemory,
@@ -178,7 +185,7 @@ const abi::NetV10 ncclNetPlugin_v10 = {kName,          InitWithProfiler,
                                        nullptr,        MakeVirtual<abi::VirtualDeviceV9>};
 
 WEFT_EXPORT const abi::NetV11 ncclNetPlugin_v11;
-const abi::NetV11 ncclNetPlugin_v11 = {kName,          InitContext,
+const abi::NetV11 ncclNetPlugin_v11 = {kName,          InitContext<11>,
                                        Devices,        PropertiesAs<abi::PropertiesV11>,
                                        ListenIn,       ConnectIn,
                                        AcceptHost,     RegisterMemory,
@@ -191,7 +198,7 @@ const abi::NetV11 ncclNetPlugin_v11 = {kName,          InitContext,
                                        Finalize,       nullptr};
 
 WEFT_EXPORT const abi::NetV12 ncclNetPlugin_v12;
-const abi::NetV12 ncclNetPlugin_v12 = {kName,          InitContext,
+const abi::NetV12 ncclNetPlugin_v12 = {kName,          InitContext<12>,
                                        Devices,        PropertiesAs<abi::PropertiesV12>,
                                        ListenIn,       ConnectIn,
                                        AcceptHost,     RegisterMemory,

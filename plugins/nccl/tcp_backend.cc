@@ -150,7 +150,9 @@ class TcpBackend final : public Backend {
                 net::HandshakePurpose::kTcpLink, now);
   }
 
-  absl::StatusOr<int> Merge(const std::vector<int>& /*parts*/) override {
+  absl::StatusOr<int> Merge(const std::vector<int>& parts) override {
+    for (int part : parts) WEFT_RETURN_IF_ERROR(devices_.Check(part));
+    if (parts.size() == 1) return parts.front();
     return absl::UnimplementedError(
         "tcp does not merge interfaces: NCCL spreads its channels over them by itself");
   }

@@ -17,6 +17,7 @@ constexpr auto kRows = std::to_array<ContractRow>({
     {Contract::kPropertiesStable, "properties-stable", "getProperties is pure, and its strings live for ever."},
     {Contract::kPropertiesSize, "properties-size", "getProperties writes the version's struct and not a byte more."},
     {Contract::kVirtualDeviceFails, "virtual-device-fails", "makeVDevice that fails leaves the devices as they were."},
+    {Contract::kVirtualDeviceOfOne, "virtual-device-of-one", "makeVDevice of one device succeeds, with a number that devices counts."},
     {Contract::kListenAtOnce, "listen-at-once", "listen returns a communicator at once."},
     {Contract::kHandleSize, "handle-size", "listen writes at most 128 bytes of handle."},
     {Contract::kNeverBlocks, "never-blocks", "connect, accept, isend, irecv and test return at once."},

@@ -22,6 +22,7 @@ enum class Contract : uint8_t {
   kPropertiesStable,
   kPropertiesSize,
   kVirtualDeviceFails,
+  kVirtualDeviceOfOne,
   kListenAtOnce,
   kHandleSize,
   kNeverBlocks,

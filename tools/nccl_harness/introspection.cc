@@ -96,6 +96,34 @@ absl::StatusOr<int> CountDevices(Rank& rank) {
   return first;
 }
 
+void CheckVirtualDevices(Rank& rank, int count) {
+  rank.watch().SetStep("makeVDevice of a device that is not there");
+  int device = -1, after = 0;
+  Result made = rank.api().MakeVirtualDevice(&device, {0, count + 100});
+  if (made == nccl::abi::kSuccess) {
+    rank.watch().Broken(Contract::kVirtualDeviceFails,
+                        absl::StrCat("merged device 0 with ", count + 100, ", which is not there"));
+  }
+  rank.api().Devices(&after);
+  if (after != count) {
+    rank.watch().Broken(
+        Contract::kVirtualDeviceFails,
+        absl::StrCat("devices went from ", count, " to ", after, " by a makeVDevice that failed"));
+  }
+  rank.watch().SetStep("makeVDevice of one device");
+  device = -1;
+  made = rank.api().MakeVirtualDevice(&device, {0});
+  rank.api().Devices(&after);
+  if (made != nccl::abi::kSuccess) {
+    rank.watch().Broken(Contract::kVirtualDeviceOfOne,
+                        absl::StrCat("makeVDevice of device 0 alone returned ", made));
+  } else if (device < 0 || device >= after) {
+    rank.watch().Broken(
+        Contract::kVirtualDeviceOfOne,
+        absl::StrCat("device 0 alone became device ", device, " of ", after, " devices"));
+  }
+}
+
 absl::Status CheckDevices(Rank& rank) {
   rank.watch().SetStep("devices and properties");
   WEFT_ASSIGN_OR_RETURN(int count, CountDevices(rank));
@@ -112,20 +140,7 @@ absl::Status CheckDevices(Rank& rank) {
                                        "\"; NCCL finds devices by name"));
     }
   }
-  if (!rank.api().has_virtual_devices()) return absl::OkStatus();
-  rank.watch().SetStep("makeVDevice of a device that is not there");
-  int device = -1, after = 0;
-  Result made = rank.api().MakeVirtualDevice(&device, {0, count + 100});
-  if (made == nccl::abi::kSuccess) {
-    rank.watch().Broken(Contract::kVirtualDeviceFails,
-                        absl::StrCat("merged device 0 with ", count + 100, ", which is not there"));
-  }
-  rank.api().Devices(&after);
-  if (after != count) {
-    rank.watch().Broken(
-        Contract::kVirtualDeviceFails,
-        absl::StrCat("devices went from ", count, " to ", after, " by a makeVDevice that failed"));
-  }
+  if (rank.api().has_virtual_devices()) CheckVirtualDevices(rank, count);
   return absl::OkStatus();
 }
 

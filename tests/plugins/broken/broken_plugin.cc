@@ -127,7 +127,7 @@ Result GetProperties(int device, PropertiesV11* properties) {
 }
 
 Result MakeVirtualDevice(int* /*device*/, VirtualDeviceV9* /*parts*/) {
-  ++virtual_devices;
+  if (Is("virtual-device-fails")) ++virtual_devices;
   return kInvalidUsage;
 }
 
@@ -341,5 +341,7 @@ __attribute__((constructor)) static void Load() {
     abort();
   }
   if (Is("table-complete")) ncclNetPlugin_v11.isend = nullptr;
-  if (Is("virtual-device-fails")) ncclNetPlugin_v11.make_virtual_device = MakeVirtualDevice;
+  if (Is("virtual-device-fails") || Is("virtual-device-of-one")) {
+    ncclNetPlugin_v11.make_virtual_device = MakeVirtualDevice;
+  }
 }

@@ -72,7 +72,7 @@ TEST(NcclHarness, AFileThatIsNoPluginIsNamed) {
 }
 
 Scenario ScenarioThatShows(Contract contract) {
-  if (contract <= Contract::kVirtualDeviceFails) return Scenario::kIntrospection;
+  if (contract <= Contract::kVirtualDeviceOfOne) return Scenario::kIntrospection;
   if (contract == Contract::kPeerDeathReported) return Scenario::kDeath;
   if (contract == Contract::kRequestOverwritten) return Scenario::kTraffic;
   return Scenario::kSteps;

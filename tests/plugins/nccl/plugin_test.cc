@@ -203,8 +203,9 @@ TEST(NcclPlugin, InterfacesAreNotMerged) {
   for (const char* transport : {"tcp", "multipath"}) {
     Instance instance(Environment{{"WEFT_TRANSPORT", transport}});
     int device = -1, count = 0;
-    EXPECT_NE(instance.api().MakeVirtualDevice(&device, {0}), nccl::abi::kSuccess);
-    EXPECT_THAT(LastWarning(), HasSubstr("NCCL spreads its channels"));
+    EXPECT_NE(instance.api().MakeVirtualDevice(&device, {0, 0}), nccl::abi::kSuccess);
+    EXPECT_EQ(instance.api().MakeVirtualDevice(&device, {0}), nccl::abi::kSuccess);
+    EXPECT_EQ(device, 0);
     EXPECT_EQ(instance.api().Devices(&count), nccl::abi::kSuccess);
     EXPECT_EQ(count, 1);
   }
