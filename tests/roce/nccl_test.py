@@ -15,8 +15,10 @@ import sys
 import scene
 
 LIMIT_SECONDS = 400
-# NCCL is found as the tests of tests/plugins/gpu find it.
+# CUDA's, or one of those that `tools/dev test nccl` fetches.
 NCCL = pathlib.Path(os.environ.get("WEFT_TEST_NCCL", "/usr/local/cuda/lib64/libnccl.so.2"))
+if not NCCL.exists():
+    NCCL = pathlib.Path(os.environ.get("WEFT_TEST_NCCLS", ""), "2.28.9/libnccl.so.2")
 
 SCRIPT = f"""
 export WEFT_TEST_NCCL=/lib/{NCCL.name} WEFT_TEST_SCRIPTED_GPU=/lib/libscripted_gpu.so
@@ -48,7 +50,7 @@ job lost rxe0,rxe2 rxe1,rxe3 Simple 12 100000
 def main() -> int:
     scene.skip_unless_asked()
     if not NCCL.exists():
-        scene.skip(f"there is no NCCL at {NCCL} (WEFT_TEST_NCCL)")
+        scene.skip(f"there is no NCCL at {NCCL} (WEFT_TEST_NCCL, or tools/dev test nccl)")
     names = ("nccl_scripted_gpu_test", "libscripted_gpu.so", "libnccl-net-weft.so", str(NCCL))
     problems, text = scene.run(SCRIPT, names, LIMIT_SECONDS)
     for label in ("simple", "ll", "apart", "lost"):

@@ -43,7 +43,7 @@ STAMP = "\n".join(WHEELS) + "\n"
 # Of `tools/dev check`. Unlike Debian's it passes over system headers, and takes half the time.
 CLANG_TIDY = "clang-tidy==23.1.4"
 RETRY_PAUSES = (5, 30)  # seconds after a download that failed
-MANYLINUX = ("2_28", "2_27", "2_26", "2_25", "2_24", "2_17")
+MANYLINUX = ("2_28", "2_27", "2_26", "2_25", "2_24", "2_18", "2_17")
 
 
 def add_arguments(parser) -> None:

@@ -1,7 +1,8 @@
 """Builds and runs the tests: all tiers, one tier, or those whose names match a filter.
 
-Tiers: unit, seeds, local, fabric, roce, gpu. What a machine cannot run is skipped, with the reason.
-The tier roce takes minutes and is run when it is named only.
+Tiers: unit, seeds, local, fabric, nccl, roce, gpu. What a machine cannot run is skipped, with the
+reason. The tier roce takes minutes and is run when it is named only; nccl downloads what it needs
+(3 GB) when it is named, and else runs with what is there.
 """
 
 import os
@@ -12,10 +13,11 @@ import tempfile
 import xml.etree.ElementTree
 
 import build
+import nccls
 import setup
 from common import PRESETS, ROOT, Failure, Stopwatch, say
 
-TIERS = ("unit", "seeds", "local", "fabric", "roce", "gpu")
+TIERS = ("unit", "seeds", "local", "fabric", "nccl", "roce", "gpu")
 SANITIZED_TIERS = ("unit", "seeds", "local")
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
@@ -69,17 +71,20 @@ class Result:
 def run_preset(preset: str, what: str | None) -> Result:
     # Unit tests need nothing but themselves; those of other tiers run programs.
     folder = build.build(preset, ["unit_tests"] if what == "unit" else [])
-    wants_roce = what is not None and "roce" in what.split("|")
-    if wants_roce:
+    named = what.split("|") if what is not None else []
+    if "roce" in named:
         setup.install_packages(setup.ROCE_PACKAGES)
+    if "nccl" in named:
+        nccls.install()
     with tempfile.TemporaryDirectory(prefix="weft-test-") as reports:
         junit = pathlib.Path(reports) / "ctest.xml"
         command = ["ctest", "--test-dir", folder, "--output-on-failure", "--no-tests=ignore",
                    "-j", len(os.sched_getaffinity(0)), "--output-junit", junit, *selection(what)]
         if preset == "tsan":  # its shadow memory does not fit every layout of address space
             command = ["setarch", platform.machine(), "-R", *command]
-        environment = {**os.environ, **SANITIZER_OPTIONS, "GTEST_OUTPUT": f"xml:{reports}/"}
-        if wants_roce:  # minutes, so never but when asked for
+        environment = {**os.environ, **SANITIZER_OPTIONS, "GTEST_OUTPUT": f"xml:{reports}/",
+                       "WEFT_TEST_NCCLS": str(nccls.FOLDER)}
+        if "roce" in named:  # minutes, so never but when asked for
             environment["WEFT_ROCE"] = "1"
         watch = Stopwatch()
         command = [str(word) for word in command]

@@ -201,12 +201,12 @@ int RunRank(char** argv) {
     }
   }
   std::vector<size_t> counts;
-  for (absl::string_view count : absl::StrSplit(argv[5], ',')) {
+  for (absl::string_view count : absl::StrSplit(argv[5], ',', absl::SkipEmpty())) {
     counts.push_back(strtoull(std::string(count).c_str(), nullptr, 10));
   }
   Calls calls(cuda, nccl);
   Rank self(calls, rank, ranks, ShareId(calls, rank, argv[4]),
-            *std::max_element(counts.begin(), counts.end()));
+            counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end()));
   for (int round = 0; round < rounds; ++round) {
     for (size_t count : counts) self.RunAll(count);
     printf("rank %d: round %d of %d is right\n", rank, round + 1, rounds);
@@ -218,7 +218,6 @@ int RunRank(char** argv) {
 pid_t StartRank(const NcclJob& job, const std::string& folder, int rank, unsigned limit_seconds) {
   pid_t child = fork();
   if (child != 0) return child;
-  for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 1);
   for (auto [name, value] : {std::pair{"NCCL_MNNVL_ENABLE", "0"},
                              {"NCCL_SOCKET_IFNAME", "lo"},
                              {"NCCL_DEBUG", "INFO"},
@@ -228,6 +227,7 @@ pid_t StartRank(const NcclJob& job, const std::string& folder, int rank, unsigne
                              {"NCCL_NET_PLUGIN_REF_COUNT", "1"}}) {
     setenv(name, value, 1);
   }
+  for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 1);
   setenv("NCCL_HOSTID", absl::StrCat("weft-test-", rank).c_str(), 1);
   setenv("NCCL_DEBUG_FILE", absl::StrCat(folder, "/log", rank).c_str(), 1);
   // A program of its own for each rank: CUDA does not survive a fork.

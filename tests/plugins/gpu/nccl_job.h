@@ -21,9 +21,11 @@ int NcclVersion(void* nccl);  // 22809 is 2.28.9
 struct NcclJob {
   int ranks = 2;
   bool scripted_gpu = false;
-  std::vector<size_t> counts = {1, 1000, 1 << 20};               // floats of a rank
-  int rounds = 1;                                                // how often all is done
-  std::vector<std::pair<std::string, std::string>> environment;  // beside what the test itself has
+  // Floats of a rank. None: the communicator starts and ends.
+  std::vector<size_t> counts = {1, 1000, 1 << 20};
+  int rounds = 1;  // how often all is done
+  // Beside what every job has, and before that.
+  std::vector<std::pair<std::string, std::string>> environment;
 };
 
 struct NcclRankEnd {

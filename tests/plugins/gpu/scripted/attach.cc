@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -16,6 +17,7 @@
 using weft::scripted::Detours;
 using weft::scripted::Gpu;
 using weft::scripted::KernelTable;
+using weft::scripted::Layout;
 
 namespace {
 
@@ -32,12 +34,21 @@ void* FindCall(const char* name) {
   return dlsym(library, name);
 }
 
+// Null: those of this version are not played, but all else is.
+std::unique_ptr<KernelTable> KernelsOf(void* nccl, const Detours& detours) {
+  auto get_version = reinterpret_cast<int (*)(int*)>(dlsym(nccl, "ncclGetVersion"));
+  int version = 0;
+  if (get_version == nullptr || get_version(&version) != 0) return nullptr;
+  auto layout = Layout::Of(version);
+  const auto* rows = static_cast<const int*>(detours.Find("ncclDevFuncRowToId"));
+  if (!layout || rows == nullptr) return nullptr;
+  return std::make_unique<KernelTable>(*layout, rows);
+}
+
 absl::Status Attach(void* nccl) {
   auto detours = Detours::Of(nccl);
   if (!detours.ok()) return detours.status();
-  const auto* rows = static_cast<const int*>(detours->Find("ncclDevFuncRowToId"));
-  if (rows == nullptr) return absl::NotFoundError("this NCCL has no table ncclDevFuncRowToId");
-  Gpu::The().kernels = std::make_unique<KernelTable>(rows);
+  Gpu::The().kernels = KernelsOf(nccl, *detours);
   for (const auto& [name, function] : detours->functions()) {
     if (!absl::StartsWith(name, "cuda") || name.size() < 5 || !isupper(name[4])) continue;
     void* call = FindCall(name.c_str());
@@ -61,6 +72,11 @@ int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned
   *function = FindCall(name);
   if (found != nullptr) *found = *function == nullptr ? kNoSuchSymbol : kFound;
   return weft::scripted::kSuccess;
+}
+
+int cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long flags,
+                            int* found) {
+  return cudaGetDriverEntryPointByVersion(name, function, 0, flags, found);
 }
 
 // `nccl`: its handle of dlopen, before any call. Null, or why it cannot be.

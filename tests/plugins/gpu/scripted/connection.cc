@@ -27,7 +27,8 @@ uint64_t RoundUp(uint64_t a, uint64_t b) { return (a + b - 1) / b * b; }
 
 }  // namespace
 
-Connections::Connections(KernelComm& comm, const Protocol& protocol, ConnInfo* recv, ConnInfo* send)
+Connections::Connections(const Communicator& comm, const Protocol& protocol, ConnInfo* recv,
+                         ConnInfo* send)
     : comm_(comm), protocol_(protocol), recv_(recv), send_(send) {
   auto chunk = static_cast<uint64_t>(protocol.slices_per_chunk * protocol.steps_per_slice);
   if (recv_ != nullptr) {

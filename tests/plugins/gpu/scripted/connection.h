@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tests/plugins/gpu/scripted/nccl_device.h"
+#include "tests/plugins/gpu/scripted/layout.h"
 
 namespace weft::scripted {
 
@@ -28,7 +28,7 @@ using Reduction = void (*)(char* dst, const char* a, const char* b, size_t bytes
 class Connections {
  public:
   // Either may be null.
-  Connections(KernelComm& comm, const Protocol& protocol, ConnInfo* recv, ConnInfo* send);
+  Connections(const Communicator& comm, const Protocol& protocol, ConnInfo* recv, ConnInfo* send);
   ~Connections();
   Connections(const Connections&) = delete;
   Connections& operator=(const Connections&) = delete;
@@ -53,7 +53,7 @@ class Connections {
   template <typename Condition>
   void Await(Condition&& condition);
 
-  KernelComm& comm_;
+  const Communicator& comm_;
   const Protocol protocol_;
   ConnInfo *recv_, *send_;
   uint64_t recv_step_ = 0, send_step_ = 0;

@@ -58,6 +58,10 @@ int cudaGetDeviceProperties(void* properties, int) {
   return kSuccess;
 }
 
+int cudaGetDeviceProperties_v2(void* properties, int device) {
+  return cudaGetDeviceProperties(properties, device);
+}
+
 int cudaFuncGetAttributes(void*, const void*) { return kSuccess; }  // all zero, as the asker's are
 int cudaFuncSetAttribute(const void*, int, int) { return kSuccess; }
 int cudaGetFuncBySymbol(void** function, const void* symbol) {
@@ -79,12 +83,20 @@ int cuDeviceGet(int* device, int) {
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
   return cudaDeviceGetAttribute(value, attribute, device);
 }
+int cuDeviceGetUuid(char* uuid, int) {
+  memset(uuid, 1, 16);
+  return kSuccess;
+}
 int cuCtxGetCurrent(void** context) {
   static char the_context;
   *context = &the_context;
   return kSuccess;
 }
 int cuCtxSetCurrent(void*) { return kSuccess; }
+int cuMemGetAllocationGranularity(size_t* bytes, const void*, int) {
+  *bytes = 2 << 20;
+  return kSuccess;
+}
 int cuMemGetAddressRange(void** base, size_t* size, void* pointer) {
   auto found = Gpu::The().Find(pointer);
   if (!found) return kInvalidValue;

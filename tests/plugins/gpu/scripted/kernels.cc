@@ -16,7 +16,7 @@ namespace {
 using Collective = KernelTable::Collective;
 
 // NCCL's enumerations, as its table of functions counts them.
-constexpr int kTypes = 12, kReductions = 5, kFloat32 = 7, kSum = 0;
+constexpr int kFloat32 = 7, kSum = 0;
 constexpr int kAlgorithmRing = 1;
 constexpr size_t kFloatBytes = 4;
 
@@ -60,8 +60,9 @@ class Block {
       : table_(table),
         arguments_(arguments),
         args_(*reinterpret_cast<KernelArgs*>(arguments.data())),
-        comm_(*args_.comm),
+        comm_(layout().ReadCommunicator(args_.communicator)),
         channel_(channel),
+        here_(layout().ReadChannel(args_.communicator, channel)),
         batch_(batch) {}
 
   void Run() {
@@ -72,26 +73,25 @@ class Block {
   }
 
  private:
-  Channel& channel() { return comm_.channels[channel_]; }
-  ConnInfo* Recv(int peer, int index) { return &channel().peers[peer]->recv[index]; }
-  ConnInfo* Send(int peer, int index) { return &channel().peers[peer]->send[index]; }
+  const Layout& layout() const { return table_.layout(); }
+  ConnInfo* Recv(int peer, int index) { return &here_.peers[peer]->recv[index]; }
+  ConnInfo* Send(int peer, int index) { return &here_.peers[peer]->send[index]; }
 
   const WorkBatch& batch_at(int index) const {
     return reinterpret_cast<const WorkBatch*>(arguments_.data() + sizeof(KernelArgs))[index];
   }
 
   // The works of a batch and of those that extend it, copied: send and receive change theirs.
-  template <typename Work>
-  std::vector<Work> TakeWorks() {
-    std::vector<Work> works;
+  template <typename Read>
+  auto TakeWorks(size_t work_bytes, Read&& read) {
+    std::vector<decltype(read(nullptr))> works;
     while (true) {
       const WorkBatch& batch = batch_at(batch_);
       for (uint64_t bits = batch.offset_bits; bits != 0; bits &= bits - 1) {
         size_t offset =
-            batch.offset_base + static_cast<size_t>(std::countr_zero(bits)) * sizeof(Work);
-        const char* from = args_.storage == 0 ? arguments_.data() + offset
-                                              : args_.work_buffer + (offset & args_.work_mask);
-        memcpy(&works.emplace_back(), from, sizeof(Work));
+            batch.offset_base + static_cast<size_t>(std::countr_zero(bits)) * work_bytes;
+        works.push_back(read(args_.storage == 0 ? arguments_.data() + offset
+                                                : args_.work_buffer + (offset & args_.work_mask)));
       }
       bool extends = batch.next_extends != 0;
       batch_ = batch.next_jump == 0 ? -1 : batch_ + static_cast<int>(batch.next_jump);
@@ -103,7 +103,7 @@ class Block {
   template <typename Work>
   void Note(const std::vector<Work>& works, ProfilerCounters* counters) {
     auto now = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-    uint64_t count = channel().work_counter;
+    uint64_t count = *here_.work_counter;
     for (const Work& work : works) {
       ++count;
       if (!work.profiled) continue;
@@ -116,16 +116,23 @@ class Block {
     const WorkBatch& batch = batch_at(batch_);
     const KernelTable::Function* function = table_.Find(static_cast<int>(batch.function));
     auto type = static_cast<WorkType>(batch.work_type);
-    if (function == nullptr || type == WorkType::kRegisteredCollective) {
-      fprintf(stderr, "scripted GPU: function %u with works of type %u is not played\n",
-              static_cast<unsigned>(batch.function), static_cast<unsigned>(batch.work_type));
+    if (function == nullptr || (type != WorkType::kP2p && type != WorkType::kCollective) ||
+        (args_.storage != 0 && !layout().reads_work_buffer())) {
+      fprintf(stderr, "scripted GPU: function %u with works of type %u in %s is not played\n",
+              static_cast<unsigned>(batch.function), static_cast<unsigned>(batch.work_type),
+              args_.storage == 0 ? "the arguments" : "a buffer");
       abort();
     }
     if (type == WorkType::kP2p) {
-      auto works = TakeWorks<P2pWork>();
+      auto works = TakeWorks(sizeof(P2pWork), [](const char* from) {
+        P2pWork work;
+        memcpy(&work, from, sizeof work);
+        return work;
+      });
       RunNoted(works, [&] { SendAndReceive(works); });
     } else {
-      auto works = TakeWorks<CollectiveWork>();
+      auto works = TakeWorks(layout().collective_bytes(),
+                             [&](const char* from) { return layout().ReadCollective(from); });
       RunNoted(works, [&] {
         for (const CollectiveWork& work : works) RunCollective(*function, work);
       });
@@ -134,10 +141,11 @@ class Block {
 
   template <typename Work, typename Run>
   void RunNoted(const std::vector<Work>& works, Run&& run) {
+    if (here_.work_counter == nullptr) return run();
     Note(works, comm_.work_started);
     run();
     Note(works, comm_.work_completed);
-    channel().work_counter += works.size();
+    *here_.work_counter += works.size();
   }
 
   Protocol CollectiveProtocol(bool ll, bool single_steps) const {
@@ -154,8 +162,7 @@ class Block {
     auto element = static_cast<int64_t>(reduces ? kFloatBytes : 1);  // others: bytes, says NCCL
     Part part = PartOf(work, channel_, function.ll, element);
     auto protocol = CollectiveProtocol(function.ll, function.collective == Collective::kBroadcast);
-    Connections ring(comm_, protocol, Recv(channel().ring.previous, 0),
-                     Send(channel().ring.next, 0));
+    Connections ring(comm_, protocol, Recv(here_.previous, 0), Send(here_.next, 0));
     switch (function.collective) {
       case Collective::kAllReduce:
         return AllReduce(work, part, ring);
@@ -171,7 +178,7 @@ class Block {
   }
 
   void AllReduce(const CollectiveWork& work, const Part& part, Connections& ring) {
-    int ranks = comm_.ranks, index = channel().ring.index;
+    int ranks = comm_.ranks, index = here_.index;
     int64_t chunk = part.chunk;
     for (int64_t done = 0; done < part.bytes; done += ranks * part.chunk) {
       int64_t left = part.bytes - done;
@@ -199,7 +206,7 @@ class Block {
 
   void ReduceScatter(const CollectiveWork& work, const Part& part, Connections& ring) {
     int ranks = comm_.ranks;
-    const int* order = channel().ring.user_ranks;
+    const int* order = here_.user_ranks;
     for (int64_t done = 0; done < part.bytes; done += part.chunk) {
       int64_t at = part.offset + done, bytes = std::min(part.chunk, part.bytes - done);
       for (int j = 1; j <= ranks; ++j) {
@@ -216,7 +223,7 @@ class Block {
 
   void AllGather(const CollectiveWork& work, const Part& part, Connections& ring) {
     int ranks = comm_.ranks;
-    const int* order = channel().ring.user_ranks;
+    const int* order = here_.user_ranks;
     for (int64_t done = 0; done < part.bytes; done += part.chunk) {
       int64_t at = part.offset + done, bytes = std::min(part.chunk, part.bytes - done);
       for (int j = 0; j < ranks; ++j) {
@@ -231,7 +238,7 @@ class Block {
 
   void Broadcast(const CollectiveWork& work, const Part& part, Connections& ring) {
     int root = static_cast<int>(work.root);
-    bool first = channel().ring.user_ranks[0] == root, last = channel().ring.user_ranks[1] == root;
+    bool first = here_.user_ranks[0] == root, last = here_.user_ranks[1] == root;
     for (int64_t done = 0; done < part.bytes; done += part.chunk) {
       int64_t at = part.offset + done;
       ring.Do({.receives = !first,
@@ -263,7 +270,7 @@ class Block {
   }
 
   int PartIndex(const P2pWork& work) const {
-    return (static_cast<int>(channel_) - work.channel_base) & (work.channels - 1);
+    return layout().PartOf(channel_, work.channel_base, work.channels);
   }
   bool Takes(const P2pWork& work, int parts) const { return PartIndex(work) < parts; }
   std::pair<size_t, size_t> Bounds(const P2pWork& work, size_t parts, size_t bytes) const {
@@ -305,31 +312,24 @@ class Block {
   const KernelTable& table_;
   std::vector<char>& arguments_;
   KernelArgs& args_;
-  KernelComm& comm_;
+  const Communicator comm_;
   const uint32_t channel_;
+  const Channel here_;
   int batch_;
 };
 
 }  // namespace
 
-// Rows as ncclDevFuncId counts them: send and receive, all-gather by 4 algorithms, broadcast,
-// all-reduce by reduction, type and 6 algorithms, reduce, reduce-scatter by 4.
-KernelTable::KernelTable(const int* row_to_id) {
-  constexpr int kAllGatherRow = 1, kBroadcastRow = kAllGatherRow + 4 * kProtos;
-  constexpr int kAllReduceRow = kBroadcastRow + kProtos;
-  constexpr int kReduceRow = kAllReduceRow + kReductions * kTypes * 6 * kProtos;
-  constexpr int kReduceScatterRow = kReduceRow + kReductions * kTypes * kProtos;
-  constexpr int kSumOfFloats = kSum * kTypes + kFloat32;
-  functions_.push_back({row_to_id[0], {Collective::kSendRecv, false}});
+KernelTable::KernelTable(const Layout& layout, const int* row_to_id) : layout_(layout) {
+  functions_.push_back({row_to_id[layout.SendRecvRow()], {Collective::kSendRecv, false}});
   for (int protocol : {kProtoLl, kProtoSimple}) {
-    bool ll = protocol == kProtoLl;
     auto add = [&](int row, Collective collective) {
-      functions_.push_back({row_to_id[row + protocol], {collective, ll}});
+      functions_.push_back({row_to_id[row], {collective, protocol == kProtoLl}});
     };
-    add(kAllGatherRow, Collective::kAllGather);
-    add(kBroadcastRow, Collective::kBroadcast);
-    add(kAllReduceRow + (kSumOfFloats * 6 + kAlgorithmRing) * kProtos, Collective::kAllReduce);
-    add(kReduceScatterRow + kSumOfFloats * 4 * kProtos, Collective::kReduceScatter);
+    add(layout.AllGatherRow(protocol), Collective::kAllGather);
+    add(layout.BroadcastRow(protocol), Collective::kBroadcast);
+    add(layout.AllReduceRow(kSum, kFloat32, kAlgorithmRing, protocol), Collective::kAllReduce);
+    add(layout.ReduceScatterRow(kSum, kFloat32, protocol), Collective::kReduceScatter);
   }
 }
 

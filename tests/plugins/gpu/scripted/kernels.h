@@ -1,13 +1,14 @@
 // Plays NCCL's kernels on the CPU: ring all-reduce and reduce-scatter (sums of float), all-gather,
 // broadcast, and send and receive, in the protocols Simple and LL, a thread a channel. What a
-// kernel does is NCCL's own device code read and written anew (src/device, v2.28.9-1); everything
-// else, the host's code, is NCCL's.
+// kernel does is NCCL's own device code read and written anew (src/device, v2.28.9-1, and what of
+// it was otherwise in the versions that Layout knows); everything else, the host's code, is NCCL's.
 #ifndef WEFT_TESTS_PLUGINS_GPU_SCRIPTED_KERNELS_H_
 #define WEFT_TESTS_PLUGINS_GPU_SCRIPTED_KERNELS_H_
 
+#include <utility>
 #include <vector>
 
-#include "tests/plugins/gpu/scripted/detour.h"
+#include "tests/plugins/gpu/scripted/layout.h"
 
 namespace weft::scripted {
 
@@ -19,11 +20,13 @@ class KernelTable {
     Collective collective;
     bool ll;
   };
-  explicit KernelTable(const int* row_to_id);  // ncclDevFuncRowToId
+  KernelTable(const Layout& layout, const int* row_to_id);  // ncclDevFuncRowToId
   // Null: this kernel is not played.
   const Function* Find(int id) const;
+  const Layout& layout() const { return layout_; }
 
  private:
+  Layout layout_;
   std::vector<std::pair<int, Function>> functions_;
 };
 

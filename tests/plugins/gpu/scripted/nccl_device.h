@@ -1,6 +1,7 @@
-// What NCCL 2.28 and its kernels tell each other: our own declarations of the structures that NCCL
-// writes to GPU memory and gives to a kernel (its src/include/device.h, v2.28.9-1). Only what the
-// scripted GPU reads has a name of its own.
+// What NCCL and its kernels tell each other: our own declarations of the structures that NCCL
+// writes to GPU memory and gives to a kernel (its src/include/device.h), which are alike in
+// versions 2.22 to 2.30; layout.h has the others. Only what the scripted GPU reads has a name of
+// its own.
 #ifndef WEFT_TESTS_PLUGINS_GPU_SCRIPTED_NCCL_DEVICE_H_
 #define WEFT_TESTS_PLUGINS_GPU_SCRIPTED_NCCL_DEVICE_H_
 
@@ -9,7 +10,8 @@
 
 namespace weft::scripted {
 
-inline constexpr int kNcclVersion = 22809;  // ncclGetVersion of the NCCL whose layout this is
+// ncclGetVersion() of those whose kernels are played.
+inline constexpr int kNcclVersionFirst = 22200, kNcclVersionLast = 23099;
 
 inline constexpr int kSteps = 8;  // NCCL_STEPS: the slots of a connection's buffer
 inline constexpr int kProtoLl = 0, kProtoSimple = 2, kProtos = 3;
@@ -51,37 +53,11 @@ struct ChannelPeer {
   ConnInfo send[2], recv[2];  // [0] collectives, [1] send and receive
 };
 
-struct alignas(16) Channel {
-  ChannelPeer** peers;  // [ranks]
-  struct {
-    int previous, next;
-    int* user_ranks;  // [ranks], from this one on
-    int index;
-  } ring;
-  int tree[5], collnet_chain[5], collnet_direct[27], nvls[40];
-  uint32_t* work_fifo_done;
-  uint64_t work_counter;
-};
-static_assert(offsetof(Channel, ring) == 8 && sizeof(Channel) == 368);
-
 struct ProfilerCounters {
   struct {
     uint64_t counter, timestamp;
   } data[64];
 };
-
-struct KernelComm {
-  int rank, ranks, node, nodes;
-  int buffer_sizes[kProtos];
-  int p2p_chunk_size;
-  int is_all_nvlink;
-  int* collnet_dense_to_user_rank;
-  volatile uint32_t* abort_flag;
-  Channel* channels;
-  int* rank_to_local_rank;
-  ProfilerCounters *work_started, *work_completed;  // [channels]
-};
-static_assert(sizeof(KernelComm) == 88);
 
 // Part of a send and of a receive, for one channel among several.
 struct alignas(16) P2pWork {
@@ -96,22 +72,6 @@ struct alignas(16) P2pWork {
 };
 static_assert(sizeof(P2pWork) == 48);
 
-// A collective's share of channels channel_low to channel_high, elements split low, middle, high.
-struct alignas(16) CollectiveWork {
-  uint32_t channel_low : 8, channel_high : 8, warps : 8;
-  uint32_t op_arg_is_pointer : 1, registered : 1, net_registered : 1, one_node : 1, direct : 2,
-      one_rank_per_node : 1, profiled : 1;
-  uint32_t root;
-  char* recv_buffer;
-  char* send_buffer;
-  uintptr_t offsets[2];
-  uintptr_t* remote_addresses[2];
-  size_t count_low, count_middle, count_high;
-  uint64_t grains_low : 21, grains_middle : 21, grains_high : 21;  // of a chunk
-  uint64_t op_arg;
-};
-static_assert(sizeof(CollectiveWork) == 96);
-
 enum class WorkType : uint8_t { kP2p, kCollective, kRegisteredCollective };
 
 struct alignas(16) WorkBatch {
@@ -123,7 +83,7 @@ static_assert(sizeof(WorkBatch) == 16);
 
 // Followed by the batches; the channel of the n-th block is the n-th set bit of the mask.
 struct alignas(16) KernelArgs {
-  KernelComm* comm;
+  const char* communicator;  // see Layout
   uint64_t channel_mask;
   uint8_t storage;  // 0: works lie in these arguments, otherwise in work_buffer
   uint32_t work_mask;

@@ -37,12 +37,18 @@ int nvmlDeviceGetCudaComputeCapability(void*, int* major, int* minor) {
   *minor = kMinor;
   return kSuccess;
 }
+int nvmlDeviceGetPciInfo_v3(void*, void*) { return kNotSupported; }
+int nvmlDeviceGetPciInfoExt(void*, void*) { return kNotSupported; }
+int nvmlDeviceGetPcieLinkMaxSpeed(void*, unsigned*) { return kNotSupported; }
+int nvmlDeviceGetCurrPcieLinkGeneration(void*, unsigned*) { return kNotSupported; }
+int nvmlDeviceGetCurrPcieLinkWidth(void*, unsigned*) { return kNotSupported; }
 int nvmlDeviceGetP2PStatus(void*, void*, int, int* status) {
   *status = 0;
   return kSuccess;
 }
 int nvmlDeviceGetNvLinkState(void*, unsigned, int*) { return kNotSupported; }
 int nvmlDeviceGetNvLinkRemotePciInfo(void*, unsigned, void*) { return kNotSupported; }
+int nvmlDeviceGetNvLinkRemoteDeviceType(void*, unsigned, int*) { return kNotSupported; }
 int nvmlDeviceGetNvLinkCapability(void*, unsigned, int, unsigned*) { return kNotSupported; }
 int nvmlDeviceGetFieldValues(void*, int, void*) { return kNotSupported; }
 int nvmlDeviceGetGpuFabricInfoV(void*, void*) { return kNotSupported; }

@@ -1,4 +1,6 @@
 // CUDA's calls about streams and events, and NCCL's launch of a kernel. Nothing is ever captured.
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -48,6 +50,10 @@ int cudaStreamGetCaptureInfo(void*, int* status, unsigned long long* id, void** 
   if (dependencies != nullptr) *dependencies = 0;
   return kSuccess;
 }
+int cudaStreamGetCaptureInfo_v2(void* stream, int* status, unsigned long long* id, void** graph,
+                                void** dependencies, size_t* count) {
+  return cudaStreamGetCaptureInfo(stream, status, id, graph, dependencies, nullptr, count);
+}
 int cudaThreadExchangeStreamCaptureMode(int*) { return kSuccess; }
 
 int cudaEventCreateWithFlags(void** event, unsigned) {
@@ -88,6 +94,10 @@ int cuLaunchKernelEx(const LaunchConfig* config, void*, void**, void** extra) {
   for (; *extra != nullptr; extra += 2) {
     if (reinterpret_cast<uintptr_t>(*extra) == kBuffer) arguments = static_cast<char*>(extra[1]);
     if (reinterpret_cast<uintptr_t>(*extra) == kSize) size = *static_cast<size_t*>(extra[1]);
+  }
+  if (Gpu::The().kernels == nullptr) {
+    fprintf(stderr, "scripted GPU: the kernels of this NCCL are not played\n");
+    abort();
   }
   auto copy = std::make_shared<std::vector<char>>(arguments, arguments + size);
   Gpu::The().Resolve(config->stream).Do([copy] { PlayKernel(*Gpu::The().kernels, *copy); });

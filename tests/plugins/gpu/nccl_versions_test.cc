@@ -1,0 +1,175 @@
+// One plugin for every NCCL: those that a folder has, WEFT_TEST_NCCLS/VERSION/libnccl.so.2, start,
+// load it by its name as a job does, exchange their bootstrap over it (from 2.23 on), make all
+// connections and end, on the scripted GPU; those whose kernels are played move data as well.
+// `tools/dev test nccl` fetches one NCCL of each minor version.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "base/command.h"
+#include "tests/plugins/gpu/nccl_job.h"
+#include "tests/plugins/gpu/scripted/nccl_device.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+constexpr int kOutOfBandFrom = 22300;  // NCCL_OOB_NET_ENABLE
+
+struct Nccl {
+  std::string name;  // "2.28.9"
+  int version;       // 22809
+  std::string path;
+};
+void PrintTo(const Nccl& nccl, std::ostream* out) { *out << nccl.name; }
+
+std::vector<Nccl> FindNccls() {
+  std::vector<Nccl> out;
+  const char* folder = getenv("WEFT_TEST_NCCLS");
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder == nullptr ? "" : folder, ignored)) {
+    std::string name = entry.path().filename();
+    std::vector<int> parts;
+    for (absl::string_view word : absl::StrSplit(name, '.')) {
+      int number = 0;
+      if (absl::SimpleAtoi(word, &number)) parts.push_back(number);
+    }
+    fs::path library = entry.path() / "libnccl.so.2";
+    if (parts.size() != 3 || !fs::exists(library)) continue;
+    out.push_back({name, parts[0] * 10000 + parts[1] * 100 + parts[2], library});
+  }
+  std::sort(out.begin(), out.end(),
+            [](const Nccl& a, const Nccl& b) { return a.version < b.version; });
+  return out;
+}
+
+// The newest table that this version looks for and the plugin has.
+int TableOf(int version) {
+  int minor = version / 100 % 100;
+  if (minor >= 30) return 12;
+  if (minor >= 28) return 11;
+  if (minor >= 26) return 10;
+  if (minor >= 24) return 9;
+  return minor >= 20 ? 8 : 7;
+}
+
+std::vector<Nccl> FindPlayedNccls() {
+  std::vector<Nccl> out = FindNccls();
+  std::erase_if(out, [](const Nccl& nccl) {
+    return nccl.version < scripted::kNcclVersionFirst || nccl.version > scripted::kNcclVersionLast;
+  });
+  return out;
+}
+
+// Whether there are two network interfaces, d0 and d1: in a network of this process's own.
+bool TwoInterfaces() {
+  static const bool there = [] {
+    if (unshare(CLONE_NEWNET) != 0) return false;
+    std::vector<std::string> commands = {"ip link set lo up"};
+    for (int i : {0, 1}) {
+      commands.push_back(absl::StrCat("ip link add d", i, " type veth peer name p", i));
+      commands.push_back(absl::StrCat("ip address add 10.9.", i, ".1/24 dev d", i));
+      for (char end : {'d', 'p'}) {
+        commands.push_back(absl::StrCat("ip link set ", std::string(1, end), i, " up"));
+      }
+    }
+    return std::all_of(commands.begin(), commands.end(), [](const std::string& command) {
+      std::vector<std::string> words = absl::StrSplit(command, ' ');
+      absl::StatusOr<CommandOutput> ran = RunCommand(words, absl::Seconds(10));
+      return ran.ok() && ran->status == 0;
+    });
+  }();
+  return there;
+}
+
+class NcclVersions : public testing::TestWithParam<Nccl> {
+ protected:
+  void SetUp() override {
+#ifndef __x86_64__
+    GTEST_SKIP() << "the scripted GPU writes jumps for x86-64";
+#endif
+    // Up to 2.26 a plugin is found by its name only.
+    std::string folder = fs::path(WEFT_PLUGIN).parent_path();
+    const char* before = getenv("LD_LIBRARY_PATH");
+    Set({{"WEFT_TEST_NCCL", GetParam().path},
+         {"LD_LIBRARY_PATH", before == nullptr ? folder : absl::StrCat(folder, ":", before)},
+         {"NCCL_NET_PLUGIN", "weft"},
+         {"NCCL_ALGO", "Ring"},
+         {"WEFT_TRANSPORT", "tcp"}});
+  }
+
+  void Set(const std::vector<std::pair<std::string, std::string>>& environment) {
+    job_.environment.insert(job_.environment.end(), environment.begin(), environment.end());
+  }
+
+  // Of the logs of both ranks.
+  void ExpectOverWeft(const std::vector<std::string>& lines = {}) {
+    std::string table = absl::StrCat("table v", TableOf(GetParam().version), ", transport tcp,");
+    for (const NcclRankEnd& end : RunNcclJob(job_)) {
+      EXPECT_TRUE(end.succeeded) << end.status << "\n" << end.log;
+      EXPECT_THAT(end.log, HasSubstr("Using network weft"));
+      EXPECT_THAT(end.log, HasSubstr(table));
+      for (const std::string& line : lines) EXPECT_THAT(end.log, HasSubstr(line));
+    }
+  }
+
+  NcclJob job_ = {.scripted_gpu = true, .counts = {}};
+};
+
+TEST_P(NcclVersions, StartsConnectsAndEnds) {
+  Set({{"NCCL_RUNTIME_CONNECT", "0"}, {"NCCL_OOB_NET_ENABLE", "1"}});
+  std::vector<std::string> lines = {"via NET/weft/0", "ends of connections set up"};
+  if (GetParam().version >= kOutOfBandFrom) {
+    lines.push_back("NCCL_OOB_NET_ENABLE set by environment to 1");
+  }
+  ExpectOverWeft(lines);
+}
+
+// NCCL 2.24 and later try to merge devices that are near each other. The network is one that sysfs
+// does not show.
+TEST_P(NcclVersions, UsesTwoInterfacesApart) {
+  if (!TwoInterfaces()) GTEST_SKIP() << "a network of its own needs root and ip";
+  Set({{"NCCL_RUNTIME_CONNECT", "0"}, {"NCCL_SOCKET_IFNAME", "d0,d1"}});
+  ExpectOverWeft({"via NET/weft/0", "via NET/weft/1"});
+}
+
+class PlayedNcclVersions : public NcclVersions {};
+
+TEST_P(PlayedNcclVersions, CarryAllCollectivesInBothProtocols) {
+  job_.counts = {1, 1000, 300'000};
+  for (const char* protocol : {"Simple", "LL"}) {
+    Set({{"NCCL_PROTO", protocol}});
+    ExpectOverWeft();
+  }
+}
+
+std::string NameOf(const testing::TestParamInfo<Nccl>& info) {
+  return absl::StrReplaceAll(info.param.name, {{".", "_"}});
+}
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(NcclVersions);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PlayedNcclVersions);
+INSTANTIATE_TEST_SUITE_P(, NcclVersions, testing::ValuesIn(FindNccls()), NameOf);
+INSTANTIATE_TEST_SUITE_P(, PlayedNcclVersions, testing::ValuesIn(FindPlayedNccls()), NameOf);
+
+TEST(AllNcclVersions, AreThere) {
+  if (FindNccls().empty()) GTEST_SKIP() << "no NCCLs (WEFT_TEST_NCCLS): tools/dev test nccl";
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) {
+  if (int status = 0; weft::NcclRankMain(argc, argv, &status)) return status;
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
