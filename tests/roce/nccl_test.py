@@ -28,10 +28,10 @@ export WEFT_TRANSPORT=verbs WEFT_LOG_LEVEL=info WEFT_VERBS_TIMEOUT=13 WEFT_VERBS
 nccl_rank() {{  # rank, devices, protocol, rounds, counts
   NCCL_HOSTID=host$1 NCCL_SOCKET_IFNAME=m$1 WEFT_TCP_INTERFACE=m$1 WEFT_VERBS_DEVICES==$2 \\
     NCCL_PROTO=$3 host_exec $1 timeout 150 nccl_scripted_gpu_test \\
-    --nccl-rank $1 2 $4 1 id $5 > nccl$1.txt 2>&1
+    --nccl-rank $1 2 $4 1 0 1 id $5 > nccl$1.txt 2>&1
 }}
 job() {{  # label, devices of rank 0, of rank 1, protocol, rounds, counts
-  rm -f id
+  rm -f id*
   nccl_rank 1 $3 $4 $5 $6 & other=$!
   nccl_rank 0 $2 $4 $5 $6; echo "status $1.0 $?"
   wait $other; echo "status $1.1 $?"

@@ -18,7 +18,7 @@ import sys
 
 import build
 import setup
-from common import DEPS, ROOT, Failure, Stopwatch, execute, say
+from common import ROOT, Failure, say
 
 FOLDER = ROOT / "tests/bench"
 COLUMNS = ("name", "case", "ours", "peer", "peer_name", "unit", "ratio", "repeats")
@@ -91,7 +91,7 @@ def install_peers(script: pathlib.Path) -> dict:
     peers = needs.group(1).replace(",", " ").split() if needs else []
     for peer in peers:
         if peer == "torch":
-            environment["WEFT_BENCH_PYTHON"] = str(torch_python())
+            environment["WEFT_BENCH_PYTHON"] = str(setup.install_torch())
         elif peer == "openmpi":
             setup.install_packages(["openmpi-bin", "libopenmpi-dev"])
         elif peer in ("iperf3", "ucx-utils"):
@@ -101,24 +101,3 @@ def install_peers(script: pathlib.Path) -> dict:
         else:
             raise Failure(f"{script.name} needs {peer}, but only {', '.join(PEERS)} are known")
     return environment
-
-
-def torch_python() -> pathlib.Path:
-    """An interpreter with the whole of PyTorch, in .deps/bench-venv."""
-    venv = DEPS / "bench-venv"
-    python = venv / "bin/python"
-    wanted = [f"torch=={setup.TORCH_VERSION}", "numpy"]
-    stamp = venv / "stamp"
-    if stamp.is_file() and stamp.read_text().split() == wanted:
-        return python
-    setup.install_packages(["python3-venv"])
-    watch = Stopwatch()
-    say(f"installing {' and '.join(wanted)} into {venv} (3 GB, once)")
-    DEPS.mkdir(parents=True, exist_ok=True)
-    with setup.locked(DEPS / ".bench-lock"):
-        execute([sys.executable, "-m", "venv", "--clear", venv])
-        execute([python, "-m", "pip", "install", "-q", "--no-cache-dir",
-                 "--disable-pip-version-check", *wanted])
-        stamp.write_text("\n".join(wanted) + "\n")
-    say(f"PyTorch is ready ({watch})")
-    return python

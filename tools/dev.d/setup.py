@@ -15,7 +15,7 @@ import tempfile
 import time
 import zipfile
 
-from common import DEPS, Failure, Stopwatch, execute, say
+from common import CACHE, DEPS, Failure, Stopwatch, execute, say
 
 PACKAGES = """
     build-essential cmake ninja-build ccache mold pkg-config git python3-pip python3-venv
@@ -122,6 +122,39 @@ def install_clang_tidy() -> pathlib.Path:
                 (fresh / program).chmod(0o755)
                 fresh.rename(target)
     return target / program
+
+
+def install_torch() -> pathlib.Path:
+    """An interpreter with the whole of PyTorch, its CUDA and NCCL: .deps/bench-venv, a link to one
+    that all clones share."""
+    link, venv = DEPS / "bench-venv", CACHE / "torch-venv"
+    wanted = [f"torch=={TORCH_VERSION}", "numpy"]
+
+    def is_current(folder: pathlib.Path) -> bool:
+        stamp = folder / "stamp"
+        return stamp.is_file() and stamp.read_text().split() == wanted
+
+    python = link / "bin/python"
+    if is_current(link):
+        return python
+    install_packages(["python3-venv"])
+    for folder in (DEPS, CACHE):
+        folder.mkdir(parents=True, exist_ok=True)
+    with locked(CACHE / ".torch-lock"):
+        if not is_current(venv):
+            watch = Stopwatch()
+            say(f"installing {' and '.join(wanted)} into {venv} (5 GB, once)")
+            execute([sys.executable, "-m", "venv", "--clear", venv])
+            execute([venv / "bin/python", "-m", "pip", "install", "-q", "--no-cache-dir",
+                     "--disable-pip-version-check", *wanted])
+            (venv / "stamp").write_text("\n".join(wanted) + "\n")
+            say(f"PyTorch is ready ({watch})")
+        if link.is_symlink():
+            link.unlink()
+        elif link.exists():  # of another version
+            shutil.rmtree(link)
+        link.symlink_to(venv)
+    return python
 
 
 def libtorch_is_current(target: pathlib.Path) -> bool:

@@ -2,7 +2,7 @@
 
 Tiers: unit, seeds, local, fabric, nccl, roce, gpu. What a machine cannot run is skipped, with the
 reason. The tier roce takes minutes and is run when it is named only; nccl downloads what it needs
-(3 GB) when it is named, and else runs with what is there.
+(NCCLs and PyTorch, 6 GB) when it is named, and else runs with what is there.
 """
 
 import os
@@ -76,6 +76,10 @@ def run_preset(preset: str, what: str | None) -> Result:
         setup.install_packages(setup.ROCE_PACKAGES)
     if "nccl" in named:
         nccls.install()
+        try:
+            setup.install_torch()
+        except (Failure, OSError) as failure:
+            say(f"no PyTorch: {failure}")
     with tempfile.TemporaryDirectory(prefix="weft-test-") as reports:
         junit = pathlib.Path(reports) / "ctest.xml"
         command = ["ctest", "--test-dir", folder, "--output-on-failure", "--no-tests=ignore",

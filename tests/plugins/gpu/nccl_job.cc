@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,6 +22,8 @@ namespace {
 
 constexpr int kInt8 = 0, kFloat = 7, kSum = 0;  // ncclInt8, ncclFloat32, ncclSum
 constexpr int kToDevice = 1, kToHost = 2;       // cudaMemcpyKind
+constexpr int kNotReady = 600;                  // cudaErrorNotReady
+constexpr unsigned kNoTiming = 2;               // cudaEventDisableTiming
 constexpr char kRankFlag[] = "--nccl-rank";
 
 struct UniqueId {  // ncclUniqueId
@@ -49,10 +52,15 @@ struct Calls {
     Find(cuda, "cudaSetDevice", set_device);
     Find(cuda, "cudaMalloc", allocate);
     Find(cuda, "cudaMemcpy", copy);
-    Find(cuda, "cudaDeviceSynchronize", synchronize);
+    Find(cuda, "cudaFree", free);
+    Find(cuda, "cudaEventCreateWithFlags", create_event);
+    Find(cuda, "cudaEventRecord", record_event);
+    Find(cuda, "cudaEventQuery", query_event);
     Find(nccl, "ncclGetUniqueId", get_unique_id);
     Find(nccl, "ncclCommInitRank", init);
     Find(nccl, "ncclCommDestroy", destroy);
+    Find(nccl, "ncclCommAbort", abort);
+    Find(nccl, "ncclCommGetAsyncError", get_async_error);
     Find(nccl, "ncclGetErrorString", error_string);
     Find(nccl, "ncclGetLastError", last_error);
     Find(nccl, "ncclAllReduce", all_reduce);
@@ -67,10 +75,15 @@ struct Calls {
   int (*set_device)(int);
   int (*allocate)(void**, size_t);
   int (*copy)(void*, const void*, size_t, int);
-  int (*synchronize)();
+  int (*free)(void*);
+  int (*create_event)(void**, unsigned);
+  int (*record_event)(void*, void*);
+  int (*query_event)(void*);
   int (*get_unique_id)(UniqueId*);
   int (*init)(void**, int, UniqueId, int);
   int (*destroy)(void*);
+  int (*abort)(void*);
+  int (*get_async_error)(void*, int*);
   const char* (*error_string)(int);
   const char* (*last_error)(void*);
   int (*all_reduce)(const void*, void*, size_t, int, int, void*, void*);
@@ -91,9 +104,13 @@ class Rank {
     size_t bytes = most * static_cast<size_t>(ranks) * sizeof(float);
     Check(calls.allocate(&input_, bytes), "cudaMalloc");
     Check(calls.allocate(&output_, bytes), "cudaMalloc");
+    Check(calls.create_event(&event_, kNoTiming), "cudaEventCreateWithFlags");
     CheckNccl(calls.init(&comm_, ranks, id, rank), "ncclCommInitRank");
   }
-  ~Rank() { CheckNccl(calls_.destroy(comm_), "ncclCommDestroy"); }
+  ~Rank() {
+    CheckNccl(calls_.destroy(comm_), "ncclCommDestroy");
+    for (void* memory : {input_, output_}) Check(calls_.free(memory), "cudaFree");
+  }
 
   void RunAll(size_t count) {
     auto ranks = static_cast<size_t>(ranks_);
@@ -143,7 +160,7 @@ class Rank {
 
   template <typename Expected>
   void Expect(const char* what, size_t count, Expected&& expected) {
-    Check(calls_.synchronize(), "cudaDeviceSynchronize");
+    AwaitStream();
     values_.assign(count, -1);
     Check(calls_.copy(values_.data(), output_, count * sizeof(float), kToHost), "cudaMemcpy");
     for (size_t i = 0; i < count; ++i) {
@@ -151,6 +168,24 @@ class Rank {
       fprintf(stderr, "rank %d: %s of %zu: value %zu is %f, not %f\n", rank_, what, count, i,
               static_cast<double>(values_[i]), static_cast<double>(expected(i)));
       exit(1);
+    }
+  }
+
+  // As frameworks wait: NCCL says by itself when a communicator is broken, and is then to abort it.
+  void AwaitStream() {
+    Check(calls_.record_event(event_, nullptr), "cudaEventRecord");
+    for (int result; (result = calls_.query_event(event_)) != 0;) {
+      if (result != kNotReady) Check(result, "cudaEventQuery");
+      int error = 0;
+      CheckNccl(calls_.get_async_error(comm_, &error), "ncclCommGetAsyncError");
+      if (error == 0) {
+        usleep(100);
+        continue;
+      }
+      fprintf(stderr, "rank %d: NCCL reports: %s: %s\n", rank_, calls_.error_string(error),
+              calls_.last_error(comm_));
+      CheckNccl(calls_.abort(comm_), "ncclCommAbort");
+      exit(kReportedBroken);
     }
   }
 
@@ -168,7 +203,7 @@ class Rank {
 
   const Calls& calls_;
   const int rank_, ranks_;
-  void *comm_ = nullptr, *input_ = nullptr, *output_ = nullptr;
+  void *comm_ = nullptr, *event_ = nullptr, *input_ = nullptr, *output_ = nullptr;
   std::vector<float> values_;
 };
 
@@ -186,13 +221,50 @@ UniqueId ShareId(const Calls& calls, int rank, const std::string& path) {
   return id;
 }
 
-// The arguments of a rank: the flag, its number, ranks, rounds, scripted, id file, counts.
-int RunRank(char** argv) {
-  int rank = atoi(argv[0]), ranks = atoi(argv[1]), rounds = atoi(argv[2]);
-  bool scripted = atoi(argv[3]) != 0;
-  void *cuda = LoadCuda(scripted), *nccl = LoadNccl();
+// The arguments of a rank, as a job has them.
+struct RankArguments {
+  int rank, ranks, rounds, lives, dies_after;
+  bool scripted_gpu;
+  std::string id_file;
+  std::vector<size_t> counts;
+
+  std::vector<std::string> Words() const {
+    return {absl::StrCat(rank),
+            absl::StrCat(ranks),
+            absl::StrCat(rounds),
+            absl::StrCat(lives),
+            absl::StrCat(dies_after),
+            scripted_gpu ? "1" : "0",
+            id_file,
+            absl::StrJoin(counts, ",")};
+  }
+  static constexpr int kWords = 8;
+  static RankArguments Of(char** words) {
+    RankArguments out = {atoi(words[0]), atoi(words[1]),      atoi(words[2]), atoi(words[3]),
+                         atoi(words[4]), atoi(words[5]) != 0, words[6],       {}};
+    for (absl::string_view count : absl::StrSplit(words[7], ',', absl::SkipEmpty())) {
+      out.counts.push_back(strtoull(std::string(count).c_str(), nullptr, 10));
+    }
+    return out;
+  }
+};
+
+void Live(const Calls& calls, const RankArguments& job, int life) {
+  size_t most = job.counts.empty() ? 0 : *std::max_element(job.counts.begin(), job.counts.end());
+  Rank self(calls, job.rank, job.ranks, ShareId(calls, job.rank, absl::StrCat(job.id_file, life)),
+            most);
+  for (int round = 1; round <= job.rounds; ++round) {
+    for (size_t count : job.counts) self.RunAll(count);
+    printf("rank %d: round %d of %d is right\n", job.rank, round, job.rounds);
+    fflush(stdout);
+    if (round == job.dies_after && job.rank == job.ranks - 1) raise(SIGKILL);
+  }
+}
+
+int RunRank(const RankArguments& job) {
+  void *cuda = LoadCuda(job.scripted_gpu), *nccl = LoadNccl();
   if (cuda == nullptr || nccl == nullptr) return 1;
-  if (scripted) {
+  if (job.scripted_gpu) {
     const char* (*attach)(void*);
     Find(cuda, "WeftAttachScriptedGpu", attach);
     if (const char* error = attach(nccl)) {
@@ -200,18 +272,8 @@ int RunRank(char** argv) {
       return 1;
     }
   }
-  std::vector<size_t> counts;
-  for (absl::string_view count : absl::StrSplit(argv[5], ',', absl::SkipEmpty())) {
-    counts.push_back(strtoull(std::string(count).c_str(), nullptr, 10));
-  }
   Calls calls(cuda, nccl);
-  Rank self(calls, rank, ranks, ShareId(calls, rank, argv[4]),
-            counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end()));
-  for (int round = 0; round < rounds; ++round) {
-    for (size_t count : counts) self.RunAll(count);
-    printf("rank %d: round %d of %d is right\n", rank, round + 1, rounds);
-    fflush(stdout);
-  }
+  for (int life = 0; life < job.lives; ++life) Live(calls, job, life);
   return 0;
 }
 
@@ -231,14 +293,10 @@ pid_t StartRank(const NcclJob& job, const std::string& folder, int rank, unsigne
   setenv("NCCL_HOSTID", absl::StrCat("weft-test-", rank).c_str(), 1);
   setenv("NCCL_DEBUG_FILE", absl::StrCat(folder, "/log", rank).c_str(), 1);
   // A program of its own for each rank: CUDA does not survive a fork.
-  std::vector<std::string> words = {"nccl_rank",
-                                    kRankFlag,
-                                    absl::StrCat(rank),
-                                    absl::StrCat(job.ranks),
-                                    absl::StrCat(job.rounds),
-                                    job.scripted_gpu ? "1" : "0",
-                                    folder + "/id",
-                                    absl::StrJoin(job.counts, ",")};
+  RankArguments own = {rank,           job.ranks,        job.rounds,     job.lives,
+                       job.dies_after, job.scripted_gpu, folder + "/id", job.counts};
+  std::vector<std::string> words = own.Words();
+  words.insert(words.begin(), {"nccl_rank", kRankFlag});
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
@@ -291,8 +349,8 @@ std::vector<NcclRankEnd> RunNcclJob(const NcclJob& job, unsigned limit_seconds) 
 }
 
 bool NcclRankMain(int argc, char** argv, int* status) {
-  if (argc != 8 || strcmp(argv[1], kRankFlag) != 0) return false;
-  *status = RunRank(argv + 2);
+  if (argc != RankArguments::kWords + 2 || strcmp(argv[1], kRankFlag) != 0) return false;
+  *status = RunRank(RankArguments::Of(argv + 2));
   return true;
 }
 

@@ -23,10 +23,15 @@ struct NcclJob {
   bool scripted_gpu = false;
   // Floats of a rank. None: the communicator starts and ends.
   std::vector<size_t> counts = {1, 1000, 1 << 20};
-  int rounds = 1;  // how often all is done
+  int rounds = 1;      // how often all is done
+  int lives = 1;       // how often the communicator is made, does all its rounds, and ends
+  int dies_after = 0;  // rounds, the last rank, by a signal; 0: it does not
   // Beside what every job has, and before that.
   std::vector<std::pair<std::string, std::string>> environment;
 };
+
+// The exit status of a rank whose communicator NCCL has reported to be broken.
+inline constexpr int kReportedBroken = 3;
 
 struct NcclRankEnd {
   bool succeeded = false;

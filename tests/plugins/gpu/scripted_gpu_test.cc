@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "tests/plugins/gpu/nccl_job.h"
 #include "tests/plugins/gpu/scripted/nccl_device.h"
 
@@ -57,6 +61,37 @@ TEST_P(ScriptedGpuTransports, CarryAllCollectives) {
   if (transport == "ucx" && !kHasUcx) GTEST_SKIP() << "built without UCX";
   Set({{"WEFT_TRANSPORT", transport}, {"NCCL_PROTO", protocol}});
   ExpectAllOverWeft(transport);
+}
+
+// Each rank in the middle of a ring sends on what it has received and reduced.
+TEST_F(ScriptedGpu, FourRanksMakeARing) {
+  Set({{"WEFT_TRANSPORT", "tcp"}, {"NCCL_PROTO", "Simple"}});
+  job_.ranks = 4;
+  ExpectAllOverWeft("tcp");
+}
+
+// NCCL 2.27 to 2.29 forget the plugin's name with their last communicator.
+TEST_F(ScriptedGpu, CommunicatorsComeAgainAfterTheLast) {
+  Set({{"WEFT_TRANSPORT", "tcp"}});
+  job_.counts = {1000};
+  job_.lives = 3;
+  for (const NcclRankEnd& end : RunNcclJob(job_)) {
+    EXPECT_TRUE(end.succeeded) << end.status << "\n" << end.log;
+    std::vector<std::string> parts = absl::StrSplit(end.log, "Using network weft");
+    EXPECT_EQ(parts.size(), 4u);
+  }
+}
+
+TEST_P(ScriptedGpuTransports, ReportAPeerThatDies) {
+  const auto& [transport, protocol] = GetParam();
+  if (transport == "ucx" && !kHasUcx) GTEST_SKIP() << "built without UCX";
+  Set({{"WEFT_TRANSPORT", transport}, {"NCCL_PROTO", protocol}});
+  job_.rounds = 3;
+  job_.dies_after = 1;
+  std::vector<NcclRankEnd> ends = RunNcclJob(job_);
+  EXPECT_EQ(ends[0].status, absl::StrCat("exited with ", kReportedBroken)) << ends[0].log;
+  EXPECT_THAT(ends[0].log, HasSubstr("its process or its host has died"));
+  EXPECT_EQ(ends[1].status, absl::StrCat("killed by signal ", SIGKILL));
 }
 
 INSTANTIATE_TEST_SUITE_P(, ScriptedGpuTransports,

@@ -31,6 +31,7 @@ struct Memory {
 // Thread-safe.
 class Gpu {
  public:
+  static constexpr size_t kMemoryBytes = size_t{1} << 32;
   static Gpu& The();
 
   int Allocate(void** address, size_t size, MemoryType type);

@@ -45,6 +45,11 @@ void Stream::Drain() {
   changed_.wait(lock, [this, until = given_] { return done_ >= until; });
 }
 
+bool Stream::IsIdle() {
+  std::lock_guard lock(mutex_);
+  return done_ == given_;
+}
+
 void Stream::Run() {
   std::unique_lock lock(mutex_);
   while (true) {

@@ -33,7 +33,8 @@ class Stream {
   Stream();
   ~Stream();  // after all work that was given
   void Do(std::function<void()> work);
-  void Drain();  // until all work that was given before is done
+  void Drain();   // until all work that was given before is done
+  bool IsIdle();  // all work is done
 
  private:
   void Run();
