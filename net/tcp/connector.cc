@@ -66,6 +66,15 @@ class Connector::Dial final : public Handler {
     fd_ = FileDescriptor();
   }
 
+  // Its attempt is given up. In order where the other side may have taken the link already: after a
+  // reset, to which closing with something unread leads, it would look for this side.
+  void Leave() {
+    if (!fd_ || !connected() || connector_.resumes_) return Close();
+    poller().Remove(fd_.get());
+    shutdown(fd_.get(), SHUT_WR);
+    connector_.context_.lingering.Add(poller(), std::move(fd_), /*whole=*/false);
+  }
+
   FileDescriptor TakeSocket() { return std::move(fd_); }
   std::string TakeReceived() { return std::move(received_); }
   bool connected() const { return handshake_.has_value(); }
@@ -223,7 +232,7 @@ void Connector::Attempt(absl::Time now) {
 
 void Connector::StopAttempt() {
   for (auto& dial : dials_) {
-    dial->Close();
+    dial->Leave();
     poller().Bury(std::move(dial));
   }
   dials_.clear();

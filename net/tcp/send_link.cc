@@ -15,6 +15,7 @@ constexpr size_t kClearToSendsMax = 1 << 20;
 }  // namespace
 
 TcpSendLink::~TcpSendLink() {
+  if (connector_ != nullptr) connector_->Cancel();
   connector_.reset();
   Finish();
 }

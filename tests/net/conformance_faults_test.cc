@@ -104,6 +104,16 @@ TEST_P(Faults, DestroyingALinkCancelsItsRequestsAndTellsThePeer) {
   }
 }
 
+// The one end has the link, the other does not know yet.
+TEST_P(Faults, ALinkThatIsDestroyedWhileItIsAcceptedEndsAtThePeer) {
+  Node a(GetParam(), 0, 2), b(GetParam(), 1, 2);
+  SendLink* send = a.Connect(b.address(), 1);
+  ASSERT_TRUE(DriveUntil({&a, &b}, [&] { return b.accepted(0) != nullptr; }));
+  a.Destroy(send);
+  ASSERT_TRUE(DriveUntil({&a, &b}, [&] { return !b.accepted(0)->status().ok(); }));
+  ExpectNames(b.accepted(0)->status(), absl::StatusCode::kUnavailable, 0);
+}
+
 TEST_P(Faults, WhatWasSentBeforeAnOrderlyEndArrives) {
   for (int round = 0; round < 20; ++round) {
     Request sends[3], receives[3], never;
