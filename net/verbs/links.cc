@@ -136,13 +136,13 @@ absl::Status VerbsSendLink::OnClearToSend(const EntryHeader& header) {
   return absl::OkStatus();
 }
 
-// Two pieces for each queue pair, so that a faster one can take more, and so small that each can
-// have two on its way (PieceMost); but none smaller or larger than is set, and all multiples of
-// 128.
+// Two pieces for each queue pair where there are several, so that a faster one can take more, and
+// so small that each can have two on its way (PieceMost); but none smaller or larger than is set,
+// and all multiples of 128.
 size_t VerbsSendLink::PieceBytes(uint64_t receive, size_t total) const {
   const VerbsOptions& options = wire_.rails().options();
   const auto target = targets_.find(static_cast<uint32_t>(receive));
-  const auto pieces = static_cast<size_t>(std::max(1, wire_.lanes())) * 2;
+  const auto pieces = wire_.lanes() <= 1 ? 1 : static_cast<size_t>(wire_.lanes()) * 2;
   const size_t even = (total / pieces + 127) / 128 * 128;
   const size_t most = target != targets_.end() && target->second.combine
                           ? std::min(options.piece_max, kStagingSlotBytes)

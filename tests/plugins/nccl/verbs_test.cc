@@ -375,7 +375,7 @@ TEST(NcclVerbs, MergedDevicesAreOneDeviceWithAllPorts) {
   EXPECT_EQ(properties.virtual_count, 2);
   ASSERT_NO_FATAL_FAILURE(host.Connect(device));
   std::string warning;
-  EXPECT_EQ(host.Transfer(50, 3, &warning), nccl::abi::kSuccess) << warning;
+  EXPECT_EQ(host.Transfer(200, 3, &warning), nccl::abi::kSuccess) << warning;
   EXPECT_GT(host.fabric().bytes_from("scripted0"), 1u << 20);
   EXPECT_GT(host.fabric().bytes_from("scripted1"), 1u << 20);
   EXPECT_NE(host.api().MakeVirtualDevice(&device, {2, 0}), nccl::abi::kSuccess);
