@@ -13,6 +13,7 @@ import os
 import pathlib
 import sys
 
+import machine
 import scene
 
 LIMIT_SECONDS = 500
@@ -20,7 +21,7 @@ REPORTED_BROKEN = 3  # the exit status of a rank, see nccl_job.h
 # CUDA's, or one of those that `tools/dev test nccl` fetches.
 NCCL = pathlib.Path(os.environ.get("WEFT_TEST_NCCL", "/usr/local/cuda/lib64/libnccl.so.2"))
 if not NCCL.exists():
-    NCCL = pathlib.Path(os.environ.get("WEFT_TEST_NCCLS", ""), "2.28.9/libnccl.so.2")
+    NCCL = machine.CACHE.parent / "nccl/2.28.9/libnccl.so.2"
 
 SCRIPT = f"""
 export WEFT_TEST_NCCL=/lib/{NCCL.name} WEFT_TEST_SCRIPTED_GPU=/lib/libscripted_gpu.so

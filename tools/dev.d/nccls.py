@@ -17,7 +17,7 @@ from common import CACHE, Failure, Stopwatch, say
 
 VERSIONS = ("2.19.3", "2.20.5", "2.21.5", "2.22.3", "2.23.4", "2.24.3", "2.25.1", "2.26.2",
             "2.27.7", "2.28.9", "2.29.7", "2.30.7", "2.32.3")
-FOLDER = CACHE / "nccl"
+FOLDER = CACHE / "nccl"  # where the tests look
 LIBRARY = "libnccl.so.2"
 DEVICE_CODE = (b".nv_fatbin", b"__nv_relfatbin")  # sections
 

@@ -86,8 +86,7 @@ def run_preset(preset: str, what: str | None) -> Result:
                    "-j", len(os.sched_getaffinity(0)), "--output-junit", junit, *selection(what)]
         if preset == "tsan":  # its shadow memory does not fit every layout of address space
             command = ["setarch", platform.machine(), "-R", *command]
-        environment = {**os.environ, **SANITIZER_OPTIONS, "GTEST_OUTPUT": f"xml:{reports}/",
-                       "WEFT_TEST_NCCLS": str(nccls.FOLDER)}
+        environment = {**os.environ, **SANITIZER_OPTIONS, "GTEST_OUTPUT": f"xml:{reports}/"}
         if "roce" in named:  # minutes, so never but when asked for
             environment["WEFT_ROCE"] = "1"
         watch = Stopwatch()

@@ -1,7 +1,7 @@
-// One plugin for every NCCL: those that a folder has, WEFT_TEST_NCCLS/VERSION/libnccl.so.2, start,
-// load it by its name as a job does, exchange their bootstrap over it (from 2.23 on), make all
-// connections and end, on the scripted GPU; those whose kernels are played move data as well.
-// `tools/dev test nccl` fetches one NCCL of each minor version.
+// One plugin for every NCCL: those in ~/.cache/weft/nccl/VERSION/libnccl.so.2 start, load it by its
+// name as a job does, exchange their bootstrap over it (from 2.23 on), make all connections and
+// end, on the scripted GPU; those whose kernels are played move data as well. `tools/dev test nccl`
+// fetches one NCCL of each minor version.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -33,11 +33,19 @@ struct Nccl {
 };
 void PrintTo(const Nccl& nccl, std::ostream* out) { *out << nccl.name; }
 
+// Where `tools/dev test nccl` lays them.
+fs::path Folder() {
+  const char* cache = getenv("XDG_CACHE_HOME");
+  const char* home = getenv("HOME");
+  fs::path base =
+      cache != nullptr ? fs::path(cache) : fs::path(home == nullptr ? "" : home) / ".cache";
+  return base / "weft/nccl";
+}
+
 std::vector<Nccl> FindNccls() {
   std::vector<Nccl> out;
-  const char* folder = getenv("WEFT_TEST_NCCLS");
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder == nullptr ? "" : folder, ignored)) {
+  for (const auto& entry : fs::directory_iterator(Folder(), ignored)) {
     std::string name = entry.path().filename();
     std::vector<int> parts;
     for (absl::string_view word : absl::StrSplit(name, '.')) {
@@ -162,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(, NcclVersions, testing::ValuesIn(FindNccls()), NameOf)
 INSTANTIATE_TEST_SUITE_P(, PlayedNcclVersions, testing::ValuesIn(FindPlayedNccls()), NameOf);
 
 TEST(AllNcclVersions, AreThere) {
-  if (FindNccls().empty()) GTEST_SKIP() << "no NCCLs (WEFT_TEST_NCCLS): tools/dev test nccl";
+  if (FindNccls().empty()) GTEST_SKIP() << "no NCCL in " << Folder() << ": tools/dev test nccl";
 }
 
 }  // namespace
