@@ -18,7 +18,7 @@ import sys
 
 import build
 import setup
-from common import ROOT, Failure, say
+from common import ROOT, Failure, Stopwatch, say
 
 FOLDER = ROOT / "tests/bench"
 COLUMNS = ("name", "case", "ours", "peer", "peer_name", "unit", "ratio", "repeats")
