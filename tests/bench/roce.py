@@ -20,7 +20,8 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "roce"))
 import scene  # noqa: E402
 
-SIZES = {64 << 10: 1000, 256 << 10: 250, 1 << 20: 64}  # bytes: messages, some seconds of each
+SIZES = (64 << 10, 256 << 10, 1 << 20)
+SIZE_SECONDS = 3  # of each: a link's start is not to count
 LATENCY_ROUNDS = 1000
 ENTRY_BYTES = 72  # of a message of 8
 SECONDS = 5
@@ -36,11 +37,12 @@ def script(repeats: int) -> str:
     lines = []
     for turn in range(repeats):
         # What is compared runs one after the other: this machine's speed changes within a minute.
-        for size, count in SIZES.items():
-            lines.append(f"both ours{size}x{turn} 1 latency:8:50 bandwidth:{size}:{count} "
+        for size in SIZES:
+            lines.append(f"both ours{size}x{turn} 1 latency:8:50 seconds:{size}:{SIZE_SECONDS} "
                          "verbs.queue_pairs=1")
             for label, program in BANDWIDTH_PEERS.items():
-                lines.append(f"perftest {label}{size}x{turn} {program} 1 -s {size} -n {count} -t 16")
+                lines.append(f"perftest {label}{size}x{turn} {program} 1 -s {size} "
+                             f"-D {SIZE_SECONDS} -t 16")
         latency = f"1 latency:8:{LATENCY_ROUNDS} verbs.queue_pairs=1"
         lines += [f"both ours{turn} {latency}",
                   f"perftest lat{turn} ib_write_lat 1 -s 8 -n {LATENCY_ROUNDS}",

@@ -115,9 +115,10 @@ bool Pair::Done(const std::vector<const Request*>& requests) {
   });
 }
 
-Buffer::Buffer(Transport& transport, size_t size)
+Buffer::Buffer(Transport& transport, size_t size, size_t alignment)
     : size_(size),
-      memory_(static_cast<std::byte*>(std::aligned_alloc(64, (size + 127) / 64 * 64)),
+      memory_(static_cast<std::byte*>(std::aligned_alloc(
+                  alignment, (size + 2 * alignment - 1) / alignment * alignment)),
               [](std::byte* memory) { std::free(memory); }) {
   auto region = transport.Register(memory_.get(), size);
   WEFT_CHECK(region.ok(), region.status());

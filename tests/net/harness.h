@@ -92,7 +92,7 @@ struct Pair {
 // Registered memory that is its own owner.
 class Buffer {
  public:
-  Buffer(Transport& transport, size_t size);
+  Buffer(Transport& transport, size_t size, size_t alignment = 64);
   RegionView view() const { return region_.view(); }
   std::byte* data() { return memory_.get(); }
   size_t size() const { return size_; }

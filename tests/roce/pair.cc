@@ -29,6 +29,7 @@ namespace {
 
 constexpr absl::Duration kSpin = absl::Milliseconds(20);
 constexpr int kOutstanding = 16;
+constexpr size_t kPage = 4096;
 
 void Send(TestRank& rank, const Buffer& buffer, size_t bytes) {
   Request request;
@@ -106,7 +107,7 @@ void Latency(TestRank& rank, size_t bytes, int rounds) {
 
 // Until `count`, or for `time`; the last message is an empty one.
 void Bandwidth(TestRank& rank, size_t bytes, int count, absl::Duration time) {
-  Buffer buffer(rank.node().transport(), bytes);
+  Buffer buffer(rank.node().transport(), bytes, kPage);  // as perftest's
   std::deque<Request> requests(kOutstanding);
   const absl::Time start = Now();
   int posted = 0, done = 0;
