@@ -20,7 +20,7 @@ SUITE = "*EverySizeArrivesWhole*:*CombinedPieces*:*ThousandsInFlight*:*Faults.*:
 SCRIPT = f"""
 ip netns exec leaf2 roce_ports d2 d3 > ports.txt & counter=$!
 for i in $(seq 20); do grep -q counting ports.txt && break; sleep 0.2; done
-WEFT_LOG_LEVEL=info both pair 1 data latency:8:100 bandwidth:65536:100 link \\
+WEFT_LOG_LEVEL=info both pair 1 data latency:8:100 seconds:65536:3 link \\
   verbs.queue_pairs={QUEUE_PAIRS} verbs.path_search=false
 kill $counter; wait $counter
 shown seen ports.txt
