@@ -1,6 +1,7 @@
 #include "tests/plugins/gpu/nccl_job.h"
 
 #include <dlfcn.h>
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -348,10 +349,14 @@ std::vector<NcclRankEnd> RunNcclJob(const NcclJob& job, unsigned limit_seconds) 
   return ends;
 }
 
-bool NcclRankMain(int argc, char** argv, int* status) {
-  if (argc != RankArguments::kWords + 2 || strcmp(argv[1], kRankFlag) != 0) return false;
-  *status = RunRank(RankArguments::Of(argv + 2));
-  return true;
-}
-
 }  // namespace weft
+
+// Of every test that runs such jobs: one of their ranks, or the tests.
+int main(int argc, char** argv) {
+  using weft::RankArguments;
+  if (argc == RankArguments::kWords + 2 && strcmp(argv[1], weft::kRankFlag) == 0) {
+    return weft::RunRank(RankArguments::Of(argv + 2));
+  }
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

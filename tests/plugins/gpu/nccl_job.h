@@ -39,12 +39,9 @@ struct NcclRankEnd {
   std::string log;     // NCCL's, at level INFO
 };
 
-// Runs a job to its end; the ranks are this program again, see NcclRankMain. A rank that takes
-// longer than `limit_seconds` is killed.
+// Runs a job to its end; the ranks are this program again: main() is in nccl_job.cc. A rank that
+// takes longer than `limit_seconds` is killed.
 std::vector<NcclRankEnd> RunNcclJob(const NcclJob& job, unsigned limit_seconds = 90);
-
-// For main: true where this process is a rank of a job, with its exit status.
-bool NcclRankMain(int argc, char** argv, int* status);
 
 }  // namespace weft
 

@@ -103,9 +103,3 @@ INSTANTIATE_TEST_SUITE_P(, ScriptedGpuTransports,
 
 }  // namespace
 }  // namespace weft
-
-int main(int argc, char** argv) {
-  if (int status = 0; weft::NcclRankMain(argc, argv, &status)) return status;
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

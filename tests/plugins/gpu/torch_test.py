@@ -44,7 +44,8 @@ def main() -> int:
         print("skipped: no GPU, and the scripted one writes jumps for x86-64")
         return 77
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [start(python, rank, pathlib.Path(folder), port, scripted) for port in [free_port()]
+        port = free_port()
+        ranks = [start(python, rank, pathlib.Path(folder), port, scripted)
                  for rank in range(RANKS)]
         problems = []
         for rank, process in enumerate(ranks):
@@ -70,8 +71,9 @@ def start(python: str, rank: int, folder: pathlib.Path, port: int,
           scripted: bool) -> subprocess.Popen:
     environment = {
         **os.environ, "RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "NCCL_NET_PLUGIN": str(LIBRARIES / "libnccl-net-weft.so"), "NCCL_HOSTID": f"weft-{rank}",
-        "NCCL_MNNVL_ENABLE": "0", "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo",
+        "MASTER_PORT": str(port), "NCCL_HOSTID": f"weft-{rank}", "NCCL_MNNVL_ENABLE": "0",
+        "NCCL_NET_PLUGIN": str(LIBRARIES / "libnccl-net-weft.so"),
+        "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(folder / f"nccl{rank}"),
         "NCCL_MAX_NCHANNELS": "4", "NCCL_RAS_ENABLE": "0"}
     if scripted:  # what is played: rings
