@@ -39,8 +39,7 @@ class Acceptor final : public Handler {
                                                           AcceptorOwner& owner);
   ~Acceptor() override;
   SocketAddress address() const { return LocalAddress(listener_.get()); }
-  int fd() const { return listener_.get(); }      // readable: somebody knocks
-  bool busy() const { return !guests_.empty(); }  // with those who have not proved themselves
+  int fd() const { return listener_.get(); }  // readable: somebody knocks
 
   void OnEvents(uint32_t events, absl::Time now) override;
   void OnDeadline(absl::Time now) override;  // after a pause for want of descriptors

@@ -103,13 +103,10 @@ absl::Status Attendant::Add(Client& client) {
   } else {
     added = ErrnoStatus(errno, "epoll_ctl: watch a resting connection");
   }
-  const bool is_needed = !clients_.empty();
+  const bool is_needed = !clients_.empty(), looks_soon = watches_;
   lock.unlock();
-  if (is_needed) {
-    Wake();
-  } else {
-    Stop();
-  }
+  if (!is_needed) Stop();
+  if (is_needed && !looks_soon) Wake();
   return added;
 }
 
@@ -122,6 +119,14 @@ void Attendant::Remove(Client& client) {
   if (!clients_.empty()) return;
   lock.unlock();
   Stop();
+}
+
+void Attendant::Call(Client& client) {
+  std::lock_guard lock(mutex_);
+  if (clients_.count(client.number_) == 0) return;
+  client.called_ = true;
+  client.due_ = absl::InfinitePast();
+  if (client.state_.load() == Client::State::kResting) Wake();
 }
 
 void Attendant::FindDue(absl::Time now) {
@@ -153,13 +158,14 @@ void Attendant::AttendTo(uint64_t number, std::unique_lock<std::mutex>& lock) {
   if (found == clients_.end()) return;
   Client& client = *found->second;
   attending_ = number;
+  client.called_ = false;
   lock.unlock();
   const absl::Time until = client.Attend(Now());
   lock.lock();
   attending_ = 0;
   attended_.notify_all();
   if (clients_.count(number) == 0) return;
-  client.due_ = until;
+  client.due_ = client.called_ ? absl::InfinitePast() : until;
   epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = number}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, client.wait_fd(), &event);
 }

@@ -7,7 +7,7 @@
 //
 // Whoever drives a client says so (NoteDriven); one that nobody has driven for kQuiet to 2 kQuiet
 // is resting: it is driven from here whenever its descriptor is readable or its deadline has come.
-// So a busy connection costs a store a call, and a resting one nothing. The thread lives as long as
+// So a busy connection costs a load a call, and a resting one nothing. The thread lives as long as
 // there are clients.
 //
 // Thread-safe.
@@ -55,6 +55,7 @@ class Attendant {
     enum class State : uint8_t { kDriven, kQuietSince, kResting };
     std::atomic<State> state_{State::kDriven};
     uint64_t number_ = 0;
+    bool called_ = false;                      // while it is attended to
     absl::Time due_ = absl::InfiniteFuture();  // while resting
   };
 
@@ -68,6 +69,9 @@ class Attendant {
   // Attend() is not under way when this returns, nor called again. Whatever Attend() locks must be
   // free.
   void Remove(Client& client);
+  // It has work that its descriptor does not show: if it rests, it is attended to now. From any
+  // thread, also from another client's Attend().
+  void Call(Client& client);
   void NoteDriven(Client& client) {
     if (client.state_.load(std::memory_order_relaxed) == Client::State::kDriven) return;
     if (client.state_.exchange(Client::State::kDriven) == Client::State::kResting) Wake();

@@ -1,18 +1,22 @@
 // net/tcp's links, one event loop for each connection: whoever tests a request drives its
 // connection and no other, so that threads of different communicators share nothing but the door
-// (tcp_door.h), where connections are set up and their lost sockets replaced.
+// (tcp_door.h), where connections are set up and their lost sockets replaced. Those that nobody
+// tests are the attendant's: what their peers have lost is said again.
 #include <sodium.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "net/tcp/link_core.h"
 #include "net/tcp/receive_link.h"
 #include "net/tcp/send_link.h"
+#include "plugins/nccl/attendant.h"
 #include "plugins/nccl/backend.h"
 #include "plugins/nccl/tcp_door.h"
 
@@ -21,11 +25,13 @@ namespace {
 
 // `Base` is SendWire or ReceiveWire, `LinkType` net/tcp's link that it carries.
 template <typename Base, typename LinkType>
-class TcpWire final : public Base, public net::TransportEvents {
+class TcpWire final : public Base, public net::TransportEvents, private Attendant::Client {
  public:
-  explicit TcpWire(std::shared_ptr<TcpDoor> door) : door_(std::move(door)) {}
+  // Neither door nor attendant: it connects to be refused, and nobody needs it after that.
+  TcpWire(std::shared_ptr<TcpDoor> door, Attendant* attendant)
+      : door_(std::move(door)), attendant_(attendant) {}
   ~TcpWire() override {
-    watch_.reset();
+    if (attendant_ != nullptr) attendant_->Remove(*this);
     link_.reset();
     context_.lingering.AwaitDelivery();
     context_.lingering.clear();
@@ -33,13 +39,8 @@ class TcpWire final : public Base, public net::TransportEvents {
   std::mutex& mutex() override { return mutex_; }
   LinkType& link() override { return *link_; }
   bool Progress(absl::Time now) override {
-    if (watch_ != nullptr) {
-      if (door_->busy()) door_->Turn(now);
-      if (arrived_.load(std::memory_order_relaxed) && arrived_.exchange(false)) {
-        link_->TakeArrivals(now);
-      }
-    }
-    return context_.poller->Turn(now);
+    if (attendant_ != nullptr) attendant_->NoteDriven(*this);
+    return Turn(now);
   }
   bool TakeNotice(std::string* text) override {
     if (notices_.empty()) return false;
@@ -62,23 +63,47 @@ class TcpWire final : public Base, public net::TransportEvents {
   }
   void SetLink(std::unique_ptr<LinkType> link) { link_ = std::move(link); }
   // The accepting end's: new sockets for it come to the door, in any thread.
-  void WatchDoor() {
-    context_.on_arrival = [this] { arrived_.store(true); };
-    watch_ = std::make_unique<TcpDoor::Watch>(*context_.poller, door_);
+  void AwaitArrivals() {
+    context_.on_arrival = [this] {
+      arrived_.store(true);
+      attendant_->Call(*this);
+    };
   }
+  // From now on, with its link.
+  absl::Status BeAttended() { return attendant_->Add(*this); }
 
  private:
+  static constexpr int kTurnsAtOnce = 16;  // of the attendant, with the mutex
+
+  int wait_fd() const override { return context_.poller->fd(); }
+  absl::Time Attend(absl::Time now) override {
+    std::lock_guard lock(mutex_);
+    for (int turn = 0; turn < kTurnsAtOnce; ++turn) {
+      if (!Turn(now)) return context_.poller->NextDeadline();
+      now = SystemClock().Now();
+    }
+    return now;
+  }
+  // Threads read the clock before they get the mutex.
+  bool Turn(absl::Time now) {
+    now_ = std::max(now_, now);
+    if (arrived_.load(std::memory_order_relaxed) && arrived_.exchange(false)) {
+      link_->TakeArrivals(now_);
+    }
+    return context_.poller->Turn(now_);
+  }
   void OnAccepted(std::unique_ptr<net::ReceiveLink> /*link*/) override {}
   void OnNotice(net::Link& /*link*/, absl::string_view bytes) override {
     if (notices_.size() < 4) notices_.emplace_back(bytes);  // no honest peer sends more than one
   }
   void OnBroken(net::Link& /*link*/, const absl::Status& /*status*/) override {}
 
-  const std::shared_ptr<TcpDoor> door_;  // null: this wire connects to be refused
-  std::mutex mutex_;
+  const std::shared_ptr<TcpDoor> door_;
+  Attendant* const attendant_;
+  std::mutex mutex_;  // of all below, but for arrived_
+  absl::Time now_ = absl::InfinitePast();
   std::atomic<bool> arrived_ = false;
   net::TcpContext context_;
-  std::unique_ptr<TcpDoor::Watch> watch_;
   std::unique_ptr<LinkType> link_;
   std::deque<std::string> notices_;
 };
@@ -88,8 +113,12 @@ using TcpReceiveWire = TcpWire<ReceiveWire, net::TcpReceiveLink>;
 class TcpListener final : public Listener {
  public:
   TcpListener(const Settings& settings, const Device& device, std::shared_ptr<TcpDoor> door,
-              uint32_t number)
-      : settings_(settings), device_(device), door_(std::move(door)), number_(number) {}
+              uint32_t number, Attendant& attendant)
+      : settings_(settings),
+        device_(device),
+        door_(std::move(door)),
+        number_(number),
+        attendant_(attendant) {}
   ~TcpListener() override { door_->RemoveListener(number_); }
   const net::SocketAddress& address() const override { return door_->address(); }
   const net::JobSecret& secret() const override { return door_->secret(); }
@@ -98,14 +127,15 @@ class TcpListener final : public Listener {
   absl::StatusOr<std::unique_ptr<ReceiveWire>> Accept(absl::Time now) override {
     WEFT_ASSIGN_OR_RETURN(TcpDoor::Visitor visitor, door_->Next(number_, now));
     if (visitor.sockets.empty()) return nullptr;
-    auto wire = std::make_unique<TcpReceiveWire>(door_);
+    auto wire = std::make_unique<TcpReceiveWire>(door_, &attendant_);
     // Out of descriptors: the peer sees its connection closed, and says so.
     if (!wire->Open(settings_, device_, Rank(0), door_->secret()).ok()) return nullptr;
-    wire->WatchDoor();
+    wire->AwaitArrivals();
     wire->SetLink(std::make_unique<net::TcpReceiveLink>(wire->context(), visitor.rank, nullptr));
     wire->link().NamePeer("its sender");
     wire->link().UseResumption(visitor.parameters, visitor.sockets);
     wire->link().Start(std::move(visitor.sockets));
+    if (!wire->BeAttended().ok()) return nullptr;
     return wire;
   }
 
@@ -114,17 +144,20 @@ class TcpListener final : public Listener {
   const Device& device_;
   const std::shared_ptr<TcpDoor> door_;
   const uint32_t number_;
+  Attendant& attendant_;
 };
 
+// With both null: to be refused.
 absl::StatusOr<std::unique_ptr<TcpSendWire>> Dial(std::shared_ptr<TcpDoor> door,
-                                                  const Settings& settings, const Device& local,
-                                                  const Handle& handle,
+                                                  Attendant* attendant, const Settings& settings,
+                                                  const Device& local, const Handle& handle,
                                                   net::HandshakePurpose purpose, absl::Time now) {
-  auto wire = std::make_unique<TcpSendWire>(std::move(door));
+  auto wire = std::make_unique<TcpSendWire>(std::move(door), attendant);
   WEFT_RETURN_IF_ERROR(wire->Open(settings, local, DrawRank(handle.listener), handle.secret));
   wire->context().purpose = purpose;
   wire->SetLink(std::make_unique<net::TcpSendLink>(wire->context(), Rank(0)));
   wire->link().Start(AddressOf(handle, local.name).ToString(), now);
+  if (attendant != nullptr) WEFT_RETURN_IF_ERROR(wire->BeAttended());
   return wire;
 }
 
@@ -139,14 +172,15 @@ class TcpBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Listener>> Listen(const Scope& /*scope*/, int device) override {
     WEFT_ASSIGN_OR_RETURN(std::shared_ptr<TcpDoor> door, DoorOf(device));
     WEFT_ASSIGN_OR_RETURN(const uint32_t number, door->AddListener());
-    return std::make_unique<TcpListener>(settings_, devices_[device], std::move(door), number);
+    return std::make_unique<TcpListener>(settings_, devices_[device], std::move(door), number,
+                                         attendant_);
   }
 
   absl::StatusOr<std::unique_ptr<SendWire>> Connect(const Scope& /*scope*/, int device,
                                                     const Handle& handle, absl::Time now) override {
     // This side's own door is for the other to see whether this process lives.
     WEFT_ASSIGN_OR_RETURN(std::shared_ptr<TcpDoor> door, DoorOf(device));
-    return Dial(std::move(door), settings_, devices_[device], handle,
+    return Dial(std::move(door), &attendant_, settings_, devices_[device], handle,
                 net::HandshakePurpose::kTcpLink, now);
   }
 
@@ -170,13 +204,14 @@ class TcpBackend final : public Backend {
     std::lock_guard lock(mutex_);
     if (std::shared_ptr<TcpDoor> door = doors_[device].lock()) return door;
     WEFT_ASSIGN_OR_RETURN(std::shared_ptr<TcpDoor> door,
-                          TcpDoor::Open(settings_, devices_[device]));
+                          TcpDoor::Open(settings_, devices_[device], attendant_));
     doors_[device] = door;
     return door;
   }
 
   const Settings settings_;
   const DeviceList devices_;
+  Attendant attendant_;
   std::mutex mutex_;
   std::map<int, std::weak_ptr<TcpDoor>> doors_;  // by device
 };
@@ -206,7 +241,8 @@ absl::StatusOr<std::unique_ptr<SendWire>> ConnectToBeRefused(HandleTransport own
                                                              const Settings& settings,
                                                              const Device& device,
                                                              const Handle& handle, absl::Time now) {
-  return Dial(/*door=*/nullptr, settings, device, handle, PurposeOf(own), now);
+  return Dial(/*door=*/nullptr, /*attendant=*/nullptr, settings, device, handle, PurposeOf(own),
+              now);
 }
 
 }  // namespace weft::nccl

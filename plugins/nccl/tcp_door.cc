@@ -1,7 +1,5 @@
 #include "plugins/nccl/tcp_door.h"
 
-#include <sys/epoll.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -33,14 +31,17 @@ absl::Status Prepare(net::TcpContext& context, const Settings& settings, const D
 }
 
 absl::StatusOr<std::shared_ptr<TcpDoor>> TcpDoor::Open(const Settings& settings,
-                                                       const Device& device) {
-  std::shared_ptr<TcpDoor> out(new TcpDoor());
+                                                       const Device& device, Attendant& attendant) {
+  std::shared_ptr<TcpDoor> out(new TcpDoor(attendant));
   WEFT_RETURN_IF_ERROR(Prepare(out->context_, settings, device, Rank(0), out->secret_, out.get()));
   out->context_.book = std::make_shared<net::ResumeBook>();
   WEFT_ASSIGN_OR_RETURN(out->acceptor_, net::Acceptor::Create(out->context_, device.address, *out));
   out->address_ = out->acceptor_->address();
+  WEFT_RETURN_IF_ERROR(attendant.Add(*out));
   return out;
 }
+
+TcpDoor::~TcpDoor() { attendant_.Remove(*this); }
 
 absl::StatusOr<uint32_t> TcpDoor::AddListener() {
   std::lock_guard lock(mutex_);
@@ -60,6 +61,7 @@ void TcpDoor::RemoveListener(uint32_t number) {
 }
 
 absl::StatusOr<TcpDoor::Visitor> TcpDoor::Next(uint32_t listener, absl::Time now) {
+  attendant_.NoteDriven(*this);
   std::lock_guard lock(mutex_);
   Listener& own = listeners_.at(listener);
   if (own.arrived.empty()) TurnLocked(now);
@@ -70,16 +72,15 @@ absl::StatusOr<TcpDoor::Visitor> TcpDoor::Next(uint32_t listener, absl::Time now
   return visitor;
 }
 
-void TcpDoor::Turn(absl::Time now) {
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  if (lock.owns_lock()) TurnLocked(now);
+absl::Time TcpDoor::Attend(absl::Time now) {
+  std::lock_guard lock(mutex_);
+  return TurnLocked(now) ? now : context_.poller->NextDeadline();
 }
 
 // Threads read the clock before they get the mutex.
-void TcpDoor::TurnLocked(absl::Time now) {
+bool TcpDoor::TurnLocked(absl::Time now) {
   now_ = std::max(now_, now);
-  context_.poller->Turn(now_);
-  busy_.store(acceptor_->busy(), std::memory_order_relaxed);
+  return context_.poller->Turn(now_);
 }
 
 absl::Status TcpDoor::Admit(Rank peer) {
@@ -98,15 +99,5 @@ void TcpDoor::OnTurnedAway(Rank peer, const absl::Status& why) {
   auto found = listeners_.find(ListenerOfRank(peer));
   if (found != listeners_.end()) found->second.turned_away = why;
 }
-
-// Level-triggered in many pollers at once: whoever looks first lets them all in. Not through the
-// door's own epoll, for the kernel lets 500 watch a nested one at most.
-TcpDoor::Watch::Watch(net::Poller& poller, std::shared_ptr<TcpDoor> door)
-    : Handler(poller), door_(std::move(door)) {
-  // Without descriptors for it, other connections, and NCCL's listeners, drive the door as well.
-  (void)poller.Add(door_->acceptor_->fd(), EPOLLIN, this);
-}
-
-TcpDoor::Watch::~Watch() { poller().Remove(door_->acceptor_->fd()); }
 
 }  // namespace weft::nccl

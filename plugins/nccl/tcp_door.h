@@ -3,12 +3,10 @@
 // NCCL has closed its listener. It lives as long as any of these, so that nothing of it is left
 // when NCCL unloads the library, and costs three descriptors, however many connections there are.
 //
-// Threading: locks itself. It has no thread: whoever waits for a peer drives it (Turn), and those
-// with connections do so when somebody knocks (Watch).
+// Threading: locks itself. Whoever waits for a peer drives it (Next); otherwise the attendant does.
 #ifndef WEFT_PLUGINS_NCCL_TCP_DOOR_H_
 #define WEFT_PLUGINS_NCCL_TCP_DOOR_H_
 
-#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -21,6 +19,7 @@
 #include "net/tcp/acceptor.h"
 #include "net/tcp/connector.h"
 #include "net/tcp/link_core.h"
+#include "plugins/nccl/attendant.h"
 #include "plugins/nccl/backend.h"
 
 namespace weft::nccl {
@@ -29,7 +28,9 @@ namespace weft::nccl {
 absl::Status Prepare(net::TcpContext& context, const Settings& settings, const Device& device,
                      Rank self, const net::JobSecret& secret, net::TransportEvents* events);
 
-class TcpDoor final : private net::AcceptorOwner, private net::TransportEvents {
+class TcpDoor final : private net::AcceptorOwner,
+                      private net::TransportEvents,
+                      private Attendant::Client {
  public:
   // One who has proved that it has the handle of a listener.
   struct Visitor {
@@ -38,8 +39,10 @@ class TcpDoor final : private net::AcceptorOwner, private net::TransportEvents {
     std::vector<net::FileDescriptor> sockets;
   };
 
+  // `attendant` outlives it.
   static absl::StatusOr<std::shared_ptr<TcpDoor>> Open(const Settings& settings,
-                                                       const Device& device);
+                                                       const Device& device, Attendant& attendant);
+  ~TcpDoor() override;
   const net::SocketAddress& address() const { return address_; }
   const net::JobSecret& secret() const { return secret_; }
   const std::shared_ptr<net::ResumeBook>& book() const { return context_.book; }
@@ -50,22 +53,16 @@ class TcpDoor final : private net::AcceptorOwner, private net::TransportEvents {
   // one was turned away, and told so.
   absl::StatusOr<Visitor> Next(uint32_t listener, absl::Time now);
 
-  // For those who would not wait for it: does nothing while another thread drives it.
-  void Turn(absl::Time now);
-  // Somebody is in the middle of a handshake.
-  bool busy() const { return busy_.load(std::memory_order_relaxed); }
-
-  // Has `poller`, of a connection, call Turn() when somebody knocks.
-  class Watch;
-
  private:
   struct Listener {
     std::deque<Visitor> arrived;
     absl::Status turned_away;
   };
 
-  TcpDoor() : secret_(net::NewNonce()) {}
-  void TurnLocked(absl::Time now);
+  explicit TcpDoor(Attendant& attendant) : attendant_(attendant), secret_(net::NewNonce()) {}
+  int wait_fd() const override { return context_.poller->fd(); }
+  absl::Time Attend(absl::Time now) override;
+  bool TurnLocked(absl::Time now);
   absl::Status Admit(Rank peer) override;
   void OnPeer(Rank peer, const net::LinkParameters& parameters,
               std::vector<net::FileDescriptor> sockets, absl::Time now) override;
@@ -74,26 +71,16 @@ class TcpDoor final : private net::AcceptorOwner, private net::TransportEvents {
   void OnNotice(net::Link& /*link*/, absl::string_view /*bytes*/) override {}
   void OnBroken(net::Link& /*link*/, const absl::Status& /*status*/) override {}
 
+  Attendant& attendant_;
   const net::JobSecret secret_;
   net::TcpContext context_;
   net::SocketAddress address_;
-  std::atomic<bool> busy_ = false;
 
   std::mutex mutex_;  // of all below, and of the context
   std::unique_ptr<net::Acceptor> acceptor_;
   absl::Time now_ = absl::InfinitePast();
   std::map<uint32_t, Listener> listeners_;
   uint32_t next_listener_ = 0;
-};
-
-class TcpDoor::Watch final : private net::Handler {
- public:
-  Watch(net::Poller& poller, std::shared_ptr<TcpDoor> door);
-  ~Watch() override;
-
- private:
-  void OnEvents(uint32_t /*events*/, absl::Time now) override { door_->Turn(now); }
-  const std::shared_ptr<TcpDoor> door_;
 };
 
 }  // namespace weft::nccl

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <list>
@@ -42,6 +43,8 @@ class CuttingProxy {
   // The same, and those that come from now on after `bytes_max` bytes at most, both ways together;
   // every fourth after some hundred, so that handshakes are cut as well. 0: no more.
   void CutEvery(uint64_t bytes_max) { bytes_max_ = bytes_max, cut_all_ = true; }
+  // Until further notice, takes in what the connecting, or the other, end sends, and keeps it.
+  void Hold(bool client, bool server) { holds_[0] = client, holds_[1] = server; }
   // From now on nothing gets through: what comes is reset.
   void Refuse() { refuse_ = true, cut_all_ = true; }
 
@@ -80,20 +83,22 @@ class CuttingProxy {
     one.client = std::move(client);
     one.server = std::move(server);
   }
+  bool Holds(const Connection& one, const Way& way) const { return holds_[&way - one.ways]; }
   // False: it is to be cut.
   bool Move(Connection& one, Way& way) {
     char buffer[16 << 10];
-    if (way.held.empty() && !way.ended) {
+    const bool holds = Holds(one, way);
+    if ((holds || way.held.empty()) && !way.ended) {
       const size_t room =
           one.limited ? std::min<uint64_t>(sizeof(buffer), one.left) : sizeof(buffer);
       if (room == 0) return false;
       ssize_t got = recv(way.from, buffer, room, MSG_DONTWAIT);
       if (got == 0) way.ended = true;
       if (got < 0 && errno != EAGAIN && errno != EINTR) return false;
-      if (got > 0) way.held.assign(buffer, static_cast<size_t>(got));
+      if (got > 0) way.held.append(buffer, static_cast<size_t>(got));
       if (got > 0 && one.limited) one.left -= static_cast<uint64_t>(got);
     }
-    if (!way.held.empty()) {
+    if (!holds && !way.held.empty()) {
       ssize_t sent = send(way.to, way.held.data(), way.held.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
       if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
       if (sent > 0) way.held.erase(0, static_cast<size_t>(sent));
@@ -109,7 +114,7 @@ class CuttingProxy {
       std::vector<pollfd> fds = {{listener_.get(), POLLIN, 0}};
       for (Connection& one : connections_) {
         for (Way& way : one.ways) {
-          if (!way.held.empty()) {
+          if (!way.held.empty() && !Holds(one, way)) {
             fds.push_back({way.to, POLLOUT, 0});
           } else if (!way.ended) {
             fds.push_back({way.from, POLLIN, 0});
@@ -143,6 +148,7 @@ class CuttingProxy {
   FileDescriptor listener_;
   std::list<Connection> connections_;
   std::atomic<int> cuts_ = 0;
+  std::array<std::atomic<bool>, 2> holds_{};
   std::atomic<bool> stop_ = false, cut_all_ = false, refuse_ = false;
   std::thread thread_;
 };

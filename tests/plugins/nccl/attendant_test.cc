@@ -92,6 +92,47 @@ TEST(AttendantTest, ComesAgainWhenItWasAskedTo) {
   EXPECT_TRUE(bell.AwaitTimes(5));
 }
 
+// Work that no descriptor shows is handed round; each call comes while its client may be attended
+// to.
+class Runner final : public Attendant::Client {
+ public:
+  static constexpr int kRounds = 2000;
+  Runner(Attendant& attendant, std::atomic<int>& rounds)
+      : attendant_(attendant), rounds_(rounds), fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    EXPECT_TRUE(attendant_.Add(*this).ok());
+  }
+  ~Runner() { attendant_.Remove(*this); }
+  void set_next(Runner* next) { next_ = next; }
+  void Give() {
+    has_.store(true);
+    attendant_.Call(*this);
+  }
+
+ private:
+  int wait_fd() const override { return fd_.get(); }
+  absl::Time Attend(absl::Time /*now*/) override {
+    if (has_.exchange(false) && ++rounds_ < kRounds) next_.load()->Give();
+    return absl::InfiniteFuture();
+  }
+
+  Attendant& attendant_;
+  std::atomic<int>& rounds_;
+  net::FileDescriptor fd_;
+  std::atomic<Runner*> next_{this};
+  std::atomic<bool> has_{false};
+};
+
+TEST(AttendantTest, ComesToWhoIsCalled) {
+  Attendant attendant;
+  std::atomic<int> rounds{0};
+  Runner one(attendant, rounds), other(attendant, rounds);
+  one.set_next(&other);  // the other goes on calling itself, while it is attended to
+  one.Give();
+  const absl::Time give_up = Now() + absl::FromChrono(kLong);
+  while (rounds < Runner::kRounds && Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(rounds, Runner::kRounds);
+}
+
 TEST(AttendantTest, DoesNotDriveWhatSomebodyElseDrives) {
   Attendant attendant;
   Bell bell(attendant);

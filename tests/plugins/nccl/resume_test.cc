@@ -42,19 +42,6 @@ class End {
   bool done() const { return ended_ == messages_ || !wrong_.empty(); }
   const std::string& wrong() const { return wrong_; }
 
-  // As NCCL does before the next collective: one receive more, for which nothing comes. A sender
-  // whose socket was lost under the last word hears it again by that.
-  void Wait() {
-    if (sends_) return;
-    Received what{{memory_.data()}, {handle_}, {1}, {0}};
-    int done = 0, size = 0;
-    if (waiting_ == nullptr) {
-      api_.Receive(comm_, what, &waiting_);
-    } else if (api_.Test(waiting_, &done, &size) != nccl::abi::kSuccess) {
-      waiting_ = nullptr;  // the other end is closed
-    }
-  }
-
   void Step() {
     if (begun_ < messages_ && begun_ - ended_ < kInFlight) Begin();
     for (Flight& flight : flights_) {
@@ -124,7 +111,6 @@ class End {
   const int messages_;
   std::vector<char> memory_;
   void* handle_ = nullptr;
-  void* waiting_ = nullptr;
   int begun_ = 0, ended_ = 0;
   std::array<Flight, kInFlight> flights_;
   std::string wrong_;
@@ -182,14 +168,14 @@ TEST_P(NcclResume, CutConnectionsAreSurvivedAfterTheListenersAreClosed) {
     senders.push_back(std::make_unique<End>(a, connections[i].send, true, i, kMessages));
     receivers.push_back(std::make_unique<End>(b, connections[i].receive, false, i, kMessages));
   }
-  // Each end has a thread, as each NCCL communicator does.
+  // Each end has a thread, as each NCCL communicator does, and is not called any more once it is
+  // done.
   std::atomic<int> over = 0;
   std::vector<std::thread> threads;
   const absl::Time give_up = absl::Now() + absl::Seconds(60);
   auto drive = [&over, give_up](End& end) {
     while (!end.done() && absl::Now() < give_up) end.Step();
     ++over;
-    while (over < 2 * kConnections && absl::Now() < give_up) end.Wait();
   };
   for (auto& end : senders) threads.emplace_back(drive, std::ref(*end));
   for (auto& end : receivers) threads.emplace_back(drive, std::ref(*end));
@@ -209,6 +195,99 @@ TEST_P(NcclResume, CutConnectionsAreSurvivedAfterTheListenersAreClosed) {
   }
   EXPECT_GT(cuts, 3 * kConnections);
   senders.clear(), receivers.clear();
+}
+
+// A connection of one socket, and what NCCL asks of its ends.
+class Pair {
+ public:
+  Pair() : connection_(a_, b_, 1) {
+    for (size_t i = 0; i < 2; ++i) {
+      memory_[i].resize(kBytesMax);
+      EXPECT_EQ(End(i).api().Register(Comm(i), memory_[i].data(), kBytesMax, &handle_[i]),
+                nccl::abi::kSuccess);
+    }
+    std::fill(memory_[0].begin(), memory_[0].end(), 7);
+  }
+  ~Pair() {
+    for (size_t i = 0; i < 2; ++i) End(i).api().Deregister(Comm(i), handle_[i]);
+  }
+  net::CuttingProxy& proxy() { return *connection_.proxy; }
+
+  void* Send(size_t size, int tag) {
+    void* request = nullptr;
+    EXPECT_EQ(a_.api().Send(Comm(0), memory_[0].data(), size, tag, handle_[0], &request),
+              nccl::abi::kSuccess);
+    return request;
+  }
+  void* Receive(size_t size, int tag) {
+    void* request = nullptr;
+    Received what{{memory_[1].data()}, {handle_[1]}, {size}, {tag}};
+    EXPECT_EQ(b_.api().Receive(Comm(1), what, &request), nccl::abi::kSuccess);
+    return request;
+  }
+  // Calls these ends, and no other, until `awaited` is done; false: it is not within 20 s.
+  bool Await(void** awaited, void** send, void** receive) {
+    const absl::Time give_up = absl::Now() + absl::Seconds(20);
+    while (*awaited != nullptr && absl::Now() < give_up) {
+      for (auto [end, request] : {std::pair(&a_, send), std::pair(&b_, receive)}) {
+        int done = 0, size = 0;
+        if (request == nullptr || *request == nullptr) continue;
+        EXPECT_EQ(end->api().Test(*request, &done, &size), nccl::abi::kSuccess) << LastWarning();
+        if (done != 0) *request = nullptr;
+      }
+    }
+    return *awaited == nullptr;
+  }
+  // With all that the proxy holds.
+  void LoseSocket() {
+    const int before = proxy().cuts();
+    proxy().Cut();
+    while (proxy().cuts() == before) absl::SleepFor(absl::Milliseconds(1));
+    proxy().Hold(false, false);
+  }
+  bool Arrived(size_t size) const {
+    return std::equal(memory_[1].begin(), memory_[1].begin() + static_cast<std::ptrdiff_t>(size),
+                      memory_[0].begin());
+  }
+
+ private:
+  Instance& End(size_t i) { return i == 0 ? a_ : b_; }
+  void* Comm(size_t i) const { return i == 0 ? connection_.send : connection_.receive; }
+
+  const Environment environment_ = {{"WEFT_TRANSPORT", "tcp"}, {"WEFT_TCP_SOCKETS", "1"}};
+  Instance a_{environment_}, b_{environment_};
+  Connection connection_;
+  std::array<std::vector<char>, 2> memory_;
+  std::array<void*, 2> handle_{};
+};
+
+constexpr size_t kSmall = 100;      // done once it is copied
+constexpr size_t kLarge = 1 << 20;  // done once the other side has taken it
+
+// As it is when a collective is over for one rank and not for the other.
+TEST(NcclTcp, ASenderThatIsNotCalledAnyMoreSaysAgainWhatWasLost) {
+  Pair pair;
+  pair.proxy().Hold(/*client=*/true, /*server=*/false);
+  void *receive = pair.Receive(kSmall, 1), *send = pair.Send(kSmall, 1);
+  ASSERT_TRUE(pair.Await(&send, &send, nullptr));
+  pair.LoseSocket();
+  EXPECT_TRUE(pair.Await(&receive, nullptr, &receive));
+  EXPECT_TRUE(pair.Arrived(kSmall));
+}
+
+TEST(NcclTcp, AReceiverThatIsNotCalledAnyMoreSaysAgainWhatItHas) {
+  Pair pair;
+  void *large = pair.Receive(kLarge, 2), *small = pair.Receive(kSmall, 1);
+  void* send = pair.Send(kSmall, 1);
+  ASSERT_TRUE(pair.Await(&small, &send, &small));
+  // The large one's clear-to-send has come before the small one's.
+  pair.proxy().Hold(/*client=*/false, /*server=*/true);
+  send = pair.Send(kLarge, 2);
+  ASSERT_TRUE(pair.Await(&large, &send, &large));
+  ASSERT_NE(send, nullptr) << "it has not been told that all is taken";
+  pair.LoseSocket();
+  EXPECT_TRUE(pair.Await(&send, &send, nullptr));
+  EXPECT_TRUE(pair.Arrived(kLarge));
 }
 
 TEST(NcclTcp, ListenersShareOneSocketHoweverManyThereAre) {
