@@ -94,19 +94,18 @@ void Attendant::Wake() {
 absl::Status Attendant::Add(Client& client) {
   std::lock_guard life(life_);
   if (!thread_.joinable()) WEFT_RETURN_IF_ERROR(Start());
-  std::unique_lock lock(mutex_);
   client.number_ = next_number_++;
   epoll_event event{.events = 0, .data = {.u64 = client.number_}};
   absl::Status added;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, client.wait_fd(), &event) == 0) {
-    clients_.emplace(client.number_, &client);
-  } else {
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, client.wait_fd(), &event) != 0) {
     added = ErrnoStatus(errno, "epoll_ctl: watch a resting connection");
   }
-  const bool is_needed = !clients_.empty(), looks_soon = watches_;
+  std::unique_lock lock(mutex_);
+  if (added.ok()) clients_.emplace(client.number_, &client);
+  const bool is_first = added.ok() && PutAwake(client), is_needed = !clients_.empty();
   lock.unlock();
+  if (is_first) Wake();
   if (!is_needed) Stop();
-  if (is_needed && !looks_soon) Wake();
   return added;
 }
 
@@ -114,41 +113,66 @@ void Attendant::Remove(Client& client) {
   std::lock_guard life(life_);
   std::unique_lock lock(mutex_);
   if (clients_.erase(client.number_) == 0) return;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, client.wait_fd(), nullptr);
   attended_.wait(lock, [&] { return attending_ != client.number_; });
-  if (!clients_.empty()) return;
+  DropAwake(client);
+  SetDue(client, absl::InfiniteFuture());
+  const bool is_needed = !clients_.empty();
   lock.unlock();
-  Stop();
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, client.wait_fd(), nullptr);
+  if (!is_needed) Stop();
 }
 
 void Attendant::Call(Client& client) {
   std::lock_guard lock(mutex_);
   if (clients_.count(client.number_) == 0) return;
   client.called_ = true;
-  client.due_ = absl::InfinitePast();
-  if (client.state_.load() == Client::State::kResting) Wake();
+  if (client.state_.load() != Client::State::kResting) return;
+  SetDue(client, absl::InfinitePast());
+  Wake();
+}
+
+void Attendant::Rouse(Client& client) {
+  std::lock_guard lock(mutex_);
+  if (clients_.count(client.number_) > 0 && PutAwake(client)) Wake();
+}
+
+bool Attendant::PutAwake(Client& client) {
+  client.place_ = awake_.size();
+  awake_.push_back(&client);
+  return awake_.size() == 1;
+}
+
+void Attendant::DropAwake(Client& client) {
+  if (client.place_ >= awake_.size() || awake_[client.place_] != &client) return;
+  awake_.back()->place_ = client.place_;
+  awake_[client.place_] = awake_.back();
+  awake_.pop_back();
+}
+
+void Attendant::SetDue(Client& client, absl::Time due) {
+  if (client.due_ != absl::InfiniteFuture()) dues_.erase({client.due_, &client});
+  client.due_ = due;
+  if (due != absl::InfiniteFuture()) dues_.insert({due, &client});
 }
 
 void Attendant::FindDue(absl::Time now) {
-  const bool looks = now >= next_look_;
-  if (looks) {
-    watches_ = false;
-    next_look_ = now + kQuiet;
+  using State = Client::State;
+  while (!dues_.empty() && dues_.begin()->first <= now) {
+    Client& client = *dues_.begin()->second;
+    SetDue(client, absl::InfiniteFuture());
+    if (client.state_.load() == State::kResting) due_.push_back(client.number_);
   }
-  for (const auto& [number, client] : clients_) {
-    Client::State state = client->state_.load();
-    if (state == Client::State::kResting) {
-      if (client->due_ <= now) due_.push_back(number);
-    } else if (!looks) {
-      watches_ = true;
-    } else if (state == Client::State::kQuietSince &&
-               client->state_.compare_exchange_strong(state, Client::State::kResting)) {
-      due_.push_back(number);
+  if (now < next_look_) return;
+  next_look_ = now + kQuiet;
+  for (size_t i = 0; i < awake_.size();) {
+    Client& client = *awake_[i];
+    State state = State::kDriven;
+    if (client.state_.compare_exchange_strong(state, State::kQuietSince) ||
+        !client.state_.compare_exchange_strong(state, State::kResting)) {
+      ++i;
     } else {
-      if (state == Client::State::kDriven) {
-        client->state_.compare_exchange_strong(state, Client::State::kQuietSince);
-      }
-      watches_ = true;
+      DropAwake(client);
+      due_.push_back(client.number_);
     }
   }
 }
@@ -161,25 +185,24 @@ void Attendant::AttendTo(uint64_t number, std::unique_lock<std::mutex>& lock) {
   client.called_ = false;
   lock.unlock();
   const absl::Time until = client.Attend(Now());
+  epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = number}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, client.wait_fd(), &event);
   lock.lock();
   attending_ = 0;
   attended_.notify_all();
   if (clients_.count(number) == 0) return;
-  client.due_ = client.called_ ? absl::InfinitePast() : until;
-  epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = number}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, client.wait_fd(), &event);
+  SetDue(client, client.called_ ? absl::InfinitePast() : until);
 }
 
 void Attendant::Wait(absl::Time now, std::unique_lock<std::mutex>& lock) {
-  absl::Time due = watches_ ? next_look_ : now + kWaitMost;
-  for (const auto& [number, client] : clients_) {
-    if (client->state_.load() == Client::State::kResting) due = std::min(due, client->due_);
-  }
-  const auto pause = absl::ToInt64Milliseconds(absl::Ceil(due - now, absl::Milliseconds(1)));
+  absl::Time until = awake_.empty() ? now + kWaitMost : next_look_;
+  if (!dues_.empty()) until = std::min(until, dues_.begin()->first);
+  const absl::Duration pause = std::clamp(until - now, absl::ZeroDuration(), kWaitMost);
   std::array<epoll_event, kEventsPerWait> events;
   lock.unlock();
-  const int count = epoll_wait(epoll_.get(), events.data(), kEventsPerWait,
-                               static_cast<int>(std::max<int64_t>(0, pause)));
+  const int count = epoll_wait(
+      epoll_.get(), events.data(), kEventsPerWait,
+      static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(pause, absl::Milliseconds(1)))));
   lock.lock();
   for (int i = 0; i < count; ++i) {
     const uint64_t number = events[static_cast<size_t>(i)].data.u64;

@@ -7,8 +7,8 @@
 //
 // Whoever drives a client says so (NoteDriven); one that nobody has driven for kQuiet to 2 kQuiet
 // is resting: it is driven from here whenever its descriptor is readable or its deadline has come.
-// So a busy connection costs a load a call, and a resting one nothing. The thread lives as long as
-// there are clients.
+// So a busy connection costs a load a call, a resting one nothing, and many that rest are no burden
+// to the few that do not. The thread lives as long as there are clients.
 //
 // Thread-safe.
 #ifndef WEFT_PLUGINS_NCCL_ATTENDANT_H_
@@ -19,9 +19,11 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <map>
 #include <mutex>
+#include <set>
 #include <thread>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -55,8 +57,9 @@ class Attendant {
     enum class State : uint8_t { kDriven, kQuietSince, kResting };
     std::atomic<State> state_{State::kDriven};
     uint64_t number_ = 0;
+    size_t place_ = 0;                         // in awake_, while it does not rest
     bool called_ = false;                      // while it is attended to
-    absl::Time due_ = absl::InfiniteFuture();  // while resting
+    absl::Time due_ = absl::InfiniteFuture();  // in dues_
   };
 
   Attendant() = default;
@@ -74,7 +77,7 @@ class Attendant {
   void Call(Client& client);
   void NoteDriven(Client& client) {
     if (client.state_.load(std::memory_order_relaxed) == Client::State::kDriven) return;
-    if (client.state_.exchange(Client::State::kDriven) == Client::State::kResting) Wake();
+    if (client.state_.exchange(Client::State::kDriven) == Client::State::kResting) Rouse(client);
   }
 
  private:
@@ -83,6 +86,10 @@ class Attendant {
   void Stop();
   void Run();
   void Wake();
+  void Rouse(Client& client);
+  bool PutAwake(Client& client);  // true: the thread has to be told
+  void DropAwake(Client& client);
+  void SetDue(Client& client, absl::Time due);
   // Puts those that are to be attended to now into `due_`.
   void FindDue(absl::Time now);
   void AttendTo(uint64_t number, std::unique_lock<std::mutex>& lock);
@@ -92,15 +99,16 @@ class Attendant {
   std::thread thread_;
   pid_t process_ = 0;  // that has it
   net::FileDescriptor epoll_, bell_;
-
-  std::mutex mutex_;  // of all below
-  std::condition_variable attended_;
-  std::map<uint64_t, Client*> clients_;  // by the number that epoll knows them by
   uint64_t next_number_ = kBell + 1;
-  uint64_t attending_ = 0;  // a client's number, while it is attended to; 0: none
+
+  std::mutex mutex_;  // of all below; never held for a system call
+  std::condition_variable attended_;
+  std::unordered_map<uint64_t, Client*> clients_;  // by the number that epoll knows them by
+  std::vector<Client*> awake_;                     // those that did not rest at the last look
+  std::set<std::pair<absl::Time, Client*>> dues_;  // until when those that rest may be left alone
   std::vector<uint64_t> due_;
-  bool watches_ = false;  // others drive some
-  absl::Time next_look_ = absl::InfinitePast();
+  uint64_t attending_ = 0;  // a client's number, while it is attended to; 0: none
+  absl::Time next_look_ = absl::InfinitePast();  // at those that are awake
   bool ends_ = false;
 };
 

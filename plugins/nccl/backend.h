@@ -44,6 +44,9 @@ class Wire {
   virtual std::mutex& mutex() = 0;
   virtual net::Link& link() = 0;
   virtual bool Progress(absl::Time now) = 0;
+  // The connection stands: until now NCCL drove it, and from now on for requests of its own only.
+  // Once, with the mutex held.
+  virtual absl::Status Established() { return absl::OkStatus(); }
   // The oldest notice that has come and was not taken; false: none.
   virtual bool TakeNotice(std::string* text) = 0;
   // With the mutex free, and the region's destructor as well: it takes the mutex where that needs

@@ -116,6 +116,7 @@ absl::StatusOr<bool> SendCommunicator::Connect(absl::Time now) {
     absl::Status match = peer.ok() ? CheckMatch(self_, *peer) : peer.status();
     if (!match.ok()) return Failure(match, "connect");
     SetPeer(*peer);
+    WEFT_RETURN_IF_ERROR(wire_->Established());
     return true;
   }
   if (!wire_->link().status().ok()) {
@@ -178,6 +179,7 @@ absl::StatusOr<bool> ReceiveCommunicator::Greet(absl::Time now) {
                                             : EncodeRefusal(match.message()));
   wire_->Progress(now);
   if (!match.ok()) return Failure(match, "accept");
+  WEFT_RETURN_IF_ERROR(wire_->Established());
   return true;
 }
 

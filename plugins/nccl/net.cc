@@ -161,9 +161,10 @@ absl::StatusOr<SendCommunicator*> BeginAttempt(Context& context, const Scope& sc
   SendCommunicator* out = comm.get();
   uint64_t attempt = ++TheProcess().attempts;
   std::lock_guard lock(context.mutex);
-  // Tables without finalize (up to v10) never say that a connection was given up.
-  std::erase_if(context.attempts, [&](const auto& one) { return one.second->Forgotten(now); });
-  context.attempts[attempt] = std::move(comm);
+  // Tables without finalize (up to v10) never say that a connection was given up. The oldest first.
+  std::map<uint64_t, std::unique_ptr<SendCommunicator>>& all = context.attempts;
+  while (!all.empty() && all.begin()->second->Forgotten(now)) all.erase(all.begin());
+  all[attempt] = std::move(comm);
   WriteAttempt(memory, attempt);
   return out;
 }

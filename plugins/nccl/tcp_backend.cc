@@ -27,7 +27,7 @@ namespace {
 template <typename Base, typename LinkType>
 class TcpWire final : public Base, public net::TransportEvents, private Attendant::Client {
  public:
-  // Neither door nor attendant: it connects to be refused, and nobody needs it after that.
+  // Neither door nor attendant: it connects to be refused, and is never established.
   TcpWire(std::shared_ptr<TcpDoor> door, Attendant* attendant)
       : door_(std::move(door)), attendant_(attendant) {}
   ~TcpWire() override {
@@ -42,6 +42,7 @@ class TcpWire final : public Base, public net::TransportEvents, private Attendan
     if (attendant_ != nullptr) attendant_->NoteDriven(*this);
     return Turn(now);
   }
+  absl::Status Established() override { return attendant_->Add(*this); }
   bool TakeNotice(std::string* text) override {
     if (notices_.empty()) return false;
     *text = std::move(notices_.front());
@@ -69,8 +70,6 @@ class TcpWire final : public Base, public net::TransportEvents, private Attendan
       attendant_->Call(*this);
     };
   }
-  // From now on, with its link.
-  absl::Status BeAttended() { return attendant_->Add(*this); }
 
  private:
   static constexpr int kTurnsAtOnce = 16;  // of the attendant, with the mutex
@@ -135,7 +134,6 @@ class TcpListener final : public Listener {
     wire->link().NamePeer("its sender");
     wire->link().UseResumption(visitor.parameters, visitor.sockets);
     wire->link().Start(std::move(visitor.sockets));
-    if (!wire->BeAttended().ok()) return nullptr;
     return wire;
   }
 
@@ -157,7 +155,6 @@ absl::StatusOr<std::unique_ptr<TcpSendWire>> Dial(std::shared_ptr<TcpDoor> door,
   wire->context().purpose = purpose;
   wire->SetLink(std::make_unique<net::TcpSendLink>(wire->context(), Rank(0)));
   wire->link().Start(AddressOf(handle, local.name).ToString(), now);
-  if (attendant != nullptr) WEFT_RETURN_IF_ERROR(wire->BeAttended());
   return wire;
 }
 
