@@ -194,6 +194,10 @@ class Link {
   virtual const absl::Status& status() const = 0;
   // A small message outside of matching, delivered once and in order to TransportEvents::OnNotice.
   virtual Posted PostNotice(absl::string_view bytes) = 0;
+  // Gives the link up for good, where its end in good order, the destructor, has to wait: completes
+  // all of its requests with `why`, after which nobody touches their memory, and tells OnBroken.
+  // Not from inside Progress(). The peer sees a link that broke.
+  virtual void Break(const absl::Status& why) = 0;
   // "tcp 10.0.0.1:41000 -> 10.0.0.2:7000 (2 sockets)": for people.
   virtual std::string Describe() const = 0;
   // Costs a system call a lane; empty where there is nothing to tell.

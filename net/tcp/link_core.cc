@@ -381,8 +381,14 @@ void LinkCore::Break(const absl::Status& why) {
   for (auto& stream : streams_) {
     if (resumption_ == nullptr) {
       stream->Close();
-    } else if (FileDescriptor fd = stream->CloseGracefully({})) {
-      // In order, although something may be unread: a reset would have the other side look for us.
+      continue;
+    }
+    // In order, although something may be unread: a reset would have the other side look for us.
+    OutFrame goodbye;
+    goodbye.header.type = FrameType::kGoodbye;
+    std::deque<OutFrame> last_words;
+    last_words.push_back(std::move(goodbye));
+    if (FileDescriptor fd = stream->CloseGracefully(std::move(last_words))) {
       context_.lingering.Add(poller(), std::move(fd), /*whole=*/false);
     }
   }

@@ -29,6 +29,7 @@ constexpr uint64_t kPieceMin = 4 << 10, kPieceRdma = 512 << 10;
 constexpr int64_t kTcpSegment = 64 << 10;  // UCX's standard
 constexpr int kCloseLooks = 1000;
 constexpr int kLookMilliseconds = 2;
+constexpr int kSettleLooks = 100;  // of a millisecond at most
 
 absl::Status Configure(ucp_config_t* config, const char* name, const std::string& value) {
   if (value.empty()) return absl::OkStatus();
@@ -160,7 +161,21 @@ ucs_status_t UcxWorker::OnFrame(void* arg, const void* header, size_t header_len
   return found->second->TakeFrame(frame, data, length, rendezvous);
 }
 
+// Before 1.14, UCX dies of an endpoint that is closed at once while it still has to answer the
+// other side's connecting. A flush is behind that answer.
+void UcxWorker::Settle(ucp_ep_h endpoint) {
+  const ucp_request_param_t param{};
+  ucs_status_ptr_t request = ucp_ep_flush_nbx(endpoint, &param);
+  if (!UCS_PTR_IS_PTR(request)) return;
+  for (int look = 0; look < kSettleLooks; ++look) {
+    if (ucp_request_check_status(request) != UCS_INPROGRESS) return ucp_request_free(request);
+    if (!Progress()) poll(nullptr, 0, 1);
+  }
+  closing_.push_back(request);
+}
+
 void UcxWorker::CloseEndpoint(ucp_ep_h endpoint, bool at_once) {
+  if (at_once) Settle(endpoint);
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = at_once ? UCP_EP_CLOSE_FLAG_FORCE : 0;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "plugins/nccl/log.h"
 
 namespace weft::nccl {
 namespace {
@@ -25,6 +26,11 @@ CommRequest* Communicator::Acquire(size_t limit) {
   free_.pop_back();
   request->is_flush = false;
   return request;
+}
+
+void Communicator::Release(CommRequest* request) {
+  request->memory.fill(nullptr);
+  free_.push_back(request);
 }
 
 absl::StatusOr<net::RegionView> Communicator::View(const MemoryHandle* memory, void* data,
@@ -92,6 +98,19 @@ absl::StatusOr<std::unique_ptr<MemoryHandle>> Communicator::RegisterDevice(
   return std::make_unique<MemoryHandle>(MemoryHandle{std::move(region), true});
 }
 
+void Communicator::Deregister(std::unique_ptr<MemoryHandle> memory) {
+  std::lock_guard lock(mutex_);
+  const auto count = std::count_if(requests_.begin(), requests_.end(), [&](const auto& request) {
+    return std::count(request->memory.begin(), request->memory.end(), memory.get()) > 0;
+  });
+  if (count == 0 || !wire().link().status().ok()) return;
+  const absl::Status why = absl::CancelledError(
+      absl::StrCat("memory of ", memory->region.view().size(), " bytes was deregistered with ",
+                   count, count == 1 ? " request" : " requests", " under way"));
+  LogInfo(absl::StrCat(Failure(why, verb()).message(), "; the connection is given up"));
+  wire().link().Break(why);
+}
+
 SendCommunicator::SendCommunicator(Backend& backend, PeerInfo self, const PeerInfo& listener,
                                    std::unique_ptr<SendWire> wire, absl::Time now,
                                    absl::Status mismatch)
@@ -147,6 +166,7 @@ absl::StatusOr<CommRequest*> SendCommunicator::Send(void* data, size_t size, int
   request->count = 1;
   request->tags[0] = tag;
   request->sizes[0] = size;
+  request->memory[0] = memory;
   if (wire_->link().PostSend({KeyOf(tag), 0}, view, request->parts.data()) ==
       net::Posted::kNotYet) {
     Release(request);
@@ -202,6 +222,7 @@ absl::StatusOr<CommRequest*> ReceiveCommunicator::Receive(const std::vector<Rece
   for (size_t i = 0; i < parts.size(); ++i) {
     request->tags[i] = parts[i].tag;
     request->sizes[i] = parts[i].size;
+    request->memory[i] = parts[i].memory;
     // A link admits at least as many as there are requests (see Prepare() of the backend).
     net::Posted posted =
         wire_->link().PostReceive({KeyOf(parts[i].tag), 0}, {.out = views[i]}, &request->parts[i]);
@@ -225,6 +246,7 @@ absl::StatusOr<CommRequest*> ReceiveCommunicator::Flush(const std::vector<Receiv
   request->count = 1;
   request->is_flush = true;
   request->sizes[0] = last->size;
+  request->memory[0] = last->memory;
   wire_->link().Flush(view, request->parts.data());
   wire_->Progress(now);
   return request;

@@ -38,6 +38,8 @@ struct CommRequest {
   std::array<net::Request, abi::kGroupedReceivesMax> parts;
   std::array<int, abi::kGroupedReceivesMax> tags{};
   std::array<size_t, abi::kGroupedReceivesMax> sizes{};  // as posted
+  // Of each part, while it is under way; null: of no bytes.
+  std::array<const MemoryHandle*, abi::kGroupedReceivesMax> memory{};
   bool is_flush = false;
 };
 
@@ -61,6 +63,9 @@ class Communicator {
   absl::Status Test(CommRequest& request, bool* done, int* sizes, absl::Time now);
   absl::StatusOr<std::unique_ptr<MemoryHandle>> Register(void* data, size_t size);
   absl::StatusOr<std::unique_ptr<MemoryHandle>> RegisterDevice(const net::DeviceMemory& memory);
+  // NCCL does so with requests under way when it aborts, and frees the memory before it closes the
+  // connection: that is given up, so that nothing is written there any more.
+  void Deregister(std::unique_ptr<MemoryHandle> memory);
 
  protected:
   virtual Wire& wire() = 0;
@@ -69,7 +74,7 @@ class Communicator {
 
   // Null: as many are in flight as may be.
   CommRequest* Acquire(size_t limit);
-  void Release(CommRequest* request) { free_.push_back(request); }
+  void Release(CommRequest* request);
   // The part of the registered memory, or InvalidArgument with both ranges.
   absl::StatusOr<net::RegionView> View(const MemoryHandle* memory, void* data, size_t size) const;
   absl::Status Failure(const absl::Status& why, absl::string_view what) const;

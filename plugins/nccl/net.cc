@@ -360,9 +360,10 @@ abi::Result RegisterDmaBuf(void* comm, void* data, size_t size, int /*type*/, ui
   });
 }
 
-abi::Result DeregisterMemory(void* /*comm*/, void* memory) {
+abi::Result DeregisterMemory(void* comm, void* memory) {
   return Guarded("deregMr", [&] {
-    std::unique_ptr<MemoryHandle> gone(static_cast<MemoryHandle*>(memory));
+    static_cast<Communicator*>(comm)->Deregister(
+        std::unique_ptr<MemoryHandle>(static_cast<MemoryHandle*>(memory)));
     return absl::OkStatus();
   });
 }

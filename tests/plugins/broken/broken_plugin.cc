@@ -168,7 +168,10 @@ Result Register(void* comm, void* data, size_t size, int type, void** memory) {
   return inner->reg_mr(comm, data, size, type, memory);
 }
 
-Result Deregister(void* comm, void* memory) { return inner->dereg_mr(comm, memory); }
+Result Deregister(void* comm, void* memory) {
+  if (Is("close-delivers")) return kSuccess;  // a send that is held seems done, and needs it
+  return inner->dereg_mr(comm, memory);
+}
 
 void Take(Comm& comm, Request* one, void** request) {
   ++comm.outstanding;

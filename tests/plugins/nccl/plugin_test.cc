@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -270,43 +269,6 @@ TEST(NcclPlugin, WhatGoesBeyondRegisteredMemoryIsRefused) {
             nccl::abi::kInvalidArgument);
   EXPECT_THAT(LastWarning(), HasSubstr("isend of 32 bytes"));
   instance.api().Deregister(send.comm, memory);
-}
-
-// NCCL stops calling a connection that has what it wanted; what the peer still needs of it must
-// not wait for the next call.
-TEST(NcclPlugin, AReceiverThatIsNotCalledAgainStillAnswers) {
-  const Environment multipath = {{"WEFT_TRANSPORT", "multipath"}};
-  Instance sender(multipath), receiver(multipath);
-  Listening listening = Listen(receiver);
-  const auto [send, receive] = Meet(sender, listening.handle, &receiver, &listening);
-  ASSERT_NE(send.comm, nullptr) << send.warning;
-  ASSERT_NE(receive.comm, nullptr) << receive.warning;
-
-  std::vector<char> out(100'000, 'w'), in(out.size());
-  void *out_memory = nullptr, *in_memory = nullptr, *sending = nullptr, *receiving = nullptr;
-  ASSERT_EQ(sender.api().Register(send.comm, out.data(), out.size(), &out_memory),
-            nccl::abi::kSuccess);
-  ASSERT_EQ(receiver.api().Register(receive.comm, in.data(), in.size(), &in_memory),
-            nccl::abi::kSuccess);
-  Received what{{in.data()}, {in_memory}, {in.size()}, {7}};
-  ASSERT_EQ(receiver.api().Receive(receive.comm, what, &receiving), nccl::abi::kSuccess);
-  ASSERT_NE(receiving, nullptr);
-  // From here on nobody but the sender calls.
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  int done = 0, size = 0;
-  while (done == 0 && std::chrono::steady_clock::now() < end) {
-    const nccl::abi::Result result =
-        sending == nullptr
-            ? sender.api().Send(send.comm, out.data(), out.size(), 7, out_memory, &sending)
-            : sender.api().Test(sending, &done, &size);
-    ASSERT_EQ(result, nccl::abi::kSuccess);
-  }
-  EXPECT_EQ(done, 1) << "nobody has answered for the receiver";
-  ASSERT_EQ(receiver.api().Test(receiving, &done, &size), nccl::abi::kSuccess);
-  EXPECT_EQ(done, 1);
-  EXPECT_EQ(in, out);
-  sender.api().Deregister(send.comm, out_memory);
-  receiver.api().Deregister(receive.comm, in_memory);
 }
 
 TEST(NcclPlugin, TunerAndProfilerDecline) {
