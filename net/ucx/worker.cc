@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <limits>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -29,7 +30,7 @@ constexpr uint64_t kPieceMin = 4 << 10, kPieceRdma = 512 << 10;
 constexpr int64_t kTcpSegment = 64 << 10;  // UCX's standard
 constexpr int kCloseLooks = 1000;
 constexpr int kLookMilliseconds = 2;
-constexpr int kSettleLooks = 100;  // of a millisecond at most
+constexpr int kQuietLooks = 5;
 
 absl::Status Configure(ucp_config_t* config, const char* name, const std::string& value) {
   if (value.empty()) return absl::OkStatus();
@@ -125,6 +126,19 @@ absl::Status UcxWorker::Open(const Settings& settings) {
       " are passed on: name fewer devices in ucx.net_devices"));
 }
 
+// Before 1.14 UCX aborts the process when its worker goes while it owes an answer to somebody who
+// connects, be it to an endpoint that is closed here already. (A flush would wait for that, but
+// what it leaves behind where it cannot end aborts the process as well.)
+void UcxWorker::AnswerConnecting() {
+  unsigned major = 0, minor = 0, release = 0;
+  ucp_get_version(&major, &minor, &release);
+  if (std::pair(major, minor) >= std::pair(1u, 14u)) return;
+  for (int quiet = 0, look = 0; quiet < kQuietLooks && look < kCloseLooks; ++look) {
+    quiet = Progress() ? 0 : quiet + 1;
+    if (quiet > 0) poll(nullptr, 0, kLookMilliseconds);
+  }
+}
+
 UcxWorker::~UcxWorker() {
   for (int look = 0; look < kCloseLooks && !closing_.empty(); ++look) {
     if (!Progress()) poll(nullptr, 0, kLookMilliseconds);
@@ -132,7 +146,10 @@ UcxWorker::~UcxWorker() {
   if (!closing_.empty())
     WEFT_LOG_DEBUG("ucx: ", closing_.size(), " endpoints did not close in time");
   for (void* request : closing_) ucp_request_free(request);
-  if (worker_ != nullptr) ucp_worker_destroy(worker_);
+  if (worker_ != nullptr) {
+    AnswerConnecting();
+    ucp_worker_destroy(worker_);
+  }
   if (context_ != nullptr) ucp_cleanup(context_);
 }
 
@@ -161,21 +178,7 @@ ucs_status_t UcxWorker::OnFrame(void* arg, const void* header, size_t header_len
   return found->second->TakeFrame(frame, data, length, rendezvous);
 }
 
-// Before 1.14, UCX dies of an endpoint that is closed at once while it still has to answer the
-// other side's connecting. A flush is behind that answer.
-void UcxWorker::Settle(ucp_ep_h endpoint) {
-  const ucp_request_param_t param{};
-  ucs_status_ptr_t request = ucp_ep_flush_nbx(endpoint, &param);
-  if (!UCS_PTR_IS_PTR(request)) return;
-  for (int look = 0; look < kSettleLooks; ++look) {
-    if (ucp_request_check_status(request) != UCS_INPROGRESS) return ucp_request_free(request);
-    if (!Progress()) poll(nullptr, 0, 1);
-  }
-  closing_.push_back(request);
-}
-
 void UcxWorker::CloseEndpoint(ucp_ep_h endpoint, bool at_once) {
-  if (at_once) Settle(endpoint);
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = at_once ? UCP_EP_CLOSE_FLAG_FORCE : 0;

@@ -52,7 +52,7 @@ class UcxWorker {
   absl::Status Open(const Settings& settings);
   static ucs_status_t OnFrame(void* arg, const void* header, size_t header_length, void* data,
                               size_t length, const ucp_am_recv_param_t* param);
-  void Settle(ucp_ep_h endpoint);
+  void AnswerConnecting();
   void ReapClosed();
 
   ucp_context_h context_ = nullptr;

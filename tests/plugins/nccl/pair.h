@@ -128,15 +128,17 @@ class Pair {
     *done = is_done != 0;
     return result;
   }
-  // Sends and calls until that is done or fails, 20 s at most.
-  Result SendToTheEnd(size_t size, int tag) {
+  // Sends, one message after the other, until a call fails; after 20 s none has.
+  Result SendUntilItFails(size_t size, int tag) {
     const absl::Time give_up = absl::Now() + absl::Seconds(20);
     void* request = nullptr;
     Result result = nccl::abi::kSuccess;
-    for (bool done = false; !done && result == nccl::abi::kSuccess && absl::Now() < give_up;) {
+    while (result == nccl::abi::kSuccess && absl::Now() < give_up) {
+      bool done = false;
       result = request != nullptr
                    ? Test(0, request, &done)
                    : Api(0).Send(Comm(0), memory_[0].data(), size, tag, handle_[0], &request);
+      if (done) request = nullptr;
     }
     return result;
   }

@@ -34,7 +34,7 @@ TEST_P(NcclRest, MemoryThatIsDeregisteredUnderWayIsLeftAlone) {
   ASSERT_TRUE(pair.Await(&small, &send, &small));
   ASSERT_EQ(pair.Arrived(), kSmall);
   pair.Deregister(1);
-  EXPECT_EQ(pair.SendToTheEnd(kLarge, 1), nccl::abi::kRemoteError);
+  EXPECT_EQ(pair.SendUntilItFails(kLarge, 1), nccl::abi::kRemoteError);
   EXPECT_THAT(LastWarning(), testing::HasSubstr("it has finished or given up"));
   bool done = false;
   EXPECT_EQ(pair.Test(1, receive, &done), nccl::abi::kRemoteError);
