@@ -11,7 +11,7 @@ constexpr uint64_t kSampleBytes = 256 << 10;
 constexpr uint64_t kLargeBytes = 64 << 10;
 constexpr absl::Duration kSampleTime = absl::Microseconds(20);
 constexpr double kSampleWeight = 0.25;
-constexpr double kTripWeight = 0.125;
+constexpr int64_t kTripWeight = 8;
 
 }  // namespace
 
@@ -43,13 +43,15 @@ void Lane::Measure(uint64_t bytes, absl::Time now) {
 // Narrowed once for what was posted before the last time; widened by what is acknowledged in time,
 // so that it doubles within a round trip.
 void Lane::Adapt(const InFlight& done, absl::Time now) {
-  const absl::Duration delay = now - done.posted;
+  // In whole nanoseconds: each message passes here.
+  const int64_t delay = absl::ToInt64Nanoseconds(now - done.posted);
   bytes += done.bytes;
-  rtt = rtt == absl::ZeroDuration() ? delay : rtt + (delay - rtt) * kTripWeight;
-  if (delay <= kDelayTarget / 2) {
+  trip = trip == 0 ? delay : trip + (delay - trip) / kTripWeight;
+  if (delay <= kDelayNanoseconds / 2) {
     window = std::min(kWindowMost, window + done.bytes);
-  } else if (delay > kDelayTarget && done.posted >= narrowed_at_) {
-    const double by = std::max(0.5, absl::FDivDuration(kDelayTarget, delay));
+  } else if (delay > kDelayNanoseconds && done.posted >= narrowed_at_) {
+    const double by =
+        std::max(0.5, static_cast<double>(kDelayNanoseconds) / static_cast<double>(delay));
     window = std::max(kWindowLeast, static_cast<uint64_t>(static_cast<double>(window) * by));
     narrowed_at_ = now;
   }

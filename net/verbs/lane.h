@@ -65,7 +65,7 @@ struct Lane {
   uint64_t bytes = 0;         // that got across
   uint64_t bytes_before = 0;  // when what it carries was last compared
   uint64_t repeats = 0;       // writes that did not, and went again
-  absl::Duration rtt;         // from posting to acknowledgement, smoothed; zero: there was none
+  int64_t trip = 0;           // ns from posting to acknowledgement, smoothed; 0: there was none
 
   // As many bytes may be on their way as are acknowledged within kDelayTarget of their posting:
   // more would only stand in queues, here or in a switch, and overflow those that are short.
@@ -75,7 +75,8 @@ struct Lane {
   // from its end until its acknowledgement is here and the next is posted.
   static constexpr uint64_t kWindowLeast = (128 << 10) + 2 * kEntryBytes;
   static constexpr uint64_t kWindowMost = 4 << 20;  // 80 us of 400 Gbit/s
-  static constexpr absl::Duration kDelayTarget = absl::Milliseconds(10);
+  static constexpr int64_t kDelayNanoseconds = 10'000'000;
+  static constexpr absl::Duration kDelayTarget = absl::Nanoseconds(kDelayNanoseconds);
 
   // Bytes per second, as seen from posting to acknowledgement while something was outstanding; a
   // guess until it has been seen.

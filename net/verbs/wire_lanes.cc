@@ -270,7 +270,7 @@ std::vector<LaneReport> VerbsWire::Lanes() const {
     }
     report.bytes = lane.bytes;
     report.retransmissions = lane.repeats;
-    if (lane.rtt > absl::ZeroDuration()) report.rtt = lane.rtt;
+    if (lane.trip > 0) report.rtt = absl::Nanoseconds(lane.trip);
     out.push_back(std::move(report));
   }
   return out;

@@ -32,9 +32,9 @@ constexpr double kBacklogShare = 0.5;
 
 void VerbsWire::BeginTrial(int index) {
   Lane& lane = lanes_[static_cast<size_t>(index)];
-  absl::Duration trip;
-  for (const Lane& one : lanes_) trip = std::max(trip, one.rtt);
-  const absl::Duration first = std::clamp(2 * trip, kTrialLeast, kTrialMost);
+  int64_t trip = 0;
+  for (const Lane& one : lanes_) trip = std::max(trip, one.trip);
+  const absl::Duration first = std::clamp(absl::Nanoseconds(2 * trip), kTrialLeast, kTrialMost);
   absl::Duration time = std::min(first * std::exp2(std::clamp(lane.failures - 1, 0, 20)),
                                  std::max(kTrialLeast, rails().options().DetectionBound()));
   if (!leads_) time *= kFollowersPatience;
