@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/first_line.h"
 #include "base/natural_less.h"
 #include "base/status.h"
 #include "net/roce/adaptive_retransmission.h"
@@ -231,9 +232,7 @@ absl::Status ReadFirmware(std::vector<RdmaDevice>& devices) {
 }
 
 absl::StatusOr<int64_t> ReadNicSetting(const std::string& path) {
-  std::ifstream file(path);
-  std::string text;
-  std::getline(file, text);
+  const std::string text = FirstLine(path);
   int64_t value = 0;
   if (!absl::SimpleAtoi(text.substr(text.rfind('=') + 1), &value)) {  // npos + 1 is 0
     return absl::DataLossError(absl::StrCat(path, " holds '", text, "', no number"));

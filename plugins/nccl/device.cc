@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/first_line.h"
 #include "base/status.h"
 #include "net/tcp/source_ports.h"
 #include "plugins/nccl/log.h"
@@ -61,13 +61,6 @@ absl::Status TakeSockets(Settings& settings, std::string* why) {
   }
   absl::StrAppend(why, "sockets from NCCL_SOCKET_NTHREADS * NCCL_SOCKET_NSOCKS_PERTHREAD; ");
   return settings.Set("tcp.sockets", absl::StrCat(product), "NCCL_SOCKET_*");
-}
-
-std::string FirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
 }
 
 uint64_t GuidOf(const std::string& name) {

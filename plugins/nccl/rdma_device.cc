@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/first_line.h"
 #include "base/natural_less.h"
 #include "base/status.h"
 #include "net/verbs/choice.h"
@@ -22,13 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kSysfs[] = "/sys/class/infiniband/";
-
-std::string FirstLine(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 // Of the card, so that the ports and functions of one are known to share it. Without sysfs (in some
 // containers) something that differs from device to device.

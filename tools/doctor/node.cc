@@ -11,11 +11,11 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/first_line.h"
 #include "base/natural_less.h"
 #include "base/settings.h"
 #include "base/status.h"
@@ -26,13 +26,6 @@ namespace weft::doctor {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string FirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return std::string(absl::StripAsciiWhitespace(line));
-}
 
 std::optional<int64_t> LimitOf(__rlimit_resource resource) {
   rlimit limit{};
@@ -49,7 +42,7 @@ std::optional<Bytes> CgroupMemory(const std::string& root) {
     for (fs::path group = line.substr(3);; group = group.parent_path()) {
       int64_t bytes = 0;
       const fs::path folder = root + "/sys/fs/cgroup" + group.string();
-      if (absl::SimpleAtoi(FirstLine((folder / "memory.max").string()), &bytes) &&
+      if (absl::SimpleAtoi(FirstLine(folder / "memory.max"), &bytes) &&
           (!smallest.has_value() || Bytes(bytes) < *smallest)) {
         smallest = Bytes(bytes);
       }

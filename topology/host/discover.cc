@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <system_error>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "base/first_line.h"
 #include "base/status.h"
 #include "topology/host/hwloc_topology.h"
 #include "topology/host/hwloc_xml.h"
@@ -41,14 +41,6 @@ absl::StatusOr<MachineParts> PartsFromHwloc(const char* synthetic) {
   hwloc_free_xmlbuffer(topology.get(), buffer);
   if (!parts.ok()) return Annotate(parts.status(), "hwloc's own XML");
   return parts;
-}
-
-// The first line of a file; empty: there is none.
-std::string FirstLine(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
 }
 
 int LaneCount(const fs::path& path) {
