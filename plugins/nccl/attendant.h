@@ -101,7 +101,8 @@ class Attendant {
   net::FileDescriptor epoll_, bell_;
   uint64_t next_number_ = kBell + 1;
 
-  std::mutex mutex_;  // of all below; never held for a system call
+  // Of all below. Held for no system call but a ring, which needs a client to be there still.
+  std::mutex mutex_;
   std::condition_variable attended_;
   std::unordered_map<uint64_t, Client*> clients_;  // by the number that epoll knows them by
   std::vector<Client*> awake_;                     // those that did not rest at the last look
