@@ -39,7 +39,6 @@ class Acceptor final : public Handler {
                                                           AcceptorOwner& owner);
   ~Acceptor() override;
   SocketAddress address() const { return LocalAddress(listener_.get()); }
-  int fd() const { return listener_.get(); }  // readable: somebody knocks
 
   void OnEvents(uint32_t events, absl::Time now) override;
   void OnDeadline(absl::Time now) override;  // after a pause for want of descriptors

@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<MemoryHandle>> Communicator::RegisterDevice(
 }
 
 void Communicator::Deregister(std::unique_ptr<MemoryHandle> memory) {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(mutex_);  // free again when `memory` goes, which may take it
   const auto count = std::count_if(requests_.begin(), requests_.end(), [&](const auto& request) {
     return std::count(request->memory.begin(), request->memory.end(), memory.get()) > 0;
   });
