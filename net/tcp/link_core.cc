@@ -31,6 +31,13 @@ bool HasUnacknowledged(const Stream& stream) {
   return stream.open() && ioctl(stream.fd(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
 }
 
+OutFrame Goodbye(uint64_t sent_elsewhere) {
+  OutFrame goodbye;
+  goodbye.header.type = FrameType::kGoodbye;
+  goodbye.header.total = sent_elsewhere;
+  return goodbye;
+}
+
 }  // namespace
 
 LinkCore::~LinkCore() = default;
@@ -51,10 +58,7 @@ void LinkCore::Finish() {
       }
     }
     if (i == 0 && OwesTelling()) last_words.push_back(TellTaken());
-    OutFrame goodbye;
-    goodbye.header.type = FrameType::kGoodbye;
-    goodbye.header.total = sent_elsewhere();
-    last_words.push_back(std::move(goodbye));
+    last_words.push_back(Goodbye(sent_elsewhere()));
     bool owes = context_.await_goodbyes || last_words.size() > 1 || HasUnacknowledged(*streams_[i]);
     bool whole = idle && streams_[i]->queued_frames() == 0 && owes;
     FileDescriptor fd = streams_[i]->CloseGracefully(std::move(last_words));
@@ -384,11 +388,8 @@ void LinkCore::Break(const absl::Status& why) {
       continue;
     }
     // In order, although something may be unread: a reset would have the other side look for us.
-    OutFrame goodbye;
-    goodbye.header.type = FrameType::kGoodbye;
-    std::deque<OutFrame> last_words;
-    last_words.push_back(std::move(goodbye));
-    if (FileDescriptor fd = stream->CloseGracefully(std::move(last_words))) {
+    // What went elsewhere is not waited for any more.
+    if (FileDescriptor fd = stream->CloseGracefully({Goodbye(/*sent_elsewhere=*/0)})) {
       context_.lingering.Add(poller(), std::move(fd), /*whole=*/false);
     }
   }

@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/first_line.h"
 #include "base/status.h"
 
 namespace weft {
@@ -57,10 +58,7 @@ std::optional<double> ControlGroupQuota() {
     std::optional<double> tightest;
     std::filesystem::path folder = "/sys/fs/cgroup" + line.substr(3);
     for (; absl::StartsWith(folder.string(), "/sys/fs/cgroup"); folder = folder.parent_path()) {
-      std::string text;
-      std::ifstream file(folder / "cpu.max");
-      if (!std::getline(file, text)) continue;
-      std::optional<double> quota = internal::ParseCpuMax(text);
+      std::optional<double> quota = internal::ParseCpuMax(FirstLine(folder / "cpu.max"));
       if (quota.has_value()) tightest = std::min(*quota, tightest.value_or(*quota));
     }
     return tightest;
