@@ -1,0 +1,30 @@
+#include "base/open_files.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+namespace weft {
+namespace {
+
+constexpr rlim_t kLimitMost = rlim_t{1} << 30;
+constexpr int64_t kLimitUnknown = 1024;  // what most systems begin with
+
+}  // namespace
+
+int64_t OpenFilesLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kLimitUnknown;
+  return static_cast<int64_t>(std::min(limit.rlim_cur, kLimitMost));
+}
+
+int64_t RaiseOpenFilesLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  return OpenFilesLimit();
+}
+
+}  // namespace weft
