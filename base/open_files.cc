@@ -27,4 +27,11 @@ int64_t RaiseOpenFilesLimit() {
   return OpenFilesLimit();
 }
 
+void RestoreOpenFilesLimit(int64_t limit) {
+  rlimit now{};
+  if (getrlimit(RLIMIT_NOFILE, &now) != 0 || now.rlim_cur <= static_cast<rlim_t>(limit)) return;
+  now.rlim_cur = static_cast<rlim_t>(limit);
+  setrlimit(RLIMIT_NOFILE, &now);
+}
+
 }  // namespace weft

@@ -14,6 +14,10 @@ int64_t OpenFilesLimit();
 // select(), which cannot take descriptors of 1024 and above.
 int64_t RaiseOpenFilesLimit();
 
+// Lowers the soft limit to `limit` again, for a program that this one is about to become (exec). To
+// be called after a fork, too: only a system call.
+void RestoreOpenFilesLimit(int64_t limit);
+
 }  // namespace weft
 
 #endif  // WEFT_BASE_OPEN_FILES_H_

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/open_files.h"
 #include "base/status.h"
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/communicator.h"
@@ -119,6 +120,7 @@ absl::StatusOr<int> RunRank(const Options& options) {
 }
 
 int Main(int argc, char** argv) {
+  RaiseOpenFilesLimit();
   if (argc > 1 && std::strcmp(argv[1], "link") == 0) return link_bw::RunLinkCommand(argc, argv);
   Parsed parsed = ParseCommandLine(argc, argv);
   if (parsed.exit_status >= 0) return parsed.exit_status;

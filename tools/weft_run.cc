@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/open_files.h"
 #include "base/settings.h"
 #include "base/status.h"
 #include "collectives/rendezvous/socket_address.h"
@@ -161,6 +162,8 @@ int Main(int argc, char** argv) {
 
   absl::Status status = line.Finish();
   if (!status.ok()) return Fail(status.message(), kWrongUsage);
+  line.options.rank_open_files = OpenFilesLimit();
+  RaiseOpenFilesLimit();
   InitLog("weft-run", EnvironmentLogLevel(LogLevel::kWarn));
   auto exit_status = run::RunJob(line.options);
   if (exit_status.ok()) return *exit_status;

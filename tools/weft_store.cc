@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/open_files.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "collectives/rendezvous/job_environment.h"
@@ -98,6 +99,7 @@ int Main(int argc, char** argv) {
                "print status objects: when it serves, for each SIGUSR1, and at the end");
   const int status_of_usage = ReadCommandLine(app, argc, argv);
   if (status_of_usage != kGoOn) return status_of_usage;
+  RaiseOpenFilesLimit();
   InitLog("weft-store", EnvironmentLogLevel(LogLevel::kWarn));
   absl::Status status = Serve(listen, memory, state_dir, silence, open, json);
   if (status.ok()) return 0;

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
+#include "base/open_files.h"
 #include "base/settings.h"
 #include "base/status.h"
 #include "collectives/c10d/job.h"
@@ -116,6 +117,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   KeepMemory();
+  RaiseOpenFilesLimit();
   HandleSignals();
   absl::Status status = command.Run();
   if (status.ok()) return 0;

@@ -159,13 +159,13 @@ void ShmTransport::AcceptAll(absl::Time now) {
     if (socket.get() < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;
-      if (!std::exchange(accept_fails_, true)) {
-        WEFT_LOG_WARN("shm: cannot accept a connection for now: ",
-                      ErrnoStatus(errno, "accept").ToString(), "; trying again");
+      const absl::Status why = ErrnoStatus(errno, "accept");
+      if (accept_fails_.Admit(now)) {
+        WEFT_LOG_WARN("shm: cannot accept a connection for now: ", why.ToString(), "; trying again",
+                      accept_fails_.LeftOut());
       }
       break;
     }
-    accept_fails_ = false;
     arriving_.push_back(std::make_unique<shm::Arriving>(
         std::move(socket), identity_, static_cast<uint32_t>(requests_max_), &doorbell_,
         now + std::min(kHandshakeTimeout, connect_timeout_)));
@@ -190,9 +190,10 @@ bool ShmTransport::StepArrivals(absl::Time now) {
     moved = true;
     if (wire.ok()) {
       Welcome(**std::move(wire));
-    } else {
+    } else if (turned_away_.Admit(now)) {
       WEFT_LOG_WARN("shm rank ", self().value(),
-                    ": turned a connection away: ", wire.status().ToString());
+                    ": turned a connection away: ", wire.status().ToString(),
+                    turned_away_.LeftOut());
     }
   }
   return moved;

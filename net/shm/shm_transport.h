@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log_throttle.h"
 #include "net/shm/bringup.h"
 #include "net/shm/endpoint.h"
 #include "net/transport.h"
@@ -74,7 +75,7 @@ class ShmTransport final : public Transport {
   bool local_work_ = false;
   bool in_progress_ = false;
   bool poll_now_ = true;
-  bool accept_fails_ = false;
+  LogThrottle accept_fails_, turned_away_;
   uint32_t turns_ = 0;
   absl::Time next_poll_ = absl::InfinitePast();
   absl::Time listen_again_ = absl::InfiniteFuture();  // accept() ran out of descriptors

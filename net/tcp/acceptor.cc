@@ -1,6 +1,7 @@
 #include "net/tcp/acceptor.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -8,9 +9,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/open_files.h"
 #include "base/status.h"
 #include "net/handshake.h"
 #include "net/tcp/connector.h"
@@ -20,27 +23,29 @@ namespace weft::net {
 namespace {
 
 constexpr int kAcceptsPerTurn = 64;
-// Above this the rest waits in the kernel's queue until some have finished or timed out.
-constexpr size_t kGuestsMax = 1024;
 constexpr absl::Duration kExhaustedPause = absl::Milliseconds(50);
 
 FileDescriptor OpenSpare() { return FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
 }  // namespace
 
+int64_t UnprovenPeersMax(int64_t limit) { return std::clamp<int64_t>(limit / 16, 8, 512); }
+int64_t DescriptorsReserved(int64_t limit) { return std::clamp<int64_t>(limit / 16, 4, 64); }
+
 // A connection that has not become part of a link yet.
 class Acceptor::Guest final : public Handler {
  public:
-  Guest(Acceptor& acceptor, FileDescriptor fd, const HandshakeIdentity& self)
+  Guest(Acceptor& acceptor, FileDescriptor fd, const HandshakeIdentity& self, absl::Time now)
       : Handler(acceptor.poller()),
         acceptor_(acceptor),
         fd_(std::move(fd)),
-        from_(RemoteAddress(fd_.get()).ToString()),
+        from_(RemoteAddress(fd_.get())),
+        since_(now),
         handshake_(self, NewNonce()) {}
   ~Guest() override { Close(); }
 
-  bool Start(absl::Time now) {
-    SetDeadline(now + kHandshakeTimeout);
+  bool Start() {
+    SetDeadline(since_ + kHandshakeTimeout);
     return poller().Add(fd_.get(), EPOLLIN, this).ok() && Flush();
   }
   void Close() {
@@ -56,10 +61,16 @@ class Acceptor::Guest final : public Handler {
   Rank rank() const { return handshake_.hello().rank; }
   bool proven() const { return handshake_.state() == HandshakeState::kDone; }
   const LinkParameters& parameters() const { return parameters_; }
+  const SocketAddress& from() const { return from_; }
+  absl::Time since() const { return since_; }
+  bool unproven() const { return unproven_; }
+  bool NoLongerUnproven() { return std::exchange(unproven_, false); }  // what it was
 
-  void OnDeadline(absl::Time) override {
-    WEFT_LOG_WARN(from_, " was closed: it did not finish its handshake within ",
-                  absl::FormatDuration(kHandshakeTimeout));
+  void OnDeadline(absl::Time now) override {
+    if (acceptor_.late_.Admit(now)) {
+      WEFT_LOG_WARN(from_.ToString(), " was closed: it did not finish its handshake within ",
+                    absl::FormatDuration(kHandshakeTimeout), acceptor_.late_.LeftOut());
+    }
     acceptor_.Dismiss(*this);
   }
 
@@ -81,7 +92,10 @@ class Acceptor::Guest final : public Handler {
     }
     bool flushed = Flush();
     if (handshake_.state() == HandshakeState::kFailed) {
-      WEFT_LOG_WARN(from_, " was turned away: ", handshake_.status().message());
+      if (acceptor_.turned_away_.Admit(now)) {
+        WEFT_LOG_WARN(from_.ToString(), " was turned away: ", handshake_.status().message(),
+                      acceptor_.turned_away_.LeftOut());
+      }
       if (handshake_.proven() && parameters_.epoch == 0) {
         acceptor_.TellTurnedAway(rank(), handshake_.status());
       }
@@ -102,7 +116,9 @@ class Acceptor::Guest final : public Handler {
 
   Acceptor& acceptor_;
   FileDescriptor fd_;
-  std::string from_;
+  const SocketAddress from_;
+  const absl::Time since_;
+  bool unproven_ = true;
   ListenerHandshake handshake_;
   LinkParameters parameters_;
 };
@@ -133,26 +149,63 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Create(TcpContext& context,
 }
 
 void Acceptor::OnEvents(uint32_t, absl::Time now) {
+  const int64_t limit = OpenFilesLimit(), reserved = DescriptorsReserved(limit);
   for (int i = 0; i < kAcceptsPerTurn && listening_; ++i) {
-    if (guests_.size() >= kGuestsMax) return Pause(absl::InfiniteFuture());
+    const bool full = unproven_count_ >= UnprovenPeersMax(limit);
+    if (full && (!SomebodyWaits() || !Evict(now))) return;
     FileDescriptor fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    const int error = errno;
+    // The kernel gives the lowest number that is free.
+    if (fd && fd.get() >= limit - reserved && !Evict(now)) {
+      return OnExhausted(
+          absl::ResourceExhaustedError(
+              absl::StrCat("accept: descriptor ", fd.get(), " of ", limit, ", the last ", reserved,
+                           " of which are left for files; raise the limit with ulimit -n")),
+          now);
+    }
     if (fd) {
-      warned_ = false;
       Welcome(std::move(fd), now);
-    } else if (IsDescriptorExhaustion(errno)) {
-      return OnExhausted(errno, now);
-    } else if (errno == EAGAIN) {
+    } else if (IsDescriptorExhaustion(error)) {
+      if (!SomebodyWaits()) return;  // it comes before EAGAIN
+      if (!Evict(now)) return OnExhausted(DescriptorsExhausted(error, "accept"), now);
+    } else if (error == EAGAIN) {
       return;
     }
     // Else that connection broke before it was accepted (ECONNABORTED, ENETDOWN, ...): the next.
   }
 }
 
-void Acceptor::OnExhausted(int error_number, absl::Time now) {
-  if (!warned_) {
-    warned_ = true;
-    WEFT_LOG_ERROR(DescriptorsExhausted(error_number, "accept").message(),
-                   "; peers are turned away until one is free");
+bool Acceptor::SomebodyWaits() const {
+  pollfd queue{listener_.get(), POLLIN, 0};
+  return poll(&queue, 1, 0) == 1;
+}
+
+bool Acceptor::Evict(absl::Time now) {
+  int64_t most = 0;
+  for (const auto& [network, count] : unproven_) most = std::max(most, count);
+  auto found = std::find_if(guests_.begin(), guests_.end(), [&](const auto& guest) {
+    return guest->unproven() && unproven_.at(guest->from().Network()) == most;
+  });
+  if (found == guests_.end()) return false;
+  Guest& guest = **found;
+  if (now < guest.since() + kProofGrace) {
+    Pause(guest.since() + kProofGrace);
+    return false;
+  }
+  if (evicted_.Admit(now)) {
+    WEFT_LOG_WARN(guest.from().ToString(), " was closed for another: it had not proved within ",
+                  absl::FormatDuration(absl::Trunc(now - guest.since(), absl::Milliseconds(1))),
+                  " that it belongs to the job, and ", unproven_count_, " had not",
+                  evicted_.LeftOut());
+  }
+  Dismiss(guest);
+  return true;
+}
+
+void Acceptor::OnExhausted(const absl::Status& why, absl::Time now) {
+  if (exhausted_.Admit(now)) {
+    WEFT_LOG_ERROR(why.message(), "; peers are turned away until one is free",
+                   exhausted_.LeftOut());
   }
   spare_ = FileDescriptor();
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
@@ -169,9 +222,14 @@ void Acceptor::Pause(absl::Time until) {
   SetDeadline(until);
 }
 
-void Acceptor::OnDeadline(absl::Time now) {
+void Acceptor::ListenAgain() {
+  if (listening_) return;
   if (!spare_) spare_ = OpenSpare();
   listening_ = poller().Add(listener_.get(), EPOLLIN, this).ok();
+}
+
+void Acceptor::OnDeadline(absl::Time now) {
+  ListenAgain();
   if (!listening_) SetDeadline(now + kExhaustedPause);
 }
 
@@ -179,9 +237,11 @@ void Acceptor::Welcome(FileDescriptor fd, absl::Time now) {
   if (!TuneSocket(fd.get(), context_.tuning).ok()) return;  // it has gone already
   HandshakeIdentity self{context_.options.self, context_.options.world_size,
                          context_.options.secret, context_.purpose};
-  guests_.push_back(std::make_unique<Guest>(*this, std::move(fd), self));
+  guests_.push_back(std::make_unique<Guest>(*this, std::move(fd), self, now));
   Guest& guest = *guests_.back();
-  if (!guest.Start(now)) Dismiss(guest);
+  ++unproven_[guest.from().Network()];
+  ++unproven_count_;
+  if (!guest.Start()) Dismiss(guest);
 }
 
 absl::Status Acceptor::CheckHello(const Hello& hello, LinkParameters* out) const {
@@ -202,7 +262,16 @@ absl::Status Acceptor::CheckHello(const Hello& hello, LinkParameters* out) const
   return context_.book->Check(hello.rank, *out);
 }
 
+void Acceptor::ForgetUnproven(Guest& guest) {
+  if (!guest.NoLongerUnproven()) return;
+  auto found = unproven_.find(guest.from().Network());
+  if (--found->second == 0) unproven_.erase(found);
+  --unproven_count_;
+  ListenAgain();  // a deadline that is left does no harm
+}
+
 void Acceptor::OnProven(Guest& guest, absl::Time now) {
+  ForgetUnproven(guest);
   Rank rank = guest.rank();
   const LinkParameters parameters = guest.parameters();
   if (parameters.epoch > 0) {
@@ -249,6 +318,7 @@ void Acceptor::Dismiss(Guest& guest) {
   auto self = std::find_if(guests_.begin(), guests_.end(),
                            [&](const auto& one) { return one.get() == &guest; });
   if (self == guests_.end()) return;
+  ForgetUnproven(guest);
   poller().Bury(std::move(*self));
   guests_.erase(self);
   if (auto party = parties_.find(guest.rank());
@@ -257,7 +327,6 @@ void Acceptor::Dismiss(Guest& guest) {
       party->second.guests[guest.parameters().index] == &guest) {
     DismissParty(guest.rank());  // the others are of no use without it
   }
-  if (!listening_ && guests_.size() < kGuestsMax && spare_) OnDeadline(absl::InfinitePast());
 }
 
 }  // namespace weft::net

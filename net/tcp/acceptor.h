@@ -1,8 +1,13 @@
 // Accepts connections, shakes hands on each, and hands over a link once all of its sockets are
 // there, or to the book (resume_book.h) a socket that replaces one of a link that stands.
-// Strangers, garbage and half-open connections cost one socket for at most kHandshakeTimeout; when
-// descriptors run out, those who knock are turned away (they try again) instead of left in a queue
-// that keeps the listener busy.
+//
+// Peers that have not proved yet that they hold the job's secret have a bounded share of the
+// process's descriptors, and kHandshakeTimeout. Once that share is full, each new one takes the
+// place of the oldest of the network with the most of them, so that a flood from one network leaves
+// the others' alone. Everybody has kProofGrace undisturbed: while the oldest is younger, those who
+// come wait in the kernel's queue. Some descriptors are left for files; when they run out all the
+// same, peers that come are turned away (they try again) instead of left in a queue that keeps the
+// listener busy.
 #ifndef WEFT_NET_TCP_ACCEPTOR_H_
 #define WEFT_NET_TCP_ACCEPTOR_H_
 
@@ -10,8 +15,10 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "base/log_throttle.h"
 #include "net/tcp/poller.h"
 #include "net/tcp/socket.h"
 #include "net/transport.h"
@@ -21,6 +28,15 @@ namespace weft::net {
 struct Hello;
 struct LinkParameters;
 struct TcpContext;
+
+// A connection is not closed in favour of another before it is so old: many round trips, and time
+// for a peer whose cores are busy.
+inline constexpr absl::Duration kProofGrace = absl::Milliseconds(50);
+// Of a process that may have `limit` descriptors open: peers of one listener that have not proved
+// themselves, at most (a process may have a listener for each of its devices); and what listeners
+// leave for files.
+int64_t UnprovenPeersMax(int64_t limit);
+int64_t DescriptorsReserved(int64_t limit);
 
 class AcceptorOwner {
  public:
@@ -54,21 +70,28 @@ class Acceptor final : public Handler {
   Acceptor(TcpContext& context, FileDescriptor listener, FileDescriptor spare,
            AcceptorOwner& owner);
   void Welcome(FileDescriptor fd, absl::Time now);
-  void OnExhausted(int error_number, absl::Time now);
+  // Closes one connection that is not proved. False: none, or its time is not over yet.
+  bool Evict(absl::Time now);
+  void ForgetUnproven(Guest& guest);
+  void OnExhausted(const absl::Status& why, absl::Time now);
   absl::Status CheckHello(const Hello& hello, LinkParameters* out) const;
   void OnProven(Guest& guest, absl::Time now);
   void TellTurnedAway(Rank rank, const absl::Status& why);
   void Dismiss(Guest& guest);
   void DismissParty(Rank rank);
   void Pause(absl::Time until);
+  void ListenAgain();
+  bool SomebodyWaits() const;  // to be accepted
 
   TcpContext& context_;
   FileDescriptor listener_;
   FileDescriptor spare_;  // given up for a moment to turn somebody away when none is left
   AcceptorOwner& owner_;
   bool listening_ = false;
-  bool warned_ = false;
-  std::list<std::unique_ptr<Guest>> guests_;
+  LogThrottle exhausted_, evicted_, late_, turned_away_;
+  std::list<std::unique_ptr<Guest>> guests_;  // the oldest first
+  std::map<std::string, int64_t> unproven_;   // of guests_, by SocketAddress::Network()
+  int64_t unproven_count_ = 0;
   std::map<Rank, Party> parties_;
 };
 

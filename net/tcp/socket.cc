@@ -117,6 +117,15 @@ bool SocketAddress::SameHost(const SocketAddress& other) const {
          reinterpret_cast<const sockaddr_in*>(&other.storage_)->sin_addr.s_addr;
 }
 
+std::string SocketAddress::Network() const {
+  if (family() == AF_INET6) {
+    const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr;
+    return {reinterpret_cast<const char*>(&address), sizeof(address) / 2};
+  }
+  const in_addr& address = reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr;
+  return {reinterpret_cast<const char*>(&address), sizeof(address)};
+}
+
 std::string SocketAddress::ToString() const {
   char text[INET6_ADDRSTRLEN] = "";
   if (size_ == 0) return "?";

@@ -45,6 +45,9 @@ class SocketAddress {
   void set_port(int port);
   int port() const;
   std::string ToString() const;
+  // What one user of a network cannot choose freely: the IPv4 address, or the first 64 bits of an
+  // IPv6 address; as bytes.
+  std::string Network() const;
   bool SameHost(const SocketAddress& other) const;  // whatever the ports; empty ones: false
 
  private:

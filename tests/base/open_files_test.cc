@@ -23,6 +23,10 @@ TEST(OpenFiles, RaisesTheSoftLimitToTheHardOne) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &after), 0);
   EXPECT_EQ(after.rlim_cur, before.rlim_max);
   EXPECT_EQ(after.rlim_max, before.rlim_max);
+  RestoreOpenFilesLimit(99);
+  EXPECT_EQ(OpenFilesLimit(), 99);
+  RestoreOpenFilesLimit(100);  // never higher
+  EXPECT_EQ(OpenFilesLimit(), 99);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 

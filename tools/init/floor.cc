@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/open_files.h"
 #include "base/status.h"
 #include "collectives/rendezvous/file_descriptor.h"
 #include "collectives/rendezvous/socket_address.h"
@@ -255,7 +256,7 @@ class FloorServer {
 };
 
 int ProcessesFor(const Options& options) {
-  int64_t limit = RaiseDescriptorLimit() - kSpareDescriptors;
+  int64_t limit = RaiseOpenFilesLimit() - kSpareDescriptors;
   int64_t needed =
       options.relay ? int64_t{options.hosts} * (2 + 2 * options.ranks_per_host()) : options.ranks;
   return static_cast<int>(std::max<int64_t>(2, (needed + limit - 1) / std::max<int64_t>(limit, 1)));

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/open_files.h"
 #include "base/status.h"
 #include "collectives/rendezvous/job_environment.h"
 #include "collectives/rendezvous/socket_address.h"
@@ -122,15 +123,6 @@ absl::StatusOr<int> TakePort(int socket) {
 
 }  // namespace
 
-int64_t RaiseDescriptorLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-  getrlimit(RLIMIT_NOFILE, &limit);
-  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, 1 << 30));
-}
-
 absl::StatusOr<Measurement> Measure(const Options& given,
                                     const std::function<void(int64_t)>& progress) {
   Options options = given;
@@ -140,7 +132,7 @@ absl::StatusOr<Measurement> Measure(const Options& given,
   Measurement m;
   m.ranks = options.ranks;
   m.hosts = options.hosts;
-  WEFT_ASSIGN_OR_RETURN(m.workers, WorkersFor(options, RaiseDescriptorLimit()));
+  WEFT_ASSIGN_OR_RETURN(m.workers, WorkersFor(options, RaiseOpenFilesLimit()));
   WEFT_ASSIGN_OR_RETURN(SharedMemory shared, MapShared(options.ranks));
   WorkerPlan plan;
   plan.options = &options;

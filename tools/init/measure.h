@@ -39,9 +39,6 @@ struct Measurement {
 absl::StatusOr<Measurement> Measure(const Options& options,
                                     const std::function<void(int64_t)>& progress);
 
-// Raises this process' bound on descriptors to the hard one, and returns it.
-int64_t RaiseDescriptorLimit();
-
 }  // namespace weft::init
 
 #endif  // WEFT_TOOLS_INIT_MEASURE_H_

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/open_files.h"
 #include "base/status.h"
 #include "collectives/communicator.h"
 #include "collectives/endpoint.h"
@@ -102,7 +103,7 @@ NewGroupMeasurement Summarise(const Times* times, int ranks) {
 }  // namespace
 
 absl::StatusOr<NewGroupMeasurement> MeasureNewGroup(const Options& options) {
-  RaiseDescriptorLimit();
+  RaiseOpenFilesLimit();
   WEFT_ASSIGN_OR_RETURN(SharedArray<Times> times, MapArray<Times>(options.ranks));
   net::JobSecret secret = collectives::NewJobSecret();
   Processes processes;

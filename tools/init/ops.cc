@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/open_files.h"
 #include "base/status.h"
 #include "collectives/rendezvous/job_environment.h"
 #include "collectives/rendezvous/socket_address.h"
@@ -162,7 +163,7 @@ class Load {
 
 absl::StatusOr<OpsMeasurement> MeasureOps(const Options& options,
                                           const std::function<void(const std::string&)>& say) {
-  int64_t limit = RaiseDescriptorLimit();
+  int64_t limit = RaiseOpenFilesLimit();
   for (int connections : options.op_connections) {
     if (2 * connections + 64 <= limit) continue;
     return absl::ResourceExhaustedError(absl::StrCat("--connections ", connections, " need ",

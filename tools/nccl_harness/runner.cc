@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "base/open_files.h"
 #include "base/status.h"
 
 namespace weft::harness {
@@ -40,13 +41,6 @@ size_t CountEntries(const char* folder) {
   size_t count = 0;
   for (std::filesystem::directory_iterator it(folder, error), end; it != end; ++it) ++count;
   return count;
-}
-
-void RaiseDescriptorLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 void WriteLine(int fd, const json& line) {
@@ -339,7 +333,7 @@ absl::StatusOr<PluginInfo> Inspect(const std::string& plugin) {
 }
 
 absl::StatusOr<Outcome> RunScenario(Scenario scenario, int version, const Options& options) {
-  RaiseDescriptorLimit();
+  RaiseOpenFilesLimit();
   return ScenarioRun(scenario, version, options).Go();
 }
 

@@ -162,6 +162,7 @@ class Launcher {
     process.standard_output = ends[0].valid() ? ends[0].get() : slave.get();
     process.standard_error = ends[1].valid() ? ends[1].get() : slave.get();
     process.cpus = std::move(cpus);
+    process.open_files = options_.rank_open_files;
     WEFT_ASSIGN_OR_RETURN(rank.pid, StartProcess(process));
     guardian_->Watch(rank.pid);
     rank.alive = true;

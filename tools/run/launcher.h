@@ -39,6 +39,7 @@ struct RunOptions {
   absl::Duration grace = absl::Seconds(5);  // between a forwarded signal and SIGKILL
   std::vector<std::string> settings;        // "name=value"
   std::string job;                          // empty: drawn
+  int64_t rank_open_files = 0;  // soft limit of descriptors for the ranks; 0: this process's
   bool json = false;
   std::vector<std::string> command;
 };

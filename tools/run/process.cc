@@ -19,6 +19,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/open_files.h"
 #include "base/status.h"
 
 namespace weft::run {
@@ -49,6 +50,7 @@ void ResetSignals() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(1);  // it died before the line above
   ResetSignals();
+  if (options.open_files > 0) RestoreOpenFilesLimit(options.open_files);
   bool ok = dup2(options.standard_input, STDIN_FILENO) >= 0 &&
             dup2(options.standard_output, STDOUT_FILENO) >= 0 &&
             dup2(options.standard_error, STDERR_FILENO) >= 0;

@@ -26,7 +26,8 @@ struct ProcessOptions {
   int standard_input = -1;
   int standard_output = -1;
   int standard_error = -1;
-  CpuSet cpus;  // empty: not bound
+  CpuSet cpus;             // empty: not bound
+  int64_t open_files = 0;  // soft limit of descriptors; 0: this process's
 };
 
 // From the thread that is to end last. When the program cannot be started: kNotFound, or
