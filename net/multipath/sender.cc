@@ -134,6 +134,12 @@ bool Sender::MaySend(uint32_t bytes) {
   return in_flight <= 0 || in_flight + wire <= window;
 }
 
+// The controller's, and at least a packet each timeout_max. Zero: unpaced.
+Bandwidth Sender::Pace() const {
+  Bandwidth rate = controller_->rate();
+  return rate <= Bandwidth() ? rate : std::max(rate, options_.facts.packet / options_.timeout_max);
+}
+
 Packet Sender::Header(PacketType type) const {
   Packet packet;
   packet.type = type;
@@ -173,7 +179,7 @@ void Sender::Fill(const Chunk& chunk, absl::Time now, bool again, Outgoing& out)
   paths_.OnSent(path, wire);
   if (flight_.bytes() == wire) progress_at_ = now;  // the probe timeout starts here
   controller_->OnSent(now, Bytes(wire));
-  pacer_.OnSent(now, Bytes(wire), controller_->rate());
+  pacer_.OnSent(now, Bytes(wire), Pace());
   sent_at_ = now;
   ++statistics_.packets;
 }
@@ -196,7 +202,7 @@ bool Sender::NextData(absl::Time now, Outgoing& out) {
   if (!again && !PickNew(chunk)) return false;
   uint32_t bytes = SizeOf(At(chunk.message), chunk.index);
   if (!pacer_.MaySend(now)) {
-    pacer_.OnRate(now, options_.facts.packet, controller_->rate());
+    pacer_.OnRate(now, options_.facts.packet, Pace());
     if (!pacer_.MaySend(now)) return false;
   }
   if (!MaySend(bytes)) return false;

@@ -18,7 +18,9 @@
 // Flow. A message leaves only once its receive is posted (messages, in Ack), so that nothing
 // unexpected is ever buffered; with credits, bytes leave only as far as the receiver has granted.
 // The congestion controller bounds what is in flight, the pacer when it leaves, the path policy
-// where.
+// where. However slow a pace the controller asks for (a window far below a packet, a round trip
+// from before a path came back), a packet may leave each timeout_max: as often as without any
+// answer.
 //
 // Recovery. flight.h says what is lost; a lost chunk goes again first, under a new number, maybe on
 // another path. When nothing at all is heard for a probe timeout (srtt + 4 rttvar and what the peer
@@ -177,6 +179,7 @@ class Sender {
   bool PickLost(Chunk& chunk);
   bool PickNew(Chunk& chunk);
   bool MaySend(uint32_t bytes);
+  Bandwidth Pace() const;
   void Fill(const Chunk& chunk, absl::Time now, bool again, Outgoing& out);
   void FillProbe(PathId path, absl::Time now, Outgoing& out);
   Packet Header(PacketType type) const;

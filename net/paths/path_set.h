@@ -7,8 +7,9 @@
 //
 // A path may also be slow: its smoothed round trip is far above that of the fastest. Spread evenly,
 // or by comparing two at random, a connection is no faster than the share of its data that goes
-// there allows. So a slow path gets one packet at a time: it carries what it can, its round trip
-// stays known, and whoever holds a window does not wait for it.
+// there allows. So a slow path gets one packet at a time, and only beside others: it carries what
+// it can, its round trip stays known, whoever holds a window does not wait for it, and what is sent
+// packet by packet does not crawl on it while a faster path is idle.
 //
 // Not thread-safe; time is passed in.
 #ifndef WEFT_NET_PATHS_PATH_SET_H_
@@ -44,10 +45,12 @@ class PathSet {
   int live() const { return live_; }
   bool IsLive(PathId path) const { return paths_[path].is_live; }
   bool IsSlow(PathId path) const { return paths_[path].rtt > slow_above_; }
-  // Live, or nothing is; and not slow, or idle. There is always one.
+  // Live, or nothing is; and not slow, or idle while others are not. There is always one: the
+  // fastest.
   bool IsUsable(PathId path) const {
     if (live_ == 0) return true;
-    return paths_[path].is_live && (paths_[path].packets == 0 || !IsSlow(path));
+    if (!paths_[path].is_live) return false;
+    return !IsSlow(path) || (paths_[path].packets == 0 && packets_ > 0);
   }
   // The first usable one from `from` on, round and round.
   PathId UsableFrom(PathId from) const;
@@ -62,10 +65,12 @@ class PathSet {
 
   // What is on its way there, of packets that are neither acknowledged nor lost.
   void OnSent(PathId path, int64_t bytes) {
+    ++packets_;
     ++paths_[path].packets;
     paths_[path].bytes += bytes;
   }
   void OnResolved(PathId path, int64_t bytes) {
+    --packets_;
     --paths_[path].packets;
     paths_[path].bytes -= bytes;
   }
@@ -94,6 +99,7 @@ class PathSet {
   PathSetOptions options_;
   std::vector<Path> paths_;
   int live_;
+  int32_t packets_ = 0;     // on their way, on all paths
   absl::Duration fastest_;  // of live paths; zero: none was measured
   absl::Duration slow_above_ = absl::InfiniteDuration();
 };

@@ -225,6 +225,24 @@ TEST_F(ConnectionTest, ALostTailIsProbedBeforeEverythingIsGivenUp) {
   EXPECT_GT(sender_->deadline() - now_, first) << "the timeout backs off";
 }
 
+TEST_F(ConnectionTest, NoPaceKeepsAPacketBackBeyondTheLongestTimeout) {
+  options_.facts.base_rtt = absl::Milliseconds(10);
+  options_.facts.bandwidth = Bandwidth::GigabitsPerSecond(0.01);
+  options_.timeout_max = absl::Milliseconds(100);
+  // A thousandth of a packet each round trip: a packet each 10 s.
+  options_.controller = {.kind = ControllerKind::kSwift, .parameters = {{"window_start", 1e-4}}};
+  Start();
+  Post(1, 5000);
+  Send(7, text_);
+  Handshake();
+  const absl::Time begin = now_;
+  Outgoing out;
+  for (int sent = 0; sent < 4; now_ = sender_->deadline()) {
+    while (sender_->Next(now_, out)) sent += out.packet.type == PacketType::kData;
+    ASSERT_LT(now_ - begin, 4 * options_.timeout_max) << sent;
+  }
+}
+
 TEST_F(ConnectionTest, ATrimmedPacketIsSentAgainAtOnce) {
   Start();
   Post(1, 5000);

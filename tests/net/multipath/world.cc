@@ -23,16 +23,13 @@ namespace {
 
 const absl::Time kStart = WorldSetup::Start();
 constexpr int64_t kEventsMax = 3'000'000;
+constexpr int kPassedMax = 100;
 constexpr absl::Duration kTimeToEnd = absl::Seconds(60);  // once healed, simulated
 
 class World {
  public:
   World(uint64_t seed, bool log)
-      : random_(seed),
-        log_(log),
-        setup_(DrawWorld(random_)),
-        network_(setup_, random_, result_),
-        credits_(kBandwidth, Bytes(8192)) {
+      : random_(seed), log_(log), setup_(DrawWorld(random_)), network_(setup_, random_, result_) {
     for (int i = 0; i < setup_.restarts; ++i) {
       restarts_.insert(kStart + (setup_.healed - kStart) * random_.Uniform());
     }
@@ -130,6 +127,8 @@ class World {
     options.credit = 4 * uint64_t{setup_.chunk};
     receiver_ = std::make_unique<Receiver>(options, now_);
     ++receiver_life_;
+    // The pacer is of the receiving process: what the last one still had to grant ends with it.
+    credits_.emplace(kBandwidth, Bytes(8192));
     granted_to_ = 0;
   }
 
@@ -270,11 +269,11 @@ class World {
     if (!setup_.by_credit) return;
     if (receiver_->peer_incarnation() != granted_to_) {
       granted_to_ = receiver_->peer_incarnation();
-      credits_.Add(0, Bytes(4 * int64_t{setup_.chunk}));
+      credits_->Add(0, Bytes(4 * int64_t{setup_.chunk}));
     }
     if (granted_to_ == 0) return;
-    credits_.Demand(0, Bytes(static_cast<int64_t>(receiver_->demand())));
-    while (auto grant = credits_.Next(now_)) {
+    credits_->Demand(0, Bytes(static_cast<int64_t>(receiver_->demand())));
+    while (auto grant = credits_->Next(now_)) {
       receiver_->Grant(static_cast<uint64_t>(grant->limit.count()));
     }
   }
@@ -314,12 +313,25 @@ class World {
         packet.base, packet.messages, packet.credit));
   }
 
+  // A deadline that has passed is acted upon: one that stays is a loop that never sleeps.
+  void CheckDeadlines(absl::Time next, absl::Time granted) {
+    bool is_idle = next <= now_ && result_.packets == transmitted_;
+    transmitted_ = result_.packets;
+    passed_ = is_idle ? passed_ + 1 : 0;
+    if (passed_ < kPassedMax) return;
+    Fail(absl::StrCat("a deadline stays in the past, and nothing is sent: the ",
+                      granted <= now_               ? "credits'"
+                      : sender_->deadline() <= now_ ? "sender's"
+                                                    : "receiver's"));
+  }
+
   void Step() {
     Pump();
     if (!error_.empty() || IsOver()) return;
-    absl::Time next = std::min(sender_->deadline(), receiver_->deadline());
+    absl::Time granted = setup_.by_credit ? credits_->deadline() : absl::InfiniteFuture();
+    absl::Time next = std::min({sender_->deadline(), receiver_->deadline(), granted});
+    CheckDeadlines(next, granted);
     next = std::min(next, network_.next());
-    if (setup_.by_credit) next = std::min(next, credits_.deadline());
     if (!restarts_.empty()) next = std::min(next, *restarts_.begin());
     if (next == absl::InfiniteFuture()) return Fail("nothing is left to happen");
     // A deadline that has passed already must not stop the clock.
@@ -369,8 +381,10 @@ class World {
   const bool log_;
   const WorldSetup setup_;
   WorldNetwork network_;
-  CreditPacer credits_;
+  std::optional<CreditPacer> credits_;
   uint64_t granted_to_ = 0;
+  int64_t transmitted_ = 0;  // packets, as of the last step
+  int passed_ = 0;           // steps in a row at which a deadline had passed
   absl::Time now_ = kStart;
   std::string error_;
   WorldResult result_;

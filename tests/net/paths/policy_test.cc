@@ -91,6 +91,23 @@ TEST(PathSetTest, LeavesOnceProbesWithDoublingIntervalsAndComesBack) {
   EXPECT_EQ(paths.deadline(), absl::InfiniteFuture());
 }
 
+TEST(PathSetTest, ASlowPathIsTakenOnlyBesideAnother) {
+  PathSetOptions options{.paths = 2, .slow_factor = 2};
+  PathSet paths(options);
+  paths.OnAck(0, absl::Milliseconds(5));
+  paths.OnAck(1, absl::Microseconds(10));
+  ASSERT_TRUE(paths.IsSlow(0));
+  EXPECT_FALSE(paths.IsUsable(0)) << "the faster one is idle";
+  EXPECT_TRUE(paths.IsUsable(1));
+  paths.OnSent(1, 1000);
+  EXPECT_TRUE(paths.IsUsable(0));
+  paths.OnSent(0, 1000);
+  EXPECT_FALSE(paths.IsUsable(0)) << "one packet at a time";
+  paths.OnResolved(0, 1000);
+  paths.OnResolved(1, 1000);
+  EXPECT_FALSE(paths.IsUsable(0));
+}
+
 TEST(RoundRobinTest, FollowsTheWeights) {
   PathSetOptions options = Paths(3);
   options.weights = {4, 2, 1};  // rails of 400, 200 and 100 Gb/s
