@@ -53,6 +53,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"multipath.chunk_bytes", kBytes, "0", "0..64KiB", "Bytes of a chunk on queue pairs (multipath.wire=uc or rc): the device cuts it into packets, and with uc loses it whole if it loses one; 0: with uc what one packet of the path MTU holds, with rc 64KiB."},
     {"multipath.piece_bytes", kBytes, "64KiB", "0..16MiB", "What goes one way before the policy is asked again, and leaves in one segmented send; at most a sixteenth of what bandwidth and round trip hold."},
     {"multipath.checksum", kChoice, "auto", "auto|true|false", "CRC-32C over every packet; false where the link's own is strong enough; one end that wants it suffices; auto: but within a host."},
+    {"multipath.authenticate_chunks", kBool, "false", "", "Covers every chunk by a keyed tag (Poly1305, a key for each packet) instead of the checksum: who can see and inject packets, but not change them, cannot put another chunk under a header then. Headers are covered always. A byte costs both ends about as much as copying it. Alike on every rank."},
     {"multipath.segments", kBool, "true", "", "Lets the kernel cut and join packets (UDP_SEGMENT, UDP_GRO)."},
     {"multipath.buffer_bytes", kBytes, "4MiB", "64KiB..1GiB", "SO_RCVBUF and SO_SNDBUF of each socket; without CAP_NET_ADMIN the kernel cuts it to net.core.rmem_max. With queue pairs, what a device receives into, for all links."},
     {"multipath.port", kInteger, "0", "0..65535", "UDP port of the first path of rank 0; the others follow, rank by rank; 0: any free ports."},

@@ -74,24 +74,26 @@ void Receiver::Receive(const Arrival& arrival, absl::Time now) {
     if (packet.source > peer_) Answer(packet, ResetReason::kUnknown);
     return;
   }
-  path_ = packet.path;
   if (packet.type == PacketType::kFinish) {
-    heard_at_ = now;
+    path_ = packet.path;
     return OnFinish(packet);
   }
   if (is_over) return Answer(packet, ResetReason::kClosed);
-  heard_at_ = now;
-  NoteWay(packet.heard);
+  if (IsNew(packet.number)) {
+    path_ = packet.path;
+    heard_at_ = now;
+    NoteWay(packet.heard);
+  }
   demand_ = std::max(demand_, packet.demand);
   OnData(arrival, std::min(now, arrival.at));
 }
 
 void Receiver::OnHello(const Packet& packet, absl::Time now) {
   if (packet.source < peer_) return;  // of an earlier life
-  heard_at_ = now;
   path_ = packet.path;
   welcomes_ = true;
   if (packet.source == peer_) return;
+  heard_at_ = now;
   if (peer_ != 0) FailAll(absl::UnavailableError(absl::StrCat(options_.peer, " has restarted")));
   peer_ = packet.source;
   chunk_ = packet.chunk;
@@ -108,6 +110,12 @@ void Receiver::OnHello(const Packet& packet, absl::Time now) {
   ack_at_ = absl::InfiniteFuture();
   demand_ = 0;
   credit_ = options_.grants_credit ? options_.credit : kUnlimited;
+}
+
+bool Receiver::IsNew(uint64_t number) {
+  if (number < base_) return false;
+  return number > highest_ ||
+         (arrived_[number % (arrived_.size() * 64) / 64] >> (number % 64) & 1) == 0;
 }
 
 void Receiver::Note(uint64_t number, uint64_t floor) {

@@ -8,7 +8,8 @@
 //   poll until receiver.deadline();
 //   while (receiver.TakeCompletion(done)) ...     // once a receive, in any order
 //
-// A chunk may come twice, late, or before others: a bit a chunk keeps it harmless. A message longer
+// A chunk may come twice, late, or before others: a bit a chunk keeps it harmless. A packet that is
+// repeated is acknowledged again, and no sign of life, nor of a way. A message longer
 // than what was posted for it fails on both sides and hurts no other. What was posted for a sender
 // that restarted fails once ("has restarted"); whatever is posted after that belongs to the new
 // one.
@@ -131,6 +132,7 @@ class Receiver {
   Verdict TakeChunk(const Arrival& arrival, Posted& posted);
   void OnFinish(const Packet& packet);
   void Answer(const Packet& packet, ResetReason reason);
+  bool IsNew(uint64_t number);
   void Note(uint64_t number, uint64_t floor);
   void Echoes(uint64_t number, uint8_t flags, absl::Time now);
   void FillCommon(Packet& packet) const;

@@ -194,14 +194,14 @@ class Sender {
   // From packets. sender_receive.cc
   void OnWelcome(const Packet& packet, absl::Time now);
   void OnAck(const Packet& packet, absl::Time now);
-  void OnEcho(const Echo& echo, absl::Time now);
+  bool OnEcho(const Echo& echo, absl::Time now);
   void OnReset(const Packet& packet, absl::Time now);
   void OnArrived(Sent& sent, absl::Duration rtt, absl::Duration held, bool marked, absl::Time now);
   void MeasureBaseRtt(const Sent& sent, absl::Duration rtt, absl::Time now);
   void OnLost(const Sent& sent, PathLoss loss, absl::Time now);
   void DetectLosses(absl::Time now);
   void OnSilence(absl::Time now);
-  void Credit(const Packet& packet);
+  bool Credit(const Packet& packet);
   void Complete(Message& message, absl::Status status);
   void FailAll(const absl::Status& status);
   void Break(absl::Status status);

@@ -49,22 +49,26 @@ void Sender::OnWelcome(const Packet& packet, absl::Time now) {
   Credit(packet);
 }
 
-void Sender::Credit(const Packet& packet) {
-  if (packet.messages > messages_allowed_ || packet.credit > credit_) idle_probes_ = 0;
+// True if it is more than before.
+bool Sender::Credit(const Packet& packet) {
+  const bool is_more = packet.messages > messages_allowed_ || packet.credit > credit_;
+  if (is_more) idle_probes_ = 0;
   messages_allowed_ = std::max(messages_allowed_, packet.messages);
   credit_ = std::max(credit_, packet.credit);
+  return is_more;
 }
 
 void Sender::OnAck(const Packet& packet, absl::Time now) {
   if (state_ != ConnectionState::kOpen || packet.source != peer_) return;
   if (packet.base > flight_.next()) return;  // of numbers that were never sent
   heard_ = static_cast<uint16_t>(packet.path + 1);
-  heard_at_ = now;
   controller_->Advance(now);
-  Credit(packet);
-  for (const Echo& echo : packet.echoes) OnEcho(echo, now);
+  // One that was repeated says nothing new, and is no sign of life.
+  bool is_news = Credit(packet);
+  for (const Echo& echo : packet.echoes) is_news |= OnEcho(echo, now);
   auto arrived = [&](uint64_t number) {
     if (Sent* sent = flight_.Find(number)) {
+      is_news = true;
       OnArrived(*sent, absl::ZeroDuration(), absl::ZeroDuration(), false, now);
     }
   };
@@ -78,18 +82,20 @@ void Sender::OnAck(const Packet& packet, absl::Time now) {
       arrived(packet.base + 64 * w + static_cast<uint64_t>(__builtin_ctzll(bits)));
     }
   }
+  if (is_news) heard_at_ = now;
   DetectLosses(now);
 }
 
-void Sender::OnEcho(const Echo& echo, absl::Time now) {
+// True if it says what was not known.
+bool Sender::OnEcho(const Echo& echo, absl::Time now) {
   Sent* sent = flight_.Find(echo.number);
-  if (sent == nullptr) return;
+  if (sent == nullptr) return false;
   if ((echo.flags & Echo::kTrimmed) != 0) {
-    if (sent->state != SentState::kInFlight) return;
+    if (sent->state != SentState::kInFlight) return false;
     paths_.OnAck(sent->path, absl::ZeroDuration());
     flight_.Lose(*sent);
     OnLost(*sent, PathLoss::kTrimmed, now);
-    return;
+    return true;
   }
   if ((echo.flags & Echo::kRefused) != 0 && sent->message >= message_floor_) {
     Message& message = At(sent->message);
@@ -106,6 +112,7 @@ void Sender::OnEcho(const Echo& echo, absl::Time now) {
   absl::Duration rtt = arrived_at_ - sent->at - held;
   OnArrived(*sent, std::max(rtt, absl::Nanoseconds(1)), held, (echo.flags & Echo::kMarked) != 0,
             now);
+  return true;
 }
 
 void Sender::OnArrived(Sent& sent, absl::Duration rtt, absl::Duration held, bool marked,

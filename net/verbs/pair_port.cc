@@ -165,9 +165,7 @@ bool PairPort::Take(absl::Span<const std::byte> packet) {
     return false;
   }
   found->second->heard_at_ = now_;
-  Received whole = ReceivedOf(packet, /*marked=*/false, now_, now_);
-  whole.header.remove_prefix(kEnvelopeBytes);
-  found->second->owner_.OnDatagram(whole);
+  found->second->owner_.OnDatagram(ReceivedOf(packet, /*marked=*/false, now_, now_));
   return true;
 }
 

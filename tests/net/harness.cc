@@ -26,10 +26,13 @@ TransportOptions OptionsFor(int rank, int world_size, const std::vector<std::str
   WEFT_CHECK(options.settings.Set("tcp.family", "ipv4", "test").ok(), "");
   // As over RDMA; over tcp it would not be done.
   WEFT_CHECK(options.settings.Set("ucx.rendezvous_min", "16KiB", "test").ok(), "");
-  for (const std::string& pair : settings) {
+  auto set = [&](const std::string& pair) {
     absl::Status status = options.settings.SetPair(pair, "test");
     WEFT_CHECK(status.ok(), status);
-  }
+  };
+  // Suites that are run once more, with what is off by default.
+  if (const char* more = std::getenv("WEFT_TEST_SETTING"); more != nullptr) set(more);
+  for (const std::string& pair : settings) set(pair);
   return options;
 }
 

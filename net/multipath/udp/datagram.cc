@@ -11,14 +11,19 @@
 namespace weft::net::multipath {
 namespace {
 
-// The envelope: check (8), link (4), bytes of all of it or, of data, 0 (4), zero (16).
+// The envelope: check (8), link (4), bytes of all of it or, of data, 0 (4), tag or zero (16).
 constexpr size_t kCheckBytes = crypto_shorthash_BYTES;
-constexpr size_t kBytesAt = kCheckBytes + 4;
+constexpr size_t kBytesAt = kCheckBytes + 4, kTagAt = kBytesAt + 4;
+static_assert(kTagAt + sizeof(ChunkTag) == kEnvelopeBytes);
+static_assert(sizeof(ChunkTag) == crypto_onetimeauth_BYTES);
+static_assert(sizeof(ChunkKey) == crypto_core_hchacha20_KEYBYTES);
+static_assert(crypto_core_hchacha20_OUTPUTBYTES == crypto_onetimeauth_KEYBYTES);
 static_assert(kCheckBytes == 8 && sizeof(Key) == crypto_shorthash_KEYBYTES);
 constexpr size_t kTypeAt = kEnvelopeBytes + 3;                         // within the packet's header
 constexpr size_t kMessageAt = kEnvelopeBytes + kCommonBytes + 24;      // then offset, length
 constexpr uint8_t kHasChecksum = 1, kTrustsHost = 2, kChunkIsSet = 4;  // of an address
 constexpr char kPurpose[] = "weft multipath link 1";
+constexpr char kChunkPurpose[] = "weft multipath chunk 1";
 
 bool IsData(absl::Span<const std::byte> datagram) {
   return static_cast<PacketType>(datagram[kTypeAt]) == PacketType::kData;
@@ -51,29 +56,56 @@ bool Take(absl::string_view& bytes, T* value) {
   return true;
 }
 
-}  // namespace
-
-Keys MakeKeys(const JobSecret& secret, const LinkNonce& connector, const LinkNonce& listener) {
-  std::array<uint8_t, 2 * sizeof(Key)> out;
+// A key of each direction. `purpose` with its final zero.
+template <size_t kPurposeBytes, typename K>
+void Derive(const JobSecret& secret, const char (&purpose)[kPurposeBytes],
+            const LinkNonce& connector, const LinkNonce& listener, K& to_listener,
+            K& to_connector) {
+  std::array<uint8_t, 2 * sizeof(K)> out;
   crypto_generichash_state state;
   crypto_generichash_init(&state, secret.data(), secret.size(), out.size());
-  crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(kPurpose),
-                            sizeof(kPurpose));
+  crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(purpose), kPurposeBytes);
   crypto_generichash_update(&state, connector.data(), connector.size());
   crypto_generichash_update(&state, listener.data(), listener.size());
   crypto_generichash_final(&state, out.data(), out.size());
+  std::copy_n(out.begin(), sizeof(K), to_listener.begin());
+  std::copy_n(out.begin() + sizeof(K), sizeof(K), to_connector.begin());
+}
+
+}  // namespace
+
+Keys MakeKeys(const JobSecret& secret, const LinkNonce& connector, const LinkNonce& listener) {
   Keys keys;
-  std::copy_n(out.begin(), sizeof(Key), keys.to_listener.begin());
-  std::copy_n(out.begin() + sizeof(Key), sizeof(Key), keys.to_connector.begin());
+  Derive(secret, kPurpose, connector, listener, keys.to_listener, keys.to_connector);
+  Derive(secret, kChunkPurpose, connector, listener, keys.chunks_to_listener,
+         keys.chunks_to_connector);
   return keys;
 }
 
-void Seal(absl::Span<std::byte> bytes, uint32_t link, const Key& key) {
+ChunkTag TagOf(const Packet& packet, absl::Span<const std::byte> chunk, const ChunkKey& key) {
+  std::array<uint8_t, crypto_core_hchacha20_INPUTBYTES> input;
+  std::memcpy(input.data(), &packet.source, sizeof(packet.source));
+  std::memcpy(input.data() + sizeof(packet.source), &packet.number, sizeof(packet.number));
+  std::array<uint8_t, crypto_onetimeauth_KEYBYTES> once;
+  crypto_core_hchacha20(once.data(), input.data(), key.data(), nullptr);
+  ChunkTag tag;
+  crypto_onetimeauth(tag.data(), reinterpret_cast<const unsigned char*>(chunk.data()), chunk.size(),
+                     once.data());
+  return tag;
+}
+
+bool HasTag(absl::Span<const std::byte> datagram, const ChunkTag& tag) {
+  return datagram.size() >= kEnvelopeBytes &&
+         sodium_memcmp(datagram.data() + kTagAt, tag.data(), tag.size()) == 0;
+}
+
+void Seal(absl::Span<std::byte> bytes, uint32_t link, const Key& key, const ChunkTag& tag) {
   WEFT_CHECK(bytes.size() >= kEnvelopeBytes + kCommonBytes, "size=" << bytes.size());
   std::memset(bytes.data(), 0, kEnvelopeBytes);
   std::memcpy(bytes.data() + kCheckBytes, &link, sizeof(link));
   const uint32_t size = IsData(bytes) ? 0 : static_cast<uint32_t>(bytes.size());
   std::memcpy(bytes.data() + kBytesAt, &size, sizeof(size));
+  std::memcpy(bytes.data() + kTagAt, tag.data(), tag.size());
   auto check = CheckOf(bytes, key);
   std::memcpy(bytes.data(), check.data(), check.size());
 }

@@ -4,8 +4,13 @@
 // Every datagram begins with an envelope: the number of the link at its receiver, and a keyed check
 // (SipHash-2-4) of the envelope and of the packet's header, with a key that only the two ends can
 // make: from the job's secret and a nonce of each (MakeKeys). So a stranger's datagram, or one of
-// another life of a process, costs one hash and touches nothing. As with the handshake, it proves
-// who sent it; it neither hides nor protects chunks from somebody who can rewrite packets.
+// another life of a process, costs one hash and touches nothing.
+//
+// Of a chunk that check says nothing: who has seen a packet can put another chunk behind its
+// header. Where both ends want it (multipath.authenticate_chunks), the envelope of data holds a tag
+// of the chunk as well (Poly1305), with a key for this one packet: HChaCha20 under a key of the
+// link's direction of the sender's incarnation and the packet's number, which no two packets share.
+// The check covers the tag, and so binds it to the header. Nothing is hidden.
 //
 // Where the carrier's messages cost more than their bytes (queue pairs), one holds several packets,
 // each with its envelope, one behind the other at multiples of kPacketAlign; of data, the last
@@ -37,17 +42,25 @@ inline constexpr size_t kDatagramBytesMax = 65'507;  // of UDP over IPv4
 inline constexpr size_t kDatagramHeaderMax = kEnvelopeBytes + kHeaderBytesMax;
 inline constexpr uint16_t kPathsMax = 64;  // sockets of a transport
 
-using Key = std::array<uint8_t, 16>;  // of one direction
+// Of one direction.
+using Key = std::array<uint8_t, 16>;
+using ChunkKey = std::array<uint8_t, 32>;
+using ChunkTag = std::array<uint8_t, 16>;
 using LinkNonce = std::array<uint8_t, 16>;
 
 struct Keys {
   Key to_listener{}, to_connector{};
+  ChunkKey chunks_to_listener{}, chunks_to_connector{};
 };
 Keys MakeKeys(const JobSecret& secret, const LinkNonce& connector, const LinkNonce& listener);
 
 // Fills the envelope in front of a packet's header: `bytes` begins with kEnvelopeBytes of room and
-// holds all that the check covers.
-void Seal(absl::Span<std::byte> bytes, uint32_t link, const Key& key);
+// holds all that the check covers. `tag`: of a chunk; zeros: it has none.
+void Seal(absl::Span<std::byte> bytes, uint32_t link, const Key& key, const ChunkTag& tag = {});
+// Of the chunk of a data packet that was parsed, or is to be sealed.
+ChunkTag TagOf(const Packet& packet, absl::Span<const std::byte> chunk, const ChunkKey& key);
+// Whether a datagram's envelope holds that tag, in a time that does not tell how much of it.
+bool HasTag(absl::Span<const std::byte> datagram, const ChunkTag& tag);
 // Whether others may follow what Seal() was given: it is no data.
 bool MayBeFollowed(absl::Span<const std::byte> sealed);
 // Where the next packet begins behind one of so many bytes.

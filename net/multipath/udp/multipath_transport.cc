@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -21,6 +22,8 @@ namespace {
 // The destructor looks this often whether the last words have arrived, and gives up in the end.
 constexpr int kLookMilliseconds = 2;
 constexpr absl::Duration kLast = absl::Seconds(2);
+// Behind the wire's name in the terms of who authenticates chunks.
+constexpr absl::string_view kAuthenticates = "+mac";
 
 }  // namespace
 
@@ -83,15 +86,24 @@ absl::Status MultipathTransport::OpenAll() {
 
 void MultipathTransport::StateTerms(absl::string_view wire, absl::string_view more,
                                     std::function<absl::Status(absl::string_view)> check) {
-  const std::string own(wire);
+  const std::string own =
+      absl::StrCat(wire, shared_.wire.authenticates ? kAuthenticates : absl::string_view());
   context_.own_terms = absl::StrCat(own, " ", more);
   context_.check_terms = [own, check = std::move(check)](absl::string_view terms) -> absl::Status {
     const std::pair<absl::string_view, absl::string_view> words =
         absl::StrSplit(terms, absl::MaxSplits(' ', 1));
     const absl::string_view theirs = words.first;
+    const absl::string_view wire = absl::StripSuffix(own, kAuthenticates);
+    if (absl::StripSuffix(theirs, kAuthenticates) == wire && theirs != own) {
+      const bool is_ours = wire != own;
+      return absl::FailedPreconditionError(
+          absl::StrCat("multipath.authenticate_chunks differs: ", is_ours ? "false" : "true",
+                       " at the connecting rank, ", is_ours ? "true" : "false",
+                       " at the listening one; set it alike on every rank"));
+    }
     if (theirs != own) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "multipath.wire differs: ", absl::CHexEscape(theirs), " at the connecting rank, ", own,
+          "multipath.wire differs: ", absl::CHexEscape(theirs), " at the connecting rank, ", wire,
           " at the listening one; set it alike on every rank"));
     }
     return check == nullptr ? absl::OkStatus() : check(words.second);
@@ -133,7 +145,7 @@ MultipathTransport::~MultipathTransport() {
   WEFT_LOG_DEBUG("multipath: ", seen.sent, " packets sent in ", seen.send_calls, " calls, ",
                  seen.send_errors, " not taken; ", seen.received, " received in ",
                  seen.receive_calls, " calls; ", seen.strangers, " of strangers, ", seen.malformed,
-                 " damaged");
+                 " damaged or forged");
 }
 
 void MultipathTransport::SweepLingering() {

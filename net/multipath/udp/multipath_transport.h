@@ -37,7 +37,8 @@ class MultipathTransport : public TcpTransport {
   absl::Status OpenAll();
   // shared_.wire and shared_.open_paths.
   virtual absl::Status OpenWire();
-  // What both ends must have alike besides: "uc", and words that `check` takes from the peer.
+  // What both ends must have alike besides whether chunks are authenticated (shared().wire): "uc",
+  // and words that `check` takes from the peer.
   void StateTerms(absl::string_view wire, absl::string_view more,
                   std::function<absl::Status(absl::string_view more)> check);
   // Waits, within bounds, until the last words of links that are gone have arrived.

@@ -86,6 +86,7 @@ absl::StatusOr<WireOptions> MakeWireOptions(const TransportOptions& options,
   absl::string_view checksum = settings.Text("multipath.checksum");
   out.has_checksum = checksum != "false";
   out.trusts_host = checksum == "auto";
+  out.authenticates = settings.Bool("multipath.authenticate_chunks");
   out.connect_timeout = settings.Duration("transport.connect_timeout");
   out.secret = options.secret;
   bool is_v6 = interface.address.family() == AF_INET6;

@@ -296,9 +296,7 @@ void UdpSockets::Take(const Received& datagram) {
     ++statistics_.strangers;
     return;
   }
-  Received packet = datagram;
-  packet.header.remove_prefix(kEnvelopeBytes);
-  owner->OnDatagram(packet);
+  owner->OnDatagram(datagram);
 }
 
 }  // namespace weft::net::multipath

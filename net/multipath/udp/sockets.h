@@ -44,14 +44,13 @@ struct SocketStatistics {
   int64_t send_calls = 0, receive_calls = 0;  // of the kernel
   int64_t send_errors = 0;                    // packets that it did not take
   int64_t strangers = 0;                      // datagrams for no link, or without its key
-  int64_t malformed = 0;                      // of a peer, but no packet: damaged on the way
+  int64_t malformed = 0;                      // with a peer's header, but damaged, or forged
 };
 
 // Whom datagrams are for.
 class DatagramOwner : public ChunkPlaces {
  public:
   virtual const Key& key() const = 0;  // that its peer seals with
-  // The header is without its envelope.
   virtual void OnDatagram(const Received& datagram) = 0;
   // A full socket takes more again.
   virtual void OnWritable() = 0;

@@ -67,6 +67,8 @@ absl::Status Wire::Connect(absl::string_view peer_address) {
                             : MakeKeys(options_.secret, peer.nonce, nonce_);
   send_key_ = is_connector_ ? keys.to_listener : keys.to_connector;
   receive_key_ = is_connector_ ? keys.to_connector : keys.to_listener;
+  send_chunk_key_ = is_connector_ ? keys.chunks_to_listener : keys.chunks_to_connector;
+  receive_chunk_key_ = is_connector_ ? keys.chunks_to_connector : keys.chunks_to_listener;
   peer_link_ = peer.link;
   Agree(peer);
   WantTurn();
@@ -78,6 +80,7 @@ void Wire::Agree(const Address& peer) {
   bool is_host = facts_.host_mtu > 0;
   options_.has_checksum = (options_.has_checksum && !(is_host && options_.trusts_host)) ||
                           (peer.has_checksum && !(is_host && peer.trusts_host));
+  if (options_.authenticates) options_.has_checksum = false;  // check and tag cover as much
   SenderOptions& send = options_.sender;
   send.chunk = std::min(options_.chunk_max, peer.chunk_max);
   if (is_host) {
@@ -185,7 +188,11 @@ void Wire::Write(Packet& packet, absl::Span<const std::byte> chunk) {
   scratch_.assign(kEnvelopeBytes, '\0');
   WriteHeader(packet, chunk, options_.has_checksum, scratch_);
   auto bytes = absl::MakeSpan(reinterpret_cast<std::byte*>(scratch_.data()), scratch_.size());
-  Seal(bytes, peer_link_, send_key_);
+  ChunkTag tag{};
+  if (options_.authenticates && packet.type == PacketType::kData) {
+    tag = TagOf(packet, chunk, send_chunk_key_);
+  }
+  Seal(bytes, peer_link_, send_key_, tag);
   paths_->Queue(packet.path, bytes, chunk);
 }
 

@@ -59,6 +59,8 @@ struct WireOptions {
   bool chunk_is_set = false;  // or what it was told to
   bool has_checksum = true;
   bool trusts_host = false;  // as Address's
+  // Every chunk has a tag (datagram.h) instead of the checksum. Alike at both ends.
+  bool authenticates = false;
   // Between processes of one host. Zero: as otherwise.
   Bandwidth host_bandwidth;
   Bytes piece;  // as SenderOptions::piece, at most
@@ -131,6 +133,7 @@ class Wire final : public Handler, private DatagramOwner, private MessageSink {
   bool Transmit();
   void JoinAcknowledgement(absl::Time now);
   void Write(Packet& packet, absl::Span<const std::byte> chunk);
+  absl::Status Read(const Received& datagram, Packet& packet) const;
   bool TakeArrivals();
   void TakeControl();
   absl::Status TakeFrames(absl::string_view bytes);
@@ -146,6 +149,7 @@ class Wire final : public Handler, private DatagramOwner, private MessageSink {
   WireOwner* owner_;  // null: lingering
   LinkNonce nonce_;
   Key send_key_{}, receive_key_{};
+  ChunkKey send_chunk_key_{}, receive_chunk_key_{};
   uint32_t peer_link_ = 0;
   std::unique_ptr<LinkPaths> paths_;  // null: closed
   LinkPaths::Facts facts_;            // paths 0: the peer has not told

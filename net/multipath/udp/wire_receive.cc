@@ -34,9 +34,21 @@ std::byte* Wire::PlaceFor(const ChunkAddress& chunk, size_t bytes) {
   return incoming.target.out + chunk.offset;
 }
 
+absl::Status Wire::Read(const Received& datagram, Packet& packet) const {
+  WEFT_RETURN_IF_ERROR(ParseParts(datagram.header.subspan(kEnvelopeBytes), datagram.chunk,
+                                  options_.has_checksum, packet));
+  if (!options_.authenticates || packet.type != PacketType::kData ||
+      HasTag(datagram.header, TagOf(packet, datagram.chunk, receive_chunk_key_))) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrCat("the chunk at byte ", packet.offset, " of message ",
+                                          packet.message,
+                                          " is not the one of its tag: damaged, or forged"));
+}
+
 void Wire::OnDatagram(const Received& datagram) {
   if (is_closed_ || !is_started()) return;
-  absl::Status parsed = ParseParts(datagram.header, datagram.chunk, options_.has_checksum, packet_);
+  absl::Status parsed = Read(datagram, packet_);
   if (!parsed.ok()) {
     if (paths_->NoteMalformed()) {
       WEFT_LOG_INFO("multipath: a damaged packet of ", options_.sender.peer,

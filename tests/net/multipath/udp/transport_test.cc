@@ -53,6 +53,8 @@ TEST(MultipathTransportTest, EveryControllerPolicyAndWayOfSendingDeliversWhole) 
   std::vector<std::vector<std::string>> settings = {
       {"multipath.segments=false"},
       {"multipath.checksum=false"},
+      {"multipath.authenticate_chunks=true"},
+      {"multipath.authenticate_chunks=true", "multipath.mtu=1500"},
       {"multipath.paths=1"},
       {"multipath.paths=64"},
       {"multipath.mtu=1500"},
@@ -104,6 +106,23 @@ TEST(MultipathTransportTest, EndsWithDifferentSettingsAgree) {
   ASSERT_TRUE(DriveUntil({&a, &b}, [&] { return send.done() && receive.done(); }));
   EXPECT_TRUE(receive.status().ok()) << receive.status();
   EXPECT_EQ(to.CheckPattern(1, to.size()), "");
+}
+
+TEST(MultipathTransportTest, EndsOfWhichOneAuthenticatesChunksTurnEachOtherAwayByName) {
+  for (bool is_connector : {false, true}) {
+    const std::vector<std::string> with = {"multipath.authenticate_chunks=true"};
+    Node a(kMultipath, 0, 2, is_connector ? with : std::vector<std::string>());
+    Node b(kMultipath, 1, 2, is_connector ? std::vector<std::string>() : with);
+    SendLink* link = a.Connect(b.address(), 1);
+    ASSERT_TRUE(DriveUntil({&a, &b}, [&] { return !link->status().ok(); }));
+    EXPECT_THAT(
+        std::string(link->status().message()),
+        HasSubstr(absl::StrCat("multipath.authenticate_chunks differs: ",
+                               is_connector ? "true at the connecting rank, false at the listening"
+                                            : "false at the connecting rank, true at the listening",
+                               " one; set it alike on every rank")));
+    EXPECT_EQ(b.accepted(0), nullptr);
+  }
 }
 
 TEST(MultipathTransportTest, DatagramsOfStrangersAreCountedAndChangeNothing) {
