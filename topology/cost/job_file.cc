@@ -13,7 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "base/toml.h"
-#include "topology/cost/key_reader.h"
+#include "topology/job/key_reader.h"
 #include "topology/cost/model_traffic.h"
 
 namespace weft::topology {

@@ -1,4 +1,4 @@
-#include "topology/cost/key_reader.h"
+#include "topology/job/key_reader.h"
 
 #include <algorithm>
 

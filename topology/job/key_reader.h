@@ -1,7 +1,7 @@
 // Keys and values of one section of a description, from a file or from the command line, read by
 // type, with errors that name origin, key and value.
-#ifndef WEFT_TOPOLOGY_COST_KEY_READER_H_
-#define WEFT_TOPOLOGY_COST_KEY_READER_H_
+#ifndef WEFT_TOPOLOGY_JOB_KEY_READER_H_
+#define WEFT_TOPOLOGY_JOB_KEY_READER_H_
 
 #include <cstdint>
 #include <string>
@@ -72,4 +72,4 @@ class KeyReader {
 
 }  // namespace weft::topology
 
-#endif  // WEFT_TOPOLOGY_COST_KEY_READER_H_
+#endif  // WEFT_TOPOLOGY_JOB_KEY_READER_H_
