@@ -33,8 +33,9 @@ void InputWords::Declare(CLI::App& app) {
                  "planned; empty: --hosts-file, else every host of the fabric");
   app.add_option("--hosts-file", hosts_file, "The allocation, a name or hostlist a line");
   app.add_option("--job", job_file, "The job's layout and traffic, TOML (docs/planning.md)");
-  app.add_option("--layout", job.layout,
-                 "Its axes, tp=8,pp=8,dp=192[,nesting=tp-cp-ep-dp-pp]; goes before --job");
+  app.add_option(
+      "--layout", job.layout,
+      "Its axes, tp=8,pp=8,dp=192[,nesting=tp-cp-ep-dp-pp] or tp8,pp8,dp192; goes before --job");
   app.add_option("--model", job.model,
                  "The model that traffic is derived from: gpt-13b, gpt-175b or gpt-530b, then keys "
                  "of [model], as gpt-175b,zero=1");
@@ -55,7 +56,7 @@ void InputWords::Declare(CLI::App& app) {
 
 std::string Input::Describe() const {
   int gpus = topology::GpusOf(job, *fabric, hosts);
-  return absl::StrCat(job.layout.Describe(), " on ", hosts.size(), " of ", fabric->hosts().size(),
+  return absl::StrCat(job.mesh.Describe(), " on ", hosts.size(), " of ", fabric->hosts().size(),
                       " hosts, ", gpus, gpus == 1 ? " GPU" : " GPUs", " each");
 }
 
@@ -89,9 +90,9 @@ absl::StatusOr<Input> LoadInput(const InputWords& words) {
 }
 
 absl::StatusOr<Placed> Place(const Input& input, const RankOrder& order) {
-  if (order.world() != input.job.layout.world()) {
-    return absl::InvalidArgumentError(absl::StrCat("the order has ", order.world(),
-                                                   " ranks, the job ", input.job.layout.world()));
+  if (order.world() != input.job.mesh.ranks()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the order has ", order.world(), " ranks, the job ", input.job.mesh.ranks()));
   }
   WEFT_ASSIGN_OR_RETURN(CostModel model, CostModel::Create(*input.tree, input.job, order.blocks,
                                                            input.hosts, input.options.balance));

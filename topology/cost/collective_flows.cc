@@ -15,13 +15,13 @@ struct Part {
 };
 
 // [group][index] -> rank.
-std::vector<std::vector<int32_t>> MembersOf(const JobLayout& layout, AxisSet axes) {
+std::vector<std::vector<int32_t>> MembersOf(const Mesh& mesh, AxisSet axes) {
   std::vector<std::vector<int32_t>> groups(
-      static_cast<size_t>(layout.Groups(axes)),
-      std::vector<int32_t>(static_cast<size_t>(layout.GroupSize(axes))));
-  for (int rank = 0; rank < layout.world(); ++rank) {
-    JobLayout::Place place = layout.PlaceOf(rank, axes);
-    groups[static_cast<size_t>(place.group)][static_cast<size_t>(place.index)] = rank;
+      static_cast<size_t>(mesh.GroupCount(axes)),
+      std::vector<int32_t>(static_cast<size_t>(mesh.GroupSize(axes))));
+  for (int rank = 0; rank < mesh.ranks(); ++rank) {
+    auto group = static_cast<size_t>(mesh.GroupIndexOf(JobRank(rank), axes));
+    groups[group][static_cast<size_t>(mesh.PositionIn(JobRank(rank), axes))] = rank;
   }
   return groups;
 }
@@ -242,10 +242,10 @@ BinaryTrees MakeBinaryTrees(int size) {
   return trees;
 }
 
-TrafficFlows FlowsOf(const Traffic& traffic, const JobLayout& layout, const NodeShape& node,
+TrafficFlows FlowsOf(const Traffic& traffic, const Mesh& mesh, const NodeShape& node,
                      const RankBlocks& blocks, int nics) {
   FlowMaker maker(traffic, node, blocks, nics);
-  for (const std::vector<int32_t>& ranks : MembersOf(layout, traffic.axes)) maker.AddGroup(ranks);
+  for (const std::vector<int32_t>& ranks : MembersOf(mesh, traffic.axes)) maker.AddGroup(ranks);
   return std::move(maker).Finish();
 }
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "topology/cost/layout.h"
+#include "topology/cost/job.h"
 
 namespace weft::topology {
 
@@ -61,7 +61,7 @@ struct TrafficFlows {
 };
 
 // `nics` of a host.
-TrafficFlows FlowsOf(const Traffic& traffic, const JobLayout& layout, const NodeShape& node,
+TrafficFlows FlowsOf(const Traffic& traffic, const Mesh& mesh, const NodeShape& node,
                      const RankBlocks& blocks, int nics);
 
 // Parents of the two trees over 0..size-1, -1 at the roots: every position is a leaf in at least

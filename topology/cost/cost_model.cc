@@ -49,7 +49,7 @@ absl::StatusOr<CostModel> CostModel::Create(const CutTree& tree, const Job& job,
 absl::Status CostModel::Check() const {
   const Fabric& fabric = tree_.fabric();
   if (static_cast<int>(hosts_.size()) < blocks_.slots) {
-    return absl::InvalidArgumentError(absl::StrCat(job_.layout.Describe(), " with ", blocks_.gpus,
+    return absl::InvalidArgumentError(absl::StrCat(job_.mesh.Describe(), " with ", blocks_.gpus,
                                                    " GPUs a host needs ", blocks_.slots,
                                                    " hosts; the allocation has ", hosts_.size()));
   }
@@ -100,7 +100,7 @@ void CostModel::Prepare() {
 
   int64_t most_flows = 1;
   for (const Traffic& traffic : job_.traffic) {
-    flows_.push_back(FlowsOf(traffic, job_.layout, job_.node, blocks_, nics_));
+    flows_.push_back(FlowsOf(traffic, job_.mesh, job_.node, blocks_, nics_));
     most_flows = std::max(most_flows, static_cast<int64_t>(flows_.back().flows.size()));
     auto ends = static_cast<size_t>(blocks_.slots) * static_cast<size_t>(nics_) * 2;
     nic_bytes_.emplace_back(ends, 0);

@@ -27,7 +27,7 @@
 #include "topology/cost/collective_flows.h"
 #include "topology/cost/collision_table.h"
 #include "topology/cost/cut_tree.h"
-#include "topology/cost/layout.h"
+#include "topology/cost/job.h"
 
 namespace weft::topology {
 

@@ -13,8 +13,9 @@
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "base/toml.h"
-#include "topology/job/key_reader.h"
 #include "topology/cost/model_traffic.h"
+#include "topology/job/key_reader.h"
+#include "topology/job/mesh_text.h"
 
 namespace weft::topology {
 namespace {
@@ -104,8 +105,10 @@ absl::Status AddWords(const JobWords& words, Sections& sections) {
   auto append = [](const Section& more, Section& section) {
     section.entries.insert(section.entries.end(), more.entries.begin(), more.entries.end());
   };
-  WEFT_ASSIGN_OR_RETURN(Section layout, SectionFromWords("layout", words.layout, "--layout"));
-  append(layout, sections.layout);
+  if (!words.layout.empty()) {
+    WEFT_ASSIGN_OR_RETURN(Section layout, MeshSection(words.layout, "--layout"));
+    append(layout, sections.layout);
+  }
   WEFT_ASSIGN_OR_RETURN(Section node, SectionFromWords("node", words.node, "--node"));
   append(node, sections.node);
   if (!words.model.empty()) {
@@ -123,25 +126,6 @@ absl::Status AddWords(const JobWords& words, Sections& sections) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::array<Axis, kAxisCount>> ParseNesting(absl::string_view text) {
-  std::vector<Axis> axes;
-  for (absl::string_view name : absl::StrSplit(text, '-')) {
-    WEFT_ASSIGN_OR_RETURN(Axis axis, ParseAxis(name));
-    if (std::find(axes.begin(), axes.end(), axis) != axes.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(ToString(axis), " is named twice"));
-    }
-    axes.push_back(axis);
-  }
-  // Axes that are not named come last; Layout() sees to it that they are of size 1.
-  for (int i = 0; i < kAxisCount; ++i) {
-    Axis axis = static_cast<Axis>(i);
-    if (std::find(axes.begin(), axes.end(), axis) == axes.end()) axes.push_back(axis);
-  }
-  std::array<Axis, kAxisCount> nesting{};
-  std::copy(axes.begin(), axes.end(), nesting.begin());
-  return nesting;
-}
-
 absl::StatusOr<AxisSet> ParseAxes(absl::string_view text) {
   AxisSet axes;
   for (absl::string_view name : absl::StrSplit(text, absl::ByAnyChar("-+"))) {
@@ -149,30 +133,6 @@ absl::StatusOr<AxisSet> ParseAxes(absl::string_view text) {
     axes.Add(axis);
   }
   return axes;
-}
-
-absl::Status ReadLayout(const Section& section, JobLayout& layout) {
-  KeyReader reader(section);
-  constexpr const char* kBrief[] = {"tp", "cp", "ep", "dp", "pp"};
-  for (int i = 0; i < kAxisCount; ++i) {
-    int& size = layout.sizes[static_cast<size_t>(i)];
-    reader.Read(kBrief[i], size, 1, 1 << 22);
-    reader.Read(ToString(static_cast<Axis>(i)), size, 1, 1 << 22);
-  }
-  std::string nesting;
-  reader.Read("nesting", nesting);
-  reader.ReadWith("nesting", layout.nesting, ParseNesting);
-  WEFT_RETURN_IF_ERROR(reader.Done());
-  if (nesting.empty()) return absl::OkStatus();
-  std::vector<std::string> named = absl::StrSplit(nesting, '-');
-  for (size_t i = named.size(); i < kAxisCount; ++i) {
-    if (layout.Size(layout.nesting[i]) > 1) {
-      return absl::InvalidArgumentError(absl::StrCat(section.entries[0].origin,
-                                                     ": nesting = ", nesting, " leaves out ",
-                                                     ToString(layout.nesting[i])));
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::Status ReadNode(const Section& section, NodeShape& node) {
@@ -243,12 +203,12 @@ absl::StatusOr<Traffic> ReadTraffic(const Section& section) {
 absl::StatusOr<Job> JobFrom(const Sections& sections) {
   Job job;
   job.name = sections.name;
-  WEFT_RETURN_IF_ERROR(ReadLayout(sections.layout, job.layout));
+  WEFT_ASSIGN_OR_RETURN(job.mesh, ReadMesh(sections.layout, kDataInsidePipeline));
   WEFT_RETURN_IF_ERROR(ReadNode(sections.node, job.node));
   if (sections.model.has_value()) {
     TransformerShape model;
     WEFT_RETURN_IF_ERROR(ReadModel(*sections.model, model));
-    absl::StatusOr<std::vector<Traffic>> derived = TrafficOf(model, job.layout);
+    absl::StatusOr<std::vector<Traffic>> derived = TrafficOf(model, job.mesh);
     if (!derived.ok()) return Annotate(derived.status(), sections.model->origin);
     job.traffic = *std::move(derived);
   }

@@ -1,4 +1,4 @@
-// The description of a job (layout.h), from a TOML file and from the command line. Both forms have
+// The description of a job (job.h), from a TOML file and from the command line. Both forms have
 // the same keys; what the command line says of a key goes before the file.
 //
 //   name = "gpt"                 # optional
@@ -31,7 +31,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "topology/cost/layout.h"
+#include "topology/cost/job.h"
 
 namespace weft::topology {
 

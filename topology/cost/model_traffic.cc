@@ -9,7 +9,7 @@
 namespace weft::topology {
 namespace {
 
-absl::Status Check(const TransformerShape& model, const JobLayout& layout) {
+absl::Status Check(const TransformerShape& model, const Mesh& mesh) {
   auto error = [](absl::string_view key, int64_t value, const std::string& what) {
     return absl::InvalidArgumentError(absl::StrCat("model.", key, " is ", value, ": ", what));
   };
@@ -31,22 +31,21 @@ absl::Status Check(const TransformerShape& model, const JobLayout& layout) {
   if (model.hidden > (1 << 20)) return error("hidden", model.hidden, "is absurdly large");
   if (model.layers > (1 << 16)) return error("layers", model.layers, "is absurdly large");
   if (model.zero < 0 || model.zero > 3) return error("zero", model.zero, "must be from 0 to 3");
-  int64_t stages = int64_t{layout.Size(Axis::kPipeline)} * model.interleave;
+  int64_t stages = int64_t{mesh.Size(Axis::kPipeline)} * model.interleave;
   if (model.layers % stages != 0) {
     return error("layers", model.layers,
                  absl::StrCat("must be a multiple of pipeline x interleave = ", stages));
   }
-  int64_t replicas = int64_t{layout.Size(Axis::kData)} * layout.Size(Axis::kExpert);
+  int64_t replicas = int64_t{mesh.Size(Axis::kData)} * mesh.Size(Axis::kExpert);
   if (model.global_batch % (replicas * model.micro_batch) != 0) {
     return error("global_batch", model.global_batch,
                  absl::StrCat("must be a multiple of data x expert x micro_batch = ",
                               replicas * model.micro_batch));
   }
-  if (layout.Size(Axis::kExpert) > 1 &&
-      (model.experts < 1 || model.experts % layout.Size(Axis::kExpert) != 0)) {
-    return error(
-        "experts", model.experts,
-        absl::StrCat("must be a multiple of the expert axis, ", layout.Size(Axis::kExpert)));
+  if (mesh.Size(Axis::kExpert) > 1 &&
+      (model.experts < 1 || model.experts % mesh.Size(Axis::kExpert) != 0)) {
+    return error("experts", model.experts,
+                 absl::StrCat("must be a multiple of the expert axis, ", mesh.Size(Axis::kExpert)));
   }
   return absl::OkStatus();
 }
@@ -54,15 +53,15 @@ absl::Status Check(const TransformerShape& model, const JobLayout& layout) {
 // The numbers of one step of one rank.
 struct Step {
   const TransformerShape& model;
-  const JobLayout& layout;
-  int64_t tensor = layout.Size(Axis::kTensor);
-  int64_t context = layout.Size(Axis::kContext);
-  int64_t pipeline = layout.Size(Axis::kPipeline);
+  const Mesh& mesh;
+  int64_t tensor = mesh.Size(Axis::kTensor);
+  int64_t context = mesh.Size(Axis::kContext);
+  int64_t pipeline = mesh.Size(Axis::kPipeline);
   double layers = static_cast<double>(model.layers) / static_cast<double>(pipeline);
   double moe_layers = model.experts > 0 ? layers / static_cast<double>(model.moe_every) : 0;
-  double micro_batches = static_cast<double>(model.global_batch) /
-                         static_cast<double>(model.micro_batch * layout.Size(Axis::kData) *
-                                             layout.Size(Axis::kExpert));
+  double micro_batches =
+      static_cast<double>(model.global_batch) /
+      static_cast<double>(model.micro_batch * mesh.Size(Axis::kData) * mesh.Size(Axis::kExpert));
   int64_t activation =
       model.micro_batch * model.sequence * model.hidden * model.element_bytes / context;
   int64_t kv = 2 * model.micro_batch * model.sequence *
@@ -155,41 +154,40 @@ void AddData(const Step& step, const std::string& what, AxisSet axes, int64_t pa
 
 }  // namespace
 
-ParameterCount CountParameters(const TransformerShape& model, const JobLayout& layout) {
+ParameterCount CountParameters(const TransformerShape& model, const Mesh& mesh) {
   int64_t h = model.hidden, ffn = model.ffn > 0 ? model.ffn : 4 * h;
   int64_t kv = model.kv_hidden > 0 ? model.kv_hidden : h;
   int64_t attention = 2 * h * h + 2 * h * kv;
   int64_t mlp = (model.gated ? 3 : 2) * h * ffn;
   int64_t norms = 4 * h;
-  int64_t stage_layers = model.layers / layout.Size(Axis::kPipeline);
+  int64_t stage_layers = model.layers / mesh.Size(Axis::kPipeline);
   int64_t moe = model.experts > 0 ? stage_layers / model.moe_every : 0;
-  int64_t tensor = layout.Size(Axis::kTensor);
+  int64_t tensor = mesh.Size(Axis::kTensor);
   int64_t embedding = model.vocabulary * h;
 
   ParameterCount count;
   count.dense = (stage_layers * attention + (stage_layers - moe) * mlp + embedding) / tensor +
                 stage_layers * norms;
-  count.expert = moe * (model.experts / layout.Size(Axis::kExpert)) * mlp / tensor;
+  count.expert = moe * (model.experts / mesh.Size(Axis::kExpert)) * mlp / tensor;
   int64_t all_moe = model.experts > 0 ? model.layers / model.moe_every : 0;
   count.total = model.layers * (attention + norms) + (model.layers - all_moe) * mlp +
                 all_moe * model.experts * mlp + embedding;
   return count;
 }
 
-absl::StatusOr<std::vector<Traffic>> TrafficOf(const TransformerShape& model,
-                                               const JobLayout& layout) {
-  WEFT_RETURN_IF_ERROR(Check(model, layout));
-  Step step{model, layout};
+absl::StatusOr<std::vector<Traffic>> TrafficOf(const TransformerShape& model, const Mesh& mesh) {
+  WEFT_RETURN_IF_ERROR(Check(model, mesh));
+  Step step{model, mesh};
   std::vector<Traffic> all;
-  if (layout.Size(Axis::kTensor) > 1) AddTensor(step, all);
-  if (layout.Size(Axis::kContext) > 1) AddContext(step, all);
-  if (layout.Size(Axis::kExpert) > 1) AddExpert(step, all);
-  if (layout.Size(Axis::kPipeline) > 1) AddPipeline(step, all);
-  ParameterCount count = CountParameters(model, layout);
+  if (mesh.Size(Axis::kTensor) > 1) AddTensor(step, all);
+  if (mesh.Size(Axis::kContext) > 1) AddContext(step, all);
+  if (mesh.Size(Axis::kExpert) > 1) AddExpert(step, all);
+  if (mesh.Size(Axis::kPipeline) > 1) AddPipeline(step, all);
+  ParameterCount count = CountParameters(model, mesh);
   AxisSet dense{Axis::kData, Axis::kExpert, Axis::kContext};
   AxisSet expert{Axis::kData, Axis::kContext};
-  if (layout.GroupSize(dense) > 1) AddData(step, "", dense, count.dense, all);
-  if (count.expert > 0 && layout.GroupSize(expert) > 1) {
+  if (mesh.GroupSize(dense) > 1) AddData(step, "", dense, count.dense, all);
+  if (count.expert > 0 && mesh.GroupSize(expert) > 1) {
     AddData(step, "expert ", expert, count.expert, all);
   }
   if (all.empty()) return absl::InvalidArgumentError("a layout of one rank communicates nothing");

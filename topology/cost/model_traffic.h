@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "topology/cost/layout.h"
+#include "topology/cost/job.h"
 
 namespace weft::topology {
 
@@ -61,11 +61,10 @@ struct ParameterCount {
   int64_t expert = 0;  // likewise, those of its experts
   int64_t total = 0;   // of the model
 };
-ParameterCount CountParameters(const TransformerShape& model, const JobLayout& layout);
+ParameterCount CountParameters(const TransformerShape& model, const Mesh& mesh);
 
 // InvalidArgument names the key ("layers") that does not fit the layout, and what would.
-absl::StatusOr<std::vector<Traffic>> TrafficOf(const TransformerShape& model,
-                                               const JobLayout& layout);
+absl::StatusOr<std::vector<Traffic>> TrafficOf(const TransformerShape& model, const Mesh& mesh);
 
 // "gpt-175b" and "gpt-530b" (MegaScale's table 1), "gpt-13b".
 absl::StatusOr<TransformerShape> NamedModel(absl::string_view name);

@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "topology/cost/layout.h"
+#include "topology/cost/job.h"
 
 namespace weft::topology {
 

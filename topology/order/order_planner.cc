@@ -202,13 +202,13 @@ std::string NameOf(const BlockShape& shape) {
 std::vector<BlockChoice> Choices(const Job& job, RankBlocks consecutive, bool regroup) {
   int gpus = consecutive.gpus;
   std::vector<BlockChoice> choices;
-  std::optional<BlockShape> shape = ContiguousShape(job.layout, gpus);
+  std::optional<BlockShape> shape = ContiguousShape(job.mesh, gpus);
   choices.push_back(
-      {std::move(consecutive), shape.has_value() ? GridOf(job.layout, *shape) : SlotGrid{}, ""});
+      {std::move(consecutive), shape.has_value() ? GridOf(job.mesh, *shape) : SlotGrid{}, ""});
   if (!regroup) return choices;
-  for (const BlockShape& other : AllShapes(job.layout, gpus)) {
+  for (const BlockShape& other : AllShapes(job.mesh, gpus)) {
     if (shape.has_value() && other == *shape) continue;
-    choices.push_back({BlocksOf(job.layout, other), GridOf(job.layout, other), NameOf(other)});
+    choices.push_back({BlocksOf(job.mesh, other), GridOf(job.mesh, other), NameOf(other)});
   }
   return choices;
 }
@@ -260,9 +260,9 @@ absl::StatusOr<RankBlocks> DefaultBlocks(const Job& job, const Fabric& fabric,
                                          const std::vector<NodeId>& hosts) {
   WEFT_RETURN_IF_ERROR(job.Validate());
   if (hosts.empty()) return absl::InvalidArgumentError("the allocation has no host");
-  int gpus = GpusOf(job, fabric, hosts), world = job.layout.world();
+  int gpus = GpusOf(job, fabric, hosts), world = job.mesh.ranks();
   if (world % gpus != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(job.layout.Describe(), " is ", world,
+    return absl::InvalidArgumentError(absl::StrCat(job.mesh.Describe(), " is ", world,
                                                    " ranks, which does not fill hosts of ", gpus,
                                                    " GPUs (node.gpus; default: one a NIC)"));
   }

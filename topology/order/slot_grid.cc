@@ -14,11 +14,11 @@ int SlotGrid::slots() const {
   return slots;
 }
 
-std::optional<BlockShape> ContiguousShape(const JobLayout& layout, int gpus) {
+std::optional<BlockShape> ContiguousShape(const Mesh& mesh, int gpus) {
   BlockShape shape{1, 1, 1, 1, 1};
-  for (Axis axis : layout.nesting) {
-    int size = layout.Size(axis);
-    int& part = shape[static_cast<size_t>(axis)];
+  for (const MeshAxis& axis : mesh.axes()) {
+    int size = axis.size;
+    int& part = shape[static_cast<size_t>(axis.axis)];
     if (gpus % size == 0) {
       part = size;
     } else if (size % gpus == 0) {
@@ -27,19 +27,20 @@ std::optional<BlockShape> ContiguousShape(const JobLayout& layout, int gpus) {
       return std::nullopt;
     }
     gpus /= part;
-    if (gpus == 1) return shape;
+    if (gpus == 1) break;
   }
-  return std::nullopt;
+  if (gpus > 1) return std::nullopt;
+  return shape;
 }
 
-std::vector<BlockShape> AllShapes(const JobLayout& layout, int gpus) {
+std::vector<BlockShape> AllShapes(const Mesh& mesh, int gpus) {
   std::vector<BlockShape> shapes = {{1, 1, 1, 1, 1}};
   for (size_t axis = 0; axis < kAxisCount; ++axis) {
     std::vector<BlockShape> longer;
     for (const BlockShape& shape : shapes) {
       int used = std::accumulate(shape.begin(), shape.end(), 1, std::multiplies<>());
       for (int part = 1; part <= gpus / used; ++part) {
-        if (gpus / used % part != 0 || layout.sizes[axis] % part != 0) continue;
+        if (gpus / used % part != 0 || mesh.Size(static_cast<Axis>(axis)) % part != 0) continue;
         longer.push_back(shape);
         longer.back()[axis] = part;
       }
@@ -52,20 +53,20 @@ std::vector<BlockShape> AllShapes(const JobLayout& layout, int gpus) {
   return shapes;
 }
 
-RankBlocks BlocksOf(const JobLayout& layout, const BlockShape& shape) {
+RankBlocks BlocksOf(const Mesh& mesh, const BlockShape& shape) {
   RankBlocks blocks;
   blocks.gpus = std::accumulate(shape.begin(), shape.end(), 1, std::multiplies<>());
-  blocks.slots = layout.world() / blocks.gpus;
-  blocks.rank_at.assign(static_cast<size_t>(layout.world()), 0);
-  for (int32_t rank = 0; rank < layout.world(); ++rank) {
+  blocks.slots = mesh.ranks() / blocks.gpus;
+  blocks.rank_at.assign(static_cast<size_t>(mesh.ranks()), 0);
+  for (int32_t rank = 0; rank < mesh.ranks(); ++rank) {
     int slot = 0, slot_stride = 1, gpu = 0, gpu_stride = 1;
-    for (Axis axis : layout.nesting) {
-      int part = shape[static_cast<size_t>(axis)];
-      int coordinate = layout.Coordinate(rank, axis);
+    for (const MeshAxis& axis : mesh.axes()) {
+      int part = shape[static_cast<size_t>(axis.axis)];
+      int coordinate = rank / axis.stride % axis.size;
       gpu += coordinate % part * gpu_stride;
       slot += coordinate / part * slot_stride;
       gpu_stride *= part;
-      slot_stride *= layout.Size(axis) / part;
+      slot_stride *= axis.size / part;
     }
     blocks.slot_of.push_back(slot);
     blocks.gpu_of.push_back(gpu);
@@ -76,11 +77,11 @@ RankBlocks BlocksOf(const JobLayout& layout, const BlockShape& shape) {
   return blocks;
 }
 
-SlotGrid GridOf(const JobLayout& layout, const BlockShape& shape) {
+SlotGrid GridOf(const Mesh& mesh, const BlockShape& shape) {
   SlotGrid grid;
-  for (Axis axis : layout.nesting) {
-    int size = layout.Size(axis) / shape[static_cast<size_t>(axis)];
-    if (size > 1) grid.axes.push_back({axis, size});
+  for (const MeshAxis& axis : mesh.axes()) {
+    int size = axis.size / shape[static_cast<size_t>(axis.axis)];
+    if (size > 1) grid.axes.push_back({axis.axis, size});
   }
   return grid;
 }

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "topology/cost/collective_flows.h"
-#include "topology/cost/layout.h"
+#include "topology/cost/job.h"
 
 namespace weft::topology {
 
@@ -31,14 +31,14 @@ struct SlotGrid {
 using BlockShape = std::array<int, kAxisCount>;
 
 // The shape of contiguous blocks of `gpus` ranks; none if they are no box.
-std::optional<BlockShape> ContiguousShape(const JobLayout& layout, int gpus);
+std::optional<BlockShape> ContiguousShape(const Mesh& mesh, int gpus);
 // Every shape whose parts divide the axes.
-std::vector<BlockShape> AllShapes(const JobLayout& layout, int gpus);
+std::vector<BlockShape> AllShapes(const Mesh& mesh, int gpus);
 
 // Ranks in blocks of a shape; slots and GPUs numbered by the layout's nesting. For the contiguous
 // shape the same as RankBlocks::Contiguous.
-RankBlocks BlocksOf(const JobLayout& layout, const BlockShape& shape);
-SlotGrid GridOf(const JobLayout& layout, const BlockShape& shape);
+RankBlocks BlocksOf(const Mesh& mesh, const BlockShape& shape);
+SlotGrid GridOf(const Mesh& mesh, const BlockShape& shape);
 
 // Tiles of `tile`[i] points on axis i, walked in `inner` order of axes within a tile, tiles in
 // `outer` order; the first axis of each is the fastest.

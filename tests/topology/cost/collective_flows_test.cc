@@ -6,20 +6,21 @@
 #include <cmath>
 #include <map>
 
+#include "topology/job/mesh_text.h"
+
 namespace weft::topology {
 namespace {
 
 constexpr int64_t kBytes = 960'000;
 
 TrafficFlows Flows(Collective collective, GroupAlgorithm algorithm, int data, int gpus, int nics) {
-  JobLayout layout;
-  layout.sizes = {1, 1, 1, data, 1};
+  Mesh mesh = *Mesh::Create({{Axis::kData, data}});
   Traffic traffic;
   traffic.axes = {Axis::kData};
   traffic.collective = collective;
   traffic.algorithm = algorithm;
   traffic.bytes = Bytes(kBytes);
-  return FlowsOf(traffic, layout, {}, RankBlocks::Contiguous(data, gpus), nics);
+  return FlowsOf(traffic, mesh, {}, RankBlocks::Contiguous(data, gpus), nics);
 }
 
 int64_t Total(const TrafficFlows& flows) {
@@ -111,18 +112,17 @@ TEST(CollectiveFlows, AllToAllMovesEachPartOnceOnTheTargetsRail) {
 }
 
 TEST(CollectiveFlows, SendRecvFollowsTheAxis) {
-  JobLayout layout;
-  layout.sizes = {2, 1, 1, 1, 4};
+  Mesh mesh = *ParseMesh("tp2,pp4");
   Traffic traffic;
   traffic.axes = {Axis::kPipeline};
   traffic.collective = Collective::kSendRecv;
   traffic.bytes = Bytes(kBytes);
   RankBlocks blocks = RankBlocks::Contiguous(8, 2);
-  TrafficFlows flows = FlowsOf(traffic, layout, {}, blocks, 2);
+  TrafficFlows flows = FlowsOf(traffic, mesh, {}, blocks, 2);
   EXPECT_EQ(flows.flows.size(), 6U);
   traffic.both_ways = true;
   traffic.wraps = true;
-  flows = FlowsOf(traffic, layout, {}, blocks, 2);
+  flows = FlowsOf(traffic, mesh, {}, blocks, 2);
   EXPECT_EQ(flows.flows.size(), 16U);
   for (const SlotFlow& flow : flows.flows) {
     EXPECT_EQ(flow.bytes, kBytes);

@@ -12,6 +12,7 @@
 #include "topology/cost/placement_state.h"
 #include "topology/ecmp/collisions.h"
 #include "topology/fabric/clos.h"
+#include "topology/job/mesh_text.h"
 
 namespace weft::topology {
 namespace {
@@ -32,7 +33,7 @@ struct World {
   }
   absl::StatusOr<CostModel> Model(Balance balance = Balance::kHashed) const {
     int gpus = fabric.nics(hosts[0]);
-    return CostModel::Create(*tree, job, RankBlocks::Contiguous(job.layout.world(), gpus), hosts,
+    return CostModel::Create(*tree, job, RankBlocks::Contiguous(job.mesh.ranks(), gpus), hosts,
                              balance);
   }
 };
@@ -53,7 +54,7 @@ ClosSpec LeafSpine(int groups, int per_group, int spines) {
 
 Job DataJob(int data, Bytes bytes, GroupAlgorithm algorithm = GroupAlgorithm::kRing) {
   Job job;
-  job.layout.sizes = {1, 1, 1, data, 1};
+  job.mesh = *Mesh::Create({{Axis::kData, data}});
   job.node.efficiency = 1;
   Traffic traffic;
   traffic.name = "gradients";
@@ -90,7 +91,7 @@ TEST(CostModel, AHierarchicalAllReduceTakesWhatItsFormulaSays) {
 
 TEST(CostModel, PlannedFlowsAreWholeOnTheirCables) {
   Job job = DataJob(2, Bytes(1'000'000'000));
-  job.layout.sizes = {1, 1, 1, 2, 3};  // three pairs
+  job.mesh = *ParseMesh("dp2,pp3");  // three pairs
   World world(LeafSpine(2, 3, 2), job);
   const Placement across = {0, 3, 1, 4, 2, 5};  // over two cables
   TrafficCost planned = world.Model(Balance::kPlanned)->Evaluate(across).traffic[0];
@@ -105,7 +106,7 @@ TEST(CostModel, HashedFlowsPayForTheFullestCable) {
   ClosSpec spec = LeafSpine(2, 64, 32);
   spec.leaf.bandwidth = Bandwidth::GigabitsPerSecond(200);
   Job job = DataJob(2, Bytes(1'000'000'000));
-  job.layout.sizes = {1, 1, 1, 2, 64};  // pairs
+  job.mesh = *ParseMesh("dp2,pp64");  // pairs
   World world(spec, job);
   // Slot 2k + i on leaf i: every pair across.
   Placement across;
@@ -196,7 +197,7 @@ double NaiveSeconds(const World& world, const CostModel& model, const Placement&
 
 TEST(CostModel, EvaluationAndSwapsAgreeWithTheNaiveModel) {
   Job job;
-  job.layout.sizes = {2, 1, 1, 6, 2};
+  job.mesh = *ParseMesh("tp2,dp6,pp2");
   job.traffic = {};
   for (auto [axis, collective] :
        std::vector<std::pair<Axis, Collective>>{{Axis::kTensor, Collective::kAllGather},
@@ -240,7 +241,7 @@ TEST(CostModel, EvaluationAndSwapsAgreeWithTheNaiveModel) {
 
 TEST(CostModel, WorstCutsNameTheirGroups) {
   Job job = DataJob(4, Bytes(1'000'000));
-  job.layout.sizes = {1, 1, 1, 4, 2};
+  job.mesh = *ParseMesh("dp4,pp2");
   World world(LeafSpine(2, 4, 2), job);
   absl::StatusOr<CostModel> model = world.Model();
   Placement placement = {0, 1, 2, 4, 3, 5, 6, 7};  // one host of each group on the other leaf

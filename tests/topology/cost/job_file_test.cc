@@ -34,7 +34,7 @@ TEST(JobFile, ReadsAllSections) {
   absl::StatusOr<Job> job = ParseJob(kFile, "demo.toml", {});
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->name, "demo");
-  EXPECT_EQ(job->layout.Describe(), "tensor 8 x pipeline 2 x data 4");
+  EXPECT_EQ(job->mesh.Describe(), "tensor 8 x pipeline 2 x data 4");
   EXPECT_DOUBLE_EQ(job->node.nvlink.bytes_per_second(), 450e9);
   ASSERT_EQ(job->traffic.size(), 2U);
   EXPECT_EQ(job->traffic[0].bytes, Bytes(5'500'000'000));
@@ -50,7 +50,7 @@ TEST(JobFile, TheCommandLineGoesBeforeTheFile) {
   words.traffic = {"name=gradients,axes=dp,collective=all_reduce,bytes=1GB"};
   absl::StatusOr<Job> job = ParseJob(kFile, "demo.toml", words);
   ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_EQ(job->layout.Describe(), "tensor 8 x data 16 x pipeline 2");
+  EXPECT_EQ(job->mesh.Describe(), "tensor 8 x data 16 x pipeline 2");
   ASSERT_EQ(job->traffic.size(), 2U);
   EXPECT_EQ(job->traffic[0].bytes, Bytes(1'000'000'000));
 }

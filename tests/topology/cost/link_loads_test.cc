@@ -14,7 +14,8 @@ namespace {
 
 Job DataAndPipeline(int tensor, int data, int pipeline) {
   Job job;
-  job.layout.sizes = {tensor, 1, 1, data, pipeline};
+  job.mesh =
+      *Mesh::Create({{Axis::kTensor, tensor}, {Axis::kData, data}, {Axis::kPipeline, pipeline}});
   Traffic traffic;
   traffic.name = "gradients";
   traffic.axes = {Axis::kData};
@@ -43,7 +44,7 @@ void ExpectCutsToAgree(const ClosSpec& spec, const Job& job) {
   Routes routes(fabric);
   std::vector<NodeId> hosts(fabric.hosts().begin(), fabric.hosts().end());
   CostModel model = *CostModel::Create(
-      tree, job, RankBlocks::Contiguous(job.layout.world(), spec.nics), hosts, Balance::kEven);
+      tree, job, RankBlocks::Contiguous(job.mesh.ranks(), spec.nics), hosts, Balance::kEven);
   Placement placement = Shuffled(hosts.size(), 5);
   for (size_t traffic = 0; traffic < job.traffic.size(); ++traffic) {
     std::vector<double> bytes = *LinkBytes(routes, model, placement, traffic);

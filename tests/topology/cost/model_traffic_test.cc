@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include "topology/job/mesh_text.h"
+
 namespace weft::topology {
 namespace {
 
@@ -16,11 +18,10 @@ const Traffic* Find(const std::vector<Traffic>& all, const std::string& name) {
 }
 
 TEST(ModelTraffic, OfMegaScales175B) {
-  JobLayout layout;
-  layout.sizes = {8, 1, 1, 192, 8};
+  Mesh mesh = *ParseMesh("tp8,dp192,pp8");
   TransformerShape model = *NamedModel("gpt-175b");
-  EXPECT_NEAR(static_cast<double>(CountParameters(model, layout).total), 175e9, 2e9);
-  absl::StatusOr<std::vector<Traffic>> all = TrafficOf(model, layout);
+  EXPECT_NEAR(static_cast<double>(CountParameters(model, mesh).total), 175e9, 2e9);
+  absl::StatusOr<std::vector<Traffic>> all = TrafficOf(model, mesh);
   ASSERT_TRUE(all.ok()) << all.status();
 
   const Traffic* gradients = Find(*all, "gradients");
@@ -45,13 +46,12 @@ TEST(ModelTraffic, OfMegaScales175B) {
 }
 
 TEST(ModelTraffic, ZeroStagesMoveWhatTheyMust) {
-  JobLayout layout;
-  layout.sizes = {1, 1, 1, 4, 1};
+  Mesh mesh = *ParseMesh("dp4");
   TransformerShape model = *NamedModel("gpt-13b");
   auto bytes = [&](int zero) {
     model.zero = zero;
     double sum = 0;
-    std::vector<Traffic> all = *TrafficOf(model, layout);
+    std::vector<Traffic> all = *TrafficOf(model, mesh);
     for (const Traffic& one : all) {
       double factor = one.collective == Collective::kAllReduce ? 2 : 1;
       sum += factor * one.times * static_cast<double>(one.bytes.count());
@@ -64,12 +64,11 @@ TEST(ModelTraffic, ZeroStagesMoveWhatTheyMust) {
 }
 
 TEST(ModelTraffic, ExpertsShareTheirGradientsOverFewerRanks) {
-  JobLayout layout;
-  layout.sizes = {1, 2, 8, 4, 1};
+  Mesh mesh = *ParseMesh("cp2,ep8,dp4");
   TransformerShape model = *NamedModel("gpt-13b");
   model.experts = 16;
   model.moe_every = 2;
-  std::vector<Traffic> all = *TrafficOf(model, layout);
+  std::vector<Traffic> all = *TrafficOf(model, mesh);
   EXPECT_EQ(ToString(Find(all, "gradients")->axes), "context+expert+data");
   EXPECT_EQ(ToString(Find(all, "expert gradients")->axes), "context+data");
   const Traffic* tokens = Find(all, "expert tokens");
@@ -80,16 +79,15 @@ TEST(ModelTraffic, ExpertsShareTheirGradientsOverFewerRanks) {
 }
 
 TEST(ModelTraffic, RefusesModelsThatDoNotFitTheLayout) {
-  JobLayout layout;
-  layout.sizes = {8, 1, 1, 192, 7};
+  Mesh mesh = *ParseMesh("tp8,dp192,pp7");
   TransformerShape model = *NamedModel("gpt-175b");
-  EXPECT_THAT(TrafficOf(model, layout).status().ToString(),
+  EXPECT_THAT(TrafficOf(model, mesh).status().ToString(),
               HasSubstr("model.layers is 96: must be a multiple of pipeline x interleave = 42"));
-  layout.sizes = {8, 1, 1, 100, 8};
-  EXPECT_THAT(TrafficOf(model, layout).status().ToString(),
+  mesh = *ParseMesh("tp8,dp100,pp8");
+  EXPECT_THAT(TrafficOf(model, mesh).status().ToString(),
               HasSubstr("model.global_batch is 6144: must be a multiple of data x expert"));
-  layout.sizes = {8, 1, 4, 48, 8};
-  EXPECT_THAT(TrafficOf(model, layout).status().ToString(), HasSubstr("model.experts is 0"));
+  mesh = *ParseMesh("tp8,ep4,dp48,pp8");
+  EXPECT_THAT(TrafficOf(model, mesh).status().ToString(), HasSubstr("model.experts is 0"));
   EXPECT_THAT(NamedModel("gpt-5").status().ToString(), HasSubstr("there are gpt-13b"));
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "topology/fabric/clos.h"
+#include "topology/job/mesh_text.h"
 #include "topology/order/bound.h"
 
 namespace weft::topology {
@@ -34,7 +35,7 @@ struct World {
   static CostModel MakeModel(const CutTree& tree, int data, int pipeline, Collective collective,
                              Balance balance) {
     Job job;
-    job.layout.sizes = {1, 1, 1, data, pipeline};
+    job.mesh = *Mesh::Create({{Axis::kData, data}, {Axis::kPipeline, pipeline}});
     Traffic traffic;
     traffic.name = "gradients";
     traffic.axes = {Axis::kData};
@@ -166,7 +167,7 @@ TEST(CutBounds, SayNothingWhereHostsAreToSpare) {
   World world(2, 3, 2, 3, Collective::kAllReduce);
   std::vector<NodeId> hosts(world.fabric.hosts().begin(), world.fabric.hosts().end());
   Job job = world.model.job();
-  job.layout.sizes = {1, 1, 1, 2, 2};
+  job.mesh = *ParseMesh("dp2,pp2");
   CostModel model =
       *CostModel::Create(world.tree, job, RankBlocks::Contiguous(4, 1), hosts, Balance::kHashed);
   for (const CutBound& bound : CutBounds(model, 0)) EXPECT_EQ(bound.flows, 0);

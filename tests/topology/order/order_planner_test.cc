@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "topology/cost/model_traffic.h"
 #include "topology/fabric/clos.h"
+#include "topology/job/mesh_text.h"
 #include "topology/order/bound.h"
 #include "topology/order/search.h"
 
@@ -59,14 +60,15 @@ struct RandomWorld {
 
   void MakeJob(Random& random, int nodes) {
     int gpus = fabric.nics(hosts[0]);
-    job.layout.sizes = {gpus, 1, 1, nodes, 1};
     std::vector<int> parts;
     for (int i = 1; i <= nodes; ++i) {
       if (nodes % i == 0) parts.push_back(i);
     }
-    job.layout.sizes[4] = parts[random.Below(parts.size())];
-    job.layout.sizes[3] = nodes / job.layout.sizes[4];
-    if (random.Below(2) == 0) std::swap(job.layout.nesting[3], job.layout.nesting[4]);
+    int pipeline = parts[random.Below(parts.size())];
+    std::vector<AxisSize> axes = {
+        {Axis::kTensor, gpus}, {Axis::kData, nodes / pipeline}, {Axis::kPipeline, pipeline}};
+    if (random.Below(2) == 0) std::swap(axes[1], axes[2]);
+    job.mesh = *Mesh::Create(axes);
     Traffic traffic;
     traffic.name = "gradients";
     traffic.axes = {Axis::kData};
@@ -186,7 +188,7 @@ TEST(SearchLocally, RelievesTheFullestCutOfAManyHostPlacement) {
   CutTree tree(fabric);
   std::vector<NodeId> hosts(fabric.hosts().begin(), fabric.hosts().begin() + 256);
   Job job;
-  job.layout.sizes = {8, 1, 1, 64, 4};
+  job.mesh = *ParseMesh("tp8,dp64,pp4");
   Traffic traffic;
   traffic.axes = {Axis::kData};
   traffic.bytes = Bytes(1'000'000'000);
@@ -208,10 +210,10 @@ struct ScatteredWorld {
   std::vector<NodeId> hosts;
 
   ScatteredWorld() {
-    job.layout.sizes = {8, 1, 1, 24, 8};
+    job.mesh = *ParseMesh("tp8,dp24,pp8");
     TransformerShape model = *NamedModel("gpt-175b");
     model.global_batch = 768;
-    job.traffic = *TrafficOf(model, job.layout);
+    job.traffic = *TrafficOf(model, job.mesh);
     hosts.assign(fabric.hosts().begin(), fabric.hosts().end());
     Random random(5);
     random.Shuffle(hosts);
@@ -237,10 +239,9 @@ TEST(OrderPlanner, BeatsRandomAndBlockOrdersAndComesNearTheBound) {
 TEST(OrderPlanner, IsNeverSlowerThanTheBlockOrder) {
   ScatteredWorld world;
   Random random(9);
-  for (int round = 0; round < 4; ++round) {
+  for (const char* mesh : {"tp8,pp8,dp24", "tp8,dp24,pp8", "pp8,tp8,dp24", "dp24,pp8,tp8"}) {
     random.Shuffle(world.hosts);
-    std::swap(world.job.layout.nesting[static_cast<size_t>(1 + round % 3)],
-              world.job.layout.nesting[4]);
+    world.job.mesh = *ParseMesh(mesh);
     OrderOptions options;
     options.effort = 500'000;
     PlannedOrder planned = *PlanOrder(world.tree, world.job, world.hosts, options);
@@ -274,8 +275,7 @@ TEST(OrderPlanner, EveryHostIsUsedOnce) {
 TEST(OrderPlanner, RegroupingPutsTheHeaviestAxisInsideHosts) {
   ScatteredWorld world;
   // Data outside of nothing: consecutive ranks of a host are replicas, tensor groups span hosts.
-  world.job.layout.nesting = {Axis::kData, Axis::kTensor, Axis::kPipeline, Axis::kContext,
-                              Axis::kExpert};
+  world.job.mesh = *ParseMesh("dp24,tp8,pp8");
   OrderOptions options;
   options.effort = 4'000'000;
   PlannedOrder fixed = *PlanOrder(world.tree, world.job, world.hosts, options);
@@ -293,7 +293,7 @@ TEST(OrderPlanner, SpareHostsAreLeftOut) {
   Fabric fabric = *BuildClos(spec);
   CutTree tree(fabric);
   Job job;
-  job.layout.sizes = {1, 1, 1, 4, 1};
+  job.mesh = *ParseMesh("dp4");
   Traffic traffic;
   traffic.axes = {Axis::kData};
   traffic.bytes = Bytes(1'000'000);
@@ -313,7 +313,7 @@ TEST(OrderPlanner, ErrorsSayWhatDoesNotFit) {
               HasSubstr("needs 192 hosts; the allocation has 191"));
   EXPECT_THAT(PlanOrder(world.tree, world.job, {}, {}).status().ToString(),
               HasSubstr("has no host"));
-  world.job.layout.sizes = {3, 1, 1, 3, 1};
+  world.job.mesh = *ParseMesh("tp3,dp3");
   EXPECT_THAT(PlanOrder(world.tree, world.job, world.hosts, {}).status().ToString(),
               HasSubstr("9 ranks, which does not fill hosts of 8 GPUs"));
 }

@@ -11,6 +11,7 @@
 #include "topology/fabric/clos.h"
 #include "topology/host/nccl_machine.h"
 #include "topology/host/nccl_xml.h"
+#include "topology/job/mesh_text.h"
 #include "topology/order/nccl_files.h"
 #include "topology/order/slot_grid.h"
 
@@ -29,11 +30,10 @@ Fabric SomeFabric() {
 }
 
 RankOrder SomeOrder(bool consecutive) {
-  JobLayout layout;
-  layout.sizes = {4, 1, 1, 3, 1};
+  Mesh mesh = *ParseMesh("tp4,dp3");
   BlockShape shape = {4, 1, 1, 1, 1};
   if (!consecutive) shape = {2, 1, 1, 3, 1};
-  RankOrder order{BlocksOf(layout, shape), {}};
+  RankOrder order{BlocksOf(mesh, shape), {}};
   for (int host : {5, 2, 7}) {
     if (static_cast<int>(order.host_of_slot.size()) < order.blocks.slots) {
       order.host_of_slot.emplace_back(host);

@@ -21,7 +21,7 @@ struct World {
 
   World(int groups, int per_group, int spines, int data, int pipeline)
       : fabric(Make(groups, per_group, spines)), tree(fabric) {
-    job.layout.sizes = {1, 1, 1, data, pipeline};
+    job.mesh = *Mesh::Create({{Axis::kData, data}, {Axis::kPipeline, pipeline}});
     Traffic traffic;
     traffic.name = "gradients";
     traffic.axes = {Axis::kData};

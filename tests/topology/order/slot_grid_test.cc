@@ -7,6 +7,7 @@
 #include <set>
 
 #include "topology/fabric/clos.h"
+#include "topology/job/mesh_text.h"
 #include "topology/order/rank_order.h"
 
 namespace weft::topology {
@@ -15,20 +16,18 @@ namespace {
 using ::testing::ElementsAre;
 
 TEST(SlotGrid, ConsecutiveRanksAreABoxWhereTheNestingAllows) {
-  JobLayout layout;
-  layout.sizes = {8, 1, 1, 192, 8};
-  EXPECT_THAT(*ContiguousShape(layout, 8), ElementsAre(8, 1, 1, 1, 1));
-  EXPECT_EQ(GridOf(layout, *ContiguousShape(layout, 8)).slots(), 1536);
-  layout.sizes = {4, 1, 1, 6, 2};
-  EXPECT_THAT(*ContiguousShape(layout, 8), ElementsAre(4, 1, 1, 2, 1));
-  layout.sizes = {4, 1, 1, 3, 2};
-  EXPECT_FALSE(ContiguousShape(layout, 8).has_value());
+  Mesh mesh = *ParseMesh("tp8,dp192,pp8");
+  EXPECT_THAT(*ContiguousShape(mesh, 8), ElementsAre(8, 1, 1, 1, 1));
+  EXPECT_EQ(GridOf(mesh, *ContiguousShape(mesh, 8)).slots(), 1536);
+  mesh = *ParseMesh("tp4,dp6,pp2");
+  EXPECT_THAT(*ContiguousShape(mesh, 8), ElementsAre(4, 1, 1, 2, 1));
+  mesh = *ParseMesh("tp4,dp3,pp2");
+  EXPECT_FALSE(ContiguousShape(mesh, 8).has_value());
 }
 
 TEST(SlotGrid, BlocksOfTheContiguousShapeAreConsecutiveRanks) {
-  JobLayout layout;
-  layout.sizes = {4, 1, 1, 6, 2};
-  RankBlocks box = BlocksOf(layout, *ContiguousShape(layout, 8));
+  Mesh mesh = *ParseMesh("tp4,dp6,pp2");
+  RankBlocks box = BlocksOf(mesh, *ContiguousShape(mesh, 8));
   RankBlocks plain = RankBlocks::Contiguous(48, 8);
   EXPECT_EQ(box.slot_of, plain.slot_of);
   EXPECT_EQ(box.gpu_of, plain.gpu_of);
@@ -36,16 +35,15 @@ TEST(SlotGrid, BlocksOfTheContiguousShapeAreConsecutiveRanks) {
 }
 
 TEST(SlotGrid, EveryShapeIsAPartitionOfTheRanks) {
-  JobLayout layout;
-  layout.sizes = {2, 1, 4, 6, 2};
-  std::vector<BlockShape> shapes = AllShapes(layout, 8);
+  Mesh mesh = *ParseMesh("tp2,ep4,dp6,pp2");
+  std::vector<BlockShape> shapes = AllShapes(mesh, 8);
   EXPECT_GT(shapes.size(), 5U);
   for (const BlockShape& shape : shapes) {
-    RankBlocks blocks = BlocksOf(layout, shape);
-    EXPECT_EQ(blocks.slots * 8, layout.world());
+    RankBlocks blocks = BlocksOf(mesh, shape);
+    EXPECT_EQ(blocks.slots * 8, mesh.ranks());
     std::set<int32_t> ranks(blocks.rank_at.begin(), blocks.rank_at.end());
-    EXPECT_EQ(static_cast<int>(ranks.size()), layout.world());
-    EXPECT_EQ(GridOf(layout, shape).slots(), blocks.slots);
+    EXPECT_EQ(static_cast<int>(ranks.size()), mesh.ranks());
+    EXPECT_EQ(GridOf(mesh, shape).slots(), blocks.slots);
   }
 }
 

@@ -1,16 +1,10 @@
-// A training job as the network sees it: how its ranks are cut into parallel groups, and what each
-// kind of group sends in a step.
-//
-// A rank has a coordinate on each of five axes. `nesting` says which coordinate varies fastest from
-// rank to rank: Megatron-LM's "tp-cp-ep-dp-pp" is {tensor, context, expert, data, pipeline}. Ranks
-// that differ only in the axes of a set form a group of that set, in order of rank: neighbours in a
-// ring or a tree are neighbours in that order.
+// A training job as the network sees it: its mesh of ranks, and what each kind of group sends in a
+// step. Ranks of a group are in order: neighbours in a ring or a tree are neighbours in that order.
 //
 // Values; thread-safe as such. Read from files by job_file.h.
-#ifndef WEFT_TOPOLOGY_COST_LAYOUT_H_
-#define WEFT_TOPOLOGY_COST_LAYOUT_H_
+#ifndef WEFT_TOPOLOGY_COST_JOB_H_
+#define WEFT_TOPOLOGY_COST_JOB_H_
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,32 +15,9 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/units.h"
+#include "topology/job/mesh.h"
 
 namespace weft::topology {
-
-enum class Axis : uint8_t { kTensor, kContext, kExpert, kData, kPipeline };
-inline constexpr int kAxisCount = 5;
-
-const char* ToString(Axis axis);
-// "tensor" or "tp", "context" or "cp", "expert" or "ep", "data" or "dp", "pipeline" or "pp".
-absl::StatusOr<Axis> ParseAxis(absl::string_view name);
-
-class AxisSet {
- public:
-  constexpr AxisSet() = default;
-  constexpr AxisSet(std::initializer_list<Axis> axes) {
-    for (Axis axis : axes) Add(axis);
-  }
-  constexpr void Add(Axis axis) { bits_ |= static_cast<uint8_t>(1U << static_cast<int>(axis)); }
-  constexpr bool Has(Axis axis) const { return (bits_ >> static_cast<int>(axis) & 1U) != 0; }
-  constexpr bool empty() const { return bits_ == 0; }
-  constexpr bool operator==(const AxisSet&) const = default;
-
- private:
-  uint8_t bits_ = 0;
-};
-
-std::string ToString(AxisSet axes);  // "data+context"
 
 enum class Collective : uint8_t {
   kAllReduce,
@@ -90,28 +61,6 @@ struct Traffic {
   absl::Duration Exposed(absl::Duration once) const;
 };
 
-struct JobLayout {
-  std::array<int, kAxisCount> sizes{1, 1, 1, 1, 1};  // by Axis
-  std::array<Axis, kAxisCount> nesting{Axis::kTensor, Axis::kContext, Axis::kExpert, Axis::kData,
-                                       Axis::kPipeline};  // fastest first
-
-  int Size(Axis axis) const { return sizes[static_cast<size_t>(axis)]; }
-  int world() const;
-  int Stride(Axis axis) const;  // ranks between neighbours on it
-  int Coordinate(int rank, Axis axis) const { return rank / Stride(axis) % Size(axis); }
-
-  int GroupSize(AxisSet axes) const;
-  int Groups(AxisSet axes) const { return world() / GroupSize(axes); }
-  struct Place {
-    int group;  // in order of their lowest ranks
-    int index;  // in order of rank
-  };
-  Place PlaceOf(int rank, AxisSet axes) const;
-
-  // "tensor 8 x data 192 x pipeline 8", fastest first.
-  std::string Describe() const;
-};
-
 // What stands between a rank and its NIC.
 struct NodeShape {
   int gpus = 0;                                           // ranks of a host; 0: one a NIC
@@ -127,7 +76,7 @@ struct NodeShape {
 
 struct Job {
   std::string name;
-  JobLayout layout;
+  Mesh mesh;
   NodeShape node;
   std::vector<Traffic> traffic;
 
@@ -137,4 +86,4 @@ struct Job {
 
 }  // namespace weft::topology
 
-#endif  // WEFT_TOPOLOGY_COST_LAYOUT_H_
+#endif  // WEFT_TOPOLOGY_COST_JOB_H_
