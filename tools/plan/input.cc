@@ -36,9 +36,10 @@ void InputWords::Declare(CLI::App& app) {
   app.add_option(
       "--layout", job.layout,
       "Its axes, tp=8,pp=8,dp=192[,nesting=tp-cp-ep-dp-pp] or tp8,pp8,dp192; goes before --job");
-  app.add_option("--model", job.model,
-                 "The model that traffic is derived from: gpt-13b, gpt-175b or gpt-530b, then keys "
-                 "of [model], as gpt-175b,zero=1");
+  app.add_option(
+      "--model", job.model,
+      "The model that traffic is derived from: gpt-13b, gpt-175b, gpt-530b, gpt2-124m or "
+      "llama-160m, then keys of [model], as gpt-175b,zero=1");
   app.add_option("--traffic", job.traffic,
                  "Traffic as such: name=gradients,axes=dp,collective=all_reduce,bytes=1GB; "
                  "repeatable");

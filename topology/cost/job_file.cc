@@ -146,32 +146,36 @@ absl::Status ReadNode(const Section& section, NodeShape& node) {
   return reader.Done();
 }
 
-absl::Status ReadModel(const Section& section, TransformerShape& model) {
+absl::Status ReadModel(const Section& section, TrainingSetup& setup) {
   KeyReader reader(section);
   constexpr int64_t kMost = int64_t{1} << 40;
-  reader.ReadWith("preset", model, NamedModel);
+  reader.ReadWith("preset", setup, NamedSetup);
+  ModelShape& model = setup.model;
   reader.Read("layers", model.layers, 1, kMost);
   reader.Read("hidden", model.hidden, 1, kMost);
   reader.Read("ffn", model.ffn, 0, 1 << 24);
   reader.Read("kv_hidden", model.kv_hidden, 0, 1 << 24);
   reader.Read("vocabulary", model.vocabulary, 1, kMost);
   reader.Read("sequence", model.sequence, 1, kMost);
-  reader.Read("micro_batch", model.micro_batch, 1, kMost);
-  reader.Read("global_batch", model.global_batch, 1, kMost);
-  reader.Read("element_bytes", model.element_bytes, 1, 8);
-  reader.Read("gradient_bytes", model.gradient_bytes, 1, 8);
-  reader.Read("zero", model.zero, 0, 3);
-  reader.Read("interleave", model.interleave, 1, 1024);
-  reader.Read("sequence_parallel", model.sequence_parallel);
-  reader.Read("parallel_block", model.parallel_block);
-  reader.Read("gated", model.gated);
+  reader.Read("micro_batch", setup.micro_batch, 1, kMost);
+  reader.Read("global_batch", setup.global_batch, 1, kMost);
+  reader.Read("element_bytes", setup.element_bytes, 1, 8);
+  reader.Read("gradient_bytes", setup.gradient_bytes, 1, 8);
+  reader.Read("zero", setup.zero, 0, 3);
+  reader.Read("interleave", setup.interleave, 1, 1024);
+  reader.Read("sequence_parallel", setup.sequence_parallel);
+  bool is_parallel = model.block == BlockKind::kParallel, is_gated = model.IsGated();
+  reader.Read("parallel_block", is_parallel);
+  reader.Read("gated", is_gated);
+  model.block = is_parallel ? BlockKind::kParallel : BlockKind::kSerial;
+  model.activation = is_gated ? ActivationKind::kSwiglu : ActivationKind::kGelu;
   reader.Read("experts", model.experts, 0, 1 << 16);
   reader.Read("top_k", model.top_k, 1, 1 << 10);
   reader.Read("moe_every", model.moe_every, 1, 1 << 16);
-  reader.Read("overlap_data", model.overlap_data);
-  reader.Read("overlap_pipeline", model.overlap_pipeline);
-  reader.Read("overlap_tensor", model.overlap_tensor);
-  reader.Read("overlap_context", model.overlap_context);
+  reader.Read("overlap_data", setup.overlap_data);
+  reader.Read("overlap_pipeline", setup.overlap_pipeline);
+  reader.Read("overlap_tensor", setup.overlap_tensor);
+  reader.Read("overlap_context", setup.overlap_context);
   return reader.Done();
 }
 
@@ -206,9 +210,9 @@ absl::StatusOr<Job> JobFrom(const Sections& sections) {
   WEFT_ASSIGN_OR_RETURN(job.mesh, ReadMesh(sections.layout, kDataInsidePipeline));
   WEFT_RETURN_IF_ERROR(ReadNode(sections.node, job.node));
   if (sections.model.has_value()) {
-    TransformerShape model;
-    WEFT_RETURN_IF_ERROR(ReadModel(*sections.model, model));
-    absl::StatusOr<std::vector<Traffic>> derived = TrafficOf(model, job.mesh);
+    TrainingSetup setup;
+    WEFT_RETURN_IF_ERROR(ReadModel(*sections.model, setup));
+    absl::StatusOr<std::vector<Traffic>> derived = TrafficOf(setup, job.mesh);
     if (!derived.ok()) return Annotate(derived.status(), sections.model->origin);
     job.traffic = *std::move(derived);
   }

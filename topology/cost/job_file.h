@@ -11,7 +11,7 @@
 //   gpus = 8                     # default: one a NIC
 //   nvlink = "300GB/s"
 //   [model]                      # derives the traffic ...
-//   preset = "gpt-175b"          # then keys of TransformerShape
+//   preset = "gpt-175b"          # then keys of TrainingSetup and its ModelShape
 //   zero = 2
 //   [[traffic]]                  # ... and this is added to it, or replaces what has its name
 //   name = "gradients"

@@ -9,7 +9,8 @@
 namespace weft::topology {
 namespace {
 
-absl::Status Check(const TransformerShape& model, const Mesh& mesh) {
+absl::Status Check(const TrainingSetup& setup, const Mesh& mesh) {
+  const ModelShape& model = setup.model;
   auto error = [](absl::string_view key, int64_t value, const std::string& what) {
     return absl::InvalidArgumentError(absl::StrCat("model.", key, " is ", value, ": ", what));
   };
@@ -21,26 +22,26 @@ absl::Status Check(const TransformerShape& model, const Mesh& mesh) {
   for (Positive row :
        {Positive{"layers", model.layers}, Positive{"hidden", model.hidden},
         Positive{"vocabulary", model.vocabulary}, Positive{"sequence", model.sequence},
-        Positive{"micro_batch", model.micro_batch}, Positive{"global_batch", model.global_batch},
-        Positive{"element_bytes", model.element_bytes},
-        Positive{"gradient_bytes", model.gradient_bytes}, Positive{"interleave", model.interleave},
+        Positive{"micro_batch", setup.micro_batch}, Positive{"global_batch", setup.global_batch},
+        Positive{"element_bytes", setup.element_bytes},
+        Positive{"gradient_bytes", setup.gradient_bytes}, Positive{"interleave", setup.interleave},
         Positive{"top_k", model.top_k}, Positive{"moe_every", model.moe_every}}) {
     if (row.value < 1) return error(row.key, row.value, "must be at least 1");
     if (row.value > kMost) return error(row.key, row.value, "is absurdly large");
   }
   if (model.hidden > (1 << 20)) return error("hidden", model.hidden, "is absurdly large");
   if (model.layers > (1 << 16)) return error("layers", model.layers, "is absurdly large");
-  if (model.zero < 0 || model.zero > 3) return error("zero", model.zero, "must be from 0 to 3");
-  int64_t stages = int64_t{mesh.Size(Axis::kPipeline)} * model.interleave;
+  if (setup.zero < 0 || setup.zero > 3) return error("zero", setup.zero, "must be from 0 to 3");
+  int64_t stages = int64_t{mesh.Size(Axis::kPipeline)} * setup.interleave;
   if (model.layers % stages != 0) {
     return error("layers", model.layers,
                  absl::StrCat("must be a multiple of pipeline x interleave = ", stages));
   }
   int64_t replicas = int64_t{mesh.Size(Axis::kData)} * mesh.Size(Axis::kExpert);
-  if (model.global_batch % (replicas * model.micro_batch) != 0) {
-    return error("global_batch", model.global_batch,
+  if (setup.global_batch % (replicas * setup.micro_batch) != 0) {
+    return error("global_batch", setup.global_batch,
                  absl::StrCat("must be a multiple of data x expert x micro_batch = ",
-                              replicas * model.micro_batch));
+                              replicas * setup.micro_batch));
   }
   if (mesh.Size(Axis::kExpert) > 1 &&
       (model.experts < 1 || model.experts % mesh.Size(Axis::kExpert) != 0)) {
@@ -52,32 +53,33 @@ absl::Status Check(const TransformerShape& model, const Mesh& mesh) {
 
 // The numbers of one step of one rank.
 struct Step {
-  const TransformerShape& model;
+  const TrainingSetup& setup;
   const Mesh& mesh;
+  const ModelShape& model = setup.model;
   int64_t tensor = mesh.Size(Axis::kTensor);
   int64_t context = mesh.Size(Axis::kContext);
   int64_t pipeline = mesh.Size(Axis::kPipeline);
   double layers = static_cast<double>(model.layers) / static_cast<double>(pipeline);
-  double moe_layers = model.experts > 0 ? layers / static_cast<double>(model.moe_every) : 0;
+  double moe_layers = model.HasExperts() ? layers / static_cast<double>(model.moe_every) : 0;
   double micro_batches =
-      static_cast<double>(model.global_batch) /
-      static_cast<double>(model.micro_batch * mesh.Size(Axis::kData) * mesh.Size(Axis::kExpert));
+      static_cast<double>(setup.global_batch) /
+      static_cast<double>(setup.micro_batch * mesh.Size(Axis::kData) * mesh.Size(Axis::kExpert));
   int64_t activation =
-      model.micro_batch * model.sequence * model.hidden * model.element_bytes / context;
-  int64_t kv = 2 * model.micro_batch * model.sequence *
-               (model.kv_hidden > 0 ? model.kv_hidden : model.hidden) * model.element_bytes /
+      setup.micro_batch * model.sequence * model.hidden * setup.element_bytes / context;
+  int64_t kv = 2 * setup.micro_batch * model.sequence *
+               (model.kv_hidden > 0 ? model.kv_hidden : model.hidden) * setup.element_bytes /
                tensor;
 };
 
 void AddTensor(const Step& step, std::vector<Traffic>& all) {
-  double blocks = step.model.parallel_block ? 1 : 2;
+  double blocks = step.model.block == BlockKind::kParallel ? 1 : 2;
   double times = 2 * blocks * step.layers * step.micro_batches;
   Traffic traffic;
   traffic.axes = {Axis::kTensor};
   traffic.bytes = Bytes(step.activation);
   traffic.times = times;
-  traffic.exposed = step.model.overlap_tensor ? 0 : 1;
-  if (!step.model.sequence_parallel) {
+  traffic.exposed = step.setup.overlap_tensor ? 0 : 1;
+  if (!step.setup.sequence_parallel) {
     traffic.name = "tensor activations";
     traffic.collective = Collective::kAllReduce;
     all.push_back(traffic);
@@ -96,7 +98,7 @@ void AddContext(const Step& step, std::vector<Traffic>& all) {
   traffic.axes = {Axis::kContext};
   traffic.bytes = Bytes(step.kv);
   traffic.times = step.layers * step.micro_batches;
-  traffic.exposed = step.model.overlap_context ? 0 : 1;
+  traffic.exposed = step.setup.overlap_context ? 0 : 1;
   traffic.name = "context keys and values";
   traffic.collective = Collective::kAllGather;
   traffic.times *= 2;  // forward, and again for backward
@@ -123,10 +125,10 @@ void AddPipeline(const Step& step, std::vector<Traffic>& all) {
   traffic.axes = {Axis::kPipeline};
   traffic.collective = Collective::kSendRecv;
   traffic.both_ways = true;
-  traffic.wraps = step.model.interleave > 1 && step.pipeline > 2;
+  traffic.wraps = step.setup.interleave > 1 && step.pipeline > 2;
   traffic.bytes = Bytes(step.activation / step.tensor);
-  traffic.times = step.micro_batches * step.model.interleave;
-  if (step.model.overlap_pipeline) {
+  traffic.times = step.micro_batches * step.setup.interleave;
+  if (step.setup.overlap_pipeline) {
     traffic.exposed = std::min(1.0, static_cast<double>(step.pipeline - 1) / traffic.times);
   }
   all.push_back(traffic);
@@ -134,56 +136,53 @@ void AddPipeline(const Step& step, std::vector<Traffic>& all) {
 
 void AddData(const Step& step, const std::string& what, AxisSet axes, int64_t parameters,
              std::vector<Traffic>& all) {
-  const TransformerShape& model = step.model;
-  double last_chunk = model.overlap_data ? 1.0 / model.interleave : 1;
+  const TrainingSetup& setup = step.setup;
+  double last_chunk = setup.overlap_data ? 1.0 / setup.interleave : 1;
   Traffic traffic;
   traffic.axes = axes;
-  traffic.bytes = Bytes(parameters * model.gradient_bytes);
+  traffic.bytes = Bytes(parameters * setup.gradient_bytes);
   traffic.exposed = last_chunk;
   traffic.name = absl::StrCat(what, "gradients");
-  traffic.collective = model.zero == 0 ? Collective::kAllReduce : Collective::kReduceScatter;
+  traffic.collective = setup.zero == 0 ? Collective::kAllReduce : Collective::kReduceScatter;
   all.push_back(traffic);
-  if (model.zero == 0) return;
+  if (setup.zero == 0) return;
   traffic.name = absl::StrCat(what, "parameters");
   traffic.collective = Collective::kAllGather;
-  traffic.bytes = Bytes(parameters * model.element_bytes);
-  traffic.times = model.zero == 3 ? 2 : 1;
-  traffic.exposed = model.overlap_data ? 0 : 1;
+  traffic.bytes = Bytes(parameters * setup.element_bytes);
+  traffic.times = setup.zero == 3 ? 2 : 1;
+  traffic.exposed = setup.overlap_data ? 0 : 1;
   all.push_back(traffic);
 }
 
 }  // namespace
 
-ParameterCount CountParameters(const TransformerShape& model, const Mesh& mesh) {
-  int64_t h = model.hidden, ffn = model.ffn > 0 ? model.ffn : 4 * h;
-  int64_t kv = model.kv_hidden > 0 ? model.kv_hidden : h;
-  int64_t attention = 2 * h * h + 2 * h * kv;
-  int64_t mlp = (model.gated ? 3 : 2) * h * ffn;
-  int64_t norms = 4 * h;
+ParameterCount CountParameters(const ModelShape& model, const Mesh& mesh) {
+  int64_t attention = model.AttentionElements(), mlp = model.FeedForwardElements();
+  int64_t norms = 4 * model.hidden;
   int64_t stage_layers = model.layers / mesh.Size(Axis::kPipeline);
-  int64_t moe = model.experts > 0 ? stage_layers / model.moe_every : 0;
+  int64_t moe = model.HasExperts() ? stage_layers / model.moe_every : 0;
   int64_t tensor = mesh.Size(Axis::kTensor);
-  int64_t embedding = model.vocabulary * h;
+  int64_t embedding = model.vocabulary * model.hidden;
 
   ParameterCount count;
   count.dense = (stage_layers * attention + (stage_layers - moe) * mlp + embedding) / tensor +
                 stage_layers * norms;
   count.expert = moe * (model.experts / mesh.Size(Axis::kExpert)) * mlp / tensor;
-  int64_t all_moe = model.experts > 0 ? model.layers / model.moe_every : 0;
+  int64_t all_moe = model.HasExperts() ? model.layers / model.moe_every : 0;
   count.total = model.layers * (attention + norms) + (model.layers - all_moe) * mlp +
                 all_moe * model.experts * mlp + embedding;
   return count;
 }
 
-absl::StatusOr<std::vector<Traffic>> TrafficOf(const TransformerShape& model, const Mesh& mesh) {
-  WEFT_RETURN_IF_ERROR(Check(model, mesh));
-  Step step{model, mesh};
+absl::StatusOr<std::vector<Traffic>> TrafficOf(const TrainingSetup& setup, const Mesh& mesh) {
+  WEFT_RETURN_IF_ERROR(Check(setup, mesh));
+  Step step{setup, mesh};
   std::vector<Traffic> all;
   if (mesh.Size(Axis::kTensor) > 1) AddTensor(step, all);
   if (mesh.Size(Axis::kContext) > 1) AddContext(step, all);
   if (mesh.Size(Axis::kExpert) > 1) AddExpert(step, all);
   if (mesh.Size(Axis::kPipeline) > 1) AddPipeline(step, all);
-  ParameterCount count = CountParameters(model, mesh);
+  ParameterCount count = CountParameters(setup.model, mesh);
   AxisSet dense{Axis::kData, Axis::kExpert, Axis::kContext};
   AxisSet expert{Axis::kData, Axis::kContext};
   if (mesh.GroupSize(dense) > 1) AddData(step, "", dense, count.dense, all);
@@ -194,29 +193,13 @@ absl::StatusOr<std::vector<Traffic>> TrafficOf(const TransformerShape& model, co
   return all;
 }
 
-absl::StatusOr<TransformerShape> NamedModel(absl::string_view name) {
-  TransformerShape model;
-  model.sequence = 2048;
-  model.vocabulary = 64000;
-  if (name == "gpt-13b") {
-    model.layers = 40;
-    model.hidden = 5120;
-    model.global_batch = 768;
-  } else if (name == "gpt-175b") {
-    model.layers = 96;
-    model.hidden = 12288;
-    model.interleave = 6;
-    model.global_batch = 6144;
-  } else if (name == "gpt-530b") {
-    model.layers = 105;
-    model.hidden = 20480;
-    model.interleave = 3;
-    model.global_batch = 11200;
-  } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("there is no model '", name, "'; there are gpt-13b, gpt-175b, gpt-530b"));
-  }
-  return model;
+absl::StatusOr<TrainingSetup> NamedSetup(absl::string_view name) {
+  WEFT_ASSIGN_OR_RETURN(ModelPreset preset, FindModel(name));
+  TrainingSetup setup;
+  setup.model = preset.shape;
+  setup.global_batch = preset.global_batch;
+  setup.interleave = static_cast<int>(preset.interleave);
+  return setup;
 }
 
 }  // namespace weft::topology

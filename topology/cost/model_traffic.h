@@ -26,28 +26,21 @@
 
 #include "absl/status/statusor.h"
 #include "topology/cost/job.h"
+#include "topology/job/mesh.h"
+#include "topology/job/model_shape.h"
 
 namespace weft::topology {
 
-struct TransformerShape {
-  int64_t layers = 0;
-  int64_t hidden = 0;
-  int64_t ffn = 0;        // 0: 4 hidden
-  int64_t kv_hidden = 0;  // of keys, and of values; 0: hidden
-  int64_t vocabulary = 0;
-  int64_t sequence = 0;
-  int64_t micro_batch = 1;
+// A model and how it is trained.
+struct TrainingSetup {
+  ModelShape model;
+  int64_t micro_batch = 1;     // sequences
   int64_t global_batch = 0;    // sequences of a step
   int64_t element_bytes = 2;   // of activations, gathered parameters
   int64_t gradient_bytes = 2;  // of an element of the reduce-scatter
   int zero = 2;                // stage, 0 to 3
   int interleave = 1;          // v
   bool sequence_parallel = true;
-  bool parallel_block = false;
-  bool gated = false;   // the FFN has three matrices
-  int64_t experts = 0;  // of an MoE layer; 0: dense
-  int64_t top_k = 2;
-  int64_t moe_every = 1;  // one MoE layer in so many
   // What runs under computation. Off: all of it is exposed.
   bool overlap_data = true;
   bool overlap_pipeline = true;
@@ -61,13 +54,13 @@ struct ParameterCount {
   int64_t expert = 0;  // likewise, those of its experts
   int64_t total = 0;   // of the model
 };
-ParameterCount CountParameters(const TransformerShape& model, const Mesh& mesh);
+ParameterCount CountParameters(const ModelShape& model, const Mesh& mesh);
 
 // InvalidArgument names the key ("layers") that does not fit the layout, and what would.
-absl::StatusOr<std::vector<Traffic>> TrafficOf(const TransformerShape& model, const Mesh& mesh);
+absl::StatusOr<std::vector<Traffic>> TrafficOf(const TrainingSetup& setup, const Mesh& mesh);
 
-// "gpt-175b" and "gpt-530b" (MegaScale's table 1), "gpt-13b".
-absl::StatusOr<TransformerShape> NamedModel(absl::string_view name);
+// A preset (model_shape.h) with its batch and its chunks of a stage.
+absl::StatusOr<TrainingSetup> NamedSetup(absl::string_view name);
 
 }  // namespace weft::topology
 

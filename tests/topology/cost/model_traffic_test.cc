@@ -19,9 +19,9 @@ const Traffic* Find(const std::vector<Traffic>& all, const std::string& name) {
 
 TEST(ModelTraffic, OfMegaScales175B) {
   Mesh mesh = *ParseMesh("tp8,dp192,pp8");
-  TransformerShape model = *NamedModel("gpt-175b");
-  EXPECT_NEAR(static_cast<double>(CountParameters(model, mesh).total), 175e9, 2e9);
-  absl::StatusOr<std::vector<Traffic>> all = TrafficOf(model, mesh);
+  TrainingSetup setup = *NamedSetup("gpt-175b");
+  EXPECT_NEAR(static_cast<double>(CountParameters(setup.model, mesh).total), 175e9, 2e9);
+  absl::StatusOr<std::vector<Traffic>> all = TrafficOf(setup, mesh);
   ASSERT_TRUE(all.ok()) << all.status();
 
   const Traffic* gradients = Find(*all, "gradients");
@@ -47,11 +47,11 @@ TEST(ModelTraffic, OfMegaScales175B) {
 
 TEST(ModelTraffic, ZeroStagesMoveWhatTheyMust) {
   Mesh mesh = *ParseMesh("dp4");
-  TransformerShape model = *NamedModel("gpt-13b");
+  TrainingSetup setup = *NamedSetup("gpt-13b");
   auto bytes = [&](int zero) {
-    model.zero = zero;
+    setup.zero = zero;
     double sum = 0;
-    std::vector<Traffic> all = *TrafficOf(model, mesh);
+    std::vector<Traffic> all = *TrafficOf(setup, mesh);
     for (const Traffic& one : all) {
       double factor = one.collective == Collective::kAllReduce ? 2 : 1;
       sum += factor * one.times * static_cast<double>(one.bytes.count());
@@ -65,10 +65,10 @@ TEST(ModelTraffic, ZeroStagesMoveWhatTheyMust) {
 
 TEST(ModelTraffic, ExpertsShareTheirGradientsOverFewerRanks) {
   Mesh mesh = *ParseMesh("cp2,ep8,dp4");
-  TransformerShape model = *NamedModel("gpt-13b");
-  model.experts = 16;
-  model.moe_every = 2;
-  std::vector<Traffic> all = *TrafficOf(model, mesh);
+  TrainingSetup setup = *NamedSetup("gpt-13b");
+  setup.model.experts = 16;
+  setup.model.moe_every = 2;
+  std::vector<Traffic> all = *TrafficOf(setup, mesh);
   EXPECT_EQ(ToString(Find(all, "gradients")->axes), "context+expert+data");
   EXPECT_EQ(ToString(Find(all, "expert gradients")->axes), "context+data");
   const Traffic* tokens = Find(all, "expert tokens");
@@ -80,15 +80,15 @@ TEST(ModelTraffic, ExpertsShareTheirGradientsOverFewerRanks) {
 
 TEST(ModelTraffic, RefusesModelsThatDoNotFitTheLayout) {
   Mesh mesh = *ParseMesh("tp8,dp192,pp7");
-  TransformerShape model = *NamedModel("gpt-175b");
-  EXPECT_THAT(TrafficOf(model, mesh).status().ToString(),
+  TrainingSetup setup = *NamedSetup("gpt-175b");
+  EXPECT_THAT(TrafficOf(setup, mesh).status().ToString(),
               HasSubstr("model.layers is 96: must be a multiple of pipeline x interleave = 42"));
   mesh = *ParseMesh("tp8,dp100,pp8");
-  EXPECT_THAT(TrafficOf(model, mesh).status().ToString(),
+  EXPECT_THAT(TrafficOf(setup, mesh).status().ToString(),
               HasSubstr("model.global_batch is 6144: must be a multiple of data x expert"));
   mesh = *ParseMesh("tp8,ep4,dp48,pp8");
-  EXPECT_THAT(TrafficOf(model, mesh).status().ToString(), HasSubstr("model.experts is 0"));
-  EXPECT_THAT(NamedModel("gpt-5").status().ToString(), HasSubstr("there are gpt-13b"));
+  EXPECT_THAT(TrafficOf(setup, mesh).status().ToString(), HasSubstr("model.experts is 0"));
+  EXPECT_THAT(NamedSetup("gpt-5").status().ToString(), HasSubstr("there are gpt-13b"));
 }
 
 }  // namespace

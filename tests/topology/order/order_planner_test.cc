@@ -211,9 +211,9 @@ struct ScatteredWorld {
 
   ScatteredWorld() {
     job.mesh = *ParseMesh("tp8,dp24,pp8");
-    TransformerShape model = *NamedModel("gpt-175b");
-    model.global_batch = 768;
-    job.traffic = *TrafficOf(model, job.mesh);
+    TrainingSetup setup = *NamedSetup("gpt-175b");
+    setup.global_batch = 768;
+    job.traffic = *TrafficOf(setup, job.mesh);
     hosts.assign(fabric.hosts().begin(), fabric.hosts().end());
     Random random(5);
     random.Shuffle(hosts);

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -71,7 +72,8 @@ constexpr Parameter kBackground[] = {
     WEFT_SIM_RANKS,
     WEFT_SIM_START};
 constexpr Parameter kStep[] = {
-    {"model", Type::kChoice, "175b", 0, 0, "13b|175b|530b", "shape; single numbers below override"},
+    {"model", Type::kChoice, "175b", 0, 0, "13b|175b|530b|gpt2-124m|llama-160m",
+     "shape; single numbers below override"},
     {"layers", Type::kCount, "", 1, 1e5, "", "transformer blocks"},
     {"hidden", Type::kCount, "", 1, 1e6, "", "width of the model"},
     {"heads", Type::kCount, "", 1, 1e5, "", "attention heads"},
@@ -215,11 +217,14 @@ absl::Status Background(const Context& context, const Parameters& parameters) {
 }
 
 absl::Status Step(const Context& context, const Parameters& parameters) {
-  const std::string& model = parameters.Choice("model");
+  std::string model = parameters.Choice("model");
+  if (absl::ascii_isdigit(static_cast<unsigned char>(model[0])))
+    model = absl::StrCat("gpt-", model);
+  WEFT_ASSIGN_OR_RETURN(const ModelPreset preset, FindModel(model));
   TrainingStep step;
-  step.model = model == "13b" ? Gpt13B() : model == "530b" ? Gpt530B() : Gpt175B();
-  auto set = [&](const char* name, int& number) {
-    if (parameters.Given(name)) number = static_cast<int>(parameters.Count(name));
+  step.model = preset.shape;
+  auto set = [&](const char* name, int64_t& number) {
+    if (parameters.Given(name)) number = parameters.Count(name);
   };
   set("layers", step.model.layers);
   set("hidden", step.model.hidden);
@@ -229,12 +234,17 @@ absl::Status Step(const Context& context, const Parameters& parameters) {
   auto count = [&](const char* name) { return static_cast<int>(parameters.Count(name)); };
   step.model.experts = count("experts");
   step.model.top_k = count("top_k");
-  step.layout = {.tensor = count("tp"),
-                 .pipeline = count("pp"),
-                 .chunks = count("vpp"),
-                 .data = count("dp"),
-                 .context = count("cp"),
-                 .expert = count("ep")};
+  const int replicas = count("dp"), experts = count("ep");
+  if (replicas % experts != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dp=", replicas, ": not a multiple of ep = ", experts));
+  }
+  WEFT_ASSIGN_OR_RETURN(step.mesh, Mesh::Create({{Axis::kTensor, count("tp")},
+                                                 {Axis::kContext, count("cp")},
+                                                 {Axis::kExpert, experts},
+                                                 {Axis::kData, replicas / experts},
+                                                 {Axis::kPipeline, count("pp")}}));
+  step.chunks = count("vpp");
   step.micro_batches = count("micro_batches");
   step.micro_batch = count("micro_batch");
   step.peak_flops = parameters.Fraction("peak") * 1e12;

@@ -11,22 +11,28 @@
 namespace weft::topology {
 namespace {
 
-double Square(double x) { return x * x; }
+int64_t TopK(const ModelShape& model) { return model.HasExperts() ? model.top_k : 1; }
 
 // Forward, of one token.
 double LayerFlops(const ModelShape& model) {
-  const double h = model.hidden;
-  return 8 * Square(h) + 16 * Square(h) * model.top_k + 2.0 * model.sequence * h;
+  const double matrices =
+      static_cast<double>(model.AttentionElements() + model.FeedForwardElements() * TopK(model));
+  return 2 * matrices + 2.0 * static_cast<double>(model.sequence * model.hidden);
 }
-double LogitFlops(const ModelShape& model) { return 2.0 * model.hidden * model.vocabulary; }
+double LogitFlops(const ModelShape& model) {
+  return 2.0 * static_cast<double>(model.hidden * model.vocabulary);
+}
 
 // Parameters of a layer: those that every replica has, and those that experts part.
 double DenseParameters(const ModelShape& model) {
-  return (model.experts > 1 ? 4 : 12) * Square(model.hidden);
+  return static_cast<double>(model.AttentionElements() +
+                             (model.HasExperts() ? 0 : model.FeedForwardElements()));
 }
 double ExpertParameters(const ModelShape& model) {
-  return model.experts > 1 ? 8 * Square(model.hidden) * model.experts : 0;
+  return model.HasExperts() ? static_cast<double>(model.FeedForwardElements() * model.experts) : 0;
 }
+
+int Size(const TrainingStep& step, Axis axis) { return step.mesh.Size(axis); }
 
 Bytes Rounded(double bytes) { return Bytes(std::llround(bytes)); }
 
@@ -35,20 +41,13 @@ absl::Status Wrong(absl::string_view name, int64_t value, absl::string_view want
 }
 
 absl::Status CheckNumbers(const TrainingStep& step) {
-  const ParallelLayout& layout = step.layout;
   const std::pair<const char*, int64_t> positive[] = {{"layers", step.model.layers},
                                                       {"hidden", step.model.hidden},
                                                       {"heads", step.model.heads},
                                                       {"vocabulary", step.model.vocabulary},
                                                       {"sequence", step.model.sequence},
-                                                      {"experts", step.model.experts},
                                                       {"top_k", step.model.top_k},
-                                                      {"tp", layout.tensor},
-                                                      {"pp", layout.pipeline},
-                                                      {"vpp", layout.chunks},
-                                                      {"dp", layout.data},
-                                                      {"cp", layout.context},
-                                                      {"ep", layout.expert},
+                                                      {"vpp", step.chunks},
                                                       {"micro_batches", step.micro_batches},
                                                       {"micro_batch", step.micro_batch},
                                                       {"element", step.element},
@@ -66,89 +65,86 @@ absl::Status CheckNumbers(const TrainingStep& step) {
 
 }  // namespace
 
-absl::Status CheckLayout(const TrainingStep& step) {
+absl::Status CheckStep(const TrainingStep& step) {
   WEFT_RETURN_IF_ERROR(CheckNumbers(step));
-  const ParallelLayout& layout = step.layout;
-  if (step.model.layers % (int64_t{layout.pipeline} * layout.chunks) != 0) {
-    return Wrong(
-        "layers", step.model.layers,
-        absl::StrCat("not a multiple of pp x vpp = ", layout.pipeline, " x ", layout.chunks));
+  const ModelShape& model = step.model;
+  const int stages = Size(step, Axis::kPipeline), experts = Size(step, Axis::kExpert);
+  if (model.layers % (int64_t{stages} * step.chunks) != 0) {
+    return Wrong("layers", model.layers,
+                 absl::StrCat("not a multiple of pp x vpp = ", stages, " x ", step.chunks));
   }
-  if (step.model.heads % layout.tensor != 0) {
-    return Wrong("heads", step.model.heads, absl::StrCat("not a multiple of tp = ", layout.tensor));
+  if (model.heads % Size(step, Axis::kTensor) != 0) {
+    return Wrong("heads", model.heads,
+                 absl::StrCat("not a multiple of tp = ", Size(step, Axis::kTensor)));
   }
-  if (step.model.sequence % layout.context != 0) {
-    return Wrong("sequence", step.model.sequence,
-                 absl::StrCat("not a multiple of cp = ", layout.context));
+  if (model.sequence % Size(step, Axis::kContext) != 0) {
+    return Wrong("sequence", model.sequence,
+                 absl::StrCat("not a multiple of cp = ", Size(step, Axis::kContext)));
   }
-  if (layout.data % layout.expert != 0) {
-    return Wrong("dp", layout.data, absl::StrCat("not a multiple of ep = ", layout.expert));
+  if (experts > 1 && (!model.HasExperts() || model.experts % experts != 0)) {
+    return Wrong("experts", model.experts, absl::StrCat("not a multiple of ep = ", experts));
   }
-  if (step.model.experts % layout.expert != 0) {
-    return Wrong("experts", step.model.experts,
-                 absl::StrCat("not a multiple of ep = ", layout.expert));
-  }
-  if (step.model.top_k > step.model.experts) {
-    return Wrong("top_k", step.model.top_k, absl::StrCat("of ", step.model.experts, " experts"));
+  if (model.HasExperts() && model.top_k > model.experts) {
+    return Wrong("top_k", model.top_k, absl::StrCat("of ", model.experts, " experts"));
   }
   return absl::OkStatus();
 }
 
 int ChunkLayers(const TrainingStep& step) {
-  return step.model.layers / (step.layout.pipeline * step.layout.chunks);
+  return static_cast<int>(step.model.layers) / (Size(step, Axis::kPipeline) * step.chunks);
 }
 
 Bytes DenseChunkBytes(const TrainingStep& step, int stage, int chunk) {
-  const ParallelLayout& layout = step.layout;
   double parameters = ChunkLayers(step) * DenseParameters(step.model);
-  const double embedding = static_cast<double>(step.model.vocabulary) * step.model.hidden;
+  const double embedding = static_cast<double>(step.model.vocabulary * step.model.hidden);
   if (stage == 0 && chunk == 0) parameters += embedding;
-  if (stage == layout.pipeline - 1 && chunk == layout.chunks - 1) parameters += embedding;
-  return Rounded(parameters / layout.tensor * step.element);
+  const bool last = stage == Size(step, Axis::kPipeline) - 1 && chunk == step.chunks - 1;
+  if (last) parameters += embedding;
+  return Rounded(parameters / Size(step, Axis::kTensor) * step.element);
 }
 
 Bytes ExpertChunkBytes(const TrainingStep& step) {
-  const double parameters = ChunkLayers(step) * ExpertParameters(step.model) / step.layout.expert;
-  return Rounded(parameters / step.layout.tensor * step.element);
+  const double parameters =
+      ChunkLayers(step) * ExpertParameters(step.model) / Size(step, Axis::kExpert);
+  return Rounded(parameters / Size(step, Axis::kTensor) * step.element);
 }
 
 namespace {
 
 double Tokens(const TrainingStep& step) {
-  return static_cast<double>(step.micro_batch) * step.model.sequence;
+  return static_cast<double>(step.micro_batch * step.model.sequence);
 }
 // Of the GPUs that part one token's activations.
 double Parts(const TrainingStep& step) {
-  return static_cast<double>(step.layout.tensor) * step.layout.context;
+  return step.mesh.GroupSize({Axis::kTensor, Axis::kContext});
 }
+double Hidden(const TrainingStep& step) { return static_cast<double>(step.model.hidden); }
 
 }  // namespace
 
 Bytes ActivationBytes(const TrainingStep& step) {
-  return Rounded(Tokens(step) * step.model.hidden * step.element / Parts(step));
+  return Rounded(Tokens(step) * Hidden(step) * step.element / Parts(step));
 }
 
 Bytes ContextBytes(const TrainingStep& step) {
-  return Rounded(2 * Tokens(step) * step.model.hidden * step.element / Parts(step));
+  return Rounded(2 * Tokens(step) * Hidden(step) * step.element / Parts(step));
 }
 
 Bytes ExpertBytes(const TrainingStep& step) {
-  return Rounded(Tokens(step) * step.model.top_k * step.model.hidden * step.element *
-                 ChunkLayers(step) / (Parts(step) * step.layout.expert));
+  return Rounded(Tokens(step) * static_cast<double>(TopK(step.model)) * Hidden(step) *
+                 step.element * ChunkLayers(step) / (Parts(step) * Size(step, Axis::kExpert)));
 }
 
-ModelShape Gpt175B() { return {.layers = 96, .hidden = 12288, .heads = 128}; }
-ModelShape Gpt530B() { return {.layers = 105, .hidden = 20480, .heads = 160}; }
-ModelShape Gpt13B() { return {.layers = 40, .hidden = 5120, .heads = 40}; }
-
 double ModelFlops(const TrainingStep& step) {
-  const double tokens = Tokens(step) * step.micro_batches * step.layout.data;
-  return 3 * tokens * (step.model.layers * LayerFlops(step.model) + LogitFlops(step.model));
+  const double tokens =
+      Tokens(step) * step.micro_batches * step.mesh.GroupSize({Axis::kData, Axis::kExpert});
+  return 3 * tokens *
+         (static_cast<double>(step.model.layers) * LayerFlops(step.model) + LogitFlops(step.model));
 }
 
 double ModelParameters(const ModelShape& model) {
-  return model.layers * (DenseParameters(model) + ExpertParameters(model)) +
-         2.0 * model.vocabulary * model.hidden;
+  return static_cast<double>(model.layers) * (DenseParameters(model) + ExpertParameters(model)) +
+         2.0 * static_cast<double>(model.vocabulary * model.hidden);
 }
 
 absl::Duration PassTime(const TrainingStep& step, bool backward, bool last) {

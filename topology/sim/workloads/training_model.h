@@ -12,35 +12,16 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/units.h"
+#include "topology/job/mesh.h"
+#include "topology/job/model_shape.h"
 
 namespace weft::topology {
 
-struct ModelShape {
-  int layers = 96;
-  int hidden = 12288;  // h
-  int heads = 128;
-  int vocabulary = 64000;  // V
-  int sequence = 2048;     // s
-  // Mixture of experts: of all layers' FFNs. 1 and 1: dense.
-  int experts = 1;
-  int top_k = 1;
-};
-ModelShape Gpt175B();  // MegaScale, table 1
-ModelShape Gpt530B();
-ModelShape Gpt13B();
-
-struct ParallelLayout {
-  int tensor = 1;
-  int pipeline = 1;
-  int chunks = 1;  // virtual stages of a stage ("interleaving"); 1: 1F1B
-  int data = 1;
-  int context = 1;
-  int expert = 1;  // divides data
-};
-
 struct TrainingStep {
   ModelShape model;
-  ParallelLayout layout;
+  // The data axis counts the replicas that hold the same experts: all replicas are data x expert.
+  Mesh mesh;
+  int chunks = 1;              // virtual stages of a stage ("interleaving"); 1: 1F1B
   int micro_batches = 1;       // of a replica
   int micro_batch = 1;         // b, sequences
   double peak_flops = 312e12;  // of a GPU (A100, bf16)
@@ -70,7 +51,7 @@ Bytes ContextBytes(const TrainingStep& step);
 Bytes ExpertBytes(const TrainingStep& step);
 
 // InvalidArgument: a number is out of range, or does not divide what it should; says which.
-absl::Status CheckLayout(const TrainingStep& step);
+absl::Status CheckStep(const TrainingStep& step);
 
 }  // namespace weft::topology
 

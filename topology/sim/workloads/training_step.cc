@@ -14,6 +14,32 @@ namespace {
 
 constexpr int64_t kMostOperations = 30'000'000;
 constexpr OperationId kNothing = UINT32_MAX;
+// The axes along which ranks of a stage do the same: a replica is a position in such a group.
+constexpr AxisSet kReplicas = {Axis::kData, Axis::kExpert, Axis::kContext};
+
+// The groups of replicas along some of these axes; the same in every stage.
+struct ReplicaGroups {
+  ReplicaGroups(const Mesh& mesh, AxisSet axes);
+
+  std::vector<std::vector<size_t>> members;  // by group: replicas
+  std::vector<size_t> group, position;       // by replica
+};
+
+ReplicaGroups::ReplicaGroups(const Mesh& mesh, AxisSet axes) {
+  const std::vector<JobRank> replicas = mesh.GroupOf(JobRank(0), kReplicas).members;
+  group.resize(replicas.size());
+  position.resize(replicas.size());
+  for (const JobRank first : replicas) {
+    if (mesh.PositionIn(first, axes) > 0) continue;
+    std::vector<size_t>& all = members.emplace_back();
+    for (const JobRank rank : mesh.GroupOf(first, axes).members) {
+      const auto replica = static_cast<size_t>(mesh.PositionIn(rank, kReplicas));
+      group[replica] = members.size() - 1;
+      position[replica] = all.size();
+      all.push_back(replica);
+    }
+  }
+}
 
 // Writes a step: for every pass of the pipeline's order, what all replicas do.
 class StepWriter {
@@ -21,10 +47,12 @@ class StepWriter {
   StepWriter(Workload& workload, const TrainingStep& step, std::vector<Endpoint> units)
       : workload_(workload),
         step_(step),
-        layout_(step.layout),
-        shape_{layout_.pipeline, layout_.chunks, step.micro_batches},
-        width_(static_cast<uint16_t>(layout_.tensor)),
-        replicas_(static_cast<size_t>(layout_.data) * static_cast<size_t>(layout_.context)),
+        shape_{step.mesh.Size(Axis::kPipeline), step.chunks, step.micro_batches},
+        width_(static_cast<uint16_t>(step.mesh.Size(Axis::kTensor))),
+        contexts_(step.mesh.Size(Axis::kContext)),
+        replicas_(static_cast<size_t>(step.mesh.GroupSize(kReplicas))),
+        context_groups_(step.mesh, {Axis::kContext}),
+        expert_groups_(step.mesh, {Axis::kExpert}),
         units_(std::move(units)),
         last_(units_.size(), kNothing),
         received_(units_.size(), kNothing),
@@ -68,10 +96,11 @@ class StepWriter {
 
   Workload& workload_;
   const TrainingStep& step_;
-  const ParallelLayout& layout_;
   const PipelineShape shape_;
   const uint16_t width_;
-  const size_t replicas_;              // of a stage: data x context
+  const int contexts_;     // places of the context axis
+  const size_t replicas_;  // of a stage
+  const ReplicaGroups context_groups_, expert_groups_;
   const std::vector<Endpoint> units_;  // by stage and replica: the first NIC of a tensor group
 
   std::vector<OperationId> last_;      // by unit: what its next pass comes after
@@ -87,25 +116,24 @@ class StepWriter {
 };
 
 void StepWriter::MakeRings() {
+  const ReplicaGroups same_experts(step_.mesh, {Axis::kData, Axis::kContext});
   for (int stage = 0; stage < shape_.stages; ++stage) {
     const auto begin = units_.begin() + static_cast<ptrdiff_t>(Unit(stage, 0));
     if (replicas_ > 1) {
       data_rings_.push_back(workload_.AddRing({begin, begin + static_cast<ptrdiff_t>(replicas_)}));
     }
-    const size_t context = static_cast<size_t>(layout_.context);
-    for (size_t replica = 0; context > 1 && replica < replicas_; replica += context) {
-      const auto first = begin + static_cast<ptrdiff_t>(replica);
-      context_rings_.push_back(workload_.AddRing({first, first + layout_.context}));
-    }
-    if (step_.model.experts == 1) continue;
-    expert_rings_.emplace_back();
-    for (int expert = 0; expert < layout_.expert; ++expert) {
+    auto ring_of = [&](const std::vector<size_t>& replicas) {
       std::vector<Endpoint> members;
-      for (size_t replica = 0; replica < replicas_; ++replica) {
-        const int data = static_cast<int>(replica / context);
-        if (data % layout_.expert == expert) members.push_back(units_[Unit(stage, replica)]);
-      }
-      if (members.size() > 1) expert_rings_.back().push_back(workload_.AddRing(members));
+      for (size_t replica : replicas) members.push_back(units_[Unit(stage, replica)]);
+      return workload_.AddRing(members);
+    };
+    for (const auto& members : context_groups_.members) {
+      if (members.size() > 1) context_rings_.push_back(ring_of(members));
+    }
+    if (!step_.model.HasExperts()) continue;
+    expert_rings_.emplace_back();
+    for (const auto& members : same_experts.members) {
+      if (members.size() > 1) expert_rings_.back().push_back(ring_of(members));
     }
   }
 }
@@ -162,30 +190,27 @@ void StepWriter::ScatterGradients(int stage, int chunk, int bucket,
 
 OperationId StepWriter::ContextRing(const Pass& pass, size_t replica, OperationId after) {
   // The first unit of a ring writes it; the others' passes begin together with it.
-  const size_t context = static_cast<size_t>(layout_.context);
-  const size_t ring = static_cast<size_t>(pass.stage) * (replicas_ / context) + replica / context;
+  const size_t ring = static_cast<size_t>(pass.stage) * context_groups_.members.size() +
+                      context_groups_.group[replica];
   const int times = (pass.backward ? 2 : 1) * ChunkLayers(step_);
   return workload_.Add({.kind = OperationKind::kRing,
                         .width = width_,
                         .bytes = ContextBytes(step_),
                         .group = context_,
                         .ring = context_rings_[ring],
-                        .steps = static_cast<uint32_t>((layout_.context - 1) * times)},
+                        .steps = static_cast<uint32_t>((contexts_ - 1) * times)},
                        {after});
 }
 
 // Dispatch to the experts, or back: every replica sends to all others of its expert group.
 void StepWriter::Exchange(const Pass& pass) {
-  const size_t members = static_cast<size_t>(layout_.expert);
-  const size_t context = static_cast<size_t>(layout_.context);
   std::vector<std::vector<OperationId>> arrived(replicas_);
   for (size_t replica = 0; replica < replicas_; ++replica) {
-    const size_t data = replica / context, first = data / members * members;
+    const std::vector<size_t>& members = expert_groups_.members[expert_groups_.group[replica]];
     const size_t unit = Unit(pass.stage, replica);
     arrived[replica].push_back(last_[unit]);
-    for (size_t shift = 1; shift < members; ++shift) {
-      const size_t peer = first + (data - first + shift) % members;
-      const size_t to = peer * context + replica % context;
+    for (size_t shift = 1; shift < members.size(); ++shift) {
+      const size_t to = members[(expert_groups_.position[replica] + shift) % members.size()];
       arrived[to].push_back(workload_.Add({.width = width_,
                                            .source = units_[unit],
                                            .target = units_[Unit(pass.stage, to)],
@@ -226,7 +251,7 @@ void StepWriter::Compute(const Pass& pass) {
   const absl::Duration piece = PassTime(step_, pass.backward, logits) / pieces;
   const uint32_t group = pass.backward ? backward_ : forward_;
   std::vector<std::vector<OperationId>> done(static_cast<size_t>(pieces));
-  OperationId ring = 0;
+  std::vector<OperationId> rings(context_groups_.members.size());
   for (size_t replica = 0; replica < replicas_; ++replica) {
     const size_t unit = Unit(pass.stage, replica);
     const OperationId begin = last_[unit];
@@ -245,9 +270,9 @@ void StepWriter::Compute(const Pass& pass) {
                                   after_);
       done[static_cast<size_t>(i)].push_back(last_[unit]);
     }
-    if (layout_.context == 1) continue;
-    if (replica % static_cast<size_t>(layout_.context) == 0)
-      ring = ContextRing(pass, replica, begin);
+    if (contexts_ == 1) continue;
+    OperationId& ring = rings[context_groups_.group[replica]];
+    if (context_groups_.position[replica] == 0) ring = ContextRing(pass, replica, begin);
     last_[unit] =
         workload_.Add({.kind = OperationKind::kJoin, .group = group}, {last_[unit], ring});
   }
@@ -278,8 +303,8 @@ void StepWriter::Send(const Pass& pass) {
 void StepWriter::WritePass(const Pass& pass) {
   Pass needed;
   const bool needs = PassBefore(shape_, pass, needed);
-  const bool exchanges = layout_.expert > 1 && step_.model.experts > 1;
-  const bool joins = exchanges || layout_.context > 1;  // several wait for it
+  const bool exchanges = step_.mesh.Size(Axis::kExpert) > 1;
+  const bool joins = exchanges || contexts_ > 1;  // several wait for it
   for (size_t replica = 0; replica < replicas_; ++replica) {
     const size_t unit = Unit(pass.stage, replica);
     received_[unit] = needs ? result_[Result(needed, replica)] : kNothing;
@@ -298,8 +323,8 @@ OperationId StepWriter::Write(const std::vector<Pass>& order) {
   forward_ = workload_.AddGroup("forward");
   backward_ = workload_.AddGroup("backward");
   pipeline_ = workload_.AddGroup("pipeline");
-  if (layout_.context > 1) context_ = workload_.AddGroup("context");
-  if (layout_.expert > 1) expert_ = workload_.AddGroup("expert");
+  if (contexts_ > 1) context_ = workload_.AddGroup("context");
+  if (step_.mesh.Size(Axis::kExpert) > 1) expert_ = workload_.AddGroup("expert");
   MakeRings();
   GatherParameters();
   for (const Pass& pass : order) WritePass(pass);
@@ -317,56 +342,59 @@ OperationId StepWriter::Write(const std::vector<Pass>& order) {
   return workload_.Add({.kind = OperationKind::kJoin, .group = backward_}, all);
 }
 
-// The first NIC of every tensor group, in order of rank.
-absl::StatusOr<std::vector<Endpoint>> PlaceUnits(const Fabric& fabric,
-                                                 const ParallelLayout& layout) {
+// The first NIC of every tensor group, by stage and replica.
+absl::StatusOr<std::vector<Endpoint>> PlaceUnits(const Fabric& fabric, const Mesh& mesh) {
   const std::vector<Endpoint> endpoints = fabric.Endpoints();
-  const size_t tensor = static_cast<size_t>(layout.tensor);
-  const double ranks =
-      static_cast<double>(layout.tensor) * layout.pipeline * layout.data * layout.context;
-  if (ranks > static_cast<double>(endpoints.size())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tp x cp x dp x pp = ", layout.tensor, " x ", layout.context, " x ", layout.data, " x ",
-        layout.pipeline, " = ", ranks, " GPUs, and the fabric has ", endpoints.size(), " NICs"));
+  if (static_cast<size_t>(mesh.ranks()) > endpoints.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(mesh.Describe(), " = ", mesh.ranks(),
+                                                   " GPUs, and the fabric has ", endpoints.size(),
+                                                   " NICs"));
   }
-  std::vector<Endpoint> units;
-  for (size_t rank = 0; rank < static_cast<size_t>(ranks); rank += tensor) {
-    const Endpoint first = endpoints[rank], last = endpoints[rank + tensor - 1];
-    if (first.host != last.host || last.nic != first.nic + layout.tensor - 1) {
+  const auto replicas = static_cast<size_t>(mesh.GroupSize(kReplicas));
+  std::vector<Endpoint> units(static_cast<size_t>(mesh.GroupCount({Axis::kTensor})));
+  for (int rank = 0; rank < mesh.ranks(); ++rank) {
+    if (mesh.CoordinateOf(JobRank(rank), Axis::kTensor) > 0) continue;
+    const Endpoint first = endpoints[static_cast<size_t>(rank)];
+    int nic = first.nic;
+    for (const JobRank member : mesh.GroupOf(JobRank(rank), {Axis::kTensor}).members) {
+      const Endpoint& its = endpoints[member.index()];
+      if (its.host == first.host && its.nic == nic++) continue;
       return absl::InvalidArgumentError(
-          absl::StrCat("tp=", layout.tensor, ": a tensor group stays within one host, and ",
-                       fabric.node(first.host).name, " has ", fabric.nics(first.host),
-                       " NICs: wanted is a divisor of that"));
+          absl::StrCat("tp=", mesh.Size(Axis::kTensor),
+                       ": a tensor group stays within one host, and ", fabric.node(first.host).name,
+                       " has ", fabric.nics(first.host), " NICs: wanted is a divisor of that"));
     }
-    units.push_back(first);
+    const auto stage = static_cast<size_t>(mesh.CoordinateOf(JobRank(rank), Axis::kPipeline));
+    const auto replica = static_cast<size_t>(mesh.PositionIn(JobRank(rank), kReplicas));
+    units[stage * replicas + replica] = first;
   }
   return units;
 }
 
 // An upper bound, so that absurd layouts fail before they take the memory.
 double OperationsOf(const TrainingStep& step) {
-  const ParallelLayout& layout = step.layout;
-  const double replicas = static_cast<double>(layout.data) * layout.context;
-  const double expert = layout.expert > 1 ? 2.0 * layout.expert : 0;
-  const double a_pass = 3 + (layout.context > 1 ? 2 : 0) + expert;
-  return 2.0 * layout.pipeline * layout.chunks *
-         (step.micro_batches * replicas * a_pass + step.buckets * (1 + replicas + layout.expert));
+  const Mesh& mesh = step.mesh;
+  const double replicas = mesh.GroupSize(kReplicas);
+  const int experts = mesh.Size(Axis::kExpert);
+  const double a_pass =
+      3 + (mesh.Size(Axis::kContext) > 1 ? 2 : 0) + (experts > 1 ? 2.0 * experts : 0);
+  return 2.0 * mesh.Size(Axis::kPipeline) * step.chunks *
+         (step.micro_batches * replicas * a_pass + step.buckets * (1 + replicas + experts));
 }
 
 }  // namespace
 
 absl::StatusOr<OperationId> AddTrainingStep(Workload& workload, const Fabric& fabric,
                                             const TrainingStep& step) {
-  WEFT_RETURN_IF_ERROR(CheckLayout(step));
+  WEFT_RETURN_IF_ERROR(CheckStep(step));
   if (OperationsOf(step) > static_cast<double>(kMostOperations)) {
     return absl::ResourceExhaustedError(absl::StrCat("the step would take about ",
                                                      OperationsOf(step), " operations; at most ",
                                                      kMostOperations, " are built"));
   }
-  WEFT_ASSIGN_OR_RETURN(std::vector<Endpoint> units, PlaceUnits(fabric, step.layout));
-  WEFT_ASSIGN_OR_RETURN(
-      std::vector<Pass> order,
-      PipelineOrder({step.layout.pipeline, step.layout.chunks, step.micro_batches}));
+  WEFT_ASSIGN_OR_RETURN(std::vector<Endpoint> units, PlaceUnits(fabric, step.mesh));
+  WEFT_ASSIGN_OR_RETURN(std::vector<Pass> order, PipelineOrder({step.mesh.Size(Axis::kPipeline),
+                                                                step.chunks, step.micro_batches}));
   return StepWriter(workload, step, std::move(units)).Write(order);
 }
 

@@ -1,10 +1,9 @@
 // One training step of a job with tensor, context, expert, data and pipeline parallelism, as
 // Megatron-LM and MegaScale run it: what each GPU computes, sends and waits for.
 //
-// Placement. Rank = ((stage * data + replica) * context + part) * tensor + t, on the fabric's
-// endpoints in their order: data parallelism before pipeline (MegaScale, section 2). A tensor group
-// stays within one host; its members act alike, so a pass is one kCompute, and what they send is
-// one transfer of width `tensor`.
+// Placement. The ranks of the mesh (topology/job/mesh.h) run on the fabric's endpoints in their
+// order. A tensor group stays within one host; its members act alike, so a pass is one kCompute,
+// and what they send is one transfer of width `tensor`.
 //
 // How long a pass computes and how much it sends is in training_model.h.
 //

@@ -34,7 +34,8 @@ TEST(Registry, EveryWorkloadBuildsWithItsDefaultsOrSaysWhatTheFabricLacks) {
         "collective", "collective:algorithm=tree", "collective:algorithm=direct,op=all_gather",
         "collective:algorithm=hierarchical", "collective:algorithm=chain,op=broadcast",
         "collective:algorithm=halving_doubling,repeat=3", "background:duration=100us",
-        "step:tp=2,pp=2,dp=8,layers=8", "permutation+incast:fan_in=3"}) {
+        "step:tp=2,pp=2,dp=8,layers=8", "step:model=llama-160m,tp=2,dp=2",
+        "permutation+incast:fan_in=3"}) {
     absl::StatusOr<Workload> workload = MakeWorkload(text, LeafSpine(), 1);
     EXPECT_TRUE(workload.ok()) << text << ": " << workload.status();
     if (workload.ok()) {
@@ -67,6 +68,8 @@ TEST(Registry, ErrorsNameTheKeyOrValueAndWhatWouldBeRight) {
   EXPECT_THAT(Error("collective:algorithm=hierarchical,group=5"), HasSubstr("groups of 5"));
   EXPECT_THAT(Error("step:tp=8"), HasSubstr("tp=8: a tensor group stays within one host"));
   EXPECT_THAT(Error("step:tp=2,dp=1000"), HasSubstr("2000 GPUs, and the fabric has 32 NICs"));
+  EXPECT_THAT(Error("step:tp=2,dp=2,ep=3"), HasSubstr("dp=2: not a multiple of ep = 3"));
+  EXPECT_THAT(Error("step:tp=2,dp=4,ep=2,experts=3"), HasSubstr("experts=3: not a multiple of ep"));
   EXPECT_THAT(Error("step:tp=2,pp=5"), HasSubstr("layers=96: not a multiple of pp x vpp = 5 x 1"));
   EXPECT_THAT(Error("step:tp=2,pp=8,vpp=2,dp=2,micro_batches=9"), HasSubstr("multiple of the 8"));
 }

@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "topology/fabric/clos.h"
+#include "topology/job/mesh_text.h"
 #include "topology/sim/flow/flow.h"
 #include "topology/sim/workloads/pipeline_order.h"
 
@@ -67,11 +70,12 @@ TEST(PipelineOrder, EveryPassComesOnceAndBehindWhatItNeeds) {
 TEST(TrainingModel, FlopsATokenAreMegaScales) {
   TrainingStep step;
   step.micro_batches = 1;
-  step.layout.tensor = 8;
+  step.model = FindModel("gpt-175b")->shape;
+  step.mesh = *ParseMesh("tp8");
   // 1.063 TFLOP a token of the 175B model: facts on MegaScale's table 2.
   EXPECT_THAT(ModelFlops(step) / 2048, DoubleNear(1.063e12, 0.003e12));
-  EXPECT_THAT(ModelParameters(Gpt175B()), DoubleNear(175.5e9, 1e9));
-  EXPECT_THAT(ModelParameters(Gpt530B()), DoubleNear(530.5e9, 2e9));
+  EXPECT_THAT(ModelParameters(FindModel("gpt-175b")->shape), DoubleNear(175.5e9, 1e9));
+  EXPECT_THAT(ModelParameters(FindModel("gpt-530b")->shape), DoubleNear(530.5e9, 2e9));
 }
 
 // 8 NICs a host on rails, links that take next to no time.
@@ -96,10 +100,10 @@ double Seconds(const Fabric& fabric, const TrainingStep& step) {
   return absl::ToDoubleSeconds(result->operations[*end].ended);
 }
 
-TrainingStep SmallStep(ParallelLayout layout, int micro_batches) {
+TrainingStep SmallStep(absl::string_view mesh, int micro_batches) {
   TrainingStep step;
   step.model = {.layers = 16, .hidden = 2048, .heads = 16, .vocabulary = 1, .sequence = 1024};
-  step.layout = layout;
+  step.mesh = *ParseMesh(mesh);
   step.micro_batches = micro_batches;
   return step;
 }
@@ -107,7 +111,8 @@ TrainingStep SmallStep(ParallelLayout layout, int micro_batches) {
 TEST(TrainingStep, BubbleIsThatOfTheScheduleOnAFastNetwork) {
   const Fabric fabric = Rails(4, 400'000);
   for (int chunks : {1, 2, 4}) {
-    const TrainingStep step = SmallStep({.tensor = 8, .pipeline = 4, .chunks = chunks}, 8);
+    TrainingStep step = SmallStep("tp8,pp4", 8);
+    step.chunks = chunks;
     const double pass = absl::ToDoubleSeconds(PassTime(step, false, false));
     // (m v + p - 1) forwards and backwards of a chunk: the bubble is (p - 1) / (m v).
     const double ideal = 3 * pass * (8 * chunks + 3);
@@ -117,7 +122,7 @@ TEST(TrainingStep, BubbleIsThatOfTheScheduleOnAFastNetwork) {
 
 TEST(TrainingStep, DataParallelCostsItsRingsWhereNothingHidesThem) {
   const Fabric fabric = Rails(4, 40);
-  TrainingStep step = SmallStep({.tensor = 8, .data = 4}, 2);
+  TrainingStep step = SmallStep("tp8,dp4", 2);
   step.overlap_data = false;
   const double compute = 2 * 3 * absl::ToDoubleSeconds(PassTime(step, false, true));
   const double bytes = static_cast<double>(DenseChunkBytes(step, 0, 0).count());
@@ -127,7 +132,7 @@ TEST(TrainingStep, DataParallelCostsItsRingsWhereNothingHidesThem) {
 
 TEST(TrainingStep, OverlapHidesAllButTheFirstAndLastBucket) {
   const Fabric fabric = Rails(4, 400);
-  TrainingStep step = SmallStep({.tensor = 8, .data = 4}, 4);
+  TrainingStep step = SmallStep("tp8,dp4", 4);
   step.efficiency = 0.02;  // slow enough to hide something behind
   step.overlap_data = false;
   const double exposed = Seconds(fabric, step);
@@ -141,14 +146,14 @@ TEST(TrainingStep, OverlapHidesAllButTheFirstAndLastBucket) {
 
 TEST(TrainingStep, SlowPipelineLinksShowOnlyWhenStagesWaitForTheirSends) {
   const Fabric fabric = Rails(4, 100);
-  TrainingStep step = SmallStep({.tensor = 8, .pipeline = 4}, 16);
+  TrainingStep step = SmallStep("tp8,pp4", 16);
   const double asynchronous = Seconds(fabric, step);
   step.overlap_pipeline = false;
   EXPECT_GT(Seconds(fabric, step), asynchronous);
 }
 
 TEST(TrainingStep, ContextRingHidesBehindComputationUntilItIsLonger) {
-  TrainingStep step = SmallStep({.tensor = 8, .context = 4}, 1);
+  TrainingStep step = SmallStep("tp8,cp4", 1);
   step.efficiency = 0.02;
   // Forward and backward each begin with the ring and the computation, and end with both.
   const double fast = Seconds(Rails(4, 400'000), step);
@@ -160,7 +165,7 @@ TEST(TrainingStep, ContextRingHidesBehindComputationUntilItIsLonger) {
 }
 
 TEST(TrainingStep, ExpertsExchangeTheirTokensBeforeAndAfterEveryPass) {
-  TrainingStep step = SmallStep({.tensor = 8, .data = 4, .expert = 4}, 1);
+  TrainingStep step = SmallStep("tp8,ep4", 1);
   step.model.experts = 4;
   const Fabric fabric = Rails(4);
   Workload workload;
@@ -176,8 +181,8 @@ TEST(TrainingStep, ExpertsExchangeTheirTokensBeforeAndAfterEveryPass) {
 }
 
 TEST(TrainingStep, EveryAxisTogetherEnds) {
-  TrainingStep step =
-      SmallStep({.tensor = 4, .pipeline = 2, .chunks = 2, .data = 4, .context = 2, .expert = 2}, 4);
+  TrainingStep step = SmallStep("tp4,cp2,ep2,dp2,pp2", 4);
+  step.chunks = 2;
   step.model.experts = 4;
   step.model.top_k = 2;
   step.buckets = 2;
@@ -185,19 +190,39 @@ TEST(TrainingStep, EveryAxisTogetherEnds) {
   EXPECT_GT(Seconds(Rails(8), step), 0);
 }
 
+TEST(TrainingStep, TheOrderOfTheMeshSaysWhichHostsAreReplicas) {
+  // A tensor group a host. Data inside pipeline: neighbours are replicas; else every second host.
+  for (const auto& [mesh, replicas] :
+       std::map<std::string, std::vector<int>>{{"tp8,dp2,pp2", {0, 1}}, {"tp8,pp2,dp2", {0, 2}}}) {
+    const Fabric fabric = Rails(4);
+    Workload workload;
+    ASSERT_TRUE(AddTrainingStep(workload, fabric, SmallStep(mesh, 4)).ok());
+    std::vector<int> hosts;
+    for (const Endpoint& member : workload.ring(0)) {
+      const auto all = fabric.hosts();
+      hosts.push_back(
+          static_cast<int>(std::find(all.begin(), all.end(), member.host) - all.begin()));
+    }
+    EXPECT_EQ(hosts, replicas) << mesh;
+  }
+}
+
 TEST(TrainingStep, LayoutThatDoesNotFitIsNamed) {
   const Fabric fabric = Rails(4);
   auto message = [&](auto change) {
-    TrainingStep step = SmallStep({.tensor = 8, .pipeline = 2, .data = 2}, 4);
+    TrainingStep step = SmallStep("tp8,dp2,pp2", 4);
     change(step);
     Workload workload;
     return std::string(AddTrainingStep(workload, fabric, step).status().message());
   };
   EXPECT_EQ(message([](TrainingStep&) {}), "");
-  EXPECT_THAT(message([](TrainingStep& s) { s.layout.tensor = 3; }), HasSubstr("heads=16"));
-  EXPECT_THAT(message([](TrainingStep& s) { s.layout = {.tensor = 16}; }), HasSubstr("tp=16"));
-  EXPECT_THAT(message([](TrainingStep& s) { s.layout.data = 0; }), HasSubstr("dp=0"));
-  EXPECT_THAT(message([](TrainingStep& s) { s.layout.expert = 3; }), HasSubstr("dp=2"));
+  EXPECT_THAT(message([](TrainingStep& s) { s.mesh = *ParseMesh("tp3"); }), HasSubstr("heads=16"));
+  EXPECT_THAT(message([](TrainingStep& s) { s.mesh = *ParseMesh("tp16"); }), HasSubstr("tp=16"));
+  EXPECT_THAT(message([](TrainingStep& s) { s.mesh = *ParseMesh("dp2,tp2"); }), HasSubstr("tp=2"));
+  EXPECT_THAT(message([](TrainingStep& s) { s.mesh = *ParseMesh("tp8,dp5"); }),
+              HasSubstr("tensor 8 x data 5 = 40 GPUs, and the fabric has 32 NICs"));
+  EXPECT_THAT(message([](TrainingStep& s) { s.mesh = *ParseMesh("tp8,ep2"); }),
+              HasSubstr("experts=0: not a multiple of ep = 2"));
   EXPECT_THAT(message([](TrainingStep& s) { s.efficiency = 0; }), HasSubstr("efficiency 0"));
   EXPECT_THAT(message([](TrainingStep& s) { s.micro_batches = 1 << 24; }),
               HasSubstr("operations; at most"));
