@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "tests/plugins/contracts.h"
 
@@ -74,12 +77,49 @@ TEST(NcclTransports, MultipathKeepsAllContracts) {
   }
 }
 
+// UCX 1.13 may abort the survivor when a peer is killed whose connection UCX has not finished, by
+// an assertion on messages of its own wire-up (docs/nccl-plugin.md, "What it does not do yet").
+bool IsAbortOfUcx(const std::vector<std::string>& broken, absl::string_view printed) {
+  return broken.size() == 1 && absl::StartsWith(broken[0], "no-crash: ") &&
+         absl::StrContains(broken[0], "signal 6 (Aborted)") &&
+         absl::StrContains(printed, "Assertion `") &&
+         (absl::StrContains(printed, "wireup_ep.c:") ||
+          absl::StrContains(printed, "req->send.wireup.type"));
+}
+
+TEST(NcclTransports, AnAbortIsUcxsOwnOnlyWithItsAssertion) {
+  const std::string died = "no-crash: the process was killed by signal 6 (Aborted) in step \"x\"";
+  const std::string said = "wireup_ep.c:241  Assertion `wireup_ep->pending_count == 0' failed";
+  EXPECT_TRUE(IsAbortOfUcx({died}, said));
+  EXPECT_TRUE(IsAbortOfUcx({died}, "Assertion `(req->send.wireup.type == UCP_WIREUP_MSG_ACK)'"));
+  EXPECT_FALSE(IsAbortOfUcx({died}, "net/ucx/wire.cc:70: invariant broken: endpoint_ != nullptr"));
+  EXPECT_FALSE(IsAbortOfUcx({died, "peer-death-reported: no error"}, said));
+  EXPECT_FALSE(IsAbortOfUcx({"no-crash: the process was killed by signal 11 (...)"}, said));
+}
+
+// A run that UCX ended tells nothing of the plugin: another takes its place, of so many.
+std::vector<std::string> BrokenByDeathOverUcx(const Options& options) {
+  constexpr int kRunsMost = 5;
+  std::vector<std::string> broken;
+  for (int run = 0; run < kRunsMost; ++run) {
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    broken = BrokenIn(Scenario::kDeath, 11, options);
+    const std::string printed = absl::StrCat(testing::internal::GetCapturedStderr(),
+                                             testing::internal::GetCapturedStdout());
+    std::fputs(printed.c_str(), stderr);
+    if (!IsAbortOfUcx(broken, printed)) break;
+  }
+  return broken;
+}
+
 TEST(NcclTransports, UcxKeepsAllContracts) {
   if (!kHasUcx) GTEST_SKIP() << "built without UCX, or with a sanitizer that it does not bear";
   Options options = OptionsOf(kUcx);
-  for (Scenario scenario : {Scenario::kIntrospection, Scenario::kSteps, Scenario::kDeath}) {
+  for (Scenario scenario : {Scenario::kIntrospection, Scenario::kSteps}) {
     EXPECT_THAT(BrokenIn(scenario, 11, options), testing::IsEmpty()) << ToString(scenario);
   }
+  EXPECT_THAT(BrokenByDeathOverUcx(options), testing::IsEmpty());
 }
 
 TEST(NcclTransports, EightCommunicatorsOfOneProcessShareRdmaDevices) {
