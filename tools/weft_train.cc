@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "tools/command_line.h"
 #include "trainer/config.h"
 #include "trainer/files/file.h"
+#include "trainer/files/folder_lock.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/parallel/group.h"
 
@@ -80,12 +82,21 @@ struct Command {
     options.resume = resume;
     options.threads = ComputeThreads(options.config, job.environment);
     options.stop = &stop_requested;
-    WEFT_RETURN_IF_ERROR(MakeFolders(run_dir + "/logs"));
     InitLog(size > 1 ? absl::StrCat("rank ", rank) : "", ParseLogLevel(settings.Text("log.level")));
+    Group group(job.world.get(), rank, size);
+    std::unique_ptr<FolderLock> lock;
+    if (rank == 0) {
+      absl::StatusOr<std::unique_ptr<FolderLock>> taken = FolderLock::Take(run_dir);
+      if (taken.ok()) lock = *std::move(taken);
+      WEFT_RETURN_IF_ERROR(group.Agree(taken.status()));
+    } else {
+      WEFT_RETURN_IF_ERROR(group.Agree(absl::OkStatus()));
+    }
+    options.lock = lock.get();
+    WEFT_RETURN_IF_ERROR(MakeFolders(run_dir + "/logs"));
     WEFT_RETURN_IF_ERROR(AlsoLogTo(absl::StrCat(run_dir, "/logs/rank-", rank, ".log")));
     WEFT_LOG_INFO("rank ", rank, " of ", size, ", process ", getpid(), ", ", options.threads,
                   " threads");
-    Group group(job.world.get(), rank, size);
     absl::Status status = Train(options, group);
     if (!status.ok()) WEFT_LOG_ERROR(status.message());
     return status;

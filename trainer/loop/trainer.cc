@@ -112,8 +112,8 @@ class Run {
   }
 
   absl::Status PrepareFolder() {
-    WEFT_RETURN_IF_ERROR(MakeFolders(Path("logs")));
     if (!is_first()) return absl::OkStatus();
+    WEFT_RETURN_IF_ERROR(CheckLock());
     WEFT_RETURN_IF_ERROR(MakeFolders(Path("checkpoints")));
     if (!options_.resume) {
       // A run that begins anew must not leave the old one's checkpoints to be resumed from.
@@ -217,8 +217,13 @@ class Run {
                               std::clamp<int64_t>(whole, 1, config_.validation_batches));
   }
 
+  absl::Status CheckLock() const {
+    return options_.lock == nullptr ? absl::OkStatus() : options_.lock->Check();
+  }
+
   absl::Status Save() {
     if (saved_step_ == position_.step) return absl::OkStatus();
+    WEFT_RETURN_IF_ERROR(group_.Agree(CheckLock()));
     WEFT_RETURN_IF_ERROR(stepper_->parameters().WaitAll());
     WEFT_ASSIGN_OR_RETURN(std::string path, SaveCheckpoint(Path("checkpoints"), position_, config_,
                                                            stepper_->parameters(), group_));

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "trainer/config.h"
+#include "trainer/files/folder_lock.h"
 #include "trainer/parallel/group.h"
 
 namespace weft {
@@ -19,6 +20,7 @@ namespace weft {
 struct RunOptions {
   TrainConfig config;
   std::string run_dir;
+  const FolderLock* lock = nullptr;  // on run_dir, taken before any rank wrote there; rank 0 only
   bool resume = false;
   int threads = 1;  // compute threads of this rank
   // Set by a signal: the step is finished, a checkpoint written, and Train returns OK.

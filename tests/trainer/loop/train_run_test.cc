@@ -1,184 +1,24 @@
 // weft-train as users run it: alone and under weft-run, killed and resumed.
-#include <fcntl.h>
+#include "tests/trainer/loop/train_run.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <chrono>
-#include <cmath>
-#include <cstdlib>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "base/random.h"
 #include "trainer/checkpoint/safetensors.h"
-#include "trainer/data/prepare.h"
-#include "trainer/files/file.h"
 
 namespace weft {
 namespace {
 
-namespace fs = std::filesystem;
-using nlohmann::json;
 using ::testing::HasSubstr;
-
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-struct Outcome {
-  int status = 0;  // exit status; 128 + signal
-  std::string output;
-};
-
-// A program that writes both its streams to a file. It leads a process group, so that a test can
-// take it away with all its children.
-class Process {
- public:
-  Process(const std::vector<std::string>& command, std::string output)
-      : output_(std::move(output)) {
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 1, output_.c_str(), O_CREAT | O_TRUNC | O_WRONLY,
-                                     0644);
-    posix_spawn_file_actions_adddup2(&actions, 1, 2);
-    posix_spawnattr_t attributes;
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-    std::vector<char*> arguments;
-    for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
-    EXPECT_EQ(posix_spawn(&pid_, arguments[0], &actions, &attributes, arguments.data(), environ),
-              0);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
-  }
-  ~Process() {
-    if (pid_ > 0) {
-      kill(-pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
-    }
-  }
-  void Signal(int number) { kill(pid_, number); }
-  void KillAll() { kill(-pid_, SIGKILL); }
-  bool running() {
-    if (pid_ <= 0) return false;
-    if (waitpid(pid_, &status_, WNOHANG) != pid_) return true;
-    pid_ = -1;
-    return false;
-  }
-  Outcome Wait() {
-    if (pid_ > 0) waitpid(pid_, &status_, 0);
-    pid_ = -1;
-    std::ifstream file(output_);
-    Outcome outcome;
-    outcome.status = WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
-    outcome.output.assign(std::istreambuf_iterator<char>(file), {});
-    return outcome;
-  }
-
- private:
-  std::string output_;
-  pid_t pid_ = -1;
-  int status_ = 0;
-};
-
-class TrainRunTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    root_ = fs::path(::testing::TempDir()) / ("weft_train_" + std::to_string(getpid()));
-    fs::create_directories(root_);
-    WriteText();
-    PrepareOptions options;
-    options.inputs = {(root_ / "text.txt").string()};
-    options.output_prefix = (root_ / "data").string();
-    options.vocab_size = 320;
-    options.validation_fraction = 0.1;
-    auto info = PrepareDataset(options);
-    ASSERT_TRUE(info.ok()) << info.status();
-  }
-  static void TearDownTestSuite() { fs::remove_all(root_); }
-
-  // Sentences with some grammar, so that there is something to learn.
-  static void WriteText() {
-    const std::vector<std::string> things = {"horse", "river", "lamp", "field", "ship", "song"};
-    const std::vector<std::string> verbs = {"carries", "sees", "follows", "keeps", "makes"};
-    std::ofstream file(root_ / "text.txt");
-    Random random(5);
-    for (int document = 0; document < 400; ++document) {
-      for (int line = 0; line < 4; ++line) {
-        file << "the " << things[random.Below(6)] << " " << verbs[random.Below(5)] << " the "
-             << things[random.Below(6)] << " of " << random.Below(100) << ".\n";
-      }
-      file << "\n";
-    }
-  }
-
-  static std::string RunDir(const std::string& name) { return (root_ / name).string(); }
-
-  static std::vector<std::string> Command(int ranks, const std::string& run,
-                                          const std::vector<std::string>& extra) {
-    std::string bin = Environment("WEFT_BIN");
-    std::vector<std::string> command;
-    if (ranks > 1) command = {bin + "/weft-run", "-n", std::to_string(ranks), "--"};
-    std::vector<std::string> rest = {bin + "/weft-train",
-                                     Environment("WEFT_SOURCE") + "/trainer/configs/tiny.toml",
-                                     "--run-dir",
-                                     RunDir(run),
-                                     "--set",
-                                     "data.prefix=" + (root_ / "data").string()};
-    command.insert(command.end(), rest.begin(), rest.end());
-    for (const std::string& word : extra) {
-      if (word[0] != '-') command.emplace_back("--set");
-      command.push_back(word);
-    }
-    return command;
-  }
-  static Outcome Run(int ranks, const std::string& run,
-                     const std::vector<std::string>& extra = {}) {
-    return Process(Command(ranks, run, extra), RunDir(run + ".out")).Wait();
-  }
-
-  static std::map<int, json> Metrics(const std::string& run) {
-    std::map<int, json> rows;
-    std::ifstream file(RunDir(run) + "/metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      json row = json::parse(line);
-      EXPECT_EQ(rows.count(row["step"]), 0U) << "step " << row["step"] << " is there twice";
-      rows[row["step"]] = row;
-    }
-    return rows;
-  }
-  static double LargestDifference(const std::map<int, json>& a, const std::map<int, json>& b) {
-    EXPECT_EQ(a.size(), b.size());
-    double largest = 0;
-    for (const auto& [step, row] : a) {
-      if (b.count(step) == 0) return INFINITY;
-      double difference = std::abs(row["loss"].get<double>() - b.at(step)["loss"].get<double>());
-      largest = std::max(largest, difference);
-    }
-    return largest;
-  }
-  static bool WaitForPath(const std::string& path, Process& process) {
-    for (int i = 0; i < 6000 && process.running(); ++i) {
-      if (fs::exists(path)) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return fs::exists(path);
-  }
-
-  static fs::path root_;
-};
-fs::path TrainRunTest::root_;
 
 TEST_F(TrainRunTest, LeavesEveryFileAndLearns) {
   Outcome outcome = Run(1, "alone");
