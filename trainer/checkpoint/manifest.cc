@@ -250,6 +250,10 @@ std::string TemporaryCheckpointName(int64_t step) {
   return absl::StrCat(".tmp-", CheckpointName(step));
 }
 
+std::string ReplacedCheckpointName(int64_t step) {
+  return absl::StrCat(".replaced-", CheckpointName(step));
+}
+
 std::string ShardName(int rank, int world_size) {
   return absl::StrFormat("rank-%05d-of-%05d.safetensors", rank, world_size);
 }

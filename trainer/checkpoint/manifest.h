@@ -67,6 +67,7 @@ std::string HashConfig(absl::string_view config_text);
 // Names within a folder of checkpoints.
 std::string CheckpointName(int64_t step);           // "step-00001000"
 std::string TemporaryCheckpointName(int64_t step);  // ".tmp-step-00001000"
+std::string ReplacedCheckpointName(int64_t step);   // ".replaced-step-00001000"
 std::string ShardName(int rank, int world_size);    // "rank-00003-of-00008.safetensors"
 bool ParseCheckpointName(absl::string_view name, int64_t& step);
 inline constexpr char kManifestName[] = "manifest.json";

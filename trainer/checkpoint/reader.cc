@@ -15,6 +15,10 @@
 
 namespace weft {
 
+bool IsDamage(const absl::Status& status) {
+  return absl::IsDataLoss(status) || absl::IsNotFound(status);
+}
+
 absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
     const std::string& path, Verification verification) {
   const std::string manifest_path = absl::StrCat(path, "/", kManifestName);
@@ -41,7 +45,7 @@ absl::Status CheckpointReader::CheckSizes() const {
     const std::string path = absl::StrCat(path_, "/", shard.file);
     std::error_code error;
     auto size = static_cast<int64_t>(std::filesystem::file_size(path, error));
-    if (error) return absl::DataLossError(absl::StrCat(path, ": ", error.message()));
+    if (error) return ErrnoStatus(error.value(), absl::StrCat("size of ", path));
     if (size != shard.bytes) {
       return absl::DataLossError(
           absl::StrCat(path, " has ", size, " bytes instead of ", shard.bytes));
@@ -51,12 +55,15 @@ absl::Status CheckpointReader::CheckSizes() const {
 }
 
 absl::Status CheckpointReader::OpenShard(const ShardInfo& info, Shard& shard) const {
-  WEFT_ASSIGN_OR_RETURN(SafetensorsFile file,
-                        SafetensorsFile::Open(absl::StrCat(path_, "/", info.file)));
-  if (uint32_t actual = Crc32c(file.file_bytes()); actual != info.crc32c) {
+  const std::string path = absl::StrCat(path_, "/", info.file);
+  uint32_t actual = 0;
+  WEFT_RETURN_IF_ERROR(ReadInChunks(
+      path, [&](absl::Span<const std::byte> bytes) { actual = Crc32c(bytes, actual); }));
+  if (actual != info.crc32c) {
     return absl::DataLossError(absl::StrFormat(
-        "%s is damaged: its checksum is %08x instead of %08x", file.path(), actual, info.crc32c));
+        "%s is damaged: its checksum is %08x instead of %08x", path, actual, info.crc32c));
   }
+  WEFT_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(path));
   shard.file = std::make_unique<const SafetensorsFile>(std::move(file));
   return absl::OkStatus();
 }

@@ -4,7 +4,8 @@
 //   WEFT_ASSIGN_OR_RETURN(auto checkpoint, CheckpointReader::Open(path));
 //   WEFT_RETURN_IF_ERROR(checkpoint->Read("parameters", begin, end, bytes));
 //
-// No byte is given out before the checksum of its shard file has been verified.
+// No byte is given out before the checksum of its shard file has been verified. IsDamage tells a
+// checkpoint that is broken from one that cannot be read at the moment.
 #ifndef WEFT_TRAINER_CHECKPOINT_READER_H_
 #define WEFT_TRAINER_CHECKPOINT_READER_H_
 
@@ -25,6 +26,11 @@ enum class Verification {
   kWhenTouched,  // at Open the manifest and all sizes; a shard's checksum when it is first read
   kEverything,   // at Open every byte
 };
+
+// Whether an error of a CheckpointReader says that files are wrong or missing, and so will be the
+// next time. Otherwise the checkpoint may be whole: permission, an I/O error, too many open files,
+// a format of a later version.
+bool IsDamage(const absl::Status& status);
 
 // Thread-safe.
 class CheckpointReader {

@@ -3,6 +3,7 @@
 #define WEFT_TRAINER_CHECKPOINT_RETENTION_H_
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,11 +13,17 @@
 
 namespace weft {
 
+struct PassedOver {
+  int64_t step = -1;
+  std::string path;
+  absl::Status reason;  // IsDamage(reason), or it could not be read
+};
+
 struct LatestCheckpoint {
   std::string path;  // empty: there is none
   int64_t step = -1;
-  // Newer ones that were passed over, each with its reason, newest first; for the log.
-  std::vector<std::string> skipped;
+  std::vector<PassedOver> passed_over;  // all newer ones, newest first
+  std::vector<std::string> unfinished;  // folders of writers that were killed
 };
 
 // The one of the highest step that is whole. With kEverything every byte of it is read. A folder
@@ -24,13 +31,42 @@ struct LatestCheckpoint {
 absl::StatusOr<LatestCheckpoint> FindLatest(const std::string& folder,
                                             Verification verification = Verification::kEverything);
 
-// Deletes all whole checkpoints but the `keep_last` (at least 1) newest, and temporary folders of
-// steps up to the newest. Broken ones stay, for a look. Returns the paths that are gone. A crash in
-// between leaves no half checkpoint under a valid name.
-absl::StatusOr<std::vector<std::string>> Prune(const std::string& folder, int keep_last);
+// Every checkpoint's path, newest first, whole or not: nothing is opened.
+absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& folder);
 
-// At the start of a run, while nobody writes: all temporary folders of killed writers.
+// At the start of a run, while nobody writes: removes all temporary folders of killed writers, and
+// gives a checkpoint its name back whose replacement was cut short.
 absl::Status RemoveLeftovers(const std::string& folder);
+
+// Deletes a run's old checkpoints. A checkpoint counts as kept only if it is known to be whole:
+// this process resumed from it, committed it, or verified it. Never deleted are the checkpoint
+// resumed from, the last one committed, whatever was passed over for the first, and whatever does
+// not open. Used by one thread at a time.
+class Retention {
+ public:
+  Retention(std::string folder, int keep);  // at least 1
+
+  void Resumed(const LatestCheckpoint& latest);
+  void Committed(int64_t step);
+
+  // Deletes what is older than the newest `keep` known ones; also temporary folders of steps up to
+  // the last committed one. Returns the paths that are gone; nothing happens before a first commit.
+  // A crash in between leaves no half checkpoint under a valid name.
+  //
+  // To know more checkpoints it reads one whole, at most, so that a training step does not wait
+  // long. Until `keep` are known, nothing is deleted: for a while there may be more than `keep`.
+  absl::StatusOr<std::vector<std::string>> Prune();
+
+ private:
+  bool Verify(const std::string& path, int64_t step);
+
+  const std::string folder_;
+  const int keep_;
+  int64_t resumed_ = -1;
+  int64_t committed_ = -1;
+  std::set<int64_t> whole_;
+  std::set<int64_t> passed_over_;
+};
 
 }  // namespace weft
 

@@ -75,7 +75,6 @@ class SafetensorsFile {
   const SafetensorsMetadata& metadata() const { return metadata_; }
   const TensorInfo* Find(absl::string_view name) const;  // nullptr: no such tensor
   absl::Span<const std::byte> Data(const TensorInfo& tensor) const;
-  absl::Span<const std::byte> file_bytes() const { return file_.bytes(); }
   const std::string& path() const { return file_.path(); }
 
  private:

@@ -57,12 +57,19 @@ Json MakeNote(int64_t step, const SafetensorsWriter& file, absl::Span<const Buff
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(std::string folder, int64_t step, int world_size)
+int ExchangeNamesByKernel(const std::string& one, const std::string& other) {
+  return renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE);
+}
+
+CheckpointWriter::CheckpointWriter(std::string folder, int64_t step, int world_size,
+                                   ExchangeNames exchange)
     : folder_(std::move(folder)),
       step_(step),
       world_size_(world_size),
       temporary_(absl::StrCat(folder_, "/", TemporaryCheckpointName(step))),
-      final_(absl::StrCat(folder_, "/", CheckpointName(step))) {
+      final_(absl::StrCat(folder_, "/", CheckpointName(step))),
+      replaced_(absl::StrCat(folder_, "/", ReplacedCheckpointName(step))),
+      exchange_(std::move(exchange)) {
   WEFT_CHECK(step >= 0 && world_size > 0, "step " << step << ", " << world_size << " ranks");
 }
 
@@ -189,19 +196,32 @@ absl::Status CheckpointWriter::RemoveStrangers(const Manifest& manifest) const {
   return error ? ErrnoStatus(error.value(), absl::StrCat("tidy ", temporary_)) : absl::OkStatus();
 }
 
+// Between the two renames only `replaced_` is there: FindLatest takes it for the step's checkpoint.
+absl::Status CheckpointWriter::ReplaceInTwoRenames() const {
+  WEFT_RETURN_IF_ERROR(RemoveTree(replaced_));  // of an earlier try: `final_` is there
+  if (rename(final_.c_str(), replaced_.c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("rename ", final_, " to ", replaced_));
+  }
+  if (rename(temporary_.c_str(), final_.c_str()) == 0) return absl::OkStatus();
+  absl::Status status = ErrnoStatus(errno, absl::StrCat("rename ", temporary_, " to ", final_));
+  if (rename(replaced_.c_str(), final_.c_str()) == 0) return status;
+  return Annotate(status, absl::StrCat("the old checkpoint is now ", replaced_));
+}
+
 absl::Status CheckpointWriter::Publish() const {
   const std::string doing = absl::StrCat("rename ", temporary_, " to ", final_);
   std::error_code ignored;
   if (!std::filesystem::exists(final_, ignored)) {
     if (rename(temporary_.c_str(), final_.c_str()) != 0) return ErrnoStatus(errno, doing);
-    return SyncFolder(folder_);
-  }
-  // The two change places at once; what was there before is then under the temporary name.
-  if (renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, final_.c_str(), RENAME_EXCHANGE) != 0) {
-    return ErrnoStatus(errno, absl::StrCat(doing, " in exchange"));
+  } else if (exchange_(temporary_, final_) != 0) {
+    const bool cannot = errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP;
+    if (!cannot) return ErrnoStatus(errno, absl::StrCat(doing, " in exchange"));
+    WEFT_RETURN_IF_ERROR(ReplaceInTwoRenames());
   }
   WEFT_RETURN_IF_ERROR(SyncFolder(folder_));
+  // What was there before has one of these names now.
   std::filesystem::remove_all(temporary_, ignored);
+  std::filesystem::remove_all(replaced_, ignored);
   return absl::OkStatus();
 }
 

@@ -14,6 +14,7 @@
 #define WEFT_TRAINER_CHECKPOINT_WRITER_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -49,14 +50,21 @@ struct CheckpointState {
   std::string config_text;                    // only its hash is kept
 };
 
+// Gives each of two folders the other's name in one step; 0, or -1 and errno. EINVAL, ENOSYS and
+// EOPNOTSUPP: the file system cannot (NFS is one).
+using ExchangeNames = std::function<int(const std::string&, const std::string&)>;
+int ExchangeNamesByKernel(const std::string& one, const std::string& other);  // renameat2
+
 class CheckpointWriter {
  public:
   // `folder` holds the run's checkpoints; it is created when it is missing.
-  CheckpointWriter(std::string folder, int64_t step, int world_size);
+  CheckpointWriter(std::string folder, int64_t step, int world_size,
+                   ExchangeNames exchange = ExchangeNamesByKernel);
 
   absl::Status WriteShard(int rank, absl::Span<const BufferPart> parts,
                           absl::Span<const RankState> states = {});
-  // The path of the checkpoint. An earlier checkpoint of the same step is replaced in one rename.
+  // The path of the checkpoint. An earlier checkpoint of the same step is replaced: at every
+  // moment the old one or the new one can be found (FindLatest).
   absl::StatusOr<std::string> Commit(const CheckpointState& state);
   // Takes away what was written, to free the disk. Nobody may be writing any more.
   void Abandon();
@@ -67,6 +75,7 @@ class CheckpointWriter {
   absl::Status AddShard(int rank, Manifest& manifest) const;
   absl::Status RemoveStrangers(const Manifest& manifest) const;
   absl::Status Publish() const;
+  absl::Status ReplaceInTwoRenames() const;
   std::string NotePath(int rank) const;
 
   const std::string folder_;
@@ -74,6 +83,8 @@ class CheckpointWriter {
   const int world_size_;
   const std::string temporary_;
   const std::string final_;
+  const std::string replaced_;
+  const ExchangeNames exchange_;
 };
 
 }  // namespace weft

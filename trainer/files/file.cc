@@ -166,6 +166,20 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   }
 }
 
+absl::Status ReadInChunks(const std::string& path,
+                          const std::function<void(absl::Span<const std::byte>)>& take) {
+  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.number < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  std::vector<std::byte> chunk(kWriteBuffer);
+  while (true) {
+    ssize_t count = read(file.number, chunk.data(), chunk.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return ErrnoStatus(errno, absl::StrCat("read ", path));
+    if (count == 0) return absl::OkStatus();
+    take(absl::MakeConstSpan(chunk).first(static_cast<size_t>(count)));
+  }
+}
+
 std::string ParentFolder(const std::string& path) {
   std::string parent = std::filesystem::path(path).parent_path().string();
   return parent.empty() ? "." : parent;
@@ -176,6 +190,12 @@ absl::Status MakeFolders(const std::string& path) {
   std::filesystem::create_directories(path, error);
   if (error) return ErrnoStatus(error.value(), absl::StrCat("create folder ", path));
   return absl::OkStatus();
+}
+
+absl::Status RemoveTree(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  return error ? ErrnoStatus(error.value(), absl::StrCat("remove ", path)) : absl::OkStatus();
 }
 
 absl::Status SyncFolder(const std::string& path) {

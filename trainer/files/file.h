@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -70,11 +71,17 @@ class AtomicFile {
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content);
 absl::StatusOr<std::string> ReadFile(const std::string& path);
+// The file's bytes in order, some at a time. Unlike a MappedFile, a disk that fails is a status and
+// not the signal SIGBUS.
+absl::Status ReadInChunks(const std::string& path,
+                          const std::function<void(absl::Span<const std::byte>)>& take);
 
 // "runs/demo/loss.svg" -> "runs/demo"; "loss.svg" -> ".".
 std::string ParentFolder(const std::string& path);
 // All missing folders of the path. Ok when it exists.
 absl::Status MakeFolders(const std::string& path);
+// A folder with all it holds, or a file. Ok when it is not there.
+absl::Status RemoveTree(const std::string& path);
 // Makes creations and renames in a folder durable.
 absl::Status SyncFolder(const std::string& path);
 

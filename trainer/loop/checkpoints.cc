@@ -1,14 +1,15 @@
 #include "trainer/loop/checkpoints.h"
 
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "trainer/checkpoint/reader.h"
-#include "trainer/checkpoint/retention.h"
 #include "trainer/checkpoint/writer.h"
+#include "trainer/files/file.h"
 
 namespace weft {
 namespace {
@@ -52,34 +53,95 @@ absl::Status ReadParts(const CheckpointReader& reader, ShardedParameters& parame
   return absl::OkStatus();
 }
 
-// Rank 0 looks for all: they must agree.
-absl::StatusOr<std::string> FindTogether(const std::string& folder, Group& group) {
-  absl::Status status;
-  std::string path;
-  if (group.rank() == 0) {
-    status = RemoveLeftovers(folder);
-    if (status.ok()) {
-      absl::StatusOr<LatestCheckpoint> latest = FindLatest(folder);
-      status = latest.status();
-      if (latest.ok()) {
-        for (const std::string& reason : latest->skipped) WEFT_LOG_WARN("passed over ", reason);
-        path = latest->path;
-      }
-    }
-  }
-  WEFT_RETURN_IF_ERROR(group.Agree(status));
-  return group.FromFirst(path);
+void AppendReason(const PassedOver& entry, std::string& text) {
+  absl::StrAppend(&text, "\n  step ", entry.step, ": ", entry.reason.message());
 }
 
-absl::StatusOr<RunPosition> LoadHere(const std::string& path, const TrainConfig& config,
-                                     ShardedParameters& parameters) {
+// Whether a run may go on from `latest`; see RunCheckpoints::Load.
+absl::Status CheckLatest(const std::string& folder, const LatestCheckpoint& latest) {
+  std::string unreadable;
+  std::string all;
+  for (const PassedOver& entry : latest.passed_over) {
+    AppendReason(entry, all);
+    if (!IsDamage(entry.reason)) AppendReason(entry, unreadable);
+  }
+  if (latest.path.empty() && !all.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cannot resume: no checkpoint in ", folder, " is whole and readable; nothing was changed",
+        all, "\nMake one of them readable, or begin anew in another --run-dir"));
+  }
+  if (unreadable.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "cannot resume: checkpoints newer than ", latest.path,
+      " cannot be read, though they may be whole; nothing was changed", unreadable,
+      "\nMake them readable, or move them out of ", folder, " to go on from step ", latest.step));
+}
+
+// Looks for the last checkpoint, and tidies the folder if there is one to go on from, or none.
+absl::StatusOr<LatestCheckpoint> FindAndTidy(const std::string& folder) {
+  WEFT_ASSIGN_OR_RETURN(LatestCheckpoint latest, FindLatest(folder));
+  WEFT_RETURN_IF_ERROR(CheckLatest(folder, latest));
+  for (const std::string& path : latest.unfinished) {
+    WEFT_LOG_WARN("removed ", path, ": it was never finished");
+  }
+  for (const PassedOver& entry : latest.passed_over) {
+    WEFT_LOG_WARN("passed over step ", entry.step, ", which stays: ", entry.reason.message());
+  }
+  WEFT_RETURN_IF_ERROR(RemoveLeftovers(folder));
+  // The name that it has now, if its replacement had been cut short.
+  if (!latest.path.empty()) latest.path = absl::StrCat(folder, "/", CheckpointName(latest.step));
+  return latest;
+}
+
+}  // namespace
+
+RunCheckpoints::RunCheckpoints(std::string folder, const TrainConfig& config, Group& group)
+    : folder_(std::move(folder)),
+      config_(config),
+      group_(group),
+      retention_(folder_, config.checkpoint_keep) {}
+
+absl::Status RunCheckpoints::ExpectNone() {
+  absl::Status status;
+  if (group_.rank() == 0) {
+    absl::StatusOr<std::vector<std::string>> paths = ListCheckpoints(folder_);
+    status = paths.status();
+    if (paths.ok() && !paths->empty()) {
+      status = absl::AlreadyExistsError(
+          absl::StrCat(ParentFolder(folder_), " holds a run with the checkpoint ", paths->front(),
+                       "; go on with it by --resume, or name another --run-dir"));
+    } else if (paths.ok()) {
+      status = RemoveLeftovers(folder_);
+    }
+  }
+  return group_.Agree(status);
+}
+
+// Rank 0 looks for all: they must agree. Empty: there is none at all.
+absl::StatusOr<std::string> RunCheckpoints::FindLast() {
+  absl::Status status;
+  std::string path;
+  if (group_.rank() == 0) {
+    absl::StatusOr<LatestCheckpoint> latest = FindAndTidy(folder_);
+    status = latest.status();
+    if (latest.ok() && !latest->path.empty()) {
+      retention_.Resumed(*latest);
+      path = latest->path;
+    }
+  }
+  WEFT_RETURN_IF_ERROR(group_.Agree(status));
+  return group_.FromFirst(path);
+}
+
+absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
+                                                     ShardedParameters& parameters) {
   WEFT_ASSIGN_OR_RETURN(auto reader, CheckpointReader::Open(path));
   const Manifest& manifest = reader->manifest();
   auto identity = manifest.states.find(kIdentity);
   if (identity == manifest.states.end()) {
     return absl::DataLossError(absl::StrCat(path, " is no checkpoint of weft-train"));
   }
-  std::string difference = DescribeDifference(identity->second, ResumeIdentity(config));
+  std::string difference = DescribeDifference(identity->second, ResumeIdentity(config_));
   if (!difference.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("cannot resume from ", path, ": ", difference));
@@ -88,43 +150,39 @@ absl::StatusOr<RunPosition> LoadHere(const std::string& path, const TrainConfig&
   return RunPosition{manifest.step, manifest.samples_consumed};
 }
 
-}  // namespace
+absl::StatusOr<std::optional<RunPosition>> RunCheckpoints::Load(ShardedParameters& parameters) {
+  WEFT_ASSIGN_OR_RETURN(std::string path, FindLast());
+  if (path.empty()) return std::nullopt;
+  absl::StatusOr<RunPosition> position = LoadHere(path, parameters);
+  WEFT_RETURN_IF_ERROR(group_.Agree(position.status()));
+  return *position;
+}
 
-absl::StatusOr<std::string> SaveCheckpoint(const std::string& folder, const RunPosition& position,
-                                           const TrainConfig& config,
-                                           const ShardedParameters& parameters, Group& group) {
-  CheckpointWriter writer(folder, position.step, group.size());
+absl::Status RunCheckpoints::Save(const RunPosition& position, const ShardedParameters& parameters,
+                                  absl::Status& failure) {
+  CheckpointWriter writer(folder_, position.step, group_.size());
   std::vector<BufferPart> parts = Parts(parameters);
-  absl::Status written = group.Agree(writer.WriteShard(group.rank(), parts));
-  absl::StatusOr<std::string> path = std::string();
-  if (group.rank() == 0) {
-    if (written.ok()) {
-      path = writer.Commit({.samples_consumed = position.samples,
-                            .seed = config.seed,
-                            .states = {{kIdentity, ResumeIdentity(config)}},
-                            .config_text = config.text});
-      if (path.ok()) {
-        absl::Status pruned = Prune(folder, config.checkpoint_keep).status();
-        if (!pruned.ok()) WEFT_LOG_WARN("old checkpoints stay: ", pruned.ToString());
-      }
+  WEFT_RETURN_IF_ERROR(group_.Agree(writer.WriteShard(group_.rank(), parts), failure));
+  absl::Status committed = failure;
+  if (group_.rank() == 0) {
+    if (failure.ok()) {
+      committed = writer
+                      .Commit({.samples_consumed = position.samples,
+                               .seed = config_.seed,
+                               .states = {{kIdentity, ResumeIdentity(config_)}},
+                               .config_text = config_.text})
+                      .status();
+    }
+    if (committed.ok()) {
+      retention_.Committed(position.step);
+      absl::Status pruned = retention_.Prune().status();
+      if (!pruned.ok()) WEFT_LOG_WARN("old checkpoints stay: ", pruned.ToString());
     } else {
       writer.Abandon();
     }
   }
-  WEFT_RETURN_IF_ERROR(written);
-  WEFT_RETURN_IF_ERROR(group.Agree(path.status()));
-  return group.FromFirst(*path);
-}
-
-absl::StatusOr<RunPosition> LoadCheckpoint(const std::string& folder, const TrainConfig& config,
-                                           ShardedParameters& parameters, Group& group) {
-  WEFT_ASSIGN_OR_RETURN(std::string path, FindTogether(folder, group));
-  if (path.empty()) {
-    return absl::NotFoundError(absl::StrCat("there is no whole checkpoint in ", folder));
-  }
-  absl::StatusOr<RunPosition> position = LoadHere(path, config, parameters);
-  WEFT_RETURN_IF_ERROR(group.Agree(position.status()));
-  return position;
+  if (!failure.ok()) return absl::OkStatus();
+  return group_.Agree(committed, failure);
 }
 
 }  // namespace weft

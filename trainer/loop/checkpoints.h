@@ -7,10 +7,12 @@
 #define WEFT_TRAINER_LOOP_CHECKPOINTS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "trainer/checkpoint/retention.h"
 #include "trainer/config.h"
 #include "trainer/parallel/group.h"
 #include "trainer/parallel/sharded.h"
@@ -22,15 +24,35 @@ struct RunPosition {
   int64_t samples = 0;
 };
 
-// Returns the checkpoint's path. On failure nothing of it is left and older ones are whole.
-absl::StatusOr<std::string> SaveCheckpoint(const std::string& folder, const RunPosition& position,
-                                           const TrainConfig& config,
-                                           const ShardedParameters& parameters, Group& group);
+class RunCheckpoints {
+ public:
+  // `config` and `group` outlive this object.
+  RunCheckpoints(std::string folder, const TrainConfig& config, Group& group);
 
-// Fills the owned slices from the last whole checkpoint. NotFound when there is none;
-// FailedPrecondition when it is of a model, data or seed that the config does not have.
-absl::StatusOr<RunPosition> LoadCheckpoint(const std::string& folder, const TrainConfig& config,
-                                           ShardedParameters& parameters, Group& group);
+  // AlreadyExists when there is any checkpoint, whole or not.
+  absl::Status ExpectNone();
+
+  // Fills the owned slices from the last checkpoint; nothing when there is none at all, whole or
+  // not. A damaged one is passed over with a warning. FailedPrecondition, with every path and
+  // reason, when none is whole, or when one that is newer than the last whole one cannot be read
+  // now: to go on from the older one would give steps away that are perhaps still there. Also when
+  // the checkpoint is of a model, data or seed that the config does not have.
+  absl::StatusOr<std::optional<RunPosition>> Load(ShardedParameters& parameters);
+
+  // Writes a checkpoint and deletes old ones. Returns an error when the group fails; `failure` is
+  // why there is no new checkpoint: then nothing of it is left and older ones are whole.
+  absl::Status Save(const RunPosition& position, const ShardedParameters& parameters,
+                    absl::Status& failure);
+
+ private:
+  absl::StatusOr<std::string> FindLast();
+  absl::StatusOr<RunPosition> LoadHere(const std::string& path, ShardedParameters& parameters);
+
+  const std::string folder_;
+  const TrainConfig& config_;
+  Group& group_;
+  Retention retention_;  // used by rank 0
+};
 
 }  // namespace weft
 

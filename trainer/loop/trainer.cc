@@ -18,7 +18,6 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/trace.h"
-#include "trainer/checkpoint/retention.h"
 #include "trainer/data/batch_loader.h"
 #include "trainer/data/dataset_info.h"
 #include "trainer/files/file.h"
@@ -37,10 +36,15 @@ namespace {
 class Run {
  public:
   Run(const RunOptions& options, Group& group)
-      : options_(options), config_(options.config), group_(group) {}
+      : options_(options),
+        config_(options.config),
+        group_(group),
+        checkpoints_(Path("checkpoints"), config_, group) {}
 
   absl::Status Execute() {
     WEFT_RETURN_IF_ERROR(CheckSameConfig());
+    // A run that begins anew must not leave the old one's checkpoints to be resumed from.
+    if (!options_.resume) WEFT_RETURN_IF_ERROR(checkpoints_.ExpectNone());
     WEFT_RETURN_IF_ERROR(group_.Agree(OpenData()));
     WEFT_RETURN_IF_ERROR(group_.Agree(MakeStepper()));
     WEFT_RETURN_IF_ERROR(Restore());
@@ -98,14 +102,10 @@ class Run {
 
   absl::Status Restore() {
     if (options_.resume) {
-      absl::StatusOr<RunPosition> position =
-          LoadCheckpoint(Path("checkpoints"), config_, stepper_->parameters(), group_);
-      if (position.ok()) {
-        position_ = *position;
-        resumed_ = true;
-      } else if (position.status().code() != absl::StatusCode::kNotFound) {
-        return position.status();
-      }
+      WEFT_ASSIGN_OR_RETURN(std::optional<RunPosition> position,
+                            checkpoints_.Load(stepper_->parameters()));
+      resumed_ = position.has_value();
+      if (resumed_) position_ = *position;
     }
     if (!resumed_) WEFT_RETURN_IF_ERROR(stepper_->Initialize());
     return stepper_->parameters().Publish();
@@ -115,16 +115,6 @@ class Run {
     if (!is_first()) return absl::OkStatus();
     WEFT_RETURN_IF_ERROR(CheckLock());
     WEFT_RETURN_IF_ERROR(MakeFolders(Path("checkpoints")));
-    if (!options_.resume) {
-      // A run that begins anew must not leave the old one's checkpoints to be resumed from.
-      absl::StatusOr<LatestCheckpoint> latest =
-          FindLatest(Path("checkpoints"), Verification::kWhenTouched);
-      if (latest.ok() && !latest->path.empty()) {
-        return absl::AlreadyExistsError(
-            absl::StrCat(options_.run_dir, " holds a run with the checkpoint ", latest->path,
-                         "; go on with it by --resume, or name another --run-dir"));
-      }
-    }
     WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("config.toml"), config_.text));
     WEFT_ASSIGN_OR_RETURN(metrics_,
                           MetricsLog::Open(options_.run_dir, position_.step, info_.unigram_loss));
@@ -225,8 +215,9 @@ class Run {
     if (saved_step_ == position_.step) return absl::OkStatus();
     WEFT_RETURN_IF_ERROR(group_.Agree(CheckLock()));
     WEFT_RETURN_IF_ERROR(stepper_->parameters().WaitAll());
-    WEFT_ASSIGN_OR_RETURN(std::string path, SaveCheckpoint(Path("checkpoints"), position_, config_,
-                                                           stepper_->parameters(), group_));
+    absl::Status failure;
+    WEFT_RETURN_IF_ERROR(checkpoints_.Save(position_, stepper_->parameters(), failure));
+    WEFT_RETURN_IF_ERROR(failure);
     saved_step_ = position_.step;
     return absl::OkStatus();
   }
@@ -300,6 +291,7 @@ class Run {
   const RunOptions& options_;
   TrainConfig config_;
   Group& group_;
+  RunCheckpoints checkpoints_;
   DatasetInfo info_;
   std::shared_ptr<const SampleStream> training_;
   std::unique_ptr<SampleStream> validation_;

@@ -95,7 +95,14 @@ absl::StatusOr<std::string> Group::FromFirst(absl::string_view text) {
 }
 
 absl::Status Group::Agree(const absl::Status& status) {
-  if (size_ == 1) return status;
+  absl::Status agreed;
+  WEFT_RETURN_IF_ERROR(Agree(status, agreed));
+  return agreed;
+}
+
+absl::Status Group::Agree(const absl::Status& status, absl::Status& agreed) {
+  agreed = status;
+  if (size_ == 1) return absl::OkStatus();
   std::string text;
   if (!status.ok()) text = absl::StrCat(static_cast<int>(status.code()), " ", status.message());
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> texts, Gather(text));
@@ -103,8 +110,9 @@ absl::Status Group::Agree(const absl::Status& status) {
     const std::string& other = texts[static_cast<size_t>(rank)];
     if (other.empty()) continue;
     size_t space = other.find(' ');
-    return absl::Status(static_cast<absl::StatusCode>(std::stoi(other.substr(0, space))),
-                        absl::StrCat("rank ", rank, ": ", other.substr(space + 1)));
+    agreed = absl::Status(static_cast<absl::StatusCode>(std::stoi(other.substr(0, space))),
+                          absl::StrCat("rank ", rank, ": ", other.substr(space + 1)));
+    break;
   }
   return absl::OkStatus();
 }

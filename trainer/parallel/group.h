@@ -50,6 +50,8 @@ class Group {
   // OK if it is on every rank; otherwise the status of the first rank where it is not, with its
   // number, on all ranks.
   absl::Status Agree(const absl::Status& status);
+  // The same outcome in `agreed`; returns an error only when the group itself fails.
+  absl::Status Agree(const absl::Status& status, absl::Status& agreed);
 
  private:
   c10d::Backend* const backend_;

@@ -1,61 +1,24 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_replace.h"
-#include "base/crc32c.h"
-#include "tests/scratch_folder.h"
-#include "tests/trainer/checkpoint/training_state.h"
+#include "base/random.h"
+#include "tests/trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/retention.h"
 #include "trainer/checkpoint/writer.h"
+#include "trainer/files/file.h"
 
 namespace weft {
 namespace {
 
-namespace fs = std::filesystem;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
-
-class CheckpointTest : public ::testing::Test {
- protected:
-  std::string Path(int64_t step) const { return folder_ / CheckpointName(step); }
-  std::string Shard(int64_t step, int rank, int world) const {
-    return Path(step) + "/" + ShardName(rank, world);
-  }
-  void Write(int64_t step, int world_size) {
-    absl::Status status = WriteCheckpoint(folder_.path(), step, world_size);
-    ASSERT_TRUE(status.ok()) << status;
-  }
-  std::unique_ptr<CheckpointReader> Open(int64_t step) {
-    auto reader = CheckpointReader::Open(Path(step));
-    EXPECT_TRUE(reader.ok()) << reader.status();
-    return *std::move(reader);
-  }
-  LatestCheckpoint Latest() {
-    auto latest = FindLatest(folder_.path());
-    EXPECT_TRUE(latest.ok()) << latest.status();
-    return *latest;
-  }
-  // Changes one byte in place.
-  static void Damage(const std::string& path, int64_t offset) {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(offset);
-    char byte = static_cast<char>(file.get() ^ 0x40);
-    file.seekp(offset);
-    file.put(byte);
-  }
-  ScratchFolder folder_;
-};
 
 TEST_F(CheckpointTest, GivesBackTheWholeState) {
   Write(1000, 3);
@@ -148,38 +111,6 @@ TEST_F(CheckpointTest, GivesNoByteOfADamagedShard) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("rank-00001-of-00002"));
   }
   EXPECT_FALSE(CheckpointReader::Open(Path(1), Verification::kEverything).ok());
-}
-
-TEST_F(CheckpointTest, FindsTheNewestWholeOne) {
-  EXPECT_EQ(Latest().step, -1);
-  EXPECT_EQ(FindLatest(folder_ / "missing")->path, "");
-  for (int64_t step : {100, 200, 300, 400, 500, 600}) Write(step, 2);
-  EXPECT_EQ(Latest().step, 600);
-  EXPECT_THAT(Latest().skipped, IsEmpty());
-  fs::remove(Path(600) + "/manifest.json");
-  fs::remove(Shard(500, 1, 2));
-  fs::resize_file(Shard(400, 0, 2), 100);
-  Damage(Shard(300, 0, 2), 1000);
-  Damage(Path(200) + "/manifest.json", 60);
-  fs::create_directories(folder_ / ".tmp-step-00000700");
-  fs::create_directories(folder_ / "step-9");  // not a checkpoint's name
-  fs::create_directories(folder_ / "step-00000x00");
-  LatestCheckpoint latest = Latest();
-  EXPECT_EQ(latest.step, 100);
-  EXPECT_EQ(latest.path, Path(100));
-  EXPECT_THAT(latest.skipped,
-              ElementsAre(HasSubstr(".tmp-step-00000700 was never finished"),
-                          HasSubstr("step-00000600 is not a checkpoint"),
-                          HasSubstr("rank-00001-of-00002.safetensors"),
-                          HasSubstr("has 100 bytes instead of"), HasSubstr("its checksum is"),
-                          HasSubstr("step-00000200/manifest.json")));
-}
-
-TEST_F(CheckpointTest, DoesNotTakeAnotherStepsFolder) {
-  Write(100, 1);
-  fs::rename(Path(100), Path(900));
-  EXPECT_EQ(Latest().step, -1);
-  EXPECT_THAT(Latest().skipped, ElementsAre(HasSubstr("holds step 100")));
 }
 
 TEST_F(CheckpointTest, NoticesEveryChangedByteOfTheManifest) {
@@ -288,26 +219,6 @@ TEST_F(CheckpointTest, ReplacesOneOfTheSameStepAndForgetsStaleFiles) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), {}), 1);
   EXPECT_EQ(Compare(*Open(5), 5), "");
   EXPECT_EQ(Open(5)->manifest().world_size, 2);
-}
-
-TEST_F(CheckpointTest, PrunesWholeOldOnesOnly) {
-  for (int64_t step : {1, 2, 3, 4, 5}) Write(step, 1);
-  fs::remove(Shard(4, 0, 1));  // broken: neither counted nor removed
-  fs::create_directories(folder_ / ".tmp-step-00000005");
-  fs::create_directories(folder_ / ".tmp-step-00000006");  // perhaps being written
-  fs::create_directories(folder_ / ".deleting-step-00000000");
-  auto removed = Prune(folder_.path(), 2);
-  ASSERT_TRUE(removed.ok()) << removed.status();
-  EXPECT_THAT(*removed, SizeIs(3));
-  for (int64_t step : {3, 4, 5}) EXPECT_TRUE(fs::exists(Path(step))) << step;
-  for (int64_t step : {1, 2}) EXPECT_FALSE(fs::exists(Path(step))) << step;
-  EXPECT_FALSE(fs::exists(folder_ / ".tmp-step-00000005"));
-  EXPECT_TRUE(fs::exists(folder_ / ".tmp-step-00000006"));
-  EXPECT_FALSE(fs::exists(folder_ / ".deleting-step-00000000"));
-  EXPECT_FALSE(Prune(folder_.path(), 0).ok());
-  ASSERT_TRUE(RemoveLeftovers(folder_.path()).ok());
-  EXPECT_FALSE(fs::exists(folder_ / ".tmp-step-00000006"));
-  EXPECT_EQ(Latest().step, 5);
 }
 
 TEST(CheckpointName, SortsByStepAndGrows) {

@@ -56,8 +56,9 @@ inline absl::Status WriteRank(CheckpointWriter& writer, int64_t step, int rank, 
 }
 
 // What all ranks and the caller's barriers do together.
-inline absl::Status WriteCheckpoint(const std::string& folder, int64_t step, int world_size) {
-  CheckpointWriter writer(folder, step, world_size);
+inline absl::Status WriteCheckpoint(const std::string& folder, int64_t step, int world_size,
+                                    const ExchangeNames& exchange = ExchangeNamesByKernel) {
+  CheckpointWriter writer(folder, step, world_size, exchange);
   for (int rank = 0; rank < world_size; ++rank) {
     WEFT_RETURN_IF_ERROR(WriteRank(writer, step, rank, world_size));
   }
