@@ -43,6 +43,8 @@ void HandleSignals() {
   action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  // A file that reaches a size limit is a failed write, with its name, and not a death.
+  signal(SIGXFSZ, SIG_IGN);
 }
 
 // Activations are allocated and freed every step: keep their pages, instead of giving them back to
@@ -68,6 +70,7 @@ struct Command {
   bool resume = false;
   bool markdown = false;
   std::vector<std::string> overrides;
+  std::vector<std::string> missing;  // after Run: files that it could not write
 
   absl::Status Run() {
     RunOptions options;
@@ -97,9 +100,14 @@ struct Command {
     WEFT_RETURN_IF_ERROR(AlsoLogTo(absl::StrCat(run_dir, "/logs/rank-", rank, ".log")));
     WEFT_LOG_INFO("rank ", rank, " of ", size, ", process ", getpid(), ", ", options.threads,
                   " threads");
-    absl::Status status = Train(options, group);
-    if (!status.ok()) WEFT_LOG_ERROR(status.message());
-    return status;
+    absl::StatusOr<RunOutcome> outcome = Train(options, group);
+    if (!outcome.ok()) {
+      WEFT_LOG_ERROR(outcome.status().message());
+      return outcome.status();
+    }
+    missing = outcome->missing;
+    for (const std::string& file : missing) WEFT_LOG_ERROR("missing ", file);
+    return absl::OkStatus();
   }
 };
 
@@ -109,7 +117,8 @@ int Main(int argc, char** argv) {
       "  weft-run -n 4 -- weft-train trainer/configs/demo.toml --run-dir runs/demo\n"
       "SIGINT and SIGTERM end a run after its step, with a checkpoint; --resume goes on from "
       "there.\n"
-      "Exit status 0: done or stopped so; 1: failed; 2: the command line or the config is wrong.",
+      "Exit status 0: done or stopped so; 1: failed; 2: the command line or the config is wrong;\n"
+      "3: done or stopped so, but its last checkpoint or another file could not be written.",
       "weft-train");
   Command command;
   app.add_option("config", command.config_path, "TOML file; docs/training.md lists its keys")
@@ -131,7 +140,7 @@ int Main(int argc, char** argv) {
   RaiseOpenFilesLimit();
   HandleSignals();
   absl::Status status = command.Run();
-  if (status.ok()) return 0;
+  if (status.ok()) return command.missing.empty() ? 0 : 3;
   absl::FPrintF(stderr, "weft-train: %s\n", status.message());
   bool is_usage = status.code() == absl::StatusCode::kInvalidArgument;
   return is_usage ? 2 : 1;

@@ -1,5 +1,8 @@
 #include "trainer/loop/metrics_log.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -7,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "trainer/files/file.h"
 #include "trainer/plot/metrics.h"
@@ -50,6 +54,7 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
   std::string kept;
   if (step > 0) {
     absl::StatusOr<std::string> text = ReadFile(path);
+    if (!text.ok() && !absl::IsNotFound(text.status())) return text.status();
     if (text.ok()) kept = KeepUpTo(*text, step);
   }
   WEFT_RETURN_IF_ERROR(WriteFileAtomically(path, kept));
@@ -57,8 +62,8 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
   if (!kept.empty()) {
     WEFT_ASSIGN_OR_RETURN(plot, ReadLossMetrics(path));
   }
-  std::FILE* file = std::fopen(path.c_str(), "ae");
-  if (file == nullptr) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  int file = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
   std::unique_ptr<MetricsLog> log(new MetricsLog(run_dir, file));
   log->plot_ = std::move(plot);
   log->plot_.title = run_dir;
@@ -66,18 +71,46 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
   return log;
 }
 
-MetricsLog::~MetricsLog() { std::fclose(file_); }
+MetricsLog::~MetricsLog() { close(file_); }
 
-absl::Status MetricsLog::Append(const StepMetrics& metrics) {
-  std::string line = ToJson(metrics) + "\n";
-  if (std::fwrite(line.data(), 1, line.size(), file_) != line.size() || std::fflush(file_) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("write ", run_dir_, "/metrics.jsonl"));
+absl::Status MetricsLog::Flush() {
+  while (!unwritten_.empty()) {
+    ssize_t written = write(file_, unwritten_.data(), unwritten_.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return ErrnoStatus(errno, absl::StrCat("write ", run_dir_, "/metrics.jsonl"));
+    unwritten_.erase(0, static_cast<size_t>(written));
   }
+  return absl::OkStatus();
+}
+
+void MetricsLog::Write(const std::string& line) {
+  absl::StrAppend(&unwritten_, line, "\n");
+  absl::Status status = Flush();
+  if (!status.ok() && !warned_) {
+    WEFT_LOG_WARN(status.message(), "; the lines are kept in memory and tried again");
+  }
+  warned_ = !status.ok();
+}
+
+void MetricsLog::Append(const StepMetrics& metrics) {
+  Write(ToJson(metrics));
   double step = static_cast<double>(metrics.step);
   plot_.train.push_back({step, metrics.loss});
   if (metrics.validation_loss) plot_.validation.push_back({step, *metrics.validation_loss});
-  if (absl::Now() - drawn_ < kRedraw) return absl::OkStatus();
-  return Draw();
+  if (absl::Now() - drawn_ < kRedraw) return;
+  absl::Status drawn = Draw();
+  if (!drawn.ok()) WEFT_LOG_WARN(drawn.message());
+}
+
+void MetricsLog::AppendFailedCheckpoint(int64_t step, absl::string_view reason) {
+  nlohmann::ordered_json row = {{"step", step}, {"checkpoint_failed", std::string(reason)}};
+  Write(row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+absl::Status MetricsLog::Finish() {
+  absl::Status status = Flush();
+  status.Update(Draw());
+  return status;
 }
 
 absl::Status MetricsLog::Draw() {

@@ -4,17 +4,19 @@
 //   step, loss (nats a token, mean over the global batch), val_loss (where it was measured),
 //   grad_norm (before clipping), learning_rate, tokens (of the run so far), tokens_per_second,
 //   step_seconds, exposed_comm_seconds (of this rank), mfu
+// and after it, when the checkpoint that was due could not be written:
+//   step, checkpoint_failed (why)
 #ifndef WEFT_TRAINER_LOOP_METRICS_LOG_H_
 #define WEFT_TRAINER_LOOP_METRICS_LOG_H_
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "trainer/plot/loss_plot.h"
 
@@ -37,18 +39,29 @@ std::string ToJson(const StepMetrics& metrics);  // one line, without its end
 
 class MetricsLog {
  public:
-  // Keeps the lines of an earlier run up to `step` and drops the rest; 0 begins anew.
+  // Keeps the lines of an earlier run up to `step` and drops the rest; 0 begins anew. An error
+  // leaves the file as it was.
   static absl::StatusOr<std::unique_ptr<MetricsLog>> Open(const std::string& run_dir, int64_t step,
                                                           std::optional<double> unigram_loss);
   ~MetricsLog();
-  // Flushed, so that a killed run loses no line. Redraws the picture every few seconds.
-  absl::Status Append(const StepMetrics& metrics);
-  absl::Status Draw();
+  // With the kernel at once, so that a killed run loses no line. What cannot be written, to a full
+  // disk, is kept in memory and tried again with the next line. Redraws the picture every few
+  // seconds.
+  void Append(const StepMetrics& metrics);
+  void AppendFailedCheckpoint(int64_t step, absl::string_view reason);
+  // The last try: an error when lines or the picture are missing on the disk.
+  absl::Status Finish();
 
  private:
-  MetricsLog(std::string run_dir, std::FILE* file) : run_dir_(std::move(run_dir)), file_(file) {}
+  MetricsLog(std::string run_dir, int file) : run_dir_(std::move(run_dir)), file_(file) {}
+  void Write(const std::string& line);
+  absl::Status Flush();
+  absl::Status Draw();
+
   const std::string run_dir_;
-  std::FILE* file_;
+  const int file_;
+  std::string unwritten_;  // lines, the first perhaps without its beginning
+  bool warned_ = false;    // since something was written
   LossPlot plot_;
   absl::Time drawn_ = absl::InfinitePast();
 };

@@ -41,7 +41,7 @@ class Run {
         group_(group),
         checkpoints_(Path("checkpoints"), config_, group) {}
 
-  absl::Status Execute() {
+  absl::StatusOr<RunOutcome> Execute() {
     WEFT_RETURN_IF_ERROR(CheckSameConfig());
     // A run that begins anew must not leave the old one's checkpoints to be resumed from.
     if (!options_.resume) WEFT_RETURN_IF_ERROR(checkpoints_.ExpectNone());
@@ -54,8 +54,11 @@ class Run {
     if (is_first()) PrintStart();
     WEFT_ASSIGN_OR_RETURN(bool stopped, Loop());
     WEFT_RETURN_IF_ERROR(WriteTrace());
-    if (is_first()) WEFT_RETURN_IF_ERROR(metrics_->Draw());
-    return stopped ? absl::OkStatus() : Finish();
+    if (!stopped) WEFT_RETURN_IF_ERROR(Finish());
+    WEFT_RETURN_IF_ERROR(Require("metrics", is_first() ? metrics_->Finish() : absl::OkStatus()));
+    if (!unsaved_.ok()) outcome_.missing.push_back(absl::StrCat("checkpoint ", last_failed_save_));
+    if (is_first()) PrintFailures();
+    return outcome_;
   }
 
  private:
@@ -162,7 +165,8 @@ class Run {
         WEFT_RETURN_IF_ERROR(Save());
         if (is_first()) {
           progress_->Finish();
-          progress_->Note(absl::StrFormat("stopped after step %d; --resume goes on", step));
+          progress_->Note(absl::StrFormat("stopped after step %d%s", step,
+                                          unsaved_.ok() ? "; --resume goes on" : ""));
         }
         return true;
       }
@@ -190,15 +194,12 @@ class Run {
     seconds_ += seconds;
     exposed_seconds_ += result.exposed_seconds;
     ++steps_here_;
-    absl::Status logged;
     if (is_first()) {
-      logged = metrics_->Append(metrics);
+      metrics_->Append(metrics);
       progress_->Step(metrics);
     }
     bool saves = is_last || (config_.checkpoint_every > 0 && step % config_.checkpoint_every == 0);
-    if (!saves) return logged;
-    WEFT_RETURN_IF_ERROR(group_.Agree(logged));
-    return Save();
+    return saves ? Save() : absl::OkStatus();
   }
 
   absl::StatusOr<double> Validate() {
@@ -212,22 +213,43 @@ class Run {
   }
 
   absl::Status Save() {
-    if (saved_step_ == position_.step) return absl::OkStatus();
     WEFT_RETURN_IF_ERROR(group_.Agree(CheckLock()));
     WEFT_RETURN_IF_ERROR(stepper_->parameters().WaitAll());
-    absl::Status failure;
-    WEFT_RETURN_IF_ERROR(checkpoints_.Save(position_, stepper_->parameters(), failure));
-    WEFT_RETURN_IF_ERROR(failure);
-    saved_step_ = position_.step;
+    WEFT_RETURN_IF_ERROR(checkpoints_.Save(position_, stepper_->parameters(), unsaved_));
+    if (unsaved_.ok()) return absl::OkStatus();
+    ++failed_saves_;
+    last_failed_save_ = absl::StrCat("of step ", position_.step, ": ", unsaved_.message());
+    if (is_first()) {
+      metrics_->AppendFailedCheckpoint(position_.step, unsaved_.message());
+      progress_->Note(absl::StrCat("no checkpoint ", last_failed_save_));
+    }
     return absl::OkStatus();
+  }
+
+  // Of a file that a finished run must have: rank 0's status of writing it.
+  absl::Status Require(absl::string_view what, const absl::Status& mine) {
+    absl::Status agreed;
+    WEFT_RETURN_IF_ERROR(group_.Agree(mine, agreed));
+    if (!agreed.ok()) outcome_.missing.push_back(absl::StrCat(what, ": ", agreed.message()));
+    return absl::OkStatus();
+  }
+
+  // Says again what scrolled away long ago.
+  void PrintFailures() {
+    progress_->Finish();
+    if (failed_saves_ == 0) return;
+    progress_->Note(absl::StrFormat(
+        "%d checkpoints could not be written (metrics.jsonl: checkpoint_failed), the last %s",
+        failed_saves_, last_failed_save_));
   }
 
   absl::Status WriteTrace() {
     if (trace_ == nullptr) return absl::OkStatus();
     WEFT_ASSIGN_OR_RETURN(std::vector<std::string> parts,
                           group_.Gather(ChromeEvents(*trace_, group_.rank())));
-    if (!is_first()) return absl::OkStatus();
-    return WriteFileAtomically(Path("trace.json"), MergeChromeJson(parts));
+    return Require("timeline", is_first()
+                                   ? WriteFileAtomically(Path("trace.json"), MergeChromeJson(parts))
+                                   : absl::OkStatus());
   }
 
   // After the last step: losses, samples, the exported model.
@@ -235,8 +257,7 @@ class Run {
     if (std::isnan(validation_loss_)) {  // resumed at the end
       WEFT_ASSIGN_OR_RETURN(validation_loss_, Validate());
     }
-    absl::Status status = is_first() ? FinishFirst() : absl::OkStatus();
-    return group_.Agree(status);
+    return Require("sample text and model", is_first() ? FinishFirst() : absl::OkStatus());
   }
 
   absl::Status FinishFirst() {
@@ -302,7 +323,10 @@ class Run {
   std::unique_ptr<Progress> progress_;   // rank 0
   RunPosition position_;
   bool resumed_ = false;
-  int64_t saved_step_ = -1;
+  absl::Status unsaved_;  // why the last checkpoint that was due is missing
+  int64_t failed_saves_ = 0;
+  std::string last_failed_save_;
+  RunOutcome outcome_;
   double peak_flops_ = 0;
   double validation_loss_ = std::numeric_limits<double>::quiet_NaN();
   // Of this process, for the summary.
@@ -313,7 +337,7 @@ class Run {
 
 }  // namespace
 
-absl::Status Train(const RunOptions& options, Group& group) {
+absl::StatusOr<RunOutcome> Train(const RunOptions& options, Group& group) {
   at::set_num_threads(options.threads);
   return Run(options, group).Execute();
 }

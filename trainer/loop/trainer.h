@@ -9,8 +9,9 @@
 
 #include <atomic>
 #include <string>
+#include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "trainer/config.h"
 #include "trainer/files/folder_lock.h"
 #include "trainer/parallel/group.h"
@@ -27,9 +28,18 @@ struct RunOptions {
   const std::atomic<bool>* stop = nullptr;
 };
 
+struct RunOutcome {
+  // The steps are done, or the run was stopped; but these files could not be written, each with the
+  // reason. Empty: everything is there.
+  std::vector<std::string> missing;
+};
+
 // Every rank of the group calls it with the same config: a difference is an error that names the
 // rank. Statuses say step and rank where they matter. Prints on standard error, rank 0 only.
-absl::Status Train(const RunOptions& options, Group& group);
+//
+// A checkpoint that cannot be written does not end the run: older ones stay, metrics.jsonl and the
+// end of the output say so, and the next one is tried when it is due.
+absl::StatusOr<RunOutcome> Train(const RunOptions& options, Group& group);
 
 }  // namespace weft
 

@@ -30,6 +30,7 @@ bool AddPoint(const Json& row, const char* key, double step, std::vector<PlotPoi
 
 bool AddRow(const Json& row, LossPlot& plot) {
   if (!row.is_object() || !row.contains("step") || !row["step"].is_number()) return false;
+  if (!row.contains("loss")) return true;
   double step = row["step"].get<double>();
   DropFrom(plot.train, step);
   DropFrom(plot.validation, step);

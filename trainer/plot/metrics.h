@@ -11,7 +11,8 @@ namespace weft {
 
 // `step`, `loss` and, where it was measured, `val_loss`; null is a gap. A step that was done again
 // after a resume counts as it was last. A last line that a killed run left half-written is passed
-// over; any other line that is no such object is an error with its number.
+// over, and so is one without `loss`, which reports something else of its step; any other line that
+// is no such object is an error with its number.
 absl::StatusOr<LossPlot> ReadLossMetrics(const std::string& path);
 
 }  // namespace weft

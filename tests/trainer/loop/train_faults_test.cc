@@ -1,12 +1,17 @@
 // What happens to a run's folder when something is wrong with it: damaged and unreadable
-// checkpoints, a second job.
+// checkpoints, a second job, a full disk.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -63,6 +68,14 @@ class TrainFaultsTest : public TrainRunTest {
   }
   static std::string Output(const std::string& run) {
     return ReadFile(RunDir(run + ".out")).value_or("");
+  }
+  // False when it does not come true within a minute, or the process ended before.
+  static bool Await(Process& process, const std::function<bool()>& condition) {
+    for (int i = 0; i < 6000 && process.running(); ++i) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return condition();
   }
 };
 
@@ -139,6 +152,86 @@ TEST_F(TrainFaultsTest, ASecondJobIsRefusedAndAKilledOneIsNot) {
   Outcome resumed = Run(1, "shared", {"train.steps=1", "optimizer.decay_steps=50", "--resume"});
   EXPECT_EQ(resumed.status, 0) << resumed.output;
   EXPECT_THAT(resumed.output, HasSubstr("resumed after step"));
+}
+
+// A small disk of a test's own.
+class Disk {
+ public:
+  Disk(std::string path, const std::string& size) : path_(std::move(path)) {
+    fs::create_directories(path_);
+    mounted_ = mount("tmpfs", path_.c_str(), "tmpfs", 0, ("size=" + size).c_str()) == 0;
+    if (!mounted_) why_ = std::strerror(errno);
+  }
+  ~Disk() {
+    if (mounted_) umount2(path_.c_str(), MNT_DETACH);
+  }
+  bool mounted() const { return mounted_; }
+  const std::string& why() const { return why_; }
+  std::string filler() const { return path_ + "/filler"; }
+  void Fill() const {
+    std::ofstream file(filler(), std::ios::app | std::ios::binary);
+    for (const std::string block(4096, 'x'); file.good();) file << block << std::flush;
+  }
+
+ private:
+  const std::string path_;
+  bool mounted_ = false;
+  std::string why_;
+};
+
+TEST_F(TrainFaultsTest, AFullDiskCostsNoStepAndNoLine) {
+  Disk disk(RunDir("full"), "8m");
+  if (!disk.mounted()) GTEST_SKIP() << "cannot mount a small disk (needs root): " << disk.why();
+  Process process(Command(1, "full",
+                          {"train.steps=100000", "optimizer.decay_steps=50", "checkpoint.every=5",
+                           "checkpoint.keep=1"}),
+                  RunDir("full.out"));
+  ASSERT_TRUE(WaitForPath(Step("full", 5) + "/manifest.json", process)) << Output("full");
+  // What a failed save gives back is filled again, until the metrics, too, have no place.
+  ASSERT_TRUE(Await(process, [&] {
+    disk.Fill();
+    const std::string output = Output("full");
+    return output.find("no checkpoint of step") != std::string::npos &&
+           output.find("the lines are kept in memory") != std::string::npos;
+  })) << Output("full");
+  auto latest = FindLatest(Checkpoints("full"));
+  ASSERT_TRUE(latest.ok()) << latest.status();
+  const int64_t old = latest->step;
+  EXPECT_GE(old, 5);
+  fs::remove(disk.filler());
+  EXPECT_TRUE(Await(process, [&] { return Steps("full").front() > old; })) << Output("full");
+  process.Signal(SIGTERM);
+  Outcome outcome = process.Wait();
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("No space left on device"),
+                                    HasSubstr("checkpoints could not be written")));
+  std::map<int, json> rows = Metrics("full");
+  EXPECT_EQ(rows.rbegin()->first, static_cast<int>(rows.size()));
+  EXPECT_THAT(ReadFile(RunDir("full") + "/metrics.jsonl").value_or(""),
+              HasSubstr("checkpoint_failed"));
+}
+
+TEST_F(TrainFaultsTest, AScriptCanTellThatTheLastCheckpointIsMissing) {
+  Disk disk(Checkpoints("unsaved"), "600k");  // a checkpoint takes 1.5 MB
+  if (!disk.mounted()) GTEST_SKIP() << "cannot mount a small disk (needs root): " << disk.why();
+  for (int ranks : {1, 2}) {
+    Outcome outcome = Run(ranks, "unsaved", {"train.steps=5"});
+    EXPECT_EQ(outcome.status, 3) << outcome.output;
+    EXPECT_THAT(outcome.output, AllOf(HasSubstr("missing checkpoint of step 5"),
+                                      HasSubstr("No space left on device")));
+    EXPECT_TRUE(fs::exists(RunDir("unsaved") + "/model/model.safetensors"));
+    EXPECT_TRUE(fs::is_empty(Checkpoints("unsaved")));
+  }
+}
+
+TEST_F(TrainFaultsTest, AFileSizeLimitIsAFailedWriteAndNoDeath) {
+  std::string line = "ulimit -f 400; exec";  // blocks of 512 bytes
+  for (const std::string& word : Command(1, "limited", {"train.steps=5"})) line += " " + word;
+  Outcome outcome = Process({"/bin/sh", "-c", line}, RunDir("limited.out")).Wait();
+  EXPECT_EQ(outcome.status, 3) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("missing checkpoint of step 5"), HasSubstr("File too large")));
+  EXPECT_EQ(Metrics("limited").size(), 5U);
 }
 
 }  // namespace

@@ -49,6 +49,12 @@ TEST(ReadLossMetrics, CountsRepeatedStepsAsTheyWereLast) {
   EXPECT_EQ(Steps(plot->validation), "");
 }
 
+TEST(ReadLossMetrics, TakesNoPointFromALineAboutSomethingElse) {
+  auto plot = Read("{\"step\":1,\"loss\":9}\n{\"step\":1,\"checkpoint_failed\":\"disk full\"}\n");
+  ASSERT_TRUE(plot.ok()) << plot.status();
+  EXPECT_EQ(Steps(plot->train), "1:9 ");
+}
+
 TEST(ReadLossMetrics, PassesOverAHalfWrittenLastLineOnly) {
   auto cut = Read("{\"step\":1,\"loss\":9}\n{\"step\":2,\"lo");
   ASSERT_TRUE(cut.ok());
