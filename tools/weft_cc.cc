@@ -5,13 +5,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "base/write_file.h"
 #include "net/cc/registry.h"
@@ -33,11 +32,7 @@ Exit status: 0 when all was done, 1 when something failed, 2 for wrong usage.)";
 
 // Replaces what stands between "<!-- begin NAME -->" and "<!-- end NAME -->".
 absl::Status Insert(const std::string& path, const std::string& name, const std::string& text) {
-  std::ifstream file(path);
-  if (!file) return ErrnoStatus(errno, absl::StrCat("read ", path));
-  std::stringstream stream;
-  stream << file.rdbuf();
-  std::string page = stream.str();
+  WEFT_ASSIGN_OR_RETURN(std::string page, ReadFile(path));
   std::string begin = absl::StrCat("<!-- begin ", name, " -->\n");
   std::string end = absl::StrCat("<!-- end ", name, " -->");
   size_t from = page.find(begin), until = page.find(end);

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <cctype>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "base/toml.h"
 
@@ -37,9 +36,7 @@ absl::Status ApplyValue(const std::string& path, const std::string& name, const 
 }
 
 absl::Status ApplyFile(const std::string& path, Settings& settings) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return ErrnoStatus(errno, absl::StrCat("open ", path));
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, Bytes(kTomlSizeMax)));
   WEFT_ASSIGN_OR_RETURN(const toml::value root, ParseToml(text, path));
   for (const auto& [section, content] : root.as_table()) {
     if (!content.is_table()) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -11,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "net/cc/dcqcn.h"
 #include "net/cc/fixed_window.h"
@@ -26,6 +26,8 @@ constexpr std::array kAll = {ControllerKind::kFixed,  ControllerKind::kDcqcn,
                              ControllerKind::kSwift,  ControllerKind::kMswift,
                              ControllerKind::kHybrid, ControllerKind::kNscc,
                              ControllerKind::kCredit, ControllerKind::kHpcc};
+
+constexpr Bytes kControllerFileMost = KiB(64);  // of one line
 
 template <typename Parameters>
 struct Row {
@@ -228,12 +230,15 @@ absl::StatusOr<ControllerSpec> ParseController(absl::string_view text) {
 
 absl::StatusOr<ControllerSpec> ReadController(absl::string_view text) {
   if (!absl::ConsumePrefix(&text, "@")) return ParseController(text);
-  std::string path(text), line;
-  std::ifstream file(path);
-  if (!file || !std::getline(file, line)) {
-    return absl::NotFoundError(
-        absl::StrCat("no controller in the file '", path, "'; weft-cc tune --out writes one"));
+  const std::string path(text);
+  absl::StatusOr<std::string> content = ReadFile(path, kControllerFileMost);
+  if (!content.ok() || content->empty()) {
+    const std::string found =
+        content.ok() ? "it is empty" : std::string(content.status().message());
+    return absl::NotFoundError(absl::StrCat("no controller in the file '", path, "' (", found,
+                                            "); weft-cc tune --out writes one"));
   }
+  absl::string_view line = absl::string_view(*content).substr(0, content->find('\n'));
   absl::StatusOr<ControllerSpec> spec = ParseController(absl::StripAsciiWhitespace(line));
   if (spec.ok()) return spec;
   return Annotate(spec.status(), absl::StrCat(path, ":1"));

@@ -1,14 +1,12 @@
 #include "net/tcp/source_ports.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/read_file.h"
 #include "base/status.h"
 
 namespace weft::net {
@@ -66,13 +64,9 @@ absl::StatusOr<SourcePorts> SourcePorts::Parse(absl::string_view text, Rank self
 
 absl::StatusOr<SourcePorts> SourcePorts::FromFile(const std::string& path, Rank self) {
   if (path.empty()) return SourcePorts();
-  std::ifstream file(path);
-  std::stringstream text;
-  if (file) text << file.rdbuf();
-  if (!file) {
-    return ErrnoStatus(errno != 0 ? errno : EIO, absl::StrCat("read tcp.source_ports ", path));
-  }
-  return Parse(text.str(), self, path);
+  absl::StatusOr<std::string> text = ReadFile(path);
+  if (!text.ok()) return Annotate(text.status(), "tcp.source_ports");
+  return Parse(*text, self, path);
 }
 
 absl::Span<const uint16_t> SourcePorts::For(Rank peer) const {

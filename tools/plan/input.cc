@@ -1,13 +1,12 @@
 #include "tools/plan/input.h"
 
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "tools/plan/progress.h"
 #include "topology/fabric/load.h"
@@ -126,13 +125,13 @@ absl::StatusOr<Candidate> Planned(const Input& input) {
 }
 
 absl::StatusOr<RankOrder> ReadOrder(const Input& input, const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
+  absl::StatusOr<std::string> text = ReadFile(path);
+  if (absl::IsNotFound(text.status())) {
     return absl::NotFoundError(absl::StrCat(
         "'", path, "' is neither a rank file nor one of planned, as-allocated, random, block"));
   }
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  WEFT_ASSIGN_OR_RETURN(topology::RankTable table, topology::ParseRankFile(text, path));
+  if (!text.ok()) return text.status();
+  WEFT_ASSIGN_OR_RETURN(topology::RankTable table, topology::ParseRankFile(*text, path));
   absl::StatusOr<RankOrder> order = topology::OrderFromTable(table, *input.fabric);
   if (!order.ok()) return Annotate(order.status(), path);
   return order;

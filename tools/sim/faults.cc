@@ -1,10 +1,11 @@
 #include "topology/fabric/faults.h"
 
 #include <algorithm>
-#include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "tools/sim/options.h"
 
@@ -51,8 +52,8 @@ absl::Status ParseLine(const std::string& line, const Fabric& fabric,
 }  // namespace
 
 absl::StatusOr<std::vector<LinkFault>> ReadFaults(const std::string& path, const Fabric& fabric) {
-  std::ifstream file(path);
-  if (!file) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
+  std::istringstream file(std::move(text));
   std::vector<LinkFault> faults;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {

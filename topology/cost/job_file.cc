@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -11,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "base/toml.h"
 #include "topology/cost/model_traffic.h"
@@ -243,9 +242,7 @@ absl::StatusOr<Job> ParseJob(const std::string& toml, const std::string& name,
 
 absl::StatusOr<Job> LoadJob(const std::string& path, const JobWords& words) {
   if (path.empty()) return ParseJob("", "", words);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return ErrnoStatus(errno, absl::StrCat("open ", path));
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, Bytes(kTomlSizeMax)));
   return ParseJob(text, path, words);
 }
 

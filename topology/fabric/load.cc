@@ -1,16 +1,14 @@
 #include "topology/fabric/load.h"
 
-#include <sys/stat.h>
-
 #include <array>
-#include <cstdio>
 #include <filesystem>
-#include <memory>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "base/read_file.h"
 #include "base/settings.h"
 #include "base/status.h"
 #include "topology/fabric/file.h"
@@ -20,31 +18,8 @@
 namespace weft::topology {
 namespace {
 
-constexpr size_t kMaxSize = size_t{256} << 20;
-
 constexpr std::array<absl::string_view, 7> kNames = {"auto",  "toml", "htsim",        "slurm",
                                                      "hosts", "lldp", "ibnetdiscover"};
-
-absl::StatusOr<std::string> ReadAll(const std::string& name) {
-  struct Close {
-    void operator()(std::FILE* file) const {
-      if (file != stdin) std::fclose(file);
-    }
-  };
-  std::unique_ptr<std::FILE, Close> file(name == "-" ? stdin : std::fopen(name.c_str(), "rb"));
-  if (file == nullptr) return ErrnoStatus(errno, absl::StrCat("open ", name));
-  std::string text;
-  std::array<char, 65536> piece;
-  while (size_t size = std::fread(piece.data(), 1, piece.size(), file.get())) {
-    text.append(piece.data(), size);
-    if (text.size() > kMaxSize) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(name, ": has more than ", kMaxSize, " bytes"));
-    }
-  }
-  if (std::ferror(file.get()) != 0) return ErrnoStatus(errno, absl::StrCat("read ", name));
-  return text;
-}
 
 }  // namespace
 
@@ -76,7 +51,11 @@ FabricFormat DetectFormat(absl::string_view text) {
     if (absl::StartsWith(lower, "switchname=")) return FabricFormat::kSlurm;
     std::vector<absl::string_view> words = Words(lower);
     for (absl::string_view key : {"nodes", "tiers", "podsize"}) {
-      if (words[0] == key && words.size() == 2 && absl::ascii_isdigit(words[1][0])) {
+      // A negative number, too: the importer then says what is wrong, where a host list would take
+      // the key and the number for a host and its switch.
+      absl::string_view value = words.size() == 2 ? words[1] : "";
+      if (!absl::ConsumePrefix(&value, "-")) absl::ConsumePrefix(&value, "+");
+      if (words[0] == key && !value.empty() && absl::ascii_isdigit(value[0])) {
         return FabricFormat::kHtsim;
       }
     }
@@ -132,7 +111,7 @@ absl::StatusOr<Fabric> LoadFabric(const std::string& name, const LoadOptions& op
   if (name != "-" && std::filesystem::is_directory(name, error)) {
     return absl::InvalidArgumentError(absl::StrCat(name, ": is a folder"));
   }
-  WEFT_ASSIGN_OR_RETURN(std::string text, ReadAll(name));
+  WEFT_ASSIGN_OR_RETURN(std::string text, ReadInput(name));
   return ParseFabric(text, name == "-" ? "standard input" : name, options);
 }
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/first_line.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "topology/host/hwloc_topology.h"
 #include "topology/host/hwloc_xml.h"
@@ -138,14 +139,14 @@ absl::StatusOr<Machine> MachineFromSynthetic(absl::string_view description) {
 }
 
 absl::StatusOr<Machine> ReadHwlocFile(const std::string& path) {
-  WEFT_ASSIGN_OR_RETURN(std::string text, ReadXmlFile(path));
+  WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(path, kXmlSizeMax));
   absl::StatusOr<Machine> machine = MachineFromHwlocXml(text);
   if (!machine.ok()) return Annotate(machine.status(), path);
   return machine;
 }
 
 absl::StatusOr<Machine> ReadNcclFile(const std::string& path) {
-  WEFT_ASSIGN_OR_RETURN(std::string text, ReadXmlFile(path));
+  WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(path, kXmlSizeMax));
   absl::StatusOr<XmlElement> system = ParseNcclXml(text);
   if (!system.ok()) return Annotate(system.status(), path);
   absl::StatusOr<Machine> machine = MachineFromNccl(*system);

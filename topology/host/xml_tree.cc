@@ -1,8 +1,6 @@
 #include "topology/host/xml_tree.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
 #include <pugixml.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -108,22 +106,6 @@ absl::StatusOr<XmlElement> ParseXml(absl::string_view text) {
 
 absl::Status XmlError(const XmlElement& element, absl::string_view reason) {
   return LineError(element.line, absl::StrCat("<", element.name, "> ", reason));
-}
-
-absl::StatusOr<std::string> ReadXmlFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return ErrnoStatus(errno, absl::StrCat("open ", path));
-  std::string text;
-  char block[1 << 16];
-  while (file.read(block, sizeof(block)), file.gcount() > 0) {
-    text.append(block, static_cast<size_t>(file.gcount()));
-    if (static_cast<int64_t>(text.size()) > kXmlSizeMax.count()) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(path, " has more than ", ToString(kXmlSizeMax), "; at most that is read"));
-    }
-  }
-  if (file.bad()) return ErrnoStatus(errno, absl::StrCat("read ", path));
-  return text;
 }
 
 }  // namespace weft::topology

@@ -39,9 +39,6 @@ absl::StatusOr<XmlElement> ParseXml(absl::string_view text);
 // "line 12: <pci> ...": how every reader of such a tree reports what is wrong in it.
 absl::Status XmlError(const XmlElement& element, absl::string_view reason);
 
-// The whole of a file. NotFound, PermissionDenied...; ResourceExhausted beyond kXmlSizeMax.
-absl::StatusOr<std::string> ReadXmlFile(const std::string& path);
-
 }  // namespace weft::topology
 
 #endif  // WEFT_TOPOLOGY_HOST_XML_TREE_H_

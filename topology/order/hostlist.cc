@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -12,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/read_file.h"
 #include "base/status.h"
 
 namespace weft::topology {
@@ -211,9 +210,7 @@ absl::StatusOr<std::vector<std::string>> ParseHostFile(absl::string_view text,
 }
 
 absl::StatusOr<std::vector<std::string>> ReadHostFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return ErrnoStatus(errno, absl::StrCat("open ", path));
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   return ParseHostFile(text, path);
 }
 

@@ -265,7 +265,7 @@ absl::StatusOr<RankTable> ParseTorchrun(absl::string_view text, absl::string_vie
   }));
   RankTable table;
   for (const auto& [node, host] : hosts) {
-    if (node * gpus != static_cast<int>(table.size())) {
+    if (int64_t{node} * gpus != static_cast<int64_t>(table.size())) {
       return absl::InvalidArgumentError(
           absl::StrCat(name, ": a node rank before ", node, " is missing"));
     }

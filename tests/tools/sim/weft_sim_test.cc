@@ -100,6 +100,18 @@ pairs = [["a,b", "s"], ["c", "t"]]
   }
 }
 
+TEST_F(WeftSim, FilesWithoutAnEndAndFoldersAreErrorsThatNameThem) {
+  const std::string workload = "--workload permutation:bytes=1KB ";
+  for (const std::string& what : {std::string("--traffic "), workload + "--faults "}) {
+    Outcome endless = Sim(absl::StrCat(fabric_, what, "/dev/zero"));
+    EXPECT_EQ(endless.status, 1) << endless.output;
+    EXPECT_THAT(endless.output, HasSubstr("/dev/zero: has more than 256 MiB"));
+    Outcome folder = Sim(absl::StrCat(fabric_, what, folder_.string()));
+    EXPECT_EQ(folder.status, 1) << folder.output;
+    EXPECT_THAT(folder.output, HasSubstr(folder_.string() + ": Is a directory"));
+  }
+}
+
 TEST_F(WeftSim, WrongUsageIsOneLineThatNamesTheOption) {
   Outcome outcome = Sim(fabric_ + "--workload permutation:bytes=1KB --hash md5");
   EXPECT_EQ(outcome.status, 2);

@@ -115,6 +115,9 @@ TEST(Htsim, IsAsStrictAsHtsimAndNamesTheLine) {
   };
   EXPECT_THAT(ErrorOf(kHtsim),
               AllOf(StartsWith("test:19: "), HasSubstr("Radix_Up of Tier 1 is 2")));
+  EXPECT_THAT(ErrorOf("Nodes -1\nTiers 2\n"),
+              StartsWith("test:1: Nodes = -1: must be a whole number from 1"))
+      << "and no host Nodes below a switch -1";
   EXPECT_THAT(replaced("Podsize 8", "Podsize 6"),
               AllOf(StartsWith("test:4: "), HasSubstr("32 / 6")));
   EXPECT_THAT(replaced("Oversubscribed 2", "Oversubscribed 4"),

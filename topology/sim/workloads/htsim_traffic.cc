@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -14,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/read_file.h"
 #include "base/status.h"
 
 namespace weft::topology {
@@ -334,10 +333,7 @@ absl::StatusOr<Workload> ParseHtsimTraffic(absl::string_view text, absl::string_
 }
 
 absl::StatusOr<Workload> ReadHtsimTraffic(const std::string& path, const Fabric& fabric) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return ErrnoStatus(errno, absl::StrCat("open ", path));
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) return absl::DataLossError(absl::StrCat("read ", path));
+  WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   return ParseHtsimTraffic(text, path, fabric);
 }
 
