@@ -6,6 +6,7 @@
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
+#include "base/units.h"
 #include "tools/command_line.h"
 #include "trainer/data/dataset_info.h"
 #include "trainer/data/indexed_dataset.h"
@@ -64,6 +66,7 @@ struct PrepareCommand {
   PrepareOptions options;
   std::string split = "blank-lines";
   std::string cleaner = "none";
+  std::string text_most = "4GiB";
   bool json = false;
 
   void Register(CLI::App& app) {
@@ -75,7 +78,7 @@ struct PrepareCommand {
            "writes PREFIX_train.{bin,idx}, PREFIX_valid.{bin,idx}, PREFIX.model, PREFIX.json")
         ->required();
     app.add_option("--vocab-size", options.vocab_size, "tokens of the tokenizer that is learnt")
-        ->check(CLI::Range(1, 1 << 24))
+        ->check(CLI::Range(1, kVocabularyMost))
         ->capture_default_str();
     app.add_option("--tokenizer", options.tokenizer,
                    "an existing SentencePiece model, instead of learning one")
@@ -90,6 +93,9 @@ struct PrepareCommand {
     app.add_option("--threads", options.threads, "encoding threads; 0: one a core")
         ->check(CLI::Range(0, 4096))
         ->capture_default_str();
+    app.add_option("--text-most", text_most,
+                   "of one input, unpacked; it must fit into memory twice")
+        ->capture_default_str();
     app.add_option("--split", split, "what a document is: blank-lines, lines, file")
         ->check(CLI::IsMember({"blank-lines", "lines", "file"}))
         ->capture_default_str();
@@ -103,6 +109,7 @@ struct PrepareCommand {
   absl::Status Run() {
     WEFT_ASSIGN_OR_RETURN(options.split, ParseDocumentSplit(split));
     WEFT_ASSIGN_OR_RETURN(options.cleaner, ParseTextCleaner(cleaner));
+    WEFT_ASSIGN_OR_RETURN(options.text_most, ParseBytes(text_most));
     ProgressLine line;
     auto prepared = PrepareDataset(
         options, [&line](absl::string_view phase, double part) { line.Update(phase, part); });
@@ -139,6 +146,7 @@ struct InspectCommand {
   std::string prefix;
   std::string tokenizer;
   int documents = 3;
+  bool check = false;
   bool json = false;
 
   void Register(CLI::App& app) {
@@ -147,22 +155,37 @@ struct InspectCommand {
     app.add_option("--documents", documents, "how many of the first documents to show")
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
+    app.add_flag("--check", check, "read every token and see whether it is in the vocabulary");
     app.add_flag("--json", json, "one JSON object");
   }
 
-  // The tokenizer that weft-data prepare noted beside the dataset; "" when it did not make it.
-  std::string FindTokenizer() const {
-    if (!tokenizer.empty()) return tokenizer;
+  // What weft-data prepare noted beside the dataset; nothing when it did not make it.
+  absl::StatusOr<std::optional<DatasetInfo>> FindInfo() const {
     for (absl::string_view part : {"_train", "_valid"}) {
       if (!absl::EndsWith(prefix, part)) continue;
       auto info = ReadDatasetInfo(prefix.substr(0, prefix.size() - part.size()));
-      if (info.ok()) return info->tokenizer;
+      if (absl::IsNotFound(info.status())) break;
+      if (!info.ok()) return info.status();
+      return *std::move(info);
     }
-    return "";
+    return std::nullopt;
+  }
+
+  absl::Status CheckAll(const IndexedDataset& data) const {
+    std::vector<int32_t> tokens;
+    for (int64_t s = 0; s < data.sequences(); ++s) {
+      tokens.resize(static_cast<size_t>(data.SequenceLength(s)));
+      WEFT_RETURN_IF_ERROR(data.Read(s, 0, absl::MakeSpan(tokens)));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Run() {
-    WEFT_ASSIGN_OR_RETURN(IndexedDataset data, IndexedDataset::Open(prefix));
+    WEFT_ASSIGN_OR_RETURN(std::optional<DatasetInfo> info, FindInfo());
+    const std::string model = !tokenizer.empty() || !info.has_value() ? tokenizer : info->tokenizer;
+    WEFT_ASSIGN_OR_RETURN(IndexedDataset data,
+                          IndexedDataset::Open(prefix, info ? info->vocab_size : kAnyVocabulary));
+    if (check) WEFT_RETURN_IF_ERROR(CheckAll(data));
     std::vector<std::vector<int32_t>> shown;
     for (int64_t d = 0; d < std::min<int64_t>(documents, data.documents()); ++d) {
       std::vector<int32_t>& tokens = shown.emplace_back();
@@ -172,7 +195,6 @@ struct InspectCommand {
         WEFT_RETURN_IF_ERROR(data.Read(s, 0, absl::MakeSpan(tokens).subspan(before)));
       }
     }
-    std::string model = FindTokenizer();
     std::vector<std::string> texts;
     if (!model.empty()) {
       WEFT_ASSIGN_OR_RETURN(Tokenizer loaded, Tokenizer::Load(model));

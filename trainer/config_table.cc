@@ -45,7 +45,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"optimizer.clip", kReal, "1", "0..", "Largest norm of the gradient over all parameters; 0 does not clip."},
 
     {"train.steps", kInteger, "1000", "0..", "Optimizer steps of the whole run."},
-    {"train.global_batch", kInteger, "16", "1..", "Samples a step over all ranks; a multiple of the number of ranks."},
+    {"train.global_batch", kInteger, "16", "1..16777216", "Samples a step over all ranks; a multiple of the number of ranks."},
     {"train.micro_batch", kInteger, "0", "0..", "Samples a rank takes at once, gradients being summed over several; 0 takes its whole share."},
     {"train.seed", kInteger, "1", "0..", "Draws the initial parameters, the order of the data, dropout and the sample text."},
     {"train.precision", kChoice, "auto", "auto|fp32|bf16", "Number type of parameters and activations in computation; auto takes bf16 where the CPU multiplies it fast (AMX, AVX512-BF16), else fp32. Master weights and optimizer state are fp32 always."},

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/crc32c.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/checkpoint/rank_state.h"
 #include "trainer/files/file.h"

@@ -14,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/checkpoint/rank_state.h"
 #include "trainer/files/file.h"

@@ -6,6 +6,11 @@
 #include "base/status.h"
 
 namespace weft {
+namespace {
+
+constexpr int64_t kBatchTokensMost = int64_t{1} << 28;  // of one rank, in 2 GiB of memory
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<BatchLoader>> BatchLoader::Start(
     std::shared_ptr<const SampleStream> stream, const BatchOptions& options) {
@@ -22,6 +27,12 @@ absl::StatusOr<std::unique_ptr<BatchLoader>> BatchLoader::Start(
     return absl::InvalidArgumentError(absl::StrCat("start at sample ", options.start_sample, ", ",
                                                    options.prefetch,
                                                    " batches ahead; at least 0 and 1 are right"));
+  }
+  const int64_t rows = options.global_batch / options.world_size;
+  if (rows > kBatchTokensMost / (stream->seq_length() + 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        rows, " samples of ", stream->seq_length() + 1, " tokens a step and rank; at most ",
+        kBatchTokensMost, " tokens fit: take a smaller train.global_batch, or more ranks"));
   }
   return std::unique_ptr<BatchLoader>(new BatchLoader(std::move(stream), options));
 }

@@ -1,10 +1,14 @@
 #include "trainer/data/dataset_info.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/files/file.h"
 
@@ -39,23 +43,42 @@ class Fields {
  public:
   Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {}
 
+  // A number that is not whole, negative or too large for T is none.
   template <typename T>
-  void Number(const char* key, T& out) {
-    auto member = object_.find(key);
-    if (member == object_.end() || !member->is_number()) return Fail(key, "a number");
-    out = member->template get<T>();
+  void Whole(const char* key, T& out, T least = 0, T most = std::numeric_limits<T>::max()) {
+    const Json* member = Find(key);
+    const bool is_whole = member != nullptr && member->is_number_unsigned();
+    const uint64_t value = is_whole ? member->get<uint64_t>() : 0;
+    if (!is_whole || value < static_cast<uint64_t>(least) || value > static_cast<uint64_t>(most)) {
+      return Fail(key, member, absl::StrCat("a whole number from ", least, " to ", most));
+    }
+    out = static_cast<T>(value);
+  }
+  void Number(const char* key, double& out) {
+    const Json* member = Find(key);
+    if (member == nullptr || !member->is_number()) return Fail(key, member, "a number");
+    out = member->get<double>();
   }
   void Text(const char* key, std::string& out) {
-    auto member = object_.find(key);
-    if (member == object_.end() || !member->is_string()) return Fail(key, "a text");
+    const Json* member = Find(key);
+    if (member == nullptr || !member->is_string()) return Fail(key, member, "a text");
     out = member->get<std::string>();
   }
   const absl::Status& status() const { return status_; }
 
  private:
-  void Fail(const char* key, const char* right) {
+  const Json* Find(const char* key) const {
+    auto member = object_.find(key);
+    return member == object_.end() ? nullptr : &*member;
+  }
+  void Fail(const char* key, const Json* found, absl::string_view right) {
     if (!status_.ok()) return;
-    status_ = absl::DataLossError(absl::StrCat(path_, ": '", key, "' should be ", right));
+    const std::string text =
+        found == nullptr
+            ? std::string("missing")
+            : found->dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 40);
+    status_ = absl::DataLossError(
+        absl::StrCat(path_, ": '", key, "' is ", text, "; it should be ", right));
   }
   const Json& object_;
   std::string path_;
@@ -107,20 +130,20 @@ absl::StatusOr<DatasetInfo> ReadDatasetInfo(const std::string& prefix) {
   DatasetInfo info;
   Fields fields(json, path);
   int version = 0;
-  fields.Number("version", version);
-  fields.Number("vocab_size", info.vocab_size);
-  fields.Number("eod_id", info.eod_id);
-  fields.Number("train_documents", info.train_documents);
-  fields.Number("train_tokens", info.train_tokens);
-  fields.Number("validation_documents", info.validation_documents);
-  fields.Number("validation_tokens", info.validation_tokens);
+  fields.Whole("version", version);
+  fields.Whole("vocab_size", info.vocab_size, 1, kVocabularyMost);
+  fields.Whole("eod_id", info.eod_id, 0, std::max(info.vocab_size - 1, 0));
+  fields.Whole("train_documents", info.train_documents);
+  fields.Whole("train_tokens", info.train_tokens);
+  fields.Whole("validation_documents", info.validation_documents);
+  fields.Whole("validation_tokens", info.validation_tokens);
   fields.Number("unigram_loss", info.unigram_loss);
   fields.Text("tokenizer", info.tokenizer);
-  fields.Number("seed", info.seed);
+  fields.Whole("seed", info.seed);
   fields.Number("validation_fraction", info.validation_fraction);
   fields.Text("split", info.split);
   fields.Text("cleaner", info.cleaner);
-  fields.Number("invalid_utf8", info.invalid_utf8);
+  fields.Whole("invalid_utf8", info.invalid_utf8);
   fields.Text("sentencepiece_version", info.sentencepiece_version);
   WEFT_RETURN_IF_ERROR(fields.status());
   if (version != kFormatVersion) {

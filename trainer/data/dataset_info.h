@@ -12,6 +12,9 @@
 
 namespace weft {
 
+// Above every tokenizer's; also the bound of --vocab-size.
+inline constexpr int32_t kVocabularyMost = 1 << 24;
+
 struct DatasetInfo {
   int32_t vocab_size = 0;
   int32_t eod_id = 0;
@@ -31,7 +34,8 @@ struct DatasetInfo {
 };
 
 absl::Status WriteDatasetInfo(const std::string& prefix, const DatasetInfo& info);
-// Keys that are not known are passed over; a missing or mistyped one is an error that names it.
+// Keys that are not known are passed over; one that is missing, mistyped or out of its range is an
+// error that names it, what was found and what is right.
 absl::StatusOr<DatasetInfo> ReadDatasetInfo(const std::string& prefix);
 
 // The loss that a model reaches which knows only how often each token occurs: cross-entropy on

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -29,16 +31,38 @@ T Load(const std::byte* at) {  // the arrays start at byte 34: unaligned
   return value;
 }
 
-// Copies out.size() tokens of type T; false when one does not fit in 32 bits.
+// Copies out.size() tokens of type T. Returns the largest, negative ones counting as above all
+// others; without a branch, so that it is vectorised and costs nothing beside the copy. An i64 that
+// does not fit in 32 bits gives 2^32.
 template <typename T>
-bool Widen(const std::byte* from, absl::Span<int32_t> out) {
+int64_t Widen(const std::byte* from, absl::Span<int32_t> out) {
+  uint32_t largest = 0;
   bool fits = true;
   for (size_t i = 0; i < out.size(); ++i) {
     T value = Load<T>(from + i * sizeof(T));
     out[i] = static_cast<int32_t>(value);
+    largest = std::max(largest, static_cast<uint32_t>(out[i]));
     if constexpr (sizeof(T) > sizeof(int32_t)) fits &= static_cast<T>(out[i]) == value;
   }
-  return fits;
+  return fits ? int64_t{largest} : kAnyVocabulary;
+}
+
+int64_t Widen(TokenType type, const std::byte* from, absl::Span<int32_t> out) {
+  switch (type) {
+    case TokenType::kU8:
+      return Widen<uint8_t>(from, out);
+    case TokenType::kI8:
+      return Widen<int8_t>(from, out);
+    case TokenType::kI16:
+      return Widen<int16_t>(from, out);
+    case TokenType::kI32:
+      return Widen<int32_t>(from, out);
+    case TokenType::kI64:
+      return Widen<int64_t>(from, out);
+    case TokenType::kU16:
+      return Widen<uint16_t>(from, out);
+  }
+  return kAnyVocabulary;
 }
 
 template <typename T>
@@ -118,14 +142,14 @@ TokenType TokenTypeFor(int64_t vocab_size) {
   return vocab_size < 65500 ? TokenType::kU16 : TokenType::kI32;
 }
 
-absl::StatusOr<IndexedDataset> IndexedDataset::Open(const std::string& prefix) {
+absl::StatusOr<IndexedDataset> IndexedDataset::Open(const std::string& prefix, int64_t vocab_size) {
   auto index = MappedFile::Open(prefix + ".idx");
   if (!index.ok()) {
     return Annotate(index.status(),
                     absl::StrCat("dataset ", prefix, " (a prefix: .idx and .bin are added)"));
   }
   WEFT_ASSIGN_OR_RETURN(MappedFile bin, MappedFile::Open(prefix + ".bin"));
-  IndexedDataset dataset(*std::move(index), std::move(bin));
+  IndexedDataset dataset(*std::move(index), std::move(bin), vocab_size);
   dataset.prefix_ = prefix;
   WEFT_RETURN_IF_ERROR(dataset.ParseHeader());
   WEFT_RETURN_IF_ERROR(dataset.CheckSequences());
@@ -240,30 +264,37 @@ absl::Status IndexedDataset::Read(int64_t sequence, int64_t offset, absl::Span<i
                          : std::string()));
   }
   const std::byte* from = bin_.bytes().data() + SequenceOffset(sequence) + offset * SizeOf(type_);
-  bool fits = true;
-  switch (type_) {
-    case TokenType::kU8:
-      fits = Widen<uint8_t>(from, out);
-      break;
-    case TokenType::kI8:
-      fits = Widen<int8_t>(from, out);
-      break;
-    case TokenType::kI16:
-      fits = Widen<int16_t>(from, out);
-      break;
-    case TokenType::kI32:
-      fits = Widen<int32_t>(from, out);
-      break;
-    case TokenType::kI64:
-      fits = Widen<int64_t>(from, out);
-      break;
-    case TokenType::kU16:
-      fits = Widen<uint16_t>(from, out);
-      break;
+  if (Widen(type_, from, out) < vocab_size_) return absl::OkStatus();
+  return ForeignToken(sequence, offset, count);
+}
+
+absl::Status IndexedDataset::ForeignToken(int64_t sequence, int64_t offset, int64_t count) const {
+  const int64_t width = SizeOf(type_);
+  const int64_t begin = SequenceOffset(sequence) + offset * width;  // bytes
+  int64_t id = 0;
+  int64_t i = 0;
+  for (; i < count; ++i) {
+    const std::byte* at = bin_.bytes().data() + begin + i * width;
+    std::array<int32_t, 1> narrow{};
+    const int64_t found = Widen(type_, at, absl::MakeSpan(narrow));
+    id = type_ == TokenType::kI64 ? Load<int64_t>(at) : int64_t{narrow[0]};
+    if (found >= vocab_size_) break;
   }
-  if (fits) return absl::OkStatus();
-  return absl::OutOfRangeError(
-      absl::StrCat(bin_.path(), ": a token of sequence ", sequence, " does not fit in 32 bits"));
+  int64_t document = 0;  // the last that begins at or before the sequence
+  for (int64_t end = documents(); end - document > 1;) {
+    const int64_t middle = document + (end - document) / 2;
+    (FirstSequence(middle) <= sequence ? document : end) = middle;
+  }
+  int64_t position = offset + i;
+  for (int64_t s = FirstSequence(document); s < sequence; ++s) position += SequenceLength(s);
+  const std::string range = vocab_size_ == kAnyVocabulary
+                                ? std::string("does not fit in 32 bits")
+                                : absl::StrCat("is not in the vocabulary of ", vocab_size_,
+                                               " tokens, 0 to ", vocab_size_ - 1);
+  return Malformed(
+      bin_.path(), begin + i * width,
+      absl::StrCat("token id ", id, " at position ", position, " of document ", document, " ",
+                   range, "; the file is damaged, or was made with another tokenizer"));
 }
 
 absl::StatusOr<IndexedDatasetWriter> IndexedDatasetWriter::Create(const std::string& prefix,

@@ -5,8 +5,9 @@
 //     u64 D boundaries | i32[S] lengths in tokens | i64[S] byte offsets in .bin |
 //     i64[D] document boundaries as sequence numbers, first 0, last S | optional i8[S] modes
 //
-// The reader maps both files and checks everything at Open, so that reading cannot go out of range:
-// a truncated or foreign file is an error that names the file, the offset and what is right.
+// The reader maps both files and checks the whole index at Open, so that reading cannot go out of
+// range, and every token id as it is read: a truncated, damaged or foreign file is an error that
+// names the file, the place and what is right.
 #ifndef WEFT_TRAINER_DATA_INDEXED_DATASET_H_
 #define WEFT_TRAINER_DATA_INDEXED_DATASET_H_
 
@@ -29,10 +30,15 @@ absl::string_view NameOf(TokenType type);  // "u16"
 // As Megatron chooses: u16 below 65,500 words, else i32.
 TokenType TokenTypeFor(int64_t vocab_size);
 
+// Above every id: what does not know the vocabulary reads any number of 32 bits.
+inline constexpr int64_t kAnyVocabulary = int64_t{1} << 32;
+
 // Const use is thread-safe.
 class IndexedDataset {
  public:
-  static absl::StatusOr<IndexedDataset> Open(const std::string& prefix);
+  // Read refuses ids that are not in [0, vocab_size).
+  static absl::StatusOr<IndexedDataset> Open(const std::string& prefix,
+                                             int64_t vocab_size = kAnyVocabulary);
 
   TokenType token_type() const { return type_; }
   int64_t sequences() const { return sequences_; }
@@ -46,22 +52,26 @@ class IndexedDataset {
   int64_t FirstSequence(int64_t document) const;
   int64_t LastSequence(int64_t document) const { return FirstSequence(document + 1); }
 
-  // Tokens [offset, offset + out.size()) of a sequence. OutOfRange where the sequence is shorter or
-  // a 64-bit token does not fit.
+  // Tokens [offset, offset + out.size()) of a sequence. OutOfRange where the sequence is shorter;
+  // DataLoss, naming file, document, position, id and vocabulary, where an id is not in it. `out`
+  // then holds ids that index nothing.
   absl::Status Read(int64_t sequence, int64_t offset, absl::Span<int32_t> out) const;
 
  private:
-  IndexedDataset(MappedFile index, MappedFile bin)
-      : index_(std::move(index)), bin_(std::move(bin)) {}
+  IndexedDataset(MappedFile index, MappedFile bin, int64_t vocab_size)
+      : index_(std::move(index)), bin_(std::move(bin)), vocab_size_(vocab_size) {}
   absl::Status ParseHeader();
   absl::Status CheckSequences();
   absl::Status CheckBoundaries() const;
   int64_t SequenceOffset(int64_t sequence) const;  // bytes
+  // The error for the first of `count` tokens at `offset` that is not in the vocabulary.
+  absl::Status ForeignToken(int64_t sequence, int64_t offset, int64_t count) const;
   const std::byte* At(int64_t offset) const { return index_.bytes().data() + offset; }
 
   std::string prefix_;
   MappedFile index_;
   MappedFile bin_;
+  int64_t vocab_size_;
   TokenType type_ = TokenType::kU16;
   int64_t sequences_ = 0;
   int64_t boundaries_ = 0;

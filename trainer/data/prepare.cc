@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/random.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/data/gcide.h"
 #include "trainer/data/tokenizer.h"
@@ -86,7 +87,13 @@ absl::Status Preparation::Check() const {
 absl::Status Preparation::ReadDocuments(const std::string& path) {
   documents_.clear();
   cleaned_.clear();
-  WEFT_ASSIGN_OR_RETURN(text_, ReadTextFile(path));
+  absl::StatusOr<std::string> text = ReadTextFile(path, options_.text_most);
+  if (absl::IsResourceExhausted(text.status())) {
+    return Annotate(text.status(),
+                    "an input is larger than --text-most; raise it where memory "
+                    "holds the file twice, or split the file");
+  }
+  WEFT_ASSIGN_OR_RETURN(text_, std::move(text));
   invalid_utf8_ += ReplaceInvalidUtf8(text_);
   if (options_.cleaner == TextCleaner::kGcide) {
     cleaned_ = CleanGcide(text_);
@@ -216,7 +223,8 @@ absl::StatusOr<DatasetInfo> Preparation::Run() {
   }
   WEFT_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::FromModel(model, model_path));
 
-  TokenType type = TokenTypeFor(tokenizer_->vocab_size());
+  const int32_t vocab = tokenizer_->vocab_size();
+  TokenType type = TokenTypeFor(vocab);
   WEFT_ASSIGN_OR_RETURN(auto train, IndexedDatasetWriter::Create(prefix + "_train", type));
   WEFT_ASSIGN_OR_RETURN(auto validation, IndexedDatasetWriter::Create(prefix + "_valid", type));
   WEFT_RETURN_IF_ERROR(EncodeAll(train, validation));
@@ -234,11 +242,11 @@ absl::StatusOr<DatasetInfo> Preparation::Run() {
   if (options_.tokenizer.empty()) WEFT_RETURN_IF_ERROR(WriteFileAtomically(model_path, model));
   WEFT_RETURN_IF_ERROR(train.Commit());
   WEFT_RETURN_IF_ERROR(validation.Commit());
-  WEFT_ASSIGN_OR_RETURN(auto train_set, IndexedDataset::Open(prefix + "_train"));
-  WEFT_ASSIGN_OR_RETURN(auto validation_set, IndexedDataset::Open(prefix + "_valid"));
+  WEFT_ASSIGN_OR_RETURN(auto train_set, IndexedDataset::Open(prefix + "_train", vocab));
+  WEFT_ASSIGN_OR_RETURN(auto validation_set, IndexedDataset::Open(prefix + "_valid", vocab));
 
   DatasetInfo info;
-  info.vocab_size = tokenizer_->vocab_size();
+  info.vocab_size = vocab;
   info.eod_id = tokenizer_->eod_id();
   info.train_documents = train.documents();
   info.train_tokens = train.tokens();

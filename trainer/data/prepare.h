@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/units.h"
 #include "trainer/data/dataset_info.h"
 #include "trainer/data/text.h"
 
@@ -29,7 +30,8 @@ struct PrepareOptions {
   int32_t vocab_size = 4096;          // of the one that is learnt
   double validation_fraction = 0.02;  // of the documents; 0 < fraction < 1
   uint64_t seed = 1;
-  int threads = 0;  // 0: as many as there are cores
+  int threads = 0;           // 0: as many as there are cores
+  Bytes text_most = GiB(4);  // of one input file, unpacked
   DocumentSplit split = DocumentSplit::kBlankLines;
   TextCleaner cleaner = TextCleaner::kNone;   // kGcide splits by itself
   int64_t tokenizer_sample_bytes = 16 << 20;  // text, drawn at random, to learn the tokenizer from

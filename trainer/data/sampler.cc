@@ -20,12 +20,13 @@ constexpr uint64_t kWindowStream = uint64_t{0x77696E} << 40;
 
 absl::StatusOr<std::unique_ptr<SampleStream>> SampleStream::Open(const std::string& prefix,
                                                                  int64_t seq_length, uint64_t seed,
-                                                                 SampleOrder order) {
+                                                                 SampleOrder order,
+                                                                 int64_t vocab_size) {
   if (seq_length < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a sequence length of ", seq_length, " tokens; 1 is the least"));
   }
-  WEFT_ASSIGN_OR_RETURN(IndexedDataset dataset, IndexedDataset::Open(prefix));
+  WEFT_ASSIGN_OR_RETURN(IndexedDataset dataset, IndexedDataset::Open(prefix, vocab_size));
   if (dataset.tokens() < seq_length + 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "dataset ", prefix, " has ", dataset.tokens(), " tokens, but one sample takes ",

@@ -35,10 +35,11 @@ enum class SampleOrder {
 // Thread-safe.
 class SampleStream {
  public:
-  // InvalidArgument when the dataset has fewer than seq_length + 1 tokens.
+  // InvalidArgument when the dataset has fewer than seq_length + 1 tokens. Read refuses ids that
+  // are not in [0, vocab_size), as IndexedDataset does.
   static absl::StatusOr<std::unique_ptr<SampleStream>> Open(
       const std::string& prefix, int64_t seq_length, uint64_t seed,
-      SampleOrder order = SampleOrder::kShuffled);
+      SampleOrder order = SampleOrder::kShuffled, int64_t vocab_size = kAnyVocabulary);
 
   int64_t seq_length() const { return seq_length_; }
   int64_t samples_per_epoch() const { return samples_per_epoch_; }

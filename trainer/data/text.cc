@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/files/file.h"
 
@@ -28,7 +29,8 @@ struct Inflater {
   }
 };
 
-absl::StatusOr<std::string> Gunzip(const std::string& path, absl::string_view packed) {
+absl::StatusOr<std::string> Gunzip(const std::string& path, absl::string_view packed,
+                                   Bytes size_max) {
   Inflater inflater;
   z_stream& stream = inflater.stream;
   // 16: a gzip header is expected; 15: the largest window.
@@ -47,7 +49,13 @@ absl::StatusOr<std::string> Gunzip(const std::string& path, absl::string_view pa
     int result = inflate(&stream, Z_NO_FLUSH);
     next += give - stream.avail_in;
     left -= give - stream.avail_in;
-    text.append(chunk.data(), chunk.size() - stream.avail_out);
+    const size_t got = chunk.size() - stream.avail_out;
+    if (got > static_cast<size_t>(size_max.count()) - text.size()) {
+      return absl::ResourceExhaustedError(absl::StrCat(path, ": unpacks to more than ",
+                                                       ToString(size_max),
+                                                       ", the most that is read of such a file"));
+    }
+    text.append(chunk.data(), got);
     if (result == Z_STREAM_END) {
       bool another = absl::StartsWith(absl::string_view(next, left), kGzipMagic);
       if (!another) return text;  // padding after the last member is allowed
@@ -96,9 +104,11 @@ absl::string_view StripLineBreaks(absl::string_view text) {
 
 }  // namespace
 
-absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
-  absl::StatusOr<std::string> content = ReadFile(path);
-  if (content.ok() && absl::StartsWith(*content, kGzipMagic)) return Gunzip(path, *content);
+absl::StatusOr<std::string> ReadTextFile(const std::string& path, Bytes size_max) {
+  absl::StatusOr<std::string> content = ReadFile(path, size_max);
+  if (content.ok() && absl::StartsWith(*content, kGzipMagic)) {
+    return Gunzip(path, *content, size_max);
+  }
   return content;
 }
 

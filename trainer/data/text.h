@@ -8,12 +8,14 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/units.h"
 
 namespace weft {
 
 // The whole file. One that starts with gzip's magic (.gz, dictd's .dz) is unpacked; several members
-// in a row are joined. DataLoss for a damaged or truncated archive.
-absl::StatusOr<std::string> ReadTextFile(const std::string& path);
+// in a row are joined. DataLoss for a damaged or truncated archive; ResourceExhausted for more than
+// `size_max` bytes of text: a megabyte of gzip can hold a gigabyte of zeros.
+absl::StatusOr<std::string> ReadTextFile(const std::string& path, Bytes size_max);
 
 // Each maximal ill-formed part (Unicode 15, section 3.9, table 3-7: also surrogates, overlong forms
 // and zero bytes) becomes U+FFFD. Returns how many there were.

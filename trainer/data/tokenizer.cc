@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/data/sentencepiece.h"
 #include "trainer/files/file.h"

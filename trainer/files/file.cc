@@ -148,24 +148,6 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view cont
   return file.Commit();
 }
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.number < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
-  std::string content;
-  struct stat info;
-  if (fstat(file.number, &info) == 0 && info.st_size > 0) {
-    content.reserve(static_cast<size_t>(info.st_size));
-  }
-  std::vector<char> chunk(kWriteBuffer);
-  while (true) {
-    ssize_t count = read(file.number, chunk.data(), chunk.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return ErrnoStatus(errno, absl::StrCat("read ", path));
-    if (count == 0) return content;
-    content.append(chunk.data(), static_cast<size_t>(count));
-  }
-}
-
 absl::Status ReadInChunks(const std::string& path,
                           const std::function<void(absl::Span<const std::byte>)>& take) {
   Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));

@@ -70,7 +70,6 @@ class AtomicFile {
 };
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content);
-absl::StatusOr<std::string> ReadFile(const std::string& path);
 // The file's bytes in order, some at a time. Unlike a MappedFile, a disk that fails is a status and
 // not the signal SIGBUS.
 absl::Status ReadInChunks(const std::string& path,

@@ -13,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/files/file.h"
 

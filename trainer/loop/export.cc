@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/files/file.h"

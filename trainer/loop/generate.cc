@@ -43,6 +43,9 @@ int32_t Draw(absl::Span<const float> logits, const GenerateOptions& options, Ran
 
 absl::StatusOr<std::string> Generate(Gpt& model, const Tokenizer& tokenizer,
                                      const GenerateOptions& options) {
+  WEFT_CHECK(tokenizer.vocab_size() <= model.config().vocab,
+             "a tokenizer of " << tokenizer.vocab_size() << " tokens, a model of "
+                               << model.config().vocab);
   std::vector<int32_t> prompt;
   WEFT_RETURN_IF_ERROR(tokenizer.Encode(options.prompt, prompt));
   std::vector<int64_t> tokens = {tokenizer.eod_id()};
@@ -55,8 +58,9 @@ absl::StatusOr<std::string> Generate(Gpt& model, const Tokenizer& tokenizer,
     std::memcpy(input.data_ptr(), tokens.data() + tokens.size() - static_cast<size_t>(length),
                 static_cast<size_t>(length) * sizeof(int64_t));
     at::Tensor logits = model.Forward(input, {.last_only = true}).logits.to(at::kFloat);
-    int32_t next =
-        Draw({logits.data_ptr<float>(), static_cast<size_t>(logits.numel())}, options, random);
+    // A model may have more rows than the tokenizer has tokens; those stand for no text.
+    int32_t next = Draw({logits.data_ptr<float>(), static_cast<size_t>(tokenizer.vocab_size())},
+                        options, random);
     if (next == tokenizer.eod_id()) break;
     tokens.push_back(next);
   }

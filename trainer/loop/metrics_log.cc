@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/files/file.h"
 #include "trainer/plot/metrics.h"
@@ -53,7 +54,7 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
   std::string path = run_dir + "/metrics.jsonl";
   std::string kept;
   if (step > 0) {
-    absl::StatusOr<std::string> text = ReadFile(path);
+    absl::StatusOr<std::string> text = ReadFile(path, kMetricsMost);
     if (!text.ok() && !absl::IsNotFound(text.status())) return text.status();
     if (text.ok()) kept = KeepUpTo(*text, step);
   }

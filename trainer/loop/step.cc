@@ -40,7 +40,7 @@ auto Guarded(Body body) -> decltype(body()) {
   try {
     return body();
   } catch (const std::exception& error) {
-    return absl::InternalError(error.what());
+    return absl::InternalError(ExceptionText(error));
   }
 }
 
@@ -135,21 +135,32 @@ double Stepper::RunMicroBatches(int64_t step, const Batch& batch) {
   return loss;
 }
 
-absl::StatusOr<StepResult> Stepper::Step(int64_t step, const Batch& batch, bool stop_requested) {
+absl::StatusOr<StepResult> Stepper::Step(int64_t step, const absl::StatusOr<Batch>& batch,
+                                         bool stop_requested) {
   return Guarded([&]() -> absl::StatusOr<StepResult> {
     parameters_->TakeExposedSeconds();
-    double loss = RunMicroBatches(step, batch);
+    Batch stand_in;
+    if (!batch.ok()) {
+      stand_in.rows = local_rows_;
+      stand_in.columns = config_.model.sequence + 1;
+      stand_in.tokens.resize(static_cast<size_t>(stand_in.rows * stand_in.columns));
+    }
+    double loss = RunMicroBatches(step, batch.ok() ? *batch : stand_in);
     WEFT_RETURN_IF_ERROR(parameters_->FinishGradients());
-    return FinishStep(step, loss, stop_requested);
+    return FinishStep(step, loss, batch.status(), stop_requested);
   });
 }
 
-absl::StatusOr<StepResult> Stepper::FinishStep(int64_t step, double loss, bool stop_requested) {
+absl::StatusOr<StepResult> Stepper::FinishStep(int64_t step, double loss,
+                                               const absl::Status& batch_read,
+                                               bool stop_requested) {
   double squares = parameters_->SumSquares();
-  std::array<double, 3> sums = {squares, loss, stop_requested ? 1.0 : 0.0};
+  std::array<double, 4> sums = {squares, loss, stop_requested ? 1.0 : 0.0,
+                                batch_read.ok() ? 0.0 : 1.0};
   int64_t start = SystemClock::Nanoseconds();
   WEFT_RETURN_IF_ERROR(group_->Sum(absl::MakeSpan(sums)));
   if (group_->size() > 1) parameters_->AddExposed(start, SystemClock::Nanoseconds(), "wait_norm");
+  if (sums[3] > 0) return group_->Agree(batch_read);
   if (!std::isfinite(sums[0]) || !std::isfinite(sums[1])) {
     return ExplainNonFinite(step, loss, squares);
   }
@@ -180,30 +191,37 @@ absl::Status Stepper::ExplainNonFinite(int64_t step, double loss, double squares
                    found - losses.begin(), "; a lower optimizer.learning_rate may help"));
 }
 
+// Of this rank's part of each batch.
+absl::StatusOr<double> Stepper::SumLosses(const SampleStream& stream, int64_t batches) {
+  int64_t columns = stream.seq_length() + 1;
+  int64_t rows = local_rows_ / micro_steps_;
+  std::vector<int32_t> sample(static_cast<size_t>(columns));
+  std::vector<int64_t> tokens(static_cast<size_t>(rows * columns));
+  double sum = 0;
+  for (int64_t batch = 0; batch < batches; ++batch) {
+    SampleRange range = RankSlice(batch * config_.global_batch, config_.global_batch,
+                                  group_->rank(), group_->size());
+    for (int64_t first = range.begin; first < range.end; first += rows) {
+      for (int64_t row = 0; row < rows; ++row) {
+        WEFT_RETURN_IF_ERROR(stream.Read(first + row, absl::MakeSpan(sample)));
+        std::copy(sample.begin(), sample.end(), tokens.begin() + row * columns);
+      }
+      Tokens data = Cut(tokens.data(), columns, 0, rows);
+      Pass pass = model_->Forward(data.inputs, {});
+      sum += SumOf(CrossEntropy(pass.logits, data.targets, /*scale=*/0));
+    }
+  }
+  return sum;
+}
+
 absl::StatusOr<double> Stepper::Validate(const SampleStream& stream, int64_t batches) {
   return Guarded([&]() -> absl::StatusOr<double> {
     WEFT_RETURN_IF_ERROR(parameters_->WaitAll());
-    int64_t columns = stream.seq_length() + 1;
-    int64_t rows = local_rows_ / micro_steps_;
-    std::vector<int32_t> sample(static_cast<size_t>(columns));
-    std::vector<int64_t> tokens(static_cast<size_t>(rows * columns));
-    double sum = 0;
-    for (int64_t batch = 0; batch < batches; ++batch) {
-      SampleRange range = RankSlice(batch * config_.global_batch, config_.global_batch,
-                                    group_->rank(), group_->size());
-      for (int64_t first = range.begin; first < range.end; first += rows) {
-        for (int64_t row = 0; row < rows; ++row) {
-          WEFT_RETURN_IF_ERROR(stream.Read(first + row, absl::MakeSpan(sample)));
-          std::copy(sample.begin(), sample.end(), tokens.begin() + row * columns);
-        }
-        Tokens data = Cut(tokens.data(), columns, 0, rows);
-        Pass pass = model_->Forward(data.inputs, {});
-        sum += SumOf(CrossEntropy(pass.logits, data.targets, /*scale=*/0));
-      }
-    }
-    std::array<double, 1> sums = {sum};
+    absl::StatusOr<double> sum = SumLosses(stream, batches);
+    std::array<double, 2> sums = {sum.value_or(0), sum.ok() ? 0.0 : 1.0};
     WEFT_RETURN_IF_ERROR(group_->Sum(absl::MakeSpan(sums)));
-    return sums[0] / static_cast<double>(batches * config_.global_batch * (columns - 1));
+    if (sums[1] > 0) return group_->Agree(sum.status());
+    return sums[0] / static_cast<double>(batches * config_.global_batch * stream.seq_length());
   });
 }
 

@@ -40,15 +40,21 @@ class Stepper {
   // Initial parameters by the seed.
   absl::Status Initialize();
   // `step` counts from 1. Aborted, naming step and rank, when a loss or the gradient is not finite;
-  // parameters are as before then.
-  absl::StatusOr<StepResult> Step(int64_t step, const Batch& batch, bool stop_requested);
-  // Mean loss of `batches` global batches of a sequential stream.
+  // parameters are as before then. A rank whose batch could not be read takes part all the same, so
+  // that none waits for it, and then every rank returns that batch's error, with parameters as
+  // before.
+  absl::StatusOr<StepResult> Step(int64_t step, const absl::StatusOr<Batch>& batch,
+                                  bool stop_requested);
+  // Mean loss of `batches` global batches of a sequential stream. A sample that a rank cannot read
+  // is an error on every rank.
   absl::StatusOr<double> Validate(const SampleStream& stream, int64_t batches);
 
  private:
   Stepper(const TrainConfig& config, Group* group, Trace* trace);
   double RunMicroBatches(int64_t step, const Batch& batch);
-  absl::StatusOr<StepResult> FinishStep(int64_t step, double loss, bool stop_requested);
+  absl::StatusOr<StepResult> FinishStep(int64_t step, double loss, const absl::Status& batch_read,
+                                        bool stop_requested);
+  absl::StatusOr<double> SumLosses(const SampleStream& stream, int64_t batches);
   absl::Status ExplainNonFinite(int64_t step, double loss, double squares);
   void EnterUnit(int unit);
 

@@ -20,6 +20,7 @@
 #include "base/trace.h"
 #include "trainer/data/batch_loader.h"
 #include "trainer/data/dataset_info.h"
+#include "trainer/data/tokenizer.h"
 #include "trainer/files/file.h"
 #include "trainer/kernels/kernels.h"
 #include "trainer/loop/checkpoints.h"
@@ -84,12 +85,23 @@ class Run {
   absl::Status OpenData() {
     WEFT_ASSIGN_OR_RETURN(info_, ReadDatasetInfo(config_.data_prefix));
     config_.model.vocab = info_.vocab_size;
-    WEFT_ASSIGN_OR_RETURN(training_, SampleStream::Open(config_.data_prefix + "_train",
-                                                        config_.model.sequence, config_.seed));
-    WEFT_ASSIGN_OR_RETURN(validation_,
-                          SampleStream::Open(config_.data_prefix + "_valid", config_.model.sequence,
-                                             config_.seed, SampleOrder::kSequential));
-    return absl::OkStatus();
+    auto open = [&](const char* part, SampleOrder order) {
+      return SampleStream::Open(config_.data_prefix + part, config_.model.sequence, config_.seed,
+                                order, info_.vocab_size);
+    };
+    WEFT_ASSIGN_OR_RETURN(training_, open("_train", SampleOrder::kShuffled));
+    WEFT_ASSIGN_OR_RETURN(validation_, open("_valid", SampleOrder::kSequential));
+    return is_first() ? OpenTokenizer() : absl::OkStatus();
+  }
+
+  // Needed at the end only, but a run that is to fail for it fails at once.
+  absl::Status OpenTokenizer() {
+    WEFT_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(info_.tokenizer));
+    if (tokenizer_->vocab_size() <= info_.vocab_size) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        config_.data_prefix, ".json: 'vocab_size' is ", info_.vocab_size, ", but its tokenizer ",
+        info_.tokenizer, " has ", tokenizer_->vocab_size(),
+        " tokens; run weft-data prepare again, or name the tokenizer that made the data"));
   }
 
   absl::Status MakeStepper() {
@@ -155,9 +167,8 @@ class Run {
       int64_t start = SystemClock::Nanoseconds();
       int64_t step = position_.step + 1;
       absl::StatusOr<Batch> batch = loader_->Next();
-      if (!batch.ok()) return batch.status();  // all ranks read the same files
       bool stop_requested = options_.stop != nullptr && options_.stop->load();
-      WEFT_ASSIGN_OR_RETURN(StepResult result, stepper_->Step(step, *batch, stop_requested));
+      WEFT_ASSIGN_OR_RETURN(StepResult result, stepper_->Step(step, batch, stop_requested));
       double seconds = static_cast<double>(SystemClock::Nanoseconds() - start) * 1e-9;
       position_ = {step, loader_->position()};
       WEFT_RETURN_IF_ERROR(AfterStep(result, seconds));
@@ -262,10 +273,9 @@ class Run {
 
   absl::Status FinishFirst() {
     progress_->Finish();
-    WEFT_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(info_.tokenizer));
-    WEFT_ASSIGN_OR_RETURN(std::string sample, WriteSample(tokenizer));
+    WEFT_ASSIGN_OR_RETURN(std::string sample, WriteSample(*tokenizer_));
     WEFT_RETURN_IF_ERROR(
-        ExportModel(stepper_->model(), info_.tokenizer, tokenizer.eod_id(), Path("model")));
+        ExportModel(stepper_->model(), info_.tokenizer, tokenizer_->eod_id(), Path("model")));
     PrintEnd(sample);
     return absl::OkStatus();
   }
@@ -316,6 +326,7 @@ class Run {
   DatasetInfo info_;
   std::shared_ptr<const SampleStream> training_;
   std::unique_ptr<SampleStream> validation_;
+  std::optional<Tokenizer> tokenizer_;  // rank 0
   std::unique_ptr<Trace> trace_;
   std::unique_ptr<Stepper> stepper_;
   std::unique_ptr<BatchLoader> loader_;

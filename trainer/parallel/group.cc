@@ -1,5 +1,7 @@
 #include "trainer/parallel/group.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -12,10 +14,15 @@ namespace weft {
 namespace {
 
 absl::Status Failed(absl::string_view doing, const std::exception& error) {
-  return absl::UnavailableError(absl::StrCat(doing, ": ", error.what()));
+  return absl::UnavailableError(absl::StrCat(doing, ": ", ExceptionText(error)));
 }
 
 }  // namespace
+
+std::string ExceptionText(const std::exception& error) {
+  const auto* torch = dynamic_cast<const c10::Error*>(&error);
+  return torch != nullptr ? torch->what_without_backtrace() : error.what();
+}
 
 absl::StatusOr<Pending> Group::ReduceScatterAverage(at::Tensor shard, at::Tensor full) {
   Pending pending{nullptr, "reduce_scatter", SystemClock::Nanoseconds(),

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
@@ -25,6 +26,9 @@ struct Pending {
   int64_t start_ns = 0;                 // of the call
   int64_t bytes = 0;                    // of the whole buffer
 };
+
+// What a status says of an exception that ended here: LibTorch's without its stack.
+std::string ExceptionText(const std::exception& error);
 
 class Group {
  public:

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/files/file.h"
 
@@ -41,7 +42,7 @@ bool AddRow(const Json& row, LossPlot& plot) {
 }  // namespace
 
 absl::StatusOr<LossPlot> ReadLossMetrics(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadFile(path);
+  absl::StatusOr<std::string> text = ReadFile(path, kMetricsMost);
   if (!text.ok()) return text.status();
   LossPlot plot;
   std::vector<absl::string_view> lines = absl::StrSplit(*text, '\n');

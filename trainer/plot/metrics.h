@@ -5,9 +5,13 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/units.h"
 #include "trainer/plot/loss_plot.h"
 
 namespace weft {
+
+// Of metrics.jsonl: ten million steps and more.
+inline constexpr Bytes kMetricsMost = GiB(4);
 
 // `step`, `loss` and, where it was measured, `val_loss`; null is a gap. A step that was done again
 // after a resume counts as it was last. A last line that a killed run left half-written is passed

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "base/random.h"
+#include "base/read_file.h"
 #include "tests/trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/reader.h"

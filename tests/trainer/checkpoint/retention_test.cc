@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_replace.h"
+#include "base/read_file.h"
 #include "tests/trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/files/file.h"
 

@@ -11,6 +11,7 @@
 
 #include "base/crc32c.h"
 #include "base/random.h"
+#include "base/read_file.h"
 #include "tests/scratch_folder.h"
 
 namespace weft {

@@ -112,8 +112,8 @@ TEST_F(BatchLoaderTest, GivesAnErrorAtEveryCallAfterIt) {
   auto loader = *BatchLoader::Start(stream, {.global_batch = 1});
   EXPECT_TRUE(loader->Next().ok());
   EXPECT_TRUE(loader->Next().ok());
-  EXPECT_EQ(loader->Next().status().code(), absl::StatusCode::kOutOfRange);
-  EXPECT_EQ(loader->Next().status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(loader->Next().status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(loader->Next().status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(loader->position(), 2);
 }
 
@@ -122,6 +122,10 @@ TEST_F(BatchLoaderTest, RefusesABatchThatRanksCannotShare) {
       std::string(
           BatchLoader::Start(stream_, {.global_batch = 6, .world_size = 4}).status().message()),
       ::testing::HasSubstr("must be a multiple"));
+  EXPECT_THAT(
+      std::string(
+          BatchLoader::Start(stream_, {.global_batch = int64_t{1} << 40}).status().message()),
+      ::testing::HasSubstr("take a smaller train.global_batch, or more ranks"));
   EXPECT_FALSE(BatchLoader::Start(stream_, {.global_batch = 0}).ok());
   EXPECT_FALSE(BatchLoader::Start(stream_, {.rank = 1, .world_size = 1}).ok());
   EXPECT_FALSE(BatchLoader::Start(stream_, {.start_sample = -1}).ok());

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/random.h"
+#include "base/read_file.h"
 #include "tests/scratch_folder.h"
 
 namespace weft {
@@ -202,6 +204,43 @@ TEST(IndexedDataset, StaysInRangeOnMutatedIndices) {
     for (int64_t s = 0; s < data->sequences(); ++s) All(*data, s);
   }
   EXPECT_GT(opened, 0);
+}
+
+// The first foreign id is named, wherever it stands, and what is right is still read.
+TEST(IndexedDataset, RefusesIdsOutsideTheVocabulary) {
+  ScratchFolder folder;
+  struct Case {
+    TokenType type;
+    int32_t id;
+  };
+  for (const Case& c :
+       {Case{TokenType::kU16, 500}, Case{TokenType::kU16, 65535}, Case{TokenType::kU8, 200},
+        Case{TokenType::kI8, -1}, Case{TokenType::kI16, -3}, Case{TokenType::kI32, 1 << 30},
+        Case{TokenType::kI64, -7}}) {
+    const int32_t vocab = c.type == TokenType::kU8 ? 200 : 500;
+    std::vector<int32_t> tokens(100, c.type == TokenType::kI8 ? 127 : vocab - 1);
+    tokens[37] = c.id;
+    tokens[90] = c.id;
+    auto writer = IndexedDatasetWriter::Create(folder / "v", c.type);
+    ASSERT_TRUE(writer->AddDocument({1, 2, 3}).ok());
+    ASSERT_TRUE(writer->AddDocument({}).ok());
+    ASSERT_TRUE(writer->AddDocument(tokens).ok());
+    ASSERT_TRUE(writer->Commit().ok());
+    auto data = IndexedDataset::Open(folder / "v", vocab);
+    ASSERT_TRUE(data.ok()) << data.status();
+    std::vector<int32_t> read(37);
+    EXPECT_TRUE(data->Read(2, 0, absl::MakeSpan(read)).ok());
+    read.resize(80);
+    absl::Status status = data->Read(2, 20, absl::MakeSpan(read));
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(status.message(),
+              absl::StrCat(folder / "v", ".bin, byte ", 40 * SizeOf(c.type), ": token id ", c.id,
+                           " at position 37 of document 2 is not in the vocabulary of ", vocab,
+                           " tokens, 0 to ", vocab - 1,
+                           "; the file is damaged, or was made with another tokenizer"));
+    EXPECT_TRUE(IndexedDataset::Open(folder / "v")->Read(2, 20, absl::MakeSpan(read)).ok())
+        << "no vocabulary is known";
+  }
 }
 
 TEST(TokenType, IsChosenAsMegatronDoes) {

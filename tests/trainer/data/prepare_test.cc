@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "base/read_file.h"
 #include "tests/scratch_folder.h"
 #include "tests/trainer/data/sample_text.h"
 #include "trainer/data/tokenizer.h"
@@ -19,6 +20,7 @@
 namespace weft {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int kDocuments = 9000;  // more than are encoded at once
@@ -184,7 +186,35 @@ TEST(ReadDatasetInfo, NamesWhatIsWrong) {
               HasSubstr("not a description"));
   std::ofstream(folder / "y.json") << R"({"format": "weft-dataset", "version": 1})";
   EXPECT_THAT(std::string(ReadDatasetInfo(folder / "y").status().message()),
-              HasSubstr("'vocab_size' should be a number"));
+              HasSubstr("'vocab_size' is missing; it should be a whole number from 1 to 16777216"));
+}
+
+TEST_F(PrepareTest, NumbersOutsideTheirRangeAreNamed) {
+  ASSERT_TRUE(PrepareDataset(options_).ok());
+  const std::string path = options_.output_prefix + ".json";
+  const std::string good = *ReadFile(path);
+  const std::string key = "\"vocab_size\": ";
+  const size_t begin = good.find(key) + key.size();
+  for (const char* value : {"-5", "0", "100000000000", "1e300", "500.5", "16777217", "null"}) {
+    std::string bad = good;
+    bad.replace(begin, good.find(',', begin) - begin, value);
+    ASSERT_TRUE(WriteFileAtomically(path, bad).ok());
+    EXPECT_THAT(std::string(ReadDatasetInfo(options_.output_prefix).status().message()),
+                AllOf(HasSubstr(path + ": 'vocab_size' is "),
+                      HasSubstr("; it should be a whole number from 1 to 16777216")))
+        << value;
+  }
+  std::string smaller = good;
+  smaller.replace(begin, good.find(',', begin) - begin, "1");
+  ASSERT_TRUE(WriteFileAtomically(path, smaller).ok());
+  EXPECT_THAT(std::string(ReadDatasetInfo(options_.output_prefix).status().message()),
+              HasSubstr("'eod_id' is "));
+}
+
+TEST_F(PrepareTest, RefusesAnInputThatUnpacksToMoreThanItsBound) {
+  options_.text_most = KiB(1);
+  EXPECT_THAT(std::string(PrepareDataset(options_).status().message()),
+              AllOf(HasSubstr("--text-most"), HasSubstr("has more than 1 KiB")));
 }
 
 }  // namespace

@@ -29,10 +29,10 @@ std::string Gzip(const std::string& text) {
   return packed;
 }
 
-absl::StatusOr<std::string> ReadBack(const std::string& content) {
+absl::StatusOr<std::string> ReadBack(const std::string& content, Bytes size_max = GiB(1)) {
   ScratchFolder folder;
   EXPECT_TRUE(WriteFileAtomically(folder / "f", content).ok());
-  return ReadTextFile(folder / "f");
+  return ReadTextFile(folder / "f", size_max);
 }
 
 std::string Fixed(std::string text) {
@@ -61,6 +61,19 @@ TEST(ReadTextFile, ReportsTruncatedAndDamagedArchives) {
   }
   packed[packed.size() / 2] ^= 0x55;
   EXPECT_EQ(ReadBack(packed).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(ReadTextFile, StopsUnpackingAtTheBound) {
+  const std::string text(5 << 20, 'a');
+  const std::string packed = Gzip(text);
+  ASSERT_LT(packed.size(), 10'000U);
+  EXPECT_TRUE(ReadBack(packed, MiB(5)).value() == text);
+  EXPECT_TRUE(ReadBack(text, MiB(5)).value() == text);
+  for (const std::string& content : {packed, text, Gzip(text.substr(1)) + Gzip("two")}) {
+    auto read = ReadBack(content, Bytes(MiB(5).count() - 1));
+    EXPECT_EQ(read.status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(read.status().message()), HasSubstr("more than 5.00 MiB"));
+  }
 }
 
 TEST(ReplaceInvalidUtf8, LeavesValidTextAlone) {

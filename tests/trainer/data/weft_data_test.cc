@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/str_join.h"
+#include "base/read_file.h"
 #include "tests/scratch_folder.h"
 #include "tests/trainer/data/sample_text.h"
 #include "trainer/files/file.h"
@@ -66,6 +67,27 @@ TEST_F(ProgramTest, PreparesInspectsEncodesAndDecodes) {
           "tee ids | $WEFT_BIN/weft-data decode --tokenizer d/text.model");
   EXPECT_EQ(round_trip.out, "the network\nof  cats 12\n") << round_trip.error;
   EXPECT_THAT(*ReadFile(folder_ / "ids"), ::testing::MatchesRegex("[0-9 ]+\n[0-9 ]+\n"));
+}
+
+TEST_F(ProgramTest, InspectFindsTokensThatAreNotInTheVocabulary) {
+  Result prepared =
+      Run("$WEFT_BIN/weft-data prepare --input text.txt --output-prefix d --vocab-size 500 && "
+          "$WEFT_BIN/weft-data inspect d_train --check");
+  ASSERT_EQ(prepared.exit_code, 0) << prepared.error;
+  // The last token of the file, far from the documents that are shown.
+  std::string bin = *ReadFile(folder_ / "d_train.bin");
+  bin.back() = '\x7f';
+  ASSERT_TRUE(WriteFileAtomically(folder_ / "d_train.bin", bin).ok());
+  EXPECT_EQ(Run("$WEFT_BIN/weft-data inspect d_train").exit_code, 0);
+  Result found = Run("$WEFT_BIN/weft-data inspect d_train --check");
+  EXPECT_EQ(found.exit_code, 1);
+  EXPECT_THAT(found.error, HasSubstr("d_train.bin, byte " + std::to_string(bin.size() - 2)));
+  EXPECT_THAT(found.error, HasSubstr("is not in the vocabulary of 500 tokens, 0 to 499"));
+  Result damaged =
+      Run("sed -i 's/\"vocab_size\": 500/\"vocab_size\": -5/' d.json; "
+          "$WEFT_BIN/weft-data inspect d_train");
+  EXPECT_EQ(damaged.exit_code, 1);
+  EXPECT_THAT(damaged.error, HasSubstr("d.json: 'vocab_size' is -5"));
 }
 
 TEST_F(ProgramTest, SaysWhatIsWrongAndFails) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "base/read_file.h"
 #include "tests/scratch_folder.h"
 
 namespace weft {

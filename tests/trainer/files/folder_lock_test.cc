@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/read_file.h"
 #include "tests/scratch_folder.h"
 #include "trainer/files/file.h"
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/read_file.h"
 #include "tests/trainer/loop/train_run.h"
 #include "trainer/checkpoint/retention.h"
 #include "trainer/files/file.h"

@@ -125,6 +125,18 @@ class TrainRunTest : public ::testing::Test {
 
   static std::string RunDir(const std::string& name) { return (root_ / name).string(); }
 
+  // Of the dataset that all tests share, to be damaged. Returns its prefix.
+  static std::string CopyOfData(const std::string& name) {
+    const fs::path folder = root_ / name;
+    fs::create_directories(folder);
+    for (const fs::directory_entry& entry : fs::directory_iterator(root_)) {
+      const std::string file = entry.path().filename().string();
+      if (file.rfind("data", 0) != 0) continue;
+      fs::copy_file(entry.path(), folder / file, fs::copy_options::overwrite_existing);
+    }
+    return (folder / "data").string();
+  }
+
   static std::vector<std::string> Command(int ranks, const std::string& run,
                                           const std::vector<std::string>& extra) {
     std::string bin = Environment("WEFT_BIN");

@@ -13,12 +13,14 @@
 #include <string>
 #include <vector>
 
+#include "base/read_file.h"
 #include "trainer/checkpoint/safetensors.h"
 
 namespace weft {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST_F(TrainRunTest, LeavesEveryFileAndLearns) {
   Outcome outcome = Run(1, "alone");
@@ -134,6 +136,63 @@ TEST_F(TrainRunTest, CommunicationRunsUnderTheBackwardPass) {
       EXPECT_LT(first_reduction[step], end) << "rank " << rank << " step " << step;
     }
   }
+}
+
+// One token of an epoch: one rank reads it, and all end with its error at once.
+TEST_F(TrainRunTest, ATokenOutsideTheVocabularyEndsEveryRankWithItsName) {
+  struct Case {
+    const char* part;
+    const char* message;
+  };
+  for (const Case& c : {Case{"_train", "token id 65535 at position "},
+                        Case{"_valid", "token id 65535 at position 0 of document 0 "}}) {
+    const std::string data = CopyOfData("foreign");
+    std::string bin = *ReadFile(data + c.part + ".bin");
+    const size_t at = std::string(c.part) == "_train" ? bin.size() / 2 / 2 * 2 : 0;
+    bin[at] = bin[at + 1] = '\xff';
+    ASSERT_TRUE(WriteFileAtomically(data + c.part + ".bin", bin).ok());
+    const std::string run = std::string("foreign") + c.part;
+    Outcome outcome = Run(4, run, {"data.prefix=" + data, "train.steps=2000"});
+    EXPECT_EQ(outcome.status, 1) << outcome.output;
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_THAT(outcome.output,
+                  HasSubstr("[rank " + std::to_string(rank) + "] weft-train: rank "))
+          << outcome.output;
+    }
+    EXPECT_THAT(outcome.output, HasSubstr(data + c.part + ".bin, byte " + std::to_string(at)));
+    EXPECT_THAT(outcome.output, HasSubstr(c.message));
+    EXPECT_THAT(outcome.output, HasSubstr("is not in the vocabulary of 320 tokens, 0 to 319"));
+  }
+}
+
+TEST_F(TrainRunTest, AWrongVocabularyOfTheDataIsAnErrorAndNoCrash) {
+  struct Case {
+    const char* value;
+    const char* message;
+  };
+  for (const Case& c :
+       {Case{"-5", "'vocab_size' is -5; it should be a whole number from 1 to 16777216"},
+        Case{"100000000000", "'vocab_size' is 100000000000; it should be"},
+        Case{"1e300", "'vocab_size' is 1e+300; it should be"},
+        Case{"319", "'vocab_size' is 319, but its tokenizer "}}) {
+    const std::string data = CopyOfData("vocabulary");
+    std::string text = *ReadFile(data + ".json");
+    const std::string good = "\"vocab_size\": 320";
+    text.replace(text.find(good), good.size(), std::string("\"vocab_size\": ") + c.value);
+    ASSERT_TRUE(WriteFileAtomically(data + ".json", text).ok());
+    Outcome outcome = Run(2, "vocabulary", {"data.prefix=" + data});
+    EXPECT_EQ(outcome.status, 1) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(data + ".json: " + c.message));
+    EXPECT_THAT(outcome.output, Not(HasSubstr("frame #")));
+  }
+}
+
+TEST_F(TrainRunTest, AConfigWithoutAnEndIsRefused) {
+  std::vector<std::string> command = Command(1, "endless", {});
+  command[1] = "/dev/zero";
+  Outcome outcome = Process(command, RunDir("endless.out")).Wait();
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("weft-train: /dev/zero: has more than 32 MiB"));
 }
 
 TEST_F(TrainRunTest, ErrorsSayWhatToDo) {

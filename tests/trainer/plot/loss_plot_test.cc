@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "base/random.h"
+#include "base/read_file.h"
 #include "tests/scratch_folder.h"
 #include "trainer/files/file.h"
 
