@@ -1,10 +1,13 @@
 #include "net/shm/bringup.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/open_files.h"
 #include "base/status.h"
 
 namespace weft::net::shm {
@@ -31,6 +34,19 @@ absl::Status SendRest(int socket, std::string* output, absl::Span<const int> fds
 }
 
 }  // namespace
+
+absl::StatusOr<bool> DescriptorShortage::CanTake(int count, absl::Time now) {
+  if (CanOpen(count)) {
+    *this = DescriptorShortage();
+    return true;
+  }
+  if (give_up_ == absl::InfiniteFuture()) give_up_ = now + kDescriptorsWait;
+  is_over_ = now >= give_up_;
+  if (!is_over_) return false;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("process ", getpid(), " has no descriptors left for another link: its limit is ",
+                   OpenFilesLimit(), "; raise it with ulimit -n"));
+}
 
 Connecting::Connecting(absl::string_view address, const HandshakeIdentity& self, Rank peer,
                        const Geometry& geometry, const Doorbell* doorbell, absl::Time give_up)
@@ -71,7 +87,9 @@ absl::StatusOr<std::optional<Wire>> Connecting::Step(absl::Time now) {
   if (fd() < 0) WEFT_RETURN_IF_ERROR(Dial(now));
   while (fd() >= 0) {
     WEFT_RETURN_IF_ERROR(Flush());
-    if (!output_.empty() || !CanOpen(kVerdictFds)) break;
+    if (!output_.empty()) break;
+    WEFT_ASSIGN_OR_RETURN(bool can_take, shortage_.CanTake(kVerdictFds, now));
+    if (!can_take) break;
     WEFT_ASSIGN_OR_RETURN(Packet packet, ReceivePacket(fd(), kHandshakeBytesMax));
     if (packet.none) break;
     if (packet.hung_up) {
@@ -125,8 +143,11 @@ absl::StatusOr<std::optional<Wire>> Arriving::Step(absl::Time now) {
     return std::nullopt;
   };
   // Descriptors that do not fit would be lost with the packet: rather leave it where it is.
-  if (!output_.empty() || !CanOpen(kHelloFds)) return not_yet();
-  WEFT_ASSIGN_OR_RETURN(Packet packet, ReceivePacket(fd(), kHandshakeBytesMax));
+  if (!output_.empty()) return not_yet();
+  absl::StatusOr<bool> can_take = shortage_.CanTake(kHelloFds, now);
+  if (can_take.ok() && !*can_take) return not_yet();
+  WEFT_ASSIGN_OR_RETURN(Packet packet,
+                        ReceivePacket(fd(), kHandshakeBytesMax, /*takes_fds=*/can_take.ok()));
   if (packet.none) return not_yet();
   if (packet.hung_up) return absl::UnavailableError("hung up during the handshake");
   handshake_.Feed(packet.bytes);
@@ -135,7 +156,8 @@ absl::StatusOr<std::optional<Wire>> Arriving::Step(absl::Time now) {
     return handshake_.status();
   }
   if (handshake_.state() != HandshakeState::kHello) return std::nullopt;
-  if (absl::Status taken = TakeHello(std::move(packet)); !taken.ok()) {
+  absl::Status taken = can_take.ok() ? TakeHello(std::move(packet)) : can_take.status();
+  if (!taken.ok()) {
     handshake_.Refuse(taken.message());
     Flush({}).IgnoreError();
     return taken;

@@ -11,6 +11,7 @@
 #ifndef WEFT_NET_SHM_BRINGUP_H_
 #define WEFT_NET_SHM_BRINGUP_H_
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -35,6 +36,23 @@ struct Wire {
   uint32_t receives_max = 0;  // connector: how many clear-to-sends the acceptor may have out
 };
 
+// A process that has no descriptors left for those of a handshake waits for some; others of its
+// threads may free them. After so long it says so to both sides.
+inline constexpr absl::Duration kDescriptorsWait = absl::Seconds(2);
+
+class DescriptorShortage {
+ public:
+  // Whether `count` descriptors can be taken. Not for kDescriptorsWait: ResourceExhausted, with the
+  // limit and what to do.
+  absl::StatusOr<bool> CanTake(int count, absl::Time now);
+  // When CanTake() is to be asked again although nothing has come.
+  absl::Time deadline() const { return is_over_ ? absl::InfiniteFuture() : give_up_; }
+
+ private:
+  absl::Time give_up_ = absl::InfiniteFuture();
+  bool is_over_ = false;  // the wait, without success
+};
+
 // Both: Step() moves on as far as possible without blocking. nullopt: not yet, call again when
 // fd() is readable or deadline() has come. `doorbell` outlives them.
 class Connecting {
@@ -44,7 +62,7 @@ class Connecting {
   ~Connecting();
   absl::StatusOr<std::optional<Wire>> Step(absl::Time now);
   int fd() const { return wire_.socket.get(); }  // -1: not connected yet
-  absl::Time deadline() const { return retry_at_ < give_up_ ? retry_at_ : give_up_; }
+  absl::Time deadline() const { return std::min({retry_at_, give_up_, shortage_.deadline()}); }
 
  private:
   absl::Status Dial(absl::Time now);
@@ -56,6 +74,7 @@ class Connecting {
   const Doorbell* doorbell_;
   absl::Time give_up_;
   absl::Time retry_at_ = absl::InfiniteFuture();
+  DescriptorShortage shortage_;
   ConnectorHandshake handshake_;
   absl::Status setup_;
   UniqueFd segment_fd_;
@@ -69,7 +88,7 @@ class Arriving {
            const Doorbell* doorbell, absl::Time give_up);
   absl::StatusOr<std::optional<Wire>> Step(absl::Time now);
   int fd() const { return wire_.socket.get(); }
-  absl::Time deadline() const { return give_up_; }
+  absl::Time deadline() const { return std::min(give_up_, shortage_.deadline()); }
 
  private:
   absl::Status Flush(absl::Span<const int> fds);
@@ -78,6 +97,7 @@ class Arriving {
 
   const Doorbell* doorbell_;
   absl::Time give_up_;
+  DescriptorShortage shortage_;
   ListenerHandshake handshake_;
   uint32_t receives_max_;
   absl::Status refused_;

@@ -127,7 +127,7 @@ absl::StatusOr<bool> SendPacket(int socket, absl::string_view bytes, absl::Span<
   return ErrnoStatus(errno, "send to a unix socket");
 }
 
-absl::StatusOr<Packet> ReceivePacket(int socket, size_t bytes_max) {
+absl::StatusOr<Packet> ReceivePacket(int socket, size_t bytes_max, bool takes_fds) {
   Packet packet;
   packet.bytes.resize(bytes_max);
   iovec part{packet.bytes.data(), bytes_max};
@@ -135,8 +135,10 @@ absl::StatusOr<Packet> ReceivePacket(int socket, size_t bytes_max) {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
+  if (takes_fds) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+  }
   ssize_t got;
   do {
     got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -160,7 +162,7 @@ absl::StatusOr<Packet> ReceivePacket(int socket, size_t bytes_max) {
     return absl::InvalidArgumentError(
         absl::StrCat("a packet longer than ", bytes_max, " bytes during the handshake"));
   }
-  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+  if (takes_fds && (message.msg_flags & MSG_CTRUNC) != 0) {
     return absl::ResourceExhaustedError(
         "descriptors that a peer passed were lost: too many, or this process has none left "
         "(ulimit -n)");

@@ -58,8 +58,9 @@ struct Packet {
   std::string bytes;
   std::vector<UniqueFd> fds;
 };
-// kInvalidArgument for a packet longer than `bytes_max` or with more than 4 descriptors.
-absl::StatusOr<Packet> ReceivePacket(int socket, size_t bytes_max);
+// kInvalidArgument for a packet longer than `bytes_max` or with more than 4 descriptors. Without
+// `takes_fds`, descriptors that come with it are dropped.
+absl::StatusOr<Packet> ReceivePacket(int socket, size_t bytes_max, bool takes_fds = true);
 
 // Whether `count` more descriptors could be opened now.
 bool CanOpen(int count);

@@ -1,13 +1,16 @@
 // The shm transport from outside, beyond what the conformance suite asks of every transport:
 // sizes around its own limits, sleeping, many links, and how links come up and go.
+#include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "net/shm/links.h"
 #include "tests/net/shm_test_util.h"
 
@@ -392,37 +395,80 @@ TEST(ShmLinks, APeerThatMakesNoProgressIsGivenUpInTime) {
   EXPECT_EQ(link->status().code(), absl::StatusCode::kDeadlineExceeded) << link->status();
 }
 
+// Leaves this process without a descriptor to open, and gives them back.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const int next = dup(0);
+    close(next);
+    limit_ = static_cast<rlim_t>(next);
+    Allow(0);
+  }
+  ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+  void Allow(int more) const {
+    rlimit few = before_;
+    few.rlim_cur = limit_ + static_cast<rlim_t>(more);
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  }
+  rlim_t limit() const { return limit_; }
+
+ private:
+  rlimit before_{};
+  rlim_t limit_ = 0;
+};
+
 TEST(ShmLinks, DescriptorsThatRunOutOnlyDelayAConnection) {
   ShmNode node(0), other(1);
   node.Open();
   other.Open();
   auto link = node.transport->Connect(other.transport->address(), Rank(1), Now());
   node.transport->Progress(Now());  // dials: its own socket is open
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  rlimit none = before;
-  none.rlim_cur = static_cast<rlim_t>(dup(0));  // not one more than now
-  close(static_cast<int>(none.rlim_cur));
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
   absl::Time now = Now();
-  for (int i = 0; i < 100; ++i) {
-    other.transport->Progress(now += absl::Milliseconds(10));
-    node.transport->Progress(now);
-  }
-  EXPECT_TRUE(other.accepted.empty());
-  EXPECT_TRUE(link->status().ok());
-  for (int more = 1; more <= 8; ++more) {  // they come back one by one
-    rlimit few = none;
-    few.rlim_cur += static_cast<rlim_t>(more);
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-    for (int i = 0; i < 20; ++i) {
+  {
+    NoDescriptors none;
+    for (int i = 0; i < 100; ++i) {
       other.transport->Progress(now += absl::Milliseconds(10));
       node.transport->Progress(now);
     }
+    EXPECT_TRUE(other.accepted.empty());
+    EXPECT_TRUE(link->status().ok());
+    for (int more = 1; more <= 8; ++more) {  // they come back one by one
+      none.Allow(more);
+      for (int i = 0; i < 20; ++i) {
+        other.transport->Progress(now += absl::Milliseconds(10));
+        node.transport->Progress(now);
+      }
+    }
   }
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(other.accepted.size(), 1u);
   EXPECT_TRUE(link->status().ok()) << link->status();
+}
+
+// Both sides are told, long before transport.connect_timeout.
+TEST(ShmLinks, DescriptorsThatDoNotComeBackAreTheErrorOfBothSides) {
+  ShmNode node(0), other(1);
+  node.Open();
+  other.Open();
+  auto link = node.transport->Connect(other.transport->address(), Rank(1), Now());
+  node.transport->Progress(Now());
+  NoDescriptors none;
+  none.Allow(3);  // for accept() and what the acceptor passes, not for what the connector does
+  const absl::Time begin = Now();
+  absl::Time now = begin;
+  for (int turn = 1; turn < 1000 && link->status().ok(); ++turn) {
+    other.transport->Progress(now);
+    node.transport->Progress(now);
+    if (turn % 10 != 0) continue;  // until nothing moves any more
+    now = std::max(now, std::min(other.transport->NextDeadline(), node.transport->NextDeadline()));
+  }
+  EXPECT_EQ(link->status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(link->status().message()),
+              testing::HasSubstr(absl::StrCat(
+                  "process ", getpid(), " has no descriptors left for another link: its limit is ",
+                  none.limit() + 3, "; raise it with ulimit -n")));
+  EXPECT_LE(now - begin, absl::Seconds(3));
+  EXPECT_TRUE(other.accepted.empty());
 }
 
 }  // namespace

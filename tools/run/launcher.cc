@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/open_files.h"
 #include "base/status.h"
 #include "tools/run/host_store.h"
 #include "tools/run/output.h"
@@ -38,6 +39,17 @@ constexpr absl::Duration kDrain = absl::Milliseconds(500);
 constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
+// Descriptors of this process: standard streams, signals, /dev/null, the store's or relays'
+// listeners and wake-ups, and what starting a rank takes for a moment; further for each rank its
+// two streams and its log, and a connection of each client of the store.
+constexpr int64_t kOwnFiles = 32;
+
+int64_t OpenFilesNeeded(const RunOptions& options) {
+  const int64_t ranks = options.ranks;
+  const int64_t clients = !options.store.empty() && !options.relay.value_or(ranks > 1) ? 0 : ranks;
+  return kOwnFiles + 2 * ranks + (options.log_dir.empty() ? 0 : ranks) + clients;
+}
+
 bool Ends(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
 
 class Launcher {
@@ -47,8 +59,7 @@ class Launcher {
   absl::StatusOr<int> Run() {
     WEFT_RETURN_IF_ERROR(TakeSignals());
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    WEFT_ASSIGN_OR_RETURN(Guardian guardian, Guardian::Start());
-    guardian_ = &guardian;
+    WEFT_RETURN_IF_ERROR(CheckOpenFiles());
     WEFT_RETURN_IF_ERROR(Prepare());
     absl::Status started = StartRanks();
     if (!started.ok()) {
@@ -81,6 +92,16 @@ class Launcher {
     sigdelset(&set, SIGPIPE);
     signals_ = FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
     return signals_.valid() ? absl::OkStatus() : ErrnoStatus(errno, "signalfd");
+  }
+
+  absl::Status CheckOpenFiles() const {
+    const int64_t limit = OpenFilesLimit();
+    const int64_t needed = OpenFilesNeeded(options_);
+    if (needed <= limit) return absl::OkStatus();
+    return absl::ResourceExhaustedError(
+        absl::StrCat(options_.ranks, " ranks here, with their output and the store, take ", needed,
+                     " open files, but the limit is ", limit, " (ulimit -Hn); set it to ", needed,
+                     " or more"));
   }
 
   absl::Status Prepare() {
@@ -163,8 +184,9 @@ class Launcher {
     process.standard_error = ends[1].valid() ? ends[1].get() : slave.get();
     process.cpus = std::move(cpus);
     process.open_files = options_.rank_open_files;
-    WEFT_ASSIGN_OR_RETURN(rank.pid, StartProcess(process));
-    guardian_->Watch(rank.pid);
+    WEFT_ASSIGN_OR_RETURN(StartedProcess started, StartProcess(process));
+    rank.pid = started.pid;
+    rank.keeper = started.keeper;
     rank.alive = true;
     rank.started = clock_.Now();
     ++alive_;
@@ -298,6 +320,7 @@ class Launcher {
 
   void Reap() {
     std::vector<RankProcess*> dead;
+    bool left_behind = false;
     siginfo_t info{};
     while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
       pid_t pid = info.si_pid;
@@ -309,8 +332,8 @@ class Launcher {
       int status = 0;
       wait4(pid, &status, 0, &usage);
       info = {};
-      if (rank == ranks_.end()) continue;  // an adopted child, or the guardian
-      guardian_->Release(pid);
+      left_behind = true;
+      if (rank == ranks_.end()) continue;  // an adopted child, or a keeper
       rank->alive = false;
       rank->status = status;
       rank->ended = clock_.Now();
@@ -320,6 +343,18 @@ class Launcher {
       if (rank->failed() && !rank->told_to_end) dead.push_back(&*rank);
     }
     if (!dead.empty() && first_failed_ == nullptr) Fail(dead);
+    if (left_behind) KillLeftBehind();
+  }
+
+  // What a dead rank had started outside of its process group. Whoever is killed leaves its own
+  // children to this process, which comes here again to reap it.
+  void KillLeftBehind() {
+    for (pid_t child : Children()) {
+      bool stays = std::any_of(ranks_.begin(), ranks_.end(), [child](const RankProcess& r) {
+        return r.alive && (r.keeper == child || r.pid == child);
+      });
+      if (!stays) kill(child, SIGKILL);
+    }
   }
 
   // Of several that died at once, one that was killed is the cause; others exit because they lost
@@ -339,13 +374,12 @@ class Launcher {
     End(SIGTERM, kGraceAfterFailure);
   }
 
-  // Ends what left its rank's process group and was adopted by us.
+  // Waits for what the last ranks left behind.
   void Clean() {
     absl::Time patience = clock_.Now() + absl::Seconds(2);
     while (clock_.Now() < patience) {
       bool any = false;
       for (pid_t child : Children()) {
-        if (child == guardian_->pid()) continue;
         any = true;
         kill(child, SIGKILL);
         waitpid(child, nullptr, 0);
@@ -373,7 +407,6 @@ class Launcher {
   Terminal terminal_;
   FileDescriptor signals_;
   FileDescriptor input_;
-  Guardian* guardian_ = nullptr;
   HostStore store_;
   Variables variables_;
   std::vector<RankProcess> ranks_;

@@ -14,7 +14,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <set>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -43,12 +42,20 @@ void ResetSignals() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-// In the child. Writes errno to `report` when it fails; success closes that by exec.
+// What the parts of a start report of themselves: at most PIPE_BUF bytes, so whole or not at all.
+struct Report {
+  pid_t rank = -1;  // from the keeper
+  int error = 0;    // errno, where the rank cannot be started
+};
+
+void Tell(int pipe, const Report& report) { (void)!write(pipe, &report, sizeof(report)); }
+
+// In the rank. Reports only when it fails; success closes the pipe by exec.
 [[noreturn]] void Become(const ProcessOptions& options, char** arguments, char** environment,
-                         pid_t launcher, int report) {
+                         pid_t keeper, int report) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != launcher) _exit(1);  // it died before the line above
+  if (getppid() != keeper) _exit(1);  // it died before the line above
   ResetSignals();
   if (options.open_files > 0) RestoreOpenFilesLimit(options.open_files);
   bool ok = dup2(options.standard_input, STDIN_FILENO) >= 0 &&
@@ -56,29 +63,69 @@ void ResetSignals() {
             dup2(options.standard_error, STDERR_FILENO) >= 0;
   if (ok && !options.cpus.empty()) ok = BindThread(options.cpus).ok();
   if (ok) execvpe(arguments[0], arguments, environment);
-  int error = errno;
-  (void)!write(report, &error, sizeof(error));
+  Tell(report, {.error = errno});
   _exit(127);
 }
 
-[[noreturn]] void Guard(int pipe) {
+// In the keeper, whose launcher is dead. Whoever is killed leaves its children to this process, so
+// until there are none that may be killed.
+void KillDescendants() {
+  while (true) {
+    bool any = false;
+    for (pid_t child : Children()) any = kill(child, SIGKILL) == 0 || any;
+    if (!any) return;
+    waitpid(-1, nullptr, 0);
+    while (waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+  }
+}
+
+constexpr int kLauncherDied = SIGTERM;  // sent to a keeper by the kernel
+
+[[noreturn]] void Keep(pid_t rank, pid_t launcher) {
+  sigset_t wakes;
+  sigemptyset(&wakes);
+  sigaddset(&wakes, SIGCHLD);
+  sigaddset(&wakes, kLauncherDied);
+  while (true) {
+    if (getppid() != launcher) {
+      kill(-rank, SIGKILL);
+      KillDescendants();
+      _exit(0);
+    }
+    siginfo_t info{};
+    while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
+      if (info.si_pid == rank) _exit(0);  // not waited for: the launcher will
+      waitpid(info.si_pid, nullptr, 0);
+      info = {};
+    }
+    sigwaitinfo(&wakes, nullptr);
+  }
+}
+
+// In the keeper: starts the rank.
+[[noreturn]] void StartAndKeep(const ProcessOptions& options, char** arguments, char** environment,
+                               pid_t launcher, int report) {
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
-  setpgid(0, 0);
-  prctl(PR_SET_NAME, "weft-guardian");
-  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) close(fd);
-  std::set<pid_t> groups;
-  pid_t message = 0;
-  while (true) {
-    ssize_t got = read(pipe, &message, sizeof(message));
-    if (got < 0 && errno == EINTR) continue;
-    if (got != sizeof(message)) break;
-    if (message > 0) groups.insert(message);
-    if (message < 0) groups.erase(-message);
+  setpgid(0, 0);  // what is sent to the launcher's group is not for the keeper
+  prctl(PR_SET_NAME, "weft-keeper");
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  prctl(PR_SET_PDEATHSIG, kLauncherDied);
+  if (getppid() != launcher) _exit(1);  // it died before the line above
+  pid_t keeper = getpid();
+  pid_t rank = fork();
+  if (rank == 0) Become(options, arguments, environment, keeper, report);
+  if (rank < 0) {
+    Tell(report, {.error = errno});
+    _exit(1);
   }
-  for (pid_t group : groups) kill(-group, SIGKILL);
-  _exit(0);
+  setpgid(rank, rank);  // whoever comes first; EACCES once the rank has called exec
+  Tell(report, {.rank = rank});
+  // The ends of pipes, sockets of the store: others wait for them to be closed.
+  close_range(0, ~0U, 0);
+  Keep(rank, launcher);
 }
 
 }  // namespace
@@ -115,52 +162,35 @@ void CopyWindowSize(int from, int to) {
   if (ioctl(from, TIOCGWINSZ, &size) == 0) ioctl(to, TIOCSWINSZ, &size);
 }
 
-absl::StatusOr<pid_t> StartProcess(const ProcessOptions& options) {
-  WEFT_ASSIGN_OR_RETURN(Pipe report, MakePipe());
-  fcntl(report.read.get(), F_SETFL, 0);
-  std::vector<char*> arguments = Pointers(options.command);
-  std::vector<char*> environment = Pointers(options.environment);
-  pid_t launcher = getpid();
-  pid_t child = fork();
-  if (child < 0) return ErrnoStatus(errno, "fork");
-  if (child == 0) {
-    Become(options, arguments.data(), environment.data(), launcher, report.write.get());
-  }
-  setpgid(child, child);  // whoever comes first; EACCES once the child has called exec
-  report.write.Reset();
-  int error = 0;
-  ssize_t got = 0;
-  do {
-    got = read(report.read.get(), &error, sizeof(error));
-  } while (got < 0 && errno == EINTR);
-  if (got == sizeof(error)) {
-    waitpid(child, nullptr, 0);
-    return ErrnoStatus(error, absl::StrCat("start '", options.command[0], "'"));
-  }
-  return child;
-}
-
-absl::StatusOr<Guardian> Guardian::Start() {
+absl::StatusOr<StartedProcess> StartProcess(const ProcessOptions& options) {
   WEFT_ASSIGN_OR_RETURN(Pipe pipe, MakePipe());
   fcntl(pipe.read.get(), F_SETFL, 0);
-  pid_t child = fork();
-  if (child < 0) return ErrnoStatus(errno, "fork");
-  if (child == 0) {
-    pipe.write.Reset();
-    Guard(pipe.read.get());
+  std::vector<char*> arguments = Pointers(options.command);
+  std::vector<char*> environment = Pointers(options.environment);
+  const std::string doing = absl::StrCat("start '", options.command[0], "'");
+  pid_t launcher = getpid();
+  StartedProcess started;
+  started.keeper = fork();
+  if (started.keeper < 0) return ErrnoStatus(errno, absl::StrCat(doing, ": fork"));
+  if (started.keeper == 0) {
+    StartAndKeep(options, arguments.data(), environment.data(), launcher, pipe.write.get());
   }
-  return Guardian(child, std::move(pipe.write));
-}
-
-void Guardian::Tell(pid_t message) {
-  // At most PIPE_BUF at once, so whole or not at all; a guardian that was killed is not missed.
-  (void)!write(pipe_.get(), &message, sizeof(message));
-}
-
-Guardian::~Guardian() {
-  if (!pipe_.valid()) return;
-  pipe_.Reset();
-  waitpid(pid_, nullptr, 0);
+  pipe.write.Reset();
+  int error = 0;
+  Report report;
+  while (true) {
+    ssize_t got = read(pipe.read.get(), &report, sizeof(report));
+    if (got < 0 && errno == EINTR) continue;
+    if (got != sizeof(report)) break;
+    if (report.rank > 0) started.pid = report.rank;
+    if (report.error != 0) error = report.error;
+  }
+  if (error == 0 && started.pid > 0) return started;
+  waitpid(started.keeper, nullptr, 0);
+  if (started.pid > 0) waitpid(started.pid, nullptr, 0);  // adopted from the keeper
+  if (error != 0) return ErrnoStatus(error, doing);
+  return absl::AbortedError(
+      absl::StrCat(doing, ": its keeper, process ", started.keeper, ", was killed"));
 }
 
 std::vector<pid_t> Children() {

@@ -1,8 +1,15 @@
-// Starting a rank so that it cannot outlive its launcher, and ending what it started.
+// Starting a rank so that neither it nor anything that it has started can outlive the launcher.
 //
-// A rank leads a process group of its own, which gets the signals meant for it. It dies with the
-// thread that started it (PR_SET_PDEATHSIG); a Guardian, a process that does nothing but wait for
-// the launcher's death, then also ends what the ranks had started.
+// Between the launcher and each rank stands a keeper, a process that only waits. It adopts whatever
+// its rank's descendants leave behind (PR_SET_CHILD_SUBREAPER), in sessions of their own, too. Who
+// dies first:
+//
+//   the rank      the keeper ends. The launcher, which is a subreaper as well, adopts the rank,
+//                 still to be waited for, and what the rank has left behind.
+//   the launcher  the keeper kills its descendants until there are none.
+//   the keeper    the kernel kills the rank (PR_SET_PDEATHSIG), and the launcher adopts both.
+//
+// A rank leads a process group of its own, which gets the signals meant for it.
 #ifndef WEFT_TOOLS_RUN_PROCESS_H_
 #define WEFT_TOOLS_RUN_PROCESS_H_
 
@@ -30,9 +37,14 @@ struct ProcessOptions {
   int64_t open_files = 0;  // soft limit of descriptors; 0: this process's
 };
 
-// From the thread that is to end last. When the program cannot be started: kNotFound, or
+struct StartedProcess {
+  pid_t pid = -1;
+  pid_t keeper = -1;
+};
+// From the thread that is to end last, of a process that is a subreaper: its wait() for `pid` gives
+// what it would give for a child. When the program cannot be started: kNotFound, or
 // kPermissionDenied, or errno's status.
-absl::StatusOr<pid_t> StartProcess(const ProcessOptions& options);
+absl::StatusOr<StartedProcess> StartProcess(const ProcessOptions& options);
 
 // A pipe: read end (non-blocking), write end; both are closed by exec.
 struct Pipe {
@@ -48,27 +60,6 @@ struct PseudoTerminal {
 };
 absl::StatusOr<PseudoTerminal> MakePseudoTerminal(int like);
 void CopyWindowSize(int from, int to);
-
-// Kills the process groups that it was told of, once the process that made it is gone. Make it
-// before there are other threads.
-class Guardian {
- public:
-  static absl::StatusOr<Guardian> Start();
-  Guardian(Guardian&&) = default;
-  Guardian& operator=(Guardian&&) = default;
-  ~Guardian();  // ends it, with nothing killed
-
-  void Watch(pid_t group) { Tell(group); }
-  void Release(pid_t group) { Tell(-group); }
-  pid_t pid() const { return pid_; }
-
- private:
-  Guardian(pid_t pid, FileDescriptor pipe) : pid_(pid), pipe_(std::move(pipe)) {}
-  void Tell(pid_t message);
-
-  pid_t pid_ = -1;
-  FileDescriptor pipe_;
-};
 
 // Children of this process, adopted ones included.
 std::vector<pid_t> Children();

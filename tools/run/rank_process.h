@@ -21,7 +21,8 @@ std::string SignalName(int signal);  // "signal 9 (SIGKILL)"
 
 struct RankProcess {
   int rank = 0;
-  pid_t pid = -1;  // -1: never started
+  pid_t pid = -1;     // -1: never started
+  pid_t keeper = -1;  // see process.h; ends with the rank
   bool alive = false;
   bool told_to_end = false;  // by us: its death is no failure
   absl::Time started;

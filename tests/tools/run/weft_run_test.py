@@ -2,7 +2,10 @@
 
 import json
 import os
+import pathlib
 import pty
+import re
+import resource
 import signal
 import subprocess
 import tempfile
@@ -271,6 +274,89 @@ class WeftRunTest(unittest.TestCase):
         process.kill()
         process.wait()
         until(lambda: not of_job(self.job), 2)
+
+    # Sleepers in sessions of their own: a child of the rank; one whose parent has ended, so that it
+    # belongs to nobody of the job; one of another session's leader, without an environment.
+    SLEEPERS = ("setsid sh -c 'echo $$ > $0/child; exec sleep 1000' $0 & "
+                "(setsid sh -c 'echo $$ > $0/orphan; exec sleep 1000' $0 &); "
+                "env -i $(command -v setsid) sh -c "
+                "'setsid sh -c \"echo \\$\\$ > $0/deep; exec sleep 1000\" & exec sleep 1000' $0 & ")
+
+    def sleepers(self) -> list[int]:
+        def pids():
+            paths = [pathlib.Path(self.path(name)) for name in ("child", "orphan", "deep")]
+            texts = [path.read_text("utf-8") for path in paths if path.exists()]
+            return [int(text) for text in texts if text.endswith("\n")]
+        until(lambda: len(pids()) == 3)
+        self.addCleanup(self.kill_all, pids())
+        return pids()
+
+    def kill_all(self, pids: list[int]):
+        for pid in pids:
+            if not is_zombie(pid):
+                os.kill(pid, signal.SIGKILL)
+
+    def test_a_killed_launcher_leaves_nothing_in_other_sessions(self):
+        process = self.start("-n", "2", "sh", "-c",
+                             'test $RANK = 1 || { ' + self.SLEEPERS + '}; sleep 1000', self.folder)
+        pids = self.sleepers()
+        process.kill()
+        process.wait()
+        until(lambda: all(is_zombie(pid) for pid in pids), 5)
+
+    def test_a_killed_keeper_ends_the_job_and_leaves_nothing(self):
+        process = self.start("-n", "2", "sh", "-c",
+                             'test $RANK = 1 || { ' + self.SLEEPERS + 'echo $PPID > $0/keeper; }; '
+                             'sleep 1000', self.folder)
+        pids = self.sleepers()
+        self.wait_for_files("keeper")
+        with open(self.path("keeper"), encoding="utf-8") as file:
+            keeper = int(until(file.readline))
+        self.assertNotEqual(keeper, process.pid)
+        os.kill(keeper, signal.SIGKILL)
+        _, errors = process.communicate(timeout=PATIENCE)
+        self.assertEqual(process.returncode, 128 + signal.SIGKILL, errors)
+        self.assertRegex(errors, r"rank 0 \(pid \d+\) was killed by signal 9")
+        self.assertTrue(all(is_zombie(pid) for pid in pids))
+
+    def test_what_a_rank_left_behind_ends_with_the_rank(self):
+        process = self.start("-n", "2", "sh", "-c",
+                             'if test $RANK = 0; then ' + self.SLEEPERS + 'while ! test -e $0/end; '
+                             'do sleep 0.02; done; else while ! test -e $0/all; do sleep 0.02; '
+                             'done; fi', self.folder)
+        pids = self.sleepers()
+        with open(self.path("end"), "w", encoding="utf-8"):
+            pass
+        until(lambda: all(is_zombie(pid) for pid in pids), 5)
+        self.assertIsNone(process.poll())
+        with open(self.path("all"), "w", encoding="utf-8"):
+            pass
+        self.assertEqual(process.wait(PATIENCE), 0)
+
+    # ---- Open files
+
+    def test_too_few_open_files_are_the_error_at_once_with_what_is_needed(self):
+        result = self.launch("-n", "2", "sh", "-c", "echo started", preexec_fn=lambda:
+                             resource.setrlimit(resource.RLIMIT_NOFILE, (19, 19)))
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stdout, "")
+        needed = re.search(r"take (\d+) open files, but the limit is 19 \(ulimit -Hn\)",
+                           result.stderr)
+        self.assertIsNotNone(needed, result.stderr)
+        limit = int(needed[1])
+        result = self.launch("-n", "2", "sh", "-c", "ulimit -n", preexec_fn=lambda:
+                             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_the_launcher_raises_its_own_limit_and_not_its_ranks(self):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        # 64 ranks take more than 100 here; each is left with what the launcher began with.
+        result = self.launch("-n", "64", "--no-prefix", "sh", "-c", "ulimit -Sn; ulimit -Hn",
+                             preexec_fn=lambda:
+                             resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard)))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        text = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+        self.assertEqual(sorted(result.stdout.split()), sorted(["100", text] * 64))
 
     def test_what_ranks_left_behind_ends_with_the_job(self):
         result = self.launch("-n", "2", "sh", "-c",
