@@ -223,9 +223,16 @@ void Acceptor::Pause(absl::Time until) {
 }
 
 void Acceptor::ListenAgain() {
-  if (listening_) return;
+  if (listening_ || stopped_) return;
   if (!spare_) spare_ = OpenSpare();
   listening_ = poller().Add(listener_.get(), EPOLLIN, this).ok();
+}
+
+void Acceptor::StopAccepting() {
+  Pause(absl::InfiniteFuture());
+  stopped_ = true;
+  parties_.clear();
+  guests_.clear();
 }
 
 void Acceptor::OnDeadline(absl::Time now) {

@@ -54,6 +54,9 @@ class Acceptor final : public Handler {
                                                           const SocketAddress& address,
                                                           AcceptorOwner& owner);
   ~Acceptor() override;
+  // Nobody comes in any more. The kernel still accepts connections, so that those who look whether
+  // this process lives see that.
+  void StopAccepting();
   SocketAddress address() const { return LocalAddress(listener_.get()); }
 
   void OnEvents(uint32_t events, absl::Time now) override;
@@ -88,6 +91,7 @@ class Acceptor final : public Handler {
   FileDescriptor spare_;  // given up for a moment to turn somebody away when none is left
   AcceptorOwner& owner_;
   bool listening_ = false;
+  bool stopped_ = false;  // for good
   LogThrottle exhausted_, evicted_, late_, turned_away_;
   std::list<std::unique_ptr<Guest>> guests_;  // the oldest first
   std::map<std::string, int64_t> unproven_;   // of guests_, by SocketAddress::Network()

@@ -11,13 +11,14 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/clock.h"
+
 namespace weft::net {
 namespace {
 
 constexpr absl::Duration kLinger = absl::Seconds(2);
 // AwaitDelivery() looks this often; there is nothing to be woken by when a socket's queue drains.
 constexpr int kLookMilliseconds = 2;
-constexpr int kLooks = 1000;
 
 }  // namespace
 
@@ -81,15 +82,32 @@ void Lingering::Add(Poller& poller, FileDescriptor fd, bool whole) {
   sockets_.push_back(std::make_unique<Socket>(*this, poller, std::move(fd), whole));
 }
 
+void Lingering::Add(Poller& poller, Departure::Link link) {
+  poller_ = &poller;
+  auto on_over = [this](Departure* over) {
+    auto self = std::find_if(departures_.begin(), departures_.end(),
+                             [over](const auto& one) { return one.get() == over; });
+    poller_->Bury(std::move(*self));
+    departures_.erase(self);
+  };
+  departures_.push_back(std::make_unique<Departure>(poller, std::move(link), std::move(on_over)));
+}
+
 void Lingering::AwaitDelivery() {
-  for (int look = 0; look < kLooks; ++look) {
-    if (std::none_of(sockets_.begin(), sockets_.end(), [](const auto& s) { return s->Owes(); })) {
-      return;
-    }
-    poll(nullptr, 0, kLookMilliseconds);
+  const auto owes = [](const auto& one) { return one->Owes(); };
+  SystemClock clock;
+  for (const absl::Time end = clock.Now() + kLinger; clock.Now() < end;) {
+    const bool departing = std::any_of(departures_.begin(), departures_.end(), owes);
+    if (!departing && std::none_of(sockets_.begin(), sockets_.end(), owes)) return;
+    if (departing && poller_->Turn(clock.Now())) continue;
+    pollfd news{departing ? poller_->fd() : -1, POLLIN, 0};
+    poll(&news, 1, kLookMilliseconds);
   }
 }
 
-void Lingering::clear() { sockets_.clear(); }
+void Lingering::clear() {
+  sockets_.clear();
+  departures_.clear();
+}
 
 }  // namespace weft::net

@@ -1,18 +1,20 @@
-// The sockets of links that were closed here: they stay until the other side has closed as well,
-// for closing a socket with unread bytes resets the connection and destroys what is still on its
-// way.
+// The sockets of links that were closed here, and the departures (departure.h): they stay until the
+// other side has closed as well, for closing a socket with unread bytes resets the connection and
+// destroys what is still on its way.
 #ifndef WEFT_NET_TCP_LINGERING_H_
 #define WEFT_NET_TCP_LINGERING_H_
 
 #include <memory>
 #include <vector>
 
+#include "net/tcp/departure.h"
 #include "net/tcp/poller.h"
 #include "net/tcp/socket.h"
 
 namespace weft::net {
 
-// Of one transport, driven by its poller. A socket stays for two seconds at most.
+// Of one transport, driven by its poller. A socket stays for two seconds at most; see departure.h
+// for departures.
 class Lingering {
  public:
   Lingering();
@@ -22,14 +24,19 @@ class Lingering {
   // `whole`: what was written ends with a whole message, and the other side should get it even if
   // this process ends now.
   void Add(Poller& poller, FileDescriptor fd, bool whole);
+  void Add(Poller& poller, Departure::Link link);
   // Before the transport goes: blocks until the other sides' kernels hold what was written to the
-  // `whole` ones, and for two seconds at most. Normally that is so already.
+  // `whole` ones and of `whole` departures, and for two seconds at most. Normally that is so
+  // already. Drives the poller for the sake of departures: whoever else is called from there must
+  // still be there.
   void AwaitDelivery();
   void clear();
 
  private:
   class Socket;
   std::vector<std::unique_ptr<Socket>> sockets_;
+  std::vector<std::unique_ptr<Departure>> departures_;
+  Poller* poller_ = nullptr;  // of the departures
 };
 
 }  // namespace weft::net

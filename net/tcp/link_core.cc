@@ -1,8 +1,5 @@
 #include "net/tcp/link_core.h"
 
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -26,11 +23,6 @@ constexpr uint64_t kUntoldMax = 64 << 10;
 // The log, of one socket.
 constexpr absl::Duration kTellLossesEvery = absl::Seconds(10);
 
-bool HasUnacknowledged(const Stream& stream) {
-  int bytes = 0;
-  return stream.open() && ioctl(stream.fd(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
-}
-
 OutFrame Goodbye(uint64_t sent_elsewhere) {
   OutFrame goodbye;
   goodbye.header.type = FrameType::kGoodbye;
@@ -44,26 +36,65 @@ LinkCore::~LinkCore() = default;
 
 void LinkCore::Finish() {
   if (!status_.ok()) return;
-  if (resumption_ != nullptr) resumption_->Close();
-  bool idle = !HasData();
+  const bool idle = !HasData();
   status_ = absl::CancelledError(absl::StrCat("the link to ", PeerText(), " was closed here"));
   FailRequests(status_);
-  for (size_t i = 0; i < streams_.size(); ++i) {
-    std::deque<OutFrame> last_words;
-    if (i == 0) {
-      for (auto* waiting : {&control_, &elsewhere_}) {
-        for (OutFrame& frame : *waiting) {
-          if (frame.header.type == FrameType::kNotice) last_words.push_back(std::move(frame));
-        }
-      }
-    }
-    if (i == 0 && OwesTelling()) last_words.push_back(TellTaken());
+  std::deque<OutFrame> last_words = TakeLastWords();
+  const bool wants_waiting = context_.await_goodbyes || !last_words.empty();
+  const auto any = [this](bool (Stream::*is)() const) {
+    return std::any_of(streams_.begin(), streams_.end(),
+                       [is](const auto& stream) { return (stream.get()->*is)(); });
+  };
+  if (MayDepart() && (AnyLost() || any(&Stream::HasUntaken))) {
+    const bool owes = wants_waiting || any(&Stream::HasUnacknowledged);
+    return Depart(std::move(last_words), sent_elsewhere(), AnyLost() || (idle && owes));
+  }
+  if (resumption_ != nullptr) resumption_->Close();
+  for (auto& stream : streams_) {
+    const bool owes = wants_waiting || stream->HasUnacknowledged();
+    const bool whole = idle && stream->queued_frames() == 0 && owes;
     last_words.push_back(Goodbye(sent_elsewhere()));
-    bool owes = context_.await_goodbyes || last_words.size() > 1 || HasUnacknowledged(*streams_[i]);
-    bool whole = idle && streams_[i]->queued_frames() == 0 && owes;
-    FileDescriptor fd = streams_[i]->CloseGracefully(std::move(last_words));
+    FileDescriptor fd = stream->CloseGracefully(std::exchange(last_words, {}));
     if (fd) context_.lingering.Add(poller(), std::move(fd), whole);
   }
+}
+
+// For the first stream.
+std::deque<OutFrame> LinkCore::TakeLastWords() {
+  std::deque<OutFrame> last_words;
+  for (auto* waiting : {&control_, &elsewhere_}) {
+    for (OutFrame& frame : *waiting) {
+      if (frame.header.type == FrameType::kNotice) last_words.push_back(std::move(frame));
+    }
+  }
+  if (OwesTelling()) last_words.push_back(TellTaken());
+  return last_words;
+}
+
+bool LinkCore::AnyLost() const {
+  return std::any_of(losses_.begin(), losses_.end(), [](const Loss& loss) { return loss.lost; });
+}
+
+// The connecting end, which can make new sockets, of a link that the other side has not ended.
+bool LinkCore::MayDepart() const {
+  return resumption_ != nullptr && is_sender() && ending_.ok() && !goodbye_seen_;
+}
+
+// Leaves streams without sockets here, as those that called us may look at them.
+void LinkCore::Depart(std::deque<OutFrame> last_words, uint64_t sent_elsewhere, bool whole) {
+  Departure::Link link;
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    link.streams.push_back(
+        std::exchange(streams_[i], std::make_unique<Stream>(poller(), *this, /*resumable=*/false)));
+    link.lost.push_back(losses_[i].lost);
+  }
+  link.resumption = std::move(resumption_);
+  link.last_words = std::move(last_words);
+  link.goodbye = Goodbye(sent_elsewhere);
+  link.whole = whole;
+  link.name = absl::StrCat(PeerText(), ", ", DescribeLink());
+  link.dead_after = context_.tuning.dead_after;
+  context_.lingering.Add(poller(), std::move(link));
 }
 
 void LinkCore::Attach(std::vector<FileDescriptor> sockets, std::vector<std::string> received) {
@@ -312,7 +343,8 @@ void LinkCore::OnResumed(Stream& stream, uint64_t again, absl::Time now) {
 
 void LinkCore::OnNotReplaced(size_t index, const absl::Status& why, absl::Time now) {
   if (!status_.ok()) return;
-  const Loss& loss = losses_[index];
+  Loss& loss = losses_[index];
+  loss.lost = false;  // nobody looks for it any more
   if (!absl::IsDeadlineExceeded(why)) {
     return OnEnded(absl::UnavailableError(absl::StrCat(loss.why, "; then ", why.message())), now);
   }
@@ -381,6 +413,7 @@ void LinkCore::Break(const absl::Status& why) {
   status_ = Annotate(
       reason, absl::StrCat(PeerText(), ", ", DescribeLink(), ", interface ", context_.interface));
   SetDeadline(absl::InfiniteFuture());
+  if (MayDepart() && AnyLost()) Depart({}, /*sent_elsewhere=*/0, /*whole=*/false);
   if (resumption_ != nullptr) resumption_->Close();
   for (auto& stream : streams_) {
     if (resumption_ == nullptr) {

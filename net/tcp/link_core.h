@@ -158,6 +158,10 @@ class LinkCore : public StreamOwner, public ResumptionOwner, public Handler {
   void BeginLoss(size_t index, absl::string_view why, absl::Duration patience, absl::Time now);
   size_t IndexOf(const Stream& stream) const;
   std::string SocketText(size_t index) const;  // "socket 1 of 2"
+  bool AnyLost() const;
+  bool MayDepart() const;
+  void Depart(std::deque<OutFrame> last_words, uint64_t sent_elsewhere, bool whole);
+  std::deque<OutFrame> TakeLastWords();
   bool OwesTelling() const;
   OutFrame TellTaken();
 

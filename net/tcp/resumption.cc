@@ -33,7 +33,7 @@ class Redial final : public Resumption {
         peer_(peer),
         address_(std::move(address)),
         parameters_(parameters),
-        owner_(owner) {
+        owner_(&owner) {
     for (size_t i = 0; i < parameters.count; ++i)
       lanes_.push_back(std::make_unique<Lane>(*this, i));
   }
@@ -52,6 +52,7 @@ class Redial final : public Resumption {
     lanes_[index]->connector->Cancel();
     lanes_[index]->Retire();
   }
+  void SetOwner(ResumptionOwner& owner) override { owner_ = &owner; }
   void Close() override {
     for (size_t i = 0; i < lanes_.size(); ++i) End(i);
   }
@@ -66,12 +67,12 @@ class Redial final : public Resumption {
     void OnConnected(std::vector<FileDescriptor> sockets, std::vector<std::string> received,
                      absl::Time now) override {
       Retire();
-      all.owner_.OnNewSocket(index, epoch, std::move(sockets[0]), std::move(received[0]), now);
+      all.owner_->OnNewSocket(index, epoch, std::move(sockets[0]), std::move(received[0]), now);
     }
     void OnConnectFailed(const absl::Status& why, absl::Time now) override {
       Retire();
-      if (absl::IsDeadlineExceeded(why)) return all.owner_.OnNotReplaced(index, why, now);
-      all.owner_.OnNotReplaced(index, absl::UnavailableError(why.message()), now);
+      if (absl::IsDeadlineExceeded(why)) return all.owner_->OnNotReplaced(index, why, now);
+      all.owner_->OnNotReplaced(index, absl::UnavailableError(why.message()), now);
     }
     Redial& all;
     const size_t index;
@@ -84,7 +85,7 @@ class Redial final : public Resumption {
   const Rank peer_;
   const std::string address_;
   const LinkParameters parameters_;
-  ResumptionOwner& owner_;
+  ResumptionOwner* owner_;
   std::vector<std::unique_ptr<Lane>> lanes_;
 };
 
@@ -99,7 +100,7 @@ class Await final : public Resumption, private Handler {
         context_(context),
         link_id_(parameters.link_id),
         life_(life),
-        owner_(owner),
+        owner_(&owner),
         give_up_(parameters.count) {
     auto wake = context.on_arrival ? context.on_arrival : [this] { WantTurn(); };
     entered_ = context.book->Enter(link_id_, peer, parameters.count, std::move(wake));
@@ -120,6 +121,7 @@ class Await final : public Resumption, private Handler {
     SetDeadline(absl::InfiniteFuture());
   }
 
+  void SetOwner(ResumptionOwner& owner) override { owner_ = &owner; }
   void Close() override {
     if (std::exchange(entered_, false)) context_.book->Leave(link_id_);
     std::fill(give_up_.begin(), give_up_.end(), std::nullopt);
@@ -129,7 +131,7 @@ class Await final : public Resumption, private Handler {
 
   void TakeArrivals(absl::Time now) override {
     for (ResumeBook::Arrival& one : context_.book->Take(link_id_)) {
-      owner_.OnNewSocket(one.index, one.epoch, std::move(one.socket), {}, now);
+      owner_->OnNewSocket(one.index, one.epoch, std::move(one.socket), {}, now);
     }
   }
 
@@ -174,7 +176,7 @@ class Await final : public Resumption, private Handler {
     if (error != ECONNREFUSED) return;
     for (size_t i = 0; i < give_up_.size(); ++i) {
       if (std::exchange(give_up_[i], std::nullopt).has_value()) {
-        owner_.OnNotReplaced(i, absl::UnavailableError("its process listens no more"), now);
+        owner_->OnNotReplaced(i, absl::UnavailableError("its process listens no more"), now);
       }
     }
     SetDeadline(absl::InfiniteFuture());
@@ -186,7 +188,7 @@ class Await final : public Resumption, private Handler {
     for (size_t i = 0; i < give_up_.size(); ++i) {
       if (!give_up_[i].has_value() || now < (lives_ ? patience_ : *give_up_[i])) continue;
       give_up_[i].reset();
-      return owner_.OnNotReplaced(
+      return owner_->OnNotReplaced(
           i,
           absl::DeadlineExceededError(
               looks_ == 0 ? "it has not connected anew"
@@ -200,7 +202,7 @@ class Await final : public Resumption, private Handler {
   TcpContext& context_;
   const uint64_t link_id_;
   const SocketAddress life_;
-  ResumptionOwner& owner_;
+  ResumptionOwner* owner_;
   bool entered_ = false;
   std::vector<std::optional<absl::Time>> give_up_;  // by index; none: not lost
   absl::Time patience_;

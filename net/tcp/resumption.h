@@ -44,7 +44,8 @@ class Resumption {
   virtual ~Resumption() = default;
   virtual void Begin(size_t index, absl::Time give_up, absl::Time now) = 0;
   virtual void End(size_t index) = 0;  // it is replaced
-  virtual void Close() = 0;            // the link has ended: nothing comes any more
+  virtual void SetOwner(ResumptionOwner& owner) = 0;
+  virtual void Close() = 0;  // the link has ended: nothing comes any more
   // Sockets that wait in the book; the accepting end's.
   virtual void TakeArrivals(absl::Time /*now*/) {}
 };

@@ -1,6 +1,8 @@
 #include "net/tcp/stream.h"
 
+#include <linux/sockios.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -63,6 +65,42 @@ FileDescriptor Stream::CloseGracefully(std::deque<OutFrame> last_words) {
   return fd;
 }
 
+bool Stream::HasUnacknowledged() const {
+  int bytes = 0;
+  return open() && ioctl(fd(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
+}
+
+void Stream::KeepOwnOnly() {
+  own_only_ = true;
+  uint64_t position = front_position_;
+  for (auto frame = out_.begin(); frame != out_.end(); ++frame) {
+    if (position >= written_most_) {
+      out_.erase(frame, out_.end());
+      break;
+    }
+    position += kHeaderBytes + frame->header.length;
+    frame->payload = nullptr;
+    frame->token = OutFrame::kNoToken;
+  }
+  EndBeforeForgotten();
+}
+
+// Of what is to be written.
+void Stream::EndBeforeForgotten() {
+  const auto first = out_.begin() + static_cast<std::ptrdiff_t>(written_frames_);
+  const auto forgotten = std::find_if(first, out_.end(), [](const OutFrame& frame) {
+    return frame.header.length > 0 && frame.owned.empty();
+  });
+  ends_here_ |= forgotten != out_.end();
+  out_.erase(forgotten, out_.end());
+}
+
+void Stream::QueueLast(OutFrame frame) {
+  if (!ends_here_) Queue(std::move(frame));
+}
+
+void Stream::ShutWriting() { shutdown(fd_.get(), SHUT_WR); }
+
 void Stream::Queue(OutFrame frame) {
   const size_t length = frame.header.length;
   queued_bytes_ += kHeaderBytes + length;
@@ -101,6 +139,7 @@ size_t Stream::Gather(iovec* vectors, size_t limit, size_t* bytes) {
 
 void Stream::Sent(size_t bytes) {
   written_ += bytes;
+  written_most_ = std::max(written_most_, written_);
   cut_ += bytes;
   while (written_frames_ < out_.size()) {
     OutFrame& frame = out_[written_frames_];
@@ -112,7 +151,7 @@ void Stream::Sent(size_t bytes) {
     uint32_t token = OutFrame::kNoToken;
     if (frame.header.flags != kTellTaken) std::swap(token, frame.token);
     if (!resumable_) PopFront();
-    if (token != OutFrame::kNoToken) owner_.OnSent(token);
+    if (token != OutFrame::kNoToken) owner_->OnSent(token);
   }
 }
 
@@ -133,7 +172,7 @@ absl::Status Stream::OnTaken(uint64_t position) {
          front_position_ + kHeaderBytes + out_.front().header.length <= peer_taken_) {
     const uint32_t token = out_.front().token;
     PopFront();
-    if (token != OutFrame::kNoToken) owner_.OnSent(token);
+    if (token != OutFrame::kNoToken) owner_->OnSent(token);
   }
   return absl::OkStatus();
 }
@@ -197,18 +236,19 @@ void Stream::FeedResume(absl::string_view bytes, absl::Time now) {
   written_ = peer_taken_;
   cut_ = written_ - front_position_;
   resuming_ = false;
+  if (own_only_) EndBeforeForgotten();
   if (!bytes.empty()) {
     carry_.append(bytes.data(), bytes.size());
     taken_ += bytes.size();
     OnTurn(now);
   }
-  if (open()) owner_.OnResumed(*this, again, now);
+  if (open()) owner_->OnResumed(*this, again, now);
 }
 
 void Stream::Fail(const absl::Status& why, bool timed_out, absl::Time now) {
   if (!resumable_) return End(why, now);
   Abandon();
-  owner_.OnLost(*this, why, timed_out, now);
+  owner_->OnLost(*this, why, timed_out, now);
 }
 
 bool Stream::Write(absl::Time now) {
@@ -251,7 +291,7 @@ void Stream::OnEvents(uint32_t events, absl::Time now) {
   if ((events & EPOLLOUT) != 0 && blocked_) {
     blocked_ = false;
     poller().Change(fd_.get(), EPOLLIN, this);
-    owner_.OnWritable();
+    owner_->OnWritable();
   }
   if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) Read(now, kReadsPerTurn);
 }
@@ -352,7 +392,7 @@ absl::Status Stream::Consume(std::byte* data, size_t size) {
 absl::Status Stream::BeginFrame(const std::byte* data) {
   std::memcpy(&header_, data, kHeaderBytes);
   WEFT_RETURN_IF_ERROR(CheckFrame(header_));
-  WEFT_ASSIGN_OR_RETURN(target_, owner_.OnFrame(header_));
+  WEFT_ASSIGN_OR_RETURN(target_, owner_->OnFrame(header_));
   payload_left_ = header_.length;
   in_frame_ = true;
   return absl::OkStatus();
@@ -363,7 +403,7 @@ absl::Status Stream::EndFrame(absl::string_view notice) {
   payload_left_ = 0;
   FrameHeader header = header_;
   if (header.flags != kTellTaken) untold_ += kHeaderBytes + header.length;
-  return owner_.OnFrameDone(header, notice);
+  return owner_->OnFrameDone(header, notice);
 }
 
 size_t Stream::TakePayload(std::byte* data, size_t size) {
@@ -400,7 +440,7 @@ void Stream::Combine(const std::byte* data, size_t size) {
 
 void Stream::End(const absl::Status& why, absl::Time now) {
   Close();
-  owner_.OnEnded(why, now);
+  owner_->OnEnded(why, now);
 }
 
 }  // namespace weft::net

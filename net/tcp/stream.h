@@ -73,8 +73,9 @@ class Stream final : public Handler {
   static constexpr size_t kHeldBytesMax = 256 << 10;
 
   Stream(Poller& poller, StreamOwner& owner, bool resumable)
-      : Handler(poller), owner_(owner), resumable_(resumable) {}
+      : Handler(poller), owner_(&owner), resumable_(resumable) {}
   ~Stream() override { Close(); }
+  void SetOwner(StreamOwner& owner) { owner_ = &owner; }
 
   // `received` came on the socket already, behind the handshake.
   absl::Status Start(FileDescriptor fd, std::string received);
@@ -101,6 +102,17 @@ class Stream final : public Handler {
   absl::Status OnTaken(uint64_t position);
 
   void Close();
+  // The other side may yet need something again that the kernel was given.
+  bool HasUntaken() const { return !out_.empty(); }
+  bool HasUnacknowledged() const;  // by the other side's kernel
+
+  // For a link that was closed here and whose streams are to say the rest (departure.h). Drops what
+  // no kernel was given, and forgets the memory of others: where it would be needed again, the
+  // stream ends before it.
+  void KeepOwnOnly();
+  void QueueLast(OutFrame frame);  // unless the stream ends before that
+  void ShutWriting();              // the other side sees an end in order
+
   // For a link that ends on purpose: drops what is queued and not begun, says goodbye, and gives
   // the socket away with its sending half shut.
   FileDescriptor CloseGracefully(std::deque<OutFrame> last_words);
@@ -112,6 +124,7 @@ class Stream final : public Handler {
   size_t Gather(struct iovec* vectors, size_t limit, size_t* bytes);
   void Sent(size_t bytes);
   void PopFront();
+  void EndBeforeForgotten();
   void Fail(const absl::Status& why, bool timed_out, absl::Time now);
   bool ReadResume(absl::Time now);
   void FeedResume(absl::string_view bytes, absl::Time now);
@@ -123,7 +136,7 @@ class Stream final : public Handler {
   void Combine(const std::byte* data, size_t size);
   void End(const absl::Status& why, absl::Time now);
 
-  StreamOwner& owner_;
+  StreamOwner* owner_;
   const bool resumable_;
   FileDescriptor fd_;
 
@@ -133,13 +146,16 @@ class Stream final : public Handler {
   uint64_t queued_bytes_ = 0;    // of frames that are not written, or cut
   uint64_t front_position_ = 0;  // of out_.front(), or of what is queued next
   uint64_t written_ = 0;         // position up to which the kernel was given all
+  uint64_t written_most_ = 0;    // the same, of any socket so far
   uint64_t peer_taken_ = 0;      // position, as far as it is known
   size_t held_bytes_ = 0;        // owned by frames
   bool blocked_ = false;
   bool failed_ = false;  // sending has; what came before is being read
 
-  bool resuming_ = false;  // the other side's kResume has not come yet
-  bool leaving_ = false;   // what still comes is nobody's
+  bool resuming_ = false;   // the other side's kResume has not come yet
+  bool leaving_ = false;    // what still comes is nobody's
+  bool own_only_ = false;   // KeepOwnOnly() was called
+  bool ends_here_ = false;  // something forgotten would follow what is queued
   uint32_t epoch_ = 0;
   std::string resume_;  // as much of it as has come
   uint64_t taken_ = 0, untold_ = 0;

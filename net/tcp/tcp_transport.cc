@@ -64,9 +64,10 @@ absl::Status TcpTransport::Listen() {
 
 TcpTransport::~TcpTransport() {
   WEFT_CHECK(accepted_.empty(), "links outlive their transport: " << accepted_.size());
-  acceptor_.reset();
+  StopListening();
   context_.lingering.AwaitDelivery();
   context_.lingering.clear();
+  acceptor_.reset();
 }
 
 std::unique_ptr<SendLink> TcpTransport::Connect(absl::string_view address, Rank peer,

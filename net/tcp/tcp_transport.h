@@ -42,7 +42,10 @@ class TcpTransport : public Transport, private AcceptorOwner {
  protected:
   explicit TcpTransport(const TransportOptions& options);
   absl::Status Open();  // once the context is as it should be
-  void StopListening() { acceptor_.reset(); }
+  // No link comes any more; those who look whether this process lives see that it does.
+  void StopListening() {
+    if (acceptor_ != nullptr) acceptor_->StopAccepting();
+  }
   virtual std::unique_ptr<TcpSendLink> MakeSendLink(Rank peer);
   virtual std::unique_ptr<TcpReceiveLink> MakeReceiveLink(Rank peer,
                                                           TcpReceiveLink::OnDestroyed on_destroyed);

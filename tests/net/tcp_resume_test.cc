@@ -4,8 +4,11 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
@@ -280,6 +283,157 @@ TEST(TcpResume, BothEndsGiveUpWithANameWhenNothingGetsThrough) {
   EXPECT_EQ(receive.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(Message(receive.status()), HasSubstr("it has not connected anew"));
   EXPECT_THAT(Message(receive.status()), HasSubstr("it listens"));
+}
+
+// ---- Closed while a socket is being replaced
+
+// A sender with one small message that is reported as sent and that the proxy keeps.
+class Closing : public testing::Test {
+ protected:
+  static constexpr size_t kBytes = 5000;
+  void SendTo(Node& b) {
+    proxy_.emplace(b.address(), 1);
+    link_ = a_->Connect(proxy_->address().ToString(), 1);
+    ASSERT_TRUE(
+        DriveUntil({a_.get(), &b}, [&] { return b.accepted(0) != nullptr && link_->connected(); }));
+    ASSERT_EQ(b.accepted(0)->PostReceive({1, 1}, {to_.view()}, &receive_), Posted::kAccepted);
+    ASSERT_EQ(b.accepted(0)->PostReceive({2, 1}, {never_.view()}, &never_received_),
+              Posted::kAccepted);
+    ASSERT_EQ(b.accepted(0)->PostReceive({3, 1}, {large_.view()}, &large_received_),
+              Posted::kAccepted);
+    for (int i = 0; i < 10; ++i) b.Progress();
+    proxy_->Hold(/*client=*/true, /*server=*/false);
+    Buffer from(a_->transport(), kBytes);
+    from.FillPattern(4);
+    ASSERT_EQ(link_->PostSend({1, 1}, from.view(), &send_), Posted::kAccepted);
+    ASSERT_TRUE(DriveUntil({a_.get()}, [&] { return send_.done(); }));
+    ASSERT_TRUE(send_.status().ok()) << send_.status();
+  }
+  // Resets the socket; whoever connects anew waits, for the proxy keeps what they say.
+  void Cut() {
+    const int before = proxy_->cuts();
+    proxy_->Cut();
+    ASSERT_TRUE(DriveUntil({a_.get()}, [&] { return proxy_->cuts() > before; }));
+  }
+  void ExpectDelivered(const std::vector<Node*>& nodes) {
+    ASSERT_TRUE(DriveUntil(nodes, [&] { return never_received_.done() && receive_.done(); }));
+    EXPECT_TRUE(receive_.status().ok()) << receive_.status();
+    EXPECT_EQ(to_.CheckPattern(4, kBytes), "");
+    EXPECT_EQ(never_received_.status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(Message(never_received_.status()), HasSubstr("it closed the link"));
+  }
+  Request send_, receive_, never_received_, large_received_;
+  Node b_{kTcp, 1, 2, {kNeverDead, "tcp.sockets=1"}};
+  Buffer to_{b_.transport(), kBytes}, never_{b_.transport(), 10}, large_{b_.transport(), 8 << 20};
+  std::unique_ptr<Node> a_ =
+      std::make_unique<Node>(kTcp, 0, 2, std::vector<std::string>{kNeverDead, "tcp.sockets=1"});
+  std::optional<CuttingProxy> proxy_;
+  SendLink* link_ = nullptr;
+};
+
+TEST_F(Closing, WhatWasReportedArrivesThoughTheSocketIsBeingReplaced) {
+  SendTo(b_);
+  Cut();
+  for (int i = 0; i < 20; ++i) a_->Progress();
+  ASSERT_TRUE(link_->status().ok()) << link_->status();
+  a_->Destroy(link_);
+  proxy_->Hold(false, false);
+  ExpectDelivered({a_.get(), &b_});
+}
+
+TEST_F(Closing, WhatWasReportedArrivesThoughTheSocketIsLostAfterwards) {
+  SendTo(b_);
+  a_->Destroy(link_);
+  for (int i = 0; i < 20; ++i) a_->Progress();
+  Cut();
+  proxy_->Hold(false, false);
+  ExpectDelivered({a_.get(), &b_});
+}
+
+TEST_F(Closing, TheTransportWaitsForWhatWasReported) {
+  SendTo(b_);
+  Cut();
+  for (int i = 0; i < 20; ++i) a_->Progress();
+  std::atomic<bool> gone = false;
+  std::thread closes([&] {
+    a_.reset();  // with all its links
+    gone = true;
+  });
+  proxy_->Hold(false, false);
+  ExpectDelivered({&b_});
+  EXPECT_TRUE(DriveUntil({&b_}, [&] { return gone.load(); }));
+  closes.join();
+}
+
+// Within limits of an hour: by what is seen of the process.
+TEST_F(Closing, WhoCannotBeToldSeesTheClosedDoor) {
+  SendTo(b_);
+  proxy_->Refuse();
+  ASSERT_TRUE(DriveUntil({a_.get()}, [&] { return proxy_->cuts() > 0; }));
+  for (int i = 0; i < 20; ++i) a_->Progress();
+  std::thread closes([&] { a_.reset(); });
+  EXPECT_TRUE(DriveUntil({&b_}, [&] { return receive_.done(); }));
+  closes.join();
+  EXPECT_EQ(receive_.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Message(receive_.status()), HasSubstr("its process listens no more"));
+}
+
+// Its memory is the user's again: the rest of the message cannot be said any more.
+TEST_F(Closing, AMessageThatWasCancelledEndsTheLinkWithAName) {
+  Request large_sent;
+  SendTo(b_);
+  {
+    Buffer large(a_->transport(), 8 << 20);
+    large.FillPattern(9);
+    ASSERT_EQ(link_->PostSend({3, 1}, large.view(), &large_sent), Posted::kAccepted);
+    for (int i = 0; i < 20; ++i) a_->Progress();
+    ASSERT_FALSE(large_sent.done());
+    Cut();
+    for (int i = 0; i < 20; ++i) a_->Progress();
+    a_->Destroy(link_);
+    ASSERT_TRUE(large_sent.done());
+  }
+  proxy_->Hold(false, false);
+  ASSERT_TRUE(DriveUntil({a_.get(), &b_}, [&] { return large_received_.done(); }));
+  EXPECT_TRUE(receive_.status().ok()) << receive_.status();  // came before it
+  EXPECT_EQ(to_.CheckPattern(4, kBytes), "");
+  EXPECT_EQ(large_received_.status().code(), absl::StatusCode::kUnavailable);
+}
+
+// Of a link of two sockets, one is lost with a message: the other does not say goodbye before.
+TEST(TcpResume, AClosedLinkOfSeveralSocketsSaysAllOfThem) {
+  constexpr int kMessages = 40;
+  const std::vector<std::string> settings = {kNeverDead, "tcp.sockets=4"};
+  std::deque<Request> requests(2 * kMessages);
+  Node a(kTcp, 0, 2, settings), b(kTcp, 1, 2, settings);
+  CuttingProxy proxy(b.address(), 1);
+  SendLink* link = a.Connect(proxy.address().ToString(), 1);
+  ASSERT_TRUE(DriveUntil({&a, &b}, [&] { return b.accepted(0) != nullptr && link->connected(); }));
+  Buffer from(a.transport(), 3000 * kMessages), to(b.transport(), 3000 * kMessages);
+  from.FillPattern(2);
+  proxy.Hold(/*client=*/true, /*server=*/false);
+  for (size_t i = 0; i < kMessages; ++i) {
+    ASSERT_EQ(b.accepted(0)->PostReceive({1, 1}, {to.view().Slice(3000 * i, 3000)}, &requests[i]),
+              Posted::kAccepted);
+    ASSERT_EQ(link->PostSend({1, 1}, from.view().Slice(3000 * i, 3000), &requests[kMessages + i]),
+              Posted::kAccepted);
+  }
+  const auto sent = [&] {
+    return std::all_of(requests.begin() + kMessages, requests.end(),
+                       [](const Request& request) { return request.done(); });
+  };
+  ASSERT_TRUE(DriveUntil({&a, &b}, sent));
+  proxy.Cut();
+  ASSERT_TRUE(DriveUntil({&a}, [&] { return proxy.cuts() >= 4; }));
+  a.Destroy(link);
+  proxy.Hold(false, false);
+  ASSERT_TRUE(DriveUntil({&a, &b}, [&] { return !b.broken.empty(); }));
+  for (size_t i = 0; i < kMessages; ++i) {
+    ASSERT_TRUE(requests[i].done()) << i;
+    EXPECT_TRUE(requests[i].status().ok()) << i << ": " << requests[i].status();
+  }
+  EXPECT_EQ(to.CheckPattern(2, to.size()), "");
+  EXPECT_THAT(Message(b.broken[0].second), HasSubstr("it closed the link"));
 }
 
 }  // namespace
