@@ -7,13 +7,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "base/first_line.h"
 #include "base/status.h"
 #include "collectives/endpoint_impl.h"
 #include "topology/host/affinity.h"
@@ -21,11 +25,25 @@
 namespace weft::collectives {
 namespace {
 
-std::string ThisHost() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  file >> boot;
-  return absl::StrCat(boot, "-", getuid());
+// What two processes must have in common to share memory (docs/decisions/0002): the kernel, the
+// network namespace, in which unix sockets find each other, and the user, whose number means the
+// same in one user namespace only. What is not known is like nobody else's.
+absl::StatusOr<std::string> ThisHost() {
+  const std::string boot = FirstLine("/proc/sys/kernel/random/boot_id");
+  std::string out = absl::StrCat(boot, "-", geteuid());
+  bool known = !boot.empty();
+  for (const char* name : {"net", "user"}) {
+    std::error_code error;
+    const auto target = std::filesystem::read_symlink(absl::StrCat("/proc/self/ns/", name), error);
+    known &= !error;
+    absl::StrAppend(&out, "-", target.string());  // "net:[4026531840]"
+  }
+  if (known) return out;
+  std::array<char, 16> random;
+  if (getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
+    return ErrnoStatus(errno, "draw a name for a host that has no boot_id or no namespaces");
+  }
+  return absl::BytesToHexString(absl::string_view(random.data(), random.size()));
 }
 
 // Words of the store cannot hold spaces.
@@ -51,11 +69,13 @@ absl::StatusOr<std::shared_ptr<Endpoint>> Endpoint::Create(EndpointOptions optio
 }
 
 EndpointImpl::EndpointImpl(EndpointOptions options) : options_(std::move(options)) {
-  if (options_.host.empty()) options_.host = ThisHost();
   collective_timeout_ = options_.settings.Duration("collective.timeout");
 }
 
 absl::Status EndpointImpl::Open() {
+  if (options_.host.empty()) {
+    WEFT_ASSIGN_OR_RETURN(options_.host, ThisHost());
+  }
   peers_.resize(static_cast<size_t>(options_.world_size));
   for (int r = 0; r < options_.world_size; ++r) peers_[static_cast<size_t>(r)].rank = Rank(r);
   epoll_ = epoll_create1(EPOLL_CLOEXEC);

@@ -25,7 +25,8 @@ struct EndpointOptions {
   // Exchange of addresses and, after a failure, of what each rank was doing. Outlives the endpoint.
   Store* store = nullptr;
   std::string job = "job";  // prefix of this endpoint's keys; unique among a store's jobs
-  // Ranks with the same text share memory. Empty: the kernel's boot id and this user's id.
+  // Ranks with the same text share memory. Empty: the kernel's boot id, the user, and the network
+  // and user namespaces.
   std::string host;
   // All zero: rank 0 draws one and hands it out through the store.
   net::JobSecret secret{};
