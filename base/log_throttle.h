@@ -2,6 +2,10 @@
 //
 //   if (throttle.Admit(now)) WEFT_LOG_WARN(peer, " was turned away", throttle.LeftOut());
 //
+// Who keeps time writes what was left out when a period ends, though no further line comes:
+//
+//   if (now >= throttle.due()) WEFT_LOG_WARN(throttle.TakeLeftOut(), " more were turned away");
+//
 // Not thread-safe.
 #ifndef WEFT_BASE_LOG_THROTTLE_H_
 #define WEFT_BASE_LOG_THROTTLE_H_
@@ -29,9 +33,13 @@ class LogThrottle {
   }
   // " (and 12 more such lines before it)", of those left out since the last call; empty: none.
   std::string LeftOut() {
-    const uint64_t count = std::exchange(left_out_, 0);
+    const uint64_t count = TakeLeftOut();
     return count == 0 ? "" : absl::StrCat(" (and ", count, " more such lines before it)");
   }
+  // How many were left out since the last call.
+  uint64_t TakeLeftOut() { return std::exchange(left_out_, 0); }
+  // The end of the period in which lines were left out; InfiniteFuture: none were.
+  absl::Time due() const { return left_out_ > 0 ? period_end_ : absl::InfiniteFuture(); }
 
  private:
   absl::Time period_end_ = absl::InfinitePast();

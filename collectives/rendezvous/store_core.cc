@@ -60,6 +60,7 @@ void StoreCore::Open(ConnectionId id, absl::string_view peer, absl::Time now, bo
 void StoreCore::Refuse(ConnectionId id, Connection& connection, std::string reason) {
   if (connection.closing) return;
   connection.closing = true;
+  unproven_.erase({connection.opened + net::kHandshakeTimeout, id});
   closings_.push_back({id, connection.peer, std::move(reason)});
 }
 
@@ -350,7 +351,6 @@ void StoreCore::Expire(uint64_t number) {
 void StoreCore::Advance(absl::Time now) {
   while (!unproven_.empty() && unproven_.begin()->first <= now) {
     ConnectionId id = unproven_.begin()->second;
-    unproven_.erase(unproven_.begin());
     Refuse(id, connections_.at(id), "it did not finish its handshake in time");
   }
   while (!away_.empty() && away_.begin()->first <= now) {

@@ -77,6 +77,12 @@ class StoreCore {
   void Advance(absl::Time now);
   absl::Time deadline() const;
 
+  // Connections that have not finished their handshake, and the one that came first of them; 0:
+  // there is none.
+  int64_t unproven() const { return static_cast<int64_t>(unproven_.size()); }
+  ConnectionId oldest_unproven() const { return unproven_.empty() ? 0 : unproven_.begin()->second; }
+  std::string PeerOf(ConnectionId connection) const { return connections_.at(connection).peer; }
+
   // Whether to read from it. False while it has too much unread output.
   bool WantsInput(ConnectionId connection) const;
 

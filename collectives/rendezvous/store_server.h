@@ -23,7 +23,7 @@ struct StoreServerOptions {
   std::string listen = "127.0.0.1:0";
   // Without a secret, the server listens on loopback only, unless this is set.
   bool open_to_strangers = false;
-  int64_t connections_max = 65536;  // further ones are closed at once
+  int64_t connections_max = 65536;  // as StoreService's `limit`
   // A client's host from which nothing comes for so long counts as gone; whole seconds, at least 3.
   absl::Duration silence = absl::Seconds(20);
   // A folder for the journal; empty: none. Survives the death of the process, not that of the host.

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/log.h"
+#include "base/open_files.h"
 #include "base/status.h"
 #include "collectives/rendezvous/store_connection.h"
 
@@ -27,6 +28,8 @@ constexpr size_t kKeptFrames = 64;   // whose memory an empty queue keeps
 constexpr int kBacklog = 4096;
 // Connections taken in one go, so that those already here are answered in between.
 constexpr int kAcceptsATurn = 512;
+// Until it tries again where accepting fails.
+constexpr absl::Duration kPause = absl::Milliseconds(100);
 
 // Large is what one write does not bring away.
 constexpr size_t kLargeBytes = size_t{256} << 10;
@@ -74,6 +77,13 @@ ssize_t SendSome(int fd, absl::Span<const StoreFrameOut> queue, size_t written) 
   return sendmsg(fd, &message, MSG_NOSIGNAL);
 }
 
+FileDescriptor AcceptOne(int listener, SocketAddress& from) {
+  from.size = sizeof(from.storage);
+  return FileDescriptor(accept4(listener, from.get(), &from.size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+}
+
+FileDescriptor OpenSpare() { return FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+
 }  // namespace
 
 absl::StatusOr<FileDescriptor> ListenForStore(SocketAddress& address, absl::Duration silence) {
@@ -105,10 +115,11 @@ StoreService::StoreService(StoreReactor& reactor, StoreCore& core, FileDescripto
       reactor_(reactor),
       core_(core),
       listener_(std::move(listener)),
-      spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      spare_(OpenSpare()),
       name_(ToString(address)),
       local_(address.local()),
-      limit_(limit) {
+      limit_(limit),
+      unproven_max_(OpenFilesLimit() / 2) {
   reactor_.Add(listener_.get(), this, EPOLLIN);
 }
 
@@ -119,6 +130,7 @@ StoreService::~StoreService() {
     shutdown(fd, SHUT_RDWR);
   };
   end(listener_.get());
+  TellLeftOut();
   for (auto& [id, peer] : peers_) end(peer->socket.get());
 }
 
@@ -127,32 +139,48 @@ void StoreService::Ready(uint32_t) {
   Accept();
 }
 
+// Without a descriptor to give, accept4 fails whether anybody waits or not: then the spare one is
+// given up for it.
 void StoreService::Accept() {
   for (int i = 0; i < kAcceptsATurn; ++i) {
     SocketAddress from;
-    from.size = sizeof(from.storage);
-    int fd = accept4(listener_.get(), from.get(), &from.size, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0) {
-      if ((errno == EMFILE || errno == ENFILE) && spare_.valid()) {
-        DropOne();
-        continue;
-      }
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      return;
+    FileDescriptor socket = AcceptOne(listener_.get(), from);
+    const bool full = !socket.valid() && (errno == EMFILE || errno == ENFILE) && spare_.valid();
+    if (full) {
+      spare_.Reset();
+      socket = AcceptOne(listener_.get(), from);
+    }
+    if (!socket.valid()) {
+      const int error = errno;
+      if (full) spare_ = OpenSpare();
+      if (error == EAGAIN) return;
+      if (error != EINTR && error != ECONNABORTED) return Pause(error);
+      continue;
     }
     ++accepted_;
-    Admit(FileDescriptor(fd), local_ ? absl::StrCat(name_, " #", next_) : ToString(from));
+    std::string peer = local_ ? absl::StrCat(name_, " #", next_) : ToString(from);
+    if (!full || MakeRoom(socket, peer)) Admit(std::move(socket), peer);
   }
 }
 
-bool StoreService::Admit(FileDescriptor socket, const std::string& peer) {
-  if (core_.connections() >= limit_) {
-    Note({0, peer, absl::StrCat("there are ", core_.connections(), " connections already")});
-    return false;
+// Gets the spare descriptor back, from whoever has waited longest for a proof, or from `socket`.
+bool StoreService::MakeRoom(FileDescriptor& socket, const std::string& peer) {
+  constexpr const char* kWhy = "this process is out of file descriptors";
+  const bool evicted = EvictOldest(kWhy);
+  if (!evicted) {
+    Note({0, peer, kWhy});
+    socket.Reset();
   }
-  if (local_ && !PeerIsOurs(socket.get())) {
-    Note({0, peer, "it belongs to another user"});
-    return false;
+  spare_ = OpenSpare();
+  return evicted;
+}
+
+void StoreService::Admit(FileDescriptor socket, const std::string& peer) {
+  if (local_ && !PeerIsOurs(socket.get())) return Note({0, peer, "it belongs to another user"});
+  if (core_.unproven() >= unproven_max_) EvictOldest("others come, too many to wait for it");
+  const int64_t connections = core_.connections();
+  if (connections >= limit_ && !EvictOldest("there is no room for others")) {
+    return Note({0, peer, absl::StrCat("there are ", connections, " connections already")});
   }
   uint64_t id = next_++;
   auto added = std::make_unique<Peer>(this, id, std::move(socket));
@@ -162,17 +190,35 @@ bool StoreService::Admit(FileDescriptor socket, const std::string& peer) {
   peers_.emplace(id, std::move(added));
   core_.Open(id, peer, reactor_.now(), local_);
   if (local_) PeerReady(here, EPOLLIN);  // its first words are here, mostly
+}
+
+// Closes the connection that has been here longest without a proof. False: all have proved
+// themselves.
+bool StoreService::EvictOldest(absl::string_view why) {
+  const uint64_t oldest = core_.oldest_unproven();
+  if (oldest == 0) return false;
+  Note(
+      {oldest, core_.PeerOf(oldest), absl::StrCat("it has not finished its handshake, and ", why)});
+  Drop(oldest);
   return true;
 }
 
-// Out of descriptors: takes one connection with the spare one, to close it, so that the listener
-// does not stay readable for ever.
-void StoreService::DropOne() {
-  spare_.Reset();
-  FileDescriptor dropped(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  dropped.Reset();
-  spare_ = FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  Note({0, "a client", "this process is out of file descriptors"});
+// Accepting fails for a reason that will stay for a while; the listener stays readable meanwhile.
+void StoreService::Pause(int error) {
+  if (pauses_.Admit(reactor_.now())) {
+    WEFT_LOG_WARN("store ", name_,
+                  ": cannot accept connections for now: ", ErrnoStatus(error, "accept").message(),
+                  "; trying again", pauses_.LeftOut());
+  }
+  reactor_.Change(listener_.get(), this, 0);
+  resume_at_ = reactor_.now() + kPause;
+}
+
+void StoreService::Resume(absl::Time now) {
+  if (now < resume_at_) return;
+  resume_at_ = absl::InfiniteFuture();
+  if (!spare_.valid()) spare_ = OpenSpare();
+  reactor_.Change(listener_.get(), this, EPOLLIN);
 }
 
 void StoreService::PeerReady(Peer& peer, uint32_t events) {
@@ -240,7 +286,7 @@ void StoreService::GiveTurns() {
 }
 
 absl::Time StoreService::deadline() const {
-  absl::Time next = absl::InfiniteFuture();
+  absl::Time next = std::min(resume_at_, notes_.due());
   if (waiting_.empty()) return next;
   for (const Peer* peer : going_) next = std::min(next, peer->progress + kSlow);
   return next;
@@ -255,6 +301,8 @@ void StoreService::MarkDirty(Peer& peer) {
 // Writing may wake up paused connections, whose requests then have answers, and so on until nothing
 // is left.
 void StoreService::Settle(absl::Time now, const std::function<void()>& before_writing) {
+  Resume(now);
+  if (now >= notes_.due()) TellLeftOut();
   core_.Advance(now);
   touched_ = false;
   while (true) {
@@ -340,7 +388,15 @@ void StoreService::Rewatch(Peer& peer) {
 void StoreService::Note(const StoreCore::Closing& closing) {
   ++refused_;
   last_refusal_ = absl::StrCat(closing.peer, ": ", closing.reason);
-  WEFT_LOG_WARN("store ", name_, ": closed the connection of ", closing.peer, ": ", closing.reason);
+  if (!notes_.Admit(reactor_.now())) return;
+  WEFT_LOG_WARN("store ", name_, ": closed the connection of ", last_refusal_, notes_.LeftOut());
+}
+
+void StoreService::TellLeftOut() {
+  const uint64_t count = notes_.TakeLeftOut();
+  if (count == 0) return;
+  WEFT_LOG_WARN("store ", name_, ": closed ", count, " more connections, the last that of ",
+                last_refusal_);
 }
 
 }  // namespace weft::collectives

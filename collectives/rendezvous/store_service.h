@@ -17,7 +17,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/log_throttle.h"
 #include "collectives/rendezvous/file_descriptor.h"
 #include "collectives/rendezvous/socket_address.h"
 #include "collectives/rendezvous/store_connection.h"
@@ -32,7 +34,10 @@ absl::StatusOr<FileDescriptor> ListenForStore(SocketAddress& address,
 
 class StoreService final : public StoreReactor::Handler {
  public:
-  // The reactor and the core outlive it. `limit`: connections; further ones are closed at once.
+  // The reactor and the core outlive it. `limit`: connections. Where there are that many, or no
+  // file descriptors left, or half of this process's descriptors belong to connections that have
+  // not finished their handshake, the oldest of those is closed for a new one; where there is none,
+  // the new one is.
   StoreService(StoreReactor& reactor, StoreCore& core, FileDescriptor listener,
                const SocketAddress& address, int64_t limit);
   // Ends all connections, though a forked process may have copies of their descriptors.
@@ -80,8 +85,11 @@ class StoreService final : public StoreReactor::Handler {
   };
 
   void Accept();
-  bool Admit(FileDescriptor socket, const std::string& peer);
-  void DropOne();
+  void Admit(FileDescriptor socket, const std::string& peer);
+  bool EvictOldest(absl::string_view why);
+  bool MakeRoom(FileDescriptor& socket, const std::string& peer);
+  void Pause(int error);
+  void Resume(absl::Time now);
   void PeerReady(Peer& peer, uint32_t events);
   void MarkDirty(Peer& peer);
   void TakeOutput();
@@ -92,15 +100,20 @@ class StoreService final : public StoreReactor::Handler {
   void Drop(uint64_t id);
   void Rewatch(Peer& peer);
   void Note(const StoreCore::Closing& closing);
+  void TellLeftOut();
 
   const pid_t owner_;
   StoreReactor& reactor_;
   StoreCore& core_;
   FileDescriptor listener_;
-  FileDescriptor spare_;
+  FileDescriptor spare_;  // given up to accept a connection where no other is left
   const std::string name_;
   const bool local_;
   const int64_t limit_;
+  const int64_t unproven_max_;
+  absl::Time resume_at_ = absl::InfiniteFuture();  // accepting, which failed
+  LogThrottle notes_;
+  LogThrottle pauses_;
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
   std::vector<uint64_t> dirty_;
   std::vector<StoreCore::Output> output_;

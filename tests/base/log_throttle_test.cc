@@ -20,6 +20,11 @@ TEST(LogThrottle, AdmitsAFewLinesAPeriodAndCountsTheOthers) {
   EXPECT_EQ(admitted(1), 1);
   EXPECT_EQ(throttle.LeftOut(), " (and 93 more such lines before it)");
   EXPECT_EQ(throttle.LeftOut(), "");
+  EXPECT_EQ(throttle.due(), absl::InfiniteFuture());
+  EXPECT_EQ(admitted(9), LogThrottle::kLines - 1);
+  EXPECT_EQ(throttle.due(), now + LogThrottle::kPeriod);
+  EXPECT_EQ(throttle.TakeLeftOut(), 2u);
+  EXPECT_EQ(throttle.due(), absl::InfiniteFuture());
 }
 
 }  // namespace

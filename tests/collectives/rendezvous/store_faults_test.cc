@@ -208,6 +208,33 @@ TEST_F(StoreFaultsTest, WithoutASecretItServesLoopbackOnly) {
   EXPECT_EQ(StoreServer::Start(options).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
+// Where there is no room, whoever has not proved itself makes room, the oldest first.
+TEST_F(StoreFaultsTest, ClientsGetInThoughStrangersHoldEveryConnection) {
+  StoreServerOptions options;
+  options.connections_max = 8;
+  Serve(options);
+  auto early = Connect(server_->address());
+  std::vector<FileDescriptor> strangers;
+  for (int i = 0; i < 40; ++i) strangers.push_back(ConnectTo(server_->address()));
+  Until([&] { return server_->statistics().accepted == 41; });
+  EXPECT_EQ(server_->statistics().connections, 8);
+  EXPECT_THAT(server_->statistics().last_refusal, HasSubstr("has not finished its handshake"));
+  StoreClientOptions late = Options(server_->address());
+  late.connect_timeout = net::kHandshakeTimeout / 2;  // before the strangers' time is over
+  std::vector<std::unique_ptr<StoreClient>> clients;
+  for (int i = 0; i < 7; ++i) {
+    auto client = StoreClient::Connect(late);
+    ASSERT_TRUE(client.ok()) << client.status();
+    EXPECT_TRUE((*client)->Set(absl::StrCat(i), "v").ok());
+    clients.push_back(*std::move(client));
+  }
+  EXPECT_TRUE(early->Set("k", "v").ok()) << "who has proved itself stays";
+  // All have: who comes now is told so.
+  late.connect_timeout = absl::Milliseconds(50);
+  EXPECT_FALSE(StoreClient::Connect(late).ok());
+  EXPECT_THAT(server_->statistics().last_refusal, HasSubstr("there are 8 connections already"));
+}
+
 TEST_F(StoreFaultsTest, AStoreWithAStateGoesOnWhereItWasKilled) {
   std::string folder =
       testing::TempDir() + absl::StrCat("weft-state-", getpid(), "-", server_->port());

@@ -88,6 +88,34 @@ class StoreProcessesTest(unittest.TestCase):
         self.addCleanup(client.close)
         return client
 
+    # ---- Strangers
+
+    def test_strangers_who_take_every_descriptor_keep_nobody_out_and_fill_no_log(self):
+        store = self.start("/bin/sh", "-c", 'ulimit -n 64; exec "$@"', "sh",
+                           program("weft-store"), "--json")
+        until(lambda: "\n" in self.read(store.out), PATIENCE)
+        store.address = json.loads(self.read(store.out).splitlines()[0])["address"]
+        host, port = store.address.rsplit(":", 1)
+        honest = [self.client(store.address) for _ in range(40)]  # more than half of 64
+        strangers = [socket.create_connection((host, int(port))) for _ in range(300)]
+        until(lambda: self.state(store)["accepted"] == 340, PATIENCE)
+        late = self.client(store.address)
+        for number, client in enumerate([*honest, late]):
+            client.set(str(number), "v")
+        for stranger in strangers:
+            stranger.close()
+        store.send_signal(signal.SIGTERM)
+        self.finish(store)
+        log = self.read(store.err).splitlines()
+        refused = json.loads(self.read(store.out).splitlines()[-1])["refused"]
+        self.assertGreater(refused, 200)
+        self.assertLess(len(log), 60, log[:60])
+        counts = [int(line.split(": closed ")[1].split()[0])
+                  for line in log if " more connections" in line]
+        counts += [int(line.split(" (and ")[1].split()[0]) for line in log if " (and " in line]
+        self.assertEqual(sum(counts) + sum(" closed the connection of " in line for line in log),
+                         refused)
+
     # ---- Relays
 
     MEET = """
