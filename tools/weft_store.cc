@@ -100,6 +100,7 @@ int Main(int argc, char** argv) {
   const int status_of_usage = ReadCommandLine(app, argc, argv);
   if (status_of_usage != kGoOn) return status_of_usage;
   RaiseOpenFilesLimit();
+  signal(SIGXFSZ, SIG_IGN);  // a journal at the limit of file sizes is one on a full disk
   InitLog("weft-store", EnvironmentLogLevel(LogLevel::kWarn));
   absl::Status status = Serve(listen, memory, state_dir, silence, open, json);
   if (status.ok()) return 0;

@@ -15,7 +15,6 @@
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/write_file.h"
 #include "collectives/rendezvous/little_endian.h"
 
 namespace weft::collectives {
@@ -49,6 +48,15 @@ bool Decode(absl::string_view body, StoreRecord& record) {
   body.remove_prefix(17);
   return TakeText(body, record.job) && TakeText(body, record.key) && TakeText(body, record.text) &&
          body.empty();
+}
+
+// Empty, for this user alone though it was there before.
+absl::StatusOr<FileDescriptor> CreatePrivate(const std::string& path) {
+  FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!file.valid() || fchmod(file.get(), 0600) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("open ", path));
+  }
+  return file;
 }
 
 absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path) {
@@ -130,7 +138,8 @@ absl::Status StoreJournal::Read(const std::function<absl::Status(StoreRecord)>& 
   }
   if (bytes_ < bytes.size()) {
     const std::string cut = absl::StrCat(path_, ".cut");
-    WEFT_RETURN_IF_ERROR(WriteFile(cut, absl::string_view(bytes).substr(bytes_)));
+    WEFT_ASSIGN_OR_RETURN(FileDescriptor kept, CreatePrivate(cut));
+    WEFT_RETURN_IF_ERROR(WriteAll(kept.get(), absl::string_view(bytes).substr(bytes_), cut));
     WEFT_LOG_WARN("the store's journal ", path_, " is whole up to byte ", bytes_, " of ",
                   bytes.size(), "; the rest is dropped, and kept in ", cut);
   }
@@ -148,16 +157,28 @@ absl::Status StoreJournal::Append(absl::string_view records) {
 }
 
 absl::Status StoreJournal::Replace(absl::string_view records) {
-  std::string fresh = absl::StrCat(path_, ".new");
-  FileDescriptor file(open(fresh.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file.valid()) return ErrnoStatus(errno, absl::StrCat("open ", fresh));
-  WEFT_RETURN_IF_ERROR(WriteAll(file.get(), records, fresh));
-  if (fdatasync(file.get()) != 0 || rename(fresh.c_str(), path_.c_str()) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("replace ", path_));
-  }
-  file_ = std::move(file);
-  bytes_ = records.size();
-  return absl::OkStatus();
+  const std::string fresh = absl::StrCat(path_, ".new");
+  auto replace = [&]() -> absl::Status {
+    WEFT_ASSIGN_OR_RETURN(FileDescriptor file, CreatePrivate(fresh));
+    WEFT_RETURN_IF_ERROR(WriteAll(file.get(), records, fresh));
+    if (fdatasync(file.get()) != 0 || rename(fresh.c_str(), path_.c_str()) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("replace ", path_));
+    }
+    file_ = std::move(file);
+    bytes_ = records.size();
+    return absl::OkStatus();
+  };
+  absl::Status status = replace();
+  if (!status.ok()) unlink(fresh.c_str());
+  return status;
+}
+
+absl::Status StoreJournal::Invalidate() {
+  bytes_ = 0;
+  if (ftruncate(file_.get(), 0) == 0) return absl::OkStatus();
+  const int error = errno;
+  if (unlink(path_.c_str()) == 0) return absl::OkStatus();
+  return ErrnoStatus(error, absl::StrCat("empty ", path_));
 }
 
 }  // namespace weft::collectives

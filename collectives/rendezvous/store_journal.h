@@ -43,7 +43,7 @@ void AppendRecord(std::string& out, const StoreRecord& record);
 absl::StatusOr<size_t> ReadRecords(absl::string_view bytes,
                                    const std::function<absl::Status(StoreRecord)>& visit);
 
-// The file FOLDER/store.journal, held by one process at a time.
+// The file FOLDER/store.journal, which this user alone may read, held by one process at a time.
 class StoreJournal {
  public:
   // kAlreadyExists: another process has it. Makes the folder.
@@ -53,8 +53,11 @@ class StoreJournal {
   // warning, and kept in FOLDER/store.journal.cut. kDataLoss: it is no journal, and is left alone.
   absl::Status Read(const std::function<absl::Status(StoreRecord)>& visit);
   absl::Status Append(absl::string_view records);
-  // In place of everything before; atomic.
+  // In place of everything before; atomic. After an error everything before is still there.
   absl::Status Replace(absl::string_view records);
+  // Nobody may go on from it any more: whoever opens it next begins anew. It stays held. An error:
+  // it could neither be emptied nor removed.
+  absl::Status Invalidate();
   size_t bytes() const { return bytes_; }
 
  private:

@@ -122,18 +122,32 @@ class Server final : public StoreServer, private StoreReactor::Handler {
   // What was decided is written down before anybody hears of it.
   void Record() {
     std::string records = core_.TakeJournal();
-    if (journal_ == nullptr || records.empty()) return;
-    absl::Status status = journal_->Append(records);
-    if (status.ok() && journal_->bytes() > kJournalBytes && journal_->bytes() > next_snapshot_) {
-      size_t snapshot = core_.SnapshotBytes();
-      if (snapshot < journal_->bytes() / 2) status = journal_->Replace(core_.Snapshot());
-      next_snapshot_ = std::max(kJournalBytes, 2 * std::max(snapshot, journal_->bytes()));
+    if (journal_ == nullptr || abandoned_ || records.empty()) return;
+    if (absl::Status status = journal_->Append(records); !status.ok()) return Abandon(status);
+    if (journal_->bytes() <= kJournalBytes || journal_->bytes() <= next_snapshot_) return;
+    size_t snapshot = core_.SnapshotBytes();
+    if (snapshot < journal_->bytes() / 2) {
+      absl::Status status = journal_->Replace(core_.Snapshot());
+      if (!status.ok()) {
+        WEFT_LOG_WARN("store ", address_, ": ", status.message(),
+                      "; its journal stays as long as it is");
+      }
     }
-    if (status.ok()) return;
-    // It goes on without: a full disk must not end a job that runs.
-    WEFT_LOG_ERROR("store ", address_, ": ", status.message(),
-                   "; from here on its state would not survive it");
-    journal_.reset();
+    next_snapshot_ = std::max(kJournalBytes, 2 * std::max(snapshot, journal_->bytes()));
+  }
+
+  // It goes on without: a full disk must not end a job that runs. But what the journal holds is old
+  // from now on, and nobody may take it for the state.
+  void Abandon(const absl::Status& why) {
+    abandoned_ = true;
+    absl::Status invalid = journal_->Invalidate();
+    WEFT_LOG_ERROR(
+        "store ", address_, ": ", why.message(),
+        "; from here on its state would not survive it, and a store that is started "
+        "again with ",
+        options_.state_dir, " begins empty",
+        invalid.ok() ? ""
+                     : absl::StrCat(", once the journal is removed by hand: ", invalid.message()));
   }
 
   // True: stop.
@@ -166,6 +180,7 @@ class Server final : public StoreServer, private StoreReactor::Handler {
   const int port_;
   FileDescriptor wake_;
   std::unique_ptr<StoreJournal> journal_;
+  bool abandoned_ = false;  // the journal, which could not be written any more
   size_t next_snapshot_ = 0;
   std::unique_ptr<StoreService> service_;
 

@@ -25,6 +25,8 @@
 #include "collectives/rendezvous/store_client.h"
 #include "collectives/rendezvous/store_server.h"
 #include "tests/collectives/rendezvous/store_fixture.h"
+#include "tests/file_size_limit.h"
+#include "tests/scratch_folder.h"
 
 namespace weft::collectives {
 namespace {
@@ -267,6 +269,39 @@ TEST_F(StoreFaultsTest, AStoreWithAStateGoesOnWhereItWasKilled) {
   EXPECT_EQ(StoreServer::Start(second).status().code(), absl::StatusCode::kAlreadyExists);
   server_.reset();
   std::filesystem::remove_all(folder);
+}
+
+// A journal that could not be written any more is old: a store that is started again must not take
+// it for the state, nor itself for the store that wrote it.
+TEST_F(StoreFaultsTest, AStoreWhoseJournalCouldNotBeWrittenIsNotTheSameAfterARestart) {
+  ScratchFolder folder;
+  StoreServerOptions options;
+  options.listen = server_->address();
+  options.state_dir = folder.path();
+  server_.reset();
+  Serve(options);
+  StoreClientOptions patient = Options(options.listen);
+  patient.reconnect = kPatience;
+  auto client = StoreClient::Connect(patient).value();
+  ASSERT_EQ(client->Add("n", 5).value(), 5);
+  {
+    FileSizeLimit limit(std::filesystem::file_size(folder / "store.journal") + 40);
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(client->Add("n", 50).ok());
+    EXPECT_EQ(client->Barrier("b", 0, 1, kPatience), absl::OkStatus()) << "the job goes on";
+    EXPECT_EQ(std::filesystem::file_size(folder / "store.journal"), 0u);
+  }
+  StoreServerOptions second = options;
+  second.listen = "127.0.0.1:0";
+  EXPECT_EQ(StoreServer::Start(second).status().code(), absl::StatusCode::kAlreadyExists);
+  server_.reset();
+  Serve(options);
+  for (const absl::Status& status :
+       {client->Add("n", 1).status(), client->Barrier("b", 0, 1, kPatience)}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("an empty one"));
+  }
+  EXPECT_EQ(Connect(options.listen)->Add("n", 1).value(), 1) << "anew, and journalled again";
+  EXPECT_GT(std::filesystem::file_size(folder / "store.journal"), 0u);
 }
 
 }  // namespace

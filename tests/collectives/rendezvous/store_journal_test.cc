@@ -2,12 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
+#include "tests/file_size_limit.h"
 #include "tests/scratch_folder.h"
 
 namespace weft::collectives {
@@ -78,6 +81,47 @@ TEST_F(StoreJournalTest, WhatFollowsDamageIsKept) {
   ASSERT_TRUE(Read().ok());
   EXPECT_THAT(keys_, ElementsAre("a"));
   EXPECT_EQ(File("store.journal.cut"), damaged.substr(record_bytes_));
+}
+
+TEST_F(StoreJournalTest, NothingOfItIsForOthersToRead) {
+  folder_.Write("store.journal.cut", "of an earlier time");
+  std::filesystem::permissions(folder_ / "store.journal.cut", std::filesystem::perms(0644));
+  const mode_t before = umask(0);
+  Hold(whole_.substr(0, whole_.size() - 10));
+  EXPECT_TRUE(Read().ok());
+  auto journal = StoreJournal::Open(folder_.path());
+  EXPECT_TRUE(journal.ok() && (*journal)->Replace(whole_).ok());
+  umask(before);
+  for (const char* name : {"store.journal", "store.journal.cut"}) {
+    EXPECT_EQ(std::filesystem::status(folder_ / name).permissions(), std::filesystem::perms(0600))
+        << name;
+  }
+}
+
+TEST_F(StoreJournalTest, AfterItWasInvalidatedNothingIsRead) {
+  {
+    auto journal = StoreJournal::Open(folder_.path());
+    ASSERT_TRUE(journal.ok()) << journal.status();
+    ASSERT_TRUE((*journal)->Append(whole_).ok());
+    ASSERT_TRUE((*journal)->Invalidate().ok());
+    EXPECT_TRUE(absl::IsAlreadyExists(Read())) << "still held";
+  }
+  ASSERT_TRUE(Read().ok());
+  EXPECT_THAT(keys_, IsEmpty());
+}
+
+// A snapshot that does not fit beside the journal.
+TEST_F(StoreJournalTest, WhatCannotBeReplacedStays) {
+  auto journal = StoreJournal::Open(folder_.path());
+  ASSERT_TRUE(journal.ok()) << journal.status();
+  ASSERT_TRUE((*journal)->Append(whole_.substr(0, record_bytes_)).ok());
+  {
+    FileSizeLimit limit(record_bytes_);
+    EXPECT_FALSE((*journal)->Replace(whole_).ok());
+  }
+  ASSERT_TRUE((*journal)->Append(whole_.substr(record_bytes_)).ok());
+  EXPECT_EQ(File("store.journal"), whole_);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "store.journal.new"));
 }
 
 TEST_F(StoreJournalTest, WhatIsNoJournalIsLeftAlone) {
