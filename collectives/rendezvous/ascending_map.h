@@ -74,7 +74,8 @@ class AscendingMap {
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  size_t slots() const { return slots_.size(); }             // that take memory
+  size_t slots() const { return slots_.size(); }  // that take memory
+  size_t bytes() const { return slots_.capacity() * sizeof(Slot); }
   uint64_t first_key() const { return slots_[first_].key; }  // of a map that is not empty
 
  private:
@@ -112,7 +113,7 @@ class AscendingMap {
   }
 
   static constexpr size_t kSlack = 32;
-  static constexpr size_t kKept = 256;  // slots whose memory an empty map keeps
+  static constexpr size_t kKept = 16;  // slots whose memory an empty map keeps
   std::vector<Slot> slots_;
   size_t first_ = 0;
   size_t size_ = 0;

@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/units.h"
 #include "collectives/rendezvous/store_protocol.h"
 
 namespace weft::collectives {
@@ -25,12 +24,6 @@ struct StoreAnswer {
   StoreTicket ticket;
   StoreOp op = StoreOp::kKeyCount;
   StoreReply reply;
-};
-
-// Memory that all jobs of a server share.
-struct StoreBudget {
-  Bytes limit;
-  Bytes used;
 };
 
 class StoreBackend {

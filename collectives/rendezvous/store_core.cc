@@ -16,25 +16,25 @@ net::HandshakeIdentity Identity(const net::JobSecret& secret) {
   return identity;
 }
 
-// What is kept of a request that waits, and of a reply, beside their bytes: nodes of containers.
-constexpr Bytes kRequestOverhead{256};
-constexpr Bytes kReplyOverhead{96};
+// What is kept beside bytes, here and by those who write and execute: objects and nodes of
+// containers.
+constexpr Bytes kConnectionOverhead = KiB(3);
+constexpr Bytes kHandshakeOverhead = StoreCore::kUnprovenBytes - kConnectionOverhead;
+constexpr Bytes kRequestOverhead{640};
+constexpr Bytes kKeyOverhead{64};
 // A longer request's memory is not kept for the next one.
 constexpr size_t kScratchBytes = size_t{64} << 10;
 
-// What a request keeps here while it waits. Values lie in the table, which charges for them.
-Bytes ChargeOf(const StoreRequest& request) {
-  Bytes sum = kRequestOverhead;
-  for (const std::string& key : request.keys) sum += Bytes(static_cast<int64_t>(key.size() + 32));
-  return sum;
-}
+Bytes Size(absl::string_view text) { return Bytes(static_cast<int64_t>(text.size())); }
 
 }  // namespace
 
 StoreCore::StoreCore(StoreCoreOptions options) : StoreCore(std::move(options), nullptr) {}
 
 StoreCore::StoreCore(StoreCoreOptions options, StoreBackend* backend)
-    : options_(std::move(options)), single_(backend), budget_{options_.memory_limit, Bytes(0)} {
+    : options_(std::move(options)),
+      single_(backend),
+      budget_(std::make_shared<StoreBudget>(StoreBudget{options_.memory_limit})) {
   options_.description.resize(std::min<size_t>(options_.description.size(), 256));
   StoreRecord server;
   server.text = id_;
@@ -50,6 +50,8 @@ void StoreCore::Open(ConnectionId id, absl::string_view peer, absl::Time now, bo
   connection.peer = std::string(peer);
   connection.opened = now;
   connection.local = local;
+  connection.charge = local ? kConnectionOverhead : kConnectionOverhead + kHandshakeOverhead;
+  Charge(connection.charge);
   unproven_.insert({now + net::kHandshakeTimeout, id});
   if (local) return;
   connection.handshake =
@@ -83,7 +85,7 @@ size_t StoreCore::FeedHandshake(ConnectionId id, Connection& connection, absl::s
   StoreHello hello;
   if (handshake.state() == net::HandshakeState::kHello) {
     auto decoded = DecodeHello(handshake.hello().parameters);
-    absl::Status status = decoded.ok() ? CheckJob(*decoded) : decoded.status();
+    absl::Status status = decoded.ok() ? CheckRoom(*decoded) : decoded.status();
     if (status.ok()) {
       hello = *std::move(decoded);
       handshake.Accept(absl::StrCat(id_, options_.description));
@@ -96,6 +98,8 @@ size_t StoreCore::FeedHandshake(ConnectionId id, Connection& connection, absl::s
     Refuse(id, connection, std::string(handshake.status().message()));
   } else if (handshake.state() == net::HandshakeState::kDone) {
     connection.handshake.reset();
+    connection.charge -= kHandshakeOverhead;
+    Charge(Bytes(0) - kHandshakeOverhead);
     Attach(id, connection, std::move(hello));
   }
   return used;
@@ -109,14 +113,14 @@ absl::Status StoreCore::GreetLocal(ConnectionId id, Connection& connection,
         absl::StrCat("it begins with ", ToString(request.op), " instead of hello"));
   }
   WEFT_ASSIGN_OR_RETURN(StoreHello hello, DecodeHello(request.keys[0]));
-  WEFT_RETURN_IF_ERROR(CheckJob(hello));
+  WEFT_RETURN_IF_ERROR(CheckRoom(hello));
   StoreReply reply;
   auto body = std::make_shared<std::string>();
   AppendValue(*body, id_);
   AppendValue(*body, options_.description);
   reply.values = 2;
   reply.body = std::move(body);
-  Send(id, EncodeReply(StoreOp::kHello, frame.id, reply));
+  Send(id, EncodeReply(StoreOp::kHello, frame.id, reply), Size(*reply.body));
   Attach(id, connection, std::move(hello));
   return absl::OkStatus();
 }
@@ -127,20 +131,20 @@ void StoreCore::Consume(ConnectionId id, Connection& connection, absl::string_vi
                         absl::Time now) {
   while (!bytes.empty() && !connection.closing) {
     if (connection.paused) {
+      const Bytes before = HeapBytes(connection.unread);
       connection.unread.append(bytes.data(), bytes.size());
-      Charge(Bytes(static_cast<int64_t>(bytes.size())));
-      return;
+      return Charge(HeapBytes(connection.unread) - before);
     }
     size_t used = 0;
-    auto before = static_cast<int64_t>(connection.reader.buffered());
+    const Bytes before = connection.reader.memory();
     absl::StatusOr<std::optional<StoreFrame>> frame = connection.reader.Feed(bytes, &used);
-    Charge(Bytes(static_cast<int64_t>(connection.reader.buffered()) - before));
+    Charge(connection.reader.memory() - before);
     bytes.remove_prefix(used);
     absl::Status status = frame.status();
     if (status.ok() && frame->has_value()) {
       status = connection.session == 0 ? GreetLocal(id, connection, **frame)
                                        : Handle(id, connection, **frame, now);
-    } else if (status.ok() && budget_.used > budget_.limit + MiB(80)) {
+    } else if (status.ok() && budget_->room() < Bytes(0) - MiB(80)) {
       status = absl::ResourceExhaustedError("the store is full with half-received requests");
     }
     if (!status.ok()) return Refuse(id, connection, std::string(status.message()));
@@ -158,6 +162,10 @@ absl::Status StoreCore::Handle(ConnectionId id, Connection& connection, StoreFra
   Session& session = *connection.known;
   ++requests_;
   if (request.op == StoreOp::kHello) return absl::InvalidArgumentError("a second hello");
+  if (request.id == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a ", ToString(request.op), " request of number 0; they begin with 1"));
+  }
   if (request.op == StoreOp::kGoodbye) {
     session.connection = 0;
     connection.session = 0;
@@ -167,18 +175,23 @@ absl::Status StoreCore::Handle(ConnectionId id, Connection& connection, StoreFra
   }
   Acknowledge(session, request.acknowledged);
   if (const Retained* done = session.retained.Find(request.id); done != nullptr) {
-    Send(id, done->frame);
+    Send(id, done->frame, Bytes(0));  // which is charged for
     return absl::OkStatus();
   }
   if (session.waiting.Find(request.id) != nullptr) return absl::OkStatus();
-  if (session.held + ChargeOf(request) > options_.session_limit) {
-    // Not retained: nothing was done, and what is sent again may be.
-    StoreReply reply;
-    reply.status = absl::ResourceExhaustedError(absl::StrCat(
+  // Not retained: nothing was done, and what is sent again may be.
+  StoreReply refusal;
+  const Bytes charge = ChargeOf(request);
+  if (session.held + charge > options_.session_limit) {
+    refusal.status = absl::ResourceExhaustedError(absl::StrCat(
         session.waiting.size(), " requests of this client wait and ", session.retained.size(),
         " replies to it are not acknowledged: ", session.held.count(), " bytes, at most ",
         options_.session_limit.count(), " may be"));
-    Send(id, EncodeReply(request.op, request.id, reply));
+  } else if (single_ != nullptr) {  // who asks another, and looks at no budget
+    refusal.status = budget_->Check(charge, ToString(request.op));
+  }
+  if (!refusal.status.ok()) {
+    Send(id, EncodeReply(request.op, request.id, refusal), Size(refusal.status.message()));
     return absl::OkStatus();
   }
   Run(number, session, std::move(request), now);
@@ -186,9 +199,25 @@ absl::Status StoreCore::Handle(ConnectionId id, Connection& connection, StoreFra
   return absl::OkStatus();
 }
 
+// What a request keeps here and with its backend while it waits. Values lie in the table, which
+// charges for them; a relay has them twice, as they came and as they go up.
+Bytes StoreCore::ChargeOf(const StoreRequest& request) const {
+  Bytes keys, values, longest;
+  for (const std::string& key : request.keys) {
+    keys += Size(key) + kKeyOverhead;
+    longest = std::max(longest, Size(key));
+  }
+  for (const std::string& value : request.values) values += Size(value);
+  Bytes sum = kRequestOverhead + keys + longest * 2;  // the key that it waits for, twice
+  if (request.op == StoreOp::kGroup) sum += Size(request.values[0]);
+  if (single_ != nullptr) sum += (keys + values) * 2;
+  return sum;
+}
+
 void StoreCore::Run(uint64_t number, Session& session, StoreRequest&& request, absl::Time now) {
   StoreTicket ticket{number, request.id};
   Waiting waiting{request.op, nullptr, ChargeOf(request)};
+  const size_t journal_before = journal_.size();
   if (options_.journal && ChangesState(request.op)) {
     waiting.frame = std::make_shared<const std::string>(EncodeRequest(request));
     StoreRecord record;
@@ -201,12 +230,12 @@ void StoreCore::Run(uint64_t number, Session& session, StoreRequest&& request, a
   Hold(session, waiting.charge);
   executing_ = ticket;
   executes_for_ = &session;
-  answered_ = false;
+  answered_ = full_ = false;
   absl::Status fence = CheckFence(session, request);
   if (!fence.ok() || op == StoreOp::kAnnounce) {
     StoreAnswer answer{ticket, op, {}};
-    answer.reply.status = fence;
-    if (fence.ok()) Register(number, request);
+    answer.reply.status = fence.ok() ? Register(number, request) : fence;
+    answer.reply.full = fence.ok() && !answer.reply.status.ok();
     Deliver(answer);
   } else {
     bool forwarded = single_ != nullptr && session.hello->ranks == 1;
@@ -215,92 +244,37 @@ void StoreCore::Run(uint64_t number, Session& session, StoreRequest&& request, a
     DeliverAnswers(*session.backend);
   }
   executing_ = {};
+  // What was refused for want of memory depends on what else was here, and did nothing.
+  if (full_ && !replaying_) journal_.resize(journal_before);
+  if (!answered_ && !ChangesState(op) && single_ == nullptr && budget_->room() < Bytes(0)) {
+    session.backend->Forget(ticket);
+    StoreReply refusal;
+    refusal.status =
+        budget_->Check(waiting.charge, absl::StrCat("a ", ToString(op), " that waits"));
+    StoreFrameOut frame = EncodeReply(op, ticket.request, refusal);
+    if (session.connection != 0) {
+      Send(session.connection, std::move(frame), Size(refusal.status.message()));
+    }
+    answered_ = true;
+  }
   if (answered_) return Hold(session, Bytes(0) - waiting.charge);
+  if (waiting.frame) {
+    const Bytes frame = kRequestOverhead + HeapBytes(*waiting.frame);
+    waiting.charge += frame;
+    Hold(session, frame);
+  }
   session.waiting.Insert(ticket.request, std::move(waiting));
+  ChargeSlots(session);
 }
 
-// A relay names one of its ranks.
-void StoreCore::Register(uint64_t number, const StoreRequest& request) {
+// A relay names one of its ranks. kResourceExhausted: there is no room.
+absl::Status StoreCore::Register(uint64_t number, const StoreRequest& request) {
   auto hello = DecodeHello(request.keys[0]);
   const StoreHello& relay = *sessions_.at(number).hello;
-  if (!hello.ok() || hello->job != relay.job) return;
+  if (!hello.ok() || hello->job != relay.job) return absl::OkStatus();
+  WEFT_RETURN_IF_ERROR(budget_->Check(StoreMembers::BytesOf(*hello), hello->name));
   Enroll(std::make_shared<const StoreHello>(*std::move(hello)), number);
-}
-
-void StoreCore::Acknowledge(Session& session, uint64_t below) {
-  session.retained.EraseBelow(
-      below, [&](const Retained& retained) { Hold(session, Bytes(0) - retained.charge); });
-}
-
-void StoreCore::Retain(Session& session, uint64_t request, StoreFrameOut frame, uint32_t shared) {
-  size_t body = frame.body ? frame.body->size() / shared : 0;
-  auto charge = Bytes(static_cast<int64_t>(frame.head.size() + body)) + kReplyOverhead;
-  Hold(session, charge);
-  session.retained.Insert(request, Retained{std::move(frame), charge});
-}
-
-void StoreCore::DeliverAnswers(StoreBackend& backend) {
-  backend.TakeAnswers(taken_);
-  for (const StoreAnswer& answer : taken_) Deliver(answer);
-  taken_.clear();
-}
-
-void StoreCore::Deliver(const StoreAnswer& answer) {
-  bool executing = executing_.session != 0 && answer.ticket == executing_;
-  auto found = executing ? sessions_.end() : sessions_.find(answer.ticket.session);
-  if (!executing && found == sessions_.end()) return;
-  Session& session = executing ? *executes_for_ : found->second;
-  if (executing) {
-    answered_ = true;
-  } else if (auto waited = session.waiting.Take(answer.ticket.request); waited.has_value()) {
-    Hold(session, Bytes(0) - waited->charge);
-  }
-  StoreFrameOut frame = EncodeReply(answer.op, answer.ticket.request, answer.reply);
-  if (ChangesState(answer.op)) {
-    Retain(session, answer.ticket.request, frame, answer.reply.shared);
-  }
-  if (session.connection != 0) Send(session.connection, std::move(frame));
-}
-
-void StoreCore::Send(ConnectionId id, StoreFrameOut frame) {
-  if (frame.size() == 0) return;
-  Connection& connection = connections_.at(id);
-  if (connection.closing) return;
-  connection.backlog += frame.size();
-  auto backlog = Bytes(static_cast<int64_t>(connection.backlog));
-  // One reply alone may be larger than the bound: it was asked for, and it is shared.
-  bool one = connection.backlog == frame.size();
-  if (backlog > options_.output_limit && !one) {
-    return Refuse(
-        id, connection,
-        absl::StrCat("it reads too slowly: ", backlog.count(), " bytes wait for it, at most ",
-                     options_.output_limit.count(), " may"));
-  }
-  if (backlog > options_.output_pause) connection.paused = true;
-  output_.push_back({id, std::move(frame)});
-}
-
-void StoreCore::SendText(ConnectionId id, std::string text) {
-  if (text.empty()) return;
-  StoreFrameOut frame;
-  frame.body = std::make_shared<const std::string>(std::move(text));
-  Send(id, std::move(frame));
-}
-
-void StoreCore::Sent(ConnectionId id, size_t bytes, absl::Time now) {
-  auto found = connections_.find(id);
-  if (found == connections_.end()) return;
-  Connection& connection = found->second;
-  WEFT_CHECK(bytes <= connection.backlog, "sent " << bytes << " of " << connection.backlog);
-  connection.backlog -= bytes;
-  if (!connection.paused ||
-      Bytes(static_cast<int64_t>(connection.backlog)) > options_.output_pause / 2) {
-    return;
-  }
-  connection.paused = false;
-  std::string unread = std::exchange(connection.unread, {});
-  Charge(Bytes(-static_cast<int64_t>(unread.size())));
-  Consume(id, connection, unread, now);
+  return absl::OkStatus();
 }
 
 // ---- Ends
@@ -309,8 +283,8 @@ void StoreCore::Close(ConnectionId id, absl::Time now) {
   auto found = connections_.find(id);
   if (found == connections_.end()) return;
   Connection& connection = found->second;
-  Charge(Bytes(-static_cast<int64_t>(connection.reader.buffered())));
-  Charge(Bytes(-static_cast<int64_t>(connection.unread.size())));
+  Charge(Bytes(0) - connection.reader.memory() - HeapBytes(connection.unread) - connection.charge -
+         connection.output);
   unproven_.erase({connection.opened + net::kHandshakeTimeout, id});
   if (connection.session != 0) Detach(connection.session, now);
   connections_.erase(found);
@@ -330,6 +304,7 @@ void StoreCore::Detach(uint64_t number, absl::Time now) {
     session.backend->Forget({number, request});
     Hold(session, Bytes(0) - session.waiting.Take(request)->charge);
   }
+  ChargeSlots(session);
 }
 
 void StoreCore::Expire(uint64_t number) {
@@ -340,6 +315,7 @@ void StoreCore::Expire(uint64_t number) {
     Hold(session, Bytes(0) - waiting.charge);
   });
   Acknowledge(session, ~uint64_t{0});
+  Charge(Bytes(0) - session.charge - session.slots);
   session_by_id_.erase(session.hello->id);
   sessions_.erase(found);
   StoreRecord record;

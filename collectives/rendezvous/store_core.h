@@ -32,8 +32,10 @@
 #include "base/units.h"
 #include "collectives/rendezvous/ascending_map.h"
 #include "collectives/rendezvous/store_backend.h"
+#include "collectives/rendezvous/store_budget.h"
 #include "collectives/rendezvous/store_hello.h"
 #include "collectives/rendezvous/store_journal.h"
+#include "collectives/rendezvous/store_members.h"
 #include "collectives/rendezvous/store_protocol.h"
 #include "collectives/rendezvous/store_table.h"
 #include "net/handshake.h"
@@ -43,7 +45,9 @@ namespace weft::collectives {
 struct StoreCoreOptions {
   net::JobSecret secret{};            // all zero: any client that has none either
   std::string description = "store";  // told to clients: "weft-run pid 123"
-  Bytes memory_limit = GiB(4);        // keys, values, barriers, requests that are half here
+  // Everything that is here on behalf of clients: keys, values, barriers, sessions, the ranks that
+  // they speak for, connections, requests that wait or are half here, replies that are not taken.
+  Bytes memory_limit = GiB(4);
   // A connection with this much unread output is not read from until it has drained to half ...
   Bytes output_pause = MiB(64);
   // ... and with this much (answers to what it waited for) it is closed.
@@ -59,6 +63,8 @@ struct StoreCoreOptions {
 class StoreCore {
  public:
   using ConnectionId = uint64_t;  // above 0; none is used again
+  // What a connection that has not finished its handshake is charged with; others less.
+  static constexpr Bytes kUnprovenBytes = KiB(5);
 
   explicit StoreCore(StoreCoreOptions options);
   // One backend for all clients, whatever their job: a relay's. It outlives the core.
@@ -120,8 +126,8 @@ class StoreCore {
   std::string DescribeRank(const std::string& job, int32_t rank) const;
 
   const std::string& id() const { return id_; }
-  Bytes memory() const { return budget_.used; }
-  Bytes memory_limit() const { return budget_.limit; }
+  Bytes memory() const { return budget_->used; }
+  Bytes memory_limit() const { return budget_->limit; }
   int64_t keys() const;
   int64_t waiting() const;
   int64_t connections() const { return static_cast<int64_t>(connections_.size()); }
@@ -136,7 +142,8 @@ class StoreCore {
   };
   struct Retained {
     StoreFrameOut frame;
-    Bytes charge;
+    Bytes held;    // of the session's limit
+    Bytes charge;  // of the budget, which is charged with bodies by itself
   };
   struct Job;
   struct Session {
@@ -149,7 +156,9 @@ class StoreCore {
     bool fenced = false;              // all of its ranks
     AscendingMap<Retained> retained;  // replies that may have been lost on the way
     AscendingMap<Waiting> waiting;    // being executed, beyond the turn in which they came
-    Bytes held;                       // what these two are charged with
+    Bytes held;                       // by these two, of the client's limit
+    Bytes charge;                     // for the session itself
+    Bytes slots;                      // for the slots of these two
   };
   struct Connection {
     std::string peer;
@@ -161,17 +170,15 @@ class StoreCore {
     StoreFrameReader reader{kStoreRequestBytesMax};
     std::string unread;  // arrived while paused
     size_t backlog = 0;  // bytes of output not yet sent
+    Bytes charge;        // for the connection itself
+    Bytes output;        // for the frames of that output
     bool paused = false;
     bool closing = false;
   };
-  // A rank of a job, as its clients gave it.
-  struct Member {
-    std::shared_ptr<const StoreHello> hello;
-    uint64_t session = 0;  // that named it: its own, or its relay's
-  };
+  using Member = StoreMembers::Member;
   struct Job {
     std::unique_ptr<StoreTable> table;
-    std::unordered_map<int32_t, Member> members;
+    StoreMembers members;
     int32_t generation = 0;  // the highest of the members
   };
 
@@ -179,38 +186,47 @@ class StoreCore {
   size_t FeedHandshake(ConnectionId id, Connection& connection, absl::string_view bytes);
   absl::Status GreetLocal(ConnectionId id, Connection& connection, const StoreFrame& frame);
   void Attach(ConnectionId id, Connection& connection, StoreHello hello);
-  absl::Status CheckJob(const StoreHello& hello) const;
+  // Whether there is room for this client.
+  absl::Status CheckRoom(const StoreHello& hello) const;
   Job& JobOf(const std::string& name);
   uint64_t MakeSession(StoreHello hello, uint64_t number);
   void Enroll(const std::shared_ptr<const StoreHello>& hello, uint64_t number);
   void FenceOld(const StoreHello& hello);
+  // Whether the member is of a later generation's session than this one.
+  static bool Succeeds(const Member& member, const Session& session);
   // The member that has taken the place of this session's rank, or null.
   const Member* Successor(const Session& session, int32_t rank) const;
   absl::Status CheckFence(const Session& session, const StoreRequest& request) const;
   void Consume(ConnectionId id, Connection& connection, absl::string_view bytes, absl::Time now);
   absl::Status Handle(ConnectionId id, Connection& connection, StoreFrame& frame, absl::Time now);
   void Run(uint64_t number, Session& session, StoreRequest&& request, absl::Time now);
-  void Register(uint64_t number, const StoreRequest& request);
+  absl::Status Register(uint64_t number, const StoreRequest& request);
+  Bytes ChargeOf(const StoreRequest& request) const;
   void DeliverAnswers(StoreBackend& backend);
   void Deliver(const StoreAnswer& answer);
-  void Send(ConnectionId id, StoreFrameOut frame);
+  // `own`: bytes of its body that nothing else is charged with.
+  void Send(ConnectionId id, StoreFrameOut frame, Bytes own);
   void SendText(ConnectionId id, std::string text);
   void Detach(uint64_t session, absl::Time now);
   void Expire(uint64_t session);
   void Acknowledge(Session& session, uint64_t below);
-  void Charge(Bytes bytes) { budget_.used += bytes; }
+  void Charge(Bytes bytes) { budget_->used += bytes; }
   void Hold(Session& session, Bytes bytes) {
     session.held += bytes;
     Charge(bytes);
   }
-  // `shared`: by so many, so that each is charged with a part of its body.
-  void Retain(Session& session, uint64_t request, StoreFrameOut frame, uint32_t shared);
+  // Once requests or replies came or went.
+  void ChargeSlots(Session& session);
+  // `shared`: by so many, so that each holds a part of its body.
+  void Retain(Session& session, uint64_t request, StoreFrameOut frame, uint32_t shared, Bytes own);
+  Bytes OwnBytes(const StoreReply& reply, const StoreFrameOut& frame) const;
+  absl::Status Apply(const StoreRecord& record, absl::Time now);
   void Write(const StoreRecord& record);
 
   StoreCoreOptions options_;
   std::string id_ = NewStoreId();
   StoreBackend* const single_ = nullptr;  // a relay's
-  StoreBudget budget_;
+  std::shared_ptr<StoreBudget> budget_;
   std::map<std::string, Job> jobs_;
   std::unordered_map<ConnectionId, Connection> connections_;
   std::unordered_map<uint64_t, Session> sessions_;
@@ -222,6 +238,7 @@ class StoreCore {
   StoreTicket executing_;                                   // by Run()
   Session* executes_for_ = nullptr;
   bool answered_ = false;  // that
+  bool full_ = false;      // refused for want of memory
   std::vector<StoreAnswer> taken_;
   std::vector<Output> output_;
   std::vector<Closing> closings_;

@@ -28,9 +28,17 @@ StoreRecord Make(StoreRecord::Kind kind, uint64_t number, uint64_t other, std::s
 }  // namespace
 
 absl::Status StoreCore::Replay(const StoreRecord& record, absl::Time now) {
-  using Kind = StoreRecord::Kind;
   replaying_ = true;
+  budget_->refuses = false;
   journal_.clear();
+  absl::Status status = Apply(record, now);
+  replaying_ = false;
+  budget_->refuses = true;
+  return status;
+}
+
+absl::Status StoreCore::Apply(const StoreRecord& record, absl::Time now) {
+  using Kind = StoreRecord::Kind;
   auto session = sessions_.find(record.number);
   bool needs_session = record.kind == Kind::kRequest || record.kind == Kind::kReply ||
                        record.kind == Kind::kExpelled || record.kind == Kind::kEnd;
@@ -44,6 +52,10 @@ absl::Status StoreCore::Replay(const StoreRecord& record, absl::Time now) {
       break;
     case Kind::kSession: {
       WEFT_ASSIGN_OR_RETURN(StoreHello hello, DecodeHello(record.text));
+      if (session != sessions_.end() || session_by_id_.count(hello.id) != 0) {
+        return absl::DataLossError(
+            absl::StrCat("in the store's journal session ", record.number, " begins twice"));
+      }
       MakeSession(std::move(hello), record.number);
       sessions_.at(record.number).away_since = now;
       away_.insert({now + options_.session_linger, record.number});
@@ -74,12 +86,11 @@ absl::Status StoreCore::Replay(const StoreRecord& record, absl::Time now) {
       break;
     case Kind::kReply: {
       StoreFrameOut frame;
-      frame.body = std::make_shared<const std::string>(record.text);
-      Retain(session->second, record.other, std::move(frame), 1);
+      frame.body = ChargedBody(budget_, record.text);
+      Retain(session->second, record.other, std::move(frame), 1, Bytes(0));
       break;
     }
   }
-  replaying_ = false;
   return absl::OkStatus();
 }
 

@@ -12,7 +12,15 @@
 namespace weft::collectives {
 namespace {
 
-constexpr int32_t kRanksMax = 1 << 20;
+// What a session and a job take beside their texts.
+constexpr Bytes kSessionOverhead = KiB(1);
+constexpr Bytes kJobOverhead = KiB(2);
+
+Bytes SessionBytes(const StoreHello& hello) {
+  // The number is also what it is found by.
+  return kSessionOverhead + HeapBytes(hello.id) * 2 + HeapBytes(hello.name) + HeapBytes(hello.job) +
+         HeapBytes(hello.host);
+}
 
 std::string Describe(int32_t rank, const StoreHello& hello) {
   return absl::StrCat(rank, " (", hello.name, hello.host.empty() ? "" : " on ", hello.host, ")");
@@ -20,19 +28,25 @@ std::string Describe(int32_t rank, const StoreHello& hello) {
 
 }  // namespace
 
-absl::Status StoreCore::CheckJob(const StoreHello& hello) const {
-  bool room = single_ != nullptr || jobs_.count(hello.job) != 0 ||
-              static_cast<int>(jobs_.size()) < options_.jobs_max;
-  if (room) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("this store serves ", jobs_.size(), " jobs already"));
+absl::Status StoreCore::CheckRoom(const StoreHello& hello) const {
+  if (session_by_id_.count(hello.id) != 0) return absl::OkStatus();  // it comes again
+  const bool added = jobs_.count(hello.job) == 0;
+  if (added && single_ == nullptr && static_cast<int>(jobs_.size()) >= options_.jobs_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this store serves ", jobs_.size(), " jobs already"));
+  }
+  return budget_->Check(
+      SessionBytes(hello) + StoreMembers::BytesOf(hello) +
+          (added ? kJobOverhead + Bytes(static_cast<int64_t>(hello.job.size())) : Bytes(0)),
+      absl::StrCat("the client ", hello.name));
 }
 
 StoreCore::Job& StoreCore::JobOf(const std::string& name) {
   auto [entry, added] = jobs_.try_emplace(name);
+  if (added) Charge(kJobOverhead + Bytes(static_cast<int64_t>(name.size())));
   if (added && single_ == nullptr) {
     entry->second.table = std::make_unique<StoreTable>(
-        &budget_, [this, name](int32_t rank) { return DescribeRank(name, rank); });
+        budget_, [this, name](int32_t rank) { return DescribeRank(name, rank); });
   }
   return entry->second;
 }
@@ -40,14 +54,14 @@ StoreCore::Job& StoreCore::JobOf(const std::string& name) {
 std::string StoreCore::DescribeRank(const std::string& name, int32_t rank) const {
   auto job = jobs_.find(name);
   if (job == jobs_.end() || job->second.members.empty()) return absl::StrCat(rank);
-  auto member = job->second.members.find(rank);
-  if (member == job->second.members.end()) return absl::StrCat(rank, " (never connected)");
-  auto session = sessions_.find(member->second.session);
+  const Member* member = job->second.members.Find(rank);
+  if (member == nullptr) return absl::StrCat(rank, " (never connected)");
+  auto session = sessions_.find(member->session);
   const char* state = " has left";
   if (session != sessions_.end()) {
     state = session->second.connection != 0 ? "" : ", whose connection is lost";
   }
-  return absl::StrCat(Describe(rank, *member->second.hello), state);
+  return absl::StrCat(Describe(rank, *member->hello), state);
 }
 
 uint64_t StoreCore::MakeSession(StoreHello hello, uint64_t number) {
@@ -55,6 +69,8 @@ uint64_t StoreCore::MakeSession(StoreHello hello, uint64_t number) {
   Session& session = sessions_[number];
   session.number = number;
   session.hello = std::make_shared<const StoreHello>(std::move(hello));
+  session.charge = SessionBytes(*session.hello);
+  Charge(session.charge);
   session_by_id_.emplace(session.hello->id, number);
   Job& job = JobOf(session.hello->job);
   session.job = &job;
@@ -72,15 +88,9 @@ void StoreCore::Enroll(const std::shared_ptr<const StoreHello>& hello, uint64_t 
   if (hello->ranks == 0) return;
   Job& job = JobOf(hello->job);
   job.generation = std::max(job.generation, hello->generation);
-  bool fences = false;
-  for (int32_t i = 0; i < std::min(hello->ranks, kRanksMax); ++i) {
-    Member& member = job.members[hello->rank + i];
-    int32_t held = member.hello == nullptr ? -1 : member.hello->generation;
-    if (held > hello->generation) continue;
-    fences = fences || (held >= 0 && held < hello->generation);
-    // A rank's own word is better than its relay's.
-    if (held < hello->generation || hello->ranks <= member.hello->ranks) member = {hello, number};
-  }
+  const Bytes before = job.members.bytes();
+  const bool fences = job.members.Enroll(hello, number);
+  Charge(job.members.bytes() - before);
   if (fences) FenceOld(*hello);
   if (on_hello_) on_hello_(*hello);
 }
@@ -90,10 +100,8 @@ void StoreCore::FenceOld(const StoreHello& hello) {
   for (auto& [number, session] : sessions_) {
     const StoreHello& old = *session.hello;
     if (session.fenced || old.job != hello.job || old.ranks == 0) continue;
-    session.fenced = true;
-    for (int32_t i = 0; session.fenced && i < old.ranks; ++i) {
-      session.fenced = Successor(session, old.rank + i) != nullptr;
-    }
+    session.fenced = session.job->members.All(
+        old.rank, old.ranks, [&](const Member& member) { return Succeeds(member, session); });
     if (!session.fenced) continue;
     absl::Status why = CheckFence(session, StoreRequest());
     std::vector<uint64_t> ended;
@@ -104,12 +112,12 @@ void StoreCore::FenceOld(const StoreHello& hello) {
 
 const StoreCore::Member* StoreCore::Successor(const Session& session, int32_t rank) const {
   if (session.job->generation <= session.hello->generation) return nullptr;
-  const auto& members = session.job->members;
-  auto found = members.find(rank);
-  if (found == members.end()) return nullptr;
-  const Member& member = found->second;
-  bool later = member.hello->generation > session.hello->generation;
-  return later && member.session != session.number ? &member : nullptr;
+  const Member* member = session.job->members.Find(rank);
+  return member != nullptr && Succeeds(*member, session) ? member : nullptr;
+}
+
+bool StoreCore::Succeeds(const Member& member, const Session& session) {
+  return member.hello->generation > session.hello->generation && member.session != session.number;
 }
 
 absl::Status StoreCore::CheckFence(const Session& session, const StoreRequest& request) const {

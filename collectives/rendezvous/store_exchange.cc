@@ -10,17 +10,19 @@
 
 namespace weft::collectives {
 
-StoreReply EncodeExchanged(const RankSet& ranks, const std::vector<absl::string_view>& values) {
+StoreReply EncodeExchanged(const RankSet& ranks, const std::vector<absl::string_view>& values,
+                           const std::shared_ptr<StoreBudget>& budget) {
   std::string set = ranks.Encode();
   size_t bytes = sizeof(uint32_t) + set.size();
   for (absl::string_view value : values) bytes += sizeof(uint32_t) + value.size();
-  auto body = std::make_shared<std::string>();
-  body->reserve(bytes);
-  AppendValue(*body, set);
-  for (absl::string_view value : values) AppendValue(*body, value);
+  std::string body;
+  body.reserve(bytes);
+  AppendValue(body, set);
+  for (absl::string_view value : values) AppendValue(body, value);
   StoreReply reply;
   reply.values = static_cast<uint32_t>(values.size() + 1);
-  reply.body = std::move(body);
+  reply.body = budget ? ChargedBody(budget, std::move(body))
+                      : std::make_shared<const std::string>(std::move(body));
   return reply;
 }
 

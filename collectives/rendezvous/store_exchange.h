@@ -7,17 +7,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "collectives/rendezvous/rank_set.h"
+#include "collectives/rendezvous/store_budget.h"
 #include "collectives/rendezvous/store_protocol.h"
 
 namespace weft::collectives {
 
-// `values` are those of `ranks`.
-StoreReply EncodeExchanged(const RankSet& ranks, const std::vector<absl::string_view>& values);
+// `values` are those of `ranks`. The reply is charged to `budget`, if there is one.
+StoreReply EncodeExchanged(const RankSet& ranks, const std::vector<absl::string_view>& values,
+                           const std::shared_ptr<StoreBudget>& budget = nullptr);
 
 // The values of `wanted`, of an exchange of `size` ranks, out of such a reply's. kInternal: it is
 // none, or lacks some of them.

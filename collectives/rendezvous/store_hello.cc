@@ -1,10 +1,10 @@
 #include "collectives/rendezvous/store_hello.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/rendezvous/little_endian.h"
+#include "collectives/rendezvous/store_protocol.h"
 #include "net/handshake.h"
 
 namespace weft::collectives {
@@ -60,9 +60,8 @@ absl::StatusOr<StoreHello> DecodeHello(absl::string_view bytes) {
   bool good = TakeLittle(bytes, &hello.rank) && TakeLittle(bytes, &hello.ranks) &&
               TakeLittle(bytes, &hello.generation) && text(hello.job) && text(hello.host) &&
               bytes.empty();
-  bool ranks =
-      hello.ranks == 0 || (hello.rank >= 0 && hello.ranks > 0 &&
-                           hello.rank <= std::numeric_limits<int32_t>::max() - hello.ranks);
+  bool ranks = hello.ranks == 0 ||
+               (hello.rank >= 0 && hello.ranks > 0 && hello.ranks <= kStoreRanksMax - hello.rank);
   if (!good || !ranks || hello.generation < 0) {
     return absl::InvalidArgumentError(absl::StrCat("malformed hello of a store's client: ranks ",
                                                    hello.rank, " + ", hello.ranks, ", generation ",

@@ -210,6 +210,11 @@ absl::Status DecodeRequest(const StoreFrame& frame, StoreRequest& request) {
   request.size = reader.Number<int32_t>();
   auto keys = reader.Number<uint32_t>();
   auto values = reader.Number<uint32_t>();
+  if (keys > kStoreTextsMax || values > kStoreTextsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("malformed ", ToString(request.op), " request of ", keys, " keys and ", values,
+                     " values: at most ", kStoreTextsMax, " of each are allowed"));
+  }
   reader.TextsInto(keys, request.keys);
   reader.TextsInto(values, request.values);
   if (!reader.AllRead() || !Fits(request)) {
@@ -337,6 +342,11 @@ absl::StatusOr<StoreArrivals> TakeArrivals(StoreRequest& request) {
     arrivals.root = request.rank;
     Reader ranks(request.values[0]);
     size_t count = request.values[0].size() / sizeof(int32_t);
+    if (count > static_cast<size_t>(kStoreRanksMax)) {
+      return absl::InvalidArgumentError(absl::StrCat("group request of ", count, " ranks; at most ",
+                                                     kStoreRanksMax, " are allowed"));
+    }
+    arrivals.ranks.reserve(count);
     for (size_t i = 0; i < count; ++i) arrivals.ranks.push_back(ranks.Number<int32_t>());
     Reader values(request.values[1]);
     bool barrier = arrivals.op == StoreOp::kBarrier;

@@ -31,6 +31,7 @@
 #include "base/status.h"
 #include "collectives/rendezvous/file_descriptor.h"
 #include "collectives/rendezvous/rank_set.h"
+#include "collectives/rendezvous/store_budget.h"
 
 namespace weft::collectives {
 
@@ -41,6 +42,10 @@ inline constexpr size_t kStoreRequestBytesMax = kStoreValueBytesMax + (size_t{1}
 // A reply: what a client accepts. The server's own bound on what it queues is lower.
 inline constexpr size_t kStoreReplyBytesMax = size_t{1} << 30;
 inline constexpr size_t kStoreHeaderBytes = 32;
+// Ranks of a job, of a group, and that a client speaks for.
+inline constexpr int32_t kStoreRanksMax = 1 << 20;
+// Keys, and values, of one request, so that empty ones do not take many times its size.
+inline constexpr uint32_t kStoreTextsMax = uint32_t{1} << 20;
 
 enum class StoreOp : uint16_t {
   kSet = 1,
@@ -108,6 +113,8 @@ struct StoreReply {
   // The same in a sealed memory file, in place of `body`.
   std::shared_ptr<const FileDescriptor> file;
   uint64_t file_bytes = 0;
+  // Refused for want of memory, before anything was done: what is asked again may be done.
+  bool full = false;
 };
 
 // Ranks that have arrived at one group: one, with its own request, or those on behalf of whom a
@@ -195,6 +202,7 @@ class StoreFrameReader {
   absl::StatusOr<std::optional<StoreFrame>> Feed(absl::string_view bytes, size_t* used);
   bool in_payload() const { return in_payload_; }  // of a frame that is not whole
   size_t buffered() const { return head_.size() + frame_.held.size(); }
+  Bytes memory() const { return HeapBytes(frame_.held); }  // of a frame that is half here
 
   // Who simulates many clients cannot keep a large reply for each: with a sink, payloads from
   // kStreamedBytes on go there piece by piece, with their offset among the encoded values, which

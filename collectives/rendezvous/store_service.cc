@@ -24,7 +24,7 @@ namespace weft::collectives {
 namespace {
 
 constexpr size_t kWriteParts = 256;  // of one sendmsg; below IOV_MAX
-constexpr size_t kKeptFrames = 64;   // whose memory an empty queue keeps
+constexpr size_t kKeptFrames = 16;   // whose memory an empty queue keeps
 constexpr int kBacklog = 4096;
 // Connections taken in one go, so that those already here are answered in between.
 constexpr int kAcceptsATurn = 512;
@@ -77,6 +77,13 @@ ssize_t SendSome(int fd, absl::Span<const StoreFrameOut> queue, size_t written) 
   return sendmsg(fd, &message, MSG_NOSIGNAL);
 }
 
+// Half of the process's descriptors, a quarter of the memory.
+int64_t UnprovenMax(Bytes memory) {
+  constexpr int64_t kLeast = 32;
+  return std::min(OpenFilesLimit() / 2,
+                  std::max(kLeast, memory.count() / 4 / StoreCore::kUnprovenBytes.count()));
+}
+
 FileDescriptor AcceptOne(int listener, SocketAddress& from) {
   from.size = sizeof(from.storage);
   return FileDescriptor(accept4(listener, from.get(), &from.size, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -119,7 +126,7 @@ StoreService::StoreService(StoreReactor& reactor, StoreCore& core, FileDescripto
       name_(ToString(address)),
       local_(address.local()),
       limit_(limit),
-      unproven_max_(OpenFilesLimit() / 2) {
+      unproven_max_(UnprovenMax(core.memory_limit())) {
   reactor_.Add(listener_.get(), this, EPOLLIN);
 }
 

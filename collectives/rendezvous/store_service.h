@@ -35,9 +35,9 @@ absl::StatusOr<FileDescriptor> ListenForStore(SocketAddress& address,
 class StoreService final : public StoreReactor::Handler {
  public:
   // The reactor and the core outlive it. `limit`: connections. Where there are that many, or no
-  // file descriptors left, or half of this process's descriptors belong to connections that have
-  // not finished their handshake, the oldest of those is closed for a new one; where there is none,
-  // the new one is.
+  // file descriptors left, or connections that have not finished their handshake take half of this
+  // process's descriptors or a quarter of the core's memory, the oldest of those is closed for a
+  // new one; where there is none, the new one is.
   StoreService(StoreReactor& reactor, StoreCore& core, FileDescriptor listener,
                const SocketAddress& address, int64_t limit);
   // Ends all connections, though a forked process may have copies of their descriptors.

@@ -46,6 +46,11 @@ void StoreTable::Fail(StoreTicket ticket, StoreOp op, absl::Status status) {
   Answer(ticket, op, std::move(reply));
 }
 
+void StoreTable::FailFull(StoreTicket ticket, StoreOp op, absl::Status status) {
+  Fail(ticket, op, std::move(status));
+  answers_.back().reply.full = true;
+}
+
 absl::Status StoreTable::CheckLimits(const StoreRequest& request) const {
   for (const auto& key : request.keys) {
     if (key.size() > kStoreKeyBytesMax) {
@@ -66,17 +71,16 @@ absl::Status StoreTable::Reserve(const StoreRequest& request) {
   Bytes wanted;
   for (const auto& key : request.keys) wanted += Size(key) + kKeyOverhead;
   for (const auto& value : request.values) wanted += Size(value);
-  if (budget_->used + wanted <= budget_->limit) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the store is full: it holds ", budget_->used.count(), " of ", budget_->limit.count(),
-      " bytes, and '", request.keys[0], "' needs ", wanted.count(), " more"));
+  if (request.keys.empty()) return absl::OkStatus();
+  return budget_->Check(wanted, absl::StrCat("'", request.keys[0], "'"));
 }
 
 void StoreTable::Execute(StoreTicket ticket, StoreRequest&& request, absl::Time now) {
   StoreOp op = request.op;
   absl::Status status = CheckLimits(request);
-  if (status.ok() && ChangesState(op) && op != StoreOp::kDelete) status = Reserve(request);
   if (!status.ok()) return Fail(ticket, op, std::move(status));
+  if (ChangesState(op) && op != StoreOp::kDelete) status = Reserve(request);
+  if (!status.ok()) return FailFull(ticket, op, std::move(status));
   switch (op) {
     case StoreOp::kSet:
     case StoreOp::kMultiSet:
@@ -84,7 +88,7 @@ void StoreTable::Execute(StoreTicket ticket, StoreRequest&& request, absl::Time 
       return Answer(ticket, op, {});
     case StoreOp::kAppend: {
       auto found = values_.find(request.keys[0]);
-      size_t held = found == values_.end() ? 0 : DecodeValue(*found->second.body).size();
+      size_t held = found == values_.end() ? 0 : DecodeValue(found->second.body->text()).size();
       if (held + request.values[0].size() > kStoreValueBytesMax) {
         return Fail(
             ticket, op,
@@ -132,32 +136,32 @@ void StoreTable::Put(const std::string& key, absl::string_view value) {
 }
 
 void StoreTable::Change(const std::string& key, Value& held, absl::string_view value) {
-  if (held.body != nullptr) Charge(Bytes(0) - Size(*held.body));
   bool in_place = held.body != nullptr && held.body.use_count() == 1 &&
-                  held.body->capacity() <= 2 * (value.size() + sizeof(uint32_t)) + kReused;
+                  held.body->text().capacity() <= 2 * (value.size() + sizeof(uint32_t)) + kReused;
   if (in_place) {
-    held.body->clear();
-    AppendValue(*held.body, value);
+    held.body->Edit([&](std::string& text) {
+      text.clear();
+      AppendValue(text, value);
+    });
   } else {
-    held.body = std::make_shared<std::string>(EncodeValue(value));
+    held.body = std::make_shared<ChargedText>(budget_, EncodeValue(value));
   }
   held.version = ++version_;
-  Charge(Size(*held.body));
   Wake(key);
 }
 
 void StoreTable::Append(const std::string& key, const std::string& value) {
   auto found = values_.find(key);
   if (found == values_.end()) return Put(key, value);
-  std::shared_ptr<std::string>& held = found->second.body;
-  if (held.use_count() > 1) held = std::make_shared<std::string>(*held);
-  held->append(value);
-  // The length stands in front; the bytes behind it stay where they are.
-  std::string length = EncodeValue("");
-  auto size = static_cast<uint32_t>(held->size() - length.size());
-  for (size_t i = 0; i < length.size(); ++i) (*held)[i] = static_cast<char>(size >> (8 * i));
+  std::shared_ptr<ChargedText>& held = found->second.body;
+  if (held.use_count() > 1) held = std::make_shared<ChargedText>(budget_, held->text());
+  held->Edit([&](std::string& text) {
+    text.append(value);
+    // The length stands in front; the bytes behind it stay where they are.
+    auto size = static_cast<uint32_t>(text.size() - sizeof(uint32_t));
+    for (size_t i = 0; i < sizeof(uint32_t); ++i) text[i] = static_cast<char>(size >> (8 * i));
+  });
   found->second.version = ++version_;
-  Charge(Size(value));
   Wake(key);
 }
 
@@ -165,7 +169,7 @@ void StoreTable::Add(StoreTicket ticket, const StoreRequest& request) {
   const std::string& key = request.keys[0];
   int64_t held = 0;
   auto found = values_.find(key);
-  if (found != values_.end() && !absl::SimpleAtoi(DecodeValue(*found->second.body), &held)) {
+  if (found != values_.end() && !absl::SimpleAtoi(DecodeValue(found->second.body->text()), &held)) {
     return Fail(ticket, request.op,
                 absl::FailedPreconditionError(absl::StrCat(
                     "'", key, "' holds no decimal number, so nothing can be added to it")));
@@ -191,20 +195,22 @@ void StoreTable::CompareSet(StoreTicket ticket, const StoreRequest& request) {
   const std::string& key = request.keys[0];
   const std::string& expected = request.values[0];
   auto found = values_.find(key);
-  bool stores =
-      found == values_.end() ? expected.empty() : DecodeValue(*found->second.body) == expected;
+  bool stores = found == values_.end() ? expected.empty()
+                                       : DecodeValue(found->second.body->text()) == expected;
   if (stores) {
     Put(key, request.values[1]);
     if (found == values_.end()) found = values_.find(key);
   }
-  if (found != values_.end()) return Answer(ticket, request.op, OneValue(found->second.body));
-  Answer(ticket, request.op, OneValue(std::make_shared<const std::string>(EncodeValue(expected))));
+  if (found != values_.end()) {
+    return Answer(ticket, request.op, OneValue(BodyOf(found->second.body)));
+  }
+  Answer(ticket, request.op, OneValue(ChargedBody(budget_, EncodeValue(expected))));
 }
 
 bool StoreTable::Erase(const std::string& key) {
   auto found = values_.find(key);
   if (found == values_.end()) return false;
-  Charge(Bytes(0) - Size(key) - kKeyOverhead - Size(*found->second.body));
+  Charge(Bytes(0) - Size(key) - kKeyOverhead);
   values_.erase(found);
   Wake(key);
   return true;
@@ -272,7 +278,7 @@ bool StoreTable::Changed(const Waiter& waiter, const Value* value) {
 
 StoreReply StoreTable::Watched(const Value* value) {
   if (value == nullptr) return {};
-  StoreReply reply = OneValue(value->body);
+  StoreReply reply = OneValue(BodyOf(value->body));
   reply.number = value->version;
   return reply;
 }
@@ -283,9 +289,9 @@ StoreReply StoreTable::Collect(const Waiter& waiter) const {
     auto found = values_.find(waiter.keys[0]);
     return Watched(found == values_.end() ? nullptr : &found->second);
   }
-  if (waiter.keys.size() == 1) return OneValue(values_.at(waiter.keys[0]).body);
+  if (waiter.keys.size() == 1) return OneValue(BodyOf(values_.at(waiter.keys[0]).body));
   size_t size = 0;
-  for (const auto& key : waiter.keys) size += values_.at(key).body->size();
+  for (const auto& key : waiter.keys) size += values_.at(key).body->text().size();
   StoreReply reply;
   if (size > kStoreReplyBytesMax - kStoreHeaderBytes) {
     reply.status = absl::ResourceExhaustedError(
@@ -293,11 +299,15 @@ StoreReply StoreTable::Collect(const Waiter& waiter) const {
                      " bytes, more than one reply may hold; ask for fewer"));
     return reply;
   }
-  auto body = std::make_shared<std::string>();
-  body->reserve(size);
-  for (const auto& key : waiter.keys) body->append(*values_.at(key).body);
+  if (waiter.keys.empty()) return reply;
+  reply.status = budget_->Check(Bytes(static_cast<int64_t>(size)),
+                                absl::StrCat("the reply with ", waiter.keys.size(), " values"));
+  if (!reply.status.ok()) return reply;
+  std::string body;
+  body.reserve(size);
+  for (const auto& key : waiter.keys) body.append(values_.at(key).body->text());
   reply.values = static_cast<uint32_t>(waiter.keys.size());
-  reply.body = std::move(body);
+  reply.body = ChargedBody(budget_, std::move(body));
   return reply;
 }
 
@@ -393,7 +403,8 @@ void StoreTable::Advance(absl::Time now) {
 // ---- Snapshots
 
 void StoreTable::ForEach(const std::function<void(const Entry&)>& visit) const {
-  for (const auto& [key, value] : values_) visit({key, DecodeValue(*value.body), value.version});
+  for (const auto& [key, value] : values_)
+    visit({key, DecodeValue(value.body->text()), value.version});
 }
 
 void StoreTable::ForEachServed(const std::function<void(const std::string&)>& visit) const {

@@ -25,6 +25,7 @@
 #include "absl/time/time.h"
 #include "base/units.h"
 #include "collectives/rendezvous/store_backend.h"
+#include "collectives/rendezvous/store_budget.h"
 #include "collectives/rendezvous/store_protocol.h"
 
 namespace weft::collectives {
@@ -35,9 +36,8 @@ class StoreTable final : public StoreBackend {
   using Describe = std::function<std::string(int32_t rank)>;
 
   // Requests that would take more memory than the budget has are refused with kResourceExhausted.
-  // `budget` outlives the table.
-  explicit StoreTable(StoreBudget* budget, Describe describe = nullptr)
-      : budget_(budget), describe_(std::move(describe)) {}
+  explicit StoreTable(std::shared_ptr<StoreBudget> budget, Describe describe = nullptr)
+      : budget_(std::move(budget)), describe_(std::move(describe)) {}
   ~StoreTable() override { budget_->used -= memory_; }
 
   void Execute(StoreTicket ticket, StoreRequest&& request, absl::Time now) override;
@@ -64,7 +64,7 @@ class StoreTable final : public StoreBackend {
   // An encoded value (store_protocol.h). Shared with replies that are on their way: changed in
   // place only while nobody shares it.
   struct Value {
-    std::shared_ptr<std::string> body;
+    std::shared_ptr<ChargedText> body;
     int64_t version = 0;
   };
 
@@ -91,6 +91,7 @@ class StoreTable final : public StoreBackend {
 
   void Answer(StoreTicket ticket, StoreOp op, StoreReply reply);
   void Fail(StoreTicket ticket, StoreOp op, absl::Status status);
+  void FailFull(StoreTicket ticket, StoreOp op, absl::Status status);
   absl::Status CheckLimits(const StoreRequest& request) const;
   absl::Status Reserve(const StoreRequest& request);
 
@@ -114,18 +115,19 @@ class StoreTable final : public StoreBackend {
 
   void Enter(StoreTicket ticket, StoreRequest&& request, absl::Time now);
   absl::Status Admit(const std::string& key, int32_t size, const StoreArrivals& arrivals);
+  absl::Status MakeGroup(const std::string& key, int32_t size, const StoreArrivals& arrivals);
   void Leave(const std::string& key, const Waiter& waiter);
   void Complete(const std::string& key, Group& group);
-  static StoreReply Everything(const std::string& key, const Group& group);
+  StoreReply Everything(const std::string& key, const Group& group) const;
   std::string Missing(const Waiter& waiter) const;  // for a message
   void Charge(Bytes bytes) {
     memory_ += bytes;
     budget_->used += bytes;
   }
 
-  StoreBudget* const budget_;
+  const std::shared_ptr<StoreBudget> budget_;
   const Describe describe_;
-  Bytes memory_;
+  Bytes memory_;  // charged beside the values
   int64_t version_ = 0;
   std::unordered_map<std::string, Value> values_;
   std::map<StoreTicket, Waiter> waiters_;

@@ -18,7 +18,7 @@ namespace {
 
 // What a key costs beside its bytes, as in store_table.cc.
 constexpr Bytes kKeyOverhead{128};
-constexpr int32_t kGroupSizeMax = 1 << 20;
+constexpr Bytes kGroupOverhead{192};
 
 Bytes Size(const std::string& text) { return Bytes(static_cast<int64_t>(text.size())); }
 Bytes Size(const RankSet& set) {
@@ -28,14 +28,15 @@ Bytes Size(const RankSet& set) {
 // The answers of an exchange to those who want some of its values.
 class Selection {
  public:
-  // `room`: of memory, for these answers and for that to all who get everything.
-  Selection(const std::vector<std::string>& values, Bytes room) : values_(values) {
+  // These answers, and that to all who get everything, fit the budget.
+  Selection(const std::vector<std::string>& values, const std::shared_ptr<StoreBudget>& budget)
+      : values_(values), budget_(budget) {
     before_.reserve(values.size() + 1);
     before_.emplace_back();
     for (const std::string& value : values) {
       before_.push_back(before_.back() + Size(value) + Bytes(sizeof(uint32_t)));
     }
-    room_ = room - before_.back();
+    room_ = budget_->room() - before_.back();
   }
 
   // Nothing: this is most of everything, which all share who get it, or there is no room for it.
@@ -49,11 +50,12 @@ class Selection {
     std::vector<absl::string_view> own;
     own.reserve(wanted.size());
     for (int rank : wanted.ranks()) own.emplace_back(values_[static_cast<size_t>(rank)]);
-    return EncodeExchanged(wanted, own);
+    return EncodeExchanged(wanted, own, budget_);
   }
 
  private:
   const std::vector<std::string>& values_;
+  const std::shared_ptr<StoreBudget>& budget_;
   std::vector<Bytes> before_;  // by rank: of the values, encoded, of the ranks before it
   Bytes room_;
 };
@@ -68,6 +70,8 @@ void StoreTable::Enter(StoreTicket ticket, StoreRequest&& request, absl::Time no
   StoreArrivals arrivals = *std::move(taken);
   absl::Status admitted = Admit(key, request.size, arrivals);
   if (!admitted.ok()) return Fail(ticket, asked, std::move(admitted));
+  if (groups_.count(key) == 0) admitted = MakeGroup(key, request.size, arrivals);
+  if (!admitted.ok()) return FailFull(ticket, asked, std::move(admitted));
   Group& group = groups_.at(key);
   for (size_t i = 0; i < arrivals.ranks.size(); ++i) {
     auto rank = static_cast<size_t>(arrivals.ranks[i]);
@@ -100,12 +104,12 @@ void StoreTable::Enter(StoreTicket ticket, StoreRequest&& request, absl::Time no
   if (group.count == group.size) Complete(key, group);
 }
 
-// Whether these ranks may enter; makes the group where there is none.
+// Whether these ranks may enter the group, if there is one.
 absl::Status StoreTable::Admit(const std::string& key, int32_t size,
                                const StoreArrivals& arrivals) {
   std::string what = absl::StrCat(ToString(arrivals.op), " '", key, "'");
   for (int32_t rank : arrivals.ranks) {
-    if (size >= 1 && size <= kGroupSizeMax && rank >= 0 && rank < size) continue;
+    if (size >= 1 && size <= kStoreRanksMax && rank >= 0 && rank < size) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": rank ", rank, " of ", size, " does not exist"));
   }
@@ -143,7 +147,13 @@ absl::Status StoreTable::Admit(const std::string& key, int32_t size,
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": a rank arrives twice in one request"));
   }
-  if (found != groups_.end()) return absl::OkStatus();
+  return absl::OkStatus();
+}
+
+absl::Status StoreTable::MakeGroup(const std::string& key, int32_t size,
+                                   const StoreArrivals& arrivals) {
+  const bool gathers = arrivals.op == StoreOp::kGather;
+  const bool exchanges = arrivals.op == StoreOp::kExchange;
   Group group;
   group.op = arrivals.op;
   group.size = size;
@@ -151,13 +161,14 @@ absl::Status StoreTable::Admit(const std::string& key, int32_t size,
   bool values = arrivals.op != StoreOp::kBarrier;
   size_t each = sizeof(StoreTicket) + (values ? sizeof(std::string) : 0);
   // The values will stay, under keys of their own.
-  if (exchanges) each += sizeof(RankSet) + longest + static_cast<size_t>(kKeyOverhead.count());
-  group.memory = Size(key) + kKeyOverhead + Bytes(static_cast<int64_t>(each)) * size;
-  if (budget_->used + group.memory > budget_->limit) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the store is full: it holds ", budget_->used.count(), " of ", budget_->limit.count(),
-        " bytes, and ", what, " of ", size, " ranks needs ", group.memory.count(), " more"));
+  if (exchanges) {
+    each += sizeof(RankSet) + ExchangedKey(key, size).size() +
+            static_cast<size_t>(kKeyOverhead.count());
   }
+  group.memory =
+      Size(key) + kKeyOverhead + kGroupOverhead + Bytes(static_cast<int64_t>(each)) * size;
+  WEFT_RETURN_IF_ERROR(budget_->Check(
+      group.memory, absl::StrCat(ToString(arrivals.op), " '", key, "' of ", size, " ranks")));
   group.arrived.resize(static_cast<size_t>(size));
   if (values) group.values.resize(static_cast<size_t>(size));
   if (exchanges) group.wanted.resize(static_cast<size_t>(size));
@@ -167,7 +178,7 @@ absl::Status StoreTable::Admit(const std::string& key, int32_t size,
 }
 
 // What all get of an all-gather or gather, and of an exchange who wants most of it.
-StoreReply StoreTable::Everything(const std::string& key, const Group& group) {
+StoreReply StoreTable::Everything(const std::string& key, const Group& group) const {
   StoreReply reply;
   if (group.op == StoreOp::kBarrier) return reply;
   size_t size = 0;
@@ -178,21 +189,21 @@ StoreReply StoreTable::Everything(const std::string& key, const Group& group) {
     return reply;
   }
   if (group.op == StoreOp::kExchange) {
-    return EncodeExchanged(RankSet::Below(group.size), {group.values.begin(), group.values.end()});
+    return EncodeExchanged(RankSet::Below(group.size), {group.values.begin(), group.values.end()},
+                           budget_);
   }
-  auto body = std::make_shared<std::string>();
-  body->reserve(size);
-  for (const auto& value : group.values) AppendValue(*body, value);
+  std::string body;
+  body.reserve(size);
+  for (const auto& value : group.values) AppendValue(body, value);
   reply.values = static_cast<uint32_t>(group.size);
-  reply.body = std::move(body);
+  reply.body = ChargedBody(budget_, std::move(body));
   return reply;
 }
 
 void StoreTable::Complete(const std::string& key, Group& group) {
   std::vector<std::pair<StoreTicket, StoreOp>> alike;  // who get everything
   std::optional<Selection> selection;
-  if (group.op == StoreOp::kExchange)
-    selection.emplace(group.values, budget_->limit - budget_->used);
+  if (group.op == StoreOp::kExchange) selection.emplace(group.values, budget_);
   for (StoreTicket ticket : group.arrived) {
     auto waiting = waiters_.find(ticket);
     if (waiting == waiters_.end()) continue;  // forgotten, or answered for another of its ranks

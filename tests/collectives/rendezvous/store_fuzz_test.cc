@@ -23,11 +23,12 @@
 #include "collectives/rendezvous/store_protocol.h"
 #include "collectives/rendezvous/store_relay_table.h"
 #include "tests/fuzz_budget.h"
+#include "tests/heap_count.h"
 
 namespace weft::collectives {
 namespace {
 
-constexpr Bytes kMemory = MiB(1);
+constexpr Bytes kScratch = KiB(512);
 constexpr uint64_t kConnections = 6;
 
 StoreHello DrawHello(Random& random) {
@@ -38,6 +39,13 @@ StoreHello DrawHello(Random& random) {
   hello.rank = static_cast<int32_t>(random.Below(4)) - 1;
   hello.ranks = hello.rank < 0 ? 0 : 1 + static_cast<int32_t>(random.Below(3));
   hello.generation = static_cast<int32_t>(random.Below(3));
+  if (random.Below(4) == 0) {  // of a large job, and others' clients
+    hello.id = std::string(kStoreIdBytes, static_cast<char>(random()));
+    hello.name = std::string(random.Below(160), 'n');
+    hello.job = absl::StrCat("job ", random.Below(50));
+    hello.rank = static_cast<int32_t>(random.Below(kStoreRanksMax));
+    hello.ranks = static_cast<int32_t>(random.Below(kStoreRanksMax + 2 - hello.rank));
+  }
   return hello;
 }
 
@@ -82,8 +90,15 @@ StoreRequest DrawRequest(Random& random) {
     }
     if (random.Below(16) == 0) keys = random.Below(4);
     if (random.Below(16) == 0) values = random.Below(4);
-    for (uint64_t i = 0; i < keys; ++i) request.keys.push_back(key());
+    if (many && random.Below(4) == 0) {  // none, or many empty ones
+      keys = random.Below(2) * random.Below(3000);
+      if (request.op == StoreOp::kMultiSet) values = keys;
+    }
+    const bool empty = keys > 4;
+    for (uint64_t i = 0; i < keys; ++i) request.keys.push_back(empty ? "" : key());
     for (uint64_t i = 0; i < values; ++i) {
+      if (empty) request.values.emplace_back();
+      if (empty) continue;
       request.values.emplace_back(random.Below(64) == 0 ? random.Below(200000) : random.Below(64),
                                   random.Below(3) == 0 ? '1' : 'v');
     }
@@ -96,9 +111,9 @@ StoreRequest DrawRequest(Random& random) {
     request.number = random.Below(4) == 0 ? static_cast<int64_t>(random())
                                           : static_cast<int64_t>(random.Below(6)) - 1;
     request.rank = static_cast<int32_t>(random.Below(5));
-    request.size = size;
+    request.size = random.Below(16) == 0 ? static_cast<int32_t>(random.Below(1 << 14)) : size;
   }
-  request.id = 1 + random.Below(40);
+  request.id = random.Below(41);
   request.acknowledged = random.Below(3) == 0 ? random.Below(40) : 0;
   request.timeout = absl::Milliseconds(static_cast<int64_t>(random.Below(4) * 700));
   return request;
@@ -147,8 +162,15 @@ class Served {
     }
     core_.Advance(now);
     Drain(random, now);
-    ASSERT_LE(core_.memory().count(), (kMemory + MiB(1)).count());
+    ASSERT_LE(core_.memory().count(), (core_.memory_limit() + MiB(1)).count());
     ASSERT_GE(core_.memory().count(), 0);
+  }
+
+  // `before`: of the heap, without the core. `beside`: what others have there.
+  void CheckHeap(int64_t before, const std::string& beside) const {
+    const int64_t heap = heap_bytes - before - HeapBytes(beside).count();
+    // Beside what is charged: what is kept to be used again.
+    ASSERT_LE(heap, core_.memory().count() + kScratch.count());
   }
 
   void CloseAll(absl::Time now) {
@@ -190,7 +212,7 @@ class Served {
 
 StoreCoreOptions CoreOptions() {
   StoreCoreOptions options;
-  options.memory_limit = kMemory;
+  options.memory_limit = MiB(1);
   options.output_pause = KiB(64);
   options.output_limit = KiB(512);
   options.session_limit = KiB(128);
@@ -200,6 +222,10 @@ StoreCoreOptions CoreOptions() {
 void FuzzServer(Random& random) {
   StoreCoreOptions options = CoreOptions();
   options.journal = random.Below(2) == 0;
+  if (random.Below(4) == 0) {  // mostly full
+    options.memory_limit = KiB(16 + static_cast<int64_t>(random.Below(48)));
+  }
+  const int64_t heap = heap_bytes;
   StoreCore core(options);
   Served served(core);
   absl::Time now = absl::UnixEpoch();
@@ -208,6 +234,8 @@ void FuzzServer(Random& random) {
     served.Step(random, now);
     if (testing::Test::HasFatalFailure()) return;
     journal += core.TakeJournal();
+    served.CheckHeap(heap, journal);
+    if (testing::Test::HasFatalFailure()) return;
     if (random.Below(16) == 0) now += absl::Milliseconds(static_cast<int64_t>(random.Below(9000)));
   }
   if (options.journal) {
@@ -229,6 +257,7 @@ void FuzzServer(Random& random) {
   ASSERT_EQ(core.sessions(), 0);
   ASSERT_EQ(core.waiting(), 0);
   ASSERT_EQ(core.deadline(), absl::InfiniteFuture());
+  served.CheckHeap(heap, journal);
 }
 
 // What a hostile server would answer.
