@@ -315,9 +315,11 @@ void ListenerHandshake::AppendVerdict(HandshakeReason reason, absl::string_view 
   Append<uint16_t>(verdict, static_cast<uint16_t>(text.size()));
   Append<uint16_t>(verdict, static_cast<uint16_t>(parameters.size()));
   absl::StrAppend(&verdict, text, parameters);
-  // Without a proven Hello, hello_mac_ is empty and the connector will not believe this verdict: it
-  // is for people only.
-  absl::StrAppend(&verdict, Mac(self_.secret, "weft verdict", {View(nonce_), hello_mac_, verdict}));
+  // To a stranger nothing is said with the secret: it could try secrets against it. This verdict,
+  // which no connector believes, is for people only.
+  absl::StrAppend(&verdict,
+                  proven() ? Mac(self_.secret, "weft verdict", {View(nonce_), hello_mac_, verdict})
+                           : std::string(kMacBytes, '\0'));
   output_ += verdict;
 }
 
@@ -408,9 +410,11 @@ void ConnectorHandshake::CheckVerdict(absl::string_view message) {
   }
   absl::string_view unproven = message.substr(0, message.size() - kMacBytes);
   if (!SameMac(mac, Mac(self_.secret, "weft verdict", {challenge_nonce_, hello_mac_, unproven}))) {
+    const bool unproven_side = mac == std::string(kMacBytes, '\0');
     return Fail(HandshakeReason::kWrongSecret,
                 absl::StrCat("the listener, which calls itself rank ", rank.value(),
-                             ", does not hold this job's secret",
+                             unproven_side ? ", does not take this side's proof of the job's secret"
+                                           : ", does not hold this job's secret",
                              text.empty() ? "" : absl::StrCat("; it says: ", absl::CEscape(text))));
   }
   if (reason != HandshakeReason::kNone) {

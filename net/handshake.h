@@ -13,6 +13,11 @@
 // later: whoever can rewrite packets between two hosts of the job is outside of what it defends
 // against.
 //
+// The connector proves itself first: to whoever has not, a listener says nothing that depends on
+// the secret, and its Verdict has zeros for a MAC. A connector must begin with somebody, so who
+// passes for the listener gets a MAC over what is known, and can try secrets against it at leisure:
+// a secret is drawn (net/secret.h) or stretched from a long passphrase, never a password.
+//
 // This is a protocol core without I/O: bytes in, bytes out, no clock (the owner sets a deadline:
 // kHandshakeTimeout), no descriptors. A message is at most kHandshakeBytesMax long, whatever the
 // other side claims. Format: docs/wire-format.md. Not thread-safe.
@@ -39,7 +44,7 @@
 namespace weft::net {
 
 // Raised when any byte that one side sends to another changes its meaning, in any protocol of ours.
-inline constexpr uint16_t kWireVersion = 3;
+inline constexpr uint16_t kWireVersion = 4;
 inline constexpr size_t kHandshakeBytesMax = 1024;          // one message, prefix included
 inline constexpr size_t kHandshakeParameterBytesMax = 512;  // the blob in Hello and in Verdict
 inline constexpr size_t kHandshakeTextBytesMax = 320;       // the reason in Verdict, cut to this

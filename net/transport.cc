@@ -1,5 +1,6 @@
 #include "net/transport.h"
 
+#include "absl/strings/str_cat.h"
 #include "net/multipath/udp/multipath_transport.h"
 #include "net/shm/shm_transport.h"
 #include "net/tcp/tcp_transport.h"
@@ -26,6 +27,11 @@ const char* ToString(TransportKind kind) {
 
 absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(TransportKind kind,
                                                            const TransportOptions& options) {
+  if (options.secret == JobSecret{}) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a ", ToString(kind), " transport without a secret would serve strangers; ",
+                     "give it the job's (WEFT_JOB_SECRET)"));
+  }
   switch (kind) {
     case TransportKind::kShm:
       return ShmTransport::Create(options);

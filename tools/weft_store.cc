@@ -6,7 +6,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -15,8 +14,8 @@
 #include "base/open_files.h"
 #include "base/status.h"
 #include "base/units.h"
-#include "collectives/rendezvous/job_environment.h"
 #include "collectives/rendezvous/store_server.h"
+#include "net/secret.h"
 #include "tools/command_line.h"
 
 namespace weft {
@@ -49,10 +48,7 @@ absl::Status Serve(const std::string& listen, const std::string& memory,
   }
   options.core.description = absl::StrCat("weft-store pid ", getpid());
   WEFT_ASSIGN_OR_RETURN(options.core.memory_limit, ParseBytes(memory));
-  const char* secret = std::getenv("WEFT_JOB_SECRET");
-  if (secret != nullptr && *secret != '\0') {
-    WEFT_ASSIGN_OR_RETURN(options.core.secret, collectives::SecretFromHex(secret));
-  }
+  WEFT_ASSIGN_OR_RETURN(options.core.secret, net::SecretFromEnvironment());
   // Before the server's thread, so that the signals come to sigwait() below.
   sigset_t signals;
   sigemptyset(&signals);

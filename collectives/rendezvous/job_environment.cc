@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -18,7 +17,7 @@
 #include "collectives/rendezvous/socket_address.h"
 #include "collectives/rendezvous/store_client.h"
 #include "collectives/rendezvous/store_hello.h"
-#include "net/handshake.h"
+#include "net/secret.h"
 
 namespace weft::collectives {
 namespace {
@@ -121,12 +120,12 @@ absl::StatusOr<JobEnvironment> JobEnvironment::Parse(const Lookup& lookup) {
                 job.store_patience >= absl::ZeroDuration();
     if (!good) variables.Wrong(absl::StrCat("WEFT_STORE_PATIENCE='", *text, "' is no duration"));
   }
-  if (auto hex = variables.Text("WEFT_JOB_SECRET"); hex.has_value()) {
-    auto secret = SecretFromHex(*hex);
+  if (auto hex = variables.Text(net::kSecretVariable); hex.has_value()) {
+    auto secret = net::SecretFromHex(*hex);
     if (secret.ok()) {
       job.secret = *secret;
     } else {
-      variables.Wrong("WEFT_JOB_SECRET is not 64 hexadecimal digits");
+      variables.Wrong(absl::StrCat(net::kSecretVariable, ": ", secret.status().message()));
     }
   }
   if (job.world_size > 1 && job.store.empty()) {
@@ -144,24 +143,6 @@ absl::StatusOr<JobEnvironment> JobEnvironment::FromEnvironment() {
     return value;
   });
 }
-
-std::string SecretToHex(const net::JobSecret& secret) {
-  return absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(secret.data()), secret.size()));
-}
-
-absl::StatusOr<net::JobSecret> SecretFromHex(absl::string_view hex) {
-  net::JobSecret secret{};
-  bool good = hex.size() == 2 * secret.size() &&
-              std::all_of(hex.begin(), hex.end(), [](char c) { return absl::ascii_isxdigit(c); });
-  // The value stays out of the message: it is a secret even when it is wrong.
-  if (!good) return absl::InvalidArgumentError("a job's secret is 64 hexadecimal digits");
-  std::string bytes = absl::HexStringToBytes(hex);
-  std::copy(bytes.begin(), bytes.end(), secret.begin());
-  return secret;
-}
-
-net::JobSecret NewJobSecret() { return net::NewNonce(); }
 
 JobStore::~JobStore() {
   store.reset();
@@ -193,7 +174,7 @@ absl::StatusOr<JobStore> StoreFromEnvironment(const JobEnvironment& job, absl::D
         " (TORCHELASTIC_USE_AGENT_STORE=True); connect to it as c10d's TCPStore"));
   }
   if (job.store.empty() && job.world_size == 1) {
-    if (server.core.secret == net::JobSecret{}) server.core.secret = NewJobSecret();
+    if (server.core.secret == net::JobSecret{}) server.core.secret = net::NewJobSecret();
     WEFT_ASSIGN_OR_RETURN(result.server, StoreServer::Start(server));
     client.address = result.server->address();
     client.secret = server.core.secret;

@@ -44,11 +44,6 @@ struct JobEnvironment {
   static absl::StatusOr<JobEnvironment> FromEnvironment();  // of this process
 };
 
-// 64 hexadecimal digits.
-std::string SecretToHex(const net::JobSecret& secret);
-absl::StatusOr<net::JobSecret> SecretFromHex(absl::string_view hex);
-net::JobSecret NewJobSecret();
-
 // The job's store, and the server, where this process serves it.
 struct JobStore {
   JobStore() = default;

@@ -12,12 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "collectives/rendezvous/job_environment.h"
 #include "collectives/rendezvous/redis_store.h"
 #include "collectives/rendezvous/store.h"
 #include "collectives/rendezvous/store_client.h"
 #include "collectives/rendezvous/store_protocol.h"
 #include "collectives/rendezvous/store_server.h"
+#include "net/secret.h"
 
 struct weft_store {
   std::unique_ptr<weft::collectives::Store> store;
@@ -77,7 +77,7 @@ absl::StatusOr<std::unique_ptr<Store>> Open(const weft_store_options& given) {
   StoreClientOptions options;
   options.address = Text(given.address);
   if (std::string secret = Text(given.secret); !secret.empty()) {
-    WEFT_ASSIGN_OR_RETURN(options.secret, SecretFromHex(secret));
+    WEFT_ASSIGN_OR_RETURN(options.secret, net::SecretFromHex(secret));
   }
   options.job = Text(given.job);
   options.name = Text(given.name);
@@ -268,7 +268,7 @@ int weft_store_serve(const char* listen, const char* secret, int32_t open_to_str
   options.open_to_strangers = open_to_strangers != 0;
   options.core.description = Text(description);
   if (std::string hex = Text(secret); !hex.empty()) {
-    auto decoded = SecretFromHex(hex);
+    auto decoded = net::SecretFromHex(hex);
     if (!decoded.ok()) return Finish(decoded.status(), address);
     options.core.secret = *decoded;
   }

@@ -92,9 +92,9 @@ absl::Status InitOnce(int table) {
   std::lock_guard lock(process.mutex);
   if (process.backend.load() != nullptr) return absl::OkStatus();
   std::string why;
+  WEFT_ASSIGN_OR_RETURN(process.self, ThisProcess());
   WEFT_ASSIGN_OR_RETURN(Settings settings, PluginSettings(&why));
   WEFT_ASSIGN_OR_RETURN(process.owner, ChooseBackend(settings, &why));
-  process.self = ThisProcess();
   process.settings = std::make_unique<Settings>(settings);
   std::string list;
   for (int i = 0; i < static_cast<int>(process.owner->devices().size()); ++i) {

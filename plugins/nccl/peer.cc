@@ -11,12 +11,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/status.h"
 #include "base/version.h"
+#include "net/secret.h"
 
 namespace weft::nccl {
 namespace {
@@ -24,6 +27,7 @@ namespace {
 constexpr char kGreeting[] = "weft-nccl 1\n";
 constexpr char kRefusal[] = "weft-nccl refused\n";
 constexpr size_t kTextBytesMax = 64;  // of one value of a greeting
+constexpr size_t kFingerprintBytes = 8;
 
 template <size_t kSize>
 void CopyText(char (&to)[kSize], absl::string_view text) {
@@ -41,18 +45,15 @@ std::string Printable(absl::string_view text) {
   return out;
 }
 
-std::string JobFingerprint() {
-  const char* secret = std::getenv("WEFT_JOB_SECRET");
-  if (secret == nullptr || *secret == '\0') return {};
-  constexpr char kPurpose[] = "weft nccl job";
-  unsigned char hash[8];
-  unsigned char digest[crypto_hash_sha512_BYTES];
-  std::string text = absl::StrCat(kPurpose, "\n", secret);
-  crypto_hash_sha512(digest, reinterpret_cast<const unsigned char*>(text.data()), text.size());
-  std::memcpy(hash, digest, sizeof(hash));
-  std::string out;
-  for (unsigned char byte : hash) absl::StrAppend(&out, absl::Hex(byte, absl::kZeroPad2));
-  return out;
+// Empty: there is no secret.
+absl::StatusOr<std::string> JobFingerprint() {
+  WEFT_ASSIGN_OR_RETURN(const net::JobSecret secret, net::SecretFromEnvironment());
+  if (secret == net::JobSecret{}) return std::string();
+  constexpr absl::string_view kPurpose = "weft nccl job";
+  unsigned char hash[crypto_generichash_BYTES];
+  crypto_generichash(hash, sizeof(hash), reinterpret_cast<const unsigned char*>(kPurpose.data()),
+                     kPurpose.size(), secret.data(), secret.size());
+  return absl::BytesToHexString({reinterpret_cast<const char*>(hash), kFingerprintBytes});
 }
 
 }  // namespace
@@ -198,14 +199,14 @@ absl::Status CheckMatch(const PeerInfo& self, const PeerInfo& peer) {
       absl::StrCat("the two ends do not match: ", absl::StrJoin(differences, "; ")));
 }
 
-PeerInfo ThisProcess() {
+absl::StatusOr<PeerInfo> ThisProcess() {
   PeerInfo info;
   char name[256] = "";
   if (gethostname(name, sizeof(name) - 1) != 0) std::strcpy(name, "?");
   info.host = name;
   info.version = Version();
   info.process = getpid();
-  info.job = JobFingerprint();
+  WEFT_ASSIGN_OR_RETURN(info.job, JobFingerprint());
   return info;
 }
 

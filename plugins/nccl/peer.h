@@ -83,8 +83,9 @@ std::string EncodeRefusal(absl::string_view why);
 // OK when the two can work together; FailedPrecondition names both and each value that differs.
 absl::Status CheckMatch(const PeerInfo& self, const PeerInfo& peer);
 
-// This process, but for device and transport. `job` from WEFT_JOB_SECRET: a keyed hash.
-PeerInfo ThisProcess();
+// This process, but for device and transport. `job`: a hash with WEFT_JOB_SECRET as its key.
+// kInvalidArgument: that is set, but no secret.
+absl::StatusOr<PeerInfo> ThisProcess();
 
 }  // namespace weft::nccl
 

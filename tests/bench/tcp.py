@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import pathlib
+import secrets
 import statistics
 import subprocess
 import sys
@@ -61,10 +62,12 @@ class Shaped:
         self.fabric, self.server = fabric, fabric.address(1)
 
     def ours(self, more) -> dict:
-        link = [BIN / "weft-bw", "link", "--key", "bench"]
-        server = self.start(1, link, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        link = [BIN / "weft-bw", "link"]
+        environment = dict(os.environ, WEFT_JOB_SECRET=secrets.token_hex(32))
+        server = self.start(1, [*link, "--listen", self.server], env=environment,
+                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         client = self.start(0, [*link, self.server, "--pattern", "many-to-one", *more],
-                            stdout=subprocess.PIPE, text=True)
+                            env=environment, stdout=subprocess.PIPE, text=True)
         text = client.communicate(timeout=120)[0]
         if client.returncode or server.wait(timeout=20):
             raise SystemExit(f"weft-bw link: exit status {client.returncode}\n{text}")

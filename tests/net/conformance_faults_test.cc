@@ -50,6 +50,16 @@ TEST_P(Faults, AnAddressWithoutSenseBreaksTheLink) {
   }
 }
 
+TEST(Transports, NoneIsMadeWithoutASecret) {
+  TransportOptions options = OptionsFor(0, 2, {});
+  options.secret = {};
+  for (TransportKind kind : {TransportKind::kShm, TransportKind::kTcp, TransportKind::kMultipath}) {
+    const absl::Status status = CreateTransport(kind, options).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("WEFT_JOB_SECRET"));
+  }
+}
+
 TEST_P(Faults, AStrangerWithAnotherSecretIsTurnedAway) {
   Node b(GetParam(), 1, 2, kQuick);
   Node stranger(GetParam(), 0, 2, kQuick, [](TransportOptions& o) { o.secret[31] ^= 1; });

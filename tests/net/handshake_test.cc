@@ -200,6 +200,44 @@ TEST(Handshake, ARecordedHelloIsWorthlessAgainstAFreshNonce) {
   EXPECT_EQ(next.reason(), HandshakeReason::kWrongSecret);
 }
 
+// What a listener says to whoever has not proved itself does not depend on its secret: otherwise
+// one refused connection would do to try secrets against.
+TEST(Handshake, AStrangerLearnsNothingThatDependsOnTheSecret) {
+  Talk impostor(Identity(1), Identity(3, 4, 9));
+  impostor.Run();
+  const std::string hello = impostor.messages[1];
+  std::string lengths = hello;
+  lengths[12 + 32 + 16] ^= 1;
+  std::string version = hello;
+  version[4] ^= 1;
+  for (const std::string& words : {hello, lengths, version, hello + hello, std::string("GET /")}) {
+    std::string said[2];
+    for (uint8_t secret : {7, 8}) {
+      ListenerHandshake listener(Identity(1, 4, secret), FixedNonce(1));
+      std::string& all = said[secret - 7];
+      all = listener.TakeOutput();
+      listener.Feed(words);
+      ASSERT_EQ(listener.state(), HandshakeState::kFailed);
+      EXPECT_FALSE(listener.proven());
+      all += listener.TakeOutput();
+      EXPECT_EQ(all.substr(all.size() - 32), std::string(32, '\0'));
+    }
+    EXPECT_EQ(said[0], said[1]);
+  }
+}
+
+// A MAC of zeros is no proof, whatever the verdict.
+TEST(Handshake, AVerdictWithoutAProofIsNotBelieved) {
+  for (bool refused : {false, true}) {
+    Talk talk(Identity(1), Identity(3));
+    if (refused) talk.decide = [](ListenerHandshake& l) { l.Refuse("no room"); };
+    talk.Run([](int i, std::string* bytes) {
+      if (i == 2) bytes->replace(bytes->size() - 32, 32, std::string(32, '\0'));
+    });
+    EXPECT_EQ(talk.connector.reason(), HandshakeReason::kWrongSecret);
+  }
+}
+
 TEST(Handshake, NoncesDiffer) { EXPECT_NE(NewNonce(), NewNonce()); }
 
 // Whatever bits change, and however the bytes are cut, nobody believes a message that was not sent.

@@ -16,8 +16,8 @@
 #include "base/clock.h"
 #include "base/open_files.h"
 #include "base/status.h"
-#include "collectives/rendezvous/job_environment.h"
 #include "collectives/rendezvous/socket_address.h"
+#include "net/secret.h"
 #include "tools/init/peer_links.h"
 #include "tools/init/process.h"
 #include "tools/init/simulated_rank.h"
@@ -137,7 +137,7 @@ absl::StatusOr<Measurement> Measure(const Options& given,
   WorkerPlan plan;
   plan.options = &options;
   plan.shared = shared.get();
-  plan.secret = collectives::NewJobSecret();
+  plan.secret = net::NewJobSecret();
   // Before the server's thread: a fork copies no other.
   Processes workers;
   for (int i = 0; i < m.workers; ++i) {

@@ -14,9 +14,9 @@
 #include "collectives/cuda/nccl_groups.h"
 #include "collectives/data_type.h"
 #include "collectives/rendezvous/fast_init.h"
-#include "collectives/rendezvous/job_environment.h"
 #include "collectives/rendezvous/store_client.h"
 #include "collectives/rendezvous/store_server.h"
+#include "net/secret.h"
 #include "tools/init/measure.h"
 #include "tools/init/process.h"
 #include "tools/init/shared.h"
@@ -205,7 +205,7 @@ NcclMeasurement Summarise(const Seen* seen, int ranks) {
 
 absl::StatusOr<NcclMeasurement> MeasureNccl(const Options& options) {
   WEFT_ASSIGN_OR_RETURN(SharedArray<Seen> seen, MapArray<Seen>(options.ranks));
-  net::JobSecret secret = collectives::NewJobSecret();
+  net::JobSecret secret = net::NewJobSecret();
   Processes processes;
   for (int rank = 0; rank < options.ranks; ++rank) {
     auto body = [&, rank](int socket) {

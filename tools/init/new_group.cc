@@ -13,9 +13,9 @@
 #include "base/status.h"
 #include "collectives/communicator.h"
 #include "collectives/endpoint.h"
-#include "collectives/rendezvous/job_environment.h"
 #include "collectives/rendezvous/store_client.h"
 #include "collectives/rendezvous/store_server.h"
+#include "net/secret.h"
 #include "tools/init/measure.h"
 #include "tools/init/process.h"
 #include "tools/init/shared.h"
@@ -105,7 +105,7 @@ NewGroupMeasurement Summarise(const Times* times, int ranks) {
 absl::StatusOr<NewGroupMeasurement> MeasureNewGroup(const Options& options) {
   RaiseOpenFilesLimit();
   WEFT_ASSIGN_OR_RETURN(SharedArray<Times> times, MapArray<Times>(options.ranks));
-  net::JobSecret secret = collectives::NewJobSecret();
+  net::JobSecret secret = net::NewJobSecret();
   Processes processes;
   for (int rank = 0; rank < options.ranks; ++rank) {
     auto body = [&, rank](int socket) {

@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "base/open_files.h"
 #include "base/status.h"
-#include "collectives/rendezvous/job_environment.h"
 #include "collectives/rendezvous/socket_address.h"
+#include "net/secret.h"
 #include "tools/init/client.h"
 #include "tools/init/measure.h"
 #include "tools/init/store_process.h"
@@ -171,7 +171,7 @@ absl::StatusOr<OpsMeasurement> MeasureOps(const Options& options,
                                                      " file descriptors and this process may have ",
                                                      limit, ": raise the hard limit (ulimit -Hn)"));
   }
-  net::JobSecret secret = collectives::NewJobSecret();
+  net::JobSecret secret = net::NewJobSecret();
   WEFT_ASSIGN_OR_RETURN(auto store, StoreProcess::Start(options, secret));
   OpsMeasurement m;
   m.note = store->note();

@@ -3,27 +3,26 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "collectives/rendezvous/job_environment.h"
 #include "collectives/rendezvous/socket_address.h"
 #include "collectives/rendezvous/store_hello.h"
+#include "net/secret.h"
 
 namespace weft::run {
 namespace {
 
 // The secret of a job of several hosts comes from outside: all must have the same.
-absl::StatusOr<std::string> SecretOf(const RunOptions& options) {
-  const char* given = std::getenv("WEFT_JOB_SECRET");
-  if (given != nullptr && *given != '\0') return std::string(given);
+absl::StatusOr<net::JobSecret> SecretOf(const RunOptions& options) {
+  WEFT_ASSIGN_OR_RETURN(net::JobSecret given, net::SecretFromEnvironment());
+  if (given != net::JobSecret{}) return given;
   if (options.nodes > 1 || !options.store.empty()) {
     return absl::InvalidArgumentError(
         "WEFT_JOB_SECRET is not set; a job of several hosts, or with a store of its own, needs "
         "the same 64 hexadecimal digits everywhere (openssl rand -hex 32)");
   }
-  return collectives::SecretToHex(collectives::NewJobSecret());
+  return net::NewJobSecret();
 }
 
 // Sets where the store is, and serves it on the first host.
@@ -82,8 +81,8 @@ absl::StatusOr<int> FreePort() {
 
 absl::StatusOr<HostStore> ServeHost(const RunOptions& options) {
   HostStore host;
-  WEFT_ASSIGN_OR_RETURN(host.secret_hex, SecretOf(options));
-  WEFT_ASSIGN_OR_RETURN(net::JobSecret secret, collectives::SecretFromHex(host.secret_hex));
+  WEFT_ASSIGN_OR_RETURN(const net::JobSecret secret, SecretOf(options));
+  host.secret_hex = net::SecretToHex(secret);
   host.address = options.store;
   if (host.address.empty()) WEFT_RETURN_IF_ERROR(ServeStore(options, secret, host));
   if (options.relay.value_or(RelayHelps(options, host.address))) {

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <string>
+
+#include "net/secret.h"
 
 namespace weft::collectives {
 namespace {
@@ -66,14 +69,31 @@ TEST(JobEnvironmentTest, NamesEverythingThatIsMissingOrBad) {
   status = Parse({{"WEFT_STORE", "nonsense"}, {"WEFT_JOB_SECRET", "12"}}).status();
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("WEFT_STORE='nonsense'"), HasSubstr("WEFT_JOB_SECRET")));
+  status = Parse({{"WEFT_JOB_SECRET", std::string(64, '0')}}).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("WEFT_JOB_SECRET: a job's secret of noth"));
 }
 
 TEST(JobEnvironmentTest, SecretsSurviveTheirTextForm) {
-  net::JobSecret secret = NewJobSecret();
+  net::JobSecret secret = net::NewJobSecret();
   EXPECT_NE(secret, net::JobSecret{});
-  EXPECT_EQ(SecretFromHex(SecretToHex(secret)).value(), secret);
-  EXPECT_FALSE(SecretFromHex(std::string(63, 'a')).ok());
-  EXPECT_FALSE(SecretFromHex(std::string(64, 'g')).ok());
+  EXPECT_EQ(net::SecretFromHex(net::SecretToHex(secret)).value(), secret);
+}
+
+TEST(JobEnvironmentTest, WhatIsNoSecretIsRefusedWithoutBeingShown) {
+  for (const std::string& wrong : {std::string(63, 'a'), std::string(64, 'g'), std::string(64, '0'),
+                                   std::string("swordfish")}) {
+    const absl::Status status = net::SecretFromHex(wrong).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("64 hexadecimal digits"), Not(HasSubstr(wrong))));
+    ASSERT_EQ(setenv("WEFT_JOB_SECRET", wrong.c_str(), 1), 0);
+    EXPECT_THAT(std::string(net::SecretFromEnvironment().status().message()),
+                AllOf(HasSubstr("WEFT_JOB_SECRET"), Not(HasSubstr(wrong))));
+  }
+  ASSERT_EQ(setenv("WEFT_JOB_SECRET", "", 1), 0);
+  EXPECT_EQ(net::SecretFromEnvironment().value(), net::JobSecret{});
+  ASSERT_EQ(unsetenv("WEFT_JOB_SECRET"), 0);
+  EXPECT_EQ(net::SecretFromEnvironment().value(), net::JobSecret{});
 }
 
 TEST(JobEnvironmentTest, AProcessAloneServesItself) {

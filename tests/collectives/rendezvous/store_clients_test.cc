@@ -22,6 +22,7 @@
 #include "collectives/rendezvous/store_hello.h"
 #include "collectives/rendezvous/store_protocol.h"
 #include "collectives/rendezvous/store_relay.h"
+#include "net/secret.h"
 #include "tests/collectives/rendezvous/store_fixture.h"
 
 namespace weft::collectives {
@@ -33,7 +34,7 @@ class StoreClientsTest : public StoreFixture {};
 
 TEST_F(StoreClientsTest, AWrongSecretIsRefusedAtOnce) {
   StoreClientOptions options = Options(server_->address());
-  options.secret = NewJobSecret();
+  options.secret = net::NewJobSecret();
   EXPECT_EQ(StoreClient::Connect(options).status().code(), absl::StatusCode::kPermissionDenied);
   options.secret = {};
   EXPECT_EQ(StoreClient::Connect(options).status().code(), absl::StatusCode::kPermissionDenied);

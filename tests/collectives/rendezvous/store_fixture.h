@@ -13,10 +13,10 @@
 
 #include "base/clock.h"
 #include "collectives/rendezvous/file_descriptor.h"
-#include "collectives/rendezvous/job_environment.h"
 #include "collectives/rendezvous/socket_address.h"
 #include "collectives/rendezvous/store_client.h"
 #include "collectives/rendezvous/store_server.h"
+#include "net/secret.h"
 
 namespace weft::collectives {
 
@@ -67,7 +67,7 @@ class StoreFixture : public testing::Test {
     }
   }
 
-  const net::JobSecret secret_ = NewJobSecret();
+  const net::JobSecret secret_ = net::NewJobSecret();
   std::unique_ptr<StoreServer> server_;
 };
 

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/rendezvous/job_environment.h"
 #include "collectives/rendezvous/store_client.h"
 #include "collectives/rendezvous/store_relay_tree.h"
 #include "collectives/rendezvous/store_server.h"
+#include "net/secret.h"
 
 namespace weft::collectives {
 namespace {
@@ -90,7 +90,7 @@ class StoreRelayTest : public testing::Test {
     return ranks;
   }
 
-  const net::JobSecret secret_ = NewJobSecret();
+  const net::JobSecret secret_ = net::NewJobSecret();
   std::unique_ptr<StoreServer> server_;
   std::vector<std::unique_ptr<StoreRelay>> relays_;
 };

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/rendezvous/job_environment.h"
 #include "collectives/rendezvous/store_client.h"
 #include "collectives/rendezvous/store_server.h"
+#include "net/secret.h"
 
 namespace weft::collectives {
 namespace {
@@ -48,7 +48,7 @@ class StoreTest : public testing::TestWithParam<const char*> {
     return client.ok() ? *std::move(client) : nullptr;
   }
 
-  const net::JobSecret secret_ = NewJobSecret();
+  const net::JobSecret secret_ = net::NewJobSecret();
   std::unique_ptr<StoreServer> server_;
   std::unique_ptr<StoreClient> store_;
 };

@@ -168,6 +168,16 @@ TEST(NcclPlugin, AHandleWithAWrongSecretIsTurnedAway) {
   EXPECT_THAT(send.warning, HasSubstr("secret"));
 }
 
+TEST(NcclPlugin, ASecretThatIsNoneFailsInitWithoutBeingShown) {
+  for (const std::string& wrong : {std::string("swordfish"), std::string(64, '0')}) {
+    Instance instance(Environment{{"WEFT_JOB_SECRET", wrong}});
+    EXPECT_EQ(instance.init(), nccl::abi::kInvalidArgument);
+    EXPECT_THAT(instance.warning(),
+                testing::AllOf(HasSubstr("WEFT_JOB_SECRET"), HasSubstr("64 hexadecimal digits"),
+                               testing::Not(HasSubstr(wrong))));
+  }
+}
+
 TEST(NcclPlugin, PeersOfDifferentJobsFailOnBothSidesAndNameBoth) {
   Instance one(Environment{{"WEFT_JOB_SECRET", std::string(64, '1')}});
   Instance other(Environment{{"WEFT_JOB_SECRET", std::string(64, '2')}});

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
@@ -11,7 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/run_program.h"
+#include "tests/scratch_folder.h"
 #include "tools/bw/link/flows.h"
+#include "tools/bw/link/key.h"
 #include "tools/bw/link/limit.h"
 #include "tools/bw/link/options.h"
 #include "tools/bw/link/steps.h"
@@ -309,10 +312,18 @@ TEST(WeftBwLink, LimitsAreAnExitStatus) {
   EXPECT_THAT(late.output, HasSubstr("above --max-usec"));
 }
 
+// Writes a key's file for this user alone.
+void WriteKey(ScratchFolder& folder, const std::string& name, const std::string& key) {
+  folder.Write(name, key);
+  std::filesystem::permissions(folder / name, std::filesystem::perms(0600));
+}
+
 TEST(WeftBwLink, AServerDoesWhatItsClientAsks) {
+  ScratchFolder folder;
+  WriteKey(folder, "key", "correct horse battery\n");
   // A port that somebody else may take in between: then the next one.
   for (int port = 20'000 + getpid() % 20'000, tries = 0; tries < 5; ++port, ++tries) {
-    const std::string both = absl::StrCat(" -p ", port, " --key words");
+    const std::string both = absl::StrCat(" -p ", port, " --key @", folder / "key");
     const std::string command = absl::StrCat(
         "W=$WEFT_BIN/weft-bw; export WEFT_TCP_INTERFACE==lo WEFT_STORE_TIMEOUT=20s; $W link", both,
         " >/dev/null & $W link 127.0.0.1 --test lat -s 16 -n 25 --json -", both, "; wait");
@@ -324,6 +335,55 @@ TEST(WeftBwLink, AServerDoesWhatItsClientAsks) {
     return;
   }
   FAIL() << "no client met its server";
+}
+
+// The client's command as the server prints it: the key is in its environment.
+TEST(WeftBwLink, AServerDrawsAKeyAndSaysHowToBeItsClient) {
+  for (int port = 20'000 + getpid() % 20'000, tries = 0; tries < 5; ++port, ++tries) {
+    ScratchFolder folder;
+    const Outcome outcome = Shell(
+        absl::StrCat(
+            "export PATH=$WEFT_BIN:$PATH WEFT_TCP_INTERFACE==lo WEFT_STORE_TIMEOUT=20s; weft-bw "
+            "link -p ",
+            port, " >/dev/null 2>", folder / "said", " & server=$!; ", "until grep -q 'client: ' ",
+            folder / "said", " || ! kill -0 $server; do sleep 0.01; done; ",
+            "grep -q 'weft-bw link 127.0.0.1 -p' ", folder / "said", " && ",
+            "eval \"$(sed -n 's/.*a client: *//p' ", folder / "said", ") -n 5 --json -\"; wait"),
+        "2>/dev/null");
+    if (json::parse(outcome.output, nullptr, false).is_discarded()) continue;
+    return;
+  }
+  FAIL() << "no client met its server";
+}
+
+TEST(WeftBwLink, KeysThatCanBeSeenOrGuessedAreRefused) {
+  ScratchFolder folder;
+  WriteKey(folder, "short", "hunter2\n");
+  WriteKey(folder, "same", std::string(64, '0'));
+  WriteKey(folder, "open", std::string(64, 'a'));
+  std::filesystem::permissions(folder / "open", std::filesystem::perms(0644));
+  struct Wrong {
+    std::string key;
+    const char* sentence;
+  };
+  for (const Wrong& wrong :
+       {Wrong{"hunter2", "--key @FILE"}, Wrong{"@" + (folder / "short"), "at least 16 characters"},
+        Wrong{"@" + (folder / "same"), "can be guessed"},
+        Wrong{"@" + (folder / "open"), "chmod 600"},
+        Wrong{"@" + (folder / "none"), "No such file"}}) {
+    const Outcome outcome = Link("127.0.0.1 --key " + wrong.key);
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(wrong.sentence));
+    if (wrong.key[0] == '@') {
+      EXPECT_THAT(outcome.output, HasSubstr(wrong.key));
+    }
+    EXPECT_THAT(outcome.output, ::testing::Not(HasSubstr("hunter2")));
+  }
+  const Outcome none = Shell("env -u WEFT_JOB_SECRET $WEFT_BIN/weft-bw link 127.0.0.1");
+  EXPECT_EQ(none.status, 2);
+  EXPECT_THAT(none.output, HasSubstr("needs its server's key"));
+  EXPECT_NE(SecretFromPassphrase("correct horse battery").value(),
+            SecretFromPassphrase("correct horse batterz").value());
 }
 
 TEST(WeftBwLink, WrongUsageSaysWhatWouldBeRight) {

@@ -15,8 +15,9 @@ namespace {
 
 constexpr const char* kFooter = R"(Examples:
   weft-bw link --ranks 2 -a                        both ends here, all sizes, over tcp
-  weft-bw link                                     on one host: waits for a client, says how to be it
-  weft-bw link HOST --key KEY --test lat -s 8      on another; the server needs no options of its own
+  weft-bw link                                     waits for a client here, says how to be it
+  weft-bw link --listen 0.0.0.0                    the same for a client on another host
+  weft-bw link HOST --key @FILE --test lat -s 8    a client; its server has the same --key
   weft-run -n 8 -- weft-bw link --pattern many-to-one -s 1M --min-gbps 90
   weft-bw link --ranks 4 --test steps -s 64M       NCCL's own pattern of slices and steps
 
@@ -196,6 +197,9 @@ absl::Status Resolve(const Words& words, Options& options) {
   if (load.check && !streams) {
     return absl::InvalidArgumentError("--data_validation is for --test bw and rate");
   }
+  if (!options.host.empty() && options.listen != Options().listen) {
+    return absl::InvalidArgumentError("--listen is a server's; HOST makes this a client");
+  }
   if (options.max_usec > 0 && load.test != Test::kLatency) {
     return absl::InvalidArgumentError("--max-usec is for --test lat");
   }
@@ -251,9 +255,12 @@ void DeclareRest(CLI::App& app, Words& words, Options& options) {
   app.add_option("host", options.host, "The server's name or address: be its client");
   app.add_option("-p,--port", options.port, "Where the server listens for its client")
       ->check(CLI::Range(1, 65535));
+  app.add_option("--listen", options.listen,
+                 "The server's address for its client; 0.0.0.0: every address of this host");
   app.add_option("--key", options.key,
-                 "What client and server both know, so that no stranger is served; empty: the "
-                 "server draws one and prints the client's command");
+                 "@FILE: what client and server both know, 64 hexadecimal digits or a long "
+                 "passphrase; empty: WEFT_JOB_SECRET, or the server draws one and prints the "
+                 "client's command");
   app.add_option("--ranks", options.ranks, "Start this many local ranks with weft-run")
       ->check(CLI::Range(0, 1024));
   app.add_option("--transport", words.transport,

@@ -56,7 +56,9 @@ struct Options {
   int ranks = 0;     // above 0: start them here
   std::string host;  // of the server; empty: the job that the environment names, else be the server
   int port = kStandardPort;
-  std::string key;  // that server and client share; empty: the server draws one and says it
+  std::string listen = "127.0.0.1";  // the server's address for its client
+  // "@FILE" with what server and client share; empty: WEFT_JOB_SECRET, or the server draws it.
+  std::string key;
   bool gbits = false;
   bool lanes = false;                 // a row a lane after every size
   double min_gbps = 0, max_usec = 0;  // limits; 0: none

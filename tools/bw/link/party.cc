@@ -1,6 +1,5 @@
 #include "tools/bw/link/party.h"
 
-#include <sodium.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,11 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "net/secret.h"
+#include "tools/bw/link/key.h"
 
 namespace weft::link_bw {
 namespace {
-
-constexpr size_t kKeyDigits = 16;
 
 std::string HostName() {
   char name[256] = "THIS-HOST";
@@ -23,29 +22,49 @@ std::string HostName() {
 }
 
 // Server and client instead of a job.
-void BeTwo(const Options& options, collectives::JobEnvironment& job) {
+absl::Status BeTwo(const Options& options, collectives::JobEnvironment& job) {
   const bool serves = options.host.empty();
   job.world_size = 2;
   job.store.clear();
   job.master_port = options.port;
-  job.master_addr = serves ? "0.0.0.0" : options.host;
+  job.master_addr = serves ? options.listen : options.host;
   job.rank = Rank(serves ? 0 : 1);
   job.local_world_size = 1;
-  std::string key = options.key;
-  if (key.empty() && job.secret == net::JobSecret{} && serves) {
-    key = collectives::SecretToHex(collectives::NewJobSecret()).substr(0, kKeyDigits);
-  }
-  if (!key.empty()) {
-    crypto_generichash(job.secret.data(), job.secret.size(),
-                       reinterpret_cast<const unsigned char*>(key.data()), key.size(), nullptr, 0);
+  std::string drawn;
+  if (!options.key.empty()) {
+    WEFT_ASSIGN_OR_RETURN(job.secret, SecretFromKeyFile(options.key));
+  } else if (job.secret == net::JobSecret{} && serves) {
+    job.secret = net::NewJobSecret();
+    // In the client's environment, where other users do not see it.
+    drawn = absl::StrCat(net::kSecretVariable, "=", net::SecretToHex(job.secret), " ");
+  } else if (job.secret == net::JobSecret{}) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a client needs its server's key: ", net::kSecretVariable,
+                     "=... as the server prints it, or the same --key @FILE on both"));
   }
   if (!serves) {
     absl::FPrintF(stderr, "weft-bw link: trying %s, port %d\n", options.host, options.port);
-    return;
+    return absl::OkStatus();
   }
-  absl::FPrintF(stderr, "weft-bw link: waiting for a client:  weft-bw link %s%s%s\n", HostName(),
+  absl::FPrintF(stderr, "weft-bw link: waiting for a client:  %sweft-bw link %s%s%s\n", drawn,
+                options.listen == "0.0.0.0" || options.listen == "::" ? HostName() : options.listen,
                 options.port == kStandardPort ? "" : absl::StrCat(" -p ", options.port),
-                key.empty() ? "" : absl::StrCat(" --key ", key));
+                options.key.empty() ? "" : " --key @FILE");
+  return absl::OkStatus();
+}
+
+// Of a job without one, whose store therefore is on this host alone: through the store.
+absl::Status AgreeOnSecret(collectives::Store& store, absl::Duration timeout,
+                           collectives::JobEnvironment& job) {
+  if (job.secret != net::JobSecret{}) return absl::OkStatus();
+  constexpr const char* kKey = "weft-bw-link/secret";
+  if (job.rank == Rank(0)) {
+    job.secret = net::NewJobSecret();
+    return store.Set(kKey, net::SecretToHex(job.secret));
+  }
+  WEFT_ASSIGN_OR_RETURN(const std::string hex, store.Get(kKey, timeout));
+  WEFT_ASSIGN_OR_RETURN(job.secret, net::SecretFromHex(hex));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -65,7 +84,7 @@ absl::StatusOr<Party> Party::Meet(const Options& options) {
     job.torch_agent_store = false;
     ++job.master_port;
   }
-  if (job.world_size == 1) BeTwo(options, job);
+  if (job.world_size == 1) WEFT_RETURN_IF_ERROR(BeTwo(options, job));
   // A server waits for its client; a client finds one, or there is none.
   const absl::Duration patience =
       options.host.empty()
@@ -78,6 +97,7 @@ absl::StatusOr<Party> Party::Meet(const Options& options) {
                                         : absl::StrCat("meet the server on ", options.host));
   }
   party.store_ = *std::move(store);
+  WEFT_RETURN_IF_ERROR(AgreeOnSecret(*party.store_.store, party.timeout_, job));
   return party;
 }
 

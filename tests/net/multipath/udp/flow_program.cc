@@ -85,6 +85,7 @@ absl::Status Program::Open() {
   TransportOptions options;
   options.self = Rank(to_.empty() ? 1 : 0);
   options.world_size = 2;
+  options.secret.fill(1);  // it meets nobody else
   options.events = this;
   WEFT_ASSIGN_OR_RETURN(std::vector<Interface> interfaces, ListInterfaces());
   for (const Interface& one : interfaces) {
