@@ -199,7 +199,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber);
   app.add_option(
       "--layout", options.layout,
-      "Axes with their sizes, the first varies fastest: a group of each rank along each");
+      "Axes with their sizes, tp8,pp8,dp16 or tp=8,pp=8,dp=16; the first varies fastest; each "
+      "rank has a group along each");
   std::string store = "weft";
   app.add_option("--store", store, "Store to measure: ours, a Redis server, or torch's TCPStore")
       ->check(CLI::IsMember({"weft", "redis", "torch"}));

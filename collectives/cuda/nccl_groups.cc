@@ -23,9 +23,9 @@ absl::Status CheckIds(const JobGroup& group) {
 
 absl::StatusOr<WeftNcclCommunicator*> MakeOne(const NcclMaker& nccl, const JobGroup& group,
                                               WeftNcclCommunicator* world) {
-  const Mesh::Group& g = group.group;
+  const topology::MeshGroup& g = group.group;
   // Groups of an axis share no rank, so that their first members tell them apart.
-  if (world != nullptr && nccl.split) return nccl.split(world, g.members[0], g.position);
+  if (world != nullptr && nccl.split) return nccl.split(world, g.members[0].value(), g.position);
   WEFT_RETURN_IF_ERROR(CheckIds(group));
   return nccl.init(static_cast<int>(g.members.size()), g.position, group.unique_ids);
 }
@@ -84,8 +84,8 @@ absl::StatusOr<std::vector<WeftNcclCommunicator*>> MakeCommunicators(const NcclM
       for (WeftNcclCommunicator* communicator : made) {
         if (communicator != nullptr && nccl.abort) nccl.abort(communicator);
       }
-      return Annotate(one.status(),
-                      absl::StrCat("group ", group.group.index, " of axis ", group.group.axis));
+      return Annotate(one.status(), absl::StrCat("group ", group.group.index, " of ",
+                                                 ToString(group.group.axes)));
     }
     made.push_back(*one);
   }

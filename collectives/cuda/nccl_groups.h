@@ -4,7 +4,7 @@
 // With a communicator of the whole world, the groups of an axis are its parts, and are split off it
 // where NCCL can: their ranks find each other through connections that are there. Without, or with
 // an older NCCL, each group is made from its own unique ids. The world's own comes from an exchange
-// of a layout of one axis ("world16384").
+// of a mesh of one axis ("dp16384").
 #ifndef WEFT_COLLECTIVES_CUDA_NCCL_GROUPS_H_
 #define WEFT_COLLECTIVES_CUDA_NCCL_GROUPS_H_
 

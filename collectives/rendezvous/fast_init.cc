@@ -12,6 +12,12 @@
 #include "collectives/rendezvous/little_endian.h"
 
 namespace weft::collectives {
+
+using topology::JobRank;
+using topology::Mesh;
+using topology::MeshAxis;
+using topology::MeshGroup;
+
 namespace {
 
 bool TakeBytes(absl::string_view& bytes, size_t size, std::string* out) {
@@ -51,10 +57,10 @@ absl::StatusOr<JobGroups> Assemble(const FastInitOptions& options,
                                    std::map<int, MemberRecord> members) {
   JobGroups job;
   job.members = std::move(members);
-  std::vector<Mesh::Group> groups = options.mesh.GroupsOfRank(options.rank);
+  std::vector<MeshGroup> groups = options.mesh.GroupsOf(JobRank(options.rank));
   job.connections = PlanConnections(groups);
   job.versions.assign(groups.size(), 0);
-  for (Mesh::Group& group : groups) {
+  for (MeshGroup& group : groups) {
     JobGroup with_ids;
     if (options.make_unique_id) {
       for (const UniqueIdSlot& slot : UniqueIdSlots(options.mesh, group, options.ranks_per_root)) {
@@ -145,39 +151,48 @@ absl::StatusOr<std::map<int, MemberRecord>> DecodeReplacement(absl::string_view 
 
 // ---- Who does what
 
+namespace {
+
+// Whether a rank begins a block of its group along the axis, and so makes the block's id.
+bool IsRoot(const Mesh& mesh, int rank, topology::Axis axis, int ranks_per_root) {
+  return mesh.CoordinateOf(JobRank(rank), axis) % ranks_per_root == 0;
+}
+
+}  // namespace
+
 int UniqueIdsOfRank(const Mesh& mesh, int rank, int ranks_per_root) {
   int count = 0;
-  for (const Mesh::Axis& axis : mesh.axes()) {
-    if (rank / axis.stride % axis.size % ranks_per_root == 0) ++count;
+  for (const MeshAxis& one : mesh.axes()) {
+    if (IsRoot(mesh, rank, one.axis, ranks_per_root)) ++count;
   }
   return count;
 }
 
-std::vector<UniqueIdSlot> UniqueIdSlots(const Mesh& mesh, const Mesh::Group& group,
+std::vector<UniqueIdSlot> UniqueIdSlots(const Mesh& mesh, const MeshGroup& group,
                                         int ranks_per_root) {
   std::vector<UniqueIdSlot> slots;
   for (size_t i = 0; i < group.members.size(); i += static_cast<size_t>(ranks_per_root)) {
-    int root = group.members[i];
+    int root = group.members[i].value();
     int offset = 0;
-    for (int axis = 0; axis < group.axis; ++axis) {
-      const Mesh::Axis& a = mesh.axes()[static_cast<size_t>(axis)];
-      if (root / a.stride % a.size % ranks_per_root == 0) ++offset;
+    for (const MeshAxis& one : mesh.axes()) {
+      if (group.axes.Has(one.axis)) break;
+      if (IsRoot(mesh, root, one.axis, ranks_per_root)) ++offset;
     }
     slots.push_back({root, offset});
   }
   return slots;
 }
 
-std::vector<PlannedConnection> PlanConnections(const std::vector<Mesh::Group>& groups) {
+std::vector<PlannedConnection> PlanConnections(const std::vector<MeshGroup>& groups) {
   std::vector<PlannedConnection> plan;
   std::set<int> known;
-  for (const Mesh::Group& group : groups) {
+  for (const MeshGroup& group : groups) {
     auto size = static_cast<int>(group.members.size());
     if (size < 2) continue;
     int next = (group.position + 1) % size;
     int previous = (group.position + size - 1) % size;
     auto add = [&](int position, int dialer) {
-      int peer = group.members[static_cast<size_t>(position)];
+      int peer = group.members[static_cast<size_t>(position)].value();
       // The last edge of an odd ring joins two even positions: a round of its own.
       int round = dialer % 2 == 0 && dialer != size - 1 ? 0 : dialer % 2 == 1 ? 1 : 2;
       if (known.insert(peer).second) plan.push_back({peer, round, dialer == group.position});
@@ -190,9 +205,8 @@ std::vector<PlannedConnection> PlanConnections(const std::vector<Mesh::Group>& g
   return plan;
 }
 
-std::string GroupKey(absl::string_view prefix, const Mesh& mesh, const Mesh::Group& group) {
-  return absl::StrCat(prefix, "/group/", mesh.axes()[static_cast<size_t>(group.axis)].name, "/",
-                      group.index);
+std::string GroupKey(absl::string_view prefix, const MeshGroup& group) {
+  return absl::StrCat(prefix, "/group/", Brief(group.axes), "/", group.index);
 }
 
 std::string RecordsKey(absl::string_view prefix) { return absl::StrCat(prefix, "/exchange"); }
@@ -208,8 +222,8 @@ ReplacementNews NewsOf(absl::string_view prefix, const Mesh& mesh,
   for (const auto& [rank, member] : replaced) {
     news.keys.push_back(RecordKey(prefix, rank));
     news.values.push_back(EncodeMember(member));
-    for (const Mesh::Group& group : mesh.GroupsOfRank(rank)) {
-      groups.insert(GroupKey(prefix, mesh, group));
+    for (const MeshGroup& group : mesh.GroupsOf(JobRank(rank))) {
+      groups.insert(GroupKey(prefix, group));
     }
   }
   news.values.insert(news.values.end(), groups.size(), EncodeReplacement(replaced));
@@ -218,12 +232,12 @@ ReplacementNews NewsOf(absl::string_view prefix, const Mesh& mesh,
 }
 
 RankSet RecordsWanted(const Mesh& mesh, int rank, int ranks_per_root, bool ids) {
-  std::vector<Mesh::Group> groups = mesh.GroupsOfRank(rank);
+  std::vector<MeshGroup> groups = mesh.GroupsOf(JobRank(rank));
   std::vector<PlannedConnection> plan = PlanConnections(groups);
   std::vector<int> wanted;
   wanted.reserve(plan.size() + groups.size());
   for (const PlannedConnection& planned : plan) wanted.push_back(planned.peer);
-  for (const Mesh::Group& group : groups) {
+  for (const MeshGroup& group : groups) {
     if (!ids) break;
     for (const UniqueIdSlot& slot : UniqueIdSlots(mesh, group, ranks_per_root)) {
       if (slot.root != rank) wanted.push_back(slot.root);
@@ -304,7 +318,7 @@ absl::StatusOr<std::vector<int>> AwaitReplacement(Store& store, const FastInitOp
     return absl::InvalidArgumentError(absl::StrCat("there is no axis ", axis));
   }
   JobGroup& group = job.groups[index];
-  std::string key = GroupKey(options.prefix, options.mesh, group.group);
+  std::string key = GroupKey(options.prefix, group.group);
   WEFT_ASSIGN_OR_RETURN(StoreWatched watched, store.Watch(key, job.versions[index], timeout));
   job.versions[index] = watched.version;
   WEFT_ASSIGN_OR_RETURN(auto fresh, DecodeReplacement(watched.value.value_or("")));
@@ -313,7 +327,7 @@ absl::StatusOr<std::vector<int>> AwaitReplacement(Store& store, const FastInitOp
     auto known = job.members.find(rank);
     bool later = known != job.members.end() && member.generation > known->second.generation;
     if (later) known->second = member;
-    if (std::binary_search(group.group.members.begin(), group.group.members.end(), rank)) {
+    if (std::binary_search(group.group.members.begin(), group.group.members.end(), JobRank(rank))) {
       replaced.push_back(rank);
     }
   }

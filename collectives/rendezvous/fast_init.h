@@ -1,7 +1,7 @@
 // All groups of a job from one exchange (MegaScale, NSDI'24, section 3.5: its groups took 1,047 s
 // on 2,048 GPUs, one after the other with barriers over a blocking store).
 //
-//   1. every rank computes its groups from the mesh (mesh.h);
+//   1. every rank computes its groups from the mesh (topology/job/mesh.h);
 //   2. in one exchange every rank gives its record (generation, host, address, and an NCCL unique
 //      id for each block of each group of which it is the root) and gets those that it needs at
 //      once: of the ranks it connects to, and of its groups' roots. So what moves grows with the
@@ -31,9 +31,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "collectives/rendezvous/mesh.h"
 #include "collectives/rendezvous/rank_set.h"
 #include "collectives/rendezvous/store.h"
+#include "topology/job/mesh.h"
 
 namespace weft::collectives {
 
@@ -55,9 +55,9 @@ struct UniqueIdSlot {
   int root = 0;    // a rank
   int offset = 0;  // among the root's ids
 };
-int UniqueIdsOfRank(const Mesh& mesh, int rank, int ranks_per_root);
-std::vector<UniqueIdSlot> UniqueIdSlots(const Mesh& mesh, const Mesh::Group& group,
-                                        int ranks_per_root);
+int UniqueIdsOfRank(const topology::Mesh& mesh, int rank, int ranks_per_root);
+std::vector<UniqueIdSlot> UniqueIdSlots(const topology::Mesh& mesh,
+                                        const topology::MeshGroup& group, int ranks_per_root);
 
 // Whom a rank connects to for the rings of its groups, and in which order. In round 0 the even
 // positions of a ring dial their next neighbour, in round 1 the odd ones: within a round a rank
@@ -67,14 +67,14 @@ struct PlannedConnection {
   int round = 0;
   bool dials = false;
 };
-std::vector<PlannedConnection> PlanConnections(const std::vector<Mesh::Group>& groups);
+std::vector<PlannedConnection> PlanConnections(const std::vector<topology::MeshGroup>& groups);
 
 // Whose records a rank needs at once: those it is planned to connect to and, with `ids`, the roots
 // of its groups. Not its own.
-RankSet RecordsWanted(const Mesh& mesh, int rank, int ranks_per_root, bool ids);
+RankSet RecordsWanted(const topology::Mesh& mesh, int rank, int ranks_per_root, bool ids);
 
 struct FastInitOptions {
-  Mesh mesh;
+  topology::Mesh mesh;
   int rank = 0;
   int generation = 0;
   std::string prefix = "init";
@@ -87,12 +87,12 @@ struct FastInitOptions {
 };
 
 struct JobGroup {
-  Mesh::Group group;
+  topology::MeshGroup group;
   std::vector<std::string> unique_ids;  // one a block; empty without make_unique_id
 };
 
 struct JobGroups {
-  std::vector<JobGroup> groups;  // one an axis
+  std::vector<JobGroup> groups;  // one a listed axis of the mesh, in its order
   // Records of this rank, of those it is planned to connect to and of the roots of its groups, by
   // rank.
   std::map<int, MemberRecord> members;
@@ -134,7 +134,7 @@ absl::StatusOr<PhaseReport> ReportPhases(
 
 // ---- Encodings and keys, for programs that drive many ranks
 
-std::string GroupKey(absl::string_view prefix, const Mesh& mesh, const Mesh::Group& group);
+std::string GroupKey(absl::string_view prefix, const topology::MeshGroup& group);
 std::string RecordsKey(absl::string_view prefix);           // of the exchange
 std::string RecordKey(absl::string_view prefix, int rank);  // of a rank's record after it
 std::string EncodeReplacement(const std::map<int, MemberRecord>& members);
@@ -145,7 +145,7 @@ struct ReplacementNews {
   std::vector<std::string> keys;
   std::vector<std::string> values;
 };
-ReplacementNews NewsOf(absl::string_view prefix, const Mesh& mesh,
+ReplacementNews NewsOf(absl::string_view prefix, const topology::Mesh& mesh,
                        const std::map<int, MemberRecord>& replaced);
 
 }  // namespace weft::collectives

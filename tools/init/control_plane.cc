@@ -234,7 +234,8 @@ class Builder {
     std::map<int, int> dials;  // by the peers' host
     int local = 0;
     for (int rank = host * per_host; rank < (host + 1) * per_host; ++rank) {
-      for (const auto& plan : collectives::PlanConnections(options_.mesh.GroupsOfRank(rank))) {
+      for (const auto& plan :
+           collectives::PlanConnections(options_.mesh.GroupsOf(topology::JobRank(rank)))) {
         if (plan.round != round || !plan.dials) continue;
         if (plan.peer / per_host == host) {
           ++local;

@@ -7,24 +7,22 @@
 
 namespace weft::init {
 
-int64_t GroupScheme::Groups(const collectives::Mesh& mesh) {
+int64_t GroupScheme::Groups(const topology::Mesh& mesh) {
   int64_t groups = 0;
-  for (size_t axis = 0; axis < mesh.axes().size(); ++axis) {
-    groups += mesh.GroupsOf(static_cast<int>(axis));
-  }
+  for (const topology::MeshAxis& one : mesh.axes()) groups += mesh.GroupCount({one.axis});
   return groups;
 }
 
-int64_t GroupScheme::Messages(const collectives::Mesh& mesh, StoreKind store) {
+int64_t GroupScheme::Messages(const topology::Mesh& mesh, StoreKind store) {
   bool torch = store == StoreKind::kTorch;
   int64_t set = torch ? 1 : 2;
   int64_t get = torch ? 4 : 2;
   int64_t messages = 0;
-  for (size_t axis = 0; axis < mesh.axes().size(); ++axis) {
-    int64_t members = mesh.axes()[axis].size;
+  for (const topology::MeshAxis& one : mesh.axes()) {
+    int64_t members = one.size;
     int64_t rendezvous = set + (members - 1) * get;
     int64_t barrier = 6 * int64_t{mesh.ranks()} + set;
-    messages += mesh.GroupsOf(static_cast<int>(axis)) * (rendezvous + barrier);
+    messages += mesh.GroupCount({one.axis}) * (rendezvous + barrier);
   }
   return messages;
 }
@@ -43,14 +41,15 @@ bool GroupScheme::Failed(const absl::Status& status) {
 void GroupScheme::Next() {
   if (axis_ == static_cast<int>(mesh_.axes().size())) return done_(absl::OkStatus());
   key_ = absl::StrCat("group/", axis_, "/", index_);
-  collectives::Mesh::Group own = mesh_.GroupOf(rank_, axis_);
-  bool member = own.index == index_;
-  if (++index_ == mesh_.GroupsOf(axis_)) {
+  const topology::AxisSet axes = {mesh_.axes()[static_cast<size_t>(axis_)].axis};
+  const topology::JobRank rank(rank_);
+  bool member = mesh_.GroupIndexOf(rank, axes) == index_;
+  if (++index_ == mesh_.GroupCount(axes)) {
     index_ = 0;
     ++axis_;
   }
   if (!member) return Meet();
-  if (own.position == 0) {
+  if (mesh_.PositionIn(rank, axes) == 0) {
     client_.Post(key_, std::string(collectives::kUniqueIdBytes, 'i'));
     return Meet();
   }

@@ -13,22 +13,22 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "collectives/rendezvous/mesh.h"
 #include "tools/init/client.h"
+#include "topology/job/mesh.h"
 
 namespace weft::init {
 
 class GroupScheme {
  public:
   // `client` and `mesh` outlive it.
-  GroupScheme(Client& client, const collectives::Mesh& mesh, int rank)
+  GroupScheme(Client& client, const topology::Mesh& mesh, int rank)
       : client_(client), mesh_(mesh), rank_(rank) {}
   void Run(std::function<void(const absl::Status&)> done);
 
-  static int64_t Groups(const collectives::Mesh& mesh);
+  static int64_t Groups(const topology::Mesh& mesh);
   // Requests and answers of all ranks, where a set has an answer, and a get is one request ...
   // (torch's own: no answer, and two requests).
-  static int64_t Messages(const collectives::Mesh& mesh, StoreKind store);
+  static int64_t Messages(const topology::Mesh& mesh, StoreKind store);
 
  private:
   void Next();
@@ -37,7 +37,7 @@ class GroupScheme {
   bool Failed(const absl::Status& status);
 
   Client& client_;
-  const collectives::Mesh& mesh_;
+  const topology::Mesh& mesh_;
   const int rank_;
   int axis_ = 0;
   int index_ = 0;  // of the group along the axis

@@ -87,9 +87,9 @@ class Scratch {
 absl::Status CountAll(Scratch& scratch, const JobGroups& job, const Communicators& made) {
   for (size_t i = 0; i < made.size(); ++i) {
     if (made[i] == nullptr) continue;  // of one rank
-    WEFT_RETURN_IF_ERROR(Annotate(
-        scratch.Count(made[i], job.groups[i].group.members.size()),
-        absl::StrCat("group ", job.groups[i].group.index, " of axis ", job.groups[i].group.axis)));
+    WEFT_RETURN_IF_ERROR(Annotate(scratch.Count(made[i], job.groups[i].group.members.size()),
+                                  absl::StrCat("group ", job.groups[i].group.index, " of ",
+                                               ToString(job.groups[i].group.axes))));
   }
   return absl::OkStatus();
 }
@@ -126,7 +126,7 @@ class NcclRank {
     Mark(kFirstSum);
     Destroy(device, made);
     WEFT_ASSIGN_OR_RETURN(auto whole,
-                          collectives::Mesh::Parse(absl::StrCat("world", options_.ranks)));
+                          topology::Mesh::Create({{topology::Axis::kData, options_.ranks}}));
     WEFT_ASSIGN_OR_RETURN(JobGroups all, Groups(*store, device, whole, "world"));
     WEFT_ASSIGN_OR_RETURN(Communicators world, collectives::MakeCommunicators(nccl, all));
     Mark(kWorld);
@@ -165,7 +165,7 @@ class NcclRank {
   }
 
   absl::StatusOr<JobGroups> Groups(StoreClient& store, const Device& device,
-                                   const collectives::Mesh& mesh, const std::string& prefix) {
+                                   const topology::Mesh& mesh, const std::string& prefix) {
     collectives::FastInitOptions fast;
     fast.mesh = mesh;
     fast.rank = rank_;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "topology/job/mesh_text.h"
 
 namespace weft::init {
 
@@ -21,7 +22,7 @@ const char* ToString(StoreKind store) {
 }
 
 absl::Status Resolve(Options& o) {
-  WEFT_ASSIGN_OR_RETURN(o.mesh, collectives::Mesh::Parse(o.layout));
+  WEFT_ASSIGN_OR_RETURN(o.mesh, topology::ParseMesh(o.layout));
   if (o.ranks == 0) o.ranks = o.mesh.ranks();
   if (o.ranks != o.mesh.ranks()) {
     return absl::InvalidArgumentError(
@@ -71,7 +72,7 @@ Options Shrink(const Options& options, int factor) {
   small.layout.clear();
   for (size_t i = 0; i < axes.size(); ++i) {
     int size = axes[i].size / (i + 1 == axes.size() ? factor : 1);
-    absl::StrAppend(&small.layout, i == 0 ? "" : ",", axes[i].name, size);
+    absl::StrAppend(&small.layout, i == 0 ? "" : ",", Brief(axes[i].axis), size);
   }
   small.ranks = options.ranks / factor;
   small.hosts = options.hosts / factor;

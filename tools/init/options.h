@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "collectives/rendezvous/mesh.h"
+#include "topology/job/mesh.h"
 
 namespace weft::init {
 
@@ -57,7 +57,7 @@ struct Options {
   std::string json;
   absl::Duration timeout = absl::Seconds(60);
 
-  collectives::Mesh mesh;  // of `layout`
+  topology::Mesh mesh;  // of `layout`
   int ranks_per_host() const { return (ranks + hosts - 1) / hosts; }
 };
 

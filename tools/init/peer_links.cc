@@ -197,7 +197,8 @@ class PeerLinks::Link final : public collectives::StoreReactor::Handler {
 PeerLinks::PeerLinks(const Crew& crew, int rank) : crew_(crew), rank_(rank) {
   const Options& options = *crew.options;
   bool own = Sampled(options, rank);
-  for (const auto& planned : collectives::PlanConnections(options.mesh.GroupsOfRank(rank))) {
+  for (const auto& planned :
+       collectives::PlanConnections(options.mesh.GroupsOf(topology::JobRank(rank)))) {
     if (own || Sampled(options, planned.peer)) edges_.push_back({planned, false});
   }
 }

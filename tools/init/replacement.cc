@@ -36,11 +36,11 @@ std::vector<StoreRequest> WatchesOf(const Options& options, int rank) {
   std::vector<StoreRequest> watches;
   int first = options.ranks - options.replace;
   if (rank >= first) return watches;
-  for (const auto& group : options.mesh.GroupsOfRank(rank)) {
-    if (group.members.back() < first) continue;
+  for (const auto& group : options.mesh.GroupsOf(topology::JobRank(rank))) {
+    if (group.members.back().value() < first) continue;
     StoreRequest watch;
     watch.op = StoreOp::kWatch;
-    watch.keys = {collectives::GroupKey("init", options.mesh, group)};
+    watch.keys = {collectives::GroupKey("init", group)};
     watch.timeout = options.timeout;
     watches.push_back(std::move(watch));
   }

@@ -152,12 +152,14 @@ void SimulatedRank::Exchange() {
 
 void SimulatedRank::ComputeGroups() {
   const Options& options = *crew_.options;
-  std::vector<collectives::Mesh::Group> groups = options.mesh.GroupsOfRank(rank_);
+  std::vector<topology::MeshGroup> groups = options.mesh.GroupsOf(topology::JobRank(rank_));
   std::vector<int> known;  // whose records it has; else of its groups' members
   if (!options.all_records) known = WantedBy(options, rank_).ranks();
   size_t ids = 0;
   for (const auto& group : groups) {
-    if (options.all_records) known.insert(known.end(), group.members.begin(), group.members.end());
+    for (topology::JobRank member : group.members) {
+      if (options.all_records) known.push_back(member.value());
+    }
     ids += collectives::UniqueIdSlots(options.mesh, group, kRanksPerRoot).size();
   }
   for (int rank : known) {

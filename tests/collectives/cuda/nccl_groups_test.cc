@@ -17,6 +17,7 @@
 #include "collectives/cuda/nccl_entry.h"
 #include "collectives/rendezvous/store_client.h"
 #include "collectives/rendezvous/store_server.h"
+#include "topology/job/mesh_text.h"
 
 namespace weft::collectives {
 namespace {
@@ -83,7 +84,7 @@ class ScriptedNccl {
 // rank r makes k-th is the byte 10 r + k, 128 times.
 absl::StatusOr<JobGroups> Exchange(const std::string& layout, int rank, int ranks_per_root) {
   WEFT_ASSIGN_OR_RETURN(auto server, StoreServer::Start({}));
-  WEFT_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Parse(layout));
+  WEFT_ASSIGN_OR_RETURN(topology::Mesh mesh, topology::ParseMesh(layout));
   std::vector<absl::StatusOr<JobGroups>> jobs(static_cast<size_t>(mesh.ranks()),
                                               absl::UnknownError("not made"));
   std::vector<std::thread> threads;
@@ -174,7 +175,7 @@ TEST_F(NcclGroupsTest, AllIdsOfAGroupGoToTheScalableCall) {
 TEST_F(NcclGroupsTest, AWorldFromItsOwnExchangeIsMadeScalablyAndThenSplit) {
   ScriptedNccl nccl(SCRIPTED_NCCL_228);
   ASSERT_TRUE(nccl.loaded());
-  auto world = Exchange("world8", 5, 4);
+  auto world = Exchange("dp8", 5, 4);
   ASSERT_TRUE(world.ok()) << world.status();
   auto whole = MakeCommunicators(nccl.Maker(), *world);
   ASSERT_TRUE(whole.ok()) << whole.status();
@@ -209,7 +210,7 @@ TEST_F(NcclGroupsTest, AFailureNamesCallAndGroupAndAbortsWhatWasMade) {
   auto made = MakeCommunicators(maker, job_);
   ASSERT_FALSE(made.ok());
   EXPECT_THAT(made.status().ToString(), HasSubstr("ncclCommInitRankScalable returned 5"));
-  EXPECT_THAT(made.status().ToString(), HasSubstr("axis 1"));
+  EXPECT_THAT(made.status().ToString(), HasSubstr("group 1 of data"));
   EXPECT_EQ(nccl.aborted().size(), 1);
 }
 

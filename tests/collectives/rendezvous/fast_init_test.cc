@@ -1,4 +1,4 @@
-// Meshes, and groups made from one exchange, over a real store.
+// Groups made from one exchange, over a real store.
 #include "collectives/rendezvous/fast_init.h"
 
 #include <gmock/gmock.h>
@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/rendezvous/store_client.h"
 #include "collectives/rendezvous/store_server.h"
+#include "topology/job/mesh_text.h"
 
 namespace weft::collectives {
 namespace {
@@ -22,56 +23,18 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using topology::JobRank;
+using topology::Mesh;
+using topology::ParseMesh;
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
 
-TEST(MeshTest, GroupsAreTheRanksThatDifferInOneCoordinate) {
-  Mesh mesh = Mesh::Parse("tp2,pp3,dp2").value();
-  EXPECT_EQ(mesh.ranks(), 12);
-  EXPECT_EQ(mesh.ToText(), "tp2,pp3,dp2");
-  EXPECT_THAT(mesh.GroupOf(9, 0).members, ElementsAre(8, 9));
-  EXPECT_THAT(mesh.GroupOf(9, 1).members, ElementsAre(7, 9, 11));
-  EXPECT_THAT(mesh.GroupOf(9, 2).members, ElementsAre(3, 9));
-  EXPECT_EQ(mesh.GroupOf(9, 1).position, 1);
-}
-
-TEST(MeshTest, TheGroupsOfAnAxisCoverEveryRankOnce) {
-  Mesh mesh = Mesh::Parse("tp4,pp3,dp5").value();
-  for (int axis = 0; axis < 3; ++axis) {
-    std::map<int, std::vector<int>> groups;
-    for (int rank = 0; rank < mesh.ranks(); ++rank) {
-      Mesh::Group group = mesh.GroupOf(rank, axis);
-      EXPECT_EQ(group.members[static_cast<size_t>(group.position)], rank);
-      auto [known, added] = groups.emplace(group.index, group.members);
-      EXPECT_EQ(known->second, group.members);
-    }
-    EXPECT_EQ(static_cast<int>(groups.size()), mesh.GroupsOf(axis));
-    EXPECT_EQ(groups.rbegin()->first, mesh.GroupsOf(axis) - 1);
-  }
-}
-
-TEST(MeshTest, SaysWhatIsWrongInALayout) {
-  for (auto [layout, what] :
-       std::vector<std::pair<std::string, std::string>>{{"", "is no axis"},
-                                                        {"tp", "is no axis"},
-                                                        {"8", "is no axis"},
-                                                        {"tp0", "is no axis"},
-                                                        {"tp8,,dp2", "is no axis"},
-                                                        {"tp8,tp2", "names an axis again"},
-                                                        {"tp1048576,dp2", "more than"},
-                                                        {"tp-2", "is no axis"}}) {
-    auto mesh = Mesh::Parse(layout);
-    EXPECT_EQ(mesh.status().code(), absl::StatusCode::kInvalidArgument) << layout;
-    EXPECT_THAT(std::string(mesh.status().message()), AllOf(HasSubstr(what), HasSubstr(layout)));
-  }
-}
-
 TEST(FastInitTest, BothEndsPlanTheSameConnectionsAndNoRankDoesTwoThingsInARound) {
   for (const char* layout : {"tp2,pp3,dp5", "tp8,pp2", "tp1,dp7", "tp3"}) {
-    Mesh mesh = Mesh::Parse(layout).value();
+    Mesh mesh = ParseMesh(layout).value();
     std::map<std::pair<int, int>, PlannedConnection> plans;
     for (int rank = 0; rank < mesh.ranks(); ++rank) {
-      for (const auto& planned : PlanConnections(mesh.GroupsOfRank(rank))) {
+      for (const auto& planned : PlanConnections(mesh.GroupsOf(JobRank(rank)))) {
         EXPECT_TRUE(plans.emplace(std::pair(rank, planned.peer), planned).second);
       }
     }
@@ -97,7 +60,7 @@ TEST(FastInitTest, RecordsSurviveTheirBytes) {
 }
 
 TEST(FastInitTest, ARankWantsItsNeighboursAndItsGroupsRootsAlone) {
-  Mesh mesh = Mesh::Parse("tp8,pp8,dp256").value();
+  Mesh mesh = ParseMesh("tp8,pp8,dp256").value();
   // Its rings' neighbours; the root of all its groups is itself.
   EXPECT_THAT(RecordsWanted(mesh, 0, 256, true).ranks(), ElementsAre(1, 7, 8, 56, 64, 16320));
   // tp1, pp1, dp1: the groups' roots are neighbours, 72, 65 and 9.
@@ -158,7 +121,7 @@ class FastInitStoreTest : public testing::Test {
     return ranks;
   }
 
-  const Mesh mesh_ = Mesh::Parse("tp2,dp4").value();
+  const Mesh mesh_ = ParseMesh("tp2,dp4").value();
   std::unique_ptr<StoreServer> server_;
 };
 
@@ -177,7 +140,8 @@ TEST_F(FastInitStoreTest, AllMembersOfAGroupHoldTheSameAddressesAndIds) {
     ASSERT_EQ(job.groups.size(), 2u);
     EXPECT_EQ(job.groups[1].unique_ids.size(), 2u) << "a group of four, two to a root";
     for (size_t axis = 0; axis < 2; ++axis) {
-      for (int member : job.groups[axis].group.members) {
+      for (JobRank each : job.groups[axis].group.members) {
+        const int member = each.value();
         auto found = FindMember(*late, Options(rank, 0), job, member);
         ASSERT_TRUE(found.ok()) << found.status();
         EXPECT_EQ(found->address, absl::StrCat("address ", member, ".0"));

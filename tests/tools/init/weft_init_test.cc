@@ -330,7 +330,7 @@ TEST(WeftInit, ACommunicatorThatAddsUpWronglyFailsTheRunAndIsNamed) {
   Outcome outcome = Init(std::string("--nccl --layout tp2,dp2 --cuda-library ") + SCRIPTED_DEVICE);
   unsetenv("SCRIPTED_DEVICE_BREAKS");
   EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("of axis 0: a group of 2 ranks adds up ones to 1"));
+  EXPECT_THAT(outcome.output, HasSubstr("of tensor: a group of 2 ranks adds up ones to 1"));
 }
 
 TEST(WeftInit, NcclSaysWhatIsMissingWhereThereIsNoGpu) {
