@@ -55,6 +55,7 @@ std::string ToToml(const Settings& settings) {
   std::string text;
   absl::string_view group;
   for (const SettingRow& row : settings.table()) {
+    if (row.name == "model.preset") continue;  // the keys that it stands for are all there
     absl::string_view prefix = row.name.substr(0, row.name.find('.'));
     if (prefix != group) {
       absl::StrAppend(&text, group.empty() ? "" : "\n", "[", prefix, "]\n");
@@ -87,6 +88,35 @@ std::string ToToml(const Settings& settings) {
   return text;
 }
 
+absl::Status ApplyPreset(const std::string& name, Settings& settings) {
+  WEFT_ASSIGN_OR_RETURN(const topology::ModelPreset preset, topology::FindModel(name));
+  const topology::ModelShape& shape = preset.shape;
+  const std::pair<const char*, std::string> pairs[] = {
+      {"layers", absl::StrCat(shape.layers)},
+      {"hidden", absl::StrCat(shape.hidden)},
+      {"heads", absl::StrCat(shape.heads)},
+      {"ffn", absl::StrCat(shape.ffn)},
+      {"sequence", absl::StrCat(shape.sequence)},
+      {"block", shape.block == BlockKind::kParallel ? "parallel" : "serial"},
+      {"position", shape.position == PositionKind::kRotary ? "rotary" : "learned"},
+      {"activation", shape.IsGated() ? "swiglu" : "gelu"},
+      {"norm", shape.norm == NormKind::kRmsNorm ? "rmsnorm" : "layernorm"},
+      {"tied", shape.tied ? "true" : "false"},
+      {"bias", shape.bias ? "true" : "false"}};
+  for (const auto& [key, value] : pairs) {
+    WEFT_RETURN_IF_ERROR(
+        settings.Set(absl::StrCat("model.", key), value, absl::StrCat("model.preset = ", name)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplyGiven(const std::string& path, const std::vector<std::string>& overrides,
+                        Settings& settings) {
+  if (!path.empty()) WEFT_RETURN_IF_ERROR(ApplyFile(path, settings));
+  for (const std::string& pair : overrides) WEFT_RETURN_IF_ERROR(settings.SetPair(pair, "--set"));
+  return absl::OkStatus();
+}
+
 ModelConfig ReadModel(const Settings& settings) {
   ModelConfig model;
   model.layers = settings.Integer("model.layers");
@@ -107,9 +137,7 @@ ModelConfig ReadModel(const Settings& settings) {
   model.rotary_base = settings.Real("model.rotary_base");
   model.ffn = settings.Integer("model.ffn");
   if (model.ffn == 0) {
-    model.ffn = model.activation == ActivationKind::kSwiglu
-                    ? ((model.hidden * 8 + 2) / 3 + 31) / 32 * 32
-                    : 4 * model.hidden;
+    model.ffn = model.IsGated() ? ((model.hidden * 8 + 2) / 3 + 31) / 32 * 32 : 4 * model.hidden;
   }
   return model;
 }
@@ -166,8 +194,13 @@ absl::Status Validate(const TrainConfig& config, const Settings& settings) {
 absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
                                             const std::vector<std::string>& overrides) {
   Settings settings(TrainSettings());
-  if (!path.empty()) WEFT_RETURN_IF_ERROR(ApplyFile(path, settings));
-  for (const std::string& pair : overrides) WEFT_RETURN_IF_ERROR(settings.SetPair(pair, "--set"));
+  WEFT_RETURN_IF_ERROR(ApplyGiven(path, overrides, settings));
+  if (const std::string preset = settings.Text("model.preset"); preset != "none") {
+    // Again from the defaults: what is given goes on top of the preset.
+    settings = Settings(TrainSettings());
+    WEFT_RETURN_IF_ERROR(ApplyPreset(preset, settings));
+    WEFT_RETURN_IF_ERROR(ApplyGiven(path, overrides, settings));
+  }
 
   TrainConfig config;
   config.model = ReadModel(settings);

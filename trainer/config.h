@@ -20,30 +20,21 @@
 #include "absl/types/span.h"
 #include "base/settings.h"
 #include "base/units.h"
+#include "topology/job/model_shape.h"
 
 namespace weft {
 
-enum class BlockKind { kSerial, kParallel };
-enum class PositionKind { kLearned, kRotary };
-enum class ActivationKind { kGelu, kSwiglu };
-enum class NormKind { kLayerNorm, kRmsNorm };
+using topology::ActivationKind;
+using topology::BlockKind;
+using topology::NormKind;
+using topology::PositionKind;
 enum class Precision { kFp32, kBf16 };
 enum class ScheduleKind { kCosine, kConstant };
 enum class ReducePrecision { kAuto, kCompute, kFp32 };  // kAuto: fp32 where micro-batches add up
 
-struct ModelConfig {
-  int64_t layers = 0;
-  int64_t hidden = 0;
-  int64_t heads = 0;
-  int64_t ffn = 0;  // inner width of the feed-forward part; 0 in the file: see config.cc
-  int64_t sequence = 0;
-  int64_t vocab = 0;  // from the data, not from the file
-  BlockKind block = BlockKind::kSerial;
-  PositionKind position = PositionKind::kLearned;
-  ActivationKind activation = ActivationKind::kGelu;
-  NormKind norm = NormKind::kLayerNorm;
-  bool tied = true;  // the output projection is the token embedding
-  bool bias = true;  // in linear layers and LayerNorm
+// A dense shape whose `vocabulary` comes from the data and whose `ffn` is resolved, and how it is
+// computed.
+struct ModelConfig : topology::ModelShape {
   double dropout = 0;
   double norm_epsilon = 1e-5;
   double rotary_base = 10000;

@@ -17,6 +17,7 @@ constexpr SettingType kChoice = SettingType::kChoice;
 
 // clang-format off
 constexpr auto kTable = std::to_array<SettingRow>({
+    {"model.preset", kChoice, "none", "none|gpt-13b|gpt-175b|gpt-530b|gpt2-124m|llama-160m", "A model by name, for the keys of [model] that are not given themselves; the vocabulary is the data's."},
     {"model.layers", kInteger, "6", "1..1024", "Transformer blocks."},
     {"model.hidden", kInteger, "256", "8..65536", "Width of the residual stream; a multiple of model.heads."},
     {"model.heads", kInteger, "4", "1..1024", "Attention heads."},

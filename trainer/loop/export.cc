@@ -138,7 +138,7 @@ class Exporter {
 nlohmann::ordered_json ConfigJson(const ModelConfig& config, at::ScalarType dtype, int32_t eod_id) {
   std::string type(ExportType(config));
   nlohmann::ordered_json json = {{"model_type", type},
-                                 {"vocab_size", config.vocab},
+                                 {"vocab_size", config.vocabulary},
                                  {"tie_word_embeddings", config.tied},
                                  {"bos_token_id", eod_id},
                                  {"eos_token_id", eod_id},

@@ -43,9 +43,9 @@ int32_t Draw(absl::Span<const float> logits, const GenerateOptions& options, Ran
 
 absl::StatusOr<std::string> Generate(Gpt& model, const Tokenizer& tokenizer,
                                      const GenerateOptions& options) {
-  WEFT_CHECK(tokenizer.vocab_size() <= model.config().vocab,
+  WEFT_CHECK(tokenizer.vocab_size() <= model.config().vocabulary,
              "a tokenizer of " << tokenizer.vocab_size() << " tokens, a model of "
-                               << model.config().vocab);
+                               << model.config().vocabulary);
   std::vector<int32_t> prompt;
   WEFT_RETURN_IF_ERROR(tokenizer.Encode(options.prompt, prompt));
   std::vector<int64_t> tokens = {tokenizer.eod_id()};

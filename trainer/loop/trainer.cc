@@ -84,7 +84,7 @@ class Run {
 
   absl::Status OpenData() {
     WEFT_ASSIGN_OR_RETURN(info_, ReadDatasetInfo(config_.data_prefix));
-    config_.model.vocab = info_.vocab_size;
+    config_.model.vocabulary = info_.vocab_size;
     auto open = [&](const char* part, SampleOrder order) {
       return SampleStream::Open(config_.data_prefix + part, config_.model.sequence, config_.seed,
                                 order, info_.vocab_size);

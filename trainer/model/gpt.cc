@@ -63,8 +63,7 @@ at::Tensor Gpt::RunBlock(const Block& block, const at::Tensor& x, int64_t length
   };
   auto ffn = [&](const at::Tensor& in) {
     at::Tensor inner = linear(in, block.ffn_in);
-    inner = config_.activation == ActivationKind::kSwiglu ? operations::Swiglu(inner)
-                                                          : operations::Gelu(inner);
+    inner = config_.IsGated() ? operations::Swiglu(inner) : operations::Gelu(inner);
     return Drop(linear(inner, block.ffn_out), options);
   };
   auto [normed, residual] = operations::Norm(context, x, block.norm1.weight, block.norm1.bias);

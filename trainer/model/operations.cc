@@ -280,7 +280,7 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
     Saved saved(ctx);
     at::Tensor tokens = ctx->get_saved_variables()[0];
     const at::Tensor dy = gradients[0].contiguous();
-    int64_t vocab = saved.context.model->config().vocab;
+    int64_t vocab = saved.context.model->config().vocabulary;
     ByType(dy.scalar_type(), [&](auto type) {
       using T = decltype(type);
       if (saved.second >= 0) {

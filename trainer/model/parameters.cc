@@ -38,8 +38,7 @@ class Builder {
     Matrix(name + ".attention.qkv", 3 * hidden, hidden, kDeviation);
     Matrix(name + ".attention.out", hidden, hidden, output_deviation);
     if (config_.block == BlockKind::kSerial) Norm(name + ".norm2");
-    bool gated = config_.activation == ActivationKind::kSwiglu;
-    Matrix(name + ".ffn.in", gated ? 2 * config_.ffn : config_.ffn, hidden, kDeviation);
+    Matrix(name + ".ffn.in", config_.IsGated() ? 2 * config_.ffn : config_.ffn, hidden, kDeviation);
     Matrix(name + ".ffn.out", hidden, config_.ffn, output_deviation);
   }
 
@@ -67,7 +66,7 @@ int64_t ParameterSpec::elements() const {
 
 std::vector<ParameterSpec> GptParameters(const ModelConfig& config) {
   Builder builder(config);
-  builder.Table("embedding.token", config.vocab, config.tied ? 2 : 1);
+  builder.Table("embedding.token", config.vocabulary, config.tied ? 2 : 1);
   if (config.position == PositionKind::kLearned) {
     builder.Table("embedding.position", config.sequence, 1);
   }
@@ -77,7 +76,7 @@ std::vector<ParameterSpec> GptParameters(const ModelConfig& config) {
   }
   ++builder.unit;
   builder.Norm("norm");
-  if (!config.tied) builder.Matrix("head", config.vocab, config.hidden, kDeviation);
+  if (!config.tied) builder.Matrix("head", config.vocabulary, config.hidden, kDeviation);
   return std::move(builder.parameters);
 }
 
@@ -104,11 +103,9 @@ void InitializeParameter(const ParameterSpec& spec, uint64_t seed, absl::Span<fl
 
 double TrainingFlopsPerToken(const ModelConfig& config) {
   double hidden = static_cast<double>(config.hidden);
-  double ffn = static_cast<double>(config.ffn);
-  double matrices = config.activation == ActivationKind::kSwiglu ? 3 : 2;
-  double block = 4 * hidden * hidden + matrices * hidden * ffn;
+  double block = static_cast<double>(config.AttentionElements() + config.FeedForwardElements());
   double layers = static_cast<double>(config.layers);
-  return 6 * (layers * block + hidden * static_cast<double>(config.vocab)) +
+  return 6 * (layers * block + hidden * static_cast<double>(config.vocabulary)) +
          6 * layers * hidden * static_cast<double>(config.sequence);
 }
 

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
+
 namespace weft {
 namespace {
 
@@ -37,6 +39,36 @@ TEST(TrainConfigTest, ReadsFileAndOverridesInThisOrder) {
   EXPECT_DOUBLE_EQ(config->optimizer.learning_rate, 3e-4);
   EXPECT_EQ(config->model.block, BlockKind::kParallel);
   EXPECT_EQ(config->optimizer.decay_steps, 9);
+}
+
+TEST(TrainConfigTest, APresetGivesTheKeysOfTheModelThatAreNotGivenThemselves) {
+  auto config = LoadTrainConfig(
+      WriteConfig("[model]\nhidden = 96\npreset = \"llama-160m\"\n[data]\nprefix = \"x\"\n"),
+      {"model.layers=2"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->model.layers, 2);
+  EXPECT_EQ(config->model.hidden, 96);
+  EXPECT_EQ(config->model.ffn, 3072);
+  EXPECT_EQ(config->model.position, PositionKind::kRotary);
+  EXPECT_EQ(config->model.norm, NormKind::kRmsNorm);
+  EXPECT_FALSE(config->model.tied);
+  // What a run writes down reads back the same, and is that of a run whose keys are all given.
+  auto again = LoadTrainConfig(WriteConfig(config->text), {});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(ResumeIdentity(*again), ResumeIdentity(*config));
+  EXPECT_EQ(again->text, config->text);
+}
+
+TEST(TrainConfigTest, EveryPresetIsAModelToTrain) {
+  for (const topology::ModelPreset& preset : topology::ModelPresets()) {
+    auto config =
+        LoadTrainConfig("", {absl::StrCat("model.preset=", preset.name), "data.prefix=x"});
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->model.layers, preset.shape.layers);
+    EXPECT_EQ(config->model.AttentionElements(), preset.shape.AttentionElements());
+    EXPECT_EQ(config->model.FeedForwardElements(), preset.shape.FeedForwardElements());
+  }
+  EXPECT_THAT(ErrorOf("[model]\npreset = \"gpt-5\"\n"), HasSubstr("gpt2-124m, llama-160m"));
 }
 
 TEST(TrainConfigTest, UnknownKeyNamesFileLineAndTheNearestKey) {

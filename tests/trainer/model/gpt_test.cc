@@ -22,7 +22,7 @@ ModelConfig SmallConfig() {
   config.heads = 4;
   config.ffn = 48;
   config.sequence = 12;
-  config.vocab = 50;
+  config.vocabulary = 50;
   return config;
 }
 
@@ -153,10 +153,10 @@ void ExpectMatchesReference(const ModelConfig& config, at::ScalarType type, doub
   Reference reference(config, specs, values);
   Gpt model(config, values);
   KeepingSink sink(specs, type);
-  at::Tensor tokens = at::randint(config.vocab, {3, 10}, at::kLong);
-  at::Tensor targets = at::randint(config.vocab, {30}, at::kLong);
+  at::Tensor tokens = at::randint(config.vocabulary, {3, 10}, at::kLong);
+  at::Tensor targets = at::randint(config.vocabulary, {30}, at::kLong);
 
-  at::Tensor expected = reference.Logits(tokens).view({30, config.vocab});
+  at::Tensor expected = reference.Logits(tokens).view({30, config.vocabulary});
   at::Tensor loss = at::cross_entropy_loss(expected, targets);
   loss.backward();
 
@@ -218,9 +218,9 @@ TEST(GptTest, PredictionsDoNotSeeTheFuture) {
   ModelConfig config = SmallConfig();
   std::vector<ParameterSpec> specs = GptParameters(config);
   Gpt model(config, RandomParameters(specs, at::kFloat));
-  at::Tensor tokens = at::randint(config.vocab, {1, 10}, at::kLong);
+  at::Tensor tokens = at::randint(config.vocabulary, {1, 10}, at::kLong);
   at::Tensor before = model.Forward(tokens, {}).logits.clone();
-  tokens[0][7] = (tokens[0][7] + 1) % config.vocab;
+  tokens[0][7] = (tokens[0][7] + 1) % config.vocabulary;
   at::Tensor after = model.Forward(tokens, {}).logits;
   EXPECT_TRUE(at::allclose(before.narrow(0, 0, 7), after.narrow(0, 0, 7), 1e-5, 1e-6));
   EXPECT_FALSE(at::allclose(before[7], after[7], 1e-5, 1e-6));
@@ -233,7 +233,7 @@ TEST(GptTest, DropoutActsInTrainingOnly) {
   config.dropout = 0.5;
   std::vector<ParameterSpec> specs = GptParameters(config);
   Gpt model(config, RandomParameters(specs, at::kFloat));
-  at::Tensor tokens = at::randint(config.vocab, {1, 10}, at::kLong);
+  at::Tensor tokens = at::randint(config.vocabulary, {1, 10}, at::kLong);
   at::Tensor plain = model.Forward(tokens, {}).logits;
   EXPECT_TRUE(at::equal(plain, model.Forward(tokens, {}).logits));
   EXPECT_FALSE(at::equal(plain, model.Forward(tokens, {.dropout = true}).logits));

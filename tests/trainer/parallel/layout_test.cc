@@ -15,7 +15,7 @@ std::vector<ParameterSpec> Parameters() {
   config.heads = 2;
   config.ffn = 40;
   config.sequence = 10;
-  config.vocab = 77;
+  config.vocabulary = 77;
   return GptParameters(config);
 }
 
