@@ -1,4 +1,5 @@
 // A controller of net/cc in the place of one of the simulator's.
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -14,8 +15,8 @@ using topology::packet::Picoseconds;
 
 class SimulatedController final : public CongestionControl {
  public:
-  explicit SimulatedController(std::unique_ptr<Controller> controller)
-      : controller_(std::move(controller)) {}
+  SimulatedController(std::unique_ptr<Controller> controller, int64_t packet)
+      : controller_(std::move(controller)), packet_(packet) {}
   void OnAck(const Ack& ack) override {
     absl::Time now = ToTime(ack.now);
     controller_->Advance(now);
@@ -31,11 +32,16 @@ class SimulatedController final : public CongestionControl {
     controller_->OnLoss(ToTime(now), Bytes(bytes), Bytes(in_flight));
   }
   void OnTimeout(Picoseconds now) override { controller_->OnTimeout(ToTime(now), ++timeouts_); }
-  int64_t window() const override { return controller_->window().count(); }
+  // The simulator sends while less than the window is in flight; a controller lets a packet go if
+  // all of it fits, or if nothing is in flight.
+  int64_t window() const override {
+    return std::max<int64_t>(1, controller_->window().count() - packet_ + 1);
+  }
   double rate() const override { return controller_->rate().bytes_per_second() * 1e-12; }
 
  private:
   std::unique_ptr<Controller> controller_;
+  const int64_t packet_;
   int timeouts_ = 0;
 };
 
@@ -50,7 +56,7 @@ std::function<std::unique_ptr<CongestionControl>(const FlowFacts&)> SimulatedCon
                    .hops = hops,
                    .trimming = facts.trimming};
     return std::unique_ptr<CongestionControl>(
-        std::make_unique<SimulatedController>(MakeController(spec, path)));
+        std::make_unique<SimulatedController>(MakeController(spec, path), facts.packet_bytes));
   };
 }
 

@@ -164,7 +164,8 @@ absl::StatusOr<Figure> NsccSprayed() {
     }
     scenario.own_transport = true;
     scenario.packet.transport = topology::TransportKind::kSelective;
-    scenario.packet.congestion = topology::CongestionKind::kNscc;
+    scenario.packet.make_congestion =
+        net::multipath::SimulatedControllers(protocol.controller, protocol.hops);
     scenario.packet.load_balance = topology::LoadBalance::kSpray;
     WEFT_ASSIGN_OR_RETURN(Outcome outcome, RunScenario(scenario, protocol));
     row("the simulator's `uec`", outcome);

@@ -14,7 +14,6 @@
 namespace weft::sim {
 namespace {
 
-using topology::CongestionKind;
 using topology::LoadBalance;
 using topology::PacketOptions;
 using topology::TransportKind;
@@ -163,7 +162,7 @@ bool IsOn(const std::string& word, bool automatic) {
 // What "auto" means with a transport.
 struct Manner {
   TransportKind kind;
-  CongestionKind congestion;
+  const char* controller;  // of net/cc, without --cc; empty: the fixed window
   LoadBalance balance;
   bool pfc, ecn, trimming;
 };
@@ -171,21 +170,20 @@ struct Manner {
 Manner MannerOf(const std::string& transport) {
   using enum TransportKind;
   using enum LoadBalance;
-  if (transport == "roce-sr") return {kSelective, CongestionKind::kNone, kEcmp, true, false, false};
-  if (transport == "spray") return {kSelective, CongestionKind::kNone, kSpray, false, false, true};
-  if (transport == "uec") return {kSelective, CongestionKind::kNscc, kSpray, false, true, true};
-  if (transport == "credit") return {kCredit, CongestionKind::kNone, kSpray, false, false, true};
-  if (transport == "multipath")
-    return {kSelective, CongestionKind::kNone, kEcmp, false, true, false};
-  return {kGoBackN, CongestionKind::kNone, kEcmp, true, false, false};
+  if (transport == "roce-sr") return {kSelective, "", kEcmp, true, false, false};
+  if (transport == "spray") return {kSelective, "", kSpray, false, false, true};
+  if (transport == "uec") return {kSelective, "nscc", kSpray, false, true, true};
+  if (transport == "credit") return {kCredit, "", kSpray, false, false, true};
+  if (transport == "multipath") return {kSelective, "nscc", kEcmp, false, true, false};
+  return {kGoBackN, "", kEcmp, true, false, false};
 }
 
 // --cc, --policy and what belongs to them.
 absl::Status ResolveProtocol(const Words& words, Options& options) {
   bool is_multipath = options.transport == "multipath";
-  if (!is_multipath && words.cc.empty()) return absl::OkStatus();
-  WEFT_ASSIGN_OR_RETURN(net::ControllerSpec spec,
-                        net::ParseController(words.cc.empty() ? "nscc" : words.cc));
+  const std::string name = words.cc.empty() ? MannerOf(options.transport).controller : words.cc;
+  if (name.empty()) return absl::OkStatus();
+  WEFT_ASSIGN_OR_RETURN(net::ControllerSpec spec, net::ParseController(name));
   if (spec.kind == net::ControllerKind::kHpcc) {
     return absl::InvalidArgumentError("--cc hpcc: the simulated switches give no telemetry");
   }
@@ -203,7 +201,7 @@ absl::Status ResolveProtocol(const Words& words, Options& options) {
   return absl::OkStatus();
 }
 
-absl::Status ResolveEcn(const Words& words, PacketOptions& packet) {
+absl::Status ResolveEcn(const Words& words, const std::string& transport, PacketOptions& packet) {
   topology::EcnOptions& ecn = packet.ecn;
   bool is_given = words.ecn_min != "auto" || words.ecn_max != "auto";
   if (words.ecn_min != "auto") WEFT_RETURN_IF_ERROR(ToBytes(words.ecn_min, "--ecn-min", ecn.min));
@@ -216,8 +214,8 @@ absl::Status ResolveEcn(const Words& words, PacketOptions& packet) {
   } else {
     WEFT_ASSIGN_OR_RETURN(ecn.reference, ParseBandwidth(words.ecn_reference));
   }
-  bool is_uec = packet.congestion == CongestionKind::kNscc ||
-                (packet.make_transports && (words.cc.empty() || words.cc.substr(0, 4) == "nscc"));
+  bool is_nscc = words.cc.empty() || words.cc.substr(0, 4) == "nscc";
+  bool is_uec = transport == "uec" || (transport == "multipath" && is_nscc);
   if (is_given || !is_uec) return absl::OkStatus();
   ecn.min_round_trips = 0.2;
   ecn.max_round_trips = 0.8;
@@ -243,7 +241,6 @@ absl::Status Resolve(const Words& words, Options& options) {
   options.level = words.level == "flow" ? Level::kFlow : Level::kPacket;
   Manner manner = MannerOf(options.transport);
   packet.transport = manner.kind;
-  packet.congestion = manner.congestion;
   packet.load_balance = words.load_balance == "auto"    ? manner.balance
                         : words.load_balance == "spray" ? LoadBalance::kSpray
                         : words.load_balance == "ecmp"  ? LoadBalance::kEcmp
@@ -260,7 +257,7 @@ absl::Status Resolve(const Words& words, Options& options) {
   WEFT_RETURN_IF_ERROR(ToDuration(words.limit, "--limit", packet.limit));
   WEFT_RETURN_IF_ERROR(ResolveMemory(words, packet));
   WEFT_RETURN_IF_ERROR(ResolveProtocol(words, options));
-  WEFT_RETURN_IF_ERROR(ResolveEcn(words, packet));
+  WEFT_RETURN_IF_ERROR(ResolveEcn(words, options.transport, packet));
   for (const auto& [name, share] :
        {std::pair{"--loss", words.loss}, std::pair{"--corruption", words.corruption},
         std::pair{"--duplication", words.duplication},

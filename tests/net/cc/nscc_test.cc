@@ -2,6 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "base/random.h"
+#include "tests/net/cc/nscc_reference.h"
+
 namespace weft::net {
 namespace {
 
@@ -121,6 +127,63 @@ TEST_F(NsccTest, LongDelaysWithoutMarksHardlyCount) {
   EXPECT_EQ(Window(), 1.5 * kProduct);
   Acks(10, 40, true);
   EXPECT_EQ(Window(), 1.5 * kProduct);
+}
+
+// Both from one series of acknowledgements, losses and timeouts, on a path drawn at random. The two
+// round differently, so that windows agree to a billionth, not to the bit.
+void ExpectSameWindows(uint64_t seed) {
+  Random random(seed, 0x6e736363);
+  const int64_t round_trip = 1'000'000 * static_cast<int64_t>(2 + random.Below(40));  // ps
+  const double gigabits = 25.0 * static_cast<double>(1 + random.Below(16));
+  const int64_t packet = 1000 * static_cast<int64_t>(1 + random.Below(4)) + 64;
+  const bool trimming = random.Below(2) == 0;
+  Nscc nscc({.base_rtt = absl::Nanoseconds(round_trip / 1000),
+             .bandwidth = Bandwidth::GigabitsPerSecond(gigabits),
+             .packet = Bytes(packet),
+             .trimming = trimming},
+            {});
+  NsccReference reference({round_trip, gigabits / 8000, packet, trimming});
+  // Spells of one kind of signal, as a network gives them; times are odd nanoseconds, so that none
+  // falls on a bound to the picosecond.
+  int64_t now = 10 * round_trip + 1000;
+  uint64_t congestion = 0;
+  for (int i = 0; i < 5000; ++i) {
+    if (i % 97 == 0) congestion = random.Below(5);
+    now +=
+        1000 * static_cast<int64_t>(1 + random.Below(static_cast<uint64_t>(round_trip) / 20'000));
+    const absl::Time time = absl::UnixEpoch() + absl::Nanoseconds(now / 1000);
+    const auto in_flight = static_cast<int64_t>(random.Below(20)) * packet;
+    if (congestion == 4 && random.Below(3) == 0) {
+      nscc.OnLoss(time, Bytes(packet), Bytes(in_flight));
+      reference.OnLoss(now, packet, in_flight);
+    } else if (random.Below(400) == 0) {
+      nscc.OnTimeout(time, 1);
+      reference.OnTimeout(now);
+    } else {
+      const int64_t most = round_trip / 1000 * static_cast<int64_t>(congestion) * 2;
+      const int64_t delay =
+          most == 0 ? 0 : 1000 * static_cast<int64_t>(random.Below(static_cast<uint64_t>(most)));
+      const bool marked = random.Below(5) < congestion;
+      nscc.OnAck({.now = time,
+                  .rtt = absl::Nanoseconds((round_trip + delay) / 1000),
+                  .acked = Bytes(packet),
+                  .in_flight = Bytes(in_flight),
+                  .marked = marked});
+      reference.OnAck({now, round_trip + delay, packet, in_flight, marked});
+    }
+    double window = 0;
+    nscc.Visit([&](absl::string_view name, double value) {
+      if (name == "window_bytes") window = value;
+    });
+    ASSERT_NEAR(window, reference.window(), 1e-9 * window) << "seed " << seed << ", signal " << i;
+  }
+}
+
+TEST(NsccReferenceTest, AnotherImplementationGivesTheSameWindows) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    ExpectSameWindows(seed);
+    if (testing::Test::HasFatalFailure()) return;
+  }
 }
 
 }  // namespace

@@ -30,11 +30,6 @@ enum class TransportKind : uint8_t {
   kCredit,     // receiver-driven: a first window, then a packet a credit (NDP, EQDS)
 };
 
-enum class CongestionKind : uint8_t {
-  kNone,  // the fixed window alone
-  kNscc,  // transports/nscc.h
-};
-
 // RED on the bytes that wait in an egress queue, when a packet leaves it: never up to `min`, always
 // above `max`, with a probability growing linearly to `probability_max` between them.
 struct EcnOptions {
@@ -85,8 +80,8 @@ class PacketObserver {
 
 struct PacketOptions : SimulationOptions {
   TransportKind transport = TransportKind::kGoBackN;
-  CongestionKind congestion = CongestionKind::kNone;
-  // Replaces `congestion`: called once a transfer.
+  // Called once a transfer; null: the fixed `window` alone. net/multipath/simulated.h makes the
+  // controllers that run on the wire.
   std::function<std::unique_ptr<CongestionControl>(const FlowFacts&)> make_congestion;
   // Replaces `transport`: protocols written for the wire (transports/reliable.h has the interface).
   std::function<std::unique_ptr<packet::Transports>(const packet::TransportContext&, size_t flows)>

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "net/multipath/simulated.h"
 #include "topology/fabric/clos.h"
 #include "topology/sim/flow/flow.h"
 #include "topology/sim/packet/options.h"
@@ -109,7 +110,8 @@ absl::StatusOr<Json> RunPacket(const Options& options, const Fabric& fabric,
   packet.load_balance = BalanceOf(options);
   if (options.transport != "go_back_n") packet.transport = TransportKind::kSelective;
   if (options.transport == "nscc") {
-    packet.congestion = CongestionKind::kNscc;
+    packet.make_congestion =
+        net::multipath::SimulatedControllers({.kind = net::ControllerKind::kNscc}, /*hops=*/3);
     packet.ecn.enabled = true;
   }
   packet.window = Bytes(static_cast<int64_t>(options.window));

@@ -2,20 +2,18 @@
 
 #include "topology/sim/packet/transports/credit.h"
 #include "topology/sim/packet/transports/go_back_n.h"
-#include "topology/sim/packet/transports/nscc.h"
 #include "topology/sim/packet/transports/selective.h"
 
 namespace weft::topology::packet {
 
 std::unique_ptr<CongestionControl> TransportContext::MakeCongestion(FlowId flow) const {
-  if (!options->make_congestion && options->congestion == CongestionKind::kNone) return nullptr;
+  if (!options->make_congestion) return nullptr;
   FlowFacts facts;
   facts.round_trip = transfers[flow].round_trip;
   facts.bytes_per_picosecond = nic_rate[transfers[flow].source];
   facts.packet_bytes = full_size;
   facts.trimming = options->trimming;
-  if (options->make_congestion) return options->make_congestion(facts);
-  return std::make_unique<Nscc>(facts);
+  return options->make_congestion(facts);
 }
 
 void ReliableProtocol::Push(Due due) {

@@ -1,9 +1,11 @@
-#include "topology/sim/packet/transports/nscc.h"
+#include "tests/net/cc/nscc_reference.h"
 
 #include <algorithm>
 
-namespace weft::topology::packet {
+namespace weft::net {
 namespace {
+
+using Picoseconds = NsccReference::Picoseconds;
 
 // The network for which the constants below were chosen.
 constexpr double kReferenceRoundTrip = 12e6;                // ps
@@ -17,7 +19,7 @@ constexpr int kApplyPackets = 8;
 
 }  // namespace
 
-Nscc::Nscc(const FlowFacts& facts)
+NsccReference::NsccReference(const Facts& facts)
     : packet_(static_cast<double>(facts.packet_bytes)),
       round_trip_(static_cast<double>(facts.round_trip)),
       product_(round_trip_ * facts.bytes_per_picosecond),
@@ -32,11 +34,12 @@ Nscc::Nscc(const FlowFacts& facts)
   window_ = window_max_;
 }
 
-void Nscc::Bound() { window_ = std::clamp(window_, packet_, window_max_); }
+void NsccReference::Bound() { window_ = std::clamp(window_, packet_, window_max_); }
 
 // Whether signals are to be passed over: as the window was cut just now, or what was in flight then
 // is still coming in.
-bool Nscc::QuickAdapt(Picoseconds now, bool is_bad, bool is_loss, double delay, int64_t in_flight) {
+bool NsccReference::QuickAdapt(Picoseconds now, bool is_bad, bool is_loss, double delay,
+                               int64_t in_flight) {
   bool passes = false;
   if (ignored_ < ignore_ && is_bad) {
     passes = true;
@@ -59,7 +62,7 @@ bool Nscc::QuickAdapt(Picoseconds now, bool is_bad, bool is_loss, double delay, 
   return passes;
 }
 
-void Nscc::Fulfill(Picoseconds now) {
+void NsccReference::Fulfill(Picoseconds now) {
   bool is_due = now - grown_at_ >= static_cast<Picoseconds>(round_trip_);
   if (gathered_ < static_cast<int64_t>(kApplyPackets * packet_) && !is_due) return;
   window_ += increase_ / window_;
@@ -72,12 +75,12 @@ void Nscc::Fulfill(Picoseconds now) {
 }
 
 // A long delay without a mark is of a queue that drains: it hardly counts.
-void Nscc::Average(double delay, bool marked) {
+void NsccReference::Average(double delay, bool marked) {
   double sample = !marked && delay > target_ ? kDrainingShare * round_trip_ : delay;
   average_delay_ += kAverageWeight * (sample - average_delay_);
 }
 
-void Nscc::OnAck(const Ack& ack) {
+void NsccReference::OnAck(const Ack& ack) {
   double delay = std::max(0.0, static_cast<double>(ack.round_trip) - round_trip_);
   delivered_ += ack.bytes;
   gathered_ += ack.bytes;
@@ -97,7 +100,7 @@ void Nscc::OnAck(const Ack& ack) {
   Bound();
 }
 
-void Nscc::Grow(double bytes, double delay) {
+void NsccReference::Grow(double bytes, double delay) {
   fast_count_ = delay < kNoDelay ? fast_count_ + bytes : 0;
   is_fast_ = delay < kNoDelay && (is_fast_ || fast_count_ > window_);
   if (is_fast_) {
@@ -107,7 +110,7 @@ void Nscc::Grow(double bytes, double delay) {
   }
 }
 
-void Nscc::Shrink(Picoseconds now) {
+void NsccReference::Shrink(Picoseconds now) {
   is_fast_ = false;
   fast_count_ = 0;
   if (average_delay_ <= target_ || now - shrunk_at_ <= static_cast<Picoseconds>(round_trip_))
@@ -118,7 +121,7 @@ void Nscc::Shrink(Picoseconds now) {
 }
 
 // A packet that was trimmed stood before a full queue, which holds a round trip.
-void Nscc::OnLoss(Picoseconds now, int64_t bytes, int64_t in_flight) {
+void NsccReference::OnLoss(Picoseconds now, int64_t bytes, int64_t in_flight) {
   ignored_ += bytes;
   Average(round_trip_, true);
   adapt_asked_ = true;
@@ -126,6 +129,6 @@ void Nscc::OnLoss(Picoseconds now, int64_t bytes, int64_t in_flight) {
   Bound();
 }
 
-void Nscc::OnTimeout(Picoseconds now) { OnLoss(now, static_cast<int64_t>(packet_), 0); }
+void NsccReference::OnTimeout(Picoseconds now) { OnLoss(now, static_cast<int64_t>(packet_), 0); }
 
-}  // namespace weft::topology::packet
+}  // namespace weft::net

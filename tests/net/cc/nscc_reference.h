@@ -1,3 +1,6 @@
+// A second NSCC, which the tests hold the first against (net/cc/nscc.h): written for a simulator,
+// in whole picoseconds, from the specification's own simulator.
+//
 // NSCC, the sender's congestion control of Ultra Ethernet (UEC specification 1.0, 3.6.13; based on
 // SMaRTT, arXiv 2404.01630): a window from two signals, the ECN bit and the delay of each
 // acknowledgement, of which neither alone decides. Constants as in the specification's own
@@ -11,21 +14,35 @@
 // Losses take their bytes off the window. "Quick adapt" cuts it to what was delivered when a whole
 // period brought next to nothing; what was in flight then, and tells of the same congestion, is
 // passed over.
-#ifndef WEFT_TOPOLOGY_SIM_PACKET_TRANSPORTS_NSCC_H_
-#define WEFT_TOPOLOGY_SIM_PACKET_TRANSPORTS_NSCC_H_
+#ifndef WEFT_TESTS_NET_CC_NSCC_REFERENCE_H_
+#define WEFT_TESTS_NET_CC_NSCC_REFERENCE_H_
 
-#include "topology/sim/packet/congestion.h"
+#include <cstdint>
 
-namespace weft::topology::packet {
+namespace weft::net {
 
-class Nscc final : public CongestionControl {
+class NsccReference {
  public:
-  explicit Nscc(const FlowFacts& facts);
-  void OnAck(const Ack& ack) override;
-  void OnLoss(Picoseconds now, int64_t bytes, int64_t in_flight) override;
-  void OnTimeout(Picoseconds now) override;
-  // A packet goes out only if all of it fits.
-  int64_t window() const override { return static_cast<int64_t>(window_ - packet_) + 1; }
+  using Picoseconds = int64_t;
+  struct Facts {
+    Picoseconds round_trip = 0;
+    double bytes_per_picosecond = 0;
+    int64_t packet_bytes = 0;
+    bool trimming = false;
+  };
+  struct Ack {
+    Picoseconds now;
+    Picoseconds round_trip;  // of the packet that this acknowledges
+    int64_t bytes;           // newly acknowledged
+    int64_t in_flight;       // bytes that remain
+    bool marked;             // ECN
+  };
+
+  explicit NsccReference(const Facts& facts);
+  void OnAck(const Ack& ack);
+  void OnLoss(Picoseconds now, int64_t bytes, int64_t in_flight);
+  void OnTimeout(Picoseconds now);
+  double window() const { return window_; }  // bytes
 
  private:
   bool QuickAdapt(Picoseconds now, bool is_bad, bool is_loss, double delay, int64_t in_flight);
@@ -50,6 +67,6 @@ class Nscc final : public CongestionControl {
   bool is_fast_ = false;
 };
 
-}  // namespace weft::topology::packet
+}  // namespace weft::net
 
-#endif  // WEFT_TOPOLOGY_SIM_PACKET_TRANSPORTS_NSCC_H_
+#endif  // WEFT_TESTS_NET_CC_NSCC_REFERENCE_H_
