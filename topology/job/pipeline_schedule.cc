@@ -1,0 +1,409 @@
+#include "topology/job/pipeline_schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+
+namespace weft {
+namespace {
+
+using Kind = PipelineScheduleKind;
+
+constexpr std::array<const char*, 5> kNames = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
+
+std::string Describe(const PipelinePass& pass) {
+  constexpr std::array<const char*, 3> kKinds = {"forward", "backward", "weight"};
+  return absl::StrCat(kKinds[static_cast<size_t>(pass.kind)], " pass of micro-batch ",
+                      pass.micro_batch, ", chunk ", pass.chunk);
+}
+
+absl::Status Check(const PipelineSpec& spec) {
+  auto error = [&](const std::string& what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("pipeline schedule ", ToString(spec.kind), ": ", what));
+  };
+  if (spec.stages < 1 || spec.stages > 4096) return error(absl::StrCat(spec.stages, " stages"));
+  if (spec.micro_batches < 1 || spec.micro_batches > 1 << 20) {
+    return error(absl::StrCat(spec.micro_batches, " micro-batches"));
+  }
+  if (spec.chunks < 1 || spec.chunks > 1024 ||
+      int64_t{spec.chunks} * spec.micro_batches > 1 << 24) {
+    return error(absl::StrCat(spec.chunks, " chunks a stage"));
+  }
+  const bool interleaved = spec.kind == Kind::kInterleaved;
+  if (interleaved && spec.chunks < 2) return error("needs 2 chunks a stage or more, not 1");
+  if (interleaved && spec.micro_batches % spec.stages != 0) {
+    return error(absl::StrCat(spec.micro_batches, " micro-batches; a multiple of the ", spec.stages,
+                              " stages is right"));
+  }
+  if (spec.kind == Kind::kZeroBubbleV && spec.chunks != 2) {
+    return error(absl::StrCat(spec.chunks, " chunks a stage; 2 is right"));
+  }
+  if (!interleaved && spec.kind != Kind::kZeroBubbleV && spec.chunks != 1) {
+    return error(absl::StrCat(spec.chunks, " chunks a stage; 1 is right"));
+  }
+  return absl::OkStatus();
+}
+
+// The k-th forward (or backward) pass of a stage under gpipe, 1f1b and interleaved.
+PipelinePass Kth(const PipelineSpec& spec, int k, PassKind kind) {
+  PipelinePass pass{.kind = kind, .micro_batch = k};
+  if (spec.chunks == 1) return pass;
+  const int p = spec.stages, v = spec.chunks;
+  const int in_group = k % (p * v);
+  pass.chunk = kind == PassKind::kBackward ? v - 1 - in_group / p : in_group / p;
+  pass.micro_batch = k / (p * v) * p + in_group % p;
+  return pass;
+}
+
+int WarmUp(const PipelineSpec& spec, int stage) {
+  const int total = spec.micro_batches * spec.chunks;
+  if (spec.kind == Kind::kGpipe) return total;
+  const int behind = spec.stages - 1 - stage;
+  const int wanted = spec.chunks == 1 ? behind : 2 * behind + (spec.chunks - 1) * spec.stages;
+  return std::min(wanted, total);
+}
+
+std::vector<PipelinePass> Alternate(const PipelineSpec& spec, int stage) {
+  const int total = spec.micro_batches * spec.chunks;
+  const int warm_up = WarmUp(spec, stage);
+  std::vector<PipelinePass> order;
+  order.reserve(static_cast<size_t>(total) * 2);
+  for (int k = 0; k < warm_up; ++k) order.push_back(Kth(spec, k, PassKind::kForward));
+  for (int k = 0; k < total; ++k) {
+    if (k + warm_up < total) order.push_back(Kth(spec, k + warm_up, PassKind::kForward));
+    order.push_back(Kth(spec, k, PassKind::kBackward));
+  }
+  return order;
+}
+
+// When each forward and backward pass has ended, by depth and micro-batch; -1: not yet.
+class EndTimes {
+ public:
+  explicit EndTimes(const PipelineSpec& spec)
+      : spec_(spec),
+        ends_(static_cast<size_t>(spec.depth()) * static_cast<size_t>(spec.micro_batches) * 2, -1) {
+  }
+
+  double& Of(int depth, const PipelinePass& pass) {
+    const size_t index = static_cast<size_t>(depth) * static_cast<size_t>(spec_.micro_batches) +
+                         static_cast<size_t>(pass.micro_batch);
+    return ends_[index * 2 + (pass.kind == PassKind::kForward ? 0 : 1)];
+  }
+  // When what `pass` needs is there; -1: what it needs has not run. `transfer` is added between two
+  // stages.
+  double Ready(int stage, const PipelinePass& pass, double transfer) {
+    const int depth = DepthOf(spec_, stage, pass.chunk);
+    if (pass.kind == PassKind::kWeight) {
+      return Of(depth, {PassKind::kBackward, pass.chunk, pass.micro_batch});
+    }
+    const bool forward = pass.kind == PassKind::kForward;
+    if (!forward && Of(depth, {PassKind::kForward, pass.chunk, pass.micro_batch}) < 0) return -1;
+    if (forward && depth == 0) return 0;
+    if (!forward && depth == spec_.depth() - 1) {
+      return Of(depth, {PassKind::kForward, pass.chunk, pass.micro_batch});
+    }
+    const int source = forward ? depth - 1 : depth + 1;
+    const double end = Of(source, pass);
+    return end < 0 || PlaceOfDepth(spec_, source).stage == stage ? end : end + transfer;
+  }
+
+ private:
+  const PipelineSpec& spec_;
+  std::vector<double> ends_;
+};
+
+// zb-h1: 1f1b, whose stage i puts each weight pass off until i others are due, so that it holds p
+// activations at most; the passes put off fill the time in which 1f1b drains.
+std::vector<PipelinePass> ZeroBubbleH1(const PipelineSpec& spec, int stage) {
+  const int m = spec.micro_batches;
+  std::vector<PipelinePass> order;
+  int forwards = 0, weights = 0;
+  auto forward = [&] { order.push_back({PassKind::kForward, 0, forwards++}); };
+  while (forwards < std::min(m, spec.stages - 1 - stage)) forward();
+  for (int k = 0; k < m; ++k) {
+    if (forwards < m) forward();
+    order.push_back({PassKind::kBackward, 0, k});
+    if (k >= stage) order.push_back({PassKind::kWeight, 0, weights++});
+  }
+  while (weights < m) order.push_back({PassKind::kWeight, 0, weights++});
+  return order;
+}
+
+// zb-v by list scheduling: at each unit of time a stage runs a backward pass if one is ready (chunk
+// 0 first: it frees what has been held longest), else a forward pass (chunk 1 first) while it holds
+// fewer than 2p activations of a chunk, which is 1f1b's memory, else a weight pass.
+class ZeroBubbleVPlanner {
+ public:
+  explicit ZeroBubbleVPlanner(const PipelineSpec& spec)
+      : spec_(spec), ends_(spec), stages_(static_cast<size_t>(spec.stages)) {}
+
+  PipelineSchedule Plan() {
+    PipelineSchedule orders(stages_.size());
+    size_t missing = stages_.size() * static_cast<size_t>(spec_.micro_batches) * 2 * 3;
+    for (double now = 0; missing > 0; ++now) {
+      std::vector<std::pair<int, PipelinePass>> chosen;
+      for (int s = 0; s < spec_.stages; ++s) {
+        PipelinePass pass;
+        if (Choose(s, now, pass)) chosen.emplace_back(s, pass);
+      }
+      WEFT_CHECK(!chosen.empty(), "no stage can go on at " << now);
+      for (const auto& [s, pass] : chosen) {
+        Take(s, pass, now + 1);
+        orders[static_cast<size_t>(s)].push_back(pass);
+        --missing;
+      }
+    }
+    return orders;
+  }
+
+ private:
+  struct Stage {
+    std::array<int, 2> next_forward = {0, 0}, next_backward = {0, 0};  // by chunk: micro-batch
+    std::vector<PipelinePass> weights;                                 // due
+    size_t weights_done = 0;
+    int held = 0;
+  };
+
+  bool IsReady(int s, const PipelinePass& pass, double now) {
+    if (pass.micro_batch == spec_.micro_batches) return false;
+    const double ready = ends_.Ready(s, pass, 0);
+    return ready >= 0 && ready <= now;
+  }
+
+  bool Choose(int s, double now, PipelinePass& pass) {
+    Stage& stage = stages_[static_cast<size_t>(s)];
+    for (int chunk : {0, 1}) {
+      pass = {PassKind::kBackward, chunk, stage.next_backward[static_cast<size_t>(chunk)]};
+      if (IsReady(s, pass, now)) return true;
+    }
+    for (int chunk : {1, 0}) {
+      pass = {PassKind::kForward, chunk, stage.next_forward[static_cast<size_t>(chunk)]};
+      if (stage.held < 2 * spec_.stages && IsReady(s, pass, now)) return true;
+    }
+    if (stage.weights_done == stage.weights.size()) return false;
+    pass = stage.weights[stage.weights_done];
+    return true;
+  }
+
+  void Take(int s, const PipelinePass& pass, double end) {
+    Stage& stage = stages_[static_cast<size_t>(s)];
+    const size_t chunk = static_cast<size_t>(pass.chunk);
+    if (pass.kind == PassKind::kWeight) {
+      ++stage.weights_done;
+      --stage.held;
+      return;
+    }
+    if (pass.kind == PassKind::kForward) {
+      ++stage.next_forward[chunk];
+      ++stage.held;
+    } else {
+      ++stage.next_backward[chunk];
+      stage.weights.push_back({PassKind::kWeight, pass.chunk, pass.micro_batch});
+    }
+    ends_.Of(DepthOf(spec_, s, pass.chunk), pass) = end;
+  }
+
+  const PipelineSpec spec_;
+  EndTimes ends_;
+  std::vector<Stage> stages_;
+};
+
+double DurationOf(const PassDurations& durations, PassKind kind) {
+  switch (kind) {
+    case PassKind::kForward:
+      return durations.forward;
+    case PassKind::kBackward:
+      return durations.backward;
+    case PassKind::kWeight:
+      return durations.weight;
+  }
+  return 0;
+}
+
+// Every pass once, and none that the schedule should not have.
+absl::Status CheckComplete(const PipelineSpec& spec, const PipelineSchedule& schedule) {
+  if (schedule.size() != static_cast<size_t>(spec.stages)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a schedule of ", schedule.size(), " stages for ", spec.stages));
+  }
+  const int kinds = SplitsBackward(spec.kind) ? 3 : 2;
+  const size_t per_kind =
+      static_cast<size_t>(spec.chunks) * static_cast<size_t>(spec.micro_batches);
+  for (size_t stage = 0; stage < schedule.size(); ++stage) {
+    std::vector<bool> seen(per_kind * static_cast<size_t>(kinds));
+    for (const PipelinePass& pass : schedule[stage]) {
+      const bool exists = static_cast<int>(pass.kind) < kinds && pass.chunk >= 0 &&
+                          pass.chunk < spec.chunks && pass.micro_batch >= 0 &&
+                          pass.micro_batch < spec.micro_batches;
+      const size_t index = (static_cast<size_t>(pass.kind) * static_cast<size_t>(spec.chunks) +
+                            static_cast<size_t>(pass.chunk)) *
+                               static_cast<size_t>(spec.micro_batches) +
+                           static_cast<size_t>(pass.micro_batch);
+      if (!exists || seen[index]) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "stage ", stage, " has the ", Describe(pass), exists ? " twice" : ", which is none"));
+      }
+      seen[index] = true;
+    }
+    if (schedule[stage].size() != seen.size()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "stage ", stage, " has ", schedule[stage].size(), " passes of ", seen.size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const char* ToString(PipelineScheduleKind kind) { return kNames[static_cast<size_t>(kind)]; }
+
+absl::StatusOr<PipelineScheduleKind> ParsePipelineSchedule(absl::string_view name) {
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (name == kNames[i]) return static_cast<Kind>(i);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", name, "' is no pipeline schedule; these are: ", kPipelineScheduleNames));
+}
+
+bool SplitsBackward(PipelineScheduleKind kind) {
+  return kind == Kind::kZeroBubbleH1 || kind == Kind::kZeroBubbleV;
+}
+
+int DepthOf(const PipelineSpec& spec, int stage, int chunk) {
+  if (spec.kind == Kind::kZeroBubbleV) return chunk == 0 ? stage : 2 * spec.stages - 1 - stage;
+  return chunk * spec.stages + stage;
+}
+
+ChunkPlace PlaceOfDepth(const PipelineSpec& spec, int depth) {
+  if (spec.kind == Kind::kZeroBubbleV && depth >= spec.stages) {
+    return {2 * spec.stages - 1 - depth, 1};
+  }
+  return {depth % spec.stages, depth / spec.stages};
+}
+
+absl::StatusOr<PipelineSchedule> MakePipelineSchedule(const PipelineSpec& spec) {
+  WEFT_RETURN_IF_ERROR(Check(spec));
+  if (spec.kind == Kind::kZeroBubbleV) return ZeroBubbleVPlanner(spec).Plan();
+  PipelineSchedule schedule;
+  for (int stage = 0; stage < spec.stages; ++stage) {
+    schedule.push_back(spec.kind == Kind::kZeroBubbleH1 ? ZeroBubbleH1(spec, stage)
+                                                        : Alternate(spec, stage));
+  }
+  return schedule;
+}
+
+absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
+                                                   const PipelineSchedule& schedule,
+                                                   const PassDurations& durations) {
+  WEFT_RETURN_IF_ERROR(Check(spec));
+  WEFT_RETURN_IF_ERROR(CheckComplete(spec, schedule));
+  const size_t stages = schedule.size();
+  EndTimes ends(spec);
+  PipelineTiming timing;
+  timing.stages.resize(stages);
+  timing.activations_held.resize(stages);
+  std::vector<size_t> next(stages);
+  std::vector<double> free_at(stages);
+  std::vector<int> held(stages);
+  const PassKind releases = SplitsBackward(spec.kind) ? PassKind::kWeight : PassKind::kBackward;
+  double busy = 0;
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t s = 0; s < stages; ++s) {
+      while (next[s] < schedule[s].size()) {
+        const PipelinePass& pass = schedule[s][next[s]];
+        const double ready = ends.Ready(static_cast<int>(s), pass, durations.transfer);
+        if (ready < 0) break;
+        const double start = std::max(ready, free_at[s]);
+        const double end = start + DurationOf(durations, pass.kind);
+        if (pass.kind != PassKind::kWeight) {
+          ends.Of(DepthOf(spec, static_cast<int>(s), pass.chunk), pass) = end;
+        }
+        timing.stages[s].push_back({pass, start, end});
+        busy += end - start;
+        free_at[s] = end;
+        if (pass.kind == PassKind::kForward) {
+          timing.activations_held[s] = std::max(timing.activations_held[s], ++held[s]);
+        }
+        if (pass.kind == releases) --held[s];
+        ++next[s];
+        moved = true;
+      }
+    }
+  }
+  for (size_t s = 0; s < stages; ++s) {
+    if (next[s] < schedule[s].size()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("stage ", s, " waits for ever with its ", Describe(schedule[s][next[s]]),
+                       ": what that needs comes behind something that waits for this stage"));
+    }
+    timing.makespan = std::max(timing.makespan, free_at[s]);
+  }
+  timing.bubble = 1 - busy / (timing.makespan * static_cast<double>(stages));
+  return timing;
+}
+
+double TheoreticalBubble(const PipelineSpec& spec, const PassDurations& durations) {
+  const double p = spec.stages, v = spec.chunks, m = spec.micro_batches;
+  if (SplitsBackward(spec.kind)) {
+    const double work = m * v * (durations.forward + durations.backward + durations.weight);
+    const double lost = spec.kind == Kind::kZeroBubbleV
+                            ? (p - 1) * durations.forward
+                            : (p - 1) * (durations.forward + durations.backward - durations.weight);
+    return lost / (work + lost);
+  }
+  return (p - 1) / (v * m + p - 1);
+}
+
+std::string DrawSchedule(const PipelineSpec& spec, const PipelineTiming& timing) {
+  constexpr double kRow = 26, kGap = 6, kLeft = 64, kWidth = 1100, kTop = 34;
+  constexpr std::array<const char*, 3> kColours = {"#4c78a8", "#f58518", "#54a24b"};
+  const double scale = kWidth / timing.makespan;
+  const double height = kTop + static_cast<double>(timing.stages.size()) * (kRow + kGap) + 30;
+  std::string svg = absl::StrFormat(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
+      "font-family=\"sans-serif\" font-size=\"11\">\n"
+      "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
+      "<text x=\"8\" y=\"18\" font-size=\"13\">%s, %d stages, %d chunks each, %d micro-batches: "
+      "bubble %.1f %%</text>\n",
+      kLeft + kWidth + 16, height, ToString(spec.kind), spec.stages, spec.chunks,
+      spec.micro_batches, 100 * timing.bubble);
+  for (size_t s = 0; s < timing.stages.size(); ++s) {
+    const double y = kTop + static_cast<double>(s) * (kRow + kGap);
+    absl::StrAppendFormat(&svg, "<text x=\"8\" y=\"%.1f\">stage %d</text>\n", y + 17, s);
+    for (const PipelineTiming::Span& span : timing.stages[s]) {
+      const double x = kLeft + span.start * scale;
+      const double width = (span.end - span.start) * scale;
+      const size_t kind = static_cast<size_t>(span.pass.kind);
+      absl::StrAppendFormat(
+          &svg,
+          "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.0f\" fill=\"%s\" "
+          "fill-opacity=\"%s\" stroke=\"white\"><title>%s</title></rect>\n",
+          x, y, width, kRow, kColours[kind], span.pass.chunk % 2 == 0 ? "1" : "0.65",
+          Describe(span.pass));
+      if (width < 12) continue;
+      absl::StrAppendFormat(&svg,
+                            "<text x=\"%.2f\" y=\"%.1f\" fill=\"white\" "
+                            "text-anchor=\"middle\">%d</text>\n",
+                            x + width / 2, y + 17, span.pass.micro_batch);
+    }
+  }
+  const double y = height - 12;
+  constexpr std::array<const char*, 3> kKinds = {"forward", "backward", "weight gradients"};
+  for (size_t kind = 0; kind < (SplitsBackward(spec.kind) ? 3 : 2); ++kind) {
+    const double x = kLeft + 160 * static_cast<double>(kind);
+    absl::StrAppendFormat(&svg,
+                          "<rect x=\"%.0f\" y=\"%.0f\" width=\"12\" height=\"12\" fill=\"%s\"/>"
+                          "<text x=\"%.0f\" y=\"%.0f\">%s</text>\n",
+                          x, y - 10, kColours[kind], x + 18, y, kKinds[kind]);
+  }
+  return absl::StrCat(svg, "</svg>\n");
+}
+
+}  // namespace weft

@@ -1,0 +1,120 @@
+// Pipeline schedules as lists: in which order each stage of a pipeline runs the passes of its
+// micro-batches. The training engine executes the lists, the verifier below proves them, the
+// simulator times them, DrawSchedule draws them.
+//
+//   gpipe        all forward passes, then all backward passes (Huang et al., 2019)
+//   1f1b         stage i of p warms up with p - 1 - i forward passes, then alternates (Narayanan et
+//                al., SC'21, section 2.2.1)
+//   interleaved  every stage holds v chunks of layers; micro-batches go through in groups of p,
+//                chunk by chunk (the same, section 2.2.2); bubble 1/v of 1f1b's
+//   zb-h1        1f1b's memory; a backward pass computes the gradient of its input only, and passes
+//                of kind kWeight fill the bubble (Qi et al., "Zero bubble pipeline parallelism",
+//                ICLR 2024, section 3)
+//   zb-v         the same with two chunks a stage in the form of a V: chunk 0 runs down the stages,
+//                chunk 1 up again (Qi et al., 2024, "Pipeline parallelism with controllable
+//                memory", section 3)
+//
+// zb-v's lists come from list scheduling with equal durations for the three kinds of passes and the
+// paper's limit of activations held, not from the paper's tables; for 5 to 7 stages they are up to
+// three passes longer than the shortest.
+// Pure functions; thread-safe.
+#ifndef WEFT_TOPOLOGY_JOB_PIPELINE_SCHEDULE_H_
+#define WEFT_TOPOLOGY_JOB_PIPELINE_SCHEDULE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace weft {
+
+enum class PipelineScheduleKind : uint8_t {
+  kGpipe,
+  k1F1B,
+  kInterleaved,
+  kZeroBubbleH1,
+  kZeroBubbleV,
+};
+inline constexpr char kPipelineScheduleNames[] = "gpipe|1f1b|interleaved|zb-h1|zb-v";
+
+const char* ToString(PipelineScheduleKind kind);
+// InvalidArgument lists the names.
+absl::StatusOr<PipelineScheduleKind> ParsePipelineSchedule(absl::string_view name);
+
+struct PipelineSpec {
+  PipelineScheduleKind kind = PipelineScheduleKind::k1F1B;
+  int stages = 1;         // p
+  int chunks = 1;         // v, chunks of layers a stage holds
+  int micro_batches = 1;  // m
+
+  int depth() const { return stages * chunks; }  // chunks of the whole model
+  bool operator==(const PipelineSpec&) const = default;
+};
+
+// A backward pass computes all gradients, unless the schedule splits it: then kBackward computes
+// the gradient of the chunk's input and kWeight, later, those of its weights.
+enum class PassKind : uint8_t { kForward, kBackward, kWeight };
+bool SplitsBackward(PipelineScheduleKind kind);
+
+struct PipelinePass {
+  PassKind kind = PassKind::kForward;
+  int chunk = 0;  // of the stage
+  int micro_batch = 0;
+  bool operator==(const PipelinePass&) const = default;
+};
+
+// Place `depth` of a stage's chunk in the model: its chunk `chunk` comes after Depth() others.
+int DepthOf(const PipelineSpec& spec, int stage, int chunk);
+// Its inverse.
+struct ChunkPlace {
+  int stage = 0;
+  int chunk = 0;
+};
+ChunkPlace PlaceOfDepth(const PipelineSpec& spec, int depth);
+
+// The passes of every stage, in the order in which the stage runs them. InvalidArgument says which
+// number is wrong: interleaved needs m to be a multiple of p and v > 1; zb-v needs v = 2, the
+// others v = 1.
+using PipelineSchedule = std::vector<std::vector<PipelinePass>>;
+absl::StatusOr<PipelineSchedule> MakePipelineSchedule(const PipelineSpec& spec);
+
+struct PassDurations {
+  double forward = 1;
+  double backward = 2;  // 1 where the schedule splits it
+  double weight = 1;    // used where the schedule splits the backward pass
+  double transfer = 0;  // of an activation or its gradient between two stages
+};
+
+// A schedule as it runs with given durations, each pass as early as its stage and its input allow.
+struct PipelineTiming {
+  struct Span {
+    PipelinePass pass;
+    double start = 0, end = 0;
+  };
+  std::vector<std::vector<Span>> stages;
+  double makespan = 0;
+  double bubble = 0;                  // part of stages * makespan in which no pass runs
+  std::vector<int> activations_held;  // a stage: the most (chunk, micro-batch) pairs at one time
+};
+
+// Proves a schedule and times it: every stage runs every pass once, weights after backwards, no
+// pass waits for one that cannot run before it. FailedPrecondition names the stage and the pass at
+// fault.
+absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
+                                                   const PipelineSchedule& schedule,
+                                                   const PassDurations& durations);
+
+// The bubble of p stages of equal durations and m >= p micro-batches, as a part of the makespan:
+// for gpipe, 1f1b and interleaved (p - 1) / (v m + p - 1). Time lost under zb-h1: (p - 1)(f + b -
+// w). Under zb-v: (p - 1) f of a chunk, because all stages step together after the last pass; the
+// paper's 0 lets each stage step when it is done.
+double TheoreticalBubble(const PipelineSpec& spec, const PassDurations& durations);
+
+// One row a stage, time to the right, as SVG.
+std::string DrawSchedule(const PipelineSpec& spec, const PipelineTiming& timing);
+
+}  // namespace weft
+
+#endif  // WEFT_TOPOLOGY_JOB_PIPELINE_SCHEDULE_H_
