@@ -77,7 +77,18 @@ class Fields {
   absl::Status& status_;
 };
 
-BufferLayout ParseBuffer(const Json& entry, const std::string& path, absl::Status& status) {
+BufferSlice ParseSlice(Fields& fields, int version) {
+  const int shard = fields.Count<int>("shard");
+  const int64_t begin = fields.Count<int64_t>("begin");
+  if (version == 1) return {shard, 0, ElementRange::Run(begin, fields.Count<int64_t>("end"))};
+  return {shard,
+          fields.Count<int64_t>("at"),
+          {begin, fields.Count<int64_t>("length"), fields.Count<int64_t>("stride"),
+           fields.Count<int64_t>("count")}};
+}
+
+BufferLayout ParseBuffer(const Json& entry, const std::string& path, int version,
+                         absl::Status& status) {
   Fields fields(entry, absl::StrCat(path, ", buffers"), status);
   BufferLayout buffer;
   buffer.name = fields.Text("name");
@@ -90,13 +101,12 @@ BufferLayout ParseBuffer(const Json& entry, const std::string& path, absl::Statu
   }
   for (const Json& slice : fields.List("slices")) {
     Fields part(slice, absl::StrCat(path, ", slices of ", buffer.name), status);
-    buffer.slices.push_back(
-        {part.Count<int>("shard"), part.Count<int64_t>("begin"), part.Count<int64_t>("end")});
+    buffer.slices.push_back(ParseSlice(part, version));
   }
   return buffer;
 }
 
-absl::StatusOr<Manifest> ParseBody(const Json& body, const std::string& path) {
+absl::StatusOr<Manifest> ParseBody(const Json& body, const std::string& path, int version) {
   absl::Status status;
   Fields fields(body, path, status);
   Manifest manifest;
@@ -121,7 +131,7 @@ absl::StatusOr<Manifest> ParseBody(const Json& body, const std::string& path) {
         {part.Text("file"), part.Count<int64_t>("bytes"), part.Checksum(kChecksumKey)});
   }
   for (const Json& buffer : fields.List("buffers")) {
-    manifest.buffers.push_back(ParseBuffer(buffer, path, status));
+    manifest.buffers.push_back(ParseBuffer(buffer, path, version, status));
   }
   WEFT_RETURN_IF_ERROR(status);
   return manifest;
@@ -135,7 +145,66 @@ const BufferLayout* Manifest::Find(absl::string_view buffer) const {
   return found == buffers.end() ? nullptr : &*found;
 }
 
-absl::Status NormaliseLayout(Manifest& manifest) {
+std::vector<BufferRun> BufferLayout::Runs() const {
+  std::vector<BufferRun> runs;
+  for (const BufferSlice& slice : slices) {
+    const ElementRange& range = slice.range;
+    for (int64_t run = 0; run < range.count; ++run) {
+      const int64_t begin = range.begin + run * range.stride;
+      runs.push_back({begin, begin + range.length, slice.shard, slice.at + run * range.length});
+    }
+  }
+  std::sort(runs.begin(), runs.end(), [](const BufferRun& a, const BufferRun& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  return runs;
+}
+
+namespace {
+
+// Every number of the slices in bounds, so that Runs() is no larger than the buffer.
+absl::Status CheckSlices(const BufferLayout& buffer, int world_size) {
+  int64_t runs = 0;
+  for (const BufferSlice& slice : buffer.slices) {
+    const ElementRange& range = slice.range;
+    const bool in_bounds =
+        slice.shard >= 0 && slice.shard < world_size && slice.at >= 0 && range.begin >= 0 &&
+        range.length >= 1 && range.count >= 1 && range.count <= buffer.elements - runs &&
+        range.begin <= buffer.elements && range.length <= buffer.elements - range.begin &&
+        (range.count == 1 ||
+         (range.stride >= range.length &&
+          range.stride <= (buffer.elements - range.begin - range.length) / (range.count - 1)));
+    if (!in_bounds) {
+      return absl::DataLossError(
+          absl::StrCat("buffer '", buffer.name, "' of ", buffer.elements, " elements: shard ",
+                       slice.shard, " holds ", range.count, " runs of ", range.length,
+                       " elements at ", range.begin, " + k x ", range.stride));
+    }
+    runs += range.count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCover(const BufferLayout& buffer) {
+  int64_t covered = 0;
+  for (const BufferRun& run : buffer.Runs()) {
+    if (run.begin != covered) {
+      return absl::DataLossError(absl::StrCat(
+          "buffer '", buffer.name, "': shard ", run.shard, " holds elements [", run.begin, ", ",
+          run.end, "), but those up to ", covered, " are held by the ones before it"));
+    }
+    covered = run.end;
+  }
+  if (covered != buffer.elements) {
+    return absl::DataLossError(absl::StrCat("buffer '", buffer.name, "': the shards hold ", covered,
+                                            " of its ", buffer.elements, " elements"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckManifestLayout(const Manifest& manifest) {
   if (manifest.world_size < 1 ||
       manifest.shards.size() != static_cast<size_t>(manifest.world_size)) {
     return absl::DataLossError(absl::StrCat(manifest.shards.size(), " shards of ",
@@ -150,28 +219,12 @@ absl::Status NormaliseLayout(Manifest& manifest) {
     }
   }
   names.clear();
-  for (BufferLayout& buffer : manifest.buffers) {
+  for (const BufferLayout& buffer : manifest.buffers) {
     if (!names.insert(buffer.name).second) {
       return absl::DataLossError(absl::StrCat("buffer '", buffer.name, "' is there twice"));
     }
-    std::sort(buffer.slices.begin(), buffer.slices.end(),
-              [](const BufferSlice& a, const BufferSlice& b) {
-                return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-              });
-    int64_t covered = 0;
-    for (const BufferSlice& slice : buffer.slices) {
-      if (slice.shard < 0 || slice.shard >= manifest.world_size || slice.end < slice.begin ||
-          slice.begin != covered) {
-        return absl::DataLossError(absl::StrCat(
-            "buffer '", buffer.name, "': shard ", slice.shard, " holds elements [", slice.begin,
-            ", ", slice.end, "), but those up to ", covered, " are held by the ones before it"));
-      }
-      covered = slice.end;
-    }
-    if (covered != buffer.elements) {
-      return absl::DataLossError(absl::StrCat("buffer '", buffer.name, "': the shards hold ",
-                                              covered, " of its ", buffer.elements, " elements"));
-    }
+    WEFT_RETURN_IF_ERROR(CheckSlices(buffer, manifest.world_size));
+    WEFT_RETURN_IF_ERROR(CheckCover(buffer));
   }
   return absl::OkStatus();
 }
@@ -190,7 +243,12 @@ std::string ToJson(const Manifest& manifest) {
   for (const BufferLayout& buffer : manifest.buffers) {
     Json slices = Json::array();
     for (const BufferSlice& slice : buffer.slices) {
-      slices.push_back({{"shard", slice.shard}, {"begin", slice.begin}, {"end", slice.end}});
+      slices.push_back({{"shard", slice.shard},
+                        {"at", slice.at},
+                        {"begin", slice.range.begin},
+                        {"length", slice.range.length},
+                        {"stride", slice.range.stride},
+                        {"count", slice.range.count}});
     }
     buffers.push_back({{"name", buffer.name},
                        {"dtype", std::string(NameOf(buffer.dtype))},
@@ -221,17 +279,18 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view text, const std::string
   int version = fields.Count<int>("version");
   std::string checksum = fields.Text(kChecksumKey);
   WEFT_RETURN_IF_ERROR(status);
-  if (version != kCheckpointVersion) {
+  if (version < 1 || version > kCheckpointVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
-        path, " has version ", version, "; this program reads version ", kCheckpointVersion));
+        path, " has version ", version, "; this program reads versions 1 to ", kCheckpointVersion));
   }
   body.erase(kChecksumKey);
   if (std::string actual = ChecksumOf(body); actual != checksum) {
     return absl::DataLossError(
         absl::StrCat(path, " is damaged: its checksum is ", actual, " instead of ", checksum));
   }
-  WEFT_ASSIGN_OR_RETURN(Manifest manifest, ParseBody(body, path));
-  if (absl::Status layout = NormaliseLayout(manifest); !layout.ok()) return Annotate(layout, path);
+  WEFT_ASSIGN_OR_RETURN(Manifest manifest, ParseBody(body, path, version));
+  if (absl::Status layout = CheckManifestLayout(manifest); !layout.ok())
+    return Annotate(layout, path);
   return manifest;
 }
 

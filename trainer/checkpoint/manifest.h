@@ -2,7 +2,8 @@
 // valid one is whole. docs/checkpoint-format.md describes the files; this is their form in memory.
 //
 // Training state is a set of flat buffers: one-dimensional arrays that stand for the whole model
-// ("parameters", "adam.m"), cut over the ranks as the layout says. Ranges count elements.
+// ("parameters", "adam.m"), cut over the ranks as the layout says. Ranges count elements; those of
+// a matrix that is cut by columns are regular boxes: many runs, one a row.
 #ifndef WEFT_TRAINER_CHECKPOINT_MANIFEST_H_
 #define WEFT_TRAINER_CHECKPOINT_MANIFEST_H_
 
@@ -18,7 +19,8 @@
 
 namespace weft {
 
-inline constexpr int kCheckpointVersion = 1;
+// Version 1 had ranges of one run only; it is still read.
+inline constexpr int kCheckpointVersion = 2;
 
 struct ShardInfo {
   std::string file;  // name within the checkpoint's folder
@@ -26,19 +28,40 @@ struct ShardInfo {
   uint32_t crc32c = 0;
 };
 
-// Elements [begin, end) of a buffer lie in shard number `shard`, as its tensor of the buffer's
-// name.
+// `count` runs of `length` elements of a buffer, at `begin`, `begin + stride`, ...
+struct ElementRange {
+  int64_t begin = 0;
+  int64_t length = 0;
+  int64_t stride = 0;
+  int64_t count = 1;
+  int64_t elements() const { return length * count; }
+  static ElementRange Run(int64_t begin, int64_t end) { return {begin, end - begin, 0, 1}; }
+};
+
+// A range of a buffer lies in shard number `shard`: one run behind the other, from element `at` of
+// its tensor of the buffer's name.
 struct BufferSlice {
   int shard = 0;
+  int64_t at = 0;
+  ElementRange range;
+};
+
+// A run of a slice: elements [begin, end) of the buffer.
+struct BufferRun {
   int64_t begin = 0;
   int64_t end = 0;
+  int shard = 0;
+  int64_t at = 0;
 };
 
 struct BufferLayout {
   std::string name;
   DType dtype = DType::kF32;
-  int64_t elements = 0;             // of the whole buffer
-  std::vector<BufferSlice> slices;  // by begin; cover [0, elements) without gap or overlap
+  int64_t elements = 0;  // of the whole buffer
+  std::vector<BufferSlice> slices;
+
+  // By begin; of a valid layout they cover [0, elements) without gap or overlap.
+  std::vector<BufferRun> Runs() const;
 };
 
 struct Manifest {
@@ -58,8 +81,8 @@ struct Manifest {
 std::string ToJson(const Manifest& manifest);
 // DataLoss when it is damaged, of another version, or its layout leaves a gap. `path` for messages.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text, const std::string& path);
-// Sorts the slices of each buffer and checks that they cover it. Used by both ways.
-absl::Status NormaliseLayout(Manifest& manifest);
+// Checks that the slices of each buffer cover it once. Used by both ways.
+absl::Status CheckManifestLayout(const Manifest& manifest);
 
 // 16 hexadecimal digits of FNV-1a; says whether two runs had the same config text.
 std::string HashConfig(absl::string_view config_text);

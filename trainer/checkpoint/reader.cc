@@ -39,6 +39,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
 CheckpointReader::CheckpointReader(std::string path, Manifest manifest)
     : path_(std::move(path)), manifest_(std::move(manifest)) {
   for (size_t i = 0; i < manifest_.shards.size(); ++i) shards_.push_back(std::make_unique<Shard>());
+  for (const BufferLayout& buffer : manifest_.buffers) runs_[buffer.name] = buffer.Runs();
 }
 
 absl::Status CheckpointReader::CheckSizes() const {
@@ -80,16 +81,36 @@ absl::StatusOr<const SafetensorsFile*> CheckpointReader::Touch(int number) const
   return shard.file.get();
 }
 
+absl::StatusOr<const BufferLayout*> CheckpointReader::FindBuffer(absl::string_view name) const {
+  const BufferLayout* buffer = manifest_.Find(name);
+  if (buffer != nullptr) return buffer;
+  std::string names;
+  for (const BufferLayout& known : manifest_.buffers) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", known.name);
+  }
+  return absl::NotFoundError(absl::StrCat(path_, " has no buffer '", name, "'; it has ", names));
+}
+
+absl::Status CheckpointReader::Read(absl::string_view name, const ElementRange& range,
+                                    absl::Span<std::byte> out) const {
+  WEFT_ASSIGN_OR_RETURN(const BufferLayout* buffer, FindBuffer(name));
+  const size_t bytes = static_cast<size_t>(range.length * SizeOf(buffer->dtype));
+  if (out.size() != bytes * static_cast<size_t>(range.count)) {
+    return absl::InvalidArgumentError(absl::StrCat(path_, ": ", range.count, " x ", range.length,
+                                                   " elements of buffer '", name, "' into ",
+                                                   out.size(), " bytes"));
+  }
+  for (int64_t run = 0; run < range.count; ++run) {
+    const int64_t begin = range.begin + run * range.stride;
+    WEFT_RETURN_IF_ERROR(Read(name, begin, begin + range.length,
+                              out.subspan(static_cast<size_t>(run) * bytes, bytes)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckpointReader::Read(absl::string_view name, int64_t begin, int64_t end,
                                     absl::Span<std::byte> out) const {
-  const BufferLayout* buffer = manifest_.Find(name);
-  if (buffer == nullptr) {
-    std::string names;
-    for (const BufferLayout& known : manifest_.buffers) {
-      absl::StrAppend(&names, names.empty() ? "" : ", ", known.name);
-    }
-    return absl::NotFoundError(absl::StrCat(path_, " has no buffer '", name, "'; it has ", names));
-  }
+  WEFT_ASSIGN_OR_RETURN(const BufferLayout* buffer, FindBuffer(name));
   const int64_t width = SizeOf(buffer->dtype);
   if (begin < 0 || end < begin || end > buffer->elements ||
       static_cast<int64_t>(out.size()) != (end - begin) * width) {
@@ -97,19 +118,20 @@ absl::Status CheckpointReader::Read(absl::string_view name, int64_t begin, int64
         path_, ": elements [", begin, ", ", end, ") of buffer '", name, "', which has ",
         buffer->elements, " of ", width, " bytes, into ", out.size(), " bytes"));
   }
-  auto slice = std::partition_point(buffer->slices.begin(), buffer->slices.end(),
-                                    [begin](const BufferSlice& s) { return s.end <= begin; });
-  for (int64_t at = begin; at < end; ++slice) {
-    WEFT_ASSIGN_OR_RETURN(const SafetensorsFile* file, Touch(slice->shard));
+  const std::vector<BufferRun>& runs = runs_.find(buffer->name)->second;
+  auto run = std::partition_point(runs.begin(), runs.end(),
+                                  [begin](const BufferRun& r) { return r.end <= begin; });
+  for (int64_t at = begin; at < end; ++run) {
+    WEFT_ASSIGN_OR_RETURN(const SafetensorsFile* file, Touch(run->shard));
     const TensorInfo* tensor = file->Find(buffer->name);
     if (tensor == nullptr || tensor->dtype != buffer->dtype ||
-        tensor->end - tensor->begin != (slice->end - slice->begin) * width) {
+        tensor->end - tensor->begin < (run->at + run->end - run->begin) * width) {
       return absl::DataLossError(absl::StrCat(file->path(), ": tensor '", buffer->name,
                                               "' is not what the manifest says"));
     }
-    const int64_t stop = std::min(end, slice->end);
+    const int64_t stop = std::min(end, run->end);
     std::memcpy(out.data() + (at - begin) * width,
-                file->Data(*tensor).data() + (at - slice->begin) * width,
+                file->Data(*tensor).data() + (run->at + at - run->begin) * width,
                 static_cast<size_t>((stop - at) * width));
     at = stop;
   }

@@ -10,6 +10,8 @@
 #define WEFT_TRAINER_CHECKPOINT_READER_H_
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -45,6 +47,9 @@ class CheckpointReader {
   // are; DataLoss the shard that is damaged.
   absl::Status Read(absl::string_view buffer, int64_t begin, int64_t end,
                     absl::Span<std::byte> out) const;
+  // The runs of a range, one behind the other.
+  absl::Status Read(absl::string_view buffer, const ElementRange& range,
+                    absl::Span<std::byte> out) const;
   // What a rank of the run that wrote the checkpoint gave as RankState.
   absl::StatusOr<std::vector<std::byte>> ReadRankState(int rank, absl::string_view name) const;
 
@@ -57,12 +62,14 @@ class CheckpointReader {
   };
 
   CheckpointReader(std::string path, Manifest manifest);
+  absl::StatusOr<const BufferLayout*> FindBuffer(absl::string_view name) const;
   absl::Status CheckSizes() const;
   absl::StatusOr<const SafetensorsFile*> Touch(int shard) const;
   absl::Status OpenShard(const ShardInfo& info, Shard& shard) const;
 
   const std::string path_;
   const Manifest manifest_;
+  std::map<std::string, std::vector<BufferRun>, std::less<>> runs_;  // by buffer
   std::vector<std::unique_ptr<Shard>> shards_;
 };
 

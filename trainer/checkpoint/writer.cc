@@ -28,6 +28,12 @@ int64_t Count(const BufferPart& part) {
   return static_cast<int64_t>(part.bytes.size()) / SizeOf(part.dtype);
 }
 
+// Ranges that hold no element have no place in the layout.
+std::vector<ElementRange> RangesOf(const BufferPart& part) {
+  if (!part.ranges.empty() || Count(part) == 0) return part.ranges;
+  return {ElementRange::Run(part.begin, part.begin + Count(part))};
+}
+
 // The tensors of a shard: buffers by falling width of their numbers, so that all are aligned, then
 // the rank's states.
 std::vector<const BufferPart*> ByWidth(absl::Span<const BufferPart> parts) {
@@ -44,11 +50,14 @@ std::vector<const BufferPart*> ByWidth(absl::Span<const BufferPart> parts) {
 Json MakeNote(int64_t step, const SafetensorsWriter& file, absl::Span<const BufferPart> parts) {
   Json buffers = Json::array();
   for (const BufferPart& part : parts) {
+    Json ranges = Json::array();
+    for (const ElementRange& range : RangesOf(part)) {
+      ranges.push_back({range.begin, range.length, range.stride, range.count});
+    }
     buffers.push_back({{"name", part.name},
                        {"dtype", static_cast<int>(part.dtype)},
                        {"elements", part.elements},
-                       {"begin", part.begin},
-                       {"end", part.begin + Count(part)}});
+                       {"ranges", std::move(ranges)}});
   }
   return {{"step", step},
           {"bytes", file.file_size()},
@@ -84,7 +93,12 @@ absl::Status CheckpointWriter::CheckParts(int rank, absl::Span<const BufferPart>
   }
   for (const BufferPart& part : parts) {
     bool whole = static_cast<int64_t>(part.bytes.size()) % SizeOf(part.dtype) == 0;
-    if (!whole || part.begin < 0 || part.begin + Count(part) > part.elements ||
+    int64_t in_ranges = 0, end = 0;
+    for (const ElementRange& range : RangesOf(part)) {
+      in_ranges += range.elements();
+      end = std::max(end, range.begin + (range.count - 1) * range.stride + range.length);
+    }
+    if (!whole || part.begin < 0 || in_ranges != Count(part) || end > part.elements ||
         absl::StartsWith(part.name, kRankStatePrefix)) {
       return absl::InvalidArgumentError(
           absl::StrCat("buffer '", part.name, "': ", part.bytes.size(), " bytes of ",
@@ -151,7 +165,16 @@ absl::Status CheckpointWriter::AddShard(int rank, Manifest& manifest) const {
     BufferLayout part{entry["name"].get<std::string>(),
                       static_cast<DType>(entry["dtype"].get<int>()),
                       entry["elements"].get<int64_t>(),
-                      {{rank, entry["begin"].get<int64_t>(), entry["end"].get<int64_t>()}}};
+                      {}};
+    int64_t at = 0;
+    for (const Json& range : entry["ranges"]) {
+      BufferSlice slice{rank,
+                        at,
+                        {range[0].get<int64_t>(), range[1].get<int64_t>(), range[2].get<int64_t>(),
+                         range[3].get<int64_t>()}};
+      at += slice.range.elements();
+      part.slices.push_back(slice);
+    }
     auto whole = std::find_if(manifest.buffers.begin(), manifest.buffers.end(),
                               [&](const BufferLayout& b) { return b.name == part.name; });
     if (whole == manifest.buffers.end()) {
@@ -160,8 +183,8 @@ absl::Status CheckpointWriter::AddShard(int rank, Manifest& manifest) const {
       return absl::InvalidArgumentError(absl::StrCat(
           "buffer '", part.name, "' is ", part.elements, " x ", NameOf(part.dtype), " on rank ",
           rank, ", but ", whole->elements, " x ", NameOf(whole->dtype), " on a rank before"));
-    } else if (part.slices[0].begin < part.slices[0].end) {
-      whole->slices.push_back(part.slices[0]);
+    } else {
+      whole->slices.insert(whole->slices.end(), part.slices.begin(), part.slices.end());
     }
   }
   return absl::OkStatus();
@@ -174,10 +197,7 @@ absl::StatusOr<Manifest> CheckpointWriter::Gather() const {
   for (int rank = 0; rank < world_size_; ++rank) {
     WEFT_RETURN_IF_ERROR(AddShard(rank, manifest));
   }
-  for (BufferLayout& buffer : manifest.buffers) {  // an empty part has no place in the layout
-    std::erase_if(buffer.slices, [](const BufferSlice& s) { return s.begin == s.end; });
-  }
-  WEFT_RETURN_IF_ERROR(NormaliseLayout(manifest));
+  WEFT_RETURN_IF_ERROR(CheckManifestLayout(manifest));
   return manifest;
 }
 

@@ -26,14 +26,17 @@
 
 namespace weft {
 
-// This rank's elements of a flat buffer. Over all ranks, the parts of a buffer cover it once; a
-// buffer that all ranks hold alike is written by one of them, the others give nothing.
+// This rank's elements of a flat buffer, one part a buffer. Over all ranks, the parts of a buffer
+// cover it once; a buffer that all ranks hold alike is written by one of them, the others give
+// nothing.
 struct BufferPart {
   std::string name;
   DType dtype = DType::kF32;
   int64_t elements = 0;               // of the whole buffer, the same on every rank
   int64_t begin = 0;                  // first element of `bytes`
   absl::Span<const std::byte> bytes;  // a multiple of the element's size; may be empty
+  // Where the elements of `bytes` lie, one range behind the other. Empty: consecutive from `begin`.
+  std::vector<ElementRange> ranges;
 };
 
 // Bytes that belong to one rank alone, as a random generator's state.

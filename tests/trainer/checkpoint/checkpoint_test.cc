@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
@@ -77,6 +78,76 @@ TEST_F(CheckpointTest, ReadsRangesAcrossBordersAndEmptyOnes) {
   EXPECT_TRUE(reader->Read(kind.name, kind.elements, kind.elements, absl::MakeSpan(none)).ok());
 }
 
+// A matrix of 12 x 10 cut by columns over ranks is written as boxes, and read by rows or by columns
+// of another cut.
+TEST_F(CheckpointTest, BoxesAreReadInAnyOtherCut) {
+  constexpr int64_t kRows = 12, kColumns = 10;
+  auto value = [](int64_t element) { return static_cast<float>(element) + 0.5F; };
+  CheckpointWriter writer(folder_.path(), 1, 3);
+  for (int rank = 0; rank < 3; ++rank) {
+    const int64_t first = rank * 3, width = rank == 2 ? 4 : 3;
+    std::vector<float> values;
+    for (int64_t row = 0; row < kRows; ++row) {
+      for (int64_t column = 0; column < width; ++column) {
+        values.push_back(value(row * kColumns + first + column));
+      }
+    }
+    BufferPart part{"w", DType::kF32, kRows * kColumns};
+    // Two rows, and the rest of the rows in a second range.
+    part.ranges = {{first, width, kColumns, 2}, {2 * kColumns + first, width, kColumns, kRows - 2}};
+    part.bytes = {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)};
+    ASSERT_TRUE(writer.WriteShard(rank, {part}).ok());
+  }
+  ASSERT_TRUE(writer.Commit({}).ok());
+  auto reader = Open(1);
+  for (int64_t begin = 0; begin < kRows * kColumns; ++begin) {
+    for (int64_t end = begin; end <= kRows * kColumns; ++end) {
+      std::vector<float> read(static_cast<size_t>(end - begin));
+      ASSERT_TRUE(
+          reader
+              ->Read("w", begin, end, {reinterpret_cast<std::byte*>(read.data()), read.size() * 4})
+              .ok());
+      for (size_t i = 0; i < read.size(); ++i) {
+        ASSERT_EQ(read[i], value(begin + static_cast<int64_t>(i)));
+      }
+    }
+  }
+  std::vector<float> half(kRows * 5);  // columns 5 to 9
+  ASSERT_TRUE(reader
+                  ->Read("w", ElementRange{5, 5, kColumns, kRows},
+                         {reinterpret_cast<std::byte*>(half.data()), half.size() * 4})
+                  .ok());
+  for (int64_t i = 0; i < kRows * 5; ++i) {
+    ASSERT_EQ(half[static_cast<size_t>(i)], value(i / 5 * kColumns + 5 + i % 5));
+  }
+  EXPECT_FALSE(reader
+                   ->Read("w", ElementRange{5, 5, kColumns, kRows},
+                          {reinterpret_cast<std::byte*>(half.data()), 8})
+                   .ok());
+}
+
+TEST_F(CheckpointTest, ReadsTheRangesOfVersion1) {
+  Write(1, 2);
+  Manifest manifest = Open(1)->manifest();
+  std::string text = ToJson(manifest);
+  nlohmann::ordered_json body = nlohmann::ordered_json::parse(text);
+  body["version"] = 1;
+  for (auto& buffer : body["buffers"]) {
+    for (auto& slice : buffer["slices"]) {
+      const int64_t begin = slice["begin"], length = slice["length"];
+      slice = {{"shard", slice["shard"]}, {"begin", begin}, {"end", begin + length}};
+    }
+  }
+  body.erase("crc32c");
+  char checksum[9];
+  const std::string compact = body.dump();
+  std::snprintf(checksum, sizeof(checksum), "%08x", Crc32c(compact));
+  body["crc32c"] = checksum;
+  auto read = ParseManifest(body.dump(1), "old");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(ToJson(*read), text);
+}
+
 TEST_F(CheckpointTest, RefusesRangesAndNamesThatAreNone) {
   Write(1, 2);
   auto reader = Open(1);
@@ -142,8 +213,14 @@ TEST_F(CheckpointTest, ChecksTheManifestsContent) {
   };
   EXPECT_EQ(message(good), "");
   Manifest bad = good;
-  bad.buffers[0].slices[1].begin -= 1;
+  bad.buffers[0].slices[1].range.begin -= 1;
   EXPECT_THAT(message(bad), HasSubstr("are held by the ones before it"));
+  bad = good;
+  bad.buffers[0].slices[1].range.count = int64_t{1} << 60;
+  EXPECT_THAT(message(bad), HasSubstr("runs of"));
+  bad = good;
+  bad.buffers[0].slices[1].range = {0, 1, -5, 3};
+  EXPECT_NE(message(bad), "");
   bad = good;
   bad.buffers[0].elements += 1;
   EXPECT_THAT(message(bad), HasSubstr("the shards hold"));
@@ -159,9 +236,9 @@ TEST_F(CheckpointTest, ChecksTheManifestsContent) {
   bad = good;
   bad.shards[0].file = "../../etc/passwd";
   EXPECT_THAT(message(bad), HasSubstr("not a plain file name"));
-  std::string version = absl::StrReplaceAll(ToJson(good), {{"\"version\": 1", "\"version\": 2"}});
+  std::string version = absl::StrReplaceAll(ToJson(good), {{"\"version\": 2", "\"version\": 3"}});
   EXPECT_THAT(std::string(ParseManifest(version, "m").status().message()),
-              HasSubstr("has version 2; this program reads version 1"));
+              HasSubstr("has version 3; this program reads versions 1 to 2"));
 }
 
 TEST_F(CheckpointTest, CommitsOnlyWhatIsWhole) {
