@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -23,10 +24,12 @@
 #include "collectives/c10d/job.h"
 #include "tools/command_line.h"
 #include "trainer/config.h"
+#include "trainer/data/dataset_info.h"
 #include "trainer/files/file.h"
 #include "trainer/files/folder_lock.h"
+#include "trainer/groups/parallel_groups.h"
+#include "trainer/loop/forecast.h"
 #include "trainer/loop/trainer.h"
-#include "trainer/parallel/group.h"
 
 namespace weft {
 namespace {
@@ -47,8 +50,8 @@ void HandleSignals() {
   signal(SIGXFSZ, SIG_IGN);
 }
 
-// Activations are allocated and freed every step: keep their pages, instead of giving them back to
-// the kernel and faulting them in again.
+// Activations are allocated and freed every step: keep their pages, instead of giving them back
+// to the kernel and faulting them in again.
 void KeepMemory() {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
@@ -69,14 +72,45 @@ struct Command {
   std::string run_dir;
   bool resume = false;
   bool markdown = false;
+  bool check = false;
+  int ranks = 0;
+  std::string preset;
+  // Short forms of keys, which come before --set; empty: not given.
+  std::string tensor, pipeline, zero, schedule;
   std::vector<std::string> overrides;
   std::vector<std::string> missing;  // after Run: files that it could not write
 
+  absl::StatusOr<TrainConfig> Config() const {
+    std::vector<std::string> pairs;
+    for (const auto& [key, value] :
+         {std::pair{"parallel.tensor", &tensor}, std::pair{"parallel.pipeline", &pipeline},
+          std::pair{"parallel.zero", &zero}, std::pair{"parallel.schedule", &schedule}}) {
+      if (!value->empty()) pairs.push_back(absl::StrCat(key, "=", *value));
+    }
+    pairs.insert(pairs.end(), overrides.begin(), overrides.end());
+    absl::StatusOr<TrainConfig> config = LoadTrainConfig(config_path, pairs, preset);
+    if (!config.ok()) return absl::InvalidArgumentError(config.status().message());
+    return config;
+  }
+
+  // --check: everything that can be said before a rank trains.
+  absl::Status Check() const {
+    WEFT_ASSIGN_OR_RETURN(TrainConfig config, Config());
+    WEFT_ASSIGN_OR_RETURN(DatasetInfo info, ReadDatasetInfo(config.data_prefix));
+    config.model.vocabulary = info.vocab_size;
+    int size = ranks;
+    if (size == 0) {
+      WEFT_ASSIGN_OR_RETURN(auto environment, collectives::JobEnvironment::FromEnvironment());
+      size = std::max(environment.world_size, config.tensor_parallel * config.pipeline_parallel);
+    }
+    WEFT_ASSIGN_OR_RETURN(std::string text, DescribeRun(config, size));
+    std::fputs(text.c_str(), stdout);
+    return absl::OkStatus();
+  }
+
   absl::Status Run() {
     RunOptions options;
-    absl::StatusOr<TrainConfig> config = LoadTrainConfig(config_path, overrides);
-    if (!config.ok()) return absl::InvalidArgumentError(config.status().message());
-    options.config = *std::move(config);
+    WEFT_ASSIGN_OR_RETURN(options.config, Config());
     WEFT_ASSIGN_OR_RETURN(Settings settings, Settings::FromEnvironment());
     WEFT_ASSIGN_OR_RETURN(collectives::Job job, collectives::JoinJob(settings));
     int rank = job.environment.rank.value();
@@ -86,7 +120,9 @@ struct Command {
     options.threads = ComputeThreads(options.config, job.environment);
     options.stop = &stop_requested;
     InitLog(size > 1 ? absl::StrCat("rank ", rank) : "", ParseLogLevel(settings.Text("log.level")));
-    Group group(job.world.get(), rank, size);
+    WEFT_ASSIGN_OR_RETURN(ParallelGroups groups,
+                          ParallelGroups::Create(options.config, job.endpoint));
+    Group& group = *groups.world;
     std::unique_ptr<FolderLock> lock;
     if (rank == 0) {
       absl::StatusOr<std::unique_ptr<FolderLock>> taken = FolderLock::Take(run_dir);
@@ -100,7 +136,7 @@ struct Command {
     WEFT_RETURN_IF_ERROR(AlsoLogTo(absl::StrCat(run_dir, "/logs/rank-", rank, ".log")));
     WEFT_LOG_INFO("rank ", rank, " of ", size, ", process ", getpid(), ", ", options.threads,
                   " threads");
-    absl::StatusOr<RunOutcome> outcome = Train(options, group);
+    absl::StatusOr<RunOutcome> outcome = Train(options, groups);
     if (!outcome.ok()) {
       WEFT_LOG_ERROR(outcome.status().message());
       return outcome.status();
@@ -115,9 +151,11 @@ int Main(int argc, char** argv) {
   CLI::App app(
       "Trains a GPT on what weft-data prepared, alone or as one rank of several:\n"
       "  weft-run -n 4 -- weft-train trainer/configs/demo.toml --run-dir runs/demo\n"
+      "  weft-run -n 4 -- weft-train --preset tiny --tp 2 --pp 2 --run-dir runs/tiny\n"
       "SIGINT and SIGTERM end a run after its step, with a checkpoint; --resume goes on from "
       "there.\n"
-      "Exit status 0: done or stopped so; 1: failed; 2: the command line or the config is wrong;\n"
+      "Exit status 0: done or stopped so; 1: failed; 2: the command line or the config is "
+      "wrong;\n"
       "3: done or stopped so, but its last checkpoint or another file could not be written.",
       "weft-train");
   Command command;
@@ -127,6 +165,24 @@ int Main(int argc, char** argv) {
       ->default_val("runs/train");
   app.add_flag("--resume", command.resume,
                "go on from the last whole checkpoint of the run folder, if there is one");
+  std::string presets = "built-in config, instead of a file or below it:";
+  for (const Preset& preset : Presets()) {
+    absl::StrAppend(&presets, "\n", preset.name, ": ", preset.sentence);
+  }
+  app.add_option("--preset", command.preset, presets);
+  app.add_option("--tp", command.tensor,
+                 "ranks that share each layer (parallel.tensor), with sequence parallelism");
+  app.add_option("--pp", command.pipeline, "stages of the pipeline (parallel.pipeline)");
+  app.add_option(
+      "--schedule", command.schedule,
+      absl::StrCat("of the pipeline (parallel.schedule): ", topology::kPipelineScheduleNames));
+  app.add_option("--zero", command.zero,
+                 "stage of ZeRO over the data-parallel ranks (parallel.zero)");
+  app.add_flag("--check", command.check,
+               "say what the layout means (ranks, micro-batches, bubble, memory) or why it cannot "
+               "be, and exit without training");
+  app.add_option("--ranks", command.ranks, "with --check: of the job; else as started")
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--set", command.overrides, "KEY=VALUE of the config, as train.steps=100")
       ->allow_extra_args(false);
   app.add_flag("--markdown", command.markdown, "print the reference of all keys and exit");
@@ -139,7 +195,7 @@ int Main(int argc, char** argv) {
   KeepMemory();
   RaiseOpenFilesLimit();
   HandleSignals();
-  absl::Status status = command.Run();
+  absl::Status status = command.check ? command.Check() : command.Run();
   if (status.ok()) return command.missing.empty() ? 0 : 3;
   absl::FPrintF(stderr, "weft-train: %s\n", status.message());
   bool is_usage = status.code() == absl::StatusCode::kInvalidArgument;

@@ -110,8 +110,22 @@ absl::Status ApplyPreset(const std::string& name, Settings& settings) {
   return absl::OkStatus();
 }
 
-absl::Status ApplyGiven(const std::string& path, const std::vector<std::string>& overrides,
-                        Settings& settings) {
+absl::Status ApplyRunPreset(absl::string_view name, Settings& settings) {
+  std::string names;
+  for (const Preset& preset : Presets()) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", preset.name);
+    if (preset.name != name) continue;
+    for (absl::string_view pair : preset.pairs) {
+      WEFT_RETURN_IF_ERROR(settings.SetPair(std::string(pair), absl::StrCat("preset ", name)));
+    }
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("'", name, "' is no preset; these are: ", names));
+}
+
+absl::Status ApplyGiven(absl::string_view preset, const std::string& path,
+                        const std::vector<std::string>& overrides, Settings& settings) {
+  if (!preset.empty()) WEFT_RETURN_IF_ERROR(ApplyRunPreset(preset, settings));
   if (!path.empty()) WEFT_RETURN_IF_ERROR(ApplyFile(path, settings));
   for (const std::string& pair : overrides) WEFT_RETURN_IF_ERROR(settings.SetPair(pair, "--set"));
   return absl::OkStatus();
@@ -192,14 +206,15 @@ absl::Status Validate(const TrainConfig& config, const Settings& settings) {
 }  // namespace
 
 absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
-                                            const std::vector<std::string>& overrides) {
+                                            const std::vector<std::string>& overrides,
+                                            absl::string_view preset) {
   Settings settings(TrainSettings());
-  WEFT_RETURN_IF_ERROR(ApplyGiven(path, overrides, settings));
-  if (const std::string preset = settings.Text("model.preset"); preset != "none") {
-    // Again from the defaults: what is given goes on top of the preset.
+  WEFT_RETURN_IF_ERROR(ApplyGiven(preset, path, overrides, settings));
+  if (const std::string model = settings.Text("model.preset"); model != "none") {
+    // Again from the defaults: what is given goes on top of the model's preset.
     settings = Settings(TrainSettings());
-    WEFT_RETURN_IF_ERROR(ApplyPreset(preset, settings));
-    WEFT_RETURN_IF_ERROR(ApplyGiven(path, overrides, settings));
+    WEFT_RETURN_IF_ERROR(ApplyPreset(model, settings));
+    WEFT_RETURN_IF_ERROR(ApplyGiven(preset, path, overrides, settings));
   }
 
   TrainConfig config;
@@ -214,6 +229,17 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
   config.precision = is_bf16 ? Precision::kBf16 : Precision::kFp32;
   config.threads = static_cast<int>(settings.Integer("train.threads"));
   config.peak_tflops = settings.Real("train.peak_tflops");
+  config.tensor_parallel = static_cast<int>(settings.Integer("parallel.tensor"));
+  config.tensor_chunks = static_cast<int>(settings.Integer("parallel.tensor_chunks"));
+  config.pipeline_parallel = static_cast<int>(settings.Integer("parallel.pipeline"));
+  WEFT_ASSIGN_OR_RETURN(config.pipeline_schedule,
+                        topology::ParsePipelineSchedule(settings.Text("parallel.schedule")));
+  config.pipeline_chunks = static_cast<int>(settings.Integer("parallel.chunks"));
+  if (config.pipeline_chunks == 0) {
+    const bool several = config.pipeline_schedule == topology::PipelineScheduleKind::kInterleaved ||
+                         config.pipeline_schedule == topology::PipelineScheduleKind::kZeroBubbleV;
+    config.pipeline_chunks = several ? 2 : 1;
+  }
   config.zero_stage = static_cast<int>(settings.Integer("parallel.zero"));
   config.bucket_bytes = settings.ByteCount("parallel.bucket_bytes");
   const std::string& reduce = settings.Text("parallel.reduce_precision");

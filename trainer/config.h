@@ -21,6 +21,7 @@
 #include "base/settings.h"
 #include "base/units.h"
 #include "topology/job/model_shape.h"
+#include "topology/job/pipeline_schedule.h"
 
 namespace weft {
 
@@ -66,6 +67,11 @@ struct TrainConfig {
   int threads = 0;                         // compute threads a rank; 0: cores / ranks on this host
   double peak_tflops = 0;                  // of one rank; 0: measured at the start
 
+  int tensor_parallel = 1;    // ranks that share a layer
+  int tensor_chunks = 1;      // exchanges in which their rows are moved, at most
+  int pipeline_parallel = 1;  // stages
+  int pipeline_chunks = 1;    // chunks of layers that a stage holds; resolved
+  topology::PipelineScheduleKind pipeline_schedule = topology::PipelineScheduleKind::k1F1B;
   int zero_stage = 1;
   Bytes bucket_bytes;
   ReducePrecision reduce_precision = ReducePrecision::kAuto;
@@ -94,9 +100,19 @@ struct TrainConfig {
 // The table of keys, in the order of docs/training.md.
 absl::Span<const SettingRow> TrainSettings();
 
-// `path` may be empty: the defaults. `overrides` are "name=value".
+// `path` may be empty: the defaults. `overrides` are "name=value". `preset` may be empty, else it
+// is the name of one of Presets(): its values come before the file's, and the overrides last.
 absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
-                                            const std::vector<std::string>& overrides);
+                                            const std::vector<std::string>& overrides,
+                                            absl::string_view preset = {});
+
+// A model and a way to train it that need no file.
+struct Preset {
+  absl::string_view name;
+  absl::string_view sentence;
+  absl::Span<const absl::string_view> pairs;  // "name=value"
+};
+absl::Span<const Preset> Presets();
 
 // The part of `text` that must stay as it is when a run is resumed: [model], seed, precision,
 // global_batch and data.prefix. Lines "name = value".

@@ -53,6 +53,11 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"train.threads", kInteger, "0", "0..1024", "Compute threads of a rank; 0 takes OMP_NUM_THREADS, or else the cores divided by the ranks of this host."},
     {"train.peak_tflops", kReal, "0", "0..", "Peak of one rank in TFLOP/s, for the metric mfu; 0 measures it with a matrix product at the start."},
 
+    {"parallel.tensor", kInteger, "1", "1..1024", "Ranks that share each layer: its matrices are cut over them, and between the matrix products the rows of its activations (sequence parallelism). Divides model.heads and model.ffn."},
+    {"parallel.tensor_chunks", kInteger, "2", "1..64", "Pieces in which the tensor axis exchanges activations, so that one piece is multiplied while the next is under way."},
+    {"parallel.pipeline", kInteger, "1", "1..1024", "Stages of the pipeline; each holds a part of the layers. What the ranks leave beside parallel.tensor and parallel.pipeline is data-parallel."},
+    {"parallel.schedule", kChoice, "1f1b", topology::kPipelineScheduleNames, "Order of the passes on a stage: gpipe, 1f1b, interleaved (several chunks of layers a stage), zb-h1 and zb-v (zero bubble: gradients of weights fill the waits)."},
+    {"parallel.chunks", kInteger, "0", "0..64", "Chunks of layers that a stage holds; 0 takes 2 with interleaved and zb-v, else 1."},
     {"parallel.zero", kInteger, "1", "1..2", "1: optimizer state is sharded over the ranks; 2: accumulated gradients, too."},
     {"parallel.bucket_bytes", kBytes, "4MiB", "1KiB..4GiB", "Gradients are handed to one reduce-scatter once so many bytes of them are complete."},
     {"parallel.reduce_precision", kChoice, "auto", "auto|compute|fp32", "Number type in which gradients are summed: the compute type, or fp32; auto takes fp32 where several micro-batches add up."},

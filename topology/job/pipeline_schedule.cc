@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 
-namespace weft {
+namespace weft::topology {
 namespace {
 
 using Kind = PipelineScheduleKind;
@@ -406,4 +406,4 @@ std::string DrawSchedule(const PipelineSpec& spec, const PipelineTiming& timing)
   return absl::StrCat(svg, "</svg>\n");
 }
 
-}  // namespace weft
+}  // namespace weft::topology

@@ -28,7 +28,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace weft {
+namespace weft::topology {
 
 enum class PipelineScheduleKind : uint8_t {
   kGpipe,
@@ -115,6 +115,6 @@ double TheoreticalBubble(const PipelineSpec& spec, const PassDurations& duration
 // One row a stage, time to the right, as SVG.
 std::string DrawSchedule(const PipelineSpec& spec, const PipelineTiming& timing);
 
-}  // namespace weft
+}  // namespace weft::topology
 
 #endif  // WEFT_TOPOLOGY_JOB_PIPELINE_SCHEDULE_H_

@@ -54,13 +54,16 @@ void EmbeddingBackward(int64_t rows, int64_t width, int64_t vocab, const int64_t
                        const T* dy, bool add, G* dtable) {
   // Rows of each token, by a counting sort: first[token] .. first[token + 1].
   std::vector<int32_t> first(static_cast<size_t>(vocab + 1), 0);
-  for (int64_t row = 0; row < rows; ++row) ++first[static_cast<size_t>(tokens[row] + 1)];
+  for (int64_t row = 0; row < rows; ++row) {
+    if (tokens[row] >= 0) ++first[static_cast<size_t>(tokens[row] + 1)];
+  }
   for (size_t token = 0; token < static_cast<size_t>(vocab); ++token) {
     first[token + 1] += first[token];
   }
   std::vector<int32_t> order(static_cast<size_t>(rows));
   std::vector<int32_t> next(first.begin(), first.end() - 1);
   for (int64_t row = 0; row < rows; ++row) {
+    if (tokens[row] < 0) continue;
     order[static_cast<size_t>(next[static_cast<size_t>(tokens[row])]++)] =
         static_cast<int32_t>(row);
   }

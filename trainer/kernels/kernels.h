@@ -56,7 +56,8 @@ struct TypedKernels {
   void (*rotate)(int64_t rows, int64_t sequence, int64_t heads, int64_t width, int64_t stride,
                  const float* cosine, const float* sine, bool inverse, T* x);
 
-  // y[row] = table[tokens[row]] + positions[row % sequence]; positions may be null.
+  // y[row] = table[tokens[row]] + positions[row % sequence]; positions may be null. A token below 0
+  // has no row: 0 instead.
   void (*embedding_forward)(int64_t rows, int64_t width, int64_t sequence, const int64_t* tokens,
                             const T* table, const T* positions, T* y);
 
@@ -64,6 +65,19 @@ struct TypedKernels {
   // gradient: (softmax - onehot) * scale.
   void (*cross_entropy)(int64_t rows, int64_t vocab, const int64_t* targets, float scale, T* logits,
                         float* losses);
+  // The same where a row's logits are split over ranks, this one having `vocab` of them; a target
+  // below 0 is another rank's. parts[3 * row ...]: the largest logit, sum of exp(logit - largest),
+  // the target's logit or 0.
+  void (*cross_entropy_part)(int64_t rows, int64_t vocab, const int64_t* targets, const T* logits,
+                             float* parts);
+  // logits become (exp(logit - log_sums[row]) - onehot) * scale.
+  void (*cross_entropy_gradient)(int64_t rows, int64_t vocab, const int64_t* targets, float scale,
+                                 const float* log_sums, T* logits);
+
+  // y = x / (1 - probability), or 0 with that probability: drawn for an element from seed,
+  // row_numbers[row] and column by hashing (no state, the same on every instruction set).
+  void (*dropout)(int64_t rows, int64_t width, float probability, uint64_t seed,
+                  const int64_t* row_numbers, const T* x, T* y);
 
   // One step on [0, count); T is the gradient's type. `compute` (may be null) receives the new
   // parameters, rounded.
@@ -76,8 +90,8 @@ struct TypedKernels {
 };
 
 // dtable[token] = (or +=) sum of dy[row] over the rows with that token, in order of the rows,
-// summed in fp32; rows of `dtable` without a token become 0 (or stay). G is the gradient table's
-// type.
+// summed in fp32; rows of `dtable` without a token become 0 (or stay). Tokens below 0 are no row's.
+// G is the gradient table's type.
 template <typename T, typename G>
 void EmbeddingBackward(int64_t rows, int64_t width, int64_t vocab, const int64_t* tokens,
                        const T* dy, bool add, G* dtable);

@@ -215,8 +215,12 @@ void EmbeddingForward(int64_t rows, int64_t width, int64_t sequence, const int64
                       const T* table, const T* positions, T* y) {
 #pragma omp parallel for schedule(static) if (rows * width > kGrain)
   for (int64_t row = 0; row < rows; ++row) {
-    const T* word = table + tokens[row] * width;
     T* out = y + row * width;
+    if (tokens[row] < 0) {
+      std::fill(out, out + width, T{});
+      continue;
+    }
+    const T* word = table + tokens[row] * width;
     if (positions == nullptr) {
       std::copy(word, word + width, out);
       continue;
@@ -250,6 +254,65 @@ void CrossEntropy(int64_t rows, int64_t vocab, const int64_t* targets, float sca
 #pragma omp simd
       for (int64_t i = 0; i < vocab; ++i) Store(powers[static_cast<size_t>(i)] * factor, in[i]);
       Store(powers[static_cast<size_t>(targets[row])] * factor - scale, in[targets[row]]);
+    }
+  }
+}
+
+template <typename T>
+void CrossEntropyPart(int64_t rows, int64_t vocab, const int64_t* targets, const T* logits,
+                      float* parts) {
+#pragma omp parallel for schedule(static) if (rows * vocab > kGrain)
+  for (int64_t row = 0; row < rows; ++row) {
+    const T* in = logits + row * vocab;
+    float largest = Load(in[0]);
+#pragma omp simd reduction(max : largest)
+    for (int64_t i = 0; i < vocab; ++i) largest = std::max(largest, Load(in[i]));
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < vocab; ++i) sum += Exp(Load(in[i]) - largest);
+    float* part = parts + 3 * row;
+    part[0] = largest;
+    part[1] = sum;
+    part[2] = targets[row] < 0 ? 0.0F : Load(in[targets[row]]);
+  }
+}
+
+template <typename T>
+void CrossEntropyGradient(int64_t rows, int64_t vocab, const int64_t* targets, float scale,
+                          const float* log_sums, T* logits) {
+#pragma omp parallel for schedule(static) if (rows * vocab > kGrain)
+  for (int64_t row = 0; row < rows; ++row) {
+    T* in = logits + row * vocab;
+    const float log_sum = log_sums[row];
+    const float target =
+        targets[row] < 0 ? 0.0F : Exp(Load(in[targets[row]]) - log_sum) * scale - scale;
+#pragma omp simd
+    for (int64_t i = 0; i < vocab; ++i) Store(Exp(Load(in[i]) - log_sum) * scale, in[i]);
+    if (targets[row] >= 0) Store(target, in[targets[row]]);
+  }
+}
+
+template <typename T>
+void Dropout(int64_t rows, int64_t width, float probability, uint64_t seed,
+             const int64_t* row_numbers, const T* x, T* y) {
+  const float scale = 1.0F / (1.0F - probability);
+  const uint32_t threshold = static_cast<uint32_t>(probability * 4294967040.0F);
+#pragma omp parallel for schedule(static) if (rows * width > kGrain)
+  for (int64_t row = 0; row < rows; ++row) {
+    // SplitMix64's mixing of seed and row, then MurmurHash3's finalizer (Appleby) of the column.
+    uint64_t mixed = seed + static_cast<uint64_t>(row_numbers[row]) * 0x9E3779B97F4A7C15ULL;
+    mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9ULL;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EBULL;
+    const uint32_t key = static_cast<uint32_t>(mixed ^ (mixed >> 32));
+    const T* in = x + row * width;
+    T* out = y + row * width;
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      uint32_t hash = key ^ (static_cast<uint32_t>(i) * 0x9E3779B1U);
+      hash = (hash ^ (hash >> 16)) * 0x85EBCA6BU;
+      hash = (hash ^ (hash >> 13)) * 0xC2B2AE35U;
+      hash ^= hash >> 16;
+      Store(hash < threshold ? 0.0F : Load(in[i]) * scale, out[i]);
     }
   }
 }
@@ -303,9 +366,21 @@ void Accumulate(int64_t count, const T* x, bool add, float* sum) {
 
 template <typename T>
 TypedKernels<T> Typed() {
-  return {NormForward<T>,   NormBackward<T>,   GeluForward<T>, GeluBackward<T>,
-          SwigluForward<T>, SwigluBackward<T>, Rotate<T>,      EmbeddingForward<T>,
-          CrossEntropy<T>,  AdamWUpdate<T>,    SumSquares<T>,  Accumulate<T>};
+  return {.norm_forward = NormForward<T>,
+          .norm_backward = NormBackward<T>,
+          .gelu_forward = GeluForward<T>,
+          .gelu_backward = GeluBackward<T>,
+          .swiglu_forward = SwigluForward<T>,
+          .swiglu_backward = SwigluBackward<T>,
+          .rotate = Rotate<T>,
+          .embedding_forward = EmbeddingForward<T>,
+          .cross_entropy = CrossEntropy<T>,
+          .cross_entropy_part = CrossEntropyPart<T>,
+          .cross_entropy_gradient = CrossEntropyGradient<T>,
+          .dropout = Dropout<T>,
+          .adamw = AdamWUpdate<T>,
+          .sum_squares = SumSquares<T>,
+          .accumulate = Accumulate<T>};
 }
 
 }  // namespace

@@ -24,17 +24,25 @@ constexpr std::array<Field, 3> kFields = {{{"parameters.", &OwnedSlice::values},
                                            {"adam.mean.", &OwnedSlice::mean},
                                            {"adam.variance.", &OwnedSlice::variance}}};
 
+ElementRange PlaceOf(const ElementRuns& runs) {
+  return {runs.begin, runs.length, runs.stride, runs.count};
+}
+absl::Span<std::byte> BytesOf(float* data, int64_t elements) {
+  return {reinterpret_cast<std::byte*>(data), static_cast<size_t>(elements) * sizeof(float)};
+}
+
 std::vector<BufferPart> Parts(const ShardedParameters& parameters) {
   std::vector<BufferPart> parts;
   for (const Field& field : kFields) {
     for (const OwnedSlice& slice : parameters.owned()) {
       const ParameterSpec& spec = parameters.parameters()[static_cast<size_t>(slice.parameter)];
-      parts.push_back({absl::StrCat(field.prefix, spec.name),
-                       DType::kF32,
-                       spec.elements(),
-                       slice.begin,
-                       {reinterpret_cast<const std::byte*>(slice.*field.data),
-                        static_cast<size_t>(slice.elements) * sizeof(float)}});
+      if (!spec.counts) continue;  // another rank saves it
+      BufferPart part{absl::StrCat(field.prefix, spec.name), DType::kF32, spec.whole_elements()};
+      for (const ElementRuns& runs : RunsOf(spec, slice.begin, slice.elements)) {
+        part.ranges.push_back(PlaceOf(runs));
+      }
+      part.bytes = BytesOf(slice.*field.data, slice.elements);
+      parts.push_back(std::move(part));
     }
   }
   return parts;
@@ -44,10 +52,11 @@ absl::Status ReadParts(const CheckpointReader& reader, ShardedParameters& parame
   for (const Field& field : kFields) {
     for (const OwnedSlice& slice : parameters.owned()) {
       const ParameterSpec& spec = parameters.parameters()[static_cast<size_t>(slice.parameter)];
-      WEFT_RETURN_IF_ERROR(reader.Read(absl::StrCat(field.prefix, spec.name), slice.begin,
-                                       slice.begin + slice.elements,
-                                       {reinterpret_cast<std::byte*>(slice.*field.data),
-                                        static_cast<size_t>(slice.elements) * sizeof(float)}));
+      for (const ElementRuns& runs : RunsOf(spec, slice.begin, slice.elements)) {
+        WEFT_RETURN_IF_ERROR(reader.Read(
+            absl::StrCat(field.prefix, spec.name), PlaceOf(runs),
+            BytesOf(slice.*field.data + runs.local - slice.begin, runs.length * runs.count)));
+      }
     }
   }
   return absl::OkStatus();
@@ -183,6 +192,20 @@ absl::Status RunCheckpoints::Save(const RunPosition& position, const ShardedPara
   }
   if (!failure.ok()) return absl::OkStatus();
   return group_.Agree(committed, failure);
+}
+
+absl::StatusOr<std::vector<at::Tensor>> LoadModel(const std::string& path,
+                                                  const ModelConfig& config, Precision precision) {
+  WEFT_ASSIGN_OR_RETURN(auto reader, CheckpointReader::Open(path));
+  std::vector<at::Tensor> tensors;
+  for (const ParameterSpec& spec : GptParameters(config)) {
+    at::Tensor values = at::empty(spec.shape, at::kFloat);
+    WEFT_RETURN_IF_ERROR(reader->Read(absl::StrCat(kFields[0].prefix, spec.name), 0,
+                                      spec.elements(),
+                                      BytesOf(values.data_ptr<float>(), spec.elements())));
+    tensors.push_back(precision == Precision::kBf16 ? values.to(at::kBFloat16) : values);
+  }
+  return tensors;
 }
 
 }  // namespace weft

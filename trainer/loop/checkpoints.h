@@ -9,12 +9,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "trainer/checkpoint/retention.h"
 #include "trainer/config.h"
-#include "trainer/parallel/group.h"
+#include "trainer/groups/group.h"
 #include "trainer/parallel/sharded.h"
 
 namespace weft {
@@ -53,6 +54,11 @@ class RunCheckpoints {
   Group& group_;
   Retention retention_;  // used by rank 0
 };
+
+// The whole model of a checkpoint, tensors in the order of GptParameters(config), in the type that
+// the model computes in.
+absl::StatusOr<std::vector<at::Tensor>> LoadModel(const std::string& path,
+                                                  const ModelConfig& config, Precision precision);
 
 }  // namespace weft
 

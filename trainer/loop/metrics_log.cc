@@ -43,7 +43,10 @@ std::string ToJson(const StepMetrics& metrics) {
   row["tokens"] = metrics.tokens;
   row["tokens_per_second"] = metrics.tokens_per_second;
   row["step_seconds"] = metrics.step_seconds;
-  row["exposed_comm_seconds"] = metrics.exposed_seconds;
+  row["exposed_comm_seconds"] = metrics.exposed.total();
+  row["exposed_data_seconds"] = metrics.exposed.data;
+  row["exposed_tensor_seconds"] = metrics.exposed.tensor;
+  row["exposed_pipeline_seconds"] = metrics.exposed.pipeline;
   row["mfu"] = metrics.mfu;
   return row.dump();
 }

@@ -3,7 +3,8 @@
 // A line a step, written when the step is done:
 //   step, loss (nats a token, mean over the global batch), val_loss (where it was measured),
 //   grad_norm (before clipping), learning_rate, tokens (of the run so far), tokens_per_second,
-//   step_seconds, exposed_comm_seconds (of this rank), mfu
+//   step_seconds, exposed_comm_seconds (of this rank; and by axis: exposed_data_seconds,
+//   exposed_tensor_seconds, exposed_pipeline_seconds), mfu
 // and after it, when the checkpoint that was due could not be written:
 //   step, checkpoint_failed (why)
 #ifndef WEFT_TRAINER_LOOP_METRICS_LOG_H_
@@ -18,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "trainer/loop/step.h"
 #include "trainer/plot/loss_plot.h"
 
 namespace weft {
@@ -31,7 +33,7 @@ struct StepMetrics {
   int64_t tokens = 0;
   double tokens_per_second = 0;
   double step_seconds = 0;
-  double exposed_seconds = 0;
+  ExposedSeconds exposed;
   double mfu = 0;
 };
 

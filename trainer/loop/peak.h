@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "trainer/config.h"
-#include "trainer/parallel/group.h"
+#include "trainer/groups/group.h"
 
 namespace weft {
 

@@ -44,7 +44,7 @@ void Progress::Step(const StepMetrics& metrics) {
       "step %d/%d  loss %.4f%s  %.0f tokens/s  communication exposed %.1f%%  %s left", metrics.step,
       steps_, metrics.loss,
       validation_loss_ > 0 ? absl::StrFormat("  val %.4f", validation_loss_) : "",
-      metrics.tokens_per_second, 100 * metrics.exposed_seconds / metrics.step_seconds,
+      metrics.tokens_per_second, 100 * metrics.exposed.total() / metrics.step_seconds,
       absl::FormatDuration(absl::Trunc(left, absl::Seconds(1))));
   if (bar_) {
     int filled = static_cast<int>(kBarWidth * metrics.step / std::max<int64_t>(1, steps_));

@@ -5,15 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
-#include <exception>
-#include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "trainer/groups/status_error.h"
 #include "trainer/optimizer/adamw.h"
 
 namespace weft {
@@ -34,54 +33,123 @@ Tokens Cut(const int64_t* tokens, int64_t columns, int64_t first, int64_t rows) 
 
 double SumOf(const at::Tensor& losses) { return losses.sum(at::kDouble).item<double>(); }
 
-// LibTorch reports errors as exceptions; this is where they end.
-template <typename Body>
-auto Guarded(Body body) -> decltype(body()) {
-  try {
-    return body();
-  } catch (const std::exception& error) {
-    return absl::InternalError(ExceptionText(error));
+// The number of micro-batches where the config leaves it open: one without a pipeline; else the
+// most that divides the samples and is no more than four a stage, for a bubble of a fifth or less.
+int DefaultMicroBatches(const TrainConfig& config, int64_t rows, int stages) {
+  if (stages == 1) return 1;
+  const int64_t unit =
+      config.pipeline_schedule == topology::PipelineScheduleKind::kInterleaved ? stages : 1;
+  for (int64_t count = 4 * int64_t{stages}; count > 1; --count) {
+    if (rows % count == 0 && count % unit == 0) return static_cast<int>(count);
   }
+  return 1;
+}
+
+// Micro-batch by micro-batch through all chunks of a stage: the order of validation.
+std::vector<topology::PipelinePass> ForwardPasses(const topology::PipelineSpec& spec) {
+  std::vector<topology::PipelinePass> passes;
+  for (int micro = 0; micro < spec.micro_batches; ++micro) {
+    for (int chunk = 0; chunk < spec.chunks; ++chunk) {
+      passes.push_back({topology::PassKind::kForward, chunk, micro});
+    }
+  }
+  return passes;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Stepper>> Stepper::Create(const TrainConfig& config, Group* group,
-                                                         Trace* trace) {
-  int64_t ranks = group->size();
-  if (config.global_batch % ranks != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("train.global_batch = ", config.global_batch,
-                                                   " must be a multiple of the ", ranks, " ranks"));
-  }
-  int64_t rows = config.global_batch / ranks;
-  int64_t micro = config.micro_batch == 0 ? rows : std::min(rows, config.micro_batch);
-  if (rows % micro != 0) {
+absl::StatusOr<StepPlan> StepPlan::Make(const TrainConfig& config, const ParallelSizes& sizes) {
+  StepPlan plan{.sizes = sizes};
+  if (config.global_batch % sizes.data != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("each of ", ranks, " ranks has ", rows,
-                     " samples a step, which must be a multiple of train.micro_batch = ", micro));
+        absl::StrCat("train.global_batch = ", config.global_batch, " must be a multiple of the ",
+                     sizes.data, " data-parallel ranks (tensor ", sizes.tensor, " x data ",
+                     sizes.data, " x pipeline ", sizes.pipeline, ")"));
   }
+  plan.local_rows = config.global_batch / sizes.data;
+  const int64_t count = config.micro_batch == 0
+                            ? DefaultMicroBatches(config, plan.local_rows, sizes.pipeline)
+                            : plan.local_rows / std::min(plan.local_rows, config.micro_batch);
+  plan.micro_rows = plan.local_rows / count;
+  if (plan.micro_rows * count != plan.local_rows ||
+      (config.micro_batch > 0 &&
+       plan.micro_rows != std::min(plan.local_rows, config.micro_batch))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "each of ", sizes.data, " data-parallel ranks has ", plan.local_rows,
+        " samples a step, which must be a multiple of train.micro_batch = ", config.micro_batch));
+  }
+  const int64_t rows = plan.micro_rows * config.model.sequence;
+  if (rows % sizes.tensor != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a micro-batch has ", plan.micro_rows, " x ", config.model.sequence, " = ", rows,
+        " tokens, which must be a multiple of parallel.tensor = ", sizes.tensor));
+  }
+  plan.pipeline = {.kind = config.pipeline_schedule,
+                   .stages = sizes.pipeline,
+                   .chunks = config.pipeline_chunks,
+                   .micro_batches = static_cast<int>(count)};
+  if (SplitsBackward(plan.pipeline.kind) && config.zero_stage == 2) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parallel.schedule = ", ToString(plan.pipeline.kind),
+        " puts gradients of weights off across micro-batches, and parallel.zero = 2 reduces them "
+        "with each; parallel.zero = 1 is right"));
+  }
+  return plan;
+}
+
+ModelPart StepPlan::PartOf(const TrainConfig& config, int stage, int tensor_rank) const {
+  ModelPart part{.tensor_rank = tensor_rank, .tensor_size = sizes.tensor};
+  for (int chunk = 0; chunk < pipeline.chunks; ++chunk) {
+    part.chunks.push_back(ChunkOf(config.model, pipeline.depth(), DepthOf(pipeline, stage, chunk)));
+  }
+  return part;
+}
+
+absl::StatusOr<std::unique_ptr<Stepper>> Stepper::Create(const TrainConfig& config,
+                                                         ParallelGroups* groups, Trace* trace) {
+  WEFT_ASSIGN_OR_RETURN(StepPlan plan, StepPlan::Make(config, SizesOf(groups->mesh)));
+  WEFT_ASSIGN_OR_RETURN(topology::PipelineSchedule schedule, MakePipelineSchedule(plan.pipeline));
+  // Proved before any rank trains.
+  WEFT_RETURN_IF_ERROR(RunPipelineSchedule(plan.pipeline, schedule, {}).status());
   return Guarded([&]() -> absl::StatusOr<std::unique_ptr<Stepper>> {
-    return std::unique_ptr<Stepper>(new Stepper(config, group, trace));
+    return std::unique_ptr<Stepper>(new Stepper(config, plan, std::move(schedule), groups, trace));
   });
 }
 
-Stepper::Stepper(const TrainConfig& config, Group* group, Trace* trace)
-    : config_(config), group_(group), trace_(trace) {
-  local_rows_ = config_.global_batch / group_->size();
-  if (config_.micro_batch > 0) {
-    micro_steps_ = static_cast<int>(local_rows_ / std::min(local_rows_, config_.micro_batch));
-  }
+Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
+                 topology::PipelineSchedule schedule, ParallelGroups* groups, Trace* trace)
+    : config_(config),
+      plan_(plan),
+      passes_(schedule[static_cast<size_t>(groups->pipeline->rank())]),
+      forward_passes_(ForwardPasses(plan.pipeline)),
+      groups_(groups),
+      trace_(trace),
+      runner_(plan.pipeline, groups->pipeline.get(),
+              plan.micro_rows * config.model.sequence / plan.sizes.tensor, config.model.hidden,
+              config.precision == Precision::kBf16 ? at::kBFloat16 : at::kFloat),
+      held_(static_cast<size_t>(plan.pipeline.chunks * plan.pipeline.micro_batches)) {
   ShardedOptions options;
   options.precision = config_.precision;
-  options.reduce_fp32 = config_.reduce_precision == ReducePrecision::kFp32 ||
-                        (config_.reduce_precision == ReducePrecision::kAuto && micro_steps_ > 1);
+  options.micro_steps = plan_.pipeline.micro_batches;
+  options.reduce_fp32 =
+      config_.reduce_precision == ReducePrecision::kFp32 ||
+      (config_.reduce_precision == ReducePrecision::kAuto && options.micro_steps > 1);
   options.zero_stage = config_.zero_stage;
-  options.micro_steps = micro_steps_;
   options.bucket_bytes = config_.bucket_bytes;
   options.decay_all = config_.optimizer.decay_all;
-  parameters_ =
-      std::make_unique<ShardedParameters>(GptParameters(config_.model), options, group_, trace_);
-  model_ = std::make_unique<Gpt>(config_.model, parameters_->tensors());
+  const ModelPart part = plan_.PartOf(config_, stage(), groups_->tensor->rank());
+  parameters_ = std::make_unique<ShardedParameters>(GptParameters(config_.model, part), options,
+                                                    groups_, trace_);
+  if (plan_.sizes.tensor > 1) axis_.emplace(groups_->tensor.get(), config_.tensor_chunks);
+  for (int chunk = 0; chunk < plan_.pipeline.chunks; ++chunk) {
+    chunks_.push_back(std::make_unique<Gpt>(config_.model, part, chunk, parameters_->parameters(),
+                                            parameters_->tensors(), axis_ ? &*axis_ : nullptr));
+  }
+}
+
+Gpt* Stepper::whole_model() {
+  const bool is_whole = plan_.sizes.tensor == 1 && plan_.pipeline.depth() == 1;
+  return is_whole ? chunks_[0].get() : nullptr;
 }
 
 absl::Status Stepper::Initialize() {
@@ -90,100 +158,141 @@ absl::Status Stepper::Initialize() {
   for (const OwnedSlice& slice : parameters_->owned()) {
     const ParameterSpec& spec = parameters_->parameters()[static_cast<size_t>(slice.parameter)];
     if (slice.parameter != last) {
-      values.resize(static_cast<size_t>(spec.elements()));
+      values.resize(static_cast<size_t>(spec.whole_elements()));
       InitializeParameter(spec, config_.seed, absl::MakeSpan(values));
       last = slice.parameter;
     }
-    std::memcpy(slice.values, values.data() + slice.begin,
-                static_cast<size_t>(slice.elements) * sizeof(float));
+    for (const ElementRuns& runs : RunsOf(spec, slice.begin, slice.elements)) {
+      for (int64_t run = 0; run < runs.count; ++run) {
+        const float* source = values.data() + runs.begin + run * runs.stride;
+        std::copy(source, source + runs.length,
+                  slice.values + (runs.local - slice.begin) + run * runs.length);
+      }
+    }
   }
   return absl::OkStatus();
 }
 
-void Stepper::EnterUnit(int unit) {
-  absl::Status status = parameters_->WaitUnit(unit);
-  if (!status.ok()) throw std::runtime_error(std::string(status.message()));
+double Stepper::LossOf(const at::Tensor& logits, const at::Tensor& targets, double scale) const {
+  return SumOf(
+      axis_ ? SplitCrossEntropy(logits, targets, chunks_.back()->first_token(), *axis_, scale)
+            : CrossEntropy(logits, targets, scale));
 }
 
-// Returns the mean loss of this rank's samples; their gradients are in the buckets, or on the way.
-double Stepper::RunMicroBatches(int64_t step, const Batch& batch) {
-  if (config_.model.dropout > 0) {
-    // Drawn anew for each step, so that there is no state to save.
-    uint64_t state = config_.seed + static_cast<uint64_t>(step) * 1000003 +
-                     static_cast<uint64_t>(group_->rank());
-    torch::manual_seed(SplitMix64(state));
-  }
+absl::StatusOr<at::Tensor> Stepper::Forward(int chunk, int micro_batch, at::Tensor input) {
+  TraceScope scope(trace_, "forward", kComputeTrack, step_);
+  Held& held = HeldOf(chunk, micro_batch);
+  const int64_t first_row = micro_batch * plan_.micro_rows;
+  Tokens data = Cut(tokens_, columns_, first_row, plan_.micro_rows);
   ForwardOptions options;
-  options.before_unit = [this](int unit) { EnterUnit(unit); };
-  options.sink = parameters_.get();
-  options.dropout = true;
-  double tokens = static_cast<double>(local_rows_ * (batch.columns - 1));
-  int64_t rows = local_rows_ / micro_steps_;
-  double loss = 0;
-  for (int micro = 0; micro < micro_steps_; ++micro) {
-    Tokens data = Cut(batch.tokens.data(), batch.columns, micro * rows, rows);
-    Pass pass;
-    {
-      TraceScope scope(trace_, "forward", kComputeTrack, step);
-      pass = model_->Forward(data.inputs, options);
-      loss += SumOf(CrossEntropy(pass.logits, data.targets, 1.0 / tokens)) / tokens;
-    }
-    TraceScope scope(trace_, "backward", kComputeTrack, step);
-    parameters_->BeginBackward(step, micro);
-    Gpt::Backward(pass);
+  if (training_) {
+    options.before_unit = [this](int unit) { ThrowIfError(parameters_->WaitUnit(unit)); };
+    options.sink = parameters_.get();
+    if (SplitsBackward(plan_.pipeline.kind)) options.deferred = &held.deferred;
+    // Drawn anew for each step, so that there is no state to save.
+    uint64_t key = config_.seed + static_cast<uint64_t>(step_) * 1000003;
+    const int64_t sample = groups_->data->rank() * plan_.local_rows + first_row;
+    options.dropout = DropoutKey{SplitMix64(key), sample * (columns_ - 1)};
   }
-  return loss;
+  if (IsFirst(chunk)) input = data.inputs;
+  if (training_ && !IsFirst(chunk)) input.requires_grad_(true);
+  at::Tensor output = chunks_[static_cast<size_t>(chunk)]->Run(input, columns_ - 1, options);
+  if (IsLast(chunk)) {
+    const double tokens = static_cast<double>(plan_.local_rows * (columns_ - 1));
+    loss_ += LossOf(output, data.targets, training_ ? 1.0 / tokens : 0);
+  }
+  if (training_) {
+    held.input = std::move(input);
+    held.output = output;
+  }
+  return output.detach();
+}
+
+absl::StatusOr<at::Tensor> Stepper::Backward(int chunk, int micro_batch, at::Tensor gradient) {
+  TraceScope scope(trace_, "backward", kComputeTrack, step_);
+  Held& held = HeldOf(chunk, micro_batch);
+  // The last chunk's logits have become their gradient.
+  if (IsLast(chunk)) gradient = held.output.detach();
+  torch::autograd::backward({held.output}, {gradient});
+  held.output = at::Tensor();
+  at::Tensor input = std::move(held.input);
+  held.input = at::Tensor();
+  return IsFirst(chunk) ? at::Tensor() : input.grad();
+}
+
+absl::Status Stepper::Weight(int chunk, int micro_batch) {
+  TraceScope scope(trace_, "weight gradients", kComputeTrack, step_);
+  at::NoGradGuard no_grad;
+  HeldOf(chunk, micro_batch).deferred.Run();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StepResult> Stepper::Step(int64_t step, const absl::StatusOr<Batch>& batch,
                                          bool stop_requested) {
   return Guarded([&]() -> absl::StatusOr<StepResult> {
-    parameters_->TakeExposedSeconds();
-    Batch stand_in;
-    if (!batch.ok()) {
-      stand_in.rows = local_rows_;
-      stand_in.columns = config_.model.sequence + 1;
-      stand_in.tokens.resize(static_cast<size_t>(stand_in.rows * stand_in.columns));
-    }
-    double loss = RunMicroBatches(step, batch.ok() ? *batch : stand_in);
+    groups_->set_step(step);
+    TakeExposed();
+    const std::vector<int64_t> stand_in(
+        batch.ok() ? 0 : static_cast<size_t>(plan_.local_rows * (config_.model.sequence + 1)));
+    tokens_ = batch.ok() ? batch->tokens.data() : stand_in.data();
+    columns_ = config_.model.sequence + 1;
+    training_ = true;
+    step_ = step;
+    loss_ = 0;
+    parameters_->BeginStep(step);
+    WEFT_RETURN_IF_ERROR(runner_.Run(passes_, *this));
     WEFT_RETURN_IF_ERROR(parameters_->FinishGradients());
-    return FinishStep(step, loss, batch.status(), stop_requested);
+    const double tokens = static_cast<double>(plan_.local_rows * (columns_ - 1));
+    return FinishStep(step, loss_ / tokens, batch.status(), stop_requested);
   });
+}
+
+ExposedSeconds Stepper::TakeExposed() {
+  ExposedSeconds exposed;
+  exposed.data = groups_->data->TakeExposedSeconds() + groups_->world->TakeExposedSeconds();
+  exposed.tensor = groups_->tensor->TakeExposedSeconds();
+  exposed.pipeline = groups_->pipeline->TakeExposedSeconds();
+  if (groups_->ends != nullptr) exposed.pipeline += groups_->ends->TakeExposedSeconds();
+  return exposed;
 }
 
 absl::StatusOr<StepResult> Stepper::FinishStep(int64_t step, double loss,
                                                const absl::Status& batch_read,
                                                bool stop_requested) {
-  double squares = parameters_->SumSquares();
-  std::array<double, 4> sums = {squares, loss, stop_requested ? 1.0 : 0.0,
+  const double squares = parameters_->SumSquares();
+  // All ranks of a tensor group have the same loss; one of them counts.
+  const double counted_loss = groups_->tensor->rank() == 0 ? loss : 0;
+  std::array<double, 4> sums = {squares, counted_loss, stop_requested ? 1.0 : 0.0,
                                 batch_read.ok() ? 0.0 : 1.0};
-  int64_t start = SystemClock::Nanoseconds();
-  WEFT_RETURN_IF_ERROR(group_->Sum(absl::MakeSpan(sums)));
-  if (group_->size() > 1) parameters_->AddExposed(start, SystemClock::Nanoseconds(), "wait_norm");
-  if (sums[3] > 0) return group_->Agree(batch_read);
+  Group& world = *groups_->world;
+  const int64_t start = SystemClock::Nanoseconds();
+  WEFT_RETURN_IF_ERROR(world.Sum(absl::MakeSpan(sums)));
+  if (world.size() > 1) world.AddExposed(start, SystemClock::Nanoseconds(), "wait_norm");
+  if (sums[3] > 0) return world.Agree(batch_read);
   if (!std::isfinite(sums[0]) || !std::isfinite(sums[1])) {
     return ExplainNonFinite(step, loss, squares);
   }
   StepResult result;
-  result.loss = sums[1] / group_->size();
+  result.loss = sums[1] / plan_.sizes.data;
   result.gradient_norm = std::sqrt(sums[0]);
   result.learning_rate = LearningRate(config_.optimizer, step);
   result.stop = sums[2] > 0;
   WEFT_RETURN_IF_ERROR(parameters_->Update(AdamWAt(config_.optimizer, step, result.gradient_norm)));
-  result.exposed_seconds = parameters_->TakeExposedSeconds();
+  result.exposed = TakeExposed();
   return result;
 }
 
 absl::Status Stepper::ExplainNonFinite(int64_t step, double loss, double squares) {
+  Group& world = *groups_->world;
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> losses,
-                        group_->Gather(std::isfinite(loss) ? "" : absl::StrCat(loss)));
+                        world.Gather(std::isfinite(loss) ? "" : absl::StrCat(loss)));
   for (size_t rank = 0; rank < losses.size(); ++rank) {
     if (losses[rank].empty()) continue;
     return absl::AbortedError(absl::StrCat("step ", step, ": the loss on rank ", rank, " is ",
                                            losses[rank],
                                            "; a lower optimizer.learning_rate may help"));
   }
-  WEFT_ASSIGN_OR_RETURN(losses, group_->Gather(std::isfinite(squares) ? "" : "x"));
+  WEFT_ASSIGN_OR_RETURN(losses, world.Gather(std::isfinite(squares) ? "" : "x"));
   auto found = std::find_if(losses.begin(), losses.end(),
                             [](const std::string& text) { return !text.empty(); });
   return absl::AbortedError(
@@ -191,36 +300,34 @@ absl::Status Stepper::ExplainNonFinite(int64_t step, double loss, double squares
                    found - losses.begin(), "; a lower optimizer.learning_rate may help"));
 }
 
-// Of this rank's part of each batch.
-absl::StatusOr<double> Stepper::SumLosses(const SampleStream& stream, int64_t batches) {
-  int64_t columns = stream.seq_length() + 1;
-  int64_t rows = local_rows_ / micro_steps_;
-  std::vector<int32_t> sample(static_cast<size_t>(columns));
-  std::vector<int64_t> tokens(static_cast<size_t>(rows * columns));
-  double sum = 0;
+// A rank that cannot read goes on with other tokens: the others wait for its part of the passes.
+absl::Status Stepper::SumLosses(const SampleStream& stream, int64_t batches) {
+  columns_ = stream.seq_length() + 1;
+  std::vector<int32_t> sample(static_cast<size_t>(columns_));
+  std::vector<int64_t> tokens(static_cast<size_t>(plan_.local_rows * columns_));
+  tokens_ = tokens.data();
+  absl::Status read;
   for (int64_t batch = 0; batch < batches; ++batch) {
     SampleRange range = RankSlice(batch * config_.global_batch, config_.global_batch,
-                                  group_->rank(), group_->size());
-    for (int64_t first = range.begin; first < range.end; first += rows) {
-      for (int64_t row = 0; row < rows; ++row) {
-        WEFT_RETURN_IF_ERROR(stream.Read(first + row, absl::MakeSpan(sample)));
-        std::copy(sample.begin(), sample.end(), tokens.begin() + row * columns);
-      }
-      Tokens data = Cut(tokens.data(), columns, 0, rows);
-      Pass pass = model_->Forward(data.inputs, {});
-      sum += SumOf(CrossEntropy(pass.logits, data.targets, /*scale=*/0));
+                                  groups_->data->rank(), plan_.sizes.data);
+    for (int64_t row = 0; read.ok() && row < plan_.local_rows; ++row) {
+      read = stream.Read(range.begin + row, absl::MakeSpan(sample));
+      if (read.ok()) std::copy(sample.begin(), sample.end(), tokens.begin() + row * columns_);
     }
+    ThrowIfError(runner_.Run(forward_passes_, *this));
   }
-  return sum;
+  return read;
 }
 
 absl::StatusOr<double> Stepper::Validate(const SampleStream& stream, int64_t batches) {
   return Guarded([&]() -> absl::StatusOr<double> {
     WEFT_RETURN_IF_ERROR(parameters_->WaitAll());
-    absl::StatusOr<double> sum = SumLosses(stream, batches);
-    std::array<double, 2> sums = {sum.value_or(0), sum.ok() ? 0.0 : 1.0};
-    WEFT_RETURN_IF_ERROR(group_->Sum(absl::MakeSpan(sums)));
-    if (sums[1] > 0) return group_->Agree(sum.status());
+    training_ = false;
+    loss_ = 0;
+    const absl::Status read = SumLosses(stream, batches);
+    std::array<double, 2> sums = {groups_->tensor->rank() == 0 ? loss_ : 0, read.ok() ? 0.0 : 1.0};
+    WEFT_RETURN_IF_ERROR(groups_->world->Sum(absl::MakeSpan(sums)));
+    if (sums[1] > 0) return groups_->world->Agree(read);
     return sums[0] / static_cast<double>(batches * config_.global_batch * stream.seq_length());
   });
 }

@@ -1,41 +1,68 @@
-// One optimizer step, and one measurement of the validation loss: the model, its sharded parameters
-// and the data brought together. No files, no printing.
+// One optimizer step, and one measurement of the validation loss: the model, its sharded
+// parameters, the pipeline and the data brought together. No files, no printing.
 #ifndef WEFT_TRAINER_LOOP_STEP_H_
 #define WEFT_TRAINER_LOOP_STEP_H_
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/trace.h"
+#include "topology/job/pipeline_schedule.h"
 #include "trainer/config.h"
 #include "trainer/data/batch_loader.h"
 #include "trainer/data/sampler.h"
+#include "trainer/groups/parallel_groups.h"
 #include "trainer/model/gpt.h"
-#include "trainer/parallel/group.h"
+#include "trainer/model/tensor_axis.h"
+#include "trainer/parallel/pipeline.h"
 #include "trainer/parallel/sharded.h"
 
 namespace weft {
+
+// This rank's wait for communication, by axis, in seconds.
+struct ExposedSeconds {
+  double data = 0;
+  double tensor = 0;
+  double pipeline = 0;
+  double total() const { return data + tensor + pipeline; }
+};
 
 struct StepResult {
   double loss = 0;           // nats a token, mean over the global batch
   double gradient_norm = 0;  // before clipping
   double learning_rate = 0;
-  double exposed_seconds = 0;  // this rank's wait for communication
-  bool stop = false;           // some rank was asked to stop
+  ExposedSeconds exposed;
+  bool stop = false;  // some rank was asked to stop
 };
 
-class Stepper {
+// How a step is cut: which samples a rank takes, in how many micro-batches, in which order.
+struct StepPlan {
+  ParallelSizes sizes;
+  topology::PipelineSpec pipeline;
+  int64_t local_rows = 0;  // samples of a step that a data replica takes
+  int64_t micro_rows = 0;  // samples of a micro-batch
+
+  // InvalidArgument, with the arithmetic, where the batch does not divide or the schedule cannot
+  // be.
+  static absl::StatusOr<StepPlan> Make(const TrainConfig& config, const ParallelSizes& sizes);
+  // What a stage holds of the model.
+  ModelPart PartOf(const TrainConfig& config, int stage, int tensor_rank) const;
+};
+
+class Stepper final : private PipelineStage {
  public:
-  // InvalidArgument when the batch does not divide by ranks and micro-batches. `trace` may be null.
-  static absl::StatusOr<std::unique_ptr<Stepper>> Create(const TrainConfig& config, Group* group,
-                                                         Trace* trace);
+  // `groups` and `trace` (may be null) outlive this object. See StepPlan::Make for errors.
+  static absl::StatusOr<std::unique_ptr<Stepper>> Create(const TrainConfig& config,
+                                                         ParallelGroups* groups, Trace* trace);
 
   ShardedParameters& parameters() { return *parameters_; }
-  Gpt& model() { return *model_; }
-  int64_t local_rows() const { return local_rows_; }
-  int micro_steps() const { return micro_steps_; }
+  // The model, where one rank holds it whole; else null.
+  Gpt* whole_model();
+  const StepPlan& plan() const { return plan_; }
 
   // Initial parameters by the seed.
   absl::Status Initialize();
@@ -50,21 +77,54 @@ class Stepper {
   absl::StatusOr<double> Validate(const SampleStream& stream, int64_t batches);
 
  private:
-  Stepper(const TrainConfig& config, Group* group, Trace* trace);
-  double RunMicroBatches(int64_t step, const Batch& batch);
+  // A micro-batch whose backward pass has not run.
+  struct Held {
+    at::Tensor input;   // of the chunk; requires a gradient where it is an activation
+    at::Tensor output;  // with the graph; the model's last: the logits' gradient
+    DeferredGradients deferred;
+  };
+
+  Stepper(const TrainConfig& config, const StepPlan& plan, topology::PipelineSchedule schedule,
+          ParallelGroups* groups, Trace* trace);
+
+  absl::StatusOr<at::Tensor> Forward(int chunk, int micro_batch, at::Tensor input) override;
+  absl::StatusOr<at::Tensor> Backward(int chunk, int micro_batch, at::Tensor gradient) override;
+  absl::Status Weight(int chunk, int micro_batch) override;
+
+  bool IsFirst(int chunk) const { return DepthOf(plan_.pipeline, stage(), chunk) == 0; }
+  bool IsLast(int chunk) const {
+    return DepthOf(plan_.pipeline, stage(), chunk) == plan_.pipeline.depth() - 1;
+  }
+  int stage() const { return groups_->pipeline->rank(); }
+  Held& HeldOf(int chunk, int micro_batch) {
+    return held_[static_cast<size_t>(chunk * plan_.pipeline.micro_batches + micro_batch)];
+  }
+  double LossOf(const at::Tensor& logits, const at::Tensor& targets, double scale) const;
   absl::StatusOr<StepResult> FinishStep(int64_t step, double loss, const absl::Status& batch_read,
                                         bool stop_requested);
-  absl::StatusOr<double> SumLosses(const SampleStream& stream, int64_t batches);
+  // Over the rank's part of each batch, into loss_.
+  absl::Status SumLosses(const SampleStream& stream, int64_t batches);
   absl::Status ExplainNonFinite(int64_t step, double loss, double squares);
-  void EnterUnit(int unit);
+  ExposedSeconds TakeExposed();
 
   const TrainConfig config_;
-  Group* const group_;
+  const StepPlan plan_;
+  const std::vector<topology::PipelinePass> passes_;          // of a step, this stage's
+  const std::vector<topology::PipelinePass> forward_passes_;  // of a validation batch
+  ParallelGroups* const groups_;
   Trace* const trace_;
-  int64_t local_rows_ = 0;  // samples of a step on this rank
-  int micro_steps_ = 1;
+  std::optional<TensorAxis> axis_;
   std::unique_ptr<ShardedParameters> parameters_;
-  std::unique_ptr<Gpt> model_;
+  std::vector<std::unique_ptr<Gpt>> chunks_;
+  PipelineRunner runner_;
+
+  // Of the batch under way.
+  const int64_t* tokens_ = nullptr;  // [local rows, columns]
+  int64_t columns_ = 0;
+  bool training_ = false;
+  int64_t step_ = 0;
+  double loss_ = 0;  // sum over this rank's samples, where it has the end of the model
+  std::vector<Held> held_;
 };
 
 }  // namespace weft

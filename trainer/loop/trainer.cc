@@ -25,6 +25,7 @@
 #include "trainer/kernels/kernels.h"
 #include "trainer/loop/checkpoints.h"
 #include "trainer/loop/export.h"
+#include "trainer/loop/forecast.h"
 #include "trainer/loop/generate.h"
 #include "trainer/loop/metrics_log.h"
 #include "trainer/loop/peak.h"
@@ -36,11 +37,12 @@ namespace {
 
 class Run {
  public:
-  Run(const RunOptions& options, Group& group)
+  Run(const RunOptions& options, ParallelGroups& groups)
       : options_(options),
         config_(options.config),
-        group_(group),
-        checkpoints_(Path("checkpoints"), config_, group) {}
+        groups_(groups),
+        group_(*groups.world),
+        checkpoints_(Path("checkpoints"), config_, group_) {}
 
   absl::StatusOr<RunOutcome> Execute() {
     WEFT_RETURN_IF_ERROR(CheckSameConfig());
@@ -105,13 +107,15 @@ class Run {
   }
 
   absl::Status MakeStepper() {
+    memory_before_ = ResidentMemory();
     if (config_.trace_steps > 0) {
       // forward, backward, optimizer, waits and collectives: a few for each bucket and micro-batch.
       size_t spans = static_cast<size_t>(config_.trace_steps) *
                      static_cast<size_t>(64 + 16 * config_.model.layers);
-      trace_ = std::make_unique<Trace>(std::vector<std::string>{"compute", "communication"}, spans);
+      trace_ = std::make_unique<Trace>(TraceTrackNames(), spans);
+      groups_.SetTrace(trace_.get());
     }
-    WEFT_ASSIGN_OR_RETURN(stepper_, Stepper::Create(config_, &group_, trace_.get()));
+    WEFT_ASSIGN_OR_RETURN(stepper_, Stepper::Create(config_, &groups_, trace_.get()));
     return absl::OkStatus();
   }
 
@@ -131,6 +135,10 @@ class Run {
     WEFT_RETURN_IF_ERROR(CheckLock());
     WEFT_RETURN_IF_ERROR(MakeFolders(Path("checkpoints")));
     WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("config.toml"), config_.text));
+    WEFT_ASSIGN_OR_RETURN(std::string schedule, DrawPipeline(stepper_->plan()));
+    if (!schedule.empty()) {
+      WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("schedule.svg"), schedule));
+    }
     WEFT_ASSIGN_OR_RETURN(metrics_,
                           MetricsLog::Open(options_.run_dir, position_.step, info_.unigram_loss));
     progress_ = std::make_unique<Progress>(config_, position_.step);
@@ -140,8 +148,8 @@ class Run {
   absl::Status StartLoader() {
     absl::StatusOr<std::unique_ptr<BatchLoader>> loader =
         BatchLoader::Start(training_, {.global_batch = config_.global_batch,
-                                       .rank = group_.rank(),
-                                       .world_size = group_.size(),
+                                       .rank = groups_.data->rank(),
+                                       .world_size = stepper_->plan().sizes.data,
                                        .start_sample = position_.samples});
     if (loader.ok()) loader_ = *std::move(loader);
     return group_.Agree(loader.status());
@@ -150,15 +158,27 @@ class Run {
   void PrintStart() {
     absl::FPrintF(stderr, "%s\n", config_.text);
     progress_->Note(absl::StrFormat(
-        "%.2f M parameters, %d ranks x %d threads, %s compute, %s kernels, peak %.0f GFLOP/s",
-        static_cast<double>(ElementCount(stepper_->parameters().parameters())) / 1e6, group_.size(),
-        options_.threads, NameOf(config_.precision), kernels::Kernels().instruction_set,
-        peak_flops_ / 1e9));
+        "%.2f M parameters, %d ranks%s x %d threads, %s compute, %s kernels, peak %.0f GFLOP/s",
+        static_cast<double>(ElementCount(GptParameters(config_.model))) / 1e6, group_.size(),
+        DescribeLayout(), options_.threads, NameOf(config_.precision),
+        kernels::Kernels().instruction_set, peak_flops_ / 1e9));
     if (resumed_) {
       progress_->Note(absl::StrFormat("resumed after step %d", position_.step));
     } else if (options_.resume) {
       progress_->Note("no checkpoint yet: starting from the beginning");
     }
+  }
+
+  // " (tensor 2 x data 1 x pipeline 2, 8 micro-batches, 1f1b)"; "" where all ranks are
+  // data-parallel.
+  std::string DescribeLayout() const {
+    const StepPlan& plan = stepper_->plan();
+    if (plan.sizes.tensor * plan.pipeline.depth() == 1) return "";
+    std::string text =
+        absl::StrCat(" (tensor ", plan.sizes.tensor, " x data ", plan.sizes.data, " x pipeline ",
+                     plan.sizes.pipeline, ", ", plan.pipeline.micro_batches, " micro-batches");
+    if (plan.sizes.pipeline > 1) absl::StrAppend(&text, ", ", ToString(plan.pipeline.kind));
+    return text + ")";
   }
 
   // Whether it was stopped before the last step.
@@ -195,7 +215,7 @@ class Run {
     metrics.tokens = step * tokens_per_step();
     metrics.step_seconds = seconds;
     metrics.tokens_per_second = static_cast<double>(tokens_per_step()) / seconds;
-    metrics.exposed_seconds = result.exposed_seconds;
+    metrics.exposed = result.exposed;
     metrics.mfu = metrics.tokens_per_second * TrainingFlopsPerToken(config_.model) / peak_flops_;
     bool is_last = step == config_.steps;
     if (is_last || (config_.validation_every > 0 && step % config_.validation_every == 0)) {
@@ -203,7 +223,7 @@ class Run {
       metrics.validation_loss = validation_loss_;
     }
     seconds_ += seconds;
-    exposed_seconds_ += result.exposed_seconds;
+    exposed_seconds_ += result.exposed.total();
     ++steps_here_;
     if (is_first()) {
       metrics_->Append(metrics);
@@ -273,14 +293,24 @@ class Run {
 
   absl::Status FinishFirst() {
     progress_->Finish();
-    WEFT_ASSIGN_OR_RETURN(std::string sample, WriteSample(*tokenizer_));
-    WEFT_RETURN_IF_ERROR(
-        ExportModel(stepper_->model(), info_.tokenizer, tokenizer_->eod_id(), Path("model")));
+    Gpt* model = stepper_->whole_model();
+    std::unique_ptr<Gpt> assembled;
+    if (model == nullptr) {  // cut over ranks: put together from the checkpoint of the last step
+      if (!unsaved_.ok()) return Annotate(unsaved_, "the model is cut over ranks and not saved");
+      WEFT_ASSIGN_OR_RETURN(
+          std::vector<at::Tensor> tensors,
+          LoadModel(absl::StrCat(Path("checkpoints"), "/", CheckpointName(position_.step)),
+                    config_.model, config_.precision));
+      assembled = std::make_unique<Gpt>(config_.model, std::move(tensors));
+      model = assembled.get();
+    }
+    WEFT_ASSIGN_OR_RETURN(std::string sample, WriteSample(*model, *tokenizer_));
+    WEFT_RETURN_IF_ERROR(ExportModel(*model, info_.tokenizer, tokenizer_->eod_id(), Path("model")));
     PrintEnd(sample);
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::string> WriteSample(const Tokenizer& tokenizer) {
+  absl::StatusOr<std::string> WriteSample(Gpt& model, const Tokenizer& tokenizer) {
     std::string text;
     if (config_.sample_tokens == 0) return text;
     uint64_t seed = config_.seed;
@@ -288,7 +318,7 @@ class Run {
     for (const std::string& prompt : prompts) {
       for (int i = 0; i < config_.sample_count; ++i) {
         WEFT_ASSIGN_OR_RETURN(std::string part,
-                              Generate(stepper_->model(), tokenizer,
+                              Generate(model, tokenizer,
                                        {prompt, config_.sample_tokens, config_.sample_temperature,
                                         config_.sample_top_k, seed++}));
         absl::StrAppend(&text, part, "\n\n");
@@ -309,6 +339,7 @@ class Run {
                     static_cast<double>(steps_here_ * tokens_per_step()) / seconds_, steps_here_,
                     100 * exposed_seconds_ / seconds_);
     }
+    PrintMemory();
     const std::pair<const char*, const char*> files[] = {
         {"loss curve", "loss.svg"},  {"numbers", "metrics.jsonl"},
         {"timeline", "trace.json"},  {"sample text", "sample.txt"},
@@ -319,9 +350,21 @@ class Run {
     }
   }
 
+  void PrintMemory() {
+    absl::StatusOr<MemoryEstimate> estimate =
+        EstimateMemory(config_, stepper_->plan(), groups_.pipeline->rank(), groups_.tensor->rank());
+    if (!estimate.ok()) return;
+    const Bytes peak = PeakResidentMemory() - memory_before_;
+    absl::FPrintF(stderr,
+                  "memory           peak %.0f MiB for the model and its training, estimated %.0f\n",
+                  static_cast<double>(peak.count()) / (1 << 20),
+                  static_cast<double>(estimate->total().count()) / (1 << 20));
+  }
+
   const RunOptions& options_;
   TrainConfig config_;
-  Group& group_;
+  ParallelGroups& groups_;
+  Group& group_;  // everybody
   RunCheckpoints checkpoints_;
   DatasetInfo info_;
   std::shared_ptr<const SampleStream> training_;
@@ -339,6 +382,7 @@ class Run {
   std::string last_failed_save_;
   RunOutcome outcome_;
   double peak_flops_ = 0;
+  Bytes memory_before_;  // resident, before the model was made
   double validation_loss_ = std::numeric_limits<double>::quiet_NaN();
   // Of this process, for the summary.
   double seconds_ = 0;
@@ -348,9 +392,9 @@ class Run {
 
 }  // namespace
 
-absl::StatusOr<RunOutcome> Train(const RunOptions& options, Group& group) {
+absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& groups) {
   at::set_num_threads(options.threads);
-  return Run(options, group).Execute();
+  return Run(options, groups).Execute();
 }
 
 }  // namespace weft

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "trainer/config.h"
 #include "trainer/files/folder_lock.h"
-#include "trainer/parallel/group.h"
+#include "trainer/groups/parallel_groups.h"
 
 namespace weft {
 
@@ -34,12 +34,12 @@ struct RunOutcome {
   std::vector<std::string> missing;
 };
 
-// Every rank of the group calls it with the same config: a difference is an error that names the
+// Every rank of the job calls it with the same config: a difference is an error that names the
 // rank. Statuses say step and rank where they matter. Prints on standard error, rank 0 only.
 //
 // A checkpoint that cannot be written does not end the run: older ones stay, metrics.jsonl and the
 // end of the output say so, and the next one is tried when it is due.
-absl::StatusOr<RunOutcome> Train(const RunOptions& options, Group& group);
+absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& groups);
 
 }  // namespace weft
 

@@ -7,27 +7,52 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "trainer/groups/status_error.h"
 #include "trainer/kernels/kernels.h"
 #include "trainer/model/operations.h"
 #include "trainer/model/parameters.h"
 
 namespace weft {
+namespace {
+
+// Places of dropout: 0 the embeddings, then two a block.
+int64_t AttentionPlace(int64_t layer) { return 1 + 2 * layer; }
+int64_t FfnPlace(int64_t layer) { return 2 + 2 * layer; }
+
+}  // namespace
 
 Gpt::Gpt(const ModelConfig& config, std::vector<at::Tensor> parameters)
-    : config_(config), parameters_(std::move(parameters)) {
-  for (const ParameterSpec& spec : GptParameters(config_)) names_.push_back(spec.name);
-  WEFT_CHECK(names_.size() == parameters_.size(),
-             names_.size() << " parameters, " << parameters_.size() << " tensors");
-  for (int64_t layer = 0; layer < config_.layers; ++layer) {
+    : Gpt(config, WholeModel(config), 0, GptParameters(config), std::move(parameters), nullptr) {}
+
+Gpt::Gpt(const ModelConfig& config, const ModelPart& part, int chunk,
+         const std::vector<ParameterSpec>& specs, std::vector<at::Tensor> parameters,
+         const TensorAxis* axis)
+    : config_(config),
+      part_(part),
+      chunk_(part.chunks[static_cast<size_t>(chunk)]),
+      parameters_(std::move(parameters)),
+      axis_(axis) {
+  WEFT_CHECK(specs.size() == parameters_.size(),
+             specs.size() << " parameters, " << parameters_.size() << " tensors");
+  WEFT_CHECK((axis != nullptr) == (part.tensor_size > 1), part.tensor_size << " tensor ranks");
+  for (const ParameterSpec& spec : specs) names_.push_back(spec.name);
+  auto first = std::find_if(specs.begin(), specs.end(),
+                            [chunk](const ParameterSpec& spec) { return spec.chunk == chunk; });
+  if (first != specs.end()) first_unit_ = first->unit;
+  for (int64_t layer = chunk_.first_layer; layer < chunk_.end_layer; ++layer) {
     std::string name = absl::StrCat("block.", layer);
-    blocks_.push_back({FindPair(name + ".norm1"), FindPair(name + ".attention.qkv"),
+    blocks_.push_back({layer, FindPair(name + ".norm1"), FindPair(name + ".attention.qkv"),
                        FindPair(name + ".attention.out"), FindPair(name + ".norm2"),
                        FindPair(name + ".ffn.in"), FindPair(name + ".ffn.out")});
   }
-  norm_ = FindPair("norm");
   token_table_ = Find("embedding.token");
   position_table_ = Find("embedding.position");
-  head_ = config_.tied ? token_table_ : Find("head.weight");
+  if (chunk_.has_head) {
+    norm_ = FindPair("norm");
+    head_ = config_.tied ? token_table_ : Find("head.weight");
+  }
+  const int table = chunk_.has_head ? head_ : token_table_;
+  if (table >= 0) first_token_ = specs[static_cast<size_t>(table)].split_begin;
   if (config_.position == PositionKind::kRotary) {
     int64_t half = config_.hidden / config_.heads / 2;
     at::Tensor exponent = at::arange(half, at::kDouble) / static_cast<double>(-half);
@@ -47,77 +72,174 @@ Gpt::Pair Gpt::FindPair(const std::string& name) const {
   return {Find(name + ".weight"), Find(name + ".bias")};
 }
 
-at::Tensor Gpt::Drop(const at::Tensor& x, const ForwardOptions& options) const {
-  return options.dropout && config_.dropout > 0 ? at::dropout(x, config_.dropout, true) : x;
+at::Tensor Gpt::Drop(const at::Tensor& x, int64_t place, const ForwardOptions& options) const {
+  if (!options.dropout || config_.dropout == 0) return x;
+  // Rows of the global batch that the rows of x are.
+  const int64_t first = options.dropout->first_row;
+  at::Tensor rows = axis_ == nullptr ? at::arange(first, first + x.size(0), at::kLong)
+                                     : axis_->RowsHeld(x.size(0) * axis_->size()) + first;
+  return operations::Dropout(x, config_.dropout, options.dropout->key, place, rows);
 }
 
 at::Tensor Gpt::RunBlock(const Block& block, const at::Tensor& x, int64_t length,
                          const ForwardOptions& options) const {
-  operations::Context context{this, options.sink};
+  operations::Context context{this, options.sink, options.deferred};
   auto linear = [&](const at::Tensor& in, const Pair& pair) {
-    return operations::Linear(context, in, pair.weight, pair.bias);
+    return operations::Linear(context, in, {pair.weight, pair.bias});
   };
   auto attention = [&](const at::Tensor& in) {
     at::Tensor mixed = operations::Attention(context, linear(in, block.qkv), length);
-    return Drop(linear(mixed, block.attention_out), options);
+    return Drop(linear(mixed, block.attention_out), AttentionPlace(block.layer), options);
   };
   auto ffn = [&](const at::Tensor& in) {
-    at::Tensor inner = linear(in, block.ffn_in);
-    inner = config_.IsGated() ? operations::Swiglu(inner) : operations::Gelu(inner);
-    return Drop(linear(inner, block.ffn_out), options);
+    return Drop(linear(Activate(linear(in, block.ffn_in)), block.ffn_out), FfnPlace(block.layer),
+                options);
   };
-  auto [normed, residual] = operations::Norm(context, x, block.norm1.weight, block.norm1.bias);
+  auto [normed, residual] = operations::Norm(context, x, block.norm1);
   if (config_.block == BlockKind::kParallel) {
     return residual + attention(normed) + ffn(normed);
   }
   at::Tensor middle = residual + attention(normed);
-  auto [normed2, residual2] =
-      operations::Norm(context, middle, block.norm2.weight, block.norm2.bias);
+  auto [normed2, residual2] = operations::Norm(context, middle, block.norm2);
   return residual2 + ffn(normed2);
 }
 
-Pass Gpt::Forward(const at::Tensor& tokens, const ForwardOptions& options) {
-  WEFT_CHECK(tokens.dim() == 2 && tokens.size(1) <= config_.sequence, "tokens " << tokens.sizes());
+// The same over a tensor axis: x has this rank's rows. One gather before the matrices whose outputs
+// are cut, one reduce-scatter behind those whose inputs are; a parallel block has one of each in
+// all.
+at::Tensor Gpt::RunSplitBlock(const Block& block, const at::Tensor& x, int64_t length,
+                              const ForwardOptions& options) const {
+  operations::Context context{this, options.sink, options.deferred};
+  auto [normed, residual] = operations::Norm(context, x, block.norm1);
+  // Without dropout both branches are added up by one reduce-scatter.
+  const bool drops = options.dropout && config_.dropout > 0;
+  if (config_.block == BlockKind::kParallel) {
+    std::vector<at::Tensor> columns =
+        operations::GatherLinear(context, normed, {block.qkv, block.ffn_in});
+    at::Tensor mixed = operations::Attention(context, columns[0], length);
+    at::Tensor inner = Activate(columns[1]);
+    if (!drops) {
+      return residual + operations::LinearScatter(context, {mixed, inner},
+                                                  {block.attention_out, block.ffn_out});
+    }
+    at::Tensor attended = operations::LinearScatter(context, {mixed}, {block.attention_out});
+    at::Tensor fed = operations::LinearScatter(context, {inner}, {block.ffn_out});
+    return residual + Drop(attended, AttentionPlace(block.layer), options) +
+           Drop(fed, FfnPlace(block.layer), options);
+  }
+  at::Tensor qkv = operations::GatherLinear(context, normed, {block.qkv})[0];
+  at::Tensor attended = operations::LinearScatter(
+      context, {operations::Attention(context, qkv, length)}, {block.attention_out});
+  at::Tensor middle = residual + Drop(attended, AttentionPlace(block.layer), options);
+  auto [normed2, residual2] = operations::Norm(context, middle, block.norm2);
+  at::Tensor inner = Activate(operations::GatherLinear(context, normed2, {block.ffn_in})[0]);
+  at::Tensor fed = operations::LinearScatter(context, {inner}, {block.ffn_out});
+  return residual2 + Drop(fed, FfnPlace(block.layer), options);
+}
+
+at::Tensor Gpt::Activate(const at::Tensor& inner) const {
+  return config_.IsGated() ? operations::Swiglu(inner) : operations::Gelu(inner);
+}
+
+at::Tensor Gpt::Embed(const at::Tensor& tokens, const ForwardOptions& options) const {
+  operations::Context context{this, options.sink, options.deferred};
+  at::Tensor x = axis_ == nullptr
+                     ? operations::Embedding(context, tokens, token_table_, position_table_)
+                     : operations::SplitEmbedding(context, tokens, token_table_, position_table_);
+  return Drop(x, 0, options);
+}
+
+at::Tensor Gpt::Head(const at::Tensor& x, int64_t length, const ForwardOptions& options) const {
+  operations::Context context{this, options.sink, options.deferred};
+  at::Tensor last = x;
+  if (options.last_only) {
+    WEFT_CHECK(axis_ == nullptr, "last_only needs all rows");
+    last = x.view({-1, length, config_.hidden}).select(1, -1).contiguous();
+  }
+  at::Tensor normed = operations::Norm(context, last, norm_).first;
+  if (axis_ == nullptr) return operations::Linear(context, normed, {head_, -1});
+  return operations::GatherLinear(context, normed, {{head_, -1}})[0];
+}
+
+at::Tensor Gpt::Run(const at::Tensor& input, int64_t length, const ForwardOptions& options) {
+  WEFT_CHECK(length <= config_.sequence, "samples of " << length << " tokens");
   at::AutoGradMode grad_mode(options.sink != nullptr);
-  operations::Context context{this, options.sink};
-  int unit = 0;
+  int unit = first_unit_;
   auto enter = [&] {
     if (options.before_unit) options.before_unit(unit);
     ++unit;
   };
-  enter();
-  at::Tensor x =
-      Drop(operations::Embedding(context, tokens, token_table_, position_table_), options);
+  at::Tensor x = input;
+  if (chunk_.has_embedding) {
+    enter();
+    x = Embed(input, options);
+  }
   for (const Block& block : blocks_) {
     enter();
-    x = RunBlock(block, x, tokens.size(1), options);
+    x = axis_ == nullptr ? RunBlock(block, x, length, options)
+                         : RunSplitBlock(block, x, length, options);
   }
+  if (!chunk_.has_head) return x;
   enter();
-  if (options.last_only) {
-    x = x.view({tokens.size(0), tokens.size(1), config_.hidden}).select(1, -1).contiguous();
-  }
-  x = operations::Norm(context, x, norm_.weight, norm_.bias).first;
-  return {operations::Linear(context, x, head_, -1)};
+  return Head(x, length, options);
+}
+
+Pass Gpt::Forward(const at::Tensor& tokens, const ForwardOptions& options) {
+  WEFT_CHECK(tokens.dim() == 2, "tokens " << tokens.sizes());
+  return {Run(tokens, tokens.size(1), options)};
 }
 
 void Gpt::Backward(const Pass& pass) {
   torch::autograd::backward({pass.logits}, {pass.logits.detach()});
 }
 
+namespace {
+
+// Calls `body` with the kernels and the data of the logits' type.
+template <typename Body>
+void WithLogits(const at::Tensor& logits, Body body) {
+  if (logits.scalar_type() == at::kFloat) {
+    body(kernels::Kernels().f32, static_cast<float*>(logits.data_ptr()));
+  } else {
+    body(kernels::Kernels().bf16, static_cast<kernels::Bf16*>(logits.data_ptr()));
+  }
+}
+
+}  // namespace
+
 at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale) {
   at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
-  auto run = [&](auto type) {
-    using T = decltype(type);
-    kernels::Kernels().Of<T>().cross_entropy(
-        logits.size(0), logits.size(1), targets.data_ptr<int64_t>(), static_cast<float>(scale),
-        static_cast<T*>(logits.data_ptr()), losses.data_ptr<float>());
-  };
-  if (logits.scalar_type() == at::kFloat) {
-    run(float{});
-  } else {
-    run(kernels::Bf16{});
-  }
+  WithLogits(logits, [&](const auto& kernels, auto* data) {
+    kernels.cross_entropy(logits.size(0), logits.size(1), targets.data_ptr<int64_t>(),
+                          static_cast<float>(scale), data, losses.data_ptr<float>());
+  });
   return losses;
+}
+
+at::Tensor SplitCrossEntropy(const at::Tensor& logits, const at::Tensor& targets,
+                             int64_t first_token, const TensorAxis& axis, double scale) {
+  const int64_t rows = logits.size(0);
+  at::Tensor local = targets - first_token;
+  local.masked_fill_((local < 0).logical_or_(local >= logits.size(1)), -1);
+  // Of each row: the largest logit here, sum of exp(logit - largest), the target's logit or 0.
+  at::Tensor parts = at::empty({rows, 3}, at::kFloat);
+  WithLogits(logits, [&](const auto& kernels, auto* data) {
+    kernels.cross_entropy_part(rows, logits.size(1), local.data_ptr<int64_t>(), data,
+                               parts.data_ptr<float>());
+  });
+  at::Tensor all = at::empty({axis.size(), rows, 3}, at::kFloat);
+  Pending pending = ValueOrThrow(axis.group().AllGather(all, parts));
+  ThrowIfError(axis.group().Wait(pending));
+  at::Tensor largest = all.select(2, 0).amax(0);
+  at::Tensor sum = (all.select(2, 1) * at::exp(all.select(2, 0) - largest)).sum(0);
+  at::Tensor log_sum = (largest + at::log(sum)).contiguous();
+  if (scale != 0) {
+    WithLogits(logits, [&](const auto& kernels, auto* data) {
+      kernels.cross_entropy_gradient(rows, logits.size(1), local.data_ptr<int64_t>(),
+                                     static_cast<float>(scale), log_sum.data_ptr<float>(), data);
+    });
+  }
+  return log_sum - all.select(2, 2).sum(0);
 }
 
 }  // namespace weft

@@ -4,7 +4,11 @@
 //   Gpt model(config, parameters);                 // tensors in the order of GptParameters()
 //   Pass pass = model.Forward(tokens, options);    // logits, with the graph to go back
 //   at::Tensor losses = CrossEntropy(pass.logits, targets, scale);
-//   model.Backward(pass, sink);
+//   model.Backward(pass);
+//
+// A Gpt may be a chunk of the model (parameters.h): it then begins with the activations of the
+// chunk before, or ends with those for the chunk behind. Over a tensor axis activations are this
+// rank's rows of them (tensor_axis.h), and logits are [rows, this rank's part of the vocabulary].
 //
 // Parameters are views that others own and change between passes; they take no part in LibTorch's
 // autograd, which carries activations only: each operation hands its parameters' gradients to the
@@ -16,20 +20,39 @@
 
 #include <ATen/ATen.h>
 
+#include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "trainer/config.h"
 #include "trainer/model/gradient_sink.h"
+#include "trainer/model/parameters.h"
+#include "trainer/model/tensor_axis.h"
 
 namespace weft {
+
+// Numbers of a linear layer's or norm's parameters; bias -1: none.
+struct ParameterPair {
+  int weight = -1;
+  int bias = -1;
+};
+
+// What dropout draws from: a mask depends on the key, the place in the model, the row's number and
+// the column, so that every layout drops the same elements.
+struct DropoutKey {
+  uint64_t key = 0;       // of the step
+  int64_t first_row = 0;  // number of the pass's first row in the global batch
+};
 
 struct ForwardOptions {
   // Called before the parameters of a unit (see ParameterSpec) are first read.
   std::function<void(int unit)> before_unit;
-  GradientSink* sink = nullptr;  // null: no backward pass will follow
-  bool dropout = false;
-  bool last_only = false;  // logits of each sample's last token only: [B, vocab]
+  GradientSink* sink = nullptr;           // null: no backward pass will follow
+  DeferredGradients* deferred = nullptr;  // takes the gradients of matrices; null: none is put off
+  std::optional<DropoutKey> dropout;      // none: nothing is dropped
+  bool last_only = false;                 // logits of each sample's last token only: [B, vocab]
 };
 
 struct Pass {
@@ -39,46 +62,69 @@ struct Pass {
 class Gpt {
  public:
   Gpt(const ModelConfig& config, std::vector<at::Tensor> parameters);
+  // Chunk number `chunk` of a part. `specs` and `parameters` are those of the whole part; `axis` is
+  // null where the tensor axis has one rank, else it outlives this object.
+  Gpt(const ModelConfig& config, const ModelPart& part, int chunk,
+      const std::vector<ParameterSpec>& specs, std::vector<at::Tensor> parameters,
+      const TensorAxis* axis);
 
-  // tokens: int64 [B, T], T up to model.sequence.
+  // tokens: int64 [B, T], T up to model.sequence. The whole model, or its only chunk.
   Pass Forward(const at::Tensor& tokens, const ForwardOptions& options);
   // After CrossEntropy has turned the logits into their gradient.
   static void Backward(const Pass& pass);
 
+  // One chunk. input: tokens [B, T] for the first, else activations of B samples of `length`
+  // tokens. Returns activations, or logits for the last.
+  at::Tensor Run(const at::Tensor& input, int64_t length, const ForwardOptions& options);
+
   const ModelConfig& config() const { return config_; }
   const at::Tensor& parameter(int index) const { return parameters_[static_cast<size_t>(index)]; }
   at::ScalarType dtype() const { return parameters_[0].scalar_type(); }
+  const TensorAxis* axis() const { return axis_; }
+  int64_t heads() const { return config_.heads / part_.tensor_size; }  // that this rank has
+  // The tokens whose rows of the embedding this rank has.
+  int64_t first_token() const { return first_token_; }
   // cos and sin of position * frequency, fp32 [sequence, width of a head / 2].
   const at::Tensor& cosine() const { return cosine_; }
   const at::Tensor& sine() const { return sine_; }
 
  private:
-  // Numbers of a linear layer's or norm's parameters; bias -1: none.
-  struct Pair {
-    int weight = -1;
-    int bias = -1;
-  };
+  using Pair = ParameterPair;
   struct Block {
+    int64_t layer = 0;
     Pair norm1, qkv, attention_out, norm2, ffn_in, ffn_out;
   };
   int Find(const std::string& name) const;  // -1: none
   Pair FindPair(const std::string& name) const;
+  at::Tensor Embed(const at::Tensor& tokens, const ForwardOptions& options) const;
   at::Tensor RunBlock(const Block& block, const at::Tensor& x, int64_t length,
                       const ForwardOptions& options) const;
-  at::Tensor Drop(const at::Tensor& x, const ForwardOptions& options) const;
+  at::Tensor Activate(const at::Tensor& inner) const;
+  at::Tensor RunSplitBlock(const Block& block, const at::Tensor& x, int64_t length,
+                           const ForwardOptions& options) const;
+  at::Tensor Drop(const at::Tensor& x, int64_t place, const ForwardOptions& options) const;
+  at::Tensor Head(const at::Tensor& x, int64_t length, const ForwardOptions& options) const;
 
   const ModelConfig config_;
+  const ModelPart part_;
+  const ModelChunk chunk_;
   const std::vector<at::Tensor> parameters_;
+  const TensorAxis* const axis_;
   std::vector<std::string> names_;
   std::vector<Block> blocks_;
+  int first_unit_ = 0;
+  int64_t first_token_ = 0;
   Pair norm_;
-  int token_table_, position_table_, head_;
+  int token_table_ = -1, position_table_ = -1, head_ = -1;
   at::Tensor cosine_, sine_;
 };
 
 // Losses of the tokens, fp32 [rows]. With `scale` != 0 the logits are overwritten by the gradient
 // of scale * sum(losses). targets: int64 [rows].
 at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale);
+// The same where each rank of `axis` has the logits of some tokens, from `first_token` on.
+at::Tensor SplitCrossEntropy(const at::Tensor& logits, const at::Tensor& targets,
+                             int64_t first_token, const TensorAxis& axis, double scale);
 
 }  // namespace weft
 

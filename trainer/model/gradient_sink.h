@@ -6,6 +6,9 @@
 
 #include <ATen/ATen.h>
 
+#include <deque>
+#include <functional>
+
 namespace weft {
 
 struct GradientTarget {
@@ -20,6 +23,19 @@ class GradientSink {
   virtual ~GradientSink() = default;
   virtual GradientTarget Begin(int parameter) = 0;
   virtual void End(int parameter) = 0;
+};
+
+// Gradients of weights that a backward pass puts off, to be computed later, in order: the weight
+// pass of pipeline schedules that split the backward pass.
+class DeferredGradients {
+ public:
+  void Add(std::function<void()> work) { work_.push_back(std::move(work)); }
+  void Run() {
+    for (; !work_.empty(); work_.pop_front()) work_.front()();
+  }
+
+ private:
+  std::deque<std::function<void()>> work_;
 };
 
 }  // namespace weft

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include <utility>
+#include <vector>
 
 #include "trainer/model/gpt.h"
 
@@ -14,20 +15,39 @@ namespace weft::operations {
 struct Context {
   const Gpt* model = nullptr;
   GradientSink* sink = nullptr;
+  DeferredGradients* deferred = nullptr;  // may be null
 };
 
-// x * weight^T + bias; bias -1: none.
-at::Tensor Linear(const Context& context, const at::Tensor& x, int weight, int bias);
+// x * weight^T + bias.
+at::Tensor Linear(const Context& context, const at::Tensor& x, const ParameterPair& layer);
 // The norm of x, and x itself for the residual path: its gradient is added in the same loop.
-std::pair<at::Tensor, at::Tensor> Norm(const Context& context, const at::Tensor& x, int weight,
-                                       int bias);
+std::pair<at::Tensor, at::Tensor> Norm(const Context& context, const at::Tensor& x,
+                                       const ParameterPair& norm);
 at::Tensor Gelu(const at::Tensor& x);
 at::Tensor Swiglu(const at::Tensor& x);  // [rows, 2 * width] -> [rows, width]
 // Causal attention on queries, keys and values side by side: [B * length, 3 * C] -> [B * length,
-// C]. With rotary positions qkv is changed in place.
+// C], C of the heads that this rank has. With rotary positions qkv is changed in place.
 at::Tensor Attention(const Context& context, const at::Tensor& qkv, int64_t length);
 // tokens: int64 [B, length]; positions -1: none.
 at::Tensor Embedding(const Context& context, const at::Tensor& tokens, int table, int positions);
+// x with the elements that the key draws set to 0 and the others divided by 1 - probability. An
+// element depends on key, place, its row's number (rows: int64 [rows of x]) and its column alone.
+at::Tensor Dropout(const at::Tensor& x, double probability, uint64_t key, int64_t place,
+                   const at::Tensor& rows);
+
+// Over a tensor axis (tensor_axis.h). Activations "held" are this rank's rows; others are all rows.
+
+// Gathers the rows of x [rows held, C] and multiplies: for each layer [rows, its outputs here].
+std::vector<at::Tensor> GatherLinear(const Context& context, const at::Tensor& x,
+                                     const std::vector<ParameterPair>& layers);
+// Sum over the layers of xs[i] [rows, its inputs here] * weight^T, added up over the axis, with all
+// biases: [rows held, C].
+at::Tensor LinearScatter(const Context& context, const std::vector<at::Tensor>& xs,
+                         const std::vector<ParameterPair>& layers);
+// As Embedding, where each rank has the rows of the table from model.first_token() on: [rows held,
+// C].
+at::Tensor SplitEmbedding(const Context& context, const at::Tensor& tokens, int table,
+                          int positions);
 
 }  // namespace weft::operations
 

@@ -1,7 +1,9 @@
 #include "trainer/model/parameters.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
@@ -13,42 +15,121 @@ namespace {
 // the number of branches that add to it (Radford et al., 2019, section 2.3).
 constexpr double kDeviation = 0.02;
 
+// First element and number of a share; the earlier shares have one more where it does not divide.
+std::pair<int64_t, int64_t> ShareOf(int64_t total, int64_t shares, int64_t index) {
+  const int64_t least = total / shares, more = total % shares;
+  return {index * least + std::min(index, more), least + (index < more ? 1 : 0)};
+}
+
 class Builder {
  public:
-  explicit Builder(const ModelConfig& config) : config_(config) {}
+  Builder(const ModelConfig& config, const ModelPart& part) : config_(config), part_(part) {}
 
-  void Matrix(const std::string& name, int64_t outputs, int64_t inputs, double deviation) {
-    Add({absl::StrCat(name, ".weight"), {outputs, inputs}, unit, 1, true, 0, deviation});
-    if (config_.bias && name != "head") Add({absl::StrCat(name, ".bias"), {outputs}, unit});
+  // y = x weight^T. Column parallel (dimension 0 of the weight is cut): each rank has some outputs,
+  // and of the bias those. Row parallel (dimension 1): each has some inputs, and all add a part of
+  // every output; the bias is added once.
+  void ColumnParallel(const std::string& name, int64_t outputs, int64_t inputs, int64_t parts) {
+    Add({.name = name + ".weight",
+         .shape = {outputs, inputs},
+         .is_matrix = true,
+         .deviation = kDeviation,
+         .split_dim = 0,
+         .split_parts = parts});
+    if (config_.bias)
+      Add({.name = name + ".bias", .shape = {outputs}, .split_dim = 0, .split_parts = parts});
+  }
+  void RowParallel(const std::string& name, int64_t outputs, int64_t inputs, double deviation) {
+    Add({.name = name + ".weight",
+         .shape = {outputs, inputs},
+         .is_matrix = true,
+         .deviation = deviation,
+         .split_dim = 1});
+    if (config_.bias) Add({.name = name + ".bias", .shape = {outputs}});
   }
   void Norm(const std::string& name) {
-    Add({absl::StrCat(name, ".weight"), {config_.hidden}, unit, 1, false, 1, 0});
+    Add({.name = name + ".weight", .shape = {config_.hidden}, .mean = 1});
     if (config_.bias && config_.norm == NormKind::kLayerNorm) {
-      Add({absl::StrCat(name, ".bias"), {config_.hidden}, unit});
+      Add({.name = name + ".bias", .shape = {config_.hidden}});
     }
   }
-  void Table(const std::string& name, int64_t rows, int uses) {
-    Add({name, {rows, config_.hidden}, unit, uses, true, 0, kDeviation});
+  void Table(const std::string& name, int64_t rows, int split_dim, int uses, SharedBy shared,
+             bool counts) {
+    Add({.name = name,
+         .shape = {rows, config_.hidden},
+         .uses = uses,
+         .is_matrix = true,
+         .deviation = kDeviation,
+         .split_dim = split_dim,
+         .shared = shared,
+         .counts = counts});
+  }
+
+  // A tied embedding is one parameter where this rank has both ends of the model.
+  void Embedding() {
+    const bool both = Holds(&ModelChunk::has_head);
+    Table("embedding.token", config_.vocabulary, 0, config_.tied && both ? 2 : 1,
+          config_.tied && !both ? SharedBy::kEnds : SharedBy::kNobody, true);
+    if (config_.position == PositionKind::kLearned) {
+      Table("embedding.position", config_.sequence, -1, 1, SharedBy::kNobody, true);
+    }
   }
   void Block(int64_t layer) {
     double output_deviation = kDeviation / std::sqrt(2.0 * static_cast<double>(config_.layers));
     std::string name = absl::StrCat("block.", layer);
     int64_t hidden = config_.hidden;
     Norm(name + ".norm1");
-    Matrix(name + ".attention.qkv", 3 * hidden, hidden, kDeviation);
-    Matrix(name + ".attention.out", hidden, hidden, output_deviation);
+    ColumnParallel(name + ".attention.qkv", 3 * hidden, hidden, 3);
+    RowParallel(name + ".attention.out", hidden, hidden, output_deviation);
     if (config_.block == BlockKind::kSerial) Norm(name + ".norm2");
-    Matrix(name + ".ffn.in", config_.IsGated() ? 2 * config_.ffn : config_.ffn, hidden, kDeviation);
-    Matrix(name + ".ffn.out", hidden, config_.ffn, output_deviation);
+    const int64_t gates = config_.IsGated() ? 2 : 1;
+    ColumnParallel(name + ".ffn.in", gates * config_.ffn, hidden, gates);
+    RowParallel(name + ".ffn.out", hidden, config_.ffn, output_deviation);
+  }
+  void Head() {
+    Norm("norm");
+    if (config_.tied && Holds(&ModelChunk::has_embedding)) return;
+    if (config_.tied) {
+      Table("embedding.token", config_.vocabulary, 0, 1, SharedBy::kEnds, false);
+    } else {
+      Table("head.weight", config_.vocabulary, 0, 1, SharedBy::kNobody, true);
+    }
   }
 
   int unit = 0;
+  int chunk = 0;
   std::vector<ParameterSpec> parameters;
 
  private:
-  void Add(ParameterSpec spec) { parameters.push_back(std::move(spec)); }
+  bool Holds(bool ModelChunk::*end) const {
+    return std::any_of(part_.chunks.begin(), part_.chunks.end(),
+                       [end](const ModelChunk& chunk) { return chunk.*end; });
+  }
+  void Add(ParameterSpec spec) {
+    spec.unit = unit;
+    spec.chunk = chunk;
+    spec.whole_shape = spec.shape;
+    if (part_.tensor_size == 1) {
+      spec.split_dim = -1;
+    } else if (spec.split_dim >= 0) {
+      int64_t& size = spec.shape[static_cast<size_t>(spec.split_dim)];
+      auto [begin, count] = ShareOf(size / spec.split_parts, part_.tensor_size, part_.tensor_rank);
+      spec.split_begin = begin;
+      size = count * spec.split_parts;
+    } else if (spec.shared == SharedBy::kNobody) {
+      spec.shared = SharedBy::kTensor;
+      spec.counts = part_.tensor_rank == 0;
+    }
+    parameters.push_back(std::move(spec));
+  }
   const ModelConfig& config_;
+  const ModelPart& part_;
 };
+
+int64_t Product(const std::vector<int64_t>& shape) {
+  int64_t count = 1;
+  for (int64_t size : shape) count *= size;
+  return count;
+}
 
 uint64_t HashName(const std::string& name) {  // FNV-1a
   uint64_t hash = 0xCBF29CE484222325ULL;
@@ -58,29 +139,72 @@ uint64_t HashName(const std::string& name) {  // FNV-1a
 
 }  // namespace
 
-int64_t ParameterSpec::elements() const {
-  int64_t count = 1;
-  for (int64_t size : shape) count *= size;
-  return count;
+int64_t ParameterSpec::elements() const { return Product(shape); }
+int64_t ParameterSpec::whole_elements() const { return Product(whole_shape); }
+
+ModelChunk ChunkOf(const ModelConfig& config, int depth, int index) {
+  auto [first, count] = ShareOf(config.layers, depth, index);
+  return {first, first + count, index == 0, index == depth - 1};
 }
 
+ModelPart WholeModel(const ModelConfig& config) { return {.chunks = {ChunkOf(config, 1, 0)}}; }
+
 std::vector<ParameterSpec> GptParameters(const ModelConfig& config) {
-  Builder builder(config);
-  builder.Table("embedding.token", config.vocabulary, config.tied ? 2 : 1);
-  if (config.position == PositionKind::kLearned) {
-    builder.Table("embedding.position", config.sequence, 1);
+  return GptParameters(config, WholeModel(config));
+}
+
+std::vector<ParameterSpec> GptParameters(const ModelConfig& config, const ModelPart& part) {
+  Builder builder(config, part);
+  for (const ModelChunk& chunk : part.chunks) {
+    if (chunk.has_embedding) {
+      builder.Embedding();
+      ++builder.unit;
+    }
+    for (int64_t layer = chunk.first_layer; layer < chunk.end_layer; ++layer) {
+      builder.Block(layer);
+      ++builder.unit;
+    }
+    if (chunk.has_head) {
+      builder.Head();
+      ++builder.unit;
+    }
+    ++builder.chunk;
   }
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    ++builder.unit;
-    builder.Block(layer);
-  }
-  ++builder.unit;
-  builder.Norm("norm");
-  if (!config.tied) builder.Matrix("head", config.vocabulary, config.hidden, kDeviation);
   return std::move(builder.parameters);
 }
 
-int UnitCount(const ModelConfig& config) { return static_cast<int>(config.layers) + 2; }
+std::vector<ElementRuns> RunsOf(const ParameterSpec& spec, int64_t begin, int64_t elements) {
+  if (spec.split_dim < 0) return {{begin, begin, elements, elements, 1}};
+  // Rows of what this rank holds; a bias has rows of one element.
+  const int64_t columns = spec.shape.size() == 2 ? spec.shape[1] : 1;
+  const int64_t whole_columns = spec.whole_shape.size() == 2 ? spec.whole_shape[1] : 1;
+  std::vector<ElementRuns> runs;
+  const int64_t end = begin + elements;
+  if (spec.split_dim == 1) {
+    // Part of a first row, whole rows, part of a last row.
+    for (int64_t at = begin; at < end;) {
+      const int64_t row = at / columns, column = at % columns;
+      const int64_t length = std::min(columns - column, end - at);
+      const int64_t count = length < columns ? 1 : (end - at) / columns;
+      runs.push_back({at, row * whole_columns + spec.split_begin + column, length,
+                      count == 1 ? length : whole_columns, count});
+      at += length * count;
+    }
+    return runs;
+  }
+  // Within a part the rows are neighbours in the whole as well.
+  const int64_t part_rows = spec.shape[0] / spec.split_parts;
+  const int64_t whole_part_rows = spec.whole_shape[0] / spec.split_parts;
+  for (int64_t at = begin; at < end;) {
+    const int64_t part = at / (part_rows * columns);
+    const int64_t length = std::min(end, (part + 1) * part_rows * columns) - at;
+    const int64_t in_part = at - part * part_rows * columns;
+    runs.push_back(
+        {at, (part * whole_part_rows + spec.split_begin) * columns + in_part, length, length, 1});
+    at += length;
+  }
+  return runs;
+}
 
 int64_t ElementCount(absl::Span<const ParameterSpec> parameters) {
   int64_t count = 0;

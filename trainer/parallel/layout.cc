@@ -1,6 +1,8 @@
 #include "trainer/parallel/layout.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 namespace weft {
 namespace {
@@ -12,14 +14,16 @@ int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit 
 std::vector<BucketLayout> LayOut(absl::Span<const ParameterSpec> parameters, Bytes bucket_bytes,
                                  int64_t element_size, int ranks) {
   std::vector<BucketLayout> buckets;
-  bool is_open = false;
+  std::map<std::pair<SharedBy, int>, size_t> open;  // by what a bucket's parameters have in common
   for (int i = static_cast<int>(parameters.size()) - 1; i >= 0; --i) {
-    if (!is_open) buckets.emplace_back();
-    BucketLayout& bucket = buckets.back();
-    int64_t elements = parameters[static_cast<size_t>(i)].elements();
-    bucket.entries.push_back({i, bucket.elements, elements});
-    bucket.elements = RoundUp(bucket.elements + elements, kAlignment);
-    is_open = bucket.elements * element_size < bucket_bytes.count();
+    const ParameterSpec& spec = parameters[static_cast<size_t>(i)];
+    const std::pair<SharedBy, int> key(spec.shared, spec.chunk);
+    auto [found, is_new] = open.try_emplace(key, buckets.size());
+    if (is_new) buckets.push_back({.shared = spec.shared, .chunk = spec.chunk});
+    BucketLayout& bucket = buckets[found->second];
+    bucket.entries.push_back({i, bucket.elements, spec.elements()});
+    bucket.elements = RoundUp(bucket.elements + spec.elements(), kAlignment);
+    if (bucket.elements * element_size >= bucket_bytes.count()) open.erase(found);
   }
   for (BucketLayout& bucket : buckets) {
     bucket.shard = RoundUp((bucket.elements + ranks - 1) / ranks, kAlignment);

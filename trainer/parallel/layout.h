@@ -26,6 +26,8 @@ struct BucketEntry {
 };
 
 struct BucketLayout {
+  SharedBy shared = SharedBy::kNobody;
+  int chunk = 0;
   std::vector<BucketEntry> entries;
   int64_t elements = 0;  // with the gaps between parameters
   int64_t shard = 0;     // elements of each rank

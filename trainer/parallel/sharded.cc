@@ -1,8 +1,8 @@
 #include "trainer/parallel/sharded.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "base/clock.h"
 #include "base/status.h"
 
 namespace weft {
@@ -18,10 +18,12 @@ constexpr int kPoolBuffers = 3;
 }  // namespace
 
 ShardedParameters::ShardedParameters(std::vector<ParameterSpec> parameters,
-                                     const ShardedOptions& options, Group* group, Trace* trace)
+                                     const ShardedOptions& options, const ParallelGroups* groups,
+                                     Trace* trace)
     : parameters_(std::move(parameters)),
       options_(options),
-      group_(group),
+      groups_(*groups),
+      group_(groups->data.get()),
       trace_(trace),
       compute_type_(options.precision == Precision::kBf16 ? at::kBFloat16 : at::kFloat),
       reduce_type_(options.reduce_fp32 ? at::kFloat : compute_type_) {
@@ -38,6 +40,7 @@ ShardedParameters::ShardedParameters(std::vector<ParameterSpec> parameters,
     MakeSegments(buckets_[b]);
     for (const BucketEntry& entry : buckets_[b].layout.entries) {
       const ParameterSpec& spec = parameters_[static_cast<size_t>(entry.parameter)];
+      buckets_[b].counts = spec.counts;
       places_[static_cast<size_t>(entry.parameter)] = {static_cast<int>(b), entry.offset};
       tensors_[static_cast<size_t>(entry.parameter)] =
           buckets_[b].values.narrow(0, entry.offset, entry.elements).view(spec.shape);
@@ -111,25 +114,34 @@ absl::Status ShardedParameters::StartGather(Bucket& bucket) {
 
 absl::Status ShardedParameters::WaitUnit(int unit) {
   for (int bucket : unit_buckets_[static_cast<size_t>(unit)]) {
-    WEFT_RETURN_IF_ERROR(Wait(buckets_[static_cast<size_t>(bucket)].gather, "wait_all_gather"));
+    WEFT_RETURN_IF_ERROR(group_->Wait(buckets_[static_cast<size_t>(bucket)].gather));
   }
   return absl::OkStatus();
 }
 
 absl::Status ShardedParameters::WaitAll() {
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
-    WEFT_RETURN_IF_ERROR(Wait(bucket->gather, "wait_all_gather"));
+    WEFT_RETURN_IF_ERROR(group_->Wait(bucket->gather));
   }
   return absl::OkStatus();
 }
 
 // ---- Gradients ----
 
-void ShardedParameters::BeginBackward(int64_t step, int micro_step) {
+void ShardedParameters::BeginStep(int64_t step) {
   step_ = step;
-  micro_step_ = micro_step;
-  for (size_t i = 0; i < parameters_.size(); ++i) uses_left_[i] = parameters_[i].uses;
-  for (Bucket& bucket : buckets_) bucket.missing = static_cast<int>(bucket.layout.entries.size());
+  for (Bucket& bucket : buckets_) {
+    bucket.micro_step = 0;
+    ExpectGradients(bucket);
+  }
+}
+
+void ShardedParameters::ExpectGradients(Bucket& bucket) {
+  bucket.missing = static_cast<int>(bucket.layout.entries.size());
+  for (const BucketEntry& entry : bucket.layout.entries) {
+    const size_t parameter = static_cast<size_t>(entry.parameter);
+    uses_left_[parameter] = UsesOf(parameters_[parameter]);
+  }
 }
 
 int ShardedParameters::TakeBuffer(Bucket& bucket) {
@@ -156,8 +168,7 @@ GradientTarget ShardedParameters::Begin(int parameter) {
   Bucket& bucket = buckets_[static_cast<size_t>(b)];
   const ParameterSpec& spec = parameters_[static_cast<size_t>(parameter)];
   if (bucket.buffer < 0) TakeBuffer(bucket);
-  bool is_first_use = uses_left_[static_cast<size_t>(parameter)] == spec.uses;
-  bool add = !is_first_use || (!ReducesEach() && micro_step_ > 0);
+  const bool add = uses_left_[static_cast<size_t>(parameter)] != UsesOf(spec);
   return {buffers_[static_cast<size_t>(bucket.buffer)]
               .full.narrow(0, offset, spec.elements())
               .view(spec.shape),
@@ -167,8 +178,7 @@ GradientTarget ShardedParameters::Begin(int parameter) {
 void ShardedParameters::End(int parameter) {
   if (--uses_left_[static_cast<size_t>(parameter)] > 0) return;
   int b = places_[static_cast<size_t>(parameter)].first;
-  if (--buckets_[static_cast<size_t>(b)].missing > 0) return;
-  if (ReducesEach() || micro_step_ + 1 == options_.micro_steps) StartReduction(b);
+  if (--buckets_[static_cast<size_t>(b)].missing == 0) StartReduction(b);
 }
 
 void ShardedParameters::StartReduction(int bucket_index) {
@@ -176,8 +186,12 @@ void ShardedParameters::StartReduction(int bucket_index) {
   Bucket& bucket = buckets_[static_cast<size_t>(bucket_index)];
   const Buffer& buffer = buffers_[static_cast<size_t>(bucket.buffer)];
   int64_t shard = bucket.layout.shard;
-  Reduction reduction{bucket_index, bucket.buffer, micro_step_, {}};
-  if (ReducesEach()) bucket.buffer = -1;
+  Reduction reduction{bucket_index, bucket.buffer, bucket.micro_step, {}};
+  if (ReducesEach()) {
+    bucket.buffer = -1;
+    ++bucket.micro_step;
+    ExpectGradients(bucket);
+  }
   if (group_->size() > 1) {
     at::Tensor out = ReducesEach() && options_.micro_steps > 1 ? buffer.shard.narrow(0, 0, shard)
                                                                : bucket.gradient;
@@ -213,19 +227,34 @@ void ShardedParameters::Retire(const Reduction& reduction) {
 absl::Status ShardedParameters::FinishOldest() {
   Reduction reduction = std::move(reductions_.front());
   reductions_.pop_front();
-  WEFT_RETURN_IF_ERROR(Wait(reduction.pending, "wait_reduce_scatter"));
+  WEFT_RETURN_IF_ERROR(group_->Wait(reduction.pending));
   Retire(reduction);
   return absl::OkStatus();
 }
 
 absl::Status ShardedParameters::FinishGradients() {
   while (status_.ok() && !reductions_.empty()) status_ = FinishOldest();
+  if (status_.ok()) status_ = AddUpShared();
   return status_;
+}
+
+absl::Status ShardedParameters::AddUpShared() {
+  std::vector<std::pair<Group*, Pending>> sums;
+  for (Bucket& bucket : buckets_) {
+    if (bucket.layout.shared == SharedBy::kNobody) continue;
+    Group* group =
+        bucket.layout.shared == SharedBy::kTensor ? groups_.tensor.get() : groups_.ends.get();
+    WEFT_ASSIGN_OR_RETURN(Pending pending, group->AllReduceSum(bucket.gradient));
+    sums.emplace_back(group, std::move(pending));
+  }
+  for (auto& [group, pending] : sums) WEFT_RETURN_IF_ERROR(group->Wait(pending));
+  return absl::OkStatus();
 }
 
 double ShardedParameters::SumSquares() const {
   double sum = 0;
   for (const Bucket& bucket : buckets_) {
+    if (!bucket.counts) continue;
     for (const Segment& segment : bucket.segments) {
       if (bucket.gradient.scalar_type() == at::kFloat) {
         sum += Kernels().f32.sum_squares(segment.elements,
@@ -267,35 +296,6 @@ absl::Status ShardedParameters::Update(const kernels::AdamW& step) {
     WEFT_RETURN_IF_ERROR(StartGather(*bucket));
   }
   return absl::OkStatus();
-}
-
-// ---- Waiting ----
-
-absl::Status ShardedParameters::Wait(Pending& pending, const char* wait_name) {
-  if (pending.work == nullptr) return absl::OkStatus();
-  int64_t start = SystemClock::Nanoseconds();
-  const char* name = pending.name;
-  absl::StatusOr<int64_t> end = group_->Wait(pending);
-  if (!end.ok()) return end.status();
-  AddExposed(start, SystemClock::Nanoseconds(), wait_name);
-  if (trace_ != nullptr) {
-    // Several are under way at a time; on their track each begins where the one before it ended.
-    int64_t begin = std::min(std::max(pending.start_ns, last_communication_end_ns_), *end);
-    trace_->Record({name, kCommunicationTrack, begin, *end, step_, pending.bytes});
-    last_communication_end_ns_ = std::max(last_communication_end_ns_, *end);
-  }
-  return absl::OkStatus();
-}
-
-void ShardedParameters::AddExposed(int64_t start_ns, int64_t end_ns, const char* name) {
-  exposed_ns_ += end_ns - start_ns;
-  if (trace_ != nullptr) trace_->Record({name, kComputeTrack, start_ns, end_ns, step_, -1});
-}
-
-double ShardedParameters::TakeExposedSeconds() {
-  double seconds = static_cast<double>(exposed_ns_) * 1e-9;
-  exposed_ns_ = 0;
-  return seconds;
 }
 
 }  // namespace weft

@@ -5,7 +5,8 @@
 //                    step, is done
 //   backward pass    Begin/End of each parameter; with a bucket's last gradient its reduce-scatter
 //                    starts and the pass goes on
-//   FinishGradients  waits for the reduce-scatters: each rank holds its shard of the averages
+//   FinishGradients  waits for the reduce-scatters: each rank holds its shard of the averages; and
+//                    adds up those that ranks of one replica share (SharedBy)
 //   Update           AdamW on the shards; each bucket's all-gather starts at once, in the order of
 //                    the next forward pass
 //
@@ -17,9 +18,8 @@
 // keeps fp32 master values and AdamW's moments of its shard. With one rank nothing is communicated
 // and gradients are used where they are.
 //
-// Time spent blocked in waits is counted (exposed_seconds) and goes to the trace: track kCompute
-// has what the calling thread did, kCommunication each collective from call to completion.
-// Used by one thread. The first failure of a collective is kept and returned by the next call.
+// Used by one thread. The first failure of a collective is kept and returned by the next call. The
+// groups count and trace the time that is spent blocked.
 #ifndef WEFT_TRAINER_PARALLEL_SHARDED_H_
 #define WEFT_TRAINER_PARALLEL_SHARDED_H_
 
@@ -32,15 +32,13 @@
 #include "absl/status/status.h"
 #include "base/trace.h"
 #include "trainer/config.h"
+#include "trainer/groups/parallel_groups.h"
 #include "trainer/kernels/kernels.h"
 #include "trainer/model/gradient_sink.h"
 #include "trainer/model/parameters.h"
-#include "trainer/parallel/group.h"
 #include "trainer/parallel/layout.h"
 
 namespace weft {
-
-enum TraceTrack { kComputeTrack = 0, kCommunicationTrack = 1 };
 
 struct ShardedOptions {
   Precision precision = Precision::kFp32;  // of parameters in the forward pass
@@ -63,10 +61,10 @@ struct OwnedSlice {
 
 class ShardedParameters final : public GradientSink {
  public:
-  // `group` and `trace` (may be null) must outlive this object. Parameters are uninitialised until
+  // `groups` and `trace` (may be null) must outlive this object. Parameters are uninitialised until
   // Publish.
   ShardedParameters(std::vector<ParameterSpec> parameters, const ShardedOptions& options,
-                    Group* group, Trace* trace);
+                    const ParallelGroups* groups, Trace* trace);
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   const std::vector<at::Tensor>& tensors() const { return tensors_; }  // for Gpt
@@ -79,20 +77,17 @@ class ShardedParameters final : public GradientSink {
   absl::Status WaitUnit(int unit);
   absl::Status WaitAll();
 
-  // Before each backward pass; micro_step counts from 0.
-  void BeginBackward(int64_t step, int micro_step);
+  // Before the first backward pass of a step. Backward passes of one parameter come one micro-batch
+  // after the other; stage 2 needs each bucket's to be whole before the next micro-batch begins.
+  void BeginStep(int64_t step);
   GradientTarget Begin(int parameter) override;
   void End(int parameter) override;
 
   absl::Status FinishGradients();
-  // Of this rank's shard, after FinishGradients: the ranks' sum is the squared gradient norm.
+  // Of this rank's shard, after FinishGradients: the sum over all ranks is the squared gradient
+  // norm.
   double SumSquares() const;
   absl::Status Update(const kernels::AdamW& step);
-
-  // Since the last call.
-  double TakeExposedSeconds();
-  // Counts a wait that happened elsewhere (the all-reduce of the norm).
-  void AddExposed(int64_t start_ns, int64_t end_ns, const char* name);
 
  private:
   // A stretch of the shard that is updated with one kernel call.
@@ -112,8 +107,10 @@ class ShardedParameters final : public GradientSink {
     at::Tensor mean, variance;
     at::Tensor gradient;  // [shard]: what the optimizer reads
     std::vector<Segment> segments;
-    int buffer = -1;  // index into buffers_ while gradients are being written
-    int missing = 0;  // parameters whose gradient is not whole
+    int buffer = -1;     // index into buffers_ while gradients are being written
+    int missing = 0;     // parameters whose gradient is not whole
+    int micro_step = 0;  // stage 2: reductions started in this step
+    bool counts = true;  // see ParameterSpec
     Pending gather;
   };
   struct Reduction {
@@ -131,11 +128,16 @@ class ShardedParameters final : public GradientSink {
   absl::Status FinishOldest();
   void Retire(const Reduction& reduction);
   absl::Status StartGather(Bucket& bucket);
-  absl::Status Wait(Pending& pending, const char* wait_name);
+  absl::Status AddUpShared();
+  void ExpectGradients(Bucket& bucket);
+  int UsesOf(const ParameterSpec& spec) const {
+    return ReducesEach() ? spec.uses : spec.uses * options_.micro_steps;
+  }
 
   const std::vector<ParameterSpec> parameters_;
   const ShardedOptions options_;
-  Group* const group_;
+  const ParallelGroups& groups_;
+  Group* const group_;  // the data axis
   Trace* const trace_;
   const at::ScalarType compute_type_;
   const at::ScalarType reduce_type_;
@@ -146,13 +148,10 @@ class ShardedParameters final : public GradientSink {
   std::vector<std::vector<int>> unit_buckets_;
   std::vector<Buffer> buffers_;
   std::vector<int> free_buffers_;
-  std::vector<int> uses_left_;  // of each parameter, in this backward pass
+  std::vector<int> uses_left_;  // of each parameter, until its gradient can be reduced
   std::deque<Reduction> reductions_;
   absl::Status status_;
   int64_t step_ = 0;
-  int micro_step_ = 0;
-  int64_t exposed_ns_ = 0;
-  int64_t last_communication_end_ns_ = 0;
 };
 
 }  // namespace weft

@@ -11,7 +11,7 @@
 
 #include "base/random.h"
 
-namespace weft {
+namespace weft::topology {
 namespace {
 
 using ::testing::HasSubstr;
@@ -153,4 +153,4 @@ TEST(PipelineScheduleTest, ThePictureHasEveryPass) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::topology

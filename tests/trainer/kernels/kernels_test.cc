@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace weft::kernels {
@@ -103,6 +104,76 @@ TYPED_TEST(KernelsTest, SwigluAndItsGradient) {
   this->ExpectNear(y, expected);
   expected.backward(dy.to(at::kFloat));
   this->ExpectNear(dx, xf.grad());
+}
+
+// The vocabulary cut in three: parts are put together as the ranks of a tensor axis do.
+TYPED_TEST(KernelsTest, CrossEntropyOfASplitVocabulary) {
+  auto logits = this->Make({20, 300});
+  at::Tensor targets = at::randint(300, {20}, at::kLong);
+  at::Tensor whole = logits.clone(), losses = at::empty({20});
+  this->kernels().cross_entropy(20, 300, targets.template data_ptr<int64_t>(), 0.5F,
+                                this->Data(whole), losses.data_ptr<float>());
+  std::vector<at::Tensor> parts, columns, locals;
+  const std::vector<std::pair<int64_t, int64_t>> cuts = {{0, 100}, {100, 30}, {130, 170}};
+  for (auto [first, width] : cuts) {
+    columns.push_back(logits.narrow(1, first, width).contiguous());
+    at::Tensor local = targets - first;
+    local.masked_fill_((local < 0).logical_or_(local >= width), -1);
+    locals.push_back(local);
+    parts.push_back(at::empty({20, 3}));
+    this->kernels().cross_entropy_part(20, width, local.template data_ptr<int64_t>(),
+                                       this->Data(columns.back()), parts.back().data_ptr<float>());
+  }
+  at::Tensor all = at::stack(parts);
+  at::Tensor largest = all.select(2, 0).amax(0);
+  at::Tensor log_sum =
+      (largest + ((all.select(2, 1) * (all.select(2, 0) - largest).exp()).sum(0)).log())
+          .contiguous();
+  EXPECT_TRUE(at::allclose(log_sum - all.select(2, 2).sum(0), losses, 1e-4, 1e-5));
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    auto [first, width] = cuts[i];
+    this->kernels().cross_entropy_gradient(20, width, locals[i].template data_ptr<int64_t>(), 0.5F,
+                                           log_sum.data_ptr<float>(), this->Data(columns[i]));
+    this->ExpectNear(columns[i], whole.narrow(1, first, width));
+  }
+}
+
+// A row's mask depends on its number, not on where the row lies.
+TYPED_TEST(KernelsTest, DropoutDropsItsShareWhereverARowLies) {
+  auto x = this->Make({64, 100});
+  at::Tensor rows = at::arange(64, at::kLong), y = at::empty_like(x);
+  this->kernels().dropout(64, 100, 0.25F, 9, rows.template data_ptr<int64_t>(), this->Data(x),
+                          this->Data(y));
+  const double dropped = (y == 0).sum().template item<double>() / 6400;
+  EXPECT_NEAR(dropped, 0.25, 0.03);
+  this->ExpectNear(y, at::where(y == 0, at::zeros({}, x.options()), x / 0.75));
+  at::Tensor order = at::randperm(64, at::kLong);
+  at::Tensor moved = at::empty_like(x), shuffled = x.index_select(0, order);
+  this->kernels().dropout(64, 100, 0.25F, 9, order.template data_ptr<int64_t>(),
+                          this->Data(shuffled), this->Data(moved));
+  EXPECT_TRUE(at::equal(moved, y.index_select(0, order)));
+  this->kernels().dropout(64, 100, 0.25F, 10, rows.template data_ptr<int64_t>(), this->Data(x),
+                          this->Data(moved));
+  EXPECT_FALSE(at::equal(moved, y)) << "another seed drops others";
+}
+
+TYPED_TEST(KernelsTest, TokensOfAnotherRankHaveNoRow) {
+  auto table = this->Make({5, 16});
+  at::Tensor tokens = at::tensor({int64_t{2}, int64_t{-1}, int64_t{4}, int64_t{-1}});
+  at::Tensor y = at::empty({4, 16}, table.options());
+  this->kernels().embedding_forward(4, 16, 4, tokens.template data_ptr<int64_t>(),
+                                    this->Data(table), nullptr, this->Data(y));
+  EXPECT_TRUE(at::equal(y[0], table[2]));
+  EXPECT_TRUE(at::equal(y[2], table[4]));
+  EXPECT_EQ(y[1].abs().max().template item<double>(), 0);
+  auto dy = this->Make({4, 16});
+  at::Tensor dtable = at::full({5, 16}, 7.0);
+  EmbeddingBackward(4, 16, 5, tokens.template data_ptr<int64_t>(), this->Data(dy), false,
+                    dtable.data_ptr<float>());
+  EXPECT_TRUE(at::equal(dtable[2], dy[0].to(at::kFloat)));
+  EXPECT_EQ(dtable[0].abs().max().template item<double>(), 0);
+  EXPECT_NEAR(dtable.sum().template item<double>(),
+              (dy[0] + dy[2]).to(at::kFloat).sum().template item<double>(), 0.2);
 }
 
 TYPED_TEST(KernelsTest, CrossEntropyAndItsGradient) {

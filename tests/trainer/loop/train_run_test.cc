@@ -55,6 +55,112 @@ TEST_F(TrainRunTest, FourRanksHaveTheLossesOfOne) {
   EXPECT_GT(Metrics("four")[50]["exposed_comm_seconds"].get<double>(), 0.0);
 }
 
+// A layout changes which rank computes what, never what is computed.
+struct Layout {
+  const char* name;
+  int ranks;
+  std::vector<std::string> settings;
+};
+class LayoutRunTest : public TrainRunTest, public ::testing::WithParamInterface<Layout> {
+ protected:
+  // Two architectures that between them have every parameter that is cut in another way.
+  static std::vector<std::string> Model(bool second) {
+    std::vector<std::string> settings = {"train.precision=fp32", "train.steps=12",
+                                         "sample.tokens=5", "model.layers=4"};
+    if (!second) return settings;
+    for (const char* setting :
+         {"model.block=parallel", "model.tied=false", "model.position=rotary",
+          "model.activation=swiglu", "model.norm=rmsnorm", "model.dropout=0.1"}) {
+      settings.emplace_back(setting);
+    }
+    return settings;
+  }
+  static const std::map<int, json>& Reference(bool second) {
+    static std::map<int, json> references[2];
+    std::map<int, json>& reference = references[second ? 1 : 0];
+    if (reference.empty()) {
+      const std::string name = second ? "reference2" : "reference1";
+      Outcome outcome = Run(1, name, Model(second));
+      EXPECT_EQ(outcome.status, 0) << outcome.output;
+      reference = Metrics(name);
+    }
+    return reference;
+  }
+};
+
+TEST_P(LayoutRunTest, LossesAreThoseOfOneRank) {
+  for (bool second : {false, true}) {
+    std::vector<std::string> settings = Model(second);
+    for (const std::string& setting : GetParam().settings) settings.push_back(setting);
+    const std::string name = std::string(GetParam().name) + (second ? "_2" : "_1");
+    Outcome outcome = Run(GetParam().ranks, name, settings);
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    std::map<int, json> rows = Metrics(name);
+    EXPECT_LT(LargestDifference(Reference(second), rows), 1e-5);
+    for (const auto& [step, row] : rows) {
+      EXPECT_NEAR(row["grad_norm"].get<double>(),
+                  Reference(second).at(step)["grad_norm"].get<double>(), 1e-4);
+    }
+    EXPECT_NEAR(rows[12]["val_loss"].get<double>(),
+                Reference(second).at(12)["val_loss"].get<double>(), 1e-5);
+    EXPECT_TRUE(fs::exists(RunDir(name) + "/model/model.safetensors"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, LayoutRunTest,
+    ::testing::Values(
+        Layout{"tp2", 2, {"parallel.tensor=2"}},
+        Layout{"tp4_one_chunk", 4, {"parallel.tensor=4", "parallel.tensor_chunks=1"}},
+        Layout{"pp4_gpipe", 4, {"parallel.pipeline=4", "parallel.schedule=gpipe"}},
+        Layout{"pp2_interleaved", 2, {"parallel.pipeline=2", "parallel.schedule=interleaved"}},
+        Layout{"pp2_zb_h1", 2, {"parallel.pipeline=2", "parallel.schedule=zb-h1"}},
+        Layout{"pp3_uneven", 3, {"parallel.pipeline=3"}},
+        Layout{"tp2_pp2_zb_v",
+               4,
+               {"parallel.tensor=2", "parallel.pipeline=2", "parallel.schedule=zb-v"}},
+        Layout{"pp2_dp2_zero2", 4, {"parallel.pipeline=2", "parallel.zero=2"}},
+        Layout{
+            "tp2_pp2_dp2", 8, {"parallel.tensor=2", "parallel.pipeline=2", "train.micro_batch=1"}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST_F(TrainRunTest, ResumesOnAnotherMesh) {
+  std::vector<std::string> common = {"train.precision=fp32", "model.layers=4",
+                                     "optimizer.decay_steps=18"};
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), common.begin(), common.end());
+    return more;
+  };
+  ASSERT_EQ(Run(1, "mesh_straight", with({"train.steps=18"})).status, 0);
+  Outcome outcome =
+      Run(4, "mesh_changed", with({"train.steps=6", "parallel.tensor=2", "parallel.pipeline=2"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  outcome =
+      Run(2, "mesh_changed",
+          with({"train.steps=12", "parallel.pipeline=2", "parallel.schedule=zb-v", "--resume"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  outcome = Run(4, "mesh_changed", with({"train.steps=18", "parallel.tensor=4", "--resume"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_LT(LargestDifference(Metrics("mesh_straight"), Metrics("mesh_changed")), 1e-6);
+}
+
+TEST_F(TrainRunTest, LayoutsThatCannotBeAreRefusedWithTheArithmetic) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"parallel.tensor=3"}, "parallel.tensor = 3 does not divide model.heads = 4"},
+      {{"parallel.tensor=4"}, "= 4 ranks hold one model; the 2 ranks of this job"},
+      {{"parallel.pipeline=2", "model.layers=1"}, "needs 2 layers or more; model.layers = 1"},
+      {{"parallel.pipeline=2", "parallel.schedule=interleaved", "train.micro_batch=8",
+        "model.layers=4"},
+       "1 micro-batches; a multiple of the 2 stages"},
+      {{"parallel.pipeline=2", "parallel.schedule=zb-h1", "parallel.zero=2"},
+       "parallel.zero = 1 is right"}};
+  for (const auto& [settings, words] : cases) {
+    Outcome outcome = Run(2, "refused", settings);
+    EXPECT_NE(outcome.status, 0) << words;
+    EXPECT_THAT(outcome.output, HasSubstr(words));
+  }
+}
+
 TEST_F(TrainRunTest, BothZeroStagesGiveTheSameLosses) {
   ASSERT_EQ(Run(2, "zero1", {"parallel.zero=1", "train.steps=20"}).status, 0);
   Outcome zero2 = Run(2, "zero2", {"parallel.zero=2", "train.steps=20"});
@@ -204,7 +310,7 @@ TEST_F(TrainRunTest, ErrorsSayWhatToDo) {
   EXPECT_THAT(outcome.output, HasSubstr("did you mean train.steps?"));
   outcome = Run(2, "bad", {"train.global_batch=3"});
   EXPECT_NE(outcome.status, 0);
-  EXPECT_THAT(outcome.output, HasSubstr("multiple of the 2 ranks"));
+  EXPECT_THAT(outcome.output, HasSubstr("multiple of the 2 data-parallel ranks"));
   outcome = Run(2, "diverged",
                 {"optimizer.learning_rate=1e30", "optimizer.warmup_steps=0", "train.steps=9"});
   EXPECT_NE(outcome.status, 0);

@@ -236,7 +236,7 @@ TEST(GptTest, DropoutActsInTrainingOnly) {
   at::Tensor tokens = at::randint(config.vocabulary, {1, 10}, at::kLong);
   at::Tensor plain = model.Forward(tokens, {}).logits;
   EXPECT_TRUE(at::equal(plain, model.Forward(tokens, {}).logits));
-  EXPECT_FALSE(at::equal(plain, model.Forward(tokens, {.dropout = true}).logits));
+  EXPECT_FALSE(at::equal(plain, model.Forward(tokens, {.dropout = DropoutKey{.key = 7}}).logits));
 }
 
 TEST(ParametersTest, InitialValuesDependOnNameAndSeedAlone) {

@@ -57,6 +57,36 @@ TEST_P(LayoutTest, EveryElementHasOneOwnerAndNoTwoShareAPlace) {
   }
 }
 
+// Gradients that further ranks add up must lie alike on all of them: in buckets of their own.
+TEST(LayoutOfPartsTest, SharedParametersHaveBucketsOfTheirOwn) {
+  ModelConfig config;
+  config.layers = 4;
+  config.hidden = 24;
+  config.heads = 2;
+  config.ffn = 40;
+  config.sequence = 10;
+  config.vocabulary = 77;
+  std::vector<std::vector<BucketLayout>> shared(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    const ModelPart part{rank, 2, {ChunkOf(config, 4, 0), ChunkOf(config, 4, 2)}};
+    std::vector<ParameterSpec> parameters = GptParameters(config, part);
+    for (const BucketLayout& bucket : LayOut(parameters, KiB(2), 4, 3)) {
+      for (const BucketEntry& entry : bucket.entries) {
+        const ParameterSpec& spec = parameters[static_cast<size_t>(entry.parameter)];
+        EXPECT_EQ(spec.shared, bucket.shared) << spec.name;
+        EXPECT_EQ(spec.chunk, bucket.chunk) << spec.name;
+      }
+      if (bucket.shared == SharedBy::kTensor) shared[static_cast<size_t>(rank)].push_back(bucket);
+    }
+  }
+  ASSERT_EQ(shared[0].size(), shared[1].size());
+  ASSERT_FALSE(shared[0].empty());
+  for (size_t i = 0; i < shared[0].size(); ++i) {
+    EXPECT_EQ(shared[0][i].shard, shared[1][i].shard);
+    EXPECT_EQ(shared[0][i].entries.size(), shared[1][i].entries.size());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(RanksAndSizes, LayoutTest,
                          ::testing::Values(std::pair(1, 1 << 20), std::pair(1, 1),
                                            std::pair(2, 4096), std::pair(3, 9000),

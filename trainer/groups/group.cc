@@ -1,0 +1,207 @@
+#include "trainer/groups/group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace weft {
+namespace {
+
+using collectives::DataType;
+using collectives::ReduceOp;
+
+absl::StatusOr<DataType> TypeOf(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return DataType::kFloat32;
+    case at::kBFloat16:
+      return DataType::kBFloat16;
+    case at::kDouble:
+      return DataType::kFloat64;
+    case at::kLong:
+      return DataType::kInt64;
+    case at::kByte:
+      return DataType::kUint8;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("a group moves no tensors of ", at::toString(tensor.scalar_type())));
+  }
+}
+
+size_t Count(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
+
+Pending Started(const char* name, const char* wait_name, const at::Tensor& whole) {
+  Pending pending;
+  pending.name = name;
+  pending.wait_name = wait_name;
+  pending.start_ns = SystemClock::Nanoseconds();
+  pending.bytes = static_cast<int64_t>(whole.nbytes());
+  return pending;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Group>> Group::Create(
+    std::shared_ptr<collectives::Endpoint> endpoint, absl::string_view name,
+    std::vector<Rank> ranks) {
+  if (ranks.size() == 1) return std::make_unique<Group>();
+  WEFT_ASSIGN_OR_RETURN(auto communicator, collectives::Communicator::Create(
+                                               std::move(endpoint), name, std::move(ranks)));
+  return std::unique_ptr<Group>(new Group(std::move(communicator)));
+}
+
+void Group::SetTrace(Trace* trace, int compute_track, int track) {
+  trace_ = trace;
+  compute_track_ = compute_track;
+  track_ = track;
+}
+
+double Group::TakeExposedSeconds() {
+  return static_cast<double>(std::exchange(exposed_ns_, 0)) * 1e-9;
+}
+
+void Group::AddExposed(int64_t start_ns, int64_t end_ns, const char* name) {
+  exposed_ns_ += end_ns - start_ns;
+  if (trace_ != nullptr) trace_->Record({name, compute_track_, start_ns, end_ns, step_, -1});
+}
+
+absl::StatusOr<Pending> Group::ReduceScatter(at::Tensor shard, at::Tensor full, ReduceOp op) {
+  Pending pending = Started("reduce_scatter", "wait_reduce_scatter", full);
+  if (size() == 1) return pending;
+  WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(full));
+  pending.work =
+      communicator_->ReduceScatter(full.data_ptr(), shard.data_ptr(), Count(shard), type, op);
+  pending.tensors = {std::move(shard), std::move(full)};
+  return pending;
+}
+
+absl::StatusOr<Pending> Group::ReduceScatterAverage(at::Tensor shard, at::Tensor full) {
+  return ReduceScatter(std::move(shard), std::move(full), ReduceOp::kAverage);
+}
+
+absl::StatusOr<Pending> Group::ReduceScatterSum(at::Tensor shard, at::Tensor full) {
+  return ReduceScatter(std::move(shard), std::move(full), ReduceOp::kSum);
+}
+
+absl::StatusOr<Pending> Group::AllGather(at::Tensor full, at::Tensor shard) {
+  Pending pending = Started("all_gather", "wait_all_gather", full);
+  if (size() == 1) return pending;
+  WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(full));
+  pending.work = communicator_->AllGather(shard.data_ptr(), full.data_ptr(), Count(shard), type);
+  pending.tensors = {std::move(shard), std::move(full)};
+  return pending;
+}
+
+absl::StatusOr<Pending> Group::AllReduceSum(at::Tensor tensor) {
+  Pending pending = Started("all_reduce", "wait_all_reduce", tensor);
+  if (size() == 1) return pending;
+  WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(tensor));
+  pending.work = communicator_->AllReduce(tensor.data_ptr(), tensor.data_ptr(), Count(tensor), type,
+                                          ReduceOp::kSum);
+  pending.tensors = {std::move(tensor)};
+  return pending;
+}
+
+absl::StatusOr<Pending> Group::Send(at::Tensor tensor, int peer, uint32_t tag) {
+  Pending pending = Started("send", "wait_send", tensor);
+  pending.work = communicator_->Send(tensor.data_ptr(), tensor.nbytes(), Rank(peer), tag);
+  pending.tensors = {std::move(tensor)};
+  return pending;
+}
+
+absl::StatusOr<Pending> Group::Receive(at::Tensor tensor, int peer, uint32_t tag) {
+  Pending pending = Started("receive", "wait_receive", tensor);
+  pending.work = communicator_->Receive(tensor.data_ptr(), tensor.nbytes(), Rank(peer), tag);
+  pending.tensors = {std::move(tensor)};
+  return pending;
+}
+
+absl::Status Group::Wait(Pending& pending) {
+  if (pending.work == nullptr) return absl::OkStatus();
+  const int64_t start = SystemClock::Nanoseconds();
+  const collectives::WorkPtr work = std::move(pending.work);
+  pending.work = nullptr;
+  absl::Status status = work->Wait();
+  pending.tensors.clear();
+  if (!status.ok()) return Annotate(status, pending.name);
+  AddExposed(start, SystemClock::Nanoseconds(), pending.wait_name);
+  if (trace_ != nullptr) {
+    // Several are under way at a time; on their track each begins where the one before it ended.
+    const int64_t end = work->end_ns();
+    const int64_t begin = std::min(std::max(pending.start_ns, last_end_ns_), end);
+    trace_->Record({pending.name, track_, begin, end, step_, pending.bytes});
+    last_end_ns_ = std::max(last_end_ns_, end);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Group::Sum(absl::Span<double> values) {
+  if (size() == 1) return absl::OkStatus();
+  return communicator_
+      ->AllReduce(values.data(), values.data(), values.size(), DataType::kFloat64, ReduceOp::kSum)
+      ->Wait();
+}
+
+absl::StatusOr<std::vector<std::string>> Group::Gather(absl::string_view text) {
+  if (size() == 1) return std::vector<std::string>{std::string(text)};
+  const size_t ranks = static_cast<size_t>(size());
+  // A byte more than the text, so that no rank is done, and may leave, before all have called.
+  const std::string padded = absl::StrCat(text, " ");
+  const int64_t length = static_cast<int64_t>(padded.size());
+  std::vector<int64_t> lengths(ranks);
+  WEFT_RETURN_IF_ERROR(
+      communicator_->AllGather(&length, lengths.data(), 1, DataType::kInt64)->Wait());
+  std::vector<size_t> counts(lengths.begin(), lengths.end());
+  std::vector<size_t> offsets(ranks);
+  size_t all = 0;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    offsets[rank] = all;
+    all += counts[rank];
+  }
+  std::string joined(all, '\0');
+  WEFT_RETURN_IF_ERROR(
+      communicator_->AllGatherV(padded.data(), joined.data(), counts, offsets, DataType::kUint8)
+          ->Wait());
+  std::vector<std::string> texts;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    texts.push_back(joined.substr(offsets[rank], counts[rank] - 1));
+  }
+  return texts;
+}
+
+absl::StatusOr<std::string> Group::FromFirst(absl::string_view text) {
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> texts, Gather(rank() == 0 ? text : ""));
+  return texts[0];
+}
+
+absl::Status Group::Agree(const absl::Status& status) {
+  absl::Status agreed;
+  WEFT_RETURN_IF_ERROR(Agree(status, agreed));
+  return agreed;
+}
+
+absl::Status Group::Agree(const absl::Status& status, absl::Status& agreed) {
+  agreed = status;
+  if (size() == 1) return absl::OkStatus();
+  std::string text;
+  if (!status.ok()) text = absl::StrCat(static_cast<int>(status.code()), " ", status.message());
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> texts, Gather(text));
+  for (int rank = 0; rank < size(); ++rank) {
+    const std::string& other = texts[static_cast<size_t>(rank)];
+    if (other.empty()) continue;
+    size_t space = other.find(' ');
+    int code = static_cast<int>(absl::StatusCode::kUnknown);
+    (void)absl::SimpleAtoi(other.substr(0, space), &code);
+    agreed = absl::Status(static_cast<absl::StatusCode>(code),
+                          absl::StrCat("rank ", rank, ": ", other.substr(space + 1)));
+    break;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace weft

@@ -1,0 +1,101 @@
+// The ranks that share one axis of the mesh: collectives of tensors over a Communicator, and none
+// at all for a group of one. Collectives and messages return a Pending at once; the small ones for
+// agreement block.
+//
+// A group counts the time that its caller is blocked in Wait (exposed seconds) and, given a trace,
+// records it: "wait_NAME" on the track of the computation, the collective itself on the group's.
+// Used by one thread. Tensors are contiguous.
+#ifndef WEFT_TRAINER_GROUPS_GROUP_H_
+#define WEFT_TRAINER_GROUPS_GROUP_H_
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/ids.h"
+#include "base/trace.h"
+#include "collectives/communicator.h"
+#include "collectives/endpoint.h"
+
+namespace weft {
+
+// A collective or a message under way. Its tensors belong to it until Wait.
+struct Pending {
+  collectives::WorkPtr work;        // null: nothing to wait for
+  std::vector<at::Tensor> tensors;  // kept alive
+  const char* name = "";            // literal, for the trace
+  const char* wait_name = "";       // literal, for the trace
+  int64_t start_ns = 0;             // of the call
+  int64_t bytes = 0;                // of the whole buffer
+};
+
+class Group {
+ public:
+  Group() = default;  // a group of one
+  // `name` is used once in a job; `ranks` are ranks of the job, in the group's order, this
+  // process's own among them. Needs no message.
+  static absl::StatusOr<std::unique_ptr<Group>> Create(
+      std::shared_ptr<collectives::Endpoint> endpoint, absl::string_view name,
+      std::vector<Rank> ranks);
+
+  int rank() const { return communicator_ == nullptr ? 0 : communicator_->rank().value(); }
+  int size() const { return communicator_ == nullptr ? 1 : communicator_->size(); }
+
+  // `trace` may be null; else it outlives the group. `compute_track` gets the waits, `track` the
+  // collectives.
+  void SetTrace(Trace* trace, int compute_track, int track);
+  void set_step(int64_t step) { step_ = step; }  // what spans are labelled with
+  // Time blocked in Wait, and in Sum when called through Exposed, since the last call.
+  double TakeExposedSeconds();
+  void AddExposed(int64_t start_ns, int64_t end_ns, const char* name);
+
+  // shard = average over the ranks of this rank's part of `full`.
+  absl::StatusOr<Pending> ReduceScatterAverage(at::Tensor shard, at::Tensor full);
+  absl::StatusOr<Pending> ReduceScatterSum(at::Tensor shard, at::Tensor full);
+  // `full` of all ranks' parts; `shard` may be this rank's part of `full` itself.
+  absl::StatusOr<Pending> AllGather(at::Tensor full, at::Tensor shard);
+  // In place.
+  absl::StatusOr<Pending> AllReduceSum(at::Tensor tensor);
+  // Matched by (peer, tag) in order.
+  absl::StatusOr<Pending> Send(at::Tensor tensor, int peer, uint32_t tag);
+  absl::StatusOr<Pending> Receive(at::Tensor tensor, int peer, uint32_t tag);
+  // Counts and records the time blocked. The error of a collective that failed keeps its code.
+  absl::Status Wait(Pending& pending);
+
+  // In place, in double, the same on every rank.
+  absl::Status Sum(absl::Span<double> values);
+  // Every rank's text, in order of rank.
+  absl::StatusOr<std::vector<std::string>> Gather(absl::string_view text);
+  // Rank 0's text, on every rank.
+  absl::StatusOr<std::string> FromFirst(absl::string_view text);
+  // OK if it is on every rank; otherwise the status of the first rank where it is not, with its
+  // number, on all ranks.
+  absl::Status Agree(const absl::Status& status);
+  // The same outcome in `agreed`; returns an error only when the group fails.
+  absl::Status Agree(const absl::Status& status, absl::Status& agreed);
+
+ private:
+  explicit Group(std::unique_ptr<collectives::Communicator> communicator)
+      : communicator_(std::move(communicator)) {}
+  absl::StatusOr<Pending> ReduceScatter(at::Tensor shard, at::Tensor full,
+                                        collectives::ReduceOp op);
+
+  std::unique_ptr<collectives::Communicator> communicator_;  // null: a group of one
+  Trace* trace_ = nullptr;
+  int compute_track_ = 0;
+  int track_ = 0;
+  int64_t step_ = 0;
+  int64_t exposed_ns_ = 0;
+  int64_t last_end_ns_ = 0;  // of the newest span on the group's track
+};
+
+}  // namespace weft
+
+#endif  // WEFT_TRAINER_GROUPS_GROUP_H_

@@ -1,0 +1,53 @@
+// The groups of a training job: one an axis of the parallel layout, and one of everybody.
+//
+// The mesh has the tensor axis innermost, then data, then pipeline: a tensor group is neighbours,
+// which share a host, and data groups come before pipeline groups, as MegaScale lays them out
+// (section 2).
+#ifndef WEFT_TRAINER_GROUPS_PARALLEL_GROUPS_H_
+#define WEFT_TRAINER_GROUPS_PARALLEL_GROUPS_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/trace.h"
+#include "collectives/endpoint.h"
+#include "topology/job/mesh.h"
+#include "trainer/config.h"
+#include "trainer/groups/group.h"
+
+namespace weft {
+
+// Tracks of a training run's trace.
+enum TraceTrack { kComputeTrack, kDataTrack, kTensorTrack, kPipelineTrack, kTraceTracks };
+std::vector<std::string> TraceTrackNames();
+
+// Sizes of the axes. `data` is what the ranks leave.
+struct ParallelSizes {
+  int tensor = 1;
+  int data = 1;
+  int pipeline = 1;
+};
+
+// InvalidArgument with the arithmetic where the axes do not divide `ranks` or the model.
+absl::StatusOr<topology::Mesh> MeshOf(const TrainConfig& config, int ranks);
+ParallelSizes SizesOf(const topology::Mesh& mesh);
+
+struct ParallelGroups {
+  topology::Mesh mesh;
+  std::unique_ptr<Group> world, tensor, data, pipeline;
+  // First and last stage, which share a tied embedding; null: no such pair, or not this rank.
+  std::unique_ptr<Group> ends;
+
+  // A job of one rank.
+  static ParallelGroups Alone();
+  static absl::StatusOr<ParallelGroups> Create(
+      const TrainConfig& config, const std::shared_ptr<collectives::Endpoint>& endpoint);
+
+  void SetTrace(Trace* trace);
+  void set_step(int64_t step);
+};
+
+}  // namespace weft
+
+#endif  // WEFT_TRAINER_GROUPS_PARALLEL_GROUPS_H_

@@ -1,0 +1,234 @@
+// The operations over a tensor axis. In each, the exchange of one chunk of rows runs under the
+// matrix product of another, forward and backward, and in the backward pass the exchanges run under
+// the products that give the weights' gradients (MegaScale, section 3.2).
+#include "trainer/model/deliver.h"
+
+namespace weft::operations {
+namespace {
+
+using Exchange = TensorAxis::Exchange;
+
+// One argument to LibTorch, which would take a vector apart.
+struct Layers {
+  std::vector<ParameterPair> list;
+};
+
+void SaveLayers(AutogradContext* ctx, const std::vector<ParameterPair>& layers) {
+  std::vector<int64_t> numbers;
+  for (const ParameterPair& layer : layers) {
+    numbers.push_back(layer.weight);
+    numbers.push_back(layer.bias);
+  }
+  ctx->saved_data["layers"] = numbers;
+}
+std::vector<ParameterPair> SavedLayers(AutogradContext* ctx) {
+  const std::vector<int64_t> numbers = ctx->saved_data["layers"].toIntVector();
+  std::vector<ParameterPair> layers;
+  for (size_t i = 0; i < numbers.size(); i += 2) {
+    layers.push_back({static_cast<int>(numbers[i]), static_cast<int>(numbers[i + 1])});
+  }
+  return layers;
+}
+
+at::Tensor ChunkOf(const at::Tensor& rows, const Exchange& exchange, size_t chunk) {
+  return rows.narrow(0, static_cast<int64_t>(chunk) * exchange.chunk_rows(), exchange.chunk_rows());
+}
+
+// sum of xs[i] * weights[i], the chunk's rows, into `out`.
+void Multiply(const std::vector<at::Tensor>& xs, const std::vector<at::Tensor>& weights,
+              const Exchange& exchange, size_t chunk, at::Tensor out) {
+  at::mm_out(out, ChunkOf(xs[0], exchange, chunk), weights[0]);
+  for (size_t i = 1; i < xs.size(); ++i) {
+    out.addmm_(ChunkOf(xs[i], exchange, chunk), weights[i]);
+  }
+}
+
+struct GatherLinearFunction : torch::autograd::Function<GatherLinearFunction> {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const Context& context,
+                               const Layers& wanted) {
+    const std::vector<ParameterPair>& layers = wanted.list;
+    SaveContext(ctx, context);
+    SaveLayers(ctx, layers);
+    // The gathered rows are not kept: the backward pass gathers them again, under its products.
+    ctx->save_for_backward({x});
+    const TensorAxis& axis = *context.model->axis();
+    Exchange gather = axis.StartGather(x);
+    variable_list outputs;
+    for (const ParameterPair& layer : layers) {
+      const int64_t width = context.model->parameter(layer.weight).size(0);
+      outputs.push_back(at::empty({gather.full.size(0), width}, x.options()));
+    }
+    for (size_t chunk = 0; chunk < gather.pending.size(); ++chunk) {
+      axis.Wait(gather, chunk);
+      const at::Tensor rows = gather.Chunk(chunk);
+      for (size_t i = 0; i < layers.size(); ++i) {
+        const at::Tensor weight = context.model->parameter(layers[i].weight).t();
+        at::Tensor out = ChunkOf(outputs[i], gather, chunk);
+        if (layers[i].bias < 0) {
+          at::mm_out(out, rows, weight);
+        } else {
+          at::addmm_out(out, context.model->parameter(layers[i].bias), rows, weight);
+        }
+      }
+    }
+    return outputs;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const Context context = SavedContext(ctx);
+    const std::vector<ParameterPair> layers = SavedLayers(ctx);
+    const TensorAxis& axis = *context.model->axis();
+    Exchange gather = axis.StartGather(ctx->get_saved_variables()[0]);
+    std::vector<at::Tensor> dys, weights;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      dys.push_back(gradients[i].contiguous());
+      weights.push_back(context.model->parameter(layers[i].weight));
+    }
+    Exchange scatter =
+        axis.PrepareScatter(gather.full.size(0), gather.full.size(1), gather.full.options());
+    for (size_t chunk = 0; chunk < scatter.pending.size(); ++chunk) {
+      Multiply(dys, weights, scatter, chunk, scatter.Chunk(chunk));
+      axis.StartScatter(scatter, chunk);
+    }
+    axis.WaitAll(gather);
+    for (size_t i = 0; i < layers.size(); ++i) {
+      DeliverLinear(context, layers[i], dys[i], gather.full);
+    }
+    axis.WaitAll(scatter);
+    return {scatter.held, {}, {}};
+  }
+};
+
+struct LinearScatterFunction : torch::autograd::Function<LinearScatterFunction> {
+  static at::Tensor forward(AutogradContext* ctx, at::TensorList xs, const Context& context,
+                            const Layers& wanted) {
+    const std::vector<ParameterPair>& layers = wanted.list;
+    SaveContext(ctx, context);
+    SaveLayers(ctx, layers);
+    std::vector<at::Tensor> inputs(xs.begin(), xs.end());
+    ctx->save_for_backward(inputs);
+    const TensorAxis& axis = *context.model->axis();
+    std::vector<at::Tensor> weights;
+    for (const ParameterPair& layer : layers) {
+      weights.push_back(context.model->parameter(layer.weight).t());
+    }
+    Exchange scatter =
+        axis.PrepareScatter(inputs[0].size(0), weights[0].size(1), inputs[0].options());
+    for (size_t chunk = 0; chunk < scatter.pending.size(); ++chunk) {
+      Multiply(inputs, weights, scatter, chunk, scatter.Chunk(chunk));
+      axis.StartScatter(scatter, chunk);
+    }
+    axis.WaitAll(scatter);
+    for (const ParameterPair& layer : layers) {
+      if (layer.bias >= 0) scatter.held.add_(context.model->parameter(layer.bias));
+    }
+    return scatter.held;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const Context context = SavedContext(ctx);
+    const std::vector<ParameterPair> layers = SavedLayers(ctx);
+    const std::vector<at::Tensor> xs = ctx->get_saved_variables();
+    const TensorAxis& axis = *context.model->axis();
+    const at::Tensor dy = gradients[0].contiguous();
+    Exchange gather = axis.StartGather(dy);
+    variable_list dxs;
+    for (const at::Tensor& x : xs) dxs.push_back(at::empty_like(x));
+    for (const ParameterPair& layer : layers) {
+      if (layer.bias >= 0) Deliver(context, layer.bias, dy.sum(0));
+    }
+    for (size_t chunk = 0; chunk < gather.pending.size(); ++chunk) {
+      axis.Wait(gather, chunk);
+      for (size_t i = 0; i < layers.size(); ++i) {
+        at::Tensor dx = ChunkOf(dxs[i], gather, chunk);
+        at::mm_out(dx, gather.Chunk(chunk), context.model->parameter(layers[i].weight));
+      }
+    }
+    for (size_t i = 0; i < layers.size(); ++i) {
+      DeliverLinear(context, {layers[i].weight, -1}, gather.full, xs[i]);
+    }
+    dxs.resize(layers.size() + 2);  // none for the other arguments
+    return dxs;
+  }
+};
+
+struct SplitEmbeddingFunction : torch::autograd::Function<SplitEmbeddingFunction> {
+  // `anchor` has no use but that it requires a gradient, so that this node is in the graph.
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& anchor,
+                            const at::Tensor& tokens, const Context& context, int table,
+                            int positions) {
+    (void)anchor;
+    SaveContext(ctx, context);
+    SavePair(ctx, {table, positions});
+    const TensorAxis& axis = *context.model->axis();
+    const at::Tensor& words = context.model->parameter(table);
+    // Rows of this rank's table; -1: another rank has the token.
+    at::Tensor local = tokens - context.model->first_token();
+    local.masked_fill_((local < 0).logical_or_(local >= words.size(0)), -1);
+    at::Tensor rows = axis.RowsHeld(tokens.numel());
+    ctx->save_for_backward({local, rows});
+    Exchange scatter = axis.PrepareScatter(tokens.numel(), words.size(1), words.options());
+    ByType(words.scalar_type(), [&](auto type) {
+      using T = decltype(type);
+      Kernels().Of<T>().embedding_forward(local.numel(), words.size(1), tokens.size(1),
+                                          local.data_ptr<int64_t>(), Data<T>(words),
+                                          /*positions=*/nullptr, Data<T>(scatter.full));
+    });
+    for (size_t chunk = 0; chunk < scatter.pending.size(); ++chunk) {
+      axis.StartScatter(scatter, chunk);
+    }
+    axis.WaitAll(scatter);
+    if (positions >= 0) {
+      const at::Tensor& table_of_positions = context.model->parameter(positions);
+      scatter.held.add_(table_of_positions.index_select(0, rows.remainder(tokens.size(1))));
+    }
+    return scatter.held;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const Context context = SavedContext(ctx);
+    const auto [table, positions] = SavedPair(ctx);
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor& local = saved[0];
+    const TensorAxis& axis = *context.model->axis();
+    const at::Tensor dy = gradients[0].contiguous();
+    Exchange gather = axis.StartGather(dy);
+    if (positions >= 0) {
+      at::Tensor gradient =
+          at::zeros(context.model->parameter(positions).sizes(), dy.options().dtype(at::kFloat));
+      gradient.index_add_(0, saved[1].remainder(local.size(1)), dy.to(at::kFloat));
+      Deliver(context, positions, gradient);
+    }
+    axis.WaitAll(gather);
+    ByType(dy.scalar_type(), [&, table = table](auto type) {
+      using T = decltype(type);
+      DeliverTable<T>(context, table, [&](auto* out, bool add) {
+        kernels::EmbeddingBackward(local.numel(), dy.size(1),
+                                   context.model->parameter(table).size(0),
+                                   local.data_ptr<int64_t>(), Data<T>(gather.full), add, out);
+      });
+    });
+    return {{}, {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+std::vector<at::Tensor> GatherLinear(const Context& context, const at::Tensor& x,
+                                     const std::vector<ParameterPair>& layers) {
+  return GatherLinearFunction::apply(x, context, Layers{layers});
+}
+
+at::Tensor LinearScatter(const Context& context, const std::vector<at::Tensor>& xs,
+                         const std::vector<ParameterPair>& layers) {
+  return LinearScatterFunction::apply(at::TensorList(xs), context, Layers{layers});
+}
+
+at::Tensor SplitEmbedding(const Context& context, const at::Tensor& tokens, int table,
+                          int positions) {
+  at::Tensor anchor = at::empty({0}, at::kFloat);
+  anchor.set_requires_grad(context.sink != nullptr);
+  return SplitEmbeddingFunction::apply(anchor, tokens, context, table, positions);
+}
+
+}  // namespace weft::operations
