@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/endpoint_impl.h"
+#include "collectives/planner/group_place.h"
 #include "collectives/reduce.h"
 #include "collectives/verify.h"
 #include "collectives/works.h"
@@ -36,9 +37,12 @@ class CommunicatorImpl final : public Communicator {
         chunk_bytes_(static_cast<uint64_t>(
             endpoint_->settings().ByteCount("collective.chunk_bytes").count())),
         verify_(endpoint_->settings().Bool("verify.schedules")) {
+    std::vector<std::string> hosts;
     for (Peer* peer : group_->peers) {
-      if (peer != nullptr && peer->host != endpoint_->host()) one_host_ = false;
+      hosts.push_back(peer == nullptr ? endpoint_->host() : peer->host);
     }
+    auto place = std::make_shared<const GroupPlace>(hosts);
+    if (place->hosts.size() > 1) place_ = std::move(place);
   }
   ~CommunicatorImpl() override { endpoint_->Leave(group_); }
 
@@ -107,6 +111,7 @@ class CommunicatorImpl final : public Communicator {
     spec.rank = group_->rank;
     spec.root = root.value();
     spec.count = count;
+    spec.place = place_;
     return spec;
   }
   WorkPtr Run(CollectiveSpec spec, const void* input, void* output, DataType type,
@@ -125,8 +130,8 @@ class CommunicatorImpl final : public Communicator {
   const std::string wanted_;
   const uint64_t chunk_bytes_;
   const bool verify_;
-  bool one_host_ = true;
-  std::mutex mutex_;  // orders calls; before group_->mutex
+  std::shared_ptr<const GroupPlace> place_;  // null: one host
+  std::mutex mutex_;                         // orders calls; before group_->mutex
   std::list<std::pair<size_t, std::shared_ptr<PlanEntry>>> plans_;  // by size of an element
 };
 
@@ -159,8 +164,9 @@ absl::StatusOr<std::shared_ptr<PlanEntry>> CommunicatorImpl::PlanFor(CollectiveS
   const bool even =
       spec.kind != CollectiveKind::kAllGatherV && spec.kind != CollectiveKind::kAllToAllV;
   const uint64_t part = even ? spec.count : n;
-  entry->algorithm = &ChooseAlgorithm(wanted_, spec.kind, spec.size,
-                                      Bytes(static_cast<int64_t>(part * element)), one_host_);
+  entry->algorithm =
+      &ChooseAlgorithm(wanted_, spec.kind, spec.size, Bytes(static_cast<int64_t>(part * element)),
+                       place_ == nullptr);
   // What others send in AllToAllV is not known here.
   if (verify_ && spec.kind != CollectiveKind::kAllToAllV) {
     std::vector<CollectiveSpec> specs(n, spec);

@@ -156,7 +156,8 @@ std::string ToText(const RankSchedule& schedule) {
 
 uint32_t ScheduleBuilder::Append(Step step, AfterList after) {
   const bool message = step.peer >= 0;
-  if (step.length == 0 && !(message && empty_messages_)) return kNone;
+  appended_ = step.length > 0 || (message && empty_messages_);
+  if (!appended_) return kNone;
   step.after_begin = static_cast<uint32_t>(schedule_.after.size());
   schedule_.steps.push_back(step);
   for (uint32_t id : after) AlsoAfter(id);
@@ -164,10 +165,40 @@ uint32_t ScheduleBuilder::Append(Step step, AfterList after) {
 }
 
 void ScheduleBuilder::AlsoAfter(uint32_t step) {
-  if (step == kNone) return;
+  if (step == kNone || !appended_) return;
   WEFT_CHECK(step + 1 < schedule_.steps.size(), "step " << step << " does not precede");
   schedule_.after.push_back(step);
   ++schedule_.steps.back().after_count;
+}
+
+void ScheduleBuilder::AlsoAfter(absl::Span<const uint32_t> steps) {
+  for (uint32_t step : steps) AlsoAfter(step);
+}
+
+std::vector<uint32_t> ScheduleBuilder::Embed(const RankSchedule& part, absl::Span<const int> ranks,
+                                             Place input, Place output,
+                                             absl::Span<const uint32_t> after) {
+  const Place bases[3] = {input, output, Scratch(part.scratch_length)};
+  const uint32_t first = static_cast<uint32_t>(schedule_.steps.size());
+  auto moved = [&](Place place) { return bases[static_cast<int>(place.buffer)] + place.offset; };
+  std::vector<bool> last(part.steps.size(), true);
+  appended_ = true;
+  for (Step step : part.steps) {
+    const absl::Span<const uint32_t> before = part.After(step);
+    if (step.peer >= 0) step.peer = ranks[static_cast<size_t>(step.peer)];
+    step.out = moved(step.out), step.left = moved(step.left), step.right = moved(step.right);
+    step.after_begin = static_cast<uint32_t>(schedule_.after.size());
+    step.after_count = 0;
+    schedule_.steps.push_back(step);
+    for (uint32_t id : before) AlsoAfter(first + id), last[id] = false;
+    if (before.empty()) AlsoAfter(after);
+  }
+  if (part.steps.empty()) return {after.begin(), after.end()};
+  std::vector<uint32_t> ends;
+  for (size_t id = 0; id < last.size(); ++id) {
+    if (last[id]) ends.push_back(first + static_cast<uint32_t>(id));
+  }
+  return ends;
 }
 
 uint32_t ScheduleBuilder::Send(int peer, Place from, uint64_t length, AfterList after) {

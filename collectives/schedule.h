@@ -15,12 +15,16 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
 
 namespace weft::collectives {
+
+struct GroupPlace;  // planner/group_place.h
 
 enum class CollectiveKind : uint8_t {
   kAllReduce,
@@ -49,7 +53,10 @@ struct CollectiveSpec {
   int root = 0;
   uint64_t count = 0;
   uint64_t chunk = 65536;  // elements in which an algorithm pipelines
-  bool average = false;    // divide the reduction by `size`
+  int channels = 1;        // rings at once, where an algorithm has rings
+  // Which ranks share a host; null: all do. The same on all ranks.
+  std::shared_ptr<const GroupPlace> place;
+  bool average = false;  // divide the reduction by `size`
   // Input and output share memory: see InputShift. May differ between the ranks of one collective;
   // what travels must not depend on it.
   bool in_place = false;
@@ -120,15 +127,22 @@ class ScheduleBuilder {
   uint32_t Copy(Place out, Place from, uint64_t length, AfterList after = {});
   uint32_t Reduce(Place out, Place left, Place right, uint64_t length, AfterList after = {});
   uint32_t Scale(Place out, uint64_t length, AfterList after = {});
-  // One more dependency of the newest step.
+  // One more dependency of what the latest call appended, if it appended a step.
   void AlsoAfter(uint32_t step);
+  void AlsoAfter(absl::Span<const uint32_t> steps);
   Place Scratch(uint64_t length);  // a fresh stretch
+  // Appends the schedule of a collective of some ranks: `ranks[i]` is its rank i; its input and
+  // output begin at `input` and `output`. All its steps come after `after`. Returns the steps that
+  // what needs all of it comes after: its last ones, or `after` if it has no step.
+  std::vector<uint32_t> Embed(const RankSchedule& part, absl::Span<const int> ranks, Place input,
+                              Place output, absl::Span<const uint32_t> after);
 
   RankSchedule Finish() && { return std::move(schedule_); }
 
  private:
   uint32_t Append(Step step, AfterList after);
   bool empty_messages_;
+  bool appended_ = false;  // by the latest call
   RankSchedule schedule_;
 };
 

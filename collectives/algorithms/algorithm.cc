@@ -1,14 +1,17 @@
 #include "collectives/algorithms/algorithm.h"
 
+#include <algorithm>
+
 #include "base/status.h"
+#include "collectives/planner/group_place.h"
 
 namespace weft::collectives {
 namespace {
 
-constexpr Algorithm kAlgorithms[] = {
-    {"oneshot", &OneShotHas, &BuildOneShot},
-    {"direct", &DirectHas, &BuildDirect},
-    {"ring", &RingHas, &BuildRing},
+constexpr const Algorithm* kAlgorithms[] = {
+    &kOneShot,
+    &kDirect,
+    &kRing,
 };
 
 // Up to here a turn of the network costs more than sending everything to everybody.
@@ -18,11 +21,11 @@ constexpr int kDirectRanks = 8;
 
 }  // namespace
 
-absl::Span<const Algorithm> Algorithms() { return kAlgorithms; }
+absl::Span<const Algorithm* const> Algorithms() { return kAlgorithms; }
 
 const Algorithm* FindAlgorithm(absl::string_view name, CollectiveKind kind) {
-  for (const Algorithm& algorithm : kAlgorithms) {
-    if (name == algorithm.name && algorithm.has(kind)) return &algorithm;
+  for (const Algorithm* algorithm : kAlgorithms) {
+    if (name == algorithm->name && algorithm->has(kind)) return algorithm;
   }
   return nullptr;
 }
@@ -39,6 +42,15 @@ const Algorithm& ChooseAlgorithm(absl::string_view wanted, CollectiveKind kind, 
   if (choice == nullptr) choice = FindAlgorithm("direct", kind);
   WEFT_CHECK(choice != nullptr, "no algorithm for " << ToString(kind));
   return *choice;
+}
+
+Cost SpreadOverHosts(Cost cost, const CollectiveSpec& spec) {
+  if (spec.place == nullptr || spec.place->hosts.size() == 1) return cost;
+  const double ranks = spec.place->ranks_max;
+  cost.turns_across = cost.turns;
+  cost.elements_across =
+      cost.elements * std::max(1.0, cost.balance * ranks) * (spec.size - ranks) / (spec.size - 1);
+  return cost;
 }
 
 }  // namespace weft::collectives

@@ -1,17 +1,15 @@
 // The algorithms: each a file of this folder with one function from a CollectiveSpec to a schedule,
-// and a row in the table of algorithm.cc. That is all that a new one needs.
+// one to its cost, and a row in the table of algorithm.cc. That is all that a new one needs.
 //
 //   oneshot  every rank sends its whole contribution to each that needs it, all at once: fewest
 //            turns, for small sizes. Reduces in the order of ranks 0, 1, ..., n-1.
 //   direct   each part has an owner; owners reduce, then send the result to each other rank; in
 //            chunks. Reduces in the order owner, owner+1, ... round. For ranks that share memory.
-//   ring     each rank talks to two neighbours only, in chunks. For many ranks or several hosts.
+//   ring     each rank talks to two neighbours only, in chunks; spec.channels rings at once. For
+//            many ranks or several hosts.
 //
-// n ranks, s bytes (of the whole), messages and bytes that one rank sends:
-//   all-reduce   oneshot: n-1, (n-1)s    direct and ring: 2(n-1), 2s(n-1)/n   turns: 1, 2, 2(n-1)
-//
-// Results are bit-identical on all ranks, and the same whenever kind, count, size of the group and
-// algorithm are.
+// Results are bit-identical on all ranks, and the same whenever kind, count, size and place of the
+// group, chunk, channels and algorithm are.
 #ifndef WEFT_COLLECTIVES_ALGORITHMS_ALGORITHM_H_
 #define WEFT_COLLECTIVES_ALGORITHMS_ALGORITHM_H_
 
@@ -22,13 +20,33 @@
 
 namespace weft::collectives {
 
+// What a schedule costs, in closed form and in numbers of no machine: planner/cost.h makes time of
+// them. The tests count the same in the schedules themselves.
+struct Cost {
+  double turns = 0;     // messages on the longest chain of messages that wait for each other
+  double messages = 0;  // of the busiest rank: sent or received, whichever are more
+  double elements = 0;  // likewise
+  double reduced = 0;   // elements, by the rank that reduces most
+  double copied = 0;    // elements, by the rank that copies most
+  double fill = 0;      // elements that pass before a pipeline's last rank has its first
+  double balance = 1;   // elements of the average rank over those of the busiest
+  // Between hosts. Those of `turns`, and the elements out of or into the busiest host, all its
+  // ranks together.
+  double turns_across = 0;
+  double elements_across = 0;
+};
+
 struct Algorithm {
   const char* name;
   bool (*has)(CollectiveKind kind);
   RankSchedule (*build)(const CollectiveSpec& spec);
+  Cost (*cost)(const CollectiveSpec& spec);  // the same on every rank: reads neither rank nor place
+                                             // in memory
 };
 
-absl::Span<const Algorithm> Algorithms();
+extern const Algorithm kOneShot, kDirect, kRing;
+
+absl::Span<const Algorithm* const> Algorithms();
 // Null when there is none of that name for that kind.
 const Algorithm* FindAlgorithm(absl::string_view name, CollectiveKind kind);
 
@@ -37,12 +55,8 @@ const Algorithm* FindAlgorithm(absl::string_view name, CollectiveKind kind);
 const Algorithm& ChooseAlgorithm(absl::string_view wanted, CollectiveKind kind, int size,
                                  Bytes part, bool one_host);
 
-bool OneShotHas(CollectiveKind kind);
-RankSchedule BuildOneShot(const CollectiveSpec& spec);
-bool DirectHas(CollectiveKind kind);
-RankSchedule BuildDirect(const CollectiveSpec& spec);
-bool RingHas(CollectiveKind kind);
-RankSchedule BuildRing(const CollectiveSpec& spec);
+// For cost functions: fills in what lies between hosts where every rank talks to all others alike.
+Cost SpreadOverHosts(Cost cost, const CollectiveSpec& spec);
 
 }  // namespace weft::collectives
 

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "collectives/algorithms/algorithm.h"
+#include "collectives/algorithms/exchange.h"
 #include "collectives/algorithms/parts.h"
+#include "collectives/algorithms/paths.h"
 
 namespace weft::collectives {
 namespace {
@@ -29,10 +31,6 @@ uint32_t ReduceChunk(ScheduleBuilder& builder, const CollectiveSpec& spec, Place
 RankSchedule AllReduce(const CollectiveSpec& spec) {
   const int n = spec.size;
   ScheduleBuilder builder;
-  if (n == 1) {
-    if (!spec.in_place) builder.Copy(Output(0), Input(0), spec.count);
-    return std::move(builder).Finish();
-  }
   const uint64_t rounds = ChunkCount(PartOf(spec.count, n, 0).length, spec.chunk);
   auto piece = [&](int owner, uint64_t round) {
     return ChunkOf(PartOf(spec.count, n, owner), spec.chunk, round);
@@ -71,8 +69,6 @@ RankSchedule ReduceScatter(const CollectiveSpec& spec) {
   const int n = spec.size;
   ScheduleBuilder builder;
   auto part = [&](int rank) { return static_cast<uint64_t>(rank) * spec.count; };
-  if (n == 1 && !spec.in_place) builder.Copy(Output(0), Input(0), spec.count);
-  if (n == 1) return std::move(builder).Finish();
   for (uint64_t round = 0; round < ChunkCount(spec.count, spec.chunk); ++round) {
     const Stretch chunk = ChunkOf({0, spec.count}, spec.chunk, round);
     for (int d = 1; d < n; ++d) {
@@ -88,8 +84,6 @@ RankSchedule ReduceScatter(const CollectiveSpec& spec) {
 RankSchedule Reduce(const CollectiveSpec& spec) {
   ScheduleBuilder builder;
   const bool is_root = spec.rank == spec.root;
-  if (spec.size == 1 && !spec.in_place) builder.Copy(Output(0), Input(0), spec.count);
-  if (spec.size == 1) return std::move(builder).Finish();
   for (uint64_t round = 0; round < ChunkCount(spec.count, spec.chunk); ++round) {
     const Stretch chunk = ChunkOf({0, spec.count}, spec.chunk, round);
     if (is_root) {
@@ -101,33 +95,24 @@ RankSchedule Reduce(const CollectiveSpec& spec) {
   return std::move(builder).Finish();
 }
 
-// All-gather with any counts: rank r's part lies at offsets[r].
-RankSchedule AllGather(const CollectiveSpec& spec, const std::vector<uint64_t>& counts,
-                       const std::vector<uint64_t>& offsets) {
+RankSchedule AllGather(const CollectiveSpec& spec) {
   const int n = spec.size;
+  const std::vector<Stretch> parts = GatheredParts(spec);
   ScheduleBuilder builder;
-  uint64_t longest = 0;
-  for (uint64_t count : counts) longest = std::max(longest, count);
-  if (!spec.in_place) builder.Copy(Output(offsets[spec.rank]), Input(0), counts[spec.rank]);
-  for (uint64_t round = 0; round < ChunkCount(longest, spec.chunk); ++round) {
-    auto piece = [&](int rank) { return ChunkOf({0, counts[rank]}, spec.chunk, round); };
-    const Stretch own = piece(spec.rank);
+  const Stretch mine = parts[spec.rank];
+  if (!spec.in_place) builder.Copy(Output(mine.offset), Input(0), mine.length);
+  for (uint64_t round = 0; round < ChunkCount(LongestOf(parts), spec.chunk); ++round) {
+    const Stretch own = ChunkOf({0, mine.length}, spec.chunk, round);
     for (int d = 1; d < n; ++d) {
       builder.Send(Around(spec.rank, -d, n), Input(own.offset), own.length);
     }
     for (int d = 1; d < n; ++d) {
       const int peer = Around(spec.rank, d, n);
-      builder.Receive(peer, Output(offsets[peer] + piece(peer).offset), piece(peer).length);
+      const Stretch theirs = ChunkOf(parts[peer], spec.chunk, round);
+      builder.Receive(peer, Output(theirs.offset), theirs.length);
     }
   }
   return std::move(builder).Finish();
-}
-
-RankSchedule EvenAllGather(const CollectiveSpec& spec) {
-  std::vector<uint64_t> counts(static_cast<size_t>(spec.size), spec.count);
-  std::vector<uint64_t> offsets(counts.size());
-  for (size_t r = 0; r < offsets.size(); ++r) offsets[r] = r * spec.count;
-  return AllGather(spec, counts, offsets);
 }
 
 RankSchedule Broadcast(const CollectiveSpec& spec) {
@@ -178,54 +163,14 @@ RankSchedule Scatter(const CollectiveSpec& spec) {
   return std::move(builder).Finish();
 }
 
-// In place, parts overlay those that they replace: the input goes to scratch first.
-RankSchedule AllToAll(const CollectiveSpec& spec, const std::vector<Stretch>& from,
-                      const std::vector<Stretch>& to, bool empty_messages) {
-  const int n = spec.size;
-  ScheduleBuilder builder(empty_messages);
-  Place source = Input(0);
-  uint32_t saved = kNone;
-  if (spec.in_place) {
-    source = builder.Scratch(InputLength(spec));
-    saved = builder.Copy(source, Input(0), InputLength(spec));
-  }
-  for (int d = 1; d < n; ++d) {
-    const int peer = Around(spec.rank, -d, n);
-    builder.Send(peer, source + from[peer].offset, from[peer].length, {saved});
-  }
-  for (int d = 1; d < n; ++d) {
-    const int peer = Around(spec.rank, d, n);
-    builder.Receive(peer, Output(to[peer].offset), to[peer].length, {saved});
-  }
-  const Stretch own = from[spec.rank];
-  if (!spec.in_place || own.offset != to[spec.rank].offset) {
-    builder.Copy(Output(to[spec.rank].offset), source + own.offset, own.length, {saved});
-  }
-  return std::move(builder).Finish();
-}
-
-RankSchedule EvenAllToAll(const CollectiveSpec& spec) {
-  std::vector<Stretch> parts(static_cast<size_t>(spec.size));
-  for (size_t r = 0; r < parts.size(); ++r) parts[r] = {r * spec.count, spec.count};
-  return AllToAll(spec, parts, parts, false);
-}
-
-RankSchedule UnevenAllToAll(const CollectiveSpec& spec) {
-  std::vector<Stretch> from(static_cast<size_t>(spec.size)), to(from.size());
-  for (size_t r = 0; r < from.size(); ++r) {
-    from[r] = {spec.input_offsets[r], spec.input_counts[r]};
-    to[r] = {spec.output_offsets[r], spec.output_counts[r]};
-  }
-  // Two ranks may disagree about a count; an empty message lets them find out.
-  return AllToAll(spec, from, to, true);
-}
-
 // Up to 8 ranks one turn, everybody to everybody; beyond that dissemination (Hensgen, Finkel,
 // Manber, "Two algorithms for barrier synchronization", 1988): ceil(log2 n) turns of one message.
+constexpr int kBarrierAtOnce = 8;
+
 RankSchedule Barrier(const CollectiveSpec& spec) {
   const int n = spec.size;
   ScheduleBuilder builder(true);
-  const bool disseminates = n > 8;
+  const bool disseminates = n > kBarrierAtOnce;
   std::vector<uint32_t> arrivals;
   for (int d = 1; d < n; d = disseminates ? 2 * d : d + 1) {
     builder.Send(Around(spec.rank, d, n), Input(0), 0);
@@ -237,16 +182,16 @@ RankSchedule Barrier(const CollectiveSpec& spec) {
   return std::move(builder).Finish();
 }
 
-}  // namespace
+bool Has(CollectiveKind) { return true; }
 
-bool DirectHas(CollectiveKind) { return true; }
-
-RankSchedule BuildDirect(const CollectiveSpec& spec) {
+RankSchedule Build(const CollectiveSpec& spec) {
+  if (spec.size == 1 && Reduces(spec.kind)) return CopyAlone(spec);
   switch (spec.kind) {
     case CollectiveKind::kAllReduce:
       return AllReduce(spec);
     case CollectiveKind::kAllGather:
-      return EvenAllGather(spec);
+    case CollectiveKind::kAllGatherV:
+      return AllGather(spec);
     case CollectiveKind::kReduceScatter:
       return ReduceScatter(spec);
     case CollectiveKind::kBroadcast:
@@ -258,15 +203,72 @@ RankSchedule BuildDirect(const CollectiveSpec& spec) {
     case CollectiveKind::kScatter:
       return Scatter(spec);
     case CollectiveKind::kAllToAll:
-      return EvenAllToAll(spec);
-    case CollectiveKind::kAllGatherV:
-      return AllGather(spec, spec.output_counts, spec.output_offsets);
     case CollectiveKind::kAllToAllV:
-      return UnevenAllToAll(spec);
+      return ExchangeAll(spec, spec.size);
     case CollectiveKind::kBarrier:
       return Barrier(spec);
   }
   return {};
 }
+
+Cost CostOf(const CollectiveSpec& spec) {
+  const double n = spec.size, count = static_cast<double>(spec.count);
+  Cost cost{.turns = 1};
+  auto chunks = [&](uint64_t length) {
+    return static_cast<double>(ChunkCount(length, spec.chunk));
+  };
+  switch (spec.kind) {
+    case CollectiveKind::kAllReduce: {
+      const Stretch part = PartOf(spec.count, spec.size, 0);
+      cost.turns = 2;
+      cost.messages = 2 * (n - 1) * chunks(part.length);
+      cost.reduced = (n - 1) * static_cast<double>(part.length);
+      cost.elements = 2 * cost.reduced;
+      break;
+    }
+    case CollectiveKind::kReduceScatter:
+      cost.messages = (n - 1) * chunks(spec.count);
+      cost.elements = cost.reduced = (n - 1) * count;
+      break;
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllGatherV: {
+      const std::vector<Stretch> parts = GatheredParts(spec);
+      cost.messages = (n - 1) * chunks(LongestOf(parts));
+      cost.elements = (n - 1) * static_cast<double>(LongestOf(parts));
+      cost.copied = static_cast<double>(LongestOf(parts));
+      break;
+    }
+    case CollectiveKind::kReduce:
+      cost.reduced = (n - 1) * count;
+      [[fallthrough]];
+    case CollectiveKind::kBroadcast:
+      cost.messages = (n - 1) * chunks(spec.count);
+      cost.elements = (n - 1) * count;
+      cost.copied = spec.kind == CollectiveKind::kBroadcast ? count : 0;
+      cost.balance = 1 / n;
+      break;
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter:
+      cost.balance = 1 / n;
+      [[fallthrough]];
+    case CollectiveKind::kAllToAll:
+      cost.messages = n - 1;
+      cost.elements = (n - 1) * count;
+      cost.copied = count;
+      break;
+    case CollectiveKind::kAllToAllV:  // of whose lengths a rank knows its own alone
+      cost.messages = n - 1;
+      break;
+    case CollectiveKind::kBarrier:
+      cost.turns = spec.size > kBarrierAtOnce ? Log2Ceil(spec.size) : 1;
+      cost.messages = spec.size > kBarrierAtOnce ? cost.turns : n - 1;
+      break;
+  }
+  return SpreadOverHosts(cost, spec);
+}
+
+}  // namespace
+
+const Algorithm kDirect{"direct", &Has, &Build, &CostOf};
 
 }  // namespace weft::collectives

@@ -31,9 +31,7 @@ void GatherAndReduce(ScheduleBuilder& builder, const CollectiveSpec& spec, Place
     const bool final = r == n - 1;
     last = builder.Reduce(final ? Output(0) : sums, r == 1 ? from[0] : sums, from[r], length,
                           {last, arrival[r], r == 1 ? arrival[0] : kNone});
-    if (final && spec.in_place && last != kNone) {
-      for (uint32_t send : sends) builder.AlsoAfter(send);
-    }
+    if (final && spec.in_place) builder.AlsoAfter(sends);
   }
   if (spec.average) builder.Scale(Output(0), length, {last});
 }
@@ -69,11 +67,9 @@ RankSchedule Reduce(const CollectiveSpec& spec) {
   return std::move(builder).Finish();
 }
 
-}  // namespace
+bool Has(CollectiveKind kind) { return Reduces(kind); }
 
-bool OneShotHas(CollectiveKind kind) { return Reduces(kind); }
-
-RankSchedule BuildOneShot(const CollectiveSpec& spec) {
+RankSchedule Build(const CollectiveSpec& spec) {
   switch (spec.kind) {
     case CollectiveKind::kReduceScatter:
       return ReduceScatter(spec);
@@ -83,5 +79,19 @@ RankSchedule BuildOneShot(const CollectiveSpec& spec) {
       return AllReduce(spec);
   }
 }
+
+Cost CostOf(const CollectiveSpec& spec) {
+  const double others = spec.size - 1, whole = others * static_cast<double>(spec.count);
+  return SpreadOverHosts({.turns = 1,
+                          .messages = others,
+                          .elements = whole,
+                          .reduced = whole,
+                          .balance = spec.kind == CollectiveKind::kReduce ? 1.0 / spec.size : 1},
+                         spec);
+}
+
+}  // namespace
+
+const Algorithm kOneShot{"oneshot", &Has, &Build, &CostOf};
 
 }  // namespace weft::collectives

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "collectives/schedule.h"
 
@@ -33,6 +35,34 @@ inline uint64_t ChunkCount(uint64_t length, uint64_t chunk) { return (length + c
 
 // Rank `rank + distance` of n, round the circle; `distance` may be negative, down to -2n.
 inline int Around(int rank, int distance, int n) { return (rank + distance + 2 * n) % n; }
+
+// Where each rank's part of an all-gather lies in the output, and how long it is; even or not.
+inline std::vector<Stretch> GatheredParts(const CollectiveSpec& spec) {
+  std::vector<Stretch> parts(static_cast<size_t>(spec.size));
+  for (size_t r = 0; r < parts.size(); ++r) {
+    parts[r] = spec.kind == CollectiveKind::kAllGatherV
+                   ? Stretch{spec.output_offsets[r], spec.output_counts[r]}
+                   : Stretch{r * spec.count, spec.count};
+  }
+  return parts;
+}
+inline uint64_t LongestOf(const std::vector<Stretch>& parts) {
+  uint64_t longest = 0;
+  for (const Stretch& part : parts) longest = std::max(longest, part.length);
+  return longest;
+}
+inline uint64_t LengthOf(const std::vector<Stretch>& parts) {
+  uint64_t sum = 0;
+  for (const Stretch& part : parts) sum += part.length;
+  return sum;
+}
+
+// The whole of a collective of one rank: its input is its result.
+inline RankSchedule CopyAlone(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  if (!spec.in_place) builder.Copy({Buffer::kOutput, 0}, {Buffer::kInput, 0}, spec.count);
+  return std::move(builder).Finish();
+}
 
 inline Place Input(uint64_t offset) { return {Buffer::kInput, offset}; }
 inline Place Output(uint64_t offset) { return {Buffer::kOutput, offset}; }

@@ -1,156 +1,199 @@
 // Ring: every rank sends to the next and receives from the one before, part by part, chunk by chunk
 // (Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
-// A chunk moves on as soon as it has come, while the part's next chunk comes in.
+// A chunk moves on as soon as it has come, while the part's next chunk comes in. With several
+// channels each carries a share of every part round a ring of its own (paths.h).
 #include <vector>
 
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/algorithms/parts.h"
+#include "collectives/algorithms/paths.h"
+#include "collectives/planner/group_place.h"
 
 namespace weft::collectives {
 namespace {
 
+// One channel's ring, seen from this rank. Turn t of a walk: this rank sends what belongs to the
+// rank t places before it, and receives what belongs to the rank t+1 places before it.
 struct Ring {
-  explicit Ring(const CollectiveSpec& spec)
-      : n(spec.size), rank(spec.rank), next(Around(rank, 1, n)), previous(Around(rank, -1, n)) {}
-  int n, rank, next, previous;
+  Ring(const CollectiveSpec& spec, int channel) : order(RingOrder(spec, channel)) {
+    while (order[static_cast<size_t>(position)] != spec.rank) ++position;
+  }
+  int Before(int distance) const {
+    const int n = static_cast<int>(order.size());
+    return order[static_cast<size_t>(Around(position, -distance, n))];
+  }
+  std::vector<int> order;
+  int position = 0;
 };
 
-// Turn t of 2(n-1): rank r sends part r-t and receives part r-t-1; in the first n-1 turns parts are
-// reduced on their way, so that rank r ends with part r+1 whole; in the others they are stored.
-RankSchedule AllReduce(const CollectiveSpec& spec) {
-  const Ring ring(spec);
-  const int n = ring.n;
-  ScheduleBuilder builder;
-  if (n == 1) {
-    if (!spec.in_place) builder.Copy(Output(0), Input(0), spec.count);
-    return std::move(builder).Finish();
-  }
-  const uint64_t chunks = ChunkCount(PartOf(spec.count, n, 0).length, spec.chunk);
-  auto piece = [&](int turn, uint64_t chunk) {
-    return ChunkOf(PartOf(spec.count, n, Around(ring.rank, -turn, n)), spec.chunk, chunk);
-  };
-  // By part and chunk: the last step that wrote it, and the last that sent it.
-  std::vector<uint32_t> written(static_cast<size_t>(n) * chunks, kNone), sent = written;
-  for (int turn = 0; turn < 2 * (n - 1); ++turn) {
-    for (uint64_t chunk = 0; chunk < chunks; ++chunk) {
-      const size_t out = static_cast<size_t>(Around(ring.rank, -turn, n)) * chunks + chunk;
-      const Stretch going = piece(turn, chunk);
-      const Place from = turn == 0 ? Input(going.offset) : Output(going.offset);
-      const uint32_t send = builder.Send(ring.next, from, going.length, {written[out]});
-      // Before the part's result overwrites it.
-      if (turn > 0 || spec.in_place) sent[out] = send;
+std::vector<Ring> RingsOf(const CollectiveSpec& spec) {
+  std::vector<Ring> rings;
+  for (int c = 0; c < spec.channels; ++c) rings.emplace_back(spec, c);
+  return rings;
+}
 
-      const size_t in = static_cast<size_t>(Around(ring.rank, -turn - 1, n)) * chunks + chunk;
-      const Stretch coming = piece(turn + 1, chunk);
-      if (turn < n - 1) {
-        written[in] = builder.ReceiveReduce(ring.previous, Output(coming.offset),
-                                            Input(coming.offset), coming.length);
-        if (spec.average && turn == n - 2) {
-          written[in] = builder.Scale(Output(coming.offset), coming.length, {written[in]});
-        }
-      } else {
-        written[in] =
-            builder.Receive(ring.previous, Output(coming.offset), coming.length, {sent[in]});
-      }
+// What of a part travels on a channel.
+Stretch ShareOf(Stretch part, int channels, int channel) {
+  const Stretch share = PartOf(part.length, channels, channel);
+  return {part.offset + share.offset, share.length};
+}
+
+uint64_t ChunksOf(uint64_t part, const CollectiveSpec& spec) {
+  return ChunkCount(PartOf(part, spec.channels, 0).length, spec.chunk);
+}
+
+// Calls `visit(turn, chunk, channel)` in the order in which every rank posts its messages.
+template <typename Visit>
+void Walk(int turns, uint64_t chunks, int channels, const Visit& visit) {
+  for (int turn = 0; turn < turns; ++turn) {
+    for (uint64_t chunk = 0; chunk < chunks; ++chunk) {
+      for (int channel = 0; channel < channels; ++channel) visit(turn, chunk, channel);
     }
   }
+}
+
+// 2(n-1) turns: in the first n-1 parts are reduced on their way, so that each ends whole at the
+// rank before its own; in the others they are stored.
+RankSchedule AllReduce(const CollectiveSpec& spec) {
+  const int n = spec.size, channels = spec.channels;
+  ScheduleBuilder builder;
+  const std::vector<Ring> rings = RingsOf(spec);
+  const uint64_t chunks = ChunksOf(PartOf(spec.count, n, 0).length, spec);
+  auto piece = [&](int part, int channel, uint64_t chunk) {
+    return ChunkOf(ShareOf(PartOf(spec.count, n, part), channels, channel), spec.chunk, chunk);
+  };
+  auto index = [&](int part, int channel, uint64_t chunk) {
+    return (static_cast<size_t>(part) * static_cast<size_t>(channels) +
+            static_cast<size_t>(channel)) *
+               chunks +
+           chunk;
+  };
+  // By part, channel and chunk: the last step that wrote it, and the last that sent it.
+  std::vector<uint32_t> written(index(n, 0, 0), kNone), sent = written;
+  Walk(2 * (n - 1), chunks, channels, [&](int turn, uint64_t chunk, int channel) {
+    const Ring& ring = rings[static_cast<size_t>(channel)];
+    const size_t out = index(ring.Before(turn), channel, chunk);
+    const Stretch going = piece(ring.Before(turn), channel, chunk);
+    const Place from = turn == 0 ? Input(going.offset) : Output(going.offset);
+    const uint32_t send = builder.Send(ring.Before(-1), from, going.length, {written[out]});
+    // Before the part's result overwrites it.
+    if (turn > 0 || spec.in_place) sent[out] = send;
+
+    const size_t in = index(ring.Before(turn + 1), channel, chunk);
+    const Stretch coming = piece(ring.Before(turn + 1), channel, chunk);
+    if (turn < n - 1) {
+      written[in] = builder.ReceiveReduce(ring.Before(1), Output(coming.offset),
+                                          Input(coming.offset), coming.length);
+      if (spec.average && turn == n - 2) {
+        written[in] = builder.Scale(Output(coming.offset), coming.length, {written[in]});
+      }
+    } else {
+      written[in] =
+          builder.Receive(ring.Before(1), Output(coming.offset), coming.length, {sent[in]});
+    }
+  });
   return std::move(builder).Finish();
 }
 
-// As the first half of AllReduce, one part further on, so that rank r ends with its own. What is on
-// its way lies in two scratch parts, used in turns.
+// As the first half of AllReduce, one part further on, so that each rank ends with its own. What is
+// on its way lies in two scratch parts, used in turns.
 RankSchedule ReduceScatter(const CollectiveSpec& spec) {
-  const Ring ring(spec);
-  const int n = ring.n;
+  const int n = spec.size, channels = spec.channels;
   ScheduleBuilder builder;
-  if (n == 1) {
-    if (!spec.in_place) builder.Copy(Output(0), Input(0), spec.count);
-    return std::move(builder).Finish();
-  }
-  const uint64_t chunks = ChunkCount(spec.count, spec.chunk);
+  const std::vector<Ring> rings = RingsOf(spec);
+  const uint64_t chunks = ChunksOf(spec.count, spec);
   Place scratch[2] = {};
   for (int i = 0; i < 2 && i < n - 2; ++i) scratch[i] = builder.Scratch(spec.count);
+  // By scratch part, and channel and chunk.
   std::vector<uint32_t> written[2], sent[2];
-  for (int i = 0; i < 2; ++i) written[i].assign(chunks, kNone), sent[i].assign(chunks, kNone);
-  for (int turn = 0; turn < n - 1; ++turn) {
-    const int to = turn % 2, from = 1 - to;  // scratch parts of this turn
-    for (uint64_t index = 0; index < chunks; ++index) {
-      const Stretch chunk = ChunkOf({0, spec.count}, spec.chunk, index);
-      const uint64_t first = static_cast<uint64_t>(Around(ring.rank, -1, n)) * spec.count;
-      const Place going = turn == 0 ? Input(first) : scratch[from];
-      const uint32_t send = builder.Send(ring.next, going + chunk.offset, chunk.length,
-                                         {turn == 0 ? kNone : written[from][index]});
-      if (turn > 0) sent[from][index] = send;  // before its scratch is used again
-      const uint64_t part = static_cast<uint64_t>(Around(ring.rank, -turn - 2, n)) * spec.count;
-      const bool last = turn == n - 2;
-      const Place out = (last ? Output(0) : scratch[to]) + chunk.offset;
-      written[to][index] = builder.ReceiveReduce(ring.previous, out, Input(part) + chunk.offset,
-                                                 chunk.length, {last ? kNone : sent[to][index]});
-      if (last && spec.average) builder.Scale(out, chunk.length, {written[to][index]});
-    }
+  for (int i = 0; i < 2; ++i) {
+    written[i].assign(chunks * static_cast<uint64_t>(channels), kNone), sent[i] = written[i];
   }
+  Walk(n - 1, chunks, channels, [&](int turn, uint64_t chunk, int channel) {
+    const Ring& ring = rings[static_cast<size_t>(channel)];
+    const int to = turn % 2, from = 1 - to;  // scratch parts of this turn
+    const size_t index = static_cast<size_t>(channel) * chunks + chunk;
+    const Stretch piece = ChunkOf(ShareOf({0, spec.count}, channels, channel), spec.chunk, chunk);
+    auto input = [&](int owner) {
+      return Input(static_cast<uint64_t>(owner) * spec.count + piece.offset);
+    };
+    const Place going = turn == 0 ? input(ring.Before(1)) : scratch[from] + piece.offset;
+    const uint32_t send = builder.Send(ring.Before(-1), going, piece.length,
+                                       {turn == 0 ? kNone : written[from][index]});
+    if (turn > 0) sent[from][index] = send;  // before its scratch is used again
+    const bool last = turn == n - 2;
+    const Place out = (last ? Output(0) : scratch[to]) + piece.offset;
+    written[to][index] = builder.ReceiveReduce(ring.Before(1), out, input(ring.Before(turn + 2)),
+                                               piece.length, {last ? kNone : sent[to][index]});
+    if (last && spec.average) builder.Scale(out, piece.length, {written[to][index]});
+  });
   return std::move(builder).Finish();
 }
 
 RankSchedule AllGather(const CollectiveSpec& spec) {
-  const Ring ring(spec);
-  const int n = ring.n;
+  const int n = spec.size, channels = spec.channels;
   ScheduleBuilder builder;
-  auto part = [&](int turn) {
-    return static_cast<uint64_t>(Around(ring.rank, -turn, n)) * spec.count;
-  };
-  if (!spec.in_place) builder.Copy(Output(part(0)), Input(0), spec.count);
-  const uint64_t chunks = ChunkCount(spec.count, spec.chunk);
-  std::vector<uint32_t> arrival(chunks, kNone);
-  for (int turn = 0; turn < n - 1; ++turn) {
-    for (uint64_t index = 0; index < chunks; ++index) {
-      const Stretch chunk = ChunkOf({0, spec.count}, spec.chunk, index);
-      const Place from = turn == 0 ? Input(0) : Output(part(turn));
-      builder.Send(ring.next, from + chunk.offset, chunk.length, {arrival[index]});
-      arrival[index] =
-          builder.Receive(ring.previous, Output(part(turn + 1)) + chunk.offset, chunk.length);
-    }
-  }
+  const std::vector<Ring> rings = RingsOf(spec);
+  const std::vector<Stretch> parts = GatheredParts(spec);
+  const Stretch own = parts[static_cast<size_t>(spec.rank)];
+  if (!spec.in_place) builder.Copy(Output(own.offset), Input(0), own.length);
+  const uint64_t chunks = ChunksOf(LongestOf(parts), spec);
+  std::vector<uint32_t> arrival(chunks * static_cast<uint64_t>(channels), kNone);
+  Walk(n - 1, chunks, channels, [&](int turn, uint64_t chunk, int channel) {
+    const Ring& ring = rings[static_cast<size_t>(channel)];
+    uint32_t& arrived = arrival[static_cast<size_t>(channel) * chunks + chunk];
+    auto piece = [&](Stretch part) {
+      return ChunkOf(ShareOf(part, channels, channel), spec.chunk, chunk);
+    };
+    const Stretch going = piece(turn == 0 ? Stretch{0, own.length} : parts[ring.Before(turn)]);
+    builder.Send(ring.Before(-1), turn == 0 ? Input(going.offset) : Output(going.offset),
+                 going.length, {arrived});
+    const Stretch coming = piece(parts[ring.Before(turn + 1)]);
+    arrived = builder.Receive(ring.Before(1), Output(coming.offset), coming.length);
+  });
   return std::move(builder).Finish();
 }
 
-// A chain from the root round to the rank before it.
-RankSchedule Broadcast(const CollectiveSpec& spec) {
-  const Ring ring(spec);
-  ScheduleBuilder builder;
-  const bool is_root = spec.rank == spec.root;
-  const bool is_last = ring.next == spec.root;
-  for (uint64_t index = 0; index < ChunkCount(spec.count, spec.chunk); ++index) {
-    const Stretch chunk = ChunkOf({0, spec.count}, spec.chunk, index);
-    uint32_t here = kNone;
-    if (!is_root) here = builder.Receive(ring.previous, Output(chunk.offset), chunk.length);
-    const Place from = is_root ? Input(chunk.offset) : Output(chunk.offset);
-    if (!is_last) builder.Send(ring.next, from, chunk.length, {here});
-    if (is_root && !spec.in_place) {
-      builder.Copy(Output(chunk.offset), Input(chunk.offset), chunk.length);
-    }
+bool Has(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter ||
+         kind == CollectiveKind::kAllGather || kind == CollectiveKind::kAllGatherV;
+}
+
+RankSchedule Build(const CollectiveSpec& spec) {
+  switch (spec.kind) {
+    case CollectiveKind::kReduceScatter:
+      return spec.size == 1 ? CopyAlone(spec) : ReduceScatter(spec);
+    case CollectiveKind::kAllReduce:
+      return spec.size == 1 ? CopyAlone(spec) : AllReduce(spec);
+    default:
+      return AllGather(spec);
   }
-  return std::move(builder).Finish();
+}
+
+Cost CostOf(const CollectiveSpec& spec) {
+  const double n = spec.size;
+  Cost cost{.turns = n - 1};
+  uint64_t part = spec.count;
+  if (spec.kind == CollectiveKind::kAllReduce) {
+    cost.turns = 2 * (n - 1);
+    part = PartOf(spec.count, spec.size, 0).length;
+  } else if (spec.kind == CollectiveKind::kAllGatherV) {
+    part = LongestOf(GatheredParts(spec));
+  }
+  cost.messages = cost.turns * spec.channels * static_cast<double>(ChunksOf(part, spec));
+  cost.elements = cost.turns * static_cast<double>(part);
+  if (Reduces(spec.kind)) cost.reduced = (n - 1) * static_cast<double>(part);
+  if (!Reduces(spec.kind)) cost.copied = static_cast<double>(part);
+  if (spec.place != nullptr && spec.place->hosts.size() > 1) {
+    // Of each channel's n links one leaves each host.
+    cost.turns_across = cost.turns * static_cast<double>(spec.place->hosts.size()) / n;
+    cost.elements_across = cost.elements;
+  }
+  return cost;
 }
 
 }  // namespace
 
-bool RingHas(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter ||
-         kind == CollectiveKind::kAllGather || kind == CollectiveKind::kBroadcast;
-}
-
-RankSchedule BuildRing(const CollectiveSpec& spec) {
-  switch (spec.kind) {
-    case CollectiveKind::kReduceScatter:
-      return ReduceScatter(spec);
-    case CollectiveKind::kAllGather:
-      return AllGather(spec);
-    case CollectiveKind::kBroadcast:
-      return Broadcast(spec);
-    default:
-      return AllReduce(spec);
-  }
-}
+const Algorithm kRing{"ring", &Has, &Build, &CostOf};
 
 }  // namespace weft::collectives

@@ -6,12 +6,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/random.h"
+#include "collectives/algorithms/algorithm.h"
 #include "collectives/reduce.h"
 #include "tests/collectives/job.h"
 
@@ -190,6 +193,22 @@ TEST_P(TransportTest, EveryCollectiveGivesTheNaiveResult) {
               if (testing::Test::HasFatalFailure()) return;
             }
           });
+    }
+  }
+}
+
+TEST_P(TransportTest, EveryAlgorithmGivesTheNaiveResult) {
+  for (const Algorithm* algorithm : Algorithms()) {
+    for (int n : {4, 5}) {
+      RunWorld(n,
+               With({absl::StrCat("collective.algorithm=", algorithm->name),
+                     "collective.chunk_bytes=4KiB"}),
+               [](Communicator& world) {
+                 for (size_t count : {1, 3, 5003}) {
+                   CheckAll(world, DataType::kFloat32, ReduceOp::kAverage, count);
+                   if (testing::Test::HasFatalFailure()) return;
+                 }
+               });
     }
   }
 }
@@ -382,25 +401,51 @@ TEST_P(TransportTest, WorksProceedWhileNobodyWaits) {
 INSTANTIATE_TEST_SUITE_P(Transports, TransportTest, testing::Values("shm", "tcp"),
                          [](const auto& transport) { return std::string(transport.param); });
 
-TEST(CommunicatorTest, RanksOnOtherHostsAreReachedByTcp) {
+// As RunRanks, with rank r on hosts[r].
+void RunHosts(const std::vector<std::string>& hosts, const SettingPairs& pairs,
+              const std::function<void(std::shared_ptr<Endpoint>)>& body) {
   MemoryStore store;
   std::vector<std::thread> threads;
-  for (int r = 0; r < 4; ++r) {
+  for (size_t r = 0; r < hosts.size(); ++r) {
     threads.emplace_back([&, r] {
       EndpointOptions options;
-      options.rank = Rank(r);
-      options.world_size = 4;
+      options.rank = Rank(static_cast<int>(r));
+      options.world_size = static_cast<int>(hosts.size());
       options.store = &store;
-      options.host = r < 2 ? "one" : "two";
-      auto endpoint = *Endpoint::Create(std::move(options));
-      auto world = *Communicator::Create(endpoint, "world", AllRanks(4));
-      CheckAll(*world, DataType::kFloat32, ReduceOp::kSum, 50000);
-      const std::string links = endpoint->Describe();
-      EXPECT_NE(links.find("shm"), std::string::npos) << links;
-      EXPECT_NE(links.find("tcp"), std::string::npos) << links;
+      options.host = hosts[r];
+      options.settings = SettingsOf(pairs);
+      auto endpoint = Endpoint::Create(std::move(options));
+      ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+      body(*std::move(endpoint));
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST(CommunicatorTest, RanksOnOtherHostsAreReachedByTcp) {
+  RunHosts({"one", "one", "two", "two"}, {}, [](std::shared_ptr<Endpoint> endpoint) {
+    auto world = *Communicator::Create(endpoint, "world", AllRanks(4));
+    CheckAll(*world, DataType::kFloat32, ReduceOp::kSum, 50000);
+    const std::string links = endpoint->Describe();
+    EXPECT_NE(links.find("shm"), std::string::npos) << links;
+    EXPECT_NE(links.find("tcp"), std::string::npos) << links;
+  });
+}
+
+// Hosts of unlike size, whose ranks do not follow each other.
+TEST(CommunicatorTest, SeveralHostsGiveTheNaiveResult) {
+  for (const char* algorithm : {"ring"}) {
+    RunHosts({"one", "two", "one", "two", "one"},
+             {absl::StrCat("collective.algorithm=", algorithm), "collective.chunk_bytes=4KiB",
+              "verify.schedules=true", "collective.timeout=20s"},
+             [](std::shared_ptr<Endpoint> endpoint) {
+               auto world = *Communicator::Create(endpoint, "world", AllRanks(5));
+               for (size_t count : {1, 700, 5003}) {
+                 CheckAll(*world, DataType::kFloat32, ReduceOp::kSum, count);
+                 if (testing::Test::HasFatalFailure()) return;
+               }
+             });
+  }
 }
 
 TEST(CommunicatorTest, BadArgumentsAreReportedByTheWorkAndHarmNothing) {

@@ -1,0 +1,285 @@
+// Every algorithm proved for many numbers of ranks, counts, roots and places; and its cost counted
+// in its schedules. `algorithm_test --ranks=64` proves all numbers of ranks from 1 to 64, in
+// minutes; without it, those up to 9 and some above.
+#include "collectives/algorithms/algorithm.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/settings.h"
+#include "collectives/algorithms/paths.h"
+#include "collectives/verify.h"
+#include "tests/collectives/schedule_cases.h"
+
+namespace weft::collectives {
+
+int ranks_max = 0;  // above 0: all numbers up to it
+
+namespace {
+
+std::vector<int> RankCounts() {
+  if (ranks_max == 0) return {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17};
+  std::vector<int> all(static_cast<size_t>(ranks_max));
+  std::iota(all.begin(), all.end(), 1);
+  return all;
+}
+
+template <typename Visit>
+void ForEachAlgorithm(const Visit& visit) {
+  for (const Algorithm* algorithm : Algorithms()) {
+    for (int k = 0; k < kCollectiveKindCount; ++k) {
+      const CollectiveKind kind = static_cast<CollectiveKind>(k);
+      if (algorithm->has(kind)) visit(*algorithm, kind);
+    }
+  }
+}
+
+class ProofTest : public testing::TestWithParam<const Algorithm*> {};
+
+TEST_P(ProofTest, HoldsForManyRanksCountsRootsAndPlaces) {
+  const Algorithm& algorithm = *GetParam();
+  Random random(5, 0);
+  for (int k = 0; k < kCollectiveKindCount; ++k) {
+    const CollectiveKind kind = static_cast<CollectiveKind>(k);
+    if (!algorithm.has(kind)) continue;
+    for (int n : RankCounts()) {
+      const uint64_t u = static_cast<uint64_t>(n);
+      std::vector<uint64_t> counts = {0, 1, u - 1, u, u + 1, 61, n <= 5 ? 1000u : 100u};
+      if (n > 9) counts = {random.Below(3 * u), 1 + random.Below(150)};
+      for (size_t c = 0; c < counts.size(); ++c) {
+        std::vector<CaseOptions> variants = {
+            {.root = 0},
+            {.chunk = 7, .root = 1, .average = true, .in_place = CaseOptions::kEverybody},
+            {.chunk = 7, .root = 2, .channels = 2, .in_place = CaseOptions::kSome},
+            {.chunk = 16, .root = 3, .channels = 3, .hosts = 2, .average = true},
+            {.chunk = 7, .root = 4, .hosts = 3, .in_place = CaseOptions::kSome},
+        };
+        for (size_t v = 0; v < variants.size(); ++v) {
+          if (n > 9 && v % counts.size() != c) continue;
+          variants[v].count = counts[c];
+          variants[v].salt = random.Below(1u << 30);
+          const Case built = BuildCase(algorithm, kind, n, variants[v]);
+          const absl::Status status = VerifySchedules(built.specs, built.schedules);
+          ASSERT_TRUE(status.ok()) << built.text << ": " << status;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, ProofTest,
+                         testing::ValuesIn(Algorithms().begin(), Algorithms().end()),
+                         [](const auto& algorithm) { return std::string(algorithm.param->name); });
+
+TEST(AlgorithmTest, TheSettingNamesEveryAlgorithm) {
+  for (const Algorithm* algorithm : Algorithms()) {
+    Settings settings(LibrarySettings());
+    const absl::Status status = settings.Set("collective.algorithm", algorithm->name, "test");
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+TEST(AlgorithmTest, ProofCostsNothingForLargeCounts) {
+  const Case built = BuildCase(kDirect, CollectiveKind::kAllReduce, 4,
+                               {.count = uint64_t{1} << 34, .chunk = uint64_t{1} << 28});
+  EXPECT_TRUE(VerifySchedules(built.specs, built.schedules).ok());
+}
+
+// ---- Costs, counted.
+
+// By rank and step: messages on the longest chain that ends with it.
+double LongestChain(const Case& built) {
+  const size_t n = built.schedules.size();
+  std::vector<std::vector<int>> depth(n);
+  // [from * n + to]: sends and receives in their order.
+  std::vector<std::vector<uint32_t>> sends(n * n), receives(n * n);
+  for (size_t r = 0; r < n; ++r) {
+    const std::vector<Step>& steps = built.schedules[r].steps;
+    depth[r].assign(steps.size(), 0);
+    for (uint32_t id = 0; id < steps.size(); ++id) {
+      const size_t peer = static_cast<size_t>(steps[id].peer);
+      if (steps[id].peer < 0) continue;
+      if (steps[id].kind == StepKind::kSend) {
+        sends[r * n + peer].push_back(id);
+      } else {
+        receives[peer * n + r].push_back(id);
+      }
+    }
+  }
+  int longest = 0;
+  for (bool changed = true; changed;) {
+    changed = false;
+    auto raise = [&](int& value, int to) {
+      changed |= to > value;
+      value = std::max(value, to);
+      longest = std::max(longest, value);
+    };
+    for (size_t r = 0; r < n; ++r) {
+      for (size_t id = 0; id < depth[r].size(); ++id) {
+        for (uint32_t before : built.schedules[r].After(built.schedules[r].steps[id])) {
+          raise(depth[r][id], depth[r][before]);
+        }
+      }
+    }
+    for (size_t pair = 0; pair < n * n; ++pair) {
+      for (size_t i = 0; i < sends[pair].size(); ++i) {
+        raise(depth[pair % n][receives[pair][i]], depth[pair / n][sends[pair][i]] + 1);
+      }
+    }
+  }
+  return longest;
+}
+
+Cost Counted(const Case& built) {
+  Cost cost;
+  const int n = static_cast<int>(built.specs.size());
+  const GroupPlace place = PlaceOf(built.specs[0]);
+  std::vector<double> sent(n), received(n), leaving(n), entering(n);
+  double all = 0;
+  for (int r = 0; r < n; ++r) {
+    double sends = 0, receives = 0, reduced = 0, copied = 0;
+    for (const Step& step : built.schedules[static_cast<size_t>(r)].steps) {
+      const double length = static_cast<double>(step.length);
+      const bool reduces = step.kind == StepKind::kReduce || step.kind == StepKind::kReceiveReduce;
+      if (step.kind == StepKind::kCopy) copied += length;
+      if (reduces) reduced += length;
+      if (step.peer < 0) continue;
+      const bool across = place.host[r] != place.host[step.peer];
+      const bool send = step.kind == StepKind::kSend;
+      (send ? sends : receives) += 1;
+      (send ? sent : received)[r] += length;
+      if (across) (send ? leaving : entering)[place.host[r]] += length;
+      if (send) all += length;
+    }
+    cost.messages = std::max({cost.messages, sends, receives});
+    cost.elements = std::max({cost.elements, sent[r], received[r]});
+    cost.reduced = std::max(cost.reduced, reduced);
+    cost.copied = std::max(cost.copied, copied);
+    cost.elements_across =
+        std::max({cost.elements_across, leaving[place.host[r]], entering[place.host[r]]});
+  }
+  cost.balance = cost.elements > 0 ? all / (cost.elements * n) : 1;
+  cost.turns = LongestChain(built);
+  return cost;
+}
+
+TEST(CostTest, OfOneHostIsWhatTheSchedulesHold) {
+  ForEachAlgorithm([](const Algorithm& algorithm, CollectiveKind kind) {
+    if (kind == CollectiveKind::kAllToAllV) return;  // no rank knows all lengths
+    for (int n : {2, 3, 4, 6, 8, 13, 16}) {
+      for (uint64_t chunk : {uint64_t{1000000}, uint64_t{64}}) {
+        const uint64_t count = kind == CollectiveKind::kBarrier ? 0 : 64 * static_cast<uint64_t>(n);
+        const Case built =
+            BuildCase(algorithm, kind, n, {.count = count, .chunk = chunk, .root = 1, .salt = 3});
+        const Cost cost = algorithm.cost(built.specs[0]), counted = Counted(built);
+        SCOPED_TRACE(built.text);
+        // Counts per rank and the stretches of uneven trees are taken at their longest.
+        const bool even = kind != CollectiveKind::kAllGatherV;
+        const double slack = even ? 0.15 : 0.6;
+        auto check = [&](const char* what, double closed, double in_schedules) {
+          EXPECT_LE(in_schedules, closed * (even ? 1.1 : 1.0) + 1e-9) << what;
+          EXPECT_GE(in_schedules, closed * (1 - slack) - (even ? 0 : 1)) << what;
+        };
+        EXPECT_LE(counted.turns, cost.turns);
+        EXPECT_GE(counted.turns, cost.turns - 1);  // what is folded in need not be last
+        check("messages", cost.messages, counted.messages);
+        check("elements", cost.elements, counted.elements);
+        check("reduced", cost.reduced, counted.reduced);
+        check("copied", cost.copied, counted.copied);
+        if (kind == CollectiveKind::kBarrier) continue;
+        EXPECT_NEAR(cost.balance, counted.balance, even ? 0.15 : 0.6);
+      }
+    }
+  });
+}
+
+TEST(CostTest, BetweenHostsIsWhatTheSchedulesHold) {
+  ForEachAlgorithm([](const Algorithm& algorithm, CollectiveKind kind) {
+    if (kind == CollectiveKind::kAllToAllV || kind == CollectiveKind::kAllGatherV) return;
+    for (int hosts : {2, 4, 6}) {
+      const int n = 4 * hosts;
+      std::vector<std::string> names;
+      for (int r = 0; r < n; ++r) names.push_back(absl::StrCat(r / 4));
+      Case built = BuildCase(algorithm, kind, n, {.count = 48 * static_cast<uint64_t>(n)});
+      for (size_t r = 0; r < built.specs.size(); ++r) {
+        built.specs[r].place = std::make_shared<const GroupPlace>(names);
+        built.schedules[r] = algorithm.build(built.specs[r]);
+      }
+      const Cost cost = algorithm.cost(built.specs[0]), counted = Counted(built);
+      SCOPED_TRACE(absl::StrCat(built.text, " hosts ", hosts));
+      const bool exact = &algorithm == &kRing || &algorithm == &kDirect;
+      // The others do not talk to all ranks quite alike.
+      EXPECT_LE(counted.elements_across, cost.elements_across * (exact ? 1.01 : 2) + 1e-9);
+      if (exact) {
+        EXPECT_GE(counted.elements_across, cost.elements_across * 0.99);
+        EXPECT_NEAR(cost.elements, counted.elements, 0.01 * counted.elements);
+        EXPECT_EQ(cost.turns, counted.turns);
+      }
+    }
+  });
+}
+
+// ---- Trees and rings.
+
+TEST(PathsTest, EveryNodeIsALeafOfOneTreeOfTwo) {
+  for (int n = 1; n <= 70; ++n) {
+    for (int which : {0, 1}) {
+      int edges = 0;
+      for (int node = 0; node < n; ++node) {
+        const TreeNode tree = DoubleTreeNode(n, node, which);
+        EXPECT_EQ(tree.parent < 0, node == DoubleTreeRoot(n, which));
+        EXPECT_LE(tree.children.size(), 2u);
+        for (int child : tree.children) {
+          ++edges;
+          EXPECT_EQ(DoubleTreeNode(n, child, which).parent, node);
+        }
+        int depth = 0;
+        for (int at = node; DoubleTreeNode(n, at, which).parent >= 0 && depth <= n; ++depth) {
+          at = DoubleTreeNode(n, at, which).parent;
+        }
+        EXPECT_LE(depth, DoubleTreeDepth(n));
+        EXPECT_TRUE(tree.children.empty() || DoubleTreeNode(n, node, 1 - which).children.empty())
+            << "node " << node << " of " << n;
+      }
+      EXPECT_EQ(edges, n - 1);
+    }
+  }
+}
+
+TEST(PathsTest, RingsVisitEveryRankOnceAndLeaveHostsByOtherRanks) {
+  for (int n = 1; n <= 20; ++n) {
+    for (int hosts : {1, 2, 3}) {
+      CollectiveSpec spec{.size = n};
+      spec.place = PlaceFor(n, hosts);
+      for (int channel = 0; channel < 5; ++channel) {
+        std::vector<int> order = RingOrder(spec, channel);
+        std::sort(order.begin(), order.end());
+        for (int r = 0; r < n; ++r) ASSERT_EQ(order[static_cast<size_t>(r)], r);
+      }
+    }
+  }
+  CollectiveSpec spec{.size = 4};
+  spec.place = std::make_shared<const GroupPlace>(std::vector<std::string>{"a", "a", "b", "b"});
+  EXPECT_EQ(RingOrder(spec, 0), (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(RingOrder(spec, 1), (std::vector<int>{1, 0, 3, 2}));
+}
+
+}  // namespace
+}  // namespace weft::collectives
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    if (absl::StartsWith(argv[i], "--ranks=")) {
+      weft::collectives::ranks_max = std::atoi(argv[i] + std::string("--ranks=").size());
+    }
+  }
+  return RUN_ALL_TESTS();
+}
