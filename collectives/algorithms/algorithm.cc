@@ -12,6 +12,7 @@ constexpr const Algorithm* kAlgorithms[] = {
     &kOneShot,
     &kDirect,
     &kRing,
+    &kChain,
 };
 
 // Up to here a turn of the network costs more than sending everything to everybody.
@@ -38,6 +39,7 @@ const Algorithm& ChooseAlgorithm(absl::string_view wanted, CollectiveKind kind, 
   }
   if (choice == nullptr && part > Bytes(0) && (size > kDirectRanks || !one_host)) {
     choice = FindAlgorithm("ring", kind);
+    if (choice == nullptr) choice = FindAlgorithm("chain", kind);
   }
   if (choice == nullptr) choice = FindAlgorithm("direct", kind);
   WEFT_CHECK(choice != nullptr, "no algorithm for " << ToString(kind));

@@ -7,6 +7,7 @@
 //            chunks. Reduces in the order owner, owner+1, ... round. For ranks that share memory.
 //   ring     each rank talks to two neighbours only, in chunks; spec.channels rings at once. For
 //            many ranks or several hosts.
+//   chain    broadcast and reduce from rank to rank in chunks: for large buffers with a root.
 //
 // Results are bit-identical on all ranks, and the same whenever kind, count, size and place of the
 // group, chunk, channels and algorithm are.
@@ -44,7 +45,7 @@ struct Algorithm {
                                              // in memory
 };
 
-extern const Algorithm kOneShot, kDirect, kRing;
+extern const Algorithm kOneShot, kDirect, kRing, kChain;
 
 absl::Span<const Algorithm* const> Algorithms();
 // Null when there is none of that name for that kind.
