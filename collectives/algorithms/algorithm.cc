@@ -9,10 +9,7 @@ namespace weft::collectives {
 namespace {
 
 constexpr const Algorithm* kAlgorithms[] = {
-    &kOneShot,
-    &kDirect,
-    &kRing,
-    &kChain,
+    &kOneShot, &kDirect, &kRing, &kChain, &kFlat,
 };
 
 // Up to here a turn of the network costs more than sending everything to everybody.

@@ -8,6 +8,7 @@
 //   ring     each rank talks to two neighbours only, in chunks; spec.channels rings at once. For
 //            many ranks or several hosts.
 //   chain    broadcast and reduce from rank to rank in chunks: for large buffers with a root.
+//   flat     all through rank 0, in two turns: for small sizes where ranks outnumber cores.
 //
 // Results are bit-identical on all ranks, and the same whenever kind, count, size and place of the
 // group, chunk, channels and algorithm are.
@@ -45,7 +46,7 @@ struct Algorithm {
                                              // in memory
 };
 
-extern const Algorithm kOneShot, kDirect, kRing, kChain;
+extern const Algorithm kOneShot, kDirect, kRing, kChain, kFlat;
 
 absl::Span<const Algorithm* const> Algorithms();
 // Null when there is none of that name for that kind.
