@@ -9,6 +9,7 @@
 //            many ranks or several hosts.
 //   chain    broadcast and reduce from rank to rank in chunks: for large buffers with a root.
 //   flat     all through rank 0, in two turns: for small sizes where ranks outnumber cores.
+//   recursive_doubling  all-reduce of the whole buffer in log2(n) exchanges: for small sizes.
 //
 // Results are bit-identical on all ranks, and the same whenever kind, count, size and place of the
 // group, chunk, channels and algorithm are.
@@ -46,7 +47,7 @@ struct Algorithm {
                                              // in memory
 };
 
-extern const Algorithm kOneShot, kDirect, kRing, kChain, kFlat;
+extern const Algorithm kOneShot, kDirect, kRing, kChain, kFlat, kRecursiveDoubling;
 
 absl::Span<const Algorithm* const> Algorithms();
 // Null when there is none of that name for that kind.

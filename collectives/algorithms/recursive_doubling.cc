@@ -1,0 +1,75 @@
+// Recursive doubling: in turn k a node exchanges all that it has with the node 2^k away (Thakur,
+// Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005,
+// section 4.1). log2(n) turns of the whole buffer: for small sizes. Both sides of an exchange put
+// the lower node's sum on the left, so that all ranks compute the same bits.
+#include "collectives/algorithms/algorithm.h"
+#include "collectives/algorithms/folding.h"
+#include "collectives/algorithms/parts.h"
+
+namespace weft::collectives {
+namespace {
+
+RankSchedule AllReduce(const CollectiveSpec& spec) {
+  const Folding folding(spec.size);
+  const uint64_t count = spec.count;
+  ScheduleBuilder builder;
+  if (folding.IsFoldedIn(spec.rank)) {
+    const uint32_t sent = builder.Send(spec.rank - 1, Input(0), count);
+    builder.Receive(spec.rank - 1, Output(0), count, {spec.in_place ? sent : kNone});
+    return std::move(builder).Finish();
+  }
+  const int node = folding.NodeOf(spec.rank);
+  Place sum = Input(0);
+  uint32_t last = kNone, first_send = kNone;
+  if (folding.IsPair(node)) {
+    sum = builder.Scratch(count);
+    last = builder.ReceiveReduce(spec.rank + 1, sum, Input(0), count);
+  }
+  for (int k = 0; k < folding.log(); ++k) {
+    const int other = node ^ (1 << k), peer = folding.RankOf(other);
+    const Place next = k + 1 == folding.log() ? Output(0) : builder.Scratch(count);
+    const uint32_t send = builder.Send(peer, sum, count, {last});
+    // In place, the input may be overwritten only when the first message has left.
+    if (k == 0 && spec.in_place && sum == Input(0)) first_send = send;
+    const uint32_t overwrites = next == Output(0) ? first_send : kNone;
+    if (node < other) {
+      last = builder.ReceiveReduce(peer, next, sum, count, {last, overwrites});
+    } else {
+      const Place theirs = builder.Scratch(count);
+      const uint32_t arrival = builder.Receive(peer, theirs, count);
+      last = builder.Reduce(next, theirs, sum, count, {last, arrival, overwrites});
+    }
+    sum = next;
+  }
+  if (spec.average) last = builder.Scale(Output(0), count, {last});
+  if (folding.IsPair(node)) builder.Send(spec.rank + 1, Output(0), count, {last});
+  return std::move(builder).Finish();
+}
+
+bool Has(CollectiveKind kind) { return kind == CollectiveKind::kAllReduce; }
+
+RankSchedule Build(const CollectiveSpec& spec) {
+  return spec.size == 1 ? CopyAlone(spec) : AllReduce(spec);
+}
+
+Cost CostOf(const CollectiveSpec& spec) {
+  const Folding folding(spec.size);
+  const double log = folding.log(), folds = folding.any() ? 1 : 0;
+  const double count = static_cast<double>(spec.count);
+  return SpreadOverHosts(
+      {.turns = log + 2 * folds,
+       .messages = log + folds,
+       .elements = (log + folds) * count,
+       .reduced = (log + folds) * count,
+       .balance = folding.nodes() * (log + folds) > 0
+                      ? (folding.nodes() * log + 2 * (spec.size - folding.nodes())) /
+                            (spec.size * (log + folds))
+                      : 1},
+      spec);
+}
+
+}  // namespace
+
+const Algorithm kRecursiveDoubling{"recursive_doubling", &Has, &Build, &CostOf};
+
+}  // namespace weft::collectives
