@@ -10,6 +10,7 @@
 //   chain    broadcast and reduce from rank to rank in chunks: for large buffers with a root.
 //   flat     all through rank 0, in two turns: for small sizes where ranks outnumber cores.
 //   recursive_doubling  all-reduce of the whole buffer in log2(n) exchanges: for small sizes.
+//   halving_doubling  all-reduce and reduce-scatter in log2(n) halvings: for medium sizes.
 //
 // Results are bit-identical on all ranks, and the same whenever kind, count, size and place of the
 // group, chunk, channels and algorithm are.
@@ -47,7 +48,8 @@ struct Algorithm {
                                              // in memory
 };
 
-extern const Algorithm kOneShot, kDirect, kRing, kChain, kFlat, kRecursiveDoubling;
+extern const Algorithm kOneShot, kDirect, kRing, kChain, kFlat, kRecursiveDoubling,
+    kHalvingDoubling;
 
 absl::Span<const Algorithm* const> Algorithms();
 // Null when there is none of that name for that kind.
