@@ -9,7 +9,7 @@ namespace weft::collectives {
 namespace {
 
 constexpr const Algorithm* kAlgorithms[] = {
-    &kOneShot, &kDirect, &kRing, &kChain, &kFlat, &kRecursiveDoubling, &kHalvingDoubling,
+    &kOneShot, &kDirect, &kRing, &kChain, &kFlat, &kRecursiveDoubling, &kHalvingDoubling, &kTree,
 };
 
 // Up to here a turn of the network costs more than sending everything to everybody.

@@ -11,6 +11,7 @@
 //   flat     all through rank 0, in two turns: for small sizes where ranks outnumber cores.
 //   recursive_doubling  all-reduce of the whole buffer in log2(n) exchanges: for small sizes.
 //   halving_doubling  all-reduce and reduce-scatter in log2(n) halvings: for medium sizes.
+//   tree     double binary tree, pipelined: all-reduce, reduce, broadcast on many ranks.
 //
 // Results are bit-identical on all ranks, and the same whenever kind, count, size and place of the
 // group, chunk, channels and algorithm are.
@@ -49,7 +50,7 @@ struct Algorithm {
 };
 
 extern const Algorithm kOneShot, kDirect, kRing, kChain, kFlat, kRecursiveDoubling,
-    kHalvingDoubling;
+    kHalvingDoubling, kTree;
 
 absl::Span<const Algorithm* const> Algorithms();
 // Null when there is none of that name for that kind.
