@@ -12,6 +12,7 @@
 //   recursive_doubling  all-reduce of the whole buffer in log2(n) exchanges: for small sizes.
 //   halving_doubling  all-reduce and reduce-scatter in log2(n) halvings: for medium sizes.
 //   tree     double binary tree, pipelined: all-reduce, reduce, broadcast on many ranks.
+//   binomial  everything with a root in log2(n) turns: for small sizes.
 //
 // Results are bit-identical on all ranks, and the same whenever kind, count, size and place of the
 // group, chunk, channels and algorithm are.
@@ -50,7 +51,7 @@ struct Algorithm {
 };
 
 extern const Algorithm kOneShot, kDirect, kRing, kChain, kFlat, kRecursiveDoubling,
-    kHalvingDoubling, kTree;
+    kHalvingDoubling, kTree, kBinomial;
 
 absl::Span<const Algorithm* const> Algorithms();
 // Null when there is none of that name for that kind.
