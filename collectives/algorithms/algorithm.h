@@ -13,6 +13,7 @@
 //   halving_doubling  all-reduce and reduce-scatter in log2(n) halvings: for medium sizes.
 //   tree     double binary tree, pipelined: all-reduce, reduce, broadcast on many ranks.
 //   binomial  everything with a root in log2(n) turns: for small sizes.
+//   bruck    all-gather and all-to-all in log2(n) turns: for small sizes.
 //
 // Results are bit-identical on all ranks, and the same whenever kind, count, size and place of the
 // group, chunk, channels and algorithm are.
@@ -51,7 +52,7 @@ struct Algorithm {
 };
 
 extern const Algorithm kOneShot, kDirect, kRing, kChain, kFlat, kRecursiveDoubling,
-    kHalvingDoubling, kTree, kBinomial;
+    kHalvingDoubling, kTree, kBinomial, kBruck;
 
 absl::Span<const Algorithm* const> Algorithms();
 // Null when there is none of that name for that kind.
