@@ -9,8 +9,8 @@ namespace weft::collectives {
 namespace {
 
 constexpr const Algorithm* kAlgorithms[] = {
-    &kOneShot,           &kDirect,          &kRing, &kChain,    &kFlat,
-    &kRecursiveDoubling, &kHalvingDoubling, &kTree, &kBinomial, &kBruck,
+    &kOneShot,         &kDirect, &kRing,     &kChain, &kFlat, &kRecursiveDoubling,
+    &kHalvingDoubling, &kTree,   &kBinomial, &kBruck, &kPat,
 };
 
 // Up to here a turn of the network costs more than sending everything to everybody.

@@ -14,6 +14,7 @@
 //   tree     double binary tree, pipelined: all-reduce, reduce, broadcast on many ranks.
 //   binomial  everything with a root in log2(n) turns: for small sizes.
 //   bruck    all-gather and all-to-all in log2(n) turns: for small sizes.
+//   pat      all-gather and reduce-scatter in log2(n) turns, far hops with few bytes.
 //
 // Results are bit-identical on all ranks, and the same whenever kind, count, size and place of the
 // group, chunk, channels and algorithm are.
@@ -52,7 +53,7 @@ struct Algorithm {
 };
 
 extern const Algorithm kOneShot, kDirect, kRing, kChain, kFlat, kRecursiveDoubling,
-    kHalvingDoubling, kTree, kBinomial, kBruck;
+    kHalvingDoubling, kTree, kBinomial, kBruck, kPat;
 
 absl::Span<const Algorithm* const> Algorithms();
 // Null when there is none of that name for that kind.
