@@ -10,7 +10,7 @@ namespace {
 
 constexpr const Algorithm* kAlgorithms[] = {
     &kOneShot,         &kDirect, &kRing,     &kChain, &kFlat, &kRecursiveDoubling,
-    &kHalvingDoubling, &kTree,   &kBinomial, &kBruck, &kPat,
+    &kHalvingDoubling, &kTree,   &kBinomial, &kBruck, &kPat,  &kPairwise,
 };
 
 // Up to here a turn of the network costs more than sending everything to everybody.

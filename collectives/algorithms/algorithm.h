@@ -15,6 +15,7 @@
 //   binomial  everything with a root in log2(n) turns: for small sizes.
 //   bruck    all-gather and all-to-all in log2(n) turns: for small sizes.
 //   pat      all-gather and reduce-scatter in log2(n) turns, far hops with few bytes.
+//   pairwise  all-to-all, one exchange after another: for large sizes across a network.
 //
 // Results are bit-identical on all ranks, and the same whenever kind, count, size and place of the
 // group, chunk, channels and algorithm are.
@@ -53,7 +54,7 @@ struct Algorithm {
 };
 
 extern const Algorithm kOneShot, kDirect, kRing, kChain, kFlat, kRecursiveDoubling,
-    kHalvingDoubling, kTree, kBinomial, kBruck, kPat;
+    kHalvingDoubling, kTree, kBinomial, kBruck, kPat, kPairwise;
 
 absl::Span<const Algorithm* const> Algorithms();
 // Null when there is none of that name for that kind.
