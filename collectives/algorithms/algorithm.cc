@@ -9,8 +9,8 @@ namespace weft::collectives {
 namespace {
 
 constexpr const Algorithm* kAlgorithms[] = {
-    &kOneShot,         &kDirect, &kRing,     &kChain, &kFlat, &kRecursiveDoubling,
-    &kHalvingDoubling, &kTree,   &kBinomial, &kBruck, &kPat,  &kPairwise,
+    &kOneShot, &kDirect,   &kRing,  &kChain, &kFlat,     &kRecursiveDoubling, &kHalvingDoubling,
+    &kTree,    &kBinomial, &kBruck, &kPat,   &kPairwise, &kScatterAllGather,
 };
 
 // Up to here a turn of the network costs more than sending everything to everybody.

@@ -16,6 +16,7 @@
 //   bruck    all-gather and all-to-all in log2(n) turns: for small sizes.
 //   pat      all-gather and reduce-scatter in log2(n) turns, far hops with few bytes.
 //   pairwise  all-to-all, one exchange after another: for large sizes across a network.
+//   scatter_allgather  broadcast by a binomial scatter and a ring: for large buffers.
 //
 // Results are bit-identical on all ranks, and the same whenever kind, count, size and place of the
 // group, chunk, channels and algorithm are.
@@ -54,7 +55,7 @@ struct Algorithm {
 };
 
 extern const Algorithm kOneShot, kDirect, kRing, kChain, kFlat, kRecursiveDoubling,
-    kHalvingDoubling, kTree, kBinomial, kBruck, kPat, kPairwise;
+    kHalvingDoubling, kTree, kBinomial, kBruck, kPat, kPairwise, kScatterAllGather;
 
 absl::Span<const Algorithm* const> Algorithms();
 // Null when there is none of that name for that kind.
