@@ -10,7 +10,7 @@ namespace {
 
 constexpr const Algorithm* kAlgorithms[] = {
     &kOneShot, &kDirect,   &kRing,  &kChain, &kFlat,     &kRecursiveDoubling, &kHalvingDoubling,
-    &kTree,    &kBinomial, &kBruck, &kPat,   &kPairwise, &kScatterAllGather,
+    &kTree,    &kBinomial, &kBruck, &kPat,   &kPairwise, &kScatterAllGather,  &kHierarchical,
 };
 
 // Up to here a turn of the network costs more than sending everything to everybody.

@@ -17,6 +17,7 @@
 //   pat      all-gather and reduce-scatter in log2(n) turns, far hops with few bytes.
 //   pairwise  all-to-all, one exchange after another: for large sizes across a network.
 //   scatter_allgather  broadcast by a binomial scatter and a ring: for large buffers.
+//   hierarchical  memory inside a host, rails in parallel between hosts.
 //
 // Results are bit-identical on all ranks, and the same whenever kind, count, size and place of the
 // group, chunk, channels and algorithm are.
@@ -55,7 +56,7 @@ struct Algorithm {
 };
 
 extern const Algorithm kOneShot, kDirect, kRing, kChain, kFlat, kRecursiveDoubling,
-    kHalvingDoubling, kTree, kBinomial, kBruck, kPat, kPairwise, kScatterAllGather;
+    kHalvingDoubling, kTree, kBinomial, kBruck, kPat, kPairwise, kScatterAllGather, kHierarchical;
 
 absl::Span<const Algorithm* const> Algorithms();
 // Null when there is none of that name for that kind.

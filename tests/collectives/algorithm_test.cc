@@ -78,6 +78,16 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, ProofTest,
                          testing::ValuesIn(Algorithms().begin(), Algorithms().end()),
                          [](const auto& algorithm) { return std::string(algorithm.param->name); });
 
+TEST(AlgorithmTest, EveryKindHasAChoice) {
+  for (int k = 0; k < kCollectiveKindCount; ++k) {
+    int choices = 0;
+    for (const Algorithm* algorithm : Algorithms()) {
+      choices += algorithm->has(static_cast<CollectiveKind>(k));
+    }
+    EXPECT_GE(choices, 2) << ToString(static_cast<CollectiveKind>(k));
+  }
+}
+
 TEST(AlgorithmTest, TheSettingNamesEveryAlgorithm) {
   for (const Algorithm* algorithm : Algorithms()) {
     Settings settings(LibrarySettings());
@@ -214,7 +224,8 @@ TEST(CostTest, BetweenHostsIsWhatTheSchedulesHold) {
       }
       const Cost cost = algorithm.cost(built.specs[0]), counted = Counted(built);
       SCOPED_TRACE(absl::StrCat(built.text, " hosts ", hosts));
-      const bool exact = &algorithm == &kRing || &algorithm == &kDirect || &algorithm == &kChain;
+      const bool exact = &algorithm == &kHierarchical || &algorithm == &kRing ||
+                         &algorithm == &kDirect || &algorithm == &kChain;
       // The others do not talk to all ranks quite alike.
       EXPECT_LE(counted.elements_across, cost.elements_across * (exact ? 1.01 : 2) + 1e-9);
       if (exact) {

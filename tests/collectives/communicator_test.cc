@@ -433,8 +433,8 @@ TEST(CommunicatorTest, RanksOnOtherHostsAreReachedByTcp) {
 }
 
 // Hosts of unlike size, whose ranks do not follow each other.
-TEST(CommunicatorTest, SeveralHostsGiveTheNaiveResult) {
-  for (const char* algorithm : {"ring", "chain"}) {
+TEST(CommunicatorTest, TwoLevelsGiveTheNaiveResult) {
+  for (const char* algorithm : {"hierarchical", "ring", "chain"}) {
     RunHosts({"one", "two", "one", "two", "one"},
              {absl::StrCat("collective.algorithm=", algorithm), "collective.chunk_bytes=4KiB",
               "verify.schedules=true", "collective.timeout=20s"},
