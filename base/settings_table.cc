@@ -85,8 +85,10 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"verbs.give_up_after", kDuration, "30s", "10ms..24h", "How long queue pairs are replaced and data is sent again without any getting across, until the link fails."},
 
     {"collective.timeout", kDuration, "5m", "100ms..24h", "How long a collective may wait for a rank before it fails on every rank, naming the one that is missing."},
-    {"collective.algorithm", kChoice, "auto", "auto|oneshot|direct|ring|chain|flat|recursive_doubling|halving_doubling|tree|binomial|bruck|pat|pairwise|scatter_allgather|hierarchical", "Forces one algorithm for every collective that has it; auto picks by size and number of ranks."},
-    {"collective.chunk_bytes", kBytes, "256KiB", "4KiB..64MiB", "Pieces in which an algorithm pipelines a large buffer."},
+    {"collective.algorithm", kChoice, "auto", "auto|oneshot|direct|ring|chain|flat|recursive_doubling|halving_doubling|tree|binomial|bruck|pat|pairwise|scatter_allgather|hierarchical", "Forces one algorithm for every collective that has it; auto takes the cheapest by the machine's costs."},
+    {"collective.algorithm_by_kind", kText, "", "", "Forces algorithms for some collectives, as all_reduce=tree,broadcast=chain; auto is a value too; before collective.algorithm."},
+    {"collective.costs", kText, "", "", "File with the costs that algorithms are chosen by, of rank 0 for all; empty: what weft-bw --calibrate wrote on its machine, else defaults."},
+    {"collective.chunk_bytes", kBytes, "256KiB", "4KiB..64MiB", "Largest pieces in which an algorithm pipelines a large buffer; rank 0's counts for all."},
 
     {"store.timeout", kDuration, "5m", "100ms..24h", "How long a wait for a key of the rendezvous store may take."},
     {"verify.schedules", kBool, "false", "", "Proves each schedule correct before it first runs; for tests and for new algorithms."},

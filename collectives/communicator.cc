@@ -9,9 +9,9 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "collectives/algorithms/algorithm.h"
 #include "collectives/endpoint_impl.h"
 #include "collectives/planner/group_place.h"
+#include "collectives/planner/planner.h"
 #include "collectives/reduce.h"
 #include "collectives/verify.h"
 #include "collectives/works.h"
@@ -33,14 +33,10 @@ class CommunicatorImpl final : public Communicator {
   CommunicatorImpl(std::shared_ptr<EndpointImpl> endpoint, std::shared_ptr<Group> group)
       : endpoint_(std::move(endpoint)),
         group_(std::move(group)),
-        wanted_(endpoint_->settings().Text("collective.algorithm")),
-        chunk_bytes_(static_cast<uint64_t>(
-            endpoint_->settings().ByteCount("collective.chunk_bytes").count())),
+        chunk_bytes_(static_cast<uint64_t>(endpoint_->costs().chunk_bytes)),
         verify_(endpoint_->settings().Bool("verify.schedules")) {
     std::vector<std::string> hosts;
-    for (Peer* peer : group_->peers) {
-      hosts.push_back(peer == nullptr ? endpoint_->host() : peer->host);
-    }
+    for (Rank rank : group_->ranks) hosts.push_back(endpoint_->host(rank));
     auto place = std::make_shared<const GroupPlace>(hosts);
     if (place->hosts.size() > 1) place_ = std::move(place);
   }
@@ -127,7 +123,6 @@ class CommunicatorImpl final : public Communicator {
 
   std::shared_ptr<EndpointImpl> endpoint_;
   std::shared_ptr<Group> group_;
-  const std::string wanted_;
   const uint64_t chunk_bytes_;
   const bool verify_;
   std::shared_ptr<const GroupPlace> place_;  // null: one host
@@ -160,24 +155,21 @@ absl::StatusOr<std::shared_ptr<PlanEntry>> CommunicatorImpl::PlanFor(CollectiveS
     return plans_.front().second;
   }
   auto entry = std::make_shared<PlanEntry>();
-  const uint64_t n = static_cast<uint64_t>(spec.size);
-  const bool even =
-      spec.kind != CollectiveKind::kAllGatherV && spec.kind != CollectiveKind::kAllToAllV;
-  const uint64_t part = even ? spec.count : n;
-  entry->algorithm =
-      &ChooseAlgorithm(wanted_, spec.kind, spec.size, Bytes(static_cast<int64_t>(part * element)),
-                       place_ == nullptr);
+  entry->choice = planner::ChoosePlan(spec, element, endpoint_->costs(),
+                                      endpoint_->forced()[static_cast<size_t>(spec.kind)]);
+  const Algorithm& algorithm = *entry->choice.algorithm;
+  CollectiveSpec planned = planner::SpecOf(entry->choice, spec);
   // What others send in AllToAllV is not known here.
   if (verify_ && spec.kind != CollectiveKind::kAllToAllV) {
-    std::vector<CollectiveSpec> specs(n, spec);
+    std::vector<CollectiveSpec> specs(static_cast<size_t>(spec.size), planned);
     std::vector<RankSchedule> schedules;
     for (int r = 0; r < spec.size; ++r) {
       specs[static_cast<size_t>(r)].rank = r;
-      schedules.push_back(entry->algorithm->build(specs[static_cast<size_t>(r)]));
+      schedules.push_back(algorithm.build(specs[static_cast<size_t>(r)]));
     }
     WEFT_RETURN_IF_ERROR(VerifySchedules(specs, schedules));
   }
-  entry->plan = std::make_shared<Plan>(entry->algorithm->build(spec));
+  entry->plan = std::make_shared<Plan>(algorithm.build(planned));
   entry->spec = std::move(spec);
   plans_.emplace_front(element, entry);
   if (plans_.size() > kPlansMax) plans_.pop_back();
@@ -230,7 +222,7 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
   auto planned = PlanFor(std::move(spec), element);
   if (!planned.ok()) return Finished(planned.status());
   PlanEntry& entry = **planned;
-  descriptor.algorithm = entry.algorithm->name;
+  descriptor.algorithm = entry.choice.ToText();
   uint32_t sequence;
   const uint64_t check = descriptor.Hash();
   {

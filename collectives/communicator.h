@@ -49,6 +49,10 @@ class Work {
   virtual int64_t start_ns() const = 0;     // SystemClock::Nanoseconds() of the call
   virtual int64_t end_ns() const = 0;       // of the completion; 0 before
   virtual Rank source() const = 0;          // of a Receive: whom it is from; else none
+  // Of a collective: the algorithm that runs it, "ring x2" with two channels; and why that one,
+  // for people. Else empty.
+  virtual std::string algorithm() const { return ""; }
+  virtual std::string why() const { return ""; }
 };
 using WorkPtr = std::shared_ptr<Work>;
 

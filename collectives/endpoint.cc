@@ -86,6 +86,12 @@ absl::Status EndpointImpl::Open() {
   if (epoll_ctl(epoll_, EPOLL_CTL_ADD, event_, &event) < 0) {
     return ErrnoStatus(errno, "add an eventfd to an epoll descriptor");
   }
+  WEFT_ASSIGN_OR_RETURN(forced_, planner::ForcedBy(options_.settings));
+  if (options_.rank == Rank(0)) {
+    WEFT_ASSIGN_OR_RETURN(const planner::Calibration calibration,
+                          planner::LoadCalibration(options_.settings));
+    costs_ = planner::TableFor(calibration, options_.settings, JobCores());
+  }
   int ranks_here = 1;
   if (options_.world_size > 1) {
     WEFT_RETURN_IF_ERROR(AgreeOnSecret());
@@ -150,6 +156,7 @@ absl::Status EndpointImpl::ExchangeAddresses() {
   for (auto& transport : transports_) {
     absl::StrAppend(&own, " ", transport == nullptr ? "" : Word(transport->address()));
   }
+  absl::StrAppend(&own, " ", options_.rank == Rank(0) ? planner::ToWord(costs_) : "-");
   auto all = options_.store->AllGather(absl::StrCat(options_.job, "/addresses"),
                                        options_.rank.value(), options_.world_size, own,
                                        options_.settings.Duration("store.timeout"));
@@ -157,11 +164,14 @@ absl::Status EndpointImpl::ExchangeAddresses() {
   bool used[kTransportsMax] = {};
   for (Peer& peer : peers_) {
     const std::vector<std::string> words = absl::StrSplit((*all)[peer.rank.index()], ' ');
-    if (words.size() != 1 + kTransportsMax) {
+    if (words.size() != 2 + kTransportsMax) {
       return absl::DataLossError(
           absl::StrCat("rank ", peer.rank.value(), " published no valid addresses"));
     }
     peer.host = FromWord(words[0]);
+    if (peer.rank == Rank(0)) {
+      WEFT_ASSIGN_OR_RETURN(costs_, planner::FromWord(words.back()));
+    }
     if (peer.rank == options_.rank) continue;
     peer.transport =
         transports_[0] != nullptr && (transports_[1] == nullptr || peer.host == options_.host) ? 0

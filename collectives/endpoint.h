@@ -19,6 +19,10 @@
 
 namespace weft::collectives {
 
+namespace planner {
+struct CostTable;
+}  // namespace planner
+
 struct EndpointOptions {
   Rank rank;  // of the job
   int world_size = 1;
@@ -47,6 +51,10 @@ class Endpoint {
   virtual Rank rank() const = 0;
   virtual int world_size() const = 0;
   virtual const Settings& settings() const = 0;
+  // Which host a rank of the job is on; equal texts: the same.
+  virtual const std::string& host(Rank rank) const = 0;
+  // Rank 0's: what collectives are planned by.
+  virtual const planner::CostTable& costs() const = 0;
   // "rank 0 -> 1: shm ..., 4.2 GB sent": a line a link, for people.
   virtual std::string Describe() const = 0;
 };

@@ -28,6 +28,7 @@
 #include "collectives/endpoint.h"
 #include "collectives/operation.h"
 #include "collectives/peers.h"
+#include "collectives/planner/planner.h"
 
 namespace weft::collectives {
 
@@ -42,6 +43,10 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   int world_size() const override { return options_.world_size; }
   const Settings& settings() const override { return options_.settings; }
   std::string Describe() const override;
+  const std::string& host(Rank rank) const override {
+    return rank == options_.rank ? options_.host : peers_[rank.index()].host;
+  }
+  const planner::CostTable& costs() const override { return costs_; }
 
   // ---- For communicators.
   absl::Status Join(const std::shared_ptr<Group>& group);  // fills group->peers
@@ -49,7 +54,8 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   absl::Status WaitFor(Operation& operation, absl::Duration timeout);
   void Abort(const std::shared_ptr<Group>& group, absl::Status reason);
   void Leave(const std::shared_ptr<Group>& group);  // cancels what is unfinished
-  const std::string& host() const { return options_.host; }
+  // The algorithm that the settings force for each kind.
+  const planner::Forced& forced() const { return forced_; }
 
   // ---- Peers.
   net::SendLink* SendTo(Peer& peer) override;
@@ -105,6 +111,8 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
 
   EndpointOptions options_;             // (c)
   absl::Duration collective_timeout_;   // (c)
+  planner::CostTable costs_;            // (c)
+  planner::Forced forced_;              // (c)
   int64_t spin_ns_ = 0, yield_ns_ = 0;  // (c)
   int epoll_ = -1, event_ = -1;         // (c)
 

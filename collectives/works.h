@@ -11,16 +11,16 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
-#include "collectives/algorithms/algorithm.h"
 #include "collectives/endpoint_impl.h"
 #include "collectives/operation.h"
+#include "collectives/planner/planner.h"
 
 namespace weft::collectives {
 
 // A plan, and executions of it that are at rest. One for each kind of call of a communicator.
 struct PlanEntry {
   CollectiveSpec spec;
-  const Algorithm* algorithm = nullptr;
+  planner::Plan choice;
   std::shared_ptr<const Plan> plan;
   std::mutex mutex;
   std::vector<std::unique_ptr<Execution>> idle;
@@ -63,6 +63,8 @@ class CollectiveWork final : public Operation {
   std::string Describe() const override;
   bool has_sequence() const override { return true; }
   uint32_t sequence() const override { return sequence_; }
+  std::string algorithm() const override { return entry_->choice.ToText(); }
+  std::string why() const override { return entry_->choice.why; }
   void Release() override { entry_->Give(std::move(execution_)); }
   const char* trace_name() const override { return ToString(entry_->spec.kind); }
   int64_t trace_bytes() const override { return bytes_; }

@@ -9,8 +9,10 @@
 #include "absl/strings/str_format.h"
 #include "base/open_files.h"
 #include "base/status.h"
-#include "collectives/algorithms/algorithm.h"
 #include "collectives/communicator.h"
+#include "collectives/planner/group_place.h"
+#include "collectives/planner/planner.h"
+#include "tools/bw/calibrate.h"
 #include "tools/bw/link/link_command.h"
 #include "tools/bw/measure.h"
 #include "tools/bw/operation.h"
@@ -52,9 +54,11 @@ std::vector<Case> CasesOf(const OperationInfo& info, const Options& options, int
   return cases;
 }
 
-void ShowSchedule(const Case& what, const Options& options, int ranks) {
+absl::Status ShowSchedule(const Case& what, const Options& options,
+                          const collectives::Endpoint& endpoint) {
+  const int ranks = endpoint.world_size();
   const OperationInfo& info = InfoOf(what.operation);
-  if (!info.kind.has_value()) return;
+  if (!info.kind.has_value()) return absl::OkStatus();
   collectives::CollectiveSpec spec;
   spec.kind = *info.kind;
   spec.size = ranks;
@@ -62,13 +66,18 @@ void ShowSchedule(const Case& what, const Options& options, int ranks) {
   spec.count = what.count;
   spec.average = info.reduces() && what.op == ReduceOp::kAverage;
   size_t element = collectives::SizeOf(what.type);
-  spec.chunk =
-      static_cast<uint64_t>(options.settings.ByteCount("collective.chunk_bytes").count()) / element;
-  Bytes part = SizeOf(what, ranks) / ranks;
-  const collectives::Algorithm& algorithm = collectives::ChooseAlgorithm(
-      options.settings.Text("collective.algorithm"), spec.kind, ranks, part, /*one_host=*/true);
+  spec.chunk = static_cast<uint64_t>(endpoint.costs().chunk_bytes) / element;
+  std::vector<std::string> hosts;
+  for (int r = 0; r < ranks; ++r) hosts.push_back(endpoint.host(Rank(r)));
+  auto place = std::make_shared<const collectives::GroupPlace>(hosts);
+  if (place->hosts.size() > 1) spec.place = std::move(place);
+  WEFT_ASSIGN_OR_RETURN(auto forced, collectives::planner::ForcedBy(options.settings));
+  const collectives::planner::Plan plan = collectives::planner::ChoosePlan(
+      spec, element, endpoint.costs(), forced[static_cast<size_t>(spec.kind)]);
   absl::PrintF("# %s of %s on %d ranks: %s; rank 0:\n%s", info.name, ToString(SizeOf(what, ranks)),
-               ranks, algorithm.name, ToText(algorithm.build(spec)));
+               ranks, plan.why,
+               ToText(plan.algorithm->build(collectives::planner::SpecOf(plan, spec))));
+  return absl::OkStatus();
 }
 
 absl::Status RunCase(Case what, const Options& options, Buffers& buffers, job::Joined& job,
@@ -91,7 +100,27 @@ absl::Status RunCase(Case what, const Options& options, Buffers& buffers, job::J
   return absl::OkStatus();
 }
 
+absl::StatusOr<int> RunCalibration(Options options) {
+  std::string file = options.settings.Text("collective.costs");
+  if (file.empty()) file = collectives::planner::CalibrationFile();
+  if (file.empty()) {
+    return absl::FailedPreconditionError(
+        "--calibrate: there is no home to keep the costs in; name a file by collective.costs");
+  }
+  // It need not be there yet.
+  WEFT_RETURN_IF_ERROR(options.settings.Set("collective.costs", "", "--calibrate"));
+  WEFT_ASSIGN_OR_RETURN(job::Joined job, job::Join(options.settings, "weft-bw"));
+  const int rank = job.environment.rank.value();
+  Control control(*job.store.store, rank, job.environment.world_size);
+  WEFT_ASSIGN_OR_RETURN(const auto calibration, Calibrate(job, control));
+  if (rank != 0) return EXIT_SUCCESS;
+  WEFT_RETURN_IF_ERROR(collectives::planner::SaveCalibration(calibration, file));
+  absl::PrintF("%s# wrote %s\n", ToText(calibration), file);
+  return EXIT_SUCCESS;
+}
+
 absl::StatusOr<int> RunRank(const Options& options) {
+  if (options.calibrate) return RunCalibration(options);
   WEFT_ASSIGN_OR_RETURN(job::Joined job, job::Join(options.settings, "weft-bw"));
   const int rank = job.environment.rank.value(), ranks = job.environment.world_size;
   if (options.root >= ranks) {
@@ -106,7 +135,9 @@ absl::StatusOr<int> RunRank(const Options& options) {
     const OperationInfo& info = InfoOf(operation);
     std::vector<Case> cases = CasesOf(info, options, ranks);
     if (options.show_schedule) {
-      if (rank == 0 && !cases.empty()) ShowSchedule(cases[0], options, ranks);
+      if (rank == 0 && !cases.empty()) {
+        WEFT_RETURN_IF_ERROR(ShowSchedule(cases[0], options, *job.endpoint));
+      }
       continue;
     }
     if (rank == 0) report.BeginOperation(info);

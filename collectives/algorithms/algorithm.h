@@ -26,7 +26,6 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/units.h"
 #include "collectives/schedule.h"
 
 namespace weft::collectives {
@@ -45,6 +44,7 @@ struct Cost {
   // ranks together.
   double turns_across = 0;
   double elements_across = 0;
+  double lanes = 1;  // links at once that carry them
 };
 
 struct Algorithm {
@@ -61,11 +61,6 @@ extern const Algorithm kOneShot, kDirect, kRing, kChain, kFlat, kRecursiveDoubli
 absl::Span<const Algorithm* const> Algorithms();
 // Null when there is none of that name for that kind.
 const Algorithm* FindAlgorithm(absl::string_view name, CollectiveKind kind);
-
-// What the setting collective.algorithm = `wanted` ("auto" or a name) means here; a named algorithm
-// that lacks the kind counts as "auto". `part` is what one rank contributes to one other.
-const Algorithm& ChooseAlgorithm(absl::string_view wanted, CollectiveKind kind, int size,
-                                 Bytes part, bool one_host);
 
 // For cost functions: fills in what lies between hosts where every rank talks to all others alike.
 Cost SpreadOverHosts(Cost cost, const CollectiveSpec& spec);

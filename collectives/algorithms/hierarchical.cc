@@ -384,7 +384,7 @@ Cost CostOf(const CollectiveSpec& spec) {
   const double count = static_cast<double>(spec.count), part = count / rails;
   const double chunk = std::min(static_cast<double>(spec.chunk), part);
   const double rounds = chunk > 0 ? std::ceil(part / chunk) : 0;
-  Cost cost;
+  Cost cost{.lanes = rails};
   switch (spec.kind) {
     case CollectiveKind::kAllReduce: {
       const double passes = 2 * others / hosts;

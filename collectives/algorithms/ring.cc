@@ -188,6 +188,7 @@ Cost CostOf(const CollectiveSpec& spec) {
     // Of each channel's n links one leaves each host.
     cost.turns_across = cost.turns * static_cast<double>(spec.place->hosts.size()) / n;
     cost.elements_across = cost.elements;
+    cost.lanes = std::min(spec.channels, spec.place->ranks_min);
   }
   return cost;
 }

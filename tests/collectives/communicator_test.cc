@@ -3,9 +3,11 @@
 #include "collectives/communicator.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -15,6 +17,7 @@
 
 #include "base/random.h"
 #include "collectives/algorithms/algorithm.h"
+#include "collectives/planner/cost.h"
 #include "collectives/reduce.h"
 #include "tests/collectives/job.h"
 
@@ -446,6 +449,49 @@ TEST(CommunicatorTest, TwoLevelsGiveTheNaiveResult) {
                }
              });
   }
+}
+
+// Rank 1's file would have every message cost nothing and every byte a fortune.
+TEST(CommunicatorTest, RankZerosCostsAndChunksCountForAll) {
+  planner::Calibration odd = planner::DefaultCalibration();
+  odd.links[0] = {.latency = 1e-3, .message = 1e-3, .byte = 1000, .host_byte = 1000};
+  const std::string file = absl::StrCat(testing::TempDir(), "/odd_costs", getpid());
+  ASSERT_TRUE(planner::SaveCalibration(odd, file).ok());
+  MemoryStore store;
+  std::vector<std::string> algorithms(3);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r) {
+    threads.emplace_back([&, r] {
+      EndpointOptions options;
+      options.rank = Rank(r);
+      options.world_size = 3;
+      options.store = &store;
+      options.settings = SettingsOf(
+          r == 1 ? SettingPairs{"collective.costs=" + file, "collective.chunk_bytes=4KiB"}
+                 : SettingPairs{});
+      auto endpoint = *Endpoint::Create(std::move(options));
+      auto world = *Communicator::Create(endpoint, "world", AllRanks(3));
+      std::vector<float> data(100000, 1);
+      WorkPtr work = world->AllReduce(data.data(), data.data(), data.size(), DataType::kFloat32,
+                                      ReduceOp::kSum);
+      ASSERT_DONE(work);
+      EXPECT_EQ(data.back(), 3);
+      algorithms[static_cast<size_t>(r)] = work->algorithm() + work->why();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::filesystem::remove(file);
+  EXPECT_NE(algorithms[0], "");
+  EXPECT_EQ(algorithms[1], algorithms[0]);
+  EXPECT_EQ(algorithms[2], algorithms[0]);
+}
+
+TEST(CommunicatorTest, AnAlgorithmThatACollectiveLacksFailsTheEndpoint) {
+  EndpointOptions options;
+  options.rank = Rank(0);
+  options.settings = SettingsOf({"collective.algorithm_by_kind=all_reduce=bruck"});
+  EXPECT_EQ(Endpoint::Create(std::move(options)).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(CommunicatorTest, BadArgumentsAreReportedByTheWorkAndHarmNothing) {

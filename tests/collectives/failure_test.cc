@@ -42,7 +42,7 @@ const std::vector<Difference>& Differences() {
        [](Communicator& c, float* d) {
          return c.AllReduce(d, d, 96, DataType::kFloat32, ReduceOp::kSum);
        },
-       "all_reduce(float, sum, count 100, oneshot)", "all_reduce(float, sum, count 96, oneshot)"},
+       "all_reduce(float, sum, count 100, ", "all_reduce(float, sum, count 96, "},
       {"large count",
        [](Communicator& c, float* d) {
          return c.AllReduce(d, d, 50000, DataType::kFloat32, ReduceOp::kSum);
@@ -50,7 +50,7 @@ const std::vector<Difference>& Differences() {
        [](Communicator& c, float* d) {
          return c.AllReduce(d, d, 60000, DataType::kFloat32, ReduceOp::kSum);
        },
-       "count 50000, direct)", "count 60000, direct)"},
+       "count 50000, ", "count 60000, "},
       {"operator",
        [](Communicator& c, float* d) {
          return c.AllReduce(d, d, 10, DataType::kFloat32, ReduceOp::kSum);
@@ -67,8 +67,8 @@ const std::vector<Difference>& Differences() {
        [](Communicator& c, float* d) {
          return c.AllReduce(d, d, 10, DataType::kFloat32, ReduceOp::kSum);
        },
-       [](Communicator& c, float*) { return c.Barrier(); },
-       "all_reduce(float, sum, count 10, oneshot)", "barrier()"},
+       [](Communicator& c, float*) { return c.Barrier(); }, "all_reduce(float, sum, count 10, ",
+       "barrier()"},
       {"root",
        [](Communicator& c, float* d) { return c.Broadcast(d, d, 10, DataType::kFloat32, Rank(0)); },
        [](Communicator& c, float* d) { return c.Broadcast(d, d, 10, DataType::kFloat32, Rank(2)); },

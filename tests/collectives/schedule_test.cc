@@ -313,19 +313,5 @@ TEST(ScheduleTest, PrintsALineAStep) {
             "3 receive output[4,8) <- 1\n");
 }
 
-TEST(ChooseTest, TakesTheAlgorithmByKindSizeAndHosts) {
-  auto name = [](absl::string_view wanted, CollectiveKind kind, int n, Bytes part, bool one_host) {
-    return std::string(ChooseAlgorithm(wanted, kind, n, part, one_host).name);
-  };
-  const auto all_reduce = CollectiveKind::kAllReduce;
-  EXPECT_EQ(name("auto", all_reduce, 4, KiB(1), true), "oneshot");
-  EXPECT_EQ(name("auto", all_reduce, 4, MiB(1), true), "direct");
-  EXPECT_EQ(name("auto", all_reduce, 16, MiB(1), true), "ring");
-  EXPECT_EQ(name("auto", all_reduce, 4, MiB(1), false), "ring");
-  EXPECT_EQ(name("direct", all_reduce, 4, KiB(1), true), "direct");
-  EXPECT_EQ(name("ring", CollectiveKind::kBarrier, 4, Bytes(0), true), "direct");
-  EXPECT_EQ(name("auto", CollectiveKind::kAllToAll, 16, MiB(1), false), "direct");
-}
-
 }  // namespace
 }  // namespace weft::collectives

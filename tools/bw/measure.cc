@@ -43,11 +43,13 @@ class Loop {
       std::vector<WorkPtr> works = std::move(spare_);
       int64_t begin = single == nullptr ? 0 : SystemClock::Nanoseconds();
       buffers_.Start(what_, communicator_, works);
+      last_ = works.back();
       flying_.push_back({begin, std::move(works)});
     }
     while (!flying_.empty()) WEFT_RETURN_IF_ERROR(Land(single));
     return SystemClock::Nanoseconds() - start;
   }
+  const WorkPtr& last() const { return last_; }
 
  private:
   absl::Status Land(std::vector<int64_t>* single) {
@@ -65,6 +67,7 @@ class Loop {
   Communicator& communicator_;
   std::deque<std::pair<int64_t, std::vector<WorkPtr>>> flying_;
   std::vector<WorkPtr> spare_;  // keeps its memory
+  WorkPtr last_;
 };
 
 double OverRanks(const std::vector<std::vector<double>>& values, size_t index, Average average) {
@@ -161,6 +164,8 @@ absl::StatusOr<Result> Measure(const Case& what, const Options& options, Buffers
                           loop.Run(result.iterations, options.iteration_stats ? &single : nullptr));
     mine.push_back(static_cast<double>(nanoseconds) / 1e3 / result.iterations);
   }
+  result.algorithm = loop.last()->algorithm();
+  result.why = loop.last()->why();
   WEFT_ASSIGN_OR_RETURN(auto all, control.Exchange(mine));
   for (size_t i = 0; i < mine.size(); ++i) {
     result.repeats_us.push_back(OverRanks(all, i, options.average));

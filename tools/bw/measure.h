@@ -37,6 +37,7 @@ struct Result {
   bool measured = false;           // false: there is no such form
   int iterations = 0;              // of each repeat
   std::vector<double> repeats_us;  // of one operation, ascending
+  std::string algorithm, why;      // of collectives
   int64_t wrong = -1;              // over all ranks; -1: not checked
   // Of single operations, the largest over ranks; with Options::iteration_stats.
   double i_min_us = 0, i_p50_us = 0, i_p99_us = 0, i_max_us = 0;

@@ -16,10 +16,12 @@ constexpr const char* kFooter = R"(Examples:
   weft-bw --ranks 4 -b 1K -e 64M -f 4            all-reduce of four local processes
   weft-bw --ranks 2 --op all --json              every operation, for machines
   weft-bw --ranks 4 --op all_to_all --transport tcp -d bfloat16
+  weft-bw --ranks 2 --calibrate                  what the choice of algorithms goes by
   weft-bw link --help                            one transport without collectives, as perftest does
 
 Columns: time in microseconds, the median of --repeats; algbw = size / time and busbw = algbw times
-nccl-tests' factor of the operation, in GB/s (10^9 bytes); #wrong counts wrong elements over all ranks.
+nccl-tests' factor of the operation, in GB/s (10^9 bytes); #wrong counts wrong elements over all ranks;
+algorithm is the one that ran.
 Under torchrun, whose own store needs PyTorch, rank 0 serves ours at MASTER_PORT + 1.
 Exit status: 0 when everything ran and no element was wrong, 1 otherwise, 2 for wrong usage.)";
 
@@ -161,7 +163,12 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_flag("-I,--iteration-stats", options.iteration_stats,
                "Add smallest, p50, p99 and largest time of a single operation");
   app.add_flag("--show-schedule", options.show_schedule,
-               "Print what rank 0 does for the first size of each operation, and time nothing");
+               "Print what rank 0 does for the first size of each operation and why, and time "
+               "nothing");
+  app.add_flag("--calibrate", options.calibrate,
+               "Measure what communication costs here, in seconds, and keep it in the file that "
+               "collective.costs names (empty: one for this machine in ~/.cache); all jobs choose "
+               "their algorithms by it from then on");
   app.add_flag("--json", options.json, "Print one JSON object and no table");
 }
 

@@ -36,6 +36,7 @@ struct Options {
   bool in_place = true;
   bool iteration_stats = false;
   bool show_schedule = false;
+  bool calibrate = false;
   bool json = false;
   int ranks = 0;  // above 0: start them
   Settings settings{LibrarySettings()};

@@ -69,8 +69,8 @@ void Report::BeginOperation(const OperationInfo& info) {
   std::string gap(head.size() - 12, ' ');
   absl::PrintF("#\n# %s\n", info.name);
   absl::PrintF("#%60s out-of-place%s in-place\n", "", gap);
-  absl::PrintF("#%11s  %12s %10s %6s %5s %s %s\n", "size", "count", "type", "redop", "root", head,
-               head);
+  absl::PrintF("#%11s  %12s %10s %6s %5s %s %s  %s\n", "size", "count", "type", "redop", "root",
+               head, head, "algorithm");
   absl::PrintF("#%11s  %12s %10s %6s %5s %s %s\n", "(B)", "(elements)", "", "", "", unit, unit);
   std::fflush(stdout);
 }
@@ -120,6 +120,8 @@ void Report::Row(const Case& what, const Result& out_of_place, const Result& in_
     ++busbw_count_;
   }
   const OperationInfo& info = InfoOf(what.operation);
+  const std::string& algorithm =
+      out_of_place.measured ? out_of_place.algorithm : in_place.algorithm;
   if (options_.json) {
     rows_.push_back({{"op", info.name},
                      {"size", SizeOf(what, ranks_).count()},
@@ -127,13 +129,15 @@ void Report::Row(const Case& what, const Result& out_of_place, const Result& in_
                      {"type", ToString(what.type)},
                      {"redop", ReductionOf(what)},
                      {"root", RootOf(what)},
+                     {"algorithm", algorithm},
+                     {"why", out_of_place.measured ? out_of_place.why : in_place.why},
                      {"out_of_place", Json(what, out_of_place)},
                      {"in_place", Json(what, in_place)}});
     return;
   }
-  absl::PrintF("%12d  %12d %10s %6s %5d %s %s\n", SizeOf(what, ranks_).count(), what.count,
+  absl::PrintF("%12d  %12d %10s %6s %5d %s %s  %s\n", SizeOf(what, ranks_).count(), what.count,
                ToString(what.type), ReductionOf(what), RootOf(what), Columns(what, out_of_place),
-               Columns(what, in_place));
+               Columns(what, in_place), algorithm);
   std::fflush(stdout);
 }
 

@@ -1,10 +1,13 @@
 // weft-bw as its users run it, and the pattern that tells right data from wrong.
 #include <gmock/gmock.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/run_program.h"
 #include "tools/bw/pattern.h"
 
@@ -64,8 +67,27 @@ TEST(WeftBw, PrintsNcclTestsColumnsAndFooter) {
 TEST(WeftBw, ShowsTheScheduleThatWouldRun) {
   Outcome outcome = BandwidthProgram("--ranks 4 -b 1M --algorithm ring --show-schedule");
   EXPECT_EQ(outcome.status, 0);
-  EXPECT_THAT(outcome.output, HasSubstr("ring; rank 0:"));
+  EXPECT_THAT(outcome.output, HasSubstr("ring by the settings; rank 0:"));
   EXPECT_THAT(outcome.output, HasSubstr("0 send input[0,65536) -> 1"));
+}
+
+TEST(WeftBw, CalibratesAndSaysWhichAlgorithmRanAndWhy) {
+  const std::filesystem::path file =
+      std::filesystem::path(testing::TempDir()) / absl::StrCat("costs", getpid());
+  const std::string set = absl::StrCat(" --set collective.costs=", file.string());
+  Outcome outcome = BandwidthProgram("--ranks 2 --calibrate" + set);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("shm.latency "));
+  EXPECT_THAT(outcome.output, HasSubstr("# wrote " + file.string()));
+  outcome = BandwidthProgram("--ranks 2 -b 1K -n 2 --json" + set);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const json row = json::parse(outcome.output)["rows"][0];
+  EXPECT_NE(row["algorithm"], "");
+  EXPECT_THAT(std::string(row["why"]), HasSubstr("costs: " + file.string()));
+  std::filesystem::remove(file);
+  outcome = BandwidthProgram("--ranks 2 -b 1K -n 2" + set);
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("cannot read " + file.string()));
 }
 
 TEST(WeftBw, WrongUsageSaysWhatWouldBeRight) {

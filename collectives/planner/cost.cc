@@ -1,0 +1,102 @@
+#include "collectives/planner/cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "collectives/planner/group_place.h"
+
+namespace weft::collectives::planner {
+namespace {
+
+// What the ranks of a host move between them in caches.
+constexpr double kCacheBytes = 4 << 20;
+
+}  // namespace
+
+int64_t TimeOf(const Cost& cost, const CollectiveSpec& spec, size_t element,
+               const CostTable& table) {
+  const double bytes = static_cast<double>(element);
+  const double ranks = spec.place == nullptr ? spec.size : spec.place->ranks_max;
+  const double cores = table.cores;
+  // Of the busiest rank: what it sends to other hosts.
+  const double away = std::min(cost.elements_across / cost.lanes, cost.elements);
+  double share = cost.turns > 0 ? cost.turns_across / cost.turns : 0;  // of messages
+  if (cost.elements > 0) share = away / cost.elements;
+  const double message = (1 - share) * table.inside.message + share * table.across.message;
+  const double moving =
+      ((cost.elements - away) * table.inside.byte + away * table.across.byte) * bytes;
+  const double rest = (cost.reduced * table.reduce_byte + cost.copied * table.copy_byte) * bytes;
+  const double crowding = std::max(1.0, ranks * cost.balance / cores);
+  const double work = (cost.messages * message + moving + rest) * crowding;
+  const double shared = (cost.elements - away) * cost.balance * ranks * bytes;
+  const double memory = std::max(shared - kCacheBytes, 0.0) * table.inside.host_byte;
+  const double wire = cost.elements_across * table.across.host_byte * bytes;
+
+  const double inside = cost.turns - cost.turns_across;
+  const double waiting = ranks > cores ? ranks / cores * table.switch_rank : 0;
+  const double latency = inside * table.inside.latency + cost.turns_across * table.across.latency +
+                         cost.turns * waiting;
+  const double fill_byte = cost.turns_across > 0 ? table.across.byte : table.inside.byte;
+  return std::llround(latency + cost.fill * bytes * fill_byte + std::max({work, memory, wire}));
+}
+
+CostTable TableFor(const Calibration& calibration, const Settings& settings, int cores) {
+  const std::string& transport = settings.Text("transport");
+  auto links = [&](absl::string_view name) {
+    for (size_t t = 0; t < kTransportNames.size(); ++t) {
+      if (name == kTransportNames[t]) return calibration.links[t];
+    }
+    return calibration.links[1];
+  };
+  CostTable table;
+  table.inside = links(transport == "auto" ? "shm" : transport);
+  table.across = links(transport == "auto" ? "tcp" : transport);
+  table.reduce_byte = calibration.reduce_byte;
+  table.copy_byte = calibration.copy_byte;
+  table.switch_rank = calibration.switch_rank;
+  table.cores = cores;
+  table.chunk_bytes = settings.ByteCount("collective.chunk_bytes").count();
+  table.source = calibration.source;
+  return table;
+}
+
+std::string ToWord(const CostTable& table) {
+  std::string text;
+  for (const LinkCosts* link : {&table.inside, &table.across}) {
+    absl::StrAppendFormat(&text, "%a,%a,%a,%a,", link->latency, link->message, link->byte,
+                          link->host_byte);
+  }
+  absl::StrAppendFormat(&text, "%a,%a,%a,%d,%d,", table.reduce_byte, table.copy_byte,
+                        table.switch_rank, table.cores, table.chunk_bytes);
+  return absl::StrCat(text, absl::BytesToHexString(table.source));
+}
+
+absl::StatusOr<CostTable> FromWord(absl::string_view word) {
+  constexpr size_t kNumbers = 11;
+  CostTable table;
+  double* const numbers[kNumbers] = {
+      &table.inside.latency, &table.inside.message, &table.inside.byte, &table.inside.host_byte,
+      &table.across.latency, &table.across.message, &table.across.byte, &table.across.host_byte,
+      &table.reduce_byte,    &table.copy_byte,      &table.switch_rank};
+  const std::vector<std::string> parts = absl::StrSplit(word, ',');
+  bool right = parts.size() == kNumbers + 3;
+  for (size_t i = 0; right && i < kNumbers; ++i) {
+    char* end = nullptr;
+    *numbers[i] = std::strtod(parts[i].c_str(), &end);
+    right = end != parts[i].c_str() && *end == '\0' && *numbers[i] >= 0;
+  }
+  if (!right || !absl::SimpleAtoi(parts[kNumbers], &table.cores) || table.cores < 1 ||
+      !absl::SimpleAtoi(parts[kNumbers + 1], &table.chunk_bytes) || table.chunk_bytes < 1) {
+    return absl::DataLossError(
+        absl::StrCat("rank 0 published no valid table of costs: \"", absl::CHexEscape(word), "\""));
+  }
+  table.source = absl::HexStringToBytes(parts[kNumbers + 2]);
+  return table;
+}
+
+}  // namespace weft::collectives::planner

@@ -1,0 +1,90 @@
+// What communication costs on a machine, and from that the time of a schedule: the alpha-beta-gamma
+// model (Hockney 1994; Thakur, Rabenseifner, Gropp, "Optimization of collective communication
+// operations in MPICH", 2005, section 3), with three things shared that it takes for granted:
+//
+//   cores      where ranks outnumber them, the work of all ranks of a host takes its time, and
+//              every turn waits until each rank has had the core
+//   memory     bytes of all ranks of a host pass through it
+//   the wire   bytes of all ranks of a host leave by it
+//
+//   time = turns * latency + fill * byte + the largest of
+//          work    messages * message + elements * byte + reduced * reduce + copied * copy,
+//                  times the ranks that want a core, over cores, where that is above 1
+//          memory  bytes of all ranks of a host above what caches hold * host_byte, inside
+//          wire    bytes between hosts * host_byte, across
+//
+// One table counts for all ranks of a job: rank 0's, which its endpoint hands out at start-up.
+#ifndef WEFT_COLLECTIVES_PLANNER_COST_H_
+#define WEFT_COLLECTIVES_PLANNER_COST_H_
+
+#include <array>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/settings.h"
+#include "collectives/algorithms/algorithm.h"
+
+namespace weft::collectives::planner {
+
+// Of messages between two ranks. Nanoseconds.
+struct LinkCosts {
+  double latency = 0;    // of an empty message
+  double message = 0;    // of the cores, for each of many messages, at both ends
+  double byte = 0;       // of one link
+  double host_byte = 0;  // of all links of a host together
+};
+
+struct CostTable {
+  LinkCosts inside, across;  // between ranks of one host; of two
+  double reduce_byte = 0;    // of an operand, in cache, on top of moving it
+  double copy_byte = 0;
+  double switch_rank = 0;        // from one rank to another on a core
+  int cores = 1;                 // of a host, for all its ranks
+  int64_t chunk_bytes = 262144;  // collective.chunk_bytes
+  std::string source;            // "defaults", or the file; one line
+};
+
+// Nanoseconds, whole: the same on every rank. `element` in bytes. 0 ranks or counts are fine.
+int64_t TimeOf(const Cost& cost, const CollectiveSpec& spec, size_t element,
+               const CostTable& table);
+
+// ---- What was measured on a machine, by transport: what `weft-bw --calibrate` writes.
+
+inline constexpr int kTransportCount = 5;
+inline constexpr std::array<const char*, kTransportCount> kTransportNames = {"shm", "tcp", "ucx",
+                                                                             "verbs", "multipath"};
+
+struct Calibration {
+  std::array<LinkCosts, kTransportCount> links;  // as kTransportNames
+  double reduce_byte = 0, copy_byte = 0, switch_rank = 0;
+  std::string source;
+};
+
+// Measured on two cores of an AMD EPYC 9005 (KVM), Linux 6.18; tcp over loopback. The transports
+// over a network have tcp's, with the latencies and rates of 100 Gbit/s NICs.
+const Calibration& DefaultCalibration();
+
+// Lines "shm.latency 350". Unknown names, missing ones and values that are no positive numbers are
+// errors that name line and file.
+std::string ToText(const Calibration& calibration);
+absl::StatusOr<Calibration> ParseCalibration(absl::string_view text, absl::string_view file);
+
+// Where the calibration of this machine is kept: in $XDG_CACHE_HOME or ~/.cache, under the name of
+// its processors and their number. Empty without a home.
+std::string CalibrationFile();
+// What the setting collective.costs says: a file; or, empty, CalibrationFile() where there is
+// one that can be read, else the defaults.
+absl::StatusOr<Calibration> LoadCalibration(const Settings& settings);
+// Written whole or not at all.
+absl::Status SaveCalibration(const Calibration& calibration, const std::string& file);
+
+// The table for a job with these settings: transport, collective.chunk_bytes.
+CostTable TableFor(const Calibration& calibration, const Settings& settings, int cores);
+// As one word, for the exchange between ranks.
+std::string ToWord(const CostTable& table);
+absl::StatusOr<CostTable> FromWord(absl::string_view word);
+
+}  // namespace weft::collectives::planner
+
+#endif  // WEFT_COLLECTIVES_PLANNER_COST_H_

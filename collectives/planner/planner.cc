@@ -1,0 +1,130 @@
+#include "collectives/planner/planner.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/status.h"
+#include "collectives/planner/group_place.h"
+
+namespace weft::collectives::planner {
+namespace {
+
+// Smaller chunks than these cost more in messages than they gain.
+constexpr uint64_t kChunkBytesMin = 16384;
+constexpr int kChannelsMax = 4;
+
+std::string TimeText(int64_t nanoseconds) {
+  return absl::StrFormat("%.3g us", static_cast<double>(nanoseconds) / 1e3);
+}
+
+// Chunks of the settings' size, and smaller ones for pipelines that have many stages to fill.
+std::vector<uint64_t> ChunksFor(const CollectiveSpec& spec, size_t element) {
+  std::vector<uint64_t> chunks{spec.chunk};
+  for (uint64_t chunk = spec.chunk / 4; chunk * element >= kChunkBytesMin; chunk /= 4) {
+    chunks.push_back(chunk);
+  }
+  return chunks;
+}
+
+// Rings leave each host by as many ranks as there are channels.
+std::vector<int> ChannelsFor(const CollectiveSpec& spec, const Algorithm& algorithm) {
+  std::vector<int> channels{1};
+  if (&algorithm != &kRing || spec.place == nullptr) return channels;
+  for (int c = 2; c <= std::min(kChannelsMax, spec.place->ranks_min); c *= 2) channels.push_back(c);
+  return channels;
+}
+
+// The cheapest of one algorithm.
+Plan Cheapest(const CollectiveSpec& spec, size_t element, const CostTable& table,
+              const Algorithm& algorithm) {
+  Plan best;
+  for (uint64_t chunk : ChunksFor(spec, element)) {
+    for (int channels : ChannelsFor(spec, algorithm)) {
+      Plan plan{.algorithm = &algorithm, .chunk = chunk, .channels = channels};
+      const CollectiveSpec planned = SpecOf(plan, spec);
+      plan.nanoseconds = TimeOf(algorithm.cost(planned), planned, element, table);
+      if (best.algorithm == nullptr || plan.nanoseconds < best.nanoseconds) best = plan;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+std::string Plan::ToText() const {
+  return channels > 1 ? absl::StrCat(algorithm->name, " x", channels) : algorithm->name;
+}
+
+CollectiveSpec SpecOf(const Plan& plan, CollectiveSpec spec) {
+  spec.chunk = plan.chunk;
+  spec.channels = plan.channels;
+  return spec;
+}
+
+std::vector<Plan> PlansFor(const CollectiveSpec& spec, size_t element, const CostTable& table) {
+  std::vector<Plan> plans;
+  for (const Algorithm* algorithm : Algorithms()) {
+    // On one host its stages are those of direct.
+    if (algorithm == &kHierarchical && spec.place == nullptr) continue;
+    if (algorithm->has(spec.kind)) plans.push_back(Cheapest(spec, element, table, *algorithm));
+  }
+  std::stable_sort(plans.begin(), plans.end(),
+                   [](const Plan& a, const Plan& b) { return a.nanoseconds < b.nanoseconds; });
+  return plans;
+}
+
+Plan ChoosePlan(const CollectiveSpec& spec, size_t element, const CostTable& table,
+                absl::string_view forced) {
+  if (const Algorithm* algorithm = FindAlgorithm(forced, spec.kind); algorithm != nullptr) {
+    Plan plan = Cheapest(spec, element, table, *algorithm);
+    plan.why = absl::StrCat(plan.ToText(), " by the settings");
+    return plan;
+  }
+  std::vector<Plan> plans = PlansFor(spec, element, table);
+  WEFT_CHECK(!plans.empty(), "no algorithm for " << ToString(spec.kind));
+  std::vector<std::string> others;
+  for (size_t i = 1; i < std::min<size_t>(plans.size(), 4); ++i) {
+    others.push_back(absl::StrCat(plans[i].ToText(), " ", TimeText(plans[i].nanoseconds)));
+  }
+  Plan plan = plans.front();
+  plan.why =
+      absl::StrCat(plan.ToText(), " ", TimeText(plan.nanoseconds), ", chunks of ", plan.chunk,
+                   "; then ", absl::StrJoin(others, ", "), " (costs: ", table.source, ")");
+  return plan;
+}
+
+absl::StatusOr<Forced> ForcedBy(const Settings& settings) {
+  Forced forced;
+  const std::string& every = settings.Text("collective.algorithm");
+  for (int k = 0; k < kCollectiveKindCount; ++k) {
+    if (FindAlgorithm(every, static_cast<CollectiveKind>(k)) != nullptr) {
+      forced[static_cast<size_t>(k)] = every;
+    }
+  }
+  const std::string& by_kind = settings.Text("collective.algorithm_by_kind");
+  for (absl::string_view pair : absl::StrSplit(by_kind, ',', absl::SkipWhitespace())) {
+    const std::vector<std::string> words = absl::StrSplit(pair, '=');
+    bool known = false, has = false;
+    for (int k = 0; k < kCollectiveKindCount && words.size() == 2; ++k) {
+      const CollectiveKind kind = static_cast<CollectiveKind>(k);
+      if (absl::StripAsciiWhitespace(words[0]) != ToString(kind)) continue;
+      const absl::string_view name = absl::StripAsciiWhitespace(words[1]);
+      known = true;
+      has = name == "auto" || FindAlgorithm(name, kind) != nullptr;
+      forced[static_cast<size_t>(k)] = name == "auto" ? "" : std::string(name);
+    }
+    if (!known || !has) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("collective.algorithm_by_kind: \"", pair, "\" is not ",
+                       known ? "an algorithm that the collective has"
+                             : "a collective and its algorithm, as all_reduce=tree"));
+    }
+  }
+  return forced;
+}
+
+}  // namespace weft::collectives::planner

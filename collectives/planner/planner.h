@@ -1,0 +1,48 @@
+// Which algorithm a collective takes, with which chunk and how many channels: the one whose time by
+// the table of costs is least. From data alone that all ranks have in common (the spec without rank
+// and memory, the place, rank 0's table), so that all ranks choose alike without a message.
+#ifndef WEFT_COLLECTIVES_PLANNER_PLANNER_H_
+#define WEFT_COLLECTIVES_PLANNER_PLANNER_H_
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/settings.h"
+#include "collectives/algorithms/algorithm.h"
+#include "collectives/planner/cost.h"
+
+namespace weft::collectives::planner {
+
+struct Plan {
+  const Algorithm* algorithm = nullptr;
+  uint64_t chunk = 1;  // elements
+  int channels = 1;
+  int64_t nanoseconds = 0;  // by the table
+  std::string why;          // of the choice, for people: one line
+
+  std::string ToText() const;  // "ring", "ring x2"
+};
+
+// The algorithm that the settings force for each kind; empty: the cheapest.
+using Forced = std::array<std::string, kCollectiveKindCount>;
+// From collective.algorithm, which counts for every kind that the algorithm has, and
+// collective.algorithm_by_kind. InvalidArgument names what does not exist.
+absl::StatusOr<Forced> ForcedBy(const Settings& settings);
+
+// All that can be done, cheapest first; of equals the first in the table of algorithms. `spec`: its
+// chunk is that of the settings. `element` in bytes.
+std::vector<Plan> PlansFor(const CollectiveSpec& spec, size_t element, const CostTable& table);
+
+// The first of them; or, where `forced` names an algorithm that has the kind, the first of its own.
+Plan ChoosePlan(const CollectiveSpec& spec, size_t element, const CostTable& table,
+                absl::string_view forced);
+
+// `spec` as the plan's algorithm shall build it.
+CollectiveSpec SpecOf(const Plan& plan, CollectiveSpec spec);
+
+}  // namespace weft::collectives::planner
+
+#endif  // WEFT_COLLECTIVES_PLANNER_PLANNER_H_

@@ -1,0 +1,174 @@
+// The choice of algorithms: the same on all ranks, sensible at the ends of every range, and what
+// the settings force.
+#include "collectives/planner/planner.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/collectives/schedule_cases.h"
+
+namespace weft::collectives::planner {
+namespace {
+
+CostTable Table(int cores = 64, const char* transport = "auto") {
+  Settings settings(LibrarySettings());
+  EXPECT_TRUE(settings.Set("transport", transport, "test").ok());
+  return TableFor(DefaultCalibration(), settings, cores);
+}
+
+CollectiveSpec Spec(CollectiveKind kind, int n, uint64_t count) {
+  return {.kind = kind, .size = n, .count = count, .chunk = 65536};
+}
+
+std::shared_ptr<const GroupPlace> Hosts(int hosts, int ranks_each) {
+  std::vector<std::string> names;
+  for (int r = 0; r < hosts * ranks_each; ++r) names.push_back(absl::StrCat(r / ranks_each));
+  return std::make_shared<const GroupPlace>(names);
+}
+
+TEST(PlannerTest, NeitherRankNorMemoryCounts) {
+  for (int k = 0; k < kCollectiveKindCount; ++k) {
+    const CollectiveKind kind = static_cast<CollectiveKind>(k);
+    for (int n : {1, 2, 5, 16}) {
+      for (uint64_t count : {0u, 1u, 1000u, 1000000u}) {
+        for (int hosts : {1, 3}) {
+          CaseOptions options{.count = count, .root = 1, .hosts = hosts};
+          options.in_place = CaseOptions::kSome;
+          const Case built = BuildCase(kDirect, kind, n, options);
+          std::vector<Plan> plans;
+          for (const CollectiveSpec& spec : built.specs) {
+            plans.push_back(ChoosePlan(spec, 4, Table(), ""));
+            EXPECT_EQ(plans.back().ToText(), plans.front().ToText()) << built.text;
+            EXPECT_EQ(plans.back().chunk, plans.front().chunk) << built.text;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PlannerTest, SmallSizesTakeFewTurnsAndLargeOnesFewBytes) {
+  const CollectiveKind all_reduce = CollectiveKind::kAllReduce;
+  const Plan small = ChoosePlan(Spec(all_reduce, 4, 256), 4, Table(), "");
+  EXPECT_LE(small.algorithm->cost(Spec(all_reduce, 4, 256)).turns, 2) << small.why;
+  const CollectiveSpec many = Spec(all_reduce, 64, 64);
+  const Plan plan = ChoosePlan(many, 4, Table(), "");
+  EXPECT_LE(plan.algorithm->cost(many).turns, 6) << plan.why;
+  for (int n : {4, 16}) {
+    const CollectiveSpec large = Spec(all_reduce, n, 16 << 20);
+    const Plan plan = ChoosePlan(large, 4, Table(), "");
+    EXPECT_LE(plan.algorithm->cost(large).elements, 2.1 * (16 << 20)) << plan.why;
+  }
+}
+
+// What all ranks do together is what counts then.
+TEST(PlannerTest, RanksAboveCoresTakeFewMessagesOfAllTogether) {
+  const CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, 16, 64);
+  const Cost cost = ChoosePlan(spec, 4, Table(2), "").algorithm->cost(spec);
+  EXPECT_LT(cost.messages * cost.balance * 16, 16 * 15);
+}
+
+TEST(PlannerTest, SeveralHostsSendLittleBetweenThem) {
+  for (CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter,
+                              CollectiveKind::kAllGather, CollectiveKind::kBroadcast}) {
+    CollectiveSpec spec = Spec(kind, 32, 1 << 20);
+    spec.place = Hosts(4, 8);
+    const Plan plan = ChoosePlan(spec, 4, Table(), "");
+    const double direct = kDirect.cost(spec).elements_across;
+    EXPECT_LT(plan.algorithm->cost(SpecOf(plan, spec)).elements_across, direct / 2)
+        << ToString(kind) << " " << plan.why;
+  }
+}
+
+TEST(PlannerTest, RunnersUpFollowInOrder) {
+  const CollectiveSpec spec = Spec(CollectiveKind::kBroadcast, 8, 10000);
+  const std::vector<Plan> plans = PlansFor(spec, 4, Table());
+  ASSERT_GE(plans.size(), 4u);
+  for (size_t i = 1; i < plans.size(); ++i) {
+    EXPECT_LE(plans[i - 1].nanoseconds, plans[i].nanoseconds);
+  }
+  const std::string why = ChoosePlan(spec, 4, Table(), "").why;
+  EXPECT_EQ(why.find(plans[0].ToText()), 0u) << why;
+  EXPECT_NE(why.find(absl::StrCat("then ", plans[1].ToText())), std::string::npos) << why;
+  EXPECT_NE(why.find("costs: defaults"), std::string::npos) << why;
+}
+
+TEST(ForcedTest, OneForAllAndOneForEach) {
+  Settings settings(LibrarySettings());
+  ASSERT_TRUE(settings.Set("collective.algorithm", "ring", "test").ok());
+  ASSERT_TRUE(
+      settings.Set("collective.algorithm_by_kind", "broadcast=chain, all_gather=auto", "test")
+          .ok());
+  const Forced forced = *ForcedBy(settings);
+  auto of = [&](CollectiveKind kind) { return forced[static_cast<size_t>(kind)]; };
+  EXPECT_EQ(of(CollectiveKind::kAllReduce), "ring");
+  EXPECT_EQ(of(CollectiveKind::kBroadcast), "chain");
+  EXPECT_EQ(of(CollectiveKind::kAllGather), "");
+  EXPECT_EQ(of(CollectiveKind::kGather), "");
+  const Plan plan = ChoosePlan(Spec(CollectiveKind::kAllReduce, 4, 1), 4, Table(), "ring");
+  EXPECT_EQ(plan.algorithm, &kRing);
+  for (const char* wrong : {"all_reduce=bruck", "all_redcue=ring", "ring", "gather=tree"}) {
+    ASSERT_TRUE(settings.Set("collective.algorithm_by_kind", wrong, "test").ok());
+    const absl::Status status = ForcedBy(settings).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find(absl::StrCat("\"", wrong, "\"")), std::string::npos) << status;
+  }
+}
+
+TEST(CostTableTest, TravelsUnchanged) {
+  CostTable table = Table(3, "verbs");
+  table.source = "a file, with spaces";
+  table.inside.latency = 1.0 / 3;
+  const CostTable other = *FromWord(ToWord(table));
+  EXPECT_EQ(ToWord(other), ToWord(table));
+  EXPECT_EQ(other.inside.latency, table.inside.latency);
+  EXPECT_EQ(other.across.host_byte, table.across.host_byte);
+  EXPECT_EQ(other.cores, 3);
+  EXPECT_EQ(other.source, table.source);
+  EXPECT_EQ(ToWord(table).find(' '), std::string::npos);
+  for (const char* wrong : {"", "-", "1,2,3", "a,b,c,d,e,f,g,h,i,j,k,1,1,"}) {
+    EXPECT_EQ(FromWord(wrong).status().code(), absl::StatusCode::kDataLoss) << wrong;
+  }
+}
+
+TEST(CalibrationTest, AFileIsReadAsWrittenAndItsFaultsAreNamed) {
+  const std::string text = ToText(DefaultCalibration());
+  const Calibration read = *ParseCalibration(text, "costs");
+  EXPECT_EQ(ToText(read), text);
+  EXPECT_EQ(read.source, "costs");
+  auto fault = [](const std::string& wrong) {
+    return std::string(ParseCalibration(wrong, "costs").status().message());
+  };
+  EXPECT_NE(fault(text + "tcp.latency 1\n").find("costs, line 25: \"tcp.latency 1\""),
+            std::string::npos)
+      << fault(text + "tcp.latency 1\n");
+  EXPECT_EQ(fault("shm.latency 1\n"), "costs lacks copy_byte");
+  for (const char* wrong : {"shm.latency -1\n", "shm.latency nan\n", "shm.latency 1 2\n", "x\n"}) {
+    EXPECT_NE(fault(wrong).find("line 1"), std::string::npos) << fault(wrong);
+  }
+}
+
+TEST(CalibrationTest, TheSettingNamesTheFile) {
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / absl::StrCat("calibration", getpid());
+  const std::string file = folder / "deeper" / "costs";
+  Calibration calibration = DefaultCalibration();
+  calibration.links[0].latency = 12345;
+  ASSERT_TRUE(SaveCalibration(calibration, file).ok());
+  Settings settings(LibrarySettings());
+  ASSERT_TRUE(settings.Set("collective.costs", file, "test").ok());
+  EXPECT_EQ(LoadCalibration(settings)->links[0].latency, 12345);
+  std::ofstream(file) << "broken\n";
+  EXPECT_EQ(LoadCalibration(settings).status().code(), absl::StatusCode::kInvalidArgument);
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(LoadCalibration(settings).status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace weft::collectives::planner

@@ -1,0 +1,191 @@
+#include "tools/bw/calibrate.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "collectives/reduce.h"
+#include "topology/host/affinity.h"
+
+namespace weft::bw {
+namespace {
+
+using collectives::Communicator;
+using collectives::WorkPtr;
+using collectives::planner::Calibration;
+using collectives::planner::LinkCosts;
+
+// Many short runs: one of them is alone on the cores.
+constexpr int kShortRuns = 200;
+constexpr int kLongRuns = 30;
+constexpr int kPings = 100;
+constexpr int kMessages = 64;
+constexpr size_t kSmallBytes = 8;
+constexpr size_t kLinkBytes = 1 << 20;   // a chunk or a few
+constexpr size_t kHostBytes = 16 << 20;  // above what caches hold
+constexpr size_t kCacheBytes = 256 << 10;
+
+// The smallest of several runs: what the machine can do, whatever else it does.
+template <typename Run>
+absl::StatusOr<double> Least(int repeats, const Run& run) {
+  double least = 0;
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    WEFT_ASSIGN_OR_RETURN(const double nanoseconds, run());
+    if (repeat == 0 || nanoseconds < least) least = nanoseconds;
+  }
+  return std::max(least, 1e-6);
+}
+
+double Now() { return static_cast<double>(SystemClock::Nanoseconds()); }
+
+// A message there and back, halved: the quickest of `times`.
+absl::StatusOr<double> PingPong(Communicator& group, std::vector<std::byte>& data, size_t bytes,
+                                int times) {
+  const int me = group.rank().value(), last = group.size() - 1;
+  WEFT_RETURN_IF_ERROR(group.Barrier()->Wait());
+  if (me != 0 && me != last) return 0.0;
+  const Rank other(me == 0 ? last : 0);
+  double least = 0;
+  for (int i = 0; i < times; ++i) {
+    const double start = Now();
+    if (me == 0) WEFT_RETURN_IF_ERROR(group.Send(data.data(), bytes, other, 0)->Wait());
+    WEFT_RETURN_IF_ERROR(group.Receive(data.data(), bytes, other, 0)->Wait());
+    if (me != 0) WEFT_RETURN_IF_ERROR(group.Send(data.data(), bytes, other, 0)->Wait());
+    const double half = (Now() - start) / 2;
+    if (i == 0 || half < least) least = half;
+  }
+  return least;
+}
+
+// Many small messages at once, one way; for each.
+absl::StatusOr<double> Stream(Communicator& group, std::vector<std::byte>& data) {
+  const int me = group.rank().value(), last = group.size() - 1;
+  WEFT_RETURN_IF_ERROR(group.Barrier()->Wait());
+  std::vector<WorkPtr> works;
+  const double start = Now();
+  for (int i = 0; i < kMessages && (me == 0 || me == last); ++i) {
+    std::byte* at = data.data() + static_cast<size_t>(i) * kSmallBytes;
+    works.push_back(me == 0 ? group.Send(at, kSmallBytes, Rank(last), 1)
+                            : group.Receive(at, kSmallBytes, Rank(0), 1));
+  }
+  for (const WorkPtr& work : works) WEFT_RETURN_IF_ERROR(work->Wait());
+  return (Now() - start) / kMessages;
+}
+
+// Every rank to the next at once; for each byte of all ranks.
+absl::StatusOr<double> Round(Communicator& group, std::vector<std::byte>& data) {
+  const int me = group.rank().value(), n = group.size();
+  WEFT_RETURN_IF_ERROR(group.Barrier()->Wait());
+  const double start = Now();
+  WorkPtr receive = group.Receive(data.data() + kHostBytes, kHostBytes, Rank((me + n - 1) % n), 2);
+  WorkPtr send = group.Send(data.data(), kHostBytes, Rank((me + 1) % n), 2);
+  WEFT_RETURN_IF_ERROR(send->Wait());
+  WEFT_RETURN_IF_ERROR(receive->Wait());
+  WEFT_RETURN_IF_ERROR(group.Barrier()->Wait());
+  return (Now() - start) / (static_cast<double>(kHostBytes) * n);
+}
+
+absl::StatusOr<LinkCosts> MeasureLinks(Communicator& group) {
+  std::vector<std::byte> data(2 * kHostBytes);
+  LinkCosts link;
+  WEFT_ASSIGN_OR_RETURN(
+      link.latency, Least(kShortRuns, [&] { return PingPong(group, data, kSmallBytes, kPings); }));
+  WEFT_ASSIGN_OR_RETURN(link.message, Least(kShortRuns, [&] { return Stream(group, data); }));
+  WEFT_ASSIGN_OR_RETURN(const double large,
+                        Least(2 * kLongRuns, [&] { return PingPong(group, data, kLinkBytes, 4); }));
+  link.byte = std::max(large - link.latency, 1.0) / static_cast<double>(kLinkBytes);
+  WEFT_ASSIGN_OR_RETURN(link.host_byte, Least(kLongRuns, [&] { return Round(group, data); }));
+  WEFT_RETURN_IF_ERROR(group.Barrier()->Wait());
+  return link;
+}
+
+// Two threads on one core hand a word to and fro.
+double SwitchRank() {
+  auto cpus = AllowedCpus();
+  if (!cpus.ok() || cpus->empty()) return 0;
+  constexpr int kTurns = 4000;
+  std::atomic<int> turn{0};
+  auto play = [&](int who) {
+    if (!BindThread({cpus->front()}).ok()) return;
+    for (int i = who; i < kTurns; i += 2) {
+      while (turn.load(std::memory_order_acquire) != i) sched_yield();
+      turn.store(i + 1, std::memory_order_release);
+    }
+  };
+  const double start = Now();
+  std::thread first(play, 0), second(play, 1);
+  first.join(), second.join();
+  return (Now() - start) / kTurns;
+}
+
+absl::Status MeasureCores(Calibration& calibration) {
+  std::vector<std::byte> left(kCacheBytes), right = left, out = left;
+  const net::CombineFn combine =
+      CombineFor(collectives::DataType::kFloat32, collectives::ReduceOp::kSum);
+  auto per_byte = [&](auto&& once) -> absl::StatusOr<double> {
+    return Least(kShortRuns, [&]() -> absl::StatusOr<double> {
+      const double start = Now();
+      for (int i = 0; i < 8; ++i) once();
+      return (Now() - start) / (8.0 * kCacheBytes);
+    });
+  };
+  WEFT_ASSIGN_OR_RETURN(calibration.copy_byte,
+                        per_byte([&] { std::memcpy(out.data(), left.data(), kCacheBytes); }));
+  WEFT_ASSIGN_OR_RETURN(const double reduce, per_byte([&] {
+                          combine(out.data(), left.data(), right.data(), kCacheBytes);
+                        }));
+  calibration.reduce_byte = std::max(reduce - calibration.copy_byte, reduce / 10);
+  WEFT_ASSIGN_OR_RETURN(calibration.switch_rank,
+                        Least(kLongRuns, []() -> absl::StatusOr<double> { return SwitchRank(); }));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Calibration> Calibrate(job::Joined& job, Control& control) {
+  const int ranks = control.ranks();
+  if (ranks < 2) {
+    return absl::InvalidArgumentError(
+        "--calibrate measures between ranks: two or more, as with --ranks 2");
+  }
+  WEFT_ASSIGN_OR_RETURN(Calibration calibration,
+                        collectives::planner::LoadCalibration(job.endpoint->settings()));
+  bool one_host = true;
+  std::vector<Rank> everybody;
+  for (int r = 0; r < ranks; ++r) {
+    everybody.emplace_back(r);
+    one_host = one_host && job.endpoint->host(Rank(r)) == job.endpoint->host(Rank(0));
+  }
+  const std::string wanted = job.endpoint->settings().Text("transport");
+  for (size_t t = 0; t < collectives::planner::kTransportNames.size(); ++t) {
+    const std::string name = collectives::planner::kTransportNames[t];
+    const bool by_auto = wanted == "auto" && (name == "tcp" || (name == "shm" && one_host));
+    if (name != wanted && !by_auto) continue;
+    collectives::EndpointOptions options;
+    options.rank = Rank(control.rank());
+    options.world_size = ranks;
+    options.store = job.store.store.get();
+    options.job = absl::StrCat("weft-bw/calibrate/", name);
+    options.settings = job.endpoint->settings();
+    WEFT_RETURN_IF_ERROR(options.settings.Set("transport", name, "--calibrate"));
+    WEFT_ASSIGN_OR_RETURN(auto endpoint, collectives::Endpoint::Create(std::move(options)));
+    WEFT_ASSIGN_OR_RETURN(auto group, Communicator::Create(endpoint, "calibrate", everybody));
+    auto links = MeasureLinks(*group);
+    if (!links.ok()) return Annotate(links.status(), absl::StrCat("calibrate ", name));
+    calibration.links[t] = *links;
+  }
+  if (control.rank() == 0) WEFT_RETURN_IF_ERROR(MeasureCores(calibration));
+  // The others leave when rank 0 is done.
+  WEFT_RETURN_IF_ERROR(control.Exchange({0}).status());
+  return calibration;
+}
+
+}  // namespace weft::bw
