@@ -7,9 +7,11 @@
 namespace weft::collectives {
 namespace {
 
+// Of those that cost the same the planner takes the first. A chunk of a chain is in cache when it
+// is passed on.
 constexpr const Algorithm* kAlgorithms[] = {
-    &kOneShot, &kDirect,   &kRing,  &kChain, &kFlat,     &kRecursiveDoubling, &kHalvingDoubling,
-    &kTree,    &kBinomial, &kBruck, &kPat,   &kPairwise, &kScatterAllGather,  &kHierarchical,
+    &kOneShot, &kChain,    &kDirect, &kRing, &kFlat,     &kRecursiveDoubling, &kHalvingDoubling,
+    &kTree,    &kBinomial, &kBruck,  &kPat,  &kPairwise, &kScatterAllGather,  &kHierarchical,
 };
 
 }  // namespace

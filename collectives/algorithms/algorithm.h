@@ -37,7 +37,7 @@ struct Cost {
   double messages = 0;  // of the busiest rank: sent or received, whichever are more
   double elements = 0;  // likewise
   double reduced = 0;   // elements, by the rank that reduces most
-  double copied = 0;    // elements, by the rank that copies most
+  double copied = 0;    // elements copied, or reduced from where a message was stored, likewise
   double fill = 0;      // elements that pass before a pipeline's last rank has its first
   double balance = 1;   // elements of the average rank over those of the busiest
   // Between hosts. Those of `turns`, and the elements out of or into the busiest host, all its

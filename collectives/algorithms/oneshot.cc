@@ -86,6 +86,7 @@ Cost CostOf(const CollectiveSpec& spec) {
                           .messages = others,
                           .elements = whole,
                           .reduced = whole,
+                          .copied = whole,
                           .balance = spec.kind == CollectiveKind::kReduce ? 1.0 / spec.size : 1},
                          spec);
 }

@@ -164,7 +164,7 @@ Cost CostOf(const CollectiveSpec& spec) {
       const double size = static_cast<double>(which.size());
       cost.messages += 1;
       moved += size;
-      if (which.size() > 1) copied += reduces ? size : 2 * size;
+      if (which.size() > 1) copied += 2 * size;
     }
   }
   cost.elements = moved * static_cast<double>(count);

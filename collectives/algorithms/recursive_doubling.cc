@@ -55,17 +55,18 @@ RankSchedule Build(const CollectiveSpec& spec) {
 Cost CostOf(const CollectiveSpec& spec) {
   const Folding folding(spec.size);
   const double log = folding.log(), folds = folding.any() ? 1 : 0;
-  const double count = static_cast<double>(spec.count);
-  return SpreadOverHosts(
-      {.turns = log + 2 * folds,
-       .messages = log + folds,
-       .elements = (log + folds) * count,
-       .reduced = (log + folds) * count,
-       .balance = folding.nodes() * (log + folds) > 0
-                      ? (folding.nodes() * log + 2 * (spec.size - folding.nodes())) /
-                            (spec.size * (log + folds))
-                      : 1},
-      spec);
+  const double count = static_cast<double>(spec.count), exchanges = log + folds;
+  // Of the busiest rank, which takes from one that is folded in and gives to it.
+  Cost cost{.turns = log + 2 * folds,
+            .messages = exchanges,
+            .elements = exchanges * count,
+            .reduced = exchanges * count,
+            .copied = log * count};
+  const double folded = spec.size - folding.nodes();
+  if (exchanges > 0) {
+    cost.balance = (folding.nodes() * log + 2 * folded) / (spec.size * exchanges);
+  }
+  return SpreadOverHosts(cost, spec);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace weft::collectives::planner {
 namespace {
 
 // What the ranks of a host move between them in caches.
-constexpr double kCacheBytes = 4 << 20;
+constexpr double kCacheBytes = 1 << 20;
 
 }  // namespace
 
@@ -33,7 +33,9 @@ int64_t TimeOf(const Cost& cost, const CollectiveSpec& spec, size_t element,
   const double rest = (cost.reduced * table.reduce_byte + cost.copied * table.copy_byte) * bytes;
   const double crowding = std::max(1.0, ranks * cost.balance / cores);
   const double work = (cost.messages * message + moving + rest) * crowding;
-  const double shared = (cost.elements - away) * cost.balance * ranks * bytes;
+  // With a root, it is the root that copies.
+  const double copied = HasRoot(spec.kind) ? cost.copied : cost.copied * ranks;
+  const double shared = ((cost.elements - away) * cost.balance * ranks + copied) * bytes;
   const double memory = std::max(shared - kCacheBytes, 0.0) * table.inside.host_byte;
   const double wire = cost.elements_across * table.across.host_byte * bytes;
 

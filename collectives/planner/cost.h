@@ -10,7 +10,8 @@
 //   time = turns * latency + fill * byte + the largest of
 //          work    messages * message + elements * byte + reduced * reduce + copied * copy,
 //                  times the ranks that want a core, over cores, where that is above 1
-//          memory  bytes of all ranks of a host above what caches hold * host_byte, inside
+//          memory  elements moved and copied by all ranks of a host, as far as caches do not hold
+//                  them, * host_byte inside
 //          wire    bytes between hosts * host_byte, across
 //
 // One table counts for all ranks of a job: rank 0's, which its endpoint hands out at start-up.

@@ -17,6 +17,14 @@ namespace {
 constexpr uint64_t kChunkBytesMin = 16384;
 constexpr int kChannelsMax = 4;
 
+// Costs that differ by less than one part in so many count as equal.
+constexpr int64_t kMargin = 20;
+
+ptrdiff_t TableIndex(const Plan& plan) {
+  const auto all = Algorithms();
+  return std::find(all.begin(), all.end(), plan.algorithm) - all.begin();
+}
+
 std::string TimeText(int64_t nanoseconds) {
   return absl::StrFormat("%.3g us", static_cast<double>(nanoseconds) / 1e3);
 }
@@ -86,6 +94,13 @@ Plan ChoosePlan(const CollectiveSpec& spec, size_t element, const CostTable& tab
   }
   std::vector<Plan> plans = PlansFor(spec, element, table);
   WEFT_CHECK(!plans.empty(), "no algorithm for " << ToString(spec.kind));
+  const int64_t limit = plans[0].nanoseconds + plans[0].nanoseconds / kMargin;
+  const auto first =
+      std::min_element(plans.begin(), plans.end(), [&](const Plan& a, const Plan& b) {
+        const bool good_a = a.nanoseconds <= limit, good_b = b.nanoseconds <= limit;
+        return good_a != good_b ? good_a : good_a && TableIndex(a) < TableIndex(b);
+      });
+  std::rotate(plans.begin(), first, first + 1);
   std::vector<std::string> others;
   for (size_t i = 1; i < std::min<size_t>(plans.size(), 4); ++i) {
     others.push_back(absl::StrCat(plans[i].ToText(), " ", TimeText(plans[i].nanoseconds)));

@@ -32,11 +32,13 @@ using Forced = std::array<std::string, kCollectiveKindCount>;
 // collective.algorithm_by_kind. InvalidArgument names what does not exist.
 absl::StatusOr<Forced> ForcedBy(const Settings& settings);
 
-// All that can be done, cheapest first; of equals the first in the table of algorithms. `spec`: its
-// chunk is that of the settings. `element` in bytes.
+// All that can be done, cheapest first. `spec`: its chunk is that of the settings. `element` in
+// bytes.
 std::vector<Plan> PlansFor(const CollectiveSpec& spec, size_t element, const CostTable& table);
 
-// The first of them; or, where `forced` names an algorithm that has the kind, the first of its own.
+// The first of the table of algorithms among those that cost no more than 5 % above the cheapest,
+// as the model is not more exact than that; or, where `forced` names an algorithm that has the
+// kind, the cheapest plan of that.
 Plan ChoosePlan(const CollectiveSpec& spec, size_t element, const CostTable& table,
                 absl::string_view forced);
 

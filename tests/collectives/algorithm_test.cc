@@ -158,7 +158,7 @@ Cost Counted(const Case& built) {
     for (const Step& step : built.schedules[static_cast<size_t>(r)].steps) {
       const double length = static_cast<double>(step.length);
       const bool reduces = step.kind == StepKind::kReduce || step.kind == StepKind::kReceiveReduce;
-      if (step.kind == StepKind::kCopy) copied += length;
+      if (step.kind == StepKind::kCopy || step.kind == StepKind::kReduce) copied += length;
       if (reduces) reduced += length;
       if (step.peer < 0) continue;
       const bool across = place.host[r] != place.host[step.peer];

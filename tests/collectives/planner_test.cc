@@ -94,8 +94,12 @@ TEST(PlannerTest, RunnersUpFollowInOrder) {
     EXPECT_LE(plans[i - 1].nanoseconds, plans[i].nanoseconds);
   }
   const std::string why = ChoosePlan(spec, 4, Table(), "").why;
-  EXPECT_EQ(why.find(plans[0].ToText()), 0u) << why;
-  EXPECT_NE(why.find(absl::StrCat("then ", plans[1].ToText())), std::string::npos) << why;
+  const Plan chosen = ChoosePlan(spec, 4, Table(), "");
+  EXPECT_LE(static_cast<double>(chosen.nanoseconds),
+            static_cast<double>(plans[0].nanoseconds) * 1.05);
+  EXPECT_EQ(why.find(chosen.ToText()), 0u) << why;
+  const Plan& next = plans[0].algorithm == chosen.algorithm ? plans[1] : plans[0];
+  EXPECT_NE(why.find(absl::StrCat("then ", next.ToText())), std::string::npos) << why;
   EXPECT_NE(why.find("costs: defaults"), std::string::npos) << why;
 }
 
