@@ -1,107 +1,95 @@
 #include "collectives/c10d/backend.h"
 
+#include <algorithm>
 #include <utility>
 
-#include "collectives/c10d/tensors.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "collectives/c10d/call.h"
+#include "collectives/c10d/deferred.h"
+#include "collectives/c10d/fork.h"
+#include "collectives/c10d/group.h"
 #include "collectives/c10d/work.h"
 
 namespace weft::collectives {
 namespace {
 
-using c10d::OpType;
-using WorkHandle = c10::intrusive_ptr<c10d::Work>;
+// Memory that peers read shares no page with anything else.
+constexpr size_t kPageBytes = 4096;
 
-Rank RankOf(int64_t rank) { return Rank(static_cast<int32_t>(rank)); }
-
-size_t CountOf(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
-
-// A copy into a tensor that may be a leaf that requires a gradient.
-void CopyInto(at::Tensor target, const at::Tensor& source) {
-  at::NoGradGuard no_gradient;
-  target.copy_(source);
+// c10d wants exceptions.
+template <typename Value>
+Value OrThrow(absl::StatusOr<Value> value) {
+  if (!value.ok()) std::rethrow_exception(BackendError(value.status()));
+  return *std::move(value);
 }
 
 }  // namespace
 
-// One call on its way: what it started, what it needs until the end, and what it does there.
-class WeftBackend::Call {
- public:
-  Call(OpType type, const char* title, std::chrono::milliseconds timeout)
-      : state_(std::make_shared<TransferState>()) {
-    details_.type = type;
-    details_.title = title;
-    details_.timeout = timeout;
-  }
-
-  // A tensor whose bytes are read: itself or a contiguous copy.
-  at::Tensor Source(const at::Tensor& tensor) { return Hold(tensor.contiguous()); }
-  // A tensor that is written, and read too with `keep`: itself, or a contiguous one that is copied
-  // to it at the end.
-  at::Tensor Target(const at::Tensor& tensor, bool keep) {
-    if (tensor.is_contiguous()) return Hold(tensor);
-    at::Tensor staged =
-        keep ? tensor.contiguous() : at::empty_like(tensor, at::MemoryFormat::Contiguous);
-    AtEnd([tensor, staged] { CopyInto(tensor, staged); });
-    return Hold(staged);
-  }
-  at::Tensor FlatSource(const std::vector<at::Tensor>& tensors) { return Hold(Flattened(tensors)); }
-  at::Tensor FlatTargetOf(const std::vector<at::Tensor>& tensors) {
-    bool staged = false;
-    at::Tensor flat = FlatTarget(tensors, &staged);
-    if (staged) AtEnd([flat, tensors] { Unflatten(flat, tensors); });
-    return Hold(flat);
-  }
-  void Add(WorkPtr work) { state_->works.push_back(std::move(work)); }
-  void Results(std::vector<at::Tensor> tensors) { details_.results = std::move(tensors); }
-
-  WeftWork::Details& details() { return details_; }
-  const std::shared_ptr<TransferState>& state() const { return state_; }
-
- private:
-  at::Tensor Hold(at::Tensor tensor) {
-    state_->held.push_back(tensor);
-    return tensor;
-  }
-  void AtEnd(std::function<void()> action) {
-    if (!state_->deliver) {
-      state_->deliver = std::move(action);
-      return;
-    }
-    state_->deliver = [first = std::move(state_->deliver), second = std::move(action)] {
-      first();
-      second();
-    };
-  }
-
-  WeftWork::Details details_;
-  std::shared_ptr<TransferState> state_;
+// What was called since startCoalescing().
+struct WeftBackend::Coalescing {
+  std::vector<c10::intrusive_ptr<WeftWork>> works;
 };
 
 absl::StatusOr<c10::intrusive_ptr<WeftBackend>> WeftBackend::Create(
     std::shared_ptr<Endpoint> endpoint, absl::string_view name, std::vector<Rank> ranks) {
-  auto communicator = Communicator::Create(std::move(endpoint), name, std::move(ranks));
-  if (!communicator.ok()) return communicator.status();
-  return c10::make_intrusive<WeftBackend>(*std::move(communicator));
+  WEFT_ASSIGN_OR_RETURN(auto communicator, Communicator::Create(endpoint, name, ranks));
+  return c10::make_intrusive<WeftBackend>(std::move(endpoint), std::move(communicator),
+                                          std::move(ranks));
 }
 
-WeftBackend::WeftBackend(std::unique_ptr<Communicator> communicator)
+WeftBackend::WeftBackend(std::shared_ptr<Endpoint> endpoint,
+                         std::unique_ptr<Communicator> communicator, std::vector<Rank> ranks)
     : Backend(communicator->rank().value(), communicator->size()),
+      name_(communicator->name()),
+      ranks_(std::move(ranks)),
+      forks_(ForkCount()),
+      statistics_(std::make_shared<Statistics>()),
+      endpoint_(std::move(endpoint)),
       communicator_(std::move(communicator)),
       futures_(std::make_shared<FutureThreads>()) {}
 
 WeftBackend::~WeftBackend() {
-  communicator_.reset();  // unfinished works are done with it, and nothing writes any more
-  futures_.reset();
+  if (!inherited_by_fork()) {
+    shutdown();
+    return;
+  }
+  // Their destructors would join threads that are not here and take leave on the parent's sockets.
+  new std::shared_ptr<Communicator>(std::move(communicator_));
+  new std::shared_ptr<Endpoint>(std::move(endpoint_));
+  new std::shared_ptr<FutureThreads>(std::move(futures_));
+  new std::shared_ptr<Deferred>(std::move(deferred_));
+  new std::deque<std::shared_ptr<TransferState>>(std::move(pending_));
+}
+
+bool WeftBackend::inherited_by_fork() const { return forks_ != ForkCount(); }
+
+std::shared_ptr<Communicator> WeftBackend::communicator() const {
+  TORCH_CHECK(!inherited_by_fork(), "weft: group \"", name_,
+              "\" belongs to the process that this one was forked from; use it there, or start "
+              "workers with spawn or forkserver and make their groups in them");
+  std::lock_guard<std::mutex> lock(mutex_);
+  TORCH_CHECK(communicator_ != nullptr, "weft: group \"", name_, "\" was shut down");
+  return communicator_;
+}
+
+std::shared_ptr<Endpoint> WeftBackend::endpoint() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return endpoint_;
 }
 
 c10::intrusive_ptr<c10d::Backend::Options> WeftBackend::getBackendOptions() {
   auto options = c10::make_intrusive<Options>("weft", timeout_.load());
-  options->group_name = communicator_->name();
+  options->group_name = name_;
+  options->group_desc = pg_desc_;
+  for (Rank rank : ranks_) {
+    options->global_ranks_in_group.push_back(static_cast<uint64_t>(rank.value()));
+  }
   return options;
 }
 
 c10d::ErrorType WeftBackend::getError() {
-  switch (communicator_->status().code()) {
+  switch (communicator()->status().code()) {
     case absl::StatusCode::kOk:
       return c10d::ErrorType::SUCCESS;
     case absl::StatusCode::kDeadlineExceeded:
@@ -114,7 +102,14 @@ c10d::ErrorType WeftBackend::getError() {
 }
 
 void WeftBackend::abort() {
-  communicator_->Abort(absl::CancelledError("the group was aborted through its PyTorch backend"));
+  std::shared_ptr<Communicator> communicator;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (inherited_by_fork() || communicator_ == nullptr) return;
+    communicator = communicator_;
+  }
+  communicator->Abort(absl::CancelledError(
+      absl::StrCat("rank ", rank_, " aborted the group through its PyTorch backend")));
 }
 
 void WeftBackend::waitForPendingWorks() {
@@ -128,330 +123,153 @@ void WeftBackend::waitForPendingWorks() {
   }
 }
 
-WorkHandle WeftBackend::Start(Call call) {
-  WeftWork::Details& details = call.details();
-  if (details.timeout <= std::chrono::milliseconds::zero()) details.timeout = timeout_;
-  if (!c10d::isP2POp(details.type)) details.sequence = ++sequence_;
+void WeftBackend::shutdown() {
+  if (inherited_by_fork()) return;
+  std::shared_ptr<Endpoint> endpoint;
+  std::shared_ptr<Communicator> communicator;
+  std::shared_ptr<FutureThreads> futures;
+  std::shared_ptr<Deferred> deferred;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    endpoint.swap(endpoint_);
+    communicator.swap(communicator_);
+    futures.swap(futures_);
+    deferred.swap(deferred_);
+    coalescing_.reset();
+  }
+  // Calls of other threads keep the communicator while they start something: unfinished works are
+  // done when the last of them lets go, and nothing writes any more.
+  deferred.reset();
+  communicator.reset();
+  futures.reset();
+  endpoint.reset();
+  std::lock_guard<std::mutex> lock(pending_mutex_);
+  pending_.clear();
+}
+
+Deferred& WeftBackend::deferred() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TORCH_CHECK(communicator_ != nullptr, "weft: group \"", name_, "\" was shut down");
+  if (deferred_ == nullptr) {
+    deferred_ = std::make_shared<Deferred>(
+        OrThrow(Communicator::Create(endpoint_, absl::StrCat(name_, "/deferred"), ranks_)));
+  }
+  return *deferred_;
+}
+
+// ---- Groups made of this one
+
+absl::StatusOr<c10::intrusive_ptr<WeftBackend>> WeftBackend::Subgroup(
+    absl::string_view name, const std::vector<int>& ranks) const {
+  std::shared_ptr<Endpoint> endpoint = this->endpoint();
+  if (endpoint == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("group \"", name_, "\" was shut down"));
+  }
+  std::vector<Rank> chosen;
+  for (int rank : ranks) {
+    if (rank < 0 || rank >= size_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rank ", rank, " is not one of the ", size_, " of group \"", name_, "\""));
+    }
+    chosen.push_back(ranks_[static_cast<size_t>(rank)]);
+  }
+  WEFT_ASSIGN_OR_RETURN(auto group, Create(std::move(endpoint), name, std::move(chosen)));
+  group->setTimeout(timeout_.load());
+  return group;
+}
+
+c10::intrusive_ptr<c10d::Backend> WeftBackend::split(const c10::intrusive_ptr<c10d::Store>&,
+                                                     const std::vector<int>& ranks,
+                                                     const c10::intrusive_ptr<Options>& options) {
+  if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
+  TORCH_CHECK(options != nullptr && !options->group_name.empty(),
+              "weft split: the new group needs a name (options.group_name)");
+  auto group = OrThrow(Subgroup(options->group_name, ranks));
+  if (options->timeout > kNoTimeout) group->setTimeout(options->timeout);
+  return group;
+}
+
+c10::intrusive_ptr<c10d::Backend> WeftBackend::merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                                     const c10::intrusive_ptr<Options>& options,
+                                                     const int& rank, const int& size) {
+  std::shared_ptr<Endpoint> endpoint = this->endpoint();
+  TORCH_CHECK(endpoint != nullptr, "weft merge: group \"", name_, "\" was shut down");
+  GroupOptions group;
+  group.store = store;
+  group.rank = rank;
+  group.size = size;
+  group.name = options->group_name;
+  group.timeout = options->timeout;
+  group.settings = endpoint->settings();
+  return OrThrow(JoinGroup(std::move(group)));
+}
+
+c10::intrusive_ptr<c10d::Backend> WeftBackend::shrink(const std::vector<int64_t>& excluded,
+                                                      int /*flags*/,
+                                                      const c10::intrusive_ptr<Options>& options) {
+  std::vector<int> kept;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (std::find(excluded.begin(), excluded.end(), rank) == excluded.end()) kept.push_back(rank);
+  }
+  std::string name = options == nullptr ? "" : options->group_name;
+  if (name.empty()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    name = absl::StrCat(name_, "/shrunk_", ++shrunk_);
+  }
+  return OrThrow(Subgroup(name, kept));
+}
+
+at::Tensor WeftBackend::allocateTensor(long size, at::TensorOptions options) {
+  TORCH_CHECK(options.device().is_cpu(), "weft: memory of ", options.device(),
+              " was asked for; this backend has the host's");
+  const size_t bytes = static_cast<size_t>(size) * options.dtype().itemsize();
+  void* data = std::aligned_alloc(
+      kPageBytes, std::max((bytes + kPageBytes - 1) / kPageBytes, size_t{1}) * kPageBytes);
+  TORCH_CHECK(data != nullptr, "weft: no memory for a tensor of ", bytes, " bytes");
+  return at::from_blob(
+      data, {size}, [](void* memory) { std::free(memory); }, options);
+}
+
+// ---- Calls
+
+WeftBackend::WorkHandle WeftBackend::Start(Call call) {
+  const c10::intrusive_ptr<WeftWork>& work = call.work();
+  if (!c10d::isP2POp(work->retrieveOpType())) work->set_sequence(++sequence_);
   {
     std::lock_guard<std::mutex> lock(pending_mutex_);
     while (!pending_.empty() && pending_.front()->done()) pending_.pop_front();
     pending_.push_back(call.state());
   }
-  return c10::make_intrusive<WeftWork>(rank_, std::move(details), call.state(), futures_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (coalescing_ != nullptr) coalescing_->works.push_back(work);
+  return work;
 }
 
-WorkHandle WeftBackend::broadcast(std::vector<at::Tensor>& tensors,
-                                  const c10d::BroadcastOptions& options) {
-  const char* name = "broadcast";
-  const at::Tensor& tensor = OnlyTensor(name, tensors);
-  CheckRank(name, "root", options.rootRank, size_);
-  DataType type = MovedType(name, tensor);
-  Call call(OpType::BROADCAST, "weft:broadcast", options.timeout);
-  at::Tensor data = call.Target(tensor, true);
-  call.Add(communicator_->Broadcast(data.data_ptr(), data.data_ptr(), CountOf(data), type,
-                                    RankOf(options.rootRank)));
-  call.Results(tensors);
-  return Start(std::move(call));
+void WeftBackend::startCoalescing() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TORCH_CHECK(coalescing_ == nullptr, "weft: coalescing has been started already");
+  coalescing_ = std::make_unique<Coalescing>();
 }
 
-WorkHandle WeftBackend::StartAllReduce(std::vector<at::Tensor>& tensors, Call call,
-                                       const char* name, const c10d::ReduceOp& op) {
-  ReduceOp reduction = OperatorOf(name, op);
-  for (const at::Tensor& tensor : tensors) {
-    CheckTensor(name, tensor);
-    ReducedType(name, tensor, reduction);
+WeftBackend::WorkHandle WeftBackend::endCoalescing() {
+  std::unique_ptr<Coalescing> coalescing;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    coalescing.swap(coalescing_);
   }
-  for (const at::Tensor& tensor : tensors) {
-    at::Tensor data = call.Target(tensor, true);
-    call.Add(communicator_->AllReduce(data.data_ptr(), data.data_ptr(), CountOf(data),
-                                      ReducedType(name, tensor, reduction), reduction));
+  TORCH_CHECK(coalescing != nullptr, "weft: coalescing was not started");
+  Call call(*this, c10d::OpType::COALESCED, "weft:coalesced", c10d::kUnsetTimeout, {});
+  std::vector<at::Tensor> results;
+  for (const auto& work : coalescing->works) {
+    for (const WorkPtr& part : work->state()->works) call.Add(part);
+    results.insert(results.end(), work->results().begin(), work->results().end());
   }
-  call.Results(tensors);
-  return Start(std::move(call));
-}
-
-WorkHandle WeftBackend::allreduce(std::vector<at::Tensor>& tensors,
-                                  const c10d::AllreduceOptions& options) {
-  OnlyTensor("all-reduce", tensors);
-  return StartAllReduce(tensors, Call(OpType::ALLREDUCE, "weft:all_reduce", options.timeout),
-                        "all-reduce", options.reduceOp);
-}
-
-WorkHandle WeftBackend::allreduce_coalesced(std::vector<at::Tensor>& tensors,
-                                            const c10d::AllreduceCoalescedOptions& options) {
-  return StartAllReduce(tensors,
-                        Call(OpType::ALLREDUCE_COALESCED, "weft:all_reduce", options.timeout),
-                        "coalesced all-reduce", options.reduceOp);
-}
-
-WorkHandle WeftBackend::reduce(std::vector<at::Tensor>& tensors,
-                               const c10d::ReduceOptions& options) {
-  const char* name = "reduce";
-  const at::Tensor& tensor = OnlyTensor(name, tensors);
-  CheckRank(name, "root", options.rootRank, size_);
-  ReduceOp op = OperatorOf(name, options.reduceOp);
-  DataType type = ReducedType(name, tensor, op);
-  Call call(OpType::REDUCE, "weft:reduce", options.timeout);
-  bool root = rank_ == options.rootRank;
-  at::Tensor data = root ? call.Target(tensor, true) : call.Source(tensor);
-  call.Add(communicator_->Reduce(data.data_ptr(), root ? data.data_ptr() : nullptr, CountOf(data),
-                                 type, op, RankOf(options.rootRank)));
-  call.Results(tensors);
-  return Start(std::move(call));
-}
-
-void WeftBackend::AddAllGather(Call& call, const char* name, const at::Tensor& output,
-                               const at::Tensor& input) {
-  at::Tensor source = call.Source(input);
-  at::Tensor target = call.Target(output, false);
-  call.Add(communicator_->AllGather(source.data_ptr(), target.data_ptr(), CountOf(source),
-                                    MovedType(name, source)));
-}
-
-void WeftBackend::CheckGathered(const char* name, const at::Tensor& whole,
-                                const at::Tensor& part) const {
-  CheckTensor(name, whole);
-  CheckTensor(name, part);
-  CheckSameType(name, whole, part);
-  CheckElements(name, whole, part.numel() * size_, "one part for each rank");
-}
-
-WorkHandle WeftBackend::allgather(std::vector<std::vector<at::Tensor>>& outputs,
-                                  std::vector<at::Tensor>& inputs,
-                                  const c10d::AllgatherOptions& options) {
-  const char* name = "all-gather";
-  const at::Tensor& input = OnlyTensor(name, inputs);
-  TORCH_CHECK(outputs.size() == 1, "weft ", name, ": got ", outputs.size(), " lists of outputs");
-  CheckList(name, outputs[0], input);
-  Call call(OpType::ALLGATHER, "weft:all_gather", options.timeout);
-  at::Tensor source = call.Source(input);
-  at::Tensor target = call.FlatTargetOf(outputs[0]);
-  call.Add(communicator_->AllGather(source.data_ptr(), target.data_ptr(), CountOf(source),
-                                    MovedType(name, source)));
-  call.Results(outputs[0]);
-  return Start(std::move(call));
-}
-
-WorkHandle WeftBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                        const c10d::AllgatherOptions& options) {
-  const char* name = "all-gather";
-  CheckGathered(name, output, input);
-  MovedType(name, input);
-  Call call(OpType::_ALLGATHER_BASE, "weft:all_gather", options.timeout);
-  AddAllGather(call, name, output, input);
-  call.Results({output});
-  return Start(std::move(call));
-}
-
-WorkHandle WeftBackend::allgather_into_tensor_coalesced(std::vector<at::Tensor>& outputs,
-                                                        std::vector<at::Tensor>& inputs,
-                                                        const c10d::AllgatherOptions& options) {
-  const char* name = "coalesced all-gather";
-  TORCH_CHECK(outputs.size() == inputs.size(), "weft ", name, ": got ", outputs.size(),
-              " outputs for ", inputs.size(), " inputs");
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    CheckGathered(name, outputs[i], inputs[i]);
-    MovedType(name, inputs[i]);
-  }
-  Call call(OpType::COALESCED, "weft:all_gather", options.timeout);
-  for (size_t i = 0; i < inputs.size(); ++i) AddAllGather(call, name, outputs[i], inputs[i]);
-  call.Results(outputs);
-  return Start(std::move(call));
-}
-
-void WeftBackend::CheckList(const char* name, const std::vector<at::Tensor>& tensors,
-                            const at::Tensor& like) const {
-  TORCH_CHECK(static_cast<int>(tensors.size()) == size_, "weft ", name, ": got ", tensors.size(),
-              " tensors for ", size_, " ranks");
-  for (const at::Tensor& tensor : tensors) {
-    CheckTensor(name, tensor);
-    CheckSameType(name, tensor, like);
-    CheckElements(name, tensor, like.numel(), "the tensor of this rank");
-  }
-}
-
-WorkHandle WeftBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
-                               std::vector<at::Tensor>& inputs,
-                               const c10d::GatherOptions& options) {
-  const char* name = "gather";
-  const at::Tensor& input = OnlyTensor(name, inputs);
-  CheckRank(name, "root", options.rootRank, size_);
-  bool root = rank_ == options.rootRank;
-  TORCH_CHECK(outputs.size() == (root ? 1U : 0U), "weft ", name, ": got ", outputs.size(),
-              " lists of outputs; the root gives one, the others none");
-  if (root) CheckList(name, outputs[0], input);
-  DataType type = MovedType(name, input);
-  Call call(OpType::GATHER, "weft:gather", options.timeout);
-  at::Tensor source = call.Source(input);
-  void* target = root ? call.FlatTargetOf(outputs[0]).data_ptr() : nullptr;
-  call.Add(communicator_->Gather(source.data_ptr(), target, CountOf(source), type,
-                                 RankOf(options.rootRank)));
-  if (root) call.Results(outputs[0]);
-  return Start(std::move(call));
-}
-
-WorkHandle WeftBackend::scatter(std::vector<at::Tensor>& outputs,
-                                std::vector<std::vector<at::Tensor>>& inputs,
-                                const c10d::ScatterOptions& options) {
-  const char* name = "scatter";
-  const at::Tensor& output = OnlyTensor(name, outputs);
-  CheckRank(name, "root", options.rootRank, size_);
-  bool root = rank_ == options.rootRank;
-  TORCH_CHECK(inputs.size() == (root ? 1U : 0U), "weft ", name, ": got ", inputs.size(),
-              " lists of inputs; the root gives one, the others none");
-  if (root) CheckList(name, inputs[0], output);
-  DataType type = MovedType(name, output);
-  Call call(OpType::SCATTER, "weft:scatter", options.timeout);
-  const void* source = root ? call.FlatSource(inputs[0]).data_ptr() : nullptr;
-  at::Tensor target = call.Target(output, false);
-  call.Add(communicator_->Scatter(source, target.data_ptr(), CountOf(target), type,
-                                  RankOf(options.rootRank)));
-  call.Results(outputs);
-  return Start(std::move(call));
-}
-
-WorkHandle WeftBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
-                                       std::vector<std::vector<at::Tensor>>& inputs,
-                                       const c10d::ReduceScatterOptions& options) {
-  const char* name = "reduce-scatter";
-  const at::Tensor& output = OnlyTensor(name, outputs);
-  TORCH_CHECK(inputs.size() == 1, "weft ", name, ": got ", inputs.size(), " lists of inputs");
-  CheckList(name, inputs[0], output);
-  ReduceOp op = OperatorOf(name, options.reduceOp);
-  DataType type = ReducedType(name, output, op);
-  Call call(OpType::REDUCE_SCATTER, "weft:reduce_scatter", options.timeout);
-  at::Tensor source = call.FlatSource(inputs[0]);
-  at::Tensor target = call.Target(output, false);
-  call.Add(communicator_->ReduceScatter(source.data_ptr(), target.data_ptr(), CountOf(target), type,
-                                        op));
-  call.Results(outputs);
-  return Start(std::move(call));
-}
-
-void WeftBackend::AddReduceScatter(Call& call, const char* name, const at::Tensor& output,
-                                   const at::Tensor& input, ReduceOp op) {
-  at::Tensor source = call.Source(input);
-  at::Tensor target = call.Target(output, false);
-  call.Add(communicator_->ReduceScatter(source.data_ptr(), target.data_ptr(), CountOf(target),
-                                        ReducedType(name, target, op), op));
-}
-
-WorkHandle WeftBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                             const c10d::ReduceScatterOptions& options) {
-  const char* name = "reduce-scatter";
-  CheckGathered(name, input, output);
-  ReduceOp op = OperatorOf(name, options.reduceOp);
-  ReducedType(name, output, op);
-  Call call(OpType::_REDUCE_SCATTER_BASE, "weft:reduce_scatter", options.timeout);
-  AddReduceScatter(call, name, output, input, op);
-  call.Results({output});
-  return Start(std::move(call));
-}
-
-WorkHandle WeftBackend::reduce_scatter_tensor_coalesced(std::vector<at::Tensor>& outputs,
-                                                        std::vector<at::Tensor>& inputs,
-                                                        const c10d::ReduceScatterOptions& options) {
-  const char* name = "coalesced reduce-scatter";
-  TORCH_CHECK(outputs.size() == inputs.size(), "weft ", name, ": got ", outputs.size(),
-              " outputs for ", inputs.size(), " inputs");
-  ReduceOp op = OperatorOf(name, options.reduceOp);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    CheckGathered(name, inputs[i], outputs[i]);
-    ReducedType(name, outputs[i], op);
-  }
-  Call call(OpType::COALESCED, "weft:reduce_scatter", options.timeout);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    AddReduceScatter(call, name, outputs[i], inputs[i], op);
-  }
-  call.Results(outputs);
-  return Start(std::move(call));
-}
-
-WorkHandle WeftBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                      std::vector<int64_t>& output_splits,
-                                      std::vector<int64_t>& input_splits,
-                                      const c10d::AllToAllOptions& options) {
-  const char* name = "all-to-all";
-  CheckTensor(name, output);
-  CheckTensor(name, input);
-  CheckSameType(name, output, input);
-  DataType type = MovedType(name, input);
-  Parts from = PartsOf(name, input, input_splits, size_);
-  Parts to = PartsOf(name, output, output_splits, size_);
-  bool even = input_splits.empty() && output_splits.empty();
-  if (even) CheckElements(name, output, input.numel(), "an even exchange");
-  Call call(OpType::ALLTOALL_BASE, "weft:all_to_all", options.timeout);
-  at::Tensor source = call.Source(input);
-  at::Tensor target = call.Target(output, false);
-  if (even) {
-    call.Add(communicator_->AllToAll(source.data_ptr(), target.data_ptr(), from.counts[0], type));
-  } else {
-    call.Add(communicator_->AllToAllV(source.data_ptr(), from.counts, from.offsets,
-                                      target.data_ptr(), to.counts, to.offsets, type));
-  }
-  call.Results({output});
-  return Start(std::move(call));
-}
-
-WorkHandle WeftBackend::alltoall(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
-                                 const c10d::AllToAllOptions& options) {
-  const char* name = "all-to-all";
-  for (const std::vector<at::Tensor>* list : {&outputs, &inputs}) {
-    TORCH_CHECK(static_cast<int>(list->size()) == size_, "weft ", name, ": got ", list->size(),
-                " tensors for ", size_, " ranks");
-    for (const at::Tensor& tensor : *list) {
-      CheckTensor(name, tensor);
-      CheckSameType(name, tensor, inputs[0]);
-    }
-  }
-  DataType type = MovedType(name, inputs[0]);
-  Call call(OpType::ALLTOALL, "weft:all_to_all", options.timeout);
-  at::Tensor source = call.FlatSource(inputs);
-  at::Tensor target = call.FlatTargetOf(outputs);
-  Parts from = PartsOf(inputs);
-  Parts to = PartsOf(outputs);
-  call.Add(communicator_->AllToAllV(source.data_ptr(), from.counts, from.offsets, target.data_ptr(),
-                                    to.counts, to.offsets, type));
-  call.Results(outputs);
-  return Start(std::move(call));
-}
-
-WorkHandle WeftBackend::send(std::vector<at::Tensor>& tensors, int target, int tag) {
-  const char* name = "send";
-  const at::Tensor& tensor = OnlyTensor(name, tensors);
-  CheckRank(name, "target", target, size_);
-  TORCH_CHECK(tag >= 0, "weft send: tag ", tag, " is negative");
-  Call call(OpType::SEND, "weft:send", c10d::kUnsetTimeout);
-  at::Tensor data = call.Source(tensor);
-  call.Add(communicator_->Send(data.data_ptr(), data.nbytes(), RankOf(target),
-                               static_cast<uint32_t>(tag)));
-  call.Results(tensors);
-  return Start(std::move(call));
-}
-
-WorkHandle WeftBackend::recv(std::vector<at::Tensor>& tensors, int source, int tag) {
-  const char* name = "receive";
-  const at::Tensor& tensor = OnlyTensor(name, tensors);
-  CheckRank(name, "source", source, size_);
-  TORCH_CHECK(tag >= 0, "weft receive: tag ", tag, " is negative");
-  Call call(OpType::RECV, "weft:recv", c10d::kUnsetTimeout);
-  at::Tensor data = call.Target(tensor, false);
-  call.Add(communicator_->Receive(data.data_ptr(), data.nbytes(), RankOf(source),
-                                  static_cast<uint32_t>(tag)));
-  call.Results(tensors);
-  return Start(std::move(call));
-}
-
-WorkHandle WeftBackend::recvAnysource(std::vector<at::Tensor>& /*tensors*/, int /*tag*/) {
-  TORCH_CHECK(false,
-              "weft receive: a receive from any rank is not supported, because a receive asks one "
-              "sender for its data; name the source");
-}
-
-WorkHandle WeftBackend::barrier(const c10d::BarrierOptions& options) {
-  Call call(OpType::BARRIER, "weft:barrier", options.timeout);
-  call.Add(communicator_->Barrier());
-  return Start(std::move(call));
+  // Each finishes itself: it counts in the statistics, and copies what it staged.
+  call.AtEnd([works = std::move(coalescing->works)] {
+    for (const auto& work : works) work->isCompleted();
+  });
+  call.Results(std::move(results));
+  return call.work();
 }
 
 }  // namespace weft::collectives

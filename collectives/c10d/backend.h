@@ -1,9 +1,9 @@
 // Our collectives as a PyTorch backend: c10d::Backend over one Communicator.
 //
 // Tensors live in host memory. They may be non-contiguous (a contiguous copy is sent, and received
-// ones are copied back when the work is done), but tensors of another device, sparse ones and
-// numbers that a reduction does not know are refused by the call itself with the tensor's type,
-// shape and device. What only the other ranks can know is reported by the returned work.
+// ones are copied back when the work is done), but tensors of another device and numbers that a
+// reduction does not know are refused by the call itself with the tensor's type, shape and device.
+// What only the other ranks can know is reported by the returned work.
 //
 // c10d's contract wants exceptions, and only here something throws: wrong arguments as c10::Error
 // from the call, failed collectives as c10::DistBackendError with the whole status text from
@@ -13,6 +13,12 @@
 // Thread-safe as c10d asks it: calls in the same order on all ranks. The order of completion of one
 // group's futures is the order of its calls. Futures are completed by a thread of this backend,
 // which first runs when somebody asks for one.
+//
+// After shutdown() or abort() every call throws. In a process that was forked from the one that
+// made the group every call throws, and the destructor leaves all that was inherited as it is.
+//
+// Files: backend.cc (a group's life), backend_collectives.cc, backend_lists.cc (collectives on
+// lists of tensors), backend_messages.cc (point to point), call.h (one call on its way).
 #ifndef WEFT_COLLECTIVES_C10D_BACKEND_H_
 #define WEFT_COLLECTIVES_C10D_BACKEND_H_
 
@@ -22,110 +28,167 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
+#include "collectives/c10d/statistics.h"
 #include "collectives/communicator.h"
 #include "collectives/endpoint.h"
 
 namespace weft::collectives {
 
+class Call;           // collectives/c10d/call.h
+class Deferred;       // collectives/c10d/deferred.h
 class FutureThreads;  // collectives/c10d/work.h
 struct TransferState;
 
 class WeftBackend final : public c10d::Backend {
  public:
+  using WorkHandle = c10::intrusive_ptr<c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+
   // As Communicator::Create.
   static absl::StatusOr<c10::intrusive_ptr<WeftBackend>> Create(std::shared_ptr<Endpoint> endpoint,
                                                                 absl::string_view name,
                                                                 std::vector<Rank> ranks);
-  explicit WeftBackend(std::unique_ptr<Communicator> communicator);
+  WeftBackend(std::shared_ptr<Endpoint> endpoint, std::unique_ptr<Communicator> communicator,
+              std::vector<Rank> ranks);
   ~WeftBackend() override;
 
-  Communicator& communicator() { return *communicator_; }
+  // Throws where the group was shut down, or was inherited by fork(2).
+  std::shared_ptr<Communicator> communicator() const;
+  const std::vector<Rank>& ranks() const { return ranks_; }  // of the endpoint, by group rank
+  const std::string& name() const { return name_; }
+  Statistics& statistics() { return *statistics_; }
+  std::shared_ptr<Endpoint> endpoint() const;  // null after shutdown()
+  bool inherited_by_fork() const;
 
   const std::string getBackendName() const override { return "weft"; }
   c10::intrusive_ptr<Options> getBackendOptions() override;
   void setSequenceNumberForGroup() override {}  // every group counts from 0
   uint64_t getSequenceNumberForGroup() override { return sequence_.load(); }
-  // Bounds the waits for works started from now on that name no bound of their own. The
-  // collectives themselves are bounded by the setting collective.timeout.
+  // Bounds the waits for works started from now on that name no bound of their own, and their
+  // futures. The collectives themselves are bounded by the setting collective.timeout.
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   c10d::ErrorType getError() override;
+  // Fails everything unfinished, here and on the other ranks.
   void abort() override;
   // Until everything started so far has ended, well or not; also what nobody kept a work of.
   void waitForPendingWorks() override;
-  void shutdown() override {}
+  // Fails what is unfinished, completes all futures, joins the threads, drops the tensors and lets
+  // go of the endpoint, whose links close with its last group. The second call does nothing.
+  void shutdown() override;
+  void enableCollectivesTiming() override {}  // every work measures itself
 
-  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
-                                           const c10d::BroadcastOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
-                                           const c10d::AllreduceOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
-      std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
-                                        const c10d::ReduceOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
-                                           std::vector<at::Tensor>& inputs,
-                                           const c10d::AllgatherOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
-                                                 const c10d::AllgatherOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(
-      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
-      const c10d::AllgatherOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs,
-                                        std::vector<at::Tensor>& inputs,
-                                        const c10d::GatherOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs,
-                                         std::vector<std::vector<at::Tensor>>& inputs,
-                                         const c10d::ScatterOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs,
-                                                std::vector<std::vector<at::Tensor>>& inputs,
-                                                const c10d::ReduceScatterOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
-      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(
-      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
-      const c10d::ReduceScatterOptions& options) override;
+  // The ranks given, of this group, become a group named `options->group_name`; this rank gets
+  // null where it is not one of them. Makes no connection and waits for nobody.
+  bool supportsSplitting() const override { return true; }
+  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                    const std::vector<int>& ranks,
+                                    const c10::intrusive_ptr<Options>& options) override;
+  // A group of the processes of several groups, which meet at `store`. Waits for all of them.
+  c10::intrusive_ptr<Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                    const c10::intrusive_ptr<Options>& options, const int& rank,
+                                    const int& size) override;
+  // This group without the ranks that are excluded, which need not live any more.
+  bool supportsShrinking() const override { return true; }
+  c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& excluded, int flags,
+                                     const c10::intrusive_ptr<Options>& options) override;
+
+  // Host memory is read by peers where it lies: any will do, on a page of its own.
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+
+  // Calls in between are one work in the end.
+  void startCoalescing() override;
+  WorkHandle endCoalescing() override;
+
+  WorkHandle broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkHandle allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  // Of sparse tensors: the sum, coalesced. allreduce() comes here with those.
+  WorkHandle allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkHandle allreduce_coalesced(Tensors& tensors,
+                                 const c10d::AllreduceCoalescedOptions& options) override;
+  WorkHandle reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  // Outputs may differ in size: rank r's input fills the r-th.
+  WorkHandle allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                       const c10d::AllgatherOptions& options) override;
+  // outputs[r][i] is rank r's inputs[i].
+  WorkHandle allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                 const c10d::AllgatherOptions& options) override;
+  WorkHandle _allgather_base(at::Tensor& output, at::Tensor& input,
+                             const c10d::AllgatherOptions& options) override;
+  WorkHandle allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                             const c10d::AllgatherOptions& options) override;
+  WorkHandle gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::GatherOptions& options) override;
+  WorkHandle scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                     const c10d::ScatterOptions& options) override;
+  // Inputs may differ in size: the r-th goes to rank r.
+  WorkHandle reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                            const c10d::ReduceScatterOptions& options) override;
+  WorkHandle _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                  const c10d::ReduceScatterOptions& options) override;
+  WorkHandle reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                             const c10d::ReduceScatterOptions& options) override;
   // Splits are counted in rows (dimension 0); empty: even.
-  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
-                                               std::vector<int64_t>& output_splits,
-                                               std::vector<int64_t>& input_splits,
-                                               const c10d::AllToAllOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> alltoall(std::vector<at::Tensor>& outputs,
-                                          std::vector<at::Tensor>& inputs,
-                                          const c10d::AllToAllOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int target,
-                                      int tag) override;
-  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int source,
-                                      int tag) override;
+  WorkHandle alltoall_base(at::Tensor& output, at::Tensor& input,
+                           std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
+                           const c10d::AllToAllOptions& options) override;
+  WorkHandle alltoall(Tensors& outputs, Tensors& inputs,
+                      const c10d::AllToAllOptions& options) override;
+  WorkHandle barrier(const c10d::BarrierOptions& options) override;
+  // Rank 0 throws the ranks that have not come in time, the first of them or with `all` every one.
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool all) override;
+
+  WorkHandle send(Tensors& tensors, int target, int tag) override;
+  WorkHandle recv(Tensors& tensors, int source, int tag) override;
   // Not supported: throws.
-  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
-  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
+  WorkHandle recvAnysource(Tensors& tensors, int tag) override;
 
  private:
-  class Call;
-  c10::intrusive_ptr<c10d::Work> Start(Call call);
-  c10::intrusive_ptr<c10d::Work> StartAllReduce(std::vector<at::Tensor>& tensors, Call call,
-                                                const char* name, const c10d::ReduceOp& op);
+  friend class Call;
+  struct Coalescing;
+
+  // Takes part in what `call` started: numbers it, keeps it until it is done.
+  WorkHandle Start(Call call);
+  WorkHandle StartAllReduce(Tensors& tensors, Call call, const char* name,
+                            const c10d::ReduceOp& op);
   void AddAllGather(Call& call, const char* name, const at::Tensor& output,
                     const at::Tensor& input);
+  // A tensor a rank, of any sizes.
+  void AddGatheredList(Call& call, const char* name, const Tensors& outputs,
+                       const at::Tensor& input);
   void AddReduceScatter(Call& call, const char* name, const at::Tensor& output,
-                        const at::Tensor& input, ReduceOp op);
+                        const at::Tensor& input, const c10d::ReduceOp& op);
   // `whole` has a part for each rank, each like `part`.
   void CheckGathered(const char* name, const at::Tensor& whole, const at::Tensor& part) const;
-  // One tensor for each rank, each like `like`.
-  void CheckList(const char* name, const std::vector<at::Tensor>& tensors,
-                 const at::Tensor& like) const;
+  // One tensor for each rank, each like `like`; with `uneven`, only the own as large as that.
+  void CheckList(const char* name, const Tensors& tensors, const at::Tensor& like,
+                 bool uneven = false) const;
+  Deferred& deferred();
+  absl::StatusOr<c10::intrusive_ptr<WeftBackend>> Subgroup(absl::string_view name,
+                                                           const std::vector<int>& ranks) const;
 
-  std::unique_ptr<Communicator> communicator_;
-  std::shared_ptr<FutureThreads> futures_;
+  const std::string name_;
+  const std::vector<Rank> ranks_;
+  const int forks_;  // ForkCount() at birth
+  const std::shared_ptr<Statistics> statistics_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<std::chrono::milliseconds> timeout_{c10d::kUnsetTimeout};
+  mutable std::mutex mutex_;  // guards what follows
+  std::shared_ptr<Endpoint> endpoint_;
+  std::shared_ptr<Communicator> communicator_;  // null after shutdown()
+  std::shared_ptr<FutureThreads> futures_;
+  std::shared_ptr<Deferred> deferred_;  // made by its first use
+  std::unique_ptr<Coalescing> coalescing_;
+  int shrunk_ = 0;  // groups made by shrink()
   // What is on its way must outlive a work that nobody kept. Oldest first; pruned by the next call.
   std::mutex pending_mutex_;
   std::deque<std::shared_ptr<TransferState>> pending_;

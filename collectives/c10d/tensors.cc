@@ -75,6 +75,7 @@ DataType MovedType(const char* call, const at::Tensor& tensor) {
 ReduceOp OperatorOf(const char* call, const c10d::ReduceOp& op) {
   switch (op.op_) {
     case c10d::ReduceOp::SUM:
+    case c10d::ReduceOp::PREMUL_SUM:
       return ReduceOp::kSum;
     case c10d::ReduceOp::AVG:
       return ReduceOp::kAverage;
@@ -90,9 +91,6 @@ ReduceOp OperatorOf(const char* call, const c10d::ReduceOp& op) {
       return ReduceOp::kBitOr;
     case c10d::ReduceOp::BXOR:
       return ReduceOp::kBitXor;
-    case c10d::ReduceOp::PREMUL_SUM:
-      TORCH_CHECK(false, "weft ", call,
-                  ": PREMUL_SUM is not supported; multiply first, and reduce with SUM");
     default:
       TORCH_CHECK(false, "weft ", call, ": operator ", static_cast<int>(op.op_), " is unknown");
   }

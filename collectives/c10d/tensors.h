@@ -31,6 +31,7 @@ void CheckElements(const char* call, const at::Tensor& tensor, int64_t elements,
 
 // For calls that only move bytes: any type whose elements have 1, 2, 4, 8 or 16 bytes.
 DataType MovedType(const char* call, const at::Tensor& tensor);
+// PREMUL_SUM is a sum, of tensors that were multiplied before.
 ReduceOp OperatorOf(const char* call, const c10d::ReduceOp& op);
 // A type that `op` knows.
 DataType ReducedType(const char* call, const at::Tensor& tensor, ReduceOp op);

@@ -3,8 +3,10 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 
 namespace weft::collectives {
@@ -12,6 +14,10 @@ namespace {
 
 // Short enough for a peer that waits for the answer, long enough to cost nothing.
 constexpr absl::Duration kPointToPointSlice = absl::Milliseconds(2);
+
+// How often a waiting thread looks for signals: as soon as a person expects Ctrl-C to help.
+constexpr absl::Duration kInterruptSlice = absl::Milliseconds(100);
+std::atomic<bool (*)()> interrupt_check{nullptr};
 
 // The lane whose thread this is.
 thread_local const void* current_lane = nullptr;
@@ -28,14 +34,27 @@ std::exception_ptr BackendError(const absl::Status& status) {
                             "weft: " + std::string(status.ToString())));
 }
 
+void SetInterruptCheck(bool (*interrupted)()) { interrupt_check.store(interrupted); }
+
 bool TransferState::done() const {
   return std::all_of(works.begin(), works.end(), [](const WorkPtr& work) { return work->done(); });
 }
 
-WeftWork::WeftWork(int rank, Details details, std::shared_ptr<TransferState> state,
-                   std::weak_ptr<FutureThreads> futures)
-    : Work(rank, details.type, details.title),
-      details_(std::move(details)),
+int64_t TransferState::busy_ns() const {
+  int64_t start = INT64_MAX, end = 0;
+  for (const WorkPtr& work : works) {
+    start = std::min(start, work->start_ns());
+    end = std::max(end, work->end_ns());
+  }
+  return std::max<int64_t>(end - start, 0);
+}
+
+WeftWork::WeftWork(int rank, c10d::OpType type, const char* title,
+                   const std::vector<at::Tensor>& inputs, std::chrono::milliseconds timeout,
+                   std::shared_ptr<TransferState> state, std::weak_ptr<FutureThreads> futures)
+    : Work(rank, type, title, inputs),
+      title_(title),
+      timeout_(timeout),
       state_(std::move(state)),
       futures_(std::move(futures)) {}
 
@@ -54,6 +73,9 @@ void WeftWork::Finish() {
   } else {
     error = BackendError(status);
   }
+  if (state_->statistics != nullptr) {
+    state_->statistics->Count(title_, state_->bytes, state_->busy_ns(), error != nullptr);
+  }
   state_->deliver = nullptr;
   state_->held.clear();
   finished_ = true;
@@ -63,20 +85,43 @@ void WeftWork::Finish() {
 absl::Status WeftWork::WaitFor(absl::Duration bound) {
   absl::Time deadline =
       bound == absl::InfiniteDuration() ? absl::InfiniteFuture() : absl::Now() + bound;
+  bool (*const interrupted)() = interrupt_check.load();
   for (const WorkPtr& work : state_->works) {
-    if (work->done()) continue;
-    absl::Duration left = deadline == absl::InfiniteFuture()
-                              ? absl::InfiniteDuration()
-                              : std::max(deadline - absl::Now(), absl::ZeroDuration());
-    absl::Status status = work->Wait(left);
-    if (!work->done()) return status;
+    while (!work->done()) {
+      absl::Duration left = deadline == absl::InfiniteFuture()
+                                ? absl::InfiniteDuration()
+                                : std::max(deadline - absl::Now(), absl::ZeroDuration());
+      const bool sliced = interrupted != nullptr && left > kInterruptSlice;
+      absl::Status status = work->Wait(sliced ? kInterruptSlice : left);
+      if (work->done()) break;
+      if (!sliced) {
+        return absl::DeadlineExceededError(absl::StrCat(
+            "the timeout of ", absl::FormatDuration(bound), " ran out: ", status.message()));
+      }
+      if (interrupted()) {
+        return absl::CancelledError(
+            absl::StrCat("the wait was interrupted by a signal: ", status.message()));
+      }
+    }
   }
   Finish();
   return absl::OkStatus();
 }
 
+int WeftWork::sourceRank() const {
+  TORCH_CHECK(!state_->works.empty() && state_->works[0]->done(),
+              "weft: the source of a receive that is not completed");
+  const int source = state_->works[0]->source().value();
+  TORCH_CHECK(source >= 0, "weft: only receives have a source");
+  return source;
+}
+
+absl::Time WeftWork::deadline() const {
+  return timeout_ > kNoTimeout ? born_ + absl::FromChrono(timeout_) : absl::InfiniteFuture();
+}
+
 bool WeftWork::wait(std::chrono::milliseconds timeout) {
-  if (timeout <= kNoTimeout) timeout = details_.timeout;
+  if (timeout <= kNoTimeout) timeout = timeout_;
   absl::Status status =
       WaitFor(timeout > kNoTimeout ? absl::FromChrono(timeout) : absl::InfiniteDuration());
   if (!status.ok()) std::rethrow_exception(BackendError(status));
@@ -102,7 +147,7 @@ std::exception_ptr WeftWork::exception() const {
 
 std::vector<at::Tensor> WeftWork::result() {
   TORCH_CHECK(isCompleted(), "weft: the result of a work that is not completed");
-  return details_.results;
+  return results_;
 }
 
 void WeftWork::abort() {
@@ -110,20 +155,19 @@ void WeftWork::abort() {
 }
 
 float WeftWork::getDuration() const {
-  int64_t start = INT64_MAX, end = 0;
-  for (const WorkPtr& work : state_->works) {
-    TORCH_CHECK(work->done(), "weft: the duration of a work that is not completed");
-    start = std::min(start, work->start_ns());
-    end = std::max(end, work->end_ns());
-  }
-  return start < end ? static_cast<float>(end - start) / 1e6F : 0.0F;
+  TORCH_CHECK(state_->done(), "weft: the duration of a work that is not completed");
+  return static_cast<float>(state_->busy_ns()) / 1e6F;
 }
 
 void WeftWork::CompleteFuture(c10::ivalue::Future& future) {
-  if (std::exception_ptr error = exception()) {
+  if (!isCompleted()) {
+    future.setError(BackendError(absl::DeadlineExceededError(
+        absl::StrCat(title_, ": the timeout of ", absl::FormatDuration(absl::FromChrono(timeout_)),
+                     " ran out"))));
+  } else if (std::exception_ptr error = exception()) {
     future.setError(error);
   } else {
-    future.markCompleted(c10::IValue(details_.results));
+    future.markCompleted(c10::IValue(results_));
   }
 }
 
@@ -136,7 +180,7 @@ c10::intrusive_ptr<c10::ivalue::Future> WeftWork::getFuture() {
   }
   std::shared_ptr<FutureThreads> threads = futures_.lock();
   if (threads == nullptr || isCompleted()) {
-    if (!WaitFor(absl::InfiniteDuration()).ok()) Finish();
+    WaitFor(deadline() - absl::Now()).IgnoreError();
     CompleteFuture(*future);
   } else {
     threads->Complete(c10::intrusive_ptr<WeftWork>::reclaim_copy(this), future);
@@ -172,7 +216,7 @@ void FutureThreads::Complete(c10::intrusive_ptr<WeftWork> work,
   size_t index = c10d::isP2POp(work->retrieveOpType()) ? 1 : 0;
   const std::shared_ptr<Lane>& lane = lanes_[index];
   if (current_lane == lane.get()) {
-    if (!work->WaitFor(absl::InfiniteDuration()).ok()) work->Finish();
+    work->WaitFor(work->deadline() - absl::Now()).IgnoreError();
     work->CompleteFuture(*future);
     return;
   }
@@ -194,12 +238,14 @@ void FutureThreads::Run(std::shared_ptr<Lane> lane) {
     // Only this thread takes items out, so that the oldest stays the oldest while it is waited for.
     c10::intrusive_ptr<WeftWork> oldest = lane->items.front().work;
     lock.unlock();
-    absl::Status in_time = oldest->WaitFor(lane->slice);
+    const absl::Duration left = oldest->deadline() - absl::Now();
+    oldest->WaitFor(std::clamp(left, absl::ZeroDuration(), lane->slice)).IgnoreError();
+    const absl::Time now = absl::Now();
     std::vector<Item> completed;
     lock.lock();
     bool ordered = lane->slice == absl::InfiniteDuration();
     for (auto item = lane->items.begin(); item != lane->items.end();) {
-      if (item->work->isCompleted()) {
+      if (item->work->isCompleted() || now >= item->work->deadline()) {
         completed.push_back(std::move(*item));
         item = lane->items.erase(item);
       } else if (ordered) {

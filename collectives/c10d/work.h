@@ -20,7 +20,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "collectives/c10d/statistics.h"
 #include "collectives/communicator.h"
 
 namespace weft::collectives {
@@ -30,43 +32,60 @@ struct TransferState {
   std::vector<WorkPtr> works;     // all must succeed
   std::vector<at::Tensor> held;   // memory in use; dropped at the end
   std::function<void()> deliver;  // copies what was staged; runs once, after success
+  std::shared_ptr<Statistics> statistics;
+  uint64_t bytes = 0;  // for the statistics
 
   bool done() const;
+  int64_t busy_ns() const;  // from the first call to the last completion, once done
 };
 
 class FutureThreads;
 
+// A thread that waits asks `interrupted` now and then, when that is set, and gives up where it
+// answers true: the wait throws, and the work goes on. Called without locks, by waiting threads of
+// any kind. Set once, before the first wait.
+void SetInterruptCheck(bool (*interrupted)());
+
 class WeftWork final : public c10d::Work {
  public:
-  struct Details {
-    c10d::OpType type = c10d::OpType::UNKNOWN;
-    const char* title = nullptr;      // of the profiler's row: "weft:all_reduce"; a literal
-    std::vector<at::Tensor> results;  // result(), and the future's value
-    uint64_t sequence = 0;
-    std::chrono::milliseconds timeout = c10d::kUnsetTimeout;  // of waits that name none
-  };
-  WeftWork(int rank, Details details, std::shared_ptr<TransferState> state,
+  // `title`: of the profiler's row, "weft:all_reduce"; a literal. `timeout`: of waits that name
+  // none, and of the future; none where it is not positive.
+  WeftWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
+           std::chrono::milliseconds timeout, std::shared_ptr<TransferState> state,
            std::weak_ptr<FutureThreads> futures);
+
+  // Before anybody else sees the work.
+  void set_results(std::vector<at::Tensor> results) { results_ = std::move(results); }
+  void set_sequence(uint64_t sequence) { sequence_ = sequence; }
+  const std::vector<at::Tensor>& results() const { return results_; }
+  const std::shared_ptr<TransferState>& state() const { return state_; }
 
   bool isCompleted() override;
   bool isSuccess() const override;                // completed, and without an error
   std::exception_ptr exception() const override;  // null: none so far
   std::vector<at::Tensor> result() override;      // once completed
   void synchronize() override { wait(kNoTimeout); }
+  int sourceRank() const override;  // of a receive, once done
   // True, or throws c10::DistBackendError.
   bool wait(std::chrono::milliseconds timeout) override;
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   float getDuration() const override;  // milliseconds
-  uint64_t getSequencenumber() const override { return details_.sequence; }
+  uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
   friend class FutureThreads;
-  absl::Status WaitFor(absl::Duration bound);  // kDeadlineExceeded while not done: the bound
-  void Finish();                               // once the works are done
+  // Not OK while not done: the bound ran out, or the thread was interrupted.
+  absl::Status WaitFor(absl::Duration bound);
+  void Finish();  // once the works are done
   void CompleteFuture(c10::ivalue::Future& future);
+  absl::Time deadline() const;  // of the future
 
-  const Details details_;
+  const char* const title_;
+  std::vector<at::Tensor> results_;  // result(), and the future's value
+  uint64_t sequence_ = 0;
+  const std::chrono::milliseconds timeout_;
+  const absl::Time born_ = absl::Now();
   const std::shared_ptr<TransferState> state_;
   const std::weak_ptr<FutureThreads> futures_;
   std::mutex finish_mutex_;
@@ -77,8 +96,9 @@ class WeftWork final : public c10d::Work {
 
 // Completes futures. Collectives have a thread that waits for them in their order. Sends and
 // receives, whose order says nothing about which completes first, have another that looks at all of
-// them. Each starts with its first future. A callback of a future may itself ask for futures of the
-// same backend and wait for them: on these threads they are complete when they are made.
+// them. Each starts with its first future. A future whose work is not done when its time has run
+// out completes with that error. A callback of a future may itself ask for futures of the same
+// backend and wait for them: on these threads they are complete when they are made.
 class FutureThreads {
  public:
   FutureThreads();

@@ -13,7 +13,7 @@ netns.enter()
 
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 sys.path.insert(0, str(BIN.parent / "python"))
-from weft_store import Client, StoreTimeout  # noqa: E402
+from weft.store import Client, StoreTimeout  # noqa: E402
 
 SECRET = "cd" * 32
 SILENCE = 3
@@ -23,7 +23,7 @@ BOUND = 60
 # On the host that vanishes: rank 1 only waits, rank 2 has come to the barrier.
 FAR = """
 import sys
-from weft_store import Client, StoreError
+from weft.store import Client, StoreError
 address, secret, rank, silence = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 store = Client(address, secret=secret, rank=rank, silence=silence, reconnect=0.5)
 store.set(f"up{rank}", "")

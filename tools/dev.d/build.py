@@ -1,4 +1,7 @@
-"""Builds a preset (default: release) into build/<preset>/{bin,lib}; sets up what is missing."""
+"""Builds a preset (default: release) into build/<preset>/{bin,lib}; sets up what is missing.
+
+`build wheel` builds what Python's package weft is made of, and the wheel dist/weft-*.whl.
+"""
 
 import os
 import pathlib
@@ -11,14 +14,20 @@ from common import BUILD, DEPS, PRESETS, ROOT, Failure, Stopwatch, execute, jobs
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("preset", nargs="?", default="release", choices=PRESETS,
-                        help="release (default), debug, asan (with ubsan), tsan or cuda")
+    parser.add_argument("preset", nargs="?", default="release", choices=(*PRESETS, "wheel"),
+                        help="release (default), debug, asan (with ubsan), tsan or cuda; or wheel")
     parser.add_argument("--target", action="append", default=[], metavar="T",
                         help="only this target; may be repeated")
 
 
 def run(options) -> None:
-    build(options.preset, options.target)
+    if options.preset == "wheel":
+        import wheel  # noqa: PLC0415 -- which needs this module
+
+        setup.set_up()
+        wheel.make()
+    else:
+        build(options.preset, options.target)
 
 
 def build(preset: str = "release", targets: list[str] = ()) -> pathlib.Path:

@@ -1,8 +1,8 @@
 """Builds and runs the tests: all tiers, one tier, or those whose names match a filter.
 
-Tiers: unit, seeds, local, fabric, nccl, roce, gpu. What a machine cannot run is skipped, with the
-reason. The tier roce takes minutes and is run when it is named only; nccl downloads what it needs
-(NCCLs and PyTorch, 6 GB) when it is named, and else runs with what is there.
+Tiers: unit, seeds, local, fabric, nccl, torch, roce, gpu. What a machine cannot run is skipped,
+with the reason. The tier roce takes minutes and is run when it is named only; nccl and torch download
+what they need (NCCLs and PyTorch, 6 GB) when they are named, and else run with what is there.
 """
 
 import os
@@ -17,7 +17,7 @@ import nccls
 import setup
 from common import PRESETS, ROOT, Failure, Stopwatch, say
 
-TIERS = ("unit", "seeds", "local", "fabric", "nccl", "roce", "gpu")
+TIERS = ("unit", "seeds", "local", "fabric", "nccl", "torch", "roce", "gpu")
 SANITIZED_TIERS = ("unit", "seeds", "local")
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
@@ -76,6 +76,7 @@ def run_preset(preset: str, what: str | None) -> Result:
         setup.install_packages(setup.ROCE_PACKAGES)
     if "nccl" in named:
         nccls.install()
+    if "nccl" in named or "torch" in named:
         try:
             setup.install_torch()
         except (Failure, OSError) as failure:

@@ -13,7 +13,7 @@ import unittest
 from processes import BIN, of_job, program, until
 
 sys.path.insert(0, str(BIN.parent / "python"))
-from weft_store import Client  # noqa: E402
+from weft.store import Client  # noqa: E402
 
 PATIENCE = 60
 SECRET = "ab" * 32
@@ -21,7 +21,7 @@ SECRET = "ab" * 32
 # What every rank begins with. say() is one line, whole in the log at once.
 BEGIN = """
 import os, sys, time
-from weft_store import Client, StoreError
+from weft.store import Client, StoreError
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 def say(*words): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 store = Client.from_environment()

@@ -1,4 +1,4 @@
-"""weft_store's client and server, without PyTorch."""
+"""weft.store's client and server, without PyTorch."""
 
 import os
 import signal
@@ -8,8 +8,8 @@ import unittest
 
 from servers import PATIENCE, Redis
 
-from weft_store import Client, Server, StoreError, StoreTimeout
-from weft_store.client import parse_duration
+from weft.store import Client, Server, StoreError, StoreTimeout
+from weft.store.client import parse_duration
 
 SECRET = "ab" * 32
 

@@ -14,8 +14,9 @@ servers.with_torch()
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-import weft_store.rendezvous as ours  # noqa: E402
-from weft_store import Client, Server  # noqa: E402
+import weft.torch  # noqa: E402, F401
+import weft.torch.rendezvous as ours  # noqa: E402
+from weft.store import Client, Server  # noqa: E402
 
 PATIENCE = timedelta(seconds=servers.PATIENCE)
 SHORT = timedelta(milliseconds=20)

@@ -69,8 +69,8 @@ def _load() -> ctypes.CDLL:
     global _library
     with _library_lock:
         if _library is None:
-            path = os.environ.get("WEFT_STORE_LIBRARY",
-                                  str(pathlib.Path(__file__).parent / "libweft_store.so"))
+            folder = pathlib.Path(__file__).resolve().parent.parent / "lib"
+            path = os.environ.get("WEFT_STORE_LIBRARY", str(folder / "libweft_store.so"))
             # CDLL, not PyDLL: calls are made without the interpreter's lock.
             library = ctypes.CDLL(path)
             pointer, text = ctypes.c_void_p, ctypes.POINTER(_Text)

@@ -1,4 +1,4 @@
-"""PyTorch's rendezvous over Weft's store, or over Redis. Importing this module registers both:
+"""PyTorch's rendezvous over Weft's store, or over Redis, as `import weft.torch` registers both:
 
     torch.distributed.init_process_group("gloo", init_method="weft://host:29500")
     torch.distributed.init_process_group("gloo", init_method="weft://")         # under weft-run
@@ -21,9 +21,8 @@ from datetime import timedelta
 from urllib.parse import unquote, urlparse
 
 import torch.distributed as dist
-from torch.distributed.rendezvous import register_rendezvous_handler
 
-from weft_store.client import Client, Server, StoreError, parse_duration
+from weft.store.client import Client, Server, StoreError, parse_duration
 
 _DEFAULT_TIMEOUT = timedelta(seconds=300)  # c10d::Store::kDefaultTimeout
 _DRAIN_S = 5.0
@@ -49,7 +48,7 @@ def _translated(call):
 
 
 class Store(dist.Store):
-    """A torch.distributed.Store over a weft_store.Client, for Python and for C++ backends."""
+    """A torch.distributed.Store over a weft.store.Client, for Python and for C++ backends."""
 
     def __init__(self, client: Client, timeout: timedelta = _DEFAULT_TIMEOUT):
         super().__init__()
@@ -135,7 +134,7 @@ def _query(url) -> dict[str, str]:
 def _number(query: dict[str, str], name: str, variable: str) -> int:
     text = query.get(name, os.environ.get(variable, ""))
     if not text.lstrip("-").isdigit() or int(text) < 0:
-        raise ValueError(f"weft_store rendezvous: {name} is {text!r}; pass {name}=, or set {variable}")
+        raise ValueError(f"weft rendezvous: {name} is {text!r}; pass {name}=, or set {variable}")
     return int(text)
 
 
@@ -151,7 +150,7 @@ def _known(scheme: str, query: dict[str, str], names: set[str]) -> None:
                          f"{', '.join(sorted(names | {'rank', 'world_size', 'job'}))}")
 
 
-def _weft(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **_):
+def weft(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **_):
     parts = urlparse(url)
     query = _query(parts)
     _known("weft", query, {"serve", "secret", "patience"})
@@ -162,13 +161,13 @@ def _weft(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **_):
     if not address:
         address = os.environ.get("WEFT_STORE", "")
         if not address:
-            raise ValueError("weft:// without an address is for ranks of weft-run: WEFT_STORE is not "
-                             "set; else weft://host:port")
+            raise ValueError("weft:// without an address is for ranks of weft-run: WEFT_STORE is "
+                             "not set; else weft://host:port")
     elif parts.port is None:
         raise ValueError(f"weft://{address}: a port is missing; right is weft://host:29500")
     elif rank == 0 and query.get("serve", "1") != "0":
         try:
-            _servers.append(Server(address, secret=secret))
+            serve(address, secret)
         except StoreError as error:
             hint = "; with ?serve=0 a store that runs there is used"
             raise dist.DistNetworkError(
@@ -181,7 +180,7 @@ def _weft(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **_):
     raise RuntimeError("a weft:// rendezvous is made once")
 
 
-def _redis(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **_):
+def redis(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **_):
     parts = urlparse(url)
     query = _query(parts)
     _known("redis", query, set())
@@ -199,6 +198,11 @@ def _redis(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **_):
     raise RuntimeError("a redis:// rendezvous is made once")
 
 
+def serve(address: str, secret: str) -> None:
+    """A store's server in this process, until it ends."""
+    _servers.append(Server(address, secret=secret))
+
+
 def _connected(address: str, timeout: timedelta, **options) -> Store:
     try:
         client = Client(address, connect_timeout=timeout.total_seconds(), **options)
@@ -214,7 +218,3 @@ def _leave() -> None:
         store._client.close()
     for server in _servers:
         server.stop(_DRAIN_S)
-
-
-register_rendezvous_handler("weft", _weft)
-register_rendezvous_handler("redis", _redis)

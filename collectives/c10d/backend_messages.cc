@@ -1,0 +1,98 @@
+// Point to point, and what is made of it.
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "collectives/c10d/call.h"
+
+namespace weft::collectives {
+namespace {
+
+using c10d::OpType;
+
+// Beyond what c10d's tags, which are not negative, can be.
+constexpr uint32_t kBarrierTag = 0x8000'0000;
+
+Rank RankOf(int64_t rank) { return Rank(static_cast<int32_t>(rank)); }
+
+void CheckMessage(const char* name, const char* what, int peer, int tag, int rank, int size) {
+  CheckRank(name, what, peer, size);
+  TORCH_CHECK(peer != rank, "weft ", name, ": rank ", rank, " cannot be its own ", what);
+  TORCH_CHECK(tag >= 0, "weft ", name, ": tag ", tag, " is negative");
+}
+
+}  // namespace
+
+WeftBackend::WorkHandle WeftBackend::send(Tensors& tensors, int target, int tag) {
+  const char* name = "send";
+  const at::Tensor& tensor = OnlyTensor(name, tensors);
+  CheckMessage(name, "target", target, tag, rank_, size_);
+  Call call(*this, OpType::SEND, "weft:send", c10d::kUnsetTimeout, tensors);
+  at::Tensor data = call.Source(tensor);
+  call.Add(call.communicator().Send(data.data_ptr(), data.nbytes(), RankOf(target),
+                                    static_cast<uint32_t>(tag)));
+  call.Results(tensors);
+  return Start(std::move(call));
+}
+
+WeftBackend::WorkHandle WeftBackend::recv(Tensors& tensors, int source, int tag) {
+  const char* name = "receive";
+  const at::Tensor& tensor = OnlyTensor(name, tensors);
+  CheckMessage(name, "source", source, tag, rank_, size_);
+  Call call(*this, OpType::RECV, "weft:recv", c10d::kUnsetTimeout, tensors);
+  at::Tensor data = call.Target(tensor, false);
+  call.Add(call.communicator().Receive(data.data_ptr(), data.nbytes(), RankOf(source),
+                                       static_cast<uint32_t>(tag)));
+  call.Results(tensors);
+  return Start(std::move(call));
+}
+
+WeftBackend::WorkHandle WeftBackend::recvAnysource(Tensors& /*tensors*/, int /*tag*/) {
+  TORCH_CHECK(false,
+              "weft receive: a receive from any rank is not supported, because a receive asks one "
+              "sender for its data; name the source");
+}
+
+void WeftBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool all) {
+  std::shared_ptr<Communicator> communicator = this->communicator();
+  std::chrono::milliseconds timeout =
+      options.timeout > kNoTimeout ? options.timeout : timeout_.load();
+  const absl::Time deadline =
+      timeout > kNoTimeout ? absl::Now() + absl::FromChrono(timeout) : absl::InfiniteFuture();
+  auto wait = [&](const WorkPtr& work) { return work->Wait(deadline - absl::Now()); };
+  if (rank_ != 0) {
+    absl::Status status = wait(communicator->Send(nullptr, 0, Rank(0), kBarrierTag));
+    if (status.ok()) status = wait(communicator->Receive(nullptr, 0, Rank(0), kBarrierTag));
+    if (!status.ok()) std::rethrow_exception(BackendError(status));
+    return;
+  }
+  std::vector<WorkPtr> arrivals;
+  for (int rank = 1; rank < size_; ++rank) {
+    arrivals.push_back(communicator->Receive(nullptr, 0, Rank(rank), kBarrierTag));
+  }
+  std::string missing;
+  absl::Status reason;
+  for (int rank = 1; rank < size_ && (all || missing.empty()); ++rank) {
+    absl::Status status = wait(arrivals[static_cast<size_t>(rank) - 1]);
+    if (status.ok()) continue;
+    absl::StrAppend(&missing, missing.empty() ? "" : ", ", rank);
+    reason.Update(status);
+  }
+  if (!missing.empty()) {
+    std::rethrow_exception(BackendError(absl::Status(
+        reason.code(), absl::StrCat("monitored barrier of group \"", name_, "\": rank ", missing,
+                                    " did not come: ", reason.message()))));
+  }
+  for (int rank = 1; rank < size_; ++rank) {
+    arrivals[static_cast<size_t>(rank) - 1] =
+        communicator->Send(nullptr, 0, Rank(rank), kBarrierTag);
+  }
+  for (const WorkPtr& work : arrivals) {
+    if (absl::Status status = wait(work); !status.ok()) {
+      std::rethrow_exception(BackendError(status));
+    }
+  }
+}
+
+}  // namespace weft::collectives

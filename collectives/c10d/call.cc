@@ -1,0 +1,70 @@
+#include "collectives/c10d/call.h"
+
+namespace weft::collectives {
+namespace {
+
+// A copy into a tensor that may be a leaf that requires a gradient.
+void CopyInto(at::Tensor target, const at::Tensor& source) {
+  at::NoGradGuard no_gradient;
+  target.copy_(source);
+}
+
+}  // namespace
+
+Call::Call(WeftBackend& backend, c10d::OpType type, const char* title,
+           std::chrono::milliseconds timeout, const std::vector<at::Tensor>& inputs)
+    : communicator_(backend.communicator()), state_(std::make_shared<TransferState>()) {
+  if (timeout <= std::chrono::milliseconds::zero()) timeout = backend.timeout_;
+  state_->statistics = backend.statistics_;
+  for (const at::Tensor& tensor : inputs) state_->bytes += tensor.nbytes();
+  std::shared_ptr<FutureThreads> futures;
+  {
+    std::lock_guard<std::mutex> lock(backend.mutex_);
+    futures = backend.futures_;
+  }
+  work_ = c10::make_intrusive<WeftWork>(backend.getRank(), type, title, inputs, timeout, state_,
+                                        std::move(futures));
+}
+
+at::Tensor Call::Target(const at::Tensor& tensor, bool keep) {
+  if (tensor.is_contiguous()) return Hold(tensor);
+  at::Tensor staged =
+      keep ? tensor.contiguous() : at::empty_like(tensor, at::MemoryFormat::Contiguous);
+  AtEnd([tensor, staged] { CopyInto(tensor, staged); });
+  return Hold(staged);
+}
+
+at::Tensor Call::FlatTarget(const std::vector<at::Tensor>& tensors) {
+  bool staged = false;
+  at::Tensor flat = collectives::FlatTarget(tensors, &staged);
+  if (staged) AtEnd([flat, tensors] { Unflatten(flat, tensors); });
+  return Hold(flat);
+}
+
+at::Tensor Call::Scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return tensor;
+  at::NoGradGuard no_gradient;
+  const auto* factor = reinterpret_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  return factor->tensor_factor.defined() ? tensor.mul(factor->tensor_factor)
+                                         : tensor.mul(factor->double_factor);
+}
+
+at::Tensor Call::Reduced(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return Target(tensor, true);
+  at::Tensor scaled = Scaled(tensor, op).contiguous();
+  AtEnd([tensor, scaled] { CopyInto(tensor, scaled); });
+  return Hold(scaled);
+}
+
+void Call::AtEnd(std::function<void()> action) {
+  if (!state_->deliver) {
+    state_->deliver = std::move(action);
+    return;
+  }
+  state_->deliver = [first = std::move(state_->deliver), second = std::move(action)] {
+    first();
+    second();
+  };
+}
+
+}  // namespace weft::collectives

@@ -1,0 +1,62 @@
+// One call of a backend on its way: the work that it returns, the communicator that it uses, what
+// it started there, and what must live or be done until the end.
+//
+// The work is made first, so that a profiler's event spans the whole call.
+#ifndef WEFT_COLLECTIVES_C10D_CALL_H_
+#define WEFT_COLLECTIVES_C10D_CALL_H_
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "collectives/c10d/backend.h"
+#include "collectives/c10d/tensors.h"
+#include "collectives/c10d/work.h"
+#include "collectives/communicator.h"
+
+namespace weft::collectives {
+
+class Call {
+ public:
+  // `title` is a literal as the profiler shows it: "weft:all_reduce". `inputs` of this rank, for
+  // the profiler and the statistics.
+  Call(WeftBackend& backend, c10d::OpType type, const char* title,
+       std::chrono::milliseconds timeout, const std::vector<at::Tensor>& inputs);
+
+  Communicator& communicator() { return *communicator_; }
+
+  // A tensor whose bytes are read: itself or a contiguous copy.
+  at::Tensor Source(const at::Tensor& tensor) { return Hold(tensor.contiguous()); }
+  // A tensor that is written, and read too with `keep`: itself, or a contiguous one that is copied
+  // to it at the end.
+  at::Tensor Target(const at::Tensor& tensor, bool keep);
+  // The same for lists, whose elements come one behind the other.
+  at::Tensor FlatSource(const std::vector<at::Tensor>& tensors) { return Hold(Flattened(tensors)); }
+  at::Tensor FlatTarget(const std::vector<at::Tensor>& tensors);
+  // The tensor times the factor of PREMUL_SUM: itself where `op` is another.
+  static at::Tensor Scaled(const at::Tensor& tensor, const c10d::ReduceOp& op);
+  // What is reduced in place: as Target(), of the scaled tensor.
+  at::Tensor Reduced(const at::Tensor& tensor, const c10d::ReduceOp& op);
+
+  void Add(WorkPtr work) { state_->works.push_back(std::move(work)); }
+  void Results(std::vector<at::Tensor> tensors) { work_->set_results(std::move(tensors)); }
+  void AtEnd(std::function<void()> action);
+
+  const c10::intrusive_ptr<WeftWork>& work() const { return work_; }
+  const std::shared_ptr<TransferState>& state() const { return state_; }
+
+ private:
+  at::Tensor Hold(at::Tensor tensor) {
+    state_->held.push_back(tensor);
+    return tensor;
+  }
+
+  std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<TransferState> state_;
+  c10::intrusive_ptr<WeftWork> work_;
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_C10D_CALL_H_

@@ -1,0 +1,110 @@
+#include "collectives/c10d/group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "collectives/c10d/store.h"
+
+namespace weft::collectives {
+namespace {
+
+// What the settings allow.
+constexpr absl::Duration kTimeoutMax = absl::Hours(24);
+
+// Groups keep the endpoint alive, and the endpoint uses the store until its end.
+struct StoreAndEndpoint {
+  std::unique_ptr<C10dStoreAdapter> store;
+  std::shared_ptr<Endpoint> endpoint;
+};
+
+absl::Status SetTimeouts(Settings& settings, std::chrono::milliseconds timeout) {
+  if (timeout <= std::chrono::milliseconds::zero()) return absl::OkStatus();
+  const std::string text = absl::FormatDuration(std::min(absl::FromChrono(timeout), kTimeoutMax));
+  for (const char* name : {"collective.timeout", "store.timeout"}) {
+    if (!settings.IsDefault(name)) continue;
+    WEFT_RETURN_IF_ERROR(settings.Set(name, text, "the group's timeout"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<Endpoint>> MakeEndpoint(const GroupOptions& options) {
+  auto kept = std::make_shared<StoreAndEndpoint>();
+  kept->store = std::make_unique<C10dStoreAdapter>(options.store);
+  EndpointOptions endpoint;
+  endpoint.rank = Rank(options.rank);
+  endpoint.world_size = options.size;
+  endpoint.store = kept->store.get();
+  endpoint.settings = options.settings;
+  // A store may outlive groups that met there before, under the same name.
+  WEFT_ASSIGN_OR_RETURN(int64_t attempt,
+                        kept->store->Add(absl::StrCat("weft/joined_by_", options.rank), 1));
+  endpoint.job = absl::StrCat("weft/", attempt);
+  WEFT_ASSIGN_OR_RETURN(kept->endpoint, Endpoint::Create(std::move(endpoint)));
+  return std::shared_ptr<Endpoint>(kept, kept->endpoint.get());
+}
+
+}  // namespace
+
+absl::StatusOr<c10::intrusive_ptr<WeftBackend>> JoinGroup(GroupOptions options) {
+  if (options.rank < 0 || options.rank >= options.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, " of a group of ", options.size));
+  }
+  WEFT_RETURN_IF_ERROR(SetTimeouts(options.settings, options.timeout));
+  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<Endpoint> endpoint, MakeEndpoint(options));
+  std::vector<Rank> everybody;
+  for (int rank = 0; rank < options.size; ++rank) everybody.push_back(Rank(rank));
+  WEFT_ASSIGN_OR_RETURN(
+      auto group, WeftBackend::Create(std::move(endpoint), options.name, std::move(everybody)));
+  group->setTimeout(options.timeout);
+  return group;
+}
+
+absl::StatusOr<c10::intrusive_ptr<WeftBackend>> ProcessGroups::Make(GroupOptions options) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& weak : groups_) {
+    auto group = weak.lock();
+    if (group != nullptr && group->inherited_by_fork()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "this process was forked from one that had joined group \"", group->name(),
+          "\": threads and sockets of that are not its own. Fork before init_process_group(), or "
+          "start workers with spawn or forkserver"));
+    }
+  }
+  std::shared_ptr<Endpoint> world = world_.lock();
+  const bool is_default = options.global_ranks.empty();
+  c10::intrusive_ptr<WeftBackend> group;
+  if (is_default || world == nullptr) {
+    WEFT_ASSIGN_OR_RETURN(group, JoinGroup(std::move(options)));
+    if (is_default) world_ = group->endpoint();
+  } else {
+    std::vector<Rank> ranks;
+    for (int64_t rank : options.global_ranks) ranks.push_back(Rank(static_cast<int32_t>(rank)));
+    WEFT_ASSIGN_OR_RETURN(group,
+                          WeftBackend::Create(std::move(world), options.name, std::move(ranks)));
+    group->setTimeout(options.timeout);
+  }
+  std::erase_if(groups_, [](const auto& weak) { return weak.expired(); });
+  groups_.emplace_back(group);
+  return group;
+}
+
+std::vector<c10::intrusive_ptr<WeftBackend>> ProcessGroups::Alive() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<c10::intrusive_ptr<WeftBackend>> alive;
+  for (const auto& weak : groups_) {
+    auto group = weak.lock();
+    if (group != nullptr && !group->inherited_by_fork() && group->endpoint() != nullptr) {
+      alive.push_back(std::move(group));
+    }
+  }
+  return alive;
+}
+
+void ProcessGroups::ShutDownAll() {
+  for (const auto& group : Alive()) group->shutdown();
+}
+
+}  // namespace weft::collectives

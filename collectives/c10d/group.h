@@ -1,0 +1,55 @@
+// How processes that meet at a c10d::Store become a group of ours: store -> endpoint -> backend.
+#ifndef WEFT_COLLECTIVES_C10D_GROUP_H_
+#define WEFT_COLLECTIVES_C10D_GROUP_H_
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/settings.h"
+#include "collectives/c10d/backend.h"
+#include "collectives/endpoint.h"
+
+namespace weft::collectives {
+
+struct GroupOptions {
+  c10::intrusive_ptr<c10d::Store> store;  // the group's own name space
+  int rank = 0;                           // in the group
+  int size = 1;
+  std::string name;  // no other group of these processes has it
+  // Of its members in the default group, by group rank; empty: this is the default group.
+  std::vector<int64_t> global_ranks;
+  // Of waits, and where the settings say nothing else of collectives and of the meeting.
+  std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+  Settings settings{LibrarySettings()};
+};
+
+// A group with an endpoint of its own. Returns when all its processes are there, or
+// kDeadlineExceeded that names those missing.
+absl::StatusOr<c10::intrusive_ptr<WeftBackend>> JoinGroup(GroupOptions options);
+
+// The groups of one process. The default group makes the endpoint that the others share, which need
+// no meeting then; where there is no default group of ours, each makes its own. Thread-safe, where
+// all processes make their groups in the same order.
+class ProcessGroups {
+ public:
+  // As JoinGroup. kFailedPrecondition in a process that was forked while groups were alive.
+  absl::StatusOr<c10::intrusive_ptr<WeftBackend>> Make(GroupOptions options);
+  // That are alive: not shut down.
+  std::vector<c10::intrusive_ptr<WeftBackend>> Alive();
+  // At the end of the process, before the interpreter goes that futures' callbacks need.
+  void ShutDownAll();
+
+ private:
+  std::mutex mutex_;
+  std::weak_ptr<Endpoint> world_;
+  std::vector<c10::weak_intrusive_ptr<WeftBackend>> groups_;
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_C10D_GROUP_H_

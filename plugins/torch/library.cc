@@ -1,0 +1,104 @@
+// libweft_torch.so: what the Python package weft.torch calls, as operators of torch.ops.weft. It
+// links libtorch_cpu and libc10, and no symbol of Python: one file for all versions of that.
+#include <ATen/core/ivalue.h>
+#include <torch/library.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
+#include <vector>
+
+#include "base/settings.h"
+#include "base/status.h"
+#include "base/version.h"
+#include "collectives/c10d/group.h"
+#include "collectives/c10d/work.h"
+#include "plugins/torch/interrupts.h"
+
+namespace weft::torch_plugin {
+namespace {
+
+using collectives::GroupOptions;
+using collectives::ProcessGroups;
+using collectives::WeftBackend;
+
+// Never destroyed: the interpreter may hold groups until after the destructors of statics.
+ProcessGroups& Groups() {
+  static auto* groups = new ProcessGroups;
+  return *groups;
+}
+
+void OrThrow(const absl::Status& status) {
+  if (!status.ok()) std::rethrow_exception(collectives::BackendError(status));
+}
+
+// `carrier` is a c10d.ProcessGroup over the group's store, with its rank and size; the backend that
+// is made is registered with it for cpu. `settings`: "name=value" each, over those of the
+// environment.
+void CreateGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& carrier, const std::string& name,
+                 const std::vector<int64_t>& global_ranks, int64_t timeout_ms,
+                 const std::vector<std::string>& settings) {
+  GroupOptions options;
+  options.store = carrier->getStore();
+  options.rank = carrier->getRank();
+  options.size = carrier->getSize();
+  options.name = name;
+  options.global_ranks = global_ranks;
+  options.timeout = std::chrono::milliseconds(timeout_ms);
+  OrThrow(options.settings.SetFromEnvironment(/*strict=*/false));
+  for (const std::string& pair : settings) {
+    OrThrow(options.settings.SetPair(pair, "weft.torch.Options"));
+  }
+  auto group = Groups().Make(std::move(options));
+  OrThrow(group.status());
+  carrier->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, *group);
+}
+
+void ShutDownAll() { Groups().ShutDownAll(); }
+
+std::string StatisticsText() {
+  nlohmann::json groups = nlohmann::json::array();
+  for (const auto& group : Groups().Alive()) {
+    nlohmann::json calls = nlohmann::json::object();
+    for (const auto& [title, row] : group->statistics().rows()) {
+      calls[title.substr(title.find(':') + 1)] = {
+          {"calls", row.calls},
+          {"failures", row.failures},
+          {"bytes", row.bytes},
+          {"seconds", static_cast<double>(row.busy_ns) / 1e9}};
+    }
+    std::vector<int> ranks;
+    for (Rank rank : group->ranks()) ranks.push_back(rank.value());
+    auto endpoint = group->endpoint();
+    groups.push_back({{"group", group->name()},
+                      {"rank", group->getRank()},
+                      {"ranks", ranks},
+                      {"links", endpoint == nullptr ? "" : endpoint->Describe()},
+                      {"calls", std::move(calls)}});
+  }
+  return groups.dump();
+}
+
+// [name, value, origin, what it does] each.
+std::vector<std::vector<std::string>> SettingsInForce() {
+  Settings settings{LibrarySettings()};
+  OrThrow(settings.SetFromEnvironment(/*strict=*/false));
+  std::vector<std::vector<std::string>> rows;
+  for (const SettingRow& row : settings.table()) {
+    rows.push_back({std::string(row.name), settings.ValueText(row.name), settings.Origin(row.name),
+                    std::string(row.sentence)});
+  }
+  return rows;
+}
+
+TORCH_LIBRARY(weft, library) {
+  library.def("create_group", &CreateGroup);
+  library.def("shut_down_all", &ShutDownAll);
+  library.def("statistics", &StatisticsText);
+  library.def("settings", &SettingsInForce);
+  collectives::SetInterruptCheck(&HandleSignals);
+}
+
+}  // namespace
+}  // namespace weft::torch_plugin

@@ -1,0 +1,196 @@
+"""What the tests of Python's package weft share: they run as a user's programs do, in an interpreter
+that has PyTorch and into which the wheel was installed.
+
+Import this module first: where it is not so yet it makes the wheel of this build, installs that into
+a folder of its own and starts the test again, or skips it. Afterwards `fork_ranks` runs a function in
+several processes, and `programs` runs programs.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+
+SOURCE = pathlib.Path(os.environ["WEFT_SOURCE"])
+BUILD = pathlib.Path(os.environ["WEFT_BIN"]).parent
+LIMIT = 240.0  # seconds; a bound on hangs alone
+
+
+def skip(reason: str):
+    print(f"skipped: {reason}")
+    sys.exit(77)
+
+
+def _python() -> pathlib.Path:
+    named = os.environ.get("WEFT_BENCH_PYTHON")
+    dependencies = pathlib.Path(os.environ.get("WEFT_DEPS_DIR", SOURCE / ".deps"))
+    python = pathlib.Path(named) if named else dependencies / "bench-venv/bin/python"
+    if not python.exists():
+        skip("no Python that has PyTorch: tools/dev test torch installs one")
+    return python
+
+
+def make_wheel(folder: pathlib.Path) -> pathlib.Path:
+    sys.path.insert(0, str(SOURCE / "tools/dev.d"))
+    import wheel
+
+    if not (BUILD / "python/weft/lib/libweft_torch.so").exists():
+        skip("this build has no libweft_torch.so")
+    return wheel.pack(BUILD, folder)
+
+
+def install(wheel: pathlib.Path, target: pathlib.Path, python: pathlib.Path) -> None:
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-index", "--no-deps",
+                    "--disable-pip-version-check", "--target", target, wheel], check=True)
+
+
+def _start_again() -> int:
+    python = _python()
+    with tempfile.TemporaryDirectory(prefix="weft-torch-") as folder:
+        target = pathlib.Path(folder, "site")
+        install(make_wheel(pathlib.Path(folder)), target, python)
+        environment = {
+            **os.environ, "WEFT_TEST_SITE": str(target), "PYTHONPATH": str(target),
+            "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+            "WEFT_TORCH_PYTHON": str(python)}
+        return subprocess.run([python, *sys.argv], env=environment).returncode
+
+
+if "WEFT_TEST_SITE" not in os.environ:
+    sys.exit(_start_again())
+
+SITE = pathlib.Path(os.environ["WEFT_TEST_SITE"])
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+class RankError(AssertionError):
+    pass
+
+
+def fork_ranks(size: int, body, *arguments, backend: str = "weft", limit: float = LIMIT) -> list:
+    """body(rank, *arguments) in `size` processes that have joined a default group; its results by
+    rank. RankError with the tracebacks of all ranks that failed. The ranks are forked from this
+    process, which has PyTorch loaded but has done nothing with it."""
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory(prefix="weft-ranks-") as folder:
+        ranks = []
+        for rank in range(size):
+            here, there = context.Pipe(duplex=False)
+            process = context.Process(
+                target=_run_rank, args=(there, folder, rank, size, backend, body, arguments))
+            process.start()
+            there.close()
+            ranks.append((process, here))
+        results, problems = [], []
+        for rank, (process, pipe) in enumerate(ranks):
+            good, value = False, None
+            try:
+                if pipe.poll(limit):
+                    good, value = pipe.recv()
+                else:
+                    value = f"gave no result within {limit:.0f} s"
+            except EOFError:
+                process.join(limit)
+                value = f"died with exit code {process.exitcode}"
+            results.append(value)
+            if not good:
+                problems.append(f"rank {rank}: {value}")
+        for process, _ in ranks:
+            process.join(0 if problems else limit)
+            if process.is_alive():
+                process.kill()
+                process.join()
+                if not problems:
+                    problems.append("a rank did not end")
+    if problems:
+        raise RankError("\n".join(problems))
+    return results
+
+
+def _run_rank(pipe, folder, rank, size, backend, body, arguments) -> None:
+    try:
+        dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank,
+                                world_size=size)
+        value = body(rank, *arguments)
+        if dist.is_initialized():
+            dist.barrier()
+            dist.destroy_process_group()
+        pipe.send((True, value))
+    except BaseException:  # noqa: BLE001 -- the parent tells
+        pipe.send((False, traceback.format_exc()))
+        raise
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Program:
+    """One rank of a job of programs; use `programs`."""
+
+    def __init__(self, process, output):
+        self.process = process
+        self._output = output
+
+    def wait(self, limit: float = LIMIT) -> int:
+        """The exit status, negative for a signal; the test fails where it does not end."""
+        try:
+            return self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise RankError(f"it hangs; it printed:\n{self.output()}") from None
+
+    def output(self) -> str:
+        self._output.flush()
+        return pathlib.Path(self._output.name).read_text(errors="replace")
+
+    def wait_for_line(self, line: str) -> None:
+        """Until it has printed `line`."""
+        while line not in self.output().splitlines():
+            if self.process.poll() is not None:
+                raise RankError(f"it ended before {line!r}:\n{self.output()}")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.02)
+
+
+@contextlib.contextmanager
+def programs(size: int, text: str, **environment):
+    """`size` processes of the program `text`, with torchrun's environment; what still runs at the
+    end is killed."""
+    with tempfile.TemporaryDirectory(prefix="weft-program-") as folder:
+        script = pathlib.Path(folder, "program.py")
+        script.write_text(text)
+        port = free_port()
+        ranks = []
+        for rank in range(size):
+            output = open(f"{folder}/{rank}.log", "w+")  # noqa: SIM115 -- closed with the process
+            process = subprocess.Popen(
+                [sys.executable, "-u", script], stdout=output, stderr=subprocess.STDOUT,
+                env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size),
+                     "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
+                     "MASTER_PORT": str(port), **environment})
+            ranks.append(Program(process, output))
+        try:
+            yield ranks
+        finally:
+            for rank in ranks:
+                rank.process.kill()
+                rank.process.wait()
+                rank._output.close()
+
+
+def has_program(name: str) -> bool:
+    return shutil.which(name) is not None

@@ -1,0 +1,305 @@
+"""How groups end: in order and out of order, with works unfinished, by signals and exceptions, in
+forked children; and that what ends leaves nothing behind."""
+
+import installed
+
+import os
+import pathlib
+import re
+import signal
+import time
+import unittest
+
+import torch
+import torch.distributed as dist
+
+HEAD = """
+import os, sys, time, signal
+import torch, torch.distributed as dist, weft.torch
+from datetime import timedelta
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("weft")
+ones = torch.ones(1000)
+dist.all_reduce(ones)
+"""
+
+
+def run(test: unittest.TestCase, size: int, text: str, statuses=None) -> list[str]:
+    """What each rank printed; `statuses`: right exit statuses, else all 0."""
+    with installed.programs(size, HEAD + text) as ranks:
+        ended = [rank.wait() for rank in ranks]
+        outputs = [rank.output() for rank in ranks]
+    test.assertEqual(ended, statuses or [0] * size, "\n".join(outputs))
+    for output in outputs:
+        test.assertNotIn("terminate called", output)
+    return outputs
+
+
+class End(unittest.TestCase):
+    def test_of_a_process_that_destroys_nothing(self):
+        run(self, 2, "keep = dist.all_reduce(ones, async_op=True)\nkeep.wait()")
+
+    def test_with_a_call_that_nobody_answers(self):
+        # It ends with whoever goes first; rank 1 may hear of that in the call before.
+        with installed.programs(2, HEAD + """
+work = dist.all_reduce(ones, async_op=True) if rank == 0 else None
+""") as ranks:
+            self.assertEqual(ranks[0].wait(), 0, ranks[0].output())
+            self.assertIn(ranks[1].wait(), (0, 1), ranks[1].output())
+            for rank in ranks:
+                self.assertNotIn("terminate called", rank.output())
+
+    def test_with_futures_whose_callbacks_never_ran(self):
+        run(self, 2, """
+if rank == 0:
+    work = dist.all_reduce(ones, async_op=True)
+    future = work.get_future().then(lambda done: print("ran"))
+dist.destroy_process_group()
+""")
+
+    def test_with_references_to_groups_works_and_futures_kept(self):
+        run(self, 2, """
+group = dist.distributed_c10d._get_default_group()
+backend = group._get_backend(torch.device("cpu"))
+work = dist.all_reduce(ones, async_op=True)
+future = work.get_future()
+work.wait()
+dist.destroy_process_group()
+try:
+    backend.allreduce([ones])
+except RuntimeError as error:
+    assert "was shut down" in str(error), error
+else:
+    raise AssertionError("a group that was shut down takes calls")
+backend.shutdown()
+backend.abort()
+""")
+
+    def test_of_single_groups_in_any_order(self):
+        run(self, 2, """
+first, second, third = (dist.new_group([0, 1]) for _ in range(3))
+for group in (second, first):
+    dist.all_reduce(ones, group=group)
+    dist.destroy_process_group(group)
+dist.all_reduce(ones, group=third)
+dist.all_reduce(ones)
+dist.destroy_process_group()
+dist.init_process_group("weft", init_method="tcp://127.0.0.1:%d" % (int(os.environ["MASTER_PORT"]) - 1),
+                        rank=rank, world_size=size)
+dist.all_reduce(ones)
+""")
+
+    def test_and_beginning_anew_at_one_store(self):
+        run(self, 2, """
+store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]) - 1, size, rank == 0)
+dist.destroy_process_group()
+for round in range(5):
+    dist.init_process_group("weft", store=store, rank=rank, world_size=size)
+    t = torch.ones(3)
+    dist.all_reduce(t)
+    assert t.eq(size).all()
+    dist.barrier()
+    dist.destroy_process_group()
+""")
+
+    def test_by_an_exception_on_one_rank(self):
+        outputs = run(self, 3, """
+if rank == 1:
+    raise KeyError("the user's fault")
+dist.all_reduce(ones)
+""", [1, 1, 1])
+        self.assertIn("KeyError", outputs[1])
+        for rank in (0, 2):
+            self.assertRegex(outputs[rank], r"DistBackendError: weft: .*rank 1 ")
+
+    def test_by_ctrl_c_in_a_wait(self):
+        with installed.programs(2, HEAD + """
+print("waits" if rank == 0 else "idles", flush=True)
+if rank == 1:
+    time.sleep(300)
+dist.all_reduce(ones)
+""") as ranks:
+            ranks[0].wait_for_line("waits")
+            ranks[1].wait_for_line("idles")
+            ranks[0].process.send_signal(signal.SIGINT)
+            self.assertNotEqual(ranks[0].wait(), 0)
+            self.assertIn("KeyboardInterrupt", ranks[0].output())
+
+    def test_not_by_a_signal_whose_handler_returns(self):
+        with installed.programs(2, HEAD + """
+signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
+print("ready", flush=True)
+if rank == 1:
+    sys.stdin.readline()
+dist.all_reduce(ones)
+print(ones.sum().item())
+""") as ranks:
+            for rank in ranks:
+                rank.wait_for_line("ready")
+            ranks[0].process.send_signal(signal.SIGUSR1)
+            ranks[0].wait_for_line("handled")  # while it waits for rank 1, whose input has ended
+            self.assertEqual([rank.wait() for rank in ranks], [0, 0])
+
+    def test_by_sigkill_names_the_rank(self):
+        with installed.programs(3, HEAD + """
+print("ready", flush=True)
+if rank == 2:
+    time.sleep(300)
+try:
+    dist.all_reduce(ones)
+except dist.DistBackendError as error:
+    print("error:", error)
+try:
+    dist.barrier()
+except dist.DistBackendError as error:
+    print("again:", error)
+""") as ranks:
+            for rank in ranks:
+                rank.wait_for_line("ready")
+            ranks[2].process.kill()
+            for rank in ranks[:2]:
+                self.assertEqual(rank.wait(), 0, rank.output())
+                self.assertRegex(rank.output(), r"error: weft: .*rank 2 ")
+                self.assertRegex(rank.output(), r"again: weft: .*rank 2 ")
+
+
+class Timeout(unittest.TestCase):
+    def test_of_a_wait_leaves_the_work(self):
+        outputs = run(self, 2, """
+work = dist.all_reduce(ones, async_op=True) if rank == 0 else None
+if rank == 0:
+    try:
+        work.wait(timedelta(milliseconds=50))
+    except dist.DistBackendError as error:
+        print("error:", error)
+    dist.distributed_c10d._get_default_store().set("go", "")
+    work.wait()
+else:
+    dist.distributed_c10d._get_default_store().wait(["go"])
+    dist.all_reduce(ones)
+print(ones[0].item())
+""")
+        self.assertIn(" timeout of 50ms ran out", outputs[0])
+        self.assertEqual([output.split()[-1] for output in outputs], ["4.0", "4.0"])
+
+    def test_of_a_group_ends_waits_and_futures(self):
+        outputs = run(self, 2, """
+group = dist.new_group([0, 1], timeout=timedelta(milliseconds=300))
+if rank == 0:
+    work = dist.all_reduce(ones, group=group, async_op=True)
+    for wait in (work.wait, work.get_future().wait):
+        try:
+            wait()
+        except RuntimeError as error:
+            print("error:", error)
+    dist.distributed_c10d._get_default_store().set("go", "")
+else:
+    dist.distributed_c10d._get_default_store().wait(["go"])
+os._exit(0)
+""")
+        self.assertEqual(len(re.findall(r"error: .* timeout of 300ms ran out", outputs[0])), 2,
+                         outputs[0])
+
+
+class Fork(unittest.TestCase):
+    def test_in_a_child_every_call_says_why_not(self):
+        run(self, 2, """
+import warnings; warnings.simplefilter("ignore")
+child = os.fork()
+if child == 0:
+    for call in (lambda: dist.all_reduce(ones), lambda: dist.new_group([0, 1])):
+        try:
+            call()
+        except RuntimeError as error:
+            assert "forked from" in str(error), error
+        else:
+            raise AssertionError("a forked child used its parent's group")
+    sys.exit(0)  # with all that interpreters do at their end
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+for _ in range(3):
+    dist.all_reduce(ones)
+dist.barrier()
+dist.destroy_process_group()
+""")
+
+    def test_workers_of_a_data_loader_hurt_nobody(self):
+        run(self, 2, """
+from torch.utils.data import DataLoader
+total = torch.zeros(1)
+for batch in DataLoader(torch.arange(32.), batch_size=4, num_workers=2):
+    dist.all_reduce(batch)
+    total += batch.sum()
+assert total.item() == 2 * sum(range(32)), total
+""")
+
+
+def _state() -> tuple[int, int, int]:
+    """Descriptors, threads, and objects of this user in /dev/shm."""
+    return (len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")),
+            len([n for n in os.listdir("/dev/shm") if "weft" in n]))
+
+
+def _resident_kib() -> int:
+    return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path("/proc/self/status").read_text())[1])
+
+
+def _cycles_of_subgroups(rank: int, cycles: int) -> None:
+    def cycle() -> None:
+        group = dist.new_group()
+        t = torch.ones(64)
+        dist.all_reduce(t, group=group, async_op=True).get_future().wait()
+        dist.destroy_process_group(group)
+
+    _repeat(cycle, cycles, kib_each=8)
+
+
+def _cycles_of_worlds(rank: int, cycles: int) -> None:
+    size = dist.get_world_size()
+    store = dist.distributed_c10d._get_default_store()
+    dist.barrier()
+    dist.destroy_process_group()
+
+    def cycle() -> None:
+        dist.init_process_group("weft", store=store, rank=rank, world_size=size)
+        t = torch.ones(64)
+        dist.all_reduce(t, async_op=True).get_future().wait()
+        dist.barrier()
+        dist.destroy_process_group()
+
+    _repeat(cycle, cycles, kib_each=64)
+
+
+def _repeat(cycle, cycles: int, kib_each: int) -> None:
+    for _ in range(10):  # what is made once
+        cycle()
+    before, resident = _state(), _resident_kib()
+    for _ in range(cycles):
+        cycle()
+    grown = _resident_kib() - resident
+    assert _state() == before, (before, _state())
+    # Names of groups stay in PyTorch's tables, and the store's file is read whole.
+    assert grown < 4096 + kib_each * cycles, f"{grown} KiB more after {cycles} cycles"
+
+
+class Leak(unittest.TestCase):
+    def test_nothing_by_making_and_destroying_subgroups(self):
+        installed.fork_ranks(2, _cycles_of_subgroups, 1000)
+
+    def test_nothing_by_making_and_destroying_worlds(self):
+        installed.fork_ranks(2, _cycles_of_worlds, 100)
+
+    def test_nothing_in_shared_memory_by_killed_jobs(self):
+        before = set(os.listdir("/dev/shm"))
+        with installed.programs(2, HEAD + "print('ready', flush=True)\ntime.sleep(300)") as ranks:
+            for rank in ranks:
+                rank.wait_for_line("ready")
+            for rank in ranks:
+                rank.process.kill()
+            for rank in ranks:
+                rank.wait()
+        left = {name for name in set(os.listdir("/dev/shm")) - before if "weft" in name}
+        self.assertEqual(left, set())
+
+
+if __name__ == "__main__":
+    unittest.main()
