@@ -95,10 +95,14 @@ class CommunicatorImpl final : public Communicator {
   WorkPtr Receive(void* data, size_t bytes, Rank peer, uint32_t tag) override {
     return Message(false, data, bytes, peer, tag);
   }
+  WorkPtr ReceiveAny(void* data, size_t bytes, uint32_t tag) override {
+    return Message(false, data, bytes, Rank(kAnyRank), tag);
+  }
   void Abort(absl::Status reason) override { endpoint_->Abort(group_, std::move(reason)); }
 
  private:
   static constexpr size_t kPlansMax = 64;
+  static constexpr int kAllRanks = -2, kAnyRank = -1;
 
   CollectiveSpec Spec(CollectiveKind kind, size_t count, Rank root = Rank(0)) const {
     CollectiveSpec spec;
@@ -118,8 +122,9 @@ class CommunicatorImpl final : public Communicator {
   // With mutex_ held. The most recently used come first.
   absl::StatusOr<std::shared_ptr<PlanEntry>> PlanFor(CollectiveSpec&& spec, size_t element);
   // Fails the group if a rank that is needed has left. A collective needs all ranks, a message only
-  // the rank that it is for (>= 0): one that has finished stops no message between the others.
-  absl::Status Usable(int peer = -1);
+  // the rank that it is for (>= 0) or any of them: one that has finished stops no message between
+  // the others.
+  absl::Status Usable(int peer = kAllRanks);
 
   std::shared_ptr<EndpointImpl> endpoint_;
   std::shared_ptr<Group> group_;
@@ -181,7 +186,9 @@ absl::Status CommunicatorImpl::Usable(int peer) {
   {
     std::lock_guard<std::mutex> lock(group_->mutex);
     if (!group_->status.ok()) return group_->status;
+    const bool some_are_there = group_->departed.size() + 1 < group_->ranks.size();
     for (const auto& [rank, gone] : group_->departed) {
+      if (peer == kAnyRank && some_are_there) break;
       if (peer >= 0 && group_->ranks[static_cast<size_t>(peer)] != rank) continue;
       departure = gone;
       break;
@@ -285,7 +292,8 @@ WorkPtr CommunicatorImpl::AllToAllV(const void* input, absl::Span<const size_t> 
 
 WorkPtr CommunicatorImpl::Message(bool sends, void* data, size_t bytes, Rank peer, uint32_t tag) {
   const int64_t start_ns = SystemClock::Nanoseconds();
-  if (peer.value() < 0 || peer.value() >= size() || peer.value() == group_->rank) {
+  const bool any = !sends && peer.value() == kAnyRank && size() > 1;
+  if (!any && (peer.value() < 0 || peer.value() >= size() || peer.value() == group_->rank)) {
     return Finished(absl::InvalidArgumentError(
         absl::StrCat(sends ? "send to" : "receive from", " rank ", peer.value(), " of a group of ",
                      size(), " by rank ", group_->rank)));

@@ -103,6 +103,10 @@ class Communicator {
   // Point to point, matched by (peer, tag) in order; not numbered with the collectives.
   virtual WorkPtr Send(const void* data, size_t bytes, Rank peer, uint32_t tag) = 0;
   virtual WorkPtr Receive(void* data, size_t bytes, Rank peer, uint32_t tag) = 0;
+  // From whichever rank sends with this tag first; Work::source() tells. Costs a question to every
+  // rank of the group. Fails when all others are gone; while some are there, one that dies ends it
+  // by collective.timeout alone.
+  virtual WorkPtr ReceiveAny(void* data, size_t bytes, uint32_t tag) = 0;
 
   // Fails every unfinished work, here and on the other ranks, with `reason`.
   virtual void Abort(absl::Status reason) = 0;

@@ -2,12 +2,7 @@
 // a failure reaches every rank of a group.
 //
 // An operation that has not moved for kStallNs, or that met a message of another meaning, asks all
-// ranks of its group what they mean by its sequence number. Notices, 4 words of 32 bits and text:
-//
-//   [kind, group id, sequence, value] text
-//     ask     value 0
-//     answer  value = an Answer::State; text: the descriptor, or the number of the next call
-//     abort   value = absl's status code; text: the message
+// ranks of its group what they mean by its sequence number, by notices (notice.h).
 //
 // A failed group tells its ranks, waits a moment so that all have heard before one of them leaves,
 // and closes links that still hold its memory: only then are its works done, for buffers of a work
@@ -23,6 +18,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "collectives/endpoint_impl.h"
+#include "collectives/notice.h"
 
 namespace weft::collectives {
 namespace {
@@ -40,16 +36,6 @@ constexpr int64_t kPressNs = 40 * kMillisecond;
 constexpr int64_t kPartingNs = 2000 * kMillisecond;
 // An endpoint that goes after it told of a failure stays this long, for links to be made first.
 constexpr int64_t kLingerNs = 250 * kMillisecond;
-
-enum NoticeKind : uint32_t { kAsk = 1, kAnswer = 2, kAbort = 3 };
-
-std::string Pack(NoticeKind kind, uint32_t group, uint32_t sequence, uint32_t value,
-                 absl::string_view text = "") {
-  const uint32_t words[4] = {kind, group, sequence, value};
-  std::string bytes(reinterpret_cast<const char*>(words), sizeof(words));
-  bytes.append(text.data(), std::min(text.size(), net::kNoticeBytesMax - sizeof(words)));
-  return bytes;
-}
 
 // "rank 2", "ranks 0, 1 and 3".
 std::string RankList(const std::vector<int>& ranks) {
@@ -155,6 +141,7 @@ void EndpointImpl::ExamineOne(Operation& operation, int64_t now_ns) {
     FailGroup(group, peer->gone, true, now_ns, absl::Milliseconds(100));
     return;
   }
+  operation.Remind(*this, now_ns);
   const bool stalled = now_ns - operation.moved_ns >= kStallNs;
   if (now_ns >= operation.deadline_ns && stalled) {
     FailGroup(operation.group(), Overdue(operation), true, now_ns, absl::Milliseconds(100));
@@ -301,6 +288,9 @@ void EndpointImpl::HandleNotice(Peer& peer, absl::string_view bytes) {
   const std::string text(bytes.substr(sizeof(words)));
   const auto [kind, group_id, sequence, value] = words;
   if (kind == kAsk) return Answer(peer, group_id, sequence);
+  if (kind == kSeek || kind == kOffer) {
+    return HandleAnySource(peer, kind == kOffer, group_id, sequence, value);
+  }
   if (kind == kAbort) {
     const absl::Status reason(static_cast<absl::StatusCode>(value), text);
     if (Group* group = FindGroup(group_id); group != nullptr) {

@@ -60,6 +60,8 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   // ---- Peers.
   net::SendLink* SendTo(Peer& peer) override;
   absl::StatusOr<net::Region> Register(int transport, void* data, size_t size) override;
+  void Seek(Group& group, int peer, uint32_t tag) override;
+  void Offer(Group& group, int peer, uint32_t tag, uint32_t known) override;
 
  private:
   // ---- endpoint.cc: opening.
@@ -103,6 +105,10 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   void HandleNotice(Peer& peer, absl::string_view bytes);
   bool FlushNotices();
   Group* FindGroup(uint32_t id);
+
+  // ---- any_source.cc; by the driver.
+  void Notify(Group& group, int peer, std::string notice);
+  void HandleAnySource(Peer& from, bool offer, uint32_t group_id, uint32_t tag, uint32_t known);
 
   // ---- TransportEvents, from within Turn.
   void OnAccepted(std::unique_ptr<net::ReceiveLink> link) override;

@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "collectives/any_source.h"
 #include "collectives/communicator.h"
 #include "collectives/executor.h"
 
@@ -41,6 +43,7 @@ struct Group {
   std::vector<Rank> ranks;   // of the job, by group rank
   int rank = 0;              // the own, in the group
   std::vector<Peer*> peers;  // by group rank; null at the own
+  AnySource any_source;      // the driver's
 
   std::mutex mutex;  // guards what follows
   absl::Status status;
@@ -74,6 +77,10 @@ class Operation : public Work {
   virtual std::string Describe() const = 0;  // "collective #3, all_reduce(...)"
   virtual bool has_sequence() const = 0;
   virtual uint32_t sequence() const = 0;
+  // A receive from any rank that has not found its sender: the tag, and what gives it one.
+  virtual std::optional<uint32_t> open_tag() const { return std::nullopt; }
+  virtual void Choose(Peers& /*peers*/, int /*peer*/) {}
+  virtual void Remind(Peers& /*peers*/, int64_t /*now_ns*/) {}  // of that, now and then
   virtual void Release() {}  // back to where its memory came from; called once, before Finish
   virtual const char* trace_name() const = 0;
   virtual int64_t trace_bytes() const = 0;

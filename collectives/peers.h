@@ -30,12 +30,17 @@ struct Peer {
   uint64_t send_full_turn = 0, receive_full_turn = 0;
 };
 
-// What the executor asks of the endpoint.
+struct Group;  // collectives/operation.h
+
+// What the executor and messages ask of the endpoint.
 class Peers {
  public:
   virtual ~Peers() = default;
   virtual net::SendLink* SendTo(Peer& peer) = 0;  // connects when there is no link yet
   virtual absl::StatusOr<net::Region> Register(int transport, void* data, size_t size) = 0;
+  // Notices about receives from any rank (any_source.h); `peer` is a group rank.
+  virtual void Seek(Group& group, int peer, uint32_t tag) = 0;
+  virtual void Offer(Group& group, int peer, uint32_t tag, uint32_t known) = 0;
 };
 
 }  // namespace weft::collectives

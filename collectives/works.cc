@@ -1,5 +1,7 @@
 #include "collectives/works.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace weft::collectives {
@@ -7,6 +9,11 @@ namespace {
 
 // Tags of messages: group in the upper half, with this bit for point-to-point; number in the lower.
 constexpr uint64_t kPointToPoint = uint64_t{1} << 63;
+
+// A rank that had not made the group yet has not heard who seeks: it is asked again, first after
+// the shorter pause, then ever less often.
+constexpr int64_t kSeekPauseMinNs = 40'000'000;
+constexpr int64_t kSeekPauseMaxNs = 1'000'000'000;
 
 }  // namespace
 
@@ -19,7 +26,39 @@ std::string CollectiveWork::Describe() const {
       known ? group.history[sequence_ % Group::kHistory].ToText() : ToString(entry_->spec.kind));
 }
 
+void MessageWork::Seek(Peers& peers) {
+  for (size_t r = 0; r < group().peers.size(); ++r) {
+    if (group().peers[r] != nullptr) peers.Seek(group(), static_cast<int>(r), tag_);
+  }
+}
+
+void MessageWork::Remind(Peers& peers, int64_t now_ns) {
+  if (peer_ >= 0 || now_ns < seek_ns_) return;
+  if (seek_ns_ != 0) Seek(peers);
+  seek_pause_ns_ = std::clamp(2 * seek_pause_ns_, kSeekPauseMinNs, kSeekPauseMaxNs);
+  seek_ns_ = now_ns + seek_pause_ns_;
+}
+
+void MessageWork::Choose(Peers& peers, int peer) {
+  peer_ = peer;
+  Begin(peers);
+}
+
+bool MessageWork::Needs(int peer) const {
+  if (complete_) return false;
+  if (peer_ >= 0) return peer == peer_;
+  const auto& peers = const_cast<MessageWork*>(this)->group().peers;
+  return std::all_of(peers.begin(), peers.end(),
+                     [](const Peer* other) { return other == nullptr || !other->gone.ok(); });
+}
+
 void MessageWork::Begin(Peers& peers) {
+  if (peer_ < 0) return Seek(peers);
+  if (!sends_) {
+    group().any_source.Received(peer_, tag_);
+  } else if (auto known = group().any_source.Sent(peer_, tag_)) {
+    peers.Offer(group(), peer_, tag_, *known);
+  }
   auto region = peers.Register(other().transport, data_, bytes_);
   if (region.ok()) {
     region_ = *std::move(region);
@@ -29,6 +68,7 @@ void MessageWork::Begin(Peers& peers) {
 }
 
 bool MessageWork::Advance(Peers& peers, uint64_t turn) {
+  if (peer_ < 0) return false;
   if (!posted_) return status_.ok() && Post(peers, turn);
   if (complete_ || !request_.done() || !status_.ok()) return false;
   status_ = request_.status();
@@ -41,6 +81,9 @@ bool MessageWork::Advance(Peers& peers, uint64_t turn) {
 }
 
 std::string MessageWork::Describe() const {
+  if (peer_ < 0) {
+    return absl::StrCat("receive of ", bytes_, " bytes from any rank with tag ", tag_);
+  }
   return absl::StrCat(sends_ ? "send" : "receive", " of ", bytes_, " bytes ",
                       sends_ ? "to rank " : "from rank ",
                       const_cast<MessageWork*>(this)->other().rank.value(), " with tag ", tag_);

@@ -80,7 +80,7 @@ class CollectiveWork final : public Operation {
 class MessageWork final : public Operation {
  public:
   MessageWork(EndpointImpl* endpoint, std::shared_ptr<Group> group, int64_t start_ns, bool sends,
-              void* data, size_t bytes, int peer, uint32_t tag)
+              void* data, size_t bytes, int peer, uint32_t tag)  // peer -1: receives from any rank
       : Operation(endpoint, std::move(group), start_ns),
         sends_(sends),
         data_(data),
@@ -97,8 +97,13 @@ class MessageWork final : public Operation {
   }
   bool AtRest() override { return !posted_ || request_.done(); }
   bool Holds(int peer) override { return peer == peer_ && !AtRest(); }
-  bool Needs(int peer) const override { return peer == peer_ && !complete_; }
+  bool Needs(int peer) const override;
   std::string Describe() const override;
+  std::optional<uint32_t> open_tag() const override {
+    return peer_ < 0 ? std::optional<uint32_t>(tag_) : std::nullopt;
+  }
+  void Choose(Peers& peers, int peer) override;
+  void Remind(Peers& peers, int64_t now_ns) override;
   bool has_sequence() const override { return false; }
   uint32_t sequence() const override { return 0; }
   Rank source() const override { return Rank(sends_ ? -1 : peer_); }
@@ -108,6 +113,7 @@ class MessageWork final : public Operation {
  private:
   Peer& other() { return *group().peers[static_cast<size_t>(peer_)]; }
   bool Post(Peers& peers, uint64_t turn);
+  void Seek(Peers& peers);
 
   bool sends_;
   void* data_;
@@ -117,6 +123,7 @@ class MessageWork final : public Operation {
   net::Region region_;
   net::Request request_;
   bool posted_ = false, complete_ = false;
+  int64_t seek_ns_ = 0, seek_pause_ns_ = 0;  // when to seek again, and how long it waited last
   absl::Status status_;
 };
 

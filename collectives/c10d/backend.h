@@ -149,7 +149,7 @@ class WeftBackend final : public c10d::Backend {
 
   WorkHandle send(Tensors& tensors, int target, int tag) override;
   WorkHandle recv(Tensors& tensors, int source, int tag) override;
-  // Not supported: throws.
+  // Of the rank that sends with this tag first; the work's sourceRank() tells.
   WorkHandle recvAnysource(Tensors& tensors, int tag) override;
 
  private:

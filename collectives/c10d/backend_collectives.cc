@@ -78,7 +78,7 @@ WeftBackend::WorkHandle WeftBackend::allreduce_sparse(Tensors& tensors,
               "weft ", name, ": got ", Describe(tensor), "; it takes COO tensors in host memory");
   TORCH_CHECK(options.reduceOp == c10d::ReduceOp::SUM, "weft ", name,
               ": only SUM is defined for sparse tensors");
-  Call call(*this, OpType::_ALLREDUCE_SPARSE, "weft:sparse_all_reduce", options.timeout, {});
+  Call call(*this, OpType::_ALLREDUCE_SPARSE, "weft:sparse_all_reduce", options.timeout, tensors);
   auto result = std::make_shared<at::Tensor>();
   call.Add(deferred().Run([tensor, result](Communicator& communicator) {
     auto sum = SparseAllReduce(communicator, tensor);

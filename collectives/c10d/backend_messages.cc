@@ -48,18 +48,25 @@ WeftBackend::WorkHandle WeftBackend::recv(Tensors& tensors, int source, int tag)
   return Start(std::move(call));
 }
 
-WeftBackend::WorkHandle WeftBackend::recvAnysource(Tensors& /*tensors*/, int /*tag*/) {
-  TORCH_CHECK(false,
-              "weft receive: a receive from any rank is not supported, because a receive asks one "
-              "sender for its data; name the source");
+WeftBackend::WorkHandle WeftBackend::recvAnysource(Tensors& tensors, int tag) {
+  const char* name = "receive";
+  const at::Tensor& tensor = OnlyTensor(name, tensors);
+  TORCH_CHECK(size_ > 1, "weft ", name, ": a group of one rank has nobody to receive from");
+  TORCH_CHECK(tag >= 0, "weft ", name, ": tag ", tag, " is negative");
+  Call call(*this, OpType::RECVANYSOURCE, "weft:recvAnySource", c10d::kUnsetTimeout, tensors);
+  at::Tensor data = call.Target(tensor, false);
+  call.Add(
+      call.communicator().ReceiveAny(data.data_ptr(), data.nbytes(), static_cast<uint32_t>(tag)));
+  call.Results(tensors);
+  return Start(std::move(call));
 }
 
 void WeftBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool all) {
   std::shared_ptr<Communicator> communicator = this->communicator();
-  std::chrono::milliseconds timeout =
-      options.timeout > kNoTimeout ? options.timeout : timeout_.load();
+  std::chrono::milliseconds timeout = options.timeout;
+  if (timeout == c10d::kUnsetTimeout) timeout = timeout_.load();
   const absl::Time deadline =
-      timeout > kNoTimeout ? absl::Now() + absl::FromChrono(timeout) : absl::InfiniteFuture();
+      timeout >= kNoTimeout ? absl::Now() + absl::FromChrono(timeout) : absl::InfiniteFuture();
   auto wait = [&](const WorkPtr& work) { return work->Wait(deadline - absl::Now()); };
   if (rank_ != 0) {
     absl::Status status = wait(communicator->Send(nullptr, 0, Rank(0), kBarrierTag));
@@ -80,9 +87,11 @@ void WeftBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool all
     reason.Update(status);
   }
   if (!missing.empty()) {
+    const bool late = reason.code() == absl::StatusCode::kDeadlineExceeded;
     std::rethrow_exception(BackendError(absl::Status(
-        reason.code(), absl::StrCat("monitored barrier of group \"", name_, "\": rank ", missing,
-                                    " did not come: ", reason.message()))));
+        reason.code(),
+        absl::StrCat("Rank 0 ", late ? "timed out" : "failed", " in monitoredBarrier of group \"",
+                     name_, "\": Rank ", missing, " did not come: ", reason.message()))));
   }
   for (int rank = 1; rank < size_; ++rank) {
     arrivals[static_cast<size_t>(rank) - 1] =

@@ -1,5 +1,9 @@
 #include "collectives/c10d/call.h"
 
+#include <cstring>
+#include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
+#include <tuple>
+
 namespace weft::collectives {
 namespace {
 
@@ -9,6 +13,29 @@ void CopyInto(at::Tensor target, const at::Tensor& source) {
   target.copy_(source);
 }
 
+int64_t ElementsOf(const std::vector<at::Tensor>& tensors) {
+  int64_t elements = 0;
+  for (const at::Tensor& tensor : tensors) elements += tensor.numel();
+  return elements;
+}
+
+// An event record_param_comms, from which traces know sizes, group and sequence number.
+void RecordForProfiler(const WeftBackend& backend, c10d::OpType type, const char* title,
+                       uint64_t sequence, const std::vector<at::Tensor>& inputs) {
+  if (!at::hasCallbacks()) return;
+  const char* colon = std::strchr(title, ':');
+  const std::vector<Rank>& ranks = backend.ranks();
+  const int first = ranks[0].value();
+  const int stride = ranks.size() > 1 ? ranks[1].value() - first : 1;
+  const int64_t elements = ElementsOf(inputs);
+  RECORD_PARAM_COMMS(std::make_tuple(static_cast<int64_t>(sequence), c10d::isP2POp(type)),
+                     std::make_tuple(backend.getGroupUid(), backend.getGroupDesc()),
+                     backend.getRank(), std::string(colon == nullptr ? title : colon + 1), elements,
+                     elements, inputs.empty() ? at::kByte : inputs[0].scalar_type(),
+                     std::vector<int64_t>(), std::vector<int64_t>(), first, stride,
+                     backend.getSize());
+}
+
 }  // namespace
 
 Call::Call(WeftBackend& backend, c10d::OpType type, const char* title,
@@ -16,12 +43,15 @@ Call::Call(WeftBackend& backend, c10d::OpType type, const char* title,
     : communicator_(backend.communicator()), state_(std::make_shared<TransferState>()) {
   if (timeout <= std::chrono::milliseconds::zero()) timeout = backend.timeout_;
   state_->statistics = backend.statistics_;
-  for (const at::Tensor& tensor : inputs) state_->bytes += tensor.nbytes();
+  for (const at::Tensor& tensor : inputs) {
+    if (!tensor.is_sparse()) state_->bytes += tensor.nbytes();
+  }
   std::shared_ptr<FutureThreads> futures;
   {
     std::lock_guard<std::mutex> lock(backend.mutex_);
     futures = backend.futures_;
   }
+  RecordForProfiler(backend, type, title, backend.sequence_.load() + 1, inputs);
   work_ = c10::make_intrusive<WeftWork>(backend.getRank(), type, title, inputs, timeout, state_,
                                         std::move(futures));
 }

@@ -327,6 +327,68 @@ TEST_P(TransportTest, MessagesMatchByPeerAndTagInOrder) {
   });
 }
 
+TEST_P(TransportTest, ReceivesFromAnyRankKeepTheOrderOfEachSender) {
+  constexpr int kRanks = 4, kMessages = 30;
+  RunWorld(kRanks, With({}), [&](Communicator& world) {
+    const int me = world.rank().value();
+    if (me != 0) {
+      std::vector<int> sent(kMessages);
+      std::vector<WorkPtr> works;
+      for (int i = 0; i < kMessages; ++i) {
+        sent[i] = 1000 * me + i;
+        works.push_back(world.Send(&sent[i], sizeof(int), Rank(0), 5));
+      }
+      for (const WorkPtr& work : works) EXPECT_EQ(work->Wait(), absl::OkStatus());
+      return;
+    }
+    // Several at a time, and between them some that name a sender.
+    std::vector<int> next(kRanks, 0);
+    int left = (kRanks - 1) * kMessages;
+    while (left > 0) {
+      int received[3] = {-1, -1, -1};
+      WorkPtr works[3] = {world.ReceiveAny(&received[0], sizeof(int), 5), nullptr, nullptr};
+      if (left > 60) works[1] = world.Receive(&received[1], sizeof(int), Rank(2), 5);
+      if (left > 60) works[2] = world.ReceiveAny(&received[2], sizeof(int), 5);
+      std::vector<int> values;
+      for (int i = 0; i < 3; ++i) {
+        if (works[i] == nullptr) continue;
+        ASSERT_EQ(works[i]->Wait(), absl::OkStatus());
+        EXPECT_EQ(works[i]->source().value(), received[i] / 1000);
+        values.push_back(received[i]);
+      }
+      // Those that were under way together share a sender's messages in either order.
+      std::sort(values.begin(), values.end());
+      for (int value : values) EXPECT_EQ(value % 1000, next[value / 1000]++);
+      left -= static_cast<int>(values.size());
+    }
+    EXPECT_EQ(next, (std::vector<int>{0, kMessages, kMessages, kMessages}));
+  });
+}
+
+TEST_P(TransportTest, AReceiveFromAnyRankMeetsASendOfLaterAndOneOfAGroupMadeLater) {
+  RunRanks(3, With({}), [&](std::shared_ptr<Endpoint> endpoint) {
+    auto world = *Communicator::Create(endpoint, "world", AllRanks(3));
+    if (endpoint->rank() == Rank(0)) {
+      auto late = *Communicator::Create(endpoint, "late", AllRanks(3));
+      int value = -1;
+      WorkPtr work = late->ReceiveAny(&value, sizeof(value), 0);
+      ASSERT_EQ(world->Barrier()->Wait(), absl::OkStatus());
+      ASSERT_EQ(work->Wait(absl::Seconds(30)), absl::OkStatus());
+      EXPECT_EQ(value, 7);
+      EXPECT_EQ(work->source(), Rank(2));
+      ASSERT_EQ(world->Barrier()->Wait(), absl::OkStatus());
+      return;
+    }
+    ASSERT_EQ(world->Barrier()->Wait(), absl::OkStatus());
+    auto late = *Communicator::Create(endpoint, "late", AllRanks(3));
+    int value = 7;
+    if (endpoint->rank() == Rank(2)) {
+      ASSERT_EQ(late->Send(&value, sizeof(value), Rank(0), 0)->Wait(), absl::OkStatus());
+    }
+    ASSERT_EQ(world->Barrier()->Wait(), absl::OkStatus());
+  });
+}
+
 TEST_P(TransportTest, SubgroupsWorkBesideTheWorld) {
   RunRanks(5, With({}), [](std::shared_ptr<Endpoint> endpoint) {
     const int me = endpoint->rank().value();

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -259,8 +260,26 @@ TEST(Backend, SendsMeetReceivesByTag) {
       ExpectEqual(x[0], first[0]);
       ExpectEqual(y[0], second[0]);
     }
-    EXPECT_THAT(ThrownBy([&] { backend.recvAnysource(first, 0); }), HasSubstr("name the source"));
     backend.barrier({})->wait();
+  });
+}
+
+TEST(Backend, AReceiveFromAnyRankTellsItsSource) {
+  RunBackends(3, [](WeftBackend& backend) {
+    if (backend.getRank() != 0) {
+      Tensors own{at::full({3}, static_cast<float>(backend.getRank()))};
+      backend.send(own, 0, 7)->wait();
+      return;
+    }
+    std::set<int> sources;
+    for (int i = 0; i < 2; ++i) {
+      Tensors received{at::zeros({3})};
+      auto work = backend.recvAnysource(received, 7);
+      work->wait();
+      sources.insert(work->sourceRank());
+      ExpectEqual(received[0], at::full({3}, static_cast<float>(work->sourceRank())));
+    }
+    EXPECT_EQ(sources, (std::set<int>{1, 2}));
   });
 }
 
