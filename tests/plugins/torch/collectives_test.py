@@ -263,6 +263,16 @@ def messages(rank: int) -> None:
         work.wait()
     for tag, tensor in zip((3, 7), received):
         same(tensor, torch.full((5,), float(10 * left + tag)), f"tag {tag}")
+    if rank == 0:
+        sources = []
+        for _ in range(2 * (size - 1)):
+            tensor = torch.empty(3)
+            sources.append(dist.recv(tensor, tag=9))
+            same(tensor, torch.full((3,), float(sources[-1])), "recv from any rank")
+        assert sorted(sources) == [r for r in range(1, size) for _ in range(2)], sources
+    else:
+        for _ in range(2):
+            dist.send(torch.full((3,), float(rank)), 0, tag=9)
     objects = [None]
     if rank == 0:
         dist.send_object_list([{"from": 0}], 1)

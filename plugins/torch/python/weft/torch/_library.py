@@ -19,7 +19,8 @@ def check_torch() -> None:
             f"weft.torch is built for PyTorch {TORCH}, but this is {torch.__version__}: install "
             f"torch=={TORCH}.*, or a weft that is built for it")
     if not torch.distributed.is_available():
-        raise ImportError("weft.torch needs torch.distributed, which this PyTorch was built without")
+        raise ImportError(
+            "weft.torch needs torch.distributed, which this PyTorch was built without")
 
 
 def library() -> pathlib.Path:

@@ -4,7 +4,7 @@
 
 The agent whose host the endpoint names serves the store there, the others are its clients; where a
 store is being served already (weft-store), all are. The secret comes from WEFT_JOB_SECRET; on other
-addresses than loopback a store needs one. --rdzv-conf is_host=true|false overrules the guess by name.
+addresses than loopback a store needs one. --rdzv-conf is_host=true|false overrules the guess.
 Installing the wheel registers it, by the entry point torchrun.handlers.
 """
 

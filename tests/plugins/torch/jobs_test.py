@@ -1,0 +1,148 @@
+"""Whole jobs: torchrun with a worker that dies, agents that meet at our store, weft-run, backends
+composed by device, TORCH_DISTRIBUTED_DEBUG, profiler, and the package's own programs."""
+
+import installed
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+WORKER = """
+import os, signal, sys
+import torch, torch.distributed as dist
+dist.init_process_group("weft")
+t = torch.ones(4)
+dist.all_reduce(t)
+if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" and dist.get_rank() == 1 and "die" in sys.argv:
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.all_reduce(t)
+# One write: the ranks share a pipe.
+os.write(1, f"sum {t.sum().item()} attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT')}\n".encode())
+dist.destroy_process_group()
+"""
+
+
+def run(command: list, **environment) -> subprocess.CompletedProcess:
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                          timeout=installed.LIMIT, env={**os.environ, **environment})
+
+
+def script(folder: str, text: str) -> pathlib.Path:
+    path = pathlib.Path(folder, "worker.py")
+    path.write_text(text)
+    return path
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+
+class Jobs(unittest.TestCase):
+    def test_torchrun_starts_a_job_again_whose_worker_was_killed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = run([*TORCHRUN, "--nproc-per-node=2", "--max-restarts=1", "--master-port",
+                        installed.free_port(), script(folder, WORKER), "die"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.split("\n").count("sum 16.0 attempt 1"), 2, done.stdout)
+
+    def test_torchrun_agents_meet_at_our_store(self):
+        port = installed.free_port()
+        with tempfile.TemporaryDirectory() as folder:
+            worker = script(folder, WORKER)
+            agents = [subprocess.Popen(
+                [*TORCHRUN, "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=weft",
+                 f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job-7", worker],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+            try:
+                for agent in agents:
+                    printed, errors = agent.communicate(timeout=installed.LIMIT)
+                    self.assertEqual(agent.returncode, 0, errors)
+                    self.assertIn("sum 16.0 attempt 0", printed)
+            finally:
+                for agent in agents:
+                    agent.kill()
+                    agent.wait()
+
+    def test_weft_run_starts_a_job(self):
+        if not (installed.BUILD / "bin/weft-run").exists():
+            self.skipTest("this build has no weft-run")
+        with tempfile.TemporaryDirectory() as folder:
+            done = run([installed.BUILD / "bin/weft-run", "-n", "2", "--", sys.executable,
+                        script(folder, WORKER.replace(
+                            '"weft")', '"weft", init_method="weft://")'))])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("sum 16.0"), 2, done.stdout)
+
+    def test_backends_are_composed_by_device(self):
+        text = """
+import torch, torch.distributed as dist
+dist.init_process_group("cpu:weft,cuda:gloo", store=dist.HashStore(), rank=0, world_size=1)
+t = torch.ones(3)
+dist.all_reduce(t)
+backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+print(backend.name(), t.sum().item())
+"""
+        done = run([sys.executable, "-c", text])
+        self.assertEqual(done.stdout.split(), ["weft", "3.0"], done.stderr)
+
+    def test_the_debug_wrapper_works_and_names_who_differs(self):
+        with installed.programs(2, """
+import os
+import torch, torch.distributed as dist
+dist.init_process_group("weft")
+dist.all_reduce(torch.ones(3))
+try:
+    dist.all_reduce(torch.ones(3 + int(os.environ["RANK"])))
+except RuntimeError as error:
+    print("error:", error)
+os._exit(0)
+""", TORCH_DISTRIBUTED_DEBUG="DETAIL") as ranks:
+            for rank in ranks:
+                self.assertEqual(rank.wait(), 0, rank.output())
+                self.assertIn("error: Detected mismatch between collectives", rank.output())
+
+    def test_the_profiler_sees_calls_with_their_shapes_and_groups(self):
+        text = """
+import torch, torch.distributed as dist
+dist.init_process_group("weft", store=dist.HashStore(), rank=0, world_size=1)
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU],
+                            record_shapes=True) as profile:
+    dist.all_reduce(torch.ones(3, 4))
+events = {event.name: event.input_shapes for event in profile.events()}
+print(events["weft:all_reduce"], "record_param_comms" in events)
+"""
+        done = run([sys.executable, "-c", text])
+        self.assertEqual(done.stdout.strip(), "[[3, 4]] True", done.stderr)
+
+
+class Programs(unittest.TestCase):
+    def test_info_tells_what_there_is(self):
+        done = run([sys.executable, "-m", "weft.torch.info"])
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertRegex(done.stdout, r"transports: +shm, tcp, multipath")
+        done = run([sys.executable, "-m", "weft.torch.info", "--json"], WEFT_TCP_SOCKETS="3")
+        self.assertEqual(json.loads(done.stdout)["settings"], {"tcp.sockets": "3 (environment)"})
+
+    def test_info_ends_with_1_where_the_library_is_missing(self):
+        done = run([sys.executable, "-m", "weft.torch.info"],
+                   WEFT_TORCH_LIBRARY="/nowhere/libweft_torch.so")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("there is no /nowhere/libweft_torch.so", done.stdout)
+
+    def test_bench_measures_both(self):
+        done = run([sys.executable, "-m", "weft.torch.bench", "--ranks", "2", "--sizes", "1K",
+                    "--rounds", "1", "--operations", "all_reduce", "barrier", "--json"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([(row["operation"], row["bytes"]) for row in rows],
+                         [("all_reduce", 1024), ("barrier", 0)])
+        done = run([sys.executable, "-m", "weft.torch.bench", "--sizes", "huge"])
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("'huge' is no size; right are 4096, 64K, 16M", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
