@@ -1,8 +1,9 @@
 """Builds and runs the tests: all tiers, one tier, or those whose names match a filter.
 
 Tiers: unit, seeds, local, fabric, nccl, torch, roce, gpu. What a machine cannot run is skipped,
-with the reason. The tier roce takes minutes and is run when it is named only; nccl and torch download
-what they need (NCCLs and PyTorch, 6 GB) when they are named, and else run with what is there.
+with the reason. The tier roce takes minutes and is run when it is named only; nccl and torch
+download what they need (NCCLs and PyTorch, 6 GB) when they are named, and else run with what is
+there.
 """
 
 import os

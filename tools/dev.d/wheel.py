@@ -63,7 +63,8 @@ def pack(folder: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
 
 
 def version_of(package: pathlib.Path) -> str:
-    found = re.search(r'^__version__ = "(.+)"$', (package / "__init__.py").read_text(), re.MULTILINE)
+    text = (package / "__init__.py").read_text()
+    found = re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)
     if not found:
         raise Failure(f"{package}/__init__.py names no __version__")
     return found[1]
@@ -88,7 +89,7 @@ def libraries(package: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]
 
 
 def needs(library: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Name and place of the shared libraries that are loaded with it; those not found are left out."""
+    """Name and place of the shared libraries that are loaded with it, as far as they are there."""
     lines = output(["ldd", library]).splitlines()
     pairs = (re.match(r"\s*(\S+) => (/\S+)", line) for line in lines)
     return {pair[1]: pathlib.Path(pair[2]) for pair in pairs if pair}

@@ -1,6 +1,7 @@
 """PyTorch's own features over the backend, each beside Gloo: the same program, the same losses.
 
-With two ranks a sum has one order, so that losses are equal to the bit; with four they are close."""
+With two ranks a sum has one order, so that losses are equal to the bit; with four they are close.
+"""
 
 import installed
 
@@ -159,7 +160,8 @@ def dtensor(rank: int) -> list[float]:
     assert torch.equal(sharded.redistribute(mesh, [Shard(1)]).full_tensor(), whole)
     mean = DTensor.from_local(whole, mesh, [Partial("avg")])
     assert torch.equal(mean.redistribute(mesh, [Replicate()]).to_local(), whole)
-    return [(sharded @ distribute_tensor(whole.t(), mesh, [Replicate()])).full_tensor().sum().item()]
+    product = sharded @ distribute_tensor(whole.t(), mesh, [Replicate()])
+    return [product.full_tensor().sum().item()]
 
 
 def functional_collectives(rank: int) -> list[float]:

@@ -1,16 +1,15 @@
-"""What the tests of Python's package weft share: they run as a user's programs do, in an interpreter
-that has PyTorch and into which the wheel was installed.
+"""What the tests of Python's package weft share: they run as a user's programs do, in an
+interpreter that has PyTorch and into which the wheel was installed.
 
-Import this module first: where it is not so yet it makes the wheel of this build, installs that into
-a folder of its own and starts the test again, or skips it. Afterwards `fork_ranks` runs a function in
-several processes, and `programs` runs programs.
+Import this module first: where it is not so yet it makes the wheel of this build, installs that
+into a folder of its own and starts the test again, or skips it. Afterwards `fork_ranks` runs a
+function in several processes, and `programs` runs programs.
 """
 
 import contextlib
 import multiprocessing
 import os
 import pathlib
-import shutil
 import socket
 import subprocess
 import sys
@@ -77,17 +76,19 @@ class RankError(AssertionError):
     pass
 
 
-def fork_ranks(size: int, body, *arguments, backend: str = "weft", limit: float = LIMIT) -> list:
+def fork_ranks(size: int, body, *arguments, backend: str = "weft", limit: float = LIMIT,
+               dying: int | None = None) -> list:
     """body(rank, *arguments) in `size` processes that have joined a default group; its results by
-    rank. RankError with the tracebacks of all ranks that failed. The ranks are forked from this
-    process, which has PyTorch loaded but has done nothing with it."""
+    rank. RankError with the tracebacks of all ranks that failed, but for one that is to die. The
+    ranks are forked from this process, which has PyTorch loaded but has done nothing with it."""
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory(prefix="weft-ranks-") as folder:
         ranks = []
         for rank in range(size):
             here, there = context.Pipe(duplex=False)
             process = context.Process(
-                target=_run_rank, args=(there, folder, rank, size, backend, body, arguments))
+                target=_run_rank, args=(there, folder, rank, size, backend, body, arguments,
+                                         dying is None))
             process.start()
             there.close()
             ranks.append((process, here))
@@ -103,7 +104,7 @@ def fork_ranks(size: int, body, *arguments, backend: str = "weft", limit: float 
                 process.join(limit)
                 value = f"died with exit code {process.exitcode}"
             results.append(value)
-            if not good:
+            if not good and rank != dying:
                 problems.append(f"rank {rank}: {value}")
         for process, _ in ranks:
             process.join(0 if problems else limit)
@@ -117,12 +118,12 @@ def fork_ranks(size: int, body, *arguments, backend: str = "weft", limit: float 
     return results
 
 
-def _run_rank(pipe, folder, rank, size, backend, body, arguments) -> None:
+def _run_rank(pipe, folder, rank, size, backend, body, arguments, ends_well) -> None:
     try:
         dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank,
                                 world_size=size)
         value = body(rank, *arguments)
-        if dist.is_initialized():
+        if dist.is_initialized() and ends_well:
             dist.barrier()
             dist.destroy_process_group()
         pipe.send((True, value))
@@ -190,7 +191,3 @@ def programs(size: int, text: str, **environment):
                 rank.process.kill()
                 rank.process.wait()
                 rank._output.close()
-
-
-def has_program(name: str) -> bool:
-    return shutil.which(name) is not None

@@ -11,17 +11,18 @@ import sys
 import tempfile
 import unittest
 
-WORKER = """
+WORKER = r"""
 import os, signal, sys
 import torch, torch.distributed as dist
 dist.init_process_group("weft")
 t = torch.ones(4)
 dist.all_reduce(t)
-if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" and dist.get_rank() == 1 and "die" in sys.argv:
+attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT")
+if attempt == "0" and dist.get_rank() == 1 and "die" in sys.argv:
     os.kill(os.getpid(), signal.SIGKILL)
 dist.all_reduce(t)
 # One write: the ranks share a pipe.
-os.write(1, f"sum {t.sum().item()} attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT')}\n".encode())
+os.write(1, f"sum {t.sum().item()} attempt {attempt}\n".encode())
 dist.destroy_process_group()
 """
 

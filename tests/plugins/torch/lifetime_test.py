@@ -84,8 +84,8 @@ for group in (second, first):
 dist.all_reduce(ones, group=third)
 dist.all_reduce(ones)
 dist.destroy_process_group()
-dist.init_process_group("weft", init_method="tcp://127.0.0.1:%d" % (int(os.environ["MASTER_PORT"]) - 1),
-                        rank=rank, world_size=size)
+os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)
+dist.init_process_group("weft")
 dist.all_reduce(ones)
 """)
 

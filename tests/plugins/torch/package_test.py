@@ -1,4 +1,5 @@
-"""The wheel: what it holds and needs, how it is found, and what is said where something is missing."""
+"""The wheel: what it holds and needs, how it is found, and what is said where something is missing.
+"""
 
 import installed
 
@@ -81,7 +82,8 @@ class Import(unittest.TestCase):
                    "assert 'weft.torch' not in sys.modules\n"
                    "from torch.distributed.rendezvous import _rendezvous_handlers as handlers\n"
                    "assert {'weft', 'redis'} <= handlers.keys()\n" + ALONE +
-                   "t = torch.ones(3); dist.all_reduce(t); print(dist.get_backend(), t.sum().item())")
+                   "t = torch.ones(3); dist.all_reduce(t)\n"
+                   "print(dist.get_backend(), t.sum().item())")
         self.assertEqual((done.returncode, done.stdout.split()), (0, ["weft", "3.0"]), done.stderr)
 
     def test_it_opens_no_library_before_a_group_is_made(self):

@@ -1,8 +1,8 @@
 """PyTorch's own suite for backends, distributed_test.py of its wheel, run on ours.
 
-Named here is every test that Gloo passes on a machine without GPUs (and of all-to-all, for which the
-suite asks for MPI, those that it has for the CPU), but for these, which PyTorch 2.11 itself keeps
-from any backend that is no part of it:
+Named here is every test that Gloo passes on a machine without GPUs (and of all-to-all, for which
+the suite asks for MPI, those that it has for the CPU), but for these, which PyTorch 2.11 itself
+keeps from any backend that is no part of it:
 
     ddp_logging_data_cpu                  ProcessGroup calls every such backend "custom"
                                           (ProcessGroup.hpp, backendTypeToString)

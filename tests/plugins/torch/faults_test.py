@@ -1,0 +1,121 @@
+"""What each call says when a rank dies, calls something else, or gives another size or type: an
+error on every rank that is left, which names the rank."""
+
+import installed
+
+import os
+import signal
+import unittest
+
+import torch
+import torch.distributed as dist
+
+SIZE, CULPRIT = 3, 2
+
+
+def tensors(count: int = SIZE) -> list[torch.Tensor]:
+    return [torch.ones(4) for _ in range(count)]
+
+
+def _gather() -> None:
+    dist.gather(torch.ones(4), tensors() if dist.get_rank() == 0 else None)
+
+
+CALLS = {
+    "all_reduce": lambda: dist.all_reduce(torch.ones(4)),
+    "large_all_reduce": lambda: dist.all_reduce(torch.ones(1 << 20)),
+    "reduce": lambda: dist.reduce(torch.ones(4), 0),
+    "broadcast": lambda: dist.broadcast(torch.ones(4), CULPRIT),
+    "all_gather": lambda: dist.all_gather(tensors(), torch.ones(4)),
+    "all_gather_into_tensor":
+        lambda: dist.all_gather_into_tensor(torch.ones(4 * SIZE), torch.ones(4)),
+    "reduce_scatter_tensor":
+        lambda: dist.reduce_scatter_tensor(torch.ones(4), torch.ones(4 * SIZE)),
+    "gather": _gather,
+    "all_to_all": lambda: dist.all_to_all(tensors(), tensors()),
+    "all_to_all_single": lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3)),
+    "barrier": lambda: dist.barrier(),
+    "recv": lambda: dist.recv(torch.ones(4), CULPRIT),
+    "all_gather_object": lambda: dist.all_gather_object([None] * SIZE, "text"),
+    "sparse_all_reduce": lambda: dist.all_reduce(torch.ones(4).to_sparse()),
+}
+
+
+def said_by(call) -> str:
+    try:
+        call()
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return "nothing"
+
+
+def all_know(call) -> str:
+    """What this call says, or where its own part was done before the culprit died, the next one."""
+    text = said_by(call)
+    return text if text != "nothing" else said_by(dist.barrier)
+
+
+def meet(rank: int) -> None:
+    """Makes the links. The culprit returns when the others have: nothing of them is under way."""
+    dist.all_reduce(torch.ones(4))
+    store = dist.distributed_c10d._get_default_store()
+    if rank == CULPRIT:
+        store.wait([f"rank {r} has met" for r in range(SIZE) if r != CULPRIT])
+    else:
+        store.set(f"rank {rank} has met", "")
+
+
+def after_a_death(rank: int, name: str) -> str:
+    meet(rank)
+    if rank == CULPRIT:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return all_know(CALLS[name])
+
+
+def after_a_difference(rank: int, kind: str) -> str:
+    size = 5 if rank == CULPRIT and kind == "size" else 4
+    dtype = torch.int32 if rank == CULPRIT and kind == "type" else torch.float32
+    if rank == CULPRIT and kind == "call":
+        return all_know(dist.barrier)
+    op = dist.ReduceOp.MAX if rank == CULPRIT and kind == "operator" else dist.ReduceOp.SUM
+    return all_know(lambda: dist.all_reduce(torch.ones(size, dtype=dtype), op))
+
+
+def after_a_departure(rank: int) -> str:
+    meet(rank)
+    if rank == CULPRIT:
+        dist.destroy_process_group()
+        return ""
+    return all_know(CALLS["all_reduce"])
+
+
+class Faults(unittest.TestCase):
+    def check(self, said: list, what: str) -> None:
+        for rank, text in enumerate(said):
+            if rank == CULPRIT and text is None:
+                continue
+            self.assertRegex(text, rf"^DistBackendError: weft: .*rank {CULPRIT}\b", what)
+
+    def test_a_difference_is_named_on_every_rank(self):
+        for kind in ("size", "type", "operator", "call"):
+            with self.subTest(kind):
+                self.check(installed.fork_ranks(SIZE, after_a_difference, kind, dying=SIZE), kind)
+
+    def test_a_rank_that_left_is_named(self):
+        said = installed.fork_ranks(SIZE, after_a_departure, dying=SIZE)
+        self.check(said[:CULPRIT], "after destroy_process_group on one rank")
+
+
+def _add(name: str) -> None:
+    def test(self):
+        said = installed.fork_ranks(SIZE, after_a_death, name, dying=CULPRIT)
+        self.check(said[:CULPRIT], name)
+
+    setattr(Faults, f"test_{name}_names_the_rank_that_died", test)
+
+
+for _name in CALLS:
+    _add(_name)
+
+if __name__ == "__main__":
+    unittest.main()
