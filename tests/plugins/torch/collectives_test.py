@@ -87,6 +87,17 @@ def premultiplied_sum(rank: int) -> None:
         same(part, torch.full((2,), total), "reduce_scatter_tensor")
 
 
+def beyond_gloo(rank: int) -> None:
+    """What Gloo refuses to reduce."""
+    size = dist.get_world_size()
+    tensor = torch.full((5,), 100 * rank, dtype=torch.int16)
+    dist.all_reduce(tensor)
+    same(tensor, torch.full((5,), 100 * sum(range(size)), dtype=torch.int16), "int16")
+    tensor = torch.tensor([rank, 7])
+    dist.all_reduce(tensor, dist.ReduceOp.AVG)
+    same(tensor, torch.tensor([sum(range(size)) // size, 7]), "AVG of int64")
+
+
 def moved_types(rank: int) -> None:
     size = dist.get_world_size()
     for dtype in (*REAL, *INTEGER, *COMPLEX, *MOVED):
@@ -372,7 +383,7 @@ def wrong_arguments(rank: int) -> None:
         assert "tag -3 is negative" in text, text
 
 
-EVERYTHING = (reduced_types, premultiplied_sum, moved_types, shapes, large, non_contiguous,
+EVERYTHING = (reduced_types, premultiplied_sum, beyond_gloo, moved_types, shapes, large, non_contiguous,
               uneven_lists, coalesced, sparse, objects, works_and_futures, groups, allocates,
               wrong_arguments)
 
