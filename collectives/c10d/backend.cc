@@ -1,6 +1,8 @@
 #include "collectives/c10d/backend.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +18,12 @@ namespace {
 
 // Memory that peers read shares no page with anything else.
 constexpr size_t kPageBytes = 4096;
+
+// Keeps the value for ever, where its destructor must not run.
+template <typename Value>
+void Leak(Value&& value) {
+  [[maybe_unused]] auto* kept = new (std::nothrow) Value(std::forward<Value>(value));
+}
 
 // c10d wants exceptions.
 template <typename Value>
@@ -55,11 +63,11 @@ WeftBackend::~WeftBackend() {
     return;
   }
   // Their destructors would join threads that are not here and take leave on the parent's sockets.
-  new std::shared_ptr<Communicator>(std::move(communicator_));
-  new std::shared_ptr<Endpoint>(std::move(endpoint_));
-  new std::shared_ptr<FutureThreads>(std::move(futures_));
-  new std::shared_ptr<Deferred>(std::move(deferred_));
-  new std::deque<std::shared_ptr<TransferState>>(std::move(pending_));
+  Leak(std::move(communicator_));
+  Leak(std::move(endpoint_));
+  Leak(std::move(futures_));
+  Leak(std::move(deferred_));
+  Leak(std::move(pending_));
 }
 
 bool WeftBackend::inherited_by_fork() const { return forks_ != ForkCount(); }
@@ -232,7 +240,7 @@ at::Tensor WeftBackend::allocateTensor(long size, at::TensorOptions options) {
 
 // ---- Calls
 
-WeftBackend::WorkHandle WeftBackend::Start(Call call) {
+WeftBackend::WorkHandle WeftBackend::Start(const Call& call) {
   const c10::intrusive_ptr<WeftWork>& work = call.work();
   if (!c10d::isP2POp(work->retrieveOpType())) work->set_sequence(++sequence_);
   {

@@ -157,7 +157,7 @@ class WeftBackend final : public c10d::Backend {
   struct Coalescing;
 
   // Takes part in what `call` started: numbers it, keeps it until it is done.
-  WorkHandle Start(Call call);
+  WorkHandle Start(const Call& call);
   WorkHandle StartAllReduce(Tensors& tensors, Call call, const char* name,
                             const c10d::ReduceOp& op);
   void AddAllGather(Call& call, const char* name, const at::Tensor& output,

@@ -17,7 +17,7 @@ size_t CountOf(const at::Tensor& tensor) { return static_cast<size_t>(tensor.num
 WeftBackend::WorkHandle WeftBackend::barrier(const c10d::BarrierOptions& options) {
   Call call(*this, OpType::BARRIER, "weft:barrier", options.timeout, {});
   call.Add(call.communicator().Barrier());
-  return Start(std::move(call));
+  return Start(call);
 }
 
 WeftBackend::WorkHandle WeftBackend::broadcast(Tensors& tensors,
@@ -31,7 +31,7 @@ WeftBackend::WorkHandle WeftBackend::broadcast(Tensors& tensors,
   call.Add(call.communicator().Broadcast(data.data_ptr(), data.data_ptr(), CountOf(data), type,
                                          RankOf(options.rootRank)));
   call.Results(tensors);
-  return Start(std::move(call));
+  return Start(call);
 }
 
 WeftBackend::WorkHandle WeftBackend::StartAllReduce(Tensors& tensors, Call call, const char* name,
@@ -47,7 +47,7 @@ WeftBackend::WorkHandle WeftBackend::StartAllReduce(Tensors& tensors, Call call,
                                            ReducedType(name, data, reduction), reduction));
   }
   call.Results(tensors);
-  return Start(std::move(call));
+  return Start(call);
 }
 
 WeftBackend::WorkHandle WeftBackend::allreduce(Tensors& tensors,
@@ -82,8 +82,9 @@ WeftBackend::WorkHandle WeftBackend::allreduce_sparse(Tensors& tensors,
   auto result = std::make_shared<at::Tensor>();
   call.Add(deferred().Run([tensor, result](Communicator& communicator) {
     auto sum = SparseAllReduce(communicator, tensor);
-    if (sum.ok()) *result = *std::move(sum);
-    return sum.status();
+    if (!sum.ok()) return sum.status();
+    *result = *std::move(sum);
+    return absl::OkStatus();
   }));
   call.AtEnd([tensor, result] {
     at::NoGradGuard no_gradient;
@@ -91,7 +92,7 @@ WeftBackend::WorkHandle WeftBackend::allreduce_sparse(Tensors& tensors,
     target.copy_(*result);
   });
   call.Results(tensors);
-  return Start(std::move(call));
+  return Start(call);
 }
 
 WeftBackend::WorkHandle WeftBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
@@ -107,7 +108,7 @@ WeftBackend::WorkHandle WeftBackend::reduce(Tensors& tensors, const c10d::Reduce
   call.Add(call.communicator().Reduce(data.data_ptr(), root ? data.data_ptr() : nullptr,
                                       CountOf(data), type, op, RankOf(options.rootRank)));
   call.Results(tensors);
-  return Start(std::move(call));
+  return Start(call);
 }
 
 void WeftBackend::AddAllGather(Call& call, const char* name, const at::Tensor& output,
@@ -134,7 +135,7 @@ WeftBackend::WorkHandle WeftBackend::_allgather_base(at::Tensor& output, at::Ten
   Call call(*this, OpType::_ALLGATHER_BASE, "weft:all_gather", options.timeout, {input});
   AddAllGather(call, name, output, input);
   call.Results({output});
-  return Start(std::move(call));
+  return Start(call);
 }
 
 WeftBackend::WorkHandle WeftBackend::allgather_into_tensor_coalesced(
@@ -149,7 +150,7 @@ WeftBackend::WorkHandle WeftBackend::allgather_into_tensor_coalesced(
   Call call(*this, OpType::COALESCED, "weft:all_gather", options.timeout, inputs);
   for (size_t i = 0; i < inputs.size(); ++i) AddAllGather(call, name, outputs[i], inputs[i]);
   call.Results(outputs);
-  return Start(std::move(call));
+  return Start(call);
 }
 
 void WeftBackend::AddReduceScatter(Call& call, const char* name, const at::Tensor& output,
@@ -169,7 +170,7 @@ WeftBackend::WorkHandle WeftBackend::_reduce_scatter_base(
   Call call(*this, OpType::_REDUCE_SCATTER_BASE, "weft:reduce_scatter", options.timeout, {input});
   AddReduceScatter(call, name, output, input, options.reduceOp);
   call.Results({output});
-  return Start(std::move(call));
+  return Start(call);
 }
 
 WeftBackend::WorkHandle WeftBackend::reduce_scatter_tensor_coalesced(
@@ -187,7 +188,7 @@ WeftBackend::WorkHandle WeftBackend::reduce_scatter_tensor_coalesced(
     AddReduceScatter(call, name, outputs[i], inputs[i], options.reduceOp);
   }
   call.Results(outputs);
-  return Start(std::move(call));
+  return Start(call);
 }
 
 WeftBackend::WorkHandle WeftBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -214,7 +215,7 @@ WeftBackend::WorkHandle WeftBackend::alltoall_base(at::Tensor& output, at::Tenso
                                            target.data_ptr(), to.counts, to.offsets, type));
   }
   call.Results({output});
-  return Start(std::move(call));
+  return Start(call);
 }
 
 }  // namespace weft::collectives

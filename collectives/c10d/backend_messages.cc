@@ -33,7 +33,7 @@ WeftBackend::WorkHandle WeftBackend::send(Tensors& tensors, int target, int tag)
   call.Add(call.communicator().Send(data.data_ptr(), data.nbytes(), RankOf(target),
                                     static_cast<uint32_t>(tag)));
   call.Results(tensors);
-  return Start(std::move(call));
+  return Start(call);
 }
 
 WeftBackend::WorkHandle WeftBackend::recv(Tensors& tensors, int source, int tag) {
@@ -45,7 +45,7 @@ WeftBackend::WorkHandle WeftBackend::recv(Tensors& tensors, int source, int tag)
   call.Add(call.communicator().Receive(data.data_ptr(), data.nbytes(), RankOf(source),
                                        static_cast<uint32_t>(tag)));
   call.Results(tensors);
-  return Start(std::move(call));
+  return Start(call);
 }
 
 WeftBackend::WorkHandle WeftBackend::recvAnysource(Tensors& tensors, int tag) {
@@ -58,7 +58,7 @@ WeftBackend::WorkHandle WeftBackend::recvAnysource(Tensors& tensors, int tag) {
   call.Add(
       call.communicator().ReceiveAny(data.data_ptr(), data.nbytes(), static_cast<uint32_t>(tag)));
   call.Results(tensors);
-  return Start(std::move(call));
+  return Start(call);
 }
 
 void WeftBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool all) {

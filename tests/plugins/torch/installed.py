@@ -169,8 +169,9 @@ class Program:
 
 @contextlib.contextmanager
 def programs(size: int, text: str, **environment):
-    """`size` processes of the program `text`, with torchrun's environment; what still runs at the
-    end is killed."""
+    """`size` processes of the program `text`, with torchrun's environment, the init_method of a
+    store that outlives each of them in STORE, and a pipe to read from; what still runs at the end
+    is killed."""
     with tempfile.TemporaryDirectory(prefix="weft-program-") as folder:
         script = pathlib.Path(folder, "program.py")
         script.write_text(text)
@@ -179,8 +180,10 @@ def programs(size: int, text: str, **environment):
         for rank in range(size):
             output = open(f"{folder}/{rank}.log", "w+")  # noqa: SIM115 -- closed with the process
             process = subprocess.Popen(
-                [sys.executable, "-u", script], stdout=output, stderr=subprocess.STDOUT,
+                [sys.executable, "-u", script], stdin=subprocess.PIPE, stdout=output,
+                stderr=subprocess.STDOUT,
                 env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size),
+                     "STORE": f"file://{folder}/store",
                      "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
                      "MASTER_PORT": str(port), **environment})
             ranks.append(Program(process, output))
@@ -190,4 +193,5 @@ def programs(size: int, text: str, **environment):
             for rank in ranks:
                 rank.process.kill()
                 rank.process.wait()
+                rank.process.stdin.close()
                 rank._output.close()
