@@ -98,10 +98,9 @@ class Launcher {
     const int64_t limit = OpenFilesLimit();
     const int64_t needed = OpenFilesNeeded(options_);
     if (needed <= limit) return absl::OkStatus();
-    return absl::ResourceExhaustedError(
-        absl::StrCat(options_.ranks, " ranks here, with their output and the store, take ", needed,
-                     " open files, but the limit is ", limit, " (ulimit -Hn); set it to ", needed,
-                     " or more"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        options_.ranks, " ranks here, with their output and the store, take ", needed,
+        " open files, but the limit is ", limit, " (ulimit -Hn); set it to ", needed, " or more"));
   }
 
   absl::Status Prepare() {
