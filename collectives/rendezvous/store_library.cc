@@ -268,7 +268,7 @@ int weft_store_serve(const char* listen, const char* secret, int32_t open_to_str
   options.open_to_strangers = open_to_strangers != 0;
   options.core.description = Text(description);
   if (std::string hex = Text(secret); !hex.empty()) {
-    auto decoded = net::SecretFromHex(hex);
+    auto decoded = weft::net::SecretFromHex(hex);
     if (!decoded.ok()) return Finish(decoded.status(), address);
     options.core.secret = *decoded;
   }
