@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_replace.h"
+#include "base/crc32c.h"
 #include "base/random.h"
 #include "base/read_file.h"
 #include "tests/trainer/checkpoint/checkpoint_folder.h"
