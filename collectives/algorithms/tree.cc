@@ -148,8 +148,8 @@ Cost CostOf(const CollectiveSpec& spec) {
   const uint64_t length = ChunkLength(spec), chunks = ChunkCount(spec.count, length);
   const double count = static_cast<double>(spec.count);
   const double depth = all ? DoubleTreeDepth(spec.size) : DoubleTreeDepth(spec.size - 1) + 1;
-  const double even_chunks = static_cast<double>((chunks + 1) / 2),
-               all_chunks = static_cast<double>(chunks);
+  const uint64_t evens = (chunks + 1) / 2;
+  const double even_chunks = static_cast<double>(evens), all_chunks = static_cast<double>(chunks);
   const double carried[2] = {std::min(even_chunks * static_cast<double>(length), count),
                              (all_chunks - even_chunks) * static_cast<double>(length)};
   const double chunks_of[2] = {even_chunks, all_chunks - even_chunks};

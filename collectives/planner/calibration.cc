@@ -61,7 +61,7 @@ std::string Fingerprint() {
 }  // namespace
 
 const Calibration& DefaultCalibration() {
-  static const Calibration* const kDefaults = [] {
+  static const Calibration* const defaults = [] {
     auto* made = new Calibration;
     made->links[0] = {.latency = 340, .message = 280, .byte = 0.11, .host_byte = 0.10};
     const LinkCosts tcp{.latency = 8600, .message = 2700, .byte = 0.18, .host_byte = 0.38};
@@ -72,7 +72,7 @@ const Calibration& DefaultCalibration() {
     made->source = "defaults";
     return made;
   }();
-  return *kDefaults;
+  return *defaults;
 }
 
 std::string ToText(const Calibration& calibration) {
