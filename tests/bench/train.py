@@ -20,7 +20,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
-PYTHON = os.environ["WEFT_BENCH_PYTHON"]
+PYTHON = os.environ.get("WEFT_BENCH_PYTHON", "")  # tools/dev bench sets it; layouts.py needs none
 MODEL = {"layers": 6, "hidden": 384, "heads": 6, "sequence": 256, "vocab": 4096}
 WARM_UP = 4
 

@@ -1,0 +1,84 @@
+"""What a layout costs: tokens/s of weft-train cut over ranks against one process with as many threads as cores.
+
+The same GPT (6 layers, 384 wide, 256 tokens, vocabulary 4096) and global batch in every layout, runs in turns; of
+each the first steps are left out, the median step counts, and the row is the median over the turns. The rows
+say how much of the step the first rank waited, by axis.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from train import make_data
+
+BIN = pathlib.Path(os.environ["WEFT_BIN"])
+WARM_UP = 4
+LAYOUTS = {
+    "dp2": (2, []),
+    "tp2": (2, ["parallel.tensor=2"]),
+    "pp2 1f1b": (2, ["parallel.pipeline=2"]),
+    "pp2 zb-h1": (2, ["parallel.pipeline=2", "parallel.schedule=zb-h1"]),
+    "pp2 zb-v": (2, ["parallel.pipeline=2", "parallel.schedule=zb-v"]),
+    "tp2 pp2 dp2": (8, ["parallel.tensor=2", "parallel.pipeline=2"]),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=14, help="of each run; the first 4 do not count")
+    parser.add_argument("--layout", choices=list(LAYOUTS), action="append")
+    options = parser.parse_args()
+    layouts = options.layout or list(LAYOUTS)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = pathlib.Path(folder)
+        make_data(scratch)
+        one, cut = [], {layout: [] for layout in layouts}
+        for turn in range(options.repeats):
+            one.append(run(scratch, f"one-{turn}", 1, [], options.steps)["tokens_per_second"])
+            for layout in layouts:
+                ranks, settings = LAYOUTS[layout]
+                cut[layout].append(run(scratch, f"{layout.replace(' ', '-')}-{turn}", ranks, settings,
+                                       options.steps))
+                print(f"layouts turn {turn + 1}, {layout}: {cut[layout][-1]['tokens_per_second']:.0f}, "
+                      f"one process {one[-1]:.0f} tokens/s", file=sys.stderr, flush=True)
+        for layout in layouts:
+            ours = statistics.median(row["tokens_per_second"] for row in cut[layout])
+            peer = statistics.median(one)
+            waits = {axis: round(statistics.median(row[axis] for row in cut[layout]), 3)
+                     for axis in ("data", "tensor", "pipeline")}
+            print(json.dumps({"name": "layouts", "case": layout, "ours": ours, "peer": peer,
+                              "peer_name": "one process, all cores", "unit": "tokens/s",
+                              "ratio": ours / peer, "repeats": options.repeats,
+                              "exposed_share": waits}), flush=True)
+
+
+def run(scratch: pathlib.Path, name: str, ranks: int, settings: list[str], steps: int) -> dict:
+    """Medians over the steps that count: tokens/s, and the share of a step that rank 0 waited, by axis."""
+    folder = scratch / name
+    command = [BIN / "weft-train", "--run-dir", folder, "--set", f"data.prefix={scratch / 'data'}"]
+    for setting in ["model.layers=6", "model.hidden=384", "model.heads=6", "model.sequence=256",
+                    "train.global_batch=16", "train.precision=fp32", f"train.steps={steps}",
+                    "validation.batches=1", "sample.tokens=0", *settings]:
+        command += ["--set", setting]
+    if ranks > 1:
+        command = [BIN / "weft-run", "-n", str(ranks), "--", *command]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    if done.returncode != 0:
+        sys.exit(f"{name} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["step"] > WARM_UP]
+    median = {"tokens_per_second": statistics.median(row["tokens_per_second"] for row in rows)}
+    for axis in ("data", "tensor", "pipeline"):
+        median[axis] = statistics.median(
+            row[f"exposed_{axis}_seconds"] / row["step_seconds"] for row in rows)
+    return median
+
+
+if __name__ == "__main__":
+    main()
