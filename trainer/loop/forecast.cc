@@ -15,9 +15,11 @@
 namespace weft {
 namespace {
 
-// Backward passes take twice as long as forward passes; the halves of a split one as long.
-topology::PassDurations DurationsOf(topology::PipelineScheduleKind kind) {
-  return {.backward = SplitsBackward(kind) ? 1.0 : 2.0};
+// The pipeline with stages of equal durations: backward passes take twice as long as forward
+// passes, the halves of a split one as long.
+absl::StatusOr<topology::PipelineTiming> TimePipeline(const topology::PipelineSpec& spec) {
+  WEFT_ASSIGN_OR_RETURN(topology::PipelineSchedule schedule, MakePipelineSchedule(spec));
+  return RunPipelineSchedule(spec, schedule, {.backward = SplitsBackward(spec.kind) ? 1.0 : 2.0});
 }
 
 // Elements that the forward pass of one block keeps for a row of activations, of those that are cut
@@ -54,17 +56,12 @@ Bytes MemoryEstimate::total() const { return parameters + gradients + optimizer 
 
 absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const StepPlan& plan,
                                               int stage, int tensor_rank) {
-  WEFT_ASSIGN_OR_RETURN(topology::PipelineSchedule schedule, MakePipelineSchedule(plan.pipeline));
-  WEFT_ASSIGN_OR_RETURN(
-      topology::PipelineTiming timing,
-      RunPipelineSchedule(plan.pipeline, schedule, DurationsOf(plan.pipeline.kind)));
+  WEFT_ASSIGN_OR_RETURN(topology::PipelineTiming timing, TimePipeline(plan.pipeline));
   const ModelPart part = plan.PartOf(config, stage, tensor_rank);
   const int64_t elements = ElementCount(GptParameters(config.model, part));
   const bool bf16 = config.precision == Precision::kBf16;
   const int64_t width = bf16 ? 2 : 4;
-  const bool reduces_fp32 =
-      !bf16 || config.reduce_precision == ReducePrecision::kFp32 ||
-      (config.reduce_precision == ReducePrecision::kAuto && plan.pipeline.micro_batches > 1);
+  const bool reduces_fp32 = !bf16 || plan.ReducesInFp32(config);
   const int64_t shard = elements / plan.sizes.data;
 
   MemoryEstimate estimate;
@@ -97,10 +94,7 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks) {
   WEFT_ASSIGN_OR_RETURN(topology::Mesh mesh, MeshOf(config, ranks));
   const ParallelSizes sizes = SizesOf(mesh);
   WEFT_ASSIGN_OR_RETURN(StepPlan plan, StepPlan::Make(config, sizes));
-  WEFT_ASSIGN_OR_RETURN(topology::PipelineSchedule schedule, MakePipelineSchedule(plan.pipeline));
-  WEFT_ASSIGN_OR_RETURN(
-      topology::PipelineTiming timing,
-      RunPipelineSchedule(plan.pipeline, schedule, DurationsOf(plan.pipeline.kind)));
+  WEFT_ASSIGN_OR_RETURN(topology::PipelineTiming timing, TimePipeline(plan.pipeline));
   std::string text = absl::StrFormat(
       "layout        %d ranks = tensor %d x data %d x pipeline %d\n"
       "parameters    %.2f M\n"
@@ -127,10 +121,7 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks) {
 
 absl::StatusOr<std::string> DrawPipeline(const StepPlan& plan) {
   if (plan.pipeline.stages == 1) return std::string();
-  WEFT_ASSIGN_OR_RETURN(topology::PipelineSchedule schedule, MakePipelineSchedule(plan.pipeline));
-  WEFT_ASSIGN_OR_RETURN(
-      topology::PipelineTiming timing,
-      RunPipelineSchedule(plan.pipeline, schedule, DurationsOf(plan.pipeline.kind)));
+  WEFT_ASSIGN_OR_RETURN(topology::PipelineTiming timing, TimePipeline(plan.pipeline));
   return DrawSchedule(plan.pipeline, timing);
 }
 

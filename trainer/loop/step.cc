@@ -97,6 +97,11 @@ absl::StatusOr<StepPlan> StepPlan::Make(const TrainConfig& config, const Paralle
   return plan;
 }
 
+bool StepPlan::ReducesInFp32(const TrainConfig& config) const {
+  return config.reduce_precision == ReducePrecision::kFp32 ||
+         (config.reduce_precision == ReducePrecision::kAuto && pipeline.micro_batches > 1);
+}
+
 ModelPart StepPlan::PartOf(const TrainConfig& config, int stage, int tensor_rank) const {
   ModelPart part{.tensor_rank = tensor_rank, .tensor_size = sizes.tensor};
   for (int chunk = 0; chunk < pipeline.chunks; ++chunk) {
@@ -131,9 +136,7 @@ Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
   ShardedOptions options;
   options.precision = config_.precision;
   options.micro_steps = plan_.pipeline.micro_batches;
-  options.reduce_fp32 =
-      config_.reduce_precision == ReducePrecision::kFp32 ||
-      (config_.reduce_precision == ReducePrecision::kAuto && options.micro_steps > 1);
+  options.reduce_fp32 = plan_.ReducesInFp32(config_);
   options.zero_stage = config_.zero_stage;
   options.bucket_bytes = config_.bucket_bytes;
   options.decay_all = config_.optimizer.decay_all;

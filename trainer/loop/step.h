@@ -49,6 +49,8 @@ struct StepPlan {
   // InvalidArgument, with the arithmetic, where the batch does not divide or the schedule cannot
   // be.
   static absl::StatusOr<StepPlan> Make(const TrainConfig& config, const ParallelSizes& sizes);
+  // Whether gradients cross the ranks in fp32, whatever the compute type.
+  bool ReducesInFp32(const TrainConfig& config) const;
   // What a stage holds of the model.
   ModelPart PartOf(const TrainConfig& config, int stage, int tensor_rank) const;
 };
