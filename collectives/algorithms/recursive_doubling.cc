@@ -56,7 +56,7 @@ Cost CostOf(const CollectiveSpec& spec) {
   const Folding folding(spec.size);
   const double log = folding.log(), folds = folding.any() ? 1 : 0;
   const double count = static_cast<double>(spec.count), exchanges = log + folds;
-  // Of the busiest rank, which takes from one that is folded in and gives to it.
+  // Cost of the busiest rank, which receives from a folded-in rank and sends to it.
   Cost cost{.turns = log + 2 * folds,
             .messages = exchanges,
             .elements = exchanges * count,

@@ -185,7 +185,7 @@ Cost CostOf(const CollectiveSpec& spec) {
   if (Reduces(spec.kind)) cost.reduced = (n - 1) * static_cast<double>(part);
   if (!Reduces(spec.kind)) cost.copied = static_cast<double>(part);
   if (spec.place != nullptr && spec.place->hosts.size() > 1) {
-    // Of each channel's n links one leaves each host.
+    // One of each channel's n links leaves each host.
     cost.turns_across = cost.turns * static_cast<double>(spec.place->hosts.size()) / n;
     cost.elements_across = cost.elements;
     cost.lanes = std::min(spec.channels, spec.place->ranks_min);

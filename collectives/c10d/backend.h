@@ -111,7 +111,7 @@ class WeftBackend final : public c10d::Backend {
 
   WorkHandle broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkHandle allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
-  // Of sparse tensors: the sum, coalesced. allreduce() comes here with those.
+  // Sums sparse tensors, coalesced. allreduce() calls it for sparse tensors.
   WorkHandle allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   WorkHandle allreduce_coalesced(Tensors& tensors,
                                  const c10d::AllreduceCoalescedOptions& options) override;
@@ -149,7 +149,7 @@ class WeftBackend final : public c10d::Backend {
 
   WorkHandle send(Tensors& tensors, int target, int tag) override;
   WorkHandle recv(Tensors& tensors, int source, int tag) override;
-  // Of the rank that sends with this tag first; the work's sourceRank() tells.
+  // Receives from the first rank that sends with this tag: sourceRank() of the work.
   WorkHandle recvAnysource(Tensors& tensors, int tag) override;
 
  private:

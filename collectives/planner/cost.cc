@@ -23,7 +23,7 @@ int64_t TimeOf(const Cost& cost, const CollectiveSpec& spec, size_t element,
   const double bytes = static_cast<double>(element);
   const double ranks = spec.place == nullptr ? spec.size : spec.place->ranks_max;
   const double cores = table.cores;
-  // Of the busiest rank: what it sends to other hosts.
+  // Bytes that the busiest rank sends to other hosts.
   const double away = std::min(cost.elements_across / cost.lanes, cost.elements);
   double share = cost.turns > 0 ? cost.turns_across / cost.turns : 0;  // of messages
   if (cost.elements > 0) share = away / cost.elements;

@@ -28,7 +28,7 @@
 
 namespace weft::collectives::planner {
 
-// Of messages between two ranks. Nanoseconds.
+// Costs of a message between two ranks, in ns.
 struct LinkCosts {
   double latency = 0;    // of an empty message
   double message = 0;    // of the cores, for each of many messages, at both ends

@@ -20,7 +20,7 @@ struct MemoryEstimate {
   Bytes total() const;
 };
 
-// Of the rank at `stage` of the pipeline and position `tensor_rank` of the tensor axis.
+// Memory of the rank at `stage` of the pipeline and `tensor_rank` of the tensor axis.
 // model.vocabulary is known.
 absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const StepPlan& plan,
                                               int stage, int tensor_rank);
@@ -32,7 +32,7 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks);
 // The schedule of the config's pipeline as a picture; "" without a pipeline.
 absl::StatusOr<std::string> DrawPipeline(const StepPlan& plan);
 
-// Of this process, from the kernel; 0 where it does not tell.
+// Memory of this process, from the kernel; 0 where /proc does not say.
 Bytes ResidentMemory();      // now
 Bytes PeakResidentMemory();  // the most so far
 

@@ -120,7 +120,7 @@ class Stepper final : private PipelineStage {
   std::vector<std::unique_ptr<Gpt>> chunks_;
   PipelineRunner runner_;
 
-  // Of the batch under way.
+  // State of the batch under way.
   const int64_t* tokens_ = nullptr;  // [local rows, columns]
   int64_t columns_ = 0;
   bool training_ = false;

@@ -221,7 +221,7 @@ at::Tensor SplitCrossEntropy(const at::Tensor& logits, const at::Tensor& targets
   const int64_t rows = logits.size(0);
   at::Tensor local = targets - first_token;
   local.masked_fill_((local < 0).logical_or_(local >= logits.size(1)), -1);
-  // Of each row: the largest logit here, sum of exp(logit - largest), the target's logit or 0.
+  // Three numbers a row: largest logit here, sum of exp(logit - largest), target's logit or 0.
   at::Tensor parts = at::empty({rows, 3}, at::kFloat);
   WithLogits(logits, [&](const auto& kernels, auto* data) {
     kernels.cross_entropy_part(rows, logits.size(1), local.data_ptr<int64_t>(), data,

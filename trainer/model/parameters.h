@@ -75,12 +75,12 @@ struct ElementRuns {
   int64_t stride = 0;
   int64_t count = 1;
 };
-// Of elements [begin, begin + elements) of what this rank holds, in that order.
+// Runs of elements [begin, begin + elements) of what this rank holds, in that order.
 std::vector<ElementRuns> RunsOf(const ParameterSpec& spec, int64_t begin, int64_t elements);
 
-// Of the whole model.
+// Parameters of the whole model.
 std::vector<ParameterSpec> GptParameters(const ModelConfig& config);
-// Of the part. Parameters of a chunk are neighbours.
+// Parameters of the part; those of a chunk are neighbours.
 std::vector<ParameterSpec> GptParameters(const ModelConfig& config, const ModelPart& part);
 int64_t ElementCount(absl::Span<const ParameterSpec> parameters);
 

@@ -42,7 +42,7 @@ inline constexpr size_t kDatagramBytesMax = 65'507;  // of UDP over IPv4
 inline constexpr size_t kDatagramHeaderMax = kEnvelopeBytes + kHeaderBytesMax;
 inline constexpr uint16_t kPathsMax = 64;  // sockets of a transport
 
-// Of one direction.
+// Key of one direction.
 using Key = std::array<uint8_t, 16>;
 using ChunkKey = std::array<uint8_t, 32>;
 using ChunkTag = std::array<uint8_t, 16>;

@@ -125,7 +125,7 @@ class TrainRunTest : public ::testing::Test {
 
   static std::string RunDir(const std::string& name) { return (root_ / name).string(); }
 
-  // Of the dataset that all tests share, to be damaged. Returns its prefix.
+  // Copies the dataset that all tests share, to be damaged. Returns the copy's prefix.
   static std::string CopyOfData(const std::string& name) {
     const fs::path folder = root_ / name;
     fs::create_directories(folder);
