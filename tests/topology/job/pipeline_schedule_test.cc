@@ -57,6 +57,24 @@ TEST(PipelineScheduleTest, EveryScheduleRunsToItsEnd) {
   }
 }
 
+TEST(PipelineScheduleTest, ListsAreThoseOfThePapersFigures) {
+  auto list = [](const PipelineSpec& spec, size_t stage) {
+    std::string text;
+    for (const PipelinePass& pass : (*MakePipelineSchedule(spec))[stage]) {
+      text += (pass.kind == PassKind::kForward ? "F" : "B") + std::to_string(pass.micro_batch);
+      if (spec.chunks > 1) text += "." + std::to_string(pass.chunk);
+      text += " ";
+    }
+    return text;
+  };
+  // Stage 0 of 4 warms up with three forward passes.
+  EXPECT_EQ(list({PipelineScheduleKind::k1F1B, 4, 1, 6}, 0),
+            "F0 F1 F2 F3 B0 F4 B1 F5 B2 B3 B4 B5 ");
+  // The last stage with (v - 1) p = 2; the backward pass of chunk 1 comes first.
+  EXPECT_EQ(list({PipelineScheduleKind::kInterleaved, 2, 2, 4}, 1),
+            "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0 ");
+}
+
 TEST(PipelineScheduleTest, TheBubbleIsThatOfThePapers) {
   for (Kind kind : kKinds) {
     for (const PipelineSpec& spec : Shapes(kind)) {

@@ -83,7 +83,9 @@ constexpr Parameter kStep[] = {
     {"top_k", Type::kCount, "1", 1, 1e4, "", "experts of a token"},
     {"tp", Type::kCount, "8", 1, 64, "", "tensor parallel, within a host"},
     {"pp", Type::kCount, "1", 1, 4096, "", "pipeline stages"},
-    {"vpp", Type::kCount, "1", 1, 1024, "", "chunks of a stage (interleaving)"},
+    {"schedule", Type::kChoice, "auto", 0, 0, "auto|gpipe|1f1b|interleaved|zb-h1|zb-v",
+     "order of the passes; auto: 1f1b, with vpp > 1 interleaved"},
+    {"vpp", Type::kCount, "1", 1, 1024, "", "chunks of a stage; zb-v: 2"},
     {"dp", Type::kCount, "1", 1, 1e6, "", "data parallel replicas"},
     {"cp", Type::kCount, "1", 1, 4096, "", "context parallel"},
     {"ep", Type::kCount, "1", 1, 1e5, "", "expert parallel, out of dp"},
@@ -245,6 +247,14 @@ absl::Status Step(const Context& context, const Parameters& parameters) {
                                                  {Axis::kData, replicas / experts},
                                                  {Axis::kPipeline, count("pp")}}));
   step.chunks = count("vpp");
+  const std::string& schedule = parameters.Choice("schedule");
+  if (schedule != "auto") {
+    WEFT_ASSIGN_OR_RETURN(step.schedule, ParsePipelineSchedule(schedule));
+    const bool is_v = step.schedule == PipelineScheduleKind::kZeroBubbleV;
+    if (is_v && !parameters.Given("vpp")) step.chunks = 2;
+  } else if (step.chunks > 1) {
+    step.schedule = PipelineScheduleKind::kInterleaved;
+  }
   step.micro_batches = count("micro_batches");
   step.micro_batch = count("micro_batch");
   step.peak_flops = parameters.Fraction("peak") * 1e12;

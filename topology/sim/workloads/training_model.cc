@@ -97,9 +97,10 @@ int ChunkLayers(const TrainingStep& step) {
 Bytes DenseChunkBytes(const TrainingStep& step, int stage, int chunk) {
   double parameters = ChunkLayers(step) * DenseParameters(step.model);
   const double embedding = static_cast<double>(step.model.vocabulary * step.model.hidden);
-  if (stage == 0 && chunk == 0) parameters += embedding;
-  const bool last = stage == Size(step, Axis::kPipeline) - 1 && chunk == step.chunks - 1;
-  if (last) parameters += embedding;
+  const PipelineSpec pipeline = step.Pipeline();
+  const int depth = DepthOf(pipeline, stage, chunk);
+  if (depth == 0) parameters += embedding;
+  if (depth == pipeline.depth() - 1) parameters += embedding;
   return Rounded(parameters / Size(step, Axis::kTensor) * step.element);
 }
 
@@ -147,11 +148,14 @@ double ModelParameters(const ModelShape& model) {
          2.0 * static_cast<double>(model.vocabulary * model.hidden);
 }
 
-absl::Duration PassTime(const TrainingStep& step, bool backward, bool last) {
+absl::Duration PassTime(const TrainingStep& step, PassKind kind, bool last) {
   const double tokens = Tokens(step);
   double flops = tokens * ChunkLayers(step) * LayerFlops(step.model);
   if (last) flops += tokens * LogitFlops(step.model);
-  if (backward) flops *= step.recompute ? 3 : 2;
+  if (kind == PassKind::kBackward) {
+    const int gradients = SplitsBackward(step.schedule) ? 1 : 2;
+    flops *= gradients + (step.recompute ? 1 : 0);
+  }
   return absl::Seconds(flops / (Parts(step) * step.peak_flops * step.efficiency));
 }
 

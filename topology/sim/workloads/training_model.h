@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "topology/job/mesh.h"
 #include "topology/job/model_shape.h"
+#include "topology/job/pipeline_schedule.h"
 
 namespace weft::topology {
 
@@ -21,7 +22,8 @@ struct TrainingStep {
   ModelShape model;
   // The data axis counts the replicas that hold the same experts: all replicas are data x expert.
   Mesh mesh;
-  int chunks = 1;              // virtual stages of a stage ("interleaving"); 1: 1F1B
+  PipelineScheduleKind schedule = PipelineScheduleKind::k1F1B;
+  int chunks = 1;              // of layers that a stage holds
   int micro_batches = 1;       // of a replica
   int micro_batch = 1;         // b, sequences
   double peak_flops = 312e12;  // of a GPU (A100, bf16)
@@ -31,14 +33,20 @@ struct TrainingStep {
   int buckets = 1;               // of a chunk's parameters
   bool overlap_data = true;      // false: all-gather first, reduce-scatter last
   bool overlap_pipeline = true;  // false: a stage waits for what it sends, too
+
+  PipelineSpec Pipeline() const {
+    return {schedule, mesh.Size(Axis::kPipeline), chunks, micro_batches};
+  }
 };
 
 // FLOPs of a step as the model needs them (without recomputation): what MFU counts.
 double ModelFlops(const TrainingStep& step);
 // Parameters of the model.
 double ModelParameters(const ModelShape& model);
-// Computation of one pass of a chunk. `last`: the one with the logits.
-absl::Duration PassTime(const TrainingStep& step, bool backward, bool last);
+// Computation of one pass of a chunk. `last`: the one with the logits. Where the schedule splits
+// the backward pass, the gradients of the input and those of the weights take half of it each, and
+// a forward pass done again counts to the former.
+absl::Duration PassTime(const TrainingStep& step, PassKind kind, bool last);
 int ChunkLayers(const TrainingStep& step);
 // Of one chunk's parameters on one GPU: those that all replicas share (`stage` and `chunk` say
 // whether embeddings are among them), and those of its experts.

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "topology/sim/workloads/pipeline_order.h"
 
 namespace weft::topology {
 namespace {
@@ -41,13 +40,39 @@ ReplicaGroups::ReplicaGroups(const Mesh& mesh, AxisSet axes) {
   }
 }
 
+struct StagePass {
+  int stage = 0;
+  PipelinePass pass;
+};
+
+// The passes of all stages, each after those it needs: in the order in which they begin when all
+// take the same time.
+absl::StatusOr<std::vector<StagePass>> OrderOfPasses(const PipelineSpec& spec) {
+  WEFT_ASSIGN_OR_RETURN(const PipelineSchedule schedule, MakePipelineSchedule(spec));
+  WEFT_ASSIGN_OR_RETURN(
+      const PipelineTiming timing,
+      RunPipelineSchedule(spec, schedule, {.forward = 1, .backward = 1, .weight = 1}));
+  std::vector<std::pair<double, StagePass>> begins;
+  for (size_t stage = 0; stage < timing.stages.size(); ++stage) {
+    for (const PipelineTiming::Span& span : timing.stages[stage]) {
+      begins.push_back({span.start, {static_cast<int>(stage), span.pass}});
+    }
+  }
+  std::stable_sort(begins.begin(), begins.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<StagePass> order;
+  order.reserve(begins.size());
+  for (const auto& [start, pass] : begins) order.push_back(pass);
+  return order;
+}
+
 // Writes a step: for every pass of the pipeline's order, what all replicas do.
 class StepWriter {
  public:
   StepWriter(Workload& workload, const TrainingStep& step, std::vector<Endpoint> units)
       : workload_(workload),
         step_(step),
-        shape_{step.mesh.Size(Axis::kPipeline), step.chunks, step.micro_batches},
+        spec_(step.Pipeline()),
         width_(static_cast<uint16_t>(step.mesh.Size(Axis::kTensor))),
         contexts_(step.mesh.Size(Axis::kContext)),
         replicas_(static_cast<size_t>(step.mesh.GroupSize(kReplicas))),
@@ -56,24 +81,29 @@ class StepWriter {
         units_(std::move(units)),
         last_(units_.size(), kNothing),
         received_(units_.size(), kNothing),
-        result_(size_t{2} * static_cast<size_t>(shape_.stages) *
-                static_cast<size_t>(shape_.chunks) * static_cast<size_t>(shape_.micro_batches) *
-                replicas_) {}
+        result_(size_t{2} * static_cast<size_t>(spec_.depth()) *
+                static_cast<size_t>(spec_.micro_batches) * replicas_) {}
 
-  OperationId Write(const std::vector<Pass>& order);
+  OperationId Write(const std::vector<StagePass>& order);
 
  private:
   size_t Unit(int stage, size_t replica) const {
     return static_cast<size_t>(stage) * replicas_ + replica;
   }
-  size_t Result(const Pass& pass, size_t replica) const {
+  // Of a forward or backward pass of the model's chunk `depth`.
+  OperationId& Result(int depth, PassKind kind, int micro_batch, size_t replica) {
     const int index =
-        ((pass.stage * shape_.chunks + pass.chunk) * shape_.micro_batches + pass.micro_batch) * 2 +
-        (pass.backward ? 1 : 0);
-    return static_cast<size_t>(index) * replicas_ + replica;
+        (depth * spec_.micro_batches + micro_batch) * 2 + (kind == PassKind::kForward ? 0 : 1);
+    return result_[static_cast<size_t>(index) * replicas_ + replica];
+  }
+  int Depth(const StagePass& at) const { return DepthOf(spec_, at.stage, at.pass.chunk); }
+  // That pass completes the gradients of its chunk's weights.
+  bool CompletesGradients(const StagePass& at) const {
+    return at.pass.micro_batch == spec_.micro_batches - 1 &&
+           at.pass.kind == (SplitsBackward(spec_.kind) ? PassKind::kWeight : PassKind::kBackward);
   }
   size_t Bucket(int stage, int chunk, int bucket) const {
-    const int index = (stage * shape_.chunks + chunk) * step_.buckets + bucket;
+    const int index = (stage * spec_.chunks + chunk) * step_.buckets + bucket;
     return static_cast<size_t>(index);
   }
   std::vector<OperationId> Ready(size_t unit) const {
@@ -87,16 +117,16 @@ class StepWriter {
   void ScatterGradients(int stage, int chunk, int bucket, absl::Span<const OperationId> after);
   OperationId DataRings(int stage, int chunk, int bucket, const char* name,
                         absl::Span<const OperationId> after);
-  void WritePass(const Pass& pass);
-  void Compute(const Pass& pass);
-  void Exchange(const Pass& pass);
-  OperationId ContextRing(const Pass& pass, size_t replica, OperationId after);
-  void Send(const Pass& pass);
-  bool PassAfter(const Pass& pass, Pass& next) const;
+  void WritePass(const StagePass& at);
+  void Compute(const StagePass& at);
+  void Exchange(int stage);
+  OperationId ContextRing(const StagePass& at, size_t replica, OperationId after);
+  void Send(const StagePass& at);
+  OperationId Needed(const StagePass& at, size_t replica);
 
   Workload& workload_;
   const TrainingStep& step_;
-  const PipelineShape shape_;
+  const PipelineSpec spec_;
   const uint16_t width_;
   const int contexts_;     // places of the context axis
   const size_t replicas_;  // of a stage
@@ -117,7 +147,7 @@ class StepWriter {
 
 void StepWriter::MakeRings() {
   const ReplicaGroups same_experts(step_.mesh, {Axis::kData, Axis::kContext});
-  for (int stage = 0; stage < shape_.stages; ++stage) {
+  for (int stage = 0; stage < spec_.stages; ++stage) {
     const auto begin = units_.begin() + static_cast<ptrdiff_t>(Unit(stage, 0));
     if (replicas_ > 1) {
       data_rings_.push_back(workload_.AddRing({begin, begin + static_cast<ptrdiff_t>(replicas_)}));
@@ -168,16 +198,16 @@ OperationId StepWriter::DataRings(int stage, int chunk, int bucket, const char* 
 
 void StepWriter::GatherParameters() {
   if (replicas_ == 1) return;
-  for (int stage = 0; stage < shape_.stages; ++stage) {
+  for (int stage = 0; stage < spec_.stages; ++stage) {
     std::vector<OperationId> after;
-    for (int chunk = 0; chunk < shape_.chunks; ++chunk) {
+    for (int chunk = 0; chunk < spec_.chunks; ++chunk) {
       for (int bucket = 0; bucket < step_.buckets; ++bucket) {
         gathered_.push_back(DataRings(stage, chunk, bucket, "all-gather", after));
         after.assign(1, gathered_.back());
       }
     }
   }
-  scattered_.resize(static_cast<size_t>(shape_.stages), kNothing);
+  scattered_.resize(static_cast<size_t>(spec_.stages), kNothing);
 }
 
 void StepWriter::ScatterGradients(int stage, int chunk, int bucket,
@@ -188,11 +218,11 @@ void StepWriter::ScatterGradients(int stage, int chunk, int bucket,
   newest = DataRings(stage, chunk, bucket, "reduce-scatter", all);
 }
 
-OperationId StepWriter::ContextRing(const Pass& pass, size_t replica, OperationId after) {
+OperationId StepWriter::ContextRing(const StagePass& at, size_t replica, OperationId after) {
   // The first unit of a ring writes it; the others' passes begin together with it.
-  const size_t ring = static_cast<size_t>(pass.stage) * context_groups_.members.size() +
+  const size_t ring = static_cast<size_t>(at.stage) * context_groups_.members.size() +
                       context_groups_.group[replica];
-  const int times = (pass.backward ? 2 : 1) * ChunkLayers(step_);
+  const int times = (at.pass.kind == PassKind::kForward ? 1 : 2) * ChunkLayers(step_);
   return workload_.Add({.kind = OperationKind::kRing,
                         .width = width_,
                         .bytes = ContextBytes(step_),
@@ -203,65 +233,48 @@ OperationId StepWriter::ContextRing(const Pass& pass, size_t replica, OperationI
 }
 
 // Dispatch to the experts, or back: every replica sends to all others of its expert group.
-void StepWriter::Exchange(const Pass& pass) {
+void StepWriter::Exchange(int stage) {
   std::vector<std::vector<OperationId>> arrived(replicas_);
   for (size_t replica = 0; replica < replicas_; ++replica) {
     const std::vector<size_t>& members = expert_groups_.members[expert_groups_.group[replica]];
-    const size_t unit = Unit(pass.stage, replica);
+    const size_t unit = Unit(stage, replica);
     arrived[replica].push_back(last_[unit]);
     for (size_t shift = 1; shift < members.size(); ++shift) {
       const size_t to = members[(expert_groups_.position[replica] + shift) % members.size()];
       arrived[to].push_back(workload_.Add({.width = width_,
                                            .source = units_[unit],
-                                           .target = units_[Unit(pass.stage, to)],
+                                           .target = units_[Unit(stage, to)],
                                            .bytes = ExpertBytes(step_),
                                            .group = expert_},
                                           {last_[unit]}));
     }
   }
   for (size_t replica = 0; replica < replicas_; ++replica) {
-    last_[Unit(pass.stage, replica)] =
+    last_[Unit(stage, replica)] =
         workload_.Add({.kind = OperationKind::kJoin, .group = expert_}, arrived[replica]);
   }
 }
 
-bool StepWriter::PassAfter(const Pass& pass, Pass& next) const {
-  next = pass;
-  const int step = pass.backward ? -1 : 1;
-  const int stage = pass.stage + step, chunk = pass.chunk + step;
-  if (stage >= 0 && stage < shape_.stages) {
-    next.stage = static_cast<int16_t>(stage);
-    return true;
-  }
-  next.backward = true;
-  if (chunk < 0 || chunk >= shape_.chunks) return !pass.backward;
-  next.backward = pass.backward;
-  next.chunk = static_cast<int16_t>(chunk);
-  next.stage = static_cast<int16_t>(pass.backward ? shape_.stages - 1 : 0);
-  return true;
-}
-
 // What the pass itself takes on every replica, in as many pieces as its parameters come in.
-void StepWriter::Compute(const Pass& pass) {
-  const bool first = !pass.backward && pass.micro_batch == 0 && !gathered_.empty();
-  const bool last =
-      pass.backward && pass.micro_batch == shape_.micro_batches - 1 && !gathered_.empty();
-  const bool logits = pass.stage == shape_.stages - 1 && pass.chunk == shape_.chunks - 1;
+void StepWriter::Compute(const StagePass& at) {
+  const auto& [stage, pass] = at;
+  const bool first = pass.kind == PassKind::kForward && pass.micro_batch == 0 && !gathered_.empty();
+  const bool last = CompletesGradients(at) && !gathered_.empty();
   const int pieces = first || last ? step_.buckets : 1;
-  const absl::Duration piece = PassTime(step_, pass.backward, logits) / pieces;
-  const uint32_t group = pass.backward ? backward_ : forward_;
+  const absl::Duration piece = PassTime(step_, pass.kind, Depth(at) == spec_.depth() - 1) / pieces;
+  const uint32_t group = pass.kind == PassKind::kForward ? forward_ : backward_;
   std::vector<std::vector<OperationId>> done(static_cast<size_t>(pieces));
   std::vector<OperationId> rings(context_groups_.members.size());
   for (size_t replica = 0; replica < replicas_; ++replica) {
-    const size_t unit = Unit(pass.stage, replica);
+    const size_t unit = Unit(stage, replica);
     const OperationId begin = last_[unit];
     for (int i = 0; i < pieces; ++i) {
       after_ = Ready(unit);
       received_[unit] = kNothing;
       if (first) {
         const bool all = !step_.overlap_data;
-        after_.push_back(gathered_[all ? Bucket(pass.stage, shape_.chunks, 0) - 1
-                                       : Bucket(pass.stage, pass.chunk, i)]);
+        after_.push_back(
+            gathered_[all ? Bucket(stage, spec_.chunks, 0) - 1 : Bucket(stage, pass.chunk, i)]);
       }
       last_[unit] = workload_.Add({.kind = OperationKind::kCompute,
                                    .source = units_[unit],
@@ -270,29 +283,44 @@ void StepWriter::Compute(const Pass& pass) {
                                   after_);
       done[static_cast<size_t>(i)].push_back(last_[unit]);
     }
-    if (contexts_ == 1) continue;
+    if (contexts_ == 1 || pass.kind == PassKind::kWeight) continue;
     OperationId& ring = rings[context_groups_.group[replica]];
-    if (context_groups_.position[replica] == 0) ring = ContextRing(pass, replica, begin);
+    if (context_groups_.position[replica] == 0) ring = ContextRing(at, replica, begin);
     last_[unit] =
         workload_.Add({.kind = OperationKind::kJoin, .group = group}, {last_[unit], ring});
   }
   if (!last || !step_.overlap_data) return;
   for (int i = 0; i < pieces; ++i) {
-    ScatterGradients(pass.stage, pass.chunk, i, done[static_cast<size_t>(i)]);
+    ScatterGradients(stage, pass.chunk, i, done[static_cast<size_t>(i)]);
   }
 }
 
-void StepWriter::Send(const Pass& pass) {
-  Pass next;
-  if (!PassAfter(pass, next)) return;
+// What a pass needs besides the one before it on its stage: a forward pass the activations of the
+// chunk before it, a backward pass the gradients of the chunk behind it.
+OperationId StepWriter::Needed(const StagePass& at, size_t replica) {
+  const auto& [stage, pass] = at;
+  const int depth = Depth(at), last = spec_.depth() - 1;
+  if (pass.kind == PassKind::kWeight) return kNothing;
+  if (pass.kind == PassKind::kForward) {
+    return depth == 0 ? kNothing : Result(depth - 1, pass.kind, pass.micro_batch, replica);
+  }
+  return depth == last ? Result(depth, PassKind::kForward, pass.micro_batch, replica)
+                       : Result(depth + 1, pass.kind, pass.micro_batch, replica);
+}
+
+void StepWriter::Send(const StagePass& at) {
+  const auto& [stage, pass] = at;
+  const int depth = Depth(at), next = depth + (pass.kind == PassKind::kForward ? 1 : -1);
+  const bool leaves = next >= 0 && next < spec_.depth();
+  const int target = leaves ? PlaceOfDepth(spec_, next).stage : stage;
   for (size_t replica = 0; replica < replicas_; ++replica) {
-    const size_t unit = Unit(pass.stage, replica);
-    OperationId& result = result_[Result(pass, replica)];
+    const size_t unit = Unit(stage, replica);
+    OperationId& result = Result(depth, pass.kind, pass.micro_batch, replica);
     result = last_[unit];
-    if (next.stage == pass.stage) continue;
+    if (target == stage) continue;
     result = workload_.Add({.width = width_,
                             .source = units_[unit],
-                            .target = units_[Unit(next.stage, replica)],
+                            .target = units_[Unit(target, replica)],
                             .bytes = ActivationBytes(step_),
                             .group = pipeline_},
                            {last_[unit]});
@@ -300,26 +328,25 @@ void StepWriter::Send(const Pass& pass) {
   }
 }
 
-void StepWriter::WritePass(const Pass& pass) {
-  Pass needed;
-  const bool needs = PassBefore(shape_, pass, needed);
-  const bool exchanges = step_.mesh.Size(Axis::kExpert) > 1;
-  const bool joins = exchanges || contexts_ > 1;  // several wait for it
+void StepWriter::WritePass(const StagePass& at) {
+  const bool communicates = at.pass.kind != PassKind::kWeight;
+  const bool exchanges = communicates && step_.mesh.Size(Axis::kExpert) > 1;
+  const bool joins = exchanges || (communicates && contexts_ > 1);  // several wait for it
   for (size_t replica = 0; replica < replicas_; ++replica) {
-    const size_t unit = Unit(pass.stage, replica);
-    received_[unit] = needs ? result_[Result(needed, replica)] : kNothing;
+    const size_t unit = Unit(at.stage, replica);
+    received_[unit] = Needed(at, replica);
     if (!joins) continue;
     after_ = Ready(unit);
     received_[unit] = kNothing;
     last_[unit] = workload_.Add({.kind = OperationKind::kJoin}, after_);
   }
-  if (exchanges) Exchange(pass);
-  Compute(pass);
-  if (exchanges) Exchange(pass);
-  Send(pass);
+  if (exchanges) Exchange(at.stage);
+  Compute(at);
+  if (exchanges) Exchange(at.stage);
+  if (communicates) Send(at);
 }
 
-OperationId StepWriter::Write(const std::vector<Pass>& order) {
+OperationId StepWriter::Write(const std::vector<StagePass>& order) {
   forward_ = workload_.AddGroup("forward");
   backward_ = workload_.AddGroup("backward");
   pipeline_ = workload_.AddGroup("pipeline");
@@ -327,12 +354,12 @@ OperationId StepWriter::Write(const std::vector<Pass>& order) {
   if (step_.mesh.Size(Axis::kExpert) > 1) expert_ = workload_.AddGroup("expert");
   MakeRings();
   GatherParameters();
-  for (const Pass& pass : order) WritePass(pass);
+  for (const StagePass& at : order) WritePass(at);
   if (!step_.overlap_data && replicas_ > 1) {
-    for (int stage = 0; stage < shape_.stages; ++stage) {
+    for (int stage = 0; stage < spec_.stages; ++stage) {
       const absl::Span<const OperationId> all =
           absl::MakeSpan(last_).subspan(Unit(stage, 0), replicas_);
-      for (int chunk = shape_.chunks - 1; chunk >= 0; --chunk) {
+      for (int chunk = spec_.chunks - 1; chunk >= 0; --chunk) {
         for (int i = 0; i < step_.buckets; ++i) ScatterGradients(stage, chunk, i, all);
       }
     }
@@ -393,8 +420,7 @@ absl::StatusOr<OperationId> AddTrainingStep(Workload& workload, const Fabric& fa
                                                      kMostOperations, " are built"));
   }
   WEFT_ASSIGN_OR_RETURN(std::vector<Endpoint> units, PlaceUnits(fabric, step.mesh));
-  WEFT_ASSIGN_OR_RETURN(std::vector<Pass> order, PipelineOrder({step.mesh.Size(Axis::kPipeline),
-                                                                step.chunks, step.micro_batches}));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<StagePass> order, OrderOfPasses(step.Pipeline()));
   return StepWriter(workload, step, std::move(units)).Write(order);
 }
 

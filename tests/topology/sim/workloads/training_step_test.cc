@@ -5,67 +5,18 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "topology/fabric/clos.h"
 #include "topology/job/mesh_text.h"
 #include "topology/sim/flow/flow.h"
-#include "topology/sim/workloads/pipeline_order.h"
 
 namespace weft::topology {
 namespace {
 
 using ::testing::DoubleNear;
 using ::testing::HasSubstr;
-
-TEST(PipelineOrder, OneForwardOneBackward) {
-  // Megatron-LM's figure: stage 0 of 4 warms up with three forwards.
-  absl::StatusOr<std::vector<Pass>> order =
-      StageOrder({.stages = 4, .chunks = 1, .micro_batches = 6}, 0);
-  ASSERT_TRUE(order.ok());
-  std::string text;
-  for (const Pass& pass : *order) {
-    text += (pass.backward ? "B" : "F") + std::to_string(pass.micro_batch) + " ";
-  }
-  EXPECT_EQ(text, "F0 F1 F2 F3 B0 F4 B1 F5 B2 B3 B4 B5 ");
-}
-
-TEST(PipelineOrder, InterleavedGoesInGroupsOfStages) {
-  absl::StatusOr<std::vector<Pass>> order =
-      StageOrder({.stages = 2, .chunks = 2, .micro_batches = 4}, 1);
-  ASSERT_TRUE(order.ok());
-  std::string text;
-  for (const Pass& pass : *order) {
-    text += std::string(pass.backward ? "B" : "F") + std::to_string(pass.micro_batch) + "." +
-            std::to_string(pass.chunk) + " ";
-  }
-  // Warm-up of (v - 1)p = 2 forwards on the last stage; chunk 1's backward comes first.
-  EXPECT_EQ(text,
-            "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0 ");
-}
-
-TEST(PipelineOrder, EveryPassComesOnceAndBehindWhatItNeeds) {
-  for (PipelineShape shape :
-       {PipelineShape{1, 1, 3}, {4, 1, 2}, {4, 1, 9}, {4, 3, 8}, {8, 6, 32}, {2, 2, 2}}) {
-    absl::StatusOr<std::vector<Pass>> order = PipelineOrder(shape);
-    ASSERT_TRUE(order.ok());
-    std::set<std::string> done;
-    auto name = [](const Pass& pass) {
-      return std::to_string(pass.stage) + "/" + std::to_string(pass.chunk) + "/" +
-             std::to_string(pass.micro_batch) + (pass.backward ? "b" : "f");
-    };
-    for (const Pass& pass : *order) {
-      Pass before;
-      const bool needs = PassBefore(shape, pass, before);
-      EXPECT_TRUE(!needs || done.contains(name(before))) << name(pass);
-      EXPECT_TRUE(done.insert(name(pass)).second) << name(pass);
-    }
-    EXPECT_EQ(done.size(),
-              static_cast<size_t>(2 * shape.stages * shape.chunks * shape.micro_batches));
-  }
-}
 
 TEST(TrainingModel, FlopsATokenAreMegaScales) {
   TrainingStep step;
@@ -113,18 +64,54 @@ TEST(TrainingStep, BubbleIsThatOfTheScheduleOnAFastNetwork) {
   for (int chunks : {1, 2, 4}) {
     TrainingStep step = SmallStep("tp8,pp4", 8);
     step.chunks = chunks;
-    const double pass = absl::ToDoubleSeconds(PassTime(step, false, false));
+    if (chunks > 1) step.schedule = PipelineScheduleKind::kInterleaved;
+    const double pass = absl::ToDoubleSeconds(PassTime(step, PassKind::kForward, false));
     // (m v + p - 1) forwards and backwards of a chunk: the bubble is (p - 1) / (m v).
     const double ideal = 3 * pass * (8 * chunks + 3);
     EXPECT_THAT(Seconds(fabric, step), DoubleNear(ideal, ideal * 0.01)) << chunks;
   }
 }
 
+// The simulated step against the lists' own timing, for every schedule.
+TEST(TrainingStep, EveryScheduleTakesTheTimeOfItsList) {
+  const Fabric fabric = Rails(4, 400'000);
+  for (int kind = 0; kind <= static_cast<int>(PipelineScheduleKind::kZeroBubbleV); ++kind) {
+    TrainingStep step = SmallStep("tp8,pp4", 8);
+    step.schedule = static_cast<PipelineScheduleKind>(kind);
+    step.chunks = step.schedule == PipelineScheduleKind::kInterleaved   ? 4
+                  : step.schedule == PipelineScheduleKind::kZeroBubbleV ? 2
+                                                                        : 1;
+    auto seconds = [&](PassKind pass) {
+      return absl::ToDoubleSeconds(PassTime(step, pass, false));
+    };
+    const PipelineSpec spec = step.Pipeline();
+    const absl::StatusOr<PipelineTiming> timing = RunPipelineSchedule(
+        spec, *MakePipelineSchedule(spec),
+        {seconds(PassKind::kForward), seconds(PassKind::kBackward), seconds(PassKind::kWeight)});
+    ASSERT_TRUE(timing.ok()) << timing.status();
+    EXPECT_THAT(Seconds(fabric, step), DoubleNear(timing->makespan, timing->makespan * 0.01))
+        << ToString(step.schedule);
+  }
+}
+
+// The gradients of a chunk leave when its last weight pass ends, embeddings where the V ends.
+TEST(TrainingStep, ZeroBubbleSendsGradientsAfterItsWeightPasses) {
+  TrainingStep step = SmallStep("tp8,pp2,dp2", 4);
+  step.model.vocabulary = 4096;
+  step.schedule = PipelineScheduleKind::kZeroBubbleV;
+  step.chunks = 2;
+  EXPECT_EQ(DenseChunkBytes(step, 0, 0), DenseChunkBytes(step, 0, 1));
+  EXPECT_LT(DenseChunkBytes(step, 1, 0), DenseChunkBytes(step, 0, 0));
+  const double fast = Seconds(Rails(4, 400'000), step);
+  const double slow = Seconds(Rails(4, 10), step);
+  EXPECT_GT(slow, fast);
+}
+
 TEST(TrainingStep, DataParallelCostsItsRingsWhereNothingHidesThem) {
   const Fabric fabric = Rails(4, 40);
   TrainingStep step = SmallStep("tp8,dp4", 2);
   step.overlap_data = false;
-  const double compute = 2 * 3 * absl::ToDoubleSeconds(PassTime(step, false, true));
+  const double compute = 2 * 3 * absl::ToDoubleSeconds(PassTime(step, PassKind::kForward, true));
   const double bytes = static_cast<double>(DenseChunkBytes(step, 0, 0).count());
   const double ring = 3.0 / 4 * bytes * 4160 / 4096 / 5e9;
   EXPECT_THAT(Seconds(fabric, step), DoubleNear(compute + 2 * ring, (compute + 2 * ring) * 0.01));
@@ -139,7 +126,7 @@ TEST(TrainingStep, OverlapHidesAllButTheFirstAndLastBucket) {
   step.overlap_data = true;
   step.buckets = 8;
   const double hidden = Seconds(fabric, step);
-  const double compute = 4 * 3 * absl::ToDoubleSeconds(PassTime(step, false, true));
+  const double compute = 4 * 3 * absl::ToDoubleSeconds(PassTime(step, PassKind::kForward, true));
   EXPECT_LT(hidden - compute, (exposed - compute) / 4);
   EXPECT_GT(hidden, compute);
 }
@@ -157,8 +144,8 @@ TEST(TrainingStep, ContextRingHidesBehindComputationUntilItIsLonger) {
   step.efficiency = 0.02;
   // Forward and backward each begin with the ring and the computation, and end with both.
   const double fast = Seconds(Rails(4, 400'000), step);
-  EXPECT_THAT(fast,
-              DoubleNear(3 * absl::ToDoubleSeconds(PassTime(step, false, true)), fast * 0.01));
+  EXPECT_THAT(fast, DoubleNear(3 * absl::ToDoubleSeconds(PassTime(step, PassKind::kForward, true)),
+                               fast * 0.01));
   const double bytes = static_cast<double>(ContextBytes(step).count()) * 3 * 16 * 3;
   const double slow = Seconds(Rails(4, 1), step);
   EXPECT_GT(slow, bytes / (1e9 / 8));
@@ -177,11 +164,13 @@ TEST(TrainingStep, ExpertsExchangeTheirTokensBeforeAndAfterEveryPass) {
     exchanges += operation.kind == OperationKind::kTransfer;
   }
   EXPECT_EQ(exchanges, 2 * 2 * 4 * 3);  // passes, both ways, senders, peers
-  EXPECT_GT(Seconds(fabric, step), 3 * absl::ToDoubleSeconds(PassTime(step, false, true)));
+  EXPECT_GT(Seconds(fabric, step),
+            3 * absl::ToDoubleSeconds(PassTime(step, PassKind::kForward, true)));
 }
 
 TEST(TrainingStep, EveryAxisTogetherEnds) {
   TrainingStep step = SmallStep("tp4,cp2,ep2,dp2,pp2", 4);
+  step.schedule = PipelineScheduleKind::kInterleaved;
   step.chunks = 2;
   step.model.experts = 4;
   step.model.top_k = 2;
