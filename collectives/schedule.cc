@@ -8,13 +8,6 @@
 
 namespace weft::collectives {
 
-const char* ToString(CollectiveKind kind) {
-  static constexpr const char* kNames[kCollectiveKindCount] = {
-      "all_reduce", "all_gather", "reduce_scatter", "broadcast",    "reduce", "gather",
-      "scatter",    "all_to_all", "all_gather_v",   "all_to_all_v", "barrier"};
-  return kNames[static_cast<int>(kind)];
-}
-
 bool Reduces(CollectiveKind kind) {
   return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter ||
          kind == CollectiveKind::kReduce;
@@ -58,6 +51,7 @@ uint64_t InputLength(const CollectiveSpec& spec) {
     case CollectiveKind::kAllToAllV:
       return EndOf(spec.input_counts, spec.input_offsets);
     case CollectiveKind::kBarrier:
+    case CollectiveKind::kSendReceive:
       return 0;
   }
   return 0;
@@ -83,6 +77,7 @@ uint64_t OutputLength(const CollectiveSpec& spec) {
     case CollectiveKind::kAllToAllV:
       return EndOf(spec.output_counts, spec.output_offsets);
     case CollectiveKind::kBarrier:
+    case CollectiveKind::kSendReceive:
       return 0;
   }
   return 0;

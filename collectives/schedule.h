@@ -21,26 +21,15 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "topology/job/collective_kind.h"
 
 namespace weft::collectives {
 
 struct GroupPlace;  // planner/group_place.h
 
-enum class CollectiveKind : uint8_t {
-  kAllReduce,
-  kAllGather,
-  kReduceScatter,
-  kBroadcast,
-  kReduce,
-  kGather,
-  kScatter,
-  kAllToAll,
-  kAllGatherV,
-  kAllToAllV,
-  kBarrier,
-};
-inline constexpr int kCollectiveKindCount = 11;
-const char* ToString(CollectiveKind kind);  // "all_reduce", ...
+using topology::CollectiveKind;
+using topology::kCollectiveKindCount;
+using topology::ToString;
 bool Reduces(CollectiveKind kind);
 bool HasRoot(CollectiveKind kind);
 

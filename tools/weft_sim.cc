@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/write_file.h"
+#include "collectives/simulate/workloads.h"
 #include "tools/sim/options.h"
 #include "tools/sim/report.h"
 #include "topology/fabric/draw.h"
@@ -128,7 +129,8 @@ absl::StatusOr<int> RunOnce(const Options& options) {
   int64_t begin = SystemClock::Nanoseconds();
   WEFT_ASSIGN_OR_RETURN(Fabric fabric, topology::LoadFabric(options.fabric));
   auto workload = options.traffic.empty()
-                      ? topology::MakeWorkload(options.workload, fabric, options.packet.seed)
+                      ? topology::MakeWorkload(options.workload, fabric, options.packet.seed,
+                                               collectives::CollectiveWorkloads())
                       : topology::ReadHtsimTraffic(options.traffic, fabric);
   if (!workload.ok()) return workload.status();
   Run run;

@@ -65,6 +65,12 @@ class Translator {
     }
   }
   OperationId Add(size_t node, absl::Span<const OperationId> after);
+  OperationId Compute(topology::Endpoint at, absl::Duration duration,
+                      absl::Span<const OperationId> after) {
+    return workload_.Add(
+        {.kind = OperationKind::kCompute, .source = at, .duration = duration, .group = group_},
+        after);
+  }
 
   Workload& workload_;
   const std::vector<RankSchedule>& schedules_;
@@ -121,19 +127,16 @@ OperationId Translator::Add(size_t node, absl::Span<const OperationId> after) {
   const Bytes bytes = placement_.element * static_cast<int64_t>(step.length);
   const topology::Endpoint here = placement_.endpoints[names_[node].rank];
   if (step.kind == StepKind::kSend) {
-    return workload_.Add({.in_order = true,
-                          .source = here,
-                          .target = placement_.endpoints[static_cast<size_t>(step.peer)],
-                          .bytes = bytes,
-                          .group = group_},
-                         after);
+    const topology::Endpoint there = placement_.endpoints[static_cast<size_t>(step.peer)];
+    if (here.host == there.host && placement_.local.bytes_per_second() > 0) {
+      return Compute(here, bytes / placement_.local, after);
+    }
+    return workload_.Add(
+        {.in_order = true, .source = here, .target = there, .bytes = bytes, .group = group_},
+        after);
   }
   if (placement_.memory.bytes_per_second() > 0) {
-    return workload_.Add({.kind = OperationKind::kCompute,
-                          .source = here,
-                          .duration = bytes / placement_.memory,
-                          .group = group_},
-                         after);
+    return Compute(here, bytes / placement_.memory, after);
   }
   if (after.size() == 1) return after[0];
   return workload_.Add({.kind = OperationKind::kJoin, .group = group_}, after);
@@ -203,8 +206,11 @@ absl::StatusOr<OperationId> AddSchedules(Workload& workload,
   return translator.Translate(begin);
 }
 
-absl::StatusOr<Workload> SimulatedCollective(const Algorithm& algorithm, const CollectiveSpec& spec,
-                                             const SimulationPlacement& placement) {
+absl::StatusOr<OperationId> AddCollective(Workload& workload, const Algorithm& algorithm,
+                                          const CollectiveSpec& spec,
+                                          const SimulationPlacement& placement,
+                                          absl::string_view name,
+                                          absl::Span<const OperationId> after) {
   if (!algorithm.has(spec.kind)) {
     return absl::InvalidArgumentError(
         absl::StrCat("algorithm ", algorithm.name, " has no ", ToString(spec.kind)));
@@ -215,11 +221,7 @@ absl::StatusOr<Workload> SimulatedCollective(const Algorithm& algorithm, const C
     own.rank = rank;
     schedules.push_back(algorithm.build(own));
   }
-  Workload workload;
-  WEFT_RETURN_IF_ERROR(AddSchedules(workload, schedules, placement,
-                                    absl::StrCat(algorithm.name, " ", ToString(spec.kind)))
-                           .status());
-  return workload;
+  return AddSchedules(workload, schedules, placement, name, after);
 }
 
 }  // namespace weft::collectives

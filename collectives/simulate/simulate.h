@@ -25,6 +25,7 @@ struct SimulationPlacement {
   std::vector<topology::Endpoint> endpoints;  // by rank
   Bytes element{4};
   Bandwidth memory;  // of copies and reductions, by bytes written; 0: they take no time
+  Bandwidth local;   // of a message between two ranks of a host, each alone; 0: it takes no time
 };
 
 // Appends a collective to `workload`, in a group of its own called `name`. No rank starts before
@@ -35,10 +36,12 @@ absl::StatusOr<topology::OperationId> AddSchedules(
     const SimulationPlacement& placement, absl::string_view name,
     absl::Span<const topology::OperationId> after = {});
 
-// One collective by an algorithm of algorithms/. `spec.size` ranks; `spec.rank` is ignored.
-absl::StatusOr<topology::Workload> SimulatedCollective(const Algorithm& algorithm,
-                                                       const CollectiveSpec& spec,
-                                                       const SimulationPlacement& placement);
+// One collective by an algorithm of algorithms/, likewise. `spec.size` ranks; `spec.rank` is
+// ignored. InvalidArgument: the algorithm has no such kind.
+absl::StatusOr<topology::OperationId> AddCollective(
+    topology::Workload& workload, const Algorithm& algorithm, const CollectiveSpec& spec,
+    const SimulationPlacement& placement, absl::string_view name,
+    absl::Span<const topology::OperationId> after = {});
 
 }  // namespace weft::collectives
 

@@ -18,20 +18,20 @@ WINDOW = 600_000
 SMALL, LARGE = "4x8x8", "32x32x32"  # leaves, hosts a leaf, spines
 # Fabric, workload, and which figures have a goal: the end within 3 %, the p99 within 10 %.
 CASES = [
-    (SMALL, "collective:algorithm=ring,bytes=16MiB", "end"),
-    (SMALL, "collective:algorithm=direct,bytes=4MiB", "end"),
-    (SMALL, "collective:algorithm=tree,bytes=8MiB,chunk=256KiB", "end"),
-    (SMALL, "collective:algorithm=halving_doubling,bytes=16MiB", "end p99"),
-    (SMALL, "collective:algorithm=hierarchical,group=8,bytes=16MiB", "end"),
-    (LARGE, "collective:algorithm=ring,bytes=16MiB", "end"),
-    (LARGE, "collective:algorithm=halving_doubling,bytes=4MiB", "end p99"),
-    (LARGE, "collective:algorithm=hierarchical,group=32,bytes=16MiB", "end"),
+    (SMALL, "all_reduce:algorithm=ring,bytes=16MiB", "end"),
+    (SMALL, "all_reduce:algorithm=direct,bytes=4MiB", "end"),
+    (SMALL, "all_reduce:algorithm=tree,bytes=8MiB,chunk=256KiB", "end"),
+    (SMALL, "all_reduce:algorithm=halving_doubling,bytes=16MiB", "end p99"),
+    (SMALL, "all_reduce:algorithm=hierarchical,group=8,bytes=16MiB", "end"),
+    (LARGE, "all_reduce:algorithm=ring,bytes=16MiB", "end"),
+    (LARGE, "all_reduce:algorithm=halving_doubling,bytes=4MiB", "end p99"),
+    (LARGE, "all_reduce:algorithm=hierarchical,group=32,bytes=16MiB", "end"),
     (LARGE, "permutation:bytes=2MB", "end p99"),
     (LARGE, "incast:fan_in=256,bytes=1MB", "p99"),
-    (LARGE, "all_to_all:bytes=64KiB,ranks=256", "end p99"),
+    (LARGE, "full_mesh:bytes=64KiB,ranks=256", "end p99"),
 ]
 GOALS = {"end": 3.0, "p99": 10.0}  # per cent
-MESH = "collective:algorithm=direct,bytes=64MiB"
+MESH = "all_reduce:algorithm=direct,bytes=64MiB"
 ALGORITHMS = ("ring", "direct", "halving_doubling", "recursive_doubling", "tree,chunk=64KiB")
 SIZES = ("4KiB", "256KiB", "8MiB")
 EQUAL = 0.95  # nearer than that, packets do not rank them
@@ -90,7 +90,7 @@ def ranking() -> None:
     pairs = alike = 0
     for size in SIZES:
         ends = [tuple(one["end_us"] for one in both(
-            SMALL, f"collective:bytes={size},algorithm={algorithm}")) for algorithm in ALGORITHMS]
+            SMALL, f"all_reduce:bytes={size},algorithm={algorithm}")) for algorithm in ALGORITHMS]
         for (flow, packet), (other_flow, other_packet) in itertools.permutations(ends, 2):
             if packet <= EQUAL * other_packet:
                 pairs += 1

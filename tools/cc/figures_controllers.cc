@@ -275,7 +275,7 @@ absl::StatusOr<Figure> HybridAllToAll() {
         Scenario scenario;
         scenario.fabric =
             absl::StrCat("leaf-spine:leaves=4,hosts_per_leaf=16,spines=", spines, ",delay=1us");
-        scenario.workload = "all_to_all:bytes=256KiB";
+        scenario.workload = "full_mesh:bytes=256KiB";
         scenario.packet.ecn = {.enabled = true,
                                .min = Bytes(100'000),
                                .max = Bytes(400'000),

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/status.h"
+#include "collectives/simulate/workloads.h"
 #include "topology/fabric/faults.h"
 #include "topology/fabric/load.h"
 #include "topology/sim/workloads/registry.h"
@@ -94,7 +95,8 @@ absl::StatusOr<Outcome> RunScenario(const Scenario& scenario,
     workload = *scenario.built;
   } else {
     WEFT_ASSIGN_OR_RETURN(workload,
-                          topology::MakeWorkload(scenario.workload, fabric, scenario.packet.seed));
+                          topology::MakeWorkload(scenario.workload, fabric, scenario.packet.seed,
+                                                 collectives::CollectiveWorkloads()));
   }
   topology::PacketOptions packet = scenario.packet;
   net::multipath::SimulatedOptions simulated = protocol;

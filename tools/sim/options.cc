@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "collectives/simulate/workloads.h"
 #include "net/multipath/simulated.h"
 #include "tools/command_line.h"
 #include "topology/fabric/generator.h"
@@ -20,6 +21,7 @@ using topology::TransportKind;
 
 constexpr const char* kFooter = R"(Examples:
   weft-sim --fabric leaf-spine:leaves=8,hosts_per_leaf=16,spines=16 --workload permutation:bytes=2MB
+  weft-sim --fabric rail.toml --workload all_reduce:algorithm=tree,bytes=16MiB --level flow
   weft-sim --fabric rail.toml --traffic perm.cm --transport uec --json result.json
   weft-sim --fabric ft.topo --traffic incast.cm --pfc on --pfc-xoff 200KB --svg loads.svg
 
@@ -288,7 +290,8 @@ Parsed ParseCommandLine(int argc, char** argv) {
   Declare(app, words, parsed.options);
   for (int i = 1; i < argc; ++i) {
     if (absl::string_view(argv[i]) != "--list-workloads") continue;
-    std::printf("%s\nFabrics:\n%s", topology::WorkloadHelp().c_str(),
+    std::printf("%s\nFabrics:\n%s",
+                topology::WorkloadHelp(collectives::CollectiveWorkloads()).c_str(),
                 topology::GeneratorHelp().c_str());
     parsed.exit_status = 0;
     return parsed;

@@ -38,10 +38,10 @@ class FlowMaker {
     SplitBySlot(ranks);
     if (size_ > 1) {
       switch (traffic_.collective) {
-        case Collective::kAllToAll:
+        case CollectiveKind::kAllToAll:
           AddAllToAll();
           break;
-        case Collective::kSendRecv:
+        case CollectiveKind::kSendReceive:
           AddSendRecv(ranks);
           break;
         default:
@@ -113,7 +113,7 @@ class FlowMaker {
 
   void AddReduction() {
     double n = size_, m = slots();
-    double rounds = traffic_.collective == Collective::kAllReduce ? 2 : 1;
+    double rounds = traffic_.collective == CollectiveKind::kAllReduce ? 2 : 1;
     if (m > 1 && traffic_.algorithm == GroupAlgorithm::kTree) return AddTree();
     if (m > 1 && traffic_.algorithm == GroupAlgorithm::kHierarchical) {
       double g = static_cast<double>(least_);

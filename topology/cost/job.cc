@@ -8,8 +8,6 @@
 namespace weft::topology {
 namespace {
 
-constexpr const char* kCollectiveNames[] = {"all_reduce", "reduce_scatter", "all_gather",
-                                            "all_to_all", "send_recv"};
 constexpr const char* kAlgorithmNames[] = {"ring", "tree", "hierarchical"};
 
 template <typename T>
@@ -24,14 +22,13 @@ absl::StatusOr<T> Parse(absl::string_view name, absl::Span<const char* const> na
 
 }  // namespace
 
-const char* ToString(Collective collective) {
-  return kCollectiveNames[static_cast<size_t>(collective)];
-}
 const char* ToString(GroupAlgorithm algorithm) {
   return kAlgorithmNames[static_cast<size_t>(algorithm)];
 }
-absl::StatusOr<Collective> ParseCollective(absl::string_view name) {
-  return Parse<Collective>(name, kCollectiveNames, "collective");
+absl::StatusOr<CollectiveKind> ParseTrafficKind(absl::string_view name) {
+  using enum CollectiveKind;
+  return ParseCollectiveKind(name,
+                             {kAllReduce, kReduceScatter, kAllGather, kAllToAll, kSendReceive});
 }
 absl::StatusOr<GroupAlgorithm> ParseGroupAlgorithm(absl::string_view name) {
   return Parse<GroupAlgorithm>(name, kAlgorithmNames, "algorithm");
@@ -64,7 +61,7 @@ absl::Status Job::Validate() const {
     if (one.bytes < Bytes(0)) return error("bytes must not be below 0");
     if (!(one.times >= 0 && one.times < 1e9)) return error("times must be from 0 to 1e9");
     if (!(one.exposed >= 0 && one.exposed <= 1)) return error("exposed must be from 0 to 1");
-    if (one.algorithm == GroupAlgorithm::kTree && one.collective != Collective::kAllReduce) {
+    if (one.algorithm == GroupAlgorithm::kTree && one.collective != CollectiveKind::kAllReduce) {
       return error(absl::StrCat("there is no tree for ", ToString(one.collective)));
     }
   }

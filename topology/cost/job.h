@@ -15,17 +15,10 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/units.h"
+#include "topology/job/collective_kind.h"
 #include "topology/job/mesh.h"
 
 namespace weft::topology {
-
-enum class Collective : uint8_t {
-  kAllReduce,
-  kReduceScatter,
-  kAllGather,
-  kAllToAll,
-  kSendRecv,  // each to the next of its group
-};
 
 enum class GroupAlgorithm : uint8_t {
   kRing,          // one flat ring a NIC, through all GPUs of a host before the next host
@@ -33,16 +26,17 @@ enum class GroupAlgorithm : uint8_t {
   kHierarchical,  // inside the hosts, then a ring per GPU of a host, then inside again
 };
 
-const char* ToString(Collective collective);
 const char* ToString(GroupAlgorithm algorithm);
-absl::StatusOr<Collective> ParseCollective(absl::string_view name);
+// Of the kinds that traffic may be.
+absl::StatusOr<CollectiveKind> ParseTrafficKind(absl::string_view name);
 absl::StatusOr<GroupAlgorithm> ParseGroupAlgorithm(absl::string_view name);
 
 // One kind of communication: every group of `axes` does it, all groups at the same time.
 struct Traffic {
   std::string name;  // "gradients"
   AxisSet axes;
-  Collective collective = Collective::kAllReduce;
+  // all_reduce, reduce_scatter, all_gather, all_to_all or send_recv
+  CollectiveKind collective = CollectiveKind::kAllReduce;
   GroupAlgorithm algorithm = GroupAlgorithm::kRing;
   // Of one rank: what is reduced, what has been gathered, what is scattered in all, what a rank
   // hands to all others together, or to its neighbour.
@@ -52,7 +46,7 @@ struct Traffic {
   // a step under which it can hide.
   double exposed = 1;
   absl::Duration window = absl::InfiniteDuration();
-  // kSendRecv: the last also sends to the first (interleaved pipelines); and everybody sends as
+  // kSendReceive: the last also sends to the first (interleaved pipelines); and everybody sends as
   // much to the previous one (gradients), at the same time.
   bool wraps = false;
   bool both_ways = false;

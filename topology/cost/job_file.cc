@@ -188,7 +188,7 @@ absl::StatusOr<Traffic> ReadTraffic(const Section& section) {
   }
   reader.ReadWith("axes", traffic.axes, ParseAxes);
   reader.Read("name", traffic.name);
-  reader.ReadWith("collective", traffic.collective, ParseCollective);
+  reader.ReadWith("collective", traffic.collective, ParseTrafficKind);
   reader.ReadWith("algorithm", traffic.algorithm, ParseGroupAlgorithm);
   reader.Read("bytes", traffic.bytes);
   reader.Read("times", traffic.times, 0, 1e9);

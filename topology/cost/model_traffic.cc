@@ -81,15 +81,15 @@ void AddTensor(const Step& step, std::vector<Traffic>& all) {
   traffic.exposed = step.setup.overlap_tensor ? 0 : 1;
   if (!step.setup.sequence_parallel) {
     traffic.name = "tensor activations";
-    traffic.collective = Collective::kAllReduce;
+    traffic.collective = CollectiveKind::kAllReduce;
     all.push_back(traffic);
     return;
   }
   traffic.name = "tensor gather";
-  traffic.collective = Collective::kAllGather;
+  traffic.collective = CollectiveKind::kAllGather;
   all.push_back(traffic);
   traffic.name = "tensor scatter";
-  traffic.collective = Collective::kReduceScatter;
+  traffic.collective = CollectiveKind::kReduceScatter;
   all.push_back(traffic);
 }
 
@@ -100,11 +100,11 @@ void AddContext(const Step& step, std::vector<Traffic>& all) {
   traffic.times = step.layers * step.micro_batches;
   traffic.exposed = step.setup.overlap_context ? 0 : 1;
   traffic.name = "context keys and values";
-  traffic.collective = Collective::kAllGather;
+  traffic.collective = CollectiveKind::kAllGather;
   traffic.times *= 2;  // forward, and again for backward
   all.push_back(traffic);
   traffic.name = "context gradients";
-  traffic.collective = Collective::kReduceScatter;
+  traffic.collective = CollectiveKind::kReduceScatter;
   traffic.times /= 2;
   all.push_back(traffic);
 }
@@ -113,7 +113,7 @@ void AddExpert(const Step& step, std::vector<Traffic>& all) {
   Traffic traffic;
   traffic.name = "expert tokens";
   traffic.axes = {Axis::kExpert};
-  traffic.collective = Collective::kAllToAll;
+  traffic.collective = CollectiveKind::kAllToAll;
   traffic.bytes = Bytes(step.activation * step.model.top_k / step.tensor);
   traffic.times = 4 * step.moe_layers * step.micro_batches;
   all.push_back(traffic);
@@ -123,7 +123,7 @@ void AddPipeline(const Step& step, std::vector<Traffic>& all) {
   Traffic traffic;
   traffic.name = "pipeline";
   traffic.axes = {Axis::kPipeline};
-  traffic.collective = Collective::kSendRecv;
+  traffic.collective = CollectiveKind::kSendReceive;
   traffic.both_ways = true;
   traffic.wraps = step.setup.interleave > 1 && step.pipeline > 2;
   traffic.bytes = Bytes(step.activation / step.tensor);
@@ -143,11 +143,12 @@ void AddData(const Step& step, const std::string& what, AxisSet axes, int64_t pa
   traffic.bytes = Bytes(parameters * setup.gradient_bytes);
   traffic.exposed = last_chunk;
   traffic.name = absl::StrCat(what, "gradients");
-  traffic.collective = setup.zero == 0 ? Collective::kAllReduce : Collective::kReduceScatter;
+  traffic.collective =
+      setup.zero == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter;
   all.push_back(traffic);
   if (setup.zero == 0) return;
   traffic.name = absl::StrCat(what, "parameters");
-  traffic.collective = Collective::kAllGather;
+  traffic.collective = CollectiveKind::kAllGather;
   traffic.bytes = Bytes(parameters * setup.element_bytes);
   traffic.times = setup.zero == 3 ? 2 : 1;
   traffic.exposed = setup.overlap_data ? 0 : 1;

@@ -43,7 +43,7 @@ std::vector<CutBound> CutBounds(const CostModel& model, size_t traffic) {
     const int rest = group_slots < 2 || has_spares ? 0 : group.hosts % group_slots;
     if (rest == 0) continue;
     CutBound& bound = bounds.back();
-    const bool to_all = model.job().traffic[traffic].collective == Collective::kAllToAll;
+    const bool to_all = model.job().traffic[traffic].collective == CollectiveKind::kAllToAll;
     bound.flows = to_all ? int64_t{rest} * (group_slots - rest) : 1;
     bound.bytes = Bytes(bound.flows * least);
     bound.time = absl::Seconds(model.GroupSeconds(group, bound.flows, bound.bytes.count()));

@@ -38,9 +38,10 @@ double Microseconds(const Fabric& fabric, absl::string_view algorithm, Collectiv
   const CollectiveSpec spec{.kind = kind, .size = n, .count = count, .chunk = chunk};
   const Algorithm* found = FindAlgorithm(algorithm, kind);
   EXPECT_NE(found, nullptr);
-  absl::StatusOr<Workload> workload = SimulatedCollective(*found, spec, placement);
-  EXPECT_TRUE(workload.ok()) << workload.status();
-  absl::StatusOr<topology::SimulationResult> result = SimulateFlows(fabric, *workload, {});
+  Workload workload;
+  const absl::Status added = AddCollective(workload, *found, spec, placement, "test").status();
+  EXPECT_TRUE(added.ok()) << added;
+  absl::StatusOr<topology::SimulationResult> result = SimulateFlows(fabric, workload, {});
   EXPECT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->unfinished, 0);
   return absl::ToDoubleMicroseconds(result->end);

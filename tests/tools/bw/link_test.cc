@@ -27,9 +27,9 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr Collective kCollectives[] = {Collective::kAllReduce, Collective::kAllGather,
-                                       Collective::kReduceScatter, Collective::kBroadcast,
-                                       Collective::kSendReceive};
+constexpr CollectiveKind kCollectives[] = {
+    CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+    CollectiveKind::kBroadcast, CollectiveKind::kSendReceive};
 
 std::vector<int64_t> SizesOf(const std::vector<ChannelPlan::Send>& sends) {
   std::vector<int64_t> sizes;
@@ -43,7 +43,7 @@ std::vector<int64_t> SizesOf(const std::vector<ChannelPlan::Send>& sends) {
 TEST(Steps, WhatARankSendsIsWhatTheNextReceives) {
   Load load;
   load.root = 1;
-  for (Collective collective : kCollectives) {
+  for (CollectiveKind collective : kCollectives) {
     load.collective = collective;
     for (int64_t bytes : {0LL, 8LL, 100'000LL, 5'000'000LL, 64LL << 20}) {
       constexpr int kRanks = 3;
@@ -61,7 +61,7 @@ TEST(Steps, WhatARankSendsIsWhatTheNextReceives) {
 
 TEST(Steps, WhatIsPassedOnIsWhatCame) {
   Load load;
-  for (Collective collective : kCollectives) {
+  for (CollectiveKind collective : kCollectives) {
     load.collective = collective;
     const ChannelPlan plan = PlanChannel(load, MiB(20), 1, 4);
     int64_t last = -1;
@@ -73,7 +73,7 @@ TEST(Steps, WhatIsPassedOnIsWhatCame) {
       EXPECT_GT(send.after, last);  // in the order in which it comes
       last = send.after;
     }
-    EXPECT_EQ(last >= 0, collective != Collective::kSendReceive);
+    EXPECT_EQ(last >= 0, collective != CollectiveKind::kSendReceive);
   }
 }
 
@@ -87,7 +87,7 @@ TEST(Steps, ARingMovesItsShareInSlicesOfTwoSteps) {
   EXPECT_EQ(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), (64LL << 20) * 6 / 4 / 2);
   EXPECT_EQ(sizes[0], 1 << 20);  // two of eight steps of 4 MiB
   EXPECT_EQ(plan.in_flight, 4);
-  load.collective = Collective::kSendReceive;
+  load.collective = CollectiveKind::kSendReceive;
   const ChannelPlan direct = PlanChannel(load, MiB(64), 0, kRanks);
   EXPECT_EQ(direct.sends[0].bytes, 128 << 10);
   EXPECT_EQ(direct.in_flight, 8);
@@ -193,7 +193,7 @@ TEST(Load, IsTheSameBehindJson) {
   load.pattern = Pattern::kManyToOne;
   load.sizes = {Bytes(3), MiB(1)};
   load.duration = absl::Milliseconds(250);
-  load.collective = Collective::kBroadcast;
+  load.collective = CollectiveKind::kBroadcast;
   load.one_buffer = true;
   EXPECT_EQ(Load::FromJson(load.ToJson()).value().ToJson(), load.ToJson());
   EXPECT_FALSE(Load::FromJson(json::object()).ok());
@@ -289,7 +289,7 @@ TEST(WeftBwLink, EveryPatternEnds) {
 }
 
 TEST(WeftBwLink, ReplaysEveryCollective) {
-  for (Collective collective : kCollectives) {
+  for (CollectiveKind collective : kCollectives) {
     const json result = JsonOf(
         "--ranks 3 --test steps -s 1000,3M --buffsize 256K -n 3 "
         "--collective " +

@@ -94,7 +94,7 @@ pairs = [["a,b", "s"], ["c", "t"]]
 )");
   for (const char* level : {"packet", "flow"}) {
     Outcome outcome = Sim(
-        absl::StrCat("--fabric ", fabric, " --level ", level, " --workload all_to_all:bytes=1KB"));
+        absl::StrCat("--fabric ", fabric, " --level ", level, " --workload full_mesh:bytes=1KB"));
     EXPECT_EQ(outcome.status, 1);
     EXPECT_THAT(outcome.output, HasSubstr("there is no way from a to c, and for 3 more")) << level;
   }

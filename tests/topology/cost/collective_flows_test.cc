@@ -13,7 +13,8 @@ namespace {
 
 constexpr int64_t kBytes = 960'000;
 
-TrafficFlows Flows(Collective collective, GroupAlgorithm algorithm, int data, int gpus, int nics) {
+TrafficFlows Flows(CollectiveKind collective, GroupAlgorithm algorithm, int data, int gpus,
+                   int nics) {
   Mesh mesh = *Mesh::Create({{Axis::kData, data}});
   Traffic traffic;
   traffic.axes = {Axis::kData};
@@ -30,19 +31,19 @@ int64_t Total(const TrafficFlows& flows) {
 }
 
 TEST(CollectiveFlows, ARingCarriesItsVolumeOverEveryHop) {
-  TrafficFlows one = Flows(Collective::kAllReduce, GroupAlgorithm::kRing, 6, 1, 1);
+  TrafficFlows one = Flows(CollectiveKind::kAllReduce, GroupAlgorithm::kRing, 6, 1, 1);
   ASSERT_EQ(one.flows.size(), 6U);
   for (const SlotFlow& flow : one.flows) {
     EXPECT_EQ(flow.bytes, kBytes * 2 * 5 / 6);
     EXPECT_EQ(flow.target, (flow.source + 1) % 6);
   }
   EXPECT_DOUBLE_EQ(one.network_steps, 10);
-  EXPECT_EQ(Flows(Collective::kAllGather, GroupAlgorithm::kRing, 6, 1, 1).flows[0].bytes,
+  EXPECT_EQ(Flows(CollectiveKind::kAllGather, GroupAlgorithm::kRing, 6, 1, 1).flows[0].bytes,
             kBytes * 5 / 6);
 }
 
 TEST(CollectiveFlows, ARingThroughHostsSharesTheirNics) {
-  TrafficFlows flows = Flows(Collective::kAllReduce, GroupAlgorithm::kRing, 12, 4, 4);
+  TrafficFlows flows = Flows(CollectiveKind::kAllReduce, GroupAlgorithm::kRing, 12, 4, 4);
   ASSERT_EQ(flows.flows.size(), 3U * 4);
   for (const SlotFlow& flow : flows.flows) {
     EXPECT_EQ(flow.bytes, kBytes * 2 * 11 / 12 / 4);
@@ -53,7 +54,7 @@ TEST(CollectiveFlows, ARingThroughHostsSharesTheirNics) {
 }
 
 TEST(CollectiveFlows, HierarchicalFollowsItsFormula) {
-  TrafficFlows flows = Flows(Collective::kAllReduce, GroupAlgorithm::kHierarchical, 12, 4, 4);
+  TrafficFlows flows = Flows(CollectiveKind::kAllReduce, GroupAlgorithm::kHierarchical, 12, 4, 4);
   ASSERT_EQ(flows.flows.size(), 3U * 4);
   EXPECT_EQ(flows.flows[0].bytes, kBytes / 4 * 2 * 2 / 3);
   EXPECT_TRUE(flows.inside_adds);
@@ -62,7 +63,7 @@ TEST(CollectiveFlows, HierarchicalFollowsItsFormula) {
 }
 
 TEST(CollectiveFlows, FewerNicsThanGpusAreShared) {
-  TrafficFlows flows = Flows(Collective::kAllReduce, GroupAlgorithm::kRing, 16, 8, 4);
+  TrafficFlows flows = Flows(CollectiveKind::kAllReduce, GroupAlgorithm::kRing, 16, 8, 4);
   std::map<int, int64_t> of_nic;
   for (const SlotFlow& flow : flows.flows) of_nic[flow.source_nic] += flow.bytes;
   ASSERT_EQ(of_nic.size(), 4U);
@@ -99,13 +100,13 @@ TEST(CollectiveFlows, TreesGiveEveryPositionOneParentAndTwoChildrenAtMost) {
 }
 
 TEST(CollectiveFlows, ATreeSendsHalfUpAndDownEachEdgeOfBothTrees) {
-  TrafficFlows flows = Flows(Collective::kAllReduce, GroupAlgorithm::kTree, 8, 1, 1);
+  TrafficFlows flows = Flows(CollectiveKind::kAllReduce, GroupAlgorithm::kTree, 8, 1, 1);
   EXPECT_EQ(Total(flows), 2 * 7 * kBytes);
   EXPECT_DOUBLE_EQ(flows.network_steps, 6);
 }
 
 TEST(CollectiveFlows, AllToAllMovesEachPartOnceOnTheTargetsRail) {
-  TrafficFlows flows = Flows(Collective::kAllToAll, GroupAlgorithm::kRing, 12, 4, 4);
+  TrafficFlows flows = Flows(CollectiveKind::kAllToAll, GroupAlgorithm::kRing, 12, 4, 4);
   // 12 ranks, each to the 8 of other hosts.
   EXPECT_EQ(Total(flows), 12 * 8 * kBytes / 12);
   for (const SlotFlow& flow : flows.flows) EXPECT_EQ(flow.source_nic, flow.target_nic);
@@ -115,7 +116,7 @@ TEST(CollectiveFlows, SendRecvFollowsTheAxis) {
   Mesh mesh = *ParseMesh("tp2,pp4");
   Traffic traffic;
   traffic.axes = {Axis::kPipeline};
-  traffic.collective = Collective::kSendRecv;
+  traffic.collective = CollectiveKind::kSendReceive;
   traffic.bytes = Bytes(kBytes);
   RankBlocks blocks = RankBlocks::Contiguous(8, 2);
   TrafficFlows flows = FlowsOf(traffic, mesh, {}, blocks, 2);

@@ -200,10 +200,10 @@ TEST(CostModel, EvaluationAndSwapsAgreeWithTheNaiveModel) {
   job.mesh = *ParseMesh("tp2,dp6,pp2");
   job.traffic = {};
   for (auto [axis, collective] :
-       std::vector<std::pair<Axis, Collective>>{{Axis::kTensor, Collective::kAllGather},
-                                                {Axis::kData, Collective::kAllReduce},
-                                                {Axis::kPipeline, Collective::kSendRecv},
-                                                {Axis::kData, Collective::kAllToAll}}) {
+       std::vector<std::pair<Axis, CollectiveKind>>{{Axis::kTensor, CollectiveKind::kAllGather},
+                                                    {Axis::kData, CollectiveKind::kAllReduce},
+                                                    {Axis::kPipeline, CollectiveKind::kSendReceive},
+                                                    {Axis::kData, CollectiveKind::kAllToAll}}) {
     Traffic traffic;
     traffic.name = absl::StrCat(ToString(axis), ToString(collective));
     traffic.axes = {axis};

@@ -38,7 +38,7 @@ TEST(JobFile, ReadsAllSections) {
   EXPECT_DOUBLE_EQ(job->node.nvlink.bytes_per_second(), 450e9);
   ASSERT_EQ(job->traffic.size(), 2U);
   EXPECT_EQ(job->traffic[0].bytes, Bytes(5'500'000'000));
-  EXPECT_EQ(job->traffic[0].collective, Collective::kReduceScatter);
+  EXPECT_EQ(job->traffic[0].collective, CollectiveKind::kReduceScatter);
   EXPECT_EQ(job->traffic[0].exposed, 0.25);
   EXPECT_EQ(job->traffic[1].name, "pipeline send_recv");
   EXPECT_TRUE(job->traffic[1].both_ways);
@@ -61,7 +61,7 @@ TEST(JobFile, TheCommandLineSufficesWithAPreset) {
   words.model = "gpt-175b,zero=0";
   absl::StatusOr<Job> job = LoadJob("", words);
   ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_EQ(job->traffic.back().collective, Collective::kAllReduce);
+  EXPECT_EQ(job->traffic.back().collective, CollectiveKind::kAllReduce);
 }
 
 TEST(JobFile, ErrorsNameLineKeyAndWhatWouldBeRight) {

@@ -23,7 +23,7 @@ Job DataAndPipeline(int tensor, int data, int pipeline) {
   job.traffic.push_back(traffic);
   traffic.name = "pipeline";
   traffic.axes = {Axis::kPipeline};
-  traffic.collective = Collective::kSendRecv;
+  traffic.collective = CollectiveKind::kSendReceive;
   traffic.times = 3;
   job.traffic.push_back(traffic);
   return job;

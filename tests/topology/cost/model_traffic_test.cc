@@ -53,7 +53,7 @@ TEST(ModelTraffic, ZeroStagesMoveWhatTheyMust) {
     double sum = 0;
     std::vector<Traffic> all = *TrafficOf(setup, mesh);
     for (const Traffic& one : all) {
-      double factor = one.collective == Collective::kAllReduce ? 2 : 1;
+      double factor = one.collective == CollectiveKind::kAllReduce ? 2 : 1;
       sum += factor * one.times * static_cast<double>(one.bytes.count());
     }
     return sum;
@@ -73,7 +73,7 @@ TEST(ModelTraffic, ExpertsShareTheirGradientsOverFewerRanks) {
   EXPECT_EQ(ToString(Find(all, "expert gradients")->axes), "context+data");
   const Traffic* tokens = Find(all, "expert tokens");
   ASSERT_NE(tokens, nullptr);
-  EXPECT_EQ(tokens->collective, Collective::kAllToAll);
+  EXPECT_EQ(tokens->collective, CollectiveKind::kAllToAll);
   EXPECT_EQ(tokens->bytes, Bytes(2048 * 5120 * 2 / 2 * 2));
   EXPECT_DOUBLE_EQ(tokens->times, 4 * 20 * 24);
 }

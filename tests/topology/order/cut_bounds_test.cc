@@ -20,7 +20,7 @@ struct World {
   CutTree tree{fabric};
   CostModel model;
 
-  World(int leaves, int hosts_per_leaf, int data, int pipeline, Collective collective,
+  World(int leaves, int hosts_per_leaf, int data, int pipeline, CollectiveKind collective,
         Balance balance = Balance::kHashed)
       : fabric(MakeFabric(leaves, hosts_per_leaf)),
         model(MakeModel(tree, data, pipeline, collective, balance)) {}
@@ -32,7 +32,7 @@ struct World {
     spec.spines = 2;
     return *BuildClos(spec);
   }
-  static CostModel MakeModel(const CutTree& tree, int data, int pipeline, Collective collective,
+  static CostModel MakeModel(const CutTree& tree, int data, int pipeline, CollectiveKind collective,
                              Balance balance) {
     Job job;
     job.mesh = *Mesh::Create({{Axis::kData, data}, {Axis::kPipeline, pipeline}});
@@ -44,7 +44,7 @@ struct World {
     job.traffic.push_back(traffic);
     traffic.name = "pipeline";
     traffic.axes = {Axis::kPipeline};
-    traffic.collective = Collective::kSendRecv;
+    traffic.collective = CollectiveKind::kSendReceive;
     job.traffic.push_back(traffic);
     std::vector<NodeId> hosts(tree.fabric().hosts().begin(),
                               tree.fabric().hosts().begin() + data * pipeline);
@@ -78,7 +78,7 @@ std::map<std::string, CutLoad> LoadsOf(const World& world, const Placement& plac
 }
 
 TEST(CutLoads, AreThoseOfFlowsCountedOneByOneInEveryOrder) {
-  for (Collective collective : {Collective::kAllReduce, Collective::kAllToAll}) {
+  for (CollectiveKind collective : {CollectiveKind::kAllReduce, CollectiveKind::kAllToAll}) {
     World world(3, 2, 3, 2, collective);
     ForEveryOrder(world, [&](const Placement& placement) {
       for (size_t traffic : {0, 1}) {
@@ -110,7 +110,7 @@ struct Shape {
 
 TEST(CutBounds, HoldOnEveryCutInEveryOrder) {
   for (Shape shape : {Shape{2, 3, 6, 1}, {2, 3, 2, 3}, {3, 2, 3, 2}, {3, 3, 7, 1}, {2, 4, 3, 2}}) {
-    for (Collective collective : {Collective::kAllReduce, Collective::kAllToAll}) {
+    for (CollectiveKind collective : {CollectiveKind::kAllReduce, CollectiveKind::kAllToAll}) {
       for (Balance balance : {Balance::kHashed, Balance::kPlanned, Balance::kEven}) {
         World world(shape.leaves, shape.hosts_per_leaf, shape.data, shape.pipeline, collective,
                     balance);
@@ -135,15 +135,15 @@ TEST(CutBounds, HoldOnEveryCutInEveryOrder) {
 TEST(CutBounds, AreReachedBySomeOrder) {
   struct Case {
     Shape shape;
-    Collective collective;
+    CollectiveKind collective;
     int64_t flows;  // of each leaf
   };
-  for (const Case& one : {Case{{2, 3, 2, 3}, Collective::kAllReduce, 1},  // a pair must part
-                          {{2, 2, 2, 2}, Collective::kAllReduce, 0},      // pairs fit
-                          {{2, 3, 6, 1}, Collective::kAllReduce, 1},      // one ring of all
-                          {{2, 3, 6, 1}, Collective::kAllToAll, 9},       // three times three
-                          {{2, 4, 4, 2}, Collective::kAllToAll, 0},
-                          {{2, 3, 2, 3}, Collective::kAllToAll, 1}}) {
+  for (const Case& one : {Case{{2, 3, 2, 3}, CollectiveKind::kAllReduce, 1},  // a pair must part
+                          {{2, 2, 2, 2}, CollectiveKind::kAllReduce, 0},      // pairs fit
+                          {{2, 3, 6, 1}, CollectiveKind::kAllReduce, 1},      // one ring of all
+                          {{2, 3, 6, 1}, CollectiveKind::kAllToAll, 9},       // three times three
+                          {{2, 4, 4, 2}, CollectiveKind::kAllToAll, 0},
+                          {{2, 3, 2, 3}, CollectiveKind::kAllToAll, 1}}) {
     World world(one.shape.leaves, one.shape.hosts_per_leaf, one.shape.data, one.shape.pipeline,
                 one.collective);
     std::map<std::string, int64_t> least;
@@ -164,7 +164,7 @@ TEST(CutBounds, AreReachedBySomeOrder) {
 
 // With a host to spare an order may leave out whoever would have to cross.
 TEST(CutBounds, SayNothingWhereHostsAreToSpare) {
-  World world(2, 3, 2, 3, Collective::kAllReduce);
+  World world(2, 3, 2, 3, CollectiveKind::kAllReduce);
   std::vector<NodeId> hosts(world.fabric.hosts().begin(), world.fabric.hosts().end());
   Job job = world.model.job();
   job.mesh = *ParseMesh("dp2,pp2");

@@ -56,7 +56,7 @@ constexpr std::array<absl::string_view, kKinds> kSeeds = {
     "Nodes 16\nConnections 3\nTriggers 1\n2->11 id 1 start 0 size 2000000 send_done_trigger 1\n"
     "2->4 id 2 trigger 1 size 2000000\n2->5 id 3 trigger 1 size 2000000 prio 1\n"
     "trigger id 1 oneshot\n",
-    "permutation:bytes=2MB+incast:fan_in=3,bytes=1MB+collective:algorithm=ring,bytes=1MiB+"
+    "permutation:bytes=2MB+incast:fan_in=3,bytes=1MB+full_mesh:shape=shifted,bytes=1MiB+"
     "step:tp=2,pp=2,dp=4,micro_batches=4,layers=4+background:load=0.1"};
 
 constexpr std::array<absl::string_view, 30> kTokens = {"0",

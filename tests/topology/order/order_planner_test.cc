@@ -69,19 +69,22 @@ struct RandomWorld {
         {Axis::kTensor, gpus}, {Axis::kData, nodes / pipeline}, {Axis::kPipeline, pipeline}};
     if (random.Below(2) == 0) std::swap(axes[1], axes[2]);
     job.mesh = *Mesh::Create(axes);
+    static constexpr std::array kKinds = {CollectiveKind::kAllReduce,
+                                          CollectiveKind::kReduceScatter,
+                                          CollectiveKind::kAllGather, CollectiveKind::kAllToAll};
     Traffic traffic;
     traffic.name = "gradients";
     traffic.axes = {Axis::kData};
-    traffic.collective = static_cast<Collective>(random.Below(4));
+    traffic.collective = kKinds[random.Below(kKinds.size())];
     traffic.bytes = Bytes(static_cast<int64_t>(1'000'000 * (1 + random.Below(50))));
-    if (traffic.collective == Collective::kAllReduce) {
+    if (traffic.collective == CollectiveKind::kAllReduce) {
       traffic.algorithm = static_cast<GroupAlgorithm>(random.Below(3));
     }
     job.traffic.push_back(traffic);
     traffic = {};
     traffic.name = "pipeline";
     traffic.axes = {Axis::kPipeline};
-    traffic.collective = Collective::kSendRecv;
+    traffic.collective = CollectiveKind::kSendReceive;
     traffic.both_ways = random.Below(2) == 0;
     traffic.wraps = random.Below(2) == 0;
     traffic.bytes = Bytes(static_cast<int64_t>(1'000'000 * (1 + random.Below(50))));

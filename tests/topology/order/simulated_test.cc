@@ -25,7 +25,7 @@ struct World {
     Traffic traffic;
     traffic.name = "gradients";
     traffic.axes = {Axis::kData};
-    traffic.collective = Collective::kReduceScatter;
+    traffic.collective = CollectiveKind::kReduceScatter;
     traffic.bytes = Bytes(100'000'000);
     job.traffic.push_back(traffic);
     hosts.assign(fabric.hosts().begin(), fabric.hosts().end());

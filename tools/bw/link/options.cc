@@ -27,9 +27,9 @@ Exit status: 0; 1 when something failed or data was wrong; 2 for wrong usage; 3 
 constexpr std::array kTests{Test::kBandwidth, Test::kLatency, Test::kRate, Test::kSteps};
 constexpr std::array kPatterns{Pattern::kOneWay, Pattern::kBothWays, Pattern::kManyToOne,
                                Pattern::kOneToMany, Pattern::kAllPairs};
-constexpr std::array kCollectives{Collective::kAllReduce, Collective::kAllGather,
-                                  Collective::kReduceScatter, Collective::kBroadcast,
-                                  Collective::kSendReceive};
+constexpr std::array kCollectives{CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
+                                  CollectiveKind::kReduceScatter, CollectiveKind::kBroadcast,
+                                  CollectiveKind::kSendReceive};
 constexpr std::array kTransports{net::TransportKind::kShm, net::TransportKind::kTcp,
                                  net::TransportKind::kUcx, net::TransportKind::kMultipath,
                                  net::TransportKind::kVerbs};
@@ -245,7 +245,7 @@ void DeclareLoad(CLI::App& app, Words& words, Options& options) {
   app.add_flag("--data_validation,-V", load.check, "Check every byte that arrives (slower)");
   app.add_flag("-e,--events", load.events, "Sleep until something happens, and do not spin");
   app.add_option("--collective", words.collective,
-                 "Of steps: all_reduce, all_gather, reduce_scatter, broadcast, sendrecv");
+                 "Of steps: all_reduce, all_gather, reduce_scatter, broadcast, send_recv");
   app.add_option("--channels", load.channels, "Of steps: NCCL's channels")
       ->check(CLI::Range(1, 64));
   app.add_option("--buffsize", words.channel_bytes, "Of steps: NCCL_BUFFSIZE, of one channel");
@@ -299,12 +299,6 @@ const char* ToString(Test test) {
 const char* ToString(Pattern pattern) {
   constexpr std::array kNames{"one-way", "both-ways", "many-to-one", "one-to-many", "all-pairs"};
   return kNames[static_cast<size_t>(pattern)];
-}
-
-const char* ToString(Collective collective) {
-  constexpr std::array kNames{"all_reduce", "all_gather", "reduce_scatter", "broadcast",
-                              "sendrecv"};
-  return kNames[static_cast<size_t>(collective)];
 }
 
 nlohmann::json Load::ToJson() const {

@@ -12,6 +12,7 @@
 #include "base/settings.h"
 #include "base/units.h"
 #include "net/transport.h"
+#include "topology/job/collective_kind.h"
 
 namespace weft::link_bw {
 
@@ -21,9 +22,8 @@ const char* ToString(Test test);  // "bw", "lat", "rate", "steps"
 enum class Pattern { kOneWay, kBothWays, kManyToOne, kOneToMany, kAllPairs };
 const char* ToString(Pattern pattern);  // "one-way", ...
 
-// NCCL's operations whose steps are replayed.
-enum class Collective { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kSendReceive };
-const char* ToString(Collective collective);  // "all_reduce", ...
+using topology::CollectiveKind;
+using topology::ToString;
 
 // What is done, the same on every rank.
 struct Load {
@@ -41,7 +41,8 @@ struct Load {
   bool check = false;                          // the data
   bool events = false;                         // sleep where there is nothing to do
   double percentile = 50;                      // of the latency, for limits
-  Collective collective = Collective::kAllReduce;
+  // Whose steps are replayed: all_reduce, all_gather, reduce_scatter, broadcast or send_recv.
+  CollectiveKind collective = CollectiveKind::kAllReduce;
   int channels = 2;
   Bytes channel_bytes = MiB(4);  // NCCL_BUFFSIZE
 

@@ -19,8 +19,9 @@ int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 struct Shape {
   int chunk_steps, slice_steps;
 };
-Shape ShapeOf(Collective collective) {
-  const bool one = collective == Collective::kBroadcast || collective == Collective::kSendReceive;
+Shape ShapeOf(CollectiveKind collective) {
+  const bool one =
+      collective == CollectiveKind::kBroadcast || collective == CollectiveKind::kSendReceive;
   return one ? Shape{1, 1} : Shape{kNcclSteps / 2, kNcclSteps / 4};
 }
 
@@ -40,23 +41,23 @@ void Cut(int64_t chunk, int64_t step_bytes, Shape shape, const Add& add) {
 }  // namespace
 
 ChannelPlan PlanChannel(const Load& load, Bytes bytes, int rank, int ranks) {
-  const Collective what = load.collective;
+  const CollectiveKind what = load.collective;
   const Shape shape = ShapeOf(what);
   ChannelPlan plan;
   int64_t step_bytes = load.channel_bytes.count() / kNcclSteps;
-  if (what == Collective::kSendReceive) step_bytes = std::min(step_bytes, kPointToPointChunk);
+  if (what == CollectiveKind::kSendReceive) step_bytes = std::min(step_bytes, kPointToPointChunk);
   plan.in_flight = kNcclSteps / shape.slice_steps;
   plan.slot_bytes = step_bytes * shape.slice_steps;
   const int64_t chunk_max = step_bytes * shape.chunk_steps;
   // Parts of the buffer that pass a rank: every rank's in those with parts, else the whole.
-  const bool parts = what == Collective::kAllReduce || what == Collective::kAllGather ||
-                     what == Collective::kReduceScatter;
+  const bool parts = what == CollectiveKind::kAllReduce || what == CollectiveKind::kAllGather ||
+                     what == CollectiveKind::kReduceScatter;
   const int64_t of_channel = DivideUp(bytes.count(), load.channels);
   const int64_t of_part = parts ? DivideUp(of_channel, ranks) : of_channel;
-  const bool chain = what == Collective::kBroadcast;
+  const bool chain = what == CollectiveKind::kBroadcast;
   const int place = (rank - load.root + ranks) % ranks;  // in the chain
   const bool receives = !chain || place > 0, sends = !chain || place < ranks - 1;
-  const int rounds = what == Collective::kAllReduce ? 2 * (ranks - 1) : parts ? ranks - 1 : 1;
+  const int rounds = what == CollectiveKind::kAllReduce ? 2 * (ranks - 1) : parts ? ranks - 1 : 1;
   const bool passes_on = parts || chain;
   for (int64_t at = 0; at < of_part || at == 0; at += chunk_max) {
     const int64_t chunk = std::min(chunk_max, of_part - at);
@@ -83,19 +84,17 @@ ChannelPlan PlanChannel(const Load& load, Bytes bytes, int rank, int ranks) {
   return plan;
 }
 
-double BusFactor(Collective collective, int ranks) {
+double BusFactor(CollectiveKind collective, int ranks) {
   const double n = ranks;
   switch (collective) {
-    case Collective::kAllReduce:
+    case CollectiveKind::kAllReduce:
       return 2 * (n - 1) / n;
-    case Collective::kAllGather:
-    case Collective::kReduceScatter:
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kReduceScatter:
       return (n - 1) / n;
-    case Collective::kBroadcast:
-    case Collective::kSendReceive:
-      break;
+    default:
+      return 1;
   }
-  return 1;
 }
 
 absl::StatusOr<std::unique_ptr<Steps>> Steps::Create(Mesh& mesh, const Load& load, Bytes bytes,

@@ -40,7 +40,7 @@ struct ChannelPlan {
 // `bytes`: nccl-tests' size, of the whole buffer over all ranks where they have parts.
 ChannelPlan PlanChannel(const Load& load, Bytes bytes, int rank, int ranks);
 // From size / time to bus bandwidth, as nccl-tests has it.
-double BusFactor(Collective collective, int ranks);
+double BusFactor(CollectiveKind collective, int ranks);
 
 // One rank's part, operation after operation. Neighbours on the ring: rank - 1, rank + 1.
 class Steps {

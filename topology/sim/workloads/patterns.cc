@@ -10,7 +10,7 @@ namespace weft::topology {
 namespace {
 
 // Streams of the seed, one a pattern, so that patterns side by side do not draw the same.
-enum Stream : uint64_t { kPermutation = 0x7065726d, kIncast, kAllToAll, kBackground };
+enum Stream : uint64_t { kPermutation = 0x7065726d, kIncast, kFullMesh, kBackground };
 
 std::vector<size_t> Indexes(size_t n) {
   std::vector<size_t> indexes(n);
@@ -59,18 +59,18 @@ void AddIncast(Workload& workload, absl::Span<const Endpoint> endpoints, int fan
   }
 }
 
-void AddAllToAll(Workload& workload, absl::Span<const Endpoint> endpoints, AllToAllShape shape,
+void AddFullMesh(Workload& workload, absl::Span<const Endpoint> endpoints, FullMeshShape shape,
                  int window, Bytes bytes, absl::Duration start, uint64_t seed) {
   const size_t n = endpoints.size();
   const uint32_t group = workload.AddGroup("all-to-all");
-  Random random(seed, kAllToAll);
-  const size_t width = shape == AllToAllShape::kMesh ? n : static_cast<size_t>(window);
+  Random random(seed, kFullMesh);
+  const size_t width = shape == FullMeshShape::kParallel ? n : static_cast<size_t>(window);
   WEFT_CHECK(width > 0, window);
   std::vector<size_t> shifts(n - 1);
   std::vector<OperationId> own(n - 1);
   for (size_t source = 0; source < n; ++source) {
     std::iota(shifts.begin(), shifts.end(), size_t{1});
-    if (shape == AllToAllShape::kRandom) random.Shuffle(shifts);
+    if (shape == FullMeshShape::kRandom) random.Shuffle(shifts);
     for (size_t k = 0; k < shifts.size(); ++k) {
       const Operation transfer{.source = endpoints[source],
                                .target = endpoints[(source + shifts[k]) % n],

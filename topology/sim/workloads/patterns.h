@@ -1,4 +1,4 @@
-// Traffic without a program behind it: permutation, incast, all-to-all, background.
+// Traffic without a program behind it: permutation, incast, full mesh, background.
 //
 // Each function appends to a workload, in a group of its own. Endpoints are those of the list, by
 // their place in it. Random choices come from `seed` alone.
@@ -26,13 +26,13 @@ void AddPermutation(Workload& workload, absl::Span<const Endpoint> endpoints, By
 void AddIncast(Workload& workload, absl::Span<const Endpoint> endpoints, int fan_in, int target,
                bool random_sources, Bytes bytes, absl::Duration start, uint64_t seed);
 
-enum class AllToAllShape {
-  kMesh,     // everything at once
-  kShifted,  // rank r sends to r+1, r+2, ...: `window` at a time, the next when one has ended
-  kRandom,   // likewise, each in a random order of its own
+enum class FullMeshShape {
+  kParallel,  // everything at once
+  kShifted,   // rank r sends to r+1, r+2, ...: `window` at a time, the next when one has ended
+  kRandom,    // likewise, each in a random order of its own
 };
 // Every endpoint sends `bytes` to every other.
-void AddAllToAll(Workload& workload, absl::Span<const Endpoint> endpoints, AllToAllShape shape,
+void AddFullMesh(Workload& workload, absl::Span<const Endpoint> endpoints, FullMeshShape shape,
                  int window, Bytes bytes, absl::Duration start, uint64_t seed);
 
 struct BackgroundTraffic {

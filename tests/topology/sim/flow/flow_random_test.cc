@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
 #include "tests/topology/sim/flow/flows.h"
-#include "topology/sim/workloads/registry.h"
 
 namespace weft::topology {
 namespace {
@@ -134,10 +134,31 @@ TEST(Flow, NoTransferBeatsItsBoundAndNoLinkItsCapacity) {
   }
 }
 
-// Everybody to everybody, twice, on hashed paths: the worst that the solver meets.
+// Everybody to everybody, and again as soon as an endpoint has heard from all: the second time the
+// endpoints are out of step.
+Workload TwoMeshes(const std::vector<Endpoint>& endpoints, Bytes bytes) {
+  Workload workload;
+  const size_t n = endpoints.size();
+  std::vector<std::vector<OperationId>> heard(n);
+  for (int phase = 0; phase < 2; ++phase) {
+    const std::vector<std::vector<OperationId>> before = std::exchange(heard, {});
+    heard.resize(n);
+    for (size_t shift = 1; shift < n; ++shift) {
+      for (size_t from = 0; from < n; ++from) {
+        const size_t to = (from + shift) % n;
+        const Operation send{
+            .in_order = true, .source = endpoints[from], .target = endpoints[to], .bytes = bytes};
+        heard[to].push_back(workload.Add(send, before[from]));
+      }
+    }
+  }
+  return workload;
+}
+
+// On hashed paths: the worst that the solver meets.
 TEST(Flow, RatesThatAreLateMoveAMeshByNoMoreThanTheyMay) {
   const Fabric fabric = LeafSpine(4, 8, 8);
-  const Workload workload = *MakeWorkload("collective:algorithm=direct,bytes=8MiB", fabric, 1);
+  const Workload workload = TwoMeshes(fabric.Endpoints(), KiB(256));
   FlowOptions options;
   FlowStatistics exact_cost, late_cost;
   options.statistics = &exact_cost;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "collectives/simulate/workloads.h"
 #include "net/multipath/simulated.h"
 #include "topology/fabric/clos.h"
 #include "topology/sim/flow/flow.h"
@@ -135,7 +136,8 @@ void Print(const char* level, const Json& json) {
 
 absl::Status RunOne(const Options& options, const Fabric& fabric, const std::string& text) {
   const double began = Now();
-  WEFT_ASSIGN_OR_RETURN(const Workload workload, MakeWorkload(text, fabric, options.seed));
+  WEFT_ASSIGN_OR_RETURN(const Workload workload, MakeWorkload(text, fabric, options.seed,
+                                                              collectives::CollectiveWorkloads()));
   Json json = {{"workload", text},
                {"operations", workload.size()},
                {"transfers", workload.transfers()},

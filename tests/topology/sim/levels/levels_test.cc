@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/simulate/workloads.h"
 #include "topology/fabric/clos.h"
 #include "topology/sim/flow/flow.h"
 #include "topology/sim/packet/options.h"
@@ -52,8 +53,12 @@ Outcome Summarize(const Workload& workload, const absl::StatusOr<SimulationResul
   return outcome;
 }
 
+Workload Named(const std::string& text, uint64_t seed) {
+  return *MakeWorkload(text, Hosts32(), seed, collectives::CollectiveWorkloads());
+}
+
 Outcome Flow(const std::string& text, LoadBalance balance, uint64_t seed = 1) {
-  const Workload workload = *MakeWorkload(text, Hosts32(), seed);
+  const Workload workload = Named(text, seed);
   FlowOptions options;
   options.seed = seed;
   options.load_balance = balance;
@@ -66,7 +71,7 @@ Outcome Flow(const std::string& text, LoadBalance balance, uint64_t seed = 1) {
 // has by itself: senders without any bound fill queues without end, and share a link by who came
 // first.
 Outcome Packet(const std::string& text, LoadBalance balance, uint64_t seed = 1) {
-  const Workload workload = *MakeWorkload(text, Hosts32(), seed);
+  const Workload workload = Named(text, seed);
   PacketOptions options;
   options.seed = seed;
   options.load_balance = balance;
@@ -77,25 +82,34 @@ Outcome Packet(const std::string& text, LoadBalance balance, uint64_t seed = 1) 
 
 TEST(Levels, CollectiveTimesAgreeWithinThreePercent) {
   for (const char* text :
-       {"collective:algorithm=ring,bytes=16MiB", "collective:algorithm=ring,bytes=64KiB",
-        "collective:algorithm=direct,bytes=4MiB", "collective:algorithm=direct,bytes=64KiB",
-        "collective:algorithm=hierarchical,group=8,bytes=8MiB",
-        "collective:algorithm=chain,op=broadcast,bytes=8MiB",
-        "collective:algorithm=tree,bytes=8MiB,chunk=256KiB",
-        "collective:algorithm=halving_doubling,bytes=64KiB",
-        "collective:algorithm=halving_doubling,bytes=16MiB", "all_to_all:bytes=64KiB",
-        "all_to_all:shape=shifted,bytes=64KiB"}) {
+       {"all_reduce:algorithm=ring,bytes=16MiB", "all_reduce:algorithm=ring,bytes=64KiB",
+        "all_to_all:algorithm=direct,bytes=4MiB", "all_reduce:algorithm=direct,bytes=64KiB",
+        "all_reduce:algorithm=hierarchical,group=8,bytes=8MiB,local=40000Gbps",
+        "broadcast:algorithm=chain,bytes=8MiB", "all_reduce:algorithm=tree,bytes=8MiB,chunk=256KiB",
+        "all_reduce:algorithm=halving_doubling,bytes=64KiB",
+        "all_reduce:algorithm=halving_doubling,bytes=16MiB", "full_mesh:bytes=64KiB",
+        "full_mesh:shape=shifted,bytes=64KiB"}) {
     const double flow = Flow(text, LoadBalance::kEcmp).end;
     const double packet = Packet(text, LoadBalance::kEcmp).end;
     EXPECT_THAT(flow, DoubleNear(packet, packet * 0.03)) << text;
   }
 }
 
+// A chain of transfers that meet others on their links: with packets some go first and free those
+// that wait for them, with rates all get the same share.
+TEST(Levels, ChainsOfTransfersThatCollideAgreeWithinFifteenPercent) {
+  const std::string text = "all_reduce:algorithm=direct,bytes=4MiB";
+  for (uint64_t seed : {1, 2, 3}) {
+    const double packet = Packet(text, LoadBalance::kEcmp, seed).end;
+    EXPECT_THAT(Flow(text, LoadBalance::kEcmp, seed).end, DoubleNear(packet, packet * 0.15));
+  }
+}
+
 TEST(Levels, SprayedCollectiveTimesAgreeWithinThreePercent) {
   for (const char* text :
-       {"collective:algorithm=ring,bytes=16MiB", "collective:algorithm=direct,bytes=4MiB",
-        "collective:algorithm=tree,bytes=8MiB,chunk=256KiB",
-        "collective:algorithm=halving_doubling,bytes=16MiB", "permutation:bytes=2MB"}) {
+       {"all_reduce:algorithm=ring,bytes=16MiB", "all_reduce:algorithm=direct,bytes=4MiB",
+        "all_reduce:algorithm=tree,bytes=8MiB,chunk=128KiB",
+        "all_reduce:algorithm=halving_doubling,bytes=16MiB", "permutation:bytes=2MB"}) {
     const double flow = Flow(text, LoadBalance::kAdaptive).end;
     const double packet = Packet(text, LoadBalance::kAdaptive).end;
     EXPECT_THAT(flow, DoubleNear(packet, packet * 0.03)) << text;
@@ -104,8 +118,8 @@ TEST(Levels, SprayedCollectiveTimesAgreeWithinThreePercent) {
 
 TEST(Levels, TailOfCompletionTimesAgreesWithinTenPercent) {
   for (const char* text : {"permutation:bytes=2MB", "permutation:bytes=200KB",
-                           "collective:algorithm=halving_doubling,bytes=16MiB",
-                           "incast:fan_in=16,bytes=500KB", "all_to_all:bytes=32KiB"}) {
+                           "all_reduce:algorithm=halving_doubling,bytes=16MiB",
+                           "incast:fan_in=16,bytes=500KB", "full_mesh:bytes=32KiB"}) {
     for (uint64_t seed : {1, 2, 3}) {
       const double flow = Flow(text, LoadBalance::kEcmp, seed).p99;
       const double packet = Packet(text, LoadBalance::kEcmp, seed).p99;
@@ -123,7 +137,7 @@ TEST(Levels, BothRankTheAlgorithmsAlike) {
     std::vector<Row> rows;
     for (const char* algorithm :
          {"ring", "direct", "halving_doubling", "recursive_doubling", "tree,chunk=64KiB"}) {
-      const std::string text = std::string("collective:bytes=") + bytes + ",algorithm=" + algorithm;
+      const std::string text = std::string("all_reduce:bytes=") + bytes + ",algorithm=" + algorithm;
       rows.push_back(
           {algorithm, Flow(text, LoadBalance::kEcmp).end, Packet(text, LoadBalance::kEcmp).end});
     }
@@ -139,7 +153,7 @@ TEST(Levels, BothRankTheAlgorithmsAlike) {
 TEST(Levels, SameFlowTakesTheSamePath) {
   const std::string text = "permutation:bytes=40960";
   for (uint64_t seed : {1, 7}) {
-    const Workload workload = *MakeWorkload(text, Hosts32(), seed);
+    const Workload workload = Named(text, seed);
     const Outcome flow = Flow(text, LoadBalance::kEcmp, seed);
     const Outcome packet = Packet(text, LoadBalance::kEcmp, seed);
     for (size_t i = 0; i < flow.carried.size(); ++i) {
@@ -154,7 +168,7 @@ TEST(Levels, SameFlowTakesTheSamePath) {
 TEST(Levels, LoneTransfersAgreeToAPacketsTime) {
   for (const char* text : {"incast:fan_in=1,bytes=2MB", "incast:fan_in=1,bytes=1",
                            "incast:fan_in=1,bytes=4097,target=31"}) {
-    const Workload workload = *MakeWorkload(text, Hosts32(), 1);
+    const Workload workload = Named(text, 1);
     const double flow = absl::ToDoubleMicroseconds(SimulateFlows(Hosts32(), workload, {})->end);
     const double packet = absl::ToDoubleMicroseconds(SimulatePackets(Hosts32(), workload, {})->end);
     EXPECT_THAT(flow, DoubleNear(packet, 0.002)) << text;

@@ -63,11 +63,11 @@ TEST(Patterns, IncastHasThatManyDifferentSendersAndNeverTheTarget) {
   }
 }
 
-TEST(Patterns, AllToAllHasEveryPairOnceAndKeepsItsWindow) {
-  for (AllToAllShape shape :
-       {AllToAllShape::kMesh, AllToAllShape::kShifted, AllToAllShape::kRandom}) {
+TEST(Patterns, FullMeshHasEveryPairOnceAndKeepsItsWindow) {
+  for (FullMeshShape shape :
+       {FullMeshShape::kParallel, FullMeshShape::kShifted, FullMeshShape::kRandom}) {
     Workload workload;
-    AddAllToAll(workload, Endpoints(7), shape, 2, Bytes(1), absl::ZeroDuration(), 1);
+    AddFullMesh(workload, Endpoints(7), shape, 2, Bytes(1), absl::ZeroDuration(), 1);
     std::set<std::pair<NodeId, NodeId>> pairs;
     int unbound = 0;
     for (OperationId i = 0; i < workload.size(); ++i) {
@@ -78,7 +78,7 @@ TEST(Patterns, AllToAllHasEveryPairOnceAndKeepsItsWindow) {
     }
     EXPECT_EQ(pairs.size(), 42U);
     EXPECT_EQ(workload.size(), 42U);
-    EXPECT_EQ(unbound, shape == AllToAllShape::kMesh ? 42 : 14);
+    EXPECT_EQ(unbound, shape == FullMeshShape::kParallel ? 42 : 14);
   }
 }
 

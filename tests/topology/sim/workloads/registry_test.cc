@@ -30,11 +30,9 @@ std::string Error(absl::string_view text) {
 
 TEST(Registry, EveryWorkloadBuildsWithItsDefaultsOrSaysWhatTheFabricLacks) {
   for (const char* text :
-       {"permutation", "incast:fan_in=5", "all_to_all", "all_to_all:shape=random,window=3",
-        "collective", "collective:algorithm=tree", "collective:algorithm=direct,op=all_gather",
-        "collective:algorithm=hierarchical", "collective:algorithm=chain,op=broadcast",
-        "collective:algorithm=halving_doubling,repeat=3", "background:duration=100us",
-        "step:tp=2,pp=2,dp=8,layers=8", "step:model=llama-160m,tp=2,dp=2",
+       {"permutation", "incast:fan_in=5", "full_mesh", "full_mesh:shape=random,window=3",
+        "background:duration=100us", "step:tp=2,pp=2,dp=8,layers=8",
+        "step:tp=2,pp=2,dp=8,layers=8,schedule=zb-v", "step:model=llama-160m,tp=2,dp=2",
         "permutation+incast:fan_in=3"}) {
     absl::StatusOr<Workload> workload = MakeWorkload(text, LeafSpine(), 1);
     EXPECT_TRUE(workload.ok()) << text << ": " << workload.status();
@@ -59,13 +57,12 @@ TEST(Registry, ErrorsNameTheKeyOrValueAndWhatWouldBeRight) {
   EXPECT_THAT(Error("incast:bytes"), HasSubstr("bytes=: wanted is a size"));
   EXPECT_THAT(Error("incast:bytes=1EB"), HasSubstr("bytes=1EB"));
   EXPECT_THAT(Error("permutation:start=5"), HasSubstr("wanted is a time like 1.5us"));
-  EXPECT_THAT(Error("all_to_all:shape=ring"), HasSubstr("wanted is one of mesh, shifted, random"));
+  EXPECT_THAT(Error("full_mesh:shape=ring"),
+              HasSubstr("wanted is one of parallel, shifted, random"));
   EXPECT_THAT(Error("permutation:ranks=1"), HasSubstr("at least 2"));
   EXPECT_THAT(Error("permutation:ranks=33"), HasSubstr("the fabric has 32 NICs"));
   EXPECT_THAT(Error("background:load=nan"), HasSubstr("load=nan"));
   EXPECT_THAT(Error("background:load=10,bytes=1,duration=1000s"), HasSubstr("transfers; at most"));
-  EXPECT_THAT(Error("collective:algorithm=chain"), HasSubstr("lacks this operation"));
-  EXPECT_THAT(Error("collective:algorithm=hierarchical,group=5"), HasSubstr("groups of 5"));
   EXPECT_THAT(Error("step:tp=8"), HasSubstr("tp=8: a tensor group stays within one host"));
   EXPECT_THAT(Error("step:tp=2,dp=1000"), HasSubstr("2000 GPUs, and the fabric has 32 NICs"));
   EXPECT_THAT(Error("step:tp=2,dp=2,ep=3"), HasSubstr("dp=2: not a multiple of ep = 3"));
@@ -99,13 +96,13 @@ TEST(Registry, SameTextAndSeedGiveTheSameWorkload) {
 // Whatever the text, it is a workload or an error, and takes no more than its bounds.
 TEST(Registry, RandomTextsNeverBreakIt) {
   static constexpr absl::string_view kPieces[] = {
-      "permutation", "incast", "all_to_all", "collective", "background",
-      "step",        ":",      ",",          "=",          "+",
-      "bytes",       "fan_in", "1",          "-1",         "99999999999999999999",
-      "64KiB",       "ranks",  "2",          "dp",         "pp",
-      "nan",         "1e308",  "order",      "random",     "algorithm",
-      "tree",        "chunk",  "0",          "duration",   "1us",
-      "\xff",        "vpp",    "layers",     "load"};
+      "permutation", "incast", "full_mesh", "schedule", "background",
+      "step",        ":",      ",",         "=",        "+",
+      "bytes",       "fan_in", "1",         "-1",       "99999999999999999999",
+      "64KiB",       "ranks",  "2",         "dp",       "pp",
+      "nan",         "1e308",  "order",     "random",   "algorithm",
+      "tree",        "chunk",  "0",         "duration", "1us",
+      "\xff",        "vpp",    "layers",    "load"};
   const Fabric fabric = LeafSpine();
   Random random(11);
   for (int i = 0; i < 20'000; ++i) {
