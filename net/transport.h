@@ -41,6 +41,7 @@
 #include "absl/time/time.h"
 #include "base/ids.h"
 #include "base/settings.h"
+#include "net/flow_counters.h"
 
 namespace weft::net {
 
@@ -202,8 +203,13 @@ class Link {
   virtual std::string Describe() const = 0;
   // Costs a system call a lane; empty where there is nothing to tell.
   virtual std::vector<LaneReport> Lanes() const { return {}; }
+  // What has passed over the link: no lock, no system call.
+  virtual FlowCounters Counters() const { return counters_; }
   // What the link's own messages call its peer from now on, instead of "rank 3".
   virtual void NamePeer(absl::string_view /*name*/) {}
+
+ protected:
+  FlowCounters counters_;  // for transports
 };
 
 class SendLink : public Link {

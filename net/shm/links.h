@@ -64,6 +64,7 @@ class ShmSendLink final : public SendLink, public Endpoint {
   std::string Doing() const override;
   void OnCellPublished() override { arena_.Publish(writer_.produced()); }
 
+  void Pair(const Send& send, const ClearToSend& clear);
   bool PushPiece();
   bool MayOffer(const Ready& pair) const {
     return pair.clear.may_read && !pair.send.warm && offer_min_ > 0 &&
@@ -108,6 +109,7 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
     uint64_t received = 0;
     uint64_t total = 0;
     uint32_t generation = 0;
+    bool matched = false;  // something has come for it
     bool offered = false;  // then of what is read: where it lies, and under which name
     uint64_t address = 0;
     uint64_t offer_id = 0;
@@ -135,6 +137,7 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   absl::Status TakeData(const std::byte* body);
   absl::Status TakeRefusal(const std::byte* body);
   Receive* Find(uint64_t receive_id);
+  void Match(Receive& receive);
   void Finish(Receive* receive, absl::Status status);
   void Place(const Receive& receive, const DataCell& cell, const std::byte* bytes);
   bool PushClearToSends();

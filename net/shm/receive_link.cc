@@ -45,7 +45,8 @@ Posted ShmReceiveLink::PostReceive(MessageKey key, const ReceiveTarget& target, 
   receive.key = key;
   receive.target = target;
   receive.received = receive.total = 0;
-  receive.offered = false;
+  receive.offered = receive.matched = false;
+  counters_.Post(target.out.size());
   ++receive.generation;
   unsent_.push_back(uint64_t{receive.generation} << 32 | index);
   PushClearToSends();
@@ -106,6 +107,10 @@ ShmReceiveLink::Receive* ShmReceiveLink::Find(uint64_t receive_id) {
   return known ? &receive : nullptr;
 }
 
+void ShmReceiveLink::Match(Receive& receive) {
+  if (!std::exchange(receive.matched, true)) counters_.Match(receive.total);
+}
+
 absl::Status ShmReceiveLink::TakeData(const std::byte* body) {
   DataCell cell;
   CopyOnce(&cell, body, offsetof(DataCell, bytes) + sizeof cell.position);
@@ -138,8 +143,10 @@ absl::Status ShmReceiveLink::TakeData(const std::byte* body) {
     CountBytes(cell.length);
   }
   receive->total = cell.total;
+  Match(*receive);
   Place(*receive, cell, bytes);
   receive->received += cell.length;
+  counters_.Transmit(cell.length);
   if (receive->received == cell.total) Finish(receive, absl::OkStatus());
   return absl::OkStatus();
 }
@@ -159,6 +166,7 @@ absl::Status ShmReceiveLink::TakeOffer(const std::byte* body) {
   }
   receive->offered = true;
   receive->total = cell.total;
+  Match(*receive);
   receive->address = cell.address;
   receive->offer_id = cell.offer_id;
   reading_.push_back(static_cast<uint32_t>(receive - receives_.data()));
@@ -204,7 +212,10 @@ ReadResult ShmReceiveLink::ReadPiece(Receive& receive) {
   const uint64_t bytes = std::min(receive.total - receive.received, kReadBytes);
   const ReadResult result = memory_.Read(receive.address + receive.received,
                                          receive.target.out.data() + receive.received, bytes);
-  if (result == ReadResult::kRead) receive.received += bytes;
+  if (result == ReadResult::kRead) {
+    receive.received += bytes;
+    counters_.Transmit(bytes);
+  }
   CountBytes(bytes);
   return result;
 }
@@ -247,6 +258,7 @@ absl::Status ShmReceiveLink::TakeRefusal(const std::byte* body) {
   if (receive == nullptr || receive->received != 0 || receive->offered) {
     return Violation(absl::StrCat("a refusal of receive ", cell.receive_id));
   }
+  Match(*receive);
   switch (static_cast<RefuseReason>(cell.reason)) {
     case RefuseReason::kCheckDiffers:
       Finish(receive, absl::FailedPreconditionError(
@@ -266,6 +278,7 @@ void ShmReceiveLink::Finish(Receive* receive, absl::Status status) {
   Request* request = std::exchange(receive->request, nullptr);
   free_.push_back(static_cast<uint32_t>(receive - receives_.data()));
   --posted_;
+  counters_.Finish(status.ok() ? receive->received : 0);
   request->Finish(std::move(status), receive->received);
 }
 
@@ -273,6 +286,7 @@ void ShmReceiveLink::FailRequests(const absl::Status& status) {
   for (Receive& receive : receives_) {
     if (receive.request != nullptr) Finish(&receive, status);
   }
+  counters_.FinishAll();
   unsent_.clear();
   reading_.clear();
   answers_.clear();

@@ -43,9 +43,10 @@ Posted ShmSendLink::PostSend(MessageKey key, const SendSource& source, Request* 
   if (PostFailed(request)) return Posted::kAccepted;
   if (posted_ >= requests_max_) return Posted::kNotYet;
   ++posted_;
+  counters_.Post(source.data.size());
   request->Begin();
   Send send{source.data.data(), source.data.size(), key.check, source.warm, request};
-  if (auto clear = matcher_.OfferB(key.tag, send)) ready_.push_back({send, *clear});
+  if (auto clear = matcher_.OfferB(key.tag, send)) Pair(send, *clear);
   transport()->NoteLocalWork();
   return Posted::kAccepted;
 }
@@ -61,8 +62,13 @@ absl::Status ShmSendLink::OnCell(const std::byte* body) {
     return Violation(absl::StrCat("more than ", wire_.receives_max, " clear-to-sends"));
   }
   ClearToSend clear{cell.receive_id, cell.check, cell.capacity, cell.may_read != 0};
-  if (auto send = matcher_.OfferA(cell.tag, clear)) ready_.push_back({*send, clear});
+  if (auto send = matcher_.OfferA(cell.tag, clear)) Pair(*send, clear);
   return absl::OkStatus();
+}
+
+void ShmSendLink::Pair(const Send& send, const ClearToSend& clear) {
+  counters_.Match(send.bytes);
+  ready_.push_back({send, clear});
 }
 
 bool ShmSendLink::Move() {
@@ -129,6 +135,7 @@ bool ShmSendLink::PushPiece() {
   OnCellPublished();
   PublishCell(true);
   pair.offset += length;
+  counters_.Transmit(length);
   // A large piece takes long to copy: whoever sleeps may start on the last one meanwhile.
   if (length >= kPieceMin) RingIfPublished();
   if (pair.offset == send.bytes) Done(absl::OkStatus(), send.bytes);
@@ -175,6 +182,8 @@ absl::Status ShmSendLink::TakeAnswer(const std::byte* body) {
     return absl::OkStatus();
   }
   --posted_;
+  counters_.Transmit(offer.pair.send.bytes);
+  counters_.Finish(offer.pair.send.bytes);
   offer.pair.send.request->Finish(absl::OkStatus(), offer.pair.send.bytes);
   return absl::OkStatus();
 }
@@ -205,6 +214,7 @@ void ShmSendLink::Done(const absl::Status& status, uint64_t bytes) {
   Request* request = ready_.front().send.request;
   ready_.pop_front();
   --posted_;
+  counters_.Finish(status.ok() ? bytes : 0);
   request->Finish(status, bytes);
 }
 
@@ -215,6 +225,7 @@ void ShmSendLink::FailRequests(const absl::Status& status) {
   }
   matcher_.DrainB([&](const Send& send) { send.request->Finish(status, 0); });
   posted_ = 0;
+  counters_.FinishAll();
 }
 
 std::string ShmSendLink::Doing() const {

@@ -334,6 +334,7 @@ void LinkCore::OnResumed(Stream& stream, uint64_t again, absl::Time now) {
   const size_t index = IndexOf(stream);
   Loss& loss = losses_[index];
   loss.lost = false;
+  ++sockets_replaced_;
   if (loss.told >= loss.since) {
     WEFT_LOG_INFO(PeerText(), ", ", DescribeLink(), ", ", SocketText(index), " was replaced after ",
                   absl::FormatDuration(now - loss.since), "; ", again, " bytes are sent again");

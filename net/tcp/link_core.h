@@ -76,6 +76,7 @@ class LinkCore : public StreamOwner, public ResumptionOwner, public Handler {
   // Completes every request with `why`, closes, and tells the owner once; from inside Progress().
   void Break(const absl::Status& why);
   Rank peer_rank() const { return peer_; }
+  uint64_t sockets_replaced() const { return sockets_replaced_; }
   // What TcpContext::on_arrival announced.
   void TakeArrivals(absl::Time now) {
     if (resumption_ != nullptr) resumption_->TakeArrivals(now);
@@ -171,7 +172,8 @@ class LinkCore : public StreamOwner, public ResumptionOwner, public Handler {
   absl::Status status_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::unique_ptr<Resumption> resumption_;
-  std::vector<Loss> losses_;          // by stream
+  std::vector<Loss> losses_;  // by stream
+  uint64_t sockets_replaced_ = 0;
   std::vector<uint64_t> told_taken_;  // what a kTaken brings
   bool owes_telling_ = false;
   bool watching_ = false;         // the deadline for LookForDeath() runs

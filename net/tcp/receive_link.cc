@@ -51,6 +51,7 @@ Posted TcpReceiveLink::PostReceive(MessageKey key, const ReceiveTarget& target, 
   receive.target = target;
   receive.request = request;
   receive.generation = generation;
+  counters_.Post(target.out.size());
   request->Begin();
   FrameHeader header;
   header.type = FrameType::kClearToSend;
@@ -100,7 +101,11 @@ absl::StatusOr<PayloadTarget> TcpReceiveLink::OnLinkFrame(const FrameHeader& hea
   const ReceiveTarget& target = receive.target;
   WEFT_RETURN_IF_ERROR(CheckPiece(header, target.out.size()));
   bool first = !receive.begun;
-  if (first) receive.begun = true, receive.total = header.total;
+  if (first) {
+    receive.begun = true;
+    receive.total = header.total;
+    counters_.Match(header.total);
+  }
   receive.begun_bytes += header.length;
   if (header.total != receive.total || receive.begun_bytes > receive.total ||
       (!first && header.length == 0)) {
@@ -122,6 +127,7 @@ absl::Status TcpReceiveLink::OnLinkFrameDone(const FrameHeader& header) {
   WEFT_ASSIGN_OR_RETURN(uint32_t slot, Find(header));
   Receive& receive = receives_[slot];
   if (header.type == FrameType::kMismatch) {
+    counters_.Match(0);
     Complete(slot,
              MismatchStatus(header.offset != 0, receive.key.tag, peer(), header.check, header.total,
                             context().options.self, receive.key.check, receive.target.out.size()),
@@ -129,6 +135,7 @@ absl::Status TcpReceiveLink::OnLinkFrameDone(const FrameHeader& header) {
     return absl::OkStatus();
   }
   receive.done_bytes += header.length;
+  counters_.Transmit(header.length);
   receive.tell_taken |= header.flags == kTellTaken;
   if (receive.done_bytes < receive.total) return absl::OkStatus();
   if (receive.tell_taken) OweTelling();
@@ -139,6 +146,7 @@ absl::Status TcpReceiveLink::OnLinkFrameDone(const FrameHeader& header) {
 void TcpReceiveLink::Complete(uint32_t slot, const absl::Status& status, uint64_t bytes) {
   Request* request = std::exchange(receives_[slot].request, nullptr);
   receives_.Release(slot);
+  counters_.Finish(status.ok() ? bytes : 0);
   request->Finish(status, bytes);
 }
 
@@ -146,6 +154,7 @@ void TcpReceiveLink::FailRequests(const absl::Status& why) {
   for (uint32_t slot = 0; slot < receives_.size(); ++slot) {
     if (receives_[slot].request != nullptr) Complete(slot, why, receives_[slot].done_bytes);
   }
+  counters_.FinishAll();
 }
 
 }  // namespace weft::net

@@ -28,6 +28,11 @@ class TcpReceiveLink : public ReceiveLink, public LinkCore {
   void Break(const absl::Status& why) override { LinkCore::Break(why); }
   std::string Describe() const override { return DescribeLink(); }
   std::vector<LaneReport> Lanes() const override { return LinkLanes(); }
+  FlowCounters Counters() const override {
+    FlowCounters counters = counters_;
+    counters.repeats = sockets_replaced();
+    return counters;
+  }
   void NamePeer(absl::string_view name) override { set_peer_name(name); }
   Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) override;
 

@@ -56,6 +56,7 @@ Posted TcpSendLink::PostSend(MessageKey key, const SendSource& source, Request* 
   sends_[slot].key = key;
   sends_[slot].data = source.data;
   sends_[slot].request = request;
+  counters_.Post(source.data.size());
   request->Begin();
   auto [entry, fresh] = waiting_.try_emplace(key.tag, Waiting{.sends = true});
   Waiting& waiting = entry->second;
@@ -100,6 +101,7 @@ void TcpSendLink::OnClearToSend(const FrameHeader& header) {
 
 void TcpSendLink::Match(uint32_t send_slot, const ClearToSend& clear) {
   Send& send = sends_[send_slot];
+  counters_.Match(send.data.size());
   bool too_long = send.data.size() > clear.capacity;
   if (send.key.check == clear.check && !too_long) {
     send.receive = clear.receive;
@@ -169,6 +171,7 @@ bool TcpSendLink::NextData(OutFrame* frame) {
   frame->payload = send.data.data() + send.next_offset;
   frame->token = slot;
   send.next_offset += size;
+  counters_.Transmit(size);
   active_bytes_ -= size;
   ++send.frames_queued;
   if (send.next_offset == send.data.size()) active_.pop_front();
@@ -186,6 +189,7 @@ void TcpSendLink::Complete(uint32_t slot, const absl::Status& status) {
   Request* request = std::exchange(sends_[slot].request, nullptr);
   size_t bytes = status.ok() ? sends_[slot].data.size() : 0;
   sends_.Release(slot);
+  counters_.Finish(bytes);
   request->Finish(status, bytes);
 }
 
@@ -215,6 +219,7 @@ void TcpSendLink::FailRequests(const absl::Status& why) {
   for (uint32_t slot = 0; slot < sends_.size(); ++slot) {
     if (sends_[slot].request != nullptr) Complete(slot, why);
   }
+  counters_.FinishAll();
 }
 
 }  // namespace weft::net

@@ -31,6 +31,11 @@ class TcpSendLink : public SendLink, public LinkCore, public ConnectorOwner {
   void Break(const absl::Status& why) override { LinkCore::Break(why); }
   std::string Describe() const override { return DescribeLink(); }
   std::vector<LaneReport> Lanes() const override { return LinkLanes(); }
+  FlowCounters Counters() const override {
+    FlowCounters counters = counters_;
+    counters.repeats = sockets_replaced();
+    return counters;
+  }
   void NamePeer(absl::string_view name) override { set_peer_name(name); }
   Posted PostSend(MessageKey key, const SendSource& source, Request* request) override;
   bool connected() const override { return attached(); }

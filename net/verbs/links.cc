@@ -207,6 +207,7 @@ void VerbsSendLink::OnDelivered(uint32_t token) {
   const uint32_t slot = token & ~kEagerBit;
   const Eager one = std::exchange(on_their_way_[slot], {});
   on_their_way_.Release(slot);
+  counters_.Finish(one.bytes);
   one.request->Finish(absl::OkStatus(), one.bytes);
 }
 

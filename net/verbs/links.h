@@ -42,6 +42,11 @@ class VerbsSendLink final : public TcpSendLink, private VerbsWireOwner {
   Posted PostSend(MessageKey key, const SendSource& source, Request* request) override;
   std::string Describe() const override;
   std::vector<LaneReport> Lanes() const override { return wire_.Lanes(); }
+  FlowCounters Counters() const override {
+    FlowCounters counters = TcpSendLink::Counters();
+    wire_.AddTo(&counters);
+    return counters;
+  }
 
  private:
   // Tokens of the wire that are not slots of the base: of what was given back, and of eager

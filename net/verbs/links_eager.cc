@@ -39,6 +39,7 @@ Posted VerbsSendLink::PostSend(MessageKey key, const SendSource& source, Request
     return TcpSendLink::PostSend(key, source, request);
   }
   if (IsIdle(key.tag) && SendEagerly(key, source.data, request)) {
+    counters_.Post(source.data.size());
     wire_.PostAtOnce();
     return Posted::kAccepted;
   }
@@ -63,6 +64,8 @@ bool VerbsSendLink::SendEagerly(const MessageKey& key, const RegionView& data, R
   header.check = key.check;
   header.length = data.size();
   eager_.Sent(key.tag);
+  counters_.Match(data.size());  // it waits for no receive
+  counters_.Transmit(data.size());
   wire_.SendSmall(header, View(data.data(), data.size()), kEagerBit | slot);
   return true;
 }

@@ -100,6 +100,7 @@ class VerbsWire final : public Handler, private QueuePairUser {
   size_t PieceMost() const;
   std::string Describe() const;  // "2 queue pairs: mlx5_0 0x12 -> 0x34 port 50000, ..."
   std::vector<LaneReport> Lanes() const;
+  void AddTo(FlowCounters* counters) const;  // repeats, and the longest round trip of a lane
   Rails& rails() const { return *shared_.rails; }
 
   // Destroys the queue pairs: no byte of the owner's memory is read or written afterwards.

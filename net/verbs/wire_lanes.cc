@@ -255,6 +255,13 @@ std::string VerbsWire::Describe() const {
   return out;
 }
 
+void VerbsWire::AddTo(FlowCounters* counters) const {
+  for (const Lane& lane : lanes_) {
+    counters->repeats += lane.repeats;
+    counters->rtt_ns = std::max(counters->rtt_ns, static_cast<int64_t>(lane.trip));
+  }
+}
+
 std::vector<LaneReport> VerbsWire::Lanes() const {
   std::vector<LaneReport> out;
   for (size_t i = 0; i < lanes_.size(); ++i) {

@@ -43,6 +43,9 @@ class LinkWire {
   std::vector<LaneReport> Lanes() const {
     return wire_ != nullptr ? wire_->Lanes() : std::vector<LaneReport>();
   }
+  void AddTo(FlowCounters* counters) const {
+    if (wire_ != nullptr) wire_->AddTo(counters);
+  }
   void Leave(std::deque<OutFrame> words);
   void Close() {
     if (wire_ != nullptr) wire_->Close();
@@ -63,6 +66,11 @@ class MultipathSendLink final : public TcpSendLink, private WireOwner {
   ~MultipathSendLink() override;
   const Sender* sender() { return wire_->sender(); }  // for measurements; null before it is started
   std::vector<LaneReport> Lanes() const override { return wire_.Lanes(); }
+  FlowCounters Counters() const override {
+    FlowCounters counters = TcpSendLink::Counters();
+    wire_.AddTo(&counters);
+    return counters;
+  }
   void UseIdentity(const ConnectorIdentity& identity) override;
 
  private:

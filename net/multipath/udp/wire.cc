@@ -121,6 +121,15 @@ absl::Time Wire::heard_at() const {
   return std::max(sender_->heard_at(), receiver_->heard_at());
 }
 
+void Wire::AddTo(FlowCounters* counters) const {
+  if (!is_started()) return;
+  counters->repeats += static_cast<uint64_t>(sender_->statistics().retransmissions);
+  for (int i = 0; i < facts_.paths; ++i) {
+    counters->rtt_ns = std::max(
+        counters->rtt_ns, absl::ToInt64Nanoseconds(sender_->paths().rtt(static_cast<PathId>(i))));
+  }
+}
+
 std::vector<LaneReport> Wire::Lanes() const {
   std::vector<LaneReport> out;
   if (!is_started() || is_closed_) return out;

@@ -95,7 +95,8 @@ class Wire final : public Handler, private DatagramOwner, private MessageSink {
 
   const Sender* sender() const { return sender_.get(); }  // null before it is started
   absl::Time heard_at() const;                            // InfinitePast: never
-  std::vector<LaneReport> Lanes() const;  // of what is sent; none before it is started
+  std::vector<LaneReport> Lanes() const;     // of what is sent; none before it is started
+  void AddTo(FlowCounters* counters) const;  // repeats, and the longest round trip of a path
   // Messages of control up to the last that the peer must have (clear-to-sends need not be), and
   // how many of the peer's have come.
   uint64_t control_promised() const { return control_wanted_; }
