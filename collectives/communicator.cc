@@ -161,7 +161,7 @@ absl::StatusOr<std::shared_ptr<PlanEntry>> CommunicatorImpl::PlanFor(CollectiveS
   }
   auto entry = std::make_shared<PlanEntry>();
   entry->choice = planner::ChoosePlan(spec, element, endpoint_->costs(),
-                                      endpoint_->forced()[static_cast<size_t>(spec.kind)]);
+                                      endpoint_->forced().For(spec, element, group_->name));
   const Algorithm& algorithm = *entry->choice.algorithm;
   CollectiveSpec planned = planner::SpecOf(entry->choice, spec);
   // What others send in AllToAllV is not known here.

@@ -86,7 +86,7 @@ absl::Status EndpointImpl::Open() {
   if (epoll_ctl(epoll_, EPOLL_CTL_ADD, event_, &event) < 0) {
     return ErrnoStatus(errno, "add an eventfd to an epoll descriptor");
   }
-  WEFT_ASSIGN_OR_RETURN(forced_, planner::ForcedBy(options_.settings));
+  WEFT_ASSIGN_OR_RETURN(forced_, planner::Forced::Create(options_.settings));
   if (options_.rank == Rank(0)) {
     WEFT_ASSIGN_OR_RETURN(const planner::Calibration calibration,
                           planner::LoadCalibration(options_.settings));

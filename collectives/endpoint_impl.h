@@ -28,7 +28,8 @@
 #include "collectives/endpoint.h"
 #include "collectives/operation.h"
 #include "collectives/peers.h"
-#include "collectives/planner/planner.h"
+#include "collectives/planner/cost.h"
+#include "collectives/planner/forced.h"
 
 namespace weft::collectives {
 
@@ -54,7 +55,6 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   absl::Status WaitFor(Operation& operation, absl::Duration timeout);
   void Abort(const std::shared_ptr<Group>& group, absl::Status reason);
   void Leave(const std::shared_ptr<Group>& group);  // cancels what is unfinished
-  // The algorithm that the settings force for each kind.
   const planner::Forced& forced() const { return forced_; }
 
   // ---- Peers.

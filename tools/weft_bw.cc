@@ -10,6 +10,7 @@
 #include "base/open_files.h"
 #include "base/status.h"
 #include "collectives/communicator.h"
+#include "collectives/planner/forced.h"
 #include "collectives/planner/group_place.h"
 #include "collectives/planner/planner.h"
 #include "tools/bw/calibrate.h"
@@ -71,9 +72,9 @@ absl::Status ShowSchedule(const Case& what, const Options& options,
   for (int r = 0; r < ranks; ++r) hosts.push_back(endpoint.host(Rank(r)));
   auto place = std::make_shared<const collectives::GroupPlace>(hosts);
   if (place->hosts.size() > 1) spec.place = std::move(place);
-  WEFT_ASSIGN_OR_RETURN(auto forced, collectives::planner::ForcedBy(options.settings));
+  WEFT_ASSIGN_OR_RETURN(auto forced, collectives::planner::Forced::Create(options.settings));
   const collectives::planner::Plan plan = collectives::planner::ChoosePlan(
-      spec, element, endpoint.costs(), forced[static_cast<size_t>(spec.kind)]);
+      spec, element, endpoint.costs(), forced.For(spec, element, "world"));
   absl::PrintF("# %s of %s on %d ranks: %s; rank 0:\n%s", info.name, ToString(SizeOf(what, ranks)),
                ranks, plan.why,
                ToText(plan.algorithm->build(collectives::planner::SpecOf(plan, spec))));

@@ -35,7 +35,9 @@ int64_t TimeOf(const Cost& cost, const CollectiveSpec& spec, size_t element,
   const double work = (cost.messages * message + moving + rest) * crowding;
   // With a root, it is the root that copies.
   const double copied = HasRoot(spec.kind) ? cost.copied : cost.copied * ranks;
-  const double shared = ((cost.elements - away) * cost.balance * ranks + copied) * bytes;
+  const double inside_host =
+      std::max(cost.elements * cost.balance * ranks - cost.elements_across, 0.0);
+  const double shared = (inside_host + copied) * bytes;
   const double memory = std::max(shared - kCacheBytes, 0.0) * table.inside.host_byte;
   const double wire = cost.elements_across * table.across.host_byte * bytes;
 

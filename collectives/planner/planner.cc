@@ -5,8 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "base/status.h"
 #include "collectives/planner/group_place.h"
 
@@ -110,36 +108,6 @@ Plan ChoosePlan(const CollectiveSpec& spec, size_t element, const CostTable& tab
       absl::StrCat(plan.ToText(), " ", TimeText(plan.nanoseconds), ", chunks of ", plan.chunk,
                    "; then ", absl::StrJoin(others, ", "), " (costs: ", table.source, ")");
   return plan;
-}
-
-absl::StatusOr<Forced> ForcedBy(const Settings& settings) {
-  Forced forced;
-  const std::string& every = settings.Text("collective.algorithm");
-  for (int k = 0; k < kCollectiveKindCount; ++k) {
-    if (FindAlgorithm(every, static_cast<CollectiveKind>(k)) != nullptr) {
-      forced[static_cast<size_t>(k)] = every;
-    }
-  }
-  const std::string& by_kind = settings.Text("collective.algorithm_by_kind");
-  for (absl::string_view pair : absl::StrSplit(by_kind, ',', absl::SkipWhitespace())) {
-    const std::vector<std::string> words = absl::StrSplit(pair, '=');
-    bool known = false, has = false;
-    for (int k = 0; k < kCollectiveKindCount && words.size() == 2; ++k) {
-      const CollectiveKind kind = static_cast<CollectiveKind>(k);
-      if (absl::StripAsciiWhitespace(words[0]) != ToString(kind)) continue;
-      const absl::string_view name = absl::StripAsciiWhitespace(words[1]);
-      known = true;
-      has = name == "auto" || FindAlgorithm(name, kind) != nullptr;
-      forced[static_cast<size_t>(k)] = name == "auto" ? "" : std::string(name);
-    }
-    if (!known || !has) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("collective.algorithm_by_kind: \"", pair, "\" is not ",
-                       known ? "an algorithm that the collective has"
-                             : "a collective and its algorithm, as all_reduce=tree"));
-    }
-  }
-  return forced;
 }
 
 }  // namespace weft::collectives::planner

@@ -4,13 +4,10 @@
 #ifndef WEFT_COLLECTIVES_PLANNER_PLANNER_H_
 #define WEFT_COLLECTIVES_PLANNER_PLANNER_H_
 
-#include <array>
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/settings.h"
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/planner/cost.h"
 
@@ -25,12 +22,6 @@ struct Plan {
 
   std::string ToText() const;  // "ring", "ring x2"
 };
-
-// The algorithm that the settings force for each kind; empty: the cheapest.
-using Forced = std::array<std::string, kCollectiveKindCount>;
-// From collective.algorithm, which counts for every kind that the algorithm has, and
-// collective.algorithm_by_kind. InvalidArgument names what does not exist.
-absl::StatusOr<Forced> ForcedBy(const Settings& settings);
 
 // All that can be done, cheapest first. `spec`: its chunk is that of the settings. `element` in
 // bytes.

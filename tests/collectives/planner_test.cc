@@ -8,9 +8,11 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/planner/forced.h"
 #include "tests/collectives/schedule_cases.h"
 
 namespace weft::collectives::planner {
@@ -86,6 +88,17 @@ TEST(PlannerTest, SeveralHostsSendLittleBetweenThem) {
   }
 }
 
+// A ring that leaves each host by one link still moves the rest of its bytes through memory.
+TEST(PlannerTest, WhatStaysInsideAHostPassesItsMemoryWhicheverRankSendsTheRest) {
+  CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, 32, 4 << 20);
+  spec.place = Hosts(4, 8);
+  CostTable table = Table();
+  table.across.byte = table.across.host_byte = 1e-6;  // memory is all that takes time
+  const double moved = 7.0 / 8 * 8 * 2 * 31 / 32 * (16 << 20);
+  const int64_t time = TimeOf(kRing.cost(spec), spec, 4, table);
+  EXPECT_GE(static_cast<double>(time), 0.99 * (moved - (1 << 20)) * table.inside.host_byte);
+}
+
 TEST(PlannerTest, RunnersUpFollowInOrder) {
   const CollectiveSpec spec = Spec(CollectiveKind::kBroadcast, 8, 10000);
   const std::vector<Plan> plans = PlansFor(spec, 4, Table());
@@ -103,25 +116,61 @@ TEST(PlannerTest, RunnersUpFollowInOrder) {
   EXPECT_NE(why.find("costs: defaults"), std::string::npos) << why;
 }
 
-TEST(ForcedTest, OneForAllAndOneForEach) {
+absl::StatusOr<Forced> ForcedBy(const char* every, const char* by_kind) {
   Settings settings(LibrarySettings());
-  ASSERT_TRUE(settings.Set("collective.algorithm", "ring", "test").ok());
-  ASSERT_TRUE(
-      settings.Set("collective.algorithm_by_kind", "broadcast=chain, all_gather=auto", "test")
-          .ok());
-  const Forced forced = *ForcedBy(settings);
-  auto of = [&](CollectiveKind kind) { return forced[static_cast<size_t>(kind)]; };
+  EXPECT_TRUE(settings.Set("collective.algorithm", every, "test").ok());
+  EXPECT_TRUE(settings.Set("collective.algorithm_by_kind", by_kind, "test").ok());
+  return Forced::Create(settings);
+}
+
+TEST(ForcedTest, OneForAllAndOneForEach) {
+  const Forced forced = *ForcedBy("ring", "broadcast=chain, all_gather=auto");
+  auto of = [&](CollectiveKind kind) { return forced.For(Spec(kind, 4, 100), 4, "world"); };
   EXPECT_EQ(of(CollectiveKind::kAllReduce), "ring");
   EXPECT_EQ(of(CollectiveKind::kBroadcast), "chain");
   EXPECT_EQ(of(CollectiveKind::kAllGather), "");
   EXPECT_EQ(of(CollectiveKind::kGather), "");
   const Plan plan = ChoosePlan(Spec(CollectiveKind::kAllReduce, 4, 1), 4, Table(), "ring");
   EXPECT_EQ(plan.algorithm, &kRing);
-  for (const char* wrong : {"all_reduce=bruck", "all_redcue=ring", "ring", "gather=tree"}) {
-    ASSERT_TRUE(settings.Set("collective.algorithm_by_kind", wrong, "test").ok());
-    const absl::Status status = ForcedBy(settings).status();
+}
+
+TEST(ForcedTest, BySizeAndGroupTheLastThatFitsCounts) {
+  const Forced forced =
+      *ForcedBy("auto",
+                "all_reduce:4KiB..1MiB=tree, all_reduce:1MiB..@dp*=ring, all_reduce@tp0=direct,"
+                "all_reduce:..400@dp3=auto, all_gather:..1KiB=bruck");
+  auto of = [&](uint64_t count, const char* group) {
+    return forced.For(Spec(CollectiveKind::kAllReduce, 4, count), 4, group);
+  };
+  EXPECT_EQ(of(1023, "world"), "");
+  EXPECT_EQ(of(1024, "world"), "tree");
+  EXPECT_EQ(of(262144, "world"), "tree");
+  EXPECT_EQ(of(262144, "dp0"), "ring");
+  EXPECT_EQ(of(262145, "world"), "");
+  EXPECT_EQ(of(1 << 30, "dp12"), "ring");
+  EXPECT_EQ(of(1, "tp0"), "direct");
+  EXPECT_EQ(of(1, "tp01"), "");
+  // A gathered buffer counts as a whole.
+  EXPECT_EQ(forced.For(Spec(CollectiveKind::kAllGather, 4, 64), 4, ""), "bruck");
+  EXPECT_EQ(forced.For(Spec(CollectiveKind::kAllGather, 4, 65), 4, ""), "");
+}
+
+TEST(ForcedTest, NamesTheRuleAndWhatWouldBeRight) {
+  const std::pair<const char*, const char*> wrongs[] = {
+      {"all_reduce=bruck", "there are auto, oneshot"},
+      {"all_redcue=ring", "there are all_reduce, all_gather"},
+      {"ring", "as all_reduce=tree"},
+      {"gather=tree", "an algorithm that gather lacks"},
+      {"all_reduce:1MiB=ring", "no range, as 1MiB..64MiB"},
+      {"all_reduce:2MiB..1MiB=ring", "end before they begin"},
+      {"all_reduce:1Mist..=ring", "1Mist"},
+      {"all_reduce@=ring", "names no group"},
+      {"all_to_all_v:1KiB..=direct", "none that all ranks know"}};
+  for (const auto& [wrong, why] : wrongs) {
+    const absl::Status status = ForcedBy("auto", wrong).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_NE(status.message().find(absl::StrCat("\"", wrong, "\"")), std::string::npos) << status;
+    EXPECT_NE(status.message().find(why), std::string::npos) << status;
   }
 }
 

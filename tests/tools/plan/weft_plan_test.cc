@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/run_program.h"
@@ -170,6 +171,79 @@ TEST_F(WeftPlan, BadInputIsOneLineThatSaysWhatIsWrong) {
   Outcome help = Plan("order --help");
   EXPECT_EQ(help.status, 0);
   EXPECT_THAT(help.output, HasSubstr("SLURM_HOSTFILE"));
+}
+
+TEST_F(WeftPlan, CollectiveNamesItsChoiceWithRunnersUpAndDrawsIt) {
+  const std::string group =
+      "collective all_reduce --hosts 4 --ranks-per-host 8 --cores 64 --transport verbs ";
+  const Outcome one = Plan(group + "--size 1KiB --size 64MiB --count 3");
+  ASSERT_EQ(one.status, 0) << one.output;
+  for (const char* text : {"32 ranks on 4 hosts", "all_reduce of 1 KiB", "all_reduce of 64 MiB",
+                           "busbw", "; then ", "\n* "}) {
+    EXPECT_THAT(one.output, HasSubstr(text));
+  }
+  const Outcome table =
+      Plan(group + "--svg " + File("picture.svg") + " --json " + File("plan.json"));
+  ASSERT_EQ(table.status, 0) << table.output;
+  const json result = json::parse(Read(folder_ / "plan.json"));
+  EXPECT_EQ(result["ranks"], 32);
+  ASSERT_EQ(result["sizes"].size(), 10U);
+  for (const json& size : result["sizes"]) {
+    const json& plans = size["plans"];
+    EXPECT_GE(plans.size(), 6U);
+    const double best = plans[0]["time_us"], chosen = size["choice"]["time_us"];
+    EXPECT_LE(chosen, best * 1.05 + 0.001);
+    EXPECT_THAT(table.output, HasSubstr(size["choice"]["algorithm"].get<std::string>()));
+  }
+  const std::string picture = Read(folder_ / "picture.svg");
+  for (const json& plan : result["sizes"][0]["plans"]) {
+    EXPECT_THAT(picture, HasSubstr(">" + plan["algorithm"].get<std::string>() + "</text>"));
+  }
+  size_t rings = 0;
+  for (size_t at = 0; (at = picture.find("planner's choice", at)) != std::string::npos; ++at) {
+    ++rings;
+  }
+  EXPECT_EQ(rings, 10U);
+}
+
+// The network of a fabric replaces what was measured between hosts, and the settings force.
+TEST_F(WeftPlan, CollectiveKnowsTheFabricAndTheSettingsThatForce) {
+  auto time_us = [&](const std::string& arguments) {
+    const Outcome outcome = Plan(
+        "collective all_reduce --size 64MiB --cores 64 --transport verbs "
+        "--json - " +
+            arguments,
+        "");
+    EXPECT_EQ(outcome.status, 0) << arguments << outcome.output;
+    return json::parse(outcome.output)["sizes"][0]["choice"];
+  };
+  const std::string fabric = "--fabric leaf-spine:leaves=2,spines=2,hosts_per_leaf=4,bandwidth=";
+  const json slow = time_us(fabric + "10Gbps"), fast = time_us(fabric + "100Gbps");
+  const double bound_us = 2 * 7 / 8.0 * (64 << 20) / 1.25e3;  // of a ring over NICs of 1.25 GB/s
+  EXPECT_GE(slow["time_us"].get<double>(), bound_us * 0.999);
+  EXPECT_LE(slow["time_us"].get<double>(), bound_us * 1.2);
+  EXPECT_LT(fast["time_us"].get<double>(), slow["time_us"].get<double>() / 5);
+  EXPECT_EQ(time_us("--hosts 8 --group dp1 --set "
+                    "collective.algorithm_by_kind=all_reduce:1MiB..@dp*=tree")["algorithm"],
+            "tree");
+}
+
+TEST_F(WeftPlan, CollectiveNamesWhatIsWrong) {
+  const std::pair<const char*, const char*> wrongs[] = {
+      {"all_redcue", "there are all_reduce"},
+      {"all_reduce --sizes 1MiB", "\"1MiB\" is no range"},
+      {"all_reduce --sizes 0..1MiB", "must rise"},
+      {"all_reduce --hosts h0", "names of hosts need --fabric"},
+      {"all_reduce --fabric leaf-spine:leaves=2,spines=1,hosts_per_leaf=2 --hosts 5", "1 to 4"},
+      {"all_reduce --fabric leaf-spine:leaves=2,spines=1,hosts_per_leaf=2 --hosts h7", "h7"},
+      {"broadcast --root 3", "--root 3 of a group of 1 ranks"},
+      {"all_reduce --set collective.algorithm_by_kind=all_reduce=bruck", "all_reduce lacks"},
+      {"all_reduce --set collective.costs=/nowhere/costs", "/nowhere/costs"}};
+  for (const auto& [arguments, text] : wrongs) {
+    const Outcome outcome = Plan(absl::StrCat("collective ", arguments));
+    EXPECT_NE(outcome.status, 0) << arguments;
+    EXPECT_THAT(outcome.output, HasSubstr(text)) << arguments;
+  }
 }
 
 }  // namespace

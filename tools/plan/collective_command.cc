@@ -1,0 +1,368 @@
+#include "tools/plan/collective_command.h"
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/settings.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "base/write_file.h"
+#include "collectives/data_type.h"
+#include "collectives/planner/fabric_network.h"
+#include "collectives/planner/forced.h"
+#include "collectives/planner/group_place.h"
+#include "collectives/planner/planner.h"
+#include "tools/plan/collective_picture.h"
+#include "topology/fabric/load.h"
+#include "topology/host/affinity.h"
+#include "topology/order/hostlist.h"
+
+namespace weft::plan {
+namespace {
+
+using collectives::CollectiveKind;
+using collectives::CollectiveSpec;
+using nlohmann::ordered_json;
+namespace planner = collectives::planner;
+
+constexpr const char* kFooter =
+    R"(Sizes are of the whole buffer, as in weft-bw; busbw is algbw times nccl-tests' factor of the collective.
+Costs: --fabric for the network; for the rest the setting collective.costs, or what weft-bw --calibrate
+measured on this machine, or defaults. docs/collectives.md explains them, and the settings that force algorithms.
+
+Examples:
+  weft-plan collective all_reduce --hosts 16 --ranks-per-host 8 --transport verbs --svg all_reduce.svg
+  weft-plan collective all_gather --size 64MiB --fabric megascale:hosts=64 --hosts h[0-31] --transport verbs)";
+
+constexpr int64_t kStep = 4;  // from one size to the next of a range
+constexpr int kRanksMax = 1 << 20;
+
+// The group that is asked about.
+struct Group {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  int ranks = 1, hosts = 1, root = 0;
+  std::string name, fabric;  // the fabric's name; empty: none
+  std::shared_ptr<const collectives::GroupPlace> place;
+  planner::CostTable table;
+  planner::Forced forced;
+  size_t element = 4;
+
+  std::string Describe() const {
+    return absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks", " on ", hosts,
+                        hosts == 1 ? " host" : " hosts", fabric.empty() ? "" : " of ", fabric, ", ",
+                        table.cores, table.cores == 1 ? " core" : " cores",
+                        " each; costs: ", table.source);
+  }
+};
+
+// What is planned for one size.
+struct Answer {
+  int64_t bytes = 0;
+  planner::Plan choice;
+  std::vector<planner::Plan> plans;  // cheapest first
+};
+
+// nccl-tests' factor from size over time to bus bandwidth.
+double BusFactor(CollectiveKind kind, int ranks) {
+  const double n = ranks;
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return 2 * (n - 1) / n;
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
+      return 1;
+    default:
+      return (n - 1) / n;
+  }
+}
+
+double BusBandwidth(const Group& group, int64_t bytes, int64_t nanoseconds) {  // GB/s
+  if (nanoseconds <= 0) return 0;
+  return static_cast<double>(bytes) / static_cast<double>(nanoseconds) *
+         BusFactor(group.kind, group.ranks);
+}
+
+CollectiveSpec SpecFor(const Group& group, int64_t bytes) {
+  CollectiveSpec spec;
+  spec.kind = group.kind;
+  spec.size = group.ranks;
+  spec.root = group.root;
+  spec.count = static_cast<uint64_t>(bytes) / group.element;
+  spec.chunk =
+      std::max<uint64_t>(static_cast<uint64_t>(group.table.chunk_bytes) / group.element, 1);
+  spec.place = group.place;
+  const bool whole = group.kind == CollectiveKind::kAllReduce ||
+                     group.kind == CollectiveKind::kBroadcast ||
+                     group.kind == CollectiveKind::kReduce;
+  const size_t n = static_cast<size_t>(group.ranks);
+  if (!whole) spec.count /= n;
+  if (group.kind != CollectiveKind::kAllGatherV && group.kind != CollectiveKind::kAllToAllV) {
+    return spec;
+  }
+  // Equal parts.
+  spec.output_counts.assign(n, spec.count);
+  for (size_t r = 0; r < n; ++r) spec.output_offsets.push_back(r * spec.count);
+  if (group.kind == CollectiveKind::kAllToAllV) {
+    spec.input_counts = spec.output_counts;
+    spec.input_offsets = spec.output_offsets;
+  }
+  spec.count = 0;
+  return spec;
+}
+
+Answer Ask(const Group& group, int64_t bytes) {
+  const CollectiveSpec spec = SpecFor(group, bytes);
+  Answer answer{.bytes = bytes};
+  answer.choice = planner::ChoosePlan(spec, group.element, group.table,
+                                      group.forced.For(spec, group.element, group.name));
+  answer.plans = planner::PlansFor(spec, group.element, group.table);
+  return answer;
+}
+
+std::string Microseconds(int64_t nanoseconds) {
+  return absl::StrFormat("%.1f", static_cast<double>(nanoseconds) / 1e3);
+}
+
+std::string ChunkText(const Group& group, const planner::Plan& plan) {
+  return ToString(Bytes(static_cast<int64_t>(plan.chunk * group.element)));
+}
+
+// The choice and its runners-up.
+std::string Explanation(const Group& group, const Answer& answer, size_t count) {
+  std::string text =
+      absl::StrFormat("%s of %s: %s\n\n  %-20s %12s %12s %10s %8s\n", ToString(group.kind),
+                      ToString(Bytes(answer.bytes)), answer.choice.why, "algorithm", "time (us)",
+                      "busbw (GB/s)", "chunk", "of best");
+  for (size_t i = 0; i < std::min(count, answer.plans.size()); ++i) {
+    const planner::Plan& plan = answer.plans[i];
+    const bool chosen = plan.ToText() == answer.choice.ToText();
+    absl::StrAppendFormat(
+        &text, "%s %-20s %12s %12.3f %10s %7.2fx\n", chosen ? "*" : " ", plan.ToText(),
+        Microseconds(plan.nanoseconds), BusBandwidth(group, answer.bytes, plan.nanoseconds),
+        ChunkText(group, plan),
+        static_cast<double>(plan.nanoseconds) /
+            static_cast<double>(std::max<int64_t>(answer.plans[0].nanoseconds, 1)));
+  }
+  return text;
+}
+
+// A line a size.
+std::string Table(const Group& group, absl::Span<const Answer> answers) {
+  std::string text = absl::StrFormat("%10s  %-20s %12s %12s %10s  %s\n", "size", "algorithm",
+                                     "time (us)", "busbw (GB/s)", "chunk", "then");
+  for (const Answer& answer : answers) {
+    std::string then;
+    int others = 0;
+    for (const planner::Plan& plan : answer.plans) {
+      if (plan.algorithm == answer.choice.algorithm || others == 2) continue;
+      absl::StrAppend(&then, others++ == 0 ? "" : ", ", plan.ToText(), " ",
+                      Microseconds(plan.nanoseconds));
+    }
+    absl::StrAppendFormat(&text, "%10s  %-20s %12s %12.3f %10s  %s\n",
+                          ToString(Bytes(answer.bytes)), answer.choice.ToText(),
+                          Microseconds(answer.choice.nanoseconds),
+                          BusBandwidth(group, answer.bytes, answer.choice.nanoseconds),
+                          ChunkText(group, answer.choice), then);
+  }
+  return text;
+}
+
+ordered_json PlanJson(const Group& group, int64_t bytes, const planner::Plan& plan) {
+  return {{"algorithm", plan.algorithm->name},
+          {"channels", plan.channels},
+          {"chunk_bytes", plan.chunk * group.element},
+          {"time_us", static_cast<double>(plan.nanoseconds) / 1e3},
+          {"busbw_gbytes_per_s", BusBandwidth(group, bytes, plan.nanoseconds)}};
+}
+
+ordered_json Json(const Group& group, absl::Span<const Answer> answers) {
+  ordered_json json{{"collective", ToString(group.kind)},
+                    {"group", group.name},
+                    {"ranks", group.ranks},
+                    {"hosts", group.hosts},
+                    {"fabric", group.fabric},
+                    {"cores", group.table.cores},
+                    {"costs", group.table.source},
+                    {"sizes", ordered_json::array()}};
+  for (const Answer& answer : answers) {
+    ordered_json plans = ordered_json::array();
+    for (const planner::Plan& plan : answer.plans) {
+      plans.push_back(PlanJson(group, answer.bytes, plan));
+    }
+    json["sizes"].push_back({{"bytes", answer.bytes},
+                             {"choice", PlanJson(group, answer.bytes, answer.choice)},
+                             {"why", answer.choice.why},
+                             {"plans", std::move(plans)}});
+  }
+  return json;
+}
+
+Picture PictureOf(const Group& group, absl::Span<const Answer> answers) {
+  Picture picture;
+  picture.title = absl::StrCat(ToString(group.kind), ": ", group.Describe());
+  for (const Answer& answer : answers) {
+    for (const planner::Plan& plan : answer.plans) {
+      const bool chosen = plan.algorithm == answer.choice.algorithm;
+      const planner::Plan& shown = chosen ? answer.choice : plan;
+      picture.Add(plan.algorithm->name, static_cast<double>(answer.bytes),
+                  BusBandwidth(group, answer.bytes, shown.nanoseconds), chosen);
+    }
+  }
+  return picture;
+}
+
+absl::StatusOr<std::vector<int64_t>> SizesOf(const std::vector<std::string>& single,
+                                             const std::string& range) {
+  std::vector<int64_t> sizes;
+  for (const std::string& text : single) {
+    WEFT_ASSIGN_OR_RETURN(const Bytes bytes, ParseBytes(text));
+    sizes.push_back(bytes.count());
+  }
+  if (!sizes.empty()) return sizes;
+  const std::vector<std::string> ends = absl::StrSplit(range, "..");
+  if (ends.size() != 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--sizes \"", range, "\" is no range, as 1KiB..256MiB"));
+  }
+  WEFT_ASSIGN_OR_RETURN(const Bytes first, ParseBytes(ends[0]));
+  WEFT_ASSIGN_OR_RETURN(const Bytes last, ParseBytes(ends[1]));
+  if (first.count() < 1 || last < first || last.count() > int64_t{1} << 50) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--sizes \"", range, "\" must rise, from 1 B to at most 1 PiB"));
+  }
+  for (int64_t bytes = first.count(); bytes <= last.count(); bytes *= kStep) sizes.push_back(bytes);
+  return sizes;
+}
+
+// Hosts by name, and the group's costs on that network.
+absl::StatusOr<std::vector<std::string>> PlaceOnFabric(const std::string& name,
+                                                       const std::string& hosts,
+                                                       int& ranks_per_host, Group& group) {
+  WEFT_ASSIGN_OR_RETURN(const topology::Fabric fabric, topology::LoadFabric(name));
+  std::vector<NodeId> nodes(fabric.hosts().begin(), fabric.hosts().end());
+  if (size_t number = 0; absl::SimpleAtoi(hosts, &number)) {
+    if (number < 1 || number > nodes.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("--hosts ", hosts, ": the fabric ", name,
+                                                     " has 1 to ", nodes.size(), " hosts to take"));
+    }
+    nodes.resize(number);
+  } else if (!hosts.empty()) {
+    WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> wanted, topology::ExpandHostlist(hosts));
+    WEFT_ASSIGN_OR_RETURN(nodes, topology::FindHosts(fabric, wanted));
+  }
+  WEFT_ASSIGN_OR_RETURN(const planner::FabricNetwork network, planner::NetworkOf(fabric, nodes));
+  if (ranks_per_host == 0) ranks_per_host = network.nics;
+  group.table = planner::OnNetwork(group.table, network);
+  group.fabric = name;
+  std::vector<std::string> names;
+  for (NodeId node : nodes) names.push_back(fabric.node(node).name);
+  return names;
+}
+
+}  // namespace
+
+CollectiveCommand::CollectiveCommand(CLI::App& app)
+    : command_(app.add_subcommand("collective", "Which algorithm a collective takes, and why")) {
+  CLI::App& command = *command_;
+  command.footer(kFooter);
+  command.option_defaults()->always_capture_default();
+  command.add_option("KIND", kind_, planner::KindNames())->required();
+  command.add_option("--size", size_, "Explains this size, with the runners-up; repeatable");
+  command.add_option("--sizes", sizes_, "Without --size: a line for each of this range, by 4");
+  command.add_option("-d,--datatype", type_, "Type of the elements");
+  command.add_option("--root", root_, "Of broadcast, reduce, gather, scatter");
+  command.add_option("--fabric", fabric_, "A fabric file, or a generator, as megascale:hosts=64");
+  command.add_option("--hosts", hosts_,
+                     "How many; or, of a fabric, a hostlist h[0-63,70]; empty: 1, or all of them");
+  command.add_option("--ranks-per-host", ranks_per_host_, "0: a rank a NIC of the fabric, else 1")
+      ->check(CLI::Range(0, kRanksMax));
+  command.add_option("--cores", cores_, "Of a host, for all its ranks; 0: as this machine")
+      ->check(CLI::Range(0, 1 << 16));
+  command.add_option("--group", group_, "Name of the group, for settings that force by group");
+  command.add_option("--transport", transport_, "As the setting; empty: the setting");
+  command.add_option("--set", settings_, "A setting, name=value; repeatable (see weft-settings)");
+  command.add_option("--count", count_, "Algorithms to print of each --size")
+      ->check(CLI::Range(1, 100));
+  command.add_option("--svg", svg_, "Picture of bus bandwidth by algorithm and size; empty: none");
+  command.add_option("--json", json_, "Write the results into this file; -: print them, no tables");
+}
+
+absl::Status CollectiveCommand::Run() const {
+  Settings settings(LibrarySettings());
+  WEFT_RETURN_IF_ERROR(settings.SetFromEnvironment(/*strict=*/false));
+  for (const std::string& pair : settings_) {
+    WEFT_RETURN_IF_ERROR(settings.SetPair(pair, "--set"));
+  }
+  if (!transport_.empty()) {
+    WEFT_RETURN_IF_ERROR(settings.Set("transport", transport_, "--transport"));
+  }
+  Group group{.root = root_, .name = group_};
+  const std::optional<CollectiveKind> kind = planner::FindKind(kind_);
+  if (!kind.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no collective '", kind_, "'; there are ", planner::KindNames()));
+  }
+  group.kind = *kind;
+  WEFT_ASSIGN_OR_RETURN(const collectives::DataType type, collectives::ParseDataType(type_));
+  group.element = collectives::SizeOf(type);
+  WEFT_ASSIGN_OR_RETURN(group.forced, planner::Forced::Create(settings));
+  WEFT_ASSIGN_OR_RETURN(const planner::Calibration costs, planner::LoadCalibration(settings));
+  group.table = planner::TableFor(costs, settings, cores_ > 0 ? cores_ : JobCores());
+
+  std::vector<std::string> hosts;
+  int ranks_per_host = ranks_per_host_;
+  if (!fabric_.empty()) {
+    WEFT_ASSIGN_OR_RETURN(hosts, PlaceOnFabric(fabric_, hosts_, ranks_per_host, group));
+  } else {
+    int number = 1;
+    if (!hosts_.empty() && (!absl::SimpleAtoi(hosts_, &number) || number < 1)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--hosts '", hosts_, "' is no number of hosts; names of hosts need --fabric"));
+    }
+    if (number > kRanksMax) return absl::InvalidArgumentError("--hosts: too many");
+    for (int h = 0; h < number; ++h) hosts.push_back(absl::StrCat("h", h));
+  }
+  ranks_per_host = std::max(ranks_per_host, 1);
+  if (static_cast<int64_t>(hosts.size()) * ranks_per_host > kRanksMax) {
+    return absl::InvalidArgumentError(absl::StrCat("more than ", kRanksMax, " ranks"));
+  }
+  group.hosts = static_cast<int>(hosts.size());
+  group.ranks = group.hosts * ranks_per_host;
+  if (root_ < 0 || root_ >= group.ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--root ", root_, " of a group of ", group.ranks, " ranks"));
+  }
+  std::vector<std::string> places;
+  for (const std::string& host : hosts) places.insert(places.end(), ranks_per_host, host);
+  if (group.hosts > 1) group.place = std::make_shared<const collectives::GroupPlace>(places);
+
+  WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> sizes, SizesOf(size_, sizes_));
+  // What has no size that all ranks know is planned for none.
+  if (group.kind == CollectiveKind::kBarrier || group.kind == CollectiveKind::kAllToAllV) {
+    sizes.assign(1, 0);
+  }
+  std::vector<Answer> answers;
+  for (int64_t bytes : sizes) answers.push_back(Ask(group, bytes));
+  if (json_ != "-") {
+    absl::PrintF("group  %s\n\n", group.Describe());
+    for (size_t i = 0; i < std::min(size_.size(), answers.size()); ++i) {
+      absl::PrintF("%s%s", i > 0 ? "\n" : "",
+                   Explanation(group, answers[i], static_cast<size_t>(count_)));
+    }
+    if (size_.empty()) absl::PrintF("%s", Table(group, answers));
+  }
+  if (!svg_.empty()) {
+    WEFT_RETURN_IF_ERROR(WriteOutput(svg_, DrawPicture(PictureOf(group, answers))));
+  }
+  if (json_.empty()) return absl::OkStatus();
+  return WriteOutput(json_, Json(group, answers).dump(2) + "\n");
+}
+
+}  // namespace weft::plan

@@ -1,0 +1,32 @@
+// `weft-plan collective`: which algorithm a collective takes on a group of ranks, what the others
+// would cost, and a picture of both over sizes. The answer is that of the communicators themselves:
+// the same planner, costs and settings.
+#ifndef WEFT_TOOLS_PLAN_COLLECTIVE_COMMAND_H_
+#define WEFT_TOOLS_PLAN_COLLECTIVE_COMMAND_H_
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace weft::plan {
+
+class CollectiveCommand {
+ public:
+  explicit CollectiveCommand(CLI::App& app);
+  bool chosen() const { return command_->parsed(); }
+  absl::Status Run() const;
+
+ private:
+  CLI::App* command_;
+  std::string kind_, sizes_ = "1KiB..256MiB", type_ = "float", group_ = "world";
+  std::vector<std::string> size_;
+  std::string fabric_, hosts_, transport_, json_, svg_;
+  std::vector<std::string> settings_;
+  int ranks_per_host_ = 0, root_ = 0, cores_ = 0, count_ = 5;
+};
+
+}  // namespace weft::plan
+
+#endif  // WEFT_TOOLS_PLAN_COLLECTIVE_COMMAND_H_
