@@ -85,9 +85,11 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"verbs.give_up_after", kDuration, "30s", "10ms..24h", "How long queue pairs are replaced and data is sent again without any getting across, until the link fails."},
 
     {"collective.timeout", kDuration, "5m", "100ms..24h", "How long a collective may wait for a rank before it fails on every rank, naming the one that is missing."},
-    {"collective.algorithm", kChoice, "auto", "auto|oneshot|direct|ring|chain|flat|recursive_doubling|halving_doubling|tree|binomial|bruck|pat|pairwise|scatter_allgather|hierarchical", "Forces one algorithm for every collective that has it; auto takes the cheapest by the machine's costs."},
+    {"collective.algorithm", kChoice, "auto", "auto|oneshot|direct|ring|chain|flat|recursive_doubling|halving_doubling|tree|binomial|bruck|pat|pairwise|scatter_allgather|hierarchical|three_level", "Forces one algorithm for every collective that has it; auto takes the cheapest by the machine's costs."},
     {"collective.algorithm_by_kind", kText, "", "", "Forces algorithms for some collectives, by kind and, where wanted, size and group, as all_reduce=tree,broadcast:1MiB..@dp*=chain; auto is a value too; the last that fits counts, and goes before collective.algorithm."},
     {"collective.costs", kText, "", "", "File with the costs that algorithms are chosen by, of rank 0 for all; empty: what weft-bw --calibrate wrote on its machine, else defaults."},
+    {"collective.fabric", kText, "", "", "The fabric that the job runs on, a fabric file or a generator: collectives are then planned by its switches, NICs and their rates."},
+    {"collective.fabric_host", kText, "", "", "What this host is called in collective.fabric; empty: its name."},
     {"collective.chunk_bytes", kBytes, "256KiB", "4KiB..64MiB", "Largest pieces in which an algorithm pipelines a large buffer; rank 0's counts for all."},
 
     {"store.timeout", kDuration, "5m", "100ms..24h", "How long a wait for a key of the rendezvous store may take."},

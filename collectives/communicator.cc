@@ -35,9 +35,9 @@ class CommunicatorImpl final : public Communicator {
         group_(std::move(group)),
         chunk_bytes_(static_cast<uint64_t>(endpoint_->costs().chunk_bytes)),
         verify_(endpoint_->settings().Bool("verify.schedules")) {
-    std::vector<std::string> hosts;
-    for (Rank rank : group_->ranks) hosts.push_back(endpoint_->host(rank));
-    auto place = std::make_shared<const GroupPlace>(hosts);
+    std::vector<RankPlace> places;
+    for (Rank rank : group_->ranks) places.push_back(endpoint_->place(rank));
+    auto place = std::make_shared<const GroupPlace>(places);
     if (place->hosts.size() > 1) place_ = std::move(place);
   }
   ~CommunicatorImpl() override { endpoint_->Leave(group_); }

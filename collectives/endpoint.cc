@@ -20,6 +20,7 @@
 #include "base/first_line.h"
 #include "base/status.h"
 #include "collectives/endpoint_impl.h"
+#include "collectives/planner/own_place.h"
 #include "topology/host/affinity.h"
 
 namespace weft::collectives {
@@ -92,6 +93,10 @@ absl::Status EndpointImpl::Open() {
                           planner::LoadCalibration(options_.settings));
     costs_ = planner::TableFor(calibration, options_.settings, JobCores());
   }
+  places_.resize(peers_.size());
+  RankPlace& own = places_[options_.rank.index()];
+  WEFT_ASSIGN_OR_RETURN(own, planner::OwnPlace(options_.settings));
+  own.host = options_.host;
   int ranks_here = 1;
   if (options_.world_size > 1) {
     WEFT_RETURN_IF_ERROR(AgreeOnSecret());
@@ -156,7 +161,8 @@ absl::Status EndpointImpl::ExchangeAddresses() {
   for (auto& transport : transports_) {
     absl::StrAppend(&own, " ", transport == nullptr ? "" : Word(transport->address()));
   }
-  absl::StrAppend(&own, " ", options_.rank == Rank(0) ? planner::ToWord(costs_) : "-");
+  absl::StrAppend(&own, " ", ToWord(places_[options_.rank.index()]), " ",
+                  options_.rank == Rank(0) ? planner::ToWord(costs_) : "-");
   auto all = options_.store->AllGather(absl::StrCat(options_.job, "/addresses"),
                                        options_.rank.value(), options_.world_size, own,
                                        options_.settings.Duration("store.timeout"));
@@ -164,11 +170,14 @@ absl::Status EndpointImpl::ExchangeAddresses() {
   bool used[kTransportsMax] = {};
   for (Peer& peer : peers_) {
     const std::vector<std::string> words = absl::StrSplit((*all)[peer.rank.index()], ' ');
-    if (words.size() != 2 + kTransportsMax) {
+    if (words.size() != 3 + kTransportsMax) {
       return absl::DataLossError(
           absl::StrCat("rank ", peer.rank.value(), " published no valid addresses"));
     }
     peer.host = FromWord(words[0]);
+    RankPlace& place = places_[peer.rank.index()];
+    WEFT_ASSIGN_OR_RETURN(place, RankPlaceFromWord(words[1 + kTransportsMax]));
+    place.host = peer.host;
     if (peer.rank == Rank(0)) {
       WEFT_ASSIGN_OR_RETURN(costs_, planner::FromWord(words.back()));
     }

@@ -19,6 +19,7 @@
 
 namespace weft::collectives {
 
+struct RankPlace;
 namespace planner {
 struct CostTable;
 }  // namespace planner
@@ -53,6 +54,8 @@ class Endpoint {
   virtual const Settings& settings() const = 0;
   // Which host a rank of the job is on; equal texts: the same.
   virtual const std::string& host(Rank rank) const = 0;
+  // Where a rank of the job stands, as it said at start-up.
+  virtual const RankPlace& place(Rank rank) const = 0;
   // Rank 0's: what collectives are planned by.
   virtual const planner::CostTable& costs() const = 0;
   // "rank 0 -> 1: shm ..., 4.2 GB sent": a line a link, for people.

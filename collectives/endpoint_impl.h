@@ -30,6 +30,7 @@
 #include "collectives/peers.h"
 #include "collectives/planner/cost.h"
 #include "collectives/planner/forced.h"
+#include "collectives/planner/group_place.h"
 
 namespace weft::collectives {
 
@@ -47,6 +48,7 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   const std::string& host(Rank rank) const override {
     return rank == options_.rank ? options_.host : peers_[rank.index()].host;
   }
+  const RankPlace& place(Rank rank) const override { return places_[rank.index()]; }
   const planner::CostTable& costs() const override { return costs_; }
 
   // ---- For communicators.
@@ -119,6 +121,7 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   absl::Duration collective_timeout_;   // (c)
   planner::CostTable costs_;            // (c)
   planner::Forced forced_;              // (c)
+  std::vector<RankPlace> places_;       // (c), by rank of the job
   int64_t spin_ns_ = 0, yield_ns_ = 0;  // (c)
   int epoll_ = -1, event_ = -1;         // (c)
 

@@ -68,9 +68,9 @@ absl::Status ShowSchedule(const Case& what, const Options& options,
   spec.average = info.reduces() && what.op == ReduceOp::kAverage;
   size_t element = collectives::SizeOf(what.type);
   spec.chunk = static_cast<uint64_t>(endpoint.costs().chunk_bytes) / element;
-  std::vector<std::string> hosts;
-  for (int r = 0; r < ranks; ++r) hosts.push_back(endpoint.host(Rank(r)));
-  auto place = std::make_shared<const collectives::GroupPlace>(hosts);
+  std::vector<collectives::RankPlace> places;
+  for (int r = 0; r < ranks; ++r) places.push_back(endpoint.place(Rank(r)));
+  auto place = std::make_shared<const collectives::GroupPlace>(places);
   if (place->hosts.size() > 1) spec.place = std::move(place);
   WEFT_ASSIGN_OR_RETURN(auto forced, collectives::planner::Forced::Create(options.settings));
   const collectives::planner::Plan plan = collectives::planner::ChoosePlan(

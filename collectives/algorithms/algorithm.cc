@@ -10,8 +10,9 @@ namespace {
 // Of those that cost the same the planner takes the first. A chunk of a chain is in cache when it
 // is passed on.
 constexpr const Algorithm* kAlgorithms[] = {
-    &kOneShot, &kChain,    &kDirect, &kRing, &kFlat,     &kRecursiveDoubling, &kHalvingDoubling,
-    &kTree,    &kBinomial, &kBruck,  &kPat,  &kPairwise, &kScatterAllGather,  &kHierarchical,
+    &kOneShot,          &kChain,        &kDirect,     &kRing,  &kFlat, &kRecursiveDoubling,
+    &kHalvingDoubling,  &kTree,         &kBinomial,   &kBruck, &kPat,  &kPairwise,
+    &kScatterAllGather, &kHierarchical, &kThreeLevel,
 };
 
 }  // namespace

@@ -18,6 +18,7 @@
 //   pairwise  all-to-all, one exchange after another: for large sizes across a network.
 //   scatter_allgather  broadcast by a binomial scatter and a ring: for large buffers.
 //   hierarchical  memory inside a host, rails in parallel between hosts.
+//   three_level  the same, and each rail switch by switch.
 //
 // Results are bit-identical on all ranks, and the same whenever kind, count, size and place of the
 // group, chunk, channels and algorithm are.
@@ -45,6 +46,9 @@ struct Cost {
   double turns_across = 0;
   double elements_across = 0;
   double lanes = 1;  // links at once that carry them
+  // Of them, those out of or into the switch with the busiest cables to others, all its hosts
+  // together; < 0: as where every host talks to all others alike.
+  double elements_beyond = -1;
 };
 
 struct Algorithm {
@@ -56,7 +60,8 @@ struct Algorithm {
 };
 
 extern const Algorithm kOneShot, kDirect, kRing, kChain, kFlat, kRecursiveDoubling,
-    kHalvingDoubling, kTree, kBinomial, kBruck, kPat, kPairwise, kScatterAllGather, kHierarchical;
+    kHalvingDoubling, kTree, kBinomial, kBruck, kPat, kPairwise, kScatterAllGather, kHierarchical,
+    kThreeLevel;
 
 absl::Span<const Algorithm* const> Algorithms();
 // Null when there is none of that name for that kind.

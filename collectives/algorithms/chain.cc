@@ -93,6 +93,7 @@ Cost CostOf(const CollectiveSpec& spec) {
   if (spec.place != nullptr && spec.place->hosts.size() > 1) {
     cost.turns_across = static_cast<double>(spec.place->hosts.size()) - 1;
     cost.elements_across = count;
+    cost.elements_beyond = count;
   }
   return cost;
 }

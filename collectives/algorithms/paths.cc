@@ -107,7 +107,13 @@ std::vector<int> RingOrder(const CollectiveSpec& spec, int channel) {
   std::vector<int> order;
   for (int i = 0; i < count; ++i) {
     const int64_t at = int64_t{i} * stride % count;
-    const std::vector<int>& ranks = stations[static_cast<size_t>(at)];
+    std::vector<int> ranks = stations[static_cast<size_t>(at)];
+    if (spec.place != nullptr) {  // a host's NUMA nodes one after the other
+      std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+        const std::vector<int>& numa = spec.place->numa;
+        return numa[static_cast<size_t>(a)] < numa[static_cast<size_t>(b)];
+      });
+    }
     for (size_t k = 0; k < ranks.size(); ++k) {
       order.push_back(ranks[(k + static_cast<size_t>(channel)) % ranks.size()]);
     }

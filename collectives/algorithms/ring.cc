@@ -188,6 +188,7 @@ Cost CostOf(const CollectiveSpec& spec) {
     // One of each channel's n links leaves each host.
     cost.turns_across = cost.turns * static_cast<double>(spec.place->hosts.size()) / n;
     cost.elements_across = cost.elements;
+    cost.elements_beyond = cost.elements;  // and of each switch, whose hosts follow each other
     cost.lanes = std::min(spec.channels, spec.place->ranks_min);
   }
   return cost;

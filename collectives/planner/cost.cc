@@ -16,20 +16,43 @@ namespace {
 // What the ranks of a host move between them in caches.
 constexpr double kCacheBytes = 1 << 20;
 
+double ElementsBeyond(const Cost& cost, const GroupPlace* place) {
+  if (place == nullptr || place->switches.size() < 2) return 0;
+  if (cost.elements_beyond >= 0) return cost.elements_beyond;
+  const double hosts = static_cast<double>(place->hosts.size()), near = place->hosts_max;
+  return cost.elements_across * near * (hosts - near) / (hosts - 1);
+}
+
+// ns of the cables out of a switch, for a byte; 0: not known.
+double SwitchByte(const CollectiveSpec& spec) {
+  const double rate = spec.place == nullptr ? 0 : spec.place->switch_rate;
+  return rate > 0 ? 1e9 / rate : 0;
+}
+
+// What was measured between hosts, with the rates of the group's own NICs, where they are known:
+// no byte of a link is faster than its NIC, and the NICs of a host are the wire that it leaves by.
+LinkCosts Across(const CostTable& table, const GroupPlace* place) {
+  LinkCosts across = table.across;
+  if (place == nullptr) return across;
+  if (place->nic_rate > 0) across.byte = std::max(across.byte, 1e9 / place->nic_rate);
+  if (place->host_rate > 0) across.host_byte = 1e9 / place->host_rate;
+  return across;
+}
+
 }  // namespace
 
 int64_t TimeOf(const Cost& cost, const CollectiveSpec& spec, size_t element,
                const CostTable& table) {
   const double bytes = static_cast<double>(element);
+  const LinkCosts across = Across(table, spec.place.get());
   const double ranks = spec.place == nullptr ? spec.size : spec.place->ranks_max;
   const double cores = table.cores;
   // Bytes that the busiest rank sends to other hosts.
   const double away = std::min(cost.elements_across / cost.lanes, cost.elements);
   double share = cost.turns > 0 ? cost.turns_across / cost.turns : 0;  // of messages
   if (cost.elements > 0) share = away / cost.elements;
-  const double message = (1 - share) * table.inside.message + share * table.across.message;
-  const double moving =
-      ((cost.elements - away) * table.inside.byte + away * table.across.byte) * bytes;
+  const double message = (1 - share) * table.inside.message + share * across.message;
+  const double moving = ((cost.elements - away) * table.inside.byte + away * across.byte) * bytes;
   const double rest = (cost.reduced * table.reduce_byte + cost.copied * table.copy_byte) * bytes;
   const double crowding = std::max(1.0, ranks * cost.balance / cores);
   const double work = (cost.messages * message + moving + rest) * crowding;
@@ -39,13 +62,15 @@ int64_t TimeOf(const Cost& cost, const CollectiveSpec& spec, size_t element,
       std::max(cost.elements * cost.balance * ranks - cost.elements_across, 0.0);
   const double shared = (inside_host + copied) * bytes;
   const double memory = std::max(shared - kCacheBytes, 0.0) * table.inside.host_byte;
-  const double wire = cost.elements_across * table.across.host_byte * bytes;
+  const double wire = std::max(cost.elements_across * across.host_byte,
+                               ElementsBeyond(cost, spec.place.get()) * SwitchByte(spec)) *
+                      bytes;
 
   const double inside = cost.turns - cost.turns_across;
   const double waiting = ranks > cores ? ranks / cores * table.switch_rank : 0;
-  const double latency = inside * table.inside.latency + cost.turns_across * table.across.latency +
-                         cost.turns * waiting;
-  const double fill_byte = cost.turns_across > 0 ? table.across.byte : table.inside.byte;
+  const double latency =
+      inside * table.inside.latency + cost.turns_across * across.latency + cost.turns * waiting;
+  const double fill_byte = cost.turns_across > 0 ? across.byte : table.inside.byte;
   return std::llround(latency + cost.fill * bytes * fill_byte + std::max({work, memory, wire}));
 }
 

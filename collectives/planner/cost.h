@@ -12,7 +12,8 @@
 //                  times the ranks that want a core, over cores, where that is above 1
 //          memory  elements moved and copied by all ranks of a host, as far as caches do not hold
 //                  them, * host_byte inside
-//          wire    bytes between hosts * host_byte, across
+//          wire    bytes between hosts * host_byte, across; and where it is known what the cables
+//                  between switches carry, the bytes that leave a switch by them
 //
 // One table counts for all ranks of a job: rank 0's, which its endpoint hands out at start-up.
 #ifndef WEFT_COLLECTIVES_PLANNER_COST_H_

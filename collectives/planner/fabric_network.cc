@@ -43,56 +43,55 @@ std::vector<absl::Duration> DelaysFrom(const Fabric& fabric, NodeId source) {
   return delays;
 }
 
-// Rates of a host's NICs, and the switch of the first.
-absl::Status AddHost(const Fabric& fabric, NodeId host, FabricNetwork& network) {
-  Bandwidth together;
-  NodeId first;
-  for (int nic = 0; nic < fabric.nics(host); ++nic) {
-    Bandwidth rate;
-    for (LinkId id : fabric.Ports({host, nic})) {
-      const FabricLink& link = fabric.link(id);
-      if (!link.up) continue;
-      rate = Bandwidth::BytesPerSecond(rate.bytes_per_second() + link.bandwidth.bytes_per_second());
-      if (first == NodeId()) first = link.target;
-    }
-    if (rate == Bandwidth()) continue;
-    together = Bandwidth::BytesPerSecond(together.bytes_per_second() + rate.bytes_per_second());
-    network.nic = network.nic == Bandwidth() ? rate : std::min(network.nic, rate);
+// Bytes a second of the links that are up and lead to switches.
+double RateToSwitches(const Fabric& fabric, absl::Span<const LinkId> links) {
+  double rate = 0;
+  for (LinkId id : links) {
+    const FabricLink& link = fabric.link(id);
+    const bool counts = link.up && fabric.node(link.target).kind == NodeKind::kSwitch;
+    if (counts) rate += link.bandwidth.bytes_per_second();
   }
-  if (first == NodeId()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("host ", fabric.node(host).name, " has no link that is up"));
-  }
-  const bool is_first = network.switches.empty();
-  network.nics = is_first ? fabric.nics(host) : std::min(network.nics, fabric.nics(host));
-  network.host = is_first ? together : std::min(network.host, together);
-  network.switches.push_back(fabric.node(first).name);
-  return absl::OkStatus();
-}
-
-Bandwidth BeyondSwitch(const Fabric& fabric, const FabricNetwork& network) {
-  std::map<std::string, double> served;
-  for (const std::string& name : network.switches) served[name] += 1;
-  Bandwidth least = network.host;
-  if (served.size() < 2) return least;
-  for (const auto& [name, hosts] : served) {
-    double out = 0;
-    for (LinkId id : fabric.LinksFrom(*fabric.Find(name))) {
-      const FabricLink& link = fabric.link(id);
-      const bool away = fabric.node(link.target).kind == NodeKind::kSwitch;
-      if (away && link.up) out += link.bandwidth.bytes_per_second();
-    }
-    if (out > 0) least = std::min(least, Bandwidth::BytesPerSecond(out / hosts));
-  }
-  return least;
+  return rate;
 }
 
 }  // namespace
 
+absl::StatusOr<RankPlace> PlaceOnFabric(const Fabric& fabric, NodeId host) {
+  RankPlace place;
+  place.host = fabric.node(host).name;
+  if (fabric.node(host).kind != NodeKind::kHost) {
+    return absl::InvalidArgumentError(absl::StrCat(place.host, " is a switch, not a host"));
+  }
+  place.nics = fabric.nics(host);
+  for (int nic = 0; nic < place.nics; ++nic) {
+    const double rate = RateToSwitches(fabric, fabric.Ports({host, nic}));
+    if (rate == 0) continue;
+    place.host_rate += rate;
+    place.nic_rate = place.nic_rate == 0 ? rate : std::min(place.nic_rate, rate);
+    for (LinkId id : fabric.Ports({host, nic})) {
+      const FabricLink& link = fabric.link(id);
+      if (!link.up || !place.switch_name.empty()) continue;
+      place.switch_name = fabric.node(link.target).name;
+      place.switch_rate = RateToSwitches(fabric, fabric.LinksFrom(link.target));
+    }
+  }
+  if (place.host_rate > 0) return place;
+  return absl::FailedPreconditionError(
+      absl::StrCat("host ", place.host, " has no link that is up"));
+}
+
 absl::StatusOr<FabricNetwork> NetworkOf(const Fabric& fabric, absl::Span<const NodeId> hosts) {
   FabricNetwork network;
   if (hosts.empty()) return absl::InvalidArgumentError("a group without hosts");
-  for (NodeId host : hosts) WEFT_RETURN_IF_ERROR(AddHost(fabric, host, network));
+  std::vector<RankPlace> places;
+  for (NodeId host : hosts) {
+    WEFT_ASSIGN_OR_RETURN(RankPlace place, PlaceOnFabric(fabric, host));
+    places.push_back(std::move(place));
+  }
+  const GroupPlace group(places);
+  network.nics = group.nics;
+  network.nic = Bandwidth::BytesPerSecond(group.nic_rate);
+  network.host = Bandwidth::BytesPerSecond(group.host_rate);
   const std::vector<absl::Duration> delays = DelaysFrom(fabric, hosts[0]);
   for (size_t i = 1; i < hosts.size(); ++i) {
     const absl::Duration delay = delays[hosts[i].index()];
@@ -102,20 +101,8 @@ absl::StatusOr<FabricNetwork> NetworkOf(const Fabric& fabric, absl::Span<const N
                                                         fabric.node(hosts[i]).name));
     }
     network.delay = std::max(network.delay, delay);
-    if (network.switches[i] == network.switches[0]) network.nearest = delay;
   }
-  network.beyond_switch = BeyondSwitch(fabric, network);
   return network;
-}
-
-CostTable OnNetwork(CostTable table, const FabricNetwork& network) {
-  // ns for a byte.
-  const double nic = 1e9 / network.nic.bytes_per_second();
-  const double host = 1e9 / network.host.bytes_per_second();
-  table.across.byte = std::max(table.across.byte, nic);
-  table.across.host_byte = host;
-  table.across.latency += absl::ToDoubleNanoseconds(network.delay);
-  return table;
 }
 
 }  // namespace weft::collectives::planner

@@ -40,7 +40,9 @@ std::vector<uint64_t> ChunksFor(const CollectiveSpec& spec, size_t element) {
 std::vector<int> ChannelsFor(const CollectiveSpec& spec, const Algorithm& algorithm) {
   std::vector<int> channels{1};
   if (&algorithm != &kRing || spec.place == nullptr) return channels;
-  for (int c = 2; c <= std::min(kChannelsMax, spec.place->ranks_min); c *= 2) channels.push_back(c);
+  int most = std::min(kChannelsMax, spec.place->ranks_min);
+  if (spec.place->nics > 0) most = std::min(most, spec.place->nics);
+  for (int c = 2; c <= most; c *= 2) channels.push_back(c);
   return channels;
 }
 
@@ -76,6 +78,8 @@ std::vector<Plan> PlansFor(const CollectiveSpec& spec, size_t element, const Cos
   for (const Algorithm* algorithm : Algorithms()) {
     // On one host its stages are those of direct.
     if (algorithm == &kHierarchical && spec.place == nullptr) continue;
+    const bool one_switch = spec.place == nullptr || spec.place->switches.size() < 2;
+    if (algorithm == &kThreeLevel && one_switch) continue;
     if (algorithm->has(spec.kind)) plans.push_back(Cheapest(spec, element, table, *algorithm));
   }
   std::stable_sort(plans.begin(), plans.end(),

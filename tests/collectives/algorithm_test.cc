@@ -60,6 +60,8 @@ TEST_P(ProofTest, HoldsForManyRanksCountsRootsAndPlaces) {
             {.chunk = 7, .root = 2, .channels = 2, .in_place = CaseOptions::kSome},
             {.chunk = 16, .root = 3, .channels = 3, .hosts = 2, .average = true},
             {.chunk = 7, .root = 4, .hosts = 3, .in_place = CaseOptions::kSome},
+            {.chunk = 16, .root = 2, .hosts = 5, .switches = 2, .average = true},
+            {.chunk = 7, .root = 3, .hosts = 6, .switches = 3, .in_place = CaseOptions::kSome},
         };
         for (size_t v = 0; v < variants.size(); ++v) {
           if (n > 9 && v % counts.size() != c) continue;
@@ -147,11 +149,16 @@ double LongestChain(const Case& built) {
   return longest;
 }
 
+size_t SwitchOf(const GroupPlace& place, int rank) {
+  return static_cast<size_t>(
+      place.switch_of[static_cast<size_t>(place.host[static_cast<size_t>(rank)])]);
+}
+
 Cost Counted(const Case& built) {
   Cost cost;
   const int n = static_cast<int>(built.specs.size());
   const GroupPlace place = PlaceOf(built.specs[0]);
-  std::vector<double> sent(n), received(n), leaving(n), entering(n);
+  std::vector<double> sent(n), received(n), leaving(n), entering(n), beyond(n);
   double all = 0;
   for (int r = 0; r < n; ++r) {
     double sends = 0, receives = 0, reduced = 0, copied = 0;
@@ -166,6 +173,9 @@ Cost Counted(const Case& built) {
       (send ? sends : receives) += 1;
       (send ? sent : received)[r] += length;
       if (across) (send ? leaving : entering)[place.host[r]] += length;
+      if (send && SwitchOf(place, r) != SwitchOf(place, step.peer)) {
+        beyond[SwitchOf(place, r)] += length;
+      }
       if (send) all += length;
     }
     cost.messages = std::max({cost.messages, sends, receives});
@@ -175,6 +185,7 @@ Cost Counted(const Case& built) {
     cost.elements_across =
         std::max({cost.elements_across, leaving[place.host[r]], entering[place.host[r]]});
   }
+  cost.elements_beyond = *std::max_element(beyond.begin(), beyond.end());
   cost.balance = cost.elements > 0 ? all / (cost.elements * n) : 1;
   cost.turns = LongestChain(built);
   return cost;
@@ -237,6 +248,74 @@ TEST(CostTest, BetweenHostsIsWhatTheSchedulesHold) {
   });
 }
 
+// 16 ranks, two a host, four hosts a switch.
+TEST(CostTest, BetweenSwitchesIsWhatTheSchedulesHold) {
+  const auto place = [] {
+    std::vector<RankPlace> places(16);
+    for (int r = 0; r < 16; ++r) {
+      places[static_cast<size_t>(r)].host = absl::StrCat(r / 2);
+      places[static_cast<size_t>(r)].switch_name = absl::StrCat(r / 8);
+    }
+    return std::make_shared<const GroupPlace>(places);
+  }();
+  for (const Algorithm* algorithm : {&kRing, &kChain, &kHierarchical, &kThreeLevel}) {
+    for (CollectiveKind kind :
+         {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+          CollectiveKind::kBroadcast, CollectiveKind::kReduce}) {
+      if (!algorithm->has(kind)) continue;
+      Case built = BuildCase(*algorithm, kind, 16, {.count = 4800, .chunk = 600});
+      for (size_t r = 0; r < built.specs.size(); ++r) {
+        built.specs[r].place = place;
+        built.schedules[r] = algorithm->build(built.specs[r]);
+      }
+      SCOPED_TRACE(built.text);
+      const Cost cost = algorithm->cost(built.specs[0]), counted = Counted(built);
+      if (cost.elements_beyond >= 0) {
+        EXPECT_NEAR(cost.elements_beyond, counted.elements_beyond, 0.05 * counted.elements_beyond);
+      }
+      EXPECT_NEAR(cost.elements_across, counted.elements_across, 0.1 * counted.elements_across);
+      EXPECT_NEAR(cost.elements, counted.elements, 0.1 * counted.elements);
+      if (algorithm != &kThreeLevel) continue;
+      // Never more between switches than without them, and of what is gathered much less.
+      built.specs[0].rank = 0;
+      Case flat = built;
+      for (size_t r = 0; r < flat.specs.size(); ++r) {
+        flat.schedules[r] = kHierarchical.build(flat.specs[r]);
+      }
+      const double two_levels = Counted(flat).elements_beyond;
+      EXPECT_LE(counted.elements_beyond, two_levels * 1.01);
+      if (kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter) {
+        EXPECT_LE(counted.elements_beyond, two_levels / 3);
+      }
+    }
+  }
+}
+
+TEST(GroupPlaceTest, HostsOfASwitchFollowEachOtherAndWhatIsNotKnownIsOneSwitch) {
+  std::vector<RankPlace> places(6);
+  const char* hosts[] = {"a", "b", "c", "a", "b", "d"};
+  const char* switches[] = {"x", "y", "x", "x", "y", "x"};
+  for (size_t r = 0; r < 6; ++r) places[r].host = hosts[r], places[r].switch_name = switches[r];
+  const GroupPlace place(places);
+  EXPECT_EQ(place.hosts, (std::vector<std::vector<int>>{{0, 3}, {2}, {5}, {1, 4}}));
+  EXPECT_EQ(place.switches, (std::vector<std::vector<int>>{{0, 1, 2}, {3}}));
+  EXPECT_EQ(place.host, (std::vector<int>{0, 3, 1, 0, 3, 2}));
+  EXPECT_EQ(place.hosts_max, 3);
+  places[5].switch_name = "";
+  EXPECT_EQ(GroupPlace(places).switches.size(), 1u);
+}
+
+TEST(GroupPlaceTest, ARankPlaceTravelsUnchanged) {
+  RankPlace place{.host = "", .numa = 1, .switch_name = "leaf 3", .nics = 8};
+  place.nic_rate = 1e10 / 3, place.host_rate = 8e10 / 3, place.switch_rate = 1;
+  EXPECT_EQ(*RankPlaceFromWord(ToWord(place)), place);
+  EXPECT_EQ(ToWord(place).find(' '), std::string::npos);
+  EXPECT_EQ(*RankPlaceFromWord(ToWord(RankPlace{})), RankPlace{});
+  for (const char* wrong : {"", "1,2,3", "1,-2,1,1,1,", "1,2,-1,1,1,", "a,2,1,1,1,"}) {
+    EXPECT_EQ(RankPlaceFromWord(wrong).status().code(), absl::StatusCode::kDataLoss) << wrong;
+  }
+}
+
 // ---- Trees and rings.
 
 TEST(PathsTest, EveryNodeIsALeafOfOneTreeOfTwo) {
@@ -280,6 +359,15 @@ TEST(PathsTest, RingsVisitEveryRankOnceAndLeaveHostsByOtherRanks) {
   spec.place = std::make_shared<const GroupPlace>(std::vector<std::string>{"a", "a", "b", "b"});
   EXPECT_EQ(RingOrder(spec, 0), (std::vector<int>{0, 1, 2, 3}));
   EXPECT_EQ(RingOrder(spec, 1), (std::vector<int>{1, 0, 3, 2}));
+  // A host's NUMA nodes one after the other.
+  std::vector<RankPlace> places(6);
+  for (int r = 0; r < 6; ++r) {
+    places[static_cast<size_t>(r)].host = r < 4 ? "a" : "b";
+    places[static_cast<size_t>(r)].numa = r % 2;
+  }
+  CollectiveSpec numa{.size = 6};
+  numa.place = std::make_shared<const GroupPlace>(places);
+  EXPECT_EQ(RingOrder(numa, 0), (std::vector<int>{0, 2, 1, 3, 4, 5}));
 }
 
 }  // namespace

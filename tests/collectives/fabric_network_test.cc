@@ -2,10 +2,16 @@
 #include "collectives/planner/fabric_network.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "collectives/planner/own_place.h"
 #include "topology/fabric/load.h"
 
 namespace weft::collectives::planner {
@@ -24,39 +30,60 @@ TEST(FabricNetworkTest, RatesDelaysAndSwitchesAreThoseOfTheHosts) {
   EXPECT_EQ(network.nics, 2);
   EXPECT_DOUBLE_EQ(network.nic.gigabits_per_second(), 100);
   EXPECT_DOUBLE_EQ(network.host.gigabits_per_second(), 200);
-  EXPECT_EQ(network.nearest, absl::Microseconds(2));  // two cables, one switch
-  EXPECT_EQ(network.delay, absl::Microseconds(5));    // four cables, three switches
-  ASSERT_EQ(network.switches.size(), 8U);
-  EXPECT_EQ(network.switches[0], network.switches[3]);
-  EXPECT_NE(network.switches[3], network.switches[4]);
-  EXPECT_DOUBLE_EQ(network.beyond_switch.gigabits_per_second(), 50);
-}
+  EXPECT_EQ(network.delay, absl::Microseconds(5));  // four cables, three switches
+  EXPECT_EQ(NetworkOf(fabric, fabric.hosts().subspan(0, 4))->delay, absl::Microseconds(2));
 
-TEST(FabricNetworkTest, OneSwitchHasNothingBeyond) {
-  const topology::Fabric fabric = Load(kFabric);
-  const FabricNetwork network = *NetworkOf(fabric, fabric.hosts().subspan(0, 4));
-  EXPECT_EQ(network.delay, absl::Microseconds(2));
-  EXPECT_EQ(network.beyond_switch, network.host);
+  std::vector<RankPlace> places;
+  for (NodeId host : fabric.hosts()) places.push_back(*PlaceOnFabric(fabric, host));
+  const GroupPlace group(places);
+  ASSERT_EQ(group.switches.size(), 2U);
+  EXPECT_EQ(group.switches[1], (std::vector<int>{4, 5, 6, 7}));
+  EXPECT_EQ(group.nics, 2);
+  EXPECT_DOUBLE_EQ(group.nic_rate, 12.5e9);
+  EXPECT_DOUBLE_EQ(group.host_rate, 25e9);
+  EXPECT_DOUBLE_EQ(group.switch_rate, 25e9);  // two cables
 }
 
 TEST(FabricNetworkTest, CablesThatAreDownDoNotCount) {
   topology::Fabric fabric = Load(kFabric);
-  fabric.SetUp(fabric.Ports({fabric.hosts()[2], 0})[0], false);
+  const NodeId host = fabric.hosts()[2];
+  fabric.SetUp(fabric.Ports({host, 0})[0], false);
   EXPECT_DOUBLE_EQ(NetworkOf(fabric, fabric.hosts())->host.gigabits_per_second(), 100);
-  fabric.SetUp(fabric.Ports({fabric.hosts()[2], 1})[0], false);
+  fabric.SetUp(fabric.Ports({host, 1})[0], false);
   const absl::Status status = NetworkOf(fabric, fabric.hosts()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(status.message().find(fabric.node(fabric.hosts()[2]).name), std::string::npos);
+  EXPECT_NE(status.message().find(fabric.node(host).name), std::string::npos);
 }
 
-TEST(FabricNetworkTest, TheTableGetsTheNetworksRatesAndDelays) {
-  const topology::Fabric fabric = Load(kFabric);
-  CostTable table;
-  table.across = {.latency = 3000, .message = 600, .byte = 0.01, .host_byte = 1};
-  table = OnNetwork(table, *NetworkOf(fabric, fabric.hosts()));
-  EXPECT_DOUBLE_EQ(table.across.byte, 0.08);  // 12.5 GB/s
-  EXPECT_DOUBLE_EQ(table.across.host_byte, 0.04);
-  EXPECT_DOUBLE_EQ(table.across.latency, 8000);
+// A rank finds its own host in the file of the setting.
+TEST(OwnPlaceTest, IsOnTheFabricThatTheSettingsName) {
+  Settings settings(LibrarySettings());
+  EXPECT_EQ(OwnPlace(settings)->switch_name, "");
+  ASSERT_TRUE(settings.Set("collective.fabric", kFabric, "test").ok());
+  ASSERT_TRUE(settings.Set("collective.fabric_host", "h5", "test").ok());
+  const RankPlace place = *OwnPlace(settings);
+  EXPECT_EQ(place.nics, 2);
+  EXPECT_EQ(place.switch_name,
+            PlaceOnFabric(Load(kFabric), *Load(kFabric).Find("h5"))->switch_name);
+  ASSERT_TRUE(settings.Set("collective.fabric_host", "h55", "test").ok());
+  const absl::Status status = OwnPlace(settings).status();
+  EXPECT_NE(status.message().find("lacks this host, \"h55\""), std::string::npos) << status;
+}
+
+TEST(OwnPlaceTest, TheNumaNodeIsTheOneThatHasAllCpus) {
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / absl::StrCat("numa", getpid());
+  for (const auto& [node, mask] :
+       {std::pair("node0", "0000000f"), std::pair("node1", "000000f0")}) {
+    std::filesystem::create_directories(folder / node);
+    std::ofstream(folder / node / "cpumap") << mask << "\n";
+  }
+  EXPECT_EQ(NumaNodeOf({0, 3}, folder), 0);
+  EXPECT_EQ(NumaNodeOf({5}, folder), 1);
+  EXPECT_EQ(NumaNodeOf({3, 4}, folder), -1);
+  EXPECT_EQ(NumaNodeOf({}, folder), -1);
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(NumaNodeOf({0}, folder), -1);
 }
 
 }  // namespace

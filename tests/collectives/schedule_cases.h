@@ -26,31 +26,37 @@ struct CaseOptions {
   uint64_t chunk = 1000000;
   int root = 0;
   int channels = 1;
-  int hosts = 1;  // above 1: of unlike sizes, their ranks not in one stretch
+  int hosts = 1;     // above 1: of unlike sizes, their ranks not in one stretch
+  int switches = 1;  // that the hosts are under in turn
   bool average = false;
   enum { kNobody, kEverybody, kSome } in_place = kNobody;
   uint64_t salt = 0;
 };
 
-inline std::shared_ptr<const GroupPlace> PlaceFor(int n, int hosts) {
+inline std::shared_ptr<const GroupPlace> PlaceFor(int n, int hosts, int switches = 1) {
   if (hosts == 1) return nullptr;
-  std::vector<std::string> names;
-  for (int r = 0; r < n; ++r) names.push_back(absl::StrCat(r % 3 == 1 ? r / 2 % hosts : r % hosts));
-  return std::make_shared<const GroupPlace>(names);
+  std::vector<RankPlace> places(static_cast<size_t>(n));
+  for (int r = 0; r < n; ++r) {
+    const int host = r % 3 == 1 ? r / 2 % hosts : r % hosts;
+    places[static_cast<size_t>(r)].host = absl::StrCat(host);
+    places[static_cast<size_t>(r)].switch_name = absl::StrCat("s", host % switches);
+  }
+  return std::make_shared<const GroupPlace>(places);
 }
 
 inline Case BuildCase(const Algorithm& algorithm, CollectiveKind kind, int n,
                       const CaseOptions& options) {
   Case built;
-  built.text = absl::StrCat(algorithm.name, " ", ToString(kind), " n ", n, " count ", options.count,
-                            " chunk ", options.chunk, " root ", options.root, " channels ",
-                            options.channels, " hosts ", options.hosts, " in place ",
-                            static_cast<int>(options.in_place), " salt ", options.salt);
+  built.text =
+      absl::StrCat(algorithm.name, " ", ToString(kind), " n ", n, " count ", options.count,
+                   " chunk ", options.chunk, " root ", options.root, " channels ", options.channels,
+                   " hosts ", options.hosts, " switches ", options.switches, " in place ",
+                   static_cast<int>(options.in_place), " salt ", options.salt);
   auto piece = [&](int a, int b) {
     Random random(options.salt, static_cast<uint64_t>(a * n + b));
     return random.Below(4) * ((options.count + 1) / 2);
   };
-  const auto place = PlaceFor(n, options.hosts);
+  const auto place = PlaceFor(n, options.hosts, options.switches);
   for (int r = 0; r < n; ++r) {
     CollectiveSpec spec{.kind = kind, .size = n, .rank = r, .count = options.count};
     spec.root = options.root % n;

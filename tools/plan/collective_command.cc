@@ -54,10 +54,14 @@ struct Group {
   planner::Forced forced;
   size_t element = 4;
 
+  std::string Switches() const {
+    if (place == nullptr || place->switches.size() < 2) return "";
+    return absl::StrCat(" under ", place->switches.size(), " switches");
+  }
   std::string Describe() const {
     return absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks", " on ", hosts,
-                        hosts == 1 ? " host" : " hosts", fabric.empty() ? "" : " of ", fabric, ", ",
-                        table.cores, table.cores == 1 ? " core" : " cores",
+                        hosts == 1 ? " host" : " hosts", Switches(), fabric.empty() ? "" : " of ",
+                        fabric, ", ", table.cores, table.cores == 1 ? " core" : " cores",
                         " each; costs: ", table.source);
   }
 };
@@ -241,10 +245,10 @@ absl::StatusOr<std::vector<int64_t>> SizesOf(const std::vector<std::string>& sin
   return sizes;
 }
 
-// Hosts by name, and the group's costs on that network.
-absl::StatusOr<std::vector<std::string>> PlaceOnFabric(const std::string& name,
-                                                       const std::string& hosts,
-                                                       int& ranks_per_host, Group& group) {
+// The hosts of a fabric, a place each; and its delays.
+absl::StatusOr<std::vector<collectives::RankPlace>> PlacesOnFabric(const std::string& name,
+                                                                   const std::string& hosts,
+                                                                   Group& group) {
   WEFT_ASSIGN_OR_RETURN(const topology::Fabric fabric, topology::LoadFabric(name));
   std::vector<NodeId> nodes(fabric.hosts().begin(), fabric.hosts().end());
   if (size_t number = 0; absl::SimpleAtoi(hosts, &number)) {
@@ -258,12 +262,45 @@ absl::StatusOr<std::vector<std::string>> PlaceOnFabric(const std::string& name,
     WEFT_ASSIGN_OR_RETURN(nodes, topology::FindHosts(fabric, wanted));
   }
   WEFT_ASSIGN_OR_RETURN(const planner::FabricNetwork network, planner::NetworkOf(fabric, nodes));
-  if (ranks_per_host == 0) ranks_per_host = network.nics;
-  group.table = planner::OnNetwork(group.table, network);
+  group.table.across.latency += absl::ToDoubleNanoseconds(network.delay);
   group.fabric = name;
-  std::vector<std::string> names;
-  for (NodeId node : nodes) names.push_back(fabric.node(node).name);
-  return names;
+  std::vector<collectives::RankPlace> places;
+  for (NodeId node : nodes) {
+    WEFT_ASSIGN_OR_RETURN(collectives::RankPlace place, planner::PlaceOnFabric(fabric, node));
+    places.push_back(std::move(place));
+  }
+  return places;
+}
+
+absl::StatusOr<std::vector<collectives::RankPlace>> PlacesByNumber(const std::string& hosts) {
+  int number = 1;
+  if (!hosts.empty() && (!absl::SimpleAtoi(hosts, &number) || number < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--hosts '", hosts, "' is no number of hosts; names of hosts need --fabric"));
+  }
+  if (number > kRanksMax) return absl::InvalidArgumentError("--hosts: too many");
+  std::vector<collectives::RankPlace> places(static_cast<size_t>(number));
+  for (int h = 0; h < number; ++h) places[static_cast<size_t>(h)].host = absl::StrCat("h", h);
+  return places;
+}
+
+// Sets ranks, hosts and place. `ranks_per_host` 0: a rank a NIC, or one where there are none.
+absl::Status Spread(absl::Span<const collectives::RankPlace> hosts, int ranks_per_host,
+                    Group& group) {
+  if (ranks_per_host == 0) ranks_per_host = std::max(hosts[0].nics, 1);
+  if (static_cast<int64_t>(hosts.size()) * ranks_per_host > kRanksMax) {
+    return absl::InvalidArgumentError(absl::StrCat("more than ", kRanksMax, " ranks"));
+  }
+  std::vector<collectives::RankPlace> places;
+  for (const collectives::RankPlace& host : hosts) {
+    places.insert(places.end(), static_cast<size_t>(ranks_per_host), host);
+  }
+  group.hosts = static_cast<int>(hosts.size());
+  group.ranks = static_cast<int>(places.size());
+  if (group.hosts > 1) group.place = std::make_shared<const collectives::GroupPlace>(places);
+  if (group.root >= 0 && group.root < group.ranks) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--root ", group.root, " of a group of ", group.ranks, " ranks"));
 }
 
 }  // namespace
@@ -316,32 +353,10 @@ absl::Status CollectiveCommand::Run() const {
   WEFT_ASSIGN_OR_RETURN(const planner::Calibration costs, planner::LoadCalibration(settings));
   group.table = planner::TableFor(costs, settings, cores_ > 0 ? cores_ : JobCores());
 
-  std::vector<std::string> hosts;
-  int ranks_per_host = ranks_per_host_;
-  if (!fabric_.empty()) {
-    WEFT_ASSIGN_OR_RETURN(hosts, PlaceOnFabric(fabric_, hosts_, ranks_per_host, group));
-  } else {
-    int number = 1;
-    if (!hosts_.empty() && (!absl::SimpleAtoi(hosts_, &number) || number < 1)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--hosts '", hosts_, "' is no number of hosts; names of hosts need --fabric"));
-    }
-    if (number > kRanksMax) return absl::InvalidArgumentError("--hosts: too many");
-    for (int h = 0; h < number; ++h) hosts.push_back(absl::StrCat("h", h));
-  }
-  ranks_per_host = std::max(ranks_per_host, 1);
-  if (static_cast<int64_t>(hosts.size()) * ranks_per_host > kRanksMax) {
-    return absl::InvalidArgumentError(absl::StrCat("more than ", kRanksMax, " ranks"));
-  }
-  group.hosts = static_cast<int>(hosts.size());
-  group.ranks = group.hosts * ranks_per_host;
-  if (root_ < 0 || root_ >= group.ranks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--root ", root_, " of a group of ", group.ranks, " ranks"));
-  }
-  std::vector<std::string> places;
-  for (const std::string& host : hosts) places.insert(places.end(), ranks_per_host, host);
-  if (group.hosts > 1) group.place = std::make_shared<const collectives::GroupPlace>(places);
+  WEFT_ASSIGN_OR_RETURN(
+      const std::vector<collectives::RankPlace> hosts,
+      fabric_.empty() ? PlacesByNumber(hosts_) : PlacesOnFabric(fabric_, hosts_, group));
+  WEFT_RETURN_IF_ERROR(Spread(hosts, ranks_per_host_, group));
 
   WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> sizes, SizesOf(size_, sizes_));
   // What has no size that all ranks know is planned for none.

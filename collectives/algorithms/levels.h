@@ -1,0 +1,85 @@
+// What the algorithms of several levels are composed of: the ranks of this rank's host, the rails
+// between hosts, and the algorithms of one level that run among either. For algorithms/ only.
+#ifndef WEFT_COLLECTIVES_ALGORITHMS_LEVELS_H_
+#define WEFT_COLLECTIVES_ALGORITHMS_LEVELS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "collectives/algorithms/algorithm.h"
+#include "collectives/algorithms/parts.h"
+#include "collectives/planner/group_place.h"
+#include "collectives/schedule.h"
+
+namespace weft::collectives {
+
+using Steps = std::vector<uint32_t>;
+
+// Up to here hosts exchange with all others at once; beyond, round a ring.
+inline constexpr size_t kHostsAtOnce = 4;
+
+class Levels {
+ public:
+  // `by_switch`: rails are collectives of two levels themselves, whose hosts are the switches.
+  Levels(const CollectiveSpec& whole, bool by_switch);
+
+  // Rail l: the l-th rank of every host, in the order of the hosts.
+  std::vector<int> Rail(int rail) const;
+  // The ranks that stand for `rank` on each host; itself on its own.
+  std::vector<int> RailOf(int rank) const { return Rail(place.local[static_cast<size_t>(rank)]); }
+
+  // A collective of some ranks of this host, this one among them, as a part of the whole.
+  Steps Inside(CollectiveKind kind, const std::vector<int>& ranks, int root, uint64_t count,
+               bool in_place, Place input, Place output, const Steps& after = {});
+  // Likewise of a rail: by the algorithm, or switch by switch.
+  Steps Across(const Algorithm& algorithm, CollectiveKind kind, const std::vector<int>& rail,
+               int root, uint64_t count, bool in_place, Place input, Place output,
+               const Steps& after = {});
+  void Scale(Place out, uint64_t length, Steps& after);
+
+  // What of round `round` belongs to a rail.
+  uint64_t Rounds() const { return ChunkCount(spec.count, RoundLength()); }
+  Stretch RailPart(uint64_t round, int rail) const;
+  Stretch Round(uint64_t round) const { return ChunkOf({0, spec.count}, RoundLength(), round); }
+
+  const CollectiveSpec& spec;
+  const GroupPlace place;
+  const int host, local, rails;
+  const std::vector<int>& here;  // the ranks of this host
+  ScheduleBuilder builder;
+
+ private:
+  uint64_t RoundLength() const { return spec.chunk * static_cast<uint64_t>(rails); }
+  Steps Part(const Algorithm& algorithm, CollectiveKind kind, const std::vector<int>& ranks,
+             int root, uint64_t count, bool in_place, Place input, Place output,
+             std::shared_ptr<const GroupPlace> place_of_part, const Steps& after);
+
+  std::shared_ptr<const GroupPlace> switches_;  // of a rail; null: by the algorithms of one level
+};
+
+// Runs stages of rounds staggered: stage s of round r while stage 0 of round r + s begins.
+template <typename Stage>
+void Pipeline(uint64_t rounds, uint64_t stages, const Stage& stage) {
+  for (uint64_t step = 0; step < rounds + stages - 1 && rounds > 0; ++step) {
+    for (uint64_t s = 0; s < stages; ++s) {
+      if (step >= s && step - s < rounds) stage(s, step - s);
+    }
+  }
+}
+
+// Schedules of each kind, by two levels or, where `by_switch`, by three.
+RankSchedule LevelsAllReduce(const CollectiveSpec& spec, bool by_switch);
+RankSchedule LevelsAllGather(const CollectiveSpec& spec, bool by_switch);  // and kAllGatherV
+RankSchedule LevelsReduceScatter(const CollectiveSpec& spec, bool by_switch);
+RankSchedule LevelsBroadcast(const CollectiveSpec& spec, bool by_switch);
+RankSchedule LevelsReduce(const CollectiveSpec& spec, bool by_switch);
+RankSchedule LevelsAllToAll(const CollectiveSpec& spec);
+RankSchedule LevelsBarrier(const CollectiveSpec& spec);
+
+// With two levels.
+Cost LevelsCost(const CollectiveSpec& spec);
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_ALGORITHMS_LEVELS_H_

@@ -1,0 +1,124 @@
+// Three levels: through memory inside a host, by rails side by side between hosts, and in each rail
+// switch by switch, so that every byte crosses the cables between switches as seldom as it can. A
+// rail is a collective of two levels (hierarchical.cc) whose hosts are the switches and whose ranks
+// are the hosts. Where all hosts share a switch it is hierarchical.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "collectives/algorithms/levels.h"
+
+namespace weft::collectives {
+namespace {
+
+bool Has(CollectiveKind kind) {
+  return kind != CollectiveKind::kAllToAll && kind != CollectiveKind::kBarrier &&
+         kHierarchical.has(kind);
+}
+
+RankSchedule Build(const CollectiveSpec& spec) {
+  if (spec.size == 1 && Reduces(spec.kind)) return CopyAlone(spec);
+  switch (spec.kind) {
+    case CollectiveKind::kAllReduce:
+      return LevelsAllReduce(spec, true);
+    case CollectiveKind::kReduceScatter:
+      return LevelsReduceScatter(spec, true);
+    case CollectiveKind::kBroadcast:
+      return LevelsBroadcast(spec, true);
+    case CollectiveKind::kReduce:
+      return LevelsReduce(spec, true);
+    default:
+      return LevelsAllGather(spec, true);
+  }
+}
+
+// Of one piece of a rail.
+Cost RailCost(const GroupPlace& place, CollectiveKind kind, double count, uint64_t chunk) {
+  CollectiveSpec rail{.kind = kind,
+                      .size = static_cast<int>(place.hosts.size()),
+                      .count = static_cast<uint64_t>(count),
+                      .chunk = chunk};
+  rail.place = std::make_shared<const GroupPlace>(place.OfSwitches());
+  return kHierarchical.cost(rail);
+}
+
+// All-reduce, broadcast and reduce: each rail carries its part of every round.
+Cost CostOfRounds(const CollectiveSpec& spec, const GroupPlace& place) {
+  const double m = place.ranks_max, rails = place.ranks_min, inside = m > 1 ? 1 : 0;
+  const double count = static_cast<double>(spec.count), part = count / rails;
+  const double piece = std::min(static_cast<double>(spec.chunk), part);
+  const double rounds = piece > 0 ? std::ceil(part / piece) : 0;
+  const Cost rail = RailCost(place, spec.kind, std::ceil(piece), spec.chunk);
+  const double pieces = piece > 0 ? part / std::ceil(piece) : 0;
+  Cost cost{.lanes = rails};
+  cost.turns_across = rail.turns;
+  cost.messages = rounds * rail.messages;
+  cost.elements = pieces * rail.elements;
+  cost.reduced = pieces * rail.reduced;
+  cost.elements_across = rails * pieces * rail.elements;
+  cost.elements_beyond = rails * pieces * rail.elements_across;
+  if (spec.kind == CollectiveKind::kBroadcast) {
+    cost.turns = 2 * inside + rail.turns;
+    cost.messages += (m - 1) * std::ceil(count / static_cast<double>(spec.chunk));
+    cost.elements += (m - 1) * count;
+    cost.copied = count;
+  } else {
+    cost.turns = 2 * inside + rail.turns;
+    cost.messages += rounds * (m + rails - 2);
+    cost.elements += part * (m + rails - 2);
+    cost.reduced += part * (m - 1);
+  }
+  cost.fill = std::max(cost.turns - 1, 0.0) * piece;
+  if (HasRoot(spec.kind) && cost.elements > 0) {
+    const double hosts = static_cast<double>(place.hosts.size());
+    cost.balance = std::min(1.0, (hosts * m - 1) * count / (spec.size * cost.elements));
+  }
+  return cost;
+}
+
+// All-gather and reduce-scatter: a broadcast or a reduction of each part along its rail.
+Cost CostOfParts(const CollectiveSpec& spec, const GroupPlace& place) {
+  const double m = place.ranks_max, rails = place.ranks_min, n = spec.size;
+  const double switches = static_cast<double>(place.switches.size()), h = place.hosts_max;
+  size_t fewest = place.hosts.size();  // hosts of a switch
+  for (const auto& hosts : place.switches) fewest = std::min(fewest, hosts.size());
+  const bool reduces = spec.kind == CollectiveKind::kReduceScatter;
+  const double length = spec.kind == CollectiveKind::kAllGatherV
+                            ? static_cast<double>(LongestOf(GatheredParts(spec)))
+                            : static_cast<double>(spec.count);
+  const double stood_for = std::ceil(n / rails);  // parts that a rank passes on
+  const double foreign = stood_for * (switches - 1) / switches;
+  const double across = (h - 1) * length + foreign * h * length / static_cast<double>(fewest);
+  const double chunks = std::ceil(length / static_cast<double>(spec.chunk));
+  const Cost rail = RailCost(place, reduces ? CollectiveKind::kReduce : CollectiveKind::kBroadcast,
+                             length, spec.chunk);
+  Cost cost{.lanes = rails};
+  cost.turns_across = rail.turns;
+  cost.turns = (m > 1 ? 1 : 0) + rail.turns;
+  cost.messages = (h - 1 + foreign * h + stood_for * (m - 1)) * chunks;
+  cost.elements = across + stood_for * (m - 1) * length;
+  (reduces ? cost.reduced : cost.copied) = reduces ? cost.elements : length;
+  cost.elements_across = rails * across;
+  cost.elements_beyond = n * length * (switches - 1) / switches;
+  cost.fill = std::max(cost.turns - 1, 0.0) * std::min(static_cast<double>(spec.chunk), length);
+  return cost;
+}
+
+Cost CostOf(const CollectiveSpec& spec) {
+  const GroupPlace place = PlaceOf(spec);
+  if (place.switches.size() < 2) return kHierarchical.cost(spec);
+  switch (spec.kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
+      return CostOfRounds(spec, place);
+    default:
+      return CostOfParts(spec, place);
+  }
+}
+
+}  // namespace
+
+const Algorithm kThreeLevel{"three_level", &Has, &Build, &CostOf};
+
+}  // namespace weft::collectives

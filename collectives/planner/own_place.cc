@@ -1,0 +1,85 @@
+#include "collectives/planner/own_place.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/first_line.h"
+#include "base/status.h"
+#include "topology/host/cpu_mask.h"
+#if WEFT_HAS_FABRICS
+#include "collectives/planner/fabric_network.h"
+#include "topology/fabric/load.h"
+#endif
+
+namespace weft::collectives::planner {
+namespace {
+
+#if WEFT_HAS_FABRICS
+absl::StatusOr<std::string> KernelsHostName() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) {
+    return ErrnoStatus(errno, "ask the kernel for this host's name");
+  }
+  return std::string(name.data());
+}
+#endif
+
+absl::StatusOr<RankPlace> OnFabric(const std::string& file, const std::string& wanted) {
+#if WEFT_HAS_FABRICS
+  WEFT_ASSIGN_OR_RETURN(const topology::Fabric fabric, topology::LoadFabric(file));
+  std::string name = wanted;
+  if (name.empty()) {
+    WEFT_ASSIGN_OR_RETURN(name, KernelsHostName());
+  }
+  absl::StatusOr<NodeId> host = fabric.Find(name);
+  if (!host.ok() && wanted.empty()) host = fabric.Find(name.substr(0, name.find('.')));
+  if (!host.ok()) {
+    return Annotate(host.status(),
+                    absl::StrCat("collective.fabric=", file, " lacks this host, \"", name,
+                                 "\"; collective.fabric_host says what it is called there"));
+  }
+  return PlaceOnFabric(fabric, *host);
+#else
+  (void)wanted;
+  return absl::UnimplementedError(
+      absl::StrCat("collective.fabric=", file, ": this build has no fabrics (WEFT_PLANNING)"));
+#endif
+}
+
+}  // namespace
+
+int NumaNodeOf(const CpuSet& cpus, const std::string& folder) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename();
+    absl::string_view number = name;
+    int node = 0;
+    if (!absl::ConsumePrefix(&number, "node") || !absl::SimpleAtoi(number, &node)) continue;
+    const std::optional<CpuSet> of_node =
+        topology::ParseCpuMask(FirstLine((entry.path() / "cpumap").string()));
+    if (cpus.empty() || !of_node.has_value()) continue;
+    if (std::includes(of_node->begin(), of_node->end(), cpus.begin(), cpus.end())) return node;
+  }
+  return -1;
+}
+
+absl::StatusOr<RankPlace> OwnPlace(const Settings& settings) {
+  RankPlace place;
+  if (const std::string& file = settings.Text("collective.fabric"); !file.empty()) {
+    WEFT_ASSIGN_OR_RETURN(place, OnFabric(file, settings.Text("collective.fabric_host")));
+  }
+  const absl::StatusOr<CpuSet> cpus = AllowedCpus();
+  if (cpus.ok()) place.numa = NumaNodeOf(*cpus, "/sys/devices/system/node");
+  return place;
+}
+
+}  // namespace weft::collectives::planner
