@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -55,7 +56,8 @@ std::string ToToml(const Settings& settings) {
   std::string text;
   absl::string_view group;
   for (const SettingRow& row : settings.table()) {
-    if (row.name == "model.preset") continue;  // the keys that it stands for are all there
+    // The keys that these stand for are all there.
+    if (row.name == "model.preset" || row.name == "model.style") continue;
     absl::string_view prefix = row.name.substr(0, row.name.find('.'));
     if (prefix != group) {
       absl::StrAppend(&text, group.empty() ? "" : "\n", "[", prefix, "]\n");
@@ -88,26 +90,41 @@ std::string ToToml(const Settings& settings) {
   return text;
 }
 
+using Pairs = std::vector<std::pair<const char*, std::string>>;
+
+absl::Status ApplyPairs(const Pairs& pairs, const std::string& origin, Settings& settings) {
+  for (const auto& [key, value] : pairs) {
+    WEFT_RETURN_IF_ERROR(settings.Set(absl::StrCat("model.", key), value, origin));
+  }
+  return absl::OkStatus();
+}
+
+Pairs StylePairs(const topology::ModelShape& shape) {
+  return {{"block", shape.block == BlockKind::kParallel ? "parallel" : "serial"},
+          {"position", shape.position == PositionKind::kRotary ? "rotary" : "learned"},
+          {"activation", shape.IsGated() ? "swiglu" : "gelu"},
+          {"norm", shape.norm == NormKind::kRmsNorm ? "rmsnorm" : "layernorm"},
+          {"tied", shape.tied ? "true" : "false"},
+          {"bias", shape.bias ? "true" : "false"}};
+}
+
 absl::Status ApplyPreset(const std::string& name, Settings& settings) {
   WEFT_ASSIGN_OR_RETURN(const topology::ModelPreset preset, topology::FindModel(name));
   const topology::ModelShape& shape = preset.shape;
-  const std::pair<const char*, std::string> pairs[] = {
-      {"layers", absl::StrCat(shape.layers)},
-      {"hidden", absl::StrCat(shape.hidden)},
-      {"heads", absl::StrCat(shape.heads)},
-      {"ffn", absl::StrCat(shape.ffn)},
-      {"sequence", absl::StrCat(shape.sequence)},
-      {"block", shape.block == BlockKind::kParallel ? "parallel" : "serial"},
-      {"position", shape.position == PositionKind::kRotary ? "rotary" : "learned"},
-      {"activation", shape.IsGated() ? "swiglu" : "gelu"},
-      {"norm", shape.norm == NormKind::kRmsNorm ? "rmsnorm" : "layernorm"},
-      {"tied", shape.tied ? "true" : "false"},
-      {"bias", shape.bias ? "true" : "false"}};
-  for (const auto& [key, value] : pairs) {
-    WEFT_RETURN_IF_ERROR(
-        settings.Set(absl::StrCat("model.", key), value, absl::StrCat("model.preset = ", name)));
+  Pairs pairs = StylePairs(shape);
+  for (const auto& [key, value] :
+       {std::pair{"layers", shape.layers}, std::pair{"hidden", shape.hidden},
+        std::pair{"heads", shape.heads},
+        std::pair{"kv_heads", shape.kv_hidden > 0 ? shape.KvHeads() : 0},
+        std::pair{"ffn", shape.ffn}, std::pair{"sequence", shape.sequence}}) {
+    pairs.emplace_back(key, absl::StrCat(value));
   }
-  return absl::OkStatus();
+  return ApplyPairs(pairs, absl::StrCat("model.preset = ", name), settings);
+}
+
+absl::Status ApplyStyle(const std::string& name, Settings& settings) {
+  WEFT_ASSIGN_OR_RETURN(const topology::ModelStyle style, topology::FindStyle(name));
+  return ApplyPairs(StylePairs(style.shape), absl::StrCat("model.style = ", name), settings);
 }
 
 absl::Status ApplyRunPreset(absl::string_view name, Settings& settings) {
@@ -131,7 +148,37 @@ absl::Status ApplyGiven(absl::string_view preset, const std::string& path,
   return absl::OkStatus();
 }
 
-ModelConfig ReadModel(const Settings& settings) {
+RotaryScaling ParseRotaryScaling(const std::string& name) {
+  if (name == "linear") return RotaryScaling::kLinear;
+  if (name == "ntk") return RotaryScaling::kNtk;
+  return name == "llama3" ? RotaryScaling::kLlama3 : RotaryScaling::kNone;
+}
+
+// "all", "even", "odd", or numbers and ranges as 0-3,6; all: an empty list.
+absl::StatusOr<std::vector<bool>> ParseLayers(const std::string& text, int64_t layers) {
+  std::vector<bool> chosen(static_cast<size_t>(layers), false);
+  if (text == "all") return std::vector<bool>();
+  if (text == "even" || text == "odd") {
+    for (size_t i = text == "odd" ? 1 : 0; i < chosen.size(); i += 2) chosen[i] = true;
+    return chosen;
+  }
+  for (absl::string_view part : absl::StrSplit(text, ',')) {
+    const std::vector<absl::string_view> ends = absl::StrSplit(part, absl::MaxSplits('-', 1));
+    int64_t first = 0, last = 0;
+    if (!absl::SimpleAtoi(ends.front(), &first) || !absl::SimpleAtoi(ends.back(), &last)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", part, "' is no layer; all, even, odd or a list as 0-3,6 is right"));
+    }
+    if (first < 0 || last < first || last >= layers) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", part, "' is not among the layers 0 to ", layers - 1));
+    }
+    std::fill(chosen.begin() + first, chosen.begin() + last + 1, true);
+  }
+  return chosen;
+}
+
+absl::StatusOr<ModelConfig> ReadModel(const Settings& settings) {
   ModelConfig model;
   model.layers = settings.Integer("model.layers");
   model.hidden = settings.Integer("model.hidden");
@@ -149,6 +196,20 @@ ModelConfig ReadModel(const Settings& settings) {
   model.dropout = settings.Real("model.dropout");
   model.norm_epsilon = settings.Real("model.norm_epsilon");
   model.rotary_base = settings.Real("model.rotary_base");
+  model.rotary_scaling = ParseRotaryScaling(settings.Text("model.rotary_scaling"));
+  model.rotary_factor = settings.Real("model.rotary_factor");
+  model.rotary_original = settings.Integer("model.rotary_original");
+  // Rounded down where it does not divide, which Validate refuses.
+  const int64_t kv_heads = settings.Integer("model.kv_heads");
+  if (kv_heads != model.heads) model.kv_hidden = model.hidden / model.heads * kv_heads;
+  model.window = settings.Integer("model.window");
+  absl::StatusOr<std::vector<bool>> layers =
+      ParseLayers(settings.Text("model.window_layers"), model.layers);
+  if (!layers.ok()) {
+    return Annotate(layers.status(),
+                    absl::StrCat(settings.Origin("model.window_layers"), ": model.window_layers"));
+  }
+  model.window_layers = *std::move(layers);
   model.ffn = settings.Integer("model.ffn");
   if (model.ffn == 0) {
     model.ffn = model.IsGated() ? ((model.hidden * 8 + 2) / 3 + 31) / 32 * 32 : 4 * model.hidden;
@@ -188,6 +249,17 @@ absl::Status Validate(const TrainConfig& config, const Settings& settings) {
     return error("model.hidden", absl::StrCat("rotary positions need an even width of a head, not ",
                                               head, " = hidden / heads"));
   }
+  const int64_t kv_heads = settings.Integer("model.kv_heads");
+  if (kv_heads > 0 && model.heads % kv_heads != 0) {
+    return error("model.kv_heads", absl::StrCat("must divide model.heads = ", model.heads));
+  }
+  const bool scales = model.rotary_scaling != RotaryScaling::kNone;
+  if (scales && model.position != PositionKind::kRotary) {
+    return error("model.rotary_scaling", "needs model.position = rotary");
+  }
+  if (model.rotary_scaling == RotaryScaling::kLlama3 && model.rotary_original == 0) {
+    return error("model.rotary_original", "rotary_scaling = llama3 asks for it");
+  }
   if (config.micro_batch > config.global_batch) {
     return error("train.micro_batch",
                  absl::StrCat("must not be above train.global_batch = ", config.global_batch));
@@ -210,15 +282,17 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
                                             absl::string_view preset) {
   Settings settings(TrainSettings());
   WEFT_RETURN_IF_ERROR(ApplyGiven(preset, path, overrides, settings));
-  if (const std::string model = settings.Text("model.preset"); model != "none") {
-    // Again from the defaults: what is given goes on top of the model's preset.
+  const std::string model = settings.Text("model.preset"), style = settings.Text("model.style");
+  if (model != "none" || style != "none") {
+    // Again from the defaults: what is given goes on top of the model's preset and style.
     settings = Settings(TrainSettings());
-    WEFT_RETURN_IF_ERROR(ApplyPreset(model, settings));
+    if (model != "none") WEFT_RETURN_IF_ERROR(ApplyPreset(model, settings));
+    if (style != "none") WEFT_RETURN_IF_ERROR(ApplyStyle(style, settings));
     WEFT_RETURN_IF_ERROR(ApplyGiven(preset, path, overrides, settings));
   }
 
   TrainConfig config;
-  config.model = ReadModel(settings);
+  WEFT_ASSIGN_OR_RETURN(config.model, ReadModel(settings));
   config.optimizer = ReadOptimizer(settings);
   config.steps = settings.Integer("train.steps");
   config.global_batch = settings.Integer("train.global_batch");

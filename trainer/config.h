@@ -33,12 +33,27 @@ enum class Precision { kFp32, kBf16 };
 enum class ScheduleKind { kCosine, kConstant };
 enum class ReducePrecision { kAuto, kCompute, kFp32 };  // kAuto: fp32 where micro-batches add up
 
-// A dense shape whose `vocabulary` comes from the data and whose `ffn` is resolved, and how it is
+// How rotary frequencies are changed for longer samples than a model was trained on: all divided by
+// the factor (Chen et al., 2023); the base times factor^(d/(d-2)), d the width of a head
+// ("NTK-aware"); as Llama 3.1: only wavelengths that are long beside the original sequence are
+// divided.
+enum class RotaryScaling { kNone, kLinear, kNtk, kLlama3 };
+
+// A shape whose `vocabulary` comes from the data and whose `ffn` is resolved, and how it is
 // computed.
 struct ModelConfig : topology::ModelShape {
   double dropout = 0;
   double norm_epsilon = 1e-5;
   double rotary_base = 10000;
+  RotaryScaling rotary_scaling = RotaryScaling::kNone;
+  double rotary_factor = 1;
+  int64_t rotary_original = 0;      // tokens of a sample before scaling; kLlama3 asks for them
+  std::vector<bool> window_layers;  // by layer: whether `window` holds there; empty: everywhere
+
+  int64_t WindowOf(int64_t layer) const {
+    const bool all = window_layers.empty();
+    return all || window_layers[static_cast<size_t>(layer)] ? window : 0;
+  }
 };
 
 struct OptimizerConfig {

@@ -18,11 +18,15 @@ constexpr SettingType kChoice = SettingType::kChoice;
 // clang-format off
 constexpr auto kTable = std::to_array<SettingRow>({
     {"model.preset", kChoice, "none", "none|gpt-13b|gpt-175b|gpt-530b|gpt2-124m|llama-160m", "A model by name, for the keys of [model] that are not given themselves; the vocabulary is the data's."},
+    {"model.style", kChoice, "none", "none|gpt2|llama|neox", "An architecture by name, for the keys block, position, activation, norm, tied and bias that are not given themselves."},
     {"model.layers", kInteger, "6", "1..1024", "Transformer blocks."},
     {"model.hidden", kInteger, "256", "8..65536", "Width of the residual stream; a multiple of model.heads."},
     {"model.heads", kInteger, "4", "1..1024", "Attention heads."},
+    {"model.kv_heads", kInteger, "0", "0..1024", "Heads of keys and values (grouped-query attention), each for as many heads of queries; 0 takes model.heads."},
     {"model.ffn", kInteger, "0", "0..1048576", "Inner width of the feed-forward part; 0 takes 4 x hidden, or 8/3 x hidden rounded up to 32 with swiglu."},
     {"model.sequence", kInteger, "256", "2..1048576", "Tokens of a sample."},
+    {"model.window", kInteger, "0", "0..1048576", "Sliding-window attention: the newest tokens that a token attends to, itself among them; 0: all before it."},
+    {"model.window_layers", kText, "all", "", "Layers with the window, the first is 0: all, even, odd, or a list as 0-3,6; the others attend to everything."},
     {"model.block", kChoice, "serial", "serial|parallel", "serial: attention, then feed-forward; parallel: both from one norm, y = x + attention(norm(x)) + ffn(norm(x))."},
     {"model.position", kChoice, "learned", "learned|rotary", "How positions are told: a learned vector each, or by rotating queries and keys."},
     {"model.activation", kChoice, "gelu", "gelu|swiglu", "Nonlinearity of the feed-forward part; gelu is the tanh form of GPT-2."},
@@ -32,6 +36,9 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"model.dropout", kReal, "0", "0..0.9", "Part of the embeddings and of each branch's output that is dropped in training."},
     {"model.norm_epsilon", kReal, "1e-5", "0..1", "Added to the variance in norms."},
     {"model.rotary_base", kReal, "10000", "1..", "Base of the rotary frequencies."},
+    {"model.rotary_scaling", kChoice, "none", "none|linear|ntk|llama3", "Rotary frequencies for longer samples: linear divides all by the factor, ntk raises the base, llama3 divides those whose wavelength is long beside model.rotary_original, as Llama 3.1."},
+    {"model.rotary_factor", kReal, "1", "1..1e6", "Of model.rotary_scaling: how many times longer the samples are."},
+    {"model.rotary_original", kInteger, "0", "0..", "Of rotary_scaling = llama3: tokens of a sample before scaling."},
 
     {"optimizer.learning_rate", kReal, "1e-3", "0..", "The highest learning rate."},
     {"optimizer.min_learning_rate", kReal, "1e-4", "0..", "Where the decay ends."},

@@ -35,10 +35,35 @@ constexpr ModelPreset kPresets[] = {
                .bias = false}},
 };
 
+constexpr ModelStyle kStyles[] = {
+    {.name = "gpt2", .shape = {}},
+    {.name = "llama",
+     .shape = {.position = PositionKind::kRotary,
+               .activation = ActivationKind::kSwiglu,
+               .norm = NormKind::kRmsNorm,
+               .tied = false,
+               .bias = false}},
+    {.name = "neox",
+     .shape = {.block = BlockKind::kParallel, .position = PositionKind::kRotary, .tied = false}},
+};
+
+// The row of that name; `kind` is what the rows are.
+template <typename Row>
+absl::StatusOr<Row> Find(absl::Span<const Row> rows, absl::string_view kind,
+                         absl::string_view name) {
+  for (const Row& row : rows) {
+    if (name == row.name) return row;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "there is no ", kind, " '", name, "'; there are ",
+      absl::StrJoin(rows, ", ",
+                    [](std::string* out, const Row& row) { absl::StrAppend(out, row.name); })));
+}
+
 }  // namespace
 
 int64_t ModelShape::AttentionElements() const {
-  return 2 * hidden * hidden + 2 * hidden * (kv_hidden > 0 ? kv_hidden : hidden);
+  return 2 * hidden * hidden + 2 * hidden * KvHidden();
 }
 
 int64_t ModelShape::FeedForwardElements() const {
@@ -48,14 +73,13 @@ int64_t ModelShape::FeedForwardElements() const {
 absl::Span<const ModelPreset> ModelPresets() { return kPresets; }
 
 absl::StatusOr<ModelPreset> FindModel(absl::string_view name) {
-  for (const ModelPreset& preset : kPresets) {
-    if (name == preset.name) return preset;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("there is no model '", name, "'; there are ",
-                   absl::StrJoin(kPresets, ", ", [](std::string* out, const ModelPreset& preset) {
-                     absl::StrAppend(out, preset.name);
-                   })));
+  return Find<ModelPreset>(kPresets, "model", name);
+}
+
+absl::Span<const ModelStyle> ModelStyles() { return kStyles; }
+
+absl::StatusOr<ModelStyle> FindStyle(absl::string_view name) {
+  return Find<ModelStyle>(kStyles, "style", name);
 }
 
 }  // namespace weft::topology

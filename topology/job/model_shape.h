@@ -26,6 +26,7 @@ struct ModelShape {
   int64_t kv_hidden = 0;   // width of all keys, and of all values; 0: hidden
   int64_t vocabulary = 0;  // tokens that there are
   int64_t sequence = 0;    // tokens of a sample
+  int64_t window = 0;      // newest tokens that a token attends to, itself among them; 0: all
   int64_t experts = 0;     // feed-forward parts of a layer that has several; 0 or 1: dense
   int64_t top_k = 2;       // experts of a token
   int64_t moe_every = 1;   // one layer with experts in so many
@@ -37,6 +38,10 @@ struct ModelShape {
   bool bias = true;  // in linear layers and LayerNorm
 
   bool HasExperts() const { return experts > 1; }
+  // Grouped-query attention (Ainslie et al., 2023) has fewer heads of keys and values than of
+  // queries.
+  int64_t KvHidden() const { return kv_hidden > 0 ? kv_hidden : hidden; }
+  int64_t KvHeads() const { return KvHidden() * heads / hidden; }
   // Whether the feed-forward part has three matrices, not two.
   bool IsGated() const { return activation == ActivationKind::kSwiglu; }
   // Elements of the matrices of one layer's attention, and of one feed-forward part.
@@ -58,6 +63,16 @@ struct ModelPreset {
 absl::Span<const ModelPreset> ModelPresets();
 // kInvalidArgument: there is none; says which there are.
 absl::StatusOr<ModelPreset> FindModel(absl::string_view name);
+
+// An architecture without its sizes.
+struct ModelStyle {
+  const char* name;
+  ModelShape shape;  // only block, position, activation, norm, tied, bias, experts and top_k count
+};
+// gpt2 (Radford et al., 2019), llama (Touvron et al., 2023), neox (Black et al., 2022).
+absl::Span<const ModelStyle> ModelStyles();
+// kInvalidArgument: there is none; says which there are.
+absl::StatusOr<ModelStyle> FindStyle(absl::string_view name);
 
 }  // namespace weft::topology
 

@@ -24,6 +24,12 @@ absl::Status CheckModel(const TrainConfig& config) {
     return Refuse(
         absl::StrCat("parallel.tensor = ", parts, " does not divide model.heads = ", model.heads));
   }
+  const int64_t kv_heads = model.KvHeads();
+  if (kv_heads % parts != 0 && parts % kv_heads != 0) {
+    return Refuse(absl::StrCat("parallel.tensor = ", parts, " and model.kv_heads = ", kv_heads,
+                               ": one must divide the other, so that a rank has whole key-value "
+                               "heads or a part of the queries of one"));
+  }
   if (model.ffn % parts != 0) {
     return Refuse(
         absl::StrCat("parallel.tensor = ", parts, " does not divide model.ffn = ", model.ffn));

@@ -11,6 +11,7 @@
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/files/file.h"
 #include "trainer/model/parameters.h"
+#include "trainer/model/rotary.h"
 
 namespace weft {
 namespace {
@@ -36,7 +37,7 @@ class Exporter {
       Gpt2();
     } else if (type == "gpt_neox") {
       GptNeox();
-    } else if (type == "llama") {
+    } else if (type == "llama" || type == "mistral") {
       Llama();
     } else {
       for (const auto& [name, tensor] : parameters_) Put(name, tensor);
@@ -121,6 +122,8 @@ class Exporter {
       std::string attention = name + ".self_attn.";
       PutParts({attention + "q_proj", attention + "k_proj", attention + "v_proj"},
                ours + ".attention.qkv");
+      PutParts({attention + "q_proj"}, ours + ".attention.q");
+      PutParts({attention + "k_proj", attention + "v_proj"}, ours + ".attention.kv");
       PutParts({attention + "o_proj"}, ours + ".attention.out");
       Put(name + ".post_attention_layernorm.weight", Get(ours + ".norm2.weight"));
       PutParts({name + ".mlp.gate_proj", name + ".mlp.up_proj"}, ours + ".ffn.in");
@@ -134,6 +137,22 @@ class Exporter {
   std::map<std::string, at::Tensor> parameters_;
   std::vector<Named> result_;
 };
+
+// "NTK-aware" scaling is another base, without a name.
+bool HasNamedScaling(const ModelConfig& config) {
+  return config.rotary_scaling == RotaryScaling::kLinear ||
+         config.rotary_scaling == RotaryScaling::kLlama3;
+}
+nlohmann::ordered_json Scaling(const ModelConfig& config) {
+  if (config.rotary_scaling == RotaryScaling::kLinear) {
+    return {{"rope_type", "linear"}, {"factor", config.rotary_factor}};
+  }
+  return {{"rope_type", "llama3"},
+          {"factor", config.rotary_factor},
+          {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0},
+          {"original_max_position_embeddings", config.rotary_original}};
+}
 
 nlohmann::ordered_json ConfigJson(const ModelConfig& config, at::ScalarType dtype, int32_t eod_id) {
   std::string type(ExportType(config));
@@ -164,14 +183,17 @@ nlohmann::ordered_json ConfigJson(const ModelConfig& config, at::ScalarType dtyp
                  {"hidden_act", "gelu_new"},
                  {"layer_norm_eps", config.norm_epsilon},
                  {"rotary_pct", 1.0},
-                 {"rotary_emb_base", config.rotary_base},
+                 {"rotary_emb_base", RotaryBase(config)},
                  {"use_parallel_residual", config.block == BlockKind::kParallel}});
-  } else if (type == "llama") {
-    json.update({{"architectures", {"LlamaForCausalLM"}},
-                 {"num_key_value_heads", config.heads},
+  } else if (type == "llama" || type == "mistral") {
+    const char* name = type == "llama" ? "LlamaForCausalLM" : "MistralForCausalLM";
+    if (type == "mistral") json["sliding_window"] = config.window;
+    if (HasNamedScaling(config)) json["rope_scaling"] = Scaling(config);
+    json.update({{"architectures", {name}},
+                 {"num_key_value_heads", config.KvHeads()},
                  {"hidden_act", "silu"},
                  {"rms_norm_eps", config.norm_epsilon},
-                 {"rope_theta", config.rotary_base},
+                 {"rope_theta", RotaryBase(config)},
                  {"attention_bias", config.bias},
                  {"mlp_bias", config.bias}});
   } else {
@@ -180,8 +202,12 @@ nlohmann::ordered_json ConfigJson(const ModelConfig& config, at::ScalarType dtyp
                  {"activation", config.activation == ActivationKind::kSwiglu ? "swiglu" : "gelu"},
                  {"norm", config.norm == NormKind::kRmsNorm ? "rmsnorm" : "layernorm"},
                  {"norm_epsilon", config.norm_epsilon},
-                 {"rotary_base", config.rotary_base},
+                 {"rotary_base", RotaryBase(config)},
+                 {"num_key_value_heads", config.KvHeads()},
+                 {"sliding_window", config.window},
+                 {"sliding_window_layers", config.window_layers},
                  {"bias", config.bias}});
+    if (HasNamedScaling(config)) json["rope_scaling"] = Scaling(config);
   }
   return json;
 }
@@ -205,15 +231,22 @@ absl::Status WriteTensors(const std::vector<Named>& tensors, const std::string& 
 }  // namespace
 
 absl::string_view ExportType(const ModelConfig& config) {
+  // GPT-2 and GPT-NeoX know no grouped queries, windows or scaled positions.
+  const bool grouped = config.KvHeads() != config.heads;
+  const bool scaled = config.rotary_scaling != RotaryScaling::kNone;
+  const bool plain = !grouped && config.window == 0 && !scaled;
   bool layernorm_gelu =
       config.norm == NormKind::kLayerNorm && config.activation == ActivationKind::kGelu;
   bool rotary = config.position == PositionKind::kRotary;
   bool serial = config.block == BlockKind::kSerial;
-  if (layernorm_gelu && rotary) return "gpt_neox";
-  if (layernorm_gelu && serial) return "gpt2";
+  if (layernorm_gelu && rotary && plain) return "gpt_neox";
+  if (layernorm_gelu && serial && !rotary && plain) return "gpt2";
   bool rms_swiglu =
       config.norm == NormKind::kRmsNorm && config.activation == ActivationKind::kSwiglu;
-  return rms_swiglu && rotary && serial ? "llama" : "weft_gpt";
+  if (!rms_swiglu || !rotary || !serial) return "weft_gpt";
+  if (config.window == 0) return "llama";
+  // Mistral is Llama with a window in every layer, and no bias.
+  return config.window_layers.empty() && !config.bias ? "mistral" : "weft_gpt";
 }
 
 absl::Status ExportModel(const Gpt& model, const std::string& tokenizer_path, int32_t eod_id,

@@ -33,7 +33,8 @@ Kept KeptByBlock(const ModelConfig& model) {
   const int64_t norms = model.block == BlockKind::kSerial ? 2 : 1;
   const int64_t gates = model.activation == ActivationKind::kSwiglu ? 2 : 1;
   // Each norm: its input and its output. Attention: queries, keys, values, its output twice.
-  return {2 * norms * model.hidden, 5 * model.hidden + (gates + 1) * model.ffn};
+  return {2 * norms * model.hidden,
+          3 * model.hidden + 2 * model.KvHidden() + (gates + 1) * model.ffn};
 }
 
 double Mebibytes(Bytes bytes) { return static_cast<double>(bytes.count()) / (1 << 20); }

@@ -3,7 +3,8 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cmath>
+#include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -11,6 +12,7 @@
 #include "trainer/kernels/kernels.h"
 #include "trainer/model/operations.h"
 #include "trainer/model/parameters.h"
+#include "trainer/model/rotary.h"
 
 namespace weft {
 namespace {
@@ -41,7 +43,11 @@ Gpt::Gpt(const ModelConfig& config, const ModelPart& part, int chunk,
   if (first != specs.end()) first_unit_ = first->unit;
   for (int64_t layer = chunk_.first_layer; layer < chunk_.end_layer; ++layer) {
     std::string name = absl::StrCat("block.", layer);
-    blocks_.push_back({layer, FindPair(name + ".norm1"), FindPair(name + ".attention.qkv"),
+    std::vector<Pair> projections = {FindPair(name + ".attention.qkv")};
+    if (projections[0].weight < 0) {
+      projections = {FindPair(name + ".attention.q"), FindPair(name + ".attention.kv")};
+    }
+    blocks_.push_back({layer, FindPair(name + ".norm1"), std::move(projections),
                        FindPair(name + ".attention.out"), FindPair(name + ".norm2"),
                        FindPair(name + ".ffn.in"), FindPair(name + ".ffn.out")});
   }
@@ -54,12 +60,7 @@ Gpt::Gpt(const ModelConfig& config, const ModelPart& part, int chunk,
   const int table = chunk_.has_head ? head_ : token_table_;
   if (table >= 0) first_token_ = specs[static_cast<size_t>(table)].split_begin;
   if (config_.position == PositionKind::kRotary) {
-    int64_t half = config_.hidden / config_.heads / 2;
-    at::Tensor exponent = at::arange(half, at::kDouble) / static_cast<double>(-half);
-    at::Tensor frequency = at::pow(config_.rotary_base, exponent);
-    at::Tensor angle = at::outer(at::arange(config_.sequence, at::kDouble), frequency);
-    cosine_ = at::cos(angle).to(at::kFloat);
-    sine_ = at::sin(angle).to(at::kFloat);
+    std::tie(cosine_, sine_) = RotaryTables(config_);
   }
 }
 
@@ -88,7 +89,9 @@ at::Tensor Gpt::RunBlock(const Block& block, const at::Tensor& x, int64_t length
     return operations::Linear(context, in, {pair.weight, pair.bias});
   };
   auto attention = [&](const at::Tensor& in) {
-    at::Tensor mixed = operations::Attention(context, linear(in, block.qkv), length);
+    std::vector<at::Tensor> projected;
+    for (const Pair& pair : block.projections) projected.push_back(linear(in, pair));
+    at::Tensor mixed = operations::Attention(context, projected, length, block.layer);
     return Drop(linear(mixed, block.attention_out), AttentionPlace(block.layer), options);
   };
   auto ffn = [&](const at::Tensor& in) {
@@ -114,10 +117,12 @@ at::Tensor Gpt::RunSplitBlock(const Block& block, const at::Tensor& x, int64_t l
   // Without dropout both branches are added up by one reduce-scatter.
   const bool drops = options.dropout && config_.dropout > 0;
   if (config_.block == BlockKind::kParallel) {
-    std::vector<at::Tensor> columns =
-        operations::GatherLinear(context, normed, {block.qkv, block.ffn_in});
-    at::Tensor mixed = operations::Attention(context, columns[0], length);
-    at::Tensor inner = Activate(columns[1]);
+    std::vector<Pair> layers = block.projections;
+    layers.push_back(block.ffn_in);
+    std::vector<at::Tensor> columns = operations::GatherLinear(context, normed, layers);
+    at::Tensor inner = Activate(columns.back());
+    columns.pop_back();
+    at::Tensor mixed = operations::Attention(context, columns, length, block.layer);
     if (!drops) {
       return residual + operations::LinearScatter(context, {mixed, inner},
                                                   {block.attention_out, block.ffn_out});
@@ -127,9 +132,9 @@ at::Tensor Gpt::RunSplitBlock(const Block& block, const at::Tensor& x, int64_t l
     return residual + Drop(attended, AttentionPlace(block.layer), options) +
            Drop(fed, FfnPlace(block.layer), options);
   }
-  at::Tensor qkv = operations::GatherLinear(context, normed, {block.qkv})[0];
-  at::Tensor attended = operations::LinearScatter(
-      context, {operations::Attention(context, qkv, length)}, {block.attention_out});
+  at::Tensor mixed = operations::Attention(
+      context, operations::GatherLinear(context, normed, block.projections), length, block.layer);
+  at::Tensor attended = operations::LinearScatter(context, {mixed}, {block.attention_out});
   at::Tensor middle = residual + Drop(attended, AttentionPlace(block.layer), options);
   auto [normed2, residual2] = operations::Norm(context, middle, block.norm2);
   at::Tensor inner = Activate(operations::GatherLinear(context, normed2, {block.ffn_in})[0]);

@@ -1,5 +1,6 @@
 // A GPT with the choices of [model]: pre-norm; serial or parallel blocks; learned or rotary
-// positions; GELU or SwiGLU; LayerNorm or RMSNorm; tied output or not.
+// positions; full, grouped-query or sliding-window attention; GELU or SwiGLU; LayerNorm or RMSNorm;
+// tied output or not.
 //
 //   Gpt model(config, parameters);                 // tensors in the order of GptParameters()
 //   Pass pass = model.Forward(tokens, options);    // logits, with the graph to go back
@@ -20,6 +21,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -82,6 +84,13 @@ class Gpt {
   at::ScalarType dtype() const { return parameters_[0].scalar_type(); }
   const TensorAxis* axis() const { return axis_; }
   int64_t heads() const { return config_.heads / part_.tensor_size; }  // that this rank has
+  // Key-value heads that this rank uses, and the first of them among those that it has: all are its
+  // own, or one of all that there are where there are fewer than tensor ranks.
+  int64_t kv_heads() const { return std::max<int64_t>(1, config_.KvHeads() / part_.tensor_size); }
+  int64_t first_kv_head() const {
+    const int64_t all = config_.KvHeads();
+    return all % part_.tensor_size == 0 ? 0 : part_.tensor_rank * all / part_.tensor_size;
+  }
   // The tokens whose rows of the embedding this rank has.
   int64_t first_token() const { return first_token_; }
   // cos and sin of position * frequency, fp32 [sequence, width of a head / 2].
@@ -92,7 +101,9 @@ class Gpt {
   using Pair = ParameterPair;
   struct Block {
     int64_t layer = 0;
-    Pair norm1, qkv, attention_out, norm2, ffn_in, ffn_out;
+    Pair norm1;
+    std::vector<Pair> projections;  // of queries, keys and values
+    Pair attention_out, norm2, ffn_in, ffn_out;
   };
   int Find(const std::string& name) const;  // -1: none
   Pair FindPair(const std::string& name) const;

@@ -118,63 +118,6 @@ struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
   }
 };
 
-// Queries and keys of every row, in place.
-void Rotate(const Context& context, const at::Tensor& qkv, int64_t length, bool inverse) {
-  const ModelConfig& config = context.model->config();
-  if (config.position != PositionKind::kRotary) return;
-  ByType(qkv.scalar_type(), [&](auto type) {
-    using T = decltype(type);
-    Kernels().Of<T>().rotate(qkv.size(0), length, 2 * context.model->heads(),
-                             config.hidden / config.heads, qkv.size(1),
-                             Data<float>(context.model->cosine()),
-                             Data<float>(context.model->sine()), inverse, Data<T>(qkv));
-  });
-}
-
-// [B * length, 3 * C] as queries, keys, values: views [B, heads, length, width].
-std::array<at::Tensor, 3> SplitHeads(const at::Tensor& qkv, int64_t length, int64_t heads) {
-  int64_t batch = qkv.size(0) / length;
-  int64_t width = qkv.size(1) / 3 / heads;
-  at::Tensor parts = qkv.view({batch, length, 3, heads, width});
-  return {parts.select(2, 0).transpose(1, 2), parts.select(2, 1).transpose(1, 2),
-          parts.select(2, 2).transpose(1, 2)};
-}
-
-struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const Context& context,
-                            int64_t length) {
-    SaveContext(ctx, context);
-    ctx->saved_data["length"] = length;
-    Rotate(context, qkv, length, /*inverse=*/false);
-    auto [query, key, value] = SplitHeads(qkv, length, context.model->heads());
-    auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, /*dropout_p=*/0.0, /*is_causal=*/true);
-    ctx->save_for_backward({qkv, out, logsumexp});
-    return out.transpose(1, 2).reshape({qkv.size(0), qkv.size(1) / 3});
-  }
-  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    const Context context = SavedContext(ctx);
-    variable_list tensors = ctx->get_saved_variables();
-    const at::Tensor& qkv = tensors[0];
-    int64_t length = ctx->saved_data["length"].toInt();
-    int64_t heads = context.model->heads();
-    auto [query, key, value] = SplitHeads(qkv, length, heads);
-    at::Tensor dout = gradients[0]
-                          .contiguous()
-                          .view({qkv.size(0) / length, length, heads, query.size(3)})
-                          .transpose(1, 2);
-    auto [dquery, dkey, dvalue] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        dout, query, key, value, tensors[1], tensors[2], /*dropout_p=*/0.0, /*is_causal=*/true);
-    at::Tensor dqkv = at::empty_like(qkv);
-    auto [query_part, key_part, value_part] = SplitHeads(dqkv, length, heads);
-    query_part.copy_(dquery);
-    key_part.copy_(dkey);
-    value_part.copy_(dvalue);
-    Rotate(context, dqkv, length, /*inverse=*/true);
-    return {dqkv, {}, {}};
-  }
-};
-
 struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
   // `anchor` has no use but that it requires a gradient, so that this node is in the graph.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& anchor,
@@ -264,10 +207,6 @@ std::pair<at::Tensor, at::Tensor> Norm(const Context& context, const at::Tensor&
 
 at::Tensor Gelu(const at::Tensor& x) { return GeluFunction::apply(x); }
 at::Tensor Swiglu(const at::Tensor& x) { return SwigluFunction::apply(x); }
-
-at::Tensor Attention(const Context& context, const at::Tensor& qkv, int64_t length) {
-  return AttentionFunction::apply(qkv, context, length);
-}
 
 at::Tensor Embedding(const Context& context, const at::Tensor& tokens, int table, int positions) {
   at::Tensor anchor = at::empty({0}, at::kFloat);

@@ -25,9 +25,13 @@ std::pair<at::Tensor, at::Tensor> Norm(const Context& context, const at::Tensor&
                                        const ParameterPair& norm);
 at::Tensor Gelu(const at::Tensor& x);
 at::Tensor Swiglu(const at::Tensor& x);  // [rows, 2 * width] -> [rows, width]
-// Causal attention on queries, keys and values side by side: [B * length, 3 * C] -> [B * length,
-// C], C of the heads that this rank has. With rotary positions qkv is changed in place.
-at::Tensor Attention(const Context& context, const at::Tensor& qkv, int64_t length);
+// Causal attention with the window of the layer. projections: [B * length, 3 * C], queries, keys
+// and values side by side; or queries [B * length, C] and, for grouped-query attention, keys and
+// values [B * length, 2 * width of the key-value heads that this rank has]. Returns [B * length,
+// C], C of the heads that this rank has. With rotary positions the projections are changed in
+// place.
+at::Tensor Attention(const Context& context, const std::vector<at::Tensor>& projections,
+                     int64_t length, int64_t layer);
 // tokens: int64 [B, length]; positions -1: none.
 at::Tensor Embedding(const Context& context, const at::Tensor& tokens, int table, int positions);
 // x with the elements that the key draws set to 0 and the others divided by 1 - probability. An

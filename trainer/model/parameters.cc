@@ -28,15 +28,20 @@ class Builder {
   // y = x weight^T. Column parallel (dimension 0 of the weight is cut): each rank has some outputs,
   // and of the bias those. Row parallel (dimension 1): each has some inputs, and all add a part of
   // every output; the bias is added once.
-  void ColumnParallel(const std::string& name, int64_t outputs, int64_t inputs, int64_t parts) {
+  void ColumnParallel(const std::string& name, int64_t outputs, int64_t inputs, int64_t parts,
+                      int split_dim = 0) {
     Add({.name = name + ".weight",
          .shape = {outputs, inputs},
          .is_matrix = true,
          .deviation = kDeviation,
-         .split_dim = 0,
+         .split_dim = split_dim,
          .split_parts = parts});
-    if (config_.bias)
-      Add({.name = name + ".bias", .shape = {outputs}, .split_dim = 0, .split_parts = parts});
+    if (config_.bias) {
+      Add({.name = name + ".bias",
+           .shape = {outputs},
+           .split_dim = split_dim,
+           .split_parts = parts});
+    }
   }
   void RowParallel(const std::string& name, int64_t outputs, int64_t inputs, double deviation) {
     Add({.name = name + ".weight",
@@ -78,7 +83,15 @@ class Builder {
     std::string name = absl::StrCat("block.", layer);
     int64_t hidden = config_.hidden;
     Norm(name + ".norm1");
-    ColumnParallel(name + ".attention.qkv", 3 * hidden, hidden, 3);
+    if (config_.KvHidden() == hidden) {
+      ColumnParallel(name + ".attention.qkv", 3 * hidden, hidden, 3);
+    } else {
+      ColumnParallel(name + ".attention.q", hidden, hidden, 1);
+      // Key-value heads that are fewer than the ranks are whole on each: each adds a part of their
+      // gradient.
+      const bool cut = config_.KvHeads() % part_.tensor_size == 0;
+      ColumnParallel(name + ".attention.kv", 2 * config_.KvHidden(), hidden, 2, cut ? 0 : -1);
+    }
     RowParallel(name + ".attention.out", hidden, hidden, output_deviation);
     if (config_.block == BlockKind::kSerial) Norm(name + ".norm2");
     const int64_t gates = config_.IsGated() ? 2 : 1;
@@ -226,11 +239,18 @@ void InitializeParameter(const ParameterSpec& spec, uint64_t seed, absl::Span<fl
 }
 
 double TrainingFlopsPerToken(const ModelConfig& config) {
-  double hidden = static_cast<double>(config.hidden);
-  double block = static_cast<double>(config.AttentionElements() + config.FeedForwardElements());
-  double layers = static_cast<double>(config.layers);
+  const double hidden = static_cast<double>(config.hidden);
+  const double block =
+      static_cast<double>(config.AttentionElements() + config.FeedForwardElements());
+  const double layers = static_cast<double>(config.layers);
+  const double tokens = static_cast<double>(config.sequence);
+  double keys = 0;  // that a token meets, in the mean, over all layers
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const double window = static_cast<double>(config.WindowOf(layer));
+    keys += window == 0 || window >= tokens ? tokens / 2 : window - window * window / (2 * tokens);
+  }
   return 6 * (layers * block + hidden * static_cast<double>(config.vocabulary)) +
-         6 * layers * hidden * static_cast<double>(config.sequence);
+         12 * hidden * keys;
 }
 
 }  // namespace weft

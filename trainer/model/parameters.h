@@ -90,8 +90,9 @@ void InitializeParameter(const ParameterSpec& spec, uint64_t seed, absl::Span<fl
 
 // Floating-point operations of training on one token: 6 for each weight of a matrix product (2
 // forward, 4 backward; the output projection counts, embeddings do not), and 6 * hidden * sequence
-// a block for causal attention, which is half of full attention. MegaScale and PaLM count so; norms
-// and activations are left out. The metric mfu is this over the measured peak.
+// a block for causal attention, which is half of full attention, less where a window holds.
+// MegaScale and PaLM count so; norms and activations are left out. The metric mfu is this over the
+// measured peak.
 double TrainingFlopsPerToken(const ModelConfig& config);
 
 }  // namespace weft

@@ -59,6 +59,37 @@ TEST(TrainConfigTest, APresetGivesTheKeysOfTheModelThatAreNotGivenThemselves) {
   EXPECT_EQ(again->text, config->text);
 }
 
+TEST(TrainConfigTest, AStyleGivesTheArchitectureAndNoSizes) {
+  auto config = LoadTrainConfig(
+      WriteConfig("[model]\nstyle = \"llama\"\nheads = 8\nkv_heads = 2\nlayers = 6\nwindow = 16\n"
+                  "window_layers = \"0-1,4\"\n[data]\nprefix = \"x\"\n"),
+      {"model.tied=true"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->model.hidden, 256);
+  EXPECT_EQ(config->model.norm, NormKind::kRmsNorm);
+  EXPECT_EQ(config->model.activation, ActivationKind::kSwiglu);
+  EXPECT_TRUE(config->model.tied);
+  EXPECT_EQ(config->model.KvHeads(), 2);
+  EXPECT_EQ(config->model.KvHidden(), 64);
+  std::vector<int64_t> windows;
+  for (int64_t layer = 0; layer < 6; ++layer) windows.push_back(config->model.WindowOf(layer));
+  EXPECT_EQ(windows, (std::vector<int64_t>{16, 16, 0, 0, 16, 0}));
+  auto again = LoadTrainConfig(WriteConfig(config->text), {});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->text, config->text);
+}
+
+TEST(TrainConfigTest, AttentionThatCannotBeIsRefusedByName) {
+  const std::string data = "[data]\nprefix = \"x\"\n";
+  EXPECT_THAT(ErrorOf(data, {"model.heads=4", "model.kv_heads=3"}),
+              HasSubstr("model.kv_heads = 3: must divide model.heads = 4"));
+  EXPECT_THAT(ErrorOf(data, {"model.layers=4", "model.window_layers=2-4"}),
+              HasSubstr("'2-4' is not among the layers 0 to 3"));
+  EXPECT_THAT(ErrorOf(data, {"model.window_layers=most"}), HasSubstr("'most' is no layer"));
+  EXPECT_THAT(ErrorOf(data, {"model.rotary_scaling=linear"}),
+              HasSubstr("needs model.position = rotary"));
+}
+
 TEST(TrainConfigTest, EveryPresetIsAModelToTrain) {
   for (const topology::ModelPreset& preset : topology::ModelPresets()) {
     auto config =

@@ -70,7 +70,8 @@ class LayoutRunTest : public TrainRunTest, public ::testing::WithParamInterface<
     if (!second) return settings;
     for (const char* setting :
          {"model.block=parallel", "model.tied=false", "model.position=rotary",
-          "model.activation=swiglu", "model.norm=rmsnorm", "model.dropout=0.1"}) {
+          "model.activation=swiglu", "model.norm=rmsnorm", "model.dropout=0.1", "model.kv_heads=2",
+          "model.window=8", "model.window_layers=odd"}) {
       settings.emplace_back(setting);
     }
     return settings;
@@ -147,6 +148,8 @@ TEST_F(TrainRunTest, ResumesOnAnotherMesh) {
 TEST_F(TrainRunTest, LayoutsThatCannotBeAreRefusedWithTheArithmetic) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"parallel.tensor=3"}, "parallel.tensor = 3 does not divide model.heads = 4"},
+      {{"parallel.tensor=2", "model.heads=6", "model.kv_heads=3", "model.hidden=96"},
+       "parallel.tensor = 2 and model.kv_heads = 3: one must divide the other"},
       {{"parallel.tensor=4"}, "= 4 ranks hold one model; the 2 ranks of this job"},
       {{"parallel.pipeline=2", "model.layers=1"}, "needs 2 layers or more; model.layers = 1"},
       {{"parallel.pipeline=2", "parallel.schedule=interleaved", "train.micro_batch=8",

@@ -66,9 +66,9 @@ class Reference {
       std::string name = "block." + std::to_string(i);
       at::Tensor normed = Norm(x, name + ".norm1");
       if (config_.block == BlockKind::kParallel) {
-        x = x + Attention(normed, name) + Ffn(normed, name);
+        x = x + Attention(normed, i) + Ffn(normed, name);
       } else {
-        x = x + Attention(normed, name);
+        x = x + Attention(normed, i);
         x = x + Ffn(Norm(x, name + ".norm2"), name);
       }
     }
@@ -90,10 +90,32 @@ class Reference {
     y = y * leaves[name + ".weight"];
     return leaves.count(name + ".bias") > 0 ? y + leaves[name + ".bias"] : y;
   }
+  // As the scalings' sources write it, pair by pair.
+  float Frequency(double part) const {
+    const double factor = config_.rotary_factor;
+    double frequency = 1 / std::pow(config_.rotary_base, part);
+    if (config_.rotary_scaling == RotaryScaling::kLinear) frequency /= factor;
+    if (config_.rotary_scaling == RotaryScaling::kNtk) {
+      const double d = double(config_.hidden / config_.heads);
+      frequency = 1 / std::pow(config_.rotary_base * std::pow(factor, d / (d - 2)), part);
+    }
+    if (config_.rotary_scaling == RotaryScaling::kLlama3) {
+      const double original = double(config_.rotary_original), wave = 2 * M_PI / frequency;
+      if (wave > original) {
+        frequency /= factor;
+      } else if (wave > original / 4) {
+        const double smooth = (original / wave - 1) / 3;
+        frequency = (1 - smooth) * frequency / factor + smooth * frequency;
+      }
+    }
+    return float(frequency);
+  }
   // [B, heads, T, width] by complex numbers: an independent way to rotate.
   at::Tensor Rotate(const at::Tensor& x) {
     int64_t half = x.size(3) / 2;
-    at::Tensor frequency = at::pow(config_.rotary_base, -at::arange(half) / double(half));
+    std::vector<float> frequencies;
+    for (int64_t i = 0; i < half; ++i) frequencies.push_back(Frequency(double(i) / double(half)));
+    at::Tensor frequency = at::tensor(frequencies);
     at::Tensor angle = at::outer(at::arange(x.size(2)).to(at::kFloat), frequency);
     at::Tensor turn = at::polar(at::ones_like(angle), angle);
     at::Tensor z =
@@ -101,19 +123,38 @@ class Reference {
     z = z * turn;
     return at::cat({at::real(z), at::imag(z)}, 3);
   }
-  at::Tensor Attention(const at::Tensor& x, const std::string& name) {
-    int64_t batch = x.size(0), length = x.size(1), width = config_.hidden / config_.heads;
-    auto parts = Linear(x, name + ".attention.qkv").chunk(3, -1);
-    for (at::Tensor& part : parts) {
-      part = part.view({batch, length, config_.heads, width}).transpose(1, 2);
+  // Queries, keys, values [B, T, heads or key-value heads, width].
+  std::vector<at::Tensor> Project(const at::Tensor& x, const std::string& name) {
+    const int64_t width = config_.hidden / config_.heads;
+    std::vector<at::Tensor> parts;
+    if (leaves.count(name + ".attention.qkv.weight") > 0) {
+      parts = Linear(x, name + ".attention.qkv").chunk(3, -1);
+    } else {
+      parts = {Linear(x, name + ".attention.q")};
+      for (at::Tensor& part : Linear(x, name + ".attention.kv").chunk(2, -1)) {
+        parts.push_back(part);
+      }
     }
+    for (at::Tensor& part : parts) part = part.view({x.size(0), x.size(1), -1, width});
+    return parts;
+  }
+  at::Tensor Attention(const at::Tensor& x, int64_t layer) {
+    const std::string name = "block." + std::to_string(layer);
+    int64_t batch = x.size(0), length = x.size(1), width = config_.hidden / config_.heads;
+    auto parts = Project(x, name);
+    for (at::Tensor& part : parts) part = part.transpose(1, 2);
     if (config_.position == PositionKind::kRotary) {
       parts[0] = Rotate(parts[0]);
       parts[1] = Rotate(parts[1]);
     }
+    const int64_t group = config_.heads / parts[1].size(1);
+    for (size_t i : {1, 2}) parts[i] = parts[i].repeat_interleave(group, 1);
     at::Tensor scores = at::matmul(parts[0], parts[1].transpose(2, 3)) / std::sqrt(double(width));
-    at::Tensor future = at::ones({length, length}, at::kBool).triu(1);
-    scores = scores.masked_fill(future, -INFINITY);
+    at::Tensor distance = at::arange(length).unsqueeze(1) - at::arange(length);
+    at::Tensor hidden = distance < 0;
+    const int64_t window = config_.WindowOf(layer);
+    if (window > 0) hidden = hidden.logical_or(distance >= window);
+    scores = scores.masked_fill(hidden, -INFINITY);
     at::Tensor mixed = at::matmul(at::softmax(scores, -1), parts[2]);
     return Linear(mixed.transpose(1, 2).reshape({batch, length, config_.hidden}),
                   name + ".attention.out");
@@ -203,6 +244,39 @@ INSTANTIATE_TEST_SUITE_P(
         Choice{"Rotary", [](ModelConfig& c) { c.position = PositionKind::kRotary; }},
         Choice{"Swiglu", [](ModelConfig& c) { c.activation = ActivationKind::kSwiglu; }},
         Choice{"RmsNorm", [](ModelConfig& c) { c.norm = NormKind::kRmsNorm; }},
+        Choice{"GroupedQueries", [](ModelConfig& c) { c.kv_hidden = 16; }},
+        Choice{"OneKeyValueHead",
+               [](ModelConfig& c) {
+                 c.kv_hidden = 8;
+                 c.position = PositionKind::kRotary;
+               }},
+        Choice{"Window", [](ModelConfig& c) { c.window = 3; }},
+        Choice{"WindowInOneLayer",
+               [](ModelConfig& c) {
+                 c.window = 4;
+                 c.window_layers = {false, true};
+                 c.kv_hidden = 16;
+               }},
+        Choice{"RotaryLinear",
+               [](ModelConfig& c) {
+                 c.position = PositionKind::kRotary;
+                 c.rotary_scaling = RotaryScaling::kLinear;
+                 c.rotary_factor = 4;
+               }},
+        Choice{"RotaryNtk",
+               [](ModelConfig& c) {
+                 c.position = PositionKind::kRotary;
+                 c.rotary_scaling = RotaryScaling::kNtk;
+                 c.rotary_factor = 4;
+               }},
+        Choice{"RotaryLlama3",
+               [](ModelConfig& c) {
+                 c.position = PositionKind::kRotary;
+                 c.rotary_scaling = RotaryScaling::kLlama3;
+                 c.rotary_factor = 8;
+                 c.rotary_original = 64;
+                 c.rotary_base = 100;
+               }},
         Choice{"Untied", [](ModelConfig& c) { c.tied = false; }},
         Choice{"NoBias", [](ModelConfig& c) { c.bias = false; }},
         Choice{"Llama",
