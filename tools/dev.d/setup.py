@@ -128,11 +128,14 @@ def install_torch() -> pathlib.Path:
     """An interpreter with the whole of PyTorch, its CUDA and NCCL: .deps/bench-venv, a link to one
     that all clones share."""
     link, venv = DEPS / "bench-venv", CACHE / "torch-venv"
-    wanted = [f"torch=={TORCH_VERSION}", "numpy"]
+    wanted = [f"torch=={TORCH_VERSION}", "numpy", "accelerate", "lightning"]
+
+    def installed(folder: pathlib.Path) -> list[str]:
+        stamp = folder / "stamp"
+        return stamp.read_text().split() if stamp.is_file() else []
 
     def is_current(folder: pathlib.Path) -> bool:
-        stamp = folder / "stamp"
-        return stamp.is_file() and stamp.read_text().split() == wanted
+        return installed(folder) == wanted
 
     python = link / "bin/python"
     if is_current(link):
@@ -143,8 +146,9 @@ def install_torch() -> pathlib.Path:
     with locked(CACHE / ".torch-lock"):
         if not is_current(venv):
             watch = Stopwatch()
-            say(f"installing {' and '.join(wanted)} into {venv} (5 GB, once)")
-            execute([sys.executable, "-m", "venv", "--clear", venv])
+            say(f"installing {', '.join(wanted)} into {venv} (5 GB, once)")
+            if wanted[0] not in installed(venv):  # none, or another version of torch
+                execute([sys.executable, "-m", "venv", "--clear", venv])
             execute([venv / "bin/python", "-m", "pip", "install", "-q", "--no-cache-dir",
                      "--disable-pip-version-check", *wanted])
             (venv / "stamp").write_text("\n".join(wanted) + "\n")
