@@ -9,6 +9,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+import weft.torch
+
 SIZES = (1, 2, 4)
 REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGER = (torch.uint8, torch.int8, torch.int32, torch.int64)
@@ -383,8 +385,45 @@ def wrong_arguments(rank: int) -> None:
         assert "tag -3 is negative" in text, text
 
 
+def gathers_rows(rank: int) -> None:
+    size = dist.get_world_size()
+    rows = [(7 * r) % 5 for r in range(size)]  # of rank 0: none
+    tensors = [torch.full((rows[r], 3), float(r)) for r in range(size)]
+    for known in (rows, None):
+        gathered = weft.torch.all_gather_v(tensors[rank], known)
+        for r in range(size):
+            same(gathered[r], tensors[r], f"rows of rank {r}")
+    backwards = torch.arange(6.0).reshape(2, 3).t()  # not contiguous
+    for part in weft.torch.all_gather_v(backwards):
+        same(part, backwards, "rows that are not contiguous")
+    for wrong, said in (([rows[rank]] * (size + 1), "entries for a group of"),
+                        ([rows[rank] + 1] * size, "this rank's tensor has")):
+        try:
+            weft.torch.all_gather_v(tensors[rank], wrong)
+        except ValueError as error:
+            assert said in str(error), error
+        else:
+            raise AssertionError(f"{wrong} was taken")
+
+
+def exchanges(rank: int) -> None:
+    size = dist.get_world_size()
+    others = [r for r in range(size) if r != rank]
+    sends = {r: torch.full((2,), float(10 * rank + r)) for r in others}
+    receives = {r: torch.empty(2) for r in others}
+    weft.torch.exchange(sends, receives)
+    for r in others:
+        same(receives[r], torch.full((2,), float(10 * r + rank)), f"from rank {r}")
+    try:
+        weft.torch.exchange({rank: torch.ones(1)}, {})
+    except ValueError as error:
+        assert "is no other rank" in str(error), error
+    else:
+        raise AssertionError("a message to oneself was taken")
+
+
 EVERYTHING = (reduced_types, premultiplied_sum, beyond_gloo, moved_types, shapes, large, non_contiguous,
-              uneven_lists, coalesced, sparse, objects, works_and_futures, groups, allocates,
+              uneven_lists, gathers_rows, exchanges, coalesced, sparse, objects, works_and_futures, groups, allocates,
               wrong_arguments)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 WORKER = r"""
 import os, signal, sys
@@ -140,6 +141,21 @@ class Programs(unittest.TestCase):
         rows = [json.loads(line) for line in done.stdout.splitlines()]
         self.assertEqual([(row["operation"], row["bytes"]) for row in rows],
                          [("all_reduce", 1024), ("barrier", 0)])
+
+    def test_bench_draws_what_it_measured(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "bench.svg")
+            done = run([sys.executable, "-m", "weft.torch.bench", "--ranks", "2", "--sizes", "1K",
+                        "64K", "--rounds", "1", "--operations", "all_reduce", "broadcast",
+                        "barrier", "--svg", file])
+            self.assertEqual(done.returncode, 0, done.stderr)
+            svg = xml.etree.ElementTree.parse(file).getroot()
+        names = [element.tag.split("}")[1] for element in svg.iter()]
+        self.assertEqual(names.count("polyline"), 4)  # two operations, two backends
+        self.assertEqual(names.count("circle"), 8)
+        self.assertIn("all_reduce, 2 ranks", [element.text for element in svg.iter()])
+
+    def test_bench_refuses_sizes_that_are_none(self):
         done = run([sys.executable, "-m", "weft.torch.bench", "--sizes", "huge"])
         self.assertEqual(done.returncode, 2)
         self.assertIn("'huge' is no size; right are 4096, 64K, 16M", done.stderr)

@@ -15,13 +15,14 @@ from weft import __version__
 from weft._registration import register
 from weft.torch import _library
 from weft.torch._backend import Options
+from weft.torch.collectives import all_gather_v, exchange
 
 _library.check_torch()
 register()
 
 from weft.torch import rendezvous as _rendezvous  # noqa: E402
 
-__all__ = ["Options", "__version__", "statistics"]
+__all__ = ["Options", "__version__", "all_gather_v", "exchange", "statistics"]
 
 
 def statistics() -> list[dict]:

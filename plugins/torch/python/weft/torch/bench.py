@@ -5,8 +5,10 @@ the machine does meets both. Times are medians over the rounds, of the slowest r
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
+import pathlib
 import statistics
 import sys
 import tempfile
@@ -117,6 +119,71 @@ def _size_text(size: int) -> str:
     return f"{size} B"
 
 
+_PANEL, _HEIGHT, _MARGIN = 300, 210, 46  # of the picture, in pixels
+_COLOURS = {"weft": "#1f6fb4", "gloo": "#d1495b"}
+
+
+def picture(rows: list[dict]) -> str:
+    """An SVG of time over size, both logarithmic: a panel for each operation (across) and number
+    of ranks (down). Barriers have no size and are left out."""
+    rows = [row for row in rows if row["bytes"] > 0]
+    operations = list(dict.fromkeys(row["operation"] for row in rows))
+    ranks = list(dict.fromkeys(row["ranks"] for row in rows))
+    width, height = _PANEL * max(len(operations), 1), _HEIGHT * max(len(ranks), 1) + 30
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+             'font-family="Helvetica,Arial,sans-serif" font-size="11">',
+             '<rect width="100%" height="100%" fill="white"/>']
+    for i, (name, colour) in enumerate(_COLOURS.items()):
+        parts.append(f'<rect x="{_MARGIN + i * 80}" y="10" width="14" height="4" fill="{colour}"/>'
+                     f'<text x="{_MARGIN + 20 + i * 80}" y="16">{name}</text>')
+    for column, operation in enumerate(operations):
+        for line, count in enumerate(ranks):
+            panel = [row for row in rows if (row["operation"], row["ranks"]) == (operation, count)]
+            if panel:
+                parts.append(_panel(panel, f"{operation}, {count} ranks", column * _PANEL,
+                                    30 + line * _HEIGHT))
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _panel(rows: list[dict], title: str, left: int, top: int) -> str:
+    wide, high = _PANEL - _MARGIN - 14, _HEIGHT - 60
+    x0, y0 = left + _MARGIN, top + 24
+    sizes = [math.log2(row["bytes"]) for row in rows]
+    times = [math.log10(row[f"{name}_us"]) for row in rows for name in _BACKENDS]
+    low, top_decade = math.floor(min(times)), max(math.ceil(max(times)), math.floor(min(times)) + 1)
+
+    def x(size: float) -> float:
+        return x0 + wide * (size - min(sizes)) / max(max(sizes) - min(sizes), 1)
+
+    def y(time_: float) -> float:
+        return y0 + high * (1 - (time_ - low) / (top_decade - low))
+
+    parts = [f'<text x="{x0}" y="{top + 14}" font-weight="bold">{title}</text>']
+    for decade in range(low, top_decade + 1):
+        parts.append(f'<path d="M{x0} {y(decade):.1f}h{wide}" stroke="#ddd"/>'
+                     f'<text x="{x0 - 6}" y="{y(decade) + 4:.1f}" text-anchor="end">'
+                     f'{_time_text(decade)}</text>')
+    for row, size in zip(rows, sizes, strict=True):
+        parts.append(f'<text x="{x(size):.1f}" y="{y0 + high + 16}" text-anchor="middle">'
+                     f'{_size_text(row["bytes"]).replace("iB", "")}</text>')
+    for name in _BACKENDS:
+        points = [(x(size), y(math.log10(row[f"{name}_us"])))
+                  for row, size in zip(rows, sizes, strict=True)]
+        line = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{_COLOURS[name]}" '
+                     'stroke-width="2"/>')
+        parts += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.5" fill="{_COLOURS[name]}">'
+                  f'<title>{name}, {_size_text(row["bytes"])}: {row[f"{name}_us"]:.1f} us</title>'
+                  '</circle>' for row, (a, b) in zip(rows, points, strict=True)]
+    return "\n".join(parts)
+
+
+def _time_text(decade: int) -> str:
+    if decade < 3:
+        return f"{10 ** decade:g} us"
+    return f"{10 ** (decade - 3):g} ms" if decade < 6 else f"{10 ** (decade - 6):g} s"
+
+
 def _options(arguments):
     parser = argparse.ArgumentParser(prog="python -m weft.torch.bench", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -129,6 +196,8 @@ def _options(arguments):
                         metavar="NAME", help=f"of {', '.join(OPERATIONS)}; default: all")
     parser.add_argument("--rounds", type=int, default=9, metavar="N",
                         help="of which the median is taken; default: 9")
+    parser.add_argument("--svg", type=pathlib.Path, metavar="FILE",
+                        help="also draw time over size into this file")
     parser.add_argument("--json", action="store_true", help="one object a line, for programs")
     options = parser.parse_args(arguments)
     if min(options.ranks) < 2 or options.rounds < 1:
@@ -144,17 +213,21 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.json:
         print(f"{'ranks':>5}  {'operation':24}{'size':>10}{'weft us':>12}{'gloo us':>12}"
               f"{'ratio':>8}")
+    rows = []
     for ranks in options.ranks:
         for operation, size, seconds in measure(ranks, cases, options.rounds):
             ratio = seconds["gloo"] / seconds["weft"]
+            rows.append({"ranks": ranks, "operation": operation, "bytes": size,
+                         "weft_us": seconds["weft"] * 1e6, "gloo_us": seconds["gloo"] * 1e6,
+                         "ratio": ratio})
             if options.json:
-                print(json.dumps({"ranks": ranks, "operation": operation, "bytes": size,
-                                  "weft_us": seconds["weft"] * 1e6,
-                                  "gloo_us": seconds["gloo"] * 1e6, "ratio": ratio}), flush=True)
+                print(json.dumps(rows[-1]), flush=True)
             else:
                 print(f"{ranks:5}  {operation:24}{_size_text(size) if size else '-':>10}"
                       f"{seconds['weft'] * 1e6:12.1f}{seconds['gloo'] * 1e6:12.1f}{ratio:8.2f}",
                       flush=True)
+    if options.svg:
+        options.svg.write_text(picture(rows))
     return 0
 
 

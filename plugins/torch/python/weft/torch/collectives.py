@@ -1,0 +1,62 @@
+"""Collectives that torch.distributed has no one call for."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["all_gather_v", "exchange"]
+
+
+def all_gather_v(tensor: torch.Tensor, rows: Sequence[int] | None = None,
+                 group: dist.ProcessGroup | None = None) -> list[torch.Tensor]:
+    """Gathers tensors whose first dimensions differ between ranks.
+
+    tensor: of this rank, [rows of this rank, ...]; the other dimensions and the type are the same
+        on all ranks. May have no rows.
+    rows: of every rank of the group, where the caller knows them; else one small collective more.
+    Returns the tensors of all ranks, by group rank: [rows[i], ...], views of one buffer.
+
+    Raises ValueError where `rows` does not fit the group or this rank's tensor, and what the
+    backend raises, which names the rank that differs.
+    """
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    if rank < 0:
+        raise ValueError("this process is no member of the group")
+    if tensor.dim() == 0:
+        raise ValueError("a tensor of no dimension has no rows: give [1]")
+    if rows is None:
+        counts = torch.empty(size, dtype=torch.int64)
+        dist.all_gather_into_tensor(counts, torch.tensor([tensor.shape[0]]), group=group)
+        rows = counts.tolist()
+    if len(rows) != size:
+        raise ValueError(f"rows has {len(rows)} entries for a group of {size} ranks")
+    if min(rows) < 0 or rows[rank] != tensor.shape[0]:
+        raise ValueError(f"rows[{rank}] is {rows[rank]}, and this rank's tensor has "
+                         f"{tensor.shape[0]} rows")
+    whole = tensor.new_empty((sum(rows), *tensor.shape[1:]))
+    parts = list(whole.split(list(rows)))
+    dist.all_gather(parts, tensor.contiguous(), group=group)
+    return parts
+
+
+def exchange(sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor],
+             group: dist.ProcessGroup | None = None, tag: int = 0) -> None:
+    """Sends to some ranks and receives from some, all at once.
+
+    sends, receives: by group rank; receives are filled in place. All messages are posted before
+        any is waited for, so that no order of ranks can deadlock. Every send needs its receive on
+        the other side, of the same size and type.
+    """
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    for peer in (*sends, *receives):
+        if not 0 <= peer < size or peer == rank:
+            raise ValueError(f"{peer} is no other rank of a group of {size}; this is rank {rank}")
+    operations = [dist.P2POp(dist.irecv, tensor, group=group, tag=tag, group_peer=peer)
+                  for peer, tensor in receives.items()]
+    operations += [dist.P2POp(dist.isend, tensor, group=group, tag=tag, group_peer=peer)
+                   for peer, tensor in sends.items()]
+    if not operations:
+        return
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
