@@ -8,6 +8,8 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -16,8 +18,12 @@
 #include "base/trace.h"
 #include "collectives/rendezvous/store.h"
 #include "net/transport.h"
+#include "topology/job/mesh.h"
 
 namespace weft::collectives {
+
+// Parts of joining a job and what each took, in their order.
+using StartPhases = std::vector<std::pair<std::string, absl::Duration>>;
 
 struct RankPlace;
 namespace planner {
@@ -27,7 +33,11 @@ struct CostTable;
 struct EndpointOptions {
   Rank rank;  // of the job
   int world_size = 1;
-  // Exchange of addresses and, after a failure, of what each rank was doing. Outlives the endpoint.
+  // The job's parallel layout: the addresses of this rank's neighbours in its groups are fetched at
+  // once, those of others when it first sends to them. Without axes: one ring of all ranks.
+  topology::Mesh mesh;
+  int generation = 0;  // of this rank's process; replaced processes have a higher one
+  // Exchange of addresses. Outlives the endpoint.
   Store* store = nullptr;
   std::string job = "job";  // prefix of this endpoint's keys; unique among a store's jobs
   // Ranks with the same text share memory. Empty: the kernel's boot id, the user, and the network
@@ -44,18 +54,22 @@ struct EndpointOptions {
 
 class Endpoint {
  public:
-  // Listens, publishes this rank's addresses and learns the others': returns when all world_size
-  // ranks have called it, or kDeadlineExceeded (store.timeout) naming those missing.
+  // Listens, publishes this rank's addresses and learns its neighbours', and from rank 0 who shares
+  // a host with whom: returns when all world_size ranks have called it, or kDeadlineExceeded
+  // (store.timeout) naming those missing.
   static absl::StatusOr<std::shared_ptr<Endpoint>> Create(EndpointOptions options);
   virtual ~Endpoint() = default;
 
   virtual Rank rank() const = 0;
   virtual int world_size() const = 0;
   virtual const Settings& settings() const = 0;
-  // Which host a rank of the job is on; equal texts: the same.
-  virtual const std::string& host(Rank rank) const = 0;
-  // Where a rank of the job stands, as it said at start-up.
+  virtual const topology::Mesh& mesh() const = 0;
+  // The number of the host that a rank of the job is on; hosts are numbered by their lowest ranks.
+  virtual int host(Rank rank) const = 0;
+  // Where a rank of the job stands, as it said at start-up; the host's name is its number.
   virtual const RankPlace& place(Rank rank) const = 0;
+  // What Create() spent its time on: "transports", "exchange".
+  virtual const StartPhases& start_phases() const = 0;
   // Rank 0's: what collectives are planned by.
   virtual const planner::CostTable& costs() const = 0;
   // "rank 0 -> 1: shm ..., 4.2 GB sent": a line a link, for people.

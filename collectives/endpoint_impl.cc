@@ -54,6 +54,7 @@ EndpointImpl::~EndpointImpl() {
   for (int64_t now_ns; (now_ns = SystemClock::Nanoseconds()) < linger_ns_;) {
     if (!Turn(now_ns)) poll(nullptr, 0, 1);
   }
+  lookup_.reset();
   active_.clear();
   closed_.clear();
   peers_.clear();
@@ -409,6 +410,10 @@ void EndpointImpl::Conclude(Operation& operation, int64_t now_ns) {
 
 net::SendLink* EndpointImpl::SendTo(Peer& peer) {
   if (peer.send == nullptr && peer.gone.ok()) {
+    if (peer.address.empty()) {
+      if (!std::exchange(peer.sought, true)) lookup_->Ask(peer.rank.value());
+      return nullptr;
+    }
     peer.send =
         transports_[peer.transport]->Connect(peer.address, peer.rank, absl::FromUnixNanos(now_ns_));
   }
@@ -433,8 +438,12 @@ void EndpointImpl::OnBroken(net::Link& link, const absl::Status& status) {
   Peer& peer = peers_[link.peer().index()];
   const bool current = &link == peer.send.get() || &link == peer.receive.get();
   if (!current || !peer.gone.ok()) return;
-  peer.gone = absl::UnavailableError(
-      absl::StrCat("rank ", peer.rank.value(), " is gone: ", status.message()));
+  MarkGone(peer, absl::UnavailableError(
+                     absl::StrCat("rank ", peer.rank.value(), " is gone: ", status.message())));
+}
+
+void EndpointImpl::MarkGone(Peer& peer, absl::Status why) {
+  peer.gone = std::move(why);
   peer.gone_ns = now_ns_;
   WEFT_LOG_DEBUG(peer.gone.message());
   Lock lock(mutex_);

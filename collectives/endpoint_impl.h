@@ -31,6 +31,7 @@
 #include "collectives/planner/cost.h"
 #include "collectives/planner/forced.h"
 #include "collectives/planner/group_place.h"
+#include "collectives/record_lookup.h"
 
 namespace weft::collectives {
 
@@ -45,10 +46,10 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   int world_size() const override { return options_.world_size; }
   const Settings& settings() const override { return options_.settings; }
   std::string Describe() const override;
-  const std::string& host(Rank rank) const override {
-    return rank == options_.rank ? options_.host : peers_[rank.index()].host;
-  }
+  const topology::Mesh& mesh() const override { return options_.mesh; }
+  int host(Rank rank) const override { return peers_[rank.index()].host; }
   const RankPlace& place(Rank rank) const override { return places_[rank.index()]; }
+  const StartPhases& start_phases() const override { return start_phases_; }
   const planner::CostTable& costs() const override { return costs_; }
 
   // ---- For communicators.
@@ -69,7 +70,12 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   // ---- endpoint.cc: opening.
   absl::Status AgreeOnSecret();
   absl::Status OpenTransports();
-  absl::Status ExchangeAddresses();
+  absl::Status ExchangeRecords();
+  // Rank 0 makes the table of hosts and places, and its costs, known to the others.
+  absl::Status ShareHosts(const FastInitOptions& init, const JobGroups& job);
+  absl::Status TakeTable(absl::string_view table);
+  absl::Status ChooseTransports();
+  absl::Status TakeRecord(Peer& peer, const MemberRecord& record);
 
   // ---- endpoint_impl.cc: the role of driver. All with mutex_ held unless said otherwise.
   using Lock = std::unique_lock<std::mutex>;
@@ -107,6 +113,7 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   void HandleNotice(Peer& peer, absl::string_view bytes);
   bool FlushNotices();
   Group* FindGroup(uint32_t id);
+  void MarkGone(Peer& peer, absl::Status why);
 
   // ---- any_source.cc; by the driver.
   void Notify(Group& group, int peer, std::string notice);
@@ -124,10 +131,12 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   std::vector<RankPlace> places_;       // (c), by rank of the job
   int64_t spin_ns_ = 0, yield_ns_ = 0;  // (c)
   int epoll_ = -1, event_ = -1;         // (c)
+  StartPhases start_phases_;            // (c)
 
   // Before links: these go after them.
   std::unique_ptr<net::Transport> transports_[kTransportsMax];  // (d)
   std::vector<Peer> peers_;                                     // (d), by rank of the job
+  std::unique_ptr<RecordLookup> lookup_;                        // (c)
   std::vector<std::unique_ptr<net::Link>> closed_;              // (d), to be destroyed
   std::vector<std::shared_ptr<Operation>> active_;              // (d), in order of their start
   std::vector<std::pair<int, std::string>> heard_;              // (d), notices since it began

@@ -17,9 +17,11 @@ namespace weft::collectives {
 inline constexpr int kTransportsMax = 2;
 
 struct Peer {
-  Rank rank;          // of the job
-  int transport = 0;  // which of the endpoint's
-  std::string host, address;
+  Rank rank;                                  // of the job
+  int transport = 0;                          // which of the endpoint's
+  int host = 0;                               // its number
+  std::string address;                        // empty: not known yet
+  bool sought = false;                        // its record is being looked up
   std::unique_ptr<net::SendLink> send;        // null until first used
   std::unique_ptr<net::ReceiveLink> receive;  // null until the peer has connected
   absl::Status gone;                          // not OK: a link to it broke, no new one is made

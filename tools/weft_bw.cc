@@ -112,7 +112,7 @@ absl::StatusOr<int> RunCalibration(Options options) {
   WEFT_RETURN_IF_ERROR(options.settings.Set("collective.costs", "", "--calibrate"));
   WEFT_ASSIGN_OR_RETURN(job::Joined job, job::Join(options.settings, "weft-bw"));
   const int rank = job.environment.rank.value();
-  Control control(*job.store.store, rank, job.environment.world_size);
+  Control control(*job.store, rank, job.environment.world_size);
   WEFT_ASSIGN_OR_RETURN(const auto calibration, Calibrate(job, control));
   if (rank != 0) return EXIT_SUCCESS;
   WEFT_RETURN_IF_ERROR(collectives::planner::SaveCalibration(calibration, file));
@@ -128,10 +128,10 @@ absl::StatusOr<int> RunRank(const Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--root ", options.root, " is not one of ", ranks, " ranks"));
   }
-  Control control(*job.store.store, rank, ranks);
+  Control control(*job.store, rank, ranks);
   Report report(options, ranks);
   WEFT_ASSIGN_OR_RETURN(Buffers buffers, Buffers::Allocate(options.size_max, ranks));
-  if (rank == 0 && !options.show_schedule) report.Begin();
+  if (rank == 0 && !options.show_schedule) report.Begin(job.report);
   for (Operation operation : options.operations) {
     const OperationInfo& info = InfoOf(operation);
     std::vector<Case> cases = CasesOf(info, options, ranks);

@@ -111,8 +111,8 @@ absl::StatusOr<int> ExamineJob(const Options& options) {
   Findings own = Examine(node);
   CheckGrowth(CountersOf(node.devices), CountersOf(devices), absl::Now() - start, own);
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> parts,
-                        joined.store.store->AllGather("weft-doctor/parts", rank, ranks,
-                                                      PartOf(node, own, mine), absl::Minutes(10)));
+                        joined.store->AllGather("weft-doctor/parts", rank, ranks,
+                                                PartOf(node, own, mine), absl::Minutes(10)));
   // Every rank judges, so that all exit alike; rank 0 speaks.
   WEFT_ASSIGN_OR_RETURN(JobParts job, JobParts::Parse(parts));
   const Findings findings = job.Judge();

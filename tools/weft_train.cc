@@ -21,7 +21,8 @@
 #include "base/open_files.h"
 #include "base/settings.h"
 #include "base/status.h"
-#include "collectives/c10d/job.h"
+#include "collectives/c10d/agent_store.h"
+#include "collectives/join.h"
 #include "tools/command_line.h"
 #include "trainer/config.h"
 #include "trainer/data/dataset_info.h"
@@ -112,7 +113,16 @@ struct Command {
     RunOptions options;
     WEFT_ASSIGN_OR_RETURN(options.config, Config());
     WEFT_ASSIGN_OR_RETURN(Settings settings, Settings::FromEnvironment());
-    WEFT_ASSIGN_OR_RETURN(collectives::Job job, collectives::JoinJob(settings));
+    ParallelGroups groups;
+    collectives::JoinOptions join;
+    join.settings = settings;
+    join.agent_store = collectives::ConnectAgentStore;
+    join.mesh = [&](int ranks) { return MeshOf(options.config, ranks); };
+    join.make_groups = [&](const std::shared_ptr<collectives::Endpoint>& endpoint) -> absl::Status {
+      WEFT_ASSIGN_OR_RETURN(groups, ParallelGroups::Create(options.config, endpoint));
+      return absl::OkStatus();
+    };
+    WEFT_ASSIGN_OR_RETURN(collectives::Job job, collectives::JoinJob(std::move(join)));
     int rank = job.environment.rank.value();
     int size = job.environment.world_size;
     options.run_dir = run_dir;
@@ -120,8 +130,6 @@ struct Command {
     options.threads = ComputeThreads(options.config, job.environment);
     options.stop = &stop_requested;
     InitLog(size > 1 ? absl::StrCat("rank ", rank) : "", ParseLogLevel(settings.Text("log.level")));
-    WEFT_ASSIGN_OR_RETURN(ParallelGroups groups,
-                          ParallelGroups::Create(options.config, job.endpoint));
     Group& group = *groups.world;
     std::unique_ptr<FolderLock> lock;
     if (rank == 0) {
@@ -136,6 +144,7 @@ struct Command {
     WEFT_RETURN_IF_ERROR(AlsoLogTo(absl::StrCat(run_dir, "/logs/rank-", rank, ".log")));
     WEFT_LOG_INFO("rank ", rank, " of ", size, ", process ", getpid(), ", ", options.threads,
                   " threads");
+    if (!job.report.empty()) WEFT_LOG_INFO(job.report);
     absl::StatusOr<RunOutcome> outcome = Train(options, groups);
     if (!outcome.ok()) {
       WEFT_LOG_ERROR(outcome.status().message());

@@ -4,20 +4,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "collectives/c10d/store.h"
+#include "collectives/join.h"
 
 namespace weft::collectives {
 namespace {
 
 // What the settings allow.
 constexpr absl::Duration kTimeoutMax = absl::Hours(24);
-
-// Groups keep the endpoint alive, and the endpoint uses the store until its end.
-struct StoreAndEndpoint {
-  std::unique_ptr<C10dStoreAdapter> store;
-  std::shared_ptr<Endpoint> endpoint;
-};
 
 absl::Status SetTimeouts(Settings& settings, std::chrono::milliseconds timeout) {
   if (timeout <= std::chrono::milliseconds::zero()) return absl::OkStatus();
@@ -30,19 +26,19 @@ absl::Status SetTimeouts(Settings& settings, std::chrono::milliseconds timeout) 
 }
 
 absl::StatusOr<std::shared_ptr<Endpoint>> MakeEndpoint(const GroupOptions& options) {
-  auto kept = std::make_shared<StoreAndEndpoint>();
-  kept->store = std::make_unique<C10dStoreAdapter>(options.store);
-  EndpointOptions endpoint;
-  endpoint.rank = Rank(options.rank);
-  endpoint.world_size = options.size;
-  endpoint.store = kept->store.get();
-  endpoint.settings = options.settings;
+  JoinOptions join;
+  join.settings = options.settings;
+  join.store = std::make_shared<C10dStoreAdapter>(options.store);
+  join.environment.emplace();
+  join.environment->rank = Rank(options.rank);
+  join.environment->world_size = options.size;
   // A store may outlive groups that met there before, under the same name.
   WEFT_ASSIGN_OR_RETURN(int64_t attempt,
-                        kept->store->Add(absl::StrCat("weft/joined_by_", options.rank), 1));
-  endpoint.job = absl::StrCat("weft/", attempt);
-  WEFT_ASSIGN_OR_RETURN(kept->endpoint, Endpoint::Create(std::move(endpoint)));
-  return std::shared_ptr<Endpoint>(kept, kept->endpoint.get());
+                        join.store->Add(absl::StrCat("weft/joined_by_", options.rank), 1));
+  join.environment->job = absl::StrCat("weft/", attempt);
+  WEFT_ASSIGN_OR_RETURN(Job job, JoinJob(std::move(join)));
+  if (!job.report.empty()) WEFT_LOG_DEBUG(job.report);
+  return job.endpoint;
 }
 
 }  // namespace

@@ -18,8 +18,6 @@ namespace weft::collectives {
 namespace {
 
 constexpr auto kDay = std::chrono::hours(24);
-// Names of missing ranks that a message holds.
-constexpr size_t kNamedRanks = 8;
 
 std::vector<uint8_t> ToVector(absl::string_view text) {
   return std::vector<uint8_t>(text.begin(), text.end());
@@ -206,22 +204,6 @@ absl::Status C10dStoreAdapter::MultiSet(const std::vector<std::string>& keys,
   });
 }
 
-absl::Status C10dStoreAdapter::Missing(const absl::Status& status,
-                                       const std::vector<std::string>& keys,
-                                       absl::string_view group) {
-  if (!absl::IsDeadlineExceeded(status)) return Annotate(status, group);
-  std::vector<std::string> missing;
-  for (size_t rank = 0; rank < keys.size() && missing.size() <= kNamedRanks; ++rank) {
-    absl::StatusOr<bool> there = Check({keys[rank]});
-    if (there.ok() && !*there) missing.push_back(absl::StrCat(rank));
-  }
-  bool more = missing.size() > kNamedRanks;
-  if (more) missing.pop_back();
-  return absl::DeadlineExceededError(absl::StrCat(
-      group, ": the time ran out; missing of ", keys.size(),
-      " ranks: ", missing.empty() ? "none" : absl::StrJoin(missing, ", "), more ? " ..." : ""));
-}
-
 absl::Status C10dStoreAdapter::Barrier(absl::string_view key, int rank, int size,
                                        absl::Duration timeout) {
   WEFT_RETURN_IF_ERROR(CheckGroup(key, rank, size));
@@ -230,7 +212,9 @@ absl::Status C10dStoreAdapter::Barrier(absl::string_view key, int rank, int size
   WEFT_ASSIGN_OR_RETURN(int64_t arrived, Add(absl::StrCat(key, "/arrived"), 1));
   if (arrived == size) WEFT_RETURN_IF_ERROR(Set(absl::StrCat(key, "/all"), "here"));
   absl::Status status = Wait({absl::StrCat(key, "/all")}, timeout);
-  return status.ok() ? status : Missing(status, keys, absl::StrCat("barrier '", key, "'"));
+  if (status.ok()) return status;
+  return NameMissing(*this, status, absl::StrCat("barrier '", key, "'"),
+                     RankSet::Below(size).ranks(), keys);
 }
 
 absl::StatusOr<std::vector<std::string>> C10dStoreAdapter::AllGather(absl::string_view key,
@@ -242,7 +226,8 @@ absl::StatusOr<std::vector<std::string>> C10dStoreAdapter::AllGather(absl::strin
   WEFT_RETURN_IF_ERROR(Set(keys[rank], value));
   auto values = MultiGet(keys, timeout);
   if (!values.ok()) {
-    return Missing(values.status(), keys, absl::StrCat("all-gather '", key, "'"));
+    return NameMissing(*this, values.status(), absl::StrCat("all-gather '", key, "'"),
+                       RankSet::Below(size).ranks(), keys);
   }
   return values;
 }

@@ -55,9 +55,6 @@ class C10dStoreAdapter final : public Store {
   // The same with a store that no other call waits in.
   template <typename Body>
   auto WaitingCall(absl::string_view what, Body body);
-  // A status that names the ranks whose key is not there.
-  absl::Status Missing(const absl::Status& status, const std::vector<std::string>& keys,
-                       absl::string_view group);
 
   const Handle store_;
   std::mutex mutex_;

@@ -28,10 +28,8 @@ bool TakeBytes(absl::string_view& bytes, size_t size, std::string* out) {
 }
 
 bool TakeShort(absl::string_view& bytes, std::string* out) {
-  if (bytes.empty()) return false;
-  size_t size = static_cast<uint8_t>(bytes[0]);
-  bytes.remove_prefix(1);
-  return TakeBytes(bytes, size, out);
+  uint16_t size = 0;
+  return TakeLittle(bytes, &size) && TakeBytes(bytes, size, out);
 }
 
 absl::StatusOr<MemberRecord> OwnRecord(const FastInitOptions& options) {
@@ -80,6 +78,11 @@ absl::StatusOr<JobGroups> Assemble(const FastInitOptions& options,
 }
 
 std::vector<int> RanksWanted(const FastInitOptions& options) {
+  if (options.all_records) {
+    std::vector<int> others = RankSet::Below(options.mesh.ranks()).ranks();
+    std::erase(others, options.rank);
+    return others;
+  }
   return RecordsWanted(options.mesh, options.rank, options.ranks_per_root,
                        options.make_unique_id != nullptr)
       .ranks();
@@ -100,8 +103,8 @@ std::string EncodeMember(const MemberRecord& member) {
   std::string out;
   PutLittle(out, member.generation);
   for (const std::string* text : {&member.host, &member.address}) {
-    size_t size = std::min<size_t>(text->size(), 255);
-    out.push_back(static_cast<char>(size));
+    const auto size = static_cast<uint16_t>(std::min<size_t>(text->size(), UINT16_MAX));
+    PutLittle(out, size);
     out.append(*text, 0, size);
   }
   out.push_back(static_cast<char>(member.unique_ids.size()));
@@ -264,16 +267,26 @@ absl::StatusOr<JobGroups> CreateGroups(Store& store, const FastInitOptions& opti
   return Assemble(options, std::move(members));
 }
 
-absl::StatusOr<MemberRecord> FindMember(Store& store, const FastInitOptions& options,
-                                        const JobGroups& job, int rank) {
-  WEFT_RETURN_IF_ERROR(CheckRank(options, rank));
-  auto known = job.members.find(rank);
-  if (known != job.members.end()) return known->second;
-  auto bytes = store.Get(RecordKey(options.prefix, rank), options.timeout);
-  if (!bytes.ok()) {
-    return Annotate(bytes.status(), absl::StrCat("look up the record of rank ", rank));
+absl::StatusOr<std::map<int, MemberRecord>> FindMembers(Store& store,
+                                                        const FastInitOptions& options,
+                                                        const RankSet& ranks) {
+  const std::vector<int> wanted = ranks.ranks();
+  std::vector<std::string> keys;
+  for (int rank : wanted) {
+    WEFT_RETURN_IF_ERROR(CheckRank(options, rank));
+    keys.push_back(RecordKey(options.prefix, rank));
   }
-  return DecodeMember(*bytes);
+  auto records = store.MultiGet(keys, options.timeout);
+  if (!records.ok()) {
+    return NameMissing(store, records.status(), "look up records of ranks", wanted, keys);
+  }
+  std::map<int, MemberRecord> members;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    auto member = DecodeMember((*records)[i]);
+    if (!member.ok()) return Annotate(member.status(), absl::StrCat("rank ", wanted[i]));
+    members[wanted[i]] = *std::move(member);
+  }
+  return members;
 }
 
 absl::StatusOr<JobGroups> RejoinGroups(Store& store, const FastInitOptions& options,

@@ -7,7 +7,7 @@
 //      once: of the ranks it connects to, and of its groups' roots. So what moves grows with the
 //      ranks, and not with their square;
 //   3. connections are made when first used, or in the planned order, without any barrier. Another
-//      rank's record is one request away (FindMember).
+//      rank's record is one request away (FindMembers).
 //
 // Unique ids: a group's ranks are cut into blocks of `ranks_per_root`; the first rank of a block
 // makes its id, and ncclCommInitRankScalable takes all of them. Nobody has to say whose ids are
@@ -41,8 +41,8 @@ inline constexpr size_t kUniqueIdBytes = 128;  // ncclUniqueId
 
 struct MemberRecord {
   int32_t generation = 0;
-  std::string host;     // at most 255 bytes
-  std::string address;  // at most 255 bytes: where it is connected to
+  std::string host;     // at most 65,535 bytes
+  std::string address;  // at most 65,535 bytes: where it is connected to
   std::vector<std::string> unique_ids;
   friend bool operator==(const MemberRecord&, const MemberRecord&) = default;
 };
@@ -80,6 +80,7 @@ struct FastInitOptions {
   std::string prefix = "init";
   std::string host;
   std::string address;
+  bool all_records = false;  // wants everybody's, not only what RecordsWanted() says
   int ranks_per_root = 256;  // above this NCCL staggers the ranks of one root by design
   // ncclGetUniqueId; null: no ids.
   std::function<absl::StatusOr<std::string>()> make_unique_id;
@@ -103,10 +104,11 @@ struct JobGroups {
 
 absl::StatusOr<JobGroups> CreateGroups(Store& store, const FastInitOptions& options);
 
-// Any rank's record, for a connection that was not planned: out of `job`, or else from the store,
-// in one request. kDeadlineExceeded: the store has none; CreateGroups() has not returned anywhere.
-absl::StatusOr<MemberRecord> FindMember(Store& store, const FastInitOptions& options,
-                                        const JobGroups& job, int rank);
+// Records for connections that were not planned, by rank, in one request. kDeadlineExceeded names
+// the ranks that have given none.
+absl::StatusOr<std::map<int, MemberRecord>> FindMembers(Store& store,
+                                                        const FastInitOptions& options,
+                                                        const RankSet& ranks);
 
 // For a replaced rank: `replaced` are all ranks that are replaced together, ascending, and every
 // one of them calls this. Its own record is in `options`, with the new generation.

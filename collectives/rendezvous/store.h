@@ -68,6 +68,11 @@ class Store {
                                                             const RankSet& wanted,
                                                             absl::Duration timeout);
 
+  // As AllGather, but only `root` waits and gets the values; the others get none at once.
+  virtual absl::StatusOr<std::vector<std::string>> Gather(absl::string_view key, int rank, int size,
+                                                          int root, absl::string_view value,
+                                                          absl::Duration timeout);
+
   // ---- What not every store has: kUnimplemented
 
   // Waits until the key's version is another than `known` (0: it was not there), which each change
@@ -76,14 +81,13 @@ class Store {
                                              absl::Duration /*timeout*/) {
     return absl::UnimplementedError("this store has no watches");
   }
-  // As AllGather, but only `root` waits and gets the values; the others get none at once.
-  virtual absl::StatusOr<std::vector<std::string>> Gather(absl::string_view /*key*/, int /*rank*/,
-                                                          int /*size*/, int /*root*/,
-                                                          absl::string_view /*value*/,
-                                                          absl::Duration /*timeout*/) {
-    return absl::UnimplementedError("this store has no gathers");
-  }
 };
+
+// What a wait for `keys`, one of each of `ranks`, has failed with: where the time ran out, the
+// status names the ranks whose key is not there ("...: the time ran out; missing of 8 ranks: 3,
+// 5").
+absl::Status NameMissing(Store& store, const absl::Status& status, absl::string_view what,
+                         const std::vector<int>& ranks, const std::vector<std::string>& keys);
 
 }  // namespace weft::collectives
 

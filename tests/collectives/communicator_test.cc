@@ -2,10 +2,12 @@
 // the calls promise beside results.
 #include "collectives/communicator.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -511,6 +513,129 @@ TEST(CommunicatorTest, TwoLevelsGiveTheNaiveResult) {
                }
              });
   }
+}
+
+// Counts the records that ranks fetch one by one after start-up.
+class CountingStore final : public Store {
+ public:
+  absl::StatusOr<std::vector<std::string>> MultiGet(const std::vector<std::string>& keys,
+                                                    absl::Duration timeout) override {
+    for (const std::string& key : keys) records_ += key.find("/exchange/") != std::string::npos;
+    return store_.MultiGet(keys, timeout);
+  }
+  int records() const { return records_; }
+
+  absl::Status Set(absl::string_view key, absl::string_view value) override {
+    return store_.Set(key, value);
+  }
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override {
+    return store_.Get(key, timeout);
+  }
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) override {
+    return store_.Add(key, amount);
+  }
+  absl::StatusOr<std::string> CompareSet(absl::string_view key, absl::string_view expected,
+                                         absl::string_view desired) override {
+    return store_.CompareSet(key, expected, desired);
+  }
+  absl::StatusOr<bool> Delete(absl::string_view key) override { return store_.Delete(key); }
+  absl::StatusOr<int64_t> KeyCount() override { return store_.KeyCount(); }
+  absl::StatusOr<bool> Check(const std::vector<std::string>& keys) override {
+    return store_.Check(keys);
+  }
+  absl::Status Wait(const std::vector<std::string>& keys, absl::Duration timeout) override {
+    return store_.Wait(keys, timeout);
+  }
+  absl::Status Append(absl::string_view key, absl::string_view value) override {
+    return store_.Append(key, value);
+  }
+  absl::Status MultiSet(const std::vector<std::string>& keys,
+                        const std::vector<std::string>& values) override {
+    return store_.MultiSet(keys, values);
+  }
+  absl::Status Barrier(absl::string_view key, int rank, int size, absl::Duration timeout) override {
+    return store_.Barrier(key, rank, size, timeout);
+  }
+  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view key, int rank, int size,
+                                                     absl::string_view value,
+                                                     absl::Duration timeout) override {
+    return store_.AllGather(key, rank, size, value, timeout);
+  }
+
+ private:
+  MemoryStore store_;
+  std::atomic<int> records_{0};
+};
+
+// Runs `body` on 16 ranks of tp4,dp4 and returns how many records they fetched.
+int RecordsFetched(const std::function<void(std::shared_ptr<Endpoint>)>& body) {
+  constexpr int kRanks = 16;
+  CountingStore store;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < kRanks; ++r) {
+    threads.emplace_back([&, r] {
+      EndpointOptions options;
+      options.rank = Rank(r);
+      options.world_size = kRanks;
+      options.mesh =
+          *topology::Mesh::Create({{topology::Axis::kTensor, 4}, {topology::Axis::kData, 4}});
+      options.store = &store;
+      options.settings = SettingsOf({"collective.timeout=60s"});
+      auto endpoint = Endpoint::Create(std::move(options));
+      ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+      body(*std::move(endpoint));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return store.records();
+}
+
+TEST(CommunicatorTest, RanksFetchTheRecordsOfTheirNeighboursAndOthersWhenFirstUsed) {
+  // Rank 0 fetches 15 records, every other rank those of its two neighbours along each axis.
+  EXPECT_EQ(RecordsFetched([](const std::shared_ptr<Endpoint>&) {}), 15 + 15 * 4);
+  const int fetched = RecordsFetched([](std::shared_ptr<Endpoint> endpoint) {
+    auto world = *Communicator::Create(endpoint, "world", AllRanks(16));
+    const int rank = endpoint->rank().value();
+    // No neighbours along any axis.
+    const Rank to((rank + 6) % 16), from((rank + 10) % 16);
+    int sent = rank, received = -1;
+    WorkPtr receive = world->Receive(&received, sizeof(received), from, 1);
+    WorkPtr send = world->Send(&sent, sizeof(sent), to, 1);
+    ASSERT_DONE(send);
+    ASSERT_DONE(receive);
+    EXPECT_EQ(received, from.value());
+    ASSERT_DONE(world->Barrier());
+  });
+  EXPECT_GE(fetched, 15 + 15 * 4 + 15);
+  EXPECT_LT(fetched, 16 * 15);
+}
+
+TEST(CommunicatorTest, EveryRankNamesTheRankThatNeverCame) {
+  MemoryStore store;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 7; ++r) {
+    threads.emplace_back([&, r] {
+      EndpointOptions options;
+      options.rank = Rank(r);
+      options.world_size = 8;
+      options.store = &store;
+      options.settings = SettingsOf({"store.timeout=500ms"});
+      const absl::Status status = Endpoint::Create(std::move(options)).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+      EXPECT_THAT(std::string(status.message()), testing::HasSubstr("ranks: 7")) << "rank " << r;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(CommunicatorTest, ALayoutOfOtherSizeThanTheJobIsRefused) {
+  EndpointOptions options;
+  options.rank = Rank(0);
+  options.world_size = 3;
+  options.mesh = *topology::Mesh::Create({{topology::Axis::kData, 2}});
+  const absl::Status status = Endpoint::Create(std::move(options)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("dp2"));
 }
 
 // Rank 1's file would have every message cost nothing and every byte a fortune.

@@ -172,7 +172,7 @@ absl::StatusOr<Calibration> Calibrate(job::Joined& job, Control& control) {
     collectives::EndpointOptions options;
     options.rank = Rank(control.rank());
     options.world_size = ranks;
-    options.store = job.store.store.get();
+    options.store = job.store.get();
     options.job = absl::StrCat("weft-bw/calibrate/", name);
     options.settings = job.endpoint->settings();
     WEFT_RETURN_IF_ERROR(options.settings.Set("transport", name, "--calibrate"));

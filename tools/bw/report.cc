@@ -37,7 +37,7 @@ double Report::BusBandwidth(const Case& what, const Result& result) const {
   return AlgorithmBandwidth(what, result) * BusFactor(what.operation, ranks_);
 }
 
-void Report::Begin() {
+void Report::Begin(const std::string& joined) {
   if (options_.json) return;
   std::string settings;
   for (const SettingRow& row : options_.settings.table()) {
@@ -57,6 +57,7 @@ void Report::Begin() {
           : absl::StrCat(options_.iterations),
       options_.repeats, options_.in_flight, options_.check);
   absl::PrintF("# settings:%s\n", settings.empty() ? " defaults" : settings);
+  if (!joined.empty()) absl::PrintF("# %s\n", joined);
 }
 
 void Report::BeginOperation(const OperationInfo& info) {

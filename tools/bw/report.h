@@ -15,7 +15,8 @@ class Report {
   // `links` describes how the ranks are connected: a line a link.
   Report(const Options& options, int ranks) : options_(options), ranks_(ranks) {}
 
-  void Begin();
+  // `joined`: where the time of joining the job went, in a line; may be empty.
+  void Begin(const std::string& joined);
   // A table of its own for each operation.
   void BeginOperation(const OperationInfo& info);
   void Row(const Case& what, const Result& out_of_place, const Result& in_place);

@@ -16,8 +16,6 @@ namespace weft::job {
 
 using collectives::Communicator;
 using collectives::Endpoint;
-using collectives::EndpointOptions;
-using collectives::JobEnvironment;
 
 absl::Status BecomeLauncher(int ranks, int argc, char** argv) {
   std::error_code error;
@@ -42,27 +40,20 @@ absl::Status BecomeLauncher(int ranks, int argc, char** argv) {
 }
 
 absl::StatusOr<Joined> Join(const Settings& settings, const std::string& program) {
-  Joined job;
-  WEFT_ASSIGN_OR_RETURN(job.environment, JobEnvironment::FromEnvironment());
-  if (job.environment.torch_agent_store && job.environment.store.empty()) {
-    job.environment.torch_agent_store = false;
-    ++job.environment.master_port;
-  }
-  WEFT_ASSIGN_OR_RETURN(job.store, collectives::StoreFromEnvironment(
-                                       job.environment, settings.Duration("store.timeout")));
-  EndpointOptions options;
-  options.rank = job.environment.rank;
-  options.world_size = job.environment.world_size;
-  options.store = job.store.store.get();
-  options.job = absl::StrCat(job.environment.job, "/", program);
-  options.secret = job.environment.secret;
+  Joined joined;
+  collectives::JoinOptions options;
   options.settings = settings;
-  WEFT_ASSIGN_OR_RETURN(job.endpoint, Endpoint::Create(std::move(options)));
-  std::vector<Rank> everybody;
-  everybody.reserve(static_cast<size_t>(job.environment.world_size));
-  for (int rank = 0; rank < job.environment.world_size; ++rank) everybody.push_back(Rank(rank));
-  WEFT_ASSIGN_OR_RETURN(job.world, Communicator::Create(job.endpoint, "world", everybody));
-  return job;
+  options.program = program;
+  options.make_groups = [&joined](const std::shared_ptr<Endpoint>& endpoint) -> absl::Status {
+    std::vector<Rank> everybody;
+    everybody.reserve(static_cast<size_t>(endpoint->world_size()));
+    for (int rank = 0; rank < endpoint->world_size(); ++rank) everybody.push_back(Rank(rank));
+    WEFT_ASSIGN_OR_RETURN(joined.world, Communicator::Create(endpoint, "world", everybody));
+    return absl::OkStatus();
+  };
+  WEFT_ASSIGN_OR_RETURN(static_cast<collectives::Job&>(joined),
+                        collectives::JoinJob(std::move(options)));
+  return joined;
 }
 
 }  // namespace weft::job

@@ -10,19 +10,14 @@
 #include "absl/status/statusor.h"
 #include "base/settings.h"
 #include "collectives/communicator.h"
-#include "collectives/endpoint.h"
-#include "collectives/rendezvous/job_environment.h"
+#include "collectives/join.h"
 
 namespace weft::job {
 
 // Becomes `weft-run -n N -- program ...`: this command line without --ranks. Returns only on error.
 absl::Status BecomeLauncher(int ranks, int argc, char** argv);
 
-// Store, endpoint and group die in reverse order.
-struct Joined {
-  collectives::JobEnvironment environment;
-  collectives::JobStore store;
-  std::shared_ptr<collectives::Endpoint> endpoint;
+struct Joined : collectives::Job {
   std::unique_ptr<collectives::Communicator> world;
 };
 

@@ -14,7 +14,10 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
-#include "collectives/c10d/job.h"
+#include "base/status.h"
+#include "collectives/c10d/agent_store.h"
+#include "collectives/c10d/backend.h"
+#include "collectives/join.h"
 #include "tests/collectives/memory_store.h"
 
 namespace weft::collectives {
@@ -140,6 +143,21 @@ TEST(WeftC10dStore, GivesTheWholeInterfaceOfC10d) {
   EXPECT_THROW(store->get("absent"), c10::DistStoreError);
 }
 
+// The job that the environment names, and its group of all ranks.
+absl::StatusOr<c10::intrusive_ptr<WeftBackend>> JoinWorld() {
+  c10::intrusive_ptr<WeftBackend> world;
+  JoinOptions options;
+  options.agent_store = ConnectAgentStore;
+  options.make_groups = [&](const std::shared_ptr<Endpoint>& endpoint) -> absl::Status {
+    std::vector<Rank> everybody;
+    for (int rank = 0; rank < endpoint->world_size(); ++rank) everybody.emplace_back(rank);
+    WEFT_ASSIGN_OR_RETURN(world, WeftBackend::Create(endpoint, "world", std::move(everybody)));
+    return absl::OkStatus();
+  };
+  WEFT_RETURN_IF_ERROR(JoinJob(std::move(options)).status());
+  return world;
+}
+
 // Runs `ranks` processes with that environment; each joins, sums its rank + 1, and exits with 0 if
 // the sum is right.
 void ExpectJobSums(int ranks, std::map<std::string, std::string> environment) {
@@ -154,15 +172,15 @@ void ExpectJobSums(int ranks, std::map<std::string, std::string> environment) {
       for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
       bool right = false;
       {
-        auto job = JoinJob(Settings(LibrarySettings()));
-        if (!job.ok()) {
-          fprintf(stderr, "rank %d: %s\n", rank, job.status().ToString().c_str());
+        auto world = JoinWorld();
+        if (!world.ok()) {
+          fprintf(stderr, "rank %d: %s\n", rank, world.status().ToString().c_str());
           _exit(2);
         }
         std::vector<at::Tensor> tensors{at::full({1000}, rank + 1.0F)};
-        job->world->allreduce(tensors, {})->wait();
+        (*world)->allreduce(tensors, {})->wait();
         right = at::equal(tensors[0], at::full({1000}, ranks * (ranks + 1) / 2.0F));
-        job->world->barrier({})->wait();
+        (*world)->barrier({})->wait();
       }
       _exit(right ? 0 : 1);
     }
@@ -196,10 +214,10 @@ TEST(JoinJob, MeetsAtTheStoreThatALauncherServes) {
 }
 
 TEST(JoinJob, AProcessAloneIsAJob) {
-  auto job = JoinJob(Settings(LibrarySettings()));
-  ASSERT_TRUE(job.ok()) << job.status();
+  auto world = JoinWorld();
+  ASSERT_TRUE(world.ok()) << world.status();
   std::vector<at::Tensor> tensors{at::ones({3})};
-  job->world->allreduce(tensors, {})->wait();
+  (*world)->allreduce(tensors, {})->wait();
   EXPECT_EQ(tensors[0].sum().item<float>(), 3);
 }
 

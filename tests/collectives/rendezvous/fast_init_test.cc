@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/rendezvous/host_table.h"
 #include "collectives/rendezvous/store_client.h"
 #include "collectives/rendezvous/store_server.h"
 #include "topology/job/mesh_text.h"
@@ -57,6 +58,19 @@ TEST(FastInitTest, RecordsSurviveTheirBytes) {
   EXPECT_FALSE(DecodeMember(bytes + "x").ok());
   std::map<int, MemberRecord> two = {{5, member}, {9, MemberRecord()}};
   EXPECT_EQ(DecodeReplacement(EncodeReplacement(two)).value(), two);
+}
+
+TEST(FastInitTest, HostsOfRanksSurviveTheirText) {
+  for (const std::vector<int>& hosts :
+       {std::vector<int>{0}, {0, 0, 0}, {0, 0, 1, 1}, {0, 1, 2}, {0, 1, 0, 1, 1}, {0, 0, 1}}) {
+    const std::string text = EncodeNumbers(hosts);
+    EXPECT_EQ(DecodeNumbers(text, static_cast<int>(hosts.size())).value(), hosts) << text;
+  }
+  EXPECT_EQ(EncodeNumbers(std::vector<int>{0, 0, 1, 1}), "2*");
+  EXPECT_EQ(NumberNames(std::vector<std::string>{"b", "a", "b"}), (std::vector<int>{0, 1, 0}));
+  for (const char* wrong : {"", "0*", "*", "0x3", "0x5", "0x-1,0x5", "9x4", "0x2,1x", "a"}) {
+    EXPECT_EQ(DecodeNumbers(wrong, 4).status().code(), absl::StatusCode::kDataLoss) << wrong;
+  }
 }
 
 TEST(FastInitTest, ARankWantsItsNeighboursAndItsGroupsRootsAlone) {
@@ -142,9 +156,9 @@ TEST_F(FastInitStoreTest, AllMembersOfAGroupHoldTheSameAddressesAndIds) {
     for (size_t axis = 0; axis < 2; ++axis) {
       for (JobRank each : job.groups[axis].group.members) {
         const int member = each.value();
-        auto found = FindMember(*late, Options(rank, 0), job, member);
+        auto found = FindMembers(*late, Options(rank, 0), RankSet({member}));
         ASSERT_TRUE(found.ok()) << found.status();
-        EXPECT_EQ(found->address, absl::StrCat("address ", member, ".0"));
+        EXPECT_EQ(found->at(member).address, absl::StrCat("address ", member, ".0"));
         EXPECT_EQ(jobs[static_cast<size_t>(member)].groups[axis].unique_ids,
                   job.groups[axis].unique_ids);
       }
@@ -194,8 +208,9 @@ TEST_F(FastInitStoreTest, OnlyThePeersOfReplacedRanksHearOfThemAndTheOldOnesAreF
         << "rank " << rank << "'s tp group lost nobody";
   }
   // Whoever knew neither of them finds the new one, and no rank that is none.
-  EXPECT_EQ(FindMember(*clients[3], Options(3, 0), jobs[3], 4).value().address, "address 4.1");
-  EXPECT_EQ(FindMember(*clients[3], Options(3, 0), jobs[3], 8).status().code(),
+  EXPECT_EQ(FindMembers(*clients[3], Options(3, 0), RankSet({4})).value().at(4).address,
+            "address 4.1");
+  EXPECT_EQ(FindMembers(*clients[3], Options(3, 0), RankSet({8})).status().code(),
             absl::StatusCode::kInvalidArgument);
   for (int rank : replaced) {
     absl::Status late = clients[rank]->Set("k", "v");
@@ -209,10 +224,10 @@ TEST_F(FastInitStoreTest, ARecordThatNobodyGaveIsMissedInBoundedTime) {
   auto client = Connect(0, 0);
   FastInitOptions options = Options(0, 0);
   options.timeout = absl::Milliseconds(50);
-  absl::Status missing = FindMember(*client, options, JobGroups(), 5).status();
+  ASSERT_TRUE(client->Set(RecordKey("init", 3), EncodeMember(MemberRecord())).ok());
+  absl::Status missing = FindMembers(*client, options, RankSet({3, 5})).status();
   EXPECT_EQ(missing.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(missing.message()),
-              AllOf(HasSubstr("record of rank 5"), HasSubstr("'init/exchange/5'")));
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("missing of 2 ranks: 5"));
 }
 
 TEST_F(FastInitStoreTest, RankZeroLearnsWhoWasSlowest) {
