@@ -93,6 +93,8 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"collective.chunk_bytes", kBytes, "256KiB", "4KiB..64MiB", "Largest pieces in which an algorithm pipelines a large buffer; rank 0's counts for all."},
 
     {"store.timeout", kDuration, "5m", "100ms..24h", "How long a wait for a key of the rendezvous store may take."},
+    {"nccl.tuner", kChoice, "auto", "auto|off|devices", "What the NCCL plugin's tuner goes by: the network of nccl.fabric, where that is set; nothing, so that NCCL's own choices stay; or the devices of this host, which must be alike on all hosts."},
+    {"nccl.fabric", kText, "", "", "The fabric that the tuner chooses NCCL's algorithms for: a fabric file, the same on all hosts, or a generator, as megascale:hosts=64."},
     {"verify.schedules", kBool, "false", "", "Proves each schedule correct before it first runs; for tests and for new algorithms."},
 });
 // clang-format on

@@ -1,6 +1,9 @@
-// The tuner that declines: it leaves NCCL's own choice as it is. NCCL looks for one in the net
-// plugin's library, and the policy that will stand here comes with the planner.
+// The tuner's tables that NCCL looks up in the net plugin's library, thin skins over tuner.h: they
+// translate and decide nothing.
+#include <exception>
+
 #include "plugins/nccl/abi/tuner.h"
+#include "plugins/nccl/tuner.h"
 
 namespace weft::nccl {
 namespace {
@@ -10,32 +13,49 @@ using abi::Result;
 
 constexpr char kName[] = "weft";
 
-Result InitOld(size_t /*ranks*/, size_t /*nodes*/, LogFunction /*log*/, void** context) {
+// An error would fail NCCL's communicator or collective: without memory there is no tuner.
+template <typename Function>
+Result Quietly(Function function) {
+  try {
+    function();
+  } catch (const std::exception&) {
+  }
+  return abi::kSuccess;
+}
+
+Result InitOld(size_t ranks, size_t nodes, LogFunction log, void** context) {
   *context = nullptr;
+  return Quietly([&] { *context = Tuner::Create(ranks, nodes, log).release(); });
+}
+Result InitNew(void** context, uint64_t /*comm_id*/, size_t ranks, size_t nodes, LogFunction log,
+               abi::NvlDomainInfo* /*domains*/, abi::TunerConstants* /*constants*/) {
+  return InitOld(ranks, nodes, log, context);
+}
+Result ChooseV2(void* context, abi::Collective collective, size_t bytes, int /*collnet*/,
+                int /*nvls*/, int /*pipe_ops*/, int* algorithm, int* protocol, int* /*channels*/) {
+  if (context == nullptr) return abi::kSuccess;
+  return Quietly(
+      [&] { static_cast<Tuner*>(context)->Choose(collective, bytes, algorithm, protocol); });
+}
+Result ChooseV3(void* context, abi::Collective collective, size_t bytes, int /*pipe_ops*/,
+                float** cost_table, int algorithms, int protocols, int* /*channels*/) {
+  if (context == nullptr) return abi::kSuccess;
+  return Quietly([&] {
+    // float[algorithms][protocols], whatever its type says.
+    static_cast<Tuner*>(context)->FillCosts(collective, bytes, reinterpret_cast<float*>(cost_table),
+                                            algorithms, protocols);
+  });
+}
+Result ChooseV4(void* context, abi::Collective collective, size_t bytes, int pipe_ops,
+                float** cost_table, int algorithms, int protocols, int /*registered*/,
+                int* channels) {
+  return ChooseV3(context, collective, bytes, pipe_ops, cost_table, algorithms, protocols,
+                  channels);
+}
+Result Finish(void* context) {
+  delete static_cast<Tuner*>(context);
   return abi::kSuccess;
 }
-Result InitNew(void** context, uint64_t /*comm_id*/, size_t /*ranks*/, size_t /*nodes*/,
-               LogFunction /*log*/, abi::NvlDomainInfo* /*domains*/,
-               abi::TunerConstants* /*constants*/) {
-  *context = nullptr;
-  return abi::kSuccess;
-}
-Result ChooseV2(void* /*context*/, abi::Collective /*collective*/, size_t /*bytes*/,
-                int /*collnet*/, int /*nvls*/, int /*pipe_ops*/, int* /*algorithm*/,
-                int* /*protocol*/, int* /*channels*/) {
-  return abi::kSuccess;
-}
-Result ChooseV3(void* /*context*/, abi::Collective /*collective*/, size_t /*bytes*/,
-                int /*pipe_ops*/, float** /*cost_table*/, int /*algorithms*/, int /*protocols*/,
-                int* /*channels*/) {
-  return abi::kSuccess;
-}
-Result ChooseV4(void* /*context*/, abi::Collective /*collective*/, size_t /*bytes*/,
-                int /*pipe_ops*/, float** /*cost_table*/, int /*algorithms*/, int /*protocols*/,
-                int /*registered*/, int* /*channels*/) {
-  return abi::kSuccess;
-}
-Result Finish(void* /*context*/) { return abi::kSuccess; }
 
 }  // namespace
 

@@ -161,6 +161,33 @@ TEST_P(PlayedNcclVersions, CarryAllCollectivesInBothProtocols) {
   }
 }
 
+// Two fabrics, two answers for the same sizes, in NCCL's own words for what it does.
+TEST_P(PlayedNcclVersions, DoWhatTheTunerAsks) {
+  constexpr char kFabric[] = "leaf-spine:leaves=2,hosts_per_leaf=1,bandwidth=";
+  job_.counts = {16384};
+  // In later versions in words, before in numbers: ring is 1, LL 0, Simple 2.
+  const std::pair<const char*, std::vector<std::string>> answers[] = {
+      {"1Gbps", {"Algo RING proto SIMPLE", "Algo 1 proto 2"}},
+      {"400Gbps", {"Algo RING proto LL ", "Algo 1 proto 0"}}};
+  const auto environment = job_.environment;
+  for (const auto& [bandwidth, asked] : answers) {
+    job_.environment = environment;
+    Set({{"NCCL_PROTO", "LL,Simple"},
+         {"NCCL_DEBUG_SUBSYS", "INIT,NET,TUNING"},
+         {"WEFT_NCCL_FABRIC", absl::StrCat(kFabric, bandwidth)}});
+    const std::vector<NcclRankEnd> ends = RunNcclJob(job_);
+    for (const NcclRankEnd& end : ends) {
+      EXPECT_TRUE(end.succeeded) << end.status << "\n" << end.log;
+      EXPECT_THAT(end.log, HasSubstr("TUNER/Weft : 2 ranks on 2 hosts: algorithms by nccl.fabric"));
+    }
+    // NCCL's rank 0 says what all do.
+    const bool does = std::any_of(asked.begin(), asked.end(), [&](const std::string& words) {
+      return ends[0].log.find("65536 Bytes -> " + words) != std::string::npos;
+    });
+    EXPECT_TRUE(does) << bandwidth << "\n" << ends[0].log;
+  }
+}
+
 std::string NameOf(const testing::TestParamInfo<Nccl>& info) {
   return absl::StrReplaceAll(info.param.name, {{".", "_"}});
 }

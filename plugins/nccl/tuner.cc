@@ -1,0 +1,220 @@
+#include "plugins/nccl/tuner.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "base/crc32c.h"
+#include "base/read_file.h"
+#include "base/status.h"
+#include "plugins/nccl/net.h"
+#if WEFT_HAS_FABRICS
+#include "collectives/planner/fabric_network.h"
+#include "topology/fabric/generator.h"
+#include "topology/fabric/load.h"
+#endif
+
+namespace weft::nccl {
+namespace {
+
+namespace planner = collectives::planner;
+using collectives::CollectiveKind;
+using planner::NcclAlgorithm;
+using planner::NcclNetwork;
+using planner::NcclProtocol;
+
+constexpr unsigned long kLogTuning = 0x40;  // NCCL_TUNING
+constexpr size_t kKnownMax = 4096;          // sizes of one communicator
+constexpr size_t kRanksMax = size_t{1} << 20;
+
+// NCCL's numbers, abi/tuner.h.
+constexpr std::pair<NcclAlgorithm, size_t> kAlgorithms[] = {
+    {NcclAlgorithm::kTree, 0}, {NcclAlgorithm::kRing, 1}, {NcclAlgorithm::kPat, 6}};
+constexpr NcclProtocol kProtocols[] = {NcclProtocol::kLl, NcclProtocol::kLl128,
+                                       NcclProtocol::kSimple};
+
+std::optional<CollectiveKind> KindOf(abi::Collective collective) {
+  switch (collective) {
+    case abi::kBroadcast:
+      return CollectiveKind::kBroadcast;
+    case abi::kReduce:
+      return CollectiveKind::kReduce;
+    case abi::kAllGather:
+      return CollectiveKind::kAllGather;
+    case abi::kReduceScatter:
+      return CollectiveKind::kReduceScatter;
+    case abi::kAllReduce:
+      return CollectiveKind::kAllReduce;
+  }
+  return std::nullopt;
+}
+
+std::string Describe(const NcclNetwork& network) {
+  return absl::StrCat(network.nics, network.nics == 1 ? " NIC" : " NICs", " of ",
+                      ToString(network.nic), " a host, ", absl::FormatDuration(network.delay),
+                      " one way");
+}
+
+// Of all hosts of the fabric: NCCL does not say which of them a communicator has.
+absl::StatusOr<NcclNetwork> NetworkOfFabric(const std::string& name, std::string* why) {
+#if WEFT_HAS_FABRICS
+  WEFT_ASSIGN_OR_RETURN(const topology::Fabric fabric, topology::LoadFabric(name));
+  WEFT_ASSIGN_OR_RETURN(const planner::FabricNetwork network,
+                        planner::NetworkOf(fabric, fabric.hosts()));
+  std::string checksum;
+  if (!topology::IsGenerator(name)) {
+    WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(name));
+    checksum = absl::StrFormat(", checksum %08x", Crc32c(text));
+  }
+  const NcclNetwork out{.nics = network.nics, .nic = network.nic, .delay = network.delay};
+  *why = absl::StrCat("by nccl.fabric=", name, " (", Describe(out), checksum, ")");
+  return out;
+#else
+  (void)why;
+  return absl::UnimplementedError(
+      absl::StrCat("nccl.fabric=", name, ": this build has no fabrics (WEFT_PLANNING)"));
+#endif
+}
+
+absl::StatusOr<NcclNetwork> NetworkOfDevices(std::string* why) {
+  NcclNetwork network{.nics = 0};
+  int count = 0;
+  if (Devices(&count) != abi::kSuccess) count = 0;
+  for (int i = 0; i < count; ++i) {
+    abi::PropertiesV12 properties;
+    if (Properties(i, &properties) != abi::kSuccess || properties.speed <= 0) continue;
+    const Bandwidth rate = Bandwidth::GigabitsPerSecond(properties.speed / 1e3);
+    network.nic = network.nics == 0 ? rate : std::min(network.nic, rate);
+    ++network.nics;
+  }
+  if (network.nics == 0) {
+    return absl::FailedPreconditionError(
+        "nccl.tuner=devices, but the net plugin has no device whose speed is known");
+  }
+  *why = absl::StrCat("by this host's devices (", Describe(network), ")");
+  return network;
+}
+
+}  // namespace
+
+void Tuner::Log(unsigned long flags, absl::string_view text) const {
+  if (log_ == nullptr) return;
+  log_(abi::kLogInfo, flags, "weft", 0, "TUNER/Weft : %s", std::string(text).c_str());
+}
+
+std::unique_ptr<Tuner> Tuner::Create(size_t ranks, size_t nodes, abi::LogFunction log) {
+  std::unique_ptr<Tuner> tuner(new Tuner(log));
+  const std::string shape = absl::StrCat(ranks, " ranks on ", nodes, " hosts: ");
+  absl::StatusOr<std::string> why;
+  try {
+    why = tuner->Open(ranks, nodes);
+  } catch (const std::exception& error) {
+    why = absl::InternalError(error.what());
+  }
+  if (!why.ok()) tuner->times_.reset();
+  tuner->Log(abi::kLogInit | kLogTuning,
+             why.ok() ? absl::StrCat(shape, "algorithms ", *why)
+                      : absl::StrCat(shape, "NCCL's own choice stays, ", why.status().message()));
+  return tuner;
+}
+
+absl::StatusOr<std::string> Tuner::Open(size_t ranks, size_t nodes) {
+  Settings settings(LibrarySettings());
+  WEFT_RETURN_IF_ERROR(settings.SetFromEnvironment(/*strict=*/false));
+  const std::string& mode = settings.Text("nccl.tuner");
+  const std::string& fabric = settings.Text("nccl.fabric");
+  if (mode == "off") return absl::CancelledError("as nccl.tuner=off");
+  if (mode == "auto" && fabric.empty()) {
+    return absl::CancelledError("as nccl.fabric names no fabric");
+  }
+  if (nodes < 2) return absl::CancelledError("as no network is between the ranks");
+  if (ranks < nodes || ranks > kRanksMax) {
+    return absl::InvalidArgumentError("as there are no such communicators");
+  }
+  std::string why;
+  absl::StatusOr<NcclNetwork> network =
+      mode == "devices" ? NetworkOfDevices(&why) : NetworkOfFabric(fabric, &why);
+  if (!network.ok()) return network.status();
+  times_.emplace(static_cast<int>(ranks), static_cast<int>(nodes), *network);
+  return why;
+}
+
+const Tuner::Times* Tuner::TimesOf(abi::Collective collective, size_t bytes) {
+  if (!times_.has_value()) return nullptr;
+  const std::optional<CollectiveKind> kind = KindOf(collective);
+  if (!kind.has_value()) return nullptr;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = known_.find({collective, bytes});
+  if (found != known_.end()) return &found->second;
+  if (known_.size() >= kKnownMax) known_.clear();
+  Times times;
+  for (auto& row : times) row.fill(abi::kCostIgnore);
+  std::string best;
+  float least = 0;
+  for (const auto& [algorithm, a] : kAlgorithms) {
+    for (size_t p = 0; p < std::size(kProtocols); ++p) {
+      const auto time = times_->Predict(*kind, bytes, algorithm, kProtocols[p]);
+      if (!time.has_value()) continue;
+      times[a][p] = static_cast<float>(absl::ToDoubleMicroseconds(*time));
+      if (!best.empty() && times[a][p] >= least) continue;
+      least = times[a][p];
+      best = absl::StrCat(ToString(algorithm), "/", ToString(kProtocols[p]));
+    }
+  }
+  Log(kLogTuning, absl::StrFormat("%s of %d bytes: %s is fastest where all are available, %.1f us",
+                                  collectives::ToString(*kind), bytes, best, least));
+  return &known_.emplace(std::pair(collective, bytes), times).first->second;
+}
+
+void Tuner::FillCosts(abi::Collective collective, size_t bytes, float* costs, int algorithms,
+                      int protocols) {
+  const Times* times = TimesOf(collective, bytes);
+  if (times == nullptr || costs == nullptr) return;
+  auto modelled = [&](int a, int p) {
+    return a < abi::kTunerAlgorithms && p < abi::kTunerProtocols &&
+           (*times)[static_cast<size_t>(a)][static_cast<size_t>(p)] >= 0;
+  };
+  auto at = [&](int a, int p) -> float& { return costs[a * protocols + p]; };
+  // NCCL's least costs with and without a model, and ours.
+  float theirs = -1, others = -1, ours = -1;
+  for (int a = 0; a < algorithms; ++a) {
+    for (int p = 0; p < protocols; ++p) {
+      const float cost = at(a, p);
+      if (cost < 0) continue;
+      float& least = modelled(a, p) ? theirs : others;
+      if (least < 0 || cost < least) least = cost;
+      if (!modelled(a, p)) continue;
+      const float time = (*times)[static_cast<size_t>(a)][static_cast<size_t>(p)];
+      if (ours < 0 || time < ours) ours = time;
+    }
+  }
+  if (theirs < 0 || ours <= 0 || (others >= 0 && others < theirs)) return;
+  for (int a = 0; a < algorithms; ++a) {
+    for (int p = 0; p < protocols; ++p) {
+      if (at(a, p) < 0 || !modelled(a, p)) continue;
+      at(a, p) = (*times)[static_cast<size_t>(a)][static_cast<size_t>(p)] / ours * theirs;
+    }
+  }
+}
+
+void Tuner::Choose(abi::Collective collective, size_t bytes, int* algorithm, int* protocol) {
+  if (std::getenv("NCCL_ALGO") != nullptr || std::getenv("NCCL_PROTO") != nullptr) return;
+  const Times* times = TimesOf(collective, bytes);
+  if (times == nullptr) return;
+  constexpr int kRing = 1, kTree = 0, kLl = 0, kSimple = 2;
+  float least = -1;
+  for (int a : {kRing, kTree}) {
+    for (int p : {kSimple, kLl}) {
+      const float time = (*times)[static_cast<size_t>(a)][static_cast<size_t>(p)];
+      if (time < 0 || (least >= 0 && time >= least)) continue;
+      least = time;
+      *algorithm = a;
+      *protocol = p;
+    }
+  }
+}
+
+}  // namespace weft::nccl
