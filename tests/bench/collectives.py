@@ -1,103 +1,65 @@
-"""All-reduce, all-gather and reduce-scatter on host memory against Gloo and Open MPI's shared memory.
+"""Collectives on host memory against Gloo, Open MPI, MPICH, oneCCL and what memory allows; and the planner's regret.
 
-Method, the same for all three: barrier, barrier, k calls one after the other, time / k, the largest
-over ranks; k so that a repeat takes about 60 ms (2 to 2000). float32, sum, all-reduce in place. Sizes
-are of the whole buffer. A round runs ours, Gloo and Open MPI in turn, on 2 and then on 4 ranks; a
-row's number is the median over the repeats of all rounds.
+Method, the same for all: barrier, barrier, k calls one after the other, time / k, the largest over
+ranks; k so that a repeat takes about --repeat-ms (2 to 2000 calls). float32, sum; all-reduce and
+broadcast in place. Sizes are of the whole buffer. A round runs ours and the peers in turn; a row's
+number is the median over the repeats of all rounds.
+
+peer_name "floor": one process reads every input and writes every output of all ranks once, by
+streaming loops on all cores; but no less than a hand-over of a store to a load between two cores.
+peer_name "own NAME": the fastest of our algorithms when each is forced, in the same run: ours over
+it is the planner's regret, 1 - ratio. peer_name "Gloo" in a case "..., tcp": ours over tcp alone.
+
+A peer that cannot be had or takes longer than the limit has no rows, and standard error says so.
 """
 # needs: torch openmpi
+# wants: mpich oneccl
 
 import argparse
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "collectives"
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
-SIZES = {"1KiB": 1 << 10, "16KiB": 1 << 14, "256KiB": 1 << 18, "4MiB": 1 << 22, "64MiB": 1 << 26}
-LIMIT_S = 300  # for one program of one round
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+IN_PLACE = ("all_reduce", "broadcast")
+SIZES = {"8B": 8, "1KiB": 1 << 10, "16KiB": 1 << 14, "256KiB": 1 << 18, "4MiB": 1 << 22,
+         "64MiB": 1 << 26, "256MiB": 1 << 28}
+QUICK = {"rounds": 1, "ranks": [2, 4], "sizes": ["1KiB", "256KiB", "4MiB"], "repeat_ms": 20,
+         "limit": 60}
+FULL = {"rounds": 3, "ranks": [2, 4, 8], "sizes": list(SIZES), "repeat_ms": 60, "limit": 300}
 
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run(command: list, **more) -> str:
+class Unavailable(Exception):
+    pass
+
+
+def run(command: list, limit: float, **more) -> str:
+    """What it printed. A program that takes too long ends with all that it started."""
     words = [str(word) for word in command]
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, **more)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(words)}: exit status {done.returncode}\n{done.stdout}")
-    return done.stdout
-
-
-class Ours:
-    name = "weft"
-
-    def __init__(self, options):
-        self.program = pathlib.Path(os.environ["WEFT_BIN"]) / "weft-bw"
-        self.more = options.weft.split()
-
-    def measure(self, ranks: int, sizes: dict, repeats: int) -> dict:
-        times = {}
-        for place, operations in (("in", OPERATIONS[:1]), ("out", OPERATIONS[1:])):
-            for operation in operations:
-                for size in sizes.values():
-                    self.one(times, ranks, operation, place, size, repeats)
-        return times
-
-    def one(self, times, ranks, operation, place, size, repeats):
-        text = run([self.program, "--ranks", ranks, "--op", operation, "--place", place, "-b", size,
-                    "-a", 3, "--repeats", repeats, "--repeat-time", "60ms", "-w", 3, "--json",
-                    *self.more])
-        for row in json.loads(text)["rows"]:
-            result = row["in_place" if place == "in" else "out_of_place"]
-            if result["wrong"] != 0:
-                raise SystemExit(f"weft-bw: wrong data: {row}")
-            times[operation, size] = result["repeats_us"]
-
-
-class Gloo:
-    name = "Gloo"
-
-    def __init__(self, _):
-        self.python = os.environ["WEFT_BENCH_PYTHON"]
-
-    def measure(self, ranks: int, sizes: dict, repeats: int) -> dict:
-        with tempfile.TemporaryDirectory() as folder:
-            environment = dict(os.environ, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1",
-                               WORLD_SIZE=str(ranks))
-            command = [self.python, FOLDER / "gloo_peer.py", f"{folder}/rendezvous", repeats,
-                       *sizes.values()]
-            others = [subprocess.Popen([str(word) for word in command],
-                                       env=dict(environment, RANK=str(rank)))
-                      for rank in range(1, ranks)]
-            try:
-                text = run(command, env=dict(environment, RANK="0"))
-            finally:
-                for other in others:
-                    try:
-                        other.wait(timeout=20)
-                    except subprocess.TimeoutExpired:
-                        other.kill()
-        return parse(text)
-
-
-class OpenMpi:
-    name = "Open MPI"
-
-    def __init__(self, _):
-        self.folder = tempfile.TemporaryDirectory()
-        self.program = f"{self.folder.name}/mpi_peer"
-        run(["mpicc", "-O2", "-o", self.program, FOLDER / "mpi_peer.c"])
-
-    def measure(self, ranks: int, sizes: dict, repeats: int) -> dict:
-        return parse(run(["mpirun", "--oversubscribe", "--allow-run-as-root", "-n", ranks, "--mca",
-                          "pml", "ob1", "--mca", "btl", "self,vader", self.program, repeats,
-                          *sizes.values()]))
+    try:
+        started = subprocess.Popen(words, stdout=subprocess.PIPE, text=True,
+                                   start_new_session=True, **more)
+    except OSError as error:
+        raise Unavailable(f"{words[0]}: {error}") from None
+    with started as program:
+        try:
+            text, _ = program.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(program.pid, signal.SIGKILL)
+            raise Unavailable(f"{words[0]} took longer than {limit:g} s") from None
+    if program.returncode != 0:
+        raise Unavailable(f"{' '.join(words)}: exit status {program.returncode}\n{text}")
+    return text
 
 
 def parse(text: str) -> dict:
@@ -105,36 +67,212 @@ def parse(text: str) -> dict:
     return {(row["op"], row["size"]): row["repeats_us"] for row in rows}
 
 
+class Ours:
+    """weft-bw, with one algorithm or the planner's choice."""
+
+    def __init__(self, options, name="weft", words=(), operations=OPERATIONS):
+        self.program = pathlib.Path(os.environ["WEFT_BIN"]) / "weft-bw"
+        self.options, self.name, self.operations = options, name, operations
+        self.words = [*options.weft.split(), *words]
+        self.chosen = {}
+
+    def measure(self, ranks: int, sizes: list) -> dict:
+        times = {}
+        for operation in self.operations:
+            place = "in" if operation in IN_PLACE else "out"
+            for size in sizes:
+                text = run([self.program, "--ranks", ranks, "--op", operation, "--place", place,
+                            "-b", size, "-a", 3, "--repeats", self.options.repeats,
+                            "--repeat-time", f"{self.options.repeat_ms}ms", "-w", 3, "--json",
+                            *self.words], self.options.limit)
+                for row in json.loads(text)["rows"]:
+                    result = row["in_place" if place == "in" else "out_of_place"]
+                    if result["wrong"] != 0:
+                        raise SystemExit(f"weft-bw: wrong data: {row}")
+                    times[operation, size] = result["repeats_us"]
+                    self.chosen[operation, size] = row.get("algorithm", "")
+        return times
+
+
+class Gloo:
+    name = "Gloo"
+
+    def __init__(self, options):
+        self.options = options
+        self.python = os.environ["WEFT_BENCH_PYTHON"]
+
+    def measure(self, ranks: int, sizes: list) -> dict:
+        with tempfile.TemporaryDirectory() as folder:
+            environment = dict(os.environ, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1",
+                               WORLD_SIZE=str(ranks))
+            command = [self.python, FOLDER / "gloo_peer.py", f"{folder}/rendezvous",
+                       self.options.repeats, self.options.repeat_ms / 1e3, *sizes]
+            others = [subprocess.Popen([str(word) for word in command],
+                                       env=dict(environment, RANK=str(rank)))
+                      for rank in range(1, ranks)]
+            try:
+                text = run(command, self.options.limit, env=dict(environment, RANK="0"))
+            finally:
+                for other in others:
+                    try:
+                        other.wait(timeout=20)
+                    except subprocess.TimeoutExpired:
+                        other.kill()
+                        other.wait()
+        return parse(text)
+
+
+class Program:
+    """A peer that is a program of one source file, compiled here, and what starts its ranks."""
+
+    def __init__(self, options, name, compiler, source, launcher, environment=None):
+        self.options, self.name, self.launcher = options, name, launcher
+        self.environment = dict(os.environ, **(environment or {}))
+        self.folder = tempfile.TemporaryDirectory()
+        self.program = f"{self.folder.name}/{source.partition('.')[0]}"
+        # Libraries come after what needs them.
+        run([compiler[0], "-O3", "-march=native", "-o", self.program, FOLDER / source,
+             *compiler[1:]], 120)
+
+    def measure(self, ranks: int, sizes: list) -> dict:
+        return parse(run([*self.launcher(ranks), self.program, self.options.repeats,
+                          self.options.repeat_ms / 1e3, *sizes], self.options.limit,
+                         env=self.environment))
+
+
+def open_mpi(options):
+    return Program(options, "Open MPI", ["mpicc.openmpi"], "mpi_peer.c", lambda ranks: [
+        "mpirun.openmpi", "--oversubscribe", "--allow-run-as-root", "-n", ranks, "--mca", "pml",
+        "ob1", "--mca", "btl", "self,vader"])
+
+
+def mpich(options):
+    return Program(options, "MPICH", ["mpicc.mpich"], "mpi_peer.c",
+                   lambda ranks: ["mpiexec.mpich", "-n", ranks])
+
+
+def one_ccl(options):
+    folder = os.environ.get("WEFT_BENCH_ONECCL")
+    if folder is None:
+        raise Unavailable("oneCCL is not installed")
+    return Program(options, "oneCCL",
+                   ["g++", "-std=c++17", f"-I{folder}/include", f"-L{folder}/lib", "-lccl", "-lmpi",
+                    f"-Wl,-rpath,{folder}/lib"],
+                   "oneccl_peer.cc", lambda ranks: [f"{folder}/bin/mpiexec.hydra", "-n", ranks],
+                   {"LD_LIBRARY_PATH": f"{folder}/lib", "I_MPI_ROOT": folder, "CCL_ROOT": folder,
+                    "FI_PROVIDER_PATH": f"{folder}/lib"})
+
+
+class Floor:
+    name = "floor"
+
+    def __init__(self, options):
+        self.program = Program(options, self.name, ["gcc", "-pthread"], "floor.c", lambda _: [])
+
+    def measure(self, ranks: int, sizes: list) -> dict:
+        self.program.launcher = lambda _: ["env", f"WEFT_FLOOR_RANKS={ranks}"]
+        return self.program.measure(ranks, sizes)
+
+
+PEERS = {"gloo": Gloo, "openmpi": open_mpi, "mpich": mpich, "oneccl": one_ccl, "floor": Floor}
+
+
+def algorithms(options, ranks: int) -> list:
+    """Ours with each algorithm forced, of the kinds that have it."""
+    program = pathlib.Path(os.environ["WEFT_BIN"]) / "weft-plan"
+    kinds = {}
+    for kind in OPERATIONS:
+        answer = json.loads(run([program, "collective", kind, "--ranks-per-host", ranks, "--size",
+                                 "1MiB", "--json", "-"], options.limit))
+        for plan in answer["sizes"][0]["plans"]:
+            kinds.setdefault(plan["algorithm"], []).append(kind)
+    return [Ours(options, name, ["--algorithm", name], having) for name, having in kinds.items()]
+
+
+def median(times: dict, key: tuple) -> float:
+    return statistics.median(times[key])
+
+
+def row(options, case: str, ours: float, peer: float, peer_name: str) -> None:
+    print(json.dumps({"name": "collectives", "case": case, "ours": round(ours, 3),
+                      "peer": round(peer, 3), "peer_name": peer_name, "unit": "us",
+                      "ratio": round(peer / ours, 3),
+                      "repeats": options.rounds * options.repeats}), flush=True)
+
+
+def measure_in_turn(options, ranks: int, programs: list, sizes: list) -> dict:
+    """Times of each program by name; those that fail are left out."""
+    times = {program.name: {} for program in programs}
+    for turn in range(options.rounds):
+        for program in programs:
+            if program.name not in times:
+                continue
+            say(f"{ranks} ranks, round {turn + 1} of {options.rounds}: {program.name}")
+            try:
+                measured = program.measure(ranks, sizes)
+            except Unavailable as reason:
+                say(f"no rows of {program.name} with {ranks} ranks: {reason}")
+                del times[program.name]
+                continue
+            for key, values in measured.items():
+                times[program.name].setdefault(key, []).extend(values)
+    return times
+
+
+def compare(options, ranks: int, peers: list, sizes: dict) -> None:
+    ours = Ours(options)
+    over_tcp = Ours(options, "weft over tcp", ["--transport", "tcp"], OPERATIONS[:1])
+    forced = algorithms(options, ranks) if options.regret else []
+    times = measure_in_turn(options, ranks, [ours, over_tcp, *peers, *forced],
+                            list(sizes.values()))
+    if ours.name not in times:
+        raise SystemExit("weft-bw has no times")
+    for operation in OPERATIONS:
+        for name, size in sizes.items():
+            key, case = (operation, size), f"{operation} {name} {ranks} ranks"
+            mine = median(times[ours.name], key)
+            for peer in peers:
+                if key in times.get(peer.name, {}):
+                    row(options, case, mine, median(times[peer.name], key), peer.name)
+            if key in times.get(over_tcp.name, {}) and key in times.get("Gloo", {}):
+                row(options, f"{case}, tcp", median(times[over_tcp.name], key),
+                    median(times["Gloo"], key), "Gloo")
+            found = {one.name: median(times[one.name], key) for one in forced
+                     if key in times.get(one.name, {})}
+            if found:
+                best = min(found, key=found.get)
+                row(options, f"{case}, chosen {ours.chosen.get(key, '')}", mine, found[best],
+                    f"own {best}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true",
+                        help="1 KiB, 256 KiB and 4 MiB on 2 and 4 ranks: under 3 minutes")
+    parser.add_argument("--rounds", type=int)
     parser.add_argument("--repeats", type=int, default=3, help="in each round (default 3)")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
-    parser.add_argument("--peers", nargs="+", default=["gloo", "openmpi"],
-                        choices=["gloo", "openmpi"])
+    parser.add_argument("--repeat-ms", type=float, help="of one repeat, milliseconds")
+    parser.add_argument("--ranks", type=int, nargs="+")
+    parser.add_argument("--sizes", nargs="+", choices=list(SIZES))
+    parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=list(PEERS))
+    parser.add_argument("--limit", type=float, help="seconds for one program of one round")
+    parser.add_argument("--no-regret", dest="regret", action="store_false",
+                        help="do not force each of our algorithms in turn")
     parser.add_argument("--weft", default="", help="more words for weft-bw, as one argument")
     options = parser.parse_args()
-    sizes = {name: SIZES[name] for name in options.sizes}
-    peers = [{"gloo": Gloo, "openmpi": OpenMpi}[name](options) for name in options.peers]
-    programs = [Ours(options), *peers]
+    for name, value in (QUICK if options.quick else FULL).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    peers = []
+    for name in options.peers:
+        try:
+            peers.append(PEERS[name](options))
+        except (Unavailable, KeyError) as reason:
+            say(f"no rows of {name}: {reason}")
     for ranks in options.ranks:
-        times = {program.name: {} for program in programs}
-        for turn in range(options.rounds):
-            for program in programs:
-                say(f"{ranks} ranks, round {turn + 1} of {options.rounds}: {program.name}")
-                for key, values in program.measure(ranks, sizes, options.repeats).items():
-                    times[program.name].setdefault(key, []).extend(values)
-        for operation in OPERATIONS:
-            for name, size in sizes.items():
-                for peer in peers:
-                    ours = statistics.median(times["weft"][operation, size])
-                    theirs = statistics.median(times[peer.name][operation, size])
-                    print(json.dumps({
-                        "name": "collectives", "case": f"{operation} {name} {ranks} ranks",
-                        "ours": round(ours, 2), "peer": round(theirs, 2), "peer_name": peer.name,
-                        "unit": "us", "ratio": round(theirs / ours, 3),
-                        "repeats": options.rounds * options.repeats}), flush=True)
+        # Every rank has a part of each size.
+        sizes = {name: SIZES[name] for name in options.sizes if SIZES[name] // 4 >= ranks}
+        compare(options, ranks, peers, sizes)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 A benchmark is a script tests/bench/<name>.py. It prints one JSON object a line on standard output,
 with the keys name, case, ours, peer, peer_name, unit, ratio (above 1: ours is better) and repeats,
 and its progress on standard error. Its docstring's first line says what it measures. A line
-"# needs: torch openmpi" names the peers that must be installed first. It is run with
+"# needs: torch openmpi" names the peers that must be installed first; one "# wants: oneccl" those
+that are installed where they can be had, and left out where not. It is run with
 WEFT_BIN (the folder of the built programs), WEFT_SOURCE, and where it needs torch with
-WEFT_BENCH_PYTHON, an interpreter with PyTorch and numpy. Further arguments are passed to it.
+WEFT_BENCH_PYTHON, an interpreter with PyTorch and numpy, with oneCCL WEFT_BENCH_ONECCL. Further arguments are passed to it.
 """
 
 import ast
@@ -22,7 +23,7 @@ from common import ROOT, Failure, Stopwatch, say
 
 FOLDER = ROOT / "tests/bench"
 COLUMNS = ("name", "case", "ours", "peer", "peer_name", "unit", "ratio", "repeats")
-PEERS = ("torch", "openmpi", "iperf3", "ucx-utils", "roce")
+PEERS = ("torch", "openmpi", "mpich", "oneccl", "iperf3", "ucx-utils", "roce")
 
 
 def add_arguments(parser) -> None:
@@ -85,19 +86,32 @@ def print_table(rows: list[dict]) -> None:
 
 
 def install_peers(script: pathlib.Path) -> dict:
-    """What the script's "# needs:" line names; returns the environment to run it in."""
+    """What the script's lines "# needs:" and "# wants:" name; returns the environment for it."""
     environment = dict(os.environ)
-    needs = re.search(r"^# needs: *(.*)$", script.read_text(), re.MULTILINE)
-    peers = needs.group(1).replace(",", " ").split() if needs else []
-    for peer in peers:
-        if peer == "torch":
-            environment["WEFT_BENCH_PYTHON"] = str(setup.install_torch())
-        elif peer == "openmpi":
-            setup.install_packages(["openmpi-bin", "libopenmpi-dev"])
-        elif peer in ("iperf3", "ucx-utils"):
-            setup.install_packages([peer])
-        elif peer == "roce":
-            setup.install_packages(setup.ROCE_PACKAGES)
-        else:
-            raise Failure(f"{script.name} needs {peer}, but only {', '.join(PEERS)} are known")
+    for line, must in (("needs", True), ("wants", False)):
+        found = re.search(rf"^# {line}: *(.*)$", script.read_text(), re.MULTILINE)
+        for peer in found.group(1).replace(",", " ").split() if found else []:
+            if peer not in PEERS:
+                raise Failure(f"{script.name} {line} {peer}, but only {', '.join(PEERS)} are known")
+            try:
+                install_peer(peer, environment)
+            except Failure as failure:
+                if must:
+                    raise
+                say(f"{peer} cannot be had, and is left out: {failure}")
     return environment
+
+
+def install_peer(peer: str, environment: dict) -> None:
+    if peer == "torch":
+        environment["WEFT_BENCH_PYTHON"] = str(setup.install_torch())
+    elif peer == "openmpi":
+        setup.install_packages(["openmpi-bin", "libopenmpi-dev"])
+    elif peer == "mpich":
+        setup.install_packages(["mpich", "libmpich-dev"])
+    elif peer == "oneccl":
+        environment["WEFT_BENCH_ONECCL"] = str(setup.install_oneccl())
+    elif peer == "roce":
+        setup.install_packages(setup.ROCE_PACKAGES)
+    else:
+        setup.install_packages([peer])

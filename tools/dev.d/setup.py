@@ -42,6 +42,8 @@ WHEELS = {
 STAMP = "\n".join(WHEELS) + "\n"
 # Of `tools/dev check`. Unlike Debian's it passes over system headers, and takes half the time.
 CLANG_TIDY = "clang-tidy==23.1.4"
+# Of `tools/dev bench collectives`.
+ONECCL = ("oneccl-devel==2022.1.2", "impi-devel==2021.18.1", "impi-rt==2021.18.1")
 RETRY_PAUSES = (5, 30)  # seconds after a download that failed
 MANYLINUX = ("2_28", "2_27", "2_26", "2_25", "2_24", "2_18", "2_17")
 
@@ -159,6 +161,23 @@ def install_torch() -> pathlib.Path:
             shutil.rmtree(link)
         link.symlink_to(venv)
     return python
+
+
+def install_oneccl() -> pathlib.Path:
+    """A virtual environment with oneCCL and its MPI, bin/, include/ and lib/; clones share it."""
+    venv = CACHE / "oneccl-venv"
+    stamp = venv / "stamp"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with locked(CACHE / ".oneccl-lock"):
+        if stamp.is_file() and stamp.read_text().split() == list(ONECCL):
+            return venv
+        install_packages(["python3-venv"])
+        say(f"installing {' and '.join(ONECCL)} into {venv}")
+        execute([sys.executable, "-m", "venv", "--clear", venv])
+        execute([venv / "bin/python", "-m", "pip", "install", "-q", "--no-cache-dir",
+                 "--disable-pip-version-check", *ONECCL])
+        stamp.write_text("\n".join(ONECCL) + "\n")
+    return venv
 
 
 def libtorch_is_current(target: pathlib.Path) -> bool:

@@ -1,4 +1,4 @@
-"""Times Gloo's collectives through torch.distributed: gloo_peer.py RENDEZVOUS-FILE REPEATS SIZE..."""
+"""Times Gloo's collectives through torch.distributed: gloo_peer.py RENDEZVOUS-FILE REPEATS SECONDS SIZE..."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import time
 import torch
 import torch.distributed as dist
 
-REPEAT_S, K_MIN, K_MAX, TRIAL = 0.06, 2, 2000, 3
+K_MIN, K_MAX, TRIAL = 2, 2000, 3
 
 
 def slowest(value: float) -> float:
@@ -30,15 +30,18 @@ def main() -> None:
     torch.set_num_threads(1)
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=ranks)
-    repeats = int(sys.argv[2])
-    for size in map(int, sys.argv[3:]):
+    repeats, seconds = int(sys.argv[2]), float(sys.argv[3])
+    for size in map(int, sys.argv[4:]):
         whole, part = torch.ones(size // 4), torch.ones(size // 4 // ranks)
+        other = torch.ones(size // 4)
         calls = {"all_reduce": lambda: dist.all_reduce(whole),
                  "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
-                 "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole)}
+                 "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
+                 "broadcast": lambda: dist.broadcast(whole, 0),
+                 "all_to_all": lambda: dist.all_to_all_single(other, whole)}
         for name, call in calls.items():
             timed(call, TRIAL)
-            k = min(max(int(REPEAT_S / timed(call, TRIAL)), K_MIN), K_MAX)
+            k = min(max(int(seconds / timed(call, TRIAL)), K_MIN), K_MAX)
             times = [timed(call, k) * 1e6 for _ in range(repeats)]
             if rank == 0:
                 print(json.dumps({"op": name, "size": size, "repeats_us": times}), flush=True)

@@ -1,13 +1,13 @@
-// Times MPI's collectives: mpi_peer REPEATS SIZE...
+// Times MPI's collectives: mpi_peer REPEATS SECONDS SIZE...
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static const double kRepeatSeconds = 0.06;
-enum { kMin = 2, kMax = 2000, kTrial = 3, kOperations = 3 };
-static const char* const kNames[kOperations] = {"all_reduce", "all_gather", "reduce_scatter"};
+enum { kMin = 2, kMax = 2000, kTrial = 3, kOperations = 5 };
+static const char* const kNames[kOperations] = {"all_reduce", "all_gather", "reduce_scatter",
+                                                "broadcast", "all_to_all"};
 
-static float *whole, *part;
+static float *whole, *part, *other;
 static int ranks, rank;
 
 static void Call(int operation, int count) {
@@ -19,8 +19,15 @@ static void Call(int operation, int count) {
       MPI_Allgather(part, count / ranks, MPI_FLOAT, whole, count / ranks, MPI_FLOAT,
                     MPI_COMM_WORLD);
       return;
-    default:
+    case 2:
       MPI_Reduce_scatter_block(whole, part, count / ranks, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+      return;
+    case 3:
+      MPI_Bcast(whole, count, MPI_FLOAT, 0, MPI_COMM_WORLD);
+      return;
+    default:
+      MPI_Alltoall(whole, count / ranks, MPI_FLOAT, other, count / ranks, MPI_FLOAT,
+                   MPI_COMM_WORLD);
   }
 }
 
@@ -40,16 +47,18 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   int repeats = atoi(argv[1]);
-  for (int at = 2; at < argc; ++at) {
+  double seconds = atof(argv[2]);
+  for (int at = 3; at < argc; ++at) {
     size_t size = strtoull(argv[at], NULL, 10);
     int count = (int)(size / sizeof(float));
     whole = malloc(size);
     part = malloc(size / ranks);
-    for (int i = 0; i < count; ++i) whole[i] = 1;
+    other = malloc(size);
+    for (int i = 0; i < count; ++i) whole[i] = other[i] = 1;
     for (int i = 0; i < count / ranks; ++i) part[i] = 1;
     for (int operation = 0; operation < kOperations; ++operation) {
       Time(operation, count, kTrial);
-      double k = kRepeatSeconds / Time(operation, count, kTrial);
+      double k = seconds / Time(operation, count, kTrial);
       k = k < kMin ? kMin : k > kMax ? kMax : k;
       if (rank == 0)
         printf("{\"op\": \"%s\", \"size\": %zu, \"repeats_us\": [", kNames[operation], size);
@@ -61,6 +70,7 @@ int main(int argc, char** argv) {
     }
     free(whole);
     free(part);
+    free(other);
   }
   MPI_Finalize();
   return 0;
