@@ -92,6 +92,11 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"collective.fabric_host", kText, "", "", "What this host is called in collective.fabric; empty: its name."},
     {"collective.chunk_bytes", kBytes, "256KiB", "4KiB..64MiB", "Largest pieces in which an algorithm pipelines a large buffer; rank 0's counts for all."},
 
+    {"records.enabled", kBool, "true", "", "Writes what this process does (collectives, flows, phases, steps) into a ring in shared memory, for weft-top, weft-trace, weft-diagnose and weft-agent."},
+    {"records.folder", kText, "", "", "Where the rings lie, one file a process; empty: /dev/shm/weft-UID, else $XDG_RUNTIME_DIR/weft, else /tmp/weft-UID."},
+    {"records.bytes", kBytes, "256KiB", "4KiB..64MiB", "Size of a process's ring, 64 bytes a record; the oldest are overwritten."},
+    {"records.keep", kBool, "false", "", "Leaves the ring of a process that ends in good order, as one that dies or fails does in any case; an hour later the next process that starts removes it."},
+
     {"store.timeout", kDuration, "5m", "100ms..24h", "How long a wait for a key of the rendezvous store may take."},
     {"nccl.tuner", kChoice, "auto", "auto|off|devices", "What the NCCL plugin's tuner goes by: the network of nccl.fabric, where that is set; nothing, so that NCCL's own choices stay; or the devices of this host, which must be alike on all hosts."},
     {"nccl.fabric", kText, "", "", "The fabric that the tuner chooses NCCL's algorithms for: a fabric file, the same on all hosts, or a generator, as megascale:hosts=64."},

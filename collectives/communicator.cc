@@ -247,9 +247,8 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
                         .scale = ScaleFor(type),
                         .key = {uint64_t{group_->id} << 32 | sequence, check},
                         .group = group_->peers};
-  auto work = std::make_shared<CollectiveWork>(
-      endpoint_.get(), group_, start_ns, *std::move(planned), invocation, sequence,
-      static_cast<int64_t>(std::max(input_length, output_length) * element));
+  auto work = std::make_shared<CollectiveWork>(endpoint_.get(), group_, start_ns,
+                                               *std::move(planned), invocation, sequence, type, op);
   endpoint_->Start(work);
   return work;
 }

@@ -345,6 +345,7 @@ bool EndpointImpl::FlushNotices() {
 // ---- For communicators
 
 absl::Status EndpointImpl::Join(const std::shared_ptr<Group>& group) {
+  recorder_.OnGroup(*group);
   group->peers.clear();
   for (Rank rank : group->ranks) {
     group->peers.push_back(rank == options_.rank ? nullptr : &peers_[rank.index()]);

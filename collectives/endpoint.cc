@@ -92,6 +92,7 @@ absl::Status EndpointImpl::Open() {
   if (options_.host.empty()) {
     WEFT_ASSIGN_OR_RETURN(options_.host, ThisHost());
   }
+  recorder_ = Recorder(options_.settings, options_.job, options_.rank.value(), options_.world_size);
   peers_.resize(static_cast<size_t>(options_.world_size));
   for (int r = 0; r < options_.world_size; ++r) peers_[static_cast<size_t>(r)].rank = Rank(r);
   epoll_ = epoll_create1(EPOLL_CLOEXEC);

@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
+#include "base/records.h"
 #include "base/settings.h"
-#include "base/trace.h"
 #include "collectives/rendezvous/store.h"
 #include "net/transport.h"
 #include "topology/job/mesh.h"
@@ -46,10 +46,6 @@ struct EndpointOptions {
   // All zero: rank 0 draws one and hands it out through the store.
   net::JobSecret secret{};
   Settings settings{LibrarySettings()};
-  // Gets one span a collective: named as the call, with its sequence number and bytes. May be null;
-  // else outlives the endpoint.
-  Trace* trace = nullptr;
-  int trace_track = 0;
 };
 
 class Endpoint {
@@ -74,6 +70,16 @@ class Endpoint {
   virtual const planner::CostTable& costs() const = 0;
   // "rank 0 -> 1: shm ..., 4.2 GB sent": a line a link, for people.
   virtual std::string Describe() const = 0;
+  // What has passed over each link that there is.
+  struct LinkCounters {
+    Rank peer;
+    bool sends = false;  // to the peer; else from it
+    net::FlowCounters counters;
+  };
+  virtual std::vector<LinkCounters> Counters() const = 0;
+  // This process's ring, where the caller may add phases and steps; null: records.enabled is off,
+  // or there is none. Lives as long as the endpoint.
+  virtual Records* records() const = 0;
 };
 
 }  // namespace weft::collectives

@@ -82,6 +82,17 @@ std::string EndpointImpl::Describe() const {
   return text;
 }
 
+std::vector<Endpoint::LinkCounters> EndpointImpl::Counters() const {
+  std::vector<LinkCounters> out;
+  const_cast<EndpointImpl*>(this)->RunAsDriver([&] {
+    for (const Peer& peer : peers_) {
+      if (peer.send != nullptr) out.push_back({peer.rank, true, peer.send->Counters()});
+      if (peer.receive != nullptr) out.push_back({peer.rank, false, peer.receive->Counters()});
+    }
+  });
+  return out;
+}
+
 // ---- The role of driver
 
 void EndpointImpl::TakeRole() {
@@ -201,6 +212,7 @@ void EndpointImpl::Start(std::shared_ptr<Operation> operation) {
   operation->deadline_ns = now_ns + absl::ToInt64Nanoseconds(collective_timeout_);
   unfinished_.fetch_add(1, std::memory_order_relaxed);
   busy_ns_.store(now_ns, std::memory_order_relaxed);
+  recorder_.OnCall(*operation);
   Lock lock(mutex_);
   inbox_.push_back(std::move(operation));
   inbox_full_.store(true, std::memory_order_release);
@@ -353,6 +365,7 @@ bool EndpointImpl::Turn(int64_t now_ns) {
     examine_ns_ = now_ns_ + kExaminePeriodNs;
     Examine(now_ns_);
   }
+  recorder_.Sample(peers_, transports_, now_ns_);
   return moved;
 }
 
@@ -393,14 +406,7 @@ bool EndpointImpl::AdvanceAll(int64_t now_ns) {
 
 void EndpointImpl::Conclude(Operation& operation, int64_t now_ns) {
   const int64_t end_ns = SystemClock::Nanoseconds();
-  if (options_.trace != nullptr && operation.verdict.ok()) {
-    options_.trace->Record({.name = operation.trace_name(),
-                            .track = options_.trace_track,
-                            .start_ns = operation.start_ns(),
-                            .end_ns = end_ns,
-                            .step = operation.has_sequence() ? operation.sequence() : -1,
-                            .bytes = operation.trace_bytes()});
-  }
+  recorder_.OnDone(operation, end_ns, operation.verdict.code());
   operation.Release();
   unfinished_.fetch_sub(1, std::memory_order_relaxed);
   operation.Finish(operation.verdict, std::max(end_ns, now_ns));

@@ -32,6 +32,7 @@
 #include "collectives/planner/forced.h"
 #include "collectives/planner/group_place.h"
 #include "collectives/record_lookup.h"
+#include "collectives/recorder.h"
 
 namespace weft::collectives {
 
@@ -48,6 +49,8 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   std::string Describe() const override;
   const topology::Mesh& mesh() const override { return options_.mesh; }
   int host(Rank rank) const override { return peers_[rank.index()].host; }
+  std::vector<LinkCounters> Counters() const override;
+  Records* records() const override { return recorder_.records(); }
   const RankPlace& place(Rank rank) const override { return places_[rank.index()]; }
   const StartPhases& start_phases() const override { return start_phases_; }
   const planner::CostTable& costs() const override { return costs_; }
@@ -129,6 +132,7 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   planner::CostTable costs_;            // (c)
   planner::Forced forced_;              // (c)
   std::vector<RankPlace> places_;       // (c), by rank of the job
+  Recorder recorder_;                   // its calls say by whom
   int64_t spin_ns_ = 0, yield_ns_ = 0;  // (c)
   int epoll_ = -1, event_ = -1;         // (c)
   StartPhases start_phases_;            // (c)

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/records.h"
 #include "collectives/any_source.h"
 #include "collectives/communicator.h"
 #include "collectives/executor.h"
@@ -18,6 +19,9 @@
 namespace weft::collectives {
 
 class EndpointImpl;
+
+inline constexpr size_t kSendName = kCollectiveKindCount, kReceiveName = kSendName + 1;
+inline constexpr size_t kCallNames = kReceiveName + 1;
 
 // What a rank means by a call: equal on all ranks, or the call is in error. (AllToAllV: no counts.)
 struct Descriptor {
@@ -39,11 +43,12 @@ struct Group {
   static constexpr size_t kHistory = 64;
 
   std::string name;
-  uint32_t id = 0;           // hash of the name, 31 bits
-  std::vector<Rank> ranks;   // of the job, by group rank
-  int rank = 0;              // the own, in the group
-  std::vector<Peer*> peers;  // by group rank; null at the own
-  AnySource any_source;      // the driver's
+  uint32_t id = 0;             // hash of the name, 31 bits
+  std::vector<Rank> ranks;     // of the job, by group rank
+  int rank = 0;                // the own, in the group
+  std::vector<Peer*> peers;    // by group rank; null at the own
+  AnySource any_source;        // the driver's
+  RecordName record_name = 0;  // of the name, in this process's records
 
   std::mutex mutex;  // guards what follows
   absl::Status status;
@@ -82,8 +87,8 @@ class Operation : public Work {
   virtual void Choose(Peers& /*peers*/, int /*peer*/) {}
   virtual void Remind(Peers& /*peers*/, int64_t /*now_ns*/) {}  // of that, now and then
   virtual void Release() {}  // back to where its memory came from; called once, before Finish
-  virtual const char* trace_name() const = 0;
-  virtual int64_t trace_bytes() const = 0;
+  // What records say of it; `name` is an index: a CollectiveKind, kSendName or kReceiveName.
+  virtual CallRecord ToRecord() const = 0;
 
   void Finish(absl::Status status, int64_t now_ns);
 

@@ -26,6 +26,28 @@ std::string CollectiveWork::Describe() const {
       known ? group.history[sequence_ % Group::kHistory].ToText() : ToString(entry_->spec.kind));
 }
 
+CallRecord CollectiveWork::ToRecord() const {
+  CallRecord record;
+  record.name = static_cast<RecordName>(entry_->spec.kind);
+  record.type = static_cast<uint8_t>(type_);
+  record.op = static_cast<uint8_t>(op_);
+  record.sequence = sequence_;
+  record.count = std::max(invocation_.input_length, invocation_.output_length);
+  record.bytes = record.count * invocation_.element;
+  record.check = invocation_.key.check;
+  return record;
+}
+
+CallRecord MessageWork::ToRecord() const {
+  CallRecord record;
+  record.name = static_cast<RecordName>(sends_ ? kSendName : kReceiveName);
+  record.type = static_cast<uint8_t>(DataType::kUint8);
+  record.sequence = tag_;
+  if (peer_ >= 0) record.peer = const_cast<MessageWork*>(this)->other().rank.value();
+  record.bytes = record.count = bytes_;
+  return record;
+}
+
 void MessageWork::Seek(Peers& peers) {
   for (size_t r = 0; r < group().peers.size(); ++r) {
     if (group().peers[r] != nullptr) peers.Seek(group(), static_cast<int>(r), tag_);

@@ -42,13 +42,14 @@ class CollectiveWork final : public Operation {
  public:
   CollectiveWork(EndpointImpl* endpoint, std::shared_ptr<Group> group, int64_t start_ns,
                  std::shared_ptr<PlanEntry> entry, const Invocation& invocation, uint32_t sequence,
-                 int64_t bytes)
+                 DataType type, ReduceOp op)
       : Operation(endpoint, std::move(group), start_ns),
         entry_(std::move(entry)),
         execution_(entry_->Take()),
         invocation_(invocation),
         sequence_(sequence),
-        bytes_(bytes) {}
+        type_(type),
+        op_(op) {}
 
   void Begin(Peers& peers) override { execution_->Begin(invocation_, peers); }
   bool Advance(Peers& peers, uint64_t) override { return execution_->Advance(peers); }
@@ -66,15 +67,15 @@ class CollectiveWork final : public Operation {
   std::string algorithm() const override { return entry_->choice.ToText(); }
   std::string why() const override { return entry_->choice.why; }
   void Release() override { entry_->Give(std::move(execution_)); }
-  const char* trace_name() const override { return ToString(entry_->spec.kind); }
-  int64_t trace_bytes() const override { return bytes_; }
+  CallRecord ToRecord() const override;
 
  private:
   std::shared_ptr<PlanEntry> entry_;
   std::unique_ptr<Execution> execution_;
   Invocation invocation_;
   uint32_t sequence_;
-  int64_t bytes_;
+  DataType type_;
+  ReduceOp op_;
 };
 
 class MessageWork final : public Operation {
@@ -107,8 +108,7 @@ class MessageWork final : public Operation {
   bool has_sequence() const override { return false; }
   uint32_t sequence() const override { return 0; }
   Rank source() const override { return Rank(sends_ ? -1 : peer_); }
-  const char* trace_name() const override { return sends_ ? "send" : "receive"; }
-  int64_t trace_bytes() const override { return static_cast<int64_t>(bytes_); }
+  CallRecord ToRecord() const override;
 
  private:
   Peer& other() { return *group().peers[static_cast<size_t>(peer_)]; }

@@ -1,0 +1,263 @@
+#include "base/records.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/first_line.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kForgetAfterNs = 3'600'000'000'000;
+
+// For file names: a job's name may hold anything.
+std::string Plain(absl::string_view text) {
+  std::string out;
+  for (char c : text.substr(0, 48)) {
+    const bool fine = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                      c == '.' || c == '_';
+    out += fine ? c : '_';
+  }
+  return out.empty() ? "job" : out;
+}
+
+template <size_t kBytes>
+void CopyText(absl::string_view from, char (&to)[kBytes]) {
+  const size_t size = std::min(from.size(), kBytes - 1);
+  std::memcpy(to, from.data(), size);
+}
+
+int64_t Realtime() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// Made by this user, for this user alone; what is there must be so.
+absl::Status OwnFolder(const std::string& folder) {
+  const std::string doing = absl::StrCat("make the folder of records ", folder);
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return ErrnoStatus(errno, doing);
+  struct stat found {};
+  if (lstat(folder.c_str(), &found) != 0) return ErrnoStatus(errno, doing);
+  if (!S_ISDIR(found.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(folder, " is no folder"));
+  }
+  if (found.st_uid != geteuid() || (found.st_mode & 022) != 0) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "the folder of records ", folder, " belongs to user ", found.st_uid, " with mode ",
+        absl::Hex(found.st_mode & 0777), " (hexadecimal); it must be this user's (", geteuid(),
+        "), and writable for nobody else"));
+  }
+  return absl::OkStatus();
+}
+
+// When the process of this file was last seen to do anything; the mapping leaves no other trace.
+int64_t LastSign(const std::string& path) {
+  int64_t alive_ns = 0;
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return 0;
+  const bool read = pread(fd, &alive_ns, sizeof(alive_ns), offsetof(RecordFileHeader, alive_ns)) ==
+                    static_cast<ssize_t>(sizeof(alive_ns));
+  close(fd);
+  return read ? alive_ns : 0;
+}
+
+// "JOB-RANK-PID.weft" of processes that are gone, an hour after they did anything.
+void RemoveForgotten(const std::string& folder) {
+  DIR* const open = opendir(folder.c_str());
+  if (open == nullptr) return;
+  const int64_t now_ns = SystemClock::Nanoseconds();
+  while (const dirent* entry = readdir(open)) {
+    const absl::string_view name = entry->d_name;
+    if (!absl::EndsWith(name, ".weft")) continue;
+    const std::string path = absl::StrCat(folder, "/", name);
+    struct stat found {};
+    int64_t pid = 0;
+    const std::string stem(name.substr(0, name.size() - 5));
+    if (lstat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode) ||
+        !absl::SimpleAtoi(stem.substr(stem.rfind('-') + 1), &pid) || ProcessStart(pid) != 0 ||
+        now_ns - LastSign(path) < kForgetAfterNs) {
+      continue;
+    }
+    unlink(path.c_str());
+  }
+  closedir(open);
+}
+
+std::string HostName() {
+  char name[64] = {};
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+}  // namespace
+
+uint64_t ProcessStart(int64_t pid) {
+  const std::string line = FirstLine(absl::StrCat("/proc/", pid, "/stat"));
+  const size_t close = line.rfind(')');  // a name may hold anything
+  if (close == std::string::npos) return 0;
+  const std::vector<std::string> fields = absl::StrSplit(line.substr(close + 1), ' ');
+  uint64_t start = 0;
+  return fields.size() > 20 && absl::SimpleAtoi(fields[20], &start) ? start : 0;
+}
+
+std::string DefaultRecordFolder() {
+  if (access("/dev/shm", W_OK) == 0) return absl::StrCat("/dev/shm/weft-", geteuid());
+  const char* run = std::getenv("XDG_RUNTIME_DIR");
+  if (run != nullptr && *run != '\0') return absl::StrCat(run, "/weft");
+  return absl::StrCat("/tmp/weft-", geteuid());
+}
+
+absl::StatusOr<std::unique_ptr<Records>> Records::Open(const RecordOptions& options) {
+  const std::string folder = options.folder.empty() ? DefaultRecordFolder() : options.folder;
+  WEFT_RETURN_IF_ERROR(OwnFolder(folder));
+  RemoveForgotten(folder);
+  static std::atomic<int> number{0};  // a process may have several
+  const int own = number.fetch_add(1);
+  const std::string path =
+      absl::StrCat(folder, "/", Plain(options.job), "-", options.rank,
+                   own == 0 ? "" : absl::StrCat(".", own), "-", getpid(), ".weft");
+  uint64_t capacity = 64;
+  while (2 * capacity * sizeof(RecordSlot) <= static_cast<uint64_t>(options.bytes.count())) {
+    capacity *= 2;
+  }
+  const size_t bytes = RecordFileHeader::kBytes + capacity * sizeof(RecordSlot);
+  const std::string doing = absl::StrCat("make the file of records ", path);
+  unlink(path.c_str());  // of an earlier process of this number
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return ErrnoStatus(errno, doing);
+  // Nothing is stored until it is written to; a full file system would be a SIGBUS then, so the
+  // header and the ring are allocated now.
+  const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  void* const memory =
+      error != 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  const int map_error = errno;
+  close(fd);
+  if (memory == MAP_FAILED) {
+    unlink(path.c_str());
+    return ErrnoStatus(error != 0 ? error : map_error, doing);
+  }
+  auto* const header = new (memory) RecordFileHeader;
+  header->capacity = capacity;
+  header->rank = options.rank;
+  header->world_size = options.world_size;
+  header->pid = getpid();
+  header->process_start = ProcessStart(getpid());
+  header->monotonic_ns = SystemClock::Nanoseconds();
+  header->realtime_ns = Realtime();
+  header->alive_ns = header->monotonic_ns;
+  CopyText(options.job, header->job);
+  CopyText(HostName(), header->host);
+  CopyText(FirstLine("/proc/self/comm"), header->program);
+  std::atomic_ref(header->magic).store(RecordFileHeader::kMagic, std::memory_order_release);
+  return std::unique_ptr<Records>(new Records(path, header, bytes, options.keep));
+}
+
+std::unique_ptr<Records> Records::FromSettings(const Settings& settings, absl::string_view job,
+                                               int rank, int world_size) {
+  if (!settings.Bool("records.enabled")) return nullptr;
+  RecordOptions options;
+  options.folder = settings.Text("records.folder");
+  options.job = std::string(job);
+  options.rank = rank;
+  options.world_size = world_size;
+  options.bytes = settings.ByteCount("records.bytes");
+  options.keep = settings.Bool("records.keep");
+  absl::StatusOr<std::unique_ptr<Records>> records = Open(options);
+  if (records.ok()) return *std::move(records);
+  WEFT_LOG_WARN("no records of this process: ", records.status().message());
+  return nullptr;
+}
+
+Records::Records(std::string path, RecordFileHeader* header, size_t bytes, bool keep)
+    : path_(std::move(path)),
+      header_(header),
+      slots_(reinterpret_cast<RecordSlot*>(reinterpret_cast<std::byte*>(header) +
+                                           RecordFileHeader::kBytes)),
+      mask_(header->capacity - 1),
+      bytes_(bytes),
+      keep_(keep),
+      owner_pid_(header->pid) {}
+
+Records::~Records() {
+  if (getpid() == owner_pid_) {
+    header_->ended_ns.store(SystemClock::Nanoseconds(), std::memory_order_release);
+    if (!keep_ && header_->failed.load(std::memory_order_relaxed) == 0) unlink(path_.c_str());
+  }
+  munmap(header_, bytes_);
+}
+
+RecordName Records::Name(absl::string_view name) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const std::string shortened(name.substr(0, RecordFileHeader::kNameBytes - 1));
+  if (const auto found = names_.find(shortened); found != names_.end()) return found->second;
+  const uint32_t used = header_->names.load(std::memory_order_relaxed);
+  if (used + 1 >= RecordFileHeader::kNames) return 0;
+  std::memcpy(header_->name[used + 1], shortened.data(), shortened.size());
+  header_->names.store(used + 1, std::memory_order_release);
+  return names_[shortened] = static_cast<RecordName>(used + 1);
+}
+
+bool Records::Say(absl::string_view line) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const uint32_t used = header_->text_bytes.load(std::memory_order_relaxed);
+  if (used + line.size() + 1 > RecordFileHeader::kTextBytes) return false;
+  std::memcpy(header_->text + used, line.data(), line.size());
+  header_->text[used + line.size()] = '\n';
+  header_->text_bytes.store(used + static_cast<uint32_t>(line.size()) + 1,
+                            std::memory_order_release);
+  return true;
+}
+
+void Records::Put(const RecordWords& words) {
+  const uint64_t number = header_->next.fetch_add(1, std::memory_order_relaxed);
+  RecordSlot& slot = slots_[number & mask_];
+  slot.sequence.store(2 * number + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  for (size_t i = 0; i < kRecordWords; ++i) {
+    slot.words[i].store(words[i], std::memory_order_relaxed);
+  }
+  slot.sequence.store(2 * number + 2, std::memory_order_release);
+}
+
+RecordName Records::SetPhase(RecordName phase, int64_t now_ns) {
+  header_->phase_since_ns.store(now_ns, std::memory_order_relaxed);
+  return static_cast<RecordName>(header_->phase.exchange(phase, std::memory_order_relaxed));
+}
+
+PhaseScope::PhaseScope(Records* records, RecordName name, int64_t step) : records_(records) {
+  if (records_ == nullptr) return;
+  record_.name = name;
+  record_.step = step;
+  record_.start_ns = SystemClock::Nanoseconds();
+  before_ = records_->SetPhase(name, record_.start_ns);
+}
+
+PhaseScope::~PhaseScope() {
+  if (records_ == nullptr) return;
+  record_.end_ns = SystemClock::Nanoseconds();
+  records_->Write(record_);
+  records_->SetPhase(before_, record_.end_ns);
+}
+
+}  // namespace weft
