@@ -14,7 +14,9 @@ using ::testing::HasSubstr;
 
 TEST(Usage, WrongWordsEndWithTwo) {
   for (const char* words :
-       {"weft-bw --bogus",
+       {"weft-agent --bogus",
+        "weft-agent --listen nowhere",
+        "weft-bw --bogus",
         "weft-bw link --bogus",
         "weft-bw -f -2",
         "weft-bw -f nan",
@@ -24,6 +26,7 @@ TEST(Usage, WrongWordsEndWithTwo) {
         "weft-data --bogus",
         "weft-data prepare --input /etc/hosts --output-prefix x --validation-fraction 2",
         "weft-data prepare --input /etc/hosts --output-prefix x --split foo",
+        "weft-diagnose --watch -1s",
         "weft-doctor --bogus",
         "weft-doctor --root /nonexistent",
         "weft-init --bogus",
@@ -37,7 +40,9 @@ TEST(Usage, WrongWordsEndWithTwo) {
         "weft-settings --bogus",
         "weft-settings --json --markdown",
         "weft-store --bogus",
+        "weft-top --every 1ms",
         "weft-topo --bogus",
+        "weft-trace",
         "weft-train --bogus",
         "weft-train nosuch.toml",
         "weft-train --set train.stepz=3"}) {

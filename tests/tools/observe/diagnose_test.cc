@@ -1,0 +1,334 @@
+// A vector for each rule: a job made by hand, and what must be said of it. (The flows' are
+// Mycroft's table 4, arXiv 2509.03018, in our counters.)
+#include "tools/observe/diagnose.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_join.h"
+
+namespace weft::observe {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kNow = 100 * kSecond;
+
+// Four ranks of one group that have done five calls and wait in the sixth.
+class Job {
+ public:
+  explicit Job(int ranks = 4) {
+    view.job = "job";
+    view.world_size = ranks;
+    view.now_ns = kNow;
+    for (int rank = 0; rank < ranks; ++rank) {
+      view.groups["world"].push_back(rank);
+      RankView& one = view.ranks[rank];
+      one.process.rank = rank;
+      one.process.world_size = ranks;
+      one.process.host = "host";
+      one.process.pid = 1000 + rank;
+      one.process.alive_ns = kNow;
+      one.process.monotonic_ns = kSecond;
+      one.process.step = 6;
+      one.state = {.known = true, .exists = true, .state = 'S'};
+      one.moved_ns = kNow - 5 * kSecond;
+      one.next["world"] = 5;
+    }
+  }
+  RankView& rank(int number) { return view.ranks[number]; }
+  void Waits(int number, uint32_t sequence = 5, const std::string& name = "all_reduce",
+             uint64_t check = 1, const std::string& group = "world") {
+    Call call{name, group, {}};
+    call.record.sequence = sequence;
+    call.record.start_ns = kNow - 5 * kSecond;
+    call.record.check = check;
+    call.record.bytes = 4096;
+    RankView& one = rank(number);
+    one.open.push_back(call);
+    one.calls[group].push_back(call);
+    one.next[group] = sequence + 1;
+    one.process.phase = "wait_all_reduce";
+  }
+  void Message(int number, bool sends, int peer, uint32_t tag = 7) {
+    Call call{sends ? "send" : "receive", "world", {}};
+    call.record.peer = peer;
+    call.record.sequence = tag;
+    call.record.start_ns = kNow - 5 * kSecond;
+    rank(number).open.push_back(call);
+    rank(number).process.phase = sends ? "wait_send" : "wait_receive";
+  }
+  void FlowOf(int number, int peer, bool sends, uint16_t outstanding, uint16_t waiting,
+              uint64_t transmitted, uint64_t done) {
+    Flow flow{"tcp", {}};
+    flow.record.sends = sends ? 1 : 0;
+    flow.record.peer = peer;
+    flow.record.stuck_ms = 5000;
+    flow.record.outstanding = outstanding;
+    flow.record.waiting = waiting;
+    flow.record.bytes_matched = 4096;
+    flow.record.bytes_transmitted = transmitted;
+    flow.record.bytes_done = done;
+    rank(number).flows[{peer, sends}] = flow;
+  }
+  // Five steps of 100 ms, of which `own` in compute.
+  void Steps(int number, double own, const std::string& phase = "forward") {
+    RankView& one = rank(number);
+    one.moved_ns = kNow;
+    for (int step = 1; step <= 5; ++step) {
+      StepTimes times{.step = step, .start_ns = kNow - (6 - step) * kSecond / 10};
+      times.end_ns = times.start_ns + kSecond / 10;
+      times.seconds["forward"] = 0.04;
+      times.seconds["data"] = 0.001;
+      times.seconds[phase] += own - 0.041;
+      times.seconds["wait_all_reduce"] = 0.1 - own;
+      one.steps.push_back(times);
+    }
+  }
+  Finding Only() {
+    const std::vector<Finding> findings = Diagnose(view);
+    EXPECT_THAT(findings, SizeIs(1));
+    return findings.empty() ? Finding{} : findings[0];
+  }
+  JobView view;
+};
+
+TEST(Diagnose, SaysNothingOfAHealthyJob) {
+  Job job;
+  for (int rank = 0; rank < 4; ++rank) job.Steps(rank, 0.05);
+  EXPECT_THAT(Diagnose(job.view), IsEmpty());
+  for (int rank = 0; rank < 4; ++rank) job.Waits(rank);  // calls that began just now
+  job.view.now_ns = kNow + kSecond / 10;
+  EXPECT_THAT(Diagnose(job.view), IsEmpty());
+}
+
+TEST(Diagnose, NamesTheRankThatDoesNotComeAndWhatItDoes) {
+  for (const auto& [phase, component] :
+       {std::pair("data", Component::kData), std::pair("forward", Component::kProgram),
+        std::pair("checkpoint", Component::kStorage)}) {
+    Job job;
+    for (int rank : {0, 1, 3}) job.Waits(rank);
+    job.rank(2).process.phase = phase;
+    job.rank(2).process.phase_since_ns = kNow - 6 * kSecond;
+    const Finding finding = job.Only();
+    EXPECT_EQ(finding.fault, Fault::kHangOutside);
+    EXPECT_EQ(finding.component, component) << phase;
+    EXPECT_THAT(finding.culprits, ElementsAre(2));
+    EXPECT_THAT(finding.victims, ElementsAre(0, 1, 3));
+    EXPECT_THAT(absl::StrJoin(finding.evidence, "\n"), HasSubstr(phase));
+    EXPECT_THAT(absl::StrJoin(finding.rejected, "\n"), HasSubstr("the network"));
+  }
+}
+
+// Rank 2 computes while a reduction of its own runs: that call is no reason for its hang.
+TEST(Diagnose, IsNotMisledByCallsUnderTheCompute) {
+  Job job;
+  for (int rank = 0; rank < 4; ++rank) job.Waits(rank, 5);
+  for (int rank : {0, 1, 3}) job.Waits(rank, 6);
+  job.rank(2).process.phase = "backward";
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kHangOutside);
+  EXPECT_THAT(finding.culprits, ElementsAre(2));
+}
+
+// 3 waits for 2 in one group, which waits for 1 in another, which computes.
+TEST(Diagnose, FollowsTheChainOfThoseWhoWait) {
+  Job job;
+  job.view.groups = {{"a", {2, 3}}, {"b", {1, 2}}, {"c", {0, 3}}};
+  for (auto& [number, rank] : job.view.ranks) rank.next.clear();
+  job.Waits(3, 0, "all_reduce", 1, "a");
+  job.Waits(2, 0, "all_reduce", 1, "b");
+  job.Waits(0, 0, "all_reduce", 1, "c");
+  job.rank(1).process.phase = "forward";
+  EXPECT_THAT(job.Only().culprits, ElementsAre(1));
+}
+
+TEST(Diagnose, NamesAStoppedRank) {
+  Job job;
+  for (int rank : {0, 1, 3}) job.Waits(rank);
+  job.rank(2).state.state = 'T';
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kStoppedRank);
+  EXPECT_THAT(finding.culprits, ElementsAre(2));
+  EXPECT_THAT(finding.advice, HasSubstr("kill -CONT 1002"));
+}
+
+TEST(Diagnose, TellsTheDeadRankFromThoseThatItsLauncherEnded) {
+  Job job;
+  for (int rank = 0; rank < 4; ++rank) {
+    job.rank(rank).state.exists = false;
+    job.rank(rank).process.reaped_ns = kNow;
+    job.rank(rank).process.wait_status = rank == 1 ? 9 : 15;
+    job.rank(rank).process.told_to_end = rank != 1;
+  }
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kDeadRank);
+  EXPECT_THAT(finding.culprits, ElementsAre(1));
+  EXPECT_THAT(finding.evidence[0], HasSubstr("signal 9"));
+  // Before the others are reaped, too.
+  for (int rank : {0, 2, 3}) job.rank(rank).process.reaped_ns = 0;
+  EXPECT_THAT(job.Only().culprits, ElementsAre(1));
+}
+
+TEST(Diagnose, NamesADeadRankOfAJobWithoutALauncher) {
+  Job job;
+  for (int rank : {0, 1, 3}) job.Waits(rank);
+  job.rank(2).state.exists = false;
+  EXPECT_EQ(job.Only().fault, Fault::kDeadRank);
+}
+
+TEST(Diagnose, NamesARankThatLeftInGoodOrder) {
+  Job job;
+  for (int rank : {0, 1, 3}) job.Waits(rank);
+  job.view.ranks.erase(2);
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kLeftEarly);
+  EXPECT_THAT(finding.culprits, ElementsAre(2));
+}
+
+TEST(Diagnose, NamesTheMinorityWhoseCallDiffers) {
+  Job job;
+  for (int rank : {0, 1, 3}) job.Waits(rank);
+  job.Waits(2, 5, "broadcast", 2);
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kDifferentCalls);
+  EXPECT_THAT(finding.culprits, ElementsAre(2));
+  EXPECT_THAT(absl::StrJoin(finding.evidence, "\n"), HasSubstr("broadcast #5"));
+}
+
+TEST(Diagnose, NamesTheCircleOfADeadlock) {
+  Job job(2);
+  job.view.groups = {{"a", {0, 1}}, {"b", {0, 1}}};
+  for (auto& [number, rank] : job.view.ranks) rank.next.clear();
+  job.Waits(0, 0, "barrier", 1, "a");
+  job.Waits(1, 0, "barrier", 1, "b");
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kDeadlock);
+  EXPECT_THAT(finding.culprits, ElementsAre(0, 1));
+}
+
+// Rank 1 sends to 2, which waits in a collective for 1.
+TEST(Diagnose, NamesAReceiverThatDoesNotPost) {
+  Job job;
+  job.Message(1, true, 2);
+  for (int rank : {0, 2, 3}) job.Waits(rank);
+  job.FlowOf(1, 2, true, 1, 1, 0, 0);
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kReceiverNotPosting);
+  EXPECT_THAT(finding.culprits, ElementsAre(2));
+  EXPECT_THAT(finding.rejected[0], HasSubstr("the network"));
+}
+
+// G > T or T > D at the sender while everybody is in the call, and both engines turn: the path.
+TEST(Diagnose, NamesTheFlowThatStandsStillInsideOfACall) {
+  for (const auto& [transmitted, done] :
+       {std::pair(0, 0), std::pair(2048, 0), std::pair(4096, 0)}) {
+    Job job;
+    for (int rank = 0; rank < 4; ++rank) job.Waits(rank);
+    job.FlowOf(1, 2, true, 1, 0, transmitted, done);
+    job.FlowOf(2, 1, false, 1, 0, transmitted, done);
+    const Finding finding = job.Only();
+    EXPECT_EQ(finding.fault, Fault::kStuckFlow);
+    EXPECT_EQ(finding.component, Component::kNetwork);
+    EXPECT_THAT(finding.culprits, ElementsAre(1, 2));
+  }
+}
+
+// The clear-to-send is lost: the sender waits for it, and the receiver has posted.
+TEST(Diagnose, NamesTheFlowWhoseClearToSendIsLost) {
+  Job job;
+  for (int rank = 0; rank < 4; ++rank) job.Waits(rank);
+  job.FlowOf(1, 2, true, 1, 1, 0, 0);
+  job.FlowOf(2, 1, false, 1, 1, 0, 0);
+  EXPECT_EQ(job.Only().fault, Fault::kStuckFlow);
+  job.FlowOf(2, 1, false, 0, 0, 0, 0);  // it has not: then it is the receiver
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kReceiverNotPosting);
+  EXPECT_THAT(finding.culprits, ElementsAre(2));
+}
+
+TEST(Diagnose, NamesARankWhoseCommunicationThreadIsHeldUp) {
+  Job job;
+  for (int rank = 0; rank < 4; ++rank) job.Waits(rank);
+  job.FlowOf(1, 3, true, 1, 0, 4096, 0);
+  job.rank(3).process.alive_ns = kNow - 4 * kSecond;
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kReceiverNotPosting);
+  EXPECT_EQ(finding.component, Component::kProcess);
+  EXPECT_THAT(finding.culprits, ElementsAre(3));
+}
+
+TEST(Diagnose, SaysUnknownWithWhatItSees) {
+  Job job;
+  for (int rank = 0; rank < 4; ++rank) job.Waits(rank);
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kUnknown);
+  EXPECT_THAT(finding.evidence, SizeIs(4));
+}
+
+TEST(Diagnose, NamesASlowRankByItsOwnTime) {
+  Job job;
+  for (int rank : {0, 1, 3}) job.Steps(rank, 0.05);
+  job.Steps(2, 0.08);
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kSlowRank);
+  EXPECT_EQ(finding.component, Component::kDevice);
+  EXPECT_THAT(finding.culprits, ElementsAre(2));
+  EXPECT_THAT(absl::StrJoin(finding.evidence, "\n"), HasSubstr("phase forward"));
+}
+
+TEST(Diagnose, TellsSlowDataAndAHostWithoutCoresFromASlowDevice) {
+  Job data;
+  for (int rank : {0, 1, 3}) data.Steps(rank, 0.05);
+  data.Steps(2, 0.08, "data");
+  EXPECT_EQ(data.Only().fault, Fault::kSlowData);
+  Job host;
+  for (int rank : {0, 1, 3}) host.Steps(rank, 0.05);
+  host.Steps(2, 0.08);
+  host.rank(2).state.run_queue_seconds = 40;
+  EXPECT_EQ(host.Only().component, Component::kHost);
+}
+
+// One long step, and a tenth of noise, are no slow rank; nor is a stage with more layers.
+TEST(Diagnose, AllowsForOneLongStepAndForUnequalStages) {
+  Job pause;
+  for (int rank = 0; rank < 4; ++rank) pause.Steps(rank, 0.05);
+  pause.rank(2).steps[3].seconds = {{"forward", 0.1}};
+  pause.rank(1).steps[4].seconds["wait_all_reduce"] = 0.046;
+  EXPECT_THAT(Diagnose(pause.view), IsEmpty());
+  Job stages;
+  stages.view.mesh = "tp1,dp2,pp2";
+  for (int rank : {0, 1}) stages.Steps(rank, 0.05);
+  for (int rank : {2, 3}) stages.Steps(rank, 0.08);
+  EXPECT_THAT(Diagnose(stages.view), IsEmpty());
+}
+
+TEST(Diagnose, NamesASlowFlowAmongItsSiblings) {
+  Job job;
+  for (int rank = 0; rank < 4; ++rank) {
+    job.Steps(rank, 0.05);
+    job.FlowOf(rank, (rank + 1) % 4, true, 0, 0, 4096, 4096);
+    Flow& flow = job.rank(rank).flows[{(rank + 1) % 4, true}];
+    flow.samples = 50;
+    flow.busy = rank == 1 ? 0.9 : 0.1;
+  }
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kSlowFlow);
+  EXPECT_THAT(finding.culprits, ElementsAre(1, 2));
+}
+
+TEST(Diagnose, NamesTheRankWhoseLossIsNotFinite) {
+  Job job;
+  for (int rank = 0; rank < 4; ++rank) job.Steps(rank, 0.05);
+  job.rank(3).steps.back().own_is_finite = false;
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kNotFinite);
+  EXPECT_THAT(finding.culprits, ElementsAre(3));
+}
+
+}  // namespace
+}  // namespace weft::observe

@@ -1,0 +1,141 @@
+// From rings to a view.
+#include "tools/observe/job_view.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "tests/scratch_folder.h"
+
+namespace weft::observe {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+std::unique_ptr<Records> Ring(const std::string& folder, const std::string& job, int rank) {
+  auto records = Records::Open({.folder = folder, .job = job, .rank = rank, .world_size = 4});
+  EXPECT_TRUE(records.ok()) << records.status();
+  return *std::move(records);
+}
+
+CallRecord CallOf(Records& records, uint32_t sequence, int64_t start_ns) {
+  CallRecord call;
+  call.name = records.Name("all_reduce");
+  call.group = records.Name("world");
+  call.sequence = sequence;
+  call.start_ns = start_ns;
+  return call;
+}
+
+TEST(JobView, PairsCallsWithTheirEnds) {
+  ScratchFolder folder;
+  auto ring = Ring(folder / "rings", "job", 1);
+  ring->Say("group world 0-1 3");
+  ring->Say("mesh tp1,dp4,pp1");
+  for (uint32_t sequence : {0u, 1u}) ring->Write(CallOf(*ring, sequence, 10 + sequence));
+  CallRecord done = CallOf(*ring, 0, 10);
+  done.kind = RecordKind::kDone;
+  done.end_ns = 30;
+  ring->Write(done);
+  JobWatch watch(folder / "rings", "");
+  watch.Update(true, SystemClock::Nanoseconds());
+  ASSERT_TRUE(watch.found());
+  const JobView& view = watch.view();
+  EXPECT_EQ(view.job, "job");
+  EXPECT_EQ(view.mesh, "tp1,dp4,pp1");
+  EXPECT_THAT(view.groups.at("world"), ElementsAre(0, 1, 3));
+  const RankView& rank = view.ranks.at(1);
+  ASSERT_THAT(rank.open, SizeIs(1));
+  EXPECT_EQ(rank.open[0].record.sequence, 1u);
+  EXPECT_EQ(rank.next.at("world"), 2u);
+  EXPECT_EQ(rank.moved_ns, 30);
+  EXPECT_TRUE(rank.state.exists);
+  EXPECT_TRUE(rank.blocked());
+}
+
+TEST(JobView, CountsAPhaseWithoutThoseWithinIt) {
+  ScratchFolder folder;
+  auto ring = Ring(folder / "rings", "job", 0);
+  const auto phase = [&](const char* name, int64_t start_ms, int64_t end_ms) {
+    PhaseRecord record;
+    record.name = ring->Name(name);
+    record.start_ns = start_ms * 1'000'000;
+    record.end_ns = end_ms * 1'000'000;
+    ring->Write(record);
+  };
+  phase("wait_all_gather", 12, 15);
+  phase("forward", 10, 20);
+  phase("backward", 20, 40);
+  StepRecord step;
+  step.step = 9;
+  step.start_ns = 10'000'000;
+  step.end_ns = 40'000'000;
+  ring->Write(step);
+  JobWatch watch(folder / "rings", "job");
+  watch.Update(false, 0);
+  const std::deque<StepTimes>& steps = watch.view().ranks.at(0).steps;
+  ASSERT_THAT(steps, SizeIs(1));
+  EXPECT_NEAR(steps[0].seconds.at("forward"), 0.007, 1e-9);
+  EXPECT_NEAR(steps[0].waiting(), 0.003, 1e-9);
+  EXPECT_NEAR(steps[0].own(), 0.027, 1e-9);
+  EXPECT_EQ(watch.view().now_ns, std::max<int64_t>(40'000'000, watch.view().now_ns));
+}
+
+TEST(JobView, KeepsJobsApartAndTakesTheNewestByDefault) {
+  ScratchFolder folder;
+  auto first = Ring(folder / "rings", "first", 0);
+  auto second = Ring(folder / "rings", "second/weft-bw", 0);
+  EXPECT_THAT(JobsIn(folder / "rings"), SizeIs(2));
+  JobWatch newest(folder / "rings", "");
+  newest.Update(true, 0);
+  EXPECT_EQ(newest.view().job, "second");
+  JobWatch named(folder / "rings", "first");
+  named.Update(true, 0);
+  EXPECT_EQ(named.view().ranks.at(0).process.job, "first");
+  JobWatch none(folder / "nothing", "");
+  none.Update(true, 0);
+  EXPECT_FALSE(none.found());
+}
+
+// A ring that was fetched from a host whose clock shows another time.
+TEST(JobView, BringsAnotherHostsTimesToThisClock) {
+  ScratchFolder folder;
+  auto ring = Ring(folder / "rings", "job", 0);
+  ring->Write(CallOf(*ring, 0, 5000));
+  JobWatch watch(folder / "rings", "job");
+  JobWatch::Told told;
+  told.shift_ns = 1000;
+  told.state.known = true;
+  told.state.state = 'T';
+  told.state.exists = true;
+  watch.Tell(ring->path(), told);
+  watch.Update(true, 9000);
+  const RankView& rank = watch.view().ranks.at(0);
+  EXPECT_EQ(rank.open.at(0).record.start_ns, 6000);
+  EXPECT_TRUE(rank.state.stopped());
+}
+
+TEST(JobView, ReadsAndWritesListsOfRanks) {
+  EXPECT_THAT(ParseRanks("0-2 7 x 9-8 2-3-4", 100), ElementsAre(0, 1, 2, 7));
+  EXPECT_THAT(ParseRanks("0-999999999", 3), ElementsAre(0, 1, 2));
+  EXPECT_THAT(ParseRanks("-5", 3), IsEmpty());
+  EXPECT_EQ(RanksText({0, 1, 2, 3, 8, 9}), "0-3,8,9");
+}
+
+TEST(ProcessState, ReadsStatWhateverTheName) {
+  ProcessState state;
+  uint64_t start = 0;
+  EXPECT_TRUE(ParseStat("7 (a ) R 1) T 1 2 3 4 5 6 7 8 9 10 100 50 13 14 15 16 4 18 4711 20 30",
+                        &start, &state));
+  EXPECT_TRUE(state.state == 'T' && start == 4711 && state.threads == 4);
+  EXPECT_FALSE(ParseStat("", &start, &state));
+  EXPECT_FALSE(ParseStat("7 (x) S 1 2", &start, &state));
+  EXPECT_TRUE(ReadProcessState(getpid(), ProcessStart(getpid())).exists);
+  EXPECT_TRUE(ReadProcessState(getpid(), 1).gone());
+}
+
+}  // namespace
+}  // namespace weft::observe

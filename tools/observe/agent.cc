@@ -1,0 +1,178 @@
+#include "tools/observe/agent.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/log_throttle.h"
+#include "base/read_file.h"
+#include "base/status.h"
+#include "base/write_file.h"
+
+namespace weft::observe {
+namespace {
+
+constexpr Bytes kRingMost = MiB(65);
+
+std::string NameOf(const std::string& path) {
+  return std::filesystem::path(path).filename().string();
+}
+
+// A file's own name and nothing else.
+bool IsRingName(absl::string_view name) {
+  return absl::EndsWith(name, ".weft") && !absl::StrContains(name, '/') && name[0] != '.';
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options) {
+  WEFT_ASSIGN_OR_RETURN(HttpServer server, HttpServer::Listen(options.server));
+  return std::unique_ptr<Agent>(new Agent(options, std::move(server)));
+}
+
+void Agent::Read() {
+  const auto found = JobsIn(options_.folder);
+  for (auto job = jobs_.begin(); job != jobs_.end();) {
+    job = found.count(job->first) == 0 ? jobs_.erase(job) : std::next(job);
+  }
+  counters_.unreadable_rings = 0;
+  for (const auto& [name, began] : found) {
+    JobWatch& watch = jobs_.try_emplace(name, options_.folder, name).first->second;
+    watch.Update(/*live=*/true, SystemClock::Nanoseconds());
+    counters_.unreadable_rings = std::max(counters_.unreadable_rings, watch.unreadable());
+  }
+}
+
+std::vector<Metric> Agent::CurrentMetrics() {
+  std::vector<JobView> views;
+  std::vector<std::vector<Finding>> findings;
+  for (const auto& [name, watch] : jobs_) {
+    views.push_back(watch.view());
+    findings.push_back(Diagnose(watch.view()));
+  }
+  counters_.requests_turned_away = server_.turned_away();
+  return Metrics(views, findings, ReadHostCounters(), counters_);
+}
+
+// A sink that is gone costs rows, which are counted, and at most its patience here; no job.
+void Agent::Push() {
+  const std::vector<Metric> metrics = CurrentMetrics();
+  HttpCall call{.method = "POST", .path = "/v1/metrics"};
+  call.body = OtlpMetricsJson(metrics, absl::ToUnixNanos(absl::Now()));
+  call.patience = absl::Seconds(1);
+  const absl::Status pushed = HttpFetch(*options_.otlp, call).status();
+  if (pushed.ok()) {
+    ++counters_.pushes;
+    return;
+  }
+  ++counters_.push_failures;
+  for (const Metric& metric : metrics) counters_.pushes_dropped += metric.samples.size();
+  if (counters_.push_failures == 1) {
+    WEFT_LOG_WARN("OTLP: ", pushed.message(), "; further failures are counted only");
+  }
+}
+
+void Agent::Turn() {
+  const absl::Time now = absl::Now();
+  if (now >= read_at_) {
+    Read();
+    read_at_ = now + options_.period;
+  }
+  if (options_.otlp.has_value() && now >= push_at_) {
+    Push();
+    push_at_ = now + options_.push_period;
+  }
+  server_.Turn([this](const HttpRequest& request) { return Answer(request); },
+               std::min(options_.period, absl::Milliseconds(100)));
+}
+
+std::string Agent::RingsJson() const {
+  nlohmann::json rings = nlohmann::json::array();
+  for (const auto& [name, watch] : jobs_) {
+    for (const auto& [number, rank] : watch.view().ranks) {
+      const ProcessState& state = rank.state;
+      rings.push_back({{"name", NameOf(rank.path)},
+                       {"job", name},
+                       {"rank", number},
+                       {"exists", state.exists},
+                       {"state", std::string(1, state.state)},
+                       {"cpu_seconds", state.cpu_seconds},
+                       {"run_queue_seconds", state.run_queue_seconds},
+                       {"resident_bytes", state.resident_bytes}});
+    }
+  }
+  const nlohmann::json out = {{"now_ns", SystemClock::Nanoseconds()}, {"rings", rings}};
+  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+HttpResponse Agent::Answer(const HttpRequest& request) {
+  HttpResponse response;
+  absl::string_view path = request.path;
+  if (path == "/metrics") {
+    response.type = "text/plain; version=0.0.4; charset=utf-8";
+    response.body = PrometheusText(CurrentMetrics());
+  } else if (path == "/healthz") {
+    response.body = "ok\n";
+  } else if (path == "/rings") {
+    response.type = "application/json";
+    Read();
+    response.body = RingsJson();
+  } else if (path == "/diagnosis.json") {
+    response.type = "application/json";
+    std::vector<std::string> parts;
+    response.body = "[";
+    for (const auto& [name, watch] : jobs_) {
+      absl::StrAppend(&response.body, response.body.size() > 1 ? "," : "",
+                      ToJson(watch.view(), Diagnose(watch.view())));
+    }
+    response.body += "]";
+  } else if (absl::ConsumePrefix(&path, "/ring/") && IsRingName(path)) {
+    const std::string folder = options_.folder.empty() ? DefaultRecordFolder() : options_.folder;
+    absl::StatusOr<std::string> bytes = ReadFile(absl::StrCat(folder, "/", path), kRingMost);
+    if (!bytes.ok()) return {404, "text/plain", "no such ring\n"};
+    response.type = "application/octet-stream";
+    response.body = *std::move(bytes);
+  } else {
+    return {404, "text/plain", "see /metrics, /diagnosis.json, /rings, /healthz\n"};
+  }
+  return response;
+}
+
+absl::Status FetchRings(const HttpAddress& agent, const std::string& token,
+                        const std::string& folder, std::map<std::string, JobWatch::Told>* told) {
+  WEFT_ASSIGN_OR_RETURN(const std::string text,
+                        HttpFetch(agent, {.path = "/rings", .token = token}));
+  const nlohmann::json answer = nlohmann::json::parse(text, nullptr, false);
+  if (!answer.is_object() || !answer.contains("rings") || !answer["rings"].is_array()) {
+    return absl::DataLossError(
+        absl::StrCat(agent.host, ":", agent.port, " answers /rings with no list of rings"));
+  }
+  const int64_t shift_ns = SystemClock::Nanoseconds() - answer.value("now_ns", int64_t{0});
+  for (const nlohmann::json& ring : answer["rings"]) {
+    const std::string name = ring.value("name", "");
+    if (name.empty() || !IsRingName(name)) continue;
+    absl::StatusOr<std::string> bytes =
+        HttpFetch(agent, {.path = absl::StrCat("/ring/", name), .token = token});
+    if (absl::IsFailedPrecondition(bytes.status())) continue;  // it has gone since
+    if (!bytes.ok()) return bytes.status();
+    const std::string path = absl::StrCat(folder, "/", agent.port, "-", name);
+    WEFT_RETURN_IF_ERROR(WriteFile(path, *bytes));
+    JobWatch::Told& one = (*told)[path];
+    one.shift_ns = shift_ns;
+    one.state.known = true;
+    one.state.exists = ring.value("exists", false);
+    one.state.state = ring.value("state", "?").substr(0, 1)[0];
+    one.state.cpu_seconds = ring.value("cpu_seconds", 0.0);
+    one.state.run_queue_seconds = ring.value("run_queue_seconds", 0.0);
+    one.state.resident_bytes = ring.value("resident_bytes", int64_t{0});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace weft::observe

@@ -1,0 +1,262 @@
+#include "tools/observe/job_view.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace weft::observe {
+
+double StepTimes::waiting() const {
+  double sum = 0;
+  for (const auto& [name, took] : seconds) {
+    if (absl::StartsWith(name, "wait")) sum += took;
+  }
+  return sum;
+}
+
+bool RankView::blocked() const {
+  return !open.empty() && (process.phase.empty() || absl::StartsWith(process.phase, "wait"));
+}
+
+std::vector<int> ParseRanks(absl::string_view text, int world_size) {
+  std::vector<int> ranks;
+  world_size = std::min(world_size, 1 << 20);
+  for (absl::string_view part : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    const std::vector<std::string> ends = absl::StrSplit(part, '-');
+    int first = 0, last = 0;
+    if (ends.size() > 2 || !absl::SimpleAtoi(ends[0], &first)) continue;
+    if (!absl::SimpleAtoi(ends.back(), &last)) continue;
+    for (int rank = std::max(first, 0); rank <= last && rank < world_size; ++rank) {
+      ranks.push_back(rank);
+    }
+  }
+  return ranks;
+}
+
+std::string RanksText(const std::vector<int>& ranks) {
+  std::string out;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    absl::StrAppend(&out, out.empty() ? "" : ",", ranks[i]);
+    if (end - i > 1) absl::StrAppend(&out, end - i == 2 ? "," : "-", ranks[end - 1]);
+    i = end;
+  }
+  return out;
+}
+
+// ---- One ring
+
+namespace {
+
+template <typename T>
+T Shifted(T record, int64_t shift_ns) {
+  if (record.start_ns != 0) record.start_ns += shift_ns;
+  if (record.end_ns != 0) record.end_ns += shift_ns;
+  return record;
+}
+
+void Shift(int64_t& time_ns, int64_t shift_ns) {
+  if (time_ns != 0) time_ns += shift_ns;
+}
+
+}  // namespace
+
+void RankReader::Update(RankView* view, Sink sink, void* context) {
+  for (const Record& record : reader_->Read()) {
+    switch (record.kind()) {
+      case RecordKind::kCall:
+      case RecordKind::kDone:
+        TakeCall(Shifted(record.As<CallRecord>(), shift_ns_), record.kind() == RecordKind::kDone,
+                 view);
+        break;
+      case RecordKind::kFlow: {
+        auto flow = record.As<FlowRecord>();
+        Shift(flow.time_ns, shift_ns_);
+        TakeFlow(flow, view);
+        break;
+      }
+      case RecordKind::kPhase: {
+        const PhaseRecord phase = Shifted(record.As<PhaseRecord>(), shift_ns_);
+        TakePhase(phase);
+        view->moved_ns = std::max(view->moved_ns, phase.end_ns);
+        break;
+      }
+      case RecordKind::kStep:
+        TakeStep(Shifted(record.As<StepRecord>(), shift_ns_), view);
+        break;
+      case RecordKind::kNone:
+        break;
+    }
+    if (sink != nullptr) sink(context, *reader_, record);
+  }
+  view->process = reader_->process();
+  for (int64_t* time_ns : {&view->process.alive_ns, &view->process.ended_ns,
+                           &view->process.phase_since_ns, &view->process.monotonic_ns}) {
+    Shift(*time_ns, shift_ns_);
+  }
+  view->path = reader_->path();
+  view->written = reader_->written();
+  view->lost = reader_->lost();
+}
+
+void RankReader::TakeFlow(const FlowRecord& record, RankView* view) {
+  constexpr double kNew = 0.1;  // weight of the newest sample
+  Flow& flow = view->flows[{record.peer, record.sends != 0}];
+  flow.transport = reader_->Name(record.name);
+  flow.record = record;
+  ++flow.samples;
+  const bool busy = record.bytes_matched > record.bytes_done;
+  flow.busy = (1 - kNew) * flow.busy + kNew * (busy ? 1 : 0);
+}
+
+void RankReader::TakeCall(const CallRecord& record, bool done, RankView* view) {
+  Call call{reader_->Name(record.name), reader_->Name(record.group), record};
+  const auto is_it = [&](const Call& open) {
+    return open.record.start_ns == record.start_ns && open.record.sequence == record.sequence &&
+           open.record.name == record.name && open.record.group == record.group;
+  };
+  if (!call.is_message()) {
+    std::deque<Call>& calls = view->calls[call.group];
+    const auto known = std::find_if(calls.rbegin(), calls.rend(), is_it);
+    if (known != calls.rend()) {
+      *known = call;
+    } else {
+      calls.push_back(call);
+      if (calls.size() > RankView::kCallsMax) calls.pop_front();
+    }
+    uint32_t& next = view->next[call.group];
+    next = std::max(next, record.sequence + 1);
+  }
+  const auto open = std::find_if(view->open.begin(), view->open.end(), is_it);
+  if (done) {
+    view->moved_ns = std::max(view->moved_ns, record.end_ns);
+    if (open != view->open.end()) view->open.erase(open);
+  } else if (open == view->open.end()) {
+    view->moved_ns = std::max(view->moved_ns, record.start_ns);
+    view->open.push_back(std::move(call));
+  }
+}
+
+// Phases end before the ones that they are in.
+void RankReader::TakePhase(const PhaseRecord& record) {
+  const std::string name = reader_->Name(record.name);
+  double within = 0;
+  while (!spans_.empty() && spans_.back().start_ns >= record.start_ns) {
+    within += static_cast<double>(spans_.back().end_ns - spans_.back().start_ns) * 1e-9;
+    spans_.pop_back();
+  }
+  const double took = static_cast<double>(record.end_ns - record.start_ns) * 1e-9;
+  seconds_[name] += std::max(0.0, took - within);
+  spans_.push_back({name, record.start_ns, record.end_ns});
+}
+
+void RankReader::TakeStep(const StepRecord& record, RankView* view) {
+  StepTimes times{.step = record.step,
+                  .start_ns = record.start_ns,
+                  .end_ns = record.end_ns,
+                  .loss = record.loss,
+                  .tokens = record.tokens,
+                  .own_is_finite = record.spare == 0,
+                  .seconds = std::exchange(seconds_, {})};
+  spans_.clear();
+  view->moved_ns = std::max(view->moved_ns, record.end_ns);
+  view->steps.push_back(std::move(times));
+  if (view->steps.size() > RankView::kStepsMax) view->steps.pop_front();
+}
+
+// ---- A folder
+
+// Programs that join a job beside others put their own name after a '/'.
+std::string JobOf(const RecordProcess& process) {
+  return process.job.substr(0, process.job.find('/'));
+}
+
+std::map<std::string, int64_t> JobsIn(const std::string& folder) {
+  std::map<std::string, int64_t> jobs;
+  for (const std::string& path : RecordFilesIn(folder)) {
+    auto reader = RecordReader::Open(path);
+    if (!reader.ok()) continue;
+    const RecordProcess process = (*reader)->process();
+    int64_t& began = jobs[JobOf(process)];
+    began = std::max(began, process.realtime_ns);
+  }
+  return jobs;
+}
+
+// Rings of one host, or of one whose clock was compared when they were fetched, need none; of
+// others the wall clocks are all that is known.
+int64_t JobWatch::ShiftOf(const std::string& path, const RecordProcess& process) {
+  if (const auto told = told_.find(path); told != told_.end()) return told->second.shift_ns;
+  constexpr int64_t kSameHostNs = 1'000'000'000;
+  const int64_t base_ns = process.realtime_ns - process.monotonic_ns;
+  if (base_ns_ == 0) base_ns_ = base_ns;
+  const int64_t shift_ns = base_ns - base_ns_;
+  return std::abs(shift_ns) < kSameHostNs ? 0 : shift_ns;
+}
+
+void JobWatch::FindRings() {
+  if (!chosen_ && job_.empty()) {
+    int64_t newest = 0;
+    for (const auto& [job, began] : JobsIn(folder_)) {
+      if (began >= newest) newest = began, job_ = job;
+    }
+  }
+  unreadable_ = 0;
+  for (const std::string& path : RecordFilesIn(folder_)) {
+    if (readers_.count(path) != 0) continue;
+    auto reader = RecordReader::Open(path);
+    if (!reader.ok()) {
+      ++unreadable_;
+      continue;
+    }
+    const RecordProcess process = (*reader)->process();
+    if (JobOf(process) != job_) continue;
+    chosen_ = true;
+    // A rank that was started again, or a job of the same name: the newest process counts.
+    if (const auto known = view_.ranks.find(process.rank); known != view_.ranks.end()) {
+      if (known->second.process.realtime_ns > process.realtime_ns) continue;
+      readers_.erase(known->second.path);
+      view_.ranks.erase(known);
+    }
+    rank_of_[path] = process.rank;
+    RankView& rank = view_.ranks[process.rank];
+    rank.path = path;
+    rank.process = process;
+    readers_.emplace(path, RankReader(*std::move(reader), ShiftOf(path, process)));
+  }
+}
+
+void JobWatch::Update(bool live, int64_t now_ns) {
+  FindRings();
+  int64_t last_ns = 0;
+  for (auto& [path, reader] : readers_) {
+    RankView& rank = view_.ranks[rank_of_[path]];
+    reader.Update(&rank);
+    if (const auto told = told_.find(path); told != told_.end()) {
+      rank.state = told->second.state;
+    } else if (live) {
+      rank.state = ReadProcessState(rank.process.pid, rank.process.process_start);
+    }
+    view_.world_size = std::max(view_.world_size, rank.process.world_size);
+    last_ns = std::max({last_ns, rank.moved_ns, rank.process.alive_ns, rank.process.ended_ns});
+    for (const std::string& line : rank.process.lines) {
+      const std::vector<std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 2));
+      if (words.size() == 3 && words[0] == "group") {
+        view_.groups.try_emplace(words[1], ParseRanks(words[2], rank.process.world_size));
+      } else if (words.size() == 2 && words[0] == "mesh") {
+        view_.mesh = words[1];
+      }
+    }
+  }
+  view_.job = job_;
+  view_.now_ns = live ? now_ns : last_ns;
+}
+
+}  // namespace weft::observe

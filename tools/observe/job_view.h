@@ -1,0 +1,146 @@
+// A job as its rings show it: what each rank does now, what it waits for, and how long its last
+// steps took. Plain data, so that the same code judges a live job, a recorded one and a made-up
+// one.
+#ifndef WEFT_TOOLS_OBSERVE_JOB_VIEW_H_
+#define WEFT_TOOLS_OBSERVE_JOB_VIEW_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/record_files.h"
+#include "tools/observe/process_state.h"
+
+namespace weft::observe {
+
+// Names are resolved: those in the record are numbers of its file.
+struct Call {
+  std::string name, group;
+  CallRecord record;
+  bool is_message() const { return record.peer >= 0 || name == "send" || name == "receive"; }
+};
+
+struct Flow {
+  std::string transport;
+  FlowRecord record;
+  int samples = 0;
+  double busy = 0;  // of late: the part of the samples in which matched bytes were not done
+};
+
+struct StepTimes {
+  int64_t step = 0;
+  int64_t start_ns = 0, end_ns = 0;
+  double loss = 0;
+  uint64_t tokens = 0;
+  bool own_is_finite = true;              // this rank's loss and gradients
+  std::map<std::string, double> seconds;  // of each phase, without the phases within it
+  double total() const { return static_cast<double>(end_ns - start_ns) * 1e-9; }
+  double waiting() const;  // in phases that begin with "wait"
+  double own() const { return total() - waiting(); }
+};
+
+struct RankView {
+  static constexpr size_t kStepsMax = 32, kCallsMax = 256;
+
+  RecordProcess process;
+  std::string path;
+  ProcessState state;
+  std::vector<Call> open;                         // oldest first
+  std::map<std::pair<int, bool>, Flow> flows;     // the newest, by peer and whether it sends
+  std::map<std::string, uint32_t> next;           // by group: the sequence number after the last
+  std::map<std::string, std::deque<Call>> calls;  // by group: collectives, oldest first
+  std::deque<StepTimes> steps;                    // oldest first
+  // In a call that its computing thread waits for; a call that runs under its compute is none.
+  bool blocked() const;
+  int64_t moved_ns = 0;  // when a call, a phase or a step ended last
+  uint64_t written = 0, lost = 0;
+  int rank() const { return process.rank; }
+};
+
+struct JobView {
+  std::string job;
+  int world_size = 0;
+  int64_t now_ns = 0;
+  std::string mesh;                                // "tp2,dp2,pp1"; empty: unknown
+  std::map<std::string, std::vector<int>> groups;  // ranks of the job, in the group's order
+  std::map<int, RankView> ranks;
+};
+
+// Adds what a ring says to a rank's view. To be given every record in order.
+class RankReader {
+ public:
+  // `shift_ns` is added to all times: the view's clock, less that of the ring's host.
+  explicit RankReader(std::unique_ptr<RecordReader> reader, int64_t shift_ns = 0)
+      : reader_(std::move(reader)), shift_ns_(shift_ns) {}
+  // `sink` gets every record, may be null.
+  using Sink = void (*)(void* context, const RecordReader&, const Record&);
+  void Update(RankView* view, Sink sink = nullptr, void* context = nullptr);
+  const RecordReader& reader() const { return *reader_; }
+
+ private:
+  void TakeCall(const CallRecord& record, bool done, RankView* view);
+  void TakeFlow(const FlowRecord& record, RankView* view);
+  void TakePhase(const PhaseRecord& record);
+  void TakeStep(const StepRecord& record, RankView* view);
+
+  struct Span {
+    std::string name;
+    int64_t start_ns = 0, end_ns = 0;
+  };
+  std::unique_ptr<RecordReader> reader_;
+  int64_t shift_ns_;
+  std::vector<Span> spans_;                // ended, and not inside of one that has ended
+  std::map<std::string, double> seconds_;  // of the step under way
+};
+
+// Watches the rings of a folder.
+class JobWatch {
+ public:
+  // `folder` empty: DefaultRecordFolder(). `job` empty: the one that began last.
+  JobWatch(std::string folder, std::string job)
+      : folder_(std::move(folder)), job_(std::move(job)) {}
+  // What an agent said of a ring that was fetched from it; before Update().
+  struct Told {
+    ProcessState state;
+    int64_t shift_ns = 0;
+  };
+  void Tell(const std::string& path, const Told& told) { told_[path] = told; }
+  // Reads what is new. `live`: asks the kernel how the processes are; else the view's time is when
+  // any process did anything last.
+  void Update(bool live, int64_t now_ns);
+  const JobView& view() const { return view_; }
+  bool found() const { return !view_.ranks.empty(); }
+  const std::string& folder() const { return folder_; }
+  uint64_t unreadable() const { return unreadable_; }  // files, at the last update
+
+ private:
+  void FindRings();
+  int64_t ShiftOf(const std::string& path, const RecordProcess& process);
+
+  const std::string folder_;
+  std::string job_;
+  bool chosen_ = false;
+  std::map<std::string, RankReader> readers_;  // by path
+  std::map<std::string, int> rank_of_;
+  std::map<std::string, Told> told_;
+  int64_t base_ns_ = 0;  // realtime less monotonic of the first ring's host
+  JobView view_;
+  uint64_t unreadable_ = 0;
+};
+
+std::string JobOf(const RecordProcess& process);
+
+// Every job that has rings in the folder, by its name: when it began.
+std::map<std::string, int64_t> JobsIn(const std::string& folder);
+
+// "0-3 8 12-15"; what cannot be read is left out.
+std::vector<int> ParseRanks(absl::string_view text, int world_size);
+std::string RanksText(const std::vector<int>& ranks);  // the same, with commas: "0-3,8"
+
+}  // namespace weft::observe
+
+#endif  // WEFT_TOOLS_OBSERVE_JOB_VIEW_H_

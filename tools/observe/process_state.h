@@ -1,0 +1,34 @@
+// What the kernel says of a process: /proc/PID/stat, schedstat and status.
+#ifndef WEFT_TOOLS_OBSERVE_PROCESS_STATE_H_
+#define WEFT_TOOLS_OBSERVE_PROCESS_STATE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace weft::observe {
+
+struct ProcessState {
+  bool known = false;  // false: it is on another host, or there was nobody to ask
+  bool exists = false;
+  char state = '?';  // R, S, D, T (stopped), t (traced), Z
+  double cpu_seconds = 0;
+  double run_queue_seconds = 0;  // of its first thread: ready, but waited for a core
+  int64_t resident_bytes = 0;
+  int64_t threads = 0;
+
+  bool stopped() const { return exists && (state == 'T' || state == 't'); }
+  bool gone() const { return known && (!exists || state == 'Z'); }
+};
+
+// `start`: as in RecordProcess; a later process of the same number is not the one that is asked
+// for.
+ProcessState ReadProcessState(int64_t pid, uint64_t start);
+
+// Of the text of /proc/PID/stat, for tests. False: it is none.
+bool ParseStat(absl::string_view line, uint64_t* start, ProcessState* state);
+
+}  // namespace weft::observe
+
+#endif  // WEFT_TOOLS_OBSERVE_PROCESS_STATE_H_

@@ -1,0 +1,44 @@
+// Where weft-top, weft-trace and weft-diagnose take a job from: a folder of rings on this host, or
+// agents of several hosts. One set of options for all.
+#ifndef WEFT_TOOLS_OBSERVE_SOURCE_H_
+#define WEFT_TOOLS_OBSERVE_SOURCE_H_
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tools/observe/job_view.h"
+
+namespace weft::observe {
+
+class Source {
+ public:
+  Source() = default;
+  ~Source();
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+
+  void Register(CLI::App& app);  // --records, --job, --agent, --token-file, --replay
+  // Reads what is new. kNotFound, with what to do, while there is no ring of the job.
+  absl::Status Update();
+  const JobView& view() const { return watch_->view(); }
+  // Files of the job's rings, for weft-trace.
+  std::vector<std::string> files() const;
+  bool replay() const { return replay_; }
+
+ private:
+  absl::Status Fetch();
+
+  std::string folder_, job_, token_file_, token_;
+  std::vector<std::string> agents_;
+  bool replay_ = false;
+  std::string fetched_;  // a folder of our own
+  std::unique_ptr<JobWatch> watch_;
+};
+
+}  // namespace weft::observe
+
+#endif  // WEFT_TOOLS_OBSERVE_SOURCE_H_

@@ -1,0 +1,131 @@
+#include "tools/observe/table.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "tools/observe/rules.h"
+
+namespace weft::observe {
+namespace {
+
+double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+// What the finding calls this rank; "" where none does.
+std::string MarkOf(const std::vector<Finding>& findings, int rank) {
+  for (const Finding& finding : findings) {
+    const auto& culprits = finding.culprits;
+    if (std::find(culprits.begin(), culprits.end(), rank) != culprits.end()) {
+      return ToString(finding.fault);
+    }
+  }
+  return "";
+}
+
+std::string StateText(const RankView& rank) {
+  if (!rank.state.known) return "-";
+  if (rank.process.ended_ns != 0) return "ended";
+  if (rank.state.gone()) return "gone";
+  if (rank.state.stopped()) return "stopped";
+  return std::string(1, rank.state.state);
+}
+
+double Exposed(const RankView& rank) {
+  double waited = 0, total = 0;
+  for (const StepTimes& step : rank.steps) waited += step.waiting(), total += step.total();
+  return total > 0 ? waited / total : 0;
+}
+
+std::string DoingText(const JobView& view, const RankView& rank) {
+  if (rank.open.empty()) return "";
+  return absl::StrFormat("%s for %.1f s", CallText(rank.open.front()),
+                         Seconds(view.now_ns - rank.open.front().record.start_ns));
+}
+
+}  // namespace
+
+double TokensPerSecond(const JobView& view) {
+  std::vector<double> rates;
+  for (const auto& [number, rank] : view.ranks) {
+    if (rank.steps.empty() || rank.steps.back().total() <= 0) continue;
+    rates.push_back(static_cast<double>(rank.steps.back().tokens) / rank.steps.back().total());
+  }
+  if (rates.empty()) return 0;
+  std::nth_element(rates.begin(), rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2),
+                   rates.end());
+  return rates[rates.size() / 2];
+}
+
+std::string JobTable(const JobView& view, const std::vector<Finding>& findings, size_t rows) {
+  int64_t step = -1;
+  double loss = 0;
+  for (const auto& [number, rank] : view.ranks) {
+    if (!rank.steps.empty() && rank.steps.back().step >= step) {
+      step = rank.steps.back().step;
+      loss = rank.steps.back().loss;
+    }
+  }
+  std::string text = absl::StrFormat("job %s   %d of %d ranks here%s", view.job, view.ranks.size(),
+                                     view.world_size,
+                                     view.mesh.empty() ? "" : absl::StrCat("   mesh ", view.mesh));
+  if (step >= 0) {
+    absl::StrAppendFormat(&text, "   step %d   loss %.4f   %.0f tokens/s", step, loss,
+                          TokensPerSecond(view));
+  }
+  absl::StrAppendFormat(&text, "\n\n%5s %-12s %7s %-7s %-20s %8s %8s %8s %8s  %s\n", "rank", "host",
+                        "pid", "state", "phase", "step", "step ms", "exposed", "memory", "doing");
+  std::vector<const RankView*> order;
+  for (const auto& [number, rank] : view.ranks) order.push_back(&rank);
+  std::stable_partition(order.begin(), order.end(), [&](const RankView* rank) {
+    return !MarkOf(findings, rank->rank()).empty();
+  });
+  const size_t shown = rows == 0 ? order.size() : std::min(rows, order.size());
+  std::sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(shown),
+            [](const RankView* a, const RankView* b) { return a->rank() < b->rank(); });
+  for (size_t i = 0; i < shown; ++i) {
+    const RankView& rank = *order[i];
+    const std::string mark = MarkOf(findings, rank.rank());
+    const double last = rank.steps.empty() ? 0 : rank.steps.back().total();
+    absl::StrAppendFormat(
+        &text, "%5d %-12s %7d %-7s %-20s %8d %8.1f %7.1f%% %5d MB  %s%s\n", rank.rank(),
+        rank.process.host.substr(0, 12), rank.process.pid, StateText(rank),
+        rank.process.phase.empty() ? "-" : rank.process.phase.substr(0, 20), rank.process.step,
+        last * 1e3, Exposed(rank) * 100, rank.state.resident_bytes >> 20,
+        mark.empty() ? "" : absl::StrCat("<< ", mark, "  "), DoingText(view, rank));
+  }
+  if (shown < order.size()) {
+    absl::StrAppend(&text, "  and ", order.size() - shown, " more ranks\n");
+  }
+  if (!findings.empty()) text += "\n";
+  for (const Finding& finding : findings) text += ToText(finding);
+  return text;
+}
+
+std::string JobJson(const JobView& view, const std::vector<Finding>& findings) {
+  nlohmann::ordered_json out = nlohmann::ordered_json::parse(ToJson(view, findings));
+  out["mesh"] = view.mesh;
+  out["tokens_per_second"] = TokensPerSecond(view);
+  out["ranks"] = nlohmann::json::array();
+  for (const auto& [number, rank] : view.ranks) {
+    nlohmann::ordered_json row = {{"rank", number},
+                                  {"host", rank.process.host},
+                                  {"pid", rank.process.pid},
+                                  {"state", StateText(rank)},
+                                  {"phase", rank.process.phase},
+                                  {"step", rank.process.step},
+                                  {"exposed_ratio", Exposed(rank)},
+                                  {"resident_bytes", rank.state.resident_bytes},
+                                  {"open_calls", rank.open.size()},
+                                  {"records_lost", rank.lost},
+                                  {"mark", MarkOf(findings, number)}};
+    if (!rank.steps.empty()) {
+      row["step_seconds"] = rank.steps.back().total();
+      row["loss"] = rank.steps.back().loss;
+    }
+    out["ranks"].push_back(std::move(row));
+  }
+  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace weft::observe

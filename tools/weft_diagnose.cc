@@ -1,0 +1,80 @@
+// weft-diagnose: names what is wrong with a job, live or from its records.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "tools/command_line.h"
+#include "tools/observe/diagnose.h"
+#include "tools/observe/source.h"
+
+namespace weft {
+namespace {
+
+using observe::Finding;
+
+// More than a glance: what is slow shows in steps, what stands still in a second.
+absl::StatusOr<std::vector<Finding>> Watch(observe::Source& source, absl::Duration patience,
+                                           const observe::DiagnoseOptions& options) {
+  const absl::Time until = absl::Now() + patience;
+  while (true) {
+    if (absl::Status status = source.Update(); !status.ok()) return status;
+    std::vector<Finding> findings = observe::Diagnose(source.view(), options);
+    if (!findings.empty() || source.replay() || absl::Now() >= until) return findings;
+    absl::SleepFor(absl::Milliseconds(100));
+  }
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "Names what is wrong with a job: a rank that hangs, died, is stopped or slow, calls that\n"
+      "differ, a receiver that does not post, a link; with evidence, who waits for it, and what "
+      "to\n"
+      "do. Exit status 0: nothing is wrong; 3: something is; 1: there is no job to look at.\n"
+      "Example: weft-diagnose --watch 5s",
+      "weft-diagnose");
+  observe::Source source;
+  source.Register(app);
+  observe::DiagnoseOptions options;
+  bool json = false;
+  std::string watch = "0s";
+  absl::Duration patience;
+  app.add_flag("--json", json, "one line of JSON");
+  app.add_option("--watch", watch, "look so long for something wrong, as 5s")
+      ->capture_default_str();
+  app.add_option("--slow", options.slow_ratio,
+                 "a rank is slow whose own phases take so many times its peers'")
+      ->check(CLI::Range(1.0, 100.0))
+      ->capture_default_str();
+  app.add_option("--slow-steps", options.slow_steps, "in so many steps in a row")
+      ->check(CLI::Range(1, 30))
+      ->capture_default_str();
+  const int status_of_usage = ReadCommandLine(app, argc, argv, [&] {
+    return absl::ParseDuration(watch, &patience) && patience >= absl::ZeroDuration()
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError(
+                     absl::StrCat("--watch ", watch, " is no duration; right are 500ms, 5s"));
+  });
+  if (status_of_usage != kGoOn) return status_of_usage;
+  const auto findings = Watch(source, patience, options);
+  if (!findings.ok()) {
+    std::fprintf(stderr, "weft-diagnose: %s\n", std::string(findings.status().message()).c_str());
+    return 1;
+  }
+  if (json) {
+    std::printf("%s\n", observe::ToJson(source.view(), *findings).c_str());
+  } else {
+    std::printf("job %s, %zu of %d ranks\n", source.view().job.c_str(), source.view().ranks.size(),
+                source.view().world_size);
+    for (const Finding& finding : *findings) std::fputs(observe::ToText(finding).c_str(), stdout);
+    if (findings->empty()) std::printf("nothing is wrong\n");
+  }
+  return findings->empty() ? 0 : 3;
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) { return weft::Main(argc, argv); }
