@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "collectives/rendezvous/socket_address.h"
 #include "tools/command_line.h"
+#include "tools/observe/http.h"
 #include "tools/run/launcher.h"
 
 namespace weft {
@@ -83,6 +84,15 @@ struct CommandLine {
                    "how long a store that is gone may take to come back (weft-store --state-dir)")
         ->capture_default_str();
     app.add_option("--job", o.job, "the job's name (WEFT_JOB_ID) (default: weft-PID)");
+    app.add_option_function<std::vector<std::string>>(
+           "--agent",
+           [&o](const std::vector<std::string>& given) {
+             o.agent = given.empty() || given[0].empty() ? "127.0.0.1:9400" : given[0];
+           },
+           "serve weft-agent's pages (/metrics, ...) while the job runs; with an address, there, "
+           "which must be loopback (default: 127.0.0.1:9400)")
+        ->expected(0, 1)
+        ->type_name("[ADDRESS]");
     app.add_flag("--json", o.json, "print a summary as the last line of standard output");
   }
 
@@ -115,6 +125,7 @@ struct CommandLine {
     for (const std::string& pair : o.settings) {
       WEFT_RETURN_IF_ERROR(settings.SetPair(pair, "--set"));
     }
+    if (!o.agent.empty()) WEFT_RETURN_IF_ERROR(observe::ParseHttpAddress(o.agent).status());
     if (!o.store.empty()) return collectives::CheckStoreAddress(o.store);
     return absl::OkStatus();
   }

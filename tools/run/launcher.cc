@@ -22,6 +22,7 @@
 #include "base/open_files.h"
 #include "base/status.h"
 #include "tools/run/host_store.h"
+#include "tools/run/observer.h"
 #include "tools/run/output.h"
 #include "tools/run/process.h"
 #include "tools/run/rank_environment.h"
@@ -36,6 +37,8 @@ namespace {
 constexpr absl::Duration kGraceAfterFailure = absl::Milliseconds(500);
 // For what is still in the pipes of ranks that have ended.
 constexpr absl::Duration kDrain = absl::Milliseconds(500);
+// Between two looks at what the ranks record.
+constexpr absl::Duration kObserve = absl::Seconds(1);
 constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
@@ -62,6 +65,7 @@ class Launcher {
     WEFT_RETURN_IF_ERROR(CheckOpenFiles());
     WEFT_RETURN_IF_ERROR(Prepare());
     absl::Status started = StartRanks();
+    StartObserver();
     if (!started.ok()) {
       Say(started.message());
       startup_status_ = absl::IsPermissionDenied(started) ? 126 : 127;
@@ -79,6 +83,9 @@ class Launcher {
   }
 
  private:
+  void SayAll(const std::vector<std::string>& lines) {
+    for (const std::string& line : lines) Say(line);
+  }
   void Say(absl::string_view text) { terminal_.Line(Stream::kError, "weft-run: ", text); }
 
   absl::Status TakeSignals() {
@@ -115,6 +122,16 @@ class Launcher {
     }
     input_ = FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
     return absl::OkStatus();
+  }
+
+  // A page that cannot be served costs the page, not the job.
+  void StartObserver() {
+    const auto folder = variables_.find("WEFT_RECORDS_FOLDER");
+    observer_ =
+        std::make_unique<Observer>(folder == variables_.end() ? "" : folder->second, options_.job);
+    if (options_.agent.empty()) return;
+    absl::Status served = observer_->ServeAgent(options_.agent);
+    if (!served.ok()) Say(absl::StrCat("--agent: ", served.message()));
   }
 
   // ---- Starting
@@ -206,8 +223,8 @@ class Launcher {
 
   // Milliseconds until something is due.
   int Patience() const {
-    absl::Time due = kill_at_;
     absl::Time now = clock_.Now();
+    absl::Time due = std::min(kill_at_, now + kObserve);
     if (drain_until_.has_value() && now < *drain_until_) due = std::min(due, *drain_until_);
     absl::Duration left = due - now;
     if (left > absl::Hours(1)) return -1;
@@ -232,6 +249,9 @@ class Launcher {
       if (waits[i].revents != 0) ReadFrom(waits[i].fd);
     }
     if (waits[0].revents != 0) TakeSignal();
+    if (first_failed_ == nullptr && ended_by_ == 0 && alive_ > 0) {
+      SayAll(observer_->Look(clock_.Now()));
+    }
     if (clock_.Now() >= kill_at_) {
       kill_at_ = absl::InfiniteFuture();
       SignalRanks(SIGKILL);
@@ -336,6 +356,7 @@ class Launcher {
       rank->alive = false;
       rank->status = status;
       rank->ended = clock_.Now();
+      observer_->OnEnded(pid, status, rank->told_to_end);
       rank->max_rss_bytes = int64_t{usage.ru_maxrss} * 1024;
       --alive_;
       ReadAll(*rank);
@@ -369,6 +390,7 @@ class Launcher {
       Say(absl::StrCat("last lines of rank ", first_failed_->rank, ":"));
       for (const std::string& line : lines) terminal_.Line(Stream::kError, "    ", line);
     }
+    SayAll(observer_->Explain());
     if (alive_ > 0) Say(absl::StrCat("ending the other ", alive_, " ranks"));
     End(SIGTERM, kGraceAfterFailure);
   }
@@ -407,6 +429,7 @@ class Launcher {
   FileDescriptor signals_;
   FileDescriptor input_;
   HostStore store_;
+  std::unique_ptr<Observer> observer_;
   Variables variables_;
   std::vector<RankProcess> ranks_;
   std::vector<char> buffer_ = std::vector<char>(kReadBytes);

@@ -41,6 +41,8 @@ struct RunOptions {
   std::string job;                          // empty: drawn
   int64_t rank_open_files = 0;  // soft limit of descriptors for the ranks; 0: this process's
   bool json = false;
+  // Where weft-agent's pages are served while the job runs; empty: nowhere.
+  std::string agent;
   std::vector<std::string> command;
 };
 
