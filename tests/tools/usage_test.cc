@@ -29,6 +29,7 @@ TEST(Usage, WrongWordsEndWithTwo) {
         "weft-diagnose --watch -1s",
         "weft-doctor --bogus",
         "weft-doctor --root /nonexistent",
+        "weft-fault inject",
         "weft-init --bogus",
         "weft-nccl-harness --bogus",
         "weft-nccl-harness weft --measure -b 0",

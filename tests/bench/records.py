@@ -1,0 +1,75 @@
+"""What records cost: the same collectives with records off, on and off again, in turns.
+
+weft-bw's all-reduce, where a call is all that is done: what a record costs shows there most. A round runs
+off, on and off; the peer is the mean of both offs. Then an emulated training job with records: bytes a
+step and host.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+BIN = pathlib.Path(os.environ["WEFT_BIN"])
+SIZES = {"8 B": 8, "64 KiB": 64 << 10, "4 MiB": 4 << 20}
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def measure(size: int, ranks: int, on: bool) -> float:
+    """Microseconds of a call: the median of weft-bw's repeats."""
+    command = [BIN / "weft-bw", "--ranks", ranks, "--op", "all_reduce", "--place", "in", "-b", size,
+               "-a", 3, "--repeats", 9, "--repeat-time", "60ms", "-w", 3, "--json"]
+    environment = {**os.environ, "WEFT_RECORDS_ENABLED": "true" if on else "false"}
+    text = subprocess.run([str(word) for word in command], env=environment, check=True, text=True,
+                          stdout=subprocess.PIPE, timeout=300).stdout
+    return statistics.median(json.loads(text)["rows"][0]["in_place"]["repeats_us"])
+
+
+def bytes_a_step(ranks: int, steps: int) -> float:
+    with tempfile.TemporaryDirectory(prefix="weft-records-") as folder:
+        subprocess.run([BIN / "weft-run", "-n", str(ranks), "--job", "bench", "--output", "none",
+                        "--set", f"records.folder={folder}/rings", "--set", "records.keep=true",
+                        "--", BIN / "weft-fault", "run", "--steps", str(steps)], check=True)
+        rings = (pathlib.Path(folder) / "rings").glob("*.weft")
+        written = sum(int.from_bytes(ring.read_bytes()[NEXT:NEXT + 8], "little") for ring in rings)
+    return written * 64 / steps
+
+
+NEXT = 256  # where the number of records stands in the file (base/records.h)
+
+
+def row(case: str, ours: float, peer: float, peer_name: str, unit: str, repeats: int) -> None:
+    print(json.dumps({"name": "records", "case": case, "ours": round(ours, 3),
+                      "peer": round(peer, 3), "peer_name": peer_name, "unit": unit,
+                      "ratio": round(peer / ours, 4), "repeats": repeats}), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    rounds = 2 if options.quick else options.rounds
+    for name, size in SIZES.items():
+        on, off = [], []
+        for number in range(rounds):
+            before = measure(size, options.ranks, False)
+            on.append(measure(size, options.ranks, True))
+            off.append((before + measure(size, options.ranks, False)) / 2)
+            say(f"{name}, round {number + 1} of {rounds}: off {off[-1]:.2f} us, on {on[-1]:.2f} us")
+        row(f"all-reduce of {name}, {options.ranks} ranks", statistics.median(on),
+            statistics.median(off), "records off", "us", rounds)
+    row("emulated training, 8 ranks on a host", bytes_a_step(8, 30), 25000, "goal",
+        "bytes a step", 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+// The programs as their users run them, on jobs whose compute is emulated.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/record_files.h"
+#include "tests/run_program.h"
+#include "tests/scratch_folder.h"
+#include "tools/observe/http.h"
+
+namespace weft::observe {
+namespace {
+
+using testing::HasSubstr;
+
+std::string Slurp(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+// A job in the background, ended by its destructor; its records are in a folder of its own.
+class Job {
+ public:
+  explicit Job(const std::string& arguments, const std::string& launcher = "") {
+    const std::string bin = std::getenv("WEFT_BIN");
+    const std::string command =
+        absl::StrCat("exec ", bin, "/weft-run -n 3 --job under-test --set records.keep=true --set ",
+                     "records.folder=", rings(), " ", launcher, " -- ", bin, "/weft-fault run ",
+                     arguments, " > ", log(), " 2>&1");
+    pid_ = fork();
+    if (pid_ == 0) {
+      execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      _exit(127);
+    }
+  }
+  ~Job() { End(SIGKILL); }
+  int End(int number) {
+    if (pid_ < 0) return 0;
+    kill(pid_, number);
+    return Wait();
+  }
+  int Wait() {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  // Bounded; until every rank has a ring, and one of them is at this step.
+  bool Reaches(int64_t step) {
+    for (int tries = 0; tries < 1200; ++tries) {
+      const std::vector<std::string> files = RecordFilesIn(rings());
+      int64_t most = -1;
+      for (const std::string& file : files) {
+        if (auto reader = RecordReader::Open(file); reader.ok()) {
+          most = std::max(most, (*reader)->process().step);
+        }
+      }
+      if (files.size() == 3 && most >= step) return true;
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    return false;
+  }
+  std::string rings() const { return folder_ / "rings"; }
+  std::string log() const { return folder_ / "log"; }
+  std::string Output() const { return Slurp(log()); }
+  std::string operator/(const std::string& name) const { return folder_ / name; }
+
+ private:
+  ScratchFolder folder_;
+  pid_t pid_ = -1;
+};
+
+nlohmann::json Json(const std::string& command) {
+  const Outcome outcome = RunProgram(command, "2>/dev/null");
+  const nlohmann::json parsed = nlohmann::json::parse(outcome.output, nullptr, false);
+  EXPECT_FALSE(parsed.is_discarded()) << command << ": " << outcome.output;
+  return parsed;
+}
+
+TEST(Programs, NameWhatAJobWaitsFor) {
+  Job job("--fault hang-data --rank 1 --step 4 --step-time 20ms");
+  ASSERT_TRUE(job.Reaches(4));
+  const nlohmann::json said = Json("weft-diagnose --json --watch 60s --records " + job.rings());
+  ASSERT_EQ(said["findings"].size(), 1u) << said;
+  EXPECT_EQ(said["findings"][0]["fault"], "hang outside of communication");
+  EXPECT_EQ(said["findings"][0]["component"], "data");
+  EXPECT_EQ(said["findings"][0]["culprits"], nlohmann::json::array({1}));
+  const Outcome text = RunProgram("weft-diagnose --records " + job.rings());
+  EXPECT_EQ(text.status, 3);
+  EXPECT_THAT(text.output, HasSubstr("hang outside of communication: rank 1 (data)"));
+  const nlohmann::json top = Json("weft-top --once --json --records " + job.rings());
+  EXPECT_EQ(top["ranks"].size(), 3u);
+  EXPECT_EQ(top["ranks"][1]["phase"], "data");
+  EXPECT_THAT(std::string(top["ranks"][1]["mark"]), HasSubstr("hang"));
+  EXPECT_THAT(RunProgram("weft-top --once --records " + job.rings()).output, HasSubstr("<< hang"));
+}
+
+TEST(Programs, SayNothingOfAHealthyJob) {
+  Job job("--fault none --steps 2000 --step-time 20ms");
+  ASSERT_TRUE(job.Reaches(10));
+  const Outcome outcome = RunProgram("weft-diagnose --watch 1s --slow 3 --records " + job.rings());
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("nothing is wrong"));
+}
+
+// The launcher explains by itself, and the records say the same afterwards.
+TEST(Programs, ExplainADeathDuringTheJobAndAfterIt) {
+  Job job("--fault kill --rank 2 --step 3 --step-time 20ms");
+  EXPECT_EQ(job.Wait(), 128 + SIGKILL);
+  EXPECT_THAT(job.Output(), HasSubstr("weft-run: dead rank: rank 2 (process)"));
+  const nlohmann::json said = Json("weft-diagnose --json --replay --records " + job.rings());
+  ASSERT_EQ(said["findings"].size(), 1u) << said;
+  EXPECT_EQ(said["findings"][0]["fault"], "dead rank");
+  EXPECT_EQ(said["findings"][0]["culprits"], nlohmann::json::array({2}));
+}
+
+TEST(Programs, MakeFaultsFromOutsideAtAStepAndPhase) {
+  Job job("--fault none --steps 5000 --step-time 20ms");
+  const Outcome injected = RunProgram(
+      "weft-fault inject --fault stop --rank 0 --step 5 --phase backward --records " + job.rings());
+  ASSERT_EQ(injected.status, 0) << injected.output;
+  const nlohmann::json onset = nlohmann::json::parse(injected.output);
+  EXPECT_GE(onset["step"], 5);
+  const nlohmann::json said = Json("weft-diagnose --json --watch 60s --records " + job.rings());
+  ASSERT_GE(said["findings"].size(), 1u);
+  EXPECT_EQ(said["findings"][0]["fault"], "stopped rank");
+  EXPECT_EQ(said["findings"][0]["culprits"], nlohmann::json::array({0}));
+  kill(onset["pid"].get<pid_t>(), SIGCONT);
+}
+
+TEST(Programs, TraceAJobThatHasEnded) {
+  Job job("--fault none --steps 20 --step-time 10ms");
+  ASSERT_EQ(job.Wait(), 0) << job.Output();
+  const Outcome outcome = RunProgram(absl::StrCat(
+      "weft-trace --replay --records ", job.rings(), " --html ", job / "t.html", " --perfetto ",
+      job / "t.pftrace", " --chrome ", job / "t.json", " --flight-recorder ", job / "fr"));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(Slurp(job / "t.html"), HasSubstr("all_reduce"));
+  EXPECT_GT(Slurp(job / "t.pftrace").size(), 10000u);
+  const nlohmann::json chrome = nlohmann::json::parse(Slurp(job / "t.json"));
+  EXPECT_GT(chrome["traceEvents"].size(), 1000u);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(Slurp(absl::StrCat(job / "fr", "/rank_", rank)).substr(0, 2), "\x80\x02");
+  }
+}
+
+TEST(Programs, ServeAHostsJobsToPrometheusAndToOtherHosts) {
+  Job job("--fault none --steps 5000 --step-time 20ms");
+  ASSERT_TRUE(job.Reaches(3));
+  std::ofstream(job / "token") << "a token of some length\n";
+  const std::string command =
+      absl::StrCat("exec ", std::getenv("WEFT_BIN"), "/weft-agent --listen 127.0.0.1:0 --records ",
+                   job.rings(), " --token-file ", job / "token");
+  FILE* agent = popen(absl::StrCat("echo $$; ", command).c_str(), "r");
+  ASSERT_NE(agent, nullptr);
+  char line[200];
+  ASSERT_NE(fgets(line, sizeof(line), agent), nullptr);
+  const pid_t pid = atoi(line);
+  ASSERT_NE(fgets(line, sizeof(line), agent), nullptr);
+  const std::string said = line;  // weft-agent: http://127.0.0.1:PORT/metrics
+  const size_t colon = said.rfind(':');
+  const std::string port = said.substr(colon + 1, said.find('/', colon) - colon - 1);
+  const HttpAddress address{"127.0.0.1", port};
+  EXPECT_FALSE(HttpFetch(address, {.path = "/metrics"}).ok());
+  const std::string token = "a token of some length";
+  auto metrics = HttpFetch(address, {.path = "/metrics", .token = token});
+  ASSERT_TRUE(metrics.ok()) << metrics.status();
+  EXPECT_THAT(*metrics, HasSubstr("weft_rank_up{job=\"under-test\",rank=\"2\"} 1"));
+  EXPECT_THAT(*metrics, HasSubstr("weft_flow_bytes_total{"));
+  auto outside = HttpFetch(address, {.path = "/ring/../../etc/passwd", .token = token});
+  EXPECT_THAT(std::string(outside.status().message()), HasSubstr("status 404"));
+  const nlohmann::json top = Json(absl::StrCat("weft-top --once --json --agent 127.0.0.1:", port,
+                                               " --token-file ", job / "token"));
+  EXPECT_EQ(top["ranks"].size(), 3u);
+  EXPECT_NE(top["ranks"][0]["state"], "-");
+  kill(pid, SIGTERM);
+  EXPECT_EQ(pclose(agent), 0);
+}
+
+TEST(Programs, SayWhatIsMissing) {
+  ScratchFolder folder;
+  for (const char* program : {"weft-top --once", "weft-diagnose", "weft-trace --html /dev/null"}) {
+    const Outcome outcome = RunProgram(absl::StrCat(program, " --records ", folder / "none"));
+    EXPECT_EQ(outcome.status, 1) << program;
+    EXPECT_THAT(outcome.output, HasSubstr("no records of any job")) << program;
+  }
+  EXPECT_EQ(RunProgram("weft-trace").status, 2);
+  EXPECT_EQ(RunProgram("weft-fault run --fault none-such").status, 2);
+}
+
+}  // namespace
+}  // namespace weft::observe
