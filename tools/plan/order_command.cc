@@ -1,18 +1,14 @@
 #include "tools/plan/order_command.h"
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "base/write_file.h"
+#include "tools/plan/plan_files.h"
 #include "tools/plan/report.h"
-#include "topology/order/nccl_files.h"
-#include "topology/order/rank_files.h"
 
 namespace weft::plan {
 namespace {
@@ -27,29 +23,6 @@ constexpr const char* kFooter = R"(Files in --out:
 
 Example:
   weft-plan order --fabric megascale:hosts=1536 --layout tp=8,dp=192,pp=8 --model gpt-175b --out plan)";
-
-struct File {
-  const char* name;
-  absl::StatusOr<std::string> text;
-};
-
-std::vector<File> FilesOf(const Input& input, const Candidate& planned, int cores_per_rank,
-                          const std::string& nic_prefix) {
-  topology::RankTable table = topology::TableOf(planned.order, *input.fabric);
-  topology::NcclHost host;
-  host.gpus = planned.order.blocks.gpus;
-  host.nics = input.fabric->nics(input.hosts[0]);
-  host.nvlink = input.job.node.nvlink;
-  host.nic_prefix = nic_prefix;
-  host.nic = input.fabric->link(input.fabric->Ports({input.hosts[0], 0})[0]).nominal;
-  host.nic = host.nic * static_cast<double>(input.fabric->Ports({input.hosts[0], 0}).size());
-  return {{"ranks.txt", topology::RankFileText(table)},
-          {"slurm.hosts", topology::SlurmHostfileText(table)},
-          {"openmpi.rankfile", topology::OpenMpiRankfileText(table, cores_per_rank)},
-          {"torchrun.sh", topology::TorchrunText(table)},
-          {"nccl-topo.xml", topology::NcclTopologyText(host)},
-          {"nccl-graph.xml", topology::NcclGraphText(host)}};
-}
 
 }  // namespace
 
@@ -83,20 +56,10 @@ absl::Status OrderCommand::Run() const {
                  CostTable(input, candidates), WhyText(input, candidates.front(), best),
                  HotCutTable(hot));
   }
-  nlohmann::ordered_json files = nlohmann::ordered_json::array();
+  std::vector<std::string> files;
   if (!out_.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(out_, error);
-    if (error) return ErrnoStatus(error.value(), absl::StrCat("make folder ", out_));
-    for (const File& file : FilesOf(input, best, cores_per_rank_, nic_prefix_)) {
-      if (!file.text.ok()) {
-        absl::FPrintF(stderr, "weft-plan: no %s: %s\n", file.name, file.text.status().message());
-        continue;
-      }
-      std::string path = (std::filesystem::path(out_) / file.name).string();
-      WEFT_RETURN_IF_ERROR(WriteOutput(path, *file.text));
-      files.push_back(path);
-    }
+    WEFT_ASSIGN_OR_RETURN(files,
+                          WriteOrderFiles(input, best, {cores_per_rank_, nic_prefix_}, out_));
     if (input.tables) {
       absl::PrintF("\n%d files in %s\n", static_cast<int>(files.size()), out_);
     }

@@ -1,16 +1,22 @@
 #include "tools/plan/paths_command.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "base/write_file.h"
+#include "tools/plan/plan_files.h"
 #include "tools/plan/report.h"
+#include "topology/ecmp/hash_file.h"
+#include "topology/fabric/file.h"
 #include "topology/paths/path_planner.h"
+#include "topology/paths/plan_text.h"
 
 namespace weft::plan {
 namespace {
@@ -88,6 +94,34 @@ std::string PortsText(const RankFlows& flows, const PathPlan& plan) {
   return text;
 }
 
+struct KnownHashes {
+  topology::HashFile file;  // with the addresses of all NICs
+  topology::FabricHashes hashes;
+  bool has_addresses = false;  // that somebody gave
+};
+
+absl::StatusOr<KnownHashes> Hashes(const topology::Fabric& fabric, const std::string& hash,
+                                   const std::string& addresses, uint32_t seed) {
+  topology::HashFile file;
+  if (!hash.empty()) {
+    WEFT_ASSIGN_OR_RETURN(file, topology::LoadHashFile(hash));
+  }
+  if (!addresses.empty()) {
+    WEFT_ASSIGN_OR_RETURN(topology::HashFile other, topology::LoadHashFile(addresses));
+    file.addresses = std::move(other.addresses);
+  }
+  absl::StatusOr<topology::FabricHashes> hashes =
+      hash.empty() && file.addresses.empty()
+          ? topology::FabricHashes::Create(fabric, seed)
+          : topology::MakeHashes(fabric, file, addresses.empty() ? hash : addresses);
+  if (!hashes.ok()) return hashes.status();
+  const bool has_addresses = !file.addresses.empty();
+  for (topology::Endpoint endpoint : fabric.Endpoints()) {
+    file.addresses[{fabric.node(endpoint.host).name, endpoint.nic}] = hashes->address(endpoint);
+  }
+  return KnownHashes{std::move(file), *std::move(hashes), has_addresses};
+}
+
 std::string PhaseTable(const Input& input, const PathPlan& plan) {
   std::string text = absl::StrFormat("%-24s %8s %9s %11s %11s %11s %8s  %s\n", "traffic", "flows",
                                      "subflows", "before", "after", "bound", "x bound", "bound by");
@@ -103,15 +137,47 @@ std::string PhaseTable(const Input& input, const PathPlan& plan) {
 
 }  // namespace
 
+absl::Status PathsCommand::WriteDirectory(const Input& input, const Candidate& candidate,
+                                          const std::string& text, const std::string& fabric,
+                                          const std::string& hashes) const {
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> files,
+                        WriteOrderFiles(input, candidate, {}, out_));
+  const std::filesystem::path folder(out_);
+  WEFT_RETURN_IF_ERROR(WriteOutput((folder / "fabric.toml").string(), fabric));
+  WEFT_RETURN_IF_ERROR(WriteOutput((folder / "hashes.txt").string(), hashes));
+  // The last, so that a directory with it is whole.
+  WEFT_RETURN_IF_ERROR(
+      WriteOutput((folder / std::string(topology::kConnectionPlanFile)).string(), text));
+  if (input.tables) {
+    absl::PrintF("\n%d files in %s\n\n%s", static_cast<int>(files.size()) + 3, out_,
+                 LaunchLines(input, candidate, out_));
+  }
+  return absl::OkStatus();
+}
+
 PathsCommand::PathsCommand(CLI::App& app)
     : command_(app.add_subcommand("paths", "Choose source ports for the flows of an order")) {
   command_->footer(
-      "What switches hash is the fabric's model: each switch a hash of its own, from --hash-seed. "
-      "The\nport file is what the setting tcp.source_ports reads.");
+      "Without --hash, what switches hash is a model: each switch a hash of its own, from "
+      "--hash-seed.\n--out makes a plan directory: the files of the order (weft-plan order), "
+      "fabric.toml, hashes.txt, and\npaths.txt, which every transport reads that is started with "
+      "WEFT_PLAN=DIR or by weft-run --plan DIR.\nThe port file of --ports is what the setting "
+      "tcp.source_ports reads.");
   words_.Declare(*command_);
   command_->add_option("--order", order_,
                        "A rank file, or as-allocated, random, block (Slurm's) or planned");
   command_->add_option("--only", only_, "Traffic to plan for, by name; none: all");
+  command_->add_option("--hash", hash_,
+                       "What switches hash: a file (weft-topo learn-hash writes it), or for all "
+                       "linux:seed=1000, crc16:seed=7,offset=3, ...; empty: --hash-seed");
+  command_->add_option("--addresses", addresses_,
+                       "File with the NICs' addresses (weft-topo discover writes it); empty: those "
+                       "of --hash, else 10.0.0.0/8 in the order of the fabric");
+  command_
+      ->add_option("--transport", transport_,
+                   "Whose source ports: verbs and multipath over UDP, or tcp")
+      ->check(CLI::IsMember({"verbs", "multipath", "tcp"}));
+  command_->add_option("-o,--out", out_, "Folder for the plan; empty: none");
   command_->add_option("--hash-seed", hash_seed_, "Of the switches' hashes");
   command_->add_option("--subflows", subflows_, "Queue pairs of a flow, at most")
       ->check(CLI::Range(1, 64));
@@ -126,10 +192,14 @@ absl::Status PathsCommand::Run() const {
   RankFlows flows = FlowsOf(placed, kinds);
   WEFT_RETURN_IF_ERROR(topology::Routes::Feasible(*input.fabric));
   topology::Routes routes(*input.fabric);
-  WEFT_ASSIGN_OR_RETURN(topology::FabricHashes hashes,
-                        topology::FabricHashes::Create(*input.fabric, hash_seed_));
+  WEFT_ASSIGN_OR_RETURN(KnownHashes known, Hashes(*input.fabric, hash_, addresses_, hash_seed_));
+  const topology::FabricHashes& hashes = known.hashes;
   topology::PathPlannerOptions options;
   options.subflows_max = subflows_;
+  if (transport_ == "tcp") {
+    options.protocol = topology::kProtocolTcp;
+    std::tie(options.port_first, options.port_last) = topology::kTcpPlanPorts;
+  }
   topology::PathPlanner planner(routes, hashes, options);
   WEFT_ASSIGN_OR_RETURN(PathPlan plan, planner.Plan(flows.flows));
   if (input.tables) {
@@ -140,6 +210,23 @@ absl::Status PathsCommand::Run() const {
         TimeText(absl::Seconds(plan.seconds_before)), TimeText(absl::Seconds(plan.seconds_after)),
         TimeText(absl::Seconds(plan.seconds_bound)), plan.unmet,
         static_cast<int>(plan.paths.size()));
+  }
+  if (!out_.empty()) {
+    if (!known.has_addresses) {
+      absl::FPrintF(stderr,
+                    "weft-plan: without --addresses the plan is for a model's addresses, which no "
+                    "job has\n");
+    }
+    topology::PlanTextOptions text;
+    text.hosts = input.hosts;
+    text.ranks = input.job.mesh.ranks();
+    const std::string fabric = topology::WriteFabric(*input.fabric);
+    const std::string hash_text = topology::HashFileText(known.file);
+    text.fingerprint = topology::Fingerprint(absl::StrCat(fabric, hash_text));
+    WEFT_RETURN_IF_ERROR(WriteDirectory(
+        input, candidate,
+        ConnectionPlanFileText(MakePlanText(routes, hashes, plan, flows.ranks, text)), fabric,
+        hash_text));
   }
   if (!ports_.empty()) WEFT_RETURN_IF_ERROR(WriteOutput(ports_, PortsText(flows, plan)));
   if (words_.json.empty()) return absl::OkStatus();

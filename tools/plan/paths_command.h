@@ -21,7 +21,11 @@ class PathsCommand {
  private:
   CLI::App* command_;
   InputWords words_;
-  std::string order_ = "planned", ports_;
+  absl::Status WriteDirectory(const Input& input, const Candidate& candidate,
+                              const std::string& text, const std::string& fabric,
+                              const std::string& hashes) const;
+
+  std::string order_ = "planned", ports_, hash_, addresses_, out_, transport_ = "verbs";
   std::vector<std::string> only_;
   uint32_t hash_seed_ = 1;
   int subflows_ = 1;

@@ -59,10 +59,50 @@ const IpAddress& FabricHashes::address(Endpoint endpoint) const {
   return found->second;
 }
 
+void FabricHashes::SetOrder(NodeId node, absl::Span<const NodeId> neighbours) {
+  auto& order = orders_[node];
+  order.clear();
+  for (size_t i = 0; i < neighbours.size(); ++i) order.try_emplace(neighbours[i], i);
+}
+
+size_t FabricHashes::InOrder(NodeId at, absl::Span<const LinkId> next, size_t index) const {
+  if (orders_.empty()) return index;
+  auto order = orders_.find(at);
+  if (order == orders_.end()) return index;
+  absl::InlinedVector<std::pair<size_t, size_t>, 64> members;  // rank, position
+  for (size_t i = 0; i < next.size(); ++i) {
+    auto rank = order->second.find(fabric_->link(next[i]).target);
+    members.emplace_back(rank == order->second.end() ? order->second.size() : rank->second, i);
+  }
+  absl::c_sort(members);
+  return members[index].second;
+}
+
+std::vector<HashChoice> FabricHashes::Choices(const Routes& routes, Endpoint source,
+                                              Endpoint target,
+                                              absl::Span<const LinkId> path) const {
+  std::vector<HashChoice> out;
+  absl::Span<const LinkId> next = routes.First(source, target);
+  for (LinkId link : path) {
+    const NodeId at = fabric_->link(link).source;
+    if (next.size() > 1) {
+      for (size_t index = 0; index < next.size(); ++index) {
+        if (next[InOrder(at, next, index)] != link) continue;
+        out.push_back({at, static_cast<uint32_t>(index), static_cast<uint32_t>(next.size())});
+      }
+    }
+    const NodeId there = fabric_->link(link).target;
+    if (there != target.host) next = routes.Next(there, target);
+  }
+  return out;
+}
+
 size_t FabricHashes::Choose(NodeId at, const FiveTuple& tuple,
                             absl::Span<const LinkId> next) const {
   const SwitchHash& hash = hashes_[at.index()];
-  if (hash.options().select != HashSelect::kResilient) return hash.Select(tuple, next.size());
+  if (hash.options().select != HashSelect::kResilient) {
+    return InOrder(at, next, hash.Select(tuple, next.size()));
+  }
   absl::InlinedVector<bool, 64> alive;
   const FabricLink& example = fabric_->link(next[0]);
   for (LinkId id : fabric_->LinksFrom(at)) {

@@ -1,11 +1,12 @@
 // Which way a flow goes through a fabric: what every switch hashes, and the addresses of all NICs.
 //
-// The order of the equal next hops of a switch is the order of the links' ids (Routes::Next): a
-// fabric that mirrors real routers is to be built in the order of their next-hop groups.
+// The order of the equal next hops of a switch is the order of the links' ids (Routes::Next), or
+// the one that SetOrder() gives.
 #ifndef WEFT_TOPOLOGY_ECMP_FABRIC_HASHES_H_
 #define WEFT_TOPOLOGY_ECMP_FABRIC_HASHES_H_
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -19,6 +20,13 @@
 
 namespace weft::topology {
 
+// A node takes member `index` of `count` equal next hops, in the order in which it hashes over
+// them.
+struct HashChoice {
+  NodeId at;
+  uint32_t index = 0, count = 1;
+};
+
 // Refers to the fabric, which must outlive it. Const calls are thread-safe.
 class FabricHashes {
  public:
@@ -29,6 +37,9 @@ class FabricHashes {
 
   void SetHash(NodeId node, const SwitchHash& hash) { hashes_[node.index()] = hash; }
   void SetAddress(Endpoint endpoint, const IpAddress& address) { addresses_[endpoint] = address; }
+  // Equal next hops of `node` that lead to an earlier one of `neighbours` stand before those that
+  // lead to a later one; those to others come last, by id.
+  void SetOrder(NodeId node, absl::Span<const NodeId> neighbours);
   const SwitchHash& hash(NodeId node) const { return hashes_[node.index()]; }
   const IpAddress& address(Endpoint endpoint) const;  // aborts: no such NIC
 
@@ -45,6 +56,10 @@ class FabricHashes {
   absl::StatusOr<std::vector<LinkId>> Path(const Routes& routes, Endpoint source, Endpoint target,
                                            const FiveTuple& tuple) const;
 
+  // The choices that make the flow take `path`, of those nodes on it that have one.
+  std::vector<HashChoice> Choices(const Routes& routes, Endpoint source, Endpoint target,
+                                  absl::Span<const LinkId> path) const;
+
   // How many different paths UDP source ports first..last lead over. Far fewer than
   // Routes::Paths(): the hashes of two tiers are polarised. NotFound: unreachable.
   absl::StatusOr<int64_t> PathsReached(const Routes& routes, Endpoint source, Endpoint target,
@@ -52,9 +67,12 @@ class FabricHashes {
 
  private:
   explicit FabricHashes(const Fabric& fabric) : fabric_(&fabric) {}
+  // The position in `next` of the member that the hash numbers `index`.
+  size_t InOrder(NodeId at, absl::Span<const LinkId> next, size_t index) const;
   const Fabric* fabric_;
   std::vector<SwitchHash> hashes_;  // by node
   absl::flat_hash_map<Endpoint, IpAddress> addresses_;
+  std::map<NodeId, std::map<NodeId, size_t>> orders_;  // rank of each neighbour, where it is given
 };
 
 }  // namespace weft::topology

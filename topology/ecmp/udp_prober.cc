@@ -15,33 +15,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "topology/ecmp/udp_address.h"
 
 namespace weft::topology {
 namespace {
-
-struct Address {
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-};
-
-Address MakeAddress(const IpAddress& ip, uint16_t port) {
-  Address out;
-  if (ip.v6) {
-    auto* v6 = reinterpret_cast<sockaddr_in6*>(&out.storage);
-    v6->sin6_family = AF_INET6;
-    v6->sin6_port = htons(port);
-    std::memcpy(&v6->sin6_addr, ip.bytes.data(), 16);
-    out.size = sizeof(sockaddr_in6);
-  } else {
-    auto* v4 = reinterpret_cast<sockaddr_in*>(&out.storage);
-    v4->sin_family = AF_INET;
-    v4->sin_port = htons(port);
-    std::memcpy(&v4->sin_addr, ip.bytes.data(), 4);
-    out.size = sizeof(sockaddr_in);
-  }
-  return out;
-}
 
 // What stands for a router: its IPv4 address, or a mix of the two halves of its IPv6 address.
 uint64_t NameOf(const sockaddr* offender) {
@@ -85,8 +62,8 @@ absl::StatusOr<int> UdpProber::Socket(uint16_t source_port) {
   if (fd < 0) return ErrnoStatus(errno, doing);
   sockets_[source_port] = fd;
   int on = 1;
-  Address source = MakeAddress(options_.source, source_port);
-  Address target = MakeAddress(options_.target, options_.target_port);
+  UdpAddress source = MakeUdpAddress(options_.source, source_port);
+  UdpAddress target = MakeUdpAddress(options_.target, options_.target_port);
   bool good = setsockopt(fd, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_RECVERR : IP_RECVERR, &on,
                          sizeof(on)) == 0 &&
               bind(fd, source.get(), source.size) == 0 &&

@@ -1,0 +1,84 @@
+// Hashes as text and in files.
+#include "topology/ecmp/hash_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "topology/ecmp/hash_text.h"
+#include "topology/fabric/load.h"
+
+namespace weft::topology {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(HashText, IsReadBackAsWritten) {
+  for (const char* text : {"linux:seed=1000", "linux:seed=7,policy=1,fields=0x37", "crc16:seed=3",
+                           "crc32c:seed=9,offset=5,select=threshold",
+                           "xor16:seed=0,select=resilient,buckets=64,fields=0x13"}) {
+    const SwitchHashOptions options = ParseHash(text)->options();
+    const std::string written = HashText(options);
+    const SwitchHashOptions again = ParseHash(written)->options();
+    EXPECT_EQ(HashText(again), written) << text;
+    EXPECT_EQ(again.seed, options.seed);
+    EXPECT_EQ(again.offset, options.offset);
+    EXPECT_EQ(again.select, options.select);
+  }
+  EXPECT_EQ(ParseHash("linux:seed=1")->options().select, HashSelect::kThreshold);
+}
+
+TEST(HashText, NamesWhatIsWrong) {
+  const auto message = [](const char* text) {
+    return std::string(ParseHash(text).status().message());
+  };
+  EXPECT_THAT(message("linux"), HasSubstr("seed 0 means one that the router drew at boot"));
+  EXPECT_THAT(message("linux:sed=1"), HasSubstr("there is no \"sed\""));
+  EXPECT_THAT(message("crc16:seed=x"), HasSubstr("seed is \"x\", not a number"));
+  EXPECT_THAT(message("crc16:select=first"), HasSubstr("not modulo, threshold or resilient"));
+  EXPECT_THAT(message("crc99:seed=1"), HasSubstr("no hash function of a switch"));
+}
+
+constexpr char kFile[] =
+    "weft-hashes 1\naddress h0 0 10.1.0.1\naddress h1 0 10.1.1.1\nhash * linux:seed=5\n"
+    "hash leaf1 linux:seed=6  # another\norder leaf0 spine1 spine0\n";
+
+TEST(HashFile, GivesEachSwitchItsHashAndOrder) {
+  Fabric fabric = *LoadFabric("leaf-spine:leaves=2,hosts_per_leaf=1,spines=2");
+  HashFile file = *ParseHashFile(kFile, "file");
+  EXPECT_EQ(HashFileText(*ParseHashFile(HashFileText(file), "again")), HashFileText(file));
+  FabricHashes hashes = *MakeHashes(fabric, file, "file");
+  Routes routes(fabric);
+  const Endpoint h0{fabric.hosts()[0], 0}, h1{fabric.hosts()[1], 0};
+  EXPECT_EQ(hashes.address(h1).ToString(), "10.1.1.1");
+  const SwitchHash five = *ParseHash("linux:seed=5"), six = *ParseHash("linux:seed=6");
+  for (uint16_t port = 50000; port < 50100; ++port) {
+    const FiveTuple there = hashes.Tuple(h0, h1, port, 4791, kProtocolUdp);
+    const FiveTuple back = hashes.Tuple(h1, h0, port, 4791, kProtocolUdp);
+    const auto up = *hashes.Path(routes, h0, h1, there);
+    EXPECT_EQ(fabric.node(fabric.link(up[1]).target).name,
+              five.Select(there, 2) == 0 ? "spine1" : "spine0");
+    const auto choices = hashes.Choices(routes, h0, h1, up);
+    ASSERT_EQ(choices.size(), 1u);
+    EXPECT_EQ(choices[0].index, five.Select(there, 2));
+    const auto down = *hashes.Path(routes, h1, h0, back);
+    EXPECT_EQ(fabric.node(fabric.link(down[1]).target).name,
+              six.Select(back, 2) == 0 ? "spine0" : "spine1");
+  }
+}
+
+TEST(HashFile, RefusesAnotherFabricByName) {
+  const auto message = [](const std::string& fabric, const std::string& more) {
+    Fabric built = *LoadFabric(fabric);
+    return std::string(
+        MakeHashes(built, *ParseHashFile(kFile + more, "file"), "file").status().message());
+  };
+  EXPECT_THAT(message("leaf-spine:leaves=2,hosts_per_leaf=1,spines=2", "hash leaf7 crc32:seed=1\n"),
+              HasSubstr("file is of another fabric: "));
+  EXPECT_THAT(message("leaf-spine:leaves=2,hosts_per_leaf=2,spines=2", ""),
+              HasSubstr("file has no address of NIC 0 of h2"));
+  EXPECT_THAT(std::string(ParseHashFile("hash leaf0 crc32:seed=1\n", "file").status().message()),
+              HasSubstr("file:1: a file of hashes begins with \"weft-hashes 1\""));
+}
+
+}  // namespace
+}  // namespace weft::topology

@@ -1,0 +1,154 @@
+// Plans of connections: the file, which way each connection gets, and the ports that take it.
+#include "topology/plan/connection_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "topology/ecmp/hash_text.h"
+
+namespace weft::topology {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr char kPlan[] = R"(weft-paths 1
+fingerprint 0123456789abcdef
+ranks 4
+host h0 10.1.0.1 leaf0
+host h1 10.1.0.2 leaf0   # of the same leaf
+host h2 10.1.1.1 leaf1
+host h3 10.1.1.2 leaf1
+hash leaf0 linux:seed=1000
+hash leaf1 linux:seed=1001
+flow 0 2 h0:0 h2:0 0.5 leaf0:1/4
+flow 0 2 h0:0 h2:0 0.5 leaf0:3/4
+flow 1 2 h0:0 h2:0 0.5 leaf0:2/4
+flow 2 0 h2:0 h0:0 0.5 leaf1:0/4
+spare leaf0 leaf1 0.1 leaf0:0/4
+spare leaf0 leaf1 0.6 leaf0:1/4
+spare leaf1 leaf0 0.2 leaf1:2/4
+)";
+
+const IpAddress kH0 = *IpAddress::Parse("10.1.0.1"), kH1 = *IpAddress::Parse("10.1.0.2"),
+                kH2 = *IpAddress::Parse("10.1.1.1");
+
+ConnectionPlan MakePlan() { return ConnectionPlan(*ParseConnectionPlan(kPlan, "plan"), "plan"); }
+
+std::vector<std::string> Names(const std::vector<PathWay>& ways) {
+  std::vector<std::string> names;
+  for (const PathWay& way : ways) names.push_back(way.ToString());
+  return names;
+}
+
+TEST(ConnectionPlan, TheFileIsReadBackAsWritten) {
+  ConnectionPlanText plan = *ParseConnectionPlan(kPlan, "plan");
+  const std::string text = ConnectionPlanFileText(plan);
+  EXPECT_EQ(ConnectionPlanFileText(*ParseConnectionPlan(text, "again")), text);
+  EXPECT_EQ(plan.flows[1].way.choices, (std::vector<PathChoice>{{"leaf0", 3, 4}}));
+}
+
+TEST(ConnectionPlan, NamesTheLineThatIsWrong) {
+  const auto message = [](const std::string& line) {
+    const std::string text = absl::StrCat("weft-paths 1\nhost h0 10.1.0.1 leaf0\n", line);
+    return std::string(ParseConnectionPlan(text, "plan").status().message());
+  };
+  EXPECT_THAT(message("host h0 10.1.0.2 leaf0"), HasSubstr("plan:3: host h0 is there twice"));
+  EXPECT_THAT(message("host h1 10.1.0 leaf0"), HasSubstr("plan:3: \"10.1.0\" is no IP address"));
+  EXPECT_THAT(message("hash leaf0 crc17:seed=1"), HasSubstr("plan:3: hash \"crc17:seed=1\""));
+  EXPECT_THAT(message("flow 0 1 h0:0 h9:0 1"), HasSubstr("what address h9:0 has"));
+  EXPECT_THAT(message("flow 0 1 h0:0 h0:0 1 leaf0:4/4"), HasSubstr("\"leaf0:4/4\" is no choice"));
+  EXPECT_THAT(message("flow 0 1 h0:0 h0:0 1 leaf0:1/4"), HasSubstr("what leaf0 hashes"));
+  EXPECT_THAT(message("route 1 2"), HasSubstr("lines begin with fingerprint"));
+  EXPECT_THAT(std::string(ParseConnectionPlan("ranks 4\n", "plan").status().message()),
+              HasSubstr("plan:1: this is no plan of paths of this version"));
+}
+
+TEST(ConnectionPlan, ConnectionsOfKnownRanksGetTheirFlows) {
+  ConnectionPlan plan = MakePlan();
+  EXPECT_EQ(Names(*plan.Take({kH0, kH2, 1, 2}, 1)), std::vector<std::string>{"leaf0:2/4"});
+  EXPECT_EQ(Names(*plan.Take({kH0, kH2, 0, 2}, 1)),
+            (std::vector<std::string>{"leaf0:1/4", "leaf0:3/4"}));
+  // Made once more, it is the same connection.
+  EXPECT_THAT(*plan.Take({kH0, kH2, 0, 2}, 1), SizeIs(2));
+}
+
+TEST(ConnectionPlan, WithoutRanksTheNthConnectionTakesTheNthFlow) {
+  ConnectionPlan plan = MakePlan();
+  EXPECT_EQ(Names(*plan.Take({kH0, kH2}, 1)), (std::vector<std::string>{"leaf0:1/4", "leaf0:3/4"}));
+  EXPECT_EQ(Names(*plan.Take({kH0, kH2}, 1)), std::vector<std::string>{"leaf0:2/4"});
+}
+
+TEST(ConnectionPlan, BeyondThePlanTheLeastLoadedWayLeftIsTaken) {
+  ConnectionPlan plan = MakePlan();
+  const PathEnds unplanned{kH1, kH2};
+  // 0.1 and what each connection adds, 0.5, against 0.6.
+  EXPECT_EQ(Names(*plan.Take(unplanned, 1)), std::vector<std::string>{"leaf0:0/4"});
+  EXPECT_EQ(Names(*plan.Take(unplanned, 1)), std::vector<std::string>{"leaf0:0/4"});
+  EXPECT_EQ(Names(*plan.Take(unplanned, 1)), std::vector<std::string>{"leaf0:1/4"});
+  EXPECT_THAT(*plan.Take({kH0, kH1}, 2), IsEmpty());  // under one switch
+}
+
+TEST(ConnectionPlan, AFailedWayIsNotTakenAgain) {
+  ConnectionPlan plan = MakePlan();
+  PathWay way = plan.Take({kH1, kH2}, 1)->front();
+  for (int i = 0; i < 4; ++i) {
+    PathWay other = *plan.Instead({kH1, kH2}, way);
+    EXPECT_NE(other.ToString(), way.ToString());
+    way = other;
+  }
+  // The only one that there is stays.
+  PathWay only = plan.Answer({kH2, kH0}, 1)->front();
+  EXPECT_EQ(plan.Instead({kH2, kH0}, only)->ToString(), only.ToString());
+}
+
+TEST(ConnectionPlan, PortsTakeTheWayWhateverTheOtherPortIs) {
+  ConnectionPlan plan = MakePlan();
+  const SwitchHash hash = *ParseHash("linux:seed=1000");
+  const PathWay way = plan.Take({kH0, kH2, 1, 2}, 1)->front();
+  for (uint16_t target_port : {4791, 7000, 50001}) {
+    FiveTuple tuple{kH0, kH2, 0, target_port, kProtocolTcp, 0};
+    std::set<uint16_t> ports;
+    for (int nth = 0; nth < 20; ++nth) {
+      tuple.source_port = *plan.Port(way, tuple, 7, nth, 20000, 29999);
+      EXPECT_EQ(hash.Select(tuple, 4), 2u);
+      EXPECT_TRUE(plan.Takes(way, tuple));
+      EXPECT_TRUE(tuple.source_port >= 20000 && tuple.source_port <= 29999);
+      EXPECT_TRUE(ports.insert(tuple.source_port).second);
+    }
+  }
+  FiveTuple tuple{kH0, kH2, 0, 4791, kProtocolUdp, 0};
+  EXPECT_FALSE(plan.Port(way, tuple, 7, 100, 20000, 20010).has_value());
+}
+
+TEST(ConnectionPlan, RefusesOtherHostsByName) {
+  ConnectionPlan plan = MakePlan();
+  EXPECT_TRUE(plan.CheckHost(kH0).ok());
+  const IpAddress other = *IpAddress::Parse("10.9.9.9");
+  for (const absl::Status& status : {plan.CheckHost(other), plan.Take({kH0, other}, 1).status(),
+                                     plan.Instead({other, kH0}, PathWay()).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("does not name 10.9.9.9"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("h0 (10.1.0.1), h1 (10.1.0.2)"));
+  }
+}
+
+TEST(ConnectionPlan, IsLoadedOnceForAllOfAProcess) {
+  const std::string folder = ::testing::TempDir() + "plan";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/paths.txt") << kPlan;
+  auto a = *ConnectionPlan::Load(folder), b = *ConnectionPlan::Load(folder);
+  EXPECT_EQ(a, b);
+  absl::Status missing = ConnectionPlan::Load(folder + "-none").status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("plan-none/paths.txt"));
+}
+
+}  // namespace
+}  // namespace weft::topology

@@ -1,0 +1,192 @@
+#include "topology/discovery/fit_hash.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "base/status.h"
+
+namespace weft::topology {
+namespace {
+
+constexpr size_t kFirstLook = 96;  // observations that a candidate must explain first
+constexpr int kConstantBits = 16;  // of the constant that a seed adds, where all must be tried
+
+constexpr std::array kFunctions = {HashFunction::kCrc16Ccitt, HashFunction::kCrc16Arc,
+                                   HashFunction::kCrc32, HashFunction::kCrc32c,
+                                   HashFunction::kXor16};
+constexpr std::array<uint32_t, 4> kFields = {
+    kHashFiveTuple, kHashSourceAddress | kHashTargetAddress | kHashSourcePort | kHashTargetPort,
+    kHashSourcePort | kHashTargetPort, kHashSourcePort};
+constexpr std::array<uint32_t, 4> kBuckets = {64, 128, 256, 512};
+
+// One way from a hash's bits to a member.
+struct Selection {
+  HashSelect select = HashSelect::kModulo;
+  std::vector<uint32_t> owner;  // [bucket], kResilient
+  int constant_bits = 0;        // of the constant that are to be tried
+  int constant_shift = 0;       // they begin at this bit
+};
+
+std::vector<Selection> Selections(uint32_t members, int width) {
+  const bool is_power = std::has_single_bit(members);
+  std::vector<Selection> out(2);
+  out[1].select = HashSelect::kThreshold;
+  if (!is_power) {
+    // Modulo depends on all bits, thresholds almost only on the highest.
+    out[1].constant_bits = kConstantBits;
+    out[1].constant_shift = width - kConstantBits;
+    out[0].constant_bits = kConstantBits;
+    if (width > kConstantBits) out.erase(out.begin());
+  }
+  const auto alive = std::make_unique<bool[]>(members);  // NOLINT
+  std::fill(alive.get(), alive.get() + members, true);
+  for (uint32_t buckets : kBuckets) {
+    Selection one;
+    one.select = HashSelect::kResilient;
+    one.constant_bits = std::countr_zero(buckets);
+    for (uint32_t i = 0; i < buckets; ++i) {
+      one.owner.push_back(static_cast<uint32_t>(
+          ResilientOwner(i, buckets, absl::MakeConstSpan(alive.get(), members))));
+    }
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+uint32_t Pick(const Selection& selection, uint32_t hash, int width, uint32_t members) {
+  switch (selection.select) {
+    case HashSelect::kModulo:
+      return hash % members;
+    case HashSelect::kThreshold:
+      return static_cast<uint32_t>(
+          SelectByThreshold(width == 32 ? hash >> 1 : hash << (31 - width), members));
+    case HashSelect::kResilient:
+      return selection.owner[hash % selection.owner.size()];
+  }
+  return 0;
+}
+
+uint32_t RotateRight(uint32_t value, int bits, int width) {
+  if (bits == 0) return value;
+  const uint64_t mask = (uint64_t{1} << width) - 1;
+  return static_cast<uint32_t>((value >> bits | static_cast<uint64_t>(value) << (width - bits)) &
+                               mask);
+}
+
+// Whether members can be numbered so that almost all is explained.
+bool Explains(const Selection& selection, const std::vector<uint32_t>& hashes, uint32_t constant,
+              int width, uint32_t members, absl::Span<const HashObservation> seen,
+              double wrong_max) {
+  std::vector<uint32_t> votes(static_cast<size_t>(members) * members);
+  const size_t count = std::min(seen.size(), kFirstLook);
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t index = Pick(selection, hashes[i] ^ constant, width, members);
+    ++votes[static_cast<size_t>(index) * members + seen[i].member];
+  }
+  // The best member of each index, whether or not two share one: no fewer than a numbering has.
+  uint32_t right = 0;
+  for (uint32_t index = 0; index < members; ++index) {
+    const auto row = votes.begin() + static_cast<ptrdiff_t>(index) * members;
+    right += *std::max_element(row, row + members);
+  }
+  return static_cast<double>(count - right) <= wrong_max * static_cast<double>(count);
+}
+
+SwitchHashOptions Options(HashFunction function, uint32_t fields, int offset,
+                          const Selection& selection, uint32_t seed) {
+  SwitchHashOptions out;
+  out.function = function;
+  out.fields = fields;
+  out.offset = offset;
+  out.select = selection.select;
+  if (!selection.owner.empty()) out.buckets = static_cast<uint32_t>(selection.owner.size());
+  out.seed = seed;
+  return out;
+}
+
+// The seed that adds `constant` to the hash of a tuple; seeds act as a linear map.
+std::optional<uint32_t> SeedOf(HashFunction function, uint32_t fields, int width,
+                               const FiveTuple& tuple, uint32_t constant) {
+  const auto hash = [&](uint32_t seed) {
+    SwitchHashOptions options;
+    options.function = function;
+    options.fields = fields;
+    options.seed = seed;
+    return SwitchHash::Create(options)->Hash(tuple);
+  };
+  const uint32_t zero = hash(0);
+  // Elimination, a row for each highest bit.
+  std::array<std::pair<uint32_t, uint32_t>, 32> rows{};  // what it adds, seed
+  const auto reduce = [&](uint32_t& adds, uint32_t& seed) {
+    while (adds != 0) {
+      const auto& [row, row_seed] = rows[static_cast<size_t>(std::bit_width(adds)) - 1];
+      if (row == 0) return;
+      adds ^= row;
+      seed ^= row_seed;
+    }
+  };
+  for (int bit = 0; bit < width; ++bit) {
+    uint32_t seed = uint32_t{1} << bit, adds = hash(seed) ^ zero;
+    reduce(adds, seed);
+    if (adds != 0) rows[static_cast<size_t>(std::bit_width(adds)) - 1] = {adds, seed};
+  }
+  uint32_t seed = 0;
+  reduce(constant, seed);
+  if (constant != 0) return std::nullopt;
+  return seed;
+}
+
+}  // namespace
+
+std::optional<FittedHash> TryHash(const SwitchHash& hash, uint32_t members,
+                                  absl::Span<const HashObservation> seen, double wrong_max) {
+  MemberOrder order = FitOrder(hash, members, seen);
+  if (static_cast<double>(order.wrong) > wrong_max * static_cast<double>(seen.size())) {
+    return std::nullopt;
+  }
+  FittedHash out{hash, std::move(order.member_at), order.right, order.wrong};
+  out.chance_log10 = -static_cast<double>(order.right) * std::log10(members);
+  return out;
+}
+
+std::optional<FittedHash> FitSilicon(uint32_t members, absl::Span<const HashObservation> seen,
+                                     double wrong_max) {
+  if (seen.size() < 16 || members < 2) return std::nullopt;
+  for (HashFunction function : kFunctions) {
+    const int width = SwitchHash::Create(Options(function, kHashFiveTuple, 0, {}, 0))->width();
+    const std::vector<Selection> selections = Selections(members, width);
+    for (uint32_t fields : kFields) {
+      const SwitchHash plain = *SwitchHash::Create(Options(function, fields, 0, {}, 0));
+      std::vector<uint32_t> raw;
+      for (size_t i = 0; i < std::min(seen.size(), kFirstLook); ++i) {
+        raw.push_back(plain.Hash(seen[i].tuple));
+      }
+      for (int offset = 0; offset < width; ++offset) {
+        std::vector<uint32_t> hashes;
+        for (uint32_t hash : raw) hashes.push_back(RotateRight(hash, offset, width));
+        for (const Selection& selection : selections) {
+          for (uint32_t step = 0; step < uint32_t{1} << selection.constant_bits; ++step) {
+            const uint32_t constant = step << selection.constant_shift;
+            if (!Explains(selection, hashes, constant, width, members, seen, wrong_max)) continue;
+            const std::optional<uint32_t> seed =
+                SeedOf(function, fields, width, seen[0].tuple,
+                       RotateRight(constant, (width - offset) % width, width));
+            if (!seed.has_value()) continue;
+            absl::StatusOr<SwitchHash> hash =
+                SwitchHash::Create(Options(function, fields, offset, selection, *seed));
+            if (!hash.ok()) continue;
+            std::optional<FittedHash> fitted = TryHash(*hash, members, seen, wrong_max);
+            if (fitted.has_value()) return fitted;
+          }
+        }
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace weft::topology

@@ -1,0 +1,484 @@
+#include "topology/discovery/infer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/natural_less.h"
+#include "base/status.h"
+
+namespace weft::topology {
+namespace {
+
+constexpr absl::Duration kCableDelay = absl::Nanoseconds(500);
+
+// Disjoint sets of names.
+class Names {
+ public:
+  int Of(const std::string& name) {
+    auto [found, added] = number_.try_emplace(name, static_cast<int>(parent_.size()));
+    if (added) parent_.push_back(found->second);
+    return found->second;
+  }
+  int Root(int number) {
+    while (parent_[static_cast<size_t>(number)] != number) {
+      auto& up = parent_[static_cast<size_t>(number)];
+      up = parent_[static_cast<size_t>(up)];
+      number = up;
+    }
+    return number;
+  }
+  void Join(const std::string& a, const std::string& b) {
+    parent_[static_cast<size_t>(Root(Of(a)))] = Root(Of(b));
+  }
+  // By root.
+  std::map<int, std::vector<std::string>> Classes() {
+    std::map<int, std::vector<std::string>> out;
+    for (const auto& [name, number] : number_) out[Root(number)].push_back(name);
+    return out;
+  }
+
+ private:
+  std::map<std::string, int> number_;
+  std::vector<int> parent_;
+};
+
+class Inference {
+ public:
+  Inference(const SeenFabric& seen, const InferOptions& options) : seen_(seen), options_(options) {}
+
+  absl::StatusOr<InferredFabric> Run() {
+    WEFT_RETURN_IF_ERROR(CheckHosts());
+    WEFT_RETURN_IF_ERROR(FindLeaves());
+    WEFT_RETURN_IF_ERROR(CheckDistances());
+    JoinNames();
+    WEFT_RETURN_IF_ERROR(NumberSwitches());
+    WEFT_RETURN_IF_ERROR(CheckBothWays());
+    WEFT_RETURN_IF_ERROR(CheckSure());
+    WEFT_ASSIGN_OR_RETURN(Fabric fabric, Build());
+    HashFile known = Known();
+    bool recorded = std::any_of(seen_.flows.begin(), seen_.flows.end(),
+                                [](const SeenFlow& flow) { return !flow.recorded.empty(); });
+    return InferredFabric{std::move(fabric), std::move(known), std::move(notes_), missed_,
+                          recorded};
+  }
+
+ private:
+  // Leaves of source and target; the source's interface; what follows it.
+  using Between = std::pair<int, int>;
+  struct Link {
+    std::set<std::string> after;
+  };
+
+  const std::string& NameOf(SeenNic nic) const {
+    return seen_.hosts[static_cast<size_t>(nic.host)].name;
+  }
+  int LeafOf(SeenNic nic) const { return leaf_of_.at(nic); }
+
+  absl::Status CheckHosts() {
+    std::map<int, int> heard, asked;
+    for (const SeenPair& pair : seen_.pairs) {
+      ++asked[pair.target.host];
+      heard[pair.target.host] += pair.heard ? 1 : 0;
+    }
+    std::vector<std::string> silent;
+    for (const auto& [host, count] : asked) {
+      if (heard[host] == 0) silent.push_back(seen_.hosts[static_cast<size_t>(host)].name);
+    }
+    if (silent.empty() && !seen_.pairs.empty()) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        silent.empty() ? "one host alone has no fabric: start this on two at least"
+                       : absl::StrCat("no probe of any other host was answered by ",
+                                      absl::StrJoin(silent, ", "),
+                                      ": is UDP between hosts let through, and are these its "
+                                      "addresses?"));
+  }
+
+  absl::Status FindLeaves() {
+    std::map<SeenNic, SeenNic> parent;
+    const auto root = [&](SeenNic nic) {
+      while (parent.at(nic) != nic) nic = parent.at(nic);
+      return nic;
+    };
+    for (size_t host = 0; host < seen_.hosts.size(); ++host) {
+      for (size_t nic = 0; nic < seen_.hosts[host].addresses.size(); ++nic) {
+        const SeenNic own{static_cast<int>(host), static_cast<int>(nic)};
+        parent[own] = own;
+      }
+    }
+    for (const SeenPair& pair : seen_.pairs) {
+      if (!pair.heard || pair.routers > 1) continue;
+      const SeenNic a = root(pair.source), b = root(pair.target);
+      parent[std::max(a, b)] = std::min(a, b);
+    }
+    std::map<SeenNic, int> number;
+    for (const auto& [nic, _] : parent) {
+      leaf_of_[nic] = number.try_emplace(root(nic), static_cast<int>(number.size())).first->second;
+    }
+    leaves_ = static_cast<int>(number.size());
+    return absl::OkStatus();
+  }
+
+  // Pairs of the same two leaves are equally far, both ways.
+  absl::Status CheckDistances() {
+    std::map<Between, std::pair<int, const SeenPair*>> known;
+    for (const SeenPair& pair : seen_.pairs) {
+      if (!pair.heard) {
+        ++unheard_;
+        continue;
+      }
+      Between between = std::minmax(LeafOf(pair.source), LeafOf(pair.target));
+      const int routers = std::max(1, pair.routers);
+      auto [at, is_new] = known.try_emplace(between, routers, &pair);
+      if (is_new || at->second.first == routers) continue;
+      const SeenPair& other = *at->second.second;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "distances contradict each other: ", NameOf(pair.source), " sees ", routers,
+          " routers to ", NameOf(pair.target), ", but ", NameOf(other.source), " ",
+          at->second.first, " to ", NameOf(other.target),
+          ", and these are under the same leaves: routes are asymmetric or changing, or a host "
+          "does not tell the truth"));
+    }
+    for (const auto& [between, value] : known) distance_[between] = value.first;
+    return absl::OkStatus();
+  }
+
+  // Rule 2, of one kind of names.
+  void JoinFollowing(bool recorded) {
+    // [leaves, position][name there] names that follow, and the other way round.
+    std::map<std::tuple<int, int, size_t>, std::map<std::string, Link>> after, before;
+    for (const SeenFlow& flow : seen_.flows) {
+      const auto& names = recorded ? flow.recorded : flow.answered;
+      for (size_t i = 0; i + 1 < names.size(); ++i) {
+        if (names[i].empty() || names[i + 1].empty()) continue;
+        const std::tuple key(LeafOf(flow.source), LeafOf(flow.target), i);
+        after[key][names[i]].after.insert(names[i + 1]);
+        before[key][names[i + 1]].after.insert(names[i]);
+      }
+    }
+    std::map<std::string, std::string> first_after, first_before;
+    const auto is_single = [](const std::map<std::string, Link>& links) {
+      return std::all_of(links.begin(), links.end(),
+                         [](const auto& link) { return link.second.after.size() == 1; });
+    };
+    for (const auto& [key, links] : after) {
+      if (links.size() < 2 || !is_single(links) || !is_single(before[key])) continue;
+      for (const auto& [name, link] : links) {
+        const std::string& next = *link.after.begin();
+        if (recorded) {
+          names_.Join(next, first_after.try_emplace(name, next).first->second);
+        } else {
+          names_.Join(name, first_before.try_emplace(next, name).first->second);
+        }
+      }
+    }
+  }
+
+  void JoinNames() {
+    for (const SeenFlow& flow : seen_.flows) {
+      const size_t routers = std::max(flow.recorded.size(), flow.answered.size());
+      for (size_t i = 1; i + 1 < routers; ++i) {
+        const bool is_recorded = i < flow.recorded.size();
+        const bool is_answered = i < flow.answered.size() && !flow.answered[i].empty();
+        if (is_recorded) names_.Of(flow.recorded[i]);
+        if (is_answered) names_.Of(flow.answered[i]);
+        if (is_recorded && is_answered) names_.Join(flow.recorded[i], flow.answered[i]);
+      }
+    }
+    JoinFollowing(/*recorded=*/true);
+    JoinFollowing(/*recorded=*/false);
+  }
+
+  // The router at a position between the leaves; -1: it is not known.
+  int SwitchAt(const SeenFlow& flow, size_t position) {
+    if (position < flow.recorded.size()) return names_.Root(names_.Of(flow.recorded[position]));
+    if (position < flow.answered.size() && !flow.answered[position].empty()) {
+      return names_.Root(names_.Of(flow.answered[position]));
+    }
+    return -1;
+  }
+
+  size_t RoutersOf(const SeenFlow& flow) const {
+    const int a = LeafOf(flow.source), b = LeafOf(flow.target);
+    auto found = distance_.find(std::minmax(a, b));
+    return found == distance_.end() ? 0 : static_cast<size_t>(found->second);
+  }
+
+  absl::Status NumberSwitches() {
+    for (const SeenFlow& flow : seen_.flows) {
+      const size_t routers = RoutersOf(flow);
+      for (size_t i = 1; i + 1 < routers; ++i) {
+        const int at = SwitchAt(flow, i);
+        if (at < 0) continue;
+        const int tier = static_cast<int>(std::min(i, routers - 1 - i)) + 1;
+        auto [known, is_new] = tier_.try_emplace(at, tier);
+        if (is_new || known->second == tier) continue;
+        return absl::FailedPreconditionError(absl::StrCat(
+            "the router ", names_.Classes()[at].front(), " is in tier ", known->second,
+            " for some flows and in tier ", tier, " for one from ", NameOf(flow.source), " to ",
+            NameOf(flow.target), ": this is no tree of leaves and spines"));
+      }
+    }
+    // In the order of their names.
+    std::map<int, std::vector<std::pair<std::string, int>>> by_tier;
+    for (auto& [root, names] : names_.Classes()) {
+      std::sort(names.begin(), names.end(), NaturalLess);
+      if (tier_.count(root) > 0) by_tier[tier_[root]].emplace_back(names.front(), root);
+    }
+    for (auto& [tier, all] : by_tier) {
+      std::sort(all.begin(), all.end(),
+                [](const auto& a, const auto& b) { return NaturalLess(a.first, b.first); });
+      for (size_t i = 0; i < all.size(); ++i) {
+        switch_name_[all[i].second] = absl::StrCat(tier == 2 ? "spine" : "core", i);
+        switches_.push_back(all[i].second);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // A switch between two leaves carries flows either way, unless it has two numbers.
+  absl::Status CheckBothWays() {
+    std::map<Between, std::set<int>> first;
+    for (const SeenFlow& flow : seen_.flows) {
+      if (RoutersOf(flow) != 3) continue;
+      const int at = SwitchAt(flow, 1);
+      if (at >= 0) first[{LeafOf(flow.source), LeafOf(flow.target)}].insert(at);
+    }
+    for (const auto& [between, there] : first) {
+      auto back = first.find({between.second, between.first});
+      if (back == first.end()) continue;
+      std::vector<int> common;
+      std::set_intersection(there.begin(), there.end(), back->second.begin(), back->second.end(),
+                            std::back_inserter(common));
+      if (!common.empty()) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "leaf", between.first, " and leaf", between.second, " each see ", there.size(),
+          " routers above them, but by names of their own, and nothing tells which are the same: "
+          "routers do not record routes, and answer from another address to each side; write the "
+          "fabric file by hand or from LLDP (docs/fabric-format.md)"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckSure() {
+    std::map<Between, std::pair<std::set<std::vector<int>>, int>> seen;
+    for (const SeenFlow& flow : seen_.flows) {
+      const size_t routers = RoutersOf(flow);
+      std::vector<int> path;
+      for (size_t i = 1; i + 1 < routers; ++i) path.push_back(SwitchAt(flow, i));
+      if (path.empty() || std::find(path.begin(), path.end(), -1) != path.end()) continue;
+      auto& one = seen[{LeafOf(flow.source), LeafOf(flow.target)}];
+      one.first.insert(std::move(path));
+      ++one.second;
+    }
+    for (int a = 0; a < leaves_; ++a) {
+      for (int b = a + 1; b < leaves_; ++b) {
+        if (distance_.count({a, b}) == 0) continue;
+        if (distance_[{a, b}] == 2) {
+          return absl::FailedPreconditionError(
+              absl::StrCat("leaf", a, " and leaf", b,
+                           " have no router between them: a fabric "
+                           "without spines is not one that this finds"));
+        }
+        if (seen.count({a, b}) + seen.count({b, a}) > 0) continue;
+        return absl::FailedPreconditionError(absl::StrCat(
+            "between leaf", a, " (", ExampleOf(a), ") and leaf", b, " (", ExampleOf(b), ") are ",
+            distance_[{a, b}],
+            " routers, but none records a route or answers when the time to "
+            "live runs out, so that the number of paths stays unknown; write the fabric file by "
+            "hand or from LLDP (docs/fabric-format.md)"));
+      }
+    }
+    for (const auto& [between, one] : seen) {
+      const double paths = static_cast<double>(one.first.size()) + 1;
+      missed_ = std::max(missed_, std::pow(1 - 1 / paths, one.second));
+      fewest_ = std::min<int>(fewest_, one.second);
+      paths_most_ = std::max(paths_most_, one.first.size());
+    }
+    if (missed_ <= options_.missed_max) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%d probes between two leaves, with up to %d paths, leave a chance of %.2g that a path was "
+        "missed, more than the %.2g that is allowed: probe more ports",
+        fewest_, paths_most_, missed_, options_.missed_max));
+  }
+
+  std::string ExampleOf(int leaf) const {
+    for (const auto& [nic, own] : leaf_of_) {
+      if (own == leaf) return NameOf(nic);
+    }
+    return "";
+  }
+
+  absl::StatusOr<Fabric> Build() {
+    FabricBuilder builder;
+    std::map<int, NodeId> leaf_id, switch_id;
+    std::vector<NodeId> host_id;
+    for (const SeenHost& host : seen_.hosts) {
+      FabricNode node;
+      node.name = host.name;
+      WEFT_ASSIGN_OR_RETURN(NodeId id, builder.Add(node));
+      host_id.push_back(id);
+    }
+    for (int leaf = 0; leaf < leaves_; ++leaf) {
+      FabricNode node;
+      node.name = absl::StrCat("leaf", leaf);
+      node.kind = NodeKind::kSwitch;
+      node.tier = 1;
+      WEFT_ASSIGN_OR_RETURN(leaf_id[leaf], builder.Add(node));
+    }
+    for (int number : switches_) {
+      FabricNode node;
+      node.name = switch_name_[number];
+      node.kind = NodeKind::kSwitch;
+      node.tier = tier_[number];
+      WEFT_ASSIGN_OR_RETURN(switch_id[number], builder.Add(node));
+    }
+    FabricBuilder::Cable cable;
+    cable.delay = kCableDelay;
+    for (const auto& [nic, leaf] : leaf_of_) {
+      const SeenHost& host = seen_.hosts[static_cast<size_t>(nic.host)];
+      cable.bandwidth = host.bandwidth;
+      cable.nic = nic.nic;
+      WEFT_RETURN_IF_ERROR(
+          builder.Connect(host_id[static_cast<size_t>(nic.host)], leaf_id[leaf], cable).status());
+    }
+    cable.nic = -1;
+    cable.bandwidth = options_.switch_bandwidth > Bandwidth() ? options_.switch_bandwidth
+                                                              : seen_.hosts[0].bandwidth;
+    std::map<int, size_t> rank;
+    for (size_t i = 0; i < switches_.size(); ++i) rank[switches_[i]] = i;
+    for (const auto& [ends, count] : Cables(rank)) {
+      const auto& [is_leaf, lower, upper] = ends;
+      const NodeId from =
+          is_leaf == 0 ? leaf_id[lower] : switch_id[switches_[static_cast<size_t>(lower)]];
+      for (size_t i = 0; i < count; ++i) {
+        WEFT_RETURN_IF_ERROR(
+            builder.Connect(from, switch_id[switches_[static_cast<size_t>(upper)]], cable)
+                .status());
+      }
+    }
+    Note();
+    return std::move(builder).Build();
+  }
+
+  // (0, leaf, rank of spine) or (1, rank of spine, rank of core): cables between them, by the
+  // interfaces that were recorded.
+  std::map<std::tuple<int, int, int>, size_t> Cables(const std::map<int, size_t>& rank) {
+    std::map<std::tuple<int, int, int>, std::set<std::string>> seen;
+    for (const SeenFlow& flow : seen_.flows) {
+      const size_t routers = RoutersOf(flow);
+      for (size_t i = 0; i + 1 < routers; ++i) {
+        const bool from_leaf = i == 0, to_leaf = i + 2 == routers;
+        const int a = from_leaf ? LeafOf(flow.source) : SwitchAt(flow, i);
+        const int b = to_leaf ? LeafOf(flow.target) : SwitchAt(flow, i + 1);
+        if (a < 0 || b < 0) continue;
+        const auto number = [&](int root) { return static_cast<int>(rank.at(root)); };
+        std::tuple<int, int, int> key;
+        bool is_up = true;
+        if (from_leaf) {
+          key = {0, a, number(b)};
+        } else if (to_leaf) {
+          key = {0, b, number(a)};
+          is_up = false;
+        } else if (tier_[a] < tier_[b]) {
+          key = {1, number(a), number(b)};
+        } else {
+          key = {1, number(b), number(a)};
+          is_up = false;
+        }
+        // Parallel cables have interfaces of their own; either end's are counted, the lower's best.
+        std::set<std::string>& names = seen[key];
+        if (is_up && i < flow.recorded.size()) names.insert(flow.recorded[i]);
+      }
+    }
+    std::map<std::tuple<int, int, int>, size_t> out;
+    for (const auto& [key, names] : seen) {
+      size_t count = 1;
+      // One name for all is no interface's.
+      for (const std::string& name : names) count = std::max(count, OwnedBy(name, key, seen));
+      out[key] = count > 1 ? names.size() : 1;
+    }
+    return out;
+  }
+  // Interfaces of a cable's lower end, if `name` is of this cable alone; else 1.
+  static size_t OwnedBy(const std::string& name, const std::tuple<int, int, int>& key,
+                        const std::map<std::tuple<int, int, int>, std::set<std::string>>& seen) {
+    for (const auto& [other, names] : seen) {
+      if (other != key && names.count(name) > 0) return 1;
+    }
+    return seen.at(key).size();
+  }
+
+  HashFile Known() {
+    HashFile out;
+    for (const SeenHost& host : seen_.hosts) {
+      for (size_t nic = 0; nic < host.addresses.size(); ++nic) {
+        out.addresses[{host.name, static_cast<int>(nic)}] = host.addresses[nic];
+      }
+    }
+    for (const auto& [root, names] : names_.Classes()) {
+      if (switch_name_.count(root) == 0) continue;
+      for (const std::string& name : names) out.routers[name] = switch_name_[root];
+    }
+    return out;
+  }
+
+  void Note() {
+    notes_.push_back(absl::StrFormat(
+        "%d hosts under %d leaves, %d switches above them; up to %d paths between two leaves",
+        seen_.hosts.size(), leaves_, switches_.size(), paths_most_));
+    if (paths_most_ > 0) {
+      notes_.push_back(absl::StrFormat(
+          "%d probes or more between two leaves; the chance that one more path was missed is "
+          "%.2g at most",
+          fewest_, missed_));
+    }
+    if (unheard_ > 0) {
+      notes_.push_back(
+          absl::StrFormat("%d of %d pairs did not hear each other", unheard_, seen_.pairs.size()));
+    }
+    std::map<int, std::vector<absl::Duration>> trips;
+    for (const SeenPair& pair : seen_.pairs) {
+      if (pair.heard) trips[pair.routers].push_back(pair.rtt);
+    }
+    for (auto& [routers, all] : trips) {
+      std::sort(all.begin(), all.end());
+      notes_.push_back(absl::StrFormat("round trip over %d routers: %.0f us, median of %d pairs",
+                                       routers, absl::ToDoubleMicroseconds(all[all.size() / 2]),
+                                       all.size()));
+    }
+    notes_.push_back(options_.switch_bandwidth > Bandwidth()
+                         ? "bandwidth between switches: as it was given"
+                         : "bandwidth between switches: taken to be that of the first host's NIC, "
+                           "not measured (--switch-bandwidth)");
+  }
+
+  const SeenFabric& seen_;
+  const InferOptions& options_;
+  std::map<SeenNic, int> leaf_of_;
+  int leaves_ = 0, unheard_ = 0;
+  std::map<Between, int> distance_;  // routers, by leaves, the lower first
+  Names names_;                      // of routers that are no leaves
+  std::map<int, int> tier_;          // by root
+  std::map<int, std::string> switch_name_;
+  std::vector<int> switches_;  // roots, spines first
+  double missed_ = 0;
+  int fewest_ = 1 << 30;
+  size_t paths_most_ = 0;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace
+
+absl::StatusOr<InferredFabric> InferFabric(const SeenFabric& seen, const InferOptions& options) {
+  return Inference(seen, options).Run();
+}
+
+}  // namespace weft::topology

@@ -1,0 +1,133 @@
+#include "topology/paths/plan_text.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+namespace weft::topology {
+namespace {
+
+constexpr size_t kPathsMost = 256;  // looked at of one pair of switches
+
+// Shortest paths from `source` to `target`, the first `kPathsMost` in order of links.
+void EachPath(const Routes& routes, Endpoint target, absl::Span<const LinkId> next,
+              std::vector<LinkId>& path, std::vector<std::vector<LinkId>>& out) {
+  for (LinkId link : next) {
+    if (out.size() >= kPathsMost) return;
+    path.push_back(link);
+    const NodeId there = routes.fabric().link(link).target;
+    if (there == target.host) {
+      out.push_back(path);
+    } else {
+      EachPath(routes, target, routes.Next(there, target), path, out);
+    }
+    path.pop_back();
+  }
+}
+
+class Maker {
+ public:
+  Maker(const Routes& routes, const FabricHashes& hashes, const PathPlan& plan)
+      : routes_(routes),
+        fabric_(routes.fabric()),
+        hashes_(hashes),
+        seconds_(LinkSeconds(fabric_, plan.paths)) {}
+
+  ConnectionPlanText Take() && { return std::move(text_); }
+
+  void AddHosts(absl::Span<const NodeId> hosts) {
+    for (NodeId id : hosts) {
+      ConnectionPlanHost host;
+      host.name = fabric_.node(id).name;
+      for (int nic = 0; nic < fabric_.nics(id); ++nic) {
+        const NodeId leaf = fabric_.link(fabric_.Ports({id, nic})[0]).target;
+        host.addresses.push_back(hashes_.address({id, nic}));
+        host.leaves.push_back(fabric_.node(leaf).name);
+        examples_.try_emplace(leaf, Endpoint{id, nic});
+      }
+      text_.hosts.push_back(std::move(host));
+    }
+  }
+
+  void AddFlow(const PlannedPath& path, std::pair<int, int> ranks) {
+    ConnectionPlanFlow flow;
+    std::tie(flow.rank, flow.peer) = ranks;
+    flow.source = fabric_.node(path.source.host).name;
+    flow.target = fabric_.node(path.target.host).name;
+    flow.source_nic = path.source.nic;
+    flow.target_nic = path.target.nic;
+    flow.way = WayOf(path.source, path.target, path.links);
+    text_.flows.push_back(std::move(flow));
+  }
+
+  void AddSpares(const PlanTextOptions& options) {
+    if (examples_.size() * examples_.size() > options.spare_pairs_max) return;
+    for (const auto& [source, from] : examples_) {
+      for (const auto& [target, to] : examples_) {
+        if (source == target || from.host == to.host) continue;
+        std::vector<std::vector<LinkId>> paths;
+        std::vector<LinkId> path;
+        EachPath(routes_, to, routes_.First(from, to), path, paths);
+        std::vector<PathWay> ways;
+        for (const auto& one : paths) ways.push_back(WayOf(from, to, one));
+        std::stable_sort(ways.begin(), ways.end(),
+                         [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+        if (ways.size() > options.spares) ways.resize(options.spares);
+        text_.spares[{fabric_.node(source).name, fabric_.node(target).name}] = std::move(ways);
+      }
+    }
+  }
+
+  void Begin(const PlanTextOptions& options) {
+    text_.fingerprint = options.fingerprint;
+    text_.ranks = options.ranks;
+  }
+
+ private:
+  // A way's seconds are those of the links between switches: the others are the same for all.
+  PathWay WayOf(Endpoint source, Endpoint target, absl::Span<const LinkId> path) {
+    PathWay way;
+    for (LinkId link : path) {
+      if (fabric_.link(link).nic < 0) way.seconds = std::max(way.seconds, seconds_[link.index()]);
+    }
+    for (const HashChoice& choice : hashes_.Choices(routes_, source, target, path)) {
+      const std::string& name = fabric_.node(choice.at).name;
+      text_.hashes.emplace(name, hashes_.hash(choice.at));
+      way.choices.push_back({name, choice.index, choice.count});
+    }
+    return way;
+  }
+
+  const Routes& routes_;
+  const Fabric& fabric_;
+  const FabricHashes& hashes_;
+  const std::vector<double> seconds_;
+  ConnectionPlanText text_;
+  std::map<NodeId, Endpoint> examples_;  // by first switch
+};
+
+}  // namespace
+
+std::vector<double> LinkSeconds(const Fabric& fabric, absl::Span<const PlannedPath> paths) {
+  std::vector<double> seconds(static_cast<size_t>(fabric.links()));
+  for (const PlannedPath& path : paths) {
+    for (LinkId link : path.links) {
+      seconds[link.index()] +=
+          static_cast<double>(path.bytes.count()) / fabric.link(link).bandwidth.bytes_per_second();
+    }
+  }
+  return seconds;
+}
+
+ConnectionPlanText MakePlanText(const Routes& routes, const FabricHashes& hashes,
+                                const PathPlan& plan, absl::Span<const std::pair<int, int>> ranks,
+                                const PlanTextOptions& options) {
+  Maker maker(routes, hashes, plan);
+  maker.Begin(options);
+  maker.AddHosts(options.hosts);
+  for (const PlannedPath& path : plan.paths) maker.AddFlow(path, ranks[path.flow]);
+  maker.AddSpares(options);
+  return std::move(maker).Take();
+}
+
+}  // namespace weft::topology

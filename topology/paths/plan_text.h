@@ -1,0 +1,35 @@
+// From a plan of the path planner to what transports read (topology/plan/connection_plan.h).
+#ifndef WEFT_TOPOLOGY_PATHS_PLAN_TEXT_H_
+#define WEFT_TOPOLOGY_PATHS_PLAN_TEXT_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "topology/ecmp/fabric_hashes.h"
+#include "topology/paths/path_planner.h"
+#include "topology/plan/connection_plan.h"
+
+namespace weft::topology {
+
+struct PlanTextOptions {
+  std::vector<NodeId> hosts;  // of the job: those that the plan names
+  std::string fingerprint;
+  int ranks = 0;                    // of the job
+  size_t spares = 8;                // ways kept for each pair of first switches, at most
+  size_t spare_pairs_max = 16'384;  // of switches; where there are more, there are no spare ways
+};
+
+// `ranks`: source and target of each flow of the plan.
+ConnectionPlanText MakePlanText(const Routes& routes, const FabricHashes& hashes,
+                                const PathPlan& plan, absl::Span<const std::pair<int, int>> ranks,
+                                const PlanTextOptions& options);
+
+// Seconds that each link is busy with all of the plan, [link].
+std::vector<double> LinkSeconds(const Fabric& fabric, absl::Span<const PlannedPath> paths);
+
+}  // namespace weft::topology
+
+#endif  // WEFT_TOPOLOGY_PATHS_PLAN_TEXT_H_

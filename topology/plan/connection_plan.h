@@ -1,0 +1,144 @@
+// A plan of paths as transports use it: which way each connection between two NICs should take
+// through the fabric, and what the switches on the way hash. A source port that takes the way is
+// computed when the connection is made, so that the other port, which is hashed as well, may be
+// any.
+//
+// weft-plan paths writes it into a plan directory (the setting `plan`, WEFT_PLAN) as paths.txt; a
+// line each, '#' begins a comment, names as in the fabric file:
+//
+//   weft-paths 1
+//   fingerprint 0123456789abcdef                 of the fabric and hashes that were planned for
+//   ranks 16                                     of the job
+//   host h0 10.1.0.1 leaf0 [10.1.8.1 leaf1 ...]  address and first switch of each NIC
+//   hash leaf0 linux:seed=1000                   of each switch that has a choice
+//   flow 0 5 h0:0 h2:0 0.0012 leaf0:1/4          rank, peer, NICs, seconds that its fullest link is
+//                                                busy, choices: member 1 of 4 at leaf0
+//   spare leaf0 leaf1 0.0024 leaf0:3/4           a way between two leaves, for what is not planned
+//
+// Connections are looked up by ranks where the caller knows them; else by NICs, the n-th connection
+// taking the n-th flow. Connections beyond the plan take the spare way that is least loaded with
+// what was handed out before.
+#ifndef WEFT_TOPOLOGY_PLAN_CONNECTION_PLAN_H_
+#define WEFT_TOPOLOGY_PLAN_CONNECTION_PLAN_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "topology/ecmp/five_tuple.h"
+#include "topology/ecmp/switch_hash.h"
+
+namespace weft::topology {
+
+inline constexpr absl::string_view kConnectionPlanFile = "paths.txt";
+
+// Source ports that planned connections over tcp use: below those that kernels hand out (32768 and
+// up by default), so that hardly any is taken.
+inline constexpr std::pair<uint16_t, uint16_t> kTcpPlanPorts = {16'384, 32'767};
+
+// A switch (or a dual-homed host) takes member `index` of `count` equal next hops.
+struct PathChoice {
+  std::string at;
+  uint32_t index = 0, count = 1;
+  bool operator==(const PathChoice&) const = default;
+};
+
+struct ConnectionPlanHost {
+  std::string name;
+  std::vector<IpAddress> addresses;  // [NIC]
+  std::vector<std::string> leaves;   // [NIC] the first switch
+};
+
+struct PathWay {
+  double seconds = 0;  // its fullest link is busy, with all that is planned
+  std::vector<PathChoice> choices;
+  std::string ToString() const;  // "leaf0:1/4 spine1:0/2"; "direct" without choices
+};
+
+struct ConnectionPlanFlow {
+  int rank = -1, peer = -1;
+  std::string source, target;  // hosts
+  int source_nic = 0, target_nic = 0;
+  PathWay way;
+};
+
+// What a file holds.
+struct ConnectionPlanText {
+  std::string fingerprint;
+  int ranks = 0;
+  std::vector<ConnectionPlanHost> hosts;
+  std::map<std::string, SwitchHash> hashes;  // by switch
+  std::vector<ConnectionPlanFlow> flows;
+  std::map<std::pair<std::string, std::string>, std::vector<PathWay>> spares;  // by leaves
+};
+
+// InvalidArgument names origin:line and what is wrong.
+absl::StatusOr<ConnectionPlanText> ParseConnectionPlan(absl::string_view text,
+                                                       absl::string_view origin);
+std::string ConnectionPlanFileText(const ConnectionPlanText& plan);
+
+// Who connects to whom. Ranks -1: not those that were planned for, or not known.
+struct PathEnds {
+  IpAddress source, target;
+  int rank = -1, peer = -1;
+};
+
+// Thread-safe.
+class ConnectionPlan {
+ public:
+  explicit ConnectionPlan(ConnectionPlanText text, std::string origin);
+  // The plan of a directory; the same object for all who ask for it while any of them has it, so
+  // that connections of one process are counted together. Errors name the file.
+  static absl::StatusOr<std::shared_ptr<ConnectionPlan>> Load(const std::string& folder);
+
+  const ConnectionPlanText& text() const { return text_; }
+  const std::string& origin() const { return origin_; }  // the file, for messages
+  // FailedPrecondition: the plan is for other hosts than the one with this address.
+  absl::Status CheckHost(const IpAddress& own) const;
+
+  // Ways for the sockets or queue pairs of one more connection: as many as are planned; else
+  // `count`, spare ones. Empty: both ends are under one switch, and there is nothing to choose.
+  // FailedPrecondition: an address that the plan does not know.
+  absl::StatusOr<std::vector<PathWay>> Take(const PathEnds& ends, int count);
+  // Ways for what only answers data that comes from `target`, as acknowledgements do: spare ones,
+  // which stay as loaded as they are.
+  absl::StatusOr<std::vector<PathWay>> Answer(const PathEnds& ends, int count);
+  // A way for a socket or queue pair whose own has failed: another, if there is one.
+  absl::StatusOr<PathWay> Instead(const PathEnds& ends, const PathWay& failed);
+
+  // The `nth` source port in first..last with which `tuple` takes the way; each (`tuple`, `salt`)
+  // begins its search elsewhere. None: fewer ports than that do.
+  std::optional<uint16_t> Port(const PathWay& way, FiveTuple tuple, uint64_t salt, int nth,
+                               uint16_t first, uint16_t last) const;
+  bool Takes(const PathWay& way, const FiveTuple& tuple) const;
+
+ private:
+  struct Place {
+    size_t host = 0;
+    int nic = 0;
+  };
+  absl::StatusOr<Place> Find(const IpAddress& address) const;
+  absl::StatusOr<std::vector<PathWay>*> Spares(const PathEnds& ends);
+  std::string HostNames() const;
+
+  ConnectionPlanText text_;
+  const std::string origin_;
+  std::map<IpAddress, Place> places_;
+  std::map<std::pair<int, int>, std::vector<size_t>> of_ranks_;                  // flows
+  std::map<std::pair<IpAddress, IpAddress>, std::vector<size_t>> of_addresses_;  // flows
+  double usual_seconds_ = 0;  // of one flow: what a spare way gains when it is handed out
+  std::mutex mutex_;          // of all below, and of the spares' seconds
+  std::map<std::pair<IpAddress, IpAddress>, size_t> next_;  // flow of the next connection
+};
+
+}  // namespace weft::topology
+
+#endif  // WEFT_TOPOLOGY_PLAN_CONNECTION_PLAN_H_
