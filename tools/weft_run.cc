@@ -20,6 +20,7 @@
 #include "tools/command_line.h"
 #include "tools/observe/http.h"
 #include "tools/run/launcher.h"
+#include "tools/run/plan.h"
 
 namespace weft {
 namespace {
@@ -50,6 +51,10 @@ struct CommandLine {
     app.add_option("--bind", bind, "core: bind each rank to its share of the cores; none")
         ->check(CLI::IsMember({"none", "core"}))
         ->capture_default_str();
+    app.add_option(
+        "--plan", o.plan,
+        "plan directory (weft-plan paths --out): this host's ranks as its order has them, "
+        "source ports by its paths, NCCL's topology and graph by its files");
     app.add_option("--set", o.settings, "name=value, a setting for all ranks; may be repeated")
         ->allow_extra_args(false)
         ->take_all();
@@ -121,6 +126,9 @@ struct CommandLine {
       return absl::InvalidArgumentError("several hosts need the same --master-port on each");
     }
     if (o.nodes > 1 && o.job == absl::StrCat("weft-", getpid())) o.job = "weft";
+    if (!o.plan.empty()) {
+      WEFT_ASSIGN_OR_RETURN(o.planned, run::ReadPlan(o));
+    }
     Settings settings{LibrarySettings()};
     for (const std::string& pair : o.settings) {
       WEFT_RETURN_IF_ERROR(settings.SetPair(pair, "--set"));

@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -56,8 +57,9 @@ class Connector::Dial final : public Handler {
       : Handler(connector.poller()), connector_(connector), self_(self), parameters_(parameters) {}
   ~Dial() override { Close(); }
 
-  absl::Status Start(const SocketAddress& address, int source_port, const SocketTuning& tuning) {
-    WEFT_ASSIGN_OR_RETURN(fd_, StartConnect(address, source_port, tuning));
+  absl::Status Start(const SocketAddress& address, const SocketAddress& source,
+                     const SocketTuning& tuning) {
+    WEFT_ASSIGN_OR_RETURN(fd_, StartConnect(address, source, tuning));
     return poller().Add(fd_.get(), EPOLLOUT, this);
   }
 
@@ -178,9 +180,11 @@ void Connector::Start(absl::string_view address, absl::Time now) {
 }
 
 void Connector::Resume(absl::string_view address, const LinkParameters& parameters,
-                       absl::Time give_up, absl::Time patience, absl::Time now) {
+                       absl::Time give_up, absl::Time patience, absl::Time now,
+                       const topology::PathWay* way) {
   Start(address, now);
   resumes_ = true;
+  if (way != nullptr) ways_.push_back(*way);
   parameters_ = parameters;
   give_up_ = give_up;
   patience_ = patience;
@@ -202,11 +206,42 @@ bool Connector::OnTurn(absl::Time now) {
   return true;
 }
 
+// Once for a new link.
+absl::Status Connector::PlanWays() {
+  if (resumes_ || attempts_ > 1 || !context_.ways) return absl::OkStatus();
+  WEFT_ASSIGN_OR_RETURN(ways_, context_.ways.Take(ToIpAddress(context_.own_address),
+                                                  ToIpAddress(address_), peer_, context_.sockets));
+  if (ways_.size() > kLinkSocketsMax) ways_.resize(kLinkSocketsMax);
+  return absl::OkStatus();
+}
+
+// Where socket `index` connects from: planned, by rank or by way. Each attempt takes another port,
+// as that of the one before may be in use.
+SocketAddress Connector::SourceOf(size_t index) const {
+  SocketAddress source;
+  if (!ways_.empty()) {
+    const topology::PathWay& way = ways_[index % ways_.size()];
+    source = context_.own_address;
+    source.set_port(0);
+    const auto salt = (static_cast<uint64_t>(getpid()) << 16) + index * 257;
+    const auto [first, last] = topology::kTcpPlanPorts;
+    const std::optional<uint16_t> port = context_.ways->Port(
+        way, MakeTuple(source, address_, topology::kProtocolTcp), salt, attempts_ - 1, first, last);
+    if (port.has_value()) source.set_port(*port);
+    return source;
+  }
+  // None where a path that was planned has failed.
+  absl::Span<const uint16_t> ports = context_.source_ports.For(peer_);
+  source.set_port(resumes_ || ports.empty() ? 0 : ports[index]);
+  return source;
+}
+
 void Connector::Attempt(absl::Time now) {
   ++attempts_;
   HandshakeIdentity self{identity_.self, context_.options.world_size, identity_.secret,
                          context_.purpose};
-  absl::Span<const uint16_t> planned;  // none where a path that was planned has failed
+  absl::Status planned = PlanWays();
+  if (!planned.ok()) return Fail(planned, now);
   if (resumes_) {
     sockets_ = 1;
     ++parameters_.epoch;
@@ -214,16 +249,17 @@ void Connector::Attempt(absl::Time now) {
   } else {
     Nonce random = NewNonce();
     std::memcpy(&parameters_.link_id, random.data(), sizeof(parameters_.link_id));
-    planned = context_.source_ports.For(peer_);
-    sockets_ = planned.empty() ? static_cast<size_t>(context_.sockets) : planned.size();
+    const size_t ports = context_.source_ports.For(peer_).size();
+    sockets_ = !ways_.empty() ? ways_.size()
+               : ports > 0    ? ports
+                              : static_cast<size_t>(context_.sockets);
     parameters_.count = static_cast<uint16_t>(sockets_);
     SetDeadline(give_up_);
   }
   for (size_t i = 0; i < sockets_; ++i) {
     if (!resumes_) parameters_.index = static_cast<uint16_t>(i);
     dials_.push_back(std::make_unique<Dial>(*this, self, parameters_));
-    int source_port = planned.empty() ? 0 : planned[i];
-    absl::Status started = dials_.back()->Start(address_, source_port, context_.tuning);
+    absl::Status started = dials_.back()->Start(address_, SourceOf(i), context_.tuning);
     if (!started.ok()) {
       return OnDialFailed(started, resumes_ || absl::IsUnavailable(started), now);
     }

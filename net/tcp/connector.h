@@ -18,6 +18,7 @@
 #include "net/handshake.h"
 #include "net/tcp/poller.h"
 #include "net/tcp/socket.h"
+#include "topology/plan/connection_plan.h"
 
 namespace weft::net {
 
@@ -56,13 +57,16 @@ class Connector final : public Handler {
   // One socket for a link that stands: `parameters` but for the epoch, which each attempt raises.
   // Tried until `give_up`; while the peer's kernel has accepted and its process does not answer, it
   // is busy or stopped, and waited for until `patience`.
+  // With `way` it takes that way, where ways are planned.
   void Resume(absl::string_view address, const LinkParameters& parameters, absl::Time give_up,
-              absl::Time patience, absl::Time now);
+              absl::Time patience, absl::Time now, const topology::PathWay* way = nullptr);
   // The owner is not called any more.
   void Cancel();
   // Of the last attempt.
   const LinkParameters& parameters() const { return parameters_; }
   int attempts() const { return attempts_; }
+  // [socket] that were planned for; empty: none were.
+  const std::vector<topology::PathWay>& ways() const { return ways_; }
 
   bool OnTurn(absl::Time now) override;
   void OnDeadline(absl::Time now) override;
@@ -73,6 +77,8 @@ class Connector final : public Handler {
   void StopAttempt();
   void OnDialDone(absl::Time now);
   void OnDialFailed(const absl::Status& why, bool again, absl::Time now);
+  absl::Status PlanWays();
+  SocketAddress SourceOf(size_t index) const;
   absl::Status OutOfTime() const;
   void Fail(const absl::Status& why, absl::Time now);
 
@@ -85,6 +91,7 @@ class Connector final : public Handler {
   absl::Status start_status_;
   bool resumes_ = false;
   LinkParameters parameters_;
+  std::vector<topology::PathWay> ways_;
   std::vector<std::unique_ptr<Dial>> dials_;
   size_t sockets_ = 0;  // of the link
   size_t dials_done_ = 0;

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "net/handshake.h"
 #include "net/tcp/lingering.h"
+#include "net/tcp/planned_ways.h"
 #include "net/tcp/poller.h"
 #include "net/tcp/resume_book.h"
 #include "net/tcp/resumption.h"
@@ -38,7 +39,9 @@ struct TcpContext {
   SocketTuning tuning;
   int sockets = 1;  // of each link made here whose source ports are not planned
   SourcePorts source_ports;
-  uint64_t frame_bytes = 0;  // a multiple of 64
+  PlannedWays ways;           // of sockets that carry data; none where others do
+  SocketAddress own_address;  // with `ways`: where their sockets connect from
+  uint64_t frame_bytes = 0;   // a multiple of 64
   // Where more waits than all sockets take: frames are up to this many times as large, and that is
   // what a socket is given at a time. Turning from socket to socket has its price.
   uint64_t frame_growth = 4;

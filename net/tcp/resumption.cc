@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "net/tcp/link_core.h"
 
 namespace weft::net {
@@ -27,12 +28,14 @@ absl::Time Patience(const TcpContext& context, absl::Time now) {
 class Redial final : public Resumption {
  public:
   Redial(TcpContext& context, const ConnectorIdentity& identity, Rank peer, std::string address,
-         const LinkParameters& parameters, ResumptionOwner& owner)
+         const LinkParameters& parameters, std::vector<topology::PathWay> ways,
+         ResumptionOwner& owner)
       : context_(context),
         identity_(identity),
         peer_(peer),
         address_(std::move(address)),
         parameters_(parameters),
+        ways_(std::move(ways)),
         owner_(&owner) {
     for (size_t i = 0; i < parameters.count; ++i)
       lanes_.push_back(std::make_unique<Lane>(*this, i));
@@ -45,7 +48,8 @@ class Redial final : public Resumption {
     parameters.index = static_cast<uint16_t>(index);
     parameters.epoch = lane.epoch;
     lane.connector = std::make_unique<Connector>(context_, identity_, peer_, lane);
-    lane.connector->Resume(address_, parameters, give_up, Patience(context_, now), now);
+    lane.connector->Resume(address_, parameters, give_up, Patience(context_, now), now,
+                           AnotherWay(index));
   }
   void End(size_t index) override {
     if (lanes_[index]->connector == nullptr) return;
@@ -58,6 +62,22 @@ class Redial final : public Resumption {
   }
 
  private:
+  // Null: none is planned.
+  const topology::PathWay* AnotherWay(size_t index) {
+    if (ways_.empty()) return nullptr;
+    topology::PathWay& way = ways_[index % ways_.size()];
+    absl::StatusOr<SocketAddress> target = SocketAddress::Parse(address_);
+    if (!target.ok()) return nullptr;
+    absl::StatusOr<topology::PathWay> other =
+        context_.ways.Instead(ToIpAddress(context_.own_address), ToIpAddress(*target), way);
+    if (other.ok()) {
+      WEFT_LOG_INFO(context_.name, ": socket ", index, " to ", address_, " is lost on the way ",
+                    way.ToString(), "; its successor takes ", other->ToString());
+      way = *std::move(other);
+    }
+    return &way;
+  }
+
   struct Lane final : public ConnectorOwner {
     Lane(Redial& all, size_t index) : all(all), index(index) {}
     void Retire() {
@@ -85,6 +105,7 @@ class Redial final : public Resumption {
   const Rank peer_;
   const std::string address_;
   const LinkParameters parameters_;
+  std::vector<topology::PathWay> ways_;  // [socket]
   ResumptionOwner* owner_;
   std::vector<std::unique_ptr<Lane>> lanes_;
 };
@@ -155,7 +176,7 @@ class Await final : public Resumption, private Handler {
     pause_ = std::min(2 * pause_, kProbeLongest);
     if (life_.port() == 0) return;
     ++looks_;
-    absl::StatusOr<FileDescriptor> socket = StartConnect(life_, 0, context_.tuning);
+    absl::StatusOr<FileDescriptor> socket = StartConnect(life_, SocketAddress(), context_.tuning);
     if (!socket.ok()) return;
     socket_ = *std::move(socket);
     if (!poller().Add(socket_.get(), EPOLLOUT, this).ok()) socket_ = FileDescriptor();
@@ -217,8 +238,11 @@ class Await final : public Resumption, private Handler {
 
 std::unique_ptr<Resumption> MakeRedial(TcpContext& context, const ConnectorIdentity& identity,
                                        Rank peer, std::string address,
-                                       const LinkParameters& parameters, ResumptionOwner& owner) {
-  return std::make_unique<Redial>(context, identity, peer, std::move(address), parameters, owner);
+                                       const LinkParameters& parameters,
+                                       std::vector<topology::PathWay> ways,
+                                       ResumptionOwner& owner) {
+  return std::make_unique<Redial>(context, identity, peer, std::move(address), parameters,
+                                  std::move(ways), owner);
 }
 
 std::unique_ptr<Resumption> MakeAwait(TcpContext& context, Rank peer,

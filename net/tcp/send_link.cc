@@ -32,8 +32,8 @@ void TcpSendLink::Start(absl::string_view address, absl::Time now) {
 void TcpSendLink::OnConnected(std::vector<FileDescriptor> sockets,
                               std::vector<std::string> received, absl::Time /*now*/) {
   if (context().book != nullptr) {
-    set_resumption(
-        MakeRedial(context(), *identity_, peer(), address_, connector_->parameters(), *this));
+    set_resumption(MakeRedial(context(), *identity_, peer(), address_, connector_->parameters(),
+                              connector_->ways(), *this));
   }
   poller().Bury(std::move(connector_));
   Attach(std::move(sockets), std::move(received));

@@ -22,18 +22,19 @@ absl::Status SetOption(int fd, int level, int name, int value, absl::string_view
   return ErrnoStatus(errno, absl::StrCat("set ", text, " to ", value));
 }
 
-// The port is shared with connections to other peers, hence SO_REUSEADDR. The kernel still chooses
-// the address, by its routes.
-absl::Status BindSource(int fd, int family, int port) {
+// The port is shared with connections to other peers, hence SO_REUSEADDR. Where `from` is only a
+// port, the kernel chooses the address, by its routes.
+absl::Status BindSource(int fd, int family, const SocketAddress& from) {
   WEFT_RETURN_IF_ERROR(SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"));
   sockaddr_storage any{};
   any.ss_family = static_cast<sa_family_t>(family);
   socklen_t size = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
   SocketAddress address(reinterpret_cast<sockaddr*>(&any), size);
-  address.set_port(port);
+  if (from.family() == family) address = from;
+  address.set_port(from.port());
   if (bind(fd, address.get(), address.size()) == 0) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("bind to port ", port, " (tcp.source_ports): ", std::strerror(errno)));
+  return absl::UnavailableError(absl::StrCat(
+      "bind to port ", from.port(), " (tcp.source_ports, or plan): ", std::strerror(errno)));
 }
 
 }  // namespace
@@ -212,7 +213,8 @@ absl::StatusOr<FileDescriptor> Listen(const SocketAddress& address, const Socket
   return fd;
 }
 
-absl::StatusOr<FileDescriptor> StartConnect(const SocketAddress& address, int source_port,
+absl::StatusOr<FileDescriptor> StartConnect(const SocketAddress& address,
+                                            const SocketAddress& source,
                                             const SocketTuning& tuning) {
   FileDescriptor fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) {
@@ -220,13 +222,14 @@ absl::StatusOr<FileDescriptor> StartConnect(const SocketAddress& address, int so
                                          : ErrnoStatus(errno, "socket");
   }
   WEFT_RETURN_IF_ERROR(TuneSocket(fd.get(), tuning));
-  if (source_port != 0) WEFT_RETURN_IF_ERROR(BindSource(fd.get(), address.family(), source_port));
+  const int source_port = source.port();
+  if (source_port != 0) WEFT_RETURN_IF_ERROR(BindSource(fd.get(), address.family(), source));
   if (connect(fd.get(), address.get(), address.size()) != 0 && errno != EINPROGRESS &&
       errno != EINTR) {
     return absl::UnavailableError(
         source_port == 0 ? absl::StrCat("connect: ", std::strerror(errno))
                          : absl::StrCat("connect from port ", source_port,
-                                        " (tcp.source_ports): ", std::strerror(errno)));
+                                        " (tcp.source_ports, or plan): ", std::strerror(errno)));
   }
   return fd;
 }

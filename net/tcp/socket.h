@@ -79,8 +79,10 @@ absl::StatusOr<tcp_info> ConnectionInfo(int fd);
 absl::StatusOr<FileDescriptor> Listen(const SocketAddress& address, const SocketTuning& tuning);
 
 // A tuned socket on which connect() has begun. It is writable once it is connected or has failed.
-// `source_port`, 0: any free one. kUnavailable: it is in use, which may pass.
-absl::StatusOr<FileDescriptor> StartConnect(const SocketAddress& address, int source_port,
+// `source`: with port 0 any free one, empty: from any address. kUnavailable: it is in use, which
+// may pass.
+absl::StatusOr<FileDescriptor> StartConnect(const SocketAddress& address,
+                                            const SocketAddress& source,
                                             const SocketTuning& tuning);
 
 // "too many open files" with the limit in force and what to do about it.

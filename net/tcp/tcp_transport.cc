@@ -48,6 +48,15 @@ absl::Status TcpTransport::Listen() {
   WEFT_ASSIGN_OR_RETURN(
       context_.source_ports,
       SourcePorts::FromFile(settings.Text("tcp.source_ports"), context_.options.self));
+  // Other transports' sockets carry controls only, perhaps over another network.
+  if (context_.purpose == HandshakePurpose::kTcpLink) {
+    WEFT_ASSIGN_OR_RETURN(context_.ways,
+                          PlannedWays::Open(settings, options.self, options.world_size));
+    context_.own_address = interface.address;
+    if (context_.ways) {
+      WEFT_RETURN_IF_ERROR(context_.ways->CheckHost(ToIpAddress(interface.address)));
+    }
+  }
   auto port = settings.Integer("tcp.listen_port");
   if (port != 0) port += context_.options.self.value();
   if (port > 65535) {

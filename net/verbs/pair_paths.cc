@@ -21,8 +21,12 @@ constexpr absl::Duration kPauseMin = absl::Milliseconds(10), kPauseMax = absl::S
 
 }  // namespace
 
-PairPaths::PairPaths(PairPort& port, DatagramOwner& owner, uint32_t link)
-    : port_(port), owner_(owner), link_(link), random_(port.options().seed, link) {}
+PairPaths::PairPaths(PairPort& port, DatagramOwner& owner, uint32_t link, const LinkEnds& ends)
+    : port_(port),
+      owner_(owner),
+      link_(link),
+      random_(port.options().seed, link),
+      ways_(port.options().ways, ends.peer, ends.leads) {}
 
 PairPaths::~PairPaths() {
   for (Path& path : paths_) Drop(path);
@@ -87,6 +91,12 @@ absl::Status PairPaths::ConnectTo(const PairAddress& peer, size_t index) {
                                                    peer.psn, ", MTU ", peer.mtu, " of a peer"));
   }
   Path& path = paths_[index];
+  if (ways_ && peer.ethernet != 0) {
+    const Gid& own = port_.rails()[path.pair->rail()].gid.gid.gid;
+    WEFT_ASSIGN_OR_RETURN(const uint16_t planned, ways_.Port(index, static_cast<int>(paths_.size()),
+                                                             path.generation > 0, own, peer.gid));
+    if (planned != 0) path.source_port = planned;
+  }
   NicPath to = port_.rails().PathFrom(path.pair->rail(), path.source_port);
   if (to.ethernet != (peer.ethernet != 0)) {
     Lose(index, "one side's port is Ethernet, the other's InfiniBand");

@@ -46,7 +46,7 @@ namespace weft::net::multipath {
 
 class PairPaths final : public LinkPaths, private QueuePairUser {
  public:
-  PairPaths(PairPort& port, DatagramOwner& owner, uint32_t link);
+  PairPaths(PairPort& port, DatagramOwner& owner, uint32_t link, const LinkEnds& ends);
   ~PairPaths() override;
 
   absl::Status Describe(Address& own) override;
@@ -133,6 +133,7 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
   DatagramOwner& owner_;
   const uint32_t link_;
   Random random_;
+  QueuePairWays ways_;
   std::vector<Path> paths_;
   size_t usable_ = 0;        // the first so many of paths_ lead to the peer
   size_t joined_most_ = 0;   // bytes of a message of several packets

@@ -87,9 +87,9 @@ absl::StatusOr<std::unique_ptr<PairPort>> PairPort::Open(std::shared_ptr<Rails> 
   return out;
 }
 
-std::unique_ptr<LinkPaths> PairPort::OpenLink(DatagramOwner& owner) {
+std::unique_ptr<LinkPaths> PairPort::OpenLink(DatagramOwner& owner, const LinkEnds& ends) {
   while (links_.count(next_link_) > 0) ++next_link_;
-  auto out = std::make_unique<PairPaths>(*this, owner, next_link_);
+  auto out = std::make_unique<PairPaths>(*this, owner, next_link_, ends);
   links_[next_link_++] = out.get();
   return out;
 }

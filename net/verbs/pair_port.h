@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "net/multipath/udp/link_paths.h"
+#include "net/verbs/queue_pair_ways.h"
 #include "net/verbs/rails.h"
 
 namespace weft::net::multipath {
@@ -33,6 +34,7 @@ struct PairOptions {
   uint32_t room = 0;       // bytes of other packets in front of a full chunk
   Bytes buffer_bytes;      // received and not yet looked at, a device
   uint64_t seed = 1;       // of source ports and packet sequence numbers
+  PlannedWays ways;
 };
 
 struct PairStatistics {
@@ -65,7 +67,7 @@ class PairPort final : private SharedReceiveUser {
                                                         const PairOptions& options);
   ~PairPort() override;
 
-  std::unique_ptr<LinkPaths> OpenLink(DatagramOwner& owner);
+  std::unique_ptr<LinkPaths> OpenLink(DatagramOwner& owner, const LinkEnds& ends = {});
   // Rails::Poll(), and what belongs behind it. `now`: of whatever arrives.
   bool Poll(absl::Time now);
 

@@ -74,6 +74,9 @@ absl::Status PairTransport::OpenWire() {
   }
   options.chunk_max = ChunkOf(settings, mtu, is_reliable);
   options.room = is_reliable ? kReliableRoom : 0;
+  WEFT_ASSIGN_OR_RETURN(options.ways, PlannedWays::Open(settings, context_.options.self,
+                                                        context_.options.world_size));
+  WEFT_RETURN_IF_ERROR(CheckRails(options.ways, rails()));
   WEFT_ASSIGN_OR_RETURN(port_, PairPort::Open(rails_, options));
   WEFT_ASSIGN_OR_RETURN(watch_, RailWatch::Open(*context_.poller, rails()));
 
@@ -95,7 +98,9 @@ absl::Status PairTransport::OpenWire() {
   // packet a round trip would all but stop.
   PresetSwift(wire.sender.controller, "window_min", 1);
   wire.ack_every = kAckEvery;
-  shared().open_paths = [this](DatagramOwner& owner) { return port_->OpenLink(owner); };
+  shared().open_paths = [this](DatagramOwner& owner, const LinkEnds& ends) {
+    return port_->OpenLink(owner, ends);
+  };
 
   const VerbsTerms terms = TermsOf(rails());
   StateTerms(is_reliable ? "rc" : "uc", terms.Encode(),

@@ -38,8 +38,12 @@ absl::Status VerbsTransport::OpenRails(std::unique_ptr<Nic> nic) {
   WEFT_ASSIGN_OR_RETURN(ports_, SourcePorts::FromFile(options.source_ports, context_.options.self));
   shared_.host = VerbsHostName();
   shared_.self = context_.options.self.value();
+  WEFT_ASSIGN_OR_RETURN(shared_.ways,
+                        PlannedWays::Open(context_.options.settings, context_.options.self,
+                                          context_.options.world_size));
   WEFT_ASSIGN_OR_RETURN(shared_.rails,
                         net::OpenRails(std::move(nic), options, {}, "verbs", options.queue_pairs));
+  WEFT_RETURN_IF_ERROR(CheckRails(shared_.ways, *shared_.rails));
   return absl::OkStatus();
 }
 

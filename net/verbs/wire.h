@@ -28,6 +28,7 @@
 #include "net/verbs/entry.h"
 #include "net/verbs/lane.h"
 #include "net/verbs/path_search.h"
+#include "net/verbs/queue_pair_ways.h"
 #include "net/verbs/rails.h"
 
 namespace weft::net {
@@ -41,6 +42,7 @@ struct VerbsShared {
   absl::Time now;  // of this turn
   std::string host;
   int self = 0;  // rank
+  PlannedWays ways;
 };
 
 class VerbsWireOwner {
@@ -204,6 +206,7 @@ class VerbsWire final : public Handler, private QueuePairUser {
   const absl::Duration look_every_;  // at what has not been acknowledged
   const uint64_t token_;             // that entries for this side carry
   std::vector<uint16_t> ports_;
+  QueuePairWays ways_;
   bool begun_ = false, ready_ = false, closed_ = false;
   std::string peer_text_;    // host and devices
   Control hello_;            // the other side's

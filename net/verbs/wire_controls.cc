@@ -19,6 +19,8 @@ absl::Status VerbsWire::Begin(absl::Span<const uint16_t> ports) {
                      topology::kRocePortFirst, "..", topology::kRocePortLast));
   }
   ports_.assign(ports.begin(), ports.end());
+  // A file of ports by ranks goes before the plan.
+  if (ports_.empty()) ways_ = QueuePairWays(shared_.ways, Rank(peer_), leads_);
   begun_ = true;
   (leads_ ? out_slot_ : in_slot_) = SlotBytes(rails().options().eager_max);
   const size_t ring_bytes = kRingSlots * (in_slot_ + out_slot_);

@@ -92,6 +92,12 @@ absl::Status VerbsWire::ConnectPair(int index, const Control& remote) {
     return absl::InvalidArgumentError(
         absl::StrCat("rail ", remote.rail, " of a peer that has ", hello_.rails));
   }
+  if (ways_ && rail.port.ethernet) {
+    const bool again = lane.epoch > 1 || index >= wanted_;
+    WEFT_ASSIGN_OR_RETURN(const uint16_t planned, ways_.Port(static_cast<size_t>(index), wanted_,
+                                                             again, rail.gid.gid.gid, remote.gid));
+    if (planned != 0) lane.local_port = planned;
+  }
   NicPath path = rails().PathFrom(lane.pair->rail(), lane.local_port);
   path.mtu = std::min(rail.port.mtu, static_cast<int>(remote.mtu));
   lane.mtu = static_cast<uint32_t>(path.mtu);

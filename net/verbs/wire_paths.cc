@@ -125,7 +125,8 @@ void VerbsWire::StopSearch() {
   search_.Stopped(shared_.now);
 }
 
-// See path_search.h. Planned source ports are not second-guessed.
+// See path_search.h. Source ports of a file are not second-guessed; with a plan directory the one
+// that is tried takes another way of the plan.
 void VerbsWire::Search() {
   if (!leads_ || !ready_ || !ports_.empty() || !rails().options().path_search) return;
   // The one that is tried does not count: when another is lost, it is needed, and compares nothing.

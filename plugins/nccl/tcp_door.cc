@@ -27,6 +27,11 @@ absl::Status Prepare(net::TcpContext& context, const Settings& settings, const D
       std::max<size_t>(static_cast<size_t>(settings.Integer("transport.requests")),
                        static_cast<size_t>(abi::kRequestsMax) * abi::kGroupedReceivesMax);
   context.connect_timeout = settings.Duration("transport.connect_timeout");
+  WEFT_ASSIGN_OR_RETURN(context.ways, net::PlannedWays::Open(settings, self, kRanks));
+  context.own_address = device.address;
+  if (context.ways) {
+    WEFT_RETURN_IF_ERROR(context.ways->CheckHost(net::ToIpAddress(device.address)));
+  }
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,6 +16,12 @@ namespace weft::run {
 
 enum class OutputMode { kAll, kRank0, kNone };
 enum class BindMode { kNone, kCore };
+
+// What a plan directory says of this host.
+struct PlannedHost {
+  std::vector<int> ranks;                                      // [local rank]
+  std::vector<std::pair<std::string, std::string>> variables;  // for every rank
+};
 
 struct RunOptions {
   int ranks = 1;  // on this host
@@ -38,6 +45,8 @@ struct RunOptions {
   BindMode bind = BindMode::kNone;
   absl::Duration grace = absl::Seconds(5);  // between a forwarded signal and SIGKILL
   std::vector<std::string> settings;        // "name=value"
+  std::string plan;                         // directory; empty: none
+  PlannedHost planned;                      // of it
   std::string job;                          // empty: drawn
   int64_t rank_open_files = 0;  // soft limit of descriptors for the ranks; 0: this process's
   bool json = false;

@@ -32,6 +32,7 @@ Variables JobVariables(const RunOptions& options, const std::string& store,
   variables["WORLD_SIZE"] = absl::StrCat(options.ranks * options.nodes);
   variables["LOCAL_WORLD_SIZE"] = absl::StrCat(options.ranks);
   variables["GROUP_RANK"] = absl::StrCat(options.node_rank);
+  for (const auto& [name, value] : options.planned.variables) variables[name] = value;
   variables["WEFT_STORE"] = store;
   variables["WEFT_STORE_PATIENCE"] = absl::FormatDuration(options.store_patience);
   variables["WEFT_JOB_SECRET"] = secret_hex;
@@ -45,7 +46,9 @@ Variables JobVariables(const RunOptions& options, const std::string& store,
 std::vector<std::string> RankVariables(const Variables& job, const RunOptions& options,
                                        int local_rank) {
   Variables variables = job;
-  variables["RANK"] = absl::StrCat(options.node_rank * options.ranks + local_rank);
+  const std::vector<int>& planned = options.planned.ranks;
+  variables["RANK"] = absl::StrCat(planned.empty() ? options.node_rank * options.ranks + local_rank
+                                                   : planned[static_cast<size_t>(local_rank)]);
   variables["LOCAL_RANK"] = absl::StrCat(local_rank);
   std::vector<std::string> lines;
   for (const auto& [name, value] : variables) lines.push_back(absl::StrCat(name, "=", value));

@@ -21,10 +21,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/ids.h"
 #include "base/units.h"
 #include "net/multipath/udp/datagram.h"
 #include "net/multipath/udp/sockets.h"
 #include "net/paths/path_set.h"
+#include "net/tcp/planned_ways.h"
 
 namespace weft::net::multipath {
 
@@ -34,6 +36,8 @@ class LinkPaths {
     int paths = 0;     // that both ends have
     Bytes room;        // in flight at most, so that the peer's end holds it
     int host_mtu = 0;  // of the way within this host, if the peer is on it; else 0
+    // Those that a plan directory puts onto planned ways; empty: no plan, or it says nothing.
+    std::vector<PathId> planned;
   };
 
   virtual ~LinkPaths() = default;  // nothing is heard of them afterwards, and nothing read
@@ -81,14 +85,23 @@ class LinkPaths {
   virtual std::string Suspicion() const = 0;
 };
 
+// Which link. `leads`: data goes from here to the peer.
+struct LinkEnds {
+  Rank peer;
+  bool leads = false;
+};
 // Makes those of a link that is opened; packets go to `owner` from then on.
+using OpenLinkPaths =
+    std::function<std::unique_ptr<LinkPaths>(DatagramOwner& owner, const LinkEnds& ends)>;
 using OpenPaths = std::function<std::unique_ptr<LinkPaths>(DatagramOwner& owner)>;
 
 // Over the sockets of a transport, which outlive it. `host`: this end's address, with any port.
+// With `ways` those sockets carry data whose ports lead onto planned ways.
 class UdpPaths final : public LinkPaths {
  public:
-  UdpPaths(UdpSockets& sockets, const SocketAddress& host, DatagramOwner& owner)
-      : sockets_(sockets), host_(host), link_(sockets.Add(&owner)) {}
+  UdpPaths(UdpSockets& sockets, const SocketAddress& host, DatagramOwner& owner,
+           const PlannedWays& ways = {}, const LinkEnds& ends = {})
+      : sockets_(sockets), host_(host), link_(sockets.Add(&owner)), ways_(ways), ends_(ends) {}
   ~UdpPaths() override { sockets_.Remove(link_); }
 
   absl::Status Describe(Address& own) override;
@@ -105,10 +118,14 @@ class UdpPaths final : public LinkPaths {
   std::pair<std::string, int> WayOf(PathId path) const override;
 
  private:
+  absl::StatusOr<std::vector<PathId>> PlannedPaths() const;
+
   const absl::Status status_;  // sockets do not end
   UdpSockets& sockets_;
   const SocketAddress host_;
   const uint32_t link_;
+  const PlannedWays ways_;
+  const LinkEnds ends_;
   std::vector<SocketAddress> peer_;  // [path]
 };
 

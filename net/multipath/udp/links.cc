@@ -52,7 +52,10 @@ LinkWire::LinkWire(LinkContext& shared, Poller& poller, Rank peer, bool is_conne
   WireOptions options = shared.wire;
   options.sender.peer = absl::StrCat("rank ", peer.value());
   options.sender.policy.seed ^= static_cast<uint64_t>(peer.value()) << 1 | (is_connector ? 1 : 0);
-  wire_ = std::make_unique<Wire>(poller, shared.open_paths, options, is_connector, owner);
+  const auto open = [&](DatagramOwner& of) {
+    return shared.open_paths(of, LinkEnds{peer, is_connector});
+  };
+  wire_ = std::make_unique<Wire>(poller, open, options, is_connector, owner);
 }
 
 absl::StatusOr<PayloadTarget> LinkWire::AddressTarget(const FrameHeader& header) {

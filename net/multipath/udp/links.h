@@ -22,7 +22,7 @@ namespace weft::net::multipath {
 
 // What the links of one transport share besides TcpContext.
 struct LinkContext {
-  OpenPaths open_paths;
+  OpenLinkPaths open_paths;
   WireOptions wire;
   // Of links that are gone, until their last words are there.
   std::list<std::unique_ptr<Wire>> lingering;

@@ -118,8 +118,11 @@ absl::Status MultipathTransport::OpenWire() {
   WEFT_ASSIGN_OR_RETURN(sockets_, UdpSockets::Open(*context_.poller, sockets));
   SocketAddress host = interface.address;
   host.set_port(sockets_->ports().front());
-  shared_.open_paths = [this, host](DatagramOwner& owner) {
-    return std::make_unique<UdpPaths>(*sockets_, host, owner);
+  WEFT_ASSIGN_OR_RETURN(const PlannedWays ways,
+                        PlannedWays::Open(options.settings, options.self, options.world_size));
+  if (ways) WEFT_RETURN_IF_ERROR(ways->CheckHost(ToIpAddress(host)));
+  shared_.open_paths = [this, host, ways](DatagramOwner& owner, const LinkEnds& ends) {
+    return std::make_unique<UdpPaths>(*sockets_, host, owner, ways, ends);
   };
   StateTerms("udp", "", nullptr);
   return absl::OkStatus();

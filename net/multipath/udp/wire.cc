@@ -96,6 +96,10 @@ void Wire::Agree(const Address& peer) {
   // A window must hold many, or the paths share it badly.
   send.piece = std::min(options_.piece, Bytes(send.facts.product().count() / kPiecesMin));
   send.paths.paths = facts_.paths;
+  if (!facts_.planned.empty()) {
+    send.policy.kind = PolicyKind::kPlanned;
+    send.policy.planned = facts_.planned;
+  }
   send.window_max = std::max(facts_.room, send.facts.packet);
 }
 

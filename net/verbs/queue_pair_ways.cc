@@ -1,0 +1,60 @@
+#include "net/verbs/queue_pair_ways.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/status.h"
+#include "net/verbs/rails.h"
+#include "topology/ecmp/roce.h"
+
+namespace weft::net {
+namespace {
+
+constexpr size_t kMappedBytes = 12;  // of ::ffff:a.b.c.d, before the IPv4 address
+
+}  // namespace
+
+topology::IpAddress ToIpAddress(const Gid& gid) {
+  const bool is_v4 = std::all_of(gid.begin(), gid.begin() + 10, [](uint8_t b) { return b == 0; }) &&
+                     gid[10] == 0xFF && gid[11] == 0xFF;
+  topology::IpAddress out;
+  out.v6 = !is_v4;
+  std::copy(gid.begin() + (is_v4 ? kMappedBytes : 0), gid.end(), out.bytes.begin());
+  return out;
+}
+
+absl::Status CheckRails(const PlannedWays& ways, Rails& rails) {
+  for (int rail = 0; ways && rail < rails.size(); ++rail) {
+    if (!rails[rail].port.ethernet) continue;
+    WEFT_RETURN_IF_ERROR(ways->CheckHost(ToIpAddress(rails[rail].gid.gid.gid)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint16_t> QueuePairWays::Port(size_t index, int count, bool again, const Gid& own,
+                                             const Gid& remote) {
+  const topology::IpAddress source = ToIpAddress(own), target = ToIpAddress(remote);
+  auto [found, is_new] = pairs_.try_emplace({own, remote});
+  Pair& pair = found->second;
+  if (is_new) {
+    absl::StatusOr<std::vector<topology::PathWay>> ways =
+        leads_ ? ways_.Take(source, target, peer_, count) : ways_.Answer(source, target, count);
+    if (!ways.ok()) return ways.status();
+    pair.ways = *std::move(ways);
+  }
+  if (pair.ways.empty()) return 0;
+  auto [taken, is_first] = pair.taken.try_emplace(index, pair.ways[index % pair.ways.size()]);
+  if (again) {
+    WEFT_ASSIGN_OR_RETURN(taken->second, ways_.Instead(source, target, taken->second));
+  }
+  const topology::FiveTuple tuple{
+      source, target, 0, topology::kRoceTargetPort, topology::kProtocolUdp, 0};
+  const std::optional<uint16_t> port =
+      ways_->Port(taken->second, tuple, (static_cast<uint64_t>(getpid()) << 16) + ++ports_ * 257, 0,
+                  topology::kRocePortFirst, topology::kRocePortLast);
+  return port.value_or(0);
+}
+
+}  // namespace weft::net

@@ -1,0 +1,95 @@
+"""A job that is planned and run by the programs that people use: weft-plan, weft-run, weft-bw."""
+
+import os
+import pathlib
+import subprocess
+import time
+
+BIN = pathlib.Path(os.environ.get("WEFT_BIN", "."))
+MASTER_PORT = 29400
+
+
+def run(program, *words, check=True, **more):
+    done = subprocess.run([str(BIN / program), *map(str, words)], text=True, capture_output=True,
+                          **more)
+    if check and done.returncode != 0:
+        raise RuntimeError(f"{program} {' '.join(map(str, words))}: status {done.returncode}: "
+                           f"{done.stderr.strip()}")
+    return done
+
+
+def write_fabric(fabric, folder) -> tuple:
+    """What nobody had to discover: a fabric file, and a file of addresses and hashes."""
+    hosts = fabric.hosts_per_leaf
+    (folder / "known.toml").write_text(
+        f'generate = {{ type = "leaf-spine", leaves = {fabric.leaves}, hosts_per_leaf = {hosts}, '
+        f'spines = {fabric.spines}, bandwidth = "10Gbps", '
+        f'spine_bandwidth = "{fabric.mbit or 10_000}Mbps" }}\n')
+    lines = ["weft-hashes 1"]
+    lines += [f"address h{host} 0 {fabric.address(host)}" for host in range(fabric.hosts)]
+    lines += [f"hash leaf{leaf} linux:seed={seed}" for leaf, seed in enumerate(fabric.seeds)]
+    (folder / "known.hashes").write_text("\n".join(lines) + "\n")
+    return folder / "known.toml", folder / "known.hashes"
+
+
+def plan(fabric_file, hashes, out, ranks, size, *more):
+    return run("weft-plan", "paths", "--fabric", fabric_file, "--hash", hashes, "--transport",
+               "tcp", "--layout", f"dp={ranks}", "--node", "gpus=1", "--traffic",
+               f"name=gradients,axes=dp,collective=all_reduce,bytes={size}", "--out", out, *more)
+
+
+class Plan:
+    """What the files of a plan directory say."""
+
+    def __init__(self, folder):
+        self.host_of_rank, self.flows, self.leaf_of = {}, [], {}
+        for line in (folder / "ranks.txt").read_text().splitlines():
+            words = line.split("#")[0].split()
+            if words:
+                self.host_of_rank[int(words[0])] = words[1]
+        for line in (folder / "paths.txt").read_text().splitlines():
+            words = line.split()
+            if words and words[0] == "host":
+                self.leaf_of[words[1]] = words[3]
+            if words and words[0] == "flow":
+                choices = dict(word.rsplit(":", 1) for word in words[6:])
+                self.flows.append((int(words[1]), int(words[2]), choices))
+
+
+def start_job(fabric, folder, words, host_number, more=()) -> list:
+    """weft-run --plan on each host; `host_number`: of a host's name in the plan."""
+    hosts = Plan(folder)
+    names = list(dict.fromkeys(hosts.host_of_rank.values()))
+    numbers = [host_number(name) for name in names]
+    out = []
+    for node, number in enumerate(numbers):
+        command = [BIN / "weft-run", "--plan", folder, "-n", 1, "--nnodes", len(numbers),
+                   "--node-rank", node, "--master-addr", fabric.address(numbers[0]),
+                   "--master-port", MASTER_PORT, "--no-prefix", *more, "--", *words]
+        environment = dict(os.environ, WEFT_JOB_SECRET="11" * 32)
+        out.append(fabric.start(number, command, env=environment, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    return out
+
+
+def wait_all(programs, limit=120) -> str:
+    """What they print together; the first that fails ends them all."""
+    deadline = time.monotonic() + limit
+    try:
+        left = list(programs)
+        while left:
+            for program in list(left):
+                try:
+                    program.wait(timeout=0.05)
+                except subprocess.TimeoutExpired:
+                    continue
+                left.remove(program)
+                if program.returncode != 0:
+                    raise RuntimeError(f"status {program.returncode}: {program.communicate()}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{len(left)} programs have not ended")
+        return "".join(program.communicate()[0] for program in programs)
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()

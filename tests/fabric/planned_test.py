@@ -1,0 +1,90 @@
+"""weft-plan paths makes a plan directory, and weft-run --plan runs a job on its paths."""
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import all_reduce  # noqa: E402
+import netns  # noqa: E402
+import planned  # noqa: E402
+
+SIZE, REPEATS = 1 << 20, 2
+
+
+def bw(transport, *more):
+    return [planned.BIN / "weft-bw", "--transport", transport, "--algorithm", "ring", "-b", SIZE,
+            "-n", 1, "--repeats", REPEATS, "-w", 1, "--place", "in", "-a", 3, "--set",
+            all_reduce.BUFFERS, "--json", *more]
+
+
+class PlannedTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="weft-planned-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def plan(self, fabric, seed):
+        out = self.folder / f"plan{seed}"
+        fabric_file, hashes = planned.write_fabric(fabric, self.folder)
+        planned.plan(fabric_file, hashes, out, fabric.hosts, SIZE, "--order", "random", "--seed",
+                     seed)
+        return out
+
+    def test_every_flow_of_the_job_takes_its_planned_spine(self):
+        with netns.Fabric(leaves=4, spines=2, hosts_per_leaf=2, mbit=40) as fabric:
+            for transport, seed in (("tcp", 1), ("tcp", 2)):
+                out = self.plan(fabric, seed)
+                expected = self.planned_bytes(fabric, planned.Plan(out))
+                before = fabric.counters()
+                text = planned.wait_all(planned.start_job(
+                    fabric, out, bw(transport), lambda name: int(name[1:])))
+                after = fabric.counters()
+                row = next(json.loads(line) for line in text.splitlines()
+                           if line.startswith("{"))["rows"][0]["in_place"]
+                self.assertEqual(row["wrong"], 0)
+                sent = [[a - b for a, b in zip(*rows)] for rows in zip(after, before)]
+                for leaf in range(fabric.leaves):
+                    for spine in range(fabric.spines):
+                        self.assertGreaterEqual(sent[leaf][spine], expected[leaf][spine],
+                                                (transport, leaf, spine, sent, expected))
+
+    def planned_bytes(self, fabric, plan):
+        out = [[0] * fabric.spines for _ in range(fabric.leaves)]
+        share = all_reduce.ring_bytes(len(plan.host_of_rank), SIZE) * REPEATS
+        for _, _, choices in plan.flows:
+            for leaf, choice in choices.items():
+                out[int(leaf[4:])][int(choice.split("/")[0])] += share
+        return out
+
+    def test_a_plan_of_other_hosts_or_ranks_is_refused_by_name(self):
+        with netns.Fabric(leaves=2, spines=2, hosts_per_leaf=2) as fabric:
+            out = self.plan(fabric, 1)
+            words = [planned.BIN / "weft-run", "--plan", out, "-n", 1, "--", "true"]
+            program = fabric.start(0, words, text=True, stderr=planned.subprocess.PIPE)
+            self.assertIn("is a plan for 4 ranks, 1 of them on this host (h0); this job has 1",
+                          program.communicate(timeout=60)[1])
+            self.assertEqual(program.returncode, 2)
+            text = (out / "paths.txt").read_text().replace("10.1.0.", "10.7.0.")
+            (out / "paths.txt").write_text(text)
+            program = fabric.start(0, words, text=True, stderr=planned.subprocess.PIPE)
+            self.assertIn(f"{out}/paths.txt is a plan for other hosts",
+                          program.communicate(timeout=60)[1])
+            environment = dict(os.environ, WEFT_PLAN=str(out), RANK="0", WORLD_SIZE="2",
+                               MASTER_ADDR=fabric.address(0), MASTER_PORT="29401",
+                               WEFT_JOB_SECRET="11" * 32)
+            program = fabric.start(0, bw("tcp"), env=environment, text=True,
+                                   stderr=planned.subprocess.PIPE)
+            said = program.communicate(timeout=60)[1]
+            self.assertIn("does not name 10.1.0.1; it is for h0 (10.7.0.1)", said)
+            self.assertNotEqual(program.returncode, 0)
+
+
+if __name__ == "__main__":
+    netns.enter()
+    netns.require_routers()
+    netns.require_tbf()
+    unittest.main(verbosity=2)

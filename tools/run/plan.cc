@@ -1,0 +1,89 @@
+#include "tools/run/plan.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/read_file.h"
+#include "base/status.h"
+#include "net/tcp/interface.h"
+#include "net/tcp/planned_ways.h"
+#include "topology/plan/connection_plan.h"
+
+namespace weft::run {
+namespace {
+
+// The host of the plan that this is.
+absl::StatusOr<std::string> OwnName(const topology::ConnectionPlan& plan) {
+  WEFT_ASSIGN_OR_RETURN(std::vector<net::Interface> interfaces, net::ListInterfaces());
+  for (const net::Interface& interface : interfaces) {
+    const topology::IpAddress address = net::ToIpAddress(interface.address);
+    for (const topology::ConnectionPlanHost& host : plan.text().hosts) {
+      const auto& own = host.addresses;
+      if (std::find(own.begin(), own.end(), address) != own.end()) return host.name;
+    }
+  }
+  std::string addresses;
+  for (const net::Interface& interface : interfaces) {
+    absl::StrAppend(&addresses, addresses.empty() ? "" : ", ",
+                    net::ToIpAddress(interface.address).ToString());
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      plan.origin(), " is a plan for other hosts: it names none of this one's addresses, ",
+      addresses));
+}
+
+// "rank host gpu" a line: the ranks of `host`, by GPU.
+absl::StatusOr<std::vector<int>> RanksOf(const std::string& path, const std::string& host) {
+  WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
+  std::map<int, int> by_gpu;
+  int number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    line = line.substr(0, line.find('#'));
+    std::vector<absl::string_view> words =
+        absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
+    if (words.empty()) continue;
+    int rank = -1, gpu = -1;
+    if (words.size() != 3 || !absl::SimpleAtoi(words[0], &rank) ||
+        !absl::SimpleAtoi(words[2], &gpu)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ":", number, ": a line is RANK HOST GPU"));
+    }
+    if (words[1] == host) by_gpu[gpu] = rank;
+  }
+  std::vector<int> ranks;
+  for (const auto& [_, rank] : by_gpu) ranks.push_back(rank);
+  return ranks;
+}
+
+}  // namespace
+
+absl::StatusOr<PlannedHost> ReadPlan(const RunOptions& options) {
+  const std::filesystem::path folder = std::filesystem::absolute(options.plan);
+  WEFT_ASSIGN_OR_RETURN(auto plan, topology::ConnectionPlan::Load(folder.string()));
+  WEFT_ASSIGN_OR_RETURN(const std::string host, OwnName(*plan));
+  PlannedHost out;
+  const std::string path = (folder / "ranks.txt").string();
+  WEFT_ASSIGN_OR_RETURN(out.ranks, RanksOf(path, host));
+  const int world = options.ranks * options.nodes;
+  if (static_cast<int>(out.ranks.size()) != options.ranks || plan->text().ranks != world) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.plan, " is a plan for ", plan->text().ranks, " ranks, ",
+                     out.ranks.size(), " of them on this host (", host, "); this job has ", world,
+                     ", and ", options.ranks, " here"));
+  }
+  out.variables.emplace_back("WEFT_PLAN", folder.string());
+  for (const auto& [name, file] : {std::pair("NCCL_TOPO_FILE", "nccl-topo.xml"),
+                                   std::pair("NCCL_GRAPH_FILE", "nccl-graph.xml")}) {
+    if (std::filesystem::exists(folder / file)) {
+      out.variables.emplace_back(name, (folder / file).string());
+    }
+  }
+  return out;
+}
+
+}  // namespace weft::run
