@@ -1,5 +1,6 @@
 // weft-topo: what is where. `weft-topo host` shows a host; show, check, distance and convert work
-// on a fabric. Each subcommand is a file of tools/topo/.
+// on a fabric; discover and learn-hash find one between the hosts of a job. Each subcommand is a
+// file of tools/topo/.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include "tools/command_line.h"
 #include "tools/topo/fabric_commands.h"
 #include "tools/topo/host_command.h"
+#include "tools/topo/probe_commands.h"
 
 namespace weft::topo {
 namespace {
@@ -19,6 +21,8 @@ int Main(int argc, char** argv) {
   CheckCommand check(app);
   DistanceCommand distance(app);
   ConvertCommand convert(app);
+  DiscoverCommand discover(app);
+  LearnHashCommand learn(app);
   app.require_subcommand(1);
   const int status_of_usage = ReadCommandLine(app, argc, argv);
   if (status_of_usage != kGoOn) return status_of_usage;
@@ -26,6 +30,8 @@ int Main(int argc, char** argv) {
                                : show.chosen()     ? show.Run()
                                : check.chosen()    ? check.Run()
                                : distance.chosen() ? distance.Run()
+                               : discover.chosen() ? discover.Run()
+                               : learn.chosen()    ? learn.Run()
                                                    : convert.Run();
   if (status.ok()) return *status;
   absl::FPrintF(stderr, "weft-topo: %s\n", status.status().message());

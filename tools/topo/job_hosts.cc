@@ -1,0 +1,215 @@
+#include "tools/topo/job_hosts.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/first_line.h"
+#include "base/random.h"
+#include "base/settings.h"
+#include "base/status.h"
+#include "net/tcp/interface.h"
+#include "net/tcp/planned_ways.h"
+
+namespace weft::topo {
+namespace {
+
+using nlohmann::json;
+
+constexpr absl::Duration kMeeting = absl::Minutes(2);
+constexpr double kUnknownGigabits = 10;  // of an interface that does not say
+
+absl::StatusOr<std::vector<net::Interface>> Chosen(const std::string& words) {
+  Settings settings(LibrarySettings());
+  WEFT_RETURN_IF_ERROR(settings.SetFromEnvironment(/*strict=*/false));
+  std::vector<net::Interface> out;
+  if (words.empty()) {
+    WEFT_ASSIGN_OR_RETURN(net::Interface one, net::ChooseInterface(settings));
+    out.push_back(one);
+    return out;
+  }
+  WEFT_ASSIGN_OR_RETURN(std::vector<net::Interface> all, net::ListInterfaces());
+  for (absl::string_view name : absl::StrSplit(words, ',', absl::SkipEmpty())) {
+    absl::StatusOr<net::Interface> one = net::ChooseInterface(
+        all, absl::StrCat("=", name), settings.Text("tcp.family"), "--interfaces");
+    if (!one.ok()) return one.status();
+    out.push_back(*one);
+  }
+  return out;
+}
+
+double GigabitsOf(const std::string& interface) {
+  int megabits = 0;
+  const std::string text = FirstLine(absl::StrCat("/sys/class/net/", interface, "/speed"));
+  return absl::SimpleAtoi(text, &megabits) && megabits > 0 ? megabits / 1000.0 : kUnknownGigabits;
+}
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  std::string out(name.data());
+  std::replace_if(
+      out.begin(), out.end(),
+      [](char c) {
+        return !absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.' &&
+               c != '_';
+      },
+      '-');
+  return out;
+}
+
+}  // namespace
+
+void ProbeWords::Declare(CLI::App& app) {
+  app.add_option("--interfaces", interfaces,
+                 "Interfaces of each host, eth0,eth1: NIC 0, NIC 1, ...; empty: one, as "
+                 "tcp.interface chooses it");
+  app.add_option("--port", port, "UDP port that probes go to, which switches may hash")
+      ->check(CLI::Range(1, 65535));
+  app.add_option("--ports", ports, "Source ports that a host probes towards each leaf")
+      ->check(CLI::Range(4, 4096));
+  app.add_option("--timeout", timeout, "How long one answer is waited for: 50ms, 1s");
+  app.add_option("--rounds", rounds, "How often a question without an answer is asked, at most")
+      ->check(CLI::Range(1, 100));
+}
+
+absl::StatusOr<std::unique_ptr<JobHosts>> JobHosts::Meet(const ProbeWords& words,
+                                                         const std::string& program) {
+  auto out = std::make_unique<JobHosts>();
+  out->program_ = program;
+  out->port_ = static_cast<uint16_t>(words.port);
+  out->rounds_ = words.rounds;
+  if (!absl::ParseDuration(words.timeout, &out->timeout_) ||
+      out->timeout_ <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--timeout ", words.timeout, " is no duration; right are 50ms and 1s"));
+  }
+  WEFT_ASSIGN_OR_RETURN(out->environment_, collectives::JobEnvironment::FromEnvironment());
+  if (out->ranks() < 2) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        program, " needs the hosts of a job: on each, weft-run --nnodes N --node-rank K ... -- ",
+        program, " ..., or any launcher that sets torchrun's environment"));
+  }
+  WEFT_ASSIGN_OR_RETURN(out->store_,
+                        collectives::StoreFromEnvironment(out->environment_, kMeeting));
+  absl::Status told = out->TellAddresses(words);
+  if (!told.ok()) return told;
+  return out;
+}
+
+absl::Status JobHosts::TellAddresses(const ProbeWords& words) {
+  json own = json::object();
+  absl::Status problem;
+  if (environment_.local_rank == 0) {
+    absl::StatusOr<std::vector<net::Interface>> chosen = Chosen(words.interfaces);
+    if (!chosen.ok()) problem = chosen.status();
+    own["name"] = HostName();
+    own["addresses"] = json::array();
+    for (const net::Interface& one : chosen.ok() ? *chosen : std::vector<net::Interface>()) {
+      const topology::IpAddress address = net::ToIpAddress(one.address);
+      own["addresses"].push_back(address.ToString());
+      own["gbps"] = GigabitsOf(one.name);
+      absl::StatusOr<std::unique_ptr<topology::EchoServer>> server =
+          topology::EchoServer::Open(address, port_);
+      if (server.ok()) {
+        servers_.push_back(*std::move(server));
+      } else {
+        problem = Annotate(server.status(), "answering probes (--port chooses another port)");
+      }
+    }
+    if (!problem.ok()) own["error"] = std::string(problem.message());
+  }
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all,
+                        store().AllGather(Key("hosts"), rank(), ranks(), own.dump(), kMeeting));
+  std::set<std::string> names;
+  bool unique = true;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const json one = json::parse(all[static_cast<size_t>(rank)], nullptr, false);
+    if (!one.is_object() || one.empty()) continue;
+    topology::SeenHost host;
+    host.name = one.value("name", "");
+    if (one.contains("error")) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("rank ", rank, " on ", host.name, ": ", one["error"].get<std::string>()));
+    }
+    unique = names.insert(host.name).second && unique;
+    for (const auto& text : one["addresses"]) {
+      WEFT_ASSIGN_OR_RETURN(topology::IpAddress address,
+                            topology::IpAddress::Parse(text.get<std::string>()));
+      host.addresses.push_back(address);
+    }
+    host.bandwidth = Bandwidth::GigabitsPerSecond(one.value("gbps", kUnknownGigabits));
+    if (rank == this->rank()) own_ = static_cast<int>(hosts_.size());
+    rank_of_host_.push_back(rank);
+    hosts_.push_back(std::move(host));
+  }
+  // Containers and namespaces may share a name: then hosts are named by their numbers.
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    if (!unique) hosts_[i].name = absl::StrCat("h", i);
+  }
+  if (hosts_.size() < 2) {
+    return absl::FailedPreconditionError(
+        "all ranks are on one host (only one has LOCAL_RANK 0): a fabric is found between hosts");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<json>> JobHosts::Exchange(const std::string& what, const json& own) {
+  WEFT_ASSIGN_OR_RETURN(
+      std::vector<std::string> all,
+      store().AllGather(Key(what), rank(), ranks(), own_ >= 0 ? own.dump() : "", kMeeting));
+  std::vector<json> out;
+  for (int rank : rank_of_host_) {
+    out.push_back(json::parse(all[static_cast<size_t>(rank)], nullptr, false));
+    if (!out.back().is_discarded()) continue;
+    return absl::DataLossError(absl::StrCat("what rank ", rank, " says of ", what, " is no JSON"));
+  }
+  return out;
+}
+
+absl::Status JobHosts::Conclude(const absl::Status& status) {
+  const std::string key = Key("verdict");
+  if (rank() == 0) {
+    WEFT_RETURN_IF_ERROR(store().Set(key, status.ok() ? "ok" : std::string(status.message())));
+  }
+  WEFT_ASSIGN_OR_RETURN(const std::string verdict, store().Get(key, kMeeting));
+  WEFT_RETURN_IF_ERROR(store().Barrier(Key("end"), rank(), ranks(), kMeeting));
+  servers_.clear();
+  if (rank() == 0) return status;
+  if (verdict == "ok") return status;
+  return absl::FailedPreconditionError(absl::StrCat("rank 0: ", verdict));
+}
+
+topology::TraceOptions JobHosts::Options(topology::SeenNic source, topology::SeenNic target) const {
+  topology::TraceOptions out;
+  const auto address = [&](topology::SeenNic nic) {
+    return hosts_[static_cast<size_t>(nic.host)].addresses[static_cast<size_t>(nic.nic)];
+  };
+  out.source = address(source);
+  out.target = address(target);
+  out.target_port = port_;
+  out.timeout = timeout_;
+  out.rounds = rounds_;
+  return out;
+}
+
+std::vector<uint16_t> JobHosts::DrawPorts(int count, uint64_t salt) const {
+  Random random(static_cast<uint64_t>(rank()) + 1, salt);
+  std::set<uint16_t> ports;
+  // RoCE's, above those that kernels hand out.
+  while (static_cast<int>(ports.size()) < count) {
+    const auto port = static_cast<uint16_t>(0xF000 - random.Below(0x3000));
+    if (port != port_) ports.insert(port);
+  }
+  std::vector<uint16_t> out(ports.begin(), ports.end());
+  random.Shuffle(out);
+  return out;
+}
+
+}  // namespace weft::topo

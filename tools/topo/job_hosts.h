@@ -1,0 +1,76 @@
+// The hosts of a job that probe each other: they meet at the job's store (weft-run's, or rank 0's
+// at MASTER_ADDR and MASTER_PORT as torchrun's environment has it), tell their addresses, and
+// answer each other's probes. Of each host the rank with LOCAL_RANK 0 probes; the others only wait.
+#ifndef WEFT_TOOLS_TOPO_JOB_HOSTS_H_
+#define WEFT_TOOLS_TOPO_JOB_HOSTS_H_
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/rendezvous/job_environment.h"
+#include "topology/discovery/infer.h"
+#include "topology/discovery/trace.h"
+#include "topology/ecmp/echo_prober.h"
+
+namespace weft::topo {
+
+// Words of the command line.
+struct ProbeWords {
+  std::string interfaces;
+  int port = topology::kRoceTargetPort;
+  int ports = 64;
+  std::string timeout = "200ms";
+  int rounds = 4;
+
+  void Declare(CLI::App& app);
+};
+
+class JobHosts {
+ public:
+  // Every rank. The phases of one job are told apart by `program`. Errors name what is wrong with
+  // the environment, an interface, or the port that probes are answered at.
+  static absl::StatusOr<std::unique_ptr<JobHosts>> Meet(const ProbeWords& words,
+                                                        const std::string& program);
+
+  int rank() const { return environment_.rank.value(); }
+  int ranks() const { return environment_.world_size; }
+  int own() const { return own_; }  // number of this host; -1: another rank probes for it
+  const std::vector<topology::SeenHost>& hosts() const { return hosts_; }
+  collectives::Store& store() { return *store_.store; }
+  topology::TraceStatistics& statistics() { return statistics_; }
+
+  // What every host says, by host.
+  absl::StatusOr<std::vector<nlohmann::json>> Exchange(const std::string& what,
+                                                       const nlohmann::json& own);
+  // Rank 0's status for all, and the end: nobody answers probes any more.
+  absl::Status Conclude(const absl::Status& status);
+
+  topology::TraceOptions Options(topology::SeenNic source, topology::SeenNic target) const;
+  // `count` different source ports, drawn anew for each `salt`.
+  std::vector<uint16_t> DrawPorts(int count, uint64_t salt) const;
+  std::string Key(const std::string& what) const { return program_ + "/" + what; }
+
+ private:
+  absl::Status TellAddresses(const ProbeWords& words);
+
+  std::string program_;
+  collectives::JobEnvironment environment_;
+  collectives::JobStore store_;
+  std::vector<topology::SeenHost> hosts_;
+  std::vector<int> rank_of_host_;
+  int own_ = -1;
+  uint16_t port_ = 0;
+  absl::Duration timeout_;
+  int rounds_ = 4;
+  std::vector<std::unique_ptr<topology::EchoServer>> servers_;
+  topology::TraceStatistics statistics_;
+};
+
+}  // namespace weft::topo
+
+#endif  // WEFT_TOOLS_TOPO_JOB_HOSTS_H_

@@ -1,0 +1,44 @@
+// The subcommands of weft-topo that run on the hosts of a job: discover, learn-hash.
+#ifndef WEFT_TOOLS_TOPO_PROBE_COMMANDS_H_
+#define WEFT_TOOLS_TOPO_PROBE_COMMANDS_H_
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "tools/topo/job_hosts.h"
+
+namespace weft::topo {
+
+// Run() returns the exit status.
+
+class DiscoverCommand {
+ public:
+  explicit DiscoverCommand(CLI::App& app);
+  bool chosen() const { return command_->parsed(); }
+  absl::StatusOr<int> Run() const;
+
+ private:
+  CLI::App* command_;
+  ProbeWords words_;
+  std::string out_ = "fabric", switch_bandwidth_;
+  double missed_ = 0.01;
+};
+
+class LearnHashCommand {
+ public:
+  explicit LearnHashCommand(CLI::App& app);
+  bool chosen() const { return command_->parsed(); }
+  absl::StatusOr<int> Run() const;
+
+ private:
+  CLI::App* command_;
+  ProbeWords words_;
+  std::string folder_;
+  std::string limit_ = "50s";
+  double wrong_ = 0.02;
+};
+
+}  // namespace weft::topo
+
+#endif  // WEFT_TOOLS_TOPO_PROBE_COMMANDS_H_
