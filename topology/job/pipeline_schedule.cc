@@ -301,6 +301,14 @@ absl::StatusOr<PipelineSchedule> MakePipelineSchedule(const PipelineSpec& spec) 
 absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
                                                    const PipelineSchedule& schedule,
                                                    const PassDurations& durations) {
+  return RunPipelineSchedule(
+      spec, schedule,
+      std::vector<PassDurations>(static_cast<size_t>(std::max(0, spec.depth())), durations));
+}
+
+absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
+                                                   const PipelineSchedule& schedule,
+                                                   absl::Span<const PassDurations> by_depth) {
   WEFT_RETURN_IF_ERROR(Check(spec));
   WEFT_RETURN_IF_ERROR(CheckComplete(spec, schedule));
   const size_t stages = schedule.size();
@@ -318,6 +326,8 @@ absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
     for (size_t s = 0; s < stages; ++s) {
       while (next[s] < schedule[s].size()) {
         const PipelinePass& pass = schedule[s][next[s]];
+        const PassDurations& durations =
+            by_depth[static_cast<size_t>(DepthOf(spec, static_cast<int>(s), pass.chunk))];
         const double ready = ends.Ready(static_cast<int>(s), pass, durations.transfer);
         if (ready < 0) break;
         const double start = std::max(ready, free_at[s]);
@@ -347,6 +357,34 @@ absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
   }
   timing.bubble = 1 - busy / (timing.makespan * static_cast<double>(stages));
   return timing;
+}
+
+// Each further layer goes to the stage that then has the least: layers cost the same, so that no
+// other choice has a smaller largest stage.
+std::vector<int64_t> BalanceLayers(const PipelineSpec& spec, int64_t layers, double end_cost) {
+  std::vector<int64_t> counts(static_cast<size_t>(spec.depth()), 1);
+  auto work_of = [&](int stage) {
+    double work = 0;
+    for (int chunk = 0; chunk < spec.chunks; ++chunk) {
+      const int depth = DepthOf(spec, stage, chunk);
+      work += static_cast<double>(counts[static_cast<size_t>(depth)]);
+      if (depth == spec.depth() - 1) work += end_cost;
+    }
+    return work;
+  };
+  for (int64_t left = layers - spec.depth(); left > 0; --left) {
+    int stage = 0;
+    for (int other = 1; other < spec.stages; ++other) {
+      if (work_of(other) < work_of(stage)) stage = other;
+    }
+    int64_t* least = nullptr;
+    for (int chunk = 0; chunk < spec.chunks; ++chunk) {
+      int64_t& count = counts[static_cast<size_t>(DepthOf(spec, stage, chunk))];
+      if (least == nullptr || count < *least) least = &count;
+    }
+    ++*least;
+  }
+  return counts;
 }
 
 double TheoreticalBubble(const PipelineSpec& spec, const PassDurations& durations) {

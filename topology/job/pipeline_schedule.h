@@ -27,6 +27,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace weft::topology {
 
@@ -105,6 +106,16 @@ struct PipelineTiming {
 absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
                                                    const PipelineSchedule& schedule,
                                                    const PassDurations& durations);
+// The same where chunks take different times: durations of each chunk of the model, depth() of
+// them.
+absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
+                                                   const PipelineSchedule& schedule,
+                                                   absl::Span<const PassDurations> by_depth);
+
+// Layers of each chunk of the model, depth() of them and one at least each, so that the stage with
+// the most work has as little as can be. A layer costs 1; what stands behind the last one costs
+// `end_cost` more. Where stages are equal, earlier ones have a layer more.
+std::vector<int64_t> BalanceLayers(const PipelineSpec& spec, int64_t layers, double end_cost);
 
 // The bubble of p stages of equal durations and m >= p micro-batches, as a part of the makespan:
 // for gpipe, 1f1b and interleaved (p - 1) / (v m + p - 1). Time lost under zb-h1: (p - 1)(f + b -

@@ -115,7 +115,8 @@ absl::StatusOr<std::unique_ptr<Stepper>> Stepper::Create(const TrainConfig& conf
   WEFT_ASSIGN_OR_RETURN(StepPlan plan, StepPlan::Make(config, SizesOf(groups->mesh)));
   WEFT_ASSIGN_OR_RETURN(topology::PipelineSchedule schedule, MakePipelineSchedule(plan.pipeline));
   // Proved before any rank trains.
-  WEFT_RETURN_IF_ERROR(RunPipelineSchedule(plan.pipeline, schedule, {}).status());
+  WEFT_RETURN_IF_ERROR(
+      RunPipelineSchedule(plan.pipeline, schedule, topology::PassDurations{}).status());
   return Guarded([&]() -> absl::StatusOr<std::unique_ptr<Stepper>> {
     return std::unique_ptr<Stepper>(new Stepper(config, plan, std::move(schedule), groups, trace));
   });

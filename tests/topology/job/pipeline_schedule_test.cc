@@ -132,18 +132,18 @@ TEST(PipelineScheduleTest, ASpoiltScheduleIsRefusedByName) {
   const PipelineSchedule good = *MakePipelineSchedule(spec);
   PipelineSchedule missing = good;
   missing[2].pop_back();
-  EXPECT_THAT(std::string(RunPipelineSchedule(spec, missing, {}).status().message()),
+  EXPECT_THAT(std::string(RunPipelineSchedule(spec, missing, PassDurations{}).status().message()),
               HasSubstr("stage 2 has 11 passes of 12"));
   PipelineSchedule twice = good;
   twice[1][3] = twice[1][4];
-  EXPECT_THAT(std::string(RunPipelineSchedule(spec, twice, {}).status().message()),
+  EXPECT_THAT(std::string(RunPipelineSchedule(spec, twice, PassDurations{}).status().message()),
               HasSubstr("stage 1 has the"));
   // A backward pass before its own forward pass waits for ever.
   PipelineSchedule stuck = good;
   auto backward =
       std::find(stuck[3].begin(), stuck[3].end(), PipelinePass{PassKind::kBackward, 0, 0});
   std::rotate(stuck[3].begin(), backward, backward + 1);
-  EXPECT_THAT(std::string(RunPipelineSchedule(spec, stuck, {}).status().message()),
+  EXPECT_THAT(std::string(RunPipelineSchedule(spec, stuck, PassDurations{}).status().message()),
               HasSubstr("waits for ever"));
 }
 
@@ -168,6 +168,64 @@ TEST(PipelineScheduleTest, ThePictureHasEveryPass) {
     ++titles;
   }
   EXPECT_EQ(titles, 3U * 4 * 3);
+}
+
+TEST(BalanceLayersTest, NoOtherSplitHasASmallerLargestStage) {
+  for (int stages : {1, 2, 3, 4}) {
+    for (double end : {0.0, 0.6, 1.0, 2.5, 9.0}) {
+      for (int64_t layers = stages; layers <= 11; ++layers) {
+        const PipelineSpec spec{.stages = stages, .micro_batches = 4};
+        const std::vector<int64_t> counts = BalanceLayers(spec, layers, end);
+        auto largest = [&](const std::vector<int64_t>& split) {
+          double most = 0;
+          for (size_t s = 0; s < split.size(); ++s) {
+            most =
+                std::max(most, static_cast<double>(split[s]) + (s + 1 == split.size() ? end : 0.0));
+          }
+          return most;
+        };
+        // Every split, by counting in base `layers`.
+        double best = 1e9;
+        std::vector<int64_t> split(static_cast<size_t>(stages), 1);
+        for (bool more = true; more;) {
+          int64_t sum = 0;
+          for (int64_t count : split) sum += count;
+          if (sum == layers) best = std::min(best, largest(split));
+          more = false;
+          for (int64_t& count : split) {
+            if (++count <= layers) {
+              more = true;
+              break;
+            }
+            count = 1;
+          }
+        }
+        EXPECT_DOUBLE_EQ(largest(counts), best)
+            << stages << " stages, " << layers << " layers, end " << end;
+      }
+    }
+  }
+}
+
+TEST(BalanceLayersTest, EarlierStagesHaveMoreAndChunksOfAStageShare) {
+  EXPECT_EQ(BalanceLayers({.stages = 3, .micro_batches = 3}, 4, 0),
+            (std::vector<int64_t>{2, 1, 1}));
+  EXPECT_EQ(BalanceLayers({.stages = 4, .micro_batches = 4}, 12, 2),
+            (std::vector<int64_t>{4, 3, 3, 2}));
+  // zb-v: the first stage has the model's last chunk.
+  const PipelineSpec v{.kind = Kind::kZeroBubbleV, .stages = 2, .chunks = 2, .micro_batches = 4};
+  EXPECT_EQ(BalanceLayers(v, 8, 2), (std::vector<int64_t>{2, 3, 2, 1}));
+}
+
+TEST(PipelineScheduleTest, ChunksOfDifferentDurationsAreTimedEachByItsOwn) {
+  const PipelineSpec spec{.stages = 2, .micro_batches = 1};
+  auto schedule = MakePipelineSchedule(spec);
+  ASSERT_TRUE(schedule.ok());
+  const std::vector<PassDurations> durations = {{.forward = 3, .backward = 6},
+                                                {.forward = 1, .backward = 2}};
+  auto timing = RunPipelineSchedule(spec, *schedule, durations);
+  ASSERT_TRUE(timing.ok());
+  EXPECT_DOUBLE_EQ(timing->makespan, 3 + 1 + 2 + 6);
 }
 
 }  // namespace
