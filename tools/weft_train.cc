@@ -30,6 +30,7 @@
 #include "trainer/files/folder_lock.h"
 #include "trainer/groups/parallel_groups.h"
 #include "trainer/loop/forecast.h"
+#include "trainer/loop/memory.h"
 #include "trainer/loop/trainer.h"
 
 namespace weft {
@@ -75,6 +76,7 @@ struct Command {
   bool markdown = false;
   bool check = false;
   int ranks = 0;
+  int ranks_per_host = 0;
   std::string preset;
   // Short forms of keys, which come before --set; empty: not given.
   std::string tensor, pipeline, zero, schedule;
@@ -104,7 +106,7 @@ struct Command {
       WEFT_ASSIGN_OR_RETURN(auto environment, collectives::JobEnvironment::FromEnvironment());
       size = std::max(environment.world_size, config.tensor_parallel * config.pipeline_parallel);
     }
-    WEFT_ASSIGN_OR_RETURN(std::string text, DescribeRun(config, size));
+    WEFT_ASSIGN_OR_RETURN(std::string text, DescribeRun(config, size, ranks_per_host));
     std::fputs(text.c_str(), stdout);
     return absl::OkStatus();
   }
@@ -192,6 +194,9 @@ int Main(int argc, char** argv) {
                "be, and exit without training");
   app.add_option("--ranks", command.ranks, "with --check: of the job; else as started")
       ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--ranks-per-host", command.ranks_per_host,
+                 "with --check: ranks that share a host's memory; else all of the job")
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--set", command.overrides, "KEY=VALUE of the config, as train.steps=100")
       ->allow_extra_args(false);
   app.add_flag("--markdown", command.markdown, "print the reference of all keys and exit");
@@ -202,6 +207,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   KeepMemory();
+  CountTensorMemory();
   RaiseOpenFilesLimit();
   HandleSignals();
   absl::Status status = command.check ? command.Check() : command.Run();

@@ -219,6 +219,16 @@ absl::StatusOr<ModelConfig> ReadModel(const Settings& settings) {
 
 OptimizerConfig ReadOptimizer(const Settings& settings) {
   OptimizerConfig optimizer;
+  const std::string& name = settings.Text("optimizer.name");
+  optimizer.name = name == "lamb"   ? OptimizerKind::kLamb
+                   : name == "sgd"  ? OptimizerKind::kSgd
+                   : name == "lion" ? OptimizerKind::kLion
+                   : name == "muon" ? OptimizerKind::kMuon
+                                    : OptimizerKind::kAdamW;
+  optimizer.momentum = settings.Real("optimizer.momentum");
+  optimizer.nesterov = settings.Bool("optimizer.nesterov");
+  optimizer.lamb_bias_correction = settings.Bool("optimizer.lamb_bias_correction");
+  optimizer.lamb_norm_clip = settings.Real("optimizer.lamb_norm_clip");
   optimizer.learning_rate = settings.Real("optimizer.learning_rate");
   optimizer.min_learning_rate = settings.Real("optimizer.min_learning_rate");
   optimizer.beta1 = settings.Real("optimizer.beta1");
@@ -233,6 +243,44 @@ OptimizerConfig ReadOptimizer(const Settings& settings) {
   optimizer.schedule = settings.Text("optimizer.schedule") == "constant" ? ScheduleKind::kConstant
                                                                          : ScheduleKind::kCosine;
   return optimizer;
+}
+
+// "first-last" or a number, of layers below `layers`.
+absl::Status SetRange(absl::string_view range, int64_t layers, RecomputeKind kind,
+                      std::vector<RecomputeKind>& recompute) {
+  const std::vector<absl::string_view> ends = absl::StrSplit(range, '-');
+  int64_t first = 0, last = 0;
+  if (ends.size() > 2 || !absl::SimpleAtoi(ends.front(), &first) ||
+      !absl::SimpleAtoi(ends.back(), &last) || first < 0 || first > last || last >= layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", range, "' is no range of the ", layers, " layers, 0 to ", layers - 1));
+  }
+  for (int64_t layer = first; layer <= last; ++layer) {
+    recompute[static_cast<size_t>(layer)] = kind;
+  }
+  return absl::OkStatus();
+}
+
+// "full" or "full:0-3,selective:4-7".
+absl::StatusOr<std::vector<RecomputeKind>> ParseRecompute(const std::string& text, int64_t layers) {
+  std::vector<RecomputeKind> recompute(static_cast<size_t>(layers), RecomputeKind::kNone);
+  for (absl::string_view part : absl::StrSplit(text, ',')) {
+    const std::pair<absl::string_view, absl::string_view> pieces =
+        absl::StrSplit(part, absl::MaxSplits(':', 1));
+    RecomputeKind kind = RecomputeKind::kNone;
+    if (pieces.first == "full") {
+      kind = RecomputeKind::kFull;
+    } else if (pieces.first == "selective") {
+      kind = RecomputeKind::kSelective;
+    } else if (pieces.first != "none") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", pieces.first, "' is none of none, selective and full"));
+    }
+    const std::string all = absl::StrCat("0-", layers - 1);
+    WEFT_RETURN_IF_ERROR(SetRange(pieces.second.empty() ? absl::string_view(all) : pieces.second,
+                                  layers, kind, recompute));
+  }
+  return recompute;
 }
 
 absl::Status Validate(const TrainConfig& config, const Settings& settings) {
@@ -263,6 +311,14 @@ absl::Status Validate(const TrainConfig& config, const Settings& settings) {
   if (config.micro_batch > config.global_batch) {
     return error("train.micro_batch",
                  absl::StrCat("must not be above train.global_batch = ", config.global_batch));
+  }
+  const int64_t group = settings.Integer("parallel.zero_group");
+  if (settings.Integer("parallel.zero") == 0 && group > 1) {
+    return error("parallel.zero_group", "parallel.zero = 0 shards nothing");
+  }
+  if (!config.master_weights && config.precision != Precision::kBf16) {
+    return error("train.master_weights",
+                 absl::StrCat("needs train.precision = bf16; it is ", NameOf(config.precision)));
   }
   if (config.optimizer.min_learning_rate > config.optimizer.learning_rate) {
     return error("optimizer.min_learning_rate",
@@ -300,14 +356,31 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
   config.seed = static_cast<uint64_t>(settings.Integer("train.seed"));
   const std::string& precision = settings.Text("train.precision");
   bool is_bf16 = precision == "bf16" || (precision == "auto" && CpuHasFastBf16());
-  config.precision = is_bf16 ? Precision::kBf16 : Precision::kFp32;
+  config.precision = is_bf16               ? Precision::kBf16
+                     : precision == "fp16" ? Precision::kFp16
+                                           : Precision::kFp32;
+  config.loss_scale = settings.Real("train.loss_scale");
+  config.loss_scale_steps = settings.Integer("train.loss_scale_steps");
+  config.master_weights = settings.Bool("train.master_weights");
+  config.non_finite =
+      settings.Text("train.non_finite") == "skip" ? NonFinite::kSkip : NonFinite::kFatal;
+  absl::StatusOr<std::vector<RecomputeKind>> recompute =
+      ParseRecompute(settings.Text("train.recompute"), config.model.layers);
+  if (!recompute.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(settings.Origin("train.recompute"), ": train.recompute = ",
+                     settings.ValueText("train.recompute"), ": ", recompute.status().message()));
+  }
+  config.recompute = *std::move(recompute);
   config.threads = static_cast<int>(settings.Integer("train.threads"));
+  config.host_memory = settings.ByteCount("train.host_memory");
   config.peak_tflops = settings.Real("train.peak_tflops");
   config.tensor_parallel = static_cast<int>(settings.Integer("parallel.tensor"));
   config.tensor_chunks = static_cast<int>(settings.Integer("parallel.tensor_chunks"));
   config.pipeline_parallel = static_cast<int>(settings.Integer("parallel.pipeline"));
   WEFT_ASSIGN_OR_RETURN(config.pipeline_schedule,
                         topology::ParsePipelineSchedule(settings.Text("parallel.schedule")));
+  config.pipeline_stages = settings.Text("parallel.stages");
   config.pipeline_chunks = static_cast<int>(settings.Integer("parallel.chunks"));
   if (config.pipeline_chunks == 0) {
     const bool several = config.pipeline_schedule == topology::PipelineScheduleKind::kInterleaved ||
@@ -315,6 +388,11 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
     config.pipeline_chunks = several ? 2 : 1;
   }
   config.zero_stage = static_cast<int>(settings.Integer("parallel.zero"));
+  config.zero_group = static_cast<int>(settings.Integer("parallel.zero_group"));
+  if (config.zero_stage == 0) {  // groups of one rank, each a replica of the others
+    config.zero_stage = 1;
+    config.zero_group = 1;
+  }
   config.bucket_bytes = settings.ByteCount("parallel.bucket_bytes");
   const std::string& reduce = settings.Text("parallel.reduce_precision");
   config.reduce_precision = reduce == "fp32"      ? ReducePrecision::kFp32
@@ -377,7 +455,15 @@ bool CpuHasFastBf16() {
 }
 
 absl::string_view NameOf(Precision precision) {
-  return precision == Precision::kBf16 ? "bf16" : "fp32";
+  switch (precision) {
+    case Precision::kBf16:
+      return "bf16";
+    case Precision::kFp16:
+      return "fp16";
+    case Precision::kFp32:
+      break;
+  }
+  return "fp32";
 }
 
 }  // namespace weft

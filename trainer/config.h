@@ -29,7 +29,12 @@ using topology::ActivationKind;
 using topology::BlockKind;
 using topology::NormKind;
 using topology::PositionKind;
-enum class Precision { kFp32, kBf16 };
+enum class Precision { kFp32, kBf16, kFp16 };
+enum class OptimizerKind { kAdamW, kLamb, kSgd, kLion, kMuon };
+// Which activations of a block are computed again in its backward pass: none; those of attention's
+// core and of the nonlinearity; all but the block's input.
+enum class RecomputeKind : uint8_t { kNone, kSelective, kFull };
+enum class NonFinite { kFatal, kSkip };
 enum class ScheduleKind { kCosine, kConstant };
 enum class ReducePrecision { kAuto, kCompute, kFp32 };  // kAuto: fp32 where micro-batches add up
 
@@ -57,11 +62,16 @@ struct ModelConfig : topology::ModelShape {
 };
 
 struct OptimizerConfig {
+  OptimizerKind name = OptimizerKind::kAdamW;
   double learning_rate = 0;
   double min_learning_rate = 0;
   double beta1 = 0;
   double beta2 = 0;
   double epsilon = 0;
+  double momentum = 0;  // SGD, Muon
+  bool nesterov = true;
+  bool lamb_bias_correction = true;
+  double lamb_norm_clip = 0;  // 0: none
   double weight_decay = 0;
   bool decay_all = false;  // norms and biases, too
   double clip = 0;         // largest global gradient norm; 0: no clipping
@@ -79,15 +89,23 @@ struct TrainConfig {
   int64_t micro_batch = 0;   // samples a forward pass on a rank; 0: all of its share at once
   uint64_t seed = 0;
   Precision precision = Precision::kFp32;  // "auto" is resolved
-  int threads = 0;                         // compute threads a rank; 0: cores / ranks on this host
-  double peak_tflops = 0;                  // of one rank; 0: measured at the start
+  bool master_weights = true;              // false: bf16 alone, rounded stochastically
+  NonFinite non_finite = NonFinite::kFatal;
+  double loss_scale = 1;                 // fp16: at the beginning
+  int64_t loss_scale_steps = 0;          // fp16: finite steps until it is doubled
+  std::vector<RecomputeKind> recompute;  // of each layer
+  int threads = 0;                       // compute threads a rank; 0: cores / ranks on this host
+  Bytes host_memory;                     // for the ranks of a host; 0: what it has
+  double peak_tflops = 0;                // of one rank; 0: measured at the start
 
-  int tensor_parallel = 1;    // ranks that share a layer
-  int tensor_chunks = 1;      // exchanges in which their rows are moved, at most
-  int pipeline_parallel = 1;  // stages
-  int pipeline_chunks = 1;    // chunks of layers that a stage holds; resolved
+  int tensor_parallel = 1;      // ranks that share a layer
+  int tensor_chunks = 1;        // exchanges in which their rows are moved, at most
+  int pipeline_parallel = 1;    // stages
+  std::string pipeline_stages;  // auto, even, or the layers of each chunk: "3,4,4,1"
+  int pipeline_chunks = 1;      // chunks of layers that a stage holds; resolved
   topology::PipelineScheduleKind pipeline_schedule = topology::PipelineScheduleKind::k1F1B;
   int zero_stage = 1;
+  int zero_group = 0;  // ranks that share training state; 0: all of the data axis
   Bytes bucket_bytes;
   ReducePrecision reduce_precision = ReducePrecision::kAuto;
 

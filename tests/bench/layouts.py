@@ -2,7 +2,8 @@
 
 The same GPT (6 layers, 384 wide, 256 tokens, vocabulary 4096) and global batch in every layout, runs in turns; of
 each the first steps are left out, the median step counts, and the row is the median over the turns. The rows
-say how much of the step the first rank waited, by axis.
+say how much of the step the first rank waited, by axis. The row "timers" has one layout with the trace's timers
+on, off and on again: what measuring costs.
 """
 
 import argparse
@@ -24,8 +25,10 @@ LAYOUTS = {
     "pp2 1f1b": (2, ["parallel.pipeline=2"]),
     "pp2 zb-h1": (2, ["parallel.pipeline=2", "parallel.schedule=zb-h1"]),
     "pp2 zb-v": (2, ["parallel.pipeline=2", "parallel.schedule=zb-v"]),
+    "dp2 zero-3": (2, ["parallel.zero=3"]),
     "tp2 pp2 dp2": (8, ["parallel.tensor=2", "parallel.pipeline=2"]),
 }
+TIMED = "dp2"  # the layout of the row "timers"
 
 
 def main() -> None:
@@ -47,6 +50,8 @@ def main() -> None:
                                        options.steps))
                 print(f"layouts turn {turn + 1}, {layout}: {cut[layout][-1]['tokens_per_second']:.0f}, "
                       f"one process {one[-1]:.0f} tokens/s", file=sys.stderr, flush=True)
+        if TIMED in layouts:
+            print(json.dumps(timers(scratch, options)), flush=True)
         for layout in layouts:
             ours = statistics.median(row["tokens_per_second"] for row in cut[layout])
             peer = statistics.median(one)
@@ -56,6 +61,25 @@ def main() -> None:
                               "peer_name": "one process, all cores", "unit": "tokens/s",
                               "ratio": ours / peer, "repeats": options.repeats,
                               "exposed_share": waits}), flush=True)
+
+
+def timers(scratch: pathlib.Path, options: argparse.Namespace) -> dict:
+    """Tokens/s with timers over tokens/s without, in turns on, off, on."""
+    ranks, settings = LAYOUTS[TIMED]
+    rates = {"on": [], "off": [], "on again": []}
+    for turn in range(options.repeats):
+        for when, spans in (("on", 50), ("off", 0), ("on again", 50)):
+            rates[when].append(run(scratch, f"timers-{when.replace(' ', '-')}-{turn}", ranks,
+                                   [*settings, f"log.trace_steps={spans}"],
+                                   options.steps)["tokens_per_second"])
+            print(f"layouts turn {turn + 1}, timers {when}: {rates[when][-1]:.0f} tokens/s",
+                  file=sys.stderr, flush=True)
+    medians = {when: statistics.median(values) for when, values in rates.items()}
+    ours, peer = (medians["on"] + medians["on again"]) / 2, medians["off"]
+    return {"name": "layouts", "case": f"timers on, off, on: {TIMED}", "ours": ours, "peer": peer,
+            "peer_name": "without timers", "unit": "tokens/s", "ratio": ours / peer,
+            "repeats": options.repeats,
+            "tokens_per_second": {when: round(value) for when, value in medians.items()}}
 
 
 def run(scratch: pathlib.Path, name: str, ranks: int, settings: list[str], steps: int) -> dict:

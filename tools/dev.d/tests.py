@@ -1,7 +1,8 @@
 """Builds and runs the tests: all tiers, one tier, or those whose names match a filter.
 
 Tiers: unit, seeds, local, fabric, nccl, torch, roce, gpu. What a machine cannot run is skipped,
-with the reason. The tier roce takes minutes and is run when it is named only; nccl and torch
+with the reason. The tier roce takes minutes and is run when it is named only; the name layouts runs the
+trainer's whole matrix of layouts, of which other runs take a sample; nccl and torch
 download what they need (NCCLs and PyTorch, 6 GB) when they are named, and else run with what is
 there.
 """
@@ -91,6 +92,8 @@ def run_preset(preset: str, what: str | None) -> Result:
         environment = {**os.environ, **SANITIZER_OPTIONS, "GTEST_OUTPUT": f"xml:{reports}/"}
         if "roce" in named:  # minutes, so never but when asked for
             environment["WEFT_ROCE"] = "1"
+        if "layouts" in named:  # minutes: the whole matrix of layouts, not a sample
+            environment["WEFT_LAYOUTS"] = "full"
         watch = Stopwatch()
         command = [str(word) for word in command]
         status = subprocess.run(command, cwd=ROOT, env=environment).returncode

@@ -21,6 +21,8 @@ absl::StatusOr<DataType> TypeOf(const at::Tensor& tensor) {
       return DataType::kFloat32;
     case at::kBFloat16:
       return DataType::kBFloat16;
+    case at::kHalf:
+      return DataType::kFloat16;
     case at::kDouble:
       return DataType::kFloat64;
     case at::kLong:

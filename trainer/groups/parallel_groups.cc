@@ -57,9 +57,13 @@ absl::StatusOr<Mesh> MeshOf(const TrainConfig& config, int ranks) {
                                " = ", tensor * pipeline, " ranks hold one model; the ", ranks,
                                " ranks of this job are no multiple of that"));
   }
-  return Mesh::Create({{Axis::kTensor, tensor},
-                       {Axis::kData, ranks / (tensor * pipeline)},
-                       {Axis::kPipeline, pipeline}});
+  const int data = ranks / (tensor * pipeline);
+  if (config.zero_group > 0 && data % std::min(config.zero_group, data) != 0) {
+    return Refuse(absl::StrCat("parallel.zero_group = ", config.zero_group, " does not divide the ",
+                               data, " data-parallel ranks (", ranks, " ranks / tensor ", tensor,
+                               " / pipeline ", pipeline, ")"));
+  }
+  return Mesh::Create({{Axis::kTensor, tensor}, {Axis::kData, data}, {Axis::kPipeline, pipeline}});
 }
 
 ParallelSizes SizesOf(const Mesh& mesh) {
@@ -94,6 +98,19 @@ absl::StatusOr<ParallelGroups> ParallelGroups::Create(
   WEFT_ASSIGN_OR_RETURN(groups.tensor, along("tensor", {Axis::kTensor}));
   WEFT_ASSIGN_OR_RETURN(groups.data, along("data", {Axis::kData}));
   WEFT_ASSIGN_OR_RETURN(groups.pipeline, along("pipeline", {Axis::kPipeline}));
+  const topology::MeshGroup data = groups.mesh.GroupOf(mine, {Axis::kData});
+  const int replicas_of = static_cast<int>(data.members.size());
+  if (config.zero_group > 0 && config.zero_group < replicas_of) {
+    std::vector<JobRank> shard, replicas;
+    for (int i = 0; i < replicas_of; ++i) {
+      const JobRank member = data.members[static_cast<size_t>(i)];
+      const int position = static_cast<int>(data.position);
+      if (i / config.zero_group == position / config.zero_group) shard.push_back(member);
+      if (i % config.zero_group == position % config.zero_group) replicas.push_back(member);
+    }
+    WEFT_ASSIGN_OR_RETURN(groups.shard, make("shard", shard));
+    WEFT_ASSIGN_OR_RETURN(groups.replicas, make("replicas", replicas));
+  }
   const topology::MeshGroup pipeline = groups.mesh.GroupOf(mine, {Axis::kPipeline});
   const int stages = static_cast<int>(pipeline.members.size());
   const bool at_an_end = pipeline.position == 0 || pipeline.position == stages - 1;
@@ -109,11 +126,15 @@ void ParallelGroups::SetTrace(Trace* trace) {
   data->SetTrace(trace, kComputeTrack, kDataTrack);
   tensor->SetTrace(trace, kComputeTrack, kTensorTrack);
   pipeline->SetTrace(trace, kComputeTrack, kPipelineTrack);
+  for (Group* group : {shard.get(), replicas.get()}) {
+    if (group != nullptr) group->SetTrace(trace, kComputeTrack, kDataTrack);
+  }
   if (ends != nullptr) ends->SetTrace(trace, kComputeTrack, kPipelineTrack);
 }
 
 void ParallelGroups::set_step(int64_t step) {
-  for (Group* group : {world.get(), data.get(), tensor.get(), pipeline.get(), ends.get()}) {
+  for (Group* group : {world.get(), data.get(), tensor.get(), pipeline.get(), ends.get(),
+                       shard.get(), replicas.get()}) {
     if (group != nullptr) group->set_step(step);
   }
 }

@@ -36,8 +36,15 @@ ParallelSizes SizesOf(const topology::Mesh& mesh);
 struct ParallelGroups {
   topology::Mesh mesh;
   std::unique_ptr<Group> world, tensor, data, pipeline;
+  // With parallel.zero_group the data axis is two: the ranks that share the training state, and
+  // those that hold the same shard of it. Null: all of `data` share it, and each holds a shard of
+  // its own.
+  std::unique_ptr<Group> shard, replicas;
   // First and last stage, which share a tied embedding; null: no such pair, or not this rank.
   std::unique_ptr<Group> ends;
+
+  // The ranks over which training state is sharded.
+  Group& shard_group() const { return shard == nullptr ? *data : *shard; }
 
   // A job of one rank.
   static ParallelGroups Alone();

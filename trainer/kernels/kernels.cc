@@ -114,6 +114,8 @@ void PositionBackward(int64_t rows, int64_t width, int64_t sequence, const T* dy
 WEFT_INSTANTIATE(float, float)
 WEFT_INSTANTIATE(Bf16, Bf16)
 WEFT_INSTANTIATE(Bf16, float)
+WEFT_INSTANTIATE(Fp16, Fp16)
+WEFT_INSTANTIATE(Fp16, float)
 #undef WEFT_INSTANTIATE
 
 }  // namespace weft::kernels

@@ -1,9 +1,9 @@
 // The loops that LibTorch does in several passes, each in one: norms, activations, rotary
-// positions, embedding, cross-entropy with its gradient, AdamW. Plain pointers, row-major, no
+// positions, embedding, cross-entropy with its gradient, optimizers. Plain pointers, row-major, no
 // allocation.
 //
-// Number types: float, and Bf16 with all arithmetic in fp32. Each loop is compiled for several
-// instruction sets; Kernels() gives the best that this CPU has. OpenMP threads, as many as
+// Number types: float, and Bf16 and Fp16 with all arithmetic in fp32. Each loop is compiled for
+// several instruction sets; Kernels() gives the best that this CPU has. OpenMP threads, as many as
 // at::set_num_threads set; results depend on the number of threads only where a sum over rows is
 // split (norm_backward), and never on timing.
 //
@@ -21,6 +21,11 @@ struct Bf16 {
   uint16_t bits = 0;
 };
 
+// IEEE 754's binary16.
+struct Fp16 {
+  uint16_t bits = 0;
+};
+
 struct AdamW {
   float learning_rate = 0;
   float beta1 = 0;
@@ -30,6 +35,28 @@ struct AdamW {
   float correction1 = 1;       // 1 - beta1^t
   float correction2_root = 1;  // sqrt(1 - beta2^t)
   float gradient_scale = 1;    // clipping
+};
+
+struct Sgd {
+  float learning_rate = 0;
+  float momentum = 0;
+  float weight_decay = 0;
+  float gradient_scale = 1;
+  bool nesterov = false;
+};
+
+struct Lion {
+  float learning_rate = 0;
+  float beta1 = 0;
+  float beta2 = 0;
+  float weight_decay = 0;
+  float gradient_scale = 1;
+};
+
+struct Momentum {
+  float momentum = 0;
+  float gradient_scale = 1;
+  bool nesterov = false;
 };
 
 template <typename T>
@@ -79,14 +106,37 @@ struct TypedKernels {
   void (*dropout)(int64_t rows, int64_t width, float probability, uint64_t seed,
                   const int64_t* row_numbers, const T* x, T* y);
 
-  // One step on [0, count); T is the gradient's type. `compute` (may be null) receives the new
-  // parameters, rounded.
+  // One step of an optimizer on [0, count); T is the gradient's type.
   void (*adamw)(int64_t count, const AdamW& step, const T* gradient, float* parameters, float* mean,
-                float* variance, Bf16* compute);
+                float* variance);
+  void (*sgd)(int64_t count, const Sgd& step, const T* gradient, float* parameters,
+              float* momentum);
+  void (*lion)(int64_t count, const Lion& step, const T* gradient, float* parameters, float* mean);
+  // LAMB up to its norms: moves mean and variance on; sums[0] gets the squares of the parameters,
+  // sums[1] those of AdamDirection(). Partial sums over fixed blocks, then in order.
+  void (*lamb_measure)(int64_t count, const AdamW& step, const T* gradient, const float* parameters,
+                       float* mean, float* variance, double* sums);
+  // m = momentum m + (1 - momentum) g; direction = m, or (1 - momentum) g + momentum m (Nesterov).
+  void (*momentum)(int64_t count, const Momentum& step, const T* gradient, float* mean,
+                   float* direction);
   // Partial sums over fixed blocks, then in order: the same for every number of threads.
   double (*sum_squares)(int64_t count, const T* x);
   // sum += x, or sum = x.
   void (*accumulate)(int64_t count, const T* x, bool add, float* sum);
+};
+
+// Loops on fp32 alone, and between it and bf16.
+struct Fp32Kernels {
+  // parameters -= rate * direction, direction = mean^ / (sqrt(variance^) + epsilon) + weight_decay
+  // * parameters, ^ for the corrections of `step`.
+  void (*lamb_apply)(int64_t count, const AdamW& step, float rate, const float* mean,
+                     const float* variance, float* parameters);
+  // x = keep * x - rate * direction.
+  void (*step_along)(int64_t count, float keep, float rate, const float* direction, float* x);
+  void (*widen)(int64_t count, const Bf16* x, float* y);
+  // Rounds up or down, each with the probability that makes the mean of the results x. The draw
+  // depends on key and on the element's number, `first` for x[0].
+  void (*round_stochastically)(int64_t count, uint64_t key, int64_t first, const float* x, Bf16* y);
 };
 
 // dtable[token] = (or +=) sum of dy[row] over the rows with that token, in order of the rows,
@@ -104,6 +154,8 @@ struct KernelTable {
   const char* instruction_set = "";
   TypedKernels<float> f32;
   TypedKernels<Bf16> bf16;
+  TypedKernels<Fp16> fp16;
+  Fp32Kernels fp32;
   template <typename T>
   const TypedKernels<T>& Of() const;
 };
@@ -116,11 +168,24 @@ inline const TypedKernels<Bf16>& KernelTable::Of<Bf16>() const {
   return bf16;
 }
 
+template <>
+inline const TypedKernels<Fp16>& KernelTable::Of<Fp16>() const {
+  return fp16;
+}
+
 const KernelTable& Kernels();
 
 [[gnu::always_inline]] inline float Load(float x) { return x; }
 [[gnu::always_inline]] inline float Load(Bf16 x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+}
+[[gnu::always_inline]] inline float Load(Fp16 x) {
+  const uint32_t low = static_cast<uint32_t>(x.bits) & 0x7FFFU;
+  // The exponent's bias differs by 112; an infinity or a NaN stays one.
+  const float scaled = std::bit_cast<float>(low << 13) * 0x1p112F;
+  const uint32_t finite = std::bit_cast<uint32_t>(scaled);
+  const uint32_t bits = low >= 0x7C00U ? (low << 13) | 0x7F800000U : finite;
+  return std::bit_cast<float>(bits | (static_cast<uint32_t>(x.bits & 0x8000U) << 16));
 }
 [[gnu::always_inline]] inline void Store(float value, float& x) { x = value; }
 // Round to nearest, ties to even; a NaN stays one.
@@ -128,6 +193,20 @@ const KernelTable& Kernels();
   uint32_t bits = std::bit_cast<uint32_t>(value);
   uint32_t rounded = bits + 0x7FFFU + ((bits >> 16) & 1U);
   x.bits = static_cast<uint16_t>((value == value ? rounded : (bits | 0x400000U)) >> 16);
+}
+
+// The same; what is above 65,504 by half a unit or more becomes infinite.
+[[gnu::always_inline]] inline void Store(float value, Fp16& x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t size = bits & 0x7FFFFFFFU;
+  // Normal: another bias, and 13 bits less, ties to even. Below 2^-14: adding 2^-1 in fp32 rounds
+  // to multiples of 2^-24, which are the results.
+  const uint32_t normal = (size - 0x38000000U + 0xFFFU + ((size >> 13) & 1U)) >> 13;
+  const uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(size) + 0.5F) - 0x3F000000U;
+  const uint32_t finite = size < 0x38800000U ? small : normal;
+  const uint32_t large = size > 0x7F800000U ? 0x7E00U : 0x7C00U;
+  const uint32_t result = size >= 0x477FF000U ? large : finite;
+  x.bits = static_cast<uint16_t>(result | ((bits >> 16) & 0x8000U));
 }
 
 }  // namespace weft::kernels

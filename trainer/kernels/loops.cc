@@ -321,7 +321,7 @@ void Dropout(int64_t rows, int64_t width, float probability, uint64_t seed,
 // learning rate in front of the decay, as PyTorch has it.
 template <typename T>
 void AdamWUpdate(int64_t count, const AdamW& step, const T* gradient, float* parameters,
-                 float* mean, float* variance, Bf16* compute) {
+                 float* mean, float* variance) {
   const AdamW s = step;
   const float keep = 1.0F - s.learning_rate * s.weight_decay;
   const float rate = s.learning_rate / s.correction1;
@@ -335,22 +335,139 @@ void AdamWUpdate(int64_t count, const AdamW& step, const T* gradient, float* par
     variance[i] = v;
     parameters[i] = parameters[i] * keep - rate * m / (std::sqrt(v) * root + s.epsilon);
   }
-  if (compute == nullptr) return;
+}
+
+// As torch.optim.SGD without dampening: the decay is added to the gradient.
+template <typename T>
+void SgdUpdate(int64_t count, const Sgd& step, const T* gradient, float* parameters,
+               float* momentum) {
+  const Sgd s = step;
+  const float from_gradient = s.nesterov ? 1.0F : 0.0F;
+  const float from_momentum = s.nesterov ? s.momentum : 1.0F;
 #pragma omp parallel for simd schedule(static) if (count > kGrain)
-  for (int64_t i = 0; i < count; ++i) Store(parameters[i], compute[i]);
+  for (int64_t i = 0; i < count; ++i) {
+    float g = Load(gradient[i]) * s.gradient_scale + s.weight_decay * parameters[i];
+    float m = s.momentum * momentum[i] + g;
+    momentum[i] = m;
+    parameters[i] -= s.learning_rate * (from_gradient * g + from_momentum * m);
+  }
+}
+
+// Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023, Algorithm 2.
+template <typename T>
+void LionUpdate(int64_t count, const Lion& step, const T* gradient, float* parameters,
+                float* mean) {
+  const Lion s = step;
+  const float keep = 1.0F - s.learning_rate * s.weight_decay;
+#pragma omp parallel for simd schedule(static) if (count > kGrain)
+  for (int64_t i = 0; i < count; ++i) {
+    float g = Load(gradient[i]) * s.gradient_scale;
+    float c = s.beta1 * mean[i] + (1.0F - s.beta1) * g;
+    float sign = c > 0.0F ? 1.0F : (c < 0.0F ? -1.0F : 0.0F);
+    mean[i] = s.beta2 * mean[i] + (1.0F - s.beta2) * g;
+    parameters[i] = parameters[i] * keep - s.learning_rate * sign;
+  }
+}
+
+constexpr int64_t kSumBlock = 1 << 14;  // elements of a partial sum
+
+inline float AdamDirection(const AdamW& s, float parameter, float mean, float variance) {
+  return mean / s.correction1 / (std::sqrt(variance) / s.correction2_root + s.epsilon) +
+         s.weight_decay * parameter;
+}
+
+// You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", ICLR 2020,
+// Algorithm 2.
+template <typename T>
+void LambMeasure(int64_t count, const AdamW& step, const T* gradient, const float* parameters,
+                 float* mean, float* variance, double* sums) {
+  const AdamW s = step;
+  const int64_t blocks = (count + kSumBlock - 1) / kSumBlock;
+  std::unique_ptr<double[]> partial(new double[static_cast<size_t>(2 * blocks)]);
+#pragma omp parallel for schedule(static) if (count > kGrain)
+  for (int64_t block = 0; block < blocks; ++block) {
+    float of_parameters = 0, of_direction = 0;
+    const int64_t end = std::min(count, (block + 1) * kSumBlock);
+#pragma omp simd reduction(+ : of_parameters, of_direction)
+    for (int64_t i = block * kSumBlock; i < end; ++i) {
+      float g = Load(gradient[i]) * s.gradient_scale;
+      float m = s.beta1 * mean[i] + (1.0F - s.beta1) * g;
+      float v = s.beta2 * variance[i] + (1.0F - s.beta2) * g * g;
+      mean[i] = m;
+      variance[i] = v;
+      float direction = AdamDirection(s, parameters[i], m, v);
+      of_parameters += parameters[i] * parameters[i];
+      of_direction += direction * direction;
+    }
+    partial[static_cast<size_t>(2 * block)] = static_cast<double>(of_parameters);
+    partial[static_cast<size_t>(2 * block + 1)] = static_cast<double>(of_direction);
+  }
+  sums[0] = sums[1] = 0;
+  for (int64_t block = 0; block < blocks; ++block) {
+    sums[0] += partial[static_cast<size_t>(2 * block)];
+    sums[1] += partial[static_cast<size_t>(2 * block + 1)];
+  }
+}
+
+void LambApply(int64_t count, const AdamW& step, float rate, const float* mean,
+               const float* variance, float* parameters) {
+  const AdamW s = step;
+#pragma omp parallel for simd schedule(static) if (count > kGrain)
+  for (int64_t i = 0; i < count; ++i) {
+    parameters[i] -= rate * AdamDirection(s, parameters[i], mean[i], variance[i]);
+  }
+}
+
+template <typename T>
+void MomentumDirection(int64_t count, const Momentum& step, const T* gradient, float* mean,
+                       float* direction) {
+  const Momentum s = step;
+#pragma omp parallel for simd schedule(static) if (count > kGrain)
+  for (int64_t i = 0; i < count; ++i) {
+    float g = Load(gradient[i]) * s.gradient_scale;
+    float m = s.momentum * mean[i] + (1.0F - s.momentum) * g;
+    mean[i] = m;
+    direction[i] = s.nesterov ? (1.0F - s.momentum) * g + s.momentum * m : m;
+  }
+}
+
+void StepAlong(int64_t count, float keep, float rate, const float* direction, float* x) {
+#pragma omp parallel for simd schedule(static) if (count > kGrain)
+  for (int64_t i = 0; i < count; ++i) x[i] = keep * x[i] - rate * direction[i];
+}
+
+void Widen(int64_t count, const Bf16* x, float* y) {
+#pragma omp parallel for simd schedule(static) if (count > kGrain)
+  for (int64_t i = 0; i < count; ++i) y[i] = Load(x[i]);
+}
+
+void RoundStochastically(int64_t count, uint64_t key, int64_t first, const float* x, Bf16* y) {
+  const uint32_t low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
+#pragma omp parallel for simd schedule(static) if (count > kGrain)
+  for (int64_t i = 0; i < count; ++i) {
+    // MurmurHash3's finalizer (Appleby) of the element's number.
+    uint32_t hash = low ^ (static_cast<uint32_t>(first + i) * 0x9E3779B1U);
+    hash = (hash ^ (hash >> 16)) * 0x85EBCA6BU;
+    hash = (hash ^ high ^ (hash >> 13)) * 0xC2B2AE35U;
+    hash ^= hash >> 16;
+    // What is cut off is below 2^16; adding a uniform draw from [0, 2^16) carries with the right
+    // probability. Infinities stay, since nothing of theirs is cut off.
+    uint32_t bits = std::bit_cast<uint32_t>(x[i]);
+    uint32_t drawn = bits + (hash >> 16);
+    y[i].bits = static_cast<uint16_t>((x[i] == x[i] ? drawn : (bits | 0x400000U)) >> 16);
+  }
 }
 
 template <typename T>
 double SumSquares(int64_t count, const T* x) {
-  constexpr int64_t kBlock = 1 << 14;
-  int64_t blocks = (count + kBlock - 1) / kBlock;
+  int64_t blocks = (count + kSumBlock - 1) / kSumBlock;
   std::unique_ptr<double[]> sums(new double[static_cast<size_t>(blocks)]);
 #pragma omp parallel for schedule(static) if (count > kGrain)
   for (int64_t block = 0; block < blocks; ++block) {
     float sum = 0;
-    int64_t end = std::min(count, (block + 1) * kBlock);
+    int64_t end = std::min(count, (block + 1) * kSumBlock);
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = block * kBlock; i < end; ++i) sum += Load(x[i]) * Load(x[i]);
+    for (int64_t i = block * kSumBlock; i < end; ++i) sum += Load(x[i]) * Load(x[i]);
     sums[static_cast<size_t>(block)] = static_cast<double>(sum);
   }
   double total = 0;
@@ -379,6 +496,10 @@ TypedKernels<T> Typed() {
           .cross_entropy_gradient = CrossEntropyGradient<T>,
           .dropout = Dropout<T>,
           .adamw = AdamWUpdate<T>,
+          .sgd = SgdUpdate<T>,
+          .lion = LionUpdate<T>,
+          .lamb_measure = LambMeasure<T>,
+          .momentum = MomentumDirection<T>,
           .sum_squares = SumSquares<T>,
           .accumulate = Accumulate<T>};
 }
@@ -386,6 +507,15 @@ TypedKernels<T> Typed() {
 }  // namespace
 
 KernelTable Table();
-KernelTable Table() { return {"", Typed<float>(), Typed<Bf16>()}; }
+KernelTable Table() {
+  return {"",
+          Typed<float>(),
+          Typed<Bf16>(),
+          Typed<Fp16>(),
+          {.lamb_apply = LambApply,
+           .step_along = StepAlong,
+           .widen = Widen,
+           .round_stochastically = RoundStochastically}};
+}
 
 }  // namespace weft::kernels::WEFT_KERNEL_SET

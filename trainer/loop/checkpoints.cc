@@ -1,6 +1,7 @@
 #include "trainer/loop/checkpoints.h"
 
-#include <array>
+#include <deque>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,13 +17,9 @@ namespace {
 
 constexpr char kIdentity[] = "identity";
 
-struct Field {
-  const char* prefix;
-  float* OwnedSlice::*data;
-};
-constexpr std::array<Field, 3> kFields = {{{"parameters.", &OwnedSlice::values},
-                                           {"adam.mean.", &OwnedSlice::mean},
-                                           {"adam.variance.", &OwnedSlice::variance}}};
+constexpr char kOptimizer[] = "optimizer";  // its name; absent: adamw
+constexpr char kLossScale[] = "loss_scale";
+constexpr char kParameters[] = "parameters.";
 
 ElementRange PlaceOf(const ElementRuns& runs) {
   return {runs.begin, runs.length, runs.stride, runs.count};
@@ -31,35 +28,87 @@ absl::Span<std::byte> BytesOf(float* data, int64_t elements) {
   return {reinterpret_cast<std::byte*>(data), static_cast<size_t>(elements) * sizeof(float)};
 }
 
-std::vector<BufferPart> Parts(const ShardedParameters& parameters) {
+// Names of the buffers of the optimizer's states, up to the parameter's name.
+std::vector<std::string> StatePrefixes(const Optimizer& optimizer) {
+  std::vector<std::string> prefixes;
+  for (const OptimizerState& state : optimizer.states()) {
+    prefixes.push_back(absl::StrCat(optimizer.state_prefix(), ".", state.name, "."));
+  }
+  return prefixes;
+}
+
+// What this rank writes. Values that are not kept in fp32 are copied to `values`.
+std::vector<BufferPart> Parts(const ShardedParameters& parameters,
+                              std::deque<std::vector<float>>& values) {
   std::vector<BufferPart> parts;
-  for (const Field& field : kFields) {
-    for (const OwnedSlice& slice : parameters.owned()) {
-      const ParameterSpec& spec = parameters.parameters()[static_cast<size_t>(slice.parameter)];
-      if (!spec.counts) continue;  // another rank saves it
-      BufferPart part{absl::StrCat(field.prefix, spec.name), DType::kF32, spec.whole_elements()};
-      for (const ElementRuns& runs : RunsOf(spec, slice.begin, slice.elements)) {
-        part.ranges.push_back(PlaceOf(runs));
+  if (parameters.IsReplica()) return parts;
+  const ParameterStore& store = parameters.store();
+  const std::vector<std::string> prefixes = StatePrefixes(parameters.optimizer());
+  auto add = [&](const std::string& prefix, const OwnedSlice& slice, float* data) {
+    const ParameterSpec& spec = store.parameters()[static_cast<size_t>(slice.parameter)];
+    BufferPart part{absl::StrCat(prefix, spec.name), DType::kF32, spec.whole_elements()};
+    for (const ElementRuns& runs : RunsOf(spec, slice.begin, slice.elements)) {
+      part.ranges.push_back(PlaceOf(runs));
+    }
+    part.bytes = BytesOf(data, slice.elements);
+    parts.push_back(std::move(part));
+  };
+  for (const ParameterBucket& bucket : store.buckets()) {
+    if (!bucket.counts) continue;  // another rank saves it
+    for (const OwnedSlice& slice : bucket.slices) {
+      if (bucket.owned.scalar_type() == at::kFloat) {
+        add(kParameters, slice, bucket.owned.data_ptr<float>() + slice.at);
+      } else {
+        std::vector<float>& copy = values.emplace_back(static_cast<size_t>(slice.elements));
+        store.Read(slice, 0, absl::MakeSpan(copy));
+        add(kParameters, slice, copy.data());
       }
-      part.bytes = BytesOf(slice.*field.data, slice.elements);
-      parts.push_back(std::move(part));
+      for (size_t k = 0; k < prefixes.size(); ++k) {
+        if (slice.states[k] != nullptr) add(prefixes[k], slice, slice.states[k]);
+      }
     }
   }
   return parts;
 }
 
-absl::Status ReadParts(const CheckpointReader& reader, ShardedParameters& parameters) {
-  for (const Field& field : kFields) {
-    for (const OwnedSlice& slice : parameters.owned()) {
-      const ParameterSpec& spec = parameters.parameters()[static_cast<size_t>(slice.parameter)];
-      for (const ElementRuns& runs : RunsOf(spec, slice.begin, slice.elements)) {
-        WEFT_RETURN_IF_ERROR(reader.Read(
-            absl::StrCat(field.prefix, spec.name), PlaceOf(runs),
-            BytesOf(slice.*field.data + runs.local - slice.begin, runs.length * runs.count)));
-      }
+absl::Status ReadSlice(const CheckpointReader& reader, const std::vector<std::string>& prefixes,
+                       const OwnedSlice& slice, ParameterStore& store) {
+  const ParameterSpec& spec = store.parameters()[static_cast<size_t>(slice.parameter)];
+  std::vector<float> values;
+  for (const ElementRuns& runs : RunsOf(spec, slice.begin, slice.elements)) {
+    const int64_t from = runs.local - slice.begin, elements = runs.length * runs.count;
+    values.resize(static_cast<size_t>(elements));
+    WEFT_RETURN_IF_ERROR(reader.Read(absl::StrCat(kParameters, spec.name), PlaceOf(runs),
+                                     BytesOf(values.data(), elements)));
+    store.Write(slice, from, values);
+    for (size_t k = 0; k < prefixes.size(); ++k) {
+      if (slice.states[k] == nullptr) continue;
+      WEFT_RETURN_IF_ERROR(reader.Read(absl::StrCat(prefixes[k], spec.name), PlaceOf(runs),
+                                       BytesOf(slice.states[k] + from, elements)));
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status ReadParts(const CheckpointReader& reader, ShardedParameters& parameters) {
+  const std::vector<std::string> prefixes = StatePrefixes(parameters.optimizer());
+  for (const ParameterBucket& bucket : parameters.store().buckets()) {
+    for (const OwnedSlice& slice : bucket.slices) {
+      WEFT_RETURN_IF_ERROR(ReadSlice(reader, prefixes, slice, parameters.store()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// States of one optimizer mean nothing to another.
+absl::Status CheckOptimizer(const std::string& path, const Manifest& manifest,
+                            absl::string_view name) {
+  auto found = manifest.states.find(kOptimizer);
+  const std::string before = found == manifest.states.end() ? "adamw" : found->second;
+  if (before == name) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "cannot resume from ", path, ": its optimizer is ", before, ", optimizer.name is now ", name,
+      "; go on with optimizer.name = ", before, ", or begin anew in another --run-dir"));
 }
 
 void AppendReason(const PassedOver& entry, std::string& text) {
@@ -155,8 +204,12 @@ absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
     return absl::FailedPreconditionError(
         absl::StrCat("cannot resume from ", path, ": ", difference));
   }
+  WEFT_RETURN_IF_ERROR(CheckOptimizer(path, manifest, parameters.optimizer().name()));
   WEFT_RETURN_IF_ERROR(ReadParts(*reader, parameters));
-  return RunPosition{manifest.step, manifest.samples_consumed};
+  RunPosition position{manifest.step, manifest.samples_consumed, ""};
+  auto scale = manifest.states.find(kLossScale);
+  if (scale != manifest.states.end()) position.loss_scale = scale->second;
+  return position;
 }
 
 absl::StatusOr<std::optional<RunPosition>> RunCheckpoints::Load(ShardedParameters& parameters) {
@@ -170,7 +223,8 @@ absl::StatusOr<std::optional<RunPosition>> RunCheckpoints::Load(ShardedParameter
 absl::Status RunCheckpoints::Save(const RunPosition& position, const ShardedParameters& parameters,
                                   absl::Status& failure) {
   CheckpointWriter writer(folder_, position.step, group_.size());
-  std::vector<BufferPart> parts = Parts(parameters);
+  std::deque<std::vector<float>> values;
+  std::vector<BufferPart> parts = Parts(parameters, values);
   WEFT_RETURN_IF_ERROR(group_.Agree(writer.WriteShard(group_.rank(), parts), failure));
   absl::Status committed = failure;
   if (group_.rank() == 0) {
@@ -178,7 +232,9 @@ absl::Status RunCheckpoints::Save(const RunPosition& position, const ShardedPara
       committed = writer
                       .Commit({.samples_consumed = position.samples,
                                .seed = config_.seed,
-                               .states = {{kIdentity, ResumeIdentity(config_)}},
+                               .states = {{kIdentity, ResumeIdentity(config_)},
+                                          {kOptimizer, std::string(parameters.optimizer().name())},
+                                          {kLossScale, position.loss_scale}},
                                .config_text = config_.text})
                       .status();
     }
@@ -200,10 +256,9 @@ absl::StatusOr<std::vector<at::Tensor>> LoadModel(const std::string& path,
   std::vector<at::Tensor> tensors;
   for (const ParameterSpec& spec : GptParameters(config)) {
     at::Tensor values = at::empty(spec.shape, at::kFloat);
-    WEFT_RETURN_IF_ERROR(reader->Read(absl::StrCat(kFields[0].prefix, spec.name), 0,
-                                      spec.elements(),
+    WEFT_RETURN_IF_ERROR(reader->Read(absl::StrCat(kParameters, spec.name), 0, spec.elements(),
                                       BytesOf(values.data_ptr<float>(), spec.elements())));
-    tensors.push_back(precision == Precision::kBf16 ? values.to(at::kBFloat16) : values);
+    tensors.push_back(values.to(TypeOf(precision)));
   }
   return tensors;
 }

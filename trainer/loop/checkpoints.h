@@ -1,8 +1,8 @@
 // A run's checkpoints: the sharded state to files and back (trainer/checkpoint has the format).
 //
-// Buffers are named "parameters.NAME", "adam.mean.NAME" and "adam.variance.NAME", one of each for
-// every parameter, all fp32: no trace of buckets or ranks, so that any layout reads them. All
-// ranks call these functions together and get the same outcome.
+// Buffers are named "parameters.NAME" and, for each state that the optimizer has of a parameter,
+// "PREFIX.STATE.NAME" ("adam.mean.NAME"), all fp32: no trace of buckets or ranks, so that any
+// layout reads them. All ranks call these functions together and get the same outcome.
 #ifndef WEFT_TRAINER_LOOP_CHECKPOINTS_H_
 #define WEFT_TRAINER_LOOP_CHECKPOINTS_H_
 
@@ -23,6 +23,7 @@ namespace weft {
 struct RunPosition {
   int64_t step = 0;  // steps done
   int64_t samples = 0;
+  std::string loss_scale;  // LossScale::ToText; empty: of a checkpoint that has none
 };
 
 class RunCheckpoints {
@@ -37,7 +38,7 @@ class RunCheckpoints {
   // not. A damaged one is passed over with a warning. FailedPrecondition, with every path and
   // reason, when none is whole, or when one that is newer than the last whole one cannot be read
   // now: to go on from the older one would give steps away that are perhaps still there. Also when
-  // the checkpoint is of a model, data or seed that the config does not have.
+  // the checkpoint is of a model, data, seed or optimizer that the config does not have.
   absl::StatusOr<std::optional<RunPosition>> Load(ShardedParameters& parameters);
 
   // Writes a checkpoint and deletes old ones. Returns an error when the group fails; `failure` is

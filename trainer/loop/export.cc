@@ -161,7 +161,9 @@ nlohmann::ordered_json ConfigJson(const ModelConfig& config, at::ScalarType dtyp
                                  {"tie_word_embeddings", config.tied},
                                  {"bos_token_id", eod_id},
                                  {"eos_token_id", eod_id},
-                                 {"torch_dtype", dtype == at::kFloat ? "float32" : "bfloat16"}};
+                                 {"torch_dtype", dtype == at::kFloat  ? "float32"
+                                                 : dtype == at::kHalf ? "float16"
+                                                                      : "bfloat16"}};
   if (type == "gpt2") {
     json.update({{"architectures", {"GPT2LMHeadModel"}},
                  {"n_layer", config.layers},
@@ -216,7 +218,9 @@ absl::Status WriteTensors(const std::vector<Named>& tensors, const std::string& 
   std::vector<TensorSpec> specs;
   for (const Named& named : tensors) {
     specs.push_back({named.name,
-                     named.tensor.scalar_type() == at::kFloat ? DType::kF32 : DType::kBF16,
+                     named.tensor.scalar_type() == at::kFloat  ? DType::kF32
+                     : named.tensor.scalar_type() == at::kHalf ? DType::kF16
+                                                               : DType::kBF16,
                      named.tensor.sizes().vec()});
   }
   WEFT_ASSIGN_OR_RETURN(SafetensorsWriter writer,

@@ -1,54 +1,230 @@
 #include "trainer/loop/forecast.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
+#include <array>
+#include <map>
+#include <memory>
+#include <numeric>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "trainer/loop/memory.h"
 #include "trainer/model/parameters.h"
+#include "trainer/parallel/layout.h"
 
 namespace weft {
 namespace {
 
-// The pipeline with stages of equal durations: backward passes take twice as long as forward
-// passes, the halves of a split one as long.
-absl::StatusOr<topology::PipelineTiming> TimePipeline(const topology::PipelineSpec& spec) {
-  WEFT_ASSIGN_OR_RETURN(topology::PipelineSchedule schedule, MakePipelineSchedule(spec));
-  return RunPipelineSchedule(spec, schedule, {.backward = SplitsBackward(spec.kind) ? 1.0 : 2.0});
+absl::StatusOr<topology::PipelineTiming> TimePipeline(const ModelConfig& model,
+                                                      const StepPlan& plan) {
+  WEFT_ASSIGN_OR_RETURN(topology::PipelineSchedule schedule, MakePipelineSchedule(plan.pipeline));
+  return RunPipelineSchedule(plan.pipeline, schedule, plan.Durations(model));
 }
 
-// Elements that the forward pass of one block keeps for a row of activations, of those that are cut
-// by rows and of those that are cut by columns: the inputs of norms and matrix products, and what
-// attention and the activation need.
-struct Kept {
-  int64_t by_rows = 0;
-  int64_t by_columns = 0;
+// ---- Activations ----
+
+// Bytes of one micro-batch's tensors in one block.
+struct BlockBytes {
+  int64_t kept = 0;           // from its forward pass to its backward pass
+  int64_t until_weights = 0;  // of them and of the backward pass, until its weight pass
+  int64_t transient = 0;      // the most that its backward pass makes besides
 };
-Kept KeptByBlock(const ModelConfig& model) {
+
+BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, RecomputeKind recompute) {
+  const ModelConfig& model = config.model;
+  const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
+  const int64_t rows = plan.micro_rows * model.sequence;
+  const int64_t parts = plan.sizes.tensor;
+  const int64_t gates = model.IsGated() ? 2 : 1;
   const int64_t norms = model.block == BlockKind::kSerial ? 2 : 1;
-  const int64_t gates = model.activation == ActivationKind::kSwiglu ? 2 : 1;
-  // Each norm: its input and its output. Attention: queries, keys, values, its output twice.
-  return {2 * norms * model.hidden,
-          3 * model.hidden + 2 * model.KvHidden() + (gates + 1) * model.ffn};
+  const int64_t row = rows * width / parts;  // of one column of all ranks' activations
+  // Inputs of norms and of the products behind them; their statistics, fp32.
+  const int64_t by_norms = 2 * norms * model.hidden * row + norms * rows / parts * 8;
+  const int64_t qkv = (model.hidden + 2 * model.KvHidden()) * row;
+  const int64_t mixed = model.hidden * row + rows * model.heads / parts * 4;
+  const int64_t inner = gates * model.ffn * row;
+  const int64_t activated = model.ffn * row;
+  BlockBytes bytes;
+  bytes.kept = by_norms + qkv + mixed + inner + activated;
+  // Of the second half of the backward pass: gradients of the residual stream, the nonlinearity's
+  // input and output. A tensor axis gathers rows and adds them up.
+  const int64_t exchanged = parts > 1 ? 2 * rows * width * model.hidden : 0;
+  bytes.transient = 2 * model.hidden * row + inner + exchanged;
+  bytes.until_weights = norms * model.hidden * row + mixed + activated +  // the products' inputs
+                        qkv + 2 * model.hidden * row + inner;  // and their outputs' gradients
+  if (recompute == RecomputeKind::kSelective) {
+    bytes.kept -= mixed + activated;
+    bytes.transient += mixed + activated;
+  } else if (recompute == RecomputeKind::kFull) {
+    bytes.transient += bytes.kept - model.hidden * row;
+    bytes.kept = model.hidden * row;
+  }
+  return bytes;
+}
+
+// Bytes of one micro-batch's tensors in a chunk.
+BlockBytes BytesOfChunk(const TrainConfig& config, const StepPlan& plan, const ModelChunk& chunk) {
+  const ModelConfig& model = config.model;
+  const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
+  const int64_t rows = plan.micro_rows * model.sequence;
+  const int64_t residual = rows * width * model.hidden / plan.sizes.tensor;
+  BlockBytes bytes;
+  for (int64_t layer = chunk.first_layer; layer < chunk.end_layer; ++layer) {
+    const BlockBytes block =
+        BytesOfBlock(config, plan, config.recompute[static_cast<size_t>(layer)]);
+    bytes.kept += block.kept;
+    bytes.until_weights += block.until_weights;
+    bytes.transient = std::max(bytes.transient, block.transient);
+  }
+  bytes.kept += residual;  // the last block's output
+  if (chunk.has_head) {
+    const int64_t logits = rows * width * (model.vocabulary / plan.sizes.tensor);
+    bytes.kept += residual + logits;
+    bytes.until_weights += residual + logits;
+  }
+  return bytes;
+}
+
+// The most that the passes of a stage hold at one time, in the order in which it runs them.
+int64_t ActivationBytes(const TrainConfig& config, const StepPlan& plan, const ModelPart& part,
+                        absl::Span<const topology::PipelinePass> passes) {
+  std::vector<BlockBytes> chunks;
+  for (const ModelChunk& chunk : part.chunks) chunks.push_back(BytesOfChunk(config, plan, chunk));
+  const bool splits = SplitsBackward(plan.pipeline.kind);
+  int64_t held = 0, most = 0;
+  for (const topology::PipelinePass& pass : passes) {
+    const BlockBytes& chunk = chunks[static_cast<size_t>(pass.chunk)];
+    switch (pass.kind) {
+      case topology::PassKind::kForward:
+        held += chunk.kept;
+        most = std::max(most, held);
+        break;
+      case topology::PassKind::kBackward:
+        most = std::max(most, held + chunk.transient);
+        held -= chunk.kept;
+        if (splits) held += chunk.until_weights;
+        most = std::max(most, held);
+        break;
+      case topology::PassKind::kWeight:
+        held -= chunk.until_weights;
+        break;
+    }
+  }
+  // Messages that are on their way: receives that are posted ahead, and sends.
+  const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
+  const int64_t message =
+      plan.micro_rows * config.model.sequence * width * config.model.hidden / plan.sizes.tensor;
+  return most + (plan.pipeline.stages > 1 ? 2 * message : 0);
+}
+
+// ---- Parameters ----
+
+// Sums over the buckets of a rank.
+struct BucketBytes {
+  int64_t shard = 0, whole = 0;                   // elements
+  int64_t largest_shard = 0, largest_matrix = 0;  // elements
+  int64_t largest_pair = 0;                       // elements of two units in a row
+  int64_t matrices = 0;                           // elements of the shard, roughly
+  int buckets = 0;
+};
+
+BucketBytes MeasureBuckets(const TrainConfig& config, const std::vector<ParameterSpec>& specs,
+                           int ranks, int64_t width) {
+  BucketBytes bytes;
+  const bool by_unit = config.zero_stage == 3 && ranks > 1;
+  const std::vector<BucketLayout> layouts =
+      LayOut(specs, config.bucket_bytes, width, ranks, by_unit);
+  std::map<int, int64_t> units;
+  for (const BucketLayout& layout : layouts) {
+    bytes.shard += layout.shard;
+    bytes.whole += layout.shard * ranks;
+    bytes.largest_shard = std::max(bytes.largest_shard, layout.shard);
+    const ParameterSpec& first = specs[static_cast<size_t>(layout.entries[0].parameter)];
+    units[first.unit] += layout.shard * ranks;
+  }
+  for (const ParameterSpec& spec : specs) {
+    bytes.largest_matrix = std::max(bytes.largest_matrix, spec.elements());
+    if (IsBlockMatrix(spec)) bytes.matrices += spec.elements() / ranks;
+    if (spec.uses > 1) units[specs.back().unit] += spec.elements();
+  }
+  for (auto unit = units.begin(); unit != units.end(); ++unit) {
+    auto next = std::next(unit);
+    bytes.largest_pair =
+        std::max(bytes.largest_pair, unit->second + (next == units.end() ? 0 : next->second));
+  }
+  bytes.buckets = static_cast<int>(layouts.size());
+  return bytes;
+}
+
+int ShardRanks(const TrainConfig& config, const StepPlan& plan) {
+  const int data = plan.sizes.data;
+  return config.zero_group > 0 ? std::min(config.zero_group, data) : data;
+}
+
+int64_t StateBytes(const TrainConfig& config, const BucketBytes& bytes) {
+  const std::unique_ptr<Optimizer> optimizer = MakeOptimizer(config.optimizer);
+  int64_t elements = 0;
+  for (const OptimizerState& state : optimizer->states()) {
+    elements += bytes.shard - (state.of_matrices ? 0 : bytes.matrices);
+  }
+  return 4 * elements;
+}
+
+int64_t GradientBytes(const TrainConfig& config, const StepPlan& plan, const BucketBytes& bytes,
+                      int ranks, int64_t width) {
+  const int64_t reduced = plan.ReducesInFp32(config) ? 4 : width;
+  // A product whose gradient is kept in another type is made before it is added.
+  const int64_t made = reduced != width ? bytes.largest_matrix * width : 0;
+  if (config.zero_stage == 1) {
+    return bytes.whole * reduced + (ranks > 1 ? bytes.shard * reduced : 0) + made;
+  }
+  const bool accumulates = plan.pipeline.micro_batches > 1;
+  const int64_t buffers = std::min(bytes.buckets, 3);
+  const int64_t buffer =
+      bytes.largest_shard * reduced * ranks + (accumulates ? bytes.largest_shard * reduced : 0);
+  return bytes.shard * (accumulates ? 4 : reduced) + buffers * buffer + made;
+}
+
+// Of each stage: its layers, chunk by chunk, and its share of the FLOPs of a step.
+void AppendStages(const TrainConfig& config, const StepPlan& plan, std::string& text) {
+  const std::vector<double> costs = plan.ChunkCosts(config.model);
+  const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
+  for (int stage = 0; stage < plan.pipeline.stages; ++stage) {
+    std::vector<std::string> pieces;
+    double work = 0;
+    for (int chunk = 0; chunk < plan.pipeline.chunks; ++chunk) {
+      const size_t depth = static_cast<size_t>(DepthOf(plan.pipeline, stage, chunk));
+      const bool is_end = depth + 1 == costs.size();
+      pieces.push_back(absl::StrCat(plan.chunk_layers[depth], is_end ? " + output" : ""));
+      work += costs[depth];
+    }
+    absl::StrAppendFormat(&text, "  stage %-4d  layers %s: %.1f %% of the work\n", stage,
+                          absl::StrJoin(pieces, ", "), 100 * work / all);
+  }
 }
 
 double Mebibytes(Bytes bytes) { return static_cast<double>(bytes.count()) / (1 << 20); }
 
-Bytes FromStatus(const char* key) {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    long long kibibytes = 0;
-    if (absl::StartsWith(line, key) &&
-        std::sscanf(line.c_str() + std::string(key).size(), " %lld kB", &kibibytes) == 1) {
-      return KiB(kibibytes);
-    }
-  }
-  return Bytes(0);
+Bytes HostMemory(const TrainConfig& config) {
+  return config.host_memory.count() > 0 ? config.host_memory : MachineMemory();
+}
+
+absl::Status NoPlace(const TrainConfig& config, const std::string& host, int ranks, Bytes tensors,
+                     Bytes program, Bytes memory) {
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: %d ranks need %.0f MiB for tensors and %.0f MiB for the programs, together %.0f MiB; "
+      "%s %.0f MiB. Fewer ranks a host, a smaller train.micro_batch, train.recompute = full or a "
+      "higher parallel.zero take less",
+      host, ranks, Mebibytes(tensors), Mebibytes(program), Mebibytes(tensors + program),
+      config.host_memory.count() > 0 ? "train.host_memory is" : "the machine has",
+      Mebibytes(memory)));
 }
 
 }  // namespace
@@ -57,45 +233,31 @@ Bytes MemoryEstimate::total() const { return parameters + gradients + optimizer 
 
 absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const StepPlan& plan,
                                               int stage, int tensor_rank) {
-  WEFT_ASSIGN_OR_RETURN(topology::PipelineTiming timing, TimePipeline(plan.pipeline));
-  const ModelPart part = plan.PartOf(config, stage, tensor_rank);
-  const int64_t elements = ElementCount(GptParameters(config.model, part));
-  const bool bf16 = config.precision == Precision::kBf16;
-  const int64_t width = bf16 ? 2 : 4;
-  const bool reduces_fp32 = !bf16 || plan.ReducesInFp32(config);
-  const int64_t shard = elements / plan.sizes.data;
+  WEFT_ASSIGN_OR_RETURN(topology::PipelineSchedule schedule, MakePipelineSchedule(plan.pipeline));
+  const ModelPart part = plan.PartOf(stage, tensor_rank);
+  const std::vector<ParameterSpec> specs = GptParameters(config.model, part);
+  const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
+  const int ranks = ShardRanks(config, plan);
+  const BucketBytes buckets = MeasureBuckets(config, specs, ranks, width);
 
   MemoryEstimate estimate;
-  estimate.parameters = Bytes(elements * width);
-  const int64_t whole = elements * (reduces_fp32 ? 4 : width);
-  estimate.gradients =
-      config.zero_stage == 2
-          ? Bytes(std::min(whole, 3 * 2 * config.bucket_bytes.count()) + shard * 4)
-          : Bytes(whole + (plan.sizes.data > 1 ? shard * (reduces_fp32 ? 4 : width) : 0));
-  estimate.optimizer = Bytes(shard * (bf16 ? 12 : 8));
-
-  const int64_t rows = plan.micro_rows * config.model.sequence;
-  const Kept kept = KeptByBlock(config.model);
-  const int64_t row_elements = (kept.by_rows + kept.by_columns) / plan.sizes.tensor;
-  int64_t layers = 0;
-  bool has_head = false;
-  for (const ModelChunk& chunk : part.chunks) {
-    layers += chunk.end_layer - chunk.first_layer;
-    has_head = has_head || chunk.has_head;
-  }
-  // A chunk's share of the layers, for each chunk and micro-batch held.
-  const int64_t held = timing.activations_held[static_cast<size_t>(stage)];
-  const int64_t per_chunk = rows * row_elements * layers / plan.pipeline.chunks;
-  const int64_t logits = has_head ? rows * config.model.vocabulary / plan.sizes.tensor : 0;
-  estimate.activations = Bytes((held * per_chunk + logits) * width);
+  const int64_t owned_width = config.master_weights ? 4 : width;
+  const bool comes_and_goes = config.zero_stage == 3 && ranks > 1;
+  const bool is_view = owned_width == width && !comes_and_goes;
+  estimate.parameters = Bytes((comes_and_goes ? buckets.largest_pair : buckets.whole) * width +
+                              (is_view ? 0 : buckets.shard * owned_width));
+  estimate.gradients = Bytes(GradientBytes(config, plan, buckets, ranks, width));
+  estimate.optimizer = Bytes(StateBytes(config, buckets));
+  estimate.activations =
+      Bytes(ActivationBytes(config, plan, part, schedule[static_cast<size_t>(stage)]));
   return estimate;
 }
 
-absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks) {
+absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, int ranks_per_host) {
   WEFT_ASSIGN_OR_RETURN(topology::Mesh mesh, MeshOf(config, ranks));
   const ParallelSizes sizes = SizesOf(mesh);
   WEFT_ASSIGN_OR_RETURN(StepPlan plan, StepPlan::Make(config, sizes));
-  WEFT_ASSIGN_OR_RETURN(topology::PipelineTiming timing, TimePipeline(plan.pipeline));
+  WEFT_ASSIGN_OR_RETURN(topology::PipelineTiming timing, TimePipeline(config.model, plan));
   std::string text = absl::StrFormat(
       "layout        %d ranks = tensor %d x data %d x pipeline %d\n"
       "parameters    %.2f M\n"
@@ -107,26 +269,77 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks) {
     absl::StrAppendFormat(&text,
                           "pipeline      %s, %d chunks a stage: bubble %.1f %% of the step\n",
                           ToString(plan.pipeline.kind), plan.pipeline.chunks, 100 * timing.bubble);
+    AppendStages(config, plan, text);
   }
-  absl::StrAppend(&text, "memory of a rank, MiB (estimated, without the program itself)\n",
+  absl::StrAppend(&text, "memory of a rank's tensors, MiB (estimated)\n",
                   "  stage  parameters  gradients  optimizer  activations    total\n");
+  // Ranks of a host are neighbours: the stages of the fullest host are at most as large as the
+  // largest one.
+  Bytes largest;
   for (int stage = 0; stage < sizes.pipeline; ++stage) {
     WEFT_ASSIGN_OR_RETURN(MemoryEstimate memory, EstimateMemory(config, plan, stage, 0));
     absl::StrAppendFormat(&text, "  %5d  %10.1f  %9.1f  %9.1f  %11.1f  %7.1f\n", stage,
                           Mebibytes(memory.parameters), Mebibytes(memory.gradients),
                           Mebibytes(memory.optimizer), Mebibytes(memory.activations),
                           Mebibytes(memory.total()));
+    largest = std::max(largest, memory.total());
   }
+  const int here = ranks_per_host > 0 ? std::min(ranks, ranks_per_host) : ranks;
+  Bytes tensors = largest * here;
+  if (here == ranks) {
+    tensors = Bytes(0);
+    for (int stage = 0; stage < sizes.pipeline; ++stage) {
+      WEFT_ASSIGN_OR_RETURN(MemoryEstimate memory, EstimateMemory(config, plan, stage, 0));
+      tensors += memory.total() * (ranks / sizes.pipeline);
+    }
+  }
+  const Bytes program = AnonymousMemory() * here;
+  const Bytes memory = HostMemory(config);
+  if (memory.count() > 0 && tensors + program > memory) {
+    return NoPlace(config, "a host", here, tensors, program, memory);
+  }
+  absl::StrAppendFormat(&text, "a host        %d ranks: %.0f MiB of %.0f\n", here,
+                        Mebibytes(tensors + program), Mebibytes(memory));
   return text;
 }
 
-absl::StatusOr<std::string> DrawPipeline(const StepPlan& plan) {
-  if (plan.pipeline.stages == 1) return std::string();
-  WEFT_ASSIGN_OR_RETURN(topology::PipelineTiming timing, TimePipeline(plan.pipeline));
-  return DrawSchedule(plan.pipeline, timing);
+absl::Status CheckHostMemory(const TrainConfig& config, const StepPlan& plan, int stage,
+                             int tensor_rank, Group& world) {
+  absl::StatusOr<MemoryEstimate> mine = EstimateMemory(config, plan, stage, tensor_rank);
+  WEFT_RETURN_IF_ERROR(world.Agree(mine.status()));
+  std::array<char, 256> name = {};
+  if (gethostname(name.data(), name.size() - 1) != 0) name[0] = '\0';
+  WEFT_ASSIGN_OR_RETURN(
+      std::vector<std::string> all,
+      world.Gather(absl::StrCat(mine->total().count(), " ", AnonymousMemory().count(), " ",
+                                HostMemory(config).count(), " ", name.data())));
+  struct Host {
+    int ranks = 0;
+    Bytes tensors, program, memory;
+  };
+  std::map<std::string, Host> hosts;
+  for (const std::string& text : all) {
+    const std::vector<std::string> fields = absl::StrSplit(text, absl::MaxSplits(' ', 3));
+    std::array<int64_t, 3> numbers = {};
+    for (size_t i = 0; i < numbers.size(); ++i) (void)absl::SimpleAtoi(fields[i], &numbers[i]);
+    Host& host = hosts[fields[3]];
+    ++host.ranks;
+    host.tensors += Bytes(numbers[0]);
+    host.program += Bytes(numbers[1]);
+    host.memory = Bytes(numbers[2]);
+  }
+  for (const auto& [host, need] : hosts) {
+    if (need.memory.count() == 0 || need.tensors + need.program <= need.memory) continue;
+    return NoPlace(config, absl::StrCat("host ", host), need.ranks, need.tensors, need.program,
+                   need.memory);
+  }
+  return absl::OkStatus();
 }
 
-Bytes ResidentMemory() { return FromStatus("VmRSS:"); }
-Bytes PeakResidentMemory() { return FromStatus("VmHWM:"); }
+absl::StatusOr<std::string> DrawPipeline(const TrainConfig& config, const StepPlan& plan) {
+  if (plan.pipeline.stages == 1) return std::string();
+  WEFT_ASSIGN_OR_RETURN(topology::PipelineTiming timing, TimePipeline(config.model, plan));
+  return DrawSchedule(plan.pipeline, timing);
+}
 
 }  // namespace weft

@@ -5,18 +5,22 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/units.h"
 #include "trainer/config.h"
+#include "trainer/groups/group.h"
 #include "trainer/loop/step.h"
 
 namespace weft {
 
+// The largest that the tensors of a rank take together.
 struct MemoryEstimate {
-  Bytes parameters;   // in the compute type
-  Bytes gradients;    // whole, before they are reduced
-  Bytes optimizer;    // this rank's shard: moments, and master values where they are others
-  Bytes activations;  // kept for the backward passes that a stage holds at one time, and the logits
+  Bytes parameters;   // in the compute type, and owned values that are kept apart from them
+  Bytes gradients;    // whole ones on their way, and this rank's shard
+  Bytes optimizer;    // states of this rank's shard
+  Bytes activations;  // kept for the backward passes that a stage holds at one time, the logits,
+                      // and what the pass under way makes
   Bytes total() const;
 };
 
@@ -25,16 +29,18 @@ struct MemoryEstimate {
 absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const StepPlan& plan,
                                               int stage, int tensor_rank);
 
-// Several lines for people: layout, micro-batches, bubble, memory of each stage. InvalidArgument
-// where the layout cannot be, with the arithmetic.
-absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks);
+// Several lines for people: layout, micro-batches, bubble, work and memory of each stage.
+// InvalidArgument where the layout cannot be, or `ranks_per_host` of its ranks have no place in a
+// host's memory, with the arithmetic.
+absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, int ranks_per_host);
+
+// Of a job that has been started: whether the ranks of every host have place in its memory. All
+// ranks call it together and get the same outcome, InvalidArgument with the arithmetic.
+absl::Status CheckHostMemory(const TrainConfig& config, const StepPlan& plan, int stage,
+                             int tensor_rank, Group& world);
 
 // The schedule of the config's pipeline as a picture; "" without a pipeline.
-absl::StatusOr<std::string> DrawPipeline(const StepPlan& plan);
-
-// Memory of this process, from the kernel; 0 where /proc does not say.
-Bytes ResidentMemory();      // now
-Bytes PeakResidentMemory();  // the most so far
+absl::StatusOr<std::string> DrawPipeline(const TrainConfig& config, const StepPlan& plan);
 
 }  // namespace weft
 

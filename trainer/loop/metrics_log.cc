@@ -111,6 +111,11 @@ void MetricsLog::AppendFailedCheckpoint(int64_t step, absl::string_view reason) 
   Write(row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+void MetricsLog::AppendSkipped(int64_t step, absl::string_view reason) {
+  nlohmann::ordered_json row = {{"step", step}, {"skipped", std::string(reason)}};
+  Write(row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 absl::Status MetricsLog::Finish() {
   absl::Status status = Flush();
   status.Update(Draw());

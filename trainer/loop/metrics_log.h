@@ -51,6 +51,7 @@ class MetricsLog {
   // seconds.
   void Append(const StepMetrics& metrics);
   void AppendFailedCheckpoint(int64_t step, absl::string_view reason);
+  void AppendSkipped(int64_t step, absl::string_view reason);
   // The last try: an error when lines or the picture are missing on the disk.
   absl::Status Finish();
 

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "trainer/model/parameters.h"
 
 namespace weft {
 
@@ -13,7 +14,7 @@ absl::StatusOr<double> PeakFlops(const TrainConfig& config, Group& group) {
   if (config.peak_tflops > 0) return config.peak_tflops * 1e12 * group.size();
   constexpr int64_t kSize = 1024;
   constexpr int64_t kDuration = 200'000'000;  // ns
-  auto type = config.precision == Precision::kBf16 ? at::kBFloat16 : at::kFloat;
+  auto type = TypeOf(config.precision);
   at::Tensor a = at::ones({kSize, kSize}, type);
   at::Tensor b = at::ones({kSize, kSize}, type);
   at::Tensor c = at::mm(a, b);

@@ -5,15 +5,18 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "trainer/groups/status_error.h"
-#include "trainer/optimizer/adamw.h"
+#include "trainer/optimizer/learning_rate.h"
 
 namespace weft {
 namespace {
@@ -43,6 +46,41 @@ int DefaultMicroBatches(const TrainConfig& config, int64_t rows, int stages) {
     if (rows % count == 0 && count % unit == 0) return static_cast<int>(count);
   }
   return 1;
+}
+
+// FLOPs of the model's end (its output projection), over those of a layer.
+double EndCost(ModelConfig model) {
+  model.layers = 0;
+  const double end = TrainingFlopsPerToken(model);
+  model.layers = 1;
+  return end / (TrainingFlopsPerToken(model) - end);
+}
+
+absl::StatusOr<std::vector<int64_t>> ChunkLayers(const TrainConfig& config,
+                                                 const topology::PipelineSpec& spec) {
+  const ModelConfig& model = config.model;
+  if (config.pipeline_stages == "auto") return BalanceLayers(spec, model.layers, EndCost(model));
+  if (config.pipeline_stages == "even") return BalanceLayers(spec, model.layers, 0);
+  auto refuse = [&](const std::string& what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parallel.stages = ", config.pipeline_stages, ": ", what));
+  };
+  std::vector<int64_t> layers;
+  int64_t sum = 0;
+  for (absl::string_view text : absl::StrSplit(config.pipeline_stages, ',')) {
+    if (!absl::SimpleAtoi(text, &layers.emplace_back()) || layers.back() < 1) {
+      return refuse(absl::StrCat("'", text, "' is no number of layers, 1 or more"));
+    }
+    sum += layers.back();
+  }
+  if (static_cast<int>(layers.size()) != spec.depth()) {
+    return refuse(absl::StrCat(layers.size(), " numbers; ", spec.stages, " stages x ", spec.chunks,
+                               " chunks need ", spec.depth()));
+  }
+  if (sum != model.layers) {
+    return refuse(absl::StrCat("their sum is ", sum, "; model.layers = ", model.layers));
+  }
+  return layers;
 }
 
 // Micro-batch by micro-batch through all chunks of a stage: the order of validation.
@@ -88,11 +126,12 @@ absl::StatusOr<StepPlan> StepPlan::Make(const TrainConfig& config, const Paralle
                    .stages = sizes.pipeline,
                    .chunks = config.pipeline_chunks,
                    .micro_batches = static_cast<int>(count)};
-  if (SplitsBackward(plan.pipeline.kind) && config.zero_stage == 2) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "parallel.schedule = ", ToString(plan.pipeline.kind),
-        " puts gradients of weights off across micro-batches, and parallel.zero = 2 reduces them "
-        "with each; parallel.zero = 1 is right"));
+  WEFT_ASSIGN_OR_RETURN(plan.chunk_layers, ChunkLayers(config, plan.pipeline));
+  if (SplitsBackward(plan.pipeline.kind) && config.zero_stage >= 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parallel.schedule = ", ToString(plan.pipeline.kind),
+                     " puts gradients of weights off across micro-batches, and parallel.zero = ",
+                     config.zero_stage, " reduces them with each; parallel.zero = 1 is right"));
   }
   return plan;
 }
@@ -102,12 +141,31 @@ bool StepPlan::ReducesInFp32(const TrainConfig& config) const {
          (config.reduce_precision == ReducePrecision::kAuto && pipeline.micro_batches > 1);
 }
 
-ModelPart StepPlan::PartOf(const TrainConfig& config, int stage, int tensor_rank) const {
+ModelPart StepPlan::PartOf(int stage, int tensor_rank) const {
   ModelPart part{.tensor_rank = tensor_rank, .tensor_size = sizes.tensor};
   for (int chunk = 0; chunk < pipeline.chunks; ++chunk) {
-    part.chunks.push_back(ChunkOf(config.model, pipeline.depth(), DepthOf(pipeline, stage, chunk)));
+    const int depth = DepthOf(pipeline, stage, chunk);
+    const auto here = chunk_layers.begin() + depth;
+    const int64_t first = std::accumulate(chunk_layers.begin(), here, int64_t{0});
+    part.chunks.push_back({first, first + *here, depth == 0, depth == pipeline.depth() - 1});
   }
   return part;
+}
+
+std::vector<double> StepPlan::ChunkCosts(const ModelConfig& model) const {
+  std::vector<double> costs(chunk_layers.begin(), chunk_layers.end());
+  costs.back() += EndCost(model);
+  return costs;
+}
+
+std::vector<topology::PassDurations> StepPlan::Durations(const ModelConfig& model) const {
+  std::vector<topology::PassDurations> durations;
+  for (double cost : ChunkCosts(model)) {
+    durations.push_back({.forward = cost,
+                         .backward = SplitsBackward(pipeline.kind) ? cost : 2 * cost,
+                         .weight = cost});
+  }
+  return durations;
 }
 
 absl::StatusOr<std::unique_ptr<Stepper>> Stepper::Create(const TrainConfig& config,
@@ -132,46 +190,59 @@ Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
       trace_(trace),
       runner_(plan.pipeline, groups->pipeline.get(),
               plan.micro_rows * config.model.sequence / plan.sizes.tensor, config.model.hidden,
-              config.precision == Precision::kBf16 ? at::kBFloat16 : at::kFloat),
+              TypeOf(config.precision)),
+      loss_scale_(config),
       held_(static_cast<size_t>(plan.pipeline.chunks * plan.pipeline.micro_batches)) {
   ShardedOptions options;
   options.precision = config_.precision;
+  options.stochastic_rounding = !config_.master_weights;
   options.micro_steps = plan_.pipeline.micro_batches;
   options.reduce_fp32 = plan_.ReducesInFp32(config_);
   options.zero_stage = config_.zero_stage;
   options.bucket_bytes = config_.bucket_bytes;
   options.decay_all = config_.optimizer.decay_all;
-  const ModelPart part = plan_.PartOf(config_, stage(), groups_->tensor->rank());
-  parameters_ = std::make_unique<ShardedParameters>(GptParameters(config_.model, part), options,
-                                                    groups_, trace_);
+  const ModelPart part = plan_.PartOf(stage(), groups_->tensor->rank());
+  options.seed = config_.seed;
+  std::vector<std::string> names;
+  for (const ParameterSpec& spec : GptParameters(config_.model)) names.push_back(spec.name);
+  parameters_ =
+      std::make_unique<ShardedParameters>(GptParameters(config_.model, part), std::move(names),
+                                          options, config_.optimizer, groups_, trace_);
   if (plan_.sizes.tensor > 1) axis_.emplace(groups_->tensor.get(), config_.tensor_chunks);
   for (int chunk = 0; chunk < plan_.pipeline.chunks; ++chunk) {
-    chunks_.push_back(std::make_unique<Gpt>(config_.model, part, chunk, parameters_->parameters(),
-                                            parameters_->tensors(), axis_ ? &*axis_ : nullptr));
+    chunks_.push_back(
+        std::make_unique<Gpt>(config_.model, part, chunk, parameters_->store().parameters(),
+                              parameters_->store().tensors(), axis_ ? &*axis_ : nullptr));
   }
 }
 
 Gpt* Stepper::whole_model() {
-  const bool is_whole = plan_.sizes.tensor == 1 && plan_.pipeline.depth() == 1;
+  const bool is_whole = plan_.sizes.tensor == 1 && plan_.pipeline.depth() == 1 &&
+                        !parameters_->store().ComesAndGoes();
   return is_whole ? chunks_[0].get() : nullptr;
 }
 
 absl::Status Stepper::Initialize() {
-  std::vector<float> values;
+  ParameterStore& store = parameters_->store();
+  std::vector<float> values, own;
   int last = -1;
-  for (const OwnedSlice& slice : parameters_->owned()) {
-    const ParameterSpec& spec = parameters_->parameters()[static_cast<size_t>(slice.parameter)];
-    if (slice.parameter != last) {
-      values.resize(static_cast<size_t>(spec.whole_elements()));
-      InitializeParameter(spec, config_.seed, absl::MakeSpan(values));
-      last = slice.parameter;
-    }
-    for (const ElementRuns& runs : RunsOf(spec, slice.begin, slice.elements)) {
-      for (int64_t run = 0; run < runs.count; ++run) {
-        const float* source = values.data() + runs.begin + run * runs.stride;
-        std::copy(source, source + runs.length,
-                  slice.values + (runs.local - slice.begin) + run * runs.length);
+  for (const ParameterBucket& bucket : store.buckets()) {
+    for (const OwnedSlice& slice : bucket.slices) {
+      const ParameterSpec& spec = store.parameters()[static_cast<size_t>(slice.parameter)];
+      if (slice.parameter != last) {
+        values.resize(static_cast<size_t>(spec.whole_elements()));
+        InitializeParameter(spec, config_.seed, absl::MakeSpan(values));
+        last = slice.parameter;
       }
+      own.resize(static_cast<size_t>(slice.elements));
+      for (const ElementRuns& runs : RunsOf(spec, slice.begin, slice.elements)) {
+        for (int64_t run = 0; run < runs.count; ++run) {
+          const float* source = values.data() + runs.begin + run * runs.stride;
+          std::copy(source, source + runs.length,
+                    own.data() + (runs.local - slice.begin) + run * runs.length);
+        }
+      }
+      store.Write(slice, 0, own);
     }
   }
   return absl::OkStatus();
@@ -183,15 +254,25 @@ double Stepper::LossOf(const at::Tensor& logits, const at::Tensor& targets, doub
             : CrossEntropy(logits, targets, scale));
 }
 
+void Stepper::SetHooks(ForwardOptions& options) {
+  ParameterGatherer& gatherer = parameters_->gatherer();
+  options.before_unit = [&gatherer](int unit) { ThrowIfError(gatherer.Enter(unit, false)); };
+  if (!parameters_->store().ComesAndGoes()) return;
+  options.after_unit = [&gatherer](int unit) { gatherer.Leave(unit); };
+  options.before_backward = [&gatherer](int unit) { ThrowIfError(gatherer.Enter(unit, true)); };
+  options.after_backward = options.after_unit;
+}
+
 absl::StatusOr<at::Tensor> Stepper::Forward(int chunk, int micro_batch, at::Tensor input) {
   TraceScope scope(trace_, "forward", kComputeTrack, step_);
   Held& held = HeldOf(chunk, micro_batch);
   const int64_t first_row = micro_batch * plan_.micro_rows;
   Tokens data = Cut(tokens_, columns_, first_row, plan_.micro_rows);
   ForwardOptions options;
+  SetHooks(options);
   if (training_) {
-    options.before_unit = [this](int unit) { ThrowIfError(parameters_->WaitUnit(unit)); };
-    options.sink = parameters_.get();
+    options.recompute = &config_.recompute;
+    options.sink = &parameters_->gradients();
     if (SplitsBackward(plan_.pipeline.kind)) options.deferred = &held.deferred;
     // Drawn anew for each step, so that there is no state to save.
     uint64_t key = config_.seed + static_cast<uint64_t>(step_) * 1000003;
@@ -203,7 +284,7 @@ absl::StatusOr<at::Tensor> Stepper::Forward(int chunk, int micro_batch, at::Tens
   at::Tensor output = chunks_[static_cast<size_t>(chunk)]->Run(input, columns_ - 1, options);
   if (IsLast(chunk)) {
     const double tokens = static_cast<double>(plan_.local_rows * (columns_ - 1));
-    loss_ += LossOf(output, data.targets, training_ ? 1.0 / tokens : 0);
+    loss_ += LossOf(output, data.targets, training_ ? loss_scale_.value() / tokens : 0);
   }
   if (training_) {
     held.input = std::move(input);
@@ -218,6 +299,7 @@ absl::StatusOr<at::Tensor> Stepper::Backward(int chunk, int micro_batch, at::Ten
   // The last chunk's logits have become their gradient.
   if (IsLast(chunk)) gradient = held.output.detach();
   torch::autograd::backward({held.output}, {gradient});
+  parameters_->gatherer().LeaveAll();
   held.output = at::Tensor();
   at::Tensor input = std::move(held.input);
   held.input = at::Tensor();
@@ -243,9 +325,9 @@ absl::StatusOr<StepResult> Stepper::Step(int64_t step, const absl::StatusOr<Batc
     training_ = true;
     step_ = step;
     loss_ = 0;
-    parameters_->BeginStep(step);
+    parameters_->gradients().BeginStep();
     WEFT_RETURN_IF_ERROR(runner_.Run(passes_, *this));
-    WEFT_RETURN_IF_ERROR(parameters_->FinishGradients());
+    WEFT_RETURN_IF_ERROR(parameters_->gradients().Finish());
     const double tokens = static_cast<double>(plan_.local_rows * (columns_ - 1));
     return FinishStep(step, loss_ / tokens, batch.status(), stop_requested);
   });
@@ -254,6 +336,9 @@ absl::StatusOr<StepResult> Stepper::Step(int64_t step, const absl::StatusOr<Batc
 ExposedSeconds Stepper::TakeExposed() {
   ExposedSeconds exposed;
   exposed.data = groups_->data->TakeExposedSeconds() + groups_->world->TakeExposedSeconds();
+  for (Group* group : {groups_->shard.get(), groups_->replicas.get()}) {
+    if (group != nullptr) exposed.data += group->TakeExposedSeconds();
+  }
   exposed.tensor = groups_->tensor->TakeExposedSeconds();
   exposed.pipeline = groups_->pipeline->TakeExposedSeconds();
   if (groups_->ends != nullptr) exposed.pipeline += groups_->ends->TakeExposedSeconds();
@@ -263,7 +348,7 @@ ExposedSeconds Stepper::TakeExposed() {
 absl::StatusOr<StepResult> Stepper::FinishStep(int64_t step, double loss,
                                                const absl::Status& batch_read,
                                                bool stop_requested) {
-  const double squares = parameters_->SumSquares();
+  const double squares = parameters_->gradients().SumSquares();
   // All ranks of a tensor group have the same loss; one of them counts.
   const double counted_loss = groups_->tensor->rank() == 0 ? loss : 0;
   std::array<double, 4> sums = {squares, counted_loss, stop_requested ? 1.0 : 0.0,
@@ -273,15 +358,34 @@ absl::StatusOr<StepResult> Stepper::FinishStep(int64_t step, double loss,
   WEFT_RETURN_IF_ERROR(world.Sum(absl::MakeSpan(sums)));
   if (world.size() > 1) world.AddExposed(start, SystemClock::Nanoseconds(), "wait_norm");
   if (sums[3] > 0) return world.Agree(batch_read);
-  if (!std::isfinite(sums[0]) || !std::isfinite(sums[1])) {
-    return ExplainNonFinite(step, loss, squares);
-  }
   StepResult result;
   result.loss = sums[1] / plan_.sizes.data;
-  result.gradient_norm = std::sqrt(sums[0]);
+  result.gradient_norm = std::sqrt(sums[0]) / loss_scale_.value();
   result.learning_rate = LearningRate(config_.optimizer, step);
   result.stop = sums[2] > 0;
-  WEFT_RETURN_IF_ERROR(parameters_->Update(AdamWAt(config_.optimizer, step, result.gradient_norm)));
+  if (!std::isfinite(sums[0]) || !std::isfinite(sums[1])) {
+    return LeaveOut(std::move(result), ExplainNonFinite(step, loss, squares));
+  }
+  const double clip = ClipScale(config_.optimizer, result.gradient_norm);
+  WEFT_RETURN_IF_ERROR(parameters_->Update({.step = step,
+                                            .learning_rate = result.learning_rate,
+                                            .gradient_scale = clip / loss_scale_.value()}));
+  loss_scale_.Adapt(/*is_finite=*/true);
+  result.exposed = TakeExposed();
+  return result;
+}
+
+// Of a step that is not finite.
+absl::StatusOr<StepResult> Stepper::LeaveOut(StepResult result, const absl::Status& reason) {
+  if (!absl::IsAborted(reason)) return reason;
+  const double scale = loss_scale_.value();
+  const bool scales_down = loss_scale_.Adapt(/*is_finite=*/false);
+  if (!scales_down && config_.non_finite == NonFinite::kFatal) return reason;
+  result.skipped = std::string(reason.message());
+  if (scales_down) {
+    absl::StrAppend(&result.skipped, "; the loss scale goes from ", scale, " to ",
+                    loss_scale_.value());
+  }
   result.exposed = TakeExposed();
   return result;
 }
@@ -325,7 +429,7 @@ absl::Status Stepper::SumLosses(const SampleStream& stream, int64_t batches) {
 
 absl::StatusOr<double> Stepper::Validate(const SampleStream& stream, int64_t batches) {
   return Guarded([&]() -> absl::StatusOr<double> {
-    WEFT_RETURN_IF_ERROR(parameters_->WaitAll());
+    WEFT_RETURN_IF_ERROR(parameters_->gatherer().WaitAll());
     training_ = false;
     loss_ = 0;
     const absl::Status read = SumLosses(stream, batches);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,6 +17,7 @@
 #include "trainer/data/batch_loader.h"
 #include "trainer/data/sampler.h"
 #include "trainer/groups/parallel_groups.h"
+#include "trainer/loop/loss_scale.h"
 #include "trainer/model/gpt.h"
 #include "trainer/model/tensor_axis.h"
 #include "trainer/parallel/pipeline.h"
@@ -36,23 +38,31 @@ struct StepResult {
   double gradient_norm = 0;  // before clipping
   double learning_rate = 0;
   ExposedSeconds exposed;
-  bool stop = false;  // some rank was asked to stop
+  std::string skipped;  // why the step was left out, with its number; empty: it was not
+  bool stop = false;    // some rank was asked to stop
 };
 
 // How a step is cut: which samples a rank takes, in how many micro-batches, in which order.
 struct StepPlan {
   ParallelSizes sizes;
   topology::PipelineSpec pipeline;
-  int64_t local_rows = 0;  // samples of a step that a data replica takes
-  int64_t micro_rows = 0;  // samples of a micro-batch
+  int64_t local_rows = 0;             // samples of a step that a data replica takes
+  int64_t micro_rows = 0;             // samples of a micro-batch
+  std::vector<int64_t> chunk_layers;  // of each chunk of the model
 
   // InvalidArgument, with the arithmetic, where the batch does not divide or the schedule cannot
   // be.
   static absl::StatusOr<StepPlan> Make(const TrainConfig& config, const ParallelSizes& sizes);
   // Whether gradients cross the ranks in fp32, whatever the compute type.
   bool ReducesInFp32(const TrainConfig& config) const;
+  // Forward FLOPs of a token in each chunk of the model, over those of one layer: what stages are
+  // balanced by, and timed with.
+  std::vector<double> ChunkCosts(const ModelConfig& model) const;
+  // Durations of each chunk's passes: backward passes take twice as long as forward passes, the
+  // halves of a split one as long.
+  std::vector<topology::PassDurations> Durations(const ModelConfig& model) const;
   // What a stage holds of the model.
-  ModelPart PartOf(const TrainConfig& config, int stage, int tensor_rank) const;
+  ModelPart PartOf(int stage, int tensor_rank) const;
 };
 
 class Stepper final : private PipelineStage {
@@ -66,12 +76,15 @@ class Stepper final : private PipelineStage {
   Gpt* whole_model();
   const StepPlan& plan() const { return plan_; }
 
+  // To be saved with the parameters.
+  LossScale& loss_scale() { return loss_scale_; }
+
   // Initial parameters by the seed.
   absl::Status Initialize();
-  // `step` counts from 1. Aborted, naming step and rank, when a loss or the gradient is not finite;
-  // parameters are as before then. A rank whose batch could not be read takes part all the same, so
-  // that none waits for it, and then every rank returns that batch's error, with parameters as
-  // before.
+  // `step` counts from 1. Aborted, naming step and rank, when a loss or the gradient is not finite,
+  // or `skipped` where the config says so; parameters are as before then. A rank whose batch could
+  // not be read takes part all the same, so that none waits for it, and then every rank returns
+  // that batch's error, with parameters as before.
   absl::StatusOr<StepResult> Step(int64_t step, const absl::StatusOr<Batch>& batch,
                                   bool stop_requested);
   // Mean loss of `batches` global batches of a sequential stream. A sample that a rank cannot read
@@ -89,6 +102,7 @@ class Stepper final : private PipelineStage {
   Stepper(const TrainConfig& config, const StepPlan& plan, topology::PipelineSchedule schedule,
           ParallelGroups* groups, Trace* trace);
 
+  void SetHooks(ForwardOptions& options);
   absl::StatusOr<at::Tensor> Forward(int chunk, int micro_batch, at::Tensor input) override;
   absl::StatusOr<at::Tensor> Backward(int chunk, int micro_batch, at::Tensor gradient) override;
   absl::Status Weight(int chunk, int micro_batch) override;
@@ -106,6 +120,7 @@ class Stepper final : private PipelineStage {
                                         bool stop_requested);
   // Over the rank's part of each batch, into loss_.
   absl::Status SumLosses(const SampleStream& stream, int64_t batches);
+  absl::StatusOr<StepResult> LeaveOut(StepResult result, const absl::Status& reason);
   absl::Status ExplainNonFinite(int64_t step, double loss, double squares);
   ExposedSeconds TakeExposed();
 
@@ -119,6 +134,7 @@ class Stepper final : private PipelineStage {
   std::unique_ptr<ShardedParameters> parameters_;
   std::vector<std::unique_ptr<Gpt>> chunks_;
   PipelineRunner runner_;
+  LossScale loss_scale_;
 
   // State of the batch under way.
   const int64_t* tokens_ = nullptr;  // [local rows, columns]

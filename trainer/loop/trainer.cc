@@ -27,6 +27,7 @@
 #include "trainer/loop/export.h"
 #include "trainer/loop/forecast.h"
 #include "trainer/loop/generate.h"
+#include "trainer/loop/memory.h"
 #include "trainer/loop/metrics_log.h"
 #include "trainer/loop/peak.h"
 #include "trainer/loop/progress.h"
@@ -49,13 +50,16 @@ class Run {
     // A run that begins anew must not leave the old one's checkpoints to be resumed from.
     if (!options_.resume) WEFT_RETURN_IF_ERROR(checkpoints_.ExpectNone());
     WEFT_RETURN_IF_ERROR(group_.Agree(OpenData()));
+    WEFT_RETURN_IF_ERROR(CheckMemory());
     WEFT_RETURN_IF_ERROR(group_.Agree(MakeStepper()));
     WEFT_RETURN_IF_ERROR(Restore());
     WEFT_ASSIGN_OR_RETURN(peak_flops_, PeakFlops(config_, group_));
     WEFT_RETURN_IF_ERROR(group_.Agree(PrepareFolder()));
     WEFT_RETURN_IF_ERROR(StartLoader());
     if (is_first()) PrintStart();
+    ForgetTensorPeak();
     WEFT_ASSIGN_OR_RETURN(bool stopped, Loop());
+    WEFT_RETURN_IF_ERROR(MeasureMemory());
     WEFT_RETURN_IF_ERROR(WriteTrace());
     if (!stopped) WEFT_RETURN_IF_ERROR(Finish());
     WEFT_RETURN_IF_ERROR(Require("metrics", is_first() ? metrics_->Finish() : absl::OkStatus()));
@@ -106,8 +110,17 @@ class Run {
         " tokens; run weft-data prepare again, or name the tokenizer that made the data"));
   }
 
+  // Before any rank takes the memory.
+  absl::Status CheckMemory() {
+    absl::StatusOr<StepPlan> plan = StepPlan::Make(config_, SizesOf(groups_.mesh));
+    WEFT_RETURN_IF_ERROR(group_.Agree(plan.status()));
+    return CheckHostMemory(config_, *plan, groups_.pipeline->rank(), groups_.tensor->rank(),
+                           group_);
+  }
+
   absl::Status MakeStepper() {
     memory_before_ = ResidentMemory();
+    tensors_before_ = TensorMemory();
     if (config_.trace_steps > 0) {
       // forward, backward, optimizer, waits and collectives: a few for each bucket and micro-batch.
       size_t spans = static_cast<size_t>(config_.trace_steps) *
@@ -125,6 +138,9 @@ class Run {
                             checkpoints_.Load(stepper_->parameters()));
       resumed_ = position.has_value();
       if (resumed_) position_ = *position;
+      if (!position_.loss_scale.empty()) {
+        WEFT_RETURN_IF_ERROR(stepper_->loss_scale().FromText(position_.loss_scale));
+      }
     }
     if (!resumed_) WEFT_RETURN_IF_ERROR(stepper_->Initialize());
     return stepper_->parameters().Publish();
@@ -135,7 +151,7 @@ class Run {
     WEFT_RETURN_IF_ERROR(CheckLock());
     WEFT_RETURN_IF_ERROR(MakeFolders(Path("checkpoints")));
     WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("config.toml"), config_.text));
-    WEFT_ASSIGN_OR_RETURN(std::string schedule, DrawPipeline(stepper_->plan()));
+    WEFT_ASSIGN_OR_RETURN(std::string schedule, DrawPipeline(config_, stepper_->plan()));
     if (!schedule.empty()) {
       WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("schedule.svg"), schedule));
     }
@@ -190,7 +206,7 @@ class Run {
       bool stop_requested = options_.stop != nullptr && options_.stop->load();
       WEFT_ASSIGN_OR_RETURN(StepResult result, stepper_->Step(step, batch, stop_requested));
       double seconds = static_cast<double>(SystemClock::Nanoseconds() - start) * 1e-9;
-      position_ = {step, loader_->position()};
+      position_ = {step, loader_->position(), stepper_->loss_scale().ToText()};
       WEFT_RETURN_IF_ERROR(AfterStep(result, seconds));
       if (result.stop && step < config_.steps) {
         WEFT_RETURN_IF_ERROR(Save());
@@ -203,6 +219,17 @@ class Run {
       }
     }
     return false;
+  }
+
+  // A step that was left out has no loss; the rest of it is as of any other.
+  void LogStep(const StepResult& result, const StepMetrics& metrics) {
+    if (result.skipped.empty()) {
+      metrics_->Append(metrics);
+      progress_->Step(metrics);
+    } else {
+      metrics_->AppendSkipped(metrics.step, result.skipped);
+      progress_->Note(absl::StrCat("left out: ", result.skipped));
+    }
   }
 
   absl::Status AfterStep(const StepResult& result, double seconds) {
@@ -225,10 +252,7 @@ class Run {
     seconds_ += seconds;
     exposed_seconds_ += result.exposed.total();
     ++steps_here_;
-    if (is_first()) {
-      metrics_->Append(metrics);
-      progress_->Step(metrics);
-    }
+    if (is_first()) LogStep(result, metrics);
     bool saves = is_last || (config_.checkpoint_every > 0 && step % config_.checkpoint_every == 0);
     return saves ? Save() : absl::OkStatus();
   }
@@ -245,7 +269,7 @@ class Run {
 
   absl::Status Save() {
     WEFT_RETURN_IF_ERROR(group_.Agree(CheckLock()));
-    WEFT_RETURN_IF_ERROR(stepper_->parameters().WaitAll());
+    WEFT_RETURN_IF_ERROR(stepper_->parameters().gatherer().WaitAll());
     WEFT_RETURN_IF_ERROR(checkpoints_.Save(position_, stepper_->parameters(), unsaved_));
     if (unsaved_.ok()) return absl::OkStatus();
     ++failed_saves_;
@@ -350,15 +374,28 @@ class Run {
     }
   }
 
-  void PrintMemory() {
+  // What each rank took and what was estimated, a line a rank.
+  absl::Status MeasureMemory() {
     absl::StatusOr<MemoryEstimate> estimate =
         EstimateMemory(config_, stepper_->plan(), groups_.pipeline->rank(), groups_.tensor->rank());
-    if (!estimate.ok()) return;
-    const Bytes peak = PeakResidentMemory() - memory_before_;
-    absl::FPrintF(stderr,
-                  "memory           peak %.0f MiB for the model and its training, estimated %.0f\n",
-                  static_cast<double>(peak.count()) / (1 << 20),
-                  static_cast<double>(estimate->total().count()) / (1 << 20));
+    auto mebibytes = [](Bytes bytes) { return static_cast<double>(bytes.count()) / (1 << 20); };
+    const Bytes peak = PeakTensorMemory() - tensors_before_;
+    const Bytes resident = PeakResidentMemory() - memory_before_;
+    WEFT_ASSIGN_OR_RETURN(
+        memory_, group_.Gather(absl::StrFormat(
+                     "tensors %.1f MiB at most, estimated %.1f (%+.1f %%); resident memory grew by "
+                     "%.0f",
+                     mebibytes(peak), estimate.ok() ? mebibytes(estimate->total()) : 0.0,
+                     estimate.ok() && peak.count() > 0 ? 100 * (estimate->total() / peak - 1) : 0.0,
+                     mebibytes(resident))));
+    return absl::OkStatus();
+  }
+
+  void PrintMemory() {
+    constexpr size_t kMost = 16;
+    for (size_t rank = 0; rank < std::min(kMost, memory_.size()); ++rank) {
+      absl::FPrintF(stderr, "%-15s  rank %d: %s\n", rank == 0 ? "memory" : "", rank, memory_[rank]);
+    }
   }
 
   const RunOptions& options_;
@@ -383,6 +420,8 @@ class Run {
   RunOutcome outcome_;
   double peak_flops_ = 0;
   Bytes memory_before_;  // resident, before the model was made
+  Bytes tensors_before_;
+  std::vector<std::string> memory_;  // of each rank, for people
   double validation_loss_ = std::numeric_limits<double>::quiet_NaN();
   // Of this process, for the summary.
   double seconds_ = 0;

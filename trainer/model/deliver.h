@@ -12,6 +12,7 @@
 namespace weft::operations {
 
 using kernels::Bf16;
+using kernels::Fp16;
 using kernels::Kernels;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -28,11 +29,15 @@ T* DataOrNull(const at::Tensor& tensor) {
 // Calls `body` with a value of the C++ type of `dtype`.
 template <typename Body>
 void ByType(at::ScalarType dtype, Body body) {
-  WEFT_CHECK(dtype == at::kFloat || dtype == at::kBFloat16, "dtype " << at::toString(dtype));
-  if (dtype == at::kFloat) {
-    body(float{});
-  } else {
-    body(Bf16{});
+  switch (dtype) {
+    case at::kFloat:
+      return body(float{});
+    case at::kBFloat16:
+      return body(Bf16{});
+    case at::kHalf:
+      return body(Fp16{});
+    default:
+      WEFT_CHECK(false, "dtype " << at::toString(dtype));
   }
 }
 
@@ -73,8 +78,8 @@ void DeliverTable(const Context& context, int parameter, Body body) {
   GradientTarget target = context.sink->Begin(parameter);
   if (target.tensor.scalar_type() == at::kFloat) {
     body(Data<float>(target.tensor), target.add);
-  } else if constexpr (std::is_same_v<T, Bf16>) {
-    body(Data<Bf16>(target.tensor), target.add);
+  } else if constexpr (!std::is_same_v<T, float>) {
+    body(Data<T>(target.tensor), target.add);
   }
   context.sink->End(parameter);
 }

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "trainer/groups/status_error.h"
 #include "trainer/kernels/kernels.h"
+#include "trainer/model/deliver.h"
 #include "trainer/model/operations.h"
 #include "trainer/model/parameters.h"
 #include "trainer/model/rotary.h"
@@ -89,14 +90,18 @@ at::Tensor Gpt::RunBlock(const Block& block, const at::Tensor& x, int64_t length
     return operations::Linear(context, in, {pair.weight, pair.bias});
   };
   auto attention = [&](const at::Tensor& in) {
+    std::vector<operations::Region> regions;
     std::vector<at::Tensor> projected;
     for (const Pair& pair : block.projections) projected.push_back(linear(in, pair));
-    at::Tensor mixed = operations::Attention(context, projected, length, block.layer);
-    return Drop(linear(mixed, block.attention_out), AttentionPlace(block.layer), options);
+    at::Tensor mixed = Mix(block, projected, length, options, regions);
+    at::Tensor out = operations::DropResult(linear(mixed, block.attention_out), regions);
+    return Drop(out, AttentionPlace(block.layer), options);
   };
   auto ffn = [&](const at::Tensor& in) {
-    return Drop(linear(Activate(linear(in, block.ffn_in)), block.ffn_out), FfnPlace(block.layer),
-                options);
+    std::vector<operations::Region> regions;
+    at::Tensor inner = Activated(block, linear(in, block.ffn_in), options, regions);
+    at::Tensor out = operations::DropResult(linear(inner, block.ffn_out), regions);
+    return Drop(out, FfnPlace(block.layer), options);
   };
   auto [normed, residual] = operations::Norm(context, x, block.norm1);
   if (config_.block == BlockKind::kParallel) {
@@ -120,30 +125,81 @@ at::Tensor Gpt::RunSplitBlock(const Block& block, const at::Tensor& x, int64_t l
     std::vector<Pair> layers = block.projections;
     layers.push_back(block.ffn_in);
     std::vector<at::Tensor> columns = operations::GatherLinear(context, normed, layers);
-    at::Tensor inner = Activate(columns.back());
+    std::vector<operations::Region> mixing, activating;
+    at::Tensor inner = Activated(block, columns.back(), options, activating);
     columns.pop_back();
-    at::Tensor mixed = operations::Attention(context, columns, length, block.layer);
+    at::Tensor mixed = Mix(block, columns, length, options, mixing);
     if (!drops) {
-      return residual + operations::LinearScatter(context, {mixed, inner},
-                                                  {block.attention_out, block.ffn_out});
+      mixing.insert(mixing.end(), activating.begin(), activating.end());
+      return residual +
+             operations::DropResult(operations::LinearScatter(context, {mixed, inner},
+                                                              {block.attention_out, block.ffn_out}),
+                                    mixing);
     }
-    at::Tensor attended = operations::LinearScatter(context, {mixed}, {block.attention_out});
-    at::Tensor fed = operations::LinearScatter(context, {inner}, {block.ffn_out});
+    at::Tensor attended = operations::DropResult(
+        operations::LinearScatter(context, {mixed}, {block.attention_out}), mixing);
+    at::Tensor fed = operations::DropResult(
+        operations::LinearScatter(context, {inner}, {block.ffn_out}), activating);
     return residual + Drop(attended, AttentionPlace(block.layer), options) +
            Drop(fed, FfnPlace(block.layer), options);
   }
-  at::Tensor mixed = operations::Attention(
-      context, operations::GatherLinear(context, normed, block.projections), length, block.layer);
-  at::Tensor attended = operations::LinearScatter(context, {mixed}, {block.attention_out});
+  std::vector<operations::Region> mixing, activating;
+  at::Tensor mixed = Mix(block, operations::GatherLinear(context, normed, block.projections),
+                         length, options, mixing);
+  at::Tensor attended = operations::DropResult(
+      operations::LinearScatter(context, {mixed}, {block.attention_out}), mixing);
   at::Tensor middle = residual + Drop(attended, AttentionPlace(block.layer), options);
   auto [normed2, residual2] = operations::Norm(context, middle, block.norm2);
-  at::Tensor inner = Activate(operations::GatherLinear(context, normed2, {block.ffn_in})[0]);
-  at::Tensor fed = operations::LinearScatter(context, {inner}, {block.ffn_out});
+  at::Tensor inner = Activated(block, operations::GatherLinear(context, normed2, {block.ffn_in})[0],
+                               options, activating);
+  at::Tensor fed = operations::DropResult(
+      operations::LinearScatter(context, {inner}, {block.ffn_out}), activating);
   return residual2 + Drop(fed, FfnPlace(block.layer), options);
 }
 
 at::Tensor Gpt::Activate(const at::Tensor& inner) const {
   return config_.IsGated() ? operations::Swiglu(inner) : operations::Gelu(inner);
+}
+
+RecomputeKind Gpt::RecomputeOf(const Block& block, const ForwardOptions& options) const {
+  if (options.sink == nullptr || options.recompute == nullptr) return RecomputeKind::kNone;
+  return (*options.recompute)[static_cast<size_t>(block.layer)];
+}
+
+at::Tensor Gpt::Mix(const Block& block, const std::vector<at::Tensor>& projections, int64_t length,
+                    const ForwardOptions& options, std::vector<operations::Region>& regions) const {
+  operations::Context context{this, options.sink, options.deferred};
+  if (RecomputeOf(block, options) != RecomputeKind::kSelective) {
+    return operations::Attention(context, projections, length, block.layer);
+  }
+  // Rotary positions change their argument in place: each run gets a copy.
+  const bool copies = config_.position == PositionKind::kRotary;
+  auto run = [context, length, copies, layer = block.layer](std::vector<at::Tensor> given) {
+    if (copies) {
+      for (at::Tensor& tensor : given) tensor = tensor.clone();
+    }
+    return operations::Attention(context, given, length, layer);
+  };
+  return operations::Recompute(projections, run, &regions.emplace_back());
+}
+
+at::Tensor Gpt::Activated(const Block& block, const at::Tensor& inner,
+                          const ForwardOptions& options,
+                          std::vector<operations::Region>& regions) const {
+  if (RecomputeOf(block, options) != RecomputeKind::kSelective) return Activate(inner);
+  return operations::Recompute(
+      {inner}, [this](const std::vector<at::Tensor>& given) { return Activate(given[0]); },
+      &regions.emplace_back());
+}
+
+at::Tensor Gpt::RunOrRecompute(const Block& block, const at::Tensor& x, int64_t length,
+                               const ForwardOptions& options) const {
+  auto run = [this, &block, length, options](const std::vector<at::Tensor>& given) {
+    return axis_ == nullptr ? RunBlock(block, given[0], length, options)
+                            : RunSplitBlock(block, given[0], length, options);
+  };
+  if (RecomputeOf(block, options) != RecomputeKind::kFull) return run({x});
+  return operations::Recompute({x}, run);
 }
 
 at::Tensor Gpt::Embed(const at::Tensor& tokens, const ForwardOptions& options) const {
@@ -170,23 +226,30 @@ at::Tensor Gpt::Run(const at::Tensor& input, int64_t length, const ForwardOption
   WEFT_CHECK(length <= config_.sequence, "samples of " << length << " tokens");
   at::AutoGradMode grad_mode(options.sink != nullptr);
   int unit = first_unit_;
-  auto enter = [&] {
-    if (options.before_unit) options.before_unit(unit);
-    ++unit;
+  const bool goes_back = options.sink != nullptr && options.before_backward != nullptr;
+  auto in_unit = [&](const at::Tensor& in, bool is_embedding, auto body) {
+    const int here = unit++;
+    const bool hooks = goes_back && !is_embedding;
+    if (options.before_unit) options.before_unit(here);
+    at::Tensor out = body(
+        hooks ? operations::OnBackward(in, [here, after = options.after_backward] { after(here); })
+              : in);
+    if (hooks) {
+      out = operations::OnBackward(out, [here, before = options.before_backward] { before(here); });
+    }
+    if (options.after_unit) options.after_unit(here);
+    return out;
   };
   at::Tensor x = input;
   if (chunk_.has_embedding) {
-    enter();
-    x = Embed(input, options);
+    x = in_unit(x, true, [&](const at::Tensor& in) { return Embed(in, options); });
   }
   for (const Block& block : blocks_) {
-    enter();
-    x = axis_ == nullptr ? RunBlock(block, x, length, options)
-                         : RunSplitBlock(block, x, length, options);
+    x = in_unit(x, false,
+                [&](const at::Tensor& in) { return RunOrRecompute(block, in, length, options); });
   }
   if (!chunk_.has_head) return x;
-  enter();
-  return Head(x, length, options);
+  return in_unit(x, false, [&](const at::Tensor& in) { return Head(in, length, options); });
 }
 
 Pass Gpt::Forward(const at::Tensor& tokens, const ForwardOptions& options) {
@@ -203,11 +266,10 @@ namespace {
 // Calls `body` with the kernels and the data of the logits' type.
 template <typename Body>
 void WithLogits(const at::Tensor& logits, Body body) {
-  if (logits.scalar_type() == at::kFloat) {
-    body(kernels::Kernels().f32, static_cast<float*>(logits.data_ptr()));
-  } else {
-    body(kernels::Kernels().bf16, static_cast<kernels::Bf16*>(logits.data_ptr()));
-  }
+  operations::ByType(logits.scalar_type(), [&](auto type) {
+    using T = decltype(type);
+    body(kernels::Kernels().Of<T>(), operations::Data<T>(logits));
+  });
 }
 
 }  // namespace

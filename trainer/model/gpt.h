@@ -31,6 +31,7 @@
 #include "trainer/config.h"
 #include "trainer/model/gradient_sink.h"
 #include "trainer/model/parameters.h"
+#include "trainer/model/recompute.h"
 #include "trainer/model/tensor_axis.h"
 
 namespace weft {
@@ -49,8 +50,11 @@ struct DropoutKey {
 };
 
 struct ForwardOptions {
-  // Called before the parameters of a unit (see ParameterSpec) are first read.
-  std::function<void(int unit)> before_unit;
+  // Called before the parameters of a unit (see ParameterSpec) are first read, and when the forward
+  // pass has read them; the same of the backward pass, of units but the embedding.
+  std::function<void(int unit)> before_unit, after_unit, before_backward, after_backward;
+  // What is computed again, of each layer of the model; null: nothing. Outlives the backward pass.
+  const std::vector<RecomputeKind>* recompute = nullptr;
   GradientSink* sink = nullptr;           // null: no backward pass will follow
   DeferredGradients* deferred = nullptr;  // takes the gradients of matrices; null: none is put off
   std::optional<DropoutKey> dropout;      // none: nothing is dropped
@@ -111,6 +115,15 @@ class Gpt {
   at::Tensor RunBlock(const Block& block, const at::Tensor& x, int64_t length,
                       const ForwardOptions& options) const;
   at::Tensor Activate(const at::Tensor& inner) const;
+  at::Tensor RunOrRecompute(const Block& block, const at::Tensor& x, int64_t length,
+                            const ForwardOptions& options) const;
+  RecomputeKind RecomputeOf(const Block& block, const ForwardOptions& options) const;
+  // Attention's core and the nonlinearity; where they are to be computed again, what drops their
+  // results goes to `regions`.
+  at::Tensor Mix(const Block& block, const std::vector<at::Tensor>& projections, int64_t length,
+                 const ForwardOptions& options, std::vector<operations::Region>& regions) const;
+  at::Tensor Activated(const Block& block, const at::Tensor& inner, const ForwardOptions& options,
+                       std::vector<operations::Region>& regions) const;
   at::Tensor RunSplitBlock(const Block& block, const at::Tensor& x, int64_t length,
                            const ForwardOptions& options) const;
   at::Tensor Drop(const at::Tensor& x, int64_t place, const ForwardOptions& options) const;

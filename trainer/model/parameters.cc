@@ -5,6 +5,7 @@
 #include <numbers>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 
@@ -144,16 +145,38 @@ int64_t Product(const std::vector<int64_t>& shape) {
   return count;
 }
 
-uint64_t HashName(const std::string& name) {  // FNV-1a
+}  // namespace
+
+int64_t ParameterSpec::elements() const { return Product(shape); }
+int64_t ParameterSpec::whole_elements() const { return Product(whole_shape); }
+
+uint64_t HashName(const std::string& name) {
   uint64_t hash = 0xCBF29CE484222325ULL;
   for (char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3ULL;
   return hash;
 }
 
-}  // namespace
+at::ScalarType TypeOf(Precision precision) {
+  switch (precision) {
+    case Precision::kBf16:
+      return at::kBFloat16;
+    case Precision::kFp16:
+      return at::kHalf;
+    case Precision::kFp32:
+      break;
+  }
+  return at::kFloat;
+}
 
-int64_t ParameterSpec::elements() const { return Product(shape); }
-int64_t ParameterSpec::whole_elements() const { return Product(whole_shape); }
+Precision PrecisionOf(at::ScalarType type) {
+  return type == at::kBFloat16 ? Precision::kBf16
+         : type == at::kHalf   ? Precision::kFp16
+                               : Precision::kFp32;
+}
+
+bool IsBlockMatrix(const ParameterSpec& spec) {
+  return spec.shape.size() == 2 && absl::StartsWith(spec.name, "block.");
+}
 
 ModelChunk ChunkOf(const ModelConfig& config, int depth, int index) {
   auto [first, count] = ShareOf(config.layers, depth, index);

@@ -7,6 +7,8 @@
 #ifndef WEFT_TRAINER_MODEL_PARAMETERS_H_
 #define WEFT_TRAINER_MODEL_PARAMETERS_H_
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -64,6 +66,15 @@ struct ParameterSpec {
   int64_t elements() const;
   int64_t whole_elements() const;
 };
+
+// LibTorch's names of the types that a model computes in.
+at::ScalarType TypeOf(Precision precision);
+Precision PrecisionOf(at::ScalarType type);
+
+// A matrix of a block, not a table of tokens or positions.
+bool IsBlockMatrix(const ParameterSpec& spec);
+// FNV-1a: what a parameter's random draws begin with.
+uint64_t HashName(const std::string& name);
 
 // Elements of a parameter as a rank holds it and as the whole has them: `count` runs of `length`
 // elements, consecutive in what the rank holds from `local` on, and in the whole, row-major, at

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
+#include <tuple>
 
 namespace weft {
 namespace {
@@ -12,12 +12,13 @@ int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit 
 }  // namespace
 
 std::vector<BucketLayout> LayOut(absl::Span<const ParameterSpec> parameters, Bytes bucket_bytes,
-                                 int64_t element_size, int ranks) {
+                                 int64_t element_size, int ranks, bool by_unit) {
   std::vector<BucketLayout> buckets;
-  std::map<std::pair<SharedBy, int>, size_t> open;  // by what a bucket's parameters have in common
+  // By what a bucket's parameters have in common.
+  std::map<std::tuple<SharedBy, int, int>, size_t> open;
   for (int i = static_cast<int>(parameters.size()) - 1; i >= 0; --i) {
     const ParameterSpec& spec = parameters[static_cast<size_t>(i)];
-    const std::pair<SharedBy, int> key(spec.shared, spec.chunk);
+    const std::tuple<SharedBy, int, int> key(spec.shared, spec.chunk, by_unit ? spec.unit : 0);
     auto [found, is_new] = open.try_emplace(key, buckets.size());
     if (is_new) buckets.push_back({.shared = spec.shared, .chunk = spec.chunk});
     BucketLayout& bucket = buckets[found->second];
@@ -41,6 +42,18 @@ std::vector<ShardSlice> SlicesOf(const BucketLayout& bucket, int rank) {
     slices.push_back({entry.parameter, begin - entry.offset, begin - first, end - begin});
   }
   return slices;
+}
+
+std::vector<ShardSlice> RunsOfShard(const BucketLayout& bucket, int rank) {
+  std::vector<ShardSlice> runs;
+  for (const ShardSlice& slice : SlicesOf(bucket, rank)) {
+    if (!runs.empty() && runs.back().at + runs.back().elements == slice.at) {
+      runs.back().elements += slice.elements;
+    } else {
+      runs.push_back(slice);
+    }
+  }
+  return runs;
 }
 
 }  // namespace weft

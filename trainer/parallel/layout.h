@@ -41,10 +41,13 @@ struct ShardSlice {
   int64_t elements = 0;
 };
 
-// A bucket is closed once it holds `bucket_bytes` of elements of `element_size` bytes.
+// A bucket is closed once it holds `bucket_bytes` of elements of `element_size` bytes. `by_unit`:
+// and at the end of each unit.
 std::vector<BucketLayout> LayOut(absl::Span<const ParameterSpec> parameters, Bytes bucket_bytes,
-                                 int64_t element_size, int ranks);
+                                 int64_t element_size, int ranks, bool by_unit = false);
 std::vector<ShardSlice> SlicesOf(const BucketLayout& bucket, int rank);
+// The same, neighbours without a gap as one (of the first one's parameter).
+std::vector<ShardSlice> RunsOfShard(const BucketLayout& bucket, int rank);
 
 }  // namespace weft
 

@@ -25,6 +25,12 @@ struct Case<Bf16> {
   static constexpr double kTolerance = 2e-2;  // 8 bits of mantissa
 };
 
+template <>
+struct Case<Fp16> {
+  static constexpr auto kType = at::kHalf;
+  static constexpr double kTolerance = 3e-3;  // 11 bits of mantissa
+};
+
 template <typename T>
 class KernelsTest : public ::testing::Test {
  protected:
@@ -40,7 +46,7 @@ class KernelsTest : public ::testing::Test {
     EXPECT_LT((a - e).abs().max().item<double>(), Case<T>::kTolerance * scale);
   }
 };
-using Types = ::testing::Types<float, Bf16>;
+using Types = ::testing::Types<float, Bf16, Fp16>;
 TYPED_TEST_SUITE(KernelsTest, Types);
 
 TYPED_TEST(KernelsTest, LayerNormAndItsGradients) {
@@ -263,7 +269,6 @@ TYPED_TEST(KernelsTest, AdamWIsTorchs) {
   torch::optim::AdamW torch_adamw(
       {reference}, torch::optim::AdamWOptions(1e-2).betas({0.9, 0.95}).eps(1e-8).weight_decay(0.1));
   at::Tensor ours = start.clone(), mean = at::zeros({kCount}), variance = at::zeros({kCount});
-  at::Tensor rounded = at::empty({kCount}, at::kBFloat16);
   for (int t = 1; t <= 5; ++t) {
     auto gradient = this->Make({kCount});
     reference.mutable_grad() = gradient.to(at::kFloat) * 0.5;
@@ -277,11 +282,64 @@ TYPED_TEST(KernelsTest, AdamWIsTorchs) {
                .correction2_root = static_cast<float>(std::sqrt(1 - std::pow(0.95, t))),
                .gradient_scale = 0.5F};
     this->kernels().adamw(kCount, step, this->Data(gradient), ours.data_ptr<float>(),
-                          mean.data_ptr<float>(), variance.data_ptr<float>(),
-                          static_cast<Bf16*>(rounded.data_ptr()));
+                          mean.data_ptr<float>(), variance.data_ptr<float>());
   }
   EXPECT_LT((ours - reference).abs().max().template item<double>(), 2e-6);
-  EXPECT_TRUE(at::equal(rounded, ours.to(at::kBFloat16)));
+}
+
+TEST(Fp16Test, ConvertsAsLibTorchBothWays) {
+  for (int bits = 0; bits < 0x10000; ++bits) {
+    Fp16 value{static_cast<uint16_t>(bits)};
+    at::Tensor half = at::empty({1}, at::kHalf);
+    *static_cast<uint16_t*>(half.data_ptr()) = value.bits;
+    const float expected = half.to(at::kFloat).item<float>();
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(Load(value)));
+      continue;
+    }
+    ASSERT_EQ(Load(value), expected) << bits;
+    Fp16 back;
+    Store(expected, back);
+    ASSERT_EQ(back.bits, value.bits);
+  }
+  // Between the numbers that fp16 has: normal, subnormal, above the largest, halfway.
+  at::Tensor x = at::randn({20000}) * at::pow(10.0, at::rand({20000}) * 14 - 9);
+  const float special[] = {65504.0F, 65519.9F,   65520.0F,     1e30F,        0x1p-24F,
+                           0x1p-25F, 0x1.8p-25F, 0x1.ffcp-15F, 0x1.ffep-15F, 1.00048828125F};
+  std::copy(std::begin(special), std::end(special), x.data_ptr<float>());
+  at::Tensor expected = x.to(at::kHalf);
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    Fp16 value;
+    Store(x.data_ptr<float>()[i], value);
+    ASSERT_EQ(value.bits, static_cast<uint16_t*>(expected.data_ptr())[i]) << x.data_ptr<float>()[i];
+  }
+}
+
+// The mean of many draws is the number, each draw is one of its two neighbours, and a number that
+// bf16 has stays.
+TEST(Bf16Test, StochasticRoundingIsRightOnAverage) {
+  constexpr int64_t kCount = 1 << 18;
+  for (float x : {1.001F, -3.3e-4F, 1.5F, 7.77e20F}) {
+    at::Tensor in = at::full({kCount}, x), out = at::empty({kCount}, at::kBFloat16);
+    Kernels().fp32.round_stochastically(kCount, 77, 5, in.data_ptr<float>(),
+                                        static_cast<Bf16*>(out.data_ptr()));
+    at::Tensor wide = out.to(at::kDouble);
+    const double step = std::abs(static_cast<double>(x)) / 128;
+    EXPECT_LE((wide - static_cast<double>(x)).abs().max().item<double>(), step);
+    // The deviation of the mean is below step / 2 / sqrt(count); eight of them.
+    EXPECT_NEAR(wide.mean().item<double>(), static_cast<double>(x), step * 4 / 512);
+    if (x == 1.5F) {
+      EXPECT_TRUE(at::equal(out, in.to(at::kBFloat16)));
+    }
+  }
+  const float special[3] = {std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN()};
+  Bf16 out[3];
+  Kernels().fp32.round_stochastically(3, 1, 0, special, out);
+  EXPECT_EQ(Load(out[0]), special[0]);
+  EXPECT_EQ(Load(out[1]), special[1]);
+  EXPECT_TRUE(std::isnan(Load(out[2])));
 }
 
 TEST(Bf16Test, RoundsToNearestEvenAsLibTorch) {

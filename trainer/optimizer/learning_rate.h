@@ -1,12 +1,11 @@
-// What changes from step to step in AdamW: the learning rate, the corrections of the running means,
-// the scale that clips the gradient. The update itself is kernels::TypedKernels::adamw.
-#ifndef WEFT_TRAINER_OPTIMIZER_ADAMW_H_
-#define WEFT_TRAINER_OPTIMIZER_ADAMW_H_
+// What every optimizer has in common from step to step: the learning rate, and the scale that clips
+// the gradient.
+#ifndef WEFT_TRAINER_OPTIMIZER_LEARNING_RATE_H_
+#define WEFT_TRAINER_OPTIMIZER_LEARNING_RATE_H_
 
 #include <cstdint>
 
 #include "trainer/config.h"
-#include "trainer/kernels/kernels.h"
 
 namespace weft {
 
@@ -18,9 +17,6 @@ double LearningRate(const OptimizerConfig& config, int64_t step);
 // min(1, clip / norm), 1 where clip is 0: Pascanu, Mikolov, Bengio, ICML 2013.
 double ClipScale(const OptimizerConfig& config, double gradient_norm);
 
-// For parameters that decay; others get a copy with weight_decay = 0.
-kernels::AdamW AdamWAt(const OptimizerConfig& config, int64_t step, double gradient_norm);
-
 }  // namespace weft
 
-#endif  // WEFT_TRAINER_OPTIMIZER_ADAMW_H_
+#endif  // WEFT_TRAINER_OPTIMIZER_LEARNING_RATE_H_

@@ -1,8 +1,6 @@
-#include "trainer/optimizer/adamw.h"
+#include "trainer/optimizer/learning_rate.h"
 
 #include <gtest/gtest.h>
-
-#include <cmath>
 
 namespace weft {
 namespace {
@@ -45,13 +43,6 @@ TEST(ClipTest, ScalesLargeGradientsOnly) {
   EXPECT_DOUBLE_EQ(ClipScale(config, 4), 0.25);
   config.clip = 0;
   EXPECT_DOUBLE_EQ(ClipScale(config, 4), 1);
-}
-
-TEST(AdamWTest, CorrectionsBelongToTheStep) {
-  kernels::AdamW step = AdamWAt(Config(), 3, 2.0);
-  EXPECT_FLOAT_EQ(step.correction1, static_cast<float>(1 - std::pow(0.9, 3)));
-  EXPECT_FLOAT_EQ(step.correction2_root, static_cast<float>(std::sqrt(1 - std::pow(0.99, 3))));
-  EXPECT_FLOAT_EQ(step.gradient_scale, 0.5F);
 }
 
 }  // namespace

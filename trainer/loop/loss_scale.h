@@ -1,0 +1,39 @@
+// The number that the loss is multiplied by before the backward pass, so that gradients fit fp16's
+// range (Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2), and how it
+// moves: halved by a step that is not finite, doubled by so many finite ones in a row.
+#ifndef WEFT_TRAINER_LOOP_LOSS_SCALE_H_
+#define WEFT_TRAINER_LOOP_LOSS_SCALE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "trainer/config.h"
+
+namespace weft {
+
+class LossScale {
+ public:
+  // Stays 1 but for fp16.
+  explicit LossScale(const TrainConfig& config);
+
+  double value() const { return value_; }
+  // After a step; every rank alike. Not finite: whether a smaller scale is left to be tried.
+  bool Adapt(bool is_finite);
+
+  // For a checkpoint.
+  std::string ToText() const;
+  // InvalidArgument: the text is none of ToText's.
+  absl::Status FromText(absl::string_view text);
+
+ private:
+  bool moves_ = false;
+  int64_t steps_until_growth_ = 0;
+  double value_ = 1;
+  int64_t finite_steps_ = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_TRAINER_LOOP_LOSS_SCALE_H_

@@ -1,0 +1,113 @@
+#include "trainer/loop/memory.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <new>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+
+namespace weft {
+namespace {
+
+// In front of each tensor's memory: its size. A cache line, which is what LibTorch aligns to.
+constexpr size_t kHeader = 64;
+
+std::atomic<int64_t> in_use{0};
+std::atomic<int64_t> peak{0};
+
+void Free(void* data) {
+  if (data == nullptr) return;
+  char* begin = static_cast<char*>(data) - kHeader;
+  in_use.fetch_sub(static_cast<int64_t>(*reinterpret_cast<size_t*>(begin)),
+                   std::memory_order_relaxed);
+  std::free(begin);
+}
+
+class CountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    const c10::Device device(c10::DeviceType::CPU);
+    if (bytes == 0) return {nullptr, nullptr, &Free, device};
+    void* begin = nullptr;
+    if (posix_memalign(&begin, kHeader, bytes + kHeader) != 0) throw std::bad_alloc();
+    *static_cast<size_t*>(begin) = bytes;
+    const int64_t now = in_use.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed) +
+                        static_cast<int64_t>(bytes);
+    int64_t most = peak.load(std::memory_order_relaxed);
+    while (now > most && !peak.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
+    }
+    void* data = static_cast<char*>(begin) + kHeader;
+    return {data, data, &Free, device};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &Free; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+};
+
+Bytes FromFile(const char* path, const char* key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    long long kibibytes = 0;
+    if (absl::StartsWith(line, key) &&
+        std::sscanf(line.c_str() + std::string(key).size(), " %lld kB", &kibibytes) == 1) {
+      return KiB(kibibytes);
+    }
+  }
+  return Bytes(0);
+}
+
+// The least memory.max on the way from this process's control group to the root; the largest number
+// where none is set.
+int64_t GroupLimit() {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    if (!absl::StartsWith(line, "0::")) continue;
+    std::string path = line.substr(3);
+    for (;;) {
+      std::ifstream file("/sys/fs/cgroup" + path + "/memory.max");
+      std::string text;
+      int64_t bytes = 0;
+      if (std::getline(file, text) && absl::SimpleAtoi(text, &bytes))
+        least = std::min(least, bytes);
+      if (path.empty() || path == "/") break;
+      path = path.substr(0, path.rfind('/'));
+    }
+  }
+  return least;
+}
+
+}  // namespace
+
+void CountTensorMemory() {
+  static CountingAllocator* const allocator = [] {
+    auto* made = new CountingAllocator();  // for ever: tensors may outlive all else
+    c10::SetCPUAllocator(made, /*priority=*/1);
+    return made;
+  }();
+  (void)allocator;
+}
+
+Bytes TensorMemory() { return Bytes(in_use.load()); }
+Bytes PeakTensorMemory() { return Bytes(peak.load()); }
+void ForgetTensorPeak() { peak.store(in_use.load()); }
+
+Bytes ResidentMemory() { return FromFile("/proc/self/status", "VmRSS:"); }
+Bytes PeakResidentMemory() { return FromFile("/proc/self/status", "VmHWM:"); }
+Bytes AnonymousMemory() { return FromFile("/proc/self/status", "RssAnon:"); }
+Bytes MachineMemory() {
+  return Bytes(std::min(FromFile("/proc/meminfo", "MemTotal:").count(), GroupLimit()));
+}
+
+}  // namespace weft

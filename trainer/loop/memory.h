@@ -1,0 +1,29 @@
+// What memory this process takes: tensors, counted as LibTorch allocates and frees them, and what
+// the kernel says.
+#ifndef WEFT_TRAINER_LOOP_MEMORY_H_
+#define WEFT_TRAINER_LOOP_MEMORY_H_
+
+#include "base/units.h"
+
+namespace weft {
+
+// From now on every tensor's memory is counted. Call it before the first tensor is made; a second
+// call does nothing.
+void CountTensorMemory();
+// Of all tensors: now, and the most since the last ForgetTensorPeak. 0 unless it is counted.
+// Thread-safe.
+Bytes TensorMemory();
+Bytes PeakTensorMemory();
+void ForgetTensorPeak();
+
+// From the kernel; 0 where /proc does not say. Of this process: what is resident, the most that
+// was, and what is resident and no file's.
+Bytes ResidentMemory();
+Bytes PeakResidentMemory();
+Bytes AnonymousMemory();
+// Of this machine, or of the control group that this process is confined to, where that has less.
+Bytes MachineMemory();
+
+}  // namespace weft
+
+#endif  // WEFT_TRAINER_LOOP_MEMORY_H_
