@@ -1,8 +1,9 @@
 // Settings: one table of rows; environment, command line, config file and docs/settings.md all read
 // it.
 //
-//   row "tcp.sockets"  <->  environment WEFT_TCP_SOCKETS  <->  --set tcp.sockets=2  <->  TOML [tcp]
-//   sockets = 2
+//   row "tcp.sockets"  <->  environment WEFT_TCP_SOCKETS
+//                      <->  --set tcp.sockets=2
+//                      <->  TOML [tcp] sockets = 2
 //
 // Values are parsed and checked when they are set, never when they are read. An unknown name is
 // answered with the nearest known one; a bad value with what would be right. Precedence is the

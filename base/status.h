@@ -1,8 +1,8 @@
 // Errors are absl::Status. Three blames, three forms:
 //   the world's (a file is missing, a peer died)  -> a Status, returned
 //   the caller's (a wrong argument)               -> a Status of InvalidArgument, returned
-//   ours (an invariant is broken)                 -> WEFT_CHECK: prints the operands and aborts, in
-//   release too
+//   ours (an invariant is broken)                 -> WEFT_CHECK: prints the operands and aborts,
+//                                                    in release too
 #ifndef WEFT_BASE_STATUS_H_
 #define WEFT_BASE_STATUS_H_
 

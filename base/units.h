@@ -2,8 +2,8 @@
 //
 //   Bytes          a count of bytes, exact, 64 bit, may be negative as a difference
 //   Bandwidth      bytes per second (double)
-//   Bandwidth * absl::Duration = Bytes;  Bytes / Bandwidth = absl::Duration;  Bytes / Duration =
-//   Bandwidth
+//   Bandwidth * absl::Duration = Bytes;  Bytes / Bandwidth = absl::Duration;
+//   Bytes / Duration = Bandwidth
 //
 // Time is absl::Duration and absl::Time. Text forms: "64KiB", "1.5MB", "400Gbps" (see Parse...).
 #ifndef WEFT_BASE_UNITS_H_

@@ -1,8 +1,9 @@
 // Collectives of a group of ranks on host memory.
 //
 //   Endpoint      one a process: transports, links to other processes, the progress engine
-//   (endpoint.h) Communicator  one a group: numbers its collectives, picks an algorithm, runs its
-//   schedule Work          one a call: wait for it, ask for its outcome and its times
+//                 (endpoint.h)
+//   Communicator  one a group: numbers its collectives, picks an algorithm, runs its schedule
+//   Work          one a call: wait for it, ask for its outcome and its times
 //
 // Every call returns at once with a Work; bad arguments, too, are reported by the Work, and nowhere
 // else. Calls of one communicator must come in the same order on all ranks; their k-th calls are

@@ -1,10 +1,10 @@
 // What has passed over one link, counted by every transport alike: the numbers that say which of
 // three a flow that stands still waits for.
 //
-//   posted    by this side
-//   matched   its other end is posted, too, as far as this side knows: the message may move
+//   posted       by this side
+//   matched      its other end is posted, too, as far as this side knows: the message may move
 //   transmitted  handed to the kernel, the device or shared memory; of a receive: arrived
-//   done      its request is complete
+//   done         its request is complete
 //
 //   posted > matched        the other side does not post
 //   matched > transmitted   this side has not moved it: its processor, or no room on the way

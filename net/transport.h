@@ -143,9 +143,8 @@ struct MessageKey {
 
 // What a receive does with bytes as they arrive. With `combine`, piece by piece and straight from
 // the transport's own memory: out[i] = combine(local[i], incoming[i]), which saves a pass over
-// memory.
-//   `bytes` is a multiple of 64, except in the last piece of a message; pieces of one message come
-//   in any order, each once. `local` may be equal to `out`, else does not overlap it.
+// memory. `bytes` is a multiple of 64, except in the last piece of a message; pieces of one message
+// come in any order, each once. `local` may be equal to `out`, else does not overlap it.
 // A message longer than `out` fails both requests with kOutOfRange; a shorter one is fine.
 using CombineFn = void (*)(std::byte* out, const std::byte* local, const std::byte* incoming,
                            size_t bytes);

@@ -5,9 +5,8 @@
 // with trimming), a = D / (100 Gb/s 12 us), b = Q / 12 us; per acknowledgement with queueing delay
 // d = rtt - T:
 //
-//   no mark, d < Q     increase += 4 MSS a b / Q  acked (Q - d);  after a whole window with d < 1
-//   us
-//                      instead at once cwnd += 0.25 a acked
+//   no mark, d < Q     increase += 4 MSS a b / Q  acked (Q - d);
+//                      after a whole window with d < 1 us instead at once cwnd += 0.25 a acked
 //   no mark, d >= Q    increase += 5 MSS a acked                 (the queue is draining: fairness)
 //   mark,    d >= Q    once a round trip, if the average delay (weight 1/80) is above Q:
 //                      cwnd *= max(1/2, 1 - 0.8 (average - Q) / average)

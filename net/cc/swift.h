@@ -12,8 +12,8 @@
 // The fabric's target (equation 2 and section 3.5; topology and flow scaling):
 //
 //   target = base + hops h + max(0, min(fs_range, fs_alpha / sqrt(cwnd) + fs_beta))
-//   fs_alpha = fs_range / (1 / sqrt(fs_min) - 1 / sqrt(fs_max)),  fs_beta = -fs_alpha /
-//   sqrt(fs_max)
+//   fs_alpha = fs_range / (1 / sqrt(fs_min) - 1 / sqrt(fs_max)),
+//   fs_beta = -fs_alpha / sqrt(fs_max)
 //
 // and a second window by the same rules for what the peer held, with a target of its own (section
 // 3.3); the smaller of the two counts. cwnd < 1: one packet each round trip / cwnd, by the pacer

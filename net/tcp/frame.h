@@ -7,12 +7,10 @@
 //   kMismatch     sender -> receiver   the send that matched has another check, or is too long
 //   kNotice       both ways            up to kNoticeBytesMax bytes for OnNotice
 //   kGoodbye      both ways            the link is being closed on purpose; `total`: kData frames
-//   that
-//                                      another way than this connection has carried
+//                                      that another way than this connection has carried
 //   kArrived      receiver -> sender   ucx only: `total` kData frames have come
 //   kAddress      both ways            ucx: the worker's address, `receive`: the link's number
-//   there;
-//                                      multipath: net/multipath/udp/datagram.h
+//                                      there; multipath: net/multipath/udp/datagram.h
 //   kAlive        both ways            multipath only: nothing; the other side's kernel answers
 //   kTaken        both ways            tcp only: bytes taken on each socket so far, u64 by index
 //   kResume       both ways            first on a socket that replaces a lost one, and on no other:

@@ -16,8 +16,7 @@
 //   kEager        sender -> receiver   a whole small message, sent before its receive is known
 //   kMismatch     sender -> receiver   the send that matched has another check, or is too long
 //   kAgain        receiver -> sender   a part of an eager message, given back: send it to
-//   `address`,
-//                                      which this processor cannot reach
+//                                      `address`, which this processor cannot reach
 //   kOrdinary     both ways            no eager messages any more, and no clear-to-send held back
 //
 // Clear-to-sends and kTaken also say which eager messages have been matched (eager.h). Of an entry

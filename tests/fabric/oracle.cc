@@ -1,8 +1,8 @@
 // What the library predicts of a leaf-spine fabric of network namespaces (netns.py), for the tests
 // in Python: one JSON object a line in, one out.
 //
-//   {"op": "choose", "seed", "count", "policy"=3, "forwarded"=true, "tuples": [[s, d, sp, dp,
-//   proto]]}
+//   {"op": "choose", "seed", "count", "policy"=3, "forwarded"=true,
+//    "tuples": [[s, d, sp, dp, proto]]}
 //     -> {"choice": [index of the next hop]}
 //   {"op": "plan", fabric, "flows": [[source, target, bytes, target port]], "ports": [first, last],
 //    "subflows"=1}
@@ -12,7 +12,7 @@
 //     -> {"ended": [seconds of each flow], "end"}
 //   {"op": "learn", "source", "target", "target_port", "ports": [...]}   (run on the source's host)
 //     -> {"classes": [[ports]], "routers": [[addresses, as numbers]], "unknown", "probes",
-//     "linear"}
+//         "linear"}
 // fabric: "leaves", "spines", "hosts_per_leaf", "mbit", "host_mbit", "seeds" (of the leaves),
 // "addresses" (of the hosts).
 #include <iostream>

@@ -7,7 +7,7 @@
 //   bandwidth:SIZE:COUNT       one way, 16 messages outstanding         bandwidth SIZE MB_PER_S
 //   seconds:SIZE:SECONDS       the same, for so long                    bandwidth SIZE MB_PER_S
 //   link                       both: what the link it sends on says     link TEXT
-//   lanes                      both: of the link it sends on, each   lane BYTES US PORT NAME
+//   lanes                      both: of the link it sends on, each      lane BYTES US PORT NAME
 //   go:NAME                    goes on once there is a file NAME
 //
 // It polls, as perftest does.

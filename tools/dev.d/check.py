@@ -14,6 +14,7 @@ import tidy
 from common import ROOT, Failure, Stopwatch, say, tracked
 
 CPP = ("*.h", "*.cc", "*.cu")
+COLUMNS = 100
 
 # Which folders a folder's files may include. Below everything: base.
 ALLOWED = {
@@ -67,8 +68,18 @@ def check_format(options) -> list[str]:
     first = {place.split(":")[0]: place for place in reversed(places)}
     if done.returncode != 0 and not first:
         raise Failure(f"clang-format: {done.stderr.strip()}")
-    return [f"{place}: not formatted; run clang-format -i {name}"
-            for name, place in sorted(first.items())]
+    problems = [f"{place}: not formatted; run clang-format -i {name}"
+                for name, place in sorted(first.items())]
+    for name in files:
+        problems += wide_comments(name, (ROOT / name).read_text())
+    return problems
+
+
+def wide_comments(name: str, text: str) -> list[str]:
+    """Comment lines that are too wide: clang-format leaves comments as they are (.clang-format)."""
+    return [f"{name}:{number}: a comment of {len(line)} columns; at most {COLUMNS}"
+            for number, line in enumerate(text.splitlines(), 1)
+            if len(line) > COLUMNS and line.lstrip().startswith("//")]
 
 
 def check_tidy(options) -> list[str]:

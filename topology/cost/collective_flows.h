@@ -4,8 +4,8 @@
 // How each collective moves S bytes among n ranks in m slots (formulas: Thakur, Rabenseifner and
 // Gropp 2005; Sanders, Speck and Traeff 2009 for the two trees; NCCL's way through hosts):
 //   ring          the ring visits a slot's ranks, then goes on to the next slot by as many NICs as
-//                 both have ranks of the group: each hop carries 2 (n-1)/n S (all-reduce), (n-1)/n
-//                 S
+//                 both have ranks of the group: each hop carries 2 (n-1)/n S (all-reduce),
+//                 (n-1)/n S
 //   hierarchical  inside a slot with g ranks, then g rings over slots of S/g each, inside again
 //   tree          over slots: two binary trees, each with half of S up and down each edge
 //   all-to-all    S/n from each rank to each; between slots on the target's rail (NCCL's PXN)

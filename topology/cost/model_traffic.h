@@ -12,9 +12,8 @@
 //   pipeline    v m messages each way of b s h e / (t c), each way to the neighbouring stage;
 //               exposed are the p - 1 of warm-up and of cool-down
 //   data        reduce-scatter of P e and all-gather of P e (ZeRO 1, 2), in v chunks: exposed is
-//   the
-//               last chunk of the one, of the other nothing, as its first is prefetched: 1/(2 v) in
-//               all. ZeRO 0: all-reduce. ZeRO 3: two all-gathers.
+//               the last chunk of the one, of the other nothing, as its first is prefetched:
+//               1/(2 v) in all. ZeRO 0: all-reduce. ZeRO 3: two all-gathers.
 //   context     per layer and micro-batch all-gather and reduce-scatter of keys and values
 //   expert      2 all-to-alls of b s top_k h e / (t c) a layer, forward and backward
 #ifndef WEFT_TOPOLOGY_COST_MODEL_TRAFFIC_H_

@@ -3,8 +3,7 @@
 //
 //   PathProber  as traceroute: packets that die after `ttl` hops, and who says so
 //   LoadProber  where switches do not answer: load on some ports raises the round-trip time of
-//   those
-//               that share a link with them
+//               those that share a link with them
 //
 // Answers may be lost or wrong. Every question is asked until one answer leads by `lead`, which
 // with a chance e < 1/2 of a wrong answer leaves (e / (1 - e))^lead of a wrong verdict (Wald's

@@ -2,8 +2,8 @@
 //   latency    every message between hosts as short as under one leaf
 //   transfer   every NIC carries what its slot sends; and of a switch group with k hosts of the
 //              job, k no multiple of a group's m slots, at least one group must cross its cut: with
-//              one flow for rings, trees and pipelines, and with r (m - r) pairs for all-to-all, r
-//              = k mod m (the sum of x (m - x) over the groups is concave, so least where all but
+//              one flow for rings, trees and pipelines, and with r (m - r) pairs for all-to-all,
+//              r = k mod m (the sum of x (m - x) over the groups is concave, so least where all but
 //              one group are whole)
 // and the sum over the kinds, each at its best at the same time, which may be impossible.
 #ifndef WEFT_TOPOLOGY_ORDER_BOUND_H_

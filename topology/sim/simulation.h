@@ -3,7 +3,7 @@
 //
 //   packet level  packet/  every packet through every queue: ECN, PFC, loss, retransmission
 //   flow level    flow/    rates that share links max-min fairly, recomputed when a flow comes or
-//   goes
+//                          goes
 //
 // Deterministic: the same arguments give the same bytes of output on any machine.
 #ifndef WEFT_TOPOLOGY_SIM_SIMULATION_H_

@@ -2,8 +2,8 @@
 //
 //   u64 little endian N | N bytes of JSON, padded with spaces to a multiple of 8 | data
 //   JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end)}, ...,
-//          "__metadata__": {"key": "text"}}, offsets from the first byte of data, no holes, no
-//          overlap
+//          "__metadata__": {"key": "text"}}, offsets from the first byte of data, no holes,
+//          no overlap
 //
 // The writer streams, so a file of any size needs no memory; the reader maps the file and checks
 // all of the header, so that every span it gives lies within the file.

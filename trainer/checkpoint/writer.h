@@ -1,7 +1,7 @@
 // Writing a checkpoint so that it is there as a whole or not at all, whatever dies and when.
 //
 //   every rank   writer.WriteShard(rank, parts)    its part, synced, into ".tmp-step-00001000/"
-//   the caller   barrier; were all ranks well?      (the collectives' business, not done here)
+//   the caller   barrier; were all ranks well?     (the collectives' business, not done here)
 //   rank 0       writer.Commit(state)               checks, writes manifest.json, syncs, renames to
 //                                                   "step-00001000/", syncs the folder above
 //   rank 0       if some rank failed: writer.Abandon()

@@ -9,7 +9,7 @@
 //
 //   - a message that was sent ends once at its sender; a posted receive ends once
 //   - what ends well at the sender had arrived at the receiver, whole, once, in a receive of its
-//   turn
+//     turn
 //   - errors happen only where a process restarted or a message was too long
 //   - after healing all is delivered, and the connection closes on both sides
 #ifndef WEFT_TESTS_NET_MULTIPATH_WORLD_H_

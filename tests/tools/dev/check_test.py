@@ -50,6 +50,17 @@ class IncludeDirection(unittest.TestCase):
         self.assertIn('base/a.cc:1: "status.h" is no path from the root', problem)
 
 
+class WideComments(unittest.TestCase):
+    def test_a_comment_is_at_most_100_columns_wide(self):
+        fits = "//" + 98 * "a"
+        self.assertEqual(check.wide_comments("net/a.h", f"int a;\n{fits}\n"), [])
+        (problem,) = check.wide_comments("net/a.h", f"int a;\n  {fits}\n")
+        self.assertIn("net/a.h:2: a comment of 102 columns", problem)
+
+    def test_a_long_text_in_code_is_not_a_comment(self):
+        self.assertEqual(check.wide_comments("net/a.h", f'char a[] = "{98 * "a"}";\n'), [])
+
+
 class MachinePaths(unittest.TestCase):
     def find(self, text: str) -> list[str]:
         with tempfile.TemporaryDirectory() as root:
