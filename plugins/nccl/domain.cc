@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kNoticesMax = 4;  // no honest peer sends more than one
 constexpr int kLastTurns = 256;    // of a domain whose connection was closed
-constexpr int kTurnsAtOnce = 16;   // of the attendant, with the mutex
+constexpr int kTurnsAtOnce = 16;   // of the idle progress thread, with the mutex
 
 absl::StatusOr<std::unique_ptr<net::Transport>> MakeTransport(
     HandleTransport kind, const net::TransportOptions& options) {
@@ -115,8 +115,8 @@ class DomainListener final : public Listener {
 
 absl::StatusOr<std::shared_ptr<Domain>> Domain::Create(HandleTransport kind,
                                                        const Settings& settings,
-                                                       Attendant& attendant) {
-  std::shared_ptr<Domain> out(new Domain(kind, attendant));
+                                                       IdleProgressThread& idle_thread) {
+  std::shared_ptr<Domain> out(new Domain(kind, idle_thread));
   net::TransportOptions options;
   options.self = Rank(0);
   options.world_size = kRanks;
@@ -128,12 +128,12 @@ absl::StatusOr<std::shared_ptr<Domain>> Domain::Create(HandleTransport kind,
   options.await_goodbyes = false;  // NCCL closes hundreds, one after the other
   WEFT_ASSIGN_OR_RETURN(out->transport_, MakeTransport(kind, options));
   WEFT_ASSIGN_OR_RETURN(out->address_, net::SocketAddress::Parse(out->transport_->address()));
-  WEFT_RETURN_IF_ERROR(attendant.Add(*out));
+  WEFT_RETURN_IF_ERROR(idle_thread.Add(*out));
   return out;
 }
 
 Domain::~Domain() {
-  attendant_.Remove(*this);
+  idle_thread_.Remove(*this);
   unwanted_.clear();
   transport_.reset();
 }
@@ -187,7 +187,7 @@ net::Region Domain::Kept(void* data, size_t size, net::Region region) {
 }
 
 bool Domain::Progress(absl::Time now) {
-  attendant_.NoteDriven(*this);
+  idle_thread_.NoteDriven(*this);
   return Turn(now);
 }
 
@@ -199,7 +199,7 @@ bool Domain::Turn(absl::Time now) {
   return transport_->Progress(now_);
 }
 
-absl::Time Domain::Attend(absl::Time now) {
+absl::Time Domain::ProgressIdle(absl::Time now) {
   std::lock_guard lock(mutex_);
   SystemClock clock;
   for (int turn = 0; turn < kTurnsAtOnce && Turn(now); ++turn) now = clock.Now();

@@ -4,8 +4,8 @@
 //
 // Threading: everything with the domain's mutex held, but for Create() and the destructors of its
 // listeners and wires, which take it. So within one NCCL communicator its service thread and its
-// progress thread wait for each other, and communicators never do. The attendant's thread comes in
-// when neither of the two has driven the domain for some time.
+// progress thread wait for each other, and communicators never do. The idle progress thread comes
+// in when neither of the two has driven the domain for some time.
 #ifndef WEFT_PLUGINS_NCCL_DOMAIN_H_
 #define WEFT_PLUGINS_NCCL_DOMAIN_H_
 
@@ -22,8 +22,8 @@
 #include "absl/time/time.h"
 #include "base/settings.h"
 #include "net/transport.h"
-#include "plugins/nccl/attendant.h"
 #include "plugins/nccl/backend.h"
+#include "plugins/nccl/idle_progress_thread.h"
 
 namespace weft::nccl {
 
@@ -31,12 +31,12 @@ class DomainListener;
 
 class Domain final : public net::TransportEvents,
                      public std::enable_shared_from_this<Domain>,
-                     private Attendant::Client {
+                     private IdleProgressThread::Client {
  public:
-  // `attendant` outlives it, and answers for it while NCCL does not call.
+  // `idle_thread` outlives it, and answers for it while NCCL does not call.
   static absl::StatusOr<std::shared_ptr<Domain>> Create(HandleTransport kind,
                                                         const Settings& settings,
-                                                        Attendant& attendant);
+                                                        IdleProgressThread& idle_thread);
   ~Domain() override;
 
   std::mutex& mutex() { return mutex_; }
@@ -57,9 +57,10 @@ class Domain final : public net::TransportEvents,
   void Forget(uint32_t listener) { listeners_.erase(listener); }
 
  private:
-  Domain(HandleTransport kind, Attendant& attendant) : kind_(kind), attendant_(attendant) {}
+  Domain(HandleTransport kind, IdleProgressThread& idle_thread)
+      : kind_(kind), idle_thread_(idle_thread) {}
   int wait_fd() const override { return transport_->wait_fd(); }
-  absl::Time Attend(absl::Time now) override;
+  absl::Time ProgressIdle(absl::Time now) override;
   bool Turn(absl::Time now);
   net::Region Kept(void* data, size_t size, net::Region region);
   void OnAccepted(std::unique_ptr<net::ReceiveLink> link) override;
@@ -68,7 +69,7 @@ class Domain final : public net::TransportEvents,
   void OnTurnedAway(Rank peer, const absl::Status& why) override;
 
   const HandleTransport kind_;
-  Attendant& attendant_;
+  IdleProgressThread& idle_thread_;
   std::mutex mutex_;
   net::JobSecret secret_{};
   net::SocketAddress address_;

@@ -98,7 +98,7 @@ class DomainBackend final : public Backend {
     if (std::shared_ptr<Domain> domain = known.lock()) return domain;
     WEFT_ASSIGN_OR_RETURN(Settings settings, SettingsOf(devices_[device], scope));
     WEFT_ASSIGN_OR_RETURN(std::shared_ptr<Domain> domain,
-                          Domain::Create(kind_, settings, attendant_));
+                          Domain::Create(kind_, settings, idle_thread_));
     known = domain;
     return domain;
   }
@@ -181,7 +181,7 @@ class DomainBackend final : public Backend {
   const HandleTransport kind_;
   const Settings settings_;
   DeviceList devices_;
-  Attendant attendant_;
+  IdleProgressThread idle_thread_;
   std::mutex mutex_;
   std::map<std::pair<Scope, int>, std::weak_ptr<Domain>> domains_;
 };

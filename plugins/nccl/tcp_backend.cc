@@ -1,7 +1,7 @@
 // net/tcp's links, one event loop for each connection: whoever tests a request drives its
 // connection and no other, so that threads of different communicators share nothing but the door
 // (tcp_door.h), where connections are set up and their lost sockets replaced. Those that nobody
-// tests are the attendant's: what their peers have lost is said again.
+// tests are driven by the idle progress thread: what their peers have lost is sent again.
 #include <sodium.h>
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 #include "net/tcp/link_core.h"
 #include "net/tcp/receive_link.h"
 #include "net/tcp/send_link.h"
-#include "plugins/nccl/attendant.h"
 #include "plugins/nccl/backend.h"
+#include "plugins/nccl/idle_progress_thread.h"
 #include "plugins/nccl/tcp_door.h"
 
 namespace weft::nccl {
@@ -25,13 +25,13 @@ namespace {
 
 // `Base` is SendWire or ReceiveWire, `LinkType` net/tcp's link that it carries.
 template <typename Base, typename LinkType>
-class TcpWire final : public Base, public net::TransportEvents, private Attendant::Client {
+class TcpWire final : public Base, public net::TransportEvents, private IdleProgressThread::Client {
  public:
-  // Neither door nor attendant: it connects to be refused, and is never established.
-  TcpWire(std::shared_ptr<TcpDoor> door, Attendant* attendant)
-      : door_(std::move(door)), attendant_(attendant) {}
+  // Neither door nor idle_thread: it connects to be refused, and is never established.
+  TcpWire(std::shared_ptr<TcpDoor> door, IdleProgressThread* idle_thread)
+      : door_(std::move(door)), idle_thread_(idle_thread) {}
   ~TcpWire() override {
-    if (attendant_ != nullptr) attendant_->Remove(*this);
+    if (idle_thread_ != nullptr) idle_thread_->Remove(*this);
     link_.reset();
     context_.lingering.AwaitDelivery();
     context_.lingering.clear();
@@ -39,10 +39,10 @@ class TcpWire final : public Base, public net::TransportEvents, private Attendan
   std::mutex& mutex() override { return mutex_; }
   LinkType& link() override { return *link_; }
   bool Progress(absl::Time now) override {
-    if (attendant_ != nullptr) attendant_->NoteDriven(*this);
+    if (idle_thread_ != nullptr) idle_thread_->NoteDriven(*this);
     return Turn(now);
   }
-  absl::Status Established() override { return attendant_->Add(*this); }
+  absl::Status Established() override { return idle_thread_->Add(*this); }
   bool TakeNotice(std::string* text) override {
     if (notices_.empty()) return false;
     *text = std::move(notices_.front());
@@ -67,15 +67,15 @@ class TcpWire final : public Base, public net::TransportEvents, private Attendan
   void AwaitArrivals() {
     context_.on_arrival = [this] {
       arrived_.store(true);
-      attendant_->Call(*this);
+      idle_thread_->Call(*this);
     };
   }
 
  private:
-  static constexpr int kTurnsAtOnce = 16;  // of the attendant, with the mutex
+  static constexpr int kTurnsAtOnce = 16;  // of the idle progress thread, with the mutex
 
   int wait_fd() const override { return context_.poller->fd(); }
-  absl::Time Attend(absl::Time now) override {
+  absl::Time ProgressIdle(absl::Time now) override {
     std::lock_guard lock(mutex_);
     for (int turn = 0; turn < kTurnsAtOnce; ++turn) {
       if (!Turn(now)) return context_.poller->NextDeadline();
@@ -98,7 +98,7 @@ class TcpWire final : public Base, public net::TransportEvents, private Attendan
   void OnBroken(net::Link& /*link*/, const absl::Status& /*status*/) override {}
 
   const std::shared_ptr<TcpDoor> door_;
-  Attendant* const attendant_;
+  IdleProgressThread* const idle_thread_;
   std::mutex mutex_;  // of all below, but for arrived_
   absl::Time now_ = absl::InfinitePast();
   std::atomic<bool> arrived_ = false;
@@ -112,12 +112,12 @@ using TcpReceiveWire = TcpWire<ReceiveWire, net::TcpReceiveLink>;
 class TcpListener final : public Listener {
  public:
   TcpListener(const Settings& settings, const Device& device, std::shared_ptr<TcpDoor> door,
-              uint32_t number, Attendant& attendant)
+              uint32_t number, IdleProgressThread& idle_thread)
       : settings_(settings),
         device_(device),
         door_(std::move(door)),
         number_(number),
-        attendant_(attendant) {}
+        idle_thread_(idle_thread) {}
   ~TcpListener() override { door_->RemoveListener(number_); }
   const net::SocketAddress& address() const override { return door_->address(); }
   const net::JobSecret& secret() const override { return door_->secret(); }
@@ -126,7 +126,7 @@ class TcpListener final : public Listener {
   absl::StatusOr<std::unique_ptr<ReceiveWire>> Accept(absl::Time now) override {
     WEFT_ASSIGN_OR_RETURN(TcpDoor::Visitor visitor, door_->Next(number_, now));
     if (visitor.sockets.empty()) return nullptr;
-    auto wire = std::make_unique<TcpReceiveWire>(door_, &attendant_);
+    auto wire = std::make_unique<TcpReceiveWire>(door_, &idle_thread_);
     // Out of descriptors: the peer sees its connection closed, and says so.
     if (!wire->Open(settings_, device_, Rank(0), door_->secret()).ok()) return nullptr;
     wire->AwaitArrivals();
@@ -142,15 +142,16 @@ class TcpListener final : public Listener {
   const Device& device_;
   const std::shared_ptr<TcpDoor> door_;
   const uint32_t number_;
-  Attendant& attendant_;
+  IdleProgressThread& idle_thread_;
 };
 
 // With both null: to be refused.
 absl::StatusOr<std::unique_ptr<TcpSendWire>> Dial(std::shared_ptr<TcpDoor> door,
-                                                  Attendant* attendant, const Settings& settings,
-                                                  const Device& local, const Handle& handle,
+                                                  IdleProgressThread* idle_thread,
+                                                  const Settings& settings, const Device& local,
+                                                  const Handle& handle,
                                                   net::HandshakePurpose purpose, absl::Time now) {
-  auto wire = std::make_unique<TcpSendWire>(std::move(door), attendant);
+  auto wire = std::make_unique<TcpSendWire>(std::move(door), idle_thread);
   WEFT_RETURN_IF_ERROR(wire->Open(settings, local, DrawRank(handle.listener), handle.secret));
   wire->context().purpose = purpose;
   wire->SetLink(std::make_unique<net::TcpSendLink>(wire->context(), Rank(0)));
@@ -170,14 +171,14 @@ class TcpBackend final : public Backend {
     WEFT_ASSIGN_OR_RETURN(std::shared_ptr<TcpDoor> door, DoorOf(device));
     WEFT_ASSIGN_OR_RETURN(const uint32_t number, door->AddListener());
     return std::make_unique<TcpListener>(settings_, devices_[device], std::move(door), number,
-                                         attendant_);
+                                         idle_thread_);
   }
 
   absl::StatusOr<std::unique_ptr<SendWire>> Connect(const Scope& /*scope*/, int device,
                                                     const Handle& handle, absl::Time now) override {
     // This side's own door is for the other to see whether this process lives.
     WEFT_ASSIGN_OR_RETURN(std::shared_ptr<TcpDoor> door, DoorOf(device));
-    return Dial(std::move(door), &attendant_, settings_, devices_[device], handle,
+    return Dial(std::move(door), &idle_thread_, settings_, devices_[device], handle,
                 net::HandshakePurpose::kTcpLink, now);
   }
 
@@ -201,14 +202,14 @@ class TcpBackend final : public Backend {
     std::lock_guard lock(mutex_);
     if (std::shared_ptr<TcpDoor> door = doors_[device].lock()) return door;
     WEFT_ASSIGN_OR_RETURN(std::shared_ptr<TcpDoor> door,
-                          TcpDoor::Open(settings_, devices_[device], attendant_));
+                          TcpDoor::Open(settings_, devices_[device], idle_thread_));
     doors_[device] = door;
     return door;
   }
 
   const Settings settings_;
   const DeviceList devices_;
-  Attendant attendant_;
+  IdleProgressThread idle_thread_;
   std::mutex mutex_;
   std::map<int, std::weak_ptr<TcpDoor>> doors_;  // by device
 };
@@ -238,7 +239,7 @@ absl::StatusOr<std::unique_ptr<SendWire>> ConnectToBeRefused(HandleTransport own
                                                              const Settings& settings,
                                                              const Device& device,
                                                              const Handle& handle, absl::Time now) {
-  return Dial(/*door=*/nullptr, /*attendant=*/nullptr, settings, device, handle, PurposeOf(own),
+  return Dial(/*door=*/nullptr, /*idle_thread=*/nullptr, settings, device, handle, PurposeOf(own),
               now);
 }
 

@@ -36,17 +36,18 @@ absl::Status Prepare(net::TcpContext& context, const Settings& settings, const D
 }
 
 absl::StatusOr<std::shared_ptr<TcpDoor>> TcpDoor::Open(const Settings& settings,
-                                                       const Device& device, Attendant& attendant) {
-  std::shared_ptr<TcpDoor> out(new TcpDoor(attendant));
+                                                       const Device& device,
+                                                       IdleProgressThread& idle_thread) {
+  std::shared_ptr<TcpDoor> out(new TcpDoor(idle_thread));
   WEFT_RETURN_IF_ERROR(Prepare(out->context_, settings, device, Rank(0), out->secret_, out.get()));
   out->context_.book = std::make_shared<net::ResumeBook>();
   WEFT_ASSIGN_OR_RETURN(out->acceptor_, net::Acceptor::Create(out->context_, device.address, *out));
   out->address_ = out->acceptor_->address();
-  WEFT_RETURN_IF_ERROR(attendant.Add(*out));
+  WEFT_RETURN_IF_ERROR(idle_thread.Add(*out));
   return out;
 }
 
-TcpDoor::~TcpDoor() { attendant_.Remove(*this); }
+TcpDoor::~TcpDoor() { idle_thread_.Remove(*this); }
 
 absl::StatusOr<uint32_t> TcpDoor::AddListener() {
   std::lock_guard lock(mutex_);
@@ -66,7 +67,7 @@ void TcpDoor::RemoveListener(uint32_t number) {
 }
 
 absl::StatusOr<TcpDoor::Visitor> TcpDoor::Next(uint32_t listener, absl::Time now) {
-  attendant_.NoteDriven(*this);
+  idle_thread_.NoteDriven(*this);
   std::lock_guard lock(mutex_);
   Listener& own = listeners_.at(listener);
   if (own.arrived.empty()) TurnLocked(now);
@@ -77,7 +78,7 @@ absl::StatusOr<TcpDoor::Visitor> TcpDoor::Next(uint32_t listener, absl::Time now
   return visitor;
 }
 
-absl::Time TcpDoor::Attend(absl::Time now) {
+absl::Time TcpDoor::ProgressIdle(absl::Time now) {
   std::lock_guard lock(mutex_);
   return TurnLocked(now) ? now : context_.poller->NextDeadline();
 }

@@ -3,7 +3,8 @@
 // NCCL has closed its listener. It lives as long as any of these, so that nothing of it is left
 // when NCCL unloads the library, and costs three descriptors, however many connections there are.
 //
-// Threading: locks itself. Whoever waits for a peer drives it (Next); otherwise the attendant does.
+// Threading: locks itself. Whoever waits for a peer drives it (Next); otherwise the idle progress
+// thread does.
 #ifndef WEFT_PLUGINS_NCCL_TCP_DOOR_H_
 #define WEFT_PLUGINS_NCCL_TCP_DOOR_H_
 
@@ -19,8 +20,8 @@
 #include "net/tcp/acceptor.h"
 #include "net/tcp/connector.h"
 #include "net/tcp/link_core.h"
-#include "plugins/nccl/attendant.h"
 #include "plugins/nccl/backend.h"
+#include "plugins/nccl/idle_progress_thread.h"
 
 namespace weft::nccl {
 
@@ -30,7 +31,7 @@ absl::Status Prepare(net::TcpContext& context, const Settings& settings, const D
 
 class TcpDoor final : private net::AcceptorOwner,
                       private net::TransportEvents,
-                      private Attendant::Client {
+                      private IdleProgressThread::Client {
  public:
   // One who has proved that it has the handle of a listener.
   struct Visitor {
@@ -39,9 +40,10 @@ class TcpDoor final : private net::AcceptorOwner,
     std::vector<net::FileDescriptor> sockets;
   };
 
-  // `attendant` outlives it.
+  // `idle_thread` outlives it.
   static absl::StatusOr<std::shared_ptr<TcpDoor>> Open(const Settings& settings,
-                                                       const Device& device, Attendant& attendant);
+                                                       const Device& device,
+                                                       IdleProgressThread& idle_thread);
   ~TcpDoor() override;
   const net::SocketAddress& address() const { return address_; }
   const net::JobSecret& secret() const { return secret_; }
@@ -59,9 +61,10 @@ class TcpDoor final : private net::AcceptorOwner,
     absl::Status turned_away;
   };
 
-  explicit TcpDoor(Attendant& attendant) : attendant_(attendant), secret_(net::NewNonce()) {}
+  explicit TcpDoor(IdleProgressThread& idle_thread)
+      : idle_thread_(idle_thread), secret_(net::NewNonce()) {}
   int wait_fd() const override { return context_.poller->fd(); }
-  absl::Time Attend(absl::Time now) override;
+  absl::Time ProgressIdle(absl::Time now) override;
   bool TurnLocked(absl::Time now);
   absl::Status Admit(Rank peer) override;
   void OnPeer(Rank peer, const net::LinkParameters& parameters,
@@ -71,7 +74,7 @@ class TcpDoor final : private net::AcceptorOwner,
   void OnNotice(net::Link& /*link*/, absl::string_view /*bytes*/) override {}
   void OnBroken(net::Link& /*link*/, const absl::Status& /*status*/) override {}
 
-  Attendant& attendant_;
+  IdleProgressThread& idle_thread_;
   const net::JobSecret secret_;
   net::TcpContext context_;
   net::SocketAddress address_;

@@ -1,4 +1,4 @@
-#include "plugins/nccl/attendant.h"
+#include "plugins/nccl/idle_progress_thread.h"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
@@ -23,13 +23,13 @@ constexpr std::chrono::seconds kLong(30);
 absl::Time Now() { return SystemClock().Now(); }
 
 // A connection of which somebody wants something whenever Ring() is called.
-class Bell final : public Attendant::Client {
+class Bell final : public IdleProgressThread::Client {
  public:
-  explicit Bell(Attendant& attendant)
-      : attendant_(attendant), fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    EXPECT_TRUE(attendant_.Add(*this).ok());
+  explicit Bell(IdleProgressThread& idle_thread)
+      : idle_thread_(idle_thread), fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    EXPECT_TRUE(idle_thread_.Add(*this).ok());
   }
-  ~Bell() { attendant_.Remove(*this); }
+  ~Bell() { idle_thread_.Remove(*this); }
 
   void Ring() {
     const uint64_t once = 1;
@@ -49,31 +49,31 @@ class Bell final : public Attendant::Client {
 
  private:
   int wait_fd() const override { return fd_.get(); }
-  absl::Time Attend(absl::Time now) override {
+  absl::Time ProgressIdle(absl::Time now) override {
     std::lock_guard lock(mutex_);
     ++times_;
     uint64_t rung = 0;
     if (read(fd_.get(), &rung, sizeof(rung)) > 0) rings_ += static_cast<int>(rung);
-    attended_.notify_all();
+    progressed_.notify_all();
     return now + next_;
   }
   bool Await(const int& count, int wanted) {
     std::unique_lock lock(mutex_);
-    return attended_.wait_until(lock, std::chrono::system_clock::now() + kLong,
-                                [&] { return count >= wanted; });
+    return progressed_.wait_until(lock, std::chrono::system_clock::now() + kLong,
+                                  [&] { return count >= wanted; });
   }
 
-  Attendant& attendant_;
+  IdleProgressThread& idle_thread_;
   net::FileDescriptor fd_;
   std::mutex mutex_;
-  std::condition_variable attended_;
+  std::condition_variable progressed_;
   absl::Duration next_ = absl::InfiniteDuration();
   int times_ = 0, rings_ = 0;
 };
 
-TEST(AttendantTest, AnswersForEachThatRests) {
-  Attendant attendant;
-  Bell one(attendant), other(attendant);
+TEST(IdleProgressThreadTest, DrivesEachIdleClient) {
+  IdleProgressThread idle_thread;
+  Bell one(idle_thread), other(idle_thread);
   one.Ring();
   EXPECT_TRUE(one.AwaitRings(1));
   other.Ring();
@@ -84,82 +84,82 @@ TEST(AttendantTest, AnswersForEachThatRests) {
   }
 }
 
-TEST(AttendantTest, ComesAgainWhenItWasAskedTo) {
-  Attendant attendant;
-  Bell bell(attendant);
+TEST(IdleProgressThreadTest, ComesAgainWhenItWasAskedTo) {
+  IdleProgressThread idle_thread;
+  Bell bell(idle_thread);
   bell.set_next(absl::Milliseconds(1));
   bell.Ring();  // the first look may have been before the call above
   EXPECT_TRUE(bell.AwaitTimes(5));
 }
 
-// Work that no descriptor shows is handed round; each call comes while its client may be attended
-// to.
-class Runner final : public Attendant::Client {
+// Work that no descriptor shows is handed round; each call comes while its client may be under
+// ProgressIdle().
+class Runner final : public IdleProgressThread::Client {
  public:
   static constexpr int kRounds = 2000;
-  Runner(Attendant& attendant, std::atomic<int>& rounds)
-      : attendant_(attendant), rounds_(rounds), fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    EXPECT_TRUE(attendant_.Add(*this).ok());
+  Runner(IdleProgressThread& idle_thread, std::atomic<int>& rounds)
+      : idle_thread_(idle_thread), rounds_(rounds), fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    EXPECT_TRUE(idle_thread_.Add(*this).ok());
   }
-  ~Runner() { attendant_.Remove(*this); }
+  ~Runner() { idle_thread_.Remove(*this); }
   void set_next(Runner* next) { next_ = next; }
   void Give() {
     has_.store(true);
-    attendant_.Call(*this);
+    idle_thread_.Call(*this);
   }
 
  private:
   int wait_fd() const override { return fd_.get(); }
-  absl::Time Attend(absl::Time /*now*/) override {
+  absl::Time ProgressIdle(absl::Time /*now*/) override {
     if (has_.exchange(false) && ++rounds_ < kRounds) next_.load()->Give();
     return absl::InfiniteFuture();
   }
 
-  Attendant& attendant_;
+  IdleProgressThread& idle_thread_;
   std::atomic<int>& rounds_;
   net::FileDescriptor fd_;
   std::atomic<Runner*> next_{this};
   std::atomic<bool> has_{false};
 };
 
-TEST(AttendantTest, ComesToWhoIsCalled) {
-  Attendant attendant;
+TEST(IdleProgressThreadTest, ComesToWhoIsCalled) {
+  IdleProgressThread idle_thread;
   std::atomic<int> rounds{0};
-  Runner one(attendant, rounds), other(attendant, rounds);
-  one.set_next(&other);  // the other goes on calling itself, while it is attended to
+  Runner one(idle_thread, rounds), other(idle_thread, rounds);
+  one.set_next(&other);  // the other goes on calling itself, while it is progressed
   one.Give();
   const absl::Time give_up = Now() + absl::FromChrono(kLong);
   while (rounds < Runner::kRounds && Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(rounds, Runner::kRounds);
 }
 
-TEST(AttendantTest, DoesNotDriveWhatSomebodyElseDrives) {
-  Attendant attendant;
-  Bell bell(attendant);
+TEST(IdleProgressThreadTest, DoesNotDriveWhatSomebodyElseDrives) {
+  IdleProgressThread idle_thread;
+  Bell bell(idle_thread);
   ASSERT_TRUE(bell.AwaitTimes(1));
-  attendant.NoteDriven(bell);
+  idle_thread.NoteDriven(bell);
   const int before = bell.times();
   const absl::Time begin = Now();
   absl::Time last = begin;
   absl::Duration longest;
-  while (last - begin < 20 * Attendant::kQuiet) {
+  while (last - begin < 20 * IdleProgressThread::kQuiet) {
     bell.Ring();
-    attendant.NoteDriven(bell);
+    idle_thread.NoteDriven(bell);
     const absl::Time now = Now();
     longest = std::max(longest, now - last);
     last = now;
   }
   // Unless this thread was held up for so long that it was no driver.
-  if (longest < Attendant::kQuiet) {
+  if (longest < IdleProgressThread::kQuiet) {
     EXPECT_EQ(bell.times(), before);
   }
   EXPECT_TRUE(bell.AwaitTimes(before + 1)) << "nobody drives it any more";
 }
 
-TEST(AttendantTest, IsNotAtWorkOnceItIsRemoved) {
-  Attendant attendant;
+TEST(IdleProgressThreadTest, IsNotAtWorkOnceItIsRemoved) {
+  IdleProgressThread idle_thread;
   for (int i = 0; i < 200; ++i) {
-    Bell bell(attendant);  // whose destructor would find Attend() in the freed object
+    Bell bell(idle_thread);  // whose destructor would find ProgressIdle() in the freed object
     bell.set_next(absl::ZeroDuration());
     if (i % 2 == 0) {
       ASSERT_TRUE(bell.AwaitTimes(1));
@@ -167,17 +167,17 @@ TEST(AttendantTest, IsNotAtWorkOnceItIsRemoved) {
   }
 }
 
-TEST(AttendantTest, BearsManyThatComeAndGo) {
-  Attendant attendant;
+TEST(IdleProgressThreadTest, BearsManyThatComeAndGo) {
+  IdleProgressThread idle_thread;
   std::atomic<int> failed = 0;
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       Random random(t);
       for (int i = 0; i < 50; ++i) {
-        Bell bell(attendant);
+        Bell bell(idle_thread);
         for (uint64_t drives = random.Below(100); drives > 0; --drives) {
-          attendant.NoteDriven(bell);
+          idle_thread.NoteDriven(bell);
         }
         bell.Ring();
         if (random.Below(4) == 0 && !bell.AwaitRings(1)) ++failed;

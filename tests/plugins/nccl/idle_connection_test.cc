@@ -15,10 +15,10 @@ constexpr ptrdiff_t kLarge = 1 << 20;  // done once the other side has taken it
 
 constexpr Wire kTcp = {"tcp", WEFT_PLUGIN};
 
-class NcclRest : public testing::TestWithParam<Wire> {};
-INSTANTIATE_TEST_SUITE_P(Transport, NcclRest, testing::ValuesIn(Wires()), NameOfWire);
+class NcclIdle : public testing::TestWithParam<Wire> {};
+INSTANTIATE_TEST_SUITE_P(Transport, NcclIdle, testing::ValuesIn(Wires()), NameOfWire);
 
-TEST_P(NcclRest, AReceiverThatIsNotCalledAgainStillAnswers) {
+TEST_P(NcclIdle, AReceiverThatIsNotCalledAgainStillAnswers) {
   Pair pair(GetParam());
   void *receive = pair.Receive(kLarge, 1), *send = pair.Send(kLarge, 1);
   EXPECT_TRUE(pair.Await(&send, &send, nullptr));
@@ -27,7 +27,7 @@ TEST_P(NcclRest, AReceiverThatIsNotCalledAgainStillAnswers) {
 }
 
 // As NCCL does when it aborts; it frees the memory before it closes the connection.
-TEST_P(NcclRest, MemoryThatIsDeregisteredUnderWayIsLeftAlone) {
+TEST_P(NcclIdle, MemoryThatIsDeregisteredUnderWayIsLeftAlone) {
   Pair pair(GetParam());
   void *receive = pair.Receive(kLarge, 1), *small = pair.Receive(kSmall, 2);
   void* send = pair.Send(kSmall, 2);
@@ -43,7 +43,7 @@ TEST_P(NcclRest, MemoryThatIsDeregisteredUnderWayIsLeftAlone) {
 }
 
 // As it is when a collective is over for one rank and not for the other.
-TEST(NcclTcpRest, ASenderThatIsNotCalledAnyMoreSaysAgainWhatWasLost) {
+TEST(NcclTcpIdle, ASenderThatIsNotCalledAnyMoreSaysAgainWhatWasLost) {
   Pair pair(kTcp, {{"WEFT_TCP_SOCKETS", "1"}});
   pair.proxy().Hold(/*client=*/true, /*server=*/false);
   void *receive = pair.Receive(kSmall, 1), *send = pair.Send(kSmall, 1);
@@ -53,7 +53,7 @@ TEST(NcclTcpRest, ASenderThatIsNotCalledAnyMoreSaysAgainWhatWasLost) {
   EXPECT_EQ(pair.Arrived(), kSmall);
 }
 
-TEST(NcclTcpRest, AReceiverThatIsNotCalledAnyMoreSaysAgainWhatItHas) {
+TEST(NcclTcpIdle, AReceiverThatIsNotCalledAnyMoreSaysAgainWhatItHas) {
   Pair pair(kTcp, {{"WEFT_TCP_SOCKETS", "1"}});
   void *large = pair.Receive(kLarge, 2), *small = pair.Receive(kSmall, 1);
   void* send = pair.Send(kSmall, 1);

@@ -1,4 +1,4 @@
-#include "plugins/nccl/attendant.h"
+#include "plugins/nccl/idle_progress_thread.h"
 
 #include <pthread.h>
 #include <sys/epoll.h>
@@ -43,7 +43,7 @@ std::thread ThreadWithoutSignals(Function function) {
 
 }  // namespace
 
-Attendant::~Attendant() {
+IdleProgressThread::~IdleProgressThread() {
   if (!thread_.joinable()) return;
   if (process_ == getpid()) {
     Stop();
@@ -52,7 +52,7 @@ Attendant::~Attendant() {
   }
 }
 
-absl::Status Attendant::Start() {
+absl::Status IdleProgressThread::Start() {
   net::FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return net::DescriptorsExhausted(errno, "epoll_create1");
   net::FileDescriptor bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -68,13 +68,13 @@ absl::Status Attendant::Start() {
     thread_ = ThreadWithoutSignals([this] { Run(); });
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(
-        std::string("start a thread that answers for resting connections: ") + error.what());
+        std::string("start a thread that progresses idle connections: ") + error.what());
   }
   process_ = getpid();
   return absl::OkStatus();
 }
 
-void Attendant::Stop() {
+void IdleProgressThread::Stop() {
   {
     std::lock_guard lock(mutex_);
     ends_ = true;
@@ -85,36 +85,36 @@ void Attendant::Stop() {
   bell_ = net::FileDescriptor();
 }
 
-void Attendant::Wake() {
+void IdleProgressThread::Wake() {
   const uint64_t once = 1;
   // It can only fail where so many rings are pending that one more makes no difference.
   [[maybe_unused]] const ssize_t written = write(bell_.get(), &once, sizeof(once));
 }
 
-absl::Status Attendant::Add(Client& client) {
+absl::Status IdleProgressThread::Add(Client& client) {
   std::lock_guard life(life_);
   if (!thread_.joinable()) WEFT_RETURN_IF_ERROR(Start());
   client.number_ = next_number_++;
   epoll_event event{.events = 0, .data = {.u64 = client.number_}};
   absl::Status added;
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, client.wait_fd(), &event) != 0) {
-    added = ErrnoStatus(errno, "epoll_ctl: watch a resting connection");
+    added = ErrnoStatus(errno, "epoll_ctl: watch an idle connection");
   }
   std::unique_lock lock(mutex_);
   if (added.ok()) clients_.emplace(client.number_, &client);
-  const bool is_first = added.ok() && PutAwake(client), is_needed = !clients_.empty();
+  const bool is_first = added.ok() && AddActive(client), is_needed = !clients_.empty();
   lock.unlock();
   if (is_first) Wake();
   if (!is_needed) Stop();
   return added;
 }
 
-void Attendant::Remove(Client& client) {
+void IdleProgressThread::Remove(Client& client) {
   std::lock_guard life(life_);
   std::unique_lock lock(mutex_);
   if (clients_.erase(client.number_) == 0) return;
-  attended_.wait(lock, [&] { return attending_ != client.number_; });
-  DropAwake(client);
+  progressed_.wait(lock, [&] { return progressing_ != client.number_; });
+  RemoveActive(client);
   SetDue(client, absl::InfiniteFuture());
   const bool is_needed = !clients_.empty();
   lock.unlock();
@@ -122,80 +122,80 @@ void Attendant::Remove(Client& client) {
   if (!is_needed) Stop();
 }
 
-void Attendant::Call(Client& client) {
+void IdleProgressThread::Call(Client& client) {
   std::lock_guard lock(mutex_);
   if (clients_.count(client.number_) == 0) return;
   client.called_ = true;
-  if (client.state_.load() != Client::State::kResting) return;
+  if (client.state_.load() != Client::State::kIdle) return;
   SetDue(client, absl::InfinitePast());
   Wake();
 }
 
-void Attendant::Rouse(Client& client) {
+void IdleProgressThread::LeaveIdle(Client& client) {
   std::lock_guard lock(mutex_);
-  if (clients_.count(client.number_) > 0 && PutAwake(client)) Wake();
+  if (clients_.count(client.number_) > 0 && AddActive(client)) Wake();
 }
 
-bool Attendant::PutAwake(Client& client) {
-  client.place_ = awake_.size();
-  awake_.push_back(&client);
-  return awake_.size() == 1;
+bool IdleProgressThread::AddActive(Client& client) {
+  client.place_ = active_.size();
+  active_.push_back(&client);
+  return active_.size() == 1;
 }
 
-void Attendant::DropAwake(Client& client) {
-  if (client.place_ >= awake_.size() || awake_[client.place_] != &client) return;
-  awake_.back()->place_ = client.place_;
-  awake_[client.place_] = awake_.back();
-  awake_.pop_back();
+void IdleProgressThread::RemoveActive(Client& client) {
+  if (client.place_ >= active_.size() || active_[client.place_] != &client) return;
+  active_.back()->place_ = client.place_;
+  active_[client.place_] = active_.back();
+  active_.pop_back();
 }
 
-void Attendant::SetDue(Client& client, absl::Time due) {
+void IdleProgressThread::SetDue(Client& client, absl::Time due) {
   if (client.due_ != absl::InfiniteFuture()) dues_.erase({client.due_, &client});
   client.due_ = due;
   if (due != absl::InfiniteFuture()) dues_.insert({due, &client});
 }
 
-void Attendant::FindDue(absl::Time now) {
+void IdleProgressThread::FindDue(absl::Time now) {
   using State = Client::State;
   while (!dues_.empty() && dues_.begin()->first <= now) {
     Client& client = *dues_.begin()->second;
     SetDue(client, absl::InfiniteFuture());
-    if (client.state_.load() == State::kResting) due_.push_back(client.number_);
+    if (client.state_.load() == State::kIdle) due_.push_back(client.number_);
   }
   if (now < next_look_) return;
   next_look_ = now + kQuiet;
-  for (size_t i = 0; i < awake_.size();) {
-    Client& client = *awake_[i];
+  for (size_t i = 0; i < active_.size();) {
+    Client& client = *active_[i];
     State state = State::kDriven;
     if (client.state_.compare_exchange_strong(state, State::kQuietSince) ||
-        !client.state_.compare_exchange_strong(state, State::kResting)) {
+        !client.state_.compare_exchange_strong(state, State::kIdle)) {
       ++i;
     } else {
-      DropAwake(client);
+      RemoveActive(client);
       due_.push_back(client.number_);
     }
   }
 }
 
-void Attendant::AttendTo(uint64_t number, std::unique_lock<std::mutex>& lock) {
+void IdleProgressThread::ProgressClient(uint64_t number, std::unique_lock<std::mutex>& lock) {
   auto found = clients_.find(number);
   if (found == clients_.end()) return;
   Client& client = *found->second;
-  attending_ = number;
+  progressing_ = number;
   client.called_ = false;
   lock.unlock();
-  const absl::Time until = client.Attend(Now());
+  const absl::Time until = client.ProgressIdle(Now());
   epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = number}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, client.wait_fd(), &event);
   lock.lock();
-  attending_ = 0;
-  attended_.notify_all();
+  progressing_ = 0;
+  progressed_.notify_all();
   if (clients_.count(number) == 0) return;
   SetDue(client, client.called_ ? absl::InfinitePast() : until);
 }
 
-void Attendant::Wait(absl::Time now, std::unique_lock<std::mutex>& lock) {
-  absl::Time until = awake_.empty() ? now + kWaitMost : next_look_;
+void IdleProgressThread::Wait(absl::Time now, std::unique_lock<std::mutex>& lock) {
+  absl::Time until = active_.empty() ? now + kWaitMost : next_look_;
   if (!dues_.empty()) until = std::min(until, dues_.begin()->first);
   const absl::Duration pause = std::clamp(until - now, absl::ZeroDuration(), kWaitMost);
   std::array<epoll_event, kEventsPerWait> events;
@@ -213,17 +213,17 @@ void Attendant::Wait(absl::Time now, std::unique_lock<std::mutex>& lock) {
     }
     auto found = clients_.find(number);
     const bool is_ours =
-        found != clients_.end() && found->second->state_.load() == Client::State::kResting;
+        found != clients_.end() && found->second->state_.load() == Client::State::kIdle;
     if (is_ours) due_.push_back(number);
   }
 }
 
-void Attendant::Run() {
-  pthread_setname_np(pthread_self(), "weft-attendant");
+void IdleProgressThread::Run() {
+  pthread_setname_np(pthread_self(), "weft-nccl-idle");
   std::unique_lock lock(mutex_);
   while (!ends_) {
     FindDue(Now());
-    for (uint64_t number : std::exchange(due_, {})) AttendTo(number, lock);
+    for (uint64_t number : std::exchange(due_, {})) ProgressClient(number, lock);
     if (!ends_) Wait(Now(), lock);
   }
 }
