@@ -1,7 +1,8 @@
 // net/tcp's links, one event loop for each connection: whoever tests a request drives its
-// connection and no other, so that threads of different communicators share nothing but the door
-// (tcp_door.h), where connections are set up and their lost sockets replaced. Those that nobody
-// tests are driven by the idle progress thread: what their peers have lost is sent again.
+// connection and no other, so that threads of different communicators share nothing but the shared
+// listener (tcp_shared_listener.h), where connections are set up and their lost sockets replaced.
+// Those that nobody tests are driven by the idle progress thread: what their peers have lost is
+// sent again.
 #include <sodium.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@
 #include "net/tcp/send_link.h"
 #include "plugins/nccl/backend.h"
 #include "plugins/nccl/idle_progress_thread.h"
-#include "plugins/nccl/tcp_door.h"
+#include "plugins/nccl/tcp_shared_listener.h"
 
 namespace weft::nccl {
 namespace {
@@ -27,9 +28,9 @@ namespace {
 template <typename Base, typename LinkType>
 class TcpWire final : public Base, public net::TransportEvents, private IdleProgressThread::Client {
  public:
-  // Neither door nor idle_thread: it connects to be refused, and is never established.
-  TcpWire(std::shared_ptr<TcpDoor> door, IdleProgressThread* idle_thread)
-      : door_(std::move(door)), idle_thread_(idle_thread) {}
+  // Without a shared listener and idle thread: it connects to be refused, and is never established.
+  TcpWire(std::shared_ptr<TcpSharedListener> shared_listener, IdleProgressThread* idle_thread)
+      : shared_listener_(std::move(shared_listener)), idle_thread_(idle_thread) {}
   ~TcpWire() override {
     if (idle_thread_ != nullptr) idle_thread_->Remove(*this);
     link_.reset();
@@ -56,14 +57,14 @@ class TcpWire final : public Base, public net::TransportEvents, private IdleProg
   net::TcpContext& context() { return context_; }
   absl::Status Open(const Settings& settings, const Device& device, Rank self,
                     const net::JobSecret& secret) {
-    if (door_ != nullptr) {
-      context_.book = door_->book();
-      context_.listens_at = door_->address();
+    if (shared_listener_ != nullptr) {
+      context_.book = shared_listener_->book();
+      context_.listens_at = shared_listener_->address();
     }
     return Prepare(context_, settings, device, self, secret, this);
   }
   void SetLink(std::unique_ptr<LinkType> link) { link_ = std::move(link); }
-  // The accepting end's: new sockets for it come to the door, in any thread.
+  // The accepting end's: new sockets for it come to the shared listener, in any thread.
   void AwaitArrivals() {
     context_.on_arrival = [this] {
       arrived_.store(true);
@@ -97,7 +98,7 @@ class TcpWire final : public Base, public net::TransportEvents, private IdleProg
   }
   void OnBroken(net::Link& /*link*/, const absl::Status& /*status*/) override {}
 
-  const std::shared_ptr<TcpDoor> door_;
+  const std::shared_ptr<TcpSharedListener> shared_listener_;
   IdleProgressThread* const idle_thread_;
   std::mutex mutex_;  // of all below, but for arrived_
   absl::Time now_ = absl::InfinitePast();
@@ -111,47 +112,47 @@ using TcpReceiveWire = TcpWire<ReceiveWire, net::TcpReceiveLink>;
 
 class TcpListener final : public Listener {
  public:
-  TcpListener(const Settings& settings, const Device& device, std::shared_ptr<TcpDoor> door,
-              uint32_t number, IdleProgressThread& idle_thread)
+  TcpListener(const Settings& settings, const Device& device,
+              std::shared_ptr<TcpSharedListener> shared_listener, uint32_t number,
+              IdleProgressThread& idle_thread)
       : settings_(settings),
         device_(device),
-        door_(std::move(door)),
+        shared_listener_(std::move(shared_listener)),
         number_(number),
         idle_thread_(idle_thread) {}
-  ~TcpListener() override { door_->RemoveListener(number_); }
-  const net::SocketAddress& address() const override { return door_->address(); }
-  const net::JobSecret& secret() const override { return door_->secret(); }
+  ~TcpListener() override { shared_listener_->RemoveListener(number_); }
+  const net::SocketAddress& address() const override { return shared_listener_->address(); }
+  const net::JobSecret& secret() const override { return shared_listener_->secret(); }
   uint32_t number() const override { return number_; }
 
   absl::StatusOr<std::unique_ptr<ReceiveWire>> Accept(absl::Time now) override {
-    WEFT_ASSIGN_OR_RETURN(TcpDoor::Visitor visitor, door_->Next(number_, now));
-    if (visitor.sockets.empty()) return nullptr;
-    auto wire = std::make_unique<TcpReceiveWire>(door_, &idle_thread_);
+    WEFT_ASSIGN_OR_RETURN(TcpSharedListener::Peer peer, shared_listener_->Next(number_, now));
+    if (peer.sockets.empty()) return nullptr;
+    auto wire = std::make_unique<TcpReceiveWire>(shared_listener_, &idle_thread_);
     // Out of descriptors: the peer sees its connection closed, and says so.
-    if (!wire->Open(settings_, device_, Rank(0), door_->secret()).ok()) return nullptr;
+    if (!wire->Open(settings_, device_, Rank(0), shared_listener_->secret()).ok()) return nullptr;
     wire->AwaitArrivals();
-    wire->SetLink(std::make_unique<net::TcpReceiveLink>(wire->context(), visitor.rank, nullptr));
+    wire->SetLink(std::make_unique<net::TcpReceiveLink>(wire->context(), peer.rank, nullptr));
     wire->link().NamePeer("its sender");
-    wire->link().UseResumption(visitor.parameters, visitor.sockets);
-    wire->link().Start(std::move(visitor.sockets));
+    wire->link().UseResumption(peer.parameters, peer.sockets);
+    wire->link().Start(std::move(peer.sockets));
     return wire;
   }
 
  private:
   const Settings& settings_;
   const Device& device_;
-  const std::shared_ptr<TcpDoor> door_;
+  const std::shared_ptr<TcpSharedListener> shared_listener_;
   const uint32_t number_;
   IdleProgressThread& idle_thread_;
 };
 
 // With both null: to be refused.
-absl::StatusOr<std::unique_ptr<TcpSendWire>> Dial(std::shared_ptr<TcpDoor> door,
-                                                  IdleProgressThread* idle_thread,
-                                                  const Settings& settings, const Device& local,
-                                                  const Handle& handle,
-                                                  net::HandshakePurpose purpose, absl::Time now) {
-  auto wire = std::make_unique<TcpSendWire>(std::move(door), idle_thread);
+absl::StatusOr<std::unique_ptr<TcpSendWire>> Dial(
+    std::shared_ptr<TcpSharedListener> shared_listener, IdleProgressThread* idle_thread,
+    const Settings& settings, const Device& local, const Handle& handle,
+    net::HandshakePurpose purpose, absl::Time now) {
+  auto wire = std::make_unique<TcpSendWire>(std::move(shared_listener), idle_thread);
   WEFT_RETURN_IF_ERROR(wire->Open(settings, local, DrawRank(handle.listener), handle.secret));
   wire->context().purpose = purpose;
   wire->SetLink(std::make_unique<net::TcpSendLink>(wire->context(), Rank(0)));
@@ -168,17 +169,19 @@ class TcpBackend final : public Backend {
   const DeviceList& devices() const override { return devices_; }
 
   absl::StatusOr<std::unique_ptr<Listener>> Listen(const Scope& /*scope*/, int device) override {
-    WEFT_ASSIGN_OR_RETURN(std::shared_ptr<TcpDoor> door, DoorOf(device));
-    WEFT_ASSIGN_OR_RETURN(const uint32_t number, door->AddListener());
-    return std::make_unique<TcpListener>(settings_, devices_[device], std::move(door), number,
-                                         idle_thread_);
+    WEFT_ASSIGN_OR_RETURN(std::shared_ptr<TcpSharedListener> shared_listener,
+                          SharedListenerOf(device));
+    WEFT_ASSIGN_OR_RETURN(const uint32_t number, shared_listener->AddListener());
+    return std::make_unique<TcpListener>(settings_, devices_[device], std::move(shared_listener),
+                                         number, idle_thread_);
   }
 
   absl::StatusOr<std::unique_ptr<SendWire>> Connect(const Scope& /*scope*/, int device,
                                                     const Handle& handle, absl::Time now) override {
-    // This side's own door is for the other to see whether this process lives.
-    WEFT_ASSIGN_OR_RETURN(std::shared_ptr<TcpDoor> door, DoorOf(device));
-    return Dial(std::move(door), &idle_thread_, settings_, devices_[device], handle,
+    // This side's own shared listener is for the other to see whether this process lives.
+    WEFT_ASSIGN_OR_RETURN(std::shared_ptr<TcpSharedListener> shared_listener,
+                          SharedListenerOf(device));
+    return Dial(std::move(shared_listener), &idle_thread_, settings_, devices_[device], handle,
                 net::HandshakePurpose::kTcpLink, now);
   }
 
@@ -198,20 +201,21 @@ class TcpBackend final : public Backend {
   }
 
  private:
-  absl::StatusOr<std::shared_ptr<TcpDoor>> DoorOf(int device) {
+  absl::StatusOr<std::shared_ptr<TcpSharedListener>> SharedListenerOf(int device) {
     std::lock_guard lock(mutex_);
-    if (std::shared_ptr<TcpDoor> door = doors_[device].lock()) return door;
-    WEFT_ASSIGN_OR_RETURN(std::shared_ptr<TcpDoor> door,
-                          TcpDoor::Open(settings_, devices_[device], idle_thread_));
-    doors_[device] = door;
-    return door;
+    if (std::shared_ptr<TcpSharedListener> shared_listener = shared_listeners_[device].lock())
+      return shared_listener;
+    WEFT_ASSIGN_OR_RETURN(std::shared_ptr<TcpSharedListener> shared_listener,
+                          TcpSharedListener::Open(settings_, devices_[device], idle_thread_));
+    shared_listeners_[device] = shared_listener;
+    return shared_listener;
   }
 
   const Settings settings_;
   const DeviceList devices_;
   IdleProgressThread idle_thread_;
   std::mutex mutex_;
-  std::map<int, std::weak_ptr<TcpDoor>> doors_;  // by device
+  std::map<int, std::weak_ptr<TcpSharedListener>> shared_listeners_;  // by device
 };
 
 net::HandshakePurpose PurposeOf(HandleTransport transport) {
@@ -239,8 +243,8 @@ absl::StatusOr<std::unique_ptr<SendWire>> ConnectToBeRefused(HandleTransport own
                                                              const Settings& settings,
                                                              const Device& device,
                                                              const Handle& handle, absl::Time now) {
-  return Dial(/*door=*/nullptr, /*idle_thread=*/nullptr, settings, device, handle, PurposeOf(own),
-              now);
+  return Dial(/*shared_listener=*/nullptr, /*idle_thread=*/nullptr, settings, device, handle,
+              PurposeOf(own), now);
 }
 
 }  // namespace weft::nccl

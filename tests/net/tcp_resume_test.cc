@@ -192,7 +192,7 @@ TEST_P(IdleLink, IsResumedToo) {
 // ---- Ends that are none of a path
 
 // With limits of an hour: only what is seen of the process can end the link.
-TEST(TcpResume, AKilledReceiverIsKnownAtOnceByItsClosedDoor) {
+TEST(TcpResume, AKilledReceiverIsKnownAtOnceByItsClosedListener) {
   Child child([](Child::Channel& channel) {
     Node node(kTcp, 1, 2, {kNeverDead});
     Request receive;
@@ -219,7 +219,7 @@ TEST(TcpResume, AKilledReceiverIsKnownAtOnceByItsClosedDoor) {
   EXPECT_THAT(Message(send.status()), HasSubstr("its process or its host has died"));
 }
 
-TEST(TcpResume, AKilledSenderIsKnownAtOnceByItsClosedDoor) {
+TEST(TcpResume, AKilledSenderIsKnownAtOnceByItsClosedListener) {
   Child child([](Child::Channel& channel) {
     Node node(kTcp, 0, 2, {kNeverDead, "tcp.sockets=1"});
     SendLink* link = node.Connect(channel.Hear(), 1);
@@ -366,7 +366,7 @@ TEST_F(Closing, TheTransportWaitsForWhatWasReported) {
 }
 
 // Within limits of an hour: by what is seen of the process.
-TEST_F(Closing, WhoCannotBeToldSeesTheClosedDoor) {
+TEST_F(Closing, WhoCannotBeToldSeesTheClosedListener) {
   SendTo(b_);
   proxy_->Refuse();
   ASSERT_TRUE(DriveUntil({a_.get()}, [&] { return proxy_->cuts() > 0; }));

@@ -1,4 +1,4 @@
-// What only tcp has: raw sockets at its door, descriptors that run out, settings. Its frames:
+// What only tcp has: raw sockets at its listener, descriptors that run out, settings. Its frames:
 // tcp_frames_test.cc.
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -37,7 +37,7 @@ void ExpectHealthy(Node& b, int friend_rank, int world_size) {
   b.Destroy(b.accepted(friend_rank));
 }
 
-TEST(TcpDoor, GarbageClosesThatSocketOnly) {
+TEST(TcpListener, GarbageClosesThatSocketOnly) {
   Node b(kTcp, 1, 3);
   for (const std::string& garbage : {std::string("GET / HTTP/1.0\r\n\r\n"), std::string(5000, '\0'),
                                      std::string("WEFT\x07\x00\x02\x00garbage", 15)}) {
@@ -49,7 +49,7 @@ TEST(TcpDoor, GarbageClosesThatSocketOnly) {
   ExpectHealthy(b, 0, 3);
 }
 
-TEST(TcpDoor, AHandshakeCutAtEveryByteLeavesNothingBehind) {
+TEST(TcpListener, AHandshakeCutAtEveryByteLeavesNothingBehind) {
   Node b(kTcp, 1, 3);
   TransportOptions options = OptionsFor(0, 3, {});
   HandshakeIdentity self{options.self, 3, options.secret, HandshakePurpose::kTcpLink};
@@ -69,7 +69,7 @@ TEST(TcpDoor, AHandshakeCutAtEveryByteLeavesNothingBehind) {
   ExpectHealthy(b, 0, 3);
 }
 
-TEST(TcpDoor, HalfOpenConnectionsAreClosedAtTheirDeadline) {
+TEST(TcpListener, HalfOpenConnectionsAreClosedAtTheirDeadline) {
   Node b(kTcp, 1, 3);
   RawPeer silent = RawPeer::ConnectTo(b.address());
   RawPeer half = RawPeer::ConnectTo(b.address());  // one socket of a link of two
@@ -84,7 +84,7 @@ TEST(TcpDoor, HalfOpenConnectionsAreClosedAtTheirDeadline) {
   EXPECT_EQ(b.transport().NextDeadline(), absl::InfiniteFuture());
 }
 
-TEST(TcpDoor, SocketsOfOneLinkAreGroupedWhateverTheirOrder) {
+TEST(TcpListener, SocketsOfOneLinkAreGroupedWhateverTheirOrder) {
   Node b(kTcp, 1, 3);
   std::deque<RawPeer> peers;
   for (uint16_t index : {2, 0, 1}) {
@@ -97,7 +97,7 @@ TEST(TcpDoor, SocketsOfOneLinkAreGroupedWhateverTheirOrder) {
 }
 
 // What the transports above say to each other goes to one place of the link, in order.
-TEST(TcpDoor, LinksOfTransportsAboveHaveOneSocket) {
+TEST(TcpListener, LinksOfTransportsAboveHaveOneSocket) {
   Node b(TransportKind::kMultipath, 1, 2);
   const auto shakes = [&](uint16_t count) {
     RawPeer peer = RawPeer::ConnectTo(b.address());
@@ -108,7 +108,7 @@ TEST(TcpDoor, LinksOfTransportsAboveHaveOneSocket) {
   EXPECT_TRUE(shakes(1));
 }
 
-TEST(TcpDoor, AnAttemptThatWasGivenUpDoesNotMixWithTheNext) {
+TEST(TcpListener, AnAttemptThatWasGivenUpDoesNotMixWithTheNext) {
   Node b(kTcp, 1, 3);
   RawPeer old_socket = RawPeer::ConnectTo(b.address());
   ASSERT_TRUE(old_socket.ShakeHands(b, 0, 3, 1, 0, 2));
@@ -121,7 +121,7 @@ TEST(TcpDoor, AnAttemptThatWasGivenUpDoesNotMixWithTheNext) {
   EXPECT_TRUE(b.accepted(0)->status().ok());
 }
 
-TEST(TcpDoor, APeerThatListensLaterIsReached) {
+TEST(TcpListener, APeerThatListensLaterIsReached) {
   Node a(kTcp, 0, 2, {"tcp.sockets=1"});
   auto loopback = SocketAddress::Parse("127.0.0.1:1");
   loopback->set_port(0);
@@ -140,7 +140,7 @@ TEST(TcpDoor, APeerThatListensLaterIsReached) {
   EXPECT_TRUE(link->status().ok()) << link->status();
 }
 
-TEST(TcpDoor, SomethingElseAtTheAddressIsRecognised) {
+TEST(TcpListener, SomethingElseAtTheAddressIsRecognised) {
   Node a(kTcp, 0, 2, kOneSocket);
   auto loopback = SocketAddress::Parse("127.0.0.1:1");
   loopback->set_port(0);

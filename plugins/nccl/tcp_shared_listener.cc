@@ -1,4 +1,4 @@
-#include "plugins/nccl/tcp_door.h"
+#include "plugins/nccl/tcp_shared_listener.h"
 
 #include <algorithm>
 #include <utility>
@@ -35,10 +35,9 @@ absl::Status Prepare(net::TcpContext& context, const Settings& settings, const D
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<TcpDoor>> TcpDoor::Open(const Settings& settings,
-                                                       const Device& device,
-                                                       IdleProgressThread& idle_thread) {
-  std::shared_ptr<TcpDoor> out(new TcpDoor(idle_thread));
+absl::StatusOr<std::shared_ptr<TcpSharedListener>> TcpSharedListener::Open(
+    const Settings& settings, const Device& device, IdleProgressThread& idle_thread) {
+  std::shared_ptr<TcpSharedListener> out(new TcpSharedListener(idle_thread));
   WEFT_RETURN_IF_ERROR(Prepare(out->context_, settings, device, Rank(0), out->secret_, out.get()));
   out->context_.book = std::make_shared<net::ResumeBook>();
   WEFT_ASSIGN_OR_RETURN(out->acceptor_, net::Acceptor::Create(out->context_, device.address, *out));
@@ -47,9 +46,9 @@ absl::StatusOr<std::shared_ptr<TcpDoor>> TcpDoor::Open(const Settings& settings,
   return out;
 }
 
-TcpDoor::~TcpDoor() { idle_thread_.Remove(*this); }
+TcpSharedListener::~TcpSharedListener() { idle_thread_.Remove(*this); }
 
-absl::StatusOr<uint32_t> TcpDoor::AddListener() {
+absl::StatusOr<uint32_t> TcpSharedListener::AddListener() {
   std::lock_guard lock(mutex_);
   if (listeners_.size() >= kListenersMax / 2) {
     return absl::ResourceExhaustedError(
@@ -61,47 +60,47 @@ absl::StatusOr<uint32_t> TcpDoor::AddListener() {
   return number;
 }
 
-void TcpDoor::RemoveListener(uint32_t number) {
+void TcpSharedListener::RemoveListener(uint32_t number) {
   std::lock_guard lock(mutex_);
   listeners_.erase(number);
 }
 
-absl::StatusOr<TcpDoor::Visitor> TcpDoor::Next(uint32_t listener, absl::Time now) {
+absl::StatusOr<TcpSharedListener::Peer> TcpSharedListener::Next(uint32_t listener, absl::Time now) {
   idle_thread_.NoteDriven(*this);
   std::lock_guard lock(mutex_);
   Listener& own = listeners_.at(listener);
   if (own.arrived.empty()) TurnLocked(now);
   if (!own.turned_away.ok()) return std::exchange(own.turned_away, absl::OkStatus());
-  if (own.arrived.empty()) return Visitor{};
-  Visitor visitor = std::move(own.arrived.front());
+  if (own.arrived.empty()) return Peer{};
+  Peer peer = std::move(own.arrived.front());
   own.arrived.pop_front();
-  return visitor;
+  return peer;
 }
 
-absl::Time TcpDoor::ProgressIdle(absl::Time now) {
+absl::Time TcpSharedListener::ProgressIdle(absl::Time now) {
   std::lock_guard lock(mutex_);
   return TurnLocked(now) ? now : context_.poller->NextDeadline();
 }
 
 // Threads read the clock before they get the mutex.
-bool TcpDoor::TurnLocked(absl::Time now) {
+bool TcpSharedListener::TurnLocked(absl::Time now) {
   now_ = std::max(now_, now);
   return context_.poller->Turn(now_);
 }
 
-absl::Status TcpDoor::Admit(Rank peer) {
+absl::Status TcpSharedListener::Admit(Rank peer) {
   if (listeners_.count(ListenerOfRank(peer)) > 0) return absl::OkStatus();
   return absl::NotFoundError("NCCL has closed the listener that this handle is of");
 }
 
-void TcpDoor::OnPeer(Rank peer, const net::LinkParameters& parameters,
-                     std::vector<net::FileDescriptor> sockets, absl::Time /*now*/) {
+void TcpSharedListener::OnPeer(Rank peer, const net::LinkParameters& parameters,
+                               std::vector<net::FileDescriptor> sockets, absl::Time /*now*/) {
   auto found = listeners_.find(ListenerOfRank(peer));
   if (found == listeners_.end()) return;  // closed meanwhile; its peer sees that
   found->second.arrived.push_back({peer, parameters, std::move(sockets)});
 }
 
-void TcpDoor::OnTurnedAway(Rank peer, const absl::Status& why) {
+void TcpSharedListener::OnTurnedAway(Rank peer, const absl::Status& why) {
   auto found = listeners_.find(ListenerOfRank(peer));
   if (found != listeners_.end()) found->second.turned_away = why;
 }

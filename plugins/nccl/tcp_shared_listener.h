@@ -1,12 +1,13 @@
-// Where a process listens over tcp: one socket for each device, shared by all listeners of NCCL's
-// on it and by the connections that they became, whose lost sockets are replaced here long after
-// NCCL has closed its listener. It lives as long as any of these, so that nothing of it is left
-// when NCCL unloads the library, and costs three descriptors, however many connections there are.
+// The listening tcp socket of a device. All of NCCL's listeners on the device share it, and so do
+// the connections accepted from it: their lost sockets are replaced through it, also after NCCL has
+// closed its listener. It lives as long as any listener or connection that uses it, so that nothing
+// of it is left when NCCL unloads the library, and costs three descriptors, however many
+// connections there are.
 //
-// Threading: locks itself. Whoever waits for a peer drives it (Next); otherwise the idle progress
-// thread does.
-#ifndef WEFT_PLUGINS_NCCL_TCP_DOOR_H_
-#define WEFT_PLUGINS_NCCL_TCP_DOOR_H_
+// Threading: locks itself. A thread that waits for a peer drives it (Next); otherwise the idle
+// progress thread does.
+#ifndef WEFT_PLUGINS_NCCL_TCP_SHARED_LISTENER_H_
+#define WEFT_PLUGINS_NCCL_TCP_SHARED_LISTENER_H_
 
 #include <deque>
 #include <map>
@@ -29,39 +30,39 @@ namespace weft::nccl {
 absl::Status Prepare(net::TcpContext& context, const Settings& settings, const Device& device,
                      Rank self, const net::JobSecret& secret, net::TransportEvents* events);
 
-class TcpDoor final : private net::AcceptorOwner,
-                      private net::TransportEvents,
-                      private IdleProgressThread::Client {
+class TcpSharedListener final : private net::AcceptorOwner,
+                                private net::TransportEvents,
+                                private IdleProgressThread::Client {
  public:
-  // One who has proved that it has the handle of a listener.
-  struct Visitor {
+  // A peer that has proved that it has the handle of a listener, and its sockets.
+  struct Peer {
     Rank rank;
     net::LinkParameters parameters;
     std::vector<net::FileDescriptor> sockets;
   };
 
   // `idle_thread` outlives it.
-  static absl::StatusOr<std::shared_ptr<TcpDoor>> Open(const Settings& settings,
-                                                       const Device& device,
-                                                       IdleProgressThread& idle_thread);
-  ~TcpDoor() override;
+  static absl::StatusOr<std::shared_ptr<TcpSharedListener>> Open(const Settings& settings,
+                                                                 const Device& device,
+                                                                 IdleProgressThread& idle_thread);
+  ~TcpSharedListener() override;
   const net::SocketAddress& address() const { return address_; }
   const net::JobSecret& secret() const { return secret_; }
   const std::shared_ptr<net::ResumeBook>& book() const { return context_.book; }
 
   absl::StatusOr<uint32_t> AddListener();  // its number
   void RemoveListener(uint32_t number);
-  // The next visitor of that listener, of those that have come so far; no sockets: none. An error:
-  // one was turned away, and told so.
-  absl::StatusOr<Visitor> Next(uint32_t listener, absl::Time now);
+  // The next accepted peer of that listener; without sockets: none has come. An error: a peer was
+  // refused, and told so.
+  absl::StatusOr<Peer> Next(uint32_t listener, absl::Time now);
 
  private:
   struct Listener {
-    std::deque<Visitor> arrived;
+    std::deque<Peer> arrived;
     absl::Status turned_away;
   };
 
-  explicit TcpDoor(IdleProgressThread& idle_thread)
+  explicit TcpSharedListener(IdleProgressThread& idle_thread)
       : idle_thread_(idle_thread), secret_(net::NewNonce()) {}
   int wait_fd() const override { return context_.poller->fd(); }
   absl::Time ProgressIdle(absl::Time now) override;
@@ -88,4 +89,4 @@ class TcpDoor final : private net::AcceptorOwner,
 
 }  // namespace weft::nccl
 
-#endif  // WEFT_PLUGINS_NCCL_TCP_DOOR_H_
+#endif  // WEFT_PLUGINS_NCCL_TCP_SHARED_LISTENER_H_

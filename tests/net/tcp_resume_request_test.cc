@@ -1,5 +1,5 @@
-// Who comes to a tcp listener for a socket of a link that stands: the link's own sender goes on
-// where it was, everybody else is turned away, and lies harm no other link.
+// Requests to a tcp listener to replace a socket of an established link: the link's own sender goes
+// on where it was, every other peer is refused, and false requests harm no other link.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -16,7 +16,7 @@ namespace {
 constexpr TransportKind kTcp = TransportKind::kTcp;
 
 // A sender made by hand, so that its link's id and epochs are known.
-class Door : public testing::Test {
+class ResumeRequest : public testing::Test {
  protected:
   void SetUp() override {
     ASSERT_TRUE(first_.ShakeHands(b_, 0, 3, kLink));
@@ -58,7 +58,7 @@ class Door : public testing::Test {
   FrameHeader clear_;
 };
 
-TEST_F(Door, AFrameThatWasCutGoesOnWhereItWas) {
+TEST_F(ResumeRequest, AFrameThatWasCutGoesOnWhereItWas) {
   first_.Say(Piece(0, 256, 256), std::string(100, 'x'));
   RawPeer second = RawPeer::ConnectTo(b_.address());
   ASSERT_TRUE(Come(second, 0, {kLink, 0, 1, 1}));
@@ -74,7 +74,7 @@ TEST_F(Door, AFrameThatWasCutGoesOnWhereItWas) {
             std::string(100, 'x') + std::string(156, 'y'));
 }
 
-TEST_F(Door, WhatWasNotTakenIsSaidAgain) {
+TEST_F(ResumeRequest, WhatWasNotTakenIsSaidAgain) {
   RawPeer second = RawPeer::ConnectTo(b_.address());
   ASSERT_TRUE(Come(second, 0, {kLink, 0, 1, 1}));
   EXPECT_EQ(second.HearHeader(b_).total, 0u);
@@ -83,7 +83,7 @@ TEST_F(Door, WhatWasNotTakenIsSaidAgain) {
   EXPECT_EQ(std::memcmp(rest.data(), reinterpret_cast<char*>(&clear_) + 24, rest.size()), 0);
 }
 
-TEST_F(Door, StrangersToTheLinkAreTurnedAway) {
+TEST_F(ResumeRequest, StrangersToTheLinkAreTurnedAway) {
   const std::vector<std::pair<int, LinkParameters>> strangers = {
       {0, {kLink + 1, 0, 1, 1}},  // no such link
       {2, {kLink, 0, 1, 1}},      // another rank's
@@ -98,7 +98,7 @@ TEST_F(Door, StrangersToTheLinkAreTurnedAway) {
   ExpectToServe(first_);
 }
 
-TEST_F(Door, AnEpochServesOnce) {
+TEST_F(ResumeRequest, AnEpochServesOnce) {
   RawPeer second = RawPeer::ConnectTo(b_.address());
   ASSERT_TRUE(Come(second, 0, {kLink, 0, 1, 5}));
   for (uint32_t epoch : {5u, 4u, 1u}) {
@@ -110,7 +110,7 @@ TEST_F(Door, AnEpochServesOnce) {
   ExpectToServe(second);
 }
 
-TEST_F(Door, ARecordedReconnectionIsWorthless) {
+TEST_F(ResumeRequest, ARecordedReconnectionIsWorthless) {
   TransportOptions options = OptionsFor(0, 3, {});
   HandshakeIdentity self{options.self, 3, options.secret, HandshakePurpose::kTcpLink};
   RawPeer second = RawPeer::ConnectTo(b_.address());
@@ -124,7 +124,7 @@ TEST_F(Door, ARecordedReconnectionIsWorthless) {
   ExpectToServe(first_);
 }
 
-TEST_F(Door, LiesOfWhatWasTakenBreakTheLink) {
+TEST_F(ResumeRequest, LiesOfWhatWasTakenBreakTheLink) {
   RawPeer second = RawPeer::ConnectTo(b_.address());
   ASSERT_TRUE(Come(second, 0, {kLink, 0, 1, 1}));
   second.Say(Resume(1, kClearToSendBytes + 1));
