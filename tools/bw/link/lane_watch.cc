@@ -25,7 +25,7 @@ double PercentileOf(std::vector<double> values, double percent) {
 
 LaneWatch::Reports LaneWatch::Read() const {
   Reports reports;
-  for (const auto& [peer, link] : mesh_.sends()) reports[peer] = link->Lanes();
+  for (const auto& [peer, link] : links_.sends()) reports[peer] = link->Lanes();
   return reports;
 }
 
@@ -41,7 +41,7 @@ void LaneWatch::Sample(const Reports& reports) {
 
 void LaneWatch::Start() {
   trips_us_.clear();
-  started_ = looked_ = mesh_.now();
+  started_ = looked_ = links_.now();
   start_ = Read();
 }
 
@@ -55,7 +55,7 @@ std::vector<LaneUse> LaneWatch::Stop() {
   std::vector<LaneUse> uses;
   const Reports end = Read();
   Sample(end);
-  const absl::Duration window = absl::Nanoseconds(std::max<int64_t>(mesh_.now() - started_, 1));
+  const absl::Duration window = absl::Nanoseconds(std::max<int64_t>(links_.now() - started_, 1));
   for (const auto& [peer, lanes] : end) {
     for (const net::LaneReport& lane : lanes) {
       // A lane that was replaced meanwhile begins at nothing.

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tools/bw/link/mesh.h"
+#include "tools/bw/link/measured_links.h"
 
 namespace weft::link_bw {
 
@@ -29,7 +29,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LaneUse, from, to, name, source_port, bytes, 
 
 class LaneWatch {
  public:
-  LaneWatch(const Mesh& mesh, int rank) : mesh_(mesh), rank_(rank) {}
+  LaneWatch(const MeasuredLinks& links, int rank) : links_(links), rank_(rank) {}
   void Start();
   // Once in a while; it asks the lanes for their round trips every 10 ms.
   void Look(int64_t now);
@@ -40,7 +40,7 @@ class LaneWatch {
   Reports Read() const;
   void Sample(const Reports& reports);
 
-  const Mesh& mesh_;
+  const MeasuredLinks& links_;
   const int rank_;
   Reports start_;
   int64_t started_ = 0, looked_ = 0;

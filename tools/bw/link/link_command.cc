@@ -12,12 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "tools/bw/link/bootstrap.h"
 #include "tools/bw/link/flows.h"
 #include "tools/bw/link/host_facts.h"
 #include "tools/bw/link/measure.h"
-#include "tools/bw/link/mesh.h"
+#include "tools/bw/link/measured_links.h"
 #include "tools/bw/link/options.h"
-#include "tools/bw/link/party.h"
 #include "tools/bw/link/report.h"
 #include "tools/job/job.h"
 
@@ -53,9 +53,9 @@ class ProgressLine {
 };
 
 // The client, or the last rank, says what is done: a server needs no options of its own.
-absl::Status Agree(Party& party, Options& options) {
+absl::Status Agree(Bootstrap& bootstrap, Options& options) {
   const nlohmann::json mine = options.load.ToJson();
-  WEFT_ASSIGN_OR_RETURN(auto all, party.ShareJson(mine, [] { usleep(1000); }));
+  WEFT_ASSIGN_OR_RETURN(auto all, bootstrap.AllGatherJson(mine, [] { usleep(1000); }));
   WEFT_ASSIGN_OR_RETURN(options.load, Load::FromJson(all.back()));
   return absl::OkStatus();
 }
@@ -69,30 +69,32 @@ std::vector<std::vector<Flow>> RoundsOf(const Load& load, std::vector<Flow> flow
 }
 
 absl::StatusOr<int> RunRank(Options options) {
-  WEFT_ASSIGN_OR_RETURN(Party party, Party::Meet(options));
-  WEFT_RETURN_IF_ERROR(Agree(party, options));
+  WEFT_ASSIGN_OR_RETURN(Bootstrap bootstrap, Bootstrap::Join(options));
+  WEFT_RETURN_IF_ERROR(Agree(bootstrap, options));
   const Load& load = options.load;
-  WEFT_ASSIGN_OR_RETURN(std::vector<Flow> flows, FlowsOf(load, party.ranks()));
+  WEFT_ASSIGN_OR_RETURN(std::vector<Flow> flows, FlowsOf(load, bootstrap.ranks()));
   std::set<int> targets, sources;
   for (const Flow& flow : flows) {
     const bool answers = load.test == Test::kLatency;
-    if (flow.from == party.rank() || (answers && flow.to == party.rank())) {
-      targets.insert(flow.from == party.rank() ? flow.to : flow.from);
+    if (flow.from == bootstrap.rank() || (answers && flow.to == bootstrap.rank())) {
+      targets.insert(flow.from == bootstrap.rank() ? flow.to : flow.from);
     }
-    if (flow.to == party.rank() || (answers && flow.from == party.rank())) {
-      sources.insert(flow.to == party.rank() ? flow.from : flow.to);
+    if (flow.to == bootstrap.rank() || (answers && flow.from == bootstrap.rank())) {
+      sources.insert(flow.to == bootstrap.rank() ? flow.from : flow.to);
     }
   }
-  WEFT_ASSIGN_OR_RETURN(auto mesh, Mesh::Create(party, load, options.settings, targets, sources));
+  WEFT_ASSIGN_OR_RETURN(auto links,
+                        MeasuredLinks::Create(bootstrap, load, options.settings, targets, sources));
   RankUse host;
-  LearnHost(mesh->transport().address(), host);
+  LearnHost(links->transport().address(), host);
 
   // Whoever was told what to do says what came of it: the client, and in a job rank 0.
-  const bool speaks = party.rank() == (options.host.empty() ? 0 : 1);
-  Report report(options, party.ranks(), !speaks);
-  WEFT_ASSIGN_OR_RETURN(auto links, party.Share(mesh->Describe(), [&] { mesh->Serve(); }));
+  const bool speaks = bootstrap.rank() == (options.host.empty() ? 0 : 1);
+  Report report(options, bootstrap.ranks(), !speaks);
+  WEFT_ASSIGN_OR_RETURN(auto descriptions,
+                        bootstrap.AllGather(links->Describe(), [&] { links->Serve(); }));
   std::string all_links;
-  for (const std::string& part : links) all_links += part;
+  for (const std::string& part : descriptions) all_links += part;
   report.Begin(all_links);
   const std::vector<std::vector<Flow>> rounds = RoundsOf(load, flows);
   size_t left = rounds.size() * load.sizes.size();
@@ -100,12 +102,12 @@ absl::StatusOr<int> RunRank(Options options) {
   for (Bytes size : load.sizes) {
     for (const std::vector<Flow>& round : rounds) {
       progress.Next(size);
-      WEFT_ASSIGN_OR_RETURN(Row row, MeasureSize(party, *mesh, load, round, size, host));
+      WEFT_ASSIGN_OR_RETURN(Row row, MeasureSize(bootstrap, *links, load, round, size, host));
       progress.Clear();
       report.Add(row, --left == 0);
     }
   }
-  WEFT_RETURN_IF_ERROR(party.Share("", [&] { mesh->Serve(); }).status());
+  WEFT_RETURN_IF_ERROR(bootstrap.AllGather("", [&] { links->Serve(); }).status());
   WEFT_RETURN_IF_ERROR(report.End());
   if (report.wrong() > 0) return EXIT_FAILURE;
   return report.limits_kept() ? EXIT_SUCCESS : kLimitMissed;

@@ -19,7 +19,7 @@ namespace {
 // with the first that leaves it.
 class Window {
  public:
-  Window(Mesh& mesh, int rank) : mesh_(mesh), lanes_(mesh, rank) {}
+  Window(MeasuredLinks& links, int rank) : links_(links), lanes_(links, rank) {}
   void See(Phase phase) {
     if (phase != Phase::kBefore && !begun_) Begin();
     if (phase == Phase::kAfter && !ended_) End();
@@ -27,22 +27,22 @@ class Window {
   void Begin() {
     begun_ = true;
     lanes_.Start();
-    mesh_.StartUsage();
+    links_.StartUsage();
   }
   void Look() {
-    if (begun_ && !ended_) lanes_.Look(mesh_.now());
+    if (begun_ && !ended_) lanes_.Look(links_.now());
   }
   void End() {
     if (!begun_) Begin();
     ended_ = true;
-    usage_ = mesh_.StopUsage();
+    usage_ = links_.StopUsage();
     uses_ = lanes_.Stop();
   }
   const Usage& usage() const { return usage_; }
   const std::vector<LaneUse>& lanes() const { return uses_; }
 
  private:
-  Mesh& mesh_;
+  MeasuredLinks& links_;
   LaneWatch lanes_;
   bool begun_ = false, ended_ = false;
   Usage usage_;
@@ -78,7 +78,7 @@ void SetTimes(std::vector<int64_t> times, double factor, double percentile, Flow
 
 // Until all of them are done.
 template <typename... Lists>
-absl::Status RunAll(Mesh& mesh, Window& window, Lists&... lists) {
+absl::Status RunAll(MeasuredLinks& links, Window& window, Lists&... lists) {
   absl::Status status;
   bool done = false;
   const auto pump = [&](auto& list) {
@@ -93,38 +93,38 @@ absl::Status RunAll(Mesh& mesh, Window& window, Lists&... lists) {
     (pump(lists), ...);
     if (done || !status.ok()) break;
     window.Look();
-    status = mesh.Turn();
+    status = links.Turn();
   }
   return status;
 }
 
-absl::Status Barrier(Party& party, Mesh& mesh) {
-  return party.Share("", [&] { mesh.Serve(); }).status();
+absl::Status Barrier(Bootstrap& bootstrap, MeasuredLinks& links) {
+  return bootstrap.AllGather("", [&] { links.Serve(); }).status();
 }
 
-absl::StatusOr<std::vector<FlowResult>> RunStreams(Party& party, Mesh& mesh, const Load& load,
-                                                   const std::vector<Flow>& flows, Bytes size,
-                                                   Window& window) {
+absl::StatusOr<std::vector<FlowResult>> RunStreams(Bootstrap& bootstrap, MeasuredLinks& links,
+                                                   const Load& load, const std::vector<Flow>& flows,
+                                                   Bytes size, Window& window) {
   std::vector<std::unique_ptr<StreamSender>> senders;
   std::vector<std::unique_ptr<StreamReceiver>> receivers;
   for (const Flow& flow : flows) {
-    if (flow.to != party.rank()) continue;
-    WEFT_ASSIGN_OR_RETURN(auto receiver, StreamReceiver::Create(mesh, flow.from, size, load));
+    if (flow.to != bootstrap.rank()) continue;
+    WEFT_ASSIGN_OR_RETURN(auto receiver, StreamReceiver::Create(links, flow.from, size, load));
     receivers.push_back(std::move(receiver));
   }
-  WEFT_RETURN_IF_ERROR(Barrier(party, mesh));
+  WEFT_RETURN_IF_ERROR(Barrier(bootstrap, links));
   for (const Flow& flow : flows) {
-    if (flow.from != party.rank()) continue;
-    WEFT_ASSIGN_OR_RETURN(auto sender, StreamSender::Create(mesh, flow.to, size, load));
+    if (flow.from != bootstrap.rank()) continue;
+    WEFT_ASSIGN_OR_RETURN(auto sender, StreamSender::Create(links, flow.to, size, load));
     senders.push_back(std::move(sender));
   }
-  WEFT_RETURN_IF_ERROR(RunAll(mesh, window, senders, receivers));
+  WEFT_RETURN_IF_ERROR(RunAll(links, window, senders, receivers));
   std::vector<FlowResult> results;
   for (const auto& receiver : receivers) {
     const StreamResult stream = receiver->result();
     FlowResult result;
     result.from = receiver->from();
-    result.to = party.rank();
+    result.to = bootstrap.rank();
     result.messages = stream.messages;
     if (stream.seconds > 0) {
       result.bytes_per_second = static_cast<double>(stream.bytes) / stream.seconds;
@@ -137,25 +137,25 @@ absl::StatusOr<std::vector<FlowResult>> RunStreams(Party& party, Mesh& mesh, con
   return results;
 }
 
-absl::StatusOr<std::vector<FlowResult>> RunPings(Party& party, Mesh& mesh, const Load& load,
-                                                 const std::vector<Flow>& flows, Bytes size,
-                                                 Window& window) {
+absl::StatusOr<std::vector<FlowResult>> RunPings(Bootstrap& bootstrap, MeasuredLinks& links,
+                                                 const Load& load, const std::vector<Flow>& flows,
+                                                 Bytes size, Window& window) {
   std::vector<std::unique_ptr<Ping>> pings;
   for (bool leads : {false, true}) {
     for (const Flow& flow : flows) {
-      if ((leads ? flow.from : flow.to) != party.rank()) continue;
+      if ((leads ? flow.from : flow.to) != bootstrap.rank()) continue;
       WEFT_ASSIGN_OR_RETURN(auto ping,
-                            Ping::Create(mesh, leads ? flow.to : flow.from, size, load, leads));
+                            Ping::Create(links, leads ? flow.to : flow.from, size, load, leads));
       pings.push_back(std::move(ping));
     }
-    if (!leads) WEFT_RETURN_IF_ERROR(Barrier(party, mesh));
+    if (!leads) WEFT_RETURN_IF_ERROR(Barrier(bootstrap, links));
   }
-  WEFT_RETURN_IF_ERROR(RunAll(mesh, window, pings));
+  WEFT_RETURN_IF_ERROR(RunAll(links, window, pings));
   std::vector<FlowResult> results;
   for (const auto& ping : pings) {
     if (!ping->leads()) continue;
     FlowResult result;
-    result.from = party.rank();
+    result.from = bootstrap.rank();
     result.to = ping->peer();
     SetTimes(ping->trips(), 0.5, load.percentile, result);
     if (result.mean_us > 0) {
@@ -169,41 +169,44 @@ absl::StatusOr<std::vector<FlowResult>> RunPings(Party& party, Mesh& mesh, const
 }
 
 // The slowest rank's time of `count` operations, in nanoseconds.
-absl::StatusOr<int64_t> TimeSteps(Party& party, Mesh& mesh, Steps& steps, int64_t count) {
-  WEFT_RETURN_IF_ERROR(Barrier(party, mesh));
+absl::StatusOr<int64_t> TimeSteps(Bootstrap& bootstrap, MeasuredLinks& links, Steps& steps,
+                                  int64_t count) {
+  WEFT_RETURN_IF_ERROR(Barrier(bootstrap, links));
   const int64_t start = SystemClock::Nanoseconds();
   WEFT_RETURN_IF_ERROR(steps.Run(count));
   const int64_t mine = SystemClock::Nanoseconds() - start;
-  WEFT_ASSIGN_OR_RETURN(auto all, party.ShareJson(mine, [&] { mesh.Serve(); }));
+  WEFT_ASSIGN_OR_RETURN(auto all, bootstrap.AllGatherJson(mine, [&] { links.Serve(); }));
   int64_t longest = 1;
   for (const nlohmann::json& one : all) longest = std::max(longest, one.get<int64_t>());
   return longest;
 }
 
-absl::StatusOr<std::vector<FlowResult>> RunSteps(Party& party, Mesh& mesh, const Load& load,
-                                                 Bytes size, Window& window, Row& row) {
-  WEFT_ASSIGN_OR_RETURN(auto steps, Steps::Create(mesh, load, size, party.rank(), party.ranks()));
+absl::StatusOr<std::vector<FlowResult>> RunSteps(Bootstrap& bootstrap, MeasuredLinks& links,
+                                                 const Load& load, Bytes size, Window& window,
+                                                 Row& row) {
+  WEFT_ASSIGN_OR_RETURN(auto steps,
+                        Steps::Create(links, load, size, bootstrap.rank(), bootstrap.ranks()));
   const Lengths lengths = Lengths::Of(load);
   int64_t warmup = 1, count = lengths.iterations;
   if (count > 0) warmup = lengths.warmup_iterations;
-  WEFT_ASSIGN_OR_RETURN(int64_t took, TimeSteps(party, mesh, *steps, warmup));
+  WEFT_ASSIGN_OR_RETURN(int64_t took, TimeSteps(bootstrap, links, *steps, warmup));
   while (count == 0) {
     if (took >= lengths.warmup / 4) {
       count = std::max<int64_t>(lengths.window * warmup / took, 1);
       break;
     }
     warmup *= 4;
-    WEFT_ASSIGN_OR_RETURN(took, TimeSteps(party, mesh, *steps, warmup));
+    WEFT_ASSIGN_OR_RETURN(took, TimeSteps(bootstrap, links, *steps, warmup));
   }
   steps->Forget();
   window.Begin();
-  WEFT_ASSIGN_OR_RETURN(took, TimeSteps(party, mesh, *steps, count));
+  WEFT_ASSIGN_OR_RETURN(took, TimeSteps(bootstrap, links, *steps, count));
   window.End();
   row.operations = count;
   row.operation_us = static_cast<double>(took) / 1e3 / static_cast<double>(count);
   FlowResult result;
-  result.from = party.rank();
-  result.to = (party.rank() + 1) % party.ranks();
+  result.from = bootstrap.rank();
+  result.to = (bootstrap.rank() + 1) % bootstrap.ranks();
   SetTimes(steps->send_times(), 1, load.percentile, result);
   result.bytes_per_second =
       static_cast<double>(steps->sent_bytes() * count) / (static_cast<double>(took) / 1e9);
@@ -285,32 +288,33 @@ const FlowResult& Row::slowest() const {
   });
 }
 
-absl::StatusOr<Row> MeasureSize(Party& party, Mesh& mesh, const Load& load,
+absl::StatusOr<Row> MeasureSize(Bootstrap& bootstrap, MeasuredLinks& links, const Load& load,
                                 const std::vector<Flow>& flows, Bytes size, const RankUse& host) {
   Row row;
   row.size = size;
   row.depth = DepthFor(load, size);
-  Window window(mesh, party.rank());
+  Window window(links, bootstrap.rank());
   std::vector<FlowResult> results;
   switch (load.test) {
     case Test::kBandwidth:
     case Test::kRate: {
-      WEFT_ASSIGN_OR_RETURN(results, RunStreams(party, mesh, load, flows, size, window));
+      WEFT_ASSIGN_OR_RETURN(results, RunStreams(bootstrap, links, load, flows, size, window));
       break;
     }
     case Test::kLatency: {
-      WEFT_ASSIGN_OR_RETURN(results, RunPings(party, mesh, load, flows, size, window));
+      WEFT_ASSIGN_OR_RETURN(results, RunPings(bootstrap, links, load, flows, size, window));
       break;
     }
     case Test::kSteps: {
-      WEFT_ASSIGN_OR_RETURN(results, RunSteps(party, mesh, load, size, window, row));
+      WEFT_ASSIGN_OR_RETURN(results, RunSteps(bootstrap, links, load, size, window, row));
       break;
     }
   }
-  const nlohmann::json mine = {{"flows", results},
-                               {"lanes", window.lanes()},
-                               {"rank", UseOf(host, window.usage(), party.rank(), load.events)}};
-  WEFT_ASSIGN_OR_RETURN(auto parts, party.ShareJson(mine, [&] { mesh.Serve(); }));
+  const nlohmann::json mine = {
+      {"flows", results},
+      {"lanes", window.lanes()},
+      {"rank", UseOf(host, window.usage(), bootstrap.rank(), load.events)}};
+  WEFT_ASSIGN_OR_RETURN(auto parts, bootstrap.AllGatherJson(mine, [&] { links.Serve(); }));
   PutTogether(parts, flows, row);
   if (load.test != Test::kLatency) row.limit = FindLimit(row.ranks, row.lanes, row.depth);
   return row;

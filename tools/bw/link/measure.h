@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tools/bw/link/bootstrap.h"
 #include "tools/bw/link/flows.h"
 #include "tools/bw/link/lane_watch.h"
 #include "tools/bw/link/limit.h"
-#include "tools/bw/link/mesh.h"
+#include "tools/bw/link/measured_links.h"
 #include "tools/bw/link/options.h"
-#include "tools/bw/link/party.h"
 
 namespace weft::link_bw {
 
@@ -49,7 +49,7 @@ struct Row {
 };
 
 // `flows` at the same time. Every rank calls it. `host`: LearnHost()'s.
-absl::StatusOr<Row> MeasureSize(Party& party, Mesh& mesh, const Load& load,
+absl::StatusOr<Row> MeasureSize(Bootstrap& bootstrap, MeasuredLinks& links, const Load& load,
                                 const std::vector<Flow>& flows, Bytes size, const RankUse& host);
 
 }  // namespace weft::link_bw

@@ -13,20 +13,20 @@ constexpr size_t kTripsMax = 4 << 20;
 
 }  // namespace
 
-Ping::Ping(Mesh& mesh, int peer, size_t size, const Load& load, bool leads)
-    : mesh_(mesh), peer_(peer), size_(size), leads_(leads), lengths_(Lengths::Of(load)) {}
+Ping::Ping(MeasuredLinks& links, int peer, size_t size, const Load& load, bool leads)
+    : links_(links), peer_(peer), size_(size), leads_(leads), lengths_(Lengths::Of(load)) {}
 
-absl::StatusOr<std::unique_ptr<Ping>> Ping::Create(Mesh& mesh, int peer, Bytes size,
+absl::StatusOr<std::unique_ptr<Ping>> Ping::Create(MeasuredLinks& links, int peer, Bytes size,
                                                    const Load& load, bool leads) {
-  std::unique_ptr<Ping> ping(new Ping(mesh, peer, static_cast<size_t>(size.count()), load, leads));
+  std::unique_ptr<Ping> ping(new Ping(links, peer, static_cast<size_t>(size.count()), load, leads));
   WEFT_ASSIGN_OR_RETURN(
       ping->slots_,
-      Slots::Allocate(mesh.transport(), std::max<size_t>(ping->size_, 1), kAhead + 1));
-  ping->started_ = mesh.now();
+      Slots::Allocate(links.transport(), std::max<size_t>(ping->size_, 1), kAhead + 1));
+  ping->started_ = links.now();
   ping->trips_.reserve(1 << 16);
   WEFT_RETURN_IF_ERROR(ping->PostReceives());
   if (leads) {
-    ping->sent_at_ = mesh.now();
+    ping->sent_at_ = links.now();
     WEFT_RETURN_IF_ERROR(ping->Send(ping->size_));
   }
   return ping;
@@ -36,12 +36,12 @@ absl::Status Ping::Send(size_t bytes) {
   net::Request& request = sends_[sent_];
   if (sent_ >= sends_.depth()) {
     // The answer to a message says that it has arrived; its own completion may come after that.
-    while (!request.done()) WEFT_RETURN_IF_ERROR(mesh_.Turn());
+    while (!request.done()) WEFT_RETURN_IF_ERROR(links_.Turn());
     WEFT_RETURN_IF_ERROR(request.status());
   }
-  while (mesh_.to(peer_).PostSend(leads_ ? kPingKey : kPongKey, slots_.view(kAhead, bytes),
-                                  &request) == net::Posted::kNotYet) {
-    WEFT_RETURN_IF_ERROR(mesh_.Turn());
+  while (links_.to(peer_).PostSend(leads_ ? kPingKey : kPongKey, slots_.view(kAhead, bytes),
+                                   &request) == net::Posted::kNotYet) {
+    WEFT_RETURN_IF_ERROR(links_.Turn());
   }
   ++sent_;
   return absl::OkStatus();
@@ -51,7 +51,7 @@ absl::Status Ping::PostReceives() {
   while (!ending_ && posted_ - taken_ < kAhead) {
     net::ReceiveTarget target;
     target.out = slots_.view(static_cast<int>(posted_ % kAhead), std::max<size_t>(size_, 1));
-    if (mesh_.from(peer_).PostReceive(leads_ ? kPongKey : kPingKey, target, &receives_[posted_]) ==
+    if (links_.from(peer_).PostReceive(leads_ ? kPongKey : kPingKey, target, &receives_[posted_]) ==
         net::Posted::kNotYet) {
       break;
     }
@@ -62,18 +62,19 @@ absl::Status Ping::PostReceives() {
 
 bool Ping::Enough() const {
   if (lengths_.iterations > 0) return taken_ >= lengths_.iterations + lengths_.warmup_iterations;
-  return mesh_.now() - started_ >= lengths_.window + lengths_.warmup;
+  return links_.now() - started_ >= lengths_.window + lengths_.warmup;
 }
 
 void Ping::Count() {
   const bool counts = lengths_.iterations > 0;
   if (phase_ == Phase::kBefore) {
-    if (counts ? taken_ >= lengths_.warmup_iterations : mesh_.now() - started_ >= lengths_.warmup) {
+    if (counts ? taken_ >= lengths_.warmup_iterations
+               : links_.now() - started_ >= lengths_.warmup) {
       phase_ = Phase::kWindow;
     }
     return;
   }
-  if (leads_ && trips_.size() < kTripsMax) trips_.push_back(mesh_.now() - sent_at_);
+  if (leads_ && trips_.size() < kTripsMax) trips_.push_back(links_.now() - sent_at_);
 }
 
 absl::Status Ping::Pump() {
@@ -96,7 +97,7 @@ absl::Status Ping::Pump() {
       for (int i = 0; i < kAhead; ++i) WEFT_RETURN_IF_ERROR(Send(marker));
       continue;
     }
-    if (leads_) sent_at_ = mesh_.now();
+    if (leads_) sent_at_ = links_.now();
     WEFT_RETURN_IF_ERROR(Send(size_));
     WEFT_RETURN_IF_ERROR(PostReceives());
   }

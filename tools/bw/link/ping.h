@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/bw/link/mesh.h"
+#include "tools/bw/link/measured_links.h"
 #include "tools/bw/link/stream.h"
 
 namespace weft::link_bw {
@@ -16,7 +16,7 @@ namespace weft::link_bw {
 // Both ends; `leads` says which. Ends as streams do, with markers.
 class Ping {
  public:
-  static absl::StatusOr<std::unique_ptr<Ping>> Create(Mesh& mesh, int peer, Bytes size,
+  static absl::StatusOr<std::unique_ptr<Ping>> Create(MeasuredLinks& links, int peer, Bytes size,
                                                       const Load& load, bool leads);
   absl::Status Pump();
   bool done() const;
@@ -28,13 +28,13 @@ class Ping {
 
  private:
   static constexpr int kAhead = 2;
-  Ping(Mesh& mesh, int peer, size_t size, const Load& load, bool leads);
+  Ping(MeasuredLinks& links, int peer, size_t size, const Load& load, bool leads);
   absl::Status Send(size_t bytes);
   absl::Status PostReceives();
   void Count();
   bool Enough() const;
 
-  Mesh& mesh_;
+  MeasuredLinks& links_;
   const int peer_;
   const size_t size_;
   const bool leads_;

@@ -97,17 +97,17 @@ double BusFactor(CollectiveKind collective, int ranks) {
   }
 }
 
-absl::StatusOr<std::unique_ptr<Steps>> Steps::Create(Mesh& mesh, const Load& load, Bytes bytes,
-                                                     int rank, int ranks) {
-  std::unique_ptr<Steps> steps(new Steps(mesh, rank, ranks));
+absl::StatusOr<std::unique_ptr<Steps>> Steps::Create(MeasuredLinks& links, const Load& load,
+                                                     Bytes bytes, int rank, int ranks) {
+  std::unique_ptr<Steps> steps(new Steps(links, rank, ranks));
   for (int number = 0; number < load.channels; ++number) {
     ChannelPlan plan = PlanChannel(load, bytes, rank, ranks);
     auto channel = std::make_unique<Channel>(plan.in_flight);
     const auto slot = static_cast<size_t>(plan.slot_bytes);
     WEFT_ASSIGN_OR_RETURN(channel->send_slots,
-                          Slots::Allocate(mesh.transport(), slot, plan.in_flight));
+                          Slots::Allocate(links.transport(), slot, plan.in_flight));
     WEFT_ASSIGN_OR_RETURN(channel->receive_slots,
-                          Slots::Allocate(mesh.transport(), slot, plan.in_flight));
+                          Slots::Allocate(links.transport(), slot, plan.in_flight));
     for (const ChannelPlan::Send& send : plan.sends) steps->sent_bytes_ += send.bytes;
     channel->plan = std::move(plan);
     steps->channels_.push_back(std::move(channel));
@@ -135,7 +135,7 @@ absl::Status Steps::PumpReceives(int number, Channel& channel) {
     net::ReceiveTarget target;
     target.out = channel.receive_slots.view(slot, static_cast<size_t>(bytes));
     const net::MessageKey key{.tag = kFirstTag + static_cast<uint64_t>(number)};
-    if (mesh_.from((rank_ + ranks_ - 1) % ranks_)
+    if (links_.from((rank_ + ranks_ - 1) % ranks_)
             .PostReceive(key, target, &channel.receives[channel.posted]) == net::Posted::kNotYet) {
       break;
     }
@@ -149,7 +149,7 @@ absl::Status Steps::PumpSends(int number, Channel& channel) {
     WEFT_RETURN_IF_ERROR(channel.sends[channel.send_done].status());
     if (send_times_.size() < kTimesMax) {
       send_times_.push_back(
-          mesh_.now() -
+          links_.now() -
           channel.posted_at[static_cast<size_t>(channel.send_done % channel.sends.depth())]);
     }
     ++channel.send_done;
@@ -162,12 +162,12 @@ absl::Status Steps::PumpSends(int number, Channel& channel) {
     if (send.after >= 0 && channel.received <= channel.receive_base + send.after) break;
     const int slot = static_cast<int>(channel.sent % channel.sends.depth());
     const net::MessageKey key{.tag = kFirstTag + static_cast<uint64_t>(number)};
-    if (mesh_.to((rank_ + 1) % ranks_)
+    if (links_.to((rank_ + 1) % ranks_)
             .PostSend(key, channel.send_slots.view(slot, static_cast<size_t>(send.bytes)),
                       &channel.sends[channel.sent]) == net::Posted::kNotYet) {
       break;
     }
-    channel.posted_at[static_cast<size_t>(slot)] = mesh_.now();
+    channel.posted_at[static_cast<size_t>(slot)] = links_.now();
     // What it passes on has left the receive buffer for the send buffer.
     if (send.after >= 0) {
       channel.consumed = std::max(channel.consumed, channel.receive_base + send.after + 1);
@@ -201,7 +201,7 @@ absl::Status Steps::Run(int64_t count) {
         WEFT_RETURN_IF_ERROR(Pump(static_cast<int>(i), *channels_[i]));
         done &= Done(*channels_[i]);
       }
-      if (!done) WEFT_RETURN_IF_ERROR(mesh_.Turn());
+      if (!done) WEFT_RETURN_IF_ERROR(links_.Turn());
     }
   }
   return absl::OkStatus();

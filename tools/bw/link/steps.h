@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/bw/link/mesh.h"
+#include "tools/bw/link/measured_links.h"
 #include "tools/bw/link/options.h"
 #include "tools/bw/link/stream.h"
 
@@ -45,8 +45,8 @@ double BusFactor(CollectiveKind collective, int ranks);
 // One rank's part, operation after operation. Neighbours on the ring: rank - 1, rank + 1.
 class Steps {
  public:
-  static absl::StatusOr<std::unique_ptr<Steps>> Create(Mesh& mesh, const Load& load, Bytes bytes,
-                                                       int rank, int ranks);
+  static absl::StatusOr<std::unique_ptr<Steps>> Create(MeasuredLinks& links, const Load& load,
+                                                       Bytes bytes, int rank, int ranks);
   // Runs `count` operations to their end, one after the other.
   absl::Status Run(int64_t count);
   int64_t sent_bytes() const { return sent_bytes_; }  // of one operation
@@ -66,13 +66,13 @@ class Steps {
     // Counted over all operations, as the slots are; these are where this operation began.
     int64_t send_base = 0, receive_base = 0;
   };
-  Steps(Mesh& mesh, int rank, int ranks) : mesh_(mesh), rank_(rank), ranks_(ranks) {}
+  Steps(MeasuredLinks& links, int rank, int ranks) : links_(links), rank_(rank), ranks_(ranks) {}
   absl::Status Pump(int number, Channel& channel);
   absl::Status PumpReceives(int number, Channel& channel);
   absl::Status PumpSends(int number, Channel& channel);
   static bool Done(const Channel& channel);
 
-  Mesh& mesh_;
+  MeasuredLinks& links_;
   const int rank_, ranks_;
   std::vector<std::unique_ptr<Channel>> channels_;
   int64_t sent_bytes_ = 0;

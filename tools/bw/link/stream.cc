@@ -39,8 +39,8 @@ int DepthFor(const Load& load, Bytes size) {
 
 // ---- The sender
 
-StreamSender::StreamSender(Mesh& mesh, int to, size_t size, const Load& load)
-    : mesh_(mesh),
+StreamSender::StreamSender(MeasuredLinks& links, int to, size_t size, const Load& load)
+    : links_(links),
       to_(to),
       size_(size),
       check_(load.check),
@@ -48,21 +48,21 @@ StreamSender::StreamSender(Mesh& mesh, int to, size_t size, const Load& load)
       lengths_(Lengths::Of(load)),
       requests_(DepthFor(load, Bytes(static_cast<int64_t>(size)))) {}
 
-absl::StatusOr<std::unique_ptr<StreamSender>> StreamSender::Create(Mesh& mesh, int to, Bytes size,
-                                                                   const Load& load) {
+absl::StatusOr<std::unique_ptr<StreamSender>> StreamSender::Create(MeasuredLinks& links, int to,
+                                                                   Bytes size, const Load& load) {
   std::unique_ptr<StreamSender> sender(
-      new StreamSender(mesh, to, static_cast<size_t>(size.count()), load));
+      new StreamSender(links, to, static_cast<size_t>(size.count()), load));
   WEFT_ASSIGN_OR_RETURN(sender->slots_,
-                        Slots::Allocate(mesh.transport(), std::max<size_t>(sender->size_, 1),
+                        Slots::Allocate(links.transport(), std::max<size_t>(sender->size_, 1),
                                         SlotsFor(load, sender->requests_)));
-  sender->started_ = mesh.now();
+  sender->started_ = links.now();
   return sender;
 }
 
 bool StreamSender::Enough() const {
   if (lengths_.iterations > 0) return posted_ >= lengths_.iterations + lengths_.warmup_iterations;
   // The tail covers receivers that began a little later.
-  return mesh_.now() - started_ >= lengths_.window + 2 * lengths_.warmup;
+  return links_.now() - started_ >= lengths_.window + 2 * lengths_.warmup;
 }
 
 void StreamSender::Fill(int64_t message) {
@@ -86,11 +86,11 @@ absl::Status StreamSender::Pump() {
     if (check_ && !marker) Fill(posted_);
     const int slot = static_cast<int>(posted_ % requests_.depth());
     net::RegionView view = slots_.view(slot, marker ? MarkerBytes(size_) : size_);
-    if (mesh_.to(to_).PostSend(kStreamKey, view, &requests_[posted_]) == net::Posted::kNotYet)
+    if (links_.to(to_).PostSend(kStreamKey, view, &requests_[posted_]) == net::Posted::kNotYet)
       break;
     ++posted_;
   }
-  const int64_t elapsed = mesh_.now() - started_;
+  const int64_t elapsed = links_.now() - started_;
   const bool counts = lengths_.iterations > 0;
   if (phase_ == Phase::kBefore &&
       (counts ? taken_ >= lengths_.warmup_iterations : elapsed >= lengths_.warmup)) {
@@ -105,21 +105,21 @@ absl::Status StreamSender::Pump() {
 
 // ---- The receiver
 
-StreamReceiver::StreamReceiver(Mesh& mesh, int from, size_t size, const Load& load)
-    : mesh_(mesh),
+StreamReceiver::StreamReceiver(MeasuredLinks& links, int from, size_t size, const Load& load)
+    : links_(links),
       from_(from),
       size_(size),
       check_(load.check),
       lengths_(Lengths::Of(load)),
       requests_(DepthFor(load, Bytes(static_cast<int64_t>(size)))) {}
 
-absl::StatusOr<std::unique_ptr<StreamReceiver>> StreamReceiver::Create(Mesh& mesh, int from,
-                                                                       Bytes size,
+absl::StatusOr<std::unique_ptr<StreamReceiver>> StreamReceiver::Create(MeasuredLinks& links,
+                                                                       int from, Bytes size,
                                                                        const Load& load) {
   std::unique_ptr<StreamReceiver> receiver(
-      new StreamReceiver(mesh, from, static_cast<size_t>(size.count()), load));
+      new StreamReceiver(links, from, static_cast<size_t>(size.count()), load));
   WEFT_ASSIGN_OR_RETURN(receiver->slots_,
-                        Slots::Allocate(mesh.transport(), std::max<size_t>(receiver->size_, 1),
+                        Slots::Allocate(links.transport(), std::max<size_t>(receiver->size_, 1),
                                         SlotsFor(load, receiver->requests_)));
   return receiver;
 }
@@ -157,7 +157,7 @@ absl::Status StreamReceiver::Pump() {
     if (requests_[taken_].bytes() == size_) {
       if (check_ && !IsRight(taken_)) ++wrong_;
       ++taken_;
-      Count(mesh_.now());
+      Count(links_.now());
     } else {
       // Of `depth` markers; each wants a receive.
       if (total_ == INT64_MAX) total_ = taken_ + requests_.depth();
@@ -170,7 +170,7 @@ absl::Status StreamReceiver::Pump() {
     const int slot = static_cast<int>(posted_ % requests_.depth());
     net::ReceiveTarget target;
     target.out = slots_.view(slot, room);
-    if (mesh_.from(from_).PostReceive(kStreamKey, target, &requests_[posted_]) ==
+    if (links_.from(from_).PostReceive(kStreamKey, target, &requests_[posted_]) ==
         net::Posted::kNotYet) {
       break;
     }

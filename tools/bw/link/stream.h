@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/bw/link/mesh.h"
+#include "tools/bw/link/measured_links.h"
 #include "tools/bw/link/options.h"
 
 namespace weft::link_bw {
@@ -45,20 +45,20 @@ class Requests {
 
 class StreamSender {
  public:
-  static absl::StatusOr<std::unique_ptr<StreamSender>> Create(Mesh& mesh, int to, Bytes size,
-                                                              const Load& load);
-  // After every turn of the mesh.
+  static absl::StatusOr<std::unique_ptr<StreamSender>> Create(MeasuredLinks& links, int to,
+                                                              Bytes size, const Load& load);
+  // After every turn of the links.
   absl::Status Pump();
   bool done() const { return taken_ == total_; }
   Phase phase() const { return phase_; }
   int to() const { return to_; }
 
  private:
-  StreamSender(Mesh& mesh, int to, size_t size, const Load& load);
+  StreamSender(MeasuredLinks& links, int to, size_t size, const Load& load);
   bool Enough() const;
   void Fill(int64_t message);
 
-  Mesh& mesh_;
+  MeasuredLinks& links_;
   const int to_;
   const size_t size_;
   const bool check_;
@@ -82,8 +82,8 @@ struct StreamResult {
 
 class StreamReceiver {
  public:
-  static absl::StatusOr<std::unique_ptr<StreamReceiver>> Create(Mesh& mesh, int from, Bytes size,
-                                                                const Load& load);
+  static absl::StatusOr<std::unique_ptr<StreamReceiver>> Create(MeasuredLinks& links, int from,
+                                                                Bytes size, const Load& load);
   absl::Status Pump();
   bool done() const { return taken_ == total_; }
   Phase phase() const { return phase_; }
@@ -92,11 +92,11 @@ class StreamReceiver {
 
  private:
   static constexpr int kParts = 10;
-  StreamReceiver(Mesh& mesh, int from, size_t size, const Load& load);
+  StreamReceiver(MeasuredLinks& links, int from, size_t size, const Load& load);
   void Count(int64_t now);
   bool IsRight(int64_t message);
 
-  Mesh& mesh_;
+  MeasuredLinks& links_;
   const int from_;
   const size_t size_;
   const bool check_;

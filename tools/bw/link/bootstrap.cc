@@ -1,4 +1,4 @@
-#include "tools/bw/link/party.h"
+#include "tools/bw/link/bootstrap.h"
 
 #include <unistd.h>
 
@@ -69,9 +69,9 @@ absl::Status AgreeOnSecret(collectives::Store& store, absl::Duration timeout,
 
 }  // namespace
 
-absl::StatusOr<Party> Party::Meet(const Options& options) {
+absl::StatusOr<Bootstrap> Bootstrap::Join(const Options& options) {
   using collectives::JobEnvironment;
-  Party party;
+  Bootstrap party;
   party.timeout_ = options.settings.Duration("store.timeout");
   WEFT_ASSIGN_OR_RETURN(party.environment_, JobEnvironment::FromEnvironment());
   JobEnvironment& job = party.environment_;
@@ -101,8 +101,8 @@ absl::StatusOr<Party> Party::Meet(const Options& options) {
   return party;
 }
 
-absl::StatusOr<std::vector<std::string>> Party::Share(const std::string& mine,
-                                                      const std::function<void()>& serve) {
+absl::StatusOr<std::vector<std::string>> Bootstrap::AllGather(const std::string& mine,
+                                                              const std::function<void()>& serve) {
   auto shared = std::async(std::launch::async, [&, turn = turn_++] {
     return store_.store->AllGather(absl::StrCat("weft-bw-link/", turn), rank(), ranks(), mine,
                                    timeout_);
@@ -111,9 +111,9 @@ absl::StatusOr<std::vector<std::string>> Party::Share(const std::string& mine,
   return shared.get();
 }
 
-absl::StatusOr<std::vector<nlohmann::json>> Party::ShareJson(const nlohmann::json& mine,
-                                                             const std::function<void()>& serve) {
-  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> texts, Share(mine.dump(), serve));
+absl::StatusOr<std::vector<nlohmann::json>> Bootstrap::AllGatherJson(
+    const nlohmann::json& mine, const std::function<void()>& serve) {
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> texts, AllGather(mine.dump(), serve));
   std::vector<nlohmann::json> all;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     all.push_back(nlohmann::json::parse(texts[rank], nullptr, /*allow_exceptions=*/false));

@@ -1,4 +1,4 @@
-#include "tools/bw/link/mesh.h"
+#include "tools/bw/link/measured_links.h"
 
 #include <poll.h>
 #include <sched.h>
@@ -28,27 +28,28 @@ int64_t Nanoseconds(const timeval& time) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Create(Party& party, const Load& load,
-                                                   const Settings& settings,
-                                                   const std::set<int>& targets,
-                                                   const std::set<int>& sources) {
-  std::unique_ptr<Mesh> mesh(new Mesh(load.events));
+absl::StatusOr<std::unique_ptr<MeasuredLinks>> MeasuredLinks::Create(Bootstrap& bootstrap,
+                                                                     const Load& load,
+                                                                     const Settings& settings,
+                                                                     const std::set<int>& targets,
+                                                                     const std::set<int>& sources) {
+  std::unique_ptr<MeasuredLinks> links(new MeasuredLinks(load.events));
   net::TransportOptions options;
-  options.self = Rank(party.rank());
-  options.world_size = party.ranks();
-  options.secret = party.secret();
-  options.events = mesh.get();
+  options.self = Rank(bootstrap.rank());
+  options.world_size = bootstrap.ranks();
+  options.secret = bootstrap.secret();
+  options.events = links.get();
   options.settings = settings;
-  WEFT_ASSIGN_OR_RETURN(mesh->transport_, net::CreateTransport(load.transport, options));
-  mesh->now_ = SystemClock::Nanoseconds();
-  WEFT_RETURN_IF_ERROR(mesh->Connect(party, targets, sources));
-  return mesh;
+  WEFT_ASSIGN_OR_RETURN(links->transport_, net::CreateTransport(load.transport, options));
+  links->now_ = SystemClock::Nanoseconds();
+  WEFT_RETURN_IF_ERROR(links->Connect(bootstrap, targets, sources));
+  return links;
 }
 
-absl::Status Mesh::Connect(Party& party, const std::set<int>& targets,
-                           const std::set<int>& sources) {
+absl::Status MeasuredLinks::Connect(Bootstrap& bootstrap, const std::set<int>& targets,
+                                    const std::set<int>& sources) {
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> addresses,
-                        party.Share(transport_->address(), [this] { Serve(); }));
+                        bootstrap.AllGather(transport_->address(), [this] { Serve(); }));
   for (int peer : targets) {
     to_[peer] = transport_->Connect(addresses[static_cast<size_t>(peer)], Rank(peer),
                                     absl::FromUnixNanos(now_));
@@ -71,18 +72,18 @@ absl::Status Mesh::Connect(Party& party, const std::set<int>& targets,
   return status_;
 }
 
-Mesh::~Mesh() {
+MeasuredLinks::~MeasuredLinks() {
   to_.clear();
   from_.clear();
 }
 
-std::string Mesh::Describe() const {
+std::string MeasuredLinks::Describe() const {
   std::string text;
   for (const auto& [peer, link] : to_) absl::StrAppend(&text, link->Describe(), "\n");
   return text;
 }
 
-bool Mesh::Progress() {
+bool MeasuredLinks::Progress() {
   const bool moved = transport_->Progress(absl::FromUnixNanos(now_));
   const int64_t now = SystemClock::Nanoseconds();
   if (moved) busy_ += now - now_;
@@ -90,7 +91,7 @@ bool Mesh::Progress() {
   return moved;
 }
 
-absl::Status Mesh::Turn() {
+absl::Status MeasuredLinks::Turn() {
   if (Progress()) {
     idle_turns_ = 0;
   } else if (sleeps_) {
@@ -102,11 +103,11 @@ absl::Status Mesh::Turn() {
   return status_;
 }
 
-void Mesh::Serve() {
+void MeasuredLinks::Serve() {
   if (!Progress()) Sleep(kServeNanoseconds);
 }
 
-void Mesh::Sleep(int64_t nanoseconds) {
+void MeasuredLinks::Sleep(int64_t nanoseconds) {
   if (transport_->PrepareWait()) {
     const absl::Duration left = transport_->NextDeadline() - absl::FromUnixNanos(now_);
     nanoseconds = std::clamp<int64_t>(absl::ToInt64Nanoseconds(left), 0, nanoseconds);
@@ -118,7 +119,7 @@ void Mesh::Sleep(int64_t nanoseconds) {
   now_ = SystemClock::Nanoseconds();
 }
 
-Mesh::Marks Mesh::ReadMarks() const {
+MeasuredLinks::Marks MeasuredLinks::ReadMarks() const {
   Marks marks;
   rusage thread{}, process{};
   getrusage(RUSAGE_THREAD, &thread);
@@ -132,9 +133,9 @@ Mesh::Marks Mesh::ReadMarks() const {
   return marks;
 }
 
-void Mesh::StartUsage() { start_ = ReadMarks(); }
+void MeasuredLinks::StartUsage() { start_ = ReadMarks(); }
 
-Usage Mesh::StopUsage() {
+Usage MeasuredLinks::StopUsage() {
   const Marks end = ReadMarks();
   auto share = [&](int64_t Marks::*what) {
     return static_cast<double>(end.*what - start_.*what) /
@@ -150,12 +151,12 @@ Usage Mesh::StopUsage() {
   return usage;
 }
 
-void Mesh::OnAccepted(std::unique_ptr<net::ReceiveLink> link) {
+void MeasuredLinks::OnAccepted(std::unique_ptr<net::ReceiveLink> link) {
   const int peer = link->peer().value();
   from_[peer] = std::move(link);
 }
 
-void Mesh::OnBroken(net::Link& /*link*/, const absl::Status& status) {
+void MeasuredLinks::OnBroken(net::Link& /*link*/, const absl::Status& status) {
   if (status_.ok()) status_ = status;
 }
 

@@ -1,7 +1,7 @@
-// One process's end of everything that is measured: its transport, a link to and from whomever it
-// exchanges with, and an account of how its one thread spent the time.
-#ifndef WEFT_TOOLS_BW_LINK_MESH_H_
-#define WEFT_TOOLS_BW_LINK_MESH_H_
+// The links of one process that are measured: its transport, a link to each rank that it sends to
+// and from each rank that it receives from, and how its one thread spent the time.
+#ifndef WEFT_TOOLS_BW_LINK_MEASURED_LINKS_H_
+#define WEFT_TOOLS_BW_LINK_MEASURED_LINKS_H_
 
 #include <cstdint>
 #include <map>
@@ -12,12 +12,12 @@
 
 #include "absl/status/statusor.h"
 #include "net/transport.h"
+#include "tools/bw/link/bootstrap.h"
 #include "tools/bw/link/options.h"
-#include "tools/bw/link/party.h"
 
 namespace weft::link_bw {
 
-// Of this process, over some time.
+// What this process has used of its processors, over some time.
 struct Usage {
   double seconds = 0;
   double busy = 0;        // share of the time in turns that moved something
@@ -27,14 +27,15 @@ struct Usage {
   int64_t preempted = 0;  // times that the thread lost the core
 };
 
-class Mesh final : private net::TransportEvents {
+class MeasuredLinks final : private net::TransportEvents {
  public:
   // Connects to `targets` and waits for the links of `sources`. Every rank calls it.
-  static absl::StatusOr<std::unique_ptr<Mesh>> Create(Party& party, const Load& load,
-                                                      const Settings& settings,
-                                                      const std::set<int>& targets,
-                                                      const std::set<int>& sources);
-  ~Mesh() override;
+  static absl::StatusOr<std::unique_ptr<MeasuredLinks>> Create(Bootstrap& bootstrap,
+                                                               const Load& load,
+                                                               const Settings& settings,
+                                                               const std::set<int>& targets,
+                                                               const std::set<int>& sources);
+  ~MeasuredLinks() override;
 
   net::Transport& transport() { return *transport_; }
   net::SendLink& to(int rank) { return *to_.at(rank); }
@@ -54,8 +55,9 @@ class Mesh final : private net::TransportEvents {
   Usage StopUsage();
 
  private:
-  explicit Mesh(bool sleeps) : sleeps_(sleeps) {}
-  absl::Status Connect(Party& party, const std::set<int>& targets, const std::set<int>& sources);
+  explicit MeasuredLinks(bool sleeps) : sleeps_(sleeps) {}
+  absl::Status Connect(Bootstrap& bootstrap, const std::set<int>& targets,
+                       const std::set<int>& sources);
   bool Progress();
   void Sleep(int64_t nanoseconds);
 
@@ -84,7 +86,7 @@ struct Unmap {
   void operator()(std::byte* memory) const;
 };
 
-// Memory of `count` messages of `size` bytes, registered: a slot beyond them is one of them again.
+// Registered memory for `count` messages of `size` bytes: slot i lies where slot i % count lies.
 // All of it has been touched.
 class Slots {
  public:
@@ -102,4 +104,4 @@ class Slots {
 
 }  // namespace weft::link_bw
 
-#endif  // WEFT_TOOLS_BW_LINK_MESH_H_
+#endif  // WEFT_TOOLS_BW_LINK_MEASURED_LINKS_H_
