@@ -23,11 +23,11 @@ using net::HandshakeState;
 
 constexpr uint32_t kFirstAddress = 0x7f400000;  // 127.64.0.0
 
-net::HandshakeIdentity IdentityOf(const Crew& crew, int rank) {
+net::HandshakeIdentity IdentityOf(const ProcessContext& context, int rank) {
   net::HandshakeIdentity identity;
   identity.self = Rank(rank);
-  identity.world_size = crew.options->ranks;
-  identity.secret = crew.secret;
+  identity.world_size = context.options->ranks;
+  identity.secret = context.secret;
   identity.purpose = net::HandshakePurpose::kTcpLink;
   return identity;
 }
@@ -80,13 +80,13 @@ int64_t LinkDescriptors(const Options& options) {
 class PeerLinks::Listener final : public collectives::StoreReactor::Handler {
  public:
   explicit Listener(PeerLinks* owner) : owner_(owner), socket_(MakeSocket()) {}
-  ~Listener() override { owner_->crew_.reactor->Remove(socket_.get()); }
+  ~Listener() override { owner_->context_.reactor->Remove(socket_.get()); }
 
   absl::Status Begin(const SocketAddress& address) {
     if (bind(socket_.get(), address.get(), address.size) != 0 || listen(socket_.get(), 64) != 0) {
       return ErrnoStatus(errno, absl::StrCat("listen at ", collectives::ToString(address)));
     }
-    owner_->crew_.reactor->Add(socket_.get(), this, EPOLLIN);
+    owner_->context_.reactor->Add(socket_.get(), this, EPOLLIN);
     return absl::OkStatus();
   }
   void Ready(uint32_t) override { owner_->Accept(); }
@@ -102,16 +102,16 @@ class PeerLinks::Link final : public collectives::StoreReactor::Handler {
   // Dialled, to `peer`.
   Link(PeerLinks* owner, FileDescriptor socket, int peer)
       : owner_(owner), socket_(std::move(socket)), peer_(peer) {
-    connector_ = std::make_unique<net::ConnectorHandshake>(IdentityOf(owner->crew_, owner->rank_),
-                                                           Rank(peer), "", net::NewNonce());
+    connector_ = std::make_unique<net::ConnectorHandshake>(
+        IdentityOf(owner->context_, owner->rank_), Rank(peer), "", net::NewNonce());
     connecting_ = true;
-    owner_->crew_.reactor->Add(socket_.get(), this, EPOLLOUT);
+    owner_->context_.reactor->Add(socket_.get(), this, EPOLLOUT);
   }
   // Accepted.
   Link(PeerLinks* owner, FileDescriptor socket) : owner_(owner), socket_(std::move(socket)) {
-    listener_ = std::make_unique<net::ListenerHandshake>(IdentityOf(owner->crew_, owner->rank_),
+    listener_ = std::make_unique<net::ListenerHandshake>(IdentityOf(owner->context_, owner->rank_),
                                                          net::NewNonce());
-    owner_->crew_.reactor->Add(socket_.get(), this, EPOLLIN);
+    owner_->context_.reactor->Add(socket_.get(), this, EPOLLIN);
     Write(listener_->TakeOutput());
   }
   ~Link() override { Unwatch(); }
@@ -124,7 +124,7 @@ class PeerLinks::Link final : public collectives::StoreReactor::Handler {
       getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
       if (error != 0) return Fail(ErrnoStatus(error, "connect"));
       connecting_ = false;
-      owner_->crew_.reactor->Change(socket_.get(), this, EPOLLIN);
+      owner_->context_.reactor->Change(socket_.get(), this, EPOLLIN);
       return;
     }
     std::array<char, net::kHandshakeBytesMax> buffer;
@@ -179,7 +179,7 @@ class PeerLinks::Link final : public collectives::StoreReactor::Handler {
   }
 
   void Unwatch() {
-    if (watched_) owner_->crew_.reactor->Remove(socket_.get());
+    if (watched_) owner_->context_.reactor->Remove(socket_.get());
     watched_ = false;
   }
 
@@ -194,8 +194,8 @@ class PeerLinks::Link final : public collectives::StoreReactor::Handler {
 
 // ---- The rank
 
-PeerLinks::PeerLinks(const Crew& crew, int rank) : crew_(crew), rank_(rank) {
-  const Options& options = *crew.options;
+PeerLinks::PeerLinks(const ProcessContext& context, int rank) : context_(context), rank_(rank) {
+  const Options& options = *context.options;
   bool own = Sampled(options, rank);
   for (const auto& planned :
        collectives::PlanConnections(options.mesh.GroupsOf(topology::JobRank(rank)))) {
@@ -210,13 +210,13 @@ absl::Status PeerLinks::Listen() {
       std::any_of(edges_.begin(), edges_.end(), [](const Edge& edge) { return !edge.plan.dials; });
   if (!dialled) return absl::OkStatus();
   listener_ = std::make_unique<Listener>(this);
-  return listener_->Begin(AddressOf(*crew_.options, rank_));
+  return listener_->Begin(AddressOf(*context_.options, rank_));
 }
 
 void PeerLinks::Begin(std::function<void(const absl::Status&)> done) {
   done_ = std::move(done);
   begun_ = true;
-  give_up_ = crew_.reactor->now() + crew_.options->timeout;
+  give_up_ = context_.reactor->now() + context_.options->timeout;
   if (!failed_.ok()) return Fail(failed_);
   Proceed();
 }
@@ -242,9 +242,9 @@ void PeerLinks::Dial(int peer) {
   FileDescriptor socket = MakeSocket();
   int one = 1;
   setsockopt(socket.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
-  SocketAddress own = AddressOf(*crew_.options, rank_);
+  SocketAddress own = AddressOf(*context_.options, rank_);
   reinterpret_cast<sockaddr_in*>(&own.storage)->sin_port = 0;  // any
-  SocketAddress target = AddressOf(*crew_.options, peer);
+  SocketAddress target = AddressOf(*context_.options, peer);
   if (bind(socket.get(), own.get(), own.size) != 0 ||
       (connect(socket.get(), target.get(), target.size) != 0 && errno != EINPROGRESS)) {
     return Fail(ErrnoStatus(
@@ -272,7 +272,7 @@ void PeerLinks::Stands(int peer) {
   for (Edge& edge : edges_) {
     if (edge.plan.peer != peer) continue;
     edge.stands = true;
-    if (edge.plan.dials) ++crew_.shared->connections;
+    if (edge.plan.dials) ++context_.shared->connections;
   }
   Proceed();
 }
@@ -289,8 +289,8 @@ void PeerLinks::Advance(absl::Time now) {
     if (edge.stands) continue;
     return Fail(absl::DeadlineExceededError(
         absl::StrCat("no connection with rank ", edge.plan.peer, " on host",
-                     edge.plan.peer / crew_.options->ranks_per_host(), " after ",
-                     absl::FormatDuration(crew_.options->timeout))));
+                     edge.plan.peer / context_.options->ranks_per_host(), " after ",
+                     absl::FormatDuration(context_.options->timeout))));
   }
 }
 

@@ -19,7 +19,7 @@
 #include "collectives/rendezvous/fast_init.h"
 #include "collectives/rendezvous/file_descriptor.h"
 #include "collectives/rendezvous/socket_address.h"
-#include "tools/init/crew.h"
+#include "tools/init/process_context.h"
 
 namespace weft::init {
 
@@ -33,7 +33,7 @@ int64_t LinkDescriptors(const Options& options);
 
 class PeerLinks {
  public:
-  PeerLinks(const Crew& crew, int rank);
+  PeerLinks(const ProcessContext& context, int rank);
   ~PeerLinks();
 
   // Before its record is exchanged: nobody dials in vain. Nothing where nobody will dial.
@@ -58,7 +58,7 @@ class PeerLinks {
   void Proceed();
   Edge* Find(int peer, bool dials);
 
-  const Crew& crew_;
+  const ProcessContext& context_;
   const int rank_;
   std::vector<Edge> edges_;  // by round
   std::unique_ptr<Listener> listener_;

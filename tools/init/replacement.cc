@@ -14,11 +14,11 @@ using collectives::StoreRequest;
 
 namespace {
 
-StoreRequest Make(const Crew& crew, StoreOp op, std::string key) {
+StoreRequest Make(const ProcessContext& context, StoreOp op, std::string key) {
   StoreRequest request;
   request.op = op;
   request.keys = {std::move(key)};
-  request.timeout = crew.options->timeout;
+  request.timeout = context.options->timeout;
   return request;
 }
 
@@ -47,27 +47,27 @@ std::vector<StoreRequest> WatchesOf(const Options& options, int rank) {
   return watches;
 }
 
-NewRank::NewRank(const Crew& crew, int rank, const collectives::StoreLinkOptions& link,
+NewRank::NewRank(const ProcessContext& context, int rank, const collectives::StoreLinkOptions& link,
                  std::function<void()> finished)
-    : crew_(crew),
+    : context_(context),
       rank_(rank),
-      replaced_(ReplacedRanks(*crew.options)),
-      core_(crew.secret, HelloOf(crew, rank, /*generation=*/1)),
-      link_(*crew.reactor, core_, link, [this] { Changed(); }),
+      replaced_(ReplacedRanks(*context.options)),
+      core_(context.secret, HelloOf(context, rank, /*generation=*/1)),
+      link_(*context.reactor, core_, link, [this] { Changed(); }),
       finished_(std::move(finished)) {}
 
 void NewRank::Changed() {
   if (!asked_ && core_.state() == collectives::StoreClientCore::State::kReady) {
     asked_ = true;
-    StoreRequest exchange = Make(crew_, StoreOp::kAllGather, "init/rejoin/1");
+    StoreRequest exchange = Make(context_, StoreOp::kAllGather, "init/rejoin/1");
     exchange.rank = rank_ - replaced_.front();
     exchange.size = static_cast<int32_t>(replaced_.size());
-    exchange.values = {collectives::EncodeMember(RecordOf(*crew_.options, rank_, 1))};
+    exchange.values = {collectives::EncodeMember(RecordOf(*context_.options, rank_, 1))};
     exchange_ = core_.Call(std::move(exchange));
     StoreRequest others;
     others.op = StoreOp::kMultiGet;
-    others.timeout = crew_.options->timeout;
-    for (int rank : WantedBy(*crew_.options, rank_).ranks()) {
+    others.timeout = context_.options->timeout;
+    for (int rank : WantedBy(*context_.options, rank_).ranks()) {
       if (rank < replaced_.front()) others.keys.push_back(collectives::RecordKey("init", rank));
     }
     left_ = 1;
@@ -93,8 +93,8 @@ void NewRank::Changed() {
 // One write of all new records, where the old ones were and in each group.
 void NewRank::Tell() {
   std::map<int, collectives::MemberRecord> fresh;
-  for (int rank : replaced_) fresh[rank] = RecordOf(*crew_.options, rank, 1);
-  auto news = collectives::NewsOf("init", crew_.options->mesh, fresh);
+  for (int rank : replaced_) fresh[rank] = RecordOf(*context_.options, rank, 1);
+  auto news = collectives::NewsOf("init", context_.options->mesh, fresh);
   StoreRequest set;
   set.op = StoreOp::kMultiSet;
   set.keys.assign(news.keys.begin(), news.keys.end());

@@ -25,7 +25,7 @@ std::vector<collectives::StoreRequest> WatchesOf(const Options& options, int ran
 // other new ones, reads those of the others that it needs; the first tells the groups.
 class NewRank {
  public:
-  NewRank(const Crew& crew, int rank, const collectives::StoreLinkOptions& link,
+  NewRank(const ProcessContext& context, int rank, const collectives::StoreLinkOptions& link,
           std::function<void()> finished);
   void Start() { link_.Dial(); }
   collectives::StoreLink& link() { return link_; }
@@ -36,7 +36,7 @@ class NewRank {
   void Changed();
   void Tell();
 
-  const Crew& crew_;
+  const ProcessContext& context_;
   const int rank_;
   const std::vector<int> replaced_;
   collectives::StoreClientCore core_;

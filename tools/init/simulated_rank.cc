@@ -17,12 +17,12 @@ constexpr int kRanksPerRoot = 256;
 
 }  // namespace
 
-collectives::StoreHello HelloOf(const Crew& crew, int rank, int generation) {
+collectives::StoreHello HelloOf(const ProcessContext& context, int rank, int generation) {
   collectives::StoreHello hello;
   hello.id = collectives::NewStoreId();
   hello.name = absl::StrCat("rank ", rank);
   hello.job = "weft-init";
-  hello.host = absl::StrCat("host", rank / crew.options->ranks_per_host());
+  hello.host = absl::StrCat("host", rank / context.options->ranks_per_host());
   hello.rank = rank;
   hello.ranks = 1;
   hello.generation = generation;
@@ -78,40 +78,41 @@ int64_t MeanExchangeBytes(const Options& options) {
   return sum * step / options.ranks;
 }
 
-ClientSetup SetupOf(const Crew& crew, int rank, const collectives::StoreLinkOptions& link) {
+ClientSetup SetupOf(const ProcessContext& context, int rank,
+                    const collectives::StoreLinkOptions& link) {
   ClientSetup setup;
-  setup.reactor = crew.reactor;
+  setup.reactor = context.reactor;
   setup.link = link;
-  setup.server = crew.server;
+  setup.server = context.server;
   setup.source = link.source;
-  setup.local = crew.options->relay;
-  setup.timeout = crew.options->timeout;
-  setup.expected = crew.exchange;
-  setup.secret = crew.secret;
+  setup.local = context.options->relay;
+  setup.timeout = context.options->timeout;
+  setup.expected = context.exchange;
+  setup.secret = context.secret;
   setup.rank = rank;
-  setup.host = absl::StrCat("host", rank / crew.options->ranks_per_host());
-  setup.checks_file = rank % crew.options->ranks_per_host() == 0;
+  setup.host = absl::StrCat("host", rank / context.options->ranks_per_host());
+  setup.checks_file = rank % context.options->ranks_per_host() == 0;
   return setup;
 }
 
-SimulatedRank::SimulatedRank(const Crew& crew, int rank, const collectives::StoreLinkOptions& link,
-                             PeerLinks& links, std::function<void()> settled,
-                             std::function<void()> finished)
-    : crew_(crew),
+SimulatedRank::SimulatedRank(const ProcessContext& context, int rank,
+                             const collectives::StoreLinkOptions& link, PeerLinks& links,
+                             std::function<void()> settled, std::function<void()> finished)
+    : context_(context),
       rank_(rank),
       links_(links),
-      client_(MakeClient(crew.options->store, SetupOf(crew, rank, link))),
+      client_(MakeClient(context.options->store, SetupOf(context, rank, link))),
       settled_(std::move(settled)),
       finished_(std::move(finished)) {}
 
 void SimulatedRank::Start() {
-  crew_.shared->times()[rank_].begin = SystemClock::Nanoseconds();
+  context_.shared->times()[rank_].begin = SystemClock::Nanoseconds();
   if (client_->eager()) Register();
   client_->Start([this](const absl::Status& status) { Connected(status); });
 }
 
 void SimulatedRank::Mark(Phase phase) {
-  crew_.shared->times()[rank_].end[static_cast<size_t>(phase)] = SystemClock::Nanoseconds();
+  context_.shared->times()[rank_].end[static_cast<size_t>(phase)] = SystemClock::Nanoseconds();
 }
 
 void SimulatedRank::Fail(const absl::Status& status) {
@@ -129,11 +130,11 @@ void SimulatedRank::Connected(const absl::Status& status) {
 }
 
 void SimulatedRank::Register() {
-  client_->Barrier("init/register", rank_, crew_.options->ranks,
+  client_->Barrier("init/register", rank_, context_.options->ranks,
                    [this](const absl::Status& status, int64_t) {
                      if (!status.ok()) return Fail(status);
                      Mark(Phase::kRegister);
-                     if (crew_.options->one_by_one) return OneByOne();
+                     if (context_.options->one_by_one) return OneByOne();
                      Exchange();
                    });
 }
@@ -144,14 +145,14 @@ void SimulatedRank::Exchange() {
     Mark(Phase::kExchange);
     ComputeGroups();
   };
-  const Options& options = *crew_.options;
+  const Options& options = *context_.options;
   std::string key = collectives::RecordsKey("init");
   if (options.all_records) return client_->AllGather(key, rank_, options.ranks, done);
   client_->Exchange(key, rank_, options.ranks, WantedBy(options, rank_), done);
 }
 
 void SimulatedRank::ComputeGroups() {
-  const Options& options = *crew_.options;
+  const Options& options = *context_.options;
   std::vector<topology::MeshGroup> groups = options.mesh.GroupsOf(topology::JobRank(rank_));
   std::vector<int> known;  // whose records it has; else of its groups' members
   if (!options.all_records) known = WantedBy(options, rank_).ranks();
@@ -163,7 +164,7 @@ void SimulatedRank::ComputeGroups() {
     ids += collectives::UniqueIdSlots(options.mesh, group, kRanksPerRoot).size();
   }
   for (int rank : known) {
-    auto record = collectives::DecodeMember(crew_.exchange->value(rank));
+    auto record = collectives::DecodeMember(context_.exchange->value(rank));
     if (!record.ok()) return Fail(record.status());
   }
   if (ids == 0) return Fail(absl::InternalError("no unique ids"));
@@ -173,7 +174,7 @@ void SimulatedRank::ComputeGroups() {
 
 void SimulatedRank::OneByOne() {
   Mark(Phase::kExchange);
-  scheme_ = std::make_unique<GroupScheme>(*client_, crew_.options->mesh, rank_);
+  scheme_ = std::make_unique<GroupScheme>(*client_, context_.options->mesh, rank_);
   scheme_->Run([this](const absl::Status& status) {
     if (!status.ok()) return Fail(status);
     Mark(Phase::kGroups);

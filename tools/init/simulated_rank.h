@@ -15,10 +15,10 @@
 #include "absl/status/status.h"
 #include "collectives/rendezvous/fast_init.h"
 #include "tools/init/client.h"
-#include "tools/init/crew.h"
 #include "tools/init/group_scheme.h"
 #include "tools/init/options.h"
 #include "tools/init/peer_links.h"
+#include "tools/init/process_context.h"
 #include "tools/init/shared.h"
 
 namespace weft::init {
@@ -36,13 +36,14 @@ int64_t ExchangeBytes(const Options& options, const Expected& exchange, int firs
 // That a host's relay gets, or, without relays, a rank; on average.
 int64_t MeanExchangeBytes(const Options& options);
 
-ClientSetup SetupOf(const Crew& crew, int rank, const collectives::StoreLinkOptions& link);
-collectives::StoreHello HelloOf(const Crew& crew, int rank, int generation);
+ClientSetup SetupOf(const ProcessContext& context, int rank,
+                    const collectives::StoreLinkOptions& link);
+collectives::StoreHello HelloOf(const ProcessContext& context, int rank, int generation);
 
 class SimulatedRank {
  public:
   // `settled` is called once: it is connected, or it failed; `finished` when it is through.
-  SimulatedRank(const Crew& crew, int rank, const collectives::StoreLinkOptions& link,
+  SimulatedRank(const ProcessContext& context, int rank, const collectives::StoreLinkOptions& link,
                 PeerLinks& links, std::function<void()> settled, std::function<void()> finished);
 
   void Start();
@@ -61,7 +62,7 @@ class SimulatedRank {
   void OneByOne();
   void OpenConnections();
 
-  const Crew& crew_;
+  const ProcessContext& context_;
   const int rank_;
   PeerLinks& links_;
   std::unique_ptr<Client> client_;

@@ -41,7 +41,7 @@ class Worker {
     PrepareMemory();
     WEFT_RETURN_IF_ERROR(reactor_.Open());
     exchange_ = ExchangeOf(options_);
-    crew_ = {&options_, plan_.shared, plan_.secret, &exchange_, &reactor_, {}};
+    context_ = {&options_, plan_.shared, plan_.secret, &exchange_, &reactor_, {}};
     for (int i = 0; i < options_.sources; ++i) {
       WEFT_ASSIGN_OR_RETURN(auto addresses,
                             collectives::Resolve(absl::StrCat("127.0.0.", 2 + i, ":0")));
@@ -49,7 +49,8 @@ class Worker {
     }
     for (int host = plan_.host_first; host < plan_.host_end; ++host) {
       for (int i = 0; i < options_.ranks_per_host(); ++i) {
-        links_.push_back(std::make_unique<PeerLinks>(crew_, host * options_.ranks_per_host() + i));
+        links_.push_back(
+            std::make_unique<PeerLinks>(context_, host * options_.ranks_per_host() + i));
         WEFT_RETURN_IF_ERROR(links_.back()->Listen());
       }
     }
@@ -59,7 +60,7 @@ class Worker {
   absl::Status Run(const std::string& address) {
     address_ = address;
     WEFT_ASSIGN_OR_RETURN(auto addresses, collectives::Resolve(address));
-    crew_.server = addresses[0];
+    context_.server = addresses[0];
     int total = (plan_.host_end - plan_.host_first) * options_.ranks_per_host();
     int host = plan_.host_first;
     reactor_.Tick();
@@ -154,8 +155,8 @@ class Worker {
     WEFT_ASSIGN_OR_RETURN(StoreLinkOptions link, LinkOf(host, /*generation=*/1));
     for (int i = 0; i < options_.ranks_per_host(); ++i) {
       ++asked_;
-      fresh_.push_back(std::make_unique<NewRank>(crew_, host * options_.ranks_per_host() + i, link,
-                                                 [this] { --asked_; }));
+      fresh_.push_back(std::make_unique<NewRank>(context_, host * options_.ranks_per_host() + i,
+                                                 link, [this] { --asked_; }));
       fresh_.back()->Start();
     }
     return absl::OkStatus();
@@ -215,12 +216,12 @@ class Worker {
     WEFT_ASSIGN_OR_RETURN(StoreLinkOptions link, LinkOf(host, /*generation=*/0));
     for (int i = 0; i < options_.ranks_per_host(); ++i) {
       int rank = host * options_.ranks_per_host() + i;
-      if (!options_.relay && crew_.server.loopback())
+      if (!options_.relay && context_.server.loopback())
         link.source = sources_[static_cast<size_t>(rank) % sources_.size()];
       ++under_way_;
       PeerLinks& links = *links_[ranks_.size()];
       ranks_.push_back(std::make_unique<SimulatedRank>(
-          crew_, rank, link, links, [this] { --under_way_; }, [this] { ++finished_; }));
+          context_, rank, link, links, [this] { --under_way_; }, [this] { ++finished_; }));
       ranks_.back()->Start();
     }
     return absl::OkStatus();
@@ -246,7 +247,7 @@ class Worker {
   const Options& options_;
   StoreReactor reactor_;
   Expected exchange_;
-  Crew crew_;
+  ProcessContext context_;
   std::vector<SocketAddress> sources_;
   std::string address_;
   std::vector<std::unique_ptr<StoreRelayNode>> above_;

@@ -1,6 +1,6 @@
 // What all simulated ranks of a process share.
-#ifndef WEFT_TOOLS_INIT_CREW_H_
-#define WEFT_TOOLS_INIT_CREW_H_
+#ifndef WEFT_TOOLS_INIT_PROCESS_CONTEXT_H_
+#define WEFT_TOOLS_INIT_PROCESS_CONTEXT_H_
 
 #include "collectives/rendezvous/socket_address.h"
 #include "collectives/rendezvous/store_reactor.h"
@@ -11,7 +11,7 @@
 
 namespace weft::init {
 
-struct Crew {
+struct ProcessContext {
   const Options* options = nullptr;
   Shared* shared = nullptr;
   net::JobSecret secret{};
@@ -22,4 +22,4 @@ struct Crew {
 
 }  // namespace weft::init
 
-#endif  // WEFT_TOOLS_INIT_CREW_H_
+#endif  // WEFT_TOOLS_INIT_PROCESS_CONTEXT_H_
