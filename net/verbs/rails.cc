@@ -56,11 +56,11 @@ RailQueuePair::~RailQueuePair() {
     // A device that resets it drops what nobody has polled, and nobody would hear which of the
     // shared receives it took (InfiniBand specification, vol. 1, 10.3.1).
     pair_->ToError().IgnoreError();
-    rails_.SetAside(rail_, queue_);
+    rails_.DeferCompletions(rail_, queue_);
   }
   // One that cannot be reset may still write: that is waited for.
   if (!pair_->ToReset().ok()) return;
-  rails_.retirement_->Do([pair = std::move(pair_)]() mutable { pair.reset(); });
+  rails_.retirement_->Submit([pair = std::move(pair_)]() mutable { pair.reset(); });
 }
 
 void RailQueuePair::Connect(const NicPath& path) {
@@ -69,7 +69,7 @@ void RailQueuePair::Connect(const NicPath& path) {
     return user.user->OnConnected(user.lane, ConnectNow(*pair_, path));
   }
   connecting_ = std::make_shared<Connecting>();
-  rails_.connecting_->Do(
+  rails_.connecting_->Submit(
       [shared = connecting_, &rails = rails_, pair = pair_.get(), id = id_, path] {
         std::unique_lock<std::mutex> lock(shared->mutex);
         absl::Status status;
@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<Rails>> Rails::Open(std::unique_ptr<Nic> nic,
   out->found_.resize(kPollMax);
   out->connected_fd_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!out->connected_fd_) return ErrnoStatus(errno, "make an eventfd");
-  out->StartAside();
+  out->StartThreadPools();
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> names, out->nic_->DeviceNames());
   std::sort(names.begin(), names.end());
   std::string reasons;
@@ -194,10 +194,10 @@ absl::Status Rails::OpenRail(const std::string& name, int /*port*/, std::string*
   return absl::OkStatus();
 }
 
-// Waits for what those before still do.
-void Rails::StartAside() {
-  connecting_ = std::make_unique<Aside>(kConnectingMost);
-  retirement_ = std::make_unique<Aside>(kRetiringMost);
+// Waits for the work of the pools that were there before.
+void Rails::StartThreadPools() {
+  connecting_ = std::make_unique<ThreadPool>(kConnectingMost);
+  retirement_ = std::make_unique<ThreadPool>(kRetiringMost);
 }
 
 Rails::~Rails() {
@@ -220,7 +220,7 @@ absl::Status Rails::ShareReceives(SharedReceiveUser* user, uint32_t count) {
 }
 
 void Rails::DropSharedReceives() {
-  StartAside();
+  StartThreadPools();
   for (Rail& rail : rails_) rail.receives.reset();
 }
 
@@ -341,8 +341,8 @@ bool Rails::Poll() {
   }
   ++polls_;
   bool any = HandOutConnected(), emptied = true;
-  any = any || !set_aside_.empty();
-  for (const NicCompletion& one : std::exchange(set_aside_, {})) HandOut(one);
+  any = any || !deferred_.empty();
+  for (const NicCompletion& one : std::exchange(deferred_, {})) HandOut(one);
   for (size_t r = 0; r < rails_.size(); ++r) {
     for (size_t q = 0; q < rails_[r].queues.size(); ++q) {
       for (int round = 0; round < kPollsPerTurn; ++round) {
@@ -361,7 +361,7 @@ bool Rails::Poll() {
       }
     }
   }
-  if (emptied && set_aside_.empty()) emptied_ = polls_;
+  if (emptied && deferred_.empty()) emptied_ = polls_;
   return any;
 }
 
@@ -370,15 +370,15 @@ bool Rails::HandedOut(uint64_t mark) const {
   return emptied_ > mark || polls_ > mark + kQueueDepthMax / (kPollMax * kPollsPerTurn);
 }
 
-void Rails::SetAside(int rail, size_t queue) {
+void Rails::DeferCompletions(int rail, size_t queue) {
   Rail::Queue& from = (*this)[rail].queues[queue];
   std::array<NicCompletion, kPollMax> found;
   for (int round = 0; round < kQueueDepthMax / static_cast<int>(kPollMax); ++round) {
     if (from.lost) return;
     auto count = from.queue->Poll(absl::MakeSpan(found));
     if (!count.ok()) return;  // Poll() finds out
-    set_aside_.insert(set_aside_.end(), found.begin(),
-                      found.begin() + static_cast<std::ptrdiff_t>(*count));
+    deferred_.insert(deferred_.end(), found.begin(),
+                     found.begin() + static_cast<std::ptrdiff_t>(*count));
     if (*count < found.size()) return;
   }
 }
@@ -392,11 +392,11 @@ bool Rails::Arm() {
       if (!queue.queue->Arm().ok()) return false;  // so nobody sleeps, and Poll() finds out
       auto count = queue.queue->Poll(absl::MakeSpan(found));
       if (!count.ok()) return false;
-      set_aside_.insert(set_aside_.end(), found.begin(),
-                        found.begin() + static_cast<std::ptrdiff_t>(*count));
+      deferred_.insert(deferred_.end(), found.begin(),
+                       found.begin() + static_cast<std::ptrdiff_t>(*count));
     }
   }
-  return set_aside_.empty();
+  return deferred_.empty();
 }
 
 // Telling a user may make and destroy queue pairs.

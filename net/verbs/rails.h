@@ -12,12 +12,12 @@
 
 #include "absl/status/statusor.h"
 #include "net/tcp/socket.h"
-#include "net/verbs/aside.h"
 #include "net/verbs/choice.h"
 #include "net/verbs/memory.h"
 #include "net/verbs/nic.h"
 #include "net/verbs/options.h"
 #include "net/verbs/record.h"
+#include "net/verbs/thread_pool.h"
 
 namespace weft::net {
 
@@ -174,9 +174,9 @@ class Rails {
   }
   absl::Status OpenRail(const std::string& name, int port, std::string* reasons);
   absl::StatusOr<size_t> QueueWithRoom(int rail);
-  void SetAside(int rail, size_t queue);  // what has completed there, for the next Poll()
+  void DeferCompletions(int rail, size_t queue);  // keeps what has completed for the next Poll()
   void HandOut(const NicCompletion& completion);
-  void StartAside();
+  void StartThreadPools();
   void NoteConnected(uint32_t id, absl::Status status);  // by any thread
   bool HandOutConnected();
   template <typename Which>
@@ -191,13 +191,13 @@ class Rails {
   std::unique_ptr<MemoryCache> memory_;
   std::unordered_map<uint32_t, User> users_;
   uint32_t next_id_ = 1;
-  std::vector<NicCompletion> found_, set_aside_;
+  std::vector<NicCompletion> found_, deferred_;
   bool armed_ = false;
   std::mutex connected_mutex_;
   std::vector<Connected> connected_;
   std::atomic<bool> has_connected_ = false;
   FileDescriptor connected_fd_;
-  std::unique_ptr<Aside> connecting_, retirement_;
+  std::unique_ptr<ThreadPool> connecting_, retirement_;
   uint64_t polls_ = 0, emptied_ = 0;  // begun; the last one that left nothing
 };
 

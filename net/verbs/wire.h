@@ -168,7 +168,7 @@ class VerbsWire final : public Handler, private QueuePairUser {
   absl::Status ConnectPair(int lane, const Control& remote);
   void LaneFailed(int lane, const std::string& why);
   void EndPair(int lane);
-  void EndAside(int lane);
+  void RetirePair(int lane);
   void Requeue(int lane, const ArrivalRecord& record);
   absl::Status OnTell(const Control& control);
   std::string LaneText(const Lane& lane) const;

@@ -187,8 +187,8 @@ void VerbsWire::LaneFailed(int index, const std::string& why) {
   WantTurn();
 }
 
-// On both sides, without a fault: that of a leader.
-void VerbsWire::EndAside(int index) {
+// Ends the queue pair on both sides, without a fault. Leader only.
+void VerbsWire::RetirePair(int index) {
   EndPair(index);
   Lane& lane = lanes_[static_cast<size_t>(index)];
   lane.state = Lane::State::kDown;

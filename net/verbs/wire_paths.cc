@@ -69,7 +69,7 @@ void VerbsWire::Muster() {
   if (!leads_ || !ready_) return;
   for (int i = 0; i < static_cast<int>(lanes_.size()); ++i) {
     const Lane& lane = lanes_[static_cast<size_t>(i)];
-    if (lane.draining && lane.pair != nullptr && lane.in_flight.empty()) EndAside(i);
+    if (lane.draining && lane.pair != nullptr && lane.in_flight.empty()) RetirePair(i);
   }
   int carrying = Carrying();
   if (carrying == 0 && trouble_since_ < absl::InfiniteFuture()) {
@@ -98,7 +98,7 @@ void VerbsWire::Park(int index) {
   if (lane.Carries()) {
     lane.draining = true;
   } else if (lane.pair != nullptr) {
-    EndAside(index);
+    RetirePair(index);
   } else if (lane.state == Lane::State::kNone) {
     Rest(lane);
   }

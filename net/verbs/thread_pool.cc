@@ -1,10 +1,10 @@
-#include "net/verbs/aside.h"
+#include "net/verbs/thread_pool.h"
 
 #include <utility>
 
 namespace weft::net {
 
-Aside::~Aside() {
+ThreadPool::~ThreadPool() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     ending_ = true;
@@ -13,7 +13,7 @@ Aside::~Aside() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Aside::Do(absl::AnyInvocable<void()> what) {
+void ThreadPool::Submit(absl::AnyInvocable<void()> what) {
   std::lock_guard<std::mutex> lock(mutex_);
   waiting_.push_back(std::move(what));
   if (waiting_.size() > idle_ && threads_.size() < threads_most_) {
@@ -22,7 +22,7 @@ void Aside::Do(absl::AnyInvocable<void()> what) {
   changed_.notify_one();
 }
 
-void Aside::Run() {
+void ThreadPool::Run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     ++idle_;
