@@ -69,7 +69,7 @@ void Lane::Reset() {
   next_send = requests_used = 0;
   outstanding = 0;
   proven = true;
-  draining = resting = false;
+  draining = is_paused = false;
   trial_ends = absl::InfiniteFuture();
   rate_seen = false;
   window = kWindowFirst;

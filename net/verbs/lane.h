@@ -38,10 +38,10 @@ struct Lane {
   int refused = 0;   // of the leader's offers, by the follower, since it was last made
   absl::Time retry_at = absl::InfiniteFuture();
   absl::Time offered_at = absl::InfinitePast();
-  // Of the leader. A spare that is not made, or will not be made again; a queue pair that gets no
-  // more and is ended when what it has has arrived.
-  bool parked = false, draining = false;
-  bool resting = false;  // it works, and is given nothing for now
+  // At the leader. Spare: its queue pair is not made, or not again. Draining: its queue pair is
+  // given nothing more, and ends when all that is in flight on it has arrived.
+  bool is_spare = false, draining = false;
+  bool is_paused = false;  // its queue pair works, and is given nothing for now
 
   // What was posted and has not completed, in order. kProbe: no entry, but a write of no bytes.
   static constexpr uint64_t kProbe = ~uint64_t{0};

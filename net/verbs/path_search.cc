@@ -65,7 +65,7 @@ PathSearch::Step PathSearch::Turn(absl::Time now, uint64_t bytes, bool waits) {
       if (!is_more) break;
       with_ = rate;
       Begin(Phase::kWithout, now + kSettle, bytes);
-      return Step::kRest;
+      return Step::kPause;
     case Phase::kWithout:
       if (was_idle || with_ < rate * (1 + kGainLeast)) break;
       before_ = rate;

@@ -2,7 +2,7 @@
 // Source ports are drawn, so all of a link's queue pairs may have come to lie on one of a fabric's
 // spines. Nothing they see tells that from a fabric that is full. So, while a link has had more to
 // send than they took, it opens one more, on another source port, and compares what all together
-// get acknowledged: with it, without it while it rests, and with it again. If it is clearly more
+// get acknowledged: with it, without it while it is paused, and with it again. If it is clearly more
 // each time with it, which chance seldom is, the new one takes the place of the slowest, and if it
 // is still more without that, the trade was good. Else the new one is closed, and the next try
 // waits twice as long.
@@ -22,7 +22,7 @@ class PathSearch {
   enum class Step : uint8_t {
     kNone,
     kOpen,   // another queue pair; then Opened() or Stopped()
-    kRest,   // the new one gets nothing for a while
+    kPause,  // the new one gets nothing for a while
     kUse,    // it does again
     kTrade,  // the new one stays; close the slowest of the others
     kClose,  // the new one

@@ -257,7 +257,7 @@ bool VerbsWire::OnTurn(absl::Time now) {
     return false;
   }
   rounds_behind_ = 0;
-  Muster();
+  MaintainLanes();
   Flush(/*in_turn=*/true);
   if (closed_ || !failure_.ok()) return true;
   Search();

@@ -178,9 +178,9 @@ class VerbsWire final : public Handler, private QueuePairUser {
   void EndTrials(absl::Time now);
   int Carrying() const;
   bool IsUp(int rail) const;
-  void Muster();
-  void Park(int lane);
-  void Rest(Lane& lane);
+  void MaintainLanes();
+  void MakeSpare(int lane);
+  void StopRetrying(Lane& lane);
   uint64_t BytesAcross() const;
   void Search();
   void StopSearch();

@@ -87,7 +87,7 @@ absl::Status VerbsWire::OnHello(const Control& control, const std::string& text)
   wanted_ = std::max<int>(control.lanes, rails().options().queue_pairs);
   lanes_ = std::vector<Lane>(static_cast<size_t>(std::min(kVerbsLanesMax, wanted_ + kSpareLanes)));
   for (size_t lane = static_cast<size_t>(wanted_); lane < lanes_.size(); ++lane) {
-    lanes_[lane].parked = true;
+    lanes_[lane].is_spare = true;
   }
   for (int lane = 0; leads_ && lane < wanted_; ++lane) OfferLane(lane);
   return absl::OkStatus();
@@ -157,8 +157,8 @@ absl::Status VerbsWire::OnLaneControl(const Control& control, const std::string&
     case ControlKind::kDowned:
       if (lane.state != Lane::State::kDown) return absl::OkStatus();
       Requeue(index, control.record);
-      if (lane.parked) {
-        Rest(lane);
+      if (lane.is_spare) {
+        StopRetrying(lane);
       } else {
         Retry(lane);
       }

@@ -119,7 +119,7 @@ void VerbsWire::OfferLane(int index) {
   const uint32_t epoch = lane.epoch + 1;
   lane.retry_at = absl::InfiniteFuture();
   lane.offered_at = shared_.now;
-  lane.parked = false;
+  lane.is_spare = false;
   absl::Status made = MakePair(index, epoch, RailFor(index, epoch, -1));
   if (made.ok()) {
     lane.state = Lane::State::kOffered;
@@ -256,7 +256,7 @@ int VerbsWire::LiveLanes() const {
 std::string VerbsWire::Describe() const {
   std::string out = absl::StrCat(wanted_, wanted_ == 1 ? " queue pair" : " queue pairs");
   for (const Lane& lane : lanes_) {
-    if (lane.pair != nullptr || !lane.parked) absl::StrAppend(&out, "; ", LaneText(lane));
+    if (lane.pair != nullptr || !lane.is_spare) absl::StrAppend(&out, "; ", LaneText(lane));
   }
   return out;
 }
@@ -272,7 +272,7 @@ std::vector<LaneReport> VerbsWire::Lanes() const {
   std::vector<LaneReport> out;
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const Lane& lane = lanes_[i];
-    if (lane.parked && lane.bytes == 0) continue;
+    if (lane.is_spare && lane.bytes == 0) continue;
     LaneReport report;
     report.name = absl::StrCat("lane ", i);
     if (lane.pair != nullptr && lane.has_remote) {

@@ -62,10 +62,10 @@ bool VerbsWire::IsUp(int rail) const {
   return !one.lost && !one.port_down;
 }
 
-// As many that work as were asked for. While none does, spares look for a way as well: each is on
-// other source ports, and only some of a fabric's paths may be left, each way. Not where no port is
-// up.
-void VerbsWire::Muster() {
+// Keeps `wanted_` queue pairs connected. While none works, spares are connected as well, except
+// where no port is up: each spare has other source ports, and only some of a fabric's paths may be
+// left, each way.
+void VerbsWire::MaintainLanes() {
   if (!leads_ || !ready_) return;
   for (int i = 0; i < static_cast<int>(lanes_.size()); ++i) {
     const Lane& lane = lanes_[static_cast<size_t>(i)];
@@ -76,7 +76,7 @@ void VerbsWire::Muster() {
     if (!IsUp(RailFor(wanted_, 1, -1))) return;
     for (int i = 0; i < static_cast<int>(lanes_.size()); ++i) {
       const Lane& lane = lanes_[static_cast<size_t>(i)];
-      if (lane.parked && lane.state == Lane::State::kNone) OfferLane(i);
+      if (lane.is_spare && lane.state == Lane::State::kNone) OfferLane(i);
     }
     return;
   }
@@ -84,28 +84,28 @@ void VerbsWire::Muster() {
   const int most = wanted_ + (candidate_ >= 0 ? 1 : 0);
   for (int i = static_cast<int>(lanes_.size()) - 1; i >= 0; --i) {
     const Lane& lane = lanes_[static_cast<size_t>(i)];
-    if (lane.parked || i == candidate_) continue;
+    if (lane.is_spare || i == candidate_) continue;
     if (lane.Carries() && carrying <= most) continue;
     carrying -= lane.Carries() ? 1 : 0;
-    Park(i);
+    MakeSpare(i);
   }
 }
 
-// It is not made again; what it has on its way arrives first.
-void VerbsWire::Park(int index) {
+// The lane becomes a spare: its queue pair ends once all that it has in flight has arrived.
+void VerbsWire::MakeSpare(int index) {
   Lane& lane = lanes_[static_cast<size_t>(index)];
-  lane.parked = true;
+  lane.is_spare = true;
   if (lane.Carries()) {
     lane.draining = true;
   } else if (lane.pair != nullptr) {
     RetirePair(index);
   } else if (lane.state == Lane::State::kNone) {
-    Rest(lane);
+    StopRetrying(lane);
   }
   WantTurn();
 }
 
-void VerbsWire::Rest(Lane& lane) {
+void VerbsWire::StopRetrying(Lane& lane) {
   lane.state = Lane::State::kNone;
   lane.retry_at = absl::InfiniteFuture();
   lane.failures = 0;
@@ -120,7 +120,7 @@ uint64_t VerbsWire::BytesAcross() const {
 }
 
 void VerbsWire::StopSearch() {
-  if (candidate_ >= 0) lanes_[static_cast<size_t>(candidate_)].resting = false;
+  if (candidate_ >= 0) lanes_[static_cast<size_t>(candidate_)].is_paused = false;
   candidate_ = -1;
   search_.Stopped(shared_.now);
 }
@@ -135,7 +135,7 @@ void VerbsWire::Search() {
   if (candidate_ >= 0) {
     const Lane& lane = lanes_[static_cast<size_t>(candidate_)];
     if (lane.failures > 0) {
-      Park(candidate_);
+      MakeSpare(candidate_);
       return StopSearch();
     }
     if (lane.Carries() && !std::exchange(candidate_carries_, true)) {
@@ -149,16 +149,16 @@ void VerbsWire::Search() {
       return;
     case PathSearch::Step::kOpen: {
       const auto spare = std::find_if(lanes_.begin(), lanes_.end(), [](const Lane& one) {
-        return one.parked && one.state == Lane::State::kNone;
+        return one.is_spare && one.state == Lane::State::kNone;
       });
       if (spare == lanes_.end()) return StopSearch();
       candidate_ = static_cast<int>(spare - lanes_.begin());
       candidate_carries_ = false;
       return OfferLane(candidate_);
     }
-    case PathSearch::Step::kRest:
+    case PathSearch::Step::kPause:
     case PathSearch::Step::kUse:
-      lanes_[static_cast<size_t>(candidate_)].resting = step == PathSearch::Step::kRest;
+      lanes_[static_cast<size_t>(candidate_)].is_paused = step == PathSearch::Step::kPause;
       return;
     case PathSearch::Step::kTrade: {
       const int slowest = SlowestBut(candidate_);
@@ -166,10 +166,10 @@ void VerbsWire::Search() {
                     " is on a path with others; in its place: ",
                     LaneText(lanes_[static_cast<size_t>(candidate_)]));
       candidate_ = -1;
-      return Park(slowest);
+      return MakeSpare(slowest);
     }
     case PathSearch::Step::kClose:
-      return Park(std::exchange(candidate_, -1));
+      return MakeSpare(std::exchange(candidate_, -1));
   }
 }
 
@@ -196,7 +196,7 @@ int VerbsWire::ChooseLane(uint64_t bytes) const {
   double fastest = 0;
   bool any_up = false;
   for (const Lane& lane : lanes_) {
-    if (!lane.Carries() || lane.resting) continue;
+    if (!lane.Carries() || lane.is_paused) continue;
     fastest = std::max(fastest, lane.rate);
     any_up = any_up || is_up(lane);
   }
@@ -204,7 +204,7 @@ int VerbsWire::ChooseLane(uint64_t bytes) const {
   double best_time = 0, first_time = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const Lane& lane = lanes_[i];
-    if (!lane.Carries() || lane.resting || (any_up && !is_up(lane))) continue;
+    if (!lane.Carries() || lane.is_paused || (any_up && !is_up(lane))) continue;
     const double time = static_cast<double>(lane.outstanding + bytes + sizeof(EntryHeader)) /
                         std::max(lane.rate, fastest * kRateFloor);
     first_time = std::min(first_time, time);
@@ -221,7 +221,7 @@ double VerbsWire::BacklogSeconds(int without) const {
   double rate = 0;
   uint64_t bytes = 0;
   for (size_t i = 0; i < lanes_.size(); ++i) {
-    if (!lanes_[i].Carries() || lanes_[i].resting || static_cast<int>(i) == without) continue;
+    if (!lanes_[i].Carries() || lanes_[i].is_paused || static_cast<int>(i) == without) continue;
     rate += lanes_[i].rate;
     bytes += lanes_[i].outstanding;
   }

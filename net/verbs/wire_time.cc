@@ -28,7 +28,7 @@ void VerbsWire::Watch() {
   for (const Lane& lane : lanes_) {
     if (lane.state == Lane::State::kNone && leads_) next = std::min(next, lane.retry_at);
     if (lane.state == Lane::State::kLive && !lane.proven) next = std::min(next, lane.trial_ends);
-    uneasy = uneasy || (!lane.parked && lane.state != Lane::State::kLive &&
+    uneasy = uneasy || (!lane.is_spare && lane.state != Lane::State::kLive &&
                         trouble_since_ < absl::InfiniteFuture());
   }
   if (MaySayWord()) next = std::min(next, word_due_);

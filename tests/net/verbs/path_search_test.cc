@@ -36,11 +36,11 @@ class Link {
           open = true;
           search.Opened(now_, static_cast<uint64_t>(bytes_));
           break;
-        case Step::kRest:
+        case Step::kPause:
         case Step::kUse:
           EXPECT_TRUE(open);
           rests = !rests;
-          EXPECT_EQ(rests, step == Step::kRest);
+          EXPECT_EQ(rests, step == Step::kPause);
           break;
         case Step::kTrade:
           EXPECT_TRUE(open);
