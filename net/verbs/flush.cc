@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "net/verbs/explain.h"
 #include "net/verbs/lane.h"
-#include "net/verbs/standstill.h"
+#include "net/verbs/process_stall.h"
 #include "topology/ecmp/roce.h"
 
 namespace weft::net {
@@ -67,17 +67,17 @@ void VerbsFlush::Cancel(const void* owner, const absl::Status& why) {
   }
 }
 
-// What the devices did while this process stood still is heard after this.
-void VerbsFlush::Discount(absl::Duration standstill) {
-  if (standstill == absl::ZeroDuration()) return;
-  for (Flight& flight : flights_) flight.began += standstill;
+// Completions from the time of the stall are polled after this.
+void VerbsFlush::Discount(absl::Duration stall) {
+  if (stall == absl::ZeroDuration()) return;
+  for (Flight& flight : flights_) flight.began += stall;
   for (Loop& loop : loops_) {
-    for (Read& read : loop.reads) read.since += standstill;
+    for (Read& read : loop.reads) read.since += stall;
   }
 }
 
 bool VerbsFlush::OnTurn(absl::Time now) {
-  Discount(Standstill(due_, now));
+  Discount(StallTime(due_, now));
   now_ = std::max(now_, now);
   for (int rail = 0; rail < rails_->size(); ++rail) {
     if (!(*rails_)[rail].lost) {

@@ -80,7 +80,7 @@ class VerbsFlush final : public Handler, private QueuePairUser {
   absl::Status MakePair(int rail);
   absl::Status PostRead(int rail, Flight* flight);
   void Lose(int rail, const std::string& why);
-  void Discount(absl::Duration standstill);
+  void Discount(absl::Duration stall);
   void LookAtTime();
   void Finish(Flight* flight, const absl::Status& status);
   std::string NameOf(int rail) const;

@@ -23,9 +23,10 @@
 // heard nothing of it either while it heard of others; else nothing happens. So neither a busy end
 // nor a stopped one costs queue pairs.
 //
-// When not all stand and nothing comes over the others for verbs.give_up_after, without standstills
-// of this process (standstill.h), or the devices of all have failed, the link breaks and says why.
-// Driven by the transport's poller and Rails::Poll(); not thread-safe.
+// The link breaks, and says why, when the devices of all paths have failed, or when a path is
+// missing and nothing comes over the others for verbs.give_up_after, not counting time for which
+// this process was stopped (process_stall.h). Driven by the transport's poller and Rails::Poll();
+// not thread-safe.
 #ifndef WEFT_NET_VERBS_PAIR_PATHS_H_
 #define WEFT_NET_VERBS_PAIR_PATHS_H_
 
@@ -140,7 +141,7 @@ class PairPaths final : public LinkPaths, private QueuePairUser {
   bool is_blocked_ = false;  // and in the port's list
   std::string peer_text_;
   absl::Time heard_at_;
-  absl::Time missing_since_ = absl::InfiniteFuture();  // not all stand, without standstills
+  absl::Time missing_since_ = absl::InfiniteFuture();  // when a path went missing, plus stalls
   absl::Time look_due_ = absl::InfiniteFuture();       // at that
   size_t asked_ = 0;  // the path that was asked for last, and of which generation
   uint32_t asked_generation_ = 0;

@@ -8,14 +8,14 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "net/verbs/pair_paths.h"
-#include "net/verbs/standstill.h"
+#include "net/verbs/process_stall.h"
 
 namespace weft::net::multipath {
 namespace {
 
 // Packets on a path that was left, without a word of any, before the other end is asked.
 constexpr uint32_t kProbesMin = 4;
-// While a queue pair is missing: what is much later was a standstill.
+// Between two looks while a queue pair is missing; a look that is much later follows a stall.
 constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
 
 }  // namespace
@@ -156,7 +156,7 @@ void PairPaths::LookForSilence() {
     missing_since_ = look_due_ = absl::InfiniteFuture();
     return;
   }
-  missing_since_ = std::min(missing_since_, port_.now_) + Standstill(look_due_, port_.now_);
+  missing_since_ = std::min(missing_since_, port_.now_) + StallTime(look_due_, port_.now_);
   const absl::Duration patience = port_.rails().options().give_up_after;
   look_due_ = deadline();
   if (port_.now_ < GivesUpAt()) return;

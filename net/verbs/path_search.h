@@ -2,10 +2,10 @@
 // Source ports are drawn, so all of a link's queue pairs may have come to lie on one of a fabric's
 // spines. Nothing they see tells that from a fabric that is full. So, while a link has had more to
 // send than they took, it opens one more, on another source port, and compares what all together
-// get acknowledged: with it, without it while it is paused, and with it again. If it is clearly more
-// each time with it, which chance seldom is, the new one takes the place of the slowest, and if it
-// is still more without that, the trade was good. Else the new one is closed, and the next try
-// waits twice as long.
+// get acknowledged: with it, without it while it is paused, and with it again. If it is clearly
+// more each time with it, which chance seldom is, the new one takes the place of the slowest, and
+// if it is still more without that, the trade was good. Else the new one is closed, and the next
+// try waits twice as long.
 //
 // Rules only, no queue pairs and no clock: the wire tells what it sees, and does what Turn() says.
 #ifndef WEFT_NET_VERBS_PATH_SEARCH_H_

@@ -7,7 +7,7 @@
 // place; large messages are cut into pieces that go where they will be through first, by each queue
 // pair's measured speed. Queue pairs that fail are replaced, with what they carried sent again; the
 // caller notices nothing until verbs.give_up_after has passed without anything getting across, not
-// counting time for which this process itself stood still (standstill.h).
+// counting time for which this process was stopped (process_stall.h).
 //
 // A send completes when the device has been acknowledged all of it: until then its memory may be
 // needed to send it again.

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "net/verbs/explain.h"
-#include "net/verbs/standstill.h"
+#include "net/verbs/process_stall.h"
 #include "net/verbs/wire.h"
 
 namespace weft::net {
@@ -37,7 +37,7 @@ void VerbsWire::Watch() {
 }
 
 void VerbsWire::OnDeadline(absl::Time now) {
-  trouble_since_ += Standstill(std::exchange(wake_at_, absl::InfiniteFuture()), now);
+  trouble_since_ += StallTime(std::exchange(wake_at_, absl::InfiniteFuture()), now);
   if (closed_) return;
   if (!failure_.ok()) return owner_.OnWireBroken(failure_);
   shared_.now = std::max(shared_.now, now);

@@ -328,11 +328,11 @@ TEST(GpuMemoryTest, AReadThatNeverCompletesIsReadAgain) {
 }
 
 // The process is stopped while a read is on its way.
-TEST(GpuMemoryTest, AStandstillDoesNotCountTowardsTheLimitOfAFlush) {
+TEST(GpuMemoryTest, AStallDoesNotCountTowardsTheLimitOfAFlush) {
   GpuWorld gpus(Quick(1));
   int reads = 0;
   CountReads(gpus, &reads, [&gpus](int) {
-    gpus.world.StandStill(absl::Hours(1));
+    gpus.world.Stall(absl::Hours(1));
     ScriptedFate fate;
     fate.hold_ticks = 10;
     return fate;

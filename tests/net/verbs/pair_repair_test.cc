@@ -135,14 +135,14 @@ TEST_P(PairRepairTest, ALinkWhoseQueuePairsCannotBeReplacedGivesUp) {
       HasSubstr("4 of 4 queue pairs are lost, and nothing has come over the others for 3s"));
 }
 
-TEST_P(PairRepairTest, AStandstillIsNotSilence) {
+TEST_P(PairRepairTest, AStallIsNotSilence) {
   World world(Options(2, {"verbs.give_up_after=3s"}));
   ExpectAll(world, 31, 3);
   bool connects = false;
   world.fabric.set_on_call([&](const std::string& call, const std::string&) {
     return call == "to_rtr" && !connects ? absl::UnavailableError("scripted") : absl::OkStatus();
   });
-  world.StandStill(absl::Seconds(20));  // before anything is lost
+  world.Stall(absl::Seconds(20));  // before anything is lost
   for (int rail : {0, 1}) {
     const std::string device = World::Device(0, rail);
     for (uint32_t pair : world.fabric.QueuePairs(device)) world.LosePair(device, pair);
@@ -150,7 +150,7 @@ TEST_P(PairRepairTest, AStandstillIsNotSilence) {
   const auto is_broken = [&] { return !world.broken().ok(); };
   for (int stop = 0; stop < 2; ++stop) {
     ASSERT_FALSE(world.Until(is_broken, absl::Milliseconds(500))) << world.broken();
-    world.StandStill(absl::Seconds(20));
+    world.Stall(absl::Seconds(20));
   }
   ASSERT_FALSE(world.Until(is_broken, absl::Milliseconds(300)));
   connects = true;

@@ -224,7 +224,7 @@ TEST(VerbsFaults, WhenNothingIsLeftTheErrorNamesEverythingWithinTheLimit) {
 }
 
 // Both processes were stopped while nothing got through: that is not silence.
-TEST(VerbsFaults, AStandstillDoesNotCountTowardsTheLimit) {
+TEST(VerbsFaults, AStallDoesNotCountTowardsTheLimit) {
   for (const bool comes_back : {true, false}) {
     World world(QuickWorld());
     ASSERT_TRUE(world.Connect());
@@ -241,7 +241,7 @@ TEST(VerbsFaults, AStandstillDoesNotCountTowardsTheLimit) {
     };
     for (int stop = 0; stop < 2; ++stop) {
       ASSERT_FALSE(world.Until(is_over, absl::Milliseconds(400)));
-      world.StandStill(absl::Seconds(20));
+      world.Stall(absl::Seconds(20));
     }
     is_dead = !comes_back;
     const absl::Time start = world.now();

@@ -60,7 +60,7 @@ class World {
   void Turn();
   void Turn(ScriptedNode& only);
   // Both ranks, and all that is between them, stand still for so long.
-  void StandStill(absl::Duration time) { clock_.Advance(time); }
+  void Stall(absl::Duration time) { clock_.Advance(time); }
   // False when it does not come true within `limit` of the world's time.
   bool Until(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(120));
   // It comes to rest, so that a thread of its own would sleep.
