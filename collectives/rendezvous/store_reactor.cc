@@ -54,7 +54,7 @@ void StoreReactor::Turn(absl::Time until) {
     const epoll_event& event = events_[static_cast<size_t>(i)];
     static_cast<Handler*>(event.data.ptr)->Ready(event.events);
   }
-  graveyard_.clear();
+  deferred_deletes_.clear();
 }
 
 }  // namespace weft::collectives

@@ -1,6 +1,6 @@
 // One epoll for many descriptors, in one thread: what the store's server, relays and clients
 // without threads of their own run in. Each descriptor has a Handler, which is called when it is
-// ready. A handler that goes within a turn is buried, not destroyed: events of this turn may still
+// ready. A handler that goes within a turn is destroyed at its end: events of this turn may still
 // name it.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_REACTOR_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_REACTOR_H_
@@ -35,7 +35,9 @@ class StoreReactor {
   // holds a copy, and would call a handler that is gone. Does nothing in a forked process: the
   // epoll is its parent's.
   void Remove(int fd);
-  void Bury(std::unique_ptr<Handler> handler) { graveyard_.push_back(std::move(handler)); }
+  void DeferDelete(std::unique_ptr<Handler> handler) {
+    deferred_deletes_.push_back(std::move(handler));
+  }
 
   // Sleeps until something is ready or `until`, and calls the handlers.
   void Turn(absl::Time until);
@@ -53,7 +55,7 @@ class StoreReactor {
   pid_t owner_ = -1;
   int64_t turns_ = 0;
   std::vector<epoll_event> events_;
-  std::vector<std::unique_ptr<Handler>> graveyard_;
+  std::vector<std::unique_ptr<Handler>> deferred_deletes_;
   std::vector<char> buffer_;
 };
 

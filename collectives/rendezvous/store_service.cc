@@ -254,7 +254,7 @@ void StoreService::Drop(uint64_t id) {
   reactor_.Remove(socket.get());
   shutdown(socket.get(), SHUT_RDWR);  // the peer learns of it though a forked process has a copy
   socket.Reset();
-  reactor_.Bury(std::move(found->second));
+  reactor_.DeferDelete(std::move(found->second));
   peers_.erase(found);
 }
 

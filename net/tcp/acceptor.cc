@@ -33,16 +33,17 @@ int64_t UnprovenPeersMax(int64_t limit) { return std::clamp<int64_t>(limit / 16,
 int64_t DescriptorsReserved(int64_t limit) { return std::clamp<int64_t>(limit / 16, 4, 64); }
 
 // A connection that has not become part of a link yet.
-class Acceptor::Guest final : public Handler {
+class Acceptor::PendingConnection final : public Handler {
  public:
-  Guest(Acceptor& acceptor, FileDescriptor fd, const HandshakeIdentity& self, absl::Time now)
+  PendingConnection(Acceptor& acceptor, FileDescriptor fd, const HandshakeIdentity& self,
+                    absl::Time now)
       : Handler(acceptor.poller()),
         acceptor_(acceptor),
         fd_(std::move(fd)),
         from_(RemoteAddress(fd_.get())),
         since_(now),
         handshake_(self, NewNonce()) {}
-  ~Guest() override { Close(); }
+  ~PendingConnection() override { Close(); }
 
   bool Start() {
     SetDeadline(since_ + kHandshakeTimeout);
@@ -71,7 +72,7 @@ class Acceptor::Guest final : public Handler {
       WEFT_LOG_WARN(from_.ToString(), " was closed: it did not finish its handshake within ",
                     absl::FormatDuration(kHandshakeTimeout), acceptor_.late_.LeftOut());
     }
-    acceptor_.Dismiss(*this);
+    acceptor_.Drop(*this);
   }
 
   void OnEvents(uint32_t, absl::Time now) override {
@@ -79,7 +80,7 @@ class Acceptor::Guest final : public Handler {
     std::array<char, kHandshakeBytesMax> buffer;
     ssize_t got = recv(fd_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got <= 0) return acceptor_.Dismiss(*this);
+    if (got <= 0) return acceptor_.Drop(*this);
     absl::string_view bytes(buffer.data(), static_cast<size_t>(got));
     size_t used = handshake_.Feed(bytes);
     if (handshake_.state() == HandshakeState::kHello) {
@@ -99,10 +100,10 @@ class Acceptor::Guest final : public Handler {
       if (handshake_.proven() && parameters_.epoch == 0) {
         acceptor_.TellTurnedAway(rank(), handshake_.status());
       }
-      return acceptor_.Dismiss(*this);
+      return acceptor_.Drop(*this);
     }
     // Nobody speaks between a Hello and the first frame, which follows the verdict.
-    if (!flushed || used < bytes.size()) return acceptor_.Dismiss(*this);
+    if (!flushed || used < bytes.size()) return acceptor_.Drop(*this);
     if (proven()) acceptor_.OnProven(*this, now);
   }
 
@@ -164,7 +165,7 @@ void Acceptor::OnEvents(uint32_t, absl::Time now) {
           now);
     }
     if (fd) {
-      Welcome(std::move(fd), now);
+      BeginHandshake(std::move(fd), now);
     } else if (IsDescriptorExhaustion(error)) {
       if (!SomebodyWaits()) return;  // it comes before EAGAIN
       if (!Evict(now)) return OnExhausted(DescriptorsExhausted(error, "accept"), now);
@@ -183,22 +184,23 @@ bool Acceptor::SomebodyWaits() const {
 bool Acceptor::Evict(absl::Time now) {
   int64_t most = 0;
   for (const auto& [network, count] : unproven_) most = std::max(most, count);
-  auto found = std::find_if(guests_.begin(), guests_.end(), [&](const auto& guest) {
-    return guest->unproven() && unproven_.at(guest->from().Network()) == most;
-  });
-  if (found == guests_.end()) return false;
-  Guest& guest = **found;
-  if (now < guest.since() + kProofGrace) {
-    Pause(guest.since() + kProofGrace);
+  auto found = std::find_if(
+      pending_connections_.begin(), pending_connections_.end(), [&](const auto& connection) {
+        return connection->unproven() && unproven_.at(connection->from().Network()) == most;
+      });
+  if (found == pending_connections_.end()) return false;
+  PendingConnection& connection = **found;
+  if (now < connection.since() + kProofGrace) {
+    Pause(connection.since() + kProofGrace);
     return false;
   }
   if (evicted_.Admit(now)) {
-    WEFT_LOG_WARN(guest.from().ToString(), " was closed for another: it had not proved within ",
-                  absl::FormatDuration(absl::Trunc(now - guest.since(), absl::Milliseconds(1))),
-                  " that it belongs to the job, and ", unproven_count_, " had not",
-                  evicted_.LeftOut());
+    WEFT_LOG_WARN(
+        connection.from().ToString(), " was closed for another: it had not proved within ",
+        absl::FormatDuration(absl::Trunc(now - connection.since(), absl::Milliseconds(1))),
+        " that it belongs to the job, and ", unproven_count_, " had not", evicted_.LeftOut());
   }
-  Dismiss(guest);
+  Drop(connection);
   return true;
 }
 
@@ -231,8 +233,8 @@ void Acceptor::ListenAgain() {
 void Acceptor::StopAccepting() {
   Pause(absl::InfiniteFuture());
   stopped_ = true;
-  parties_.clear();
-  guests_.clear();
+  pending_links_.clear();
+  pending_connections_.clear();
 }
 
 void Acceptor::OnDeadline(absl::Time now) {
@@ -240,15 +242,16 @@ void Acceptor::OnDeadline(absl::Time now) {
   if (!listening_) SetDeadline(now + kExhaustedPause);
 }
 
-void Acceptor::Welcome(FileDescriptor fd, absl::Time now) {
+void Acceptor::BeginHandshake(FileDescriptor fd, absl::Time now) {
   if (!TuneSocket(fd.get(), context_.tuning).ok()) return;  // it has gone already
   HandshakeIdentity self{context_.options.self, context_.options.world_size,
                          context_.options.secret, context_.purpose};
-  guests_.push_back(std::make_unique<Guest>(*this, std::move(fd), self, now));
-  Guest& guest = *guests_.back();
-  ++unproven_[guest.from().Network()];
+  pending_connections_.push_back(
+      std::make_unique<PendingConnection>(*this, std::move(fd), self, now));
+  PendingConnection& connection = *pending_connections_.back();
+  ++unproven_[connection.from().Network()];
   ++unproven_count_;
-  if (!guest.Start()) Dismiss(guest);
+  if (!connection.Start()) Drop(connection);
 }
 
 absl::Status Acceptor::CheckHello(const Hello& hello, LinkParameters* out) const {
@@ -269,40 +272,40 @@ absl::Status Acceptor::CheckHello(const Hello& hello, LinkParameters* out) const
   return context_.book->Check(hello.rank, *out);
 }
 
-void Acceptor::ForgetUnproven(Guest& guest) {
-  if (!guest.NoLongerUnproven()) return;
-  auto found = unproven_.find(guest.from().Network());
+void Acceptor::ForgetUnproven(PendingConnection& connection) {
+  if (!connection.NoLongerUnproven()) return;
+  auto found = unproven_.find(connection.from().Network());
   if (--found->second == 0) unproven_.erase(found);
   --unproven_count_;
   ListenAgain();  // a deadline that is left does no harm
 }
 
-void Acceptor::OnProven(Guest& guest, absl::Time now) {
-  ForgetUnproven(guest);
-  Rank rank = guest.rank();
-  const LinkParameters parameters = guest.parameters();
+void Acceptor::OnProven(PendingConnection& connection, absl::Time now) {
+  ForgetUnproven(connection);
+  Rank rank = connection.rank();
+  const LinkParameters parameters = connection.parameters();
   if (parameters.epoch > 0) {
-    FileDescriptor socket = guest.TakeSocket();
-    Dismiss(guest);
+    FileDescriptor socket = connection.TakeSocket();
+    Drop(connection);
     return context_.book->Deliver(rank, parameters, std::move(socket));
   }
-  auto found = parties_.find(rank);
-  if (found != parties_.end() && (found->second.link_id != parameters.link_id ||
-                                  found->second.guests.size() != parameters.count)) {
-    DismissParty(rank);  // an attempt that was given up
-    found = parties_.end();
+  auto found = pending_links_.find(rank);
+  if (found != pending_links_.end() && (found->second.link_id != parameters.link_id ||
+                                        found->second.connections.size() != parameters.count)) {
+    DropPendingLink(rank);  // an attempt that was given up
+    found = pending_links_.end();
   }
-  if (found == parties_.end()) {
-    Party party{parameters.link_id, std::vector<Guest*>(parameters.count), 0};
-    found = parties_.emplace(rank, std::move(party)).first;
+  if (found == pending_links_.end()) {
+    PendingLink link{parameters.link_id, std::vector<PendingConnection*>(parameters.count), 0};
+    found = pending_links_.emplace(rank, std::move(link)).first;
   }
-  Party& party = found->second;
-  if (party.guests[parameters.index] != nullptr) return Dismiss(guest);
-  party.guests[parameters.index] = &guest;
-  if (++party.present < party.guests.size()) return;
+  PendingLink& link = found->second;
+  if (link.connections[parameters.index] != nullptr) return Drop(connection);
+  link.connections[parameters.index] = &connection;
+  if (++link.present < link.connections.size()) return;
   std::vector<FileDescriptor> sockets;
-  for (Guest* one : party.guests) sockets.push_back(one->TakeSocket());
-  DismissParty(rank);
+  for (PendingConnection* one : link.connections) sockets.push_back(one->TakeSocket());
+  DropPendingLink(rank);
   owner_.OnPeer(rank, parameters, std::move(sockets), now);
 }
 
@@ -310,29 +313,29 @@ void Acceptor::TellTurnedAway(Rank rank, const absl::Status& why) {
   context_.options.events->OnTurnedAway(rank, why);
 }
 
-void Acceptor::DismissParty(Rank rank) {
-  auto found = parties_.find(rank);
-  if (found == parties_.end()) return;
-  std::vector<Guest*> guests = std::move(found->second.guests);
-  parties_.erase(found);
-  for (Guest* guest : guests) {
-    if (guest != nullptr) Dismiss(*guest);
+void Acceptor::DropPendingLink(Rank rank) {
+  auto found = pending_links_.find(rank);
+  if (found == pending_links_.end()) return;
+  std::vector<PendingConnection*> connections = std::move(found->second.connections);
+  pending_links_.erase(found);
+  for (PendingConnection* connection : connections) {
+    if (connection != nullptr) Drop(*connection);
   }
 }
 
-void Acceptor::Dismiss(Guest& guest) {
-  guest.Close();
-  auto self = std::find_if(guests_.begin(), guests_.end(),
-                           [&](const auto& one) { return one.get() == &guest; });
-  if (self == guests_.end()) return;
-  ForgetUnproven(guest);
-  poller().Bury(std::move(*self));
-  guests_.erase(self);
-  if (auto party = parties_.find(guest.rank());
-      guest.proven() && party != parties_.end() &&
-      party->second.link_id == guest.parameters().link_id &&
-      party->second.guests[guest.parameters().index] == &guest) {
-    DismissParty(guest.rank());  // the others are of no use without it
+void Acceptor::Drop(PendingConnection& connection) {
+  connection.Close();
+  auto self = std::find_if(pending_connections_.begin(), pending_connections_.end(),
+                           [&](const auto& one) { return one.get() == &connection; });
+  if (self == pending_connections_.end()) return;
+  ForgetUnproven(connection);
+  poller().DeferDelete(std::move(*self));
+  pending_connections_.erase(self);
+  if (auto link = pending_links_.find(connection.rank());
+      connection.proven() && link != pending_links_.end() &&
+      link->second.link_id == connection.parameters().link_id &&
+      link->second.connections[connection.parameters().index] == &connection) {
+    DropPendingLink(connection.rank());  // the others are of no use without it
   }
 }
 

@@ -54,8 +54,8 @@ class Acceptor final : public Handler {
                                                           const SocketAddress& address,
                                                           AcceptorOwner& owner);
   ~Acceptor() override;
-  // Nobody comes in any more. The kernel still accepts connections, so that those who look whether
-  // this process lives see that.
+  // Accepts no more connections. The kernel still does, so that peers which probe whether this
+  // process lives see that it does.
   void StopAccepting();
   SocketAddress address() const { return LocalAddress(listener_.get()); }
 
@@ -63,25 +63,25 @@ class Acceptor final : public Handler {
   void OnDeadline(absl::Time now) override;  // after a pause for want of descriptors
 
  private:
-  class Guest;
-  // The sockets of one link that have come so far, and its id. One per rank: a newer replaces it.
-  struct Party {
+  class PendingConnection;
+  // A link some of whose sockets have not come yet. One a rank: a newer one replaces it.
+  struct PendingLink {
     uint64_t link_id = 0;
-    std::vector<Guest*> guests;  // by index; null: not there yet
+    std::vector<PendingConnection*> connections;  // by index; null: has not come
     size_t present = 0;
   };
   Acceptor(TcpContext& context, FileDescriptor listener, FileDescriptor spare,
            AcceptorOwner& owner);
-  void Welcome(FileDescriptor fd, absl::Time now);
+  void BeginHandshake(FileDescriptor fd, absl::Time now);
   // Closes one connection that is not proved. False: none, or its time is not over yet.
   bool Evict(absl::Time now);
-  void ForgetUnproven(Guest& guest);
+  void ForgetUnproven(PendingConnection& connection);
   void OnExhausted(const absl::Status& why, absl::Time now);
   absl::Status CheckHello(const Hello& hello, LinkParameters* out) const;
-  void OnProven(Guest& guest, absl::Time now);
+  void OnProven(PendingConnection& connection, absl::Time now);
   void TellTurnedAway(Rank rank, const absl::Status& why);
-  void Dismiss(Guest& guest);
-  void DismissParty(Rank rank);
+  void Drop(PendingConnection& connection);
+  void DropPendingLink(Rank rank);
   void Pause(absl::Time until);
   void ListenAgain();
   bool SomebodyWaits() const;  // to be accepted
@@ -93,10 +93,10 @@ class Acceptor final : public Handler {
   bool listening_ = false;
   bool stopped_ = false;  // for good
   LogThrottle exhausted_, evicted_, late_, turned_away_;
-  std::list<std::unique_ptr<Guest>> guests_;  // the oldest first
-  std::map<std::string, int64_t> unproven_;   // of guests_, by SocketAddress::Network()
+  std::list<std::unique_ptr<PendingConnection>> pending_connections_;  // the oldest first
+  std::map<std::string, int64_t> unproven_;  // of pending_connections_, by SocketAddress::Network()
   int64_t unproven_count_ = 0;
-  std::map<Rank, Party> parties_;
+  std::map<Rank, PendingLink> pending_links_;
 };
 
 }  // namespace weft::net

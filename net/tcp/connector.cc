@@ -269,7 +269,7 @@ void Connector::Attempt(absl::Time now) {
 void Connector::StopAttempt() {
   for (auto& dial : dials_) {
     dial->Leave();
-    poller().Bury(std::move(dial));
+    poller().DeferDelete(std::move(dial));
   }
   dials_.clear();
   dials_done_ = 0;

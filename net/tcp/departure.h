@@ -32,7 +32,7 @@ class Departure final : public Handler, private StreamOwner, private ResumptionO
     std::string name;                 // for messages
     absl::Duration dead_after;
   };
-  // `on_over` is called once, from inside the poller's turn; the departure may be buried then.
+  // `on_over` is called once, from inside the poller's turn; it may DeferDelete() the departure.
   Departure(Poller& poller, Link link, std::function<void(Departure*)> on_over);
   ~Departure() override;
 

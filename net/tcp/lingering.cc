@@ -66,7 +66,7 @@ class Lingering::Socket final : public Handler {
     auto self = std::find_if(list.begin(), list.end(),
                              [this](const auto& one) { return one.get() == this; });
     if (self == list.end()) return;
-    poller().Bury(std::move(*self));
+    poller().DeferDelete(std::move(*self));
     list.erase(self);
   }
 
@@ -87,7 +87,7 @@ void Lingering::Add(Poller& poller, Departure::Link link) {
   auto on_over = [this](Departure* over) {
     auto self = std::find_if(departures_.begin(), departures_.end(),
                              [over](const auto& one) { return one.get() == over; });
-    poller_->Bury(std::move(*self));
+    poller_->DeferDelete(std::move(*self));
     departures_.erase(self);
   };
   departures_.push_back(std::make_unique<Departure>(poller, std::move(link), std::move(on_over)));

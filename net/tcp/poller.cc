@@ -109,7 +109,7 @@ bool Poller::Turn(absl::Time now) {
   }
   // What arrived may have made something to send.
   if (count > 0 && !turns_.empty()) moved |= RunTurns(now);
-  graveyard_.clear();
+  deferred_deletes_.clear();
   return moved;
 }
 

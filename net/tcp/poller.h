@@ -53,10 +53,13 @@ class Poller {
   void Remove(int fd);
 
   // Destroys it at the end of the round, as events of this round may still name it.
-  void Bury(std::unique_ptr<Handler> handler) { graveyard_.push_back(std::move(handler)); }
+  void DeferDelete(std::unique_ptr<Handler> handler) {
+    deferred_deletes_.push_back(std::move(handler));
+  }
 
   bool Turn(absl::Time now);  // true: something moved
-  // Only those who want a turn, and those whom that makes want one: no system call of its own.
+  // Runs the turns of the handlers that have asked for one (WantTurn), and of those that ask while
+  // these run. Makes no system call of its own. True: something moved.
   bool RunTurnsOnly(absl::Time now);
   bool HasTurns() const { return !turns_.empty(); }
   absl::Time NextDeadline() const;
@@ -75,7 +78,7 @@ class Poller {
   FileDescriptor epoll_;
   std::set<std::pair<absl::Time, Handler*>> deadlines_;
   std::vector<Handler*> turns_, running_;  // null: destroyed meanwhile
-  std::vector<std::unique_ptr<Handler>> graveyard_;
+  std::vector<std::unique_ptr<Handler>> deferred_deletes_;
   std::unique_ptr<std::byte[]> read_memory_;
   std::byte* read_buffer_;
 };

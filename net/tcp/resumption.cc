@@ -82,7 +82,7 @@ class Redial final : public Resumption {
     Lane(Redial& all, size_t index) : all(all), index(index) {}
     void Retire() {
       epoch = connector->parameters().epoch;
-      all.context_.poller->Bury(std::move(connector));
+      all.context_.poller->DeferDelete(std::move(connector));
     }
     void OnConnected(std::vector<FileDescriptor> sockets, std::vector<std::string> received,
                      absl::Time now) override {

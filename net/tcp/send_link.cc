@@ -35,12 +35,12 @@ void TcpSendLink::OnConnected(std::vector<FileDescriptor> sockets,
     set_resumption(MakeRedial(context(), *identity_, peer(), address_, connector_->parameters(),
                               connector_->ways(), *this));
   }
-  poller().Bury(std::move(connector_));
+  poller().DeferDelete(std::move(connector_));
   Attach(std::move(sockets), std::move(received));
 }
 
 void TcpSendLink::OnConnectFailed(const absl::Status& why, absl::Time /*now*/) {
-  poller().Bury(std::move(connector_));
+  poller().DeferDelete(std::move(connector_));
   Break(why);
 }
 

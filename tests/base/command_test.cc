@@ -56,7 +56,7 @@ TEST(RunCommand, EndsTheChildrenToo) {
   ASSERT_TRUE(said.ok());
   int child = 0;
   ASSERT_TRUE(absl::SimpleAtoi(said->text, &child)) << said->text;
-  // Killed; whoever inherits it may take a moment to bury it.
+  // Killed; the process that inherits it may take a moment to reap it.
   EXPECT_TRUE(Shell("for i in $(seq 1000); do grep -q '^State:.[^Z]' /proc/" +
                     std::to_string(child) + "/status 2>&1 || exit 0; sleep 0.01; done; exit 1")
                   ->status == 0);
