@@ -243,7 +243,7 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
                         .output_length = output_length,
                         .element = element,
                         .divisor = size(),
-                        .combine = Reduces(entry.spec.kind) ? CombineFor(type, op) : nullptr,
+                        .reduce = Reduces(entry.spec.kind) ? ReduceFor(type, op) : nullptr,
                         .scale = ScaleFor(type),
                         .key = {uint64_t{group_->id} << 32 | sequence, check},
                         .group = group_->peers};

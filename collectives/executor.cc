@@ -130,7 +130,7 @@ void Execution::RunLocal(uint32_t id) {
       std::memcpy(At(step.out), At(step.left), bytes);
       break;
     case StepKind::kReduce:
-      call_.combine(At(step.out), At(step.left), At(step.right), bytes);
+      call_.reduce(At(step.out), At(step.left), At(step.right), bytes);
       break;
     case StepKind::kScale:
       call_.scale(At(step.out), bytes, call_.divisor);
@@ -157,7 +157,7 @@ bool Execution::Post(const Plan::Channel& channel, const Step& step, uint32_t id
     net::ReceiveTarget target{.out = View(peer.transport, step.out, step.length)};
     if (step.kind == StepKind::kReceiveReduce) {
       target.local = At(step.left);
-      target.combine = call_.combine;
+      target.reduce = call_.reduce;
     }
     posted = peer.receive->PostReceive(call_.key, target, request);
   }

@@ -44,7 +44,7 @@ struct Invocation {
   uint64_t input_length = 0, output_length = 0;  // elements
   size_t element = 1;                            // bytes
   int divisor = 1;                               // of kScale
-  net::CombineFn combine = nullptr;
+  net::ReduceFn reduce = nullptr;
   ScaleFn scale = nullptr;
   net::MessageKey key;
   absl::Span<Peer* const> group;  // by group rank; null at the own

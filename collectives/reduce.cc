@@ -58,15 +58,15 @@ bool Available(KernelSet set) {
   }
 }
 
-net::CombineFn CombineFor(DataType type, ReduceOp op, KernelSet set) {
+net::ReduceFn ReduceFor(DataType type, ReduceOp op, KernelSet set) {
   if (op == ReduceOp::kAverage && Supports(op, type)) op = ReduceOp::kSum;
   if (!Supports(op, type)) return nullptr;
-  return TableOf(set).combine[static_cast<int>(type)][static_cast<int>(op)];
+  return TableOf(set).reduce[static_cast<int>(type)][static_cast<int>(op)];
 }
 
-net::CombineFn CombineFor(DataType type, ReduceOp op) {
+net::ReduceFn ReduceFor(DataType type, ReduceOp op) {
   static const KernelSet best = Best();
-  return CombineFor(type, op, best);
+  return ReduceFor(type, op, best);
 }
 
 ScaleFn ScaleFor(DataType type, KernelSet set) {

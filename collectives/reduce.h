@@ -32,14 +32,14 @@ bool Available(KernelSet set);
 
 // The kernel of the best available set, or of the one named. kAverage gives the sum's. Null unless
 // Supports(op, type).
-net::CombineFn CombineFor(DataType type, ReduceOp op);
-net::CombineFn CombineFor(DataType type, ReduceOp op, KernelSet set);
+net::ReduceFn ReduceFor(DataType type, ReduceOp op);
+net::ReduceFn ReduceFor(DataType type, ReduceOp op, KernelSet set);
 ScaleFn ScaleFor(DataType type);  // null for kBool
 ScaleFn ScaleFor(DataType type, KernelSet set);
 
 namespace internal {
 struct KernelTable {
-  net::CombineFn combine[kDataTypeCount][kReduceOpCount];
+  net::ReduceFn reduce[kDataTypeCount][kReduceOpCount];
   ScaleFn scale[kDataTypeCount];
 };
 void FillReference(KernelTable& table);

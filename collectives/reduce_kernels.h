@@ -111,7 +111,7 @@ struct BitXor {
 };
 
 template <typename T, typename Op>
-void Combine(std::byte* out, const std::byte* local, const std::byte* incoming, size_t bytes) {
+void Reduce(std::byte* out, const std::byte* local, const std::byte* incoming, size_t bytes) {
   size_t count = bytes / sizeof(T);
 #pragma GCC ivdep
   for (size_t i = 0; i < count; ++i) {
@@ -121,7 +121,7 @@ void Combine(std::byte* out, const std::byte* local, const std::byte* incoming, 
 
 // Any value but 0 is true; what is stored is 0 or 1.
 template <typename Op>
-void CombineBool(std::byte* out, const std::byte* local, const std::byte* incoming, size_t bytes) {
+void ReduceBool(std::byte* out, const std::byte* local, const std::byte* incoming, size_t bytes) {
 #pragma GCC ivdep
   for (size_t i = 0; i < bytes; ++i) {
     uint8_t a = Load<uint8_t>(local, i) != 0;
@@ -141,8 +141,8 @@ inline T Rounded(T value) {
 }
 
 template <typename T>
-void CombineComplexProduct(std::byte* out, const std::byte* local, const std::byte* incoming,
-                           size_t bytes) {
+void ReduceComplexProduct(std::byte* out, const std::byte* local, const std::byte* incoming,
+                          size_t bytes) {
   size_t count = bytes / (2 * sizeof(T));
 #pragma GCC ivdep
   for (size_t i = 0; i < count; ++i) {
@@ -235,7 +235,7 @@ struct Float16 {
 inline constexpr size_t kBlock = 64;  // elements; a multiple of every vector's
 
 template <typename Half, typename Op>
-void CombineHalf(std::byte* out, const std::byte* local, const std::byte* incoming, size_t bytes) {
+void ReduceHalf(std::byte* out, const std::byte* local, const std::byte* incoming, size_t bytes) {
   size_t count = bytes / 2;
   uint16_t a[kBlock], b[kBlock];
   float wide_a[kBlock], wide_b[kBlock];
@@ -288,51 +288,51 @@ void ScaleHalf(std::byte* data, size_t bytes, int divisor) {
 
 // ---- The table
 
-inline net::CombineFn& At(KernelTable& table, DataType type, ReduceOp op) {
-  return table.combine[static_cast<int>(type)][static_cast<int>(op)];
+inline net::ReduceFn& At(KernelTable& table, DataType type, ReduceOp op) {
+  return table.reduce[static_cast<int>(type)][static_cast<int>(op)];
 }
 
 template <typename T>
 void FillNumber(KernelTable& table, DataType type) {
-  At(table, type, ReduceOp::kSum) = &Combine<T, Sum>;
-  At(table, type, ReduceOp::kMin) = &Combine<T, Min>;
-  At(table, type, ReduceOp::kMax) = &Combine<T, Max>;
-  At(table, type, ReduceOp::kProduct) = &Combine<T, Product>;
+  At(table, type, ReduceOp::kSum) = &Reduce<T, Sum>;
+  At(table, type, ReduceOp::kMin) = &Reduce<T, Min>;
+  At(table, type, ReduceOp::kMax) = &Reduce<T, Max>;
+  At(table, type, ReduceOp::kProduct) = &Reduce<T, Product>;
   table.scale[static_cast<int>(type)] = &Scale<T>;
 }
 
 template <typename T>
 void FillInteger(KernelTable& table, DataType type) {
   FillNumber<T>(table, type);
-  At(table, type, ReduceOp::kBitAnd) = &Combine<T, BitAnd>;
-  At(table, type, ReduceOp::kBitOr) = &Combine<T, BitOr>;
-  At(table, type, ReduceOp::kBitXor) = &Combine<T, BitXor>;
+  At(table, type, ReduceOp::kBitAnd) = &Reduce<T, BitAnd>;
+  At(table, type, ReduceOp::kBitOr) = &Reduce<T, BitOr>;
+  At(table, type, ReduceOp::kBitXor) = &Reduce<T, BitXor>;
 }
 
 template <typename Half>
 void FillHalf(KernelTable& table, DataType type) {
-  At(table, type, ReduceOp::kSum) = &CombineHalf<Half, Sum>;
-  At(table, type, ReduceOp::kMin) = &CombineHalf<Half, Min>;
-  At(table, type, ReduceOp::kMax) = &CombineHalf<Half, Max>;
-  At(table, type, ReduceOp::kProduct) = &CombineHalf<Half, Product>;
+  At(table, type, ReduceOp::kSum) = &ReduceHalf<Half, Sum>;
+  At(table, type, ReduceOp::kMin) = &ReduceHalf<Half, Min>;
+  At(table, type, ReduceOp::kMax) = &ReduceHalf<Half, Max>;
+  At(table, type, ReduceOp::kProduct) = &ReduceHalf<Half, Product>;
   table.scale[static_cast<int>(type)] = &ScaleHalf<Half>;
 }
 
 template <typename T>
 void FillComplex(KernelTable& table, DataType type) {
-  At(table, type, ReduceOp::kSum) = &Combine<T, Sum>;
-  At(table, type, ReduceOp::kProduct) = &CombineComplexProduct<T>;
+  At(table, type, ReduceOp::kSum) = &Reduce<T, Sum>;
+  At(table, type, ReduceOp::kProduct) = &ReduceComplexProduct<T>;
   table.scale[static_cast<int>(type)] = &Scale<T>;
 }
 
 void Fill(KernelTable& table) {
   for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kBitOr}) {
-    At(table, DataType::kBool, op) = &CombineBool<BitOr>;
+    At(table, DataType::kBool, op) = &ReduceBool<BitOr>;
   }
   for (ReduceOp op : {ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kBitAnd}) {
-    At(table, DataType::kBool, op) = &CombineBool<BitAnd>;
+    At(table, DataType::kBool, op) = &ReduceBool<BitAnd>;
   }
-  At(table, DataType::kBool, ReduceOp::kBitXor) = &CombineBool<BitXor>;
+  At(table, DataType::kBool, ReduceOp::kBitXor) = &ReduceBool<BitXor>;
   FillInteger<uint8_t>(table, DataType::kUint8);
   FillInteger<int8_t>(table, DataType::kInt8);
   FillInteger<int16_t>(table, DataType::kInt16);

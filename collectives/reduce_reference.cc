@@ -100,7 +100,7 @@ T Apply(T a, T b) {
 }
 
 template <typename T, ReduceOp kOp>
-void Combine(std::byte* out, const std::byte* local, const std::byte* incoming, size_t bytes) {
+void Reduce(std::byte* out, const std::byte* local, const std::byte* incoming, size_t bytes) {
   for (size_t at = 0; at < bytes; at += sizeof(T)) {
     T a, b;
     std::memcpy(&a, local + at, sizeof(T));
@@ -131,17 +131,17 @@ void Scale(std::byte* data, size_t bytes, int divisor) {
 
 template <typename T>
 void FillType(KernelTable& table, DataType type) {
-  net::CombineFn* row = table.combine[static_cast<int>(type)];
-  row[static_cast<int>(ReduceOp::kSum)] = &Combine<T, ReduceOp::kSum>;
-  row[static_cast<int>(ReduceOp::kProduct)] = &Combine<T, ReduceOp::kProduct>;
+  net::ReduceFn* row = table.reduce[static_cast<int>(type)];
+  row[static_cast<int>(ReduceOp::kSum)] = &Reduce<T, ReduceOp::kSum>;
+  row[static_cast<int>(ReduceOp::kProduct)] = &Reduce<T, ReduceOp::kProduct>;
   if constexpr (!kIsComplex<T>) {
-    row[static_cast<int>(ReduceOp::kMin)] = &Combine<T, ReduceOp::kMin>;
-    row[static_cast<int>(ReduceOp::kMax)] = &Combine<T, ReduceOp::kMax>;
+    row[static_cast<int>(ReduceOp::kMin)] = &Reduce<T, ReduceOp::kMin>;
+    row[static_cast<int>(ReduceOp::kMax)] = &Reduce<T, ReduceOp::kMax>;
   }
   if constexpr (std::is_integral_v<T> || std::is_same_v<T, Bool>) {
-    row[static_cast<int>(ReduceOp::kBitAnd)] = &Combine<T, ReduceOp::kBitAnd>;
-    row[static_cast<int>(ReduceOp::kBitOr)] = &Combine<T, ReduceOp::kBitOr>;
-    row[static_cast<int>(ReduceOp::kBitXor)] = &Combine<T, ReduceOp::kBitXor>;
+    row[static_cast<int>(ReduceOp::kBitAnd)] = &Reduce<T, ReduceOp::kBitAnd>;
+    row[static_cast<int>(ReduceOp::kBitOr)] = &Reduce<T, ReduceOp::kBitOr>;
+    row[static_cast<int>(ReduceOp::kBitXor)] = &Reduce<T, ReduceOp::kBitXor>;
   }
   if constexpr (!std::is_same_v<T, Bool>) table.scale[static_cast<int>(type)] = &Scale<T>;
 }

@@ -1,4 +1,4 @@
-// A collective described: which rank sends, receives, combines and copies which elements, after
+// A collective described: which rank sends, receives, reduces and copies which elements, after
 // what.
 //
 // A builder (algorithms/) turns a CollectiveSpec into one rank's RankSchedule, a pure function. The

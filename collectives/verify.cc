@@ -13,9 +13,9 @@
 namespace weft::collectives {
 namespace {
 
-using verify::Combine;
 using verify::Contents;
 using verify::Memory;
+using verify::Reduce;
 using verify::Stretch;
 using verify::Stretches;
 
@@ -83,7 +83,7 @@ class RankState {
       const Step& step = schedule_.steps[id];
       if (complete_[id] || step.kind <= StepKind::kReceiveReduce || !Ready(id)) continue;
       Stretches value = ReadPlace(step.kind == StepKind::kScale ? step.out : step.left, step);
-      if (step.kind == StepKind::kReduce) value = Combine(value, ReadPlace(step.right, step));
+      if (step.kind == StepKind::kReduce) value = Reduce(value, ReadPlace(step.right, step));
       if (step.kind == StepKind::kScale) {
         for (Stretch& part : value) {
           part.known = part.known && !part.contents.averaged;
@@ -111,7 +111,7 @@ class RankState {
   void Take(uint32_t id, Stretches value, const std::set<int>& heard) {
     const Step& step = schedule_.steps[id];
     ++receives_done_[step.peer];
-    if (step.kind == StepKind::kReceiveReduce) value = Combine(ReadPlace(step.left, step), value);
+    if (step.kind == StepKind::kReceiveReduce) value = Reduce(ReadPlace(step.left, step), value);
     WritePlace(step.out, value);
     Complete(id, heard);
   }

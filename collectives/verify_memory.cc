@@ -17,7 +17,7 @@ std::string ToText(const Contents& contents) {
   return absl::StrCat("{", absl::StrJoin(parts, ","), "}", contents.averaged ? "/n" : "");
 }
 
-Stretches Combine(const Stretches& left, const Stretches& right) {
+Stretches Reduce(const Stretches& left, const Stretches& right) {
   Stretches out;
   size_t l = 0, r = 0;
   int64_t l_at = 0, r_at = 0;

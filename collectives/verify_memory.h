@@ -35,7 +35,7 @@ struct Stretch {
 using Stretches = std::vector<Stretch>;
 
 // What left op right holds; unknown where elements of different numbers meet.
-Stretches Combine(const Stretches& left, const Stretches& right);
+Stretches Reduce(const Stretches& left, const Stretches& right);
 
 // By elements from 0 on; what was never written is unknown.
 class Memory {

@@ -88,7 +88,7 @@ class Region {
 };
 
 // Memory that is not this host's own, such as a GPU's: NICs read and write it, this processor never
-// does, so that it can be sent and received into, but not combined.
+// does, so that it can be sent and received into, but not reduced.
 struct DeviceMemory {
   void* data = nullptr;  // where its users see it
   size_t size = 0;
@@ -141,17 +141,17 @@ struct MessageKey {
   uint64_t check = 0;
 };
 
-// What a receive does with bytes as they arrive. With `combine`, piece by piece and straight from
-// the transport's own memory: out[i] = combine(local[i], incoming[i]), which saves a pass over
+// What a receive does with bytes as they arrive. With `reduce`, piece by piece and straight from
+// the transport's own memory: out[i] = reduce(local[i], incoming[i]), which saves a pass over
 // memory. `bytes` is a multiple of 64, except in the last piece of a message; pieces of one message
 // come in any order, each once. `local` may be equal to `out`, else does not overlap it.
 // A message longer than `out` fails both requests with kOutOfRange; a shorter one is fine.
-using CombineFn = void (*)(std::byte* out, const std::byte* local, const std::byte* incoming,
-                           size_t bytes);
+using ReduceFn = void (*)(std::byte* out, const std::byte* local, const std::byte* incoming,
+                          size_t bytes);
 struct ReceiveTarget {
   RegionView out;
-  const std::byte* local = nullptr;  // as long as `out`; null without combine
-  CombineFn combine = nullptr;       // null: store
+  const std::byte* local = nullptr;  // as long as `out`; null without `reduce`
+  ReduceFn reduce = nullptr;         // null: store
 };
 
 // What a send takes its bytes from. `warm`: this process wrote them a moment ago, as a part of the

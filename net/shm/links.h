@@ -124,10 +124,10 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   std::string Doing() const override;
 
   absl::Status TakeOffer(const std::byte* body);
-  // What is combined goes through the arena: reading it first into memory of ours costs more than
+  // What is reduced goes through the arena: reading it first into memory of ours costs more than
   // the copy that it saves.
   bool MayRead(const Receive& receive) const {
-    return memory_.usable() && receive.target.combine == nullptr;
+    return memory_.usable() && receive.target.reduce == nullptr;
   }
   bool ReadOffers();
   void BreakRead(ReadResult result);

@@ -160,7 +160,7 @@ absl::Status ShmReceiveLink::TakeOffer(const std::byte* body) {
                                   ", which is not posted or has its message"));
   }
   const ReceiveTarget& target = receive->target;
-  if (cell.total == 0 || cell.total > target.out.size() || target.combine != nullptr) {
+  if (cell.total == 0 || cell.total > target.out.size() || target.reduce != nullptr) {
     return Violation(
         absl::StrCat("an offer of ", cell.total, " bytes for a receive of ", target.out.size()));
   }
@@ -242,8 +242,8 @@ void ShmReceiveLink::Place(const Receive& receive, const DataCell& cell, const s
   if (cell.length == 0) return;
   const ReceiveTarget& target = receive.target;
   std::byte* out = target.out.data() + cell.offset;
-  if (target.combine != nullptr) {
-    target.combine(out, target.local + cell.offset, bytes, cell.length);
+  if (target.reduce != nullptr) {
+    target.reduce(out, target.local + cell.offset, bytes, cell.length);
   } else if (cell.total >= kCopyAroundMin) {
     CopyAround(out, bytes, cell.length);
   } else {

@@ -11,7 +11,7 @@ namespace weft::net::shm {
 namespace {
 
 // A message is cut so that the two copies overlap; below kPieceMin a cell a piece costs more than
-// the overlap saves. A multiple of 64, as combining wants it.
+// the overlap saves. A multiple of 64, as reducing wants it.
 constexpr uint64_t kPieceMin = 16 << 10;
 constexpr uint64_t kPiecesWanted = 4;
 

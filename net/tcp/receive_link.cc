@@ -116,8 +116,8 @@ absl::StatusOr<PayloadTarget> TcpReceiveLink::OnLinkFrame(const FrameHeader& hea
   PayloadTarget out;
   if (header.length == 0) return out;
   out.out = target.out.data() + header.offset;
-  if (target.combine != nullptr) {
-    out.combine = target.combine;
+  if (target.reduce != nullptr) {
+    out.reduce = target.reduce;
     out.local = target.local + header.offset;
   }
   return out;

@@ -313,9 +313,9 @@ bool Stream::Read(absl::Time now, int budget) {
     // A cut piece stands first, so that it is whole with what comes.
     size_t carried = carry_.size();
     std::memcpy(buffer, carry_.data(), carried);
-    bool direct = in_frame_ && payload_left_ > 0 && target_.combine == nullptr && target_.out;
-    bool combining = target_.combine != nullptr;  // also behind the frame: more of it will come
-    size_t room = combining ? Poller::kReadBufferBytes - carried : kReadAhead;
+    bool direct = in_frame_ && payload_left_ > 0 && target_.reduce == nullptr && target_.out;
+    bool reducing = target_.reduce != nullptr;  // also behind the frame: more of it will come
+    size_t room = reducing ? Poller::kReadBufferBytes - carried : kReadAhead;
     std::array<iovec, 2> vectors{{{target_.out, payload_left_}, {buffer + carried, room}}};
     ssize_t got = readv(fd_.get(), &vectors[direct ? 0 : 1], direct ? 2 : 1);
     if (got < 0 && errno == EINTR) continue;
@@ -408,19 +408,19 @@ absl::Status Stream::EndFrame(absl::string_view notice) {
 
 size_t Stream::TakePayload(std::byte* data, size_t size) {
   size_t used = std::min<uint64_t>(size, payload_left_);
-  if (target_.combine == nullptr) {
+  if (target_.reduce == nullptr) {
     std::memcpy(target_.out, data, used);
     target_.out += used;
   } else {
     if (used < payload_left_) used -= used % 64;
-    if (used > 0) Combine(data, used);
+    if (used > 0) Reduce(data, used);
   }
   payload_left_ -= used;
   return used;
 }
 
-void Stream::Combine(const std::byte* data, size_t size) {
-  // Behind a message of an odd size the bytes lie anywhere; combine functions want them aligned.
+void Stream::Reduce(const std::byte* data, size_t size) {
+  // Behind a message of an odd size the bytes lie anywhere; reduce functions want them aligned.
   alignas(64) std::array<std::byte, 4096> aligned;
   bool misaligned = reinterpret_cast<uintptr_t>(data) % 64 != 0;
   while (size > 0) {
@@ -430,7 +430,7 @@ void Stream::Combine(const std::byte* data, size_t size) {
       std::memcpy(aligned.data(), data, piece);
       incoming = aligned.data();
     }
-    target_.combine(target_.out, target_.local, incoming, piece);
+    target_.reduce(target_.out, target_.local, incoming, piece);
     target_.out += piece;
     target_.local += piece;
     data += piece;

@@ -11,7 +11,7 @@
 //
 // Reading: headers and small payloads go through the poller's buffer, several frames a call. Of a
 // large payload that is stored as it is, the rest goes straight into its memory. One that is
-// combined goes through the buffer, which stays in the cache, in pieces of a multiple of 64 bytes.
+// reduced goes through the buffer, which stays in the cache, in pieces of a multiple of 64 bytes.
 #ifndef WEFT_NET_TCP_STREAM_H_
 #define WEFT_NET_TCP_STREAM_H_
 
@@ -42,7 +42,7 @@ struct OutFrame {
 struct PayloadTarget {
   std::byte* out = nullptr;
   const std::byte* local = nullptr;
-  CombineFn combine = nullptr;
+  ReduceFn reduce = nullptr;
 };
 
 class Stream;
@@ -133,7 +133,7 @@ class Stream final : public Handler {
   absl::Status BeginFrame(const std::byte* data);
   absl::Status EndFrame(absl::string_view notice);
   size_t TakePayload(std::byte* data, size_t size);
-  void Combine(const std::byte* data, size_t size);
+  void Reduce(const std::byte* data, size_t size);
   void End(const absl::Status& why, absl::Time now);
 
   StreamOwner* owner_;
@@ -160,7 +160,7 @@ class Stream final : public Handler {
   std::string resume_;  // as much of it as has come
   uint64_t taken_ = 0, untold_ = 0;
 
-  std::string carry_;  // a cut header, notice or combined piece; at the start of the next read
+  std::string carry_;  // a cut header, notice or reduced piece; at the start of the next read
   bool in_frame_ = false;
   FrameHeader header_;    // while in_frame_
   PayloadTarget target_;  // advances with what has come

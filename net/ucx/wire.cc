@@ -13,7 +13,7 @@
 namespace weft::net {
 namespace {
 
-constexpr size_t kBuffersMax = 2;  // of a wire, for what is combined
+constexpr size_t kBuffersMax = 2;  // of a wire, for what is reduced
 constexpr size_t kScrapBytes = 64 << 10;
 // An endpoint that fails is mostly that of a peer that has gone: its connection says how.
 constexpr absl::Duration kFailureGrace = absl::Milliseconds(500);
@@ -30,7 +30,7 @@ struct UcxWire::Transfer {
   uint32_t token = 0;
   PayloadTarget target;  // of a fetch
   bool is_fetch = false;
-  std::unique_ptr<Line[]> buffer;  // of a fetch that is combined
+  std::unique_ptr<Line[]> buffer;  // of a fetch that is reduced
 };
 
 UcxWire::UcxWire(Poller& poller, UcxWorker& worker, UcxWireOwner& owner)
@@ -137,7 +137,7 @@ void UcxWire::TransferDone(Transfer* transfer, ucs_status_t status) {
   if (!closed_ && status != UCS_OK) {
     Fail(UcxStatus(status, is_fetch ? "fetch data" : "send"));
   } else if (!closed_ && is_fetch) {
-    if (done->buffer != nullptr) Combine(done->target, done->buffer[0].bytes, done->header.length);
+    if (done->buffer != nullptr) Reduce(done->target, done->buffer[0].bytes, done->header.length);
     Finish(done->header);
   } else if (!closed_ && done->payload != nullptr) {
     owner_.OnWireSent(done->token);
@@ -178,8 +178,8 @@ ucs_status_t UcxWire::TakeFrame(const FrameHeader& header, void* data, size_t le
     return UCS_OK;
   }
   const auto* bytes = static_cast<const std::byte*>(data);
-  if (target->combine != nullptr) {
-    Combine(*target, bytes, length);
+  if (target->reduce != nullptr) {
+    Reduce(*target, bytes, length);
   } else if (length > 0) {
     std::memcpy(target->out, bytes, length);
   }
@@ -187,17 +187,17 @@ ucs_status_t UcxWire::TakeFrame(const FrameHeader& header, void* data, size_t le
   return UCS_OK;
 }
 
-// UCX aligns what comes as it likes; whoever combines counts on 64 bytes.
-void UcxWire::Combine(const PayloadTarget& target, const std::byte* data, size_t length) {
+// UCX aligns payload arbitrarily; reduce functions need 64 bytes.
+void UcxWire::Reduce(const PayloadTarget& target, const std::byte* data, size_t length) {
   if (reinterpret_cast<uintptr_t>(data) % 64 == 0) {
-    target.combine(target.out, target.local, data, length);
+    target.reduce(target.out, target.local, data, length);
     return;
   }
   alignas(64) static thread_local std::byte scrap[kScrapBytes];
   for (size_t at = 0; at < length; at += kScrapBytes) {
     const size_t bytes = std::min(kScrapBytes, length - at);
     std::memcpy(scrap, data + at, bytes);
-    target.combine(target.out + at, target.local + at, scrap, bytes);
+    target.reduce(target.out + at, target.local + at, scrap, bytes);
   }
 }
 
@@ -225,8 +225,8 @@ bool UcxWire::Fetch(Arrival* arrival) {
     }
     arrival->target = *target;
   }
-  const bool combines = arrival->target->combine != nullptr;
-  if (combines && buffers_.empty()) {
+  const bool reduces = arrival->target->reduce != nullptr;
+  if (reduces && buffers_.empty()) {
     if (buffers_made_ == kBuffersMax) return false;
     buffers_.emplace_back(
         new Line[kFrameBytesMax / sizeof(Line)]);  // pages are the kernel's until used
@@ -237,7 +237,7 @@ bool UcxWire::Fetch(Arrival* arrival) {
   transfer->header = arrival->header;
   transfer->is_fetch = true;
   transfer->target = *arrival->target;
-  if (combines) {
+  if (reduces) {
     transfer->buffer = std::move(buffers_.back());
     buffers_.pop_back();
   }
@@ -249,7 +249,7 @@ bool UcxWire::Fetch(Arrival* arrival) {
   param.user_data = transfer;
   transfers_.insert(transfer);
   ++holding_memory_;
-  std::byte* into = combines ? transfer->buffer[0].bytes : transfer->target.out;
+  std::byte* into = reduces ? transfer->buffer[0].bytes : transfer->target.out;
   ucs_status_ptr_t request =
       ucp_am_recv_data_nbx(worker_.handle(), descriptor, into, transfer->header.length, &param);
   if (!UCS_PTR_IS_PTR(request)) TransferDone(transfer, UCS_PTR_STATUS(request));

@@ -1,6 +1,6 @@
 // A link's way through UCX: an endpoint to the peer's worker, the frames that go out on it and
 // those that come for the link. A frame is an active message: its header a FrameHeader, its data
-// the payload. Large payloads come by rendezvous, straight to their place; those that are combined
+// the payload. Large payloads come by rendezvous, straight to their place; those that are reduced
 // come through two buffers of a wire's own.
 #ifndef WEFT_NET_UCX_WIRE_H_
 #define WEFT_NET_UCX_WIRE_H_
@@ -78,7 +78,7 @@ class UcxWire final : public Handler {
   void Start(Transfer* transfer);
   bool Fetch(Arrival* arrival);  // false: no buffer is free
   void Finish(const FrameHeader& header);
-  void Combine(const PayloadTarget& target, const std::byte* data, size_t length);
+  void Reduce(const PayloadTarget& target, const std::byte* data, size_t length);
   void Fail(const absl::Status& why);
   void DropArrivals();
   static void OnSent(void* request, ucs_status_t status, void* transfer);

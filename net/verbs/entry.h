@@ -9,7 +9,7 @@
 //
 //   kClearToSend  receiver -> sender   a receive is posted, and where its bytes go
 //   kData         sender -> receiver   a piece of a message
-//   kStaging      receiver -> sender   memory for pieces that will be combined: `total` slots of
+//   kStaging      receiver -> sender   memory for pieces that will be reduced: `total` slots of
 //                                      `length` bytes at `address`, all free
 //   kRelease      receiver -> sender   the staging slots in the payload, a byte each, are free
 //   kTaken        both ways            nothing but `taken`
@@ -78,7 +78,7 @@ struct EntryHeader {
   uint32_t magic = kEntryMagic;
   EntryKind kind{};
   DataPlace place{};  // clear-to-send: kTarget: of all pieces; kEntry: of small ones it may be that
-  uint8_t combine = 0;       // clear-to-send: pieces go to staging slots
+  uint8_t reduce = 0;        // clear-to-send: pieces go to staging slots
   uint8_t staging_slot = 0;  // data
   uint64_t number = 0;
   uint64_t taken = 0;  // entries the other way that have been taken: all below this

@@ -127,7 +127,7 @@ absl::Status VerbsSendLink::OnClearToSend(const EntryHeader& header) {
   frame.type = FrameType::kClearToSend;
   CopyFields(header, &frame);
   targets_[static_cast<uint32_t>(header.receive)] = {
-      header.address, header.keys, header.combine != 0, header.place == DataPlace::kTarget};
+      header.address, header.keys, header.reduce != 0, header.place == DataPlace::kTarget};
   absl::StatusOr<PayloadTarget> admitted = TcpSendLink::OnLinkFrame(frame);
   if (!admitted.ok()) return admitted.status();
   WEFT_RETURN_IF_ERROR(TcpSendLink::OnLinkFrameDone(frame));
@@ -144,7 +144,7 @@ size_t VerbsSendLink::PieceBytes(uint64_t receive, size_t total) const {
   const auto target = targets_.find(static_cast<uint32_t>(receive));
   const auto pieces = wire_.lanes() <= 1 ? 1 : static_cast<size_t>(wire_.lanes()) * 2;
   const size_t even = (total / pieces + 127) / 128 * 128;
-  const size_t most = target != targets_.end() && target->second.combine
+  const size_t most = target != targets_.end() && target->second.reduce
                           ? std::min(options.piece_max, kStagingSlotBytes)
                           : options.piece_max;
   return std::clamp(std::min(even, wire_.PieceMost()), std::min(options.piece_min, most), most);
@@ -171,10 +171,10 @@ bool VerbsSendLink::SendPiece(const OutFrame& frame) {
   // What travels in an entry is copied there and out of it by the processors.
   const bool beside = from.length > 0 && (target.direct || wire_.rails().memory().IsDevice(
                                                                frame.payload, from.length));
-  if (beside && (target.combine ? staging_.address : target.address) == 0) {
+  if (beside && (target.reduce ? staging_.address : target.address) == 0) {
     sending_failed_ = absl::InvalidArgumentError(
         absl::StrCat("a send of ", from.total, " bytes of a device's memory to a receive that ",
-                     target.combine ? "combines" : "is not into registered memory"));
+                     target.reduce ? "reduces" : "is not into registered memory"));
     wire_.WakeUp();
     return false;
   }
@@ -184,7 +184,7 @@ bool VerbsSendLink::SendPiece(const OutFrame& frame) {
                     frame.token);
     return true;
   }
-  if (!target.combine) {
+  if (!target.reduce) {
     header.place = DataPlace::kTarget;
     header.address = target.address + from.offset;
     header.keys = target.keys;
@@ -271,12 +271,12 @@ absl::StatusOr<EntryHeader> VerbsReceiveLink::ClearToSendOf(uint64_t receive) {
   entry.tag = key.tag;
   entry.check = key.check;
   entry.total = target.out.size();
-  entry.combine = target.combine != nullptr ? 1 : 0;
+  entry.reduce = target.reduce != nullptr ? 1 : 0;
   entry.place = DataPlace::kEntry;
-  if (entry.combine != 0 && wire_.rails().memory().IsDevice(target.out.data(), entry.total)) {
-    return absl::InvalidArgumentError("a receive that combines with a device's memory");
+  if (entry.reduce != 0 && wire_.rails().memory().IsDevice(target.out.data(), entry.total)) {
+    return absl::InvalidArgumentError("a receive that reduces into a device's memory");
   }
-  if (entry.total > 0 && entry.combine == 0) {
+  if (entry.total > 0 && entry.reduce == 0) {
     WEFT_RETURN_IF_ERROR(SayWhere(target.out, &entry));
   }
   FillTaken(&entry);
@@ -293,7 +293,7 @@ void VerbsReceiveLink::WriteClears() {
       break;
     }
     const ReceiveTarget& target = *TargetOf(receive);
-    if (target.combine != nullptr && target.out.size() > kEntryPayloadMax && staging_ == nullptr) {
+    if (target.reduce != nullptr && target.out.size() > kEntryPayloadMax && staging_ == nullptr) {
       posting_failed_ = AnnounceStaging();
       continue;
     }
@@ -410,7 +410,7 @@ absl::Status VerbsReceiveLink::PutInPlace(const EntryHeader& header, const std::
   const std::byte* from = nullptr;
   switch (header.place) {
     case DataPlace::kTarget:
-      if (target.combine == nullptr) return absl::OkStatus();
+      if (target.reduce == nullptr) return absl::OkStatus();
       break;
     case DataPlace::kEntry:
       if (!wire_.rails().memory().IsDevice(target.out, header.length)) from = payload;
@@ -430,8 +430,8 @@ absl::Status VerbsReceiveLink::PutInPlace(const EntryHeader& header, const std::
         static_cast<int>(header.staging_slot), " that the receive does not allow"));
   }
   if (header.length == 0) return absl::OkStatus();
-  if (target.combine != nullptr) {
-    target.combine(target.out, target.local, from, header.length);
+  if (target.reduce != nullptr) {
+    target.reduce(target.out, target.local, from, header.length);
   } else {
     std::memcpy(target.out, from, header.length);
   }

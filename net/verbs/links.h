@@ -24,7 +24,7 @@
 
 namespace weft::net {
 
-// Memory of a receiving end for pieces that are combined with what is there: slots that the sender
+// Memory of a receiving end for pieces that are reduced into what is there: slots that the sender
 // fills and the receiver gives back.
 inline constexpr int kStagingSlots = 16;
 inline constexpr size_t kStagingSlotBytes = 128 << 10;
@@ -57,7 +57,7 @@ class VerbsSendLink final : public TcpSendLink, private VerbsWireOwner {
   struct Target {
     uint64_t address = 0;
     std::array<uint32_t, kVerbsRailsMax> keys{};
-    bool combine = false;
+    bool reduce = false;
     bool direct = false;  // however small they are
   };
 

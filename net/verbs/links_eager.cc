@@ -211,8 +211,8 @@ absl::Status VerbsReceiveLink::Deliver(uint64_t receive, uint64_t number, uint64
   frame.type = FrameType::kData;
   frame.length = bytes.size();
   WEFT_ASSIGN_OR_RETURN(const PayloadTarget target, TcpReceiveLink::OnLinkFrame(frame));
-  if (!bytes.empty() && target.combine != nullptr) {
-    target.combine(target.out, target.local, bytes.data(), bytes.size());
+  if (!bytes.empty() && target.reduce != nullptr) {
+    target.reduce(target.out, target.local, bytes.data(), bytes.size());
   } else if (!bytes.empty()) {
     std::memcpy(target.out, bytes.data(), bytes.size());
   }
@@ -224,8 +224,8 @@ absl::Status VerbsReceiveLink::Deliver(uint64_t receive, uint64_t number, uint64
 absl::Status VerbsReceiveLink::GiveBack(uint64_t receive, absl::Span<const std::byte> bytes) {
   TurnOrdinary();
   const ReceiveTarget& target = *TargetOf(receive);
-  if (target.combine != nullptr) {
-    return absl::InvalidArgumentError("a receive that combines with a device's memory");
+  if (target.reduce != nullptr) {
+    return absl::InvalidArgumentError("a receive that reduces into a device's memory");
   }
   EntryHeader header;
   header.kind = EntryKind::kAgain;

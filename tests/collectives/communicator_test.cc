@@ -84,7 +84,7 @@ Buffer Reduced(DataType type, ReduceOp op, size_t count, int n, uint64_t salt = 
   Buffer sum = Contribution(type, count, 0, salt);
   for (int r = 1; r < n; ++r) {
     const Buffer next = Contribution(type, count, r, salt);
-    CombineFor(type, op, KernelSet::kReference)(sum.data(), sum.data(), next.data(), sum.size());
+    ReduceFor(type, op, KernelSet::kReference)(sum.data(), sum.data(), next.data(), sum.size());
   }
   if (op == ReduceOp::kAverage && n > 1) {
     ScaleFor(type, KernelSet::kReference)(sum.data(), sum.size(), n);

@@ -91,8 +91,8 @@ TEST_P(KernelTest, AgreesWithTheReferenceForEveryTypeOperatorAndLength) {
     for (int o = 0; o < kReduceOpCount; ++o) {
       const DataType type = static_cast<DataType>(t);
       const ReduceOp op = static_cast<ReduceOp>(o);
-      net::CombineFn kernel = CombineFor(type, op, GetParam());
-      net::CombineFn reference = CombineFor(type, op, KernelSet::kReference);
+      net::ReduceFn kernel = ReduceFor(type, op, GetParam());
+      net::ReduceFn reference = ReduceFor(type, op, KernelSet::kReference);
       ASSERT_EQ(kernel != nullptr, Supports(op, type)) << ToString(type) << " " << ToString(op);
       if (kernel == nullptr) continue;
       for (size_t count : {0, 1, 7, 31, 64, 65, 1000, 4099}) {
@@ -130,10 +130,10 @@ TEST_P(KernelTest, AveragesAsTheReference) {
 TEST_P(KernelTest, AcceptsMemoryOfAnyAlignment) {
   const auto a = Operand(DataType::kFloat32, 300, 1), b = Operand(DataType::kFloat32, 300, 2);
   std::vector<std::byte> want(1024), got(1025);
-  CombineFor(DataType::kFloat32, ReduceOp::kSum, KernelSet::kReference)(want.data(), a.data() + 1,
-                                                                        b.data() + 3, 1024);
-  CombineFor(DataType::kFloat32, ReduceOp::kSum, GetParam())(got.data() + 1, a.data() + 1,
-                                                             b.data() + 3, 1024);
+  ReduceFor(DataType::kFloat32, ReduceOp::kSum, KernelSet::kReference)(want.data(), a.data() + 1,
+                                                                       b.data() + 3, 1024);
+  ReduceFor(DataType::kFloat32, ReduceOp::kSum, GetParam())(got.data() + 1, a.data() + 1,
+                                                            b.data() + 3, 1024);
   got.erase(got.begin());
   ExpectSame(DataType::kFloat32, got, want, "unaligned");
 }
@@ -146,8 +146,8 @@ TEST_P(KernelTest, RoundsEveryHalfToNearestEven) {
       for (uint32_t i = 0; i < 65536; ++i) a[i] = static_cast<uint16_t>(i), b[i] = partner;
       auto bytes = [](std::vector<uint16_t>& v) { return reinterpret_cast<std::byte*>(v.data()); };
       for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct}) {
-        CombineFor(type, op, KernelSet::kReference)(bytes(want), bytes(a), bytes(b), 131072);
-        CombineFor(type, op, GetParam())(bytes(got), bytes(a), bytes(b), 131072);
+        ReduceFor(type, op, KernelSet::kReference)(bytes(want), bytes(a), bytes(b), 131072);
+        ReduceFor(type, op, GetParam())(bytes(got), bytes(a), bytes(b), 131072);
         for (uint32_t i = 0; i < 65536; ++i) {
           if (want[i] == got[i]) continue;
           ASSERT_TRUE(IsNaN(type, reinterpret_cast<std::byte*>(&want[i])) &&
@@ -185,9 +185,9 @@ TEST(ReduceTest, KeepsNaNInMinAndMax) {
   for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
     for (auto [a, b] : {std::pair{&nan, &one}, std::pair{&one, &nan}}) {
       float out = 0;
-      CombineFor(DataType::kFloat32, op)(reinterpret_cast<std::byte*>(&out),
-                                         reinterpret_cast<const std::byte*>(a),
-                                         reinterpret_cast<const std::byte*>(b), 4);
+      ReduceFor(DataType::kFloat32, op)(reinterpret_cast<std::byte*>(&out),
+                                        reinterpret_cast<const std::byte*>(a),
+                                        reinterpret_cast<const std::byte*>(b), 4);
       EXPECT_TRUE(std::isnan(out));
     }
   }

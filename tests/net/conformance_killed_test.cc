@@ -109,7 +109,7 @@ TEST_P(Processes, KilledWhileIdle) {
 
 TEST_P(Processes, KilledInTheMiddleOfAMessageAsSender) {
   WEFT_SKIP_IN_ONE_PROCESS(GetParam());
-  for (bool combine : {false, true}) {
+  for (bool reduce : {false, true}) {
     Request receive;
     Scene scene(GetParam(), [](ChildNode& child, const Child::Channel& channel) {
       Buffer from(child.node.transport(), kLarge);
@@ -123,7 +123,7 @@ TEST_P(Processes, KilledInTheMiddleOfAMessageAsSender) {
     ParentNode& parent = scene.parent;
     Buffer to(parent.node.transport(), kLarge);
     ReceiveTarget target{to.view()};
-    if (combine) target.local = to.data(), target.combine = AddBytes;
+    if (reduce) target.local = to.data(), target.reduce = AddBytes;
     ASSERT_EQ(parent.in->PostReceive({1, 1}, target, &receive), Posted::kAccepted);
     Turn(parent.node, 3);
     scene.Say("go");

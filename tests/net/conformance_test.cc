@@ -37,7 +37,7 @@ TEST_P(Messages, EverySizeArrivesWhole) {
   }
 }
 
-TEST_P(Messages, EverySizeIsCombined) {
+TEST_P(Messages, EverySizeIsReduced) {
   Pair pair(GetParam());
   for (size_t size : kSizes) {
     for (bool in_place : {false, true}) {
@@ -63,7 +63,7 @@ TEST_P(Messages, EverySizeIsCombined) {
   }
 }
 
-// Pieces of a combined message are multiples of 64 bytes but for the last, aligned, each once.
+// Pieces of a reduced message are multiples of 64 bytes but for the last, aligned, each once.
 struct Pieces {
   static inline std::byte* base;
   static inline size_t total;
@@ -82,7 +82,7 @@ struct Pieces {
   }
 };
 
-TEST_P(Messages, CombinedPiecesAreWholeLinesAndComeOnce) {
+TEST_P(Messages, ReducedPiecesAreWholeLinesAndComeOnce) {
   Pair pair(GetParam());
   Random random(3);
   for (int round = 0; round < 200; ++round) {

@@ -3,7 +3,7 @@
 //   shm_bench [--sleep] [NAME=VALUE setting]...     e.g. shm_bench shm.slot_bytes=64KiB
 //
 // Columns: bytes; one-way latency of a ping-pong (us); bandwidth of a window of up to 16 messages
-// in flight, stored and combined as float sums (GB/s). The child sends, or answers; both poll, with
+// in flight, stored and reduced as float sums (GB/s). The child sends, or answers; both poll, with
 // sched_yield when idle; --sleep makes both sleep instead.
 #include <sched.h>
 #include <sys/wait.h>
@@ -69,7 +69,7 @@ struct Side {
       Wait(send);
     }
   }
-  void Stream(size_t size, int rounds, bool sends, bool combine) {
+  void Stream(size_t size, int rounds, bool sends, bool reduce) {
     size_t window = std::clamp<size_t>((32 << 20) / size, 2, kWindow);
     buffer.resize(std::max(buffer.size(), window * size));
     local.resize(buffer.size());
@@ -83,7 +83,7 @@ struct Side {
         (void)to->PostSend({2, 0}, view, &requests[slot]);
       } else {
         (void)from->PostReceive(
-            {2, 0}, {view, combine ? local.data() + slot * size : nullptr, combine ? Sum : nullptr},
+            {2, 0}, {view, reduce ? local.data() + slot * size : nullptr, reduce ? Sum : nullptr},
             &requests[slot]);
       }
     }
@@ -106,7 +106,7 @@ int Run(bool sleep, const std::vector<std::pair<std::string, std::string>>& sett
   if (write(first ? down[1] : up[1], own.data(), own.size()) < 0) return 1;
   if (read(first ? up[0] : down[0], other.data(), other.size()) < 0) return 1;
   side.Link(other, first ? 1 : 0);
-  if (first) printf("%10s %12s %12s %12s\n", "bytes", "latency us", "store GB/s", "combine GB/s");
+  if (first) printf("%10s %12s %12s %12s\n", "bytes", "latency us", "store GB/s", "reduce GB/s");
   for (size_t size = 8; size <= size_t{16} << 20; size *= size < 4096 ? 8 : 4) {
     int rounds = static_cast<int>(std::clamp<size_t>((256 << 20) / (size + 4096), 16, 20000));
     auto time = [&](auto body) {
@@ -117,10 +117,10 @@ int Run(bool sleep, const std::vector<std::pair<std::string, std::string>>& sett
     };
     double latency = time([&] { side.PingPong(size, rounds, first); }) / rounds / 2;
     std::array<double, 2> rate{};
-    for (bool combine : {false, true}) {
-      side.Stream(size, kWindow, !first, combine);
-      double us = time([&] { side.Stream(size, rounds, !first, combine); });
-      rate[combine ? 1 : 0] = static_cast<double>(size) * rounds / us / 1e3;
+    for (bool reduce : {false, true}) {
+      side.Stream(size, kWindow, !first, reduce);
+      double us = time([&] { side.Stream(size, rounds, !first, reduce); });
+      rate[reduce ? 1 : 0] = static_cast<double>(size) * rounds / us / 1e3;
     }
     if (first) printf("%10zu %12.2f %12.2f %12.2f\n", size, latency, rate[0], rate[1]);
     fflush(stdout);

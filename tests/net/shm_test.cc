@@ -59,16 +59,16 @@ TEST(ShmSingleCopy, ALargeMessageNeedsNoTurnsOfTheSender) {
   EXPECT_EQ(send.bytes(), out.size());
 }
 
-TEST(ShmSingleCopy, IsNotUsedWhereItIsTurnedOffOrBytesAreCombinedOrWarm) {
-  enum Case { kOff, kCombined, kWarm };
-  for (Case why : {kOff, kCombined, kWarm}) {
-    const bool combines = why == kCombined;
+TEST(ShmSingleCopy, IsNotUsedWhereItIsTurnedOffOrBytesAreReducedOrWarm) {
+  enum Case { kOff, kReduced, kWarm };
+  for (Case why : {kOff, kReduced, kWarm}) {
+    const bool reduces = why == kReduced;
     Request send, receive;
     using Setting = std::pair<std::string, std::string>;
     ShmPair pair(std::vector<Setting>{{"shm.single_copy_min", why == kOff ? "0" : "32KiB"}});
     auto out = RandomBytes(8 << 20, 1), in = out;
     ReceiveTarget target{View(*pair.b.transport, in)};
-    if (combines) target.local = in.data(), target.combine = Xor;
+    if (reduces) target.local = in.data(), target.reduce = Xor;
     (void)pair.receiver->PostReceive({1, 2}, target, &receive);
     (void)pair.sender->PostSend({1, 2}, {View(*pair.a.transport, out), why == kWarm}, &send);
     pair.a.transport->Progress(Now());
@@ -76,7 +76,7 @@ TEST(ShmSingleCopy, IsNotUsedWhereItIsTurnedOffOrBytesAreCombinedOrWarm) {
     EXPECT_FALSE(receive.done());  // the arena holds but a part
     ASSERT_TRUE(pair.Pump([&] { return send.done() && receive.done(); }));
     EXPECT_TRUE(send.status().ok() && receive.status().ok()) << receive.status();
-    if (combines) out.assign(out.size(), std::byte{0});
+    if (reduces) out.assign(out.size(), std::byte{0});
     EXPECT_TRUE(in == out);
   }
 }
@@ -120,7 +120,7 @@ TEST(ShmSingleCopy, ASenderThatLeavesInTheMiddleFailsTheReceive) {
   }
 }
 
-TEST(Shm, CombinesStraightFromTheSegment) {
+TEST(Shm, ReducesStraightFromTheSegment) {
   ShmPair pair({{"shm.slot_bytes", "4KiB"}, {"shm.slots", "4"}});
   for (size_t size : {8, 1000, 70001}) {
     auto out = RandomBytes(size, 1), local = RandomBytes(size, 2);

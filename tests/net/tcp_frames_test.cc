@@ -23,13 +23,13 @@ struct Liar {
     EXPECT_TRUE(DriveUntil({&b, &healthy}, [&] { return b.accepted(2) != nullptr; }));
   }
   // A new link from the liar, and a posted receive of `size` on it.
-  RawPeer Open(size_t size, uint64_t tag, Request* request, Buffer& to, bool combine = false) {
+  RawPeer Open(size_t size, uint64_t tag, Request* request, Buffer& to, bool reduce = false) {
     RawPeer peer = RawPeer::ConnectTo(b.address());
     int before = b.accepted_count;
     EXPECT_TRUE(peer.ShakeHands(b, 0, 3, ++links));
     EXPECT_TRUE(DriveUntil({&b}, [&] { return b.accepted_count > before; }));
     ReceiveTarget target{to.view().Slice(0, size)};
-    if (combine) target.local = to.data(), target.combine = AddBytes;
+    if (reduce) target.local = to.data(), target.reduce = AddBytes;
     EXPECT_EQ(b.accepted(0)->PostReceive({tag, 0}, target, request), Posted::kAccepted);
     clear = peer.HearHeader(b);
     EXPECT_EQ(clear.type, FrameType::kClearToSend);

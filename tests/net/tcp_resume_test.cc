@@ -28,7 +28,7 @@ std::string Message(const absl::Status& status) { return std::string(status.mess
 
 // ---- Data over sockets that are cut
 
-// Messages of all sizes, some of them combined: a byte that came twice would be added twice.
+// Messages of all sizes, some of them reduced: a byte that came twice would be added twice.
 struct Traffic {
   explicit Traffic(uint64_t seed, int messages) : random(seed) {
     for (int i = 0; i < messages; ++i) {
@@ -65,7 +65,7 @@ std::string Exchange(Node& node, SendLink& out, ReceiveLink& in, const Traffic& 
       ReceiveTarget target{post.buffer->view()};
       if (receives_posted % 2 == 0) {
         post.buffer->Clear(0);
-        target.local = post.buffer->data(), target.combine = AddBytes;
+        target.local = post.buffer->data(), target.reduce = AddBytes;
       }
       if (in.PostReceive({1, 1}, target, &post.request) != Posted::kAccepted) abort();
       ++receives_posted;

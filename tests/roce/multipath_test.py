@@ -15,7 +15,7 @@ import scene
 WIRES = ("uc", "rc")
 LIMIT_SECONDS = 300  # of a wire
 # Of the suite: what a software device on an emulated processor does in a short time.
-SUITE = ("*EverySizeArrivesWhole*:*CombinedPieces*:*ThousandsInFlight*:*KilledWhileIdle*:"
+SUITE = ("*EverySizeArrivesWhole*:*ReducedPieces*:*ThousandsInFlight*:*KilledWhileIdle*:"
          "*KilledInTheMiddle*:*OthersGoOnWhenOnePeerIsKilled*:*KilledConnector*:*ARingOfProcesses*:"
          "*AStoppedReceiver*")
 # Of what fewer bytes cross a spine than this share, it was not used.

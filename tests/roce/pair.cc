@@ -2,7 +2,7 @@
 // verbs transport, or with transport=multipath over that. Both are given the same steps; rank 0
 // prints their results.
 //
-//   data                       checks every byte, stored and combined   data ok
+//   data                       checks every byte, stored and reduced   data ok
 //   latency:SIZE:ROUNDS        half a round trip, the median            latency SIZE US
 //   bandwidth:SIZE:COUNT       one way, 16 messages outstanding         bandwidth SIZE MB_PER_S
 //   seconds:SIZE:SECONDS       the same, for so long                    bandwidth SIZE MB_PER_S
@@ -39,10 +39,10 @@ void Send(TestRank& rank, const Buffer& buffer, size_t bytes) {
   rank.Await(&request, kSpin);
 }
 
-size_t Receive(TestRank& rank, Buffer& buffer, size_t bytes, bool combine) {
+size_t Receive(TestRank& rank, Buffer& buffer, size_t bytes, bool reduce) {
   Request request;
   ReceiveTarget target{buffer.view().Slice(0, bytes)};
-  if (combine) target.local = buffer.data(), target.combine = AddBytes;
+  if (reduce) target.local = buffer.data(), target.reduce = AddBytes;
   WEFT_CHECK(rank.in()->PostReceive({1, 0}, target, &request) == Posted::kAccepted, "");
   rank.Await(&request, kSpin);
   return request.bytes();
@@ -50,16 +50,16 @@ size_t Receive(TestRank& rank, Buffer& buffer, size_t bytes, bool combine) {
 
 void Data(TestRank& rank) {
   for (size_t bytes : {0, 1, 128, 129, 4096, 65536, 300001, 4 << 20}) {
-    for (bool combine : {false, true}) {
+    for (bool reduce : {false, true}) {
       Buffer buffer(rank.node().transport(), bytes);
       if (rank.rank() == 0) {
         buffer.FillPattern(bytes);
         Send(rank, buffer, bytes);
         continue;
       }
-      buffer.Clear(combine ? 3 : 0xEE);
-      Receive(rank, buffer, bytes, combine);
-      for (size_t i = 0; combine && i < bytes; ++i) {
+      buffer.Clear(reduce ? 3 : 0xEE);
+      Receive(rank, buffer, bytes, reduce);
+      for (size_t i = 0; reduce && i < bytes; ++i) {
         buffer.data()[i] = static_cast<std::byte>(static_cast<uint8_t>(buffer.data()[i]) - 3);
       }
       const std::string wrong = buffer.CheckPattern(bytes, bytes);

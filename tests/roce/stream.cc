@@ -35,7 +35,7 @@ namespace {
 
 constexpr size_t kMessageMax = 1 << 20;
 constexpr size_t kWindow = 4;  // messages posted each way
-constexpr int kAdded = 3;      // by combining
+constexpr int kAdded = 3;      // by reduction
 
 double Uptime() {
   timespec now{};
@@ -46,14 +46,14 @@ double Uptime() {
 // What message n of one direction is; both sides draw the same.
 struct Message {
   size_t from = 0, bytes = 0;
-  bool combine = false;
+  bool reduce = false;
   Message(uint64_t seed, int sender, uint64_t number, size_t bytes_max) {
     uint64_t state = seed * 2 + static_cast<uint64_t>(sender) + number * 0x9E3779B97F4A7C15ULL;
     Random random(SplitMix64(state));
     const bool small = random.Below(4) == 0;
     bytes = 1 + random.Below(small ? 300 : bytes_max);
     from = random.Below(kMessageMax);
-    combine = random.Below(4) == 0;
+    reduce = random.Below(4) == 0;
   }
 };
 
@@ -127,7 +127,7 @@ class Stream {
       Slot& to = slot(posted_);
       const Message message(seed_, 1 - rank_.rank(), posted_, bytes_max_);
       ReceiveTarget target{to.into->view().Slice(0, message.bytes)};
-      if (message.combine) target.local = local_.data(), target.combine = AddBytes;
+      if (message.reduce) target.local = local_.data(), target.reduce = AddBytes;
       std::memset(to.into->data(), 0xEE, message.bytes);
       if (rank_.in()->PostReceive({1, 0}, target, &to.receive) != Posted::kAccepted) return;
       ++posted_;
@@ -165,13 +165,13 @@ class Stream {
       return absl::DataLossError(absl::StrCat("message ", number, " has ", there.receive.bytes(),
                                               " bytes of ", message.bytes));
     }
-    const std::byte* right = (message.combine ? added_.data() : source_.data()) + message.from;
+    const std::byte* right = (message.reduce ? added_.data() : source_.data()) + message.from;
     for (size_t i = 0; i < message.bytes; ++i) {
       if (there.into->data()[i] == right[i]) continue;
       return absl::DataLossError(
           absl::StrCat("byte ", i, " of message ", number, " of ", message.bytes, " bytes is ",
                        static_cast<int>(there.into->data()[i]), " instead of ",
-                       static_cast<int>(right[i]), message.combine ? " (combined)" : ""));
+                       static_cast<int>(right[i]), message.reduce ? " (reduced)" : ""));
     }
     received_bytes_ += message.bytes;
     return absl::OkStatus();
@@ -191,7 +191,7 @@ class Stream {
   const size_t bytes_max_;
   const absl::Duration time_, limit_;
   Buffer source_;
-  std::vector<std::byte> local_, added_;  // what is combined with, and source_ after it
+  std::vector<std::byte> local_, added_;  // the other operand of reductions, and source_ after it
   std::array<Slot, kWindow> slots_;
   absl::Time start_, moved_;
   uint64_t sent_ = 0, finished_ = 0, posted_ = 0, received_ = 0;

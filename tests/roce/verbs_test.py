@@ -15,7 +15,7 @@ import scene
 QUEUE_PAIRS = 4
 LIMIT_SECONDS = 600
 # Of the suite: what a software device on an emulated processor does in a short time.
-SUITE = "*EverySizeArrivesWhole*:*CombinedPieces*:*ThousandsInFlight*:*Faults.*:*Processes.*"
+SUITE = "*EverySizeArrivesWhole*:*ReducedPieces*:*ThousandsInFlight*:*Faults.*:*Processes.*"
 
 SCRIPT = f"""
 ip netns exec leaf2 roce_ports d2 d3 > ports.txt & counter=$!

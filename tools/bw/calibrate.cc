@@ -128,8 +128,8 @@ double SwitchRank() {
 
 absl::Status MeasureCores(Calibration& calibration) {
   std::vector<std::byte> left(kCacheBytes), right = left, out = left;
-  const net::CombineFn combine =
-      CombineFor(collectives::DataType::kFloat32, collectives::ReduceOp::kSum);
+  const net::ReduceFn reduce_fn =
+      ReduceFor(collectives::DataType::kFloat32, collectives::ReduceOp::kSum);
   auto per_byte = [&](auto&& once) -> absl::StatusOr<double> {
     return Least(kShortRuns, [&]() -> absl::StatusOr<double> {
       const double start = Now();
@@ -140,7 +140,7 @@ absl::Status MeasureCores(Calibration& calibration) {
   WEFT_ASSIGN_OR_RETURN(calibration.copy_byte,
                         per_byte([&] { std::memcpy(out.data(), left.data(), kCacheBytes); }));
   WEFT_ASSIGN_OR_RETURN(const double reduce, per_byte([&] {
-                          combine(out.data(), left.data(), right.data(), kCacheBytes);
+                          reduce_fn(out.data(), left.data(), right.data(), kCacheBytes);
                         }));
   calibration.reduce_byte = std::max(reduce - calibration.copy_byte, reduce / 10);
   WEFT_ASSIGN_OR_RETURN(calibration.switch_rank,

@@ -100,11 +100,11 @@ void Pattern::Write(std::byte* to, int rank, size_t count) const {
 std::vector<std::byte> Pattern::Expected(const std::vector<int>& ranks) const {
   std::vector<std::byte> result = PeriodOf(ranks[0]);
   if (ranks.size() == 1) return result;
-  auto combine = collectives::CombineFor(type_, op_, collectives::KernelSet::kReference);
-  WEFT_CHECK(combine != nullptr, ToString(op_) << " of " << ToString(type_));
+  auto reduce = collectives::ReduceFor(type_, op_, collectives::KernelSet::kReference);
+  WEFT_CHECK(reduce != nullptr, ToString(op_) << " of " << ToString(type_));
   for (size_t i = 1; i < ranks.size(); ++i) {
     std::vector<std::byte> next = PeriodOf(ranks[i]);
-    combine(result.data(), result.data(), next.data(), result.size());
+    reduce(result.data(), result.data(), next.data(), result.size());
   }
   if (op_ == ReduceOp::kAverage) {
     collectives::ScaleFor(type_, collectives::KernelSet::kReference)(result.data(), result.size(),

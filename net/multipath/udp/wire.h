@@ -2,7 +2,7 @@
 // of tcp links (net/tcp/frame.h) as their messages.
 //
 //   data            one message a send; every chunk names the receive it is for, so that it is put
-//                   in place, or combined, as it arrives, in whatever order
+//                   in place, or reduced, as it arrives, in whatever order
 //   clear-to-send,  in messages of control, which carry several at once and overtake data; they are
 //   notices, ...    numbered and handed on in order
 //

@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kControlBytesMax = 16 << 10;  // of a message of control
 constexpr uint64_t kControlAhead = 1024;       // numbers that may arrive before one that is missing
 
-// Whoever combines counts on 64 bytes; a chunk lies so but behind one of an odd size that came in
-// the same receive.
+// Reduce functions need 64-byte alignment; a chunk has it unless it lies behind one of an odd size
+// that came in the same receive.
 const std::byte* Aligned(const std::byte* chunk, size_t bytes) {
   if (reinterpret_cast<uintptr_t>(chunk) % 64 == 0) return chunk;
   alignas(64) static thread_local std::byte scrap[kChunkMax];
@@ -28,7 +28,7 @@ std::byte* Wire::PlaceFor(const ChunkAddress& chunk, size_t bytes) {
   auto found = is_closed_ ? incoming_.end() : incoming_.find(chunk.message);
   if (found == incoming_.end()) return nullptr;
   const Incoming& incoming = found->second;
-  bool is_stored = incoming.control == 0 && incoming.target.combine == nullptr &&
+  bool is_stored = incoming.control == 0 && incoming.target.reduce == nullptr &&
                    chunk.length == incoming.header.length;
   if (!is_stored || !receiver_->IsMissing(chunk.message, chunk.offset, bytes)) return nullptr;
   return incoming.target.out + chunk.offset;
@@ -109,9 +109,9 @@ void Wire::OnChunk(const Packet& packet, const std::byte* chunk, uint32_t bytes)
   Incoming& incoming = found->second;
   if (incoming.control != 0) {
     std::memcpy(incoming.bytes.data() + packet.offset, chunk, bytes);
-  } else if (incoming.target.combine != nullptr) {
-    incoming.target.combine(incoming.target.out + packet.offset,
-                            incoming.target.local + packet.offset, Aligned(chunk, bytes), bytes);
+  } else if (incoming.target.reduce != nullptr) {
+    incoming.target.reduce(incoming.target.out + packet.offset,
+                           incoming.target.local + packet.offset, Aligned(chunk, bytes), bytes);
   } else if (chunk != incoming.target.out + packet.offset) {  // else it was read there
     std::memcpy(incoming.target.out + packet.offset, chunk, bytes);
   }

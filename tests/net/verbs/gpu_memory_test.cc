@@ -168,11 +168,11 @@ TEST(GpuMemoryTest, WhatCannotBeWithoutAProcessorIsRefused) {
   std::vector<std::byte> local(1000);
   const ReceiveTarget target = {.out = gpus.to_region.view().Slice(0, 1000),
                                 .local = local.data(),
-                                .combine = [](std::byte*, const std::byte*, const std::byte*,
-                                              size_t) { FAIL() << "it was combined"; }};
+                                .reduce = [](std::byte*, const std::byte*, const std::byte*,
+                                             size_t) { FAIL() << "it was reduced"; }};
   EXPECT_EQ(gpus.world.b->accepted->PostReceive({1, 0}, target, &receive), Posted::kAccepted);
   ASSERT_TRUE(gpus.world.Until([&] { return receive.done(); }));
-  EXPECT_THAT(std::string(receive.status().message()), HasSubstr("combines"));
+  EXPECT_THAT(std::string(receive.status().message()), HasSubstr("reduces"));
 }
 
 TEST(GpuMemoryTest, ASendToAPlaceThatHasNoAddressIsRefusedByName) {

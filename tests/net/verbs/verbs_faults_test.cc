@@ -259,7 +259,7 @@ TEST(VerbsFaults, AStallDoesNotCountTowardsTheLimit) {
 // ---- Quiet links
 
 // Staging memory and clear-to-send wait for a turn of the wire, which nothing else brings.
-TEST(VerbsQuiet, ACombinedReceiveOnAnIdleLinkIsAnnounced) {
+TEST(VerbsQuiet, AReducingReceiveOnAnIdleLinkIsAnnounced) {
   World world(QuickWorld());
   ASSERT_TRUE(world.Connect());
   for (int i = 0; i < 2000; ++i) world.Turn();

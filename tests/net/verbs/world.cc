@@ -149,7 +149,7 @@ Traffic::Traffic(World& world, uint64_t seed, int messages, size_t bytes_max) : 
     Message& one = messages_.emplace_back();
     const uint64_t kind = random.Below(4);
     one.bytes = kind == 0 ? random.Below(129) : random.Below(kind == 1 ? 5000 : bytes_max);
-    one.combine = random.Below(3) == 0;
+    one.reduce = random.Below(3) == 0;
     one.from.resize(one.bytes + 1);
     one.to.assign(one.bytes + 65, 0xEE);
     one.local.resize(one.bytes + 1);
@@ -193,9 +193,9 @@ void Traffic::Post() {
     Message& one = messages_[index];
     if (!ready(b.transport(), one.to.data(), one.to.size(), &one.to_region)) break;
     ReceiveTarget target{one.to_region.view().Slice(0, one.bytes)};
-    if (one.combine) {
+    if (one.reduce) {
       target.local = reinterpret_cast<const std::byte*>(one.local.data());
-      target.combine = AddUp;
+      target.reduce = AddUp;
     }
     if (b.accepted->PostReceive({index, 7}, target, &one.receive) == Posted::kNotYet) break;
     one.receive_posted = true;
@@ -238,10 +238,9 @@ std::string Traffic::Check() const {
     for (size_t k = 0; k < one.to.size(); ++k) {
       uint8_t right = 0xEE;
       if (k < one.bytes) right = PatternOf(i + 1, k, 1);
-      if (k < one.bytes && one.combine)
-        right = static_cast<uint8_t>(right + PatternOf(i + 1, k, 2));
+      if (k < one.bytes && one.reduce) right = static_cast<uint8_t>(right + PatternOf(i + 1, k, 2));
       if (one.to[k] != right) {
-        return absl::StrCat("message ", i, " of ", one.bytes, one.combine ? " combined" : "",
+        return absl::StrCat("message ", i, " of ", one.bytes, one.reduce ? " reduced" : "",
                             " bytes: byte ", k, " is ", one.to[k], " instead of ", right);
       }
     }

@@ -98,7 +98,7 @@ struct RegisteredBuffers {
 // With short limits, small pieces and two queue pairs.
 WorldOptions QuickWorld(int rails = 2);
 
-// Messages of many sizes, stored and combined, posted in random order.
+// Messages of many sizes, stored and reduced, posted in random order.
 class Traffic {
  public:
   Traffic(World& world, uint64_t seed, int messages, size_t bytes_max);
@@ -113,7 +113,7 @@ class Traffic {
  private:
   struct Message {
     size_t bytes = 0;
-    bool combine = false;
+    bool reduce = false;
     std::vector<uint8_t> from, to, local;
     Region from_region, to_region;
     Request send, receive;

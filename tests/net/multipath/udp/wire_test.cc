@@ -96,8 +96,8 @@ class End final : private WireOwner {
     datagrams_->OnDatagram(ReceivedOf(AsBytes(bytes), /*marked=*/false, now, now));
   }
 
-  std::string buffer;     // of the message that comes
-  bool combines = false;  // adds to it, else is put there
+  std::string buffer;    // of the message that comes
+  bool reduces = false;  // adds to it, else is put there
   int arrived = 0, sent = 0;
   int64_t malformed = 0, strangers = 0;
   absl::Status broken;
@@ -108,7 +108,7 @@ class End final : private WireOwner {
     if (header.total > buffer.size()) return absl::OutOfRangeError("too long");
     target.out = reinterpret_cast<std::byte*>(buffer.data());
     target.local = target.out;
-    if (combines) target.combine = AddEach;
+    if (reduces) target.reduce = AddEach;
     return target;
   }
   absl::Status OnWireFrameDone(const FrameHeader& /*header*/, absl::string_view) override {
@@ -125,7 +125,7 @@ class End final : private WireOwner {
   Wire wire_;
 };
 
-// `combines`: what arrives is added to what is there.
+// `reduces`: what arrives is added to what is there.
 class WireTest : public testing::TestWithParam<bool> {
  protected:
   void Open(bool authenticates) {
@@ -150,7 +150,7 @@ class WireTest : public testing::TestWithParam<bool> {
                       second = *receiver().wire().OwnAddress();
     ASSERT_TRUE(sender().wire().Connect(second).ok());
     ASSERT_TRUE(receiver().wire().Connect(first).ok());
-    receiver().combines = GetParam();
+    receiver().reduces = GetParam();
   }
   End& sender() { return *ends_[kSender]; }
   End& receiver() { return *ends_[kReceiver]; }
@@ -260,7 +260,7 @@ TEST_P(WireTest, APacketSentAgainByAnybodyChangesNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, WireTest, testing::Bool(), [](const auto& info) {
-  return info.param ? "CombinedMessages" : "StoredMessages";
+  return info.param ? "ReducedMessages" : "StoredMessages";
 });
 
 }  // namespace
