@@ -10,11 +10,11 @@
 //
 // The MAC is HMAC-SHA512/256 under the 32-byte secret; fresh nonces make a recorded Hello
 // worthless. It proves who opened the connection. It neither hides nor protects what is sent on it
-// later: whoever can rewrite packets between two hosts of the job is outside of what it defends
-// against.
+// later: an attacker who can rewrite packets between two hosts of the job is outside of what it
+// defends against.
 //
-// The connector proves itself first: to whoever has not, a listener says nothing that depends on
-// the secret, and its Verdict has zeros for a MAC. A connector must begin with somebody, so who
+// The connector proves itself first: to a peer that has not, a listener says nothing that depends
+// on the secret, and its Verdict has zeros for a MAC. A connector must begin with somebody, so who
 // passes for the listener gets a MAC over what is known, and can try secrets against it at leisure:
 // a secret is drawn (net/secret.h) or stretched from a long passphrase, never a password.
 //
@@ -92,7 +92,7 @@ struct HandshakeIdentity {
 struct Hello {
   Rank rank;
   int world_size = 0;
-  Rank target;             // whom the connector means to reach; -1: whoever listens
+  Rank target;             // which the connector means to reach; -1: any listener
   std::string parameters;  // the owner's, <= kHandshakeParameterBytesMax
 };
 

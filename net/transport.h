@@ -8,9 +8,9 @@
 // Messages are receiver-driven, as in NCCL's net transports: a posted receive sends a clear-to-send
 // to the sender, the sender matches it to a posted send with the same tag, first posted first
 // matched, and only then moves bytes, straight to where they belong. So a receive that is not
-// posted holds up nobody else, nothing unexpected is ever buffered, and memory use is bounded by
-// what was posted. Over verbs small messages are sent ahead of their receive, and a bounded number
-// of them is buffered (verbs.eager_max).
+// posted does not delay other messages, nothing unexpected is ever buffered, and memory use is
+// bounded by what was posted. Over verbs small messages are sent ahead of their receive, and a
+// bounded number of them is buffered (verbs.eager_max).
 //
 // Everything is non-blocking and happens inside Progress(). "Not yet" is a value (Posted::kNotYet),
 // never an error; its retry rule: call again after Progress() has returned true. A fault breaks a
@@ -195,8 +195,8 @@ class Link {
   // A small message outside of matching, delivered once and in order to TransportEvents::OnNotice.
   virtual Posted PostNotice(absl::string_view bytes) = 0;
   // Gives the link up for good, where its end in good order, the destructor, has to wait: completes
-  // all of its requests with `why`, after which nobody touches their memory, and tells OnBroken.
-  // Not from inside Progress(). The peer sees a link that broke.
+  // all of its requests with `why`, after which their memory is not touched any more, and calls
+  // OnBroken. Not from inside Progress(). The peer sees a link that broke.
   virtual void Break(const absl::Status& why) = 0;
   // "tcp 10.0.0.1:41000 -> 10.0.0.2:7000 (2 sockets)": for people.
   virtual std::string Describe() const = 0;
@@ -264,7 +264,7 @@ struct TransportOptions {
   // messages better.
   bool await_goodbyes = true;
   // Notices go by the connection that the handshake opened, also where other ways are faster
-  // (multipath): the kernel delivers them while nobody calls Progress().
+  // (multipath): the kernel delivers them while Progress() is not called.
   bool notices_by_tcp = false;
 };
 

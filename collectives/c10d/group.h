@@ -21,9 +21,9 @@ struct GroupOptions {
   int rank = 0;                           // in the group
   int size = 1;
   std::string name;  // no other group of these processes has it
-  // Of its members in the default group, by group rank; empty: this is the default group.
+  // Ranks of its members in the default group, by group rank; empty: this is the default group.
   std::vector<int64_t> global_ranks;
-  // Of waits, and where the settings say nothing else of collectives and of the meeting.
+  // Limit of waits; also of collectives and of the rendezvous, where the settings set none.
   std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
   Settings settings{LibrarySettings()};
 };

@@ -32,7 +32,7 @@ struct NcclMaker {
       split;
   std::function<void(WeftNcclCommunicator*)> abort;
 };
-// Of the GPU that this thread has selected; the device outlives it.
+// Makes NCCL communicators on the GPU that this thread has selected; the device outlives it.
 NcclMaker NcclMakerOf(const Device& device);
 // For FastInitOptions::make_unique_id.
 std::function<absl::StatusOr<std::string>()> UniqueIdsOf(const Device& device);

@@ -128,7 +128,7 @@ struct StoreArrivals {
   RankSet wanted;                   // kExchange: by any of them
 };
 StoreRequest EncodeArrivals(const std::string& key, int32_t size, const StoreArrivals& arrivals);
-// Of a request that IsGroup(), whose values it takes.
+// The arrivals of a request that IsGroup(), whose values it moves out.
 absl::StatusOr<StoreArrivals> TakeArrivals(StoreRequest& request);
 
 // A reply as the client gets it.

@@ -33,7 +33,7 @@ struct PathFacts {
   Bytes product() const { return bandwidth * base_rtt; }  // what the path holds
 };
 
-// Of one egress on the way, stamped by the switch into the packet (INT).
+// State of one egress port on the way, stamped by its switch into the packet (INT).
 struct HopTelemetry {
   Bandwidth bandwidth;
   Bytes queue;    // waiting when the packet left

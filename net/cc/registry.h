@@ -56,7 +56,7 @@ absl::StatusOr<ControllerSpec> ReadController(absl::string_view text);
 // `spec` as ParseController() returns it; aborts on parameters that it would refuse.
 std::unique_ptr<Controller> MakeController(const ControllerSpec& spec, const PathFacts& facts);
 
-// Of a spec of kDcqcn: for NICs, which have that one of their own (net/roce/tuning.h).
+// Parameters of a spec of kDcqcn, for NICs, which run DCQCN themselves (net/roce/tuning.h).
 DcqcnParameters DcqcnOf(const ControllerSpec& spec);
 
 // All of them with their parameters, for --help.

@@ -112,7 +112,7 @@ struct Parsed {
 // InvalidArgument (or DataLoss, for a wrong checksum) says what is wrong; nothing of such a packet
 // may be believed. With `needs_checksum` a packet without one is refused.
 absl::StatusOr<Parsed> Parse(absl::Span<const std::byte> bytes, bool needs_checksum);
-// Of a packet whose chunk, if it is kData, lies elsewhere than behind its header.
+// Parses a packet whose chunk, if it is kData, does not lie behind its header.
 absl::Status ParseParts(absl::Span<const std::byte> header, absl::Span<const std::byte> chunk,
                         bool needs_checksum, Packet& packet);
 

@@ -94,7 +94,7 @@ class Receiver {
   bool TakeAck(absl::Time now, Packet& packet);
   size_t AckBytes() const;
   absl::Time deadline() const { return deadline_; }
-  // Of what arrives from now on.
+  // Longest time for which an acknowledgement of later arrivals is held back.
   void set_ack_delay(absl::Duration delay) { options_.ack_delay = delay; }
   // Holds back no acknowledgement of what has come: the next Next() gives it.
   void AcknowledgeNow() { acks_now_ |= !echoes_.empty(); }

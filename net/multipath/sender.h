@@ -111,7 +111,7 @@ struct SenderStatistics {
   int64_t paths_left = 0, paths_back = 0, handshakes = 0, marks = 0;
 };
 
-// Of one path.
+// What one path has carried.
 struct PathTally {
   uint64_t bytes = 0;  // on the wire, that arrived
   uint64_t lost = 0;   // packets of chunks, which went again

@@ -16,9 +16,10 @@
 
 namespace weft::net {
 
-// Of the device at a PCI address, "0000:3b:00.0". Takes some hundred milliseconds, 10 s at most.
-// Errors: kNotFound: neither program is installed; kUnimplemented: the firmware has no such switch;
-// kDeadlineExceeded; kUnavailable: the program's words (no such device, no permission, ...).
+// Whether the device at a PCI address, "0000:3b:00.0", has it on. Takes some hundred milliseconds,
+// 10 s at most. Errors: kNotFound: neither program is installed; kUnimplemented: the firmware has
+// no such switch; kDeadlineExceeded; kUnavailable: the program's words (no such device, no
+// permission, ...).
 absl::StatusOr<bool> ReadAdaptiveRetransmission(const std::string& pci);
 
 // Sets it and reads it back. Errors: those, and kFailedPrecondition: the firmware did not keep it.

@@ -3,8 +3,9 @@
 //   the sleeper:  Arm(); look once more for work (after the fence inside); poll
 //   a peer:       publish; FullFence(); Ring()
 //
-// Of the two at least one sees the other's store, so no wake-up is lost; the word is exchanged back
-// to 0, so a sleeper costs its peers one system call together, and one that spins costs none.
+// At least one of the two sees the other's store, so no wake-up is lost. The first peer to ring
+// exchanges the word back to 0, so a sleeper costs all its peers together one system call, and a
+// process that spins costs none.
 #ifndef WEFT_NET_SHM_DOORBELL_H_
 #define WEFT_NET_SHM_DOORBELL_H_
 

@@ -23,7 +23,7 @@ enum class ReadResult : uint8_t {
 class PeerMemory {
  public:
   PeerMemory() = default;
-  // Of a process that is known to live. Unusable where pid is 0 (another pid namespace) or the
+  // Reads a process that is known to live. Unusable where pid is 0 (another pid namespace) or the
   // kernel has no pidfd_open(2) (before Linux 5.3).
   explicit PeerMemory(pid_t pid);
 

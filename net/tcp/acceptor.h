@@ -32,9 +32,9 @@ struct TcpContext;
 // A connection is not closed in favour of another before it is so old: many round trips, and time
 // for a peer whose cores are busy.
 inline constexpr absl::Duration kProofGrace = absl::Milliseconds(50);
-// Of a process that may have `limit` descriptors open: peers of one listener that have not proved
-// themselves, at most (a process may have a listener for each of its devices); and what listeners
-// leave for files.
+// For a process that may have `limit` descriptors open: the most unauthenticated peers of one
+// listener (a process may have a listener for each of its devices), and the descriptors that
+// listeners leave for files.
 int64_t UnprovenPeersMax(int64_t limit);
 int64_t DescriptorsReserved(int64_t limit);
 

@@ -62,7 +62,7 @@ class Connector final : public Handler {
               absl::Time patience, absl::Time now, const topology::PathWay* way = nullptr);
   // The owner is not called any more.
   void Cancel();
-  // Of the last attempt.
+  // Parameters of the last attempt.
   const LinkParameters& parameters() const { return parameters_; }
   int attempts() const { return attempts_; }
   // [socket] that were planned for; empty: none were.

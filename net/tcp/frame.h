@@ -44,8 +44,8 @@ enum class FrameType : uint8_t {
   kResume = 10,
 };
 
-// Of a kData frame: its bytes are needed by the sender until the receiver says that they are taken,
-// which it should do once the message is whole.
+// Flag of a kData frame: the sender needs its bytes until the receiver acknowledges them (kTaken),
+// which the receiver should do once the message is complete.
 inline constexpr uint8_t kTellTaken = 1;
 
 // As it lies on the wire, little-endian.
@@ -67,7 +67,7 @@ static_assert(sizeof(FrameHeader) == 64 && std::endian::native == std::endian::l
 // Magic, version, type, and a length that the type allows.
 absl::Status CheckFrame(const FrameHeader& header);
 
-// Of one message of `total` bytes: is this a piece that may exist?
+// Whether the header describes a valid piece of a message of `total` bytes.
 absl::Status CheckPiece(const FrameHeader& header, uint64_t capacity);
 
 }  // namespace weft::net

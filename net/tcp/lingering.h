@@ -13,8 +13,8 @@
 
 namespace weft::net {
 
-// Of one transport, driven by its poller. A socket stays for two seconds at most; see departure.h
-// for departures.
+// The closing sockets of one transport, driven by its poller. A socket stays for two seconds at
+// most; see departure.h for departures.
 class Lingering {
  public:
   Lingering();

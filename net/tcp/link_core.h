@@ -45,13 +45,13 @@ struct TcpContext {
   // Where more waits than all sockets take: frames are up to this many times as large, and that is
   // what a socket is given at a time. Turning from socket to socket has its price.
   uint64_t frame_growth = 4;
-  // Of the listener at which links are accepted whose sockets are replaced when they fail; null:
-  // sockets are not replaced, on either end.
+  // The book of the listener that accepts replacements for failed sockets; null: sockets are not
+  // replaced, on either end.
   std::shared_ptr<ResumeBook> book;
   // Called by the listener's thread when a new socket waits in the book, where that is not the
   // links' own; null: it is.
   std::function<void()> on_arrival;
-  // Where this process listens, for those who want to know whether it lives. Empty: nowhere.
+  // Where this process listens, for peers that probe whether it lives. Empty: nowhere.
   SocketAddress listens_at;
   size_t requests_max = 0;  // of one link
   absl::Duration connect_timeout;
@@ -85,7 +85,7 @@ class LinkCore : public StreamOwner, public ResumptionOwner, public Handler {
     if (resumption_ != nullptr) resumption_->TakeArrivals(now);
   }
 
-  // Of StreamOwner, ResumptionOwner and Handler.
+  // Implements StreamOwner, ResumptionOwner and Handler.
   absl::StatusOr<PayloadTarget> OnFrame(const FrameHeader& header) final;
   absl::Status OnFrameDone(const FrameHeader& header, absl::string_view notice) final;
   void OnWritable() final { WantTurn(); }
@@ -148,7 +148,7 @@ class LinkCore : public StreamOwner, public ResumptionOwner, public Handler {
   std::string PeerText() const;  // "rank 3"
 
  private:
-  // Of the socket of one stream.
+  // State of one stream whose socket may be lost.
   struct Loss {
     bool lost = false;  // and not replaced yet
     absl::Time since, give_up;

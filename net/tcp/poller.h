@@ -1,5 +1,5 @@
 // The event loop of one tcp transport, without a thread of its own: epoll, deadlines, and the list
-// of those who have something to write. Turn() does one round; whoever derives from Handler is
+// of those who have something to write. Turn() does one round; a class that derives from Handler is
 // called from there and nowhere else. Not thread-safe.
 #ifndef WEFT_NET_TCP_POLLER_H_
 #define WEFT_NET_TCP_POLLER_H_

@@ -41,7 +41,7 @@ class TcpReceiveLink : public ReceiveLink, public LinkCore {
   absl::Status OnLinkFrameDone(const FrameHeader& header) override;
   void FailRequests(const absl::Status& why) override;
   size_t posted() const { return receives_.used(); }
-  // Of a posted receive, by its id; good until the next is posted. Null: there is none (any more).
+  // Target of a posted receive, by its id; valid until the next is posted. Null: none (any more).
   const ReceiveTarget* TargetOf(uint64_t id) const;
   const MessageKey* KeyOf(uint64_t id) const;
   virtual void SendClearToSend(const FrameHeader& header) { QueueControl(header); }

@@ -45,9 +45,9 @@ class TcpSendLink : public SendLink, public LinkCore, public ConnectorOwner {
   absl::Status OnLinkFrameDone(const FrameHeader& header) override;
   void OnSent(uint32_t token) override;
   bool NextData(OutFrame* frame) override;
-  // Of the next piece of a message of `total` bytes for the receiver's `receive`: at most so much.
+  // Most bytes of the next piece of a message of `total` bytes for the receiver's `receive`.
   virtual size_t PieceBytes(uint64_t /*receive*/, size_t /*total*/) const { return WriteBytes(); }
-  // Of a send that matched a receive of another check, or a shorter one.
+  // Tells the receiver that a send matched a receive with another check, or a shorter one.
   virtual void SendMismatch(const FrameHeader& header) { QueueControl(header); }
   // For sends that need no clear-to-send. Whether nothing of this tag waits: no send, no
   // clear-to-send, nothing matched that has not all been given away.

@@ -42,7 +42,7 @@ class TcpTransport : public Transport, private AcceptorOwner {
  protected:
   explicit TcpTransport(const TransportOptions& options);
   absl::Status Open();  // once the context is as it should be
-  // No link comes any more; those who look whether this process lives see that it does.
+  // Accepts no more links; peers that probe whether this process lives see that it does.
   void StopListening() {
     if (acceptor_ != nullptr) acceptor_->StopAccepting();
   }

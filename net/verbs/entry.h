@@ -103,7 +103,7 @@ static_assert(sizeof(EntryHeader) + kEntryPayloadMax == kEntryBytes);
 inline size_t HeaderBytes(EntryKind kind) {
   return kind == EntryKind::kEager ? kEagerHeaderBytes : sizeof(EntryHeader);
 }
-// Of a ring into which eager messages of up to `eager_max` bytes go, whole cache lines.
+// Bytes of a slot, in whole cache lines, in a ring of eager messages of up to `eager_max` bytes.
 inline size_t SlotBytes(size_t eager_max) {
   const size_t wanted = (kEagerHeaderBytes + eager_max + 63) / 64 * 64;
   return wanted > kEntryBytes ? wanted : kEntryBytes;
@@ -156,8 +156,8 @@ std::string EncodeControl(const Control& control, absl::string_view text);
 // Sizes, magic, version, kind, and that lane, rail and counts are in range.
 absl::StatusOr<Control> DecodeControl(absl::string_view bytes, std::string* text);
 
-// What both sides must have alike, said in the handshake's parameters, so that whoever differs is
-// turned away at once with both values.
+// Terms that both sides must share, sent in the handshake's parameters, so that a peer that differs
+// is turned away at once with both values.
 struct VerbsTerms {
   uint16_t version = kVerbsVersion;
   uint16_t ring_slots = kRingSlots;

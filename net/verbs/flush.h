@@ -28,7 +28,7 @@
 
 namespace weft::net {
 
-// Of one transport; threading and time are the transport's.
+// The flushes of one transport, whose threading and time apply.
 class VerbsFlush final : public Handler, private QueuePairUser {
  public:
   VerbsFlush(Poller& poller, std::shared_ptr<Rails> rails);

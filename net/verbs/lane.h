@@ -61,7 +61,7 @@ struct Lane {
   absl::Time alive_at;  // when it last completed something, or had nothing to complete
   uint32_t receives_posted = 0, receives_used = 0;
 
-  // Of all its queue pairs.
+  // Sums over all its queue pairs.
   uint64_t bytes = 0;         // that got across
   uint64_t bytes_before = 0;  // when what it carries was last compared
   uint64_t repeats = 0;       // writes that did not, and went again

@@ -77,7 +77,7 @@ class PairPort final : private SharedReceiveUser {
 
  private:
   friend class PairPaths;
-  // Of one rail: slots of slot_bytes_ each.
+  // Slots of slot_bytes_ each on one rail.
   struct Slots {
     std::unique_ptr<std::byte[]> memory;
     std::byte* first = nullptr;  // aligned to 64

@@ -47,7 +47,7 @@ struct SlotFlow {
   int32_t group;
 };
 
-// Of one time that all groups do it.
+// The flows of one run of the traffic by all groups.
 struct TrafficFlows {
   std::vector<SlotFlow> flows;
   std::vector<int32_t> flows_of_group;

@@ -131,7 +131,7 @@ class CostModel {
     while (level < levels_ && a[level] != b[level]) ++level;
     return level;
   }
-  // Of the fullest cable under `flows` flows of `bytes` together; `group` is dense.
+  // Seconds of the fullest cable under `flows` flows of `bytes` in all; `group` is dense.
   double CutSeconds(int group, int64_t flows, int64_t bytes) const;
   double NicSeconds(size_t traffic, int32_t slot, int32_t host) const;
   // No order changes the time of the others, or it is wholly hidden.

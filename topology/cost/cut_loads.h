@@ -44,7 +44,7 @@ class CutLoads {
     return model_.CutSeconds(static_cast<int>(cut / 2), flows_[cut], bytes_[cut]);
   }
   int64_t flows(size_t cut) const { return flows_[cut]; }
-  // Of the network, of the group that has most.
+  // Latency of the network, in the group that has most.
   double Latency() const;
   double LatencyOf(size_t group) const;
   // Those with any load, worst first; equal ones by number.

@@ -27,7 +27,7 @@ enum class GroupAlgorithm : uint8_t {
 };
 
 const char* ToString(GroupAlgorithm algorithm);
-// Of the kinds that traffic may be.
+// Parses the kinds that traffic may have.
 absl::StatusOr<CollectiveKind> ParseTrafficKind(absl::string_view name);
 absl::StatusOr<GroupAlgorithm> ParseGroupAlgorithm(absl::string_view name);
 
@@ -38,8 +38,8 @@ struct Traffic {
   // all_reduce, reduce_scatter, all_gather, all_to_all or send_recv
   CollectiveKind collective = CollectiveKind::kAllReduce;
   GroupAlgorithm algorithm = GroupAlgorithm::kRing;
-  // Of one rank: what is reduced, what has been gathered, what is scattered in all, what a rank
-  // hands to all others together, or to its neighbour.
+  // Bytes of one rank: reduced, gathered in the end, scattered in all, sent to all others together,
+  // or sent to its neighbour.
   Bytes bytes;
   double times = 1;  // a step
   // Share of it that nothing hides, in [0, 1]. The rest costs only what exceeds `window`, the time
@@ -51,7 +51,7 @@ struct Traffic {
   bool wraps = false;
   bool both_ways = false;
 
-  // Of a step, that nothing hides, if one takes `once`.
+  // Time in a step that no computation hides, if one run takes `once`.
   absl::Duration Exposed(absl::Duration once) const;
 };
 

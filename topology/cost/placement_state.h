@@ -36,7 +36,7 @@ class PlacementState {
   void Swap(int32_t a, int32_t b);
 
   const Placement& placement() const { return placement_; }
-  // Of the step, exposed.
+  // Exposed communication of a step, in seconds.
   double Seconds() const;
   // Breaks ties where the maximum does not see a change for the better: how full the cuts are, in
   // seconds of the step.

@@ -13,7 +13,7 @@ namespace weft::topology {
 struct TierSummary {
   int tier = 0;
   int switches = 0;
-  // Of all its switches together, over cables that are up: to lower tiers and hosts, and to higher.
+  // Sums over its switches and the cables that are up: to lower tiers and hosts, and to higher.
   Bandwidth down, up;
   int cables_down = 0, cables_up = 0;
   // down / up; 0 where nothing is above.

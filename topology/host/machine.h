@@ -22,7 +22,7 @@
 
 namespace weft::topology {
 
-// Of all packages; there are no hosts with two kinds.
+// The model of all packages; there are no hosts with two.
 struct CpuModel {
   std::string architecture;  // as uname has it: "x86_64", "aarch64"; empty: not known
   std::string vendor;        // as CPUID says: "GenuineIntel", "AuthenticAMD"

@@ -27,7 +27,7 @@ enum class CollectiveKind : uint8_t {
   // no such operation.
   kSendReceive,
 };
-// Of those that a communicator has.
+// Number of the kinds that a communicator has.
 inline constexpr int kCollectiveKindCount = 11;
 
 const char* ToString(CollectiveKind kind);  // "all_reduce", ..., "send_recv"

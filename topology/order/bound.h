@@ -24,7 +24,7 @@ struct CutBound {
   Bytes bytes;
   absl::Duration time;  // of the fullest cable
 };
-// Of every cut above the NICs, in order of the tree's groups.
+// Bounds of all cuts above the NICs, in order of the tree's groups.
 std::vector<CutBound> CutBounds(const CostModel& model, size_t traffic);
 
 // Only once, exposed, latency and transfer are filled in.

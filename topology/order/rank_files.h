@@ -27,8 +27,9 @@ struct RankRow {
 using RankTable = std::vector<RankRow>;  // [rank]
 
 RankTable TableOf(const RankOrder& order, const Fabric& fabric);
-// Of hosts with the same number of ranks each, which is found from the table. InvalidArgument: two
-// ranks on one GPU, a host with another number of ranks; NotFound: a host that the fabric lacks.
+// The order of hosts with the same number of ranks each, as found in the table. InvalidArgument:
+// two ranks on one GPU, a host with another number of ranks; NotFound: a host that the fabric
+// lacks.
 absl::StatusOr<RankOrder> OrderFromTable(const RankTable& table, const Fabric& fabric);
 
 std::string RankFileText(const RankTable& table);

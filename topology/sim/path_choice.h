@@ -17,7 +17,8 @@
 
 namespace weft::topology {
 
-// Of a connection: mixes its addresses and source port (0: none was chosen) with the run's seed.
+// Hash of a connection: mixes its addresses and source port (0: none was chosen) with the run's
+// seed.
 constexpr uint64_t FlowHash(uint64_t seed, Endpoint source, Endpoint target, uint16_t source_port) {
   auto word = [](int high, int low) {
     return static_cast<uint64_t>(static_cast<uint32_t>(high)) << 32 | static_cast<uint32_t>(low);

@@ -6,9 +6,9 @@
 // make: from the job's secret and a nonce of each (MakeKeys). So a stranger's datagram, or one of
 // another life of a process, costs one hash and touches nothing.
 //
-// Of a chunk that check says nothing: who has seen a packet can put another chunk behind its
-// header. Where both ends want it (multipath.authenticate_chunks), the envelope of data holds a tag
-// of the chunk as well (Poly1305), with a key for this one packet: HChaCha20 under a key of the
+// That check does not cover the chunk: a peer that has seen a packet can put another chunk behind
+// its header. Where both ends want it (multipath.authenticate_chunks), the envelope of data holds a
+// tag of the chunk as well (Poly1305), with a key for this one packet: HChaCha20 under a key of the
 // link's direction of the sender's incarnation and the packet's number, which no two packets share.
 // The check covers the tag, and so binds it to the header. Nothing is hidden.
 //
@@ -57,7 +57,7 @@ Keys MakeKeys(const JobSecret& secret, const LinkNonce& connector, const LinkNon
 // Fills the envelope in front of a packet's header: `bytes` begins with kEnvelopeBytes of room and
 // holds all that the check covers. `tag`: of a chunk; zeros: it has none.
 void Seal(absl::Span<std::byte> bytes, uint32_t link, const Key& key, const ChunkTag& tag = {});
-// Of the chunk of a data packet that was parsed, or is to be sealed.
+// Tag of the chunk of a data packet that was parsed, or is to be sealed.
 ChunkTag TagOf(const Packet& packet, absl::Span<const std::byte> chunk, const ChunkKey& key);
 // Whether a datagram's envelope holds that tag, in a time that does not tell how much of it.
 bool HasTag(absl::Span<const std::byte> datagram, const ChunkTag& tag);
@@ -72,9 +72,9 @@ constexpr size_t AlignedPacket(size_t bytes) {
 absl::Span<const std::byte> TakePacket(absl::Span<const std::byte>* message);
 // The link that a datagram says it is for; false: too short to say.
 bool LinkOf(absl::Span<const std::byte> datagram, uint32_t* link);
-// Whether whoever made it holds the key. Without its chunk, a datagram of data is sealed as well.
+// Whether the maker of a datagram holds the key. A datagram of data is sealed without its chunk.
 bool IsSealed(absl::Span<const std::byte> datagram, const Key& key);
-// Of which message a datagram's chunk is said to be a part; nothing: it has none, or is too short.
+// The message of which a datagram's chunk claims to be a part; nothing: no chunk, or too short.
 struct ChunkAddress {
   uint64_t message = 0, offset = 0, length = 0;  // as Packet's
 };

@@ -24,7 +24,7 @@ namespace weft::net::multipath {
 struct LinkContext {
   OpenLinkPaths open_paths;
   WireOptions wire;
-  // Of links that are gone, until their last words are there.
+  // Wires of closed links, until their last packets have arrived.
   std::list<std::unique_ptr<Wire>> lingering;
 };
 
@@ -33,7 +33,7 @@ class LinkWire {
  public:
   LinkWire(LinkContext& shared, Poller& poller, Rank peer, bool is_connector, WireOwner& owner);
 
-  // Of a connection that was just proven: frames to be sent, and what came.
+  // For a connection that was just authenticated: the frame to send, and the frame that came.
   absl::StatusOr<std::string> address() { return wire_->OwnAddress(); }
   absl::StatusOr<PayloadTarget> AddressTarget(const FrameHeader& header);
   absl::Status Connect() { return wire_->Connect(peer_address_); }

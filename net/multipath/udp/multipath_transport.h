@@ -33,7 +33,7 @@ class MultipathTransport : public TcpTransport {
 
  protected:
   explicit MultipathTransport(const TransportOptions& options);
-  // Of whatever derives from it, once made: listens, and opens what carries packets.
+  // Called by derived classes once they are made: listens, and opens the sockets for packets.
   absl::Status OpenAll();
   // shared_.wire and shared_.open_paths.
   virtual absl::Status OpenWire();

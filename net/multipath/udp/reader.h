@@ -39,7 +39,7 @@ struct Received {
 Received ReceivedOf(absl::Span<const std::byte> datagram, bool marked, absl::Time now,
                     absl::Time at);
 
-// Whoever has places for chunks: one link.
+// The places that one link has for chunks.
 class ChunkPlaces {
  public:
   virtual ~ChunkPlaces() = default;
@@ -51,7 +51,7 @@ class ChunkPlaces {
 class DatagramSink {
  public:
   virtual ~DatagramSink() = default;
-  // Of a data packet's envelope and header; null: made by a stranger, or for no link.
+  // The places of a data packet, by its envelope and header; null: not authentic, or for no link.
   virtual ChunkPlaces* PlacesOf(absl::Span<const std::byte> header) = 0;
   virtual void Take(const Received& datagram) = 0;
 };

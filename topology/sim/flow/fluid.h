@@ -32,7 +32,7 @@ absl::Duration FromTicks(Ticks ticks);
 
 class Fluid {
  public:
-  // Of the links, in bytes a second; the rest as in FlowOptions.
+  // Capacities of the links, in bytes a second; the rest as in FlowOptions.
   Fluid(std::vector<double> capacities, bool incremental, size_t exact_paths, double late);
 
   struct Transfer {

@@ -9,7 +9,7 @@
 
 namespace weft::topology {
 
-// Of the path, known before the first packet.
+// Facts about a flow's path, known before its first packet.
 struct FlowFacts {
   packet::Picoseconds round_trip = 0;  // of a full packet, empty fabric
   double bytes_per_picosecond = 0;     // of the source's NIC

@@ -88,7 +88,7 @@ class EventWheel {
     batch_.insert(batch_.end(), kAhead, kNothing);
     return true;
   }
-  // Of the open bucket.
+  // The next event of the open bucket.
   bool HasNext() const { return position_ + kAhead < batch_.size(); }
   Picoseconds NextTime() const { return TimeOf(batch_[position_]); }
   Event Take() {

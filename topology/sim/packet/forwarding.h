@@ -66,7 +66,7 @@ class Forwarding {
  private:
   static constexpr uint8_t kAttached = 255;  // Set::distance: it depends on the target
   static constexpr uint32_t kNoGroup = ~0u, kNoSwitch = ~0u;
-  // Of an endpoint.
+  // Where an endpoint is connected.
   struct Place {
     uint32_t group = kNoGroup;
     uint32_t at = kNoSwitch;  // that it hangs on, if it is one alone

@@ -91,7 +91,7 @@ struct alignas(64) Link {
 
   uint32_t source = 0;
   uint32_t reverse = 0;
-  // Of its ingress at the switch at its end.
+  // State of its ingress port at the switch at its end.
   int64_t ingress_bytes = 0;  // data that came over it and that the switch still holds
   int64_t xoff_bytes = 0;     // threshold, if static
   int64_t headroom = 0;
@@ -296,7 +296,7 @@ class Network {
   std::string deadlock_;
 };
 
-// Of every traversal, in several files.
+// Called at every traversal, from several files.
 
 inline void Network::Advance(Link& link, uint32_t id) {
   while (link.free_at <= now_) {

@@ -99,8 +99,8 @@ struct PacketOptions : SimulationOptions {
 
   // Memory of each switch; 0: as in the fabric, and where that says nothing, no limit.
   Bytes switch_buffer;
-  // Of each egress queue, data; 0: as in the fabric, and where that says nothing, no limit, or with
-  // trimming what the port sends in the longest round trip of any transfer.
+  // Bytes of data in each egress queue; 0: as in the fabric, and where that sets none, no limit, or
+  // with trimming what the port sends in the longest round trip of any transfer.
   Bytes port_buffer;
   // A queue that is full cuts a packet down to its header, which goes ahead of data.
   bool trimming = false;

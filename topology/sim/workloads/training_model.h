@@ -48,8 +48,8 @@ double ModelParameters(const ModelShape& model);
 // a forward pass done again counts to the former.
 absl::Duration PassTime(const TrainingStep& step, PassKind kind, bool last);
 int ChunkLayers(const TrainingStep& step);
-// Of one chunk's parameters on one GPU: those that all replicas share (`stage` and `chunk` say
-// whether embeddings are among them), and those of its experts.
+// Bytes of one chunk's parameters on one GPU: those that all replicas share (`stage` and `chunk`
+// say whether embeddings are among them), and those of its experts.
 Bytes DenseChunkBytes(const TrainingStep& step, int stage, int chunk);
 Bytes ExpertChunkBytes(const TrainingStep& step);
 // What one GPU sends a pass: its activations to the next stage; keys and values of a layer to its

@@ -107,7 +107,8 @@ class Selective : public ReliableProtocol {
   const uint32_t reordering_;  // 0: never lost by order
 };
 
-// Of all NICs, with what they share; Machine: Selective, or what is built on it.
+// The transports of all NICs, with the state that they share; Machine: Selective, or what is built
+// on it.
 template <typename Machine>
 class SelectiveTransports final : public Transports {
  public:
