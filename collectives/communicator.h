@@ -49,9 +49,9 @@ class Work {
   virtual absl::Status status() const = 0;  // once done
   virtual int64_t start_ns() const = 0;     // SystemClock::Nanoseconds() of the call
   virtual int64_t end_ns() const = 0;       // of the completion; 0 before
-  virtual Rank source() const = 0;          // of a Receive: whom it is from; else none
-  // Of a collective: the algorithm that runs it, "ring x2" with two channels; and why that one,
-  // for people. Else empty.
+  virtual Rank source() const = 0;          // of a Receive: the sender; else none
+  // The algorithm that runs a collective, "ring x2" with two channels, and why it was chosen, for
+  // people. Empty for other works.
   virtual std::string algorithm() const { return ""; }
   virtual std::string why() const { return ""; }
 };
@@ -104,9 +104,9 @@ class Communicator {
   // Point to point, matched by (peer, tag) in order; not numbered with the collectives.
   virtual WorkPtr Send(const void* data, size_t bytes, Rank peer, uint32_t tag) = 0;
   virtual WorkPtr Receive(void* data, size_t bytes, Rank peer, uint32_t tag) = 0;
-  // From whichever rank sends with this tag first; Work::source() tells. Costs a question to every
-  // rank of the group. Fails when all others are gone; while some are there, one that dies ends it
-  // by collective.timeout alone.
+  // Receives from the rank that sends with this tag first; Work::source() names it. Costs a message
+  // to every rank of the group. Fails when all other ranks are gone; while some live, the death of
+  // the others ends it by collective.timeout only.
   virtual WorkPtr ReceiveAny(void* data, size_t bytes, uint32_t tag) = 0;
 
   // Fails every unfinished work, here and on the other ranks, with `reason`.

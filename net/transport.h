@@ -49,7 +49,6 @@ enum class TransportKind : uint8_t { kShm, kTcp, kUcx, kMultipath, kVerbs };
 const char* ToString(TransportKind kind);  // "shm", "tcp", "ucx", "multipath", "verbs"
 
 // ---- Memory
-// ----------------------------------------------------------------------------------------
 
 class Region;
 
@@ -87,8 +86,8 @@ class Region {
   std::function<void()> deregister_;  // empty where registration costs nothing
 };
 
-// Memory that is not this host's own, such as a GPU's: NICs read and write it, this processor never
-// does, so that it can be sent and received into, but not reduced.
+// Memory of a device, such as a GPU: NICs read and write it, this processor never does, so that it
+// can be sent and received into, but not reduced.
 struct DeviceMemory {
   void* data = nullptr;  // where its users see it
   size_t size = 0;
@@ -99,7 +98,6 @@ struct DeviceMemory {
 };
 
 // ---- Requests
-// --------------------------------------------------------------------------------------
 
 // One posted send or receive. The caller owns it and keeps it in place until done(); then it may be
 // reused. Written by Progress() only.
@@ -128,7 +126,7 @@ class Request {
 enum class [[nodiscard]] Posted : uint8_t{
     kAccepted,  // the request will complete, well or with an error
     kNotYet,    // the link holds as much as it may; nothing was kept; call again after Progress()
-                // moved
+                // has returned true
 };
 
 // `tag` pairs a receive with a send of the same tag: first posted, first matched, per link. `check`
@@ -154,9 +152,9 @@ struct ReceiveTarget {
   ReduceFn reduce = nullptr;         // null: store
 };
 
-// What a send takes its bytes from. `warm`: this process wrote them a moment ago, as a part of the
-// same work. They are in its cache then, and a transport within a host does better to pass them on
-// from there than to let the peer fetch them.
+// Where a send takes its bytes from. `warm`: this process has just written them, so that they are
+// in its cache; a transport within a host then copies them itself, which is faster than letting the
+// peer read them.
 struct SendSource {
   SendSource(RegionView view, bool is_warm = false)  // NOLINT: a view is a source
       : data(view), warm(is_warm) {}
@@ -165,14 +163,13 @@ struct SendSource {
 };
 
 // ---- Links
-// -----------------------------------------------------------------------------------------
 
 // The longest notice, and the longest address.
 inline constexpr size_t kNoticeBytesMax = 512;
 inline constexpr size_t kAddressBytesMax = 512;
 
-// One of a link's ways: a socket, a queue pair, a path. What a transport cannot tell is empty;
-// counts are since the link was made.
+// One of the parallel connections that a link spreads its bytes over: a socket, a queue pair, a
+// path. Facts that a transport does not know are empty; counts are since the link was made.
 struct LaneReport {
   std::string name;     // "10.0.0.1:41000 -> 10.0.0.2:7000", sender first
   int source_port = 0;  // TCP's or UDP's, the sender's; 0: it has none
@@ -181,8 +178,8 @@ struct LaneReport {
   // itself, writes that went again with another queue pair.
   std::optional<uint64_t> retransmissions;
   std::optional<absl::Duration> rtt;  // as it is now, smoothed; of a queue pair, of a write
-  // How long it had something on its way, and for what part of that the peer's window, or this
-  // side's own buffer, was what held it up.
+  // Time with bytes in flight, and the parts of it in which the peer's window, or this side's own
+  // buffer, was the limit.
   std::optional<absl::Duration> busy, peer_limited, buffer_limited;
 };
 
@@ -222,8 +219,8 @@ class SendLink : public Link {
 class ReceiveLink : public Link {
  public:
   virtual Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) = 0;
-  // For memory of a device: completes once that device sees all that receives which are done had
-  // put into `where`. Host memory needs none: done at once.
+  // For memory of a device: completes once that device sees all bytes that completed receives have
+  // put into `where`. For host memory: completes at once.
   virtual void Flush(const RegionView& /*where*/, Request* request) {
     request->Begin();
     request->Finish(absl::OkStatus(), 0);
@@ -241,17 +238,16 @@ class TransportEvents {
   virtual void OnNotice(Link& link, absl::string_view bytes) = 0;
   // Called once a link, after its requests were completed with the same status.
   virtual void OnBroken(Link& link, const absl::Status& status) = 0;
-  // Why a receive of the peer's failed whose send here was done before; the link goes on.
+  // A receive at the peer failed with `status` whose send here was done before; the link goes on.
   virtual void OnMismatch(Link& /*link*/, const absl::Status& /*status*/) {}
-  // Who holds the secret, but does not fit this process (another kind of transport, other terms),
-  // was turned away; it is told the same.
+  // A peer that holds the secret, but does not fit this process (another kind of transport, other
+  // terms), was refused, and told why.
   virtual void OnTurnedAway(Rank /*peer*/, const absl::Status& /*why*/) {}
 };
 
 // ---- Transport
-// -------------------------------------------------------------------------------------
 
-// The secret that all ranks of a job share; strangers who lack it are turned away at the handshake.
+// The secret that all ranks of a job share; peers without it are refused at the handshake.
 using JobSecret = std::array<uint8_t, 32>;
 
 struct TransportOptions {
@@ -260,16 +256,16 @@ struct TransportOptions {
   JobSecret secret{};
   TransportEvents* events = nullptr;  // outlives the transport
   Settings settings{LibrarySettings()};
-  // Whether the end of a transport waits a little for the peers' goodbyes, which only makes their
-  // messages better.
+  // Whether the destructor of a transport waits shortly for the peers' goodbyes; without them the
+  // peers' error messages say less.
   bool await_goodbyes = true;
   // Notices go by the connection that the handshake opened, also where other ways are faster
   // (multipath): the kernel delivers them while Progress() is not called.
   bool notices_by_tcp = false;
 };
 
-// Whom a connector says it is, where that is not the transport's own rank: listeners that belong to
-// other jobs than the transport (docs/decisions/0005).
+// The identity that a connector claims, where it is not the transport's own rank: for listeners
+// that belong to other jobs than the transport (docs/decisions/0005).
 struct ConnectorIdentity {
   Rank self;  // of the transport's world size
   JobSecret secret{};
@@ -287,7 +283,7 @@ class Transport {
   // Starts to connect and returns at once; a failure, also of the address, breaks the link later.
   virtual std::unique_ptr<SendLink> Connect(absl::string_view address, Rank peer,
                                             absl::Time now) = 0;
-  // The same, as somebody else. Null where that is not possible (shm).
+  // As Connect(), under another identity. Null where that is not possible (shm).
   virtual std::unique_ptr<SendLink> ConnectAs(const ConnectorIdentity& /*identity*/,
                                               absl::string_view /*address*/, Rank /*peer*/,
                                               absl::Time /*now*/) {
