@@ -25,7 +25,8 @@ constexpr size_t kAbsent = static_cast<size_t>(-1);
 // Beginnings of WEFT_* names that are no settings: the launcher's hand-over to its ranks, what the
 // tests are told, and tools/dev's own. A setting of the table goes before them.
 constexpr auto kExemptPrefixes = std::to_array<absl::string_view>(
-    {"WEFT_JOB_", "WEFT_STORE", "WEFT_BIN", "WEFT_SOURCE", "WEFT_DEPS_DIR", "WEFT_BENCH_"});
+    {"WEFT_JOB_", "WEFT_STORE", "WEFT_GENERATION", "WEFT_RECOVER", "WEFT_LAST_END", "WEFT_BIN",
+     "WEFT_SOURCE", "WEFT_DEPS_DIR", "WEFT_BENCH_"});
 
 bool IsExempt(absl::string_view name) {
   return std::any_of(kExemptPrefixes.begin(), kExemptPrefixes.end(),

@@ -57,8 +57,7 @@ std::string Report(const JoinOptions& options, const Job& job, const std::string
   FastInitOptions report;
   report.mesh = job.endpoint->mesh();
   report.rank = job.environment.rank.value();
-  report.generation = job.environment.generation;
-  report.prefix = prefix;
+  report.prefix = prefix;  // the same for processes of all generations
   report.host = HostName();
   report.timeout = std::min(kReportPatience, options.settings.Duration("store.timeout"));
   const absl::StatusOr<PhaseReport> gathered = ReportPhases(*job.store, report, phases);

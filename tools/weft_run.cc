@@ -38,6 +38,11 @@ struct CommandLine {
     app.add_option("-n,--ranks", o.ranks, "ranks on this host")
         ->check(CLI::Range(1, 4096))
         ->capture_default_str();
+    app.add_option("--recover", o.recover,
+                   "start a rank that died anew in its place, so many times in all, while the "
+                   "others wait for it (weft-train goes on from its last step; docs/recovery.md)")
+        ->check(CLI::Range(0, 1 << 20))
+        ->capture_default_str();
     app.add_option("--log-dir", o.log_dir, "folder for rank-K.log: all that rank K writes");
     app.add_option("--output", output,
                    "whose output is shown: all; rank0 (as it is, without a prefix); none")
@@ -149,8 +154,9 @@ int Main(int argc, char** argv) {
       "Usage: weft-run [OPTIONS] [--] PROGRAM [ARGUMENTS...]\n"
       "Runs PROGRAM as N ranks of one job, with torchrun's environment (RANK, WORLD_SIZE, "
       "LOCAL_RANK,\nLOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT) and a rendezvous store "
-      "(WEFT_STORE).\nA rank that fails ends the job; its status is weft-run's (128 + the signal "
-      "that killed it).\nExample: weft-run -n 4 weft-train demo.toml --run-dir runs/demo",
+      "(WEFT_STORE).\nA rank that fails ends the job, unless --recover starts it anew; its status "
+      "is weft-run's (128 + the signal that killed it).\nExample: weft-run -n 4 weft-train "
+      "demo.toml --run-dir runs/demo",
       "weft-run");
   CommandLine line;
   line.Register(app);

@@ -23,6 +23,7 @@
 #include "base/status.h"
 #include "collectives/c10d/agent_store.h"
 #include "collectives/join.h"
+#include "collectives/recovery.h"
 #include "tools/command_line.h"
 #include "trainer/config.h"
 #include "trainer/data/dataset_info.h"
@@ -31,6 +32,7 @@
 #include "trainer/groups/parallel_groups.h"
 #include "trainer/loop/forecast.h"
 #include "trainer/loop/memory.h"
+#include "trainer/loop/snapshots.h"
 #include "trainer/loop/trainer.h"
 
 namespace weft {
@@ -39,6 +41,9 @@ namespace {
 std::atomic<bool> stop_requested{false};
 
 extern "C" void RequestStop(int) { stop_requested.store(true); }
+
+// In which ranks that have met again join.
+constexpr absl::Duration kJoinPatience = absl::Seconds(30);
 
 // The first signal ends the run after its step; the default action is restored, so that a second
 // one ends it at once.
@@ -82,6 +87,8 @@ struct Command {
   std::string tensor, pipeline, zero, schedule;
   std::vector<std::string> overrides;
   std::vector<std::string> missing;  // after Run: files that it could not write
+  bool gave_up = false;              // after Run: starting this rank anew does not help
+  bool logs_to_file = false;
 
   absl::StatusOr<TrainConfig> Config() const {
     std::vector<std::string> pairs;
@@ -114,38 +121,88 @@ struct Command {
   absl::Status Run() {
     RunOptions options;
     WEFT_ASSIGN_OR_RETURN(options.config, Config());
-    WEFT_ASSIGN_OR_RETURN(Settings settings, Settings::FromEnvironment());
-    ParallelGroups groups;
+    WEFT_ASSIGN_OR_RETURN(const Settings settings, Settings::FromEnvironment());
+    WEFT_ASSIGN_OR_RETURN(const auto environment, collectives::JobEnvironment::FromEnvironment());
+    InitLog(environment.world_size > 1 ? absl::StrCat("rank ", environment.rank.value()) : "",
+            ParseLogLevel(settings.Text("log.level")));
     collectives::JoinOptions join;
     join.settings = settings;
+    join.environment = environment;
     join.agent_store = collectives::ConnectAgentStore;
     join.mesh = [&](int ranks) { return MeshOf(options.config, ranks); };
+    WEFT_ASSIGN_OR_RETURN(join.store, collectives::ConnectJobStore(join, environment));
+    const absl::Duration patience = settings.Duration("store.timeout");
+    collectives::Recovery recovery(join.store.get(), environment);
+    Snapshots snapshots;
+    options.recovers = recovery.enabled();
+    const bool keeps = settings.Text("recovery.snapshot") == "memory";
+    if (options.recovers && keeps) options.snapshots = &snapshots;
+    options.run_dir = run_dir;
+    options.recovered = recovery.replaced();
+    options.resume = resume || options.recovered;
+    options.threads = ComputeThreads(options.config, environment);
+    options.stop = &stop_requested;
+    options.going_on = [&](int64_t step) {
+      const absl::Status status = recovery.GoOnFrom(step);
+      gave_up = absl::IsFailedPrecondition(status);
+      return status;
+    };
+    WEFT_RETURN_IF_ERROR(recovery.First(patience).status());
+    while (true) {
+      const absl::Status status = RunEpoch(options, join, recovery.epoch());
+      if (status.ok() || !options.recovers || !collectives::Recovery::Helps(status)) {
+        return status;
+      }
+      WEFT_LOG_WARN(status.message(), "; waiting for all ranks to be here again");
+      const absl::Status met = recovery.Next(patience).status();
+      if (!met.ok()) return Annotate(met, status.message());
+      options.resume = options.recovered = true;
+    }
+  }
+
+  // Joins and trains, until the end or until a rank is gone: then the other ranks know, and nothing
+  // of groups and parameters is left but the snapshots.
+  absl::Status RunEpoch(RunOptions& options, collectives::JoinOptions join, int64_t epoch) {
+    ParallelGroups groups;
+    if (epoch > 0) {
+      join.program = absl::StrCat("epoch-", epoch);
+      // All have just met; whoever does not come now has died since.
+      if (join.settings.Duration("store.timeout") > kJoinPatience) {
+        WEFT_RETURN_IF_ERROR(join.settings.Set("store.timeout", absl::FormatDuration(kJoinPatience),
+                                               "a rank started anew"));
+      }
+    }
     join.make_groups = [&](const std::shared_ptr<collectives::Endpoint>& endpoint) -> absl::Status {
       WEFT_ASSIGN_OR_RETURN(groups, ParallelGroups::Create(options.config, endpoint));
       return absl::OkStatus();
     };
-    WEFT_ASSIGN_OR_RETURN(collectives::Job job, collectives::JoinJob(std::move(join)));
-    int rank = job.environment.rank.value();
-    int size = job.environment.world_size;
-    options.run_dir = run_dir;
-    options.resume = resume;
-    options.threads = ComputeThreads(options.config, job.environment);
-    options.stop = &stop_requested;
-    InitLog(size > 1 ? absl::StrCat("rank ", rank) : "", ParseLogLevel(settings.Text("log.level")));
-    Group& group = *groups.world;
-    std::unique_ptr<FolderLock> lock;
-    if (rank == 0) {
-      absl::StatusOr<std::unique_ptr<FolderLock>> taken = FolderLock::Take(run_dir);
-      if (taken.ok()) lock = *std::move(taken);
-      WEFT_RETURN_IF_ERROR(group.Agree(taken.status()));
-    } else {
-      WEFT_RETURN_IF_ERROR(group.Agree(absl::OkStatus()));
+    absl::StatusOr<collectives::Job> job = collectives::JoinJob(std::move(join));
+    if (!job.ok()) {
+      // A rank that others wait for may have died on its way, and be started anew.
+      const bool is_lost = options.recovers && absl::IsDeadlineExceeded(job.status());
+      return is_lost ? absl::UnavailableError(job.status().message()) : job.status();
     }
+    return TrainOnce(options, groups, *job);
+  }
+
+  absl::Status TrainOnce(RunOptions& options, ParallelGroups& groups, const collectives::Job& job) {
+    const int rank = job.environment.rank.value();
+    std::unique_ptr<FolderLock> lock;
+    absl::Status taken;
+    if (rank == 0) {
+      absl::StatusOr<std::unique_ptr<FolderLock>> mine = FolderLock::Take(run_dir);
+      taken = mine.status();
+      if (mine.ok()) lock = *std::move(mine);
+    }
+    WEFT_RETURN_IF_ERROR(groups.world->Agree(taken));
     options.lock = lock.get();
     WEFT_RETURN_IF_ERROR(MakeFolders(run_dir + "/logs"));
-    WEFT_RETURN_IF_ERROR(AlsoLogTo(absl::StrCat(run_dir, "/logs/rank-", rank, ".log")));
-    WEFT_LOG_INFO("rank ", rank, " of ", size, ", process ", getpid(), ", ", options.threads,
-                  " threads");
+    if (!logs_to_file) {
+      WEFT_RETURN_IF_ERROR(AlsoLogTo(absl::StrCat(run_dir, "/logs/rank-", rank, ".log")));
+    }
+    logs_to_file = true;
+    WEFT_LOG_INFO("rank ", rank, " of ", job.environment.world_size, ", process ", getpid(), ", ",
+                  options.threads, " threads");
     if (!job.report.empty()) WEFT_LOG_INFO(job.report);
     absl::StatusOr<RunOutcome> outcome = Train(options, groups);
     if (!outcome.ok()) {
@@ -167,7 +224,8 @@ int Main(int argc, char** argv) {
       "there.\n"
       "Exit status 0: done or stopped so; 1: failed; 2: the command line or the config is "
       "wrong;\n"
-      "3: done or stopped so, but its last checkpoint or another file could not be written.",
+      "3: done or stopped so, but its last checkpoint or another file could not be written;\n"
+      "4: failed as the process of this rank before it did, in the same step (weft-run --recover).",
       "weft-train");
   Command command;
   app.add_option("config", command.config_path, "TOML file; docs/training.md lists its keys")
@@ -213,6 +271,7 @@ int Main(int argc, char** argv) {
   absl::Status status = command.check ? command.Check() : command.Run();
   if (status.ok()) return command.missing.empty() ? 0 : 3;
   absl::FPrintF(stderr, "weft-train: %s\n", status.message());
+  if (command.gave_up) return 4;
   bool is_usage = status.code() == absl::StatusCode::kInvalidArgument;
   return is_usage ? 2 : 1;
 }

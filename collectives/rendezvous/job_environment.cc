@@ -106,6 +106,9 @@ absl::StatusOr<JobEnvironment> JobEnvironment::Parse(const Lookup& lookup) {
                 .value_or(variables.Text("TORCHELASTIC_RUN_ID").value_or(job.job));
   job.generation =
       variables.Number("WEFT_GENERATION", 0, std::numeric_limits<int>::max()).value_or(0);
+  job.recover =
+      variables.Number("WEFT_RECOVER", 0, std::numeric_limits<int>::max()).value_or(0) > 0;
+  job.last_end = variables.Text("WEFT_LAST_END").value_or("");
   job.torch_agent_store =
       absl::AsciiStrToLower(variables.Text("TORCHELASTIC_USE_AGENT_STORE").value_or("")) == "true";
   job.master_addr = variables.Text("MASTER_ADDR").value_or("");

@@ -31,7 +31,9 @@ struct JobEnvironment {
   absl::Duration store_patience = absl::Seconds(2);
   net::JobSecret secret{};  // WEFT_JOB_SECRET, 64 hexadecimal digits; all zero: none
   std::string job = "job";  // WEFT_JOB_ID, else TORCHELASTIC_RUN_ID
-  int generation = 0;  // WEFT_GENERATION: of this rank's process; a higher one fences lower ones
+  int generation = 0;    // WEFT_GENERATION: of this rank's process; a higher one fences lower ones
+  bool recover = false;  // WEFT_RECOVER: the launcher starts ranks that died anew
+  std::string last_end;  // WEFT_LAST_END: how the process before this one ended
   // torchrun's agent serves a TCPStore at MASTER_PORT: rank 0 must not (collectives/c10d connects).
   bool torch_agent_store = false;
 

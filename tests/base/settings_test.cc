@@ -186,6 +186,9 @@ TEST(Environment, WhatTheLauncherHandsOverIsNoSetting) {
   Settings settings(kTable);
   ScopedEnvironment job("WEFT_JOB_ID", "7");
   ScopedEnvironment store("WEFT_STORE", "127.0.0.1:1234");
+  ScopedEnvironment generation("WEFT_GENERATION", "1");
+  ScopedEnvironment recover("WEFT_RECOVER", "3");
+  ScopedEnvironment last_end("WEFT_LAST_END", "exited with status 1");
   EXPECT_TRUE(settings.SetFromEnvironment(/*strict=*/true).ok());
 }
 

@@ -39,6 +39,8 @@ constexpr absl::Duration kGraceAfterFailure = absl::Milliseconds(500);
 constexpr absl::Duration kDrain = absl::Milliseconds(500);
 // Between two looks at what the ranks record.
 constexpr absl::Duration kObserve = absl::Seconds(1);
+// With which programs end when they return an error.
+constexpr int kErrorStatus = 1;
 constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
@@ -137,9 +139,8 @@ class Launcher {
   // ---- Starting
 
   absl::Status StartRanks() {
-    std::optional<Host> host;
     if (options_.bind == BindMode::kCore) {
-      WEFT_ASSIGN_OR_RETURN(host, Host::Discover());
+      WEFT_ASSIGN_OR_RETURN(host_, Host::Discover());
     }
     ranks_.resize(static_cast<size_t>(options_.ranks));
     for (int i = 0; i < options_.ranks; ++i) {
@@ -147,13 +148,7 @@ class Launcher {
       rank.rank = options_.node_rank * options_.ranks + i;
       WEFT_RETURN_IF_ERROR(MakeOutput(rank));
     }
-    for (int i = 0; i < options_.ranks; ++i) {
-      CpuSet cpus;
-      if (host.has_value()) {
-        WEFT_ASSIGN_OR_RETURN(cpus, host->Slice(i, options_.ranks));
-      }
-      WEFT_RETURN_IF_ERROR(StartRank(i, std::move(cpus)));
-    }
+    for (int i = 0; i < options_.ranks; ++i) WEFT_RETURN_IF_ERROR(StartRank(i));
     return absl::OkStatus();
   }
 
@@ -173,8 +168,12 @@ class Launcher {
     return rank.output->OpenLog(absl::StrCat(options_.log_dir, "/rank-", rank.rank, ".log"));
   }
 
-  absl::Status StartRank(int local_rank, CpuSet cpus) {
+  absl::Status StartRank(int local_rank) {
     RankProcess& rank = ranks_[static_cast<size_t>(local_rank)];
+    CpuSet cpus;
+    if (host_.has_value()) {
+      WEFT_ASSIGN_OR_RETURN(cpus, host_->Slice(local_rank, options_.ranks));
+    }
     // A rank that may draw sees a terminal where we have one; both of its streams are then one.
     std::array<FileDescriptor, 2> ends;
     FileDescriptor slave;
@@ -194,7 +193,8 @@ class Launcher {
     }
     ProcessOptions process;
     process.command = options_.command;
-    process.environment = RankVariables(variables_, options_, local_rank);
+    process.environment =
+        RankVariables(variables_, options_, local_rank, rank.restarts, rank.last_end);
     process.standard_input = input_.get();
     process.standard_output = ends[0].valid() ? ends[0].get() : slave.get();
     process.standard_error = ends[1].valid() ? ends[1].get() : slave.get();
@@ -362,8 +362,35 @@ class Launcher {
       ReadAll(*rank);
       if (rank->failed() && !rank->told_to_end) dead.push_back(&*rank);
     }
-    if (!dead.empty() && first_failed_ == nullptr) Fail(dead);
+    if (!dead.empty() && first_failed_ == nullptr && !StartAnew(dead)) Fail(dead);
     if (left_behind) KillLeftBehind();
+  }
+
+  // Whether dead ranks were started again. One that ended by a signal or an error (status 1) may
+  // be, as long as all ranks of this host are there to meet it.
+  bool StartAnew(const std::vector<RankProcess*>& dead) {
+    const int count = static_cast<int>(dead.size());
+    const bool recoverable = std::all_of(dead.begin(), dead.end(), [](const RankProcess* rank) {
+      return rank->killed() || rank->exit_status() == kErrorStatus;
+    });
+    if (!recoverable || ended_by_ != 0 || alive_ + count < options_.ranks) return false;
+    if (options_.recover > 0 && restarts_ + count > options_.recover) {
+      Say(absl::StrCat("ranks were started anew ", restarts_, " times, of ", options_.recover,
+                       " (--recover)"));
+    }
+    if (restarts_ + count > options_.recover) return false;
+    for (RankProcess* rank : dead) {
+      ++restarts_;
+      ++rank->restarts;
+      rank->last_end = rank->End();
+      Say(absl::StrCat("rank ", rank->rank, " (pid ", rank->pid, ") ", rank->Outcome(),
+                       "; starting it anew (", restarts_, " of ", options_.recover, ")"));
+      const absl::Status started = StartRank(rank->rank - options_.node_rank * options_.ranks);
+      if (started.ok()) continue;
+      Say(started.message());
+      return false;
+    }
+    return true;
   }
 
   // What a dead rank had started outside of its process group. Whoever is killed leaves its own
@@ -431,7 +458,9 @@ class Launcher {
   HostStore store_;
   std::unique_ptr<Observer> observer_;
   Variables variables_;
+  std::optional<Host> host_;  // where ranks are bound to cores
   std::vector<RankProcess> ranks_;
+  int restarts_ = 0;  // of all ranks
   std::vector<char> buffer_ = std::vector<char>(kReadBytes);
   int alive_ = 0;
   int ended_by_ = 0;        // the signal that was forwarded first

@@ -39,6 +39,9 @@ struct RunOptions {
   std::optional<int> fan_out;
   // How long a store that is gone may take to come back (weft-store --state-dir).
   absl::Duration store_patience = absl::Seconds(2);
+  // So many times in all a rank of this host that died is started anew in its place, while the
+  // others go on: for programs that meet again (collectives/recovery.h).
+  int recover = 0;
   std::string log_dir;  // empty: no logs
   OutputMode output = OutputMode::kAll;
   bool prefix = true;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/settings.h"
@@ -24,7 +25,8 @@ Variables JobVariables(const RunOptions& options, const std::string& store,
     variables[EnvironmentName(parts.first)] = parts.second;
   }
   // A job in a job: an outer torchrun's store is not ours.
-  for (const char* name : {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID"}) {
+  for (const char* name :
+       {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "WEFT_RECOVER", "WEFT_LAST_END"}) {
     variables.erase(name);
   }
   variables["MASTER_ADDR"] = options.master_addr;
@@ -37,6 +39,7 @@ Variables JobVariables(const RunOptions& options, const std::string& store,
   variables["WEFT_STORE_PATIENCE"] = absl::FormatDuration(options.store_patience);
   variables["WEFT_JOB_SECRET"] = secret_hex;
   variables["WEFT_JOB_ID"] = options.job;
+  if (options.recover > 0) variables["WEFT_RECOVER"] = absl::StrCat(options.recover);
   const int cores = AllowedCores();
   variables["WEFT_JOB_CORES"] = absl::StrCat(cores);
   variables.try_emplace("OMP_NUM_THREADS", absl::StrCat(std::max(1, cores / options.ranks)));
@@ -44,12 +47,18 @@ Variables JobVariables(const RunOptions& options, const std::string& store,
 }
 
 std::vector<std::string> RankVariables(const Variables& job, const RunOptions& options,
-                                       int local_rank) {
+                                       int local_rank, int restarts, const std::string& last_end) {
   Variables variables = job;
   const std::vector<int>& planned = options.planned.ranks;
   variables["RANK"] = absl::StrCat(planned.empty() ? options.node_rank * options.ranks + local_rank
                                                    : planned[static_cast<size_t>(local_rank)]);
   variables["LOCAL_RANK"] = absl::StrCat(local_rank);
+  if (restarts > 0) {
+    int generation = 0;
+    (void)absl::SimpleAtoi(variables["WEFT_GENERATION"], &generation);
+    variables["WEFT_GENERATION"] = absl::StrCat(generation + restarts);
+    variables["WEFT_LAST_END"] = last_end;
+  }
   std::vector<std::string> lines;
   for (const auto& [name, value] : variables) lines.push_back(absl::StrCat(name, "=", value));
   return lines;

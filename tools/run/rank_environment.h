@@ -17,9 +17,9 @@ using Variables = std::map<std::string, std::string>;
 Variables JobVariables(const RunOptions& options, const std::string& store,
                        const std::string& secret_hex, int master_port);
 
-// "NAME=value" for one rank.
+// "NAME=value" for one rank, of which `restarts` processes have ended, the last one so.
 std::vector<std::string> RankVariables(const Variables& job, const RunOptions& options,
-                                       int local_rank);
+                                       int local_rank, int restarts, const std::string& last_end);
 
 }  // namespace weft::run
 

@@ -16,10 +16,13 @@ std::string SignalName(int signal) {
   return absl::StrCat("signal ", signal, name == nullptr ? "" : absl::StrCat(" (SIG", name, ")"));
 }
 
+std::string RankProcess::End() const {
+  if (killed()) return absl::StrCat("was killed by ", SignalName(WTERMSIG(status)));
+  return absl::StrCat("exited with status ", WEXITSTATUS(status));
+}
+
 std::string RankProcess::Outcome() const {
-  std::string after = absl::StrFormat(" after %.1f s", absl::ToDoubleSeconds(ended - started));
-  if (killed()) return absl::StrCat("was killed by ", SignalName(WTERMSIG(status)), after);
-  return absl::StrCat("exited with status ", WEXITSTATUS(status), after);
+  return absl::StrFormat("%s after %.1f s", End(), absl::ToDoubleSeconds(ended - started));
 }
 
 std::string SummaryJson(int exit_status, int first_failed, const std::vector<RankProcess>& ranks) {
@@ -32,6 +35,7 @@ std::string SummaryJson(int exit_status, int first_failed, const std::vector<Ran
     row["signal"] = rank.killed() ? Json(WTERMSIG(rank.status)) : Json();
     row["seconds"] = absl::ToDoubleSeconds(rank.ended - rank.started);
     row["max_rss"] = rank.max_rss_bytes;
+    row["restarts"] = rank.restarts;
     rows.push_back(std::move(row));
   }
   Json summary = {{"exit_status", exit_status}};

@@ -29,17 +29,20 @@ struct RankProcess {
   absl::Time ended;
   int status = 0;  // as wait() gives it
   int64_t max_rss_bytes = 0;
+  int restarts = 0;      // processes of this rank that ended before this one
+  std::string last_end;  // how the last of them did
   std::unique_ptr<RankOutput> output;
   std::array<FileDescriptor, 2> streams;  // invalid: at their end
 
   bool failed() const { return !alive && status != 0; }
   bool killed() const { return WIFSIGNALED(status); }
   int exit_status() const { return killed() ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+  std::string End() const;      // "exited with status 1"
   std::string Outcome() const;  // "exited with status 1 after 2.3 s"
 };
 
 // {"exit_status", "first_failed" (a rank or null), "ranks": [{"rank", "pid", "exit", "signal",
-// "seconds", "max_rss" (bytes)}]}, in one line. `first_failed` is -1 for null.
+// "seconds", "max_rss" (bytes), "restarts"}]}, in one line. `first_failed` is -1 for null.
 std::string SummaryJson(int exit_status, int first_failed, const std::vector<RankProcess>& ranks);
 
 }  // namespace weft::run

@@ -153,6 +153,19 @@ absl::StatusOr<LatestCheckpoint> FindAndTidy(const std::string& folder) {
 
 }  // namespace
 
+std::vector<absl::Span<std::byte>> StateOf(const ShardedParameters& parameters) {
+  std::vector<absl::Span<std::byte>> parts;
+  for (const ParameterBucket& bucket : parameters.store().buckets()) {
+    parts.emplace_back(static_cast<std::byte*>(bucket.owned.data_ptr()), bucket.owned.nbytes());
+    for (const OwnedSlice& slice : bucket.slices) {
+      for (float* state : slice.states) {
+        if (state != nullptr) parts.push_back(BytesOf(state, slice.elements));
+      }
+    }
+  }
+  return parts;
+}
+
 RunCheckpoints::RunCheckpoints(std::string folder, const TrainConfig& config, Group& group)
     : folder_(std::move(folder)),
       config_(config),

@@ -6,6 +6,7 @@
 #ifndef WEFT_TRAINER_LOOP_CHECKPOINTS_H_
 #define WEFT_TRAINER_LOOP_CHECKPOINTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "trainer/checkpoint/retention.h"
 #include "trainer/config.h"
 #include "trainer/groups/group.h"
@@ -25,6 +27,9 @@ struct RunPosition {
   int64_t samples = 0;
   std::string loss_scale;  // LossScale::ToText; empty: of a checkpoint that has none
 };
+
+// The memory of all that a step changes on this rank: master values and the optimizer's state.
+std::vector<absl::Span<std::byte>> StateOf(const ShardedParameters& parameters);
 
 class RunCheckpoints {
  public:
@@ -40,6 +45,10 @@ class RunCheckpoints {
   // now: to go on from the older one would give steps away that are perhaps still there. Also when
   // the checkpoint is of a model, data, seed or optimizer that the config does not have.
   absl::StatusOr<std::optional<RunPosition>> Load(ShardedParameters& parameters);
+
+  // For a run that goes on from memory: learns which checkpoints there are, and removes what was
+  // never finished.
+  absl::Status Tidy() { return FindLast().status(); }
 
   // Writes a checkpoint and deletes old ones. Returns an error when the group fails; `failure` is
   // why there is no new checkpoint: then nothing of it is left and older ones are whole.

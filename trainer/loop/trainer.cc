@@ -133,9 +133,16 @@ class Run {
   }
 
   absl::Status Restore() {
+    std::optional<RunPosition> position;
+    if (options_.recovered && options_.snapshots != nullptr) {
+      WEFT_ASSIGN_OR_RETURN(position, options_.snapshots->Restore(stepper_->parameters(), group_));
+      from_memory_ = position.has_value();
+      if (from_memory_) WEFT_RETURN_IF_ERROR(checkpoints_.Tidy());
+    }
     if (options_.resume) {
-      WEFT_ASSIGN_OR_RETURN(std::optional<RunPosition> position,
-                            checkpoints_.Load(stepper_->parameters()));
+      if (!from_memory_) {
+        WEFT_ASSIGN_OR_RETURN(position, checkpoints_.Load(stepper_->parameters()));
+      }
       resumed_ = position.has_value();
       if (resumed_) position_ = *position;
       if (!position_.loss_scale.empty()) {
@@ -143,6 +150,9 @@ class Run {
       }
     }
     if (!resumed_) WEFT_RETURN_IF_ERROR(stepper_->Initialize());
+    if (options_.recovered && options_.going_on) {
+      WEFT_RETURN_IF_ERROR(options_.going_on(position_.step));
+    }
     return stepper_->parameters().Publish();
   }
 
@@ -172,6 +182,14 @@ class Run {
   }
 
   void PrintStart() {
+    if (options_.recovered) {
+      progress_->Note(absl::StrFormat("all ranks are here again: goes on after step %d, from %s",
+                                      position_.step,
+                                      from_memory_ ? "memory"
+                                      : resumed_   ? "a checkpoint"
+                                                   : "the beginning"));
+      return;
+    }
     absl::FPrintF(stderr, "%s\n", config_.text);
     progress_->Note(absl::StrFormat(
         "%.2f M parameters, %d ranks%s x %d threads, %s compute, %s kernels, peak %.0f GFLOP/s",
@@ -254,7 +272,23 @@ class Run {
     ++steps_here_;
     if (is_first()) LogStep(result, metrics);
     bool saves = is_last || (config_.checkpoint_every > 0 && step % config_.checkpoint_every == 0);
-    return saves ? Save() : absl::OkStatus();
+    if (saves) WEFT_RETURN_IF_ERROR(Save());
+    return is_last ? absl::OkStatus() : TakeSnapshot();
+  }
+
+  // After the step's line and checkpoint are written: who comes back to it misses neither.
+  absl::Status TakeSnapshot() {
+    if (options_.snapshots == nullptr || group_.size() == 1) return absl::OkStatus();
+    const bool is_new = options_.snapshots->bytes() == Bytes(0);
+    const int64_t start = SystemClock::Nanoseconds();
+    WEFT_RETURN_IF_ERROR(options_.snapshots->Take(position_, stepper_->parameters(), group_));
+    snapshot_seconds_ += static_cast<double>(SystemClock::Nanoseconds() - start) * 1e-9;
+    if (is_new && is_first()) {
+      progress_->Note(absl::StrFormat(
+          "snapshots of the last 2 steps, of 2 ranks: %.1f MiB in memory (recovery.snapshot)",
+          static_cast<double>(options_.snapshots->bytes().count()) / (1 << 20)));
+    }
+    return absl::OkStatus();
   }
 
   absl::StatusOr<double> Validate() {
@@ -362,6 +396,10 @@ class Run {
                     "communication    %.1f%% of the time waited for it\n",
                     static_cast<double>(steps_here_ * tokens_per_step()) / seconds_, steps_here_,
                     100 * exposed_seconds_ / seconds_);
+      if (options_.snapshots != nullptr) {
+        absl::FPrintF(stderr, "snapshots        %.1f%% of the time\n",
+                      100 * snapshot_seconds_ / seconds_);
+      }
     }
     PrintMemory();
     const std::pair<const char*, const char*> files[] = {
@@ -414,6 +452,7 @@ class Run {
   std::unique_ptr<Progress> progress_;   // rank 0
   RunPosition position_;
   bool resumed_ = false;
+  bool from_memory_ = false;
   absl::Status unsaved_;  // why the last checkpoint that was due is missing
   int64_t failed_saves_ = 0;
   std::string last_failed_save_;
@@ -426,14 +465,28 @@ class Run {
   // Of this process, for the summary.
   double seconds_ = 0;
   double exposed_seconds_ = 0;
+  double snapshot_seconds_ = 0;
   int64_t steps_here_ = 0;
 };
 
 }  // namespace
 
+// Afterwards there are no groups, whoever waited for this rank in one has been told, and what was
+// under way touches no tensor any more.
+static void Leave(ParallelGroups& groups) {
+  for (std::unique_ptr<Group>* group :
+       {&groups.world, &groups.data, &groups.tensor, &groups.pipeline, &groups.ends}) {
+    group->reset();
+  }
+}
+
 absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& groups) {
   at::set_num_threads(options.threads);
-  return Run(options, groups).Execute();
+  Run run(options, groups);
+  absl::StatusOr<RunOutcome> outcome = run.Execute();
+  // While the parameters that collectives read and write are still there.
+  if (!outcome.ok() && options.recovers) Leave(groups);
+  return outcome;
 }
 
 }  // namespace weft

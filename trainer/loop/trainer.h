@@ -8,6 +8,7 @@
 #define WEFT_TRAINER_LOOP_TRAINER_H_
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "trainer/config.h"
 #include "trainer/files/folder_lock.h"
 #include "trainer/groups/parallel_groups.h"
+#include "trainer/loop/snapshots.h"
 
 namespace weft {
 
@@ -23,6 +25,14 @@ struct RunOptions {
   std::string run_dir;
   const FolderLock* lock = nullptr;  // on run_dir, taken before any rank wrote there; rank 0 only
   bool resume = false;
+  // A rank that dies is started anew, and the others call Train again: where Train fails, it has
+  // abandoned the groups.
+  bool recovers = false;
+  // The last steps in memory, kept by the caller from call to call. May be null.
+  Snapshots* snapshots = nullptr;
+  bool recovered = false;  // Train was called before, or this process replaces one that died
+  // Told after which step a recovered run goes on; an error ends it. May be null.
+  std::function<absl::Status(int64_t step)> going_on;
   int threads = 1;  // compute threads of this rank
   // Set by a signal: the step is finished, a checkpoint written, and Train returns OK.
   const std::atomic<bool>* stop = nullptr;

@@ -29,7 +29,7 @@ class TcpStores final : public ConformingStores {
 
   StorePromises promises() const override {
     return {/*acknowledges=*/false, /*checks=*/false, /*names=*/false,
-            /*gathers_and_watches=*/false};
+            /*watches=*/false};
   }
 
  private:

@@ -32,6 +32,19 @@ TEST(JobEnvironmentTest, NothingSetIsAProcessAlone) {
   EXPECT_FALSE(job->torch_agent_store);
 }
 
+TEST(JobEnvironmentTest, KnowsWhetherRanksAreStartedAnewAndHowTheLastProcessEnded) {
+  auto job = Parse({{"WEFT_RECOVER", "3"},
+                    {"WEFT_GENERATION", "2"},
+                    {"WEFT_LAST_END", "was killed by signal 9 (SIGKILL)"}});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(job->recover);
+  EXPECT_EQ(job->generation, 2);
+  EXPECT_EQ(job->last_end, "was killed by signal 9 (SIGKILL)");
+  EXPECT_FALSE(Parse({})->recover);
+  EXPECT_FALSE(Parse({{"WEFT_RECOVER", "0"}})->recover);
+  EXPECT_FALSE(Parse({{"WEFT_RECOVER", "often"}}).ok());
+}
+
 TEST(JobEnvironmentTest, ReadsTorchrunsVariables) {
   auto job = Parse({{"RANK", "5"},
                     {"WORLD_SIZE", "8"},

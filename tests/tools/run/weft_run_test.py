@@ -94,6 +94,43 @@ class WeftRunTest(unittest.TestCase):
         self.assertEqual(bound, free)
         self.assertLessEqual(int(free.pop()), len(os.sched_getaffinity(0)))
 
+    # ---- Starting anew
+
+    def test_a_rank_that_died_is_started_anew_and_knows_how_the_one_before_ended(self):
+        # Rank 1 kills itself, then fails, then is done; the others wait for that.
+        script = ('echo "$RANK $WEFT_GENERATION $WEFT_LAST_END"; '
+                  f'if [ $RANK = 1 ]; then case $WEFT_GENERATION in '
+                  f'"") kill -9 $$;; 1) exit 1;; 2) touch {self.path("done")};; esac; fi; '
+                  f'while [ ! -e {self.path("done")} ]; do sleep 0.01; done')
+        result = self.launch("-n", "3", "--recover", "2", "--json", "--no-prefix", "--", "sh",
+                             "-c", script)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = result.stdout.splitlines()
+        self.assertIn("1 1 was killed by signal 9 (SIGKILL)", lines)
+        self.assertIn("1 2 exited with status 1", lines)
+        self.assertEqual([rank["restarts"] for rank in json.loads(lines[-1])["ranks"]], [0, 2, 0])
+        self.assertIn("starting it anew (2 of 2)", result.stderr)
+
+    def test_what_starting_anew_does_not_mend_ends_the_job(self):
+        wait = f'while [ ! -e {self.path("never")} ]; do sleep 0.01; done'
+        for word, status, restarts in (("exit 1", 1, 2), ("exit 2", 2, 0), ("kill -9 $$", 137, 2)):
+            script = f'if [ $RANK = 1 ]; then {word}; fi; {wait}'
+            result = self.launch("-n", "2", "--recover", "2", "--json", "--", "sh", "-c", script)
+            self.assertEqual(result.returncode, status, result.stderr)
+            summary = json.loads(result.stdout.splitlines()[-1])
+            self.assertEqual(summary["ranks"][1]["restarts"], restarts, word)
+            self.assertEqual(summary["first_failed"], 1)
+
+    def test_a_rank_is_not_started_anew_once_another_is_done(self):
+        script = (f'if [ $RANK = 0 ]; then exit 0; fi; '
+                  f'while kill -0 $(cat {self.path("pid")}) 2>/dev/null; do sleep 0.01; done; '
+                  'exit 1')
+        script = f'if [ $RANK = 0 ]; then echo $$ > {self.path("pid")}; fi; ' \
+                 f'while [ ! -s {self.path("pid")} ]; do sleep 0.01; done; {script}'
+        result = self.launch("-n", "2", "--recover", "5", "--", "sh", "-c", script)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertNotIn("starting it anew", result.stderr)
+
     # ---- Exit statuses
 
     def test_success_is_zero_and_in_the_summary(self):

@@ -1,0 +1,146 @@
+#include "collectives/recovery.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace weft::collectives {
+namespace {
+
+constexpr char kEpochKey[] = "recovery/epoch";
+constexpr char kReady[] = "ready";
+// For the value of a key that is there.
+constexpr absl::Duration kReadPatience = absl::Seconds(10);
+
+std::string ArrivalKey(int64_t epoch, int rank) {
+  return absl::StrCat("recovery/", epoch, "/", rank);
+}
+
+struct State {
+  int64_t epoch = 0;
+  bool ready = false;
+};
+
+absl::StatusOr<State> ParseState(absl::string_view text) {
+  State state;
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits(' ', 1));
+  if (!absl::SimpleAtoi(parts.first, &state.epoch) ||
+      (!parts.second.empty() && parts.second != kReady)) {
+    return absl::DataLossError(
+        absl::StrCat("key ", kEpochKey, " of the store holds '", text, "', which is no epoch"));
+  }
+  state.ready = !parts.second.empty();
+  return state;
+}
+
+std::string ToText(const State& state) {
+  return state.ready ? absl::StrCat(state.epoch, " ", kReady) : absl::StrCat(state.epoch);
+}
+
+}  // namespace
+
+Recovery::Recovery(Store* store, const JobEnvironment& environment)
+    : store_(store),
+      rank_(environment.rank.value()),
+      ranks_(environment.world_size),
+      generation_(environment.generation),
+      enabled_(environment.recover && environment.world_size > 1),
+      last_end_(environment.last_end) {}
+
+bool Recovery::Helps(const absl::Status& status) {
+  // Cancelled: another rank has left the group, because of the same loss.
+  return absl::IsUnavailable(status) || absl::IsCancelled(status);
+}
+
+absl::Status Recovery::Begin() {
+  // The present epoch is read before: the process that this one replaces may have arrived at it,
+  // but at none that begins from now on, by whichever rank that is started anew.
+  std::string text;
+  WEFT_ASSIGN_OR_RETURN(const bool is_there, store_->Check({kEpochKey}));
+  if (is_there) {
+    WEFT_ASSIGN_OR_RETURN(text, store_->Get(kEpochKey, kReadPatience));
+  }
+  while (true) {
+    State now;
+    if (!text.empty()) {
+      WEFT_ASSIGN_OR_RETURN(now, ParseState(text));
+    }
+    const std::string next = ToText({.epoch = now.epoch + 1});
+    WEFT_ASSIGN_OR_RETURN(std::string held, store_->CompareSet(kEpochKey, text, next));
+    if (held == next) return absl::OkStatus();
+    text = std::move(held);
+  }
+}
+
+absl::Status Recovery::Arrive(int64_t epoch) {
+  arrived_ = epoch;
+  WEFT_RETURN_IF_ERROR(store_->Set(ArrivalKey(epoch, rank_), "here"));
+  WEFT_ASSIGN_OR_RETURN(const int64_t count,
+                        store_->Add(absl::StrCat("recovery/", epoch, "/arrived"), 1));
+  if (count != ranks_) return absl::OkStatus();
+  // Nothing where a newer epoch has begun.
+  return store_
+      ->CompareSet(kEpochKey, ToText({.epoch = epoch}), ToText({.epoch = epoch, .ready = true}))
+      .status();
+}
+
+absl::StatusOr<int64_t> Recovery::First(absl::Duration timeout) {
+  if (!enabled_ || !replaced()) return 0;
+  WEFT_RETURN_IF_ERROR(Begin());
+  return Next(timeout);
+}
+
+absl::StatusOr<int64_t> Recovery::Next(absl::Duration timeout) {
+  const SystemClock clock;
+  const absl::Time deadline = clock.Now() + timeout;
+  int64_t version = 0, awaited = 0;
+  while (true) {
+    const auto watched = store_->Watch(kEpochKey, version, deadline - clock.Now());
+    if (!watched.ok()) return Overdue(watched.status(), awaited);
+    version = watched->version;
+    if (!watched->value.has_value()) continue;
+    WEFT_ASSIGN_OR_RETURN(const State state, ParseState(*watched->value));
+    if (state.epoch <= epoch_) continue;
+    awaited = state.epoch;
+    if (state.ready && state.epoch == arrived_) return epoch_ = state.epoch;
+    if (state.epoch > arrived_) WEFT_RETURN_IF_ERROR(Arrive(state.epoch));
+  }
+}
+
+absl::Status Recovery::Overdue(const absl::Status& status, int64_t awaited) const {
+  if (!absl::IsDeadlineExceeded(status)) return Annotate(status, "wait for a rank started anew");
+  if (awaited == 0) {
+    return absl::DeadlineExceededError("no rank was started anew in place of the one that is gone");
+  }
+  std::vector<int> all;
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    all.push_back(rank);
+    keys.push_back(ArrivalKey(awaited, rank));
+  }
+  return NameMissing(*store_, status, "wait for all ranks to meet again", all, keys);
+}
+
+absl::Status Recovery::GoOnFrom(int64_t step) {
+  if (!enabled_ || !replaced()) return absl::OkStatus();
+  const std::string key = absl::StrCat("recovery/rank/", rank_);
+  const std::string mine = absl::StrCat(step, " ", last_end_);
+  WEFT_ASSIGN_OR_RETURN(const bool known, store_->Check({key}));
+  if (known) {
+    WEFT_ASSIGN_OR_RETURN(const std::string before, store_->Get(key, kReadPatience));
+    if (before == mine) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("rank ", rank_, " ended twice in the step after step ", step,
+                       " in the same way (", last_end_, "): starting it again does not help"));
+    }
+  }
+  return store_->Set(key, mine);
+}
+
+}  // namespace weft::collectives

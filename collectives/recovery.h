@@ -1,0 +1,70 @@
+// How the ranks of a job meet again after one of them died and was started anew.
+//
+// The job's life is a sequence of epochs, numbered from 0. A process that takes a dead one's place
+// (a generation above 0, WEFT_GENERATION) begins the next epoch; those that survive notice through
+// their errors that a rank is gone, give up what they were doing, and wait for that. In every epoch
+// the ranks join anew, under keys of the epoch, so that nothing of an earlier one is mistaken for
+// the present; the store turns away the replaced process itself (rendezvous/store.h).
+//
+// One key holds the newest epoch's number, and, once all ranks have arrived at it, the word
+// "ready"; everybody watches that key. A rank that dies on its way leaves an epoch that is never
+// ready: its successor begins another one, and all who wait go there.
+//
+// Used by one thread. Needs a store with watches: weft-run's.
+#ifndef WEFT_COLLECTIVES_RECOVERY_H_
+#define WEFT_COLLECTIVES_RECOVERY_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/rendezvous/job_environment.h"
+#include "collectives/rendezvous/store.h"
+
+namespace weft::collectives {
+
+class Recovery {
+ public:
+  // `store` outlives this object.
+  Recovery(Store* store, const JobEnvironment& environment);
+
+  // Whether the launcher starts ranks anew (WEFT_RECOVER).
+  bool enabled() const { return enabled_; }
+  // Whether this process took the place of one that died.
+  bool replaced() const { return generation_ > 0; }
+  int64_t epoch() const { return epoch_; }
+
+  // Whether a call that failed so may succeed with ranks started anew: a rank is gone.
+  static bool Helps(const absl::Status& status);
+
+  // Before this process first joins: the epoch to join in, which is 0 where no rank was replaced
+  // yet. A replaced process begins an epoch and waits for the others, as Next() does.
+  absl::StatusOr<int64_t> First(absl::Duration timeout);
+  // Waits for an epoch after the present one, at which all ranks have arrived. kDeadlineExceeded
+  // says who has not, or that no rank was started anew.
+  absl::StatusOr<int64_t> Next(absl::Duration timeout);
+
+  // A replaced process says where it goes on, after `step`. kFailedPrecondition: the one before it
+  // went on there too, and ended in the same way (WEFT_LAST_END): starting anew does not help.
+  absl::Status GoOnFrom(int64_t step);
+
+ private:
+  absl::Status Begin();
+  absl::Status Arrive(int64_t epoch);
+  absl::Status Overdue(const absl::Status& status, int64_t awaited) const;
+
+  Store* const store_;
+  const int rank_;
+  const int ranks_;
+  const int generation_;
+  const bool enabled_;
+  const std::string last_end_;  // how the process before this one ended
+  int64_t epoch_ = 0;
+  int64_t arrived_ = 0;  // the newest epoch at which this rank has arrived
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_RECOVERY_H_

@@ -1,0 +1,143 @@
+#include "collectives/recovery.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/rendezvous/store_client.h"
+#include "collectives/rendezvous/store_server.h"
+
+namespace weft::collectives {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr int kRanks = 4;
+
+class RecoveryTest : public testing::Test {
+ protected:
+  // A process of the job: its connection to the store, and its part in recovery.
+  struct Member {
+    std::unique_ptr<StoreClient> client;
+    std::unique_ptr<Recovery> recovery;
+  };
+
+  void SetUp() override {
+    auto server = StoreServer::Start({});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+
+  Member Start(int rank, int generation, const std::string& last_end = "") const {
+    StoreClientOptions options;
+    options.address = server_->address();
+    options.rank = Rank(rank);
+    options.generation = generation;
+    auto client = StoreClient::Connect(options);
+    EXPECT_TRUE(client.ok()) << client.status();
+    JobEnvironment environment;
+    environment.rank = Rank(rank);
+    environment.world_size = kRanks;
+    environment.generation = generation;
+    environment.recover = true;
+    environment.last_end = last_end;
+    Member member{*std::move(client), nullptr};
+    member.recovery = std::make_unique<Recovery>(member.client.get(), environment);
+    return member;
+  }
+
+  // The members wait at once, each on a thread; what they come to.
+  static std::vector<absl::StatusOr<int64_t>> Meet(const std::vector<Member*>& members,
+                                                   absl::Duration timeout = kPatience) {
+    std::vector<absl::StatusOr<int64_t>> epochs(members.size(), absl::UnknownError("never"));
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < members.size(); ++i) {
+      threads.emplace_back([&, i] {
+        Recovery& recovery = *members[i]->recovery;
+        const bool is_new = recovery.replaced() && recovery.epoch() == 0;
+        epochs[i] = is_new ? recovery.First(timeout) : recovery.Next(timeout);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return epochs;
+  }
+
+  static void ExpectEpoch(const std::vector<absl::StatusOr<int64_t>>& epochs, int64_t epoch) {
+    for (const auto& each : epochs) {
+      ASSERT_TRUE(each.ok()) << each.status();
+      EXPECT_EQ(*each, epoch);
+    }
+  }
+
+  std::unique_ptr<StoreServer> server_;
+};
+
+TEST_F(RecoveryTest, AProcessOfTheFirstGenerationBeginsAtOnce) {
+  Member member = Start(2, 0);
+  EXPECT_EQ(member.recovery->First(kPatience).value(), 0);
+}
+
+TEST_F(RecoveryTest, SurvivorsMeetTheRankThatIsStartedAnewEachTime) {
+  Member zero = Start(0, 0), one = Start(1, 0), two = Start(2, 0), three = Start(3, 1);
+  ExpectEpoch(Meet({&zero, &one, &two, &three}), 1);
+  zero = Start(0, 1);
+  ExpectEpoch(Meet({&zero, &one, &two, &three}), 2);
+}
+
+TEST_F(RecoveryTest, RanksThatAreStartedAnewAtOnceMeetInOneEpoch) {
+  Member zero = Start(0, 0), one = Start(1, 1), two = Start(2, 1), three = Start(3, 0);
+  const auto epochs = Meet({&zero, &one, &two, &three});
+  for (const auto& epoch : epochs) ASSERT_TRUE(epoch.ok()) << epoch.status();
+  // Both may begin an epoch before any is ready, or one join the other's.
+  EXPECT_GE(*epochs[0], 1);
+  EXPECT_LE(*epochs[0], 2);
+  ExpectEpoch(epochs, *epochs[0]);
+}
+
+TEST_F(RecoveryTest, ARankThatDiesOnItsWayIsSucceededAgain) {
+  Member zero = Start(0, 0), one = Start(1, 0), two = Start(2, 0), first = Start(3, 1);
+  // Begins an epoch, to which nobody else comes, and dies.
+  EXPECT_TRUE(absl::IsDeadlineExceeded(first.recovery->First(absl::Milliseconds(50)).status()));
+  Member second = Start(3, 2);
+  ExpectEpoch(Meet({&zero, &one, &two, &second}), 2);
+  // The store knows the dead one's successor.
+  EXPECT_TRUE(absl::IsAborted(first.client->Set("key", "value")));
+}
+
+TEST_F(RecoveryTest, WhoeverDoesNotComeIsNamed) {
+  Member zero = Start(0, 0), one = Start(1, 0), three = Start(3, 1);
+  const absl::Status alone = one.recovery->Next(absl::Milliseconds(50)).status();
+  EXPECT_THAT(std::string(alone.message()), HasSubstr("no rank was started anew"));
+  for (const auto& each : Meet({&zero, &one, &three}, absl::Milliseconds(500))) {
+    EXPECT_EQ(each.status().code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(std::string(each.status().message()), HasSubstr("missing of 4 ranks: 2"));
+  }
+}
+
+TEST_F(RecoveryTest, TheSameEndTwiceInOneStepIsGivenUp) {
+  EXPECT_TRUE(Start(1, 1, "was killed by signal 9").recovery->GoOnFrom(7).ok());
+  EXPECT_TRUE(Start(1, 2, "exited with status 1").recovery->GoOnFrom(7).ok());
+  EXPECT_TRUE(Start(1, 3, "exited with status 1").recovery->GoOnFrom(8).ok());
+  EXPECT_TRUE(Start(2, 1, "exited with status 1").recovery->GoOnFrom(8).ok());
+  const absl::Status status = Start(1, 4, "exited with status 1").recovery->GoOnFrom(8);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 ended twice in the step after"));
+  EXPECT_TRUE(Start(1, 0, "").recovery->GoOnFrom(8).ok());
+}
+
+TEST(RecoveryHelpsTest, OnlyTheLossOfARankIsRecoveredFrom) {
+  EXPECT_TRUE(Recovery::Helps(absl::UnavailableError("rank 2 is gone")));
+  EXPECT_TRUE(Recovery::Helps(absl::CancelledError("rank 1 destroyed it")));
+  EXPECT_FALSE(Recovery::Helps(absl::OkStatus()));
+  EXPECT_FALSE(Recovery::Helps(absl::AbortedError("the loss is nan")));
+  EXPECT_FALSE(Recovery::Helps(absl::DeadlineExceededError("rank 2 does not answer")));
+}
+
+}  // namespace
+}  // namespace weft::collectives

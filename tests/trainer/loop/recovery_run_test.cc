@@ -1,0 +1,179 @@
+// weft-train under weft-run --recover: ranks are killed at their work, and the losses are those of
+// the unbroken run, to the bit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/read_file.h"
+#include "tests/trainer/loop/train_run.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int kRanks = 4;
+constexpr int kSteps = 14;
+
+std::string Words(const fs::path& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+class RecoveryRunTest : public TrainRunTest {
+ protected:
+  // Nothing waits for longer, whatever is wrong.
+  void SetUp() override {
+    setenv("WEFT_COLLECTIVE_TIMEOUT", "60s", 1);
+    setenv("WEFT_STORE_TIMEOUT", "60s", 1);
+  }
+
+  static std::vector<std::string> Settings(const std::vector<std::string>& more) {
+    std::vector<std::string> settings = {"train.steps=" + std::to_string(kSteps),
+                                         "train.precision=fp32", "train.peak_tflops=1",
+                                         "sample.tokens=5", "log.every=1"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    return settings;
+  }
+  static std::vector<std::string> Recovering(const std::string& run, int restarts,
+                                             const std::vector<std::string>& more,
+                                             const std::string& snapshot = "memory") {
+    std::vector<std::string> command = Command(kRanks, run, Settings(more));
+    command.insert(command.begin() + 1, {"--recover", std::to_string(restarts), "--set",
+                                         "recovery.snapshot=" + snapshot});
+    return command;
+  }
+
+  // Processes of that run: every one names the run's folder.
+  static std::vector<pid_t> ProcessesOf(const std::string& run) {
+    std::vector<pid_t> pids;
+    for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+      const pid_t pid = std::atoi(entry.path().filename().c_str());
+      if (pid <= 0) continue;
+      std::string words = Words(entry.path() / "cmdline");
+      words += '\0';
+      if (words.find(RunDir(run) + '\0') != std::string::npos) pids.push_back(pid);
+    }
+    return pids;
+  }
+  // The process of a rank: 0 while there is none.
+  static pid_t ProcessOf(const std::string& run, int rank) {
+    for (pid_t pid : ProcessesOf(run)) {
+      const fs::path folder = "/proc/" + std::to_string(pid);
+      std::string variables = '\0' + Words(folder / "environ");
+      const bool is_rank =
+          variables.find('\0' + ("RANK=" + std::to_string(rank)) + '\0') != std::string::npos;
+      std::error_code error;
+      const fs::path program = fs::read_symlink(folder / "exe", error);
+      if (is_rank && program.filename() == "weft-train") return pid;
+    }
+    return 0;
+  }
+
+  static int LastStep(const std::string& run) {
+    int last = 0;
+    std::ifstream file(RunDir(run) + "/metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const json row = json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (row.is_object() && row.contains("loss")) last = std::max(last, row["step"].get<int>());
+    }
+    return last;
+  }
+
+  // Waits until `run` has done `step` steps; false: it ended before.
+  static bool WaitForStep(const std::string& run, int step, Process& process) {
+    for (int i = 0; i < 12000 && process.running(); ++i) {
+      if (LastStep(run) >= step) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
+  }
+
+  static void ExpectUnbroken(const std::string& run, const std::map<int, json>& unbroken,
+                             const Outcome& outcome) {
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_EQ(LargestDifference(unbroken, Metrics(run)), 0) << outcome.output;
+    EXPECT_TRUE(fs::exists(RunDir(run) + "/model/model.safetensors"));
+    EXPECT_TRUE(ProcessesOf(run).empty());
+  }
+};
+
+// Each rank of each layout is killed once, at a step of its own.
+TEST_F(RecoveryRunTest, ARankThatIsKilledCostsNoStepsThatAllHadDone) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> layouts = {
+      {"data", {}}, {"cut", {"parallel.tensor=2", "parallel.pipeline=2"}}};
+  Random random(20);
+  for (const auto& [name, settings] : layouts) {
+    const Outcome whole = Run(kRanks, name + "_whole", Settings(settings));
+    ASSERT_EQ(whole.status, 0) << whole.output;
+    const std::map<int, json> unbroken = Metrics(name + "_whole");
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const std::string run = name + std::to_string(rank);
+      const int step = 2 + static_cast<int>(random.Below(kSteps - 6));
+      SCOPED_TRACE(run + " killed after step " + std::to_string(step));
+      Process process(Recovering(run, 1, settings), RunDir(run + ".out"));
+      ASSERT_TRUE(WaitForStep(run, step, process)) << process.Wait().output;
+      const pid_t pid = ProcessOf(run, rank);
+      ASSERT_GT(pid, 0);
+      kill(pid, SIGKILL);
+      const Outcome outcome = process.Wait();
+      ExpectUnbroken(run, unbroken, outcome);
+      EXPECT_THAT(outcome.output, HasSubstr("starting it anew (1 of 1)"));
+      EXPECT_THAT(outcome.output, HasSubstr("from memory"));
+    }
+  }
+}
+
+TEST_F(RecoveryRunTest, WithoutSnapshotsAllGoBackToTheLastCheckpoint) {
+  const Outcome whole = Run(kRanks, "off_whole", Settings({}));
+  ASSERT_EQ(whole.status, 0) << whole.output;
+  Process process(Recovering("off", 1, {"checkpoint.every=4"}, "off"), RunDir("off.out"));
+  ASSERT_TRUE(WaitForStep("off", 6, process)) << process.Wait().output;
+  kill(ProcessOf("off", 2), SIGKILL);
+  const Outcome outcome = process.Wait();
+  ExpectUnbroken("off", Metrics("off_whole"), outcome);
+  EXPECT_THAT(outcome.output, HasSubstr("from a checkpoint"));
+}
+
+// Neighbours: the only copies of a state die with both.
+TEST_F(RecoveryRunTest, TwoNeighboursAtOnceGoBackToWhatIsOnDisk) {
+  const Outcome whole = Run(kRanks, "two_whole", Settings({}));
+  ASSERT_EQ(whole.status, 0) << whole.output;
+  Process process(Recovering("two", 4, {"checkpoint.every=4"}), RunDir("two.out"));
+  ASSERT_TRUE(WaitForStep("two", 6, process)) << process.Wait().output;
+  const pid_t one = ProcessOf("two", 1), two = ProcessOf("two", 2);
+  kill(one, SIGKILL);
+  kill(two, SIGKILL);
+  const Outcome outcome = process.Wait();
+  ExpectUnbroken("two", Metrics("two_whole"), outcome);
+}
+
+TEST_F(RecoveryRunTest, RestartsThatAreUsedUpEndTheJob) {
+  Process process(Recovering("used_up", 1, {"train.steps=100000"}), RunDir("used_up.out"));
+  ASSERT_TRUE(WaitForStep("used_up", 3, process)) << process.Wait().output;
+  const pid_t first = ProcessOf("used_up", 3);
+  ASSERT_GT(first, 0);
+  kill(first, SIGKILL);
+  pid_t second = 0;
+  for (int i = 0; i < 6000 && process.running() && (second == 0 || second == first); ++i) {
+    second = ProcessOf("used_up", 3);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_GT(second, 0);
+  kill(second, SIGKILL);
+  const Outcome outcome = process.Wait();
+  EXPECT_EQ(outcome.status, 128 + SIGKILL) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("ranks were started anew 1 times, of 1 (--recover)"));
+  EXPECT_TRUE(ProcessesOf("used_up").empty());
+}
+
+}  // namespace
+}  // namespace weft
