@@ -286,6 +286,11 @@ WorkPtr CommunicatorImpl::AllToAllV(const void* input, absl::Span<const size_t> 
   spec.input_offsets.assign(input_offsets.begin(), input_offsets.end());
   spec.output_counts.assign(output_counts.begin(), output_counts.end());
   spec.output_offsets.assign(output_offsets.begin(), output_offsets.end());
+  // An empty part has no place: its offset may lie behind the end of a buffer.
+  for (size_t i = 0; i < n; ++i) {
+    if (spec.input_counts[i] == 0) spec.input_offsets[i] = 0;
+    if (spec.output_counts[i] == 0) spec.output_offsets[i] = 0;
+  }
   return Run(std::move(spec), input, output, type);
 }
 

@@ -307,6 +307,22 @@ TEST_P(TransportTest, CountsMayDifferBetweenRanks) {
   });
 }
 
+// A part of no elements has no place: its offset is not looked at.
+TEST_P(TransportTest, EmptyPartsMayLieBehindTheEndOfABuffer) {
+  RunWorld(3, With({}), [](Communicator& world) {
+    const size_t me = static_cast<size_t>(world.rank().value());
+    // Rank 0 sends two numbers to each other rank; nobody else sends.
+    const std::vector<size_t> offsets = {2, 0, 100};
+    const size_t mine = me == 0 ? 2 : 0, theirs = me == 0 ? 0 : 2;
+    std::vector<int32_t> input = {7, 8}, output = {-1, -1, -1, -1};
+    ASSERT_DONE(world.AllToAllV(input.data(), std::vector<size_t>{0, mine, mine},
+                                std::vector<size_t>{50, 0, 0}, output.data(),
+                                std::vector<size_t>{theirs, 0, 0}, offsets, DataType::kInt32));
+    EXPECT_EQ(output, me == 0 ? (std::vector<int32_t>{-1, -1, -1, -1})
+                              : (std::vector<int32_t>{-1, -1, 7, 8}));
+  });
+}
+
 TEST_P(TransportTest, MessagesMatchByPeerAndTagInOrder) {
   RunWorld(3, With({}), [](Communicator& world) {
     const int me = world.rank().value(), next = (me + 1) % 3, previous = (me + 2) % 3;
