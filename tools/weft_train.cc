@@ -84,7 +84,7 @@ struct Command {
   int ranks_per_host = 0;
   std::string preset;
   // Short forms of keys, which come before --set; empty: not given.
-  std::string tensor, pipeline, zero, schedule;
+  std::string tensor, context, expert, pipeline, zero, schedule;
   std::vector<std::string> overrides;
   std::vector<std::string> missing;  // after Run: files that it could not write
   bool gave_up = false;              // after Run: starting this rank anew does not help
@@ -93,7 +93,8 @@ struct Command {
   absl::StatusOr<TrainConfig> Config() const {
     std::vector<std::string> pairs;
     for (const auto& [key, value] :
-         {std::pair{"parallel.tensor", &tensor}, std::pair{"parallel.pipeline", &pipeline},
+         {std::pair{"parallel.tensor", &tensor}, std::pair{"parallel.context", &context},
+          std::pair{"parallel.expert", &expert}, std::pair{"parallel.pipeline", &pipeline},
           std::pair{"parallel.zero", &zero}, std::pair{"parallel.schedule", &schedule}}) {
       if (!value->empty()) pairs.push_back(absl::StrCat(key, "=", *value));
     }
@@ -111,7 +112,9 @@ struct Command {
     int size = ranks;
     if (size == 0) {
       WEFT_ASSIGN_OR_RETURN(auto environment, collectives::JobEnvironment::FromEnvironment());
-      size = std::max(environment.world_size, config.tensor_parallel * config.pipeline_parallel);
+      size =
+          std::max(environment.world_size, config.tensor_parallel * config.context_parallel *
+                                               config.expert_parallel * config.pipeline_parallel);
     }
     WEFT_ASSIGN_OR_RETURN(std::string text, DescribeRun(config, size, ranks_per_host));
     std::fputs(text.c_str(), stdout);
@@ -241,6 +244,10 @@ int Main(int argc, char** argv) {
   app.add_option("--preset", command.preset, presets);
   app.add_option("--tp", command.tensor,
                  "ranks that share each layer (parallel.tensor), with sequence parallelism");
+  app.add_option("--cp", command.context,
+                 "ranks that share each sample (parallel.context); how: parallel.context_method");
+  app.add_option("--ep", command.expert,
+                 "data-parallel ranks that share the experts of a layer (parallel.expert)");
   app.add_option("--pp", command.pipeline, "stages of the pipeline (parallel.pipeline)");
   app.add_option(
       "--schedule", command.schedule,

@@ -105,7 +105,9 @@ Pairs StylePairs(const topology::ModelShape& shape) {
           {"activation", shape.IsGated() ? "swiglu" : "gelu"},
           {"norm", shape.norm == NormKind::kRmsNorm ? "rmsnorm" : "layernorm"},
           {"tied", shape.tied ? "true" : "false"},
-          {"bias", shape.bias ? "true" : "false"}};
+          {"bias", shape.bias ? "true" : "false"},
+          {"experts", absl::StrCat(shape.experts)},
+          {"experts_per_token", absl::StrCat(shape.top_k)}};
 }
 
 absl::Status ApplyPreset(const std::string& name, Settings& settings) {
@@ -202,6 +204,11 @@ absl::StatusOr<ModelConfig> ReadModel(const Settings& settings) {
   // Rounded down where it does not divide, which Validate refuses.
   const int64_t kv_heads = settings.Integer("model.kv_heads");
   if (kv_heads != model.heads) model.kv_hidden = model.hidden / model.heads * kv_heads;
+  model.experts = settings.Integer("model.experts");
+  model.top_k = settings.Integer("model.experts_per_token");
+  model.capacity_factor = settings.Real("model.capacity_factor");
+  model.balance_loss = settings.Real("model.balance_loss");
+  model.router_z_loss = settings.Real("model.router_z_loss");
   model.window = settings.Integer("model.window");
   absl::StatusOr<std::vector<bool>> layers =
       ParseLayers(settings.Text("model.window_layers"), model.layers);
@@ -301,6 +308,10 @@ absl::Status Validate(const TrainConfig& config, const Settings& settings) {
   if (kv_heads > 0 && model.heads % kv_heads != 0) {
     return error("model.kv_heads", absl::StrCat("must divide model.heads = ", model.heads));
   }
+  if (model.HasExperts() && model.top_k > model.experts) {
+    return error("model.experts_per_token",
+                 absl::StrCat("a token takes at most all of model.experts = ", model.experts));
+  }
   const bool scales = model.rotary_scaling != RotaryScaling::kNone;
   if (scales && model.position != PositionKind::kRotary) {
     return error("model.rotary_scaling", "needs model.position = rotary");
@@ -377,6 +388,12 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
   config.peak_tflops = settings.Real("train.peak_tflops");
   config.tensor_parallel = static_cast<int>(settings.Integer("parallel.tensor"));
   config.tensor_chunks = static_cast<int>(settings.Integer("parallel.tensor_chunks"));
+  config.context_parallel = static_cast<int>(settings.Integer("parallel.context"));
+  config.context_method = settings.Text("parallel.context_method") == "ulysses"
+                              ? ContextMethod::kUlysses
+                              : ContextMethod::kRing;
+  config.expert_parallel = static_cast<int>(settings.Integer("parallel.expert"));
+  config.expert_pieces = static_cast<int>(settings.Integer("parallel.expert_pieces"));
   config.pipeline_parallel = static_cast<int>(settings.Integer("parallel.pipeline"));
   WEFT_ASSIGN_OR_RETURN(config.pipeline_schedule,
                         topology::ParsePipelineSchedule(settings.Text("parallel.schedule")));

@@ -35,6 +35,8 @@ enum class OptimizerKind { kAdamW, kLamb, kSgd, kLion, kMuon };
 // core and of the nonlinearity; all but the block's input.
 enum class RecomputeKind : uint8_t { kNone, kSelective, kFull };
 enum class NonFinite { kFatal, kSkip };
+// Context parallelism: keys and values go around, or heads are exchanged (model/context_axis.h).
+enum class ContextMethod { kRing, kUlysses };
 enum class ScheduleKind { kCosine, kConstant };
 enum class ReducePrecision { kAuto, kCompute, kFp32 };  // kAuto: fp32 where micro-batches add up
 
@@ -52,7 +54,10 @@ struct ModelConfig : topology::ModelShape {
   double rotary_base = 10000;
   RotaryScaling rotary_scaling = RotaryScaling::kNone;
   double rotary_factor = 1;
-  int64_t rotary_original = 0;      // tokens of a sample before scaling; kLlama3 asks for them
+  int64_t rotary_original = 0;  // tokens of a sample before scaling; kLlama3 asks for them
+  double capacity_factor = 0;   // of an expert; 0: every choice finds a place
+  double balance_loss = 0;      // weights of the router's losses (model/router.cc)
+  double router_z_loss = 0;
   std::vector<bool> window_layers;  // by layer: whether `window` holds there; empty: everywhere
 
   int64_t WindowOf(int64_t layer) const {
@@ -98,8 +103,12 @@ struct TrainConfig {
   Bytes host_memory;                     // for the ranks of a host; 0: what it has
   double peak_tflops = 0;                // of one rank; 0: measured at the start
 
-  int tensor_parallel = 1;      // ranks that share a layer
-  int tensor_chunks = 1;        // exchanges in which their rows are moved, at most
+  int tensor_parallel = 1;   // ranks that share a layer
+  int tensor_chunks = 1;     // exchanges in which their rows are moved, at most
+  int context_parallel = 1;  // ranks that share a sample
+  ContextMethod context_method = ContextMethod::kRing;
+  int expert_parallel = 1;      // data-parallel ranks that share the experts of a layer
+  int expert_pieces = 2;        // exchanges in which rows go to experts, at least
   int pipeline_parallel = 1;    // stages
   std::string pipeline_stages;  // auto, even, or the layers of each chunk: "3,4,4,1"
   int pipeline_chunks = 1;      // chunks of layers that a stage holds; resolved

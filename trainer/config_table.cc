@@ -18,7 +18,7 @@ constexpr SettingType kChoice = SettingType::kChoice;
 // clang-format off
 constexpr auto kTable = std::to_array<SettingRow>({
     {"model.preset", kChoice, "none", "none|gpt-13b|gpt-175b|gpt-530b|gpt2-124m|llama-160m", "A model by name, for the keys of [model] that are not given themselves; the vocabulary is the data's."},
-    {"model.style", kChoice, "none", "none|gpt2|llama|neox", "An architecture by name, for the keys block, position, activation, norm, tied and bias that are not given themselves."},
+    {"model.style", kChoice, "none", "none|gpt2|llama|neox|mixtral", "An architecture by name, for the keys block, position, activation, norm, tied, bias and experts that are not given themselves."},
     {"model.layers", kInteger, "6", "1..1024", "Transformer blocks."},
     {"model.hidden", kInteger, "256", "8..65536", "Width of the residual stream; a multiple of model.heads."},
     {"model.heads", kInteger, "4", "1..1024", "Attention heads."},
@@ -27,6 +27,11 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"model.sequence", kInteger, "256", "2..1048576", "Tokens of a sample."},
     {"model.window", kInteger, "0", "0..1048576", "Sliding-window attention: the newest tokens that a token attends to, itself among them; 0: all before it."},
     {"model.window_layers", kText, "all", "", "Layers with the window, the first is 0: all, even, odd, or a list as 0-3,6; the others attend to everything."},
+    {"model.experts", kInteger, "0", "0..1024", "Mixture of experts: feed-forward parts of a layer, of which a token takes some; 0 or 1: one for all tokens."},
+    {"model.experts_per_token", kInteger, "2", "1..1024", "Experts that a token takes, those of the router's highest probabilities; their outputs are weighted by these."},
+    {"model.capacity_factor", kReal, "0", "0..1e6", "Choices of a sample for one expert that find a place, in parts of its even share, in the order of the tokens; the others are dropped. 0 drops none."},
+    {"model.balance_loss", kReal, "0.01", "0..", "Weight of the load-balancing loss of each layer with experts."},
+    {"model.router_z_loss", kReal, "0.001", "0..", "Weight of the router z loss (mean of the squared log of sums of the router's logits) of each layer with experts."},
     {"model.block", kChoice, "serial", "serial|parallel", "serial: attention, then feed-forward; parallel: both from one norm, y = x + attention(norm(x)) + ffn(norm(x))."},
     {"model.position", kChoice, "learned", "learned|rotary", "How positions are told: a learned vector each, or by rotating queries and keys."},
     {"model.activation", kChoice, "gelu", "gelu|swiglu", "Nonlinearity of the feed-forward part; gelu is the tanh form of GPT-2."},
@@ -73,7 +78,11 @@ constexpr auto kTable = std::to_array<SettingRow>({
 
     {"parallel.tensor", kInteger, "1", "1..1024", "Ranks that share each layer: its matrices are cut over them, and between the matrix products the rows of its activations (sequence parallelism). Divides model.heads and model.ffn."},
     {"parallel.tensor_chunks", kInteger, "2", "1..64", "Pieces in which the tensor axis exchanges activations, so that one piece is multiplied while the next is under way."},
-    {"parallel.pipeline", kInteger, "1", "1..1024", "Stages of the pipeline; each holds a part of the layers. What the ranks leave beside parallel.tensor and parallel.pipeline is data-parallel."},
+    {"parallel.context", kInteger, "1", "1..1024", "Ranks that share each sample: its tokens are cut over them (context parallelism). model.sequence is a multiple of it, and with ring of twice as much."},
+    {"parallel.context_method", kChoice, "ring", "ring|ulysses", "How attention sees the tokens of other ranks: ring passes keys and values on while attention on them is computed; ulysses exchanges heads for tokens, and parallel.tensor x parallel.context divides model.heads."},
+    {"parallel.expert", kInteger, "1", "1..1024", "Data-parallel ranks that share the experts of each layer: divides the number of data-parallel ranks. With parallel.tensor, whose ranks share them as well, it divides model.experts."},
+    {"parallel.expert_pieces", kInteger, "2", "1..64", "Pieces in which rows go to their experts and back, at least, so that one piece is computed while others are under way."},
+    {"parallel.pipeline", kInteger, "1", "1..1024", "Stages of the pipeline; each holds a part of the layers. What the ranks leave beside the other axes is data-parallel."},
     {"parallel.schedule", kChoice, "1f1b", topology::kPipelineScheduleNames, "Order of the passes on a stage: gpipe, 1f1b, interleaved (several chunks of layers a stage), zb-h1 and zb-v (zero bubble: gradients of weights fill the waits)."},
     {"parallel.chunks", kInteger, "0", "0..64", "Chunks of layers that a stage holds; 0 takes 2 with interleaved and zb-v, else 1."},
     {"parallel.stages", kText, "auto", "auto|even, or layers: 3,4,4,1", "Layers of each chunk of the pipeline, in the model's order. auto weighs in the output projection, so that the stage with the most work has as little as can be."},

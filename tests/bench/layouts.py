@@ -19,9 +19,11 @@ from train import make_data
 
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 WARM_UP = 4
+AXES = ("data", "tensor", "context", "pipeline")
 LAYOUTS = {
     "dp2": (2, []),
     "tp2": (2, ["parallel.tensor=2"]),
+    "cp2": (2, ["parallel.context=2"]),
     "pp2 1f1b": (2, ["parallel.pipeline=2"]),
     "pp2 zb-h1": (2, ["parallel.pipeline=2", "parallel.schedule=zb-h1"]),
     "pp2 zb-v": (2, ["parallel.pipeline=2", "parallel.schedule=zb-v"]),
@@ -56,7 +58,7 @@ def main() -> None:
             ours = statistics.median(row["tokens_per_second"] for row in cut[layout])
             peer = statistics.median(one)
             waits = {axis: round(statistics.median(row[axis] for row in cut[layout]), 3)
-                     for axis in ("data", "tensor", "pipeline")}
+                     for axis in AXES}
             print(json.dumps({"name": "layouts", "case": layout, "ours": ours, "peer": peer,
                               "peer_name": "one process, all cores", "unit": "tokens/s",
                               "ratio": ours / peer, "repeats": options.repeats,
@@ -98,7 +100,7 @@ def run(scratch: pathlib.Path, name: str, ranks: int, settings: list[str], steps
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if row["step"] > WARM_UP]
     median = {"tokens_per_second": statistics.median(row["tokens_per_second"] for row in rows)}
-    for axis in ("data", "tensor", "pipeline"):
+    for axis in AXES:
         median[axis] = statistics.median(
             row[f"exposed_{axis}_seconds"] / row["step_seconds"] for row in rows)
     return median

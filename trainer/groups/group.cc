@@ -109,6 +109,51 @@ absl::StatusOr<Pending> Group::AllReduceSum(at::Tensor tensor) {
   return pending;
 }
 
+absl::StatusOr<Pending> Group::AllToAll(at::Tensor received, at::Tensor sent) {
+  Pending pending = Started("all_to_all", "wait_all_to_all", sent);
+  if (size() == 1) {
+    received.copy_(sent);
+    return pending;
+  }
+  WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(sent));
+  pending.work = communicator_->AllToAll(sent.data_ptr(), received.data_ptr(),
+                                         Count(sent) / static_cast<size_t>(size()), type);
+  pending.tensors = {std::move(received), std::move(sent)};
+  return pending;
+}
+
+absl::StatusOr<Pending> Group::ExchangeRows(at::Tensor received, const RowParts& received_parts,
+                                            at::Tensor sent, const RowParts& sent_parts,
+                                            const char* name, const char* wait_name) {
+  Pending pending = Started(name, wait_name, sent);
+  if (size() == 1) {
+    const auto rows = static_cast<int64_t>(sent_parts.counts[0]);
+    received.narrow(0, static_cast<int64_t>(received_parts.begins[0]), rows)
+        .copy_(sent.narrow(0, static_cast<int64_t>(sent_parts.begins[0]), rows));
+    return pending;
+  }
+  WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(sent));
+  const size_t width = static_cast<size_t>(sent.size(1));
+  auto elements = [width](absl::Span<const size_t> rows) {
+    std::vector<size_t> result(rows.begin(), rows.end());
+    for (size_t& each : result) each *= width;
+    return result;
+  };
+  const std::vector<size_t> sent_counts = elements(sent_parts.counts);
+  const std::vector<size_t> sent_begins = elements(sent_parts.begins);
+  const std::vector<size_t> received_counts = elements(received_parts.counts);
+  const std::vector<size_t> received_begins = elements(received_parts.begins);
+  pending.bytes = 0;
+  for (size_t count : sent_counts) {
+    pending.bytes += static_cast<int64_t>(count * sent.element_size());
+  }
+  pending.work =
+      communicator_->AllToAllV(sent.data_ptr(), sent_counts, sent_begins, received.data_ptr(),
+                               received_counts, received_begins, type);
+  pending.tensors = {std::move(received), std::move(sent)};
+  return pending;
+}
+
 absl::StatusOr<Pending> Group::Send(at::Tensor tensor, int peer, uint32_t tag) {
   Pending pending = Started("send", "wait_send", tensor);
   pending.work = communicator_->Send(tensor.data_ptr(), tensor.nbytes(), Rank(peer), tag);

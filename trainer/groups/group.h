@@ -63,6 +63,17 @@ class Group {
   absl::StatusOr<Pending> AllGather(at::Tensor full, at::Tensor shard);
   // In place.
   absl::StatusOr<Pending> AllReduceSum(at::Tensor tensor);
+  // Part i of `sent` to rank i, from each rank its part of `received`: as many equal parts as
+  // ranks.
+  absl::StatusOr<Pending> AllToAll(at::Tensor received, at::Tensor sent);
+  // Rows of any number to and from each rank: counts and first rows by rank. Both tensors are
+  // [rows, the same width]; names are literals, for the trace.
+  struct RowParts {
+    absl::Span<const size_t> counts, begins;
+  };
+  absl::StatusOr<Pending> ExchangeRows(at::Tensor received, const RowParts& received_parts,
+                                       at::Tensor sent, const RowParts& sent_parts,
+                                       const char* name, const char* wait_name);
   // Matched by (peer, tag) in order.
   absl::StatusOr<Pending> Send(at::Tensor tensor, int peer, uint32_t tag);
   absl::StatusOr<Pending> Receive(at::Tensor tensor, int peer, uint32_t tag);

@@ -34,6 +34,35 @@ absl::Status CheckModel(const TrainConfig& config) {
     return Refuse(
         absl::StrCat("parallel.tensor = ", parts, " does not divide model.ffn = ", model.ffn));
   }
+  const int64_t sharers = parts * config.expert_parallel;
+  if (config.expert_parallel > 1 && !model.HasExperts()) {
+    return Refuse(absl::StrCat(
+        "parallel.expert = ", config.expert_parallel,
+        " shares the experts of a layer, and there are none: model.experts = ", model.experts));
+  }
+  if (model.HasExperts() && model.experts % sharers != 0) {
+    return Refuse(absl::StrCat("parallel.tensor = ", parts,
+                               " x parallel.expert = ", config.expert_parallel, " = ", sharers,
+                               " ranks share the experts of a layer, which does not divide "
+                               "model.experts = ",
+                               model.experts));
+  }
+  const int context = config.context_parallel;
+  const bool rings = config.context_method == ContextMethod::kRing;
+  const int64_t stretches = rings ? 2 * context : context;
+  if (context > 1 && model.sequence % stretches != 0) {
+    return Refuse(absl::StrCat(
+        "parallel.context = ", context,
+        " with parallel.context_method = ", rings ? "ring" : "ulysses", " cuts a sample into ",
+        stretches, " stretches, which do not divide model.sequence = ", model.sequence));
+  }
+  if (context > 1 && !rings && model.heads % (parts * context) != 0) {
+    return Refuse(absl::StrCat(
+        "parallel.context_method = ulysses gives each rank heads of its own: "
+        "parallel.tensor = ",
+        parts, " x parallel.context = ", context, " = ", parts * context,
+        " does not divide model.heads = ", model.heads, "; ring asks for no such thing"));
+  }
   const int64_t depth = int64_t{config.pipeline_parallel} * config.pipeline_chunks;
   if (depth > 1 && model.layers < depth) {
     return Refuse(absl::StrCat("parallel.pipeline = ", config.pipeline_parallel,
@@ -46,34 +75,57 @@ absl::Status CheckModel(const TrainConfig& config) {
 }  // namespace
 
 std::vector<std::string> TraceTrackNames() {
-  return {"compute", "communication", "tensor communication", "pipeline communication"};
+  return {"compute",
+          "communication",
+          "tensor communication",
+          "pipeline communication",
+          "context communication",
+          "expert communication"};
 }
 
 absl::StatusOr<Mesh> MeshOf(const TrainConfig& config, int ranks) {
   WEFT_RETURN_IF_ERROR(CheckModel(config));
-  const int tensor = config.tensor_parallel, pipeline = config.pipeline_parallel;
-  if (ranks % (tensor * pipeline) != 0) {
-    return Refuse(absl::StrCat("parallel.tensor = ", tensor, " x parallel.pipeline = ", pipeline,
-                               " = ", tensor * pipeline, " ranks hold one model; the ", ranks,
+  const int tensor = config.tensor_parallel, context = config.context_parallel,
+            pipeline = config.pipeline_parallel;
+  const int64_t together = int64_t{tensor} * context * pipeline;
+  if (ranks % together != 0) {
+    return Refuse(absl::StrCat("parallel.tensor = ", tensor, " x parallel.context = ", context,
+                               " x parallel.pipeline = ", pipeline, " = ", together,
+                               " ranks hold one model; the ", ranks,
                                " ranks of this job are no multiple of that"));
   }
-  const int data = ranks / (tensor * pipeline);
-  if (config.zero_group > 0 && data % std::min(config.zero_group, data) != 0) {
+  const int data = static_cast<int>(ranks / together);
+  const int expert = config.expert_parallel;
+  if (data % expert != 0) {
+    return Refuse(absl::StrCat("parallel.expert = ", expert, " does not divide the ", data,
+                               " data-parallel ranks (", ranks, " ranks / ", together,
+                               " that hold one model)"));
+  }
+  const int alike = data * context;  // ranks with the same parameters
+  if (config.zero_group > 0 && alike % std::min(config.zero_group, alike) != 0) {
     return Refuse(absl::StrCat("parallel.zero_group = ", config.zero_group, " does not divide the ",
-                               data, " data-parallel ranks (", ranks, " ranks / tensor ", tensor,
+                               alike, " data-parallel ranks (", ranks, " ranks / tensor ", tensor,
                                " / pipeline ", pipeline, ")"));
   }
-  return Mesh::Create({{Axis::kTensor, tensor}, {Axis::kData, data}, {Axis::kPipeline, pipeline}});
+  return Mesh::Create({{Axis::kTensor, tensor},
+                       {Axis::kContext, context},
+                       {Axis::kExpert, expert},
+                       {Axis::kData, data / expert},
+                       {Axis::kPipeline, pipeline}});
 }
 
 ParallelSizes SizesOf(const Mesh& mesh) {
-  return {mesh.Size(Axis::kTensor), mesh.Size(Axis::kData), mesh.Size(Axis::kPipeline)};
+  return {mesh.Size(Axis::kTensor), mesh.Size(Axis::kContext),
+          mesh.Size(Axis::kData) * mesh.Size(Axis::kExpert), mesh.Size(Axis::kExpert),
+          mesh.Size(Axis::kPipeline)};
 }
 
 ParallelGroups ParallelGroups::Alone() {
   ParallelGroups groups;
   groups.world = std::make_unique<Group>();
   groups.tensor = std::make_unique<Group>();
+  groups.context = std::make_unique<Group>();
+  groups.expert = std::make_unique<Group>();
   groups.data = std::make_unique<Group>();
   groups.pipeline = std::make_unique<Group>();
   return groups;
@@ -84,6 +136,8 @@ absl::StatusOr<ParallelGroups> ParallelGroups::Create(
   ParallelGroups groups;
   WEFT_ASSIGN_OR_RETURN(groups.mesh, MeshOf(config, endpoint->world_size()));
   const JobRank mine(endpoint->rank().value());
+  const AxisSet everybody = {Axis::kTensor, Axis::kContext, Axis::kExpert, Axis::kData,
+                             Axis::kPipeline};
   // Named after the axes and the group's first rank.
   auto make = [&](const char* name, std::vector<JobRank> members) {
     std::vector<Rank> ranks;
@@ -93,12 +147,21 @@ absl::StatusOr<ParallelGroups> ParallelGroups::Create(
   auto along = [&](const char* name, AxisSet axes) {
     return make(name, groups.mesh.GroupOf(mine, axes).members);
   };
-  WEFT_ASSIGN_OR_RETURN(groups.world,
-                        along("world", {Axis::kTensor, Axis::kData, Axis::kPipeline}));
+  WEFT_ASSIGN_OR_RETURN(groups.world, along("world", everybody));
   WEFT_ASSIGN_OR_RETURN(groups.tensor, along("tensor", {Axis::kTensor}));
-  WEFT_ASSIGN_OR_RETURN(groups.data, along("data", {Axis::kData}));
+  WEFT_ASSIGN_OR_RETURN(groups.context, along("context", {Axis::kContext}));
+  WEFT_ASSIGN_OR_RETURN(groups.data, along("data", {Axis::kContext, Axis::kExpert, Axis::kData}));
+  WEFT_ASSIGN_OR_RETURN(groups.expert, along("expert", {Axis::kTensor, Axis::kExpert}));
+  groups.replica = groups.mesh.PositionIn(mine, {Axis::kExpert, Axis::kData});
+  if (config.model.HasExperts()) {
+    groups.experts = std::make_unique<ParallelGroups>(Alone());
+    WEFT_ASSIGN_OR_RETURN(groups.experts->data,
+                          along("expert_data", {Axis::kContext, Axis::kData}));
+    WEFT_ASSIGN_OR_RETURN(groups.experts->world, along("expert_world", everybody));
+  }
   WEFT_ASSIGN_OR_RETURN(groups.pipeline, along("pipeline", {Axis::kPipeline}));
-  const topology::MeshGroup data = groups.mesh.GroupOf(mine, {Axis::kData});
+  const topology::MeshGroup data =
+      groups.mesh.GroupOf(mine, {Axis::kContext, Axis::kExpert, Axis::kData});
   const int replicas_of = static_cast<int>(data.members.size());
   if (config.zero_group > 0 && config.zero_group < replicas_of) {
     std::vector<JobRank> shard, replicas;
@@ -129,14 +192,18 @@ void ParallelGroups::SetTrace(Trace* trace) {
   for (Group* group : {shard.get(), replicas.get()}) {
     if (group != nullptr) group->SetTrace(trace, kComputeTrack, kDataTrack);
   }
+  context->SetTrace(trace, kComputeTrack, kContextTrack);
+  expert->SetTrace(trace, kComputeTrack, kExpertTrack);
+  if (experts != nullptr) experts->SetTrace(trace);
   if (ends != nullptr) ends->SetTrace(trace, kComputeTrack, kPipelineTrack);
 }
 
 void ParallelGroups::set_step(int64_t step) {
-  for (Group* group : {world.get(), data.get(), tensor.get(), pipeline.get(), ends.get(),
-                       shard.get(), replicas.get()}) {
+  for (Group* group : {world.get(), data.get(), tensor.get(), context.get(), expert.get(),
+                       pipeline.get(), ends.get(), shard.get(), replicas.get()}) {
     if (group != nullptr) group->set_step(step);
   }
+  if (experts != nullptr) experts->set_step(step);
 }
 
 }  // namespace weft

@@ -1,8 +1,8 @@
 // The groups of a training job: one an axis of the parallel layout, and one of everybody.
 //
-// The mesh has the tensor axis innermost, then data, then pipeline: a tensor group is neighbours,
-// which share a host, and data groups come before pipeline groups, as MegaScale lays them out
-// (section 2).
+// The mesh has the tensor axis innermost, then context, expert, data, pipeline: a tensor group is
+// neighbours, which share a host, and data groups come before pipeline groups, as MegaScale lays
+// them out (section 2).
 #ifndef WEFT_TRAINER_GROUPS_PARALLEL_GROUPS_H_
 #define WEFT_TRAINER_GROUPS_PARALLEL_GROUPS_H_
 
@@ -19,13 +19,23 @@
 namespace weft {
 
 // Tracks of a training run's trace.
-enum TraceTrack { kComputeTrack, kDataTrack, kTensorTrack, kPipelineTrack, kTraceTracks };
+enum TraceTrack {
+  kComputeTrack,
+  kDataTrack,
+  kTensorTrack,
+  kPipelineTrack,
+  kContextTrack,
+  kExpertTrack,
+  kTraceTracks
+};
 std::vector<std::string> TraceTrackNames();
 
 // Sizes of the axes. `data` is what the ranks leave.
 struct ParallelSizes {
   int tensor = 1;
-  int data = 1;
+  int context = 1;
+  int data = 1;    // shares of a batch
+  int expert = 1;  // of these, those that share the experts of a layer
   int pipeline = 1;
 };
 
@@ -35,7 +45,13 @@ ParallelSizes SizesOf(const topology::Mesh& mesh);
 
 struct ParallelGroups {
   topology::Mesh mesh;
-  std::unique_ptr<Group> world, tensor, data, pipeline;
+  std::unique_ptr<Group> world, tensor, context, pipeline;
+  std::unique_ptr<Group> data;    // along context, expert, data: all that hold the same parameters
+  std::unique_ptr<Group> expert;  // along tensor, expert: all that share the experts of a layer
+  int replica = 0;                // place along expert, data: the share of a batch
+  // What the groups above are to parameters in general, for those of the experts: `data` along
+  // context, data, and nothing is shared over `tensor`. Null: the model has none.
+  std::unique_ptr<ParallelGroups> experts;
   // With parallel.zero_group the data axis is two: the ranks that share the training state, and
   // those that hold the same shard of it. Null: all of `data` share it, and each holds a shard of
   // its own.

@@ -38,10 +38,9 @@ std::vector<std::string> StatePrefixes(const Optimizer& optimizer) {
 }
 
 // What this rank writes. Values that are not kept in fp32 are copied to `values`.
-std::vector<BufferPart> Parts(const ShardedParameters& parameters,
-                              std::deque<std::vector<float>>& values) {
-  std::vector<BufferPart> parts;
-  if (parameters.IsReplica()) return parts;
+void AppendParts(const ShardedParameters& parameters, std::deque<std::vector<float>>& values,
+                 std::vector<BufferPart>& parts) {
+  if (parameters.IsReplica()) return;
   const ParameterStore& store = parameters.store();
   const std::vector<std::string> prefixes = StatePrefixes(parameters.optimizer());
   auto add = [&](const std::string& prefix, const OwnedSlice& slice, float* data) {
@@ -68,6 +67,11 @@ std::vector<BufferPart> Parts(const ShardedParameters& parameters,
       }
     }
   }
+}
+std::vector<BufferPart> Parts(const ParameterSets& parameters,
+                              std::deque<std::vector<float>>& values) {
+  std::vector<BufferPart> parts;
+  for (const ShardedParameters* set : parameters.sets()) AppendParts(*set, values, parts);
   return parts;
 }
 
@@ -90,11 +94,13 @@ absl::Status ReadSlice(const CheckpointReader& reader, const std::vector<std::st
   return absl::OkStatus();
 }
 
-absl::Status ReadParts(const CheckpointReader& reader, ShardedParameters& parameters) {
+absl::Status ReadParts(const CheckpointReader& reader, ParameterSets& parameters) {
   const std::vector<std::string> prefixes = StatePrefixes(parameters.optimizer());
-  for (const ParameterBucket& bucket : parameters.store().buckets()) {
-    for (const OwnedSlice& slice : bucket.slices) {
-      WEFT_RETURN_IF_ERROR(ReadSlice(reader, prefixes, slice, parameters.store()));
+  for (ShardedParameters* set : parameters.sets()) {
+    for (const ParameterBucket& bucket : set->store().buckets()) {
+      for (const OwnedSlice& slice : bucket.slices) {
+        WEFT_RETURN_IF_ERROR(ReadSlice(reader, prefixes, slice, set->store()));
+      }
     }
   }
   return absl::OkStatus();
@@ -205,7 +211,7 @@ absl::StatusOr<std::string> RunCheckpoints::FindLast() {
 }
 
 absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
-                                                     ShardedParameters& parameters) {
+                                                     ParameterSets& parameters) {
   WEFT_ASSIGN_OR_RETURN(auto reader, CheckpointReader::Open(path));
   const Manifest& manifest = reader->manifest();
   auto identity = manifest.states.find(kIdentity);
@@ -225,7 +231,7 @@ absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
   return position;
 }
 
-absl::StatusOr<std::optional<RunPosition>> RunCheckpoints::Load(ShardedParameters& parameters) {
+absl::StatusOr<std::optional<RunPosition>> RunCheckpoints::Load(ParameterSets& parameters) {
   WEFT_ASSIGN_OR_RETURN(std::string path, FindLast());
   if (path.empty()) return std::nullopt;
   absl::StatusOr<RunPosition> position = LoadHere(path, parameters);
@@ -233,7 +239,7 @@ absl::StatusOr<std::optional<RunPosition>> RunCheckpoints::Load(ShardedParameter
   return *position;
 }
 
-absl::Status RunCheckpoints::Save(const RunPosition& position, const ShardedParameters& parameters,
+absl::Status RunCheckpoints::Save(const RunPosition& position, const ParameterSets& parameters,
                                   absl::Status& failure) {
   CheckpointWriter writer(folder_, position.step, group_.size());
   std::deque<std::vector<float>> values;

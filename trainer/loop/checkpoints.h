@@ -18,7 +18,7 @@
 #include "trainer/checkpoint/retention.h"
 #include "trainer/config.h"
 #include "trainer/groups/group.h"
-#include "trainer/parallel/sharded.h"
+#include "trainer/parallel/parameter_sets.h"
 
 namespace weft {
 
@@ -44,7 +44,7 @@ class RunCheckpoints {
   // reason, when none is whole, or when one that is newer than the last whole one cannot be read
   // now: to go on from the older one would give steps away that are perhaps still there. Also when
   // the checkpoint is of a model, data, seed or optimizer that the config does not have.
-  absl::StatusOr<std::optional<RunPosition>> Load(ShardedParameters& parameters);
+  absl::StatusOr<std::optional<RunPosition>> Load(ParameterSets& parameters);
 
   // For a run that goes on from memory: learns which checkpoints there are, and removes what was
   // never finished.
@@ -52,12 +52,12 @@ class RunCheckpoints {
 
   // Writes a checkpoint and deletes old ones. Returns an error when the group fails; `failure` is
   // why there is no new checkpoint: then nothing of it is left and older ones are whole.
-  absl::Status Save(const RunPosition& position, const ShardedParameters& parameters,
+  absl::Status Save(const RunPosition& position, const ParameterSets& parameters,
                     absl::Status& failure);
 
  private:
   absl::StatusOr<std::string> FindLast();
-  absl::StatusOr<RunPosition> LoadHere(const std::string& path, ShardedParameters& parameters);
+  absl::StatusOr<RunPosition> LoadHere(const std::string& path, ParameterSets& parameters);
 
   const std::string folder_;
   const TrainConfig& config_;

@@ -16,6 +16,11 @@
 namespace weft {
 namespace {
 
+// Llama and its kin, which have its names.
+bool IsLlama(absl::string_view type) {
+  return type == "llama" || type == "mistral" || type == "mixtral";
+}
+
 struct Named {
   std::string name;
   at::Tensor tensor;
@@ -37,7 +42,7 @@ class Exporter {
       Gpt2();
     } else if (type == "gpt_neox") {
       GptNeox();
-    } else if (type == "llama" || type == "mistral") {
+    } else if (IsLlama(type)) {
       Llama();
     } else {
       for (const auto& [name, tensor] : parameters_) Put(name, tensor);
@@ -113,6 +118,14 @@ class Exporter {
       for (size_t i = 0; i < names.size(); ++i) Put(names[i] + kind, parts[i]);
     }
   }
+  void Mixture(const std::string& name, const std::string& ours) {
+    Put(name + "gate.weight", Get(ours + ".router.weight"));
+    for (int64_t i = 0; i < config_.experts; ++i) {
+      const std::string expert = absl::StrCat(name, "experts.", i);
+      PutParts({expert + ".w1", expert + ".w3"}, absl::StrCat(ours, ".expert.", i, ".in"));
+      PutParts({expert + ".w2"}, absl::StrCat(ours, ".expert.", i, ".out"));
+    }
+  }
   void Llama() {
     Put("model.embed_tokens.weight", Get("embedding.token"));
     for (int64_t i = 0; i < config_.layers; ++i) {
@@ -126,6 +139,7 @@ class Exporter {
       PutParts({attention + "k_proj", attention + "v_proj"}, ours + ".attention.kv");
       PutParts({attention + "o_proj"}, ours + ".attention.out");
       Put(name + ".post_attention_layernorm.weight", Get(ours + ".norm2.weight"));
+      if (config_.HasExperts()) Mixture(name + ".block_sparse_moe.", ours);
       PutParts({name + ".mlp.gate_proj", name + ".mlp.up_proj"}, ours + ".ffn.in");
       PutParts({name + ".mlp.down_proj"}, ours + ".ffn.out");
     }
@@ -187,9 +201,14 @@ nlohmann::ordered_json ConfigJson(const ModelConfig& config, at::ScalarType dtyp
                  {"rotary_pct", 1.0},
                  {"rotary_emb_base", RotaryBase(config)},
                  {"use_parallel_residual", config.block == BlockKind::kParallel}});
-  } else if (type == "llama" || type == "mistral") {
-    const char* name = type == "llama" ? "LlamaForCausalLM" : "MistralForCausalLM";
-    if (type == "mistral") json["sliding_window"] = config.window;
+  } else if (IsLlama(type)) {
+    const char* name = type == "llama"     ? "LlamaForCausalLM"
+                       : type == "mistral" ? "MistralForCausalLM"
+                                           : "MixtralForCausalLM";
+    if (config.window > 0) json["sliding_window"] = config.window;
+    if (config.HasExperts()) {
+      json.update({{"num_local_experts", config.experts}, {"num_experts_per_tok", config.top_k}});
+    }
     if (HasNamedScaling(config)) json["rope_scaling"] = Scaling(config);
     json.update({{"architectures", {name}},
                  {"num_key_value_heads", config.KvHeads()},
@@ -206,6 +225,8 @@ nlohmann::ordered_json ConfigJson(const ModelConfig& config, at::ScalarType dtyp
                  {"norm_epsilon", config.norm_epsilon},
                  {"rotary_base", RotaryBase(config)},
                  {"num_key_value_heads", config.KvHeads()},
+                 {"num_local_experts", config.experts},
+                 {"num_experts_per_tok", config.top_k},
                  {"sliding_window", config.window},
                  {"sliding_window_layers", config.window_layers},
                  {"bias", config.bias}});
@@ -235,10 +256,10 @@ absl::Status WriteTensors(const std::vector<Named>& tensors, const std::string& 
 }  // namespace
 
 absl::string_view ExportType(const ModelConfig& config) {
-  // GPT-2 and GPT-NeoX know no grouped queries, windows or scaled positions.
+  // GPT-2 and GPT-NeoX know no grouped queries, windows, scaled positions or experts.
   const bool grouped = config.KvHeads() != config.heads;
   const bool scaled = config.rotary_scaling != RotaryScaling::kNone;
-  const bool plain = !grouped && config.window == 0 && !scaled;
+  const bool plain = !grouped && config.window == 0 && !scaled && !config.HasExperts();
   bool layernorm_gelu =
       config.norm == NormKind::kLayerNorm && config.activation == ActivationKind::kGelu;
   bool rotary = config.position == PositionKind::kRotary;
@@ -248,9 +269,14 @@ absl::string_view ExportType(const ModelConfig& config) {
   bool rms_swiglu =
       config.norm == NormKind::kRmsNorm && config.activation == ActivationKind::kSwiglu;
   if (!rms_swiglu || !rotary || !serial) return "weft_gpt";
+  const bool windows = config.window == 0 || config.window_layers.empty();
+  if (config.HasExperts()) {
+    // Mixtral divides the weights of a token's experts by their sum, one weight as well.
+    return windows && !config.bias && config.top_k > 1 ? "mixtral" : "weft_gpt";
+  }
   if (config.window == 0) return "llama";
   // Mistral is Llama with a window in every layer, and no bias.
-  return config.window_layers.empty() && !config.bias ? "mistral" : "weft_gpt";
+  return windows && !config.bias ? "mistral" : "weft_gpt";
 }
 
 absl::Status ExportModel(const Gpt& model, const std::string& tokenizer_path, int32_t eod_id,

@@ -40,7 +40,7 @@ struct BlockBytes {
 BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, RecomputeKind recompute) {
   const ModelConfig& model = config.model;
   const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
-  const int64_t rows = plan.micro_rows * model.sequence;
+  const int64_t rows = plan.micro_rows * plan.TokensHeld(model.sequence);
   const int64_t parts = plan.sizes.tensor;
   const int64_t gates = model.IsGated() ? 2 : 1;
   const int64_t norms = model.block == BlockKind::kSerial ? 2 : 1;
@@ -49,8 +49,9 @@ BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, Recompu
   const int64_t by_norms = 2 * norms * model.hidden * row + norms * rows / parts * 8;
   const int64_t qkv = (model.hidden + 2 * model.KvHidden()) * row;
   const int64_t mixed = model.hidden * row + rows * model.heads / parts * 4;
-  const int64_t inner = gates * model.ffn * row;
-  const int64_t activated = model.ffn * row;
+  const int64_t chosen = model.HasExperts() ? model.top_k : 1;
+  const int64_t inner = gates * model.ffn * row * chosen;
+  const int64_t activated = model.ffn * row * chosen;
   BlockBytes bytes;
   bytes.kept = by_norms + qkv + mixed + inner + activated;
   // Of the second half of the backward pass: gradients of the residual stream, the nonlinearity's
@@ -73,7 +74,7 @@ BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, Recompu
 BlockBytes BytesOfChunk(const TrainConfig& config, const StepPlan& plan, const ModelChunk& chunk) {
   const ModelConfig& model = config.model;
   const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
-  const int64_t rows = plan.micro_rows * model.sequence;
+  const int64_t rows = plan.micro_rows * plan.TokensHeld(model.sequence);
   const int64_t residual = rows * width * model.hidden / plan.sizes.tensor;
   BlockBytes bytes;
   for (int64_t layer = chunk.first_layer; layer < chunk.end_layer; ++layer) {
@@ -119,8 +120,8 @@ int64_t ActivationBytes(const TrainConfig& config, const StepPlan& plan, const M
   }
   // Messages that are on their way: receives that are posted ahead, and sends.
   const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
-  const int64_t message =
-      plan.micro_rows * config.model.sequence * width * config.model.hidden / plan.sizes.tensor;
+  const int64_t message = plan.micro_rows * plan.TokensHeld(config.model.sequence) * width *
+                          config.model.hidden / plan.sizes.tensor;
   return most + (plan.pipeline.stages > 1 ? 2 * message : 0);
 }
 
@@ -163,8 +164,27 @@ BucketBytes MeasureBuckets(const TrainConfig& config, const std::vector<Paramete
   return bytes;
 }
 
+// The experts of a layer are sharded over fewer ranks than the other parameters.
+BucketBytes MeasureAll(const TrainConfig& config, const StepPlan& plan,
+                       const std::vector<ParameterSpec>& specs, int ranks, int64_t width) {
+  std::vector<ParameterSpec> shared, experts;
+  for (const ParameterSpec& spec : specs) (spec.is_expert ? experts : shared).push_back(spec);
+  BucketBytes all = MeasureBuckets(config, shared, ranks, width);
+  if (experts.empty()) return all;
+  const int expert_ranks = plan.sizes.data * plan.sizes.context / plan.sizes.expert;
+  const BucketBytes more = MeasureBuckets(config, experts, expert_ranks, width);
+  all.shard += more.shard;
+  all.whole += more.whole;
+  all.largest_shard = std::max(all.largest_shard, more.largest_shard);
+  all.largest_matrix = std::max(all.largest_matrix, more.largest_matrix);
+  all.largest_pair += more.largest_pair;
+  all.matrices += more.matrices;
+  all.buckets += more.buckets;
+  return all;
+}
+
 int ShardRanks(const TrainConfig& config, const StepPlan& plan) {
-  const int data = plan.sizes.data;
+  const int data = plan.sizes.data * plan.sizes.context;
   return config.zero_group > 0 ? std::min(config.zero_group, data) : data;
 }
 
@@ -212,6 +232,41 @@ void AppendStages(const TrainConfig& config, const StepPlan& plan, std::string& 
 
 double Mebibytes(Bytes bytes) { return static_cast<double>(bytes.count()) / (1 << 20); }
 
+// Where the experts of a layer are, and what goes to them.
+std::string DescribeExperts(const TrainConfig& config, const StepPlan& plan) {
+  const ModelConfig& model = config.model;
+  const int64_t ranks = int64_t{plan.sizes.tensor} * plan.sizes.expert;
+  const int64_t bytes = config.precision == Precision::kBf16 ? 2 : 4;
+  const int64_t rows = plan.micro_rows * plan.TokensHeld(model.sequence) / plan.sizes.tensor;
+  const double sent = Mebibytes(Bytes(rows * model.top_k * model.hidden * bytes));
+  return absl::StrFormat(
+      "experts       %d a layer, %d a token; %d of the %d data-parallel ranks x tensor %d share "
+      "them, %d each; a layer sends %.2f MiB to them and back\n",
+      model.experts, model.top_k, plan.sizes.expert, plan.sizes.data, plan.sizes.tensor,
+      model.experts / ranks, sent * static_cast<double>(ranks - 1) / static_cast<double>(ranks));
+}
+
+// What a rank holds of a sample, and what attention exchanges for it.
+std::string DescribeContext(const TrainConfig& config, const StepPlan& plan) {
+  const ModelConfig& model = config.model;
+  const int64_t tokens = plan.TokensHeld(model.sequence), width = model.hidden / model.heads;
+  const int64_t bytes = config.precision == Precision::kBf16 ? 2 : 4;
+  const int64_t rows = plan.micro_rows * tokens;
+  const int64_t kv_heads = std::max<int64_t>(1, model.KvHeads() / plan.sizes.tensor);
+  if (config.context_method == ContextMethod::kUlysses) {
+    return absl::StrFormat(
+        "context       ulysses: a rank has %d tokens of a sample; in attention all tokens of %d "
+        "heads\n",
+        tokens, model.heads / plan.sizes.tensor / plan.sizes.context);
+  }
+  return absl::StrFormat(
+      "context       ring: a rank has %d tokens of a sample, 2 stretches of %d; a layer passes "
+      "keys "
+      "and values on, %d times %.2f MiB\n",
+      tokens, tokens / 2, plan.sizes.context - 1,
+      Mebibytes(Bytes(2 * rows * kv_heads * width * bytes)));
+}
+
 Bytes HostMemory(const TrainConfig& config) {
   return config.host_memory.count() > 0 ? config.host_memory : MachineMemory();
 }
@@ -234,11 +289,11 @@ Bytes MemoryEstimate::total() const { return parameters + gradients + optimizer 
 absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const StepPlan& plan,
                                               int stage, int tensor_rank) {
   WEFT_ASSIGN_OR_RETURN(topology::PipelineSchedule schedule, MakePipelineSchedule(plan.pipeline));
-  const ModelPart part = plan.PartOf(stage, tensor_rank);
+  const ModelPart part = plan.PartOf(stage, tensor_rank, tensor_rank);
   const std::vector<ParameterSpec> specs = GptParameters(config.model, part);
   const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
   const int ranks = ShardRanks(config, plan);
-  const BucketBytes buckets = MeasureBuckets(config, specs, ranks, width);
+  const BucketBytes buckets = MeasureAll(config, plan, specs, ranks, width);
 
   MemoryEstimate estimate;
   const int64_t owned_width = config.master_weights ? 4 : width;
@@ -259,12 +314,14 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, in
   WEFT_ASSIGN_OR_RETURN(StepPlan plan, StepPlan::Make(config, sizes));
   WEFT_ASSIGN_OR_RETURN(topology::PipelineTiming timing, TimePipeline(config.model, plan));
   std::string text = absl::StrFormat(
-      "layout        %d ranks = tensor %d x data %d x pipeline %d\n"
+      "layout        %d ranks = tensor %d x context %d x data %d x pipeline %d\n"
       "parameters    %.2f M\n"
       "a step        %d samples of %d tokens; a data-parallel rank takes %d in %d micro-batches\n",
-      ranks, sizes.tensor, sizes.data, sizes.pipeline,
+      ranks, sizes.tensor, sizes.context, sizes.data, sizes.pipeline,
       static_cast<double>(ElementCount(GptParameters(config.model))) / 1e6, config.global_batch,
       config.model.sequence, plan.local_rows, plan.pipeline.micro_batches);
+  if (config.model.HasExperts()) text += DescribeExperts(config, plan);
+  if (sizes.context > 1) text += DescribeContext(config, plan);
   if (sizes.pipeline > 1) {
     absl::StrAppendFormat(&text,
                           "pipeline      %s, %d chunks a stage: bubble %.1f %% of the step\n",

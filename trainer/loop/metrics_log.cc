@@ -46,8 +46,15 @@ std::string ToJson(const StepMetrics& metrics) {
   row["exposed_comm_seconds"] = metrics.exposed.total();
   row["exposed_data_seconds"] = metrics.exposed.data;
   row["exposed_tensor_seconds"] = metrics.exposed.tensor;
+  row["exposed_context_seconds"] = metrics.exposed.context;
+  row["exposed_expert_seconds"] = metrics.exposed.expert;
   row["exposed_pipeline_seconds"] = metrics.exposed.pipeline;
   row["mfu"] = metrics.mfu;
+  if (metrics.router) {
+    row["balance_loss"] = metrics.router->balance_loss;
+    row["router_z_loss"] = metrics.router->z_loss;
+    row["dropped_choices"] = metrics.router->dropped;
+  }
   return row.dump();
 }
 

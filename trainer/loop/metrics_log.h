@@ -4,7 +4,10 @@
 //   step, loss (nats a token, mean over the global batch), val_loss (where it was measured),
 //   grad_norm (before clipping), learning_rate, tokens (of the run so far), tokens_per_second,
 //   step_seconds, exposed_comm_seconds (of this rank; and by axis: exposed_data_seconds,
-//   exposed_tensor_seconds, exposed_pipeline_seconds), mfu
+//   exposed_tensor_seconds, exposed_context_seconds, exposed_expert_seconds,
+//   exposed_pipeline_seconds), mfu
+//   and with experts balance_loss, router_z_loss (means over tokens and layers), dropped_choices
+//   (part of all that found no place)
 // and after it, when the checkpoint that was due could not be written:
 //   step, checkpoint_failed (why)
 #ifndef WEFT_TRAINER_LOOP_METRICS_LOG_H_
@@ -35,6 +38,10 @@ struct StepMetrics {
   double step_seconds = 0;
   ExposedSeconds exposed;
   double mfu = 0;
+  struct Router {
+    double balance_loss = 0, z_loss = 0, dropped = 0;
+  };
+  std::optional<Router> router;  // with experts
 };
 
 std::string ToJson(const StepMetrics& metrics);  // one line, without its end

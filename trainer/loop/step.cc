@@ -5,13 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
@@ -21,67 +18,7 @@
 namespace weft {
 namespace {
 
-struct Tokens {
-  at::Tensor inputs;   // [rows, T]
-  at::Tensor targets;  // [rows * T]
-};
-
-// Rows [first, first + rows) of [.., columns] tokens, inputs and the tokens after them.
-Tokens Cut(const int64_t* tokens, int64_t columns, int64_t first, int64_t rows) {
-  at::Tensor all =
-      at::from_blob(const_cast<int64_t*>(tokens) + first * columns, {rows, columns}, at::kLong);
-  return {all.narrow(1, 0, columns - 1).contiguous(),
-          all.narrow(1, 1, columns - 1).contiguous().view({-1})};
-}
-
 double SumOf(const at::Tensor& losses) { return losses.sum(at::kDouble).item<double>(); }
-
-// The number of micro-batches where the config leaves it open: one without a pipeline; else the
-// most that divides the samples and is no more than four a stage, for a bubble of a fifth or less.
-int DefaultMicroBatches(const TrainConfig& config, int64_t rows, int stages) {
-  if (stages == 1) return 1;
-  const int64_t unit =
-      config.pipeline_schedule == topology::PipelineScheduleKind::kInterleaved ? stages : 1;
-  for (int64_t count = 4 * int64_t{stages}; count > 1; --count) {
-    if (rows % count == 0 && count % unit == 0) return static_cast<int>(count);
-  }
-  return 1;
-}
-
-// FLOPs of the model's end (its output projection), over those of a layer.
-double EndCost(ModelConfig model) {
-  model.layers = 0;
-  const double end = TrainingFlopsPerToken(model);
-  model.layers = 1;
-  return end / (TrainingFlopsPerToken(model) - end);
-}
-
-absl::StatusOr<std::vector<int64_t>> ChunkLayers(const TrainConfig& config,
-                                                 const topology::PipelineSpec& spec) {
-  const ModelConfig& model = config.model;
-  if (config.pipeline_stages == "auto") return BalanceLayers(spec, model.layers, EndCost(model));
-  if (config.pipeline_stages == "even") return BalanceLayers(spec, model.layers, 0);
-  auto refuse = [&](const std::string& what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("parallel.stages = ", config.pipeline_stages, ": ", what));
-  };
-  std::vector<int64_t> layers;
-  int64_t sum = 0;
-  for (absl::string_view text : absl::StrSplit(config.pipeline_stages, ',')) {
-    if (!absl::SimpleAtoi(text, &layers.emplace_back()) || layers.back() < 1) {
-      return refuse(absl::StrCat("'", text, "' is no number of layers, 1 or more"));
-    }
-    sum += layers.back();
-  }
-  if (static_cast<int>(layers.size()) != spec.depth()) {
-    return refuse(absl::StrCat(layers.size(), " numbers; ", spec.stages, " stages x ", spec.chunks,
-                               " chunks need ", spec.depth()));
-  }
-  if (sum != model.layers) {
-    return refuse(absl::StrCat("their sum is ", sum, "; model.layers = ", model.layers));
-  }
-  return layers;
-}
 
 // Micro-batch by micro-batch through all chunks of a stage: the order of validation.
 std::vector<topology::PipelinePass> ForwardPasses(const topology::PipelineSpec& spec) {
@@ -95,78 +32,6 @@ std::vector<topology::PipelinePass> ForwardPasses(const topology::PipelineSpec& 
 }
 
 }  // namespace
-
-absl::StatusOr<StepPlan> StepPlan::Make(const TrainConfig& config, const ParallelSizes& sizes) {
-  StepPlan plan{.sizes = sizes};
-  if (config.global_batch % sizes.data != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("train.global_batch = ", config.global_batch, " must be a multiple of the ",
-                     sizes.data, " data-parallel ranks (tensor ", sizes.tensor, " x data ",
-                     sizes.data, " x pipeline ", sizes.pipeline, ")"));
-  }
-  plan.local_rows = config.global_batch / sizes.data;
-  const int64_t count = config.micro_batch == 0
-                            ? DefaultMicroBatches(config, plan.local_rows, sizes.pipeline)
-                            : plan.local_rows / std::min(plan.local_rows, config.micro_batch);
-  plan.micro_rows = plan.local_rows / count;
-  if (plan.micro_rows * count != plan.local_rows ||
-      (config.micro_batch > 0 &&
-       plan.micro_rows != std::min(plan.local_rows, config.micro_batch))) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "each of ", sizes.data, " data-parallel ranks has ", plan.local_rows,
-        " samples a step, which must be a multiple of train.micro_batch = ", config.micro_batch));
-  }
-  const int64_t rows = plan.micro_rows * config.model.sequence;
-  if (rows % sizes.tensor != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a micro-batch has ", plan.micro_rows, " x ", config.model.sequence, " = ", rows,
-        " tokens, which must be a multiple of parallel.tensor = ", sizes.tensor));
-  }
-  plan.pipeline = {.kind = config.pipeline_schedule,
-                   .stages = sizes.pipeline,
-                   .chunks = config.pipeline_chunks,
-                   .micro_batches = static_cast<int>(count)};
-  WEFT_ASSIGN_OR_RETURN(plan.chunk_layers, ChunkLayers(config, plan.pipeline));
-  if (SplitsBackward(plan.pipeline.kind) && config.zero_stage >= 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("parallel.schedule = ", ToString(plan.pipeline.kind),
-                     " puts gradients of weights off across micro-batches, and parallel.zero = ",
-                     config.zero_stage, " reduces them with each; parallel.zero = 1 is right"));
-  }
-  return plan;
-}
-
-bool StepPlan::ReducesInFp32(const TrainConfig& config) const {
-  return config.reduce_precision == ReducePrecision::kFp32 ||
-         (config.reduce_precision == ReducePrecision::kAuto && pipeline.micro_batches > 1);
-}
-
-ModelPart StepPlan::PartOf(int stage, int tensor_rank) const {
-  ModelPart part{.tensor_rank = tensor_rank, .tensor_size = sizes.tensor};
-  for (int chunk = 0; chunk < pipeline.chunks; ++chunk) {
-    const int depth = DepthOf(pipeline, stage, chunk);
-    const auto here = chunk_layers.begin() + depth;
-    const int64_t first = std::accumulate(chunk_layers.begin(), here, int64_t{0});
-    part.chunks.push_back({first, first + *here, depth == 0, depth == pipeline.depth() - 1});
-  }
-  return part;
-}
-
-std::vector<double> StepPlan::ChunkCosts(const ModelConfig& model) const {
-  std::vector<double> costs(chunk_layers.begin(), chunk_layers.end());
-  costs.back() += EndCost(model);
-  return costs;
-}
-
-std::vector<topology::PassDurations> StepPlan::Durations(const ModelConfig& model) const {
-  std::vector<topology::PassDurations> durations;
-  for (double cost : ChunkCosts(model)) {
-    durations.push_back({.forward = cost,
-                         .backward = SplitsBackward(pipeline.kind) ? cost : 2 * cost,
-                         .weight = cost});
-  }
-  return durations;
-}
 
 absl::StatusOr<std::unique_ptr<Stepper>> Stepper::Create(const TrainConfig& config,
                                                          ParallelGroups* groups, Trace* trace) {
@@ -189,8 +54,8 @@ Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
       groups_(groups),
       trace_(trace),
       runner_(plan.pipeline, groups->pipeline.get(),
-              plan.micro_rows * config.model.sequence / plan.sizes.tensor, config.model.hidden,
-              TypeOf(config.precision)),
+              plan.micro_rows * plan.TokensHeld(config.model.sequence) / plan.sizes.tensor,
+              config.model.hidden, TypeOf(config.precision)),
       loss_scale_(config),
       held_(static_cast<size_t>(plan.pipeline.chunks * plan.pipeline.micro_batches)) {
   ShardedOptions options;
@@ -201,29 +66,38 @@ Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
   options.zero_stage = config_.zero_stage;
   options.bucket_bytes = config_.bucket_bytes;
   options.decay_all = config_.optimizer.decay_all;
-  const ModelPart part = plan_.PartOf(stage(), groups_->tensor->rank());
+  const ModelPart part = plan_.PartOf(stage(), groups_->tensor->rank(), groups_->expert->rank());
   options.seed = config_.seed;
   std::vector<std::string> names;
   for (const ParameterSpec& spec : GptParameters(config_.model)) names.push_back(spec.name);
-  parameters_ =
-      std::make_unique<ShardedParameters>(GptParameters(config_.model, part), std::move(names),
-                                          options, config_.optimizer, groups_, trace_);
+  parameters_ = std::make_unique<ParameterSets>(GptParameters(config_.model, part), names, options,
+                                                config_.optimizer, groups_, trace_);
   if (plan_.sizes.tensor > 1) axis_.emplace(groups_->tensor.get(), config_.tensor_chunks);
+  if (plan_.sizes.context > 1) context_.emplace(groups_->context.get(), config_.context_method);
+  if (config_.model.HasExperts()) {
+    experts_.emplace(groups_->expert.get(), config_.model.experts, config_.expert_pieces,
+                     plan_.sizes.expert);
+  }
+  const ModelAxes axes{axis_ ? &*axis_ : nullptr, context_ ? &*context_ : nullptr,
+                       experts_ ? &*experts_ : nullptr};
   for (int chunk = 0; chunk < plan_.pipeline.chunks; ++chunk) {
-    chunks_.push_back(
-        std::make_unique<Gpt>(config_.model, part, chunk, parameters_->store().parameters(),
-                              parameters_->store().tensors(), axis_ ? &*axis_ : nullptr));
+    chunks_.push_back(std::make_unique<Gpt>(config_.model, part, chunk, parameters_->parameters(),
+                                            parameters_->tensors(), axes));
   }
 }
 
 Gpt* Stepper::whole_model() {
-  const bool is_whole = plan_.sizes.tensor == 1 && plan_.pipeline.depth() == 1 &&
-                        !parameters_->store().ComesAndGoes();
+  const bool is_whole = plan_.sizes.tensor * plan_.sizes.context * plan_.sizes.expert == 1 &&
+                        plan_.pipeline.depth() == 1 && !parameters_->ComesAndGoes();
   return is_whole ? chunks_[0].get() : nullptr;
 }
 
 absl::Status Stepper::Initialize() {
-  ParameterStore& store = parameters_->store();
+  for (ShardedParameters* set : parameters_->sets()) InitializeStore(set->store());
+  return absl::OkStatus();
+}
+
+void Stepper::InitializeStore(ParameterStore& store) const {
   std::vector<float> values, own;
   int last = -1;
   for (const ParameterBucket& bucket : store.buckets()) {
@@ -245,7 +119,21 @@ absl::Status Stepper::Initialize() {
       store.Write(slice, 0, own);
     }
   }
-  return absl::OkStatus();
+}
+
+Stepper::Tokens Stepper::Cut(int micro_batch) const {
+  const at::Tensor all =
+      at::from_blob(const_cast<int64_t*>(tokens_) + micro_batch * plan_.micro_rows * columns_,
+                    {plan_.micro_rows, columns_}, at::kLong);
+  const int64_t length = columns_ - 1;
+  const std::vector<TokenSpan> spans = context_ ? context_->SpansOf(context_->rank(), length)
+                                                : std::vector<TokenSpan>{{0, 0, length}};
+  std::vector<at::Tensor> inputs, targets;
+  for (const TokenSpan& span : spans) {
+    inputs.push_back(all.narrow(1, span.position, span.length));
+    targets.push_back(all.narrow(1, span.position + 1, span.length));
+  }
+  return {at::cat(inputs, 1), at::cat(targets, 1).view({-1})};
 }
 
 double Stepper::LossOf(const at::Tensor& logits, const at::Tensor& targets, double scale) const {
@@ -255,11 +143,11 @@ double Stepper::LossOf(const at::Tensor& logits, const at::Tensor& targets, doub
 }
 
 void Stepper::SetHooks(ForwardOptions& options) {
-  ParameterGatherer& gatherer = parameters_->gatherer();
-  options.before_unit = [&gatherer](int unit) { ThrowIfError(gatherer.Enter(unit, false)); };
-  if (!parameters_->store().ComesAndGoes()) return;
-  options.after_unit = [&gatherer](int unit) { gatherer.Leave(unit); };
-  options.before_backward = [&gatherer](int unit) { ThrowIfError(gatherer.Enter(unit, true)); };
+  ParameterSets& parameters = *parameters_;
+  options.before_unit = [&parameters](int unit) { ThrowIfError(parameters.Enter(unit, false)); };
+  if (!parameters.ComesAndGoes()) return;
+  options.after_unit = [&parameters](int unit) { parameters.Leave(unit); };
+  options.before_backward = [&parameters](int unit) { ThrowIfError(parameters.Enter(unit, true)); };
   options.after_backward = options.after_unit;
 }
 
@@ -267,23 +155,27 @@ absl::StatusOr<at::Tensor> Stepper::Forward(int chunk, int micro_batch, at::Tens
   TraceScope scope(trace_, "forward", kComputeTrack, step_);
   Held& held = HeldOf(chunk, micro_batch);
   const int64_t first_row = micro_batch * plan_.micro_rows;
-  Tokens data = Cut(tokens_, columns_, first_row, plan_.micro_rows);
+  const Tokens data = Cut(micro_batch);
   ForwardOptions options;
   SetHooks(options);
   if (training_) {
     options.recompute = &config_.recompute;
-    options.sink = &parameters_->gradients();
+    options.sink = parameters_.get();
+    options.token_scale = loss_scale_.value() /
+                          static_cast<double>(plan_.local_rows * plan_.TokensHeld(columns_ - 1));
+    options.router = &router_;
     if (SplitsBackward(plan_.pipeline.kind)) options.deferred = &held.deferred;
     // Drawn anew for each step, so that there is no state to save.
     uint64_t key = config_.seed + static_cast<uint64_t>(step_) * 1000003;
-    const int64_t sample = groups_->data->rank() * plan_.local_rows + first_row;
+    const int64_t sample = groups_->replica * plan_.local_rows + first_row;
     options.dropout = DropoutKey{SplitMix64(key), sample * (columns_ - 1)};
   }
   if (IsFirst(chunk)) input = data.inputs;
   if (training_ && !IsFirst(chunk)) input.requires_grad_(true);
-  at::Tensor output = chunks_[static_cast<size_t>(chunk)]->Run(input, columns_ - 1, options);
+  at::Tensor output =
+      chunks_[static_cast<size_t>(chunk)]->Run(input, plan_.TokensHeld(columns_ - 1), options);
   if (IsLast(chunk)) {
-    const double tokens = static_cast<double>(plan_.local_rows * (columns_ - 1));
+    const double tokens = static_cast<double>(plan_.local_rows * plan_.TokensHeld(columns_ - 1));
     loss_ += LossOf(output, data.targets, training_ ? loss_scale_.value() / tokens : 0);
   }
   if (training_) {
@@ -299,7 +191,7 @@ absl::StatusOr<at::Tensor> Stepper::Backward(int chunk, int micro_batch, at::Ten
   // The last chunk's logits have become their gradient.
   if (IsLast(chunk)) gradient = held.output.detach();
   torch::autograd::backward({held.output}, {gradient});
-  parameters_->gatherer().LeaveAll();
+  parameters_->LeaveAll();
   held.output = at::Tensor();
   at::Tensor input = std::move(held.input);
   held.input = at::Tensor();
@@ -325,10 +217,11 @@ absl::StatusOr<StepResult> Stepper::Step(int64_t step, const absl::StatusOr<Batc
     training_ = true;
     step_ = step;
     loss_ = 0;
-    parameters_->gradients().BeginStep();
+    router_ = {};
+    parameters_->BeginStep();
     WEFT_RETURN_IF_ERROR(runner_.Run(passes_, *this));
-    WEFT_RETURN_IF_ERROR(parameters_->gradients().Finish());
-    const double tokens = static_cast<double>(plan_.local_rows * (columns_ - 1));
+    WEFT_RETURN_IF_ERROR(parameters_->FinishGradients());
+    const double tokens = static_cast<double>(plan_.local_rows * plan_.TokensHeld(columns_ - 1));
     return FinishStep(step, loss_ / tokens, batch.status(), stop_requested);
   });
 }
@@ -340,6 +233,11 @@ ExposedSeconds Stepper::TakeExposed() {
     if (group != nullptr) exposed.data += group->TakeExposedSeconds();
   }
   exposed.tensor = groups_->tensor->TakeExposedSeconds();
+  exposed.context = groups_->context->TakeExposedSeconds();
+  exposed.expert = groups_->expert->TakeExposedSeconds();
+  if (groups_->experts != nullptr) {
+    exposed.data += groups_->experts->data->TakeExposedSeconds();
+  }
   exposed.pipeline = groups_->pipeline->TakeExposedSeconds();
   if (groups_->ends != nullptr) exposed.pipeline += groups_->ends->TakeExposedSeconds();
   return exposed;
@@ -348,21 +246,33 @@ ExposedSeconds Stepper::TakeExposed() {
 absl::StatusOr<StepResult> Stepper::FinishStep(int64_t step, double loss,
                                                const absl::Status& batch_read,
                                                bool stop_requested) {
-  const double squares = parameters_->gradients().SumSquares();
+  const double squares = parameters_->SumSquares();
   // All ranks of a tensor group have the same loss; one of them counts.
   const double counted_loss = groups_->tensor->rank() == 0 ? loss : 0;
-  std::array<double, 4> sums = {squares, counted_loss, stop_requested ? 1.0 : 0.0,
-                                batch_read.ok() ? 0.0 : 1.0};
+  std::array<double, 8> sums = {squares,
+                                counted_loss,
+                                stop_requested ? 1.0 : 0.0,
+                                batch_read.ok() ? 0.0 : 1.0,
+                                router_.balance,
+                                router_.z,
+                                static_cast<double>(router_.choices),
+                                static_cast<double>(router_.dropped)};
   Group& world = *groups_->world;
   const int64_t start = SystemClock::Nanoseconds();
   WEFT_RETURN_IF_ERROR(world.Sum(absl::MakeSpan(sums)));
   if (world.size() > 1) world.AddExposed(start, SystemClock::Nanoseconds(), "wait_norm");
   if (sums[3] > 0) return world.Agree(batch_read);
   StepResult result;
-  result.loss = sums[1] / plan_.sizes.data;
+  result.loss = sums[1] / (plan_.sizes.data * plan_.sizes.context);
   result.gradient_norm = std::sqrt(sums[0]) / loss_scale_.value();
   result.learning_rate = LearningRate(config_.optimizer, step);
   result.stop = sums[2] > 0;
+  if (sums[6] > 0) {
+    const double rows = sums[6] / static_cast<double>(config_.model.top_k);
+    result.balance_loss = sums[4] / rows;
+    result.router_z_loss = sums[5] / rows;
+    result.dropped = sums[7] / sums[6];
+  }
   if (!std::isfinite(sums[0]) || !std::isfinite(sums[1])) {
     return LeaveOut(std::move(result), ExplainNonFinite(step, loss, squares));
   }
@@ -417,7 +327,7 @@ absl::Status Stepper::SumLosses(const SampleStream& stream, int64_t batches) {
   absl::Status read;
   for (int64_t batch = 0; batch < batches; ++batch) {
     SampleRange range = RankSlice(batch * config_.global_batch, config_.global_batch,
-                                  groups_->data->rank(), plan_.sizes.data);
+                                  groups_->replica, plan_.sizes.data);
     for (int64_t row = 0; read.ok() && row < plan_.local_rows; ++row) {
       read = stream.Read(range.begin + row, absl::MakeSpan(sample));
       if (read.ok()) std::copy(sample.begin(), sample.end(), tokens.begin() + row * columns_);
@@ -429,7 +339,7 @@ absl::Status Stepper::SumLosses(const SampleStream& stream, int64_t batches) {
 
 absl::StatusOr<double> Stepper::Validate(const SampleStream& stream, int64_t batches) {
   return Guarded([&]() -> absl::StatusOr<double> {
-    WEFT_RETURN_IF_ERROR(parameters_->gatherer().WaitAll());
+    WEFT_RETURN_IF_ERROR(parameters_->WaitAll());
     training_ = false;
     loss_ = 0;
     const absl::Status read = SumLosses(stream, batches);

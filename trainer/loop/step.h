@@ -18,10 +18,11 @@
 #include "trainer/data/sampler.h"
 #include "trainer/groups/parallel_groups.h"
 #include "trainer/loop/loss_scale.h"
+#include "trainer/model/context_axis.h"
 #include "trainer/model/gpt.h"
 #include "trainer/model/tensor_axis.h"
+#include "trainer/parallel/parameter_sets.h"
 #include "trainer/parallel/pipeline.h"
-#include "trainer/parallel/sharded.h"
 
 namespace weft {
 
@@ -29,14 +30,20 @@ namespace weft {
 struct ExposedSeconds {
   double data = 0;
   double tensor = 0;
+  double context = 0;
+  double expert = 0;
   double pipeline = 0;
-  double total() const { return data + tensor + pipeline; }
+  double total() const { return data + tensor + context + expert + pipeline; }
 };
 
 struct StepResult {
   double loss = 0;           // nats a token, mean over the global batch
   double gradient_norm = 0;  // before clipping
   double learning_rate = 0;
+  // With experts, means over tokens and layers; and the part of choices that found no place.
+  double balance_loss = 0;
+  double router_z_loss = 0;
+  double dropped = 0;
   ExposedSeconds exposed;
   std::string skipped;  // why the step was left out, with its number; empty: it was not
   bool stop = false;    // some rank was asked to stop
@@ -62,7 +69,9 @@ struct StepPlan {
   // halves of a split one as long.
   std::vector<topology::PassDurations> Durations(const ModelConfig& model) const;
   // What a stage holds of the model.
-  ModelPart PartOf(int stage, int tensor_rank) const;
+  ModelPart PartOf(int stage, int tensor_rank, int expert_rank) const;
+  // How many of a sample's `length` tokens a rank holds.
+  int64_t TokensHeld(int64_t length) const { return length / sizes.context; }
 };
 
 class Stepper final : private PipelineStage {
@@ -71,7 +80,7 @@ class Stepper final : private PipelineStage {
   static absl::StatusOr<std::unique_ptr<Stepper>> Create(const TrainConfig& config,
                                                          ParallelGroups* groups, Trace* trace);
 
-  ShardedParameters& parameters() { return *parameters_; }
+  ParameterSets& parameters() { return *parameters_; }
   // The model, where one rank holds it whole; else null.
   Gpt* whole_model();
   const StepPlan& plan() const { return plan_; }
@@ -92,6 +101,10 @@ class Stepper final : private PipelineStage {
   absl::StatusOr<double> Validate(const SampleStream& stream, int64_t batches);
 
  private:
+  struct Tokens {
+    at::Tensor inputs;   // [rows, tokens held]
+    at::Tensor targets;  // [rows * tokens held]
+  };
   // A micro-batch whose backward pass has not run.
   struct Held {
     at::Tensor input;   // of the chunk; requires a gradient where it is an activation
@@ -102,6 +115,7 @@ class Stepper final : private PipelineStage {
   Stepper(const TrainConfig& config, const StepPlan& plan, topology::PipelineSchedule schedule,
           ParallelGroups* groups, Trace* trace);
 
+  void InitializeStore(ParameterStore& store) const;
   void SetHooks(ForwardOptions& options);
   absl::StatusOr<at::Tensor> Forward(int chunk, int micro_batch, at::Tensor input) override;
   absl::StatusOr<at::Tensor> Backward(int chunk, int micro_batch, at::Tensor gradient) override;
@@ -115,6 +129,8 @@ class Stepper final : private PipelineStage {
   Held& HeldOf(int chunk, int micro_batch) {
     return held_[static_cast<size_t>(chunk * plan_.pipeline.micro_batches + micro_batch)];
   }
+  // The tokens that this rank holds of a micro-batch.
+  Tokens Cut(int micro_batch) const;
   double LossOf(const at::Tensor& logits, const at::Tensor& targets, double scale) const;
   absl::StatusOr<StepResult> FinishStep(int64_t step, double loss, const absl::Status& batch_read,
                                         bool stop_requested);
@@ -131,7 +147,9 @@ class Stepper final : private PipelineStage {
   ParallelGroups* const groups_;
   Trace* const trace_;
   std::optional<TensorAxis> axis_;
-  std::unique_ptr<ShardedParameters> parameters_;
+  std::optional<ContextAxis> context_;
+  std::optional<ExpertAxis> experts_;
+  std::unique_ptr<ParameterSets> parameters_;
   std::vector<std::unique_ptr<Gpt>> chunks_;
   PipelineRunner runner_;
   LossScale loss_scale_;
@@ -142,6 +160,7 @@ class Stepper final : private PipelineStage {
   bool training_ = false;
   int64_t step_ = 0;
   double loss_ = 0;  // sum over this rank's samples, where it has the end of the model
+  RouterTotals router_;
   std::vector<Held> held_;
 };
 

@@ -32,9 +32,12 @@
 #include "trainer/loop/peak.h"
 #include "trainer/loop/progress.h"
 #include "trainer/loop/step.h"
+#include "trainer/plot/timeline.h"
 
 namespace weft {
 namespace {
+
+constexpr int64_t kTimelineSteps = 2;  // that timeline.svg shows
 
 class Run {
  public:
@@ -174,7 +177,7 @@ class Run {
   absl::Status StartLoader() {
     absl::StatusOr<std::unique_ptr<BatchLoader>> loader =
         BatchLoader::Start(training_, {.global_batch = config_.global_batch,
-                                       .rank = groups_.data->rank(),
+                                       .rank = groups_.replica,
                                        .world_size = stepper_->plan().sizes.data,
                                        .start_sample = position_.samples});
     if (loader.ok()) loader_ = *std::move(loader);
@@ -203,14 +206,15 @@ class Run {
     }
   }
 
-  // " (tensor 2 x data 1 x pipeline 2, 8 micro-batches, 1f1b)"; "" where all ranks are
+  // " (tensor 2 x context 1 x data 1 x pipeline 2, 8 micro-batches, 1f1b)"; "" where all ranks are
   // data-parallel.
   std::string DescribeLayout() const {
     const StepPlan& plan = stepper_->plan();
-    if (plan.sizes.tensor * plan.pipeline.depth() == 1) return "";
+    if (plan.sizes.tensor * plan.sizes.context * plan.pipeline.depth() == 1) return "";
     std::string text =
-        absl::StrCat(" (tensor ", plan.sizes.tensor, " x data ", plan.sizes.data, " x pipeline ",
-                     plan.sizes.pipeline, ", ", plan.pipeline.micro_batches, " micro-batches");
+        absl::StrCat(" (tensor ", plan.sizes.tensor, " x context ", plan.sizes.context, " x data ",
+                     plan.sizes.data, " x pipeline ", plan.sizes.pipeline, ", ",
+                     plan.pipeline.micro_batches, " micro-batches");
     if (plan.sizes.pipeline > 1) absl::StrAppend(&text, ", ", ToString(plan.pipeline.kind));
     return text + ")";
   }
@@ -261,6 +265,9 @@ class Run {
     metrics.step_seconds = seconds;
     metrics.tokens_per_second = static_cast<double>(tokens_per_step()) / seconds;
     metrics.exposed = result.exposed;
+    if (config_.model.HasExperts()) {
+      metrics.router = {result.balance_loss, result.router_z_loss, result.dropped};
+    }
     metrics.mfu = metrics.tokens_per_second * TrainingFlopsPerToken(config_.model) / peak_flops_;
     bool is_last = step == config_.steps;
     if (is_last || (config_.validation_every > 0 && step % config_.validation_every == 0)) {
@@ -303,7 +310,7 @@ class Run {
 
   absl::Status Save() {
     WEFT_RETURN_IF_ERROR(group_.Agree(CheckLock()));
-    WEFT_RETURN_IF_ERROR(stepper_->parameters().gatherer().WaitAll());
+    WEFT_RETURN_IF_ERROR(stepper_->parameters().WaitAll());
     WEFT_RETURN_IF_ERROR(checkpoints_.Save(position_, stepper_->parameters(), unsaved_));
     if (unsaved_.ok()) return absl::OkStatus();
     ++failed_saves_;
@@ -336,9 +343,14 @@ class Run {
     if (trace_ == nullptr) return absl::OkStatus();
     WEFT_ASSIGN_OR_RETURN(std::vector<std::string> parts,
                           group_.Gather(ChromeEvents(*trace_, group_.rank())));
-    return Require("timeline", is_first()
-                                   ? WriteFileAtomically(Path("trace.json"), MergeChromeJson(parts))
-                                   : absl::OkStatus());
+    return Require("timeline", is_first() ? WriteTimeline(parts) : absl::OkStatus());
+  }
+
+  absl::Status WriteTimeline(const std::vector<std::string>& parts) {
+    WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("trace.json"), MergeChromeJson(parts)));
+    WEFT_ASSIGN_OR_RETURN(std::vector<TimelineSpan> spans, ParseTimeline(parts));
+    const std::string picture = DrawTimeline(spans, TraceTrackNames(), kTimelineSteps);
+    return picture.empty() ? absl::OkStatus() : WriteFileAtomically(Path("timeline.svg"), picture);
   }
 
   // After the last step: losses, samples, the exported model.
@@ -403,10 +415,9 @@ class Run {
     }
     PrintMemory();
     const std::pair<const char*, const char*> files[] = {
-        {"loss curve", "loss.svg"},  {"numbers", "metrics.jsonl"},
-        {"timeline", "trace.json"},  {"sample text", "sample.txt"},
-        {"model", "model"},          {"checkpoints", "checkpoints"},
-        {"settings", "config.toml"}, {"logs", "logs"}};
+        {"loss curve", "loss.svg"},     {"numbers", "metrics.jsonl"},  {"timeline", "timeline.svg"},
+        {"trace", "trace.json"},        {"sample text", "sample.txt"}, {"model", "model"},
+        {"checkpoints", "checkpoints"}, {"settings", "config.toml"},   {"logs", "logs"}};
     for (const auto& [what, name] : files) {
       absl::FPrintF(stderr, "%-15s  %s\n", what, Path(name));
     }

@@ -42,40 +42,82 @@ AttentionInputs SplitHeads(const Gpt& model, at::TensorList projections, int64_t
           both.select(2, 1).transpose(1, 2)};
 }
 
+bool ExchangesHeads(const Gpt& model) {
+  return model.context() != nullptr && model.context()->method() == ContextMethod::kUlysses;
+}
+
+// All rows of this rank's heads, from the rows held of all heads.
+AttentionInputs ExchangeForHeads(const Gpt& model, const AttentionInputs& inputs) {
+  const int64_t repeats = RepeatsOfHeads(model.heads(), model.kv_heads(), model.context()->size());
+  const std::vector<at::Tensor> parts =
+      ToHeads(*model.context(), {inputs.query, inputs.key.repeat_interleave(repeats, 1),
+                                 inputs.value.repeat_interleave(repeats, 1)});
+  return {parts[0], parts[1], parts[2]};
+}
+
+AttentionOutputs Compute(const Gpt& model, const AttentionInputs& inputs, int64_t window) {
+  if (model.context() == nullptr || ExchangesHeads(model)) return Attend(inputs, window);
+  return AttendAround(*model.context(), inputs, window);
+}
+
+void ComputeBackward(const Gpt& model, const at::Tensor& dout, const AttentionInputs& inputs,
+                     const AttentionOutputs& outputs, int64_t window,
+                     const AttentionInputs& gradients) {
+  if (model.context() == nullptr) {
+    AttendBackward(dout, inputs, outputs, window, gradients);
+    return;
+  }
+  if (!ExchangesHeads(model)) {
+    AttendAroundBackward(*model.context(), dout, inputs, outputs, window, gradients);
+    return;
+  }
+  const AttentionInputs mine{at::empty_like(inputs.query), at::empty_like(inputs.key),
+                             at::empty_like(inputs.value)};
+  AttendBackward(ToHeads(*model.context(), {dout})[0], inputs, outputs, window, mine);
+  const std::vector<at::Tensor> rows = ToRows(*model.context(), {mine.query, mine.key, mine.value});
+  gradients.query.copy_(rows[0]);
+  const int64_t kv_heads = gradients.key.size(1);
+  gradients.key.copy_(rows[1].unflatten(1, {kv_heads, -1}).sum(2));
+  gradients.value.copy_(rows[2].unflatten(1, {kv_heads, -1}).sum(2));
+}
+
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static at::Tensor forward(AutogradContext* ctx, at::TensorList projections,
                             const Context& context, int64_t length, int64_t window) {
+    const Gpt& model = *context.model;
     SaveContext(ctx, context);
     ctx->saved_data["length"] = length;
     ctx->saved_data["window"] = window;
-    Rotate(*context.model, projections, length, /*inverse=*/false);
-    const AttentionInputs inputs = SplitHeads(*context.model, projections, length);
-    const AttentionOutputs outputs = Attend(inputs, window);
-    variable_list saved(projections.begin(), projections.end());
-    saved.push_back(outputs.out);
-    saved.push_back(outputs.logsumexp);
-    ctx->save_for_backward(std::move(saved));
-    return outputs.out.transpose(1, 2).reshape({projections[0].size(0), -1});
+    std::vector<int64_t> widths;
+    for (const at::Tensor& rows : projections) widths.push_back(rows.size(1));
+    ctx->saved_data["widths"] = widths;
+    Rotate(model, projections, length, /*inverse=*/false);
+    AttentionInputs inputs = SplitHeads(model, projections, length);
+    if (ExchangesHeads(model)) inputs = ExchangeForHeads(model, inputs);
+    const AttentionOutputs outputs = Compute(model, inputs, window);
+    ctx->save_for_backward(
+        {inputs.query, inputs.key, inputs.value, outputs.out, outputs.logsumexp});
+    const at::Tensor out =
+        ExchangesHeads(model) ? ToRows(*model.context(), {outputs.out})[0] : outputs.out;
+    return out.transpose(1, 2).reshape({projections[0].size(0), -1});
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const Context context = SavedContext(ctx);
+    const Gpt& model = *context.model;
     const int64_t length = ctx->saved_data["length"].toInt();
     const variable_list saved = ctx->get_saved_variables();
-    const variable_list projections(saved.begin(), saved.end() - 2);
-    const AttentionInputs inputs = SplitHeads(*context.model, projections, length);
-    const at::Tensor& query = inputs.query;
-    const at::Tensor dout =
-        gradients[0].contiguous().view({query.size(0), length, query.size(1), query.size(3)});
-    // Key-value heads that this rank does not use have no gradient here.
-    const bool uses_all =
-        projections.size() == 1 || projections[1].size(1) == 2 * inputs.key.size(1) * query.size(3);
+    const at::Tensor dout = gradients[0].contiguous();
+    const at::Tensor by_heads =
+        dout.view({dout.size(0) / length, length, model.heads(), -1}).transpose(1, 2);
     variable_list results;
-    for (const at::Tensor& rows : projections) {
-      results.push_back(uses_all ? at::empty_like(rows) : at::zeros_like(rows));
+    for (int64_t width : ctx->saved_data["widths"].toIntVector()) {
+      results.push_back(at::empty({dout.size(0), width}, dout.options()));
     }
-    AttendBackward(dout.transpose(1, 2), inputs, {saved[saved.size() - 2], saved.back()},
-                   ctx->saved_data["window"].toInt(), SplitHeads(*context.model, results, length));
-    Rotate(*context.model, results, length, /*inverse=*/true);
+    // Key-value heads that this rank does not use have no gradient here.
+    if (results.size() > 1) results[1].zero_();
+    ComputeBackward(model, by_heads, {saved[0], saved[1], saved[2]}, {saved[3], saved[4]},
+                    ctx->saved_data["window"].toInt(), SplitHeads(model, results, length));
+    Rotate(model, results, length, /*inverse=*/true);
     results.resize(results.size() + 3);  // none for the other arguments
     return results;
   }

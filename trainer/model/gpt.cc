@@ -25,19 +25,24 @@ int64_t FfnPlace(int64_t layer) { return 2 + 2 * layer; }
 }  // namespace
 
 Gpt::Gpt(const ModelConfig& config, std::vector<at::Tensor> parameters)
-    : Gpt(config, WholeModel(config), 0, GptParameters(config), std::move(parameters), nullptr) {}
+    : Gpt(config, WholeModel(config), 0, GptParameters(config), std::move(parameters), {}) {}
 
 Gpt::Gpt(const ModelConfig& config, const ModelPart& part, int chunk,
          const std::vector<ParameterSpec>& specs, std::vector<at::Tensor> parameters,
-         const TensorAxis* axis)
+         const ModelAxes& axes)
     : config_(config),
       part_(part),
       chunk_(part.chunks[static_cast<size_t>(chunk)]),
       parameters_(std::move(parameters)),
-      axis_(axis) {
+      axis_(axes.tensor),
+      context_(axes.context),
+      experts_(axes.experts) {
+  if (experts_ == nullptr && config_.HasExperts()) {
+    experts_ = &own_experts_.emplace(&alone_, config_.experts, /*pieces=*/1);
+  }
   WEFT_CHECK(specs.size() == parameters_.size(),
              specs.size() << " parameters, " << parameters_.size() << " tensors");
-  WEFT_CHECK((axis != nullptr) == (part.tensor_size > 1), part.tensor_size << " tensor ranks");
+  WEFT_CHECK((axis_ != nullptr) == (part.tensor_size > 1), part.tensor_size << " tensor ranks");
   for (const ParameterSpec& spec : specs) names_.push_back(spec.name);
   auto first = std::find_if(specs.begin(), specs.end(),
                             [chunk](const ParameterSpec& spec) { return spec.chunk == chunk; });
@@ -48,9 +53,20 @@ Gpt::Gpt(const ModelConfig& config, const ModelPart& part, int chunk,
     if (projections[0].weight < 0) {
       projections = {FindPair(name + ".attention.q"), FindPair(name + ".attention.kv")};
     }
-    blocks_.push_back({layer, FindPair(name + ".norm1"), std::move(projections),
-                       FindPair(name + ".attention.out"), FindPair(name + ".norm2"),
-                       FindPair(name + ".ffn.in"), FindPair(name + ".ffn.out")});
+    blocks_.push_back({layer,
+                       FindPair(name + ".norm1"),
+                       std::move(projections),
+                       FindPair(name + ".attention.out"),
+                       FindPair(name + ".norm2"),
+                       FindPair(name + ".ffn.in"),
+                       FindPair(name + ".ffn.out"),
+                       Find(name + ".router.weight"),
+                       {}});
+    if (blocks_.back().router < 0) continue;
+    for (int64_t i = 0; i < experts_->experts_here(); ++i) {
+      const std::string expert = absl::StrCat(name, ".expert.", experts_->first_expert() + i);
+      blocks_.back().experts.push_back({FindPair(expert + ".in"), FindPair(expert + ".out")});
+    }
   }
   token_table_ = Find("embedding.token");
   position_table_ = Find("embedding.position");
@@ -63,6 +79,11 @@ Gpt::Gpt(const ModelConfig& config, const ModelPart& part, int chunk,
   if (config_.position == PositionKind::kRotary) {
     std::tie(cosine_, sine_) = RotaryTables(config_);
   }
+  if (context_ == nullptr) return;
+  places_ = context_->PositionsOf(context_->rank(), config_.sequence);
+  if (!cosine_.defined()) return;
+  cosine_ = cosine_.index_select(0, places_);
+  sine_ = sine_.index_select(0, places_);
 }
 
 int Gpt::Find(const std::string& name) const {
@@ -74,12 +95,24 @@ Gpt::Pair Gpt::FindPair(const std::string& name) const {
   return {Find(name + ".weight"), Find(name + ".bias")};
 }
 
+at::Tensor Gpt::RowsHeld(int64_t held) const {
+  return axis_ == nullptr ? at::arange(held, at::kLong) : axis_->RowsHeld(held * axis_->size());
+}
+
+at::Tensor Gpt::PlacesOf(const at::Tensor& rows, int64_t length) const {
+  const at::Tensor places = rows.remainder(length);
+  return context_ == nullptr ? places : places_.index_select(0, places);
+}
+
 at::Tensor Gpt::Drop(const at::Tensor& x, int64_t place, const ForwardOptions& options) const {
   if (!options.dropout || config_.dropout == 0) return x;
-  // Rows of the global batch that the rows of x are.
-  const int64_t first = options.dropout->first_row;
-  at::Tensor rows = axis_ == nullptr ? at::arange(first, first + x.size(0), at::kLong)
-                                     : axis_->RowsHeld(x.size(0) * axis_->size()) + first;
+  // Tokens of the global batch that the rows of x are.
+  at::Tensor rows = RowsHeld(x.size(0));
+  if (context_ != nullptr) {
+    const int64_t length = places_.size(0);
+    rows = rows.div(length, "floor") * config_.sequence + PlacesOf(rows, length);
+  }
+  rows += options.dropout->first_row;
   return operations::Dropout(x, config_.dropout, options.dropout->key, place, rows);
 }
 
@@ -98,6 +131,7 @@ at::Tensor Gpt::RunBlock(const Block& block, const at::Tensor& x, int64_t length
     return Drop(out, AttentionPlace(block.layer), options);
   };
   auto ffn = [&](const at::Tensor& in) {
+    if (block.router >= 0) return MixExperts(block, in, length, options);
     std::vector<operations::Region> regions;
     at::Tensor inner = Activated(block, linear(in, block.ffn_in), options, regions);
     at::Tensor out = operations::DropResult(linear(inner, block.ffn_out), regions);
@@ -119,9 +153,10 @@ at::Tensor Gpt::RunSplitBlock(const Block& block, const at::Tensor& x, int64_t l
                               const ForwardOptions& options) const {
   operations::Context context{this, options.sink, options.deferred};
   auto [normed, residual] = operations::Norm(context, x, block.norm1);
+  const bool mixes = block.router >= 0;
   // Without dropout both branches are added up by one reduce-scatter.
   const bool drops = options.dropout && config_.dropout > 0;
-  if (config_.block == BlockKind::kParallel) {
+  if (config_.block == BlockKind::kParallel && !mixes) {
     std::vector<Pair> layers = block.projections;
     layers.push_back(block.ffn_in);
     std::vector<at::Tensor> columns = operations::GatherLinear(context, normed, layers);
@@ -149,12 +184,26 @@ at::Tensor Gpt::RunSplitBlock(const Block& block, const at::Tensor& x, int64_t l
   at::Tensor attended = operations::DropResult(
       operations::LinearScatter(context, {mixed}, {block.attention_out}), mixing);
   at::Tensor middle = residual + Drop(attended, AttentionPlace(block.layer), options);
+  if (config_.block == BlockKind::kParallel) {
+    return middle + MixExperts(block, normed, length, options);
+  }
   auto [normed2, residual2] = operations::Norm(context, middle, block.norm2);
+  if (mixes) return residual2 + MixExperts(block, normed2, length, options);
   at::Tensor inner = Activated(block, operations::GatherLinear(context, normed2, {block.ffn_in})[0],
                                options, activating);
   at::Tensor fed = operations::DropResult(
       operations::LinearScatter(context, {inner}, {block.ffn_out}), activating);
   return residual2 + Drop(fed, FfnPlace(block.layer), options);
+}
+
+// The mixture of experts, on the rows that this rank holds.
+at::Tensor Gpt::MixExperts(const Block& block, const at::Tensor& normed, int64_t length,
+                           const ForwardOptions& options) const {
+  operations::Context context{this, options.sink, options.deferred};
+  const operations::Routing routing =
+      operations::Route(context, normed, block.router, length, options.token_scale, options.router);
+  return Drop(operations::Experts(context, normed, routing, block.experts), FfnPlace(block.layer),
+              options);
 }
 
 at::Tensor Gpt::Activate(const at::Tensor& inner) const {
@@ -223,7 +272,8 @@ at::Tensor Gpt::Head(const at::Tensor& x, int64_t length, const ForwardOptions& 
 }
 
 at::Tensor Gpt::Run(const at::Tensor& input, int64_t length, const ForwardOptions& options) {
-  WEFT_CHECK(length <= config_.sequence, "samples of " << length << " tokens");
+  WEFT_CHECK(context_ == nullptr ? length <= config_.sequence : length == places_.size(0),
+             "samples of " << length << " tokens");
   at::AutoGradMode grad_mode(options.sink != nullptr);
   int unit = first_unit_;
   const bool goes_back = options.sink != nullptr && options.before_backward != nullptr;

@@ -1,6 +1,6 @@
 // A GPT with the choices of [model]: pre-norm; serial or parallel blocks; learned or rotary
-// positions; full, grouped-query or sliding-window attention; GELU or SwiGLU; LayerNorm or RMSNorm;
-// tied output or not.
+// positions; full, grouped-query or sliding-window attention; GELU or SwiGLU, one or a
+// mixture of experts; LayerNorm or RMSNorm; tied output or not.
 //
 //   Gpt model(config, parameters);                 // tensors in the order of GptParameters()
 //   Pass pass = model.Forward(tokens, options);    // logits, with the graph to go back
@@ -29,6 +29,8 @@
 #include <vector>
 
 #include "trainer/config.h"
+#include "trainer/model/context_axis.h"
+#include "trainer/model/expert_axis.h"
 #include "trainer/model/gradient_sink.h"
 #include "trainer/model/parameters.h"
 #include "trainer/model/recompute.h"
@@ -36,17 +38,36 @@
 
 namespace weft {
 
+// The axes that live inside of a model; null: one rank.
+struct ModelAxes {
+  const TensorAxis* tensor = nullptr;
+  const ContextAxis* context = nullptr;
+  const ExpertAxis* experts = nullptr;
+};
+
+// Sums over rows and layers of what the routers of a mixture of experts did (router.cc).
+struct RouterTotals {
+  double balance = 0;   // balance losses
+  double z = 0;         // z losses
+  int64_t choices = 0;  // of experts by tokens
+  int64_t dropped = 0;  // of these, for want of capacity
+};
+
 // Numbers of a linear layer's or norm's parameters; bias -1: none.
 struct ParameterPair {
   int weight = -1;
   int bias = -1;
 };
 
+struct Expert {
+  ParameterPair in, out;
+};
+
 // What dropout draws from: a mask depends on the key, the place in the model, the row's number and
 // the column, so that every layout drops the same elements.
 struct DropoutKey {
   uint64_t key = 0;       // of the step
-  int64_t first_row = 0;  // number of the pass's first row in the global batch
+  int64_t first_row = 0;  // number of the pass's first token in the global batch
 };
 
 struct ForwardOptions {
@@ -58,7 +79,11 @@ struct ForwardOptions {
   GradientSink* sink = nullptr;           // null: no backward pass will follow
   DeferredGradients* deferred = nullptr;  // takes the gradients of matrices; null: none is put off
   std::optional<DropoutKey> dropout;      // none: nothing is dropped
-  bool last_only = false;                 // logits of each sample's last token only: [B, vocab]
+  // With experts: the weight of a token in the loss, for the routers' own losses; and what they
+  // did, may be null.
+  double token_scale = 0;
+  RouterTotals* router = nullptr;
+  bool last_only = false;  // logits of each sample's last token only: [B, vocab]
 };
 
 struct Pass {
@@ -68,11 +93,11 @@ struct Pass {
 class Gpt {
  public:
   Gpt(const ModelConfig& config, std::vector<at::Tensor> parameters);
-  // Chunk number `chunk` of a part. `specs` and `parameters` are those of the whole part; `axis` is
-  // null where the tensor axis has one rank, else it outlives this object.
+  // Chunk number `chunk` of a part. `specs` and `parameters` are those of the whole part;
+  // the axes outlive this object.
   Gpt(const ModelConfig& config, const ModelPart& part, int chunk,
       const std::vector<ParameterSpec>& specs, std::vector<at::Tensor> parameters,
-      const TensorAxis* axis);
+      const ModelAxes& axes);
 
   // tokens: int64 [B, T], T up to model.sequence. The whole model, or its only chunk.
   Pass Forward(const at::Tensor& tokens, const ForwardOptions& options);
@@ -80,13 +105,23 @@ class Gpt {
   static void Backward(const Pass& pass);
 
   // One chunk. input: tokens [B, T] for the first, else activations of B samples of `length`
-  // tokens. Returns activations, or logits for the last.
+  // tokens. Over a context axis these are the tokens that this rank holds. Returns activations, or
+  // logits for the last.
   at::Tensor Run(const at::Tensor& input, int64_t length, const ForwardOptions& options);
 
   const ModelConfig& config() const { return config_; }
   const at::Tensor& parameter(int index) const { return parameters_[static_cast<size_t>(index)]; }
   at::ScalarType dtype() const { return parameters_[0].scalar_type(); }
   const TensorAxis* axis() const { return axis_; }
+  const ContextAxis* context() const { return context_; }
+  const ExpertAxis* experts() const { return experts_; }
+  // Numbers of the rows that this rank holds between the matrix products, of which it has `held`.
+  at::Tensor RowsHeld(int64_t held) const;
+  // The place in its sample of each row of this rank: int64, as `rows`, of samples of `length`
+  // rows.
+  at::Tensor PlacesOf(const at::Tensor& rows, int64_t length) const;
+  // Places of the rows of one sample, int64; undefined without a context axis: 0, 1, ...
+  const at::Tensor& places() const { return places_; }
   int64_t heads() const { return config_.heads / part_.tensor_size; }  // that this rank has
   // Key-value heads that this rank uses, and the first of them among those that it has: all are its
   // own, or one of all that there are where there are fewer than tensor ranks.
@@ -97,7 +132,7 @@ class Gpt {
   }
   // The tokens whose rows of the embedding this rank has.
   int64_t first_token() const { return first_token_; }
-  // cos and sin of position * frequency, fp32 [sequence, width of a head / 2].
+  // cos and sin of position * frequency, fp32 [rows of a sample here, width of a head / 2].
   const at::Tensor& cosine() const { return cosine_; }
   const at::Tensor& sine() const { return sine_; }
 
@@ -108,12 +143,16 @@ class Gpt {
     Pair norm1;
     std::vector<Pair> projections;  // of queries, keys and values
     Pair attention_out, norm2, ffn_in, ffn_out;
+    int router = -1;  // -1: no experts
+    std::vector<Expert> experts;
   };
   int Find(const std::string& name) const;  // -1: none
   Pair FindPair(const std::string& name) const;
   at::Tensor Embed(const at::Tensor& tokens, const ForwardOptions& options) const;
   at::Tensor RunBlock(const Block& block, const at::Tensor& x, int64_t length,
                       const ForwardOptions& options) const;
+  at::Tensor MixExperts(const Block& block, const at::Tensor& normed, int64_t length,
+                        const ForwardOptions& options) const;
   at::Tensor Activate(const at::Tensor& inner) const;
   at::Tensor RunOrRecompute(const Block& block, const at::Tensor& x, int64_t length,
                             const ForwardOptions& options) const;
@@ -134,13 +173,17 @@ class Gpt {
   const ModelChunk chunk_;
   const std::vector<at::Tensor> parameters_;
   const TensorAxis* const axis_;
+  const ContextAxis* const context_;
+  Group alone_;
+  std::optional<ExpertAxis> own_experts_;  // where one rank has all
+  const ExpertAxis* experts_;
   std::vector<std::string> names_;
   std::vector<Block> blocks_;
   int first_unit_ = 0;
   int64_t first_token_ = 0;
   Pair norm_;
   int token_table_ = -1, position_table_ = -1, head_ = -1;
-  at::Tensor cosine_, sine_;
+  at::Tensor cosine_, sine_, places_;
 };
 
 // Losses of the tokens, fp32 [rows]. With `scale` != 0 the logits are overwritten by the gradient

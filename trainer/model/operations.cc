@@ -129,6 +129,9 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
     ctx->save_for_backward({tokens});
     const at::Tensor& words = context.model->parameter(table);
     at::Tensor places = ParameterOrNone(context, positions);
+    if (places.defined() && context.model->places().defined()) {
+      places = places.index_select(0, context.model->places());
+    }
     at::Tensor y = at::empty({tokens.numel(), words.size(1)}, words.options());
     ByType(words.scalar_type(), [&](auto type) {
       using T = decltype(type);
@@ -146,7 +149,14 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
     int64_t vocab = context.model->config().vocabulary;
     ByType(dy.scalar_type(), [&, table = table, positions = positions](auto type) {
       using T = decltype(type);
-      if (positions >= 0) {
+      if (positions >= 0 && context.model->places().defined()) {
+        const at::Tensor& places = context.model->places();
+        at::Tensor here = at::empty({places.size(0), dy.size(1)}, at::kFloat);
+        kernels::PositionBackward(dy.size(0), dy.size(1), tokens.size(1), Data<T>(dy),
+                                  /*add=*/false, Data<float>(here));
+        at::Tensor all = at::zeros(context.model->parameter(positions).sizes(), at::kFloat);
+        Deliver(context, positions, all.index_copy_(0, places, here));
+      } else if (positions >= 0) {
         DeliverTable<T>(context, positions, [&](auto* out, bool add) {
           // A shorter sample than the table leaves the rest without a gradient.
           int64_t all = context.model->parameter(positions).size(0);

@@ -32,6 +32,19 @@ at::Tensor Swiglu(const at::Tensor& x);  // [rows, 2 * width] -> [rows, width]
 // place.
 at::Tensor Attention(const Context& context, const std::vector<at::Tensor>& projections,
                      int64_t length, int64_t layer);
+// Mixture of experts. Rows of x: those that this rank holds between the matrix products, of samples
+// of `length` rows.
+struct Routing {
+  at::Tensor weights;  // fp32 [rows, k]; 0: dropped. In the graph
+  at::Tensor choices;  // int64 [rows, k]: experts
+  at::Tensor kept;     // bool [rows, k]
+};
+// `token_scale`: the weight of a token in the loss. Adds to `totals`, may be null.
+Routing Route(const Context& context, const at::Tensor& x, int router, int64_t length,
+              double token_scale, RouterTotals* totals);
+// Sum over the choices of weight x expert(x): [rows, C].
+at::Tensor Experts(const Context& context, const at::Tensor& x, const Routing& routing,
+                   const std::vector<Expert>& experts_here);
 // tokens: int64 [B, length]; positions -1: none.
 at::Tensor Embedding(const Context& context, const at::Tensor& tokens, int table, int positions);
 // x with the elements that the key draws set to 0 and the others divided by 1 - probability. An

@@ -95,9 +95,36 @@ class Builder {
     }
     RowParallel(name + ".attention.out", hidden, hidden, output_deviation);
     if (config_.block == BlockKind::kSerial) Norm(name + ".norm2");
+    if (config_.HasExperts()) {
+      Experts(name, output_deviation);
+      return;
+    }
     const int64_t gates = config_.IsGated() ? 2 : 1;
     ColumnParallel(name + ".ffn.in", gates * config_.ffn, hidden, gates);
     RowParallel(name + ".ffn.out", hidden, config_.ffn, output_deviation);
+  }
+  // Experts are not cut: a rank has some of them whole.
+  void Experts(const std::string& name, double output_deviation) {
+    const int64_t hidden = config_.hidden, inner = config_.ffn * (config_.IsGated() ? 2 : 1);
+    Add({.name = name + ".router.weight",
+         .shape = {config_.experts, hidden},
+         .is_matrix = true,
+         .deviation = kDeviation});
+    auto add = [&](const std::string& layer, int64_t outputs, int64_t inputs, double deviation) {
+      Add({.name = layer + ".weight",
+           .shape = {outputs, inputs},
+           .is_matrix = true,
+           .deviation = deviation,
+           .is_expert = true});
+      if (config_.bias) Add({.name = layer + ".bias", .shape = {outputs}, .is_expert = true});
+    };
+    const int64_t here = config_.experts / part_.expert_size;
+    for (int64_t expert = part_.expert_rank * here; expert < (part_.expert_rank + 1) * here;
+         ++expert) {
+      const std::string layer = absl::StrCat(name, ".expert.", expert);
+      add(layer + ".in", inner, hidden, kDeviation);
+      add(layer + ".out", hidden, config_.ffn, output_deviation);
+    }
   }
   void Head() {
     Norm("norm");
@@ -122,7 +149,7 @@ class Builder {
     spec.unit = unit;
     spec.chunk = chunk;
     spec.whole_shape = spec.shape;
-    if (part_.tensor_size == 1) {
+    if (part_.tensor_size == 1 || spec.is_expert) {
       spec.split_dim = -1;
     } else if (spec.split_dim >= 0) {
       int64_t& size = spec.shape[static_cast<size_t>(spec.split_dim)];
@@ -263,8 +290,10 @@ void InitializeParameter(const ParameterSpec& spec, uint64_t seed, absl::Span<fl
 
 double TrainingFlopsPerToken(const ModelConfig& config) {
   const double hidden = static_cast<double>(config.hidden);
-  const double block =
-      static_cast<double>(config.AttentionElements() + config.FeedForwardElements());
+  const int64_t chosen = config.HasExperts() ? config.top_k : 1;
+  const int64_t router = config.HasExperts() ? config.experts * config.hidden : 0;
+  const double block = static_cast<double>(config.AttentionElements() +
+                                           chosen * config.FeedForwardElements() + router);
   const double layers = static_cast<double>(config.layers);
   const double tokens = static_cast<double>(config.sequence);
   double keys = 0;  // that a token meets, in the mean, over all layers

@@ -30,6 +30,8 @@ struct ModelChunk {
 struct ModelPart {
   int tensor_rank = 0;
   int tensor_size = 1;
+  int expert_rank = 0;  // among the ranks that share the experts: tensor x expert
+  int expert_size = 1;
   std::vector<ModelChunk> chunks;  // in the order of a forward pass
 };
 // Layers [0, layers) over `depth` chunks: as even as they divide, the earlier ones one more.
@@ -60,8 +62,9 @@ struct ParameterSpec {
   int64_t split_parts = 1;
   int64_t split_begin = 0;  // this rank's first row or column within each part
   SharedBy shared = SharedBy::kNobody;
-  bool counts = true;  // in norms and in checkpoints: one of the ranks that share it counts
-  int chunk = 0;       // index into ModelPart::chunks
+  bool is_expert = false;  // of an expert: other data replicas may hold others
+  bool counts = true;      // in norms and in checkpoints: one of the ranks that share it counts
+  int chunk = 0;           // index into ModelPart::chunks
 
   int64_t elements() const;
   int64_t whole_elements() const;

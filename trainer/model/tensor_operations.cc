@@ -165,8 +165,9 @@ struct SplitEmbeddingFunction : torch::autograd::Function<SplitEmbeddingFunction
     // Rows of this rank's table; -1: another rank has the token.
     at::Tensor local = tokens - context.model->first_token();
     local.masked_fill_((local < 0).logical_or_(local >= words.size(0)), -1);
-    at::Tensor rows = axis.RowsHeld(tokens.numel());
-    ctx->save_for_backward({local, rows});
+    const at::Tensor places =
+        context.model->PlacesOf(axis.RowsHeld(tokens.numel()), tokens.size(1));
+    ctx->save_for_backward({local, places});
     Exchange scatter = axis.PrepareScatter(tokens.numel(), words.size(1), words.options());
     ByType(words.scalar_type(), [&](auto type) {
       using T = decltype(type);
@@ -180,7 +181,7 @@ struct SplitEmbeddingFunction : torch::autograd::Function<SplitEmbeddingFunction
     axis.WaitAll(scatter);
     if (positions >= 0) {
       const at::Tensor& table_of_positions = context.model->parameter(positions);
-      scatter.held.add_(table_of_positions.index_select(0, rows.remainder(tokens.size(1))));
+      scatter.held.add_(table_of_positions.index_select(0, places));
     }
     return scatter.held;
   }
@@ -196,7 +197,7 @@ struct SplitEmbeddingFunction : torch::autograd::Function<SplitEmbeddingFunction
     if (positions >= 0) {
       at::Tensor gradient =
           at::zeros(context.model->parameter(positions).sizes(), dy.options().dtype(at::kFloat));
-      gradient.index_add_(0, saved[1].remainder(local.size(1)), dy.to(at::kFloat));
+      gradient.index_add_(0, saved[1], dy.to(at::kFloat));
       Deliver(context, positions, gradient);
     }
     axis.WaitAll(gather);

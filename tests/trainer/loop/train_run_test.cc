@@ -25,9 +25,10 @@ using ::testing::Not;
 TEST_F(TrainRunTest, LeavesEveryFileAndLearns) {
   Outcome outcome = Run(1, "alone");
   ASSERT_EQ(outcome.status, 0) << outcome.output;
-  for (const char* name : {"config.toml", "metrics.jsonl", "loss.svg", "trace.json", "sample.txt",
-                           "logs/rank-0.log", "model/model.safetensors", "model/config.json",
-                           "model/tokenizer.model", "checkpoints/step-00000050/manifest.json"}) {
+  for (const char* name :
+       {"config.toml", "metrics.jsonl", "loss.svg", "trace.json", "timeline.svg", "sample.txt",
+        "logs/rank-0.log", "model/model.safetensors", "model/config.json", "model/tokenizer.model",
+        "checkpoints/step-00000050/manifest.json"}) {
     EXPECT_TRUE(fs::exists(RunDir("alone") + "/" + name)) << name;
   }
   std::map<int, json> rows = Metrics("alone");
@@ -113,6 +114,17 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Layout{"tp2", 2, {"parallel.tensor=2"}},
         Layout{"tp4_one_chunk", 4, {"parallel.tensor=4", "parallel.tensor_chunks=1"}},
+        Layout{"cp2", 2, {"parallel.context=2"}}, Layout{"cp4", 4, {"parallel.context=4"}},
+        Layout{"cp4_ulysses", 4, {"parallel.context=4", "parallel.context_method=ulysses"}},
+        Layout{"cp2_tp2", 4, {"parallel.context=2", "parallel.tensor=2"}},
+        Layout{"cp2_tp2_ulysses",
+               4,
+               {"parallel.context=2", "parallel.tensor=2", "parallel.context_method=ulysses"}},
+        Layout{"cp2_pp2", 4, {"parallel.context=2", "parallel.pipeline=2"}},
+        Layout{"cp2_zero3_recompute",
+               2,
+               {"parallel.context=2", "parallel.zero=3", "train.recompute=selective"}},
+        Layout{"cp2_dp2_zero2", 4, {"parallel.context=2", "parallel.zero=2"}},
         Layout{"pp4_gpipe", 4, {"parallel.pipeline=4", "parallel.schedule=gpipe"}},
         Layout{"pp2_interleaved", 2, {"parallel.pipeline=2", "parallel.schedule=interleaved"}},
         Layout{"pp2_zb_h1", 2, {"parallel.pipeline=2", "parallel.schedule=zb-h1"}},
@@ -151,6 +163,10 @@ TEST_F(TrainRunTest, LayoutsThatCannotBeAreRefusedWithTheArithmetic) {
       {{"parallel.tensor=2", "model.heads=6", "model.kv_heads=3", "model.hidden=96"},
        "parallel.tensor = 2 and model.kv_heads = 3: one must divide the other"},
       {{"parallel.tensor=4"}, "= 4 ranks hold one model; the 2 ranks of this job"},
+      {{"parallel.context=2", "model.sequence=30"},
+       "ring cuts a sample into 4 stretches, which do not divide model.sequence = 30"},
+      {{"parallel.context=2", "parallel.context_method=ulysses", "model.heads=1"},
+       "x parallel.context = 2 = 2 does not divide model.heads = 1"},
       {{"parallel.pipeline=2", "model.layers=1"}, "needs 2 layers or more; model.layers = 1"},
       {{"parallel.pipeline=2", "parallel.schedule=interleaved", "train.micro_batch=8",
         "model.layers=4"},

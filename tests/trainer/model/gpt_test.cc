@@ -66,10 +66,10 @@ class Reference {
       std::string name = "block." + std::to_string(i);
       at::Tensor normed = Norm(x, name + ".norm1");
       if (config_.block == BlockKind::kParallel) {
-        x = x + Attention(normed, i) + Ffn(normed, name);
+        x = x + Attention(normed, i) + Inner(normed, name);
       } else {
         x = x + Attention(normed, i);
-        x = x + Ffn(Norm(x, name + ".norm2"), name);
+        x = x + Inner(Norm(x, name + ".norm2"), name);
       }
     }
     x = Norm(x, "norm");
@@ -77,6 +77,8 @@ class Reference {
   }
 
   std::map<std::string, at::Tensor> leaves;
+  at::Tensor router_loss = at::zeros({});  // of all layers, after Logits
+  int64_t dropped = 0;
 
  private:
   at::Tensor Linear(const at::Tensor& x, const std::string& name) {
@@ -159,15 +161,60 @@ class Reference {
     return Linear(mixed.transpose(1, 2).reshape({batch, length, config_.hidden}),
                   name + ".attention.out");
   }
-  at::Tensor Ffn(const at::Tensor& x, const std::string& name) {
-    at::Tensor inner = Linear(x, name + ".ffn.in");
+  at::Tensor Inner(const at::Tensor& x, const std::string& name) {
+    return config_.HasExperts() ? Mixture(x, name) : Ffn(x, name + ".ffn.in", name + ".ffn.out");
+  }
+  // Token by token: the routers' losses as their papers write them, and the choices that find a
+  // place.
+  at::Tensor Mixture(const at::Tensor& x, const std::string& name) {
+    const int64_t samples = x.size(0), tokens = x.size(1), k = config_.top_k;
+    const double experts = double(config_.experts);
+    at::Tensor logits = at::matmul(x, leaves[name + ".router.weight"].t());
+    at::Tensor probabilities = at::softmax(logits, -1);
+    router_loss = router_loss + config_.router_z_loss * at::logsumexp(logits, -1).square().mean();
+    auto [values, choices] = probabilities.topk(k, -1);
+    if (k > 1) values = values / values.sum(-1, true);
+    std::vector<at::Tensor> outputs;
+    for (int64_t e = 0; e < config_.experts; ++e) {
+      const std::string expert = name + ".expert." + std::to_string(e);
+      outputs.push_back(Ffn(x, expert + ".in", expert + ".out"));
+    }
+    at::Tensor result = at::zeros_like(x);
+    for (int64_t b = 0; b < samples; ++b) {
+      std::vector<int64_t> taken(static_cast<size_t>(config_.experts));
+      for (int64_t t = 0; t < tokens; ++t) {
+        at::Tensor sum = at::zeros({config_.hidden});
+        for (int64_t i = 0; i < k; ++i) {
+          const int64_t e = choices[b][t][i].item<int64_t>();
+          const double place = double(++taken[static_cast<size_t>(e)]);
+          const double capacity = std::ceil(config_.capacity_factor * double(k * tokens) / experts);
+          if (config_.capacity_factor > 0 && place > capacity) {
+            ++dropped;
+            continue;
+          }
+          sum = sum + values[b][t][i] * outputs[static_cast<size_t>(e)][b][t];
+        }
+        at::Tensor place = at::zeros({samples, tokens, 1});
+        place[b][t] = 1;
+        result = result + place * sum;
+      }
+      for (int64_t e = 0; e < config_.experts; ++e) {
+        const double share = double(taken[static_cast<size_t>(e)]) / double(k * tokens);
+        router_loss = router_loss + config_.balance_loss * experts * share *
+                                        probabilities[b].select(1, e).mean() / double(samples);
+      }
+    }
+    return result;
+  }
+  at::Tensor Ffn(const at::Tensor& x, const std::string& in, const std::string& out) {
+    at::Tensor inner = Linear(x, in);
     if (config_.activation == ActivationKind::kSwiglu) {
       auto parts = inner.chunk(2, -1);
       inner = at::silu(parts[0]) * parts[1];
     } else {
       inner = at::gelu(inner, "tanh");
     }
-    return Linear(inner, name + ".ffn.out");
+    return Linear(inner, out);
   }
   const ModelConfig config_;
 };
@@ -199,21 +246,32 @@ void ExpectMatchesReference(const ModelConfig& config, at::ScalarType type, doub
 
   at::Tensor expected = reference.Logits(tokens).view({30, config.vocabulary});
   at::Tensor loss = at::cross_entropy_loss(expected, targets);
-  loss.backward();
+  (loss + reference.router_loss).backward();
+  RouterTotals totals;
 
   std::vector<int> entered;
-  Pass pass = model.Forward(
-      tokens, {.before_unit = [&](int unit) { entered.push_back(unit); }, .sink = &sink});
+  Pass pass = model.Forward(tokens, {.before_unit = [&](int unit) { entered.push_back(unit); },
+                                     .sink = &sink,
+                                     .token_scale = 1.0 / 30,
+                                     .router = &totals});
   EXPECT_EQ(entered, (std::vector<int>{0, 1, 2, 3}));
   EXPECT_LT(RelativeError(pass.logits.detach(), expected), tolerance);
   at::Tensor losses = CrossEntropy(pass.logits, targets, 1.0 / 30);
   EXPECT_NEAR(losses.mean().item<double>(), loss.item<double>(), tolerance * 3);
   Gpt::Backward(pass);
+  if (config.HasExperts()) {
+    EXPECT_EQ(totals.choices, 30 * config.layers * config.top_k);
+    EXPECT_EQ(totals.dropped, reference.dropped);
+    const double routers =
+        (config.balance_loss * totals.balance + config.router_z_loss * totals.z) / 30;
+    EXPECT_NEAR(routers, reference.router_loss.item<double>(), tolerance * 10);
+  }
   for (size_t i = 0; i < specs.size(); ++i) {
     EXPECT_EQ(sink.uses[i], specs[i].uses) << specs[i].name;
-    EXPECT_LT(RelativeError(sink.gradients[i], reference.leaves[specs[i].name].grad()),
-              tolerance * 5)
-        << specs[i].name;
+    // An expert that no token takes is in no graph.
+    at::Tensor gradient = reference.leaves[specs[i].name].grad();
+    if (!gradient.defined()) gradient = at::zeros(specs[i].shape);
+    EXPECT_LT(RelativeError(sink.gradients[i], gradient), tolerance * 5) << specs[i].name;
   }
 }
 
@@ -229,6 +287,39 @@ TEST_P(GptChoiceTest, LogitsAndGradientsAreTheReferences) {
   GetParam().apply(config);
   ExpectMatchesReference(config, at::kFloat, 2e-5);
 }
+
+// In fp32 alone: rounded inputs may choose other experts.
+class GptExpertTest : public GptChoiceTest {};
+
+TEST_P(GptExpertTest, LogitsLossesAndGradientsAreTheReferences) {
+  ModelConfig config = SmallConfig();
+  GetParam().apply(config);
+  ExpectMatchesReference(config, at::kFloat, 2e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Experts, GptExpertTest,
+                         ::testing::Values(Choice{"TwoOfSix",
+                                                  [](ModelConfig& c) {
+                                                    c.experts = 6;
+                                                    c.balance_loss = 0.5;
+                                                    c.router_z_loss = 0.1;
+                                                  }},
+                                           Choice{"OneOfThree",
+                                                  [](ModelConfig& c) {
+                                                    c.experts = 3;
+                                                    c.top_k = 1;
+                                                    c.activation = ActivationKind::kSwiglu;
+                                                    c.bias = false;
+                                                    c.balance_loss = 0.5;
+                                                  }},
+                                           Choice{"Capacity",
+                                                  [](ModelConfig& c) {
+                                                    c.experts = 4;
+                                                    c.capacity_factor = 0.7;
+                                                    c.balance_loss = 0.3;
+                                                    c.block = BlockKind::kParallel;
+                                                  }}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(GptChoiceTest, Bf16IsCloseToTheReference) {
   ModelConfig config = SmallConfig();

@@ -30,7 +30,8 @@ std::map<std::string, std::vector<int>> Holders(const ModelConfig& config, int t
   std::map<std::string, std::vector<int>> holders;
   for (int index = 0; index < depth; ++index) {
     for (int rank = 0; rank < tensor; ++rank) {
-      const ModelPart part{rank, tensor, {ChunkOf(config, depth, index)}};
+      const ModelPart part{
+          .tensor_rank = rank, .tensor_size = tensor, .chunks = {ChunkOf(config, depth, index)}};
       for (const ParameterSpec& spec : GptParameters(config, part)) {
         std::vector<int>& count = holders[spec.name];
         count.resize(static_cast<size_t>(spec.whole_elements()));
@@ -73,7 +74,7 @@ TEST(ModelPartTest, RunsOfAStretchAreThoseOfItsElements) {
   const ModelConfig config = Config(false);
   Random random(3);
   for (int rank = 0; rank < 4; ++rank) {
-    const ModelPart part{rank, 4, {ChunkOf(config, 1, 0)}};
+    const ModelPart part{.tensor_rank = rank, .tensor_size = 4, .chunks = {ChunkOf(config, 1, 0)}};
     for (const ParameterSpec& spec : GptParameters(config, part)) {
       std::vector<int64_t> place(static_cast<size_t>(spec.elements()), -1);  // in the whole
       for (const ElementRuns& runs : RunsOf(spec, 0, spec.elements())) {
@@ -104,7 +105,8 @@ TEST(ModelPartTest, RunsOfAStretchAreThoseOfItsElements) {
 
 TEST(ModelPartTest, ATiedEmbeddingIsOneParameterWhereARankHasBothEnds) {
   const ModelConfig config = Config(true);
-  ModelPart both{0, 1, {ChunkOf(config, 4, 0), ChunkOf(config, 4, 3)}};
+  ModelPart both{
+      .tensor_rank = 0, .tensor_size = 1, .chunks = {ChunkOf(config, 4, 0), ChunkOf(config, 4, 3)}};
   int tables = 0;
   for (const ParameterSpec& spec : GptParameters(config, both)) {
     if (spec.name != "embedding.token") continue;
@@ -113,7 +115,7 @@ TEST(ModelPartTest, ATiedEmbeddingIsOneParameterWhereARankHasBothEnds) {
     EXPECT_EQ(spec.shared, SharedBy::kNobody);
   }
   EXPECT_EQ(tables, 1);
-  ModelPart last{0, 1, {ChunkOf(config, 4, 3)}};
+  ModelPart last{.tensor_rank = 0, .tensor_size = 1, .chunks = {ChunkOf(config, 4, 3)}};
   for (const ParameterSpec& spec : GptParameters(config, last)) {
     if (spec.name != "embedding.token") continue;
     EXPECT_EQ(spec.shared, SharedBy::kEnds);

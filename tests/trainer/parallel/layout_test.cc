@@ -68,7 +68,9 @@ TEST(LayoutOfPartsTest, SharedParametersHaveBucketsOfTheirOwn) {
   config.vocabulary = 77;
   std::vector<std::vector<BucketLayout>> shared(2);
   for (int rank = 0; rank < 2; ++rank) {
-    const ModelPart part{rank, 2, {ChunkOf(config, 4, 0), ChunkOf(config, 4, 2)}};
+    const ModelPart part{.tensor_rank = rank,
+                         .tensor_size = 2,
+                         .chunks = {ChunkOf(config, 4, 0), ChunkOf(config, 4, 2)}};
     std::vector<ParameterSpec> parameters = GptParameters(config, part);
     for (const BucketLayout& bucket : LayOut(parameters, KiB(2), 4, 3)) {
       for (const BucketEntry& entry : bucket.entries) {

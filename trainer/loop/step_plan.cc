@@ -1,0 +1,142 @@
+// StepPlan of step.h: arithmetic alone.
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+#include "trainer/loop/step.h"
+
+namespace weft {
+namespace {
+
+// The number of micro-batches where the config leaves it open: one without a pipeline; else the
+// most that divides the samples and is no more than four a stage, for a bubble of a fifth or less.
+int DefaultMicroBatches(const TrainConfig& config, int64_t rows, int stages) {
+  if (stages == 1) return 1;
+  const int64_t unit =
+      config.pipeline_schedule == topology::PipelineScheduleKind::kInterleaved ? stages : 1;
+  for (int64_t count = 4 * int64_t{stages}; count > 1; --count) {
+    if (rows % count == 0 && count % unit == 0) return static_cast<int>(count);
+  }
+  return 1;
+}
+
+// FLOPs of the model's end (its output projection), over those of a layer.
+double EndCost(ModelConfig model) {
+  model.layers = 0;
+  const double end = TrainingFlopsPerToken(model);
+  model.layers = 1;
+  return end / (TrainingFlopsPerToken(model) - end);
+}
+
+absl::StatusOr<std::vector<int64_t>> ChunkLayers(const TrainConfig& config,
+                                                 const topology::PipelineSpec& spec) {
+  const ModelConfig& model = config.model;
+  if (config.pipeline_stages == "auto") return BalanceLayers(spec, model.layers, EndCost(model));
+  if (config.pipeline_stages == "even") return BalanceLayers(spec, model.layers, 0);
+  auto refuse = [&](const std::string& what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parallel.stages = ", config.pipeline_stages, ": ", what));
+  };
+  std::vector<int64_t> layers;
+  int64_t sum = 0;
+  for (absl::string_view text : absl::StrSplit(config.pipeline_stages, ',')) {
+    if (!absl::SimpleAtoi(text, &layers.emplace_back()) || layers.back() < 1) {
+      return refuse(absl::StrCat("'", text, "' is no number of layers, 1 or more"));
+    }
+    sum += layers.back();
+  }
+  if (static_cast<int>(layers.size()) != spec.depth()) {
+    return refuse(absl::StrCat(layers.size(), " numbers; ", spec.stages, " stages x ", spec.chunks,
+                               " chunks need ", spec.depth()));
+  }
+  if (sum != model.layers) {
+    return refuse(absl::StrCat("their sum is ", sum, "; model.layers = ", model.layers));
+  }
+  return layers;
+}
+
+}  // namespace
+
+absl::StatusOr<StepPlan> StepPlan::Make(const TrainConfig& config, const ParallelSizes& sizes) {
+  StepPlan plan{.sizes = sizes};
+  if (config.global_batch % sizes.data != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.global_batch = ", config.global_batch, " must be a multiple of the ",
+                     sizes.data, " data-parallel ranks (tensor ", sizes.tensor, " x context ",
+                     sizes.context, " x data ", sizes.data, " x pipeline ", sizes.pipeline, ")"));
+  }
+  plan.local_rows = config.global_batch / sizes.data;
+  const int64_t count = config.micro_batch == 0
+                            ? DefaultMicroBatches(config, plan.local_rows, sizes.pipeline)
+                            : plan.local_rows / std::min(plan.local_rows, config.micro_batch);
+  plan.micro_rows = plan.local_rows / count;
+  if (plan.micro_rows * count != plan.local_rows ||
+      (config.micro_batch > 0 &&
+       plan.micro_rows != std::min(plan.local_rows, config.micro_batch))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "each of ", sizes.data, " data-parallel ranks has ", plan.local_rows,
+        " samples a step, which must be a multiple of train.micro_batch = ", config.micro_batch));
+  }
+  const int64_t rows = plan.micro_rows * plan.TokensHeld(config.model.sequence);
+  if (rows % sizes.tensor != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a micro-batch has ", plan.micro_rows, " x ", config.model.sequence, " / ", sizes.context,
+        " = ", rows,
+        " tokens on a rank of the context axis, which must be a multiple of parallel.tensor = ",
+        sizes.tensor));
+  }
+  plan.pipeline = {.kind = config.pipeline_schedule,
+                   .stages = sizes.pipeline,
+                   .chunks = config.pipeline_chunks,
+                   .micro_batches = static_cast<int>(count)};
+  WEFT_ASSIGN_OR_RETURN(plan.chunk_layers, ChunkLayers(config, plan.pipeline));
+  if (SplitsBackward(plan.pipeline.kind) && config.zero_stage >= 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parallel.schedule = ", ToString(plan.pipeline.kind),
+                     " puts gradients of weights off across micro-batches, and parallel.zero = ",
+                     config.zero_stage, " reduces them with each; parallel.zero = 1 is right"));
+  }
+  return plan;
+}
+
+bool StepPlan::ReducesInFp32(const TrainConfig& config) const {
+  return config.reduce_precision == ReducePrecision::kFp32 ||
+         (config.reduce_precision == ReducePrecision::kAuto && pipeline.micro_batches > 1);
+}
+
+ModelPart StepPlan::PartOf(int stage, int tensor_rank, int expert_rank) const {
+  ModelPart part{.tensor_rank = tensor_rank,
+                 .tensor_size = sizes.tensor,
+                 .expert_rank = expert_rank,
+                 .expert_size = sizes.tensor * sizes.expert};
+  for (int chunk = 0; chunk < pipeline.chunks; ++chunk) {
+    const int depth = DepthOf(pipeline, stage, chunk);
+    const auto here = chunk_layers.begin() + depth;
+    const int64_t first = std::accumulate(chunk_layers.begin(), here, int64_t{0});
+    part.chunks.push_back({first, first + *here, depth == 0, depth == pipeline.depth() - 1});
+  }
+  return part;
+}
+
+std::vector<double> StepPlan::ChunkCosts(const ModelConfig& model) const {
+  std::vector<double> costs(chunk_layers.begin(), chunk_layers.end());
+  costs.back() += EndCost(model);
+  return costs;
+}
+
+std::vector<topology::PassDurations> StepPlan::Durations(const ModelConfig& model) const {
+  std::vector<topology::PassDurations> durations;
+  for (double cost : ChunkCosts(model)) {
+    durations.push_back({.forward = cost,
+                         .backward = SplitsBackward(pipeline.kind) ? cost : 2 * cost,
+                         .weight = cost});
+  }
+  return durations;
+}
+
+}  // namespace weft

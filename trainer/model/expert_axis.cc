@@ -1,0 +1,87 @@
+#include "trainer/model/expert_axis.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/status.h"
+#include "trainer/groups/status_error.h"
+
+namespace weft {
+
+ExpertAxis::ExpertAxis(Group* group, int64_t experts, int pieces, int replicas)
+    : group_(group),
+      experts_(experts),
+      pieces_of_expert_(
+          static_cast<int>(std::max<int64_t>(1, (pieces * group->size() + experts - 1) / experts))),
+      replicas_(replicas) {
+  WEFT_CHECK(experts % group->size() == 0, experts << " experts, " << group->size() << " ranks");
+}
+
+int64_t ExpertAxis::Plan::PieceRows(int piece) const {
+  const std::vector<size_t>& counts = received[static_cast<size_t>(piece)];
+  return static_cast<int64_t>(std::accumulate(counts.begin(), counts.end(), size_t{0}));
+}
+
+at::Tensor ExpertAxis::ExchangeCounts(const at::Tensor& counts) const {
+  at::Tensor here = at::empty({group_->size(), experts_here()}, at::kLong);
+  Pending pending = ValueOrThrow(group_->AllToAll(here, counts.contiguous().view(here.sizes())));
+  ThrowIfError(group_->Wait(pending));
+  return here;
+}
+
+ExpertAxis::Plan ExpertAxis::MakePlan(const at::Tensor& counts,
+                                      const at::Tensor& counts_here) const {
+  const int64_t ranks = group_->size(), here = experts_here();
+  const int64_t* mine_of = counts.data_ptr<int64_t>();
+  const int64_t* theirs_of = counts_here.data_ptr<int64_t>();
+  Plan plan;
+  std::vector<int64_t> begin(static_cast<size_t>(experts_));  // of each expert's rows, as sent
+  for (int64_t expert = 0; expert < experts_; ++expert) {
+    begin[static_cast<size_t>(expert)] = plan.rows_sent;
+    plan.rows_sent += mine_of[expert];
+  }
+  for (int64_t expert = 0; expert < here; ++expert) {
+    for (int64_t part = 0; part < pieces_of_expert_; ++part) {
+      // Part of `rows`: the same at both ends.
+      auto edge = [&](int64_t rows, int64_t number) { return rows * number / pieces_of_expert_; };
+      std::vector<size_t> sent, sent_at, received, received_at;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        const int64_t mine = mine_of[rank * here + expert];
+        const int64_t first = edge(mine, part);
+        sent.push_back(static_cast<size_t>(edge(mine, part + 1) - first));
+        sent_at.push_back(
+            static_cast<size_t>(begin[static_cast<size_t>(rank * here + expert)] + first));
+        const int64_t rows = theirs_of[rank * here + expert];
+        const int64_t count = edge(rows, part + 1) - edge(rows, part);
+        received.push_back(static_cast<size_t>(count));
+        received_at.push_back(static_cast<size_t>(plan.rows_received));
+        plan.rows_received += count;
+      }
+      plan.sent.push_back(std::move(sent));
+      plan.sent_at.push_back(std::move(sent_at));
+      plan.received.push_back(std::move(received));
+      plan.received_at.push_back(std::move(received_at));
+    }
+  }
+  return plan;
+}
+
+Pending ExpertAxis::StartDispatch(const Plan& plan, int piece, const at::Tensor& rows,
+                                  const at::Tensor& received) const {
+  const size_t p = static_cast<size_t>(piece);
+  return ValueOrThrow(group_->ExchangeRows(received, {plan.received[p], plan.received_at[p]}, rows,
+                                           {plan.sent[p], plan.sent_at[p]}, "dispatch",
+                                           "wait_dispatch"));
+}
+
+Pending ExpertAxis::StartReturn(const Plan& plan, int piece, const at::Tensor& received,
+                                const at::Tensor& rows) const {
+  const size_t p = static_cast<size_t>(piece);
+  return ValueOrThrow(group_->ExchangeRows(rows, {plan.sent[p], plan.sent_at[p]}, received,
+                                           {plan.received[p], plan.received_at[p]}, "return",
+                                           "wait_return"));
+}
+
+void ExpertAxis::Wait(Pending& pending) const { ThrowIfError(group_->Wait(pending)); }
+
+}  // namespace weft

@@ -1,0 +1,203 @@
+// Experts of operations.h. The exchange of one piece of rows runs under the matrix products of
+// another, forward and backward, and in the backward pass the last ones under the products that
+// give the weights' gradients.
+#include "trainer/model/deliver.h"
+#include "trainer/model/expert_axis.h"
+
+namespace weft::operations {
+namespace {
+
+using Plan = ExpertAxis::Plan;
+
+// One argument to LibTorch, which would take a vector apart.
+struct Parameters {
+  std::vector<Expert> here;
+};
+
+void SaveExperts(AutogradContext* ctx, const std::vector<Expert>& experts) {
+  std::vector<int64_t> numbers;
+  for (const Expert& expert : experts) {
+    for (const ParameterPair& pair : {expert.in, expert.out}) {
+      numbers.push_back(pair.weight);
+      numbers.push_back(pair.bias);
+    }
+  }
+  ctx->saved_data["experts"] = numbers;
+}
+std::vector<Expert> SavedExperts(AutogradContext* ctx) {
+  const std::vector<int64_t> numbers = ctx->saved_data["experts"].toIntVector();
+  auto pair = [&numbers](size_t at) {
+    return ParameterPair{static_cast<int>(numbers[at]), static_cast<int>(numbers[at + 1])};
+  };
+  std::vector<Expert> experts;
+  for (size_t i = 0; i < numbers.size(); i += 4) experts.push_back({pair(i), pair(i + 2)});
+  return experts;
+}
+
+at::Tensor Activated(const ModelConfig& config, const at::Tensor& inner) {
+  at::Tensor y = at::empty({inner.size(0), config.ffn}, inner.options());
+  ByType(inner.scalar_type(), [&](auto type) {
+    using T = decltype(type);
+    if (config.IsGated()) {
+      Kernels().Of<T>().swiglu_forward(inner.size(0), config.ffn, Data<T>(inner), Data<T>(y));
+    } else {
+      Kernels().Of<T>().gelu_forward(inner.numel(), Data<T>(inner), Data<T>(y));
+    }
+  });
+  return y;
+}
+
+void ActivatedBackward(const ModelConfig& config, const at::Tensor& dy, const at::Tensor& inner,
+                       const at::Tensor& dinner) {
+  ByType(inner.scalar_type(), [&](auto type) {
+    using T = decltype(type);
+    if (config.IsGated()) {
+      Kernels().Of<T>().swiglu_backward(inner.size(0), config.ffn, Data<T>(dy), Data<T>(inner),
+                                        Data<T>(dinner));
+    } else {
+      Kernels().Of<T>().gelu_backward(inner.numel(), Data<T>(dy), Data<T>(inner), Data<T>(dinner));
+    }
+  });
+}
+
+// out = x * weight^T + bias.
+void MultiplyInto(const Context& context, const at::Tensor& x, const ParameterPair& layer,
+                  at::Tensor out) {
+  const at::Tensor weight = context.model->parameter(layer.weight).t();
+  if (layer.bias < 0) {
+    at::mm_out(out, x, weight);
+  } else {
+    at::addmm_out(out, context.model->parameter(layer.bias), x, weight);
+  }
+}
+
+// Sends `rows` piece by piece into `received`, calls body(expert, first row, rows) for each piece
+// there, which writes those rows of `results`, and sends them back into the rows of what it
+// returns; the last are under way as it returns.
+struct RoundTrip {
+  at::Tensor returned;
+  std::vector<Pending> pending;
+};
+template <typename Body>
+RoundTrip GoRound(const ExpertAxis& axis, const Plan& plan, const at::Tensor& rows,
+                  const at::Tensor& received, const at::Tensor& results, Body body) {
+  RoundTrip trip{at::empty_like(rows), {}};
+  Pending arriving = axis.StartDispatch(plan, 0, rows, received);
+  for (int piece = 0; piece < axis.pieces(); ++piece) {
+    Pending next;
+    if (piece + 1 < axis.pieces()) next = axis.StartDispatch(plan, piece + 1, rows, received);
+    axis.Wait(arriving);
+    arriving = std::move(next);
+    if (plan.PieceRows(piece) > 0) {
+      body(static_cast<size_t>(piece / axis.pieces_of_expert()), plan.PieceBegin(piece),
+           plan.PieceRows(piece));
+    }
+    trip.pending.push_back(axis.StartReturn(plan, piece, results, trip.returned));
+  }
+  return trip;
+}
+void FinishRound(const ExpertAxis& axis, RoundTrip& trip) {
+  for (Pending& pending : trip.pending) axis.Wait(pending);
+}
+
+// Sums of rows by token, in fp32: [tokens, width].
+at::Tensor SumByToken(int64_t tokens, const at::Tensor& token, const at::Tensor& rows) {
+  return at::zeros({tokens, rows.size(1)}, at::kFloat).index_add_(0, token, rows.to(at::kFloat));
+}
+
+struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weights,
+                            const Context& context, const Routing& routing,
+                            const Parameters& parameters) {
+    SaveContext(ctx, context);
+    SaveExperts(ctx, parameters.here);
+    const ModelConfig& config = context.model->config();
+    const ExpertAxis& axis = *context.model->experts();
+    // Choices that are kept, by expert.
+    const at::Tensor kept = routing.kept.flatten().nonzero().view({-1});
+    const at::Tensor experts = routing.choices.flatten().index_select(0, kept);
+    const at::Tensor order = std::get<1>(experts.sort(/*stable=*/true, 0, /*descending=*/false));
+    const at::Tensor slots = kept.index_select(0, order);
+    const at::Tensor token = slots.div(config.top_k, "floor");
+    const at::Tensor counts = at::bincount(experts, {}, config.experts);
+    const at::Tensor counts_here = axis.ExchangeCounts(counts);
+    const Plan plan = axis.MakePlan(counts, counts_here);
+
+    const at::Tensor rows = x.index_select(0, token);
+    const at::Tensor received = at::empty({plan.rows_received, x.size(1)}, x.options());
+    const at::Tensor inner =
+        at::empty({plan.rows_received, config.ffn * (config.IsGated() ? 2 : 1)}, x.options());
+    const at::Tensor results = at::empty_like(received);
+    RoundTrip trip = GoRound(
+        axis, plan, rows, received, results, [&](size_t expert, int64_t begin, int64_t count) {
+          const Expert& layers = parameters.here[expert];
+          const at::Tensor hidden = inner.narrow(0, begin, count);
+          MultiplyInto(context, received.narrow(0, begin, count), layers.in, hidden);
+          MultiplyInto(context, Activated(config, hidden), layers.out,
+                       results.narrow(0, begin, count));
+        });
+    FinishRound(axis, trip);
+    const at::Tensor weight = weights.flatten().index_select(0, slots).unsqueeze(1);
+    ctx->save_for_backward({received, inner, trip.returned, weights, slots, counts, counts_here});
+    return SumByToken(x.size(0), token, trip.returned.to(at::kFloat) * weight).to(x.scalar_type());
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const Context context = SavedContext(ctx);
+    const std::vector<Expert> experts = SavedExperts(ctx);
+    const ModelConfig& config = context.model->config();
+    const ExpertAxis& axis = *context.model->experts();
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &received = saved[0], &inner = saved[1], &returned = saved[2],
+                     &weights = saved[3], &slots = saved[4];
+    const Plan plan = axis.MakePlan(saved[5], saved[6]);
+    const at::Tensor token = slots.div(config.top_k, "floor");
+    const at::Tensor dy = gradients[0].contiguous();
+    const at::Tensor drows = dy.index_select(0, token).to(at::kFloat);
+    const at::Tensor weight = weights.flatten().index_select(0, slots).unsqueeze(1);
+    const at::Tensor dweights = at::zeros({weights.numel()}, at::kFloat)
+                                    .index_copy_(0, slots, (drows * returned.to(at::kFloat)).sum(1))
+                                    .view(weights.sizes());
+
+    const at::Tensor dresults = at::empty_like(received), dreceived = at::empty_like(received);
+    const at::Tensor dinner = at::empty_like(inner);
+    RoundTrip trip = GoRound(
+        axis, plan, (drows * weight).to(dy.scalar_type()), dresults, dreceived,
+        [&](size_t expert, int64_t begin, int64_t count) {
+          const Expert& layers = experts[expert];
+          const at::Tensor dhidden = dinner.narrow(0, begin, count);
+          ActivatedBackward(
+              config,
+              at::mm(dresults.narrow(0, begin, count), context.model->parameter(layers.out.weight)),
+              inner.narrow(0, begin, count), dhidden);
+          at::Tensor dx = dreceived.narrow(0, begin, count);
+          at::mm_out(dx, dhidden, context.model->parameter(layers.in.weight));
+        });
+    for (size_t expert = 0; expert < experts.size(); ++expert) {
+      const int first = axis.PieceOf(static_cast<int64_t>(expert), 0);
+      int64_t count = 0;
+      for (int part = 0; part < axis.pieces_of_expert(); ++part)
+        count += plan.PieceRows(first + part);
+      auto own = [begin = plan.PieceBegin(first), count](const at::Tensor& rows) {
+        return rows.narrow(0, begin, count);
+      };
+      auto scaled = [&](const at::Tensor& rows) {
+        return axis.gradient_scale() == 1 ? own(rows) : own(rows) * axis.gradient_scale();
+      };
+      DeliverLinear(context, experts[expert].in, scaled(dinner), own(received));
+      DeliverLinear(context, experts[expert].out, scaled(dresults), Activated(config, own(inner)));
+    }
+    FinishRound(axis, trip);
+    return {
+        SumByToken(dy.size(0), token, trip.returned).to(dy.scalar_type()), dweights, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor Experts(const Context& context, const at::Tensor& x, const Routing& routing,
+                   const std::vector<Expert>& experts_here) {
+  return ExpertsFunction::apply(x, routing.weights, context, routing, Parameters{experts_here});
+}
+
+}  // namespace weft::operations
