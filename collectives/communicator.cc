@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
@@ -99,6 +100,8 @@ class CommunicatorImpl final : public Communicator {
     return Message(false, data, bytes, Rank(kAnyRank), tag);
   }
   void Abort(absl::Status reason) override { endpoint_->Abort(group_, std::move(reason)); }
+  absl::StatusOr<std::unique_ptr<Communicator>> Shrink(absl::Span<const Rank> excluded,
+                                                       absl::string_view name) override;
 
  private:
   static constexpr size_t kPlansMax = 64;
@@ -121,9 +124,9 @@ class CommunicatorImpl final : public Communicator {
                      DataType type, ReduceOp op) const;
   // With mutex_ held. The most recently used come first.
   absl::StatusOr<std::shared_ptr<PlanEntry>> PlanFor(CollectiveSpec&& spec, size_t element);
-  // Fails the group if a rank that is needed has left. A collective needs all ranks, a message only
-  // the rank that it is for (>= 0) or any of them: one that has finished stops no message between
-  // the others.
+  // Fails the group if a rank that is needed has left. A collective needs all ranks but those that
+  // have finished it, a message only the rank that it is for (>= 0) or any of them: one that has
+  // finished stops no message between the others.
   absl::Status Usable(int peer = kAllRanks);
 
   std::shared_ptr<EndpointImpl> endpoint_;
@@ -189,6 +192,7 @@ absl::Status CommunicatorImpl::Usable(int peer) {
     const bool some_are_there = group_->departed.size() + 1 < group_->ranks.size();
     for (const auto& [rank, gone] : group_->departed) {
       if (peer == kAnyRank && some_are_there) break;
+      if (peer == kAllRanks && group_->HasFinished(rank, group_->next_sequence)) continue;
       if (peer >= 0 && group_->ranks[static_cast<size_t>(peer)] != rank) continue;
       departure = gone;
       break;
@@ -311,6 +315,33 @@ WorkPtr CommunicatorImpl::Message(bool sends, void* data, size_t bytes, Rank pee
                                             peer.value(), tag);
   endpoint_->Start(work);
   return work;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> CommunicatorImpl::Shrink(
+    absl::Span<const Rank> excluded, absl::string_view name) {
+  std::vector<Rank> ranks;
+  std::vector<int> kept, out;
+  for (Rank rank : excluded) {
+    if (rank.value() < 0 || rank.value() >= size() || rank.value() == group_->rank) {
+      return absl::InvalidArgumentError(absl::StrCat("shrink: rank ", rank.value(),
+                                                     " cannot be excluded by rank ", group_->rank,
+                                                     " from a group of ", size()));
+    }
+  }
+  for (int rank = 0; rank < size(); ++rank) {
+    const bool leaves = std::find(excluded.begin(), excluded.end(), Rank(rank)) != excluded.end();
+    (leaves ? out : kept).push_back(rank);
+    if (!leaves) ranks.push_back(group_->ranks[static_cast<size_t>(rank)]);
+  }
+  const std::string chosen = name.empty()
+                                 ? absl::StrCat(group_->name, " without ",
+                                                out.empty() ? "anyone" : absl::StrJoin(out, ","))
+                                 : std::string(name);
+  const absl::Status met = endpoint_->PrepareShrink(group_, chosen, kept);
+  if (!met.ok()) {
+    return Annotate(met, absl::StrCat("shrink communicator \"", group_->name, "\""));
+  }
+  return Create(endpoint_, chosen, std::move(ranks));
 }
 
 }  // namespace

@@ -109,8 +109,19 @@ class Communicator {
   // the others ends it by collective.timeout only.
   virtual WorkPtr ReceiveAny(void* data, size_t bytes, uint32_t tag) = 0;
 
-  // Fails every unfinished work, here and on the other ranks, with `reason`.
+  // Fails every unfinished work, here and on the other ranks, with `reason`. The communicator is
+  // dead then, as after any failure: Shrink() with nobody excluded makes a new one.
   virtual void Abort(absl::Status reason) = 0;
+
+  // A communicator of the other ranks, in their order, named `name`; empty: this one's name and who
+  // was left out. For when ranks died, or shall leave: `excluded` are group ranks, which need not
+  // live. Every other rank must call it with the same ranks: they meet at the job's store. Where
+  // this communicator has failed on any of them, its works have ended when this returns, and other
+  // communicators that share links between the survivors fail; where it has not, it can be used on.
+  // InvalidArgument: this rank is excluded, or one that there is not. DeadlineExceeded
+  // (store.timeout): some did not come.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> Shrink(absl::Span<const Rank> excluded,
+                                                               absl::string_view name = "") = 0;
 };
 
 }  // namespace weft::collectives

@@ -30,10 +30,6 @@ constexpr int64_t kAskAgainNs = 1000 * kMillisecond;
 // others are compared without it, and how often it is asked meanwhile.
 constexpr int64_t kPatienceNs = 400 * kMillisecond;
 constexpr int64_t kPressNs = 40 * kMillisecond;
-// A peer that has finished closes its links one after the other. When the one to it is broken, what
-// it sent last may still be on its way on the other, which is read until it breaks too, but for no
-// longer than this. (Both break at once where a process dies.)
-constexpr int64_t kPartingNs = 2000 * kMillisecond;
 // An endpoint that goes after it told of a failure stays this long, for links to be made first.
 constexpr int64_t kLingerNs = 250 * kMillisecond;
 
@@ -42,12 +38,6 @@ std::string RankList(const std::vector<int>& ranks) {
   if (ranks.size() == 1) return absl::StrCat("rank ", ranks[0]);
   return absl::StrCat("ranks ", absl::StrJoin(ranks.begin(), ranks.end() - 1, ", "), " and ",
                       ranks.back());
-}
-
-// Whether what it sent before it went may yet come.
-bool IsParting(const Peer& peer, int64_t now_ns) {
-  return peer.receive != nullptr && peer.receive->status().ok() &&
-         now_ns < peer.gone_ns + kPartingNs;
 }
 
 }  // namespace
@@ -301,6 +291,7 @@ void EndpointImpl::HandleNotice(Peer& peer, absl::string_view bytes) {
     }
     return;
   }
+  if (kind == kGoodbye) return HandleGoodbye(peer, group_id, sequence);
   if (kind != kAnswer) return;
   for (auto& operation : active_) {
     if (!operation->has_sequence() || operation->group().id != group_id ||
@@ -342,55 +333,8 @@ bool EndpointImpl::FlushNotices() {
   return moved;
 }
 
-// ---- For communicators
-
-absl::Status EndpointImpl::Join(const std::shared_ptr<Group>& group) {
-  recorder_.OnGroup(*group);
-  group->peers.clear();
-  for (Rank rank : group->ranks) {
-    group->peers.push_back(rank == options_.rank ? nullptr : &peers_[rank.index()]);
-  }
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto [at, fresh] = groups_.try_emplace(group->id, group);
-  if (!fresh) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("the name of communicator \"", group->name, "\" is taken",
-                     at->second->name == group->name
-                         ? ""
-                         : absl::StrCat(" (it hashes like \"", at->second->name, "\")")));
-  }
-  if (auto early = failed_early_.find(group->id); early != failed_early_.end()) {
-    group->status = early->second;
-    failed_early_.erase(early);
-  }
-  return absl::OkStatus();
-}
-
 void EndpointImpl::Abort(const std::shared_ptr<Group>& group, absl::Status reason) {
   RunAsDriver([&] { FailGroup(*group, reason, true, now_ns_, absl::Milliseconds(100)); });
-}
-
-void EndpointImpl::Leave(const std::shared_ptr<Group>& group) {
-  RunAsDriver([&] {
-    bool unfinished = false;
-    for (auto& operation : active_) unfinished |= &operation->group() == group.get();
-    if (unfinished) {
-      FailGroup(*group,
-                absl::CancelledError(
-                    absl::StrCat("rank ", rank().value(), " destroyed it with works unfinished")),
-                true, now_ns_, absl::ZeroDuration());
-      // Notices leave before links are closed.
-      for (auto& transport : transports_) {
-        if (transport != nullptr) transport->Progress(absl::FromUnixNanos(now_ns_));
-      }
-      for (auto& operation : active_) {
-        if (&operation->group() == group.get()) CloseLinksOf(*operation);
-      }
-      AdvanceAll(now_ns_);
-    }
-    std::lock_guard<std::mutex> lock(mutex_);
-    groups_.erase(group->id);
-  });
 }
 
 }  // namespace weft::collectives

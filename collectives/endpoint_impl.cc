@@ -359,6 +359,7 @@ bool EndpointImpl::Turn(int64_t now_ns) {
     auto heard = std::exchange(heard_, {});
     for (auto& [rank, bytes] : heard) HandleNotice(peers_[static_cast<size_t>(rank)], bytes);
   }
+  if (!parting_.empty()) PublishDepartures(now_ns_);
   moved |= AdvanceAll(now_ns_);
   if (notices_waiting_) moved |= FlushNotices();
   if (!active_.empty() && now_ns_ >= examine_ns_) {
@@ -438,28 +439,6 @@ void EndpointImpl::OnAccepted(std::unique_ptr<net::ReceiveLink> link) {
 
 void EndpointImpl::OnNotice(net::Link& link, absl::string_view bytes) {
   heard_.emplace_back(link.peer().value(), std::string(bytes));
-}
-
-void EndpointImpl::OnBroken(net::Link& link, const absl::Status& status) {
-  Peer& peer = peers_[link.peer().index()];
-  const bool current = &link == peer.send.get() || &link == peer.receive.get();
-  if (!current || !peer.gone.ok()) return;
-  MarkGone(peer, absl::UnavailableError(
-                     absl::StrCat("rank ", peer.rank.value(), " is gone: ", status.message())));
-}
-
-void EndpointImpl::MarkGone(Peer& peer, absl::Status why) {
-  peer.gone = std::move(why);
-  peer.gone_ns = now_ns_;
-  WEFT_LOG_DEBUG(peer.gone.message());
-  Lock lock(mutex_);
-  for (auto& [id, group] : groups_) {
-    if (std::find(group->ranks.begin(), group->ranks.end(), peer.rank) == group->ranks.end()) {
-      continue;
-    }
-    std::lock_guard<std::mutex> group_lock(group->mutex);
-    group->departed.emplace_back(peer.rank, peer.gone);
-  }
 }
 
 }  // namespace weft::collectives

@@ -61,6 +61,12 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   absl::Status WaitFor(Operation& operation, absl::Duration timeout);
   void Abort(const std::shared_ptr<Group>& group, absl::Status reason);
   void Leave(const std::shared_ptr<Group>& group);  // cancels what is unfinished
+  // Before the group ranks `kept`, this one among them, become a group named `name`: they meet at
+  // the store, and where the group has failed on any of them its works end and the links between
+  // them are made anew, which fails other groups that use them at that time. FailedPrecondition:
+  // they do not agree who they are; DeadlineExceeded names those that did not come.
+  absl::Status PrepareShrink(const std::shared_ptr<Group>& group, absl::string_view name,
+                             const std::vector<int>& kept);
   const planner::Forced& forced() const { return forced_; }
 
   // ---- Peers.
@@ -118,6 +124,18 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   Group* FindGroup(uint32_t id);
   void MarkGone(Peer& peer, absl::Status why);
 
+  // ---- membership.cc; by the driver, but for what shrinks.
+  // Whether what it sent before it went may yet come.
+  static bool IsParting(const Peer& peer, int64_t now_ns);
+  void SayGoodbye(Group& group);
+  void HandleGoodbye(Peer& peer, uint32_t group_id, uint32_t next);
+  void PublishDepartures(int64_t now_ns);
+  // Whether the group is healthy on all survivors.
+  absl::StatusOr<bool> MeetSurvivors(Group& group, absl::string_view key,
+                                     const std::vector<int>& kept, bool healthy);
+  void DropLinks(const std::shared_ptr<Group>& group, const std::vector<int>& kept);
+  void Reconcile(const std::shared_ptr<Group>& group, const std::vector<int>& kept);
+
   // ---- any_source.cc; by the driver.
   void Notify(Group& group, int peer, std::string notice);
   void HandleAnySource(Peer& from, bool offer, uint32_t group_id, uint32_t tag, uint32_t known);
@@ -144,11 +162,12 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   std::vector<std::unique_ptr<net::Link>> closed_;              // (d), to be destroyed
   std::vector<std::shared_ptr<Operation>> active_;              // (d), in order of their start
   std::vector<std::pair<int, std::string>> heard_;              // (d), notices since it began
-  uint64_t turn_ = 0;                                           // (d)
-  int64_t now_ns_ = 0;                                          // (d)
-  int64_t examine_ns_ = 0;                                      // (d), when next
-  bool notices_waiting_ = false;                                // (d)
-  int64_t linger_ns_ = 0;  // (d), until then notices are on their way
+  std::vector<Peer*> parting_;  // (d), whose link broke, and whom no group has heard of as departed
+  uint64_t turn_ = 0;           // (d)
+  int64_t now_ns_ = 0;          // (d)
+  int64_t examine_ns_ = 0;      // (d), when next
+  bool notices_waiting_ = false;  // (d)
+  int64_t linger_ns_ = 0;         // (d), until then notices are on their way
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;     // a work is done, or the role is free
@@ -166,6 +185,8 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   std::atomic<int64_t> busy_ns_{0};                    // when a thread last started or waited
   std::map<uint32_t, std::shared_ptr<Group>> groups_;  // (m)
   std::map<uint32_t, absl::Status> failed_early_;      // (m), groups that this rank has yet to make
+  // (m), likewise: goodbyes, by group and rank of the job
+  std::map<std::pair<uint32_t, int>, uint32_t> left_early_;
 
   std::thread thread_;
 };

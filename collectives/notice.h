@@ -6,6 +6,7 @@
 //     abort   0, absl's status code; text: the message
 //     seek    tag, how many receives were posted           (any_source.h)
 //     offer   tag, the same number again
+//     goodbye how many collectives the sender has called and finished, 0: it has left the group
 #ifndef WEFT_COLLECTIVES_NOTICE_H_
 #define WEFT_COLLECTIVES_NOTICE_H_
 
@@ -18,7 +19,14 @@
 
 namespace weft::collectives {
 
-enum NoticeKind : uint32_t { kAsk = 1, kAnswer = 2, kAbort = 3, kSeek = 4, kOffer = 5 };
+enum NoticeKind : uint32_t {
+  kAsk = 1,
+  kAnswer = 2,
+  kAbort = 3,
+  kSeek = 4,
+  kOffer = 5,
+  kGoodbye = 6
+};
 
 inline std::string Pack(NoticeKind kind, uint32_t group, uint32_t third, uint32_t fourth,
                         absl::string_view text = "") {

@@ -39,6 +39,15 @@ std::string Descriptor::ToText() const {
   return text;
 }
 
+bool Group::HasFinished(Rank rank, uint32_t sequence) const {
+  for (size_t r = 0; r < left.size(); ++r) {
+    if (ranks[r] != rank || !left[r].has_value()) continue;
+    const uint32_t ahead = *left[r] - sequence;  // wraps with the numbers
+    return ahead > 0 && ahead <= UINT32_MAX / 2;
+  }
+  return false;
+}
+
 Operation::Operation(EndpointImpl* endpoint, std::shared_ptr<Group> group, int64_t start_ns)
     : moved_ns(start_ns), endpoint_(endpoint), group_(std::move(group)), start_ns_(start_ns) {}
 

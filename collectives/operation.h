@@ -54,8 +54,14 @@ struct Group {
   absl::Status status;
   uint32_t next_sequence = 0;
   std::array<Descriptor, kHistory> history;  // of call k at k % kHistory
-  // Ranks whose link broke, and how. Who needed nothing of them goes on; the next call fails.
+  // Ranks whose link broke, and how. Who needed nothing of them goes on; the next call that they
+  // have not taken part in fails.
   std::vector<std::pair<Rank, absl::Status>> departed;
+  // By group rank, of those that have left: how many collectives they have called and finished.
+  std::vector<std::optional<uint32_t>> left;
+
+  // With mutex held: whether rank `rank` of the job has finished collective `sequence`.
+  bool HasFinished(Rank rank, uint32_t sequence) const;
 };
 
 class Operation : public Work {

@@ -215,16 +215,21 @@ c10::intrusive_ptr<c10d::Backend> WeftBackend::merge(const c10::intrusive_ptr<c1
 c10::intrusive_ptr<c10d::Backend> WeftBackend::shrink(const std::vector<int64_t>& excluded,
                                                       int /*flags*/,
                                                       const c10::intrusive_ptr<Options>& options) {
-  std::vector<int> kept;
+  std::vector<Rank> out, kept;
+  for (int64_t rank : excluded) out.emplace_back(static_cast<int>(rank));
   for (int rank = 0; rank < size_; ++rank) {
-    if (std::find(excluded.begin(), excluded.end(), rank) == excluded.end()) kept.push_back(rank);
+    const bool leaves = std::find(out.begin(), out.end(), Rank(rank)) != out.end();
+    if (!leaves) kept.push_back(ranks_[static_cast<size_t>(rank)]);
   }
   std::string name = options == nullptr ? "" : options->group_name;
   if (name.empty()) {
     std::lock_guard<std::mutex> lock(mutex_);
     name = absl::StrCat(name_, "/shrunk_", ++shrunk_);
   }
-  return OrThrow(Subgroup(name, kept));
+  auto group = OrThrow(communicator()->Shrink(out, name));
+  auto backend = c10::make_intrusive<WeftBackend>(endpoint(), std::move(group), std::move(kept));
+  backend->setTimeout(timeout_.load());
+  return backend;
 }
 
 at::Tensor WeftBackend::allocateTensor(long size, at::TensorOptions options) {

@@ -96,7 +96,8 @@ class WeftBackend final : public c10d::Backend {
   c10::intrusive_ptr<Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
                                     const c10::intrusive_ptr<Options>& options, const int& rank,
                                     const int& size) override;
-  // This group without the ranks that are excluded, which need not live any more.
+  // This group without the ranks that are excluded, which need not live any more; after a failure
+  // too (Communicator::Shrink). Waits for the others.
   bool supportsShrinking() const override { return true; }
   c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& excluded, int flags,
                                      const c10::intrusive_ptr<Options>& options) override;

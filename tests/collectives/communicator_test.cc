@@ -20,6 +20,8 @@
 #include "base/random.h"
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/planner/cost.h"
+#include "collectives/planner/group_place.h"
+#include "collectives/planner/own_place.h"
 #include "collectives/reduce.h"
 #include "tests/collectives/job.h"
 
@@ -484,7 +486,7 @@ TEST_P(TransportTest, WorksProceedWhileNobodyWaits) {
 INSTANTIATE_TEST_SUITE_P(Transports, TransportTest, testing::Values("shm", "tcp"),
                          [](const auto& transport) { return std::string(transport.param); });
 
-// As RunRanks, with rank r on hosts[r].
+// As RunRanks, with rank r on hosts[r], which is also its host's name in a fabric.
 void RunHosts(const std::vector<std::string>& hosts, const SettingPairs& pairs,
               const std::function<void(std::shared_ptr<Endpoint>)>& body) {
   MemoryStore store;
@@ -497,6 +499,7 @@ void RunHosts(const std::vector<std::string>& hosts, const SettingPairs& pairs,
       options.store = &store;
       options.host = hosts[r];
       options.settings = SettingsOf(pairs);
+      ASSERT_TRUE(options.settings.Set("collective.fabric_host", hosts[r], "test").ok());
       auto endpoint = Endpoint::Create(std::move(options));
       ASSERT_TRUE(endpoint.ok()) << endpoint.status();
       body(*std::move(endpoint));
@@ -652,6 +655,46 @@ TEST(CommunicatorTest, ALayoutOfOtherSizeThanTheJobIsRefused) {
   const absl::Status status = Endpoint::Create(std::move(options)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("dp2"));
+
+// Two switches of two hosts each; ranks of a host do not follow each other.
+TEST(CommunicatorTest, RanksOnAFabricGoSwitchBySwitch) {
+  const std::string fabric =
+      "collective.fabric=leaf-spine:leaves=2,spines=1,hosts_per_leaf=2,bandwidth=10Gbps";
+  if (absl::IsUnimplemented(planner::OwnPlace(SettingsOf({fabric})).status())) {
+    GTEST_SKIP() << "built without fabrics";
+  }
+  RunHosts({"h0", "h3", "h1", "h0", "h2", "h2", "h3"},
+           {fabric, "collective.algorithm=three_level", "collective.chunk_bytes=4KiB",
+            "collective.algorithm_by_kind=all_reduce:1MiB..@world=ring", "verify.schedules=true",
+            "collective.timeout=20s"},
+           [](std::shared_ptr<Endpoint> endpoint) {
+             auto world = *Communicator::Create(endpoint, "world", AllRanks(7));
+             for (size_t count : {1, 700, 5003}) {
+               CheckAll(*world, DataType::kFloat32, ReduceOp::kSum, count);
+               if (testing::Test::HasFatalFailure()) return;
+             }
+             EXPECT_EQ(endpoint->place(Rank(1)).switch_name, endpoint->place(Rank(4)).switch_name);
+             EXPECT_NE(endpoint->place(Rank(1)).switch_name, endpoint->place(Rank(2)).switch_name);
+             std::vector<float> data(1 << 18);
+             const auto algorithm = [&](size_t count) {
+               WorkPtr work = world->AllReduce(data.data(), data.data(), count, DataType::kFloat32,
+                                               ReduceOp::kSum);
+               EXPECT_TRUE(work->Wait().ok());
+               return work->algorithm();
+             };
+             EXPECT_EQ(algorithm(1000), "three_level");
+             EXPECT_EQ(algorithm(1 << 18).substr(0, 4), "ring");
+           });
+}
+
+TEST(CommunicatorTest, AHostThatTheFabricLacksFailsTheEndpoint) {
+  EndpointOptions options;
+  options.rank = Rank(0);
+  options.settings = SettingsOf(
+      {"collective.fabric=leaf-spine:leaves=1,hosts_per_leaf=1", "collective.fabric_host=h9"});
+  const absl::Status status = Endpoint::Create(std::move(options)).status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("collective.fabric="), std::string::npos) << status;
 }
 
 // Rank 1's file would have every message cost nothing and every byte a fortune.

@@ -12,7 +12,10 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "collectives/communicator.h"
 #include "tests/collectives/job.h"
 
@@ -256,6 +259,154 @@ TEST_P(FailureTest, ARankThatLeavesStopsNoMessageBetweenTheOthers) {
     if (me == 0) {
       EXPECT_THAT(Text(send(1)), HasSubstr("rank 1 is gone"));
     }
+  });
+}
+
+// Nothing is in rank 0's messages, so that the others may call when it has left already.
+TEST_P(FailureTest, ARankThatHasFinishedACollectiveMayLeaveBeforeOthersCallIt) {
+  std::atomic<bool> left = false;
+  RunRanks(3, With(), [&](std::shared_ptr<Endpoint> endpoint) {
+    const int me = endpoint->rank().value();
+    auto world = *Communicator::Create(std::move(endpoint), "world", AllRanks(3));
+    float one = 1, all[3] = {};
+    ASSERT_TRUE(world->AllGather(&one, all, 1, DataType::kFloat32)->Wait().ok());
+    if (me == 0) {
+      ASSERT_TRUE(
+          world->AllGatherV(&one, all, {0, 0, 0}, {0, 0, 0}, DataType::kFloat32)->Wait().ok());
+      world.reset();  // and the endpoint
+      left = true;
+      return;
+    }
+    while (!left) std::this_thread::yield();
+    // Until its end is noticed.
+    const absl::Time until = absl::Now() + absl::Seconds(20);
+    int data = 0;
+    const auto message = [&] {
+      return me == 1 ? world->Send(&data, sizeof(data), Rank(2), 1)->Wait()
+                     : world->Receive(&data, sizeof(data), Rank(1), 1)->Wait();
+    };
+    for (int round = 0; round < 200 && absl::Now() < until; ++round) {
+      ASSERT_TRUE(message().ok()) << world->status();
+    }
+    const absl::Status status =
+        world->AllGatherV(&one, all, {0, 0, 0}, {0, 0, 0}, DataType::kFloat32)->Wait();
+    EXPECT_TRUE(status.ok()) << status;
+    // The one after that needs a rank that is not there. Only one calls it, when the other is done.
+    int token = 0;
+    if (me == 2) {
+      world->Send(&token, sizeof(token), Rank(1), 2)->Wait().IgnoreError();
+      return;
+    }
+    ASSERT_TRUE(world->Receive(&token, sizeof(token), Rank(2), 2)->Wait().ok());
+    EXPECT_THAT(Text(world->AllGather(&one, all, 1, DataType::kFloat32)->Wait()),
+                HasSubstr("is gone"));
+  });
+}
+
+// ---- Shrinking
+
+absl::Status SumOfOnes(Communicator& group, size_t count) {
+  std::vector<float> data(count, 1);
+  WEFT_RETURN_IF_ERROR(
+      group.AllReduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum)->Wait());
+  for (float value : data) {
+    if (value != static_cast<float>(group.size())) {
+      return absl::InternalError(absl::StrCat("a sum is ", value));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Until it fails; how often it was right before that.
+int SumsBeforeFailure(Communicator& group, size_t count, absl::Status& status) {
+  for (int sums = 0;; ++sums) {
+    status = SumOfOnes(group, count);
+    if (!status.ok()) return sums;
+  }
+}
+
+// Rank 2 leaves in the middle of collectives; the others fail, shrink, and go on; then rank 0.
+TEST_P(FailureTest, SurvivorsShrinkAndTheirNextCollectiveIsRight) {
+  constexpr int kSums = 10;  // of who leaves then: it has heard of all others' calls of the last
+  for (const size_t count : {100, 300000}) {
+    RunRanks(4, With({"store.timeout=30s"}), [&](std::shared_ptr<Endpoint> endpoint) {
+      const int me = endpoint->rank().value();
+      auto group = *Communicator::Create(endpoint, "world", AllRanks(4));
+      for (const int leaver : {2, 0}) {
+        if (me == leaver) {
+          for (int i = 0; i < kSums; ++i) EXPECT_TRUE(SumOfOnes(*group, count).ok());
+          group.reset();
+          endpoint.reset();
+          return;
+        }
+        absl::Status status;
+        EXPECT_GE(SumsBeforeFailure(*group, count, status), kSums - 1) << status;
+        EXPECT_THAT(Text(status), HasSubstr(absl::StrCat("rank ", leaver, " is gone")));
+        EXPECT_EQ(group->Shrink({group->rank()}).status().code(),
+                  absl::StatusCode::kInvalidArgument);
+        auto shrunk = group->Shrink({Rank(leaver)});
+        ASSERT_TRUE(shrunk.ok()) << shrunk.status();
+        EXPECT_EQ((*shrunk)->size(), group->size() - 1);
+        EXPECT_FALSE(group->status().ok());
+        group = *std::move(shrunk);
+      }
+      EXPECT_EQ(group->rank().value(), me == 3 ? 1 : 0);
+      const absl::Status status = SumOfOnes(*group, count);
+      EXPECT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(group->Barrier()->Wait().ok());
+    });
+  }
+}
+
+// After a failure that nobody died of, everybody is a survivor.
+TEST_P(FailureTest, AnAbortedCommunicatorIsMadeAnew) {
+  RunRanks(3, With({"store.timeout=30s"}), [&](std::shared_ptr<Endpoint> endpoint) {
+    auto world = *Communicator::Create(endpoint, "world", AllRanks(3));
+    EXPECT_TRUE(SumOfOnes(*world, 1000).ok() || world->rank() != Rank(1));
+    if (world->rank() == Rank(1)) world->Abort(absl::AbortedError("by the test"));
+    absl::Status status;
+    while (status.ok()) status = SumOfOnes(*world, 100000);
+    EXPECT_THAT(Text(status), HasSubstr("by the test"));
+    auto anew = world->Shrink({}, "anew");
+    ASSERT_TRUE(anew.ok()) << anew.status();
+    EXPECT_EQ((*anew)->name(), "anew");
+    status = SumOfOnes(**anew, 100000);
+    EXPECT_TRUE(status.ok()) << status;
+    ASSERT_TRUE((*anew)->Barrier()->Wait().ok());
+  });
+}
+
+// A healthy group goes on beside the one that was made of it.
+TEST_P(FailureTest, ShrinkingAHealthyGroupLeavesItAsItIs) {
+  RunRanks(3, With(), [&](std::shared_ptr<Endpoint> endpoint) {
+    auto world = *Communicator::Create(endpoint, "world", AllRanks(3));
+    ASSERT_TRUE(SumOfOnes(*world, 1000).ok());
+    if (world->rank() != Rank(0)) {
+      auto two = world->Shrink({Rank(0)});
+      ASSERT_TRUE(two.ok()) << two.status();
+      EXPECT_EQ((*two)->name(), "world without 0");
+      EXPECT_TRUE(SumOfOnes(**two, 1000).ok());
+    }
+    EXPECT_TRUE(SumOfOnes(*world, 1000).ok());
+    ASSERT_TRUE(world->Barrier()->Wait().ok());
+  });
+}
+
+TEST_P(FailureTest, SurvivorsThatDisagreeOrDoNotComeAreNamed) {
+  RunRanks(4, With({"store.timeout=2s"}), [&](std::shared_ptr<Endpoint> endpoint) {
+    auto world = *Communicator::Create(endpoint, "world", AllRanks(4));
+    ASSERT_TRUE(SumOfOnes(*world, 10).ok());
+    const int me = world->rank().value();
+    // Ranks 1 and 2 exclude each other's friends under one name.
+    if (me == 1 || me == 2) {
+      const auto shrunk = world->Shrink({Rank(me == 1 ? 0 : 3)}, "few");
+      EXPECT_FALSE(shrunk.ok());
+    }
+    if (me == 3) {
+      EXPECT_EQ(world->Shrink({Rank(0)}, "alone").status().code(),
+                absl::StatusCode::kDeadlineExceeded);
+    }
+    ASSERT_TRUE(world->Barrier()->Wait().ok());
   });
 }
 

@@ -197,9 +197,7 @@ absl::Status Group::Sum(absl::Span<double> values) {
 absl::StatusOr<std::vector<std::string>> Group::Gather(absl::string_view text) {
   if (size() == 1) return std::vector<std::string>{std::string(text)};
   const size_t ranks = static_cast<size_t>(size());
-  // A byte more than the text, so that no rank is done, and may leave, before all have called.
-  const std::string padded = absl::StrCat(text, " ");
-  const int64_t length = static_cast<int64_t>(padded.size());
+  const int64_t length = static_cast<int64_t>(text.size());
   std::vector<int64_t> lengths(ranks);
   WEFT_RETURN_IF_ERROR(
       communicator_->AllGather(&length, lengths.data(), 1, DataType::kInt64)->Wait());
@@ -212,11 +210,11 @@ absl::StatusOr<std::vector<std::string>> Group::Gather(absl::string_view text) {
   }
   std::string joined(all, '\0');
   WEFT_RETURN_IF_ERROR(
-      communicator_->AllGatherV(padded.data(), joined.data(), counts, offsets, DataType::kUint8)
+      communicator_->AllGatherV(text.data(), joined.data(), counts, offsets, DataType::kUint8)
           ->Wait());
   std::vector<std::string> texts;
   for (size_t rank = 0; rank < ranks; ++rank) {
-    texts.push_back(joined.substr(offsets[rank], counts[rank] - 1));
+    texts.push_back(joined.substr(offsets[rank], counts[rank]));
   }
   return texts;
 }

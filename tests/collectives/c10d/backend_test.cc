@@ -425,5 +425,28 @@ TEST(Backend, AbortEndsTheGroupOnEveryRank) {
   });
 }
 
+// Rank 1 aborts the group and is left out; the others go on in a group of the two.
+TEST(Backend, AfterAFailureTheSurvivorsShrinkTheGroupAndGoOn) {
+  RunBackends(3, {"store.timeout=60s"}, [](WeftBackend& backend) {
+    Tensors tensors{at::ones({1000})};
+    if (backend.getRank() == 1) {
+      backend.abort();
+      return;
+    }
+    EXPECT_THROW(
+        {
+          while (true) backend.allreduce(tensors, {})->wait();
+        },
+        c10::DistBackendError);
+    const auto shrunk = backend.shrink({1}, 0, nullptr);
+    ASSERT_EQ(shrunk->getSize(), 2);
+    EXPECT_EQ(shrunk->getRank(), backend.getRank() == 0 ? 0 : 1);
+    Tensors ones{at::ones({1000})};
+    shrunk->allreduce(ones, {})->wait();
+    ExpectEqual(ones[0], at::full({1000}, 2.0F));
+    shrunk->barrier({})->wait();
+  });
+}
+
 }  // namespace
 }  // namespace weft::collectives

@@ -1,0 +1,234 @@
+// Who belongs to a group, and until when: joining, leaving with a goodbye, peers whose links broke,
+// and the survivors' way to each other after a failure.
+//
+// A rank that leaves a group says by a goodbye how many of its collectives it has called, and it
+// has finished all of them: what a later call of another rank needs of it has been sent. A rank
+// whose link broke without one has departed, and the next call that it has not taken part in fails.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "collectives/endpoint_impl.h"
+#include "collectives/notice.h"
+
+namespace weft::collectives {
+namespace {
+
+// A peer that has finished closes its links one after the other. When the one to it is broken, what
+// it sent last may still be on its way on the other, which is read until it breaks too, but for no
+// longer than this. (Both break at once where a process dies.)
+constexpr int64_t kPartingNs = 2'000'000'000;
+
+}  // namespace
+
+bool EndpointImpl::IsParting(const Peer& peer, int64_t now_ns) {
+  return peer.receive != nullptr && peer.receive->status().ok() &&
+         now_ns < peer.gone_ns + kPartingNs;
+}
+
+// ---- For communicators
+
+absl::Status EndpointImpl::Join(const std::shared_ptr<Group>& group) {
+  recorder_.OnGroup(*group);
+  group->peers.clear();
+  for (Rank rank : group->ranks) {
+    group->peers.push_back(rank == options_.rank ? nullptr : &peers_[rank.index()]);
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto [at, fresh] = groups_.try_emplace(group->id, group);
+  if (!fresh) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("the name of communicator \"", group->name, "\" is taken",
+                     at->second->name == group->name
+                         ? ""
+                         : absl::StrCat(" (it hashes like \"", at->second->name, "\")")));
+  }
+  if (auto early = failed_early_.find(group->id); early != failed_early_.end()) {
+    group->status = early->second;
+    failed_early_.erase(early);
+  }
+  group->left.resize(group->ranks.size());
+  for (size_t r = 0; r < group->ranks.size(); ++r) {
+    const auto early = left_early_.find({group->id, group->ranks[r].value()});
+    if (early == left_early_.end()) continue;
+    group->left[r] = early->second;
+    left_early_.erase(early);
+  }
+  return absl::OkStatus();
+}
+
+void EndpointImpl::Leave(const std::shared_ptr<Group>& group) {
+  RunAsDriver([&] {
+    bool unfinished = false;
+    for (auto& operation : active_) unfinished |= &operation->group() == group.get();
+    if (unfinished) {
+      FailGroup(*group,
+                absl::CancelledError(
+                    absl::StrCat("rank ", rank().value(), " destroyed it with works unfinished")),
+                true, now_ns_, absl::ZeroDuration());
+      // Notices leave before links are closed.
+      for (auto& transport : transports_) {
+        if (transport != nullptr) transport->Progress(absl::FromUnixNanos(now_ns_));
+      }
+      for (auto& operation : active_) {
+        if (&operation->group() == group.get()) CloseLinksOf(*operation);
+      }
+      AdvanceAll(now_ns_);
+    } else {
+      SayGoodbye(*group);
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    groups_.erase(group->id);
+  });
+}
+
+void EndpointImpl::SayGoodbye(Group& group) {
+  uint32_t next = 0;
+  {
+    std::lock_guard<std::mutex> lock(group.mutex);
+    if (!group.status.ok()) return;
+    next = group.next_sequence;
+  }
+  for (Peer* peer : group.peers) {
+    const bool linked = peer != nullptr && (peer->send != nullptr || peer->receive != nullptr);
+    if (!linked || !peer->gone.ok()) continue;  // it has nothing to mistake for a death
+    peer->notices.push_back(Pack(kGoodbye, group.id, next, 0));
+    notices_waiting_ = true;
+  }
+  FlushNotices();
+  for (auto& transport : transports_) {
+    if (transport != nullptr) transport->Progress(absl::FromUnixNanos(now_ns_));
+  }
+}
+
+void EndpointImpl::HandleGoodbye(Peer& peer, uint32_t group_id, uint32_t next) {
+  Group* group = FindGroup(group_id);
+  if (group == nullptr) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    left_early_.insert_or_assign({group_id, peer.rank.value()}, next);
+    return;
+  }
+  const auto at = std::find(group->peers.begin(), group->peers.end(), &peer);
+  if (at == group->peers.end()) return;
+  std::lock_guard<std::mutex> lock(group->mutex);
+  group->left[static_cast<size_t>(at - group->peers.begin())] = next;
+}
+
+void EndpointImpl::OnBroken(net::Link& link, const absl::Status& status) {
+  Peer& peer = peers_[link.peer().index()];
+  const bool current = &link == peer.send.get() || &link == peer.receive.get();
+  if (!current || !peer.gone.ok()) return;
+  MarkGone(peer, absl::UnavailableError(
+                     absl::StrCat("rank ", peer.rank.value(), " is gone: ", status.message())));
+}
+
+void EndpointImpl::MarkGone(Peer& peer, absl::Status why) {
+  peer.gone = std::move(why);
+  peer.gone_ns = now_ns_;
+  WEFT_LOG_DEBUG(peer.gone.message());
+  parting_.push_back(&peer);
+}
+
+void EndpointImpl::PublishDepartures(int64_t now_ns) {
+  std::vector<Peer*> left;
+  std::swap(left, parting_);
+  for (Peer* peer : left) {
+    if (peer->gone.ok()) continue;  // a group was shrunk, and it is one of the survivors
+    if (IsParting(*peer, now_ns)) {
+      parting_.push_back(peer);
+      continue;
+    }
+    Lock lock(mutex_);
+    for (auto& [id, group] : groups_) {
+      const auto& ranks = group->ranks;
+      if (std::find(ranks.begin(), ranks.end(), peer->rank) == ranks.end()) continue;
+      std::lock_guard<std::mutex> group_lock(group->mutex);
+      group->departed.emplace_back(peer->rank, peer->gone);
+    }
+  }
+}
+
+// ---- Shrinking
+
+absl::StatusOr<bool> EndpointImpl::MeetSurvivors(Group& group, absl::string_view key,
+                                                 const std::vector<int>& kept, bool healthy) {
+  const size_t own =
+      static_cast<size_t>(std::find(kept.begin(), kept.end(), group.rank) - kept.begin());
+  if (kept.size() == 1) return healthy;
+  if (options_.store == nullptr) return absl::FailedPreconditionError("there is no store");
+  std::string word = healthy ? "healthy" : "failed";
+  for (int rank : kept) absl::StrAppend(&word, ",", rank);
+  auto words = options_.store->AllGather(
+      absl::StrCat(options_.job, "/shrink/", absl::BytesToHexString(key)), static_cast<int>(own),
+      static_cast<int>(kept.size()), word, options_.settings.Duration("store.timeout"));
+  if (!words.ok()) return Annotate(words.status(), "wait for the other survivors");
+  const std::string wanted = word.substr(word.find(','));
+  for (size_t i = 0; i < words->size(); ++i) {
+    const std::string& other = (*words)[i];
+    const size_t comma = other.find(',');
+    if (comma == std::string::npos || other.substr(comma) != wanted) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("rank ", kept[i], " keeps the ranks ",
+                       comma == std::string::npos ? "?" : other.substr(comma + 1), ", but rank ",
+                       group.rank, " keeps ", wanted.substr(1)));
+    }
+    healthy = healthy && other.substr(0, comma) == "healthy";
+  }
+  return healthy;
+}
+
+void EndpointImpl::DropLinks(const std::shared_ptr<Group>& group, const std::vector<int>& kept) {
+  RunAsDriver([&] {
+    FailGroup(*group, absl::UnavailableError("it is shrunk to its survivors"), true, now_ns_,
+              absl::ZeroDuration());
+    for (auto& transport : transports_) {
+      if (transport != nullptr) transport->Progress(absl::FromUnixNanos(now_ns_));
+    }
+    for (int rank : kept) {
+      Peer* peer = group->peers[static_cast<size_t>(rank)];
+      if (peer == nullptr) continue;
+      peer->gone = absl::UnavailableError(absl::StrCat("links to rank ", peer->rank.value(),
+                                                       " were closed: communicator \"", group->name,
+                                                       "\" is shrunk"));
+      peer->gone_ns = now_ns_;
+      peer->notices.clear();
+      peer->send.reset();
+      peer->receive.reset();
+    }
+    AdvanceAll(now_ns_);  // what used them fails
+  });
+}
+
+void EndpointImpl::Reconcile(const std::shared_ptr<Group>& group, const std::vector<int>& kept) {
+  RunAsDriver([&] {
+    for (int rank : kept) {
+      Peer* peer = group->peers[static_cast<size_t>(rank)];
+      if (peer == nullptr) continue;
+      peer->gone = absl::OkStatus();
+      peer->gone_ns = 0;
+      peer->send_full_turn = peer->receive_full_turn = 0;
+    }
+  });
+}
+
+absl::Status EndpointImpl::PrepareShrink(const std::shared_ptr<Group>& group,
+                                         absl::string_view name, const std::vector<int>& kept) {
+  bool healthy = true;
+  {
+    std::lock_guard<std::mutex> lock(group->mutex);
+    healthy = group->status.ok() && group->departed.empty();
+  }
+  WEFT_ASSIGN_OR_RETURN(healthy, MeetSurvivors(*group, name, kept, healthy));
+  if (healthy) return absl::OkStatus();
+  // Nobody makes a link to a survivor before all of them have closed their old ones: no late end of
+  // one is taken for a death.
+  DropLinks(group, kept);
+  WEFT_RETURN_IF_ERROR(MeetSurvivors(*group, absl::StrCat(name, "/closed"), kept, false).status());
+  Reconcile(group, kept);
+  return absl::OkStatus();
+}
+
+}  // namespace weft::collectives
