@@ -1,6 +1,7 @@
 #include "collectives/communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <list>
 #include <utility>
@@ -99,6 +100,9 @@ class CommunicatorImpl final : public Communicator {
   WorkPtr ReceiveAny(void* data, size_t bytes, uint32_t tag) override {
     return Message(false, data, bytes, Rank(kAnyRank), tag);
   }
+  void SetPriority(Priority priority) override {
+    priority_.store(priority, std::memory_order_relaxed);
+  }
   void Abort(absl::Status reason) override { endpoint_->Abort(group_, std::move(reason)); }
   absl::StatusOr<std::unique_ptr<Communicator>> Shrink(absl::Span<const Rank> excluded,
                                                        absl::string_view name) override;
@@ -135,6 +139,7 @@ class CommunicatorImpl final : public Communicator {
   const bool verify_;
   std::shared_ptr<const GroupPlace> place_;  // null: one host
   std::mutex mutex_;                         // orders calls; before group_->mutex
+  std::atomic<Priority> priority_{Priority::kNormal};
   std::list<std::pair<size_t, std::shared_ptr<PlanEntry>>> plans_;  // by size of an element
 };
 
@@ -253,6 +258,7 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
                         .group = group_->peers};
   auto work = std::make_shared<CollectiveWork>(endpoint_.get(), group_, start_ns,
                                                *std::move(planned), invocation, sequence, type, op);
+  work->priority = priority_.load(std::memory_order_relaxed);
   endpoint_->Start(work);
   return work;
 }
@@ -313,6 +319,7 @@ WorkPtr CommunicatorImpl::Message(bool sends, void* data, size_t bytes, Rank pee
   if (absl::Status status = Usable(peer.value()); !status.ok()) return Finished(std::move(status));
   auto work = std::make_shared<MessageWork>(endpoint_.get(), group_, start_ns, sends, data, bytes,
                                             peer.value(), tag);
+  work->priority = priority_.load(std::memory_order_relaxed);
   endpoint_->Start(work);
   return work;
 }

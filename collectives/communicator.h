@@ -38,6 +38,12 @@ namespace weft::collectives {
 
 class Endpoint;
 
+// Of works under way at once, on all communicators of a process: the more urgent ones go first, and
+// the others yield the links to them chunk by chunk (priorities.h).
+enum class Priority : uint8_t { kLow, kNormal, kHigh };
+inline constexpr int kPriorityCount = 3;
+const char* ToString(Priority priority);  // "low", ...
+
 class Work {
  public:
   virtual ~Work() = default;
@@ -108,6 +114,11 @@ class Communicator {
   // to every rank of the group. Fails when all other ranks are gone; while some live, the death of
   // the others ends it by collective.timeout only.
   virtual WorkPtr ReceiveAny(void* data, size_t bytes, uint32_t tag) = 0;
+
+  // Of the calls from now on; kNormal at first. What a call means is the same whatever its
+  // priority, but it should be the same on all ranks, or the least urgent rank sets the pace;
+  // messages of one peer and tag need the same, as they match in the order in which they are moved.
+  virtual void SetPriority(Priority priority) = 0;
 
   // Fails every unfinished work, here and on the other ranks, with `reason`. The communicator is
   // dead then, as after any failure: Shrink() with nobody excluded makes a new one.

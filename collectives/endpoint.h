@@ -68,7 +68,8 @@ class Endpoint {
   virtual const StartPhases& start_phases() const = 0;
   // Rank 0's: what collectives are planned by.
   virtual const planner::CostTable& costs() const = 0;
-  // "rank 0 -> 1: shm ..., 4.2 GB sent": a line a link, for people.
+  // "rank 0 -> 1: shm ..., 4.2 GB sent": a line a link, for people; then "priority high: 12 works,
+  // 3.4 MB, 0.21 ms each", a line for each that there was.
   virtual std::string Describe() const = 0;
   // What has passed over each link that there is.
   struct LinkCounters {

@@ -78,6 +78,7 @@ std::string EndpointImpl::Describe() const {
         absl::StrAppend(&text, "rank ", peer.rank.value(), ": ", peer.gone.message(), "\n");
       }
     }
+    absl::StrAppend(&text, priorities_.Describe());
   });
   return text;
 }
@@ -338,6 +339,7 @@ bool EndpointImpl::TakeInbox() {
     if (operation.verdict.ok()) operation.Begin(*this);
     if (i == 0) examine_ns_ = now_ns_ + kExaminePeriodNs;
   }
+  Priorities::Order(active_);
   for (auto& task : tasks) task();
   return true;
 }
@@ -374,9 +376,11 @@ bool EndpointImpl::AdvanceAll(int64_t now_ns) {
   bool moved = false;
   size_t kept = 0;
   bool finished = false;
+  priorities_.BeginTurn(active_, now_ns);
   for (size_t i = 0; i < active_.size(); ++i) {
     Operation& operation = *active_[i];
     if (operation.verdict.ok() && operation.suspicion.ok()) {
+      operation.window = priorities_.WindowOf(operation);
       if (operation.Advance(*this, turn_)) {
         moved = true;
         operation.moved_ns = now_ns;
@@ -408,6 +412,7 @@ bool EndpointImpl::AdvanceAll(int64_t now_ns) {
 void EndpointImpl::Conclude(Operation& operation, int64_t now_ns) {
   const int64_t end_ns = SystemClock::Nanoseconds();
   recorder_.OnDone(operation, end_ns, operation.verdict.code());
+  if (operation.verdict.ok()) priorities_.Count(operation, end_ns);
   operation.Release();
   unfinished_.fetch_sub(1, std::memory_order_relaxed);
   operation.Finish(operation.verdict, std::max(end_ns, now_ns));

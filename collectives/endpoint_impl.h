@@ -31,6 +31,7 @@
 #include "collectives/planner/cost.h"
 #include "collectives/planner/forced.h"
 #include "collectives/planner/group_place.h"
+#include "collectives/priorities.h"
 #include "collectives/record_lookup.h"
 #include "collectives/recorder.h"
 
@@ -160,9 +161,10 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   std::vector<Peer> peers_;                                     // (d), by rank of the job
   std::unique_ptr<RecordLookup> lookup_;                        // (c)
   std::vector<std::unique_ptr<net::Link>> closed_;              // (d), to be destroyed
-  std::vector<std::shared_ptr<Operation>> active_;              // (d), in order of their start
+  std::vector<std::shared_ptr<Operation>> active_;              // (d), by priority, then start
   std::vector<std::pair<int, std::string>> heard_;              // (d), notices since it began
   std::vector<Peer*> parting_;  // (d), whose link broke, and whom no group has heard of as departed
+  Priorities priorities_;       // (d)
   uint64_t turn_ = 0;           // (d)
   int64_t now_ns_ = 0;          // (d)
   int64_t examine_ns_ = 0;      // (d), when next

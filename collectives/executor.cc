@@ -164,7 +164,7 @@ bool Execution::Post(const Plan::Channel& channel, const Step& step, uint32_t id
   return posted == net::Posted::kAccepted;
 }
 
-bool Execution::Advance(Peers& peers) {
+bool Execution::Advance(Peers& peers, uint32_t window) {
   if (!status_.ok()) return false;
   const std::vector<Step>& steps = plan_->schedule.steps;
   bool moved = false;
@@ -195,7 +195,7 @@ bool Execution::Advance(Peers& peers) {
   for (size_t c = 0; c < progress_.size(); ++c) {
     const Plan::Channel& channel = plan_->channels[c];
     Progress& progress = progress_[c];
-    while (progress.posted < channel.steps.size()) {
+    while (progress.posted < channel.steps.size() && progress.posted - progress.done < window) {
       const uint32_t id = channel.steps[progress.posted];
       if (waits_[id] != 0 || !Post(channel, steps[id], id, peers)) break;
       ++progress.posted;

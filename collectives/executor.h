@@ -56,8 +56,9 @@ class Execution {
 
   // Takes the run up to where it needs Advance(). The memory of the last run must be at rest.
   void Begin(const Invocation& invocation, Peers& peers);
-  // True if anything moved. Stops for good at the first failure.
-  bool Advance(Peers& peers);
+  // True if anything moved. Stops for good at the first failure. `window`: how many messages to,
+  // and from, one peer may be at the transport.
+  bool Advance(Peers& peers, uint32_t window = UINT32_MAX);
 
   bool done() const { return left_ == 0; }
   const absl::Status& status() const { return status_; }  // the first failure

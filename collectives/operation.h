@@ -110,10 +110,12 @@ class Operation : public Work {
     int64_t asked_ns = 0;
     int64_t first_asked_ns = 0;
   };
-  int64_t moved_ns = 0;     // when it last did
-  int64_t deadline_ns = 0;  // collective.timeout
-  absl::Status suspicion;   // a mismatch was seen: diagnose, then fail with this or better
-  int suspect = -1;         // group rank of the peer that it was seen with
+  Priority priority = Priority::kNormal;
+  uint32_t window = UINT32_MAX;  // chunks of one peer that it may have at the link (priorities.h)
+  int64_t moved_ns = 0;          // when it last did
+  int64_t deadline_ns = 0;       // collective.timeout
+  absl::Status suspicion;        // a mismatch was seen: diagnose, then fail with this or better
+  int suspect = -1;              // group rank of the peer that it was seen with
   std::unique_ptr<Diagnosis> diagnosis;
   absl::Status verdict;  // not OK: failing, waits for its memory to be at rest
   int64_t cut_ns = 0;    // then links that still hold its memory are closed

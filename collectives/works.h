@@ -52,7 +52,7 @@ class CollectiveWork final : public Operation {
         op_(op) {}
 
   void Begin(Peers& peers) override { execution_->Begin(invocation_, peers); }
-  bool Advance(Peers& peers, uint64_t) override { return execution_->Advance(peers); }
+  bool Advance(Peers& peers, uint64_t) override { return execution_->Advance(peers, window); }
   bool complete() const override { return execution_->done(); }
   absl::Status failure(int* peer) const override {
     *peer = execution_->failed_peer();

@@ -13,6 +13,7 @@ namespace weft {
 namespace {
 
 using collectives::DataType;
+using collectives::Priority;
 using collectives::ReduceOp;
 
 absl::StatusOr<DataType> TypeOf(const at::Tensor& tensor) {
@@ -76,6 +77,7 @@ absl::StatusOr<Pending> Group::ReduceScatter(at::Tensor shard, at::Tensor full, 
   Pending pending = Started("reduce_scatter", "wait_reduce_scatter", full);
   if (size() == 1) return pending;
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(full));
+  communicator_->SetPriority(Priority::kLow);  // gradients: nobody waits for them before the step
   pending.work =
       communicator_->ReduceScatter(full.data_ptr(), shard.data_ptr(), Count(shard), type, op);
   pending.tensors = {std::move(shard), std::move(full)};
@@ -94,6 +96,7 @@ absl::StatusOr<Pending> Group::AllGather(at::Tensor full, at::Tensor shard) {
   Pending pending = Started("all_gather", "wait_all_gather", full);
   if (size() == 1) return pending;
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(full));
+  communicator_->SetPriority(Priority::kNormal);  // the next layer's parameters
   pending.work = communicator_->AllGather(shard.data_ptr(), full.data_ptr(), Count(shard), type);
   pending.tensors = {std::move(shard), std::move(full)};
   return pending;
@@ -103,6 +106,7 @@ absl::StatusOr<Pending> Group::AllReduceSum(at::Tensor tensor) {
   Pending pending = Started("all_reduce", "wait_all_reduce", tensor);
   if (size() == 1) return pending;
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(tensor));
+  communicator_->SetPriority(Priority::kNormal);
   pending.work = communicator_->AllReduce(tensor.data_ptr(), tensor.data_ptr(), Count(tensor), type,
                                           ReduceOp::kSum);
   pending.tensors = {std::move(tensor)};
@@ -156,6 +160,7 @@ absl::StatusOr<Pending> Group::ExchangeRows(at::Tensor received, const RowParts&
 
 absl::StatusOr<Pending> Group::Send(at::Tensor tensor, int peer, uint32_t tag) {
   Pending pending = Started("send", "wait_send", tensor);
+  communicator_->SetPriority(Priority::kHigh);  // the next stage has nothing to do without it
   pending.work = communicator_->Send(tensor.data_ptr(), tensor.nbytes(), Rank(peer), tag);
   pending.tensors = {std::move(tensor)};
   return pending;
@@ -163,6 +168,7 @@ absl::StatusOr<Pending> Group::Send(at::Tensor tensor, int peer, uint32_t tag) {
 
 absl::StatusOr<Pending> Group::Receive(at::Tensor tensor, int peer, uint32_t tag) {
   Pending pending = Started("receive", "wait_receive", tensor);
+  communicator_->SetPriority(Priority::kHigh);
   pending.work = communicator_->Receive(tensor.data_ptr(), tensor.nbytes(), Rank(peer), tag);
   pending.tensors = {std::move(tensor)};
   return pending;
@@ -189,6 +195,7 @@ absl::Status Group::Wait(Pending& pending) {
 
 absl::Status Group::Sum(absl::Span<double> values) {
   if (size() == 1) return absl::OkStatus();
+  communicator_->SetPriority(Priority::kNormal);
   return communicator_
       ->AllReduce(values.data(), values.data(), values.size(), DataType::kFloat64, ReduceOp::kSum)
       ->Wait();
@@ -199,6 +206,7 @@ absl::StatusOr<std::vector<std::string>> Group::Gather(absl::string_view text) {
   const size_t ranks = static_cast<size_t>(size());
   const int64_t length = static_cast<int64_t>(text.size());
   std::vector<int64_t> lengths(ranks);
+  communicator_->SetPriority(Priority::kNormal);
   WEFT_RETURN_IF_ERROR(
       communicator_->AllGather(&length, lengths.data(), 1, DataType::kInt64)->Wait());
   std::vector<size_t> counts(lengths.begin(), lengths.end());

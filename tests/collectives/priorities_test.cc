@@ -1,0 +1,190 @@
+// Which of several works goes first, and how many chunks the others may have at a link meanwhile.
+#include "collectives/priorities.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collectives/algorithms/algorithm.h"
+#include "collectives/executor.h"
+#include "tests/collectives/job.h"
+
+namespace weft::collectives {
+namespace {
+
+using testing::HasSubstr;
+
+class FakeOperation final : public Operation {
+ public:
+  FakeOperation(const char* name, Priority wanted)
+      : Operation(nullptr, std::make_shared<Group>(), 0), name_(name) {
+    priority = wanted;
+  }
+  void Begin(Peers&) override {}
+  bool Advance(Peers&, uint64_t) override { return false; }
+  bool complete() const override { return false; }
+  absl::Status failure(int*) const override { return absl::OkStatus(); }
+  bool AtRest() override { return true; }
+  bool Holds(int) override { return false; }
+  bool Needs(int) const override { return false; }
+  std::string Describe() const override { return name_; }
+  bool has_sequence() const override { return false; }
+  uint32_t sequence() const override { return 0; }
+  CallRecord ToRecord() const override { return {.bytes = 1000}; }
+
+ private:
+  const char* name_;
+};
+
+std::shared_ptr<Operation> Make(const char* name, Priority priority) {
+  return std::make_shared<FakeOperation>(name, priority);
+}
+
+TEST(PrioritiesTest, TheMoreUrgentComeFirstAndEqualOnesInTheirOrder) {
+  std::vector<std::shared_ptr<Operation>> active = {
+      Make("low", Priority::kLow), Make("a", Priority::kNormal), Make("high", Priority::kHigh),
+      Make("b", Priority::kNormal)};
+  Priorities::Order(active);
+  std::string order;
+  for (const auto& operation : active) order += operation->Describe() + " ";
+  EXPECT_EQ(order, "high a b low ");
+}
+
+TEST(PrioritiesTest, OthersYieldWhileAMoreUrgentWorkMovesAndNotWhileItWaits) {
+  std::vector<std::shared_ptr<Operation>> active = {Make("high", Priority::kHigh),
+                                                    Make("normal", Priority::kNormal),
+                                                    Make("low", Priority::kLow)};
+  Priorities priorities;
+  constexpr int64_t kNow = 1'000'000'000;
+  for (const auto& operation : active) operation->moved_ns = kNow;
+  const auto windows = [&](int64_t now_ns) {
+    priorities.BeginTurn(active, now_ns);
+    std::vector<uint32_t> all;
+    for (const auto& operation : active) all.push_back(priorities.WindowOf(*operation));
+    return all;
+  };
+  EXPECT_EQ(windows(kNow), (std::vector<uint32_t>{UINT32_MAX, kYieldingWindow, kYieldingWindow}));
+  // The high one waits for its peer, then the normal one too.
+  for (size_t i : {1, 2}) active[i]->moved_ns = kNow + 10'000'000;
+  EXPECT_EQ(windows(kNow + 10'000'000),
+            (std::vector<uint32_t>{UINT32_MAX, UINT32_MAX, kYieldingWindow}));
+  active[2]->moved_ns = kNow + 20'000'000;
+  EXPECT_EQ(windows(kNow + 20'000'000),
+            (std::vector<uint32_t>{UINT32_MAX, UINT32_MAX, kLowWindow}));
+  active[0]->verdict = absl::CancelledError("over");
+  active[0]->moved_ns = kNow + 20'000'000;
+  EXPECT_EQ(windows(kNow + 20'000'000)[1], UINT32_MAX);
+  EXPECT_EQ(priorities.Describe(), "");
+  priorities.Count(*active[2], 3'000'000);
+  EXPECT_THAT(priorities.Describe(), HasSubstr("priority low: 1 works, 1000 B, 3 ms each"));
+}
+
+// A link that takes everything and finishes what it is told to.
+class FakeLink final : public net::SendLink {
+ public:
+  Rank peer() const override { return Rank(1); }
+  const absl::Status& status() const override { return status_; }
+  net::Posted PostNotice(absl::string_view) override { return net::Posted::kAccepted; }
+  void Break(const absl::Status&) override {}
+  std::string Describe() const override { return "fake"; }
+  net::Posted PostSend(net::MessageKey, const net::SendSource& source,
+                       net::Request* request) override {
+    request->Begin();
+    posted.emplace_back(request, source.data.size());
+    return net::Posted::kAccepted;
+  }
+  void FinishFirst() {
+    posted.front().first->Finish(absl::OkStatus(), posted.front().second);
+    posted.pop_front();
+  }
+  std::deque<std::pair<net::Request*, size_t>> posted;
+
+ private:
+  absl::Status status_;
+};
+
+class FakePeers final : public Peers {
+ public:
+  net::SendLink* SendTo(Peer&) override { return &link; }
+  absl::StatusOr<net::Region> Register(int, void* data, size_t size) override {
+    return net::Region(static_cast<std::byte*>(data), size, nullptr);
+  }
+  void Seek(Group&, int, uint32_t) override {}
+  void Offer(Group&, int, uint32_t, uint32_t) override {}
+  FakeLink link;
+};
+
+// The root of a broadcast of ten chunks to one peer.
+TEST(ExecutionTest, HandsNoMoreChunksToALinkThanItsWindow) {
+  CollectiveSpec spec{.kind = CollectiveKind::kBroadcast, .size = 2, .count = 10, .chunk = 1};
+  spec.in_place = true;
+  Execution execution(std::make_shared<Plan>(kDirect.build(spec)));
+  std::vector<float> data(10);
+  Peer peer{.rank = Rank(1)};
+  const std::vector<Peer*> group = {nullptr, &peer};
+  FakePeers peers;
+  execution.Begin({.input = data.data(),
+                   .output = data.data(),
+                   .input_length = 10,
+                   .output_length = 10,
+                   .element = 4,
+                   .group = group},
+                  peers);
+  EXPECT_TRUE(execution.Advance(peers, 2));
+  EXPECT_EQ(peers.link.posted.size(), 2u);
+  EXPECT_FALSE(execution.Advance(peers, 2));
+  peers.link.FinishFirst();
+  EXPECT_TRUE(execution.Advance(peers, 2));
+  EXPECT_EQ(peers.link.posted.size(), 2u);
+  EXPECT_TRUE(execution.Advance(peers));
+  EXPECT_EQ(peers.link.posted.size(), 9u);
+  while (!peers.link.posted.empty()) peers.link.FinishFirst();
+  EXPECT_TRUE(execution.Advance(peers));
+  EXPECT_TRUE(execution.done());
+}
+
+// All priorities at once, of collectives and messages, on one communicator and on two.
+TEST(PrioritiesTest, WorksOfAllPrioritiesGiveTheRightResultsBesideEachOther) {
+  for (const char* transport : {"transport=shm", "transport=tcp"}) {
+    RunRanks(3, {transport, "collective.chunk_bytes=4KiB", "collective.timeout=60s"},
+             [&](std::shared_ptr<Endpoint> endpoint) {
+               auto world = *Communicator::Create(endpoint, "world", AllRanks(3));
+               auto other = *Communicator::Create(endpoint, "other", AllRanks(3));
+               constexpr size_t kCount = 200000;
+               std::vector<std::vector<float>> data(6, std::vector<float>(kCount, 1));
+               std::vector<WorkPtr> works;
+               for (size_t i = 0; i < data.size(); ++i) {
+                 Communicator& group = i % 2 == 0 ? *world : *other;
+                 group.SetPriority(static_cast<Priority>(i % 3));
+                 works.push_back(group.AllReduce(data[i].data(), data[i].data(), kCount,
+                                                 DataType::kFloat32, ReduceOp::kSum));
+               }
+               int sent = world->rank().value(), got = -1;
+               world->SetPriority(Priority::kHigh);
+               works.push_back(world->Send(&sent, sizeof(sent), Rank((sent + 1) % 3), 5));
+               works.push_back(world->Receive(&got, sizeof(got), Rank((sent + 2) % 3), 5));
+               for (const WorkPtr& work : works) {
+                 const absl::Status status = work->Wait();
+                 EXPECT_TRUE(status.ok()) << status;
+               }
+               EXPECT_EQ(got, (sent + 2) % 3);
+               for (const auto& one : data) {
+                 EXPECT_EQ(one, std::vector<float>(kCount, 3));
+               }
+               const std::string text = endpoint->Describe();
+               for (const char* line : {"priority high: ", "priority normal: ", "priority low: "}) {
+                 EXPECT_THAT(text, HasSubstr(line));
+               }
+               world->SetPriority(Priority::kNormal);
+               EXPECT_TRUE(world->Barrier()->Wait().ok());
+             });
+  }
+}
+
+}  // namespace
+}  // namespace weft::collectives
