@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 
 namespace weft {
@@ -15,7 +16,11 @@ absl::Status ErrnoStatus(int error_number, absl::string_view doing) {
 
 absl::Status Annotate(const absl::Status& status, absl::string_view context) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(context, ": ", status.message()));
+  absl::Status annotated(status.code(), absl::StrCat(context, ": ", status.message()));
+  status.ForEachPayload([&](absl::string_view name, const absl::Cord& value) {
+    annotated.SetPayload(name, value);
+  });
+  return annotated;
 }
 
 namespace internal {

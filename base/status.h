@@ -20,7 +20,7 @@ namespace weft {
 // The status for errno, with what was being done: Annotate("connect to 10.0.0.1:29500").
 absl::Status ErrnoStatus(int error_number, absl::string_view doing);
 
-// The same code, the message preceded by "<context>: ".
+// The same code and payloads (base/failure.h), the message preceded by "<context>: ".
 absl::Status Annotate(const absl::Status& status, absl::string_view context);
 
 namespace internal {
