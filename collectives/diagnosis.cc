@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/failure.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "collectives/endpoint_impl.h"
@@ -59,6 +60,8 @@ void EndpointImpl::OnRequestFailed(Operation& operation, int64_t now_ns) {
     status = other->gone.ok() ? Annotate(failure, absl::StrCat("rank ", other->rank.value()))
                               : other->gone;
   }
+  const int rank = other != nullptr ? static_cast<int>(other->rank.value()) : -1;
+  status = WithFailure(status, {.scope = FailureScope::kRequest, .rank = rank});
   FailGroup(group, Annotate(status, operation.Describe()), true, now_ns, absl::Milliseconds(100));
 }
 
@@ -78,8 +81,9 @@ void EndpointImpl::FailGroup(Group& group, const absl::Status& status, bool tell
     WEFT_LOG_WARN(verdict.message());
   }
   if (tell_others) {
-    const std::string notice = Pack(kAbort, group.id, 0, static_cast<uint32_t>(verdict.code()),
-                                    absl::string_view(verdict.message()));
+    const std::string notice =
+        Pack(kAbort, group.id, 0, static_cast<uint32_t>(verdict.code()),
+             absl::StrCat(ToText(FailureOf(verdict)), "\n", verdict.message()));
     for (Peer* peer : group.peers) {
       if (peer == nullptr || !peer->gone.ok()) continue;
       peer->notices.push_back(notice);
@@ -103,8 +107,10 @@ void EndpointImpl::CloseLinksOf(Operation& operation) {
     Peer* peer = group.peers[r];
     if (peer == nullptr || !operation.Holds(static_cast<int>(r))) continue;
     if (peer->gone.ok()) {
-      peer->gone = absl::UnavailableError(absl::StrCat(
-          "links to rank ", peer->rank.value(), " were closed: ", operation.verdict.message()));
+      peer->gone = WithFailure(
+          absl::UnavailableError(absl::StrCat("links to rank ", peer->rank.value(),
+                                              " were closed: ", operation.verdict.message())),
+          FailureOf(operation.verdict));
     }
     peer->send.reset();
     peer->receive.reset();
@@ -214,19 +220,21 @@ absl::Status EndpointImpl::Judge(const Operation& operation) const {
                            : ", ",
                     RankList(calls[i].second), " called ", calls[i].first);
   }
-  return absl::FailedPreconditionError(text);
+  return WithFailure(absl::FailedPreconditionError(text),
+                     {.scope = FailureScope::kRequest, .rank = calls.front().second.front()});
 }
 
 absl::Status EndpointImpl::Overdue(const Operation& operation) const {
   using Answer = Operation::Diagnosis::Answer;
   Group& group = const_cast<Operation&>(operation).group();
   std::vector<std::string> reasons;
-  std::vector<int> awaited;
+  std::vector<int> blamed, awaited;  // ranks: for a reason, for none but that they are needed
   for (size_t r = 0; r < group.ranks.size(); ++r) {
     if (static_cast<int>(r) == group.rank) continue;
     const int rank = group.ranks[r].value();
     const Answer* answer =
         operation.diagnosis == nullptr ? nullptr : &operation.diagnosis->answers[r];
+    const size_t known = reasons.size();
     if (answer != nullptr && answer->state == Answer::kNotYet) {
       reasons.push_back(
           absl::StrCat("rank ", rank, " has not called it: its next is #", answer->next));
@@ -237,13 +245,17 @@ absl::Status EndpointImpl::Overdue(const Operation& operation) const {
     } else if (operation.Needs(static_cast<int>(r))) {
       awaited.push_back(rank);
     }
+    if (reasons.size() > known) blamed.push_back(rank);
   }
   if (reasons.empty() && !awaited.empty()) {
     reasons.push_back(absl::StrCat("still waits for ", RankList(awaited)));
   }
-  return absl::DeadlineExceededError(absl::StrCat(operation.Describe(), " is not done after ",
-                                                  absl::FormatDuration(collective_timeout_), ": ",
-                                                  absl::StrJoin(reasons, "; ")));
+  const std::vector<int>& named = blamed.empty() ? awaited : blamed;
+  return WithFailure(
+      absl::DeadlineExceededError(absl::StrCat(operation.Describe(), " is not done after ",
+                                               absl::FormatDuration(collective_timeout_), ": ",
+                                               absl::StrJoin(reasons, "; "))),
+      {.scope = FailureScope::kRequest, .rank = named.empty() ? -1 : named[0]});
 }
 
 Group* EndpointImpl::FindGroup(uint32_t id) {
@@ -282,7 +294,11 @@ void EndpointImpl::HandleNotice(Peer& peer, absl::string_view bytes) {
     return HandleAnySource(peer, kind == kOffer, group_id, sequence, value);
   }
   if (kind == kAbort) {
-    const absl::Status reason(static_cast<absl::StatusCode>(value), text);
+    const size_t end = std::min(text.find('\n'), text.size());
+    const absl::Status reason =
+        WithFailure(absl::Status(static_cast<absl::StatusCode>(value),
+                                 text.substr(std::min(end + 1, text.size()))),
+                    ParseFailure(absl::string_view(text).substr(0, end)));
     if (Group* group = FindGroup(group_id); group != nullptr) {
       FailGroup(*group, reason, false, now_ns_, absl::Milliseconds(100));
     } else {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/failure.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "collectives/endpoint_impl.h"
@@ -121,8 +122,12 @@ void EndpointImpl::OnBroken(net::Link& link, const absl::Status& status) {
   Peer& peer = peers_[link.peer().index()];
   const bool current = &link == peer.send.get() || &link == peer.receive.get();
   if (!current || !peer.gone.ok()) return;
-  MarkGone(peer, absl::UnavailableError(
-                     absl::StrCat("rank ", peer.rank.value(), " is gone: ", status.message())));
+  const absl::Status gone =
+      WithFailure(absl::UnavailableError(
+                      absl::StrCat("rank ", peer.rank.value(), " is gone: ", status.message())),
+                  FailureOf(status));
+  MarkGone(peer,
+           WithFailure(gone, {.scope = FailureScope::kConnection, .rank = peer.rank.value()}));
 }
 
 void EndpointImpl::MarkGone(Peer& peer, absl::Status why) {

@@ -3,7 +3,7 @@
 //   [kind, group id, third, fourth] text
 //     ask     sequence, 0
 //     answer  sequence, an Answer::State; text: the descriptor, or the number of the next call
-//     abort   0, absl's status code; text: the message
+//     abort   0, absl's status code; text: what failed (base/failure.h), a line feed, the message
 //     seek    tag, how many receives were posted           (any_source.h)
 //     offer   tag, the same number again
 //     goodbye how many collectives the sender has called and finished, 0: it has left the group

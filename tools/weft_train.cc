@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/failure.h"
 #include "base/log.h"
 #include "base/open_files.h"
 #include "base/settings.h"
@@ -209,7 +210,7 @@ struct Command {
     if (!job.report.empty()) WEFT_LOG_INFO(job.report);
     absl::StatusOr<RunOutcome> outcome = Train(options, groups);
     if (!outcome.ok()) {
-      WEFT_LOG_ERROR(outcome.status().message());
+      WEFT_LOG_ERROR(DescribeFailure(outcome.status()));
       return outcome.status();
     }
     missing = outcome->missing;
@@ -277,7 +278,7 @@ int Main(int argc, char** argv) {
   HandleSignals();
   absl::Status status = command.check ? command.Check() : command.Run();
   if (status.ok()) return command.missing.empty() ? 0 : 3;
-  absl::FPrintF(stderr, "weft-train: %s\n", status.message());
+  absl::FPrintF(stderr, "weft-train: %s\n", DescribeFailure(status));
   if (command.gave_up) return 4;
   bool is_usage = status.code() == absl::StatusCode::kInvalidArgument;
   return is_usage ? 2 : 1;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/failure.h"
 #include "base/status.h"
 
 namespace weft::net::multipath {
@@ -94,7 +95,10 @@ void Receiver::OnHello(const Packet& packet, absl::Time now) {
   welcomes_ = true;
   if (packet.source == peer_) return;
   heard_at_ = now;
-  if (peer_ != 0) FailAll(absl::UnavailableError(absl::StrCat(options_.peer, " has restarted")));
+  if (peer_ != 0) {
+    FailAll(WithFailure(absl::UnavailableError(absl::StrCat(options_.peer, " has restarted")),
+                        {.scope = FailureScope::kProcess}));
+  }
   peer_ = packet.source;
   chunk_ = packet.chunk;
   state_ = ConnectionState::kOpen;

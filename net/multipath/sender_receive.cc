@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/failure.h"
 #include "net/multipath/sender.h"
 
 namespace weft::net::multipath {
@@ -234,7 +235,8 @@ void Sender::OnReset(const Packet& packet, absl::Time now) {
     return Break(absl::UnavailableError(absl::StrCat(options_.peer, " has closed the connection")));
   }
   if (state_ != ConnectionState::kOpen) return;
-  FailAll(absl::UnavailableError(absl::StrCat(options_.peer, " has restarted")));
+  FailAll(WithFailure(absl::UnavailableError(absl::StrCat(options_.peer, " has restarted")),
+                      {.scope = FailureScope::kProcess}));
   if (is_closing_) {
     state_ = ConnectionState::kClosed;
     return;

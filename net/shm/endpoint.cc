@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/failure.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "net/shm/shm_transport.h"
@@ -278,6 +279,7 @@ bool Endpoint::PeerHasClosed() const {
 
 absl::Status Endpoint::HangUpStatus() const {
   std::string what;
+  FailureScope scope = FailureScope::kConnection;
   switch (peer_reader_line()->closed.load(std::memory_order_acquire)) {
     case kClosed:
       what = " closed the link";
@@ -288,10 +290,12 @@ absl::Status Endpoint::HangUpStatus() const {
     default:
       what = absl::StrCat(" (process ", wire_.pid, " on ", transport_->host(),
                           ") has died; its own log says why");
+      scope = FailureScope::kProcess;
   }
   std::string doing = Doing();
-  return absl::UnavailableError(absl::StrCat(DescribeLink(), ": rank ", peer_.value(), what,
-                                             doing.empty() ? "" : "; ", doing));
+  return WithFailure(absl::UnavailableError(absl::StrCat(DescribeLink(), ": rank ", peer_.value(),
+                                                         what, doing.empty() ? "" : "; ", doing)),
+                     {.scope = scope, .rank = peer_.value()});
 }
 
 absl::Status Endpoint::Violation(absl::string_view what) const {

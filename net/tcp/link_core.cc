@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/failure.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "net/tcp/lane_report.h"
@@ -403,6 +404,7 @@ void LinkCore::LookForDeath(absl::Time now) {
 void LinkCore::Break(const absl::Status& why) {
   if (!status_.ok()) return;
   absl::Status reason = why;
+  FailureScope scope = FailureScope::kConnection;
   if (const absl::Status known = KnownEnd(); !known.ok()) {
     reason = known;
   } else if (goodbye_seen_ && absl::IsUnavailable(why)) {
@@ -410,9 +412,11 @@ void LinkCore::Break(const absl::Status& why) {
   } else if (!ending_.ok() && absl::IsUnavailable(why)) {
     reason = absl::UnavailableError(
         absl::StrCat(why.message(), "; its process or its host has died: see its log"));
+    scope = FailureScope::kProcess;
   }
-  status_ = Annotate(
-      reason, absl::StrCat(PeerText(), ", ", DescribeLink(), ", interface ", context_.interface));
+  status_ = WithFailure(Annotate(reason, absl::StrCat(PeerText(), ", ", DescribeLink(),
+                                                      ", interface ", context_.interface)),
+                        {.scope = scope, .device = context_.interface});
   SetDeadline(absl::InfiniteFuture());
   if (MayDepart() && AnyLost()) Depart({}, /*sent_elsewhere=*/0, /*whole=*/false);
   if (resumption_ != nullptr) resumption_->Close();

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/failure.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "topology/ecmp/roce.h"
@@ -243,7 +244,10 @@ absl::StatusOr<size_t> Rails::QueueWithRoom(int rail) {
 absl::StatusOr<std::unique_ptr<RailQueuePair>> Rails::MakeQueuePair(int rail, QueuePairUser* user,
                                                                     int lane) {
   Rail& of = (*this)[rail];
-  if (of.lost) return absl::UnavailableError(absl::StrCat(of.device->name(), " has failed"));
+  if (of.lost) {
+    return WithFailure(absl::UnavailableError(absl::StrCat(of.device->name(), " has failed")),
+                       {.scope = FailureScope::kDevice, .device = std::string(of.device->name())});
+  }
   // Addresses move: after a port was down, in containers, with the interface.
   WEFT_ASSIGN_OR_RETURN(of.port, of.device->QueryPort(of.port.number));
   WEFT_ASSIGN_OR_RETURN(auto gids, of.device->QueryGids(of.port.number));

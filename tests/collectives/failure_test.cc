@@ -1,4 +1,6 @@
 // What goes wrong must be named, on every rank, and soon; nothing may hang.
+#include "base/failure.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -115,6 +117,8 @@ TEST_P(FailureTest, EveryKindOfMismatchIsToldToEveryRankNamingTheOneThatDiffers)
                         HasSubstr(difference.other_text), HasSubstr("ranks 0, 1 and 3 called"),
                         HasSubstr(difference.usual_text)))
           << difference.name << " rank " << world.rank().value();
+      const Failure concerned{.scope = FailureScope::kRequest, .rank = 2};
+      EXPECT_EQ(FailureOf(status), concerned) << ToText(FailureOf(status));
       // What has failed stays so.
       EXPECT_EQ(world.Barrier()->Wait(), world.status());
       ++failed;
@@ -151,11 +155,14 @@ TEST_P(FailureTest, AMissingRankIsNamedAfterTheTimeout) {
           world->AllReduce(data, data, 8, DataType::kFloat32, ReduceOp::kSum)->Wait();
       EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
       EXPECT_THAT(Text(status), HasSubstr("rank 1 has not called it: its next is #2"));
+      EXPECT_EQ(FailureOf(status).scope, FailureScope::kRequest);
+      EXPECT_EQ(FailureOf(status).rank, 1);
     } else {
       // Idle, and told nevertheless.
       const absl::Time limit = absl::Now() + absl::Seconds(20);
       while (world->status().ok() && absl::Now() < limit) std::this_thread::yield();
       EXPECT_EQ(world->status().code(), absl::StatusCode::kDeadlineExceeded);
+      EXPECT_EQ(FailureOf(world->status()).rank, 1);  // as data, from another rank
     }
   });
 }
