@@ -4,12 +4,12 @@
 //
 // NCCL's model differs from net::Transport's in how links come to be: each receive side listens
 // separately and hands out 128 bytes, there are no ranks and no job secret, many connections join
-// the same two processes, and each is driven by whoever tests its requests (docs/decisions/0005).
-// So this page makes links and drives them; what moves on them is net::SendLink and
-// net::ReceiveLink.
+// the same two processes, and each is driven by the thread that tests its requests
+// (docs/decisions/0005). So this page makes links and drives them; requests are posted to
+// net::SendLink and net::ReceiveLink.
 //
-// Threading: a Backend is thread-safe. A Listener is used by one thread at a time. Whoever uses a
-// Wire, its link or the requests on it holds its mutex(). Time is an argument.
+// Threading: a Backend is thread-safe. A Listener is used by one thread at a time. A thread
+// that uses a Connection, its link or the requests on it holds its mutex(). Time is an argument.
 #ifndef WEFT_PLUGINS_NCCL_BACKEND_H_
 #define WEFT_PLUGINS_NCCL_BACKEND_H_
 
@@ -27,20 +27,20 @@
 
 namespace weft::nccl {
 
-// The handshake wants ranks. A listener is 0; who connects calls itself by the listener's number,
-// so that it is told for whom it comes, and by a number that it draws, so that the sockets of two
-// who connect to one listener are told apart.
+// The handshake needs ranks. A listener has rank 0. A connector's rank holds the listener's number,
+// which says which listener it means, and a random number, which tells the sockets of two
+// connectors to one listener apart.
 inline constexpr int kRanks = (1 << 30) + 1;
 inline constexpr uint32_t kListenersMax = 1 << 18;
 Rank DrawRank(uint32_t listener);
 uint32_t ListenerOfRank(Rank rank);
 
-// One end of one connection. The destructor cancels what is posted and closes in good order,
-// without losing what was sent; it wants the mutex to be free.
-class Wire {
+// One end of one connection. The destructor cancels posted requests and closes in good order,
+// without losing sent bytes; the mutex must be free.
+class Connection {
  public:
-  virtual ~Wire() = default;
-  // Wires that are driven together share one.
+  virtual ~Connection() = default;
+  // Connections that are driven together share one mutex.
   virtual std::mutex& mutex() = 0;
   virtual net::Link& link() = 0;
   virtual bool Progress(absl::Time now) = 0;
@@ -49,8 +49,7 @@ class Wire {
   virtual absl::Status Established() { return absl::OkStatus(); }
   // The oldest notice that has come and was not taken; false: none.
   virtual bool TakeNotice(std::string* text) = 0;
-  // With the mutex free, and the region's destructor as well: it takes the mutex where that needs
-  // to be.
+  // Called with the mutex free, as is the region's destructor: both take it where they need it.
   virtual absl::StatusOr<net::Region> Register(void* data, size_t size) = 0;
   virtual absl::StatusOr<net::Region> RegisterDevice(const net::DeviceMemory& /*memory*/) {
     return absl::InvalidArgumentError(
@@ -58,12 +57,12 @@ class Wire {
   }
 };
 
-class SendWire : public Wire {
+class SendConnection : public Connection {
  public:
   net::SendLink& link() override = 0;
 };
 
-class ReceiveWire : public Wire {
+class ReceiveConnection : public Connection {
  public:
   net::ReceiveLink& link() override = 0;
 };
@@ -74,13 +73,13 @@ class Listener {
   virtual const net::SocketAddress& address() const = 0;
   virtual const net::JobSecret& secret() const = 0;
   virtual uint32_t number() const = 0;
-  // The next peer that has proved that it has the handle; null: none yet. An error: one that has it
-  // does not fit, and was told so.
-  virtual absl::StatusOr<std::unique_ptr<ReceiveWire>> Accept(absl::Time now) = 0;
+  // The next peer that has proved that it has the handle; null: none yet. An error: a peer that has
+  // it does not fit, and was told so.
+  virtual absl::StatusOr<std::unique_ptr<ReceiveConnection>> Accept(absl::Time now) = 0;
 };
 
-// Whose connections: those of one NCCL communicator, or of all of a table without contexts. What is
-// made of different scopes is driven without waiting for each other.
+// The connections that belong together: those of one NCCL communicator, or all connections of a
+// table without contexts. Connections of different scopes never wait for each other.
 struct Scope {
   uint64_t id = 0;         // 0: of a table without contexts
   int traffic_class = -1;  // that NCCL gave its communicator; -1: none
@@ -94,9 +93,9 @@ class Backend {
   virtual const DeviceList& devices() const = 0;
   virtual absl::StatusOr<std::unique_ptr<Listener>> Listen(const Scope& scope, int device) = 0;
   // Begins; a failure breaks the link.
-  virtual absl::StatusOr<std::unique_ptr<SendWire>> Connect(const Scope& scope, int device,
-                                                            const Handle& handle,
-                                                            absl::Time now) = 0;
+  virtual absl::StatusOr<std::unique_ptr<SendConnection>> Connect(const Scope& scope, int device,
+                                                                  const Handle& handle,
+                                                                  absl::Time now) = 0;
   // A new device that uses all of these; its number. Leaves devices() as they were when it fails;
   // Unimplemented: such are not merged. But one alone is merged always, if into itself: NCCL 2.24
   // to 2.26 ask for it of each that they have merged with no other, and 2.26 for ever while it
@@ -121,10 +120,11 @@ absl::StatusOr<std::unique_ptr<Backend>> ChooseBackend(const Settings& settings,
 
 // To a listener of another kind of transport: it turns this away, so that both sides learn at once
 // what does not fit. Never connects.
-absl::StatusOr<std::unique_ptr<SendWire>> ConnectToBeRefused(HandleTransport own,
-                                                             const Settings& settings,
-                                                             const Device& device,
-                                                             const Handle& handle, absl::Time now);
+absl::StatusOr<std::unique_ptr<SendConnection>> ConnectToBeRefused(HandleTransport own,
+                                                                   const Settings& settings,
+                                                                   const Device& device,
+                                                                   const Handle& handle,
+                                                                   absl::Time now);
 
 }  // namespace weft::nccl
 

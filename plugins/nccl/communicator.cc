@@ -56,7 +56,7 @@ absl::Status Communicator::Failure(const absl::Status& why, absl::string_view wh
 
 void Communicator::SetPeer(const PeerInfo& peer) {
   peer_ = peer;
-  wire().link().NamePeer(peer.ToString());
+  connection().link().NamePeer(peer.ToString());
 }
 
 absl::Status Communicator::Test(CommRequest& request, bool* done, int* sizes, absl::Time now) {
@@ -67,7 +67,7 @@ absl::Status Communicator::Test(CommRequest& request, bool* done, int* sizes, ab
   };
   *done = all_done();
   if (!*done) {
-    wire().Progress(now);
+    connection().Progress(now);
     *done = all_done();
   }
   if (!*done) return absl::OkStatus();
@@ -88,13 +88,13 @@ absl::Status Communicator::Test(CommRequest& request, bool* done, int* sizes, ab
 }
 
 absl::StatusOr<std::unique_ptr<MemoryHandle>> Communicator::Register(void* data, size_t size) {
-  WEFT_ASSIGN_OR_RETURN(net::Region region, wire().Register(data, size));
+  WEFT_ASSIGN_OR_RETURN(net::Region region, connection().Register(data, size));
   return std::make_unique<MemoryHandle>(MemoryHandle{std::move(region), false});
 }
 
 absl::StatusOr<std::unique_ptr<MemoryHandle>> Communicator::RegisterDevice(
     const net::DeviceMemory& memory) {
-  WEFT_ASSIGN_OR_RETURN(net::Region region, wire().RegisterDevice(memory));
+  WEFT_ASSIGN_OR_RETURN(net::Region region, connection().RegisterDevice(memory));
   return std::make_unique<MemoryHandle>(MemoryHandle{std::move(region), true});
 }
 
@@ -103,48 +103,48 @@ void Communicator::Deregister(std::unique_ptr<MemoryHandle> memory) {
   const auto count = std::count_if(requests_.begin(), requests_.end(), [&](const auto& request) {
     return std::count(request->memory.begin(), request->memory.end(), memory.get()) > 0;
   });
-  if (count == 0 || !wire().link().status().ok()) return;
+  if (count == 0 || !connection().link().status().ok()) return;
   const absl::Status why = absl::CancelledError(
       absl::StrCat("memory of ", memory->region.view().size(), " bytes was deregistered with ",
                    count, count == 1 ? " request" : " requests", " under way"));
   LogInfo(absl::StrCat(Failure(why, verb()).message(), "; the connection is given up"));
-  wire().link().Break(why);
+  connection().link().Break(why);
 }
 
 SendCommunicator::SendCommunicator(Backend& backend, PeerInfo self, const PeerInfo& listener,
-                                   std::unique_ptr<SendWire> wire, absl::Time now,
+                                   std::unique_ptr<SendConnection> connection, absl::Time now,
                                    absl::Status mismatch)
-    : Communicator(backend, std::move(self), wire->mutex()),
-      wire_(std::move(wire)),
+    : Communicator(backend, std::move(self), connection->mutex()),
+      connection_(std::move(connection)),
       give_up_(now + backend.connect_timeout()),
       mismatch_(std::move(mismatch)) {
   std::lock_guard lock(mutex_);
   set_up_.begun = now;
   SetPeer(listener);
   // Goes out as soon as the connection stands; a link's first notice always finds room.
-  (void)wire_->link().PostNotice(EncodeGreeting(self_));
+  (void)connection_->link().PostNotice(EncodeGreeting(self_));
 }
 
 absl::StatusOr<bool> SendCommunicator::Connect(absl::Time now) {
   std::lock_guard lock(mutex_);
-  wire_->Progress(now);
-  if (wire_->link().connected()) set_up_.connected = std::min(set_up_.connected, now);
+  connection_->Progress(now);
+  if (connection_->link().connected()) set_up_.connected = std::min(set_up_.connected, now);
   std::string text;
-  if (wire_->TakeNotice(&text)) {
+  if (connection_->TakeNotice(&text)) {
     absl::StatusOr<PeerInfo> peer = DecodeGreeting(text);
     absl::Status match = peer.ok() ? CheckMatch(self_, *peer) : peer.status();
     if (!match.ok()) return Failure(match, "connect");
     SetPeer(*peer);
-    WEFT_RETURN_IF_ERROR(wire_->Established());
+    WEFT_RETURN_IF_ERROR(connection_->Established());
     return true;
   }
-  if (!wire_->link().status().ok()) {
-    return Failure(mismatch_.ok() ? wire_->link().status() : mismatch_, "connect");
+  if (!connection_->link().status().ok()) {
+    return Failure(mismatch_.ok() ? connection_->link().status() : mismatch_, "connect");
   }
   if (now >= give_up_) {
     return Failure(absl::DeadlineExceededError(absl::StrCat(
                        "no answer within ", absl::FormatDuration(backend_.connect_timeout()),
-                       " (WEFT_TRANSPORT_CONNECT_TIMEOUT) on ", wire_->link().Describe(),
+                       " (WEFT_TRANSPORT_CONNECT_TIMEOUT) on ", connection_->link().Describe(),
                        ": the peer does not call accept; is its process stuck or gone?")),
                    "connect");
   }
@@ -154,31 +154,33 @@ absl::StatusOr<bool> SendCommunicator::Connect(absl::Time now) {
 absl::StatusOr<CommRequest*> SendCommunicator::Send(void* data, size_t size, int tag,
                                                     const MemoryHandle* memory, absl::Time now) {
   std::lock_guard lock(mutex_);
-  if (!wire_->link().status().ok()) {
-    return Failure(wire_->link().status(), absl::StrCat("isend of ", size, " bytes"));
+  if (!connection_->link().status().ok()) {
+    return Failure(connection_->link().status(), absl::StrCat("isend of ", size, " bytes"));
   }
   WEFT_ASSIGN_OR_RETURN(net::RegionView view, View(memory, data, size));
   CommRequest* request = Acquire(static_cast<size_t>(abi::kRequestsMax) * abi::kGroupedReceivesMax);
   if (request == nullptr) {
-    wire_->Progress(now);
+    connection_->Progress(now);
     return nullptr;
   }
   request->count = 1;
   request->tags[0] = tag;
   request->sizes[0] = size;
   request->memory[0] = memory;
-  if (wire_->link().PostSend({KeyOf(tag), 0}, view, request->parts.data()) ==
+  if (connection_->link().PostSend({KeyOf(tag), 0}, view, request->parts.data()) ==
       net::Posted::kNotYet) {
     Release(request);
     request = nullptr;
   }
-  wire_->Progress(now);
+  connection_->Progress(now);
   return request;
 }
 
 ReceiveCommunicator::ReceiveCommunicator(Backend& backend, PeerInfo self,
-                                         std::unique_ptr<ReceiveWire> wire, const SetUpTimes& times)
-    : Communicator(backend, std::move(self), wire->mutex()), wire_(std::move(wire)) {
+                                         std::unique_ptr<ReceiveConnection> connection,
+                                         const SetUpTimes& times)
+    : Communicator(backend, std::move(self), connection->mutex()),
+      connection_(std::move(connection)) {
   set_up_ = times;
   peer_.host = "its sender";
   peer_.device = "not known yet";
@@ -186,28 +188,29 @@ ReceiveCommunicator::ReceiveCommunicator(Backend& backend, PeerInfo self,
 
 absl::StatusOr<bool> ReceiveCommunicator::Greet(absl::Time now) {
   std::lock_guard lock(mutex_);
-  wire_->Progress(now);
+  connection_->Progress(now);
   std::string text;
-  if (!wire_->TakeNotice(&text)) {
-    if (wire_->link().status().ok()) return false;
-    return Failure(wire_->link().status(), "accept");
+  if (!connection_->TakeNotice(&text)) {
+    if (connection_->link().status().ok()) return false;
+    return Failure(connection_->link().status(), "accept");
   }
   absl::StatusOr<PeerInfo> peer = DecodeGreeting(text);
   absl::Status match = peer.ok() ? CheckMatch(self_, *peer) : peer.status();
   if (peer.ok()) SetPeer(*peer);
-  (void)wire_->link().PostNotice(match.ok() ? EncodeGreeting(self_)
-                                            : EncodeRefusal(match.message()));
-  wire_->Progress(now);
+  (void)connection_->link().PostNotice(match.ok() ? EncodeGreeting(self_)
+                                                  : EncodeRefusal(match.message()));
+  connection_->Progress(now);
   if (!match.ok()) return Failure(match, "accept");
-  WEFT_RETURN_IF_ERROR(wire_->Established());
+  WEFT_RETURN_IF_ERROR(connection_->Established());
   return true;
 }
 
 absl::StatusOr<CommRequest*> ReceiveCommunicator::Receive(const std::vector<ReceivePart>& parts,
                                                           absl::Time now) {
   std::lock_guard lock(mutex_);
-  if (!wire_->link().status().ok()) {
-    return Failure(wire_->link().status(), absl::StrCat("irecv of ", parts.size(), " messages"));
+  if (!connection_->link().status().ok()) {
+    return Failure(connection_->link().status(),
+                   absl::StrCat("irecv of ", parts.size(), " messages"));
   }
   std::array<net::RegionView, abi::kGroupedReceivesMax> views;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -215,7 +218,7 @@ absl::StatusOr<CommRequest*> ReceiveCommunicator::Receive(const std::vector<Rece
   }
   CommRequest* request = Acquire(abi::kRequestsMax);
   if (request == nullptr) {
-    wire_->Progress(now);
+    connection_->Progress(now);
     return nullptr;
   }
   request->count = static_cast<int>(parts.size());
@@ -224,11 +227,11 @@ absl::StatusOr<CommRequest*> ReceiveCommunicator::Receive(const std::vector<Rece
     request->sizes[i] = parts[i].size;
     request->memory[i] = parts[i].memory;
     // A link admits at least as many as there are requests (see Prepare() of the backend).
-    net::Posted posted =
-        wire_->link().PostReceive({KeyOf(parts[i].tag), 0}, {.out = views[i]}, &request->parts[i]);
+    net::Posted posted = connection_->link().PostReceive({KeyOf(parts[i].tag), 0},
+                                                         {.out = views[i]}, &request->parts[i]);
     WEFT_CHECK(posted == net::Posted::kAccepted, "part " << i << " of " << parts.size());
   }
-  wire_->Progress(now);
+  connection_->Progress(now);
   return request;
 }
 
@@ -247,8 +250,8 @@ absl::StatusOr<CommRequest*> ReceiveCommunicator::Flush(const std::vector<Receiv
   request->is_flush = true;
   request->sizes[0] = last->size;
   request->memory[0] = last->memory;
-  wire_->link().Flush(view, request->parts.data());
-  wire_->Progress(now);
+  connection_->link().Flush(view, request->parts.data());
+  connection_->Progress(now);
   return request;
 }
 
@@ -256,17 +259,17 @@ absl::StatusOr<std::unique_ptr<ReceiveCommunicator>> ListenCommunicator::Accept(
   absl::Duration patience = kAcceptPatience * backend_.connect_timeout();
   if (give_up_ == absl::InfinitePast()) give_up_ = now + patience;
   while (true) {
-    absl::StatusOr<std::unique_ptr<ReceiveWire>> wire = listener_->Accept(now);
-    if (!wire.ok()) {
-      return Annotate(wire.status(),
+    absl::StatusOr<std::unique_ptr<ReceiveConnection>> connection = listener_->Accept(now);
+    if (!connection.ok()) {
+      return Annotate(connection.status(),
                       absl::StrCat(self_.ToString(),
                                    ", accept: a peer that has the handle does not match this "
                                    "side's WEFT_TRANSPORT (",
                                    self_.transport, ") or its device"));
     }
-    if (*wire == nullptr) break;
+    if (*connection == nullptr) break;
     arriving_.push_back(std::make_unique<ReceiveCommunicator>(
-        backend_, self_, *std::move(wire), SetUpTimes{give_up_ - patience, now}));
+        backend_, self_, *std::move(connection), SetUpTimes{give_up_ - patience, now}));
   }
   for (size_t i = 0; i < arriving_.size(); ++i) {
     absl::StatusOr<bool> greeted = arriving_[i]->Greet(now);

@@ -51,7 +51,7 @@ struct SetUpTimes {
 // What send and receive sides have in common.
 class Communicator {
  public:
-  // `mutex`: of the wire.
+  // `mutex`: of the connection.
   Communicator(Backend& backend, PeerInfo self, std::mutex& mutex)
       : backend_(backend), self_(std::move(self)), mutex_(mutex) {}
   virtual ~Communicator() = default;
@@ -68,7 +68,7 @@ class Communicator {
   void Deregister(std::unique_ptr<MemoryHandle> memory);
 
  protected:
-  virtual Wire& wire() = 0;
+  virtual Connection& connection() = 0;
   virtual const char* verb() const = 0;   // "isend"
   virtual const char* arrow() const = 0;  // "->", "<-"
 
@@ -84,7 +84,7 @@ class Communicator {
   const PeerInfo self_;
   PeerInfo peer_;
   SetUpTimes set_up_;
-  std::mutex& mutex_;  // of all below, and of the wire
+  std::mutex& mutex_;  // of all below, and of the connection
 
  private:
   std::vector<std::unique_ptr<CommRequest>> requests_;
@@ -93,10 +93,11 @@ class Communicator {
 
 class SendCommunicator final : public Communicator {
  public:
-  // Begins to connect; `listener` is who made the handle. With a `mismatch` the wire is one that
-  // the listener will refuse (ConnectToBeRefused), and Connect() fails with it once that is so.
+  // Begins to connect; `listener` is who made the handle. With a `mismatch` the connection is one
+  // that the listener will refuse (ConnectToBeRefused), and Connect() fails with it once that is
+  // so.
   SendCommunicator(Backend& backend, PeerInfo self, const PeerInfo& listener,
-                   std::unique_ptr<SendWire> wire, absl::Time now,
+                   std::unique_ptr<SendConnection> connection, absl::Time now,
                    absl::Status mismatch = absl::OkStatus());
 
   // True once the other side has accepted.
@@ -108,11 +109,11 @@ class SendCommunicator final : public Communicator {
                                     absl::Time now);
 
  private:
-  Wire& wire() override { return *wire_; }
+  Connection& connection() override { return *connection_; }
   const char* verb() const override { return "isend"; }
   const char* arrow() const override { return " -> "; }
 
-  std::unique_ptr<SendWire> wire_;
+  std::unique_ptr<SendConnection> connection_;
   const absl::Time give_up_;
   const absl::Status mismatch_;
 };
@@ -126,8 +127,8 @@ struct ReceivePart {
 
 class ReceiveCommunicator final : public Communicator {
  public:
-  ReceiveCommunicator(Backend& backend, PeerInfo self, std::unique_ptr<ReceiveWire> wire,
-                      const SetUpTimes& times);
+  ReceiveCommunicator(Backend& backend, PeerInfo self,
+                      std::unique_ptr<ReceiveConnection> connection, const SetUpTimes& times);
 
   // The peer's greeting has come and was answered: true. An error ends the attempt, on both sides.
   absl::StatusOr<bool> Greet(absl::Time now);
@@ -136,11 +137,11 @@ class ReceiveCommunicator final : public Communicator {
   absl::StatusOr<CommRequest*> Flush(const std::vector<ReceivePart>& parts, absl::Time now);
 
  private:
-  Wire& wire() override { return *wire_; }
+  Connection& connection() override { return *connection_; }
   const char* verb() const override { return "irecv"; }
   const char* arrow() const override { return " <- "; }
 
-  std::unique_ptr<ReceiveWire> wire_;
+  std::unique_ptr<ReceiveConnection> connection_;
 };
 
 class ListenCommunicator {

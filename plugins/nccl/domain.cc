@@ -30,16 +30,16 @@ absl::StatusOr<std::unique_ptr<net::Transport>> MakeTransport(
   return absl::InternalError("tcp has no domains");
 }
 
-// `Base` is SendWire or ReceiveWire.
+// `Base` is SendConnection or ReceiveConnection.
 template <typename Base, typename LinkType>
-class DomainWire final : public Base {
+class DomainConnection final : public Base {
  public:
   // With the domain's mutex held.
-  DomainWire(std::shared_ptr<Domain> domain, std::unique_ptr<LinkType> link)
+  DomainConnection(std::shared_ptr<Domain> domain, std::unique_ptr<LinkType> link)
       : domain_(std::move(domain)), link_(std::move(link)) {
     domain_->Remember(link_.get(), &notices_);
   }
-  ~DomainWire() override {
+  ~DomainConnection() override {
     std::lock_guard lock(domain_->mutex());
     domain_->Forget(link_.get());
     link_.reset();
@@ -69,8 +69,8 @@ class DomainWire final : public Base {
   std::unique_ptr<LinkType> link_;
   std::deque<std::string> notices_;
 };
-using DomainSendWire = DomainWire<SendWire, net::SendLink>;
-using DomainReceiveWire = DomainWire<ReceiveWire, net::ReceiveLink>;
+using DomainSendConnection = DomainConnection<SendConnection, net::SendLink>;
+using DomainReceiveConnection = DomainConnection<ReceiveConnection, net::ReceiveLink>;
 
 }  // namespace
 
@@ -89,27 +89,27 @@ class DomainListener final : public Listener {
   const net::JobSecret& secret() const override { return domain_->secret(); }
   uint32_t number() const override { return number_; }
 
-  absl::StatusOr<std::unique_ptr<ReceiveWire>> Accept(absl::Time now) override {
+  absl::StatusOr<std::unique_ptr<ReceiveConnection>> Accept(absl::Time now) override {
     std::lock_guard lock(domain_->mutex());
     if (arrived_.empty()) domain_->Progress(now);
     if (!turned_away_.ok()) return std::exchange(turned_away_, absl::OkStatus());
     if (arrived_.empty()) return nullptr;
-    std::unique_ptr<ReceiveWire> wire = std::move(arrived_.front());
+    std::unique_ptr<ReceiveConnection> connection = std::move(arrived_.front());
     arrived_.pop_front();
-    return wire;
+    return connection;
   }
 
   // With the mutex held.
   void Arrived(std::unique_ptr<net::ReceiveLink> link) {
     link->NamePeer("its sender");
-    arrived_.push_back(std::make_unique<DomainReceiveWire>(domain_, std::move(link)));
+    arrived_.push_back(std::make_unique<DomainReceiveConnection>(domain_, std::move(link)));
   }
   void TurnedAway(const absl::Status& why) { turned_away_ = why; }
 
  private:
   const std::shared_ptr<Domain> domain_;
   const uint32_t number_;
-  std::deque<std::unique_ptr<ReceiveWire>> arrived_;
+  std::deque<std::unique_ptr<ReceiveConnection>> arrived_;
   absl::Status turned_away_;
 };
 
@@ -150,15 +150,15 @@ absl::StatusOr<std::unique_ptr<Listener>> Domain::Listen() {
   return listener;
 }
 
-absl::StatusOr<std::unique_ptr<SendWire>> Domain::Connect(const Handle& handle,
-                                                          absl::string_view interface,
-                                                          absl::Time now) {
+absl::StatusOr<std::unique_ptr<SendConnection>> Domain::Connect(const Handle& handle,
+                                                                absl::string_view interface,
+                                                                absl::Time now) {
   now_ = std::max(now_, now);
   std::unique_ptr<net::SendLink> link =
       transport_->ConnectAs({DrawRank(handle.listener), handle.secret},
                             AddressOf(handle, interface).ToString(), Rank(0), now_);
   if (link == nullptr) return absl::InternalError("this transport connects as itself only");
-  return std::make_unique<DomainSendWire>(shared_from_this(), std::move(link));
+  return std::make_unique<DomainSendConnection>(shared_from_this(), std::move(link));
 }
 
 absl::StatusOr<net::Region> Domain::Register(void* data, size_t size) {

@@ -1,11 +1,11 @@
 // One net::Transport and the connections that NCCL makes of it: those of one device and one NCCL
-// communicator (a "domain"). It lives as long as any of its listeners and wires, so that nothing of
-// it is left when NCCL unloads the library.
+// communicator (a "domain"). It lives as long as any of its listeners and connections, so that
+// nothing of it is left when NCCL unloads the library.
 //
 // Threading: everything with the domain's mutex held, but for Create() and the destructors of its
-// listeners and wires, which take it. So within one NCCL communicator its service thread and its
-// progress thread wait for each other, and communicators never do. The idle progress thread comes
-// in when neither of the two has driven the domain for some time.
+// listeners and connections, which take it. So within one NCCL communicator its service thread and
+// its progress thread wait for each other, and communicators never do. The idle progress thread
+// comes in when neither of the two has driven the domain for some time.
 #ifndef WEFT_PLUGINS_NCCL_DOMAIN_H_
 #define WEFT_PLUGINS_NCCL_DOMAIN_H_
 
@@ -44,8 +44,9 @@ class Domain final : public net::TransportEvents,
   const net::JobSecret& secret() const { return secret_; }
 
   absl::StatusOr<std::unique_ptr<Listener>> Listen();
-  absl::StatusOr<std::unique_ptr<SendWire>> Connect(const Handle& handle,
-                                                    absl::string_view interface, absl::Time now);
+  absl::StatusOr<std::unique_ptr<SendConnection>> Connect(const Handle& handle,
+                                                          absl::string_view interface,
+                                                          absl::Time now);
 
   // With the mutex free; the region keeps the domain.
   absl::StatusOr<net::Region> Register(void* data, size_t size);

@@ -46,8 +46,9 @@ class DomainBackend final : public Backend {
     return domain->Listen();
   }
 
-  absl::StatusOr<std::unique_ptr<SendWire>> Connect(const Scope& scope, int device,
-                                                    const Handle& handle, absl::Time now) override {
+  absl::StatusOr<std::unique_ptr<SendConnection>> Connect(const Scope& scope, int device,
+                                                          const Handle& handle,
+                                                          absl::Time now) override {
     WEFT_ASSIGN_OR_RETURN(std::shared_ptr<Domain> domain, Find(scope, device));
     std::lock_guard lock(domain->mutex());
     return domain->Connect(handle, devices_[device].name, now);

@@ -151,13 +151,13 @@ absl::StatusOr<SendCommunicator*> BeginAttempt(Context& context, const Scope& sc
   PeerInfo self = SelfOn(*backend, device);
   WEFT_RETURN_IF_ERROR(CheckHandle(handle, self));
   absl::Status mismatch = CheckTransport(handle, backend->transport(), self);
-  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<SendWire> wire,
+  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<SendConnection> connection,
                         mismatch.ok()
                             ? backend->Connect(scope, device, handle, now)
                             : ConnectToBeRefused(backend->transport(), *TheProcess().settings,
                                                  backend->devices()[device], handle, now));
   auto comm = std::make_unique<SendCommunicator>(*backend, std::move(self), ListenerOf(handle),
-                                                 std::move(wire), now, std::move(mismatch));
+                                                 std::move(connection), now, std::move(mismatch));
   SendCommunicator* out = comm.get();
   uint64_t attempt = ++TheProcess().attempts;
   std::lock_guard lock(context.mutex);

@@ -24,14 +24,16 @@
 namespace weft::nccl {
 namespace {
 
-// `Base` is SendWire or ReceiveWire, `LinkType` net/tcp's link that it carries.
+// `Base` is SendConnection or ReceiveConnection, `LinkType` net/tcp's link that it carries.
 template <typename Base, typename LinkType>
-class TcpWire final : public Base, public net::TransportEvents, private IdleProgressThread::Client {
+class TcpConnection final : public Base,
+                            public net::TransportEvents,
+                            private IdleProgressThread::Client {
  public:
   // Without a shared listener and idle thread: it connects to be refused, and is never established.
-  TcpWire(std::shared_ptr<TcpSharedListener> shared_listener, IdleProgressThread* idle_thread)
+  TcpConnection(std::shared_ptr<TcpSharedListener> shared_listener, IdleProgressThread* idle_thread)
       : shared_listener_(std::move(shared_listener)), idle_thread_(idle_thread) {}
-  ~TcpWire() override {
+  ~TcpConnection() override {
     if (idle_thread_ != nullptr) idle_thread_->Remove(*this);
     link_.reset();
     context_.lingering.AwaitDelivery();
@@ -107,8 +109,8 @@ class TcpWire final : public Base, public net::TransportEvents, private IdleProg
   std::unique_ptr<LinkType> link_;
   std::deque<std::string> notices_;
 };
-using TcpSendWire = TcpWire<SendWire, net::TcpSendLink>;
-using TcpReceiveWire = TcpWire<ReceiveWire, net::TcpReceiveLink>;
+using TcpSendConnection = TcpConnection<SendConnection, net::TcpSendLink>;
+using TcpReceiveConnection = TcpConnection<ReceiveConnection, net::TcpReceiveLink>;
 
 class TcpListener final : public Listener {
  public:
@@ -125,18 +127,21 @@ class TcpListener final : public Listener {
   const net::JobSecret& secret() const override { return shared_listener_->secret(); }
   uint32_t number() const override { return number_; }
 
-  absl::StatusOr<std::unique_ptr<ReceiveWire>> Accept(absl::Time now) override {
+  absl::StatusOr<std::unique_ptr<ReceiveConnection>> Accept(absl::Time now) override {
     WEFT_ASSIGN_OR_RETURN(TcpSharedListener::Peer peer, shared_listener_->Next(number_, now));
     if (peer.sockets.empty()) return nullptr;
-    auto wire = std::make_unique<TcpReceiveWire>(shared_listener_, &idle_thread_);
+    auto connection = std::make_unique<TcpReceiveConnection>(shared_listener_, &idle_thread_);
     // Out of descriptors: the peer sees its connection closed, and says so.
-    if (!wire->Open(settings_, device_, Rank(0), shared_listener_->secret()).ok()) return nullptr;
-    wire->AwaitArrivals();
-    wire->SetLink(std::make_unique<net::TcpReceiveLink>(wire->context(), peer.rank, nullptr));
-    wire->link().NamePeer("its sender");
-    wire->link().UseResumption(peer.parameters, peer.sockets);
-    wire->link().Start(std::move(peer.sockets));
-    return wire;
+    if (!connection->Open(settings_, device_, Rank(0), shared_listener_->secret()).ok()) {
+      return nullptr;
+    }
+    connection->AwaitArrivals();
+    connection->SetLink(
+        std::make_unique<net::TcpReceiveLink>(connection->context(), peer.rank, nullptr));
+    connection->link().NamePeer("its sender");
+    connection->link().UseResumption(peer.parameters, peer.sockets);
+    connection->link().Start(std::move(peer.sockets));
+    return connection;
   }
 
  private:
@@ -148,16 +153,16 @@ class TcpListener final : public Listener {
 };
 
 // With both null: to be refused.
-absl::StatusOr<std::unique_ptr<TcpSendWire>> Dial(
+absl::StatusOr<std::unique_ptr<TcpSendConnection>> Dial(
     std::shared_ptr<TcpSharedListener> shared_listener, IdleProgressThread* idle_thread,
     const Settings& settings, const Device& local, const Handle& handle,
     net::HandshakePurpose purpose, absl::Time now) {
-  auto wire = std::make_unique<TcpSendWire>(std::move(shared_listener), idle_thread);
-  WEFT_RETURN_IF_ERROR(wire->Open(settings, local, DrawRank(handle.listener), handle.secret));
-  wire->context().purpose = purpose;
-  wire->SetLink(std::make_unique<net::TcpSendLink>(wire->context(), Rank(0)));
-  wire->link().Start(AddressOf(handle, local.name).ToString(), now);
-  return wire;
+  auto connection = std::make_unique<TcpSendConnection>(std::move(shared_listener), idle_thread);
+  WEFT_RETURN_IF_ERROR(connection->Open(settings, local, DrawRank(handle.listener), handle.secret));
+  connection->context().purpose = purpose;
+  connection->SetLink(std::make_unique<net::TcpSendLink>(connection->context(), Rank(0)));
+  connection->link().Start(AddressOf(handle, local.name).ToString(), now);
+  return connection;
 }
 
 class TcpBackend final : public Backend {
@@ -176,8 +181,9 @@ class TcpBackend final : public Backend {
                                          number, idle_thread_);
   }
 
-  absl::StatusOr<std::unique_ptr<SendWire>> Connect(const Scope& /*scope*/, int device,
-                                                    const Handle& handle, absl::Time now) override {
+  absl::StatusOr<std::unique_ptr<SendConnection>> Connect(const Scope& /*scope*/, int device,
+                                                          const Handle& handle,
+                                                          absl::Time now) override {
     // This side's own shared listener is for the other to see whether this process lives.
     WEFT_ASSIGN_OR_RETURN(std::shared_ptr<TcpSharedListener> shared_listener,
                           SharedListenerOf(device));
@@ -239,10 +245,11 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateTcpBackend(const Settings& settin
   return std::make_unique<TcpBackend>(settings, std::move(devices));
 }
 
-absl::StatusOr<std::unique_ptr<SendWire>> ConnectToBeRefused(HandleTransport own,
-                                                             const Settings& settings,
-                                                             const Device& device,
-                                                             const Handle& handle, absl::Time now) {
+absl::StatusOr<std::unique_ptr<SendConnection>> ConnectToBeRefused(HandleTransport own,
+                                                                   const Settings& settings,
+                                                                   const Device& device,
+                                                                   const Handle& handle,
+                                                                   absl::Time now) {
   return Dial(/*shared_listener=*/nullptr, /*idle_thread=*/nullptr, settings, device, handle,
               PurposeOf(own), now);
 }
