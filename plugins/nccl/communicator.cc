@@ -15,7 +15,7 @@ uint64_t KeyOf(int tag) { return static_cast<uint32_t>(tag); }
 
 }  // namespace
 
-CommRequest* Communicator::Acquire(size_t limit) {
+CommRequest* Comm::Acquire(size_t limit) {
   if (free_.empty()) {
     if (requests_.size() >= limit) return nullptr;
     requests_.push_back(std::make_unique<CommRequest>());
@@ -28,13 +28,13 @@ CommRequest* Communicator::Acquire(size_t limit) {
   return request;
 }
 
-void Communicator::Release(CommRequest* request) {
+void Comm::Release(CommRequest* request) {
   request->memory.fill(nullptr);
   free_.push_back(request);
 }
 
-absl::StatusOr<net::RegionView> Communicator::View(const MemoryHandle* memory, void* data,
-                                                   size_t size) const {
+absl::StatusOr<net::RegionView> Comm::View(const MemoryHandle* memory, void* data,
+                                           size_t size) const {
   if (size == 0) return net::RegionView();
   if (memory == nullptr) {
     return absl::InvalidArgumentError(
@@ -50,16 +50,16 @@ absl::StatusOr<net::RegionView> Communicator::View(const MemoryHandle* memory, v
   return all.Slice(begin - base, size);
 }
 
-absl::Status Communicator::Failure(const absl::Status& why, absl::string_view what) const {
+absl::Status Comm::Failure(const absl::Status& why, absl::string_view what) const {
   return Annotate(why, absl::StrCat(self_.ToString(), arrow(), peer_.ToString(), ", ", what));
 }
 
-void Communicator::SetPeer(const PeerInfo& peer) {
+void Comm::SetPeer(const PeerInfo& peer) {
   peer_ = peer;
   connection().link().NamePeer(peer.ToString());
 }
 
-absl::Status Communicator::Test(CommRequest& request, bool* done, int* sizes, absl::Time now) {
+absl::Status Comm::Test(CommRequest& request, bool* done, int* sizes, absl::Time now) {
   std::lock_guard lock(mutex_);
   auto first = request.parts.begin(), last = first + request.count;
   auto all_done = [&] {
@@ -87,18 +87,18 @@ absl::Status Communicator::Test(CommRequest& request, bool* done, int* sizes, ab
   return failed;
 }
 
-absl::StatusOr<std::unique_ptr<MemoryHandle>> Communicator::Register(void* data, size_t size) {
+absl::StatusOr<std::unique_ptr<MemoryHandle>> Comm::Register(void* data, size_t size) {
   WEFT_ASSIGN_OR_RETURN(net::Region region, connection().Register(data, size));
   return std::make_unique<MemoryHandle>(MemoryHandle{std::move(region), false});
 }
 
-absl::StatusOr<std::unique_ptr<MemoryHandle>> Communicator::RegisterDevice(
+absl::StatusOr<std::unique_ptr<MemoryHandle>> Comm::RegisterDevice(
     const net::DeviceMemory& memory) {
   WEFT_ASSIGN_OR_RETURN(net::Region region, connection().RegisterDevice(memory));
   return std::make_unique<MemoryHandle>(MemoryHandle{std::move(region), true});
 }
 
-void Communicator::Deregister(std::unique_ptr<MemoryHandle> memory) {
+void Comm::Deregister(std::unique_ptr<MemoryHandle> memory) {
   std::lock_guard lock(mutex_);  // free again when `memory` goes, which may take it
   const auto count = std::count_if(requests_.begin(), requests_.end(), [&](const auto& request) {
     return std::count(request->memory.begin(), request->memory.end(), memory.get()) > 0;
@@ -111,10 +111,10 @@ void Communicator::Deregister(std::unique_ptr<MemoryHandle> memory) {
   connection().link().Break(why);
 }
 
-SendCommunicator::SendCommunicator(Backend& backend, PeerInfo self, const PeerInfo& listener,
-                                   std::unique_ptr<SendConnection> connection, absl::Time now,
-                                   absl::Status mismatch)
-    : Communicator(backend, std::move(self), connection->mutex()),
+SendComm::SendComm(Backend& backend, PeerInfo self, const PeerInfo& listener,
+                   std::unique_ptr<SendConnection> connection, absl::Time now,
+                   absl::Status mismatch)
+    : Comm(backend, std::move(self), connection->mutex()),
       connection_(std::move(connection)),
       give_up_(now + backend.connect_timeout()),
       mismatch_(std::move(mismatch)) {
@@ -125,7 +125,7 @@ SendCommunicator::SendCommunicator(Backend& backend, PeerInfo self, const PeerIn
   (void)connection_->link().PostNotice(EncodeGreeting(self_));
 }
 
-absl::StatusOr<bool> SendCommunicator::Connect(absl::Time now) {
+absl::StatusOr<bool> SendComm::Connect(absl::Time now) {
   std::lock_guard lock(mutex_);
   connection_->Progress(now);
   if (connection_->link().connected()) set_up_.connected = std::min(set_up_.connected, now);
@@ -151,8 +151,8 @@ absl::StatusOr<bool> SendCommunicator::Connect(absl::Time now) {
   return false;
 }
 
-absl::StatusOr<CommRequest*> SendCommunicator::Send(void* data, size_t size, int tag,
-                                                    const MemoryHandle* memory, absl::Time now) {
+absl::StatusOr<CommRequest*> SendComm::Send(void* data, size_t size, int tag,
+                                            const MemoryHandle* memory, absl::Time now) {
   std::lock_guard lock(mutex_);
   if (!connection_->link().status().ok()) {
     return Failure(connection_->link().status(), absl::StrCat("isend of ", size, " bytes"));
@@ -176,17 +176,15 @@ absl::StatusOr<CommRequest*> SendCommunicator::Send(void* data, size_t size, int
   return request;
 }
 
-ReceiveCommunicator::ReceiveCommunicator(Backend& backend, PeerInfo self,
-                                         std::unique_ptr<ReceiveConnection> connection,
-                                         const SetUpTimes& times)
-    : Communicator(backend, std::move(self), connection->mutex()),
-      connection_(std::move(connection)) {
+ReceiveComm::ReceiveComm(Backend& backend, PeerInfo self,
+                         std::unique_ptr<ReceiveConnection> connection, const SetUpTimes& times)
+    : Comm(backend, std::move(self), connection->mutex()), connection_(std::move(connection)) {
   set_up_ = times;
   peer_.host = "its sender";
   peer_.device = "not known yet";
 }
 
-absl::StatusOr<bool> ReceiveCommunicator::Greet(absl::Time now) {
+absl::StatusOr<bool> ReceiveComm::Greet(absl::Time now) {
   std::lock_guard lock(mutex_);
   connection_->Progress(now);
   std::string text;
@@ -205,8 +203,8 @@ absl::StatusOr<bool> ReceiveCommunicator::Greet(absl::Time now) {
   return true;
 }
 
-absl::StatusOr<CommRequest*> ReceiveCommunicator::Receive(const std::vector<ReceivePart>& parts,
-                                                          absl::Time now) {
+absl::StatusOr<CommRequest*> ReceiveComm::Receive(const std::vector<ReceivePart>& parts,
+                                                  absl::Time now) {
   std::lock_guard lock(mutex_);
   if (!connection_->link().status().ok()) {
     return Failure(connection_->link().status(),
@@ -235,8 +233,8 @@ absl::StatusOr<CommRequest*> ReceiveCommunicator::Receive(const std::vector<Rece
   return request;
 }
 
-absl::StatusOr<CommRequest*> ReceiveCommunicator::Flush(const std::vector<ReceivePart>& parts,
-                                                        absl::Time now) {
+absl::StatusOr<CommRequest*> ReceiveComm::Flush(const std::vector<ReceivePart>& parts,
+                                                absl::Time now) {
   // All parts of a group are of one GPU: what the last of them has seen, all have.
   auto last = std::find_if(parts.rbegin(), parts.rend(), [](const ReceivePart& part) {
     return part.size > 0 && part.memory != nullptr && part.memory->is_device;
@@ -255,7 +253,7 @@ absl::StatusOr<CommRequest*> ReceiveCommunicator::Flush(const std::vector<Receiv
   return request;
 }
 
-absl::StatusOr<std::unique_ptr<ReceiveCommunicator>> ListenCommunicator::Accept(absl::Time now) {
+absl::StatusOr<std::unique_ptr<ReceiveComm>> ListenComm::Accept(absl::Time now) {
   absl::Duration patience = kAcceptPatience * backend_.connect_timeout();
   if (give_up_ == absl::InfinitePast()) give_up_ = now + patience;
   while (true) {
@@ -268,13 +266,13 @@ absl::StatusOr<std::unique_ptr<ReceiveCommunicator>> ListenCommunicator::Accept(
                                    self_.transport, ") or its device"));
     }
     if (*connection == nullptr) break;
-    arriving_.push_back(std::make_unique<ReceiveCommunicator>(
-        backend_, self_, *std::move(connection), SetUpTimes{give_up_ - patience, now}));
+    arriving_.push_back(std::make_unique<ReceiveComm>(backend_, self_, *std::move(connection),
+                                                      SetUpTimes{give_up_ - patience, now}));
   }
   for (size_t i = 0; i < arriving_.size(); ++i) {
     absl::StatusOr<bool> greeted = arriving_[i]->Greet(now);
     if (greeted.ok() && !*greeted) continue;
-    std::unique_ptr<ReceiveCommunicator> one = std::move(arriving_[i]);
+    std::unique_ptr<ReceiveComm> one = std::move(arriving_[i]);
     arriving_.erase(arriving_.begin() + static_cast<std::ptrdiff_t>(i));
     if (!greeted.ok()) return greeted.status();
     give_up_ = absl::InfinitePast();

@@ -1,10 +1,10 @@
-// NCCL's listen, send and receive communicators, and their requests.
+// The plugin's side of NCCL's listenComm, sendComm and recvComm, and their requests.
 //
 // A connection comes to be in three steps, none of which blocks: net/tcp's handshake proves that
 // the connector has the handle; its greeting says who it is; the listener's answer accepts or
 // refuses. NCCL calls connect and accept again until then.
 //
-// Threading: a ListenCommunicator is used by one thread at a time (NCCL's service thread). The
+// Threading: a ListenComm is used by one thread at a time (NCCL's service thread). The
 // others lock themselves: the service thread registers memory and connects, while the progress
 // thread posts and tests. A request belongs to its communicator and is driven by its own tests.
 #ifndef WEFT_PLUGINS_NCCL_COMMUNICATOR_H_
@@ -23,7 +23,7 @@
 
 namespace weft::nccl {
 
-class Communicator;
+class Comm;
 
 // What regMr returns. It does not own the bytes.
 struct MemoryHandle {
@@ -33,7 +33,7 @@ struct MemoryHandle {
 
 // One isend, one group of irecv, or one iflush. Reused; NCCL's void* request.
 struct CommRequest {
-  Communicator* owner = nullptr;
+  Comm* owner = nullptr;
   int count = 0;  // of `parts` in use
   std::array<net::Request, abi::kGroupedReceivesMax> parts;
   std::array<int, abi::kGroupedReceivesMax> tags{};
@@ -49,12 +49,12 @@ struct SetUpTimes {
 };
 
 // What send and receive sides have in common.
-class Communicator {
+class Comm {
  public:
   // `mutex`: of the connection.
-  Communicator(Backend& backend, PeerInfo self, std::mutex& mutex)
+  Comm(Backend& backend, PeerInfo self, std::mutex& mutex)
       : backend_(backend), self_(std::move(self)), mutex_(mutex) {}
-  virtual ~Communicator() = default;
+  virtual ~Comm() = default;
 
   Backend& backend() const { return backend_; }
   const SetUpTimes& set_up() const { return set_up_; }
@@ -91,14 +91,14 @@ class Communicator {
   std::vector<CommRequest*> free_;
 };
 
-class SendCommunicator final : public Communicator {
+class SendComm final : public Comm {
  public:
-  // Begins to connect; `listener` is who made the handle. With a `mismatch` the connection is one
-  // that the listener will refuse (ConnectToBeRefused), and Connect() fails with it once that is
-  // so.
-  SendCommunicator(Backend& backend, PeerInfo self, const PeerInfo& listener,
-                   std::unique_ptr<SendConnection> connection, absl::Time now,
-                   absl::Status mismatch = absl::OkStatus());
+  // Begins to connect; `listener` is the process that made the handle. With a `mismatch` the
+  // listener will refuse the connection (ConnectToBeRefused), and Connect() fails with `mismatch`
+  // once it has.
+  SendComm(Backend& backend, PeerInfo self, const PeerInfo& listener,
+           std::unique_ptr<SendConnection> connection, absl::Time now,
+           absl::Status mismatch = absl::OkStatus());
 
   // True once the other side has accepted.
   absl::StatusOr<bool> Connect(absl::Time now);
@@ -125,10 +125,10 @@ struct ReceivePart {
   const MemoryHandle* memory = nullptr;
 };
 
-class ReceiveCommunicator final : public Communicator {
+class ReceiveComm final : public Comm {
  public:
-  ReceiveCommunicator(Backend& backend, PeerInfo self,
-                      std::unique_ptr<ReceiveConnection> connection, const SetUpTimes& times);
+  ReceiveComm(Backend& backend, PeerInfo self, std::unique_ptr<ReceiveConnection> connection,
+              const SetUpTimes& times);
 
   // The peer's greeting has come and was answered: true. An error ends the attempt, on both sides.
   absl::StatusOr<bool> Greet(absl::Time now);
@@ -144,15 +144,15 @@ class ReceiveCommunicator final : public Communicator {
   std::unique_ptr<ReceiveConnection> connection_;
 };
 
-class ListenCommunicator {
+class ListenComm {
  public:
-  ListenCommunicator(Backend& backend, PeerInfo self, std::unique_ptr<Listener> listener)
+  ListenComm(Backend& backend, PeerInfo self, std::unique_ptr<Listener> listener)
       : backend_(backend), self_(std::move(self)), listener_(std::move(listener)) {}
   const Listener& listener() const { return *listener_; }
 
   // Null: nobody yet. Fails when a peer does not match, dies on the way, or when none has come for
   // kAcceptPatience times the connect timeout since the first call.
-  absl::StatusOr<std::unique_ptr<ReceiveCommunicator>> Accept(absl::Time now);
+  absl::StatusOr<std::unique_ptr<ReceiveComm>> Accept(absl::Time now);
   // The other side may be a slow job, not a slow network.
   static constexpr int kAcceptPatience = 10;
 
@@ -160,7 +160,7 @@ class ListenCommunicator {
   Backend& backend_;
   const PeerInfo self_;
   std::unique_ptr<Listener> listener_;
-  std::vector<std::unique_ptr<ReceiveCommunicator>> arriving_;
+  std::vector<std::unique_ptr<ReceiveComm>> arriving_;
   absl::Time give_up_ = absl::InfinitePast();  // not called yet
 };
 

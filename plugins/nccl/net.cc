@@ -25,7 +25,7 @@ struct Context {
   uint64_t comm_id = 0;
   Scope scope;
   std::mutex mutex;
-  std::map<uint64_t, std::unique_ptr<SendCommunicator>> attempts;  // by Handle::attempt
+  std::map<uint64_t, std::unique_ptr<SendComm>> attempts;  // by Handle::attempt
 };
 
 namespace {
@@ -144,8 +144,8 @@ absl::StatusOr<int> TrafficClassOf(const abi::CommConfig* config) {
                                                  "; right is 0 to 255, or -1 for none"));
 }
 
-absl::StatusOr<SendCommunicator*> BeginAttempt(Context& context, const Scope& scope, int device,
-                                               void* memory, const Handle& handle, absl::Time now) {
+absl::StatusOr<SendComm*> BeginAttempt(Context& context, const Scope& scope, int device,
+                                       void* memory, const Handle& handle, absl::Time now) {
   WEFT_ASSIGN_OR_RETURN(Backend * backend, ReadyBackend());
   WEFT_RETURN_IF_ERROR(backend->devices().Check(device));
   PeerInfo self = SelfOn(*backend, device);
@@ -156,13 +156,13 @@ absl::StatusOr<SendCommunicator*> BeginAttempt(Context& context, const Scope& sc
                             ? backend->Connect(scope, device, handle, now)
                             : ConnectToBeRefused(backend->transport(), *TheProcess().settings,
                                                  backend->devices()[device], handle, now));
-  auto comm = std::make_unique<SendCommunicator>(*backend, std::move(self), ListenerOf(handle),
-                                                 std::move(connection), now, std::move(mismatch));
-  SendCommunicator* out = comm.get();
+  auto comm = std::make_unique<SendComm>(*backend, std::move(self), ListenerOf(handle),
+                                         std::move(connection), now, std::move(mismatch));
+  SendComm* out = comm.get();
   uint64_t attempt = ++TheProcess().attempts;
   std::lock_guard lock(context.mutex);
   // Tables without finalize (up to v10) never say that a connection was given up. The oldest first.
-  std::map<uint64_t, std::unique_ptr<SendCommunicator>>& all = context.attempts;
+  std::map<uint64_t, std::unique_ptr<SendComm>>& all = context.attempts;
   while (!all.empty() && all.begin()->second->Forgotten(now)) all.erase(all.begin());
   all[attempt] = std::move(comm);
   WriteAttempt(memory, attempt);
@@ -170,8 +170,8 @@ absl::StatusOr<SendCommunicator*> BeginAttempt(Context& context, const Scope& sc
 }
 
 // The attempt that the handle's memory names, begun at the first call.
-absl::StatusOr<SendCommunicator*> FindAttempt(Context& context, const Scope& scope, int device,
-                                              void* memory, const Handle& handle, absl::Time now) {
+absl::StatusOr<SendComm*> FindAttempt(Context& context, const Scope& scope, int device,
+                                      void* memory, const Handle& handle, absl::Time now) {
   if (handle.attempt == 0) return BeginAttempt(context, scope, device, memory, handle, now);
   std::lock_guard lock(context.mutex);
   auto found = context.attempts.find(handle.attempt);
@@ -181,13 +181,13 @@ absl::StatusOr<SendCommunicator*> FindAttempt(Context& context, const Scope& sco
                    ", which is not one of this communicator's; was it copied after connect?"));
 }
 
-std::unique_ptr<SendCommunicator> EndAttempt(Context& context, void* memory) {
+std::unique_ptr<SendComm> EndAttempt(Context& context, void* memory) {
   uint64_t attempt = ReadHandle(memory).attempt;
   WriteAttempt(memory, 0);  // so that the handle can be used again
   std::lock_guard lock(context.mutex);
   auto found = context.attempts.find(attempt);
   if (found == context.attempts.end()) return nullptr;
-  std::unique_ptr<SendCommunicator> comm = std::move(found->second);
+  std::unique_ptr<SendComm> comm = std::move(found->second);
   context.attempts.erase(found);
   return comm;
 }
@@ -293,7 +293,7 @@ abi::Result Listen(Context* context, int device, void* handle, void** listen_com
     Handle made = MakeHandle(backend->transport(), listener->address(), listener->secret(),
                              listener->number(), self);
     std::memcpy(handle, &made, sizeof(made));
-    *listen_comm = new ListenCommunicator(*backend, std::move(self), std::move(listener));
+    *listen_comm = new ListenComm(*backend, std::move(self), std::move(listener));
     return absl::OkStatus();
   });
 }
@@ -307,14 +307,14 @@ abi::Result Connect(Context* context, int device, void* handle, void** send_comm
     if (config != nullptr) {
       WEFT_ASSIGN_OR_RETURN(scope.traffic_class, TrafficClassOf(config));
     }
-    WEFT_ASSIGN_OR_RETURN(SendCommunicator * comm,
+    WEFT_ASSIGN_OR_RETURN(SendComm * comm,
                           FindAttempt(*context, scope, device, handle, ReadHandle(handle), now));
     absl::StatusOr<bool> connected = comm->Connect(now);
     if (connected.ok() && !*connected) return absl::OkStatus();
-    std::unique_ptr<SendCommunicator> owned = EndAttempt(*context, handle);
+    std::unique_ptr<SendComm> owned = EndAttempt(*context, handle);
     if (!connected.ok()) return connected.status();
     NoteSetUp(owned->set_up(), SetUpPhase::kHandshake, now);
-    *send_comm = static_cast<Communicator*>(owned.release());
+    *send_comm = static_cast<Comm*>(owned.release());
     return absl::OkStatus();
   });
 }
@@ -322,11 +322,11 @@ abi::Result Connect(Context* context, int device, void* handle, void** send_comm
 abi::Result Accept(void* listen_comm, void** receive_comm) {
   return Guarded("accept", [&]() -> absl::Status {
     *receive_comm = nullptr;
-    auto* listening = static_cast<ListenCommunicator*>(listen_comm);
+    auto* listening = static_cast<ListenComm*>(listen_comm);
     const absl::Time now = Now();
-    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<ReceiveCommunicator> comm, listening->Accept(now));
+    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<ReceiveComm> comm, listening->Accept(now));
     if (comm != nullptr) NoteSetUp(comm->set_up(), SetUpPhase::kWaiting, now);
-    *receive_comm = static_cast<Communicator*>(comm.release());
+    *receive_comm = static_cast<Comm*>(comm.release());
     return absl::OkStatus();
   });
 }
@@ -334,7 +334,7 @@ abi::Result Accept(void* listen_comm, void** receive_comm) {
 abi::Result RegisterMemory(void* comm, void* data, size_t size, int type, void** memory) {
   return Guarded("regMr", [&]() -> absl::Status {
     *memory = nullptr;
-    auto* owner = static_cast<Communicator*>(comm);
+    auto* owner = static_cast<Comm*>(comm);
     const absl::Time begin = Now();
     WEFT_ASSIGN_OR_RETURN(std::unique_ptr<MemoryHandle> made,
                           type == abi::kPointerHost ? owner->Register(data, size)
@@ -351,9 +351,8 @@ abi::Result RegisterDmaBuf(void* comm, void* data, size_t size, int /*type*/, ui
     *memory = nullptr;
     if (fd < 0) return absl::InvalidArgumentError(absl::StrCat("DMA-BUF descriptor ", fd));
     const absl::Time begin = Now();
-    WEFT_ASSIGN_OR_RETURN(
-        std::unique_ptr<MemoryHandle> made,
-        static_cast<Communicator*>(comm)->RegisterDevice({data, size, fd, offset}));
+    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<MemoryHandle> made,
+                          static_cast<Comm*>(comm)->RegisterDevice({data, size, fd, offset}));
     TheProcess().set_up.Add(SetUpPhase::kMemory, begin, Now());
     *memory = made.release();
     return absl::OkStatus();
@@ -362,7 +361,7 @@ abi::Result RegisterDmaBuf(void* comm, void* data, size_t size, int /*type*/, ui
 
 abi::Result DeregisterMemory(void* comm, void* memory) {
   return Guarded("deregMr", [&] {
-    static_cast<Communicator*>(comm)->Deregister(
+    static_cast<Comm*>(comm)->Deregister(
         std::unique_ptr<MemoryHandle>(static_cast<MemoryHandle*>(memory)));
     return absl::OkStatus();
   });
@@ -371,7 +370,7 @@ abi::Result DeregisterMemory(void* comm, void* memory) {
 abi::Result Send(void* send_comm, void* data, size_t size, int tag, void* memory, void** request) {
   return Guarded("isend", [&]() -> absl::Status {
     *request = nullptr;
-    auto* comm = static_cast<SendCommunicator*>(static_cast<Communicator*>(send_comm));
+    auto* comm = static_cast<SendComm*>(static_cast<Comm*>(send_comm));
     const absl::Time now = Now();
     SaySetUp(now, /*final=*/false);
     WEFT_ASSIGN_OR_RETURN(CommRequest * made,
@@ -388,7 +387,7 @@ abi::Result Receive(void* receive_comm, int count, void** data, const Size* size
     *request = nullptr;  // whatever NCCL left there, such as kOptionalReceiveCompletion
     WEFT_ASSIGN_OR_RETURN(const std::vector<ReceivePart> parts,
                           PartsOf(count, data, sizes, tags, memory));
-    auto* comm = static_cast<ReceiveCommunicator*>(static_cast<Communicator*>(receive_comm));
+    auto* comm = static_cast<ReceiveComm*>(static_cast<Comm*>(receive_comm));
     const absl::Time now = Now();
     SaySetUp(now, /*final=*/false);
     WEFT_ASSIGN_OR_RETURN(CommRequest * made, comm->Receive(parts, now));
@@ -405,7 +404,7 @@ abi::Result Flush(void* receive_comm, int count, void** data, const int* sizes, 
     *request = nullptr;
     WEFT_ASSIGN_OR_RETURN(const std::vector<ReceivePart> parts,
                           PartsOf(count, data, sizes, /*tags=*/nullptr, memory));
-    auto* comm = static_cast<ReceiveCommunicator*>(static_cast<Communicator*>(receive_comm));
+    auto* comm = static_cast<ReceiveComm*>(static_cast<Comm*>(receive_comm));
     WEFT_ASSIGN_OR_RETURN(*request, comm->Flush(parts, Now()));
     return absl::OkStatus();
   });
@@ -423,16 +422,16 @@ abi::Result Test(void* request, int* done, int* sizes) {
 
 abi::Result CloseSend(void* send_comm) {
   SaySetUp(Now(), /*final=*/true);
-  delete static_cast<Communicator*>(send_comm);
+  delete static_cast<Comm*>(send_comm);
   return abi::kSuccess;
 }
 abi::Result CloseReceive(void* receive_comm) {
   SaySetUp(Now(), /*final=*/true);
-  delete static_cast<Communicator*>(receive_comm);
+  delete static_cast<Comm*>(receive_comm);
   return abi::kSuccess;
 }
 abi::Result CloseListen(void* listen_comm) {
-  delete static_cast<ListenCommunicator*>(listen_comm);
+  delete static_cast<ListenComm*>(listen_comm);
   return abi::kSuccess;
 }
 
