@@ -1,8 +1,8 @@
 // The paths of a connection and what is known of each: alive or left, smoothed round trip, weight.
 //
-// A path is a number below count(): a source port, a queue pair, an entropy value. Which cables it
-// crosses nobody here knows; paths may share some. A path that shows the first evidence of being
-// dead (a packet on it timed out, and none sent on it since was heard of) is left at once and
+// A path is a number below count(): a source port, a queue pair, an entropy value. The cables that
+// it crosses are not known here; paths may share some. A path that shows the first evidence of
+// being dead (a packet on it timed out, and none sent on it since was heard of) is left at once and
 // probed for its return, with intervals that double. If all are left, all are used.
 //
 // A path may also be slow: its smoothed round trip is far above that of the fastest. Spread evenly,

@@ -22,7 +22,7 @@ struct alignas(kCellBytes) BellPage {
   std::atomic<uint32_t> sleeping;
 };
 
-// Ours.
+// This process's doorbell.
 class Doorbell {
  public:
   static absl::StatusOr<Doorbell> Create();
@@ -41,7 +41,7 @@ class Doorbell {
   Mapping mapping_;
 };
 
-// A peer's.
+// A peer's doorbell.
 class PeerBell {
  public:
   PeerBell() = default;

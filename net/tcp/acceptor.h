@@ -1,13 +1,14 @@
-// Accepts connections, shakes hands on each, and hands over a link once all of its sockets are
-// there, or to the book (resume_book.h) a socket that replaces one of a link that stands.
+// Accepts connections and does the handshake on each. Hands over a link once all of its sockets
+// have come; a socket that replaces a lost one of an established link goes to the book
+// (resume_book.h).
 //
-// Peers that have not proved yet that they hold the job's secret have a bounded share of the
-// process's descriptors, and kHandshakeTimeout. Once that share is full, each new one takes the
-// place of the oldest of the network with the most of them, so that a flood from one network leaves
-// the others' alone. Everybody has kProofGrace undisturbed: while the oldest is younger, those who
-// come wait in the kernel's queue. Some descriptors are left for files; when they run out all the
-// same, peers that come are turned away (they try again) instead of left in a queue that keeps the
-// listener busy.
+// Peers that have not proved yet that they hold the job's secret get kHandshakeTimeout and a
+// bounded share of the process's descriptors. Once that share is full, each new connection evicts
+// the oldest one of the network that has most, so that a flood from one network does not evict
+// peers of others. No connection is evicted before kProofGrace: while the oldest is younger, new
+// ones wait in the kernel's queue. Some descriptors are left for files. When they run out all the
+// same, new connections are closed (their peers try again) instead of left in a queue that keeps
+// the listener busy.
 #ifndef WEFT_NET_TCP_ACCEPTOR_H_
 #define WEFT_NET_TCP_ACCEPTOR_H_
 
@@ -29,8 +30,8 @@ struct Hello;
 struct LinkParameters;
 struct TcpContext;
 
-// A connection is not closed in favour of another before it is so old: many round trips, and time
-// for a peer whose cores are busy.
+// Age before which a connection is not closed in favour of another: many round trips, and time for
+// a peer whose cores are busy.
 inline constexpr absl::Duration kProofGrace = absl::Milliseconds(50);
 // For a process that may have `limit` descriptors open: the most unauthenticated peers of one
 // listener (a process may have a listener for each of its devices), and the descriptors that
@@ -41,7 +42,7 @@ int64_t DescriptorsReserved(int64_t limit);
 class AcceptorOwner {
  public:
   virtual ~AcceptorOwner() = default;
-  // An error is why this peer may not have a new link here, and is told to it.
+  // Whether the peer may have a new link here; an error is sent to the peer as the reason.
   virtual absl::Status Admit(Rank /*peer*/) { return absl::OkStatus(); }
   // `parameters` of one of the sockets.
   virtual void OnPeer(Rank peer, const LinkParameters& parameters,

@@ -1,12 +1,12 @@
-// Makes the sockets of one link: connects them all, shakes hands on each, and starts again with a
-// growing pause while the peer is not up yet, until transport.connect_timeout.
+// Makes the sockets of one link: connects them all, does the handshake on each, and starts again
+// with a growing pause while the peer is not up yet, until transport.connect_timeout.
 //
-// Tried again: what a peer that starts later, restarts or is short of descriptors looks like
-// (refused, reset, unreachable, closed before a verdict). Final: an address that makes no sense, no
-// descriptors here, and every refusal with a reason.
+// Tried again: errors that a peer causes which starts later, restarts or is short of descriptors
+// (refused, reset, unreachable, closed before a verdict). Final: an invalid address, no descriptors
+// here, and every refusal with a reason.
 //
-// It also replaces a lost socket of a link that stands (Resume): each attempt from another source
-// port, so that a path that died is left. There a closed port is final as well, for the process
+// It also replaces a lost socket of an established link (Resume), with each attempt from another
+// source port, so that it leaves a dead path. There a closed port is final as well: the process
 // that listened has died.
 #ifndef WEFT_NET_TCP_CONNECTOR_H_
 #define WEFT_NET_TCP_CONNECTOR_H_

@@ -1,6 +1,6 @@
-// The sockets of links that were closed here, and the departures (departure.h): they stay until the
-// other side has closed as well, for closing a socket with unread bytes resets the connection and
-// destroys what is still on its way.
+// Keeps the sockets of links that were closed here, and the departures (departure.h), until the
+// other side has closed as well: closing a socket with unread bytes resets the connection and
+// destroys the bytes that are still on their way.
 #ifndef WEFT_NET_TCP_LINGERING_H_
 #define WEFT_NET_TCP_LINGERING_H_
 
@@ -25,10 +25,9 @@ class Lingering {
   // this process ends now.
   void Add(Poller& poller, FileDescriptor fd, bool whole);
   void Add(Poller& poller, Departure::Link link);
-  // Before the transport goes: blocks until the other sides' kernels hold what was written to the
-  // `whole` ones and of `whole` departures, and for two seconds at most. Normally that is so
-  // already. Drives the poller for the sake of departures: whoever else is called from there must
-  // still be there.
+  // Called before the transport is destroyed. Blocks, for two seconds at most, until the other
+  // sides' kernels hold all that was written to `whole` sockets and departures; normally they do
+  // already. Drives the poller for the departures, so all its handlers must still exist.
   void AwaitDelivery();
   void clear();
 

@@ -19,7 +19,7 @@ constexpr int kWritesPerTurn = 4;
 constexpr size_t kFramesPerWrite = 64;
 // What the other side sent before it went may still be on its way on the other sockets.
 constexpr absl::Duration kEndingGrace = absl::Seconds(1);
-// Of what the other side holds copies of, it is told this often that they are taken.
+// Bytes between two acknowledgements of copied messages.
 constexpr uint64_t kUntoldMax = 64 << 10;
 // The log, of one socket.
 constexpr absl::Duration kTellLossesEvery = absl::Seconds(10);

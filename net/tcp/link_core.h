@@ -2,8 +2,9 @@
 // is driven by its streams' events, by its turn (something to write) and by a deadline (see
 // OnDeadline).
 //
-// A socket that fails is replaced (resumption.h) and its stream goes on where it was (stream.h).
-// One that the other side's kernel closes in order without a goodbye is not: its process has died.
+// A socket that fails is replaced (resumption.h) and its stream goes on where it was (stream.h). A
+// socket that the other side's kernel closes in order without a goodbye is not: that process has
+// died.
 #ifndef WEFT_NET_TCP_LINK_CORE_H_
 #define WEFT_NET_TCP_LINK_CORE_H_
 

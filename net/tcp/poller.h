@@ -1,6 +1,6 @@
 // The event loop of one tcp transport, without a thread of its own: epoll, deadlines, and the list
-// of those who have something to write. Turn() does one round; a class that derives from Handler is
-// called from there and nowhere else. Not thread-safe.
+// of handlers that have bytes to write. Turn() does one round; handlers are called from there and
+// nowhere else. Not thread-safe.
 #ifndef WEFT_NET_TCP_POLLER_H_
 #define WEFT_NET_TCP_POLLER_H_
 

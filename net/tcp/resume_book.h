@@ -1,7 +1,7 @@
-// Which links that were accepted here may have lost sockets replaced: what the listener asks when
-// somebody comes for one, and where the new socket waits for the link. A link's id, its peer's rank
-// and the job's secret must fit, and each attempt must have a higher epoch than all before, so that
-// nobody takes over another's stream and no attempt that was given up comes late.
+// The accepted links whose lost sockets may be replaced. The listener checks here whether a new
+// socket may replace one, and leaves it here for the link. The link's id, its peer's rank and the
+// job's secret must match, and each attempt must have a higher epoch than all before, so that no
+// peer takes over another's stream and no abandoned attempt arrives late.
 //
 // Thread-safe: a listener and its links may be driven by different threads.
 #ifndef WEFT_NET_TCP_RESUME_BOOK_H_
@@ -34,9 +34,9 @@ class ResumeBook {
   void Leave(uint64_t link_id);  // `wake` is not called any more
   std::vector<Arrival> Take(uint64_t link_id);
 
-  // The listener's: may this socket come? kNotFound, kFailedPrecondition with the reason.
+  // For the listener: whether this socket may replace one. Errors: kNotFound, kFailedPrecondition.
   absl::Status Check(Rank peer, const LinkParameters& parameters) const;
-  // Once its handshake is over. A socket that is of no use any more is closed.
+  // Called once the socket's handshake is over. Closes a socket that its link no longer needs.
   void Deliver(Rank peer, const LinkParameters& parameters, FileDescriptor socket);
 
  private:

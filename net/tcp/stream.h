@@ -1,16 +1,17 @@
-// A stream of frames each way, over one connected socket at a time. It gathers what is queued into
-// few system calls, reads payload straight to where it belongs, and knows nothing of messages: its
-// owner (a link) does.
+// A stream of frames each way, over one connected socket at a time. It gathers queued frames into
+// few system calls and reads payload straight to its place. It knows nothing of messages; its
+// owner, a link, does.
 //
 // A stream that is resumable survives its socket. It counts the bytes that it has taken from
-// sockets, and keeps its place in the frame; on a new socket each side says first how many it has
-// taken (kResume), and the other goes on from there. So nothing is taken twice, and frames need no
-// numbers. What was written therefore stays readable until the other side has taken it: small
+// sockets, and keeps its position within the frame; on a new socket each side first sends its count
+// (kResume), and the other goes on from there. So no byte is taken twice, and frames need no
+// numbers. Written bytes therefore stay readable until the other side has taken them: small
 // payloads are copied, within kHeldBytesMax; larger ones stay where they are, and OnSent() comes
-// once they are taken. Others are sent once the kernel has them.
+// once they are taken. On a stream that is not resumable OnSent() comes once the kernel has the
+// bytes.
 //
-// Reading: headers and small payloads go through the poller's buffer, several frames a call. Of a
-// large payload that is stored as it is, the rest goes straight into its memory. One that is
+// Reading: headers and small payloads go through the poller's buffer, several frames a call. A
+// large payload that is stored is read straight into its memory, but for its beginning; one that is
 // reduced goes through the buffer, which stays in the cache, in pieces of a multiple of 64 bytes.
 #ifndef WEFT_NET_TCP_STREAM_H_
 #define WEFT_NET_TCP_STREAM_H_

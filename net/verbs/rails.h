@@ -1,5 +1,5 @@
-// The devices of one transport ("rails") and what is shared of them: memory, completion queues, the
-// numbers under which completions find their queue pairs, asynchronous events.
+// The devices of one transport ("rails") and what its links share on them: registered memory,
+// completion queues, the ids that map completions to queue pairs, asynchronous events.
 #ifndef WEFT_NET_VERBS_RAILS_H_
 #define WEFT_NET_VERBS_RAILS_H_
 
@@ -25,8 +25,8 @@ namespace weft::net {
 inline constexpr uint32_t kSendDepth = 2 * kRingSlots;
 inline constexpr uint32_t kReceiveDepth = kRingSlots + 32;
 
-// Who uses queue pairs. Called from Rails::Poll(), Rails::TakeEvents() and, where nothing is to be
-// waited for, RailQueuePair::Connect() only.
+// The user of queue pairs. Called from Rails::Poll(), Rails::TakeEvents() and, where nothing is to
+// be waited for, RailQueuePair::Connect() only.
 class QueuePairUser {
  public:
   virtual ~QueuePairUser() = default;
@@ -37,7 +37,7 @@ class QueuePairUser {
   virtual void OnConnected(int /*lane*/, const absl::Status& /*status*/) {}
 };
 
-// Who takes what comes to the receives that a rail's queue pairs share.
+// Takes the completions of the receives that a rail's queue pairs share.
 class SharedReceiveUser {
  public:
   virtual ~SharedReceiveUser() = default;

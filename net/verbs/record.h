@@ -1,5 +1,5 @@
-// Which of the other side's entries have been taken: all below `base`, and some above. It decides,
-// after a queue pair was lost, what is sent again, and makes that exactly once in effect.
+// The set of the other side's entries that have been taken: all below `base`, and some above. It
+// decides, after a queue pair was lost, what is sent again, and makes that exactly once in effect.
 #ifndef WEFT_NET_VERBS_RECORD_H_
 #define WEFT_NET_VERBS_RECORD_H_
 

@@ -1,15 +1,15 @@
-// A link's way over RDMA: its queue pairs ("lanes"), the ring of entries each way, and their
-// repair. See entry.h for what is said. The wire delivers each entry that was given to it exactly
-// once, whatever becomes of single queue pairs, or ends with a status that says what was tried.
+// Carries a link's entries over RDMA: its queue pairs ("lanes"), the ring of entries each way, and
+// their repair. Entries: entry.h. The wire delivers each entry that was given to it exactly once,
+// whatever becomes of single queue pairs, or ends with a status that says what was tried.
 //
-// How: entries are numbered. One that the other side has not said to have taken is kept; the memory
-// of its payload only until the device says that it is delivered, for what a reliable connection
-// has acknowledged lies in the other side's memory. When a queue pair fails on either side, both
-// end it, so that nothing of it writes memory any more; each looks into its ring for entries that
-// came and were not reported; then they tell each other which have arrived (the record), and the
-// rest is sent again on any lane. A completion that never comes is noticed the same way: after
-// verbs.stall_after the other side is asked for its record. Failed lanes are made anew, on the next
-// source port and the next rail; one that comes back is used again.
+// How: entries are numbered, and kept until the other side has acknowledged them. The memory of an
+// entry's payload is needed only until the device reports it delivered, since bytes that a reliable
+// connection has acknowledged lie in the other side's memory. When a queue pair fails on either
+// side, both end it, so that nothing of it writes memory any more; each looks into its ring for
+// entries that came and were not reported; then they tell each other which have arrived (the
+// record), and the rest is sent again on any lane. A completion that never comes is noticed the
+// same way: after verbs.stall_after the other side is asked for its record. Failed lanes are made
+// anew, on the next source port and the next rail; one that comes back is used again.
 #ifndef WEFT_NET_VERBS_WIRE_H_
 #define WEFT_NET_VERBS_WIRE_H_
 

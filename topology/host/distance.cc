@@ -94,7 +94,7 @@ class Graph {
     return device.numa < 0 ? somewhere_ : numa_ + static_cast<size_t>(device.numa);
   }
 
-  // The switch that stands for the one at `index` and those that are one with it.
+  // Representative of the merged switch that `index` belongs to.
   int Merged(int index) const {
     const Device& device = machine_.device(index);
     const int generation = BroadcomGeneration(device.identity, 1);

@@ -9,7 +9,7 @@
 // and the time at which the kernel got it; see reader.h. Everything is sent as ECN-capable (ECT(0),
 // RFC 3168).
 //
-// A datagram that nobody can have sent on purpose is counted and dropped; see Statistics. Driven by
+// A malformed or unauthenticated datagram is counted and dropped; see Statistics. Driven by
 // the transport's poller; not thread-safe.
 #ifndef WEFT_NET_MULTIPATH_UDP_SOCKETS_H_
 #define WEFT_NET_MULTIPATH_UDP_SOCKETS_H_
@@ -47,7 +47,7 @@ struct SocketStatistics {
   int64_t malformed = 0;                      // with a peer's header, but damaged, or forged
 };
 
-// Whom datagrams are for.
+// The receiver of datagrams.
 class DatagramOwner : public ChunkPlaces {
  public:
   virtual const Key& key() const = 0;  // that its peer seals with

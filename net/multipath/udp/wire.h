@@ -1,5 +1,5 @@
-// One link's way over its paths: a Sender and a Receiver for each direction, and the frames
-// of tcp links (net/tcp/frame.h) as their messages.
+// Carries one link's frames over its paths: a Sender and a Receiver for each direction, whose
+// messages are the frames of tcp links (net/tcp/frame.h).
 //
 //   data            one message a send; every chunk names the receive it is for, so that it is put
 //                   in place, or reduced, as it arrives, in whatever order
@@ -9,8 +9,8 @@
 // A packet of type Hello, Data, Probe or Finish is for the Receiver, any other for the Sender: so
 // the two directions share paths and keys.
 //
-// Driven by the poller: what arrived is handed on, and what is to be sent leaves, in its turn. A
-// link that is closed leaves its wire behind (Linger()) until the peer has its last words.
+// Driven by the poller: in its turn it hands on what has arrived and sends what is queued. A link
+// that is closed leaves its wire behind (Linger()) until the peer has its last messages.
 #ifndef WEFT_NET_MULTIPATH_UDP_WIRE_H_
 #define WEFT_NET_MULTIPATH_UDP_WIRE_H_
 
