@@ -71,10 +71,10 @@ absl::Status AgreeOnSecret(collectives::Store& store, absl::Duration timeout,
 
 absl::StatusOr<Bootstrap> Bootstrap::Join(const Options& options) {
   using collectives::JobEnvironment;
-  Bootstrap party;
-  party.timeout_ = options.settings.Duration("store.timeout");
-  WEFT_ASSIGN_OR_RETURN(party.environment_, JobEnvironment::FromEnvironment());
-  JobEnvironment& job = party.environment_;
+  Bootstrap bootstrap;
+  bootstrap.timeout_ = options.settings.Duration("store.timeout");
+  WEFT_ASSIGN_OR_RETURN(bootstrap.environment_, JobEnvironment::FromEnvironment());
+  JobEnvironment& job = bootstrap.environment_;
   if (job.world_size > 1 && !options.host.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the environment names a job of ", job.world_size,
@@ -88,17 +88,17 @@ absl::StatusOr<Bootstrap> Bootstrap::Join(const Options& options) {
   // A server waits for its client; a client finds one, or there is none.
   const absl::Duration patience =
       options.host.empty()
-          ? party.timeout_
-          : std::min(party.timeout_, options.settings.Duration("transport.connect_timeout"));
+          ? bootstrap.timeout_
+          : std::min(bootstrap.timeout_, options.settings.Duration("transport.connect_timeout"));
   absl::StatusOr<collectives::JobStore> store = collectives::StoreFromEnvironment(job, patience);
   if (!store.ok()) {
     return Annotate(store.status(), options.host.empty()
                                         ? absl::StrCat("meet the other ranks")
                                         : absl::StrCat("meet the server on ", options.host));
   }
-  party.store_ = *std::move(store);
-  WEFT_RETURN_IF_ERROR(AgreeOnSecret(*party.store_.store, party.timeout_, job));
-  return party;
+  bootstrap.store_ = *std::move(store);
+  WEFT_RETURN_IF_ERROR(AgreeOnSecret(*bootstrap.store_.store, bootstrap.timeout_, job));
+  return bootstrap;
 }
 
 absl::StatusOr<std::vector<std::string>> Bootstrap::AllGather(const std::string& mine,
