@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "net/handshake.h"
-#include "plugins/nccl/communicator.h"
+#include "plugins/nccl/comm.h"
 #include "plugins/nccl/log.h"
 #include "plugins/nccl/set_up_log.h"
 

@@ -1,4 +1,4 @@
-#include "plugins/nccl/communicator.h"
+#include "plugins/nccl/comm.h"
 
 #include <algorithm>
 #include <utility>

@@ -7,8 +7,8 @@
 // Threading: a ListenComm is used by one thread at a time (NCCL's service thread). The
 // others lock themselves: the service thread registers memory and connects, while the progress
 // thread posts and tests. A request belongs to its communicator and is driven by its own tests.
-#ifndef WEFT_PLUGINS_NCCL_COMMUNICATOR_H_
-#define WEFT_PLUGINS_NCCL_COMMUNICATOR_H_
+#ifndef WEFT_PLUGINS_NCCL_COMM_H_
+#define WEFT_PLUGINS_NCCL_COMM_H_
 
 #include <array>
 #include <memory>
@@ -166,4 +166,4 @@ class ListenComm {
 
 }  // namespace weft::nccl
 
-#endif  // WEFT_PLUGINS_NCCL_COMMUNICATOR_H_
+#endif  // WEFT_PLUGINS_NCCL_COMM_H_
