@@ -9,14 +9,14 @@
 //           MAC over Hello's MAC and all this} ->
 //
 // The MAC is HMAC-SHA512/256 under the 32-byte secret; fresh nonces make a recorded Hello
-// worthless. It proves who opened the connection. It neither hides nor protects what is sent on it
-// later: an attacker who can rewrite packets between two hosts of the job is outside of what it
-// defends against.
+// worthless. It authenticates both ends when the connection opens. It neither hides nor protects
+// the bytes sent later: an attacker who can rewrite packets between two hosts of the job is outside
+// of what it defends against.
 //
 // The connector proves itself first: to a peer that has not, a listener says nothing that depends
-// on the secret, and its Verdict has zeros for a MAC. A connector must begin with somebody, so who
-// passes for the listener gets a MAC over what is known, and can try secrets against it at leisure:
-// a secret is drawn (net/secret.h) or stretched from a long passphrase, never a password.
+// on the secret, and its Verdict has zeros for a MAC. A connector must begin, so an attacker
+// who poses as the listener gets a MAC over known bytes, and can try secrets against it offline: a
+// secret is random (net/secret.h) or stretched from a long passphrase, never a password.
 //
 // This is a protocol core without I/O: bytes in, bytes out, no clock (the owner sets a deadline:
 // kHandshakeTimeout), no descriptors. A message is at most kHandshakeBytesMax long, whatever the

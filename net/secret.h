@@ -1,6 +1,6 @@
 // The secret that the processes of a job share (JobSecret, net/transport.h), and its text: 64
-// hexadecimal digits. 32 zero bytes stand for no secret: they are never made, and nobody may give
-// them. No message holds a secret, not even a wrong one.
+// hexadecimal digits. 32 zero bytes stand for no secret: they are never made, and refused as a
+// setting. No error message holds a secret, not even a wrong one.
 #ifndef WEFT_NET_SECRET_H_
 #define WEFT_NET_SECRET_H_
 

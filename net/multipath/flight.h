@@ -1,4 +1,4 @@
-// The packets of a sender that are on their way, and the verdict over each: arrived, or lost.
+// The packets of a sender that are in flight, and the verdict on each: arrived, or lost.
 //
 // Every transmission has a number of its own (as in QUIC), so that each acknowledgement gives a
 // clean round trip and a lost retransmission shows as well. A packet counts as lost when
@@ -16,7 +16,7 @@
 // A loss that proves wrong (the packet is acknowledged after all) doubles both reordering limits
 // for the connection, up to a bound, as RACK does.
 //
-// When nothing at all is heard, it is not this class that decides: see Sender's probe timeout.
+// When no packet at all arrives, Sender's probe timeout decides, and not this class.
 // Bounded by `capacity` numbers. Not thread-safe; time is passed in.
 #ifndef WEFT_NET_MULTIPATH_FLIGHT_H_
 #define WEFT_NET_MULTIPATH_FLIGHT_H_

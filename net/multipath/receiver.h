@@ -8,17 +8,17 @@
 //   poll until receiver.deadline();
 //   while (receiver.TakeCompletion(done)) ...     // once a receive, in any order
 //
-// A chunk may come twice, late, or before others: a bit a chunk keeps it harmless. A packet that is
-// repeated is acknowledged again, and no sign of life, nor of a way. A message longer
-// than what was posted for it fails on both sides and hurts no other. What was posted for a sender
-// that restarted fails once ("has restarted"); whatever is posted after that belongs to the new
-// one.
+// A chunk may come twice, late, or before others: a bit a chunk makes that harmless. A repeated
+// packet is acknowledged again, but proves neither that the peer lives nor that a path works. A
+// message longer than its receive fails on both sides and affects no other. Receives that were
+// posted for a sender which restarted fail once ("has restarted"); later ones belong to the new
+// sender.
 //
-// An acknowledgement takes the way back of what came last. Ways back may be dead where ways there
-// are not, and nothing acknowledges acknowledgements: but data says which of them came through
-// last. With `recycles_ways` three of four take one of the eight ways of which that was said last
-// (as REPS does with paths), in turn. A probe is answered by its own way besides: whoever probes
-// may know of none that leads back.
+// An acknowledgement takes the return path of the last arrival. A return path may be dead where the
+// forward path is not, and acknowledgements are not acknowledged; but data packets name the
+// acknowledgement that arrived last. With `recycles_ways` three of four acknowledgements take, in
+// turn, one of the eight return paths that were named last (as REPS does with paths). A probe is
+// also answered on its own return path, as its sender may know no other that works.
 //
 // Each arrival is echoed, with the time that it was held and its ECN mark; besides, every Ack
 // carries a bitmap of all that has arrived above a base, so that a lost Ack costs nothing.

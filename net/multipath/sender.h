@@ -1,6 +1,6 @@
 // The sending side of a multipath connection: messages in, packets out; acknowledgements in,
 // completions out. A state machine without I/O: no socket, no clock, no thread. The receiving side
-// is receiver.h, what they say to each other packet.h.
+// is receiver.h, their packets are in packet.h.
 //
 //   Sender sender(options, now);
 //   sender.Send(cookie, data, size);              // the i-th matches the receiver's i-th Post()
@@ -11,9 +11,9 @@
 //
 // Connection. Hello and Welcome exchange incarnations, numbers that only rise from one life of a
 // process to the next; every packet carries both, so that nothing of an earlier life is ever taken
-// for one of this. A receiver that does not know us answers Reset: whatever was outstanding then
-// fails once (kUnavailable, "has restarted"), since nobody can know what of it had arrived, and the
-// connection is made anew for what is sent after.
+// for one of this. A receiver that does not know the sender answers Reset: outstanding messages
+// then fail once (kUnavailable, "has restarted"), since it is unknown which of them had arrived,
+// and the connection is made anew for later messages.
 //
 // Flow. A message leaves only once its receive is posted (messages, in Ack), so that nothing
 // unexpected is ever buffered; with credits, bytes leave only as far as the receiver has granted.

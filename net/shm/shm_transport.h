@@ -1,6 +1,6 @@
-// The shm transport: links between processes of one host, through memory that the two of a link
-// share and nobody else can name. docs/decisions/0002-memfd-over-unix-sockets.md says why so,
-// docs/wire-format.md what stands in the memory.
+// The shm transport: links between processes of one host, through memory that the two ends of a
+// link share and no other process can open. Reasons:
+// docs/decisions/0002-memfd-over-unix-sockets.md; layout of the memory: docs/wire-format.md.
 //
 // Files, in reading order: ring.h (rings of cells, the arena), segment.h (the memory of a link),
 // doorbell.h (sleeping), bringup.h (connecting), endpoint.h and links.h (the two ends), this.

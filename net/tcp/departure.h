@@ -1,6 +1,6 @@
-// A tcp link that was closed here while the other side may still miss what was reported as sent.
-// Its streams say what is left, and goodbye, on sockets that replace lost ones if need be: what is
-// told as sent arrives, or the other side learns at once that the link has ended.
+// A tcp link that was closed here while the other side may still miss bytes that were reported as
+// sent. Its streams send them, and goodbye, on sockets that replace lost ones if need be: reported
+// bytes arrive, or the other side learns at once that the link has ended.
 //
 // Bounds: tcp.dead_after for a lost socket's replacement; with all sockets in place, two seconds
 // until the other side has closed as well.

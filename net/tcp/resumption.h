@@ -1,7 +1,7 @@
-// How the lost sockets of one link are replaced. The connecting end dials the listener anew, which
-// says at once when it is gone or does not know the link. The accepting end waits for that, and
-// looks meanwhile whether the other process lives: it tries its listening port (life_port), and
-// closes what it gets.
+// Replaces the lost sockets of one link. The connecting end connects to the listener again, and
+// learns at once when that is gone or does not know the link. The accepting end waits for the new
+// socket, and probes meanwhile whether the other process lives: it connects to that process's
+// listening port (life_port), and closes the connection.
 //
 // Bounds: what was lost is given up as tcp.dead_after says (Begin's `give_up`); as long as the
 // other side's kernel accepts connections for a process that does not answer, as one that is

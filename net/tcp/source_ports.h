@@ -1,5 +1,5 @@
-// Source ports that somebody has planned: switches hash them, so they choose the paths of a link's
-// sockets (docs/path-planning.md).
+// Planned source ports: switches hash them, so they choose the paths of a link's sockets
+// (docs/path-planning.md).
 //
 // A file, the same for all processes of a job, one link a line; '#' begins a comment:
 //

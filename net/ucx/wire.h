@@ -1,7 +1,7 @@
-// A link's way through UCX: an endpoint to the peer's worker, the frames that go out on it and
-// those that come for the link. A frame is an active message: its header a FrameHeader, its data
-// the payload. Large payloads come by rendezvous, straight to their place; those that are reduced
-// come through two buffers of a wire's own.
+// Carries a link's frames through UCX: an endpoint to the peer's worker, the frames that go out on
+// it and those that come for the link. A frame is an active message: its header a FrameHeader, its
+// data the payload. Large payloads come by rendezvous, straight to their place; those that are
+// reduced come through two buffers of a wire's own.
 #ifndef WEFT_NET_UCX_WIRE_H_
 #define WEFT_NET_UCX_WIRE_H_
 

@@ -1,14 +1,14 @@
-// Eager messages: small ones that a verbs link sends before it knows of their receive. Here is who
-// is matched with what; links.h moves the bytes.
+// Eager messages: small ones that a verbs link sends before it knows of their receive. This file
+// matches sends and receives; links.h moves the bytes.
 //
 // A receive is matched with a send of the same tag, first posted, first matched, whichever way they
 // meet: at the sender, where a clear-to-send has come, or at the receiver, where an eager message
 // has. A send goes eagerly only when no earlier one of its tag waits, and no clear-to-send of its
 // tag is there; so the receive that it is for is the first that the receiver knows of. That one's
 // clear-to-send may be on its way all the same: the sender expects it and drops it. It may also
-// have been held back, and never come; then the receiver's next word says that the message has been
-// matched. Both are exact, as clear-to-sends come in the order of receives, and each says which
-// messages had been matched when it was written.
+// have been held back, and never come; then the receiver's next entry says that the message has
+// been matched. Both are exact, as clear-to-sends come in the order of receives, and each says
+// which messages had been matched when it was written.
 #ifndef WEFT_NET_VERBS_EAGER_H_
 #define WEFT_NET_VERBS_EAGER_H_
 

@@ -1,4 +1,4 @@
-// What two processes say to each other on a verbs link. Two layers, both in docs/wire-format.md:
+// The protocol of a verbs link, in two layers (docs/wire-format.md):
 //
 // Entries go by RDMA. Each side has a ring of kRingSlots slots, into which the other writes entries
 // with immediate: a header of 128 bytes, and small payloads behind it. Entry n lies in slot n

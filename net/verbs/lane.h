@@ -1,5 +1,5 @@
-// One of a link's queue pairs, from its making to its loss, and the next that takes its place. What
-// is on its way on it, and how fast it is. No decisions: those are the wire's.
+// One lane of a link: its queue pair, from creation to loss, and the one that replaces it; the
+// entries in flight on it, and its speed. No decisions: those are the wire's.
 #ifndef WEFT_NET_VERBS_LANE_H_
 #define WEFT_NET_VERBS_LANE_H_
 

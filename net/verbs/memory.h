@@ -1,4 +1,4 @@
-// Registered memory of a transport: each stretch once, on all rails, however often it is asked for.
+// Registered memory of a transport: each range is registered once, on all rails, and shared.
 #ifndef WEFT_NET_VERBS_MEMORY_H_
 #define WEFT_NET_VERBS_MEMORY_H_
 

@@ -1,7 +1,7 @@
 // Connected queue pairs as paths of multipath links: the wire of sockets
 // (net/multipath/udp/wire.h) with a NIC under it, which cuts, checks and delivers packets.
 //
-//   unreliable (UC)  recovers none: a lost packet costs that packet, and nobody is told
+//   unreliable (UC)  recovers none: a lost packet is lost, and not reported
 //   reliable (RC)    sends again itself what a path loses, in order, so that one loss holds up all
 //                    behind it on that path; a path that stays dead is a queue pair that fails.
 //                    What takes too long is sent again on another path all the same, and the copy
@@ -17,11 +17,11 @@
 // belong together: an end that loses its own begins the next, an end that hears of a later one
 // follows. Nothing is sent on a queue pair before the other end has said that its own receives.
 //
-// Nobody tells of an unreliable queue pair that its path is dead, and a reliable one takes long. An
-// end whose sender has left a path for verbs.stall_after, and has probed it in vain, asks the other
-// end, one path at a time. That one gives the queue pair up, as one that has failed, if it has
-// heard nothing of it either while it heard of others; else nothing happens. So neither a busy end
-// nor a stopped one costs queue pairs.
+// An unreliable queue pair never reports that its path is dead, and a reliable one reports it late.
+// An end whose sender has left a path for verbs.stall_after, and has probed it in vain, asks the
+// other end, one path at a time. The other end gives the queue pair up, as if it had failed, if
+// nothing has arrived on it either while packets arrived on others; else nothing happens. So
+// neither a busy end nor a stopped one costs queue pairs.
 //
 // The link breaks, and says why, when the devices of all paths have failed, or when a path is
 // missing and nothing comes over the others for verbs.give_up_after, not counting time for which

@@ -1,7 +1,7 @@
 // The paths of one link to its peer, as its wire uses them: UDP sockets that all links share
 // (UdpPaths), or queue pairs of the link's own (net/verbs/pair_paths.h). Packets in, packets out;
-// whether one arrives, nobody here says. Those that fail may be replaced, for which both ends talk
-// over the link's connection (Repair()).
+// delivery is not known here. Paths that fail may be replaced, for which both ends exchange
+// messages over the link's connection (Repair()).
 //
 // Driven by the transport's poller; not thread-safe.
 #ifndef WEFT_NET_MULTIPATH_UDP_LINK_PATHS_H_
