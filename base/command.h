@@ -1,4 +1,4 @@
-// Runs another program and hears what it says, within a bound of time.
+// Runs another program and returns its output and status, within a bound of time.
 #ifndef WEFT_BASE_COMMAND_H_
 #define WEFT_BASE_COMMAND_H_
 

@@ -2,7 +2,8 @@
 //
 //   if (throttle.Admit(now)) WEFT_LOG_WARN(peer, " was turned away", throttle.LeftOut());
 //
-// Who keeps time writes what was left out when a period ends, though no further line comes:
+// An owner with a timer logs the number of suppressed lines when a period ends, though no further
+// line comes:
 //
 //   if (now >= throttle.due()) WEFT_LOG_WARN(throttle.TakeLeftOut(), " more were turned away");
 //

@@ -1,5 +1,5 @@
-// Shared libraries of ours that are loaded only where they are wanted, so that the others do not
-// depend on what these link (CUDA, UCX).
+// Weft's shared libraries that are loaded only where they are needed, so that the other libraries
+// do not depend on what these link (CUDA, UCX).
 #ifndef WEFT_BASE_MODULE_H_
 #define WEFT_BASE_MODULE_H_
 

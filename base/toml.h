@@ -1,5 +1,5 @@
-// The one way to parse TOML here. toml11 3.7 alone is not fit for files of strangers: what nests
-// deeply overflows its stack, and on text that is no UTF-8 it reads outside of its buffers.
+// The one way to parse TOML here. toml11 3.7 alone is not safe on untrusted files: deep nesting
+// overflows its stack, and on text that is no UTF-8 it reads outside of its buffers.
 #ifndef WEFT_BASE_TOML_H_
 #define WEFT_BASE_TOML_H_
 

@@ -1,4 +1,4 @@
-// Which Weft this is.
+// The version of Weft.
 #ifndef WEFT_BASE_VERSION_H_
 #define WEFT_BASE_VERSION_H_
 

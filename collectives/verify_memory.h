@@ -1,5 +1,5 @@
-// What the verification of schedules takes memory for: not bytes, but whose contributions each
-// element is made of. Threads use one of them each.
+// Symbolic memory for the verification of schedules: it holds not bytes, but the ranks whose
+// contributions make up each element. Each thread uses its own.
 #ifndef WEFT_COLLECTIVES_VERIFY_MEMORY_H_
 #define WEFT_COLLECTIVES_VERIFY_MEMORY_H_
 

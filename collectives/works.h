@@ -1,5 +1,5 @@
-// What a communicator hands to the engine: a collective, a message, and what was over before it
-// began.
+// The works that a communicator hands to the engine: collectives, messages, and calls that failed
+// before they began.
 #ifndef WEFT_COLLECTIVES_WORKS_H_
 #define WEFT_COLLECTIVES_WORKS_H_
 

@@ -1,5 +1,5 @@
-// What the backend asks of tensors, and how they become pointers and counts. Everything that is
-// wrong with an argument is thrown as c10::Error, which names the call, the tensor's type, shape
+// The backend's requirements of tensors, and their conversion to pointers and counts. An invalid
+// argument is thrown as c10::Error, which names the call, the tensor's type, shape
 // and device, and what would be right.
 #ifndef WEFT_COLLECTIVES_C10D_TENSORS_H_
 #define WEFT_COLLECTIVES_C10D_TENSORS_H_

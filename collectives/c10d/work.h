@@ -1,7 +1,7 @@
 // One c10d::Work over one or several of ours, and the threads that complete its future.
 //
-// Received data that was staged is copied to its tensors by whoever first finds the work done:
-// wait(), isCompleted() or the future. Thread-safe.
+// Received data that was staged is copied to its tensors by the first caller that finds the work
+// done: wait(), isCompleted() or the future. Thread-safe.
 #ifndef WEFT_COLLECTIVES_C10D_WORK_H_
 #define WEFT_COLLECTIVES_C10D_WORK_H_
 

@@ -40,7 +40,7 @@ class Connections {
   // Waits for the server; kPermissionDenied at once.
   absl::Status Begin();
 
-  // One command. kUnavailable: the connection was lost, and nobody knows whether it was done;
+  // One command. kUnavailable: the connection was lost, and it is unknown whether it was executed;
   // kUnknown: Redis' own error.
   absl::StatusOr<Reply> Call(const Words& words);
 

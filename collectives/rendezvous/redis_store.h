@@ -2,8 +2,8 @@
 // (hiredis). Values live in one hash a job, so that jobs do not see each other's; what must be
 // atomic is a Lua script. Waiting is a subscription, not polling.
 //
-// Differs from StoreClient: a call whose connection is lost fails with kUnavailable, and whether it
-// was done nobody can say; nothing fences replaced ranks; Redis' own limits on memory hold.
+// Differs from StoreClient: a call whose connection is lost fails with kUnavailable, and it is
+// unknown whether it was executed; replaced ranks are not fenced; Redis' own limits on memory hold.
 //
 // A connection for each call that is under way at one time. Thread-safe.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_REDIS_STORE_H_

@@ -1,7 +1,7 @@
-// Where a store's server is, for those who dial it: its name's addresses, looked up in a thread of
-// their own, because the name service may take seconds and cannot be interrupted. What it said is
-// remembered, so that a connection that is made again waits for nobody; a server that has moved is
-// found by Refresh(). Nothing is ever looked up in reverse. Not thread-safe.
+// The addresses of a store's server, for its clients: looked up in a thread of their own, because
+// the name service may take seconds and cannot be interrupted. The answer is remembered, so that
+// reconnecting does not wait for it; Refresh() finds a server that has moved. Nothing is ever
+// looked up in reverse. Not thread-safe.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_ADDRESSES_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_ADDRESSES_H_
 

@@ -1,5 +1,5 @@
-// What answers the requests of a store's clients: the table itself (store_table.h), or a relay's
-// way to it (store_relay_table.h). StoreCore stands before either. No sockets, clocks or threads.
+// Answers the requests of a store's clients: the table itself (store_table.h), or a relay's client
+// of the root (store_relay_table.h). StoreCore calls either. No sockets, clocks or threads.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_BACKEND_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_BACKEND_H_
 
@@ -32,7 +32,7 @@ class StoreBackend {
   // `request` has passed DecodeRequest; what is needed of it later is taken from it. Its answer,
   // and others that it brings about, are in the next TakeAnswers(), or in a later one if it waits.
   virtual void Execute(StoreTicket ticket, StoreRequest&& request, absl::Time now) = 0;
-  // Nobody wants this answer any more. A rank's arrival at a barrier still counts.
+  // This answer is not needed any more. A rank's arrival at a barrier still counts.
   virtual void Forget(StoreTicket ticket) = 0;
   // A request that waits ends with this error; ranks that had arrived with it have not.
   virtual void Expel(StoreTicket ticket, absl::Status why) = 0;

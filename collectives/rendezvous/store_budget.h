@@ -1,6 +1,6 @@
 // The memory that a store may take, all of its jobs, clients and connections together, and texts
-// that are charged to it for as long as anybody holds them: a value, and a reply that carries it to
-// many clients, are charged once. Not thread-safe.
+// that are charged to it for as long as they are referenced: a value, and a reply that carries it
+// to many clients, are charged once. Not thread-safe.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_BUDGET_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_BUDGET_H_
 
@@ -48,7 +48,7 @@ class ChargedText {
   ChargedText& operator=(const ChargedText&) = delete;
 
   const std::string& text() const { return text_; }
-  // change(std::string&): while nobody else holds it.
+  // change(std::string&): while no other reference to it exists.
   template <typename Change>
   void Edit(Change change) {
     change(text_);

@@ -1,12 +1,13 @@
 // A Store on a StoreServer somewhere: one socket, any number of threads, replies in any order, so
 // that one thread's wait holds up no other thread's call.
 //
-// No thread of its own: of the threads that wait for replies, one reads for all and hands that duty
-// on when its own reply has come. A lost connection is made again, and what had no reply is sent
-// again; the server executes it once. When that does not succeed within `reconnect`, the store is
-// gone: all calls, waiting and future, return kUnavailable, which says where it was and who served
-// it. Thread-safe. After fork(), only the parent may use it: in the child, calls fail with
-// kFailedPrecondition, and its end there is nobody's business.
+// It has no thread of its own: one of the threads that wait for replies reads for all, and hands
+// that duty on when its own reply has come. A lost connection is made again, and requests without a
+// reply are sent again; the server executes each once. When that does not succeed within
+// `reconnect`, the store is gone: all calls, waiting and future, return kUnavailable with the
+// store's address and the process that served it. Thread-safe. After fork(), only the parent may
+// use it: in the child, calls fail with kFailedPrecondition, and the destructor leaves the session
+// as it is.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_CLIENT_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_CLIENT_H_
 
@@ -43,7 +44,7 @@ struct StoreClientOptions {
 
 class StoreClient : public Store {
  public:
-  // kDeadlineExceeded: nobody listens there; kPermissionDenied: the secret is wrong.
+  // kDeadlineExceeded: no server listens there; kPermissionDenied: the secret is wrong.
   static absl::StatusOr<std::unique_ptr<StoreClient>> Connect(StoreClientOptions options);
 
   // What the server says of itself: "weft-run pid 123".

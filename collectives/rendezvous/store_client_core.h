@@ -1,13 +1,14 @@
-// A store's client without sockets: its handshake, the numbers of its requests, and what has no
-// reply yet. Bytes in, bytes out. Used by StoreClient, by relays, and by programs that drive many
-// clients in one thread.
+// A store's client without sockets: its handshake, the numbers of its requests, and the requests
+// without a reply. Bytes in, bytes out. Used by StoreClient, by relays, and by programs that drive
+// many clients in one thread.
 //
-// After a lost connection, what had no reply is sent again on the next one, with the same numbers,
-// and the server does it once. A server with another number is another store: everything fails.
+// After a lost connection, requests without a reply are sent again on the next one, with the same
+// numbers, and the server executes each once. A server with another number is another store: all
+// requests fail.
 //
 // Requests go with the first hello, which the server takes before them, in place of a round trip
-// later: answers are believed after the verdict only. (What is sent is not secret to whoever sits
-// on the way; see net/handshake.h.) Over a Unix socket the kernel says who the other end is (the
+// later: answers are trusted after the verdict only. (Requests are not secret to an attacker on the
+// way; see net/handshake.h.) Over a Unix socket the kernel says who the other end is (the
 // owner of the socket checks), so a hello frame takes the handshake's place.
 //
 // Not thread-safe.
@@ -64,7 +65,7 @@ class StoreClientCore {
   uint64_t Call(StoreRequest&& request);
   // The server forgets the session; nothing may follow.
   void Goodbye();
-  // Nobody wants this answer any more.
+  // This answer is not needed any more.
   void Forget(uint64_t id) {
     pending_.Erase(id);
     changing_.Erase(id);

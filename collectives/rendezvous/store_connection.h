@@ -1,4 +1,5 @@
-// A client's way to a store's server: dials, and does the handshake. Used by store_client.cc.
+// A client's connection to a store's server: connects, and does the handshake. Used by
+// store_client.cc.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_CONNECTION_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_CONNECTION_H_
 

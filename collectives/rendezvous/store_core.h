@@ -1,15 +1,15 @@
 // The store's server without sockets: connections, their handshakes and frames, and the clients'
-// sessions, around what answers them (store_backend.h): a table a job, or a relay's way to the
-// root. Bytes and `now` in, bytes and the next deadline out.
+// sessions, around the backend that answers them (store_backend.h): a table for each job, or a
+// relay's client of the root. Bytes and `now` in, bytes and the next deadline out.
 //
-// A client is known by a number that it draws, not by its connection: after a lost connection it
-// sends what had no reply again, and the session knows what was executed already. A session whose
-// client has been away for `session_linger` is forgotten.
+// A client is identified by a random number, not by its connection: after a lost connection it
+// sends requests without a reply again, and its session knows which were executed already. A
+// session whose client has been away for `session_linger` is forgotten.
 //
 // A client may speak for ranks of its job. Once one of a higher generation has come for a rank,
-// those of lower generations are fenced: what they wait for and whatever they ask fails.
+// those of lower generations are fenced: all their requests, waiting and future, fail.
 //
-// With `journal`, what changes the state is also written down (store_journal.h), and a later core
+// With `journal`, every change of state is also written to it (store_journal.h), and a later core
 // that reads it goes on where this one ended.
 //
 // Not thread-safe. Connections are named by their owner.

@@ -1,7 +1,7 @@
-// What an exchange is answered with (StoreOp::kExchange): a set of ranks (rank_set.h), encoded, and
-// then the value of each of them, ascending. It has what was wanted and may have more, so that one
-// memory file does for all ranks of a host, and one text for all who want nearly everything.
-// Nothing here does I/O or has threads.
+// The answer to an exchange (StoreOp::kExchange): an encoded set of ranks (rank_set.h), and then
+// the value of each of them, ascending. It holds the requested ranks and may hold more, so that all
+// ranks of a host share one memory file, and all clients that request nearly everything share one
+// text. Nothing here does I/O or has threads.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_EXCHANGE_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_EXCHANGE_H_
 

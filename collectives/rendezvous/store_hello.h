@@ -1,5 +1,5 @@
-// Who a store's client is, as it says itself when it connects: in the handshake's parameters over
-// TCP, in a hello frame over a Unix socket (whose other end the kernel vouches for). At most
+// The identity that a store's client states when it connects: in the handshake's parameters over
+// TCP, in a hello frame over a Unix socket (whose other end the kernel authenticates). At most
 // net::kHandshakeParameterBytesMax bytes. Format: docs/wire-format.md.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_HELLO_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_HELLO_H_
@@ -27,7 +27,7 @@ struct StoreHello {
   // The ranks it speaks for: [rank, rank + ranks). -1, 0: for none. A relay speaks for many.
   int32_t rank = -1;
   int32_t ranks = 0;
-  // Of these ranks' processes. A client of a higher generation fences those of lower ones.
+  // Generation of these ranks' processes. A client fences those of lower generations.
   int32_t generation = 0;
 
   friend bool operator==(const StoreHello&, const StoreHello&) = default;

@@ -1,4 +1,4 @@
-// The store's journal: what a server writes down so that another can go on in its place. A file of
+// The store's journal, which a server writes so that another can go on in its place. A file of
 // records, each with its length and a checksum; a record that was cut off by the death of its
 // writer ends the file. Records are inputs (a client came, asked, left), so that reading them back
 // runs the same state machine; a snapshot, which replaces a long history, adds values and replies.

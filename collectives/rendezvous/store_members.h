@@ -1,5 +1,5 @@
-// Who speaks for each rank of a job, as its clients gave it, in runs of neighbours: what a client
-// costs here does not grow with the number of ranks that it speaks for. Not thread-safe.
+// The client that speaks for each rank of a job, in runs of consecutive ranks: the cost of a client
+// does not grow with the number of ranks that it speaks for. Not thread-safe.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_MEMBERS_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_MEMBERS_H_
 
@@ -28,7 +28,7 @@ class StoreMembers {
   bool Enroll(const std::shared_ptr<const StoreHello>& hello, uint64_t session);
 
   bool empty() const { return runs_.empty(); }
-  const Member* Find(int32_t rank) const;  // null: nobody has named it
+  const Member* Find(int32_t rank) const;  // null: no client has named it
   // Whether each of the ranks [first, first + count) has a member of which test(member) is true.
   template <typename Test>
   bool All(int32_t first, int32_t count, Test test) const {

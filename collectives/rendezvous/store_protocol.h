@@ -1,4 +1,4 @@
-// What the store's clients and server say to each other, after the handshake of net/handshake.h:
+// The protocol between the store's clients and server, after the handshake of net/handshake.h:
 // frames of a fixed header and a payload, little endian.
 //
 //   request   header{op, id, acknowledged}  i64 timeout_ns, i64 number, i32 rank, i32 size,

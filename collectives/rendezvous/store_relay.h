@@ -1,9 +1,9 @@
-// A relay: the store of one host's ranks, which passes on to the root what they ask, so that the
-// root sees hosts and not ranks. Serves a Unix socket; its clients are this user's processes. A
+// A relay: the store of one host's ranks, which passes their requests on to the root, so that the
+// root serves hosts and not ranks. Serves a Unix socket; its clients are this user's processes. A
 // relay may stand above other relays, also of other hosts (store_relay_tree.h).
 //
 // When the root is gone, every request fails with kUnavailable, which names the relay and the root;
-// when the relay is gone, its clients say so themselves.
+// when the relay is gone, its clients' requests fail with kUnavailable, which names the relay.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_RELAY_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_RELAY_H_
 

@@ -1,9 +1,9 @@
-// A relay's way to the root: what its clients ask is asked of the next store up, by one client
+// A relay's access to the root: its clients' requests go to the next store up, by one client
 // (store_client_core.h) that speaks for all. Arrivals of several ranks at one barrier, all-gather,
 // gather or exchange go up as one message and come back as one, whose large values lie in a memory
-// file that all ranks of the host map: of an exchange, what any of them wants. A relay above others
-// gives each what is its own. Everything else is passed on as it is, many to a write: a relay keeps
-// no copies of values, which could be old.
+// file that all ranks of the host map; for an exchange it holds all that any of them requests. A
+// relay above others gives each its own part. All other requests are passed on unchanged, many to a
+// write: a relay keeps no copies of values, which could be old.
 //
 // No sockets, clocks or threads. Not thread-safe.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_RELAY_TABLE_H_

@@ -6,9 +6,9 @@
 //   root <- relay of hosts 0..31, on host 0   <- relays of hosts 0, 1, ..., 31   <- ranks
 //        <- relay of hosts 32..63, on host 32 <- ...
 //
-// Nobody needs to know the hosts' addresses: a relay above listens at a port of its host's choice,
-// and writes its address, as the root sees it, into the job's keys. Whoever is below reads it
-// there: one connection and one request a host to the root, in the background.
+// The hosts' addresses need not be known: a relay above listens at a port of its host's choice, and
+// writes its address, as the root sees it, into the job's keys. The relays below read it there: one
+// connection and one request a host to the root, in the background.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_RELAY_TREE_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_RELAY_TREE_H_
 

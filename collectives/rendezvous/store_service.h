@@ -2,7 +2,7 @@
 // turn go in one write a connection. Large ones, which often all clients get at once, go to a few
 // connections at a time: the first have theirs early, and what lies in the kernel's buffers is
 // bounded, and stays in the processor's cache. A connection that takes nothing for some
-// milliseconds keeps nobody waiting. For StoreServer and StoreRelay.
+// milliseconds does not delay others. For StoreServer and StoreRelay.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_STORE_SERVICE_H_
 #define WEFT_COLLECTIVES_RENDEZVOUS_STORE_SERVICE_H_
 

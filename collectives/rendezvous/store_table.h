@@ -1,4 +1,4 @@
-// The store's contents and everybody who waits for them: requests in, answers out, without
+// The store's contents and the requests that wait for them: requests in, answers out, without
 // connections, clocks or threads.
 //
 // A wait costs nothing until the key that it lacks is set: waiters are listed under their first
@@ -62,7 +62,7 @@ class StoreTable final : public StoreBackend {
 
  private:
   // An encoded value (store_protocol.h). Shared with replies that are on their way: changed in
-  // place only while nobody shares it.
+  // place only while it is not shared.
   struct Value {
     std::shared_ptr<ChargedText> body;
     int64_t version = 0;

@@ -1,5 +1,5 @@
-// What is odd about a fabric: parts that cannot reach each other, single points of failure,
-// switches and hosts that differ from their like, speeds that do not match.
+// Checks of a fabric: parts that cannot reach each other, single points of failure, switches and
+// hosts that differ from others of their kind, speeds that do not match.
 #ifndef WEFT_TOPOLOGY_FABRIC_CHECK_H_
 #define WEFT_TOPOLOGY_FABRIC_CHECK_H_
 

@@ -1,6 +1,6 @@
-// A fabric: hosts, switches and the cables between them, as a graph. What everything that knows the
-// network works on: equal-cost paths (routes.h), switch hashes and the path planner (../ecmp), rank
-// order (../order), the simulator (../sim), pictures and diagnosis.
+// A fabric: hosts, switches and the cables between them, as a graph. All code that knows the
+// network works on it: equal-cost paths (routes.h), switch hashes and the path planner (../ecmp),
+// rank order (../order), the simulator (../sim), pictures and diagnosis.
 //
 // A cable is two links, one a direction, each the other's `reverse`. A host forwards nothing; it
 // has NICs, numbered from 0, and a NIC has a port or several (dual-ToR: two ports to two switches,
@@ -99,8 +99,8 @@ class Fabric {
   // "leaf3>spine0", with "#1" for a second cable between the same two.
   std::string Name(LinkId link) const;
 
-  // Faults: both directions of the cable. `generation` counts such changes, so that whoever derived
-  // something from the fabric (routes) knows that it is old.
+  // Faults: both directions of the cable. `generation` counts such changes, so that code that
+  // derived something from the fabric (routes) knows that it is old.
   void SetUp(LinkId link, bool up);
   void SetBandwidth(LinkId link, Bandwidth bandwidth);  // degraded: > 0
   uint64_t generation() const { return generation_; }

@@ -1,5 +1,5 @@
-// Who uses which NIC and runs where: the NICs nearest to each GPU, and the CPUs of processes and of
-// the threads that drive a NIC.
+// Assignment of NICs and CPUs: the NICs nearest to each GPU, and the CPUs of processes and of the
+// threads that drive a NIC.
 #ifndef WEFT_TOPOLOGY_HOST_BINDING_H_
 #define WEFT_TOPOLOGY_HOST_BINDING_H_
 

@@ -1,5 +1,5 @@
-// What is odd about a host, for who sets it up: what makes it slower than its parts, or hides where
-// they are.
+// Findings about a host, for its administrator: whatever makes it slower than its parts, or hides
+// where they are.
 #ifndef WEFT_TOPOLOGY_HOST_FINDINGS_H_
 #define WEFT_TOPOLOGY_HOST_FINDINGS_H_
 

@@ -1,4 +1,4 @@
-// The half of hwloc_xml.h that is about CPUs and memory. Not for others.
+// The half of hwloc_xml.h that is about CPUs and memory. Internal to topology/host.
 #ifndef WEFT_TOPOLOGY_HOST_HWLOC_CPUS_H_
 #define WEFT_TOPOLOGY_HOST_HWLOC_CPUS_H_
 

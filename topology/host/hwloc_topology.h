@@ -1,4 +1,4 @@
-// hwloc's topology as an owned object. Not for others.
+// hwloc's topology as an owned object. Internal to topology/host.
 #ifndef WEFT_TOPOLOGY_HOST_HWLOC_TOPOLOGY_H_
 #define WEFT_TOPOLOGY_HOST_HWLOC_TOPOLOGY_H_
 

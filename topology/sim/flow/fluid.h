@@ -1,5 +1,5 @@
-// Transfers under way, as fluid: who shares which links, how much of each is left, and which ends
-// next.
+// Transfers under way, as fluid: which transfers share which links, how many bytes of each are
+// left, and which transfer ends next.
 //
 // Transfers with the same path are one variable of the solver: each gets the same rate, so that the
 // bytes which the path has given to each of them since its first one came, its service, say when
