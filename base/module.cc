@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-// Of the library that this code was linked into, or of the program.
+// Folder of the library that this code was linked into, or of the program.
 std::filesystem::path OwnFolder() {
   Dl_info info{};
   std::error_code error;

@@ -38,7 +38,7 @@ bool IsTimeout(absl::string_view message) {
          absl::StrContains(absl::AsciiStrToLower(message), "timed out");
 }
 
-// Of the exception that is being handled.
+// Status of the exception that is being handled.
 absl::Status CurrentStatus(absl::string_view what) {
   auto text = [&](const c10::Error& error) {
     return absl::StrCat(what, ": ", error.what_without_backtrace());

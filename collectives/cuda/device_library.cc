@@ -164,7 +164,7 @@ int NcclUniqueId(uint8_t id[kWeftNcclIdBytes]) {
   std::memcpy(id, native.internal, kWeftNcclIdBytes);
   return failed;
 }
-// Of the NCCL that this process has loaded, which need not be the one that this was built with.
+// Entry points of the NCCL that this process has loaded, which need not be that of the build.
 const NcclEntry* Entry() {
   static const NcclEntry* const entry = [] {
     static NcclEntry found;

@@ -10,7 +10,7 @@
 namespace weft::collectives {
 namespace {
 
-// Of a reply that is kept, beside its bytes: its place in a vector, which grows to twice its size.
+// Overhead of a kept reply beside its bytes: its place in a vector, which grows to twice its size.
 constexpr Bytes kReplyOverhead{288};
 // Frames that wait to be written lie in vectors, which grow to twice what is in them.
 constexpr Bytes kFrameOverhead{2 * sizeof(StoreCore::Output)};
@@ -110,7 +110,7 @@ void StoreCore::Sent(ConnectionId id, size_t bytes, absl::Time now) {
   if (found == connections_.end()) return;
   Connection& connection = found->second;
   WEFT_CHECK(bytes <= connection.backlog, "sent " << bytes << " of " << connection.backlog);
-  // Of how many frames these are a part is the owner's business.
+  // The owner knows of how many frames these bytes are a part.
   const Bytes taken =
       bytes == connection.backlog
           ? connection.output

@@ -7,7 +7,7 @@
 namespace weft::collectives {
 namespace {
 
-// Of a run: its node in the map, and the hello, though runs that were split share one.
+// Bytes of a run: its node in the map, and the hello, though runs that were split share one.
 Bytes RunBytes(const StoreHello& hello) {
   return Bytes(sizeof(StoreHello) + 192) + HeapBytes(hello.id) + HeapBytes(hello.name) +
          HeapBytes(hello.job) + HeapBytes(hello.host);

@@ -123,7 +123,7 @@ StoreRelayNode::StoreRelayNode(StoreReactor& reactor, const StoreRelayOptions& o
       table_(&up_, TableOptions(options)),
       core_(CoreOptions(options), &table_),
       link_(reactor, up_, LinkOptions(options), [this] { touched_ = true; }) {
-  // Of hosts below a relay above, the root would not know the names.
+  // Without this the root would not know the names of hosts below an upper relay.
   core_.set_on_hello(
       [this, generation = options.generation, host = options.host](const StoreHello& hello) {
         bool elsewhere = !host.empty() && !hello.host.empty() && hello.host != host;

@@ -87,7 +87,7 @@ void StoreTable::Enter(StoreTicket ticket, StoreRequest&& request, absl::Time no
     Charge(change);
   }
   group.count += static_cast<int32_t>(arrivals.ranks.size());
-  // Of a gather only the root waits.
+  // In a gather only the root waits.
   bool waits = group.op != StoreOp::kGather ||
                std::count(arrivals.ranks.begin(), arrivals.ranks.end(), group.root) != 0;
   if (waits) {

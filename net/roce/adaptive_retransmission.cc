@@ -45,7 +45,7 @@ absl::StatusOr<std::string> AskRegister(const std::string& pci,
       "neither mlxreg (NVIDIA's firmware tools) nor mstreg (mstflint) is installed");
 }
 
-// Of a line "roce_adp_retrans_en    | 0x00000001".
+// The value in a line "roce_adp_retrans_en    | 0x00000001".
 std::optional<uint32_t> FieldOf(absl::string_view text, absl::string_view name) {
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     const std::vector<absl::string_view> cells = absl::StrSplit(line, '|');

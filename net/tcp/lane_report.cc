@@ -14,7 +14,7 @@ LaneReport ReadLane(int fd, bool sends) {
   socklen_t size = sizeof(info);
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return lane;
   lane.bytes = sends ? info.tcpi_bytes_acked : info.tcpi_bytes_received;
-  // Of the other way nothing is sent but acknowledgements and clear-to-sends.
+  // A receiving end sends nothing but acknowledgements and clear-to-sends.
   if (!sends) return lane;
   lane.retransmissions = info.tcpi_total_retrans;
   lane.rtt = absl::Microseconds(info.tcpi_rtt);

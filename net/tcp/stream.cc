@@ -85,7 +85,7 @@ void Stream::KeepOwnOnly() {
   EndBeforeForgotten();
 }
 
-// Of what is to be written.
+// Ends the output before the first frame that is not begun and whose payload is the caller's.
 void Stream::EndBeforeForgotten() {
   const auto first = out_.begin() + static_cast<std::ptrdiff_t>(written_frames_);
   const auto forgotten = std::find_if(first, out_.end(), [](const OutFrame& frame) {

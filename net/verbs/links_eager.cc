@@ -70,8 +70,8 @@ bool VerbsSendLink::SendEagerly(const MessageKey& key, const RegionView& data, R
   return true;
 }
 
-// Of each of these tags one send at most, in turn. A long one holds up the small ones behind it
-// until its clear-to-send has come.
+// Sends at most one message of each of these tags, in turn. A long one holds up the small ones
+// behind it until its clear-to-send has come.
 void VerbsSendLink::SendHeldEagerly() {
   for (size_t left = held_tags_.size(); left > 0; --left) {
     if (!wire_.HasRoom() || !eager_.HasCredit()) return;

@@ -364,9 +364,9 @@ absl::Status VerbsWire::Take(uint64_t number) {
   return owner_.OnEntry(header, slot + header_bytes);
 }
 
-// Of a queue pair that has ended: entries that are here although nobody said so, as completions are
-// lost with it. The device may have acknowledged them. An entry is written after its payload, and
-// nothing writes here any more, so what is found is whole.
+// Takes the entries that a queue pair which has ended has written without a completion, as
+// completions are lost with it. The device may have acknowledged them. An entry is written after
+// its payload, and the queue pair writes no more, so every entry found is complete.
 void VerbsWire::TakeUnreported(int lane, int rail) {
   if (ring_ == nullptr) return;
   const uint32_t epoch = lanes_[static_cast<size_t>(lane)].epoch;

@@ -38,7 +38,7 @@ struct CommRequest {
   std::array<net::Request, abi::kGroupedReceivesMax> parts;
   std::array<int, abi::kGroupedReceivesMax> tags{};
   std::array<size_t, abi::kGroupedReceivesMax> sizes{};  // as posted
-  // Of each part, while it is under way; null: of no bytes.
+  // Memory of each part, while it is under way; null: it has no bytes.
   std::array<const MemoryHandle*, abi::kGroupedReceivesMax> memory{};
   bool is_flush = false;
 };
@@ -133,7 +133,7 @@ class ReceiveComm final : public Comm {
   // The peer's greeting has come and was answered: true. An error ends the attempt, on both sides.
   absl::StatusOr<bool> Greet(absl::Time now);
   absl::StatusOr<CommRequest*> Receive(const std::vector<ReceivePart>& parts, absl::Time now);
-  // Of receives that are done, before a GPU is told of them. Null: there is nothing to wait for.
+  // Flushes completed receives, before a GPU reads them. Null: there is nothing to wait for.
   absl::StatusOr<CommRequest*> Flush(const std::vector<ReceivePart>& parts, absl::Time now);
 
  private:

@@ -33,7 +33,7 @@ class Domain final : public net::TransportEvents,
                      public std::enable_shared_from_this<Domain>,
                      private IdleProgressThread::Client {
  public:
-  // `idle_thread` outlives it, and answers for it while NCCL does not call.
+  // `idle_thread` outlives it, and drives it while NCCL does not call.
   static absl::StatusOr<std::shared_ptr<Domain>> Create(HandleTransport kind,
                                                         const Settings& settings,
                                                         IdleProgressThread& idle_thread);

@@ -102,7 +102,8 @@ class IdleProgressThread {
   net::FileDescriptor epoll_, bell_;
   uint64_t next_number_ = kBell + 1;
 
-  // Of all below. Held for no system call but a ring, which needs a client to be there still.
+  // Guards all below. Held for no system call but the write to bell_, for which the client must
+  // still exist.
   std::mutex mutex_;
   std::condition_variable progressed_;
   std::unordered_map<uint64_t, Client*> clients_;  // by the number that epoll knows them by

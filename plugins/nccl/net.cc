@@ -51,7 +51,7 @@ Process& TheProcess() {
 
 absl::Time Now() { return SystemClock().Now(); }
 
-// Of an end that stands now.
+// Logs the set-up times of an end that is established now.
 void NoteSetUp(const SetUpTimes& times, SetUpPhase first, absl::Time now) {
   SetUpLog& log = TheProcess().set_up;
   log.Add(first, times.begun, times.connected);

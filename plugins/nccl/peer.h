@@ -20,7 +20,7 @@
 namespace weft::nccl {
 
 inline constexpr uint32_t kHandleMagic = 0x484e4657;  // "WFNH"
-// Of handle and greeting. The handle's first 8 bytes mean the same in all.
+// Version of handle and greeting. The handle's first 8 bytes mean the same in all versions.
 inline constexpr uint16_t kPluginProtocol = 1;
 
 // The numbers are on the wire.

@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 
 constexpr char kSysfs[] = "/sys/class/infiniband/";
 
-// Of the card, so that the ports and functions of one are known to share it. Without sysfs (in some
-// containers) something that differs from device to device.
+// Identity of the card, so that its ports and functions are known to share it. Without sysfs (in
+// some containers) a value that differs from device to device.
 uint64_t GuidOf(const std::string& device) {
   for (const char* file : {"sys_image_guid", "node_guid"}) {
     std::string hex = FirstLine(fs::path(kSysfs) / device / file);

@@ -39,7 +39,7 @@ struct Result {
   std::vector<double> repeats_us;  // of one operation, ascending
   std::string algorithm, why;      // of collectives
   int64_t wrong = -1;              // over all ranks; -1: not checked
-  // Of single operations, the largest over ranks; with Options::iteration_stats.
+  // Times of single operations, the largest over ranks; with Options::iteration_stats.
   double i_min_us = 0, i_p50_us = 0, i_p99_us = 0, i_max_us = 0;
 
   double time_us() const { return repeats_us[repeats_us.size() / 2]; }

@@ -143,7 +143,7 @@ void CostModel::Prepare() {
 
 namespace {
 
-// Of the fullest cable of a cut.
+// Seconds of the fullest cable of a cut.
 double FullestSeconds(const CutTree::Cut& cut, const CollisionTable& table, Balance balance,
                       int queue_pairs, double efficiency, int64_t flows, int64_t bytes) {
   if (flows == 0 || bytes == 0) return 0;

@@ -40,7 +40,7 @@ class Spreader {
     ++round_;
     FindNearness(attachment.leaves);
     for (const auto& [source, amount] : attachment.from) {
-      // Of one host there is no path; a source has a target on another.
+      // Within one host there is no path; a source has a target on another.
       auto other = attachment.to.begin();
       while (other->first.host == source.host) ++other;
       absl::Span<const LinkId> first = routes_.First(source, other->first);

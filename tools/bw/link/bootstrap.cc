@@ -53,7 +53,7 @@ absl::Status BeTwo(const Options& options, collectives::JobEnvironment& job) {
   return absl::OkStatus();
 }
 
-// Of a job without one, whose store therefore is on this host alone: through the store.
+// Exchanges a secret through the store, in a job without one, whose store is on this host only.
 absl::Status AgreeOnSecret(collectives::Store& store, absl::Duration timeout,
                            collectives::JobEnvironment& job) {
   if (job.secret != net::JobSecret{}) return absl::OkStatus();

@@ -47,7 +47,7 @@ class LaneWatch {
   std::map<std::pair<int, std::string>, std::vector<double>> trips_us_;  // by peer and lane
 };
 
-// Of values in any order; 0: of none.
+// Percentile of values in any order; 0: no values.
 double PercentileOf(std::vector<double> values, double percent);
 
 }  // namespace weft::link_bw

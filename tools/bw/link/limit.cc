@@ -42,7 +42,7 @@ Limit OfThread(const RankUse& rank) {
                                  Percent(rank.kernel), " of it in the kernel")};
 }
 
-// Of the lane that was busiest.
+// The limit of the busiest lane.
 Limit OfLane(const LaneUse& lane) {
   const std::string where =
       absl::StrCat(lane.name, " (rank ", lane.from, " to rank ", lane.to, ")");

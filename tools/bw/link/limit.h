@@ -20,7 +20,7 @@
 
 namespace weft::link_bw {
 
-// Of one rank, over the window. Bandwidths in bytes a second.
+// What one rank used, over the window. Bandwidths in bytes a second.
 struct RankUse {
   int rank = 0;
   std::string host, device;                            // the device may be unknown: empty

@@ -37,7 +37,7 @@ struct Row {
   std::vector<RankUse> ranks;
   std::vector<LaneUse> lanes;
   Limit limit;
-  // Of the steps:
+  // Results of steps:
   double operation_us = 0;
   int64_t operations = 0;
 

@@ -23,7 +23,7 @@ class Ping {
   Phase phase() const { return phase_; }
   int peer() const { return peer_; }
   bool leads() const { return leads_; }
-  // Of the leader: nanoseconds of round trips within the window.
+  // Nanoseconds of round trips within the window; at the leader.
   const std::vector<int64_t>& trips() const { return trips_; }
 
  private:

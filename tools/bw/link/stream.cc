@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kMemoryMax = 64 << 20;  // of one end of a flow
 constexpr net::MessageKey kStreamKey{.tag = 1};
 
-// Of another size than the messages.
+// Bytes of a marker: another size than the messages.
 size_t MarkerBytes(size_t size) { return size == 0 ? 1 : 0; }
 
 int SlotsFor(const Load& load, const Requests& requests) {
@@ -159,7 +159,7 @@ absl::Status StreamReceiver::Pump() {
       ++taken_;
       Count(links_.now());
     } else {
-      // Of `depth` markers; each wants a receive.
+      // The first of `depth` markers; each needs a receive.
       if (total_ == INT64_MAX) total_ = taken_ + requests_.depth();
       phase_ = Phase::kAfter;
       ++taken_;

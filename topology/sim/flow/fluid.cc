@@ -13,7 +13,7 @@ namespace {
 
 constexpr Ticks kFar = Ticks{1} << 62;
 
-// Of a set of uses. Paths that meet in it and differ (one in 2^64) are told apart by SameUses.
+// Hash of a set of uses. Different sets with one hash (one in 2^64) are told apart by SameUses.
 uint64_t KeyOf(absl::Span<const MaxMin::Use> uses) {
   uint64_t key = uses.size();
   for (const MaxMin::Use& use : uses) {

@@ -115,7 +115,7 @@ namespace {
 double Tokens(const TrainingStep& step) {
   return static_cast<double>(step.micro_batch * step.model.sequence);
 }
-// Of the GPUs that part one token's activations.
+// Number of GPUs that one token's activations are divided among.
 double Parts(const TrainingStep& step) {
   return step.mesh.GroupSize({Axis::kTensor, Axis::kContext});
 }

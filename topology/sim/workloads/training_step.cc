@@ -90,7 +90,7 @@ class StepWriter {
   size_t Unit(int stage, size_t replica) const {
     return static_cast<size_t>(stage) * replicas_ + replica;
   }
-  // Of a forward or backward pass of the model's chunk `depth`.
+  // Result of a forward or backward pass of the model's chunk `depth`.
   OperationId& Result(int depth, PassKind kind, int micro_batch, size_t replica) {
     const int index =
         (depth * spec_.micro_batches + micro_batch) * 2 + (kind == PassKind::kForward ? 0 : 1);
