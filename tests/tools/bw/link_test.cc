@@ -13,12 +13,12 @@
 #include "absl/strings/str_cat.h"
 #include "tests/run_program.h"
 #include "tests/scratch_folder.h"
+#include "tools/bw/link/check_pattern.h"
 #include "tools/bw/link/flows.h"
 #include "tools/bw/link/key.h"
 #include "tools/bw/link/limit.h"
 #include "tools/bw/link/options.h"
 #include "tools/bw/link/steps.h"
-#include "tools/bw/link/words.h"
 
 namespace weft::link_bw {
 namespace {
@@ -179,11 +179,11 @@ TEST_F(LimitTest, IsWhatTheKernelWaitedFor) {
 TEST(Words, SeeOneWrongByteAndAnotherMessage) {
   for (size_t bytes : {1U, 8U, 4099U}) {
     std::vector<std::byte> data(bytes);
-    WriteWords(data.data(), bytes, 5);
-    EXPECT_TRUE(HasWords(data.data(), bytes, 5));
-    EXPECT_FALSE(HasWords(data.data(), bytes, 6));
+    WritePattern(data.data(), bytes, 5);
+    EXPECT_TRUE(HasPattern(data.data(), bytes, 5));
+    EXPECT_FALSE(HasPattern(data.data(), bytes, 6));
     data[bytes / 2] ^= std::byte{1};
-    EXPECT_FALSE(HasWords(data.data(), bytes, 5));
+    EXPECT_FALSE(HasPattern(data.data(), bytes, 5));
   }
 }
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "tools/bw/link/words.h"
+#include "tools/bw/link/check_pattern.h"
 
 namespace weft::link_bw {
 namespace {
@@ -67,7 +67,7 @@ bool StreamSender::Enough() const {
 
 void StreamSender::Fill(int64_t message) {
   const int slot = static_cast<int>(message % requests_.depth());
-  WriteWords(slots_.view(slot, size_).data(), size_, message);
+  WritePattern(slots_.view(slot, size_).data(), size_, message);
 }
 
 absl::Status StreamSender::Pump() {
@@ -126,7 +126,7 @@ absl::StatusOr<std::unique_ptr<StreamReceiver>> StreamReceiver::Create(MeasuredL
 
 bool StreamReceiver::IsRight(int64_t message) {
   const int slot = static_cast<int>(message % requests_.depth());
-  return HasWords(slots_.view(slot, size_).data(), size_, message);
+  return HasPattern(slots_.view(slot, size_).data(), size_, message);
 }
 
 void StreamReceiver::Count(int64_t now) {
