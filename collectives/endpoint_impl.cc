@@ -16,11 +16,11 @@
 namespace weft::collectives {
 namespace {
 
-// The background thread looks this often whether works proceed without anybody waiting; when it
-// finds nothing to do it looks ever less often.
-constexpr int64_t kNapNs = 300'000;
-constexpr int64_t kNapMaxNs = 4'800'000;
-// After this long without calls it listens instead.
+// Interval at which the background thread looks for works that no thread waits for; it doubles, up
+// to the maximum, while the thread finds none.
+constexpr int64_t kLookIntervalMinNs = 300'000;
+constexpr int64_t kLookIntervalMaxNs = 4'800'000;
+// After this long without calls the thread sleeps until a link has work.
 constexpr int64_t kQuietNs = 20'000'000;
 // A sleep is never longer, so that overdue operations are examined in time.
 constexpr int64_t kSleepMaxNs = 100'000'000;
@@ -113,7 +113,7 @@ void EndpointImpl::LayDownRole() {
   }
   if (waiters_.load(std::memory_order_relaxed) > 0) {
     changed_.notify_all();
-  } else if (deep_nap_ && unfinished_.load(std::memory_order_relaxed) > 0) {
+  } else if (looks_seldom_ && unfinished_.load(std::memory_order_relaxed) > 0) {
     background_.notify_one();
   }
 }
@@ -290,25 +290,25 @@ bool EndpointImpl::Drive(Operation* operation, int64_t until_ns) {
 }
 
 void EndpointImpl::Background() {
-  int64_t nap_ns = kNapNs;
+  int64_t interval_ns = kLookIntervalMinNs;
   Lock lock(mutex_);
   while (!stop_) {
-    deep_nap_ = nap_ns >= kNapMaxNs;
-    background_.wait_for(lock, std::chrono::nanoseconds(nap_ns));
-    const bool woken = deep_nap_ && unfinished_.load(std::memory_order_relaxed) > 0;
-    deep_nap_ = false;
-    if (woken) {  // whoever started a work may be about to wait for it
-      nap_ns = kNapNs;
-      background_.wait_for(lock, std::chrono::nanoseconds(nap_ns));
+    looks_seldom_ = interval_ns >= kLookIntervalMaxNs;
+    background_.wait_for(lock, std::chrono::nanoseconds(interval_ns));
+    const bool woken = looks_seldom_ && unfinished_.load(std::memory_order_relaxed) > 0;
+    looks_seldom_ = false;
+    if (woken) {  // the thread that started a work may be about to wait for it
+      interval_ns = kLookIntervalMinNs;
+      background_.wait_for(lock, std::chrono::nanoseconds(interval_ns));
     }
     const int64_t now_ns = SystemClock::Nanoseconds();
     const bool quiet = now_ns - busy_ns_.load(std::memory_order_relaxed) >= kQuietNs;
     const bool work = unfinished_.load(std::memory_order_relaxed) > 0;
     if (driving_ || sleepers_ > 0 || waiters_.load() > 0 || (!work && !quiet)) {
-      nap_ns = std::min(nap_ns * 2, kNapMaxNs);
+      interval_ns = std::min(interval_ns * 2, kLookIntervalMaxNs);
       continue;
     }
-    nap_ns = kNapNs;
+    interval_ns = kLookIntervalMinNs;
     TakeRole();
     lock.unlock();
     const bool driving = Drive(nullptr, INT64_MAX);

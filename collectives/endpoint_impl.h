@@ -177,7 +177,7 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   bool driving_ = false;                // (m)
   bool armed_ = false;                  // (m), PrepareWait without FinishWait
   bool stop_ = false;                   // (m)
-  bool deep_nap_ = false;               // (m), the background thread looks seldom
+  bool looks_seldom_ = false;           // (m), the background thread looks at the longest interval
   int sleepers_ = 0;                    // (m), threads in poll()
   std::atomic<int> waiters_{0};         // written under (m): threads that wait on changed_
   std::vector<std::shared_ptr<Operation>> inbox_;      // (m)
