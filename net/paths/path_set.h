@@ -8,7 +8,7 @@
 // A path may also be slow: its smoothed round trip is far above that of the fastest. Spread evenly,
 // or by comparing two at random, a connection is no faster than the share of its data that goes
 // there allows. So a slow path gets one packet at a time, and only beside others: it carries what
-// it can, its round trip stays known, whoever holds a window does not wait for it, and what is sent
+// it can, its round trip stays known, a sender with a window does not wait for it, and what is sent
 // packet by packet does not crawl on it while a faster path is idle.
 //
 // Not thread-safe; time is passed in.

@@ -1,5 +1,5 @@
 // What RoCE NICs are set to for congestion control, what it means, what a fabric wants instead, and
-// how it is set, when somebody asks for it.
+// how it is set, on request.
 //
 // Names and units: NVIDIA's "Explicit Congestion Notification" page and the parameters of its
 // firmware (mlxconfig); mlx5's debugfs has the same under other names. They are DCQCN's (Zhu et

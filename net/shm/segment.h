@@ -1,4 +1,5 @@
-// The memory of one link: a sealed memfd, mapped by both sides and by nobody else, without a name.
+// The memory of one link: a sealed memfd, mapped by both sides and by no other process, without a
+// name.
 //
 //   0      SegmentHeader: magic, version, geometry; written once by the connector
 //   4096   lines: reader and writer line of the forward ring, then of the backward ring

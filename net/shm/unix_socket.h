@@ -40,7 +40,7 @@ class UniqueFd {
 absl::StatusOr<UniqueFd> ListenUnix(std::string* address);
 
 // A socket that is connected, or one that must be tried again (the backlog is full): then nullopt
-// in the sense of a descriptor of -1. kUnavailable: nobody listens.
+// in the sense of a descriptor of -1. kUnavailable: no process listens.
 absl::StatusOr<UniqueFd> ConnectUnix(absl::string_view address);
 
 struct PeerCredentials {

@@ -85,11 +85,11 @@ class Acceptor final : public Handler {
   void DropPendingLink(Rank rank);
   void Pause(absl::Time until);
   void ListenAgain();
-  bool SomebodyWaits() const;  // to be accepted
+  bool SomebodyWaits() const;  // a connection waits to be accepted
 
   TcpContext& context_;
   FileDescriptor listener_;
-  FileDescriptor spare_;  // given up for a moment to turn somebody away when none is left
+  FileDescriptor spare_;  // closed for a moment to refuse a connection when none is left
   AcceptorOwner& owner_;
   bool listening_ = false;
   bool stopped_ = false;  // for good

@@ -154,7 +154,7 @@ class Stream final : public Handler {
   bool failed_ = false;  // sending has; what came before is being read
 
   bool resuming_ = false;   // the other side's kResume has not come yet
-  bool leaving_ = false;    // what still comes is nobody's
+  bool leaving_ = false;    // bytes that still come are dropped
   bool own_only_ = false;   // KeepOwnOnly() was called
   bool ends_here_ = false;  // something forgotten would follow what is queued
   uint32_t epoch_ = 0;

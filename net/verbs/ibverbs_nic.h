@@ -1,4 +1,4 @@
-// libibverbs behind nic.h. Nobody else than ibverbs_nic.cc and ibverbs_queues.cc names an ibv_
+// libibverbs behind nic.h. No file but ibverbs_nic.cc and ibverbs_queues.cc names an ibv_
 // function.
 #ifndef WEFT_NET_VERBS_IBVERBS_NIC_H_
 #define WEFT_NET_VERBS_IBVERBS_NIC_H_

@@ -173,7 +173,7 @@ class NicCompletionQueue {
 
 enum class NicService : uint8_t {
   kReliable,    // RC: acknowledged, in order, sent again by the device, or the queue pair fails
-  kUnreliable,  // UC: a message that is lost, or finds no receive, is gone and nobody is told
+  kUnreliable,  // UC: a message that is lost, or finds no receive, is gone, without a report
 };
 
 struct NicQueuePairOptions {
@@ -228,7 +228,7 @@ class NicDevice {
   virtual const std::string& name() const = 0;
   virtual std::string pci_address() const = 0;  // "0000:3b:00.0"; empty: none
   // True: ToReadyToReceive() of a RoCE queue pair may wait for the address of the other side, for a
-  // second where nobody answers.
+  // second where no host answers.
   virtual bool ResolvesAddresses() const = 0;
   virtual absl::StatusOr<NicLimits> Limits() = 0;
   virtual absl::StatusOr<NicPort> QueryPort(int port) = 0;

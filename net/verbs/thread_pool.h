@@ -1,6 +1,6 @@
 // Threads for system calls that may take long, while the thread that drives the transport goes on
 // with other queue pairs. Connecting a queue pair on RoCE waits until the other side's address is
-// resolved, a second where nobody answers; destroying one waits, in rdma_rxe, for its packets, and
+// resolved, a second where no host answers; destroying one waits, in rdma_rxe, for its packets, and
 // those may wait for such a resolution. Threads are made when they are needed. Thread-safe.
 #ifndef WEFT_NET_VERBS_THREAD_POOL_H_
 #define WEFT_NET_VERBS_THREAD_POOL_H_

@@ -6,7 +6,7 @@
 //
 // Threading: a ListenComm is used by one thread at a time (NCCL's service thread). The
 // others lock themselves: the service thread registers memory and connects, while the progress
-// thread posts and tests. A request belongs to its communicator and is driven by its own tests.
+// thread posts and tests. A request belongs to its comm and is driven by its own tests.
 #ifndef WEFT_PLUGINS_NCCL_COMM_H_
 #define WEFT_PLUGINS_NCCL_COMM_H_
 
@@ -150,7 +150,7 @@ class ListenComm {
       : backend_(backend), self_(std::move(self)), listener_(std::move(listener)) {}
   const Listener& listener() const { return *listener_; }
 
-  // Null: nobody yet. Fails when a peer does not match, dies on the way, or when none has come for
+  // Null: no peer yet. Fails when a peer does not match, dies on the way, or when none has come for
   // kAcceptPatience times the connect timeout since the first call.
   absl::StatusOr<std::unique_ptr<ReceiveComm>> Accept(absl::Time now);
   // The other side may be a slow job, not a slow network.

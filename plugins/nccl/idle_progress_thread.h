@@ -3,7 +3,7 @@
 //
 // NCCL calls a connection only as long as it waits for something of its own. Its peer may need it
 // after that: an acknowledgement was lost and is asked for again, a queue pair was lost and both
-// sides must say what has arrived. With nobody to answer, the peer would wait until this side's
+// sides must exchange what has arrived. Without an answer, the peer would wait until this side's
 // next request, which may itself wait for the peer.
 //
 // A thread that drives a client says so (NoteDriven); a client that no thread has driven for kQuiet

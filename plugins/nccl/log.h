@@ -1,6 +1,6 @@
-// Where the plugin's lines go: to the logger that NCCL hands to init, so that they obey NCCL_DEBUG,
-// NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE; before that, nowhere. What net/ logs through base/log.h
-// goes there too. Thread-safe.
+// The plugin's log: lines go to the logger that NCCL hands to init, so that they obey NCCL_DEBUG,
+// NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE; before that, nowhere. Lines that net/ logs through
+// base/log.h go there too. Thread-safe.
 #ifndef WEFT_PLUGINS_NCCL_LOG_H_
 #define WEFT_PLUGINS_NCCL_LOG_H_
 

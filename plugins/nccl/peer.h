@@ -1,10 +1,10 @@
 // What two ends of a connection tell each other: the handle, which NCCL carries from the listening
 // to the connecting side, and the greeting on the connection itself. Formats: docs/wire-format.md.
 //
-// The handle holds a random secret, so who connects has it from NCCL's own bootstrap: strangers,
-// port scanners and peers of another job are turned away by net/handshake.h. The greeting then says
-// who is there and what it was built and set to, both ways, so that a pair that does not match
-// fails on both sides at once, with both sides' values.
+// The handle holds a random secret, which a connector gets from NCCL's own bootstrap:
+// net/handshake.h refuses strangers, port scanners and peers of another job. The greeting then
+// states each side's identity, version and settings to the other, so that a pair that does not
+// match fails on both sides at once, with both sides' values.
 #ifndef WEFT_PLUGINS_NCCL_PEER_H_
 #define WEFT_PLUGINS_NCCL_PEER_H_
 

@@ -1,5 +1,5 @@
-// What setting up connections takes, by phase, for the log: a job with thousands of them wants to
-// know where the seconds went.
+// Times of setting up connections, by phase, for the log, which shows where the seconds of a job
+// with thousands of connections went.
 //
 //   listen     in the call: a socket, or a whole transport for a communicator's first
 //   waiting    of a listener, from the first accept until its peer's handshake is over: also for

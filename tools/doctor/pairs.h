@@ -34,7 +34,7 @@ struct Direction {
 // directions, as the sender. Errors of a pair are in its Direction.
 absl::StatusOr<std::vector<Direction>> TestPairs(job::Joined& job, const PairOptions& options);
 
-// Who meets whom in round `round` of a tournament of `ranks`: -1: nobody. Rounds: ranks - 1, or
+// Partner of a rank in round `round` of a tournament of `ranks`; -1: none. Rounds: ranks - 1, or
 // ranks when that is odd.
 int Opponent(int rank, int round, int ranks);
 

@@ -1,5 +1,5 @@
-// What is sent on one connection: sizes, tags and groups, drawn from a seed so that both ranks know
-// them, and the bytes of each message, so that whoever has a buffer can tell what is in it.
+// The messages of one connection: sizes, tags and groups, drawn from a seed so that both ranks know
+// them, and the bytes of each message, by which any buffer can be checked.
 #ifndef WEFT_TOOLS_NCCL_HARNESS_PLAN_H_
 #define WEFT_TOOLS_NCCL_HARNESS_PLAN_H_
 

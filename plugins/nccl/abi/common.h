@@ -1,7 +1,7 @@
 // What the interfaces between NCCL and its plugins share, in every version from 2.19 to 2.30.
 // Declared here from the published interface (NVIDIA/nccl, plugins/*/README.md and the headers of
 // v2.19.4 to v2.30.7), checked below and in tests/plugins/nccl: an error of one byte here is silent
-// corruption of somebody's job. x86-64 and every other LP64 machine lay these out alike.
+// corruption of a job's data. x86-64 and every other LP64 machine lay these out alike.
 #ifndef WEFT_PLUGINS_NCCL_ABI_COMMON_H_
 #define WEFT_PLUGINS_NCCL_ABI_COMMON_H_
 

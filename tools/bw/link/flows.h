@@ -1,4 +1,4 @@
-// Who sends to whom.
+// The flows of a run: which rank sends to which.
 #ifndef WEFT_TOOLS_BW_LINK_FLOWS_H_
 #define WEFT_TOOLS_BW_LINK_FLOWS_H_
 

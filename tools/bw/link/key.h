@@ -1,6 +1,6 @@
 // What both ends of `weft-bw link --key @FILE` know: the file holds a job's secret (64 hexadecimal
-// digits), or a passphrase. Whoever passes for one end to the other can try passphrases afterwards,
-// without either; so a passphrase is long, and each try takes Argon2id's memory and time.
+// digits), or a passphrase. An attacker who poses as one end to the other can try passphrases
+// offline afterwards; so a passphrase is long, and each try takes Argon2id's memory and time.
 #ifndef WEFT_TOOLS_BW_LINK_KEY_H_
 #define WEFT_TOOLS_BW_LINK_KEY_H_
 

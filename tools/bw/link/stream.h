@@ -1,6 +1,6 @@
 // One flow of messages, seen from its two ends. Both keep `depth` requests posted. The sender ends
 // with `depth` markers (messages of another size), which use up what the receiver still has posted;
-// so both ends finish with nothing left behind, whoever decides when it is enough.
+// so both ends finish with no request left posted, whichever end decides when to stop.
 #ifndef WEFT_TOOLS_BW_LINK_STREAM_H_
 #define WEFT_TOOLS_BW_LINK_STREAM_H_
 
