@@ -159,13 +159,15 @@ absl::StatusOr<LatestCheckpoint> FindAndTidy(const std::string& folder) {
 
 }  // namespace
 
-std::vector<absl::Span<std::byte>> StateOf(const ShardedParameters& parameters) {
+std::vector<absl::Span<std::byte>> StateOf(const ParameterSets& parameters) {
   std::vector<absl::Span<std::byte>> parts;
-  for (const ParameterBucket& bucket : parameters.store().buckets()) {
-    parts.emplace_back(static_cast<std::byte*>(bucket.owned.data_ptr()), bucket.owned.nbytes());
-    for (const OwnedSlice& slice : bucket.slices) {
-      for (float* state : slice.states) {
-        if (state != nullptr) parts.push_back(BytesOf(state, slice.elements));
+  for (const ShardedParameters* set : parameters.sets()) {
+    for (const ParameterBucket& bucket : set->store().buckets()) {
+      parts.emplace_back(static_cast<std::byte*>(bucket.owned.data_ptr()), bucket.owned.nbytes());
+      for (const OwnedSlice& slice : bucket.slices) {
+        for (float* state : slice.states) {
+          if (state != nullptr) parts.push_back(BytesOf(state, slice.elements));
+        }
       }
     }
   }

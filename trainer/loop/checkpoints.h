@@ -29,7 +29,7 @@ struct RunPosition {
 };
 
 // The memory of all that a step changes on this rank: master values and the optimizer's state.
-std::vector<absl::Span<std::byte>> StateOf(const ShardedParameters& parameters);
+std::vector<absl::Span<std::byte>> StateOf(const ParameterSets& parameters);
 
 class RunCheckpoints {
  public:

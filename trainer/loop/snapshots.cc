@@ -90,7 +90,7 @@ std::optional<RunPosition> NewestCommon(const std::vector<Holdings>& ranks) {
 
 }  // namespace
 
-absl::Status Snapshots::LearnSizes(const ShardedParameters& parameters, Group& world) {
+absl::Status Snapshots::LearnSizes(const ParameterSets& parameters, Group& world) {
   own_bytes_ = BytesIn(StateOf(parameters));
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> sizes, world.Gather(absl::StrCat(own_bytes_)));
   const auto before = static_cast<size_t>((world.rank() + world.size() - 1) % world.size());
@@ -106,8 +106,7 @@ absl::Status Snapshots::LearnSizes(const ShardedParameters& parameters, Group& w
   return absl::OkStatus();
 }
 
-absl::Status Snapshots::Take(const RunPosition& position, ShardedParameters& parameters,
-                             Group& world) {
+absl::Status Snapshots::Take(const RunPosition& position, ParameterSets& parameters, Group& world) {
   if (neighbour_bytes_ < 0) WEFT_RETURN_IF_ERROR(LearnSizes(parameters, world));
   Pair& pair = PairFor(position.step);
   pair.own.position = pair.neighbour.position = RunPosition{-1, 0, ""};
@@ -122,7 +121,7 @@ absl::Status Snapshots::Take(const RunPosition& position, ShardedParameters& par
   return world.Wait(send);
 }
 
-absl::StatusOr<std::optional<RunPosition>> Snapshots::Restore(ShardedParameters& parameters,
+absl::StatusOr<std::optional<RunPosition>> Snapshots::Restore(ParameterSets& parameters,
                                                               Group& world) {
   std::string own, neighbour;
   for (const Pair& pair : pairs_) {

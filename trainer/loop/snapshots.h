@@ -25,7 +25,7 @@
 #include "base/units.h"
 #include "trainer/groups/group.h"
 #include "trainer/loop/checkpoints.h"
-#include "trainer/parallel/sharded.h"
+#include "trainer/parallel/parameter_sets.h"
 
 namespace weft {
 
@@ -33,12 +33,12 @@ class Snapshots {
  public:
   // Copies this rank's state after `position`, here and to the next rank of `world`, and takes that
   // of the rank before it. Called by all ranks after the same steps; blocks until both are done.
-  absl::Status Take(const RunPosition& position, ShardedParameters& parameters, Group& world);
+  absl::Status Take(const RunPosition& position, ParameterSets& parameters, Group& world);
 
   // Called by all ranks, with the same layout as before. Fills this rank's parameters from the
   // newest step that is in memory for every rank, and returns the position; nothing, with the
   // parameters as they were, where there is none.
-  absl::StatusOr<std::optional<RunPosition>> Restore(ShardedParameters& parameters, Group& world);
+  absl::StatusOr<std::optional<RunPosition>> Restore(ParameterSets& parameters, Group& world);
 
   Bytes bytes() const;  // of memory
 
@@ -53,7 +53,7 @@ class Snapshots {
 
   // Of a step: its pair of copies, or where its copies go.
   Pair& PairFor(int64_t step) { return pairs_[static_cast<size_t>(step) % pairs_.size()]; }
-  absl::Status LearnSizes(const ShardedParameters& parameters, Group& world);
+  absl::Status LearnSizes(const ParameterSets& parameters, Group& world);
 
   std::array<Pair, 2> pairs_;
   int64_t own_bytes_ = -1, neighbour_bytes_ = -1;  // of a state
