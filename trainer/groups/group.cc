@@ -120,6 +120,7 @@ absl::StatusOr<Pending> Group::AllToAll(at::Tensor received, at::Tensor sent) {
     return pending;
   }
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(sent));
+  communicator_->SetPriority(Priority::kHigh);  // attention has nothing to do without it
   pending.work = communicator_->AllToAll(sent.data_ptr(), received.data_ptr(),
                                          Count(sent) / static_cast<size_t>(size()), type);
   pending.tensors = {std::move(received), std::move(sent)};
@@ -151,6 +152,7 @@ absl::StatusOr<Pending> Group::ExchangeRows(at::Tensor received, const RowParts&
   for (size_t count : sent_counts) {
     pending.bytes += static_cast<int64_t>(count * sent.element_size());
   }
+  communicator_->SetPriority(Priority::kHigh);  // the next expert has nothing to do without it
   pending.work =
       communicator_->AllToAllV(sent.data_ptr(), sent_counts, sent_begins, received.data_ptr(),
                                received_counts, received_begins, type);
