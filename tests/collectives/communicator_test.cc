@@ -655,123 +655,121 @@ TEST(CommunicatorTest, ALayoutOfOtherSizeThanTheJobIsRefused) {
   const absl::Status status = Endpoint::Create(std::move(options)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("dp2"));
+}
 
-  // Two switches of two hosts each; ranks of a host do not follow each other.
-  TEST(CommunicatorTest, RanksOnAFabricGoSwitchBySwitch) {
-    const std::string fabric =
-        "collective.fabric=leaf-spine:leaves=2,spines=1,hosts_per_leaf=2,bandwidth=10Gbps";
-    if (absl::IsUnimplemented(planner::OwnPlace(SettingsOf({fabric})).status())) {
-      GTEST_SKIP() << "built without fabrics";
-    }
-    RunHosts(
-        {"h0", "h3", "h1", "h0", "h2", "h2", "h3"},
-        {fabric, "collective.algorithm=three_level", "collective.chunk_bytes=4KiB",
-         "collective.algorithm_by_kind=all_reduce:1MiB..@world=ring", "verify.schedules=true",
-         "collective.timeout=20s"},
-        [](std::shared_ptr<Endpoint> endpoint) {
-          auto world = *Communicator::Create(endpoint, "world", AllRanks(7));
-          for (size_t count : {1, 700, 5003}) {
-            CheckAll(*world, DataType::kFloat32, ReduceOp::kSum, count);
-            if (testing::Test::HasFatalFailure()) return;
-          }
-          EXPECT_EQ(endpoint->place(Rank(1)).switch_name, endpoint->place(Rank(4)).switch_name);
-          EXPECT_NE(endpoint->place(Rank(1)).switch_name, endpoint->place(Rank(2)).switch_name);
-          std::vector<float> data(1 << 18);
-          const auto algorithm = [&](size_t count) {
-            WorkPtr work = world->AllReduce(data.data(), data.data(), count, DataType::kFloat32,
-                                            ReduceOp::kSum);
-            EXPECT_TRUE(work->Wait().ok());
-            return work->algorithm();
-          };
-          EXPECT_EQ(algorithm(1000), "three_level");
-          EXPECT_EQ(algorithm(1 << 18).substr(0, 4), "ring");
-        });
+// Two switches of two hosts each; ranks of a host do not follow each other.
+TEST(CommunicatorTest, RanksOnAFabricGoSwitchBySwitch) {
+  const std::string fabric =
+      "collective.fabric=leaf-spine:leaves=2,spines=1,hosts_per_leaf=2,bandwidth=10Gbps";
+  if (absl::IsUnimplemented(planner::OwnPlace(SettingsOf({fabric})).status())) {
+    GTEST_SKIP() << "built without fabrics";
   }
+  RunHosts({"h0", "h3", "h1", "h0", "h2", "h2", "h3"},
+           {fabric, "collective.algorithm=three_level", "collective.chunk_bytes=4KiB",
+            "collective.algorithm_by_kind=all_reduce:1MiB..@world=ring", "verify.schedules=true",
+            "collective.timeout=20s"},
+           [](std::shared_ptr<Endpoint> endpoint) {
+             auto world = *Communicator::Create(endpoint, "world", AllRanks(7));
+             for (size_t count : {1, 700, 5003}) {
+               CheckAll(*world, DataType::kFloat32, ReduceOp::kSum, count);
+               if (testing::Test::HasFatalFailure()) return;
+             }
+             EXPECT_EQ(endpoint->place(Rank(1)).switch_name, endpoint->place(Rank(4)).switch_name);
+             EXPECT_NE(endpoint->place(Rank(1)).switch_name, endpoint->place(Rank(2)).switch_name);
+             std::vector<float> data(1 << 18);
+             const auto algorithm = [&](size_t count) {
+               WorkPtr work = world->AllReduce(data.data(), data.data(), count, DataType::kFloat32,
+                                               ReduceOp::kSum);
+               EXPECT_TRUE(work->Wait().ok());
+               return work->algorithm();
+             };
+             EXPECT_EQ(algorithm(1000), "three_level");
+             EXPECT_EQ(algorithm(1 << 18).substr(0, 4), "ring");
+           });
+}
 
-  TEST(CommunicatorTest, AHostThatTheFabricLacksFailsTheEndpoint) {
-    EndpointOptions options;
-    options.rank = Rank(0);
-    options.settings = SettingsOf(
-        {"collective.fabric=leaf-spine:leaves=1,hosts_per_leaf=1", "collective.fabric_host=h9"});
-    const absl::Status status = Endpoint::Create(std::move(options)).status();
-    EXPECT_FALSE(status.ok());
-    EXPECT_NE(status.message().find("collective.fabric="), std::string::npos) << status;
+TEST(CommunicatorTest, AHostThatTheFabricLacksFailsTheEndpoint) {
+  EndpointOptions options;
+  options.rank = Rank(0);
+  options.settings = SettingsOf(
+      {"collective.fabric=leaf-spine:leaves=1,hosts_per_leaf=1", "collective.fabric_host=h9"});
+  const absl::Status status = Endpoint::Create(std::move(options)).status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("collective.fabric="), std::string::npos) << status;
+}
+
+// Rank 1's file would have every message cost nothing and every byte a fortune.
+TEST(CommunicatorTest, RankZerosCostsAndChunksCountForAll) {
+  planner::Calibration odd = planner::DefaultCalibration();
+  odd.links[0] = {.latency = 1e-3, .message = 1e-3, .byte = 1000, .host_byte = 1000};
+  const std::string file = absl::StrCat(testing::TempDir(), "/odd_costs", getpid());
+  ASSERT_TRUE(planner::SaveCalibration(odd, file).ok());
+  MemoryStore store;
+  std::vector<std::string> algorithms(3);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r) {
+    threads.emplace_back([&, r] {
+      EndpointOptions options;
+      options.rank = Rank(r);
+      options.world_size = 3;
+      options.store = &store;
+      options.settings = SettingsOf(
+          r == 1 ? SettingPairs{"collective.costs=" + file, "collective.chunk_bytes=4KiB"}
+                 : SettingPairs{});
+      auto endpoint = *Endpoint::Create(std::move(options));
+      auto world = *Communicator::Create(endpoint, "world", AllRanks(3));
+      std::vector<float> data(100000, 1);
+      WorkPtr work = world->AllReduce(data.data(), data.data(), data.size(), DataType::kFloat32,
+                                      ReduceOp::kSum);
+      ASSERT_DONE(work);
+      EXPECT_EQ(data.back(), 3);
+      algorithms[static_cast<size_t>(r)] = work->algorithm() + work->why();
+    });
   }
+  for (std::thread& thread : threads) thread.join();
+  std::filesystem::remove(file);
+  EXPECT_NE(algorithms[0], "");
+  EXPECT_EQ(algorithms[1], algorithms[0]);
+  EXPECT_EQ(algorithms[2], algorithms[0]);
+}
 
-  // Rank 1's file would have every message cost nothing and every byte a fortune.
-  TEST(CommunicatorTest, RankZerosCostsAndChunksCountForAll) {
-    planner::Calibration odd = planner::DefaultCalibration();
-    odd.links[0] = {.latency = 1e-3, .message = 1e-3, .byte = 1000, .host_byte = 1000};
-    const std::string file = absl::StrCat(testing::TempDir(), "/odd_costs", getpid());
-    ASSERT_TRUE(planner::SaveCalibration(odd, file).ok());
-    MemoryStore store;
-    std::vector<std::string> algorithms(3);
-    std::vector<std::thread> threads;
-    for (int r = 0; r < 3; ++r) {
-      threads.emplace_back([&, r] {
-        EndpointOptions options;
-        options.rank = Rank(r);
-        options.world_size = 3;
-        options.store = &store;
-        options.settings = SettingsOf(
-            r == 1 ? SettingPairs{"collective.costs=" + file, "collective.chunk_bytes=4KiB"}
-                   : SettingPairs{});
-        auto endpoint = *Endpoint::Create(std::move(options));
-        auto world = *Communicator::Create(endpoint, "world", AllRanks(3));
-        std::vector<float> data(100000, 1);
-        WorkPtr work = world->AllReduce(data.data(), data.data(), data.size(), DataType::kFloat32,
-                                        ReduceOp::kSum);
-        ASSERT_DONE(work);
-        EXPECT_EQ(data.back(), 3);
-        algorithms[static_cast<size_t>(r)] = work->algorithm() + work->why();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    std::filesystem::remove(file);
-    EXPECT_NE(algorithms[0], "");
-    EXPECT_EQ(algorithms[1], algorithms[0]);
-    EXPECT_EQ(algorithms[2], algorithms[0]);
-  }
+TEST(CommunicatorTest, AnAlgorithmThatACollectiveLacksFailsTheEndpoint) {
+  EndpointOptions options;
+  options.rank = Rank(0);
+  options.settings = SettingsOf({"collective.algorithm_by_kind=all_reduce=bruck"});
+  EXPECT_EQ(Endpoint::Create(std::move(options)).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
 
-  TEST(CommunicatorTest, AnAlgorithmThatACollectiveLacksFailsTheEndpoint) {
-    EndpointOptions options;
-    options.rank = Rank(0);
-    options.settings = SettingsOf({"collective.algorithm_by_kind=all_reduce=bruck"});
-    EXPECT_EQ(Endpoint::Create(std::move(options)).status().code(),
+TEST(CommunicatorTest, BadArgumentsAreReportedByTheWorkAndHarmNothing) {
+  RunWorld(2, {}, [](Communicator& world) {
+    float data[4] = {1, 2, 3, 4};
+    const auto code = [](const WorkPtr& work) { return work->Wait().code(); };
+    const auto invalid = absl::StatusCode::kInvalidArgument;
+    EXPECT_EQ(code(world.AllReduce(data, data, 4, DataType::kFloat32, ReduceOp::kBitAnd)), invalid);
+    EXPECT_EQ(code(world.AllReduce(nullptr, data, 4, DataType::kFloat32, ReduceOp::kSum)), invalid);
+    EXPECT_EQ(code(world.Broadcast(data, data, 4, DataType::kFloat32, Rank(2))), invalid);
+    EXPECT_EQ(code(world.Send(data, 4, world.rank(), 0)), invalid);
+    EXPECT_EQ(code(world.Receive(data, 4, Rank(2), 0)), invalid);
+    EXPECT_EQ(code(world.AllGatherV(data, data, {1}, {0}, DataType::kFloat32)), invalid);
+    ASSERT_DONE(world.AllReduce(data, data, 4, DataType::kFloat32, ReduceOp::kSum));
+    EXPECT_EQ(data[3], 8);
+  });
+}
+
+TEST(CommunicatorTest, GroupsAreChecked) {
+  RunRanks(2, {}, [](std::shared_ptr<Endpoint> endpoint) {
+    const auto create = [&](const char* name, std::vector<Rank> ranks) {
+      return Communicator::Create(endpoint, name, std::move(ranks)).status().code();
+    };
+    EXPECT_EQ(create("a", {Rank(1 - endpoint->rank().value())}),
               absl::StatusCode::kInvalidArgument);
-  }
-
-  TEST(CommunicatorTest, BadArgumentsAreReportedByTheWorkAndHarmNothing) {
-    RunWorld(2, {}, [](Communicator& world) {
-      float data[4] = {1, 2, 3, 4};
-      const auto code = [](const WorkPtr& work) { return work->Wait().code(); };
-      const auto invalid = absl::StatusCode::kInvalidArgument;
-      EXPECT_EQ(code(world.AllReduce(data, data, 4, DataType::kFloat32, ReduceOp::kBitAnd)),
-                invalid);
-      EXPECT_EQ(code(world.AllReduce(nullptr, data, 4, DataType::kFloat32, ReduceOp::kSum)),
-                invalid);
-      EXPECT_EQ(code(world.Broadcast(data, data, 4, DataType::kFloat32, Rank(2))), invalid);
-      EXPECT_EQ(code(world.Send(data, 4, world.rank(), 0)), invalid);
-      EXPECT_EQ(code(world.Receive(data, 4, Rank(2), 0)), invalid);
-      EXPECT_EQ(code(world.AllGatherV(data, data, {1}, {0}, DataType::kFloat32)), invalid);
-      ASSERT_DONE(world.AllReduce(data, data, 4, DataType::kFloat32, ReduceOp::kSum));
-      EXPECT_EQ(data[3], 8);
-    });
-  }
-
-  TEST(CommunicatorTest, GroupsAreChecked) {
-    RunRanks(2, {}, [](std::shared_ptr<Endpoint> endpoint) {
-      const auto create = [&](const char* name, std::vector<Rank> ranks) {
-        return Communicator::Create(endpoint, name, std::move(ranks)).status().code();
-      };
-      EXPECT_EQ(create("a", {Rank(1 - endpoint->rank().value())}),
-                absl::StatusCode::kInvalidArgument);
-      EXPECT_EQ(create("b", {Rank(0), Rank(1), Rank(0)}), absl::StatusCode::kInvalidArgument);
-      EXPECT_EQ(create("c", {Rank(0), Rank(1), Rank(2)}), absl::StatusCode::kInvalidArgument);
-      auto first = *Communicator::Create(endpoint, "d", AllRanks(2));
-      EXPECT_EQ(create("d", AllRanks(2)), absl::StatusCode::kAlreadyExists);
-    });
-  }
+    EXPECT_EQ(create("b", {Rank(0), Rank(1), Rank(0)}), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(create("c", {Rank(0), Rank(1), Rank(2)}), absl::StatusCode::kInvalidArgument);
+    auto first = *Communicator::Create(endpoint, "d", AllRanks(2));
+    EXPECT_EQ(create("d", AllRanks(2)), absl::StatusCode::kAlreadyExists);
+  });
+}
 
 }  // namespace
 }  // namespace weft::collectives
