@@ -10,6 +10,7 @@
 #include "tools/plan/order_command.h"
 #include "tools/plan/paths_command.h"
 #include "tools/plan/predict_command.h"
+#include "tools/plan/verify_command.h"
 
 namespace weft::plan {
 namespace {
@@ -28,12 +29,14 @@ int Main(int argc, char** argv) {
   PredictCommand predict(app);
   CompareCommand compare(app);
   CollectiveCommand collective(app);
+  VerifyCommand verify(app);
   app.require_subcommand(1);
   const int status_of_usage = ReadCommandLine(app, argc, argv);
   if (status_of_usage != kGoOn) return status_of_usage;
   absl::Status status = order.chosen()        ? order.Run()
                         : paths.chosen()      ? paths.Run()
                         : predict.chosen()    ? predict.Run()
+                        : verify.chosen()     ? verify.Run()
                         : collective.chosen() ? collective.Run()
                                               : compare.Run();
   if (status.ok()) return EXIT_SUCCESS;

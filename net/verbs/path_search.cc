@@ -73,6 +73,7 @@ PathSearch::Step PathSearch::Turn(absl::Time now, uint64_t bytes, bool waits) {
       return Step::kUse;
     case Phase::kWithAgain:
       if (!is_more) break;
+      gain_ = before_ > 0 ? rate / before_ : 1;
       Begin(Phase::kTraded, now + kSettle, bytes);
       return Step::kTrade;
     case Phase::kTraded:

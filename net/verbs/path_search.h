@@ -47,6 +47,8 @@ class PathSearch {
   // It did not come to that, or one was lost on the way: nothing can be compared.
   void Stopped(absl::Time now);
 
+  // What the last try that was worth it carried, over what was carried before it.
+  double gain() const { return gain_; }
   bool trying() const { return phase_ != Phase::kWatch; }
 
  private:
@@ -62,6 +64,7 @@ class PathSearch {
   absl::Time turn_at_ = absl::InfinitePast();  // the last one
   bool waited_ = false;                        // then
   double before_ = 0, with_ = 0;               // bytes per second
+  double gain_ = 1;
   absl::Duration pause_ = kPauseFirst;
   absl::Time next_try_ = absl::InfinitePast();
 };

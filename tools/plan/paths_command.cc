@@ -9,12 +9,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/random.h"
 #include "base/status.h"
 #include "base/write_file.h"
 #include "tools/plan/plan_files.h"
 #include "tools/plan/report.h"
+#include "topology/discovery/learn_box.h"
 #include "topology/ecmp/hash_file.h"
 #include "topology/fabric/file.h"
+#include "topology/paths/draw_plan.h"
 #include "topology/paths/path_planner.h"
 #include "topology/paths/plan_text.h"
 
@@ -95,9 +98,9 @@ std::string PortsText(const RankFlows& flows, const PathPlan& plan) {
 }
 
 struct KnownHashes {
-  topology::HashFile file;  // with the addresses of all NICs
-  topology::FabricHashes hashes;
-  bool has_addresses = false;  // that somebody gave
+  topology::HashFile file;        // with the addresses of all NICs
+  topology::FabricHashes hashes;  // that are planned with
+  bool has_addresses = false;     // that somebody gave
 };
 
 absl::StatusOr<KnownHashes> Hashes(const topology::Fabric& fabric, const std::string& hash,
@@ -120,6 +123,46 @@ absl::StatusOr<KnownHashes> Hashes(const topology::Fabric& fabric, const std::st
     file.addresses[{fabric.node(endpoint.host).name, endpoint.nic}] = hashes->address(endpoint);
   }
   return KnownHashes{std::move(file), *std::move(hashes), has_addresses};
+}
+
+// What the switches of `known` do becomes what is learned of them, where that is possible; paths
+// over others are asked for one by one.
+absl::Status LearnFrom(const Input& input, const topology::Routes& routes, KnownHashes& known) {
+  WEFT_ASSIGN_OR_RETURN(topology::LearnedBox learned, topology::LearnBox(routes, known.hashes, {}));
+  const topology::HashFile before = std::move(known.file);
+  known.file = learned.known;
+  known.file.addresses = before.addresses;
+  for (const std::string& name : learned.known.unknown) {
+    WEFT_ASSIGN_OR_RETURN(NodeId node, input.fabric->Find(name));
+    known.file.hashes.insert_or_assign(name, known.hashes.hash(node));
+    if (auto order = before.orders.find(name); order != before.orders.end()) {
+      known.file.orders.insert(*order);
+    }
+  }
+  known.file.unknown.clear();
+  WEFT_ASSIGN_OR_RETURN(known.hashes,
+                        topology::MakeHashes(*input.fabric, known.file, "what was learned"));
+  if (!input.tables) return absl::OkStatus();
+  absl::PrintF("learned %d of %d switches with a choice from %d flows%s\n",
+               learned.switches - static_cast<int>(learned.known.unknown.size()), learned.switches,
+               learned.flows,
+               learned.known.unknown.empty() ? "" : "; of the others each port is asked for");
+  return absl::OkStatus();
+}
+
+// Before: ports as drawn by chance, one for each subflow that is planned.
+absl::Status DrawPaths(const Input& input, const std::string& order, const std::string& file,
+                       const topology::PathPlanner& judge, absl::Span<const TrafficFlow> flows,
+                       const PathPlan& plan) {
+  std::vector<topology::PlannedPath> drawn = plan.paths;
+  Random random(1);
+  for (topology::PlannedPath& path : drawn) {
+    path.source_port = static_cast<uint16_t>(0xC000 + random.Below(0x4000));
+  }
+  WEFT_ASSIGN_OR_RETURN(PathPlan before, judge.Evaluate(flows, std::move(drawn)));
+  topology::DrawPlanOptions options;
+  options.title = absl::StrCat("Paths of order ", order, ": ", input.Describe());
+  return WriteOutput(file, topology::DrawPlan(*input.fabric, before.paths, plan.paths, options));
 }
 
 std::string PhaseTable(const Input& input, const PathPlan& plan) {
@@ -177,6 +220,11 @@ PathsCommand::PathsCommand(CLI::App& app)
       ->add_option("--transport", transport_,
                    "Whose source ports: verbs and multipath over UDP, or tcp")
       ->check(CLI::IsMember({"verbs", "multipath", "tcp"}));
+  command_->add_flag("--black-box", black_box_,
+                     "Take --hash (or --hash-seed) as what the switches do and nobody knows: learn "
+                     "it from flows, plan by what was learned, and judge by what they do");
+  command_->add_option("--svg", svg_,
+                       "Draw the cables' loads before and after, and the flows; empty: none");
   command_->add_option("-o,--out", out_, "Folder for the plan; empty: none");
   command_->add_option("--hash-seed", hash_seed_, "Of the switches' hashes");
   command_->add_option("--subflows", subflows_, "Queue pairs of a flow, at most")
@@ -193,6 +241,8 @@ absl::Status PathsCommand::Run() const {
   WEFT_RETURN_IF_ERROR(topology::Routes::Feasible(*input.fabric));
   topology::Routes routes(*input.fabric);
   WEFT_ASSIGN_OR_RETURN(KnownHashes known, Hashes(*input.fabric, hash_, addresses_, hash_seed_));
+  const topology::FabricHashes box = known.hashes;
+  if (black_box_) WEFT_RETURN_IF_ERROR(LearnFrom(input, routes, known));
   const topology::FabricHashes& hashes = known.hashes;
   topology::PathPlannerOptions options;
   options.subflows_max = subflows_;
@@ -202,6 +252,14 @@ absl::Status PathsCommand::Run() const {
   }
   topology::PathPlanner planner(routes, hashes, options);
   WEFT_ASSIGN_OR_RETURN(PathPlan plan, planner.Plan(flows.flows));
+  if (black_box_) {
+    topology::PathPlanner judge(routes, box, options);
+    WEFT_ASSIGN_OR_RETURN(plan, judge.Evaluate(flows.flows, std::move(plan.paths)));
+  }
+  if (!svg_.empty()) {
+    const topology::PathPlanner judge(routes, box, options);
+    WEFT_RETURN_IF_ERROR(DrawPaths(input, candidate.name, svg_, judge, flows.flows, plan));
+  }
   if (input.tables) {
     absl::PrintF(
         "job    %s, order %s\n\n%s\nfullest link, all together: before %s, after %s, "

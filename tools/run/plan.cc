@@ -1,12 +1,17 @@
 #include "tools/run/plan.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <system_error>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/command.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "net/tcp/interface.h"
@@ -16,15 +21,13 @@
 namespace weft::run {
 namespace {
 
+constexpr absl::Duration kVerifyMost = absl::Seconds(20);  // of a busy machine; it stops by itself
+
 // The host of the plan that this is.
 absl::StatusOr<std::string> OwnName(const topology::ConnectionPlan& plan) {
   WEFT_ASSIGN_OR_RETURN(std::vector<net::Interface> interfaces, net::ListInterfaces());
   for (const net::Interface& interface : interfaces) {
-    const topology::IpAddress address = net::ToIpAddress(interface.address);
-    for (const topology::ConnectionPlanHost& host : plan.text().hosts) {
-      const auto& own = host.addresses;
-      if (std::find(own.begin(), own.end(), address) != own.end()) return host.name;
-    }
+    if (auto host = plan.HostOf(net::ToIpAddress(interface.address)); host.ok()) return *host;
   }
   std::string addresses;
   for (const net::Interface& interface : interfaces) {
@@ -60,12 +63,31 @@ absl::StatusOr<std::vector<int>> RanksOf(const std::string& path, const std::str
   return ranks;
 }
 
+// weft-plan beside this program asks the network. A plan without its fabric, or a build without
+// weft-plan, is not asked for.
+absl::Status Verify(const std::string& folder, const std::string& host) {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path program = self.parent_path() / "weft-plan";
+  if (error || !std::filesystem::exists(program) ||
+      !std::filesystem::exists(std::filesystem::path(folder) / "hashes.txt")) {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<CommandOutput> said = RunCommand(
+      {program.string(), "verify", folder, "--host", host, "--flows", "16", "--limit", "1s"},
+      kVerifyMost);
+  if (!said.ok()) return Annotate(said.status(), "weft-plan verify");
+  if (said->status == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StripAsciiWhitespace(said->text));
+}
+
 }  // namespace
 
 absl::StatusOr<PlannedHost> ReadPlan(const RunOptions& options) {
   const std::filesystem::path folder = std::filesystem::absolute(options.plan);
   WEFT_ASSIGN_OR_RETURN(auto plan, topology::ConnectionPlan::Load(folder.string()));
   WEFT_ASSIGN_OR_RETURN(const std::string host, OwnName(*plan));
+  WEFT_RETURN_IF_ERROR(Verify(folder.string(), host));
   PlannedHost out;
   const std::string path = (folder / "ranks.txt").string();
   WEFT_ASSIGN_OR_RETURN(out.ranks, RanksOf(path, host));
@@ -82,6 +104,16 @@ absl::StatusOr<PlannedHost> ReadPlan(const RunOptions& options) {
     if (std::filesystem::exists(folder / file)) {
       out.variables.emplace_back(name, (folder / file).string());
     }
+  }
+  // As weft-cc tune --out writes it there, unless something else is asked for.
+  const std::filesystem::path controller = folder / "controller.txt";
+  const bool is_given =
+      std::getenv("WEFT_MULTIPATH_CONTROLLER") != nullptr ||
+      std::any_of(options.settings.begin(), options.settings.end(), [](const std::string& pair) {
+        return absl::StartsWith(pair, "multipath.controller=");
+      });
+  if (!is_given && std::filesystem::exists(controller)) {
+    out.variables.emplace_back("WEFT_MULTIPATH_CONTROLLER", "@" + controller.string());
   }
   return out;
 }

@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "base/write_file.h"
 #include "tools/topo/probe_commands.h"
-#include "topology/discovery/fit_hash.h"
+#include "topology/discovery/learn_box.h"
 #include "topology/ecmp/hash_text.h"
 #include "topology/fabric/file.h"
 
@@ -24,8 +24,9 @@ using topology::SeenNic;
 
 constexpr int kFewPorts = 16;  // towards each of kMoreTargets hosts more, so that addresses differ
 constexpr size_t kMoreTargets = 3;
-constexpr int kCheckPorts = 32;       // of each host, fresh ones
-constexpr uint32_t kChunk = 1 << 22;  // seeds that a rank tries at a time
+constexpr int kCheckPorts = 32;            // of each host, fresh ones
+constexpr uint32_t kChunk = 1 << 22;       // seeds that a rank tries at a time
+constexpr uint64_t kQuickSeeds = 1 << 16;  // that rank 0 tries alone
 constexpr int64_t kChunks = (int64_t{1} << 32) / kChunk;
 
 const char kFooter[] =
@@ -83,8 +84,7 @@ NodeId LeafOf(const Known& known, SeenNic nic) {
 }
 
 // Whom to probe, and how many ports: one NIC under each other leaf, and a few more.
-std::vector<std::pair<SeenNic, int>> Targets(const JobHosts& job, const Known& known, SeenNic own,
-                                             int ports) {
+std::vector<std::pair<SeenNic, int>> Targets(const Known& known, SeenNic own, int ports) {
   std::map<NodeId, std::vector<SeenNic>> by_leaf;
   std::vector<std::pair<SeenNic, int>> out;
   std::vector<SeenNic> others;
@@ -100,7 +100,6 @@ std::vector<std::pair<SeenNic, int>> Targets(const JobHosts& job, const Known& k
     const auto at = static_cast<size_t>(own.host) * 7 + i * 5 + 1;
     out.emplace_back(others[at % others.size()], std::min(ports, kFewPorts));
   }
-  (void)job;
   return out;
 }
 
@@ -108,7 +107,7 @@ json ProbeFlows(JobHosts& job, const Known& known, int ports, uint64_t salt) {
   json out = json::array();
   for (const auto& [own, _] : known.endpoint) {
     if (own.host != job.own()) continue;
-    for (const auto& [target, count] : Targets(job, known, own, ports)) {
+    for (const auto& [target, count] : Targets(known, own, ports)) {
       topology::TraceOptions options = job.Options(own, target);
       options.named_flows = 0;
       absl::StatusOr<std::vector<topology::TracedFlow>> flows =
@@ -255,10 +254,7 @@ class Learning {
   // Those of other switches first: mostly all are set alike.
   std::optional<topology::FittedHash> Quick(const SeenSwitch& one) const {
     const auto members = static_cast<uint32_t>(one.members.size());
-    for (const topology::SwitchHash& hash : found_) {
-      if (auto fitted = topology::TryHash(hash, members, one.seen, wrong_)) return fitted;
-    }
-    return topology::FitSilicon(members, one.seen, wrong_);
+    return topology::ExplainSwitch(members, one.seen, found_, kQuickSeeds, wrong_);
   }
 
   void Take(const std::string& name, const SeenSwitch& one,

@@ -13,6 +13,7 @@ namespace weft::topology {
 namespace {
 
 constexpr size_t kFirstLook = 96;  // observations that a candidate must explain first
+constexpr int64_t kGlance = 20;
 constexpr int kConstantBits = 16;  // of the constant that a seed adds, where all must be tried
 
 constexpr std::array kFunctions = {HashFunction::kCrc16Ccitt, HashFunction::kCrc16Arc,
@@ -83,6 +84,17 @@ bool Explains(const Selection& selection, const std::vector<uint32_t>& hashes, u
               double wrong_max) {
   std::vector<uint32_t> votes(static_cast<size_t>(members) * members);
   const size_t count = std::min(seen.size(), kFirstLook);
+  const auto wrong_most = static_cast<int64_t>(wrong_max * static_cast<double>(count));
+  // A few first: each index has one member, or the candidate is wrong.
+  std::vector<uint32_t> first(members, members);
+  int64_t wrong = 0;
+  for (size_t i = 0; i < std::min<size_t>(count, kGlance); ++i) {
+    uint32_t& member = first[Pick(selection, hashes[i] ^ constant, width, members)];
+    if (member == members) member = seen[i].member;
+    wrong += member != seen[i].member ? 1 : 0;
+    // The first of an index may itself be the wrong one, which makes all others wrong.
+    if (wrong > kGlance / 4 + wrong_most) return false;
+  }
   for (size_t i = 0; i < count; ++i) {
     const uint32_t index = Pick(selection, hashes[i] ^ constant, width, members);
     ++votes[static_cast<size_t>(index) * members + seen[i].member];
@@ -153,35 +165,67 @@ std::optional<FittedHash> TryHash(const SwitchHash& hash, uint32_t members,
   return out;
 }
 
-std::optional<FittedHash> FitSilicon(uint32_t members, absl::Span<const HashObservation> seen,
-                                     double wrong_max) {
-  if (seen.size() < 16 || members < 2) return std::nullopt;
-  for (HashFunction function : kFunctions) {
-    const int width = SwitchHash::Create(Options(function, kHashFiveTuple, 0, {}, 0))->width();
-    const std::vector<Selection> selections = Selections(members, width);
-    for (uint32_t fields : kFields) {
-      const SwitchHash plain = *SwitchHash::Create(Options(function, fields, 0, {}, 0));
-      std::vector<uint32_t> raw;
-      for (size_t i = 0; i < std::min(seen.size(), kFirstLook); ++i) {
-        raw.push_back(plain.Hash(seen[i].tuple));
+namespace {
+
+class SiliconFit {
+ public:
+  SiliconFit(uint32_t members, absl::Span<const HashObservation> seen, double wrong_max)
+      : members_(members), seen_(seen), wrong_max_(wrong_max) {}
+
+  // With every constant that a seed can add, of at most so many bits.
+  std::optional<FittedHash> Try(HashFunction function, uint32_t fields, int offset,
+                                int constant_bits_most) const {
+    const SwitchHash plain = *SwitchHash::Create(Options(function, fields, 0, {}, 0));
+    const int width = plain.width();
+    std::vector<uint32_t> hashes;
+    for (size_t i = 0; i < std::min(seen_.size(), kFirstLook); ++i) {
+      hashes.push_back(RotateRight(plain.Hash(seen_[i].tuple), offset, width));
+    }
+    for (const Selection& selection : Selections(members_, width)) {
+      if (selection.constant_bits > constant_bits_most) continue;
+      for (uint32_t step = 0; step < uint32_t{1} << selection.constant_bits; ++step) {
+        const uint32_t constant = step << selection.constant_shift;
+        if (!Explains(selection, hashes, constant, width, members_, seen_, wrong_max_)) continue;
+        const std::optional<uint32_t> seed =
+            SeedOf(function, fields, width, seen_[0].tuple,
+                   RotateRight(constant, (width - offset) % width, width));
+        if (!seed.has_value()) continue;
+        absl::StatusOr<SwitchHash> hash =
+            SwitchHash::Create(Options(function, fields, offset, selection, *seed));
+        if (!hash.ok()) continue;
+        std::optional<FittedHash> fitted = TryHash(*hash, members_, seen_, wrong_max_);
+        if (fitted.has_value()) return fitted;
       }
-      for (int offset = 0; offset < width; ++offset) {
-        std::vector<uint32_t> hashes;
-        for (uint32_t hash : raw) hashes.push_back(RotateRight(hash, offset, width));
-        for (const Selection& selection : selections) {
-          for (uint32_t step = 0; step < uint32_t{1} << selection.constant_bits; ++step) {
-            const uint32_t constant = step << selection.constant_shift;
-            if (!Explains(selection, hashes, constant, width, members, seen, wrong_max)) continue;
-            const std::optional<uint32_t> seed =
-                SeedOf(function, fields, width, seen[0].tuple,
-                       RotateRight(constant, (width - offset) % width, width));
-            if (!seed.has_value()) continue;
-            absl::StatusOr<SwitchHash> hash =
-                SwitchHash::Create(Options(function, fields, offset, selection, *seed));
-            if (!hash.ok()) continue;
-            std::optional<FittedHash> fitted = TryHash(*hash, members, seen, wrong_max);
-            if (fitted.has_value()) return fitted;
-          }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  const uint32_t members_;
+  const absl::Span<const HashObservation> seen_;
+  const double wrong_max_;
+};
+
+}  // namespace
+
+std::optional<FittedHash> FitSilicon(uint32_t members, absl::Span<const HashObservation> seen,
+                                     absl::Span<const SwitchHash> before, double wrong_max) {
+  if (seen.size() < 16 || members < 2) return std::nullopt;
+  const SiliconFit fit(members, seen, wrong_max);
+  for (const SwitchHash& hash : before) {
+    const SwitchHashOptions& like = hash.options();
+    if (!hash.linear()) continue;
+    auto fitted = fit.Try(like.function, like.fields, like.offset, kConstantBits);
+    if (fitted.has_value()) return fitted;
+  }
+  // What needs no constant first, then few bits of one.
+  for (int bits : {0, 9, kConstantBits}) {
+    for (HashFunction function : kFunctions) {
+      const int width = SwitchHash::Create(Options(function, kHashFiveTuple, 0, {}, 0))->width();
+      for (uint32_t fields : kFields) {
+        for (int offset = 0; offset < width; ++offset) {
+          auto fitted = fit.Try(function, fields, offset, bits);
+          if (fitted.has_value()) return fitted;
         }
       }
     }

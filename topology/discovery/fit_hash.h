@@ -28,8 +28,10 @@ std::optional<FittedHash> TryHash(const SwitchHash& hash, uint32_t members,
                                   absl::Span<const HashObservation> seen, double wrong_max = 0.02);
 
 // The first that does, of CRC-16 (two), CRC-32, CRC-32C and exclusive-or over the five-tuple or
-// parts of it, at every offset, by modulo, threshold or 64, 128, 256 or 512 buckets.
+// parts of it, at every offset, by modulo, threshold or 64, 128, 256 or 512 buckets. Those like
+// `before`, of other switches, are tried first, with any seed.
 std::optional<FittedHash> FitSilicon(uint32_t members, absl::Span<const HashObservation> seen,
+                                     absl::Span<const SwitchHash> before = {},
                                      double wrong_max = 0.02);
 
 }  // namespace weft::topology

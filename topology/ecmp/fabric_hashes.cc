@@ -103,19 +103,22 @@ size_t FabricHashes::Choose(NodeId at, const FiveTuple& tuple,
   if (hash.options().select != HashSelect::kResilient) {
     return InOrder(at, next, hash.Select(tuple, next.size()));
   }
-  absl::InlinedVector<bool, 64> alive;
+  absl::InlinedVector<LinkId, 64> group;  // as it was built
   const FabricLink& example = fabric_->link(next[0]);
   for (LinkId id : fabric_->LinksFrom(at)) {
-    const FabricLink& link = fabric_->link(id);
-    if (SameGroup(*fabric_, example, link)) alive.push_back(absl::c_linear_search(next, id));
+    if (SameGroup(*fabric_, example, fabric_->link(id))) group.push_back(id);
   }
+  absl::InlinedVector<LinkId, 64> ordered(group.size());
+  absl::InlinedVector<bool, 64> alive(group.size());
   size_t up = 0;
-  for (bool member : alive) up += member ? 1 : 0;
-  if (up != next.size()) return hash.Select(tuple, next.size());
-  size_t owner = hash.SelectAlive(tuple, alive);
-  size_t index = 0;
-  for (size_t i = 0; i < owner; ++i) index += alive[i] ? 1 : 0;
-  return index;
+  for (size_t i = 0; i < group.size(); ++i) {
+    ordered[i] = group[InOrder(at, group, i)];
+    alive[i] = absl::c_linear_search(next, ordered[i]);
+    up += alive[i] ? 1 : 0;
+  }
+  if (up != next.size()) return InOrder(at, next, hash.Select(tuple, next.size()));
+  const LinkId owner = ordered[hash.SelectAlive(tuple, alive)];
+  return static_cast<size_t>(absl::c_find(next, owner) - next.begin());
 }
 
 FiveTuple FabricHashes::Tuple(Endpoint source, Endpoint target, uint16_t source_port,

@@ -41,10 +41,12 @@ PortSearch::PortSearch(const Tracer& tracer, const PathPlannerOptions& options, 
       on_link_(static_cast<size_t>(tracer.fabric().links())),
       locked_(subflows.size()) {}
 
-// Each subflow begins somewhere else, so that neighbours do not get the same ports.
+// Each subflow begins somewhere else, so that neighbours do not get the same ports, and steps far:
+// ports in a row differ in a few bits, which bits of a linear hash may not depend on.
 uint16_t PortSearch::Port(const Subflow& subflow, uint32_t step) const {
   uint64_t state = uint64_t{subflow.flow} << 16 | subflow.subflow;
-  return static_cast<uint16_t>(options_.port_first + (SplitMix64(state) + step) % Range());
+  return static_cast<uint16_t>(options_.port_first +
+                               (SplitMix64(state) + step * Stride()) % Range());
 }
 
 uint32_t PortSearch::Budget(const Subflow& subflow, int per_path) const {

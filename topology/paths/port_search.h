@@ -53,6 +53,7 @@ class PortSearch {
   };
   static constexpr int kDepth = 3;
   static constexpr size_t kAlternatives = 4;
+  static constexpr uint64_t kStride = 7919;  // prime
 
   absl::Status PlaceOne(uint32_t index);
   bool PlaceAsWanted(Subflow& subflow, const FiveTuple& tuple);
@@ -64,6 +65,8 @@ class PortSearch {
   void Put(uint32_t index);
   void Take(uint32_t index);
   LinkId WorstLink() const;
+  // Prime to the range, so that all of it is met.
+  uint64_t Stride() const { return Range() % kStride == 0 ? 1 : kStride; }
   uint32_t Range() const { return options_.port_last - options_.port_first + 1u; }
   uint16_t Port(const Subflow& subflow, uint32_t step) const;
   uint32_t Budget(const Subflow& subflow, int per_path) const;

@@ -95,6 +95,11 @@ absl::StatusOr<ConnectionPlan::Place> ConnectionPlan::Find(const IpAddress& addr
 
 absl::Status ConnectionPlan::CheckHost(const IpAddress& own) const { return Find(own).status(); }
 
+absl::StatusOr<std::string> ConnectionPlan::HostOf(const IpAddress& address) const {
+  WEFT_ASSIGN_OR_RETURN(Place place, Find(address));
+  return text_.hosts[place.host].name;
+}
+
 absl::StatusOr<std::vector<PathWay>*> ConnectionPlan::Spares(const PathEnds& ends) {
   WEFT_ASSIGN_OR_RETURN(Place source, Find(ends.source));
   WEFT_ASSIGN_OR_RETURN(Place target, Find(ends.target));

@@ -104,6 +104,9 @@ class ConnectionPlan {
   // FailedPrecondition: the plan is for other hosts than the one with this address.
   absl::Status CheckHost(const IpAddress& own) const;
 
+  // The name of the host that has this address; else as CheckHost().
+  absl::StatusOr<std::string> HostOf(const IpAddress& address) const;
+
   // Ways for the sockets or queue pairs of one more connection: as many as are planned; else
   // `count`, spare ones. Empty: both ends are under one switch, and there is nothing to choose.
   // FailedPrecondition: an address that the plan does not know.
