@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -20,6 +21,14 @@ Trace::Trace(std::vector<std::string> track_names, size_t capacity)
 // A sequence lock a slot. Two writers meet in a slot only where one was held up for a whole round
 // of the ring; then one of the two spans is dropped.
 void Trace::Record(const TraceSpan& span) {
+  if (span.track == records_track()) {
+    PhaseRecord phase;
+    phase.name = NameOf(span.name);
+    phase.start_ns = span.start_ns;
+    phase.end_ns = span.end_ns;
+    phase.step = span.step;
+    records_->Write(phase);
+  }
   uint64_t index = next_.fetch_add(1, std::memory_order_relaxed);
   Slot& slot = slots_[index & mask_];
   uint64_t seen = slot.sequence.load(std::memory_order_relaxed);
@@ -55,16 +64,48 @@ std::vector<TraceSpan> Trace::Snapshot() const {
   return spans;
 }
 
+RecordName Trace::NameOf(const char* literal) {
+  const auto known = [&]() -> Known* {
+    size_t at = (reinterpret_cast<uintptr_t>(literal) >> 3) % std::size(known_);
+    for (size_t tries = 0; tries < std::size(known_); ++tries) {
+      const char* seen = known_[at].literal.load(std::memory_order_acquire);
+      if (seen == literal || seen == nullptr) return &known_[at];
+      at = (at + 1) % std::size(known_);
+    }
+    return nullptr;
+  };
+  if (Known* found = known(); found != nullptr && found->literal.load() == literal) {
+    return found->name.load(std::memory_order_relaxed);
+  }
+  std::lock_guard<std::mutex> lock(names_mutex_);
+  const RecordName name = records_->Name(literal);
+  if (Known* free = known(); free != nullptr) {
+    free->name.store(name, std::memory_order_relaxed);
+    free->literal.store(literal, std::memory_order_release);
+  }
+  return name;
+}
+
+RecordName Trace::Enter(const char* name, int64_t now_ns) {
+  return records_ == nullptr ? RecordName{0} : records_->SetPhase(NameOf(name), now_ns);
+}
+
+void Trace::Leave(RecordName before, int64_t now_ns) {
+  if (records_ != nullptr) records_->SetPhase(before, now_ns);
+}
+
 TraceScope::TraceScope(Trace* trace, const char* name, int track, int64_t step, int64_t bytes)
     : trace_(trace) {
   if (trace_ == nullptr) return;
   span_ = {name, track, SystemClock::Nanoseconds(), 0, step, bytes};
+  if (track == trace_->records_track()) before_ = trace_->Enter(name, span_.start_ns);
 }
 
 TraceScope::~TraceScope() {
   if (trace_ == nullptr) return;
   span_.end_ns = SystemClock::Nanoseconds();
   trace_->Record(span_);
+  if (span_.track == trace_->records_track()) trace_->Leave(before_, span_.end_ns);
 }
 
 std::string ChromeEvents(const Trace& trace, int rank) {

@@ -14,11 +14,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/records.h"
 
 namespace weft {
 
@@ -39,7 +41,23 @@ class Trace {
   std::vector<TraceSpan> Snapshot() const;  // oldest first
   const std::vector<std::string>& track_names() const { return track_names_; }
 
+  // From now on spans of `track` are phases in `records` as well, which outlives the trace. Before
+  // any thread records.
+  void SetRecords(Records* records, int track) { records_ = records, records_track_ = track; }
+  // What the thread of that track does from now on, for readers of the records; Leave() takes what
+  // Enter() returned. Nothing without records.
+  RecordName Enter(const char* name, int64_t now_ns);
+  void Leave(RecordName before, int64_t now_ns);
+  int records_track() const { return records_ == nullptr ? -1 : records_track_; }
+
  private:
+  // A literal that was used, and its name in the records. Lookups take no lock.
+  struct Known {
+    std::atomic<const char*> literal{nullptr};
+    std::atomic<RecordName> name{0};
+  };
+  RecordName NameOf(const char* literal);
+
   struct alignas(64) Slot {
     std::atomic<uint64_t> sequence{0};  // 2k+1 while span k is written, 2k+2 once it is whole
     std::atomic<const char*> name{nullptr};
@@ -50,6 +68,10 @@ class Trace {
   size_t mask_;
   std::unique_ptr<Slot[]> slots_;
   std::atomic<uint64_t> next_{0};
+  Records* records_ = nullptr;
+  int records_track_ = 0;
+  std::mutex names_mutex_;
+  Known known_[64];
 };
 
 // Records from its construction to its end. `trace` may be null: then nothing happens.
@@ -63,6 +85,7 @@ class TraceScope {
  private:
   Trace* trace_;
   TraceSpan span_;
+  RecordName before_ = 0;
 };
 
 // The "traceEvents" entries of one rank, comma-separated, without the enclosing brackets, so that

@@ -386,6 +386,7 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
   config.threads = static_cast<int>(settings.Integer("train.threads"));
   config.host_memory = settings.ByteCount("train.host_memory");
   config.peak_tflops = settings.Real("train.peak_tflops");
+  config.tensorboard = settings.Bool("train.tensorboard");
   config.tensor_parallel = static_cast<int>(settings.Integer("parallel.tensor"));
   config.tensor_chunks = static_cast<int>(settings.Integer("parallel.tensor_chunks"));
   config.context_parallel = static_cast<int>(settings.Integer("parallel.context"));

@@ -102,6 +102,7 @@ struct TrainConfig {
   int threads = 0;                       // compute threads a rank; 0: cores / ranks on this host
   Bytes host_memory;                     // for the ranks of a host; 0: what it has
   double peak_tflops = 0;                // of one rank; 0: measured at the start
+  bool tensorboard = false;              // event files in RUN/tensorboard
 
   int tensor_parallel = 1;   // ranks that share a layer
   int tensor_chunks = 1;     // exchanges in which their rows are moved, at most

@@ -74,6 +74,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"train.recompute", kText, "none", "none|selective|full, or of layers: full:0-3,selective:4-7", "Activations that are not kept but computed again in the backward pass, of all blocks or of some: selective those of attention's core and the nonlinearity, full all but a block's input."},
     {"train.threads", kInteger, "0", "0..1024", "Compute threads of a rank; 0 takes OMP_NUM_THREADS, or else the cores divided by the ranks of this host."},
     {"train.host_memory", kBytes, "0", "0..1048576GiB", "Memory that the ranks of a host may take by the estimate; a run that needs more is refused. 0 takes the machine's, or that of its control group."},
+    {"train.tensorboard", kBool, "false", "", "Writes the numbers of metrics.jsonl for TensorBoard as well, into RUN/tensorboard."},
     {"train.peak_tflops", kReal, "0", "0..", "Peak of one rank in TFLOP/s, for the metric mfu; 0 measures it with a matrix product at the start."},
 
     {"parallel.tensor", kInteger, "1", "1..1024", "Ranks that share each layer: its matrices are cut over them, and between the matrix products the rows of its activations (sequence parallelism). Divides model.heads and model.ffn."},

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/record_files.h"
+#include "base/trace.h"
 #include "tests/scratch_folder.h"
 
 namespace weft {
@@ -180,6 +181,31 @@ TEST(Records, OfAFullTableOfNamesAreNameless) {
   }
   EXPECT_EQ(last, 0);
   EXPECT_FALSE((*records)->Say(std::string(RecordFileHeader::kTextBytes, 'x')));
+}
+
+// Spans of one track of a trace are phases as well; others are not.
+TEST(Records, HaveTheSpansOfATracesTrack) {
+  ScratchFolder folder;
+  auto records = Records::Open(In(folder / "rings"));
+  ASSERT_TRUE(records.ok());
+  auto reader = RecordReader::Open((*records)->path());
+  ASSERT_TRUE(reader.ok());
+  Trace trace({"compute", "communication"}, 2);
+  trace.SetRecords(records->get(), 0);
+  {
+    TraceScope forward(&trace, "forward", 0, 4);
+    EXPECT_EQ((*reader)->process().phase, "forward");
+    const RecordName before = trace.Enter("wait_all_gather", 1);
+    EXPECT_EQ((*reader)->process().phase, "wait_all_gather");
+    trace.Leave(before, 2);
+    TraceScope gather(&trace, "all_gather", 1, 4);
+    EXPECT_EQ((*reader)->process().phase, "forward");
+  }
+  EXPECT_EQ((*reader)->process().phase, "");
+  const std::vector<Record> read = (*reader)->Read();
+  ASSERT_THAT(read, SizeIs(1));
+  EXPECT_EQ((*reader)->Name(read[0].As<PhaseRecord>().name), "forward");
+  EXPECT_EQ(read[0].As<PhaseRecord>().step, 4);
 }
 
 TEST(RecordReader, RefusesWhatIsNoRing) {

@@ -176,12 +176,21 @@ absl::StatusOr<Pending> Group::Receive(at::Tensor tensor, int peer, uint32_t tag
   return pending;
 }
 
+// Readers of the records see that the computing thread waits.
+absl::Status Group::Block(collectives::Work& work, const char* wait_name) {
+  if (trace_ == nullptr) return work.Wait();
+  const RecordName before = trace_->Enter(wait_name, SystemClock::Nanoseconds());
+  absl::Status status = work.Wait();
+  trace_->Leave(before, SystemClock::Nanoseconds());
+  return status;
+}
+
 absl::Status Group::Wait(Pending& pending) {
   if (pending.work == nullptr) return absl::OkStatus();
   const int64_t start = SystemClock::Nanoseconds();
   const collectives::WorkPtr work = std::move(pending.work);
   pending.work = nullptr;
-  absl::Status status = work->Wait();
+  absl::Status status = Block(*work, pending.wait_name);
   pending.tensors.clear();
   if (!status.ok()) return Annotate(status, pending.name);
   AddExposed(start, SystemClock::Nanoseconds(), pending.wait_name);
@@ -198,9 +207,9 @@ absl::Status Group::Wait(Pending& pending) {
 absl::Status Group::Sum(absl::Span<double> values) {
   if (size() == 1) return absl::OkStatus();
   communicator_->SetPriority(Priority::kNormal);
-  return communicator_
-      ->AllReduce(values.data(), values.data(), values.size(), DataType::kFloat64, ReduceOp::kSum)
-      ->Wait();
+  return Block(*communicator_->AllReduce(values.data(), values.data(), values.size(),
+                                         DataType::kFloat64, ReduceOp::kSum),
+               "wait_sum");
 }
 
 absl::StatusOr<std::vector<std::string>> Group::Gather(absl::string_view text) {
@@ -210,7 +219,7 @@ absl::StatusOr<std::vector<std::string>> Group::Gather(absl::string_view text) {
   std::vector<int64_t> lengths(ranks);
   communicator_->SetPriority(Priority::kNormal);
   WEFT_RETURN_IF_ERROR(
-      communicator_->AllGather(&length, lengths.data(), 1, DataType::kInt64)->Wait());
+      Block(*communicator_->AllGather(&length, lengths.data(), 1, DataType::kInt64), "wait_agree"));
   std::vector<size_t> counts(lengths.begin(), lengths.end());
   std::vector<size_t> offsets(ranks);
   size_t all = 0;
@@ -219,9 +228,9 @@ absl::StatusOr<std::vector<std::string>> Group::Gather(absl::string_view text) {
     all += counts[rank];
   }
   std::string joined(all, '\0');
-  WEFT_RETURN_IF_ERROR(
-      communicator_->AllGatherV(text.data(), joined.data(), counts, offsets, DataType::kUint8)
-          ->Wait());
+  WEFT_RETURN_IF_ERROR(Block(
+      *communicator_->AllGatherV(text.data(), joined.data(), counts, offsets, DataType::kUint8),
+      "wait_agree"));
   std::vector<std::string> texts;
   for (size_t rank = 0; rank < ranks; ++rank) {
     texts.push_back(joined.substr(offsets[rank], counts[rank]));

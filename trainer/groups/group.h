@@ -97,6 +97,7 @@ class Group {
       : communicator_(std::move(communicator)) {}
   absl::StatusOr<Pending> ReduceScatter(at::Tensor shard, at::Tensor full,
                                         collectives::ReduceOp op);
+  absl::Status Block(collectives::Work& work, const char* wait_name);
 
   std::unique_ptr<collectives::Communicator> communicator_;  // null: a group of one
   Trace* trace_ = nullptr;

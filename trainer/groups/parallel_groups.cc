@@ -138,6 +138,8 @@ absl::StatusOr<ParallelGroups> ParallelGroups::Create(
   const JobRank mine(endpoint->rank().value());
   const AxisSet everybody = {Axis::kTensor, Axis::kContext, Axis::kExpert, Axis::kData,
                              Axis::kPipeline};
+  groups.records = endpoint->records();
+  if (groups.records != nullptr) groups.records->Say(absl::StrCat("mesh ", groups.mesh.ToText()));
   // Named after the axes and the group's first rank.
   auto make = [&](const char* name, std::vector<JobRank> members) {
     std::vector<Rank> ranks;

@@ -58,6 +58,7 @@ struct ParallelGroups {
   std::unique_ptr<Group> shard, replicas;
   // First and last stage, which share a tied embedding; null: no such pair, or not this rank.
   std::unique_ptr<Group> ends;
+  Records* records = nullptr;  // the endpoint's; null: there are none
 
   // The ranks over which training state is sharded.
   Group& shard_group() const { return shard == nullptr ? *data : *shard; }

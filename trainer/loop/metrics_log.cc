@@ -60,7 +60,8 @@ std::string ToJson(const StepMetrics& metrics) {
 
 absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& run_dir,
                                                              int64_t step,
-                                                             std::optional<double> unigram_loss) {
+                                                             std::optional<double> unigram_loss,
+                                                             bool tensorboard) {
   std::string path = run_dir + "/metrics.jsonl";
   std::string kept;
   if (step > 0) {
@@ -79,6 +80,10 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
   log->plot_ = std::move(plot);
   log->plot_.title = run_dir;
   log->plot_.unigram = unigram_loss;
+  if (tensorboard) {
+    WEFT_ASSIGN_OR_RETURN(log->tensorboard_,
+                          TensorBoardLog::Open(run_dir + "/tensorboard", absl::Now()));
+  }
   return log;
 }
 
@@ -103,8 +108,29 @@ void MetricsLog::Write(const std::string& line) {
   warned_ = !status.ok();
 }
 
+// The file ends with the first line that cannot be written: the run goes on.
+void MetricsLog::AppendToTensorBoard(const StepMetrics& metrics) {
+  if (tensorboard_ == nullptr) return;
+  std::vector<std::pair<const char*, double>> values = {
+      {"loss/train", metrics.loss},
+      {"optimizer/gradient_norm", metrics.gradient_norm},
+      {"optimizer/learning_rate", metrics.learning_rate},
+      {"speed/tokens_per_second", metrics.tokens_per_second},
+      {"speed/step_seconds", metrics.step_seconds},
+      {"speed/mfu", metrics.mfu},
+      {"exposed_seconds/data", metrics.exposed.data},
+      {"exposed_seconds/tensor", metrics.exposed.tensor},
+      {"exposed_seconds/pipeline", metrics.exposed.pipeline}};
+  if (metrics.validation_loss) values.emplace_back("loss/validation", *metrics.validation_loss);
+  const absl::Status status = tensorboard_->Append(metrics.step, absl::Now(), values);
+  if (status.ok()) return;
+  WEFT_LOG_WARN(status.message(), "; no more events for TensorBoard");
+  tensorboard_.reset();
+}
+
 void MetricsLog::Append(const StepMetrics& metrics) {
   Write(ToJson(metrics));
+  AppendToTensorBoard(metrics);
   double step = static_cast<double>(metrics.step);
   plot_.train.push_back({step, metrics.loss});
   if (metrics.validation_loss) plot_.validation.push_back({step, *metrics.validation_loss});

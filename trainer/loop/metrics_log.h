@@ -23,6 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "trainer/loop/step.h"
+#include "trainer/loop/tensorboard.h"
 #include "trainer/plot/loss_plot.h"
 
 namespace weft {
@@ -49,9 +50,10 @@ std::string ToJson(const StepMetrics& metrics);  // one line, without its end
 class MetricsLog {
  public:
   // Keeps the lines of an earlier run up to `step` and drops the rest; 0 begins anew. An error
-  // leaves the file as it was.
+  // leaves the file as it was. `tensorboard`: writes RUN/tensorboard as well.
   static absl::StatusOr<std::unique_ptr<MetricsLog>> Open(const std::string& run_dir, int64_t step,
-                                                          std::optional<double> unigram_loss);
+                                                          std::optional<double> unigram_loss,
+                                                          bool tensorboard = false);
   ~MetricsLog();
   // With the kernel at once, so that a killed run loses no line. What cannot be written, to a full
   // disk, is kept in memory and tried again with the next line. Redraws the picture every few
@@ -65,13 +67,15 @@ class MetricsLog {
  private:
   MetricsLog(std::string run_dir, int file) : run_dir_(std::move(run_dir)), file_(file) {}
   void Write(const std::string& line);
+  void AppendToTensorBoard(const StepMetrics& metrics);
   absl::Status Flush();
   absl::Status Draw();
 
   const std::string run_dir_;
   const int file_;
-  std::string unwritten_;  // lines, the first perhaps without its beginning
-  bool warned_ = false;    // since something was written
+  std::string unwritten_;                        // lines, the first perhaps without its beginning
+  bool warned_ = false;                          // since something was written
+  std::unique_ptr<TensorBoardLog> tensorboard_;  // null: not wanted, or it could not be written
   LossPlot plot_;
   absl::Time drawn_ = absl::InfinitePast();
 };

@@ -290,7 +290,10 @@ absl::StatusOr<StepResult> Stepper::LeaveOut(StepResult result, const absl::Stat
   if (!absl::IsAborted(reason)) return reason;
   const double scale = loss_scale_.value();
   const bool scales_down = loss_scale_.Adapt(/*is_finite=*/false);
-  if (!scales_down && config_.non_finite == NonFinite::kFatal) return reason;
+  if (!scales_down && config_.non_finite == NonFinite::kFatal) {
+    RecordNotFinite();
+    return reason;
+  }
   result.skipped = std::string(reason.message());
   if (scales_down) {
     absl::StrAppend(&result.skipped, "; the loss scale goes from ", scale, " to ",
@@ -300,8 +303,20 @@ absl::StatusOr<StepResult> Stepper::LeaveOut(StepResult result, const absl::Stat
   return result;
 }
 
+// Whose it was, for those who look at the records afterwards.
+void Stepper::RecordNotFinite() {
+  if (groups_->records == nullptr || own_is_finite_) return;
+  StepRecord record;
+  record.spare = 1;
+  record.step = step_;
+  record.start_ns = record.end_ns = SystemClock::Nanoseconds();
+  groups_->records->Write(record);
+  groups_->records->MarkFailed();  // the ring stays
+}
+
 absl::Status Stepper::ExplainNonFinite(int64_t step, double loss, double squares) {
   Group& world = *groups_->world;
+  own_is_finite_ = std::isfinite(loss) && std::isfinite(squares);
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> losses,
                         world.Gather(std::isfinite(loss) ? "" : absl::StrCat(loss)));
   for (size_t rank = 0; rank < losses.size(); ++rank) {

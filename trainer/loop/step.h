@@ -138,6 +138,7 @@ class Stepper final : private PipelineStage {
   absl::Status SumLosses(const SampleStream& stream, int64_t batches);
   absl::StatusOr<StepResult> LeaveOut(StepResult result, const absl::Status& reason);
   absl::Status ExplainNonFinite(int64_t step, double loss, double squares);
+  void RecordNotFinite();
   ExposedSeconds TakeExposed();
 
   const TrainConfig config_;
@@ -159,6 +160,7 @@ class Stepper final : private PipelineStage {
   int64_t columns_ = 0;
   bool training_ = false;
   int64_t step_ = 0;
+  bool own_is_finite_ = true;  // of this rank, in the last step that was not finite
   double loss_ = 0;  // sum over this rank's samples, where it has the end of the model
   RouterTotals router_;
   std::vector<Held> held_;

@@ -124,11 +124,12 @@ class Run {
   absl::Status MakeStepper() {
     memory_before_ = ResidentMemory();
     tensors_before_ = TensorMemory();
-    if (config_.trace_steps > 0) {
+    if (config_.trace_steps > 0 || groups_.records != nullptr) {
       // forward, backward, optimizer, waits and collectives: a few for each bucket and micro-batch.
       size_t spans = static_cast<size_t>(config_.trace_steps) *
                      static_cast<size_t>(64 + 16 * config_.model.layers);
       trace_ = std::make_unique<Trace>(TraceTrackNames(), spans);
+      if (groups_.records != nullptr) trace_->SetRecords(groups_.records, kComputeTrack);
       groups_.SetTrace(trace_.get());
     }
     WEFT_ASSIGN_OR_RETURN(stepper_, Stepper::Create(config_, &groups_, trace_.get()));
@@ -168,8 +169,8 @@ class Run {
     if (!schedule.empty()) {
       WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("schedule.svg"), schedule));
     }
-    WEFT_ASSIGN_OR_RETURN(metrics_,
-                          MetricsLog::Open(options_.run_dir, position_.step, info_.unigram_loss));
+    WEFT_ASSIGN_OR_RETURN(metrics_, MetricsLog::Open(options_.run_dir, position_.step,
+                                                     info_.unigram_loss, config_.tensorboard));
     progress_ = std::make_unique<Progress>(config_, position_.step);
     return absl::OkStatus();
   }
@@ -224,10 +225,13 @@ class Run {
     while (position_.step < config_.steps) {
       int64_t start = SystemClock::Nanoseconds();
       int64_t step = position_.step + 1;
-      absl::StatusOr<Batch> batch = loader_->Next();
+      if (groups_.records != nullptr) groups_.records->SetStep(step);
+      absl::StatusOr<Batch> batch = NextBatch(step);
       bool stop_requested = options_.stop != nullptr && options_.stop->load();
       WEFT_ASSIGN_OR_RETURN(StepResult result, stepper_->Step(step, batch, stop_requested));
-      double seconds = static_cast<double>(SystemClock::Nanoseconds() - start) * 1e-9;
+      const int64_t end = SystemClock::Nanoseconds();
+      double seconds = static_cast<double>(end - start) * 1e-9;
+      RecordStep(step, result, start, end);
       position_ = {step, loader_->position(), stepper_->loss_scale().ToText()};
       WEFT_RETURN_IF_ERROR(AfterStep(result, seconds));
       if (result.stop && step < config_.steps) {
@@ -252,6 +256,23 @@ class Run {
       metrics_->AppendSkipped(metrics.step, result.skipped);
       progress_->Note(absl::StrCat("left out: ", result.skipped));
     }
+  }
+
+  absl::StatusOr<Batch> NextBatch(int64_t step) {
+    TraceScope scope(trace_.get(), "data", kComputeTrack, step);
+    return loader_->Next();
+  }
+
+  void RecordStep(int64_t step, const StepResult& result, int64_t start_ns, int64_t end_ns) {
+    if (groups_.records == nullptr) return;
+    StepRecord record;
+    record.start_ns = start_ns;
+    record.end_ns = end_ns;
+    record.step = step;
+    record.loss = result.loss;
+    record.tokens = static_cast<uint64_t>(tokens_per_step());
+    record.exposed_ns = static_cast<int64_t>(result.exposed.total() * 1e9);
+    groups_.records->Write(record);
   }
 
   absl::Status AfterStep(const StepResult& result, double seconds) {
@@ -309,6 +330,7 @@ class Run {
   }
 
   absl::Status Save() {
+    TraceScope scope(trace_.get(), "checkpoint", kComputeTrack, position_.step);
     WEFT_RETURN_IF_ERROR(group_.Agree(CheckLock()));
     WEFT_RETURN_IF_ERROR(stepper_->parameters().WaitAll());
     WEFT_RETURN_IF_ERROR(checkpoints_.Save(position_, stepper_->parameters(), unsaved_));
@@ -340,7 +362,7 @@ class Run {
   }
 
   absl::Status WriteTrace() {
-    if (trace_ == nullptr) return absl::OkStatus();
+    if (config_.trace_steps == 0) return absl::OkStatus();
     WEFT_ASSIGN_OR_RETURN(std::vector<std::string> parts,
                           group_.Gather(ChromeEvents(*trace_, group_.rank())));
     return Require("timeline", is_first() ? WriteTimeline(parts) : absl::OkStatus());
