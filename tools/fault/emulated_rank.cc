@@ -225,7 +225,7 @@ class Rank {
 }  // namespace
 
 const std::vector<FaultRow>& Faults() {
-  static const std::vector<FaultRow> kFaults = {
+  static const std::vector<FaultRow> faults = {
       {"none", "a healthy job", "", ""},
       {"pause", "benign: one rank pauses for three steps' time, once", "", ""},
       {"evaluation", "benign: all ranks evaluate after a step", "", ""},
@@ -251,7 +251,7 @@ const std::vector<FaultRow>& Faults() {
       {"slow-receiver", "it sleeps --severity steps before it sends on", "slow rank", "program"},
       {"not-finite", "its loss is not finite in one step", "not finite", "program"},
   };
-  return kFaults;
+  return faults;
 }
 
 const FaultRow* FindFault(absl::string_view name) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -131,7 +132,7 @@ HttpResponse Agent::Answer(const HttpRequest& request) {
       absl::StrAppend(&response.body, response.body.size() > 1 ? "," : "",
                       ToJson(watch.view(), Diagnose(watch.view())));
     }
-    response.body += "]";
+    response.body += ']';
   } else if (absl::ConsumePrefix(&path, "/ring/") && IsRingName(path)) {
     const std::string folder = options_.folder.empty() ? DefaultRecordFolder() : options_.folder;
     absl::StatusOr<std::string> bytes = ReadFile(absl::StrCat(folder, "/", path), kRingMost);

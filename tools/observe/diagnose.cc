@@ -128,11 +128,18 @@ std::string ToText(const Finding& finding) {
   return text;
 }
 
+int64_t LastStep(const JobView& view) {
+  int64_t step = -1;
+  for (const auto& [number, rank] : view.ranks) step = std::max(step, rank.process.step);
+  return step;
+}
+
 std::string ToJson(const JobView& view, const std::vector<Finding>& findings) {
   nlohmann::ordered_json out = {{"job", view.job},
                                 {"world_size", view.world_size},
                                 {"ranks_seen", view.ranks.size()},
                                 {"now_ns", view.now_ns},
+                                {"step", LastStep(view)},
                                 {"findings", nlohmann::json::array()}};
   for (const Finding& finding : findings) {
     out["findings"].push_back({{"fault", ToString(finding.fault)},

@@ -17,24 +17,24 @@ namespace {
 class Pickle {
  public:
   Pickle() { text_ = "\x80\x02"; }
-  std::string Finish() { return text_ + "."; }
-  void None() { text_ += "N"; }
-  void Bool(bool value) { text_ += value ? "\x88" : "\x89"; }
+  std::string Finish() { return text_ + '.'; }
+  void None() { text_ += 'N'; }
+  void Bool(bool value) { text_ += value ? '\x88' : '\x89'; }
   void Int(int64_t value) {
     text_ += "\x8a\x08";  // LONG1 of eight bytes, two's complement
     for (int i = 0; i < 8; ++i) text_ += static_cast<char>(static_cast<uint64_t>(value) >> (8 * i));
   }
   void Text(absl::string_view value) {
-    text_ += "X";
+    text_ += 'X';
     const auto size = static_cast<uint32_t>(value.size());
     for (int i = 0; i < 4; ++i) text_ += static_cast<char>(size >> (8 * i));
     text_.append(value.data(), value.size());
   }
   void BeginDict() { text_ += "}("; }
-  void EndDict() { text_ += "u"; }
+  void EndDict() { text_ += 'u'; }
   void BeginList() { text_ += "]("; }
-  void EndList() { text_ += "e"; }
-  void EndPair() { text_ += "\x86"; }  // of the last two
+  void EndList() { text_ += 'e'; }
+  void EndPair() { text_ += '\x86'; }  // of the last two
   void Key(absl::string_view key) { Text(key); }
   void Item(absl::string_view key, absl::string_view value) { Key(key), Text(value); }
   void Item(absl::string_view key, int64_t value) { Key(key), Int(value); }
@@ -44,7 +44,7 @@ class Pickle {
 };
 
 std::string NcclName(const TimelineRank& rank, const TimelineSpan& span) {
-  static const std::map<std::string, std::string> kNames = {
+  static const std::map<std::string, std::string> names = {
       {"barrier", "all_reduce_barrier"},
       {"all_gather_v", "all_gather"},
       {"all_gather", "_all_gather_base"},
@@ -55,8 +55,8 @@ std::string NcclName(const TimelineRank& rank, const TimelineSpan& span) {
     return span.name == "send" ? absl::StrCat("nccl:send ", own, "->", 1 - own)
                                : absl::StrCat("nccl:recv ", own, "<-", 1 - own);
   }
-  const auto known = kNames.find(span.name);
-  return absl::StrCat("nccl:", known == kNames.end() ? span.name : known->second);
+  const auto known = names.find(span.name);
+  return absl::StrCat("nccl:", known == names.end() ? span.name : known->second);
 }
 
 // The analyser matches what has one group in its order; messages are matched by their ends and tag,

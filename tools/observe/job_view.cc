@@ -233,28 +233,57 @@ void JobWatch::FindRings() {
   }
 }
 
+// Of processes that were over before another of the job began: they belong to an earlier run of the
+// same name.
+void JobWatch::DropEarlierRuns() {
+  int64_t began_ns = 0;
+  for (const auto& [number, rank] : view_.ranks) {
+    began_ns = std::max(began_ns, rank.process.monotonic_ns);
+  }
+  for (auto rank = view_.ranks.begin(); rank != view_.ranks.end();) {
+    const RecordProcess& process = rank->second.process;
+    const int64_t last_ns =
+        std::max({process.monotonic_ns, process.alive_ns, rank->second.moved_ns});
+    const bool over = !rank->second.state.known || rank->second.state.gone();
+    rank = over && last_ns < began_ns ? view_.ranks.erase(rank) : std::next(rank);
+  }
+}
+
+// What the processes say of their job.
+void JobWatch::ReadLines() {
+  view_.world_size = 0;
+  view_.groups.clear();
+  for (const auto& [number, rank] : view_.ranks) {
+    view_.world_size = std::max(view_.world_size, rank.process.world_size);
+    for (const std::string& line : rank.process.lines) {
+      const std::vector<std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 2));
+      if (words.size() == 3 && words[0] == "group" && view_.groups.count(words[1]) == 0) {
+        view_.groups[words[1]] = ParseRanks(words[2], rank.process.world_size);
+      } else if (words.size() == 2 && words[0] == "mesh") {
+        view_.mesh = words[1];
+      }
+    }
+  }
+}
+
 void JobWatch::Update(bool live, int64_t now_ns) {
   FindRings();
   int64_t last_ns = 0;
   for (auto& [path, reader] : readers_) {
-    RankView& rank = view_.ranks[rank_of_[path]];
+    const auto known = view_.ranks.find(rank_of_[path]);
+    const bool current = known != view_.ranks.end() && known->second.path == path;
+    if (!current) continue;  // of an earlier run
+    RankView& rank = known->second;
     reader.Update(&rank);
     if (const auto told = told_.find(path); told != told_.end()) {
       rank.state = told->second.state;
     } else if (live) {
       rank.state = ReadProcessState(rank.process.pid, rank.process.process_start);
     }
-    view_.world_size = std::max(view_.world_size, rank.process.world_size);
     last_ns = std::max({last_ns, rank.moved_ns, rank.process.alive_ns, rank.process.ended_ns});
-    for (const std::string& line : rank.process.lines) {
-      const std::vector<std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 2));
-      if (words.size() == 3 && words[0] == "group") {
-        view_.groups.try_emplace(words[1], ParseRanks(words[2], rank.process.world_size));
-      } else if (words.size() == 2 && words[0] == "mesh") {
-        view_.mesh = words[1];
-      }
-    }
   }
+  DropEarlierRuns();
+  ReadLines();
   view_.job = job_;
   view_.now_ns = live ? now_ns : last_ns;
 }

@@ -119,6 +119,8 @@ class JobWatch {
 
  private:
   void FindRings();
+  void DropEarlierRuns();
+  void ReadLines();
   int64_t ShiftOf(const std::string& path, const RecordProcess& process);
 
   const std::string folder_;

@@ -25,7 +25,8 @@ std::vector<Finding> ExplainStill(const JobView& view, const Stillness& still);
 std::vector<Finding> FindSlowRanks(const JobView& view, const DiagnoseOptions& options);
 std::vector<Finding> FindSlowFlows(const JobView& view, const DiagnoseOptions& options);
 
-std::string Seconds(int64_t ns);                                   // "1.2 s"
+int64_t LastStep(const JobView& view);  // that any rank is at; -1: none says
+std::string Seconds(int64_t ns);        // "1.2 s"
 std::string PhaseText(const JobView& view, const RankView& rank);  // "in phase data for 1.2 s"
 std::vector<int> Waiting(const JobView& view, const std::vector<int>& culprits);  // who is blocked
 bool AnyWaitsFor(const std::vector<WaitsFor>& graph, int rank);

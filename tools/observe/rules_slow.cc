@@ -1,6 +1,8 @@
 // Of jobs that go on, but slower than they should.
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "absl/strings/match.h"
@@ -8,10 +10,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "tools/observe/rules.h"
 
 namespace weft::observe {
 namespace {
+
+constexpr size_t kNoiseSteps = 10;
+constexpr double kNoiseLeast = 0.01;
+// So many standard errors: heavy tails of a busy host's times need more than the usual three.
+constexpr double kCertain = 6;
 
 // The lower one of two: of two ranks, the slower one stands out.
 double Median(std::vector<double> values) {
@@ -100,6 +108,32 @@ double RunQueueShare(const JobView& view, const RankView& rank) {
   return lived <= 0 ? 0 : rank.state.run_queue_seconds / lived;
 }
 
+// By rank: its own time over the peers' median, step by step.
+std::map<int, std::vector<double>> OwnRatios(const JobView& view, const std::vector<int>& peers,
+                                             const std::vector<int64_t>& steps) {
+  std::map<int, std::vector<double>> ratios;
+  for (int64_t step : steps) {
+    std::vector<double> own;
+    for (int rank : peers) own.push_back(StepOf(view.ranks.at(rank), step).own());
+    const double median = Median(own);
+    for (size_t i = 0; i < peers.size(); ++i) {
+      ratios[peers[i]].push_back(median > 0 ? own[i] / median : 1);
+    }
+  }
+  return ratios;
+}
+
+// How far the other ranks stray from the median: the standard deviation that their median absolute
+// deviation stands for. Work that is uneven, or cores that are short, are no slow rank.
+double NoiseOf(const std::map<int, std::vector<double>>& ratios, int candidate) {
+  std::vector<double> strays;
+  for (const auto& [rank, own] : ratios) {
+    if (rank == candidate && ratios.size() > 2) continue;
+    for (double ratio : own) strays.push_back(std::abs(ratio - 1));
+  }
+  return std::max(kNoiseLeast, 1.4826 * Median(strays));
+}
+
 Finding SlowRank(const JobView& view, const std::vector<int>& peers, int culprit,
                  const std::vector<int64_t>& steps, double ratio) {
   const RankView& rank = view.ranks.at(culprit);
@@ -153,26 +187,21 @@ Finding SlowRank(const JobView& view, const std::vector<int>& peers, int culprit
 
 std::vector<Finding> FindSlowRanks(const JobView& view, const DiagnoseOptions& options) {
   std::vector<Finding> findings;
+  const auto needed = static_cast<size_t>(options.slow_steps);
   for (const auto& [stage, peers] : Peers(view)) {
     if (peers.size() < 2) continue;
     std::vector<int64_t> steps = CommonSteps(view, peers);
-    const auto needed = static_cast<size_t>(options.slow_steps);
     if (steps.size() < needed) continue;
+    steps.resize(std::min(steps.size(), std::max(needed, kNoiseSteps)));
+    const std::map<int, std::vector<double>> ratios = OwnRatios(view, peers, steps);
     steps.resize(needed);
-    std::map<int, double> ratios;  // the least of these steps
-    for (int rank : peers) ratios[rank] = 1e9;
-    for (int64_t step : steps) {
-      std::vector<double> own;
-      for (int rank : peers) own.push_back(StepOf(view.ranks.at(rank), step).own());
-      const double median = Median(own);
-      for (size_t i = 0; i < peers.size(); ++i) {
-        const double ratio = median > 0 ? own[i] / median : 0;
-        ratios[peers[i]] = std::min(ratios[peers[i]], ratio);
-      }
-    }
-    for (const auto& [rank, ratio] : ratios) {
-      if (ratio < options.slow_ratio) continue;
-      findings.push_back(SlowRank(view, peers, rank, steps, ratio));
+    for (const auto& [rank, own] : ratios) {
+      const auto end = own.begin() + static_cast<std::ptrdiff_t>(needed);
+      const double least = *std::min_element(own.begin(), end);
+      const double mean = std::accumulate(own.begin(), end, 0.0) / static_cast<double>(needed);
+      const double error = NoiseOf(ratios, rank) / std::sqrt(static_cast<double>(needed));
+      if (least < options.slow_ratio || mean - 1 < kCertain * error) continue;
+      findings.push_back(SlowRank(view, peers, rank, steps, least));
     }
   }
   return findings;

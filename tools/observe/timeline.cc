@@ -16,9 +16,9 @@ constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 
 // In which all ranks wait for all: what EstimateClocks may draw conclusions from.
 bool MeetsEverybody(const std::string& name) {
-  static const std::set<std::string> kNames = {"all_reduce", "all_gather",   "reduce_scatter",
-                                               "all_to_all", "all_gather_v", "barrier"};
-  return kNames.count(name) != 0;
+  static const std::set<std::string> names = {"all_reduce", "all_gather",   "reduce_scatter",
+                                              "all_to_all", "all_gather_v", "barrier"};
+  return names.count(name) != 0;
 }
 
 struct Reading {

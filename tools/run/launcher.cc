@@ -132,8 +132,8 @@ class Launcher {
     observer_ =
         std::make_unique<Observer>(folder == variables_.end() ? "" : folder->second, options_.job);
     if (options_.agent.empty()) return;
-    absl::Status served = observer_->ServeAgent(options_.agent);
-    if (!served.ok()) Say(absl::StrCat("--agent: ", served.message()));
+    absl::StatusOr<std::string> served = observer_->ServeAgent(options_.agent);
+    Say(served.ok() ? *served : absl::StrCat("--agent: ", served.status().message()));
   }
 
   // ---- Starting

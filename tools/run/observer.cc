@@ -28,7 +28,7 @@ Observer::~Observer() {
   if (thread_.joinable()) thread_.join();
 }
 
-absl::Status Observer::ServeAgent(const std::string& address) {
+absl::StatusOr<std::string> Observer::ServeAgent(const std::string& address) {
   observe::AgentOptions options;
   options.folder = folder_;
   WEFT_ASSIGN_OR_RETURN(options.server.address, observe::ParseHttpAddress(address));
@@ -36,7 +36,7 @@ absl::Status Observer::ServeAgent(const std::string& address) {
   thread_ = std::thread([this] {
     while (!stop_.load()) agent_->Turn();
   });
-  return absl::OkStatus();
+  return absl::StrCat("http://", options.server.address.host, ":", agent_->port(), "/metrics");
 }
 
 void Observer::OnEnded(int64_t pid, int wait_status, bool told_to_end) {

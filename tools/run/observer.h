@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "tools/observe/agent.h"
 #include "tools/observe/diagnose.h"
@@ -24,8 +24,8 @@ class Observer {
       : folder_(folder), watch_(folder, job) {}
   ~Observer();
 
-  // Serves at `address` until the end.
-  absl::Status ServeAgent(const std::string& address);
+  // Serves at `address` until the end; returns where, "http://127.0.0.1:9400/metrics".
+  absl::StatusOr<std::string> ServeAgent(const std::string& address);
   // Before other ranks are told to end because of it.
   void OnEnded(int64_t pid, int wait_status, bool told_to_end);
   // Lines to be said, if any; each finding once. At most every second by itself.

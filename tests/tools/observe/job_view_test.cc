@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -98,6 +100,26 @@ TEST(JobView, KeepsJobsApartAndTakesTheNewestByDefault) {
   JobWatch none(folder / "nothing", "");
   none.Update(true, 0);
   EXPECT_FALSE(none.found());
+}
+
+// Three ranks died; then the job ran anew under its name, with two.
+TEST(JobView, LeavesOutWhatAnEarlierRunOfTheNameHasLeft) {
+  ScratchFolder folder;
+  for (int rank = 0; rank < 3; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      auto ring = Records::Open({.folder = folder / "rings", .job = "job", .rank = rank});
+      _exit(ring.ok() && kill(getpid(), SIGKILL) == 0 ? 0 : 1);
+    }
+    waitpid(child, nullptr, 0);
+  }
+  auto first = Ring(folder / "rings", "job", 0);
+  auto second = Ring(folder / "rings", "job", 1);
+  JobWatch watch(folder / "rings", "job");
+  watch.Update(true, SystemClock::Nanoseconds());
+  watch.Update(true, SystemClock::Nanoseconds());
+  EXPECT_THAT(watch.view().ranks, SizeIs(2));
+  EXPECT_EQ(watch.view().ranks.count(2), 0u);
 }
 
 // A ring that was fetched from a host whose clock shows another time.

@@ -7,6 +7,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -151,37 +152,101 @@ TEST(Programs, TraceAJobThatHasEnded) {
   }
 }
 
+// weft-agent in the background, on a port of the kernel's choice.
+class AgentProcess {
+ public:
+  explicit AgentProcess(const std::string& arguments) {
+    const std::string command =
+        absl::StrCat("echo $$; exec ", std::getenv("WEFT_BIN"),
+                     "/weft-agent --listen 127.0.0.1:0 --period 100ms ", arguments);
+    pipe_ = popen(command.c_str(), "r");
+    pid_ = atoi(Line().c_str());
+    const std::string said = Line();  // weft-agent: http://127.0.0.1:PORT/metrics
+    const size_t colon = said.rfind(':');
+    if (colon == std::string::npos) return;
+    port_ = said.substr(colon + 1, said.find('/', colon) - colon - 1);
+  }
+  ~AgentProcess() { End(); }
+  int End() {
+    if (pipe_ == nullptr) return 0;
+    if (pid_ > 0) kill(pid_, SIGTERM);
+    return pclose(std::exchange(pipe_, nullptr));
+  }
+  absl::StatusOr<std::string> Get(const std::string& path, const std::string& token = "") {
+    return HttpFetch({"127.0.0.1", port_}, {.path = path, .token = token});
+  }
+  const std::string& port() const { return port_; }
+
+ private:
+  std::string Line() {
+    char line[200] = "";
+    return pipe_ != nullptr && fgets(line, sizeof(line), pipe_) != nullptr ? line : "";
+  }
+  FILE* pipe_ = nullptr;
+  pid_t pid_ = 0;
+  std::string port_;
+};
+
 TEST(Programs, ServeAHostsJobsToPrometheusAndToOtherHosts) {
   Job job("--fault none --steps 5000 --step-time 20ms");
   ASSERT_TRUE(job.Reaches(3));
   std::ofstream(job / "token") << "a token of some length\n";
-  const std::string command =
-      absl::StrCat("exec ", std::getenv("WEFT_BIN"), "/weft-agent --listen 127.0.0.1:0 --records ",
-                   job.rings(), " --token-file ", job / "token");
-  FILE* agent = popen(absl::StrCat("echo $$; ", command).c_str(), "r");
-  ASSERT_NE(agent, nullptr);
-  char line[200];
-  ASSERT_NE(fgets(line, sizeof(line), agent), nullptr);
-  const pid_t pid = atoi(line);
-  ASSERT_NE(fgets(line, sizeof(line), agent), nullptr);
-  const std::string said = line;  // weft-agent: http://127.0.0.1:PORT/metrics
-  const size_t colon = said.rfind(':');
-  const std::string port = said.substr(colon + 1, said.find('/', colon) - colon - 1);
-  const HttpAddress address{"127.0.0.1", port};
-  EXPECT_FALSE(HttpFetch(address, {.path = "/metrics"}).ok());
+  AgentProcess agent(absl::StrCat("--records ", job.rings(), " --token-file ", job / "token"));
+  EXPECT_FALSE(agent.Get("/metrics").ok());
   const std::string token = "a token of some length";
-  auto metrics = HttpFetch(address, {.path = "/metrics", .token = token});
+  auto metrics = agent.Get("/metrics", token);
   ASSERT_TRUE(metrics.ok()) << metrics.status();
   EXPECT_THAT(*metrics, HasSubstr("weft_rank_up{job=\"under-test\",rank=\"2\"} 1"));
   EXPECT_THAT(*metrics, HasSubstr("weft_flow_bytes_total{"));
-  auto outside = HttpFetch(address, {.path = "/ring/../../etc/passwd", .token = token});
-  EXPECT_THAT(std::string(outside.status().message()), HasSubstr("status 404"));
-  const nlohmann::json top = Json(absl::StrCat("weft-top --once --json --agent 127.0.0.1:", port,
-                                               " --token-file ", job / "token"));
+  EXPECT_THAT(std::string(agent.Get("/ring/../../etc/passwd", token).status().message()),
+              HasSubstr("status 404"));
+  const nlohmann::json top = Json(absl::StrCat(
+      "weft-top --once --json --agent 127.0.0.1:", agent.port(), " --token-file ", job / "token"));
   EXPECT_EQ(top["ranks"].size(), 3u);
   EXPECT_NE(top["ranks"][0]["state"], "-");
-  kill(pid, SIGTERM);
-  EXPECT_EQ(pclose(agent), 0);
+  EXPECT_EQ(agent.End(), 0);
+}
+
+// Nobody listens at the sink: what it does not take is counted, and the pages go on.
+TEST(Programs, CountWhatADeadSinkDoesNotTake) {
+  ScratchFolder folder;
+  AgentProcess agent(absl::StrCat("--records ", folder / "none", " --otlp 127.0.0.1:1"));
+  bool counted = false;
+  for (int tries = 0; tries < 600 && !counted; ++tries) {
+    auto metrics = agent.Get("/metrics");
+    ASSERT_TRUE(metrics.ok()) << metrics.status();
+    counted = metrics->find("weft_agent_push_failures_total 1") != std::string::npos &&
+              metrics->find("weft_agent_rows_dropped_total 0") == std::string::npos;
+    if (!counted) absl::SleepFor(absl::Milliseconds(50));
+  }
+  EXPECT_TRUE(counted);
+}
+
+TEST(Programs, ArePromtoolClean) {
+  if (Shell("command -v promtool").status != 0) {
+    GTEST_SKIP() << "promtool is not here (Debian's package prometheus has it)";
+  }
+  Job job("--fault none --steps 5000 --step-time 20ms");
+  ASSERT_TRUE(job.Reaches(3));
+  AgentProcess agent("--records " + job.rings());
+  auto metrics = agent.Get("/metrics");
+  ASSERT_TRUE(metrics.ok()) << metrics.status();
+  std::ofstream(job / "metrics") << *metrics;
+  const Outcome checked = Shell("promtool check metrics < " + (job / "metrics"));
+  EXPECT_EQ(checked.status, 0) << checked.output;
+  const Outcome rules = Shell(absl::StrCat("promtool check rules ", std::getenv("WEFT_SOURCE"),
+                                           "/docs/monitoring/weft-alerts.yml"));
+  EXPECT_EQ(rules.status, 0) << rules.output;
+}
+
+// --agent of the launcher, whose pages live as long as the job.
+TEST(Programs, ServeTheirJobFromTheLauncher) {
+  Job job("--fault none --steps 40 --step-time 20ms", "--agent 127.0.0.1:0");
+  EXPECT_EQ(job.Wait(), 0) << job.Output();
+  EXPECT_THAT(job.Output(), HasSubstr("weft-run: http://127.0.0.1:"));
+  Job refused("--fault none --steps 2 --step-time 5ms", "--agent 0.0.0.0:0");
+  EXPECT_EQ(refused.Wait(), 0);
+  EXPECT_THAT(refused.Output(), HasSubstr("--agent: listening on 0.0.0.0:0"));
 }
 
 TEST(Programs, SayWhatIsMissing) {

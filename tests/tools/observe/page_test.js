@@ -1,0 +1,57 @@
+// Runs the script of weft-trace's page against a small stand-in for a browser's document: draws,
+// orders, clicks. Prints what the page says, as JSON. node page_test.js PAGE
+"use strict";
+const fs = require("fs");
+const page = fs.readFileSync(process.argv[2], "utf8");
+const data = /<script type="application\/json" id="data">([\s\S]*?)<\/script>/.exec(page)[1];
+const script = /<script>([\s\S]*?)<\/script>/.exec(page)[1];
+
+const texts = [];
+class Element {
+  constructor(tag) {
+    Object.assign(this, {tag, children: [], listeners: {}, style: {}, textContent: "", value: "0",
+      width: 0, height: 0});
+  }
+  appendChild(child) { this.children.push(child); return child; }
+  addEventListener(name, call) { this.listeners[name] = call; }
+  getContext() {
+    return new Proxy({}, {get: (target, name) => name in target ? target[name] : (...words) => {
+      if (name === "fillText") texts.push(words[0]);
+      if (words.some(word => typeof word === "number" && !Number.isFinite(word))) {
+        throw new Error(`${String(name)}(${words}) draws nowhere`);
+      }
+    }, set: (target, name, value) => { target[name] = value; return true; }});
+  }
+  all() { return [this, ...this.children.flatMap(child => child.all())]; }
+}
+const elements = {};
+for (const id of page.matchAll(/id="(\w+)"/g)) elements[id[1]] = new Element(id[1]);
+elements.data.textContent = data;
+const window = new Element("window");
+const document = {getElementById: id => elements[id], createElement: tag => new Element(tag),
+  body: {clientWidth: 1400}};
+new Function("document", "window", script)(document, window);
+
+const click = (x, y) => {
+  elements.lines.listeners.mousedown({offsetX: x, offsetY: y});
+  window.listeners.mouseup({target: elements.lines, offsetX: x, offsetY: y});
+  return elements.side.textContent;
+};
+const D = JSON.parse(data);
+let end = 1;
+for (const rank of D.ranks) for (const span of rank.spans) end = Math.max(end, span[2] + span[3]);
+const open = D.ranks[0].spans.filter(span => !span[7] && span[1] !== 0).pop();
+const width = elements.lines.width - 120;
+const at = open ? 120 + (open[2] + open[3] / 2) / end * width : 200;
+const call = click(at, 24);
+const rank = click(10, 5 + 34 * (D.ranks.length - 1));
+for (let order = 0; order < elements.order.children.length; ++order) {
+  elements.order.value = String(order);
+  elements.order.listeners.change();
+}
+elements.lines.listeners.wheel({preventDefault() {}, offsetX: 600, deltaY: -1});
+elements.reset.listeners.click();
+console.log(JSON.stringify({title: elements.title.textContent, facts: elements.facts.textContent,
+  findings: elements.findings.children.map(child => child.textContent), call, rank,
+  orders: elements.order.children.map(child => child.textContent),
+  heat: elements.heat.all().map(element => element.textContent), drawn: texts.length}));
