@@ -17,9 +17,8 @@ absl::Status ErrnoStatus(int error_number, absl::string_view doing) {
 absl::Status Annotate(const absl::Status& status, absl::string_view context) {
   if (status.ok()) return status;
   absl::Status annotated(status.code(), absl::StrCat(context, ": ", status.message()));
-  status.ForEachPayload([&](absl::string_view name, const absl::Cord& value) {
-    annotated.SetPayload(name, value);
-  });
+  status.ForEachPayload(
+      [&](absl::string_view name, const absl::Cord& value) { annotated.SetPayload(name, value); });
   return annotated;
 }
 

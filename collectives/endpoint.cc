@@ -67,9 +67,6 @@ absl::StatusOr<std::shared_ptr<Endpoint>> Endpoint::Create(EndpointOptions optio
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", options.rank.value(), " of a job of ", options.world_size, " ranks"));
   }
-  if (options.store == nullptr && options.world_size > 1) {
-    return absl::InvalidArgumentError("an endpoint of several ranks needs a store");
-  }
   if (options.mesh.axes().empty()) {
     WEFT_ASSIGN_OR_RETURN(options.mesh,
                           topology::Mesh::Create({{topology::Axis::kData, options.world_size}}));
@@ -78,6 +75,9 @@ absl::StatusOr<std::shared_ptr<Endpoint>> Endpoint::Create(EndpointOptions optio
     return absl::InvalidArgumentError(absl::StrCat("layout ", options.mesh.ToText(), " has ",
                                                    options.mesh.ranks(), " ranks; the job has ",
                                                    options.world_size));
+  }
+  if (options.store == nullptr && options.world_size > 1) {
+    return absl::InvalidArgumentError("an endpoint of several ranks needs a store");
   }
   auto endpoint = std::make_shared<EndpointImpl>(std::move(options));
   WEFT_RETURN_IF_ERROR(endpoint->Open());

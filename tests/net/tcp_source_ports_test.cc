@@ -135,7 +135,7 @@ TEST(SourcePorts, OneThatIsTakenIsNamed) {
   SendLink* link = a.Connect("127.0.0.1:9", 1);
   ASSERT_TRUE(DriveUntil({&a}, [&] { return !link->status().ok(); }));
   EXPECT_THAT(std::string(link->status().message()),
-              HasSubstr(absl::StrCat("port ", port, " (tcp.source_ports)")));
+              HasSubstr(absl::StrCat("port ", port, " (tcp.source_ports, or plan)")));
 }
 
 TEST(SourcePorts, AListeningPortBeyondTheLastIsNamed) {

@@ -161,7 +161,7 @@ class Stepper final : private PipelineStage {
   bool training_ = false;
   int64_t step_ = 0;
   bool own_is_finite_ = true;  // of this rank, in the last step that was not finite
-  double loss_ = 0;  // sum over this rank's samples, where it has the end of the model
+  double loss_ = 0;            // sum over this rank's samples, where it has the end of the model
   RouterTotals router_;
   std::vector<Held> held_;
 };

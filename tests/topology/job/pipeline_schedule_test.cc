@@ -60,7 +60,8 @@ TEST(PipelineScheduleTest, EveryScheduleRunsToItsEnd) {
 TEST(PipelineScheduleTest, ListsAreThoseOfThePapersFigures) {
   auto list = [](const PipelineSpec& spec, size_t stage) {
     std::string text;
-    for (const PipelinePass& pass : (*MakePipelineSchedule(spec))[stage]) {
+    const PipelineSchedule schedule = *MakePipelineSchedule(spec);
+    for (const PipelinePass& pass : schedule[stage]) {
       text += (pass.kind == PassKind::kForward ? "F" : "B") + std::to_string(pass.micro_batch);
       if (spec.chunks > 1) text += "." + std::to_string(pass.chunk);
       text += " ";
