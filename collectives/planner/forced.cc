@@ -96,7 +96,8 @@ absl::StatusOr<Forced::Rule> Forced::Parse(absl::string_view text) {
     }
     const std::vector<std::string> ends = absl::StrSplit(*sizes, "..");
     if (ends.size() != 2) return Wrong(text, "has sizes that are no range, as 1MiB..64MiB");
-    for (auto [end, bytes] : {std::pair(ends[0], &rule.bytes_min), {ends[1], &rule.bytes_max}}) {
+    for (const auto& [end, bytes] :
+         {std::pair(ends[0], &rule.bytes_min), {ends[1], &rule.bytes_max}}) {
       if (absl::StripAsciiWhitespace(end).empty()) continue;
       const absl::StatusOr<Bytes> parsed = ParseBytes(absl::StripAsciiWhitespace(end));
       if (!parsed.ok()) return Wrong(text, absl::StrCat(": ", parsed.status().message()));

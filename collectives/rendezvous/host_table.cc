@@ -38,13 +38,14 @@ std::string EncodeNumbers(absl::Span<const int> numbers) {
 }
 
 absl::StatusOr<std::vector<int>> DecodeNumbers(absl::string_view text, int ranks) {
-  const absl::Status wrong =
-      absl::DataLossError(absl::StrCat("'", text, "' holds no numbers of ", ranks, " ranks"));
+  const auto wrong = [&] {
+    return absl::DataLossError(absl::StrCat("'", text, "' holds no numbers of ", ranks, " ranks"));
+  };
   std::vector<int> hosts;
   hosts.reserve(static_cast<size_t>(ranks));
   int every = 0;
   if (absl::EndsWith(text, "*")) {
-    if (!absl::SimpleAtoi(text.substr(0, text.size() - 1), &every) || every < 1) return wrong;
+    if (!absl::SimpleAtoi(text.substr(0, text.size() - 1), &every) || every < 1) return wrong();
     for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank / every);
     return hosts;
   }
@@ -55,10 +56,10 @@ absl::StatusOr<std::vector<int>> DecodeNumbers(absl::string_view text, int ranks
     const bool good = absl::SimpleAtoi(parts.first, &host) && host >= 0 && host < ranks &&
                       absl::SimpleAtoi(parts.second, &count) && count >= 1 &&
                       count <= ranks - static_cast<int>(hosts.size());
-    if (!good) return wrong;
+    if (!good) return wrong();
     hosts.insert(hosts.end(), static_cast<size_t>(count), host);
   }
-  if (static_cast<int>(hosts.size()) != ranks) return wrong;
+  if (static_cast<int>(hosts.size()) != ranks) return wrong();
   return hosts;
 }
 

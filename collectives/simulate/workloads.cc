@@ -177,7 +177,7 @@ WorkloadKind Kind(const char* help) {
 
 absl::Span<const WorkloadKind> CollectiveWorkloads() {
   using enum CollectiveKind;
-  static const std::array kKinds = {
+  static const std::array kinds = {
       Kind<kAllReduce>("every rank gets the reduction of all"),
       Kind<kAllGather>("every rank gets all parts"),
       Kind<kReduceScatter>("every rank gets its part of the reduction"),
@@ -188,7 +188,7 @@ absl::Span<const WorkloadKind> CollectiveWorkloads() {
       Kind<kAllToAll>("every rank gets a part from every other"),
       Kind<kBarrier>("every rank waits for all"),
   };
-  return kKinds;
+  return kinds;
 }
 
 }  // namespace weft::collectives

@@ -97,7 +97,7 @@ std::string JobTable(const JobView& view, const std::vector<Finding>& findings, 
   if (shown < order.size()) {
     absl::StrAppend(&text, "  and ", order.size() - shown, " more ranks\n");
   }
-  if (!findings.empty()) text += "\n";
+  if (!findings.empty()) text += '\n';
   for (const Finding& finding : findings) text += ToText(finding);
   return text;
 }

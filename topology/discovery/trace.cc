@@ -56,7 +56,7 @@ absl::StatusOr<std::string> NameAt(const TraceOptions& options, uint16_t source_
     absl::StatusOr<HopAnswer> answer = prober.Ask(source_port, position);
     if (!answer.ok()) return std::string();  // a port that is in use
     ++statistics.sent;
-    const std::string name = NameOf(*answer, options.source.v6);
+    std::string name = NameOf(*answer, options.source.v6);
     if (!name.empty()) return name;
     ++statistics.lost;
   }
