@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -177,8 +178,10 @@ TEST(GpuMemoryTest, WhatCannotBeWithoutAProcessorIsRefused) {
 
 TEST(GpuMemoryTest, ASendToAPlaceThatHasNoAddressIsRefusedByName) {
   GpuWorld gpus;
-  std::vector<std::byte> small(100);  // not registered: its bytes would come in an entry
-  const Region unregistered(small.data(), small.size(), nullptr);
+  // Not registered: its bytes would come in an entry. On a page of its own, since whole pages are
+  // registered, and another registration might begin on this one.
+  alignas(4096) std::array<std::byte, 4096> page = {};
+  const Region unregistered(page.data(), 100, nullptr);
   Request send, receive;
   EXPECT_EQ(gpus.world.b->accepted->PostReceive({1, 0}, {.out = unregistered.view()}, &receive),
             Posted::kAccepted);
