@@ -25,7 +25,7 @@
 #include "trainer/data/prepare.h"
 #include "trainer/data/tokenizer.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // One line on stderr: redrawn on a terminal, else a new one every few seconds.
@@ -308,6 +308,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train
 
-int main(int argc, char** argv) { return weft::Main(argc, argv); }
+int main(int argc, char** argv) { return weft::train::Main(argc, argv); }

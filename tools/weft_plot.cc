@@ -12,7 +12,7 @@
 #include "trainer/plot/loss_plot.h"
 #include "trainer/plot/metrics.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 int Main(int argc, char** argv) {
@@ -58,6 +58,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train
 
-int main(int argc, char** argv) { return weft::Main(argc, argv); }
+int main(int argc, char** argv) { return weft::train::Main(argc, argv); }

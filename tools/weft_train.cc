@@ -36,7 +36,7 @@
 #include "trainer/loop/snapshots.h"
 #include "trainer/loop/trainer.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 std::atomic<bool> stop_requested{false};
@@ -285,6 +285,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train
 
-int main(int argc, char** argv) { return weft::Main(argc, argv); }
+int main(int argc, char** argv) { return weft::train::Main(argc, argv); }

@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "base/toml.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // A value of the file as the text that Settings parses.
@@ -484,4 +484,4 @@ absl::string_view NameOf(Precision precision) {
   return "fp32";
 }
 
-}  // namespace weft
+}  // namespace weft::train

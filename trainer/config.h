@@ -23,7 +23,7 @@
 #include "topology/job/model_shape.h"
 #include "topology/job/pipeline_schedule.h"
 
-namespace weft {
+namespace weft::train {
 
 using topology::ActivationKind;
 using topology::BlockKind;
@@ -170,6 +170,6 @@ absl::string_view NameOf(Precision precision);
 // The page of docs/training.md's reference.
 std::string TrainSettingsMarkdown();
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_CONFIG_H_

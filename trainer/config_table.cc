@@ -5,7 +5,7 @@
 #include "absl/strings/str_replace.h"
 #include "trainer/config.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 constexpr SettingType kBool = SettingType::kBool;
@@ -137,4 +137,4 @@ std::string TrainSettingsMarkdown() {
   return text;
 }
 
-}  // namespace weft
+}  // namespace weft::train

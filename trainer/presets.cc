@@ -4,7 +4,7 @@
 
 #include "trainer/config.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // The data that the demo prepares.
@@ -75,4 +75,4 @@ constexpr auto kPresets = std::to_array<Preset>({
 
 absl::Span<const Preset> Presets() { return kPresets; }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -14,7 +14,7 @@
 #include "base/crc32c.h"
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -323,4 +323,4 @@ bool ParseCheckpointName(absl::string_view name, int64_t& step) {
          absl::SimpleAtoi(name, &step);
 }
 
-}  // namespace weft
+}  // namespace weft::train

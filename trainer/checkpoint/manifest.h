@@ -17,7 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "trainer/checkpoint/safetensors.h"
 
-namespace weft {
+namespace weft::train {
 
 // Version 1 had ranges of one run only; it is still read.
 inline constexpr int kCheckpointVersion = 2;
@@ -95,6 +95,6 @@ std::string ShardName(int rank, int world_size);    // "rank-00003-of-00008.safe
 bool ParseCheckpointName(absl::string_view name, int64_t& step);
 inline constexpr char kManifestName[] = "manifest.json";
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_CHECKPOINT_MANIFEST_H_

@@ -4,8 +4,8 @@
 
 #include "absl/strings/string_view.h"
 
-namespace weft {
+namespace weft::train {
 inline constexpr absl::string_view kRankStatePrefix = "rank_state.";
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_CHECKPOINT_RANK_STATE_H_

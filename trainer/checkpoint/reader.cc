@@ -14,7 +14,7 @@
 #include "trainer/checkpoint/rank_state.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 
 bool IsDamage(const absl::Status& status) {
   return absl::IsDataLoss(status) || absl::IsNotFound(status);
@@ -153,4 +153,4 @@ absl::StatusOr<std::vector<std::byte>> CheckpointReader::ReadRankState(
   return std::vector<std::byte>(bytes.begin(), bytes.end());
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -22,7 +22,7 @@
 #include "absl/types/span.h"
 #include "trainer/checkpoint/manifest.h"
 
-namespace weft {
+namespace weft::train {
 
 enum class Verification {
   kWhenTouched,  // at Open the manifest and all sizes; a shard's checksum when it is first read
@@ -73,6 +73,6 @@ class CheckpointReader {
   std::vector<std::unique_ptr<Shard>> shards_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_CHECKPOINT_READER_H_

@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 constexpr absl::string_view kTemporaryPrefix = ".tmp-";
@@ -182,4 +182,4 @@ absl::StatusOr<std::vector<std::string>> Retention::Prune() {
   return removed;
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "trainer/checkpoint/reader.h"
 
-namespace weft {
+namespace weft::train {
 
 struct PassedOver {
   int64_t step = -1;
@@ -68,6 +68,6 @@ class Retention {
   std::set<int64_t> passed_over_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_CHECKPOINT_RETENTION_H_

@@ -12,7 +12,7 @@
 #include "base/crc32c.h"
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -246,4 +246,4 @@ absl::Span<const std::byte> SafetensorsFile::Data(const TensorInfo& tensor) cons
                                static_cast<size_t>(tensor.end - tensor.begin));
 }
 
-}  // namespace weft
+}  // namespace weft::train

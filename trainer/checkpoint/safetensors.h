@@ -21,7 +21,7 @@
 #include "absl/types/span.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 
 // The format's number types; the names are what NameOf gives.
 enum class DType { kBool, kU8, kI8, kI16, kU16, kF16, kBF16, kI32, kU32, kF32, kI64, kU64, kF64 };
@@ -87,6 +87,6 @@ class SafetensorsFile {
   SafetensorsMetadata metadata_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_CHECKPOINT_SAFETENSORS_H_

@@ -19,7 +19,7 @@
 #include "trainer/checkpoint/rank_state.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -268,4 +268,4 @@ void CheckpointWriter::Abandon() {
   std::filesystem::remove_all(temporary_, ignored);
 }
 
-}  // namespace weft
+}  // namespace weft::train

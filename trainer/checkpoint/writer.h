@@ -24,7 +24,7 @@
 #include "absl/types/span.h"
 #include "trainer/checkpoint/manifest.h"
 
-namespace weft {
+namespace weft::train {
 
 // This rank's elements of a flat buffer, one part a buffer. Over all ranks, the parts of a buffer
 // cover it once; a buffer that all ranks hold alike is written by one of them, the others give
@@ -90,6 +90,6 @@ class CheckpointWriter {
   const ExchangeNames exchange_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_CHECKPOINT_WRITER_H_

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 constexpr int64_t kBatchTokensMost = int64_t{1} << 28;  // of one rank, in 2 GiB of memory
@@ -92,4 +92,4 @@ absl::StatusOr<Batch> BatchLoader::Next() {
   return batch;
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -23,7 +23,7 @@
 #include "absl/status/statusor.h"
 #include "trainer/data/sampler.h"
 
-namespace weft {
+namespace weft::train {
 
 struct BatchOptions {
   int64_t global_batch = 1;  // samples a step over all ranks; a multiple of world_size
@@ -70,6 +70,6 @@ class BatchLoader {
   std::thread thread_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_DATA_BATCH_LOADER_H_

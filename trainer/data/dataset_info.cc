@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -176,4 +176,4 @@ absl::StatusOr<double> UnigramLoss(const IndexedDataset& train, const IndexedDat
   return loss / static_cast<double>(validation.tokens());
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "trainer/data/indexed_dataset.h"
 
-namespace weft {
+namespace weft::train {
 
 // Above every tokenizer's; also the bound of --vocab-size.
 inline constexpr int32_t kVocabularyMost = 1 << 24;
@@ -44,6 +44,6 @@ absl::StatusOr<DatasetInfo> ReadDatasetInfo(const std::string& prefix);
 absl::StatusOr<double> UnigramLoss(const IndexedDataset& train, const IndexedDataset& validation,
                                    int64_t vocab_size);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_DATA_DATASET_INFO_H_

@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 constexpr size_t kLongestCode = 6;     // "thorn"
@@ -211,4 +211,4 @@ std::vector<std::string> CleanGcide(absl::string_view text) {
   return documents;
 }
 
-}  // namespace weft
+}  // namespace weft::train

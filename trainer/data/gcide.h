@@ -10,7 +10,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace weft {
+namespace weft::train {
 
 // `text` is the whole unpacked dictionary, UTF-8.
 std::vector<std::string> CleanGcide(absl::string_view text);
@@ -18,6 +18,6 @@ std::vector<std::string> CleanGcide(absl::string_view text);
 // One entry, from its head word to the line before the next one.
 std::string CleanGcideEntry(absl::string_view entry);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_DATA_GCIDE_H_

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little endian");
@@ -343,4 +343,4 @@ absl::Status IndexedDatasetWriter::Commit() {
   return index.Commit();
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -20,7 +20,7 @@
 #include "absl/types/span.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 
 // The numbers of the format. Codes 6 and 7 (f64, f32) are no tokens and are refused.
 enum class TokenType : uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
@@ -104,6 +104,6 @@ class IndexedDatasetWriter {
   int64_t tokens_ = 0;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_DATA_INDEXED_DATASET_H_

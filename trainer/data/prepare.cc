@@ -18,7 +18,7 @@
 #include "trainer/data/tokenizer.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 constexpr uint64_t kSplitStream = uint64_t{0x73706C} << 40;   // + number of the document
@@ -280,4 +280,4 @@ absl::StatusOr<DatasetInfo> PrepareDataset(const PrepareOptions& options,
   return Preparation(options, progress).Run();
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -18,7 +18,7 @@
 #include "trainer/data/dataset_info.h"
 #include "trainer/data/text.h"
 
-namespace weft {
+namespace weft::train {
 
 enum class TextCleaner { kNone, kGcide };
 absl::StatusOr<TextCleaner> ParseTextCleaner(absl::string_view name);
@@ -43,6 +43,6 @@ using PrepareProgress = std::function<void(absl::string_view phase, double fract
 absl::StatusOr<DatasetInfo> PrepareDataset(const PrepareOptions& options,
                                            const PrepareProgress& progress = nullptr);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_DATA_PREPARE_H_

@@ -9,7 +9,7 @@
 #include "base/random.h"
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // Random streams of one seed: two an epoch, apart from those that a program numbers from 0.
@@ -121,4 +121,4 @@ SampleRange RankSlice(int64_t first, int64_t global_batch, int rank, int world_s
   return {first + rank * part, first + (rank + 1) * part};
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -25,7 +25,7 @@
 #include "absl/types/span.h"
 #include "trainer/data/indexed_dataset.h"
 
-namespace weft {
+namespace weft::train {
 
 enum class SampleOrder {
   kShuffled,    // training
@@ -77,6 +77,6 @@ struct SampleRange {
 // multiple of world_size.
 SampleRange RankSlice(int64_t first, int64_t global_batch, int rank, int world_size);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_DATA_SAMPLER_H_

@@ -10,7 +10,7 @@ namespace sentencepiece::logging {
 void SetMinLogLevel(int level);
 }  // namespace sentencepiece::logging
 
-namespace weft::internal {
+namespace weft::train::internal {
 namespace {
 
 constexpr int kFatalOnly = 4;  // its levels: 0 info, 1 warning, 2 error, 3 fatal
@@ -87,4 +87,4 @@ std::string TrainSentencePiece(int32_t vocab_size, const std::function<bool(std:
   return status.ok() ? "" : status.ToString();
 }
 
-}  // namespace weft::internal
+}  // namespace weft::train::internal

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace weft::internal {
+namespace weft::train::internal {
 
 // Const use is thread-safe.
 class SentencePieceModel {
@@ -36,6 +36,6 @@ class SentencePieceModel {
 std::string TrainSentencePiece(int32_t vocab_size, const std::function<bool(std::string&)>& next,
                                std::string& serialized);
 
-}  // namespace weft::internal
+}  // namespace weft::train::internal
 
 #endif  // WEFT_TRAINER_DATA_SENTENCEPIECE_H_

@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 constexpr size_t kChunk = 1 << 20;
@@ -170,4 +170,4 @@ std::vector<absl::string_view> SplitDocuments(absl::string_view text, DocumentSp
   return documents;
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "base/units.h"
 
-namespace weft {
+namespace weft::train {
 
 // The whole file. One that starts with gzip's magic (.gz, dictd's .dz) is unpacked; several members
 // in a row are joined. DataLoss for a damaged or truncated archive; ResourceExhausted for more than
@@ -31,6 +31,6 @@ absl::StatusOr<DocumentSplit> ParseDocumentSplit(absl::string_view name);
 // Views into `text`, without surrounding line breaks; empty documents are left out.
 std::vector<absl::string_view> SplitDocuments(absl::string_view text, DocumentSplit split);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_DATA_TEXT_H_

@@ -10,7 +10,7 @@
 #include "trainer/data/sentencepiece.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // 256 bytes, unknown, end of document, line break, and room for letters and some pieces.
@@ -121,4 +121,4 @@ absl::StatusOr<std::string> TrainTokenizer(const std::vector<std::string>& lines
 
 absl::string_view SentencePieceVersion() { return WEFT_SENTENCEPIECE_VERSION; }
 
-}  // namespace weft
+}  // namespace weft::train

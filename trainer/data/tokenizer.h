@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace weft {
+namespace weft::train {
 
 namespace internal {
 class SentencePieceModel;
@@ -55,6 +55,6 @@ absl::StatusOr<std::string> TrainTokenizer(const std::vector<std::string>& lines
 // Version of the SentencePiece library that this program was built with.
 absl::string_view SentencePieceVersion();
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_DATA_TOKENIZER_H_

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 constexpr size_t kWriteBuffer = 1 << 20;  // one write call per MiB
@@ -190,4 +190,4 @@ absl::Status SyncFolder(const std::string& path) {
   return absl::OkStatus();
 }
 
-}  // namespace weft
+}  // namespace weft::train

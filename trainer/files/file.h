@@ -22,7 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace weft {
+namespace weft::train {
 
 class MappedFile {
  public:
@@ -84,6 +84,6 @@ absl::Status RemoveTree(const std::string& path);
 // Makes creations and renames in a folder durable.
 absl::Status SyncFolder(const std::string& path);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_FILES_FILE_H_

@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -175,4 +175,4 @@ FolderLock::~FolderLock() {
   close(descriptor_);
 }
 
-}  // namespace weft
+}  // namespace weft::train

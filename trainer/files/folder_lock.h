@@ -25,7 +25,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 
-namespace weft {
+namespace weft::train {
 
 class FolderLock {
  public:
@@ -63,6 +63,6 @@ class FolderLock {
   std::thread beater_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_FILES_FOLDER_LOCK_H_

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using collectives::DataType;
@@ -268,4 +268,4 @@ absl::Status Group::Agree(const absl::Status& status, absl::Status& agreed) {
   return absl::OkStatus();
 }
 
-}  // namespace weft
+}  // namespace weft::train

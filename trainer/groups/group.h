@@ -24,7 +24,7 @@
 #include "collectives/communicator.h"
 #include "collectives/endpoint.h"
 
-namespace weft {
+namespace weft::train {
 
 // A collective or a message under way. Its tensors belong to it until Wait.
 struct Pending {
@@ -108,6 +108,6 @@ class Group {
   int64_t last_end_ns_ = 0;  // of the newest span on the group's track
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_GROUPS_GROUP_H_

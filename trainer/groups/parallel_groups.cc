@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using topology::Axis;
@@ -208,4 +208,4 @@ void ParallelGroups::set_step(int64_t step) {
   if (experts != nullptr) experts->set_step(step);
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -16,7 +16,7 @@
 #include "trainer/config.h"
 #include "trainer/groups/group.h"
 
-namespace weft {
+namespace weft::train {
 
 // Tracks of a training run's trace.
 enum TraceTrack {
@@ -72,6 +72,6 @@ struct ParallelGroups {
   void set_step(int64_t step);
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_GROUPS_PARALLEL_GROUPS_H_

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace weft {
+namespace weft::train {
 
 class StatusError final : public std::runtime_error {
  public:
@@ -49,6 +49,6 @@ auto Guarded(Body body) -> decltype(body()) {
   }
 }
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_GROUPS_STATUS_ERROR_H_

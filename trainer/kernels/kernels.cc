@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace weft::kernels {
+namespace weft::train::kernels {
 
 namespace avx512 {
 KernelTable Table();
@@ -118,4 +118,4 @@ WEFT_INSTANTIATE(Fp16, Fp16)
 WEFT_INSTANTIATE(Fp16, float)
 #undef WEFT_INSTANTIATE
 
-}  // namespace weft::kernels
+}  // namespace weft::train::kernels

@@ -14,7 +14,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace weft::kernels {
+namespace weft::train::kernels {
 
 // The upper half of a float.
 struct Bf16 {
@@ -209,6 +209,6 @@ const KernelTable& Kernels();
   x.bits = static_cast<uint16_t>(result | ((bits >> 16) & 0x8000U));
 }
 
-}  // namespace weft::kernels
+}  // namespace weft::train::kernels
 
 #endif  // WEFT_TRAINER_KERNELS_KERNELS_H_

@@ -10,7 +10,7 @@
 
 #include "trainer/kernels/kernels.h"
 
-namespace weft::kernels::WEFT_KERNEL_SET {
+namespace weft::train::kernels::WEFT_KERNEL_SET {
 namespace {
 
 // Elements below which a loop is not worth a second thread.
@@ -518,4 +518,4 @@ KernelTable Table() {
            .round_stochastically = RoundStochastically}};
 }
 
-}  // namespace weft::kernels::WEFT_KERNEL_SET
+}  // namespace weft::train::kernels::WEFT_KERNEL_SET

@@ -12,7 +12,7 @@
 #include "trainer/checkpoint/writer.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 constexpr char kIdentity[] = "identity";
@@ -284,4 +284,4 @@ absl::StatusOr<std::vector<at::Tensor>> LoadModel(const std::string& path,
   return tensors;
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -20,7 +20,7 @@
 #include "trainer/groups/group.h"
 #include "trainer/parallel/parameter_sets.h"
 
-namespace weft {
+namespace weft::train {
 
 struct RunPosition {
   int64_t step = 0;  // steps done
@@ -70,6 +70,6 @@ class RunCheckpoints {
 absl::StatusOr<std::vector<at::Tensor>> LoadModel(const std::string& path,
                                                   const ModelConfig& config, Precision precision);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_LOOP_CHECKPOINTS_H_

@@ -13,7 +13,7 @@
 #include "trainer/model/parameters.h"
 #include "trainer/model/rotary.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // Llama and its kin, which have its names.
@@ -289,4 +289,4 @@ absl::Status ExportModel(const Gpt& model, const std::string& tokenizer_path, in
   return WriteFileAtomically(folder + "/tokenizer.model", tokenizer);
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "trainer/model/gpt.h"
 
-namespace weft {
+namespace weft::train {
 
 // "gpt2", "gpt_neox", "llama" or "weft_gpt".
 absl::string_view ExportType(const ModelConfig& config);
@@ -23,6 +23,6 @@ absl::string_view ExportType(const ModelConfig& config);
 absl::Status ExportModel(const Gpt& model, const std::string& tokenizer_path, int32_t eod_id,
                          const std::string& folder);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_LOOP_EXPORT_H_

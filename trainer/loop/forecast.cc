@@ -19,7 +19,7 @@
 #include "trainer/model/parameters.h"
 #include "trainer/parallel/layout.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 absl::StatusOr<topology::PipelineTiming> TimePipeline(const ModelConfig& model,
@@ -399,4 +399,4 @@ absl::StatusOr<std::string> DrawPipeline(const TrainConfig& config, const StepPl
   return DrawSchedule(plan.pipeline, timing);
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -12,7 +12,7 @@
 #include "trainer/groups/group.h"
 #include "trainer/loop/step.h"
 
-namespace weft {
+namespace weft::train {
 
 // The largest that the tensors of a rank take together.
 struct MemoryEstimate {
@@ -42,6 +42,6 @@ absl::Status CheckHostMemory(const TrainConfig& config, const StepPlan& plan, in
 // The schedule of the config's pipeline as a picture; "" without a pipeline.
 absl::StatusOr<std::string> DrawPipeline(const TrainConfig& config, const StepPlan& plan);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_LOOP_FORECAST_H_

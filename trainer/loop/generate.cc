@@ -9,7 +9,7 @@
 #include "base/random.h"
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 int32_t Draw(absl::Span<const float> logits, const GenerateOptions& options, Random& random) {
@@ -68,4 +68,4 @@ absl::StatusOr<std::string> Generate(Gpt& model, const Tokenizer& tokenizer,
   return tokenizer.Decode(text);
 }
 
-}  // namespace weft
+}  // namespace weft::train

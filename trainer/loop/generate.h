@@ -9,7 +9,7 @@
 #include "trainer/data/tokenizer.h"
 #include "trainer/model/gpt.h"
 
-namespace weft {
+namespace weft::train {
 
 struct GenerateOptions {
   std::string prompt;  // empty: the beginning of a document
@@ -24,6 +24,6 @@ struct GenerateOptions {
 absl::StatusOr<std::string> Generate(Gpt& model, const Tokenizer& tokenizer,
                                      const GenerateOptions& options);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_LOOP_GENERATE_H_

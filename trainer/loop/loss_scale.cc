@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 constexpr double kMost = 0x1p40;
@@ -47,4 +47,4 @@ absl::Status LossScale::FromText(absl::string_view text) {
   return absl::OkStatus();
 }
 
-}  // namespace weft
+}  // namespace weft::train

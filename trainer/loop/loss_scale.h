@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "trainer/config.h"
 
-namespace weft {
+namespace weft::train {
 
 class LossScale {
  public:
@@ -34,6 +34,6 @@ class LossScale {
   int64_t finite_steps_ = 0;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_LOOP_LOSS_SCALE_H_

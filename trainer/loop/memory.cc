@@ -16,7 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // In front of each tensor's memory: its size. A cache line, which is what LibTorch aligns to.
@@ -110,4 +110,4 @@ Bytes MachineMemory() {
   return Bytes(std::min(FromFile("/proc/meminfo", "MemTotal:").count(), GroupLimit()));
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -5,7 +5,7 @@
 
 #include "base/units.h"
 
-namespace weft {
+namespace weft::train {
 
 // From now on every tensor's memory is counted. Call it before the first tensor is made; a second
 // call does nothing.
@@ -24,6 +24,6 @@ Bytes AnonymousMemory();
 // Of this machine, or of the control group that this process is confined to, where that has less.
 Bytes MachineMemory();
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_LOOP_MEMORY_H_

@@ -16,7 +16,7 @@
 #include "trainer/files/file.h"
 #include "trainer/plot/metrics.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 constexpr absl::Duration kRedraw = absl::Seconds(3);
@@ -160,4 +160,4 @@ absl::Status MetricsLog::Draw() {
   return WriteLossSvg(run_dir_ + "/loss.svg", plot_);
 }
 
-}  // namespace weft
+}  // namespace weft::train

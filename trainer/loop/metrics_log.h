@@ -26,7 +26,7 @@
 #include "trainer/loop/tensorboard.h"
 #include "trainer/plot/loss_plot.h"
 
-namespace weft {
+namespace weft::train {
 
 struct StepMetrics {
   int64_t step = 0;
@@ -80,6 +80,6 @@ class MetricsLog {
   absl::Time drawn_ = absl::InfinitePast();
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_LOOP_METRICS_LOG_H_

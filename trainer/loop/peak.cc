@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "trainer/model/parameters.h"
 
-namespace weft {
+namespace weft::train {
 
 absl::StatusOr<double> PeakFlops(const TrainConfig& config, Group& group) {
   if (config.peak_tflops > 0) return config.peak_tflops * 1e12 * group.size();
@@ -32,4 +32,4 @@ absl::StatusOr<double> PeakFlops(const TrainConfig& config, Group& group) {
   return flops[0];
 }
 
-}  // namespace weft
+}  // namespace weft::train

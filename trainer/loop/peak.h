@@ -6,12 +6,12 @@
 #include "trainer/config.h"
 #include "trainer/groups/group.h"
 
-namespace weft {
+namespace weft::train {
 
 // FLOP/s of all ranks together: train.peak_tflops each, or measured, a product of two 1024 x 1024
 // matrices in the compute type, repeated for a fifth of a second on all ranks at once.
 absl::StatusOr<double> PeakFlops(const TrainConfig& config, Group& group);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_LOOP_PEAK_H_

@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 constexpr int kBarWidth = 24;
@@ -67,4 +67,4 @@ void Progress::Finish() {
   drawn_ = false;
 }
 
-}  // namespace weft
+}  // namespace weft::train

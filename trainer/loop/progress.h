@@ -10,7 +10,7 @@
 #include "trainer/config.h"
 #include "trainer/loop/metrics_log.h"
 
-namespace weft {
+namespace weft::train {
 
 class Progress {
  public:
@@ -31,6 +31,6 @@ class Progress {
   double validation_loss_ = 0;  // the last; 0: none yet
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_LOOP_PROGRESS_H_

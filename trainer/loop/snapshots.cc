@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // Tags of messages in the group of all ranks.
@@ -184,4 +184,4 @@ Bytes Snapshots::bytes() const {
   return Bytes(bytes);
 }
 
-}  // namespace weft
+}  // namespace weft::train

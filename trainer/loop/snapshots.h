@@ -27,7 +27,7 @@
 #include "trainer/loop/checkpoints.h"
 #include "trainer/parallel/parameter_sets.h"
 
-namespace weft {
+namespace weft::train {
 
 class Snapshots {
  public:
@@ -59,6 +59,6 @@ class Snapshots {
   int64_t own_bytes_ = -1, neighbour_bytes_ = -1;  // of a state
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_LOOP_SNAPSHOTS_H_

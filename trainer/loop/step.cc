@@ -15,7 +15,7 @@
 #include "trainer/groups/status_error.h"
 #include "trainer/optimizer/learning_rate.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 double SumOf(const at::Tensor& losses) { return losses.sum(at::kDouble).item<double>(); }
@@ -365,4 +365,4 @@ absl::StatusOr<double> Stepper::Validate(const SampleStream& stream, int64_t bat
   });
 }
 
-}  // namespace weft
+}  // namespace weft::train

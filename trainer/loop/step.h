@@ -24,7 +24,7 @@
 #include "trainer/parallel/parameter_sets.h"
 #include "trainer/parallel/pipeline.h"
 
-namespace weft {
+namespace weft::train {
 
 // This rank's wait for communication, by axis, in seconds.
 struct ExposedSeconds {
@@ -166,6 +166,6 @@ class Stepper final : private PipelineStage {
   std::vector<Held> held_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_LOOP_STEP_H_

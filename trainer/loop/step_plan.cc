@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "trainer/loop/step.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // The number of micro-batches where the config leaves it open: one without a pipeline; else the
@@ -139,4 +139,4 @@ std::vector<topology::PassDurations> StepPlan::Durations(const ModelConfig& mode
   return durations;
 }
 
-}  // namespace weft
+}  // namespace weft::train

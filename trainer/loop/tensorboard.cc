@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 std::string LittleEndian(uint64_t value, int bytes) {
@@ -79,4 +79,4 @@ absl::Status TensorBoardLog::Write(const std::string& event) {
   return absl::OkStatus();
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -17,7 +17,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 
-namespace weft {
+namespace weft::train {
 
 class TensorBoardLog {
  public:
@@ -38,6 +38,6 @@ class TensorBoardLog {
   const int file_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_LOOP_TENSORBOARD_H_

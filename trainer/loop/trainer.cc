@@ -34,7 +34,7 @@
 #include "trainer/loop/step.h"
 #include "trainer/plot/timeline.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 constexpr int64_t kTimelineSteps = 2;  // that timeline.svg shows
@@ -522,4 +522,4 @@ absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& grou
   return outcome;
 }
 
-}  // namespace weft
+}  // namespace weft::train

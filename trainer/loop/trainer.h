@@ -18,7 +18,7 @@
 #include "trainer/groups/parallel_groups.h"
 #include "trainer/loop/snapshots.h"
 
-namespace weft {
+namespace weft::train {
 
 struct RunOptions {
   TrainConfig config;
@@ -51,6 +51,6 @@ struct RunOutcome {
 // end of the output say so, and the next one is tried when it is due.
 absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& groups);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_LOOP_TRAINER_H_

@@ -2,7 +2,7 @@
 #include "trainer/model/attention_tiles.h"
 #include "trainer/model/deliver.h"
 
-namespace weft::operations {
+namespace weft::train::operations {
 namespace {
 
 // Queries and keys of every row, in place.
@@ -131,4 +131,4 @@ at::Tensor Attention(const Context& context, const std::vector<at::Tensor>& proj
                                   context.model->config().WindowOf(layer));
 }
 
-}  // namespace weft::operations
+}  // namespace weft::train::operations

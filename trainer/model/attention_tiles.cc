@@ -4,7 +4,7 @@
 #include <limits>
 #include <optional>
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // Queries of a tile, at least, where a window cuts them: narrower products cost more a pair than
@@ -152,4 +152,4 @@ void AttendBackward(const at::Tensor& dout, const AttentionInputs& inputs,
   copy(sums);
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -15,7 +15,7 @@
 
 #include "absl/types/span.h"
 
-namespace weft {
+namespace weft::train {
 
 // Consecutive tokens of a sample: rows [at, at + length) of a tensor have positions from `position`
 // on.
@@ -70,6 +70,6 @@ void AttendBackward(const at::Tensor& dout, const AttentionInputs& inputs,
                     const AttentionOutputs& outputs, int64_t window,
                     const AttentionInputs& gradients);  // overwritten, type of the inputs
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_MODEL_ATTENTION_TILES_H_

@@ -5,7 +5,7 @@
 #include "base/status.h"
 #include "trainer/groups/status_error.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // Messages of the ring, told apart by tag.
@@ -145,4 +145,4 @@ int64_t RepeatsOfHeads(int64_t heads, int64_t kv_heads, int size) {
   return repeats;
 }
 
-}  // namespace weft
+}  // namespace weft::train

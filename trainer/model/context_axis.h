@@ -25,7 +25,7 @@
 #include "trainer/groups/group.h"
 #include "trainer/model/attention_tiles.h"
 
-namespace weft {
+namespace weft::train {
 
 class ContextAxis {
  public:
@@ -66,6 +66,6 @@ std::vector<at::Tensor> ToRows(const ContextAxis& axis, const std::vector<at::Te
 // heads / kv_heads for which that is so. size() divides `heads`.
 int64_t RepeatsOfHeads(int64_t heads, int64_t kv_heads, int size);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_MODEL_CONTEXT_AXIS_H_

@@ -1,6 +1,6 @@
 #include "trainer/model/deliver.h"
 
-namespace weft::operations {
+namespace weft::train::operations {
 namespace {
 
 void DeliverTo(const GradientTarget& target, const at::Tensor& gradient) {
@@ -43,4 +43,4 @@ void DeliverLinear(const Context& context, const ParameterPair& layer, const at:
   }
 }
 
-}  // namespace weft::operations
+}  // namespace weft::train::operations

@@ -9,7 +9,7 @@
 #include "trainer/kernels/kernels.h"
 #include "trainer/model/operations.h"
 
-namespace weft::operations {
+namespace weft::train::operations {
 
 using kernels::Bf16;
 using kernels::Fp16;
@@ -84,6 +84,6 @@ void DeliverTable(const Context& context, int parameter, Body body) {
   context.sink->End(parameter);
 }
 
-}  // namespace weft::operations
+}  // namespace weft::train::operations
 
 #endif  // WEFT_TRAINER_MODEL_DELIVER_H_

@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "trainer/groups/status_error.h"
 
-namespace weft {
+namespace weft::train {
 
 ExpertAxis::ExpertAxis(Group* group, int64_t experts, int pieces, int replicas)
     : group_(group),
@@ -84,4 +84,4 @@ Pending ExpertAxis::StartReturn(const Plan& plan, int piece, const at::Tensor& r
 
 void ExpertAxis::Wait(Pending& pending) const { ThrowIfError(group_->Wait(pending)); }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -20,7 +20,7 @@
 
 #include "trainer/groups/group.h"
 
-namespace weft {
+namespace weft::train {
 
 class ExpertAxis {
  public:
@@ -73,6 +73,6 @@ class ExpertAxis {
   const int replicas_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_MODEL_EXPERT_AXIS_H_

@@ -4,7 +4,7 @@
 #include "trainer/model/deliver.h"
 #include "trainer/model/expert_axis.h"
 
-namespace weft::operations {
+namespace weft::train::operations {
 namespace {
 
 using Plan = ExpertAxis::Plan;
@@ -200,4 +200,4 @@ at::Tensor Experts(const Context& context, const at::Tensor& x, const Routing& r
   return ExpertsFunction::apply(x, routing.weights, context, routing, Parameters{experts_here});
 }
 
-}  // namespace weft::operations
+}  // namespace weft::train::operations

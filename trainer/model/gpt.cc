@@ -15,7 +15,7 @@
 #include "trainer/model/parameters.h"
 #include "trainer/model/rotary.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // Places of dropout: 0 the embeddings, then two a block.
@@ -359,4 +359,4 @@ at::Tensor SplitCrossEntropy(const at::Tensor& logits, const at::Tensor& targets
   return log_sum - all.select(2, 2).sum(0);
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -36,7 +36,7 @@
 #include "trainer/model/recompute.h"
 #include "trainer/model/tensor_axis.h"
 
-namespace weft {
+namespace weft::train {
 
 // The axes that live inside of a model; null: one rank.
 struct ModelAxes {
@@ -193,6 +193,6 @@ at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, dou
 at::Tensor SplitCrossEntropy(const at::Tensor& logits, const at::Tensor& targets,
                              int64_t first_token, const TensorAxis& axis, double scale);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_MODEL_GPT_H_

@@ -9,7 +9,7 @@
 #include <deque>
 #include <functional>
 
-namespace weft {
+namespace weft::train {
 
 struct GradientTarget {
   at::Tensor tensor;  // of the parameter's shape, contiguous; the compute type or fp32
@@ -38,6 +38,6 @@ class DeferredGradients {
   std::deque<std::function<void()>> work_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_MODEL_GRADIENT_SINK_H_

@@ -5,7 +5,7 @@
 #include "base/random.h"
 #include "trainer/model/deliver.h"
 
-namespace weft::operations {
+namespace weft::train::operations {
 namespace {
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
@@ -230,4 +230,4 @@ at::Tensor Dropout(const at::Tensor& x, double probability, uint64_t key, int64_
   return DropoutFunction::apply(x, probability, static_cast<int64_t>(SplitMix64(state)), rows);
 }
 
-}  // namespace weft::operations
+}  // namespace weft::train::operations

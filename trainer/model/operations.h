@@ -10,7 +10,7 @@
 
 #include "trainer/model/gpt.h"
 
-namespace weft::operations {
+namespace weft::train::operations {
 
 struct Context {
   const Gpt* model = nullptr;
@@ -66,6 +66,6 @@ at::Tensor LinearScatter(const Context& context, const std::vector<at::Tensor>& 
 at::Tensor SplitEmbedding(const Context& context, const at::Tensor& tokens, int table,
                           int positions);
 
-}  // namespace weft::operations
+}  // namespace weft::train::operations
 
 #endif  // WEFT_TRAINER_MODEL_OPERATIONS_H_

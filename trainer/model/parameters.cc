@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // GPT-2's initial deviation; projections back into the residual stream are divided by the root of
@@ -305,4 +305,4 @@ double TrainingFlopsPerToken(const ModelConfig& config) {
          12 * hidden * keys;
 }
 
-}  // namespace weft
+}  // namespace weft::train

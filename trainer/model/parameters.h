@@ -16,7 +16,7 @@
 #include "absl/types/span.h"
 #include "trainer/config.h"
 
-namespace weft {
+namespace weft::train {
 
 // Consecutive layers of the model, with what stands before the first and behind the last of all.
 struct ModelChunk {
@@ -109,6 +109,6 @@ void InitializeParameter(const ParameterSpec& spec, uint64_t seed, absl::Span<fl
 // measured peak.
 double TrainingFlopsPerToken(const ModelConfig& config);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_MODEL_PARAMETERS_H_

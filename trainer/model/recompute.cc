@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-namespace weft::operations {
+namespace weft::train::operations {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -129,4 +129,4 @@ at::Tensor OnBackward(const at::Tensor& x, std::function<void()> hook) {
   return OnBackwardFunction::apply(x, Hook{std::move(hook)});
 }
 
-}  // namespace weft::operations
+}  // namespace weft::train::operations

@@ -19,7 +19,7 @@
 #include <functional>
 #include <vector>
 
-namespace weft::operations {
+namespace weft::train::operations {
 
 using RecomputedBody = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
 
@@ -46,6 +46,6 @@ at::Tensor DropResult(const at::Tensor& z, const std::vector<Region>& regions);
 // x, whose gradient, when it is there, calls `hook` first.
 at::Tensor OnBackward(const at::Tensor& x, std::function<void()> hook);
 
-}  // namespace weft::operations
+}  // namespace weft::train::operations
 
 #endif  // WEFT_TRAINER_MODEL_RECOMPUTE_H_

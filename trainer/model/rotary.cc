@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // Wavelengths in parts of the original sequence between which Llama 3.1 blends: at 1 and longer the
@@ -40,4 +40,4 @@ std::pair<at::Tensor, at::Tensor> RotaryTables(const ModelConfig& config) {
   return {at::cos(angle).to(at::kFloat), at::sin(angle).to(at::kFloat)};
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -8,7 +8,7 @@
 
 #include "trainer/config.h"
 
-namespace weft {
+namespace weft::train {
 
 // model.rotary_base, raised by the scaling kNtk.
 double RotaryBase(const ModelConfig& config);
@@ -17,6 +17,6 @@ at::Tensor RotaryFrequencies(const ModelConfig& config);
 // cos and sin of position * frequency, fp32 [sequence, width of a head / 2].
 std::pair<at::Tensor, at::Tensor> RotaryTables(const ModelConfig& config);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_MODEL_ROTARY_H_

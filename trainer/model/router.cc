@@ -11,7 +11,7 @@
 #include "trainer/groups/status_error.h"
 #include "trainer/model/deliver.h"
 
-namespace weft::operations {
+namespace weft::train::operations {
 namespace {
 
 // What Route knows before LibTorch's graph: all fp32 but the choices.
@@ -143,4 +143,4 @@ Routing Route(const Context& context, const at::Tensor& x, int router, int64_t l
           scores.kept};
 }
 
-}  // namespace weft::operations
+}  // namespace weft::train::operations

@@ -5,7 +5,7 @@
 #include "base/status.h"
 #include "trainer/groups/status_error.h"
 
-namespace weft {
+namespace weft::train {
 
 int TensorAxis::ChunksOf(int64_t rows) const {
   WEFT_CHECK(rows % size() == 0, rows << " rows over " << size() << " ranks");
@@ -61,4 +61,4 @@ void TensorAxis::WaitAll(Exchange& exchange) const {
   for (size_t chunk = 0; chunk < exchange.pending.size(); ++chunk) Wait(exchange, chunk);
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -16,7 +16,7 @@
 
 #include "trainer/groups/group.h"
 
-namespace weft {
+namespace weft::train {
 
 class TensorAxis {
  public:
@@ -58,6 +58,6 @@ class TensorAxis {
   const int most_chunks_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_MODEL_TENSOR_AXIS_H_

@@ -3,7 +3,7 @@
 // the products that give the weights' gradients (MegaScale, section 3.2).
 #include "trainer/model/deliver.h"
 
-namespace weft::operations {
+namespace weft::train::operations {
 namespace {
 
 using Exchange = TensorAxis::Exchange;
@@ -232,4 +232,4 @@ at::Tensor SplitEmbedding(const Context& context, const at::Tensor& tokens, int 
   return SplitEmbeddingFunction::apply(anchor, tokens, context, table, positions);
 }
 
-}  // namespace weft::operations
+}  // namespace weft::train::operations

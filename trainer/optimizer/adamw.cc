@@ -4,7 +4,7 @@
 
 #include "trainer/optimizer/optimizer.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 class AdamWOptimizer final : public Optimizer {
@@ -50,4 +50,4 @@ std::unique_ptr<Optimizer> MakeAdamW(const OptimizerConfig& config) {
   return std::make_unique<AdamWOptimizer>(config);
 }
 
-}  // namespace weft
+}  // namespace weft::train

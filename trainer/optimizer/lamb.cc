@@ -8,7 +8,7 @@
 
 #include "trainer/optimizer/optimizer.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 class LambOptimizer final : public Optimizer, private NormRule {
@@ -58,4 +58,4 @@ std::unique_ptr<Optimizer> MakeLamb(const OptimizerConfig& config) {
   return std::make_unique<LambOptimizer>(config);
 }
 
-}  // namespace weft
+}  // namespace weft::train

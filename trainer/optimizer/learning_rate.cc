@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace weft {
+namespace weft::train {
 
 double LearningRate(const OptimizerConfig& config, int64_t step) {
   if (step < config.warmup_steps) {
@@ -23,4 +23,4 @@ double ClipScale(const OptimizerConfig& config, double gradient_norm) {
   return config.clip / gradient_norm;
 }
 
-}  // namespace weft
+}  // namespace weft::train

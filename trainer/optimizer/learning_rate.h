@@ -7,7 +7,7 @@
 
 #include "trainer/config.h"
 
-namespace weft {
+namespace weft::train {
 
 // Of step 1, 2, ...: rises linearly to learning_rate at warmup_steps, then falls as half a cosine
 // to min_learning_rate at decay_steps, and stays there (Loshchilov, Hutter, "SGDR", ICLR 2017,
@@ -17,6 +17,6 @@ double LearningRate(const OptimizerConfig& config, int64_t step);
 // min(1, clip / norm), 1 where clip is 0: Pascanu, Mikolov, Bengio, ICML 2013.
 double ClipScale(const OptimizerConfig& config, double gradient_norm);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_OPTIMIZER_LEARNING_RATE_H_

@@ -11,7 +11,7 @@
 
 #include "trainer/optimizer/optimizer.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 constexpr int kIterations = 5;
@@ -79,4 +79,4 @@ std::unique_ptr<Optimizer> MakeMuon(const OptimizerConfig& config) {
   return std::make_unique<MuonOptimizer>(config);
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -1,6 +1,6 @@
 #include "trainer/optimizer/optimizer.h"
 
-namespace weft {
+namespace weft::train {
 
 std::unique_ptr<Optimizer> MakeOptimizer(const OptimizerConfig& config) {
   switch (config.name) {
@@ -18,4 +18,4 @@ std::unique_ptr<Optimizer> MakeOptimizer(const OptimizerConfig& config) {
   return MakeAdamW(config);
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -28,7 +28,7 @@
 #include "trainer/config.h"
 #include "trainer/kernels/kernels.h"
 
-namespace weft {
+namespace weft::train {
 
 // What changes from step to step.
 struct OptimizerStep {
@@ -128,6 +128,6 @@ std::unique_ptr<Optimizer> MakeMuon(const OptimizerConfig& config);
 kernels::AdamW AdamWAt(const OptimizerConfig& config, const OptimizerStep& step, bool decays,
                        bool bias_correction);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_OPTIMIZER_OPTIMIZER_H_

@@ -3,7 +3,7 @@
 
 #include "trainer/optimizer/optimizer.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 class SgdOptimizer final : public Optimizer {
@@ -36,4 +36,4 @@ std::unique_ptr<Optimizer> MakeSgd(const OptimizerConfig& config) {
   return std::make_unique<SgdOptimizer>(config);
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // Buffers for whole gradients that stages 2 and 3 begin with; more are made only when all are being
@@ -204,4 +204,4 @@ double GradientReducer::SumSquares() const {
   return sum;
 }
 
-}  // namespace weft
+}  // namespace weft::train

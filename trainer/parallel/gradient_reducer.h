@@ -29,7 +29,7 @@
 #include "trainer/model/gradient_sink.h"
 #include "trainer/parallel/parameter_store.h"
 
-namespace weft {
+namespace weft::train {
 
 class GradientReducer final : public GradientSink {
  public:
@@ -98,6 +98,6 @@ class GradientReducer final : public GradientSink {
   absl::Status status_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_PARALLEL_GRADIENT_REDUCER_H_

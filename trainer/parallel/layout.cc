@@ -4,7 +4,7 @@
 #include <map>
 #include <tuple>
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -56,4 +56,4 @@ std::vector<ShardSlice> RunsOfShard(const BucketLayout& bucket, int rank) {
   return runs;
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -15,7 +15,7 @@
 #include "base/units.h"
 #include "trainer/model/parameters.h"
 
-namespace weft {
+namespace weft::train {
 
 inline constexpr int64_t kAlignment = 32;  // elements: 64 bytes of bf16, 128 of fp32
 
@@ -49,6 +49,6 @@ std::vector<ShardSlice> SlicesOf(const BucketLayout& bucket, int rank);
 // The same, neighbours without a gap as one (of the first one's parameter).
 std::vector<ShardSlice> RunsOfShard(const BucketLayout& bucket, int rank);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_PARALLEL_LAYOUT_H_

@@ -5,7 +5,7 @@
 #include "absl/strings/match.h"
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 
 ParameterGatherer::ParameterGatherer(ParameterStore* store, Group* group)
     : store_(*store),
@@ -92,4 +92,4 @@ absl::Status ParameterGatherer::WaitAll() {
   return absl::OkStatus();
 }
 
-}  // namespace weft
+}  // namespace weft::train

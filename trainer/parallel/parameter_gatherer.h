@@ -16,7 +16,7 @@
 #include "trainer/groups/group.h"
 #include "trainer/parallel/parameter_store.h"
 
-namespace weft {
+namespace weft::train {
 
 class ParameterGatherer {
  public:
@@ -57,6 +57,6 @@ class ParameterGatherer {
   std::vector<UnitInfo> units_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_PARALLEL_PARAMETER_GATHERER_H_

@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 
 ParameterSets::ParameterSets(std::vector<ParameterSpec> parameters,
                              const std::vector<std::string>& all_parameters,
@@ -97,4 +97,4 @@ absl::Status ParameterSets::Update(const OptimizerStep& step) {
   return absl::OkStatus();
 }
 
-}  // namespace weft
+}  // namespace weft::train

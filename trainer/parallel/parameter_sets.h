@@ -12,7 +12,7 @@
 
 #include "trainer/parallel/sharded.h"
 
-namespace weft {
+namespace weft::train {
 
 class ParameterSets final : public GradientSink {
  public:
@@ -53,6 +53,6 @@ class ParameterSets final : public GradientSink {
   std::vector<at::Tensor> tensors_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_PARALLEL_PARAMETER_SETS_H_

@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 void AddOnce(std::vector<int>& list, int value) {
@@ -137,4 +137,4 @@ void ParameterStore::Write(const OwnedSlice& slice, int64_t from, absl::Span<con
       .copy_(at::from_blob(const_cast<float*>(values.data()), {count}, at::kFloat));
 }
 
-}  // namespace weft
+}  // namespace weft::train

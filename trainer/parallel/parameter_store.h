@@ -23,7 +23,7 @@
 #include "trainer/optimizer/optimizer.h"
 #include "trainer/parallel/layout.h"
 
-namespace weft {
+namespace weft::train {
 
 // How training state is cut and in which types it is kept.
 struct ShardedOptions {
@@ -112,6 +112,6 @@ class ParameterStore {
   std::vector<std::vector<int>> unit_buckets_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_PARALLEL_PARAMETER_STORE_H_

@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // Passes ahead of the running one whose receives are posted: one to be there when it ends, one more
@@ -120,4 +120,4 @@ absl::Status PipelineRunner::Run(absl::Span<const topology::PipelinePass> passes
   return ReapSends(/*all=*/true);
 }
 
-}  // namespace weft
+}  // namespace weft::train

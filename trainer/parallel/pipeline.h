@@ -18,7 +18,7 @@
 #include "topology/job/pipeline_schedule.h"
 #include "trainer/groups/group.h"
 
-namespace weft {
+namespace weft::train {
 
 // What the passes do. Tensors are activations or their gradients, contiguous, all of one shape.
 class PipelineStage {
@@ -79,6 +79,6 @@ class PipelineRunner {
   std::vector<Kept> kept_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_PARALLEL_PIPELINE_H_

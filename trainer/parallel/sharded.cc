@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 
 ShardedParameters::ShardedParameters(std::vector<ParameterSpec> parameters,
                                      std::vector<std::string> all_parameters,
@@ -32,4 +32,4 @@ absl::Status ShardedParameters::Update(const OptimizerStep& step) {
   return gatherer_.Prefetch();
 }
 
-}  // namespace weft
+}  // namespace weft::train

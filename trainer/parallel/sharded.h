@@ -24,7 +24,7 @@
 #include "trainer/parallel/parameter_store.h"
 #include "trainer/parallel/sharded_update.h"
 
-namespace weft {
+namespace weft::train {
 
 class ShardedParameters {
  public:
@@ -57,6 +57,6 @@ class ShardedParameters {
   ShardedUpdate update_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_PARALLEL_SHARDED_H_

@@ -8,7 +8,7 @@
 #include "base/random.h"
 #include "base/status.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using kernels::Bf16;
@@ -242,4 +242,4 @@ absl::Status ShardedUpdate::Run(const OptimizerStep& step,
   return absl::OkStatus();
 }
 
-}  // namespace weft
+}  // namespace weft::train

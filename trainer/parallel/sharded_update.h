@@ -24,7 +24,7 @@
 #include "trainer/parallel/gradient_reducer.h"
 #include "trainer/parallel/parameter_store.h"
 
-namespace weft {
+namespace weft::train {
 
 class ShardedUpdate {
  public:
@@ -59,6 +59,6 @@ class ShardedUpdate {
   Trace* const trace_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_PARALLEL_SHARDED_UPDATE_H_

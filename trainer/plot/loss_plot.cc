@@ -9,7 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // Sizes in pixels.
@@ -346,4 +346,4 @@ absl::Status WriteLossSvg(const std::string& path, const LossPlot& plot) {
   return WriteFileAtomically(path, RenderLossSvg(plot));
 }
 
-}  // namespace weft
+}  // namespace weft::train

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 
-namespace weft {
+namespace weft::train {
 
 struct PlotPoint {
   double step = 0;
@@ -32,6 +32,6 @@ std::string RenderLossSvg(const LossPlot& plot);
 // Replaces `path` by a rename, so a viewer may reload it at any time.
 absl::Status WriteLossSvg(const std::string& path, const LossPlot& plot);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_PLOT_LOSS_PLOT_H_

@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using Json = nlohmann::json;
@@ -58,4 +58,4 @@ absl::StatusOr<LossPlot> ReadLossMetrics(const std::string& path) {
   return plot;
 }
 
-}  // namespace weft
+}  // namespace weft::train

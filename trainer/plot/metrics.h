@@ -8,7 +8,7 @@
 #include "base/units.h"
 #include "trainer/plot/loss_plot.h"
 
-namespace weft {
+namespace weft::train {
 
 // Of metrics.jsonl: ten million steps and more.
 inline constexpr Bytes kMetricsMost = GiB(4);
@@ -19,6 +19,6 @@ inline constexpr Bytes kMetricsMost = GiB(4);
 // is no such object is an error with its number.
 absl::StatusOr<LossPlot> ReadLossMetrics(const std::string& path);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_PLOT_METRICS_H_

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 // Sizes in pixels.
@@ -182,4 +182,4 @@ std::string DrawTimeline(const std::vector<TimelineSpan>& spans,
          body + "</svg>\n";
 }
 
-}  // namespace weft
+}  // namespace weft::train

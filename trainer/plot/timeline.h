@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace weft {
+namespace weft::train {
 
 struct TimelineSpan {
   int rank = 0;
@@ -31,6 +31,6 @@ inline constexpr int kTimelineRanksMost = 64;
 std::string DrawTimeline(const std::vector<TimelineSpan>& spans,
                          const std::vector<std::string>& tracks, int64_t steps);
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TRAINER_PLOT_TIMELINE_H_

@@ -20,7 +20,7 @@
 #include "tests/trainer/checkpoint/training_state.h"
 #include "trainer/checkpoint/retention.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -221,4 +221,4 @@ TEST(CheckpointFaults, AFullDiskIsNamedAndLeavesTheOldCheckpoint) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

@@ -19,7 +19,7 @@
 #include "trainer/checkpoint/retention.h"
 #include "trainer/checkpoint/writer.h"
 
-namespace weft {
+namespace weft::train {
 
 namespace fs = std::filesystem;
 
@@ -72,6 +72,6 @@ class CheckpointTest : public ::testing::Test {
   ScratchFolder folder_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TESTS_TRAINER_CHECKPOINT_CHECKPOINT_FOLDER_H_

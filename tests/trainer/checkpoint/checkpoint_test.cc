@@ -18,7 +18,7 @@
 #include "trainer/checkpoint/writer.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -310,4 +310,4 @@ TEST(CheckpointName, SortsByStepAndGrows) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

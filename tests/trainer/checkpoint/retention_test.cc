@@ -12,7 +12,7 @@
 #include "tests/trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::ElementsAre;
@@ -185,4 +185,4 @@ TEST_F(RetentionTest, VerifiesBeforeItDeletes) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

@@ -14,7 +14,7 @@
 #include "base/read_file.h"
 #include "tests/scratch_folder.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -200,4 +200,4 @@ TEST(DType, HasANameAndASizeEach) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

@@ -13,7 +13,7 @@
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/writer.h"
 
-namespace weft {
+namespace weft::train {
 
 struct BufferKind {
   const char* name;
@@ -83,6 +83,6 @@ inline std::string Compare(const CheckpointReader& reader, int64_t step) {
   return "";
 }
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TESTS_TRAINER_CHECKPOINT_TRAINING_STATE_H_

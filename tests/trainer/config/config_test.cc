@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::AllOf;
@@ -170,4 +170,4 @@ TEST(TrainConfigTest, ShippedConfigsAreValid) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

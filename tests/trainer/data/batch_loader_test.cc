@@ -8,7 +8,7 @@
 
 #include "tests/scratch_folder.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 constexpr int64_t kSeq = 8;
@@ -132,4 +132,4 @@ TEST_F(BatchLoaderTest, RefusesABatchThatRanksCannotShare) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

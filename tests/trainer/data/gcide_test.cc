@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::ElementsAre;
@@ -65,4 +65,4 @@ TEST(CleanGcide, BearsUnbalancedMarks) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

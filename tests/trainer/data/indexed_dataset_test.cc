@@ -14,7 +14,7 @@
 #include "base/read_file.h"
 #include "tests/scratch_folder.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -249,4 +249,4 @@ TEST(TokenType, IsChosenAsMegatronDoes) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

@@ -17,7 +17,7 @@
 #include "trainer/data/tokenizer.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::AllOf;
@@ -218,4 +218,4 @@ TEST_F(PrepareTest, RefusesAnInputThatUnpacksToMoreThanItsBound) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

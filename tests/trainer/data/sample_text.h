@@ -8,7 +8,7 @@
 
 #include "base/random.h"
 
-namespace weft {
+namespace weft::train {
 
 inline std::vector<std::string> SampleLines(int count, uint64_t seed = 1) {
   constexpr std::array kSyllables = {"the ",  "of ",   "and ", "net",  "work",  "ing ",
@@ -27,6 +27,6 @@ inline std::vector<std::string> SampleLines(int count, uint64_t seed = 1) {
   return lines;
 }
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TESTS_TRAINER_DATA_SAMPLE_TEXT_H_

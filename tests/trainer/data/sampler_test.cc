@@ -13,7 +13,7 @@
 #include "base/random.h"
 #include "tests/scratch_folder.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -193,4 +193,4 @@ TEST(RankSlice, UnitesToTheSameBatchForEveryNumberOfRanks) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

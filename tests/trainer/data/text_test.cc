@@ -9,7 +9,7 @@
 #include "tests/scratch_folder.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::ElementsAre;
@@ -111,4 +111,4 @@ TEST(ParseDocumentSplit, NamesWhatIsRight) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

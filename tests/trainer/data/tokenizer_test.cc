@@ -10,7 +10,7 @@
 
 #include "tests/trainer/data/sample_text.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -110,4 +110,4 @@ TEST(Tokenizer, RefusesFilesThatAreNoModel) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

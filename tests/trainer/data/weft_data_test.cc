@@ -15,7 +15,7 @@
 #include "tests/trainer/data/sample_text.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -133,4 +133,4 @@ TEST_F(ProgramTest, DrawsTheLossOfARun) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

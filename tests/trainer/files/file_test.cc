@@ -9,7 +9,7 @@
 #include "base/read_file.h"
 #include "tests/scratch_folder.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -87,4 +87,4 @@ TEST(Folders, ParentIsTheDotForABareName) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

@@ -14,7 +14,7 @@
 #include "tests/scratch_folder.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -139,4 +139,4 @@ TEST_F(FolderLockTest, ErrorsNameTheFile) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace weft::kernels {
+namespace weft::train::kernels {
 namespace {
 
 template <typename T>
@@ -359,4 +359,4 @@ TEST(Bf16Test, RoundsToNearestEvenAsLibTorch) {
 }
 
 }  // namespace
-}  // namespace weft::kernels
+}  // namespace weft::train::kernels

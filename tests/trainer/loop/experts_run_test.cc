@@ -8,7 +8,7 @@
 
 #include "tests/trainer/loop/train_run.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -141,4 +141,4 @@ TEST_F(TrainRunTest, ExchangesWithExpertsAreATrackOfTheTraceAndARowOfTheMetrics)
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

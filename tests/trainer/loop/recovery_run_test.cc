@@ -14,7 +14,7 @@
 #include "base/read_file.h"
 #include "tests/trainer/loop/train_run.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -176,4 +176,4 @@ TEST_F(RecoveryRunTest, RestartsThatAreUsedUpEndTheJob) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

@@ -20,7 +20,7 @@
 #include "trainer/checkpoint/retention.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::AllOf;
@@ -236,4 +236,4 @@ TEST_F(TrainFaultsTest, AFileSizeLimitIsAFailedWriteAndNoDeath) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

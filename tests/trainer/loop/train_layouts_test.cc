@@ -12,7 +12,7 @@
 
 #include "tests/trainer/loop/train_run.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 constexpr int kSampleOf = 11;  // of so many cases one is in the sample
@@ -141,4 +141,4 @@ TEST(TrainLayoutsCountTest, TheMatrixHasSixtyLayoutsAndEveryKind) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

@@ -10,7 +10,7 @@
 #include "base/record_files.h"
 #include "tests/trainer/loop/train_run.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using testing::Contains;
@@ -101,4 +101,4 @@ TEST_F(TrainRunTest, WritesEventsThatTensorBoardReads) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

@@ -24,7 +24,7 @@
 #include "base/random.h"
 #include "trainer/data/prepare.h"
 
-namespace weft {
+namespace weft::train {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -192,6 +192,6 @@ class TrainRunTest : public ::testing::Test {
   static inline fs::path root_;
 };
 
-}  // namespace weft
+}  // namespace weft::train
 
 #endif  // WEFT_TESTS_TRAINER_LOOP_TRAIN_RUN_H_

@@ -16,7 +16,7 @@
 #include "base/read_file.h"
 #include "trainer/checkpoint/safetensors.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -346,4 +346,4 @@ TEST_F(TrainRunTest, ErrorsSayWhatToDo) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

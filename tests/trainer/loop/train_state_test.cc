@@ -15,7 +15,7 @@
 
 #include "tests/trainer/loop/train_run.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -309,4 +309,4 @@ TEST_F(TrainStateTest, WhatHasNoPlaceInMemoryIsRefusedBeforeAnyRankTrains) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 struct Case {
@@ -127,4 +127,4 @@ TEST(AttentionTiles, KeysThatNoQuerySeesAreInNoTile) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

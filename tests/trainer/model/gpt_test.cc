@@ -12,7 +12,7 @@
 
 #include "trainer/model/parameters.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 ModelConfig SmallConfig() {
@@ -425,4 +425,4 @@ TEST(ParametersTest, FlopsPerTokenIsTheFormulaOnPaper) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

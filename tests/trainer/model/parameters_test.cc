@@ -9,7 +9,7 @@
 
 #include "base/random.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 ModelConfig Config(bool tied) {
@@ -139,4 +139,4 @@ TEST(ModelPartTest, LayersAreSpreadEvenly) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 OptimizerConfig Config() {
@@ -46,4 +46,4 @@ TEST(ClipTest, ScalesLargeGradientsOnly) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 constexpr int kSteps = 6;
@@ -224,4 +224,4 @@ TEST(OptimizerNamesTest, StatesAndScopesAreThoseOfTheRule) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 std::vector<ParameterSpec> Parameters() {
@@ -101,4 +101,4 @@ TEST(LayoutTest, ABucketClosesOnceItIsFull) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

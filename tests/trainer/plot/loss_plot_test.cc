@@ -14,7 +14,7 @@
 #include "tests/scratch_folder.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -129,4 +129,4 @@ TEST(WriteLossSvg, ReplacesThePictureByARename) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

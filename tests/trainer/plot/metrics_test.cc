@@ -9,7 +9,7 @@
 #include "tests/scratch_folder.h"
 #include "trainer/files/file.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -67,4 +67,4 @@ TEST(ReadLossMetrics, PassesOverAHalfWrittenLastLineOnly) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train

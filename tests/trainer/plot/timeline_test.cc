@@ -6,7 +6,7 @@
 
 #include "base/trace.h"
 
-namespace weft {
+namespace weft::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -56,4 +56,4 @@ TEST(TimelineTest, NothingToShowIsNoPicture) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train
