@@ -16,7 +16,7 @@
 #include "base/ids.h"
 #include "base/records.h"
 #include "base/settings.h"
-#include "collectives/rendezvous/store.h"
+#include "collectives/store/store.h"
 #include "net/transport.h"
 #include "topology/job/mesh.h"
 

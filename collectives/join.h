@@ -22,7 +22,7 @@
 #include "base/settings.h"
 #include "collectives/endpoint.h"
 #include "collectives/rendezvous/job_environment.h"
-#include "collectives/rendezvous/store.h"
+#include "collectives/store/store.h"
 #include "topology/job/mesh.h"
 
 namespace weft::collectives {

@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "collectives/rendezvous/fast_init.h"
-#include "collectives/rendezvous/store.h"
+#include "collectives/store/store.h"
 
 namespace weft::collectives {
 

@@ -14,7 +14,7 @@
 #include "base/open_files.h"
 #include "base/status.h"
 #include "base/units.h"
-#include "collectives/rendezvous/store_server.h"
+#include "collectives/store/server/store_server.h"
 #include "net/secret.h"
 #include "tools/command_line.h"
 

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/rendezvous/job_environment.h"
-#include "collectives/rendezvous/store.h"
+#include "collectives/store/store.h"
 
 namespace weft::collectives {
 

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "collectives/rendezvous/store.h"
+#include "collectives/store/store.h"
 
 namespace weft::collectives {
 

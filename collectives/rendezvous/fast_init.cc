@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
-#include "collectives/rendezvous/little_endian.h"
+#include "collectives/store/protocol/little_endian.h"
 
 namespace weft::collectives {
 

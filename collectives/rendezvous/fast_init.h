@@ -31,8 +31,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "collectives/rendezvous/rank_set.h"
-#include "collectives/rendezvous/store.h"
+#include "collectives/store/rank_set.h"
+#include "collectives/store/store.h"
 #include "topology/job/mesh.h"
 
 namespace weft::collectives {

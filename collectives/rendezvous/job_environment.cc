@@ -13,10 +13,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/socket_address.h"
 #include "base/status.h"
-#include "collectives/rendezvous/socket_address.h"
-#include "collectives/rendezvous/store_client.h"
-#include "collectives/rendezvous/store_hello.h"
+#include "collectives/store/client/store_addresses.h"
+#include "collectives/store/client/store_client.h"
+#include "collectives/store/protocol/store_hello.h"
 #include "net/secret.h"
 
 namespace weft::collectives {

@@ -11,8 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
-#include "collectives/rendezvous/store.h"
-#include "collectives/rendezvous/store_server.h"
+#include "collectives/store/server/store_server.h"
+#include "collectives/store/store.h"
 #include "net/transport.h"
 
 namespace weft::collectives {

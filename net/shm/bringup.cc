@@ -118,7 +118,7 @@ absl::StatusOr<std::optional<Wire>> Connecting::Finish(Packet packet) {
   return std::optional<Wire>(std::move(wire_));
 }
 
-Arriving::Arriving(UniqueFd socket, const HandshakeIdentity& self, uint32_t receives_max,
+Arriving::Arriving(FileDescriptor socket, const HandshakeIdentity& self, uint32_t receives_max,
                    const Doorbell* doorbell, absl::Time give_up)
     : doorbell_(doorbell),
       give_up_(give_up),

@@ -28,7 +28,7 @@ namespace weft::net::shm {
 
 // A link that stands.
 struct Wire {
-  UniqueFd socket;
+  FileDescriptor socket;
   Segment segment;
   PeerBell bell;
   Rank peer;
@@ -77,14 +77,14 @@ class Connecting {
   DescriptorShortage shortage_;
   ConnectorHandshake handshake_;
   absl::Status setup_;
-  UniqueFd segment_fd_;
+  FileDescriptor segment_fd_;
   std::string output_;
   Wire wire_;
 };
 
 class Arriving {
  public:
-  Arriving(UniqueFd socket, const HandshakeIdentity& self, uint32_t receives_max,
+  Arriving(FileDescriptor socket, const HandshakeIdentity& self, uint32_t receives_max,
            const Doorbell* doorbell, absl::Time give_up);
   absl::StatusOr<std::optional<Wire>> Step(absl::Time now);
   int fd() const { return wire_.socket.get(); }

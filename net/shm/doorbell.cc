@@ -12,14 +12,14 @@ namespace weft::net::shm {
 
 absl::StatusOr<Doorbell> Doorbell::Create() {
   Doorbell bell;
-  bell.event_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  bell.event_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (bell.event_.get() < 0) return ErrnoStatus(errno, "create an eventfd");
   WEFT_ASSIGN_OR_RETURN(bell.memory_, CreateSealedMemory("weft-bell", kPageBytes));
   WEFT_ASSIGN_OR_RETURN(bell.mapping_, Mapping::Map(bell.memory_.get(), kPageBytes));
   return bell;
 }
 
-absl::StatusOr<PeerBell> PeerBell::Adopt(UniqueFd event, int page_fd) {
+absl::StatusOr<PeerBell> PeerBell::Adopt(FileDescriptor event, int page_fd) {
   struct stat status {};
   int flags = fcntl(event.get(), F_GETFL);
   // Anonymous inodes have no file type; a write to one of ours can neither block nor raise SIGPIPE.

@@ -36,8 +36,8 @@ class Doorbell {
 
  private:
   BellPage* page() const { return reinterpret_cast<BellPage*>(mapping_.data()); }
-  UniqueFd event_;
-  UniqueFd memory_;
+  FileDescriptor event_;
+  FileDescriptor memory_;
   Mapping mapping_;
 };
 
@@ -46,7 +46,7 @@ class PeerBell {
  public:
   PeerBell() = default;
   // Takes what a peer passed; kInvalidArgument when it is no eventfd or no page.
-  static absl::StatusOr<PeerBell> Adopt(UniqueFd event, int page_fd);
+  static absl::StatusOr<PeerBell> Adopt(FileDescriptor event, int page_fd);
   // After FullFence().
   void Ring() {
     auto* page = reinterpret_cast<BellPage*>(mapping_.data());
@@ -57,7 +57,7 @@ class PeerBell {
 
  private:
   void Write();
-  UniqueFd event_;
+  FileDescriptor event_;
   Mapping mapping_;
 };
 

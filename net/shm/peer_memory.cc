@@ -12,7 +12,7 @@ namespace weft::net::shm {
 
 PeerMemory::PeerMemory(pid_t pid) : pid_(pid) {
 #if defined(SYS_pidfd_open)
-  if (pid > 0) pidfd_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (pid > 0) pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 #endif
 }
 

@@ -38,7 +38,7 @@ class PeerMemory {
 
  private:
   pid_t pid_ = 0;
-  UniqueFd pidfd_;
+  FileDescriptor pidfd_;
 };
 
 }  // namespace weft::net::shm

@@ -67,8 +67,8 @@ Mapping::~Mapping() {
   if (data_ != nullptr) munmap(data_, bytes_);
 }
 
-absl::StatusOr<UniqueFd> CreateSealedMemory(const char* name, uint64_t bytes) {
-  UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+absl::StatusOr<FileDescriptor> CreateSealedMemory(const char* name, uint64_t bytes) {
+  FileDescriptor fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd.get() < 0) return ErrnoStatus(errno, "create shared memory (memfd)");
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return ErrnoStatus(errno, absl::StrCat("size shared memory to ", bytes, " bytes"));
@@ -90,7 +90,7 @@ absl::StatusOr<uint64_t> CheckSealedMemory(int fd) {
   return static_cast<uint64_t>(status.st_size);
 }
 
-absl::StatusOr<Segment> Segment::Create(const Geometry& geometry, UniqueFd* fd) {
+absl::StatusOr<Segment> Segment::Create(const Geometry& geometry, FileDescriptor* fd) {
   WEFT_RETURN_IF_ERROR(CheckGeometry(geometry));
   WEFT_ASSIGN_OR_RETURN(*fd, CreateSealedMemory("weft-link", SegmentBytes(geometry)));
   Segment segment;

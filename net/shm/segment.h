@@ -55,7 +55,7 @@ class Mapping {
 };
 
 // A memfd of `bytes` zeroes that can neither shrink nor grow any more.
-absl::StatusOr<UniqueFd> CreateSealedMemory(const char* name, uint64_t bytes);
+absl::StatusOr<FileDescriptor> CreateSealedMemory(const char* name, uint64_t bytes);
 // That `fd`, which a peer passed, is one; returns its size. A mapping of it can never fault.
 absl::StatusOr<uint64_t> CheckSealedMemory(int fd);
 
@@ -63,7 +63,7 @@ class Segment {
  public:
   Segment() = default;
   // Creates and maps one; `*fd` is for the peer and may be closed once passed.
-  static absl::StatusOr<Segment> Create(const Geometry& geometry, UniqueFd* fd);
+  static absl::StatusOr<Segment> Create(const Geometry& geometry, FileDescriptor* fd);
   // Maps what a peer passed, after every check that it can fail.
   static absl::StatusOr<Segment> Adopt(int fd);
 

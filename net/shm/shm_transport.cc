@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<Transport>> ShmTransport::Create(const TransportO
 absl::Status ShmTransport::Open() {
   WEFT_ASSIGN_OR_RETURN(listener_, shm::ListenUnix(&address_));
   WEFT_ASSIGN_OR_RETURN(doorbell_, shm::Doorbell::Create());
-  epoll_ = shm::UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   if (epoll_.get() < 0) return ErrnoStatus(errno, "epoll_create1");
   // Edge-triggered: each ring is reported once and nothing needs to be read back.
   epoll_event bell{EPOLLIN | EPOLLET, {}};
@@ -155,7 +155,7 @@ absl::Status ShmTransport::WatchListener(bool on) {
 
 void ShmTransport::AcceptAll(absl::Time now) {
   while (arriving_.size() < kArrivalsMax) {
-    shm::UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.get() < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;

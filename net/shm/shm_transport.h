@@ -66,8 +66,8 @@ class ShmTransport final : public Transport {
   absl::Duration connect_timeout_;
   std::string host_;
   std::string address_;
-  shm::UniqueFd listener_;
-  shm::UniqueFd epoll_;
+  FileDescriptor listener_;
+  FileDescriptor epoll_;
   shm::Doorbell doorbell_;
   std::vector<shm::Endpoint*> endpoints_;
   std::vector<std::unique_ptr<shm::Arriving>> arriving_;

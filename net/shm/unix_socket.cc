@@ -33,8 +33,8 @@ socklen_t FillAddress(absl::string_view name, sockaddr_un* address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + path.size());
 }
 
-UniqueFd NewSocket() {
-  return UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+FileDescriptor NewSocket() {
+  return FileDescriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
 bool IsName(absl::string_view name) {
@@ -47,13 +47,13 @@ bool IsName(absl::string_view name) {
 
 }  // namespace
 
-absl::StatusOr<UniqueFd> ListenUnix(std::string* address) {
+absl::StatusOr<FileDescriptor> ListenUnix(std::string* address) {
   std::array<char, kNameBytes> random;
   if (getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
     return ErrnoStatus(errno, "draw a socket name");
   }
   std::string name = absl::BytesToHexString(absl::string_view(random.data(), random.size()));
-  UniqueFd fd = NewSocket();
+  FileDescriptor fd = NewSocket();
   if (fd.get() < 0) return ErrnoStatus(errno, "open a unix socket");
   sockaddr_un where;
   socklen_t length = FillAddress(name, &where);
@@ -65,13 +65,13 @@ absl::StatusOr<UniqueFd> ListenUnix(std::string* address) {
   return fd;
 }
 
-absl::StatusOr<UniqueFd> ConnectUnix(absl::string_view address) {
+absl::StatusOr<FileDescriptor> ConnectUnix(absl::string_view address) {
   if (!absl::StartsWith(address, kScheme) || !IsName(address.substr(kScheme.size()))) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", absl::CEscape(address.substr(0, 80)),
                      "\" is no shm address; one reads shm:<32 hex digits>"));
   }
-  UniqueFd fd = NewSocket();
+  FileDescriptor fd = NewSocket();
   if (fd.get() < 0) return ErrnoStatus(errno, "open a unix socket");
   sockaddr_un where;
   socklen_t length = FillAddress(address.substr(kScheme.size()), &where);
@@ -80,7 +80,7 @@ absl::StatusOr<UniqueFd> ConnectUnix(absl::string_view address) {
     result = connect(fd.get(), reinterpret_cast<sockaddr*>(&where), length);
   } while (result != 0 && errno == EINTR);
   if (result == 0) return fd;
-  if (errno == EAGAIN) return UniqueFd();
+  if (errno == EAGAIN) return FileDescriptor();
   if (errno == ECONNREFUSED) {
     return absl::UnavailableError(
         absl::StrCat("nobody listens at ", address,
@@ -171,7 +171,7 @@ absl::StatusOr<Packet> ReceivePacket(int socket, size_t bytes_max, bool takes_fd
 }
 
 bool CanOpen(int count) {
-  std::vector<UniqueFd> probes;
+  std::vector<FileDescriptor> probes;
   for (int i = 0; i < count; ++i) {
     probes.emplace_back(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0));
     // EBADF: no standard input here; then the answer is not known, and the attempt will tell.

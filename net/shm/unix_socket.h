@@ -4,44 +4,23 @@
 #define WEFT_NET_SHM_UNIX_SOCKET_H_
 
 #include <sys/types.h>
-#include <unistd.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/file_descriptor.h"
 
 namespace weft::net::shm {
 
-// Owns a descriptor; -1 is none.
-class UniqueFd {
- public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~UniqueFd() { Reset(); }
-  int get() const { return fd_; }
-  void Reset() {
-    if (fd_ >= 0) close(std::exchange(fd_, -1));
-  }
-
- private:
-  int fd_ = -1;
-};
-
 // Addresses are "shm:<name>", the name 32 hex digits, in the abstract namespace.
-absl::StatusOr<UniqueFd> ListenUnix(std::string* address);
+absl::StatusOr<FileDescriptor> ListenUnix(std::string* address);
 
 // A socket that is connected, or one that must be tried again (the backlog is full): then nullopt
 // in the sense of a descriptor of -1. kUnavailable: no process listens.
-absl::StatusOr<UniqueFd> ConnectUnix(absl::string_view address);
+absl::StatusOr<FileDescriptor> ConnectUnix(absl::string_view address);
 
 struct PeerCredentials {
   pid_t pid = 0;
@@ -56,7 +35,7 @@ struct Packet {
   bool none = false;     // nothing there
   bool hung_up = false;  // the other side closed, or died
   std::string bytes;
-  std::vector<UniqueFd> fds;
+  std::vector<FileDescriptor> fds;
 };
 // kInvalidArgument for a packet longer than `bytes_max` or with more than 4 descriptors. Without
 // `takes_fds`, descriptors that come with it are dropped.

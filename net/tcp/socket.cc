@@ -1,7 +1,5 @@
 #include "net/tcp/socket.h"
 
-#include <arpa/inet.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/resource.h>
@@ -10,7 +8,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
@@ -38,123 +35,6 @@ absl::Status BindSource(int fd, int family, const SocketAddress& from) {
 }
 
 }  // namespace
-
-FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
-  if (this == &other) return *this;
-  if (fd_ >= 0) close(fd_);
-  fd_ = std::exchange(other.fd_, -1);
-  return *this;
-}
-
-FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
-SocketAddress::SocketAddress(const sockaddr* address, socklen_t size)
-    : size_(std::min<socklen_t>(size, sizeof(storage_))) {
-  std::memcpy(&storage_, address, size_);
-}
-
-absl::StatusOr<SocketAddress> SocketAddress::Parse(absl::string_view text) {
-  auto bad = [&](absl::string_view why) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no tcp address: ", why,
-                                                   "; right are 10.0.0.1:7000 and [fd00::1]:7000"));
-  };
-  size_t colon = text.rfind(':');
-  if (colon == absl::string_view::npos) return bad("the port is missing");
-  uint32_t port = 0;
-  if (!absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 1 || port > 65535) {
-    return bad("the port is not in 1..65535");
-  }
-  std::string host(text.substr(0, colon));
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-    sockaddr_in6 address{};
-    address.sin6_family = AF_INET6;
-    address.sin6_port = htons(static_cast<uint16_t>(port));
-    if (size_t percent = host.find('%'); percent != std::string::npos) {
-      std::string scope = host.substr(percent + 1);
-      host.resize(percent);
-      address.sin6_scope_id = if_nametoindex(scope.c_str());
-      if (address.sin6_scope_id == 0) {
-        return bad(absl::StrCat("this host has no interface \"", scope, "\""));
-      }
-    }
-    if (inet_pton(AF_INET6, host.c_str(), &address.sin6_addr) != 1) {
-      return bad("the part in brackets is not IPv6");
-    }
-    return SocketAddress(reinterpret_cast<sockaddr*>(&address), sizeof(address));
-  }
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1) {
-    return bad("the host part is not IPv4");
-  }
-  return SocketAddress(reinterpret_cast<sockaddr*>(&address), sizeof(address));
-}
-
-void SocketAddress::set_port(int port) {
-  if (family() == AF_INET6) {
-    reinterpret_cast<sockaddr_in6*>(&storage_)->sin6_port = htons(static_cast<uint16_t>(port));
-  } else {
-    reinterpret_cast<sockaddr_in*>(&storage_)->sin_port = htons(static_cast<uint16_t>(port));
-  }
-}
-
-int SocketAddress::port() const {
-  return ntohs(family() == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_port
-                                    : reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
-}
-
-bool SocketAddress::SameHost(const SocketAddress& other) const {
-  if (size_ == 0 || other.size_ == 0 || family() != other.family()) return false;
-  if (family() == AF_INET6) {
-    return std::memcmp(&reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr,
-                       &reinterpret_cast<const sockaddr_in6*>(&other.storage_)->sin6_addr,
-                       sizeof(in6_addr)) == 0;
-  }
-  return reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr.s_addr ==
-         reinterpret_cast<const sockaddr_in*>(&other.storage_)->sin_addr.s_addr;
-}
-
-std::string SocketAddress::Network() const {
-  if (family() == AF_INET6) {
-    const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr;
-    return {reinterpret_cast<const char*>(&address), sizeof(address) / 2};
-  }
-  const in_addr& address = reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr;
-  return {reinterpret_cast<const char*>(&address), sizeof(address)};
-}
-
-std::string SocketAddress::ToString() const {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (size_ == 0) return "?";
-  if (family() == AF_INET) {
-    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&storage_);
-    inet_ntop(AF_INET, &v4->sin_addr, text, sizeof(text));
-    return absl::StrCat(text, ":", ntohs(v4->sin_port));
-  }
-  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&storage_);
-  inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof(text));
-  char name[IF_NAMESIZE] = "";
-  bool scoped = v6->sin6_scope_id != 0 && if_indextoname(v6->sin6_scope_id, name) != nullptr;
-  return absl::StrCat("[", text, scoped ? "%" : "", name, "]:", ntohs(v6->sin6_port));
-}
-
-SocketAddress LocalAddress(int fd) {
-  sockaddr_storage storage{};
-  socklen_t size = sizeof(storage);
-  auto* address = reinterpret_cast<sockaddr*>(&storage);
-  return getsockname(fd, address, &size) == 0 ? SocketAddress(address, size) : SocketAddress();
-}
-
-SocketAddress RemoteAddress(int fd) {
-  sockaddr_storage storage{};
-  socklen_t size = sizeof(storage);
-  auto* address = reinterpret_cast<sockaddr*>(&storage);
-  return getpeername(fd, address, &size) == 0 ? SocketAddress(address, size) : SocketAddress();
-}
 
 absl::Status TuneSocket(int fd, const SocketTuning& tuning) {
   // Probes begin after half of the time and are spread over the other half.

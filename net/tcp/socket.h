@@ -1,4 +1,4 @@
-// Descriptors, addresses and socket options: the system calls that the tcp transport needs, with
+// Listening, connecting and socket options: the system calls that the tcp transport needs, with
 // errors that say what was being done. No state, no waiting.
 #ifndef WEFT_NET_TCP_SOCKET_H_
 #define WEFT_NET_TCP_SOCKET_H_
@@ -6,57 +6,16 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include <string>
-#include <utility>
+#include <cerrno>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/file_descriptor.h"
+#include "base/socket_address.h"
 #include "base/units.h"
 
 namespace weft::net {
-
-// Owns a descriptor; move-only; -1: none.
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
-  ~FileDescriptor();
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
-
-// An IPv4 or IPv6 address with a port. Text: "10.0.0.1:7000", "[fd00::1]:7000",
-// "[fe80::1%eth0]:7000".
-class SocketAddress {
- public:
-  SocketAddress() = default;
-  SocketAddress(const sockaddr* address, socklen_t size);
-  static absl::StatusOr<SocketAddress> Parse(absl::string_view text);  // numeric only: asks no DNS
-
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage_); }
-  socklen_t size() const { return size_; }
-  int family() const { return storage_.ss_family; }
-  void set_port(int port);
-  int port() const;
-  std::string ToString() const;
-  // What one user of a network cannot choose freely: the IPv4 address, or the first 64 bits of an
-  // IPv6 address; as bytes.
-  std::string Network() const;
-  bool SameHost(const SocketAddress& other) const;  // whatever the ports; empty ones: false
-
- private:
-  sockaddr_storage storage_{};
-  socklen_t size_ = 0;
-};
-
-SocketAddress LocalAddress(int fd);   // empty when the socket has none
-SocketAddress RemoteAddress(int fd);  // empty when it is not connected
 
 struct SocketTuning {
   Bytes buffer_bytes;                             // 0: the kernel's own tuning

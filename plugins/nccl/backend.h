@@ -70,7 +70,7 @@ class ReceiveConnection : public Connection {
 class Listener {
  public:
   virtual ~Listener() = default;
-  virtual const net::SocketAddress& address() const = 0;
+  virtual const SocketAddress& address() const = 0;
   virtual const net::JobSecret& secret() const = 0;
   virtual uint32_t number() const = 0;
   // The next peer that has proved that it has the handle; null: none yet. An error: a peer that has

@@ -27,7 +27,7 @@ struct Device {
   int port = 0;            // of the card
   int connections_max = 65536;
   int pointers = abi::kPointerHost;  // kinds of memory that it can be given
-  net::SocketAddress address;        // of an interface; port 0
+  SocketAddress address;             // of an interface; port 0
   std::string rail;                  // of an RDMA port, as in verbs.devices: "mlx5_0:1"
   std::vector<int> parts;            // physical devices of a merged one
   bool software = false;             // an RDMA device of the kernel's, such as rxe: on no PCI bus

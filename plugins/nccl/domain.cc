@@ -85,7 +85,7 @@ class DomainListener final : public Listener {
     }
     arrived_.clear();
   }
-  const net::SocketAddress& address() const override { return domain_->address(); }
+  const SocketAddress& address() const override { return domain_->address(); }
   const net::JobSecret& secret() const override { return domain_->secret(); }
   uint32_t number() const override { return number_; }
 
@@ -127,7 +127,7 @@ absl::StatusOr<std::shared_ptr<Domain>> Domain::Create(HandleTransport kind,
   options.notices_by_tcp = true;   // greetings: nobody drives a connection that stands
   options.await_goodbyes = false;  // NCCL closes hundreds, one after the other
   WEFT_ASSIGN_OR_RETURN(out->transport_, MakeTransport(kind, options));
-  WEFT_ASSIGN_OR_RETURN(out->address_, net::SocketAddress::Parse(out->transport_->address()));
+  WEFT_ASSIGN_OR_RETURN(out->address_, SocketAddress::Parse(out->transport_->address()));
   WEFT_RETURN_IF_ERROR(idle_thread.Add(*out));
   return out;
 }

@@ -40,7 +40,7 @@ class Domain final : public net::TransportEvents,
   ~Domain() override;
 
   std::mutex& mutex() { return mutex_; }
-  const net::SocketAddress& address() const { return address_; }
+  const SocketAddress& address() const { return address_; }
   const net::JobSecret& secret() const { return secret_; }
 
   absl::StatusOr<std::unique_ptr<Listener>> Listen();
@@ -73,7 +73,7 @@ class Domain final : public net::TransportEvents,
   IdleProgressThread& idle_thread_;
   std::mutex mutex_;
   net::JobSecret secret_{};
-  net::SocketAddress address_;
+  SocketAddress address_;
   std::map<uint32_t, DomainListener*> listeners_;
   uint32_t next_listener_ = 0;
   std::unordered_map<net::Link*, std::deque<std::string>*> notices_;

@@ -53,9 +53,9 @@ IdleProgressThread::~IdleProgressThread() {
 }
 
 absl::Status IdleProgressThread::Start() {
-  net::FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+  FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return net::DescriptorsExhausted(errno, "epoll_create1");
-  net::FileDescriptor bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  FileDescriptor bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell) return net::DescriptorsExhausted(errno, "eventfd");
   epoll_event event{.events = EPOLLIN, .data = {.u64 = kBell}};
   if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, bell.get(), &event) != 0) {
@@ -81,8 +81,8 @@ void IdleProgressThread::Stop() {
   }
   Wake();
   thread_.join();
-  epoll_ = net::FileDescriptor();
-  bell_ = net::FileDescriptor();
+  epoll_ = FileDescriptor();
+  bell_ = FileDescriptor();
 }
 
 void IdleProgressThread::Wake() {

@@ -99,7 +99,7 @@ class IdleProgressThread {
   std::mutex life_;  // of Add() and Remove(), and so of the thread
   std::thread thread_;
   pid_t process_ = 0;  // that has it
-  net::FileDescriptor epoll_, bell_;
+  FileDescriptor epoll_, bell_;
   uint64_t next_number_ = kBell + 1;
 
   // Guards all below. Held for no system call but the write to bell_, for which the client must

@@ -62,7 +62,7 @@ std::string PeerInfo::ToString() const {
   return absl::StrCat(host, " (pid ", process, ", ", device, ")");
 }
 
-Handle MakeHandle(HandleTransport transport, const net::SocketAddress& address,
+Handle MakeHandle(HandleTransport transport, const SocketAddress& address,
                   const net::JobSecret& secret, uint32_t listener, const PeerInfo& self) {
   Handle handle;
   handle.transport = transport;
@@ -117,7 +117,7 @@ absl::Status CheckTransport(const Handle& handle, HandleTransport own, const Pee
       "takes tcp: its line \"NET/Weft : version\" says why"));
 }
 
-net::SocketAddress AddressOf(const Handle& handle, absl::string_view interface) {
+SocketAddress AddressOf(const Handle& handle, absl::string_view interface) {
   if (handle.family == 6) {
     sockaddr_in6 v6{};
     v6.sin6_family = AF_INET6;

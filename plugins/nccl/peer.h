@@ -63,7 +63,7 @@ struct PeerInfo {
   std::string ToString() const;
 };
 
-Handle MakeHandle(HandleTransport transport, const net::SocketAddress& address,
+Handle MakeHandle(HandleTransport transport, const SocketAddress& address,
                   const net::JobSecret& secret, uint32_t listener, const PeerInfo& self);
 
 // Is it a handle of ours, and one that this version can follow? FailedPrecondition names what it
@@ -72,7 +72,7 @@ absl::Status CheckHandle(const Handle& handle, const PeerInfo& self);
 // FailedPrecondition: a handle that CheckHandle() passed is of another transport than `own`.
 absl::Status CheckTransport(const Handle& handle, HandleTransport own, const PeerInfo& self);
 // A link-local address is one of `interface`'s wire.
-net::SocketAddress AddressOf(const Handle& handle, absl::string_view interface);
+SocketAddress AddressOf(const Handle& handle, absl::string_view interface);
 PeerInfo ListenerOf(const Handle& handle);  // host, device and process only
 
 // Greetings fit a notice (net::kNoticeBytesMax).

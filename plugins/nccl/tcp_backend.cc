@@ -123,7 +123,7 @@ class TcpListener final : public Listener {
         number_(number),
         idle_thread_(idle_thread) {}
   ~TcpListener() override { shared_listener_->RemoveListener(number_); }
-  const net::SocketAddress& address() const override { return shared_listener_->address(); }
+  const SocketAddress& address() const override { return shared_listener_->address(); }
   const net::JobSecret& secret() const override { return shared_listener_->secret(); }
   uint32_t number() const override { return number_; }
 

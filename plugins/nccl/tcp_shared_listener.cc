@@ -94,7 +94,7 @@ absl::Status TcpSharedListener::Admit(Rank peer) {
 }
 
 void TcpSharedListener::OnPeer(Rank peer, const net::LinkParameters& parameters,
-                               std::vector<net::FileDescriptor> sockets, absl::Time /*now*/) {
+                               std::vector<FileDescriptor> sockets, absl::Time /*now*/) {
   auto found = listeners_.find(ListenerOfRank(peer));
   if (found == listeners_.end()) return;  // closed meanwhile; its peer sees that
   found->second.arrived.push_back({peer, parameters, std::move(sockets)});

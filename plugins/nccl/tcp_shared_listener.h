@@ -38,7 +38,7 @@ class TcpSharedListener final : private net::AcceptorOwner,
   struct Peer {
     Rank rank;
     net::LinkParameters parameters;
-    std::vector<net::FileDescriptor> sockets;
+    std::vector<FileDescriptor> sockets;
   };
 
   // `idle_thread` outlives it.
@@ -46,7 +46,7 @@ class TcpSharedListener final : private net::AcceptorOwner,
                                                                  const Device& device,
                                                                  IdleProgressThread& idle_thread);
   ~TcpSharedListener() override;
-  const net::SocketAddress& address() const { return address_; }
+  const SocketAddress& address() const { return address_; }
   const net::JobSecret& secret() const { return secret_; }
   const std::shared_ptr<net::ResumeBook>& book() const { return context_.book; }
 
@@ -68,8 +68,8 @@ class TcpSharedListener final : private net::AcceptorOwner,
   absl::Time ProgressIdle(absl::Time now) override;
   bool TurnLocked(absl::Time now);
   absl::Status Admit(Rank peer) override;
-  void OnPeer(Rank peer, const net::LinkParameters& parameters,
-              std::vector<net::FileDescriptor> sockets, absl::Time now) override;
+  void OnPeer(Rank peer, const net::LinkParameters& parameters, std::vector<FileDescriptor> sockets,
+              absl::Time now) override;
   void OnTurnedAway(Rank peer, const absl::Status& why) override;
   void OnAccepted(std::unique_ptr<net::ReceiveLink> /*link*/) override {}
   void OnNotice(net::Link& /*link*/, absl::string_view /*bytes*/) override {}
@@ -78,7 +78,7 @@ class TcpSharedListener final : private net::AcceptorOwner,
   IdleProgressThread& idle_thread_;
   const net::JobSecret secret_;
   net::TcpContext context_;
-  net::SocketAddress address_;
+  SocketAddress address_;
 
   std::mutex mutex_;  // of all below, and of the context
   std::unique_ptr<net::Acceptor> acceptor_;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/rendezvous/store.h"
+#include "collectives/store/store.h"
 
 namespace weft::collectives {
 

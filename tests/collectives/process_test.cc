@@ -13,8 +13,8 @@
 #include "absl/strings/match.h"
 #include "base/clock.h"
 #include "base/failure.h"
-#include "collectives/rendezvous/store_client.h"
-#include "collectives/rendezvous/store_server.h"
+#include "collectives/store/client/store_client.h"
+#include "collectives/store/server/store_server.h"
 #include "tests/collectives/job.h"
 
 namespace weft::collectives {

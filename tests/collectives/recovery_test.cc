@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/rendezvous/store_client.h"
-#include "collectives/rendezvous/store_server.h"
+#include "collectives/store/client/store_client.h"
+#include "collectives/store/server/store_server.h"
 
 namespace weft::collectives {
 namespace {

@@ -25,7 +25,6 @@ using shm::Geometry;
 using shm::NoticeCell;
 using shm::OfferCell;
 using shm::RefuseCell;
-using shm::UniqueFd;
 using shm::Wire;
 
 constexpr Geometry kGeometry{16, 16, 4096, 16384};
@@ -251,7 +250,8 @@ struct ScriptedReceiver {
     link = sender.transport->Connect(address, Rank(5), Now());
     EXPECT_TRUE(PumpUntil({&sender}, [&] {
       if (arriving == nullptr) {
-        UniqueFd socket(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        FileDescriptor socket(
+            accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (socket.get() < 0) return false;
         arriving = std::make_unique<Arriving>(std::move(socket), IdentityOf(sender, 5),
                                               receives_max, &bell, absl::InfiniteFuture());
@@ -297,7 +297,7 @@ struct ScriptedReceiver {
   Doorbell bell;
   ShmNode sender;
   std::string address;
-  UniqueFd listener;
+  FileDescriptor listener;
   std::unique_ptr<SendLink> link;
   std::unique_ptr<Arriving> arriving;
   std::optional<Wire> wire;

@@ -205,7 +205,7 @@ TEST(CopyAround, EqualsMemcpyAtEveryAlignment) {
 constexpr Geometry kGeometry{16, 16, 4096, 16384};
 
 absl::Status AdoptAfter(const std::function<void(SegmentHeader*)>& change) {
-  UniqueFd fd;
+  FileDescriptor fd;
   auto segment = Segment::Create(kGeometry, &fd);
   EXPECT_TRUE(segment.ok()) << segment.status();
   auto mapping = Mapping::Map(fd.get(), kPageBytes);
@@ -214,7 +214,7 @@ absl::Status AdoptAfter(const std::function<void(SegmentHeader*)>& change) {
 }
 
 TEST(Segment, IsAdoptedAsItWasCreated) {
-  UniqueFd fd;
+  FileDescriptor fd;
   auto made = Segment::Create(kGeometry, &fd);
   ASSERT_TRUE(made.ok());
   auto adopted = Segment::Adopt(fd.get());
@@ -248,21 +248,23 @@ TEST(Segment, EveryBadHeaderIsRefused) {
 }
 
 TEST(Segment, MemoryThatCouldStillShrinkIsRefused) {
-  UniqueFd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  FileDescriptor fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(fd.get(), 1 << 20), 0);
   EXPECT_EQ(Segment::Adopt(fd.get()).status().code(), absl::StatusCode::kInvalidArgument);
-  UniqueFd null(dup(STDERR_FILENO));
+  FileDescriptor null(dup(STDERR_FILENO));
   EXPECT_EQ(Segment::Adopt(null.get()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Doorbell, OnlyAnEventfdAndAPageAreTakenFromAPeer) {
   auto bell = Doorbell::Create();
   ASSERT_TRUE(bell.ok());
-  auto adopt = [](int event, int page) { return PeerBell::Adopt(UniqueFd(dup(event)), page); };
+  auto adopt = [](int event, int page) {
+    return PeerBell::Adopt(FileDescriptor(dup(event)), page);
+  };
   EXPECT_TRUE(adopt(bell->event_fd(), bell->page_fd()).ok());
   EXPECT_FALSE(adopt(bell->page_fd(), bell->page_fd()).ok());
   EXPECT_FALSE(adopt(bell->event_fd(), bell->event_fd()).ok());
-  UniqueFd large = *CreateSealedMemory("test", 2 * kPageBytes);
+  FileDescriptor large = *CreateSealedMemory("test", 2 * kPageBytes);
   EXPECT_FALSE(adopt(bell->event_fd(), large.get()).ok());
 }
 

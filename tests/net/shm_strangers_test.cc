@@ -13,7 +13,6 @@ namespace weft::net {
 namespace {
 
 using shm::Doorbell;
-using shm::UniqueFd;
 
 constexpr shm::Geometry kGeometry{16, 16, 4096, 16384};
 
@@ -33,7 +32,7 @@ TEST(ShmStrangers, AnotherSecretIsTurnedAwayAndTheRealPeerIsNot) {
 }
 
 // A stranger's socket, once the listener has seen it.
-UniqueFd Dial(ShmNode* node) {
+FileDescriptor Dial(ShmNode* node) {
   auto socket = shm::ConnectUnix(node->transport->address());
   EXPECT_TRUE(socket.ok()) << socket.status();
   for (int i = 0; i < 2000; ++i) node->transport->Progress(Now());
@@ -53,7 +52,7 @@ bool HungUp(ShmNode* node, int socket, absl::Duration later) {
 TEST(ShmStrangers, WhoSaysNothingIsTurnedAwayInTime) {
   ShmNode node(1);
   node.Open();
-  UniqueFd socket = Dial(&node);
+  FileDescriptor socket = Dial(&node);
   EXPECT_FALSE(HungUp(&node, socket.get(), absl::ZeroDuration()));
   EXPECT_TRUE(HungUp(&node, socket.get(), kHandshakeTimeout + absl::Seconds(1)));
   EXPECT_TRUE(node.accepted.empty());
@@ -64,7 +63,7 @@ TEST(ShmStrangers, GarbageIsTurnedAwayAtOnce) {
   node.Open();
   Random random(1);
   for (size_t size : {1, 7, 8, 100, 1024, 3000}) {
-    UniqueFd socket = Dial(&node);
+    FileDescriptor socket = Dial(&node);
     std::string garbage(size, '\0');
     for (char& c : garbage) c = static_cast<char>(random());
     // One with descriptors that nobody asked for, too.
@@ -81,9 +80,9 @@ TEST(ShmStrangers, WrongDescriptorsAreRefusedWithAReason) {
   ShmNode node(1);
   node.Open();
   Doorbell bell = *Doorbell::Create();
-  UniqueFd segment;
+  FileDescriptor segment;
   auto mapped = shm::Segment::Create(kGeometry, &segment);
-  UniqueFd unsealed(open("/dev/zero", O_RDWR | O_CLOEXEC));
+  FileDescriptor unsealed(open("/dev/zero", O_RDWR | O_CLOEXEC));
   const std::vector<std::vector<int>> wrong = {
       {},
       {segment.get()},
@@ -94,7 +93,7 @@ TEST(ShmStrangers, WrongDescriptorsAreRefusedWithAReason) {
       {segment.get(), bell.event_fd(), segment.get()},
   };
   for (size_t i = 0; i < wrong.size(); ++i) {
-    UniqueFd socket = Dial(&node);
+    FileDescriptor socket = Dial(&node);
     ConnectorHandshake handshake(IdentityOf(node, 5), Rank(1), "", NewNonce());
     for (int turn = 0; turn < 50 && handshake.state() == HandshakeState::kRunning; ++turn) {
       for (int k = 0; k < 2000; ++k) node.transport->Progress(Now());

@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
-#include "collectives/rendezvous/store.h"
+#include "collectives/store/store.h"
 #include "tools/bw/operation.h"
 #include "tools/bw/options.h"
 

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "collectives/rendezvous/store_protocol.h"
+#include "collectives/store/protocol/store_protocol.h"
 #include "tools/init/redis_client.h"
 #include "tools/init/torch_client.h"
 #include "tools/init/weft_client.h"

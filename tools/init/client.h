@@ -18,10 +18,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "collectives/rendezvous/rank_set.h"
-#include "collectives/rendezvous/socket_address.h"
-#include "collectives/rendezvous/store_link.h"
-#include "collectives/rendezvous/store_reactor.h"
+#include "base/socket_address.h"
+#include "collectives/store/protocol/store_reactor.h"
+#include "collectives/store/rank_set.h"
+#include "collectives/store/relay/store_link.h"
 #include "net/transport.h"
 #include "tools/init/options.h"
 
@@ -78,10 +78,10 @@ class Client {
 
 struct ClientSetup {
   collectives::StoreReactor* reactor = nullptr;
-  collectives::StoreLinkOptions link;                // of our own store's clients
-  collectives::SocketAddress server;                 // for the others
-  std::optional<collectives::SocketAddress> source;  // likewise
-  absl::Duration timeout;                            // of what waits
+  collectives::StoreLinkOptions link;   // of our own store's clients
+  SocketAddress server;                 // for the others
+  std::optional<SocketAddress> source;  // likewise
+  absl::Duration timeout;               // of what waits
   const Expected* expected = nullptr;
   // Our own store's clients say who they are.
   net::JobSecret secret{};

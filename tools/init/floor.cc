@@ -19,11 +19,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/file_descriptor.h"
 #include "base/open_files.h"
+#include "base/socket_address.h"
 #include "base/status.h"
-#include "collectives/rendezvous/file_descriptor.h"
-#include "collectives/rendezvous/socket_address.h"
-#include "collectives/rendezvous/store_service.h"
+#include "collectives/store/server/store_service.h"
 #include "tools/init/measure.h"
 #include "tools/init/process.h"
 #include "tools/init/shared.h"
@@ -31,9 +31,6 @@
 
 namespace weft::init {
 namespace {
-
-using collectives::FileDescriptor;
-using collectives::SocketAddress;
 
 constexpr size_t kMessage = 160;  // about a request's bytes; the first says whose it is
 constexpr size_t kPiece = size_t{64} << 10;
@@ -64,13 +61,13 @@ absl::StatusOr<char> ReceiveMessage(int fd) {
 
 absl::StatusOr<FileDescriptor> Dial(const SocketAddress& server, const SocketAddress* source) {
   FileDescriptor socket(::socket(server.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket.valid()) return ErrnoStatus(errno, "make a socket");
+  if (!socket) return ErrnoStatus(errno, "make a socket");
   if (source != nullptr) {
     int one = 1;
     setsockopt(socket.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
-    if (bind(socket.get(), source->get(), source->size) != 0) return ErrnoStatus(errno, "bind");
+    if (bind(socket.get(), source->get(), source->size()) != 0) return ErrnoStatus(errno, "bind");
   }
-  if (connect(socket.get(), server.get(), server.size) != 0) return ErrnoStatus(errno, "connect");
+  if (connect(socket.get(), server.get(), server.size()) != 0) return ErrnoStatus(errno, "connect");
   return socket;
 }
 
@@ -85,10 +82,9 @@ class FloorClients {
         marks_(marks) {}
 
   absl::Status Run(const std::string& address) {
-    WEFT_ASSIGN_OR_RETURN(auto addresses, collectives::Resolve(address));
+    WEFT_ASSIGN_OR_RETURN(auto addresses, ResolveHostPort(address));
     for (int i = 0; i < options_.sources; ++i) {
-      WEFT_ASSIGN_OR_RETURN(auto source,
-                            collectives::Resolve(absl::StrCat("127.0.0.", 2 + i, ":0")));
+      WEFT_ASSIGN_OR_RETURN(auto source, ResolveHostPort(absl::StrCat("127.0.0.", 2 + i, ":0")));
       sources_.push_back(source[0]);
     }
     WEFT_RETURN_IF_ERROR(options_.relay ? Hosts(addresses[0]) : Ranks(addresses[0]));
@@ -134,15 +130,15 @@ class FloorClients {
     std::vector<std::pair<FileDescriptor, FileDescriptor>> ranks;  // its end, the relay's
     for (int host = Share(options_.hosts, process_); host < Share(options_.hosts, process_ + 1);
          ++host) {
-      WEFT_ASSIGN_OR_RETURN(
-          auto own, collectives::Resolve(absl::StrCat("unix:weft-floor-", getpid(), "-", host)));
+      WEFT_ASSIGN_OR_RETURN(auto own,
+                            ResolveHostPort(absl::StrCat("unix:weft-floor-", getpid(), "-", host)));
       WEFT_ASSIGN_OR_RETURN(auto listener, collectives::ListenForStore(own[0]));
       WEFT_RETURN_IF_ERROR(DialUp(server));
       for (int i = 0; i < options_.ranks_per_host(); ++i) {
         WEFT_ASSIGN_OR_RETURN(auto rank, Dial(own[0], nullptr));
         WEFT_RETURN_IF_ERROR(SendMessage(rank.get(), 0));
         FileDescriptor end(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-        if (!end.valid()) return ErrnoStatus(errno, "accept");
+        if (!end) return ErrnoStatus(errno, "accept");
         WEFT_RETURN_IF_ERROR(ReceiveMessage(end.get()).status());
         WEFT_RETURN_IF_ERROR(SendMessage(end.get(), 0));
         WEFT_RETURN_IF_ERROR(ReceiveMessage(rank.get()).status());
@@ -177,7 +173,7 @@ class FloorClients {
 
   absl::Status IntoFile(int fd) {
     FileDescriptor file(memfd_create("weft-floor", MFD_CLOEXEC));
-    if (!file.valid()) return ErrnoStatus(errno, "make a memory file");
+    if (!file) return ErrnoStatus(errno, "make a memory file");
     WEFT_RETURN_IF_ERROR(Read(fd, &file));
     void* memory = mmap(nullptr, data_.size(), PROT_READ, MAP_SHARED, file.get(), 0);
     if (memory == MAP_FAILED) return ErrnoStatus(errno, "map a memory file");
@@ -208,10 +204,10 @@ class FloorServer {
     for (int i = 0; i < connections_; ++i) {
       pollfd waits{listener_.get(), POLLIN, 0};
       FileDescriptor next(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      while (!next.valid() && errno == EAGAIN && poll(&waits, 1, 60'000) > 0) {
+      while (!next && errno == EAGAIN && poll(&waits, 1, 60'000) > 0) {
         next = FileDescriptor(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       }
-      if (!next.valid()) return ErrnoStatus(errno, "accept");
+      if (!next) return ErrnoStatus(errno, "accept");
       WEFT_ASSIGN_OR_RETURN(char process, ReceiveMessage(next.get()));
       if (process >= kAnswers) WEFT_RETURN_IF_ERROR(SendMessage(next.get(), 0));
       queues_.at(static_cast<size_t>(process % kAnswers)).push_back(std::move(next));
@@ -281,14 +277,14 @@ absl::StatusOr<FloorMeasurement> MeasureFloor(const Options& options) {
     WEFT_ASSIGN_OR_RETURN(auto process, Process::Start(body));
     processes.push_back(std::move(process));
   }
-  WEFT_ASSIGN_OR_RETURN(auto addresses, collectives::Resolve("127.0.0.1:0"));
+  WEFT_ASSIGN_OR_RETURN(auto addresses, ResolveHostPort("127.0.0.1:0"));
   WEFT_ASSIGN_OR_RETURN(FileDescriptor listener, collectives::ListenForStore(addresses[0]));
   FloorServer server(std::move(listener), options.relay ? options.hosts : options.ranks,
                      m.processes, bytes);
   absl::Status served;
   std::thread thread([&] { served = server.Run(); });
   int64_t begin = SystemClock::Nanoseconds();
-  for (const auto& process : processes) process->Tell(collectives::ToString(addresses[0]));
+  for (const auto& process : processes) process->Tell(addresses[0].ToString());
   absl::Status status = AwaitAll(processes, "ok", 2 * options.timeout, [] {});
   processes.clear();  // their ends close what the server might wait for
   thread.join();

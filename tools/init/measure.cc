@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/open_files.h"
+#include "base/socket_address.h"
 #include "base/status.h"
-#include "collectives/rendezvous/socket_address.h"
 #include "net/secret.h"
 #include "tools/init/peer_links.h"
 #include "tools/init/process.h"
@@ -26,8 +26,6 @@
 
 namespace weft::init {
 namespace {
-
-using collectives::FileDescriptor;
 
 constexpr int kSpareDescriptors = 256;
 
@@ -112,13 +110,11 @@ absl::Status Replace(const Options& options, Shared& shared, const Processes& wo
 }
 
 absl::StatusOr<int> TakePort(int socket) {
-  WEFT_ASSIGN_OR_RETURN(auto addresses, collectives::Resolve("127.0.0.1:0"));
-  collectives::SocketAddress address = addresses[0];
-  if (bind(socket, address.get(), address.size) != 0 ||
-      getsockname(socket, address.get(), &address.size) != 0) {
+  WEFT_ASSIGN_OR_RETURN(auto addresses, ResolveHostPort("127.0.0.1:0"));
+  if (bind(socket, addresses[0].get(), addresses[0].size()) != 0) {
     return ErrnoStatus(errno, "take a port");
   }
-  return address.port();
+  return LocalAddress(socket).port();
 }
 
 }  // namespace

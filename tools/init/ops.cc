@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/open_files.h"
+#include "base/socket_address.h"
 #include "base/status.h"
-#include "collectives/rendezvous/socket_address.h"
 #include "net/secret.h"
 #include "tools/init/client.h"
 #include "tools/init/measure.h"
@@ -27,7 +27,7 @@ class Load {
 
   absl::Status Connect(int connections) {
     WEFT_RETURN_IF_ERROR(reactor_.Open());
-    WEFT_ASSIGN_OR_RETURN(auto addresses, collectives::Resolve(store_.address()));
+    WEFT_ASSIGN_OR_RETURN(auto addresses, ResolveHostPort(store_.address()));
     int due = connections;
     for (int i = 0; i < connections; ++i) {
       ClientSetup setup;

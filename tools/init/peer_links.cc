@@ -17,8 +17,6 @@
 namespace weft::init {
 namespace {
 
-using collectives::FileDescriptor;
-using collectives::SocketAddress;
 using net::HandshakeState;
 
 constexpr uint32_t kFirstAddress = 0x7f400000;  // 127.64.0.0
@@ -50,13 +48,11 @@ FileDescriptor MakeSocket() {
 }  // namespace
 
 SocketAddress AddressOf(const Options& options, int rank) {
-  SocketAddress address;
-  auto* in = reinterpret_cast<sockaddr_in*>(&address.storage);
-  in->sin_family = AF_INET;
-  in->sin_port = htons(static_cast<uint16_t>(options.link_port));
-  in->sin_addr.s_addr = htonl(kFirstAddress + static_cast<uint32_t>(rank));
-  address.size = sizeof(sockaddr_in);
-  return address;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(options.link_port));
+  address.sin_addr.s_addr = htonl(kFirstAddress + static_cast<uint32_t>(rank));
+  return SocketAddress(reinterpret_cast<const sockaddr*>(&address), sizeof(address));
 }
 
 // Of n hosts in a row the k-th is one of m evenly spread ones where k m / n steps up.
@@ -83,8 +79,8 @@ class PeerLinks::Listener final : public collectives::StoreReactor::Handler {
   ~Listener() override { owner_->context_.reactor->Remove(socket_.get()); }
 
   absl::Status Begin(const SocketAddress& address) {
-    if (bind(socket_.get(), address.get(), address.size) != 0 || listen(socket_.get(), 64) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("listen at ", collectives::ToString(address)));
+    if (bind(socket_.get(), address.get(), address.size()) != 0 || listen(socket_.get(), 64) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("listen at ", address.ToString()));
     }
     owner_->context_.reactor->Add(socket_.get(), this, EPOLLIN);
     return absl::OkStatus();
@@ -243,12 +239,12 @@ void PeerLinks::Dial(int peer) {
   int one = 1;
   setsockopt(socket.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
   SocketAddress own = AddressOf(*context_.options, rank_);
-  reinterpret_cast<sockaddr_in*>(&own.storage)->sin_port = 0;  // any
+  own.set_port(0);  // any
   SocketAddress target = AddressOf(*context_.options, peer);
-  if (bind(socket.get(), own.get(), own.size) != 0 ||
-      (connect(socket.get(), target.get(), target.size) != 0 && errno != EINPROGRESS)) {
-    return Fail(ErrnoStatus(
-        errno, absl::StrCat("connect to rank ", peer, " at ", collectives::ToString(target))));
+  if (bind(socket.get(), own.get(), own.size()) != 0 ||
+      (connect(socket.get(), target.get(), target.size()) != 0 && errno != EINPROGRESS)) {
+    return Fail(
+        ErrnoStatus(errno, absl::StrCat("connect to rank ", peer, " at ", target.ToString())));
   }
   links_.push_back(std::make_unique<Link>(this, std::move(socket), peer));
 }
@@ -256,7 +252,7 @@ void PeerLinks::Dial(int peer) {
 void PeerLinks::Accept() {
   while (true) {
     FileDescriptor socket(accept4(listener_->fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!socket.valid()) return;
+    if (!socket) return;
     links_.push_back(std::make_unique<Link>(this, std::move(socket)));
   }
 }

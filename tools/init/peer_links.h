@@ -16,15 +16,15 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/file_descriptor.h"
+#include "base/socket_address.h"
 #include "collectives/rendezvous/fast_init.h"
-#include "collectives/rendezvous/file_descriptor.h"
-#include "collectives/rendezvous/socket_address.h"
 #include "tools/init/process_context.h"
 
 namespace weft::init {
 
 // Where a rank listens, as its record says.
-collectives::SocketAddress AddressOf(const Options& options, int rank);
+SocketAddress AddressOf(const Options& options, int rank);
 // Whether all of its connections are opened.
 bool Sampled(const Options& options, int rank);
 int SampledRanks(const Options& options);

@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Start(const std::function<void
     _exit(0);
   }
   close(ends[1]);
-  return std::unique_ptr<Process>(new Process(pid, collectives::FileDescriptor(ends[0])));
+  return std::unique_ptr<Process>(new Process(pid, FileDescriptor(ends[0])));
 }
 
 Process::~Process() {

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/rendezvous/file_descriptor.h"
+#include "base/file_descriptor.h"
 
 namespace weft::init {
 
@@ -28,9 +28,9 @@ class Process {
   int fd() const { return socket_.get(); }
 
  private:
-  Process(pid_t pid, collectives::FileDescriptor socket) : pid_(pid), socket_(std::move(socket)) {}
+  Process(pid_t pid, FileDescriptor socket) : pid_(pid), socket_(std::move(socket)) {}
   const pid_t pid_;
-  collectives::FileDescriptor socket_;
+  FileDescriptor socket_;
   std::string line_;
 };
 using Processes = std::vector<std::unique_ptr<Process>>;

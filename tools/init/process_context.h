@@ -2,8 +2,8 @@
 #ifndef WEFT_TOOLS_INIT_PROCESS_CONTEXT_H_
 #define WEFT_TOOLS_INIT_PROCESS_CONTEXT_H_
 
-#include "collectives/rendezvous/socket_address.h"
-#include "collectives/rendezvous/store_reactor.h"
+#include "base/socket_address.h"
+#include "collectives/store/protocol/store_reactor.h"
 #include "net/transport.h"
 #include "tools/init/client.h"
 #include "tools/init/options.h"
@@ -17,7 +17,7 @@ struct ProcessContext {
   net::JobSecret secret{};
   const Expected* exchange = nullptr;  // ExchangeOf()
   collectives::StoreReactor* reactor = nullptr;
-  collectives::SocketAddress server;
+  SocketAddress server;
 };
 
 }  // namespace weft::init

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "collectives/rendezvous/store_client_core.h"
-#include "collectives/rendezvous/store_link.h"
+#include "collectives/store/client/store_client_core.h"
+#include "collectives/store/relay/store_link.h"
 #include "tools/init/simulated_rank.h"
 
 namespace weft::init {

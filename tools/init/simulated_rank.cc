@@ -34,7 +34,7 @@ MemberRecord RecordOf(const Options& options, int rank, int generation) {
   MemberRecord record;
   record.generation = generation;
   record.host = absl::StrCat("host", host);
-  record.address = collectives::ToString(AddressOf(options, rank));
+  record.address = AddressOf(options, rank).ToString();
   int ids = collectives::UniqueIdsOfRank(options.mesh, rank, kRanksPerRoot);
   for (int i = 0; i < ids; ++i) {
     std::string id(collectives::kUniqueIdBytes, '\0');

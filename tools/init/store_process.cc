@@ -24,16 +24,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/clock.h"
+#include "base/file_descriptor.h"
+#include "base/socket_address.h"
 #include "base/status.h"
-#include "collectives/rendezvous/file_descriptor.h"
-#include "collectives/rendezvous/socket_address.h"
-#include "collectives/rendezvous/store_connection.h"
-#include "collectives/rendezvous/store_server.h"
+#include "collectives/store/protocol/store_connection.h"
+#include "collectives/store/server/store_server.h"
 
 namespace weft::init {
 namespace {
-
-using collectives::FileDescriptor;
 
 constexpr absl::Duration kStartTimeout = absl::Seconds(60);
 constexpr int kPortTries = 5;
@@ -68,10 +66,10 @@ class WeftStore final : public StoreProcess {
 // What a Redis at `address` says of itself: "name:12345" in its INFO.
 ServerCalls CallsOfRedis(const std::string& address) {
   constexpr absl::string_view kAsk = "INFO stats\r\n";
-  auto addresses = collectives::Resolve(address);
+  auto addresses = ResolveHostPort(address);
   FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   bool asked = addresses.ok() &&
-               connect(socket.get(), (*addresses)[0].get(), (*addresses)[0].size) == 0 &&
+               connect(socket.get(), (*addresses)[0].get(), (*addresses)[0].size()) == 0 &&
                send(socket.get(), kAsk.data(), kAsk.size(), MSG_NOSIGNAL) ==
                    static_cast<ssize_t>(kAsk.size());
   if (!asked) return {};
@@ -253,20 +251,19 @@ class Foreign final : public StoreProcess {
 
 // A port that was free a moment ago.
 absl::StatusOr<int> FreePort() {
-  WEFT_ASSIGN_OR_RETURN(auto addresses, collectives::Resolve("127.0.0.1:0"));
-  collectives::SocketAddress address = addresses[0];
+  WEFT_ASSIGN_OR_RETURN(auto addresses, ResolveHostPort("127.0.0.1:0"));
   FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket.valid() || bind(socket.get(), address.get(), address.size) != 0 ||
-      getsockname(socket.get(), address.get(), &address.size) != 0) {
+  if (!socket || bind(socket.get(), addresses[0].get(), addresses[0].size()) != 0) {
     return ErrnoStatus(errno, "find a free port");
   }
-  return address.port();
+  return LocalAddress(socket.get()).port();
 }
 
 bool Answers(int port) {
-  auto addresses = collectives::Resolve(absl::StrCat("127.0.0.1:", port));
+  auto addresses = ResolveHostPort(absl::StrCat("127.0.0.1:", port));
   FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return addresses.ok() && connect(socket.get(), (*addresses)[0].get(), (*addresses)[0].size) == 0;
+  return addresses.ok() &&
+         connect(socket.get(), (*addresses)[0].get(), (*addresses)[0].size()) == 0;
 }
 
 absl::StatusOr<std::unique_ptr<StoreProcess>> StartRedis(const Options& options) {

@@ -9,12 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "collectives/rendezvous/store_connection.h"
+#include "collectives/store/protocol/store_connection.h"
 
 namespace weft::init {
 
 StreamClient::~StreamClient() {
-  if (socket_.valid()) setup_.reactor->Remove(socket_.get());
+  if (socket_) setup_.reactor->Remove(socket_.get());
 }
 
 void StreamClient::Exchange(const std::string& key, int /*rank*/, int /*size*/,
@@ -29,20 +29,20 @@ void StreamClient::Start(std::function<void(const absl::Status&)> connected) {
 }
 
 absl::Status StreamClient::Open() {
-  socket_ = collectives::FileDescriptor(
+  socket_ = FileDescriptor(
       ::socket(setup_.server.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket_.valid()) return ErrnoStatus(errno, "make a socket");
+  if (!socket_) return ErrnoStatus(errno, "make a socket");
   collectives::SetStoreSocketOptions(socket_.get());
   if (setup_.source.has_value()) {
     int one = 1;
     setsockopt(socket_.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
-    if (bind(socket_.get(), setup_.source->get(), setup_.source->size) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("bind to ", collectives::ToString(*setup_.source)));
+    if (bind(socket_.get(), setup_.source->get(), setup_.source->size()) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("bind to ", setup_.source->ToString()));
     }
   }
-  int result = connect(socket_.get(), setup_.server.get(), setup_.server.size);
+  int result = connect(socket_.get(), setup_.server.get(), setup_.server.size());
   if (result != 0 && errno != EINPROGRESS) {
-    return ErrnoStatus(errno, absl::StrCat("connect to ", collectives::ToString(setup_.server)));
+    return ErrnoStatus(errno, absl::StrCat("connect to ", setup_.server.ToString()));
   }
   connecting_ = true;
   watched_ = EPOLLOUT;
@@ -55,7 +55,7 @@ absl::Status StreamClient::FinishConnect() {
   socklen_t size = sizeof(error);
   getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   if (error != 0) {
-    return ErrnoStatus(error, absl::StrCat("connect to ", collectives::ToString(setup_.server)));
+    return ErrnoStatus(error, absl::StrCat("connect to ", setup_.server.ToString()));
   }
   connecting_ = false;
   Greet();
@@ -63,7 +63,7 @@ absl::Status StreamClient::FinishConnect() {
 }
 
 void StreamClient::Ready(uint32_t events) {
-  if (!socket_.valid()) return;
+  if (!socket_) return;
   busy_ = true;
   absl::Status status;
   if (connecting_) status = FinishConnect();
@@ -84,12 +84,12 @@ absl::Status StreamClient::Read() {
 
 void StreamClient::Write(absl::string_view bytes) {
   out_.append(bytes.data(), bytes.size());
-  if (busy_ || connecting_ || !socket_.valid()) return;
+  if (busy_ || connecting_ || !socket_) return;
   if (absl::Status status = Flush(); !status.ok()) Drop(status);
 }
 
 absl::Status StreamClient::Flush() {
-  if (!socket_.valid() || connecting_) return absl::OkStatus();
+  if (!socket_ || connecting_) return absl::OkStatus();
   while (written_ < out_.size()) {
     ssize_t sent =
         send(socket_.get(), out_.data() + written_, out_.size() - written_, MSG_NOSIGNAL);
@@ -117,7 +117,7 @@ void StreamClient::Connected() {
 }
 
 void StreamClient::Drop(const absl::Status& why) {
-  if (socket_.valid()) setup_.reactor->Remove(socket_.get());
+  if (socket_) setup_.reactor->Remove(socket_.get());
   socket_.Reset();
   connecting_ = false;
   if (auto connected = std::exchange(connected_, nullptr)) connected(why);

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "collectives/rendezvous/file_descriptor.h"
+#include "base/file_descriptor.h"
 #include "tools/init/client.h"
 
 namespace weft::init {
@@ -51,7 +51,7 @@ class StreamClient : public Client, private collectives::StoreReactor::Handler {
 
   const ClientSetup setup_;
   std::function<void(const absl::Status&)> connected_;
-  collectives::FileDescriptor socket_;
+  FileDescriptor socket_;
   bool connecting_ = false;
   bool busy_ = false;  // within Ready(), which flushes at its end
   uint32_t watched_ = 0;

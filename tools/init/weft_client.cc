@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "collectives/rendezvous/store_exchange.h"
+#include "collectives/store/protocol/store_exchange.h"
 
 namespace weft::init {
 

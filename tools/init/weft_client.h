@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "collectives/rendezvous/ascending_map.h"
-#include "collectives/rendezvous/store_client_core.h"
-#include "collectives/rendezvous/store_link.h"
+#include "collectives/store/client/store_client_core.h"
+#include "collectives/store/protocol/ascending_map.h"
+#include "collectives/store/relay/store_link.h"
 #include "tools/init/client.h"
 
 namespace weft::init {

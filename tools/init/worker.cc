@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "collectives/rendezvous/store_relay.h"
+#include "collectives/store/relay/store_relay.h"
 #include "tools/init/peer_links.h"
 #include "tools/init/process.h"
 #include "tools/init/replacement.h"
@@ -22,7 +22,6 @@
 namespace weft::init {
 namespace {
 
-using collectives::SocketAddress;
 using collectives::StoreLinkOptions;
 using collectives::StoreReactor;
 using collectives::StoreRelayNode;
@@ -43,8 +42,7 @@ class Worker {
     exchange_ = ExchangeOf(options_);
     context_ = {&options_, plan_.shared, plan_.secret, &exchange_, &reactor_, {}};
     for (int i = 0; i < options_.sources; ++i) {
-      WEFT_ASSIGN_OR_RETURN(auto addresses,
-                            collectives::Resolve(absl::StrCat("127.0.0.", 2 + i, ":0")));
+      WEFT_ASSIGN_OR_RETURN(auto addresses, ResolveHostPort(absl::StrCat("127.0.0.", 2 + i, ":0")));
       sources_.push_back(addresses[0]);
     }
     for (int host = plan_.host_first; host < plan_.host_end; ++host) {
@@ -59,7 +57,7 @@ class Worker {
 
   absl::Status Run(const std::string& address) {
     address_ = address;
-    WEFT_ASSIGN_OR_RETURN(auto addresses, collectives::Resolve(address));
+    WEFT_ASSIGN_OR_RETURN(auto addresses, ResolveHostPort(address));
     context_.server = addresses[0];
     int total = (plan_.host_end - plan_.host_first) * options_.ranks_per_host();
     int host = plan_.host_first;
@@ -216,7 +214,7 @@ class Worker {
     WEFT_ASSIGN_OR_RETURN(StoreLinkOptions link, LinkOf(host, /*generation=*/0));
     for (int i = 0; i < options_.ranks_per_host(); ++i) {
       int rank = host * options_.ranks_per_host() + i;
-      if (!options_.relay && context_.server.loopback())
+      if (!options_.relay && context_.server.is_loopback())
         link.source = sources_[static_cast<size_t>(rank) % sources_.size()];
       ++under_way_;
       PeerLinks& links = *links_[ranks_.size()];

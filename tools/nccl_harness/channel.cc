@@ -25,7 +25,7 @@ absl::StatusOr<std::pair<Channel, Channel>> Channel::CreatePair() {
     int bytes = 2 * kMessageBytesMax;
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
   }
-  return std::make_pair(Channel(net::FileDescriptor(fds[0])), Channel(net::FileDescriptor(fds[1])));
+  return std::make_pair(Channel(FileDescriptor(fds[0])), Channel(FileDescriptor(fds[1])));
 }
 
 absl::Status Channel::Send(absl::string_view message) {

@@ -16,11 +16,11 @@ namespace weft::harness {
 class Channel {
  public:
   Channel() = default;
-  explicit Channel(net::FileDescriptor fd) : fd_(std::move(fd)) {}
+  explicit Channel(FileDescriptor fd) : fd_(std::move(fd)) {}
   static absl::StatusOr<std::pair<Channel, Channel>> CreatePair();
 
   int fd() const { return fd_.get(); }
-  void Close() { fd_ = net::FileDescriptor(); }
+  void Close() { fd_ = FileDescriptor(); }
 
   // Cancelled: the other end has gone (and has told its own reasons).
   absl::Status Send(absl::string_view message);
@@ -30,7 +30,7 @@ class Channel {
   bool Ended() const;  // the other rank has, and left no message
 
  private:
-  net::FileDescriptor fd_;
+  FileDescriptor fd_;
 };
 
 }  // namespace weft::harness

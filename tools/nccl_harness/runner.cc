@@ -154,8 +154,8 @@ class ScenarioRun {
     WEFT_ASSIGN_OR_RETURN(auto channels, Channel::CreatePair());
     int pipe_fds[2];
     if (pipe2(pipe_fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
-    in_ = net::FileDescriptor(pipe_fds[0]);
-    net::FileDescriptor out(pipe_fds[1]);
+    in_ = FileDescriptor(pipe_fds[0]);
+    FileDescriptor out(pipe_fds[1]);
     bool together = options_.threads && scenario_ != Scenario::kDeath;
     std::vector<std::vector<int>> processes;
     if (RanksOf(scenario_) == 1) {
@@ -278,7 +278,7 @@ class ScenarioRun {
   const int version_;
   const Options& options_;
   CallPage* pages_ = nullptr;
-  net::FileDescriptor in_;
+  FileDescriptor in_;
   std::vector<Child> children_;
   Outcome outcome_;
 };
@@ -288,7 +288,7 @@ class ScenarioRun {
 absl::StatusOr<PluginInfo> Inspect(const std::string& plugin) {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
-  net::FileDescriptor in(fds[0]), out(fds[1]);
+  FileDescriptor in(fds[0]), out(fds[1]);
   pid_t pid = fork();
   if (pid < 0) return ErrnoStatus(errno, "fork");
   if (pid == 0) {
@@ -308,7 +308,7 @@ absl::StatusOr<PluginInfo> Inspect(const std::string& plugin) {
     WriteLine(out.get(), answer);
     _exit(0);
   }
-  out = net::FileDescriptor();
+  out = FileDescriptor();
   std::string text;
   char buffer[4096];
   for (ssize_t got = 0; (got = read(in.get(), buffer, sizeof(buffer))) > 0;) {

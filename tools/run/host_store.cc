@@ -5,9 +5,9 @@
 #include <array>
 
 #include "absl/strings/str_cat.h"
+#include "base/socket_address.h"
 #include "base/status.h"
-#include "collectives/rendezvous/socket_address.h"
-#include "collectives/rendezvous/store_hello.h"
+#include "collectives/store/protocol/store_hello.h"
 #include "net/secret.h"
 
 namespace weft::run {
@@ -29,7 +29,7 @@ absl::StatusOr<net::JobSecret> SecretOf(const RunOptions& options) {
 absl::Status ServeStore(const RunOptions& options, const net::JobSecret& secret, HostStore& host) {
   int port = options.store_port;
   if (port == 0 && options.nodes > 1) port = options.master_port + 1;
-  host.address = collectives::JoinHostPort(options.master_addr, port);
+  host.address = JoinHostPort(options.master_addr, port);
   if (options.node_rank > 0) return absl::OkStatus();
   collectives::StoreServerOptions server;
   server.listen = options.nodes > 1 ? absl::StrCat(":", port) : host.address;
@@ -44,8 +44,8 @@ bool RelayHelps(const RunOptions& options, const std::string& store) {
   if (options.ranks == 1) return false;
   if (options.nodes > 1) return true;
   // A name is not looked up for this.
-  auto addresses = collectives::ResolveNumeric(store);
-  return !addresses.ok() || !addresses->front().loopback();
+  auto addresses = ResolveNumeric(store);
+  return !addresses.ok() || !addresses->front().is_loopback();
 }
 
 absl::Status ServeRelay(const RunOptions& options, const net::JobSecret& secret, HostStore& host) {

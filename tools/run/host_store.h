@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "collectives/rendezvous/store_relay_tree.h"
-#include "collectives/rendezvous/store_server.h"
+#include "collectives/store/relay/store_relay_tree.h"
+#include "collectives/store/server/store_server.h"
 #include "tools/run/launcher.h"
 
 namespace weft::run {

@@ -100,7 +100,7 @@ class Launcher {
     sigprocmask(SIG_BLOCK, &set, nullptr);
     sigdelset(&set, SIGPIPE);
     signals_ = FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-    return signals_.valid() ? absl::OkStatus() : ErrnoStatus(errno, "signalfd");
+    return signals_ ? absl::OkStatus() : ErrnoStatus(errno, "signalfd");
   }
 
   absl::Status CheckOpenFiles() const {
@@ -184,7 +184,7 @@ class Launcher {
         WEFT_ASSIGN_OR_RETURN(Pipe pipe, MakePipe());
         rank.streams[index] = std::move(pipe.read);
         ends[index] = std::move(pipe.write);
-      } else if (!slave.valid()) {
+      } else if (!slave) {
         WEFT_ASSIGN_OR_RETURN(PseudoTerminal terminal,
                               MakePseudoTerminal(static_cast<int>(index) + STDOUT_FILENO));
         rank.streams[index] = std::move(terminal.master);
@@ -196,8 +196,8 @@ class Launcher {
     process.environment =
         RankVariables(variables_, options_, local_rank, rank.restarts, rank.last_end);
     process.standard_input = input_.get();
-    process.standard_output = ends[0].valid() ? ends[0].get() : slave.get();
-    process.standard_error = ends[1].valid() ? ends[1].get() : slave.get();
+    process.standard_output = ends[0] ? ends[0].get() : slave.get();
+    process.standard_error = ends[1] ? ends[1].get() : slave.get();
     process.cpus = std::move(cpus);
     process.open_files = options_.rank_open_files;
     WEFT_ASSIGN_OR_RETURN(StartedProcess started, StartProcess(process));
@@ -216,7 +216,7 @@ class Launcher {
   bool Draining() const {
     bool open = false;
     for (const RankProcess& rank : ranks_) {
-      open = open || rank.streams[0].valid() || rank.streams[1].valid();
+      open = open || rank.streams[0] || rank.streams[1];
     }
     return open && !output_given_up_ && (terminal_.congested() || clock_.Now() < *drain_until_);
   }
@@ -237,7 +237,7 @@ class Launcher {
     if (!terminal_.congested()) {
       for (RankProcess& rank : ranks_) {
         for (FileDescriptor& stream : rank.streams) {
-          if (stream.valid()) waits.push_back({stream.get(), POLLIN, 0});
+          if (stream) waits.push_back({stream.get(), POLLIN, 0});
         }
       }
     }
@@ -282,7 +282,7 @@ class Launcher {
 
   void ReadAll(RankProcess& rank) {
     for (size_t index = 0; index < rank.streams.size(); ++index) {
-      while (rank.streams[index].valid() && ReadSome(rank, index)) {
+      while (rank.streams[index] && ReadSome(rank, index)) {
       }
     }
   }
@@ -295,7 +295,7 @@ class Launcher {
         Reap();
       } else if (signal == SIGWINCH) {
         for (RankProcess& rank : ranks_) {
-          if (rank.streams[0].valid()) CopyWindowSize(STDOUT_FILENO, rank.streams[0].get());
+          if (rank.streams[0]) CopyWindowSize(STDOUT_FILENO, rank.streams[0].get());
         }
       } else {
         Forward(signal);

@@ -99,13 +99,13 @@ RankOutput::RankOutput(Terminal* terminal, std::string prefix, std::array<Style,
 
 absl::Status RankOutput::OpenLog(const std::string& path) {
   log_ = FileDescriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  return log_.valid() ? absl::OkStatus() : ErrnoStatus(errno, absl::StrCat("open ", path));
+  return log_ ? absl::OkStatus() : ErrnoStatus(errno, absl::StrCat("open ", path));
 }
 
 void RankOutput::Feed(Stream stream, absl::string_view bytes) {
   auto index = static_cast<size_t>(stream);
   if (styles_[index] == Style::kRaw) terminal_->Raw(stream, bytes);
-  for (absl::string_view rest = bytes; log_.valid() && !rest.empty();) {
+  for (absl::string_view rest = bytes; log_ && !rest.empty();) {
     ssize_t wrote = write(log_.get(), rest.data(), rest.size());
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) {

@@ -14,11 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "collectives/rendezvous/file_descriptor.h"
+#include "base/file_descriptor.h"
 
 namespace weft::run {
-
-using collectives::FileDescriptor;
 
 enum class Stream : int { kOutput = 0, kError = 1 };
 

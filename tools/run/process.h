@@ -20,12 +20,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/rendezvous/file_descriptor.h"
+#include "base/file_descriptor.h"
 #include "topology/host/affinity.h"
 
 namespace weft::run {
-
-using collectives::FileDescriptor;
 
 struct ProcessOptions {
   std::vector<std::string> command;      // found by PATH when it has no slash

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "collectives/rendezvous/file_descriptor.h"
+#include "base/file_descriptor.h"
 #include "tools/run/output.h"
 
 namespace weft::run {

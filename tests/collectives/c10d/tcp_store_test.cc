@@ -4,7 +4,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "collectives/c10d/store.h"
-#include "tests/collectives/rendezvous/store_conformance.h"
+#include "tests/collectives/store/store_conformance.h"
 
 namespace weft::collectives {
 namespace {

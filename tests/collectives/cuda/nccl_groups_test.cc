@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "collectives/cuda/nccl_entry.h"
-#include "collectives/rendezvous/store_client.h"
-#include "collectives/rendezvous/store_server.h"
+#include "collectives/store/client/store_client.h"
+#include "collectives/store/server/store_server.h"
 #include "topology/job/mesh_text.h"
 
 namespace weft::collectives {

@@ -14,8 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/rendezvous/host_table.h"
-#include "collectives/rendezvous/store_client.h"
-#include "collectives/rendezvous/store_server.h"
+#include "collectives/store/client/store_client.h"
+#include "collectives/store/server/store_server.h"
 #include "topology/job/mesh_text.h"
 
 namespace weft::collectives {

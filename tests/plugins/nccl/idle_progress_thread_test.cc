@@ -64,7 +64,7 @@ class Bell final : public IdleProgressThread::Client {
   }
 
   IdleProgressThread& idle_thread_;
-  net::FileDescriptor fd_;
+  FileDescriptor fd_;
   std::mutex mutex_;
   std::condition_variable progressed_;
   absl::Duration next_ = absl::InfiniteDuration();
@@ -117,7 +117,7 @@ class Runner final : public IdleProgressThread::Client {
 
   IdleProgressThread& idle_thread_;
   std::atomic<int>& rounds_;
-  net::FileDescriptor fd_;
+  FileDescriptor fd_;
   std::atomic<Runner*> next_{this};
   std::atomic<bool> has_{false};
 };

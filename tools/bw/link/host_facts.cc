@@ -34,14 +34,14 @@ double CopySpeed() {
 
 // The interface that has the address, or "".
 std::string InterfaceOf(absl::string_view address) {
-  auto wanted = net::SocketAddress::Parse(address);
+  auto wanted = SocketAddress::Parse(address);
   if (!wanted.ok()) return "";
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return "";
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(all, freeifaddrs);
   for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
     if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != wanted->family()) continue;
-    net::SocketAddress has(one->ifa_addr, wanted->size());
+    SocketAddress has(one->ifa_addr, wanted->size());
     has.set_port(wanted->port());
     if (has.ToString() == wanted->ToString()) return one->ifa_name;
   }

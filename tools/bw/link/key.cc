@@ -12,8 +12,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/file_descriptor.h"
 #include "base/status.h"
-#include "collectives/rendezvous/file_descriptor.h"
 #include "net/secret.h"
 
 namespace weft::link_bw {
@@ -25,9 +25,9 @@ constexpr char kSalt[] = "weft-bw link key";
 static_assert(sizeof(kSalt) - 1 == crypto_pwhash_SALTBYTES);
 
 absl::StatusOr<std::string> ReadKey(const std::string& path) {
-  collectives::FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat info {};
-  if (!file.valid() || fstat(file.get(), &info) != 0) {
+  if (!file || fstat(file.get(), &info) != 0) {
     return absl::InvalidArgumentError(ErrnoStatus(errno, "open it").message());
   }
   if (S_ISREG(info.st_mode) && (info.st_mode & 077) != 0) {
