@@ -455,7 +455,7 @@ class Run {
     WEFT_ASSIGN_OR_RETURN(
         memory_, group_.Gather(absl::StrFormat(
                      "tensors %.1f MiB at most, estimated %.1f (%+.1f %%); resident memory grew by "
-                     "%.0f",
+                     "%.0f MiB",
                      mebibytes(peak), estimate.ok() ? mebibytes(estimate->total()) : 0.0,
                      estimate.ok() && peak.count() > 0 ? 100 * (estimate->total() / peak - 1) : 0.0,
                      mebibytes(resident))));
