@@ -310,7 +310,9 @@ TEST(Backend, FuturesHoldTheResultAndRunCallbacksThatUseTheBackend) {
     auto chained = future->then(
         [&](c10::ivalue::Future& done) {
           Tensors next{done.value().toTensorVector()[0] * 10};
-          return backend.allreduce(next, {})->getFuture()->value();
+          auto again = backend.allreduce(next, {})->getFuture();
+          again->wait();
+          return again->value();
         },
         c10::ListType::create(c10::TensorType::get()));
     chained->wait();
