@@ -6,6 +6,7 @@
 #ifndef WEFT_COLLECTIVES_ENDPOINT_H_
 #define WEFT_COLLECTIVES_ENDPOINT_H_
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -81,6 +82,10 @@ class Endpoint {
   // This process's ring, where the caller may add phases and steps; null: records.enabled is off,
   // or there is none. Lives as long as the endpoint.
   virtual Records* records() const = 0;
+  // Memory of `bytes` zeroes, aligned to pages, that the ranks of this host read, and reduce, where
+  // it lies; of other memory they get copies. Goes with its last owner, which may outlive the
+  // endpoint. Each takes a descriptor from 64 KiB on; null: there is no memory. Thread-safe.
+  virtual std::shared_ptr<std::byte> Allocate(size_t bytes) = 0;
 };
 
 }  // namespace weft::collectives

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "net/shm/shared_memory.h"
 
 namespace weft::collectives {
 namespace {
@@ -430,6 +431,10 @@ net::SendLink* EndpointImpl::SendTo(Peer& peer) {
         transports_[peer.transport]->Connect(peer.address, peer.rank, absl::FromUnixNanos(now_ns_));
   }
   return peer.send.get();
+}
+
+std::shared_ptr<std::byte> EndpointImpl::Allocate(size_t bytes) {
+  return net::shm::AllocateMemory(bytes);
 }
 
 absl::StatusOr<net::Region> EndpointImpl::Register(int transport, void* data, size_t size) {

@@ -52,6 +52,7 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   int host(Rank rank) const override { return peers_[rank.index()].host; }
   std::vector<LinkCounters> Counters() const override;
   Records* records() const override { return recorder_.records(); }
+  std::shared_ptr<std::byte> Allocate(size_t bytes) override;
   const RankPlace& place(Rank rank) const override { return places_[rank.index()]; }
   const StartPhases& start_phases() const override { return start_phases_; }
   const planner::CostTable& costs() const override { return costs_; }

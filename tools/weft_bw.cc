@@ -130,7 +130,9 @@ absl::StatusOr<int> RunRank(const Options& options) {
   }
   Control control(*job.store, rank, ranks);
   Report report(options, ranks);
-  WEFT_ASSIGN_OR_RETURN(Buffers buffers, Buffers::Allocate(options.size_max, ranks));
+  WEFT_ASSIGN_OR_RETURN(Buffers buffers,
+                        Buffers::Allocate(options.size_max, ranks,
+                                          options.shared_buffers ? job.endpoint.get() : nullptr));
   if (rank == 0 && !options.show_schedule) report.Begin(job.report);
   for (Operation operation : options.operations) {
     const OperationInfo& info = InfoOf(operation);

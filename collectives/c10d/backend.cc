@@ -236,11 +236,11 @@ at::Tensor WeftBackend::allocateTensor(long size, at::TensorOptions options) {
   TORCH_CHECK(options.device().is_cpu(), "weft: memory of ", options.device(),
               " was asked for; this backend has the host's");
   const size_t bytes = static_cast<size_t>(size) * options.dtype().itemsize();
-  void* data = std::aligned_alloc(
-      kPageBytes, std::max((bytes + kPageBytes - 1) / kPageBytes, size_t{1}) * kPageBytes);
-  TORCH_CHECK(data != nullptr, "weft: no memory for a tensor of ", bytes, " bytes");
+  std::shared_ptr<std::byte> memory = endpoint()->Allocate(bytes);
+  TORCH_CHECK(memory != nullptr, "weft: no memory for a tensor of ", bytes, " bytes");
+  std::byte* data = memory.get();
   return at::from_blob(
-      data, {size}, [](void* memory) { std::free(memory); }, options);
+      data, {size}, [memory = std::move(memory)](void*) mutable { memory.reset(); }, options);
 }
 
 // ---- Calls

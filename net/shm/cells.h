@@ -17,6 +17,7 @@ enum class CellKind : uint8_t {
   kClearToSend = 4,  // backward: a receive is posted
   kOffer = 5,        // forward: where a message lies in the sender's memory
   kAnswer = 6,       // backward: what became of an offer
+  kUnshare = 7,      // forward: memory that was shown has gone
 };
 
 enum class RefuseReason : uint8_t { kCheckDiffers = 1, kTooLong = 2 };
@@ -47,8 +48,9 @@ struct RefuseCell {
 
 struct ClearToSendCell {
   uint8_t kind = static_cast<uint8_t>(CellKind::kClearToSend);
-  uint8_t may_read = 0;  // 1: the message may be offered
-  uint8_t zero[6] = {};
+  uint8_t may_read = 0;  // 1: the message may be offered from any memory of the sender
+  uint8_t may_map = 0;   // 1: from memory that the sender shows
+  uint8_t zero[5] = {};
   uint64_t receive_id = 0;
   uint64_t tag = 0;
   uint64_t check = 0;
@@ -57,11 +59,18 @@ struct ClearToSendCell {
 
 struct OfferCell {
   uint8_t kind = static_cast<uint8_t>(CellKind::kOffer);
-  uint8_t zero[7] = {};
+  uint8_t zero[3] = {};
+  uint32_t share = 0;  // the number of the memory that was shown; 0: none, it is to be read
   uint64_t receive_id = 0;
   uint64_t offer_id = 0;
-  uint64_t address = 0;  // in the sender's address space
+  uint64_t address = 0;  // in the sender's address space, or in the memory of that number
   uint64_t total = 0;
+};
+
+struct UnshareCell {
+  uint8_t kind = static_cast<uint8_t>(CellKind::kUnshare);
+  uint8_t zero[3] = {};
+  uint32_t share = 0;
 };
 
 struct AnswerCell {

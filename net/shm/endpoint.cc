@@ -254,16 +254,26 @@ absl::Status Endpoint::TakeNotice(const std::byte* body) {
 // ---- Breaking
 
 void Endpoint::OnSocket() {
-  if (!up_ || !alive() || hung_up_) return;  // while coming up, Turn() reads the socket itself
-  absl::StatusOr<Packet> packet = ReceivePacket(wire_.socket.get(), 64);
-  if (packet.ok() && packet->none) return;
-  transport_->Unwatch(std::exchange(registered_fd_, -1));
-  if (packet.ok() && packet->hung_up) {
-    hung_up_ = true;
-  } else {
-    pending_break_ = packet.ok() ? Violation("bytes on a socket that should be silent")
-                                 : Annotate(packet.status(), DescribeLink());
+  if (!up_) return;  // while coming up, Turn() reads the socket itself
+  DrainSocket();
+}
+
+void Endpoint::DrainSocket() {
+  while (alive() && !hung_up_ && pending_break_.ok()) {
+    absl::StatusOr<Packet> packet = ReceivePacket(wire_.socket.get(), 64);
+    if (packet.ok() && packet->none) return;
+    // No descriptors left for what a peer shows: it is told when it offers from there.
+    if (absl::IsResourceExhausted(packet.status())) continue;
+    absl::Status taken = packet.ok() && !packet->hung_up ? OnPacket(*packet) : packet.status();
+    if (taken.ok() && !packet->hung_up) continue;
+    transport_->Unwatch(std::exchange(registered_fd_, -1));
+    hung_up_ = taken.ok();
+    if (!taken.ok()) pending_break_ = Annotate(taken, DescribeLink());
   }
+}
+
+absl::Status Endpoint::OnPacket(const Packet& /*packet*/) {
+  return Violation("bytes on a socket that should be silent");
 }
 
 void Endpoint::MarkClosed() {

@@ -62,6 +62,10 @@ class Endpoint {
   virtual bool WaitsForSpace() const = 0;
   virtual bool QuietWhenAsleep() const { return false; }
   virtual std::string Doing() const = 0;  // "3 sends were under way"
+  // A packet of the link's socket, which is silent otherwise. An error breaks the link.
+  virtual absl::Status OnPacket(const Packet& packet);
+  // Takes all packets that have come.
+  void DrainSocket();
 
   void StartConnecting(std::unique_ptr<Connecting> connecting);
   void Establish(Wire wire);

@@ -10,6 +10,7 @@
 #include "net/shm/endpoint.h"
 #include "net/shm/matcher.h"
 #include "net/shm/peer_memory.h"
+#include "net/shm/shared_memory.h"
 
 namespace weft::net::shm {
 
@@ -34,6 +35,7 @@ class ShmSendLink final : public SendLink, public Endpoint {
     uint64_t check = 0;
     uint64_t capacity = 0;
     bool may_read = false;
+    bool may_map = false;
   };
   struct Send {
     const std::byte* data = nullptr;
@@ -45,6 +47,7 @@ class ShmSendLink final : public SendLink, public Endpoint {
   struct Ready {  // a pair, on its way
     Send send;
     ClearToSend clear;
+    std::shared_ptr<SharedMemory> shared = nullptr;  // that it lies in, if it may be offered there
     uint64_t offset = 0;
     uint64_t piece = 0;  // bytes a piece
   };
@@ -52,6 +55,7 @@ class ShmSendLink final : public SendLink, public Endpoint {
     Ready pair;
     uint32_t generation = 0;
     bool open = false;
+    bool is_shared = false;
   };
 
   bool Move() override;
@@ -67,10 +71,11 @@ class ShmSendLink final : public SendLink, public Endpoint {
   void Pair(const Send& send, const ClearToSend& clear);
   bool PushPiece();
   bool MayOffer(const Ready& pair) const {
-    return pair.clear.may_read && !pair.send.warm && offer_min_ > 0 &&
-           pair.send.bytes >= offer_min_;
+    if (offer_min_ == 0 || pair.send.bytes < offer_min_) return false;
+    return pair.shared != nullptr || (pair.clear.may_read && !pair.send.warm);
   }
   bool MakeOffer(const Ready& pair);
+  bool PushUnshares();
   absl::Status TakeAnswer(const std::byte* body);
   bool Refuse(const Ready& pair);
   void SyncArena() { arena_.Release(writer_.consumed()); }
@@ -83,6 +88,8 @@ class ShmSendLink final : public SendLink, public Endpoint {
   std::deque<Ready> ready_;
   std::vector<Offer> offers_;
   std::vector<uint32_t> closed_offers_;  // indexes to be used again
+  SharesShown shares_;
+  uint32_t unshare_ = 0;  // not in the ring yet
   ArenaWriter arena_;
 };
 
@@ -113,6 +120,7 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
     bool offered = false;  // then of what is read: where it lies, and under which name
     uint64_t address = 0;
     uint64_t offer_id = 0;
+    std::shared_ptr<const Mapping> shared;  // null: read from the peer's address space
   };
 
   bool Move() override;
@@ -122,16 +130,19 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   bool CanMove() override;
   bool WaitsForSpace() const override { return !unsent_.empty() || !answers_.empty(); }
   std::string Doing() const override;
+  absl::Status OnPacket(const Packet& packet) override { return shares_.Take(packet); }
 
   absl::Status TakeOffer(const std::byte* body);
-  // What is reduced goes through the arena: reading it first into memory of ours costs more than
-  // the copy that it saves.
+  // What is reduced goes through the arena, or lies in memory that the sender shows: reading it
+  // first into memory of ours costs more than the copy that it saves.
   bool MayRead(const Receive& receive) const {
     return memory_.usable() && receive.target.reduce == nullptr;
   }
   bool ReadOffers();
   void BreakRead(ReadResult result);
   ReadResult ReadPiece(Receive& receive);
+  void Count(Receive& receive, uint64_t bytes);
+  void FinishRead(Receive& receive);
   void Answer(Receive& receive, bool was_read);
   bool PushAnswers();
   absl::Status TakeData(const std::byte* body);
@@ -139,7 +150,7 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   Receive* Find(uint64_t receive_id);
   void Match(Receive& receive);
   void Finish(Receive* receive, absl::Status status);
-  void Place(const Receive& receive, const DataCell& cell, const std::byte* bytes);
+  void Place(const Receive& receive, uint64_t offset, uint64_t length, const std::byte* bytes);
   bool PushClearToSends();
 
   size_t requests_max_;
@@ -148,6 +159,8 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   std::vector<uint32_t> free_;
   std::deque<uint64_t> unsent_;  // receives whose clear-to-send is not in the ring yet
   PeerMemory memory_;
+  SharesSeen shares_;
+  const bool may_map_;
   std::deque<uint32_t> reading_;    // receives whose message is fetched, one after the other
   std::deque<AnswerCell> answers_;  // not in the ring yet
 };

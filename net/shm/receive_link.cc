@@ -19,7 +19,9 @@ constexpr uint64_t kReadBytes = 256 << 10;
 }  // namespace
 
 ShmReceiveLink::ShmReceiveLink(ShmTransport* transport, Wire wire)
-    : Endpoint(transport, Role::kReceiver, wire.peer), requests_max_(transport->requests_max()) {
+    : Endpoint(transport, Role::kReceiver, wire.peer),
+      requests_max_(transport->requests_max()),
+      may_map_(transport->single_copy_min() > 0) {
   if (transport->single_copy_min() > 0) memory_ = PeerMemory(wire.pid);
   Establish(std::move(wire));
 }
@@ -61,6 +63,7 @@ bool ShmReceiveLink::PushClearToSends() {
     const Receive& receive = receives_[static_cast<uint32_t>(unsent_.front())];
     ClearToSendCell cell;
     cell.may_read = MayRead(receive) ? 1 : 0;
+    cell.may_map = may_map_ ? 1 : 0;
     cell.receive_id = unsent_.front();
     cell.tag = receive.key.tag;
     cell.check = receive.key.check;
@@ -94,6 +97,12 @@ absl::Status ShmReceiveLink::OnCell(const std::byte* body) {
       return TakeRefusal(body);
     case CellKind::kOffer:
       return TakeOffer(body);
+    case CellKind::kUnshare: {
+      UnshareCell cell;
+      CopyOnce(&cell, body, sizeof cell);
+      shares_.Drop(cell.share);
+      return absl::OkStatus();
+    }
     default:
       return Violation(absl::StrCat("a forward cell of kind ", static_cast<int>(body[0])));
   }
@@ -144,7 +153,7 @@ absl::Status ShmReceiveLink::TakeData(const std::byte* body) {
   }
   receive->total = cell.total;
   Match(*receive);
-  Place(*receive, cell, bytes);
+  if (cell.length > 0) Place(*receive, cell.offset, cell.length, bytes);
   receive->received += cell.length;
   counters_.Transmit(cell.length);
   if (receive->received == cell.total) Finish(receive, absl::OkStatus());
@@ -160,15 +169,34 @@ absl::Status ShmReceiveLink::TakeOffer(const std::byte* body) {
                                   ", which is not posted or has its message"));
   }
   const ReceiveTarget& target = receive->target;
-  if (cell.total == 0 || cell.total > target.out.size() || target.reduce != nullptr) {
+  const bool is_shared = cell.share != 0;
+  if (cell.total == 0 || cell.total > target.out.size() ||
+      (!is_shared && target.reduce != nullptr) || (is_shared && !may_map_)) {
     return Violation(
         absl::StrCat("an offer of ", cell.total, " bytes for a receive of ", target.out.size()));
+  }
+  receive->offer_id = cell.offer_id;
+  receive->shared = nullptr;
+  if (is_shared) {
+    receive->shared = shares_.Find(cell.share);
+    if (receive->shared == nullptr) {  // its packet was sent before this cell
+      DrainSocket();
+      receive->shared = shares_.Find(cell.share);
+    }
+    if (receive->shared == nullptr) {
+      Answer(*receive, false);
+      return absl::OkStatus();
+    }
+    const uint64_t bytes = receive->shared->bytes();
+    if (cell.address > bytes || cell.total > bytes - cell.address) {
+      return Violation(absl::StrCat("an offer of ", cell.total, " bytes at ", cell.address, " of ",
+                                    bytes, " shared ones"));
+    }
   }
   receive->offered = true;
   receive->total = cell.total;
   Match(*receive);
   receive->address = cell.address;
-  receive->offer_id = cell.offer_id;
   reading_.push_back(static_cast<uint32_t>(receive - receives_.data()));
   return absl::OkStatus();
 }
@@ -176,6 +204,19 @@ absl::Status ShmReceiveLink::TakeOffer(const std::byte* body) {
 bool ShmReceiveLink::ReadOffers() {
   while (!reading_.empty() && !TurnIsUp()) {
     Receive& receive = receives_[reading_.front()];
+    if (receive.shared != nullptr) {
+      const uint64_t bytes = std::min(receive.total - receive.received, kReadBytes);
+      Place(receive, receive.received, bytes,
+            receive.shared->data() + receive.address + receive.received);
+      Count(receive, bytes);
+      if (receive.received < receive.total) continue;
+      if (PeerHasClosed()) {
+        BreakRead(ReadResult::kGone);
+        return true;
+      }
+      FinishRead(receive);
+      continue;
+    }
     const ReadResult result = memory_.usable() ? ReadPiece(receive) : ReadResult::kRefused;
     if (result == ReadResult::kRefused && receive.received == 0) {
       if (memory_.usable()) {
@@ -194,11 +235,23 @@ bool ShmReceiveLink::ReadOffers() {
       BreakRead(result);
       return true;
     }
-    reading_.pop_front();
-    Answer(receive, true);
-    Finish(&receive, absl::OkStatus());
+    FinishRead(receive);
   }
   return true;
+}
+
+// Of the one in front.
+void ShmReceiveLink::FinishRead(Receive& receive) {
+  reading_.pop_front();
+  receive.shared = nullptr;
+  Answer(receive, true);
+  Finish(&receive, absl::OkStatus());
+}
+
+void ShmReceiveLink::Count(Receive& receive, uint64_t bytes) {
+  receive.received += bytes;
+  counters_.Transmit(bytes);
+  CountBytes(bytes);
 }
 
 void ShmReceiveLink::BreakRead(ReadResult result) {
@@ -212,11 +265,7 @@ ReadResult ShmReceiveLink::ReadPiece(Receive& receive) {
   const uint64_t bytes = std::min(receive.total - receive.received, kReadBytes);
   const ReadResult result = memory_.Read(receive.address + receive.received,
                                          receive.target.out.data() + receive.received, bytes);
-  if (result == ReadResult::kRead) {
-    receive.received += bytes;
-    counters_.Transmit(bytes);
-  }
-  CountBytes(bytes);
+  if (result == ReadResult::kRead) Count(receive, bytes);
   return result;
 }
 
@@ -238,16 +287,16 @@ bool ShmReceiveLink::PushAnswers() {
   return moved;
 }
 
-void ShmReceiveLink::Place(const Receive& receive, const DataCell& cell, const std::byte* bytes) {
-  if (cell.length == 0) return;
+void ShmReceiveLink::Place(const Receive& receive, uint64_t offset, uint64_t length,
+                           const std::byte* bytes) {
   const ReceiveTarget& target = receive.target;
-  std::byte* out = target.out.data() + cell.offset;
+  std::byte* out = target.out.data() + offset;
   if (target.reduce != nullptr) {
-    target.reduce(out, target.local + cell.offset, bytes, cell.length);
-  } else if (cell.total >= kCopyAroundMin) {
-    CopyAround(out, bytes, cell.length);
+    target.reduce(out, target.local + offset, bytes, length);
+  } else if (receive.total >= kCopyAroundMin) {
+    CopyAround(out, bytes, length);
   } else {
-    std::memcpy(out, bytes, cell.length);
+    std::memcpy(out, bytes, length);
   }
 }
 

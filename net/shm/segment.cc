@@ -48,8 +48,8 @@ absl::Status CheckGeometry(const Geometry& geometry) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Mapping> Mapping::Map(int fd, uint64_t bytes) {
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+absl::StatusOr<Mapping> Mapping::Map(int fd, uint64_t bytes, int protection) {
+  void* data = mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat("map ", bytes, " shared bytes"));
   Mapping mapping;
   mapping.data_ = static_cast<std::byte*>(data);

@@ -7,6 +7,8 @@
 #ifndef WEFT_NET_SHM_SEGMENT_H_
 #define WEFT_NET_SHM_SEGMENT_H_
 
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -42,7 +44,8 @@ struct SegmentHeader {
 class Mapping {
  public:
   Mapping() = default;
-  static absl::StatusOr<Mapping> Map(int fd, uint64_t bytes);
+  static absl::StatusOr<Mapping> Map(int fd, uint64_t bytes,
+                                     int protection = PROT_READ | PROT_WRITE);
   Mapping(Mapping&& other) noexcept { *this = std::move(other); }
   Mapping& operator=(Mapping&& other) noexcept;
   ~Mapping();

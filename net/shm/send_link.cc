@@ -61,19 +61,25 @@ absl::Status ShmSendLink::OnCell(const std::byte* body) {
   if (matcher_.waiting_a() >= wire_.receives_max) {
     return Violation(absl::StrCat("more than ", wire_.receives_max, " clear-to-sends"));
   }
-  ClearToSend clear{cell.receive_id, cell.check, cell.capacity, cell.may_read != 0};
+  ClearToSend clear{cell.receive_id, cell.check, cell.capacity, cell.may_read != 0,
+                    cell.may_map != 0};
   if (auto send = matcher_.OfferA(cell.tag, clear)) Pair(*send, clear);
   return absl::OkStatus();
 }
 
 void ShmSendLink::Pair(const Send& send, const ClearToSend& clear) {
   counters_.Match(send.bytes);
-  ready_.push_back({send, clear});
+  Ready pair{send, clear};
+  if (clear.may_map && !shares_.refused() && offer_min_ > 0 && send.bytes >= offer_min_) {
+    pair.shared = SharedMemory::Find(send.data, send.bytes);
+  }
+  ready_.push_back(std::move(pair));
 }
 
 bool ShmSendLink::Move() {
   bool moved = ReadCells(kCellsPerTurn);
   if (!alive()) return true;
+  moved |= PushUnshares();
   uint64_t bytes = 0;
   int cells = 0;
   while (!ready_.empty() && cells < kCellsPerTurn && bytes < kBytesPerTurn) {
@@ -83,6 +89,21 @@ bool ShmSendLink::Move() {
     moved = true;
     ++cells;
     if (ready_.size() == left) bytes += ready_.front().offset - before;
+  }
+  return moved;
+}
+
+// Peers give back memory that has gone here.
+bool ShmSendLink::PushUnshares() {
+  bool moved = false;
+  while (unshare_ != 0 || (unshare_ = shares_.TakeGone()) != 0) {
+    if (writer_.Free(1) == 0) break;
+    UnshareCell cell;
+    cell.share = std::exchange(unshare_, 0);
+    std::memcpy(writer_.body(), &cell, sizeof cell);
+    OnCellPublished();
+    PublishCell(false);
+    moved = true;
   }
   return moved;
 }
@@ -105,7 +126,7 @@ bool ShmSendLink::PushPiece() {
   const Send& send = pair.send;
   if (pair.offset == 0) {
     if (send.check != pair.clear.check || send.bytes > pair.clear.capacity) return Refuse(pair);
-    if (MayOffer(pair)) return MakeOffer(pair);
+    if (MayOffer(pair) && MakeOffer(pair)) return true;
     pair.piece = PieceBytes(send.bytes, wire_.segment.geometry().piece_bytes);
   }
   DataCell cell;
@@ -142,7 +163,17 @@ bool ShmSendLink::PushPiece() {
   return true;
 }
 
+// False: not where it lies; it goes through the arena.
 bool ShmSendLink::MakeOffer(const Ready& pair) {
+  SharedPlace place;
+  if (pair.shared != nullptr) {
+    const auto shown = shares_.Show(pair.shared, pair.send.data, wire_.socket.get());
+    if (!shown.has_value()) {
+      ready_.front().shared = nullptr;
+      return MayOffer(pair) && MakeOffer(pair);
+    }
+    place = *shown;
+  }
   if (closed_offers_.empty()) {
     closed_offers_.push_back(static_cast<uint32_t>(offers_.size()));
     offers_.emplace_back();
@@ -152,10 +183,13 @@ bool ShmSendLink::MakeOffer(const Ready& pair) {
   Offer& offer = offers_[index];
   offer.open = true;
   offer.pair = pair;
+  offer.is_shared = place.share != 0;
+  offer.pair.shared = nullptr;  // the receiver's mapping keeps it, or the descriptor under way
   OfferCell cell;
   cell.receive_id = pair.clear.receive_id;
   cell.offer_id = uint64_t{++offer.generation} << 32 | index;
-  cell.address = reinterpret_cast<uintptr_t>(pair.send.data);
+  cell.share = place.share;
+  cell.address = offer.is_shared ? place.offset : reinterpret_cast<uintptr_t>(pair.send.data);
   cell.total = pair.send.bytes;
   std::memcpy(writer_.body(), &cell, sizeof cell);
   OnCellPublished();
@@ -177,7 +211,11 @@ absl::Status ShmSendLink::TakeAnswer(const std::byte* body) {
   offer.open = false;
   closed_offers_.push_back(static_cast<uint32_t>(index));
   if (cell.was_read == 0) {
-    offer.pair.clear.may_read = false;
+    if (offer.is_shared) {
+      shares_.Refuse();
+    } else {
+      offer.pair.clear.may_read = false;
+    }
     ready_.push_back(offer.pair);
     return absl::OkStatus();
   }

@@ -53,6 +53,19 @@ struct ScriptedSender {
     std::memcpy(&cell, wire->segment.backward_cells()[index].body, sizeof cell);
     return cell;
   }
+  // Memory of `bytes`, said to have `said`.
+  void Show(uint32_t share, uint64_t bytes, uint64_t said = 0) {
+    struct {
+      uint32_t magic = 0x52485357, share;
+      uint64_t bytes;
+    } packet;
+    packet.share = share, packet.bytes = said > 0 ? said : bytes;
+    auto memory = shm::CreateSealedMemory("weft-test", bytes);
+    ASSERT_TRUE(memory.ok());
+    const int fd = memory->get();
+    EXPECT_TRUE(
+        shm::SendPacket(wire->socket.get(), {reinterpret_cast<char*>(&packet), 16}, {&fd, 1}).ok());
+  }
   Doorbell bell;
   std::optional<Wire> wire;
   uint64_t next = 0;
@@ -122,6 +135,19 @@ const std::vector<Nonsense> kNonsense = {
     {"offer longer than the receive",
      [](auto* s, DataCell c) { s->Write(Offer(c.receive_id, 8257)); }},
     {"offer of nothing", [](auto* s, DataCell c) { s->Write(Offer(c.receive_id, 0)); }},
+    {"offer from memory that is too short",
+     [](auto* s, DataCell c) {
+       s->Show(1, 4096);
+       OfferCell o = Offer(c.receive_id, 4097);
+       o.share = 1, s->Write(o);
+     }},
+    {"offer from behind memory",
+     [](auto* s, DataCell c) {
+       s->Show(1, 4096);
+       OfferCell o = Offer(c.receive_id, 64);
+       o.share = 1, o.address = ~0ull - 63, s->Write(o);
+     }},
+    {"memory that has another size", [](auto* s, DataCell) { s->Show(1, 8192, 4096); }},
     {"offer in the middle",
      [](auto* s, DataCell c) {
        s->Write(c);

@@ -89,53 +89,53 @@ double BusFactor(Operation operation, int ranks) {
   return 0;
 }
 
-absl::StatusOr<Buffers> Buffers::Allocate(Bytes size, int ranks) {
+namespace {
+
+std::shared_ptr<std::byte> Heap(size_t bytes) {
+  return {static_cast<std::byte*>(std::aligned_alloc(kPageBytes, bytes)),
+          [](std::byte* memory) { std::free(memory); }};
+}
+
+}  // namespace
+
+absl::StatusOr<Buffers> Buffers::Allocate(Bytes size, int ranks, collectives::Endpoint* endpoint) {
   Buffers buffers;
   // Room for a part each, however small the size.
   size_t bytes = static_cast<size_t>(size.count()) + static_cast<size_t>(ranks) * sizeof(double);
   buffers.bytes_ = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  buffers.send_ = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, buffers.bytes_));
-  buffers.receive_ = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, buffers.bytes_));
+  buffers.send_ = endpoint != nullptr ? endpoint->Allocate(buffers.bytes_) : Heap(buffers.bytes_);
+  buffers.receive_ =
+      endpoint != nullptr ? endpoint->Allocate(buffers.bytes_) : Heap(buffers.bytes_);
   if (buffers.send_ == nullptr || buffers.receive_ == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for two buffers of ", ToString(size)));
   }
   // Pages are there before anything is timed.
-  std::memset(buffers.send_, 0, buffers.bytes_);
-  std::memset(buffers.receive_, 0, buffers.bytes_);
+  std::memset(buffers.send_.get(), 0, buffers.bytes_);
+  std::memset(buffers.receive_.get(), 0, buffers.bytes_);
   return buffers;
 }
 
-Buffers::Buffers(Buffers&& other) noexcept
-    : bytes_(other.bytes_),
-      send_(std::exchange(other.send_, nullptr)),
-      receive_(std::exchange(other.receive_, nullptr)) {}
-
-Buffers::~Buffers() {
-  std::free(send_);
-  std::free(receive_);
-}
-
 Buffers::View Buffers::ViewOf(const Case& what, int rank) const {
-  if (!what.in_place) return {send_, receive_};
+  if (!what.in_place) return {send_.get(), receive_.get()};
   size_t own_part = static_cast<size_t>(rank) * what.count * collectives::SizeOf(what.type);
   switch (what.operation) {
     case Operation::kAllGather:
     case Operation::kGather:
-      return {receive_ + own_part, receive_};
+      return {receive_.get() + own_part, receive_.get()};
     case Operation::kReduceScatter:
     case Operation::kScatter:
-      return {send_, send_ + own_part};
+      return {send_.get(), send_.get() + own_part};
     default:
-      return {send_, send_};
+      return {send_.get(), send_.get()};
   }
 }
 
 void Buffers::Fill(const Case& what, int rank, int ranks) {
   constexpr int kPoison = 0x5A;
   size_t bytes = static_cast<size_t>(SizeOf(what, ranks).count());
-  std::memset(send_, kPoison, bytes);
-  std::memset(receive_, kPoison, bytes);
+  std::memset(send_.get(), kPoison, bytes);
+  std::memset(receive_.get(), kPoison, bytes);
   bool whole_input = what.operation == Operation::kReduceScatter ||
                      what.operation == Operation::kScatter ||
                      what.operation == Operation::kAllToAll;

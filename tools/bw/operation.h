@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "base/units.h"
 #include "collectives/communicator.h"
 #include "collectives/data_type.h"
+#include "collectives/endpoint.h"
 #include "collectives/schedule.h"
 
 namespace weft::bw {
@@ -68,10 +70,8 @@ double BusFactor(Operation operation, int ranks);
 class Buffers {
  public:
   // For cases up to `size`.
-  static absl::StatusOr<Buffers> Allocate(Bytes size, int ranks);
-  Buffers(Buffers&& other) noexcept;
-  Buffers& operator=(Buffers&&) = delete;
-  ~Buffers();
+  // From `endpoint`, so that peers on this host read them where they lie; null: from the heap.
+  static absl::StatusOr<Buffers> Allocate(Bytes size, int ranks, collectives::Endpoint* endpoint);
 
   // Writes this rank's input, and something else everywhere else.
   void Fill(const Case& what, int rank, int ranks);
@@ -90,8 +90,7 @@ class Buffers {
   View ViewOf(const Case& what, int rank) const;
 
   size_t bytes_ = 0;  // of each
-  std::byte* send_ = nullptr;
-  std::byte* receive_ = nullptr;
+  std::shared_ptr<std::byte> send_, receive_;
 };
 
 }  // namespace weft::bw

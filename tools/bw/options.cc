@@ -31,7 +31,7 @@ struct Words {
   std::string size_min = "32M", size_max, step = "1M", repeat_time = "0s";
   std::vector<std::string> settings;
   int average = 1, check = 1;
-  std::string place = "both";
+  std::string place = "both", buffers = "shared";
 };
 
 template <typename T, typename Parse>
@@ -104,6 +104,7 @@ absl::Status Resolve(const Words& words, Options& options) {
   }
   options.average = static_cast<Average>(words.average);
   options.check = words.check != 0;
+  options.shared_buffers = words.buffers == "shared";
   options.in_place = words.place != "out";
   options.out_of_place = words.place != "in";
   WEFT_RETURN_IF_ERROR(options.settings.SetFromEnvironment(/*strict=*/false));
@@ -157,6 +158,9 @@ void Declare(CLI::App& app, Words& words, Options& options) {
       ->check(CLI::Range(0, 3));
   app.add_option("--place", words.place, "out of place, in place, or both")
       ->check(CLI::IsMember({"out", "in", "both"}));
+  app.add_option("--buffers", words.buffers,
+                 "shared: peers on this host read them where they lie; private: they get copies")
+      ->check(CLI::IsMember({"shared", "private"}));
   app.add_option("--transport", words.transport, "shm, tcp, ucx, multipath or auto; empty: as set");
   app.add_option("--algorithm", words.algorithm, "As collective.algorithm; empty: as set");
   app.add_option("--set", words.settings, "A setting, name=value; repeatable (see weft-settings)");

@@ -34,6 +34,7 @@ struct Options {
   bool check = true;
   bool out_of_place = true;
   bool in_place = true;
+  bool shared_buffers = true;  // from Endpoint::Allocate()
   bool iteration_stats = false;
   bool show_schedule = false;
   bool calibrate = false;
