@@ -206,6 +206,7 @@ c10::intrusive_ptr<c10d::Backend> WeftBackend::merge(const c10::intrusive_ptr<c1
   group.store = store;
   group.rank = rank;
   group.size = size;
+  TORCH_CHECK(options != nullptr, "weft merge: the merged group needs options");
   group.name = options->group_name;
   group.timeout = options->timeout;
   group.settings = endpoint->settings();
@@ -236,7 +237,9 @@ at::Tensor WeftBackend::allocateTensor(long size, at::TensorOptions options) {
   TORCH_CHECK(options.device().is_cpu(), "weft: memory of ", options.device(),
               " was asked for; this backend has the host's");
   const size_t bytes = static_cast<size_t>(size) * options.dtype().itemsize();
-  std::shared_ptr<std::byte> memory = endpoint()->Allocate(bytes);
+  std::shared_ptr<Endpoint> endpoint = this->endpoint();
+  TORCH_CHECK(endpoint != nullptr, "weft allocateTensor: group \"", name_, "\" was shut down");
+  std::shared_ptr<std::byte> memory = endpoint->Allocate(bytes);
   TORCH_CHECK(memory != nullptr, "weft: no memory for a tensor of ", bytes, " bytes");
   std::byte* data = memory.get();
   return at::from_blob(
