@@ -1,5 +1,6 @@
 // Memory that a process gives its user and that its peers on the host map, so that they read
-// messages, and reduce them, where they lie. Reasons: docs/decisions/0012-buffers-that-peers-map.md.
+// messages, and reduce them, where they lie.
+// Reasons: docs/decisions/0012-buffers-that-peers-map.md.
 #ifndef WEFT_NET_SHM_SHARED_MEMORY_H_
 #define WEFT_NET_SHM_SHARED_MEMORY_H_
 
@@ -36,8 +37,8 @@ class SharedMemory {
   Mapping mapping_;
 };
 
-// `bytes` zeroes, aligned to pages. Of 64 KiB and more, and while there are descriptors, they lie in
-// a SharedMemory. Null: there is no memory.
+// `bytes` zeroes, aligned to pages. Of 64 KiB and more, and while there are descriptors, they lie
+// in a SharedMemory. Null: there is no memory.
 std::shared_ptr<std::byte> AllocateMemory(size_t bytes);
 
 // Where bytes lie in memory that a link's receiver knows by a number.
