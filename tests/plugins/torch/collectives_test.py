@@ -363,6 +363,15 @@ def allocates(rank: int) -> None:
     tensor.fill_(1)
     dist.all_reduce(tensor)
     same(tensor, torch.full((100,), dist.get_world_size(), dtype=torch.bfloat16), "all_reduce")
+    # From 64 KiB on the ranks of a host reduce it where it lies; it may go before the others know.
+    for count in (1 << 15, 1 << 20, 3_000_001):
+        tensor = backend.allocate_tensor(count, dtype=torch.float32, device=torch.device("cpu"))
+        same(tensor, torch.zeros(count), "zeroes at first")
+        tensor.copy_(torch.arange(count) % 1000 + rank)
+        dist.all_reduce(tensor)
+        ranks = dist.get_world_size()
+        same(tensor, (torch.arange(count) % 1000) * ranks + ranks * (ranks - 1) / 2, "all_reduce")
+        del tensor
 
 
 def wrong_arguments(rank: int) -> None:
