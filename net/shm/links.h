@@ -74,7 +74,7 @@ class ShmSendLink final : public SendLink, public Endpoint {
     if (offer_min_ == 0 || pair.send.bytes < offer_min_) return false;
     return pair.shared != nullptr || (pair.clear.may_read && !pair.send.warm);
   }
-  bool MakeOffer(const Ready& pair);
+  bool MakeOffer(Ready& pair);
   bool PushUnshares();
   absl::Status TakeAnswer(const std::byte* body);
   bool Refuse(const Ready& pair);
@@ -89,7 +89,6 @@ class ShmSendLink final : public SendLink, public Endpoint {
   std::vector<Offer> offers_;
   std::vector<uint32_t> closed_offers_;  // indexes to be used again
   SharesShown shares_;
-  uint32_t unshare_ = 0;  // not in the ring yet
   ArenaWriter arena_;
 };
 
@@ -141,8 +140,6 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   bool ReadOffers();
   void BreakRead(ReadResult result);
   ReadResult ReadPiece(Receive& receive);
-  void Count(Receive& receive, uint64_t bytes);
-  void FinishRead(Receive& receive);
   void Answer(Receive& receive, bool was_read);
   bool PushAnswers();
   absl::Status TakeData(const std::byte* body);

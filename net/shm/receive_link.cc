@@ -204,20 +204,9 @@ absl::Status ShmReceiveLink::TakeOffer(const std::byte* body) {
 bool ShmReceiveLink::ReadOffers() {
   while (!reading_.empty() && !TurnIsUp()) {
     Receive& receive = receives_[reading_.front()];
-    if (receive.shared != nullptr) {
-      const uint64_t bytes = std::min(receive.total - receive.received, kReadBytes);
-      Place(receive, receive.received, bytes,
-            receive.shared->data() + receive.address + receive.received);
-      Count(receive, bytes);
-      if (receive.received < receive.total) continue;
-      if (PeerHasClosed()) {
-        BreakRead(ReadResult::kGone);
-        return true;
-      }
-      FinishRead(receive);
-      continue;
-    }
-    const ReadResult result = memory_.usable() ? ReadPiece(receive) : ReadResult::kRefused;
+    const bool is_shared = receive.shared != nullptr;
+    const ReadResult result =
+        is_shared || memory_.usable() ? ReadPiece(receive) : ReadResult::kRefused;
     if (result == ReadResult::kRefused && receive.received == 0) {
       if (memory_.usable()) {
         WEFT_LOG_DEBUG(DescribeLink(), ": its memory cannot be read (", std::strerror(errno),
@@ -231,27 +220,16 @@ bool ShmReceiveLink::ReadOffers() {
     }
     if (result == ReadResult::kRead && receive.received < receive.total) continue;
     // A sender that has gone may have used its memory for something else meanwhile.
-    if (result != ReadResult::kRead || PeerHasClosed() || !memory_.Lives()) {
+    if (result != ReadResult::kRead || PeerHasClosed() || (!is_shared && !memory_.Lives())) {
       BreakRead(result);
       return true;
     }
-    FinishRead(receive);
+    reading_.pop_front();
+    receive.shared = nullptr;
+    Answer(receive, true);
+    Finish(&receive, absl::OkStatus());
   }
   return true;
-}
-
-// Of the one in front.
-void ShmReceiveLink::FinishRead(Receive& receive) {
-  reading_.pop_front();
-  receive.shared = nullptr;
-  Answer(receive, true);
-  Finish(&receive, absl::OkStatus());
-}
-
-void ShmReceiveLink::Count(Receive& receive, uint64_t bytes) {
-  receive.received += bytes;
-  counters_.Transmit(bytes);
-  CountBytes(bytes);
 }
 
 void ShmReceiveLink::BreakRead(ReadResult result) {
@@ -263,9 +241,18 @@ void ShmReceiveLink::BreakRead(ReadResult result) {
 
 ReadResult ShmReceiveLink::ReadPiece(Receive& receive) {
   const uint64_t bytes = std::min(receive.total - receive.received, kReadBytes);
-  const ReadResult result = memory_.Read(receive.address + receive.received,
-                                         receive.target.out.data() + receive.received, bytes);
-  if (result == ReadResult::kRead) Count(receive, bytes);
+  const uint64_t from = receive.address + receive.received;
+  ReadResult result = ReadResult::kRead;
+  if (receive.shared != nullptr) {
+    Place(receive, receive.received, bytes, receive.shared->data() + from);
+  } else {
+    result = memory_.Read(from, receive.target.out.data() + receive.received, bytes);
+  }
+  if (result == ReadResult::kRead) {
+    receive.received += bytes;
+    counters_.Transmit(bytes);
+  }
+  CountBytes(bytes);
   return result;
 }
 

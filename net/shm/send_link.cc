@@ -93,13 +93,13 @@ bool ShmSendLink::Move() {
   return moved;
 }
 
-// Peers give back memory that has gone here.
+// Tells the receiver which memory it may unmap.
 bool ShmSendLink::PushUnshares() {
   bool moved = false;
-  while (unshare_ != 0 || (unshare_ = shares_.TakeGone()) != 0) {
-    if (writer_.Free(1) == 0) break;
+  while (writer_.Free(1) > 0) {
     UnshareCell cell;
-    cell.share = std::exchange(unshare_, 0);
+    cell.share = shares_.TakeGone();
+    if (cell.share == 0) break;
     std::memcpy(writer_.body(), &cell, sizeof cell);
     OnCellPublished();
     PublishCell(false);
@@ -163,13 +163,13 @@ bool ShmSendLink::PushPiece() {
   return true;
 }
 
-// False: not where it lies; it goes through the arena.
-bool ShmSendLink::MakeOffer(const Ready& pair) {
+// Of the pair in front. False: it cannot be read where it lies, and goes through the arena.
+bool ShmSendLink::MakeOffer(Ready& pair) {
   SharedPlace place;
   if (pair.shared != nullptr) {
     const auto shown = shares_.Show(pair.shared, pair.send.data, wire_.socket.get());
     if (!shown.has_value()) {
-      ready_.front().shared = nullptr;
+      pair.shared = nullptr;
       return MayOffer(pair) && MakeOffer(pair);
     }
     place = *shown;
