@@ -103,7 +103,6 @@ class CommunicatorImpl final : public Communicator {
   void SetPriority(Priority priority) override {
     priority_.store(priority, std::memory_order_relaxed);
   }
-  std::shared_ptr<std::byte> Allocate(size_t bytes) override { return endpoint_->Allocate(bytes); }
   void Abort(absl::Status reason) override { endpoint_->Abort(group_, std::move(reason)); }
   absl::StatusOr<std::unique_ptr<Communicator>> Shrink(absl::Span<const Rank> excluded,
                                                        absl::string_view name) override;

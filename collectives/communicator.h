@@ -72,9 +72,6 @@ class Communicator {
                                                               std::vector<Rank> ranks);
   virtual ~Communicator() = default;  // waits for nothing; unfinished works fail with kCancelled
 
-  // Of the endpoint: see Endpoint::Allocate().
-  virtual std::shared_ptr<std::byte> Allocate(size_t bytes) = 0;
-
   virtual Rank rank() const = 0;  // within the group
   virtual int size() const = 0;
   virtual const std::string& name() const = 0;

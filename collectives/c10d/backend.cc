@@ -1,7 +1,6 @@
 #include "collectives/c10d/backend.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <new>
 #include <utility>
 
@@ -15,9 +14,6 @@
 
 namespace weft::collectives {
 namespace {
-
-// Memory that peers read shares no page with anything else.
-constexpr size_t kPageBytes = 4096;
 
 // Keeps the value for ever, where its destructor must not run.
 template <typename Value>
