@@ -19,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/socket_address.h"
 #include "base/status.h"
 
 namespace weft::observe {
@@ -46,14 +47,6 @@ bool IsLoopback(const sockaddr& address) {
   }
   const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
   return address.sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&ipv6.sin6_addr);
-}
-
-int PortOf(int fd) {
-  sockaddr_storage own{};
-  socklen_t size = sizeof(own);
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) != 0) return 0;
-  return ntohs(own.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(own).sin6_port
-                                         : reinterpret_cast<sockaddr_in&>(own).sin_port);
 }
 
 const char* Reason(int status) {
@@ -195,7 +188,7 @@ absl::StatusOr<HttpServer> HttpServer::Listen(const HttpServerOptions& options) 
     close(fd);
     return ErrnoStatus(error, absl::StrCat("listen on ", where));
   }
-  return HttpServer(options, fd, PortOf(fd));
+  return HttpServer(options, fd, LocalAddress(fd).port());
 }
 
 HttpServer::HttpServer(HttpServer&& other) noexcept

@@ -13,6 +13,15 @@ namespace {
 constexpr size_t kEventsATurn = 512;
 constexpr size_t kBufferBytes = size_t{256} << 10;
 
+void Control(int epoll, int operation, const char* name, int fd, StoreReactor::Handler* handler,
+             uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = handler;
+  int result = epoll_ctl(epoll, operation, fd, &event);
+  WEFT_CHECK(result == 0, "epoll_ctl " << name << " " << fd << ": errno " << errno);
+}
+
 }  // namespace
 
 absl::Status StoreReactor::Open() {
@@ -25,19 +34,11 @@ absl::Status StoreReactor::Open() {
 }
 
 void StoreReactor::Add(int fd, Handler* handler, uint32_t events) {
-  epoll_event event{};
-  event.events = events;
-  event.data.ptr = handler;
-  int result = epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
-  WEFT_CHECK(result == 0, "epoll_ctl add " << fd << ": errno " << errno);
+  Control(epoll_.get(), EPOLL_CTL_ADD, "add", fd, handler, events);
 }
 
 void StoreReactor::Change(int fd, Handler* handler, uint32_t events) {
-  epoll_event event{};
-  event.events = events;
-  event.data.ptr = handler;
-  int result = epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
-  WEFT_CHECK(result == 0, "epoll_ctl change " << fd << ": errno " << errno);
+  Control(epoll_.get(), EPOLL_CTL_MOD, "change", fd, handler, events);
 }
 
 void StoreReactor::Remove(int fd) {
