@@ -63,7 +63,15 @@ TEST_P(ControlTest, QueuePairsAreReplacedOverAConnectionThatIsCut) {
     const std::string device = World::Device(static_cast<int>(random.Below(2)), 0);
     const std::vector<uint32_t> pairs = world.fabric.QueuePairs(device);
     if (!pairs.empty()) world.LosePair(device, pairs[random.Below(pairs.size())]);
-    if (round % 4 == 3) proxy.Cut();
+    if (round % 4 == 3) {
+      const int before = proxy.cuts();
+      ASSERT_TRUE(world.Until(
+          [&] {
+            proxy.Cut();
+            return proxy.cuts() > before;
+          },
+          absl::Hours(1)));
+    }
     Traffic traffic(world, static_cast<uint64_t>(round), 10, 50'000);
     ASSERT_TRUE(world.Until(
         [&] {
@@ -77,7 +85,6 @@ TEST_P(ControlTest, QueuePairsAreReplacedOverAConnectionThatIsCut) {
     EXPECT_TRUE(traffic.AllGood()) << traffic.FirstError();
     EXPECT_EQ(traffic.Check(), "");
   }
-  EXPECT_GT(proxy.cuts(), 5);
   EXPECT_TRUE(world.broken().ok()) << world.broken();
 }
 

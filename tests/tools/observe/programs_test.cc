@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -175,6 +176,20 @@ class AgentProcess {
   absl::StatusOr<std::string> Get(const std::string& path, const std::string& token = "") {
     return HttpFetch({"127.0.0.1", port_}, {.path = path, .token = token});
   }
+  // Bounded; /metrics as soon as it has all of these: links are sampled, and rings read, by and by.
+  absl::StatusOr<std::string> GetMetricsWith(const std::vector<std::string>& texts,
+                                             const std::string& token = "") {
+    absl::StatusOr<std::string> metrics;
+    for (int tries = 0; tries < 1200; ++tries) {
+      metrics = Get("/metrics", token);
+      const auto has = [&](const std::string& text) {
+        return metrics->find(text) != std::string::npos;
+      };
+      if (!metrics.ok() || std::all_of(texts.begin(), texts.end(), has)) break;
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    return metrics;
+  }
   const std::string& port() const { return port_; }
 
  private:
@@ -194,10 +209,12 @@ TEST(Programs, ServeAHostsJobsToPrometheusAndToOtherHosts) {
   AgentProcess agent(absl::StrCat("--records ", job.rings(), " --token-file ", job / "token"));
   EXPECT_FALSE(agent.Get("/metrics").ok());
   const std::string token = "a token of some length";
-  auto metrics = agent.Get("/metrics", token);
+  const std::string is_up = "weft_rank_up{job=\"under-test\",rank=\"2\"} 1";
+  const std::string flows = "weft_flow_bytes_total{";
+  auto metrics = agent.GetMetricsWith({is_up, flows}, token);
   ASSERT_TRUE(metrics.ok()) << metrics.status();
-  EXPECT_THAT(*metrics, HasSubstr("weft_rank_up{job=\"under-test\",rank=\"2\"} 1"));
-  EXPECT_THAT(*metrics, HasSubstr("weft_flow_bytes_total{"));
+  EXPECT_THAT(*metrics, HasSubstr(is_up));
+  EXPECT_THAT(*metrics, HasSubstr(flows));
   EXPECT_THAT(std::string(agent.Get("/ring/../../etc/passwd", token).status().message()),
               HasSubstr("status 404"));
   const nlohmann::json top = Json(absl::StrCat(
