@@ -1,13 +1,16 @@
 #include "trainer/groups/group.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "trainer/memory/memory.h"
 
 namespace weft::train {
 namespace {
@@ -53,9 +56,23 @@ absl::StatusOr<std::unique_ptr<Group>> Group::Create(
     std::shared_ptr<collectives::Endpoint> endpoint, absl::string_view name,
     std::vector<Rank> ranks) {
   if (ranks.size() == 1) return std::make_unique<Group>();
-  WEFT_ASSIGN_OR_RETURN(auto communicator, collectives::Communicator::Create(
-                                               std::move(endpoint), name, std::move(ranks)));
-  return std::unique_ptr<Group>(new Group(std::move(communicator)));
+  WEFT_ASSIGN_OR_RETURN(auto communicator,
+                        collectives::Communicator::Create(endpoint, name, std::move(ranks)));
+  return std::unique_ptr<Group>(new Group(std::move(endpoint), std::move(communicator)));
+}
+
+at::Tensor Group::Zeros(int64_t elements, at::ScalarType type) const {
+  const auto bytes = elements * static_cast<int64_t>(c10::elementSize(type));
+  std::shared_ptr<std::byte> memory =
+      endpoint_ == nullptr ? nullptr : endpoint_->Allocate(static_cast<size_t>(bytes));
+  if (memory == nullptr) return at::zeros({elements}, type);
+  AddTensorMemory(bytes);
+  std::byte* data = memory.get();
+  auto free = [memory = std::move(memory), bytes](void*) mutable {
+    memory.reset();
+    AddTensorMemory(-bytes);
+  };
+  return at::from_blob(data, {elements}, std::move(free), type);
 }
 
 void Group::SetTrace(Trace* trace, int compute_track, int track) {

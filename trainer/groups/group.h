@@ -48,6 +48,10 @@ class Group {
   int rank() const { return communicator_ == nullptr ? 0 : communicator_->rank().value(); }
   int size() const { return communicator_ == nullptr ? 1 : communicator_->size(); }
 
+  // [elements] of zeroes, which the ranks of this host reduce where they lie (Endpoint::Allocate);
+  // ordinary memory in a group of one. Each takes a descriptor: for large buffers that stay.
+  at::Tensor Zeros(int64_t elements, at::ScalarType type) const;
+
   // `trace` may be null; else it outlives the group. `compute_track` gets the waits, `track` the
   // collectives.
   void SetTrace(Trace* trace, int compute_track, int track);
@@ -93,13 +97,15 @@ class Group {
   absl::Status Agree(const absl::Status& status, absl::Status& agreed);
 
  private:
-  explicit Group(std::unique_ptr<collectives::Communicator> communicator)
-      : communicator_(std::move(communicator)) {}
+  Group(std::shared_ptr<collectives::Endpoint> endpoint,
+        std::unique_ptr<collectives::Communicator> communicator)
+      : endpoint_(std::move(endpoint)), communicator_(std::move(communicator)) {}
   absl::StatusOr<Pending> ReduceScatter(at::Tensor shard, at::Tensor full,
                                         collectives::ReduceOp op);
   absl::Status Block(collectives::Work& work, const char* wait_name);
 
-  std::unique_ptr<collectives::Communicator> communicator_;  // null: a group of one
+  std::shared_ptr<collectives::Endpoint> endpoint_;  // null, as the next: a group of one
+  std::unique_ptr<collectives::Communicator> communicator_;
   Trace* trace_ = nullptr;
   int compute_track_ = 0;
   int track_ = 0;

@@ -15,7 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
-#include "trainer/loop/memory.h"
+#include "trainer/memory/memory.h"
 #include "trainer/model/parameters.h"
 #include "trainer/parallel/layout.h"
 

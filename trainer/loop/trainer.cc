@@ -27,7 +27,7 @@
 #include "trainer/loop/export.h"
 #include "trainer/loop/forecast.h"
 #include "trainer/loop/generate.h"
-#include "trainer/loop/memory.h"
+#include "trainer/memory/memory.h"
 #include "trainer/loop/metrics_log.h"
 #include "trainer/loop/peak.h"
 #include "trainer/loop/progress.h"

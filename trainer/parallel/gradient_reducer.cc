@@ -11,6 +11,8 @@ namespace {
 // Buffers for whole gradients that stages 2 and 3 begin with; more are made only when all are being
 // written at the same time.
 constexpr int kPoolBuffers = 3;
+// Elements: gradients of a bucket begin with a cache line.
+constexpr int64_t kAligned = 64;
 
 }  // namespace
 
@@ -21,19 +23,33 @@ GradientReducer::GradientReducer(const ParameterStore* store, const ParallelGrou
       reduce_type_(store->options().reduce_fp32 ? at::kFloat : store->compute_type()),
       buckets_(store->buckets().size()),
       uses_left_(store->parameters().size()) {
-  for (size_t b = 0; b < buckets_.size(); ++b) Allocate(b);
+  Allocate();
 }
 
-void GradientReducer::Allocate(size_t index) {
-  Bucket& bucket = buckets_[index];
-  const int64_t shard = ShardOf(static_cast<int>(index));
+void GradientReducer::Allocate() {
   if (ReducesEach()) {
-    bucket.shard = at::zeros({shard}, Accumulates() ? at::ScalarType::Float : reduce_type_);
+    const at::ScalarType type = Accumulates() ? at::ScalarType::Float : reduce_type_;
+    for (size_t b = 0; b < buckets_.size(); ++b) {
+      buckets_[b].shard = at::zeros({ShardOf(static_cast<int>(b))}, type);
+    }
     return;
   }
-  bucket.buffer = static_cast<int>(buffers_.size());
-  buffers_.push_back({at::zeros({shard * group_.size()}, reduce_type_), at::Tensor()});
-  bucket.shard = group_.size() == 1 ? buffers_.back().full : at::zeros({shard}, reduce_type_);
+  // One piece of memory: a large model has a thousand buckets, and a process as many descriptors.
+  auto room = [&](size_t b) {
+    const int64_t elements = ShardOf(static_cast<int>(b)) * group_.size();
+    return (elements + kAligned - 1) / kAligned * kAligned;
+  };
+  int64_t elements = 0;
+  for (size_t b = 0; b < buckets_.size(); ++b) elements += room(b);
+  const at::Tensor all = group_.Zeros(elements, reduce_type_);
+  int64_t at = 0;
+  for (size_t b = 0; b < buckets_.size(); at += room(b), ++b) {
+    const int64_t shard = ShardOf(static_cast<int>(b));
+    Bucket& bucket = buckets_[b];
+    bucket.buffer = static_cast<int>(buffers_.size());
+    buffers_.push_back({all.narrow(0, at, shard * group_.size()), at::Tensor()});
+    bucket.shard = group_.size() == 1 ? buffers_.back().full : at::zeros({shard}, reduce_type_);
+  }
 }
 
 void GradientReducer::BeginStep() {
@@ -64,7 +80,7 @@ int GradientReducer::TakeBuffer(Bucket& bucket) {
       shard = std::max(shard, ShardOf(static_cast<int>(b)));
     }
     free_buffers_.push_back(static_cast<int>(buffers_.size()));
-    buffers_.push_back({at::zeros({shard * group_.size()}, reduce_type_),
+    buffers_.push_back({group_.Zeros(shard * group_.size(), reduce_type_),
                         Accumulates() ? at::zeros({shard}, reduce_type_) : at::Tensor()});
   }
   bucket.buffer = free_buffers_.back();

@@ -11,7 +11,8 @@
 // Stage 1: whole gradients accumulate over the micro-batches and are reduced with the last one.
 // Stages 2 and 3: they are reduced with every micro-batch, shards accumulate in fp32, and the
 // buffers for whole gradients are a few that are used over and over. With one rank nothing is
-// communicated and gradients are used where they are.
+// communicated and gradients are used where they are. The ranks of a host reduce whole gradients
+// where they lie (Group::Zeros).
 //
 // Used by one thread. The first failure of a collective is kept and returned by the next call.
 #ifndef WEFT_TRAINER_PARALLEL_GRADIENT_REDUCER_H_
@@ -72,7 +73,7 @@ class GradientReducer final : public GradientSink {
   int64_t ShardOf(int bucket) const {
     return store_.buckets()[static_cast<size_t>(bucket)].layout.shard;
   }
-  void Allocate(size_t index);
+  void Allocate();
   void Expect(int bucket);
   int TakeBuffer(Bucket& bucket);
   void StartReduction(int bucket_index);

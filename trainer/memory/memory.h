@@ -1,7 +1,9 @@
 // What memory this process takes: tensors, counted as LibTorch allocates and frees them, and what
 // the kernel says.
-#ifndef WEFT_TRAINER_LOOP_MEMORY_H_
-#define WEFT_TRAINER_LOOP_MEMORY_H_
+#ifndef WEFT_TRAINER_MEMORY_MEMORY_H_
+#define WEFT_TRAINER_MEMORY_MEMORY_H_
+
+#include <cstdint>
 
 #include "base/units.h"
 
@@ -15,6 +17,9 @@ void CountTensorMemory();
 Bytes TensorMemory();
 Bytes PeakTensorMemory();
 void ForgetTensorPeak();
+// For a tensor whose memory LibTorch did not allocate: its bytes, and the same below 0 when it goes.
+// Thread-safe.
+void AddTensorMemory(int64_t bytes);
 
 // From the kernel; 0 where /proc does not say. Of this process: what is resident, the most that
 // was, and what is resident and no file's.
@@ -26,4 +31,4 @@ Bytes MachineMemory();
 
 }  // namespace weft::train
 
-#endif  // WEFT_TRAINER_LOOP_MEMORY_H_
+#endif  // WEFT_TRAINER_MEMORY_MEMORY_H_

@@ -1,4 +1,4 @@
-#include "trainer/loop/memory.h"
+#include "trainer/memory/memory.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -24,12 +24,19 @@ constexpr size_t kHeader = 64;
 
 std::atomic<int64_t> in_use{0};
 std::atomic<int64_t> peak{0};
+std::atomic<bool> counts{false};
+
+void Count(int64_t bytes) {
+  const int64_t now = in_use.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  int64_t most = peak.load(std::memory_order_relaxed);
+  while (now > most && !peak.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
+  }
+}
 
 void Free(void* data) {
   if (data == nullptr) return;
   char* begin = static_cast<char*>(data) - kHeader;
-  in_use.fetch_sub(static_cast<int64_t>(*reinterpret_cast<size_t*>(begin)),
-                   std::memory_order_relaxed);
+  Count(-static_cast<int64_t>(*reinterpret_cast<size_t*>(begin)));
   std::free(begin);
 }
 
@@ -41,11 +48,7 @@ class CountingAllocator final : public c10::Allocator {
     void* begin = nullptr;
     if (posix_memalign(&begin, kHeader, bytes + kHeader) != 0) throw std::bad_alloc();
     *static_cast<size_t*>(begin) = bytes;
-    const int64_t now = in_use.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed) +
-                        static_cast<int64_t>(bytes);
-    int64_t most = peak.load(std::memory_order_relaxed);
-    while (now > most && !peak.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
-    }
+    Count(static_cast<int64_t>(bytes));
     void* data = static_cast<char*>(begin) + kHeader;
     return {data, data, &Free, device};
   }
@@ -94,9 +97,14 @@ void CountTensorMemory() {
   static CountingAllocator* const allocator = [] {
     auto* made = new CountingAllocator();  // for ever: tensors may outlive all else
     c10::SetCPUAllocator(made, /*priority=*/1);
+    counts = true;
     return made;
   }();
   (void)allocator;
+}
+
+void AddTensorMemory(int64_t bytes) {
+  if (counts) Count(bytes);
 }
 
 Bytes TensorMemory() { return Bytes(in_use.load()); }
