@@ -35,4 +35,9 @@ Cost SpreadOverHosts(Cost cost, const CollectiveSpec& spec) {
   return cost;
 }
 
+double OthersInOrder(const CollectiveSpec& spec) {
+  if (spec.place == nullptr || spec.place->hosts.size() == 1) return 0;
+  return std::max(0, spec.size - spec.place->ranks_min - 1);
+}
+
 }  // namespace weft::collectives

@@ -46,6 +46,10 @@ struct Cost {
   double turns_across = 0;
   double elements_across = 0;
   double lanes = 1;  // links at once that carry them
+  // Of the rank that has most: receives from other hosts that wait for one another, as reductions in
+  // a fixed order do, beyond the first. Each is posted, and so on its way, when the one before it is
+  // done. Of one chunk.
+  double in_order = 0;
   // Of them, those out of or into the switch with the busiest cables to others, all its hosts
   // together; < 0: as where every host talks to all others alike.
   double elements_beyond = -1;
@@ -69,6 +73,8 @@ const Algorithm* FindAlgorithm(absl::string_view name, CollectiveKind kind);
 
 // For cost functions: fills in what lies between hosts where every rank talks to all others alike.
 Cost SpreadOverHosts(Cost cost, const CollectiveSpec& spec);
+// Likewise: `in_order` of a rank that takes from every other one after another.
+double OthersInOrder(const CollectiveSpec& spec);
 
 }  // namespace weft::collectives
 

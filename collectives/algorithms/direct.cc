@@ -207,6 +207,8 @@ RankSchedule Build(const CollectiveSpec& spec) {
       return ExchangeAll(spec, spec.size);
     case CollectiveKind::kBarrier:
       return Barrier(spec);
+    case CollectiveKind::kSendReceive:  // no collective
+      break;
   }
   return {};
 }
@@ -263,8 +265,12 @@ Cost CostOf(const CollectiveSpec& spec) {
       cost.turns = spec.size > kBarrierAtOnce ? Log2Ceil(spec.size) : 1;
       cost.messages = spec.size > kBarrierAtOnce ? cost.turns : n - 1;
       break;
+    case CollectiveKind::kSendReceive:  // no collective
+      break;
   }
-  return SpreadOverHosts(cost, spec);
+  cost = SpreadOverHosts(cost, spec);
+  if (cost.reduced > 0) cost.in_order = OthersInOrder(spec);
+  return cost;
 }
 
 }  // namespace

@@ -93,7 +93,9 @@ Cost CostOf(const CollectiveSpec& spec) {
     cost.copied = count;
     cost.balance = (n + 1) / (n * n);
   }
-  return SpreadOverHosts(cost, spec);
+  cost = SpreadOverHosts(cost, spec);
+  if (cost.reduced > 0) cost.in_order = OthersInOrder(spec);
+  return cost;
 }
 
 }  // namespace

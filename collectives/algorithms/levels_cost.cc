@@ -33,6 +33,7 @@ Cost LevelsCost(const CollectiveSpec& spec) {
       cost.elements_across = count * passes;
       if (place.hosts.size() > kHostsAtOnce) cost.elements_beyond = cost.elements_across;
       cost.fill = (cost.turns > 2 ? 2 : 0) * chunk;
+      if (place.hosts.size() <= kHostsAtOnce) cost.in_order = std::max(others - 1, 0.0);
       break;
     }
     case CollectiveKind::kAllGather:
@@ -49,6 +50,7 @@ Cost LevelsCost(const CollectiveSpec& spec) {
       cost.elements = moved * length;
       cost.elements_across = std::max(m * others, n - rails) * outside * length;
       (reduces ? cost.reduced : cost.copied) = reduces ? cost.elements : length;
+      if (reduces) cost.in_order = std::max(others - 1, 0.0);
       cost.fill = inside * outside * std::min(static_cast<double>(spec.chunk), length);
       break;
     }

@@ -65,7 +65,7 @@ const Calibration& DefaultCalibration() {
     auto* made = new Calibration;
     made->links[0] = {.latency = 340, .message = 280, .byte = 0.11, .host_byte = 0.10};
     const LinkCosts tcp{.latency = 8600, .message = 2700, .byte = 0.18, .host_byte = 0.38};
-    const LinkCosts nic{.latency = 3000, .message = 600, .byte = 0.09, .host_byte = 0.082};
+    const LinkCosts nic{.latency = 3000, .message = 600, .byte = 0.02, .host_byte = 0.082};
     made->links[1] = made->links[4] = tcp;
     made->links[2] = made->links[3] = nic;
     made->reduce_byte = 0.0095, made->copy_byte = 0.018, made->switch_rank = 1370;

@@ -68,8 +68,11 @@ int64_t TimeOf(const Cost& cost, const CollectiveSpec& spec, size_t element,
 
   const double inside = cost.turns - cost.turns_across;
   const double waiting = ranks > cores ? ranks / cores * table.switch_rank : 0;
-  const double latency =
-      inside * table.inside.latency + cost.turns_across * across.latency + cost.turns * waiting;
+  const double message_bytes = cost.messages > 0 ? cost.elements / cost.messages * bytes : 0;
+  const double in_order =
+      message_bytes > static_cast<double>(table.eager_bytes) ? cost.in_order : 0;
+  const double latency = inside * table.inside.latency +
+                         (cost.turns_across + in_order) * across.latency + cost.turns * waiting;
   const double fill_byte = cost.turns_across > 0 ? across.byte : table.inside.byte;
   return std::llround(latency + cost.fill * bytes * fill_byte + std::max({work, memory, wire}));
 }
@@ -90,6 +93,7 @@ CostTable TableFor(const Calibration& calibration, const Settings& settings, int
   table.switch_rank = calibration.switch_rank;
   table.cores = cores;
   table.chunk_bytes = settings.ByteCount("collective.chunk_bytes").count();
+  if (transport == "verbs") table.eager_bytes = settings.ByteCount("verbs.eager_max").count();
   table.source = calibration.source;
   return table;
 }
@@ -100,8 +104,8 @@ std::string ToWord(const CostTable& table) {
     absl::StrAppendFormat(&text, "%a,%a,%a,%a,", link->latency, link->message, link->byte,
                           link->host_byte);
   }
-  absl::StrAppendFormat(&text, "%a,%a,%a,%d,%d,", table.reduce_byte, table.copy_byte,
-                        table.switch_rank, table.cores, table.chunk_bytes);
+  absl::StrAppendFormat(&text, "%a,%a,%a,%d,%d,%d,", table.reduce_byte, table.copy_byte,
+                        table.switch_rank, table.cores, table.chunk_bytes, table.eager_bytes);
   return absl::StrCat(text, absl::BytesToHexString(table.source));
 }
 
@@ -113,18 +117,19 @@ absl::StatusOr<CostTable> FromWord(absl::string_view word) {
       &table.across.latency, &table.across.message, &table.across.byte, &table.across.host_byte,
       &table.reduce_byte,    &table.copy_byte,      &table.switch_rank};
   const std::vector<std::string> parts = absl::StrSplit(word, ',');
-  bool right = parts.size() == kNumbers + 3;
+  bool right = parts.size() == kNumbers + 4;
   for (size_t i = 0; right && i < kNumbers; ++i) {
     char* end = nullptr;
     *numbers[i] = std::strtod(parts[i].c_str(), &end);
     right = end != parts[i].c_str() && *end == '\0' && *numbers[i] >= 0;
   }
   if (!right || !absl::SimpleAtoi(parts[kNumbers], &table.cores) || table.cores < 1 ||
-      !absl::SimpleAtoi(parts[kNumbers + 1], &table.chunk_bytes) || table.chunk_bytes < 1) {
+      !absl::SimpleAtoi(parts[kNumbers + 1], &table.chunk_bytes) || table.chunk_bytes < 1 ||
+      !absl::SimpleAtoi(parts[kNumbers + 2], &table.eager_bytes) || table.eager_bytes < 0) {
     return absl::DataLossError(
         absl::StrCat("rank 0 published no valid table of costs: \"", absl::CHexEscape(word), "\""));
   }
-  table.source = absl::HexStringToBytes(parts[kNumbers + 2]);
+  table.source = absl::HexStringToBytes(parts[kNumbers + 3]);
   return table;
 }
 

@@ -7,7 +7,7 @@
 //   memory     bytes of all ranks of a host pass through it
 //   the wire   bytes of all ranks of a host leave by it
 //
-//   time = turns * latency + fill * byte + the largest of
+//   time = (turns + in_order) * latency + fill * byte + the largest of
 //          work    messages * message + elements * byte + reduced * reduce + copied * copy,
 //                  times the ranks that want a core, over cores, where that is above 1
 //          memory  elements moved and copied by all ranks of a host, as far as caches do not hold
@@ -44,6 +44,8 @@ struct CostTable {
   double switch_rank = 0;        // from one rank to another on a core
   int cores = 1;                 // of a host, for all its ranks
   int64_t chunk_bytes = 262144;  // collective.chunk_bytes
+  int64_t eager_bytes = 0;       // messages between hosts up to this long do not wait for their
+                                 // receives, so that `in_order` costs nothing
   std::string source;            // "defaults", or the file; one line
 };
 

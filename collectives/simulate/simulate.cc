@@ -53,18 +53,30 @@ class Translator {
   }
   // A message is one node, at its send.
   size_t Node(size_t index) const { return IsReceive(At(index).kind) ? partner_[index] : index; }
+  // Of one half of a message, or of a step that is none.
+  template <typename Visit>
+  void ForEachNeedOf(size_t half, Visit visit) const {
+    const StepName name = names_[half];
+    const RankSchedule& schedule = schedules_[name.rank];
+    for (uint32_t earlier : schedule.After(schedule.steps[name.step])) {
+      visit(Node(base_[name.rank] + earlier));
+    }
+  }
   template <typename Visit>
   void ForEachNeed(size_t node, Visit visit) const {
     for (size_t half : {node, partner_[node]}) {
-      if (half == kAlone) continue;
-      const StepName name = names_[half];
-      const RankSchedule& schedule = schedules_[name.rank];
-      for (uint32_t earlier : schedule.After(schedule.steps[name.step])) {
-        visit(Node(base_[name.rank] + earlier));
-      }
+      if (half != kAlone) ForEachNeedOf(half, visit);
     }
   }
-  OperationId Add(size_t node, absl::Span<const OperationId> after);
+  bool TakesTimeInside() const {
+    return placement_.local.bytes_per_second() > 0 ||
+           placement_.local_latency > absl::ZeroDuration();
+  }
+  bool IsEager(size_t node) const;
+  OperationId AddTransfer(size_t node, absl::Span<const OperationId> after);
+  // `sender`: what the sending half of a message waits for; `after`: what both do.
+  OperationId Add(size_t node, absl::Span<const OperationId> sender,
+                  absl::Span<const OperationId> after);
   OperationId Compute(topology::Endpoint at, absl::Duration duration,
                       absl::Span<const OperationId> after) {
     return workload_.Add(
@@ -122,18 +134,46 @@ absl::Status Translator::Match() {
   return absl::OkStatus();
 }
 
-OperationId Translator::Add(size_t node, absl::Span<const OperationId> after) {
+// Eager messages wait for their sender alone, and who waits for them waits for both.
+bool Translator::IsEager(size_t node) const {
+  const Step& step = At(node);
+  if (step.kind != StepKind::kSend) return false;
+  const topology::Endpoint here = placement_.endpoints[names_[node].rank];
+  const topology::Endpoint there = placement_.endpoints[static_cast<size_t>(step.peer)];
+  return here.host != there.host &&
+         placement_.element * static_cast<int64_t>(step.length) <= placement_.eager;
+}
+
+OperationId Translator::AddTransfer(size_t node, absl::Span<const OperationId> after) {
+  const Step& step = At(node);
+  const topology::Endpoint here = placement_.endpoints[names_[node].rank];
+  const topology::Endpoint there = placement_.endpoints[static_cast<size_t>(step.peer)];
+  const Bytes bytes = placement_.element * static_cast<int64_t>(step.length);
+  OperationId posted = 0;
+  if (here.host != there.host && placement_.send_latency > absl::ZeroDuration()) {
+    posted = Compute(here, placement_.send_latency, after);
+    after = {&posted, 1};
+  }
+  return workload_.Add(
+      {.in_order = true, .source = here, .target = there, .bytes = bytes, .group = group_}, after);
+}
+
+OperationId Translator::Add(size_t node, absl::Span<const OperationId> sender,
+                            absl::Span<const OperationId> after) {
   const Step& step = At(node);
   const Bytes bytes = placement_.element * static_cast<int64_t>(step.length);
   const topology::Endpoint here = placement_.endpoints[names_[node].rank];
   if (step.kind == StepKind::kSend) {
-    const topology::Endpoint there = placement_.endpoints[static_cast<size_t>(step.peer)];
-    if (here.host == there.host && placement_.local.bytes_per_second() > 0) {
-      return Compute(here, bytes / placement_.local, after);
+    if (IsEager(node)) {
+      std::vector<OperationId> met(after.begin(), after.end());
+      met.push_back(AddTransfer(node, sender));
+      return workload_.Add({.kind = OperationKind::kJoin, .group = group_}, met);
     }
-    return workload_.Add(
-        {.in_order = true, .source = here, .target = there, .bytes = bytes, .group = group_},
-        after);
+    const topology::Endpoint there = placement_.endpoints[static_cast<size_t>(step.peer)];
+    if (here.host != there.host || !TakesTimeInside()) return AddTransfer(node, after);
+    const bool counts = placement_.local.bytes_per_second() > 0;
+    const absl::Duration moving = counts ? bytes / placement_.local : absl::ZeroDuration();
+    return Compute(here, placement_.local_latency + moving, after);
   }
   if (placement_.memory.bytes_per_second() > 0) {
     return Compute(here, bytes / placement_.memory, after);
@@ -157,13 +197,15 @@ absl::StatusOr<OperationId> Translator::Translate(OperationId begin) {
     if (waits[node] == 0) ready.push_back(node);
   }
   std::vector<OperationId> ids(names_.size());
-  std::vector<OperationId> after, ends{begin};
+  std::vector<OperationId> sender, after, ends{begin};
   for (size_t done = 0; done < ready.size(); ++done) {
     const size_t node = ready[done];
-    after.clear();
+    sender.clear(), after.clear();
+    ForEachNeedOf(node, [&](size_t need) { sender.push_back(ids[need]); });
     ForEachNeed(node, [&](size_t need) { after.push_back(ids[need]); });
+    if (sender.empty()) sender.push_back(begin);
     if (after.empty()) after.push_back(begin);
-    ids[node] = Add(node, after);
+    ids[node] = Add(node, sender, after);
     if (needed_by[node].empty()) ends.push_back(ids[node]);
     for (uint32_t next : needed_by[node]) {
       if (--waits[next] == 0) ready.push_back(next);

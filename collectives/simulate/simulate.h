@@ -2,7 +2,8 @@
 // as a Workload of the fabric.
 //
 // Every send becomes a transfer to the peer's endpoint, which starts once the sender has reached it
-// and, as on the wire, once the receiver has posted the receive that meets it. Steps that only
+// and, as on the wire, once the receiver has posted the receive that meets it; short ones may be
+// stated not to wait for that. Steps that only
 // touch memory (copy, reduce, scale) take no time, or `memory` if it is stated.
 #ifndef WEFT_COLLECTIVES_SIMULATE_SIMULATE_H_
 #define WEFT_COLLECTIVES_SIMULATE_SIMULATE_H_
@@ -13,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/units.h"
 #include "collectives/algorithms/algorithm.h"
@@ -25,7 +27,11 @@ struct SimulationPlacement {
   std::vector<topology::Endpoint> endpoints;  // by rank
   Bytes element{4};
   Bandwidth memory;  // of copies and reductions, by bytes written; 0: they take no time
-  Bandwidth local;   // of a message between two ranks of a host, each alone; 0: it takes no time
+  // Of a message between two ranks of a host, each alone; 0: it takes the latency only.
+  Bandwidth local;
+  absl::Duration local_latency;  // likewise; where both are 0, the message takes no time
+  absl::Duration send_latency;   // of a message to another host, before it leaves
+  Bytes eager;  // messages to other hosts up to this long leave before their receive is posted
 };
 
 // Appends a collective to `workload`, in a group of its own called `name`. No rank starts before

@@ -154,6 +154,24 @@ size_t SwitchOf(const GroupPlace& place, int rank) {
       place.switch_of[static_cast<size_t>(place.host[static_cast<size_t>(rank)])]);
 }
 
+// Of the rank that has most: receives from other hosts on a chain of receives that wait for one
+// another, beyond the first.
+double ReceivesInOrder(const Case& built, const GroupPlace& place) {
+  int longest = 0;
+  for (size_t r = 0; r < built.schedules.size(); ++r) {
+    const RankSchedule& schedule = built.schedules[r];
+    std::vector<int> chain(schedule.steps.size());
+    for (size_t i = 0; i < schedule.steps.size(); ++i) {
+      const Step& step = schedule.steps[i];
+      if (step.kind != StepKind::kReceiveReduce) continue;
+      for (uint32_t earlier : schedule.After(step)) chain[i] = std::max(chain[i], chain[earlier]);
+      if (place.host[r] != place.host[static_cast<size_t>(step.peer)]) ++chain[i];
+      longest = std::max(longest, chain[i]);
+    }
+  }
+  return std::max(0, longest - 1);
+}
+
 Cost Counted(const Case& built) {
   Cost cost;
   const int n = static_cast<int>(built.specs.size());
@@ -188,6 +206,7 @@ Cost Counted(const Case& built) {
   cost.elements_beyond = *std::max_element(beyond.begin(), beyond.end());
   cost.balance = cost.elements > 0 ? all / (cost.elements * n) : 1;
   cost.turns = LongestChain(built);
+  cost.in_order = ReceivesInOrder(built, place);
   return cost;
 }
 
@@ -243,6 +262,7 @@ TEST(CostTest, BetweenHostsIsWhatTheSchedulesHold) {
         EXPECT_GE(counted.elements_across, cost.elements_across * 0.99);
         EXPECT_NEAR(cost.elements, counted.elements, 0.01 * counted.elements);
         EXPECT_EQ(cost.turns, counted.turns);
+        EXPECT_EQ(cost.in_order, counted.in_order);
       }
     }
   });

@@ -174,6 +174,23 @@ TEST(ForcedTest, NamesTheRuleAndWhatWouldBeRight) {
   }
 }
 
+// Reductions in a fixed order take from other hosts one after another, where messages are too long
+// to run ahead of their receives.
+TEST(PlannerTest, WhatWaitsForItsReceiveCostsALatencyMore) {
+  const CostTable table = Table(64, "verbs");
+  CollectiveSpec spec{
+      .kind = CollectiveKind::kReduceScatter, .size = 16, .count = 1024, .chunk = 65536};
+  spec.place = Hosts(16, 1);
+  auto time = [&](const Algorithm& algorithm) {
+    return TimeOf(algorithm.cost(spec), spec, 4, table);
+  };
+  EXPECT_EQ(kDirect.cost(spec).in_order, 14);
+  EXPECT_LT(time(kDirect), time(kHalvingDoubling));  // 4 KiB
+  spec.count += 1;
+  EXPECT_GE(time(kDirect), 15 * table.across.latency);
+  EXPECT_NE(ChoosePlan(spec, 4, table, "").algorithm, &kDirect);
+}
+
 TEST(CostTableTest, TravelsUnchanged) {
   CostTable table = Table(3, "verbs");
   table.source = "a file, with spaces";
@@ -183,9 +200,10 @@ TEST(CostTableTest, TravelsUnchanged) {
   EXPECT_EQ(other.inside.latency, table.inside.latency);
   EXPECT_EQ(other.across.host_byte, table.across.host_byte);
   EXPECT_EQ(other.cores, 3);
+  EXPECT_EQ(other.eager_bytes, 4096);
   EXPECT_EQ(other.source, table.source);
   EXPECT_EQ(ToWord(table).find(' '), std::string::npos);
-  for (const char* wrong : {"", "-", "1,2,3", "a,b,c,d,e,f,g,h,i,j,k,1,1,"}) {
+  for (const char* wrong : {"", "-", "1,2,3", "a,b,c,d,e,f,g,h,i,j,k,1,1,1,"}) {
     EXPECT_EQ(FromWord(wrong).status().code(), absl::StatusCode::kDataLoss) << wrong;
   }
 }

@@ -20,6 +20,8 @@
 #include "collectives/planner/group_place.h"
 #include "collectives/planner/planner.h"
 #include "tools/plan/collective_picture.h"
+#include "tools/plan/collective_simulation.h"
+#include "tools/plan/progress.h"
 #include "topology/fabric/load.h"
 #include "topology/host/affinity.h"
 #include "topology/order/hostlist.h"
@@ -39,7 +41,8 @@ measured on this machine, or defaults. docs/collectives.md explains them, and th
 
 Examples:
   weft-plan collective all_reduce --hosts 16 --ranks-per-host 8 --transport verbs --svg all_reduce.svg
-  weft-plan collective all_gather --size 64MiB --fabric megascale:hosts=64 --hosts h[0-31] --transport verbs)";
+  weft-plan collective all_gather --size 64MiB --fabric megascale:hosts=64 --hosts h[0-31] --transport verbs
+  weft-plan collective all_reduce --fabric leaf-spine:leaves=4,spines=4,hosts_per_leaf=4 --transport verbs --simulate flow)";
 
 constexpr int64_t kStep = 4;  // from one size to the next of a range
 constexpr int kRanksMax = 1 << 20;
@@ -53,6 +56,10 @@ struct Group {
   planner::CostTable table;
   planner::Forced forced;
   size_t element = 4;
+  // With a fabric: it, the hosts of the group, and what the table had for `across` without it.
+  std::optional<topology::Fabric> network;
+  std::vector<NodeId> nodes;
+  double software_latency = 0;
 
   std::string Switches() const {
     if (place == nullptr || place->switches.size() < 2) return "";
@@ -71,6 +78,23 @@ struct Answer {
   int64_t bytes = 0;
   planner::Plan choice;
   std::vector<planner::Plan> plans;  // cheapest first
+  // With --simulate, by plan: ns, or nothing where there are too many steps.
+  std::vector<std::optional<int64_t>> simulated;
+
+  std::optional<int64_t> Simulated(const planner::Plan& plan) const {
+    for (size_t i = 0; i < simulated.size(); ++i) {
+      if (plans[i].ToText() == plan.ToText()) return simulated[i];
+    }
+    return std::nullopt;
+  }
+  // Time of the choice over the best, both simulated; nothing where the choice is not.
+  std::optional<double> Regret() const {
+    const std::optional<int64_t> own = Simulated(choice);
+    if (!own.has_value()) return std::nullopt;
+    int64_t best = *own;
+    for (const std::optional<int64_t>& one : simulated) best = std::min(best, one.value_or(best));
+    return best > 0 ? static_cast<double>(*own) / static_cast<double>(best) - 1 : 0;
+  }
 };
 
 // nccl-tests' factor from size over time to bus bandwidth.
@@ -134,33 +158,62 @@ std::string Microseconds(int64_t nanoseconds) {
   return absl::StrFormat("%.1f", static_cast<double>(nanoseconds) / 1e3);
 }
 
+std::string SimulatedText(const std::optional<int64_t>& nanoseconds) {
+  return nanoseconds.has_value() ? Microseconds(*nanoseconds) : "-";
+}
+
 std::string ChunkText(const Group& group, const planner::Plan& plan) {
   return ToString(Bytes(static_cast<int64_t>(plan.chunk * group.element)));
 }
 
 // The choice and its runners-up.
 std::string Explanation(const Group& group, const Answer& answer, size_t count) {
-  std::string text =
-      absl::StrFormat("%s of %s: %s\n\n  %-20s %12s %12s %10s %8s\n", ToString(group.kind),
-                      ToString(Bytes(answer.bytes)), answer.choice.why, "algorithm", "time (us)",
-                      "busbw (GB/s)", "chunk", "of best");
+  std::string text = absl::StrFormat(
+      "%s of %s: %s\n\n  %-20s %12s %12s %10s %8s%s\n", ToString(group.kind),
+      ToString(Bytes(answer.bytes)), answer.choice.why, "algorithm", "time (us)", "busbw (GB/s)",
+      "chunk", "of best", answer.simulated.empty() ? "" : " simulated (us)");
   for (size_t i = 0; i < std::min(count, answer.plans.size()); ++i) {
     const planner::Plan& plan = answer.plans[i];
     const bool chosen = plan.ToText() == answer.choice.ToText();
     absl::StrAppendFormat(
-        &text, "%s %-20s %12s %12.3f %10s %7.2fx\n", chosen ? "*" : " ", plan.ToText(),
+        &text, "%s %-20s %12s %12.3f %10s %7.2fx", chosen ? "*" : " ", plan.ToText(),
         Microseconds(plan.nanoseconds), BusBandwidth(group, answer.bytes, plan.nanoseconds),
         ChunkText(group, plan),
         static_cast<double>(plan.nanoseconds) /
             static_cast<double>(std::max<int64_t>(answer.plans[0].nanoseconds, 1)));
+    if (!answer.simulated.empty()) {
+      absl::StrAppendFormat(&text, " %14s", SimulatedText(answer.simulated[i]));
+    }
+    text += '\n';
   }
   return text;
 }
 
+// How far the choices are from what the simulator finds best.
+std::string RegretText(absl::Span<const Answer> answers) {
+  double sum = 0, most = 0;
+  int64_t at = 0;
+  size_t count = 0;
+  for (const Answer& answer : answers) {
+    const std::optional<double> regret = answer.Regret();
+    if (!regret.has_value()) continue;
+    ++count;
+    sum += *regret;
+    if (*regret >= most) most = *regret, at = answer.bytes;
+  }
+  if (count == 0) return "no choice was simulated: the schedules have too many steps\n";
+  return absl::StrFormat(
+      "simulated: the choices take %.1f %% longer than the best, on average over %d sizes; at most "
+      "%.1f %%, at %s\n",
+      100 * sum / static_cast<double>(count), count, 100 * most, ToString(Bytes(at)));
+}
+
 // A line a size.
 std::string Table(const Group& group, absl::Span<const Answer> answers) {
-  std::string text = absl::StrFormat("%10s  %-20s %12s %12s %10s  %s\n", "size", "algorithm",
-                                     "time (us)", "busbw (GB/s)", "chunk", "then");
+  const bool simulates = !answers.empty() && !answers[0].simulated.empty();
+  std::string text =
+      absl::StrFormat("%10s  %-20s %12s %12s %10s%s  %s\n", "size", "algorithm", "time (us)",
+                      "busbw (GB/s)", "chunk", simulates ? " simulated (us)   regret" : "", "then");
   for (const Answer& answer : answers) {
     std::string then;
     int others = 0;
@@ -169,21 +222,32 @@ std::string Table(const Group& group, absl::Span<const Answer> answers) {
       absl::StrAppend(&then, others++ == 0 ? "" : ", ", plan.ToText(), " ",
                       Microseconds(plan.nanoseconds));
     }
-    absl::StrAppendFormat(&text, "%10s  %-20s %12s %12.3f %10s  %s\n",
+    std::string simulated;
+    if (simulates) {
+      const std::optional<double> regret = answer.Regret();
+      simulated =
+          absl::StrFormat(" %14s %8s", SimulatedText(answer.Simulated(answer.choice)),
+                          regret.has_value() ? absl::StrFormat("%.1f %%", 100 * *regret) : "-");
+    }
+    absl::StrAppendFormat(&text, "%10s  %-20s %12s %12.3f %10s%s  %s\n",
                           ToString(Bytes(answer.bytes)), answer.choice.ToText(),
                           Microseconds(answer.choice.nanoseconds),
                           BusBandwidth(group, answer.bytes, answer.choice.nanoseconds),
-                          ChunkText(group, answer.choice), then);
+                          ChunkText(group, answer.choice), simulated, then);
   }
   return text;
 }
 
-ordered_json PlanJson(const Group& group, int64_t bytes, const planner::Plan& plan) {
-  return {{"algorithm", plan.algorithm->name},
-          {"channels", plan.channels},
-          {"chunk_bytes", plan.chunk * group.element},
-          {"time_us", static_cast<double>(plan.nanoseconds) / 1e3},
-          {"busbw_gbytes_per_s", BusBandwidth(group, bytes, plan.nanoseconds)}};
+ordered_json PlanJson(const Group& group, const Answer& answer, const planner::Plan& plan) {
+  ordered_json json{{"algorithm", plan.algorithm->name},
+                    {"channels", plan.channels},
+                    {"chunk_bytes", plan.chunk * group.element},
+                    {"time_us", static_cast<double>(plan.nanoseconds) / 1e3},
+                    {"busbw_gbytes_per_s", BusBandwidth(group, answer.bytes, plan.nanoseconds)}};
+  if (const std::optional<int64_t> simulated = answer.Simulated(plan)) {
+    json["simulated_us"] = static_cast<double>(*simulated) / 1e3;
+  }
+  return json;
 }
 
 ordered_json Json(const Group& group, absl::Span<const Answer> answers) {
@@ -198,12 +262,15 @@ ordered_json Json(const Group& group, absl::Span<const Answer> answers) {
   for (const Answer& answer : answers) {
     ordered_json plans = ordered_json::array();
     for (const planner::Plan& plan : answer.plans) {
-      plans.push_back(PlanJson(group, answer.bytes, plan));
+      plans.push_back(PlanJson(group, answer, plan));
     }
     json["sizes"].push_back({{"bytes", answer.bytes},
-                             {"choice", PlanJson(group, answer.bytes, answer.choice)},
+                             {"choice", PlanJson(group, answer, answer.choice)},
                              {"why", answer.choice.why},
                              {"plans", std::move(plans)}});
+    if (const std::optional<double> regret = answer.Regret()) {
+      json["sizes"].back()["regret"] = *regret;
+    }
   }
   return json;
 }
@@ -212,11 +279,14 @@ Picture PictureOf(const Group& group, absl::Span<const Answer> answers) {
   Picture picture;
   picture.title = absl::StrCat(ToString(group.kind), ": ", group.Describe());
   for (const Answer& answer : answers) {
+    if (!answer.simulated.empty()) picture.measure = "simulated";
     for (const planner::Plan& plan : answer.plans) {
       const bool chosen = plan.algorithm == answer.choice.algorithm;
       const planner::Plan& shown = chosen ? answer.choice : plan;
+      const int64_t nanoseconds =
+          answer.simulated.empty() ? shown.nanoseconds : answer.Simulated(shown).value_or(0);
       picture.Add(plan.algorithm->name, static_cast<double>(answer.bytes),
-                  BusBandwidth(group, answer.bytes, shown.nanoseconds), chosen);
+                  BusBandwidth(group, answer.bytes, nanoseconds), chosen);
     }
   }
   return picture;
@@ -249,7 +319,7 @@ absl::StatusOr<std::vector<int64_t>> SizesOf(const std::vector<std::string>& sin
 absl::StatusOr<std::vector<collectives::RankPlace>> PlacesOnFabric(const std::string& name,
                                                                    const std::string& hosts,
                                                                    Group& group) {
-  WEFT_ASSIGN_OR_RETURN(const topology::Fabric fabric, topology::LoadFabric(name));
+  WEFT_ASSIGN_OR_RETURN(topology::Fabric fabric, topology::LoadFabric(name));
   std::vector<NodeId> nodes(fabric.hosts().begin(), fabric.hosts().end());
   if (size_t number = 0; absl::SimpleAtoi(hosts, &number)) {
     if (number < 1 || number > nodes.size()) {
@@ -262,6 +332,7 @@ absl::StatusOr<std::vector<collectives::RankPlace>> PlacesOnFabric(const std::st
     WEFT_ASSIGN_OR_RETURN(nodes, topology::FindHosts(fabric, wanted));
   }
   WEFT_ASSIGN_OR_RETURN(const planner::FabricNetwork network, planner::NetworkOf(fabric, nodes));
+  group.software_latency = group.table.across.latency;
   group.table.across.latency += absl::ToDoubleNanoseconds(network.delay);
   group.fabric = name;
   std::vector<collectives::RankPlace> places;
@@ -269,6 +340,8 @@ absl::StatusOr<std::vector<collectives::RankPlace>> PlacesOnFabric(const std::st
     WEFT_ASSIGN_OR_RETURN(collectives::RankPlace place, planner::PlaceOnFabric(fabric, node));
     places.push_back(std::move(place));
   }
+  group.network = std::move(fabric);
+  group.nodes = std::move(nodes);
   return places;
 }
 
@@ -303,6 +376,41 @@ absl::Status Spread(absl::Span<const collectives::RankPlace> hosts, int ranks_pe
       absl::StrCat("--root ", group.root, " of a group of ", group.ranks, " ranks"));
 }
 
+// Every plan of every answer, with its time on the fabric of the group.
+absl::Status Simulate(const Group& group, const std::string& level, const std::string& balance,
+                      bool quiet, std::vector<Answer>& answers) {
+  if (!group.network.has_value()) {
+    return absl::InvalidArgumentError("--simulate needs the fabric to simulate: --fabric");
+  }
+  std::vector<topology::Endpoint> endpoints;
+  const int ranks_per_host = group.ranks / group.hosts;
+  for (NodeId node : group.nodes) {
+    for (int i = 0; i < ranks_per_host; ++i) {
+      endpoints.push_back({node, i % group.network->nics(node)});
+    }
+  }
+  CollectiveSimulation simulation(
+      *group.network, std::move(endpoints), group.table, absl::Nanoseconds(group.software_latency),
+      level == "packet" ? SimulationLevel::kPacket : SimulationLevel::kFlow,
+      balance == "ecmp" ? topology::LoadBalance::kEcmp : topology::LoadBalance::kSpray);
+  Progress progress("weft-plan", !quiet);
+  for (size_t a = 0; a < answers.size(); ++a) {
+    Answer& answer = answers[a];
+    const CollectiveSpec spec = SpecFor(group, answer.bytes);
+    for (size_t p = 0; p < answer.plans.size(); ++p) {
+      const double share = static_cast<double>(p) / static_cast<double>(answer.plans.size());
+      progress.Show("simulating",
+                    (static_cast<double>(a) + share) / static_cast<double>(answers.size()));
+      absl::StatusOr<std::optional<int64_t>> time =
+          simulation.Nanoseconds(spec, answer.plans[p], group.element);
+      if (!time.ok()) return Annotate(time.status(), answer.plans[p].ToText());
+      answer.simulated.push_back(*time);
+    }
+  }
+  progress.End();
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 CollectiveCommand::CollectiveCommand(CLI::App& app)
@@ -327,6 +435,15 @@ CollectiveCommand::CollectiveCommand(CLI::App& app)
   command.add_option("--set", settings_, "A setting, name=value; repeatable (see weft-settings)");
   command.add_option("--count", count_, "Algorithms to print of each --size")
       ->check(CLI::Range(1, 100));
+  command
+      .add_option("--simulate", simulate_,
+                  "Runs every plan's schedule on --fabric, by flows or packets; empty: not")
+      ->check(CLI::IsMember({"flow", "packet"}));
+  command
+      .add_option("--load-balance", balance_,
+                  "Of --simulate. spray: no path has more than its share, as with planned ports; "
+                  "ecmp: ports by chance")
+      ->check(CLI::IsMember({"spray", "ecmp"}));
   command.add_option("--svg", svg_, "Picture of bus bandwidth by algorithm and size; empty: none");
   command.add_option("--json", json_, "Write the results into this file; -: print them, no tables");
 }
@@ -365,6 +482,9 @@ absl::Status CollectiveCommand::Run() const {
   }
   std::vector<Answer> answers;
   for (int64_t bytes : sizes) answers.push_back(Ask(group, bytes));
+  if (!simulate_.empty()) {
+    WEFT_RETURN_IF_ERROR(Simulate(group, simulate_, balance_, json_ == "-", answers));
+  }
   if (json_ != "-") {
     absl::PrintF("group  %s\n\n", group.Describe());
     for (size_t i = 0; i < std::min(size_.size(), answers.size()); ++i) {
@@ -372,6 +492,7 @@ absl::Status CollectiveCommand::Run() const {
                    Explanation(group, answers[i], static_cast<size_t>(count_)));
     }
     if (size_.empty()) absl::PrintF("%s", Table(group, answers));
+    if (!simulate_.empty()) absl::PrintF("\n%s", RegretText(answers));
   }
   if (!svg_.empty()) {
     WEFT_RETURN_IF_ERROR(WriteOutput(svg_, DrawPicture(PictureOf(group, answers))));

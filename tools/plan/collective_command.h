@@ -1,6 +1,6 @@
 // `weft-plan collective`: which algorithm a collective takes on a group of ranks, what the others
 // would cost, and a picture of both over sizes. The answer is that of the communicators themselves:
-// the same planner, costs and settings.
+// the same planner, costs and settings. With --simulate, what a fabric makes of each plan besides.
 #ifndef WEFT_TOOLS_PLAN_COLLECTIVE_COMMAND_H_
 #define WEFT_TOOLS_PLAN_COLLECTIVE_COMMAND_H_
 
@@ -22,7 +22,7 @@ class CollectiveCommand {
   CLI::App* command_;
   std::string kind_, sizes_ = "1KiB..256MiB", type_ = "float", group_ = "world";
   std::vector<std::string> size_;
-  std::string fabric_, hosts_, transport_, json_, svg_;
+  std::string fabric_, hosts_, transport_, json_, svg_, simulate_, balance_ = "spray";
   std::vector<std::string> settings_;
   int ranks_per_host_ = 0, root_ = 0, cores_ = 0, count_ = 5;
 };

@@ -93,8 +93,8 @@ void DrawAxes(const Picture& picture, const Axes& axes, std::string& svg) {
   absl::StrAppendFormat(&svg,
                         "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">size</text>\n"
                         "<text transform=\"translate(18 %g) rotate(-90)\" "
-                        "text-anchor=\"middle\">predicted bus bandwidth, GB/s</text>\n",
-                        (kLeft + right) / 2, kHeight - 12, (kTop + bottom) / 2);
+                        "text-anchor=\"middle\">%s bus bandwidth, GB/s</text>\n",
+                        (kLeft + right) / 2, kHeight - 12, (kTop + bottom) / 2, picture.measure);
 }
 
 void DrawLine(const Picture::Line& line, size_t index, const Axes& axes, std::string& svg) {

@@ -19,6 +19,7 @@ struct Picture {
   };
 
   std::string title;
+  std::string measure = "predicted";  // or "simulated"
   std::vector<Line> lines;
 
   void Add(const std::string& name, double bytes, double busbw, bool chosen);

@@ -118,6 +118,50 @@ TEST(Simulate, MemoryTimeComesOnTop) {
   EXPECT_THAT(end() - without, DoubleNear(1, 1e-3));
 }
 
+// Software's part of a message: before it leaves for another host, and between ranks of one.
+TEST(Simulate, MessagesTakeTheirLatencies) {
+  const Fabric fabric = Switch(2);
+  SimulationPlacement placement{.endpoints = fabric.Endpoints()};
+  const CollectiveSpec spec{
+      .kind = CollectiveKind::kBroadcast, .size = 2, .count = 1024, .chunk = 1024};
+  auto end = [&] {
+    Workload workload;
+    EXPECT_TRUE(AddCollective(workload, kBinomial, spec, placement, "test").ok());
+    return absl::ToDoubleMicroseconds(SimulateFlows(fabric, workload, {})->end);
+  };
+  const double across = end();
+  placement.send_latency = absl::Microseconds(5);
+  EXPECT_THAT(end() - across, DoubleNear(5, 1e-3));
+  placement.endpoints[1] = placement.endpoints[0];
+  EXPECT_THAT(end(), DoubleNear(0, 1e-3));
+  placement.local_latency = absl::Microseconds(3);
+  EXPECT_THAT(end(), DoubleNear(3, 1e-3));
+  placement.local = Bandwidth::BytesPerSecond(4096e6);
+  EXPECT_THAT(end(), DoubleNear(4, 1e-3));
+}
+
+// A message that is short enough is on its way while its receiver is busy.
+TEST(Simulate, ShortMessagesDoNotWaitForTheirReceives) {
+  const Fabric fabric = Switch(2);
+  SimulationPlacement placement{.endpoints = fabric.Endpoints(),
+                                .memory = Bandwidth::BytesPerSecond(4096e6)};
+  ScheduleBuilder first, second;
+  first.Send(1, {Buffer::kInput, 0}, 1024);
+  const uint32_t busy = second.Copy({Buffer::kOutput, 0}, {Buffer::kInput, 0}, 16 << 10);
+  second.Receive(0, {Buffer::kScratch, 0}, 1024, {busy});
+  const std::vector<RankSchedule> schedules{std::move(first).Finish(), std::move(second).Finish()};
+  auto end = [&] {
+    Workload workload;
+    EXPECT_TRUE(AddSchedules(workload, schedules, placement, "test").ok());
+    return absl::ToDoubleMicroseconds(SimulateFlows(fabric, workload, {})->end);
+  };
+  EXPECT_GT(end(), 17.9);  // 16 us of copying, and 2 us of cables behind it
+  placement.eager = Bytes(4096);
+  EXPECT_THAT(end(), DoubleNear(16, 1e-3));
+  placement.eager = Bytes(4095);
+  EXPECT_GT(end(), 17.9);
+}
+
 TEST(Simulate, SchedulesThatDoNotMeetAreRefused) {
   const Fabric fabric = Switch(2);
   const SimulationPlacement placement{.endpoints = fabric.Endpoints()};

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -228,6 +229,51 @@ TEST_F(WeftPlan, CollectiveKnowsTheFabricAndTheSettingsThatForce) {
             "tree");
 }
 
+// Both levels of simulation put the algorithms in the same order, and the planner's choice is near
+// the best of it.
+TEST_F(WeftPlan, CollectiveSimulatesItsPlansOnTheFabric) {
+  const std::string group =
+      "collective all_reduce --cores 64 --transport verbs --size 64KiB --size 8MiB --fabric "
+      "leaf-spine:leaves=2,spines=2,hosts_per_leaf=4,bandwidth=100Gbps ";
+  auto simulated = [&](const std::string& level) {
+    const Outcome outcome = Plan(group + "--json - --simulate " + level, "");
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    return json::parse(outcome.output)["sizes"];
+  };
+  const json flows = simulated("flow"), packets = simulated("packet");
+  const double bound_us = 2 * 7 / 8.0 * (8 << 20) / 12.5e3;  // of a ring over NICs of 12.5 GB/s
+  for (const json& plan : flows[1]["plans"]) {
+    EXPECT_GE(plan["simulated_us"].get<double>(), bound_us) << plan;
+  }
+  size_t told_apart = 0;
+  for (size_t size = 0; size < flows.size(); ++size) {
+    EXPECT_LE(flows[size]["regret"].get<double>(), 0.5) << flows[size];
+    std::map<std::string, double> by_packets;
+    for (const json& plan : packets[size]["plans"]) {
+      by_packets[plan["algorithm"]] = plan["simulated_us"];
+    }
+    for (const json& a : flows[size]["plans"]) {
+      for (const json& b : flows[size]["plans"]) {
+        if (a["simulated_us"].get<double>() * 1.25 > b["simulated_us"].get<double>()) continue;
+        EXPECT_LT(by_packets[a["algorithm"]], by_packets[b["algorithm"]]) << a << b;
+        ++told_apart;
+      }
+    }
+  }
+  EXPECT_GT(told_apart, 20U);
+}
+
+TEST_F(WeftPlan, CollectiveDrawsAndSumsUpWhatItSimulates) {
+  const Outcome outcome = Plan(
+      "collective all_gather --transport verbs --sizes 64KiB..1MiB --simulate flow --fabric "
+      "leaf-spine:leaves=2,spines=2,hosts_per_leaf=2 --ranks-per-host 2 --svg " +
+      File("picture.svg"));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("simulated (us)"));
+  EXPECT_THAT(outcome.output, HasSubstr("on average over 3 sizes"));
+  EXPECT_THAT(Read(folder_ / "picture.svg"), HasSubstr("simulated bus bandwidth"));
+}
+
 TEST_F(WeftPlan, CollectiveNamesWhatIsWrong) {
   const std::pair<const char*, const char*> wrongs[] = {
       {"all_redcue", "there are all_reduce"},
@@ -236,6 +282,8 @@ TEST_F(WeftPlan, CollectiveNamesWhatIsWrong) {
       {"all_reduce --hosts h0", "names of hosts need --fabric"},
       {"all_reduce --fabric leaf-spine:leaves=2,spines=1,hosts_per_leaf=2 --hosts 5", "1 to 4"},
       {"all_reduce --fabric leaf-spine:leaves=2,spines=1,hosts_per_leaf=2 --hosts h7", "h7"},
+      {"all_reduce --hosts 4 --simulate flow", "--fabric"},
+      {"all_reduce --simulate fluid", "fluid"},
       {"broadcast --root 3", "--root 3 of a group of 1 ranks"},
       {"all_reduce --set collective.algorithm_by_kind=all_reduce=bruck", "all_reduce lacks"},
       {"all_reduce --set collective.costs=/nowhere/costs", "/nowhere/costs"}};
