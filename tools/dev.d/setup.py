@@ -31,6 +31,9 @@ PACKAGES = """
 # Of the tier roce, installed when that is run: its virtual machine, see tests/roce/machine.py.
 ROCE_PACKAGES = "qemu-system-x86 seabios ipxe-qemu cpio binutils ibverbs-providers".split()
 
+# Of the tier launch: launchers beside our own.
+LAUNCH_PACKAGES = "openmpi-bin slurm-wlm munge openssl".split()
+
 TORCH_VERSION = "2.11.0"
 # Of the torch wheel the headers and the CPU part; of CUDA only the two libraries that
 # libtorch_cpu.so needs to load.

@@ -1,10 +1,10 @@
 """Builds and runs the tests: all tiers, one tier, or those whose names match a filter.
 
-Tiers: unit, seeds, local, fabric, nccl, torch, roce, gpu. What a machine cannot run is skipped,
+Tiers: unit, seeds, local, fabric, nccl, torch, roce, gpu, launch. What a machine cannot run is skipped,
 with the reason. The tier roce takes minutes and is run when it is named only; the name layouts runs the
-trainer's whole matrix of layouts, of which other runs take a sample; nccl and torch
-download what they need (NCCLs and PyTorch, 6 GB) when they are named, and else run with what is
-there.
+trainer's whole matrix of layouts, of which other runs take a sample; nccl, torch and launch
+download what they need (NCCLs and PyTorch, 6 GB; Open MPI and Slurm) when they are named, and else
+run with what is there.
 """
 
 import os
@@ -19,7 +19,7 @@ import nccls
 import setup
 from common import PRESETS, ROOT, Failure, Stopwatch, say
 
-TIERS = ("unit", "seeds", "local", "fabric", "nccl", "torch", "roce", "gpu")
+TIERS = ("unit", "seeds", "local", "fabric", "nccl", "torch", "roce", "gpu", "launch")
 SANITIZED_TIERS = ("unit", "seeds", "local")
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
@@ -76,6 +76,8 @@ def run_preset(preset: str, what: str | None) -> Result:
     named = what.split("|") if what is not None else []
     if "roce" in named:
         setup.install_packages(setup.ROCE_PACKAGES)
+    if "launch" in named:
+        setup.install_packages(setup.LAUNCH_PACKAGES)
     if "nccl" in named:
         nccls.install()
     if "nccl" in named or "torch" in named:

@@ -24,7 +24,8 @@
 #include "tools/plan/progress.h"
 #include "topology/fabric/load.h"
 #include "topology/host/affinity.h"
-#include "topology/order/hostlist.h"
+#include "topology/job/hostlist.h"
+#include "topology/order/find_hosts.h"
 
 namespace weft::plan {
 namespace {

@@ -10,8 +10,9 @@
 #include "base/status.h"
 #include "tools/plan/progress.h"
 #include "topology/fabric/load.h"
+#include "topology/job/hostlist.h"
 #include "topology/order/bound.h"
-#include "topology/order/hostlist.h"
+#include "topology/order/find_hosts.h"
 #include "topology/order/rank_files.h"
 
 namespace weft::plan {

@@ -13,7 +13,7 @@
 #include "tests/fuzz_budget.h"
 #include "topology/cost/job_file.h"
 #include "topology/fabric/generator.h"
-#include "topology/order/hostlist.h"
+#include "topology/job/hostlist.h"
 #include "topology/order/nccl_files.h"
 #include "topology/order/rank_files.h"
 #include "topology/sim/workloads/htsim_traffic.h"

@@ -1,11 +1,10 @@
-#include "topology/order/hostlist.h"
+#include "topology/job/hostlist.h"
 
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -212,23 +211,6 @@ absl::StatusOr<std::vector<std::string>> ParseHostFile(absl::string_view text,
 absl::StatusOr<std::vector<std::string>> ReadHostFile(const std::string& path) {
   WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   return ParseHostFile(text, path);
-}
-
-absl::StatusOr<std::vector<NodeId>> FindHosts(const Fabric& fabric,
-                                              absl::Span<const std::string> names) {
-  std::vector<NodeId> hosts;
-  absl::flat_hash_set<int> seen;
-  for (const std::string& name : names) {
-    WEFT_ASSIGN_OR_RETURN(NodeId host, fabric.Find(name));
-    if (fabric.node(host).kind != NodeKind::kHost) {
-      return absl::InvalidArgumentError(absl::StrCat(name, " is a switch, not a host"));
-    }
-    if (!seen.insert(host.value()).second) {
-      return absl::InvalidArgumentError(absl::StrCat("host ", name, " is named twice"));
-    }
-    hosts.push_back(host);
-  }
-  return hosts;
 }
 
 }  // namespace weft::topology

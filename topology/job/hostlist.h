@@ -4,8 +4,8 @@
 //
 // A file has a name or a hostlist a line; what follows the first word of a line ("slots=8"), empty
 // lines and comments (#) are skipped.
-#ifndef WEFT_TOPOLOGY_ORDER_HOSTLIST_H_
-#define WEFT_TOPOLOGY_ORDER_HOSTLIST_H_
+#ifndef WEFT_TOPOLOGY_JOB_HOSTLIST_H_
+#define WEFT_TOPOLOGY_JOB_HOSTLIST_H_
 
 #include <string>
 #include <vector>
@@ -13,7 +13,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "topology/fabric/fabric.h"
 
 namespace weft::topology {
 
@@ -29,11 +28,6 @@ absl::StatusOr<std::vector<std::string>> ParseHostFile(absl::string_view text,
                                                        absl::string_view name);
 absl::StatusOr<std::vector<std::string>> ReadHostFile(const std::string& path);
 
-// NotFound: a name that the fabric does not have, with the nearest; InvalidArgument: a switch, or a
-// host that is named twice.
-absl::StatusOr<std::vector<NodeId>> FindHosts(const Fabric& fabric,
-                                              absl::Span<const std::string> names);
-
 }  // namespace weft::topology
 
-#endif  // WEFT_TOPOLOGY_ORDER_HOSTLIST_H_
+#endif  // WEFT_TOPOLOGY_JOB_HOSTLIST_H_

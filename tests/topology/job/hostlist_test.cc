@@ -1,11 +1,10 @@
 // Names of hosts: Slurm's hostlists, and files.
-#include "topology/order/hostlist.h"
+#include "topology/job/hostlist.h"
 
 #include <gmock/gmock.h>
 
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
-#include "topology/fabric/clos.h"
 
 namespace weft::topology {
 namespace {
@@ -65,15 +64,6 @@ TEST(Hostlist, FilesHaveAListALineWithCommentsAndSlots) {
   EXPECT_THAT(ParseHostFile("h0\nh[1\n", "hosts").status().ToString(), HasSubstr("hosts:2: "));
   EXPECT_THAT(ParseHostFile("#\n", "hosts").status().ToString(), HasSubstr("names no host"));
   EXPECT_THAT(ReadHostFile("/nonexistent/hosts").status().ToString(), HasSubstr("open"));
-}
-
-TEST(FindHosts, NamesWhatTheFabricLacks) {
-  ClosSpec spec;
-  Fabric fabric = *BuildClos(spec);
-  EXPECT_EQ(FindHosts(fabric, {"h3", "h1"})->front(), NodeId(3));
-  EXPECT_THAT(FindHosts(fabric, {"h3", "h9999"}).status().ToString(), HasSubstr("h9999"));
-  EXPECT_THAT(FindHosts(fabric, {"leaf0"}).status().ToString(), HasSubstr("is a switch"));
-  EXPECT_THAT(FindHosts(fabric, {"h3", "h3"}).status().ToString(), HasSubstr("named twice"));
 }
 
 }  // namespace

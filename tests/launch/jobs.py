@@ -1,0 +1,167 @@
+"""Training runs of four ranks, which any launcher starts: what they lose, and how they end.
+
+A launcher is a function that runs a command as the ranks of a job and returns (exit status, output):
+
+    class MyTest(jobs.Test):
+        variable = "RANK"                               # what a rank finds its number in
+        def launch(self, command: list[str]): ...
+"""
+
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+BIN = pathlib.Path(os.environ["WEFT_BIN"])
+RANKS = 4
+STEPS = 6
+PATIENCE = 200  # seconds, for a launcher that hangs
+END_WITHIN = 60.0  # seconds, of the other ranks after the death of one
+# What they end with, whoever started them.
+NAMED = (r"weft-train: .*rank RANK is gone: .*rank RANK \(process \d+ on \S+\) has died.*"
+         r"\[process rank=RANK\]")
+
+CONFIG = """
+[model]
+layers = 1
+hidden = 32
+heads = 2
+sequence = 16
+[train]
+steps = STEPS
+global_batch = 8
+threads = 1
+precision = "fp32"
+peak_tflops = 1.0
+[data]
+prefix = "PREFIX"
+[validation]
+every = 0
+batches = 1
+[checkpoint]
+every = 0
+[sample]
+tokens = 0
+[log]
+trace_steps = 0
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's, without what another launcher left in it."""
+    other = re.compile(r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_ADDR|MASTER_PORT|"
+                       r"TORCHELASTIC_.*|OMPI_.*|PMIX_.*|SLURM_.*|WEFT_JOB_.*|WEFT_STORE.*|WEFT_FABRIC_INSIDE|WEFT_SLURM_ROOT)")
+    kept = {name: value for name, value in os.environ.items() if not other.fullmatch(name)}
+    return {**kept, **more}
+
+
+def call(command: list, **variables: str) -> tuple[int, str]:
+    done = subprocess.run([str(word) for word in command], text=True, timeout=PATIENCE,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                          env=environment(**variables))
+    return done.returncode, done.stdout
+
+
+def weft_run(command: list[str]) -> tuple[int, str]:
+    return call([BIN / "weft-run", "-n", RANKS, "--", *command])
+
+
+def torchrun(command: list[str]) -> tuple[int, str]:
+    """Torchrun's variables alone, as scripts set them."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = str(one.getsockname()[1])
+    ranks = [subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+        env=environment(RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank),
+                        LOCAL_WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
+             for rank in range(RANKS)]
+    try:
+        output = "".join(rank.communicate(timeout=PATIENCE)[0] for rank in ranks)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    return next((rank.returncode for rank in ranks if rank.returncode), 0), output
+
+
+class Run:
+    """What is left of one run."""
+
+    def __init__(self, folder: pathlib.Path, status: int, output: str):
+        self.status = status
+        self.logs = [self._read(folder / f"rank-{rank}.log") for rank in range(RANKS)]
+        ended = [self._read(folder / f"ended-{rank}").split() for rank in range(RANKS)]
+        self.ended = [int(words[0]) if words else None for words in ended]
+        self.times = [float(words[1]) if words else 0.0 for words in ended]
+        self.report = f"launcher ended with {status}\n{output}\n" + "".join(
+            f"-- rank {rank} ended with {self.ended[rank]!r}\n{self.logs[rank][-3000:]}\n"
+            for rank in range(RANKS))
+        rows = [json.loads(line) for line in self._read(folder / "run/metrics.jsonl").splitlines()]
+        # As they are written: every bit of them.
+        self.losses = [(row["step"], repr(row["loss"]), repr(row["grad_norm"])) for row in rows]
+
+    @staticmethod
+    def _read(path: pathlib.Path) -> str:
+        return path.read_text(errors="replace") if path.exists() else ""
+
+
+class Test(unittest.TestCase):
+    variable = "RANK"
+
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory(prefix="weft-launch-", dir="/tmp")
+        cls.addClassCleanup(cls.scratch.cleanup)
+        folder = pathlib.Path(cls.scratch.name)
+        draw = random.Random(1)
+        words = ["".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 7))) for _ in range(300)]
+        (folder / "text").write_text("".join(" ".join(draw.choices(words, k=60)) + ".\n\n"
+                                             for _ in range(200)))
+        subprocess.run([BIN / "weft-data", "prepare", "--input", folder / "text", "--output-prefix",
+                        folder / "tiny", "--vocab-size", "300"], check=True, timeout=PATIENCE,
+                       stdout=subprocess.DEVNULL)
+        cls.config = CONFIG.replace("PREFIX", str(folder / "tiny"))
+
+    def launch(self, command: list[str]) -> tuple[int, str]:
+        raise NotImplementedError
+
+    def train(self, launch, variable: str, steps=STEPS, killed=-1) -> Run:
+        folder = pathlib.Path(tempfile.mkdtemp(dir=self.scratch.name))
+        (folder / "config.toml").write_text(self.config.replace("STEPS", str(steps)))
+        status, output = launch(
+            [sys.executable, "-B", str(FOLDER / "rank.py"), str(folder), str(RANKS), variable,
+             str(killed), str(folder / "run/metrics.jsonl"), str(BIN / "weft-train"),
+             str(folder / "config.toml"), "--run-dir", str(folder / "run")])
+        return Run(folder, status, output)
+
+
+class LauncherTests:
+    """Mixed into a launcher's Test."""
+
+    def test_the_losses_are_those_of_weft_run(self):
+        expected = self.train(weft_run, "RANK")
+        self.assertEqual(expected.status, 0, expected.report)
+        self.assertEqual([row[0] for row in expected.losses], list(range(1, STEPS + 1)))
+        got = self.train(self.launch, self.variable)
+        self.assertEqual(got.status, 0, got.report)
+        self.assertEqual(got.losses, expected.losses, got.report)
+
+    def test_when_a_rank_is_killed_the_others_end_and_name_it(self):
+        for killed in (2, 0):  # rank 0 serves the store where no launcher does
+            with self.subTest(killed=killed):
+                got = self.train(self.launch, self.variable, steps=100000, killed=killed)
+                self.assertNotEqual(got.status, 0, got.report)
+                self.assertEqual(got.ended[killed], -signal.SIGKILL, got.report)
+                for rank in set(range(RANKS)) - {killed}:
+                    self.assertEqual(got.ended[rank], 1, got.report)
+                    self.assertRegex(got.logs[rank], NAMED.replace("RANK", str(killed)), got.report)
+                self.assertLess(max(got.times) - got.times[killed], END_WITHIN, got.report)
