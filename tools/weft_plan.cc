@@ -33,13 +33,14 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   const int status_of_usage = ReadCommandLine(app, argc, argv);
   if (status_of_usage != kGoOn) return status_of_usage;
-  absl::Status status = order.chosen()        ? order.Run()
+  int exit_status = EXIT_SUCCESS;
+  absl::Status status = verify.chosen()       ? verify.Run(exit_status)
+                        : order.chosen()      ? order.Run()
                         : paths.chosen()      ? paths.Run()
                         : predict.chosen()    ? predict.Run()
-                        : verify.chosen()     ? verify.Run()
                         : collective.chosen() ? collective.Run()
                                               : compare.Run();
-  if (status.ok()) return EXIT_SUCCESS;
+  if (status.ok()) return exit_status;
   absl::FPrintF(stderr, "weft-plan: %s\n", status.message());
   return status.code() == absl::StatusCode::kInvalidArgument ? kWrongUsage : EXIT_FAILURE;
 }

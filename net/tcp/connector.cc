@@ -227,7 +227,14 @@ SocketAddress Connector::SourceOf(size_t index) const {
     const auto [first, last] = topology::kTcpPlanPorts;
     const std::optional<uint16_t> port = context_.ways->Port(
         way, MakeTuple(source, address_, topology::kProtocolTcp), salt, attempts_ - 1, first, last);
-    if (port.has_value()) source.set_port(*port);
+    if (port.has_value()) {
+      source.set_port(*port);
+    } else {
+      const int64_t count = context_.ways->CountKernelPort();
+      WEFT_LOG_WARN(context_.name, ": no free source port takes the way ", way.ToString(), " to ",
+                    address_.ToString(), "; socket ", index, " gets one of the kernel's (", count,
+                    " connections are not on a planned way)");
+    }
     return source;
   }
   // None where a path that was planned has failed.

@@ -326,7 +326,7 @@ void LinkCore::BeginLoss(size_t index, absl::string_view why, absl::Duration pat
 void LinkCore::OnNewSocket(size_t index, uint32_t epoch, FileDescriptor socket,
                            std::string received, absl::Time now) {
   if (!status_.ok() || !ending_.ok() || goodbye_seen_) return;
-  BeginLoss(index, "the other side has lost it", context_.tuning.dead_after, now);
+  BeginLoss(index, "another takes its place", context_.tuning.dead_after, now);
   resumption_->End(index);
   streams_[index]->Resume(std::move(socket), epoch, received, now);
 }

@@ -37,8 +37,14 @@ absl::StatusOr<PlannedWays> PlannedWays::Open(const Settings& settings, Rank sel
   if (folder.empty()) return out;
   WEFT_ASSIGN_OR_RETURN(out.plan_, topology::ConnectionPlan::Load(folder));
   out.self_ = self;
-  out.has_ranks_ = world_size == out.plan_->text().ranks;
+  out.world_size_ = world_size;
+  out.has_ranks_ = world_size <= kJobRanksMost;
   return out;
+}
+
+absl::Status PlannedWays::Check(const topology::IpAddress& own) const {
+  if (!has_ranks_) return plan_->CheckHost(own);
+  return plan_->CheckRank(own, self_.value(), world_size_);
 }
 
 absl::StatusOr<std::vector<topology::PathWay>> PlannedWays::Take(const topology::IpAddress& own,
@@ -59,8 +65,20 @@ absl::StatusOr<std::vector<topology::PathWay>> PlannedWays::Answer(
 
 absl::StatusOr<topology::PathWay> PlannedWays::Instead(const topology::IpAddress& own,
                                                        const topology::IpAddress& target,
-                                                       const topology::PathWay& failed) const {
-  return plan_->Instead({own, target}, failed);
+                                                       const topology::PathWay& failed,
+                                                       absl::Time now) const {
+  return plan_->Instead({own, target}, failed, now);
+}
+
+absl::StatusOr<topology::PathWay> PlannedWays::Another(
+    const topology::IpAddress& own, const topology::IpAddress& target,
+    absl::Span<const topology::PathWay> left) const {
+  return plan_->Another({own, target}, left);
+}
+
+void PlannedWays::Answers(const topology::IpAddress& own, const topology::IpAddress& target,
+                          const topology::PathWay& way) const {
+  plan_->Answers({own, target}, way);
 }
 
 }  // namespace weft::net

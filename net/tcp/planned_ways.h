@@ -8,7 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/ids.h"
 #include "base/settings.h"
 #include "net/tcp/socket.h"
@@ -25,12 +28,18 @@ topology::FiveTuple MakeTuple(const SocketAddress& source, const SocketAddress& 
 class PlannedWays {
  public:
   PlannedWays() = default;
-  // Of the setting `plan`; none where that is empty. `world_size`: where it is the plan's, ranks
-  // are those that were planned for. Errors name the file that cannot be used.
+  // Of the setting `plan`; none where that is empty. `self` and `world_size` are the job's, or not
+  // known: `world_size` is above kJobRanksMost then, as in NCCL's plugin, and connections are looked
+  // up by addresses. Errors name the file that cannot be used.
+  static constexpr int kJobRanksMost = 1 << 30;
   static absl::StatusOr<PlannedWays> Open(const Settings& settings, Rank self, int world_size);
 
   explicit operator bool() const { return plan_ != nullptr; }
-  const topology::ConnectionPlan* operator->() const { return plan_.get(); }
+  topology::ConnectionPlan* operator->() const { return plan_.get(); }
+
+  // FailedPrecondition: the plan is for other hosts than the one with this address, for another
+  // number of ranks, or has this rank elsewhere.
+  absl::Status Check(const topology::IpAddress& own) const;
 
   // As ConnectionPlan's. `peer`: its rank in this transport.
   absl::StatusOr<std::vector<topology::PathWay>> Take(const topology::IpAddress& own,
@@ -41,11 +50,17 @@ class PlannedWays {
                                                         int count) const;
   absl::StatusOr<topology::PathWay> Instead(const topology::IpAddress& own,
                                             const topology::IpAddress& target,
-                                            const topology::PathWay& failed) const;
+                                            const topology::PathWay& failed, absl::Time now) const;
+  absl::StatusOr<topology::PathWay> Another(const topology::IpAddress& own,
+                                            const topology::IpAddress& target,
+                                            absl::Span<const topology::PathWay> left) const;
+  void Answers(const topology::IpAddress& own, const topology::IpAddress& target,
+               const topology::PathWay& way) const;
 
  private:
   std::shared_ptr<topology::ConnectionPlan> plan_;
   Rank self_;
+  int world_size_ = 0;
   bool has_ranks_ = false;
 };
 

@@ -19,65 +19,63 @@ namespace {
 constexpr absl::Duration kProbeFirst = absl::Milliseconds(50);
 constexpr absl::Duration kProbeLongest = absl::Seconds(1);
 
+// Of a socket that another way serves: tries to return to the planned one.
+constexpr absl::Duration kReturnFirst = absl::Seconds(1);
+constexpr absl::Duration kReturnLongest = absl::Seconds(16);
+constexpr absl::Duration kReturnAttempt = absl::Milliseconds(500);
+
 absl::Time Patience(const TcpContext& context, absl::Time now) {
   return now + kBusyPatience * context.tuning.dead_after;
 }
 
 // ---- The connecting end
 
-class Redial final : public Resumption {
+class Redial final : public Resumption, private Handler {
  public:
   Redial(TcpContext& context, const ConnectorIdentity& identity, Rank peer, std::string address,
-         const LinkParameters& parameters, std::vector<topology::PathWay> ways,
+         const LinkParameters& parameters, const std::vector<topology::PathWay>& ways,
          ResumptionOwner& owner)
-      : context_(context),
+      : Handler(*context.poller),
+        context_(context),
         identity_(identity),
         peer_(peer),
         address_(std::move(address)),
         parameters_(parameters),
-        ways_(std::move(ways)),
         owner_(&owner) {
-    for (size_t i = 0; i < parameters.count; ++i)
+    const absl::StatusOr<SocketAddress> target = SocketAddress::Parse(address_);
+    for (size_t i = 0; i < parameters.count; ++i) {
       lanes_.push_back(std::make_unique<Lane>(*this, i));
+      if (ways.empty() || !target.ok()) continue;
+      target_ = ToIpAddress(*target);
+      lanes_[i]->planned = lanes_[i]->way = ways[i % ways.size()];
+    }
   }
 
   void Begin(size_t index, absl::Time give_up, absl::Time now) override {
     End(index);
     Lane& lane = *lanes_[index];
-    LinkParameters parameters = parameters_;
-    parameters.index = static_cast<uint16_t>(index);
-    parameters.epoch = lane.epoch;
-    lane.connector = std::make_unique<Connector>(context_, identity_, peer_, lane);
-    lane.connector->Resume(address_, parameters, give_up, Patience(context_, now), now,
-                           AnotherWay(index));
+    if (lane.way.has_value()) TakeAnotherWay(lane, now);
+    Dial(lane, lane.way, give_up, now);
   }
   void End(size_t index) override {
-    if (lanes_[index]->connector == nullptr) return;
-    lanes_[index]->connector->Cancel();
-    lanes_[index]->Retire();
+    Lane& lane = *lanes_[index];
+    lane.returns = false;
+    if (lane.connector == nullptr) return;
+    lane.connector->Cancel();
+    lane.Retire();
   }
-  void SetOwner(ResumptionOwner& owner) override { owner_ = &owner; }
+  // Whoever takes the sockets over only waits for their end.
+  void SetOwner(ResumptionOwner& owner) override {
+    owner_ = &owner;
+    for (auto& lane : lanes_) lane->planned.reset();
+    SetDeadline(absl::InfiniteFuture());
+  }
   void Close() override {
     for (size_t i = 0; i < lanes_.size(); ++i) End(i);
+    SetDeadline(absl::InfiniteFuture());
   }
 
  private:
-  // Null: none is planned.
-  const topology::PathWay* AnotherWay(size_t index) {
-    if (ways_.empty()) return nullptr;
-    topology::PathWay& way = ways_[index % ways_.size()];
-    absl::StatusOr<SocketAddress> target = SocketAddress::Parse(address_);
-    if (!target.ok()) return nullptr;
-    absl::StatusOr<topology::PathWay> other =
-        context_.ways.Instead(ToIpAddress(context_.own_address), ToIpAddress(*target), way);
-    if (other.ok()) {
-      WEFT_LOG_INFO(context_.name, ": socket ", index, " to ", address_, " is lost on the way ",
-                    way.ToString(), "; its successor takes ", other->ToString());
-      way = *std::move(other);
-    }
-    return &way;
-  }
-
   struct Lane final : public ConnectorOwner {
     Lane(Redial& all, size_t index) : all(all), index(index) {}
     void Retire() {
@@ -87,27 +85,92 @@ class Redial final : public Resumption {
     void OnConnected(std::vector<FileDescriptor> sockets, std::vector<std::string> received,
                      absl::Time now) override {
       Retire();
+      all.OnConnected(*this, now);
       all.owner_->OnNewSocket(index, epoch, std::move(sockets[0]), std::move(received[0]), now);
     }
     void OnConnectFailed(const absl::Status& why, absl::Time now) override {
       Retire();
+      // The socket that it has serves on.
+      if (std::exchange(returns, false)) return all.TryReturnLater(*this, now);
       if (absl::IsDeadlineExceeded(why)) return all.owner_->OnNotReplaced(index, why, now);
       all.owner_->OnNotReplaced(index, absl::UnavailableError(why.message()), now);
     }
+    bool IsAway() const { return planned.has_value() && !(planned->choices == way->choices); }
+
     Redial& all;
     const size_t index;
-    uint32_t epoch = 0;  // of the last attempt
+    uint32_t epoch = 0;                             // of the last attempt
+    std::optional<topology::PathWay> planned, way;  // none: not planned; taken now
+    bool returns = false;                           // `connector` dials the planned way
+    absl::Time try_at = absl::InfiniteFuture();     // to return
+    absl::Duration pause = kReturnFirst;
     std::unique_ptr<Connector> connector;
   };
+
+  void Dial(Lane& lane, const std::optional<topology::PathWay>& way, absl::Time give_up,
+            absl::Time now) {
+    LinkParameters parameters = parameters_;
+    parameters.index = static_cast<uint16_t>(lane.index);
+    parameters.epoch = lane.epoch;
+    lane.connector = std::make_unique<Connector>(context_, identity_, peer_, lane);
+    lane.connector->Resume(address_, parameters, give_up, Patience(context_, now), now,
+                           way.has_value() ? &*way : nullptr);
+  }
+
+  void TakeAnotherWay(Lane& lane, absl::Time now) {
+    absl::StatusOr<topology::PathWay> other =
+        context_.ways.Instead(ToIpAddress(context_.own_address), target_, *lane.way, now);
+    if (!other.ok()) return;
+    WEFT_LOG_INFO(context_.name, ": socket ", lane.index, " to ", address_, " is lost on the way ",
+                  lane.way->ToString(), "; its successor takes ", other->ToString());
+    lane.way = *std::move(other);
+  }
+
+  void OnConnected(Lane& lane, absl::Time now) {
+    if (std::exchange(lane.returns, false)) {
+      WEFT_LOG_INFO(context_.name, ": socket ", lane.index, " to ", address_,
+                    " goes back to its planned way ", lane.planned->ToString());
+      lane.way = lane.planned;
+    }
+    if (!lane.way.has_value()) return;
+    context_.ways.Answers(ToIpAddress(context_.own_address), target_, *lane.way);
+    lane.try_at = absl::InfiniteFuture();
+    if (lane.IsAway()) TryReturnLater(lane, now);
+  }
+
+  // Where a socket is not on its planned way, that is dialed now and then, beside the socket that
+  // serves: it is given up when the new one stands.
+  void TryReturnLater(Lane& lane, absl::Time now) {
+    lane.try_at = now + lane.pause;
+    lane.pause = std::min(2 * lane.pause, kReturnLongest);
+    SetDeadlineOfLanes();
+  }
+
+  void SetDeadlineOfLanes() {
+    absl::Time next = absl::InfiniteFuture();
+    for (const auto& lane : lanes_) next = std::min(next, lane->try_at);
+    SetDeadline(next);
+  }
+
+  void OnDeadline(absl::Time now) override {
+    for (auto& lane : lanes_) {
+      if (now < lane->try_at) continue;
+      lane->try_at = absl::InfiniteFuture();
+      if (lane->connector != nullptr || !lane->IsAway()) continue;
+      lane->returns = true;
+      Dial(*lane, lane->planned, now + kReturnAttempt, now);
+    }
+    SetDeadlineOfLanes();
+  }
 
   TcpContext& context_;
   const ConnectorIdentity identity_;
   const Rank peer_;
   const std::string address_;
+  topology::IpAddress target_;
   const LinkParameters parameters_;
-  std::vector<topology::PathWay> ways_;  // [socket]
   ResumptionOwner* owner_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<Lane>> lanes_;  // [socket]
 };
 
 // ---- The accepting end
@@ -239,10 +302,10 @@ class Await final : public Resumption, private Handler {
 std::unique_ptr<Resumption> MakeRedial(TcpContext& context, const ConnectorIdentity& identity,
                                        Rank peer, std::string address,
                                        const LinkParameters& parameters,
-                                       std::vector<topology::PathWay> ways,
+                                       const std::vector<topology::PathWay>& ways,
                                        ResumptionOwner& owner) {
-  return std::make_unique<Redial>(context, identity, peer, std::move(address), parameters,
-                                  std::move(ways), owner);
+  return std::make_unique<Redial>(context, identity, peer, std::move(address), parameters, ways,
+                                  owner);
 }
 
 std::unique_ptr<Resumption> MakeAwait(TcpContext& context, Rank peer,

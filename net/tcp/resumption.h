@@ -51,11 +51,13 @@ class Resumption {
 };
 
 // `address` is where the link was connected to, `parameters` those of one of its sockets, `ways`
-// the planned ones of all; a socket that is replaced takes another way than the one that failed.
+// the planned ones of all. A socket that is replaced takes a way that has not failed, and goes back
+// to its planned one once that answers a dial.
 std::unique_ptr<Resumption> MakeRedial(TcpContext& context, const ConnectorIdentity& identity,
                                        Rank peer, std::string address,
                                        const LinkParameters& parameters,
-                                       std::vector<topology::PathWay> ways, ResumptionOwner& owner);
+                                       const std::vector<topology::PathWay>& ways,
+                                       ResumptionOwner& owner);
 // `life`: where the other process listens; empty: not known. Null: the link cannot be resumed.
 std::unique_ptr<Resumption> MakeAwait(TcpContext& context, Rank peer,
                                       const LinkParameters& parameters, const SocketAddress& life,

@@ -54,7 +54,7 @@ absl::Status TcpTransport::Listen() {
                           PlannedWays::Open(settings, options.self, options.world_size));
     context_.own_address = interface.address;
     if (context_.ways) {
-      WEFT_RETURN_IF_ERROR(context_.ways->CheckHost(ToIpAddress(interface.address)));
+      WEFT_RETURN_IF_ERROR(context_.ways.Check(ToIpAddress(interface.address)));
     }
   }
   auto port = settings.Integer("tcp.listen_port");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/log.h"
 #include "base/status.h"
 #include "net/verbs/rails.h"
 #include "topology/ecmp/roce.h"
@@ -12,6 +13,7 @@
 namespace weft::net {
 namespace {
 
+constexpr size_t kLeftMost = 64;     // ways that are remembered as left
 constexpr size_t kMappedBytes = 12;  // of ::ffff:a.b.c.d, before the IPv4 address
 
 }  // namespace
@@ -28,7 +30,7 @@ topology::IpAddress ToIpAddress(const Gid& gid) {
 absl::Status CheckRails(const PlannedWays& ways, Rails& rails) {
   for (int rail = 0; ways && rail < rails.size(); ++rail) {
     if (!rails[rail].port.ethernet) continue;
-    WEFT_RETURN_IF_ERROR(ways->CheckHost(ToIpAddress(rails[rail].gid.gid.gid)));
+    WEFT_RETURN_IF_ERROR(ways.Check(ToIpAddress(rails[rail].gid.gid.gid)));
   }
   return absl::OkStatus();
 }
@@ -47,14 +49,25 @@ absl::StatusOr<uint16_t> QueuePairWays::Port(size_t index, int count, bool again
   if (pair.ways.empty()) return 0;
   auto [taken, is_first] = pair.taken.try_emplace(index, pair.ways[index % pair.ways.size()]);
   if (again) {
-    WEFT_ASSIGN_OR_RETURN(taken->second, ways_.Instead(source, target, taken->second));
+    const auto is_it = [&](const topology::PathWay& one) {
+      return one.choices == taken->second.choices;
+    };
+    pair.left.erase(std::remove_if(pair.left.begin(), pair.left.end(), is_it), pair.left.end());
+    if (pair.left.size() >= kLeftMost) pair.left.erase(pair.left.begin());
+    pair.left.push_back(taken->second);
+    WEFT_ASSIGN_OR_RETURN(taken->second, ways_.Another(source, target, pair.left));
   }
   const topology::FiveTuple tuple{
       source, target, 0, topology::kRoceTargetPort, topology::kProtocolUdp, 0};
   const std::optional<uint16_t> port =
       ways_->Port(taken->second, tuple, (static_cast<uint64_t>(getpid()) << 16) + ++ports_ * 257, 0,
                   topology::kRocePortFirst, topology::kRocePortLast);
-  return port.value_or(0);
+  if (port.has_value()) return *port;
+  const int64_t count_now = ways_->CountKernelPort();
+  WEFT_LOG_WARN("verbs: no UDP source port of a queue pair from ", source.ToString(), " to ",
+                target.ToString(), " takes the way ", taken->second.ToString(),
+                "; its port is drawn (", count_now, " connections are not on a planned way)");
+  return 0;
 }
 
 }  // namespace weft::net

@@ -18,7 +18,7 @@ namespace weft::net {
 class Rails;
 
 topology::IpAddress ToIpAddress(const Gid& gid);
-// FailedPrecondition: a rail's GID is of a host that the plan does not know.
+// As PlannedWays::Check() of every rail's GID.
 absl::Status CheckRails(const PlannedWays& ways, Rails& rails);
 
 class QueuePairWays {
@@ -30,8 +30,8 @@ class QueuePairWays {
       : ways_(ways), peer_(peer), leads_(leads) {}
   explicit operator bool() const { return static_cast<bool>(ways_); }
 
-  // For queue pair `index` of `count`, which is connected from `own` to `remote`. `again`: its way
-  // before is not to be taken. 0: there is nothing to choose. FailedPrecondition: the peer is not
+  // For queue pair `index` of `count`, which is connected from `own` to `remote`. `again`: none of
+  // the ways that queue pairs have left is to be taken, as long as there is another. 0: there is nothing to choose. FailedPrecondition: the peer is not
   // in the plan.
   absl::StatusOr<uint16_t> Port(size_t index, int count, bool again, const Gid& own,
                                 const Gid& remote);
@@ -40,6 +40,7 @@ class QueuePairWays {
   struct Pair {
     std::vector<topology::PathWay> ways;
     std::map<size_t, topology::PathWay> taken;  // by queue pair
+    std::vector<topology::PathWay> left;        // by queue pairs, each once, the newest last
   };
   PlannedWays ways_;
   Rank peer_;

@@ -30,7 +30,7 @@ absl::Status Prepare(net::TcpContext& context, const Settings& settings, const D
   WEFT_ASSIGN_OR_RETURN(context.ways, net::PlannedWays::Open(settings, self, kRanks));
   context.own_address = device.address;
   if (context.ways) {
-    WEFT_RETURN_IF_ERROR(context.ways->CheckHost(net::ToIpAddress(device.address)));
+    WEFT_RETURN_IF_ERROR(context.ways.Check(net::ToIpAddress(device.address)));
   }
   return absl::OkStatus();
 }

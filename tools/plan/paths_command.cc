@@ -1,5 +1,7 @@
 #include "tools/plan/paths_command.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -9,17 +11,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "base/write_file.h"
 #include "tools/plan/plan_files.h"
 #include "tools/plan/report.h"
 #include "topology/discovery/learn_box.h"
+#include "topology/ecmp/fingerprint.h"
 #include "topology/ecmp/hash_file.h"
 #include "topology/fabric/file.h"
 #include "topology/paths/draw_plan.h"
 #include "topology/paths/path_planner.h"
 #include "topology/paths/plan_text.h"
+#include "topology/plan/connection_plan.h"
 
 namespace weft::plan {
 namespace {
@@ -165,6 +170,34 @@ absl::Status DrawPaths(const Input& input, const std::string& order, const std::
   return WriteOutput(file, topology::DrawPlan(*input.fabric, before.paths, plan.paths, options));
 }
 
+// Every port by the hashes of all switches on its way, and by the choices that transports read.
+// Internal: one does not take the path that is planned for it.
+absl::Status CheckPorts(const topology::Routes& routes, const topology::FabricHashes& hashes,
+                        const topology::PathPlannerOptions& options, const PathPlan& plan,
+                        const topology::ConnectionPlanText& text) {
+  const topology::ConnectionPlan connections(text, "the plan");
+  const topology::Fabric& fabric = routes.fabric();
+  for (size_t i = 0; i < plan.paths.size(); ++i) {
+    const topology::PlannedPath& path = plan.paths[i];
+    const topology::FiveTuple tuple = hashes.Tuple(path.source, path.target, path.source_port,
+                                                   options.target_port, options.protocol);
+    WEFT_ASSIGN_OR_RETURN(std::vector<LinkId> links,
+                          hashes.Path(routes, path.source, path.target, tuple));
+    if (links == path.links && connections.Takes(text.flows[i].way, tuple)) continue;
+    return absl::InternalError(
+        absl::StrCat("port ", path.source_port, " from ", fabric.node(path.source.host).name,
+                     " to ", fabric.node(path.target.host).name, " does not take the way ",
+                     text.flows[i].way.ToString(), " that is planned for it"));
+  }
+  return absl::OkStatus();
+}
+
+double PeakMebibytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
 std::string PhaseTable(const Input& input, const PathPlan& plan) {
   std::string text = absl::StrFormat("%-24s %8s %9s %11s %11s %11s %8s  %s\n", "traffic", "flows",
                                      "subflows", "before", "after", "bound", "x bound", "bound by");
@@ -233,6 +266,7 @@ PathsCommand::PathsCommand(CLI::App& app)
 }
 
 absl::Status PathsCommand::Run() const {
+  const absl::Time begin = SystemClock().Now();
   WEFT_ASSIGN_OR_RETURN(Input input, LoadInput(words_));
   WEFT_ASSIGN_OR_RETURN(std::vector<size_t> kinds, Kinds(input, only_));
   WEFT_ASSIGN_OR_RETURN(Candidate candidate, MakeCandidate(input, order_));
@@ -269,22 +303,29 @@ absl::Status PathsCommand::Run() const {
         TimeText(absl::Seconds(plan.seconds_bound)), plan.unmet,
         static_cast<int>(plan.paths.size()));
   }
+  topology::PlanTextOptions text_options;
+  text_options.hosts = input.hosts;
+  text_options.ranks = input.job.mesh.ranks();
+  const std::string fabric = topology::WriteFabric(*input.fabric);
+  const std::string hash_text = topology::HashFileText(known.file);
+  text_options.fingerprint = topology::Fingerprint(absl::StrCat(fabric, hash_text));
+  const topology::ConnectionPlanText text =
+      MakePlanText(routes, hashes, plan, flows.ranks, text_options);
+  // With --black-box the switches may do other than was learned.
+  if (!black_box_) WEFT_RETURN_IF_ERROR(CheckPorts(routes, hashes, options, plan, text));
+  if (input.tables) {
+    absl::PrintF("%d ports%s; %.1f s, %.0f MiB at most\n", plan.paths.size(),
+                 black_box_ ? "" : ", each checked against the hashes of all switches on its way",
+                 absl::ToDoubleSeconds(SystemClock().Now() - begin), PeakMebibytes());
+  }
   if (!out_.empty()) {
     if (!known.has_addresses) {
       absl::FPrintF(stderr,
                     "weft-plan: without --addresses the plan is for a model's addresses, which no "
                     "job has\n");
     }
-    topology::PlanTextOptions text;
-    text.hosts = input.hosts;
-    text.ranks = input.job.mesh.ranks();
-    const std::string fabric = topology::WriteFabric(*input.fabric);
-    const std::string hash_text = topology::HashFileText(known.file);
-    text.fingerprint = topology::Fingerprint(absl::StrCat(fabric, hash_text));
-    WEFT_RETURN_IF_ERROR(WriteDirectory(
-        input, candidate,
-        ConnectionPlanFileText(MakePlanText(routes, hashes, plan, flows.ranks, text)), fabric,
-        hash_text));
+    WEFT_RETURN_IF_ERROR(
+        WriteDirectory(input, candidate, ConnectionPlanFileText(text), fabric, hash_text));
   }
   if (!ports_.empty()) WEFT_RETURN_IF_ERROR(WriteOutput(ports_, PortsText(flows, plan)));
   if (words_.json.empty()) return absl::OkStatus();

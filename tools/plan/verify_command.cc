@@ -1,6 +1,6 @@
 #include "tools/plan/verify_command.h"
 
-#include <algorithm>
+#include <cstdlib>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -33,16 +33,26 @@ VerifyCommand::VerifyCommand(CLI::App& app)
   command_->option_defaults()->always_capture_default();
   command_->add_option("FOLDER", folder_, "The plan directory")->required();
   command_->add_option("--host", host_, "This host's name there; empty: by its addresses");
-  command_->add_option("--flows", flows_, "Flows to ask for")->check(CLI::Range(1, 4096));
+  command_->add_option("--flows", flows_, "Flows to ask for, of each NIC and tier of switches")
+      ->check(CLI::Range(1, 4096));
   command_->add_option("--limit", limit_, "How long it may take: 1s, 10s");
+  command_
+      ->add_option("--missed", missed_, "Chance that a tier whose paths have moved passes, at most")
+      ->check(CLI::Range(1e-9, 1.0));
+  command_->add_flag("--allow-silent", allow_silent_,
+                     "Take switches that do not answer enough for verified, as long as no answer "
+                     "differs");
   command_->footer(
-      "Exit status: 0 when all flows that were answered take their planned paths; 1 "
-      "when one does not.");
+      "Every tier of switches with a choice is asked about flows of every NIC of this host, which "
+      "takes --limit at most.\nExit status: 0 when all take their planned paths; 1 when one does "
+      "not, or the plan is of other files or hosts;\n2 for wrong usage; 3 when too few switches "
+      "answered to say so, which are named.");
 }
 
-absl::Status VerifyCommand::Run() const {
+absl::Status VerifyCommand::Run(int& exit_status) const {
   topology::VerifyOptions options;
   options.flows = flows_;
+  options.missed_max = missed_;
   if (!absl::ParseDuration(limit_, &options.limit) || options.limit <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--limit ", limit_, " is no duration; right are 1s and 10s"));
@@ -51,12 +61,26 @@ absl::Status VerifyCommand::Run() const {
   if (host_.empty()) {
     WEFT_ASSIGN_OR_RETURN(options.host, OwnName(folder_));
   }
-  WEFT_ASSIGN_OR_RETURN(topology::Verified verified, topology::VerifyPlan(folder_, options));
-  absl::PrintF("%s: %s\n", options.host, verified.ToString());
-  if (!verified.HasMoved()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      folder_,
-      " is stale: paths have moved; run weft-topo learn-hash, then weft-plan paths again"));
+  absl::StatusOr<topology::Verified> verified = topology::VerifyPlan(folder_, options);
+  if (absl::IsUnavailable(verified.status())) {
+    absl::FPrintF(stderr, "weft-plan: not verified: %s\n", verified.status().message());
+    exit_status = allow_silent_ ? EXIT_SUCCESS : kNotVerified;
+    return absl::OkStatus();
+  }
+  if (!verified.ok()) return verified.status();
+  absl::PrintF("%s: %s\n", options.host, verified->ToString());
+  if (verified->HasMoved()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(folder_, " is stale: paths have moved: ", verified->example,
+                     "; run weft-topo learn-hash, then weft-plan paths again"));
+  }
+  if (verified->Unverified().empty() || allow_silent_) return absl::OkStatus();
+  absl::FPrintF(stderr,
+                "weft-plan: not verified: too few switches answered (--allow-silent takes them for "
+                "verified; --limit %s may be too short)\n",
+                limit_);
+  exit_status = kNotVerified;
+  return absl::OkStatus();
 }
 
 }  // namespace weft::plan

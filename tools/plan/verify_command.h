@@ -13,13 +13,16 @@ class VerifyCommand {
  public:
   explicit VerifyCommand(CLI::App& app);
   bool chosen() const { return command_->parsed(); }
-  // FailedPrecondition: they are not.
-  absl::Status Run() const;
+  static constexpr int kNotVerified = 3;  // exit status
+  // Gives the exit status. FailedPrecondition: they are not.
+  absl::Status Run(int& exit_status) const;
 
  private:
   CLI::App* command_;
   std::string folder_, host_, limit_ = "1s";
-  int flows_ = 8;
+  int flows_ = 16;
+  double missed_ = 0.02;
+  bool allow_silent_ = false;
 };
 
 }  // namespace weft::plan

@@ -1,6 +1,7 @@
 #include "tools/run/plan.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -10,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/command.h"
 #include "base/read_file.h"
@@ -21,6 +23,7 @@
 namespace weft::run {
 namespace {
 
+constexpr int kNotVerified = 3;                            // of weft-plan verify
 constexpr absl::Duration kVerifyMost = absl::Seconds(20);  // of a busy machine; it stops by itself
 
 // The host of the plan that this is.
@@ -63,21 +66,23 @@ absl::StatusOr<std::vector<int>> RanksOf(const std::string& path, const std::str
   return ranks;
 }
 
-// weft-plan beside this program asks the network. A plan without its fabric, or a build without
-// weft-plan, is not asked for.
+// weft-plan beside this program asks the network. Paths that have moved are an error; where too few
+// switches answer to tell, the user is told. A build without weft-plan asks for nothing.
 absl::Status Verify(const std::string& folder, const std::string& host) {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::filesystem::path program = self.parent_path() / "weft-plan";
-  if (error || !std::filesystem::exists(program) ||
-      !std::filesystem::exists(std::filesystem::path(folder) / "hashes.txt")) {
-    return absl::OkStatus();
-  }
+  if (error || !std::filesystem::exists(program)) return absl::OkStatus();
   absl::StatusOr<CommandOutput> said = RunCommand(
       {program.string(), "verify", folder, "--host", host, "--flows", "16", "--limit", "1s"},
       kVerifyMost);
   if (!said.ok()) return Annotate(said.status(), "weft-plan verify");
   if (said->status == 0) return absl::OkStatus();
+  if (said->status == kNotVerified) {
+    absl::FPrintF(stderr, "weft-run: warning: whether %s is stale is not known: %s\n", folder,
+                  absl::StripAsciiWhitespace(said->text));
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(absl::StripAsciiWhitespace(said->text));
 }
 

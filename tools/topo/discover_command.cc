@@ -27,8 +27,36 @@ or with torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTE
 OUT/fabric.toml and OUT/hashes.txt (the addresses). Nothing is guessed: what probes leave open is an error.
 Exit status: 0; 1 when the fabric was not found; 2 for wrong usage.)";
 
-json PairsOf(JobHosts& job) {
-  json out = json::array();
+// What one host's probes told, and which could not be sent.
+struct Told {
+  json rows = json::array();
+  int failed = 0;
+  std::string problem;  // the last
+  void Fail(const absl::Status& why) {
+    ++failed;
+    problem = std::string(why.message());
+  }
+  json ToJson() const { return {{"rows", rows}, {"failed", failed}, {"problem", problem}}; }
+};
+
+// Every rank: the rows of all hosts, by host. Rank 0 tells of targets that could not be probed.
+absl::StatusOr<std::vector<json>> ExchangeTold(JobHosts& job, const std::string& what,
+                                               const Told& own) {
+  WEFT_ASSIGN_OR_RETURN(std::vector<json> all, job.Exchange(what, own.ToJson()));
+  std::vector<json> rows;
+  for (size_t host = 0; host < all.size(); ++host) {
+    rows.push_back(std::move(all[host]["rows"]));
+    if (job.rank() > 0 || all[host]["failed"] == 0) continue;
+    absl::FPrintF(stderr, "weft-topo: %s could not probe %d of its targets: %s\n",
+                  job.hosts()[host].name, all[host]["failed"].get<int>(),
+                  all[host]["problem"].get<std::string>());
+  }
+  return rows;
+}
+
+Told PairsOf(JobHosts& job) {
+  Told out;
+  if (job.own() < 0) return out;
   for (size_t nic = 0; nic < job.hosts()[static_cast<size_t>(job.own())].addresses.size(); ++nic) {
     const SeenNic own{job.own(), static_cast<int>(nic)};
     const size_t hosts = job.hosts().size();
@@ -39,9 +67,10 @@ json PairsOf(JobHosts& job) {
       const SeenNic target{static_cast<int>(other), own.nic};
       absl::StatusOr<topology::Reached> reached = topology::Reach(
           job.Options(own, target), job.DrawPorts(kDistancePorts, step), job.statistics());
+      if (!reached.ok()) out.Fail(reached.status());
       const bool heard = reached.ok() && reached->heard;
-      out.push_back({own.nic, other, heard, heard ? reached->routers : 0,
-                     heard ? absl::ToDoubleMicroseconds(reached->rtt) : 0});
+      out.rows.push_back({own.nic, other, heard, heard ? reached->routers : 0,
+                          heard ? absl::ToDoubleMicroseconds(reached->rtt) : 0});
     }
   }
   return out;
@@ -89,17 +118,21 @@ std::vector<std::pair<SeenNic, int>> TargetsOf(const topology::SeenFabric& seen,
   return out;
 }
 
-json FlowsOf(JobHosts& job, const topology::SeenFabric& seen, int ports) {
-  json out = json::array();
+Told FlowsOf(JobHosts& job, const topology::SeenFabric& seen, int ports) {
+  Told out;
+  if (job.own() < 0) return out;
   uint64_t salt = 1000;
   for (size_t nic = 0; nic < job.hosts()[static_cast<size_t>(job.own())].addresses.size(); ++nic) {
     const SeenNic own{job.own(), static_cast<int>(nic)};
     for (const auto& [target, routers] : TargetsOf(seen, own)) {
       absl::StatusOr<std::vector<topology::TracedFlow>> flows = topology::TraceFlows(
           job.Options(own, target), routers, job.DrawPorts(ports, ++salt), job.statistics());
-      if (!flows.ok()) continue;
+      if (!flows.ok()) {
+        out.Fail(flows.status());
+        continue;
+      }
       for (const topology::TracedFlow& flow : *flows) {
-        out.push_back(
+        out.rows.push_back(
             {own.nic, target.host, target.nic, flow.source_port, flow.recorded, flow.answered});
       }
     }
@@ -142,12 +175,17 @@ absl::StatusOr<int> DiscoverCommand::Run() const {
   if (!switch_bandwidth_.empty()) {
     WEFT_ASSIGN_OR_RETURN(options.switch_bandwidth, ParseBandwidth(switch_bandwidth_));
   }
-  SystemClock clock;
-  const absl::Time begin = clock.Now();
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<JobHosts> job,
                         JobHosts::Meet(words_, "weft-topo discover"));
-  const size_t hosts = job->hosts().size();
-  if (job->rank() == 0) {
+  WEFT_RETURN_IF_ERROR(job->Conclude(Discover(*job, options)));
+  return EXIT_SUCCESS;
+}
+
+absl::Status DiscoverCommand::Discover(JobHosts& job, const topology::InferOptions& options) const {
+  SystemClock clock;
+  const absl::Time begin = clock.Now();
+  const size_t hosts = job.hosts().size();
+  if (job.rank() == 0) {
     absl::PrintF("%d hosts; each sends at most %d probes, of up to %d bytes\n", hosts,
                  words_.rounds *
                      (kDistancePorts * static_cast<int>(std::min(hosts - 1, kDistancePeersMost)) +
@@ -156,13 +194,11 @@ absl::StatusOr<int> DiscoverCommand::Run() const {
     std::fflush(stdout);
   }
   topology::SeenFabric seen;
-  seen.hosts = job->hosts();
-  WEFT_ASSIGN_OR_RETURN(std::vector<json> pairs,
-                        job->Exchange("pairs", job->own() >= 0 ? PairsOf(*job) : json()));
+  seen.hosts = job.hosts();
+  WEFT_ASSIGN_OR_RETURN(std::vector<json> pairs, ExchangeTold(job, "pairs", PairsOf(job)));
   TakePairs(pairs, seen);
-  WEFT_ASSIGN_OR_RETURN(
-      std::vector<json> flows,
-      job->Exchange("flows", job->own() >= 0 ? FlowsOf(*job, seen, words_.ports) : json()));
+  WEFT_ASSIGN_OR_RETURN(std::vector<json> flows,
+                        ExchangeTold(job, "flows", FlowsOf(job, seen, words_.ports)));
   for (size_t host = 0; host < flows.size(); ++host) {
     for (const json& row : flows[host]) {
       seen.flows.push_back({{static_cast<int>(host), row[0]},
@@ -173,11 +209,10 @@ absl::StatusOr<int> DiscoverCommand::Run() const {
                             row[5].get<std::vector<std::string>>()});
     }
   }
-  WEFT_ASSIGN_OR_RETURN(
-      std::vector<json> counts,
-      job->Exchange("counts", json{job->statistics().sent, job->statistics().lost}));
+  WEFT_ASSIGN_OR_RETURN(std::vector<json> counts,
+                        job.Exchange("counts", json{job.statistics().sent, job.statistics().lost}));
   absl::Status status;
-  if (job->rank() == 0) {
+  if (job.rank() == 0) {
     absl::StatusOr<topology::InferredFabric> found = topology::InferFabric(seen, options);
     status = found.ok() ? Write(*found, out_) : found.status();
     int64_t sent = 0, lost = 0;
@@ -192,8 +227,7 @@ absl::StatusOr<int> DiscoverCommand::Run() const {
       absl::PrintF("written: %s/fabric.toml, %s/hashes.txt\n", out_, out_);
     }
   }
-  WEFT_RETURN_IF_ERROR(job->Conclude(status));
-  return EXIT_SUCCESS;
+  return status;
 }
 
 }  // namespace weft::topo

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -23,7 +24,8 @@ namespace {
 using nlohmann::json;
 
 constexpr absl::Duration kMeeting = absl::Minutes(2);
-constexpr double kUnknownGigabits = 10;  // of an interface that does not say
+constexpr absl::Duration kRankZeroMost = absl::Minutes(5);  // that rank 0 computes before it tells
+constexpr double kUnknownGigabits = 10;                     // of an interface that does not say
 
 absl::StatusOr<std::vector<net::Interface>> Chosen(const std::string& words) {
   Settings settings(LibrarySettings());
@@ -99,7 +101,7 @@ absl::StatusOr<std::unique_ptr<JobHosts>> JobHosts::Meet(const ProbeWords& words
   WEFT_ASSIGN_OR_RETURN(out->store_,
                         collectives::StoreFromEnvironment(out->environment_, kMeeting));
   absl::Status told = out->TellAddresses(words);
-  if (!told.ok()) return told;
+  if (!told.ok()) return out->Conclude(told);
   return out;
 }
 
@@ -160,30 +162,66 @@ absl::Status JobHosts::TellAddresses(const ProbeWords& words) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<json>> JobHosts::Exchange(const std::string& what, const json& own) {
-  WEFT_ASSIGN_OR_RETURN(
-      std::vector<std::string> all,
-      store().AllGather(Key(what), rank(), ranks(), own_ >= 0 ? own.dump() : "", kMeeting));
-  std::vector<json> out;
-  for (int rank : rank_of_host_) {
-    out.push_back(json::parse(all[static_cast<size_t>(rank)], nullptr, false));
-    if (!out.back().is_discarded()) continue;
-    return absl::DataLossError(absl::StrCat("what rank ", rank, " says of ", what, " is no JSON"));
+std::string JobHosts::NameOf(int rank) const {
+  for (size_t host = 0; host < rank_of_host_.size(); ++host) {
+    if (rank_of_host_[host] == rank) return absl::StrCat("rank ", rank, " on ", hosts_[host].name);
   }
-  return out;
+  return absl::StrCat("rank ", rank);
 }
 
-absl::Status JobHosts::Conclude(const absl::Status& status) {
-  const std::string key = Key("verdict");
-  if (rank() == 0) {
-    WEFT_RETURN_IF_ERROR(store().Set(key, status.ok() ? "ok" : std::string(status.message())));
+absl::StatusOr<std::vector<json>> JobHosts::Exchange(const std::string& what, const json& own,
+                                                     const absl::Status& problem) {
+  json said = json::object();
+  if (!problem.ok()) {
+    said["error"] = std::string(problem.message());
+  } else if (own_ >= 0) {
+    said["value"] = own;
   }
-  WEFT_ASSIGN_OR_RETURN(const std::string verdict, store().Get(key, kMeeting));
-  WEFT_RETURN_IF_ERROR(store().Barrier(Key("end"), rank(), ranks(), kMeeting));
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all,
+                        store().AllGather(Key(what), rank(), ranks(), said.dump(), kMeeting));
+  std::vector<json> out;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    json one = json::parse(all[static_cast<size_t>(rank)], nullptr, false);
+    if (!one.is_object()) {
+      return absl::DataLossError(
+          absl::StrCat("what ", NameOf(rank), " says of ", what, " is no JSON"));
+    }
+    if (one.contains("error")) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(NameOf(rank), ": ", one["error"].get<std::string>()));
+    }
+    if (one.contains("value")) out.push_back(std::move(one["value"]));
+  }
+  if (out.size() == hosts_.size()) return out;
+  return absl::DataLossError(
+      absl::StrCat(out.size(), " of ", hosts_.size(), " hosts have said ", what));
+}
+
+absl::StatusOr<std::string> JobHosts::FromRankZero(const std::string& what,
+                                                   const absl::StatusOr<std::string>& own) {
+  // The first character tells a word from an error.
+  if (rank() == 0) {
+    WEFT_RETURN_IF_ERROR(
+        store().Set(Key(what), own.ok() ? "+" + *own : "-" + std::string(own.status().message())));
+    return own;
+  }
+  WEFT_ASSIGN_OR_RETURN(const std::string said, store().Get(Key(what), kRankZeroMost));
+  if (absl::StartsWith(said, "+")) return said.substr(1);
+  return absl::FailedPreconditionError(absl::StrCat(NameOf(0), ": ", said.substr(1)));
+}
+
+absl::Status JobHosts::Conclude(const absl::Status& own) {
+  absl::StatusOr<std::vector<std::string>> all = store().AllGather(
+      Key("end"), rank(), ranks(), own.ok() ? "" : absl::StrCat("-", own.message()), kMeeting);
   servers_.clear();
-  if (rank() == 0) return status;
-  if (verdict == "ok") return status;
-  return absl::FailedPreconditionError(absl::StrCat("rank 0: ", verdict));
+  if (!own.ok()) return own;
+  if (!all.ok()) return Annotate(all.status(), "waiting for all ranks to end");
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const std::string& said = (*all)[static_cast<size_t>(rank)];
+    if (said.empty()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(NameOf(rank), ": ", said.substr(1)));
+  }
+  return absl::OkStatus();
 }
 
 topology::TraceOptions JobHosts::Options(topology::SeenNic source, topology::SeenNic target) const {
@@ -199,13 +237,14 @@ topology::TraceOptions JobHosts::Options(topology::SeenNic source, topology::See
   return out;
 }
 
-std::vector<uint16_t> JobHosts::DrawPorts(int count, uint64_t salt) const {
-  Random random(static_cast<uint64_t>(rank()) + 1, salt);
+std::vector<uint16_t> JobHosts::DrawPorts(int count, uint64_t salt, bool alike,
+                                          const std::set<uint16_t>& but) const {
+  Random random(alike ? 0 : static_cast<uint64_t>(rank()) + 1, salt);
   std::set<uint16_t> ports;
   // RoCE's, above those that kernels hand out.
   while (static_cast<int>(ports.size()) < count) {
     const auto port = static_cast<uint16_t>(0xF000 - random.Below(0x3000));
-    if (port != port_) ports.insert(port);
+    if (port != port_ && but.count(port) == 0) ports.insert(port);
   }
   std::vector<uint16_t> out(ports.begin(), ports.end());
   random.Shuffle(out);

@@ -7,9 +7,11 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/rendezvous/job_environment.h"
@@ -39,24 +41,35 @@ class JobHosts {
 
   int rank() const { return environment_.rank.value(); }
   int ranks() const { return environment_.world_size; }
+  int ranks_here() const { return environment_.local_world_size; }  // on this host
+  uint16_t port() const { return port_; }                           // that probes go to
   int own() const { return own_; }  // number of this host; -1: another rank probes for it
   const std::vector<topology::SeenHost>& hosts() const { return hosts_; }
   collectives::Store& store() { return *store_.store; }
   topology::TraceStatistics& statistics() { return statistics_; }
 
-  // What every host says, by host.
-  absl::StatusOr<std::vector<nlohmann::json>> Exchange(const std::string& what,
-                                                       const nlohmann::json& own);
-  // Rank 0's status for all, and the end: nobody answers probes any more.
-  absl::Status Conclude(const absl::Status& status);
+  // What every host says, by host; ranks without a host to speak for are not heard. Where a rank has
+  // a `problem`, every rank gets that of the first such rank, so that all go on, or end, together.
+  absl::StatusOr<std::vector<nlohmann::json>> Exchange(
+      const std::string& what, const nlohmann::json& own,
+      const absl::Status& problem = absl::OkStatus());
+  // What rank 0 says, or its error; what the others give is not read.
+  absl::StatusOr<std::string> FromRankZero(const std::string& what,
+                                           const absl::StatusOr<std::string>& own);
+  // The end of every rank, whatever has become of it: nobody answers probes any more. Gives the
+  // rank's own error, else that of the first rank with one.
+  absl::Status Conclude(const absl::Status& own);
 
   topology::TraceOptions Options(topology::SeenNic source, topology::SeenNic target) const;
-  // `count` different source ports, drawn anew for each `salt`.
-  std::vector<uint16_t> DrawPorts(int count, uint64_t salt) const;
+  // `count` different source ports, drawn anew for each `salt`, the same at every host or not; none
+  // of `but`.
+  std::vector<uint16_t> DrawPorts(int count, uint64_t salt, bool alike = false,
+                                  const std::set<uint16_t>& but = {}) const;
   std::string Key(const std::string& what) const { return program_ + "/" + what; }
 
  private:
   absl::Status TellAddresses(const ProbeWords& words);
+  std::string NameOf(int rank) const;  // "rank 3 on h1"
 
   std::string program_;
   collectives::JobEnvironment environment_;

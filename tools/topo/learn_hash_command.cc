@@ -2,39 +2,51 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "base/write_file.h"
 #include "tools/topo/probe_commands.h"
 #include "topology/discovery/learn_box.h"
+#include "topology/discovery/probed_flows.h"
 #include "topology/ecmp/hash_text.h"
 #include "topology/fabric/file.h"
+#include "topology/host/affinity.h"
 
 namespace weft::topo {
 namespace {
 
 using nlohmann::json;
 using topology::Endpoint;
-using topology::HashObservation;
 using topology::SeenNic;
 
 constexpr int kFewPorts = 16;  // towards each of kMoreTargets hosts more, so that addresses differ
 constexpr size_t kMoreTargets = 3;
-constexpr int kCheckPorts = 32;            // of each host, fresh ones
 constexpr uint32_t kChunk = 1 << 22;       // seeds that a rank tries at a time
 constexpr uint64_t kQuickSeeds = 1 << 16;  // that rank 0 tries alone
 constexpr int64_t kChunks = (int64_t{1} << 32) / kChunk;
+constexpr int64_t kAttempts = 3;  // at all seeds, each by other flows
+constexpr int64_t kPolicyOneChunks = 4;
+constexpr absl::Duration kSearchersMeet = absl::Minutes(5);
 
 const char kFooter[] =
     R"(Runs on the hosts of a job, as weft-topo discover does, with the folder that it wrote, which rank 0
 reads: weft-run ... -- weft-topo learn-hash fabric. Of each switch with a choice the hash is found that
 explains what its flows did: Linux's, its seed searched for by all ranks, or one of switch silicon's. It is
-then checked with ports that were not probed before, and written into hashes.txt.
-Exit status: 0 when all hashes were found; 1 when not, and those that were are written; 2 for wrong usage.)";
+then checked with ports that were not probed before, and written into hashes.txt. What was not found, or does
+not predict a share --right of those ports, is written as unknown.
+Exit status: 0 when all hashes were found and predict fresh ports; 1 when not; 2 for wrong usage.)";
 
 // The fabric, what is known of it, and which of its hosts the job's are.
 struct Known {
@@ -83,19 +95,21 @@ NodeId LeafOf(const Known& known, SeenNic nic) {
   return fabric.link(fabric.Ports(known.endpoint.at(nic))[0]).target;
 }
 
-// Whom to probe, and how many ports: one NIC under each other leaf, and a few more.
+// Whom to probe, and how many ports: one NIC under each other leaf, and a few more. The k-th NIC
+// under a leaf probes the k-th under another, so that both leaves see the same flows, which the
+// search for Linux's seeds computes once.
 std::vector<std::pair<SeenNic, int>> Targets(const Known& known, SeenNic own, int ports) {
   std::map<NodeId, std::vector<SeenNic>> by_leaf;
+  size_t place = 0;  // under the own leaf
   std::vector<std::pair<SeenNic, int>> out;
   std::vector<SeenNic> others;
   for (const auto& [nic, _] : known.endpoint) {
+    if (nic < own && LeafOf(known, nic) == LeafOf(known, own)) ++place;
     if (nic.host == own.host || RoutersBetween(known, own, nic) < 2) continue;
     by_leaf[LeafOf(known, nic)].push_back(nic);
     others.push_back(nic);
   }
-  for (const auto& [_, nics] : by_leaf) {
-    out.emplace_back(nics[static_cast<size_t>(own.host) % nics.size()], ports);
-  }
+  for (const auto& [_, nics] : by_leaf) out.emplace_back(nics[place % nics.size()], ports);
   for (size_t i = 0; i < std::min(kMoreTargets, others.size()); ++i) {
     const auto at = static_cast<size_t>(own.host) * 7 + i * 5 + 1;
     out.emplace_back(others[at % others.size()], std::min(ports, kFewPorts));
@@ -103,183 +117,291 @@ std::vector<std::pair<SeenNic, int>> Targets(const Known& known, SeenNic own, in
   return out;
 }
 
-json ProbeFlows(JobHosts& job, const Known& known, int ports, uint64_t salt) {
-  json out = json::array();
-  for (const auto& [own, _] : known.endpoint) {
-    if (own.host != job.own()) continue;
-    for (const auto& [target, count] : Targets(known, own, ports)) {
-      topology::TraceOptions options = job.Options(own, target);
-      options.named_flows = 0;
-      absl::StatusOr<std::vector<topology::TracedFlow>> flows =
-          topology::TraceFlows(options, RoutersBetween(known, own, target),
-                               job.DrawPorts(count, ++salt), job.statistics());
-      if (!flows.ok()) continue;
-      for (const topology::TracedFlow& flow : *flows) {
-        out.push_back({own.nic, target.host, target.nic, flow.source_port,
-                       flow.recorded.empty() ? flow.answered : flow.recorded});
+// Probes flows, none from a source port that it has probed the same target from before.
+class Probing {
+ public:
+  Probing(JobHosts& job, const Known& known) : job_(job), known_(known) {}
+
+  // Every rank. The flows of all hosts; a target that cannot be probed is told by rank 0.
+  // `alike`: every host probes from the same ports.
+  absl::StatusOr<std::vector<topology::ProbedFlow>> Flows(const std::string& what, int ports,
+                                                          uint64_t salt, bool alike) {
+    const json own = job_.own() >= 0 ? ProbeOwn(ports, salt, alike) : json();
+    WEFT_ASSIGN_OR_RETURN(std::vector<json> all, job_.Exchange(what, own));
+    std::vector<topology::ProbedFlow> out;
+    asked_ = 0;
+    for (size_t host = 0; host < all.size(); ++host) {
+      asked_ += all[host]["asked"].get<int64_t>();
+      for (const json& row : all[host]["flows"]) {
+        out.push_back(Read(static_cast<int>(host), row));
       }
+      if (job_.rank() > 0 || all[host]["failed"] == 0) continue;
+      absl::FPrintF(stderr, "weft-topo: %s could not probe %d of its targets: %s\n",
+                    job_.hosts()[host].name, all[host]["failed"].get<int>(),
+                    all[host]["problem"].get<std::string>());
     }
+    return out;
   }
-  return out;
-}
 
-struct Flow {
-  Endpoint source, target;
-  topology::FiveTuple tuple;
-  std::vector<NodeId> switches;  // [position]; NodeId(): not known
-};
+  int64_t asked() const { return asked_; }  // flows of all hosts, in the last Flows()
 
-std::vector<Flow> ReadFlows(const JobHosts& job, const Known& known, const std::vector<json>& all,
-                            uint16_t target_port) {
-  std::vector<Flow> out;
-  const auto address = [&](SeenNic nic) {
-    return job.hosts()[static_cast<size_t>(nic.host)].addresses[static_cast<size_t>(nic.nic)];
-  };
-  for (size_t host = 0; host < all.size(); ++host) {
-    for (const json& row : all[host]) {
-      const SeenNic source{static_cast<int>(host), row[0]}, target{row[1], row[2]};
-      Flow flow;
-      flow.source = known.endpoint.at(source);
-      flow.target = known.endpoint.at(target);
-      flow.tuple = {address(source), address(target),        row[3],
-                    target_port,     topology::kProtocolUdp, 0};
-      const auto names = row[4].get<std::vector<std::string>>();
-      for (size_t i = 0; i + 1 < names.size(); ++i) {
-        NodeId at;
-        if (i == 0) {
-          at = LeafOf(known, source);
-        } else if (auto name = known.file.routers.find(names[i]);
-                   name != known.file.routers.end()) {
-          if (auto node = known.fabric->Find(name->second); node.ok()) at = *node;
+ private:
+  json ProbeOwn(int ports, uint64_t salt, bool alike) {
+    json out = {{"flows", json::array()}, {"asked", 0}, {"failed", 0}, {"problem", ""}};
+    for (const auto& [own, _] : known_.endpoint) {
+      if (own.host != job_.own()) continue;
+      for (const auto& [target, count] : Targets(known_, own, ports)) {
+        std::set<uint16_t>& before = probed_[{own, target}];
+        const std::vector<uint16_t> chosen =
+            job_.DrawPorts(count, alike ? salt : ++salt, alike, before);
+        before.insert(chosen.begin(), chosen.end());
+        topology::TraceOptions options = job_.Options(own, target);
+        options.named_flows = 0;
+        out["asked"] = out["asked"].get<int64_t>() + count;
+        absl::StatusOr<std::vector<topology::TracedFlow>> flows = topology::TraceFlows(
+            options, RoutersBetween(known_, own, target), chosen, job_.statistics());
+        if (!flows.ok()) {
+          out["failed"] = out["failed"].get<int>() + 1;
+          out["problem"] = std::string(flows.status().message());
+          continue;
         }
-        flow.switches.push_back(at);
+        for (const topology::TracedFlow& flow : *flows) {
+          out["flows"].push_back({own.nic, target.host, target.nic, flow.source_port,
+                                  flow.recorded.empty() ? flow.answered : flow.recorded});
+        }
       }
-      out.push_back(std::move(flow));
     }
+    return out;
   }
-  return out;
-}
 
-// What one switch did.
-struct SeenSwitch {
-  std::vector<NodeId> members;  // in the order of the fabric
-  std::vector<HashObservation> seen;
+  topology::ProbedFlow Read(int host, const json& row) const {
+    const auto address = [&](SeenNic nic) {
+      return job_.hosts()[static_cast<size_t>(nic.host)].addresses[static_cast<size_t>(nic.nic)];
+    };
+    const SeenNic source{host, row[0]}, target{row[1], row[2]};
+    topology::ProbedFlow flow;
+    flow.source = known_.endpoint.at(source);
+    flow.target = known_.endpoint.at(target);
+    flow.tuple = {address(source), address(target), row[3], job_.port(), topology::kProtocolUdp, 0};
+    const auto names = row[4].get<std::vector<std::string>>();
+    for (size_t i = 0; i + 1 < names.size(); ++i) {
+      NodeId at;
+      if (i == 0) {
+        at = LeafOf(known_, source);
+      } else if (auto name = known_.file.routers.find(names[i]);
+                 name != known_.file.routers.end()) {
+        if (auto node = known_.fabric->Find(name->second); node.ok()) at = *node;
+      }
+      flow.switches.push_back(at);
+    }
+    return flow;
+  }
+
+  JobHosts& job_;
+  const Known& known_;
+  std::map<std::pair<SeenNic, SeenNic>, std::set<uint16_t>> probed_;
+  int64_t asked_ = 0;
 };
 
-std::map<NodeId, SeenSwitch> BySwitch(const Known& known, const std::vector<Flow>& flows) {
-  std::map<NodeId, SeenSwitch> out;
-  for (const Flow& flow : flows) {
-    for (size_t i = 0; i + 1 < flow.switches.size(); ++i) {
-      const NodeId at = flow.switches[i], after = flow.switches[i + 1];
-      if (at == NodeId() || after == NodeId()) continue;
-      std::vector<NodeId> members;
-      for (LinkId link : known.routes->Next(at, flow.target)) {
-        members.push_back(known.fabric->link(link).target);
+// The seeds of `wanted`, of those that are found. All ranks take part with all their cores: seeds in
+// chunks, in order, so that small ones are found at once; when all were tried, by other flows again.
+class SeedSearch {
+ public:
+  SeedSearch(JobHosts& job, const std::map<NodeId, topology::SwitchChoices>& switches,
+             const std::vector<NodeId>& wanted, double wrong)
+      : job_(job), switches_(switches), wanted_(wanted), wrong_(wrong) {}
+
+  absl::StatusOr<std::map<NodeId, topology::SwitchHash>> Run(absl::Time deadline) {
+    // The key is there before anybody looks.
+    WEFT_RETURN_IF_ERROR(job_.store().Append(job_.Key("found"), "\n"));
+    const auto threads =
+        static_cast<int64_t>(std::max(1, AllowedCores() / std::max(1, job_.ranks_here())));
+    SystemClock clock;
+    while (clock.Now() < deadline) {
+      WEFT_RETURN_IF_ERROR(ReadFound());
+      if (found_.size() == wanted_.size()) break;
+      WEFT_ASSIGN_OR_RETURN(const int64_t last, job_.store().Add(job_.Key("chunk"), threads));
+      if (last - threads >= kAttempts * kChunks) break;
+      WEFT_RETURN_IF_ERROR(Search(last - threads, threads));
+    }
+    WEFT_RETURN_IF_ERROR(
+        job_.store().Barrier(job_.Key("searched"), job_.rank(), job_.ranks(), kSearchersMeet));
+    WEFT_RETURN_IF_ERROR(ReadFound());
+    return found_;
+  }
+
+ private:
+  // A line a seed: the number of the switch and its hash.
+  absl::Status ReadFound() {
+    WEFT_ASSIGN_OR_RETURN(const std::string text,
+                          job_.store().Get(job_.Key("found"), absl::Seconds(10)));
+    if (text == found_text_) return absl::OkStatus();
+    found_text_ = text;
+    for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+      const std::pair<std::string, std::string> words = absl::StrSplit(line, ' ');
+      size_t number = 0;
+      if (!absl::SimpleAtoi(words.first, &number) || number >= wanted_.size()) {
+        return absl::DataLossError(absl::StrCat("\"", line, "\" is no seed of a switch"));
       }
-      auto member = std::find(members.begin(), members.end(), after);
-      if (members.size() < 2 || member == members.end()) continue;
-      SeenSwitch& one = out[at];
-      if (one.members.empty()) one.members = members;
-      if (one.members != members) continue;  // another group of next hops
-      one.seen.push_back({flow.tuple, static_cast<uint32_t>(member - members.begin())});
+      WEFT_ASSIGN_OR_RETURN(topology::SwitchHash hash, topology::ParseHash(words.second));
+      found_.try_emplace(wanted_[number], hash);
     }
+    searches_.clear();
+    return absl::OkStatus();
   }
-  return out;
-}
 
-// All ranks take part: seeds in chunks, in order, so that small ones are found at once.
-absl::StatusOr<std::optional<topology::SwitchHash>> SearchSeed(JobHosts& job, const SeenSwitch& one,
-                                                               const std::string& name,
-                                                               absl::Time deadline, double wrong) {
-  const topology::LinuxSeedSearch search(one.seen, static_cast<uint32_t>(one.members.size()));
-  const std::string chunk_key = job.Key("chunk/" + name), found_key = job.Key("found/" + name);
-  SystemClock clock;
-  while (clock.Now() < deadline) {
-    WEFT_ASSIGN_OR_RETURN(const bool found, job.store().Check({found_key}));
-    if (found) break;
-    WEFT_ASSIGN_OR_RETURN(const int64_t next, job.store().Add(chunk_key, 1));
-    if (next > kChunks) break;
-    const auto first = static_cast<uint32_t>((next - 1) * kChunk);
-    for (int policy : {3, 1}) {
-      // Policy 1 is tried for seeds that people set.
-      if (policy == 1 && next > 4) continue;
-      std::optional<topology::SwitchHash> hash = search.Search(first, kChunk, policy, wrong);
-      if (!hash.has_value()) continue;
-      WEFT_RETURN_IF_ERROR(job.store().Set(found_key, topology::HashText(hash->options())));
-      break;
+  // By the flows of switches that are not found yet.
+  const topology::LinuxSeedSearch& SearchOf(int64_t attempt) {
+    auto known = searches_.find(attempt);
+    if (known != searches_.end()) return known->second;
+    std::vector<topology::LinuxRouter> routers;
+    left_.clear();
+    for (size_t i = 0; i < wanted_.size(); ++i) {
+      if (found_.count(wanted_[i]) > 0) continue;
+      const topology::SwitchChoices& one = switches_.at(wanted_[i]);
+      routers.push_back({one.seen, static_cast<uint32_t>(one.members.size())});
+      left_.push_back(i);
     }
+    return searches_
+        .try_emplace(attempt,
+                     topology::LinuxSeedSearch(std::move(routers), static_cast<int>(attempt)))
+        .first->second;
   }
-  WEFT_RETURN_IF_ERROR(
-      job.store().Barrier(job.Key("searched/" + name), job.rank(), job.ranks(), absl::Minutes(5)));
-  WEFT_ASSIGN_OR_RETURN(const bool found, job.store().Check({found_key}));
-  if (!found) return std::optional<topology::SwitchHash>();
-  WEFT_ASSIGN_OR_RETURN(const std::string text, job.store().Get(found_key, absl::Seconds(10)));
-  WEFT_ASSIGN_OR_RETURN(topology::SwitchHash hash, topology::ParseHash(text));
-  return std::optional<topology::SwitchHash>(hash);
-}
 
+  absl::Status Search(int64_t first, int64_t count) {
+    std::vector<std::vector<topology::LinuxSeedSearch::Found>> results(static_cast<size_t>(count));
+    std::vector<std::thread> threads;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t chunk = first + i;
+      const topology::LinuxSeedSearch& search = SearchOf(chunk / kChunks);
+      auto& result = results[static_cast<size_t>(i)];
+      threads.emplace_back([this, chunk, &search, &result] {
+        const auto begin = static_cast<uint32_t>(chunk % kChunks * kChunk);
+        for (int policy : {3, 1}) {
+          // Policy 1 is tried for seeds that people set.
+          if (policy == 1 && chunk >= kPolicyOneChunks) continue;
+          auto found = search.SearchAll(begin, kChunk, policy, wrong_);
+          result.insert(result.end(), found.begin(), found.end());
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& result : results) {
+      for (const topology::LinuxSeedSearch::Found& one : result) {
+        WEFT_RETURN_IF_ERROR(job_.store().Append(
+            job_.Key("found"),
+            absl::StrCat(left_[one.router], " ", topology::HashText(one.hash.options()), "\n")));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  JobHosts& job_;
+  const std::map<NodeId, topology::SwitchChoices>& switches_;
+  const std::vector<NodeId>& wanted_;
+  const double wrong_;
+  std::string found_text_;
+  std::map<NodeId, topology::SwitchHash> found_;
+  std::map<int64_t, topology::LinuxSeedSearch> searches_;  // by attempt
+  std::vector<size_t> left_;                               // of wanted_, by number of the router
+};
+
+// What each switch hashes. Every rank comes to the same result.
 class Learning {
  public:
   Learning(JobHosts& job, Known& known, absl::Time deadline, double wrong)
       : job_(job), known_(known), deadline_(deadline), wrong_(wrong) {}
 
-  // Every rank. Rank 0 decides what is tried; the others help to search.
-  absl::Status Learn(const std::map<NodeId, SeenSwitch>& switches) {
+  absl::Status Learn(const std::map<NodeId, topology::SwitchChoices>& switches) {
+    WEFT_RETURN_IF_ERROR(Quick(switches));
+    const std::vector<NodeId> wanted = Left(switches);
+    if (!wanted.empty()) {
+      SeedSearch search(job_, switches, wanted, wrong_);
+      WEFT_ASSIGN_OR_RETURN(const auto found, search.Run(deadline_));
+      for (const auto& [node, hash] : found) Fit(node, switches.at(node), hash);
+      Left(switches);
+    }
+    for (const auto& [node, one] : switches) Take(node, one);
+    return absl::OkStatus();
+  }
+
+  const std::set<NodeId>& learned() const { return learned_; }
+
+ private:
+  // Each host explains some of the switches by what does not take long.
+  absl::Status Quick(const std::map<NodeId, topology::SwitchChoices>& switches) {
+    json own = json::array();
+    int number = 0;
     for (const auto& [node, one] : switches) {
-      const std::string& name = known_.fabric->node(node).name;
-      std::optional<topology::FittedHash> fitted;
-      if (job_.rank() == 0) {
-        fitted = Quick(one);
-        WEFT_RETURN_IF_ERROR(
-            job_.store().Set(job_.Key("task/" + name), fitted.has_value() ? "none" : "search"));
-      }
-      WEFT_ASSIGN_OR_RETURN(const std::string task,
-                            job_.store().Get(job_.Key("task/" + name), absl::Minutes(5)));
-      if (task == "search") {
-        WEFT_ASSIGN_OR_RETURN(std::optional<topology::SwitchHash> hash,
-                              SearchSeed(job_, one, name, deadline_, wrong_));
-        if (hash.has_value()) {
-          fitted =
-              topology::TryHash(*hash, static_cast<uint32_t>(one.members.size()), one.seen, wrong_);
+      if (number++ % static_cast<int>(job_.hosts().size()) != job_.own()) continue;
+      const auto members = static_cast<uint32_t>(one.members.size());
+      auto fitted = topology::ExplainSwitch(members, one.seen, {}, kQuickSeeds, wrong_);
+      if (!fitted.has_value()) continue;
+      own.push_back({node.value(), topology::HashText(fitted->hash.options())});
+    }
+    WEFT_ASSIGN_OR_RETURN(std::vector<json> all, job_.Exchange("quick", own));
+    for (const json& of_host : all) {
+      for (const json& row : of_host) {
+        const NodeId node(row[0].get<int>());
+        const auto one = switches.find(node);
+        if (one == switches.end()) {
+          return absl::DataLossError("the hosts of the job do not look at the same switches");
         }
+        WEFT_ASSIGN_OR_RETURN(topology::SwitchHash hash,
+                              topology::ParseHash(row[1].get<std::string>()));
+        Fit(node, one->second, hash);
       }
-      if (job_.rank() == 0) Take(name, one, fitted);
     }
     return absl::OkStatus();
   }
 
-  const std::vector<std::string>& unknown() const { return unknown_; }
-
- private:
-  // Those of other switches first: mostly all are set alike.
-  std::optional<topology::FittedHash> Quick(const SeenSwitch& one) const {
-    const auto members = static_cast<uint32_t>(one.members.size());
-    return topology::ExplainSwitch(members, one.seen, found_, kQuickSeeds, wrong_);
+  // Those that no hash which was found of another switch explains: mostly all are set alike.
+  std::vector<NodeId> Left(const std::map<NodeId, topology::SwitchChoices>& switches) {
+    std::vector<topology::SwitchHash> known;
+    for (const auto& [_, fitted] : fitted_) known.push_back(fitted.hash);
+    std::vector<NodeId> left;
+    for (const auto& [node, one] : switches) {
+      for (size_t i = 0; i < known.size() && fitted_.count(node) == 0; ++i) {
+        Fit(node, one, known[i]);
+      }
+      if (fitted_.count(node) == 0) left.push_back(node);
+    }
+    return left;
   }
 
-  void Take(const std::string& name, const SeenSwitch& one,
-            const std::optional<topology::FittedHash>& fitted) {
+  void Fit(NodeId node, const topology::SwitchChoices& one, const topology::SwitchHash& hash) {
+    auto fitted =
+        topology::TryHash(hash, static_cast<uint32_t>(one.members.size()), one.seen, wrong_);
+    if (fitted.has_value()) fitted_.try_emplace(node, *std::move(fitted));
+  }
+
+  void Take(NodeId node, const topology::SwitchChoices& one) {
+    const std::string& name = known_.fabric->node(node).name;
     known_.file.hashes.erase(name);
     known_.file.orders.erase(name);
     known_.file.unknown.erase(name);
-    if (!fitted.has_value()) {
-      absl::PrintF("%-10s not found: no hash explains its %d flows\n", name, one.seen.size());
-      unknown_.push_back(name);
+    const auto found = fitted_.find(node);
+    if (found == fitted_.end()) {
       known_.file.unknown.insert(name);
+      if (job_.rank() == 0) {
+        absl::PrintF("%-10s not found: no hash explains its %d flows\n", name, one.seen.size());
+      }
       return;
     }
-    found_.push_back(fitted->hash);
-    known_.file.hashes.insert_or_assign(name, fitted->hash);
+    const topology::FittedHash& fitted = found->second;
+    learned_.insert(node);
+    known_.file.hashes.insert_or_assign(name, fitted.hash);
     std::vector<std::string> order;
     bool same = true;
-    for (size_t i = 0; i < fitted->member_at.size(); ++i) {
-      order.push_back(known_.fabric->node(one.members[fitted->member_at[i]]).name);
-      same = same && fitted->member_at[i] == i;
+    for (size_t i = 0; i < fitted.member_at.size(); ++i) {
+      order.push_back(known_.fabric->node(one.members[fitted.member_at[i]]).name);
+      same = same && fitted.member_at[i] == i;
     }
     if (!same) known_.file.orders[name] = order;
+    if (job_.rank() > 0) return;
     absl::PrintF("%-10s %s, %d of %d flows as it says; by chance 1 in 10^%.0f\n", name,
-                 topology::HashText(fitted->hash.options()), fitted->right, one.seen.size(),
-                 -fitted->chance_log10);
+                 topology::HashText(fitted.hash.options()), fitted.right, one.seen.size(),
+                 -fitted.chance_log10);
     std::fflush(stdout);
   }
 
@@ -287,30 +409,72 @@ class Learning {
   Known& known_;
   const absl::Time deadline_;
   const double wrong_;
-  std::vector<topology::SwitchHash> found_;
-  std::vector<std::string> unknown_;
+  std::map<NodeId, topology::FittedHash> fitted_;
+  std::set<NodeId> learned_;
 };
 
-// Of fresh flows, how many take the path that the hashes say: right, all.
-absl::StatusOr<std::pair<int, int>> Check(const Known& known, const std::vector<Flow>& flows,
-                                          const std::string& origin) {
+// The hashes of `known`, as if those that are still unknown were of no interest.
+absl::StatusOr<topology::FabricHashes> HashesOf(const Known& known, const std::string& folder) {
   topology::HashFile file = known.file;
   file.unknown.clear();
-  WEFT_ASSIGN_OR_RETURN(topology::FabricHashes hashes,
-                        topology::MakeHashes(*known.fabric, file, origin));
-  std::pair<int, int> out{0, 0};
-  for (const Flow& flow : flows) {
-    WEFT_ASSIGN_OR_RETURN(std::vector<LinkId> path,
-                          hashes.Path(*known.routes, flow.source, flow.target, flow.tuple));
-    bool right = true;
-    for (size_t i = 0; i < flow.switches.size() && i < path.size(); ++i) {
-      const bool is_known = flow.switches[i] != NodeId();
-      right = right && (!is_known || known.fabric->link(path[i]).target == flow.switches[i]);
+  return topology::MakeHashes(*known.fabric, file, absl::StrCat(folder, "/hashes.txt"));
+}
+
+// Every rank: the two files of the folder, by name, as rank 0 reads them.
+absl::StatusOr<std::map<std::string, std::string>> ReadFiles(JobHosts& job,
+                                                             const std::filesystem::path& folder) {
+  const auto read = [&]() -> absl::StatusOr<std::string> {
+    json files = json::object();
+    for (const char* name : {"fabric.toml", "hashes.txt"}) {
+      WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile((folder / name).string()));
+      files[name] = text;
     }
-    out.first += right ? 1 : 0;
-    ++out.second;
+    return files.dump();
+  };
+  WEFT_ASSIGN_OR_RETURN(const std::string text,
+                        job.FromRankZero("files", job.rank() == 0 ? read() : std::string()));
+  return json::parse(text).get<std::map<std::string, std::string>>();
+}
+
+// Writes what was found, and as unknown what was not, or what the check does not bear out.
+absl::Status Judge(const topology::PredictionCheck& check, const std::set<NodeId>& learned,
+                   const std::map<NodeId, topology::SwitchChoices>& switches, double right_min,
+                   const std::string& folder, Known& known) {
+  const topology::Fabric& fabric = *known.fabric;
+  const absl::Status verdict = check.Verdict(fabric, learned, right_min);
+  std::vector<Endpoint> nics;
+  for (const auto& [_, nic] : known.endpoint) nics.push_back(nic);
+  std::vector<std::string> silent;
+  for (NodeId node : topology::SwitchesWithChoice(*known.routes, nics)) {
+    if (switches.count(node) == 0) silent.push_back(fabric.node(node).name);
   }
-  return out;
+  const std::set<NodeId> failed = check.Failed(learned, right_min);
+  const auto forget = [&](const std::string& name) {
+    known.file.hashes.erase(name);
+    known.file.orders.erase(name);
+    known.file.unknown.insert(name);
+  };
+  for (NodeId node : failed) forget(fabric.node(node).name);
+  for (const std::string& name : silent) forget(name);
+  const std::string path = (std::filesystem::path(folder) / "hashes.txt").string();
+  WEFT_RETURN_IF_ERROR(WriteOutput(path, topology::HashFileText(known.file)));
+  std::vector<std::string> problems;
+  for (const auto& [node, one] : switches) {
+    if (learned.count(node) > 0) continue;
+    problems.push_back(absl::StrCat("what ", fabric.node(node).name, " hashes was not found (of ",
+                                    switches.size() - learned.size(),
+                                    " switches): neither Linux's with a seed that was tried nor a "
+                                    "known one of switch silicon"));
+    break;
+  }
+  if (!silent.empty()) {
+    problems.push_back(absl::StrCat("no flow told what ", silent.front(), " chooses (of ",
+                                    silent.size(), " switches with a choice that told nothing)"));
+  }
+  if (!learned.empty() && !verdict.ok()) problems.emplace_back(verdict.message());
+  if (problems.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(absl::StrJoin(problems, "; "), "; ", path, " says unknown of these switches"));
 }
 
 }  // namespace
@@ -324,6 +488,15 @@ LearnHashCommand::LearnHashCommand(CLI::App& app)
   command_->add_option("--limit", limit_, "How long seeds are searched for, at most: 50s, 10m");
   command_->add_option("--wrong", wrong_, "Share of flows that a hash may fail to explain")
       ->check(CLI::Range(0.0, 0.3));
+  command_
+      ->add_option("--check-ports", check_ports_,
+                   "Fresh source ports that a host probes towards each leaf at the end")
+      ->check(CLI::Range(1, 4096));
+  command_
+      ->add_option("--right", right_,
+                   "Share of fresh ports, and of each switch's choices for them, that must be as "
+                   "predicted")
+      ->check(CLI::Range(0.5, 1.0));
   command_->footer(kFooter);
 }
 
@@ -333,62 +506,48 @@ absl::StatusOr<int> LearnHashCommand::Run() const {
     return absl::InvalidArgumentError(
         absl::StrCat("--limit ", limit_, " is no duration; right are 50s and 10m"));
   }
-  SystemClock clock;
-  const absl::Time begin = clock.Now();
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<JobHosts> job,
                         JobHosts::Meet(words_, "weft-topo learn-hash"));
-  const std::filesystem::path folder(folder_);
-  json files = json::object();
-  if (job->rank() == 0) {
-    for (const char* name : {"fabric.toml", "hashes.txt"}) {
-      absl::StatusOr<std::string> text = ReadFile((folder / name).string());
-      files[text.ok() ? name : "error"] = text.ok() ? *text : std::string(text.status().message());
-    }
-    WEFT_RETURN_IF_ERROR(job->store().Set(job->Key("files"), files.dump()));
-  }
-  WEFT_ASSIGN_OR_RETURN(std::string text, job->store().Get(job->Key("files"), absl::Minutes(2)));
-  files = json::parse(text);
-  if (files.contains("error")) return absl::NotFoundError(files["error"].get<std::string>());
-  WEFT_ASSIGN_OR_RETURN(Known known, Read(files["fabric.toml"].get<std::string>(),
-                                          files["hashes.txt"].get<std::string>(), folder_, *job));
-  const auto port = static_cast<uint16_t>(words_.port);
-  const auto flows = [&](const std::string& what, int ports,
-                         uint64_t salt) -> absl::StatusOr<std::vector<Flow>> {
-    WEFT_ASSIGN_OR_RETURN(
-        std::vector<json> all,
-        job->Exchange(what, job->own() >= 0 ? ProbeFlows(*job, known, ports, salt) : json()));
-    return ReadFlows(*job, known, all, port);
-  };
-  WEFT_ASSIGN_OR_RETURN(std::vector<Flow> seen, flows("flows", words_.ports, 2000));
-  const std::map<NodeId, SeenSwitch> switches = BySwitch(known, seen);
-  Learning learning(*job, known, clock.Now() + limit, wrong_);
-  absl::Status status = learning.Learn(switches);
-  WEFT_RETURN_IF_ERROR(status);
-  WEFT_ASSIGN_OR_RETURN(std::vector<Flow> fresh, flows("fresh", kCheckPorts, 5000));
-  if (job->rank() == 0) {
-    if (switches.empty()) {
-      status = absl::FailedPreconditionError(
-          "no probe told which way a switch chose: routers neither record routes nor answer");
-    } else {
-      absl::StatusOr<std::pair<int, int>> right = Check(known, fresh, folder_);
-      if (!right.ok()) return right.status();
-      absl::PrintF("checked   %d of %d fresh ports take the path that is predicted\n", right->first,
-                   right->second);
-      absl::PrintF("%d probes of this host, %d without an answer, in %.1f s\n",
-                   job->statistics().sent, job->statistics().lost,
-                   absl::ToDoubleSeconds(clock.Now() - begin));
-      status = WriteOutput((folder / "hashes.txt").string(), topology::HashFileText(known.file));
-      if (status.ok() && !learning.unknown().empty()) {
-        status = absl::FailedPreconditionError(
-            absl::StrCat("what ", learning.unknown().front(), " hashes was not found (of ",
-                         learning.unknown().size(),
-                         " switches): neither Linux's with a seed that was tried nor "
-                         "a known one of switch silicon; hashes.txt says unknown"));
-      }
-    }
-  }
-  WEFT_RETURN_IF_ERROR(job->Conclude(status));
+  WEFT_RETURN_IF_ERROR(job->Conclude(Learn(*job, limit)));
   return EXIT_SUCCESS;
+}
+
+absl::Status LearnHashCommand::Learn(JobHosts& job, absl::Duration limit) const {
+  SystemClock clock;
+  const absl::Time begin = clock.Now();
+  const std::filesystem::path folder(folder_);
+  WEFT_ASSIGN_OR_RETURN(const auto files, ReadFiles(job, folder));
+  WEFT_ASSIGN_OR_RETURN(Known known,
+                        Read(files.at("fabric.toml"), files.at("hashes.txt"), folder_, job));
+  // What cannot be checked later is an error now.
+  WEFT_RETURN_IF_ERROR(HashesOf(known, folder_).status());
+  Probing probing(job, known);
+  WEFT_ASSIGN_OR_RETURN(std::vector<topology::ProbedFlow> seen,
+                        probing.Flows("flows", words_.ports, 2000, true));
+  const auto switches = topology::ChoicesOf(*known.routes, seen);
+  if (switches.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("none of ", probing.asked(),
+                     " flows told which way a switch chose: routers neither record routes nor "
+                     "answer by the names that hashes.txt has"));
+  }
+  Learning learning(job, known, clock.Now() + limit, wrong_);
+  WEFT_RETURN_IF_ERROR(learning.Learn(switches));
+  WEFT_ASSIGN_OR_RETURN(std::vector<topology::ProbedFlow> fresh,
+                        probing.Flows("fresh", check_ports_, 5000, false));
+  if (job.rank() > 0) return absl::OkStatus();
+  WEFT_ASSIGN_OR_RETURN(topology::FabricHashes hashes, HashesOf(known, folder_));
+  topology::PredictionCheck check =
+      topology::CheckPredictions(*known.routes, hashes, learning.learned(), fresh);
+  check.asked = probing.asked();
+  absl::PrintF(
+      "checked   %d of %d fresh ports take the path that is predicted (%.2f %%); %d were "
+      "asked\n",
+      check.flows.right, check.flows.told, 100 * check.flows.share(), check.asked);
+  absl::PrintF("%d probes of this host, %d without an answer, in %.1f s\n", job.statistics().sent,
+               job.statistics().lost, absl::ToDoubleSeconds(clock.Now() - begin));
+  std::fflush(stdout);
+  return Judge(check, learning.learned(), switches, right_, folder_, known);
 }
 
 }  // namespace weft::topo

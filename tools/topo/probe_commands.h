@@ -5,8 +5,11 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "tools/topo/job_hosts.h"
+#include "topology/discovery/infer.h"
 
 namespace weft::topo {
 
@@ -19,6 +22,8 @@ class DiscoverCommand {
   absl::StatusOr<int> Run() const;
 
  private:
+  absl::Status Discover(JobHosts& job, const topology::InferOptions& options) const;
+
   CLI::App* command_;
   ProbeWords words_;
   std::string out_ = "fabric", switch_bandwidth_;
@@ -32,11 +37,14 @@ class LearnHashCommand {
   absl::StatusOr<int> Run() const;
 
  private:
+  absl::Status Learn(JobHosts& job, absl::Duration limit) const;
+
   CLI::App* command_;
   ProbeWords words_;
   std::string folder_;
   std::string limit_ = "50s";
-  double wrong_ = 0.02;
+  double wrong_ = 0.02, right_ = 0.99;
+  int check_ports_ = 32;
 };
 
 }  // namespace weft::topo

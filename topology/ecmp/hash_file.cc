@@ -1,10 +1,5 @@
 #include "topology/ecmp/hash_file.h"
 
-#include <sodium.h>
-
-#include <array>
-
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -168,13 +163,6 @@ absl::StatusOr<FabricHashes> MakeHashes(const Fabric& fabric, const HashFile& fi
   }
   WEFT_RETURN_IF_ERROR(SetAddresses(fabric, file, origin, hashes));
   return hashes;
-}
-
-std::string Fingerprint(absl::string_view text) {
-  std::array<uint8_t, crypto_generichash_BYTES_MIN> digest{};
-  crypto_generichash(digest.data(), digest.size(), reinterpret_cast<const uint8_t*>(text.data()),
-                     text.size(), nullptr, 0);
-  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest.data()), 8));
 }
 
 }  // namespace weft::topology

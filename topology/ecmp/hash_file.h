@@ -44,9 +44,6 @@ absl::StatusOr<HashFile> LoadHashFile(const std::string& words);
 absl::StatusOr<FabricHashes> MakeHashes(const Fabric& fabric, const HashFile& file,
                                         absl::string_view origin);
 
-// 16 hexadecimal digits that stand for a text.
-std::string Fingerprint(absl::string_view text);
-
 }  // namespace weft::topology
 
 #endif  // WEFT_TOPOLOGY_ECMP_HASH_FILE_H_

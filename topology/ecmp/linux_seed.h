@@ -5,13 +5,17 @@
 // A router of which nobody set the seed draws one of 32 bits at boot (kernels since 6.11), which is
 // found as well. Earlier kernels draw a key of 128 bits, which is not.
 //
-// Flows between one pair of hosts, both ways, hash alike: two routers, one at either side, are
-// searched for at once.
+// Flows between one pair of hosts, both ways, hash alike: two routers, one at either side, that saw
+// the same flows are searched for at the price of one.
 #ifndef WEFT_TOPOLOGY_ECMP_LINUX_SEED_H_
 #define WEFT_TOPOLOGY_ECMP_LINUX_SEED_H_
 
+#include <array>
+#include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -35,23 +39,58 @@ struct MemberOrder {
 MemberOrder FitOrder(const SwitchHash& hash, uint32_t members,
                      absl::Span<const HashObservation> seen);
 
+// What one router did.
+struct LinuxRouter {
+  std::vector<HashObservation> seen;
+  uint32_t members = 0;  // next hops
+};
+
+// Searches for the seeds of several routers at once: what is computed of a flow serves every router
+// that saw it, either way. Const calls are thread-safe.
 class LinuxSeedSearch {
  public:
-  // `seen`: of one router with `members` next hops; the first 64 flows are searched by.
-  LinuxSeedSearch(std::vector<HashObservation> seen, uint32_t members);
+  struct Found {
+    size_t router = 0;  // its number
+    SwitchHash hash;
+  };
 
-  // Of the `count` seeds from `first` on, the first that explains all but a share `wrong_max` of
-  // what was seen, with `policy` 3 or 1 (fib_multipath_hash_policy). Some 50 cycles a seed where
-  // the processor has AVX-512, three times as many without.
+  // Another `attempt` searches by other flows, where there are more: of the 5 to 12 flows of a
+  // router that decide, none may have been seen wrongly.
+  explicit LinuxSeedSearch(std::vector<LinuxRouter> routers, int attempt = 0);
+  // Of one.
+  LinuxSeedSearch(std::vector<HashObservation> seen, uint32_t members)
+      : LinuxSeedSearch(std::vector<LinuxRouter>{{std::move(seen), members}}) {}
+
+  // Of the `count` seeds from `first` on, the first of each router that explains all but a share
+  // `wrong_max` of what was seen there, with `policy` 3 or 1 (fib_multipath_hash_policy).
+  std::vector<Found> SearchAll(uint32_t first, uint64_t count, int policy = 3,
+                               double wrong_max = 0.02) const;
+  // Of the only router.
   std::optional<SwitchHash> Search(uint32_t first, uint64_t count, int policy = 3,
                                    double wrong_max = 0.02) const;
 
  private:
-  std::optional<SwitchHash> Check(uint32_t seed, int policy, double wrong_max) const;
+  // A flow as the hash reads it: SipHash's words, and how many there are.
+  struct Words {
+    std::array<uint64_t, 10> word{};
+    size_t count = 0;
+    auto operator<=>(const Words&) const = default;
+  };
+  // How one router is searched for. All flows took one member.
+  struct Plan {
+    std::vector<size_t> joint;  // flows of joint_, which is computed of every seed
+    std::vector<Words> later;   // of those seeds alone that the former leave
+  };
+  class Batch;
 
-  std::vector<HashObservation> seen_;
-  uint32_t members_;
-  std::vector<FiveTuple> alike_;  // flows of one member, one after the other
+  static Words WordsOf(const FiveTuple& tuple);
+  void MakePlans();
+  std::optional<SwitchHash> Check(size_t router, uint32_t seed, int policy, double wrong_max) const;
+
+  std::vector<LinuxRouter> routers_;
+  int attempt_;
+  std::vector<Plan> plans_;  // [router]; without joint flows: too little was seen
+  std::vector<Words> joint_;
 };
 
 }  // namespace weft::topology

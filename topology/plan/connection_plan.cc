@@ -2,26 +2,40 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/random.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "topology/ecmp/fingerprint.h"
 
 namespace weft::topology {
 namespace {
 
 constexpr size_t kNamesShown = 4;
 
-// Null: there is none but `but`.
-PathWay* LeastLoaded(std::vector<PathWay>& ways, const PathWay* but) {
-  PathWay* best = nullptr;
-  for (PathWay& way : ways) {
-    if (but != nullptr && way.choices == but->choices) continue;
-    if (best == nullptr || way.seconds < best->seconds) best = &way;
+// Whether the files beside a plan are those that it was made for.
+absl::Status CheckFingerprint(const std::string& folder, const std::string& fingerprint,
+                              const std::string& origin) {
+  if (fingerprint.empty()) return absl::OkStatus();  // a plan that was made by hand
+  std::string all;
+  for (const char* name : {"fabric.toml", "hashes.txt"}) {
+    absl::StatusOr<std::string> text = ReadFile((std::filesystem::path(folder) / name).string());
+    if (!text.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(origin, " cannot be told from a stale plan: of what it was planned for, ",
+                       text.status().message(), "; a plan directory is copied as a whole"));
+    }
+    all += *text;
   }
-  return best;
+  const std::string own = Fingerprint(all);
+  if (own == fingerprint) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      origin, " is stale: it was planned for another fabric.toml or hashes.txt (fingerprint ",
+      fingerprint, ") than those beside it (", own, "); plan again with weft-plan paths --out ",
+      folder));
 }
 
 }  // namespace
@@ -48,6 +62,8 @@ ConnectionPlan::ConnectionPlan(ConnectionPlanText text, std::string origin)
       return text_.hosts[numbers[host]].addresses[static_cast<size_t>(nic)];
     };
     of_ranks_[{flow.rank, flow.peer}].push_back(i);
+    host_of_rank_.try_emplace(flow.rank, flow.source);
+    host_of_rank_.try_emplace(flow.peer, flow.target);
     of_addresses_[{address(flow.source, flow.source_nic), address(flow.target, flow.target_nic)}]
         .push_back(i);
     usual_seconds_ += flow.way.seconds / static_cast<double>(text_.flows.size());
@@ -67,6 +83,7 @@ absl::StatusOr<std::shared_ptr<ConnectionPlan>> ConnectionPlan::Load(const std::
                     absl::StrCat("the setting plan (weft-plan paths --out makes one)"));
   }
   WEFT_ASSIGN_OR_RETURN(ConnectionPlanText parsed, ParseConnectionPlan(*text, path));
+  WEFT_RETURN_IF_ERROR(CheckFingerprint(folder, parsed.fingerprint, path));
   auto plan = std::make_shared<ConnectionPlan>(std::move(parsed), path);
   known[path] = plan;
   return plan;
@@ -95,26 +112,91 @@ absl::StatusOr<ConnectionPlan::Place> ConnectionPlan::Find(const IpAddress& addr
 
 absl::Status ConnectionPlan::CheckHost(const IpAddress& own) const { return Find(own).status(); }
 
+absl::Status ConnectionPlan::CheckRank(const IpAddress& own, int rank, int ranks) const {
+  WEFT_ASSIGN_OR_RETURN(const Place place, Find(own));
+  if (ranks != text_.ranks) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(origin_, " is a plan for ", text_.ranks, " ranks; this job has ", ranks,
+                     "; plan again with weft-plan paths, or leave the setting plan out"));
+  }
+  const std::string& host = text_.hosts[place.host].name;
+  const auto planned = host_of_rank_.find(rank);
+  if (planned == host_of_rank_.end() || planned->second == host) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      origin_, " has rank ", rank, " on ", planned->second, ", but it runs on ", host, " (",
+      own.ToString(),
+      "): start the job in the plan's order, by weft-run --plan or the plan directory's "
+      "slurm.hosts, openmpi.rankfile or torchrun.sh"));
+}
+
 absl::StatusOr<std::string> ConnectionPlan::HostOf(const IpAddress& address) const {
   WEFT_ASSIGN_OR_RETURN(Place place, Find(address));
   return text_.hosts[place.host].name;
 }
 
-absl::StatusOr<std::vector<PathWay>*> ConnectionPlan::Spares(const PathEnds& ends) {
+absl::StatusOr<ConnectionPlan::Leaves> ConnectionPlan::LeavesOf(const PathEnds& ends) const {
   WEFT_ASSIGN_OR_RETURN(Place source, Find(ends.source));
   WEFT_ASSIGN_OR_RETURN(Place target, Find(ends.target));
-  auto found =
-      text_.spares.find({text_.hosts[source.host].leaves[static_cast<size_t>(source.nic)],
-                         text_.hosts[target.host].leaves[static_cast<size_t>(target.nic)]});
-  if (found == text_.spares.end() || found->second.empty()) return nullptr;
-  return &found->second;
+  return Leaves{text_.hosts[source.host].leaves[static_cast<size_t>(source.nic)],
+                text_.hosts[target.host].leaves[static_cast<size_t>(target.nic)]};
+}
+
+std::vector<PathWay>* ConnectionPlan::SparesOf(const Leaves& leaves) {
+  auto found = text_.spares.find(leaves);
+  return found == text_.spares.end() || found->second.empty() ? nullptr : &found->second;
+}
+
+bool ConnectionPlan::HasFailed(const Leaves& leaves, const PathWay& way) const {
+  auto found = failures_.find(leaves);
+  return found != failures_.end() &&
+         std::any_of(found->second.begin(), found->second.end(),
+                     [&](const Failure& one) { return one.choices == way.choices; });
+}
+
+// Of the spare ways that are not of `left` and have not failed; where there is none, what was left,
+// then what failed, first. Null: there are no spare ways, or only the last of `left`.
+PathWay* ConnectionPlan::LeastLoaded(const Leaves& leaves, absl::Span<const PathWay> left) {
+  std::vector<PathWay>* spares = SparesOf(leaves);
+  if (spares == nullptr) return nullptr;
+  const auto failures = failures_.find(leaves);
+  const auto failed_at = [&](const PathWay& way) {
+    if (failures == failures_.end()) return absl::InfinitePast();
+    for (const Failure& one : failures->second) {
+      if (one.choices == way.choices) return one.since;
+    }
+    return absl::InfinitePast();
+  };
+  const auto left_at = [&](const PathWay& way) {
+    for (size_t i = left.size(); i > 0; --i) {
+      if (left[i - 1].choices == way.choices) return i;
+    }
+    return size_t{0};
+  };
+  PathWay* best = nullptr;
+  const auto rank = [&](const PathWay& way) {
+    return std::tuple(left_at(way), failed_at(way), way.seconds);
+  };
+  for (PathWay& way : *spares) {
+    if (!left.empty() && way.choices == left.back().choices) continue;
+    if (best == nullptr || rank(way) < rank(*best)) best = &way;
+  }
+  return best;
 }
 
 absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Take(const PathEnds& ends, int count) {
   WEFT_ASSIGN_OR_RETURN(Place source, Find(ends.source));
   WEFT_ASSIGN_OR_RETURN(Place target, Find(ends.target));
   if (source.host == target.host) return std::vector<PathWay>();
+  WEFT_ASSIGN_OR_RETURN(const Leaves leaves, LeavesOf(ends));
   std::vector<PathWay> ways;
+  std::lock_guard lock(mutex_);
+  // What was planned, but for what has failed since.
+  const auto add = [&](const PathWay& planned) {
+    PathWay* other = HasFailed(leaves, planned)
+                         ? LeastLoaded(leaves, absl::MakeConstSpan(&planned, 1))
+                         : nullptr;
+    ways.push_back(other != nullptr ? *other : planned);
+  };
   auto of_ranks = of_ranks_.find({ends.rank, ends.peer});
   if (ends.rank >= 0 && of_ranks != of_ranks_.end()) {
     // A link of ranks has one NIC at each end; flows of other rails are other transports'.
@@ -123,12 +205,11 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Take(const PathEnds& ends, 
       if (flow.source_nic == source.nic && flow.target_nic == target.nic &&
           flow.source == text_.hosts[source.host].name &&
           flow.target == text_.hosts[target.host].name) {
-        ways.push_back(flow.way);
+        add(flow.way);
       }
     }
     if (!ways.empty()) return ways;
   }
-  std::lock_guard lock(mutex_);
   auto of_addresses = of_addresses_.find({ends.source, ends.target});
   if (ends.rank < 0 && of_addresses != of_addresses_.end()) {
     size_t& next = next_[{ends.source, ends.target}];
@@ -138,14 +219,14 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Take(const PathEnds& ends, 
       for (; next < of_addresses->second.size(); ++next) {
         const ConnectionPlanFlow& flow = text_.flows[of_addresses->second[next]];
         if (flow.rank != first.rank || flow.peer != first.peer) break;
-        ways.push_back(flow.way);
+        add(flow.way);
       }
       return ways;
     }
   }
-  WEFT_ASSIGN_OR_RETURN(std::vector<PathWay> * spares, Spares(ends));
-  for (int i = 0; spares != nullptr && i < count; ++i) {
-    PathWay* best = LeastLoaded(*spares, nullptr);
+  for (int i = 0; i < count; ++i) {
+    PathWay* best = LeastLoaded(leaves, {});
+    if (best == nullptr) break;
     best->seconds += usual_seconds_ / count;
     ways.push_back(*best);
   }
@@ -153,19 +234,57 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Take(const PathEnds& ends, 
 }
 
 absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Answer(const PathEnds& ends, int count) {
+  WEFT_ASSIGN_OR_RETURN(const Leaves leaves, LeavesOf(ends));
   std::lock_guard lock(mutex_);
-  WEFT_ASSIGN_OR_RETURN(std::vector<PathWay> * spares, Spares(ends));
-  if (spares == nullptr) return std::vector<PathWay>();
-  return std::vector<PathWay>(static_cast<size_t>(count), *LeastLoaded(*spares, nullptr));
+  const PathWay* best = LeastLoaded(leaves, {});
+  if (best == nullptr) return std::vector<PathWay>();
+  return std::vector<PathWay>(static_cast<size_t>(count), *best);
 }
 
-absl::StatusOr<PathWay> ConnectionPlan::Instead(const PathEnds& ends, const PathWay& failed) {
+absl::StatusOr<PathWay> ConnectionPlan::Instead(const PathEnds& ends, const PathWay& failed,
+                                                absl::Time now) {
+  WEFT_ASSIGN_OR_RETURN(const Leaves leaves, LeavesOf(ends));
   std::lock_guard lock(mutex_);
-  WEFT_ASSIGN_OR_RETURN(std::vector<PathWay> * spares, Spares(ends));
-  PathWay* other = spares != nullptr ? LeastLoaded(*spares, &failed) : nullptr;
+  std::vector<Failure>& failures = failures_[leaves];
+  const auto is_past = [&](const Failure& one) {
+    return one.choices == failed.choices || now - one.since > kFailedFor;
+  };
+  failures.erase(std::remove_if(failures.begin(), failures.end(), is_past), failures.end());
+  if (failures.size() >= kFailedMost) failures.erase(failures.begin());
+  failures.push_back({failed.choices, now});
+  PathWay* other = LeastLoaded(leaves, absl::MakeConstSpan(&failed, 1));
   if (other == nullptr) return failed;
   other->seconds += usual_seconds_;
   return *other;
+}
+
+absl::StatusOr<PathWay> ConnectionPlan::Another(const PathEnds& ends,
+                                                absl::Span<const PathWay> left) {
+  WEFT_ASSIGN_OR_RETURN(const Leaves leaves, LeavesOf(ends));
+  std::lock_guard lock(mutex_);
+  PathWay* other = LeastLoaded(leaves, left);
+  if (other == nullptr) return left.empty() ? PathWay() : left.back();
+  other->seconds += usual_seconds_;
+  return *other;
+}
+
+void ConnectionPlan::Answers(const PathEnds& ends, const PathWay& way) {
+  const absl::StatusOr<Leaves> leaves = LeavesOf(ends);
+  if (!leaves.ok()) return;
+  std::lock_guard lock(mutex_);
+  auto found = failures_.find(*leaves);
+  if (found == failures_.end()) return;
+  std::vector<Failure>& failures = found->second;
+  failures.erase(std::remove_if(failures.begin(), failures.end(),
+                                [&](const Failure& one) { return one.choices == way.choices; }),
+                 failures.end());
+}
+
+size_t ConnectionPlan::failed() const {
+  std::lock_guard lock(mutex_);
+  size_t sum = 0;
+  for (const auto& [_, failures] : failures_) sum += failures.size();
+  return sum;
 }
 
 bool ConnectionPlan::Takes(const PathWay& way, const FiveTuple& tuple) const {

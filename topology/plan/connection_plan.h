@@ -21,6 +21,7 @@
 #ifndef WEFT_TOPOLOGY_PLAN_CONNECTION_PLAN_H_
 #define WEFT_TOPOLOGY_PLAN_CONNECTION_PLAN_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,6 +34,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "topology/ecmp/five_tuple.h"
 #include "topology/ecmp/switch_hash.h"
 
@@ -97,12 +100,16 @@ class ConnectionPlan {
   explicit ConnectionPlan(ConnectionPlanText text, std::string origin);
   // The plan of a directory; the same object for all who ask for it while any of them has it, so
   // that connections of one process are counted together. Errors name the file.
+  // FailedPrecondition: it was planned for another fabric.toml or hashes.txt than those beside it,
+  // or one of them is missing.
   static absl::StatusOr<std::shared_ptr<ConnectionPlan>> Load(const std::string& folder);
 
   const ConnectionPlanText& text() const { return text_; }
   const std::string& origin() const { return origin_; }  // the file, for messages
   // FailedPrecondition: the plan is for other hosts than the one with this address.
   absl::Status CheckHost(const IpAddress& own) const;
+  // Likewise: for another number of ranks, or for this rank on another host.
+  absl::Status CheckRank(const IpAddress& own, int rank, int ranks) const;
 
   // The name of the host that has this address; else as CheckHost().
   absl::StatusOr<std::string> HostOf(const IpAddress& address) const;
@@ -114,14 +121,31 @@ class ConnectionPlan {
   // Ways for what only answers data that comes from `target`, as acknowledgements do: spare ones,
   // which stay as loaded as they are.
   absl::StatusOr<std::vector<PathWay>> Answer(const PathEnds& ends, int count);
-  // A way for a socket or queue pair whose own has failed: another, if there is one.
-  absl::StatusOr<PathWay> Instead(const PathEnds& ends, const PathWay& failed);
+  // A way for a socket or queue pair whose own has failed at `now`. Between these two leaves the
+  // failed way is handed out no more, to nobody, until it Answers(), or kFailedFor has passed and
+  // another fails. Gives the least loaded way that has not failed; where all have, the one that
+  // failed first.
+  absl::StatusOr<PathWay> Instead(const PathEnds& ends, const PathWay& failed, absl::Time now);
+  // Another way than those of `left`, for a queue pair that left them, the newest last, though they
+  // may not have failed for others; where there is no other, the one that was left first.
+  absl::StatusOr<PathWay> Another(const PathEnds& ends, absl::Span<const PathWay> left);
+  static constexpr absl::Duration kFailedFor = absl::Minutes(1);
+  // A way that had failed carries packets again.
+  void Answers(const PathEnds& ends, const PathWay& way);
+  // Ways between two leaves that count as failed; of the failures of a pair of leaves the newest
+  // kFailedMost are kept.
+  size_t failed() const;
+  static constexpr size_t kFailedMost = 64;
 
   // The `nth` source port in first..last with which `tuple` takes the way; each (`tuple`, `salt`)
   // begins its search elsewhere. None: fewer ports than that do.
   std::optional<uint16_t> Port(const PathWay& way, FiveTuple tuple, uint64_t salt, int nth,
                                uint16_t first, uint16_t last) const;
   bool Takes(const PathWay& way, const FiveTuple& tuple) const;
+  // Connections that got a port of the kernel's, as no free one took their way. Gives how many
+  // there are now.
+  int64_t CountKernelPort() { return ++kernel_ports_; }
+  int64_t kernel_ports() const { return kernel_ports_; }
 
  private:
   struct Place {
@@ -129,17 +153,28 @@ class ConnectionPlan {
     int nic = 0;
   };
   absl::StatusOr<Place> Find(const IpAddress& address) const;
-  absl::StatusOr<std::vector<PathWay>*> Spares(const PathEnds& ends);
+  using Leaves = std::pair<std::string, std::string>;
+  struct Failure {
+    std::vector<PathChoice> choices;
+    absl::Time since;
+  };
+  absl::StatusOr<Leaves> LeavesOf(const PathEnds& ends) const;
+  std::vector<PathWay>* SparesOf(const Leaves& leaves);  // null: none
+  bool HasFailed(const Leaves& leaves, const PathWay& way) const;
+  PathWay* LeastLoaded(const Leaves& leaves, absl::Span<const PathWay> left);
   std::string HostNames() const;
 
   ConnectionPlanText text_;
   const std::string origin_;
   std::map<IpAddress, Place> places_;
-  std::map<std::pair<int, int>, std::vector<size_t>> of_ranks_;                  // flows
+  std::map<std::pair<int, int>, std::vector<size_t>> of_ranks_;  // flows
+  std::map<int, std::string> host_of_rank_;                      // of ranks with flows
   std::map<std::pair<IpAddress, IpAddress>, std::vector<size_t>> of_addresses_;  // flows
   double usual_seconds_ = 0;  // of one flow: what a spare way gains when it is handed out
-  std::mutex mutex_;          // of all below, and of the spares' seconds
+  mutable std::mutex mutex_;  // of all below, and of the spares' seconds
   std::map<std::pair<IpAddress, IpAddress>, size_t> next_;  // flow of the next connection
+  std::map<Leaves, std::vector<Failure>> failures_;         // the oldest first
+  std::atomic<int64_t> kernel_ports_ = 0;
 };
 
 }  // namespace weft::topology

@@ -120,7 +120,7 @@ absl::Status MultipathTransport::OpenWire() {
   host.set_port(sockets_->ports().front());
   WEFT_ASSIGN_OR_RETURN(const PlannedWays ways,
                         PlannedWays::Open(options.settings, options.self, options.world_size));
-  if (ways) WEFT_RETURN_IF_ERROR(ways->CheckHost(ToIpAddress(host)));
+  if (ways) WEFT_RETURN_IF_ERROR(ways.Check(ToIpAddress(host)));
   shared_.open_paths = [this, host, ways](DatagramOwner& owner, const LinkEnds& ends) {
     return std::make_unique<UdpPaths>(*sockets_, host, owner, ways, ends);
   };

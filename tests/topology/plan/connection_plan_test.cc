@@ -3,12 +3,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "topology/ecmp/fingerprint.h"
 #include "topology/ecmp/hash_text.h"
 
 namespace weft::topology {
@@ -95,17 +98,70 @@ TEST(ConnectionPlan, BeyondThePlanTheLeastLoadedWayLeftIsTaken) {
   EXPECT_THAT(*plan.Take({kH0, kH1}, 2), IsEmpty());  // under one switch
 }
 
-TEST(ConnectionPlan, AFailedWayIsNotTakenAgain) {
-  ConnectionPlan plan = MakePlan();
-  PathWay way = plan.Take({kH1, kH2}, 1)->front();
-  for (int i = 0; i < 4; ++i) {
-    PathWay other = *plan.Instead({kH1, kH2}, way);
-    EXPECT_NE(other.ToString(), way.ToString());
-    way = other;
+constexpr char kFourWays[] = R"(weft-paths 1
+ranks 2
+host h0 10.1.0.1 leaf0
+host h2 10.1.1.1 leaf1
+hash leaf0 linux:seed=1000
+flow 0 1 h0:0 h2:0 0.5 leaf0:0/4
+spare leaf0 leaf1 0.4 leaf0:0/4
+spare leaf0 leaf1 0.3 leaf0:1/4
+spare leaf0 leaf1 0.2 leaf0:2/4
+spare leaf0 leaf1 0.1 leaf0:3/4
+)";
+
+TEST(ConnectionPlan, NoWayThatFailedIsTakenWhileAnotherIsLeft) {
+  ConnectionPlan plan(*ParseConnectionPlan(kFourWays, "plan"), "plan");
+  const PathEnds ends{kH0, kH2, 0, 1};
+  const absl::Time now = absl::UnixEpoch();
+  PathWay way = plan.Take(ends, 1)->front();
+  std::set<std::string> failed;
+  for (int i = 0; i < 3; ++i) {
+    failed.insert(way.ToString());
+    way = *plan.Instead(ends, way, now + absl::Seconds(i));
+    EXPECT_EQ(failed.count(way.ToString()), 0u) << way.ToString();
+    // Nor by anybody else.
+    EXPECT_EQ(failed.count(plan.Answer({kH0, kH2}, 1)->front().ToString()), 0u);
+    EXPECT_EQ(failed.count(plan.Take(ends, 1)->front().ToString()), 0u);
   }
-  // The only one that there is stays.
+  EXPECT_EQ(plan.failed(), 3u);
+  // All have failed: the one of which that is longest ago.
+  EXPECT_EQ(plan.Instead(ends, way, now + absl::Seconds(3))->ToString(), "leaf0:0/4");
+  // One answers again.
+  plan.Answers(ends, {0, {{"leaf0", 2, 4}}});
+  EXPECT_EQ(plan.Answer(ends, 1)->front().ToString(), "leaf0:2/4");
+}
+
+TEST(ConnectionPlan, FailuresAreForgottenAndBounded) {
+  ConnectionPlan plan(*ParseConnectionPlan(kFourWays, "plan"), "plan");
+  const PathEnds ends{kH0, kH2, 0, 1};
+  for (uint32_t i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(plan.Instead(ends, {0, {{"leaf0", i, 1000}}}, absl::UnixEpoch()).ok());
+  }
+  EXPECT_EQ(plan.failed(), ConnectionPlan::kFailedMost);
+  const PathWay planned = plan.Take(ends, 1)->front();
+  const absl::Time late = absl::UnixEpoch() + ConnectionPlan::kFailedFor + absl::Seconds(1);
+  ASSERT_TRUE(plan.Instead(ends, planned, late).ok());
+  EXPECT_EQ(plan.failed(), 1u);
+}
+
+TEST(ConnectionPlan, AQueuePairLeavesWaysInTurn) {
+  ConnectionPlan plan(*ParseConnectionPlan(kFourWays, "plan"), "plan");
+  std::vector<PathWay> left{{0, {{"leaf0", 0, 4}}}};
+  std::set<std::string> taken;
+  for (int i = 0; i < 3; ++i) {
+    left.push_back(*plan.Another({kH0, kH2}, left));
+    taken.insert(left.back().ToString());
+  }
+  EXPECT_EQ(taken, (std::set<std::string>{"leaf0:1/4", "leaf0:2/4", "leaf0:3/4"}));
+  EXPECT_EQ(plan.Another({kH0, kH2}, left)->ToString(), "leaf0:0/4");
+  EXPECT_EQ(plan.failed(), 0u);  // for others they are as good as before
+}
+
+TEST(ConnectionPlan, TheOnlyWayStays) {
+  ConnectionPlan plan = MakePlan();
   PathWay only = plan.Answer({kH2, kH0}, 1)->front();
-  EXPECT_EQ(plan.Instead({kH2, kH0}, only)->ToString(), only.ToString());
+  EXPECT_EQ(plan.Instead({kH2, kH0}, only, absl::UnixEpoch())->ToString(), only.ToString());
 }
 
 TEST(ConnectionPlan, PortsTakeTheWayWhateverTheOtherPortIs) {
@@ -131,23 +187,73 @@ TEST(ConnectionPlan, RefusesOtherHostsByName) {
   ConnectionPlan plan = MakePlan();
   EXPECT_TRUE(plan.CheckHost(kH0).ok());
   const IpAddress other = *IpAddress::Parse("10.9.9.9");
-  for (const absl::Status& status : {plan.CheckHost(other), plan.Take({kH0, other}, 1).status(),
-                                     plan.Instead({other, kH0}, PathWay()).status()}) {
+  for (const absl::Status& status :
+       {plan.CheckHost(other), plan.Take({kH0, other}, 1).status(),
+        plan.Instead({other, kH0}, PathWay(), absl::UnixEpoch()).status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(status.message()), HasSubstr("does not name 10.9.9.9"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("h0 (10.1.0.1), h1 (10.1.0.2)"));
   }
 }
 
-TEST(ConnectionPlan, IsLoadedOnceForAllOfAProcess) {
-  const std::string folder = ::testing::TempDir() + "plan";
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder + "/paths.txt") << kPlan;
-  auto a = *ConnectionPlan::Load(folder), b = *ConnectionPlan::Load(folder);
+TEST(ConnectionPlan, RefusesOtherRanksByName) {
+  ConnectionPlan plan = MakePlan();
+  EXPECT_TRUE(plan.CheckRank(kH0, 1, 4).ok());
+  EXPECT_TRUE(plan.CheckRank(kH1, 3, 4).ok());  // it has no flow, so any host will do
+  const auto refused = [&](const IpAddress& own, int rank, int ranks) {
+    const absl::Status status = plan.CheckRank(own, rank, ranks);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refused(kH0, 1, 2), HasSubstr("plan is a plan for 4 ranks; this job has 2"));
+  EXPECT_THAT(refused(kH0, 2, 4), HasSubstr("plan has rank 2 on h2, but it runs on h0 (10.1.0.1)"));
+  EXPECT_THAT(refused(*IpAddress::Parse("10.9.9.9"), 0, 4), HasSubstr("does not name 10.9.9.9"));
+}
+
+class PlanFolder : public ::testing::Test {
+ protected:
+  PlanFolder()
+      : folder_(absl::StrCat(::testing::TempDir(), "plan_", getpid(), "_",
+                             ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
+    std::filesystem::create_directories(folder_);
+    Write("fabric.toml", "a fabric\n");
+    Write("hashes.txt", "hashes\n");
+    Write("paths.txt",
+          absl::StrReplaceAll(kPlan, {{"0123456789abcdef", Fingerprint("a fabric\nhashes\n")}}));
+  }
+  ~PlanFolder() override { std::filesystem::remove_all(folder_); }
+  void Write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ + "/" + name) << text;
+  }
+  std::string Refused() const {
+    const absl::Status status = ConnectionPlan::Load(folder_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    return std::string(status.message());
+  }
+  const std::string folder_;
+};
+
+TEST_F(PlanFolder, IsLoadedOnceForAllOfAProcess) {
+  auto a = *ConnectionPlan::Load(folder_), b = *ConnectionPlan::Load(folder_);
   EXPECT_EQ(a, b);
-  absl::Status missing = ConnectionPlan::Load(folder + "-none").status();
+  absl::Status missing = ConnectionPlan::Load(folder_ + "-none").status();
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(missing.message()), HasSubstr("plan-none/paths.txt"));
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("-none/paths.txt"));
+}
+
+TEST_F(PlanFolder, IsRefusedWhenTheFabricOrTheHashesAreOthers) {
+  for (const char* name : {"fabric.toml", "hashes.txt"}) {
+    EXPECT_TRUE(ConnectionPlan::Load(folder_).ok());
+    const std::string before = name == std::string("fabric.toml") ? "a fabric\n" : "hashes\n";
+    Write(name, before + "# learned again\n");
+    EXPECT_THAT(Refused(), HasSubstr(folder_ + "/paths.txt is stale: it was planned for another "
+                                               "fabric.toml or hashes.txt"));
+    std::filesystem::remove(folder_ + "/" + name);
+    EXPECT_THAT(Refused(),
+                ::testing::AllOf(HasSubstr("/paths.txt cannot be told from a stale plan"),
+                                 HasSubstr(std::string("/") + name)));
+    Write(name, before);
+  }
 }
 
 }  // namespace
