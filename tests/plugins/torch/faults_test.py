@@ -124,6 +124,13 @@ class Table(unittest.TestCase):
         for call in ("all_reduce", "reduce_scatter_tensor"):
             self.check("wrong shape", call)
 
+    def test_a_rank_with_a_wrong_type_is_named(self):
+        for call in ("all_reduce", "broadcast", "all_gather_into_tensor", "all_to_all_single"):
+            self.check("wrong type", call)
+
+    def test_a_stopped_rank_is_named(self):
+        self.check("stopped", "all_reduce")
+
     def test_a_slow_rank_fails_nothing(self):
         (fault,) = (name for name in faults_table.FAULTS if name.startswith("slow"))
         for outcome in faults_table.outcomes("weft", fault, "all_gather_into_tensor"):
