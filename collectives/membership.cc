@@ -23,6 +23,10 @@ namespace {
 // longer than this. (Both break at once where a process dies.)
 constexpr int64_t kPartingNs = 2'000'000'000;
 
+// Turns of the transports in which a connection whose other end is closed has been accepted, read and
+// found closed: several times what any handshake needs.
+constexpr int kHandshakeSteps = 64;
+
 }  // namespace
 
 bool EndpointImpl::IsParting(const Peer& peer, int64_t now_ns) {
@@ -228,10 +232,23 @@ absl::Status EndpointImpl::PrepareShrink(const std::shared_ptr<Group>& group,
   }
   WEFT_ASSIGN_OR_RETURN(healthy, MeetSurvivors(*group, name, kept, healthy));
   if (healthy) return absl::OkStatus();
-  // Nobody makes a link to a survivor before all of them have closed their old ones: no late end of
-  // one is taken for a death.
+  // Nobody makes a link to a survivor before all of them have closed their old ones, and those that
+  // were on their way have arrived: no late end of one is taken for a death.
   DropLinks(group, kept);
   WEFT_RETURN_IF_ERROR(MeetSurvivors(*group, absl::StrCat(name, "/closed"), kept, false).status());
+  RunAsDriver([&] {
+    // As all their ends are closed, no step of a handshake waits for anything.
+    for (int step = 0; step < kHandshakeSteps; ++step) {
+      for (auto& transport : transports_) {
+        if (transport != nullptr) transport->Progress(absl::FromUnixNanos(now_ns_));
+      }
+    }
+    for (int rank : kept) {
+      Peer* peer = group->peers[static_cast<size_t>(rank)];
+      if (peer != nullptr) peer->receive.reset();
+    }
+  });
+  WEFT_RETURN_IF_ERROR(MeetSurvivors(*group, absl::StrCat(name, "/drained"), kept, false).status());
   Reconcile(group, kept);
   return absl::OkStatus();
 }

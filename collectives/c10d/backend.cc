@@ -82,6 +82,11 @@ std::shared_ptr<Endpoint> WeftBackend::endpoint() const {
   return endpoint_;
 }
 
+Priority WeftBackend::SetPriority(Priority priority) {
+  communicator()->SetPriority(priority);
+  return priority_.exchange(priority);
+}
+
 c10::intrusive_ptr<c10d::Backend::Options> WeftBackend::getBackendOptions() {
   auto options = c10::make_intrusive<Options>("weft", timeout_.load());
   options->group_name = name_;
@@ -106,14 +111,23 @@ c10d::ErrorType WeftBackend::getError() {
 }
 
 void WeftBackend::abort() {
+  Fail(absl::CancelledError(
+      absl::StrCat("rank ", rank_, " aborted the group through its PyTorch backend")));
+}
+
+void WeftBackend::Fail(const absl::Status& reason) {
   std::shared_ptr<Communicator> communicator;
+  std::shared_ptr<Deferred> deferred;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (inherited_by_fork() || communicator_ == nullptr) return;
     communicator = communicator_;
+    // Others may have calls in theirs, though this rank has none.
+    auto made = MadeDeferred();
+    if (made.ok()) deferred = *std::move(made);
   }
-  communicator->Abort(absl::CancelledError(
-      absl::StrCat("rank ", rank_, " aborted the group through its PyTorch backend")));
+  communicator->Abort(reason);
+  if (deferred != nullptr) deferred->Abort(reason);
 }
 
 void WeftBackend::waitForPendingWorks() {
@@ -151,29 +165,54 @@ void WeftBackend::shutdown() {
   pending_.clear();
 }
 
+absl::StatusOr<std::shared_ptr<Deferred>> WeftBackend::MadeDeferred() {
+  if (deferred_ == nullptr) {
+    WEFT_ASSIGN_OR_RETURN(
+        auto communicator,
+        Communicator::Create(endpoint_, absl::StrCat(name_, "/deferred"), ranks_));
+    deferred_ = std::make_shared<Deferred>(std::move(communicator));
+  }
+  return deferred_;
+}
+
 Deferred& WeftBackend::deferred() {
   std::lock_guard<std::mutex> lock(mutex_);
   TORCH_CHECK(communicator_ != nullptr, "weft: group \"", name_, "\" was shut down");
-  if (deferred_ == nullptr) {
-    deferred_ = std::make_shared<Deferred>(
-        OrThrow(Communicator::Create(endpoint_, absl::StrCat(name_, "/deferred"), ranks_)));
-  }
-  return *deferred_;
+  return *OrThrow(MadeDeferred());
 }
 
 // ---- Groups made of this one
 
+void WeftBackend::Register(const c10::intrusive_ptr<WeftBackend>& group,
+                           std::shared_ptr<GroupRegistry> registry) {
+  registry->Add(group);
+  std::lock_guard<std::mutex> lock(group->mutex_);
+  group->registry_ = std::move(registry);
+}
+
+c10::intrusive_ptr<WeftBackend> WeftBackend::Registered(
+    c10::intrusive_ptr<WeftBackend> group) const {
+  std::shared_ptr<GroupRegistry> registry;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    registry = registry_;
+  }
+  if (registry != nullptr) Register(group, std::move(registry));
+  return group;
+}
+
 absl::StatusOr<c10::intrusive_ptr<WeftBackend>> WeftBackend::Subgroup(
-    absl::string_view name, const std::vector<int>& ranks) const {
+    absl::string_view name, const std::vector<int64_t>& ranks) const {
   std::shared_ptr<Endpoint> endpoint = this->endpoint();
   if (endpoint == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("group \"", name_, "\" was shut down"));
   }
   std::vector<Rank> chosen;
-  for (int rank : ranks) {
+  for (int64_t rank : ranks) {
     if (rank < 0 || rank >= size_) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("rank ", rank, " is not one of the ", size_, " of group \"", name_, "\""));
+      return absl::InvalidArgumentError(absl::StrCat("group \"", name, "\": rank ", rank,
+                                                     " is not one of the ", size_, " of group \"",
+                                                     name_, "\""));
     }
     chosen.push_back(ranks_[static_cast<size_t>(rank)]);
   }
@@ -188,9 +227,9 @@ c10::intrusive_ptr<c10d::Backend> WeftBackend::split(const c10::intrusive_ptr<c1
   if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
   TORCH_CHECK(options != nullptr && !options->group_name.empty(),
               "weft split: the new group needs a name (options.group_name)");
-  auto group = OrThrow(Subgroup(options->group_name, ranks));
+  auto group = OrThrow(Subgroup(options->group_name, {ranks.begin(), ranks.end()}));
   if (options->timeout > kNoTimeout) group->setTimeout(options->timeout);
-  return group;
+  return Registered(std::move(group));
 }
 
 c10::intrusive_ptr<c10d::Backend> WeftBackend::merge(const c10::intrusive_ptr<c10d::Store>& store,
@@ -206,14 +245,21 @@ c10::intrusive_ptr<c10d::Backend> WeftBackend::merge(const c10::intrusive_ptr<c1
   group.name = options->group_name;
   group.timeout = options->timeout;
   group.settings = endpoint->settings();
-  return OrThrow(JoinGroup(std::move(group)));
+  return Registered(OrThrow(JoinGroup(std::move(group))));
 }
 
 c10::intrusive_ptr<c10d::Backend> WeftBackend::shrink(const std::vector<int64_t>& excluded,
-                                                      int /*flags*/,
+                                                      int flags,
                                                       const c10::intrusive_ptr<Options>& options) {
+  TORCH_CHECK(flags == kShrinkDefault || flags == kShrinkAbort, "weft shrink: flags are ", flags,
+              "; right are ", kShrinkDefault, " (SHRINK_DEFAULT) and ", kShrinkAbort,
+              " (SHRINK_ABORT)");
   std::vector<Rank> out, kept;
-  for (int64_t rank : excluded) out.emplace_back(static_cast<int>(rank));
+  for (int64_t rank : excluded) {
+    TORCH_CHECK(rank >= 0 && rank < size_ && rank != rank_, "weft shrink: rank ", rank,
+                " cannot be excluded by rank ", rank_, " from a group of ", size_);
+    out.emplace_back(static_cast<int>(rank));
+  }
   for (int rank = 0; rank < size_; ++rank) {
     const bool leaves = std::find(out.begin(), out.end(), Rank(rank)) != out.end();
     if (!leaves) kept.push_back(ranks_[static_cast<size_t>(rank)]);
@@ -223,10 +269,16 @@ c10::intrusive_ptr<c10d::Backend> WeftBackend::shrink(const std::vector<int64_t>
     std::lock_guard<std::mutex> lock(mutex_);
     name = absl::StrCat(name_, "/shrunk_", ++shrunk_);
   }
-  auto group = OrThrow(communicator()->Shrink(out, name));
+  const std::shared_ptr<Communicator> whole = communicator();
+  if (flags == kShrinkAbort) {
+    Fail(absl::CancelledError(
+        absl::StrCat("rank ", rank_, " shrinks the group, with SHRINK_ABORT")));
+  }
+  auto group = OrThrow(whole->Shrink(out, name));
   auto backend = c10::make_intrusive<WeftBackend>(endpoint(), std::move(group), std::move(kept));
-  backend->setTimeout(timeout_.load());
-  return backend;
+  const bool has_timeout = options != nullptr && options->timeout > kNoTimeout;
+  backend->setTimeout(has_timeout ? options->timeout : timeout_.load());
+  return Registered(std::move(backend));
 }
 
 at::Tensor WeftBackend::allocateTensor(long size, at::TensorOptions options) {

@@ -34,6 +34,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
@@ -46,6 +47,7 @@ namespace weft::collectives {
 class Call;           // collectives/c10d/call.h
 class Deferred;       // collectives/c10d/deferred.h
 class FutureThreads;  // collectives/c10d/work.h
+class GroupRegistry;  // collectives/c10d/group.h
 struct TransferState;
 
 class WeftBackend final : public c10d::Backend {
@@ -66,8 +68,19 @@ class WeftBackend final : public c10d::Backend {
   const std::vector<Rank>& ranks() const { return ranks_; }  // of the endpoint, by group rank
   const std::string& name() const { return name_; }
   Statistics& statistics() { return *statistics_; }
+  // Enters `group` into the registry, and with it every group that is made of it.
+  static void Register(const c10::intrusive_ptr<WeftBackend>& group,
+                       std::shared_ptr<GroupRegistry> registry);
+  // A group of the ranks given, of this group, on this group's endpoint, by whose timeout it waits.
+  // Local. InvalidArgument where this group has no such rank, FailedPrecondition where it was shut
+  // down.
+  absl::StatusOr<c10::intrusive_ptr<WeftBackend>> Subgroup(absl::string_view name,
+                                                           const std::vector<int64_t>& ranks) const;
   std::shared_ptr<Endpoint> endpoint() const;  // null after shutdown()
   bool inherited_by_fork() const;
+  // Of the calls from now on (Communicator::SetPriority); returns that of those before. Throws where
+  // communicator() does.
+  Priority SetPriority(Priority priority);
 
   const std::string getBackendName() const override { return "weft"; }
   c10::intrusive_ptr<Options> getBackendOptions() override;
@@ -97,7 +110,11 @@ class WeftBackend final : public c10d::Backend {
                                     const c10::intrusive_ptr<Options>& options, const int& rank,
                                     const int& size) override;
   // This group without the ranks that are excluded, which need not live any more; after a failure
-  // too (Communicator::Shrink). Waits for the others.
+  // too (Communicator::Shrink). Waits for the others. `flags` are those of torch.distributed:
+  // kShrinkDefault leaves what this group has under way alone, kShrinkAbort first fails it, on every
+  // rank, for when it waits for a rank that will not answer. Uses `options` for the name, where that
+  // is not empty, and for the timeout, where that is set.
+  static constexpr int kShrinkDefault = 0, kShrinkAbort = 1;
   bool supportsShrinking() const override { return true; }
   c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& excluded, int flags,
                                      const c10::intrusive_ptr<Options>& options) override;
@@ -174,8 +191,12 @@ class WeftBackend final : public c10d::Backend {
   void CheckList(const char* name, const Tensors& tensors, const at::Tensor& like,
                  bool uneven = false) const;
   Deferred& deferred();
-  absl::StatusOr<c10::intrusive_ptr<WeftBackend>> Subgroup(absl::string_view name,
-                                                           const std::vector<int>& ranks) const;
+  // With mutex_ held, and before shutdown().
+  absl::StatusOr<std::shared_ptr<Deferred>> MadeDeferred();
+  // Fails everything unfinished, here and on the other ranks. Does nothing after shutdown().
+  void Fail(const absl::Status& reason);
+  // Registers a group that was made of this one.
+  c10::intrusive_ptr<WeftBackend> Registered(c10::intrusive_ptr<WeftBackend> group) const;
 
   const std::string name_;
   const std::vector<Rank> ranks_;
@@ -183,12 +204,14 @@ class WeftBackend final : public c10d::Backend {
   const std::shared_ptr<Statistics> statistics_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<std::chrono::milliseconds> timeout_{c10d::kUnsetTimeout};
+  std::atomic<Priority> priority_{Priority::kNormal};
   mutable std::mutex mutex_;  // guards what follows
   std::shared_ptr<Endpoint> endpoint_;
   std::shared_ptr<Communicator> communicator_;  // null after shutdown()
   std::shared_ptr<FutureThreads> futures_;
   std::shared_ptr<Deferred> deferred_;  // made by its first use
   std::unique_ptr<Coalescing> coalescing_;
+  std::shared_ptr<GroupRegistry> registry_;
   int shrunk_ = 0;  // groups made by shrink()
   // What is on its way must outlive a work that nobody kept. Oldest first; pruned by the next call.
   std::mutex pending_mutex_;

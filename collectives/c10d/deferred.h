@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "collectives/communicator.h"
@@ -27,6 +28,8 @@ class Deferred {
 
   // `body` may block. Its outcome is the work's.
   WorkPtr Run(Body body);
+  // Fails what has not ended, here and on the other ranks, and all that comes.
+  void Abort(absl::Status reason) { communicator_->Abort(std::move(reason)); }
 
  private:
   class Item;

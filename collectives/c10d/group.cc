@@ -1,6 +1,7 @@
 #include "collectives/c10d/group.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,7 +29,8 @@ absl::Status SetTimeouts(Settings& settings, std::chrono::milliseconds timeout) 
 absl::StatusOr<std::shared_ptr<Endpoint>> MakeEndpoint(const GroupOptions& options) {
   JoinOptions join;
   join.settings = options.settings;
-  join.store = std::make_shared<C10dStoreAdapter>(options.store);
+  auto store = std::make_shared<C10dStoreAdapter>(options.store, /*borrows=*/true);
+  join.store = store;
   join.environment.emplace();
   join.environment->rank = Rank(options.rank);
   join.environment->world_size = options.size;
@@ -37,6 +39,7 @@ absl::StatusOr<std::shared_ptr<Endpoint>> MakeEndpoint(const GroupOptions& optio
                         join.store->Add(absl::StrCat("weft/joined_by_", options.rank), 1));
   join.environment->job = absl::StrCat("weft/", attempt);
   WEFT_ASSIGN_OR_RETURN(Job job, JoinJob(std::move(join)));
+  store->ReturnStore();
   if (!job.report.empty()) WEFT_LOG_DEBUG(job.report);
   return job.endpoint;
 }
@@ -58,44 +61,57 @@ absl::StatusOr<c10::intrusive_ptr<WeftBackend>> JoinGroup(GroupOptions options) 
   return group;
 }
 
-absl::StatusOr<c10::intrusive_ptr<WeftBackend>> ProcessGroups::Make(GroupOptions options) {
+void GroupRegistry::Add(const c10::intrusive_ptr<WeftBackend>& group) {
   std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(groups_, [](const auto& weak) { return weak.expired(); });
+  groups_.emplace_back(group);
+}
+
+std::vector<c10::intrusive_ptr<WeftBackend>> GroupRegistry::All() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<c10::intrusive_ptr<WeftBackend>> groups;
   for (const auto& weak : groups_) {
     auto group = weak.lock();
-    if (group != nullptr && group->inherited_by_fork()) {
+    if (group != nullptr) groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+absl::StatusOr<c10::intrusive_ptr<WeftBackend>> ProcessGroups::Make(GroupOptions options) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& group : registry_->All()) {
+    if (group->inherited_by_fork()) {
       return absl::FailedPreconditionError(absl::StrCat(
           "this process was forked from one that had joined group \"", group->name(),
           "\": threads and sockets of that are not its own. Fork before init_process_group(), or "
           "start workers with spawn or forkserver"));
     }
   }
-  std::shared_ptr<Endpoint> world = world_.lock();
   const bool is_default = options.global_ranks.empty();
+  const c10::intrusive_ptr<WeftBackend> first = default_group_.lock();
+  c10::intrusive_ptr<WeftBackend> parent = std::move(options.default_group);
+  if (parent == nullptr) parent = first;
   c10::intrusive_ptr<WeftBackend> group;
-  if (is_default || world == nullptr) {
+  if (is_default || parent == nullptr || parent->endpoint() == nullptr) {
     WEFT_ASSIGN_OR_RETURN(group, JoinGroup(std::move(options)));
-    if (is_default) world_ = group->endpoint();
+    if (is_default) default_group_ = group;
   } else {
-    std::vector<Rank> ranks;
-    for (int64_t rank : options.global_ranks) ranks.push_back(Rank(static_cast<int32_t>(rank)));
-    WEFT_ASSIGN_OR_RETURN(group,
-                          WeftBackend::Create(std::move(world), options.name, std::move(ranks)));
+    // PyTorch begins to count groups anew where it replaces the default group; the endpoint's names
+    // go on.
+    const std::string name =
+        parent == first ? options.name : absl::StrCat(parent->name(), "/", options.name);
+    WEFT_ASSIGN_OR_RETURN(group, parent->Subgroup(name, options.global_ranks));
     group->setTimeout(options.timeout);
   }
-  std::erase_if(groups_, [](const auto& weak) { return weak.expired(); });
-  groups_.emplace_back(group);
+  WeftBackend::Register(group, registry_);
   return group;
 }
 
 std::vector<c10::intrusive_ptr<WeftBackend>> ProcessGroups::Alive() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<c10::intrusive_ptr<WeftBackend>> alive;
-  for (const auto& weak : groups_) {
-    auto group = weak.lock();
-    if (group != nullptr && !group->inherited_by_fork() && group->endpoint() != nullptr) {
-      alive.push_back(std::move(group));
-    }
-  }
+  std::vector<c10::intrusive_ptr<WeftBackend>> alive = registry_->All();
+  std::erase_if(alive, [](const auto& group) {
+    return group->inherited_by_fork() || group->endpoint() == nullptr;
+  });
   return alive;
 }
 

@@ -23,6 +23,9 @@ struct GroupOptions {
   std::string name;  // no other group of these processes has it
   // Ranks of its members in the default group, by group rank; empty: this is the default group.
   std::vector<int64_t> global_ranks;
+  // The default group, which shrink() may have made: what `global_ranks` count. Null: the default
+  // group that Make() made last, while it is alive.
+  c10::intrusive_ptr<WeftBackend> default_group;
   // Limit of waits; also of collectives and of the rendezvous, where the settings set none.
   std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
   Settings settings{LibrarySettings()};
@@ -32,6 +35,18 @@ struct GroupOptions {
 // kDeadlineExceeded that names those missing.
 absl::StatusOr<c10::intrusive_ptr<WeftBackend>> JoinGroup(GroupOptions options);
 
+// The groups of one process: weakly, as their users own them. Thread-safe.
+class GroupRegistry {
+ public:
+  void Add(const c10::intrusive_ptr<WeftBackend>& group);
+  // In the order in which they were made.
+  std::vector<c10::intrusive_ptr<WeftBackend>> All();
+
+ private:
+  std::mutex mutex_;
+  std::vector<c10::weak_intrusive_ptr<WeftBackend>> groups_;
+};
+
 // The groups of one process. The default group makes the endpoint that the others share, which need
 // no meeting then; where there is no default group of ours, each makes its own. Thread-safe, where
 // all processes make their groups in the same order.
@@ -39,15 +54,15 @@ class ProcessGroups {
  public:
   // As JoinGroup. kFailedPrecondition in a process that was forked while groups were alive.
   absl::StatusOr<c10::intrusive_ptr<WeftBackend>> Make(GroupOptions options);
-  // That are alive: not shut down.
+  // That are alive: not shut down. Also those that were made by split(), merge() and shrink().
   std::vector<c10::intrusive_ptr<WeftBackend>> Alive();
   // At the end of the process, before the interpreter goes that futures' callbacks need.
   void ShutDownAll();
 
  private:
-  std::mutex mutex_;
-  std::weak_ptr<Endpoint> world_;
-  std::vector<c10::weak_intrusive_ptr<WeftBackend>> groups_;
+  const std::shared_ptr<GroupRegistry> registry_ = std::make_shared<GroupRegistry>();
+  std::mutex mutex_;  // one group is made at a time
+  c10::weak_intrusive_ptr<WeftBackend> default_group_{c10::intrusive_ptr<WeftBackend>()};
 };
 
 }  // namespace weft::collectives

@@ -92,8 +92,16 @@ std::vector<std::string> KeysOfRanks(absl::string_view key, int size) {
 
 }  // namespace
 
-C10dStoreAdapter::C10dStoreAdapter(c10::intrusive_ptr<c10d::Store> store)
-    : store_(std::move(store)) {}
+C10dStoreAdapter::C10dStoreAdapter(c10::intrusive_ptr<c10d::Store> store, bool borrows)
+    : store_(std::move(store)), borrows_(borrows) {
+  if (borrows_) idle_.push_back(store_);
+}
+
+void C10dStoreAdapter::ReturnStore() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  borrows_ = false;
+  std::erase(idle_, store_);
+}
 
 template <typename Body>
 auto C10dStoreAdapter::Call(absl::string_view what, Body body) {
@@ -113,15 +121,18 @@ auto C10dStoreAdapter::WaitingCall(absl::string_view what, Body body) {
     // reply.
     if constexpr (std::is_void_v<std::invoke_result_t<Body, c10d::Store&>>) {
       body(*handle);
-      std::lock_guard<std::mutex> lock(mutex_);
-      idle_.push_back(std::move(handle));
+      GiveBack(std::move(handle));
     } else {
       auto value = body(*handle);
-      std::lock_guard<std::mutex> lock(mutex_);
-      idle_.push_back(std::move(handle));
+      GiveBack(std::move(handle));
       return value;
     }
   });
+}
+
+void C10dStoreAdapter::GiveBack(Handle handle) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (borrows_ || handle != store_) idle_.push_back(std::move(handle));
 }
 
 absl::Status C10dStoreAdapter::Set(absl::string_view key, absl::string_view value) {

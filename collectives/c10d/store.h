@@ -27,7 +27,10 @@ namespace weft::collectives {
 // messages a rank. Thread-safe.
 class C10dStoreAdapter final : public Store {
  public:
-  explicit C10dStoreAdapter(c10::intrusive_ptr<c10d::Store> store);
+  // `borrows`: a waiting call may take the store itself until ReturnStore(), while the program waits
+  // for what is done with it, so that this costs no connection.
+  explicit C10dStoreAdapter(c10::intrusive_ptr<c10d::Store> store, bool borrows = false);
+  void ReturnStore();
 
   absl::Status Set(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override;
@@ -56,9 +59,12 @@ class C10dStoreAdapter final : public Store {
   template <typename Body>
   auto WaitingCall(absl::string_view what, Body body);
 
+  void GiveBack(Handle handle);
+
   const Handle store_;
   std::mutex mutex_;
-  std::vector<Handle> idle_;  // clones that nobody uses
+  std::vector<Handle> idle_;  // clones that nobody uses, and the store while it is borrowed
+  bool borrows_;
 };
 
 // A c10d::Store over ours. Failures are thrown as c10::DistStoreError with the status' text.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <sstream>
 
 namespace weft::collectives {
@@ -11,6 +12,38 @@ int64_t TotalElements(const std::vector<at::Tensor>& tensors) {
   int64_t elements = 0;
   for (const at::Tensor& tensor : tensors) elements += tensor.numel();
   return elements;
+}
+
+// Nothing: our data types have none of that name.
+std::optional<DataType> SameType(at::ScalarType type) {
+  switch (type) {
+    case at::kBool:
+      return DataType::kBool;
+    case at::kByte:
+      return DataType::kUint8;
+    case at::kChar:
+      return DataType::kInt8;
+    case at::kShort:
+      return DataType::kInt16;
+    case at::kInt:
+      return DataType::kInt32;
+    case at::kLong:
+      return DataType::kInt64;
+    case at::kHalf:
+      return DataType::kFloat16;
+    case at::kBFloat16:
+      return DataType::kBFloat16;
+    case at::kFloat:
+      return DataType::kFloat32;
+    case at::kDouble:
+      return DataType::kFloat64;
+    case at::kComplexFloat:
+      return DataType::kComplex64;
+    case at::kComplexDouble:
+      return DataType::kComplex128;
+    default:
+      return std::nullopt;
+  }
 }
 
 }  // namespace
@@ -55,6 +88,7 @@ void CheckElements(const char* call, const at::Tensor& tensor, int64_t elements,
 }
 
 DataType MovedType(const char* call, const at::Tensor& tensor) {
+  if (const auto type = SameType(tensor.scalar_type()); type.has_value()) return *type;
   switch (tensor.element_size()) {
     case 1:
       return DataType::kUint8;
@@ -97,39 +131,10 @@ ReduceOp OperatorOf(const char* call, const c10d::ReduceOp& op) {
 }
 
 DataType ReducedType(const char* call, const at::Tensor& tensor, ReduceOp op) {
-  auto mapped = [&]() -> std::optional<DataType> {
-    switch (tensor.scalar_type()) {
-      case at::kBool:
-        return DataType::kBool;
-      case at::kByte:
-        return DataType::kUint8;
-      case at::kChar:
-        return DataType::kInt8;
-      case at::kShort:
-        return DataType::kInt16;
-      case at::kInt:
-        return DataType::kInt32;
-      case at::kLong:
-        return DataType::kInt64;
-      case at::kHalf:
-        return DataType::kFloat16;
-      case at::kBFloat16:
-        return DataType::kBFloat16;
-      case at::kFloat:
-        return DataType::kFloat32;
-      case at::kDouble:
-        return DataType::kFloat64;
-      case at::kComplexFloat:
-        return DataType::kComplex64;
-      case at::kComplexDouble:
-        return DataType::kComplex128;
-      default:
-        return std::nullopt;
-    }
-  }();
-  TORCH_CHECK(mapped && Supports(op, *mapped), "weft ", call, ": operator ", ToString(op),
+  const std::optional<DataType> type = SameType(tensor.scalar_type());
+  TORCH_CHECK(type && Supports(op, *type), "weft ", call, ": operator ", ToString(op),
               " is not defined for ", Describe(tensor));
-  return *mapped;
+  return *type;
 }
 
 bool AreOneBlock(const std::vector<at::Tensor>& tensors) {

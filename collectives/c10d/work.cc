@@ -17,6 +17,11 @@ constexpr absl::Duration kPointToPointSlice = absl::Milliseconds(2);
 
 // How often a waiting thread looks for signals: as soon as a person expects Ctrl-C to help.
 constexpr absl::Duration kInterruptSlice = absl::Milliseconds(100);
+
+// A group's timeout is that of its collectives too, whose error names the rank that they wait for: a
+// wait that ends with the group's timeout gives them this long to say so.
+constexpr absl::Duration kVerdictGrace = absl::Seconds(1);
+
 std::atomic<bool (*)()> interrupt_check{nullptr};
 
 // The lane whose thread this is.
@@ -63,6 +68,7 @@ void WeftWork::Finish() {
   if (finished_) return;
   absl::Status status;
   for (const WorkPtr& work : state_->works) status.Update(work->status());
+  if (absl::IsDeadlineExceeded(status)) status = Annotate(status, "the timeout ran out");
   std::exception_ptr error;
   if (status.ok()) {
     try {
@@ -117,13 +123,18 @@ int WeftWork::sourceRank() const {
 }
 
 absl::Time WeftWork::deadline() const {
-  return timeout_ > kNoTimeout ? born_ + absl::FromChrono(timeout_) : absl::InfiniteFuture();
+  return timeout_ > kNoTimeout ? born_ + absl::FromChrono(timeout_) + kVerdictGrace
+                               : absl::InfiniteFuture();
 }
 
 bool WeftWork::wait(std::chrono::milliseconds timeout) {
-  if (timeout <= kNoTimeout) timeout = timeout_;
+  const bool is_own = timeout > kNoTimeout;  // and not the group's
+  if (!is_own) timeout = timeout_;
   absl::Status status =
       WaitFor(timeout > kNoTimeout ? absl::FromChrono(timeout) : absl::InfiniteDuration());
+  if (!is_own && absl::IsDeadlineExceeded(status) && WaitFor(kVerdictGrace).ok()) {
+    status = absl::OkStatus();
+  }
   if (!status.ok()) std::rethrow_exception(BackendError(status));
   if (std::exception_ptr error = exception()) std::rethrow_exception(error);
   return true;

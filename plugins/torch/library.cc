@@ -4,16 +4,21 @@
 #include <torch/library.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/settings.h"
 #include "base/status.h"
 #include "base/version.h"
 #include "collectives/c10d/group.h"
 #include "collectives/c10d/work.h"
+#include "collectives/communicator.h"
+#include "collectives/data_type.h"
 #include "plugins/torch/interrupts.h"
 
 namespace weft::torch_plugin {
@@ -33,18 +38,30 @@ void OrThrow(const absl::Status& status) {
   if (!status.ok()) std::rethrow_exception(collectives::BackendError(status));
 }
 
+// Null where a process group has another backend for cpu, or none.
+c10::intrusive_ptr<WeftBackend> BackendOf(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  for (const c10::Device& device : group->getDeviceTypes()) {
+    if (!device.is_cpu()) continue;
+    auto* ours = dynamic_cast<WeftBackend*>(group->getBackend(c10::DeviceType::CPU).get());
+    if (ours != nullptr) return c10::intrusive_ptr<WeftBackend>::reclaim_copy(ours);
+  }
+  return nullptr;
+}
+
 // `carrier` is a c10d.ProcessGroup over the group's store, with its rank and size; the backend that
-// is made is registered with it for cpu. `settings`: "name=value" each, over those of the
-// environment.
-void CreateGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& carrier, const std::string& name,
-                 const std::vector<int64_t>& global_ranks, int64_t timeout_ms,
-                 const std::vector<std::string>& settings) {
+// is made is registered with it for cpu. `default_group` is PyTorch's at present, none while that is
+// made. `settings`: "name=value" each, over those of the environment.
+void CreateGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& carrier,
+                 const std::optional<c10::intrusive_ptr<c10d::ProcessGroup>>& default_group,
+                 const std::string& name, const std::vector<int64_t>& global_ranks,
+                 int64_t timeout_ms, const std::vector<std::string>& settings) {
   GroupOptions options;
   options.store = carrier->getStore();
   options.rank = carrier->getRank();
   options.size = carrier->getSize();
   options.name = name;
   options.global_ranks = global_ranks;
+  if (default_group.has_value()) options.default_group = BackendOf(*default_group);
   options.timeout = std::chrono::milliseconds(timeout_ms);
   OrThrow(options.settings.SetFromEnvironment(/*strict=*/false));
   for (const std::string& pair : settings) {
@@ -53,6 +70,39 @@ void CreateGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& carrier, const st
   auto group = Groups().Make(std::move(options));
   OrThrow(group.status());
   carrier->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, *group);
+}
+
+// Seconds a call of `calls` all-reduces in place of `bytes`, by the group's communicator alone: what
+// the same calls through torch.distributed are measured against. Every rank of the group calls it.
+double TimeAllReduce(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t bytes,
+                     int64_t calls) {
+  const c10::intrusive_ptr<WeftBackend> backend = BackendOf(group);
+  TORCH_CHECK(backend != nullptr, "weft time_all_reduce: the group is of another backend");
+  TORCH_CHECK(bytes > 0 && calls > 0, "weft time_all_reduce: ", bytes, " bytes, ", calls, " calls");
+  const auto communicator = backend->communicator();
+  std::vector<float> data(static_cast<size_t>(bytes) / sizeof(float) + 1);
+  const int64_t start_ns = SystemClock::Nanoseconds();
+  for (int64_t i = 0; i < calls; ++i) {
+    OrThrow(communicator
+                ->AllReduce(data.data(), data.data(), static_cast<size_t>(bytes) / sizeof(float),
+                            collectives::DataType::kFloat32, collectives::ReduceOp::kSum)
+                ->Wait());
+  }
+  const int64_t end_ns = SystemClock::Nanoseconds();
+  return absl::ToDoubleSeconds(absl::Nanoseconds(end_ns - start_ns)) / static_cast<double>(calls);
+}
+
+// Returns the priority that the group's calls had before.
+std::string SetPriority(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                        const std::string& name) {
+  using collectives::Priority;
+  const c10::intrusive_ptr<WeftBackend> backend = BackendOf(group);
+  TORCH_CHECK(backend != nullptr, "weft set_priority: the group is of another backend");
+  for (const Priority priority : {Priority::kLow, Priority::kNormal, Priority::kHigh}) {
+    if (name == ToString(priority)) return ToString(backend->SetPriority(priority));
+  }
+  TORCH_CHECK(false, "weft set_priority: \"", name,
+              "\" is no priority; right are low, normal and high");
 }
 
 void ShutDownAll() { Groups().ShutDownAll(); }
@@ -94,6 +144,8 @@ std::vector<std::vector<std::string>> SettingsInForce() {
 
 TORCH_LIBRARY(weft, library) {
   library.def("create_group", &CreateGroup);
+  library.def("time_all_reduce", &TimeAllReduce);
+  library.def("set_priority", &SetPriority);
   library.def("shut_down_all", &ShutDownAll);
   library.def("statistics", &StatisticsText);
   library.def("settings", &SettingsInForce);

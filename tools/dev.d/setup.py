@@ -47,6 +47,9 @@ STAMP = "\n".join(WHEELS) + "\n"
 CLANG_TIDY = "clang-tidy==23.1.4"
 # Of `tools/dev bench collectives`.
 ONECCL = ("oneccl-devel==2022.1.2", "impi-devel==2021.18.1", "impi-rt==2021.18.1")
+# Versions in which the one wheel of Python's package is tried besides the tests' own: the torch of
+# each is a download of 0.5 GB.
+OTHER_PYTHONS = ("3.12",)
 RETRY_PAUSES = (5, 30)  # seconds after a download that failed
 MANYLINUX = ("2_28", "2_27", "2_26", "2_25", "2_24", "2_18", "2_17")
 
@@ -164,6 +167,54 @@ def install_torch() -> pathlib.Path:
             shutil.rmtree(link)
         link.symlink_to(venv)
     return python
+
+
+def other_torch_pythons() -> dict[str, pathlib.Path]:
+    """Interpreters of other versions of Python that have PyTorch, by version ("3.12")."""
+    found = {version: CACHE / f"torch-venv-{version}/bin/python" for version in OTHER_PYTHONS}
+    return {version: python for version, python in found.items()
+            if (python.parent.parent / "stamp").is_file()}
+
+
+def install_other_torches() -> None:
+    """PyTorch for each version of OTHER_PYTHONS that this machine has. The libraries of CUDA that
+    it needs are those of install_torch()."""
+    install_torch()
+    wanted = f"torch=={TORCH_VERSION}"
+    for version in OTHER_PYTHONS:
+        venv = CACHE / f"torch-venv-{version}"
+        with locked(CACHE / ".torch-lock"):
+            stamp = venv / "stamp"
+            if stamp.is_file() and stamp.read_text().strip() == wanted:
+                continue
+            base = find_python(version)
+            if base is None:
+                say(f"there is no Python {version} on this machine")
+                continue
+            say(f"installing {wanted} for Python {version} into {venv} (0.5 GB)")
+            execute([base, "-m", "venv", "--clear", venv])
+            pip = [venv / "bin/python", "-m", "pip", "install", "-q", "--no-cache-dir",
+                   "--disable-pip-version-check"]
+            # Without what is linked or left out below, of which pip would complain.
+            execute([*pip, "filelock", "fsspec", "jinja2", "networkx", "sympy",
+                     "typing-extensions", "numpy", "setuptools<82"])
+            execute([*pip, "--no-deps", wanted])
+            (libraries,) = (CACHE / "torch-venv").glob("lib/python*/site-packages/nvidia")
+            (packages,) = venv.glob("lib/python*/site-packages")
+            (packages / "nvidia").symlink_to(libraries)
+            stamp.write_text(wanted + "\n")
+
+
+def find_python(version: str) -> pathlib.Path | None:
+    """In PATH, or where pyenv keeps its own."""
+    candidates = [shutil.which(f"python{version}"),
+                  *sorted((pathlib.Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python3"))]
+    for candidate in filter(None, candidates):
+        done = subprocess.run([candidate, "-c", "import sys; print(*sys.version_info[:2], sep='.')"],
+                              capture_output=True, text=True)
+        if done.returncode == 0 and done.stdout.strip() == version:
+            return pathlib.Path(candidate)
+    return None
 
 
 def install_oneccl() -> pathlib.Path:

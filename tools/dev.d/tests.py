@@ -2,7 +2,8 @@
 
 Tiers: unit, seeds, local, fabric, nccl, torch, roce, gpu, launch. What a machine cannot run is skipped,
 with the reason. The tier roce takes minutes and is run when it is named only; the name layouts runs the
-trainer's whole matrix of layouts, of which other runs take a sample; nccl, torch and launch
+trainer's whole matrix of layouts, of which other runs take a sample; the name pythons tries the wheel
+in other versions of Python, with a PyTorch for each (0.5 GB); nccl, torch and launch
 download what they need (NCCLs and PyTorch, 6 GB; Open MPI and Slurm) when they are named, and else
 run with what is there.
 """
@@ -85,6 +86,11 @@ def run_preset(preset: str, what: str | None) -> Result:
             setup.install_torch()
         except (Failure, OSError) as failure:
             say(f"no PyTorch: {failure}")
+    if "pythons" in named:
+        try:
+            setup.install_other_torches()
+        except (Failure, OSError) as failure:
+            say(f"no PyTorch for other versions of Python: {failure}")
     with tempfile.TemporaryDirectory(prefix="weft-test-") as reports:
         junit = pathlib.Path(reports) / "ctest.xml"
         command = ["ctest", "--test-dir", folder, "--output-on-failure", "--no-tests=ignore",

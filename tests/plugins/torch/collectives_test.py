@@ -431,8 +431,34 @@ def exchanges(rank: int) -> None:
         raise AssertionError("a message to oneself was taken")
 
 
+def prioritises(rank: int) -> None:
+    size = dist.get_world_size()
+    group = dist.new_group()
+    assert weft.torch.set_priority("high", group) == "normal"
+    works = []
+    with weft.torch.priority("low"):
+        works.append(dist.all_reduce(slow := torch.ones(1 << 20), async_op=True))
+        assert weft.torch.set_priority("low") == "low"
+    assert weft.torch.set_priority("normal") == "normal"  # as it was before
+    works.append(dist.all_reduce(fast := torch.ones(1000), group=group, async_op=True))
+    for work in works:
+        work.wait()
+    same(slow, torch.full((1 << 20,), float(size)), "of low priority")
+    same(fast, torch.full((1000,), float(size)), "of high priority")
+    for call, said in ((lambda: weft.torch.set_priority("urgent"), "right are low, normal and high"),
+                       (lambda: weft.torch.set_priority("high", dist.GroupMember.NON_GROUP_MEMBER),
+                        "no member of the group")):
+        try:
+            call()
+        except (RuntimeError, ValueError) as error:
+            assert said in str(error), error
+        else:
+            raise AssertionError(f"nothing was raised that says {said!r}")
+    dist.destroy_process_group(group)
+
+
 EVERYTHING = (reduced_types, premultiplied_sum, beyond_gloo, moved_types, shapes, large, non_contiguous,
-              uneven_lists, gathers_rows, exchanges, coalesced, sparse, objects, works_and_futures, groups, allocates,
+              uneven_lists, gathers_rows, exchanges, prioritises, coalesced, sparse, objects, works_and_futures, groups, allocates,
               wrong_arguments)
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import unittest
 
+import faults_table
 import torch
 import torch.distributed as dist
 
@@ -104,6 +105,39 @@ class Faults(unittest.TestCase):
     def test_a_rank_that_left_is_named(self):
         said = installed.fork_ranks(SIZE, after_a_departure, dying=SIZE)
         self.check(said[:CULPRIT], "after destroy_process_group on one rank")
+
+
+class Table(unittest.TestCase):
+    """Rows of the table in docs/torch.md, which faults_table.py prints."""
+
+    def check(self, fault: str, call: str) -> None:
+        for outcome in faults_table.outcomes("weft", fault, call):
+            self.assertTrue(outcome.names(faults_table.CULPRIT), outcome)
+
+    def test_a_killed_rank_is_named(self):
+        self.check("killed", "all_reduce")
+
+    def test_a_rank_that_raises_is_named(self):
+        self.check("raises and ends", "all_to_all_single")
+
+    def test_a_rank_with_a_wrong_shape_is_named(self):
+        for call in ("all_reduce", "reduce_scatter_tensor"):
+            self.check("wrong shape", call)
+
+    def test_a_rank_with_a_wrong_type_is_named(self):
+        for call in ("all_reduce", "broadcast", "all_gather_into_tensor", "all_to_all_single"):
+            self.check("wrong type", call)
+
+    def test_a_stopped_rank_is_named(self):
+        self.check("stopped", "all_reduce")
+
+    def test_a_slow_rank_fails_nothing(self):
+        (fault,) = (name for name in faults_table.FAULTS if name.startswith("slow"))
+        for outcome in faults_table.outcomes("weft", fault, "all_gather_into_tensor"):
+            self.assertIsNone(outcome.error)
+
+    def test_a_peers_errors_are_cells_too(self):
+        self.assertRegex(faults_table.cell("gloo", "killed", "all_reduce"), "error, names no rank")
 
 
 def _add(name: str) -> None:

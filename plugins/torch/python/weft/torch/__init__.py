@@ -15,20 +15,22 @@ from weft import __version__
 from weft._registration import register
 from weft.torch import _library
 from weft.torch._backend import Options
-from weft.torch.collectives import all_gather_v, exchange
+from weft.torch.collectives import all_gather_v, exchange, priority, set_priority
 
 _library.check_torch()
 register()
 
 from weft.torch import rendezvous as _rendezvous  # noqa: E402
 
-__all__ = ["Options", "__version__", "all_gather_v", "exchange", "statistics"]
+__all__ = ["Options", "__version__", "all_gather_v", "exchange", "priority", "set_priority",
+           "statistics"]
 
 
 def statistics() -> list[dict]:
     """What this process's groups have done so far; one object a group that is alive.
 
-    group: its name. rank: of this process in it. ranks: of its members in the default group.
+    group: its name. rank: of this process in it. ranks: of its members in the default group
+    that was made first, which shrink_group() may have replaced.
     links: a line for each connection, for people. calls: by kind of call ("all_reduce") calls that
     have ended, failures among them, bytes of this rank's tensors, and seconds from call to
     completion, added up. A call counts once somebody has seen its end: wait(), is_completed() or

@@ -48,8 +48,11 @@ def create(options, backend_options: Options | None):
     operators = _library.operators()
     _shut_down_at_exit()
     carrier = dist.ProcessGroup(options.store, options.group_rank, options.group_size)
+    # None while the default group itself is made. shrink_group() replaces it.
+    default_group = dist.group.WORLD if options.global_ranks_in_group else None
     operators.create_group(
-        carrier.boxed(), str(options.group_id), list(options.global_ranks_in_group),
+        carrier.boxed(), None if default_group is None else default_group.boxed(),
+        str(options.group_id), list(options.global_ranks_in_group),
         max(1, int(options.timeout.total_seconds() * 1000)),
         [] if backend_options is None else backend_options.pairs())
     return carrier._get_backend(torch.device("cpu"))

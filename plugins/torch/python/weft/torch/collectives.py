@@ -1,11 +1,44 @@
 """Collectives that torch.distributed has no one call for."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 
-__all__ = ["all_gather_v", "exchange"]
+from weft.torch import _library
+
+__all__ = ["Priority", "all_gather_v", "exchange", "priority", "set_priority"]
+
+Priority = Literal["low", "normal", "high"]
+
+
+def set_priority(priority: Priority, group: dist.ProcessGroup | None = None) -> Priority:
+    """Says how urgent the calls of `group` (None: the default one) are from now on.
+
+    Calls under way at once, of all groups, share the links: more urgent ones go first, and others
+    yield the links to them piece by piece. A call's meaning does not change. All ranks of the group
+    should say the same, or the least urgent of them sets the pace.
+
+    Returns the priority so far, "normal" at first. Raises RuntimeError for a word that is no
+    priority, and for a group of another backend or one that was destroyed; ValueError where there
+    is no default group, or this process is no member.
+    """
+    group = dist.group.WORLD if group is None else group
+    if not isinstance(group, dist.ProcessGroup):
+        raise ValueError("there is no default group yet, or this process is no member of the group")
+    return _library.operators().set_priority(group.boxed(), priority)
+
+
+@contextlib.contextmanager
+def priority(priority: Priority, group: dist.ProcessGroup | None = None) -> Iterator[None]:
+    """set_priority() for the calls that are made within a `with`."""
+    before = set_priority(priority, group)
+    try:
+        yield
+    finally:
+        set_priority(before, group)
 
 
 def all_gather_v(tensor: torch.Tensor, rows: Sequence[int] | None = None,

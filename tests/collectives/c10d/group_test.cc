@@ -1,0 +1,230 @@
+// The groups of a process: default groups, groups of them, and those that groups make of themselves.
+#include "collectives/c10d/group.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <utility>
+#include <vector>
+
+namespace weft::collectives {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using Group = c10::intrusive_ptr<WeftBackend>;
+using Tensors = std::vector<at::Tensor>;
+
+constexpr std::chrono::milliseconds kTimeout = std::chrono::minutes(2);
+
+// What one rank has.
+struct Process {
+  int rank;
+  c10::intrusive_ptr<c10d::Store> store;  // of all ranks
+  ProcessGroups groups;
+  Group world;
+
+  Group Make(const std::string& name, const std::vector<int64_t>& ranks, int rank_in_group,
+             const Group& default_group) {
+    GroupOptions options;
+    options.store = c10::make_intrusive<c10d::PrefixStore>(name, store);
+    options.rank = rank_in_group;
+    options.size = static_cast<int>(ranks.size());
+    options.name = name;
+    options.global_ranks = ranks;
+    options.timeout = kTimeout;
+    options.default_group = default_group;
+    auto group = groups.Make(std::move(options));
+    EXPECT_TRUE(group.ok()) << group.status();
+    return *group;
+  }
+  std::vector<std::string> AliveNames() {
+    std::vector<std::string> names;
+    for (const Group& group : groups.Alive()) names.push_back(group->name());
+    return names;
+  }
+  void Tell(const std::string& key) { store->set(key, std::string("1")); }
+  void Await(const std::string& key) { store->wait({key}, kTimeout); }
+};
+
+// Each rank is a thread, with groups of its own.
+void RunProcesses(int size, const std::function<void(Process&)>& body) {
+  at::set_num_threads(1);
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  store->setTimeout(kTimeout);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      Process process{rank, store, {}, nullptr};
+      GroupOptions options;
+      options.store = c10::make_intrusive<c10d::PrefixStore>("world", store);
+      options.rank = rank;
+      options.size = size;
+      options.name = "world";
+      options.timeout = kTimeout;
+      auto world = process.groups.Make(std::move(options));
+      ASSERT_TRUE(world.ok()) << world.status();
+      process.world = *world;
+      body(process);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+Group Ours(const c10::intrusive_ptr<c10d::Backend>& backend) {
+  auto* ours = dynamic_cast<WeftBackend*>(backend.get());
+  return ours == nullptr ? Group() : Group::reclaim_copy(ours);
+}
+
+c10::intrusive_ptr<c10d::Backend::Options> Named(const std::string& name) {
+  auto options = c10::make_intrusive<c10d::Backend::Options>("weft", kTimeout);
+  options->group_name = name;
+  return options;
+}
+
+// Of 2^rank in the default group that was there at first, so that each set of ranks has its sum.
+float SumOver(const Group& group, int first_rank) {
+  Tensors tensors{at::full({3}, static_cast<float>(1 << first_rank))};
+  group->allreduce(tensors, {})->wait();
+  return tensors[0][0].item<float>();
+}
+
+std::string ThrownBy(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+TEST(ProcessGroups, AGroupTakesRanksOfTheDefaultGroup) {
+  RunProcesses(3, [](Process& process) {
+    if (process.rank != 1) {
+      auto pair = process.Make("pair", {0, 2}, process.rank / 2, process.world);
+      EXPECT_THAT(pair->ranks(), ElementsAre(Rank(0), Rank(2)));
+      EXPECT_EQ(SumOver(pair, process.rank), 5);
+    }
+    process.world->barrier({})->wait();
+  });
+}
+
+TEST(ProcessGroups, AfterAShrinkAGroupTakesRanksOfTheShrunkDefaultGroup) {
+  RunProcesses(4, [](Process& process) {
+    if (process.rank == 1) return process.Await("made");
+    auto shrunk = Ours(process.world->shrink({1}, WeftBackend::kShrinkDefault, nullptr));
+    process.world->shutdown();  // as shrink_group() of PyTorch does
+    EXPECT_THAT(shrunk->ranks(), ElementsAre(Rank(0), Rank(2), Rank(3)));
+    EXPECT_EQ(SumOver(shrunk, process.rank), 1 + 4 + 8);
+    if (shrunk->getRank() != 0) {
+      auto pair = process.Make("pair", {1, 2}, shrunk->getRank() - 1, shrunk);
+      EXPECT_THAT(pair->ranks(), ElementsAre(Rank(2), Rank(3)));
+      EXPECT_EQ(SumOver(pair, process.rank), 4 + 8);
+      if (pair->getRank() == 1) {  // which the other one need not take part in
+        auto alone = Ours(pair->shrink({0}, WeftBackend::kShrinkDefault, nullptr));
+        EXPECT_THAT(alone->ranks(), ElementsAre(Rank(3)));
+      }
+    }
+    shrunk->barrier({})->wait();
+    process.Tell("made");
+  });
+}
+
+TEST(ProcessGroups, GroupsOfGroupsAreAmongThoseAliveUntilTheyAreShutDown) {
+  RunProcesses(2, [](Process& process) {
+    auto half = process.world->split(process.store, {0, 1}, Named("half"));
+    auto merged =
+        process.world->merge(c10::make_intrusive<c10d::PrefixStore>("merged", process.store),
+                             Named("merged"), process.rank, 2);
+    auto grandchild = half->split(process.store, {process.rank}, Named("grandchild"));
+    EXPECT_EQ(SumOver(Ours(half), process.rank), 3);
+    EXPECT_EQ(SumOver(Ours(merged), process.rank), 3);
+    EXPECT_THAT(process.AliveNames(), ElementsAre("world", "half", "merged", "grandchild"));
+    process.world->barrier({})->wait();
+    grandchild = nullptr;
+    merged->shutdown();
+    EXPECT_THAT(process.AliveNames(), ElementsAre("world", "half"));
+    process.groups.ShutDownAll();
+    EXPECT_THAT(process.AliveNames(), IsEmpty());
+    EXPECT_THAT(ThrownBy([&] { SumOver(Ours(half), process.rank); }), HasSubstr("was shut down"));
+  });
+}
+
+TEST(ProcessGroups, AShrunkGroupIsAmongThoseAlive) {
+  RunProcesses(3, [](Process& process) {
+    if (process.rank == 1) return process.Await("made");
+    auto shrunk = process.world->shrink({1}, WeftBackend::kShrinkDefault, Named("survivors"));
+    EXPECT_THAT(process.AliveNames(), ElementsAre("world", "survivors"));
+    shrunk->barrier({})->wait();
+    process.Tell("made");
+  });
+}
+
+TEST(ProcessGroups, AnAbortEndsCallsOfSeveralRoundsOnEveryRank) {
+  RunProcesses(2, [](Process& process) {
+    if (process.rank == 1) {
+      process.Await("called");
+      process.world->abort();
+      return process.Await("ended");
+    }
+    Tensors sparse{at::ones({2, 2}).to_sparse()};
+    auto work = process.world->allreduce(sparse, {});
+    process.Tell("called");
+    EXPECT_THAT(ThrownBy([&] { work->wait(); }), HasSubstr("rank 1 aborted the group"));
+    process.Tell("ended");
+  });
+}
+
+TEST(Shrink, ByDefaultLeavesWhatIsUnderWay) {
+  RunProcesses(3, [](Process& process) {
+    Tensors tensors{at::ones({8})};
+    if (process.rank == 1) {
+      process.Await("made");
+      process.world->allreduce(tensors, {})->wait();
+    } else {
+      auto work = process.world->allreduce(tensors, {});
+      auto shrunk = Ours(process.world->shrink({1}, WeftBackend::kShrinkDefault, nullptr));
+      EXPECT_EQ(SumOver(shrunk, process.rank), 1 + 4);
+      EXPECT_FALSE(work->isCompleted());
+      process.Tell("made");
+      work->wait();
+    }
+    EXPECT_EQ(tensors[0][0].item<float>(), 3);
+    process.world->barrier({})->wait();
+  });
+}
+
+TEST(Shrink, WithAbortEndsWhatWaitsForARankThatDoesNotAnswer) {
+  RunProcesses(3, [](Process& process) {
+    if (process.rank == 1) return process.Await("made");  // and calls nothing
+    Tensors tensors{at::ones({8})};
+    auto work = process.world->allreduce(tensors, {});
+    auto shrunk = Ours(process.world->shrink({1}, WeftBackend::kShrinkAbort, nullptr));
+    EXPECT_THAT(ThrownBy([&] { work->wait(); }), HasSubstr("SHRINK_ABORT"));
+    EXPECT_THAT(ThrownBy([&] { process.world->barrier({})->wait(); }), Not(IsEmpty()));
+    EXPECT_EQ(SumOver(shrunk, process.rank), 1 + 4);
+    shrunk->barrier({})->wait();
+    process.Tell("made");
+  });
+}
+
+TEST(Shrink, RefusesFlagsAndRanksThatThereAreNot) {
+  RunProcesses(2, [](Process& process) {
+    EXPECT_THAT(ThrownBy([&] { process.world->shrink({1 - process.rank}, 2, nullptr); }),
+                HasSubstr("flags are 2; right are 0 (SHRINK_DEFAULT) and 1 (SHRINK_ABORT)"));
+    EXPECT_THAT(ThrownBy([&] { process.world->shrink({7}, 0, nullptr); }),
+                HasSubstr("rank 7 cannot be excluded"));
+    process.world->barrier({})->wait();
+  });
+}
+
+}  // namespace
+}  // namespace weft::collectives

@@ -1,0 +1,198 @@
+"""Groups that groups make of themselves: split, merge and shrink, and groups made afterwards."""
+
+import installed
+
+import os
+import signal
+import unittest
+
+import torch
+import torch.distributed as dist
+
+import weft.torch
+
+LEFT_OUT = 1  # in the middle, so that ranks behind it move up
+
+
+def total(rank: int, group=None) -> float:
+    """Of 2^rank over the members, `rank` in the default group that was there at first: each set of
+    members has its own."""
+    tensor = torch.tensor([2.0 ** rank])
+    dist.all_reduce(tensor, group=group)
+    return tensor.item()
+
+
+def total_of(rank: int, group) -> float:
+    """As total(), of a ProcessGroup that torch.distributed does not know."""
+    tensor = torch.tensor([2.0 ** rank])
+    group.allreduce([tensor]).wait()
+    return tensor.item()
+
+
+def names() -> set[str]:
+    return {group["group"] for group in weft.torch.statistics()}
+
+
+def expect(got, wanted, what: str) -> None:
+    assert got == wanted, f"{what}: got {got}, wanted {wanted}"
+
+
+def store():
+    return dist.distributed_c10d._get_default_store()
+
+
+def meet(rank: int) -> None:
+    """A call, which has ended on all ranks when this returns."""
+    total(rank)
+    met = store().clone()
+    met.set(f"rank {rank} has met", "")
+    met.wait([f"rank {r} has met" for r in range(dist.get_world_size())])
+
+
+def survive(rank: int, body) -> None:
+    """Runs `body` on all ranks but the one left out, which waits until they have ended."""
+    key, others = "the survivors have ended", store().clone()
+    if rank != LEFT_OUT:
+        try:
+            body(rank)
+        finally:
+            others.add(key, 1)
+    else:
+        others.wait([key])
+
+
+def splits(rank: int) -> None:
+    world = dist.group.WORLD
+    evens = world.split_group([0, 2], group_name="evens")
+    expect(evens is None, rank not in (0, 2), "who is a member")
+    if evens is not None:
+        expect(total_of(rank, evens), 5.0, "a split group")
+        assert "evens" in names(), names()
+        row = next(row for row in weft.torch.statistics() if row["group"] == "evens")
+        expect((row["ranks"], row["calls"]["all_reduce"]["calls"]), ([0, 2], 1), "its statistics")
+        single = evens.split_group([0], group_name="single")  # rank 0 of the evens
+        expect(single is None, rank != 0, "who is a member")
+        if single is not None:
+            expect(total_of(rank, single), 1.0, "a group split of a split group")
+            single.shutdown()
+            assert "single" not in names(), names()
+    dist.barrier()
+    expect(total(rank), 15.0, "the world afterwards")
+
+
+def merges(rank: int) -> None:
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    merged = halves[rank // 2].merge_remote_group(store(), 4, group_name="merged")
+    expect(total_of(rank, merged), 15.0, "a merged group")
+    expect(merged.size(), 4, "its size")
+    assert "merged" in names(), names()
+    dist.barrier()
+
+
+def _shrink_the_world(rank: int) -> None:
+    total(rank, dist.new_group())  # which ends with the world that it was made of
+    shrunk = dist.shrink_group([LEFT_OUT])
+    place = [0, None, 1, 2][rank]
+    assert shrunk is dist.group.WORLD
+    expect((dist.get_rank(), dist.get_world_size()), (place, 3), "rank and size")
+    expect(total(rank), 13.0, "the shrunk world")
+    # Its ranks 1 and 2 are those that were 2 and 3.
+    pair, everybody = dist.new_group([1, 2]), dist.new_group()
+    expect(total(rank, everybody), 13.0, "a group of all that are left")
+    if place != 0:
+        expect(total(rank, pair), 12.0, "a group made after the shrink")
+    again = dist.new_group([0, 1])
+    if place != 2:
+        expect(total(rank, again), 5.0, "another one")
+    expect(len(weft.torch.statistics()), 4 if place == 1 else 3, "groups alive")
+    dist.barrier()
+    dist.destroy_process_group()
+    expect(weft.torch.statistics(), [], "groups after the end")
+
+
+def shrinks_the_world(rank: int) -> None:
+    if rank == LEFT_OUT:
+        total(rank, dist.new_group())
+    survive(rank, _shrink_the_world)
+
+
+def _shrink_a_group(rank: int) -> None:
+    # torch.distributed takes the ranks to exclude for ranks of the world in its own tables; the
+    # process group itself does not.
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    shrunk = backend.shrink([LEFT_OUT])
+    expect((shrunk.rank(), shrunk.size()), ([0, None, 1, 2][rank], 3), "rank and size")
+    tensor = torch.tensor([2.0 ** rank])
+    shrunk.allreduce([tensor]).wait()
+    expect(tensor.item(), 13.0, "a shrunk group beside its parent")
+    expect(len(weft.torch.statistics()), 2, "groups alive")
+    try:
+        backend.shrink([LEFT_OUT], 2)
+    except RuntimeError as error:
+        assert "flags are 2; right are 0 (SHRINK_DEFAULT) and 1 (SHRINK_ABORT)" in str(error), error
+    else:
+        raise AssertionError("flags that there are not were taken")
+    shrunk.barrier().wait()
+
+
+def shrinks_a_group(rank: int) -> None:
+    survive(rank, _shrink_a_group)
+
+
+def _abort_and_shrink(rank: int) -> None:
+    work = dist.all_reduce(torch.ones(4), async_op=True)  # the rank left out calls nothing
+    dist.shrink_group([LEFT_OUT], shrink_flags=dist.distributed_c10d.SHRINK_ABORT)
+    try:
+        work.wait()
+    except dist.DistBackendError as error:
+        assert "SHRINK_ABORT" in str(error), error
+    else:
+        raise AssertionError("a call that nobody answers has ended well")
+    expect(total(rank), 13.0, "the shrunk world")
+    dist.barrier()
+
+
+def shrinks_while_a_call_waits(rank: int) -> None:
+    meet(rank)
+    survive(rank, _abort_and_shrink)
+
+
+def shrinks_after_a_death(rank: int) -> None:
+    meet(rank)
+    if rank == LEFT_OUT:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            total(rank)
+    except dist.DistBackendError as error:
+        assert f"rank {LEFT_OUT}" in str(error), error
+    dist.shrink_group([LEFT_OUT])
+    expect(total(rank), 13.0, "the survivors")
+    pair = dist.new_group([1, 2])
+    if dist.get_rank() > 0:
+        expect(total(rank, pair), 12.0, "a group made after the shrink")
+    dist.barrier()
+
+
+class Groups(unittest.TestCase):
+    def test_split(self):
+        installed.fork_ranks(4, splits)
+
+    def test_merge(self):
+        installed.fork_ranks(4, merges)
+
+    def test_of_a_shrunk_world_take_its_ranks(self):
+        installed.fork_ranks(4, shrinks_the_world, dying=LEFT_OUT)
+
+    def test_shrink_beside_their_parent(self):
+        installed.fork_ranks(4, shrinks_a_group, dying=LEFT_OUT)
+
+    def test_shrink_with_abort_while_a_call_waits_for_a_rank(self):
+        installed.fork_ranks(4, shrinks_while_a_call_waits, dying=LEFT_OUT)
+
+    def test_shrink_after_a_death(self):
+        installed.fork_ranks(4, shrinks_after_a_death, dying=LEFT_OUT)
+
+
+if __name__ == "__main__":
+    unittest.main()
