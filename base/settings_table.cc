@@ -101,6 +101,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"store.timeout", kDuration, "5m", "100ms..24h", "How long a wait for a key of the rendezvous store may take."},
     {"nccl.tuner", kChoice, "auto", "auto|off|devices", "What the NCCL plugin's tuner goes by: the network of nccl.fabric, where that is set; nothing, so that NCCL's own choices stay; or the devices of this host, which must be alike on all hosts."},
     {"nccl.fabric", kText, "", "", "The fabric that the tuner chooses NCCL's algorithms for: a fabric file, the same on all hosts, or a generator, as megascale:hosts=64."},
+    {"nccl.profiler", kChoice, "auto", "auto|kernels|network|off", "What the NCCL plugin's profiler records, where records are enabled: with kernels, calls from the start of their kernels (NCCL 2.27 and later), and flows; with network, the same from the time at which calls are enqueued, which asks nothing of kernels; auto: kernels where NCCL_PROFILER_PLUGIN is set, else network."},
     {"recovery.snapshot", kChoice, "memory", "off|memory", "Under weft-run --recover: memory keeps weft-train's state after the last two steps, and a neighbour's, so that a rank that is started anew costs at most the step that it died in; off goes back to the last checkpoint."},
     {"verify.schedules", kBool, "false", "", "Proves each schedule correct before it first runs; for tests and for new algorithms."},
 });

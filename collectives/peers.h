@@ -10,17 +10,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/ids.h"
+#include "net/flow_watch.h"
 #include "net/transport.h"
 
 namespace weft::collectives {
 
 inline constexpr int kTransportsMax = 2;
-
-// What the sampler of a link's counters keeps (recorder.h).
-struct LinkWatch {
-  net::FlowProgress progress;
-  int64_t written_ns = 0;
-};
 
 struct Peer {
   Rank rank;                                  // of the job
@@ -36,7 +31,7 @@ struct Peer {
   // The turn of the engine in which the link last said "not yet": point-to-point messages keep
   // their order by trying no more in that turn.
   uint64_t send_full_turn = 0, receive_full_turn = 0;
-  LinkWatch send_watch, receive_watch;
+  net::FlowWatch send_watch, receive_watch;  // of the sampler (recorder.h)
 };
 
 struct Group;  // collectives/operation.h

@@ -1,7 +1,5 @@
 #include "collectives/recorder.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 
 namespace weft::collectives {
@@ -20,14 +18,6 @@ std::string RankText(const std::vector<Rank>& ranks) {
     i = end;
   }
   return out;
-}
-
-uint16_t AtMost16(uint64_t value) {
-  return static_cast<uint16_t>(std::min<uint64_t>(value, 65535));
-}
-
-uint32_t AtMost32(int64_t value) {
-  return static_cast<uint32_t>(std::clamp<int64_t>(value, 0, UINT32_MAX));
 }
 
 }  // namespace
@@ -87,29 +77,13 @@ void Recorder::Sample(std::vector<Peer>& peers,
   }
 }
 
-// What has changed; and what stands still, ever less often.
-void Recorder::SampleLink(const net::Link* link, bool sends, const Peer& peer, LinkWatch& watch,
-                          int64_t now_ns) {
-  if (link == nullptr) return;
-  const net::FlowCounters counters = link->Counters();
-  const bool changed = watch.progress.Update(counters, now_ns);
-  const int64_t stuck_ns = watch.progress.stuck_ns(now_ns);
-  const bool due = stuck_ns > 0 && now_ns - watch.written_ns >= stuck_ns / 4;
-  if (!changed && !due) return;
-  watch.written_ns = now_ns;
+void Recorder::SampleLink(const net::Link* link, bool sends, const Peer& peer,
+                          net::FlowWatch& watch, int64_t now_ns) {
   FlowRecord record;
+  if (link == nullptr || !watch.Sample(link->Counters(), now_ns, &record)) return;
   record.sends = sends ? 1 : 0;
   record.name = transports_[static_cast<size_t>(peer.transport)];
   record.peer = peer.rank.value();
-  record.time_ns = now_ns;
-  record.stuck_ms = AtMost32(stuck_ns / 1'000'000);
-  record.rtt_us = AtMost32(counters.rtt_ns / 1000);
-  record.outstanding = AtMost16(counters.outstanding());
-  record.waiting = AtMost16(counters.waiting_for_peer());
-  record.repeats = AtMost32(static_cast<int64_t>(counters.repeats));
-  record.bytes_matched = counters.bytes_matched;
-  record.bytes_transmitted = counters.bytes_transmitted;
-  record.bytes_done = counters.bytes_done;
   records_->Write(record);
 }
 

@@ -12,6 +12,7 @@
 #include "base/records.h"
 #include "collectives/operation.h"
 #include "collectives/peers.h"
+#include "net/flow_watch.h"
 
 namespace weft::collectives {
 
@@ -32,7 +33,7 @@ class Recorder {
 
  private:
   CallRecord RecordOf(const Operation& operation) const;
-  void SampleLink(const net::Link* link, bool sends, const Peer& peer, LinkWatch& watch,
+  void SampleLink(const net::Link* link, bool sends, const Peer& peer, net::FlowWatch& watch,
                   int64_t now_ns);
 
   std::unique_ptr<Records> records_;

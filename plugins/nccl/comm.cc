@@ -111,6 +111,17 @@ void Comm::Deregister(std::unique_ptr<MemoryHandle> memory) {
   connection().link().Break(why);
 }
 
+bool Comm::TakeLinkState(absl::Time now, ProfiledLink* state) {
+  if (now < link_state_due_) return false;
+  link_state_due_ = now + absl::Milliseconds(100);
+  std::lock_guard lock(mutex_);
+  const net::FlowCounters counters = connection().link().Counters();
+  state->rtt_ns = counters.rtt_ns;
+  state->repeats = counters.repeats - repeats_said_;
+  repeats_said_ = counters.repeats;
+  return true;
+}
+
 SendComm::SendComm(Backend& backend, PeerInfo self, const PeerInfo& listener,
                    std::unique_ptr<SendConnection> connection, absl::Time now,
                    absl::Status mismatch)

@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "plugins/nccl/backend.h"
 #include "plugins/nccl/peer.h"
+#include "plugins/nccl/profiled_link.h"
 
 namespace weft::nccl {
 
@@ -66,6 +67,8 @@ class Comm {
   // NCCL does so with requests under way when it aborts, and frees the memory before it closes the
   // connection: that is given up, so that nothing is written there any more.
   void Deregister(std::unique_ptr<MemoryHandle> memory);
+  // How the link is; false: that was said less than 100 ms ago. By the thread that posts.
+  bool TakeLinkState(absl::Time now, ProfiledLink* state);
 
  protected:
   virtual Connection& connection() = 0;
@@ -89,6 +92,9 @@ class Comm {
  private:
   std::vector<std::unique_ptr<CommRequest>> requests_;
   std::vector<CommRequest*> free_;
+  // Of TakeLinkState's thread.
+  absl::Time link_state_due_ = absl::InfinitePast();
+  uint64_t repeats_said_ = 0;
 };
 
 class SendComm final : public Comm {

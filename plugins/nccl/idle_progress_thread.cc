@@ -1,6 +1,5 @@
 #include "plugins/nccl/idle_progress_thread.h"
 
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -8,12 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
-#include <system_error>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "plugins/nccl/thread_without_signals.h"
 
 namespace weft::nccl {
 namespace {
@@ -22,24 +20,6 @@ constexpr int kEventsPerWait = 64;
 constexpr absl::Duration kWaitMost = absl::Hours(1);
 
 absl::Time Now() { return SystemClock().Now(); }
-
-// Signals are the program's: none is handled by a thread that it does not know.
-template <typename Function>
-std::thread ThreadWithoutSignals(Function function) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread out;
-  std::error_code failed;
-  try {
-    out = std::thread(std::move(function));
-  } catch (const std::system_error& error) {
-    failed = error.code();
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (failed) throw std::system_error(failed);
-  return out;
-}
 
 }  // namespace
 

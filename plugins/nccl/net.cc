@@ -17,6 +17,7 @@
 #include "net/handshake.h"
 #include "plugins/nccl/comm.h"
 #include "plugins/nccl/log.h"
+#include "plugins/nccl/profiled_link.h"
 #include "plugins/nccl/set_up_log.h"
 
 namespace weft::nccl {
@@ -40,6 +41,7 @@ struct Process {
   std::atomic<Backend*> backend{nullptr};  // null until Init has succeeded
   std::atomic<uint64_t> attempts{0};
   std::atomic<uint64_t> scopes{0};
+  std::atomic<abi::ProfilerFunction> profiler{nullptr};
   SetUpLog set_up;
   Context shared;
 };
@@ -62,6 +64,17 @@ void NoteSetUp(const SetUpTimes& times, SetUpPhase first, absl::Time now) {
 void SaySetUp(absl::Time now, bool final) {
   const std::string line = TheProcess().set_up.TakeLine(now, final);
   if (!line.empty()) LogInfo(line);
+}
+
+// Tells NCCL's profiler how the link is that carries this message; now and then.
+void SayLink(Comm& comm, void* event, absl::Time now) {
+  const abi::ProfilerFunction profiler = TheProcess().profiler.load(std::memory_order_relaxed);
+  if (profiler == nullptr || event == nullptr) return;
+  ProfiledLink link;
+  if (!comm.TakeLinkState(now, &link)) return;
+  constexpr int kStart = 0;
+  void* handle = nullptr;  // the event has no end
+  profiler(&handle, kStart, event, kNetEventId, &link);
 }
 
 template <typename Function>
@@ -367,7 +380,12 @@ abi::Result DeregisterMemory(void* comm, void* memory) {
   });
 }
 
-abi::Result Send(void* send_comm, void* data, size_t size, int tag, void* memory, void** request) {
+void SetProfiler(abi::ProfilerFunction profiler) {
+  if (profiler != nullptr) TheProcess().profiler = profiler;
+}
+
+abi::Result Send(void* send_comm, void* data, size_t size, int tag, void* memory, void** request,
+                 void* event) {
   return Guarded("isend", [&]() -> absl::Status {
     *request = nullptr;
     auto* comm = static_cast<SendComm*>(static_cast<Comm*>(send_comm));
@@ -376,13 +394,14 @@ abi::Result Send(void* send_comm, void* data, size_t size, int tag, void* memory
     WEFT_ASSIGN_OR_RETURN(CommRequest * made,
                           comm->Send(data, size, tag, static_cast<MemoryHandle*>(memory), now));
     *request = made;
+    if (made != nullptr) SayLink(*comm, event, now);
     return absl::OkStatus();
   });
 }
 
 template <typename Size>
 abi::Result Receive(void* receive_comm, int count, void** data, const Size* sizes, const int* tags,
-                    void** memory, void** request) {
+                    void** memory, void** request, void* event) {
   return Guarded("irecv", [&]() -> absl::Status {
     *request = nullptr;  // whatever NCCL left there, such as kOptionalReceiveCompletion
     WEFT_ASSIGN_OR_RETURN(const std::vector<ReceivePart> parts,
@@ -392,11 +411,14 @@ abi::Result Receive(void* receive_comm, int count, void** data, const Size* size
     SaySetUp(now, /*final=*/false);
     WEFT_ASSIGN_OR_RETURN(CommRequest * made, comm->Receive(parts, now));
     *request = made;
+    if (made != nullptr) SayLink(*comm, event, now);
     return absl::OkStatus();
   });
 }
-template abi::Result Receive<int>(void*, int, void**, const int*, const int*, void**, void**);
-template abi::Result Receive<size_t>(void*, int, void**, const size_t*, const int*, void**, void**);
+template abi::Result Receive<int>(void*, int, void**, const int*, const int*, void**, void**,
+                                  void*);
+template abi::Result Receive<size_t>(void*, int, void**, const size_t*, const int*, void**, void**,
+                                     void*);
 
 abi::Result Flush(void* receive_comm, int count, void** data, const int* sizes, void** memory,
                   void** request) {

@@ -44,11 +44,15 @@ abi::Result RegisterDmaBuf(void* comm, void* data, size_t size, int type, uint64
                            void** memory);
 abi::Result DeregisterMemory(void* comm, void* memory);
 
-abi::Result Send(void* send_comm, void* data, size_t size, int tag, void* memory, void** request);
+// From now on NCCL's profiler hears of links; null is ignored.
+void SetProfiler(abi::ProfilerFunction profiler);
+// `event`: what the profiler knows the message by; null: nothing.
+abi::Result Send(void* send_comm, void* data, size_t size, int tag, void* memory, void** request,
+                 void* event = nullptr);
 // `sizes` of the caller's width.
 template <typename Size>
 abi::Result Receive(void* receive_comm, int count, void** data, const Size* sizes, const int* tags,
-                    void** memory, void** request);
+                    void** memory, void** request, void* event = nullptr);
 // Host memory needs none: done at once (a null request).
 abi::Result Flush(void* receive_comm, int count, void** data, const int* sizes, void** memory,
                   void** request);

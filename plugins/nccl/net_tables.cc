@@ -21,13 +21,15 @@ Result InitPlain(LogFunction log) {
   return Init(kTable, log);
 }
 template <int kTable>
-Result InitWithProfiler(LogFunction log, ProfilerFunction /*profiler*/) {
+Result InitWithProfiler(LogFunction log, ProfilerFunction profiler) {
+  SetProfiler(profiler);
   return Init(kTable, log);
 }
 template <int kTable>
 Result InitContext(void** context, uint64_t comm_id, CommConfig* config, LogFunction log,
-                   ProfilerFunction /*profiler*/) {
+                   ProfilerFunction profiler) {
   *context = nullptr;
+  SetProfiler(profiler);
   Result result = Init(kTable, log);
   return result == abi::kSuccess ? NewContext(comm_id, config, context) : result;
 }
@@ -107,9 +109,9 @@ Result SendInt(void* comm, void* data, int size, int tag, void* memory, void** r
 Result SendSize(void* comm, void* data, size_t size, int tag, void* memory, void** request) {
   return Send(comm, data, size, tag, memory, request);
 }
-Result SendEvent(void* comm, void* data, size_t size, int tag, void* memory, void* /*event*/,
+Result SendEvent(void* comm, void* data, size_t size, int tag, void* memory, void* event,
                  void** request) {
-  return Send(comm, data, size, tag, memory, request);
+  return Send(comm, data, size, tag, memory, request, event);
 }
 
 Result ReceiveInt(void* comm, int n, void** data, int* sizes, int* tags, void** memory,
@@ -121,8 +123,9 @@ Result ReceiveSize(void* comm, int n, void** data, size_t* sizes, int* tags, voi
   return Receive(comm, n, data, sizes, tags, memory, request);
 }
 Result ReceiveEvent(void* comm, int n, void** data, size_t* sizes, int* tags, void** memory,
-                    void** /*events*/, void** request) {
-  return Receive(comm, n, data, sizes, tags, memory, request);
+                    void** events, void** request) {
+  return Receive(comm, n, data, sizes, tags, memory, request,
+                 events == nullptr ? nullptr : events[0]);
 }
 
 Result FlushAll(void* comm, int n, void** data, int* sizes, void** memory, void** request) {

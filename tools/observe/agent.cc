@@ -43,7 +43,7 @@ void Agent::Read() {
     job = found.count(job->first) == 0 ? jobs_.erase(job) : std::next(job);
   }
   counters_.unreadable_rings = 0;
-  for (const auto& [name, began] : found) {
+  for (const auto& [name, state] : found) {
     JobWatch& watch = jobs_.try_emplace(name, options_.folder, name).first->second;
     watch.Update(/*live=*/true, SystemClock::Nanoseconds());
     counters_.unreadable_rings = std::max(counters_.unreadable_rings, watch.unreadable());

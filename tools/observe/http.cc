@@ -1,8 +1,6 @@
 #include "tools/observe/http.h"
 
 #include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,6 +9,7 @@
 #include <cerrno>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -25,28 +24,13 @@
 namespace weft::observe {
 namespace {
 
-using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
-
-absl::StatusOr<AddressList> Resolve(const HttpAddress& address, bool listens) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = listens ? AI_PASSIVE : 0;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(address.host.c_str(), address.port.c_str(), &hints, &found);
-  if (error != 0) {
+absl::StatusOr<std::vector<SocketAddress>> Resolve(const HttpAddress& address) {
+  int port = 0;
+  if (!absl::SimpleAtoi(address.port, &port)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the address ", address.host, ":", address.port, ": ", gai_strerror(error)));
+        absl::StrCat("the address ", address.host, ":", address.port, " has no port"));
   }
-  return AddressList(found, freeaddrinfo);
-}
-
-bool IsLoopback(const sockaddr& address) {
-  if (address.sa_family == AF_INET) {
-    const auto& ipv4 = reinterpret_cast<const sockaddr_in&>(address);
-    return (ntohl(ipv4.sin_addr.s_addr) >> 24) == 127;
-  }
-  const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
-  return address.sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&ipv6.sin6_addr);
+  return ResolveHostPort(JoinHostPort(address.host, port));
 }
 
 const char* Reason(int status) {
@@ -91,12 +75,12 @@ bool Await(int fd, short events, absl::Time until) {
 }
 
 absl::StatusOr<int> ConnectTo(const HttpAddress& address, absl::Time until) {
-  WEFT_ASSIGN_OR_RETURN(const AddressList list, Resolve(address, false));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<SocketAddress> all, Resolve(address));
   absl::Status last = absl::UnavailableError("it has no address");
-  for (const addrinfo* at = list.get(); at != nullptr; at = at->ai_next) {
-    const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  for (const SocketAddress& at : all) {
+    const int fd = socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return ErrnoStatus(errno, "make a socket");
-    int error = connect(fd, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
+    int error = connect(fd, at.get(), at.size()) == 0 ? 0 : errno;
     if (error == EINPROGRESS) {
       socklen_t size = sizeof(error);
       error = ETIMEDOUT;
@@ -174,16 +158,18 @@ HttpParse ParseHttpRequest(absl::string_view bytes, HttpRequest* request) {
 
 absl::StatusOr<HttpServer> HttpServer::Listen(const HttpServerOptions& options) {
   const std::string where = absl::StrCat(options.address.host, ":", options.address.port);
-  WEFT_ASSIGN_OR_RETURN(const AddressList list, Resolve(options.address, true));
-  if (!IsLoopback(*list->ai_addr) && options.token.empty()) {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<SocketAddress> all, Resolve(options.address));
+  if (all.empty()) return absl::InvalidArgumentError(absl::StrCat(where, " has no address"));
+  const SocketAddress& address = all.front();
+  if (!address.is_loopback() && options.token.empty()) {
     return absl::PermissionDeniedError(
         absl::StrCat("listening on ", where, ", which others reach, needs a token (--token-file)"));
   }
-  const int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int fd = socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return ErrnoStatus(errno, "make a socket");
   const int yes = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  if (bind(fd, list->ai_addr, list->ai_addrlen) != 0 || listen(fd, 64) != 0) {
+  if (bind(fd, address.get(), address.size()) != 0 || listen(fd, 64) != 0) {
     const int error = errno;
     close(fd);
     return ErrnoStatus(error, absl::StrCat("listen on ", where));

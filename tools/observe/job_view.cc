@@ -51,6 +51,35 @@ std::string RanksText(const std::vector<int>& ranks) {
   return out;
 }
 
+void Members::Take(const std::vector<std::string>& words, int rank, int world_size) {
+  int index = 0;
+  if (words.size() < 3) return;
+  if (words[0] == "member" && absl::SimpleAtoi(words[2].substr(0, words[2].find(' ')), &index)) {
+    if (index < 0) return;
+    numbered_.insert(words[1]);
+    ranks_[words[1]][index] = rank;
+  } else if (words[0] == "group") {
+    const std::vector<int> ranks = ParseRanks(words[2], world_size);
+    const auto own = std::find(ranks.begin(), ranks.end(), rank);
+    if (own != ranks.end()) ranks_[words[1]][static_cast<int>(own - ranks.begin())] = rank;
+  }
+}
+
+int Members::RankOf(const std::string& group, int index) const {
+  if (!Has(group)) return index;
+  const auto& ranks = ranks_.at(group);
+  const auto found = ranks.find(index);
+  return found == ranks.end() ? -1 : found->second;
+}
+
+std::map<std::string, std::vector<int>> Members::groups() const {
+  std::map<std::string, std::vector<int>> out;
+  for (const std::string& group : numbered_) {
+    for (const auto& [index, rank] : ranks_.at(group)) out[group].push_back(rank);
+  }
+  return out;
+}
+
 // ---- One ring
 
 namespace {
@@ -64,6 +93,28 @@ T Shifted(T record, int64_t shift_ns) {
 
 void Shift(int64_t& time_ns, int64_t shift_ns) {
   if (time_ns != 0) time_ns += shift_ns;
+}
+
+// All flows between two ranks as one; `newest` is one of them.
+FlowRecord Sum(const std::map<std::string, FlowRecord>& parts, const FlowRecord& newest) {
+  if (parts.size() == 1) return newest;
+  FlowRecord sum = newest;
+  uint64_t outstanding = 0, waiting = 0;
+  sum.stuck_ms = sum.repeats = 0;
+  sum.bytes_matched = sum.bytes_transmitted = sum.bytes_done = 0;
+  for (const auto& [group, part] : parts) {
+    outstanding += part.outstanding;
+    waiting += part.waiting;
+    if (part.outstanding > 0) sum.stuck_ms = std::max(sum.stuck_ms, part.stuck_ms);
+    sum.rtt_us = std::max(sum.rtt_us, part.rtt_us);
+    sum.repeats += part.repeats;
+    sum.bytes_matched += part.bytes_matched;
+    sum.bytes_transmitted += part.bytes_transmitted;
+    sum.bytes_done += part.bytes_done;
+  }
+  sum.outstanding = static_cast<uint16_t>(std::min<uint64_t>(outstanding, UINT16_MAX));
+  sum.waiting = static_cast<uint16_t>(std::min<uint64_t>(waiting, UINT16_MAX));
+  return sum;
 }
 
 }  // namespace
@@ -106,18 +157,30 @@ void RankReader::Update(RankView* view, Sink sink, void* context) {
   view->lost = reader_->lost();
 }
 
-void RankReader::TakeFlow(const FlowRecord& record, RankView* view) {
+void RankReader::TakeFlow(FlowRecord record, RankView* view) {
   constexpr double kNew = 0.1;  // weight of the newest sample
-  Flow& flow = view->flows[{record.peer, record.sends != 0}];
-  flow.transport = reader_->Name(record.name);
-  flow.record = record;
+  // "nccl GROUP": a communicator's, which numbers its members itself.
+  const std::vector<std::string> name =
+      absl::StrSplit(reader_->Name(record.name), absl::MaxSplits(' ', 1));
+  const std::string group = name.size() > 1 ? name[1] : "";
+  if (members_ != nullptr && !group.empty()) record.peer = members_->RankOf(group, record.peer);
+  if (record.peer < 0) return;
+  const std::pair<int, bool> key(record.peer, record.sends != 0);
+  std::map<std::string, FlowRecord>& parts = flows_[key];
+  parts[group] = record;
+  Flow& flow = view->flows[key];
+  flow.transport = name[0];
+  flow.record = Sum(parts, record);
   ++flow.samples;
-  const bool busy = record.bytes_matched > record.bytes_done;
+  const bool busy = flow.record.bytes_matched > flow.record.bytes_done;
   flow.busy = (1 - kNew) * flow.busy + kNew * (busy ? 1 : 0);
 }
 
-void RankReader::TakeCall(const CallRecord& record, bool done, RankView* view) {
+void RankReader::TakeCall(CallRecord record, bool done, RankView* view) {
   Call call{reader_->Name(record.name), reader_->Name(record.group), record};
+  if (members_ != nullptr && record.peer >= 0) {
+    record.peer = call.record.peer = members_->RankOf(call.group, record.peer);
+  }
   const auto is_it = [&](const Call& open) {
     return open.record.start_ns == record.start_ns && open.record.sequence == record.sequence &&
            open.record.name == record.name && open.record.group == record.group;
@@ -178,14 +241,20 @@ std::string JobOf(const RecordProcess& process) {
   return process.job.substr(0, process.job.find('/'));
 }
 
-std::map<std::string, int64_t> JobsIn(const std::string& folder) {
-  std::map<std::string, int64_t> jobs;
+std::map<std::string, JobInFolder> JobsIn(const std::string& folder,
+                                          const std::map<std::string, JobWatch::Told>& told) {
+  std::map<std::string, JobInFolder> jobs;
   for (const std::string& path : RecordFilesIn(folder)) {
     auto reader = RecordReader::Open(path);
     if (!reader.ok()) continue;
     const RecordProcess process = (*reader)->process();
-    int64_t& began = jobs[JobOf(process)];
-    began = std::max(began, process.realtime_ns);
+    JobInFolder& job = jobs[JobOf(process)];
+    job.began_ns = std::max(job.began_ns, process.realtime_ns);
+    const auto known = told.find(path);
+    const ProcessState state = known != told.end()
+                                   ? known->second.state
+                                   : ReadProcessState(process.pid, process.process_start);
+    job.alive |= process.ended_ns == 0 && state.known && !state.gone();
   }
   return jobs;
 }
@@ -201,13 +270,22 @@ int64_t JobWatch::ShiftOf(const std::string& path, const RecordProcess& process)
   return std::abs(shift_ns) < kSameHostNs ? 0 : shift_ns;
 }
 
-void JobWatch::FindRings() {
-  if (!chosen_ && job_.empty()) {
-    int64_t newest = 0;
-    for (const auto& [job, began] : JobsIn(folder_)) {
-      if (began >= newest) newest = began, job_ = job;
-    }
+void JobWatch::ChooseJob(bool live) {
+  const std::map<std::string, JobInFolder> jobs = JobsIn(folder_, told_);
+  const auto rank_of = [live](const JobInFolder& job) {
+    return std::pair(live && job.alive, job.began_ns);
+  };
+  const JobInFolder* best = nullptr;
+  for (const auto& [name, job] : jobs) {
+    if (best == nullptr || rank_of(job) >= rank_of(*best)) best = &job, job_ = name;
   }
+  view_.other_jobs.clear();
+  for (const auto& [name, job] : jobs) {
+    if (live && job.alive && name != job_) view_.other_jobs.push_back(name);
+  }
+}
+
+void JobWatch::FindRings() {
   unreadable_ = 0;
   for (const std::string& path : RecordFilesIn(folder_)) {
     if (readers_.count(path) != 0) continue;
@@ -253,10 +331,12 @@ void JobWatch::DropEarlierRuns() {
 void JobWatch::ReadLines() {
   view_.world_size = 0;
   view_.groups.clear();
+  view_.members = {};
   for (const auto& [number, rank] : view_.ranks) {
     view_.world_size = std::max(view_.world_size, rank.process.world_size);
     for (const std::string& line : rank.process.lines) {
       const std::vector<std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 2));
+      view_.members.Take(words, number, rank.process.world_size);
       if (words.size() == 3 && words[0] == "group" && view_.groups.count(words[1]) == 0) {
         view_.groups[words[1]] = ParseRanks(words[2], rank.process.world_size);
       } else if (words.size() == 2 && words[0] == "mesh") {
@@ -264,16 +344,26 @@ void JobWatch::ReadLines() {
       }
     }
   }
+  for (auto& [group, ranks] : view_.members.groups()) view_.groups[group] = std::move(ranks);
 }
 
 void JobWatch::Update(bool live, int64_t now_ns) {
+  if (!chosen_ && job_.empty()) ChooseJob(live);
   FindRings();
+  for (const auto& [path, reader] : readers_) {
+    const auto known = view_.ranks.find(rank_of_[path]);
+    if (known != view_.ranks.end() && known->second.path == path) {
+      known->second.process.lines = reader.reader().process().lines;
+    }
+  }
+  ReadLines();  // by which records are understood
   int64_t last_ns = 0;
   for (auto& [path, reader] : readers_) {
     const auto known = view_.ranks.find(rank_of_[path]);
     const bool current = known != view_.ranks.end() && known->second.path == path;
     if (!current) continue;  // of an earlier run
     RankView& rank = known->second;
+    reader.set_members(&view_.members);
     reader.Update(&rank);
     if (const auto told = told_.find(path); told != told_.end()) {
       rank.state = told->second.state;

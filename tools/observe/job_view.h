@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,12 +62,33 @@ struct RankView {
   int rank() const { return process.rank; }
 };
 
+// Of communicators that number their members themselves (NCCL's): which ranks of the job these are,
+// from what the rings of all say.
+class Members {
+ public:
+  // Takes the words of a line of rank `rank`'s ring: "member GROUP INDEX SIZE", or "group GROUP
+  // RANKS".
+  void Take(const std::vector<std::string>& words, int rank, int world_size);
+  bool Has(const std::string& group) const { return numbered_.count(group) != 0; }
+  // The rank that is number `index` of the group; -1: its ring is not here. The same number where
+  // the group has no numbers of its own.
+  int RankOf(const std::string& group, int index) const;
+  // By index, of all groups with numbers of their own.
+  std::map<std::string, std::vector<int>> groups() const;
+
+ private:
+  std::map<std::string, std::map<int, int>> ranks_;  // by group and index
+  std::set<std::string> numbered_;
+};
+
 struct JobView {
   std::string job;
   int world_size = 0;
   int64_t now_ns = 0;
   std::string mesh;                                // "tp2,dp2,pp1"; empty: unknown
+  std::vector<std::string> other_jobs;             // alive, where nobody asked for this one
   std::map<std::string, std::vector<int>> groups;  // ranks of the job, in the group's order
+  Members members;
   std::map<int, RankView> ranks;
 };
 
@@ -79,11 +101,13 @@ class RankReader {
   // `sink` gets every record, may be null.
   using Sink = void (*)(void* context, const RecordReader&, const Record&);
   void Update(RankView* view, Sink sink = nullptr, void* context = nullptr);
+  // By which peers are translated from now on; outlives this object.
+  void set_members(const Members* members) { members_ = members; }
   const RecordReader& reader() const { return *reader_; }
 
  private:
-  void TakeCall(const CallRecord& record, bool done, RankView* view);
-  void TakeFlow(const FlowRecord& record, RankView* view);
+  void TakeCall(CallRecord record, bool done, RankView* view);
+  void TakeFlow(FlowRecord record, RankView* view);
   void TakePhase(const PhaseRecord& record);
   void TakeStep(const StepRecord& record, RankView* view);
 
@@ -93,6 +117,9 @@ class RankReader {
   };
   std::unique_ptr<RecordReader> reader_;
   int64_t shift_ns_;
+  const Members* members_ = nullptr;
+  // By peer and whether it sends: the newest of each communicator's flow.
+  std::map<std::pair<int, bool>, std::map<std::string, FlowRecord>> flows_;
   std::vector<Span> spans_;                // ended, and not inside of one that has ended
   std::map<std::string, double> seconds_;  // of the step under way
 };
@@ -100,7 +127,8 @@ class RankReader {
 // Watches the rings of a folder.
 class JobWatch {
  public:
-  // `folder` empty: DefaultRecordFolder(). `job` empty: the one that began last.
+  // `folder` empty: DefaultRecordFolder(). `job` empty: the one that began last, of those that are
+  // alive, where any is.
   JobWatch(std::string folder, std::string job)
       : folder_(std::move(folder)), job_(std::move(job)) {}
   // What an agent said of a ring that was fetched from it; before Update().
@@ -118,6 +146,7 @@ class JobWatch {
   uint64_t unreadable() const { return unreadable_; }  // files, at the last update
 
  private:
+  void ChooseJob(bool live);
   void FindRings();
   void DropEarlierRuns();
   void ReadLines();
@@ -136,8 +165,13 @@ class JobWatch {
 
 std::string JobOf(const RecordProcess& process);
 
-// Every job that has rings in the folder, by its name: when it began.
-std::map<std::string, int64_t> JobsIn(const std::string& folder);
+struct JobInFolder {
+  int64_t began_ns = 0;  // realtime, of its last process
+  bool alive = false;    // any of its processes
+};
+// Every job that has rings in the folder, by its name. `told`: of rings of other hosts, by path.
+std::map<std::string, JobInFolder> JobsIn(const std::string& folder,
+                                          const std::map<std::string, JobWatch::Told>& told = {});
 
 // "0-3 8 12-15"; what cannot be read is left out.
 std::vector<int> ParseRanks(absl::string_view text, int world_size);

@@ -21,7 +21,9 @@ Source::~Source() {
 void Source::Register(CLI::App& app) {
   app.add_option("--records", folder_,
                  "folder of the job's rings (default: records.folder's default)");
-  app.add_option("--job", job_, "the job's name (default: the one that began last)");
+  app.add_option(
+      "--job", job_,
+      "the job's name (default: of those that are alive, else of all, the one that began last)");
   app.add_option("--agent", agents_,
                  "HOST:PORT of a weft-agent, instead of --records; repeat it for each host")
       ->allow_extra_args(false);

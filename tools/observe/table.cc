@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "tools/observe/rules.h"
 
 namespace weft::observe {
@@ -43,6 +46,51 @@ std::string DoingText(const JobView& view, const RankView& rank) {
                          Seconds(view.now_ns - rank.open.front().record.start_ns));
 }
 
+// The last collective of each group; without an end it is under way.
+nlohmann::ordered_json CallsJson(const RankView& rank) {
+  auto out = nlohmann::ordered_json::array();
+  for (const auto& [group, calls] : rank.calls) {
+    if (calls.empty()) continue;
+    const Call& call = calls.back();
+    nlohmann::ordered_json row = {{"kind", call.name},
+                                  {"group", group},
+                                  {"sequence", call.record.sequence},
+                                  {"bytes", call.record.bytes},
+                                  {"start_ns", call.record.start_ns}};
+    if (call.record.end_ns != 0) row["end_ns"] = call.record.end_ns;
+    out.push_back(std::move(row));
+  }
+  return out;
+}
+
+nlohmann::ordered_json FlowsJson(const RankView& rank) {
+  auto out = nlohmann::ordered_json::array();
+  for (const auto& [key, flow] : rank.flows) {
+    out.push_back({{"peer", key.first},
+                   {"sends", key.second},
+                   {"transport", flow.transport},
+                   {"bytes_matched", flow.record.bytes_matched},
+                   {"bytes_done", flow.record.bytes_done},
+                   {"outstanding", flow.record.outstanding},
+                   {"waiting", flow.record.waiting},
+                   {"stuck_ms", flow.record.stuck_ms},
+                   {"rtt_us", flow.record.rtt_us},
+                   {"repeats", flow.record.repeats}});
+  }
+  return out;
+}
+
+// What found no room to be recorded: the last that the process has said.
+int64_t Dropped(const RankView& rank) {
+  int64_t dropped = 0;
+  for (const std::string& line : rank.process.lines) {
+    absl::string_view text = line;
+    int64_t number = 0;
+    if (absl::ConsumePrefix(&text, "dropped ") && absl::SimpleAtoi(text, &number)) dropped = number;
+  }
+  return dropped;
+}
+
 }  // namespace
 
 double TokensPerSecond(const JobView& view) {
@@ -72,6 +120,11 @@ std::string JobTable(const JobView& view, const std::vector<Finding>& findings, 
   if (step >= 0) {
     absl::StrAppendFormat(&text, "   step %d   loss %.4f   %.0f tokens/s", step, loss,
                           TokensPerSecond(view));
+  }
+  if (!view.other_jobs.empty()) {
+    absl::StrAppend(&text, "\n", view.other_jobs.size(), " more ",
+                    view.other_jobs.size() == 1 ? "job is" : "jobs are",
+                    " alive: ", absl::StrJoin(view.other_jobs, ", "), " (--job)");
   }
   absl::StrAppendFormat(&text, "\n\n%5s %-12s %7s %-7s %-20s %8s %8s %8s %8s  %s\n", "rank", "host",
                         "pid", "state", "phase", "step", "step ms", "exposed", "memory", "doing");
@@ -105,6 +158,7 @@ std::string JobTable(const JobView& view, const std::vector<Finding>& findings, 
 std::string JobJson(const JobView& view, const std::vector<Finding>& findings) {
   nlohmann::ordered_json out = nlohmann::ordered_json::parse(ToJson(view, findings));
   out["mesh"] = view.mesh;
+  out["other_jobs"] = view.other_jobs;
   out["tokens_per_second"] = TokensPerSecond(view);
   out["ranks"] = nlohmann::json::array();
   for (const auto& [number, rank] : view.ranks) {
@@ -117,7 +171,10 @@ std::string JobJson(const JobView& view, const std::vector<Finding>& findings) {
                                   {"exposed_ratio", Exposed(rank)},
                                   {"resident_bytes", rank.state.resident_bytes},
                                   {"open_calls", rank.open.size()},
+                                  {"calls", CallsJson(rank)},
+                                  {"flows", FlowsJson(rank)},
                                   {"records_lost", rank.lost},
+                                  {"events_dropped", Dropped(rank)},
                                   {"mark", MarkOf(findings, number)}};
     if (!rank.steps.empty()) {
       row["step_seconds"] = rank.steps.back().total();

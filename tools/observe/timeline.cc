@@ -23,6 +23,7 @@ bool MeetsEverybody(const std::string& name) {
 
 struct Reading {
   TimelineRank* rank = nullptr;
+  const Members* members = nullptr;
   std::map<std::tuple<std::string, std::string, uint32_t, int64_t>, size_t> open;
 };
 
@@ -38,8 +39,9 @@ void TakeRecord(void* context, const RecordReader& reader, const Record& record)
     return;
   }
   if (record.kind() != RecordKind::kCall && record.kind() != RecordKind::kDone) return;
-  const auto call = record.As<CallRecord>();
+  auto call = record.As<CallRecord>();
   const std::string name = reader.Name(call.name), group = reader.Name(call.group);
+  if (call.peer >= 0) call.peer = reading.members->RankOf(group, call.peer);
   const auto key = std::tuple(name, group, call.sequence, call.start_ns);
   auto known = reading.open.find(key);
   if (known == reading.open.end()) {
@@ -177,7 +179,7 @@ absl::StatusOr<Timeline> ReadTimeline(const JobView& view, const std::vector<std
     WEFT_ASSIGN_OR_RETURN(std::unique_ptr<RecordReader> reader, RecordReader::Open(file));
     const RecordProcess process = reader->process();
     TimelineRank rank{.rank = process.rank, .host = process.host, .pid = process.pid};
-    Reading reading{&rank, {}};
+    Reading reading{&rank, &view.members, {}};
     RankView unused;
     RankReader ring(std::move(reader));
     ring.Update(&unused, TakeRecord, &reading);

@@ -9,6 +9,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -17,14 +21,22 @@
 #include "base/command.h"
 #include "tests/plugins/gpu/nccl_job.h"
 #include "tests/plugins/gpu/scripted/nccl_device.h"
+#include "tests/run_program.h"
+#include "tests/scratch_folder.h"
 
 namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::SizeIs;
 
 constexpr int kOutOfBandFrom = 22300;  // NCCL_OOB_NET_ENABLE
+constexpr int kProfilerFrom = 22300;
+constexpr int kShortNameFrom = 22600;  // libnccl-profiler-NAME.so
+constexpr int kNoBroadcastsFrom = 22900;
+constexpr int kRanksKnownFrom = 22700;  // the profiler is told who is in a communicator
 
 struct Nccl {
   std::string name;  // "2.28.9"
@@ -186,6 +198,126 @@ TEST_P(PlayedNcclVersions, DoWhatTheTunerAsks) {
     });
     EXPECT_TRUE(does) << bandwidth << "\n" << ends[0].log;
   }
+}
+
+// What of a program's output is a line of JSON; an empty object where it failed.
+nlohmann::json JsonOf(const std::string& command_line) {
+  const Outcome outcome = RunProgram(command_line, "2>/dev/null");
+  EXPECT_EQ(outcome.status, 0) << command_line;
+  nlohmann::json json = nlohmann::json::parse(outcome.output, nullptr, false);
+  EXPECT_TRUE(json.is_object()) << command_line << ": " << outcome.output;
+  return json.is_object() ? json : nlohmann::json::object();
+}
+
+class ProfiledNccl {
+ public:
+  explicit ProfiledNccl(NcclJob* job) : job_(*job) {
+    const auto& path = folder_.path();
+    for (const auto& [name, value] :
+         {std::pair<std::string, std::string>{"NCCL_PROFILER_PLUGIN", "libnccl-profiler-weft.so"},
+          {"WEFT_JOB_ID", "profiled"},
+          {"WEFT_RECORDS_FOLDER", absl::StrCat(path, "/rings")},
+          {"WEFT_RECORDS_KEEP", "true"}}) {
+      job_.environment.emplace_back(name, value);
+    }
+  }
+  std::string Options() const {
+    return absl::StrCat(" --replay --job profiled --records ", folder_.path(), "/rings ");
+  }
+  std::string Scratch(const std::string& name) const {
+    return absl::StrCat(folder_.path(), "/", name);
+  }
+
+ private:
+  NcclJob& job_;
+  ScratchFolder folder_;
+};
+
+// A program of NCCL's own, as the programs that show records show it.
+TEST_P(PlayedNcclVersions, RecordWhatTheyDo) {
+  if (GetParam().version < kProfilerFrom) GTEST_SKIP() << "no profilers before NCCL 2.23";
+  ProfiledNccl profiled(&job_);
+  job_.counts = {1000, 300'000};
+  Set({{"NCCL_PROTO", "Simple"}});
+  ExpectOverWeft();
+
+  // NCCL says how large a rank's part is; of how many, from 2.27 on. From 2.29 on it says nothing of
+  // broadcasts: what it makes of them has lost the mask of events.
+  const int parts = GetParam().version < kRanksKnownFrom ? 1 : 2;
+  std::vector<std::pair<std::string, int>> kinds = {
+      {"all_reduce", 1}, {"all_gather", parts}, {"reduce_scatter", parts}};
+  if (GetParam().version < kNoBroadcastsFrom) kinds.emplace_back("broadcast", 1);
+
+  const nlohmann::json top = JsonOf("weft-top --once --json" + profiled.Options());
+  EXPECT_EQ(top.value("job", ""), "profiled");
+  EXPECT_EQ(top.value("world_size", 0), 2);
+  ASSERT_EQ(top["ranks"].size(), 2u) << top;
+  std::map<std::pair<int, bool>, uint64_t> moved;  // by rank and direction
+  for (const nlohmann::json& rank : top["ranks"]) {
+    const int number = rank["rank"];
+    EXPECT_EQ(rank["open_calls"], 0) << rank;
+    EXPECT_EQ(rank["events_dropped"], 0);
+    ASSERT_EQ(rank["calls"].size(), 1u) << rank;  // of one communicator
+    const nlohmann::json& last = rank["calls"][0];
+    EXPECT_EQ(last["kind"], kinds.back().first);
+    EXPECT_EQ(last["sequence"], 2 * kinds.size() - 1);  // of all kinds
+    EXPECT_EQ(last["bytes"], 300'000 * sizeof(float) * static_cast<size_t>(kinds.back().second));
+    EXPECT_GE(last["end_ns"], last["start_ns"]);
+    ASSERT_EQ(rank["flows"].size(), 2u) << rank;
+    for (const nlohmann::json& flow : rank["flows"]) {
+      EXPECT_EQ(flow["peer"], 1 - number);
+      EXPECT_EQ(flow["transport"], "nccl");
+      EXPECT_EQ(flow["outstanding"], 0) << flow;
+      EXPECT_EQ(flow["bytes_matched"], flow["bytes_done"]);
+      moved[{number, flow["sends"]}] = flow["bytes_done"];
+    }
+  }
+  // At least a message, and an all-reduce's share, of the larger size.
+  for (int rank : {0, 1}) {
+    EXPECT_GE((moved[{rank, true}]), 2 * 300'000 * sizeof(float));
+    EXPECT_EQ((moved[{rank, true}]), (moved[{1 - rank, false}]));
+  }
+
+  const std::string trace = profiled.Scratch("trace.json");
+  EXPECT_EQ(RunProgram(absl::StrCat("weft-trace", profiled.Options(), "--chrome ", trace)).status,
+            0);
+  nlohmann::json events = nlohmann::json::parse(std::ifstream(trace), nullptr, false);
+  ASSERT_TRUE(events.is_object());
+  std::map<std::string, std::set<int>> ranks;  // by what all ranks have alike, and messages by kind
+  std::set<std::string> communicators;
+  for (const nlohmann::json& event : events["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    const nlohmann::json& arguments = event["args"];
+    ranks[absl::StrCat(std::string(event["name"]), " ", arguments["seq"].get<int>(), " ",
+                       arguments["bytes"].get<int64_t>())]
+        .insert(event["pid"].get<int>());
+    communicators.insert(arguments["group"]);
+    EXPECT_GT(event["dur"], 0) << event;
+  }
+  EXPECT_THAT(communicators, SizeIs(1));
+  int sequence = 0;
+  for (int count : {1000, 300'000}) {
+    for (const auto& [kind, factor] : kinds) {
+      const std::string call = absl::StrCat(kind, " ", sequence++, " ", 4 * count * factor);
+      EXPECT_THAT(ranks[call], ElementsAre(0, 1)) << call;
+    }
+    for (const char* kind : {"send", "receive"}) {
+      EXPECT_THAT(ranks[absl::StrCat(kind, " 0 ", 4 * count)], ElementsAre(0, 1)) << kind;
+    }
+  }
+}
+
+TEST_P(NcclVersions, LoadTheProfilerByItsOwnNameAndByThatOfTheNetwork) {
+  if (GetParam().version < kProfilerFrom) GTEST_SKIP() << "no profilers before NCCL 2.23";
+  // By "weft", as the network's, from 2.26 on. Before 2.27 a ring begins with the first call.
+  ProfiledNccl profiled(&job_);
+  if (GetParam().version >= kShortNameFrom) Set({{"NCCL_PROFILER_PLUGIN", "weft"}});
+  std::vector<std::string> lines;
+  if (GetParam().version >= kRanksKnownFrom) lines.push_back("profiler: records of job profiled");
+  ExpectOverWeft(lines);
+  if (GetParam().version < kRanksKnownFrom) return;
+  const nlohmann::json top = JsonOf("weft-top --once --json" + profiled.Options());
+  EXPECT_EQ(top["ranks"].size(), 2u);
 }
 
 std::string NameOf(const testing::TestParamInfo<Nccl>& info) {

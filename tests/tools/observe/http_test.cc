@@ -123,10 +123,18 @@ TEST(HttpServer, AnswersAndWantsItsToken) {
 
 TEST(HttpServer, NeedsATokenWhereOthersReachIt) {
   HttpServerOptions options;
-  options.address = {"0.0.0.0", "0"};
-  const absl::Status status = HttpServer::Listen(options).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("--token-file"));
+  for (const char* host : {"0.0.0.0", "::", "::ffff:0.0.0.0", "192.0.2.1"}) {
+    options.address = {host, "0"};
+    const absl::Status status = HttpServer::Listen(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << host;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("--token-file"));
+  }
+  // Not every host has IPv6.
+  for (const char* host : {"127.0.0.1", "127.0.0.2", "::1", "::ffff:127.0.0.1"}) {
+    options.address = {host, "0"};
+    EXPECT_NE(HttpServer::Listen(options).status().code(), absl::StatusCode::kPermissionDenied)
+        << host;
+  }
 }
 
 TEST(HttpFetch, NamesWhoDoesNotAnswer) {

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "tests/scratch_folder.h"
 
@@ -30,6 +31,47 @@ CallRecord CallOf(Records& records, uint32_t sequence, int64_t start_ns) {
   call.sequence = sequence;
   call.start_ns = start_ns;
   return call;
+}
+
+// NCCL's: whose members are numbered by the communicator, and said by each ring of its own.
+TEST(JobView, FindsRanksByTheirNumbersInACommunicator) {
+  ScratchFolder folder;
+  std::vector<std::unique_ptr<Records>> rings;
+  for (int rank : {3, 1}) rings.push_back(Ring(folder / "rings", "job", rank));
+  for (size_t i : {0u, 1u}) {
+    for (const char* group : {"a", "b"})
+      rings[i]->Say(absl::StrCat("member ", group, " ", i, " 2"));
+  }
+  Records& ring = *rings[1];  // of rank 1; number 0 is rank 3
+  FlowRecord flow;
+  flow.sends = 1;
+  flow.peer = 0;
+  flow.bytes_done = 5;
+  for (const char* name : {"nccl a", "nccl b", "nccl a"}) {  // the newest of each counts
+    flow.name = ring.Name(name);
+    flow.bytes_done += 10;
+    ring.Write(flow);
+  }
+  CallRecord send = CallOf(ring, 0, 10);
+  send.name = ring.Name("send");
+  send.group = ring.Name("a");
+  send.peer = 0;
+  ring.Write(send);
+  send.peer = 5;  // whose ring is not here
+  send.start_ns = 11;
+  ring.Write(send);
+  JobWatch watch(folder / "rings", "");
+  watch.Update(true, SystemClock::Nanoseconds());
+  const JobView& view = watch.view();
+  EXPECT_THAT(view.groups.at("a"), ElementsAre(3, 1));
+  const RankView& rank = view.ranks.at(1);
+  ASSERT_THAT(rank.flows, SizeIs(1));
+  const Flow& sum = rank.flows.at({3, true});
+  EXPECT_EQ(sum.transport, "nccl");
+  EXPECT_EQ(sum.record.bytes_done, 35u + 25u);
+  ASSERT_THAT(rank.open, SizeIs(2));
+  EXPECT_EQ(rank.open[0].record.peer, 3);
+  EXPECT_EQ(rank.open[1].record.peer, -1);
 }
 
 TEST(JobView, PairsCallsWithTheirEnds) {
@@ -100,6 +142,32 @@ TEST(JobView, KeepsJobsApartAndTakesTheNewestByDefault) {
   JobWatch none(folder / "nothing", "");
   none.Update(true, 0);
   EXPECT_FALSE(none.found());
+}
+
+TEST(JobView, TakesAJobThatIsAliveBeforeANewerOneThatIsNot) {
+  ScratchFolder folder;
+  auto alive = Ring(folder / "rings", "alive", 0);
+  auto older = Ring(folder / "rings", "also", 0);
+  auto newest = Ring(folder / "rings", "newest", 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    auto dead = Records::Open({.folder = folder / "rings", .job = "zdead", .world_size = 4});
+    _exit(dead.ok() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  JobWatch live(folder / "rings", "");
+  live.Update(true, 0);
+  EXPECT_EQ(live.view().job, "newest");
+  EXPECT_THAT(live.view().other_jobs, ElementsAre("alive", "also"));
+  JobWatch replayed(folder / "rings", "");
+  replayed.Update(false, 0);
+  EXPECT_EQ(replayed.view().job, "zdead");
+  EXPECT_THAT(replayed.view().other_jobs, IsEmpty());
+  JobWatch named(folder / "rings", "zdead");
+  named.Update(true, 0);
+  EXPECT_EQ(named.view().job, "zdead");
 }
 
 // Three ranks died; then the job ran anew under its name, with two.
