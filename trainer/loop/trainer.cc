@@ -405,17 +405,18 @@ class Run {
   absl::StatusOr<std::string> WriteSample(Gpt& model, const Tokenizer& tokenizer) {
     std::string text;
     if (config_.sample_tokens == 0) return text;
-    uint64_t seed = config_.seed;
-    std::vector<std::string> prompts = absl::StrSplit(config_.sample_prompt, '|');
-    for (const std::string& prompt : prompts) {
-      for (int i = 0; i < config_.sample_count; ++i) {
-        WEFT_ASSIGN_OR_RETURN(std::string part,
-                              Generate(model, tokenizer,
-                                       {prompt, config_.sample_tokens, config_.sample_temperature,
-                                        config_.sample_top_k, seed++}));
-        absl::StrAppend(&text, part, "\n\n");
-      }
+    std::vector<std::string> prompts;
+    for (absl::string_view prompt : absl::StrSplit(config_.sample_prompt, '|')) {
+      prompts.insert(prompts.end(), static_cast<size_t>(config_.sample_count), std::string(prompt));
     }
+    WEFT_ASSIGN_OR_RETURN(const Generated written,
+                          Generate(model, tokenizer, prompts,
+                                   {.tokens = config_.sample_tokens,
+                                    .temperature = config_.sample_temperature,
+                                    .top_k = config_.sample_top_k,
+                                    .seed = config_.seed,
+                                    .cut_prompts = true}));
+    for (const GeneratedText& part : written.texts) absl::StrAppend(&text, part.text, "\n\n");
     WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("sample.txt"), text));
     return text;
   }

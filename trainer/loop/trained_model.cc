@@ -1,0 +1,133 @@
+#include "trainer/loop/trained_model.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "base/status.h"
+#include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/reader.h"
+#include "trainer/checkpoint/retention.h"
+#include "trainer/data/dataset_info.h"
+#include "trainer/loop/checkpoints.h"
+
+namespace weft::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool IsThere(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+// A string of ToToml's, or any other value as it is.
+std::string Unquoted(absl::string_view value) {
+  if (value.size() < 2 || value.front() != '"' || value.back() != '"') return std::string(value);
+  std::string text;
+  for (size_t i = 1; i + 1 < value.size(); ++i) {
+    if (value[i] == '\\' && i + 2 < value.size()) {
+      ++i;
+      text += value[i] == 'n' ? '\n' : value[i];
+    } else {
+      text += value[i];
+    }
+  }
+  return text;
+}
+
+// The config of the run, as far as ResumeIdentity() has it: its lines are "name = value".
+absl::StatusOr<TrainConfig> ConfigOf(const Manifest& manifest, const std::string& path) {
+  const auto identity = manifest.states.find("identity");
+  if (identity == manifest.states.end()) {
+    return absl::DataLossError(absl::StrCat(path, " is no checkpoint of weft-train"));
+  }
+  std::vector<std::string> pairs;
+  for (absl::string_view line : absl::StrSplit(identity->second, '\n', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(line, absl::MaxSplits(" = ", 1));
+    pairs.push_back(absl::StrCat(parts.first, "=", Unquoted(parts.second)));
+  }
+  absl::StatusOr<TrainConfig> config = LoadTrainConfig("", pairs);
+  if (!config.ok()) return Annotate(config.status(), absl::StrCat("the model of ", path));
+  const BufferLayout* table = manifest.Find("parameters.embedding.token");
+  if (table == nullptr || table->elements % config->model.hidden != 0) {
+    return absl::DataLossError(absl::StrCat(path, " has no table of tokens of width ",
+                                            config->model.hidden, " (model.hidden)"));
+  }
+  config->model.vocabulary = table->elements / config->model.hidden;
+  return config;
+}
+
+// The folder of a checkpoint that `path` stands for.
+absl::Status FindCheckpoint(const std::string& path, TrainedModel& found) {
+  if (IsThere(fs::path(path) / kManifestName)) {
+    found.checkpoint = path;
+    return absl::OkStatus();
+  }
+  if (!IsThere(path)) return absl::NotFoundError(absl::StrCat("there is no ", path));
+  const fs::path within = fs::path(path) / "checkpoints";
+  const std::string folder = IsThere(within) ? within.string() : path;
+  WEFT_ASSIGN_OR_RETURN(const LatestCheckpoint latest,
+                        FindLatest(folder, Verification::kWhenTouched));
+  for (const PassedOver& entry : latest.passed_over) {
+    found.passed_over.push_back(absl::StrCat(entry.path, ": ", entry.reason.message()));
+  }
+  found.checkpoint = latest.path;
+  if (!latest.path.empty()) return absl::OkStatus();
+  std::string reasons;
+  for (const std::string& reason : found.passed_over) absl::StrAppend(&reasons, "\n  ", reason);
+  return absl::NotFoundError(absl::StrCat(path, " is no checkpoint (it has no ", kManifestName,
+                                          "), and there is no whole checkpoint in ", folder,
+                                          reasons));
+}
+
+absl::StatusOr<std::string> FindTokenizer(const std::string& checkpoint,
+                                          const std::string& data_prefix) {
+  std::error_code error;
+  const fs::path run = fs::weakly_canonical(checkpoint, error).parent_path().parent_path();
+  const fs::path exported = run / "model" / "tokenizer.model";
+  if (IsThere(exported)) return exported.string();
+  const absl::StatusOr<DatasetInfo> info = ReadDatasetInfo(data_prefix);
+  if (info.ok() && IsThere(info->tokenizer)) return info->tokenizer;
+  return absl::NotFoundError(
+      absl::StrCat("there is no tokenizer: neither ", exported.string(),
+                   ", which a finished run leaves, nor that of the dataset ", data_prefix, " (",
+                   info.ok() ? absl::StrCat("no ", info->tokenizer) : info.status().message(),
+                   "); name its file with --tokenizer"));
+}
+
+}  // namespace
+
+absl::StatusOr<TrainedModel> LoadTrainedModel(const std::string& path,
+                                              const TrainedModelOptions& options) {
+  TrainedModel result;
+  WEFT_RETURN_IF_ERROR(FindCheckpoint(path, result));
+  std::string tokenizer = options.tokenizer;
+  TrainConfig config;
+  {
+    WEFT_ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(result.checkpoint));
+    WEFT_ASSIGN_OR_RETURN(config, ConfigOf(reader->manifest(), result.checkpoint));
+    result.step = reader->manifest().step;
+  }
+  if (tokenizer.empty()) {
+    WEFT_ASSIGN_OR_RETURN(tokenizer, FindTokenizer(result.checkpoint, config.data_prefix));
+  }
+  WEFT_ASSIGN_OR_RETURN(Tokenizer loaded, Tokenizer::Load(tokenizer));
+  if (loaded.vocab_size() > config.model.vocabulary) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(tokenizer, " has ", loaded.vocab_size(), " tokens, the model of ",
+                     result.checkpoint, " ", config.model.vocabulary, ": it is another's"));
+  }
+  result.tokenizer = std::make_unique<Tokenizer>(std::move(loaded));
+  result.precision = options.precision.value_or(config.precision);
+  WEFT_ASSIGN_OR_RETURN(std::vector<at::Tensor> tensors,
+                        LoadModel(result.checkpoint, config.model, result.precision));
+  result.model = std::make_unique<Gpt>(config.model, std::move(tensors));
+  return result;
+}
+
+}  // namespace weft::train

@@ -1,0 +1,423 @@
+#include "trainer/model/decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "trainer/kernels/decode.h"
+#include "trainer/model/deliver.h"
+#include "trainer/model/parameters.h"
+
+namespace weft::train {
+namespace {
+
+using kernels::CachedAttention;
+using kernels::DecodeKernels;
+using kernels::TypedKernels;
+using operations::Data;
+
+ModelConfig WithoutCapacity(ModelConfig config) {
+  config.capacity_factor = 0;
+  return config;
+}
+
+std::vector<at::Tensor> ParametersOf(const Gpt& model) {
+  WEFT_CHECK(model.axis() == nullptr && model.context() == nullptr, "the model is cut over ranks");
+  std::vector<at::Tensor> parameters;
+  const size_t count = GptParameters(model.config()).size();
+  for (size_t i = 0; i < count; ++i) parameters.push_back(model.parameter(static_cast<int>(i)));
+  return parameters;
+}
+
+struct Layer {
+  int64_t number = 0;
+  ParameterPair norm1, norm2, attention_out, ffn_in, ffn_out;
+  std::vector<ParameterPair> projections;  // of queries, keys and values; or queries, and the rest
+  int router = -1;                         // -1: no experts
+  std::vector<Expert> experts;
+  // Keys and values [sequences, key-value heads, room, width]; position p is at p % room.
+  at::Tensor keys, values;
+  int64_t room = 0;
+};
+
+// Numbers of the parameters by their names.
+class Names {
+ public:
+  explicit Names(const ModelConfig& config) : specs_(GptParameters(config)) {}
+  int Find(const std::string& name) const {
+    for (size_t i = 0; i < specs_.size(); ++i) {
+      if (specs_[i].name == name) return static_cast<int>(i);
+    }
+    return -1;
+  }
+  ParameterPair Pair(const std::string& name) const {
+    return {Find(name + ".weight"), Find(name + ".bias")};
+  }
+  const std::vector<ParameterSpec>& specs() const { return specs_; }
+
+ private:
+  const std::vector<ParameterSpec> specs_;
+};
+
+template <typename T>
+class TypedDecoder final : public Decoder {
+ public:
+  TypedDecoder(const Gpt& model, int64_t sequences)
+      : model_(WithoutCapacity(model.config()), ParametersOf(model)),
+        config_(model_.config()),
+        width_(config_.hidden / config_.heads),
+        decode_(kernels::Decoding().Of<T>()),
+        kernels_(kernels::Kernels().Of<T>()),
+        lengths_(static_cast<size_t>(sequences), 0) {
+    const Names names(config_);
+    token_table_ = names.Find("embedding.token");
+    position_table_ = names.Find("embedding.position");
+    norm_ = names.Pair("norm");
+    head_ = config_.tied ? token_table_ : names.Find("head.weight");
+    for (int64_t i = 0; i < config_.layers; ++i) layers_.push_back(MakeLayer(names, i, sequences));
+    for (size_t i = 0; i < names.specs().size(); ++i) {
+      const at::Tensor& parameter = model_.parameter(static_cast<int>(i));
+      WEFT_CHECK(parameter.is_contiguous(), names.specs()[i].name << " is not contiguous");
+      const bool is_table =
+          static_cast<int>(i) == token_table_ || static_cast<int>(i) == position_table_;
+      const bool is_read = static_cast<int>(i) == head_ || !is_table;
+      if (is_read && !names.specs()[i].is_expert) weight_bytes_ += BytesOf(static_cast<int>(i));
+    }
+    const int64_t gates = config_.IsGated() ? 2 : 1;
+    Resize(x_, sequences * config_.hidden);
+    Resize(normed_, sequences * config_.hidden);
+    Resize(query_, sequences * 3 * config_.hidden);
+    Resize(key_value_, sequences * 2 * config_.KvHidden());
+    Resize(mixed_, sequences * config_.hidden);
+    Resize(branch_, sequences * config_.hidden);
+    Resize(inner_, sequences * gates * config_.ffn);
+    Resize(active_, sequences * config_.ffn);
+    Resize(gathered_, sequences * config_.hidden);
+    Resize(logits_, sequences * config_.vocabulary);
+    Resize(scratch_, sequences);
+  }
+
+  absl::Span<const float> Prefill(int64_t sequence, absl::Span<const int64_t> tokens) override {
+    const int64_t length = static_cast<int64_t>(tokens.size());
+    WEFT_CHECK(length >= 1 && length <= config_.sequence,
+               length << " tokens for a context of " << config_.sequence);
+    for (int64_t token : tokens) CheckToken(token);
+    const at::AutoGradMode no_gradients(false);
+    const operations::Context context{&model_};
+    at::Tensor input = at::empty({1, length}, at::kLong);
+    std::memcpy(input.data_ptr(), tokens.data(), tokens.size() * sizeof(int64_t));
+    at::Tensor x = operations::Embedding(context, input, token_table_, position_table_);
+    for (const Layer& layer : layers_) x = PrefillLayer(context, layer, sequence, x);
+    lengths_[static_cast<size_t>(sequence)] = length;
+    const at::Tensor last = x.narrow(0, length - 1, 1).contiguous();
+    return Head(1, Data<T>(operations::Norm(context, last, norm_).first));
+  }
+
+  absl::Span<const float> Step(absl::Span<const NextToken> next) override {
+    const int64_t rows = static_cast<int64_t>(next.size());
+    WEFT_CHECK(rows >= 1 && next.size() <= lengths_.size(),
+               rows << " tokens for " << lengths_.size() << " sequences");
+    const T* positions = position_table_ < 0 ? nullptr : Weights(position_table_);
+    for (int64_t row = 0; row < rows; ++row) {
+      const NextToken& one = next[static_cast<size_t>(row)];
+      CheckToken(one.token);
+      const int64_t position = length(one.sequence);
+      WEFT_CHECK(
+          position >= 1 && position < config_.sequence,
+          "sequence " << one.sequence << " has " << position << " tokens of " << config_.sequence);
+      kernels_.embedding_forward(
+          1, config_.hidden, 1, &one.token, Weights(token_table_),
+          positions == nullptr ? nullptr : positions + position * config_.hidden,
+          x_.data() + row * config_.hidden);
+    }
+    bytes_read_ += weight_bytes_;
+    for (const Layer& layer : layers_) StepLayer(layer, next);
+    for (const NextToken& one : next) ++lengths_[static_cast<size_t>(one.sequence)];
+    Norm(rows, norm_, x_.data(), normed_.data());
+    return Head(rows, normed_.data());
+  }
+
+  int64_t length(int64_t sequence) const override {
+    WEFT_CHECK(sequence >= 0 && sequence < static_cast<int64_t>(lengths_.size()),
+               "sequence " << sequence << " of " << lengths_.size());
+    return lengths_[static_cast<size_t>(sequence)];
+  }
+  int64_t bytes_read() const override { return bytes_read_; }
+  int64_t weight_bytes() const override { return weight_bytes_; }
+
+ private:
+  template <typename Values>
+  static void Resize(Values& values, int64_t count) {
+    values.resize(static_cast<size_t>(count));
+  }
+  void CheckToken(int64_t token) const {
+    WEFT_CHECK(token >= 0 && token < config_.vocabulary,
+               "token " << token << " of " << config_.vocabulary);
+  }
+  T* Weights(int index) const { return Data<T>(model_.parameter(index)); }
+  T* WeightsOrNull(int index) const { return index < 0 ? nullptr : Weights(index); }
+  int64_t BytesOf(int index) const {
+    return index < 0 ? 0 : static_cast<int64_t>(model_.parameter(index).nbytes());
+  }
+  int64_t BytesOf(const ParameterPair& pair) const {
+    return BytesOf(pair.weight) + BytesOf(pair.bias);
+  }
+
+  Layer MakeLayer(const Names& names, int64_t number, int64_t sequences) const {
+    const std::string name = absl::StrCat("block.", number);
+    Layer layer;
+    layer.number = number;
+    layer.norm1 = names.Pair(name + ".norm1");
+    layer.norm2 = names.Pair(name + ".norm2");
+    layer.projections = {names.Pair(name + ".attention.qkv")};
+    if (layer.projections[0].weight < 0) {
+      layer.projections = {names.Pair(name + ".attention.q"), names.Pair(name + ".attention.kv")};
+    }
+    layer.attention_out = names.Pair(name + ".attention.out");
+    layer.ffn_in = names.Pair(name + ".ffn.in");
+    layer.ffn_out = names.Pair(name + ".ffn.out");
+    layer.router = names.Find(name + ".router.weight");
+    for (int64_t i = 0; layer.router >= 0 && i < config_.experts; ++i) {
+      const std::string expert = absl::StrCat(name, ".expert.", i);
+      layer.experts.push_back({names.Pair(expert + ".in"), names.Pair(expert + ".out")});
+    }
+    const int64_t window = config_.WindowOf(number);
+    layer.room = window > 0 ? std::min(window, config_.sequence) : config_.sequence;
+    const auto options = at::TensorOptions().dtype(model_.dtype());
+    layer.keys = at::empty({sequences, config_.KvHeads(), layer.room, width_}, options);
+    layer.values = at::empty_like(layer.keys);
+    return layer;
+  }
+
+  // One layer over all tokens of a sequence, as Gpt has it.
+  at::Tensor PrefillLayer(const operations::Context& context, const Layer& layer, int64_t sequence,
+                          const at::Tensor& x) const {
+    const int64_t length = x.size(0);
+    auto attention = [&](const at::Tensor& in) {
+      std::vector<at::Tensor> projected;
+      for (const ParameterPair& pair : layer.projections) {
+        projected.push_back(operations::Linear(context, in, pair));
+      }
+      // Turns queries and keys where they lie.
+      const at::Tensor mixed = operations::Attention(context, projected, length, layer.number);
+      Keep(layer, sequence, projected, length);
+      return operations::Linear(context, mixed, layer.attention_out);
+    };
+    auto ffn = [&](const at::Tensor& in) {
+      if (layer.router >= 0) {
+        const operations::Routing routing =
+            operations::Route(context, in, layer.router, length, /*token_scale=*/0, nullptr);
+        return operations::Experts(context, in, routing, layer.experts);
+      }
+      const at::Tensor inner = operations::Linear(context, in, layer.ffn_in);
+      return operations::Linear(
+          context, config_.IsGated() ? operations::Swiglu(inner) : operations::Gelu(inner),
+          layer.ffn_out);
+    };
+    auto [normed, residual] = operations::Norm(context, x, layer.norm1);
+    if (config_.block == BlockKind::kParallel) return residual + attention(normed) + ffn(normed);
+    const at::Tensor middle = residual + attention(normed);
+    auto [normed2, residual2] = operations::Norm(context, middle, layer.norm2);
+    return residual2 + ffn(normed2);
+  }
+
+  // Keys and values of the last tokens that there is room for.
+  void Keep(const Layer& layer, int64_t sequence, const std::vector<at::Tensor>& projected,
+            int64_t length) const {
+    const at::Tensor& rows = projected.back();
+    const T* data = Data<T>(rows);
+    const int64_t stride = rows.size(1), kv_hidden = config_.KvHidden();
+    for (int64_t position = std::max<int64_t>(0, length - layer.room); position < length;
+         ++position) {
+      const T* value = data + (position + 1) * stride - kv_hidden;
+      KeepOne(layer, sequence, position, value - kv_hidden, value);
+    }
+  }
+  void KeepOne(const Layer& layer, int64_t sequence, int64_t position, const T* key,
+               const T* value) const {
+    for (int64_t head = 0; head < config_.KvHeads(); ++head) {
+      const int64_t at =
+          ((sequence * config_.KvHeads() + head) * layer.room + position % layer.room) * width_;
+      std::copy_n(key + head * width_, width_, Data<T>(layer.keys) + at);
+      std::copy_n(value + head * width_, width_, Data<T>(layer.values) + at);
+    }
+  }
+
+  void StepLayer(const Layer& layer, absl::Span<const NextToken> next) {
+    const int64_t rows = static_cast<int64_t>(next.size());
+    Norm(rows, layer.norm1, x_.data(), normed_.data());
+    StepAttention(layer, next);
+    Multiply(rows, layer.attention_out, mixed_.data(), branch_.data());
+    Add(rows);
+    if (config_.block == BlockKind::kSerial) Norm(rows, layer.norm2, x_.data(), normed_.data());
+    if (layer.router >= 0) {
+      Mixture(layer, rows);
+    } else {
+      FeedForward(rows, layer.ffn_in, layer.ffn_out, normed_.data(), branch_.data());
+    }
+    Add(rows);
+  }
+
+  // normed_ -> mixed_.
+  void StepAttention(const Layer& layer, absl::Span<const NextToken> next) {
+    const int64_t rows = static_cast<int64_t>(next.size()), hidden = config_.hidden;
+    const int64_t kv_hidden = config_.KvHidden();
+    const bool together = layer.projections.size() == 1;
+    Multiply(rows, layer.projections[0], normed_.data(), query_.data());
+    if (!together) Multiply(rows, layer.projections[1], normed_.data(), key_value_.data());
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t sequence = next[static_cast<size_t>(row)].sequence;
+      const int64_t position = length(sequence);
+      T* query = query_.data() + row * (together ? 3 * hidden : hidden);
+      T* key = together ? query + hidden : key_value_.data() + row * 2 * kv_hidden;
+      if (config_.position == PositionKind::kRotary) {
+        Rotate(position, config_.heads, query);
+        Rotate(position, config_.KvHeads(), key);
+      }
+      KeepOne(layer, sequence, position, key, key + kv_hidden);
+      const int64_t from = sequence * config_.KvHeads() * layer.room * width_;
+      scratch_[static_cast<size_t>(row)] = {query,
+                                            Data<T>(layer.keys) + from,
+                                            Data<T>(layer.values) + from,
+                                            layer.room * width_,
+                                            std::min(position + 1, layer.room),
+                                            mixed_.data() + row * hidden};
+      bytes_read_ += scratch_[static_cast<size_t>(row)].count * 2 * kv_hidden *
+                     static_cast<int64_t>(sizeof(T));
+    }
+    decode_.attend(rows, config_.heads, config_.KvHeads(), width_, scratch_.data());
+  }
+  void Rotate(int64_t position, int64_t heads, T* x) const {
+    const int64_t half = width_ / 2;
+    kernels_.rotate(1, 1, heads, width_, heads * width_,
+                    Data<float>(model_.cosine()) + position * half,
+                    Data<float>(model_.sine()) + position * half, /*inverse=*/false, x);
+  }
+
+  void Norm(int64_t rows, const ParameterPair& norm, const T* x, T* y) {
+    mean_.resize(static_cast<size_t>(2 * rows));
+    float* mean = config_.norm == NormKind::kLayerNorm ? mean_.data() : nullptr;
+    kernels_.norm_forward(rows, config_.hidden, static_cast<float>(config_.norm_epsilon), x,
+                          Weights(norm.weight), WeightsOrNull(norm.bias), y, mean,
+                          mean_.data() + rows);
+  }
+  void Multiply(int64_t rows, const ParameterPair& layer, const T* x, T* y) const {
+    const at::Tensor& weight = model_.parameter(layer.weight);
+    decode_.multiply(rows, weight.size(0), weight.size(1), x, Data<T>(weight),
+                     WeightsOrNull(layer.bias), y);
+  }
+  void FeedForward(int64_t rows, const ParameterPair& in, const ParameterPair& out, const T* x,
+                   T* y) {
+    Multiply(rows, in, x, inner_.data());
+    if (config_.IsGated()) {
+      kernels_.swiglu_forward(rows, config_.ffn, inner_.data(), active_.data());
+    } else {
+      kernels_.gelu_forward(rows * config_.ffn, inner_.data(), active_.data());
+    }
+    Multiply(rows, out, active_.data(), y);
+  }
+  // x_ += branch_.
+  void Add(int64_t rows) {
+    for (size_t i = 0; i < static_cast<size_t>(rows * config_.hidden); ++i) {
+      kernels::Store(kernels::Load(x_[i]) + kernels::Load(branch_[i]), x_[i]);
+    }
+  }
+
+  // Weights of all experts for each row: 0 for those that it does not take. As router.cc.
+  std::vector<float> RouteRows(const Layer& layer, int64_t rows) const {
+    const size_t experts = static_cast<size_t>(config_.experts);
+    std::vector<float> weights(static_cast<size_t>(rows) * experts);
+    decode_.multiply_fp32(rows, config_.experts, config_.hidden, normed_.data(),
+                          Weights(layer.router), weights.data());
+    std::vector<size_t> order(experts);
+    for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+      const absl::Span<float> one = absl::MakeSpan(weights).subspan(row * experts, experts);
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(),
+                       [&one](size_t a, size_t b) { return one[a] > one[b]; });
+      const float largest = one[order[0]];
+      float all = 0, taken = 0;
+      for (float& logit : one) {
+        logit = std::exp(logit - largest);
+        all += logit;
+      }
+      for (size_t i = 0; i < experts; ++i) {
+        float& weight = one[order[i]];
+        if (i >= static_cast<size_t>(config_.top_k)) weight = 0;
+        taken += weight;
+      }
+      for (float& weight : one) weight /= config_.top_k > 1 ? taken : all;
+    }
+    return weights;
+  }
+  // normed_ -> branch_. Each expert that a row takes is read once.
+  void Mixture(const Layer& layer, int64_t rows) {
+    const std::vector<float> weights = RouteRows(layer, rows);
+    const size_t hidden = static_cast<size_t>(config_.hidden);
+    std::vector<float> sums(static_cast<size_t>(rows) * hidden, 0.0F);
+    std::vector<T> outputs(sums.size());
+    for (size_t expert = 0; expert < layer.experts.size(); ++expert) {
+      std::vector<std::pair<size_t, float>> takers;  // row and weight
+      for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+        const float weight = weights[row * layer.experts.size() + expert];
+        if (weight == 0) continue;
+        std::copy_n(normed_.data() + row * hidden, hidden,
+                    gathered_.data() + takers.size() * hidden);
+        takers.emplace_back(row, weight);
+      }
+      if (takers.empty()) continue;
+      const Expert& chosen = layer.experts[expert];
+      bytes_read_ += BytesOf(chosen.in) + BytesOf(chosen.out);
+      FeedForward(static_cast<int64_t>(takers.size()), chosen.in, chosen.out, gathered_.data(),
+                  outputs.data());
+      for (size_t i = 0; i < takers.size(); ++i) {
+        const auto [row, weight] = takers[i];
+        for (size_t j = 0; j < hidden; ++j) {
+          sums[row * hidden + j] += kernels::Load(outputs[i * hidden + j]) * weight;
+        }
+      }
+    }
+    for (size_t i = 0; i < sums.size(); ++i) kernels::Store(sums[i], branch_[i]);
+  }
+
+  absl::Span<const float> Head(int64_t rows, const T* normed) {
+    decode_.multiply_fp32(rows, config_.vocabulary, config_.hidden, normed, Weights(head_),
+                          logits_.data());
+    return {logits_.data(), static_cast<size_t>(rows * config_.vocabulary)};
+  }
+
+  const Gpt model_;
+  const ModelConfig& config_;
+  const int64_t width_;  // of a head
+  const DecodeKernels<T>& decode_;
+  const TypedKernels<T>& kernels_;
+  int token_table_ = -1, position_table_ = -1, head_ = -1;
+  ParameterPair norm_;
+  std::vector<Layer> layers_;
+  std::vector<int64_t> lengths_;
+  int64_t weight_bytes_ = 0;
+  int64_t bytes_read_ = 0;
+  // Activations of a step: a row for each of its tokens.
+  std::vector<T> x_, normed_, query_, key_value_, mixed_, branch_, inner_, active_, gathered_;
+  std::vector<float> mean_, logits_;
+  std::vector<CachedAttention<T>> scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Decoder> Decoder::Create(const Gpt& model, int64_t sequences) {
+  std::unique_ptr<Decoder> decoder;
+  operations::ByType(model.dtype(), [&](auto type) {
+    decoder = std::make_unique<TypedDecoder<decltype(type)>>(model, sequences);
+  });
+  return decoder;
+}
+
+}  // namespace weft::train
