@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -353,6 +354,114 @@ std::string TorchPython() {
     if (!python.empty() && fs::exists(python)) return python;
   }
   return "";
+}
+
+// The tensors of a file under other names, and some more.
+void Rewrite(const std::string& path, const std::function<std::string(const std::string&)>& name,
+             const std::vector<std::string>& copies_of_first = {}) {
+  const std::string changed = path + ".changed";
+  {
+    auto file = SafetensorsFile::Open(path);
+    ASSERT_TRUE(file.ok()) << file.status();
+    std::vector<TensorSpec> specs;
+    for (const TensorInfo& tensor : file->tensors()) {
+      specs.push_back({name(tensor.name), tensor.dtype, tensor.shape});
+    }
+    const TensorInfo& first = file->tensors().front();
+    for (const std::string& copy : copies_of_first) {
+      specs.push_back({copy, first.dtype, first.shape});
+    }
+    auto writer = SafetensorsWriter::Create(changed, specs);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    for (const TensorInfo& tensor : file->tensors()) {
+      ASSERT_TRUE(writer->Append(file->Data(tensor)).ok());
+    }
+    for (size_t i = 0; i < copies_of_first.size(); ++i) {
+      ASSERT_TRUE(writer->Append(file->Data(first)).ok());
+    }
+    ASSERT_TRUE(writer->Commit().ok());
+  }
+  fs::rename(changed, path);
+}
+
+// As other versions of the library have saved models: names with the part's own in front, the tied
+// projection and constants beside the parameters, several files, rotary keys in an object.
+TEST_F(CkptRunTest, FormsOfOtherVersionsAreReadAsTheSame) {
+  const std::string model = RunDir("other_form");
+  fs::copy(RunDir("one") + "/model", model);
+  const std::string file = model + "/model.safetensors";
+  Rewrite(file, [](const std::string& name) { return "transformer." + name; },
+          {"lm_head.weight", "transformer.h.0.attn.bias"});
+  ASSERT_EQ(FromHuggingFace(model, "other_back", kShort).status, 0);
+  for (const json& row :
+       CkptJson({"diff", Step("other_back", 0), Step("one", 4)}, 1)["differences"]) {
+    EXPECT_EQ(row["is"], "only in the second") << row;
+  }
+  // The same in a file of another name.
+  fs::rename(file, model + "/model-00001-of-00001.safetensors");
+  std::ofstream(file + ".index.json")
+      << R"({"weight_map": {"transformer.wte.weight": "model-00001-of-00001.safetensors"}})";
+  EXPECT_EQ(FromHuggingFace(model, "other_index", kShort).status, 0);
+  // A tensor that would be lost, and an output projection that is not the embedding.
+  fs::remove_all(model);
+  fs::copy(RunDir("one") + "/model", model);
+  Rewrite(file, [](const std::string& name) { return name; }, {"adapter.weight"});
+  EXPECT_THAT(FromHuggingFace(model, "other_lost", kShort).output,
+              HasSubstr("tensor 'adapter.weight' has no place in the config's model"));
+  const Outcome untied = Run(1, "untied", Join(kShort, {"model.tied=false"}));
+  ASSERT_EQ(untied.status, 0) << untied.output;
+  const std::string untied_model = RunDir("untied") + "/model";
+  const std::string text = Bytes(untied_model + "/config.json");
+  ASSERT_TRUE(WriteFileAtomically(untied_model + "/config.json",
+                                  absl::StrReplaceAll(text, {{"\"tie_word_embeddings\": false",
+                                                              "\"tie_word_embeddings\": true"}}))
+                  .ok());
+  EXPECT_THAT(FromHuggingFace(untied_model, "other_untied", kShort).output,
+              HasSubstr("'lm_head.weight' is not the same as the one before it"));
+
+  const std::vector<std::string> llama =
+      Join(kShort, {"model.style=llama", "model.ffn=96", "model.bias=false"});
+  const Outcome trained = Run(1, "rotary", llama);
+  ASSERT_EQ(trained.status, 0) << trained.output;
+  const std::string path = RunDir("rotary") + "/model/config.json";
+  json config = json::parse(Bytes(path));
+  config.erase("rope_theta");
+  config.erase("attention_bias");  // left out: false
+  config["rope_parameters"] = {{"rope_theta", 10000}, {"rope_type", "default"}};
+  ASSERT_TRUE(WriteFileAtomically(path, config.dump()).ok());
+  const Outcome good = FromHuggingFace(RunDir("rotary") + "/model", "rotary_back", llama);
+  EXPECT_EQ(good.status, 0) << good.output;
+  config["rope_parameters"]["rope_theta"] = 500000;
+  ASSERT_TRUE(WriteFileAtomically(path, config.dump()).ok());
+  EXPECT_THAT(FromHuggingFace(RunDir("rotary") + "/model", "rotary_other", llama).output,
+              HasSubstr("rope_theta is 500000, but the config's model has 10000"));
+  config["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 10000}};
+  ASSERT_TRUE(WriteFileAtomically(path, config.dump()).ok());
+  EXPECT_THAT(FromHuggingFace(RunDir("rotary") + "/model", "rotary_other", llama).output,
+              HasSubstr("rope_scaling is {"));
+}
+
+// What the transformers library loads and saves again comes back to the bit.
+TEST_F(CkptRunTest, TransformersLoadsAndSavesTheSameModel) {
+  const std::string python = TorchPython();
+  const std::string model = RunDir("one") + "/model", saved = RunDir("transformers_saved");
+  const std::string script = absl::StrCat(
+      "import sys\ntry:\n    import transformers, torch\nexcept ImportError:\n    sys.exit(77)\n",
+      "model, info = transformers.AutoModelForCausalLM.from_pretrained('", model,
+      "', output_loading_info=True, dtype=torch.float32)\n",
+      "assert not any(info.values()), info\nmodel.save_pretrained('", saved, "')\n");
+  const Outcome outcome = python.empty()
+                              ? Outcome{77, ""}
+                              : Process({python, "-c", script}, RunDir("transformers.out")).Wait();
+  if (outcome.status == 77) {
+    GTEST_SKIP() << "no Python with PyTorch and transformers: set WEFT_TORCH_PYTHON";
+  }
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  ASSERT_EQ(FromHuggingFace(saved, "transformers_back", kShort).status, 0);
+  for (const json& row :
+       CkptJson({"diff", Step("transformers_back", 0), Step("one", 4)}, 1)["differences"]) {
+    EXPECT_EQ(row["is"], "only in the second") << row;
+  }
 }
 
 // All of the state: a run goes on from what came back as from what went.
