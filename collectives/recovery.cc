@@ -14,6 +14,8 @@ namespace {
 
 constexpr char kEpochKey[] = "recovery/epoch";
 constexpr char kReady[] = "ready";
+// Of one watch of a join; it is followed by another.
+constexpr absl::Duration kWatchPatience = absl::Minutes(1);
 // For the value of a key that is there.
 constexpr absl::Duration kReadPatience = absl::Seconds(10);
 
@@ -45,13 +47,49 @@ std::string ToText(const State& state) {
 
 }  // namespace
 
+JoinGuard::JoinGuard(StoreClient* store, int64_t epoch)
+    : store_(store), epoch_(epoch), thread_([this] { Watch(); }) {}
+
+JoinGuard::~JoinGuard() {
+  store_->RefuseWaits(StoreWaits::kWatches, absl::CancelledError("the join is over"));
+  thread_.join();
+  for (const StoreWaits which : {StoreWaits::kWatches, StoreWaits::kOthers}) {
+    store_->RefuseWaits(which, absl::OkStatus());
+  }
+}
+
+void JoinGuard::Watch() {
+  int64_t version = 0;
+  while (true) {
+    const auto watched = store_->Watch(kEpochKey, version, kWatchPatience);
+    if (absl::IsDeadlineExceeded(watched.status())) continue;
+    if (!watched.ok()) return;  // the join is over, or its own calls see that the store is gone
+    version = watched->version;
+    if (!watched->value.has_value()) continue;
+    const absl::StatusOr<State> state = ParseState(*watched->value);
+    if (!state.ok()) return;
+    if (state->epoch <= epoch_) continue;
+    store_->RefuseWaits(StoreWaits::kOthers,
+                        absl::UnavailableError(absl::StrCat(
+                            "a rank died while all joined, and was started anew (epoch ",
+                            state->epoch, " after ", epoch_, ")")));
+    return;
+  }
+}
+
+std::unique_ptr<JoinGuard> Recovery::GuardJoin() const {
+  auto* client = dynamic_cast<StoreClient*>(store_);
+  if (!enabled_ || client == nullptr) return nullptr;
+  return std::make_unique<JoinGuard>(client, epoch_);
+}
+
 Recovery::Recovery(Store* store, const JobEnvironment& environment)
     : store_(store),
       rank_(environment.rank.value()),
       ranks_(environment.world_size),
       generation_(environment.generation),
       enabled_(environment.recover && environment.world_size > 1),
-      last_end_(environment.last_end) {}
+      last_end_(ParseProcessEnd(environment.last_end)) {}
 
 bool Recovery::Helps(const absl::Status& status) {
   // Cancelled: another rank has left the group, because of the same loss.
@@ -130,17 +168,19 @@ absl::Status Recovery::Overdue(const absl::Status& status, int64_t awaited) cons
 absl::Status Recovery::GoOnFrom(int64_t step) {
   if (!enabled_ || !replaced()) return absl::OkStatus();
   const std::string key = absl::StrCat("recovery/rank/", rank_);
-  const std::string mine = absl::StrCat(step, " ", last_end_);
   WEFT_ASSIGN_OR_RETURN(const bool known, store_->Check({key}));
   if (known) {
     WEFT_ASSIGN_OR_RETURN(const std::string before, store_->Get(key, kReadPatience));
-    if (before == mine) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("rank ", rank_, " ended twice in the step after step ", step,
-                       " in the same way (", last_end_, "): starting it again does not help"));
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(before, absl::MaxSplits(' ', 1));
+    if (parts.first == absl::StrCat(step) &&
+        IsSameFault(ParseProcessEnd(parts.second), last_end_, rank_)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "rank ", rank_, " ended twice in the step after step ", step, " for the same cause (it ",
+          ToText(last_end_), "): starting it again does not help"));
     }
   }
-  return store_->Set(key, mine);
+  return store_->Set(key, absl::StrCat(step, " ", ToText(last_end_)));
 }
 
 }  // namespace weft::collectives

@@ -15,15 +15,38 @@
 #define WEFT_COLLECTIVES_RECOVERY_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "collectives/process_end.h"
 #include "collectives/rendezvous/job_environment.h"
+#include "collectives/store/client/store_client.h"
 #include "collectives/store/store.h"
 
 namespace weft::collectives {
+
+// While it lives, calls on the store that wait for other ranks end with kUnavailable as soon as an
+// epoch after `epoch` begins: whoever joins learns at once that a rank has died meanwhile and was
+// started anew, instead of waiting until its patience is at its end. Has a thread.
+class JoinGuard {
+ public:
+  // `store` outlives this object.
+  JoinGuard(StoreClient* store, int64_t epoch);
+  ~JoinGuard();
+  JoinGuard(const JoinGuard&) = delete;
+  JoinGuard& operator=(const JoinGuard&) = delete;
+
+ private:
+  void Watch();
+
+  StoreClient* const store_;
+  const int64_t epoch_;
+  std::thread thread_;
+};
 
 class Recovery {
  public:
@@ -46,8 +69,13 @@ class Recovery {
   // says who has not, or that no rank was started anew.
   absl::StatusOr<int64_t> Next(absl::Duration timeout);
 
+  // For the time in which this rank joins in the present epoch. Null where no rank is started anew,
+  // or the store is another than weft-run's: then the join's own patience is the bound.
+  std::unique_ptr<JoinGuard> GuardJoin() const;
+
   // A replaced process says where it goes on, after `step`. kFailedPrecondition: the one before it
-  // went on there too, and ended in the same way (WEFT_LAST_END): starting anew does not help.
+  // went on there too, and both ended by their own doing and for the same cause (WEFT_LAST_END,
+  // process_end.h): starting anew does not help.
   absl::Status GoOnFrom(int64_t step);
 
  private:
@@ -60,7 +88,7 @@ class Recovery {
   const int ranks_;
   const int generation_;
   const bool enabled_;
-  const std::string last_end_;  // how the process before this one ended
+  const ProcessEnd last_end_;  // how the process before this one ended
   int64_t epoch_ = 0;
   int64_t arrived_ = 0;  // the newest epoch at which this rank has arrived
 };

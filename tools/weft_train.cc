@@ -43,7 +43,8 @@ std::atomic<bool> stop_requested{false};
 
 extern "C" void RequestStop(int) { stop_requested.store(true); }
 
-// In which ranks that have met again join.
+// In which ranks that have met again join: a rank that dies meanwhile is noticed at once
+// (collectives/recovery.h), one that hangs is not.
 constexpr absl::Duration kJoinPatience = absl::Seconds(30);
 
 // The first signal ends the run after its step; the default action is restored, so that a second
@@ -153,7 +154,7 @@ struct Command {
     };
     WEFT_RETURN_IF_ERROR(recovery.First(patience).status());
     while (true) {
-      const absl::Status status = RunEpoch(options, join, recovery.epoch());
+      const absl::Status status = RunEpoch(options, join, recovery);
       if (status.ok() || !options.recovers || !collectives::Recovery::Helps(status)) {
         return status;
       }
@@ -166,8 +167,10 @@ struct Command {
 
   // Joins and trains, until the end or until a rank is gone: then the other ranks know, and nothing
   // of groups and parameters is left but the snapshots.
-  absl::Status RunEpoch(RunOptions& options, collectives::JoinOptions join, int64_t epoch) {
+  absl::Status RunEpoch(RunOptions& options, collectives::JoinOptions join,
+                        const collectives::Recovery& recovery) {
     ParallelGroups groups;
+    const int64_t epoch = recovery.epoch();
     if (epoch > 0) {
       join.program = absl::StrCat("epoch-", epoch);
       // All have just met; whoever does not come now has died since.
@@ -180,7 +183,9 @@ struct Command {
       WEFT_ASSIGN_OR_RETURN(groups, ParallelGroups::Create(options.config, endpoint));
       return absl::OkStatus();
     };
+    std::unique_ptr<collectives::JoinGuard> guard = recovery.GuardJoin();
     absl::StatusOr<collectives::Job> job = collectives::JoinJob(std::move(join));
+    guard.reset();
     if (!job.ok()) {
       // A rank that others wait for may have died on its way, and be started anew.
       const bool is_lost = options.recovers && absl::IsDeadlineExceeded(job.status());

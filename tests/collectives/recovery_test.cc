@@ -18,6 +18,8 @@ namespace {
 using testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
+// Longer than the test may take: whoever waits it out fails it.
+constexpr absl::Duration kForEver = absl::Minutes(10);
 constexpr int kRanks = 4;
 
 class RecoveryTest : public testing::Test {
@@ -124,15 +126,69 @@ TEST_F(RecoveryTest, WhoeverDoesNotComeIsNamed) {
   }
 }
 
-TEST_F(RecoveryTest, TheSameEndTwiceInOneStepIsGivenUp) {
-  EXPECT_TRUE(Start(1, 1, "was killed by signal 9").recovery->GoOnFrom(7).ok());
-  EXPECT_TRUE(Start(1, 2, "exited with status 1").recovery->GoOnFrom(7).ok());
-  EXPECT_TRUE(Start(1, 3, "exited with status 1").recovery->GoOnFrom(8).ok());
-  EXPECT_TRUE(Start(2, 1, "exited with status 1").recovery->GoOnFrom(8).ok());
-  const absl::Status status = Start(1, 4, "exited with status 1").recovery->GoOnFrom(8);
+TEST_F(RecoveryTest, TheSameFaultTwiceInOneStepIsGivenUp) {
+  const std::string error = "exited with status 1: weft-train: the loss is nan";
+  EXPECT_TRUE(Start(1, 1, "was killed by signal 11 (SIGSEGV)").recovery->GoOnFrom(7).ok());
+  EXPECT_TRUE(Start(1, 2, error).recovery->GoOnFrom(7).ok());
+  EXPECT_TRUE(Start(1, 3, error).recovery->GoOnFrom(8).ok());
+  EXPECT_TRUE(Start(2, 1, error).recovery->GoOnFrom(8).ok());
+  const absl::Status status = Start(1, 4, error).recovery->GoOnFrom(8);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 ended twice in the step after"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the loss is nan"));
   EXPECT_TRUE(Start(1, 0, "").recovery->GoOnFrom(8).ok());
+}
+
+TEST_F(RecoveryTest, TwoKillsFromOutsideInOneStepAreNotTheSameFault) {
+  const std::string end = "was killed by signal 9 (SIGKILL)";
+  EXPECT_TRUE(Start(1, 1, end).recovery->GoOnFrom(7).ok());
+  EXPECT_TRUE(Start(1, 2, end).recovery->GoOnFrom(7).ok());
+  EXPECT_TRUE(Start(1, 3, end).recovery->GoOnFrom(7).ok());
+}
+
+// Three ranks join in an epoch that the fourth has left: it died after all had met.
+TEST_F(RecoveryTest, ADeathWhileAllJoinIsLearntAtOnce) {
+  Member zero = Start(0, 0), one = Start(1, 0), two = Start(2, 0), three = Start(3, 1);
+  ExpectEpoch(Meet({&zero, &one, &two, &three}), 1);
+  std::vector<Member*> joining = {&zero, &one, &two};
+  std::vector<absl::Status> ends(joining.size(), absl::UnknownError("never"));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < joining.size(); ++i) {
+    threads.emplace_back([&, i] {
+      const auto guard = joining[i]->recovery->GuardJoin();
+      ends[i] = joining[i]
+                    ->client
+                    ->Exchange("epoch-1/records", static_cast<int>(i), kRanks, "mine",
+                               RankSet::Below(kRanks), kForEver)
+                    .status();
+    });
+  }
+  Member again = Start(3, 2);
+  // Begins the next epoch, where nobody can be yet; the others come once their join has ended.
+  std::thread successor([&] { EXPECT_EQ(again.recovery->First(kForEver).value(), 2); });
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& end : ends) {
+    EXPECT_TRUE(Recovery::Helps(end)) << end;
+    EXPECT_THAT(std::string(end.message()), HasSubstr("was started anew (epoch 2 after 1)"));
+  }
+  ExpectEpoch(Meet(joining, kForEver, 2), 2);
+  successor.join();
+}
+
+// An epoch that has begun before the join does is seen as well.
+TEST_F(RecoveryTest, AJoinOfAnEpochThatIsOverDoesNotWait) {
+  Member zero = Start(0, 0), three = Start(3, 1);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(three.recovery->First(absl::Milliseconds(50)).status()));
+  const auto guard = zero.recovery->GuardJoin();
+  EXPECT_TRUE(absl::IsUnavailable(zero.client->Get("epoch-0/never", kForEver).status()));
+}
+
+TEST_F(RecoveryTest, AfterAJoinCallsOfTheStoreWaitAgain) {
+  Member zero = Start(0, 0);
+  zero.recovery->GuardJoin().reset();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(zero.client->Get("never", absl::Milliseconds(20)).status()));
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(zero.client->Watch("never", 0, absl::Milliseconds(20)).status()));
 }
 
 TEST(RecoveryHelpsTest, OnlyTheLossOfARankIsRecoveredFrom) {

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/open_files.h"
 #include "base/status.h"
+#include "collectives/process_end.h"
 #include "tools/run/host_store.h"
 #include "tools/run/observer.h"
 #include "tools/run/output.h"
@@ -382,7 +383,8 @@ class Launcher {
     for (RankProcess* rank : dead) {
       ++restarts_;
       ++rank->restarts;
-      rank->last_end = rank->End();
+      rank->last_end = collectives::ToText(rank->LastEnd());
+      rank->output->ForgetLines();
       Say(absl::StrCat("rank ", rank->rank, " (pid ", rank->pid, ") ", rank->Outcome(),
                        "; starting it anew (", restarts_, " of ", options_.recover, ")"));
       const absl::Status started = StartRank(rank->rank - options_.node_rank * options_.ranks);

@@ -66,6 +66,8 @@ class RankOutput {
   void Finish();  // a last line without an end is a line too
   // The last lines of both streams, as a terminal would show them.
   std::vector<std::string> LastLines() const;
+  // The lines that come next are another process's.
+  void ForgetLines() { tail_.clear(); }
 
  private:
   void Line(Stream stream, absl::string_view line);

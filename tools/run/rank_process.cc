@@ -21,6 +21,13 @@ std::string RankProcess::End() const {
   return absl::StrCat("exited with status ", WEXITSTATUS(status));
 }
 
+collectives::ProcessEnd RankProcess::LastEnd() const {
+  if (killed()) return {.signal = WTERMSIG(status)};
+  const std::vector<std::string> lines = output->LastLines();
+  return {.status = WEXITSTATUS(status),
+          .cause = lines.empty() ? "" : collectives::CauseFrom(lines.back())};
+}
+
 std::string RankProcess::Outcome() const {
   return absl::StrFormat("%s after %.1f s", End(), absl::ToDoubleSeconds(ended - started));
 }

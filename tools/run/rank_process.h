@@ -13,6 +13,7 @@
 
 #include "absl/time/time.h"
 #include "base/file_descriptor.h"
+#include "collectives/process_end.h"
 #include "tools/run/output.h"
 
 namespace weft::run {
@@ -30,14 +31,16 @@ struct RankProcess {
   int status = 0;  // as wait() gives it
   int64_t max_rss_bytes = 0;
   int restarts = 0;      // processes of this rank that ended before this one
-  std::string last_end;  // how the last of them did
+  std::string last_end;  // how the last of them did, and why (collectives/process_end.h)
   std::unique_ptr<RankOutput> output;
   std::array<FileDescriptor, 2> streams;  // invalid: at their end
 
   bool failed() const { return !alive && status != 0; }
   bool killed() const { return WIFSIGNALED(status); }
   int exit_status() const { return killed() ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
-  std::string End() const;      // "exited with status 1"
+  std::string End() const;  // "exited with status 1"
+  // The same with the last line that it wrote, for the process that takes its place.
+  collectives::ProcessEnd LastEnd() const;
   std::string Outcome() const;  // "exited with status 1 after 2.3 s"
 };
 

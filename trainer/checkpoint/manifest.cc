@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/crc32c.h"
 #include "base/status.h"
@@ -103,6 +104,19 @@ BufferLayout ParseBuffer(const Json& entry, const std::string& path, int version
     Fields part(slice, absl::StrCat(path, ", slices of ", buffer.name), status);
     buffer.slices.push_back(ParseSlice(part, version));
   }
+  if (version < 3) {
+    buffer.shape = {buffer.elements};
+    return buffer;
+  }
+  for (const Json& extent : fields.List("shape")) {
+    if (!extent.is_number_unsigned()) fields.Fail("shape", "a list of numbers");
+    // Too large to fit becomes negative, which CheckManifestLayout refuses.
+    buffer.shape.push_back(extent.is_number_unsigned() ? extent.get<int64_t>() : -1);
+  }
+  for (const Json& entry : fields.List("checksums")) {
+    Fields part(entry, absl::StrCat(path, ", checksums of ", buffer.name), status);
+    buffer.checksums[part.Count<int>("shard")] = part.Checksum(kChecksumKey);
+  }
   return buffer;
 }
 
@@ -110,6 +124,7 @@ absl::StatusOr<Manifest> ParseBody(const Json& body, const std::string& path, in
   absl::Status status;
   Fields fields(body, path, status);
   Manifest manifest;
+  manifest.version = version;
   manifest.step = fields.Count<int64_t>("step");
   manifest.samples_consumed = fields.Count<int64_t>("samples_consumed");
   manifest.seed = fields.Count<uint64_t>("seed");
@@ -204,6 +219,14 @@ absl::Status CheckCover(const BufferLayout& buffer) {
 
 }  // namespace
 
+int64_t ElementsOf(absl::Span<const int64_t> shape) {
+  int64_t elements = 1;
+  for (const int64_t extent : shape) {
+    if (extent < 0 || __builtin_mul_overflow(elements, extent, &elements)) return -1;
+  }
+  return elements;
+}
+
 absl::Status CheckManifestLayout(const Manifest& manifest) {
   if (manifest.world_size < 1 ||
       manifest.shards.size() != static_cast<size_t>(manifest.world_size)) {
@@ -225,6 +248,11 @@ absl::Status CheckManifestLayout(const Manifest& manifest) {
     }
     WEFT_RETURN_IF_ERROR(CheckSlices(buffer, manifest.world_size));
     WEFT_RETURN_IF_ERROR(CheckCover(buffer));
+    if (ElementsOf(buffer.shape) != buffer.elements) {
+      return absl::DataLossError(absl::StrCat("buffer '", buffer.name, "' of ", buffer.elements,
+                                              " elements: its shape is [",
+                                              absl::StrJoin(buffer.shape, ", "), "]"));
+    }
   }
   return absl::OkStatus();
 }
@@ -250,10 +278,16 @@ std::string ToJson(const Manifest& manifest) {
                         {"stride", slice.range.stride},
                         {"count", slice.range.count}});
     }
+    Json checksums = Json::array();
+    for (const auto& [shard, checksum] : buffer.checksums) {
+      checksums.push_back({{"shard", shard}, {kChecksumKey, Hex(checksum)}});
+    }
     buffers.push_back({{"name", buffer.name},
                        {"dtype", std::string(NameOf(buffer.dtype))},
                        {"elements", buffer.elements},
-                       {"slices", std::move(slices)}});
+                       {"shape", buffer.shape},
+                       {"slices", std::move(slices)},
+                       {"checksums", std::move(checksums)}});
   }
   Json body = {{"format", "weft-checkpoint"},
                {"version", kCheckpointVersion},

@@ -15,12 +15,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "trainer/checkpoint/safetensors.h"
 
 namespace weft::train {
 
-// Version 1 had ranges of one run only; it is still read.
-inline constexpr int kCheckpointVersion = 2;
+// Version 1 had ranges of one run only, version 2 had neither shapes nor checksums of buffers; both
+// are still read.
+inline constexpr int kCheckpointVersion = 3;
 
 struct ShardInfo {
   std::string file;  // name within the checkpoint's folder
@@ -59,12 +61,19 @@ struct BufferLayout {
   DType dtype = DType::kF32;
   int64_t elements = 0;  // of the whole buffer
   std::vector<BufferSlice> slices;
+  // Of the whole tensor that the buffer holds in row-major order. {elements}: it has no other, or
+  // the manifest is older (Manifest::HasShapes).
+  std::vector<int64_t> shape;
+  // CRC-32C of the tensor of the buffer's name in a shard, by the shard's number. They tell which
+  // buffer of a damaged shard is damaged. Empty in older manifests.
+  std::map<int, uint32_t> checksums;
 
   // By begin; of a valid layout they cover [0, elements) without gap or overlap.
   std::vector<BufferRun> Runs() const;
 };
 
 struct Manifest {
+  int version = kCheckpointVersion;  // of the file that it was read from
   int64_t step = 0;
   int64_t samples_consumed = 0;  // over all ranks: position in the data
   uint64_t seed = 0;
@@ -75,14 +84,19 @@ struct Manifest {
   std::vector<BufferLayout> buffers;
 
   const BufferLayout* Find(absl::string_view buffer) const;  // nullptr: none
+  bool HasShapes() const { return version >= 3; }
 };
 
 // With a checksum of its own.
 std::string ToJson(const Manifest& manifest);
 // DataLoss when it is damaged, of another version, or its layout leaves a gap. `path` for messages.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text, const std::string& path);
-// Checks that the slices of each buffer cover it once. Used by both ways.
+// Checks that the slices of each buffer cover it once, and that its shape has as many elements. Used
+// by both ways.
 absl::Status CheckManifestLayout(const Manifest& manifest);
+
+// Elements of a tensor of that shape; -1 where an extent is negative or the product does not fit.
+int64_t ElementsOf(absl::Span<const int64_t> shape);
 
 // 16 hexadecimal digits of FNV-1a; says whether two runs had the same config text.
 std::string HashConfig(absl::string_view config_text);

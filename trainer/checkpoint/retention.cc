@@ -112,6 +112,13 @@ absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& fold
   return paths;
 }
 
+absl::StatusOr<std::vector<std::string>> ListUnfinished(const std::string& folder) {
+  WEFT_ASSIGN_OR_RETURN(Listing listing, List(folder));
+  std::vector<std::string> paths;
+  for (const Entry& entry : listing.temporary) paths.push_back(entry.path);
+  return paths;
+}
+
 absl::Status RemoveLeftovers(const std::string& folder) {
   WEFT_ASSIGN_OR_RETURN(Listing listing, List(folder));
   for (const Entry& entry : listing.replaced) {

@@ -34,6 +34,9 @@ absl::StatusOr<LatestCheckpoint> FindLatest(const std::string& folder,
 // Every checkpoint's path, newest first, whole or not: nothing is opened.
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& folder);
 
+// Folders of writers that were killed, or are at work.
+absl::StatusOr<std::vector<std::string>> ListUnfinished(const std::string& folder);
+
 // At the start of a run, while nobody writes: removes all temporary folders of killed writers, and
 // gives a checkpoint its name back whose replacement was cut short.
 absl::Status RemoveLeftovers(const std::string& folder);

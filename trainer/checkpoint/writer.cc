@@ -14,6 +14,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/crc32c.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/checkpoint/rank_state.h"
@@ -32,6 +34,10 @@ int64_t Count(const BufferPart& part) {
 std::vector<ElementRange> RangesOf(const BufferPart& part) {
   if (!part.ranges.empty() || Count(part) == 0) return part.ranges;
   return {ElementRange::Run(part.begin, part.begin + Count(part))};
+}
+
+std::vector<int64_t> ShapeOf(const BufferPart& part) {
+  return part.shape.empty() ? std::vector<int64_t>{part.elements} : part.shape;
 }
 
 // The tensors of a shard: buffers by falling width of their numbers, so that all are aligned, then
@@ -57,6 +63,8 @@ Json MakeNote(int64_t step, const SafetensorsWriter& file, absl::Span<const Buff
     buffers.push_back({{"name", part.name},
                        {"dtype", static_cast<int>(part.dtype)},
                        {"elements", part.elements},
+                       {"shape", ShapeOf(part)},
+                       {"crc32c", Crc32c(part.bytes)},
                        {"ranges", std::move(ranges)}});
   }
   return {{"step", step},
@@ -103,6 +111,11 @@ absl::Status CheckpointWriter::CheckParts(int rank, absl::Span<const BufferPart>
       return absl::InvalidArgumentError(
           absl::StrCat("buffer '", part.name, "': ", part.bytes.size(), " bytes of ",
                        NameOf(part.dtype), " at element ", part.begin, " of ", part.elements));
+    }
+    if (ElementsOf(ShapeOf(part)) != part.elements) {
+      return absl::InvalidArgumentError(absl::StrCat("buffer '", part.name, "' of ", part.elements,
+                                                     " elements: its shape is [",
+                                                     absl::StrJoin(part.shape, ", "), "]"));
     }
   }
   return absl::OkStatus();
@@ -162,10 +175,10 @@ absl::Status CheckpointWriter::AddShard(int rank, Manifest& manifest) const {
   }
   manifest.shards.push_back(std::move(shard));
   for (const Json& entry : note["buffers"]) {
-    BufferLayout part{entry["name"].get<std::string>(),
-                      static_cast<DType>(entry["dtype"].get<int>()),
-                      entry["elements"].get<int64_t>(),
-                      {}};
+    BufferLayout part{
+        entry["name"].get<std::string>(),           static_cast<DType>(entry["dtype"].get<int>()),
+        entry["elements"].get<int64_t>(),           {},
+        entry["shape"].get<std::vector<int64_t>>(), {{rank, entry["crc32c"].get<uint32_t>()}}};
     int64_t at = 0;
     for (const Json& range : entry["ranges"]) {
       BufferSlice slice{rank,
@@ -183,7 +196,12 @@ absl::Status CheckpointWriter::AddShard(int rank, Manifest& manifest) const {
       return absl::InvalidArgumentError(absl::StrCat(
           "buffer '", part.name, "' is ", part.elements, " x ", NameOf(part.dtype), " on rank ",
           rank, ", but ", whole->elements, " x ", NameOf(whole->dtype), " on a rank before"));
+    } else if (whole->shape != part.shape) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "buffer '", part.name, "' has the shape [", absl::StrJoin(part.shape, ", "), "] on rank ",
+          rank, ", but [", absl::StrJoin(whole->shape, ", "), "] on a rank before"));
     } else {
+      whole->checksums.merge(part.checksums);
       whole->slices.insert(whole->slices.end(), part.slices.begin(), part.slices.end());
     }
   }

@@ -9,17 +9,12 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "trainer/checkpoint/reader.h"
+#include "trainer/checkpoint/run_states.h"
 #include "trainer/checkpoint/writer.h"
 #include "trainer/files/file.h"
 
 namespace weft::train {
 namespace {
-
-constexpr char kIdentity[] = "identity";
-
-constexpr char kOptimizer[] = "optimizer";  // its name; absent: adamw
-constexpr char kLossScale[] = "loss_scale";
-constexpr char kParameters[] = "parameters.";
 
 ElementRange PlaceOf(const ElementRuns& runs) {
   return {runs.begin, runs.length, runs.stride, runs.count};
@@ -46,6 +41,7 @@ void AppendParts(const ShardedParameters& parameters, std::deque<std::vector<flo
   auto add = [&](const std::string& prefix, const OwnedSlice& slice, float* data) {
     const ParameterSpec& spec = store.parameters()[static_cast<size_t>(slice.parameter)];
     BufferPart part{absl::StrCat(prefix, spec.name), DType::kF32, spec.whole_elements()};
+    part.shape = spec.whole_shape;
     for (const ElementRuns& runs : RunsOf(spec, slice.begin, slice.elements)) {
       part.ranges.push_back(PlaceOf(runs));
     }
@@ -56,11 +52,11 @@ void AppendParts(const ShardedParameters& parameters, std::deque<std::vector<flo
     if (!bucket.counts) continue;  // another rank saves it
     for (const OwnedSlice& slice : bucket.slices) {
       if (bucket.owned.scalar_type() == at::kFloat) {
-        add(kParameters, slice, bucket.owned.data_ptr<float>() + slice.at);
+        add(kParameterPrefix, slice, bucket.owned.data_ptr<float>() + slice.at);
       } else {
         std::vector<float>& copy = values.emplace_back(static_cast<size_t>(slice.elements));
         store.Read(slice, 0, absl::MakeSpan(copy));
-        add(kParameters, slice, copy.data());
+        add(kParameterPrefix, slice, copy.data());
       }
       for (size_t k = 0; k < prefixes.size(); ++k) {
         if (slice.states[k] != nullptr) add(prefixes[k], slice, slice.states[k]);
@@ -82,7 +78,7 @@ absl::Status ReadSlice(const CheckpointReader& reader, const std::vector<std::st
   for (const ElementRuns& runs : RunsOf(spec, slice.begin, slice.elements)) {
     const int64_t from = runs.local - slice.begin, elements = runs.length * runs.count;
     values.resize(static_cast<size_t>(elements));
-    WEFT_RETURN_IF_ERROR(reader.Read(absl::StrCat(kParameters, spec.name), PlaceOf(runs),
+    WEFT_RETURN_IF_ERROR(reader.Read(absl::StrCat(kParameterPrefix, spec.name), PlaceOf(runs),
                                      BytesOf(values.data(), elements)));
     store.Write(slice, from, values);
     for (size_t k = 0; k < prefixes.size(); ++k) {
@@ -94,8 +90,11 @@ absl::Status ReadSlice(const CheckpointReader& reader, const std::vector<std::st
   return absl::OkStatus();
 }
 
-absl::Status ReadParts(const CheckpointReader& reader, ParameterSets& parameters) {
-  const std::vector<std::string> prefixes = StatePrefixes(parameters.optimizer());
+// Without an optimizer's states, those that `parameters` have stay: they begin at zero.
+absl::Status ReadParts(const CheckpointReader& reader, bool has_optimizer,
+                       ParameterSets& parameters) {
+  std::vector<std::string> prefixes;
+  if (has_optimizer) prefixes = StatePrefixes(parameters.optimizer());
   for (ShardedParameters* set : parameters.sets()) {
     for (const ParameterBucket& bucket : set->store().buckets()) {
       for (const OwnedSlice& slice : bucket.slices) {
@@ -106,10 +105,14 @@ absl::Status ReadParts(const CheckpointReader& reader, ParameterSets& parameters
   return absl::OkStatus();
 }
 
+bool HasOptimizer(const Manifest& manifest) {
+  auto found = manifest.states.find(kOptimizerState);
+  return found == manifest.states.end() || found->second != kNoOptimizer;
+}
 // States of one optimizer mean nothing to another.
 absl::Status CheckOptimizer(const std::string& path, const Manifest& manifest,
                             absl::string_view name) {
-  auto found = manifest.states.find(kOptimizer);
+  auto found = manifest.states.find(kOptimizerState);
   const std::string before = found == manifest.states.end() ? "adamw" : found->second;
   if (before == name) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
@@ -216,7 +219,7 @@ absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
                                                      ParameterSets& parameters) {
   WEFT_ASSIGN_OR_RETURN(auto reader, CheckpointReader::Open(path));
   const Manifest& manifest = reader->manifest();
-  auto identity = manifest.states.find(kIdentity);
+  auto identity = manifest.states.find(kIdentityState);
   if (identity == manifest.states.end()) {
     return absl::DataLossError(absl::StrCat(path, " is no checkpoint of weft-train"));
   }
@@ -225,10 +228,16 @@ absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
     return absl::FailedPreconditionError(
         absl::StrCat("cannot resume from ", path, ": ", difference));
   }
-  WEFT_RETURN_IF_ERROR(CheckOptimizer(path, manifest, parameters.optimizer().name()));
-  WEFT_RETURN_IF_ERROR(ReadParts(*reader, parameters));
+  const bool has_optimizer = HasOptimizer(manifest);
+  if (has_optimizer) {
+    WEFT_RETURN_IF_ERROR(CheckOptimizer(path, manifest, parameters.optimizer().name()));
+  } else if (group_.rank() == 0) {
+    WEFT_LOG_WARN(path, " has parameters alone: the states of the optimizer, ",
+                  parameters.optimizer().name(), ", begin at zero");
+  }
+  WEFT_RETURN_IF_ERROR(ReadParts(*reader, has_optimizer, parameters));
   RunPosition position{manifest.step, manifest.samples_consumed, ""};
-  auto scale = manifest.states.find(kLossScale);
+  auto scale = manifest.states.find(kLossScaleState);
   if (scale != manifest.states.end()) position.loss_scale = scale->second;
   return position;
 }
@@ -250,14 +259,15 @@ absl::Status RunCheckpoints::Save(const RunPosition& position, const ParameterSe
   absl::Status committed = failure;
   if (group_.rank() == 0) {
     if (failure.ok()) {
-      committed = writer
-                      .Commit({.samples_consumed = position.samples,
-                               .seed = config_.seed,
-                               .states = {{kIdentity, ResumeIdentity(config_)},
-                                          {kOptimizer, std::string(parameters.optimizer().name())},
-                                          {kLossScale, position.loss_scale}},
-                               .config_text = config_.text})
-                      .status();
+      committed =
+          writer
+              .Commit({.samples_consumed = position.samples,
+                       .seed = config_.seed,
+                       .states = {{kIdentityState, ResumeIdentity(config_)},
+                                  {kOptimizerState, std::string(parameters.optimizer().name())},
+                                  {kLossScaleState, position.loss_scale}},
+                       .config_text = config_.text})
+              .status();
     }
     if (committed.ok()) {
       retention_.Committed(position.step);
@@ -277,7 +287,7 @@ absl::StatusOr<std::vector<at::Tensor>> LoadModel(const std::string& path,
   std::vector<at::Tensor> tensors;
   for (const ParameterSpec& spec : GptParameters(config)) {
     at::Tensor values = at::empty(spec.shape, at::kFloat);
-    WEFT_RETURN_IF_ERROR(reader->Read(absl::StrCat(kParameters, spec.name), 0, spec.elements(),
+    WEFT_RETURN_IF_ERROR(reader->Read(absl::StrCat(kParameterPrefix, spec.name), 0, spec.elements(),
                                       BytesOf(values.data_ptr<float>(), spec.elements())));
     tensors.push_back(values.to(TypeOf(precision)));
   }

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "trainer/rotary_base.h"
+
 namespace weft::train {
 namespace {
 
@@ -18,12 +20,6 @@ at::Tensor AsLlama3(const at::Tensor& frequency, const ModelConfig& config) {
 }
 
 }  // namespace
-
-double RotaryBase(const ModelConfig& config) {
-  const double width = static_cast<double>(config.hidden / config.heads);
-  if (config.rotary_scaling != RotaryScaling::kNtk || width <= 2) return config.rotary_base;
-  return config.rotary_base * std::pow(config.rotary_factor, width / (width - 2));
-}
 
 at::Tensor RotaryFrequencies(const ModelConfig& config) {
   const int64_t half = config.hidden / config.heads / 2;

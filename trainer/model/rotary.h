@@ -10,8 +10,6 @@
 
 namespace weft::train {
 
-// model.rotary_base, raised by the scaling kNtk.
-double RotaryBase(const ModelConfig& config);
 // Radians a token by which pair i of a head is turned: double [width of a head / 2].
 at::Tensor RotaryFrequencies(const ModelConfig& config);
 // cos and sin of position * frequency, fp32 [sequence, width of a head / 2].

@@ -93,6 +93,18 @@ class Client final : public StoreClient {
 
   std::string server() const override { return server_; }
 
+  void RefuseWaits(StoreWaits which, const absl::Status& why) override {
+    std::lock_guard lock(mutex_);
+    refused_[static_cast<size_t>(which)] = why;
+    for (const auto& [id, pending] : pending_) {
+      if (pending->waits != which || pending->outcome.has_value() || why.ok()) continue;
+      pending->outcome = why;
+      pending->changed.notify_one();
+    }
+    // One of them may be the thread that reads for all, asleep.
+    if (reading_) Wake();
+  }
+
   absl::Status Set(absl::string_view key, absl::string_view value) override {
     return Call(Request(StoreOp::kSet, {std::string(key)}, {std::string(value)})).status();
   }
@@ -205,6 +217,7 @@ class Client final : public StoreClient {
  private:
   // A call that waits for its reply.
   struct Pending {
+    std::optional<StoreWaits> waits;  // none: it is answered at once
     std::optional<absl::StatusOr<StoreResult>> outcome;
     std::condition_variable changed;  // its outcome has come, or it shall read for all
   };
@@ -283,8 +296,13 @@ class Client final : public StoreClient {
 
     std::unique_lock lock(mutex_);
     if (core_.state() == StoreClientCore::State::kGone) return Annotate(core_.gone(), what);
-    uint64_t id = core_.Call(std::move(request));
     auto pending = std::make_shared<Pending>();
+    if (timeout.has_value()) {
+      pending->waits = request.op == StoreOp::kWatch ? StoreWaits::kWatches : StoreWaits::kOthers;
+      const absl::Status& refused = refused_[static_cast<size_t>(*pending->waits)];
+      if (!refused.ok()) return Annotate(refused, what);
+    }
+    uint64_t id = core_.Call(std::move(request));
     pending_.emplace(id, pending);
     // While somebody dials, it will be sent with all others that have no reply.
     if (socket_ && (!Flush() || core_.HasOutput()) && reading_) Wake();
@@ -383,7 +401,8 @@ class Client final : public StoreClient {
   void TakeAnswers() {
     for (StoreClientCore::Answer& answer : core_.TakeAnswers()) {
       auto found = pending_.find(answer.id);
-      if (found == pending_.end()) continue;  // its caller has given up
+      // Its caller has given up, or was told to.
+      if (found == pending_.end() || found->second->outcome.has_value()) continue;
       found->second->outcome = std::move(answer.result);
       found->second->changed.notify_one();
     }
@@ -423,7 +442,8 @@ class Client final : public StoreClient {
   FileDescriptor socket_;  // invalid while somebody dials, and once the store is gone
   const bool local_;
   Waiting pending_;
-  bool reading_ = false;  // a thread reads for all; it alone uses what follows
+  std::array<absl::Status, 2> refused_;  // by StoreWaits: why; OK: not
+  bool reading_ = false;                 // a thread reads for all; it alone uses what follows
   StoreAddresses addresses_;
   std::vector<FileDescriptor> files_;
   std::vector<char> buffer_ = std::vector<char>(kReadBytes);

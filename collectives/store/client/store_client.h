@@ -11,9 +11,11 @@
 #ifndef WEFT_COLLECTIVES_STORE_CLIENT_STORE_CLIENT_H_
 #define WEFT_COLLECTIVES_STORE_CLIENT_STORE_CLIENT_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
@@ -42,6 +44,9 @@ struct StoreClientOptions {
   absl::Duration call_timeout = absl::Minutes(1);
 };
 
+// Kinds of calls that have a timeout.
+enum class StoreWaits : uint8_t { kWatches, kOthers };
+
 class StoreClient : public Store {
  public:
   // kDeadlineExceeded: no server listens there; kPermissionDenied: the secret is wrong.
@@ -49,6 +54,10 @@ class StoreClient : public Store {
 
   // What the server says of itself: "weft-run pid 123".
   virtual std::string server() const = 0;
+
+  // From now on, calls that wait for what others do return `why` at once, those under way too; with
+  // an OK status they wait again. A call that ends so may have had its effect on the store.
+  virtual void RefuseWaits(StoreWaits which, const absl::Status& why) = 0;
 };
 
 }  // namespace weft::collectives

@@ -107,9 +107,18 @@ class WeftRunTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         lines = result.stdout.splitlines()
         self.assertIn("1 1 was killed by signal 9 (SIGKILL)", lines)
-        self.assertIn("1 2 exited with status 1", lines)
+        # With the last line that it wrote: what programs end with is why.
+        self.assertIn("1 2 exited with status 1: 1 1 was killed by signal 9 (SIGKILL)", lines)
         self.assertEqual([rank["restarts"] for rank in json.loads(lines[-1])["ranks"]], [0, 2, 0])
         self.assertIn("starting it anew (2 of 2)", result.stderr)
+
+    def test_a_process_that_wrote_nothing_has_no_line_of_the_one_before(self):
+        script = ('case $RANK$WEFT_GENERATION in 1) echo "no room"; exit 1;; 11) exit 1;; '
+                  f'12) echo "$WEFT_LAST_END"; touch {self.path("done")};; esac; '
+                  f'while [ ! -e {self.path("done")} ]; do sleep 0.01; done')
+        result = self.launch("-n", "2", "--recover", "2", "--no-prefix", "--", "sh", "-c", script)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stdout.splitlines(), ["no room", "exited with status 1"])
 
     def test_what_starting_anew_does_not_mend_ends_the_job(self):
         wait = f'while [ ! -e {self.path("never")} ]; do sleep 0.01; done'

@@ -127,26 +127,83 @@ TEST_F(CheckpointTest, BoxesAreReadInAnyOtherCut) {
                    .ok());
 }
 
+// With the right checksum.
+std::string Seal(nlohmann::ordered_json body) {
+  body.erase("crc32c");
+  std::array<char, 9> checksum{};
+  const std::string compact = body.dump();
+  std::snprintf(checksum.data(), checksum.size(), "%08x", Crc32c(compact));
+  body["crc32c"] = checksum.data();
+  return body.dump(1);
+}
+
 TEST_F(CheckpointTest, ReadsTheRangesOfVersion1) {
   Write(1, 2);
-  Manifest manifest = Open(1)->manifest();
-  std::string text = ToJson(manifest);
-  nlohmann::ordered_json body = nlohmann::ordered_json::parse(text);
+  const Manifest manifest = Open(1)->manifest();
+  nlohmann::ordered_json body = nlohmann::ordered_json::parse(ToJson(manifest));
   body["version"] = 1;
   for (auto& buffer : body["buffers"]) {
+    buffer.erase("shape");
+    buffer.erase("checksums");
     for (auto& slice : buffer["slices"]) {
       const int64_t begin = slice["begin"], length = slice["length"];
       slice = {{"shard", slice["shard"]}, {"begin", begin}, {"end", begin + length}};
     }
   }
-  body.erase("crc32c");
-  char checksum[9];
-  const std::string compact = body.dump();
-  std::snprintf(checksum, sizeof(checksum), "%08x", Crc32c(compact));
-  body["crc32c"] = checksum;
-  auto read = ParseManifest(body.dump(1), "old");
+  auto read = ParseManifest(Seal(body), "old");
   ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(ToJson(*read), text);
+  EXPECT_FALSE(read->HasShapes());
+  Manifest without = manifest;
+  for (BufferLayout& buffer : without.buffers) {
+    buffer.shape = {buffer.elements};
+    buffer.checksums.clear();
+  }
+  EXPECT_EQ(ToJson(*read), ToJson(without));
+}
+
+TEST_F(CheckpointTest, ReadsVersion2WhichHasNoShapes) {
+  Write(1, 2);
+  nlohmann::ordered_json body = nlohmann::ordered_json::parse(ToJson(Open(1)->manifest()));
+  body["version"] = 2;
+  for (auto& buffer : body["buffers"]) {
+    buffer.erase("shape");
+    buffer.erase("checksums");
+  }
+  ASSERT_TRUE(WriteFileAtomically(Path(1) + "/manifest.json", Seal(body)).ok());
+  auto reader = Open(1);
+  EXPECT_FALSE(reader->manifest().HasShapes());
+  EXPECT_EQ(Compare(*reader, 1), "");
+  // What version 3 added is demanded of it.
+  body["version"] = 3;
+  EXPECT_THAT(std::string(ParseManifest(Seal(body), "m").status().message()),
+              HasSubstr("'shape' should be a list"));
+}
+
+TEST_F(CheckpointTest, KeepsShapesAndAChecksumOfEachTensor) {
+  std::vector<std::byte> bytes(24);
+  CheckpointWriter writer(folder_.path(), 1, 2);
+  BufferPart part{"w", DType::kF32, 12};
+  part.shape = {3, 4};
+  part.bytes = bytes;
+  for (int rank = 0; rank < 2; ++rank) {
+    part.begin = rank * 6;
+    bytes[0] = static_cast<std::byte>(rank);
+    ASSERT_TRUE(writer.WriteShard(rank, {part}).ok());
+  }
+  ASSERT_TRUE(writer.Commit({}).ok());
+  const BufferLayout buffer = *Open(1)->manifest().Find("w");
+  EXPECT_EQ(buffer.shape, (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(buffer.checksums.at(1), Crc32c(bytes));
+  EXPECT_NE(buffer.checksums.at(0), buffer.checksums.at(1));
+  part.shape = {3, 5};
+  EXPECT_THAT(std::string(writer.WriteShard(0, {part}).message()), HasSubstr("shape is [3, 5]"));
+  part.shape = {4, 3};
+  ASSERT_TRUE(writer.WriteShard(1, {part}).ok());
+  part.shape = {3, 4};
+  part.begin = 0;
+  ASSERT_TRUE(writer.WriteShard(0, {part}).ok());
+  EXPECT_THAT(std::string(writer.Commit({}).status().message()),
+              HasSubstr("has the shape [4, 3] on rank 1, but [3, 4]"));
 }
 
 TEST_F(CheckpointTest, RefusesRangesAndNamesThatAreNone) {
@@ -237,9 +294,14 @@ TEST_F(CheckpointTest, ChecksTheManifestsContent) {
   bad = good;
   bad.shards[0].file = "../../etc/passwd";
   EXPECT_THAT(message(bad), HasSubstr("not a plain file name"));
-  std::string version = absl::StrReplaceAll(ToJson(good), {{"\"version\": 2", "\"version\": 3"}});
+  bad = good;
+  bad.buffers[0].shape = {2, 3};
+  EXPECT_THAT(message(bad), HasSubstr("its shape is [2, 3]"));
+  bad.buffers[0].shape = {int64_t{1} << 40, int64_t{1} << 40};
+  EXPECT_THAT(message(bad), HasSubstr("its shape is ["));
+  std::string version = absl::StrReplaceAll(ToJson(good), {{"\"version\": 3", "\"version\": 4"}});
   EXPECT_THAT(std::string(ParseManifest(version, "m").status().message()),
-              HasSubstr("has version 3; this program reads versions 1 to 2"));
+              HasSubstr("has version 4; this program reads versions 1 to 3"));
 }
 
 TEST_F(CheckpointTest, CommitsOnlyWhatIsWhole) {

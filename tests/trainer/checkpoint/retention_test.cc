@@ -63,7 +63,7 @@ TEST_F(RetentionTest, TellsDamageFromWhatCannotBeReadNow) {
   EXPECT_FALSE(IsDamage(Latest().passed_over[0].reason));
   fs::remove(manifest);
   ASSERT_TRUE(WriteFileAtomically(manifest,
-                                  absl::StrReplaceAll(good, {{"\"version\": 2", "\"version\": 3"}}))
+                                  absl::StrReplaceAll(good, {{"\"version\": 3", "\"version\": 4"}}))
                   .ok());
   EXPECT_FALSE(IsDamage(Latest().passed_over[0].reason));
   ASSERT_TRUE(WriteFileAtomically(manifest, good).ok());

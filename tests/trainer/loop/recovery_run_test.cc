@@ -8,10 +8,14 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "base/read_file.h"
+#include "collectives/store/client/store_client.h"
+#include "net/secret.h"
 #include "tests/trainer/loop/train_run.h"
 
 namespace weft::train {
@@ -154,6 +158,58 @@ TEST_F(RecoveryRunTest, TwoNeighboursAtOnceGoBackToWhatIsOnDisk) {
   kill(two, SIGKILL);
   const Outcome outcome = process.Wait();
   ExpectUnbroken("two", Metrics("two_whole"), outcome);
+}
+
+// The variable of a process; "" where it has none.
+std::string VariableOf(pid_t pid, const std::string& name) {
+  const std::string variables = '\0' + Words("/proc/" + std::to_string(pid) + "/environ") + '\0';
+  const std::string begin = '\0' + name + '=';
+  const size_t at = variables.find(begin);
+  if (at == std::string::npos) return "";
+  return variables.substr(at + begin.size(), variables.find('\0', at + 1) - at - begin.size());
+}
+
+// A client of the store of the job that `pid` is a rank of; no rank itself.
+std::unique_ptr<collectives::StoreClient> JobClient(pid_t pid) {
+  collectives::StoreClientOptions options;
+  options.address = VariableOf(pid, "WEFT_STORE");
+  options.job = VariableOf(pid, "WEFT_JOB_ID");
+  options.name = "the test";
+  auto secret = net::SecretFromHex(VariableOf(pid, "WEFT_JOB_SECRET"));
+  EXPECT_TRUE(secret.ok()) << secret.status();
+  if (secret.ok()) options.secret = *secret;
+  auto client = collectives::StoreClient::Connect(options);
+  EXPECT_TRUE(client.ok()) << client.status();
+  return client.ok() ? *std::move(client) : nullptr;
+}
+
+// Rank 3 stands still when rank 1 dies, and is then taken for one that has come to the next epoch:
+// the test says so in its name. The others join and wait for it. When it is killed there, they
+// learn it at once, and not when their patience with the join (30 s) is at its end.
+TEST_F(RecoveryRunTest, ADeathWhileTheOthersJoinIsNotWaitedOut) {
+  const Outcome whole = Run(kRanks, "join_whole", Settings({}));
+  ASSERT_EQ(whole.status, 0) << whole.output;
+  Process process(Recovering("join", 2, {}), RunDir("join.out"));
+  ASSERT_TRUE(WaitForStep("join", 4, process)) << process.Wait().output;
+  const pid_t one = ProcessOf("join", 1), three = ProcessOf("join", 3);
+  ASSERT_GT(one, 0);
+  ASSERT_GT(three, 0);
+  const auto client = JobClient(three);
+  ASSERT_NE(client, nullptr);
+  kill(three, SIGSTOP);
+  kill(one, SIGKILL);
+  ASSERT_TRUE(client->Get("recovery/epoch", absl::Minutes(2)).ok());
+  ASSERT_TRUE(client->Set("recovery/1/3", "here").ok());
+  ASSERT_TRUE(
+      client->Wait({"recovery/1/0", "recovery/1/1", "recovery/1/2"}, absl::Minutes(2)).ok());
+  ASSERT_TRUE(client->Add("recovery/1/arrived", 1).ok());
+  // Whoever comes last marks the epoch: that may be one of the others.
+  ASSERT_TRUE(client->CompareSet("recovery/epoch", "1", "1 ready").ok());
+  kill(three, SIGKILL);
+  const Outcome outcome = process.Wait();
+  ExpectUnbroken("join", Metrics("join_whole"), outcome);
+  // As a join says that waited for a rank until its patience was at its end.
+  EXPECT_THAT(outcome.output, Not(HasSubstr("missing after 30s")));
 }
 
 TEST_F(RecoveryRunTest, RestartsThatAreUsedUpEndTheJob) {

@@ -1,0 +1,84 @@
+#include "tools/ckpt/new_folder.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "trainer/files/file.h"
+
+namespace weft::ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::Status CheckFree(const std::string& target) {
+  std::error_code error;
+  const fs::file_status status = fs::status(target, error);
+  if (status.type() == fs::file_type::not_found) return absl::OkStatus();
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("look at ", target));
+  if (status.type() != fs::file_type::directory) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(target, " exists and is no folder; name a new folder"));
+  }
+  const bool is_empty = fs::is_empty(target, error);
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("list ", target));
+  if (is_empty) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat(target, " holds files already; name a new or an empty folder"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<NewFolder>> NewFolder::Create(std::string target) {
+  while (target.size() > 1 && target.back() == '/') target.pop_back();
+  WEFT_RETURN_IF_ERROR(CheckFree(target));
+  const std::string parent = train::ParentFolder(target);
+  WEFT_RETURN_IF_ERROR(train::MakeFolders(parent));
+  const std::string name = fs::path(target).filename().string();
+  std::string path = absl::StrCat(parent, "/.", name, ".converting-XXXXXX");
+  if (mkdtemp(path.data()) == nullptr) {
+    return ErrnoStatus(errno, absl::StrCat("create folder ", path));
+  }
+  chmod(path.c_str(), 0755);
+  return std::unique_ptr<NewFolder>(new NewFolder(std::move(target), std::move(path)));
+}
+
+NewFolder::NewFolder(std::string target, std::string path)
+    : target_(std::move(target)), path_(std::move(path)) {}
+
+NewFolder::~NewFolder() {
+  std::error_code ignored;
+  if (!committed_) fs::remove_all(path_, ignored);
+}
+
+absl::Status NewFolder::Commit() {
+  std::vector<std::string> folders = {path_};
+  std::error_code error;
+  for (auto entry = fs::recursive_directory_iterator(path_, error);
+       !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    if (entry->is_directory(error)) folders.push_back(entry->path().string());
+  }
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("list ", path_));
+  for (const std::string& folder : folders) WEFT_RETURN_IF_ERROR(train::SyncFolder(folder));
+  // The kernel renames onto nothing, or onto an empty folder, and refuses the rest.
+  if (rename(path_.c_str(), target_.c_str()) != 0) {
+    const int failed = errno;
+    if (failed == ENOTEMPTY || failed == EEXIST || failed == ENOTDIR) {
+      return absl::AlreadyExistsError(
+          absl::StrCat(target_, " was made by somebody else in the meantime; it is left as it is"));
+    }
+    return ErrnoStatus(failed, absl::StrCat("rename ", path_, " to ", target_));
+  }
+  committed_ = true;
+  return train::SyncFolder(train::ParentFolder(target_));
+}
+
+}  // namespace weft::ckpt
