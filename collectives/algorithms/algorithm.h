@@ -46,9 +46,9 @@ struct Cost {
   double turns_across = 0;
   double elements_across = 0;
   double lanes = 1;  // links at once that carry them
-  // Of the rank that has most: receives from other hosts that wait for one another, as reductions in
-  // a fixed order do, beyond the first. Each is posted, and so on its way, when the one before it is
-  // done. Of one chunk.
+  // Receives from other hosts that wait for another receive of the same rank, as reductions in a
+  // fixed order do, on the longest chain: each is posted, and so on its way, when the one before it
+  // is done. Of one chunk.
   double in_order = 0;
   // Of them, those out of or into the switch with the busiest cables to others, all its hosts
   // together; < 0: as where every host talks to all others alike.

@@ -176,7 +176,10 @@ Cost CostOf(const CollectiveSpec& spec) {
   cost.fill = (cost.turns - 1) * static_cast<double>(length);
   if (spec.kind == CollectiveKind::kBroadcast) cost.copied = count;
   cost.balance = cost.elements > 0 ? moved / (cost.elements * spec.size) : 1;
-  return SpreadOverHosts(cost, spec);
+  cost = SpreadOverHosts(cost, spec);
+  // At each node the second child's partial sum waits for the first's.
+  if (Reduces(spec.kind) && cost.turns_across > 0) cost.in_order = depth - 1;
+  return cost;
 }
 
 }  // namespace

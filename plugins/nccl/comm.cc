@@ -113,7 +113,8 @@ void Comm::Deregister(std::unique_ptr<MemoryHandle> memory) {
 
 bool Comm::TakeLinkState(absl::Time now, ProfiledLink* state) {
   if (now < link_state_due_) return false;
-  link_state_due_ = now + absl::Milliseconds(100);
+  link_state_due_ = now + link_state_wait_;
+  link_state_wait_ = std::min(2 * link_state_wait_, absl::Milliseconds(100));
   std::lock_guard lock(mutex_);
   const net::FlowCounters counters = connection().link().Counters();
   state->rtt_ns = counters.rtt_ns;

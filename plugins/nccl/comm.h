@@ -67,7 +67,8 @@ class Comm {
   // NCCL does so with requests under way when it aborts, and frees the memory before it closes the
   // connection: that is given up, so that nothing is written there any more.
   void Deregister(std::unique_ptr<MemoryHandle> memory);
-  // How the link is; false: that was said less than 100 ms ago. By the thread that posts.
+  // How the link is; false: that was said lately: 1 ms ago at first, 100 ms in the end. By the thread
+  // that posts.
   bool TakeLinkState(absl::Time now, ProfiledLink* state);
 
  protected:
@@ -94,6 +95,7 @@ class Comm {
   std::vector<CommRequest*> free_;
   // Of TakeLinkState's thread.
   absl::Time link_state_due_ = absl::InfinitePast();
+  absl::Duration link_state_wait_ = absl::Milliseconds(1);
   uint64_t repeats_said_ = 0;
 };
 

@@ -17,8 +17,8 @@ constexpr char kName[] = "weft";
 
 constexpr uint64_t kMaskOld =
     abi::kEventCollective | abi::kEventMessage | abi::kEventProxyOperation;
-constexpr uint64_t kMaskV3 = kMaskOld | abi::kEventNet;  // which comes with its steps
-constexpr uint64_t kMaskNew = kMaskV3 | abi::kEventProxyStep;
+// 2.26 has events of networks, too, but hangs them on steps that are not theirs.
+constexpr uint64_t kMaskNew = kMaskOld | abi::kEventProxyStep | abi::kEventNet;
 
 struct Type {
   const char* name;
@@ -169,10 +169,9 @@ Result RecordV4(void* event, int state, abi::ProfilerStateV4* arguments) {
   return abi::kSuccess;
 }
 
-template <uint64_t kMask>
 Result InitV1(void** context, int* mask) {
   *context = Profiler::OfProcess().Open(nullptr);
-  *mask = *context == nullptr ? 0 : static_cast<int>(kMask);
+  *mask = *context == nullptr ? 0 : static_cast<int>(kMaskOld);
   return abi::kSuccess;
 }
 Result InitV4(void** context, int* mask, const char* comm_name, uint64_t comm_hash, int /*nodes*/,
@@ -200,14 +199,14 @@ Result Finalize(void* context) {
 #define WEFT_EXPORT extern "C" __attribute__((visibility("default")))
 
 WEFT_EXPORT const abi::ProfilerV1 ncclProfiler_v1;
-const abi::ProfilerV1 ncclProfiler_v1 = {kName, InitV1<kMaskOld>, Start<abi::ProfilerEventV1>,
-                                         Stop,  RecordV1,         Finalize};
+const abi::ProfilerV1 ncclProfiler_v1 = {kName, InitV1,   Start<abi::ProfilerEventV1>,
+                                         Stop,  RecordV1, Finalize};
 WEFT_EXPORT const abi::ProfilerV2 ncclProfiler_v2;
-const abi::ProfilerV2 ncclProfiler_v2 = {kName, InitV1<kMaskOld>, Start<abi::ProfilerEventV2>,
-                                         Stop,  RecordV1,         Finalize};
+const abi::ProfilerV2 ncclProfiler_v2 = {kName, InitV1,   Start<abi::ProfilerEventV2>,
+                                         Stop,  RecordV1, Finalize};
 WEFT_EXPORT const abi::ProfilerV3 ncclProfiler_v3;
-const abi::ProfilerV3 ncclProfiler_v3 = {kName, InitV1<kMaskV3>, Start<abi::ProfilerEventV3>,
-                                         Stop,  RecordV1,        Finalize};
+const abi::ProfilerV3 ncclProfiler_v3 = {kName, InitV1,   Start<abi::ProfilerEventV3>,
+                                         Stop,  RecordV1, Finalize};
 WEFT_EXPORT const abi::ProfilerV4 ncclProfiler_v4;
 const abi::ProfilerV4 ncclProfiler_v4 = {kName, InitV4,   Start<abi::ProfilerEventV4>,
                                          Stop,  RecordV4, Finalize};

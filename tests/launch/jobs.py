@@ -75,7 +75,7 @@ def weft_run(command: list[str]) -> tuple[int, str]:
 
 
 def torchrun(command: list[str]) -> tuple[int, str]:
-    """Torchrun's variables alone, as scripts set them."""
+    """With torchrun's variables alone, as scripts set them."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = str(one.getsockname()[1])

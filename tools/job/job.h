@@ -1,5 +1,5 @@
-// Programs that run as the ranks of a job: started by weft-run or torchrun, or, with --ranks, by
-// themselves.
+// Programs that run as the ranks of a job: started by a launcher (docs/launch.md), or, with
+// --ranks, by themselves.
 #ifndef WEFT_TOOLS_JOB_JOB_H_
 #define WEFT_TOOLS_JOB_JOB_H_
 

@@ -96,7 +96,7 @@ absl::StatusOr<std::unique_ptr<JobHosts>> JobHosts::Meet(const ProbeWords& words
   if (out->ranks() < 2) {
     return absl::InvalidArgumentError(absl::StrCat(
         program, " needs the hosts of a job: on each, weft-run --nnodes N --node-rank K ... -- ",
-        program, " ..., or any launcher that sets torchrun's environment"));
+        program, " ..., or srun, mpirun or torchrun (docs/launch.md)"));
   }
   WEFT_ASSIGN_OR_RETURN(out->store_,
                         collectives::StoreFromEnvironment(out->environment_, kMeeting));

@@ -1,6 +1,6 @@
-// The hosts of a job that probe each other: they meet at the job's store (weft-run's, or rank 0's
-// at MASTER_ADDR and MASTER_PORT as torchrun's environment has it), tell their addresses, and
-// answer each other's probes. Of each host the rank with LOCAL_RANK 0 probes; the others only wait.
+// The hosts of a job that probe each other: they meet at the job's store (weft-run's, or the one
+// that a rank serves: rendezvous/job_environment.h), tell their addresses, and answer each other's
+// probes. Of each host the rank with LOCAL_RANK 0 probes; the others only wait.
 #ifndef WEFT_TOOLS_TOPO_JOB_HOSTS_H_
 #define WEFT_TOOLS_TOPO_JOB_HOSTS_H_
 

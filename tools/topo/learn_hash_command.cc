@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,12 +15,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "base/write_file.h"
 #include "tools/topo/probe_commands.h"
-#include "topology/discovery/learn_box.h"
+#include "topology/discovery/fit_hash.h"
 #include "topology/discovery/probed_flows.h"
 #include "topology/ecmp/hash_text.h"
 #include "topology/fabric/file.h"
@@ -33,11 +36,11 @@ using topology::SeenNic;
 
 constexpr int kFewPorts = 16;  // towards each of kMoreTargets hosts more, so that addresses differ
 constexpr size_t kMoreTargets = 3;
-constexpr uint32_t kChunk = 1 << 22;       // seeds that a rank tries at a time
-constexpr uint64_t kQuickSeeds = 1 << 16;  // that rank 0 tries alone
+constexpr uint32_t kChunk = 1 << 22;  // seeds that a rank tries at a time
 constexpr int64_t kChunks = (int64_t{1} << 32) / kChunk;
 constexpr int64_t kAttempts = 3;  // at all seeds, each by other flows
 constexpr int64_t kPolicyOneChunks = 4;
+constexpr absl::Duration kLookEvery = absl::Milliseconds(20);
 constexpr absl::Duration kSearchersMeet = absl::Minutes(5);
 
 const char kFooter[] =
@@ -203,26 +206,67 @@ class Probing {
   int64_t asked_ = 0;
 };
 
-// The seeds of `wanted`, of those that are found. All ranks take part with all their cores: seeds in
-// chunks, in order, so that small ones are found at once; when all were tried, by other flows again.
-class SeedSearch {
+// Fits the hashes of switch silicon to what some switches did, beside the search for seeds.
+class SiliconFits {
  public:
-  SeedSearch(JobHosts& job, const std::map<NodeId, topology::SwitchChoices>& switches,
+  struct One {
+    size_t number = 0;  // of the switch
+    const topology::SwitchChoices* choices = nullptr;
+  };
+  SiliconFits(std::vector<One> all, double wrong)
+      : all_(std::move(all)), wrong_(wrong), thread_([this] { Run(); }) {}
+  ~SiliconFits() {
+    ends_ = true;
+    thread_.join();
+  }
+  SiliconFits(const SiliconFits&) = delete;
+  SiliconFits& operator=(const SiliconFits&) = delete;
+
+  // Number of the switch and hash, each once.
+  std::vector<std::pair<size_t, topology::SwitchHash>> TakeFound() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(found_, {});
+  }
+  bool done() const { return done_; }
+
+ private:
+  void Run() {
+    std::vector<topology::SwitchHash> before;
+    for (const One& one : all_) {
+      if (ends_) break;
+      auto fitted = topology::FitSilicon(static_cast<uint32_t>(one.choices->members.size()),
+                                         one.choices->seen, before, wrong_, &ends_);
+      if (!fitted.has_value()) continue;
+      before.push_back(fitted->hash);
+      std::lock_guard lock(mutex_);
+      found_.emplace_back(one.number, fitted->hash);
+    }
+    done_ = true;
+  }
+
+  const std::vector<One> all_;
+  const double wrong_;
+  std::atomic<bool> ends_ = false, done_ = false;
+  std::mutex mutex_;
+  std::vector<std::pair<size_t, topology::SwitchHash>> found_;
+  std::thread thread_;  // the last, as it uses all others
+};
+
+// The hashes of `wanted`, of those that are found. All ranks take part with all their cores: Linux's
+// seeds in chunks, in order, so that small ones are found at once; when all were tried, by other
+// flows again. Each host tries those of switch silicon for some of the switches meanwhile.
+class HashSearch {
+ public:
+  HashSearch(JobHosts& job, const std::map<NodeId, topology::SwitchChoices>& switches,
              const std::vector<NodeId>& wanted, double wrong)
       : job_(job), switches_(switches), wanted_(wanted), wrong_(wrong) {}
 
   absl::StatusOr<std::map<NodeId, topology::SwitchHash>> Run(absl::Time deadline) {
     // The key is there before anybody looks.
     WEFT_RETURN_IF_ERROR(job_.store().Append(job_.Key("found"), "\n"));
-    const auto threads =
-        static_cast<int64_t>(std::max(1, AllowedCores() / std::max(1, job_.ranks_here())));
-    SystemClock clock;
-    while (clock.Now() < deadline) {
-      WEFT_RETURN_IF_ERROR(ReadFound());
-      if (found_.size() == wanted_.size()) break;
-      WEFT_ASSIGN_OR_RETURN(const int64_t last, job_.store().Add(job_.Key("chunk"), threads));
-      if (last - threads >= kAttempts * kChunks) break;
-      WEFT_RETURN_IF_ERROR(Search(last - threads, threads));
+    {
+      SiliconFits silicon(OwnShare(), wrong_);
+      WEFT_RETURN_IF_ERROR(SearchUntil(deadline, silicon));
     }
     WEFT_RETURN_IF_ERROR(
         job_.store().Barrier(job_.Key("searched"), job_.rank(), job_.ranks(), kSearchersMeet));
@@ -231,7 +275,47 @@ class SeedSearch {
   }
 
  private:
-  // A line a seed: the number of the switch and its hash.
+  std::vector<SiliconFits::One> OwnShare() const {
+    std::vector<SiliconFits::One> own;
+    for (size_t i = 0; i < wanted_.size(); ++i) {
+      if (static_cast<int>(i % job_.hosts().size()) != job_.own()) continue;
+      own.push_back({i, &switches_.at(wanted_[i])});
+    }
+    return own;
+  }
+
+  absl::Status SearchUntil(absl::Time deadline, SiliconFits& silicon) {
+    const auto threads =
+        static_cast<int64_t>(std::max(1, AllowedCores() / std::max(1, job_.ranks_here())));
+    SystemClock clock;
+    bool any_chunk = true;
+    while (clock.Now() < deadline) {
+      // In this order: what is done has been taken then.
+      const bool is_fitted = silicon.done();
+      for (const auto& [number, hash] : silicon.TakeFound()) {
+        WEFT_RETURN_IF_ERROR(TellFound(number, hash));
+      }
+      WEFT_RETURN_IF_ERROR(ReadFound());
+      if (found_.size() == wanted_.size()) break;
+      if (any_chunk) {
+        WEFT_ASSIGN_OR_RETURN(const int64_t last, job_.store().Add(job_.Key("chunk"), threads));
+        any_chunk = last - threads < kAttempts * kChunks;
+        if (any_chunk) WEFT_RETURN_IF_ERROR(Search(last - threads, threads));
+      } else if (is_fitted) {
+        break;
+      } else {
+        absl::SleepFor(kLookEvery);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status TellFound(size_t number, const topology::SwitchHash& hash) {
+    return job_.store().Append(job_.Key("found"),
+                               absl::StrCat(number, " ", topology::HashText(hash.options()), "\n"));
+  }
+
+  // A line a switch: its number and its hash.
   absl::Status ReadFound() {
     WEFT_ASSIGN_OR_RETURN(const std::string text,
                           job_.store().Get(job_.Key("found"), absl::Seconds(10)));
@@ -288,9 +372,7 @@ class SeedSearch {
     for (std::thread& thread : threads) thread.join();
     for (const auto& result : results) {
       for (const topology::LinuxSeedSearch::Found& one : result) {
-        WEFT_RETURN_IF_ERROR(job_.store().Append(
-            job_.Key("found"),
-            absl::StrCat(left_[one.router], " ", topology::HashText(one.hash.options()), "\n")));
+        WEFT_RETURN_IF_ERROR(TellFound(left_[one.router], one.hash));
       }
     }
     return absl::OkStatus();
@@ -313,14 +395,12 @@ class Learning {
       : job_(job), known_(known), deadline_(deadline), wrong_(wrong) {}
 
   absl::Status Learn(const std::map<NodeId, topology::SwitchChoices>& switches) {
-    WEFT_RETURN_IF_ERROR(Quick(switches));
-    const std::vector<NodeId> wanted = Left(switches);
-    if (!wanted.empty()) {
-      SeedSearch search(job_, switches, wanted, wrong_);
-      WEFT_ASSIGN_OR_RETURN(const auto found, search.Run(deadline_));
-      for (const auto& [node, hash] : found) Fit(node, switches.at(node), hash);
-      Left(switches);
-    }
+    std::vector<NodeId> wanted;
+    for (const auto& [node, _] : switches) wanted.push_back(node);
+    HashSearch search(job_, switches, wanted, wrong_);
+    WEFT_ASSIGN_OR_RETURN(const auto found, search.Run(deadline_));
+    for (const auto& [node, hash] : found) Fit(node, switches.at(node), hash);
+    FitLikeOthers(switches);
     for (const auto& [node, one] : switches) Take(node, one);
     return absl::OkStatus();
   }
@@ -328,45 +408,15 @@ class Learning {
   const std::set<NodeId>& learned() const { return learned_; }
 
  private:
-  // Each host explains some of the switches by what does not take long.
-  absl::Status Quick(const std::map<NodeId, topology::SwitchChoices>& switches) {
-    json own = json::array();
-    int number = 0;
-    for (const auto& [node, one] : switches) {
-      if (number++ % static_cast<int>(job_.hosts().size()) != job_.own()) continue;
-      const auto members = static_cast<uint32_t>(one.members.size());
-      auto fitted = topology::ExplainSwitch(members, one.seen, {}, kQuickSeeds, wrong_);
-      if (!fitted.has_value()) continue;
-      own.push_back({node.value(), topology::HashText(fitted->hash.options())});
-    }
-    WEFT_ASSIGN_OR_RETURN(std::vector<json> all, job_.Exchange("quick", own));
-    for (const json& of_host : all) {
-      for (const json& row : of_host) {
-        const NodeId node(row[0].get<int>());
-        const auto one = switches.find(node);
-        if (one == switches.end()) {
-          return absl::DataLossError("the hosts of the job do not look at the same switches");
-        }
-        WEFT_ASSIGN_OR_RETURN(topology::SwitchHash hash,
-                              topology::ParseHash(row[1].get<std::string>()));
-        Fit(node, one->second, hash);
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  // Those that no hash which was found of another switch explains: mostly all are set alike.
-  std::vector<NodeId> Left(const std::map<NodeId, topology::SwitchChoices>& switches) {
+  // Mostly all switches are set alike.
+  void FitLikeOthers(const std::map<NodeId, topology::SwitchChoices>& switches) {
     std::vector<topology::SwitchHash> known;
     for (const auto& [_, fitted] : fitted_) known.push_back(fitted.hash);
-    std::vector<NodeId> left;
     for (const auto& [node, one] : switches) {
       for (size_t i = 0; i < known.size() && fitted_.count(node) == 0; ++i) {
         Fit(node, one, known[i]);
       }
-      if (fitted_.count(node) == 0) left.push_back(node);
     }
-    return left;
   }
 
   void Fit(NodeId node, const topology::SwitchChoices& one, const topology::SwitchHash& hash) {

@@ -169,8 +169,9 @@ namespace {
 
 class SiliconFit {
  public:
-  SiliconFit(uint32_t members, absl::Span<const HashObservation> seen, double wrong_max)
-      : members_(members), seen_(seen), wrong_max_(wrong_max) {}
+  SiliconFit(uint32_t members, absl::Span<const HashObservation> seen, double wrong_max,
+             const std::atomic<bool>* ends)
+      : members_(members), seen_(seen), wrong_max_(wrong_max), ends_(ends) {}
 
   // With every constant that a seed can add, of at most so many bits.
   std::optional<FittedHash> Try(HashFunction function, uint32_t fields, int offset,
@@ -184,6 +185,7 @@ class SiliconFit {
     for (const Selection& selection : Selections(members_, width)) {
       if (selection.constant_bits > constant_bits_most) continue;
       for (uint32_t step = 0; step < uint32_t{1} << selection.constant_bits; ++step) {
+        if (ends_ != nullptr && ends_->load(std::memory_order_relaxed)) return std::nullopt;
         const uint32_t constant = step << selection.constant_shift;
         if (!Explains(selection, hashes, constant, width, members_, seen_, wrong_max_)) continue;
         const std::optional<uint32_t> seed =
@@ -204,14 +206,16 @@ class SiliconFit {
   const uint32_t members_;
   const absl::Span<const HashObservation> seen_;
   const double wrong_max_;
+  const std::atomic<bool>* ends_;
 };
 
 }  // namespace
 
 std::optional<FittedHash> FitSilicon(uint32_t members, absl::Span<const HashObservation> seen,
-                                     absl::Span<const SwitchHash> before, double wrong_max) {
+                                     absl::Span<const SwitchHash> before, double wrong_max,
+                                     const std::atomic<bool>* ends) {
   if (seen.size() < 16 || members < 2) return std::nullopt;
-  const SiliconFit fit(members, seen, wrong_max);
+  const SiliconFit fit(members, seen, wrong_max, ends);
   for (const SwitchHash& hash : before) {
     const SwitchHashOptions& like = hash.options();
     if (!hash.linear()) continue;

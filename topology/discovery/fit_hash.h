@@ -5,6 +5,7 @@
 #ifndef WEFT_TOPOLOGY_DISCOVERY_FIT_HASH_H_
 #define WEFT_TOPOLOGY_DISCOVERY_FIT_HASH_H_
 
+#include <atomic>
 #include <optional>
 #include <vector>
 
@@ -29,10 +30,11 @@ std::optional<FittedHash> TryHash(const SwitchHash& hash, uint32_t members,
 
 // The first that does, of CRC-16 (two), CRC-32, CRC-32C and exclusive-or over the five-tuple or
 // parts of it, at every offset, by modulo, threshold or 64, 128, 256 or 512 buckets. Those like
-// `before`, of other switches, are tried first, with any seed.
+// `before`, of other switches, are tried first, with any seed. None soon after `ends` is set.
 std::optional<FittedHash> FitSilicon(uint32_t members, absl::Span<const HashObservation> seen,
                                      absl::Span<const SwitchHash> before = {},
-                                     double wrong_max = 0.02);
+                                     double wrong_max = 0.02,
+                                     const std::atomic<bool>* ends = nullptr);
 
 }  // namespace weft::topology
 

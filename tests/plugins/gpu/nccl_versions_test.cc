@@ -307,6 +307,25 @@ TEST_P(PlayedNcclVersions, RecordWhatTheyDo) {
   }
 }
 
+// Which our transports that measure them say by the network plugin's events.
+TEST_P(PlayedNcclVersions, TellTheRoundTripsOfTheirFlows) {
+  if (GetParam().version < kRanksKnownFrom) GTEST_SKIP() << "not asked for before NCCL 2.27";
+  ProfiledNccl profiled(&job_);
+  job_.counts = {1000, 100'000};
+  Set({{"NCCL_PROTO", "Simple"}, {"WEFT_TRANSPORT", "multipath"}});
+  for (const NcclRankEnd& end : RunNcclJob(job_)) {
+    EXPECT_TRUE(end.succeeded) << end.status << "\n" << end.log;
+  }
+  const nlohmann::json top = JsonOf("weft-top --once --json" + profiled.Options());
+  ASSERT_EQ(top["ranks"].size(), 2u) << top;
+  for (const nlohmann::json& rank : top["ranks"]) {
+    for (const nlohmann::json& flow : rank["flows"]) {
+      if (!flow["sends"]) continue;
+      EXPECT_GT(flow["rtt_us"], 0) << flow;
+    }
+  }
+}
+
 TEST_P(NcclVersions, LoadTheProfilerByItsOwnNameAndByThatOfTheNetwork) {
   if (GetParam().version < kProfilerFrom) GTEST_SKIP() << "no profilers before NCCL 2.23";
   // By "weft", as the network's, from 2.26 on. Before 2.27 a ring begins with the first call.

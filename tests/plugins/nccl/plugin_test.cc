@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "plugins/nccl/abi/profiler.h"
 #include "tests/plugins/nccl/instance.h"
+#include "tests/scratch_folder.h"
 #include "tools/nccl_harness/net_api.h"
 
 namespace weft::harness {
@@ -280,7 +281,7 @@ TEST(NcclPlugin, WhatGoesBeyondRegisteredMemoryIsRefused) {
   instance.api().Deregister(send.comm, memory);
 }
 
-TEST(NcclPlugin, HasEveryTunerAndAProfilerThatDeclines) {
+TEST(NcclPlugin, HasEveryTunerAndProfiler) {
   Instance instance;
   for (int version = 2; version <= 6; ++version) {
     EXPECT_TRUE(instance.library().has(absl::StrCat("ncclTunerPlugin_v", version)));
@@ -291,10 +292,19 @@ TEST(NcclPlugin, HasEveryTunerAndAProfilerThatDeclines) {
   void* context = nullptr;
   const auto& profiler =
       *static_cast<const nccl::abi::ProfilerV5*>(instance.library().Symbol("ncclProfiler_v5"));
-  int mask = -1;
-  EXPECT_EQ(profiler.init(&context, 1, &mask, "comm", 2, 16, 0, &HarnessLogger),
-            nccl::abi::kSuccess);
-  EXPECT_EQ(mask, 0);
+  ScratchFolder folder;
+  setenv("WEFT_RECORDS_FOLDER", (folder / "rings").c_str(), 1);
+  for (const bool off : {false, true}) {
+    if (off) setenv("WEFT_NCCL_PROFILER", "off", 1);
+    int mask = -1;
+    EXPECT_EQ(profiler.init(&context, 1, &mask, "comm", 2, 16, 0, &HarnessLogger),
+              nccl::abi::kSuccess);
+    EXPECT_EQ(mask != 0, !off);
+    EXPECT_EQ(context != nullptr, !off);
+    EXPECT_EQ(profiler.finalize(context), nccl::abi::kSuccess);
+  }
+  unsetenv("WEFT_NCCL_PROFILER");
+  unsetenv("WEFT_RECORDS_FOLDER");
 }
 
 TEST(NcclPlugin, NothingButNcclsSymbolsIsVisible) {

@@ -134,20 +134,51 @@ class Programs(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("there is no /nowhere/libweft_torch.so", done.stdout)
 
-    def test_bench_measures_both(self):
-        done = run([sys.executable, "-m", "weft.torch.bench", "--ranks", "2", "--sizes", "1K",
-                    "--rounds", "1", "--operations", "all_reduce", "barrier", "--json"])
+    def bench(self, part: str, *arguments: str) -> list[dict]:
+        done = run([sys.executable, "-m", "weft.torch.bench", "--parts", part, "--quick",
+                    "--rounds", "1", "--json", *arguments])
         self.assertEqual(done.returncode, 0, done.stderr)
         rows = [json.loads(line) for line in done.stdout.splitlines()]
+        for row in rows:
+            self.assertEqual(row["part"], part)
+            self.assertGreater(row["weft_us"], 0)
+        return rows
+
+    def test_bench_measures_what_python_costs(self):
+        for row, ranks in zip(self.bench("overhead"), (2, 4), strict=True):
+            self.assertEqual(row["ranks"], ranks)
+            self.assertGreater(row["core_us"], 0)
+            self.assertAlmostEqual(row["overhead_us"], row["weft_us"] - row["core_us"])
+
+    def test_bench_measures_how_groups_start(self):
+        rows = self.bench("start", "--processes", "3")
+        self.assertEqual([(row["operation"], row["ranks"]) for row in rows],
+                         [("init + first all_reduce", 3), ("new_group", 3),
+                          ("first all_reduce of a group", 3)])
+        for row in rows:
+            self.assertAlmostEqual(row["ratio"], row["gloo_us"] / row["weft_us"])
+
+    def test_bench_measures_steps_and_their_exposed_communication(self):
+        rows = self.bench("steps")
+        self.assertEqual([row["operation"] for row in rows],
+                         [f"{kind} step, {precision}" for kind in ("DDP", "FSDP2", "tensor parallel")
+                          for precision in ("fp32", "bf16")])
+        for row in rows:
+            self.assertAlmostEqual(row["exposed_weft_us"], row["weft_us"] - row["removed_us"])
+            self.assertAlmostEqual(row["exposed_gloo_us"], row["gloo_us"] - row["removed_us"])
+
+    def test_bench_measures_both(self):
+        rows = self.bench("collectives", "--ranks", "2", "--sizes", "1K", "--operations",
+                          "all_reduce", "barrier")
         self.assertEqual([(row["operation"], row["bytes"]) for row in rows],
                          [("all_reduce", 1024), ("barrier", 0)])
 
     def test_bench_draws_what_it_measured(self):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "bench.svg")
-            done = run([sys.executable, "-m", "weft.torch.bench", "--ranks", "2", "--sizes", "1K",
-                        "64K", "--rounds", "1", "--operations", "all_reduce", "broadcast",
-                        "barrier", "--svg", file])
+            done = run([sys.executable, "-m", "weft.torch.bench", "--parts", "collectives",
+                        "--ranks", "2", "--sizes", "1K", "64K", "--rounds", "1",
+                        "--operations", "all_reduce", "broadcast", "barrier", "--svg", file])
             self.assertEqual(done.returncode, 0, done.stderr)
             svg = xml.etree.ElementTree.parse(file).getroot()
         names = [element.tag.split("}")[1] for element in svg.iter()]

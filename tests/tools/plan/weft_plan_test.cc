@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/run_program.h"
+#include "topology/fabric/load.h"
 #include "topology/order/nccl_files.h"
 #include "topology/order/rank_files.h"
 
@@ -117,6 +118,42 @@ TEST_F(WeftPlan, CompareShowsTwoOrdersOnOneScale) {
   }
   EXPECT_EQ(result["cuts"].size(), 3 * 34U);
   EXPECT_GT(random, 10 * planned);
+}
+
+// As weft-topo discover and learn-hash write it of 1,536 hosts: each NIC's address, each switch's
+// hash, and the name by which it answers.
+TEST_F(WeftPlan, PathsOfTwelveThousandGpusTakeSecondsAndLittleMemory) {
+  const std::string spec = "rail-optimised:pods=12,groups=4,hosts_per_group=32,spines=16,cores=64";
+  const Fabric fabric = *LoadFabric(spec);
+  ASSERT_EQ(fabric.endpoints(), 12'288);
+  std::ofstream hashes(folder_ / "hashes.txt");
+  hashes << "weft-hashes 1\n";
+  for (Endpoint nic : fabric.Endpoints()) {
+    const int number = fabric.IndexOf(nic);
+    hashes << "address " << fabric.node(nic.host).name << " " << nic.nic << " 10." << number / 65536
+           << "." << number / 256 % 256 << "." << number % 256 << "\n";
+  }
+  for (NodeId at : fabric.switches()) {
+    hashes << "hash " << fabric.node(at).name << " linux:seed=" << 77'000 + at.value() << "\n"
+           << "router r" << at.value() << " " << fabric.node(at).name << "\n";
+  }
+  hashes.close();
+  const Outcome outcome =
+      Plan("paths --fabric " + spec + " --hash " + File("hashes.txt") +
+           " --layout tp=8,dp=192,pp=8 --model gpt-175b,global_batch=1536 --order block --out " +
+           File("plan"));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  // "36864 ports, each checked against the hashes of all switches on its way; 5.3 s, 120 MiB at
+  // most"
+  const size_t at = outcome.output.find(" ports, each checked against the hashes");
+  ASSERT_NE(at, std::string::npos) << outcome.output;
+  const size_t semicolon = outcome.output.find("; ", at);
+  double seconds = 0, mebibytes = 0;
+  ASSERT_EQ(
+      std::sscanf(outcome.output.c_str() + semicolon, "; %lf s, %lf MiB", &seconds, &mebibytes), 2)
+      << outcome.output;
+  EXPECT_LT(mebibytes, 1024);
+  EXPECT_LT(seconds, 300);  // below 10 where nothing else runs
 }
 
 TEST_F(WeftPlan, PathsNeverLoadALinkMoreThanBefore) {
