@@ -86,7 +86,7 @@ int64_t LastSign(const std::string& path) {
 void RemoveForgotten(const std::string& folder) {
   DIR* const open = opendir(folder.c_str());
   if (open == nullptr) return;
-  const int64_t now_ns = SystemClock::Nanoseconds();
+  const int64_t now_ns = SystemClock::Nanoseconds(), realtime_ns = Realtime();
   while (const dirent* entry = readdir(open)) {
     const absl::string_view name = entry->d_name;
     if (!absl::EndsWith(name, ".weft")) continue;
@@ -94,8 +94,12 @@ void RemoveForgotten(const std::string& folder) {
     struct stat found {};
     int64_t pid = 0;
     const std::string stem(name.substr(0, name.size() - 5));
-    if (lstat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode) ||
-        !absl::SimpleAtoi(stem.substr(stem.rfind('-') + 1), &pid) || ProcessStart(pid) != 0 ||
+    if (lstat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) continue;
+    // Where jobs were killed by the hundred, a look into each file would cost every start dearly.
+    const int64_t changed_ns =
+        int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec;
+    if (realtime_ns - changed_ns < kForgetAfterNs) continue;
+    if (!absl::SimpleAtoi(stem.substr(stem.rfind('-') + 1), &pid) || ProcessStart(pid) != 0 ||
         now_ns - LastSign(path) < kForgetAfterNs) {
       continue;
     }

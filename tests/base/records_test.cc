@@ -7,10 +7,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/record_files.h"
 #include "base/trace.h"
@@ -23,6 +30,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
+using testing::UnorderedElementsAre;
 
 RecordOptions In(const std::string& folder) {
   RecordOptions options;
@@ -151,6 +159,36 @@ TEST(Records, StayWhenTheProcessSaysThatItFailed) {
   (*records)->MarkFailed();
   records->reset();
   EXPECT_THAT(RecordFilesIn(folder / "rings"), SizeIs(1));
+}
+
+// Of a process that is gone, last seen two hours ago; the file was written `hours` ago.
+void LeaveRecords(const std::filesystem::path& file, int hours) {
+  const pid_t gone = fork();
+  if (gone == 0) _exit(0);
+  ASSERT_EQ(waitpid(gone, nullptr, 0), gone);
+  const std::filesystem::path path =
+      file.parent_path() / absl::StrCat(file.filename().string(), "-0-", gone, ".weft");
+  const int64_t seen_ns = SystemClock::Nanoseconds() - int64_t{2} * 3600 * 1'000'000'000;
+  std::string bytes(RecordFileHeader::kBytes, '\0');
+  std::memcpy(&bytes[offsetof(RecordFileHeader, alive_ns)], &seen_ns, sizeof(seen_ns));
+  std::ofstream(path) << bytes;
+  std::filesystem::last_write_time(
+      path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(hours));
+}
+
+TEST(Records, OfProcessesThatAreGoneForAnHourAreRemovedByTheNext) {
+  ScratchFolder folder;
+  ASSERT_TRUE(Records::Open(In(folder / "rings")).ok());
+  LeaveRecords(folder / "rings/old", 2);
+  LeaveRecords(folder / "rings/young", 0);
+  auto records = Records::Open(In(folder / "rings"));
+  ASSERT_TRUE(records.ok());
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "rings")) {
+    const std::string name = entry.path().filename().string();
+    left.push_back(name.substr(0, name.find('-')));
+  }
+  EXPECT_THAT(left, UnorderedElementsAre("young", "a_job_with_.._all"));
 }
 
 TEST(Records, AreForTheirUserAlone) {
