@@ -102,6 +102,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"nccl.tuner", kChoice, "auto", "auto|off|devices", "What the NCCL plugin's tuner goes by: the network of nccl.fabric, where that is set; nothing, so that NCCL's own choices stay; or the devices of this host, which must be alike on all hosts."},
     {"nccl.fabric", kText, "", "", "The fabric that the tuner chooses NCCL's algorithms for: a fabric file, the same on all hosts, or a generator, as megascale:hosts=64."},
     {"recovery.snapshot", kChoice, "memory", "off|memory", "Under weft-run --recover: memory keeps weft-train's state after the last two steps, and a neighbour's, so that a rank that is started anew costs at most the step that it died in; off goes back to the last checkpoint."},
+    {"recovery.mtbf", kDuration, "0s", "0..87600h", "Expected time between two failures of a whole weft-train job. With it, the time between checkpoints is that which costs least, by what a save takes and by the failures that the run has had (Daly 2006); checkpoint.every counts until the first. 0: checkpoint.every counts always."},
     {"verify.schedules", kBool, "false", "", "Proves each schedule correct before it first runs; for tests and for new algorithms."},
 });
 // clang-format on
