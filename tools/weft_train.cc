@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/clock.h"
 #include "base/failure.h"
 #include "base/log.h"
 #include "base/open_files.h"
@@ -147,6 +148,9 @@ struct Command {
     options.resume = resume || options.recovered;
     options.threads = ComputeThreads(options.config, environment);
     options.stop = &stop_requested;
+    options.between_failures = settings.Duration("recovery.mtbf");
+    options.started = SystemClock().Now();
+    options.failures = recovery.replaced() ? 1 : 0;
     options.going_on = [&](int64_t step) {
       const absl::Status status = recovery.GoOnFrom(step);
       gave_up = absl::IsFailedPrecondition(status);
@@ -162,6 +166,7 @@ struct Command {
       const absl::Status met = recovery.Next(patience).status();
       if (!met.ok()) return Annotate(met, status.message());
       options.resume = options.recovered = true;
+      ++options.failures;
     }
   }
 

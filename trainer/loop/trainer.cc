@@ -12,12 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/trace.h"
+#include "trainer/checkpoint/save_schedule.h"
 #include "trainer/data/batch_loader.h"
 #include "trainer/data/dataset_info.h"
 #include "trainer/data/tokenizer.h"
@@ -38,6 +40,8 @@ namespace weft::train {
 namespace {
 
 constexpr int64_t kTimelineSteps = 2;  // that timeline.svg shows
+// Steps between checkpoints: more than any run has, and far from where numbers overflow.
+constexpr double kLongestInterval = 1e15;
 
 class Run {
  public:
@@ -46,7 +50,8 @@ class Run {
         config_(options.config),
         groups_(groups),
         group_(*groups.world),
-        checkpoints_(Path("checkpoints"), config_, group_) {}
+        checkpoints_(Path("checkpoints"), config_, group_),
+        schedule_(config_.checkpoint_every) {}
 
   absl::StatusOr<RunOutcome> Execute() {
     WEFT_RETURN_IF_ERROR(CheckSameConfig());
@@ -299,8 +304,7 @@ class Run {
     exposed_seconds_ += result.exposed.total();
     ++steps_here_;
     if (is_first()) LogStep(result, metrics);
-    bool saves = is_last || (config_.checkpoint_every > 0 && step % config_.checkpoint_every == 0);
-    if (saves) WEFT_RETURN_IF_ERROR(Save());
+    if (is_last || schedule_.IsDue(step)) WEFT_RETURN_IF_ERROR(Save());
     return is_last ? absl::OkStatus() : TakeSnapshot();
   }
 
@@ -331,10 +335,11 @@ class Run {
 
   absl::Status Save() {
     TraceScope scope(trace_.get(), "checkpoint", kComputeTrack, position_.step);
+    const absl::Time start = SystemClock().Now();
     WEFT_RETURN_IF_ERROR(group_.Agree(CheckLock()));
     WEFT_RETURN_IF_ERROR(stepper_->parameters().WaitAll());
     WEFT_RETURN_IF_ERROR(checkpoints_.Save(position_, stepper_->parameters(), unsaved_));
-    if (unsaved_.ok()) return absl::OkStatus();
+    if (unsaved_.ok()) return Reschedule(SystemClock().Now() - start);
     ++failed_saves_;
     last_failed_save_ = absl::StrCat("of step ", position_.step, ": ", unsaved_.message());
     if (is_first()) {
@@ -342,6 +347,41 @@ class Run {
       progress_->Note(absl::StrCat("no checkpoint ", last_failed_save_));
     }
     return absl::OkStatus();
+  }
+
+  // After a save that took `cost`. Rank 0 chooses for all, since each measures other times.
+  absl::Status Reschedule(absl::Duration cost) {
+    if (options_.between_failures <= absl::ZeroDuration() || steps_here_ == 0) {
+      return absl::OkStatus();
+    }
+    WEFT_ASSIGN_OR_RETURN(const std::string chosen,
+                          group_.FromFirst(is_first() ? absl::StrCat(ChooseInterval(cost)) : ""));
+    int64_t interval = 0;
+    if (!absl::SimpleAtoi(chosen, &interval) || interval < 1) {
+      return absl::DataLossError(
+          absl::StrCat("rank 0 chose '", chosen, "' steps between checkpoints"));
+    }
+    schedule_.Follow(position_.step, interval);
+    return absl::OkStatus();
+  }
+
+  int64_t ChooseInterval(absl::Duration cost) {
+    const absl::Duration mean = MeanTimeBetweenFailures(
+        options_.between_failures, SystemClock().Now() - options_.started, options_.failures);
+    const absl::Duration step = absl::Seconds(seconds_ / static_cast<double>(steps_here_));
+    const double steps = absl::FDivDuration(BestSaveInterval(cost, mean), step);
+    const auto interval =
+        static_cast<int64_t>(std::clamp(std::round(steps), 1.0, kLongestInterval));
+    // Not for every small change of what was measured.
+    const double change = static_cast<double>(interval - said_interval_);
+    if (std::abs(change) <= 0.2 * static_cast<double>(said_interval_)) return interval;
+    said_interval_ = interval;
+    progress_->Note(absl::StrFormat(
+        "from here a checkpoint every %d steps: it takes %.3f s, a step %.3f s, a failure comes "
+        "every %s (recovery.mtbf)",
+        interval, absl::ToDoubleSeconds(cost), absl::ToDoubleSeconds(step),
+        absl::FormatDuration(absl::Trunc(mean, absl::Milliseconds(1)))));
+    return interval;
   }
 
   // Of a file that a finished run must have: rank 0's status of writing it.
@@ -475,6 +515,8 @@ class Run {
   ParallelGroups& groups_;
   Group& group_;  // everybody
   RunCheckpoints checkpoints_;
+  SaveSchedule schedule_;
+  int64_t said_interval_ = 0;  // of checkpoints, in steps: what was said last
   DatasetInfo info_;
   std::shared_ptr<const SampleStream> training_;
   std::unique_ptr<SampleStream> validation_;

@@ -8,11 +8,13 @@
 #define WEFT_TRAINER_LOOP_TRAINER_H_
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "trainer/config.h"
 #include "trainer/files/folder_lock.h"
 #include "trainer/groups/parallel_groups.h"
@@ -33,7 +35,12 @@ struct RunOptions {
   bool recovered = false;  // Train was called before, or this process replaces one that died
   // Told after which step a recovered run goes on; an error ends it. May be null.
   std::function<absl::Status(int64_t step)> going_on;
-  int threads = 1;  // compute threads of this rank
+  // Expected time between two failures of the job; 0: checkpoints come every config.checkpoint_every
+  // steps. Else the interval is chosen (trainer/checkpoint/save_schedule.h).
+  absl::Duration between_failures = absl::ZeroDuration();
+  absl::Time started;    // when this process began
+  int64_t failures = 0;  // of the job that this process has seen
+  int threads = 1;       // compute threads of this rank
   // Set by a signal: the step is finished, a checkpoint written, and Train returns OK.
   const std::atomic<bool>* stop = nullptr;
 };

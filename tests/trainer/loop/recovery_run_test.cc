@@ -21,6 +21,7 @@
 namespace weft::train {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -210,6 +211,31 @@ TEST_F(RecoveryRunTest, ADeathWhileTheOthersJoinIsNotWaitedOut) {
   ExpectUnbroken("join", Metrics("join_whole"), outcome);
   // As a join says that waited for a rank until its patience was at its end.
   EXPECT_THAT(outcome.output, Not(HasSubstr("missing after 30s")));
+}
+
+// All ranks go by what rank 0 measured: else one would wait for the others in a save.
+TEST_F(RecoveryRunTest, CheckpointsAreAsRareAsFailures) {
+  const std::vector<std::string> settings =
+      Settings({"checkpoint.every=2", "checkpoint.keep=20", "train.steps=8"});
+  auto saved = [](const std::string& run) {
+    std::vector<std::string> names;
+    for (const fs::directory_entry& entry : fs::directory_iterator(RunDir(run) + "/checkpoints")) {
+      names.push_back(entry.path().filename());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  std::vector<std::string> command = Command(2, "rare", settings);
+  // So much time that thousands of steps lie between two saves, whatever these take.
+  command.insert(command.begin() + 1, {"--set", "recovery.mtbf=80000h"});
+  const Outcome rare = Process(command, RunDir("rare.out")).Wait();
+  ASSERT_EQ(rare.status, 0) << rare.output;
+  EXPECT_THAT(rare.output, HasSubstr("from here a checkpoint every "));
+  EXPECT_THAT(saved("rare"), ElementsAre("step-00000002", "step-00000008"));
+  const Outcome fixed = Run(2, "fixed", settings);
+  ASSERT_EQ(fixed.status, 0) << fixed.output;
+  EXPECT_THAT(fixed.output, Not(HasSubstr("from here a checkpoint every ")));
+  EXPECT_EQ(saved("fixed").size(), 4U);
 }
 
 TEST_F(RecoveryRunTest, RestartsThatAreUsedUpEndTheJob) {
