@@ -60,12 +60,14 @@ class TwoChoices final : public PathPolicy {
 
 class Planned final : public PathPolicy {
  public:
-  explicit Planned(std::vector<PathId> plan) : plan_(std::move(plan)) {}
+  // `spare`: what is taken while nothing of the plan is usable, the best first.
+  explicit Planned(std::vector<PathId> plan, std::vector<PathId> spare = {})
+      : plan_(std::move(plan)), spare_(std::move(spare)) {}
   absl::string_view name() const override { return "planned"; }
   PathId Choose(const PathSet& paths, absl::Time now) override;
 
  private:
-  std::vector<PathId> plan_;
+  std::vector<PathId> plan_, spare_;
   size_t next_ = 0;
 };
 
