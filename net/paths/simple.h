@@ -68,7 +68,8 @@ class Planned final : public PathPolicy {
 
  private:
   std::vector<PathId> plan_, spare_;
-  size_t next_ = 0;
+  size_t next_ = 0;   // of plan_
+  size_t other_ = 0;  // counts choices beyond both
 };
 
 // A usable path, uniformly.
