@@ -75,7 +75,7 @@ std::unique_ptr<PathPolicy> MakePolicy(const PolicyOptions& options, int paths) 
     case PolicyKind::kPlb:
       return std::make_unique<Plb>(options.seed, paths, options.base_rtt);
     case PolicyKind::kPlanned:
-      return std::make_unique<Planned>(options.planned);
+      return std::make_unique<Planned>(options.planned, options.spare);
   }
   return nullptr;
 }

@@ -72,6 +72,7 @@ struct PolicyOptions {
   Bytes window;  // what is in flight at first: REPS explores for as long
   Bytes packet{4096};
   std::vector<PathId> planned;  // kPlanned; empty: all, in order
+  std::vector<PathId> spare;    // kPlanned: while none of those is usable, the first that is
 };
 std::unique_ptr<PathPolicy> MakePolicy(const PolicyOptions& options, int paths);
 

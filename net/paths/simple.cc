@@ -57,8 +57,11 @@ PathId Planned::Choose(const PathSet& paths, absl::Time /*now*/) {
       if (paths.IsUsable(path)) return path;
     }
   }
+  for (PathId path : spare_) {
+    if (paths.IsUsable(path)) return path;
+  }
   // Nothing of the plan is left: anything that works.
-  return paths.UsableFrom(static_cast<PathId>(next_++ % static_cast<size_t>(paths.count())));
+  return paths.UsableFrom(static_cast<PathId>(other_++ % static_cast<size_t>(paths.count())));
 }
 
 }  // namespace weft::net

@@ -60,13 +60,16 @@ class TwoChoices final : public PathPolicy {
 
 class Planned final : public PathPolicy {
  public:
-  explicit Planned(std::vector<PathId> plan) : plan_(std::move(plan)) {}
+  // `spare`: what is taken while nothing of the plan is usable, the best first.
+  explicit Planned(std::vector<PathId> plan, std::vector<PathId> spare = {})
+      : plan_(std::move(plan)), spare_(std::move(spare)) {}
   absl::string_view name() const override { return "planned"; }
   PathId Choose(const PathSet& paths, absl::Time now) override;
 
  private:
-  std::vector<PathId> plan_;
-  size_t next_ = 0;
+  std::vector<PathId> plan_, spare_;
+  size_t next_ = 0;   // of plan_
+  size_t other_ = 0;  // counts choices beyond both
 };
 
 // A usable path, uniformly.

@@ -241,6 +241,18 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Answer(const PathEnds& ends
   return std::vector<PathWay>(static_cast<size_t>(count), *best);
 }
 
+absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Spares(const PathEnds& ends) {
+  WEFT_ASSIGN_OR_RETURN(const Leaves leaves, LeavesOf(ends));
+  std::lock_guard lock(mutex_);
+  const std::vector<PathWay>* spares = SparesOf(leaves);
+  std::vector<PathWay> out;
+  if (spares != nullptr) out = *spares;
+  std::stable_sort(out.begin(), out.end(), [&](const PathWay& a, const PathWay& b) {
+    return std::pair(HasFailed(leaves, a), a.seconds) < std::pair(HasFailed(leaves, b), b.seconds);
+  });
+  return out;
+}
+
 absl::StatusOr<PathWay> ConnectionPlan::Instead(const PathEnds& ends, const PathWay& failed,
                                                 absl::Time now) {
   WEFT_ASSIGN_OR_RETURN(const Leaves leaves, LeavesOf(ends));

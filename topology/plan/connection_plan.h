@@ -121,6 +121,8 @@ class ConnectionPlan {
   // Ways for what only answers data that comes from `target`, as acknowledgements do: spare ones,
   // which stay as loaded as they are.
   absl::StatusOr<std::vector<PathWay>> Answer(const PathEnds& ends, int count);
+  // All spare ways, those that have not failed before the others, then the least loaded first.
+  absl::StatusOr<std::vector<PathWay>> Spares(const PathEnds& ends);
   // A way for a socket or queue pair whose own has failed at `now`. Between these two leaves the
   // failed way is handed out no more, to nobody, until it Answers(), or kFailedFor has passed and
   // another fails. Gives the least loaded way that has not failed; where all have, the one that

@@ -44,35 +44,49 @@ absl::StatusOr<LinkPaths::Facts> UdpPaths::Connect(const Address& peer) {
   }
   // Half of what the peer's sockets hold: the kernel counts more than the bytes.
   auto room = static_cast<int64_t>(std::min<uint64_t>(peer.buffer_bytes, 1 << 30) * paths / 2);
-  Facts facts{static_cast<int>(paths), Bytes(room), HostMtu(peer_.front()), {}};
+  Facts facts{static_cast<int>(paths), Bytes(room), HostMtu(peer_.front()), {}, {}};
   if (ways_ && facts.host_mtu == 0) {
-    WEFT_ASSIGN_OR_RETURN(facts.planned, PlannedPaths());
+    WEFT_RETURN_IF_ERROR(FindPlannedPaths(facts));
   }
   return facts;
 }
 
-// Ports are those of sockets that are there: of each way, the first path that takes it. A way that
-// none takes is left out; if all are, the policy chooses as it does without a plan.
-absl::StatusOr<std::vector<PathId>> UdpPaths::PlannedPaths() const {
-  const topology::IpAddress own = ToIpAddress(host_), target = ToIpAddress(peer_.front());
-  absl::StatusOr<std::vector<topology::PathWay>> ways =
-      ends_.leads ? ways_.Take(own, target, ends_.peer, 1) : ways_.Answer(own, target, 1);
-  if (!ways.ok()) return ways.status();
-  std::vector<PathId> planned;
-  for (const topology::PathWay& way : *ways) {
+std::vector<PathId> UdpPaths::PathsOf(absl::Span<const topology::PathWay> ways,
+                                      absl::Span<const PathId> but) const {
+  std::vector<PathId> out;
+  for (const topology::PathWay& way : ways) {
     for (size_t path = 0; path < peer_.size(); ++path) {
       SocketAddress source = host_;
       source.set_port(sockets_.ports()[path]);
       const auto id = static_cast<PathId>(path);
-      if (std::find(planned.begin(), planned.end(), id) != planned.end() ||
+      if (std::find(out.begin(), out.end(), id) != out.end() ||
+          std::find(but.begin(), but.end(), id) != but.end() ||
           !ways_->Takes(way, MakeTuple(source, peer_[path], topology::kProtocolUdp))) {
         continue;
       }
-      planned.push_back(id);
+      out.push_back(id);
       break;
     }
   }
-  return planned;
+  return out;
+}
+
+// Ports are those of sockets that are there. A way that none takes is left out; if all are, the
+// policy chooses as it does without a plan.
+absl::Status UdpPaths::FindPlannedPaths(Facts& facts) const {
+  const topology::IpAddress own = ToIpAddress(host_), target = ToIpAddress(peer_.front());
+  absl::StatusOr<std::vector<topology::PathWay>> ways =
+      ends_.leads ? ways_.Take(own, target, ends_.peer, 1) : ways_.Answer(own, target, 1);
+  if (!ways.ok()) return ways.status();
+  facts.planned = PathsOf(*ways, {});
+  WEFT_ASSIGN_OR_RETURN(std::vector<topology::PathWay> spares, ways_->Spares({own, target}));
+  const auto is_planned = [&](const topology::PathWay& spare) {
+    return std::any_of(ways->begin(), ways->end(),
+                       [&](const auto& way) { return way.choices == spare.choices; });
+  };
+  spares.erase(std::remove_if(spares.begin(), spares.end(), is_planned), spares.end());
+  facts.spare = PathsOf(spares, facts.planned);
+  return absl::OkStatus();
 }
 
 std::pair<std::string, int> UdpPaths::WayOf(PathId path) const {

@@ -38,6 +38,8 @@ class LinkPaths {
     int host_mtu = 0;  // of the way within this host, if the peer is on it; else 0
     // Those that a plan directory puts onto planned ways; empty: no plan, or it says nothing.
     std::vector<PathId> planned;
+    // Those on spare ways of the plan, the least loaded first.
+    std::vector<PathId> spare;
   };
 
   virtual ~LinkPaths() = default;  // nothing is heard of them afterwards, and nothing read
@@ -118,7 +120,10 @@ class UdpPaths final : public LinkPaths {
   std::pair<std::string, int> WayOf(PathId path) const override;
 
  private:
-  absl::StatusOr<std::vector<PathId>> PlannedPaths() const;
+  // Of each way the first path that takes it and is not of `but`.
+  std::vector<PathId> PathsOf(absl::Span<const topology::PathWay> ways,
+                              absl::Span<const PathId> but) const;
+  absl::Status FindPlannedPaths(Facts& facts) const;
 
   const absl::Status status_;  // sockets do not end
   UdpSockets& sockets_;

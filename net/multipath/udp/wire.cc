@@ -99,6 +99,7 @@ void Wire::Agree(const Address& peer) {
   if (!facts_.planned.empty()) {
     send.policy.kind = PolicyKind::kPlanned;
     send.policy.planned = facts_.planned;
+    send.policy.spare = facts_.spare;
   }
   send.window_max = std::max(facts_.room, send.facts.packet);
 }

@@ -243,6 +243,21 @@ TEST(PlannedTest, TakesItsListInTurnAndAnythingElseWhenAllOfItDied) {
   EXPECT_TRUE(paths.IsLive(other));
 }
 
+TEST(PlannedTest, TakesTheBestSpareWhileAllOfItIsDeadAndThenGoesBack) {
+  PathSet paths(Paths(8));
+  auto policy = MakePolicy({.kind = PolicyKind::kPlanned, .planned = {5}, .spare = {2, 7}}, 8);
+  paths.Leave(5, kStart);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(policy->Choose(paths, kStart), 2);
+  paths.Leave(2, kStart);
+  EXPECT_EQ(policy->Choose(paths, kStart), 7);
+  paths.Leave(7, kStart);
+  EXPECT_TRUE(paths.IsLive(policy->Choose(paths, kStart)));
+  paths.OnAck(2, absl::Microseconds(10));
+  EXPECT_EQ(policy->Choose(paths, kStart), 2);
+  paths.OnAck(5, absl::Microseconds(10));
+  EXPECT_EQ(policy->Choose(paths, kStart), 5);
+}
+
 TEST(PathChooserTest, KeepsToAPathForAPiece) {
   PathSet paths(Paths(4));
   PathChooser chooser(MakePolicy({.kind = PolicyKind::kRoundRobin}, 4), Bytes(16'384));

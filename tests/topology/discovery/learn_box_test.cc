@@ -127,5 +127,68 @@ TEST(LinuxSeedSearch, FindsSeedsOfEitherFamilyAmongAll) {
   }
 }
 
+// Two leaves see flows both ways between their hosts, a third only its own.
+TEST(LinuxSeedSearch, FindsTheSeedsOfSeveralRoutersAtOnce) {
+  for (uint32_t members : {2, 3, 8}) {
+    const uint32_t first = 3'000'000'000;
+    Random random(members);
+    std::vector<LinuxRouter> routers(3);
+    std::vector<SwitchHash> hashes;
+    for (size_t router = 0; router < routers.size(); ++router) {
+      const auto seed = static_cast<uint32_t>(first + 100 + random.Below(9'000));
+      hashes.push_back(*ParseHash(absl::StrCat("linux:seed=", seed)));
+      routers[router].members = members;
+    }
+    const auto see = [&](size_t router, const char* from, const char* to, uint16_t port) {
+      const FiveTuple tuple{
+          *IpAddress::Parse(from), *IpAddress::Parse(to), port, 4791, kProtocolUdp, 0};
+      const auto member = static_cast<uint32_t>(hashes[router].Select(tuple, members));
+      routers[router].seen.push_back({tuple, (member + 1) % members});
+    };
+    for (int i = 0; i < 300; ++i) {
+      const auto port = static_cast<uint16_t>(50'000 + 7 * i);
+      see(0, "10.1.0.1", "10.1.1.1", port);
+      see(1, "10.1.1.1", "10.1.0.1", port);
+      see(2, "10.1.2.1", "10.1.9.1", static_cast<uint16_t>(port + 1));
+    }
+    const LinuxSeedSearch search(routers);
+    std::vector<bool> found(3);
+    for (const LinuxSeedSearch::Found& one : search.SearchAll(first, 10'000)) {
+      EXPECT_EQ(one.hash.options().seed, hashes[one.router].options().seed) << members;
+      EXPECT_FALSE(found[one.router]);
+      found[one.router] = true;
+    }
+    EXPECT_EQ(found, std::vector<bool>(3, true)) << members;
+    EXPECT_THAT(search.SearchAll(1, 10'000), ::testing::IsEmpty());
+  }
+}
+
+// One of the flows that decide was seen wrongly: other flows decide in another attempt.
+TEST(LinuxSeedSearch, AnotherAttemptSearchesByOtherFlows) {
+  const uint32_t seed = 3'000'000'123;
+  const SwitchHash hash = *ParseHash(absl::StrCat("linux:seed=", seed));
+  std::vector<HashObservation> seen;
+  for (int i = 0; i < 400; ++i) {
+    const FiveTuple tuple{*IpAddress::Parse("10.1.0.1"),
+                          *IpAddress::Parse("10.1.1.1"),
+                          static_cast<uint16_t>(50'000 + 11 * i),
+                          4791,
+                          kProtocolUdp,
+                          0};
+    const auto member = static_cast<uint32_t>(hash.Select(tuple, 3));
+    // Every hundredth.
+    seen.push_back({tuple, i % 100 == 0 ? (member + 1) % 3 : member});
+  }
+  int attempts = 0;
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const LinuxSeedSearch search(std::vector<LinuxRouter>{{seen, 3}}, attempt);
+    const auto found = search.SearchAll(seed - 1000, 2000);
+    if (found.empty()) continue;
+    EXPECT_EQ(found[0].hash.options().seed, seed);
+    ++attempts;
+  }
+  EXPECT_GE(attempts, 5);
+}
+
 }  // namespace
 }  // namespace weft::topology

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -143,6 +144,16 @@ TEST(ConnectionPlan, FailuresAreForgottenAndBounded) {
   const absl::Time late = absl::UnixEpoch() + ConnectionPlan::kFailedFor + absl::Seconds(1);
   ASSERT_TRUE(plan.Instead(ends, planned, late).ok());
   EXPECT_EQ(plan.failed(), 1u);
+}
+
+TEST(ConnectionPlan, SparesComeBestFirstAndFailedOnesLast) {
+  ConnectionPlan plan(*ParseConnectionPlan(kFourWays, "plan"), "plan");
+  ASSERT_TRUE(plan.Instead({kH0, kH2}, {0, {{"leaf0", 2, 4}}}, absl::UnixEpoch()).ok());
+  const std::vector<PathWay> spares = *plan.Spares({kH0, kH2});
+  EXPECT_THAT(spares, SizeIs(4));
+  EXPECT_EQ(spares.back().ToString(), "leaf0:2/4");
+  EXPECT_TRUE(std::is_sorted(spares.begin(), spares.end() - 1,
+                             [](const auto& a, const auto& b) { return a.seconds < b.seconds; }));
 }
 
 TEST(ConnectionPlan, AQueuePairLeavesWaysInTurn) {
