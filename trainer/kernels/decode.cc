@@ -2,6 +2,9 @@
 
 namespace weft::train::kernels {
 
+namespace avx512bf16 {
+DecodeTable Decode();
+}
 namespace avx512 {
 DecodeTable Decode();
 }
@@ -21,6 +24,7 @@ std::vector<DecodeTable> DecodeTables() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    if (__builtin_cpu_supports("avx512bf16")) add(avx512bf16::Decode(), "AVX512-BF16");
     add(avx512::Decode(), "AVX-512");
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {

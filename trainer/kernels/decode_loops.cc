@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <type_traits>
 
 #include "trainer/kernels/decode.h"
 #include "trainer/kernels/exponential.h"
@@ -18,15 +19,15 @@ namespace {
 
 #if defined(__AVX512F__)
 constexpr int kLanes = 16;
-constexpr int kTile = 4;  // vectors that share the load of a weight: 16 sums in 32 registers
+constexpr int kTile = 8;  // vectors that share the load of a weight: 16 sums in 32 registers
 // The forms without a mask make GCC 12 warn of a variable of theirs.
 constexpr __mmask16 kAllLanes = 0xFFFF;
 #elif defined(__AVX2__)
 constexpr int kLanes = 8;
-constexpr int kTile = 2;  // 8 sums in 16 registers
+constexpr int kTile = 4;  // 8 sums in 16 registers
 #else
 constexpr int kLanes = 4;
-constexpr int kTile = 2;
+constexpr int kTile = 4;
 #endif
 
 // Elements of a matrix or cache below which a loop is not worth a second thread.
@@ -36,7 +37,6 @@ constexpr int64_t kGrain = 1 << 14;
 constexpr int64_t kBlockBytes = 32 << 10;
 // Bytes ahead of the read that are asked for: past the page's end, where the hardware stops.
 constexpr int64_t kAheadBytes = 2048;
-constexpr int64_t kLineBytes = 64;
 
 using Floats [[gnu::vector_size(kLanes * sizeof(float))]] = float;
 using Words [[gnu::vector_size(kLanes * sizeof(uint32_t))]] = uint32_t;
@@ -106,45 +106,31 @@ template <typename T>
 }
 
 // sums[r][v] = row r of the weights times vector v. Every sum is added up in the same order,
-// whatever the tile.
+// whatever the tile. One sum a product: reading is slower than a chain of additions.
 template <int kRows, int kVectors, typename T>
 [[gnu::always_inline]] inline void Products(int64_t inputs, const float* x, const T* weight,
                                             float (&sums)[kRows][kVectors]) {
-  constexpr int64_t kStep = 2 * kLanes;
-  Floats even[kRows][kVectors] = {};
-  Floats odd[kRows][kVectors] = {};
+  Floats all[kRows][kVectors] = {};
   int64_t k = 0;
-  for (; k + kStep <= inputs; k += kStep) {
-    Floats first[kRows];
-    Floats second[kRows];
+  for (; k + kLanes <= inputs; k += kLanes) {
+    Floats rows[kRows];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const T* row = weight + r * inputs + k;
       Prefetch(row);
-      if constexpr (kStep * sizeof(T) > kLineBytes) Prefetch(row + kLanes);
-      first[r] = LoadLanes(row);
-      second[r] = LoadLanes(row + kLanes);
+      rows[r] = LoadLanes(row);
     }
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      const Floats low = LoadLanes(x + v * inputs + k);
-      const Floats high = LoadLanes(x + v * inputs + k + kLanes);
+      const Floats in = LoadLanes(x + v * inputs + k);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        even[r][v] += first[r] * low;
-        odd[r][v] += second[r] * high;
-      }
+      for (int r = 0; r < kRows; ++r) all[r][v] += rows[r] * in;
     }
   }
-  if (k + kLanes <= inputs) {
-    for (int r = 0; r < kRows; ++r) {
-      const Floats last = LoadLanes(weight + r * inputs + k);
-      for (int v = 0; v < kVectors; ++v) even[r][v] += last * LoadLanes(x + v * inputs + k);
-    }
-    k += kLanes;
-  }
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) sums[r][v] = SumLanes(even[r][v] + odd[r][v]);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = SumLanes(all[r][v]);
   }
   for (; k < inputs; ++k) {
     for (int r = 0; r < kRows; ++r) {
@@ -154,10 +140,60 @@ template <int kRows, int kVectors, typename T>
   }
 }
 
+// What vectors are multiplied in.
+template <typename T>
+struct Input {
+  using Type = float;
+};
+#if defined(__AVX512BF16__)
+template <>
+struct Input<Bf16> {
+  using Type = Bf16;
+};
+
+// acc + the sums of pairs of products of 2 kLanes numbers. Those too small for a normal bf16 count
+// as 0.
+[[gnu::always_inline]] inline Floats AddPairs(Floats acc, const Bf16* a, const Bf16* b) {
+  return reinterpret_cast<Floats>(
+      _mm512_dpbf16_ps(reinterpret_cast<__m512>(acc), Bits<__m512bh>(a), Bits<__m512bh>(b)));
+}
+
+// The same without making the numbers wider.
+template <int kRows, int kVectors>
+[[gnu::always_inline]] inline void Products(int64_t inputs, const Bf16* x, const Bf16* weight,
+                                            float (&sums)[kRows][kVectors]) {
+  constexpr int64_t kPairs = 2 * kLanes;
+  Floats all[kRows][kVectors] = {};
+  int64_t k = 0;
+  for (; k + kPairs <= inputs; k += kPairs) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) Prefetch(weight + r * inputs + k);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        all[r][v] = AddPairs(all[r][v], x + v * inputs + k, weight + r * inputs + k);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = SumLanes(all[r][v]);
+  }
+  for (; k < inputs; ++k) {
+    for (int r = 0; r < kRows; ++r) {
+      const float w = Load(weight[r * inputs + k]);
+      for (int v = 0; v < kVectors; ++v) sums[r][v] += w * Load(x[v * inputs + k]);
+    }
+  }
+}
+#endif
+
 // Outputs [first, first + kRows) of kVectors vectors.
-template <int kRows, int kVectors, typename T, typename Y>
-[[gnu::always_inline]] inline void Tile(int64_t outputs, int64_t inputs, int64_t first,
-                                        const float* x, const T* weight, const T* bias, Y* y) {
+template <int kRows, int kVectors, typename X, typename T, typename Y>
+[[gnu::always_inline]] inline void Tile(int64_t outputs, int64_t inputs, int64_t first, const X* x,
+                                        const T* weight, const T* bias, Y* y) {
   float sums[kRows][kVectors];
   Products<kRows, kVectors>(inputs, x, weight + first * inputs, sums);
   for (int r = 0; r < kRows; ++r) {
@@ -166,28 +202,33 @@ template <int kRows, int kVectors, typename T, typename Y>
   }
 }
 
-template <int kRows, typename T, typename Y>
+template <int kRows, typename X, typename T, typename Y>
 [[gnu::always_inline]] inline void Rows(int64_t vectors, int64_t outputs, int64_t inputs,
-                                        int64_t first, const float* x, const T* weight,
-                                        const T* bias, Y* y) {
+                                        int64_t first, const X* x, const T* weight, const T* bias,
+                                        Y* y) {
   int64_t v = 0;
   for (; v + kTile <= vectors; v += kTile) {
     Tile<kRows, kTile>(outputs, inputs, first, x + v * inputs, weight, bias, y + v * outputs);
+  }
+  if (v + kTile / 2 <= vectors) {
+    Tile<kRows, kTile / 2>(outputs, inputs, first, x + v * inputs, weight, bias, y + v * outputs);
+    v += kTile / 2;
   }
   for (; v < vectors; ++v) {
     Tile<kRows, 1>(outputs, inputs, first, x + v * inputs, weight, bias, y + v * outputs);
   }
 }
 
-// x in fp32: itself, or a copy in `owner`.
-const float* InFp32(int64_t /*count*/, const float* x, std::unique_ptr<float[]>& /*owner*/) {
-  return x;
-}
+// x as it is multiplied: itself, or a copy in fp32 in `owner`.
 template <typename T>
-const float* InFp32(int64_t count, const T* x, std::unique_ptr<float[]>& owner) {
-  owner.reset(new float[static_cast<size_t>(count)]);
-  for (int64_t i = 0; i < count; ++i) owner[static_cast<size_t>(i)] = Load(x[i]);
-  return owner.get();
+const typename Input<T>::Type* AsInput(int64_t count, const T* x, std::unique_ptr<float[]>& owner) {
+  if constexpr (std::is_same_v<T, typename Input<T>::Type>) {
+    return x;
+  } else {
+    owner.reset(new float[static_cast<size_t>(count)]);
+    for (int64_t i = 0; i < count; ++i) owner[static_cast<size_t>(i)] = Load(x[i]);
+    return owner.get();
+  }
 }
 
 template <typename T, typename Y>
@@ -195,7 +236,7 @@ void MultiplyInto(int64_t vectors, int64_t outputs, int64_t inputs, const T* x, 
                   const T* bias, Y* y) {
   constexpr int64_t kRows = 2;
   std::unique_ptr<float[]> owner;
-  const float* in = InFp32(vectors * inputs, x, owner);
+  const typename Input<T>::Type* in = AsInput(vectors * inputs, x, owner);
   const int64_t row_bytes = std::max<int64_t>(1, inputs * static_cast<int64_t>(sizeof(T)));
   const int64_t block = std::max<int64_t>(1, kBlockBytes / row_bytes / kRows) * kRows;
   const int64_t blocks = (outputs + block - 1) / block;

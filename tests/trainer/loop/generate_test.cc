@@ -69,7 +69,8 @@ class GenerateTest : public ::testing::Test {
                          const OnGenerated& on_part = nullptr) {
     auto written = Generate(*model_, *tokenizer_, prompts, options, on_part);
     EXPECT_TRUE(written.ok()) << written.status();
-    return written.ok() ? *std::move(written) : Generated();
+    if (!written.ok()) return {.texts = std::vector<GeneratedText>(prompts.size()), .speed = {}};
+    return *std::move(written);
   }
   static std::string Refusal(const std::vector<std::string>& prompts,
                              const GenerateOptions& options) {
