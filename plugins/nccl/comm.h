@@ -67,8 +67,8 @@ class Comm {
   // NCCL does so with requests under way when it aborts, and frees the memory before it closes the
   // connection: that is given up, so that nothing is written there any more.
   void Deregister(std::unique_ptr<MemoryHandle> memory);
-  // How the link is; false: that was said lately: 1 ms ago at first, 100 ms in the end. By the thread
-  // that posts.
+  // How the link is; false: that was said lately, 1 ms ago at first, 100 ms in the end. By the
+  // thread that posts.
   bool TakeLinkState(absl::Time now, ProfiledLink* state);
 
  protected:

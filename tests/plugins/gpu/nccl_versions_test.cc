@@ -241,8 +241,8 @@ TEST_P(PlayedNcclVersions, RecordWhatTheyDo) {
   Set({{"NCCL_PROTO", "Simple"}});
   ExpectOverWeft();
 
-  // NCCL says how large a rank's part is; of how many, from 2.27 on. From 2.29 on it says nothing of
-  // broadcasts: what it makes of them has lost the mask of events.
+  // NCCL says how large a rank's part is; of how many, from 2.27 on. From 2.29 on it says nothing
+  // of broadcasts: what it makes of them has lost the mask of events.
   const int parts = GetParam().version < kRanksKnownFrom ? 1 : 2;
   std::vector<std::pair<std::string, int>> kinds = {
       {"all_reduce", 1}, {"all_gather", parts}, {"reduce_scatter", parts}};
