@@ -66,9 +66,10 @@ def compare(scratch: pathlib.Path, precision: str, batch: int, options) -> None:
 def train(scratch: pathlib.Path, options) -> None:
     """One step: what the weights are does not matter, that there is a checkpoint and an export does."""
     settings = [f"model.layers={options.layers}", f"model.hidden={options.hidden}",
-                f"model.heads={options.hidden // 64}", f"model.sequence={SEQUENCE}", "train.steps=1", "train.global_batch=1", "train.precision=fp32",
-                "optimizer.name=sgd", f"data.prefix={scratch / 'data'}", "validation.batches=1", "sample.tokens=0",
-                "log.trace_steps=0"]
+                f"model.heads={options.hidden // 64}", f"model.sequence={SEQUENCE}",
+                "train.steps=1", "train.global_batch=1", "train.precision=fp32",
+                "optimizer.name=sgd", f"data.prefix={scratch / 'data'}", "validation.batches=1",
+                "sample.tokens=0", "log.trace_steps=0"]
     command = [BIN / "weft-train", "--run-dir", scratch / "run"]
     for setting in settings:
         command += ["--set", setting]
