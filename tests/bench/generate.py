@@ -1,10 +1,10 @@
 """Generating text: tokens/s of weft-generate against PyTorch eager with the same model, and against reading memory.
 
 A model in GPT-2's form (by default 12 layers, 768 wide, vocabulary 4096: 88M parameters) is trained for one step and
-exported; both programs write the same number of tokens behind a prompt of the same length, greedily, with a cache of
-keys and values and as many threads as cores. The peer is a plain loop of torch operations (tests/bench/generate/eager.py)
-without sampling or text. Runs alternate; a row is the median. The rows "of reading" set the bytes that a step of ours
-has to read, in GB/s, beside the rate at which weft-generate found the same process to read as many: batch 1 is bound by it.
+exported; both programs write the same number of tokens behind a short prompt, greedily, with a cache of keys and values
+and as many threads as cores. The peer is a plain loop of torch operations (tests/bench/generate/eager.py) without
+sampling or text. Runs alternate; a row is the median. The rows "of reading" set the bytes that a step of ours has to
+read, in GB/s, beside the rate at which weft-generate found the same process to read as many: batch 1 is bound by it.
 """
 # needs: torch
 
@@ -65,10 +65,11 @@ def compare(scratch: pathlib.Path, precision: str, batch: int, options) -> None:
 
 def train(scratch: pathlib.Path, options) -> None:
     """One step: what the weights are does not matter, that there is a checkpoint and an export does."""
-    settings = [f"model.layers={options.layers}", f"model.hidden={options.hidden}", f"model.heads={options.hidden // 64}",
-                f"model.sequence={SEQUENCE}", "train.steps=1", "train.global_batch=1", "train.precision=fp32",
-                "optimizer.name=sgd", f"data.prefix={scratch / 'data'}", "validation.batches=1", "sample.tokens=0",
-                "log.trace_steps=0"]
+    settings = [f"model.layers={options.layers}", f"model.hidden={options.hidden}",
+                f"model.heads={options.hidden // 64}", f"model.sequence={SEQUENCE}",
+                "train.steps=1", "train.global_batch=1", "train.precision=fp32",
+                "optimizer.name=sgd", f"data.prefix={scratch / 'data'}", "validation.batches=1",
+                "sample.tokens=0", "log.trace_steps=0"]
     command = [BIN / "weft-train", "--run-dir", scratch / "run"]
     for setting in settings:
         command += ["--set", setting]
