@@ -36,7 +36,8 @@ struct FromHuggingFace {
   // What the run will have: its model must be the source's, its data have the source's vocabulary.
   train::TrainConfig config;
 };
-// Writes `target`/checkpoints/step-00000000, without an optimizer's states, and `target`/config.toml.
+// Writes `target`/checkpoints/step-00000000, without an optimizer's states, and
+// `target`/config.toml.
 absl::StatusOr<Converted> Convert(const FromHuggingFace& options);
 
 }  // namespace weft::ckpt

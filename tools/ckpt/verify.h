@@ -19,7 +19,7 @@ struct Fault {
   std::string expected;  // as the manifest has it: a checksum, a size, a type
   std::string found;
   // "rank-00000-of-00001.safetensors, buffer 'parameters.norm.weight': checksum 01234567 expected,
-  // 89abcdef found"
+  // checksum 89abcdef found"
   std::string Text() const;
 };
 

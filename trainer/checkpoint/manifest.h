@@ -91,8 +91,8 @@ struct Manifest {
 std::string ToJson(const Manifest& manifest);
 // DataLoss when it is damaged, of another version, or its layout leaves a gap. `path` for messages.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text, const std::string& path);
-// Checks that the slices of each buffer cover it once, and that its shape has as many elements. Used
-// by both ways.
+// Checks that the slices of each buffer cover it once, and that its shape has as many elements.
+// Used by both ways.
 absl::Status CheckManifestLayout(const Manifest& manifest);
 
 // Elements of a tensor of that shape; -1 where an extent is negative or the product does not fit.

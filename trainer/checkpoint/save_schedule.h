@@ -1,7 +1,7 @@
 // After which steps a run saves its state: every so many, or as often as costs least.
 //
-// A save costs time, and so do the steps that are lost when the run fails. With the time that a save
-// takes and the mean time between failures M, the interval of computing with the least sum is
+// A save costs time, and so do the steps that are lost when the run fails. With the time c that a
+// save takes and the mean time between failures M, the interval of computing with the least sum is
 //
 //   sqrt(2 c M) (1 + sqrt(c / 2M) / 3 + (c / 2M) / 9) - c   for c < 2 M, else M
 //

@@ -24,8 +24,8 @@ struct WrittenModel {
   std::string tokenizer;  // path of the SentencePiece model
 };
 
-// The whole parameter of that name, row-major, in WrittenModel::dtype. What it returns is used until
-// the next call.
+// The whole parameter of that name, row-major, in WrittenModel::dtype. It is used until the
+// next call.
 using ParameterBytes =
     std::function<absl::StatusOr<absl::Span<const std::byte>>(const std::string& name)>;
 
