@@ -23,8 +23,8 @@ namespace {
 // longer than this. (Both break at once where a process dies.)
 constexpr int64_t kPartingNs = 2'000'000'000;
 
-// Turns of the transports in which a connection whose other end is closed has been accepted, read and
-// found closed: several times what any handshake needs.
+// Turns of the transports in which a connection whose other end is closed has been accepted, read
+// and found closed: several times what any handshake needs.
 constexpr int kHandshakeSteps = 64;
 
 }  // namespace

@@ -78,8 +78,8 @@ class WeftBackend final : public c10d::Backend {
                                                            const std::vector<int64_t>& ranks) const;
   std::shared_ptr<Endpoint> endpoint() const;  // null after shutdown()
   bool inherited_by_fork() const;
-  // Of the calls from now on (Communicator::SetPriority); returns that of those before. Throws where
-  // communicator() does.
+  // Of the calls from now on (Communicator::SetPriority); returns that of those before. Throws
+  // where communicator() does.
   Priority SetPriority(Priority priority);
 
   const std::string getBackendName() const override { return "weft"; }
@@ -111,9 +111,9 @@ class WeftBackend final : public c10d::Backend {
                                     const int& size) override;
   // This group without the ranks that are excluded, which need not live any more; after a failure
   // too (Communicator::Shrink). Waits for the others. `flags` are those of torch.distributed:
-  // kShrinkDefault leaves what this group has under way alone, kShrinkAbort first fails it, on every
-  // rank, for when it waits for a rank that will not answer. Uses `options` for the name, where that
-  // is not empty, and for the timeout, where that is set.
+  // kShrinkDefault leaves what this group has under way alone, kShrinkAbort first fails it, on
+  // every rank, for when it waits for a rank that will not answer. Uses `options` for the name,
+  // where that is not empty, and for the timeout, where that is set.
   static constexpr int kShrinkDefault = 0, kShrinkAbort = 1;
   bool supportsShrinking() const override { return true; }
   c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& excluded, int flags,

@@ -27,8 +27,8 @@ namespace weft::collectives {
 // messages a rank. Thread-safe.
 class C10dStoreAdapter final : public Store {
  public:
-  // `borrows`: a waiting call may take the store itself until ReturnStore(), while the program waits
-  // for what is done with it, so that this costs no connection.
+  // `borrows`: a waiting call may take the store itself until ReturnStore(), while the program
+  // waits for what is done with it, so that this costs no connection.
   explicit C10dStoreAdapter(c10::intrusive_ptr<c10d::Store> store, bool borrows = false);
   void ReturnStore();
 

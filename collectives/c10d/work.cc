@@ -18,8 +18,8 @@ constexpr absl::Duration kPointToPointSlice = absl::Milliseconds(2);
 // How often a waiting thread looks for signals: as soon as a person expects Ctrl-C to help.
 constexpr absl::Duration kInterruptSlice = absl::Milliseconds(100);
 
-// A group's timeout is that of its collectives too, whose error names the rank that they wait for: a
-// wait that ends with the group's timeout gives them this long to say so.
+// A group's timeout is that of its collectives too, whose error names the rank that they wait for:
+// a wait that ends with the group's timeout gives them this long to say so.
 constexpr absl::Duration kVerdictGrace = absl::Seconds(1);
 
 std::atomic<bool (*)()> interrupt_check{nullptr};

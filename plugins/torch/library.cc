@@ -49,8 +49,8 @@ c10::intrusive_ptr<WeftBackend> BackendOf(const c10::intrusive_ptr<c10d::Process
 }
 
 // `carrier` is a c10d.ProcessGroup over the group's store, with its rank and size; the backend that
-// is made is registered with it for cpu. `default_group` is PyTorch's at present, none while that is
-// made. `settings`: "name=value" each, over those of the environment.
+// is made is registered with it for cpu. `default_group` is PyTorch's at present, none while that
+// is made. `settings`: "name=value" each, over those of the environment.
 void CreateGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& carrier,
                  const std::optional<c10::intrusive_ptr<c10d::ProcessGroup>>& default_group,
                  const std::string& name, const std::vector<int64_t>& global_ranks,
@@ -72,8 +72,9 @@ void CreateGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& carrier,
   carrier->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, *group);
 }
 
-// Seconds a call of `calls` all-reduces in place of `bytes`, by the group's communicator alone: what
-// the same calls through torch.distributed are measured against. Every rank of the group calls it.
+// Seconds a call of `calls` all-reduces in place of `bytes`, by the group's communicator alone:
+// what the same calls through torch.distributed are measured against. Every rank of the group calls
+// it.
 double TimeAllReduce(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t bytes,
                      int64_t calls) {
   const c10::intrusive_ptr<WeftBackend> backend = BackendOf(group);

@@ -1,4 +1,5 @@
-// The groups of a process: default groups, groups of them, and those that groups make of themselves.
+// The groups of a process: default groups, groups of them, and those that groups make of
+// themselves.
 #include "collectives/c10d/group.h"
 
 #include <ATen/ATen.h>

@@ -458,8 +458,8 @@ def prioritises(rank: int) -> None:
 
 
 EVERYTHING = (reduced_types, premultiplied_sum, beyond_gloo, moved_types, shapes, large, non_contiguous,
-              uneven_lists, gathers_rows, exchanges, prioritises, coalesced, sparse, objects, works_and_futures, groups, allocates,
-              wrong_arguments)
+              uneven_lists, gathers_rows, exchanges, prioritises, coalesced, sparse, objects, works_and_futures,
+              groups, allocates, wrong_arguments)
 
 
 class Collectives(unittest.TestCase):
