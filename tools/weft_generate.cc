@@ -1,11 +1,9 @@
 // weft-generate: texts that a trained model writes, and how fast.
-#include <ATen/Parallel.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -14,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/failure.h"
@@ -51,7 +48,7 @@ struct Command {
                        : precision == "bf16" ? Precision::kBf16
                                              : Precision::kFp16;
     }
-    at::set_num_threads(Threads());
+    load.threads = threads;
     WEFT_ASSIGN_OR_RETURN(const TrainedModel trained, LoadTrainedModel(path, load));
     for (const std::string& reason : trained.passed_over) {
       absl::FPrintF(stderr, "weft-generate: passed over %s\n", reason);
@@ -65,14 +62,6 @@ struct Command {
   }
 
  private:
-  int Threads() const {
-    if (threads > 0) return threads;
-    int wanted = 0;
-    const char* openmp = std::getenv("OMP_NUM_THREADS");
-    if (openmp != nullptr && absl::SimpleAtoi(openmp, &wanted) && wanted > 0) return wanted;
-    return at::get_num_threads();
-  }
-
   absl::Status ReadPrompts() {
     if (unprompted > 0) {
       prompts.assign(static_cast<size_t>(unprompted), "");
@@ -167,7 +156,7 @@ struct Command {
                {"step", trained.step},
                {"precision", std::string(NameOf(trained.precision))},
                {"instruction_set", kernels::Decoding().instruction_set},
-               {"threads", at::get_num_threads()},
+               {"threads", trained.threads},
                {"batch", std::min<int64_t>(options.batch, static_cast<int64_t>(prompts.size()))},
                {"prefill_tokens", speed.prefill_tokens},
                {"prefill_tokens_per_second", prefill},
@@ -183,7 +172,7 @@ struct Command {
                   "\nmodel      %s, step %d, %s, %s, %d threads\n"
                   "prefill    %d tokens, %.0f tokens/s\n",
                   trained.checkpoint, trained.step, NameOf(trained.precision),
-                  kernels::Decoding().instruction_set, at::get_num_threads(), speed.prefill_tokens,
+                  kernels::Decoding().instruction_set, trained.threads, speed.prefill_tokens,
                   prefill);
     if (speed.decode_steps == 0) return;
     absl::FPrintF(

@@ -33,9 +33,9 @@
 #include "trainer/files/folder_lock.h"
 #include "trainer/groups/parallel_groups.h"
 #include "trainer/loop/forecast.h"
-#include "trainer/memory/memory.h"
 #include "trainer/loop/snapshots.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/memory/memory.h"
 
 namespace weft::train {
 namespace {

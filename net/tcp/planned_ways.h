@@ -29,8 +29,8 @@ class PlannedWays {
  public:
   PlannedWays() = default;
   // Of the setting `plan`; none where that is empty. `self` and `world_size` are the job's, or not
-  // known: `world_size` is above kJobRanksMost then, as in NCCL's plugin, and connections are looked
-  // up by addresses. Errors name the file that cannot be used.
+  // known: `world_size` is above kJobRanksMost then, as in NCCL's plugin, and connections are
+  // looked up by addresses. Errors name the file that cannot be used.
   static constexpr int kJobRanksMost = 1 << 30;
   static absl::StatusOr<PlannedWays> Open(const Settings& settings, Rank self, int world_size);
 

@@ -31,8 +31,8 @@ class QueuePairWays {
   explicit operator bool() const { return static_cast<bool>(ways_); }
 
   // For queue pair `index` of `count`, which is connected from `own` to `remote`. `again`: none of
-  // the ways that queue pairs have left is to be taken, as long as there is another. 0: there is nothing to choose. FailedPrecondition: the peer is not
-  // in the plan.
+  // the ways that queue pairs have left is to be taken, as long as there is another. 0: there is
+  // nothing to choose. FailedPrecondition: the peer is not in the plan.
   absl::StatusOr<uint16_t> Port(size_t index, int count, bool again, const Gid& own,
                                 const Gid& remote);
 

@@ -48,8 +48,9 @@ class JobHosts {
   collectives::Store& store() { return *store_.store; }
   topology::TraceStatistics& statistics() { return statistics_; }
 
-  // What every host says, by host; ranks without a host to speak for are not heard. Where a rank has
-  // a `problem`, every rank gets that of the first such rank, so that all go on, or end, together.
+  // What every host says, by host; ranks without a host to speak for are not heard. Where a rank
+  // has a `problem`, every rank gets that of the first such rank, so that all go on, or end,
+  // together.
   absl::StatusOr<std::vector<nlohmann::json>> Exchange(
       const std::string& what, const nlohmann::json& own,
       const absl::Status& problem = absl::OkStatus());

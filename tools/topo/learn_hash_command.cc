@@ -252,9 +252,9 @@ class SiliconFits {
   std::thread thread_;  // the last, as it uses all others
 };
 
-// The hashes of `wanted`, of those that are found. All ranks take part with all their cores: Linux's
-// seeds in chunks, in order, so that small ones are found at once; when all were tried, by other
-// flows again. Each host tries those of switch silicon for some of the switches meanwhile.
+// The hashes of `wanted`, of those that are found. All ranks take part with all their cores:
+// Linux's seeds in chunks, in order, so that small ones are found at once; when all were tried, by
+// other flows again. Each host tries those of switch silicon for some of the switches meanwhile.
 class HashSearch {
  public:
   HashSearch(JobHosts& job, const std::map<NodeId, topology::SwitchChoices>& switches,

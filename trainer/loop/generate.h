@@ -1,12 +1,13 @@
 // Texts that a model writes: one token after the other, drawn from its own predictions.
 //
-//   WEFT_ASSIGN_OR_RETURN(Generated written, Generate(model, tokenizer, {"The sea"}, {.tokens = 50}));
-//   written.texts[0].text                // "The sea ..."
+//   WEFT_ASSIGN_OR_RETURN(Generated written,
+//                         Generate(model, tokenizer, {"The sea"}, {.tokens = 50}));
+//   written.texts[0].text  // "The sea ..."
 //
 // Texts are written `batch` at a time, each from its own prompt and with draws of its own: text
-// number i depends on the model, prompt i and seed + i, not on the texts beside it. A text ends with
-// the document, or with its number of tokens. Where it outgrows model.sequence, the newest half of
-// that many tokens is read anew, as the beginning of what follows.
+// number i depends on the model, prompt i and seed + i, not on the texts beside it. A text ends
+// with the document, or with its number of tokens. Where it outgrows model.sequence, the newest
+// half of that many tokens is read anew, as the beginning of what follows.
 #ifndef WEFT_TRAINER_LOOP_GENERATE_H_
 #define WEFT_TRAINER_LOOP_GENERATE_H_
 

@@ -1,5 +1,7 @@
 #include "trainer/loop/trained_model.h"
 
+#include <ATen/Parallel.h>
+
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -123,6 +125,8 @@ absl::StatusOr<TrainedModel> LoadTrainedModel(const std::string& path,
                      result.checkpoint, " ", config.model.vocabulary, ": it is another's"));
   }
   result.tokenizer = std::make_unique<Tokenizer>(std::move(loaded));
+  if (options.threads > 0) at::set_num_threads(options.threads);
+  result.threads = at::get_num_threads();
   result.precision = options.precision.value_or(config.precision);
   WEFT_ASSIGN_OR_RETURN(std::vector<at::Tensor> tensors,
                         LoadModel(result.checkpoint, config.model, result.precision));

@@ -19,6 +19,7 @@ struct TrainedModel {
   std::string checkpoint;  // its folder
   int64_t step = 0;
   Precision precision = Precision::kFp32;  // that the model computes in
+  int threads = 1;
   std::unique_ptr<Gpt> model;
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<std::string> passed_over;  // newer checkpoints that are not whole, and why
@@ -27,6 +28,7 @@ struct TrainedModel {
 struct TrainedModelOptions {
   std::optional<Precision> precision;  // none: that of the run
   std::string tokenizer;               // file; empty: that of the run
+  int threads = 0;  // that compute in this process from now on; 0: OMP_NUM_THREADS, or every core's
 };
 
 // `path`: a checkpoint's folder, the folder of a run, of which the newest whole checkpoint is

@@ -29,11 +29,11 @@
 #include "trainer/loop/export.h"
 #include "trainer/loop/forecast.h"
 #include "trainer/loop/generate.h"
-#include "trainer/memory/memory.h"
 #include "trainer/loop/metrics_log.h"
 #include "trainer/loop/peak.h"
 #include "trainer/loop/progress.h"
 #include "trainer/loop/step.h"
+#include "trainer/memory/memory.h"
 #include "trainer/plot/timeline.h"
 
 namespace weft::train {

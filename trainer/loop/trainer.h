@@ -35,8 +35,8 @@ struct RunOptions {
   bool recovered = false;  // Train was called before, or this process replaces one that died
   // Told after which step a recovered run goes on; an error ends it. May be null.
   std::function<absl::Status(int64_t step)> going_on;
-  // Expected time between two failures of the job; 0: checkpoints come every config.checkpoint_every
-  // steps. Else the interval is chosen (trainer/checkpoint/save_schedule.h).
+  // Expected time between two failures of the job; 0: checkpoints come every
+  // config.checkpoint_every steps. Else the interval is chosen (checkpoint/save_schedule.h).
   absl::Duration between_failures = absl::ZeroDuration();
   absl::Time started;    // when this process began
   int64_t failures = 0;  // of the job that this process has seen

@@ -17,8 +17,8 @@ void CountTensorMemory();
 Bytes TensorMemory();
 Bytes PeakTensorMemory();
 void ForgetTensorPeak();
-// For a tensor whose memory LibTorch did not allocate: its bytes, and the same below 0 when it goes.
-// Thread-safe.
+// For a tensor whose memory LibTorch did not allocate: its bytes, and the same below 0 when it
+// goes. Thread-safe.
 void AddTensorMemory(int64_t bytes);
 
 // From the kernel; 0 where /proc does not say. Of this process: what is resident, the most that
