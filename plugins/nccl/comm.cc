@@ -10,6 +10,9 @@
 namespace weft::nccl {
 namespace {
 
+// Messages after which a link counts as one that measures no round trips.
+constexpr int kLinkStateAskedMost = 256;
+
 // NCCL's tags are ints; the sign is kept out of the upper half.
 uint64_t KeyOf(int tag) { return static_cast<uint32_t>(tag); }
 
@@ -113,10 +116,15 @@ void Comm::Deregister(std::unique_ptr<MemoryHandle> memory) {
 
 bool Comm::TakeLinkState(absl::Time now, ProfiledLink* state) {
   if (now < link_state_due_) return false;
-  link_state_due_ = now + link_state_wait_;
-  link_state_wait_ = std::min(2 * link_state_wait_, absl::Milliseconds(100));
   std::lock_guard lock(mutex_);
   const net::FlowCounters counters = connection().link().Counters();
+  // Before the first answer there is no round trip: the next messages ask again.
+  if (counters.rtt_ns == 0 && link_state_asked_ < kLinkStateAskedMost) {
+    ++link_state_asked_;
+    return false;
+  }
+  link_state_due_ = now + link_state_wait_;
+  link_state_wait_ = std::min(2 * link_state_wait_, absl::Milliseconds(100));
   state->rtt_ns = counters.rtt_ns;
   state->repeats = counters.repeats - repeats_said_;
   repeats_said_ = counters.repeats;

@@ -97,6 +97,7 @@ class Comm {
   absl::Time link_state_due_ = absl::InfinitePast();
   absl::Duration link_state_wait_ = absl::Milliseconds(1);
   uint64_t repeats_said_ = 0;
+  int link_state_asked_ = 0;  // in vain: the link had no round trip yet
 };
 
 class SendComm final : public Comm {

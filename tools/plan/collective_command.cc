@@ -286,6 +286,7 @@ Picture PictureOf(const Group& group, absl::Span<const Answer> answers) {
       const planner::Plan& shown = chosen ? answer.choice : plan;
       const int64_t nanoseconds =
           answer.simulated.empty() ? shown.nanoseconds : answer.Simulated(shown).value_or(0);
+      if (nanoseconds == 0) continue;  // not simulated
       picture.Add(plan.algorithm->name, static_cast<double>(answer.bytes),
                   BusBandwidth(group, answer.bytes, nanoseconds), chosen);
     }
