@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kEpochKey[] = "recovery/epoch";
 constexpr char kReady[] = "ready";
-// Of one watch of a join; it is followed by another.
+// How long a guard's call watches the epoch before the guard calls again.
 constexpr absl::Duration kWatchPatience = absl::Minutes(1);
 // For the value of a key that is there.
 constexpr absl::Duration kReadPatience = absl::Seconds(10);

@@ -14,7 +14,7 @@ int64_t TotalElements(const std::vector<at::Tensor>& tensors) {
   return elements;
 }
 
-// Nothing: our data types have none of that name.
+// Our data type for LibTorch's; nothing where we have none of that meaning.
 std::optional<DataType> SameType(at::ScalarType type) {
   switch (type) {
     case at::kBool:

@@ -180,7 +180,7 @@ LaunchedRank ReadSlurm(EnvironmentVariables& variables, int64_t step) {
   LaunchedRank rank;
   rank.launcher = Launcher::kSlurm;
   const size_t before = variables.problems().size();
-  // Of the step: SLURM_NTASKS may be the allocation's.
+  // The step's number of tasks; SLURM_NTASKS may be that of the whole allocation.
   rank.world_size = variables.RequiredInt("SLURM_STEP_NUM_TASKS", 1, kWorldSizeMax);
   rank.rank = variables.RequiredInt("SLURM_PROCID", 0, kWorldSizeMax - 1);
   rank.local_rank = variables.RequiredInt("SLURM_LOCALID", 0, kWorldSizeMax - 1);

@@ -53,7 +53,7 @@ class Translator {
   }
   // A message is one node, at its send.
   size_t Node(size_t index) const { return IsReceive(At(index).kind) ? partner_[index] : index; }
-  // Of one half of a message, or of a step that is none.
+  // What one half of a message waits for, or a step that is no message.
   template <typename Visit>
   void ForEachNeedOf(size_t half, Visit visit) const {
     const StepName name = names_[half];
@@ -72,8 +72,18 @@ class Translator {
     return placement_.local.bytes_per_second() > 0 ||
            placement_.local_latency > absl::ZeroDuration();
   }
-  bool IsEager(size_t node) const;
+  // Where a step is done, and where a send goes.
+  topology::Endpoint Source(size_t node) const { return placement_.endpoints[names_[node].rank]; }
+  topology::Endpoint Target(size_t node) const {
+    return placement_.endpoints[static_cast<size_t>(At(node).peer)];
+  }
+  bool LeavesItsHost(size_t node) const { return Source(node).host != Target(node).host; }
+  Bytes Length(size_t node) const {
+    return placement_.element * static_cast<int64_t>(At(node).length);
+  }
   OperationId AddTransfer(size_t node, absl::Span<const OperationId> after);
+  OperationId AddSend(size_t node, absl::Span<const OperationId> sender,
+                      absl::Span<const OperationId> after);
   // `sender`: what the sending half of a message waits for; `after`: what both do.
   OperationId Add(size_t node, absl::Span<const OperationId> sender,
                   absl::Span<const OperationId> after);
@@ -134,49 +144,39 @@ absl::Status Translator::Match() {
   return absl::OkStatus();
 }
 
-// Eager messages wait for their sender alone, and who waits for them waits for both.
-bool Translator::IsEager(size_t node) const {
-  const Step& step = At(node);
-  if (step.kind != StepKind::kSend) return false;
-  const topology::Endpoint here = placement_.endpoints[names_[node].rank];
-  const topology::Endpoint there = placement_.endpoints[static_cast<size_t>(step.peer)];
-  return here.host != there.host &&
-         placement_.element * static_cast<int64_t>(step.length) <= placement_.eager;
-}
-
 OperationId Translator::AddTransfer(size_t node, absl::Span<const OperationId> after) {
-  const Step& step = At(node);
-  const topology::Endpoint here = placement_.endpoints[names_[node].rank];
-  const topology::Endpoint there = placement_.endpoints[static_cast<size_t>(step.peer)];
-  const Bytes bytes = placement_.element * static_cast<int64_t>(step.length);
   OperationId posted = 0;
-  if (here.host != there.host && placement_.send_latency > absl::ZeroDuration()) {
-    posted = Compute(here, placement_.send_latency, after);
+  if (LeavesItsHost(node) && placement_.send_latency > absl::ZeroDuration()) {
+    posted = Compute(Source(node), placement_.send_latency, after);
     after = {&posted, 1};
   }
-  return workload_.Add(
-      {.in_order = true, .source = here, .target = there, .bytes = bytes, .group = group_}, after);
+  return workload_.Add({.in_order = true,
+                        .source = Source(node),
+                        .target = Target(node),
+                        .bytes = Length(node),
+                        .group = group_},
+                       after);
+}
+
+OperationId Translator::AddSend(size_t node, absl::Span<const OperationId> sender,
+                                absl::Span<const OperationId> after) {
+  if (!LeavesItsHost(node) && TakesTimeInside()) {
+    const bool counts = placement_.local.bytes_per_second() > 0;
+    const absl::Duration moving = counts ? Length(node) / placement_.local : absl::ZeroDuration();
+    return Compute(Source(node), placement_.local_latency + moving, after);
+  }
+  if (!LeavesItsHost(node) || Length(node) > placement_.eager) return AddTransfer(node, after);
+  // An eager message waits for its sender alone; who waits for it waits for its receive as well.
+  std::vector<OperationId> met(after.begin(), after.end());
+  met.push_back(AddTransfer(node, sender));
+  return workload_.Add({.kind = OperationKind::kJoin, .group = group_}, met);
 }
 
 OperationId Translator::Add(size_t node, absl::Span<const OperationId> sender,
                             absl::Span<const OperationId> after) {
-  const Step& step = At(node);
-  const Bytes bytes = placement_.element * static_cast<int64_t>(step.length);
-  const topology::Endpoint here = placement_.endpoints[names_[node].rank];
-  if (step.kind == StepKind::kSend) {
-    if (IsEager(node)) {
-      std::vector<OperationId> met(after.begin(), after.end());
-      met.push_back(AddTransfer(node, sender));
-      return workload_.Add({.kind = OperationKind::kJoin, .group = group_}, met);
-    }
-    const topology::Endpoint there = placement_.endpoints[static_cast<size_t>(step.peer)];
-    if (here.host != there.host || !TakesTimeInside()) return AddTransfer(node, after);
-    const bool counts = placement_.local.bytes_per_second() > 0;
-    const absl::Duration moving = counts ? bytes / placement_.local : absl::ZeroDuration();
-    return Compute(here, placement_.local_latency + moving, after);
-  }
+  if (At(node).kind == StepKind::kSend) return AddSend(node, sender, after);
   if (placement_.memory.bytes_per_second() > 0) {
-    return Compute(here, bytes / placement_.memory, after);
+    return Compute(Source(node), Length(node) / placement_.memory, after);
   }
   if (after.size() == 1) return after[0];
   return workload_.Add({.kind = OperationKind::kJoin, .group = group_}, after);

@@ -27,10 +27,11 @@ struct SimulationPlacement {
   std::vector<topology::Endpoint> endpoints;  // by rank
   Bytes element{4};
   Bandwidth memory;  // of copies and reductions, by bytes written; 0: they take no time
-  // Of a message between two ranks of a host, each alone; 0: it takes the latency only.
+  // The rate and the latency of a message between two ranks of a host, each message alone. A rate
+  // of 0: the message takes its latency only; both 0: it takes no time.
   Bandwidth local;
-  absl::Duration local_latency;  // likewise; where both are 0, the message takes no time
-  absl::Duration send_latency;   // of a message to another host, before it leaves
+  absl::Duration local_latency;
+  absl::Duration send_latency;  // of a message to another host, before it leaves
   Bytes eager;  // messages to other hosts up to this long leave before their receive is posted
 };
 

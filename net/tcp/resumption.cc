@@ -19,7 +19,8 @@ namespace {
 constexpr absl::Duration kProbeFirst = absl::Milliseconds(50);
 constexpr absl::Duration kProbeLongest = absl::Seconds(1);
 
-// Of a socket that another way serves: tries to return to the planned one.
+// Pauses between the attempts of a socket on another way to return to its planned way, and the time
+// that one attempt has.
 constexpr absl::Duration kReturnFirst = absl::Seconds(1);
 constexpr absl::Duration kReturnLongest = absl::Seconds(16);
 constexpr absl::Duration kReturnAttempt = absl::Milliseconds(500);

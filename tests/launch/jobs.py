@@ -20,6 +20,9 @@ import tempfile
 import unittest
 
 FOLDER = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER.parent / "tools/run"))
+import tiny_training  # pylint: disable=wrong-import-position
+
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 RANKS = 4
 STEPS = 6
@@ -28,31 +31,6 @@ END_WITHIN = 60.0  # seconds, of the other ranks after the death of one
 # What they end with, whoever started them.
 NAMED = (r"weft-train: .*rank RANK is gone: .*rank RANK \(process \d+ on \S+\) has died.*"
          r"\[process rank=RANK\]")
-
-CONFIG = """
-[model]
-layers = 1
-hidden = 32
-heads = 2
-sequence = 16
-[train]
-steps = STEPS
-global_batch = 8
-threads = 1
-precision = "fp32"
-peak_tflops = 1.0
-[data]
-prefix = "PREFIX"
-[validation]
-every = 0
-batches = 1
-[checkpoint]
-every = 0
-[sample]
-tokens = 0
-[log]
-trace_steps = 0
-"""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -129,14 +107,17 @@ class Test(unittest.TestCase):
         subprocess.run([BIN / "weft-data", "prepare", "--input", folder / "text", "--output-prefix",
                         folder / "tiny", "--vocab-size", "300"], check=True, timeout=PATIENCE,
                        stdout=subprocess.DEVNULL)
-        cls.config = CONFIG.replace("PREFIX", str(folder / "tiny"))
+        cls.prefix = folder / "tiny"
+
+    def config(self, steps: int) -> str:
+        return tiny_training.config(self.prefix, steps, global_batch=8, checkpoint_every=0)
 
     def launch(self, command: list[str]) -> tuple[int, str]:
         raise NotImplementedError
 
     def train(self, launch, variable: str, steps=STEPS, killed=-1) -> Run:
         folder = pathlib.Path(tempfile.mkdtemp(dir=self.scratch.name))
-        (folder / "config.toml").write_text(self.config.replace("STEPS", str(steps)))
+        (folder / "config.toml").write_text(self.config(steps))
         status, output = launch(
             [sys.executable, "-B", str(FOLDER / "rank.py"), str(folder), str(RANKS), variable,
              str(killed), str(folder / "run/metrics.jsonl"), str(BIN / "weft-train"),

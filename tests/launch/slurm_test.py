@@ -50,7 +50,7 @@ class SlurmTest(jobs.LauncherTests, jobs.Test):
 
     def test_the_batch_script_of_the_documentation_trains(self):
         folder = pathlib.Path(self.scratch.name)
-        (folder / "config.toml").write_text(self.config.replace("STEPS", str(jobs.STEPS)))
+        (folder / "config.toml").write_text(self.config(jobs.STEPS))
         script = pathlib.Path(os.environ["WEFT_SOURCE"]) / "docs/launch/train.sbatch"
         status, output = self.call(
             "sbatch", "--wait", "--nodes", "2", "--ntasks-per-node", "2", "--output", folder / "log",

@@ -156,21 +156,9 @@ std::string VerifiedTier::ToString() const {
   return text;
 }
 
-int Verified::asked() const {
+int Verified::Sum(int VerifiedTier::*count) const {
   int sum = 0;
-  for (const VerifiedTier& tier : tiers) sum += tier.asked;
-  return sum;
-}
-
-int Verified::right() const {
-  int sum = 0;
-  for (const VerifiedTier& tier : tiers) sum += tier.right;
-  return sum;
-}
-
-int Verified::silent() const {
-  int sum = 0;
-  for (const VerifiedTier& tier : tiers) sum += tier.silent;
+  for (const VerifiedTier& tier : tiers) sum += tier.*count;
   return sum;
 }
 

@@ -48,13 +48,16 @@ struct Verified {
   // spine0".
   std::string example;
 
-  int asked() const;
-  int right() const;
-  int silent() const;
+  int asked() const { return Sum(&VerifiedTier::asked); }
+  int right() const { return Sum(&VerifiedTier::right); }
+  int silent() const { return Sum(&VerifiedTier::silent); }
   bool HasMoved() const { return asked() - right() - silent() > 0; }
   // Those with too few answers.
   std::vector<VerifiedTier> Unverified() const;
   std::string ToString() const;  // "32 flows asked for: 32 as planned"
+
+ private:
+  int Sum(int VerifiedTier::*count) const;
 };
 
 // `origin`: of `known`, for messages. NotFound: no such host. Takes `limit` and one answer's time

@@ -147,7 +147,6 @@ class ConnectionPlan {
   // Connections that got a port of the kernel's, as no free one took their way. Gives how many
   // there are now.
   int64_t CountKernelPort() { return ++kernel_ports_; }
-  int64_t kernel_ports() const { return kernel_ports_; }
 
  private:
   struct Place {

@@ -38,7 +38,7 @@ class LinkPaths {
     int host_mtu = 0;  // of the way within this host, if the peer is on it; else 0
     // Those that a plan directory puts onto planned ways; empty: no plan, or it says nothing.
     std::vector<PathId> planned;
-    // Those on spare ways of the plan, the least loaded first.
+    // Paths on the plan's spare ways, the least loaded first.
     std::vector<PathId> spare;
   };
 
@@ -120,7 +120,7 @@ class UdpPaths final : public LinkPaths {
   std::pair<std::string, int> WayOf(PathId path) const override;
 
  private:
-  // Of each way the first path that takes it and is not of `but`.
+  // For each way, the first path that takes it and is not one of `but`.
   std::vector<PathId> PathsOf(absl::Span<const topology::PathWay> ways,
                               absl::Span<const PathId> but) const;
   absl::Status FindPlannedPaths(Facts& facts) const;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/collectives/c10d/thrown_by.h"
 #include "tests/collectives/job.h"
 
 namespace weft::collectives {
@@ -72,16 +73,6 @@ at::Tensor Reduced(int ranks, at::IntArrayRef sizes, at::ScalarType type,
 
 void ExpectEqual(const at::Tensor& got, const at::Tensor& wanted) {
   EXPECT_TRUE(at::equal(got, wanted)) << "got " << got << "\nwanted " << wanted;
-}
-
-// The text of what `body` throws; empty when it does not.
-std::string ThrownBy(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
 }
 
 c10d::AllreduceOptions With(c10d::ReduceOp::RedOpType op) {

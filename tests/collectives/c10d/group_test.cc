@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/collectives/c10d/thrown_by.h"
+
 namespace weft::collectives {
 namespace {
 
@@ -96,15 +98,6 @@ float SumOver(const Group& group, int first_rank) {
   Tensors tensors{at::full({3}, static_cast<float>(1 << first_rank))};
   group->allreduce(tensors, {})->wait();
   return tensors[0][0].item<float>();
-}
-
-std::string ThrownBy(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
 }
 
 TEST(ProcessGroups, AGroupTakesRanksOfTheDefaultGroup) {

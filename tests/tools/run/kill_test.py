@@ -16,6 +16,7 @@ import tempfile
 import time
 import unittest
 
+import tiny_training
 from processes import environment, is_zombie, of_job, program, until
 
 KILLS = int(os.environ.get("WEFT_KILLS", "50"))
@@ -27,31 +28,6 @@ RANKS = 2
 STEPS = 120
 EVERY = 5  # steps between checkpoints
 STARTUP = 120.0  # a bound on hangs
-
-CONFIG = f"""
-[model]
-layers = 1
-hidden = 32
-heads = 2
-sequence = 16
-[train]
-steps = {STEPS}
-global_batch = 4
-threads = 1
-precision = "fp32"
-peak_tflops = 1.0
-[data]
-prefix = "PREFIX"
-[validation]
-every = 0
-batches = 1
-[checkpoint]
-every = {EVERY}
-[sample]
-tokens = 0
-[log]
-trace_steps = 0
-"""
 
 
 def write_text(path: str, draw: random.Random):
@@ -139,7 +115,7 @@ class KillTest(unittest.TestCase):
                        timeout=STARTUP)
         self.config = os.path.join(self.folder, "tiny.toml")
         with open(self.config, "w", encoding="utf-8") as file:
-            file.write(CONFIG.replace("PREFIX", prefix))
+            file.write(tiny_training.config(prefix, STEPS, global_batch=4, checkpoint_every=EVERY))
         self.count = 0
 
     def start(self, run: str, own_store: bool) -> Job:

@@ -18,36 +18,12 @@ import sys
 import tempfile
 import unittest
 
+import tiny_training
 from processes import environment, of_job, program, until
 
 LIMIT = 1024
 STRANGERS = 1500
 STARTUP = 120.0  # seconds, a bound on hangs
-
-CONFIG = """
-[model]
-layers = 1
-hidden = 32
-heads = 2
-sequence = 16
-[train]
-steps = 1000000
-global_batch = 4
-threads = 1
-precision = "fp32"
-peak_tflops = 1.0
-[data]
-prefix = "PREFIX"
-[validation]
-every = 0
-batches = 1
-[checkpoint]
-every = 20
-[sample]
-tokens = 0
-[log]
-trace_steps = 0
-"""
 
 
 def listeners(pid: int) -> list[int]:
@@ -90,7 +66,8 @@ class StrangersTest(unittest.TestCase):
                         prefix, "--vocab-size", "300"], check=True, stdout=subprocess.DEVNULL,
                        timeout=STARTUP)
         config = pathlib.Path(folder, "tiny.toml")
-        config.write_text(CONFIG.replace("PREFIX", prefix), encoding="utf-8")
+        config.write_text(tiny_training.config(prefix, steps=1000000, global_batch=4, checkpoint_every=20),
+                          encoding="utf-8")
         self.job = f"strangers-{os.getpid()}"
         self.run_dir = os.path.join(folder, "run")
         self.log = open(os.path.join(folder, "log"), "w+", encoding="utf-8", errors="replace")

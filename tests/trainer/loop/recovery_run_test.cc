@@ -198,12 +198,10 @@ TEST_F(RecoveryRunTest, ADeathWhileTheOthersJoinIsNotWaitedOut) {
   const auto client = JobClient(first);
   ASSERT_NE(client, nullptr);
   kill(first, SIGKILL);
-  pid_t second = 0;
+  pid_t second = first;
   for (int i = 0; i < 60'000 && (second == 0 || second == first); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
     second = ProcessOf("join", 1);
-    if (second == 0 || second == first) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
   }
   ASSERT_TRUE(second > 0 && second != first);
   kill(second, SIGSTOP);
