@@ -1,7 +1,7 @@
 """Rendezvous stores: ours against Redis and torch's TCPStore, and a new group over real processes.
 
-All three servers are driven by weft-init's own clients: connections without a thread each, in two
-processes, and no client library of anybody is measured. A round runs ours, Redis' and TCPStore's in
+All three servers are driven by clients of init_bench's own: connections without a thread each, in
+two processes, and no client library of anybody is measured. A round runs ours, Redis' and TCPStore's in
 turn; a row's number is the median over the rounds. Messages are those of one round on the wire.
 
 Cases: each phase of all ranks, of `--layouts`; operations per second and 99th percentile of their
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 
+BENCH = "tests/init_bench"
 PEERS = {"redis": "Redis", "torch": "TCPStore"}
 LIMIT_S = 600
 
@@ -28,8 +29,9 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def weft_init(*arguments) -> dict:
-    program = pathlib.Path(os.environ["WEFT_BIN"]) / "weft-init"
+def measure(name, *arguments) -> dict:
+    """What the program `name` writes as its result."""
+    program = pathlib.Path(os.environ["WEFT_BIN"]) / name
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         words = [str(word) for word in (program, *arguments, "--json", file.name)]
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -52,13 +54,13 @@ def row(case: str, ours: float, peer: float, name: str, unit: str, repeats: int)
                       "repeats": repeats}), flush=True)
 
 
-def compare(rounds: int, what: str, peers: list, measure, cases) -> None:
-    """`measure(store)` gives a result; `cases(result)` a dict of (case, unit) -> number."""
+def compare(rounds: int, what: str, peers: list, run, cases) -> None:
+    """`run(store)` gives a result; `cases(result)` a dict of (case, unit) -> number."""
     results = {store: [] for store in ("weft", *peers)}
     for turn in range(rounds):
         for store in results:
             say(f"{what}, round {turn + 1} of {rounds}: {store}")
-            results[store].append(cases(measure(store)))
+            results[store].append(cases(run(store)))
     for case, unit in results["weft"][0]:
         ours = statistics.median(one[case, unit] for one in results["weft"])
         for store in peers:
@@ -96,18 +98,20 @@ def main() -> None:
     options = parser.parse_args()
     if "phases" in options.cases:
         for layout in options.layouts:
-            compare(options.rounds, layout, options.peers, lambda store, layout=layout: weft_init(
-                "--records", "all", "--layout", layout, "--connect-ranks", 0, *on(store)), phases)
+            compare(options.rounds, layout, options.peers, lambda store, layout=layout: measure(
+                BENCH, "phases", "--records", "all", "--layout", layout, "--connect-ranks", 0,
+                *on(store)), phases)
     if "ops" in options.cases:
         compare(options.rounds, "ops", options.peers,
-                lambda store: weft_init("--ops", *on(store)), operations)
+                lambda store: measure(BENCH, "operations", *on(store)), operations)
     if "groups" in options.cases and "torch" in options.peers:
         groups(options)
     for processes in options.processes if "new-group" in options.cases else []:
         times = []
         for turn in range(options.rounds):
             say(f"new group, {processes} processes, round {turn + 1} of {options.rounds}")
-            times.append(weft_init("--new-group", "--ranks", processes)["ready_seconds"] * 1e3)
+            result = measure("weft-init", "new-group", "--ranks", processes)
+            times.append(result["ready_seconds"] * 1e3)
         goal = {64: 8.0, 128: 20.0}.get(processes, 0.0)
         row(f"new group over {processes} processes", statistics.median(times), goal, "goal", "ms",
             options.rounds)
@@ -118,9 +122,9 @@ def groups(options) -> None:
     layout = options.group_layout
     for turn in range(options.rounds):
         say(f"all groups of {layout}, round {turn + 1} of {options.rounds}")
-        compared = weft_init("--torch-compare", "--layout", layout, *on("torch"))
-        torch.append(compared["torch_compare"])
-        times = weft_init("--layout", layout, "--connect-ranks", 0)["phases"]
+        compared = measure(BENCH, "groups", "--layout", layout, *on("torch"))
+        torch.append(compared["one_by_one"])
+        times = measure("weft-init", "phases", "--layout", layout, "--connect-ranks", 0)["phases"]
         ours.append(times["exchange"] + times["groups"])
     last = [one["one_by_one"][-1] for one in torch]
     how = "predicted" if last[0]["predicted"] else "measured"

@@ -3,9 +3,6 @@
 #include <cstring>
 
 #include "collectives/store/protocol/store_protocol.h"
-#include "tools/init/redis_client.h"
-#include "tools/init/torch_client.h"
-#include "tools/init/weft_client.h"
 
 namespace weft::init {
 
@@ -19,18 +16,6 @@ absl::string_view Expected::value(int rank) const {
   uint32_t size = 0;
   std::memcpy(&size, bytes_.data() + offset, sizeof(size));
   return absl::string_view(bytes_).substr(offset + sizeof(size), size);
-}
-
-std::unique_ptr<Client> MakeClient(StoreKind store, const ClientSetup& setup) {
-  switch (store) {
-    case StoreKind::kWeft:
-      return std::make_unique<WeftClient>(setup);
-    case StoreKind::kRedis:
-      return std::make_unique<RedisClient>(setup);
-    case StoreKind::kTorch:
-      return std::make_unique<TorchClient>(setup);
-  }
-  return nullptr;
 }
 
 }  // namespace weft::init

@@ -1,7 +1,7 @@
 // One simulated rank's way to a store, without a thread or a process of its own: a real connection
-// in a reactor. Three of them: our own store's (weft_client.h), a Redis server's (redis_client.h),
-// and torch's TCPStore's (torch_client.h), each spoken to in its own protocol and in the way that
-// suits it best, so that what differs between them is the store.
+// in a reactor: our own store's (weft_client.h), or a peer's (tests/bench/init), each spoken to in
+// its own protocol and in the way that suits it best, so that what differs between them is the
+// store.
 //
 // Not thread-safe; the reactor's thread calls everything, and `Done` functions, too.
 #ifndef WEFT_TOOLS_INIT_CLIENT_H_
@@ -23,7 +23,6 @@
 #include "collectives/store/rank_set.h"
 #include "collectives/store/relay/store_link.h"
 #include "net/transport.h"
-#include "tools/init/options.h"
 
 namespace weft::init {
 
@@ -91,8 +90,6 @@ struct ClientSetup {
   bool local = false;       // the store is this host's relay
   bool checks_file = true;  // where the exchange lies in a file that a host's ranks share
 };
-
-std::unique_ptr<Client> MakeClient(StoreKind store, const ClientSetup& setup);
 
 }  // namespace weft::init
 

@@ -18,10 +18,10 @@
 #include "base/socket_address.h"
 #include "base/status.h"
 #include "net/secret.h"
+#include "tools/init/measured_store.h"
 #include "tools/init/peer_links.h"
 #include "tools/init/process.h"
 #include "tools/init/simulated_rank.h"
-#include "tools/init/store_process.h"
 #include "tools/init/worker.h"
 
 namespace weft::init {
@@ -146,7 +146,7 @@ absl::StatusOr<Measurement> Measure(const Options& given,
   auto tick = [&] { progress(shared->finished); };
   WEFT_RETURN_IF_ERROR(AwaitAll(workers, "ready", absl::Minutes(1), tick));
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<StoreProcess> store,
-                        StoreProcess::Start(options, plan.secret));
+                        options.store->Start(options.ranks, plan.secret));
   m.note = store->note();
   for (const auto& worker : workers) worker->Tell(store->address());
   WEFT_RETURN_IF_ERROR(AwaitAll(workers, "ok", 2 * options.timeout, tick));

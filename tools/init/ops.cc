@@ -12,7 +12,7 @@
 #include "net/secret.h"
 #include "tools/init/client.h"
 #include "tools/init/measure.h"
-#include "tools/init/store_process.h"
+#include "tools/init/measured_store.h"
 
 namespace weft::init {
 namespace {
@@ -38,7 +38,7 @@ class Load {
       setup.secret = secret_;
       setup.rank = i;
       setup.host = "host0";
-      auto client = MakeClient(options_.store, setup);
+      auto client = options_.store->MakeClient(setup);
       client->Start([&](const absl::Status& status) {
         if (status_.ok()) status_ = status;
         --due;
@@ -172,7 +172,10 @@ absl::StatusOr<OpsMeasurement> MeasureOps(const Options& options,
                                                      limit, ": raise the hard limit (ulimit -Hn)"));
   }
   net::JobSecret secret = net::NewJobSecret();
-  WEFT_ASSIGN_OR_RETURN(auto store, StoreProcess::Start(options, secret));
+  WEFT_ASSIGN_OR_RETURN(
+      auto store,
+      options.store->Start(
+          *std::max_element(options.op_connections.begin(), options.op_connections.end()), secret));
   OpsMeasurement m;
   m.note = store->note();
   for (int connections : options.op_connections) {

@@ -9,18 +9,6 @@
 
 namespace weft::init {
 
-const char* ToString(StoreKind store) {
-  switch (store) {
-    case StoreKind::kWeft:
-      return "weft";
-    case StoreKind::kRedis:
-      return "redis";
-    case StoreKind::kTorch:
-      return "torch";
-  }
-  return "unknown";
-}
-
 absl::Status Resolve(Options& o) {
   WEFT_ASSIGN_OR_RETURN(o.mesh, topology::ParseMesh(o.layout));
   if (o.ranks == 0) o.ranks = o.mesh.ranks();
@@ -38,14 +26,13 @@ absl::Status Resolve(Options& o) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--replace ", o.replace, ": at most half of the ranks", o.relay ? ", in whole hosts" : ""));
   }
-  if (o.store != StoreKind::kWeft && (o.relay || o.replace > 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(o.relay ? "--relay" : "--replace",
-                                                   ": only --store weft has that, not ",
-                                                   ToString(o.store)));
+  if (!o.store->has_exchanges() && (o.relay || o.replace > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        o.relay ? "--relay" : "--replace", ": only --store weft has that, not ", o.store->name()));
   }
-  if (o.store != StoreKind::kWeft && !o.all_records) {
+  if (!o.store->has_exchanges() && !o.all_records) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--records wanted: only --store weft has exchanges, not ", ToString(o.store)));
+        absl::StrCat("--records wanted: only --store weft has exchanges, not ", o.store->name()));
   }
   if (o.replace > 0 && o.all_records) {
     return absl::InvalidArgumentError(
@@ -53,15 +40,9 @@ absl::Status Resolve(Options& o) {
                      ": new ranks find the others' records where an exchange has left them; not "
                      "with --records all"));
   }
-  if (o.fan_out > 0 && !o.relay && !o.simulate) {
+  if (o.fan_out > 0 && !o.relay) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--fan-out ", o.fan_out, ": relays of relays need --relay, or --simulate"));
-  }
-  if (o.store == StoreKind::kWeft && !o.address.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--address ", o.address,
-                     ": our own store is started by the program; redis and torch may "
-                     "run before"));
+        absl::StrCat("--fan-out ", o.fan_out, ": relays of relays need --relay"));
   }
   return absl::OkStatus();
 }

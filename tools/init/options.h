@@ -1,4 +1,4 @@
-// weft-init's command line.
+// What weft-init's sub-commands, and the benchmark beside it, are told.
 #ifndef WEFT_TOOLS_INIT_OPTIONS_H_
 #define WEFT_TOOLS_INIT_OPTIONS_H_
 
@@ -7,20 +7,16 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "tools/init/group_maker.h"
+#include "tools/init/measured_store.h"
 #include "topology/job/mesh.h"
 
 namespace weft::init {
 
-enum class StoreKind { kWeft, kRedis, kTorch };
-const char* ToString(StoreKind store);  // "weft"
-
 inline constexpr int kLinkRanks = 1024;
 
 struct Options {
-  StoreKind store = StoreKind::kWeft;
-  std::string address;  // of a server that runs already; empty: one is started
-  std::string redis_server = "redis-server";
-  std::string torch_python = "python3";
+  const MeasuredStore* store = &WeftStore();
   int ranks = 0;  // 0: those of the layout
   int hosts = 0;  // 0: one for 8 ranks
   std::string layout = "tp8,pp8,dp16";
@@ -36,16 +32,8 @@ struct Options {
   // when there are up to kLinkRanks, else of so many.
   int connect_ranks = -1;
   int link_port = 0;  // at which ranks listen, each at its own address
-  // Groups are made one after the other, as torch does, in place of the one exchange.
-  bool one_by_one = false;
-  bool torch_compare = false;
-  int64_t compare_messages = 1'000'000;  // up to so many it measures: some ten seconds
-  // The other things that the program does.
-  bool ops = false;
-  bool new_group = false;
-  bool simulate = false;
-  bool nccl = false;
-  bool floor = false;
+  // Makes the groups in place of the one exchange; null: nothing does.
+  MakeGroupMaker group_maker;
   std::string cuda_library;  // empty: where Device::Load() looks
   int ranks_per_root = 256;
   std::vector<int> op_connections = {1, 16, 256};
@@ -54,7 +42,6 @@ struct Options {
   std::string fabric;  // empty: a leaf-spine of the hosts
   int fan_out = 0;     // relays below a relay; 0: all hosts at the root
   std::string costs;   // empty: measured
-  std::string json;
   absl::Duration timeout = absl::Seconds(60);
 
   topology::Mesh mesh;  // of `layout`

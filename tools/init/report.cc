@@ -34,7 +34,7 @@ void PrintTable(const Options& options, const Measurement& m) {
   absl::PrintF(
       "%d ranks on %d hosts, layout %s, store %s%s; %d client processes and the server "
       "on this machine\n\n",
-      m.ranks, m.hosts, options.mesh.ToText(), ToString(options.store),
+      m.ranks, m.hosts, options.mesh.ToText(), options.store->name(),
       !options.relay ? ""
       : options.fan_out == 0
           ? " with a relay a host"
@@ -57,7 +57,7 @@ void PrintTable(const Options& options, const Measurement& m) {
   absl::PrintF("messages: %d on all connections, %d of them with the root; server CPU %s\n",
                m.messages, m.root_messages,
                m.server_cpu_seconds < 0 ? "unknown" : TimeText(m.server_cpu_seconds));
-  if (!options.one_by_one) {
+  if (!options.group_maker) {
     absl::PrintF("records: %.1f KB to a %s, %s%s\n", static_cast<double>(m.exchange_bytes) * 1e-3,
                  options.relay ? "host" : "rank",
                  options.all_records ? "those of all" : "those that it needs, on average",
@@ -65,7 +65,7 @@ void PrintTable(const Options& options, const Measurement& m) {
                                   : absl::StrFormat("; the root sent %.1f MB in all",
                                                     static_cast<double>(m.root_bytes) * 1e-6));
   }
-  int sampled = options.one_by_one ? 0 : SampledRanks(options);
+  int sampled = options.group_maker ? 0 : SampledRanks(options);
   absl::PrintF("connections between ranks: %d opened", m.connections);
   if (sampled < m.ranks) {
     absl::PrintF(", all of those of %d ranks on evenly spread hosts (--connect-ranks)", sampled);
@@ -100,7 +100,7 @@ Json ToJson(const Options& options, const Measurement& m) {
   return {
       {"ranks", m.ranks},
       {"hosts", m.hosts},
-      {"store", ToString(options.store)},
+      {"store", options.store->name()},
       {"relay", options.relay},
       {"fan_out", options.fan_out},
       {"layout", options.mesh.ToText()},
@@ -157,46 +157,9 @@ Json PrintModel(const std::vector<Measurement>& runs) {
           {"predicted_seconds", predictions}};
 }
 
-Json PrintComparison(const Options& options, const Comparison& c) {
-  absl::PrintF("all groups of %s, store %s\n\n", options.mesh.ToText(), ToString(options.store));
-  absl::PrintF("%-44s %8s %8s %14s %12s\n", "how", "ranks", "groups", "messages", "time");
-  Json rows = Json::array();
-  for (const auto& row : c.one_by_one) {
-    absl::PrintF("%-44s %8d %8d %14d %12s%s\n", "one by one, each with a barrier of all, as torch",
-                 row.ranks, row.groups, row.messages, TimeText(row.seconds),
-                 row.predicted ? "  predicted" : "");
-    rows.push_back({{"ranks", row.ranks},
-                    {"groups", row.groups},
-                    {"messages", row.messages},
-                    {"seconds", row.seconds},
-                    {"predicted", row.predicted}});
-  }
-  const auto& exchange = c.exchange.phases[static_cast<size_t>(Phase::kExchange)];
-  const auto& groups = c.exchange.phases[static_cast<size_t>(Phase::kGroups)];
-  // Connecting and registering apart: both ways need that.
-  double seconds = exchange.seconds + groups.seconds;
-  const auto& last = c.one_by_one.back();
-  absl::PrintF("%-44s %8d %8d %14d %12s\n", "from one exchange", c.exchange.ranks, last.groups,
-               c.exchange.messages, TimeText(seconds));
-  absl::PrintF("\none exchange is %.0f times as fast", last.seconds / seconds);
-  if (last.predicted) {
-    absl::PrintF(
-        " as the prediction: (a + b ranks) x groups, whose smaller sizes give the largest "
-        "measured one within %+.0f %%",
-        c.error * 100);
-  }
-  absl::PrintF("\n");
-  if (!c.exchange.note.empty()) absl::PrintF("note: %s\n", c.exchange.note);
-  return {{"one_by_one", rows},
-          {"prediction_error", c.error},
-          {"exchange",
-           {{"ranks", c.exchange.ranks}, {"messages", c.exchange.messages}, {"seconds", seconds}}},
-          {"ratio", last.seconds / seconds}};
-}
-
 Json PrintOps(const Options& options, const OpsMeasurement& ops) {
   absl::PrintF("store %s; one client thread and the server on this machine; 64 B values\n\n",
-               ToString(options.store));
+               options.store->name());
   absl::PrintF("%-5s %12s %7s %13s %11s %11s %13s %12s %18s %9s\n", "op", "connections", "depth",
                "operations/s", "p50", "p99", "messages/op", "server CPU", "reads+writes/op",
                "waits/op");
@@ -222,13 +185,8 @@ Json PrintOps(const Options& options, const OpsMeasurement& ops) {
                     {"server_waits_per_operation", json(row.waits)},
                     {"server_cpu_seconds_per_operation", json(row.server_cpu)}});
   }
-  if (options.store == StoreKind::kTorch) {
-    absl::PrintF(
-        "\nset: with a ping behind it, as TCPStore's has no answer; get: wait and get, as "
-        "torch's, and the get alone at depths above 1\n");
-  }
   if (!ops.note.empty()) absl::PrintF("note: %s\n", ops.note);
-  return {{"store", ToString(options.store)}, {"ops", rows}, {"note", ops.note}};
+  return {{"store", options.store->name()}, {"ops", rows}, {"note", ops.note}};
 }
 
 Json PrintNewGroup(const NewGroupMeasurement& m) {
@@ -249,28 +207,6 @@ Json PrintNewGroup(const NewGroupMeasurement& m) {
           {"ready_seconds", ready},
           {"all_made_seconds", m.made},
           {"all_ready_seconds", m.ready}};
-}
-
-Json PrintFloor(const Options& options, const FloorMeasurement& m) {
-  absl::PrintF(
-      "%d ranks on %d hosts%s; %d processes and a thread that serves them, on this "
-      "machine; nothing but the kernel's work\n\n",
-      m.ranks, m.hosts,
-      options.relay ? ", a Unix connection a rank and a TCP one a host"
-                    : ", a TCP connection a rank",
-      m.processes);
-  absl::PrintF("%-60s %10s\n", "connections, their first messages, and an answer to all",
-               TimeText(m.connect));
-  std::string what =
-      absl::StrFormat("%.1f KB to every %s", static_cast<double>(m.exchange_bytes) * 1e-3,
-                      options.relay ? "host, into a memory file, compared" : "rank, not compared");
-  absl::PrintF("%-60s %10s\n", what, TimeText(m.exchange));
-  return {{"ranks", m.ranks},
-          {"hosts", m.hosts},
-          {"relay", options.relay},
-          {"exchange_bytes", m.exchange_bytes},
-          {"connect_seconds", m.connect},
-          {"exchange_seconds", m.exchange}};
 }
 
 Json PrintNccl(const Options& options, const NcclMeasurement& m) {

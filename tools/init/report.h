@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "tools/init/compare.h"
-#include "tools/init/floor.h"
 #include "tools/init/measure.h"
 #include "tools/init/nccl.h"
 #include "tools/init/new_group.h"
@@ -22,10 +20,8 @@ nlohmann::ordered_json ToJson(const Options& options, const Measurement& measure
 // fits all and predicts sizes beyond.
 nlohmann::ordered_json PrintModel(const std::vector<Measurement>& runs);
 
-nlohmann::ordered_json PrintComparison(const Options& options, const Comparison& comparison);
 nlohmann::ordered_json PrintOps(const Options& options, const OpsMeasurement& ops);
 nlohmann::ordered_json PrintNewGroup(const NewGroupMeasurement& measurement);
-nlohmann::ordered_json PrintFloor(const Options& options, const FloorMeasurement& measurement);
 nlohmann::ordered_json PrintNccl(const Options& options, const NcclMeasurement& measurement);
 
 // "1.25 ms"

@@ -101,7 +101,7 @@ SimulatedRank::SimulatedRank(const ProcessContext& context, int rank,
     : context_(context),
       rank_(rank),
       links_(links),
-      client_(MakeClient(context.options->store, SetupOf(context, rank, link))),
+      client_(context.options->store->MakeClient(SetupOf(context, rank, link))),
       settled_(std::move(settled)),
       finished_(std::move(finished)) {}
 
@@ -134,7 +134,7 @@ void SimulatedRank::Register() {
                    [this](const absl::Status& status, int64_t) {
                      if (!status.ok()) return Fail(status);
                      Mark(Phase::kRegister);
-                     if (context_.options->one_by_one) return OneByOne();
+                     if (context_.options->group_maker) return RunGroupMaker();
                      Exchange();
                    });
 }
@@ -172,10 +172,10 @@ void SimulatedRank::ComputeGroups() {
   OpenConnections();
 }
 
-void SimulatedRank::OneByOne() {
+void SimulatedRank::RunGroupMaker() {
   Mark(Phase::kExchange);
-  scheme_ = std::make_unique<GroupScheme>(*client_, context_.options->mesh, rank_);
-  scheme_->Run([this](const absl::Status& status) {
+  maker_ = context_.options->group_maker(*client_, context_.options->mesh, rank_);
+  maker_->Run([this](const absl::Status& status) {
     if (!status.ok()) return Fail(status);
     Mark(Phase::kGroups);
     OpenConnections();

@@ -1,8 +1,7 @@
 // One rank of weft-init: a real connection and a real client, without a process of its own. It goes
 // the way of any rank into its job: connects, registers (a barrier of all), exchanges its record
 // for those that it needs (with Options::all_records, for everybody's), computes its groups, opens
-// its connections. With Options::one_by_one it makes its groups as torch does (group_scheme.h) in
-// place of the exchange.
+// its connections. With Options::group_maker that makes its groups in place of the exchange.
 #ifndef WEFT_TOOLS_INIT_SIMULATED_RANK_H_
 #define WEFT_TOOLS_INIT_SIMULATED_RANK_H_
 
@@ -15,7 +14,7 @@
 #include "absl/status/status.h"
 #include "collectives/rendezvous/fast_init.h"
 #include "tools/init/client.h"
-#include "tools/init/group_scheme.h"
+#include "tools/init/group_maker.h"
 #include "tools/init/options.h"
 #include "tools/init/peer_links.h"
 #include "tools/init/process_context.h"
@@ -59,14 +58,14 @@ class SimulatedRank {
   void Register();
   void Exchange();
   void ComputeGroups();
-  void OneByOne();
+  void RunGroupMaker();
   void OpenConnections();
 
   const ProcessContext& context_;
   const int rank_;
   PeerLinks& links_;
   std::unique_ptr<Client> client_;
-  std::unique_ptr<GroupScheme> scheme_;
+  std::unique_ptr<GroupMaker> maker_;
   std::function<void()> settled_;
   std::function<void()> finished_;
   bool settled_once_ = false;

@@ -33,7 +33,7 @@ Outcome Init(const std::string& arguments) {
 
 TEST(WeftInit, PhasesAddUpWithAndWithoutRelays) {
   for (const char* relay : {"", " --relay"}) {
-    Outcome outcome = Init(std::string("--layout tp4,pp2,dp4 --hosts 8") + relay);
+    Outcome outcome = Init(std::string("phases --layout tp4,pp2,dp4 --hosts 8") + relay);
     ASSERT_EQ(outcome.status, 0) << outcome.output;
     const json& result = outcome.result;
     EXPECT_EQ(result["ranks"], 32);
@@ -58,8 +58,8 @@ TEST(WeftInit, PhasesAddUpWithAndWithoutRelays) {
 
 TEST(WeftInit, RecordsGrowWithTheRanksUnlessAllOfThemAreAskedFor) {
   auto run = [](const char* layout, int hosts, const char* more) {
-    Outcome outcome = Init(std::string("--layout ") + layout + " --hosts " + std::to_string(hosts) +
-                           " --relay " + more);
+    Outcome outcome = Init(std::string("phases --layout ") + layout + " --hosts " +
+                           std::to_string(hosts) + " --relay " + more);
     EXPECT_EQ(outcome.status, 0) << outcome.output;
     return outcome.result;
   };
@@ -77,74 +77,14 @@ TEST(WeftInit, RecordsGrowWithTheRanksUnlessAllOfThemAreAskedFor) {
 
 TEST(WeftInit, ReplacementReachesThePeersAndNobodyElse) {
   for (const char* relay : {"", " --relay"}) {
-    Outcome outcome = Init(std::string("--layout tp4,pp2,dp4 --hosts 8 --replace 4") + relay);
+    Outcome outcome =
+        Init(std::string("phases --layout tp4,pp2,dp4 --hosts 8 --replace 4") + relay);
     ASSERT_EQ(outcome.status, 0) << outcome.output;
     // One host, which is one tp group, is new: each of its ranks has 1 peer along pp and 3 along
     // dp.
     EXPECT_EQ(outcome.result["replaced"], 4);
     EXPECT_THAT(outcome.output, HasSubstr("16 groups' survivors"));
     EXPECT_GT(outcome.result["replace_seconds"], 0);
-  }
-}
-
-// Where there is none, the error names what is missing, which the test after these looks at.
-bool Installed(const std::string& program) {
-  return std::system(("command -v " + program + " >/dev/null 2>&1").c_str()) == 0;
-}
-
-// An interpreter with torch, or nothing.
-std::string TorchPython() {
-  std::string source = std::getenv("WEFT_SOURCE") == nullptr ? "." : std::getenv("WEFT_SOURCE");
-  std::string made = source + "/.deps/bench-venv/bin/python";  // by tools/dev bench
-  for (const std::string& python : {made, std::string("python3")}) {
-    if (std::system((python + " -c 'import torch.distributed' >/dev/null 2>&1").c_str()) == 0) {
-      return python;
-    }
-  }
-  return "";
-}
-
-void ExpectPhases(const Outcome& outcome, const std::string& store, int ranks) {
-  ASSERT_EQ(outcome.status, 0) << outcome.output;
-  const json& result = outcome.result;
-  EXPECT_EQ(result["store"], store);
-  EXPECT_EQ(result["ranks"], ranks);
-  double sum = 0;
-  for (const char* phase : {"connect", "register", "exchange", "groups", "connections"}) {
-    sum += result["phases"][phase].get<double>();
-  }
-  EXPECT_NEAR(sum, result["total_seconds"].get<double>(), 1e-6);
-  EXPECT_GT(result["server_cpu_seconds"], 0);
-  const json& slowest = result["slowest"];
-  EXPECT_EQ(slowest["seconds"], result["rank_seconds"][slowest["phase"].get<std::string>()]["max"]);
-}
-
-TEST(WeftInit, RedisBringsEveryRankTheSameBytes) {
-  if (!Installed("redis-server")) GTEST_SKIP() << "redis-server is not installed";
-  Outcome outcome = Init("--layout tp4,pp2,dp4 --hosts 8 --store redis");
-  ExpectPhases(outcome, "redis", 32);
-  // A ping; a script and a blocking read; the same and the list; each answered.
-  EXPECT_EQ(outcome.result["messages"], 32 * 2 * (1 + 2 + 3));
-}
-
-TEST(WeftInit, TcpStoreBringsEveryRankTheSameBytes) {
-  std::string python = TorchPython();
-  if (python.empty()) GTEST_SKIP() << "no Python with torch";
-  Outcome outcome = Init("--layout tp4,pp2,dp4 --hosts 8 --store torch --torch-python " + python);
-  ExpectPhases(outcome, "torch", 32);
-  // Validate, ping; add, add, wait; set, wait, multi-get; the last one's set beside.
-  EXPECT_EQ(outcome.result["messages"], 32 * (1 + 2 + 3 * 2 + 1 + 2 * 2) + 1);
-}
-
-TEST(WeftInit, SaysWhichServerIsMissing) {
-  for (auto [arguments, why] :
-       {std::pair("--store redis --redis-server no-such-redis", "cannot run no-such-redis"),
-        std::pair("--store torch --torch-python no-such-python", "cannot run no-such-python"),
-        std::pair("--store torch --torch-python true", "serves no TCPStore"),
-        std::pair("--store redis --address 127.0.0.1:1", "connect to 127.0.0.1:1")}) {
-    Outcome outcome = Init(std::string("--layout tp2 ") + arguments);
-    EXPECT_EQ(outcome.status, 1) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr(why));
   }
 }
 
@@ -156,55 +96,27 @@ TEST(WeftInit, RunsAfterEachOtherDoNotRunOutOfPorts) {
       "unshare -n sh -c 'ip link set lo up;"
       " echo 40000 40100 > /proc/sys/net/ipv4/ip_local_port_range;"
       " for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do"
-      " $WEFT_BIN/weft-init --layout tp4,pp2,dp4 --hosts 8 || exit 1; done'");
+      " $WEFT_BIN/weft-init phases --layout tp4,pp2,dp4 --hosts 8 || exit 1; done'");
   EXPECT_EQ(outcome.status, 0) << outcome.output;
 }
 
 TEST(WeftInit, OpensEveryPlannedConnectionOnce) {
   // Rings: 8 of 4 have 4 edges each, 16 of 2 have one, 8 of 4 have 4.
-  Outcome outcome = Init("--layout tp4,pp2,dp4 --hosts 8");
+  Outcome outcome = Init("phases --layout tp4,pp2,dp4 --hosts 8");
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_EQ(outcome.result["connections"], 8 * 4 + 16 + 8 * 4);
   // Of one host's 4 ranks: the 4 edges of their own ring, and to 1 and 2 peers of each elsewhere.
-  outcome = Init("--layout tp4,pp2,dp4 --hosts 8 --connect-ranks 4");
+  outcome = Init("phases --layout tp4,pp2,dp4 --hosts 8 --connect-ranks 4");
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_EQ(outcome.result["connections"], 4 + 4 * 3);
   EXPECT_THAT(outcome.output, HasSubstr("all of those of 4 ranks"));
-  outcome = Init("--layout tp4,pp2,dp4 --hosts 8 --connect-ranks 0");
+  outcome = Init("phases --layout tp4,pp2,dp4 --hosts 8 --connect-ranks 0");
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_EQ(outcome.result["connections"], 0);
 }
 
-TEST(WeftInit, OneByOneTakesTheMessagesThatTheSchemeHas) {
-  Outcome outcome = Init("--layout tp4,dp4 --hosts 4 --torch-compare");
-  ASSERT_EQ(outcome.status, 0) << outcome.output;
-  const json& rows = outcome.result["torch_compare"]["one_by_one"];
-  ASSERT_EQ(rows.size(), 3);  // dp1, dp2, dp4
-  // 8 groups of 4: an id set (2), 3 gets (2 each); of each a barrier of 16: 6 each, and a set.
-  EXPECT_EQ(rows[2]["ranks"], 16);
-  EXPECT_EQ(rows[2]["groups"], 8);
-  EXPECT_EQ(rows[2]["messages"], 8 * (2 + 3 * 2 + 16 * 6 + 2));
-  EXPECT_EQ(rows[2]["predicted"], false);
-  EXPECT_EQ(outcome.result["torch_compare"]["exchange"]["ranks"], 16);
-  EXPECT_EQ(outcome.result["messages"], 16 * 7);
-}
-
-TEST(WeftInit, WhatIsTooMuchToMeasureIsPredictedAndSaysSo) {
-  Outcome outcome = Init("--layout tp8,dp32 --torch-compare --compare-messages 7000");
-  ASSERT_EQ(outcome.status, 0) << outcome.output;
-  const json& rows = outcome.result["torch_compare"]["one_by_one"];
-  ASSERT_EQ(rows.size(), 4);  // dp2, dp4, dp8, and all
-  EXPECT_EQ(rows[2]["ranks"], 64);
-  EXPECT_EQ(rows[2]["predicted"], false);
-  EXPECT_EQ(rows[2]["messages"], 6432);
-  EXPECT_EQ(rows[3]["ranks"], 256);
-  EXPECT_EQ(rows[3]["predicted"], true);
-  EXPECT_GT(rows[3]["seconds"], rows[2]["seconds"]);
-  EXPECT_THAT(outcome.output, HasSubstr("predicted"));
-}
-
 TEST(WeftInit, OperationsAreCountedWithTheirMessages) {
-  Outcome outcome = Init("--ops --connections 1,4 --depths 1,8 --op-time 20ms");
+  Outcome outcome = Init("operations --connections 1,4 --depths 1,8 --op-time 20ms");
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   const json& rows = outcome.result["ops"];
   ASSERT_EQ(rows.size(), 2 * 2 * 3);
@@ -216,7 +128,7 @@ TEST(WeftInit, OperationsAreCountedWithTheirMessages) {
 }
 
 TEST(WeftInit, RealProcessesMakeNewGroups) {
-  Outcome outcome = Init("--new-group --ranks 4");
+  Outcome outcome = Init("new-group --ranks 4");
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_EQ(outcome.result["ranks"], 4);
   EXPECT_GT(outcome.result["made_seconds"], 0);
@@ -229,37 +141,32 @@ TEST(WeftInit, SimulatesThePlannedMessages) {
   GTEST_SKIP() << "built without the simulator";
 #endif
   std::string costs = " --costs connection=20us,message=4us,byte=0.2ns,host=1ms,link=30us";
-  Outcome flat = Init("--simulate --layout tp8,pp2,dp16" + costs);
+  Outcome flat = Init("simulate --layout tp8,pp2,dp16" + costs);
   ASSERT_EQ(flat.status, 0) << flat.output;
   EXPECT_EQ(flat.result["hosts"], 32);
   // To and from the root: 4 to connect, 2 to register, 2 to exchange, for each host.
   EXPECT_EQ(flat.result["root_messages"], 32 * 8);
   // What the root has to do one after the other is a bound.
   EXPECT_GE(flat.result["total_seconds"], flat.result["server_cpu_seconds"]);
-  Outcome tree = Init("--simulate --layout tp8,pp2,dp16 --fan-out 8" + costs);
+  Outcome tree = Init("simulate --layout tp8,pp2,dp16 --fan-out 8" + costs);
   ASSERT_EQ(tree.status, 0) << tree.output;
   EXPECT_EQ(tree.result["root_messages"], 4 * 8);
   EXPECT_LT(tree.result["server_cpu_seconds"], flat.result["server_cpu_seconds"]);
   // The same arguments give the same times.
-  EXPECT_EQ(Init("--simulate --layout tp8,pp2,dp16" + costs).result["phases"],
-            flat.result["phases"]);
+  EXPECT_EQ(Init("simulate --layout tp8,pp2,dp16" + costs).result["phases"], flat.result["phases"]);
 }
 
 TEST(WeftInit, RefusesWhatMakesNoSense) {
   for (auto [arguments, why] :
-       {std::pair("--layout tp8,tp2", "names an axis again"),
-        std::pair("--layout tp8 --ranks 9", "--ranks 9"),
-        std::pair("--layout tp8 --hosts 3", "spread evenly"),
-        std::pair("--layout tp8 --replace 7", "--replace 7"),
-        std::pair("--layout tp8,dp3 --model", "multiple of 8"),
-        std::pair("--layout tp8 --timeout soon", "no duration"),
-        std::pair("--ops --op-time 0s", "--op-time 0s"),
-        std::pair("--ops --simulate", "only one at a time"),
-        std::pair("--layout tp8 --store redis --relay", "--relay"),
-        std::pair("--layout tp8 --store redis --records wanted", "--records wanted"),
-        std::pair("--layout tp8 --replace 4 --records all", "--replace 4"),
-        std::pair("--layout tp8 --address 127.0.0.1:1", "--address"),
-        std::pair("--store redis --torch-compare", "--torch-compare")}) {
+       {std::pair("phases --layout tp8,tp2", "names an axis again"),
+        std::pair("phases --layout tp8 --ranks 9", "--ranks 9"),
+        std::pair("phases --layout tp8 --hosts 3", "spread evenly"),
+        std::pair("phases --layout tp8 --replace 7", "--replace 7"),
+        std::pair("phases --layout tp8,dp3 --model", "multiple of 8"),
+        std::pair("phases --layout tp8 --timeout soon", "no duration"),
+        std::pair("operations --op-time 0s", "--op-time 0s"),
+        std::pair("operations new-group", "new-group"),
+        std::pair("phases --layout tp8 --replace 4 --records all", "--replace 4")}) {
     Outcome outcome = Init(arguments);
     EXPECT_EQ(outcome.status, 2) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr(why));
@@ -271,8 +178,8 @@ TEST(WeftInit, RefusesASimulationThatMakesNoSense) {
   GTEST_SKIP() << "built without the simulator";
 #endif
   for (auto [arguments, why] :
-       {std::pair("--simulate --costs byte=1", "'byte=1' is none"),
-        std::pair("--simulate --costs link=1us --fabric leaf-spine:hosts=2", "has 2 hosts")}) {
+       {std::pair("simulate --costs byte=1", "'byte=1' is none"),
+        std::pair("simulate --costs link=1us --fabric leaf-spine:hosts=2", "has 2 hosts")}) {
     Outcome outcome = Init(arguments);
     EXPECT_EQ(outcome.status, 2) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr(why));
@@ -309,7 +216,7 @@ std::multiset<std::string> LinesOf(const std::string& path) {
 TEST(WeftInit, NcclsCommunicatorsComeFromTheIdsOfTheExchangeAndByASplit) {
   std::string log = testing::TempDir() + "weft-init-nccl-" + std::to_string(getpid());
   setenv("SCRIPTED_DEVICE_LOG", log.c_str(), 1);
-  Outcome outcome = Init(std::string("--nccl --layout tp2,dp2 --ranks-per-root 1 --cuda-library ") +
+  Outcome outcome = Init(std::string("nccl --layout tp2,dp2 --ranks-per-root 1 --cuda-library ") +
                          SCRIPTED_DEVICE);
   unsetenv("SCRIPTED_DEVICE_LOG");
   std::multiset<std::string> lines = LinesOf(log);
@@ -327,26 +234,16 @@ TEST(WeftInit, NcclsCommunicatorsComeFromTheIdsOfTheExchangeAndByASplit) {
 
 TEST(WeftInit, ACommunicatorThatAddsUpWronglyFailsTheRunAndIsNamed) {
   setenv("SCRIPTED_DEVICE_BREAKS", "1", 1);
-  Outcome outcome = Init(std::string("--nccl --layout tp2,dp2 --cuda-library ") + SCRIPTED_DEVICE);
+  Outcome outcome = Init(std::string("nccl --layout tp2,dp2 --cuda-library ") + SCRIPTED_DEVICE);
   unsetenv("SCRIPTED_DEVICE_BREAKS");
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.output, HasSubstr("of tensor: a group of 2 ranks adds up ones to 1"));
 }
 
 TEST(WeftInit, NcclSaysWhatIsMissingWhereThereIsNoGpu) {
-  Outcome outcome = Init("--nccl --layout tp2,dp2 --cuda-library libweft-cuda-not-there.so");
+  Outcome outcome = Init("nccl --layout tp2,dp2 --cuda-library libweft-cuda-not-there.so");
   EXPECT_EQ(outcome.status, 3);
   EXPECT_THAT(outcome.output, HasSubstr("libweft-cuda-not-there.so"));
-}
-
-TEST(WeftInit, TheFloorIsMeasuredForTheLayoutsRanks) {
-  for (const char* relay : {"", " --relay"}) {
-    Outcome outcome = Init(std::string("--floor --layout tp4,pp2,dp4 --hosts 8") + relay);
-    ASSERT_EQ(outcome.status, 0) << outcome.output;
-    EXPECT_EQ(outcome.result["ranks"], 32);
-    EXPECT_GT(outcome.result["connect_seconds"], 0);
-    EXPECT_GT(outcome.result["exchange_seconds"], 0);
-  }
 }
 
 }  // namespace

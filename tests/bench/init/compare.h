@@ -1,9 +1,9 @@
-// weft-init --torch-compare: groups as torch makes them (group_scheme.h), and from one exchange,
+// Groups as torch makes them (group_scheme.h), and from one exchange,
 // for the same layout against the same kind of server. Where the first takes too many messages, it
 // is measured for smaller data-parallel axes, and predicted: time a group = a + b ranks, which is
 // what a barrier over a store costs, times the groups.
-#ifndef WEFT_TOOLS_INIT_COMPARE_H_
-#define WEFT_TOOLS_INIT_COMPARE_H_
+#ifndef WEFT_TESTS_BENCH_INIT_COMPARE_H_
+#define WEFT_TESTS_BENCH_INIT_COMPARE_H_
 
 #include <functional>
 #include <vector>
@@ -29,9 +29,10 @@ struct Comparison {
 };
 
 using MeasureFunction = std::function<absl::StatusOr<Measurement>(const Options&)>;
-// `measure` shows progress.
-absl::StatusOr<Comparison> Compare(const Options& options, const MeasureFunction& measure);
+// What takes up to `most_messages` is measured, the rest predicted. `measure` shows progress.
+absl::StatusOr<Comparison> Compare(const Options& options, int64_t most_messages,
+                                   const MeasureFunction& measure);
 
 }  // namespace weft::init
 
-#endif  // WEFT_TOOLS_INIT_COMPARE_H_
+#endif  // WEFT_TESTS_BENCH_INIT_COMPARE_H_

@@ -6,29 +6,30 @@
 //
 // That barrier is what torch.distributed.new_group ends with where TORCH_DIST_INIT_BARRIER=1, and
 // always did until April 2023; MegaScale (NSDI'24, 3.5) measured that.
-#ifndef WEFT_TOOLS_INIT_GROUP_SCHEME_H_
-#define WEFT_TOOLS_INIT_GROUP_SCHEME_H_
+#ifndef WEFT_TESTS_BENCH_INIT_GROUP_SCHEME_H_
+#define WEFT_TESTS_BENCH_INIT_GROUP_SCHEME_H_
 
 #include <functional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "tools/init/client.h"
+#include "tools/init/group_maker.h"
+#include "tools/init/measured_store.h"
 #include "topology/job/mesh.h"
 
 namespace weft::init {
 
-class GroupScheme {
+class GroupScheme final : public GroupMaker {
  public:
   // `client` and `mesh` outlive it.
   GroupScheme(Client& client, const topology::Mesh& mesh, int rank)
       : client_(client), mesh_(mesh), rank_(rank) {}
-  void Run(std::function<void(const absl::Status&)> done);
+  void Run(std::function<void(const absl::Status&)> done) override;
 
   static int64_t Groups(const topology::Mesh& mesh);
-  // Requests and answers of all ranks, where a set has an answer, and a get is one request ...
-  // (torch's own: no answer, and two requests).
-  static int64_t Messages(const topology::Mesh& mesh, StoreKind store);
+  // Requests and answers of all ranks.
+  static int64_t Messages(const topology::Mesh& mesh, const MeasuredStore& store);
 
  private:
   void Next();
@@ -47,4 +48,4 @@ class GroupScheme {
 
 }  // namespace weft::init
 
-#endif  // WEFT_TOOLS_INIT_GROUP_SCHEME_H_
+#endif  // WEFT_TESTS_BENCH_INIT_GROUP_SCHEME_H_

@@ -7,15 +7,15 @@
 // texts. 0 validate{u32 0x3c85f7ce}, unanswered, comes first; 13 ping{u32} -> the same u32; 1
 // set{key, value}, unanswered; 3 get{key} -> value; 4 add{key, i64} -> i64; 6 wait{u64 n, keys} ->
 // a byte 0 once all are there; 10 multi-get{u64 n, keys} -> n values. Keys of users begin with '/'.
-#ifndef WEFT_TOOLS_INIT_TORCH_CLIENT_H_
-#define WEFT_TOOLS_INIT_TORCH_CLIENT_H_
+#ifndef WEFT_TESTS_BENCH_INIT_TORCH_CLIENT_H_
+#define WEFT_TESTS_BENCH_INIT_TORCH_CLIENT_H_
 
 #include <deque>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "tools/init/stream_client.h"
+#include "tests/bench/init/stream_client.h"
 
 namespace weft::init {
 
@@ -58,4 +58,4 @@ class TorchClient final : public StreamClient {
 
 }  // namespace weft::init
 
-#endif  // WEFT_TOOLS_INIT_TORCH_CLIENT_H_
+#endif  // WEFT_TESTS_BENCH_INIT_TORCH_CLIENT_H_

@@ -1,4 +1,4 @@
-#include "tools/init/torch_client.h"
+#include "tests/bench/init/torch_client.h"
 
 #include <unistd.h>
 

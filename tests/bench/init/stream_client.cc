@@ -1,4 +1,4 @@
-#include "tools/init/stream_client.h"
+#include "tests/bench/init/stream_client.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>

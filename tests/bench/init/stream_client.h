@@ -1,8 +1,8 @@
 // A Client of somebody else's protocol: dials without blocking, collects what is to be written,
 // hands what is read to the protocol. A lost connection is not dialled again: neither Redis nor
 // TCPStore could be told what had been done already.
-#ifndef WEFT_TOOLS_INIT_STREAM_CLIENT_H_
-#define WEFT_TOOLS_INIT_STREAM_CLIENT_H_
+#ifndef WEFT_TESTS_BENCH_INIT_STREAM_CLIENT_H_
+#define WEFT_TESTS_BENCH_INIT_STREAM_CLIENT_H_
 
 #include <functional>
 #include <string>
@@ -61,4 +61,4 @@ class StreamClient : public Client, private collectives::StoreReactor::Handler {
 
 }  // namespace weft::init
 
-#endif  // WEFT_TOOLS_INIT_STREAM_CLIENT_H_
+#endif  // WEFT_TESTS_BENCH_INIT_STREAM_CLIENT_H_

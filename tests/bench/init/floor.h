@@ -1,8 +1,8 @@
 // What the kernel alone takes for a layout: the same sockets, messages and bytes as the store's
 // ranks and relays have, moved by loops that do nothing else. No handshake, no frames, no epoll, no
 // memory but a few buffers. What weft-init measures can approach this and not pass it.
-#ifndef WEFT_TOOLS_INIT_FLOOR_H_
-#define WEFT_TOOLS_INIT_FLOOR_H_
+#ifndef WEFT_TESTS_BENCH_INIT_FLOOR_H_
+#define WEFT_TESTS_BENCH_INIT_FLOOR_H_
 
 #include <cstdint>
 
@@ -29,4 +29,4 @@ absl::StatusOr<FloorMeasurement> MeasureFloor(const Options& options);
 
 }  // namespace weft::init
 
-#endif  // WEFT_TOOLS_INIT_FLOOR_H_
+#endif  // WEFT_TESTS_BENCH_INIT_FLOOR_H_

@@ -1,4 +1,4 @@
-#include "tools/init/group_scheme.h"
+#include "tests/bench/init/group_scheme.h"
 
 #include <utility>
 
@@ -13,10 +13,8 @@ int64_t GroupScheme::Groups(const topology::Mesh& mesh) {
   return groups;
 }
 
-int64_t GroupScheme::Messages(const topology::Mesh& mesh, StoreKind store) {
-  bool torch = store == StoreKind::kTorch;
-  int64_t set = torch ? 1 : 2;
-  int64_t get = torch ? 4 : 2;
+int64_t GroupScheme::Messages(const topology::Mesh& mesh, const MeasuredStore& store) {
+  const auto [set, get] = store.messages();
   int64_t messages = 0;
   for (const topology::MeshAxis& one : mesh.axes()) {
     int64_t members = one.size;

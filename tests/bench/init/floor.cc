@@ -1,4 +1,4 @@
-#include "tools/init/floor.h"
+#include "tests/bench/init/floor.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>

@@ -5,8 +5,8 @@
 // RedisStore, which has to name who is missing, uses subscriptions and about twice the messages.)
 //
 // hiredis parses; answers of an all-gather are compared as they are parsed, and not kept.
-#ifndef WEFT_TOOLS_INIT_REDIS_CLIENT_H_
-#define WEFT_TOOLS_INIT_REDIS_CLIENT_H_
+#ifndef WEFT_TESTS_BENCH_INIT_REDIS_CLIENT_H_
+#define WEFT_TESTS_BENCH_INIT_REDIS_CLIENT_H_
 
 #include <hiredis/read.h>
 
@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/init/stream_client.h"
+#include "tests/bench/init/stream_client.h"
 
 namespace weft::init {
 
@@ -67,4 +67,4 @@ class RedisClient final : public StreamClient {
 
 }  // namespace weft::init
 
-#endif  // WEFT_TOOLS_INIT_REDIS_CLIENT_H_
+#endif  // WEFT_TESTS_BENCH_INIT_REDIS_CLIENT_H_

@@ -1,4 +1,4 @@
-#include "tools/init/redis_client.h"
+#include "tests/bench/init/redis_client.h"
 
 #include <algorithm>
 #include <cstring>
