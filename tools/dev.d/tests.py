@@ -5,7 +5,8 @@ with the reason. The tier roce takes minutes and is run when it is named only; t
 trainer's whole matrix of layouts, of which other runs take a sample; the name pythons tries the wheel
 in other versions of Python, with a PyTorch for each (0.5 GB); nccl, torch and launch
 download what they need (NCCLs and PyTorch, 6 GB; Open MPI and Slurm) when they are named, and else
-run with what is there.
+run with what is there. The name all is every tier but roce, with what these download: one run of
+everything, which CI makes.
 """
 
 import os
@@ -21,6 +22,7 @@ import setup
 from common import PRESETS, ROOT, Failure, Stopwatch, say
 
 TIERS = ("unit", "seeds", "local", "fabric", "nccl", "torch", "roce", "gpu", "launch")
+DOWNLOADING_TIERS = ("nccl", "torch", "launch")
 SANITIZED_TIERS = ("unit", "seeds", "local")
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
@@ -31,7 +33,8 @@ SANITIZER_OPTIONS = {
 
 def add_arguments(parser) -> None:
     parser.add_argument("what", nargs="?", metavar="TIER|FILTER",
-                        help="one of the tiers, or a regular expression for names; default: all")
+                        help="one of the tiers, all, or a regular expression for names; default: every "
+                             "tier, with what is installed")
     parser.add_argument("--preset", default="release", choices=PRESETS, help="default: release")
     parser.add_argument("--sanitizers", action="store_true",
                         help=f"afterwards the tiers {', '.join(SANITIZED_TIERS)} under the asan "
@@ -74,7 +77,10 @@ class Result:
 def run_preset(preset: str, what: str | None) -> Result:
     # Unit tests need nothing but themselves; those of other tiers run programs.
     folder = build.build(preset, ["unit_tests"] if what == "unit" else [])
-    named = what.split("|") if what is not None else []
+    if what == "all":
+        what, named = None, DOWNLOADING_TIERS
+    else:
+        named = what.split("|") if what is not None else []
     if "roce" in named:
         setup.install_packages(setup.ROCE_PACKAGES)
     if "launch" in named:
