@@ -56,16 +56,15 @@ absl::Status StoreCore::Apply(const StoreRecord& record, absl::Time now) {
         return absl::DataLossError(
             absl::StrCat("in the store's journal session ", record.number, " begins twice"));
       }
-      MakeSession(std::move(hello), record.number);
-      sessions_.at(record.number).away_since = now;
+      MakeSession(std::move(hello), record.number).away_since = now;
       away_.insert({now + options_.session_linger, record.number});
       break;
     }
     case Kind::kRequest: {
       WEFT_ASSIGN_OR_RETURN(StoreFrame frame, WholeFrame(record.text, kStoreRequestBytesMax));
       WEFT_ASSIGN_OR_RETURN(StoreRequest request, DecodeRequest(frame));
-      Acknowledge(session->second, request.acknowledged);
-      Run(record.number, session->second, std::move(request), now);
+      session->second.requests.Acknowledge(request.acknowledged);
+      Run(session->second, std::move(request), now);
       break;
     }
     case Kind::kExpelled:
@@ -87,7 +86,7 @@ absl::Status StoreCore::Apply(const StoreRecord& record, absl::Time now) {
     case Kind::kReply: {
       StoreFrameOut frame;
       frame.body = ChargedBody(budget_, record.text);
-      Retain(session->second, record.other, std::move(frame), 1, Bytes(0));
+      session->second.requests.Retain(record.other, std::move(frame), 1, Bytes(0));
       break;
     }
   }
@@ -104,9 +103,9 @@ size_t StoreCore::SnapshotBytes() const {
   }
   for (const auto& [number, session] : sessions_) {
     bytes += 256;
-    session.retained.ForEach(
+    session.requests.ForEachReply(
         [&](uint64_t, const Retained& retained) { bytes += 64 + retained.frame.size(); });
-    session.waiting.ForEach([&](uint64_t, const Waiting& waiting) {
+    session.requests.ForEachWaiting([&](uint64_t, const Waiting& waiting) {
       bytes += 64 + (waiting.frame ? waiting.frame->size() : 0);
     });
   }
@@ -134,18 +133,18 @@ std::string StoreCore::Snapshot() const {
     });
   }
   // Sessions in the order in which they came: a later generation fences an earlier one.
-  std::map<uint64_t, const Session*> ordered;
+  std::map<uint64_t, const StoreSession*> ordered;
   for (const auto& [number, session] : sessions_) ordered.emplace(number, &session);
   for (const auto& [number, session] : ordered) {
     AppendRecord(out, Make(Kind::kSession, number, 0, EncodeHello(*session->hello)));
-    session->retained.ForEach([&, of = number](uint64_t request, const Retained& retained) {
+    session->requests.ForEachReply([&, of = number](uint64_t request, const Retained& retained) {
       const StoreFrameOut& frame = retained.frame;
       AppendRecord(out, Make(Kind::kReply, of, request,
                              absl::StrCat(frame.head.view(), frame.body ? *frame.body : "")));
     });
   }
   for (const auto& [number, session] : ordered) {
-    session->waiting.ForEach([&, of = number](uint64_t request, const Waiting& waiting) {
+    session->requests.ForEachWaiting([&, of = number](uint64_t request, const Waiting& waiting) {
       if (waiting.frame) AppendRecord(out, Make(Kind::kRequest, of, request, *waiting.frame));
     });
   }

@@ -12,14 +12,12 @@
 namespace weft::collectives {
 namespace {
 
-// What a session and a job take beside their texts.
-constexpr Bytes kSessionOverhead = KiB(1);
+// What a job takes beside its name.
 constexpr Bytes kJobOverhead = KiB(2);
 
-Bytes SessionBytes(const StoreHello& hello) {
-  // The number is also what it is found by.
-  return kSessionOverhead + HeapBytes(hello.id) * 2 + HeapBytes(hello.name) + HeapBytes(hello.job) +
-         HeapBytes(hello.host);
+// Whether the member is of a later generation's session than this one.
+bool Succeeds(const StoreMembers::Member& member, const StoreSession& session) {
+  return member.hello->generation > session.hello->generation && member.session != session.number;
 }
 
 std::string Describe(int32_t rank, const StoreHello& hello) {
@@ -28,7 +26,7 @@ std::string Describe(int32_t rank, const StoreHello& hello) {
 
 }  // namespace
 
-absl::Status StoreCore::CheckRoom(const StoreHello& hello) const {
+absl::Status StoreCore::Admit(const StoreHello& hello) const {
   if (session_by_id_.count(hello.id) != 0) return absl::OkStatus();  // it comes again
   const bool added = jobs_.count(hello.job) == 0;
   if (added && single_ == nullptr && static_cast<int>(jobs_.size()) >= options_.jobs_max) {
@@ -36,14 +34,14 @@ absl::Status StoreCore::CheckRoom(const StoreHello& hello) const {
         absl::StrCat("this store serves ", jobs_.size(), " jobs already"));
   }
   return budget_->Check(
-      SessionBytes(hello) + StoreMembers::BytesOf(hello) +
+      StoreSession::BytesOf(hello) + StoreMembers::BytesOf(hello) +
           (added ? kJobOverhead + Bytes(static_cast<int64_t>(hello.job.size())) : Bytes(0)),
       absl::StrCat("the client ", hello.name));
 }
 
-StoreCore::Job& StoreCore::JobOf(const std::string& name) {
+StoreJob& StoreCore::JobOf(const std::string& name) {
   auto [entry, added] = jobs_.try_emplace(name);
-  if (added) Charge(kJobOverhead + Bytes(static_cast<int64_t>(name.size())));
+  if (added) budget_->used += kJobOverhead + Bytes(static_cast<int64_t>(name.size()));
   if (added && single_ == nullptr) {
     entry->second.table = std::make_unique<StoreTable>(
         budget_, [this, name](int32_t rank) { return DescribeRank(name, rank); });
@@ -64,15 +62,12 @@ std::string StoreCore::DescribeRank(const std::string& name, int32_t rank) const
   return absl::StrCat(Describe(rank, *member->hello), state);
 }
 
-uint64_t StoreCore::MakeSession(StoreHello hello, uint64_t number) {
+StoreSession& StoreCore::MakeSession(StoreHello hello, uint64_t number) {
   next_session_ = std::max(next_session_, number + 1);
-  Session& session = sessions_[number];
-  session.number = number;
-  session.hello = std::make_shared<const StoreHello>(std::move(hello));
-  session.charge = SessionBytes(*session.hello);
-  Charge(session.charge);
+  StoreSession& session =
+      sessions_.try_emplace(number, number, std::move(hello), budget_).first->second;
   session_by_id_.emplace(session.hello->id, number);
-  Job& job = JobOf(session.hello->job);
+  StoreJob& job = JobOf(session.hello->job);
   session.job = &job;
   session.backend = single_ != nullptr ? single_ : job.table.get();
   StoreRecord record;
@@ -81,16 +76,16 @@ uint64_t StoreCore::MakeSession(StoreHello hello, uint64_t number) {
   record.text = EncodeHello(*session.hello);
   Write(record);
   Enroll(session.hello, number);
-  return number;
+  return session;
 }
 
 void StoreCore::Enroll(const std::shared_ptr<const StoreHello>& hello, uint64_t number) {
   if (hello->ranks == 0) return;
-  Job& job = JobOf(hello->job);
+  StoreJob& job = JobOf(hello->job);
   job.generation = std::max(job.generation, hello->generation);
   const Bytes before = job.members.bytes();
   const bool fences = job.members.Enroll(hello, number);
-  Charge(job.members.bytes() - before);
+  budget_->used += job.members.bytes() - before;
   if (fences) FenceOld(*hello);
   if (on_hello_) on_hello_(*hello);
 }
@@ -105,22 +100,19 @@ void StoreCore::FenceOld(const StoreHello& hello) {
     if (!session.fenced) continue;
     absl::Status why = CheckFence(session, StoreRequest());
     std::vector<uint64_t> ended;
-    session.waiting.ForEach([&](uint64_t request, const Waiting&) { ended.push_back(request); });
+    session.requests.ForEachWaiting(
+        [&](uint64_t request, const Waiting&) { ended.push_back(request); });
     for (uint64_t request : ended) session.backend->Expel({number, request}, why);
   }
 }
 
-const StoreCore::Member* StoreCore::Successor(const Session& session, int32_t rank) const {
+const StoreCore::Member* StoreCore::Successor(const StoreSession& session, int32_t rank) const {
   if (session.job->generation <= session.hello->generation) return nullptr;
   const Member* member = session.job->members.Find(rank);
   return member != nullptr && Succeeds(*member, session) ? member : nullptr;
 }
 
-bool StoreCore::Succeeds(const Member& member, const Session& session) {
-  return member.hello->generation > session.hello->generation && member.session != session.number;
-}
-
-absl::Status StoreCore::CheckFence(const Session& session, const StoreRequest& request) const {
+absl::Status StoreCore::CheckFence(const StoreSession& session, const StoreRequest& request) const {
   const StoreHello& hello = *session.hello;
   if (hello.ranks == 0) return absl::OkStatus();
   int32_t rank = hello.rank;
@@ -139,22 +131,18 @@ absl::Status StoreCore::CheckFence(const Session& session, const StoreRequest& r
                                          " is of generation ", hello.generation, " and must end"));
 }
 
-void StoreCore::Attach(ConnectionId id, Connection& connection, StoreHello hello) {
-  unproven_.erase({connection.opened + net::kHandshakeTimeout, id});
+StoreSession* StoreCore::Attach(StoreConnections::Id connection, StoreHello hello) {
   auto known = session_by_id_.find(hello.id);
-  bool added = known == session_by_id_.end();
-  uint64_t number = added ? MakeSession(std::move(hello), next_session_) : known->second;
-  connection.session = number;
-  Session& session = sessions_.at(number);
-  connection.known = &session;  // for as long as it has this connection
+  const bool added = known == session_by_id_.end();
+  StoreSession& session =
+      added ? MakeSession(std::move(hello), next_session_) : sessions_.at(known->second);
   if (session.connection != 0) {
-    Connection& previous = connections_.at(session.connection);
-    previous.session = 0;
-    Refuse(session.connection, previous, "the client has come again on another connection");
+    connections_.Release(session.connection, "the client has come again on another connection");
   } else if (!added) {
-    away_.erase({session.away_since + options_.session_linger, number});
+    away_.erase({session.away_since + options_.session_linger, session.number});
   }
-  session.connection = id;
+  session.connection = connection;
+  return &session;
 }
 
 }  // namespace weft::collectives

@@ -153,7 +153,7 @@ class Server final : public StoreServer, private StoreReactor::Handler {
   // True: stop.
   bool Publish() {
     std::lock_guard lock(mutex_);
-    statistics_.connections = core_.connections();
+    statistics_.connections = core_.connections().size();
     statistics_.sessions = core_.sessions();
     statistics_.keys = core_.keys();
     statistics_.waiting = core_.waiting();

@@ -81,7 +81,7 @@ ssize_t SendSome(int fd, absl::Span<const StoreFrameOut> queue, size_t written) 
 int64_t UnprovenMax(Bytes memory) {
   constexpr int64_t kLeast = 32;
   return std::min(OpenFilesLimit() / 2,
-                  std::max(kLeast, memory.count() / 4 / StoreCore::kUnprovenBytes.count()));
+                  std::max(kLeast, memory.count() / 4 / StoreConnections::kUnprovenBytes.count()));
 }
 
 FileDescriptor AcceptOne(int listener, SocketAddress& from) {
@@ -186,8 +186,9 @@ bool StoreService::MakeRoom(FileDescriptor& socket, const std::string& peer) {
 
 void StoreService::Admit(FileDescriptor socket, const std::string& peer) {
   if (local_ && !PeerIsOurs(socket.get())) return Note({0, peer, "it belongs to another user"});
-  if (core_.unproven() >= unproven_max_) EvictOldest("others come, too many to wait for it");
-  const int64_t connections = core_.connections();
+  if (core_.connections().unproven() >= unproven_max_)
+    EvictOldest("others come, too many to wait for it");
+  const int64_t connections = core_.connections().size();
   if (connections >= limit_ && !EvictOldest("there is no room for others")) {
     return Note({0, peer, absl::StrCat("there are ", connections, " connections already")});
   }
@@ -197,17 +198,17 @@ void StoreService::Admit(FileDescriptor socket, const std::string& peer) {
   Peer& here = *added;
   reactor_.Add(here.socket.get(), &here, EPOLLIN);
   peers_.emplace(id, std::move(added));
-  core_.Open(id, peer, reactor_.now(), local_);
+  core_.connections().Open(id, peer, reactor_.now(), local_);
   if (local_) PeerReady(here, EPOLLIN);  // its first words are here, mostly
 }
 
 // Closes the connection that has been here longest without a proof. False: all have proved
 // themselves.
 bool StoreService::EvictOldest(absl::string_view why) {
-  const uint64_t oldest = core_.oldest_unproven();
+  const uint64_t oldest = core_.connections().oldest_unproven();
   if (oldest == 0) return false;
-  Note(
-      {oldest, core_.PeerOf(oldest), absl::StrCat("it has not finished its handshake, and ", why)});
+  Note({oldest, core_.connections().PeerOf(oldest),
+        absl::StrCat("it has not finished its handshake, and ", why)});
   Drop(oldest);
   return true;
 }
@@ -236,12 +237,12 @@ void StoreService::PeerReady(Peer& peer, uint32_t events) {
   if ((events & EPOLLOUT) != 0) MarkDirty(peer);
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
   // An error or a hang-up is reported whether we want input or not.
-  if (!core_.WantsInput(peer.id)) return Drop(peer.id);
+  if (!core_.connections().WantsInput(peer.id)) return Drop(peer.id);
   std::vector<char>& buffer = reactor_.buffer();
   ++reads_;
   ssize_t got = recv(peer.socket.get(), buffer.data(), buffer.size(), 0);
   if (got > 0) {
-    core_.Receive(peer.id, {buffer.data(), static_cast<size_t>(got)}, reactor_.now());
+    core_.connections().Receive(peer.id, {buffer.data(), static_cast<size_t>(got)}, reactor_.now());
   } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
     Drop(peer.id);
   }
@@ -250,7 +251,7 @@ void StoreService::PeerReady(Peer& peer, uint32_t events) {
 void StoreService::Drop(uint64_t id) {
   auto found = peers_.find(id);
   if (found == peers_.end()) return;
-  core_.Close(id, reactor_.now());
+  core_.connections().Close(id, reactor_.now());
   EndLarge(*found->second);
   FileDescriptor& socket = found->second->socket;
   reactor_.Remove(socket.get());
@@ -325,7 +326,7 @@ void StoreService::Settle(absl::Time now, const std::function<void()>& before_wr
       found->second->dirty = false;
       if (MayWrite(*found->second)) Write(*found->second);
     }
-    std::vector<StoreCore::Closing> closings = core_.TakeClosings();
+    std::vector<StoreConnections::Closing> closings = core_.connections().TakeClosings();
     for (const auto& closing : closings) {
       if (auto found = peers_.find(closing.connection); found != peers_.end()) {
         Write(*found->second);
@@ -341,9 +342,9 @@ void StoreService::Settle(absl::Time now, const std::function<void()>& before_wr
 }
 
 void StoreService::TakeOutput() {
-  core_.TakeOutput(output_);
+  core_.connections().TakeOutput(output_);
   Peer* peer = nullptr;
-  for (StoreCore::Output& output : output_) {
+  for (StoreConnections::Output& output : output_) {
     if (peer == nullptr || peer->id != output.connection) {  // answers come in runs
       auto found = peers_.find(output.connection);
       peer = found == peers_.end() ? nullptr : found->second.get();
@@ -380,21 +381,21 @@ void StoreService::Write(Peer& peer) {
       peer.first = 0;
       if (peer.queue.empty() && peer.queue.capacity() > kKeptFrames) peer.queue.shrink_to_fit();
     }
-    core_.Sent(peer.id, static_cast<size_t>(sent), reactor_.now());
+    core_.connections().Sent(peer.id, static_cast<size_t>(sent), reactor_.now());
   }
   EndLarge(peer);
 }
 
 void StoreService::Rewatch(Peer& peer) {
   uint32_t wanted = 0;
-  if (core_.WantsInput(peer.id)) wanted |= EPOLLIN;
+  if (core_.connections().WantsInput(peer.id)) wanted |= EPOLLIN;
   if (!peer.idle() && peer.large != Peer::Large::kWaits) wanted |= EPOLLOUT;
   if (wanted == peer.watched) return;
   peer.watched = wanted;
   reactor_.Change(peer.socket.get(), &peer, wanted);
 }
 
-void StoreService::Note(const StoreCore::Closing& closing) {
+void StoreService::Note(const StoreConnections::Closing& closing) {
   ++refused_;
   last_refusal_ = absl::StrCat(closing.peer, ": ", closing.reason);
   if (!notes_.Admit(reactor_.now())) return;

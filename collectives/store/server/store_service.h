@@ -99,7 +99,7 @@ class StoreService final : public StoreReactor::Handler {
   void GiveTurns();
   void Drop(uint64_t id);
   void Rewatch(Peer& peer);
-  void Note(const StoreCore::Closing& closing);
+  void Note(const StoreConnections::Closing& closing);
   void TellLeftOut();
 
   const pid_t owner_;
@@ -116,7 +116,7 @@ class StoreService final : public StoreReactor::Handler {
   LogThrottle pauses_;
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
   std::vector<uint64_t> dirty_;
-  std::vector<StoreCore::Output> output_;
+  std::vector<StoreConnections::Output> output_;
   std::vector<Peer*> going_;      // large answers that have their turn
   std::deque<uint64_t> waiting_;  // and those that wait for it
   uint64_t next_ = 1;

@@ -154,16 +154,17 @@ class StoreMeetingTest : public testing::Test {
   }
 
   void Connect() {
-    server_.Open(++connection_, "test", now_);
+    server_.connections().Open(++connection_, "test", now_);
     client_.Connected(/*local=*/false);
   }
   void Break() {
-    server_.Close(connection_, now_);
+    server_.connections().Close(connection_, now_);
     client_.Lost();
   }
   absl::Status ToClient() {
     std::string bytes;
-    for (const StoreCore::Output& output : server_.TakeOutput()) bytes += Whole(output.frame);
+    for (const StoreConnections::Output& output : server_.connections().TakeOutput())
+      bytes += Whole(output.frame);
     return client_.Receive(bytes);
   }
   void ToServer() {
@@ -174,7 +175,7 @@ class StoreMeetingTest : public testing::Test {
       bytes.append(static_cast<const char*>(part.iov_base), part.iov_len);
       client_.Wrote(part.iov_len);
     }
-    server_.Receive(connection_, bytes, now_);
+    server_.connections().Receive(connection_, bytes, now_);
   }
   uint64_t Set(const std::string& key) {
     StoreRequest request;
@@ -229,7 +230,7 @@ TEST_F(StoreMeetingTest, WhatGoesWithTheHelloGoesAgainAfterALostConnection) {
   ASSERT_TRUE(ToClient().ok());
   ToServer();
   Break();  // the reply is lost
-  (void)server_.TakeOutput();
+  (void)server_.connections().TakeOutput();
   Connect();
   ASSERT_TRUE(ToClient().ok());
   ToServer();
@@ -240,24 +241,24 @@ TEST_F(StoreMeetingTest, WhatGoesWithTheHelloGoesAgainAfterALostConnection) {
 
 TEST_F(StoreMeetingTest, AServerOfAnotherSecretDoesNothingOfWhatComesWithTheHello) {
   StoreClientCore stranger(Secret(2), StoreHello{std::string(kStoreIdBytes, 's')});
-  server_.Open(++connection_, "test", now_);
+  server_.connections().Open(++connection_, "test", now_);
   stranger.Connected(/*local=*/false);
   StoreRequest request;
   request.op = StoreOp::kSet;
   request.keys = {"key"};
   request.values = {"value"};
   stranger.Call(std::move(request));
-  ASSERT_TRUE(stranger.Receive(Whole(server_.TakeOutput().at(0).frame)).ok());
+  ASSERT_TRUE(stranger.Receive(Whole(server_.connections().TakeOutput().at(0).frame)).ok());
   std::array<iovec, 4> parts;
   size_t count = stranger.Gather(parts.data(), parts.size());
   std::string bytes;
   for (size_t i = 0; i < count; ++i) {
     bytes.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
   }
-  server_.Receive(connection_, bytes, now_);
+  server_.connections().Receive(connection_, bytes, now_);
   EXPECT_EQ(server_.requests(), 0);
   EXPECT_EQ(server_.keys(), 0);
-  EXPECT_EQ(server_.TakeClosings().size(), 1U);
+  EXPECT_EQ(server_.connections().TakeClosings().size(), 1U);
 }
 
 }  // namespace

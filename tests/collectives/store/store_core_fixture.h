@@ -32,14 +32,14 @@ inline StoreRequest Make(StoreOp op, uint64_t id, std::vector<std::string> keys,
 class StoreCoreTest : public testing::Test {
  protected:
   // What the core has written to a connection since the last call.
-  std::string Written(StoreCore::ConnectionId id) {
-    for (auto& output : core_->TakeOutput()) {
+  std::string Written(StoreConnections::Id id) {
+    for (auto& output : core_->connections().TakeOutput()) {
       std::string& written = written_[output.connection];
       written += std::string(output.frame.head.view());
       if (output.frame.body) written += *output.frame.body;
     }
     std::string bytes = std::exchange(written_[id], {});
-    core_->Sent(id, bytes.size(), now_);
+    core_->connections().Sent(id, bytes.size(), now_);
     return bytes;
   }
 
@@ -51,22 +51,22 @@ class StoreCoreTest : public testing::Test {
   }
 
   // Connects a client whose number is `name`, padded. Returns its handshake's end.
-  net::HandshakeState Connect(StoreCore::ConnectionId id, std::string name,
+  net::HandshakeState Connect(StoreConnections::Id id, std::string name,
                               net::JobSecret secret = {}) {
     name.resize(kStoreIdBytes, '.');
-    core_->Open(id, "tester", now_);
+    core_->connections().Open(id, "tester", now_);
     net::ConnectorHandshake handshake = NewHandshake(name + "test client", secret);
     handshake.Feed(Written(id));
-    core_->Receive(id, handshake.TakeOutput(), now_);
+    core_->connections().Receive(id, handshake.TakeOutput(), now_);
     handshake.Feed(Written(id));
     return handshake.state();
   }
 
-  void Ask(StoreCore::ConnectionId id, const StoreRequest& request) {
-    core_->Receive(id, EncodeRequest(request), now_);
+  void Ask(StoreConnections::Id id, const StoreRequest& request) {
+    core_->connections().Receive(id, EncodeRequest(request), now_);
   }
 
-  Replies Read(StoreCore::ConnectionId id) {
+  Replies Read(StoreConnections::Id id) {
     Replies replies;
     std::string bytes = Written(id);
     absl::string_view rest = bytes;
@@ -94,7 +94,7 @@ class StoreCoreTest : public testing::Test {
   }
 
   absl::Time now_ = absl::UnixEpoch();
-  std::map<StoreCore::ConnectionId, std::string> written_;
+  std::map<StoreConnections::Id, std::string> written_;
   std::unique_ptr<StoreCore> core_ = std::make_unique<StoreCore>(Options());
 };
 

@@ -20,7 +20,7 @@ TEST_F(StoreCoreTest, AnExchangeThatIsWantedInLargePartsStaysWithinTheMemory) {
   constexpr int kWide = 48;
   std::string value(4096, 'v');
   for (int rank = 0; rank < kWide; ++rank) {
-    StoreCore::ConnectionId id = static_cast<StoreCore::ConnectionId>(rank) + 1;
+    StoreConnections::Id id = static_cast<StoreConnections::Id>(rank) + 1;
     Connect(id, std::to_string(rank));
     RankSet wanted;
     for (int i = 0; i < 20; ++i) wanted.Add(RankSet({(rank + i) % kWide}));
@@ -32,7 +32,7 @@ TEST_F(StoreCoreTest, AnExchangeThatIsWantedInLargePartsStaysWithinTheMemory) {
   // Parts of their own would be 48 times 80 KiB; the replies are kept until they are acknowledged.
   EXPECT_LE(core_->memory(), Options().memory_limit + KiB(16)) << "beside what a reply costs";
   size_t parts = 0;
-  for (StoreCore::ConnectionId id = 1; id <= kWide; ++id) {
+  for (StoreConnections::Id id = 1; id <= kWide; ++id) {
     size_t values = Read(id)[1].values.size();
     EXPECT_TRUE(values == 21 || values == kWide + 1) << values;
     parts += values == 21 ? 1 : 0;
@@ -44,7 +44,7 @@ TEST_F(StoreCoreTest, AnExchangeThatIsWantedInLargePartsStaysWithinTheMemory) {
 TEST_F(StoreCoreTest, ForgetsAClientThatStaysAway) {
   Connect(1, "a");
   Ask(1, Make(StoreOp::kSet, 1, {"x"}, {"v"}));
-  core_->Close(1, now_);
+  core_->connections().Close(1, now_);
   EXPECT_EQ(core_->sessions(), 1);
   now_ += absl::Seconds(30);
   core_->Advance(now_);
@@ -52,23 +52,23 @@ TEST_F(StoreCoreTest, ForgetsAClientThatStaysAway) {
   Connect(2, "b");
   Ask(2, Make(StoreOp::kGoodbye, 1, {}));
   EXPECT_EQ(core_->sessions(), 0);
-  EXPECT_THAT(core_->TakeClosings(), SizeIs(1));
+  EXPECT_THAT(core_->connections().TakeClosings(), SizeIs(1));
 }
 
 TEST_F(StoreCoreTest, TurnsAwayWhoeverLacksTheSecret) {
   net::JobSecret wrong{};
   wrong[0] = 1;
   EXPECT_EQ(Connect(1, "a", wrong), net::HandshakeState::kFailed);
-  EXPECT_THAT(core_->TakeClosings(), SizeIs(1));
-  core_->Close(1, now_);
-  EXPECT_EQ(core_->connections(), 0);
+  EXPECT_THAT(core_->connections().TakeClosings(), SizeIs(1));
+  core_->connections().Close(1, now_);
+  EXPECT_EQ(core_->connections().size(), 0);
 }
 
 TEST_F(StoreCoreTest, ClosesConnectionsThatNeverFinishTheirHandshake) {
-  core_->Open(1, "silent", now_);
+  core_->connections().Open(1, "silent", now_);
   EXPECT_EQ(core_->deadline(), now_ + net::kHandshakeTimeout);
   core_->Advance(now_ + net::kHandshakeTimeout);
-  ASSERT_THAT(core_->TakeClosings(), SizeIs(1));
+  ASSERT_THAT(core_->connections().TakeClosings(), SizeIs(1));
 }
 
 TEST_F(StoreCoreTest, RefusesWhatExceedsItsMemory) {
@@ -89,7 +89,7 @@ TEST_F(StoreCoreTest, ReadsNoMoreFromAClientThatDoesNotRead) {
   std::string value(size_t{40} << 10, 'x');
   Ask(1, Make(StoreOp::kSet, 1, {"v"}, {value}));
   for (uint64_t id = 2; id < 10; ++id) Ask(1, Make(StoreOp::kGet, id, {"v"}));
-  EXPECT_FALSE(core_->WantsInput(1));
+  EXPECT_FALSE(core_->connections().WantsInput(1));
   // Two replies reach the bound; the rest waits unread, and comes once those are gone.
   size_t got = Read(1).size();
   EXPECT_EQ(got, 3u);
@@ -98,8 +98,8 @@ TEST_F(StoreCoreTest, ReadsNoMoreFromAClientThatDoesNotRead) {
     ASSERT_GT(more, 0u);
     got += more;
   }
-  EXPECT_TRUE(core_->WantsInput(1));
-  EXPECT_THAT(core_->TakeClosings(), IsEmpty());
+  EXPECT_TRUE(core_->connections().WantsInput(1));
+  EXPECT_THAT(core_->connections().TakeClosings(), IsEmpty());
 }
 
 TEST_F(StoreCoreTest, ClosesASlowReaderWhoseAnswersPileUp) {
@@ -107,7 +107,7 @@ TEST_F(StoreCoreTest, ClosesASlowReaderWhoseAnswersPileUp) {
   Connect(2, "fast");
   for (uint64_t id = 1; id < 10; ++id) Ask(1, Make(StoreOp::kGet, id, {"v"}));
   Ask(2, Make(StoreOp::kSet, 1, {"v"}, {std::string(size_t{60} << 10, 'x')}));
-  auto closings = core_->TakeClosings();
+  auto closings = core_->connections().TakeClosings();
   ASSERT_THAT(closings, SizeIs(1));
   EXPECT_EQ(closings[0].connection, 1u);
   EXPECT_THAT(closings[0].reason, HasSubstr("reads too slowly"));
@@ -125,15 +125,15 @@ TEST_F(StoreCoreTest, ClosesOnFramesThatMakeNoSense) {
        {Case{0, 'X', "bad magic"}, Case{4, 99, "version 99"}, Case{6, 77, "unknown operation"},
         Case{11, 0x7f, "at most"}, Case{12, 1, "reserved"}, Case{8, 3, "malformed"},
         Case{56, 2, "malformed"}, Case{63, 0x7f, "malformed"}}) {
-    StoreCore::ConnectionId id = 100 + c.at;
+    StoreConnections::Id id = 100 + c.at;
     Connect(id, absl::StrCat("client ", c.at));
     std::string bad = good;
     bad[c.at] = c.byte;
-    core_->Receive(id, bad, now_);
-    auto closings = core_->TakeClosings();
+    core_->connections().Receive(id, bad, now_);
+    auto closings = core_->connections().TakeClosings();
     ASSERT_THAT(closings, SizeIs(1)) << c.at;
     EXPECT_THAT(closings[0].reason, HasSubstr(c.reason));
-    core_->Close(id, now_);
+    core_->connections().Close(id, now_);
   }
   EXPECT_EQ(core_->keys(), 0);
 }
@@ -147,10 +147,10 @@ TEST_F(StoreCoreTest, ClientsThatSpeakForAMillionRanksStayWithinTheMemory) {
     hello.job = job;
     hello.rank = first;
     hello.ranks = ranks;
-    core_->Open(number, "tester", now_, /*local=*/true);
+    core_->connections().Open(number, "tester", now_, /*local=*/true);
     const Bytes before = core_->memory();
     StoreRequest greeting = Make(StoreOp::kHello, 0, {EncodeHello(hello)});
-    core_->Receive(number, EncodeRequest(greeting), now_);
+    core_->connections().Receive(number, EncodeRequest(greeting), now_);
     return core_->memory() - before;
   };
   const Bytes one = connect(1, 5, 1, "job");
@@ -158,18 +158,19 @@ TEST_F(StoreCoreTest, ClientsThatSpeakForAMillionRanksStayWithinTheMemory) {
     EXPECT_LE(connect(number, 0, kStoreRanksMax, absl::StrCat("job ", number)), one * 4);
   }
   EXPECT_EQ(core_->sessions(), 13);
-  EXPECT_THAT(core_->TakeClosings(), IsEmpty());
+  EXPECT_THAT(core_->connections().TakeClosings(), IsEmpty());
   // One too many.
   connect(14, 1, kStoreRanksMax, "job");
-  auto closings = core_->TakeClosings();
+  auto closings = core_->connections().TakeClosings();
   ASSERT_THAT(closings, SizeIs(1));
   EXPECT_THAT(closings[0].reason, HasSubstr("malformed hello"));
   // And more clients than there is room for.
   uint64_t number = 100;
-  while (core_->TakeClosings().empty() && number < 2000) connect(++number, 1, 1, "job");
+  while (core_->connections().TakeClosings().empty() && number < 2000)
+    connect(++number, 1, 1, "job");
   EXPECT_LT(number, 1000u);
   EXPECT_LT(core_->memory(), core_->memory_limit() + KiB(16));
-  for (uint64_t id = 1; id <= number; ++id) core_->Close(id, now_);
+  for (uint64_t id = 1; id <= number; ++id) core_->connections().Close(id, now_);
   now_ += absl::Minutes(1);
   core_->Advance(now_);
   EXPECT_EQ(core_->sessions(), 0);
@@ -204,7 +205,7 @@ TEST_F(StoreCoreTest, AJournalHoldsNothingThatWasRefusedForWantOfMemory) {
   StoreCoreOptions options = Options();
   options.journal = true;
   core_ = std::make_unique<StoreCore>(options);
-  for (StoreCore::ConnectionId id = 2; id <= 60; ++id) core_->Open(id, "stranger", now_);
+  for (StoreConnections::Id id = 2; id <= 60; ++id) core_->connections().Open(id, "stranger", now_);
   Connect(1, "a");
   Ask(1, Make(StoreOp::kSet, 1, {"one"}, {std::string(size_t{600} << 10, 'x')}));
   Ask(1, Make(StoreOp::kSet, 2, {"two"}, {std::string(size_t{200} << 10, 'x')}));
@@ -239,7 +240,7 @@ TEST_F(StoreCoreTest, SurvivesMutatedBytes) {
     Random random(seed);
     core_ = std::make_unique<StoreCore>(Options());
     written_.clear();
-    for (StoreCore::ConnectionId id = 1; id <= 4; ++id) {
+    for (StoreConnections::Id id = 1; id <= 4; ++id) {
       ASSERT_EQ(Connect(id, absl::StrCat(random.Below(3))), net::HandshakeState::kDone);
       for (int step = 0; step < 30; ++step) {
         auto op = static_cast<StoreOp>(1 + random.Below(static_cast<uint64_t>(kStoreOpLast)));
@@ -264,20 +265,20 @@ TEST_F(StoreCoreTest, SurvivesMutatedBytes) {
         if (random.Below(8) == 0) bytes[random.Below(bytes.size())] = static_cast<char>(random());
         if (random.Below(16) == 0) bytes.resize(random.Below(bytes.size()));
         if (random.Below(8) == 0) bytes += bytes;
-        core_->Receive(id, bytes, now_);
+        core_->connections().Receive(id, bytes, now_);
         now_ += absl::Milliseconds(static_cast<int64_t>(random.Below(1000)));
         core_->Advance(now_);
         if (random.Below(4) == 0) (void)Written(id);
-        for (const auto& closing : core_->TakeClosings()) {
-          core_->Close(closing.connection, now_);
+        for (const auto& closing : core_->connections().TakeClosings()) {
+          core_->connections().Close(closing.connection, now_);
           written_.erase(closing.connection);
         }
       }
     }
-    for (StoreCore::ConnectionId id = 1; id <= 4; ++id) core_->Close(id, now_);
+    for (StoreConnections::Id id = 1; id <= 4; ++id) core_->connections().Close(id, now_);
     now_ += absl::Minutes(5);
     core_->Advance(now_);
-    EXPECT_EQ(core_->connections(), 0);
+    EXPECT_EQ(core_->connections().size(), 0);
     EXPECT_EQ(core_->sessions(), 0);
     EXPECT_EQ(core_->waiting(), 0);
     EXPECT_EQ(core_->deadline(), absl::InfiniteFuture());
@@ -308,7 +309,7 @@ TEST_F(StoreCoreTest, AFloodFillsItsOwnShareAndNotTheStore) {
   more.acknowledged = 3000;
   Ask(1, more);
   EXPECT_TRUE(Read(1)[3000].status.ok());
-  core_->Close(1, now_);
+  core_->connections().Close(1, now_);
   now_ += absl::Minutes(1);
   core_->Advance(now_);
   EXPECT_LT(core_->memory(), KiB(9)) << "a job, a client, a connection, a value";

@@ -54,7 +54,7 @@ TEST_F(StoreCoreTest, WhatARecoveredClientSendsAgainIsDoneOnce) {
   StoreRequest add = Make(StoreOp::kAdd, 1, {"n"});
   add.number = 5;
   Ask(1, add);
-  core_->Close(1, now_);  // the reply is lost
+  core_->connections().Close(1, now_);  // the reply is lost
   Connect(2, "a");
   Ask(2, add);
   EXPECT_EQ(Read(2)[1].number, 5);
@@ -76,7 +76,7 @@ TEST_F(StoreCoreTest, ABarrierSurvivesAReconnection) {
   StoreRequest first = Make(StoreOp::kBarrier, 1, {"k"});
   first.size = 2;
   Ask(1, first);
-  core_->Close(1, now_);
+  core_->connections().Close(1, now_);
   Connect(3, "a");
   Ask(3, first);
   StoreRequest second = first;
@@ -91,7 +91,7 @@ TEST_F(StoreCoreTest, AnExchangeAnswersEachClientWithItsOwnPart) {
   Connect(2, "b");
   StoreArrivals arrivals;
   arrivals.op = StoreOp::kExchange;
-  auto arrive = [&](StoreCore::ConnectionId id, int32_t first, const RankSet& wanted) {
+  auto arrive = [&](StoreConnections::Id id, int32_t first, const RankSet& wanted) {
     arrivals.ranks.clear();
     arrivals.values.clear();
     for (int32_t rank = first; rank < first + 8; ++rank) {
@@ -122,7 +122,7 @@ TEST_F(StoreCoreTest, AnExchangeAnswersEachClientWithItsOwnPart) {
 TEST_F(StoreCoreTest, AReadThatWaitsIsDroppedWithItsConnection) {
   Connect(1, "a");
   Ask(1, Make(StoreOp::kGet, 1, {"x"}));
-  core_->Close(1, now_);
+  core_->connections().Close(1, now_);
   EXPECT_EQ(core_->waiting(), 0);
   Connect(2, "a");
   Ask(2, Make(StoreOp::kGet, 1, {"x"}));
@@ -134,10 +134,10 @@ TEST_F(StoreCoreTest, ANewConnectionOfAClientReplacesTheOld) {
   Connect(1, "a");
   Ask(1, Make(StoreOp::kGet, 1, {"x"}));
   Connect(2, "a");
-  auto closings = core_->TakeClosings();
+  auto closings = core_->connections().TakeClosings();
   ASSERT_THAT(closings, SizeIs(1));
   EXPECT_EQ(closings[0].connection, 1u);
-  core_->Close(1, now_);
+  core_->connections().Close(1, now_);
   Ask(2, Make(StoreOp::kGet, 1, {"x"}));
   Ask(2, Make(StoreOp::kSet, 2, {"x"}, {"v"}));
   EXPECT_THAT(Read(2), SizeIs(2));
@@ -147,7 +147,7 @@ TEST_F(StoreCoreTest, TakesFramesCutAnywhere) {
   Connect(1, "a");
   std::string bytes = EncodeRequest(Make(StoreOp::kSet, 1, {"k"}, {"v"})) +
                       EncodeRequest(Make(StoreOp::kGet, 2, {"k"}));
-  for (char byte : bytes) core_->Receive(1, absl::string_view(&byte, 1), now_);
+  for (char byte : bytes) core_->connections().Receive(1, absl::string_view(&byte, 1), now_);
   Replies replies = Read(1);
   EXPECT_THAT(replies[2].values, testing::ElementsAre("v"));
 }
@@ -157,25 +157,25 @@ TEST_F(StoreCoreTest, ALocalConnectionBeginsWithAHello) {
   StoreHello hello;
   hello.id = std::string(kStoreIdBytes, 'l');
   hello.name = "local";
-  core_->Open(1, "local", now_, /*local=*/true);
+  core_->connections().Open(1, "local", now_, /*local=*/true);
   Ask(1, Make(StoreOp::kHello, 0, {EncodeHello(hello)}));
   Ask(1, Make(StoreOp::kSet, 1, {"k"}, {"v"}));
   Replies replies = Read(1);
   EXPECT_EQ(replies[0].values.at(0), core_->id());
   EXPECT_TRUE(replies[1].status.ok());
-  core_->Open(2, "local", now_, /*local=*/true);
+  core_->connections().Open(2, "local", now_, /*local=*/true);
   Ask(2, Make(StoreOp::kSet, 1, {"k"}, {"w"}));
-  ASSERT_THAT(core_->TakeClosings(), SizeIs(1));
+  ASSERT_THAT(core_->connections().TakeClosings(), SizeIs(1));
   EXPECT_EQ(core_->keys(), 1);
 }
 
 TEST_F(StoreCoreTest, JobsDoNotSeeEachOthersKeys) {
-  auto connect = [&](StoreCore::ConnectionId id, const std::string& job) {
+  auto connect = [&](StoreConnections::Id id, const std::string& job) {
     StoreHello hello;
     hello.id = absl::StrCat(id);
     hello.id.resize(kStoreIdBytes, '.');
     hello.job = job;
-    core_->Open(id, "local", now_, /*local=*/true);
+    core_->connections().Open(id, "local", now_, /*local=*/true);
     Ask(id, Make(StoreOp::kHello, 0, {EncodeHello(hello)}));
     (void)Read(id);
   };

@@ -142,12 +142,12 @@ class Served {
   explicit Served(StoreCore& core) : core_(core) {}
 
   void Step(Random& random, absl::Time now) {
-    StoreCore::ConnectionId& id = places_[random.Below(kConnections)];
+    StoreConnections::Id& id = places_[random.Below(kConnections)];
     if (open_.count(id) == 0) {
       // What is left of the one before must not be taken for its own: as servers do, never twice.
       id = ++last_;
       bool local = random.Below(8) != 0;  // the others never get through their handshake
-      core_.Open(id, "fuzz", now, local);
+      core_.connections().Open(id, "fuzz", now, local);
       open_[id] = 0;
       if (local) {
         StoreRequest hello;
@@ -174,24 +174,24 @@ class Served {
   }
 
   void CloseAll(absl::Time now) {
-    for (StoreCore::ConnectionId id : places_) Close(id, now);
+    for (StoreConnections::Id id : places_) Close(id, now);
   }
 
  private:
-  void Send(StoreCore::ConnectionId id, std::string bytes, Random& random, absl::Time now) {
+  void Send(StoreConnections::Id id, std::string bytes, Random& random, absl::Time now) {
     Mutate(bytes, random);
     size_t cut = random.Below(4) == 0 ? random.Below(bytes.size() + 1) : bytes.size();
-    core_.Receive(id, absl::string_view(bytes).substr(0, cut), now);
-    core_.Receive(id, absl::string_view(bytes).substr(cut), now);
+    core_.connections().Receive(id, absl::string_view(bytes).substr(0, cut), now);
+    core_.connections().Receive(id, absl::string_view(bytes).substr(cut), now);
   }
 
-  void Close(StoreCore::ConnectionId id, absl::Time now) {
-    core_.Close(id, now);
+  void Close(StoreConnections::Id id, absl::Time now) {
+    core_.connections().Close(id, now);
     open_.erase(id);
   }
 
   void Drain(Random& random, absl::Time now) {
-    for (const auto& output : core_.TakeOutput()) {
+    for (const auto& output : core_.connections().TakeOutput()) {
       if (auto found = open_.find(output.connection); found != open_.end()) {
         found->second += output.frame.size();
       }
@@ -199,15 +199,15 @@ class Served {
     // Some read slowly.
     for (auto& [id, backlog] : open_) {
       if (backlog == 0 || random.Below(3) == 0) continue;
-      core_.Sent(id, std::exchange(backlog, 0), now);
+      core_.connections().Sent(id, std::exchange(backlog, 0), now);
     }
-    for (const auto& closing : core_.TakeClosings()) Close(closing.connection, now);
+    for (const auto& closing : core_.connections().TakeClosings()) Close(closing.connection, now);
   }
 
   StoreCore& core_;
-  std::array<StoreCore::ConnectionId, kConnections> places_{};
-  StoreCore::ConnectionId last_ = 0;
-  std::map<StoreCore::ConnectionId, size_t> open_;  // bytes not yet read
+  std::array<StoreConnections::Id, kConnections> places_{};
+  StoreConnections::Id last_ = 0;
+  std::map<StoreConnections::Id, size_t> open_;  // bytes not yet read
 };
 
 StoreCoreOptions CoreOptions() {
@@ -253,7 +253,7 @@ void FuzzServer(Random& random) {
   }
   served.CloseAll(now);
   core.Advance(now + absl::Minutes(5));
-  ASSERT_EQ(core.connections(), 0);
+  ASSERT_EQ(core.connections().size(), 0);
   ASSERT_EQ(core.sessions(), 0);
   ASSERT_EQ(core.waiting(), 0);
   ASSERT_EQ(core.deadline(), absl::InfiniteFuture());

@@ -46,8 +46,8 @@ StoreHello HelloOf(const std::string& name, int rank, int ranks) {
 struct Pipe {
   StoreClientCore* client;
   bool local;
-  bool to_root;                    // else to the relay
-  StoreCore::ConnectionId id = 0;  // 0: broken
+  bool to_root;                 // else to the relay
+  StoreConnections::Id id = 0;  // 0: broken
   std::string up, down;
 };
 
@@ -114,7 +114,7 @@ class Network {
 
   void Connect(Pipe& pipe) {
     pipe.id = next_id_++;
-    ServerOf(pipe).Open(pipe.id, "peer", now_, pipe.local);
+    ServerOf(pipe).connections().Open(pipe.id, "peer", now_, pipe.local);
     pipe.client->Connected(pipe.local);
   }
 
@@ -123,7 +123,7 @@ class Network {
     // Some of what was on its way still arrives.
     if (random_.Below(2) == 0) Move(pipe);
     if (pipe.id == 0) return;
-    ServerOf(pipe).Close(pipe.id, now_);
+    ServerOf(pipe).connections().Close(pipe.id, now_);
     pipe.client->Lost();
     pipe.id = 0;
     pipe.up.clear();
@@ -148,7 +148,7 @@ class Network {
     std::string moved = bytes.substr(0, count);
     bytes.erase(0, count);
     if (up) {
-      ServerOf(pipe).Receive(pipe.id, moved, now_);
+      ServerOf(pipe).connections().Receive(pipe.id, moved, now_);
     } else {
       absl::Status status = pipe.client->Receive(moved);
       ASSERT_TRUE(status.ok()) << status;
@@ -161,19 +161,19 @@ class Network {
     journal_ += root_->TakeJournal();
     relay_->Advance(now_);
     for (StoreCore* core : {root_.get(), relay_.get()}) {
-      for (StoreCore::Output& output : core->TakeOutput()) {
+      for (StoreConnections::Output& output : core->connections().TakeOutput()) {
         for (Pipe& pipe : pipes_) {
           if (pipe.id != output.connection) continue;
           pipe.down += std::string(output.frame.head.view());
           if (output.frame.body) pipe.down += *output.frame.body;
         }
-        core->Sent(output.connection, output.frame.size(), now_);
+        core->connections().Sent(output.connection, output.frame.size(), now_);
       }
-      for (const auto& closing : core->TakeClosings()) {
+      for (const auto& closing : core->connections().TakeClosings()) {
         for (Pipe& pipe : pipes_) {
           if (pipe.id == closing.connection) Break(pipe);
         }
-        core->Close(closing.connection, now_);
+        core->connections().Close(closing.connection, now_);
       }
     }
   }
@@ -191,7 +191,7 @@ class Network {
     ASSERT_TRUE(read.ok()) << read.status();
     ASSERT_EQ(*read, journal_.size());
     (void)root_->TakeJournal();
-    (void)root_->TakeOutput();
+    (void)root_->connections().TakeOutput();
   }
 
   // ---- The ranks' script
@@ -319,7 +319,7 @@ class Network {
   std::unique_ptr<StoreCore> relay_;
   std::vector<std::unique_ptr<StoreClientCore>> clients_;
   std::vector<Pipe> pipes_;
-  StoreCore::ConnectionId next_id_ = 1;
+  StoreConnections::Id next_id_ = 1;
   std::vector<int> place_;  // how many operations of each rank are done
   std::vector<uint64_t> waiting_;
   std::string log_;
