@@ -1,4 +1,4 @@
-// What the sub-commands of weft-init, and of the benchmark beside it, have in common: their options,
+// What sub-commands of weft-init, and of the benchmark beside it, have in common: their options,
 // progress on a terminal, and where results go.
 #ifndef WEFT_TOOLS_INIT_COMMAND_H_
 #define WEFT_TOOLS_INIT_COMMAND_H_
