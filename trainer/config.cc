@@ -290,6 +290,26 @@ absl::StatusOr<std::vector<RecomputeKind>> ParseRecompute(const std::string& tex
   return recompute;
 }
 
+// "all", "none", or axes as data,tensor.
+absl::StatusOr<OverlapAxes> ParseOverlap(const std::string& text) {
+  if (text == "all") return OverlapAxes();
+  OverlapAxes axes{false, false, false, false};
+  if (text == "none") return axes;
+  for (absl::string_view part : absl::StrSplit(text, ',')) {
+    bool* const axis = part == "data"      ? &axes.data
+                       : part == "tensor"  ? &axes.tensor
+                       : part == "context" ? &axes.context
+                       : part == "expert"  ? &axes.expert
+                                           : nullptr;
+    if (axis == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", part, "' is no axis; all, none, or some of data, tensor, context, expert is right"));
+    }
+    *axis = true;
+  }
+  return axes;
+}
+
 absl::Status Validate(const TrainConfig& config, const Settings& settings) {
   auto error = [&](absl::string_view name, const std::string& what) {
     return absl::InvalidArgumentError(absl::StrCat(settings.Origin(name), ": ", name, " = ",
@@ -405,6 +425,13 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
                          config.pipeline_schedule == topology::PipelineScheduleKind::kZeroBubbleV;
     config.pipeline_chunks = several ? 2 : 1;
   }
+  config.receives_ahead = static_cast<int>(settings.Integer("parallel.receives_ahead"));
+  absl::StatusOr<OverlapAxes> overlap = ParseOverlap(settings.Text("parallel.overlap"));
+  if (!overlap.ok()) {
+    return Annotate(overlap.status(),
+                    absl::StrCat(settings.Origin("parallel.overlap"), ": parallel.overlap"));
+  }
+  config.overlap = *overlap;
   config.zero_stage = static_cast<int>(settings.Integer("parallel.zero"));
   config.zero_group = static_cast<int>(settings.Integer("parallel.zero_group"));
   if (config.zero_stage == 0) {  // groups of one rank, each a replica of the others
@@ -417,6 +444,7 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
                             : reduce == "compute" ? ReducePrecision::kCompute
                                                   : ReducePrecision::kAuto;
   config.data_prefix = settings.Text("data.prefix");
+  config.data_prefetch = static_cast<int>(settings.Integer("data.prefetch"));
   config.validation_every = settings.Integer("validation.every");
   config.validation_batches = settings.Integer("validation.batches");
   config.checkpoint_every = settings.Integer("checkpoint.every");

@@ -37,6 +37,14 @@ enum class RecomputeKind : uint8_t { kNone, kSelective, kFull };
 enum class NonFinite { kFatal, kSkip };
 // Context parallelism: keys and values go around, or heads are exchanged (model/context_axis.h).
 enum class ContextMethod { kRing, kUlysses };
+// Axes whose collectives run under computation; on the others a rank waits for each where it calls
+// it.
+struct OverlapAxes {
+  bool data = true;
+  bool tensor = true;
+  bool context = true;
+  bool expert = true;
+};
 enum class ScheduleKind { kCosine, kConstant };
 enum class ReducePrecision { kAuto, kCompute, kFp32 };  // kAuto: fp32 where micro-batches add up
 
@@ -113,6 +121,10 @@ struct TrainConfig {
   int pipeline_parallel = 1;    // stages
   std::string pipeline_stages;  // auto, even, or the layers of each chunk: "3,4,4,1"
   int pipeline_chunks = 1;      // chunks of layers that a stage holds; resolved
+  // Passes of the pipeline ahead of the running one whose receives are posted: one to be there when
+  // that ends, one more because two neighbours seldom run in step.
+  int receives_ahead = 2;
+  OverlapAxes overlap;
   topology::PipelineScheduleKind pipeline_schedule = topology::PipelineScheduleKind::k1F1B;
   int zero_stage = 1;
   int zero_group = 0;  // ranks that share training state; 0: all of the data axis
@@ -120,6 +132,7 @@ struct TrainConfig {
   ReducePrecision reduce_precision = ReducePrecision::kAuto;
 
   std::string data_prefix;
+  int data_prefetch = 2;           // batches read ahead; 0: each is read in its step
   int64_t validation_every = 0;    // steps; 0: at the end only
   int64_t validation_batches = 0;  // global batches
 

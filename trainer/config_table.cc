@@ -87,12 +87,15 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"parallel.schedule", kChoice, "1f1b", topology::kPipelineScheduleNames, "Order of the passes on a stage: gpipe, 1f1b, interleaved (several chunks of layers a stage), zb-h1 and zb-v (zero bubble: gradients of weights fill the waits)."},
     {"parallel.chunks", kInteger, "0", "0..64", "Chunks of layers that a stage holds; 0 takes 2 with interleaved and zb-v, else 1."},
     {"parallel.stages", kText, "auto", "auto|even, or layers: 3,4,4,1", "Layers of each chunk of the pipeline, in the model's order. auto weighs in the output projection, so that the stage with the most work has as little as can be."},
+    {"parallel.receives_ahead", kInteger, "2", "0..64", "Passes of the pipeline ahead of the running one whose inputs are received under it; 0: a pass asks for its input when it is to run, and waits for the whole transfer."},
+    {"parallel.overlap", kText, "all", "all|none, or axes: data,tensor,context,expert", "Axes whose communication runs under computation; on the others a rank waits for each exchange where it begins, and the tensor axis does not cut them. The pipeline's is parallel.receives_ahead."},
     {"parallel.zero", kInteger, "1", "0..3", "0: every data-parallel rank has all training state; 1: optimizer state is sharded over the ranks; 2: accumulated gradients, too; 3: parameters, too, which are gathered before a block uses them and given back after."},
     {"parallel.zero_group", kInteger, "0", "0..65536", "Ranks that share training state between them; groups of so many data-parallel ranks are replicas of each other. Divides the data-parallel ranks; 0 takes all of them."},
     {"parallel.bucket_bytes", kBytes, "4MiB", "1KiB..4GiB", "Gradients are handed to one reduce-scatter once so many bytes of them are complete."},
     {"parallel.reduce_precision", kChoice, "auto", "auto|compute|fp32", "Number type in which gradients are summed: the compute type, or fp32; auto takes fp32 where several micro-batches add up."},
 
     {"data.prefix", kText, "", "", "What weft-data made: PREFIX_train.{bin,idx}, PREFIX_valid.{bin,idx}, PREFIX.json; a relative path is looked up from the working folder."},
+    {"data.prefetch", kInteger, "2", "0..64", "Batches that a rank reads ahead while it computes; 0: each is read in its own step."},
 
     {"validation.every", kInteger, "100", "0..", "Steps between measurements of the validation loss; 0 measures at the end only."},
     {"validation.batches", kInteger, "8", "1..", "Global batches of held-out data that one measurement takes (fewer where there are fewer)."},

@@ -23,10 +23,10 @@ absl::StatusOr<std::unique_ptr<BatchLoader>> BatchLoader::Start(
                                                    " samples over ", options.world_size,
                                                    " ranks; it must be a multiple of the ranks"));
   }
-  if (options.start_sample < 0 || options.prefetch < 1) {
+  if (options.start_sample < 0 || options.prefetch < 0) {
     return absl::InvalidArgumentError(absl::StrCat("start at sample ", options.start_sample, ", ",
                                                    options.prefetch,
-                                                   " batches ahead; at least 0 and 1 are right"));
+                                                   " batches ahead; at least 0 of both is right"));
   }
   const int64_t rows = options.global_batch / options.world_size;
   if (rows > kBatchTokensMost / (stream->seq_length() + 1)) {
@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<BatchLoader>> BatchLoader::Start(
 
 BatchLoader::BatchLoader(std::shared_ptr<const SampleStream> stream, const BatchOptions& options)
     : stream_(std::move(stream)), options_(options), position_(options.start_sample) {
-  thread_ = std::thread([this] { Run(); });
+  if (options_.prefetch > 0) thread_ = std::thread([this] { Run(); });
 }
 
 BatchLoader::~BatchLoader() {
@@ -48,7 +48,7 @@ BatchLoader::~BatchLoader() {
     stopping_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 absl::StatusOr<Batch> BatchLoader::Make(int64_t first) const {
@@ -83,6 +83,7 @@ void BatchLoader::Run() {
 
 absl::StatusOr<Batch> BatchLoader::Next() {
   std::unique_lock lock(mutex_);
+  if (options_.prefetch == 0 && ready_.empty()) ready_.push_back(Make(position_));
   changed_.wait(lock, [this] { return !ready_.empty(); });
   if (!ready_.front().ok()) return ready_.front().status();  // stays, for the next call
   absl::StatusOr<Batch> batch = std::move(ready_.front());

@@ -30,7 +30,7 @@ struct BatchOptions {
   int rank = 0;
   int world_size = 1;
   int64_t start_sample = 0;  // samples consumed before, over all ranks
-  int prefetch = 2;          // batches made ahead, at least 1
+  int prefetch = 2;          // batches made ahead; 0: Next makes them, and there is no thread
 };
 
 struct Batch {

@@ -90,6 +90,11 @@ void Group::AddExposed(int64_t start_ns, int64_t end_ns, const char* name) {
   if (trace_ != nullptr) trace_->Record({name, compute_track_, start_ns, end_ns, step_, -1});
 }
 
+absl::StatusOr<Pending> Group::Launched(Pending pending) {
+  if (!overlaps_) WEFT_RETURN_IF_ERROR(Wait(pending));
+  return pending;
+}
+
 absl::StatusOr<Pending> Group::ReduceScatter(at::Tensor shard, at::Tensor full, ReduceOp op) {
   Pending pending = Started("reduce_scatter", "wait_reduce_scatter", full);
   if (size() == 1) return pending;
@@ -98,7 +103,7 @@ absl::StatusOr<Pending> Group::ReduceScatter(at::Tensor shard, at::Tensor full, 
   pending.work =
       communicator_->ReduceScatter(full.data_ptr(), shard.data_ptr(), Count(shard), type, op);
   pending.tensors = {std::move(shard), std::move(full)};
-  return pending;
+  return Launched(std::move(pending));
 }
 
 absl::StatusOr<Pending> Group::ReduceScatterAverage(at::Tensor shard, at::Tensor full) {
@@ -116,7 +121,7 @@ absl::StatusOr<Pending> Group::AllGather(at::Tensor full, at::Tensor shard) {
   communicator_->SetPriority(Priority::kNormal);  // the next layer's parameters
   pending.work = communicator_->AllGather(shard.data_ptr(), full.data_ptr(), Count(shard), type);
   pending.tensors = {std::move(shard), std::move(full)};
-  return pending;
+  return Launched(std::move(pending));
 }
 
 absl::StatusOr<Pending> Group::AllReduceSum(at::Tensor tensor) {
@@ -127,7 +132,7 @@ absl::StatusOr<Pending> Group::AllReduceSum(at::Tensor tensor) {
   pending.work = communicator_->AllReduce(tensor.data_ptr(), tensor.data_ptr(), Count(tensor), type,
                                           ReduceOp::kSum);
   pending.tensors = {std::move(tensor)};
-  return pending;
+  return Launched(std::move(pending));
 }
 
 absl::StatusOr<Pending> Group::AllToAll(at::Tensor received, at::Tensor sent) {
@@ -141,7 +146,7 @@ absl::StatusOr<Pending> Group::AllToAll(at::Tensor received, at::Tensor sent) {
   pending.work = communicator_->AllToAll(sent.data_ptr(), received.data_ptr(),
                                          Count(sent) / static_cast<size_t>(size()), type);
   pending.tensors = {std::move(received), std::move(sent)};
-  return pending;
+  return Launched(std::move(pending));
 }
 
 absl::StatusOr<Pending> Group::ExchangeRows(at::Tensor received, const RowParts& received_parts,
@@ -174,7 +179,7 @@ absl::StatusOr<Pending> Group::ExchangeRows(at::Tensor received, const RowParts&
       communicator_->AllToAllV(sent.data_ptr(), sent_counts, sent_begins, received.data_ptr(),
                                received_counts, received_begins, type);
   pending.tensors = {std::move(received), std::move(sent)};
-  return pending;
+  return Launched(std::move(pending));
 }
 
 absl::StatusOr<Pending> Group::Send(at::Tensor tensor, int peer, uint32_t tag) {

@@ -56,6 +56,11 @@ class Group {
   // collectives.
   void SetTrace(Trace* trace, int compute_track, int track);
   void set_step(int64_t step) { step_ = step; }  // what spans are labelled with
+  // Without overlap a collective is done when its call returns, and the time counts as a wait;
+  // messages stay as they are, since a rank cannot wait for one before it has posted its own. With,
+  // at the beginning.
+  void set_overlaps(bool overlaps) { overlaps_ = overlaps; }
+  bool overlaps() const { return overlaps_; }
   // Time blocked in Wait, and in Sum when called through Exposed, since the last call.
   double TakeExposedSeconds();
   void AddExposed(int64_t start_ns, int64_t end_ns, const char* name);
@@ -102,6 +107,8 @@ class Group {
       : endpoint_(std::move(endpoint)), communicator_(std::move(communicator)) {}
   absl::StatusOr<Pending> ReduceScatter(at::Tensor shard, at::Tensor full,
                                         collectives::ReduceOp op);
+  // `pending`, waited for where the group does not overlap.
+  absl::StatusOr<Pending> Launched(Pending pending);
   absl::Status Block(collectives::Work& work, const char* wait_name);
 
   std::shared_ptr<collectives::Endpoint> endpoint_;  // null, as the next: a group of one
@@ -110,6 +117,7 @@ class Group {
   int compute_track_ = 0;
   int track_ = 0;
   int64_t step_ = 0;
+  bool overlaps_ = true;
   int64_t exposed_ns_ = 0;
   int64_t last_end_ns_ = 0;  // of the newest span on the group's track
 };

@@ -183,7 +183,18 @@ absl::StatusOr<ParallelGroups> ParallelGroups::Create(
     WEFT_ASSIGN_OR_RETURN(groups.ends,
                           make("ends", {pipeline.members.front(), pipeline.members.back()}));
   }
+  groups.SetOverlap(config.overlap);
   return groups;
+}
+
+void ParallelGroups::SetOverlap(const OverlapAxes& axes) {
+  tensor->set_overlaps(axes.tensor);
+  context->set_overlaps(axes.context);
+  expert->set_overlaps(axes.expert);
+  for (Group* group : {data.get(), shard.get(), replicas.get()}) {
+    if (group != nullptr) group->set_overlaps(axes.data);
+  }
+  if (experts != nullptr) experts->data->set_overlaps(axes.data);
 }
 
 void ParallelGroups::SetTrace(Trace* trace) {

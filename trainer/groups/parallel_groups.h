@@ -70,6 +70,9 @@ struct ParallelGroups {
 
   void SetTrace(Trace* trace);
   void set_step(int64_t step);
+
+ private:
+  void SetOverlap(const OverlapAxes& axes);
 };
 
 }  // namespace weft::train

@@ -55,7 +55,7 @@ Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
       trace_(trace),
       runner_(plan.pipeline, groups->pipeline.get(),
               plan.micro_rows * plan.TokensHeld(config.model.sequence) / plan.sizes.tensor,
-              config.model.hidden, TypeOf(config.precision)),
+              config.model.hidden, TypeOf(config.precision), config.receives_ahead),
       loss_scale_(config),
       held_(static_cast<size_t>(plan.pipeline.chunks * plan.pipeline.micro_batches)) {
   ShardedOptions options;

@@ -185,7 +185,8 @@ class Run {
         BatchLoader::Start(training_, {.global_batch = config_.global_batch,
                                        .rank = groups_.replica,
                                        .world_size = stepper_->plan().sizes.data,
-                                       .start_sample = position_.samples});
+                                       .start_sample = position_.samples,
+                                       .prefetch = config_.data_prefetch});
     if (loader.ok()) loader_ = *std::move(loader);
     return group_.Agree(loader.status());
   }

@@ -17,6 +17,11 @@ struct Hop {
   Pending sent, received;
 };
 
+void WaitFor(const ContextAxis& axis, Hop& hop) {
+  ThrowIfError(axis.group().Wait(hop.received));
+  ThrowIfError(axis.group().Wait(hop.sent));
+}
+
 Hop StartHop(const ContextAxis& axis, const at::Tensor& block, uint32_t tag) {
   const int next = (axis.rank() + 1) % axis.size();
   const int before = (axis.rank() + axis.size() - 1) % axis.size();
@@ -24,12 +29,12 @@ Hop StartHop(const ContextAxis& axis, const at::Tensor& block, uint32_t tag) {
   hop.incoming = at::empty_like(block);
   hop.received = ValueOrThrow(axis.group().Receive(hop.incoming, before, tag));
   hop.sent = ValueOrThrow(axis.group().Send(block, next, tag));
+  if (!axis.group().overlaps()) WaitFor(axis, hop);
   return hop;
 }
 
 at::Tensor FinishHop(const ContextAxis& axis, Hop& hop) {
-  ThrowIfError(axis.group().Wait(hop.received));
-  ThrowIfError(axis.group().Wait(hop.sent));
+  WaitFor(axis, hop);
   return std::move(hop.incoming);
 }
 

@@ -20,8 +20,10 @@ namespace weft::train {
 
 class TensorAxis {
  public:
-  // `group` outlives this object. `chunks`: the most there are.
-  TensorAxis(Group* group, int chunks) : group_(group), most_chunks_(chunks) {}
+  // `group` outlives this object. `chunks`: the most there are; one where the group does not
+  // overlap.
+  TensorAxis(Group* group, int chunks)
+      : group_(group), most_chunks_(group->overlaps() ? chunks : 1) {}
 
   int rank() const { return group_->rank(); }
   int size() const { return group_->size(); }

@@ -6,17 +6,16 @@
 #include "base/status.h"
 
 namespace weft::train {
-namespace {
-
-// Passes ahead of the running one whose receives are posted: one to be there when it ends, one more
-// because two neighbours seldom run in step.
-constexpr size_t kReceivesAhead = 2;
-
-}  // namespace
 
 PipelineRunner::PipelineRunner(const topology::PipelineSpec& spec, Group* group, int64_t rows,
-                               int64_t width, at::ScalarType type)
-    : spec_(spec), group_(group), stage_(group->rank()), rows_(rows), width_(width), type_(type) {
+                               int64_t width, at::ScalarType type, int receives_ahead)
+    : spec_(spec),
+      group_(group),
+      stage_(group->rank()),
+      rows_(rows),
+      width_(width),
+      type_(type),
+      receives_ahead_(static_cast<size_t>(receives_ahead)) {
   WEFT_CHECK(spec.stages == group->size(), spec.stages << " stages, " << group->size() << " ranks");
 }
 
@@ -98,7 +97,7 @@ absl::Status PipelineRunner::Run(absl::Span<const topology::PipelinePass> passes
     const topology::PipelinePass& pass = passes[i];
     WEFT_RETURN_IF_ERROR(PostReceives(passes, i + 1));
     WEFT_ASSIGN_OR_RETURN(at::Tensor input, TakeInput(pass));
-    WEFT_RETURN_IF_ERROR(PostReceives(passes, i + 1 + kReceivesAhead));
+    WEFT_RETURN_IF_ERROR(PostReceives(passes, i + 1 + receives_ahead_));
     at::Tensor output;
     switch (pass.kind) {
       case topology::PassKind::kForward: {

@@ -36,8 +36,10 @@ class PipelineStage {
 class PipelineRunner {
  public:
   // `group` is the pipeline axis, whose ranks are the stages, and outlives this object.
+  // `receives_ahead`: passes after the running one whose receives are posted; 0: a pass posts its
+  // receive when it is to run.
   PipelineRunner(const topology::PipelineSpec& spec, Group* group, int64_t rows, int64_t width,
-                 at::ScalarType type);
+                 at::ScalarType type, int receives_ahead);
 
   absl::Status Run(absl::Span<const topology::PipelinePass> passes, PipelineStage& stage);
 
@@ -68,6 +70,7 @@ class PipelineRunner {
   const int stage_;
   const int64_t rows_, width_;
   const at::ScalarType type_;
+  const size_t receives_ahead_;
   std::deque<Awaited> awaited_;  // in the order of passes
   size_t posted_ = 0;            // passes whose receives are posted
   std::deque<Pending> sends_;

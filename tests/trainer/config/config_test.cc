@@ -90,6 +90,21 @@ TEST(TrainConfigTest, AttentionThatCannotBeIsRefusedByName) {
               HasSubstr("needs model.position = rotary"));
 }
 
+TEST(TrainConfigTest, OverlapIsGivenByAxis) {
+  const std::string data = "[data]\nprefix = \"x\"\n";
+  auto axes = [&](const std::string& text) {
+    auto config = LoadTrainConfig(WriteConfig(data), {"parallel.overlap=" + text});
+    EXPECT_TRUE(config.ok()) << config.status();
+    const OverlapAxes& overlap = config->overlap;
+    return std::vector<bool>{overlap.data, overlap.tensor, overlap.context, overlap.expert};
+  };
+  EXPECT_EQ(axes("all"), (std::vector<bool>{true, true, true, true}));
+  EXPECT_EQ(axes("none"), (std::vector<bool>{false, false, false, false}));
+  EXPECT_EQ(axes("tensor,expert"), (std::vector<bool>{false, true, false, true}));
+  EXPECT_THAT(ErrorOf(data, {"parallel.overlap=data,pipeline"}),
+              HasSubstr("parallel.overlap: 'pipeline' is no axis; all, none, or some of"));
+}
+
 TEST(TrainConfigTest, EveryPresetIsAModelToTrain) {
   for (const topology::ModelPreset& preset : topology::ModelPresets()) {
     auto config =

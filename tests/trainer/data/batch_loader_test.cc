@@ -59,6 +59,15 @@ TEST_F(BatchLoaderTest, IsResumedByOneInteger) {
   for (int i = 0; i < 7; ++i) EXPECT_EQ(unbroken->Next()->tokens, resumed->Next()->tokens);
 }
 
+TEST_F(BatchLoaderTest, WithoutReadingAheadGivesTheSameBatches) {
+  auto ahead = Start({.global_batch = 4});
+  auto in_turn = Start({.global_batch = 4, .prefetch = 0});
+  for (int step = 0; step < 80; ++step) {
+    EXPECT_EQ(in_turn->Next()->tokens, ahead->Next()->tokens);
+    EXPECT_EQ(in_turn->position(), ahead->position());
+  }
+}
+
 TEST_F(BatchLoaderTest, GivesTheSameBatchToEveryNumberOfRanks) {
   for (int world : {2, 3, 6}) {
     auto whole = Start({.global_batch = 6});
@@ -109,12 +118,14 @@ TEST_F(BatchLoaderTest, GivesAnErrorAtEveryCallAfterIt) {
                   .ok());
   std::shared_ptr<SampleStream> stream =
       *SampleStream::Open(folder_ / "w", kSeq, 1, SampleOrder::kSequential);
-  auto loader = *BatchLoader::Start(stream, {.global_batch = 1});
-  EXPECT_TRUE(loader->Next().ok());
-  EXPECT_TRUE(loader->Next().ok());
-  EXPECT_EQ(loader->Next().status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(loader->Next().status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(loader->position(), 2);
+  for (int prefetch : {0, 2}) {
+    auto loader = *BatchLoader::Start(stream, {.global_batch = 1, .prefetch = prefetch});
+    EXPECT_TRUE(loader->Next().ok());
+    EXPECT_TRUE(loader->Next().ok());
+    EXPECT_EQ(loader->Next().status().code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(loader->Next().status().code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(loader->position(), 2);
+  }
 }
 
 TEST_F(BatchLoaderTest, RefusesABatchThatRanksCannotShare) {
