@@ -50,7 +50,7 @@ def main() -> None:
                 "ratio": ours / peer, "repeats": options.repeats}), flush=True)
 
 
-def make_data(scratch: pathlib.Path) -> None:
+def make_data(scratch: pathlib.Path, vocabulary: int = MODEL["vocab"]) -> None:
     """Words of random syllables: the cost of a step does not depend on what the text says."""
     draw = random.Random(1)
     syllables = [a + b for a in "bcdfghjklmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er")]
@@ -59,7 +59,7 @@ def make_data(scratch: pathlib.Path) -> None:
         for _ in range(4000):
             file.write(" ".join(draw.choices(words, k=60)) + ".\n\n")
     subprocess.run([BIN / "weft-data", "prepare", "--input", scratch / "text.txt", "--output-prefix",
-                    scratch / "data", "--vocab-size", str(MODEL["vocab"])],
+                    scratch / "data", "--vocab-size", str(vocabulary)],
                    check=True, stdout=sys.stderr)
 
 

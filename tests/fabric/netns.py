@@ -243,10 +243,10 @@ class Fabric:
         words = ["ip", "netns", "exec", f"h{host}", *command]
         return subprocess.Popen([str(word) for word in words], **more)
 
-    def shape(self, name, device, mbit):
+    def shape(self, name, device, mbit, burst_ms=20):
         # What the rate gives in 20 ms: a timer that a busy machine serves late costs no rate then,
         # and a run of a second gains at most 2 %.
-        burst = max(16000, int(mbit * 1e6 / 8 * 0.02))
+        burst = max(16000, int(mbit * 1e6 / 8 * burst_ms / 1e3))
         self.at(name, ["tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate",
                        f"{mbit}mbit", "burst", burst, "latency", f"{self.queue_ms}ms"])
 

@@ -100,19 +100,33 @@ void AttendAroundBackward(const ContextAxis& axis, const at::Tensor& dout,
                           const AttentionInputs& inputs, const AttentionOutputs& outputs,
                           int64_t window, const AttentionInputs& gradients) {
   const at::Tensor dquery = ZerosInFp32(inputs.query);
+  auto gradients_of = [&](const at::Tensor& block, const std::vector<AttentionTile>& tiles) {
+    at::Tensor part = ZerosInFp32(block);
+    AddAttentionBackward(dout, {inputs.query, block[0], block[1]}, outputs, tiles, window,
+                         {dquery, part[0], part[1]});
+    return part;
+  };
   Hop hop;  // gradients of the keys and values at hand, on their way here
-  bool is_first = true;
+  // Of this rank's own keys some tiles are computed first, under the first hop of the keys, and the
+  // others last, under the last hop of the gradients.
+  at::Tensor own_block;
+  std::vector<AttentionTile> own_last;
   AroundTheRing(axis, inputs, window,
-                [&](const at::Tensor& block, const std::vector<AttentionTile>& tiles) {
-                  at::Tensor part = ZerosInFp32(block);
-                  AddAttentionBackward(dout, {inputs.query, block[0], block[1]}, outputs, tiles,
-                                       window, {dquery, part[0], part[1]});
-                  if (!is_first) part.add_(FinishHop(axis, hop));
-                  is_first = false;
+                [&](const at::Tensor& block, std::vector<AttentionTile> tiles) {
+                  const bool is_own = !own_block.defined();
+                  if (is_own) {
+                    const auto middle = tiles.begin() + static_cast<int64_t>(tiles.size()) / 2;
+                    own_block = block;
+                    own_last.assign(middle, tiles.end());
+                    tiles.erase(middle, tiles.end());
+                  }
+                  at::Tensor part = gradients_of(block, tiles);
+                  if (!is_own) part.add_(FinishHop(axis, hop));
                   hop = StartHop(axis, part, kGradientsTag);
                 });
+  at::Tensor own = gradients_of(own_block, own_last);
+  own.add_(FinishHop(axis, hop));
   gradients.query.copy_(dquery);
-  const at::Tensor own = FinishHop(axis, hop);
   gradients.key.copy_(own[0]);
   gradients.value.copy_(own[1]);
 }
