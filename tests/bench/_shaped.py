@@ -69,11 +69,12 @@ class Hosts:
                     subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", "del", "dev", device, "root"],
                                    capture_output=True)
 
-    def train(self, folder: pathlib.Path, settings: list[str], warm_up: int) -> Run:
+    def train(self, folder: pathlib.Path, settings: list[str], warm_up: int, more: dict | None = None) -> Run:
+        """`more`: environment of the ranks."""
         command = [BIN / "weft-train", "--run-dir", folder]
         for setting in settings:
             command += ["--set", setting]
-        job = dict(environment(), WEFT_JOB_SECRET=secrets.token_hex(32))
+        job = dict(environment(), WEFT_JOB_SECRET=secrets.token_hex(32), **(more or {}))
         with open(f"{folder}.out", "w+") as output:
             hosts = [self._fabric.start(host, [BIN / "weft-run", "-n", 1, "--nnodes", self.count, "--node-rank",
                                                host, "--master-addr", self._fabric.address(0), "--master-port",

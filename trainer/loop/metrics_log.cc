@@ -50,6 +50,8 @@ std::string ToJson(const StepMetrics& metrics) {
   row["exposed_expert_seconds"] = metrics.exposed.expert;
   row["exposed_pipeline_seconds"] = metrics.exposed.pipeline;
   row["mfu"] = metrics.mfu;
+  row["tensor_bytes"] = metrics.tensors.count();
+  row["anonymous_bytes"] = metrics.anonymous.count();
   if (metrics.router) {
     row["balance_loss"] = metrics.router->balance_loss;
     row["router_z_loss"] = metrics.router->z_loss;

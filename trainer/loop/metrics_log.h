@@ -5,7 +5,8 @@
 //   grad_norm (before clipping), learning_rate, tokens (of the run so far), tokens_per_second,
 //   step_seconds, exposed_comm_seconds (of this rank; and by axis: exposed_data_seconds,
 //   exposed_tensor_seconds, exposed_context_seconds, exposed_expert_seconds,
-//   exposed_pipeline_seconds), mfu
+//   exposed_pipeline_seconds), mfu, tensor_bytes, anonymous_bytes (memory of this rank after the
+//   step: its tensors, and all that is no file's)
 //   and with experts balance_loss, router_z_loss (means over tokens and layers), dropped_choices
 //   (part of all that found no place)
 // and after it, when the checkpoint that was due could not be written:
@@ -22,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/units.h"
 #include "trainer/loop/step.h"
 #include "trainer/loop/tensorboard.h"
 #include "trainer/plot/loss_plot.h"
@@ -39,6 +41,8 @@ struct StepMetrics {
   double step_seconds = 0;
   ExposedSeconds exposed;
   double mfu = 0;
+  Bytes tensors;  // memory of rank 0 after the step: its tensors, and all that is no file's
+  Bytes anonymous;
   struct Router {
     double balance_loss = 0, z_loss = 0, dropped = 0;
   };

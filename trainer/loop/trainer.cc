@@ -295,6 +295,8 @@ class Run {
     if (config_.model.HasExperts()) {
       metrics.router = {result.balance_loss, result.router_z_loss, result.dropped};
     }
+    metrics.tensors = TensorMemory();
+    metrics.anonymous = AnonymousMemory();
     metrics.mfu = metrics.tokens_per_second * TrainingFlopsPerToken(config_.model) / peak_flops_;
     bool is_last = step == config_.steps;
     if (is_last || (config_.validation_every > 0 && step % config_.validation_every == 0)) {
