@@ -2,8 +2,8 @@
 
 The same GPT (6 layers, 384 wide, 256 tokens, vocabulary 4096) and global batch in every layout, runs in turns; of
 each the first steps are left out, the median step counts, and the row is the median over the turns. The rows
-say how much of the step the first rank waited, by axis. The row "timers" has one layout with the trace's timers
-on, off and on again: what measuring costs.
+say how much of the step the first rank waited, by axis. The row "timers" has one layout with timers on (the trace's
+spans, and the records that weft-top reads), off and on again, with four times as many steps: what measuring costs.
 """
 
 import argparse
@@ -38,11 +38,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=14, help="of each run; the first 4 do not count")
     parser.add_argument("--layout", choices=list(LAYOUTS), action="append")
+    parser.add_argument("--timers-only", action="store_true")
     options = parser.parse_args()
     layouts = options.layout or list(LAYOUTS)
     with tempfile.TemporaryDirectory() as folder:
         scratch = pathlib.Path(folder)
         make_data(scratch)
+        if options.timers_only:
+            print(json.dumps(timers(scratch, options)), flush=True)
+            return
         one, cut = [], {layout: [] for layout in layouts}
         for turn in range(options.repeats):
             one.append(run(scratch, f"one-{turn}", 1, [], options.steps)["tokens_per_second"])
@@ -66,14 +70,14 @@ def main() -> None:
 
 
 def timers(scratch: pathlib.Path, options: argparse.Namespace) -> dict:
-    """Tokens/s with timers over tokens/s without, in turns on, off, on."""
+    """Tokens/s with timers over tokens/s without, in turns on, off, on. Either of trace and records keeps them on."""
     ranks, settings = LAYOUTS[TIMED]
     rates = {"on": [], "off": [], "on again": []}
     for turn in range(options.repeats):
         for when, spans in (("on", 50), ("off", 0), ("on again", 50)):
             rates[when].append(run(scratch, f"timers-{when.replace(' ', '-')}-{turn}", ranks,
-                                   [*settings, f"log.trace_steps={spans}"],
-                                   options.steps)["tokens_per_second"])
+                                   [*settings, f"log.trace_steps={spans}"], 4 * options.steps,
+                                   {"WEFT_RECORDS_ENABLED": str(spans > 0).lower()})["tokens_per_second"])
             print(f"layouts turn {turn + 1}, timers {when}: {rates[when][-1]:.0f} tokens/s",
                   file=sys.stderr, flush=True)
     medians = {when: statistics.median(values) for when, values in rates.items()}
@@ -84,8 +88,12 @@ def timers(scratch: pathlib.Path, options: argparse.Namespace) -> dict:
             "tokens_per_second": {when: round(value) for when, value in medians.items()}}
 
 
-def run(scratch: pathlib.Path, name: str, ranks: int, settings: list[str], steps: int) -> dict:
-    """Medians over the steps that count: tokens/s, and the share of a step that rank 0 waited, by axis."""
+def run(scratch: pathlib.Path, name: str, ranks: int, settings: list[str], steps: int,
+        more: dict | None = None) -> dict:
+    """Medians over the steps that count: tokens/s, and the share of a step that rank 0 waited, by axis.
+
+    `more`: environment.
+    """
     folder = scratch / name
     command = [BIN / "weft-train", "--run-dir", folder, "--set", f"data.prefix={scratch / 'data'}"]
     for setting in ["model.layers=6", "model.hidden=384", "model.heads=6", "model.sequence=256",
@@ -94,7 +102,7 @@ def run(scratch: pathlib.Path, name: str, ranks: int, settings: list[str], steps
         command += ["--set", setting]
     if ranks > 1:
         command = [BIN / "weft-run", "-n", str(ranks), "--", *command]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env={**os.environ, **(more or {})})
     if done.returncode != 0:
         sys.exit(f"{name} ended with {done.returncode}:\n{done.stderr[-3000:]}")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
