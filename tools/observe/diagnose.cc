@@ -37,6 +37,56 @@ const char* ToString(Fault fault) {
       return "slow flow";
     case Fault::kNotFinite:
       return "not finite";
+    case Fault::kDeviceError:
+      return "device error";
+    case Fault::kOutOfMemory:
+      return "out of memory";
+    case Fault::kNicDown:
+      return "NIC down";
+    case Fault::kLinkFlaps:
+      return "link flaps";
+    case Fault::kReconnected:
+      return "connection restored";
+    case Fault::kBrokenPath:
+      return "broken path";
+    case Fault::kSlowNic:
+      return "slow NIC";
+    case Fault::kCongestion:
+      return "congestion";
+    case Fault::kLossyLink:
+      return "lossy link";
+    case Fault::kReordering:
+      return "reordering";
+    case Fault::kCorruptingLink:
+      return "corrupting link";
+    case Fault::kCorruptData:
+      return "corrupt data";
+    case Fault::kDifferentSettings:
+      return "different settings";
+    case Fault::kLateThread:
+      return "communication thread held up";
+    case Fault::kLivelock:
+      return "livelock";
+    case Fault::kStoppedHost:
+      return "stopped host";
+    case Fault::kRepeatedError:
+      return "repeated error";
+    case Fault::kReplicaDiffers:
+      return "replica differs";
+    case Fault::kLossSpike:
+      return "loss spike";
+    case Fault::kSaveFailed:
+      return "save failed";
+    case Fault::kBadShard:
+      return "bad shard";
+    case Fault::kSlowStorage:
+      return "slow storage";
+    case Fault::kControlPlane:
+      return "control plane lost";
+    case Fault::kStaleRank:
+      return "stale rank";
+    case Fault::kObserverDegraded:
+      return "observer degraded";
     case Fault::kUnknown:
       return "unknown";
   }
@@ -51,6 +101,12 @@ const char* ToString(Component component) {
       return "process";
     case Component::kHost:
       return "host";
+    case Component::kCpu:
+      return "CPU";
+    case Component::kMemory:
+      return "memory";
+    case Component::kNic:
+      return "NIC";
     case Component::kDevice:
       return "device";
     case Component::kData:
@@ -98,20 +154,49 @@ std::vector<WaitsFor> WaitGraph(const JobView& view) {
   return graph;
 }
 
+namespace {
+
+bool Share(const std::vector<int>& a, const std::vector<int>& b) {
+  return std::any_of(a.begin(), a.end(),
+                     [&](int rank) { return std::find(b.begin(), b.end(), rank) != b.end(); });
+}
+
+// What is not explained by a finding that is there: of other ranks, or not of those who suffer.
+void Add(std::vector<Finding> more, std::vector<Finding>* findings) {
+  const std::vector<Finding> known = *findings;
+  for (Finding& finding : more) {
+    const bool explained = std::any_of(known.begin(), known.end(), [&](const Finding& other) {
+      return finding.fault == Fault::kUnknown || Share(finding.culprits, other.culprits) ||
+             (other.culprits.empty() && Share(finding.culprits, other.victims));
+    });
+    if (!explained) findings->push_back(std::move(finding));
+  }
+}
+
+}  // namespace
+
 std::vector<Finding> Diagnose(const JobView& view, const DiagnoseOptions& options) {
   std::vector<Finding> findings = FindNotFinite(view);
+  Add(FindTold(view), &findings);
   const Stillness still = HowStill(view, options);
-  for (Finding& finding : FindEnded(view, still)) findings.push_back(std::move(finding));
-  for (Finding& finding : FindDifferentCalls(view)) findings.push_back(std::move(finding));
-  if (findings.empty() && still.stands) findings = ExplainStill(view, still);
-  if (findings.empty()) findings = FindSlowRanks(view, options);
+  std::vector<Finding> stops = FindEnded(view, still);
+  for (Finding& finding : FindDifferentCalls(view)) stops.push_back(std::move(finding));
+  if (stops.empty() && still.stands) stops = ExplainStill(view, still);
+  if (stops.empty() && !still.stands) stops = FindLivelock(view, options);
+  const bool goes_on = stops.empty();
+  Add(std::move(stops), &findings);
+  if (!goes_on) return findings;
+  Add(FindSlowRanks(view, options), &findings);
+  Add(FindPeriodicSlowness(view), &findings);
+  Add(FindSlowStorage(view), &findings);
   if (findings.empty()) findings = FindSlowFlows(view, options);
   return findings;
 }
 
 std::string ToText(const Finding& finding) {
   std::string text = absl::StrCat(ToString(finding.fault));
-  const bool flow = finding.fault == Fault::kStuckFlow || finding.fault == Fault::kSlowFlow;
+  const bool flow = finding.fault == Fault::kStuckFlow || finding.fault == Fault::kSlowFlow ||
+                    finding.fault == Fault::kLossyLink;
   if (flow && finding.culprits.size() == 2) {
     absl::StrAppend(&text, ": from rank ", finding.culprits[0], " to rank ", finding.culprits[1]);
   } else if (!finding.culprits.empty()) {

@@ -16,17 +16,6 @@ namespace {
 // held up.
 constexpr int64_t kSilentNs = 700'000'000;
 
-double MedianStep(const JobView& view) {
-  std::vector<double> times;
-  for (const auto& [number, rank] : view.ranks) {
-    for (const StepTimes& step : rank.steps) times.push_back(step.total());
-  }
-  if (times.empty()) return 0;
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
-                   times.end());
-  return times[times.size() / 2];
-}
-
 Component OfPhase(const std::string& phase) {
   if (phase == "data") return Component::kData;
   if (phase == "checkpoint") return Component::kStorage;
@@ -114,12 +103,25 @@ std::string FlowText(int rank, int peer, const Flow& flow) {
                       r.stuck_ms, " ms");
 }
 
+// Bytes that have left `from` and have not come to `to`, for a while.
+bool MovesNot(const JobView& view, int from, int to) {
+  const Flow* flow = FlowOf(view, from, to, true);
+  return flow != nullptr && flow->record.outstanding > flow->record.waiting &&
+         flow->record.stuck_ms > 500 && flow->record.bytes_transmitted > flow->record.bytes_done;
+}
+
 // A message whose other end is not posted, although that rank waits for something else.
 std::optional<Finding> FindMissingEnd(const JobView& view, const std::vector<WaitsFor>& graph) {
   for (const WaitsFor& waits : graph) {
     if (!waits.call->is_message() || waits.call->record.peer < 0) continue;
     const auto other = view.ranks.find(waits.call->record.peer);
     if (other == view.ranks.end() || !other->second.blocked()) continue;
+    // Its earlier message is what holds it up.
+    const bool held =
+        std::any_of(other->second.open.begin(), other->second.open.end(), [&](const Call& call) {
+          return call.name == "send" && MovesNot(view, other->first, call.record.peer);
+        });
+    if (held) continue;
     const bool posted =
         std::any_of(other->second.open.begin(), other->second.open.end(), [&](const Call& call) {
           return call.is_message() && call.name != waits.call->name &&
@@ -193,7 +195,12 @@ Finding Inside(const JobView& view) {
       if (other != nullptr) finding.evidence.push_back(FlowText(key.first, number, *other));
     }
   }
-  if (finding.fault == Fault::kStuckFlow) {
+  if (finding.fault == Fault::kStuckFlow &&
+      MovesNot(view, finding.culprits[1], finding.culprits[0])) {
+    finding.fault = Fault::kBrokenPath;
+    finding.evidence.push_back("what goes the other way does not move either");
+  }
+  if (finding.fault == Fault::kStuckFlow || finding.fault == Fault::kBrokenPath) {
     finding.rejected.push_back("a rank that is late: all ranks of the call are in it");
     finding.advice = absl::StrCat("check the path between ranks ", finding.culprits[0], " and ",
                                   finding.culprits[1], ": weft-doctor pairs");
@@ -205,6 +212,48 @@ Finding Inside(const JobView& view) {
 }
 
 }  // namespace
+
+double MedianStep(const JobView& view) {
+  std::vector<double> times;
+  for (const auto& [number, rank] : view.ranks) {
+    for (const StepTimes& step : rank.steps) times.push_back(step.total());
+  }
+  if (times.empty()) return 0;
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
+                   times.end());
+  return times[times.size() / 2];
+}
+
+std::vector<Finding> FindLivelock(const JobView& view, const DiagnoseOptions& options) {
+  constexpr int kTimes = 3, kPhasesLeast = 10;
+  int64_t step_ns = 0;
+  for (const auto& [number, rank] : view.ranks) {
+    if (rank.steps.empty()) return {};
+    step_ns = std::max(step_ns, rank.steps.back().end_ns);
+  }
+  const auto patience = std::max(static_cast<double>(options.still_ns), 3e9 * MedianStep(view));
+  if (static_cast<double>(view.now_ns - step_ns) < patience) return {};
+  const std::vector<WaitsFor> graph = WaitGraph(view);
+  for (const auto& [number, rank] : view.ranks) {
+    if (rank.phases_in_step < kTimes * rank.phases_of_last_step + kPhasesLeast) continue;
+    if (rank.blocked() || !AnyWaitsFor(graph, number)) continue;
+    Finding finding{.fault = Fault::kLivelock, .component = Component::kProgram};
+    finding.culprits = {number};
+    finding.since_ns = step_ns;
+    finding.evidence = {
+        absl::StrCat("rank ", number, " has ended ", rank.phases_in_step,
+                     " phases since its last step, of which a step has ", rank.phases_of_last_step,
+                     "; now it is ", PhaseText(view, rank)),
+        absl::StrCat("no step has ended anywhere for ", Seconds(view.now_ns - step_ns))};
+    finding.rejected = {"a hang: its phases go on ending",
+                        absl::StrCat("the network: rank ", number, " waits for no call")};
+    finding.victims = Waiting(view, finding.culprits);
+    finding.advice = absl::StrCat("see what pid ", rank.process.pid, " on host ", rank.process.host,
+                                  " tries again and again");
+    return {finding};
+  }
+  return {};
+}
 
 Stillness HowStill(const JobView& view, const DiagnoseOptions& options) {
   Stillness still;
@@ -252,11 +301,14 @@ std::vector<Finding> ExplainStill(const JobView& view, const Stillness& still) {
     finding.rejected.push_back("the network: each waits for a call that the next has not made");
     finding.advice = "have all ranks make their calls of these groups in one order";
     // Two ends that wait for each other's message are a flow that does not move.
-    const bool messages = std::all_of(
-        graph.begin(), graph.end(), [](const WaitsFor& waits) { return waits.call->is_message(); });
+    const bool messages = std::all_of(graph.begin(), graph.end(), [&](const WaitsFor& waits) {
+      const bool in_circle = std::find(circle.begin(), circle.end(), waits.rank) != circle.end();
+      return !in_circle || waits.call->is_message();
+    });
     if (messages) {
       Finding flow = Inside(view);
-      if (flow.fault == Fault::kStuckFlow) finding = std::move(flow);
+      if (flow.fault == Fault::kStuckFlow || flow.fault == Fault::kBrokenPath)
+        finding = std::move(flow);
     }
   } else {
     finding = Inside(view);
