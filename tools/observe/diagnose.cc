@@ -1,6 +1,7 @@
 #include "tools/observe/diagnose.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -131,24 +132,49 @@ std::string CallText(const Call& call) {
                       " bytes in group ", call.group);
 }
 
+namespace {
+
+// Members of a group that have not made its call number `sequence`.
+std::vector<int> NotYet(const JobView& view, const std::string& group, uint32_t sequence) {
+  std::vector<int> ranks;
+  const auto members = view.groups.find(group);
+  if (members == view.groups.end()) return ranks;
+  for (int member : members->second) {
+    const auto rank = view.ranks.find(member);
+    if (rank != view.ranks.end()) {
+      const auto next = rank->second.next.find(group);
+      if (next != rank->second.next.end() && next->second > sequence) continue;
+    }
+    ranks.push_back(member);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+bool WaitsFor::IsFor(int other) const {
+  return std::find(ranks->begin(), ranks->end(), other) != ranks->end();
+}
+
 std::vector<WaitsFor> WaitGraph(const JobView& view) {
   std::vector<WaitsFor> graph;
+  // Who is missing from a call is the same for all that wait in it.
+  std::map<std::pair<std::string, uint32_t>, std::shared_ptr<const std::vector<int>>> missing;
   for (const auto& [number, rank] : view.ranks) {
     if (!rank.blocked()) continue;
     for (const Call& call : rank.open) {
-      WaitsFor waits{number, &call, {}};
       if (call.is_message()) {
-        if (call.record.peer >= 0) waits.ranks = {call.record.peer};
-      } else if (const auto group = view.groups.find(call.group); group != view.groups.end()) {
-        for (int member : group->second) {
-          if (member == number) continue;
-          const auto other = view.ranks.find(member);
-          const bool called = other != view.ranks.end() && other->second.next.count(call.group) &&
-                              other->second.next.at(call.group) > call.record.sequence;
-          if (!called) waits.ranks.push_back(member);
-        }
+        const int peer = call.record.peer;
+        graph.push_back(
+            {number, &call, std::make_shared<const std::vector<int>>(peer >= 0 ? 1 : 0, peer)});
+        continue;
       }
-      graph.push_back(std::move(waits));
+      auto& ranks = missing[{call.group, call.record.sequence}];
+      if (ranks == nullptr) {
+        ranks = std::make_shared<const std::vector<int>>(
+            NotYet(view, call.group, call.record.sequence));
+      }
+      graph.push_back({number, &call, ranks});
     }
   }
   return graph;

@@ -10,6 +10,7 @@
 #ifndef WEFT_TOOLS_OBSERVE_DIAGNOSE_H_
 #define WEFT_TOOLS_OBSERVE_DIAGNOSE_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -103,7 +104,9 @@ std::vector<Finding> Diagnose(const JobView& view, const DiagnoseOptions& option
 struct WaitsFor {
   int rank = 0;
   const Call* call = nullptr;
-  std::vector<int> ranks;  // that have not called it, or are the message's other end
+  // That have not called it, or are the message's other end; one list for all that wait in a call.
+  std::shared_ptr<const std::vector<int>> ranks;
+  bool IsFor(int other) const;
 };
 std::vector<WaitsFor> WaitGraph(const JobView& view);
 

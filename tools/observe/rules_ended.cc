@@ -199,10 +199,15 @@ std::vector<Finding> FindDifferentCalls(const JobView& view) {
       }
     }
   }
+  std::vector<int> all;
+  for (const auto& [number, rank] : view.ranks) all.push_back(number);
   for (const auto& [group, sequence] : open) {
-    for (const auto& [number, rank] : view.ranks) {
-      const auto calls = rank.calls.find(group);
-      if (calls == rank.calls.end()) continue;
+    const auto members = view.groups.find(group);
+    for (const int number : members == view.groups.end() ? all : members->second) {
+      const auto rank = view.ranks.find(number);
+      if (rank == view.ranks.end()) continue;
+      const auto calls = rank->second.calls.find(group);
+      if (calls == rank->second.calls.end()) continue;
       for (const Call& call : calls->second) {
         if (call.record.sequence != sequence) continue;
         meant[{group, sequence}]

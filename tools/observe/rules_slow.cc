@@ -243,9 +243,10 @@ std::vector<Finding> FindSlowRanks(const JobView& view, const DiagnoseOptions& o
     for (const auto& [rank, own] : ratios) {
       const auto end = own.begin() + static_cast<std::ptrdiff_t>(needed);
       const double least = *std::min_element(own.begin(), end);
+      if (least < options.slow_ratio) continue;
       const double mean = std::accumulate(own.begin(), end, 0.0) / static_cast<double>(needed);
       const double error = NoiseOf(ratios, rank) / std::sqrt(static_cast<double>(needed));
-      if (least < options.slow_ratio || mean - 1 < kCertain * error) continue;
+      if (mean - 1 < kCertain * error) continue;
       findings.push_back(SlowRank(view, peers, rank, steps, least));
     }
   }
@@ -262,6 +263,11 @@ std::vector<Finding> FindPeriodicSlowness(const JobView& view) {
     if (steps.size() < kStepsLeast) continue;
     const std::map<int, std::vector<double>> ratios = OwnRatios(view, peers, steps);
     for (const auto& [rank, own] : ratios) {
+      const auto above = [&](double bound) {
+        return static_cast<size_t>(
+            std::count_if(own.begin(), own.end(), [&](double one) { return one >= bound; }));
+      };
+      if (above(kHigh) < kTimes) continue;
       const double high = std::max(kHigh, 1 + kCertain * NoiseOf(ratios, rank));
       std::vector<int64_t> slow;  // newest first
       for (size_t i = 0; i < own.size(); ++i) {

@@ -1,5 +1,6 @@
 // Of jobs that stand still.
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -41,9 +42,7 @@ Finding Outside(const JobView& view, const std::vector<WaitsFor>& graph,
                                             rank->second.process.step));
   }
   for (const WaitsFor& waits : graph) {
-    const bool direct =
-        std::find(waits.ranks.begin(), waits.ranks.end(), roots[0]) != waits.ranks.end();
-    if (!direct) continue;
+    if (!waits.IsFor(roots[0])) continue;
     finding.evidence.push_back(absl::StrCat("rank ", waits.rank, " waits for it in ",
                                             CallText(*waits.call), " for ",
                                             Seconds(view.now_ns - waits.call->record.start_ns)));
@@ -70,21 +69,23 @@ Finding Outside(const JobView& view, const std::vector<WaitsFor>& graph,
   return finding;
 }
 
-// Ranks that wait, and reach themselves again.
-std::vector<int> Circle(const std::map<int, std::set<int>>& edges) {
-  for (const auto& [start, unused] : edges) {
-    std::vector<int> path = {start};
-    std::set<int> seen = {start};
-    for (int at = start;;) {
-      const auto next = edges.find(at);
-      if (next == edges.end() || next->second.empty()) break;
-      at = *next->second.begin();
-      if (at == start) return path;
-      if (!seen.insert(at).second) break;
-      path.push_back(at);
-    }
+// Ranks that wait, and reach themselves again: from anyone who waits, on and on.
+std::vector<int> Circle(const std::map<int, int>& next) {
+  if (next.empty()) return {};
+  std::vector<int> path;
+  std::set<int> seen;
+  int at = next.begin()->first;
+  while (seen.insert(at).second) {
+    path.push_back(at);
+    const auto edge = next.find(at);
+    if (edge == next.end()) return {};
+    at = edge->second;
   }
-  return {};
+  return {std::find(path.begin(), path.end(), at), path.end()};
+}
+
+bool IsIn(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
 const Flow* FlowOf(const JobView& view, int rank, int peer, bool sends) {
@@ -110,10 +111,13 @@ bool MovesNot(const JobView& view, int from, int to) {
          flow->record.stuck_ms > 500 && flow->record.bytes_transmitted > flow->record.bytes_done;
 }
 
-// A message whose other end is not posted, although that rank waits for something else.
-std::optional<Finding> FindMissingEnd(const JobView& view, const std::vector<WaitsFor>& graph) {
+// A message whose other end is not posted, although that rank waits for something else, and so in
+// the end for this one: whoever waits for a third rank has not come to its end yet.
+std::optional<Finding> FindMissingEnd(const JobView& view, const std::vector<WaitsFor>& graph,
+                                      const std::vector<int>& circle) {
   for (const WaitsFor& waits : graph) {
     if (!waits.call->is_message() || waits.call->record.peer < 0) continue;
+    if (!IsIn(circle, waits.rank) || !IsIn(circle, waits.call->record.peer)) continue;
     const auto other = view.ranks.find(waits.call->record.peer);
     if (other == view.ranks.end() || !other->second.blocked()) continue;
     // Its earlier message is what holds it up.
@@ -271,30 +275,35 @@ Stillness HowStill(const JobView& view, const DiagnoseOptions& options) {
 
 std::vector<Finding> ExplainStill(const JobView& view, const Stillness& still) {
   const std::vector<WaitsFor> graph = WaitGraph(view);
-  std::map<int, std::set<int>> edges;
-  for (const WaitsFor& waits : graph)
-    edges[waits.rank].insert(waits.ranks.begin(), waits.ranks.end());
-  std::set<int> awaited;
-  for (const auto& [rank, others] : edges) awaited.insert(others.begin(), others.end());
-  std::vector<int> roots;
-  for (int rank : awaited) {
-    const auto own = edges.find(rank);
-    if (own == edges.end()) roots.push_back(rank);
+  std::map<int, int> next;  // of all that a rank waits for, the first
+  std::set<const void*> seen;
+  std::set<int> awaited, waiting;
+  for (const WaitsFor& waits : graph) {
+    waiting.insert(waits.rank);
+    if (!waits.ranks->empty()) next.try_emplace(waits.rank, waits.ranks->front());
+    if (seen.insert(waits.ranks.get()).second) {
+      awaited.insert(waits.ranks->begin(), waits.ranks->end());
+    }
   }
+  std::vector<int> roots;
+  std::set_difference(awaited.begin(), awaited.end(), waiting.begin(), waiting.end(),
+                      std::back_inserter(roots));
+  const std::vector<int> circle = roots.empty() ? Circle(next) : std::vector<int>{};
   Finding finding;
-  if (std::optional<Finding> receiver = FindMissingEnd(view, graph); receiver.has_value()) {
-    finding = *std::move(receiver);
-  } else if (!roots.empty()) {
+  if (!roots.empty()) {
     finding = Outside(view, graph, roots);
-  } else if (const std::vector<int> circle = Circle(edges); circle.size() > 1) {
+  } else if (std::optional<Finding> receiver = FindMissingEnd(view, graph, circle);
+             receiver.has_value()) {
+    finding = *std::move(receiver);
+  } else if (circle.size() > 1) {
     finding.fault = Fault::kDeadlock;
     finding.component = Component::kProgram;
     finding.culprits = circle;
     for (int rank : circle) {
       for (const WaitsFor& waits : graph) {
-        if (waits.rank != rank || waits.ranks.empty()) continue;
+        if (waits.rank != rank || waits.ranks->empty()) continue;
         finding.evidence.push_back(absl::StrCat("rank ", rank, " is in ", CallText(*waits.call),
-                                                " and waits for ranks ", RanksText(waits.ranks)));
+                                                " and waits for ranks ", RanksText(*waits.ranks)));
         break;
       }
     }
@@ -302,8 +311,7 @@ std::vector<Finding> ExplainStill(const JobView& view, const Stillness& still) {
     finding.advice = "have all ranks make their calls of these groups in one order";
     // Two ends that wait for each other's message are a flow that does not move.
     const bool messages = std::all_of(graph.begin(), graph.end(), [&](const WaitsFor& waits) {
-      const bool in_circle = std::find(circle.begin(), circle.end(), waits.rank) != circle.end();
-      return !in_circle || waits.call->is_message();
+      return !IsIn(circle, waits.rank) || waits.call->is_message();
     });
     if (messages) {
       Finding flow = Inside(view);

@@ -202,25 +202,30 @@ void TakeChecksums(const JobView& view, Findings* findings) {
 // A rank's loss far from its own median and from its peers': the batch that it had.
 void TakeLosses(const JobView& view, Findings* findings) {
   constexpr double kSpike = 4;
+  std::map<int64_t, std::vector<double>> losses;
   for (const auto& [number, rank] : view.ranks) {
     for (const StepTimes& step : rank.steps) {
-      std::vector<double> peers;
-      for (const auto& [other, view_of_other] : view.ranks) {
-        for (const StepTimes& of_other : view_of_other.steps) {
-          if (of_other.step == step.step) peers.push_back(of_other.loss);
-        }
-      }
-      if (peers.size() < 3 || !step.own_is_finite) continue;
-      std::nth_element(peers.begin(), peers.begin() + static_cast<std::ptrdiff_t>(peers.size() / 2),
-                       peers.end());
-      const double median = peers[peers.size() / 2];
-      if (median <= 0 || step.loss < kSpike * median) continue;
+      if (step.own_is_finite) losses[step.step].push_back(step.loss);
+    }
+  }
+  std::map<int64_t, double> medians;
+  for (auto& [step, values] : losses) {
+    if (values.size() < 3) continue;
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    medians[step] = *middle;
+  }
+  for (const auto& [number, rank] : view.ranks) {
+    for (const StepTimes& step : rank.steps) {
+      const auto median = medians.find(step.step);
+      if (median == medians.end() || median->second <= 0 || !step.own_is_finite) continue;
+      if (step.loss < kSpike * median->second) continue;
       Finding& finding = findings->Of(
           Fault::kLossSpike, Component::kData, step.end_ns,
           "go back before that step and leave the batch out; on another rank it does the same");
       findings->Blame(&finding, number,
                       absl::StrFormat("the loss of rank %d in step %d was %.1f times the others'",
-                                      number, step.step, step.loss / median));
+                                      number, step.step, step.loss / median->second));
     }
   }
 }
