@@ -30,7 +30,7 @@ absl::StatusOr<std::vector<Finding>> Watch(observe::Source& source, absl::Durati
   }
 }
 
-// A job that is made up: how long its root cause takes, on this one thread, and whether it is right.
+// Jobs that are made up: how long each root cause takes, and whether it is right.
 absl::Status Simulated(int ranks, uint64_t seed, const observe::DiagnoseOptions& options) {
   const std::pair<const char*, observe::SimulatedFault> faults[] = {
       {"hang", observe::SimulatedFault::kHang},

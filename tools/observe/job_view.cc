@@ -384,15 +384,21 @@ void JobWatch::FindRings() {
 // same name.
 void JobWatch::DropEarlierRuns() {
   int64_t began_ns = 0;
+  bool all_live = true;
   for (const auto& [number, rank] : view_.ranks) {
     began_ns = std::max(began_ns, rank.process.monotonic_ns);
+    all_live &= rank.state.known && !rank.state.gone();
+  }
+  if (all_live) {
+    for (const auto& [number, rank] : view_.ranks) together_.insert(rank.path);
   }
   for (auto rank = view_.ranks.begin(); rank != view_.ranks.end();) {
     const RecordProcess& process = rank->second.process;
     const int64_t last_ns =
         std::max({process.monotonic_ns, process.alive_ns, rank->second.moved_ns});
     const bool over = !rank->second.state.known || rank->second.state.gone();
-    rank = over && last_ns < began_ns ? view_.ranks.erase(rank) : std::next(rank);
+    const bool met = together_.count(rank->second.path) != 0;
+    rank = over && !met && last_ns < began_ns ? view_.ranks.erase(rank) : std::next(rank);
   }
 }
 

@@ -190,6 +190,7 @@ class JobWatch {
   bool chosen_ = false;
   std::map<std::string, RankReader> readers_;  // by path
   std::map<std::string, int> rank_of_;
+  std::set<std::string> together_;  // paths of rings whose processes were seen alive all at once
   std::map<std::string, Told> told_;
   int64_t base_ns_ = 0;  // realtime less monotonic of the first ring's host
   std::string base_host_;

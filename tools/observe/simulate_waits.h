@@ -3,7 +3,7 @@
 //
 // Every rank runs one step of a program (receive from the stage before, reduce in its tensor group,
 // send to the next stage, reduce in the data group, reduce in the world) up to where it waits for
-// another; one rank, or one message, does not go on. What is left when nobody can go on is the view.
+// another; one rank, or one message, does not go on. The view is what is left when nobody can.
 #ifndef WEFT_TOOLS_OBSERVE_SIMULATE_WAITS_H_
 #define WEFT_TOOLS_OBSERVE_SIMULATE_WAITS_H_
 

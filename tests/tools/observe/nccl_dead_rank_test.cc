@@ -80,8 +80,8 @@ TEST(NcclRecords, NameADeadRankAmongThoseThatWaitForIt) {
     if (processes.back() == 0) BeRank(rank);
     ASSERT_GT(processes.back(), 0);
   }
+  JobWatch watch(rings, "test");
   const auto until = [&](auto condition) {
-    JobWatch watch(rings, "");
     for (int tries = 0; tries < 600; ++tries) {
       watch.Update(/*live=*/true, SystemClock::Nanoseconds());
       if (condition(watch.view())) return watch.view();
@@ -96,7 +96,10 @@ TEST(NcclRecords, NameADeadRankAmongThoseThatWaitForIt) {
   });
   EXPECT_THAT(begun.ranks, SizeIs(kRanks));
   kill(processes[kDead], SIGKILL);
-  const JobView view = until([](const JobView& now) { return !Diagnose(now).empty(); });
+  const JobView view = until([](const JobView& now) {
+    const std::vector<Finding> findings = Diagnose(now);
+    return !findings.empty() && findings[0].fault == Fault::kDeadRank;
+  });
   const std::vector<Finding> findings = Diagnose(view);
   for (const pid_t process : processes) {
     kill(process, SIGKILL);
