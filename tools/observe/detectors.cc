@@ -239,9 +239,12 @@ std::optional<int> MinderOutlier(const MetricSeries& series, const MinderOptions
   if (steps < options.window + options.continuity - 1) return std::nullopt;
   std::vector<double> all;
   for (const auto& [rank, values] : series) all.insert(all.end(), values.begin(), values.end());
-  const auto [least, most] = std::minmax_element(all.begin(), all.end());
-  // Min-max, but no closer than a fifth of the median: noise is not stretched to the whole range.
-  const double range = std::max(*most - *least, 0.2 * std::abs(MedianOf(all)));
+  // Min-max of all but the highest and lowest twentieth, which a long first step would stretch; and
+  // no closer than a fifth of the median, or noise would fill the range.
+  std::sort(all.begin(), all.end());
+  const size_t cut = all.size() / 20;
+  const double least = all[cut], most = all[all.size() - 1 - cut];
+  const double range = std::max(most - least, 0.2 * std::abs(MedianOf(all)));
   if (range <= 0) return std::nullopt;
   const size_t count = steps - options.window + 1;
   std::vector<std::map<int, Window>> windows(count);
@@ -250,7 +253,7 @@ std::optional<int> MinderOutlier(const MetricSeries& series, const MinderOptions
     for (const auto& [rank, values] : series) {
       Window& window = windows[at][rank];
       for (size_t i = 0; i < options.window; ++i) {
-        window.push_back((values[at + i] - *least) / range);
+        window.push_back(std::clamp((values[at + i] - least) / range, -1.0, 2.0));
       }
       every.push_back(&window);
     }
@@ -299,8 +302,8 @@ std::optional<ChangePoint> LastChange(absl::Span<const double> values) {
   if (about < kCertain || run < kLeast || values.size() - run < kLeast) return std::nullopt;
   ChangePoint change{.at = values.size() - run};
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(change.at);
-  change.before = std::accumulate(values.begin(), middle, 0.0) / static_cast<double>(change.at);
-  change.after = std::accumulate(middle, values.end(), 0.0) / static_cast<double>(run);
+  change.before = MedianOf({values.begin(), middle});
+  change.after = MedianOf({middle, values.end()});
   return change;
 }
 

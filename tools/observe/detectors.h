@@ -8,7 +8,7 @@
 // each phase of a step, in the order of their largest Z-score, not of a learned tree.
 //
 // Greyhound (ATC'25, section 5): Bayesian online change-point detection (Adams and MacKay 2007,
-// with a normal-inverse-gamma prior) of a rank's own time a step, and a check that its mean rose by
+// with a normal-inverse-gamma prior) of a rank's own time a step, and a check that it rose by
 // a tenth; a rank is blamed whose peers have no such change. Departs: a step is known from the
 // records and not looked for by autocorrelation.
 //
@@ -43,7 +43,7 @@ std::optional<int> MinderOutlier(const MetricSeries& series, const MinderOptions
 
 struct ChangePoint {
   size_t at = 0;                 // the first value after the change
-  double before = 0, after = 0;  // means
+  double before = 0, after = 0;  // medians: a single long value is no change
   double shift() const { return before > 0 ? after / before - 1 : 0; }
 };
 // The last change of the mean that is certain (run lengths about it have 0.9 of the posterior);
