@@ -1,6 +1,6 @@
 # weft_library(NAME SOURCES ... [DEPS ...])   static library `weft_NAME`, alias weft::NAME
 # weft_program(NAME SOURCES ... [DEPS ...])   bin/NAME
-# weft_test(NAME TIER unit|seeds|local|fabric|nccl|torch|roce|gpu|launch SOURCES ... [DEPS ...] [TIMEOUT s] [SERIAL])
+# weft_test(NAME TIER unit|seeds|local|fabric|nccl|torch|roce|gpu|launch|observe SOURCES ... [DEPS ...] [TIMEOUT s] [SERIAL])
 #   A GoogleTest program bin/tests/NAME, one ctest entry, labelled with its tier; built by target TIER_tests, too.
 # DEPS are full target names. With USES_TORCH the precompiled header is that of torch/torch.h.
 

@@ -7,7 +7,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tools/command_line.h"
+#include "tools/observe/detectors.h"
 #include "tools/observe/diagnose.h"
+#include "tools/observe/simulate_waits.h"
 #include "tools/observe/source.h"
 
 namespace weft {
@@ -17,14 +19,35 @@ using observe::Finding;
 
 // More than a glance: what is slow shows in steps, what stands still in a second.
 absl::StatusOr<std::vector<Finding>> Watch(observe::Source& source, absl::Duration patience,
+                                           observe::Detector detector,
                                            const observe::DiagnoseOptions& options) {
   const absl::Time until = absl::Now() + patience;
   while (true) {
     if (absl::Status status = source.Update(); !status.ok()) return status;
-    std::vector<Finding> findings = observe::Diagnose(source.view(), options);
+    std::vector<Finding> findings = observe::Detect(detector, source.view(), options);
     if (!findings.empty() || source.replay() || absl::Now() >= until) return findings;
     absl::SleepFor(absl::Milliseconds(100));
   }
+}
+
+// Jobs that are made up: how long each root cause takes, and whether it is right.
+absl::Status Simulated(int ranks, uint64_t seed, const observe::DiagnoseOptions& options) {
+  const std::pair<const char*, observe::SimulatedFault> faults[] = {
+      {"hang", observe::SimulatedFault::kHang},
+      {"stuck flow", observe::SimulatedFault::kStuckFlow},
+      {"slow rank", observe::SimulatedFault::kSlow}};
+  for (const auto& [name, fault] : faults) {
+    const auto job = observe::SimulateWaits(ranks, fault, seed);
+    if (!job.ok()) return job.status();
+    const absl::Time start = absl::Now();
+    const std::vector<Finding> findings = observe::Diagnose(job->view, options);
+    const double took = absl::ToDoubleSeconds(absl::Now() - start);
+    const bool right = findings.size() == 1 && findings[0].fault == job->fault &&
+                       findings[0].culprits == job->culprits;
+    std::printf("{\"ranks\":%d,\"seed\":%llu,\"fault\":\"%s\",\"seconds\":%.3f,\"right\":%s}\n",
+                ranks, static_cast<unsigned long long>(seed), name, took, right ? "true" : "false");
+  }
+  return absl::OkStatus();
 }
 
 int Main(int argc, char** argv) {
@@ -51,6 +74,18 @@ int Main(int argc, char** argv) {
   app.add_option("--slow-steps", options.slow_steps, "in so many steps in a row")
       ->check(CLI::Range(1, 30))
       ->capture_default_str();
+  int simulated = 0;
+  uint64_t seed = 1;
+  app.add_option("--simulate", simulated,
+                 "no job: so many ranks (as 16384) with a hang, a stuck flow and a slow rank, each "
+                 "drawn by --seed; prints how long the root cause takes, as JSON");
+  app.add_option("--seed", seed, "of --simulate")->capture_default_str();
+  std::string detector = "all";
+  app.add_option("--detector", detector,
+                 "all rules, or one detector of the literature alone: minder, greyhound (slow "
+                 "ranks), mycroft (what stands still)")
+      ->check(CLI::IsMember({"all", "minder", "greyhound", "mycroft"}))
+      ->capture_default_str();
   const int status_of_usage = ReadCommandLine(app, argc, argv, [&] {
     return absl::ParseDuration(watch, &patience) && patience >= absl::ZeroDuration()
                ? absl::OkStatus()
@@ -58,7 +93,12 @@ int Main(int argc, char** argv) {
                      absl::StrCat("--watch ", watch, " is no duration; right are 500ms, 5s"));
   });
   if (status_of_usage != kGoOn) return status_of_usage;
-  const auto findings = Watch(source, patience, options);
+  if (simulated != 0) {
+    const absl::Status status = Simulated(simulated, seed, options);
+    if (!status.ok()) std::fprintf(stderr, "weft-diagnose: %s\n", status.ToString().c_str());
+    return status.ok() ? 0 : 1;
+  }
+  const auto findings = Watch(source, patience, *observe::DetectorNamed(detector), options);
   if (!findings.ok()) {
     std::fprintf(stderr, "weft-diagnose: %s\n", std::string(findings.status().message()).c_str());
     return 1;

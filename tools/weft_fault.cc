@@ -35,8 +35,8 @@ std::string FaultList() {
 
 void PrintFaults() {
   for (const fault::FaultRow& row : fault::Faults()) {
-    std::printf("{\"fault\":\"%s\",\"expected\":\"%s\",\"component\":\"%s\"}\n", row.name,
-                row.expected, row.component);
+    std::printf("{\"fault\":\"%s\",\"expected\":\"%s\",\"component\":\"%s\",\"row\":%d}\n",
+                row.name, row.expected, row.component, row.row);
   }
 }
 
@@ -63,6 +63,7 @@ int Main(int argc, char** argv) {
   run->add_option("--step-time", text.step_time, "compute of a healthy step")
       ->capture_default_str();
   run->add_option("--seed", emulation.seed, "draws the rank and the jitter")->capture_default_str();
+  run->add_flag("--timing", emulation.timing, "print the median of its steps' times at the end");
   fault::InjectOptions injection;
   CLI::App* inject = app.add_subcommand("inject", "into a rank of a job that runs on this host");
   inject->add_option("--fault", injection.fault, "kill; stop; pause and slow, for --for")

@@ -34,6 +34,10 @@ ROCE_PACKAGES = "qemu-system-x86 seabios ipxe-qemu cpio binutils ibverbs-provide
 # Of the tier launch: launchers beside our own.
 LAUNCH_PACKAGES = "openmpi-bin slurm-wlm munge openssl".split()
 
+# Of the tier observe: programs that read what ours write, and Python packages that do.
+OBSERVE_PACKAGES = "prometheus chromium python3-venv".split()
+OBSERVE_WHEELS = ("perfetto==0.59.1", "tensorboard==2.21.0", "setuptools<81")
+
 TORCH_VERSION = "2.11.0"
 # Of the torch wheel the headers and the CPU part; of CUDA only the two libraries that
 # libtorch_cpu.so needs to load.
@@ -217,20 +221,35 @@ def find_python(version: str) -> pathlib.Path | None:
     return None
 
 
+def install_observe() -> None:
+    """What the tier observe needs; the Python packages in .deps/observe-venv, a link."""
+    install_packages(OBSERVE_PACKAGES)
+    venv, link = install_venv("observe-venv", OBSERVE_WHEELS), DEPS / "observe-venv"
+    DEPS.mkdir(parents=True, exist_ok=True)
+    if link.is_symlink():
+        link.unlink()
+    link.symlink_to(venv)
+
+
 def install_oneccl() -> pathlib.Path:
     """A virtual environment with oneCCL and its MPI, bin/, include/ and lib/; clones share it."""
-    venv = CACHE / "oneccl-venv"
+    return install_venv("oneccl-venv", ONECCL)
+
+
+def install_venv(name: str, wheels: tuple[str, ...]) -> pathlib.Path:
+    """A virtual environment in the folder that clones share, with these packages and no others."""
+    venv = CACHE / name
     stamp = venv / "stamp"
     CACHE.mkdir(parents=True, exist_ok=True)
-    with locked(CACHE / ".oneccl-lock"):
-        if stamp.is_file() and stamp.read_text().split() == list(ONECCL):
+    with locked(CACHE / f".{name.removesuffix('-venv')}-lock"):
+        if stamp.is_file() and stamp.read_text().split() == list(wheels):
             return venv
         install_packages(["python3-venv"])
-        say(f"installing {' and '.join(ONECCL)} into {venv}")
+        say(f"installing {' and '.join(wheels)} into {venv}")
         execute([sys.executable, "-m", "venv", "--clear", venv])
         execute([venv / "bin/python", "-m", "pip", "install", "-q", "--no-cache-dir",
-                 "--disable-pip-version-check", *ONECCL])
-        stamp.write_text("\n".join(ONECCL) + "\n")
+                 "--disable-pip-version-check", *wheels])
+        stamp.write_text("\n".join(wheels) + "\n")
     return venv
 
 

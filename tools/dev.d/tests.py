@@ -1,12 +1,12 @@
 """Builds and runs the tests: all tiers, one tier, or those whose names match a filter.
 
-Tiers: unit, seeds, local, fabric, nccl, torch, roce, gpu, launch. What a machine cannot run is skipped,
+Tiers: unit, seeds, local, fabric, nccl, torch, roce, gpu, launch, observe. What a machine cannot run is skipped,
 with the reason. The tier roce takes minutes and is run when it is named only; the name layouts runs the
 trainer's whole matrix of layouts, of which other runs take a sample; the name pythons tries the wheel
-in other versions of Python, with a PyTorch for each (0.5 GB); nccl, torch and launch
-download what they need (NCCLs and PyTorch, 6 GB; Open MPI and Slurm) when they are named, and else
-run with what is there. The name all is every tier but roce, with what these download: one run of
-everything, which CI makes.
+in other versions of Python, with a PyTorch for each (0.5 GB); nccl, torch, launch and
+observe download what they need (NCCLs and PyTorch, 6 GB; Open MPI and Slurm; Prometheus, Chromium, Perfetto's
+protos and TensorBoard) when they are named, and else run with what is there.
+The name all is every tier but roce, with what these download: one run of everything, which CI makes.
 """
 
 import os
@@ -21,8 +21,9 @@ import nccls
 import setup
 from common import PRESETS, ROOT, Failure, Stopwatch, say
 
-TIERS = ("unit", "seeds", "local", "fabric", "nccl", "torch", "roce", "gpu", "launch")
-DOWNLOADING_TIERS = ("nccl", "torch", "launch")
+TIERS = ("unit", "seeds", "local", "fabric", "nccl", "torch", "roce", "gpu", "launch",
+         "observe")
+DOWNLOADING_TIERS = ("nccl", "torch", "launch", "observe")
 SANITIZED_TIERS = ("unit", "seeds", "local")
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
@@ -85,6 +86,8 @@ def run_preset(preset: str, what: str | None) -> Result:
         setup.install_packages(setup.ROCE_PACKAGES)
     if "launch" in named:
         setup.install_packages(setup.LAUNCH_PACKAGES)
+    if "observe" in named:
+        setup.install_observe()
     if "nccl" in named:
         nccls.install()
     if "nccl" in named or "torch" in named:

@@ -23,6 +23,8 @@ struct FaultRow {
   const char* sentence;
   const char* expected;   // what weft-diagnose should call it; "" for benign ones: nothing
   const char* component;  // likewise
+  // Which row of a list of 46 faults of training jobs (docs/observability.md).
+  int row = 0;
 };
 const std::vector<FaultRow>& Faults();
 const FaultRow* FindFault(absl::string_view name);
@@ -35,6 +37,7 @@ struct EmulationOptions {
   int at_step = 10;     // from this step on
   double severity = 2;  // of slowness: this many times as long
   uint64_t seed = 1;
+  bool timing = false;  // rank 0 prints {"step_median_ns": ...} at the end
 };
 
 // Prints one line of JSON when its fault begins: {"onset_ns": ..., "fault": ..., "rank": ...}.

@@ -1,6 +1,7 @@
 #include "tools/observe/diagnose.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -37,6 +38,56 @@ const char* ToString(Fault fault) {
       return "slow flow";
     case Fault::kNotFinite:
       return "not finite";
+    case Fault::kDeviceError:
+      return "device error";
+    case Fault::kOutOfMemory:
+      return "out of memory";
+    case Fault::kNicDown:
+      return "NIC down";
+    case Fault::kLinkFlaps:
+      return "link flaps";
+    case Fault::kReconnected:
+      return "connection restored";
+    case Fault::kBrokenPath:
+      return "broken path";
+    case Fault::kSlowNic:
+      return "slow NIC";
+    case Fault::kCongestion:
+      return "congestion";
+    case Fault::kLossyLink:
+      return "lossy link";
+    case Fault::kReordering:
+      return "reordering";
+    case Fault::kCorruptingLink:
+      return "corrupting link";
+    case Fault::kCorruptData:
+      return "corrupt data";
+    case Fault::kDifferentSettings:
+      return "different settings";
+    case Fault::kLateThread:
+      return "communication thread held up";
+    case Fault::kLivelock:
+      return "livelock";
+    case Fault::kStoppedHost:
+      return "stopped host";
+    case Fault::kRepeatedError:
+      return "repeated error";
+    case Fault::kReplicaDiffers:
+      return "replica differs";
+    case Fault::kLossSpike:
+      return "loss spike";
+    case Fault::kSaveFailed:
+      return "save failed";
+    case Fault::kBadShard:
+      return "bad shard";
+    case Fault::kSlowStorage:
+      return "slow storage";
+    case Fault::kControlPlane:
+      return "control plane lost";
+    case Fault::kStaleRank:
+      return "stale rank";
+    case Fault::kObserverDegraded:
+      return "observer degraded";
     case Fault::kUnknown:
       return "unknown";
   }
@@ -51,6 +102,12 @@ const char* ToString(Component component) {
       return "process";
     case Component::kHost:
       return "host";
+    case Component::kCpu:
+      return "CPU";
+    case Component::kMemory:
+      return "memory";
+    case Component::kNic:
+      return "NIC";
     case Component::kDevice:
       return "device";
     case Component::kData:
@@ -75,43 +132,97 @@ std::string CallText(const Call& call) {
                       " bytes in group ", call.group);
 }
 
+namespace {
+
+// Members of a group that have not made its call number `sequence`.
+std::vector<int> NotYet(const JobView& view, const std::string& group, uint32_t sequence) {
+  std::vector<int> ranks;
+  const auto members = view.groups.find(group);
+  if (members == view.groups.end()) return ranks;
+  for (int member : members->second) {
+    const auto rank = view.ranks.find(member);
+    if (rank != view.ranks.end()) {
+      const auto next = rank->second.next.find(group);
+      if (next != rank->second.next.end() && next->second > sequence) continue;
+    }
+    ranks.push_back(member);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+bool WaitsFor::IsFor(int other) const {
+  return std::find(ranks->begin(), ranks->end(), other) != ranks->end();
+}
+
 std::vector<WaitsFor> WaitGraph(const JobView& view) {
   std::vector<WaitsFor> graph;
+  // Who is missing from a call is the same for all that wait in it.
+  std::map<std::pair<std::string, uint32_t>, std::shared_ptr<const std::vector<int>>> missing;
   for (const auto& [number, rank] : view.ranks) {
     if (!rank.blocked()) continue;
     for (const Call& call : rank.open) {
-      WaitsFor waits{number, &call, {}};
       if (call.is_message()) {
-        if (call.record.peer >= 0) waits.ranks = {call.record.peer};
-      } else if (const auto group = view.groups.find(call.group); group != view.groups.end()) {
-        for (int member : group->second) {
-          if (member == number) continue;
-          const auto other = view.ranks.find(member);
-          const bool called = other != view.ranks.end() && other->second.next.count(call.group) &&
-                              other->second.next.at(call.group) > call.record.sequence;
-          if (!called) waits.ranks.push_back(member);
-        }
+        const int peer = call.record.peer;
+        graph.push_back(
+            {number, &call, std::make_shared<const std::vector<int>>(peer >= 0 ? 1 : 0, peer)});
+        continue;
       }
-      graph.push_back(std::move(waits));
+      auto& ranks = missing[{call.group, call.record.sequence}];
+      if (ranks == nullptr) {
+        ranks = std::make_shared<const std::vector<int>>(
+            NotYet(view, call.group, call.record.sequence));
+      }
+      graph.push_back({number, &call, ranks});
     }
   }
   return graph;
 }
 
+namespace {
+
+bool Share(const std::vector<int>& a, const std::vector<int>& b) {
+  return std::any_of(a.begin(), a.end(),
+                     [&](int rank) { return std::find(b.begin(), b.end(), rank) != b.end(); });
+}
+
+// What is not explained by a finding that is there: of other ranks, or not of those who suffer.
+void Add(std::vector<Finding> more, std::vector<Finding>* findings) {
+  const std::vector<Finding> known = *findings;
+  for (Finding& finding : more) {
+    const bool explained = std::any_of(known.begin(), known.end(), [&](const Finding& other) {
+      return finding.fault == Fault::kUnknown || Share(finding.culprits, other.culprits) ||
+             (other.culprits.empty() && Share(finding.culprits, other.victims));
+    });
+    if (!explained) findings->push_back(std::move(finding));
+  }
+}
+
+}  // namespace
+
 std::vector<Finding> Diagnose(const JobView& view, const DiagnoseOptions& options) {
   std::vector<Finding> findings = FindNotFinite(view);
+  Add(FindTold(view), &findings);
   const Stillness still = HowStill(view, options);
-  for (Finding& finding : FindEnded(view, still)) findings.push_back(std::move(finding));
-  for (Finding& finding : FindDifferentCalls(view)) findings.push_back(std::move(finding));
-  if (findings.empty() && still.stands) findings = ExplainStill(view, still);
-  if (findings.empty()) findings = FindSlowRanks(view, options);
+  std::vector<Finding> stops = FindEnded(view, still);
+  for (Finding& finding : FindDifferentCalls(view)) stops.push_back(std::move(finding));
+  if (stops.empty() && still.stands) stops = ExplainStill(view, still);
+  if (stops.empty() && !still.stands) stops = FindLivelock(view, options);
+  const bool goes_on = stops.empty();
+  Add(std::move(stops), &findings);
+  if (!goes_on) return findings;
+  Add(FindSlowRanks(view, options), &findings);
+  Add(FindPeriodicSlowness(view), &findings);
+  Add(FindSlowStorage(view), &findings);
   if (findings.empty()) findings = FindSlowFlows(view, options);
   return findings;
 }
 
 std::string ToText(const Finding& finding) {
   std::string text = absl::StrCat(ToString(finding.fault));
-  const bool flow = finding.fault == Fault::kStuckFlow || finding.fault == Fault::kSlowFlow;
+  const bool flow = finding.fault == Fault::kStuckFlow || finding.fault == Fault::kSlowFlow ||
+                    finding.fault == Fault::kLossyLink;
   if (flow && finding.culprits.size() == 2) {
     absl::StrAppend(&text, ": from rank ", finding.culprits[0], " to rank ", finding.culprits[1]);
   } else if (!finding.culprits.empty()) {

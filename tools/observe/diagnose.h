@@ -10,6 +10,7 @@
 #ifndef WEFT_TOOLS_OBSERVE_DIAGNOSE_H_
 #define WEFT_TOOLS_OBSERVE_DIAGNOSE_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,11 +31,48 @@ enum class Fault {
   kSlowData,            // likewise, and it is the data that it waits for
   kSlowFlow,            // one link is slower than its siblings
   kNotFinite,           // its loss or gradients
+  kDeviceError,         // its XID, or memory errors that cannot be corrected
+  kOutOfMemory,         // the kernel ended it
+  kNicDown,             // a port of it is down
+  kLinkFlaps,           // a port went down and came back more than once
+  kReconnected,         // queue pairs failed and were made anew
+  kBrokenPath,          // nothing gets through between two ranks, either way
+  kSlowNic,             // all flows of one rank, both ways
+  kCongestion,          // others use the links; nobody is at fault
+  kLossyLink,           // one flow repeats far more than its siblings
+  kReordering,          // packets come out of order, and none is lost
+  kCorruptingLink,      // packets fail their checksum and are sent again
+  kCorruptData,         // past the link's checksum, found end to end
+  kDifferentSettings,   // of what all ranks must have alike
+  kLateThread,          // again and again
+  kLivelock,            // it goes on, but its step does not
+  kStoppedHost,         // all its ranks are stopped, others' are not
+  kRepeatedError,       // the same one, without a step between
+  kReplicaDiffers,      // finite, but not what its peers have
+  kLossSpike,           // of one rank's batch
+  kSaveFailed,          // of a checkpoint
+  kBadShard,            // of a checkpoint that was loaded
+  kSlowStorage,         // its checkpoints take longer than its peers'
+  kControlPlane,        // the store or coordinator did not answer
+  kStaleRank,           // it is of an earlier membership of the job
+  kObserverDegraded,    // metrics are lost; training is not touched
   kUnknown,
 };
 const char* ToString(Fault fault);  // "dead rank", ...
 
-enum class Component { kProgram, kProcess, kHost, kDevice, kData, kStorage, kNetwork, kUnknown };
+enum class Component {
+  kProgram,
+  kProcess,
+  kHost,
+  kCpu,
+  kMemory,
+  kDevice,
+  kData,
+  kStorage,
+  kNic,
+  kNetwork,  // a link or a path
+  kUnknown,
+};
 const char* ToString(Component component);
 
 struct Finding {
@@ -66,7 +104,9 @@ std::vector<Finding> Diagnose(const JobView& view, const DiagnoseOptions& option
 struct WaitsFor {
   int rank = 0;
   const Call* call = nullptr;
-  std::vector<int> ranks;  // that have not called it, or are the message's other end
+  // That have not called it, or are the message's other end; one list for all that wait in a call.
+  std::shared_ptr<const std::vector<int>> ranks;
+  bool IsFor(int other) const;
 };
 std::vector<WaitsFor> WaitGraph(const JobView& view);
 

@@ -4,11 +4,13 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "tools/observe/host_readings.h"
 
 namespace weft::observe {
 
@@ -22,6 +24,21 @@ double StepTimes::waiting() const {
 
 bool RankView::blocked() const {
   return !open.empty() && (process.phase.empty() || absl::StartsWith(process.phase, "wait"));
+}
+
+void Reading::Take(double value, int64_t time_ns) {
+  if (!std::exchange(known, true)) {
+    first = last = value;
+    changed_ns = time_ns;
+  } else if (value != last) {
+    last = value;
+    changed_ns = time_ns;
+  }
+}
+
+const Reading* RankView::FindReading(absl::string_view source, absl::string_view name) const {
+  const auto found = readings.find({std::string(source), std::string(name)});
+  return found == readings.end() ? nullptr : &found->second;
 }
 
 std::vector<int> ParseRanks(absl::string_view text, int world_size) {
@@ -135,7 +152,7 @@ void RankReader::Update(RankView* view, Sink sink, void* context) {
       }
       case RecordKind::kPhase: {
         const PhaseRecord phase = Shifted(record.As<PhaseRecord>(), shift_ns_);
-        TakePhase(phase);
+        TakePhase(phase, view);
         view->moved_ns = std::max(view->moved_ns, phase.end_ns);
         break;
       }
@@ -152,6 +169,7 @@ void RankReader::Update(RankView* view, Sink sink, void* context) {
                            &view->process.phase_since_ns, &view->process.monotonic_ns}) {
     Shift(*time_ns, shift_ns_);
   }
+  TakeLines(view);
   view->path = reader_->path();
   view->written = reader_->written();
   view->lost = reader_->lost();
@@ -169,10 +187,14 @@ void RankReader::TakeFlow(FlowRecord record, RankView* view) {
   std::map<std::string, FlowRecord>& parts = flows_[key];
   parts[group] = record;
   Flow& flow = view->flows[key];
-  flow.transport = name[0];
+  if (flow.transport.empty() || !group.empty()) flow.transport = name[0];
   flow.record = Sum(parts, record);
+  if (flow.samples == 0) flow.repeats_before = flow.record.repeats;
+  if (flow.record.rtt_us > 0) {
+    flow.rtt_us += (flow.rtt_us == 0 ? 1 : kNew) * (flow.record.rtt_us - flow.rtt_us);
+  }
   ++flow.samples;
-  const bool busy = flow.record.bytes_matched > flow.record.bytes_done;
+  const bool busy = record.bytes_matched > record.bytes_done;
   flow.busy = (1 - kNew) * flow.busy + kNew * (busy ? 1 : 0);
 }
 
@@ -200,6 +222,10 @@ void RankReader::TakeCall(CallRecord record, bool done, RankView* view) {
   const auto open = std::find_if(view->open.begin(), view->open.end(), is_it);
   if (done) {
     view->moved_ns = std::max(view->moved_ns, record.end_ns);
+    if (record.code == static_cast<uint8_t>(absl::StatusCode::kDataLoss) && record.peer >= 0 &&
+        view->corrupt.size() < RankView::kStepsMax) {
+      view->corrupt.push_back({reader_->Name(record.name), reader_->Name(record.group), record});
+    }
     if (open != view->open.end()) view->open.erase(open);
   } else if (open == view->open.end()) {
     view->moved_ns = std::max(view->moved_ns, record.start_ns);
@@ -208,8 +234,17 @@ void RankReader::TakeCall(CallRecord record, bool done, RankView* view) {
 }
 
 // Phases end before the ones that they are in.
-void RankReader::TakePhase(const PhaseRecord& record) {
+void RankReader::TakePhase(const PhaseRecord& record, RankView* view) {
   const std::string name = reader_->Name(record.name);
+  ++view->phases_in_step;
+  if (name == "replica_check") {
+    view->checksums[record.step] = record.spare[0];
+    if (view->checksums.size() > RankView::kStepsMax) {
+      view->checksums.erase(view->checksums.begin());
+    }
+  } else if (record.spare[0] != 0) {
+    work_[name] += static_cast<double>(record.spare[0]);
+  }
   double within = 0;
   while (!spans_.empty() && spans_.back().start_ns >= record.start_ns) {
     within += static_cast<double>(spans_.back().end_ns - spans_.back().start_ns) * 1e-9;
@@ -227,11 +262,44 @@ void RankReader::TakeStep(const StepRecord& record, RankView* view) {
                   .loss = record.loss,
                   .tokens = record.tokens,
                   .own_is_finite = record.spare == 0,
-                  .seconds = std::exchange(seconds_, {})};
+                  .seconds = std::exchange(seconds_, {}),
+                  .work = std::exchange(work_, {})};
+  view->phases_of_last_step = std::exchange(view->phases_in_step, 0);
   spans_.clear();
   view->moved_ns = std::max(view->moved_ns, record.end_ns);
   view->steps.push_back(std::move(times));
   if (view->steps.size() > RankView::kStepsMax) view->steps.pop_front();
+}
+
+void RankReader::TakeLines(RankView* view) {
+  const std::vector<std::string>& lines = view->process.lines;
+  for (; lines_taken_ < lines.size(); ++lines_taken_) {
+    const std::string& line = lines[lines_taken_];
+    int64_t time_ns = 0;
+    if (absl::StartsWith(line, "host ")) {
+      host_ = line.substr(5);
+    } else if (absl::StartsWith(line, "reading ")) {
+      const std::vector<std::string> words = absl::StrSplit(line, ' ');
+      double value = 0;
+      if (words.size() != 5 || !absl::SimpleAtoi(words[1], &time_ns) ||
+          !absl::SimpleAtod(words[4], &value)) {
+        continue;
+      }
+      Shift(time_ns, shift_ns_);
+      view->readings[{words[2], words[3]}].Take(value, time_ns);
+    } else if (absl::StartsWith(line, "error ")) {
+      const std::vector<std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 5));
+      ToldError error;
+      if (words.size() != 6 || !absl::SimpleAtoi(words[1], &error.time_ns) ||
+          !absl::SimpleAtoi(words[2], &error.step)) {
+        continue;
+      }
+      Shift(error.time_ns, shift_ns_);
+      error.code = words[3], error.place = words[4], error.text = words[5];
+      view->errors.push_back(std::move(error));
+    }
+  }
+  if (!host_.empty()) view->process.host = host_;
 }
 
 // ---- A folder
@@ -259,13 +327,14 @@ std::map<std::string, JobInFolder> JobsIn(const std::string& folder,
   return jobs;
 }
 
-// Rings of one host, or of one whose clock was compared when they were fetched, need none; of
-// others the wall clocks are all that is known.
+// Rings of one host, or of one whose clock was compared when they were fetched, need none, even
+// where that host's wall clock was set meanwhile; of others the wall clocks are all that is known.
 int64_t JobWatch::ShiftOf(const std::string& path, const RecordProcess& process) {
   if (const auto told = told_.find(path); told != told_.end()) return told->second.shift_ns;
   constexpr int64_t kSameHostNs = 1'000'000'000;
   const int64_t base_ns = process.realtime_ns - process.monotonic_ns;
-  if (base_ns_ == 0) base_ns_ = base_ns;
+  if (base_ns_ == 0) base_ns_ = base_ns, base_host_ = process.host;
+  if (process.host == base_host_ && !process.host.empty()) return 0;
   const int64_t shift_ns = base_ns - base_ns_;
   return std::abs(shift_ns) < kSameHostNs ? 0 : shift_ns;
 }
@@ -315,15 +384,21 @@ void JobWatch::FindRings() {
 // same name.
 void JobWatch::DropEarlierRuns() {
   int64_t began_ns = 0;
+  bool all_live = true;
   for (const auto& [number, rank] : view_.ranks) {
     began_ns = std::max(began_ns, rank.process.monotonic_ns);
+    all_live &= rank.state.known && !rank.state.gone();
+  }
+  if (all_live) {
+    for (const auto& [number, rank] : view_.ranks) together_.insert(rank.path);
   }
   for (auto rank = view_.ranks.begin(); rank != view_.ranks.end();) {
     const RecordProcess& process = rank->second.process;
     const int64_t last_ns =
         std::max({process.monotonic_ns, process.alive_ns, rank->second.moved_ns});
     const bool over = !rank->second.state.known || rank->second.state.gone();
-    rank = over && last_ns < began_ns ? view_.ranks.erase(rank) : std::next(rank);
+    const bool met = together_.count(rank->second.path) != 0;
+    rank = over && !met && last_ns < began_ns ? view_.ranks.erase(rank) : std::next(rank);
   }
 }
 
@@ -371,6 +446,11 @@ void JobWatch::Update(bool live, int64_t now_ns) {
       rank.state = ReadProcessState(rank.process.pid, rank.process.process_start);
     }
     last_ns = std::max({last_ns, rank.moved_ns, rank.process.alive_ns, rank.process.ended_ns});
+  }
+  constexpr int64_t kReadingsNs = 500'000'000;
+  if (live && now_ns - readings_at_ns_ >= kReadingsNs) {
+    readings_at_ns_ = now_ns;
+    TakeHostReadings(&view_, now_ns);
   }
   DropEarlierRuns();
   ReadLines();

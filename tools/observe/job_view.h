@@ -29,7 +29,9 @@ struct Flow {
   std::string transport;
   FlowRecord record;
   int samples = 0;
-  double busy = 0;  // of late: the part of the samples in which matched bytes were not done
+  double busy = 0;    // of late: the part of the samples in which matched bytes were not done
+  double rtt_us = 0;  // of late, on average
+  uint32_t repeats_before = 0;  // in the first sample
 };
 
 struct StepTimes {
@@ -39,9 +41,27 @@ struct StepTimes {
   uint64_t tokens = 0;
   bool own_is_finite = true;              // this rank's loss and gradients
   std::map<std::string, double> seconds;  // of each phase, without the phases within it
+  std::map<std::string, double> work;     // tokens, of the phases that say so
   double total() const { return static_cast<double>(end_ns - start_ns) * 1e-9; }
   double waiting() const;  // in phases that begin with "wait"
   double own() const { return total() - waiting(); }
+};
+
+// What a process, or the kernel for it, counts or measures. A program says it by a line of its
+// ring, "reading TIME_NS SOURCE NAME VALUE", as "reading 17 gpu/0 DCGM_FI_DEV_XID_ERRORS 79".
+struct Reading {
+  double first = 0, last = 0;
+  int64_t changed_ns = 0;
+  void Take(double value, int64_t time_ns);
+  double grew() const { return last - first; }
+  bool known = false;
+};
+
+// A line of the ring, "error TIME_NS STEP CODE PLACE TEXT": CODE is a name of absl::StatusCode,
+// PLACE "step", "checkpoint", "store", or another part of the program.
+struct ToldError {
+  int64_t time_ns = 0, step = 0;
+  std::string code, place, text;
 };
 
 struct RankView {
@@ -58,6 +78,14 @@ struct RankView {
   // In a call that its computing thread waits for; a call that runs under its compute is none.
   bool blocked() const;
   int64_t moved_ns = 0;  // when a call, a phase or a step ended last
+  // By source ("nic/mlx5_0", "gpu/0", "cgroup", "setting") and name.
+  std::map<std::pair<std::string, std::string>, Reading> readings;
+  std::vector<ToldError> errors;          // oldest first
+  std::vector<Call> corrupt;              // messages that ended with DATA_LOSS, at most kStepsMax
+  std::map<int64_t, uint64_t> checksums;  // by step: what phases named replica_check found
+  int phases_in_step = 0, phases_of_last_step = 0;  // that have ended
+  // Null: nobody says.
+  const Reading* FindReading(absl::string_view source, absl::string_view name) const;
   uint64_t written = 0, lost = 0;
   int rank() const { return process.rank; }
 };
@@ -108,7 +136,10 @@ class RankReader {
  private:
   void TakeCall(CallRecord record, bool done, RankView* view);
   void TakeFlow(FlowRecord record, RankView* view);
-  void TakePhase(const PhaseRecord& record);
+  // spare[0] is, of a phase named replica_check, the checksum of what all replicas have alike; of
+  // others, the tokens that the rank worked on, 0: unknown.
+  void TakePhase(const PhaseRecord& record, RankView* view);
+  void TakeLines(RankView* view);
   void TakeStep(const StepRecord& record, RankView* view);
 
   struct Span {
@@ -120,8 +151,10 @@ class RankReader {
   const Members* members_ = nullptr;
   // By peer and whether it sends: the newest of each communicator's flow.
   std::map<std::pair<int, bool>, std::map<std::string, FlowRecord>> flows_;
-  std::vector<Span> spans_;                // ended, and not inside of one that has ended
-  std::map<std::string, double> seconds_;  // of the step under way
+  std::vector<Span> spans_;                       // ended, and not inside of one that has ended
+  std::map<std::string, double> seconds_, work_;  // of the step under way
+  size_t lines_taken_ = 0;
+  std::string host_;  // as a line "host NAME" says; empty: the ring's own
 };
 
 // Watches the rings of a folder.
@@ -157,8 +190,11 @@ class JobWatch {
   bool chosen_ = false;
   std::map<std::string, RankReader> readers_;  // by path
   std::map<std::string, int> rank_of_;
+  std::set<std::string> together_;  // paths of rings whose processes were seen alive all at once
   std::map<std::string, Told> told_;
   int64_t base_ns_ = 0;  // realtime less monotonic of the first ring's host
+  std::string base_host_;
+  int64_t readings_at_ns_ = 0;
   JobView view_;
   uint64_t unreadable_ = 0;
 };

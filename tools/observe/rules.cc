@@ -2,6 +2,7 @@
 #include "tools/observe/rules.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -29,8 +30,9 @@ std::string PhaseText(const JobView& view, const RankView& rank) {
 
 // Of those who wait for a rank: whether any does in a way that only that rank can end.
 bool AnyWaitsFor(const std::vector<WaitsFor>& graph, int rank) {
+  std::set<const void*> seen;
   return std::any_of(graph.begin(), graph.end(), [&](const WaitsFor& waits) {
-    return std::find(waits.ranks.begin(), waits.ranks.end(), rank) != waits.ranks.end();
+    return seen.insert(waits.ranks.get()).second && waits.IsFor(rank);
   });
 }
 

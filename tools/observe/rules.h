@@ -20,13 +20,21 @@ std::vector<Finding> FindEnded(const JobView& view, const Stillness& still);
 std::vector<Finding> FindNotFinite(const JobView& view);
 // The same number of the same group, but another call; those in the minority are the culprits.
 std::vector<Finding> FindDifferentCalls(const JobView& view);
+// What ports, devices, cgroups and the program itself say.
+std::vector<Finding> FindTold(const JobView& view);
+// A rank whose phases go on ending while its step does not, and others wait for it.
+std::vector<Finding> FindLivelock(const JobView& view, const DiagnoseOptions& options);
 // Of a job that stands still although every process is there: always one finding.
 std::vector<Finding> ExplainStill(const JobView& view, const Stillness& still);
 std::vector<Finding> FindSlowRanks(const JobView& view, const DiagnoseOptions& options);
+// One step in k, as regularly as that; and a phase that not every step has.
+std::vector<Finding> FindPeriodicSlowness(const JobView& view);
+std::vector<Finding> FindSlowStorage(const JobView& view);
 std::vector<Finding> FindSlowFlows(const JobView& view, const DiagnoseOptions& options);
 
-int64_t LastStep(const JobView& view);  // that any rank is at; -1: none says
-std::string Seconds(int64_t ns);        // "1.2 s"
+double MedianStep(const JobView& view);  // seconds
+int64_t LastStep(const JobView& view);   // that any rank is at; -1: none says
+std::string Seconds(int64_t ns);         // "1.2 s"
 std::string PhaseText(const JobView& view, const RankView& rank);  // "in phase data for 1.2 s"
 std::vector<int> Waiting(const JobView& view, const std::vector<int>& culprits);  // who is blocked
 bool AnyWaitsFor(const std::vector<WaitsFor>& graph, int rank);

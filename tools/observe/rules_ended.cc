@@ -69,6 +69,36 @@ std::vector<Finding> FindMissing(const JobView& view, const Stillness& still,
   return {finding};
 }
 
+// Hosts all of whose ranks are stopped, while others' are not: it is the host.
+std::vector<Finding> MergeHosts(const JobView& view, std::vector<Finding> findings) {
+  std::map<std::string, std::vector<int>> ranks, stopped;
+  for (const auto& [number, rank] : view.ranks) {
+    ranks[rank.process.host].push_back(number);
+    if (rank.state.stopped()) stopped[rank.process.host].push_back(number);
+  }
+  if (ranks.size() < 2) return findings;
+  std::vector<Finding> out;
+  std::set<std::string> said;
+  for (Finding& finding : findings) {
+    const std::string& host = view.ranks.at(finding.culprits[0]).process.host;
+    const bool whole = finding.fault == Fault::kStoppedRank && ranks[host].size() > 1 &&
+                       stopped[host] == ranks[host];
+    if (whole && !said.insert(host).second) continue;
+    if (whole) {
+      finding.fault = Fault::kStoppedHost;
+      finding.component = Component::kHost;
+      finding.culprits = ranks[host];
+      finding.victims = Waiting(view, finding.culprits);
+      finding.evidence.push_back(
+          absl::StrCat("all ranks of host ", host, " (", RanksText(ranks[host]), ") are stopped"));
+      finding.rejected.push_back("a rank: its neighbours on the host stand still with it");
+      finding.advice = absl::StrCat("see what holds host ", host, " (a freezer, its hypervisor)");
+    }
+    out.push_back(std::move(finding));
+  }
+  return out;
+}
+
 }  // namespace
 
 std::vector<Finding> FindEnded(const JobView& view, const Stillness& still) {
@@ -123,8 +153,16 @@ std::vector<Finding> FindEnded(const JobView& view, const Stillness& still) {
     finding.victims = Waiting(view, finding.culprits);
     findings.push_back(std::move(finding));
   }
-  if (findings.empty()) return FindMissing(view, still, graph);
-  return findings;
+  // Of those that ended in good order, the one that took its ring along was the first: the others
+  // ended because of it.
+  const bool left_only = std::all_of(findings.begin(), findings.end(), [](const Finding& finding) {
+    return finding.fault == Fault::kLeftEarly;
+  });
+  if (left_only) {
+    std::vector<Finding> missing = FindMissing(view, still, graph);
+    if (!missing.empty() || findings.empty()) return missing;
+  }
+  return MergeHosts(view, std::move(findings));
 }
 
 std::vector<Finding> FindNotFinite(const JobView& view) {
@@ -161,10 +199,15 @@ std::vector<Finding> FindDifferentCalls(const JobView& view) {
       }
     }
   }
+  std::vector<int> all;
+  for (const auto& [number, rank] : view.ranks) all.push_back(number);
   for (const auto& [group, sequence] : open) {
-    for (const auto& [number, rank] : view.ranks) {
-      const auto calls = rank.calls.find(group);
-      if (calls == rank.calls.end()) continue;
+    const auto members = view.groups.find(group);
+    for (const int number : members == view.groups.end() ? all : members->second) {
+      const auto rank = view.ranks.find(number);
+      if (rank == view.ranks.end()) continue;
+      const auto calls = rank->second.calls.find(group);
+      if (calls == rank->second.calls.end()) continue;
       for (const Call& call : calls->second) {
         if (call.record.sequence != sequence) continue;
         meant[{group, sequence}]

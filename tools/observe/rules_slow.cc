@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "absl/strings/match.h"
@@ -108,13 +109,38 @@ double RunQueueShare(const JobView& view, const RankView& rank) {
   return lived <= 0 ? 0 : rank.state.run_queue_seconds / lived;
 }
 
+// Of each phase that says how many tokens it worked on: the peers' median.
+std::map<std::string, double> MedianWork(const JobView& view, const std::vector<int>& peers,
+                                         int64_t step) {
+  std::map<std::string, std::vector<double>> all;
+  for (int peer : peers) {
+    for (const auto& [phase, work] : StepOf(view.ranks.at(peer), step).work) {
+      all[phase].push_back(work);
+    }
+  }
+  std::map<std::string, double> medians;
+  for (auto& [phase, work] : all) medians[phase] = Median(std::move(work));
+  return medians;
+}
+
+// Its own time, had it worked on as many tokens as its peers: a rank whose experts get more, or
+// whose sequences are longer, is not slow.
+double OwnAtMedianWork(const StepTimes& step, const std::map<std::string, double>& median) {
+  double own = step.own();
+  for (const auto& [phase, work] : step.work) {
+    own += SecondsIn(step, phase) * (median.at(phase) / work - 1);
+  }
+  return own;
+}
+
 // By rank: its own time over the peers' median, step by step.
 std::map<int, std::vector<double>> OwnRatios(const JobView& view, const std::vector<int>& peers,
                                              const std::vector<int64_t>& steps) {
   std::map<int, std::vector<double>> ratios;
   for (int64_t step : steps) {
     std::vector<double> own;
-    for (int rank : peers) own.push_back(StepOf(view.ranks.at(rank), step).own());
+    const std::map<std::string, double> work = MedianWork(view, peers, step);
+    for (int rank : peers) own.push_back(OwnAtMedianWork(StepOf(view.ranks.at(rank), step), work));
     const double median = Median(own);
     for (size_t i = 0; i < peers.size(); ++i) {
       ratios[peers[i]].push_back(median > 0 ? own[i] / median : 1);
@@ -132,6 +158,18 @@ double NoiseOf(const std::map<int, std::vector<double>>& ratios, int candidate) 
     for (double ratio : own) strays.push_back(std::abs(ratio - 1));
   }
   return std::max(kNoiseLeast, 1.4826 * Median(strays));
+}
+
+// What DCGM says of a slow device.
+void AddClocks(const RankView& rank, Finding* finding) {
+  for (const auto& [key, reading] : rank.readings) {
+    if (key.second == "DCGM_FI_DEV_SM_CLOCK" && reading.last < 0.9 * reading.first) {
+      finding->evidence.push_back(absl::StrFormat("the clock of %s fell from %.0f to %.0f MHz",
+                                                  key.first, reading.first, reading.last));
+    } else if (key.second == "DCGM_FI_DEV_GPU_TEMP" && reading.last >= 85) {
+      finding->evidence.push_back(absl::StrFormat("%s has %.0f C", key.first, reading.last));
+    }
+  }
 }
 
 Finding SlowRank(const JobView& view, const std::vector<int>& peers, int culprit,
@@ -169,8 +207,15 @@ Finding SlowRank(const JobView& view, const std::vector<int>& peers, int culprit
         "it was ready to run without a core for %.0f%% of its life, its peers for %.0f%%",
         share * 100, Median(shares) * 100));
     finding.advice = absl::StrCat("see what else runs on host ", rank.process.host);
+  } else if (const Reading* throttled = rank.FindReading("cgroup", "nr_throttled");
+             throttled != nullptr && throttled->grew() >= 3) {
+    finding.component = Component::kCpu;
+    finding.evidence.push_back(absl::StrFormat(
+        "its cgroup was throttled %.0f times: its quota of CPU is used up", throttled->grew()));
+    finding.advice = "raise the CPU quota of its cgroup (cpu.max)";
   } else {
     finding.component = Component::kDevice;
+    AddClocks(rank, &finding);
     finding.rejected.push_back("the host's cores: it waits for them no longer than its peers");
     finding.advice = absl::StrCat("look at clock, temperature and errors of the device of rank ",
                                   culprit, " on host ", rank.process.host);
@@ -198,22 +243,96 @@ std::vector<Finding> FindSlowRanks(const JobView& view, const DiagnoseOptions& o
     for (const auto& [rank, own] : ratios) {
       const auto end = own.begin() + static_cast<std::ptrdiff_t>(needed);
       const double least = *std::min_element(own.begin(), end);
+      if (least < options.slow_ratio) continue;
       const double mean = std::accumulate(own.begin(), end, 0.0) / static_cast<double>(needed);
       const double error = NoiseOf(ratios, rank) / std::sqrt(static_cast<double>(needed));
-      if (least < options.slow_ratio || mean - 1 < kCertain * error) continue;
+      if (mean - 1 < kCertain * error) continue;
       findings.push_back(SlowRank(view, peers, rank, steps, least));
     }
   }
   return findings;
 }
 
-std::vector<Finding> FindSlowFlows(const JobView& view, const DiagnoseOptions& options) {
-  constexpr int kSamplesMin = 10;
-  constexpr double kBusy = 0.6;
-  struct Candidate {
-    int rank = 0, peer = 0;
-    const Flow* flow = nullptr;
-  };
+std::vector<Finding> FindPeriodicSlowness(const JobView& view) {
+  constexpr size_t kStepsLeast = 8, kTimes = 3;
+  constexpr double kHigh = 1.25;
+  std::vector<Finding> findings;
+  for (const auto& [stage, peers] : Peers(view)) {
+    if (peers.size() < 3) continue;
+    const std::vector<int64_t> steps = CommonSteps(view, peers);
+    if (steps.size() < kStepsLeast) continue;
+    const std::map<int, std::vector<double>> ratios = OwnRatios(view, peers, steps);
+    for (const auto& [rank, own] : ratios) {
+      const auto above = [&](double bound) {
+        return static_cast<size_t>(
+            std::count_if(own.begin(), own.end(), [&](double one) { return one >= bound; }));
+      };
+      if (above(kHigh) < kTimes) continue;
+      const double high = std::max(kHigh, 1 + kCertain * NoiseOf(ratios, rank));
+      std::vector<int64_t> slow;  // newest first
+      for (size_t i = 0; i < own.size(); ++i) {
+        if (own[i] >= high) slow.push_back(steps[i]);
+      }
+      if (slow.size() < kTimes) continue;
+      const int64_t period = slow[0] - slow[1];
+      if (period < 2 || slow[1] - slow[2] != period || steps[0] - slow[0] >= 2 * period) continue;
+      Finding finding{.fault = Fault::kSlowRank, .component = Component::kDevice};
+      finding.culprits = {rank};
+      for (int peer : peers) {
+        if (peer != rank) finding.victims.push_back(peer);
+      }
+      finding.evidence.push_back(absl::StrFormat(
+          "one step in %d of it took more than %.2f times its peers' time: steps %d, %d and %d",
+          period, high, slow[2], slow[1], slow[0]));
+      finding.rejected.push_back("chance: it comes at equal distances");
+      finding.advice = "look for what runs on its host or device at that period";
+      finding.since_ns = StepOf(view.ranks.at(rank), slow[2]).start_ns;
+      findings.push_back(std::move(finding));
+    }
+  }
+  return findings;
+}
+
+std::vector<Finding> FindSlowStorage(const JobView& view) {
+  constexpr double kRatio = 3;
+  const std::string phase = "checkpoint";
+  for (const auto& [stage, peers] : Peers(view)) {
+    if (peers.size() < 3) continue;
+    for (int64_t step : CommonSteps(view, peers)) {  // newest first
+      std::vector<double> took;
+      for (int peer : peers) took.push_back(SecondsIn(StepOf(view.ranks.at(peer), step), phase));
+      const double median = Median(took);
+      if (median <= 0) continue;
+      for (size_t i = 0; i < peers.size(); ++i) {
+        if (took[i] < kRatio * median || took[i] - median < 0.5 * MedianStep(view)) continue;
+        Finding finding{.fault = Fault::kSlowStorage, .component = Component::kStorage};
+        finding.culprits = {peers[i]};
+        finding.evidence.push_back(absl::StrFormat(
+            "its checkpoint in step %d took %.2f s, its peers' %.2f s", step, took[i], median));
+        finding.rejected.push_back("the device: its other phases take as long as its peers'");
+        finding.advice = "look at the storage that its host writes to";
+        finding.since_ns = StepOf(view.ranks.at(peers[i]), step).start_ns;
+        return {finding};
+      }
+      break;  // the newest with a checkpoint counts
+    }
+  }
+  return {};
+}
+
+namespace {
+
+constexpr int kSamplesMin = 10;
+
+struct Candidate {
+  int rank = 0, peer = 0;
+  const Flow* flow = nullptr;
+  double repeats() const {
+    return static_cast<double>(flow->record.repeats) - flow->repeats_before;
+  }
+};
+
+std::map<std::string, std::vector<Candidate>> Senders(const JobView& view) {
   std::map<std::string, std::vector<Candidate>> by_transport;
   for (const auto& [number, rank] : view.ranks) {
     for (const auto& [key, flow] : rank.flows) {
@@ -222,35 +341,98 @@ std::vector<Finding> FindSlowFlows(const JobView& view, const DiagnoseOptions& o
       }
     }
   }
+  return by_transport;
+}
+
+template <typename Value>
+double MedianOf(const std::vector<Candidate>& candidates, Value value) {
+  std::vector<double> values;
+  for (const Candidate& candidate : candidates) values.push_back(value(candidate));
+  return Median(std::move(values));
+}
+
+// What every slow flow of a transport has in common: one rank, where there are two of them or more.
+std::optional<int> CommonEnd(const std::vector<Finding>& flows) {
+  if (flows.size() < 2) return std::nullopt;
+  for (int end : flows[0].culprits) {
+    const bool in_all = std::all_of(flows.begin(), flows.end(), [&](const Finding& flow) {
+      return flow.culprits[0] == end || flow.culprits[1] == end;
+    });
+    std::set<int> others;
+    for (const Finding& flow : flows) {
+      others.insert(flow.culprits[0] == end ? flow.culprits[1] : flow.culprits[0]);
+    }
+    if (in_all && others.size() > 1) return end;
+  }
+  return std::nullopt;
+}
+
+Finding SlowNic(int rank, const std::vector<Finding>& flows) {
+  Finding finding{.fault = Fault::kSlowNic, .component = Component::kNic};
+  finding.culprits = {rank};
+  finding.since_ns = flows[0].since_ns;
+  for (const Finding& flow : flows) {
+    finding.evidence.push_back(absl::StrCat("from rank ", flow.culprits[0], " to rank ",
+                                            flow.culprits[1], ": ", flow.evidence[0]));
+    for (int end : flow.culprits) {
+      const bool known =
+          std::find(finding.victims.begin(), finding.victims.end(), end) != finding.victims.end();
+      if (end != rank && !known) finding.victims.push_back(end);
+    }
+  }
+  finding.rejected = {"a path: flows to several ranks are slow, and only this rank's"};
+  finding.advice = absl::StrCat("see speed and width of the NIC of rank ", rank,
+                                " and of its PCIe slot: weft-doctor");
+  return finding;
+}
+
+}  // namespace
+
+std::vector<Finding> FindSlowFlows(const JobView& view, const DiagnoseOptions& options) {
+  constexpr double kBusy = 0.6, kRttTimes = 5, kRttLeastUs = 2000, kRepeatsLeast = 20,
+                   kRepeatsTimes = 10;
   std::vector<Finding> findings;
-  for (const auto& [transport, candidates] : by_transport) {
+  for (const auto& [transport, candidates] : Senders(view)) {
     if (candidates.size() < 3) continue;
-    std::vector<double> busy;
-    for (const Candidate& candidate : candidates) busy.push_back(candidate.flow->busy);
-    const double median = Median(busy);
+    const double busy = MedianOf(candidates, [](const Candidate& c) { return c.flow->busy; });
+    const double rtt = MedianOf(candidates, [](const Candidate& c) { return c.flow->rtt_us; });
+    const double repeats = MedianOf(candidates, [](const Candidate& c) { return c.repeats(); });
+    std::vector<Finding> slow;
     for (const Candidate& candidate : candidates) {
       const double own = candidate.flow->busy;
-      if (own < kBusy || median > own * options.slow_flow_ratio) continue;
-      Finding finding{.fault = Fault::kSlowFlow, .component = Component::kNetwork};
+      const bool is_busy = own >= kBusy && busy <= own * options.slow_flow_ratio;
+      const bool is_far =
+          candidate.flow->rtt_us >= std::max(kRttLeastUs, kRttTimes * rtt) && rtt > 0;
+      const bool is_lossy = candidate.repeats() >= std::max(kRepeatsLeast, kRepeatsTimes * repeats);
+      if (!is_busy && !is_far && !is_lossy) continue;
+      Finding finding{.fault = is_lossy ? Fault::kLossyLink : Fault::kSlowFlow,
+                      .component = Component::kNetwork};
       finding.culprits = {candidate.rank, candidate.peer};
       finding.evidence.push_back(absl::StrFormat(
           "in %.0f%% of the samples the link over %s had bytes that its receiver waits for and "
           "that were not delivered; its siblings in %.0f%%",
-          own * 100, transport, median * 100));
-      if (candidate.flow->record.rtt_us > 0) {
-        finding.evidence.push_back(
-            absl::StrCat("its round trip is ", candidate.flow->record.rtt_us, " us"));
+          own * 100, transport, busy * 100));
+      if (candidate.flow->rtt_us > 0) {
+        finding.evidence.push_back(absl::StrFormat("its round trip is %.0f us, its siblings' %.0f",
+                                                   candidate.flow->rtt_us, rtt));
       }
-      if (candidate.flow->record.repeats > 0) {
+      if (candidate.repeats() > 0) {
         finding.evidence.push_back(
-            absl::StrCat(candidate.flow->record.repeats, " repeats since it was made"));
+            absl::StrFormat("%.0f repeats, its siblings have %.0f", candidate.repeats(), repeats));
       }
       finding.rejected.push_back("a slow rank: no rank's own phases stand out");
       finding.advice = absl::StrCat("measure the path: weft-bw link between the hosts of ranks ",
                                     candidate.rank, " and ", candidate.peer);
       finding.since_ns = candidate.flow->record.time_ns;
-      findings.push_back(std::move(finding));
+      slow.push_back(std::move(finding));
     }
+    const bool lossy = std::any_of(slow.begin(), slow.end(), [](const Finding& finding) {
+      return finding.fault == Fault::kLossyLink;
+    });
+    if (const std::optional<int> end = CommonEnd(slow); end.has_value() && !lossy) {
+      slow = {SlowNic(*end, slow)};
+    }
+    for (Finding& finding : slow) findings.push_back(std::move(finding));
   }
   return findings;
 }

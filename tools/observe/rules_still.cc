@@ -1,5 +1,6 @@
 // Of jobs that stand still.
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -15,17 +16,6 @@ namespace {
 // The progress engine turns every 100 ms while calls are under way; so much later it is taken for
 // held up.
 constexpr int64_t kSilentNs = 700'000'000;
-
-double MedianStep(const JobView& view) {
-  std::vector<double> times;
-  for (const auto& [number, rank] : view.ranks) {
-    for (const StepTimes& step : rank.steps) times.push_back(step.total());
-  }
-  if (times.empty()) return 0;
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
-                   times.end());
-  return times[times.size() / 2];
-}
 
 Component OfPhase(const std::string& phase) {
   if (phase == "data") return Component::kData;
@@ -52,9 +42,7 @@ Finding Outside(const JobView& view, const std::vector<WaitsFor>& graph,
                                             rank->second.process.step));
   }
   for (const WaitsFor& waits : graph) {
-    const bool direct =
-        std::find(waits.ranks.begin(), waits.ranks.end(), roots[0]) != waits.ranks.end();
-    if (!direct) continue;
+    if (!waits.IsFor(roots[0])) continue;
     finding.evidence.push_back(absl::StrCat("rank ", waits.rank, " waits for it in ",
                                             CallText(*waits.call), " for ",
                                             Seconds(view.now_ns - waits.call->record.start_ns)));
@@ -81,21 +69,23 @@ Finding Outside(const JobView& view, const std::vector<WaitsFor>& graph,
   return finding;
 }
 
-// Ranks that wait, and reach themselves again.
-std::vector<int> Circle(const std::map<int, std::set<int>>& edges) {
-  for (const auto& [start, unused] : edges) {
-    std::vector<int> path = {start};
-    std::set<int> seen = {start};
-    for (int at = start;;) {
-      const auto next = edges.find(at);
-      if (next == edges.end() || next->second.empty()) break;
-      at = *next->second.begin();
-      if (at == start) return path;
-      if (!seen.insert(at).second) break;
-      path.push_back(at);
-    }
+// Ranks that wait, and reach themselves again: from anyone who waits, on and on.
+std::vector<int> Circle(const std::map<int, int>& next) {
+  if (next.empty()) return {};
+  std::vector<int> path;
+  std::set<int> seen;
+  int at = next.begin()->first;
+  while (seen.insert(at).second) {
+    path.push_back(at);
+    const auto edge = next.find(at);
+    if (edge == next.end()) return {};
+    at = edge->second;
   }
-  return {};
+  return {std::find(path.begin(), path.end(), at), path.end()};
+}
+
+bool IsIn(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
 const Flow* FlowOf(const JobView& view, int rank, int peer, bool sends) {
@@ -114,12 +104,28 @@ std::string FlowText(int rank, int peer, const Flow& flow) {
                       r.stuck_ms, " ms");
 }
 
-// A message whose other end is not posted, although that rank waits for something else.
-std::optional<Finding> FindMissingEnd(const JobView& view, const std::vector<WaitsFor>& graph) {
+// Bytes that have left `from` and have not come to `to`, for a while.
+bool MovesNot(const JobView& view, int from, int to) {
+  const Flow* flow = FlowOf(view, from, to, true);
+  return flow != nullptr && flow->record.outstanding > flow->record.waiting &&
+         flow->record.stuck_ms > 500 && flow->record.bytes_transmitted > flow->record.bytes_done;
+}
+
+// A message whose other end is not posted, although that rank waits for something else, and so in
+// the end for this one: whoever waits for a third rank has not come to its end yet.
+std::optional<Finding> FindMissingEnd(const JobView& view, const std::vector<WaitsFor>& graph,
+                                      const std::vector<int>& circle) {
   for (const WaitsFor& waits : graph) {
     if (!waits.call->is_message() || waits.call->record.peer < 0) continue;
+    if (!IsIn(circle, waits.rank) || !IsIn(circle, waits.call->record.peer)) continue;
     const auto other = view.ranks.find(waits.call->record.peer);
     if (other == view.ranks.end() || !other->second.blocked()) continue;
+    // Its earlier message is what holds it up.
+    const bool held =
+        std::any_of(other->second.open.begin(), other->second.open.end(), [&](const Call& call) {
+          return call.name == "send" && MovesNot(view, other->first, call.record.peer);
+        });
+    if (held) continue;
     const bool posted =
         std::any_of(other->second.open.begin(), other->second.open.end(), [&](const Call& call) {
           return call.is_message() && call.name != waits.call->name &&
@@ -193,7 +199,12 @@ Finding Inside(const JobView& view) {
       if (other != nullptr) finding.evidence.push_back(FlowText(key.first, number, *other));
     }
   }
-  if (finding.fault == Fault::kStuckFlow) {
+  if (finding.fault == Fault::kStuckFlow &&
+      MovesNot(view, finding.culprits[1], finding.culprits[0])) {
+    finding.fault = Fault::kBrokenPath;
+    finding.evidence.push_back("what goes the other way does not move either");
+  }
+  if (finding.fault == Fault::kStuckFlow || finding.fault == Fault::kBrokenPath) {
     finding.rejected.push_back("a rank that is late: all ranks of the call are in it");
     finding.advice = absl::StrCat("check the path between ranks ", finding.culprits[0], " and ",
                                   finding.culprits[1], ": weft-doctor pairs");
@@ -205,6 +216,48 @@ Finding Inside(const JobView& view) {
 }
 
 }  // namespace
+
+double MedianStep(const JobView& view) {
+  std::vector<double> times;
+  for (const auto& [number, rank] : view.ranks) {
+    for (const StepTimes& step : rank.steps) times.push_back(step.total());
+  }
+  if (times.empty()) return 0;
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
+                   times.end());
+  return times[times.size() / 2];
+}
+
+std::vector<Finding> FindLivelock(const JobView& view, const DiagnoseOptions& options) {
+  constexpr int kTimes = 3, kPhasesLeast = 10;
+  int64_t step_ns = 0;
+  for (const auto& [number, rank] : view.ranks) {
+    if (rank.steps.empty()) return {};
+    step_ns = std::max(step_ns, rank.steps.back().end_ns);
+  }
+  const auto patience = std::max(static_cast<double>(options.still_ns), 3e9 * MedianStep(view));
+  if (static_cast<double>(view.now_ns - step_ns) < patience) return {};
+  const std::vector<WaitsFor> graph = WaitGraph(view);
+  for (const auto& [number, rank] : view.ranks) {
+    if (rank.phases_in_step < kTimes * rank.phases_of_last_step + kPhasesLeast) continue;
+    if (rank.blocked() || !AnyWaitsFor(graph, number)) continue;
+    Finding finding{.fault = Fault::kLivelock, .component = Component::kProgram};
+    finding.culprits = {number};
+    finding.since_ns = step_ns;
+    finding.evidence = {
+        absl::StrCat("rank ", number, " has ended ", rank.phases_in_step,
+                     " phases since its last step, of which a step has ", rank.phases_of_last_step,
+                     "; now it is ", PhaseText(view, rank)),
+        absl::StrCat("no step has ended anywhere for ", Seconds(view.now_ns - step_ns))};
+    finding.rejected = {"a hang: its phases go on ending",
+                        absl::StrCat("the network: rank ", number, " waits for no call")};
+    finding.victims = Waiting(view, finding.culprits);
+    finding.advice = absl::StrCat("see what pid ", rank.process.pid, " on host ", rank.process.host,
+                                  " tries again and again");
+    return {finding};
+  }
+  return {};
+}
 
 Stillness HowStill(const JobView& view, const DiagnoseOptions& options) {
   Stillness still;
@@ -222,41 +275,48 @@ Stillness HowStill(const JobView& view, const DiagnoseOptions& options) {
 
 std::vector<Finding> ExplainStill(const JobView& view, const Stillness& still) {
   const std::vector<WaitsFor> graph = WaitGraph(view);
-  std::map<int, std::set<int>> edges;
-  for (const WaitsFor& waits : graph)
-    edges[waits.rank].insert(waits.ranks.begin(), waits.ranks.end());
-  std::set<int> awaited;
-  for (const auto& [rank, others] : edges) awaited.insert(others.begin(), others.end());
-  std::vector<int> roots;
-  for (int rank : awaited) {
-    const auto own = edges.find(rank);
-    if (own == edges.end()) roots.push_back(rank);
+  std::map<int, int> next;  // of all that a rank waits for, the first
+  std::set<const void*> seen;
+  std::set<int> awaited, waiting;
+  for (const WaitsFor& waits : graph) {
+    waiting.insert(waits.rank);
+    if (!waits.ranks->empty()) next.try_emplace(waits.rank, waits.ranks->front());
+    if (seen.insert(waits.ranks.get()).second) {
+      awaited.insert(waits.ranks->begin(), waits.ranks->end());
+    }
   }
+  std::vector<int> roots;
+  std::set_difference(awaited.begin(), awaited.end(), waiting.begin(), waiting.end(),
+                      std::back_inserter(roots));
+  const std::vector<int> circle = roots.empty() ? Circle(next) : std::vector<int>{};
   Finding finding;
-  if (std::optional<Finding> receiver = FindMissingEnd(view, graph); receiver.has_value()) {
-    finding = *std::move(receiver);
-  } else if (!roots.empty()) {
+  if (!roots.empty()) {
     finding = Outside(view, graph, roots);
-  } else if (const std::vector<int> circle = Circle(edges); circle.size() > 1) {
+  } else if (std::optional<Finding> receiver = FindMissingEnd(view, graph, circle);
+             receiver.has_value()) {
+    finding = *std::move(receiver);
+  } else if (circle.size() > 1) {
     finding.fault = Fault::kDeadlock;
     finding.component = Component::kProgram;
     finding.culprits = circle;
     for (int rank : circle) {
       for (const WaitsFor& waits : graph) {
-        if (waits.rank != rank || waits.ranks.empty()) continue;
+        if (waits.rank != rank || waits.ranks->empty()) continue;
         finding.evidence.push_back(absl::StrCat("rank ", rank, " is in ", CallText(*waits.call),
-                                                " and waits for ranks ", RanksText(waits.ranks)));
+                                                " and waits for ranks ", RanksText(*waits.ranks)));
         break;
       }
     }
     finding.rejected.push_back("the network: each waits for a call that the next has not made");
     finding.advice = "have all ranks make their calls of these groups in one order";
     // Two ends that wait for each other's message are a flow that does not move.
-    const bool messages = std::all_of(
-        graph.begin(), graph.end(), [](const WaitsFor& waits) { return waits.call->is_message(); });
+    const bool messages = std::all_of(graph.begin(), graph.end(), [&](const WaitsFor& waits) {
+      return !IsIn(circle, waits.rank) || waits.call->is_message();
+    });
     if (messages) {
       Finding flow = Inside(view);
-      if (flow.fault == Fault::kStuckFlow) finding = std::move(flow);
+      if (flow.fault == Fault::kStuckFlow || flow.fault == Fault::kBrokenPath)
+        finding = std::move(flow);
     }
   } else {
     finding = Inside(view);

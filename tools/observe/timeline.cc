@@ -21,14 +21,14 @@ bool MeetsEverybody(const std::string& name) {
   return names.count(name) != 0;
 }
 
-struct Reading {
+struct RingSoFar {
   TimelineRank* rank = nullptr;
   const Members* members = nullptr;
   std::map<std::tuple<std::string, std::string, uint32_t, int64_t>, size_t> open;
 };
 
 void TakeRecord(void* context, const RecordReader& reader, const Record& record) {
-  auto& reading = *static_cast<Reading*>(context);
+  auto& reading = *static_cast<RingSoFar*>(context);
   std::vector<TimelineSpan>& spans = reading.rank->spans;
   if (record.kind() == RecordKind::kPhase) {
     const auto phase = record.As<PhaseRecord>();
@@ -179,7 +179,7 @@ absl::StatusOr<Timeline> ReadTimeline(const JobView& view, const std::vector<std
     WEFT_ASSIGN_OR_RETURN(std::unique_ptr<RecordReader> reader, RecordReader::Open(file));
     const RecordProcess process = reader->process();
     TimelineRank rank{.rank = process.rank, .host = process.host, .pid = process.pid};
-    Reading reading{&rank, &view.members, {}};
+    RingSoFar reading{&rank, &view.members, {}};
     RankView unused;
     RankReader ring(std::move(reader));
     ring.Update(&unused, TakeRecord, &reading);

@@ -190,6 +190,16 @@ TEST(Diagnose, NamesARankThatLeftInGoodOrder) {
   EXPECT_THAT(finding.culprits, ElementsAre(2));
 }
 
+// Rank 0 has ended, too, because its peer had gone; rank 2 took its ring along first.
+TEST(Diagnose, NamesTheFirstThatLeft) {
+  Job job;
+  job.view.ranks.erase(2);
+  job.rank(0).process.ended_ns = kNow - kSecond;
+  job.rank(1).process.failed = true;
+  job.rank(3).process.failed = true;
+  EXPECT_THAT(job.Only().culprits, ElementsAre(2));
+}
+
 TEST(Diagnose, NamesTheMinorityWhoseCallDiffers) {
   Job job;
   for (int rank : {0, 1, 3}) job.Waits(rank);
@@ -347,6 +357,225 @@ TEST(Diagnose, NamesTheRankWhoseLossIsNotFinite) {
   const Finding finding = job.Only();
   EXPECT_EQ(finding.fault, Fault::kNotFinite);
   EXPECT_THAT(finding.culprits, ElementsAre(3));
+}
+
+// ---- What counters, settings and the program say
+
+// All ranks read `healthy`, rank 2 then `sick`.
+Job Counted(const std::string& source, const std::string& name, double healthy, double sick) {
+  Job job;
+  for (int rank = 0; rank < 4; ++rank) {
+    job.Steps(rank, 0.05);
+    job.rank(rank).readings[{source, name}].Take(healthy, kSecond);
+  }
+  job.rank(2).readings[{source, name}].Take(sick, kNow - 2 * kSecond);
+  return job;
+}
+
+TEST(Diagnose, NamesWhatACounterTells) {
+  const struct {
+    const char *source, *name;
+    double healthy, harmless, sick;
+    Fault fault;
+    Component component;
+  } rows[] = {
+      {"gpu/0", "DCGM_FI_DEV_XID_ERRORS", 0, 0, 79, Fault::kDeviceError, Component::kDevice},
+      {"gpu/0", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", 2, 2, 3, Fault::kDeviceError, Component::kDevice},
+      {"cgroup", "oom_kill", 4, 4, 5, Fault::kOutOfMemory, Component::kMemory},
+      {"nic/a/1", "rx_icrc_encapsulated", 7, 9, 30, Fault::kCorruptingLink, Component::kNetwork},
+      {"nic/a/1", "out_of_sequence", 500, 600, 900, Fault::kReordering, Component::kNetwork},
+      {"nic/a/1", "link_downed", 3, 4, 5, Fault::kLinkFlaps, Component::kNic},
+      {"nic/a/1", "qp_errors", 0, 0, 1, Fault::kReconnected, Component::kNic},
+      {"observer", "rows_dropped", 0, 0, 9, Fault::kObserverDegraded, Component::kProgram},
+      {"progress", "gaps", 0, 0, 2, Fault::kLateThread, Component::kCpu},
+      {"setting", "mtu_bytes", 4096, 4096, 1024, Fault::kDifferentSettings, Component::kProgram},
+      {"job", "epoch", 2, 2, 1, Fault::kStaleRank, Component::kProcess},
+  };
+  for (const auto& row : rows) {
+    EXPECT_THAT(Diagnose(Counted(row.source, row.name, row.healthy, row.harmless).view), IsEmpty())
+        << row.name;
+    Job job = Counted(row.source, row.name, row.healthy, row.sick);
+    const Finding finding = job.Only();
+    EXPECT_EQ(finding.fault, row.fault) << row.name;
+    EXPECT_EQ(finding.component, row.component) << row.name;
+    EXPECT_THAT(finding.culprits, ElementsAre(2)) << row.name;
+    EXPECT_THAT(finding.evidence, testing::Not(IsEmpty())) << row.name;
+  }
+}
+
+TEST(Diagnose, TellsAPortThatIsDownFromOneThatFlaps) {
+  Job job = Counted("nic/a/1", "link_downed", 0, 1);
+  job.rank(2).readings[{"nic/a/1", "port_active"}].Take(0, kNow);
+  EXPECT_EQ(job.Only().fault, Fault::kNicDown);
+}
+
+// Marked packets blame no rank, and none of its flows.
+TEST(Diagnose, BlamesNobodyForCongestion) {
+  Job job = Counted("nic/a/1", "np_cnp_sent", 0, 5000);
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kCongestion);
+  EXPECT_THAT(finding.culprits, IsEmpty());
+  EXPECT_THAT(finding.victims, ElementsAre(2));
+}
+
+TEST(Diagnose, NamesAReplicaThatDiffersAndALossThatJumps) {
+  Job replica;
+  for (int rank = 0; rank < 4; ++rank) {
+    replica.Steps(rank, 0.05);
+    replica.rank(rank).checksums = {{4, 17}, {5, rank == 3 ? 18u : 19u}};
+  }
+  EXPECT_EQ(replica.Only().fault, Fault::kReplicaDiffers);
+  EXPECT_THAT(replica.Only().culprits, ElementsAre(3));
+  Job loss;
+  for (int rank = 0; rank < 4; ++rank) {
+    loss.Steps(rank, 0.05);
+    for (StepTimes& step : loss.rank(rank).steps) step.loss = rank == 1 && step.step == 4 ? 30 : 3;
+  }
+  EXPECT_EQ(loss.Only().fault, Fault::kLossSpike);
+  EXPECT_THAT(loss.Only().culprits, ElementsAre(1));
+}
+
+TEST(Diagnose, NamesWhatTheProgramSaysOfItsErrors) {
+  const struct {
+    const char *code, *place;
+    Fault fault;
+  } rows[] = {{"RESOURCE_EXHAUSTED", "checkpoint", Fault::kSaveFailed},
+              {"DATA_LOSS", "checkpoint", Fault::kBadShard},
+              {"UNAVAILABLE", "store", Fault::kControlPlane}};
+  for (const auto& row : rows) {
+    Job job;
+    for (int rank = 0; rank < 4; ++rank) job.Steps(rank, 0.05);
+    job.rank(1).errors.push_back({kNow, 6, row.code, row.place, "text"});
+    EXPECT_EQ(job.Only().fault, row.fault) << row.place;
+  }
+  Job job;
+  for (int rank = 0; rank < 4; ++rank) job.Steps(rank, 0.05);
+  job.rank(1).errors = {{kNow, 6, "INVALID_ARGUMENT", "step", "text"},
+                        {kNow, 7, "INVALID_ARGUMENT", "step", "text"}};
+  EXPECT_THAT(Diagnose(job.view), IsEmpty());  // it went on between
+  job.rank(1).errors[1].step = 6;
+  EXPECT_EQ(job.Only().fault, Fault::kRepeatedError);
+}
+
+TEST(Diagnose, TellsALivelockFromAHang) {
+  Job job;
+  for (int rank = 0; rank < 4; ++rank) {
+    job.Steps(rank, 0.05);
+    job.rank(rank).phases_of_last_step = 6;
+  }
+  job.view.now_ns = kNow + 3 * kSecond;
+  for (int rank : {0, 1, 3}) job.Waits(rank);
+  job.rank(2).moved_ns = job.view.now_ns;
+  job.rank(2).process.phase = "forward";
+  job.rank(2).phases_in_step = 100;
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kLivelock);
+  EXPECT_THAT(finding.culprits, ElementsAre(2));
+}
+
+TEST(Diagnose, NamesTheHostWhereAllItsRanksAreStopped) {
+  Job job;
+  for (int rank : {0, 1}) job.Waits(rank);
+  for (int rank : {2, 3}) {
+    job.rank(rank).process.host = "other";
+    job.rank(rank).state.state = 'T';
+  }
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kStoppedHost);
+  EXPECT_THAT(finding.culprits, ElementsAre(2, 3));
+  job.rank(3).state.state = 'S';
+  EXPECT_EQ(job.Only().fault, Fault::kStoppedRank);
+}
+
+TEST(Diagnose, NamesAPathThatIsBrokenBothWays) {
+  Job job;
+  for (int rank = 0; rank < 4; ++rank) job.Waits(rank);
+  job.FlowOf(1, 2, true, 1, 0, 4096, 0);
+  EXPECT_EQ(job.Only().fault, Fault::kStuckFlow);
+  job.FlowOf(2, 1, true, 1, 0, 4096, 0);
+  EXPECT_EQ(job.Only().fault, Fault::kBrokenPath);
+}
+
+// Flows of a ring, healthy but for what `spoil` does to some.
+template <typename Spoil>
+Job Ring(Spoil spoil) {
+  Job job(6);
+  for (int rank = 0; rank < 6; ++rank) {
+    job.Steps(rank, 0.05);
+    for (int peer : {(rank + 1) % 6, (rank + 5) % 6}) {
+      job.FlowOf(rank, peer, true, 0, 0, 4096, 4096);
+      Flow& flow = job.rank(rank).flows[{peer, true}];
+      flow.samples = 50;
+      flow.busy = 0.1;
+      flow.rtt_us = 20;
+      spoil(rank, peer, &flow);
+    }
+  }
+  return job;
+}
+
+TEST(Diagnose, TellsASlowNicFromASlowPathAndALossyOne) {
+  Job nic = Ring([](int rank, int peer, Flow* flow) {
+    if (rank == 2 || peer == 2) flow->busy = 0.9;
+  });
+  EXPECT_EQ(nic.Only().fault, Fault::kSlowNic);
+  EXPECT_THAT(nic.Only().culprits, ElementsAre(2));
+  Job path = Ring([](int rank, int peer, Flow* flow) {
+    if (rank == 2 && peer == 3) flow->rtt_us = 20000;
+  });
+  EXPECT_EQ(path.Only().fault, Fault::kSlowFlow);
+  EXPECT_THAT(path.Only().culprits, ElementsAre(2, 3));
+  Job lossy = Ring([](int rank, int peer, Flow* flow) {
+    flow->repeats_before = flow->record.repeats = 100;
+    if (rank == 2 && peer == 3) flow->record.repeats = 140;
+  });
+  EXPECT_EQ(lossy.Only().fault, Fault::kLossyLink);
+  EXPECT_THAT(lossy.Only().culprits, ElementsAre(2, 3));
+}
+
+// Experts that get twice the tokens take twice the time; the same time for the same tokens is slow.
+TEST(Diagnose, AllowsForWorkThatIsUneven) {
+  for (const double work : {8192.0, 4096.0}) {
+    Job job;
+    for (int rank = 0; rank < 4; ++rank) {
+      job.Steps(rank, rank == 2 ? 0.09 : 0.05, "experts");
+      for (StepTimes& step : job.rank(rank).steps) {
+        step.seconds["experts"] += 0.031;
+        step.seconds["forward"] -= 0.031;
+        step.work["experts"] = rank == 2 ? work : 4096;
+      }
+    }
+    EXPECT_THAT(Diagnose(job.view), SizeIs(work > 5000 ? 0 : 1)) << work;
+  }
+}
+
+TEST(Diagnose, NamesARankThatIsSlowInOneStepOfFour) {
+  Job job;
+  for (int rank = 0; rank < 4; ++rank) {
+    for (int64_t step = 1; step <= 16; ++step) {
+      const bool slow = rank == 2 && step % 4 == 1;
+      StepTimes times{.step = step, .start_ns = step * kSecond, .end_ns = step * kSecond + kSecond};
+      times.seconds = {{"forward", slow ? 0.8 : 0.4}, {"wait_all_reduce", slow ? 0.2 : 0.6}};
+      job.rank(rank).steps.push_back(times);
+      job.rank(rank).moved_ns = kNow;
+    }
+  }
+  const Finding finding = job.Only();
+  EXPECT_EQ(finding.fault, Fault::kSlowRank);
+  EXPECT_THAT(finding.culprits, ElementsAre(2));
+  EXPECT_THAT(finding.evidence[0], HasSubstr("one step in 4"));
+}
+
+TEST(Diagnose, NamesTheStorageOfARankWhoseCheckpointsTakeLong) {
+  Job job;
+  for (int rank = 0; rank < 4; ++rank) {
+    job.Steps(rank, 0.05);
+    job.rank(rank).steps[3].seconds["checkpoint"] = rank == 1 ? 0.4 : 0.01;
+    job.rank(rank).steps[3].end_ns += kSecond / 2;
+    job.rank(rank).steps[3].seconds["wait_all_reduce"] += rank == 1 ? 0.1 : 0.49;
+  }
+  EXPECT_EQ(job.Only().fault, Fault::kSlowStorage);
+  EXPECT_THAT(job.Only().culprits, ElementsAre(1));
 }
 
 }  // namespace

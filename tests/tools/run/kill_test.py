@@ -31,13 +31,6 @@ EVERY = 5  # steps between checkpoints
 STARTUP = 120.0  # a bound on hangs
 
 
-def write_text(path: str, draw: random.Random):
-    words = ["".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 7))) for _ in range(400)]
-    with open(path, "w", encoding="utf-8") as file:
-        for _ in range(300):
-            file.write(" ".join(draw.choices(words, k=60)) + ".\n\n")
-
-
 def losses(run: str) -> dict[int, str]:
     """Step -> loss as it is written. A last line that was cut by a kill is no line yet."""
     found: dict[int, str] = {}
@@ -109,7 +102,7 @@ class KillTest(unittest.TestCase):
         self.folder = tempfile.mkdtemp(prefix="weft-kill-")
         self.addCleanup(shutil.rmtree, self.folder)
         text = os.path.join(self.folder, "text.txt")
-        write_text(text, self.draw)
+        tiny_training.write_text(text, self.draw)
         prefix = os.path.join(self.folder, "tiny")
         subprocess.run([program("weft-data"), "prepare", "--input", text, "--output-prefix",
                         prefix, "--vocab-size", "300"], check=True, stdout=subprocess.DEVNULL,

@@ -1,5 +1,14 @@
 """The configuration of a training run of seconds, for tests of what happens to such runs."""
 
+import random
+
+
+def write_text(path: str, draw: random.Random):
+    words = ["".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 7))) for _ in range(400)]
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(300):
+            file.write(" ".join(draw.choices(words, k=60)) + ".\n\n")
+
 
 def config(prefix, steps: int, global_batch: int, checkpoint_every: int) -> str:
     """On the data set `prefix`, as weft-data prepare writes it. 0: no checkpoint but the last."""

@@ -1,0 +1,100 @@
+// The table of faults that an emulated rank can have.
+#include "tools/fault/emulated_rank.h"
+
+namespace weft::fault {
+
+const std::vector<FaultRow>& Faults() {
+  static const std::vector<FaultRow> faults = {
+      {"none", "a healthy job", "", "", 0},
+      {"pause", "benign: one rank pauses for three steps' time, once", "", "", 46},
+      {"evaluation", "benign: all ranks evaluate after a step", "", "", 46},
+      {"long-checkpoint", "benign: every 15th step takes six times as long", "", "", 46},
+      {"warm-up", "benign: the first five steps take three times as long", "", "", 46},
+      {"uneven-lengths", "benign: each rank's work differs by a fifth from step to step", "", "",
+       46},
+      {"uneven-experts", "benign: one rank's experts get twice the tokens, and say so", "", "", 46},
+      {"late-start", "benign: one rank begins 0.7 s late", "", "", 46},
+      {"counters", "benign: each NIC counts a few errors, and one link that went down once", "", "",
+       46},
+      {"clock-skew", "benign: the wall clock of one rank's host is 5 s ahead", "", "", 43},
+      {"kill", "SIGKILL in the forward pass", "dead rank", "process", 1},
+      {"crash", "abort() in the forward pass", "dead rank", "process", 2},
+      {"leave", "exit status 0 before the last step", "rank left early", "program", 3},
+      {"same-error", "one error twice without a step between", "repeated error", "program", 4},
+      {"stop", "SIGSTOP while it waits for data", "stopped rank", "process", 5},
+      {"stop-host", "SIGSTOP of both ranks of an emulated host", "stopped host", "host", 6},
+      {"hang-data", "its data never comes", "hang outside of communication", "data", 7},
+      {"hang-compute", "its forward pass never ends", "hang outside of communication", "program",
+       7},
+      {"livelock", "it begins its forward pass again and again", "livelock", "program", 8},
+      {"other-call", "it calls broadcast where the others call all_reduce", "different calls",
+       "program", 9},
+      {"other-size", "it reduces half as many elements", "different calls", "program", 10},
+      {"crossed-groups", "it takes two groups in the other order", "deadlock", "program", 11},
+      {"no-receive", "it posts no receive for what is sent to it", "receiver does not post",
+       "program", 12},
+      {"nic-down", "a port goes down; another carries its traffic (emulated)", "NIC down", "NIC",
+       13},
+      {"link-flaps", "a port goes down and comes back three times (emulated)", "link flaps", "NIC",
+       14},
+      {"blackhole", "nothing gets through to the next rank, nor back (emulated)", "broken path",
+       "network", 15},
+      {"one-way-loss", "nothing gets through to the next rank (emulated)", "stuck flow", "network",
+       16},
+      {"slow-nic", "its links carry 1/(5 x --severity) (emulated)", "slow NIC", "NIC", 17},
+      {"congestion", "others use its links: slow, marked, a round trip of 0.9 ms (emulated)",
+       "congestion", "network", 18},
+      {"latency", "a round trip of 20 ms to the next rank (emulated)", "slow flow", "network", 19},
+      {"lossy-link", "8 repeats an exchange with the next rank (emulated)", "lossy link", "network",
+       20},
+      {"reordering", "100 packets out of order a step (emulated)", "reordering", "network", 21},
+      {"corrupting-link", "5 packets a step with a wrong ICRC (emulated)", "corrupting link",
+       "network", 22},
+      {"corrupt-data", "one message with a wrong end-to-end checksum (emulated)", "corrupt data",
+       "network", 23},
+      {"queue-pair-error", "a queue pair fails and is connected again (emulated)",
+       "connection restored", "NIC", 24},
+      {"slow-receiver", "it sleeps --severity steps before it sends on", "slow rank", "program",
+       25},
+      {"settings", "its NIC has another MTU (emulated)", "different settings", "program", 26},
+      {"late-thread", "its communication thread comes --severity steps late (emulated)",
+       "communication thread held up", "CPU", 27},
+      {"slow-compute", "its forward and backward take --severity times as long", "slow rank",
+       "device", 28},
+      {"cpu-quota", "likewise, and its cgroup is throttled (emulated)", "slow rank", "CPU", 29},
+      {"slow-at-times", "likewise, in one step of four", "slow rank", "device", 30},
+      {"slow-two", "likewise, on two ranks", "slow rank", "device", 30},
+      {"out-of-memory", "the kernel's OOM killer ends it (emulated)", "out of memory", "memory",
+       31},
+      {"xid", "its device has XID 79 (emulated)", "device error", "device", 32},
+      {"ecc", "its device's memory loses two bits (emulated)", "device error", "device", 32},
+      {"thermal", "its device gets hot and slow (emulated)", "slow rank", "device", 32},
+      {"not-finite", "its loss is not finite in one step", "not finite", "program", 33},
+      {"bit-flip", "its weights differ from its replicas' by a bit (emulated)", "replica differs",
+       "device", 34},
+      {"bad-batch", "its loss is eight times the others' in one step", "loss spike", "data", 35},
+      {"disk-full", "its checkpoint finds no space (emulated)", "save failed", "storage", 36},
+      {"slow-storage", "its checkpoints take 10 x --severity as long", "slow storage", "storage",
+       37},
+      {"bad-shard", "its checkpoint's shard fails its CRC (emulated)", "bad shard", "storage", 38},
+      {"kill-in-save", "SIGKILL in a checkpoint", "dead rank", "process", 39},
+      {"kill-two", "SIGKILL of it and of the next rank", "dead rank", "process", 40},
+      {"store-lost", "the store closes all connections (emulated)", "control plane lost", "process",
+       41},
+      {"stale-rank", "the job goes on under a new epoch, and it does not (emulated)", "stale rank",
+       "process", 42},
+      {"observer", "the sink of its metrics takes none (emulated)", "observer degraded", "program",
+       44},
+      {"slow-data", "its data takes 20 x --severity as long", "slow data", "data", 45},
+  };
+  return faults;
+}
+
+const FaultRow* FindFault(absl::string_view name) {
+  for (const FaultRow& row : Faults()) {
+    if (name == row.name) return &row;
+  }
+  return nullptr;
+}
+
+}  // namespace weft::fault
