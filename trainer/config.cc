@@ -403,6 +403,7 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
                      settings.ValueText("train.recompute"), ": ", recompute.status().message()));
   }
   config.recompute = *std::move(recompute);
+  config.loss_rows = settings.Integer("train.loss_rows");
   config.threads = static_cast<int>(settings.Integer("train.threads"));
   config.host_memory = settings.ByteCount("train.host_memory");
   config.peak_tflops = settings.Real("train.peak_tflops");

@@ -107,6 +107,7 @@ struct TrainConfig {
   double loss_scale = 1;                 // fp16: at the beginning
   int64_t loss_scale_steps = 0;          // fp16: finite steps until it is doubled
   std::vector<RecomputeKind> recompute;  // of each layer
+  int64_t loss_rows = 0;                 // whose logits exist at one time; 0: chosen
   int threads = 0;                       // compute threads a rank; 0: cores / ranks on this host
   Bytes host_memory;                     // for the ranks of a host; 0: what it has
   double peak_tflops = 0;                // of one rank; 0: measured at the start

@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "trainer/memory/memory.h"
+#include "trainer/model/gpt.h"
 #include "trainer/model/parameters.h"
 #include "trainer/parallel/layout.h"
 
@@ -35,6 +36,7 @@ struct BlockBytes {
   int64_t kept = 0;           // from its forward pass to its backward pass
   int64_t until_weights = 0;  // of them and of the backward pass, until its weight pass
   int64_t transient = 0;      // the most that its backward pass makes besides
+  int64_t loss = 0;           // the most that the loss makes besides
 };
 
 BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, RecomputeKind recompute) {
@@ -85,11 +87,18 @@ BlockBytes BytesOfChunk(const TrainConfig& config, const StepPlan& plan, const M
     bytes.transient = std::max(bytes.transient, block.transient);
   }
   bytes.kept += residual;  // the last block's output
-  if (chunk.has_head) {
-    const int64_t logits = rows * width * (model.vocabulary / plan.sizes.tensor);
-    bytes.kept += residual + logits;
-    bytes.until_weights += residual + logits;
-  }
+  if (!chunk.has_head) return bytes;
+  // The norm's output is read by the loss alone, and its gradient is there from then on.
+  bytes.kept += residual;
+  const int64_t vocabulary = model.vocabulary / plan.sizes.tensor;
+  const int64_t at_once = LossRows(rows, vocabulary, width, config.loss_rows);
+  // The gradient of the output projection where it cannot be added up in its place.
+  const bool adds_up = at_once < rows;
+  const bool is_apart =
+      config.zero_stage >= 2 || (adds_up && width < 4 && !plan.ReducesInFp32(config));
+  const int64_t gathered = plan.sizes.tensor > 1 ? 2 * rows * width * model.hidden : 0;
+  bytes.loss = residual + at_once * width * vocabulary + gathered +
+               (is_apart ? vocabulary * model.hidden * (adds_up ? 4 : width) : 0);
   return bytes;
 }
 
@@ -105,7 +114,7 @@ int64_t ActivationBytes(const TrainConfig& config, const StepPlan& plan, const M
     switch (pass.kind) {
       case topology::PassKind::kForward:
         held += chunk.kept;
-        most = std::max(most, held);
+        most = std::max(most, held + chunk.loss);
         break;
       case topology::PassKind::kBackward:
         most = std::max(most, held + chunk.transient);

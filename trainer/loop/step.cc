@@ -136,12 +136,6 @@ Stepper::Tokens Stepper::Cut(int micro_batch) const {
   return {at::cat(inputs, 1), at::cat(targets, 1).view({-1})};
 }
 
-double Stepper::LossOf(const at::Tensor& logits, const at::Tensor& targets, double scale) const {
-  return SumOf(
-      axis_ ? SplitCrossEntropy(logits, targets, chunks_.back()->first_token(), *axis_, scale)
-            : CrossEntropy(logits, targets, scale));
-}
-
 void Stepper::SetHooks(ForwardOptions& options) {
   ParameterSets& parameters = *parameters_;
   options.before_unit = [&parameters](int unit) { ThrowIfError(parameters.Enter(unit, false)); };
@@ -158,11 +152,13 @@ absl::StatusOr<at::Tensor> Stepper::Forward(int chunk, int micro_batch, at::Tens
   const Tokens data = Cut(micro_batch);
   ForwardOptions options;
   SetHooks(options);
+  if (IsLast(chunk)) options.loss = LossRequest{data.targets, 0, config_.loss_rows};
   if (training_) {
     options.recompute = &config_.recompute;
     options.sink = parameters_.get();
     options.token_scale = loss_scale_.value() /
                           static_cast<double>(plan_.local_rows * plan_.TokensHeld(columns_ - 1));
+    if (options.loss) options.loss->scale = options.token_scale;
     options.router = &router_;
     if (SplitsBackward(plan_.pipeline.kind)) options.deferred = &held.deferred;
     // Drawn anew for each step, so that there is no state to save.
@@ -174,10 +170,7 @@ absl::StatusOr<at::Tensor> Stepper::Forward(int chunk, int micro_batch, at::Tens
   if (training_ && !IsFirst(chunk)) input.requires_grad_(true);
   at::Tensor output =
       chunks_[static_cast<size_t>(chunk)]->Run(input, plan_.TokensHeld(columns_ - 1), options);
-  if (IsLast(chunk)) {
-    const double tokens = static_cast<double>(plan_.local_rows * plan_.TokensHeld(columns_ - 1));
-    loss_ += LossOf(output, data.targets, training_ ? loss_scale_.value() / tokens : 0);
-  }
+  if (IsLast(chunk)) loss_ += SumOf(output);
   if (training_) {
     held.input = std::move(input);
     held.output = output;
@@ -188,8 +181,8 @@ absl::StatusOr<at::Tensor> Stepper::Forward(int chunk, int micro_batch, at::Tens
 absl::StatusOr<at::Tensor> Stepper::Backward(int chunk, int micro_batch, at::Tensor gradient) {
   TraceScope scope(trace_, "backward", kComputeTrack, step_);
   Held& held = HeldOf(chunk, micro_batch);
-  // The last chunk's logits have become their gradient.
-  if (IsLast(chunk)) gradient = held.output.detach();
+  // Losses go back by themselves (LossRequest).
+  if (IsLast(chunk)) gradient = at::empty_like(held.output);
   torch::autograd::backward({held.output}, {gradient});
   parameters_->LeaveAll();
   held.output = at::Tensor();

@@ -108,7 +108,7 @@ class Stepper final : private PipelineStage {
   // A micro-batch whose backward pass has not run.
   struct Held {
     at::Tensor input;   // of the chunk; requires a gradient where it is an activation
-    at::Tensor output;  // with the graph; the model's last: the logits' gradient
+    at::Tensor output;  // with the graph; the model's last: the losses
     DeferredGradients deferred;
   };
 
@@ -131,7 +131,6 @@ class Stepper final : private PipelineStage {
   }
   // The tokens that this rank holds of a micro-batch.
   Tokens Cut(int micro_batch) const;
-  double LossOf(const at::Tensor& logits, const at::Tensor& targets, double scale) const;
   absl::StatusOr<StepResult> FinishStep(int64_t step, double loss, const absl::Status& batch_read,
                                         bool stop_requested);
   // Over the rank's part of each batch, into loss_.

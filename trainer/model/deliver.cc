@@ -1,7 +1,18 @@
 #include "trainer/model/deliver.h"
 
 namespace weft::train::operations {
-namespace {
+
+void Multiply(const at::Tensor& a, const at::Tensor& b, at::Tensor out) { at::mm_out(out, a, b); }
+
+void AddProduct(const GradientTarget& target, const at::Tensor& a, const at::Tensor& b) {
+  if (target.tensor.scalar_type() != a.scalar_type()) {
+    DeliverTo(target, at::mm(a, b));
+  } else if (target.add) {
+    target.tensor.addmm_(a, b);
+  } else {
+    Multiply(a, b, target.tensor);
+  }
+}
 
 void DeliverTo(const GradientTarget& target, const at::Tensor& gradient) {
   if (target.add) {
@@ -11,15 +22,10 @@ void DeliverTo(const GradientTarget& target, const at::Tensor& gradient) {
   }
 }
 
+namespace {
+
 void DeliverWeight(const Context& context, int weight, const at::Tensor& dy, const at::Tensor& x) {
-  GradientTarget target = context.sink->Begin(weight);
-  if (target.tensor.scalar_type() != x.scalar_type()) {
-    DeliverTo(target, at::mm(dy.t(), x));
-  } else if (target.add) {
-    target.tensor.addmm_(dy.t(), x);
-  } else {
-    at::mm_out(target.tensor, dy.t(), x);
-  }
+  AddProduct(context.sink->Begin(weight), dy.t(), x);
   context.sink->End(weight);
 }
 

@@ -65,6 +65,11 @@ inline at::Tensor ParameterOrNone(const Context& context, int index) {
   return index < 0 ? at::Tensor() : context.model->parameter(index);
 }
 
+// out = a * b, [m, k] by [k, n]; either may be transposed.
+void Multiply(const at::Tensor& a, const at::Tensor& b, at::Tensor out);
+// The same into a target, which may have another type or be added to.
+void AddProduct(const GradientTarget& target, const at::Tensor& a, const at::Tensor& b);
+void DeliverTo(const GradientTarget& target, const at::Tensor& gradient);
 // The whole gradient of a parameter.
 void Deliver(const Context& context, int parameter, const at::Tensor& gradient);
 // dweight = dy^T * x, written by the matrix product itself where the types agree, and

@@ -8,9 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "trainer/groups/status_error.h"
-#include "trainer/kernels/kernels.h"
-#include "trainer/model/deliver.h"
 #include "trainer/model/operations.h"
 #include "trainer/model/parameters.h"
 #include "trainer/model/rotary.h"
@@ -267,6 +264,7 @@ at::Tensor Gpt::Head(const at::Tensor& x, int64_t length, const ForwardOptions& 
     last = x.view({-1, length, config_.hidden}).select(1, -1).contiguous();
   }
   at::Tensor normed = operations::Norm(context, last, norm_).first;
+  if (options.loss) return operations::HeadLoss(context, normed, head_, *options.loss);
   if (axis_ == nullptr) return operations::Linear(context, normed, {head_, -1});
   return operations::GatherLinear(context, normed, {{head_, -1}})[0];
 }
@@ -309,54 +307,6 @@ Pass Gpt::Forward(const at::Tensor& tokens, const ForwardOptions& options) {
 
 void Gpt::Backward(const Pass& pass) {
   torch::autograd::backward({pass.logits}, {pass.logits.detach()});
-}
-
-namespace {
-
-// Calls `body` with the kernels and the data of the logits' type.
-template <typename Body>
-void WithLogits(const at::Tensor& logits, Body body) {
-  operations::ByType(logits.scalar_type(), [&](auto type) {
-    using T = decltype(type);
-    body(kernels::Kernels().Of<T>(), operations::Data<T>(logits));
-  });
-}
-
-}  // namespace
-
-at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale) {
-  at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
-  WithLogits(logits, [&](const auto& kernels, auto* data) {
-    kernels.cross_entropy(logits.size(0), logits.size(1), targets.data_ptr<int64_t>(),
-                          static_cast<float>(scale), data, losses.data_ptr<float>());
-  });
-  return losses;
-}
-
-at::Tensor SplitCrossEntropy(const at::Tensor& logits, const at::Tensor& targets,
-                             int64_t first_token, const TensorAxis& axis, double scale) {
-  const int64_t rows = logits.size(0);
-  at::Tensor local = targets - first_token;
-  local.masked_fill_((local < 0).logical_or_(local >= logits.size(1)), -1);
-  // Three numbers a row: largest logit here, sum of exp(logit - largest), target's logit or 0.
-  at::Tensor parts = at::empty({rows, 3}, at::kFloat);
-  WithLogits(logits, [&](const auto& kernels, auto* data) {
-    kernels.cross_entropy_part(rows, logits.size(1), local.data_ptr<int64_t>(), data,
-                               parts.data_ptr<float>());
-  });
-  at::Tensor all = at::empty({axis.size(), rows, 3}, at::kFloat);
-  Pending pending = ValueOrThrow(axis.group().AllGather(all, parts));
-  ThrowIfError(axis.group().Wait(pending));
-  at::Tensor largest = all.select(2, 0).amax(0);
-  at::Tensor sum = (all.select(2, 1) * at::exp(all.select(2, 0) - largest)).sum(0);
-  at::Tensor log_sum = (largest + at::log(sum)).contiguous();
-  if (scale != 0) {
-    WithLogits(logits, [&](const auto& kernels, auto* data) {
-      kernels.cross_entropy_gradient(rows, logits.size(1), local.data_ptr<int64_t>(),
-                                     static_cast<float>(scale), log_sum.data_ptr<float>(), data);
-    });
-  }
-  return log_sum - all.select(2, 2).sum(0);
 }
 
 }  // namespace weft::train

@@ -7,6 +7,11 @@
 //   at::Tensor losses = CrossEntropy(pass.logits, targets, scale);
 //   model.Backward(pass);
 //
+// or, where the logits are too many to be kept, with ForwardOptions::loss:
+//
+//   at::Tensor losses = model.Run(tokens, length, options);
+//   torch::autograd::backward({losses}, {at::empty_like(losses)});
+//
 // A Gpt may be a chunk of the model (parameters.h): it then begins with the activations of the
 // chunk before, or ends with those for the chunk behind. Over a tensor axis activations are this
 // rank's rows of them (tensor_axis.h), and logits are [rows, this rank's part of the vocabulary].
@@ -70,6 +75,13 @@ struct DropoutKey {
   int64_t first_row = 0;  // number of the pass's first token in the global batch
 };
 
+// Asks a pass for losses in place of logits.
+struct LossRequest {
+  at::Tensor targets;  // int64 [rows]
+  double scale = 0;    // the backward pass is that of scale * sum(losses); 0: none will follow
+  int64_t rows = 0;    // whose logits exist at one time; 0: see LossRows
+};
+
 struct ForwardOptions {
   // Called before the parameters of a unit (see ParameterSpec) are first read, and when the forward
   // pass has read them; the same of the backward pass, of units but the embedding.
@@ -83,7 +95,8 @@ struct ForwardOptions {
   // did, may be null.
   double token_scale = 0;
   RouterTotals* router = nullptr;
-  bool last_only = false;  // logits of each sample's last token only: [B, vocab]
+  bool last_only = false;           // logits of each sample's last token only: [B, vocab]
+  std::optional<LossRequest> loss;  // of the last chunk: losses, fp32 [rows], in place of logits
 };
 
 struct Pass {
@@ -106,7 +119,7 @@ class Gpt {
 
   // One chunk. input: tokens [B, T] for the first, else activations of B samples of `length`
   // tokens. Over a context axis these are the tokens that this rank holds. Returns activations, or
-  // logits for the last.
+  // logits or losses for the last.
   at::Tensor Run(const at::Tensor& input, int64_t length, const ForwardOptions& options);
 
   const ModelConfig& config() const { return config_; }
@@ -192,6 +205,9 @@ at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, dou
 // The same where each rank of `axis` has the logits of some tokens, from `first_token` on.
 at::Tensor SplitCrossEntropy(const at::Tensor& logits, const at::Tensor& targets,
                              int64_t first_token, const TensorAxis& axis, double scale);
+// Rows whose logits are computed at one time: `wanted`, or for 0 as many as the last-level cache
+// has room for, shared out evenly over the chunks of `rows`. vocabulary: this rank's part.
+int64_t LossRows(int64_t rows, int64_t vocabulary, int64_t element_bytes, int64_t wanted);
 
 }  // namespace weft::train
 

@@ -23,6 +23,9 @@ class GradientSink {
   virtual ~GradientSink() = default;
   virtual GradientTarget Begin(int parameter) = 0;
   virtual void End(int parameter) = 0;
+  // Whether Begin and End may come before the backward pass that they belong to, while other
+  // micro-batches' are still to come.
+  virtual bool TakesAnyOrder() const { return true; }
 };
 
 // Gradients of weights that a backward pass puts off, to be computed later, in order: the weight

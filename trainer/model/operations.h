@@ -45,6 +45,11 @@ Routing Route(const Context& context, const at::Tensor& x, int router, int64_t l
 // Sum over the choices of weight x expert(x): [rows, C].
 at::Tensor Experts(const Context& context, const at::Tensor& x, const Routing& routing,
                    const std::vector<Expert>& experts_here);
+// Losses of x * head^T, fp32 [all rows], a chunk of rows after the other: the logits of a chunk are
+// overwritten by their gradient, of which x's and the head's are made at once, so that all logits
+// never exist. Over a tensor axis x is this rank's rows and the head its part of the vocabulary.
+at::Tensor HeadLoss(const Context& context, const at::Tensor& x, int head,
+                    const LossRequest& request);
 // tokens: int64 [B, length]; positions -1: none.
 at::Tensor Embedding(const Context& context, const at::Tensor& tokens, int table, int positions);
 // x with the elements that the key draws set to 0 and the others divided by 1 - probability. An

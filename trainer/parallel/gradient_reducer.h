@@ -43,6 +43,7 @@ class GradientReducer final : public GradientSink {
   void BeginStep();
   GradientTarget Begin(int parameter) override;
   void End(int parameter) override;
+  bool TakesAnyOrder() const override { return !ReducesEach(); }
   absl::Status Finish();
 
   // After Finish. [shard], fp32 or the compute type.

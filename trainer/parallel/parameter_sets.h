@@ -36,6 +36,7 @@ class ParameterSets final : public GradientSink {
   void BeginStep();
   GradientTarget Begin(int parameter) override;
   void End(int parameter) override;
+  bool TakesAnyOrder() const override;
   absl::Status FinishGradients();
   double SumSquares() const;
   absl::Status Update(const OptimizerStep& step);

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "trainer/model/parameters.h"
@@ -40,7 +42,9 @@ class KeepingSink final : public GradientSink {
     return {gradients[i], uses[i] > 0};
   }
   void End(int parameter) override { ++uses[static_cast<size_t>(parameter)]; }
+  bool TakesAnyOrder() const override { return takes_any_order; }
 
+  bool takes_any_order = true;
   std::vector<at::Tensor> gradients;
   std::vector<int> uses;
 };
@@ -378,6 +382,51 @@ INSTANTIATE_TEST_SUITE_P(
                  c.bias = false;
                }}),
     [](const auto& info) { return info.param.name; });
+
+class LossInChunksTest : public ::testing::TestWithParam<
+                             std::tuple<std::pair<at::ScalarType, at::ScalarType>, bool, bool>> {};
+
+// The losses and gradients of whole logits, in chunks of every size, for a sink that takes gradients
+// of the output projection at once and for one that does not, of either type.
+TEST_P(LossInChunksTest, IsTheLossOfWholeLogits) {
+  const auto [types, tied, any_order] = GetParam();
+  const auto [type, sink_type] = types;
+  ModelConfig config = SmallConfig();
+  config.tied = tied;
+  const std::vector<ParameterSpec> specs = GptParameters(config);
+  Gpt model(config, RandomParameters(specs, type));
+  const at::Tensor tokens = at::randint(config.vocabulary, {3, 10}, at::kLong);
+  const at::Tensor targets = at::randint(config.vocabulary, {30}, at::kLong);
+  KeepingSink whole(specs, at::kFloat);
+  Pass pass = model.Forward(tokens, {.sink = &whole});
+  const at::Tensor expected = CrossEntropy(pass.logits, targets, 1.0 / 30);
+  Gpt::Backward(pass);
+  const double tolerance = type == at::kFloat ? 1e-6 : 1e-2;
+  for (int64_t rows : {1, 7, 10, 30, 0}) {
+    KeepingSink sink(specs, sink_type);
+    sink.takes_any_order = any_order;
+    const at::Tensor losses =
+        model.Run(tokens, 10, {.sink = &sink, .loss = LossRequest{targets, 1.0 / 30, rows}});
+    EXPECT_LT(RelativeError(losses, expected), 1e-6) << rows;
+    EXPECT_EQ(sink.uses.back() > 0, any_order && !tied) << "the head's gradient, " << rows;
+    torch::autograd::backward({losses}, {at::empty_like(losses)});
+    for (size_t i = 0; i < specs.size(); ++i) {
+      EXPECT_EQ(sink.uses[i], specs[i].uses) << specs[i].name;
+      EXPECT_LT(RelativeError(sink.gradients[i], whole.gradients[i]), tolerance)
+          << specs[i].name << ", " << rows << " rows at a time";
+    }
+    at::NoGradGuard no_grad;
+    const at::Tensor alone = model.Run(tokens, 10, {.loss = LossRequest{targets, 0, rows}});
+    EXPECT_TRUE(at::equal(alone, losses)) << rows;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sinks, LossInChunksTest,
+                         ::testing::Combine(::testing::Values(std::pair(at::kFloat, at::kFloat),
+                                                              std::pair(at::kBFloat16, at::kFloat),
+                                                              std::pair(at::kBFloat16,
+                                                                        at::kBFloat16)),
+                                            ::testing::Bool(), ::testing::Bool()));
 
 TEST(GptTest, PredictionsDoNotSeeTheFuture) {
   ModelConfig config = SmallConfig();
