@@ -82,24 +82,19 @@ def run_preset(preset: str, what: str | None) -> Result:
         what, named = None, DOWNLOADING_TIERS
     else:
         named = what.split("|") if what is not None else []
-    if "roce" in named:
-        setup.install_packages(setup.ROCE_PACKAGES)
-    if "launch" in named:
-        setup.install_packages(setup.LAUNCH_PACKAGES)
-    if "observe" in named:
-        setup.install_observe()
-    if "nccl" in named:
-        nccls.install()
-    if "nccl" in named or "torch" in named:
-        try:
-            setup.install_torch()
-        except (Failure, OSError) as failure:
-            say(f"no PyTorch: {failure}")
-    if "pythons" in named:
-        try:
-            setup.install_other_torches()
-        except (Failure, OSError) as failure:
-            say(f"no PyTorch for other versions of Python: {failure}")
+    for name, what_it_is, install in (
+            ("roce", "Soft-RoCE", lambda: setup.install_packages(setup.ROCE_PACKAGES)),
+            ("launch", "Open MPI and Slurm",
+             lambda: setup.install_packages(setup.LAUNCH_PACKAGES)),
+            ("observe", "Prometheus, Chromium, Perfetto and TensorBoard", setup.install_observe),
+            ("nccl", "NCCL", nccls.install),
+            ("nccl|torch", "PyTorch", setup.install_torch),
+            ("pythons", "PyTorch for other versions of Python", setup.install_other_torches)):
+        if set(name.split("|")) & set(named):
+            try:
+                install()
+            except (Failure, OSError) as failure:  # the tests say what they miss
+                say(f"no {what_it_is}: {failure}")
     with tempfile.TemporaryDirectory(prefix="weft-test-") as reports:
         junit = pathlib.Path(reports) / "ctest.xml"
         command = ["ctest", "--test-dir", folder, "--output-on-failure", "--no-tests=ignore",
