@@ -403,6 +403,10 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
                      settings.ValueText("train.recompute"), ": ", recompute.status().message()));
   }
   config.recompute = *std::move(recompute);
+  const std::string& gemm = settings.Text("train.gemm");
+  config.gemm = gemm == "aten"   ? GemmLibrary::kAten
+                : gemm == "weft" ? GemmLibrary::kWeft
+                                 : GemmLibrary::kAuto;
   config.loss_rows = settings.Integer("train.loss_rows");
   config.threads = static_cast<int>(settings.Integer("train.threads"));
   config.host_memory = settings.ByteCount("train.host_memory");

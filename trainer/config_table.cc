@@ -72,6 +72,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"train.loss_scale_steps", kInteger, "1000", "1..", "fp16: finite steps in a row that double the loss scale."},
     {"train.non_finite", kChoice, "fatal", "fatal|skip", "What a loss or gradient that is not finite does: end the run, or leave the step out and say so in metrics.jsonl."},
     {"train.recompute", kText, "none", "none|selective|full, or of layers: full:0-3,selective:4-7", "Activations that are not kept but computed again in the backward pass, of all blocks or of some: selective those of attention's core and the nonlinearity, full all but a block's input."},
+    {"train.gemm", kChoice, "auto", "auto|aten|weft", "What multiplies matrices: aten is LibTorch with MKL and oneDNN, weft the loops of this program. auto tries both at the start of a run and takes the faster; a resumed run keeps what its checkpoint had."},
     {"train.loss_rows", kInteger, "0", "0..", "Tokens whose logits are computed at one time: their loss and gradients are made before the next ones', and the logits of a micro-batch never exist together. 0 takes as many as a cache holds 16 MiB of, 256 at least."},
     {"train.threads", kInteger, "0", "0..1024", "Compute threads of a rank; 0 takes OMP_NUM_THREADS, or else the cores divided by the ranks of this host."},
     {"train.host_memory", kBytes, "0", "0..1048576GiB", "Memory that the ranks of a host may take by the estimate; a run that needs more is refused. 0 takes the machine's, or that of its control group."},

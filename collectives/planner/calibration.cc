@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -15,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/log.h"
+#include "base/machine_cache.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "collectives/planner/cost.h"
@@ -37,25 +37,6 @@ std::vector<std::pair<std::string, double*>> Fields(Calibration& calibration) {
   fields.emplace_back("copy_byte", &calibration.copy_byte);
   fields.emplace_back("switch_rank", &calibration.switch_rank);
   return fields;
-}
-
-// The processors' name and number.
-std::string Fingerprint() {
-  std::ifstream file("/proc/cpuinfo");
-  std::string line, name = "unknown";
-  while (std::getline(file, line)) {
-    if (line.rfind("model name", 0) != 0) continue;
-    name = line.substr(line.find(':') + 1);
-    break;
-  }
-  std::string word;
-  for (char letter : name) {
-    const bool plain = std::isalnum(static_cast<unsigned char>(letter)) != 0;
-    if (plain) word += letter;
-    if (!plain && !word.empty() && word.back() != '-') word += '-';
-  }
-  return absl::StrCat(word, word.empty() || word.back() == '-' ? "" : "-", "x",
-                      sysconf(_SC_NPROCESSORS_CONF));
 }
 
 }  // namespace
@@ -112,19 +93,7 @@ absl::StatusOr<Calibration> ParseCalibration(absl::string_view text, absl::strin
   return calibration;
 }
 
-std::string CalibrationFile() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  std::string folder;
-  if (cache != nullptr && cache[0] == '/') {
-    folder = cache;
-  } else if (home != nullptr && home[0] == '/') {
-    folder = absl::StrCat(home, "/.cache");
-  } else {
-    return "";
-  }
-  return absl::StrCat(folder, "/weft/costs/", Fingerprint());
-}
+std::string CalibrationFile() { return MachineCacheFile("costs"); }
 
 absl::StatusOr<Calibration> LoadCalibration(const Settings& settings) {
   const std::string& wanted = settings.Text("collective.costs");

@@ -236,9 +236,11 @@ absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
                   parameters.optimizer().name(), ", begin at zero");
   }
   WEFT_RETURN_IF_ERROR(ReadParts(*reader, has_optimizer, parameters));
-  RunPosition position{manifest.step, manifest.samples_consumed, ""};
+  RunPosition position{manifest.step, manifest.samples_consumed, "", ""};
   auto scale = manifest.states.find(kLossScaleState);
   if (scale != manifest.states.end()) position.loss_scale = scale->second;
+  auto gemm = manifest.states.find(kGemmState);
+  if (gemm != manifest.states.end()) position.gemm = gemm->second;
   return position;
 }
 
@@ -265,7 +267,8 @@ absl::Status RunCheckpoints::Save(const RunPosition& position, const ParameterSe
                        .seed = config_.seed,
                        .states = {{kIdentityState, ResumeIdentity(config_)},
                                   {kOptimizerState, std::string(parameters.optimizer().name())},
-                                  {kLossScaleState, position.loss_scale}},
+                                  {kLossScaleState, position.loss_scale},
+                                  {kGemmState, position.gemm}},
                        .config_text = config_.text})
               .status();
     }

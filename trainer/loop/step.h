@@ -84,6 +84,10 @@ class Stepper final : private PipelineStage {
   // The model, where one rank holds it whole; else null.
   Gpt* whole_model();
   const StepPlan& plan() const { return plan_; }
+  // What multiplies matrices from now on.
+  void SetGemm(GemmLibrary library) {
+    for (const std::unique_ptr<Gpt>& chunk : chunks_) chunk->set_gemm(library);
+  }
 
   // To be saved with the parameters.
   LossScale& loss_scale() { return loss_scale_; }

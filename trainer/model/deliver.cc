@@ -2,18 +2,6 @@
 
 namespace weft::train::operations {
 
-void Multiply(const at::Tensor& a, const at::Tensor& b, at::Tensor out) { at::mm_out(out, a, b); }
-
-void AddProduct(const GradientTarget& target, const at::Tensor& a, const at::Tensor& b) {
-  if (target.tensor.scalar_type() != a.scalar_type()) {
-    DeliverTo(target, at::mm(a, b));
-  } else if (target.add) {
-    target.tensor.addmm_(a, b);
-  } else {
-    Multiply(a, b, target.tensor);
-  }
-}
-
 void DeliverTo(const GradientTarget& target, const at::Tensor& gradient) {
   if (target.add) {
     target.tensor.add_(gradient);
@@ -25,7 +13,8 @@ void DeliverTo(const GradientTarget& target, const at::Tensor& gradient) {
 namespace {
 
 void DeliverWeight(const Context& context, int weight, const at::Tensor& dy, const at::Tensor& x) {
-  AddProduct(context.sink->Begin(weight), dy.t(), x);
+  const GradientTarget target = context.sink->Begin(weight);
+  Multiply(context.model->gemm(), dy.t(), x, target.tensor, target.add);
   context.sink->End(weight);
 }
 

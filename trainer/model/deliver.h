@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "trainer/kernels/kernels.h"
 #include "trainer/model/operations.h"
+#include "trainer/model/product.h"
 
 namespace weft::train::operations {
 
@@ -65,10 +66,12 @@ inline at::Tensor ParameterOrNone(const Context& context, int index) {
   return index < 0 ? at::Tensor() : context.model->parameter(index);
 }
 
-// out = a * b, [m, k] by [k, n]; either may be transposed.
-void Multiply(const at::Tensor& a, const at::Tensor& b, at::Tensor out);
-// The same into a target, which may have another type or be added to.
-void AddProduct(const GradientTarget& target, const at::Tensor& a, const at::Tensor& b);
+// x * weight^T + bias into `out`.
+inline void MultiplyInto(const Context& context, const at::Tensor& x, const ParameterPair& layer,
+                         const at::Tensor& out) {
+  Multiply(context.model->gemm(), x, context.model->parameter(layer.weight).t(), out,
+           /*add=*/false, ParameterOrNone(context, layer.bias));
+}
 void DeliverTo(const GradientTarget& target, const at::Tensor& gradient);
 // The whole gradient of a parameter.
 void Deliver(const Context& context, int parameter, const at::Tensor& gradient);

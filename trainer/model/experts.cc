@@ -60,17 +60,6 @@ void ActivatedBackward(const ModelConfig& config, const at::Tensor& dy, const at
   });
 }
 
-// out = x * weight^T + bias.
-void MultiplyInto(const Context& context, const at::Tensor& x, const ParameterPair& layer,
-                  at::Tensor out) {
-  const at::Tensor weight = context.model->parameter(layer.weight).t();
-  if (layer.bias < 0) {
-    at::mm_out(out, x, weight);
-  } else {
-    at::addmm_out(out, context.model->parameter(layer.bias), x, weight);
-  }
-}
-
 // Sends `rows` piece by piece into `received`, calls body(expert, first row, rows) for each piece
 // there, which writes those rows of `results`, and sends them back into the rows of what it
 // returns; the last are under way as it returns.
@@ -170,8 +159,8 @@ struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
               config,
               at::mm(dresults.narrow(0, begin, count), context.model->parameter(layers.out.weight)),
               inner.narrow(0, begin, count), dhidden);
-          at::Tensor dx = dreceived.narrow(0, begin, count);
-          at::mm_out(dx, dhidden, context.model->parameter(layers.in.weight));
+          Multiply(context.model->gemm(), dhidden, context.model->parameter(layers.in.weight),
+                   dreceived.narrow(0, begin, count));
         });
     for (size_t expert = 0; expert < experts.size(); ++expert) {
       const int first = axis.PieceOf(static_cast<int64_t>(expert), 0);

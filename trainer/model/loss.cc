@@ -82,7 +82,7 @@ class HeadGradient {
     is_target_ = fits;
   }
   void Add(const at::Tensor& dlogits, const at::Tensor& x) {
-    AddProduct(sum_, dlogits.t(), x);
+    Multiply(context_.model->gemm(), dlogits.t(), x, sum_.tensor, sum_.add);
     sum_.add = true;
   }
   // After the last chunk: what the backward pass has to hand to the sink, if anything.
@@ -134,14 +134,14 @@ struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
         const at::Tensor here = rows.narrow(0, at, count);
         const at::Tensor targets = request.targets.narrow(0, at, count);
         const at::Tensor logits = memory.narrow(0, 0, count);
-        Multiply(here, weight.t(), logits);
+        MultiplyInto(context, here, {head, -1}, logits);
         losses.narrow(0, at, count)
             .copy_(axis == nullptr
                        ? CrossEntropy(logits, targets, request.scale)
                        : SplitCrossEntropy(logits, targets, context.model->first_token(), *axis,
                                            request.scale));
         if (!trains) continue;
-        Multiply(logits, weight, dx.narrow(0, at, count));
+        Multiply(context.model->gemm(), logits, weight, dx.narrow(0, at, count));
         gradient->Add(logits, here);
       }
       if (axis != nullptr && trains) axis->StartScatter(scatter, static_cast<size_t>(s));

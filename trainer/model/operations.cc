@@ -14,15 +14,20 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     SaveContext(ctx, context);
     SavePair(ctx, layer);
     ctx->save_for_backward({x});
-    return at::linear(x, context.model->parameter(layer.weight),
-                      ParameterOrNone(context, layer.bias));
+    const int64_t width = context.model->parameter(layer.weight).size(0);
+    at::Tensor y = at::empty({x.size(0), width}, x.options());
+    MultiplyInto(context, x, layer, y);
+    return y;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const Context context = SavedContext(ctx);
     const ParameterPair layer = SavedPair(ctx);
     const at::Tensor dy = gradients[0].contiguous();
     DeliverLinear(context, layer, dy, ctx->get_saved_variables()[0]);
-    return {at::mm(dy, context.model->parameter(layer.weight)), {}, {}};
+    const at::Tensor& weight = context.model->parameter(layer.weight);
+    at::Tensor dx = at::empty({dy.size(0), weight.size(1)}, dy.options());
+    Multiply(context.model->gemm(), dy, weight, dx);
+    return {dx, {}, {}};
   }
 };
 

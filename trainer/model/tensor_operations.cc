@@ -35,11 +35,11 @@ at::Tensor ChunkOf(const at::Tensor& rows, const Exchange& exchange, size_t chun
 }
 
 // sum of xs[i] * weights[i], the chunk's rows, into `out`.
-void Multiply(const std::vector<at::Tensor>& xs, const std::vector<at::Tensor>& weights,
-              const Exchange& exchange, size_t chunk, at::Tensor out) {
-  at::mm_out(out, ChunkOf(xs[0], exchange, chunk), weights[0]);
-  for (size_t i = 1; i < xs.size(); ++i) {
-    out.addmm_(ChunkOf(xs[i], exchange, chunk), weights[i]);
+void MultiplyChunk(GemmLibrary gemm, const std::vector<at::Tensor>& xs,
+                   const std::vector<at::Tensor>& weights, const Exchange& exchange, size_t chunk,
+                   at::Tensor out) {
+  for (size_t i = 0; i < xs.size(); ++i) {
+    Multiply(gemm, ChunkOf(xs[i], exchange, chunk), weights[i], out, /*add=*/i > 0);
   }
 }
 
@@ -62,13 +62,7 @@ struct GatherLinearFunction : torch::autograd::Function<GatherLinearFunction> {
       axis.Wait(gather, chunk);
       const at::Tensor rows = gather.Chunk(chunk);
       for (size_t i = 0; i < layers.size(); ++i) {
-        const at::Tensor weight = context.model->parameter(layers[i].weight).t();
-        at::Tensor out = ChunkOf(outputs[i], gather, chunk);
-        if (layers[i].bias < 0) {
-          at::mm_out(out, rows, weight);
-        } else {
-          at::addmm_out(out, context.model->parameter(layers[i].bias), rows, weight);
-        }
+        MultiplyInto(context, rows, layers[i], ChunkOf(outputs[i], gather, chunk));
       }
     }
     return outputs;
@@ -87,7 +81,7 @@ struct GatherLinearFunction : torch::autograd::Function<GatherLinearFunction> {
     Exchange scatter =
         axis.PrepareScatter(gather.full.size(0), gather.full.size(1), gather.full.options());
     for (size_t chunk = 0; chunk < scatter.pending.size(); ++chunk) {
-      Multiply(dys, weights, scatter, chunk, scatter.Chunk(chunk));
+      MultiplyChunk(context.model->gemm(), dys, weights, scatter, chunk, scatter.Chunk(chunk));
       axis.StartScatter(scatter, chunk);
     }
     axis.WaitAll(gather);
@@ -115,7 +109,7 @@ struct LinearScatterFunction : torch::autograd::Function<LinearScatterFunction> 
     Exchange scatter =
         axis.PrepareScatter(inputs[0].size(0), weights[0].size(1), inputs[0].options());
     for (size_t chunk = 0; chunk < scatter.pending.size(); ++chunk) {
-      Multiply(inputs, weights, scatter, chunk, scatter.Chunk(chunk));
+      MultiplyChunk(context.model->gemm(), inputs, weights, scatter, chunk, scatter.Chunk(chunk));
       axis.StartScatter(scatter, chunk);
     }
     axis.WaitAll(scatter);
@@ -140,8 +134,8 @@ struct LinearScatterFunction : torch::autograd::Function<LinearScatterFunction> 
     for (size_t chunk = 0; chunk < gather.pending.size(); ++chunk) {
       axis.Wait(gather, chunk);
       for (size_t i = 0; i < layers.size(); ++i) {
-        at::Tensor dx = ChunkOf(dxs[i], gather, chunk);
-        at::mm_out(dx, gather.Chunk(chunk), context.model->parameter(layers[i].weight));
+        Multiply(context.model->gemm(), gather.Chunk(chunk),
+                 context.model->parameter(layers[i].weight), ChunkOf(dxs[i], gather, chunk));
       }
     }
     for (size_t i = 0; i < layers.size(); ++i) {

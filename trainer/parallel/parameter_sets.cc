@@ -81,9 +81,7 @@ void ParameterSets::End(int parameter) {
   sets_[set].sharded->gradients().End(number);
 }
 
-bool ParameterSets::TakesAnyOrder() const {
-  return sets_[0].sharded->gradients().TakesAnyOrder();
-}
+bool ParameterSets::TakesAnyOrder() const { return sets_[0].sharded->gradients().TakesAnyOrder(); }
 
 absl::Status ParameterSets::FinishGradients() {
   for (Set& set : sets_) WEFT_RETURN_IF_ERROR(set.sharded->gradients().Finish());

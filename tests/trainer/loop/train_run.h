@@ -147,7 +147,9 @@ class TrainRunTest : public ::testing::Test {
                                      "--run-dir",
                                      RunDir(run),
                                      "--set",
-                                     "data.prefix=" + (root_ / "data").string()};
+                                     "data.prefix=" + (root_ / "data").string(),
+                                     "--set",
+                                     "train.gemm=weft"};
     command.insert(command.end(), rest.begin(), rest.end());
     for (const std::string& word : extra) {
       if (word[0] != '-') command.emplace_back("--set");

@@ -239,11 +239,13 @@ std::vector<at::Tensor> RandomParameters(const std::vector<ParameterSpec>& specs
   return values;
 }
 
-void ExpectMatchesReference(const ModelConfig& config, at::ScalarType type, double tolerance) {
+void ExpectMatchesReference(const ModelConfig& config, at::ScalarType type, double tolerance,
+                            GemmLibrary gemm) {
   std::vector<ParameterSpec> specs = GptParameters(config);
   std::vector<at::Tensor> values = RandomParameters(specs, type);
   Reference reference(config, specs, values);
   Gpt model(config, values);
+  model.set_gemm(gemm);
   KeepingSink sink(specs, type);
   at::Tensor tokens = at::randint(config.vocabulary, {3, 10}, at::kLong);
   at::Tensor targets = at::randint(config.vocabulary, {30}, at::kLong);
@@ -289,7 +291,9 @@ class GptChoiceTest : public ::testing::TestWithParam<Choice> {};
 TEST_P(GptChoiceTest, LogitsAndGradientsAreTheReferences) {
   ModelConfig config = SmallConfig();
   GetParam().apply(config);
-  ExpectMatchesReference(config, at::kFloat, 2e-5);
+  for (GemmLibrary gemm : {GemmLibrary::kAten, GemmLibrary::kWeft}) {
+    ExpectMatchesReference(config, at::kFloat, 2e-5, gemm);
+  }
 }
 
 // In fp32 alone: rounded inputs may choose other experts.
@@ -298,7 +302,9 @@ class GptExpertTest : public GptChoiceTest {};
 TEST_P(GptExpertTest, LogitsLossesAndGradientsAreTheReferences) {
   ModelConfig config = SmallConfig();
   GetParam().apply(config);
-  ExpectMatchesReference(config, at::kFloat, 2e-5);
+  for (GemmLibrary gemm : {GemmLibrary::kAten, GemmLibrary::kWeft}) {
+    ExpectMatchesReference(config, at::kFloat, 2e-5, gemm);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Experts, GptExpertTest,
@@ -328,7 +334,9 @@ INSTANTIATE_TEST_SUITE_P(Experts, GptExpertTest,
 TEST_P(GptChoiceTest, Bf16IsCloseToTheReference) {
   ModelConfig config = SmallConfig();
   GetParam().apply(config);
-  ExpectMatchesReference(config, at::kBFloat16, 2e-2);
+  for (GemmLibrary gemm : {GemmLibrary::kAten, GemmLibrary::kWeft}) {
+    ExpectMatchesReference(config, at::kBFloat16, 2e-2, gemm);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -386,8 +394,8 @@ INSTANTIATE_TEST_SUITE_P(
 class LossInChunksTest : public ::testing::TestWithParam<
                              std::tuple<std::pair<at::ScalarType, at::ScalarType>, bool, bool>> {};
 
-// The losses and gradients of whole logits, in chunks of every size, for a sink that takes gradients
-// of the output projection at once and for one that does not, of either type.
+// The losses and gradients of whole logits, in chunks of every size, for a sink that takes
+// gradients of the output projection at once and for one that does not, of either type.
 TEST_P(LossInChunksTest, IsTheLossOfWholeLogits) {
   const auto [types, tied, any_order] = GetParam();
   const auto [type, sink_type] = types;
@@ -402,6 +410,7 @@ TEST_P(LossInChunksTest, IsTheLossOfWholeLogits) {
   const at::Tensor expected = CrossEntropy(pass.logits, targets, 1.0 / 30);
   Gpt::Backward(pass);
   const double tolerance = type == at::kFloat ? 1e-6 : 1e-2;
+  model.set_gemm(GemmLibrary::kWeft);
   for (int64_t rows : {1, 7, 10, 30, 0}) {
     KeepingSink sink(specs, sink_type);
     sink.takes_any_order = any_order;

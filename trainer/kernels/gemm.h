@@ -1,0 +1,61 @@
+// Matrix products for training: the blocked algorithm of Goto and van de Geijn ("Anatomy of
+// high-performance matrix multiplication", ACM TOMS 34, 2008; the loops' names are those of BLIS).
+// Panels of both matrices are packed, which takes transposes in passing, and a tile of the result
+// stays in registers while the common dimension is gone through.
+//
+// Row-major. T is float or Bf16; sums are in fp32, and bf16 results are rounded once. OpenMP
+// threads, as many as at::set_num_threads set; the result does not depend on their number, to the
+// bit. Memory for panels is the calling thread's and kept for its next product.
+//
+// tests/trainer/kernels/gemm_test.cc compares each, on every instruction set that the CPU has, with
+// a naive reference.
+#ifndef WEFT_TRAINER_KERNELS_GEMM_H_
+#define WEFT_TRAINER_KERNELS_GEMM_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "trainer/kernels/kernels.h"
+
+namespace weft::train::kernels {
+
+// Element (row, column) is data[row * stride + column], or transposed data[column * stride + row].
+template <typename T>
+struct GemmOperand {
+  const T* data = nullptr;
+  int64_t stride = 0;
+  bool transposed = false;
+};
+
+// c = a * b, or c += a * b, or c = a * b + bias. a: [m, k], b: [k, n], c: [m, n] in rows of
+// `stride` elements. bias: [n], may be null; not with `add`.
+template <typename T, typename C>
+struct GemmProblem {
+  int64_t m = 0, n = 0, k = 0;
+  GemmOperand<T> a, b;
+  C* c = nullptr;
+  int64_t stride = 0;
+  bool add = false;
+  const T* bias = nullptr;
+};
+
+struct GemmTable {
+  const char* instruction_set = "";
+  void (*f32)(const GemmProblem<float, float>& problem);
+  void (*bf16)(const GemmProblem<Bf16, Bf16>& problem);
+  void (*bf16_to_fp32)(const GemmProblem<Bf16, float>& problem);
+  // Whether bf16 is multiplied as it is; else it is widened.
+  bool has_bf16 = false;
+  // Multiplications and additions on operands that stay in registers and the first-level cache:
+  // runs for about `seconds` on the calling thread and returns FLOP/s, what no product can exceed.
+  double (*register_peak)(bool bf16, double seconds);
+};
+
+// The best that this CPU has.
+const GemmTable& Gemm();
+// All that it can run, the best first.
+std::vector<GemmTable> GemmTables();
+
+}  // namespace weft::train::kernels
+
+#endif  // WEFT_TRAINER_KERNELS_GEMM_H_

@@ -1,0 +1,75 @@
+#include "trainer/model/product.h"
+
+#include "trainer/kernels/gemm.h"
+
+namespace weft::train {
+namespace {
+
+using kernels::Bf16;
+
+bool IsRows(const at::Tensor& x) {
+  return x.stride(1) == 1 && x.stride(0) >= std::max<int64_t>(1, x.size(1));
+}
+bool IsColumns(const at::Tensor& x) {
+  return x.stride(0) == 1 && x.stride(1) >= std::max<int64_t>(1, x.size(0));
+}
+
+bool IsOurs(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
+  const at::ScalarType type = a.scalar_type();
+  return a.is_cpu() && (type == at::kFloat || type == at::kBFloat16) && b.scalar_type() == type &&
+         (out.scalar_type() == type || out.scalar_type() == at::kFloat) && IsRows(out) &&
+         (IsRows(a) || IsColumns(a)) && (IsRows(b) || IsColumns(b)) && a.numel() > 0 &&
+         b.numel() > 0;
+}
+
+template <typename T>
+kernels::GemmOperand<T> OperandOf(const at::Tensor& x) {
+  const bool rows = IsRows(x);
+  return {static_cast<const T*>(x.data_ptr()), rows ? x.stride(0) : x.stride(1), !rows};
+}
+
+template <typename T, typename C>
+kernels::GemmProblem<T, C> ProblemOf(const at::Tensor& a, const at::Tensor& b,
+                                     const at::Tensor& out, bool add, const at::Tensor& bias) {
+  return {a.size(0),
+          b.size(1),
+          a.size(1),
+          OperandOf<T>(a),
+          OperandOf<T>(b),
+          static_cast<C*>(out.data_ptr()),
+          out.stride(0),
+          add,
+          bias.defined() ? static_cast<const T*>(bias.data_ptr()) : nullptr};
+}
+
+void MultiplyByAten(const at::Tensor& a, const at::Tensor& b, at::Tensor out, bool add,
+                    const at::Tensor& bias) {
+  if (out.scalar_type() != a.scalar_type()) {
+    const at::Tensor product = bias.defined() ? at::addmm(bias, a, b) : at::mm(a, b);
+    add ? out.add_(product) : out.copy_(product);
+  } else if (add) {
+    out.addmm_(a, b);
+  } else if (bias.defined()) {
+    at::addmm_out(out, bias, a, b);
+  } else {
+    at::mm_out(out, a, b);
+  }
+}
+
+}  // namespace
+
+void Multiply(GemmLibrary library, const at::Tensor& a, const at::Tensor& b, at::Tensor out,
+              bool add, const at::Tensor& bias) {
+  if (library != GemmLibrary::kWeft || !IsOurs(a, b, out)) {
+    return MultiplyByAten(a, b, std::move(out), add, bias);
+  }
+  if (a.scalar_type() == at::kFloat) {
+    kernels::Gemm().f32(ProblemOf<float, float>(a, b, out, add, bias));
+  } else if (out.scalar_type() == at::kFloat) {
+    kernels::Gemm().bf16_to_fp32(ProblemOf<Bf16, float>(a, b, out, add, bias));
+  } else {
+    kernels::Gemm().bf16(ProblemOf<Bf16, Bf16>(a, b, out, add, bias));
+  }
+}
+
+}  // namespace weft::train
