@@ -50,8 +50,8 @@ class OurStore final : public MeasuredStore {
 }  // namespace
 
 const MeasuredStore& WeftStore() {
-  static const OurStore kStore;
-  return kStore;
+  static const OurStore store;
+  return store;
 }
 
 }  // namespace weft::init

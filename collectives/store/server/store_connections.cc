@@ -81,7 +81,7 @@ size_t StoreConnections::FeedHandshake(Id id, Connection& connection, absl::stri
     connection.handshake.reset();
     connection.charge -= kHandshakeOverhead;
     Charge(Bytes(0) - kHandshakeOverhead);
-    Prove(id, connection, std::move(hello));
+    Prove(id, connection, hello);
   }
   return used;
 }
@@ -101,13 +101,13 @@ absl::Status StoreConnections::GreetLocal(Id id, Connection& connection, const S
   reply.values = 2;
   reply.body = std::move(body);
   Send(id, EncodeReply(StoreOp::kHello, frame.id, reply), Size(*reply.body));
-  Prove(id, connection, std::move(hello));
+  Prove(id, connection, hello);
   return absl::OkStatus();
 }
 
-void StoreConnections::Prove(Id id, Connection& connection, StoreHello hello) {
+void StoreConnections::Prove(Id id, Connection& connection, const StoreHello& hello) {
   unproven_.erase({connection.opened + net::kHandshakeTimeout, id});
-  connection.session = owner_.Attach(id, std::move(hello));
+  connection.session = owner_.Attach(id, hello);
 }
 
 void StoreConnections::Consume(Id id, Connection& connection, absl::string_view bytes,

@@ -47,7 +47,7 @@ class StoreConnections {
     // Whether there is room for this client; an error is told to it.
     virtual absl::Status Admit(const StoreHello& hello) const = 0;
     // A client has proven itself on this connection; what is returned outlives it.
-    virtual StoreSession* Attach(Id connection, StoreHello hello) = 0;
+    virtual StoreSession* Attach(Id connection, const StoreHello& hello) = 0;
     // An error closes the connection. What is kept of the frame is taken from it.
     virtual absl::Status Handle(Id connection, StoreSession& session, StoreFrame& frame,
                                 absl::Time now) = 0;
@@ -123,7 +123,7 @@ class StoreConnections {
   void Refuse(Id id, Connection& connection, std::string reason);
   size_t FeedHandshake(Id id, Connection& connection, absl::string_view bytes);
   absl::Status GreetLocal(Id id, Connection& connection, const StoreFrame& frame);
-  void Prove(Id id, Connection& connection, StoreHello hello);
+  void Prove(Id id, Connection& connection, const StoreHello& hello);
   void Consume(Id id, Connection& connection, absl::string_view bytes, absl::Time now);
   void SendText(Id id, std::string text);
   void Charge(Bytes bytes) { budget_->used += bytes; }

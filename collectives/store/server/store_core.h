@@ -104,7 +104,7 @@ class StoreCore final : private StoreConnections::Owner {
   using Member = StoreMembers::Member;
 
   absl::Status Admit(const StoreHello& hello) const override;
-  StoreSession* Attach(StoreConnections::Id connection, StoreHello hello) override;
+  StoreSession* Attach(StoreConnections::Id connection, const StoreHello& hello) override;
   absl::Status Handle(StoreConnections::Id connection, StoreSession& session, StoreFrame& frame,
                       absl::Time now) override;
   void Detach(StoreSession& session, absl::Time now) override;
@@ -112,7 +112,7 @@ class StoreCore final : private StoreConnections::Owner {
   // ---- Sessions, the ranks that they speak for, and their fences
 
   StoreJob& JobOf(const std::string& name);
-  StoreSession& MakeSession(StoreHello hello, uint64_t number);
+  StoreSession& MakeSession(const StoreHello& hello, uint64_t number);
   void Enroll(const std::shared_ptr<const StoreHello>& hello, uint64_t number);
   void FenceOld(const StoreHello& hello);
   // The member that has taken the place of this session's rank, or null.

@@ -56,7 +56,7 @@ absl::Status StoreCore::Apply(const StoreRecord& record, absl::Time now) {
         return absl::DataLossError(
             absl::StrCat("in the store's journal session ", record.number, " begins twice"));
       }
-      MakeSession(std::move(hello), record.number).away_since = now;
+      MakeSession(hello, record.number).away_since = now;
       away_.insert({now + options_.session_linger, record.number});
       break;
     }

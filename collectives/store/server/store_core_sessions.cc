@@ -62,10 +62,9 @@ std::string StoreCore::DescribeRank(const std::string& name, int32_t rank) const
   return absl::StrCat(Describe(rank, *member->hello), state);
 }
 
-StoreSession& StoreCore::MakeSession(StoreHello hello, uint64_t number) {
+StoreSession& StoreCore::MakeSession(const StoreHello& hello, uint64_t number) {
   next_session_ = std::max(next_session_, number + 1);
-  StoreSession& session =
-      sessions_.try_emplace(number, number, std::move(hello), budget_).first->second;
+  StoreSession& session = sessions_.try_emplace(number, number, hello, budget_).first->second;
   session_by_id_.emplace(session.hello->id, number);
   StoreJob& job = JobOf(session.hello->job);
   session.job = &job;
@@ -131,11 +130,10 @@ absl::Status StoreCore::CheckFence(const StoreSession& session, const StoreReque
                                          " is of generation ", hello.generation, " and must end"));
 }
 
-StoreSession* StoreCore::Attach(StoreConnections::Id connection, StoreHello hello) {
+StoreSession* StoreCore::Attach(StoreConnections::Id connection, const StoreHello& hello) {
   auto known = session_by_id_.find(hello.id);
   const bool added = known == session_by_id_.end();
-  StoreSession& session =
-      added ? MakeSession(std::move(hello), next_session_) : sessions_.at(known->second);
+  StoreSession& session = added ? MakeSession(hello, next_session_) : sessions_.at(known->second);
   if (session.connection != 0) {
     connections_.Release(session.connection, "the client has come again on another connection");
   } else if (!added) {
