@@ -624,7 +624,9 @@ TEST_F(CkptRunTest, CheckpointsThatCannotBeConvertedSayWhy) {
     manifest["crc32c"] = absl::StrFormat("%08x", Crc32c(manifest.dump()));
     ASSERT_TRUE(WriteFileAtomically(path, manifest.dump(1)).ok());
   };
-  manifest["states"][0]["name"] = "other";
+  for (auto& state : manifest["states"]) {
+    if (state["name"] == "identity") state["name"] = "other";
+  }
   write();
   EXPECT_THAT(ToHuggingFace(copy, target).output, HasSubstr("no state 'identity'"));
   manifest["version"] = 2;
