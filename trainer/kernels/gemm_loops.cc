@@ -105,15 +105,15 @@ void PackAlong(const T* data, int64_t stride, int64_t lines, int64_t depth, uint
       const Quad r1 = FourSteps<T>(at + (line + 1) * stride);
       const Quad r2 = FourSteps<T>(at + (line + 2) * stride);
       const Quad r3 = FourSteps<T>(at + (line + 3) * stride);
-      const Quad low01 = __builtin_shuffle(r0, r1, Quad{0, 4, 1, 5});
-      const Quad high01 = __builtin_shuffle(r0, r1, Quad{2, 6, 3, 7});
-      const Quad low23 = __builtin_shuffle(r2, r3, Quad{0, 4, 1, 5});
-      const Quad high23 = __builtin_shuffle(r2, r3, Quad{2, 6, 3, 7});
+      const Quad low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
+      const Quad high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+      const Quad low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
+      const Quad high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
       uint32_t* to = out + step * kPanel + line;
-      StoreVector(__builtin_shuffle(low01, low23, Quad{0, 1, 4, 5}), to);
-      StoreVector(__builtin_shuffle(low01, low23, Quad{2, 3, 6, 7}), to + kPanel);
-      StoreVector(__builtin_shuffle(high01, high23, Quad{0, 1, 4, 5}), to + 2 * kPanel);
-      StoreVector(__builtin_shuffle(high01, high23, Quad{2, 3, 6, 7}), to + 3 * kPanel);
+      StoreVector(__builtin_shufflevector(low01, low23, 0, 1, 4, 5), to);
+      StoreVector(__builtin_shufflevector(low01, low23, 2, 3, 6, 7), to + kPanel);
+      StoreVector(__builtin_shufflevector(high01, high23, 0, 1, 4, 5), to + 2 * kPanel);
+      StoreVector(__builtin_shufflevector(high01, high23, 2, 3, 6, 7), to + 3 * kPanel);
     }
     for (int line = kPanel / 4 * 4; line < kPanel; ++line) {
       for (int64_t s = step; s < step + 4; ++s) {
