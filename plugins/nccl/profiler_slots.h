@@ -12,10 +12,9 @@
 #include <optional>
 #include <utility>
 
-#include "base/records.h"
-#include "net/flow_watch.h"
-
 namespace weft::nccl {
+
+inline constexpr size_t kCommunicatorsMax = 1024;  // open in one process
 
 enum class EventKind : uint8_t {
   kNone,
@@ -55,6 +54,8 @@ struct SlotState {
 };
 
 // Takes the slot that was taken longest ago, so that those which have ended are known for a while.
+// All fields of a slot but its state are written by the thread that has taken the slot, or that
+// ends it; a reader that loses a race for the slot drops what it read.
 template <typename Slot, size_t kSlots>
 class SlotRing {
  public:
@@ -87,73 +88,6 @@ class SlotRing {
  private:
   std::array<Slot, kSlots> slots_;
   std::atomic<uint64_t> next_{0};
-};
-
-// All fields but the state are written by the thread that has taken the slot, or that ends it; a
-// reader that loses a race for the slot drops what it read.
-struct CallSlot {
-  std::atomic<uint64_t> state{0};
-  std::atomic<uint16_t> communicator{0};
-  std::atomic<RecordName> name{0}, group{0};
-  std::atomic<uint8_t> type{0};
-  std::atomic<bool> reported{false};  // there is a record of its start
-  std::atomic<uint16_t> kernels_expected{0}, kernels_ended{0};
-  std::atomic<uint32_t> sequence{0};
-  std::atomic<int32_t> peer{-1};
-  std::atomic<uint64_t> bytes{0}, count{0}, check{0};
-  std::atomic<int64_t> start_ns{0};
-  std::atomic<int64_t> last_ns{0};  // a part, or the enqueueing, ended last
-
-  CallRecord ToRecord(RecordKind kind) const;
-};
-
-struct FlowSlot {
-  static constexpr uint64_t kRemoved = ~uint64_t{0};
-
-  std::atomic<uint64_t> key{0};  // 0: free
-  std::atomic<uint64_t> posted{0}, matched{0}, done{0};
-  std::atomic<uint64_t> bytes_matched{0}, bytes_done{0};
-  std::atomic<uint64_t> repeats{0};
-  std::atomic<int64_t> rtt_ns{0};
-  net::FlowWatch watch;  // of the sampler
-
-  static uint64_t KeyOf(uint16_t communicator, int peer, bool sends) {
-    return (uint64_t{communicator} + 1) << 33 | uint64_t{sends} << 32 | static_cast<uint32_t>(peer);
-  }
-  uint16_t communicator() const {
-    return static_cast<uint16_t>((key.load(std::memory_order_acquire) >> 33) - 1);
-  }
-  void Post() { posted.fetch_add(1, std::memory_order_relaxed); }
-  void Match(uint64_t bytes) {
-    matched.fetch_add(1, std::memory_order_relaxed);
-    bytes_matched.fetch_add(bytes, std::memory_order_relaxed);
-  }
-  void Finish(uint64_t bytes) {
-    done.fetch_add(1, std::memory_order_relaxed);
-    bytes_done.fetch_add(bytes, std::memory_order_relaxed);
-  }
-  net::FlowCounters Counters() const;
-  void Clear();
-};
-
-// One proxy operation: one peer, one direction, one channel, of one call. Its messages are steps of
-// their own from v4 on; before, their numbers are states of the operation.
-struct OperationSlot {
-  static constexpr size_t kSteps = 8;  // NCCL_STEPS: under way at most
-  static constexpr uint64_t kPosted = 1, kMatched = 2, kStages = 3;
-
-  std::atomic<uint64_t> state{0};
-  std::atomic<uint16_t> communicator{0};
-  std::atomic<bool> sends{false};
-  std::atomic<uint64_t> call{0};                                      // its handle
-  std::atomic<FlowSlot*> flow{nullptr};                               // null: there are too many
-  std::array<std::atomic<uint64_t>, kSteps> steps{};                  // bytes << 2 | stage
-  std::atomic<int> posted_steps{0}, matched_steps{0}, done_steps{0};  // NCCL's numbers
-  std::atomic<uint64_t> posted{0}, matched{0}, done{0};               // messages
-  std::atomic<uint64_t> bytes{0}, bytes_done{0};
-  // What NCCL had counted when the operation began: it goes on from where an earlier one stopped.
-  static constexpr uint64_t kNotKnown = ~uint64_t{0};
-  std::atomic<uint64_t> bytes_before{kNotKnown};
 };
 
 }  // namespace weft::nccl

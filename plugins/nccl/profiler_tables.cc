@@ -108,13 +108,13 @@ Result Start(void* context, void** event, Event* what) {
                                        what->operation.peer, what->operation.is_send != 0);
       break;
     case abi::kEventProxyStep:
-      *event = profiler.StartStep(what->parent, what->step.step);
+      *event = profiler.flows().StartStep(what->parent, what->step.step);
       break;
     case abi::kEventKernelChannel:
-      *event = profiler.StartKernel(what->parent);
+      *event = profiler.calls().StartKernel(what->parent);
       break;
     case abi::kEventNet:
-      *event = profiler.StartNet(what->parent, what->net.id, what->net.data);
+      *event = profiler.flows().StartNet(what->parent, what->net.id, what->net.data);
       break;
     default:
       break;
@@ -133,18 +133,18 @@ Result RecordV1(void* event, int state, abi::ProfilerStateV1* arguments) {
   Profiler& profiler = Profiler::OfProcess();
   const auto& [bytes, steps] = arguments->operation;
   if (state > abi::kOperationReceiveDone) return abi::kSuccess;
-  profiler.Count(event, bytes);
+  profiler.flows().Count(event, bytes);
   switch (state) {
     case abi::kOperationSendPeerWait:
     case abi::kOperationReceivePosted:
-      profiler.Post(event, steps);
+      profiler.flows().Post(event, steps);
       break;
     case abi::kOperationSendTransmitted:
     case abi::kOperationReceiveReceived:
-      profiler.Match(event, steps, bytes);
+      profiler.flows().Match(event, steps, bytes);
       break;
     case abi::kOperationSendDone:
-      profiler.Finish(event, steps, bytes);
+      profiler.flows().Finish(event, steps, bytes);
       break;
     default:
       break;
@@ -157,11 +157,11 @@ Result RecordV4(void* event, int state, abi::ProfilerStateV4* arguments) {
   switch (state) {
     case abi::kStepSendPeerWait:
     case abi::kStepReceiveWait:
-      profiler.PostStep(event);
+      profiler.flows().PostStep(event);
       break;
     case abi::kStepSendWait:
     case abi::kStepReceiveFlushWait:
-      profiler.MatchStep(event, arguments == nullptr ? 0 : arguments->step.bytes);
+      profiler.flows().MatchStep(event, arguments == nullptr ? 0 : arguments->step.bytes);
       break;
     default:
       break;

@@ -485,7 +485,7 @@ TEST_P(ProfilerTables, WhatFindsNoRoomIsCountedAndHarmless) {
   Begin();
   const uint64_t before = Profiler::OfProcess().dropped();
   std::vector<void*> calls, operations;
-  for (size_t i = 0; i < Profiler::kCallsMax + 100; ++i) {
+  for (size_t i = 0; i < ProfiledCalls::kCallsMax + 100; ++i) {
     calls.push_back(nccl_->StartCollective(context_, "AllReduce", 1));
     operations.push_back(nccl_->StartOperation(context_, calls.back(), 2, true));
   }
@@ -503,7 +503,8 @@ TEST_P(ProfilerTables, WhatFindsNoRoomIsCountedAndHarmless) {
   nccl_->Stop(next);
   const Ring ring = Read();
   EXPECT_EQ(ring.ended.back().count, 77u);
-  EXPECT_EQ(ring.ended.back().sequence, Profiler::kCallsMax + 100) << "what was dropped counts";
+  EXPECT_EQ(ring.ended.back().sequence, ProfiledCalls::kCallsMax + 100)
+      << "what was dropped counts";
   nccl_->Finalize(context_);
 }
 
