@@ -77,7 +77,6 @@ class Operation : public Work {
 
   // ---- For the engine.
   Group& group() { return *group_; }
-  const std::shared_ptr<Group>& shared_group() { return group_; }
   virtual void Begin(Peers& peers) = 0;
   virtual bool Advance(Peers& peers, uint64_t turn) = 0;
   virtual bool complete() const = 0;                  // everything moved

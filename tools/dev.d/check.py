@@ -1,5 +1,7 @@
 """Checks format, clang-tidy, include direction, the generated pages, and stray machine paths.
 
+"callers" runs only when it is named: it lists what nothing but tests uses (callers.py).
+
 clang-tidy remembers what was clean (in ~/.cache/weft), so a second run looks only at what changed.
 """
 
@@ -8,6 +10,7 @@ import re
 import subprocess
 
 import build
+import callers
 import docs
 import setup
 import tidy
@@ -34,7 +37,7 @@ TORCH_HEADERS = ("torch/", "ATen/", "c10/")
 
 def add_arguments(parser) -> None:
     parser.add_argument("only", nargs="*", choices=[[], *CHECKS], metavar="CHECK",
-                        help=f"of {', '.join(CHECKS)}; default: all")
+                        help=f"of {', '.join(CHECKS)}; default: {', '.join(DEFAULT)}")
     parser.add_argument("--all", action="store_true",
                         help="clang-tidy for tests and for files with LibTorch as well (slow)")
     parser.add_argument("--since", metavar="COMMIT",
@@ -45,7 +48,7 @@ def run(options) -> int:
     setup.set_up()
     failed = []
     for name, function in CHECKS.items():
-        if options.only and name not in options.only:
+        if name not in (options.only or DEFAULT):
             continue
         watch = Stopwatch()
         problems = function(options)
@@ -140,10 +143,17 @@ def check_paths(options) -> list[str]:
     return problems
 
 
+def check_callers(options) -> list[str]:
+    del options
+    return callers.problems()
+
+
 CHECKS = {
     "format": check_format,
     "includes": check_includes,
     "paths": check_paths,
     "docs": check_docs,
     "tidy": check_tidy,
+    "callers": check_callers,
 }
+DEFAULT = [name for name in CHECKS if name != "callers"]

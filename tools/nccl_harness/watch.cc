@@ -23,7 +23,6 @@ std::string& WarningText() {
 }  // namespace
 
 void SetRole(Role role) { current_role = role; }
-Role CurrentRole() { return current_role; }
 
 void Watch::Broken(Contract contract, absl::string_view detail) {
   std::string text = absl::StrCat(detail);

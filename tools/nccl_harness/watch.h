@@ -27,7 +27,6 @@ struct Finding {
 // NCCL's two threads of a communicator.
 enum class Role : uint8_t { kService = 0, kProgress = 1 };
 void SetRole(Role role);  // of this thread; at first kService
-Role CurrentRole();
 
 // Shared with the parent; strings are literals, at the same place in both after fork.
 struct CallPage {

@@ -7,9 +7,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
-#include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -124,18 +122,5 @@ int JobCores() {
 }
 
 absl::Status BindThread(const CpuSet& cpus) { return Bind(0, cpus); }
-
-absl::Status BindProcess(pid_t process, const CpuSet& cpus) {
-  std::error_code error;
-  std::filesystem::directory_iterator threads(absl::StrCat("/proc/", process, "/task"), error);
-  for (; !error && threads != std::filesystem::directory_iterator(); threads.increment(error)) {
-    pid_t thread = 0;
-    if (!absl::SimpleAtoi(threads->path().filename().string(), &thread)) continue;
-    absl::Status status = Bind(thread, cpus);
-    if (!status.ok() && !absl::IsNotFound(status)) return status;  // not found: it has just ended
-  }
-  if (error) return ErrnoStatus(error.value(), absl::StrCat("list the threads of ", process));
-  return absl::OkStatus();
-}
 
 }  // namespace weft

@@ -3,8 +3,6 @@
 #ifndef WEFT_TOPOLOGY_HOST_AFFINITY_H_
 #define WEFT_TOPOLOGY_HOST_AFFINITY_H_
 
-#include <sys/types.h>
-
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,9 +35,6 @@ int JobCores();
 // Binds the calling thread, and the threads and processes that it will start. Allocates nothing
 // when it succeeds, so it may stand between fork and exec.
 absl::Status BindThread(const CpuSet& cpus);
-
-// Binds every thread that the process has now. Threads that it starts meanwhile may be missed.
-absl::Status BindProcess(pid_t process, const CpuSet& cpus);
 
 namespace internal {
 // The quota in a control group's cpu.max ("150000 100000" is 1.5 CPUs); nothing for "max ...".

@@ -84,8 +84,6 @@ absl::StatusOr<ModelPreset> FindModel(absl::string_view name) {
   return Find<ModelPreset>(kPresets, "model", name);
 }
 
-absl::Span<const ModelStyle> ModelStyles() { return kStyles; }
-
 absl::StatusOr<ModelStyle> FindStyle(absl::string_view name) {
   return Find<ModelStyle>(kStyles, "style", name);
 }

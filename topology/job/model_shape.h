@@ -70,9 +70,7 @@ struct ModelStyle {
   ModelShape shape;  // only block, position, activation, norm, tied, bias, experts and top_k count
 };
 // gpt2 (Radford et al., 2019), llama (Touvron et al., 2023), mixtral (Jiang et al., 2024), neox
-// (Black et al., 2022).
-absl::Span<const ModelStyle> ModelStyles();
-// kInvalidArgument: there is none; says which there are.
+// (Black et al., 2022). kInvalidArgument: there is none of that name; says which there are.
 absl::StatusOr<ModelStyle> FindStyle(absl::string_view name);
 
 }  // namespace weft::topology

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -74,29 +73,6 @@ TEST(BindThread, RefusesWhatIsNotThere) {
   status = BindThread({});
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("bind to the CPUs"));
-}
-
-TEST(BindProcess, HoldsThreadsThatRunAlready) {
-  CpuSet before = *AllowedCpus();
-  CpuSet one = {before.front()};
-  std::promise<void> bound;
-  std::promise<void> started;
-  std::future<CpuSet> seen = std::async(std::launch::async, [&] {
-    started.set_value();
-    bound.get_future().wait();
-    return *AllowedCpus();
-  });
-  started.get_future().wait();
-  EXPECT_TRUE(BindProcess(getpid(), one).ok());
-  bound.set_value();
-  EXPECT_EQ(seen.get(), one);
-  EXPECT_EQ(*AllowedCpus(), one);
-  EXPECT_TRUE(BindThread(before).ok());
-}
-
-TEST(BindProcess, SaysThatThereIsNoSuchProcess) {
-  absl::Status status = BindProcess(1 << 30, {0});
-  EXPECT_TRUE(absl::IsNotFound(status)) << status;
 }
 
 }  // namespace

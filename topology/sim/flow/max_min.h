@@ -66,11 +66,6 @@ class MaxMin {
     for (const Link& link : links_[variable]) visit(link.resource, link.weight);
   }
   size_t users(Resource resource) const { return resources_[resource].members.size(); }
-  // Variables that use it.
-  template <typename Visit>
-  void ForEachUser(Resource resource, Visit visit) const {
-    for (const Member& member : resources_[resource].members) visit(member.variable);
-  }
 
   // The bottleneck condition for every variable, and no resource above its capacity, both within
   // `tolerance` (relative). kInternal names what fails.

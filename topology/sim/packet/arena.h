@@ -160,7 +160,6 @@ class FramePool {
     return id;
   }
   void Free(uint32_t id) { free_.push_back(id); }
-  size_t in_use() const { return (chunks_.size() << kShift) - free_.size(); }
 
  private:
   static constexpr int kShift = 15;  // 2 MiB

@@ -174,7 +174,6 @@ class Network {
   void Finish();
   int64_t events() const { return events_; }
   int64_t traversals() const;
-  size_t frames_in_use() const { return frames_.in_use(); }
 
  private:
   // network.cc: the loop, and what every traversal goes through.
