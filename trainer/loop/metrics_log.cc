@@ -33,29 +33,63 @@ std::string KeepUpTo(const std::string& text, int64_t step) {
   return kept;
 }
 
+// What is written of a step: all that a new number needs is its row. A value of null is left out.
+struct Number {
+  const char* key;  // of metrics.jsonl
+  const char* tag;  // of TensorBoard; null: none, where it has the step already
+  nlohmann::json (*value)(const StepMetrics& metrics);
+};
+
+template <auto kField>
+nlohmann::json Of(const StepMetrics& metrics) {
+  return metrics.*kField;
+}
+template <auto kAxis>
+nlohmann::json Exposed(const StepMetrics& metrics) {
+  return metrics.exposed.*kAxis;
+}
+template <auto kField>
+nlohmann::json Memory(const StepMetrics& metrics) {
+  return (metrics.*kField).count();
+}
+template <auto kField>
+nlohmann::json OfRouter(const StepMetrics& metrics) {
+  return metrics.router ? nlohmann::json((*metrics.router).*kField) : nlohmann::json();
+}
+
+constexpr Number kNumbers[] = {
+    {"step", nullptr, Of<&StepMetrics::step>},
+    {"loss", "loss/train", Of<&StepMetrics::loss>},
+    {"val_loss", "loss/validation",
+     [](const StepMetrics& metrics) {
+       return metrics.validation_loss ? nlohmann::json(*metrics.validation_loss) : nlohmann::json();
+     }},
+    {"grad_norm", "optimizer/gradient_norm", Of<&StepMetrics::gradient_norm>},
+    {"learning_rate", "optimizer/learning_rate", Of<&StepMetrics::learning_rate>},
+    {"tokens", "data/tokens", Of<&StepMetrics::tokens>},
+    {"tokens_per_second", "speed/tokens_per_second", Of<&StepMetrics::tokens_per_second>},
+    {"step_seconds", "speed/step_seconds", Of<&StepMetrics::step_seconds>},
+    {"exposed_comm_seconds", "exposed_seconds/all",
+     [](const StepMetrics& metrics) { return nlohmann::json(metrics.exposed.total()); }},
+    {"exposed_data_seconds", "exposed_seconds/data", Exposed<&ExposedSeconds::data>},
+    {"exposed_tensor_seconds", "exposed_seconds/tensor", Exposed<&ExposedSeconds::tensor>},
+    {"exposed_context_seconds", "exposed_seconds/context", Exposed<&ExposedSeconds::context>},
+    {"exposed_expert_seconds", "exposed_seconds/expert", Exposed<&ExposedSeconds::expert>},
+    {"exposed_pipeline_seconds", "exposed_seconds/pipeline", Exposed<&ExposedSeconds::pipeline>},
+    {"mfu", "speed/mfu", Of<&StepMetrics::mfu>},
+    {"tensor_bytes", "memory/tensor_bytes", Memory<&StepMetrics::tensors>},
+    {"anonymous_bytes", "memory/anonymous_bytes", Memory<&StepMetrics::anonymous>},
+    {"balance_loss", "router/balance_loss", OfRouter<&StepMetrics::Router::balance_loss>},
+    {"router_z_loss", "router/z_loss", OfRouter<&StepMetrics::Router::z_loss>},
+    {"dropped_choices", "router/dropped_choices", OfRouter<&StepMetrics::Router::dropped>},
+};
+
 }  // namespace
 
 std::string ToJson(const StepMetrics& metrics) {
-  nlohmann::ordered_json row = {{"step", metrics.step}, {"loss", metrics.loss}};
-  if (metrics.validation_loss) row["val_loss"] = *metrics.validation_loss;
-  row["grad_norm"] = metrics.gradient_norm;
-  row["learning_rate"] = metrics.learning_rate;
-  row["tokens"] = metrics.tokens;
-  row["tokens_per_second"] = metrics.tokens_per_second;
-  row["step_seconds"] = metrics.step_seconds;
-  row["exposed_comm_seconds"] = metrics.exposed.total();
-  row["exposed_data_seconds"] = metrics.exposed.data;
-  row["exposed_tensor_seconds"] = metrics.exposed.tensor;
-  row["exposed_context_seconds"] = metrics.exposed.context;
-  row["exposed_expert_seconds"] = metrics.exposed.expert;
-  row["exposed_pipeline_seconds"] = metrics.exposed.pipeline;
-  row["mfu"] = metrics.mfu;
-  row["tensor_bytes"] = metrics.tensors.count();
-  row["anonymous_bytes"] = metrics.anonymous.count();
-  if (metrics.router) {
-    row["balance_loss"] = metrics.router->balance_loss;
-    row["router_z_loss"] = metrics.router->z_loss;
-    row["dropped_choices"] = metrics.router->dropped;
+  nlohmann::ordered_json row;
+  for (const Number& number : kNumbers) {
+    if (nlohmann::json value = number.value(metrics); !value.is_null()) row[number.key] = value;
   }
   return row.dump();
 }
@@ -113,17 +147,12 @@ void MetricsLog::Write(const std::string& line) {
 // The file ends with the first line that cannot be written: the run goes on.
 void MetricsLog::AppendToTensorBoard(const StepMetrics& metrics) {
   if (tensorboard_ == nullptr) return;
-  std::vector<std::pair<const char*, double>> values = {
-      {"loss/train", metrics.loss},
-      {"optimizer/gradient_norm", metrics.gradient_norm},
-      {"optimizer/learning_rate", metrics.learning_rate},
-      {"speed/tokens_per_second", metrics.tokens_per_second},
-      {"speed/step_seconds", metrics.step_seconds},
-      {"speed/mfu", metrics.mfu},
-      {"exposed_seconds/data", metrics.exposed.data},
-      {"exposed_seconds/tensor", metrics.exposed.tensor},
-      {"exposed_seconds/pipeline", metrics.exposed.pipeline}};
-  if (metrics.validation_loss) values.emplace_back("loss/validation", *metrics.validation_loss);
+  std::vector<std::pair<const char*, double>> values;
+  for (const Number& number : kNumbers) {
+    if (number.tag == nullptr) continue;
+    const nlohmann::json value = number.value(metrics);
+    if (!value.is_null()) values.emplace_back(number.tag, value.get<double>());
+  }
   const absl::Status status = tensorboard_->Append(metrics.step, absl::Now(), values);
   if (status.ok()) return;
   WEFT_LOG_WARN(status.message(), "; no more events for TensorBoard");

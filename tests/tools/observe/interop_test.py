@@ -198,6 +198,8 @@ class Interop(unittest.TestCase):
         self.assertEqual({step for step, _ in scalars[tag]}, set(losses))
         for step, value in scalars[tag]:
             self.assertAlmostEqual(value, losses[step], places=4)
+        numbers = {key for line in written if "loss" in line for key in line} - {"step"}
+        self.assertEqual(len(scalars), len(numbers), "every number of metrics.jsonl has its tag")
 
     def test_chromium_draws_the_page(self):
         if shutil.which("chromium") is None:
