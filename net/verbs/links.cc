@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "net/verbs/flush.h"
+#include "net/verbs/striping.h"
 
 namespace weft::net {
 namespace {
@@ -58,7 +59,8 @@ EntryHeader EntryOf(EntryKind kind, const FrameHeader& frame) {
 // ---- The connecting end
 
 std::string VerbsSendLink::Describe() const {
-  return wire_.ready() ? absl::StrCat(DescribeLink(), "; ", wire_.Describe()) : DescribeLink();
+  return wire_.ready() ? absl::StrCat(DescribeLink(), "; ", wire_.lanes().Describe())
+                       : DescribeLink();
 }
 
 void VerbsSendLink::OnConnected(std::vector<FileDescriptor> sockets,
@@ -142,12 +144,14 @@ absl::Status VerbsSendLink::OnClearToSend(const EntryHeader& header) {
 size_t VerbsSendLink::PieceBytes(uint64_t receive, size_t total) const {
   const VerbsOptions& options = wire_.rails().options();
   const auto target = targets_.find(static_cast<uint32_t>(receive));
-  const auto pieces = wire_.lanes() <= 1 ? 1 : static_cast<size_t>(wire_.lanes()) * 2;
+  const auto pieces =
+      wire_.lanes().wanted() <= 1 ? 1 : static_cast<size_t>(wire_.lanes().wanted()) * 2;
   const size_t even = (total / pieces + 127) / 128 * 128;
   const size_t most = target != targets_.end() && target->second.reduce
                           ? std::min(options.piece_max, kStagingSlotBytes)
                           : options.piece_max;
-  return std::clamp(std::min(even, wire_.PieceMost()), std::min(options.piece_min, most), most);
+  return std::clamp(std::min(even, LargestPiece(wire_.lanes().lanes())),
+                    std::min(options.piece_min, most), most);
 }
 
 bool VerbsSendLink::SendDataElsewhere() {
@@ -238,7 +242,8 @@ VerbsReceiveLink::~VerbsReceiveLink() {
 }
 
 std::string VerbsReceiveLink::Describe() const {
-  return wire_.ready() ? absl::StrCat(DescribeLink(), "; ", wire_.Describe()) : DescribeLink();
+  return wire_.ready() ? absl::StrCat(DescribeLink(), "; ", wire_.lanes().Describe())
+                       : DescribeLink();
 }
 
 void VerbsReceiveLink::Start(std::vector<FileDescriptor> sockets) {

@@ -41,10 +41,10 @@ class VerbsSendLink final : public TcpSendLink, private VerbsWireOwner {
   ~VerbsSendLink() override { LinkCore::Finish(); }
   Posted PostSend(MessageKey key, const SendSource& source, Request* request) override;
   std::string Describe() const override;
-  std::vector<LaneReport> Lanes() const override { return wire_.Lanes(); }
+  std::vector<LaneReport> Lanes() const override { return wire_.lanes().Reports(); }
   FlowCounters Counters() const override {
     FlowCounters counters = TcpSendLink::Counters();
-    wire_.AddTo(&counters);
+    wire_.lanes().AddTo(&counters);
     return counters;
   }
 

@@ -1,21 +1,21 @@
-// Entries: numbering, posting, taking. Lanes are in wire_lanes.cc.
+// Entries: numbering, posting, taking. What becomes of them when a queue pair is lost is in
+// wire_repair.cc.
 #include "net/verbs/wire.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
-#include "base/random.h"
 #include "base/status.h"
 #include "net/handshake.h"
-#include "net/verbs/explain.h"
+#include "net/verbs/striping.h"
 
 namespace weft::net {
 namespace {
 
-constexpr int kReplenishAt = 16;  // receives are posted so many at once
 // The other side is told what was taken when a quarter of its ring waits for that, or so late that
 // it is nearly always told by what goes there anyway. Only room in the ring depends on it.
 constexpr uint64_t kTellAt = kRingSlots / 4;
@@ -49,32 +49,87 @@ VerbsWire::VerbsWire(Poller& poller, VerbsShared& shared, VerbsWireOwner& owner,
       shared_(shared),
       owner_(owner),
       leads_(leads),
-      peer_(peer),
       look_every_(std::clamp(rails().options().stall_after / 4, absl::Milliseconds(1),
                              absl::Milliseconds(250))),
-      token_(NewToken()) {}
+      token_(NewToken()),
+      ring_(rails()),
+      lanes_(shared, *this, trouble_, leads, peer, token_),
+      selection_(shared, lanes_, trouble_) {}
 
 VerbsWire::~VerbsWire() { Close(); }
 
 void VerbsWire::Close() {
   if (std::exchange(closed_, true)) return;
   SetDeadline(absl::InfiniteFuture());
-  for (Lane& lane : lanes_) lane.Reset();
-  if (ring_keys_ != nullptr) rails().memory().Release(std::exchange(ring_keys_, nullptr));
-  ring_.reset();
-  queue_.clear();
+  lanes_.End();
+  ring_.Close();
+  sent_.DropWaiting();
+}
+
+// ---- The first words, and what both sides say
+
+absl::Status VerbsWire::Begin(absl::Span<const uint16_t> ports) {
+  WEFT_RETURN_IF_ERROR(lanes_.setup().SetPorts(ports));
+  WEFT_RETURN_IF_ERROR(ring_.Open(leads_));
+  Control hello;
+  hello.kind = ControlKind::kHello;
+  hello.lanes = static_cast<uint8_t>(rails().options().queue_pairs);
+  hello.rails = static_cast<uint8_t>(rails().size());
+  hello.eager_max = static_cast<uint32_t>(rails().options().eager_max);
+  ring_.Describe(&hello);
+  hello.link = token_;
+  std::string text = absl::StrCat("host ", shared_.host, ", ");
+  for (int rail = 0; rail < rails().size(); ++rail) {
+    absl::StrAppend(&text, rail > 0 ? "+" : "", rails()[rail].device->name());
+  }
+  Say(hello, text);
+  return absl::OkStatus();
+}
+
+void VerbsWire::Say(const Control& control, absl::string_view text) {
+  owner_.SendControl(EncodeControl(control, text));
+}
+
+absl::Status VerbsWire::OnControl(absl::string_view bytes) {
+  if (ended()) return absl::OkStatus();
+  std::string text;
+  WEFT_ASSIGN_OR_RETURN(const Control control, DecodeControl(bytes, &text));
+  WantTurn();
+  if (control.kind == ControlKind::kHello) return OnHello(control, text);
+  if (!ready_ || control.lane >= lanes_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("lane ", control.lane, " of ", lanes_.size()));
+  }
+  switch (control.kind) {
+    case ControlKind::kAsk:
+      asked_ = control.epoch;
+      asked_mark_ = rails().Mark();
+      return absl::OkStatus();
+    case ControlKind::kTell:
+      return OnTell(control);
+    case ControlKind::kDiffers:
+      if (leads_) owner_.OnEagerDiffers(control.rail != 0, text);
+      return absl::OkStatus();
+    case ControlKind::kGiveUp:
+      Fail(absl::UnavailableError(absl::StrCat("the other side says: ", text)));
+      return absl::OkStatus();
+    default:
+      return lanes_.OnControl(control, text);
+  }
+}
+
+absl::Status VerbsWire::OnHello(const Control& control, const std::string& text) {
+  if (ready_ || control.lanes == 0 || control.rails == 0) {
+    return absl::InvalidArgumentError("a hello that is a second one, or names no queue pair");
+  }
+  eager_max_ = std::min<size_t>(rails().options().eager_max, control.eager_max);
+  peer_token_ = control.link;
+  ring_.SetRemote(control, leads_);
+  ready_ = true;
+  lanes_.Start(control, text);
+  return absl::OkStatus();
 }
 
 // ---- Sending
-
-EntryHeader* VerbsWire::image(uint64_t number) {
-  std::byte* out = ring_[0].bytes.data() + kRingSlots * in_slot_;
-  return reinterpret_cast<EntryHeader*>(out + number % kRingSlots * out_slot_);
-}
-
-const std::byte* VerbsWire::arrived(uint64_t number) const {
-  return ring_[0].bytes.data() + number % kRingSlots * in_slot_;
-}
 
 void VerbsWire::Send(EntryHeader header, const std::byte* payload, uint32_t token) {
   Enqueue(header, payload, payload != nullptr ? header.length : 0, {}, token);
@@ -86,13 +141,13 @@ void VerbsWire::SendSmall(EntryHeader header, absl::string_view small, uint32_t 
 
 void VerbsWire::SendCopy(const EntryHeader& header, absl::string_view small, uint32_t token) {
   if (closed_) return;
-  auto* place = reinterpret_cast<std::byte*>(image(next_) + 1);
+  auto* place = reinterpret_cast<std::byte*>(ring_.Image(sent_.next()) + 1);
   std::memcpy(place, small.data(), small.size());
   Enqueue(header, place, small.size(), {}, token);
 }
 
 void VerbsWire::PostAtOnce() {
-  if (closed_ || !failure_.ok() || queue_.size() != 1 || !lost_.empty()) return;
+  if (ended() || sent_.waiting() != 1 || !lost_.empty()) return;
   Flush(/*in_turn=*/false);
 }
 
@@ -100,41 +155,38 @@ void VerbsWire::Enqueue(const EntryHeader& header, const std::byte* payload, uin
                         absl::string_view small, uint32_t token) {
   if (closed_) return;
   const size_t small_most =
-      header.kind == EntryKind::kEager ? out_slot_ - kEagerHeaderBytes : kEntryPayloadMax;
-  WEFT_CHECK(next_ - taken_ < kRingSlots && small.size() <= small_most,
-             "next=" << next_ << " taken=" << taken_ << " small=" << small.size());
-  const uint64_t number = next_++;
+      header.kind == EntryKind::kEager ? ring_.image_bytes() - kEagerHeaderBytes : kEntryPayloadMax;
+  WEFT_CHECK(sent_.outstanding() < kRingSlots && small.size() <= small_most,
+             "next=" << sent_.next() << " taken=" << sent_.taken() << " small=" << small.size());
   // Old trouble is no reason to give up on something new.
-  if (number == taken_ && LiveLanes() > 0) trouble_since_ = absl::InfiniteFuture();
-  EntryHeader* to = image(number);
+  if (sent_.outstanding() == 0 && lanes_.Live() > 0) trouble_.End();
+  const uint64_t number =
+      sent_.Add({.payload = payload, .length = length, .token = token, .since = shared_.now});
+  EntryHeader* to = ring_.Image(number);
   std::memcpy(to, &header, HeaderBytes(header.kind));
   to->number = number;
-  to->link = hello_.link;
+  to->link = peer_token_;
   if (!small.empty()) {
     std::memcpy(reinterpret_cast<std::byte*>(to) + HeaderBytes(header.kind), small.data(),
                 small.size());
   }
-  out(number) = Out{payload, length, token, -1, false, false, shared_.now};
-  queue_.push_back(number);
   WantTurn();
 }
 
 // Outside of a turn requests are not to be completed, so that what fails waits for the next.
 void VerbsWire::Flush(bool in_turn) {
-  while (!queue_.empty() && !closed_ && failure_.ok()) {
-    const uint64_t number = queue_.front();
-    if (number < taken_ || out(number).arrived) {  // came after all, before it was sent again
-      queue_.pop_front();
-      continue;
-    }
-    const int lane = ChooseLane(out(number).length);
+  while (!ended()) {
+    const std::optional<uint64_t> number = sent_.FirstWaiting();
+    if (!number.has_value()) return;
+    const int lane =
+        ChooseLane(std::as_const(lanes_).lanes(), rails(), sent_, sent_[*number].length);
     if (lane < 0) return;
     // Also what could not be posted may be on its way in part, until the record tells.
-    queue_.pop_front();
-    absl::Status posted = Post(number, lane);
+    sent_.DropFirstWaiting();
+    absl::Status posted = Post(*number, lane);
     if (absl::IsUnavailable(posted)) {
       if (in_turn) {
-        LaneFailed(lane, std::string(posted.message()));
+        lanes_.Fail(lane, std::string(posted.message()));
       } else {
         return lost_.emplace_back(lane, std::string(posted.message())), WantTurn();
       }
@@ -145,9 +197,9 @@ void VerbsWire::Flush(bool in_turn) {
 }
 
 absl::Status VerbsWire::Post(uint64_t number, int index) {
-  Lane& lane = lanes_[static_cast<size_t>(index)];
-  Out& entry = out(number);
-  EntryHeader* header = image(number);
+  Lane& lane = lanes_[index];
+  SentEntry& entry = sent_[number];
+  EntryHeader* header = ring_.Image(number);
   header->taken = in_.base;
   header->epoch = lane.epoch;
   header->lane = static_cast<uint8_t>(index);
@@ -157,7 +209,7 @@ absl::Status VerbsWire::Post(uint64_t number, int index) {
   uint32_t count = 0;
   const bool small = CarriesPayload(*header);
   const size_t header_bytes = HeaderBytes(header->kind);
-  const uint64_t slot = hello_.ring + number % kRingSlots * remote_slot_;
+  const uint64_t slot = ring_.RemoteSlot(number);
   uint64_t bytes = header_bytes + (small ? header->length : 0);
   const auto* image_bytes = reinterpret_cast<const std::byte*>(header);
   if (entry.length > 0) {
@@ -179,9 +231,9 @@ absl::Status VerbsWire::Post(uint64_t number, int index) {
     NicWrite& data = writes[count++];
     data.local = image_bytes + header_bytes;
     data.length = static_cast<uint32_t>(header->length);
-    data.local_key = ring_keys_->keys[rail].local_key;
+    data.local_key = ring_.ImageKey(rail);
     data.remote = slot + header_bytes;
-    data.remote_key = hello_.ring_keys[remote_rail];
+    data.remote_key = ring_.RemoteKey(remote_rail);
     data.id = lane.pair->SendId(lane.next_send);
     bytes = header_bytes;
   }
@@ -189,27 +241,24 @@ absl::Status VerbsWire::Post(uint64_t number, int index) {
   write.id = lane.pair->SendId(lane.next_send);
   write.local = image_bytes;
   write.length = static_cast<uint32_t>(bytes);
-  write.local_key = ring_keys_->keys[rail].local_key;
+  write.local_key = ring_.ImageKey(rail);
   write.remote = slot;
-  write.remote_key = hello_.ring_keys[remote_rail];
+  write.remote_key = ring_.RemoteKey(remote_rail);
   write.has_immediate = true;
   write.immediate = static_cast<uint32_t>(number);
   write.signaled = true;
   write.in_line = write.length <= lane.pair->inline_bytes();
-  // Counted first: a device may complete it while it is posted.
-  bytes = write.length + (count > 1 ? writes[0].length : 0);
-  lane.NotePosted(count, number, bytes, shared_.now);
   entry.lane = index;
   entry.delivered = false;
   entry.since = shared_.now;
   told_ = in_.base;
   word_due_ = absl::InfiniteFuture();
-  return lane.pair->pair().PostWrites(absl::MakeConstSpan(writes.data(), count));
+  return lanes_.Post(index, absl::MakeConstSpan(writes.data(), count), number);
 }
 
 bool VerbsWire::MaySayWord() const {
-  return ready_ && !silent_ && (in_.base != told_ || word_wanted_) && queue_.empty() &&
-         next_ - taken_ < kRingSlots && LiveLanes() > 0;
+  return ready_ && !silent_ && (in_.base != told_ || word_wanted_) && sent_.waiting() == 0 &&
+         sent_.outstanding() < kRingSlots && lanes_.Live() > 0;
 }
 
 // What was taken travels with whatever goes the other way. If nothing does for long, alone.
@@ -224,30 +273,30 @@ void VerbsWire::SayWhatWasTaken() {
   Flush(/*in_turn=*/true);
 }
 
-absl::Status VerbsWire::NoteTaken(uint64_t below) {
-  if (below > next_) {
+absl::Status VerbsWire::OnTaken(uint64_t below) {
+  if (below > sent_.next()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("it says that it took entry ", below, " of ", next_));
+        absl::StrCat("it says that it took entry ", below, " of ", sent_.next()));
   }
-  if (below <= taken_) return absl::OkStatus();
-  trouble_since_ = absl::InfiniteFuture();
-  while (taken_ < below && !closed_) NoteDelivered(out(taken_++));
+  if (below <= sent_.taken()) return absl::OkStatus();
+  trouble_.End();
+  while (sent_.taken() < below && !closed_) NoteDelivered(sent_.TakeFirst());
   WantTurn();
   return absl::OkStatus();
 }
 
-void VerbsWire::NoteDelivered(Out& entry) {
-  const uint32_t token = std::exchange(entry.token, kNoToken);
+void VerbsWire::NoteDelivered(SentEntry& entry) {
+  const uint32_t token = entry.TakeToken();
   if (token != kNoToken) owner_.OnDelivered(token);
 }
 
 bool VerbsWire::OnTurn(absl::Time now) {
-  if (closed_ || !failure_.ok()) return false;
+  if (ended()) return false;
   shared_.now = std::max(shared_.now, now);
-  for (const auto& [lane, why] : std::exchange(lost_, {})) LaneFailed(lane, why);
+  for (const auto& [lane, why] : std::exchange(lost_, {})) lanes_.Fail(lane, why);
   owner_.OnRoom();
-  if (closed_ || !failure_.ok()) return true;
-  const size_t before = queue_.size();
+  if (ended()) return true;
+  const size_t before = sent_.waiting();
   if (asked_ != 0) Tell();
   // Posting takes its time, and a clear-to-send is for what comes later: what other links of this
   // process have to send now goes first.
@@ -257,58 +306,26 @@ bool VerbsWire::OnTurn(absl::Time now) {
     return false;
   }
   rounds_behind_ = 0;
-  MaintainLanes();
+  if (leads_ && ready_) selection_.Maintain();
   Flush(/*in_turn=*/true);
-  if (closed_ || !failure_.ok()) return true;
-  Search();
+  if (ended()) return true;
+  if (leads_ && ready_) selection_.Search(sent_.waiting() > 0);
   SayWhatWasTaken();
   Watch();
-  return queue_.size() != before;
+  return sent_.waiting() != before;
 }
 
 // ---- Receiving
 
-void VerbsWire::OnCompletion(int index, bool receive, uint32_t number, const NicCompletion& what) {
-  if (closed_ || !failure_.ok()) return;
-  Lane& lane = lanes_[static_cast<size_t>(index)];
-  if (what.status != NicStatus::kOk) {
-    if (what.status != NicStatus::kFlushed) last_status_ = what.status;
-    return LaneFailed(
-        index,
-        absl::StrCat(StatusText(what.status), what.vendor_error != 0 ? ", vendor's number " : "",
-                     what.vendor_error != 0 ? absl::StrCat(what.vendor_error) : ""));
-  }
-  if (receive) {
-    lane.NoteReceived(number);
-    if (!Replenish(lane)) return LaneFailed(index, "receives could not be posted");
-    OnArrival(what.immediate);
-  } else {
-    bool any = false;
-    lane.NoteCompleted(number, shared_.now, [&](uint64_t entry) {
-      any = true;
-      if (entry < taken_ || out(entry).lane != index) return;
-      out(entry).delivered = true;
-      out(entry).since = shared_.now;
-      NoteDelivered(out(entry));
-    });
-    if (any) lane.failures = 0, trouble_since_ = absl::InfiniteFuture();
-  }
-  WantTurn();
+void VerbsWire::OnDeviceDelivered(int lane, uint64_t number) {
+  SentEntry& entry = sent_[number];
+  if (number < sent_.taken() || entry.lane != lane) return;
+  entry.delivered = true;
+  entry.since = shared_.now;
+  NoteDelivered(entry);
 }
 
-void VerbsWire::OnQueuePairLost(int lane, const std::string& why) { LaneFailed(lane, why); }
-
-bool VerbsWire::Replenish(Lane& lane) {
-  const uint32_t there = lane.receives_posted - lane.receives_used;
-  const int missing = static_cast<int>(kReceiveDepth) - static_cast<int>(there);
-  if (missing < kReplenishAt) return true;
-  absl::Status posted = lane.pair->PostReceives(lane.receives_posted, missing);
-  lane.receives_posted += static_cast<uint32_t>(missing);
-  if (!posted.ok()) WEFT_LOG_DEBUG("verbs: ", posted.message());
-  return posted.ok();
-}
-
-void VerbsWire::OnArrival(uint32_t immediate) {
+void VerbsWire::OnWritten(uint32_t immediate) {
   const auto ahead = static_cast<int32_t>(immediate - static_cast<uint32_t>(in_.base));
   if (ahead < 0) return;  // again
   const uint64_t number = in_.base + static_cast<uint32_t>(ahead);
@@ -335,12 +352,12 @@ void VerbsWire::Arrived(uint64_t number) {
 bool VerbsWire::ComesInOrder(uint64_t number) const {
   if (leads_) return true;
   EntryKind kind{};
-  std::memcpy(&kind, arrived(number) + offsetof(EntryHeader, kind), sizeof kind);
+  std::memcpy(&kind, ring_.Arrived(number) + offsetof(EntryHeader, kind), sizeof kind);
   return kind == EntryKind::kEager || kind == EntryKind::kMismatch;
 }
 
 absl::Status VerbsWire::Take(uint64_t number) {
-  const std::byte* slot = arrived(number);
+  const std::byte* slot = ring_.Arrived(number);
   EntryHeader header;
   std::memcpy(static_cast<void*>(&header), slot,
               kEagerHeaderBytes);  // the rest only where there is one
@@ -351,7 +368,7 @@ absl::Status VerbsWire::Take(uint64_t number) {
         absl::StrCat("slot ", number % kRingSlots, " holds no entry ", number,
                      " of this link: magic ", absl::Hex(header.magic), ", number ", header.number));
   }
-  WEFT_RETURN_IF_ERROR(NoteTaken(header.taken));
+  WEFT_RETURN_IF_ERROR(OnTaken(header.taken));
   if (header.kind == EntryKind::kTaken) {
     return leads_ ? owner_.OnEntry(header, nullptr) : absl::OkStatus();
   }
@@ -362,25 +379,6 @@ absl::Status VerbsWire::Take(uint64_t number) {
         absl::StrCat("an entry with ", header.length, " bytes of payload"));
   }
   return owner_.OnEntry(header, slot + header_bytes);
-}
-
-// Takes the entries that a queue pair which has ended has written without a completion, as
-// completions are lost with it. The device may have acknowledged them. An entry is written after
-// its payload, and the queue pair writes no more, so every entry found is complete.
-void VerbsWire::TakeUnreported(int lane, int rail) {
-  if (ring_ == nullptr) return;
-  const uint32_t epoch = lanes_[static_cast<size_t>(lane)].epoch;
-  const uint64_t end = in_.base + kRingSlots;
-  for (uint64_t number = in_.base; number < end && !closed_ && failure_.ok(); ++number) {
-    if (in_.Has(number)) continue;
-    EntryHeader header;
-    std::memcpy(static_cast<void*>(&header), arrived(number), kEagerHeaderBytes);
-    if (header.magic == kEntryMagic && header.number == number && header.link == token_ &&
-        header.epoch == epoch && header.lane == lane) {
-      ++rails()[rail].arrivals;
-      Arrived(number);
-    }
-  }
 }
 
 }  // namespace weft::net
