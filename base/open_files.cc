@@ -3,6 +3,9 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
 
 namespace weft {
 namespace {
@@ -32,6 +35,12 @@ void RestoreOpenFilesLimit(int64_t limit) {
   if (getrlimit(RLIMIT_NOFILE, &now) != 0 || now.rlim_cur <= static_cast<rlim_t>(limit)) return;
   now.rlim_cur = static_cast<rlim_t>(limit);
   setrlimit(RLIMIT_NOFILE, &now);
+}
+
+absl::Status DescriptorsExhausted(int error_number, absl::string_view doing) {
+  return absl::ResourceExhaustedError(absl::StrCat(doing, ": ", std::strerror(error_number),
+                                                   " (limit of this process: ", OpenFilesLimit(),
+                                                   " descriptors); raise it with ulimit -n"));
 }
 
 }  // namespace weft

@@ -1,7 +1,6 @@
 // How an endpoint opens: the job's secret, transports, addresses.
 #include "collectives/endpoint.h"
 
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -95,14 +94,10 @@ absl::Status EndpointImpl::Open() {
   recorder_ = Recorder(options_.settings, options_.job, options_.rank.value(), options_.world_size);
   peers_.resize(static_cast<size_t>(options_.world_size));
   for (int r = 0; r < options_.world_size; ++r) peers_[static_cast<size_t>(r)].rank = Rank(r);
-  epoll_ = epoll_create1(EPOLL_CLOEXEC);
-  if (epoll_ < 0) return ErrnoStatus(errno, "create an epoll descriptor");
-  event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (event_ < 0) return ErrnoStatus(errno, "create an eventfd");
-  epoll_event event{.events = EPOLLIN, .data = {.fd = event_}};
-  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, event_, &event) < 0) {
-    return ErrnoStatus(errno, "add an eventfd to an epoll descriptor");
-  }
+  WEFT_ASSIGN_OR_RETURN(epoll_, Epoll::Create());
+  event_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event_) return ErrnoStatus(errno, "create an eventfd");
+  WEFT_RETURN_IF_ERROR(epoll_.Add(event_.get(), EPOLLIN, {.fd = event_.get()}));
   WEFT_ASSIGN_OR_RETURN(forced_, planner::Forced::Create(options_.settings));
   if (options_.rank == Rank(0)) {
     WEFT_ASSIGN_OR_RETURN(const planner::Calibration calibration,
@@ -277,10 +272,8 @@ absl::Status EndpointImpl::ChooseTransports() {
   for (int t = 0; t < kTransportsMax; ++t) {
     if (!used[t]) transports_[t].reset();
     if (transports_[t] == nullptr) continue;
-    epoll_event event{.events = EPOLLIN, .data = {.fd = transports_[t]->wait_fd()}};
-    if (epoll_ctl(epoll_, EPOLL_CTL_ADD, transports_[t]->wait_fd(), &event) < 0) {
-      return ErrnoStatus(errno, "add a transport to an epoll descriptor");
-    }
+    const int fd = transports_[t]->wait_fd();
+    WEFT_RETURN_IF_ERROR(epoll_.Add(fd, EPOLLIN, {.fd = fd}));
   }
   return absl::OkStatus();
 }

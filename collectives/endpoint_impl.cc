@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sched.h>
-#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -60,8 +59,6 @@ EndpointImpl::~EndpointImpl() {
   closed_.clear();
   peers_.clear();
   for (auto& transport : transports_) transport.reset();
-  if (epoll_ >= 0) close(epoll_);
-  if (event_ >= 0) close(event_);
 }
 
 std::string EndpointImpl::Describe() const {
@@ -121,7 +118,7 @@ void EndpointImpl::LayDownRole() {
 
 void EndpointImpl::Wake() {
   const uint64_t one = 1;
-  (void)!write(event_, &one, sizeof(one));
+  (void)!write(event_.get(), &one, sizeof(one));
 }
 
 bool EndpointImpl::PrepareWait() {
@@ -163,10 +160,10 @@ bool EndpointImpl::Sleep(Lock& lock, int64_t until_ns) {
   const int64_t left = deadline - SystemClock::Nanoseconds();
   if (left > 0) {
     epoll_event events[4];
-    epoll_wait(epoll_, events, 4, static_cast<int>((left + 999'999) / 1'000'000));
+    epoll_.Wait(absl::MakeSpan(events), absl::Nanoseconds(left));
   }
   uint64_t count;
-  (void)!read(event_, &count, sizeof(count));
+  (void)!read(event_.get(), &count, sizeof(count));
   lock.lock();
   --sleepers_;
   if (driving_) return false;

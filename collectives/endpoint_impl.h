@@ -25,6 +25,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/epoll.h"
+#include "base/file_descriptor.h"
 #include "collectives/endpoint.h"
 #include "collectives/operation.h"
 #include "collectives/peers.h"
@@ -154,7 +156,8 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   std::vector<RankPlace> places_;       // (c), by rank of the job
   Recorder recorder_;                   // its calls say by whom
   int64_t spin_ns_ = 0, yield_ns_ = 0;  // (c)
-  int epoll_ = -1, event_ = -1;         // (c)
+  Epoll epoll_;                         // (c)
+  FileDescriptor event_;                // (c)
   StartPhases start_phases_;            // (c)
 
   // Before links: these go after them.

@@ -1,6 +1,5 @@
 #include "net/shm/shm_transport.h"
 
-#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -66,16 +65,10 @@ absl::StatusOr<std::unique_ptr<Transport>> ShmTransport::Create(const TransportO
 absl::Status ShmTransport::Open() {
   WEFT_ASSIGN_OR_RETURN(listener_, shm::ListenUnix(&address_));
   WEFT_ASSIGN_OR_RETURN(doorbell_, shm::Doorbell::Create());
-  epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
-  if (epoll_.get() < 0) return ErrnoStatus(errno, "epoll_create1");
+  WEFT_ASSIGN_OR_RETURN(epoll_, Epoll::Create());
   // Edge-triggered: each ring is reported once and nothing needs to be read back.
-  epoll_event bell{EPOLLIN | EPOLLET, {}};
-  epoll_event listener{EPOLLIN, {.ptr = this}};
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, doorbell_.event_fd(), &bell) != 0 ||
-      epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &listener) != 0) {
-    return ErrnoStatus(errno, "epoll_ctl");
-  }
-  return absl::OkStatus();
+  WEFT_RETURN_IF_ERROR(epoll_.Add(doorbell_.event_fd(), EPOLLIN | EPOLLET, {.ptr = nullptr}));
+  return epoll_.Add(listener_.get(), EPOLLIN, {.ptr = this});
 }
 
 void ShmTransport::Add(shm::Endpoint* endpoint) { endpoints_.push_back(endpoint); }
@@ -86,12 +79,10 @@ void ShmTransport::Remove(shm::Endpoint* endpoint) {
 }
 
 absl::Status ShmTransport::Watch(int fd, shm::Endpoint* endpoint) {
-  epoll_event event{EPOLLIN | EPOLLRDHUP, {.ptr = endpoint}};
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
-  return ErrnoStatus(errno, "watch a socket");
+  return epoll_.Add(fd, EPOLLIN | EPOLLRDHUP, {.ptr = endpoint});
 }
 
-void ShmTransport::Unwatch(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+void ShmTransport::Unwatch(int fd) { epoll_.Remove(fd); }
 
 std::unique_ptr<SendLink> ShmTransport::Connect(absl::string_view address, Rank peer,
                                                 absl::Time now) {
@@ -132,7 +123,7 @@ bool ShmTransport::PollSockets(absl::Time now) {
     WatchListener(true).IgnoreError();
   }
   std::array<epoll_event, 64> events;
-  int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  const int count = epoll_.Wait(absl::MakeSpan(events), absl::ZeroDuration());
   for (int i = 0; i < count; ++i) {
     void* whose = events[static_cast<size_t>(i)].data.ptr;
     if (whose == this) {
@@ -146,11 +137,7 @@ bool ShmTransport::PollSockets(absl::Time now) {
 }
 
 absl::Status ShmTransport::WatchListener(bool on) {
-  epoll_event event{on ? uint32_t{EPOLLIN} : 0, {.ptr = this}};
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event) == 0) {
-    return absl::OkStatus();
-  }
-  return ErrnoStatus(errno, "watch the listening socket");
+  return epoll_.Change(listener_.get(), on ? uint32_t{EPOLLIN} : 0, {.ptr = this});
 }
 
 void ShmTransport::AcceptAll(absl::Time now) {
@@ -169,8 +156,7 @@ void ShmTransport::AcceptAll(absl::Time now) {
     arriving_.push_back(std::make_unique<shm::Arriving>(
         std::move(socket), identity_, static_cast<uint32_t>(requests_max_), &doorbell_,
         now + std::min(kHandshakeTimeout, connect_timeout_)));
-    epoll_event event{EPOLLIN, {}};
-    epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, arriving_.back()->fd(), &event);
+    epoll_.Add(arriving_.back()->fd(), EPOLLIN, {.ptr = nullptr}).IgnoreError();
   }
   listen_again_ = now + kListenAgain;
   WatchListener(false).IgnoreError();

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/epoll.h"
 #include "base/log_throttle.h"
 #include "net/shm/bringup.h"
 #include "net/shm/endpoint.h"
@@ -32,7 +33,7 @@ class ShmTransport final : public Transport {
   std::unique_ptr<SendLink> Connect(absl::string_view address, Rank peer, absl::Time now) override;
   absl::StatusOr<Region> Register(void* data, size_t size) override;
   bool Progress(absl::Time now) override;
-  int wait_fd() const override { return epoll_.get(); }
+  int wait_fd() const override { return epoll_.fd(); }
   bool PrepareWait() override;
   void FinishWait() override;
   absl::Time NextDeadline() const override;
@@ -67,7 +68,7 @@ class ShmTransport final : public Transport {
   std::string host_;
   std::string address_;
   FileDescriptor listener_;
-  FileDescriptor epoll_;
+  Epoll epoll_;
   shm::Doorbell doorbell_;
   std::vector<shm::Endpoint*> endpoints_;
   std::vector<std::unique_ptr<shm::Arriving>> arriving_;

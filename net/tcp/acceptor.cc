@@ -33,11 +33,11 @@ int64_t UnprovenPeersMax(int64_t limit) { return std::clamp<int64_t>(limit / 16,
 int64_t DescriptorsReserved(int64_t limit) { return std::clamp<int64_t>(limit / 16, 4, 64); }
 
 // A connection that has not become part of a link yet.
-class Acceptor::PendingConnection final : public Handler {
+class Acceptor::PendingConnection final : public PollHandler {
  public:
   PendingConnection(Acceptor& acceptor, FileDescriptor fd, const HandshakeIdentity& self,
                     absl::Time now)
-      : Handler(acceptor.poller()),
+      : PollHandler(acceptor.poller()),
         acceptor_(acceptor),
         fd_(std::move(fd)),
         from_(RemoteAddress(fd_.get())),
@@ -126,7 +126,7 @@ class Acceptor::PendingConnection final : public Handler {
 
 Acceptor::Acceptor(TcpContext& context, FileDescriptor listener, FileDescriptor spare,
                    AcceptorOwner& owner)
-    : Handler(*context.poller),
+    : PollHandler(*context.poller),
       context_(context),
       listener_(std::move(listener)),
       spare_(std::move(spare)),

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/log_throttle.h"
-#include "net/tcp/poller.h"
+#include "base/poller.h"
 #include "net/tcp/socket.h"
 #include "net/transport.h"
 
@@ -49,7 +49,7 @@ class AcceptorOwner {
                       std::vector<FileDescriptor> sockets, absl::Time now) = 0;
 };
 
-class Acceptor final : public Handler {
+class Acceptor final : public PollHandler {
  public:
   static absl::StatusOr<std::unique_ptr<Acceptor>> Create(TcpContext& context,
                                                           const SocketAddress& address,

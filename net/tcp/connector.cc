@@ -51,10 +51,13 @@ absl::StatusOr<LinkParameters> LinkParameters::Decode(absl::string_view bytes) {
 }
 
 // One socket on its way.
-class Connector::Dial final : public Handler {
+class Connector::Dial final : public PollHandler {
  public:
   Dial(Connector& connector, const HandshakeIdentity& self, const LinkParameters& parameters)
-      : Handler(connector.poller()), connector_(connector), self_(self), parameters_(parameters) {}
+      : PollHandler(connector.poller()),
+        connector_(connector),
+        self_(self),
+        parameters_(parameters) {}
   ~Dial() override { Close(); }
 
   absl::Status Start(const SocketAddress& address, const SocketAddress& source,
@@ -155,7 +158,7 @@ class Connector::Dial final : public Handler {
 
 Connector::Connector(TcpContext& context, const ConnectorIdentity& identity, Rank peer,
                      ConnectorOwner& owner)
-    : Handler(*context.poller),
+    : PollHandler(*context.poller),
       context_(context),
       identity_(identity),
       peer_(peer),

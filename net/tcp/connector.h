@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "base/poller.h"
 #include "net/handshake.h"
-#include "net/tcp/poller.h"
 #include "net/tcp/socket.h"
 #include "topology/plan/connection_plan.h"
 
@@ -48,7 +48,7 @@ class ConnectorOwner {
   virtual void OnConnectFailed(const absl::Status& why, absl::Time now) = 0;
 };
 
-class Connector final : public Handler {
+class Connector final : public PollHandler {
  public:
   Connector(TcpContext& context, const ConnectorIdentity& identity, Rank peer,
             ConnectorOwner& owner);

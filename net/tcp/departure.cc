@@ -15,7 +15,7 @@ constexpr absl::Duration kLinger = absl::Seconds(2);
 }  // namespace
 
 Departure::Departure(Poller& poller, Link link, std::function<void(Departure*)> on_over)
-    : Handler(poller), link_(std::move(link)), on_over_(std::move(on_over)) {
+    : PollHandler(poller), link_(std::move(link)), on_over_(std::move(on_over)) {
   link_.resumption->SetOwner(*this);
   for (auto& stream : link_.streams) {
     stream->SetOwner(*this);

@@ -14,13 +14,13 @@
 #include <string>
 #include <vector>
 
-#include "net/tcp/poller.h"
+#include "base/poller.h"
 #include "net/tcp/resumption.h"
 #include "net/tcp/stream.h"
 
 namespace weft::net {
 
-class Departure final : public Handler, private StreamOwner, private ResumptionOwner {
+class Departure final : public PollHandler, private StreamOwner, private ResumptionOwner {
  public:
   struct Link {
     std::vector<std::unique_ptr<Stream>> streams;

@@ -22,10 +22,10 @@ constexpr int kLookMilliseconds = 2;
 
 }  // namespace
 
-class Lingering::Socket final : public Handler {
+class Lingering::Socket final : public PollHandler {
  public:
   Socket(Lingering& all, Poller& poller, FileDescriptor fd, bool whole)
-      : Handler(poller), all_(all), fd_(std::move(fd)), whole_(whole) {
+      : PollHandler(poller), all_(all), fd_(std::move(fd)), whole_(whole) {
     if (!poller.Add(fd_.get(), EPOLLIN, this).ok()) fd_ = FileDescriptor();
     WantTurn();
   }

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/poller.h"
 #include "net/tcp/departure.h"
-#include "net/tcp/poller.h"
 #include "net/tcp/socket.h"
 
 namespace weft::net {

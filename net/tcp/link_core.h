@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/poller.h"
 #include "net/handshake.h"
 #include "net/tcp/lingering.h"
 #include "net/tcp/planned_ways.h"
-#include "net/tcp/poller.h"
 #include "net/tcp/resume_book.h"
 #include "net/tcp/resumption.h"
 #include "net/tcp/source_ports.h"
@@ -65,10 +65,10 @@ struct TcpContext {
   std::function<absl::Status(absl::string_view terms)> check_terms;
 };
 
-class LinkCore : public StreamOwner, public ResumptionOwner, public Handler {
+class LinkCore : public StreamOwner, public ResumptionOwner, public PollHandler {
  public:
   LinkCore(TcpContext& context, Rank peer)
-      : Handler(*context.poller), context_(context), peer_(peer) {}
+      : PollHandler(*context.poller), context_(context), peer_(peer) {}
   ~LinkCore() override;
 
   const absl::Status& link_status() const { return status_; }
@@ -86,7 +86,7 @@ class LinkCore : public StreamOwner, public ResumptionOwner, public Handler {
     if (resumption_ != nullptr) resumption_->TakeArrivals(now);
   }
 
-  // Implements StreamOwner, ResumptionOwner and Handler.
+  // Implements StreamOwner, ResumptionOwner and PollHandler.
   absl::StatusOr<PayloadTarget> OnFrame(const FrameHeader& header) final;
   absl::Status OnFrameDone(const FrameHeader& header, absl::string_view notice) final;
   void OnWritable() final { WantTurn(); }

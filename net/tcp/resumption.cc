@@ -31,12 +31,12 @@ absl::Time Patience(const TcpContext& context, absl::Time now) {
 
 // ---- The connecting end
 
-class Redial final : public Resumption, private Handler {
+class Redial final : public Resumption, private PollHandler {
  public:
   Redial(TcpContext& context, const ConnectorIdentity& identity, Rank peer, std::string address,
          const LinkParameters& parameters, const std::vector<topology::PathWay>& ways,
          ResumptionOwner& owner)
-      : Handler(*context.poller),
+      : PollHandler(*context.poller),
         context_(context),
         identity_(identity),
         peer_(peer),
@@ -177,11 +177,11 @@ class Redial final : public Resumption, private Handler {
 // ---- The accepting end
 
 // Looks for the other process until it is stopped; one for all lost sockets of a link.
-class Await final : public Resumption, private Handler {
+class Await final : public Resumption, private PollHandler {
  public:
   Await(TcpContext& context, Rank peer, const LinkParameters& parameters, const SocketAddress& life,
         ResumptionOwner& owner)
-      : Handler(*context.poller),
+      : PollHandler(*context.poller),
         context_(context),
         link_id_(parameters.link_id),
         life_(life),

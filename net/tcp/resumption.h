@@ -16,8 +16,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/poller.h"
 #include "net/tcp/connector.h"
-#include "net/tcp/poller.h"
 #include "net/tcp/resume_book.h"
 #include "net/tcp/socket.h"
 

@@ -2,13 +2,13 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/open_files.h"
 #include "base/status.h"
 
 namespace weft::net {
@@ -65,14 +65,6 @@ absl::StatusOr<tcp_info> ConnectionInfo(int fd) {
   socklen_t size = sizeof(info);
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) return info;
   return ErrnoStatus(errno, "getsockopt TCP_INFO");
-}
-
-absl::Status DescriptorsExhausted(int error_number, absl::string_view doing) {
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  return absl::ResourceExhaustedError(absl::StrCat(
-      doing, ": ", std::strerror(error_number), " (limit of this process: ", limit.rlim_cur,
-      " descriptors); raise it with ulimit -n, or lower tcp.sockets"));
 }
 
 absl::StatusOr<FileDescriptor> Listen(const SocketAddress& address, const SocketTuning& tuning) {

@@ -6,8 +6,6 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include <cerrno>
-
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -43,13 +41,6 @@ absl::StatusOr<FileDescriptor> Listen(const SocketAddress& address, const Socket
 absl::StatusOr<FileDescriptor> StartConnect(const SocketAddress& address,
                                             const SocketAddress& source,
                                             const SocketTuning& tuning);
-
-// "too many open files" with the limit in force and what to do about it.
-absl::Status DescriptorsExhausted(int error_number, absl::string_view doing);
-inline bool IsDescriptorExhaustion(int error_number) {
-  return error_number == EMFILE || error_number == ENFILE || error_number == ENOBUFS ||
-         error_number == ENOMEM;
-}
 
 }  // namespace weft::net
 

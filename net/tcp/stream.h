@@ -24,8 +24,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/poller.h"
 #include "net/tcp/frame.h"
-#include "net/tcp/poller.h"
 #include "net/tcp/socket.h"
 #include "net/transport.h"
 
@@ -67,14 +67,14 @@ class StreamOwner {
   virtual void OnResumed(Stream& stream, uint64_t again, absl::Time now) = 0;
 };
 
-class Stream final : public Handler {
+class Stream final : public PollHandler {
  public:
   // A payload is copied up to so many bytes, and while no more than that many are held in all.
   static constexpr size_t kCopyBytesMax = 32 << 10;
   static constexpr size_t kHeldBytesMax = 256 << 10;
 
   Stream(Poller& poller, StreamOwner& owner, bool resumable)
-      : Handler(poller), owner_(&owner), resumable_(resumable) {}
+      : PollHandler(poller), owner_(&owner), resumable_(resumable) {}
   ~Stream() override { Close(); }
   void SetOwner(StreamOwner& owner) { owner_ = &owner; }
 

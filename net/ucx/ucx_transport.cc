@@ -1,8 +1,5 @@
 #include "net/ucx/ucx_transport.h"
 
-#include <sys/epoll.h>
-
-#include <cerrno>
 #include <utility>
 
 #include "base/status.h"
@@ -34,15 +31,7 @@ absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Create(const TransportO
 absl::Status UcxTransport::OpenWorker() {
   WEFT_ASSIGN_OR_RETURN(worker_, UcxWorker::Create(context_.options.settings));
   context_.frame_bytes = worker_->piece_bytes();
-  wait_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
-  if (!wait_) return ErrnoStatus(errno, "make an epoll");
-  epoll_event event{};
-  event.events = EPOLLIN;
-  for (int fd : {context_.poller->fd(), worker_->event_fd()}) {
-    if (epoll_ctl(wait_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-      return ErrnoStatus(errno, "watch UCX's descriptor");
-    }
-  }
+  WEFT_ASSIGN_OR_RETURN(wait_, Epoll::Watching({context_.poller->fd(), worker_->event_fd()}));
   return absl::OkStatus();
 }
 

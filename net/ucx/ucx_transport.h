@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "base/epoll.h"
 #include "net/tcp/tcp_transport.h"
 #include "net/ucx/worker.h"
 
@@ -15,7 +16,7 @@ class UcxTransport final : public TcpTransport {
 
   TransportKind kind() const override { return TransportKind::kUcx; }
   bool Progress(absl::Time now) override;
-  int wait_fd() const override { return wait_.get(); }
+  int wait_fd() const override { return wait_.fd(); }
   bool PrepareWait() override { return TcpTransport::PrepareWait() && worker_->Arm(); }
 
  private:
@@ -26,7 +27,7 @@ class UcxTransport final : public TcpTransport {
       Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) override;
 
   std::unique_ptr<UcxWorker> worker_;
-  FileDescriptor wait_;  // an epoll over the poller's and the worker's
+  Epoll wait_;  // over the poller's and the worker's
   int turns_without_sockets_ = 0;
 };
 

@@ -34,7 +34,7 @@ struct UcxWire::Transfer {
 };
 
 UcxWire::UcxWire(Poller& poller, UcxWorker& worker, UcxWireOwner& owner)
-    : Handler(poller), worker_(worker), owner_(owner), number_(worker.Register(this)) {}
+    : PollHandler(poller), worker_(worker), owner_(owner), number_(worker.Register(this)) {}
 
 UcxWire::~UcxWire() {
   Close();

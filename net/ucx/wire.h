@@ -14,8 +14,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/poller.h"
 #include "net/tcp/frame.h"
-#include "net/tcp/poller.h"
 #include "net/tcp/stream.h"
 #include "net/ucx/worker.h"
 
@@ -33,7 +33,7 @@ class UcxWireOwner {
   virtual void OnWireBroken(const absl::Status& why) = 0;
 };
 
-class UcxWire final : public Handler {
+class UcxWire final : public PollHandler {
  public:
   UcxWire(Poller& poller, UcxWorker& worker, UcxWireOwner& owner);
   ~UcxWire() override;

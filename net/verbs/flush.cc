@@ -35,7 +35,7 @@ bool IsRefusal(NicStatus status) {
 }  // namespace
 
 VerbsFlush::VerbsFlush(Poller& poller, std::shared_ptr<Rails> rails)
-    : Handler(poller), rails_(std::move(rails)), loops_(static_cast<size_t>(rails_->size())) {}
+    : PollHandler(poller), rails_(std::move(rails)), loops_(static_cast<size_t>(rails_->size())) {}
 
 VerbsFlush::~VerbsFlush() {
   for (Loop& loop : loops_) {

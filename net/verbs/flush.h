@@ -21,7 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "net/tcp/poller.h"
+#include "base/poller.h"
 #include "net/transport.h"
 #include "net/verbs/memory.h"
 #include "net/verbs/rails.h"
@@ -29,7 +29,7 @@
 namespace weft::net {
 
 // The flushes of one transport, whose threading and time apply.
-class VerbsFlush final : public Handler, private QueuePairUser {
+class VerbsFlush final : public PollHandler, private QueuePairUser {
  public:
   VerbsFlush(Poller& poller, std::shared_ptr<Rails> rails);
   ~VerbsFlush() override;  // after Cancel() of all owners

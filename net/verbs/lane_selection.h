@@ -1,5 +1,6 @@
 // Which lanes a link has, at the side that leads: spares while no queue pair works, another queue
-// pair in place of one that shares a bottleneck (path_search.h), and none too many. Not thread-safe.
+// pair in place of one that shares a bottleneck (path_search.h), and none too many. Not
+// thread-safe.
 #ifndef WEFT_NET_VERBS_LANE_SELECTION_H_
 #define WEFT_NET_VERBS_LANE_SELECTION_H_
 

@@ -1,6 +1,6 @@
-// The lanes of a link: offers them to the other side, connects and tries their queue pairs, replaces
-// those that fail, and hands their completions to the link. Which entries go on them is the link's
-// business (wire.h); how many there should be, LaneSelection's.
+// The lanes of a link: offers them to the other side, connects and tries their queue pairs,
+// replaces those that fail, and hands their completions to the link. Which entries go on them is
+// the link's business (wire.h); how many there should be, LaneSelection's.
 //
 // The side that leads offers; both ends of a queue pair end together, and tell each other what has
 // arrived (entry.h has the list of controls). A queue pair that replaces a lost one may take the

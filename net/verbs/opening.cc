@@ -1,6 +1,5 @@
 #include "net/verbs/opening.h"
 
-#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -75,10 +74,10 @@ VerbsTerms TermsOf(Rails& rails) {
   return terms;
 }
 
-class RailWatch::EventReader final : public Handler {
+class RailWatch::EventReader final : public PollHandler {
  public:
   EventReader(Poller& poller, Rails& rails, int rail)
-      : Handler(poller), rails_(rails), rail_(rail) {}
+      : PollHandler(poller), rails_(rails), rail_(rail) {}
   ~EventReader() override { poller().Remove(rails_[rail_].device->event_fd()); }
   absl::Status Start() { return poller().Add(rails_[rail_].device->event_fd(), EPOLLIN, this); }
   void OnEvents(uint32_t, absl::Time) override { rails_.TakeEvents(rail_); }
@@ -93,8 +92,6 @@ RailWatch::~RailWatch() = default;
 
 absl::StatusOr<std::unique_ptr<RailWatch>> RailWatch::Open(Poller& poller, Rails& rails) {
   std::unique_ptr<RailWatch> out(new RailWatch);
-  out->wait_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
-  if (!out->wait_) return ErrnoStatus(errno, "make an epoll");
   std::vector<int> descriptors = {poller.fd(), rails.connected_fd()};
   for (int rail = 0; rail < rails.size(); ++rail) {
     descriptors.push_back(rails[rail].device->completion_fd());
@@ -102,13 +99,7 @@ absl::StatusOr<std::unique_ptr<RailWatch>> RailWatch::Open(Poller& poller, Rails
     WEFT_RETURN_IF_ERROR(reader->Start());
     out->events_.push_back(std::move(reader));
   }
-  epoll_event event{};
-  event.events = EPOLLIN;
-  for (int fd : descriptors) {
-    if (epoll_ctl(out->wait_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-      return ErrnoStatus(errno, "watch a device's descriptor");
-    }
-  }
+  WEFT_ASSIGN_OR_RETURN(out->wait_, Epoll::Watching(descriptors));
   return out;
 }
 

@@ -9,7 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "net/tcp/poller.h"
+#include "base/epoll.h"
+#include "base/poller.h"
 #include "net/tcp/socket.h"
 #include "net/verbs/entry.h"
 #include "net/verbs/rails.h"
@@ -33,13 +34,13 @@ class RailWatch {
  public:
   static absl::StatusOr<std::unique_ptr<RailWatch>> Open(Poller& poller, Rails& rails);
   ~RailWatch();
-  int fd() const { return wait_.get(); }
+  int fd() const { return wait_.fd(); }
 
  private:
   class EventReader;
   RailWatch();
   std::vector<std::unique_ptr<EventReader>> events_;
-  FileDescriptor wait_;  // an epoll over the poller's and the completion channels'
+  Epoll wait_;  // over the poller's and the completion channels'
 };
 
 }  // namespace weft::net

@@ -45,7 +45,7 @@ uint64_t NewToken() {
 
 VerbsWire::VerbsWire(Poller& poller, VerbsShared& shared, VerbsWireOwner& owner, bool leads,
                      int peer)
-    : Handler(poller),
+    : PollHandler(poller),
       shared_(shared),
       owner_(owner),
       leads_(leads),

@@ -23,7 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "net/tcp/poller.h"
+#include "base/poller.h"
 #include "net/verbs/entry.h"
 #include "net/verbs/entry_ring.h"
 #include "net/verbs/lane_selection.h"
@@ -53,7 +53,7 @@ class VerbsWireOwner {
   virtual void OnWireBroken(const absl::Status& why) = 0;  // from the poller
 };
 
-class VerbsWire final : public Handler, private LaneSetOwner {
+class VerbsWire final : public PollHandler, private LaneSetOwner {
  public:
   static constexpr uint32_t kNoToken = SentEntry::kNoToken;
 

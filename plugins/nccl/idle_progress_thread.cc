@@ -1,6 +1,5 @@
 #include "plugins/nccl/idle_progress_thread.h"
 
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -10,13 +9,14 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/open_files.h"
 #include "base/status.h"
 #include "plugins/nccl/thread_without_signals.h"
 
 namespace weft::nccl {
 namespace {
 
-constexpr int kEventsPerWait = 64;
+constexpr size_t kEventsPerWait = 64;
 constexpr absl::Duration kWaitMost = absl::Hours(1);
 
 absl::Time Now() { return SystemClock().Now(); }
@@ -33,14 +33,10 @@ IdleProgressThread::~IdleProgressThread() {
 }
 
 absl::Status IdleProgressThread::Start() {
-  FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll) return net::DescriptorsExhausted(errno, "epoll_create1");
+  WEFT_ASSIGN_OR_RETURN(Epoll epoll, Epoll::Create());
   FileDescriptor bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!bell) return net::DescriptorsExhausted(errno, "eventfd");
-  epoll_event event{.events = EPOLLIN, .data = {.u64 = kBell}};
-  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, bell.get(), &event) != 0) {
-    return ErrnoStatus(errno, "epoll_ctl: add an eventfd");
-  }
+  if (!bell) return DescriptorsExhausted(errno, "eventfd");
+  WEFT_RETURN_IF_ERROR(epoll.Add(bell.get(), EPOLLIN, {.u64 = kBell}));
   epoll_ = std::move(epoll);
   bell_ = std::move(bell);
   ends_ = false;
@@ -61,7 +57,7 @@ void IdleProgressThread::Stop() {
   }
   Wake();
   thread_.join();
-  epoll_ = FileDescriptor();
+  epoll_ = Epoll();
   bell_ = FileDescriptor();
 }
 
@@ -75,11 +71,8 @@ absl::Status IdleProgressThread::Add(Client& client) {
   std::lock_guard life(life_);
   if (!thread_.joinable()) WEFT_RETURN_IF_ERROR(Start());
   client.number_ = next_number_++;
-  epoll_event event{.events = 0, .data = {.u64 = client.number_}};
-  absl::Status added;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, client.wait_fd(), &event) != 0) {
-    added = ErrnoStatus(errno, "epoll_ctl: watch an idle connection");
-  }
+  const absl::Status added = Annotate(epoll_.Add(client.wait_fd(), 0, {.u64 = client.number_}),
+                                      "watch an idle connection");
   std::unique_lock lock(mutex_);
   if (added.ok()) clients_.emplace(client.number_, &client);
   const bool is_first = added.ok() && AddActive(client), is_needed = !clients_.empty();
@@ -98,7 +91,7 @@ void IdleProgressThread::Remove(Client& client) {
   SetDue(client, absl::InfiniteFuture());
   const bool is_needed = !clients_.empty();
   lock.unlock();
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, client.wait_fd(), nullptr);
+  epoll_.Remove(client.wait_fd());
   if (!is_needed) Stop();
 }
 
@@ -165,8 +158,7 @@ void IdleProgressThread::ProgressClient(uint64_t number, std::unique_lock<std::m
   client.called_ = false;
   lock.unlock();
   const absl::Time until = client.ProgressIdle(Now());
-  epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = number}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, client.wait_fd(), &event);
+  epoll_.Change(client.wait_fd(), EPOLLIN | EPOLLONESHOT, {.u64 = number}).IgnoreError();
   lock.lock();
   progressing_ = 0;
   progressed_.notify_all();
@@ -177,12 +169,9 @@ void IdleProgressThread::ProgressClient(uint64_t number, std::unique_lock<std::m
 void IdleProgressThread::Wait(absl::Time now, std::unique_lock<std::mutex>& lock) {
   absl::Time until = active_.empty() ? now + kWaitMost : next_look_;
   if (!dues_.empty()) until = std::min(until, dues_.begin()->first);
-  const absl::Duration pause = std::clamp(until - now, absl::ZeroDuration(), kWaitMost);
   std::array<epoll_event, kEventsPerWait> events;
   lock.unlock();
-  const int count = epoll_wait(
-      epoll_.get(), events.data(), kEventsPerWait,
-      static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(pause, absl::Milliseconds(1)))));
+  const int count = epoll_.Wait(absl::MakeSpan(events), until - now);
   lock.lock();
   for (int i = 0; i < count; ++i) {
     const uint64_t number = events[static_cast<size_t>(i)].data.u64;

@@ -29,7 +29,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "net/tcp/socket.h"
+#include "base/epoll.h"
+#include "base/file_descriptor.h"
 
 namespace weft::nccl {
 
@@ -99,7 +100,8 @@ class IdleProgressThread {
   std::mutex life_;  // of Add() and Remove(), and so of the thread
   std::thread thread_;
   pid_t process_ = 0;  // that has it
-  FileDescriptor epoll_, bell_;
+  Epoll epoll_;
+  FileDescriptor bell_;
   uint64_t next_number_ = kBell + 1;
 
   // Guards all below. Held for no system call but the write to bell_, for which the client must

@@ -11,7 +11,7 @@ namespace weft::nccl {
 
 absl::Status Prepare(net::TcpContext& context, const Settings& settings, const Device& device,
                      Rank self, const net::JobSecret& secret, net::TransportEvents* events) {
-  WEFT_ASSIGN_OR_RETURN(context.poller, net::Poller::Create());
+  WEFT_ASSIGN_OR_RETURN(context.poller, Poller::Create());
   context.options.self = self;
   context.options.world_size = kRanks;
   context.options.secret = secret;

@@ -1,9 +1,9 @@
 // One simulated rank's way to a store, without a thread or a process of its own: a real connection
-// in a reactor: our own store's (weft_client.h), or a peer's (tests/bench/init), each spoken to in
+// in a poller: our own store's (weft_client.h), or a peer's (tests/bench/init), each spoken to in
 // its own protocol and in the way that suits it best, so that what differs between them is the
 // store.
 //
-// Not thread-safe; the reactor's thread calls everything, and `Done` functions, too.
+// Not thread-safe; the poller's thread calls everything, and `Done` functions, too.
 #ifndef WEFT_TOOLS_INIT_CLIENT_H_
 #define WEFT_TOOLS_INIT_CLIENT_H_
 
@@ -18,8 +18,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/poller.h"
 #include "base/socket_address.h"
-#include "collectives/store/protocol/store_reactor.h"
 #include "collectives/store/rank_set.h"
 #include "collectives/store/relay/store_link.h"
 #include "net/transport.h"
@@ -76,7 +76,7 @@ class Client {
 };
 
 struct ClientSetup {
-  collectives::StoreReactor* reactor = nullptr;
+  Poller* poller = nullptr;
   collectives::StoreLinkOptions link;   // of our own store's clients
   SocketAddress server;                 // for the others
   std::optional<SocketAddress> source;  // likewise

@@ -15,7 +15,7 @@ namespace weft::init {
 class GroupMaker {
  public:
   virtual ~GroupMaker() = default;
-  // Calls `done` once, from the reactor's thread.
+  // Calls `done` once, from the poller's thread.
   virtual void Run(std::function<void(const absl::Status&)> done) = 0;
 };
 

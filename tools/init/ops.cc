@@ -26,12 +26,12 @@ class Load {
       : options_(options), store_(store), secret_(secret) {}
 
   absl::Status Connect(int connections) {
-    WEFT_RETURN_IF_ERROR(reactor_.Open());
+    WEFT_ASSIGN_OR_RETURN(poller_, Poller::Create());
     WEFT_ASSIGN_OR_RETURN(auto addresses, ResolveHostPort(store_.address()));
     int due = connections;
     for (int i = 0; i < connections; ++i) {
       ClientSetup setup;
-      setup.reactor = &reactor_;
+      setup.poller = poller_.get();
       setup.link.address = store_.address();
       setup.server = addresses[0];
       setup.timeout = options_.timeout;
@@ -105,8 +105,8 @@ class Load {
   absl::Status Until(Condition met) {
     absl::Time deadline = SystemClock().Now() + options_.timeout;
     while (!met() && status_.ok()) {
-      reactor_.Turn(reactor_.now() + absl::Milliseconds(10));
-      if (reactor_.now() > deadline)
+      poller_->Sleep(poller_->now() + absl::Milliseconds(10));
+      if (poller_->now() > deadline)
         return absl::DeadlineExceededError("the store does not answer");
     }
     return status_;
@@ -114,8 +114,8 @@ class Load {
 
   // Every answer is followed by another request until the time is over; then all are awaited.
   absl::Status For(absl::Duration time) {
-    reactor_.Tick();
-    end_ = reactor_.now() + time;
+    poller_->SetNow(SystemClock().Now());
+    end_ = poller_->now() + time;
     for (Stream& stream : streams_) {
       for (int i = 0; i < depth_; ++i) Issue(stream);
     }
@@ -130,7 +130,7 @@ class Load {
       latencies_.push_back(static_cast<double>(SystemClock::Nanoseconds() - begin));
       if (!status.ok()) {
         if (status_.ok()) status_ = status;
-      } else if (reactor_.now() < end_) {
+      } else if (poller_->now() < end_) {
         Issue(stream);
       }
     };
@@ -149,7 +149,7 @@ class Load {
   const StoreProcess& store_;
   const net::JobSecret secret_;
   const std::string value_ = std::string(kValueBytes, 'v');
-  collectives::StoreReactor reactor_;
+  std::unique_ptr<Poller> poller_;
   std::vector<Stream> streams_;
   std::string op_;
   int depth_ = 1;

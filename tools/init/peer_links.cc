@@ -73,19 +73,19 @@ int64_t LinkDescriptors(const Options& options) {
 
 // ---- A listener, and a link of either direction
 
-class PeerLinks::Listener final : public collectives::StoreReactor::Handler {
+class PeerLinks::Listener final : public PollHandler {
  public:
-  explicit Listener(PeerLinks* owner) : owner_(owner), socket_(MakeSocket()) {}
-  ~Listener() override { owner_->context_.reactor->Remove(socket_.get()); }
+  explicit Listener(PeerLinks* owner)
+      : PollHandler(*owner->context_.poller), owner_(owner), socket_(MakeSocket()) {}
+  ~Listener() override { poller().Remove(socket_.get()); }
 
   absl::Status Begin(const SocketAddress& address) {
     if (bind(socket_.get(), address.get(), address.size()) != 0 || listen(socket_.get(), 64) != 0) {
       return ErrnoStatus(errno, absl::StrCat("listen at ", address.ToString()));
     }
-    owner_->context_.reactor->Add(socket_.get(), this, EPOLLIN);
-    return absl::OkStatus();
+    return poller().Add(socket_.get(), EPOLLIN, this);
   }
-  void Ready(uint32_t) override { owner_->Accept(); }
+  void OnEvents(uint32_t, absl::Time) override { owner_->Accept(); }
   int fd() const { return socket_.get(); }
 
  private:
@@ -93,26 +93,30 @@ class PeerLinks::Listener final : public collectives::StoreReactor::Handler {
   FileDescriptor socket_;
 };
 
-class PeerLinks::Link final : public collectives::StoreReactor::Handler {
+class PeerLinks::Link final : public PollHandler {
  public:
   // Dialled, to `peer`.
   Link(PeerLinks* owner, FileDescriptor socket, int peer)
-      : owner_(owner), socket_(std::move(socket)), peer_(peer) {
+      : PollHandler(*owner->context_.poller),
+        owner_(owner),
+        socket_(std::move(socket)),
+        peer_(peer) {
     connector_ = std::make_unique<net::ConnectorHandshake>(
         IdentityOf(owner->context_, owner->rank_), Rank(peer), "", net::NewNonce());
     connecting_ = true;
-    owner_->context_.reactor->Add(socket_.get(), this, EPOLLOUT);
+    Watch(EPOLLOUT);
   }
   // Accepted.
-  Link(PeerLinks* owner, FileDescriptor socket) : owner_(owner), socket_(std::move(socket)) {
+  Link(PeerLinks* owner, FileDescriptor socket)
+      : PollHandler(*owner->context_.poller), owner_(owner), socket_(std::move(socket)) {
     listener_ = std::make_unique<net::ListenerHandshake>(IdentityOf(owner->context_, owner->rank_),
                                                          net::NewNonce());
-    owner_->context_.reactor->Add(socket_.get(), this, EPOLLIN);
+    Watch(EPOLLIN);
     Write(listener_->TakeOutput());
   }
   ~Link() override { Unwatch(); }
 
-  void Ready(uint32_t) override {
+  void OnEvents(uint32_t, absl::Time) override {
     if (!watched_) return;
     if (connecting_) {
       int error = 0;
@@ -120,7 +124,7 @@ class PeerLinks::Link final : public collectives::StoreReactor::Handler {
       getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
       if (error != 0) return Fail(ErrnoStatus(error, "connect"));
       connecting_ = false;
-      owner_->context_.reactor->Change(socket_.get(), this, EPOLLIN);
+      poller().Change(socket_.get(), EPOLLIN, this);
       return;
     }
     std::array<char, net::kHandshakeBytesMax> buffer;
@@ -138,6 +142,10 @@ class PeerLinks::Link final : public collectives::StoreReactor::Handler {
   }
 
  private:
+  void Watch(uint32_t events) {
+    if (absl::Status added = poller().Add(socket_.get(), events, this); !added.ok()) Fail(added);
+  }
+
   void FeedListener(absl::string_view bytes) {
     listener_->Feed(bytes);
     if (listener_->state() == HandshakeState::kHello) {
@@ -175,7 +183,7 @@ class PeerLinks::Link final : public collectives::StoreReactor::Handler {
   }
 
   void Unwatch() {
-    if (watched_) owner_->context_.reactor->Remove(socket_.get());
+    if (watched_) poller().Remove(socket_.get());
     watched_ = false;
   }
 
@@ -212,7 +220,7 @@ absl::Status PeerLinks::Listen() {
 void PeerLinks::Begin(std::function<void(const absl::Status&)> done) {
   done_ = std::move(done);
   begun_ = true;
-  give_up_ = context_.reactor->now() + context_.options->timeout;
+  give_up_ = context_.poller->now() + context_.options->timeout;
   if (!failed_.ok()) return Fail(failed_);
   Proceed();
 }

@@ -2,8 +2,8 @@
 #ifndef WEFT_TOOLS_INIT_PROCESS_CONTEXT_H_
 #define WEFT_TOOLS_INIT_PROCESS_CONTEXT_H_
 
+#include "base/poller.h"
 #include "base/socket_address.h"
-#include "collectives/store/protocol/store_reactor.h"
 #include "net/transport.h"
 #include "tools/init/client.h"
 #include "tools/init/options.h"
@@ -16,7 +16,7 @@ struct ProcessContext {
   Shared* shared = nullptr;
   net::JobSecret secret{};
   const Expected* exchange = nullptr;  // ExchangeOf()
-  collectives::StoreReactor* reactor = nullptr;
+  Poller* poller = nullptr;
   SocketAddress server;
 };
 

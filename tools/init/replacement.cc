@@ -53,7 +53,7 @@ NewRank::NewRank(const ProcessContext& context, int rank, const collectives::Sto
       rank_(rank),
       replaced_(ReplacedRanks(*context.options)),
       core_(context.secret, HelloOf(context, rank, /*generation=*/1)),
-      link_(*context.reactor, core_, link, [this] { Changed(); }),
+      link_(*context.poller, core_, link, [this] { Changed(); }),
       finished_(std::move(finished)) {}
 
 void NewRank::Changed() {

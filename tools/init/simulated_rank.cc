@@ -81,7 +81,7 @@ int64_t MeanExchangeBytes(const Options& options) {
 ClientSetup SetupOf(const ProcessContext& context, int rank,
                     const collectives::StoreLinkOptions& link) {
   ClientSetup setup;
-  setup.reactor = context.reactor;
+  setup.poller = context.poller;
   setup.link = link;
   setup.server = context.server;
   setup.source = link.source;

@@ -49,7 +49,7 @@ absl::Status OtherBytes() {
 WeftClient::WeftClient(const ClientSetup& setup)
     : setup_(setup),
       core_(setup.secret, HelloOf(setup)),
-      link_(*setup.reactor, core_, setup.link, [this] { Changed(); }) {
+      link_(*setup.poller, core_, setup.link, [this] { Changed(); }) {
   core_.set_sink([this](uint64_t id, size_t total, size_t offset, absl::string_view bytes) {
     if (id == exchange_) {
       exchange_bytes_.append(bytes.data(), bytes.size());

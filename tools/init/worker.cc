@@ -23,7 +23,6 @@ namespace weft::init {
 namespace {
 
 using collectives::StoreLinkOptions;
-using collectives::StoreReactor;
 using collectives::StoreRelayNode;
 
 constexpr absl::Duration kTurn = absl::Milliseconds(5);
@@ -38,9 +37,9 @@ class Worker {
 
   absl::Status Prepare() {
     PrepareMemory();
-    WEFT_RETURN_IF_ERROR(reactor_.Open());
+    WEFT_ASSIGN_OR_RETURN(poller_, Poller::Create());
     exchange_ = ExchangeOf(options_);
-    context_ = {&options_, plan_.shared, plan_.secret, &exchange_, &reactor_, {}};
+    context_ = {&options_, plan_.shared, plan_.secret, &exchange_, poller_.get(), {}};
     for (int i = 0; i < options_.sources; ++i) {
       WEFT_ASSIGN_OR_RETURN(auto addresses, ResolveHostPort(absl::StrCat("127.0.0.", 2 + i, ":0")));
       sources_.push_back(addresses[0]);
@@ -61,7 +60,7 @@ class Worker {
     context_.server = addresses[0];
     int total = (plan_.host_end - plan_.host_first) * options_.ranks_per_host();
     int host = plan_.host_first;
-    reactor_.Tick();
+    poller_->SetNow(SystemClock().Now());
     while (finished_ < total && status_.ok()) {
       while (host < plan_.host_end && under_way_ < options_.window) {
         WEFT_RETURN_IF_ERROR(StartHost(host++));
@@ -87,7 +86,7 @@ class Worker {
   }
 
   absl::Status Replace() {
-    reactor_.Tick();
+    poller_->SetNow(SystemClock().Now());
     int first_host = options_.hosts - options_.replace / options_.ranks_per_host();
     for (int host = std::max(first_host, plan_.host_first); host < plan_.host_end; ++host) {
       WEFT_RETURN_IF_ERROR(ReplaceHost(host));
@@ -106,9 +105,9 @@ class Worker {
   }
 
   void SettleFor(absl::Duration time) {
-    reactor_.Tick();
-    absl::Time end = reactor_.now() + time;
-    while (reactor_.now() < end) Turn();
+    poller_->SetNow(SystemClock().Now());
+    absl::Time end = poller_->now() + time;
+    while (poller_->now() < end) Turn();
   }
 
   void Messages() {
@@ -178,7 +177,7 @@ class Worker {
       relay.source = sources_[static_cast<size_t>(host) % sources_.size()];
       relay.connect_timeout = options_.timeout;
       relay.generation = generation;
-      WEFT_ASSIGN_OR_RETURN(auto node, StoreRelayNode::Start(reactor_, relay));
+      WEFT_ASSIGN_OR_RETURN(auto node, StoreRelayNode::Start(*poller_, relay));
       link.address = node->address();
       relays_.push_back(std::move(node));
     }
@@ -205,7 +204,7 @@ class Worker {
     above.world = options_.ranks;
     above.source = sources_[group % sources_.size()];
     above.connect_timeout = options_.timeout;
-    WEFT_ASSIGN_OR_RETURN(auto node, StoreRelayNode::Start(reactor_, above));
+    WEFT_ASSIGN_OR_RETURN(auto node, StoreRelayNode::Start(*poller_, above));
     above_.push_back(std::move(node));
     return above_.back()->address();
   }
@@ -226,8 +225,8 @@ class Worker {
   }
 
   void Turn() {
-    reactor_.Turn(reactor_.now() + (options_.relay ? kTurn : kRetryEvery));
-    absl::Time now = reactor_.now();
+    poller_->Sleep(poller_->now() + (options_.relay ? kTurn : kRetryEvery));
+    absl::Time now = poller_->now();
     for (const auto& relay : relays_) relay->Settle(now);
     for (const auto& relay : above_) relay->Settle(now);
     plan_.shared->finished += finished_ - counted_;
@@ -243,7 +242,7 @@ class Worker {
 
   const WorkerPlan& plan_;
   const Options& options_;
-  StoreReactor reactor_;
+  std::unique_ptr<Poller> poller_;
   Expected exchange_;
   ProcessContext context_;
   std::vector<SocketAddress> sources_;

@@ -1,4 +1,4 @@
-// A process of weft-init: its hosts' ranks, and their relays, in one reactor.
+// A process of weft-init: its hosts' ranks, and their relays, in one poller.
 #ifndef WEFT_TOOLS_INIT_WORKER_H_
 #define WEFT_TOOLS_INIT_WORKER_H_
 

@@ -26,9 +26,9 @@ constexpr size_t kParts = 64;
 
 }  // namespace
 
-StoreLink::StoreLink(StoreReactor& reactor, StoreClientCore& core, StoreLinkOptions options,
+StoreLink::StoreLink(Poller& poller, StoreClientCore& core, StoreLinkOptions options,
                      std::function<void()> changed)
-    : reactor_(reactor),
+    : PollHandler(poller),
       core_(core),
       options_(std::move(options)),
       changed_(std::move(changed)),
@@ -37,15 +37,15 @@ StoreLink::StoreLink(StoreReactor& reactor, StoreClientCore& core, StoreLinkOpti
       pause_(kRetryFirst) {}
 
 StoreLink::~StoreLink() {
-  if (socket_) reactor_.Remove(socket_.get());
+  if (socket_) poller().Remove(socket_.get());
 }
 
 // Sets this attempt's address. False: not yet, or the attempt is over.
 bool StoreLink::FindAddress() {
   auto known = addresses_.Poll();
   if (!known.has_value()) {
-    if (reactor_.now() < give_up_) {
-      next_dial_ = reactor_.now() + kLookUpEvery;
+    if (poller().now() < give_up_) {
+      next_dial_ = poller().now() + kLookUpEvery;
     } else {
       Drop(absl::DeadlineExceededError(
           absl::StrCat(options_.find ? "the store" : "the name service", " does not say where ",
@@ -59,13 +59,13 @@ bool StoreLink::FindAddress() {
   }
   address_ = (**known)[attempt_++ % (*known)->size()];
   // A silent address must not take the time of the others.
-  absl::Time patience = reactor_.now() + kAttempt;
+  absl::Time patience = poller().now() + kAttempt;
   next_dial_ = (*known)->size() > 1 ? std::min(give_up_, patience) : give_up_;
   return true;
 }
 
 void StoreLink::Dial() {
-  absl::Time now = reactor_.now();
+  absl::Time now = poller().now();
   next_dial_ = absl::InfiniteFuture();
   if (give_up_ == absl::InfiniteFuture()) {
     give_up_ = now + (core_.server_id().empty() ? options_.connect_timeout : options_.reconnect);
@@ -91,7 +91,9 @@ void StoreLink::Dial() {
   // Over TCP the server speaks first: until then there is nothing to do, and nothing to be woken
   // for. A socket that met itself, at once, would never speak.
   watched_ = EPOLLIN;
-  reactor_.Add(socket_.get(), this, watched_);
+  if (absl::Status added = poller().Add(socket_.get(), watched_, this); !added.ok()) {
+    return Drop(added);
+  }
   if (address_.is_unix()) {
     if (FinishConnect(0)) Flush();
   } else if (MetItself(socket_.get())) {
@@ -122,7 +124,7 @@ bool StoreLink::FinishConnect(uint32_t events) {
   return true;
 }
 
-void StoreLink::Ready(uint32_t events) {
+void StoreLink::OnEvents(uint32_t events, absl::Time /*now*/) {
   if (!socket_) return;
   if (connecting_ && !FinishConnect(events)) return;
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 && !Read()) return;
@@ -131,20 +133,20 @@ void StoreLink::Ready(uint32_t events) {
 
 // False: the connection is lost.
 bool StoreLink::Read() {
-  std::vector<char>& buffer = reactor_.buffer();
+  auto* const buffer = reinterpret_cast<char*>(poller().read_buffer());
   StoreClientCore::State before = core_.state();
   ssize_t got = -1;
   if (address_.is_unix()) {
-    got = ReceiveWithFiles(socket_.get(), buffer.data(), buffer.size(),
+    got = ReceiveWithFiles(socket_.get(), buffer, Poller::kReadBufferBytes,
                            [this](FileDescriptor file) { core_.ReceiveFile(std::move(file)); });
   } else {
-    got = recv(socket_.get(), buffer.data(), buffer.size(), 0);
+    got = recv(socket_.get(), buffer, Poller::kReadBufferBytes, 0);
   }
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
   absl::Status status;
   if (got == 0) status = absl::UnavailableError("the server closed the connection");
   if (got < 0) status = ErrnoStatus(errno, "receive");
-  if (got > 0) status = core_.Receive({buffer.data(), static_cast<size_t>(got)});
+  if (got > 0) status = core_.Receive({buffer, static_cast<size_t>(got)});
   if (!status.ok()) {
     Drop(status);
     return false;
@@ -189,18 +191,18 @@ void StoreLink::Watch() {
   if (core_.HasOutput()) wanted |= EPOLLOUT;
   if (wanted == watched_) return;
   watched_ = wanted;
-  reactor_.Change(socket_.get(), this, wanted);
+  poller().Change(socket_.get(), wanted, this);
 }
 
 void StoreLink::Drop(const absl::Status& why) {
-  if (socket_) reactor_.Remove(socket_.get());
+  if (socket_) poller().Remove(socket_.get());
   socket_.Reset();
   connecting_ = false;
   last_error_ = why;
   core_.Lost();
   addresses_.Refresh();
   next_dial_ = absl::InfiniteFuture();
-  absl::Time now = reactor_.now();
+  absl::Time now = poller().now();
   if (core_.state() != StoreClientCore::State::kGone) {
     if (give_up_ == absl::InfiniteFuture()) give_up_ = now + options_.reconnect;
     if (now + pause_ >= give_up_) {

@@ -1,4 +1,4 @@
-// A StoreClientCore's connection in a reactor: dials without blocking, dials again when the
+// A StoreClientCore's connection in a poller: dials without blocking, dials again when the
 // connection is lost, moves bytes. For relays, and for programs that simulate many ranks.
 #ifndef WEFT_COLLECTIVES_STORE_RELAY_STORE_LINK_H_
 #define WEFT_COLLECTIVES_STORE_RELAY_STORE_LINK_H_
@@ -11,26 +11,26 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/file_descriptor.h"
+#include "base/poller.h"
 #include "base/socket_address.h"
 #include "collectives/store/client/store_addresses.h"
 #include "collectives/store/client/store_client_core.h"
-#include "collectives/store/protocol/store_reactor.h"
 
 namespace weft::collectives {
 
 struct StoreLinkOptions {
-  std::string address;          // of the server; a name is looked up without holding up the reactor
+  std::string address;          // of the server; a name is looked up without holding up the poller
   StoreAddresses::Finder find;  // says where that is; null: the resolver
   std::optional<SocketAddress> source;  // to dial from; port 0
   absl::Duration connect_timeout = absl::Seconds(30);
   absl::Duration reconnect = absl::Seconds(2);
 };
 
-class StoreLink final : public StoreReactor::Handler {
+class StoreLink final : public PollHandler {
  public:
-  // `changed` is called after the core's state changed or answers came; the reactor, the core and
+  // `changed` is called after the core's state changed or answers came; the poller, the core and
   // what `changed` uses outlive the link.
-  StoreLink(StoreReactor& reactor, StoreClientCore& core, StoreLinkOptions options,
+  StoreLink(Poller& poller, StoreClientCore& core, StoreLinkOptions options,
             std::function<void()> changed);
   ~StoreLink() override;
   StoreLink(const StoreLink&) = delete;
@@ -40,7 +40,7 @@ class StoreLink final : public StoreReactor::Handler {
   void Flush();  // after core.Call()
   void Advance(absl::Time now);
   absl::Time deadline() const { return next_dial_; }
-  void Ready(uint32_t events) override;
+  void OnEvents(uint32_t events, absl::Time now) override;
   absl::StatusOr<SocketAddress> LocalAddress() const;  // of the connection
   // Errors of dialling since the last connection: what there is to say when time is up.
   const absl::Status& last_error() const { return last_error_; }
@@ -52,7 +52,6 @@ class StoreLink final : public StoreReactor::Handler {
   bool Read();
   void Watch();
 
-  StoreReactor& reactor_;
   StoreClientCore& core_;
   const StoreLinkOptions options_;
   const std::function<void()> changed_;

@@ -73,18 +73,16 @@ absl::StatusOr<std::string> AddressTowards(const std::string& root,
   return JoinHostPort(way.first, here.second);
 }
 
-class Relay final : public StoreRelay, private StoreReactor::Handler {
+class Relay final : public StoreRelay {
  public:
   absl::Status Begin(const StoreRelayOptions& options) {
-    WEFT_RETURN_IF_ERROR(reactor_.Open());
-    wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!wake_) return ErrnoStatus(errno, "start a relay");
-    reactor_.Add(wake_.get(), this, EPOLLIN);
-    WEFT_ASSIGN_OR_RETURN(node_, StoreRelayNode::Start(reactor_, options));
+    WEFT_ASSIGN_OR_RETURN(poller_, Poller::Create());
+    WEFT_ASSIGN_OR_RETURN(waker_, PollWaker::Create(*poller_));
+    WEFT_ASSIGN_OR_RETURN(node_, StoreRelayNode::Start(*poller_, options));
     thread_ = std::thread([this] {
       while (!stop_) {
-        node_->Settle(reactor_.now());
-        reactor_.Turn(node_->deadline());
+        node_->Settle(poller_->now());
+        poller_->Sleep(node_->deadline());
       }
     });
     return absl::OkStatus();
@@ -97,19 +95,16 @@ class Relay final : public StoreRelay, private StoreReactor::Handler {
       return;
     }
     stop_ = true;
-    uint64_t one = 1;
-    (void)!write(wake_.get(), &one, sizeof(one));
+    if (waker_ != nullptr) waker_->Wake();  // null: it has not begun
     if (thread_.joinable()) thread_.join();
   }
 
   const std::string& address() const override { return node_->address(); }
 
  private:
-  void Ready(uint32_t) override {}
-
   const pid_t owner_ = getpid();
-  StoreReactor reactor_;
-  FileDescriptor wake_;
+  std::unique_ptr<Poller> poller_;
+  std::unique_ptr<PollWaker> waker_;
   std::unique_ptr<StoreRelayNode> node_;
   std::atomic<bool> stop_ = false;
   std::thread thread_;
@@ -117,13 +112,13 @@ class Relay final : public StoreRelay, private StoreReactor::Handler {
 
 }  // namespace
 
-StoreRelayNode::StoreRelayNode(StoreReactor& reactor, const StoreRelayOptions& options)
+StoreRelayNode::StoreRelayNode(Poller& poller, const StoreRelayOptions& options)
     : root_(options.up),
       publish_(options.publish),
       up_(options.secret, HelloOf(options)),
       table_(&up_, TableOptions(options)),
       core_(CoreOptions(options), &table_),
-      link_(reactor, up_, LinkOptions(options), [this] { touched_ = true; }) {
+      link_(poller, up_, LinkOptions(options), [this] { touched_ = true; }) {
   // Without this the root would not know the names of hosts below an upper relay.
   core_.set_on_hello(
       [this, generation = options.generation, host = options.host](const StoreHello& hello) {
@@ -133,7 +128,7 @@ StoreRelayNode::StoreRelayNode(StoreReactor& reactor, const StoreRelayOptions& o
 }
 
 absl::StatusOr<std::unique_ptr<StoreRelayNode>> StoreRelayNode::Start(
-    StoreReactor& reactor, const StoreRelayOptions& options) {
+    Poller& poller, const StoreRelayOptions& options) {
   std::string listen = options.listen;
   if (listen.empty()) {
     listen = absl::StrCat(kUnixPrefix, "weft-relay-", absl::BytesToHexString(NewStoreId()));
@@ -146,8 +141,8 @@ absl::StatusOr<std::unique_ptr<StoreRelayNode>> StoreRelayNode::Start(
   }
   if (!options.find_up) WEFT_RETURN_IF_ERROR(CheckStoreAddress(options.up));
   WEFT_ASSIGN_OR_RETURN(FileDescriptor listener, ListenForStore(own[0]));
-  std::unique_ptr<StoreRelayNode> node(new StoreRelayNode(reactor, options));
-  node->service_ = std::make_unique<StoreService>(reactor, node->core_, std::move(listener), own[0],
+  std::unique_ptr<StoreRelayNode> node(new StoreRelayNode(poller, options));
+  node->service_ = std::make_unique<StoreService>(poller, node->core_, std::move(listener), own[0],
                                                   kConnectionsMax);
   node->link_.Dial();
   return node;

@@ -13,8 +13,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/poller.h"
 #include "base/socket_address.h"
-#include "collectives/store/protocol/store_reactor.h"
 #include "collectives/store/relay/store_link.h"
 #include "collectives/store/relay/store_relay_table.h"
 #include "collectives/store/server/store_core.h"
@@ -44,13 +44,13 @@ struct StoreRelayOptions {
   std::string publish;
 };
 
-// A relay in somebody's reactor. The reactor outlives it.
+// A relay in somebody's poller. The poller outlives it.
 class StoreRelayNode {
  public:
-  static absl::StatusOr<std::unique_ptr<StoreRelayNode>> Start(StoreReactor& reactor,
+  static absl::StatusOr<std::unique_ptr<StoreRelayNode>> Start(Poller& poller,
                                                                const StoreRelayOptions& options);
 
-  // Once a turn, after the reactor's; cheap where nothing has happened.
+  // Once a turn, after the poller's; cheap where nothing has happened.
   void Settle(absl::Time now);
   absl::Time deadline() const;
   const std::string& address() const { return service_->address(); }
@@ -58,7 +58,7 @@ class StoreRelayNode {
   StoreCore& core() { return core_; }
 
  private:
-  StoreRelayNode(StoreReactor& reactor, const StoreRelayOptions& options);
+  StoreRelayNode(Poller& poller, const StoreRelayOptions& options);
   void Publish();
 
   const std::string root_;  // options' `up`

@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/file_descriptor.h"
 #include "base/log.h"
+#include "base/poller.h"
 #include "base/socket_address.h"
 #include "base/status.h"
-#include "collectives/store/protocol/store_reactor.h"
 #include "collectives/store/server/store_journal.h"
 #include "collectives/store/server/store_service.h"
 
@@ -40,7 +40,7 @@ StoreCoreOptions CoreOptions(const StoreServerOptions& options) {
   return core;
 }
 
-class Server final : public StoreServer, private StoreReactor::Handler {
+class Server final : public StoreServer {
  public:
   Server(StoreServerOptions options, FileDescriptor listener, const SocketAddress& address)
       : options_(std::move(options)),
@@ -51,12 +51,10 @@ class Server final : public StoreServer, private StoreReactor::Handler {
         port_(address.port()) {}
 
   absl::Status Begin() {
-    WEFT_RETURN_IF_ERROR(reactor_.Open());
-    wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!wake_) return ErrnoStatus(errno, "start the store");
+    WEFT_ASSIGN_OR_RETURN(poller_, Poller::Create());
     if (!options_.state_dir.empty()) WEFT_RETURN_IF_ERROR(Recover());
-    reactor_.Add(wake_.get(), this, EPOLLIN);
-    service_ = std::make_unique<StoreService>(reactor_, core_, std::move(listener_),
+    WEFT_ASSIGN_OR_RETURN(waker_, PollWaker::Create(*poller_));
+    service_ = std::make_unique<StoreService>(*poller_, core_, std::move(listener_),
                                               socket_address_, options_.connections_max);
     thread_ = std::thread([this] { Run(); });
     return absl::OkStatus();
@@ -72,8 +70,7 @@ class Server final : public StoreServer, private StoreReactor::Handler {
       std::lock_guard lock(mutex_);
       stop_ = true;
     }
-    uint64_t one = 1;
-    (void)!write(wake_.get(), &one, sizeof(one));
+    if (waker_ != nullptr) waker_->Wake();  // null: it has not begun
     if (thread_.joinable()) thread_.join();
   }
 
@@ -94,11 +91,9 @@ class Server final : public StoreServer, private StoreReactor::Handler {
   }
 
  private:
-  void Ready(uint32_t) override {}  // woken to stop
-
   absl::Status Recover() {
     WEFT_ASSIGN_OR_RETURN(journal_, StoreJournal::Open(options_.state_dir));
-    absl::Time now = reactor_.now();
+    absl::Time now = poller_->now();
     WEFT_RETURN_IF_ERROR(
         journal_->Read([&](const StoreRecord& record) { return core_.Replay(record, now); }));
     core_.Advance(now);
@@ -109,8 +104,9 @@ class Server final : public StoreServer, private StoreReactor::Handler {
 
   void Run() {
     while (true) {
-      reactor_.Turn(std::min(core_.deadline(), service_->deadline()));
-      service_->Settle(reactor_.now(), [this] {
+      ++waits_;
+      poller_->Sleep(std::min(core_.deadline(), service_->deadline()));
+      service_->Settle(poller_->now(), [this] {
         Record();
         Publish();  // who has an answer finds it in the statistics
       });
@@ -164,7 +160,7 @@ class Server final : public StoreServer, private StoreReactor::Handler {
     statistics_.requests = core_.requests();
     statistics_.reads = service_->reads();
     statistics_.writes = service_->writes();
-    statistics_.waits = reactor_.turns();
+    statistics_.waits = waits_;
     statistics_.bytes_sent = service_->bytes_sent();
     turned_.notify_all();
     return stop_;
@@ -172,13 +168,14 @@ class Server final : public StoreServer, private StoreReactor::Handler {
 
   const pid_t owner_ = getpid();
   const StoreServerOptions options_;
-  StoreReactor reactor_;
+  std::unique_ptr<Poller> poller_;
+  std::unique_ptr<PollWaker> waker_;
+  int64_t waits_ = 0;  // rounds of the poller
   StoreCore core_;
   FileDescriptor listener_;
   const SocketAddress socket_address_;
   const std::string address_;
   const int port_;
-  FileDescriptor wake_;
   std::unique_ptr<StoreJournal> journal_;
   bool abandoned_ = false;  // the journal, which could not be written any more
   size_t next_snapshot_ = 0;

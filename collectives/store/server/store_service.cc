@@ -118,10 +118,10 @@ absl::StatusOr<FileDescriptor> ListenForStore(SocketAddress& address, absl::Dura
   return socket;
 }
 
-StoreService::StoreService(StoreReactor& reactor, StoreCore& core, FileDescriptor listener,
+StoreService::StoreService(Poller& poller, StoreCore& core, FileDescriptor listener,
                            const SocketAddress& address, int64_t limit)
-    : owner_(getpid()),
-      reactor_(reactor),
+    : PollHandler(poller),
+      owner_(getpid()),
       core_(core),
       listener_(std::move(listener)),
       spare_(OpenSpare()),
@@ -129,13 +129,18 @@ StoreService::StoreService(StoreReactor& reactor, StoreCore& core, FileDescripto
       local_(address.is_unix()),
       limit_(limit),
       unproven_max_(UnprovenMax(core.memory_limit())) {
-  reactor_.Add(listener_.get(), this, EPOLLIN);
+  Watch(listener_.get(), *this);
+}
+
+void StoreService::Watch(int fd, PollHandler& handler) {
+  const absl::Status added = poller().Add(fd, EPOLLIN, &handler);
+  WEFT_CHECK(added.ok(), added.message());
 }
 
 StoreService::~StoreService() {
   if (getpid() != owner_) return;  // they are our parent's
   auto end = [this](int fd) {
-    reactor_.Remove(fd);
+    poller().Remove(fd);
     shutdown(fd, SHUT_RDWR);
   };
   end(listener_.get());
@@ -143,7 +148,7 @@ StoreService::~StoreService() {
   for (auto& [id, peer] : peers_) end(peer->socket.get());
 }
 
-void StoreService::Ready(uint32_t) {
+void StoreService::OnEvents(uint32_t /*events*/, absl::Time /*now*/) {
   touched_ = true;
   Accept();
 }
@@ -196,9 +201,9 @@ void StoreService::Admit(FileDescriptor socket, const std::string& peer) {
   auto added = std::make_unique<Peer>(this, id, std::move(socket));
   added->watched = EPOLLIN;
   Peer& here = *added;
-  reactor_.Add(here.socket.get(), &here, EPOLLIN);
+  Watch(here.socket.get(), here);
   peers_.emplace(id, std::move(added));
-  core_.connections().Open(id, peer, reactor_.now(), local_);
+  core_.connections().Open(id, peer, poller().now(), local_);
   if (local_) PeerReady(here, EPOLLIN);  // its first words are here, mostly
 }
 
@@ -215,20 +220,20 @@ bool StoreService::EvictOldest(absl::string_view why) {
 
 // Accepting fails for a reason that will stay for a while; the listener stays readable meanwhile.
 void StoreService::Pause(int error) {
-  if (pauses_.Admit(reactor_.now())) {
+  if (pauses_.Admit(poller().now())) {
     WEFT_LOG_WARN("store ", name_,
                   ": cannot accept connections for now: ", ErrnoStatus(error, "accept").message(),
                   "; trying again", pauses_.LeftOut());
   }
-  reactor_.Change(listener_.get(), this, 0);
-  resume_at_ = reactor_.now() + kPause;
+  poller().Change(listener_.get(), 0, this);
+  resume_at_ = poller().now() + kPause;
 }
 
 void StoreService::Resume(absl::Time now) {
   if (now < resume_at_) return;
   resume_at_ = absl::InfiniteFuture();
   if (!spare_) spare_ = OpenSpare();
-  reactor_.Change(listener_.get(), this, EPOLLIN);
+  poller().Change(listener_.get(), EPOLLIN, this);
 }
 
 void StoreService::PeerReady(Peer& peer, uint32_t events) {
@@ -238,11 +243,11 @@ void StoreService::PeerReady(Peer& peer, uint32_t events) {
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
   // An error or a hang-up is reported whether we want input or not.
   if (!core_.connections().WantsInput(peer.id)) return Drop(peer.id);
-  std::vector<char>& buffer = reactor_.buffer();
+  auto* const buffer = reinterpret_cast<char*>(poller().read_buffer());
   ++reads_;
-  ssize_t got = recv(peer.socket.get(), buffer.data(), buffer.size(), 0);
+  ssize_t got = recv(peer.socket.get(), buffer, Poller::kReadBufferBytes, 0);
   if (got > 0) {
-    core_.connections().Receive(peer.id, {buffer.data(), static_cast<size_t>(got)}, reactor_.now());
+    core_.connections().Receive(peer.id, {buffer, static_cast<size_t>(got)}, poller().now());
   } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
     Drop(peer.id);
   }
@@ -251,13 +256,13 @@ void StoreService::PeerReady(Peer& peer, uint32_t events) {
 void StoreService::Drop(uint64_t id) {
   auto found = peers_.find(id);
   if (found == peers_.end()) return;
-  core_.connections().Close(id, reactor_.now());
+  core_.connections().Close(id, poller().now());
   EndLarge(*found->second);
   FileDescriptor& socket = found->second->socket;
-  reactor_.Remove(socket.get());
+  poller().Remove(socket.get());
   shutdown(socket.get(), SHUT_RDWR);  // the peer learns of it though a forked process has a copy
   socket.Reset();
-  reactor_.DeferDelete(std::move(found->second));
+  poller().DeferDelete(std::move(found->second));
   peers_.erase(found);
 }
 
@@ -278,7 +283,7 @@ void StoreService::EndLarge(Peer& peer) {
 
 void StoreService::GiveTurns() {
   if (waiting_.empty()) return;
-  std::erase_if(going_, [now = reactor_.now()](Peer* peer) {
+  std::erase_if(going_, [now = poller().now()](Peer* peer) {
     bool slow = now >= peer->progress + kSlow;
     if (slow) peer->large = Peer::Large::kSlow;
     return slow;
@@ -289,7 +294,7 @@ void StoreService::GiveTurns() {
     if (found == peers_.end()) continue;
     Peer& peer = *found->second;
     peer.large = Peer::Large::kGoes;
-    peer.progress = reactor_.now();
+    peer.progress = poller().now();
     going_.push_back(&peer);
     MarkDirty(peer);
   }
@@ -368,7 +373,7 @@ void StoreService::Write(Peer& peer) {
     if (sent < 0 && (errno == EAGAIN || errno == ETOOMANYREFS)) return;
     if (sent < 0) return Drop(peer.id);
     peer.written += static_cast<size_t>(sent);
-    peer.progress = reactor_.now();
+    peer.progress = poller().now();
     while (!peer.idle() && peer.written >= peer.queue[peer.first].size()) {
       StoreFrameOut& frame = peer.queue[peer.first++];
       peer.written -= frame.size();
@@ -381,7 +386,7 @@ void StoreService::Write(Peer& peer) {
       peer.first = 0;
       if (peer.queue.empty() && peer.queue.capacity() > kKeptFrames) peer.queue.shrink_to_fit();
     }
-    core_.connections().Sent(peer.id, static_cast<size_t>(sent), reactor_.now());
+    core_.connections().Sent(peer.id, static_cast<size_t>(sent), poller().now());
   }
   EndLarge(peer);
 }
@@ -392,13 +397,13 @@ void StoreService::Rewatch(Peer& peer) {
   if (!peer.idle() && peer.large != Peer::Large::kWaits) wanted |= EPOLLOUT;
   if (wanted == peer.watched) return;
   peer.watched = wanted;
-  reactor_.Change(peer.socket.get(), &peer, wanted);
+  poller().Change(peer.socket.get(), wanted, &peer);
 }
 
 void StoreService::Note(const StoreConnections::Closing& closing) {
   ++refused_;
   last_refusal_ = absl::StrCat(closing.peer, ": ", closing.reason);
-  if (!notes_.Admit(reactor_.now())) return;
+  if (!notes_.Admit(poller().now())) return;
   WEFT_LOG_WARN("store ", name_, ": closed the connection of ", last_refusal_, notes_.LeftOut());
 }
 

@@ -1,4 +1,4 @@
-// A StoreCore's listener and connections in a reactor: accepts, reads, writes. All answers of one
+// A StoreCore's listener and connections in a poller: accepts, reads, writes. All answers of one
 // turn go in one write a connection. Large ones, which often all clients get at once, go to a few
 // connections at a time: the first have theirs early, and what lies in the kernel's buffers is
 // bounded, and stays in the processor's cache. A connection that takes nothing for some
@@ -21,9 +21,9 @@
 #include "absl/time/time.h"
 #include "base/file_descriptor.h"
 #include "base/log_throttle.h"
+#include "base/poller.h"
 #include "base/socket_address.h"
 #include "collectives/store/protocol/store_connection.h"
-#include "collectives/store/protocol/store_reactor.h"
 #include "collectives/store/server/store_core.h"
 
 namespace weft::collectives {
@@ -32,21 +32,21 @@ namespace weft::collectives {
 absl::StatusOr<FileDescriptor> ListenForStore(SocketAddress& address,
                                               absl::Duration silence = kStoreSilence);
 
-class StoreService final : public StoreReactor::Handler {
+class StoreService final : public PollHandler {
  public:
-  // The reactor and the core outlive it. `limit`: connections. Where there are that many, or no
+  // The poller and the core outlive it. `limit`: connections. Where there are that many, or no
   // file descriptors left, or connections that have not finished their handshake take half of this
   // process's descriptors or a quarter of the core's memory, the oldest of those is closed for a
   // new one; where there is none, the new one is.
-  StoreService(StoreReactor& reactor, StoreCore& core, FileDescriptor listener,
+  StoreService(Poller& poller, StoreCore& core, FileDescriptor listener,
                const SocketAddress& address, int64_t limit);
   // Ends all connections, though a forked process may have copies of their descriptors.
   ~StoreService() override;
   StoreService(const StoreService&) = delete;
   StoreService& operator=(const StoreService&) = delete;
 
-  void Ready(uint32_t events) override;  // the listener
-  // Once a turn, after the reactor's: writes what the core has to say. `before_writing` is called
+  void OnEvents(uint32_t events, absl::Time now) override;  // the listener
+  // Once a turn, after the poller's: writes what the core has to say. `before_writing` is called
   // when there is something.
   void Settle(absl::Time now, const std::function<void()>& before_writing);
   // When Settle() is due though nothing has happened.
@@ -63,10 +63,12 @@ class StoreService final : public StoreReactor::Handler {
   const std::string& last_refusal() const { return last_refusal_; }
 
  private:
-  struct Peer final : StoreReactor::Handler {
+  struct Peer final : PollHandler {
     Peer(StoreService* owner, uint64_t name, FileDescriptor fd)
-        : service(owner), id(name), socket(std::move(fd)) {}
-    void Ready(uint32_t events) override { service->PeerReady(*this, events); }
+        : PollHandler(owner->poller()), service(owner), id(name), socket(std::move(fd)) {}
+    void OnEvents(uint32_t events, absl::Time /*now*/) override {
+      service->PeerReady(*this, events);
+    }
 
     StoreService* const service;
     const uint64_t id;
@@ -84,6 +86,7 @@ class StoreService final : public StoreReactor::Handler {
     absl::Time progress;  // kGoes: the last write that took something
   };
 
+  void Watch(int fd, PollHandler& handler);
   void Accept();
   void Admit(FileDescriptor socket, const std::string& peer);
   bool EvictOldest(absl::string_view why);
@@ -103,7 +106,6 @@ class StoreService final : public StoreReactor::Handler {
   void TellLeftOut();
 
   const pid_t owner_;
-  StoreReactor& reactor_;
   StoreCore& core_;
   FileDescriptor listener_;
   FileDescriptor spare_;  // given up to accept a connection where no other is left

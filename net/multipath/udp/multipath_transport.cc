@@ -29,7 +29,7 @@ constexpr absl::string_view kAuthenticates = "+mac";
 
 // Makes wait_fd() readable at the next deadline: what a poll() counts in milliseconds is too coarse
 // for pacing and probes.
-class MultipathTransport::Alarm final : public Handler {
+class MultipathTransport::Alarm final : public PollHandler {
  public:
   static absl::StatusOr<std::unique_ptr<Alarm>> Create(Poller& poller) {
     FileDescriptor fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
@@ -54,7 +54,7 @@ class MultipathTransport::Alarm final : public Handler {
   }
 
  private:
-  Alarm(Poller& poller, FileDescriptor fd) : Handler(poller), fd_(std::move(fd)) {}
+  Alarm(Poller& poller, FileDescriptor fd) : PollHandler(poller), fd_(std::move(fd)) {}
   FileDescriptor fd_;
   absl::Time due_ = absl::InfiniteFuture();
 };

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/open_files.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "net/handshake.h"
@@ -31,10 +32,10 @@ bool SetOption(int fd, int level, int name, int value) {
 
 }  // namespace
 
-class UdpSockets::Socket final : public Handler {
+class UdpSockets::Socket final : public PollHandler {
  public:
   Socket(UdpSockets& all, FileDescriptor fd)
-      : Handler(all.poller_), all_(all), fd_(std::move(fd)), headers_(kSlots) {}
+      : PollHandler(all.poller_), all_(all), fd_(std::move(fd)), headers_(kSlots) {}
   ~Socket() override { poller().Remove(fd_.get()); }
   int fd() const { return fd_.get(); }
   bool is_empty() const { return used_ == 0; }

@@ -24,10 +24,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/poller.h"
 #include "base/units.h"
 #include "net/multipath/udp/datagram.h"
 #include "net/multipath/udp/reader.h"
-#include "net/tcp/poller.h"
 #include "net/tcp/socket.h"
 
 namespace weft::net::multipath {

@@ -34,7 +34,7 @@ absl::Time Now(const Clock* clock) {
 
 Wire::Wire(Poller& poller, const OpenPaths& open, const WireOptions& options, bool is_connector,
            WireOwner& owner)
-    : Handler(poller), options_(options), is_connector_(is_connector), owner_(&owner) {
+    : PollHandler(poller), options_(options), is_connector_(is_connector), owner_(&owner) {
   Nonce random = NewNonce();
   std::copy_n(random.begin(), nonce_.size(), nonce_.begin());
   // What strangers send before the peer is known must not fit either.

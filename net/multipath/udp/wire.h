@@ -25,12 +25,12 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/poller.h"
 #include "net/multipath/receiver.h"
 #include "net/multipath/sender.h"
 #include "net/multipath/udp/datagram.h"
 #include "net/multipath/udp/link_paths.h"
 #include "net/tcp/frame.h"
-#include "net/tcp/poller.h"
 #include "net/tcp/stream.h"
 
 namespace weft::net::multipath {
@@ -72,7 +72,7 @@ struct WireOptions {
   const Clock* clock = nullptr;  // null: the system's
 };
 
-class Wire final : public Handler, private DatagramOwner, private MessageSink {
+class Wire final : public PollHandler, private DatagramOwner, private MessageSink {
  public:
   Wire(Poller& poller, const OpenPaths& open, const WireOptions& options, bool is_connector,
        WireOwner& owner);

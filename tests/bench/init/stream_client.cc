@@ -14,7 +14,7 @@
 namespace weft::init {
 
 StreamClient::~StreamClient() {
-  if (socket_) setup_.reactor->Remove(socket_.get());
+  if (socket_) poller().Remove(socket_.get());
 }
 
 void StreamClient::Exchange(const std::string& key, int /*rank*/, int /*size*/,
@@ -46,8 +46,7 @@ absl::Status StreamClient::Open() {
   }
   connecting_ = true;
   watched_ = EPOLLOUT;
-  setup_.reactor->Add(socket_.get(), this, watched_);
-  return absl::OkStatus();
+  return poller().Add(socket_.get(), watched_, this);
 }
 
 absl::Status StreamClient::FinishConnect() {
@@ -62,7 +61,7 @@ absl::Status StreamClient::FinishConnect() {
   return absl::OkStatus();
 }
 
-void StreamClient::Ready(uint32_t events) {
+void StreamClient::OnEvents(uint32_t events, absl::Time /*now*/) {
   if (!socket_) return;
   busy_ = true;
   absl::Status status;
@@ -74,12 +73,12 @@ void StreamClient::Ready(uint32_t events) {
 }
 
 absl::Status StreamClient::Read() {
-  std::vector<char>& buffer = setup_.reactor->buffer();
-  ssize_t got = recv(socket_.get(), buffer.data(), buffer.size(), 0);
+  auto* const buffer = reinterpret_cast<char*>(poller().read_buffer());
+  ssize_t got = recv(socket_.get(), buffer, Poller::kReadBufferBytes, 0);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return absl::OkStatus();
   if (got < 0) return ErrnoStatus(errno, "receive");
   if (got == 0) return absl::UnavailableError("the server closed the connection");
-  return Consume({buffer.data(), static_cast<size_t>(got)});
+  return Consume({buffer, static_cast<size_t>(got)});
 }
 
 void StreamClient::Write(absl::string_view bytes) {
@@ -107,7 +106,7 @@ absl::Status StreamClient::Flush() {
   }
   if (wanted != watched_) {
     watched_ = wanted;
-    setup_.reactor->Change(socket_.get(), this, wanted);
+    poller().Change(socket_.get(), wanted, this);
   }
   return absl::OkStatus();
 }
@@ -117,7 +116,7 @@ void StreamClient::Connected() {
 }
 
 void StreamClient::Drop(const absl::Status& why) {
-  if (socket_) setup_.reactor->Remove(socket_.get());
+  if (socket_) poller().Remove(socket_.get());
   socket_.Reset();
   connecting_ = false;
   if (auto connected = std::exchange(connected_, nullptr)) connected(why);

@@ -10,13 +10,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/file_descriptor.h"
+#include "base/poller.h"
 #include "tools/init/client.h"
 
 namespace weft::init {
 
-class StreamClient : public Client, private collectives::StoreReactor::Handler {
+class StreamClient : public Client, private PollHandler {
  public:
-  explicit StreamClient(const ClientSetup& setup) : setup_(setup) {}
+  explicit StreamClient(const ClientSetup& setup) : PollHandler(*setup.poller), setup_(setup) {}
   ~StreamClient() override;
 
   void Start(std::function<void(const absl::Status&)> connected) override;
@@ -42,7 +43,7 @@ class StreamClient : public Client, private collectives::StoreReactor::Handler {
   int64_t received_ = 0;
 
  private:
-  void Ready(uint32_t events) override;
+  void OnEvents(uint32_t events, absl::Time now) override;
   absl::Status Open();
   absl::Status FinishConnect();
   absl::Status Read();
@@ -53,7 +54,7 @@ class StreamClient : public Client, private collectives::StoreReactor::Handler {
   std::function<void(const absl::Status&)> connected_;
   FileDescriptor socket_;
   bool connecting_ = false;
-  bool busy_ = false;  // within Ready(), which flushes at its end
+  bool busy_ = false;  // within OnEvents(), which flushes at its end
   uint32_t watched_ = 0;
   std::string out_;
   size_t written_ = 0;  // of it
