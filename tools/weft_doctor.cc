@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,7 +13,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -22,16 +20,13 @@
 #include "net/cc/registry.h"
 #include "net/roce/tuning.h"
 #include "tools/command_line.h"
-#include "tools/doctor/checks.h"
-#include "tools/doctor/node.h"
-#include "tools/doctor/pairs.h"
+#include "tools/doctor/examination.h"
 #include "tools/doctor/report.h"
 #include "tools/job/job.h"
 
 namespace weft::doctor {
 namespace {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr const char* kFooter = R"(Examples:
@@ -70,56 +65,22 @@ absl::StatusOr<int> Finish(const Options& options, const std::string& text,
   return ExitStatus(findings, options.strict);
 }
 
-absl::StatusOr<int> ExamineHost(const Options& options, absl::Duration watch) {
-  if (std::error_code error; !std::filesystem::is_directory(options.root + "/sys", error)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--root ", options.root, ": there is no folder sys in it, as a copy of a host has"));
+absl::StatusOr<int> RunHost(const Options& options, absl::Duration watch) {
+  if (watch > absl::ZeroDuration() && isatty(STDERR_FILENO) != 0) {
+    absl::FPrintF(stderr, "watching the counters for %s\n", absl::FormatDuration(watch));
   }
-  WEFT_ASSIGN_OR_RETURN(Node node, ReadNode(options.root));
-  Findings findings = Examine(node);
-  if (watch > absl::ZeroDuration()) {
-    if (isatty(STDERR_FILENO) != 0) {
-      absl::FPrintF(stderr, "watching the counters for %s\n", absl::FormatDuration(watch));
-    }
-    absl::SleepFor(watch);
-    WEFT_ASSIGN_OR_RETURN(auto devices, net::ReadRdmaDevices(options.root));
-    CheckGrowth(CountersOf(node.devices), CountersOf(devices), watch, findings);
-  }
-  return Finish(options, NodeText(node), findings, NodeJson(node));
+  WEFT_ASSIGN_OR_RETURN(const HostExamination host, ExamineHost(options.root, watch));
+  return Finish(options, NodeText(host.node), host.findings, NodeJson(host.node));
 }
 
-// What one rank tells the others: its host, what is wrong with it, and how its sends went.
-std::string PartOf(const Node& node, const Findings& findings,
-                   const std::vector<Direction>& directions) {
-  ordered_json part = NodeJson(node);
-  AddFindings(findings, part);
-  part["pairs"] = PairsJson(directions);
-  return part.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-absl::StatusOr<int> ExamineJob(const Options& options) {
-  WEFT_ASSIGN_OR_RETURN(Node node, ReadNode(options.root));
-  WEFT_ASSIGN_OR_RETURN(job::Joined joined, job::Join(options.settings, "weft-doctor"));
-  const int rank = joined.environment.rank.value(), ranks = joined.environment.world_size;
-  if (ranks < 2) {
-    return absl::FailedPreconditionError(
-        "pairs needs at least two ranks: weft-run -n 2 -- weft-doctor pairs, or --ranks 2");
-  }
-  const absl::Time start = absl::Now();
-  WEFT_ASSIGN_OR_RETURN(std::vector<Direction> mine, TestPairs(joined, options.pairs));
-  WEFT_ASSIGN_OR_RETURN(auto devices, net::ReadRdmaDevices(options.root));
-  Findings own = Examine(node);
-  CheckGrowth(CountersOf(node.devices), CountersOf(devices), absl::Now() - start, own);
-  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> parts,
-                        joined.store->AllGather("weft-doctor/parts", rank, ranks,
-                                                PartOf(node, own, mine), absl::Minutes(10)));
-  // Every rank judges, so that all exit alike; rank 0 speaks.
-  WEFT_ASSIGN_OR_RETURN(JobParts job, JobParts::Parse(parts));
-  const Findings findings = job.Judge();
-  if (rank != 0) return ExitStatus(findings, options.strict);
-  ordered_json report = {{"ranks", ranks}, {"hosts", job.names}};
+// Every rank judges, so that all exit alike; rank 0 speaks.
+absl::StatusOr<int> RunJob(const Options& options) {
+  WEFT_ASSIGN_OR_RETURN(const JobExamination job,
+                        ExamineJob(options.settings, options.root, options.pairs));
+  if (job.rank != 0) return ExitStatus(job.findings, options.strict);
+  ordered_json report = {{"ranks", job.hosts.size()}, {"hosts", job.hosts}};
   report["pairs"] = PairsJson(job.directions);
-  return Finish(options, PairsText(job.directions, job.names), findings, std::move(report));
+  return Finish(options, PairsText(job.directions, job.hosts), job.findings, std::move(report));
 }
 
 // A controller's words, or the file of weft-cc that holds them.
@@ -210,7 +171,7 @@ absl::StatusOr<int> RunPairs(Options& options, const std::string& size, const st
     WEFT_RETURN_IF_ERROR(options.settings.SetPair(pair, "--set"));
   }
   if (options.ranks > 0) return job::BecomeLauncher(options.ranks, argc, argv);
-  return ExamineJob(options);
+  return RunJob(options);
 }
 
 int Main(int argc, char** argv) {
@@ -257,7 +218,7 @@ int Main(int argc, char** argv) {
   if (pairs->parsed()) return Report(RunPairs(options, size, timeout, settings, argc, argv));
   if (nics->parsed()) return Report(TuneNics(options));
   absl::StatusOr<absl::Duration> watch = ParseDuration("--watch", options.watch);
-  return Report(watch.ok() ? ExamineHost(options, *watch) : watch.status());
+  return Report(watch.ok() ? RunHost(options, *watch) : watch.status());
 }
 
 }  // namespace

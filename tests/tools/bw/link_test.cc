@@ -14,10 +14,10 @@
 #include "tests/run_program.h"
 #include "tests/scratch_folder.h"
 #include "tools/bw/link/check_pattern.h"
+#include "tools/bw/link/command_line.h"
 #include "tools/bw/link/flows.h"
 #include "tools/bw/link/key.h"
 #include "tools/bw/link/limit.h"
-#include "tools/bw/link/options.h"
 #include "tools/bw/link/steps.h"
 
 namespace weft::link_bw {

@@ -4,19 +4,15 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <set>
+#include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
-#include "tools/bw/link/bootstrap.h"
+#include "tools/bw/link/command_line.h"
 #include "tools/bw/link/flows.h"
-#include "tools/bw/link/host_facts.h"
-#include "tools/bw/link/measure.h"
-#include "tools/bw/link/measured_links.h"
+#include "tools/bw/link/measurement.h"
 #include "tools/bw/link/options.h"
 #include "tools/bw/link/report.h"
 #include "tools/job/job.h"
@@ -52,65 +48,39 @@ class ProgressLine {
   const absl::Duration each_;
 };
 
-// The client, or the last rank, says what is done: a server needs no options of its own.
-absl::Status Agree(Bootstrap& bootstrap, Options& options) {
-  const nlohmann::json mine = options.load.ToJson();
-  WEFT_ASSIGN_OR_RETURN(auto all, bootstrap.AllGatherJson(mine, [] { usleep(1000); }));
-  WEFT_ASSIGN_OR_RETURN(options.load, Load::FromJson(all.back()));
-  return absl::OkStatus();
-}
+class Printer final : public MeasurementObserver {
+ public:
+  explicit Printer(const Options& options) : options_(options) {}
 
-std::vector<std::vector<Flow>> RoundsOf(const Load& load, std::vector<Flow> flows) {
-  if (!load.in_turn || load.test == Test::kSteps) return {std::move(flows)};
-  std::vector<std::vector<Flow>> rounds;
-  rounds.reserve(flows.size());
-  for (const Flow& flow : flows) rounds.push_back({flow});
-  return rounds;
-}
-
-absl::StatusOr<int> RunRank(Options options) {
-  WEFT_ASSIGN_OR_RETURN(Bootstrap bootstrap, Bootstrap::Join(options));
-  WEFT_RETURN_IF_ERROR(Agree(bootstrap, options));
-  const Load& load = options.load;
-  WEFT_ASSIGN_OR_RETURN(std::vector<Flow> flows, FlowsOf(load, bootstrap.ranks()));
-  std::set<int> targets, sources;
-  for (const Flow& flow : flows) {
-    const bool answers = load.test == Test::kLatency;
-    if (flow.from == bootstrap.rank() || (answers && flow.to == bootstrap.rank())) {
-      targets.insert(flow.from == bootstrap.rank() ? flow.to : flow.from);
-    }
-    if (flow.to == bootstrap.rank() || (answers && flow.from == bootstrap.rank())) {
-      sources.insert(flow.to == bootstrap.rank() ? flow.from : flow.to);
-    }
+  void OnBegin(const Load& load, int ranks, bool speaks, size_t rows,
+               const std::string& links) override {
+    options_.load = load;
+    report_.emplace(options_, ranks, !speaks);
+    progress_.emplace(speaks, load, rows);
+    report_->Begin(links);
   }
-  WEFT_ASSIGN_OR_RETURN(auto links,
-                        MeasuredLinks::Create(bootstrap, load, options.settings, targets, sources));
-  RankUse host;
-  LearnHost(links->transport().address(), host);
-
-  // Whoever was told what to do says what came of it: the client, and in a job rank 0.
-  const bool speaks = bootstrap.rank() == (options.host.empty() ? 0 : 1);
-  Report report(options, bootstrap.ranks(), !speaks);
-  WEFT_ASSIGN_OR_RETURN(auto descriptions,
-                        bootstrap.AllGather(links->Describe(), [&] { links->Serve(); }));
-  std::string all_links;
-  for (const std::string& part : descriptions) all_links += part;
-  report.Begin(all_links);
-  const std::vector<std::vector<Flow>> rounds = RoundsOf(load, flows);
-  size_t left = rounds.size() * load.sizes.size();
-  ProgressLine progress(speaks, load, left);
-  for (Bytes size : load.sizes) {
-    for (const std::vector<Flow>& round : rounds) {
-      progress.Next(size);
-      WEFT_ASSIGN_OR_RETURN(Row row, MeasureSize(bootstrap, *links, load, round, size, host));
-      progress.Clear();
-      report.Add(row, --left == 0);
-    }
+  void OnSize(Bytes size) override { progress_->Next(size); }
+  void OnRow(const Row& row, bool last) override {
+    progress_->Clear();
+    report_->Add(row, last);
   }
-  WEFT_RETURN_IF_ERROR(bootstrap.AllGather("", [&] { links->Serve(); }).status());
-  WEFT_RETURN_IF_ERROR(report.End());
-  if (report.wrong() > 0) return EXIT_FAILURE;
-  return report.limits_kept() ? EXIT_SUCCESS : kLimitMissed;
+
+  absl::StatusOr<int> End() {
+    WEFT_RETURN_IF_ERROR(report_->End());
+    if (report_->wrong() > 0) return EXIT_FAILURE;
+    return report_->limits_kept() ? EXIT_SUCCESS : kLimitMissed;
+  }
+
+ private:
+  Options options_;
+  std::optional<Report> report_;
+  std::optional<ProgressLine> progress_;
+};
+
+absl::StatusOr<int> RunRank(const Options& options) {
+  Printer printer(options);
+  WEFT_RETURN_IF_ERROR(MeasureLinks(options, printer));
+  return printer.End();
 }
 
 absl::StatusOr<int> Start(const Options& options, int argc, char** argv) {
