@@ -15,7 +15,6 @@
 #include "collectives/data_type.h"
 #include "collectives/rendezvous/fast_init.h"
 #include "collectives/store/client/store_client.h"
-#include "collectives/store/server/store_server.h"
 #include "net/secret.h"
 #include "tools/init/measure.h"
 #include "tools/init/process.h"
@@ -206,22 +205,10 @@ NcclMeasurement Summarise(const Seen* seen, int ranks) {
 absl::StatusOr<NcclMeasurement> MeasureNccl(const Options& options) {
   WEFT_ASSIGN_OR_RETURN(SharedArray<Seen> seen, MapArray<Seen>(options.ranks));
   net::JobSecret secret = net::NewJobSecret();
-  Processes processes;
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    auto body = [&, rank](int socket) {
-      RunWhenTold(socket, [&](const std::string& at) {
+  const absl::Status status =
+      RunRanks(options.ranks, secret, 2 * options.timeout, [&](int rank, const std::string& at) {
         return NcclRank(options, rank, seen[rank]).Run(at, secret);
       });
-    };
-    WEFT_ASSIGN_OR_RETURN(auto process, Process::Start(body));
-    processes.push_back(std::move(process));
-  }
-  collectives::StoreServerOptions server;
-  server.core.secret = secret;
-  WEFT_ASSIGN_OR_RETURN(auto store, collectives::StoreServer::Start(server));
-  for (const auto& process : processes) process->Tell(store->address());
-  absl::Status status = AwaitAll(processes, "ok", 2 * options.timeout, [] {});
-  processes.clear();
   NcclMeasurement m = Summarise(seen.get(), options.ranks);
   bool absent =
       std::any_of(seen.get(), seen.get() + options.ranks, [](const Seen& s) { return s.absent; });

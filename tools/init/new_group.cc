@@ -14,7 +14,6 @@
 #include "collectives/communicator.h"
 #include "collectives/endpoint.h"
 #include "collectives/store/client/store_client.h"
-#include "collectives/store/server/store_server.h"
 #include "net/secret.h"
 #include "tools/init/measure.h"
 #include "tools/init/process.h"
@@ -106,22 +105,10 @@ absl::StatusOr<NewGroupMeasurement> MeasureNewGroup(const Options& options) {
   RaiseOpenFilesLimit();
   WEFT_ASSIGN_OR_RETURN(SharedArray<Times> times, MapArray<Times>(options.ranks));
   net::JobSecret secret = net::NewJobSecret();
-  Processes processes;
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    auto body = [&, rank](int socket) {
-      RunWhenTold(socket, [&](const std::string& at) {
+  const absl::Status status =
+      RunRanks(options.ranks, secret, 2 * options.timeout, [&](int rank, const std::string& at) {
         return Join(options, secret, rank, at, times[rank]);
       });
-    };
-    WEFT_ASSIGN_OR_RETURN(auto process, Process::Start(body));
-    processes.push_back(std::move(process));
-  }
-  collectives::StoreServerOptions server;
-  server.core.secret = secret;
-  WEFT_ASSIGN_OR_RETURN(auto store, collectives::StoreServer::Start(server));
-  for (const auto& process : processes) process->Tell(store->address());
-  absl::Status status = AwaitAll(processes, "ok", 2 * options.timeout, [] {});
-  processes.clear();
   NewGroupMeasurement m = Summarise(times.get(), options.ranks);
   WEFT_RETURN_IF_ERROR(status);
   return m;

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "collectives/store/server/store_server.h"
 
 namespace weft::init {
 
@@ -102,6 +103,25 @@ void RunWhenTold(int socket, const std::function<absl::Status(const std::string&
   if (got <= 0) return;
   SayOutcome(socket, run(std::string(told.data(), static_cast<size_t>(got))));
   (void)!read(socket, told.data(), 1);
+}
+
+absl::Status RunRanks(int ranks, const net::JobSecret& secret, absl::Duration timeout,
+                      const std::function<absl::Status(int rank, const std::string& store)>& run) {
+  Processes processes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto body = [&, rank](int socket) {
+      RunWhenTold(socket, [&](const std::string& at) { return run(rank, at); });
+    };
+    WEFT_ASSIGN_OR_RETURN(auto process, Process::Start(body));
+    processes.push_back(std::move(process));
+  }
+  collectives::StoreServerOptions server;
+  server.core.secret = secret;
+  WEFT_ASSIGN_OR_RETURN(auto store, collectives::StoreServer::Start(server));
+  for (const auto& process : processes) process->Tell(store->address());
+  const absl::Status status = AwaitAll(processes, "ok", timeout, [] {});
+  processes.clear();
+  return status;
 }
 
 }  // namespace weft::init

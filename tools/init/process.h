@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/file_descriptor.h"
+#include "net/transport.h"
 
 namespace weft::init {
 
@@ -39,6 +40,11 @@ using Processes = std::vector<std::unique_ptr<Process>>;
 // called a few times a second.
 absl::Status AwaitAll(const Processes& processes, absl::string_view word, absl::Duration timeout,
                       const std::function<void()>& tick);
+
+// Runs `run` in as many processes as there are ranks, each with the address of a store that this
+// process serves them, and waits until all are through; the first error is returned.
+absl::Status RunRanks(int ranks, const net::JobSecret& secret, absl::Duration timeout,
+                      const std::function<absl::Status(int rank, const std::string& store)>& run);
 
 // What a process says: a line.
 void Say(int socket, const std::string& line);
