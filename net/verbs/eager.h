@@ -88,7 +88,7 @@ class EagerReceives {
     untold_ = 0;
     return matched_;
   }
-  bool OwesWord() const { return untold_ >= EagerRecord::kWindow / 4; }
+  bool HasUnreported() const { return untold_ >= EagerRecord::kWindow / 4; }
   void Clear();
 
  private:

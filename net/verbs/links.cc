@@ -366,7 +366,7 @@ void VerbsReceiveLink::OnRoom() {
   }
   if (urgent_ > 0) WriteClears();
   SendQueued();
-  if (eager_.OwesWord()) wire_.SayTaken();
+  if (eager_.HasUnreported()) wire_.SendTaken();
   while (!released_.empty() && wire_.HasRoom()) {
     EntryHeader entry;
     entry.kind = EntryKind::kRelease;

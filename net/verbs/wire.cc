@@ -18,8 +18,8 @@ namespace {
 
 // The other side is told what was taken when a quarter of its ring waits for that, or so late that
 // it is nearly always told by what goes there anyway. Only room in the ring depends on it.
-constexpr uint64_t kTellAt = kRingSlots / 4;
-constexpr absl::Duration kTellAfter = absl::Milliseconds(10);
+constexpr uint64_t kTakenAt = kRingSlots / 4;
+constexpr absl::Duration kTakenAfter = absl::Milliseconds(10);
 // A link's turn hands its messages over, the next round posts them.
 constexpr int kRoundsBehind = 2;
 
@@ -252,20 +252,20 @@ absl::Status VerbsWire::Post(uint64_t number, int index) {
   entry.delivered = false;
   entry.since = shared_.now;
   told_ = in_.base;
-  word_due_ = absl::InfiniteFuture();
+  taken_due_ = absl::InfiniteFuture();
   return lanes_.Post(index, absl::MakeConstSpan(writes.data(), count), number);
 }
 
-bool VerbsWire::MaySayWord() const {
-  return ready_ && !silent_ && (in_.base != told_ || word_wanted_) && sent_.waiting() == 0 &&
+bool VerbsWire::MaySendTaken() const {
+  return ready_ && !silent_ && (in_.base != told_ || taken_wanted_) && sent_.waiting() == 0 &&
          sent_.outstanding() < kRingSlots && lanes_.Live() > 0;
 }
 
 // What was taken travels with whatever goes the other way. If nothing does for long, alone.
-void VerbsWire::SayWhatWasTaken() {
-  if (in_.base - told_ < kTellAt && shared_.now < word_due_ && !word_wanted_) return;
-  if (!MaySayWord()) return;
-  word_wanted_ = false;
+void VerbsWire::SendTakenWhenDue() {
+  if (in_.base - told_ < kTakenAt && shared_.now < taken_due_ && !taken_wanted_) return;
+  if (!MaySendTaken()) return;
+  taken_wanted_ = false;
   EntryHeader header;
   header.kind = EntryKind::kTaken;
   owner_.FillTaken(&header);
@@ -310,7 +310,7 @@ bool VerbsWire::OnTurn(absl::Time now) {
   Flush(/*in_turn=*/true);
   if (ended()) return true;
   if (leads_ && ready_) selection_.Search(sent_.waiting() > 0);
-  SayWhatWasTaken();
+  SendTakenWhenDue();
   Watch();
   return sent_.waiting() != before;
 }
@@ -372,7 +372,7 @@ absl::Status VerbsWire::Take(uint64_t number) {
   if (header.kind == EntryKind::kTaken) {
     return leads_ ? owner_.OnEntry(header, nullptr) : absl::OkStatus();
   }
-  word_due_ = std::min(word_due_, shared_.now + kTellAfter);
+  taken_due_ = std::min(taken_due_, shared_.now + kTakenAfter);
   const size_t small_most = header.kind == EntryKind::kEager ? eager_max_ : kEntryPayloadMax;
   if (CarriesPayload(header) && header.length > small_most) {
     return absl::InvalidArgumentError(

@@ -84,8 +84,8 @@ class VerbsWire final : public PollHandler, private LaneSetOwner {
   void WakeUp() { WantTurn(); }  // for a turn, and OnRoom()
   void WakeAt(absl::Time when);  // at the latest
   // By an entry kTaken, as soon as there is room for one.
-  void SayTaken() {
-    if (!silent_ && !std::exchange(word_wanted_, true)) WantTurn();
+  void SendTaken() {
+    if (!silent_ && !std::exchange(taken_wanted_, true)) WantTurn();
   }
   bool ready() const { return ready_; }
   const absl::Status& failure() const { return failure_; }  // OK, or what OnWireBroken() will say
@@ -110,8 +110,8 @@ class VerbsWire final : public PollHandler, private LaneSetOwner {
   void Flush(bool in_turn);
   absl::Status Post(uint64_t number, int lane);
   void NoteDelivered(SentEntry& entry);
-  bool MaySayWord() const;
-  void SayWhatWasTaken();
+  bool MaySendTaken() const;
+  void SendTakenWhenDue();
   void OnDeviceDelivered(int lane, uint64_t number) override;
 
   // Receiving (wire.cc).
@@ -155,8 +155,8 @@ class VerbsWire final : public PollHandler, private LaneSetOwner {
   ArrivalRecord in_;
   uint64_t told_ = 0;  // in_.base, as far as the other side knows
   // When it is told of what came since, other than kTaken, if nothing goes there before.
-  absl::Time word_due_ = absl::InfiniteFuture();
-  bool word_wanted_ = false, silent_ = false;
+  absl::Time taken_due_ = absl::InfiniteFuture();
+  bool taken_wanted_ = false, silent_ = false;
   int rounds_behind_ = 0;                          // see OnTurn()
   std::vector<std::pair<int, std::string>> lost_;  // lanes, outside of a turn, and why
 

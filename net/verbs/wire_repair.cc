@@ -61,7 +61,7 @@ void VerbsWire::WakeAt(absl::Time when) {
 void VerbsWire::Watch() {
   if (ended() || !ready_) return;
   absl::Time next = lanes_.NextDeadline();
-  if (MaySayWord()) next = std::min(next, word_due_);
+  if (MaySendTaken()) next = std::min(next, taken_due_);
   if (sent_.outstanding() > 0 || (trouble_.is_there() && lanes_.AnyDown())) {
     next = std::min(next, shared_.now + look_every_);
   }

@@ -142,10 +142,10 @@ TEST(EagerMatching, NoMoreThanAWindowGoesBeyondTheFirstThatIsNotMatched) {
     ASSERT_TRUE(receives.NoteArrived(&number).ok());
     if (i > 0) receives.NoteMatched(number);
   }
-  EXPECT_TRUE(receives.OwesWord());
+  EXPECT_TRUE(receives.HasUnreported());
   ASSERT_TRUE(sends.NoteMatched(receives.Tell()).ok());
   EXPECT_FALSE(sends.HasCredit());
-  EXPECT_FALSE(receives.OwesWord());
+  EXPECT_FALSE(receives.HasUnreported());
   receives.NoteMatched(0);
   ASSERT_TRUE(sends.NoteMatched(receives.Tell()).ok());
   EXPECT_TRUE(sends.HasCredit());
