@@ -44,7 +44,7 @@ class CommunicatorImpl final : public Communicator {
   }
   ~CommunicatorImpl() override { endpoint_->Leave(group_); }
 
-  Rank rank() const override { return Rank(group_->rank); }
+  GroupRank rank() const override { return GroupRank(group_->rank); }
   int size() const override { return static_cast<int>(group_->ranks.size()); }
   const std::string& name() const override { return group_->name; }
   absl::Status status() const override {
@@ -64,18 +64,19 @@ class CommunicatorImpl final : public Communicator {
     return Run(Spec(CollectiveKind::kReduceScatter, count), input, output, type, op);
   }
   WorkPtr Broadcast(const void* input, void* output, size_t count, DataType type,
-                    Rank root) override {
+                    GroupRank root) override {
     return Run(Spec(CollectiveKind::kBroadcast, count, root), input, output, type);
   }
   WorkPtr Reduce(const void* input, void* output, size_t count, DataType type, ReduceOp op,
-                 Rank root) override {
+                 GroupRank root) override {
     return Run(Spec(CollectiveKind::kReduce, count, root), input, output, type, op);
   }
-  WorkPtr Gather(const void* input, void* output, size_t count, DataType type, Rank root) override {
+  WorkPtr Gather(const void* input, void* output, size_t count, DataType type,
+                 GroupRank root) override {
     return Run(Spec(CollectiveKind::kGather, count, root), input, output, type);
   }
   WorkPtr Scatter(const void* input, void* output, size_t count, DataType type,
-                  Rank root) override {
+                  GroupRank root) override {
     return Run(Spec(CollectiveKind::kScatter, count, root), input, output, type);
   }
   WorkPtr AllToAll(const void* input, void* output, size_t count, DataType type) override {
@@ -91,27 +92,27 @@ class CommunicatorImpl final : public Communicator {
     return Run(Spec(CollectiveKind::kBarrier, 0), nullptr, nullptr, DataType::kUint8);
   }
 
-  WorkPtr Send(const void* data, size_t bytes, Rank peer, uint32_t tag) override {
+  WorkPtr Send(const void* data, size_t bytes, GroupRank peer, uint32_t tag) override {
     return Message(true, const_cast<void*>(data), bytes, peer, tag);
   }
-  WorkPtr Receive(void* data, size_t bytes, Rank peer, uint32_t tag) override {
+  WorkPtr Receive(void* data, size_t bytes, GroupRank peer, uint32_t tag) override {
     return Message(false, data, bytes, peer, tag);
   }
   WorkPtr ReceiveAny(void* data, size_t bytes, uint32_t tag) override {
-    return Message(false, data, bytes, Rank(kAnyRank), tag);
+    return Message(false, data, bytes, GroupRank(kAnyRank), tag);
   }
   void SetPriority(Priority priority) override {
     priority_.store(priority, std::memory_order_relaxed);
   }
   void Abort(absl::Status reason) override { endpoint_->Abort(group_, std::move(reason)); }
-  absl::StatusOr<std::unique_ptr<Communicator>> Shrink(absl::Span<const Rank> excluded,
+  absl::StatusOr<std::unique_ptr<Communicator>> Shrink(absl::Span<const GroupRank> excluded,
                                                        absl::string_view name) override;
 
  private:
   static constexpr size_t kPlansMax = 64;
   static constexpr int kAllRanks = -2, kAnyRank = -1;
 
-  CollectiveSpec Spec(CollectiveKind kind, size_t count, Rank root = Rank(0)) const {
+  CollectiveSpec Spec(CollectiveKind kind, size_t count, GroupRank root = GroupRank(0)) const {
     CollectiveSpec spec;
     spec.kind = kind;
     spec.size = size();
@@ -123,7 +124,7 @@ class CommunicatorImpl final : public Communicator {
   }
   WorkPtr Run(CollectiveSpec spec, const void* input, void* output, DataType type,
               ReduceOp op = ReduceOp::kSum);
-  WorkPtr Message(bool sends, void* data, size_t bytes, Rank peer, uint32_t tag);
+  WorkPtr Message(bool sends, void* data, size_t bytes, GroupRank peer, uint32_t tag);
   absl::Status Check(const CollectiveSpec& spec, const void* input, const void* output,
                      DataType type, ReduceOp op) const;
   // With mutex_ held. The most recently used come first.
@@ -304,7 +305,8 @@ WorkPtr CommunicatorImpl::AllToAllV(const void* input, absl::Span<const size_t> 
   return Run(std::move(spec), input, output, type);
 }
 
-WorkPtr CommunicatorImpl::Message(bool sends, void* data, size_t bytes, Rank peer, uint32_t tag) {
+WorkPtr CommunicatorImpl::Message(bool sends, void* data, size_t bytes, GroupRank peer,
+                                  uint32_t tag) {
   const int64_t start_ns = SystemClock::Nanoseconds();
   const bool any = !sends && peer.value() == kAnyRank && size() > 1;
   if (!any && (peer.value() < 0 || peer.value() >= size() || peer.value() == group_->rank)) {
@@ -325,10 +327,10 @@ WorkPtr CommunicatorImpl::Message(bool sends, void* data, size_t bytes, Rank pee
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> CommunicatorImpl::Shrink(
-    absl::Span<const Rank> excluded, absl::string_view name) {
+    absl::Span<const GroupRank> excluded, absl::string_view name) {
   std::vector<Rank> ranks;
   std::vector<int> kept, out;
-  for (Rank rank : excluded) {
+  for (GroupRank rank : excluded) {
     if (rank.value() < 0 || rank.value() >= size() || rank.value() == group_->rank) {
       return absl::InvalidArgumentError(absl::StrCat("shrink: rank ", rank.value(),
                                                      " cannot be excluded by rank ", group_->rank,
@@ -336,7 +338,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> CommunicatorImpl::Shrink(
     }
   }
   for (int rank = 0; rank < size(); ++rank) {
-    const bool leaves = std::find(excluded.begin(), excluded.end(), Rank(rank)) != excluded.end();
+    const bool leaves =
+        std::find(excluded.begin(), excluded.end(), GroupRank(rank)) != excluded.end();
     (leaves ? out : kept).push_back(rank);
     if (!leaves) ranks.push_back(group_->ranks[static_cast<size_t>(rank)]);
   }

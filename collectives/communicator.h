@@ -38,6 +38,10 @@ namespace weft::collectives {
 
 class Endpoint;
 
+// A process of a group, from 0: its place in the list of ranks that makes the group. A Rank is one
+// of the job, and cannot be given for a GroupRank.
+using GroupRank = Id<struct GroupRankTag>;
+
 // Of works under way at once, on all communicators of a process: the more urgent ones go first, and
 // the others yield the links to them chunk by chunk (priorities.h).
 enum class Priority : uint8_t { kLow, kNormal, kHigh };
@@ -55,7 +59,7 @@ class Work {
   virtual absl::Status status() const = 0;  // once done
   virtual int64_t start_ns() const = 0;     // SystemClock::Nanoseconds() of the call
   virtual int64_t end_ns() const = 0;       // of the completion; 0 before
-  virtual Rank source() const = 0;          // of a Receive: the sender; else none
+  virtual GroupRank source() const = 0;     // of a Receive: the sender; else none
   // The algorithm that runs a collective, "ring x2" with two channels, and why it was chosen, for
   // people. Empty for other works.
   virtual std::string algorithm() const { return ""; }
@@ -65,14 +69,15 @@ using WorkPtr = std::shared_ptr<Work>;
 
 class Communicator {
  public:
-  // `name` is the same on all ranks, and used once in a job ("world", "dp0"); `ranks` are the world
-  // ranks of the group, in group order, and contain this process's own. Local: needs no message.
+  // `name` is the same on all ranks, and used once in a job ("world", "dp0"); `ranks` are the
+  // ranks in the job of the group's processes, in group order, and contain this process's own.
+  // Local: needs no message.
   static absl::StatusOr<std::unique_ptr<Communicator>> Create(std::shared_ptr<Endpoint> endpoint,
                                                               absl::string_view name,
                                                               std::vector<Rank> ranks);
   virtual ~Communicator() = default;  // waits for nothing; unfinished works fail with kCancelled
 
-  virtual Rank rank() const = 0;  // within the group
+  virtual GroupRank rank() const = 0;  // this process's
   virtual int size() const = 0;
   virtual const std::string& name() const = 0;
   virtual absl::Status status() const = 0;  // OK, or what failed it
@@ -86,14 +91,14 @@ class Communicator {
                                 ReduceOp op) = 0;
   // input is read on the root only.
   virtual WorkPtr Broadcast(const void* input, void* output, size_t count, DataType type,
-                            Rank root) = 0;
+                            GroupRank root) = 0;
   // output is written on the root only.
   virtual WorkPtr Reduce(const void* input, void* output, size_t count, DataType type, ReduceOp op,
-                         Rank root) = 0;
+                         GroupRank root) = 0;
   virtual WorkPtr Gather(const void* input, void* output, size_t count, DataType type,
-                         Rank root) = 0;
+                         GroupRank root) = 0;
   virtual WorkPtr Scatter(const void* input, void* output, size_t count, DataType type,
-                          Rank root) = 0;
+                          GroupRank root) = 0;
   // input and output: size() * count.
   virtual WorkPtr AllToAll(const void* input, void* output, size_t count, DataType type) = 0;
   // Per-rank counts and offsets, in elements, each of size() entries. What rank a sends to b must
@@ -108,8 +113,8 @@ class Communicator {
   virtual WorkPtr Barrier() = 0;
 
   // Point to point, matched by (peer, tag) in order; not numbered with the collectives.
-  virtual WorkPtr Send(const void* data, size_t bytes, Rank peer, uint32_t tag) = 0;
-  virtual WorkPtr Receive(void* data, size_t bytes, Rank peer, uint32_t tag) = 0;
+  virtual WorkPtr Send(const void* data, size_t bytes, GroupRank peer, uint32_t tag) = 0;
+  virtual WorkPtr Receive(void* data, size_t bytes, GroupRank peer, uint32_t tag) = 0;
   // Receives from the rank that sends with this tag first; Work::source() names it. Costs a message
   // to every rank of the group. Fails when all other ranks are gone; while some live, the death of
   // the others ends it by collective.timeout only.
@@ -125,13 +130,13 @@ class Communicator {
   virtual void Abort(absl::Status reason) = 0;
 
   // A communicator of the other ranks, in their order, named `name`; empty: this one's name and who
-  // was left out. For when ranks died, or shall leave: `excluded` are group ranks, which need not
-  // live. Every other rank must call it with the same ranks: they meet at the job's store. Where
-  // this communicator has failed on any of them, its works have ended when this returns, and other
-  // communicators that share links between the survivors fail; where it has not, it can be used on.
-  // InvalidArgument: this rank is excluded, or one that there is not. DeadlineExceeded
-  // (store.timeout): some did not come.
-  virtual absl::StatusOr<std::unique_ptr<Communicator>> Shrink(absl::Span<const Rank> excluded,
+  // was left out. For when ranks died, or shall leave: `excluded` need not live. Every other rank
+  // must call it with the same ranks: they meet at the job's store. Where this communicator has
+  // failed on any of them, its works have ended when this returns, and other communicators that
+  // share links between the survivors fail; where it has not, it can be used on. InvalidArgument:
+  // this rank is excluded, or one that there is not. DeadlineExceeded (store.timeout): some did not
+  // come.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> Shrink(absl::Span<const GroupRank> excluded,
                                                                absl::string_view name = "") = 0;
 };
 

@@ -54,8 +54,8 @@ struct Group {
   absl::Status status;
   uint32_t next_sequence = 0;
   std::array<Descriptor, kHistory> history;  // of call k at k % kHistory
-  // Ranks whose link broke, and how. Who needed nothing of them goes on; the next call that they
-  // have not taken part in fails.
+  // Ranks of the job whose link broke, and how. Who needed nothing of them goes on; the next call
+  // that they have not taken part in fails.
   std::vector<std::pair<Rank, absl::Status>> departed;
   // By group rank, of those that have left: how many collectives they have called and finished.
   std::vector<std::optional<uint32_t>> left;
@@ -73,7 +73,7 @@ class Operation : public Work {
   absl::Status status() const override;
   int64_t start_ns() const override { return start_ns_; }
   int64_t end_ns() const override { return end_ns_; }
-  Rank source() const override { return Rank(); }
+  GroupRank source() const override { return GroupRank(); }
 
   // ---- For the engine.
   Group& group() { return *group_; }

@@ -107,7 +107,7 @@ class MessageWork final : public Operation {
   void Remind(Peers& peers, int64_t now_ns) override;
   bool has_sequence() const override { return false; }
   uint32_t sequence() const override { return 0; }
-  Rank source() const override { return Rank(sends_ ? -1 : peer_); }
+  GroupRank source() const override { return GroupRank(sends_ ? -1 : peer_); }
   CallRecord ToRecord() const override;
 
  private:
@@ -136,7 +136,7 @@ class FinishedWork final : public Work {
   absl::Status status() const override { return status_; }
   int64_t start_ns() const override { return now_ns_; }
   int64_t end_ns() const override { return now_ns_; }
-  Rank source() const override { return Rank(); }
+  GroupRank source() const override { return GroupRank(); }
 
  private:
   absl::Status status_;

@@ -254,14 +254,15 @@ c10::intrusive_ptr<c10d::Backend> WeftBackend::shrink(const std::vector<int64_t>
   TORCH_CHECK(flags == kShrinkDefault || flags == kShrinkAbort, "weft shrink: flags are ", flags,
               "; right are ", kShrinkDefault, " (SHRINK_DEFAULT) and ", kShrinkAbort,
               " (SHRINK_ABORT)");
-  std::vector<Rank> out, kept;
+  std::vector<GroupRank> out;
+  std::vector<Rank> kept;
   for (int64_t rank : excluded) {
     TORCH_CHECK(rank >= 0 && rank < size_ && rank != rank_, "weft shrink: rank ", rank,
                 " cannot be excluded by rank ", rank_, " from a group of ", size_);
     out.emplace_back(static_cast<int>(rank));
   }
   for (int rank = 0; rank < size_; ++rank) {
-    const bool leaves = std::find(out.begin(), out.end(), Rank(rank)) != out.end();
+    const bool leaves = std::find(out.begin(), out.end(), GroupRank(rank)) != out.end();
     if (!leaves) kept.push_back(ranks_[static_cast<size_t>(rank)]);
   }
   std::string name = options == nullptr ? "" : options->group_name;

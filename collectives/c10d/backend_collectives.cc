@@ -8,8 +8,6 @@ namespace {
 
 using c10d::OpType;
 
-Rank RankOf(int64_t rank) { return Rank(static_cast<int32_t>(rank)); }
-
 size_t CountOf(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
 
 }  // namespace

@@ -14,8 +14,6 @@ using c10d::OpType;
 // Beyond what c10d's tags, which are not negative, can be.
 constexpr uint32_t kBarrierTag = 0x8000'0000;
 
-Rank RankOf(int64_t rank) { return Rank(static_cast<int32_t>(rank)); }
-
 void CheckMessage(const char* name, const char* what, int peer, int tag, int rank, int size) {
   CheckRank(name, what, peer, size);
   TORCH_CHECK(peer != rank, "weft ", name, ": rank ", rank, " cannot be its own ", what);
@@ -69,14 +67,14 @@ void WeftBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool all
       timeout >= kNoTimeout ? absl::Now() + absl::FromChrono(timeout) : absl::InfiniteFuture();
   auto wait = [&](const WorkPtr& work) { return work->Wait(deadline - absl::Now()); };
   if (rank_ != 0) {
-    absl::Status status = wait(communicator->Send(nullptr, 0, Rank(0), kBarrierTag));
-    if (status.ok()) status = wait(communicator->Receive(nullptr, 0, Rank(0), kBarrierTag));
+    absl::Status status = wait(communicator->Send(nullptr, 0, GroupRank(0), kBarrierTag));
+    if (status.ok()) status = wait(communicator->Receive(nullptr, 0, GroupRank(0), kBarrierTag));
     if (!status.ok()) std::rethrow_exception(BackendError(status));
     return;
   }
   std::vector<WorkPtr> arrivals;
   for (int rank = 1; rank < size_; ++rank) {
-    arrivals.push_back(communicator->Receive(nullptr, 0, Rank(rank), kBarrierTag));
+    arrivals.push_back(communicator->Receive(nullptr, 0, GroupRank(rank), kBarrierTag));
   }
   std::string missing;
   absl::Status reason;
@@ -95,7 +93,7 @@ void WeftBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool all
   }
   for (int rank = 1; rank < size_; ++rank) {
     arrivals[static_cast<size_t>(rank) - 1] =
-        communicator->Send(nullptr, 0, Rank(rank), kBarrierTag);
+        communicator->Send(nullptr, 0, GroupRank(rank), kBarrierTag);
   }
   for (const WorkPtr& work : arrivals) {
     if (absl::Status status = wait(work); !status.ok()) {

@@ -28,7 +28,7 @@ class Deferred::Item final : public Work {
   absl::Status status() const override { return status_; }
   int64_t start_ns() const override { return start_ns_; }
   int64_t end_ns() const override { return end_ns_; }
-  Rank source() const override { return Rank(); }
+  GroupRank source() const override { return GroupRank(); }
 
   void Run(Communicator& communicator) { Finish(body_(communicator)); }
   void Finish(absl::Status status) {

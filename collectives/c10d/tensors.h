@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
+#include "collectives/communicator.h"
 #include "collectives/data_type.h"
 
 namespace weft::collectives {
@@ -24,6 +25,7 @@ void CheckTensor(const char* call, const at::Tensor& tensor);
 // Exactly one, as c10d's lists have it outside of coalesced calls.
 at::Tensor& OnlyTensor(const char* call, std::vector<at::Tensor>& tensors);
 void CheckRank(const char* call, const char* what, int64_t rank, int size);
+inline GroupRank RankOf(int64_t rank) { return GroupRank(static_cast<int32_t>(rank)); }
 void CheckSameType(const char* call, const at::Tensor& a, const at::Tensor& b);
 // `elements` is what the sizes of the other tensors ask for.
 void CheckElements(const char* call, const at::Tensor& tensor, int64_t elements,

@@ -15,6 +15,7 @@
 #include <numeric>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "base/random.h"
@@ -27,6 +28,10 @@
 
 namespace weft::collectives {
 namespace {
+
+// A rank of the job given for one of a group, or the other way around, does not compile.
+static_assert(!std::is_convertible_v<Rank, GroupRank> && !std::is_constructible_v<GroupRank, Rank>);
+static_assert(!std::is_convertible_v<GroupRank, Rank> && !std::is_constructible_v<Rank, GroupRank>);
 
 using Buffer = std::vector<std::byte>;
 
@@ -109,7 +114,7 @@ Buffer Part(const Buffer& whole, size_t part, size_t bytes) {
 void CheckAll(Communicator& world, DataType type, ReduceOp op, size_t count) {
   const int n = world.size(), me = world.rank().value();
   const size_t ranks = static_cast<size_t>(n), bytes = count * SizeOf(type);
-  const Rank root(static_cast<int>(count) % n);
+  const GroupRank root(static_cast<int>(count) % n);
   const bool is_root = root.value() == me;
   const Buffer mine = Contribution(type, count, me), wide = Contribution(type, count * ranks, me);
   Buffer gathered;
@@ -333,17 +338,17 @@ TEST_P(TransportTest, MessagesMatchByPeerAndTagInOrder) {
     std::vector<WorkPtr> works;
     for (size_t i = 0; i < 200; ++i) {
       const uint32_t tag = static_cast<uint32_t>(i % 3);
-      works.push_back(world.Send(&sent[i], sizeof(int), Rank(next), tag));
+      works.push_back(world.Send(&sent[i], sizeof(int), GroupRank(next), tag));
     }
     // Received tag by tag: another order than sent.
     for (uint32_t tag : {2u, 0u, 1u}) {
       for (size_t i = tag; i < 200; i += 3) {
-        works.push_back(world.Receive(&received[i], sizeof(int), Rank(previous), tag));
+        works.push_back(world.Receive(&received[i], sizeof(int), GroupRank(previous), tag));
       }
     }
     for (WorkPtr& work : works) ASSERT_DONE(work);
     for (size_t i = 0; i < 200; ++i) ASSERT_EQ(received[i], previous * 1000 + static_cast<int>(i));
-    EXPECT_EQ(works.back()->source(), Rank(previous));
+    EXPECT_EQ(works.back()->source(), GroupRank(previous));
   });
 }
 
@@ -356,7 +361,7 @@ TEST_P(TransportTest, ReceivesFromAnyRankKeepTheOrderOfEachSender) {
       std::vector<WorkPtr> works;
       for (int i = 0; i < kMessages; ++i) {
         sent[i] = 1000 * me + i;
-        works.push_back(world.Send(&sent[i], sizeof(int), Rank(0), 5));
+        works.push_back(world.Send(&sent[i], sizeof(int), GroupRank(0), 5));
       }
       for (const WorkPtr& work : works) EXPECT_EQ(work->Wait(), absl::OkStatus());
       return;
@@ -367,7 +372,7 @@ TEST_P(TransportTest, ReceivesFromAnyRankKeepTheOrderOfEachSender) {
     while (left > 0) {
       int received[3] = {-1, -1, -1};
       WorkPtr works[3] = {world.ReceiveAny(&received[0], sizeof(int), 5), nullptr, nullptr};
-      if (left > 60) works[1] = world.Receive(&received[1], sizeof(int), Rank(2), 5);
+      if (left > 60) works[1] = world.Receive(&received[1], sizeof(int), GroupRank(2), 5);
       if (left > 60) works[2] = world.ReceiveAny(&received[2], sizeof(int), 5);
       std::vector<int> values;
       for (int i = 0; i < 3; ++i) {
@@ -395,7 +400,7 @@ TEST_P(TransportTest, AReceiveFromAnyRankMeetsASendOfLaterAndOneOfAGroupMadeLate
       ASSERT_EQ(world->Barrier()->Wait(), absl::OkStatus());
       ASSERT_EQ(work->Wait(absl::Seconds(30)), absl::OkStatus());
       EXPECT_EQ(value, 7);
-      EXPECT_EQ(work->source(), Rank(2));
+      EXPECT_EQ(work->source(), GroupRank(2));
       ASSERT_EQ(world->Barrier()->Wait(), absl::OkStatus());
       return;
     }
@@ -403,7 +408,7 @@ TEST_P(TransportTest, AReceiveFromAnyRankMeetsASendOfLaterAndOneOfAGroupMadeLate
     auto late = *Communicator::Create(endpoint, "late", AllRanks(3));
     int value = 7;
     if (endpoint->rank() == Rank(2)) {
-      ASSERT_EQ(late->Send(&value, sizeof(value), Rank(0), 0)->Wait(), absl::OkStatus());
+      ASSERT_EQ(late->Send(&value, sizeof(value), GroupRank(0), 0)->Wait(), absl::OkStatus());
     }
     ASSERT_EQ(world->Barrier()->Wait(), absl::OkStatus());
   });
@@ -616,7 +621,7 @@ TEST(CommunicatorTest, RanksFetchTheRecordsOfTheirNeighboursAndOthersWhenFirstUs
     auto world = *Communicator::Create(endpoint, "world", AllRanks(16));
     const int rank = endpoint->rank().value();
     // No neighbours along any axis.
-    const Rank to((rank + 6) % 16), from((rank + 10) % 16);
+    const GroupRank to((rank + 6) % 16), from((rank + 10) % 16);
     int sent = rank, received = -1;
     WorkPtr receive = world->Receive(&received, sizeof(received), from, 1);
     WorkPtr send = world->Send(&sent, sizeof(sent), to, 1);
@@ -748,9 +753,9 @@ TEST(CommunicatorTest, BadArgumentsAreReportedByTheWorkAndHarmNothing) {
     const auto invalid = absl::StatusCode::kInvalidArgument;
     EXPECT_EQ(code(world.AllReduce(data, data, 4, DataType::kFloat32, ReduceOp::kBitAnd)), invalid);
     EXPECT_EQ(code(world.AllReduce(nullptr, data, 4, DataType::kFloat32, ReduceOp::kSum)), invalid);
-    EXPECT_EQ(code(world.Broadcast(data, data, 4, DataType::kFloat32, Rank(2))), invalid);
+    EXPECT_EQ(code(world.Broadcast(data, data, 4, DataType::kFloat32, GroupRank(2))), invalid);
     EXPECT_EQ(code(world.Send(data, 4, world.rank(), 0)), invalid);
-    EXPECT_EQ(code(world.Receive(data, 4, Rank(2), 0)), invalid);
+    EXPECT_EQ(code(world.Receive(data, 4, GroupRank(2), 0)), invalid);
     EXPECT_EQ(code(world.AllGatherV(data, data, {1}, {0}, DataType::kFloat32)), invalid);
     ASSERT_DONE(world.AllReduce(data, data, 4, DataType::kFloat32, ReduceOp::kSum));
     EXPECT_EQ(data[3], 8);

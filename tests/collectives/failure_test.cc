@@ -75,8 +75,12 @@ const std::vector<Difference>& Differences() {
        [](Communicator& c, float*) { return c.Barrier(); }, "all_reduce(float, sum, count 10, ",
        "barrier()"},
       {"root",
-       [](Communicator& c, float* d) { return c.Broadcast(d, d, 10, DataType::kFloat32, Rank(0)); },
-       [](Communicator& c, float* d) { return c.Broadcast(d, d, 10, DataType::kFloat32, Rank(2)); },
+       [](Communicator& c, float* d) {
+         return c.Broadcast(d, d, 10, DataType::kFloat32, GroupRank(0));
+       },
+       [](Communicator& c, float* d) {
+         return c.Broadcast(d, d, 10, DataType::kFloat32, GroupRank(2));
+       },
        "root 0", "root 2"},
       {"counts",
        [](Communicator& c, float* d) {
@@ -105,7 +109,7 @@ TEST_P(FailureTest, EveryKindOfMismatchIsToldToEveryRankNamingTheOneThatDiffers)
     RunWorld(4, With(), [&](Communicator& world) {
       std::vector<float> data(200000, 1);
       ASSERT_TRUE(world.Barrier()->Wait().ok());
-      const bool differs = world.rank() == Rank(2);
+      const bool differs = world.rank() == GroupRank(2);
       WorkPtr work = (differs ? difference.other : difference.usual)(world, data.data());
       // Those that need nothing from anybody may succeed; their next call may not.
       absl::Status status = work->Wait(absl::Seconds(10));
@@ -130,7 +134,7 @@ TEST_P(FailureTest, EveryKindOfMismatchIsToldToEveryRankNamingTheOneThatDiffers)
 TEST_P(FailureTest, UnequalCountsOfAllToAllVAreFound) {
   RunWorld(2, With(), [](Communicator& world) {
     std::vector<float> in(100), out(100);
-    const size_t expected = world.rank() == Rank(0) ? 5 : 4;  // from the other, who sends 4
+    const size_t expected = world.rank() == GroupRank(0) ? 5 : 4;  // from the other, who sends 4
     const size_t own = world.rank().index();
     std::vector<size_t> in_counts(2, 4), out_counts(2, expected);
     in_counts[own] = out_counts[own] = 1;
@@ -170,16 +174,16 @@ TEST_P(FailureTest, AMissingRankIsNamedAfterTheTimeout) {
 TEST_P(FailureTest, AWaitMayEndEarlierThanItsWork) {
   RunWorld(2, With(), [](Communicator& world) {
     int value = world.rank().value(), signal = 0;
-    if (world.rank() == Rank(0)) {
-      WorkPtr work = world.Receive(&value, sizeof(value), Rank(1), 5);
+    if (world.rank() == GroupRank(0)) {
+      WorkPtr work = world.Receive(&value, sizeof(value), GroupRank(1), 5);
       EXPECT_EQ(work->Wait(absl::Milliseconds(10)).code(), absl::StatusCode::kDeadlineExceeded);
       EXPECT_FALSE(work->done());
-      ASSERT_TRUE(world.Send(&signal, sizeof(signal), Rank(1), 6)->Wait().ok());
+      ASSERT_TRUE(world.Send(&signal, sizeof(signal), GroupRank(1), 6)->Wait().ok());
       EXPECT_TRUE(work->Wait().ok());
       EXPECT_EQ(value, 1);
     } else {
-      ASSERT_TRUE(world.Receive(&signal, sizeof(signal), Rank(0), 6)->Wait().ok());
-      ASSERT_TRUE(world.Send(&value, sizeof(value), Rank(0), 5)->Wait().ok());
+      ASSERT_TRUE(world.Receive(&signal, sizeof(signal), GroupRank(0), 6)->Wait().ok());
+      ASSERT_TRUE(world.Send(&value, sizeof(value), GroupRank(0), 5)->Wait().ok());
     }
   });
 }
@@ -187,7 +191,7 @@ TEST_P(FailureTest, AWaitMayEndEarlierThanItsWork) {
 TEST_P(FailureTest, AbortFailsEveryRanksWorksWithItsReason) {
   RunWorld(3, With(), [](Communicator& world) {
     std::vector<float> data(100000);
-    if (world.rank() == Rank(2)) {
+    if (world.rank() == GroupRank(2)) {
       world.Abort(absl::AbortedError("the loss is not a number"));
       EXPECT_THAT(Text(world.Barrier()->Wait()), HasSubstr("the loss is not a number"));
       return;
@@ -244,10 +248,10 @@ TEST_P(FailureTest, ARankThatLeavesStopsNoMessageBetweenTheOthers) {
     auto world = *Communicator::Create(std::move(endpoint), "world", AllRanks(3));
     int data = me, got = -1;
     const auto send = [&](int peer) {
-      return world->Send(&data, sizeof(data), Rank(peer), 1)->Wait();
+      return world->Send(&data, sizeof(data), GroupRank(peer), 1)->Wait();
     };
     const auto receive = [&](int peer) {
-      return world->Receive(&got, sizeof(got), Rank(peer), 1)->Wait();
+      return world->Receive(&got, sizeof(got), GroupRank(peer), 1)->Wait();
     };
     if (me == 1) {
       EXPECT_TRUE(receive(0).ok());
@@ -289,8 +293,8 @@ TEST_P(FailureTest, ARankThatHasFinishedACollectiveMayLeaveBeforeOthersCallIt) {
     const absl::Time until = absl::Now() + absl::Seconds(20);
     int data = 0;
     const auto message = [&] {
-      return me == 1 ? world->Send(&data, sizeof(data), Rank(2), 1)->Wait()
-                     : world->Receive(&data, sizeof(data), Rank(1), 1)->Wait();
+      return me == 1 ? world->Send(&data, sizeof(data), GroupRank(2), 1)->Wait()
+                     : world->Receive(&data, sizeof(data), GroupRank(1), 1)->Wait();
     };
     for (int round = 0; round < 200 && absl::Now() < until; ++round) {
       ASSERT_TRUE(message().ok()) << world->status();
@@ -301,10 +305,10 @@ TEST_P(FailureTest, ARankThatHasFinishedACollectiveMayLeaveBeforeOthersCallIt) {
     // The one after that needs a rank that is not there. Only one calls it, when the other is done.
     int token = 0;
     if (me == 2) {
-      world->Send(&token, sizeof(token), Rank(1), 2)->Wait().IgnoreError();
+      world->Send(&token, sizeof(token), GroupRank(1), 2)->Wait().IgnoreError();
       return;
     }
-    ASSERT_TRUE(world->Receive(&token, sizeof(token), Rank(2), 2)->Wait().ok());
+    ASSERT_TRUE(world->Receive(&token, sizeof(token), GroupRank(2), 2)->Wait().ok());
     EXPECT_THAT(Text(world->AllGather(&one, all, 1, DataType::kFloat32)->Wait()),
                 HasSubstr("is gone"));
   });
@@ -351,7 +355,7 @@ TEST_P(FailureTest, SurvivorsShrinkAndTheirNextCollectiveIsRight) {
         EXPECT_THAT(Text(status), HasSubstr(absl::StrCat("rank ", leaver, " is gone")));
         EXPECT_EQ(group->Shrink({group->rank()}).status().code(),
                   absl::StatusCode::kInvalidArgument);
-        auto shrunk = group->Shrink({Rank(leaver)});
+        auto shrunk = group->Shrink({GroupRank(leaver)});
         ASSERT_TRUE(shrunk.ok()) << shrunk.status();
         EXPECT_EQ((*shrunk)->size(), group->size() - 1);
         EXPECT_FALSE(group->status().ok());
@@ -369,8 +373,8 @@ TEST_P(FailureTest, SurvivorsShrinkAndTheirNextCollectiveIsRight) {
 TEST_P(FailureTest, AnAbortedCommunicatorIsMadeAnew) {
   RunRanks(3, With({"store.timeout=30s"}), [&](std::shared_ptr<Endpoint> endpoint) {
     auto world = *Communicator::Create(endpoint, "world", AllRanks(3));
-    EXPECT_TRUE(SumOfOnes(*world, 1000).ok() || world->rank() != Rank(1));
-    if (world->rank() == Rank(1)) world->Abort(absl::AbortedError("by the test"));
+    EXPECT_TRUE(SumOfOnes(*world, 1000).ok() || world->rank() != GroupRank(1));
+    if (world->rank() == GroupRank(1)) world->Abort(absl::AbortedError("by the test"));
     absl::Status status;
     while (status.ok()) status = SumOfOnes(*world, 100000);
     EXPECT_THAT(Text(status), HasSubstr("by the test"));
@@ -388,8 +392,8 @@ TEST_P(FailureTest, ShrinkingAHealthyGroupLeavesItAsItIs) {
   RunRanks(3, With(), [&](std::shared_ptr<Endpoint> endpoint) {
     auto world = *Communicator::Create(endpoint, "world", AllRanks(3));
     ASSERT_TRUE(SumOfOnes(*world, 1000).ok());
-    if (world->rank() != Rank(0)) {
-      auto two = world->Shrink({Rank(0)});
+    if (world->rank() != GroupRank(0)) {
+      auto two = world->Shrink({GroupRank(0)});
       ASSERT_TRUE(two.ok()) << two.status();
       EXPECT_EQ((*two)->name(), "world without 0");
       EXPECT_TRUE(SumOfOnes(**two, 1000).ok());
@@ -406,11 +410,11 @@ TEST_P(FailureTest, SurvivorsThatDisagreeOrDoNotComeAreNamed) {
     const int me = world->rank().value();
     // Ranks 1 and 2 exclude each other's friends under one name.
     if (me == 1 || me == 2) {
-      const auto shrunk = world->Shrink({Rank(me == 1 ? 0 : 3)}, "few");
+      const auto shrunk = world->Shrink({GroupRank(me == 1 ? 0 : 3)}, "few");
       EXPECT_FALSE(shrunk.ok());
     }
     if (me == 3) {
-      EXPECT_EQ(world->Shrink({Rank(0)}, "alone").status().code(),
+      EXPECT_EQ(world->Shrink({GroupRank(0)}, "alone").status().code(),
                 absl::StatusCode::kDeadlineExceeded);
     }
     ASSERT_TRUE(world->Barrier()->Wait().ok());

@@ -166,8 +166,8 @@ TEST(PrioritiesTest, WorksOfAllPrioritiesGiveTheRightResultsBesideEachOther) {
                }
                int sent = world->rank().value(), got = -1;
                world->SetPriority(Priority::kHigh);
-               works.push_back(world->Send(&sent, sizeof(sent), Rank((sent + 1) % 3), 5));
-               works.push_back(world->Receive(&got, sizeof(got), Rank((sent + 2) % 3), 5));
+               works.push_back(world->Send(&sent, sizeof(sent), GroupRank((sent + 1) % 3), 5));
+               works.push_back(world->Receive(&got, sizeof(got), GroupRank((sent + 2) % 3), 5));
                for (const WorkPtr& work : works) {
                  const absl::Status status = work->Wait();
                  EXPECT_TRUE(status.ok()) << status;

@@ -121,7 +121,7 @@ TEST_P(ProcessTest, AKilledRankIsNamedOnAllOthers) {
   for (const size_t count : {100, 500000}) {
     Processes job(4, With(), [&](Communicator& world) {
       std::vector<float> data(count);
-      if (world.rank() == Rank(2)) {
+      if (world.rank() == GroupRank(2)) {
         for (int i = 0; i < 5; ++i) {
           if (!world.AllReduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum)
                    ->Wait()

@@ -52,7 +52,7 @@ TEST(Recorder, WritesEveryCallAndItsEndByDefault) {
                                         ReduceOp::kSum)
                              ->Wait()
                              .ok());
-             const Rank other(1 - world.rank().value());
+             const GroupRank other(1 - world.rank().value());
              const bool sends = world.rank().value() == 0;
              WorkPtr message = sends ? world.Send(data.data(), 64, other, 9)
                                      : world.Receive(data.data(), 64, other, 9);
@@ -85,39 +85,39 @@ TEST(Recorder, WritesEveryCallAndItsEndByDefault) {
 TEST(Recorder, SamplesFlowsThatStandStill) {
   ScratchFolder folder;
   std::mutex mutex;
-  RunRanks(2, {"records.folder=" + (folder / "rings"), "records.keep=true"},
-           [&](std::shared_ptr<Endpoint> endpoint) {
-             const int rank = endpoint->rank().value();
-             auto world = Communicator::Create(endpoint, "world", AllRanks(2));
-             ASSERT_TRUE(world.ok());
-             ASSERT_TRUE((*world)->Barrier()->Wait().ok());
-             std::vector<std::byte> data(1 << 20);
-             if (rank == 0) {
-               WorkPtr send = (*world)->Send(data.data(), data.size(), Rank(1), 4);
-               while (absl::IsDeadlineExceeded(send->Wait(absl::Milliseconds(50)))) {
-                 const std::map<int, Ring> rings = ReadAll(folder / "rings");
-                 bool told = false;
-                 for (const FlowRecord& flow : rings.at(0).flows) {
-                   told |=
-                       flow.sends == 1 && flow.peer == 1 && flow.waiting > 0 && flow.stuck_ms > 0;
-                 }
-                 if (!told) continue;
-                 uint32_t word = 1;
-                 ASSERT_TRUE((*world)->Send(&word, sizeof(word), Rank(1), 5)->Wait().ok());
-                 break;
-               }
-               ASSERT_TRUE(send->Wait().ok());
-             } else {
-               uint32_t word = 0;
-               ASSERT_TRUE((*world)->Receive(&word, sizeof(word), Rank(0), 5)->Wait().ok());
-               ASSERT_TRUE((*world)->Receive(data.data(), data.size(), Rank(0), 4)->Wait().ok());
-             }
-             bool sends = false;
-             for (const Endpoint::LinkCounters& link : endpoint->Counters()) {
-               sends |= link.sends && link.counters.bytes_done >= data.size();
-             }
-             EXPECT_EQ(sends, rank == 0);
-           });
+  RunRanks(
+      2, {"records.folder=" + (folder / "rings"), "records.keep=true"},
+      [&](std::shared_ptr<Endpoint> endpoint) {
+        const int rank = endpoint->rank().value();
+        auto world = Communicator::Create(endpoint, "world", AllRanks(2));
+        ASSERT_TRUE(world.ok());
+        ASSERT_TRUE((*world)->Barrier()->Wait().ok());
+        std::vector<std::byte> data(1 << 20);
+        if (rank == 0) {
+          WorkPtr send = (*world)->Send(data.data(), data.size(), GroupRank(1), 4);
+          while (absl::IsDeadlineExceeded(send->Wait(absl::Milliseconds(50)))) {
+            const std::map<int, Ring> rings = ReadAll(folder / "rings");
+            bool told = false;
+            for (const FlowRecord& flow : rings.at(0).flows) {
+              told |= flow.sends == 1 && flow.peer == 1 && flow.waiting > 0 && flow.stuck_ms > 0;
+            }
+            if (!told) continue;
+            uint32_t word = 1;
+            ASSERT_TRUE((*world)->Send(&word, sizeof(word), GroupRank(1), 5)->Wait().ok());
+            break;
+          }
+          ASSERT_TRUE(send->Wait().ok());
+        } else {
+          uint32_t word = 0;
+          ASSERT_TRUE((*world)->Receive(&word, sizeof(word), GroupRank(0), 5)->Wait().ok());
+          ASSERT_TRUE((*world)->Receive(data.data(), data.size(), GroupRank(0), 4)->Wait().ok());
+        }
+        bool sends = false;
+        for (const Endpoint::LinkCounters& link : endpoint->Counters()) {
+          sends |= link.sends && link.counters.bytes_done >= data.size();
+        }
+        EXPECT_EQ(sends, rank == 0);
+      });
 }
 
 TEST(Recorder, IsSwitchedOffByASetting) {

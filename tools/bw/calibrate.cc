@@ -19,6 +19,7 @@ namespace weft::bw {
 namespace {
 
 using collectives::Communicator;
+using collectives::GroupRank;
 using collectives::WorkPtr;
 using collectives::planner::Calibration;
 using collectives::planner::LinkCosts;
@@ -52,7 +53,7 @@ absl::StatusOr<double> PingPong(Communicator& group, std::vector<std::byte>& dat
   const int me = group.rank().value(), last = group.size() - 1;
   WEFT_RETURN_IF_ERROR(group.Barrier()->Wait());
   if (me != 0 && me != last) return 0.0;
-  const Rank other(me == 0 ? last : 0);
+  const GroupRank other(me == 0 ? last : 0);
   double least = 0;
   for (int i = 0; i < times; ++i) {
     const double start = Now();
@@ -73,8 +74,8 @@ absl::StatusOr<double> Stream(Communicator& group, std::vector<std::byte>& data)
   const double start = Now();
   for (int i = 0; i < kMessages && (me == 0 || me == last); ++i) {
     std::byte* at = data.data() + static_cast<size_t>(i) * kSmallBytes;
-    works.push_back(me == 0 ? group.Send(at, kSmallBytes, Rank(last), 1)
-                            : group.Receive(at, kSmallBytes, Rank(0), 1));
+    works.push_back(me == 0 ? group.Send(at, kSmallBytes, GroupRank(last), 1)
+                            : group.Receive(at, kSmallBytes, GroupRank(0), 1));
   }
   for (const WorkPtr& work : works) WEFT_RETURN_IF_ERROR(work->Wait());
   return (Now() - start) / kMessages;
@@ -85,8 +86,9 @@ absl::StatusOr<double> Round(Communicator& group, std::vector<std::byte>& data) 
   const int me = group.rank().value(), n = group.size();
   WEFT_RETURN_IF_ERROR(group.Barrier()->Wait());
   const double start = Now();
-  WorkPtr receive = group.Receive(data.data() + kHostBytes, kHostBytes, Rank((me + n - 1) % n), 2);
-  WorkPtr send = group.Send(data.data(), kHostBytes, Rank((me + 1) % n), 2);
+  WorkPtr receive =
+      group.Receive(data.data() + kHostBytes, kHostBytes, GroupRank((me + n - 1) % n), 2);
+  WorkPtr send = group.Send(data.data(), kHostBytes, GroupRank((me + 1) % n), 2);
   WEFT_RETURN_IF_ERROR(send->Wait());
   WEFT_RETURN_IF_ERROR(receive->Wait());
   WEFT_RETURN_IF_ERROR(group.Barrier()->Wait());

@@ -15,6 +15,7 @@ namespace {
 
 using collectives::CollectiveKind;
 using collectives::Communicator;
+using collectives::GroupRank;
 using collectives::WorkPtr;
 
 constexpr size_t kPageBytes = 4096;
@@ -146,7 +147,7 @@ void Buffers::Fill(const Case& what, int rank, int ranks) {
 void Buffers::Start(const Case& what, Communicator& communicator, std::vector<WorkPtr>& works) {
   int rank = communicator.rank().value(), ranks = communicator.size();
   auto [input, output] = ViewOf(what, rank);
-  Rank root(what.root);
+  GroupRank root(what.root);
   switch (what.operation) {
     case Operation::kAllReduce:
       works.push_back(communicator.AllReduce(input, output, what.count, what.type, what.op));
@@ -174,7 +175,7 @@ void Buffers::Start(const Case& what, Communicator& communicator, std::vector<Wo
       return;
     case Operation::kSendReceive: {
       size_t bytes = what.count * collectives::SizeOf(what.type);
-      Rank next((rank + 1) % ranks), previous((rank + ranks - 1) % ranks);
+      GroupRank next((rank + 1) % ranks), previous((rank + ranks - 1) % ranks);
       works.push_back(communicator.Receive(output, bytes, previous, kTag));
       works.push_back(communicator.Send(input, bytes, next, kTag));
       return;

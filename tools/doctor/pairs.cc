@@ -19,6 +19,7 @@ namespace weft::doctor {
 namespace {
 
 using collectives::Communicator;
+using collectives::GroupRank;
 using collectives::WorkPtr;
 
 constexpr int kPings = 21;
@@ -65,7 +66,7 @@ class Pair {
   }
 
  private:
-  Rank other() const { return Rank(1 - group_->rank().value()); }
+  GroupRank other() const { return GroupRank(1 - group_->rank().value()); }
   absl::Status Push(size_t bytes, absl::Time deadline) {
     return Finish(group_->Send(buffer_.data(), bytes, other(), 0), deadline);
   }

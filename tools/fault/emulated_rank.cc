@@ -27,6 +27,7 @@ namespace {
 
 using collectives::Communicator;
 using collectives::DataType;
+using collectives::GroupRank;
 using collectives::ReduceOp;
 using collectives::WorkPtr;
 
@@ -349,7 +350,7 @@ class Rank {
 
   // With both neighbours of the ring, as a pipeline's stages do.
   absl::Status Exchange() {
-    const weft::Rank next(Next()), before(Before());
+    const GroupRank next(Next()), before(Before());
     std::vector<std::pair<WorkPtr, const char*>> works;
     if (!Begins("no-receive")) {
       works.emplace_back(world_.Receive(incoming_[1].data(), kActivations, before, 7),
@@ -394,7 +395,7 @@ class Rank {
       if (BeginsNow("other-size")) count /= 2;
       works.push_back(BeginsNow("other-call")
                           ? world_.Broadcast(values.data(), values.data(), count,
-                                             DataType::kFloat32, weft::Rank(0))
+                                             DataType::kFloat32, GroupRank(0))
                           : world_.AllReduce(values.data(), values.data(), count,
                                              DataType::kFloat32, ReduceOp::kAverage));
     }

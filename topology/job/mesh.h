@@ -35,7 +35,7 @@
 
 namespace weft::topology {
 
-using JobRank = Id<struct JobRankTag>;  // a process of a job, from 0; positions in groups are ints
+using JobRank = Rank;  // a process of a job, from 0; positions in groups are ints
 
 enum class Axis : uint8_t { kTensor, kContext, kExpert, kData, kPipeline };
 inline constexpr int kAxisCount = 5;

@@ -16,6 +16,7 @@ namespace weft::train {
 namespace {
 
 using collectives::DataType;
+using collectives::GroupRank;
 using collectives::Priority;
 using collectives::ReduceOp;
 
@@ -185,7 +186,7 @@ absl::StatusOr<Pending> Group::ExchangeRows(at::Tensor received, const RowParts&
 absl::StatusOr<Pending> Group::Send(at::Tensor tensor, int peer, uint32_t tag) {
   Pending pending = Started("send", "wait_send", tensor);
   communicator_->SetPriority(Priority::kHigh);  // the next stage has nothing to do without it
-  pending.work = communicator_->Send(tensor.data_ptr(), tensor.nbytes(), Rank(peer), tag);
+  pending.work = communicator_->Send(tensor.data_ptr(), tensor.nbytes(), GroupRank(peer), tag);
   pending.tensors = {std::move(tensor)};
   return pending;
 }
@@ -193,7 +194,7 @@ absl::StatusOr<Pending> Group::Send(at::Tensor tensor, int peer, uint32_t tag) {
 absl::StatusOr<Pending> Group::Receive(at::Tensor tensor, int peer, uint32_t tag) {
   Pending pending = Started("receive", "wait_receive", tensor);
   communicator_->SetPriority(Priority::kHigh);
-  pending.work = communicator_->Receive(tensor.data_ptr(), tensor.nbytes(), Rank(peer), tag);
+  pending.work = communicator_->Receive(tensor.data_ptr(), tensor.nbytes(), GroupRank(peer), tag);
   pending.tensors = {std::move(tensor)};
   return pending;
 }
