@@ -174,10 +174,10 @@ class WeftBackend final : public c10d::Backend {
   friend class Call;
   struct Coalescing;
 
-  // Takes part in what `call` started: numbers it, keeps it until it is done. Unless `is_async`, waits
-  // for it and returns null, or throws, as Work::wait() does: c10d's synchronous calls accept that,
-  // and it spares them the making of a Python object and a call. Not between startCoalescing() and
-  // endCoalescing().
+  // Numbers what `call` started and keeps it until it is done. Unless `is_async`, waits for it and
+  // returns null, or throws, as Work::wait() does: c10d's synchronous calls accept that, and it
+  // spares them the making of a Python object and a call. Between startCoalescing() and
+  // endCoalescing() it never waits.
   WorkHandle Start(const Call& call, bool is_async = true);
   WorkHandle StartAllReduce(Tensors& tensors, Call call, const char* name, const c10d::ReduceOp& op,
                             bool is_async);
