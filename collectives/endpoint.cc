@@ -52,6 +52,10 @@ absl::StatusOr<std::string> ThisHost() {
 // A look-up of a record takes no longer than this: all have given theirs by then.
 constexpr absl::Duration kLookupPatience = absl::Seconds(30);
 
+// Ranks of a job that is small enough for every rank to learn all addresses at the start, some 200
+// bytes each, so that the first collective looks none up.
+constexpr int kAllRecordsRanks = 64;
+
 // Words of the store cannot hold spaces.
 std::string Word(absl::string_view text) { return absl::StrCat("=", absl::BytesToHexString(text)); }
 std::string FromWord(absl::string_view word) {
@@ -182,7 +186,7 @@ absl::Status EndpointImpl::ExchangeRecords() {
   }
   words.push_back(ToWord(places_[options_.rank.index()]));
   init.address = absl::StrJoin(words, " ");
-  init.all_records = options_.rank == Rank(0);
+  init.all_records = options_.rank == Rank(0) || options_.world_size <= kAllRecordsRanks;
   init.timeout = options_.settings.Duration("store.timeout");
   auto job = CreateGroups(*options_.store, init);
   if (!job.ok()) return Annotate(job.status(), "learn the addresses of the other ranks");

@@ -117,7 +117,9 @@ absl::StatusOr<Job> JoinJob(JoinOptions options) {
   watch.Lap();
   if (options.make_groups) WEFT_RETURN_IF_ERROR(options.make_groups(job.endpoint));
   phases.emplace_back("groups", watch.Lap());
-  if (job.environment.world_size > 1) job.report = Report(options, job, prefix, phases);
+  if (options.wants_report && job.environment.world_size > 1) {
+    job.report = Report(options, job, prefix, phases);
+  }
   return job;
 }
 

@@ -43,6 +43,9 @@ struct JoinOptions {
   AgentStoreConnector agent_store;
   // Makes the program's groups; timed. May be null.
   std::function<absl::Status(const std::shared_ptr<Endpoint>& endpoint)> make_groups;
+  // Whether rank 0 waits for what the others say of their time (Job::report). All ranks want the
+  // same.
+  bool wants_report = true;
   // For programs that are given their place and a store, instead of the environment.
   std::optional<JobEnvironment> environment;
   std::shared_ptr<Store> store;
@@ -53,8 +56,8 @@ struct Job {
   JobEnvironment environment;
   std::shared_ptr<Store> store;
   std::shared_ptr<Endpoint> endpoint;
-  // At rank 0: where the time of joining went, in one line, with the slowest rank of the phase that
-  // took longest; elsewhere empty.
+  // At rank 0, if it was wanted: where the time of joining went, in one line, with the slowest rank
+  // of the phase that took longest; elsewhere empty.
   std::string report;
 };
 

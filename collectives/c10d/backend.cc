@@ -297,7 +297,7 @@ at::Tensor WeftBackend::allocateTensor(long size, at::TensorOptions options) {
 
 // ---- Calls
 
-WeftBackend::WorkHandle WeftBackend::Start(const Call& call) {
+WeftBackend::WorkHandle WeftBackend::Start(const Call& call, bool is_async) {
   const c10::intrusive_ptr<WeftWork>& work = call.work();
   if (!c10d::isP2POp(work->retrieveOpType())) work->set_sequence(++sequence_);
   {
@@ -305,9 +305,16 @@ WeftBackend::WorkHandle WeftBackend::Start(const Call& call) {
     while (!pending_.empty() && pending_.front()->done()) pending_.pop_front();
     pending_.push_back(call.state());
   }
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (coalescing_ != nullptr) coalescing_->works.push_back(work);
-  return work;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (coalescing_ != nullptr) {
+      coalescing_->works.push_back(work);
+      return work;
+    }
+  }
+  if (is_async) return work;
+  work->wait(kNoTimeout);
+  return nullptr;
 }
 
 void WeftBackend::startCoalescing() {

@@ -71,15 +71,15 @@ class WeftBackend final : public c10d::Backend {
   // Enters `group` into the registry, and with it every group that is made of it.
   static void Register(const c10::intrusive_ptr<WeftBackend>& group,
                        std::shared_ptr<GroupRegistry> registry);
-  // A group of the ranks given, of this group, on this group's endpoint, by whose timeout it waits.
-  // Local. InvalidArgument where this group has no such rank, FailedPrecondition where it was shut
-  // down.
+  // Makes a group of some ranks of this group, on the same endpoint and with the same timeout.
+  // `ranks` are this group's group ranks. Makes no connection and waits for no other rank.
+  // InvalidArgument where this group has no such rank, FailedPrecondition where it was shut down.
   absl::StatusOr<c10::intrusive_ptr<WeftBackend>> Subgroup(absl::string_view name,
                                                            const std::vector<int64_t>& ranks) const;
   std::shared_ptr<Endpoint> endpoint() const;  // null after shutdown()
   bool inherited_by_fork() const;
-  // Of the calls from now on (Communicator::SetPriority); returns that of those before. Throws
-  // where communicator() does.
+  // Sets the priority of this group's calls from now on (Communicator::SetPriority) and returns the
+  // one that they had before. Throws where communicator() does.
   Priority SetPriority(Priority priority);
 
   const std::string getBackendName() const override { return "weft"; }
@@ -174,10 +174,13 @@ class WeftBackend final : public c10d::Backend {
   friend class Call;
   struct Coalescing;
 
-  // Takes part in what `call` started: numbers it, keeps it until it is done.
-  WorkHandle Start(const Call& call);
-  WorkHandle StartAllReduce(Tensors& tensors, Call call, const char* name,
-                            const c10d::ReduceOp& op);
+  // Numbers what `call` started and keeps it until it is done. Unless `is_async`, waits for it and
+  // returns null, or throws, as Work::wait() does: c10d's synchronous calls accept that, and it
+  // spares them the making of a Python object and a call. Between startCoalescing() and
+  // endCoalescing() it never waits.
+  WorkHandle Start(const Call& call, bool is_async = true);
+  WorkHandle StartAllReduce(Tensors& tensors, Call call, const char* name, const c10d::ReduceOp& op,
+                            bool is_async);
   void AddAllGather(Call& call, const char* name, const at::Tensor& output,
                     const at::Tensor& input);
   // A tensor a rank, of any sizes.

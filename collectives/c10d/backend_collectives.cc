@@ -15,7 +15,7 @@ size_t CountOf(const at::Tensor& tensor) { return static_cast<size_t>(tensor.num
 WeftBackend::WorkHandle WeftBackend::barrier(const c10d::BarrierOptions& options) {
   Call call(*this, OpType::BARRIER, "weft:barrier", options.timeout, {});
   call.Add(call.communicator().Barrier());
-  return Start(call);
+  return Start(call, options.asyncOp);
 }
 
 WeftBackend::WorkHandle WeftBackend::broadcast(Tensors& tensors,
@@ -29,11 +29,11 @@ WeftBackend::WorkHandle WeftBackend::broadcast(Tensors& tensors,
   call.Add(call.communicator().Broadcast(data.data_ptr(), data.data_ptr(), CountOf(data), type,
                                          RankOf(options.rootRank)));
   call.Results(tensors);
-  return Start(call);
+  return Start(call, options.asyncOp);
 }
 
 WeftBackend::WorkHandle WeftBackend::StartAllReduce(Tensors& tensors, Call call, const char* name,
-                                                    const c10d::ReduceOp& op) {
+                                                    const c10d::ReduceOp& op, bool is_async) {
   ReduceOp reduction = OperatorOf(name, op);
   for (const at::Tensor& tensor : tensors) {
     CheckTensor(name, tensor);
@@ -45,7 +45,7 @@ WeftBackend::WorkHandle WeftBackend::StartAllReduce(Tensors& tensors, Call call,
                                            ReducedType(name, data, reduction), reduction));
   }
   call.Results(tensors);
-  return Start(call);
+  return Start(call, is_async);
 }
 
 WeftBackend::WorkHandle WeftBackend::allreduce(Tensors& tensors,
@@ -56,7 +56,7 @@ WeftBackend::WorkHandle WeftBackend::allreduce(Tensors& tensors,
   OnlyTensor("all-reduce", tensors);
   return StartAllReduce(tensors,
                         Call(*this, OpType::ALLREDUCE, "weft:all_reduce", options.timeout, tensors),
-                        "all-reduce", options.reduceOp);
+                        "all-reduce", options.reduceOp, options.asyncOp);
 }
 
 WeftBackend::WorkHandle WeftBackend::allreduce_coalesced(
@@ -64,7 +64,7 @@ WeftBackend::WorkHandle WeftBackend::allreduce_coalesced(
   return StartAllReduce(
       tensors,
       Call(*this, OpType::ALLREDUCE_COALESCED, "weft:all_reduce", options.timeout, tensors),
-      "coalesced all-reduce", options.reduceOp);
+      "coalesced all-reduce", options.reduceOp, options.asyncOp);
 }
 
 WeftBackend::WorkHandle WeftBackend::allreduce_sparse(Tensors& tensors,
@@ -90,7 +90,7 @@ WeftBackend::WorkHandle WeftBackend::allreduce_sparse(Tensors& tensors,
     target.copy_(*result);
   });
   call.Results(tensors);
-  return Start(call);
+  return Start(call, options.asyncOp);
 }
 
 WeftBackend::WorkHandle WeftBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
@@ -106,7 +106,7 @@ WeftBackend::WorkHandle WeftBackend::reduce(Tensors& tensors, const c10d::Reduce
   call.Add(call.communicator().Reduce(data.data_ptr(), root ? data.data_ptr() : nullptr,
                                       CountOf(data), type, op, RankOf(options.rootRank)));
   call.Results(tensors);
-  return Start(call);
+  return Start(call, options.asyncOp);
 }
 
 void WeftBackend::AddAllGather(Call& call, const char* name, const at::Tensor& output,
@@ -133,7 +133,7 @@ WeftBackend::WorkHandle WeftBackend::_allgather_base(at::Tensor& output, at::Ten
   Call call(*this, OpType::_ALLGATHER_BASE, "weft:all_gather", options.timeout, {input});
   AddAllGather(call, name, output, input);
   call.Results({output});
-  return Start(call);
+  return Start(call, options.asyncOp);
 }
 
 WeftBackend::WorkHandle WeftBackend::allgather_into_tensor_coalesced(
@@ -148,7 +148,7 @@ WeftBackend::WorkHandle WeftBackend::allgather_into_tensor_coalesced(
   Call call(*this, OpType::COALESCED, "weft:all_gather", options.timeout, inputs);
   for (size_t i = 0; i < inputs.size(); ++i) AddAllGather(call, name, outputs[i], inputs[i]);
   call.Results(outputs);
-  return Start(call);
+  return Start(call, options.asyncOp);
 }
 
 void WeftBackend::AddReduceScatter(Call& call, const char* name, const at::Tensor& output,
@@ -168,7 +168,7 @@ WeftBackend::WorkHandle WeftBackend::_reduce_scatter_base(
   Call call(*this, OpType::_REDUCE_SCATTER_BASE, "weft:reduce_scatter", options.timeout, {input});
   AddReduceScatter(call, name, output, input, options.reduceOp);
   call.Results({output});
-  return Start(call);
+  return Start(call, options.asyncOp);
 }
 
 WeftBackend::WorkHandle WeftBackend::reduce_scatter_tensor_coalesced(
@@ -186,7 +186,7 @@ WeftBackend::WorkHandle WeftBackend::reduce_scatter_tensor_coalesced(
     AddReduceScatter(call, name, outputs[i], inputs[i], options.reduceOp);
   }
   call.Results(outputs);
-  return Start(call);
+  return Start(call, options.asyncOp);
 }
 
 WeftBackend::WorkHandle WeftBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -213,7 +213,7 @@ WeftBackend::WorkHandle WeftBackend::alltoall_base(at::Tensor& output, at::Tenso
                                            target.data_ptr(), to.counts, to.offsets, type));
   }
   call.Results({output});
-  return Start(call);
+  return Start(call, options.asyncOp);
 }
 
 }  // namespace weft::collectives

@@ -55,7 +55,7 @@ WeftBackend::WorkHandle WeftBackend::allgather(std::vector<Tensors>& outputs, Te
   Call call(*this, OpType::ALLGATHER, "weft:all_gather", options.timeout, inputs);
   AddGatheredList(call, name, outputs[0], input);
   call.Results(outputs[0]);
-  return Start(call);
+  return Start(call, options.asyncOp);
 }
 
 WeftBackend::WorkHandle WeftBackend::allgather_coalesced(std::vector<Tensors>& outputs,
@@ -82,7 +82,7 @@ WeftBackend::WorkHandle WeftBackend::allgather_coalesced(std::vector<Tensors>& o
     results.insert(results.end(), by_input[i].begin(), by_input[i].end());
   }
   call.Results(std::move(results));
-  return Start(call);
+  return Start(call, options.asyncOp);
 }
 
 WeftBackend::WorkHandle WeftBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -101,7 +101,7 @@ WeftBackend::WorkHandle WeftBackend::gather(std::vector<Tensors>& outputs, Tenso
   call.Add(call.communicator().Gather(source.data_ptr(), target, CountOf(source), type,
                                       RankOf(options.rootRank)));
   if (root) call.Results(outputs[0]);
-  return Start(call);
+  return Start(call, options.asyncOp);
 }
 
 WeftBackend::WorkHandle WeftBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -120,7 +120,7 @@ WeftBackend::WorkHandle WeftBackend::scatter(Tensors& outputs, std::vector<Tenso
   call.Add(call.communicator().Scatter(source, target.data_ptr(), CountOf(target), type,
                                        RankOf(options.rootRank)));
   call.Results(outputs);
-  return Start(call);
+  return Start(call, options.asyncOp);
 }
 
 WeftBackend::WorkHandle WeftBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -148,7 +148,7 @@ WeftBackend::WorkHandle WeftBackend::reduce_scatter(Tensors& outputs, std::vecto
     }
   }
   call.Results(outputs);
-  return Start(call);
+  return Start(call, options.asyncOp);
 }
 
 WeftBackend::WorkHandle WeftBackend::alltoall(Tensors& outputs, Tensors& inputs,
@@ -171,7 +171,7 @@ WeftBackend::WorkHandle WeftBackend::alltoall(Tensors& outputs, Tensors& inputs,
   call.Add(call.communicator().AllToAllV(source.data_ptr(), from.counts, from.offsets,
                                          target.data_ptr(), to.counts, to.offsets, type));
   call.Results(outputs);
-  return Start(call);
+  return Start(call, options.asyncOp);
 }
 
 }  // namespace weft::collectives

@@ -38,6 +38,7 @@ absl::StatusOr<std::shared_ptr<Endpoint>> MakeEndpoint(const GroupOptions& optio
   WEFT_ASSIGN_OR_RETURN(int64_t attempt,
                         join.store->Add(absl::StrCat("weft/joined_by_", options.rank), 1));
   join.environment->job = absl::StrCat("weft/", attempt);
+  join.wants_report = Logs(LogLevel::kDebug);
   WEFT_ASSIGN_OR_RETURN(Job job, JoinJob(std::move(join)));
   store->ReturnStore();
   if (!job.report.empty()) WEFT_LOG_DEBUG(job.report);

@@ -142,7 +142,7 @@ absl::Status C10dStoreAdapter::Set(absl::string_view key, absl::string_view valu
 
 absl::StatusOr<std::string> C10dStoreAdapter::Get(absl::string_view key, absl::Duration timeout) {
   return WaitingCall(absl::StrCat("get '", key, "'"), [&](c10d::Store& store) {
-    store.wait({std::string(key)}, ToTimeout(timeout));
+    c10d::StoreTimeoutGuard bound(store, ToTimeout(timeout));  // by which get() waits for the key
     return ToText(store.get(std::string(key)));
   });
 }
@@ -192,7 +192,7 @@ absl::StatusOr<std::vector<std::string>> C10dStoreAdapter::MultiGet(
   if (keys.empty()) return std::vector<std::string>();
   return WaitingCall(absl::StrCat("get ", keys.size(), " keys from '", keys[0], "' on"),
                      [&](c10d::Store& store) {
-                       store.wait(keys, ToTimeout(timeout));
+                       c10d::StoreTimeoutGuard bound(store, ToTimeout(timeout));
                        std::vector<std::string> values;
                        for (const auto& value : store.multiGet(keys)) {
                          values.push_back(ToText(value));

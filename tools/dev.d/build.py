@@ -15,7 +15,8 @@ from common import BUILD, DEPS, PRESETS, ROOT, Failure, Stopwatch, execute, jobs
 
 def add_arguments(parser) -> None:
     parser.add_argument("preset", nargs="?", default="release", choices=(*PRESETS, "wheel"),
-                        help="release (default), debug, asan (with ubsan), tsan or cuda; or wheel")
+                        help="release (default), debug, asan (with ubsan), tsan (tsan-torch: with the "
+                             "PyTorch backend) or cuda; or wheel")
     parser.add_argument("--target", action="append", default=[], metavar="T",
                         help="only this target; may be repeated")
 

@@ -12,7 +12,7 @@ BUILD = ROOT / "build"
 DEPS = pathlib.Path(os.environ.get("WEFT_DEPS_DIR", ROOT / ".deps"))
 # Beside ccache's, so that every clone on a machine profits.
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "weft"
-PRESETS = ("release", "debug", "asan", "tsan", "cuda")
+PRESETS = ("release", "debug", "asan", "tsan", "tsan-torch", "cuda")
 
 
 class Failure(Exception):

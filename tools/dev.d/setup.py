@@ -140,7 +140,7 @@ def install_torch() -> pathlib.Path:
     """An interpreter with the whole of PyTorch, its CUDA and NCCL: .deps/bench-venv, a link to one
     that all clones share."""
     link, venv = DEPS / "bench-venv", CACHE / "torch-venv"
-    wanted = [f"torch=={TORCH_VERSION}", "numpy", "accelerate", "lightning"]
+    wanted = [f"torch=={TORCH_VERSION}", "numpy", "accelerate", "lightning", "mpi4py"]
 
     def installed(folder: pathlib.Path) -> list[str]:
         stamp = folder / "stamp"

@@ -6,6 +6,7 @@ trainer's whole matrix of layouts, of which other runs take a sample; the name p
 in other versions of Python, with a PyTorch for each (0.5 GB); nccl, torch, launch and
 observe download what they need (NCCLs and PyTorch, 6 GB; Open MPI and Slurm; Prometheus, Chromium, Perfetto's
 protos and TensorBoard) when they are named, and else run with what is there.
+torch with --preset asan or tsan-torch runs its tests on an instrumented backend in an interpreter that is not.
 The name all is every tier but roce, with what these download: one run of everything, which CI makes.
 """
 
@@ -24,6 +25,7 @@ from common import PRESETS, ROOT, Failure, Stopwatch, say
 TIERS = ("unit", "seeds", "local", "fabric", "nccl", "torch", "roce", "gpu", "launch",
          "observe")
 DOWNLOADING_TIERS = ("nccl", "torch", "launch", "observe")
+INSTRUMENTED_PRESETS = ("asan", "tsan", "tsan-torch")
 SANITIZED_TIERS = ("unit", "seeds", "local")
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
@@ -76,8 +78,12 @@ class Result:
 
 
 def run_preset(preset: str, what: str | None) -> Result:
-    # Unit tests need nothing but themselves; those of other tiers run programs.
-    folder = build.build(preset, ["unit_tests"] if what == "unit" else [])
+    # Unit tests need nothing but themselves, and a sanitizer's of PyTorch the library alone; those of
+    # other tiers run programs.
+    targets = {"unit": ["unit_tests"]}
+    if preset in INSTRUMENTED_PRESETS:
+        targets["torch"] = ["weft_python"]
+    folder = build.build(preset, targets.get(what, []))
     if what == "all":
         what, named = None, DOWNLOADING_TIERS
     else:
@@ -99,7 +105,7 @@ def run_preset(preset: str, what: str | None) -> Result:
         junit = pathlib.Path(reports) / "ctest.xml"
         command = ["ctest", "--test-dir", folder, "--output-on-failure", "--no-tests=ignore",
                    "-j", len(os.sched_getaffinity(0)), "--output-junit", junit, *selection(what)]
-        if preset == "tsan":  # its shadow memory does not fit every layout of address space
+        if preset in ("tsan", "tsan-torch"):  # its shadow memory does not fit every layout of address space
             command = ["setarch", platform.machine(), "-R", *command]
         environment = {**os.environ, **SANITIZER_OPTIONS, "GTEST_OUTPUT": f"xml:{reports}/"}
         if "roce" in named:  # minutes, so never but when asked for

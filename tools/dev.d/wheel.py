@@ -18,7 +18,7 @@ from common import ROOT, Failure, output, say
 
 TARGETS = ["weft_python", "weft_verbs_module", "weft_ucx"]
 # Of the system or of PyTorch; everything else is brought along.
-NOT_BUNDLED = re.compile(r"lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|torch\w*|c10\w*)\.so|ld-linux")
+NOT_BUNDLED = re.compile(r"lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|[atu]b?san|torch\w*|c10\w*)\.so|ld-linux")
 # Loaded where a transport of that name is asked for; what they need of RDMA's libraries is the
 # host's, which fit its drivers.
 MODULES = ("libweft-verbs.so", "libweft-ucx.so")

@@ -3,7 +3,9 @@
 import installed
 
 import os
+import pathlib
 import signal
+import time
 import unittest
 
 import torch
@@ -174,7 +176,45 @@ def shrinks_after_a_death(rank: int) -> None:
     dist.barrier()
 
 
+def connections_to(port: int) -> int:
+    """TCP connections of this host whose other end is at `port`."""
+    rows = []
+    for table in ("tcp", "tcp6"):
+        rows += pathlib.Path("/proc/self/net", table).read_text().splitlines()[1:]
+    # sl local_address rem_address st ...; 01: established
+    columns = (row.split() for row in rows)
+    return sum(c[2].endswith(f":{port:04X}") and c[3] == "01" for c in columns)
+
+
+def start_at_a_store_of_pytorch(rank: int) -> None:
+    size, first = dist.get_world_size(), store()
+    server = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False) if rank == 0 else None
+    if rank == 0:
+        first.set("port", str(server.port))
+    port = int(first.get("port"))
+    own = dist.TCPStore("127.0.0.1", port, None, False)
+    dist.barrier()
+    dist.destroy_process_group()
+    dist.init_process_group("weft", store=own, rank=rank, world_size=size)
+    expect(total(rank), float(2 ** size - 1), "sum")
+    dist.barrier()
+    # The server's process has one for itself.
+    expect(connections_to(port), size + 1, "connections to the store")
+    dist.barrier()
+    dist.destroy_process_group()
+    # The server ends last.
+    own.add("ended", 1)
+    if rank == 0:
+        deadline = time.monotonic() + installed.LIMIT
+        while own.add("ended", 0) < size and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
 class Groups(unittest.TestCase):
+    def test_of_a_small_job_need_one_connection_a_rank_to_pytorchs_store(self):
+        # 16: of one more than 8, the first all-reduce goes to ranks that are no neighbours in a ring.
+        installed.fork_ranks(16, start_at_a_store_of_pytorch)
+
     def test_split(self):
         installed.fork_ranks(4, splits)
 

@@ -49,6 +49,23 @@ def install(wheel: pathlib.Path, target: pathlib.Path, python: pathlib.Path) -> 
                     "--disable-pip-version-check", "--target", target, wheel], check=True)
 
 
+def _sanitizer() -> dict[str, str]:
+    """What lets an interpreter that is not instrumented load a library that is."""
+    names = {"address,undefined": ["libasan.so", "libstdc++.so.6"], "thread": ["libtsan.so"]}
+    wanted = names.get(os.environ.get("WEFT_SANITIZER", ""), [])
+    if not wanted:
+        return {}
+    paths = [subprocess.run(["g++", f"-print-file-name={name}"], check=True, text=True,
+                            capture_output=True).stdout.strip() for name in wanted]
+    suppressions = SOURCE / "tests/plugins/torch/tsan_suppressions.txt"
+    return {"LD_PRELOAD": " ".join(paths),
+            # The interpreter and PyTorch keep much until their end, and TSan takes mutexes for destroyed
+            # whose memory PyTorch uses again.
+            "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1",
+            "TSAN_OPTIONS": "halt_on_error=1:exitcode=66:report_mutex_bugs=0:"
+                            f"suppressions={suppressions}"}
+
+
 def _start_again() -> int:
     python = _python()
     with tempfile.TemporaryDirectory(prefix="weft-torch-") as folder:
@@ -57,7 +74,7 @@ def _start_again() -> int:
         environment = {
             **os.environ, "WEFT_TEST_SITE": str(target), "PYTHONPATH": str(target),
             "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
-            "WEFT_TORCH_PYTHON": str(python)}
+            "WEFT_TORCH_PYTHON": str(python), **_sanitizer()}
         return subprocess.run([python, *sys.argv], env=environment).returncode
 
 

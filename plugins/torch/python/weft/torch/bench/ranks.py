@@ -1,6 +1,7 @@
 """Processes of this host that measure together."""
 
 import contextlib
+import gc
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ def run(ranks: int, body: Body, *arguments, limit: float = LIMIT) -> Iterator:
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     processes = []
+    gc.freeze()  # or a child that collects garbage copies the pages of all that this process has
     try:
         for rank in range(ranks):
             pipe = there if rank == 0 else None

@@ -9,6 +9,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from weft.torch import _library
 from weft.torch.bench.ranks import run, slowest, timed
 from weft.torch.bench.rows import Row
 
@@ -18,9 +19,11 @@ _GROUPS = 3  # made one after the other, of which the median is taken
 
 
 def measure(ranks: int, rounds: int) -> Iterator[Row]:
-    """Three rows. Each round starts processes anew, for ours and for Gloo in turns; they meet at a
-    TCPStore that has been there before them, as that of torchrun's agent is, and start the clock
-    together."""
+    """Three rows. Each round starts processes anew, for ours and for Gloo in turns. They have PyTorch
+    and our library loaded and are connected to a TCPStore of another process, as torchrun's agent
+    has one, when they start the clock together: its server looks up the name of every host that
+    connects, which takes as long as that takes."""
+    _library.operators()
     server = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     times = {"weft": [], "gloo": []}
     for turn in range(rounds):
@@ -36,9 +39,9 @@ def measure(ranks: int, rounds: int) -> Iterator[Row]:
 def _start(rank, ranks, report, backend, port, prefix, together) -> None:
     tensor = torch.ones(256)
     limit = timedelta(minutes=5)
+    store = dist.PrefixStore(prefix, dist.TCPStore("127.0.0.1", port, None, False, limit))
     together.wait(limit.total_seconds())
     start = time.perf_counter()
-    store = dist.PrefixStore(prefix, dist.TCPStore("127.0.0.1", port, None, False, limit))
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=limit)
     dist.all_reduce(tensor)
     times = [time.perf_counter() - start]
