@@ -44,6 +44,11 @@ struct CommandLine {
                    "others wait for it (weft-train goes on from its last step; docs/recovery.md)")
         ->check(CLI::Range(0, 1 << 20))
         ->capture_default_str();
+    app.add_option("--spares", o.spares,
+                   "spare processes of the program, which wait for the place of a rank that died: "
+                   "for programs that do (weft-train; docs/recovery.md)")
+        ->check(CLI::Range(0, 64))
+        ->capture_default_str();
     app.add_option("--log-dir", o.log_dir, "folder for rank-K.log: all that rank K writes");
     app.add_option("--output", output,
                    "whose output is shown: all; rank0 (as it is, without a prefix); none")
@@ -132,6 +137,14 @@ struct CommandLine {
       return absl::InvalidArgumentError("several hosts need the same --master-port on each");
     }
     if (o.nodes > 1 && o.job == absl::StrCat("weft-", getpid())) o.job = "weft";
+    if (o.spares > 0 && o.recover == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--spares ", o.spares, " is of use with --recover N only"));
+    }
+    if (o.spares > 0 && o.bind == run::BindMode::kCore) {
+      return absl::InvalidArgumentError(
+          "--bind core and --spares exclude each other: a process that runs is not bound");
+    }
     if (!o.plan.empty()) {
       WEFT_ASSIGN_OR_RETURN(o.planned, run::ReadPlan(o));
     }

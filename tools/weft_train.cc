@@ -1,5 +1,6 @@
 // weft-train: trains a GPT, alone or as one rank of a job that weft-run or torchrun started.
 #include <malloc.h>
+#include <torch/torch.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -26,6 +27,7 @@
 #include "collectives/c10d/agent_store.h"
 #include "collectives/join.h"
 #include "collectives/recovery.h"
+#include "collectives/rendezvous/warm_process.h"
 #include "tools/command_line.h"
 #include "trainer/config.h"
 #include "trainer/data/dataset_info.h"
@@ -66,6 +68,15 @@ void KeepMemory() {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   mallopt(M_TOP_PAD, 64 << 20);
+}
+
+// As a spare process: everything that takes time before the first step and needs no rank's place,
+// which is LibTorch (loaded already) and what it sets up in its first operations.
+absl::Status AwaitPlace() {
+  if (!collectives::IsWarmProcess()) return absl::OkStatus();
+  torch::Tensor warm = torch::ones({64, 64}, torch::requires_grad());
+  torch::matmul(warm, warm).sum().backward();
+  return collectives::AwaitPlace();
 }
 
 int ComputeThreads(const TrainConfig& config, const collectives::JobEnvironment& environment) {
@@ -285,8 +296,10 @@ int Main(int argc, char** argv) {
   KeepMemory();
   CountTensorMemory();
   RaiseOpenFilesLimit();
+  absl::Status status = AwaitPlace();
+  if (absl::IsCancelled(status)) return 0;
   HandleSignals();
-  absl::Status status = command.check ? command.Check() : command.Run();
+  if (status.ok()) status = command.check ? command.Check() : command.Run();
   if (status.ok()) return command.missing.empty() ? 0 : 3;
   absl::FPrintF(stderr, "weft-train: %s\n", DescribeFailure(status));
   if (command.gave_up) return 4;

@@ -46,21 +46,27 @@ Variables JobVariables(const RunOptions& options, const std::string& store,
   return variables;
 }
 
-std::vector<std::string> RankVariables(const Variables& job, const RunOptions& options,
-                                       int local_rank, int restarts, const std::string& last_end) {
-  Variables variables = job;
+Variables RankVariables(const Variables& job, const RunOptions& options, const RankProcess& rank) {
+  Variables variables;
   const std::vector<int>& planned = options.planned.ranks;
-  variables["RANK"] = absl::StrCat(planned.empty() ? options.node_rank * options.ranks + local_rank
-                                                   : planned[static_cast<size_t>(local_rank)]);
-  variables["LOCAL_RANK"] = absl::StrCat(local_rank);
-  if (restarts > 0) {
+  variables["RANK"] =
+      absl::StrCat(planned.empty() ? rank.rank : planned[static_cast<size_t>(rank.local_rank)]);
+  variables["LOCAL_RANK"] = absl::StrCat(rank.local_rank);
+  if (rank.restarts > 0) {
     int generation = 0;
-    (void)absl::SimpleAtoi(variables["WEFT_GENERATION"], &generation);
-    variables["WEFT_GENERATION"] = absl::StrCat(generation + restarts);
-    variables["WEFT_LAST_END"] = last_end;
+    const auto before = job.find("WEFT_GENERATION");
+    if (before != job.end()) (void)absl::SimpleAtoi(before->second, &generation);
+    variables["WEFT_GENERATION"] = absl::StrCat(generation + rank.restarts);
+    variables["WEFT_LAST_END"] = rank.last_end;
   }
+  return variables;
+}
+
+std::vector<std::string> Lines(const Variables& first, const Variables& others) {
+  Variables all = first;
+  all.insert(others.begin(), others.end());
   std::vector<std::string> lines;
-  for (const auto& [name, value] : variables) lines.push_back(absl::StrCat(name, "=", value));
+  for (const auto& [name, value] : all) lines.push_back(absl::StrCat(name, "=", value));
   return lines;
 }
 

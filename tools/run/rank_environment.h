@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tools/run/launcher.h"
+#include "tools/run/rank_process.h"
 
 namespace weft::run {
 
@@ -17,9 +18,11 @@ using Variables = std::map<std::string, std::string>;
 Variables JobVariables(const RunOptions& options, const std::string& store,
                        const std::string& secret_hex, int master_port);
 
-// "NAME=value" for one rank, of which `restarts` processes have ended, the last one so.
-std::vector<std::string> RankVariables(const Variables& job, const RunOptions& options,
-                                       int local_rank, int restarts, const std::string& last_end);
+// What `rank` has beside the variables of its job.
+Variables RankVariables(const Variables& job, const RunOptions& options, const RankProcess& rank);
+
+// "NAME=value" of all, `first` before the same names of `others`.
+std::vector<std::string> Lines(const Variables& first, const Variables& others);
 
 }  // namespace weft::run
 

@@ -22,6 +22,7 @@ std::string SignalName(int signal);  // "signal 9 (SIGKILL)"
 
 struct RankProcess {
   int rank = 0;
+  int local_rank = 0;
   pid_t pid = -1;     // -1: never started
   pid_t keeper = -1;  // see process.h; ends with the rank
   bool alive = false;

@@ -1,0 +1,424 @@
+#include "tools/run/host_ranks.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/open_files.h"
+#include "base/status.h"
+#include "collectives/rendezvous/warm_process.h"
+
+namespace weft::run {
+namespace {
+
+// For what is still in the pipes of ranks that have ended.
+constexpr absl::Duration kDrain = absl::Milliseconds(500);
+constexpr size_t kReadBytes = size_t{64} << 10;
+constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+// From the use of a spare process to the start of the next one, so that its start takes no time
+// from the ranks that are meeting again.
+constexpr absl::Duration kSpareAfter = absl::Seconds(5);
+// Spares that end by themselves one after the other: then there are none.
+constexpr int kSparesLostMost = 3;
+
+// Descriptors of this process: standard streams, signals, /dev/null, the store's or relays'
+// listeners and wake-ups, and what starting a rank takes for a moment; further for each rank its
+// two streams and its log, and a connection of each client of the store; for each spare process its
+// two streams and the pipe for its place.
+constexpr int64_t kOwnFiles = 32;
+
+int64_t OpenFilesNeeded(const RunOptions& options) {
+  const int64_t ranks = options.ranks;
+  const int64_t clients = !options.store.empty() && !options.relay.value_or(ranks > 1) ? 0 : ranks;
+  return kOwnFiles + 2 * ranks + (options.log_dir.empty() ? 0 : ranks) + clients +
+         3 * int64_t{options.spares};
+}
+
+}  // namespace
+
+bool EndsJob(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
+
+HostRanks::HostRanks(std::string program, const RunOptions& options)
+    : program_(std::move(program)), options_(options), buffer_(kReadBytes) {}
+
+absl::Status HostRanks::Open() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : kForwarded) sigaddset(&set, signal);
+  sigaddset(&set, SIGCHLD);
+  sigaddset(&set, SIGWINCH);
+  sigaddset(&set, SIGPIPE);  // never read: blocked is ignored
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  sigdelset(&set, SIGPIPE);
+  signals_ = FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_) return ErrnoStatus(errno, "signalfd");
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const int64_t limit = OpenFilesLimit();
+  const int64_t needed = OpenFilesNeeded(options_);
+  if (needed > limit) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        options_.ranks, " ranks here, with their output and the store, take ", needed,
+        " open files, but the limit is ", limit, " (ulimit -Hn); set it to ", needed, " or more"));
+  }
+  input_ = FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  return absl::OkStatus();
+}
+
+// ---- Starting
+
+absl::Status HostRanks::Assign(int first, const Variables& job_variables) {
+  variables_ = job_variables;
+  if (!options_.log_dir.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options_.log_dir, error);
+    if (error) {
+      return ErrnoStatus(error.value(), absl::StrCat("make the folder ", options_.log_dir));
+    }
+  }
+  if (options_.bind == BindMode::kCore) {
+    WEFT_ASSIGN_OR_RETURN(host_, Host::Discover());
+  }
+  ranks_.clear();
+  ranks_.resize(static_cast<size_t>(options_.ranks));
+  for (int i = 0; i < options_.ranks; ++i) {
+    RankProcess& rank = ranks_[static_cast<size_t>(i)];
+    rank.local_rank = i;
+    rank.rank = first + i;
+    rank.output = std::make_unique<RankOutput>(
+        &terminal_, options_.prefix ? absl::StrCat("[rank ", rank.rank, "] ") : "",
+        std::array{StyleOf(rank.rank, Stream::kOutput), StyleOf(rank.rank, Stream::kError)});
+    if (options_.log_dir.empty()) continue;
+    WEFT_RETURN_IF_ERROR(
+        rank.output->OpenLog(absl::StrCat(options_.log_dir, "/rank-", rank.rank, ".log")));
+  }
+  refill_at_ = clock_.Now() + kSpareAfter;
+  return absl::OkStatus();
+}
+
+Style HostRanks::StyleOf(int rank, Stream stream) const {
+  if (options_.output == OutputMode::kNone) return Style::kNone;
+  if (options_.output == OutputMode::kRank0) return rank == 0 ? Style::kRaw : Style::kNone;
+  return rank == 0 && terminal_.is_terminal(stream) ? Style::kRaw : Style::kLines;
+}
+
+bool HostRanks::Draws(int rank) const {
+  for (Stream stream : {Stream::kOutput, Stream::kError}) {
+    if (StyleOf(rank, stream) == Style::kRaw && terminal_.is_terminal(stream)) return true;
+  }
+  return false;
+}
+
+absl::Status HostRanks::Start(RankProcess& rank) {
+  rank.output->ForgetLines();
+  if (!UseSpare(rank)) WEFT_RETURN_IF_ERROR(StartProcessOf(rank));
+  rank.alive = true;
+  rank.told_to_end = false;
+  rank.status = 0;
+  rank.started = clock_.Now();
+  ++alive_;
+  return absl::OkStatus();
+}
+
+absl::Status HostRanks::StartProcessOf(RankProcess& rank) {
+  // A rank that may draw sees a terminal where we have one; both of its streams are then one.
+  std::array<FileDescriptor, 2> ends;
+  FileDescriptor slave;
+  for (Stream stream : {Stream::kOutput, Stream::kError}) {
+    auto index = static_cast<size_t>(stream);
+    bool draws = StyleOf(rank.rank, stream) == Style::kRaw && terminal_.is_terminal(stream);
+    if (!draws) {
+      WEFT_ASSIGN_OR_RETURN(Pipe pipe, MakePipe());
+      rank.streams[index] = std::move(pipe.read);
+      ends[index] = std::move(pipe.write);
+    } else if (!slave) {
+      WEFT_ASSIGN_OR_RETURN(PseudoTerminal terminal,
+                            MakePseudoTerminal(static_cast<int>(index) + STDOUT_FILENO));
+      rank.streams[index] = std::move(terminal.master);
+      slave = std::move(terminal.slave);
+    }
+  }
+  ProcessOptions process;
+  process.command = options_.command;
+  process.environment = Lines(RankVariables(variables_, options_, rank), variables_);
+  process.standard_input = input_.get();
+  process.standard_output = ends[0] ? ends[0].get() : slave.get();
+  process.standard_error = ends[1] ? ends[1].get() : slave.get();
+  process.open_files = options_.rank_open_files;
+  if (host_.has_value()) {
+    WEFT_ASSIGN_OR_RETURN(process.cpus, host_->Slice(rank.local_rank, options_.ranks));
+  }
+  WEFT_ASSIGN_OR_RETURN(StartedProcess started, StartProcess(process));
+  rank.pid = started.pid;
+  rank.keeper = started.keeper;
+  return absl::OkStatus();
+}
+
+// ---- Spare processes
+
+// False: there is none that could be this rank.
+bool HostRanks::UseSpare(RankProcess& rank) {
+  if (spares_.empty() || Draws(rank.rank)) return false;
+  Spare spare = std::move(spares_.back());
+  spares_.pop_back();
+  refill_at_ = clock_.Now() + kSpareAfter;
+  if (!collectives::WritePlace(spare.place.get(), RankVariables(variables_, options_, rank)).ok()) {
+    kill(spare.process.pid, SIGKILL);  // reaped as any child
+    return false;
+  }
+  rank.pid = spare.process.pid;
+  rank.keeper = spare.process.keeper;
+  rank.streams = std::move(spare.streams);
+  return true;
+}
+
+void HostRanks::RefillSpares() {
+  if (clock_.Now() < refill_at_) return;
+  refill_at_ = absl::InfiniteFuture();
+  while (spares() < options_.spares) {
+    const absl::Status started = StartSpare();
+    if (started.ok()) continue;
+    Say(absl::StrCat("no spare process: ", started.message()));
+    return;
+  }
+}
+
+absl::Status HostRanks::StartSpare() {
+  Spare spare;
+  WEFT_ASSIGN_OR_RETURN(Pipe place, MakePipe());
+  // The spare's end waits, ours does not.
+  fcntl(place.read.get(), F_SETFL, 0);
+  fcntl(place.write.get(), F_SETFL, O_NONBLOCK);
+  std::array<FileDescriptor, 2> ends;
+  for (size_t index = 0; index < ends.size(); ++index) {
+    WEFT_ASSIGN_OR_RETURN(Pipe pipe, MakePipe());
+    spare.streams[index] = std::move(pipe.read);
+    ends[index] = std::move(pipe.write);
+  }
+  ProcessOptions process;
+  process.command = options_.command;
+  process.environment = Lines({{collectives::kWarmVariable, "1"}}, variables_);
+  process.standard_input = place.read.get();
+  process.standard_output = ends[0].get();
+  process.standard_error = ends[1].get();
+  process.open_files = options_.rank_open_files;
+  WEFT_ASSIGN_OR_RETURN(spare.process, StartProcess(process));
+  spare.place = std::move(place.write);
+  spares_.push_back(std::move(spare));
+  return absl::OkStatus();
+}
+
+void HostRanks::KillSpares() {
+  for (const Spare& spare : spares_) kill(-spare.process.pid, SIGKILL);
+  spares_.clear();
+  refill_at_ = absl::InfiniteFuture();
+}
+
+// ---- The loop
+
+// Everybody is dead, so the ends of the pipes are near; but a descriptor may have been handed to
+// a stranger, which is not waited for.
+bool HostRanks::Draining() const {
+  bool open = false;
+  for (const RankProcess& rank : ranks_) {
+    open = open || rank.streams[0] || rank.streams[1];
+  }
+  return open && !output_given_up_ && (terminal_.congested() || clock_.Now() < *drain_until_);
+}
+
+// Milliseconds until something is due.
+int HostRanks::Patience(absl::Time due) const {
+  absl::Time now = clock_.Now();
+  due = std::min({due, kill_at_, refill_at_});
+  if (drain_until_.has_value() && now < *drain_until_) due = std::min(due, *drain_until_);
+  absl::Duration left = due - now;
+  if (left > absl::Hours(1)) return -1;
+  return static_cast<int>(
+      std::max<int64_t>(0, absl::ToInt64Milliseconds(left + absl::Microseconds(999))));
+}
+
+void HostRanks::Turn(absl::Time due, int wake) {
+  std::vector<pollfd> waits = {{signals_.get(), POLLIN, 0}, {wake, POLLIN, 0}};
+  const size_t first = waits.size();
+  if (!terminal_.congested()) {
+    for (RankProcess& rank : ranks_) {
+      for (FileDescriptor& stream : rank.streams) {
+        if (stream) waits.push_back({stream.get(), POLLIN, 0});
+      }
+    }
+  }
+  size_t streams = waits.size();
+  for (int fd : terminal_.WaitingFor()) waits.push_back({fd, POLLOUT, 0});
+  poll(waits.data(), waits.size(), Patience(due));
+  terminal_.Flush();
+  for (size_t i = first; i < streams; ++i) {
+    if (waits[i].revents != 0) ReadFrom(waits[i].fd);
+  }
+  if (waits[0].revents != 0) ReadSignals();
+  if (clock_.Now() >= kill_at_) {
+    kill_at_ = absl::InfiniteFuture();
+    Signal(SIGKILL);
+  }
+  RefillSpares();
+}
+
+void HostRanks::ReadFrom(int fd) {
+  for (RankProcess& rank : ranks_) {
+    for (size_t index = 0; index < rank.streams.size(); ++index) {
+      if (rank.streams[index].get() == fd) return (void)ReadSome(rank, index);
+    }
+  }
+}
+
+// False: nothing more to read now.
+bool HostRanks::ReadSome(RankProcess& rank, size_t index) {
+  FileDescriptor& stream = rank.streams[index];
+  ssize_t got = read(stream.get(), buffer_.data(), buffer_.size());
+  if (got > 0) {
+    rank.output->Feed(static_cast<Stream>(index),
+                      absl::string_view(buffer_.data(), static_cast<size_t>(got)));
+    return true;
+  }
+  // A pseudo-terminal ends with EIO.
+  if (got == 0 || (errno != EAGAIN && errno != EINTR)) stream.Reset();
+  return false;
+}
+
+void HostRanks::ReadAll(RankProcess& rank) {
+  for (size_t index = 0; index < rank.streams.size(); ++index) {
+    while (rank.streams[index] && ReadSome(rank, index)) {
+    }
+  }
+}
+
+void HostRanks::ReadSignals() {
+  signalfd_siginfo info{};
+  while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+    auto signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGCHLD) {
+      Reap();
+    } else if (signal == SIGWINCH) {
+      for (RankProcess& rank : ranks_) {
+        if (rank.streams[0]) CopyWindowSize(STDOUT_FILENO, rank.streams[0].get());
+      }
+    } else if (drain_until_.has_value() && EndsJob(signal)) {
+      output_given_up_ = true;
+    } else {
+      signals_come_.push_back(signal);
+    }
+  }
+}
+
+void HostRanks::Signal(int signal) {
+  for (const RankProcess& rank : ranks_) {
+    // A rank that was stopped would not hear.
+    if (rank.alive) {
+      kill(-rank.pid, signal);
+      if (signal != SIGKILL && EndsJob(signal)) kill(-rank.pid, SIGCONT);
+    }
+  }
+}
+
+void HostRanks::End(int signal, absl::Duration grace) {
+  for (RankProcess& rank : ranks_) rank.told_to_end = rank.told_to_end || rank.alive;
+  KillSpares();
+  Signal(signal);
+  kill_at_ = signal == SIGKILL ? absl::InfiniteFuture() : clock_.Now() + grace;
+}
+
+// ---- Ends of ranks
+
+void HostRanks::Reap() {
+  bool left_behind = false;
+  siginfo_t info{};
+  while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
+    pid_t pid = info.si_pid;
+    auto rank = std::find_if(ranks_.begin(), ranks_.end(),
+                             [pid](const RankProcess& r) { return r.alive && r.pid == pid; });
+    auto spare = std::find_if(spares_.begin(), spares_.end(),
+                              [pid](const Spare& s) { return s.process.pid == pid; });
+    // What it has started ends with it, and while it is not reaped, its number is nobody else's.
+    if (rank != ranks_.end() || spare != spares_.end()) kill(-pid, SIGKILL);
+    rusage usage{};
+    int status = 0;
+    wait4(pid, &status, 0, &usage);
+    info = {};
+    left_behind = true;
+    if (spare != spares_.end()) {
+      spares_.erase(spare);
+      if (++spares_lost_ < kSparesLostMost) {
+        refill_at_ = clock_.Now() + kSpareAfter;
+      } else {
+        Say(absl::StrCat(kSparesLostMost,
+                         " spare processes have ended by themselves, one after "
+                         "the other: there are none from here (--spares is for programs that wait "
+                         "for a place, docs/recovery.md)"));
+        refill_at_ = absl::InfiniteFuture();
+      }
+    }
+    if (rank == ranks_.end()) continue;  // an adopted child, or a keeper
+    rank->alive = false;
+    rank->status = status;
+    rank->ended = clock_.Now();
+    rank->max_rss_bytes = int64_t{usage.ru_maxrss} * 1024;
+    --alive_;
+    ReadAll(*rank);
+    ended_.push_back(&*rank);
+  }
+  if (left_behind) KillLeftBehind();
+}
+
+// What a dead rank had started outside of its process group. Whoever is killed leaves its own
+// children to this process, which comes here again to reap it.
+void HostRanks::KillLeftBehind() {
+  for (pid_t child : Children()) {
+    const auto is = [child](pid_t pid, pid_t keeper) { return keeper == child || pid == child; };
+    const bool stays = std::any_of(ranks_.begin(), ranks_.end(), [&](const RankProcess& r) {
+      return r.alive && is(r.pid, r.keeper);
+    });
+    const bool waits = std::any_of(spares_.begin(), spares_.end(), [&](const Spare& s) {
+      return is(s.process.pid, s.process.keeper);
+    });
+    if (!stays && !waits) kill(child, SIGKILL);
+  }
+}
+
+// Waits for what the last ranks left behind.
+void HostRanks::Clean() {
+  absl::Time patience = clock_.Now() + absl::Seconds(2);
+  while (clock_.Now() < patience) {
+    bool any = false;
+    for (pid_t child : Children()) {
+      any = true;
+      kill(child, SIGKILL);
+      waitpid(child, nullptr, 0);
+    }
+    if (!any) return;
+  }
+}
+
+void HostRanks::Finish() {
+  KillSpares();
+  Clean();
+  drain_until_ = clock_.Now() + kDrain;
+  while (Draining()) Turn(*drain_until_);
+  for (RankProcess& rank : ranks_) rank.output->Finish();
+}
+
+void HostRanks::FlushOutput() {
+  while (terminal_.pending() && !output_given_up_) Turn(absl::InfiniteFuture());
+}
+
+}  // namespace weft::run
