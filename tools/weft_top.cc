@@ -51,8 +51,9 @@ int Main(int argc, char** argv) {
     }
     const observe::JobView& view = source.view();
     const std::vector<observe::Finding> findings = observe::Diagnose(view);
-    const std::string text = json ? absl::StrCat(observe::JobJson(view, findings), "\n")
-                                  : observe::JobTable(view, findings, draws ? TerminalRows() : 0);
+    const std::string text =
+        json ? absl::StrCat(observe::JobJson(view, findings, source.received()), "\n")
+             : observe::JobTable(view, findings, draws ? TerminalRows() : 0);
     std::printf("%s%s", draws ? "\033[H\033[2J" : "", text.c_str());
     if (std::fflush(stdout) != 0) return 1;
     if (once) return 0;

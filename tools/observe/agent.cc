@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
@@ -14,23 +15,20 @@
 #include "base/log_throttle.h"
 #include "base/read_file.h"
 #include "base/status.h"
-#include "base/write_file.h"
+#include "tools/observe/ring_changes.h"
 
 namespace weft::observe {
 namespace {
-
-constexpr Bytes kRingMost = MiB(65);
 
 std::string NameOf(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
 
-// A file's own name and nothing else.
+}  // namespace
+
 bool IsRingName(absl::string_view name) {
   return absl::EndsWith(name, ".weft") && !absl::StrContains(name, '/') && name[0] != '.';
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options) {
   WEFT_ASSIGN_OR_RETURN(HttpServer server, HttpServer::Listen(options.server));
@@ -112,6 +110,31 @@ std::string Agent::RingsJson() const {
   return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+std::string Agent::PathOf(absl::string_view ring) const {
+  return absl::StrCat(options_.folder.empty() ? DefaultRecordFolder() : options_.folder, "/", ring);
+}
+
+HttpResponse Agent::Changes(absl::string_view rings) const {
+  const std::vector<absl::string_view> asked = absl::StrSplit(rings, '/');
+  if (asked.size() > kRingsOfARequest) {
+    return {400, "text/plain", absl::StrCat("at most ", kRingsOfARequest, " rings at once\n")};
+  }
+  HttpResponse response{200, "application/octet-stream", ""};
+  for (absl::string_view one : asked) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(one, absl::MaxSplits('@', 1));
+    const absl::StatusOr<RingCursor> cursor = ParseCursor(parts.second);
+    if (!IsRingName(parts.first) || !cursor.ok()) {
+      return {400, "text/plain", "right is /changes/JOB-RANK-PID.weft@MADE.RECORDS.NAMES.TEXT\n"};
+    }
+    const std::string changes = ChangesSince(PathOf(parts.first), *cursor).value_or("");
+    const uint64_t size = changes.size();
+    response.body.append(reinterpret_cast<const char*>(&size), sizeof(size));
+    response.body += changes;
+  }
+  return response;
+}
+
 HttpResponse Agent::Answer(const HttpRequest& request) {
   HttpResponse response;
   absl::string_view path = request.path;
@@ -134,46 +157,16 @@ HttpResponse Agent::Answer(const HttpRequest& request) {
     }
     response.body += ']';
   } else if (absl::ConsumePrefix(&path, "/ring/") && IsRingName(path)) {
-    const std::string folder = options_.folder.empty() ? DefaultRecordFolder() : options_.folder;
-    absl::StatusOr<std::string> bytes = ReadFile(absl::StrCat(folder, "/", path), kRingMost);
+    absl::StatusOr<std::string> bytes = ReadFile(PathOf(path), kRingMost);
     if (!bytes.ok()) return {404, "text/plain", "no such ring\n"};
     response.type = "application/octet-stream";
     response.body = *std::move(bytes);
+  } else if (absl::ConsumePrefix(&path, "/changes/")) {
+    return Changes(path);
   } else {
     return {404, "text/plain", "see /metrics, /diagnosis.json, /rings, /healthz\n"};
   }
   return response;
-}
-
-absl::Status FetchRings(const HttpAddress& agent, const std::string& token,
-                        const std::string& folder, std::map<std::string, JobWatch::Told>* told) {
-  WEFT_ASSIGN_OR_RETURN(const std::string text,
-                        HttpFetch(agent, {.path = "/rings", .token = token}));
-  const nlohmann::json answer = nlohmann::json::parse(text, nullptr, false);
-  if (!answer.is_object() || !answer.contains("rings") || !answer["rings"].is_array()) {
-    return absl::DataLossError(
-        absl::StrCat(agent.host, ":", agent.port, " answers /rings with no list of rings"));
-  }
-  const int64_t shift_ns = SystemClock::Nanoseconds() - answer.value("now_ns", int64_t{0});
-  for (const nlohmann::json& ring : answer["rings"]) {
-    const std::string name = ring.value("name", "");
-    if (name.empty() || !IsRingName(name)) continue;
-    absl::StatusOr<std::string> bytes =
-        HttpFetch(agent, {.path = absl::StrCat("/ring/", name), .token = token});
-    if (absl::IsFailedPrecondition(bytes.status())) continue;  // it has gone since
-    if (!bytes.ok()) return bytes.status();
-    const std::string path = absl::StrCat(folder, "/", agent.port, "-", name);
-    WEFT_RETURN_IF_ERROR(WriteFile(path, *bytes));
-    JobWatch::Told& one = (*told)[path];
-    one.shift_ns = shift_ns;
-    one.state.known = true;
-    one.state.exists = ring.value("exists", false);
-    one.state.state = ring.value("state", "?").substr(0, 1)[0];
-    one.state.cpu_seconds = ring.value("cpu_seconds", 0.0);
-    one.state.run_queue_seconds = ring.value("run_queue_seconds", 0.0);
-    one.state.resident_bytes = ring.value("resident_bytes", int64_t{0});
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace weft::observe

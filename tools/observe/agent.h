@@ -5,7 +5,10 @@
 //   /metrics         Prometheus's text format
 //   /diagnosis.json  what weft-diagnose says of each job
 //   /rings           the rings, their processes' states and this host's clock, as JSON
-//   /ring/NAME       the bytes of one, for weft-top, weft-trace and weft-diagnose on other hosts
+//   /ring/NAME       the bytes of one
+//   /changes/NAME@CURSOR/...  what is new in each since CURSOR (ring_changes.h), for weft-top,
+//                    weft-trace and weft-diagnose on other hosts: for each its size, eight bytes in
+//                    the order of this machine, and as many bytes; 0: there is no such ring
 //   /healthz         "ok"
 #ifndef WEFT_TOOLS_OBSERVE_AGENT_H_
 #define WEFT_TOOLS_OBSERVE_AGENT_H_
@@ -17,6 +20,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "tools/observe/http.h"
 #include "tools/observe/prometheus.h"
@@ -45,6 +49,8 @@ class Agent {
   void Push();
   std::vector<Metric> CurrentMetrics();
   std::string RingsJson() const;
+  HttpResponse Changes(absl::string_view rings) const;
+  std::string PathOf(absl::string_view ring) const;
 
   const AgentOptions options_;
   HttpServer server_;
@@ -53,10 +59,9 @@ class Agent {
   AgentCounters counters_;
 };
 
-// The rings of an agent's host, into the files FOLDER/PORT-N-NAME.weft of this one; adds what the
-// agent said of them.
-absl::Status FetchRings(const HttpAddress& agent, const std::string& token,
-                        const std::string& folder, std::map<std::string, JobWatch::Told>* told);
+// A ring's file name, without a folder and nothing else.
+bool IsRingName(absl::string_view name);
+inline constexpr size_t kRingsOfARequest = 32;  // of /changes; names fit into kRequestBytesMax
 
 }  // namespace weft::observe
 

@@ -1,15 +1,19 @@
 #include "tools/observe/source.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/first_line.h"
 #include "base/status.h"
-#include "tools/observe/agent.h"
 
 namespace weft::observe {
 
@@ -34,22 +38,52 @@ void Source::Register(CLI::App& app) {
                "recorded last");
 }
 
-absl::Status Source::Fetch() {
-  if (!token_file_.empty()) token_ = FirstLine(token_file_);
-  if (fetched_.empty()) {
-    std::string name = (std::filesystem::temp_directory_path() / "weft-rings-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) return ErrnoStatus(errno, "make a temporary folder");
-    fetched_ = name;
-  }
-  std::map<std::string, JobWatch::Told> told;
+absl::Status Source::ConnectAgents() {
+  const std::string token = token_file_.empty() ? "" : FirstLine(token_file_);
+  std::string name = (std::filesystem::temp_directory_path() / "weft-rings-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) return ErrnoStatus(errno, "make a temporary folder");
+  fetched_ = name;
   for (size_t i = 0; i < agents_.size(); ++i) {
-    WEFT_ASSIGN_OR_RETURN(const HttpAddress address, ParseHttpAddress(agents_[i]));
-    WEFT_RETURN_IF_ERROR(FetchRings(address, token_, fetched_, &told));
+    WEFT_ASSIGN_OR_RETURN(HttpAddress address, ParseHttpAddress(agents_[i]));
+    clients_.emplace_back(std::move(address), token, fetched_, i);
   }
-  // The files are whole copies: read anew each time.
+  silent_.resize(agents_.size());
   watch_ = std::make_unique<JobWatch>(fetched_, job_);
-  for (const auto& [path, one] : told) watch_->Tell(path, one);
   return absl::OkStatus();
+}
+
+// Several at once: of thousands of hosts, each a round trip or two away, one after the other would
+// take longer than the time between two looks.
+absl::Status Source::Fetch() {
+  if (clients_.empty()) WEFT_RETURN_IF_ERROR(ConnectAgents());
+  constexpr size_t kAtOnce = 16;
+  std::vector<absl::Status> fetched(clients_.size());
+  std::atomic<size_t> next{0};
+  std::vector<std::jthread> threads;
+  for (size_t i = 0; i < std::min(kAtOnce, clients_.size()); ++i) {
+    threads.emplace_back([this, &fetched, &next] {
+      for (size_t at = next++; at < clients_.size(); at = next++)
+        fetched[at] = clients_[at].Fetch();
+    });
+  }
+  threads.clear();  // waits for them
+  bool any = false;
+  for (size_t i = 0; i < clients_.size(); ++i) {
+    if (!fetched[i].ok() && !silent_[i]) {
+      std::fprintf(stderr, "agent %s: %s\n", agents_[i].c_str(),
+                   std::string(fetched[i].message()).c_str());
+    }
+    silent_[i] = !fetched[i].ok();
+    any |= fetched[i].ok();
+    for (const auto& [path, one] : clients_[i].told()) watch_->Tell(path, one);
+  }
+  return any ? absl::OkStatus() : fetched.front();
+}
+
+uint64_t Source::received() const {
+  uint64_t bytes = 0;
+  for (const AgentClient& client : clients_) bytes += client.received();
+  return bytes;
 }
 
 absl::Status Source::Update() {

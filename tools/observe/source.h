@@ -4,12 +4,13 @@
 #define WEFT_TOOLS_OBSERVE_SOURCE_H_
 
 #include <CLI/CLI.hpp>
-#include <map>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tools/observe/agent_client.h"
 #include "tools/observe/job_view.h"
 
 namespace weft::observe {
@@ -22,20 +23,26 @@ class Source {
   Source& operator=(const Source&) = delete;
 
   void Register(CLI::App& app);  // --records, --job, --agent, --token-file, --replay
-  // Reads what is new. kNotFound, with what to do, while there is no ring of the job.
+  // Reads what is new. kNotFound, with what to do, while there is no ring of the job. An agent that
+  // does not answer is said once on standard error, and the states of its ranks are unknown; where
+  // none answers, its error.
   absl::Status Update();
   const JobView& view() const { return watch_->view(); }
   // Files of the job's rings, for weft-trace.
   std::vector<std::string> files() const;
   bool replay() const { return replay_; }
+  uint64_t received() const;  // bytes from agents
 
  private:
+  absl::Status ConnectAgents();
   absl::Status Fetch();
 
   std::string folder_, job_, token_file_, token_;
   std::vector<std::string> agents_;
   bool replay_ = false;
   std::string fetched_;  // a folder of our own
+  std::vector<AgentClient> clients_;
+  std::vector<bool> silent_;  // by agent: it did not answer, and that was said
   std::unique_ptr<JobWatch> watch_;
 };
 

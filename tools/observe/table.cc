@@ -155,11 +155,12 @@ std::string JobTable(const JobView& view, const std::vector<Finding>& findings, 
   return text;
 }
 
-std::string JobJson(const JobView& view, const std::vector<Finding>& findings) {
+std::string JobJson(const JobView& view, const std::vector<Finding>& findings, uint64_t received) {
   nlohmann::ordered_json out = nlohmann::ordered_json::parse(ToJson(view, findings));
   out["mesh"] = view.mesh;
   out["other_jobs"] = view.other_jobs;
   out["tokens_per_second"] = TokensPerSecond(view);
+  out["received_bytes"] = received;
   out["ranks"] = nlohmann::json::array();
   for (const auto& [number, rank] : view.ranks) {
     nlohmann::ordered_json row = {{"rank", number},

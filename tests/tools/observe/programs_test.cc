@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/record_files.h"
 #include "tests/run_program.h"
@@ -222,6 +223,32 @@ TEST(Programs, ServeAHostsJobsToPrometheusAndToOtherHosts) {
   EXPECT_EQ(top["ranks"].size(), 3u);
   EXPECT_NE(top["ranks"][0]["state"], "-");
   EXPECT_EQ(agent.End(), 0);
+}
+
+// After the first look an agent sends what is new only, and one that is silent among several is
+// said and costs nothing else.
+TEST(Programs, FetchWhatIsNewFromAgents) {
+  Job job("--fault none --steps 5000 --step-time 200ms");
+  ASSERT_TRUE(job.Reaches(3));
+  AgentProcess agent("--records " + job.rings());
+  const Outcome looks = Shell(absl::StrCat(
+      std::getenv("WEFT_BIN"), "/weft-top --json --every 100ms --agent 127.0.0.1:1 --agent ",
+      "127.0.0.1:", agent.port(), " 2> ", job / "said", " | head -n 5"));
+  std::vector<nlohmann::json> tops;
+  for (absl::string_view line : absl::StrSplit(looks.output, '\n', absl::SkipEmpty())) {
+    tops.push_back(nlohmann::json::parse(line));
+  }
+  ASSERT_EQ(tops.size(), 5u) << looks.output;
+  const auto received = [&](size_t look) { return tops[look]["received_bytes"].get<int64_t>(); };
+  EXPECT_GT(received(0), 0);
+  EXPECT_GT(received(4), received(0));
+  EXPECT_LT((received(4) - received(0)) / 4, 3 * 64 * 1024);  // of three rings of 256 KiB
+  EXPECT_GE(tops[4]["ranks"][0]["step"], tops[0]["ranks"][0]["step"]);
+  EXPECT_EQ(tops[4]["ranks"].size(), 3u);
+  EXPECT_EQ(tops[4]["ranks"][1]["records_lost"], 0);
+  const std::string said = Slurp(job / "said");
+  EXPECT_THAT(said, HasSubstr("agent 127.0.0.1:1: "));
+  EXPECT_EQ(said.find("agent 127.0.0.1:1", said.find("agent 127.0.0.1:1") + 1), std::string::npos);
 }
 
 // Nobody listens at the sink: what it does not take is counted, and the pages go on.

@@ -1,0 +1,89 @@
+#include "tools/observe/agent_client.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "tools/observe/agent.h"
+
+namespace weft::observe {
+
+AgentClient::AgentClient(HttpAddress agent, std::string token, const std::string& folder,
+                         size_t number)
+    : agent_(std::move(agent)),
+      token_(std::move(token)),
+      prefix_(absl::StrCat(folder, "/", number, "-")) {}
+
+absl::StatusOr<std::string> AgentClient::Get(const std::string& path) {
+  absl::StatusOr<std::string> body = HttpFetch(agent_, {.path = path, .token = token_});
+  if (body.ok()) received_ += body->size();
+  return body;
+}
+
+RingCopy& AgentClient::CopyOf(const std::string& name) {
+  return copies_.try_emplace(name, absl::StrCat(prefix_, name)).first->second;
+}
+
+absl::Status AgentClient::Fetch() {
+  for (auto& [path, told] : told_) told.state = {};
+  WEFT_ASSIGN_OR_RETURN(const std::string text, Get("/rings"));
+  const nlohmann::json answer = nlohmann::json::parse(text, nullptr, false);
+  if (!answer.is_object() || !answer.contains("rings") || !answer["rings"].is_array()) {
+    return absl::DataLossError(
+        absl::StrCat(agent_.host, ":", agent_.port, " answers /rings with no list of rings"));
+  }
+  const int64_t shift_ns = SystemClock::Nanoseconds() - answer.value("now_ns", int64_t{0});
+  std::vector<std::string> names;
+  for (const nlohmann::json& ring : answer["rings"]) {
+    const std::string name = ring.is_object() ? ring.value("name", "") : "";
+    if (IsRingName(name)) names.push_back(name);
+  }
+  for (size_t i = 0; i < names.size(); i += kRingsOfARequest) {
+    const size_t end = std::min(names.size(), i + kRingsOfARequest);
+    WEFT_RETURN_IF_ERROR(FetchChanges({names.begin() + static_cast<std::ptrdiff_t>(i),
+                                       names.begin() + static_cast<std::ptrdiff_t>(end)}));
+  }
+  for (const nlohmann::json& ring : answer["rings"]) {
+    const std::string name = ring.is_object() ? ring.value("name", "") : "";
+    const auto copy = copies_.find(name);
+    if (copy == copies_.end() || copy->second.path().empty()) continue;
+    const auto [at, is_new] = told_.try_emplace(copy->second.path());
+    JobWatch::Told& told = at->second;
+    if (is_new) told.shift_ns = shift_ns;  // by which its records are understood, all its life
+    told.state.known = true;
+    told.state.exists = ring.value("exists", false);
+    told.state.state = ring.value("state", "?").substr(0, 1)[0];
+    told.state.cpu_seconds = ring.value("cpu_seconds", 0.0);
+    told.state.run_queue_seconds = ring.value("run_queue_seconds", 0.0);
+    told.state.resident_bytes = ring.value("resident_bytes", int64_t{0});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AgentClient::FetchChanges(const std::vector<std::string>& names) {
+  std::string path = "/changes";
+  for (const std::string& name : names) {
+    absl::StrAppend(&path, "/", name, "@", CursorText(CopyOf(name).cursor()));
+  }
+  WEFT_ASSIGN_OR_RETURN(const std::string body, Get(path));
+  absl::string_view rest = body;
+  for (const std::string& name : names) {
+    uint64_t size = 0;
+    if (rest.size() < sizeof(size)) break;
+    std::memcpy(&size, rest.data(), sizeof(size));
+    rest.remove_prefix(sizeof(size));
+    if (size > rest.size()) break;
+    if (size > 0) WEFT_RETURN_IF_ERROR(CopyOf(name).Apply(rest.substr(0, size)));  // 0: it has gone
+    rest.remove_prefix(size);
+    if (&name == &names.back() && rest.empty()) return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrCat(agent_.host, ":", agent_.port, " answers /changes for ",
+                                          names.size(), " rings with ", body.size(),
+                                          " bytes that do not fit"));
+}
+
+}  // namespace weft::observe
