@@ -75,6 +75,8 @@ void EndpointImpl::FailGroup(Group& group, const absl::Status& status, bool tell
     group.status = absl::StartsWith(status.message(), name) ? status : Annotate(status, name);
     verdict = group.status;
   }
+  // Unless this process gave the group up itself, as one does that ends.
+  if (!tell_others || !absl::IsCancelled(verdict)) recorder_.MarkFailed();
   if (verdict.code() == absl::StatusCode::kCancelled) {
     WEFT_LOG_DEBUG(verdict.message());
   } else if (tell_others) {

@@ -56,7 +56,7 @@ void Recorder::OnDone(const Operation& operation, int64_t end_ns, absl::StatusCo
   record.kind = RecordKind::kDone;
   record.code = static_cast<uint8_t>(code);
   record.end_ns = end_ns;
-  if (code != absl::StatusCode::kOk && code != absl::StatusCode::kCancelled) records_->MarkFailed();
+  if (code != absl::StatusCode::kOk && code != absl::StatusCode::kCancelled) MarkFailed();
   records_->Write(record);
 }
 

@@ -27,6 +27,11 @@ class Recorder {
   // By any thread.
   void OnCall(const Operation& operation);
   void OnDone(const Operation& operation, int64_t end_ns, absl::StatusCode code);
+  // A group of this process is lost, with or without a call of its own under way: its records are to
+  // outlive it. By any thread.
+  void MarkFailed() const {
+    if (records_ != nullptr) records_->MarkFailed();
+  }
   // Of all links, at most every 100 ms; by the driver.
   void Sample(std::vector<Peer>& peers,
               absl::Span<const std::unique_ptr<net::Transport>> transports, int64_t now_ns);

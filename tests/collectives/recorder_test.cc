@@ -120,6 +120,32 @@ TEST(Recorder, SamplesFlowsThatStandStill) {
       });
 }
 
+// A rank that ends with a call under way takes its own ring along, as it meant to; those that lose
+// their group by it leave theirs, so that they are told apart afterwards.
+TEST(Recorder, KeepsTheRingsOfRanksThatLoseTheirGroup) {
+  ScratchFolder folder;
+  RunRanks(3, {"records.folder=" + (folder / "rings")}, [](std::shared_ptr<Endpoint> endpoint) {
+    auto world = Communicator::Create(endpoint, "world", AllRanks(3));
+    ASSERT_TRUE(world.ok());
+    if (endpoint->rank().value() == 0) {
+      ASSERT_TRUE((*world)->Barrier()->Wait().ok());
+      uint32_t word = 0;
+      const WorkPtr never = (*world)->Receive(&word, sizeof(word), GroupRank(1), 4);
+      world->reset();
+      EXPECT_TRUE(absl::IsCancelled(never->Wait()));
+      return;
+    }
+    // The first may be over here before rank 0 goes, or not.
+    absl::Status status;
+    for (int call = 0; status.ok() && call < 2; ++call) status = (*world)->Barrier()->Wait();
+    EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  });
+  const std::map<int, Ring> rings = ReadAll(folder / "rings");
+  EXPECT_EQ(rings.count(0), 0u);
+  ASSERT_THAT(rings, SizeIs(2));
+  for (const auto& [rank, ring] : rings) EXPECT_TRUE(ring.process.failed) << rank;
+}
+
 TEST(Recorder, IsSwitchedOffByASetting) {
   ScratchFolder folder;
   RunRanks(2,

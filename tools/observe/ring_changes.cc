@@ -77,7 +77,7 @@ absl::Status NoChanges(absl::string_view why) {
   return absl::DataLossError(absl::StrCat("what came is no change of a ring of records: ", why));
 }
 
-// Level 1: records repeat their neighbours' high bytes, and shrink to a third and less by that alone.
+// Level 1: records repeat their neighbours' high bytes, and shrink to a third by that alone.
 std::string Pack(absl::string_view plain) {
   const uint64_t size = plain.size();
   uLongf packed = compressBound(plain.size());
