@@ -3,6 +3,7 @@ result where Gloo has it, else beside the definition."""
 
 import installed
 
+import threading
 import unittest
 from datetime import timedelta
 
@@ -457,9 +458,27 @@ def prioritises(rank: int) -> None:
     dist.destroy_process_group(group)
 
 
+def threads_wait_for_one_work(rank: int) -> None:
+    """And its future is completed meanwhile: what a data race would be seen in."""
+    size, waits = dist.get_world_size(), []
+    for _ in range(30):
+        # Not contiguous: it is copied back once, by whoever sees the end first.
+        tensor = torch.ones(100, 10).t()
+        work = dist.all_reduce(tensor, async_op=True)
+        future = work.get_future()
+        threads = [threading.Thread(target=lambda: waits.append(work.wait())) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        future.wait()
+        same(tensor, torch.full((10, 100), float(size)), "waited for by threads")
+    assert waits == [True] * 90, waits
+
+
 EVERYTHING = (reduced_types, premultiplied_sum, beyond_gloo, moved_types, shapes, large, non_contiguous,
               uneven_lists, gathers_rows, exchanges, prioritises, coalesced, sparse, objects, works_and_futures,
-              groups, allocates, wrong_arguments)
+              threads_wait_for_one_work, groups, allocates, wrong_arguments)
 
 
 class Collectives(unittest.TestCase):
