@@ -1,5 +1,7 @@
 #include "trainer/kernels/decode.h"
 
+#include "trainer/kernels/instruction_sets.h"
+
 namespace weft::train::kernels {
 
 namespace avx512bf16 {
@@ -16,23 +18,7 @@ DecodeTable Decode();
 }
 
 std::vector<DecodeTable> DecodeTables() {
-  std::vector<DecodeTable> tables;
-  auto add = [&tables](DecodeTable table, const char* instruction_set) {
-    table.instruction_set = instruction_set;
-    tables.push_back(table);
-  };
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    if (__builtin_cpu_supports("avx512bf16")) add(avx512bf16::Decode(), "AVX512-BF16");
-    add(avx512::Decode(), "AVX-512");
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    add(avx2::Decode(), "AVX2");
-  }
-#endif
-  add(plain::Decode(), "baseline");
-  return tables;
+  return TablesHere<DecodeTable>(WEFT_KERNEL_SETS(Decode));
 }
 
 const DecodeTable& Decoding() {

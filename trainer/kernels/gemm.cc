@@ -1,5 +1,7 @@
 #include "trainer/kernels/gemm.h"
 
+#include "trainer/kernels/instruction_sets.h"
+
 namespace weft::train::kernels {
 
 namespace avx512bf16 {
@@ -15,23 +17,7 @@ namespace plain {
 GemmTable Gemm();
 }
 
-std::vector<GemmTable> GemmTables() {
-  std::vector<GemmTable> tables;
-  auto add = [&tables](GemmTable table, const char* instruction_set) {
-    table.instruction_set = instruction_set;
-    tables.push_back(table);
-  };
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    if (__builtin_cpu_supports("avx512bf16")) add(avx512bf16::Gemm(), "AVX512-BF16");
-    add(avx512::Gemm(), "AVX-512");
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) add(avx2::Gemm(), "AVX2");
-#endif
-  add(plain::Gemm(), "baseline");
-  return tables;
-}
+std::vector<GemmTable> GemmTables() { return TablesHere<GemmTable>(WEFT_KERNEL_SETS(Gemm)); }
 
 const GemmTable& Gemm() {
   static const GemmTable table = GemmTables().front();

@@ -10,12 +10,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <type_traits>
 
 #include "trainer/kernels/gemm.h"
+#include "trainer/kernels/scratch_memory.h"
 
 namespace weft::train::kernels::WEFT_KERNEL_SET {
 namespace {
@@ -269,33 +268,12 @@ template <typename C, typename T>
 
 // ---- Blocks ----
 
-// Memory that grows and is kept.
-class Memory {
- public:
-  template <typename T>
-  T* Take(int64_t count) {
-    const size_t bytes = (static_cast<size_t>(count) * sizeof(T) + 4095) / 4096 * 4096;
-    if (bytes > bytes_) {
-      memory_.reset(std::aligned_alloc(4096, bytes));
-      bytes_ = bytes;
-    }
-    return static_cast<T*>(memory_.get());
-  }
-
- private:
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-  };
-  std::unique_ptr<void, Free> memory_;
-  size_t bytes_ = 0;
-};
-
 constexpr int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr int64_t Quotient(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
 
 template <typename T, typename C>
 void Multiply(const GemmProblem<T, C>& p) {
-  static thread_local Memory a_memory, b_memory, sums_memory;
+  static thread_local ScratchMemory a_memory, b_memory, sums_memory;
   const int64_t steps = Quotient(p.k, kDepth<T>);
   const int64_t passes = std::max<int64_t>(1, Quotient(steps, kPassSteps));
   const int64_t pass_steps = RoundUp(Quotient(steps, passes), 4);

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "trainer/kernels/instruction_sets.h"
+
 namespace weft::train::kernels {
 
 namespace avx512 {
@@ -18,25 +20,6 @@ KernelTable Table();
 
 namespace {
 
-KernelTable Choose() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    KernelTable table = avx512::Table();
-    table.instruction_set = "AVX-512";
-    return table;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    KernelTable table = avx2::Table();
-    table.instruction_set = "AVX2";
-    return table;
-  }
-#endif
-  KernelTable table = plain::Table();
-  table.instruction_set = "baseline";
-  return table;
-}
-
 template <typename G>
 void Deliver(int64_t width, const float* sum, bool add, G* out) {
   for (int64_t i = 0; i < width; ++i) Store(add ? Load(out[i]) + sum[i] : sum[i], out[i]);
@@ -45,7 +28,8 @@ void Deliver(int64_t width, const float* sum, bool add, G* out) {
 }  // namespace
 
 const KernelTable& Kernels() {
-  static const KernelTable table = Choose();
+  static const KernelTable table =
+      TablesHere<KernelTable>(nullptr, WEFT_KERNEL_SETS_WITHOUT_BF16(Table)).front();
   return table;
 }
 
