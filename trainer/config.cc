@@ -362,6 +362,12 @@ absl::Status Validate(const TrainConfig& config, const Settings& settings) {
   return absl::OkStatus();
 }
 
+KernelLibrary LibraryOf(const std::string& name) {
+  return name == "aten"   ? KernelLibrary::kAten
+         : name == "weft" ? KernelLibrary::kWeft
+                          : KernelLibrary::kAuto;
+}
+
 }  // namespace
 
 absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
@@ -403,10 +409,8 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
                      settings.ValueText("train.recompute"), ": ", recompute.status().message()));
   }
   config.recompute = *std::move(recompute);
-  const std::string& gemm = settings.Text("train.gemm");
-  config.gemm = gemm == "aten"   ? GemmLibrary::kAten
-                : gemm == "weft" ? GemmLibrary::kWeft
-                                 : GemmLibrary::kAuto;
+  config.gemm = LibraryOf(settings.Text("train.gemm"));
+  config.attention = LibraryOf(settings.Text("train.attention"));
   config.loss_rows = settings.Integer("train.loss_rows");
   config.threads = static_cast<int>(settings.Integer("train.threads"));
   config.host_memory = settings.ByteCount("train.host_memory");

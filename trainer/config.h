@@ -36,7 +36,7 @@ enum class OptimizerKind { kAdamW, kLamb, kSgd, kLion, kMuon };
 enum class RecomputeKind : uint8_t { kNone, kSelective, kFull };
 // What multiplies matrices: the faster in a trial at the start; MKL and oneDNN behind LibTorch; the
 // loops of trainer/kernels/gemm.h.
-enum class GemmLibrary : uint8_t { kAuto, kAten, kWeft };
+enum class KernelLibrary : uint8_t { kAuto, kAten, kWeft };
 enum class NonFinite { kFatal, kSkip };
 // Context parallelism: keys and values go around, or heads are exchanged (model/context_axis.h).
 enum class ContextMethod { kRing, kUlysses };
@@ -107,15 +107,16 @@ struct TrainConfig {
   Precision precision = Precision::kFp32;  // "auto" is resolved
   bool master_weights = true;              // false: bf16 alone, rounded stochastically
   NonFinite non_finite = NonFinite::kFatal;
-  double loss_scale = 1;                  // fp16: at the beginning
-  int64_t loss_scale_steps = 0;           // fp16: finite steps until it is doubled
-  std::vector<RecomputeKind> recompute;   // of each layer
-  GemmLibrary gemm = GemmLibrary::kAuto;  // what multiplies matrices
-  int64_t loss_rows = 0;                  // whose logits exist at one time; 0: chosen
-  int threads = 0;                        // compute threads a rank; 0: cores / ranks on this host
-  Bytes host_memory;                      // for the ranks of a host; 0: what it has
-  double peak_tflops = 0;                 // of one rank; 0: measured at the start
-  bool tensorboard = false;               // event files in RUN/tensorboard
+  double loss_scale = 1;                           // fp16: at the beginning
+  int64_t loss_scale_steps = 0;                    // fp16: finite steps until it is doubled
+  std::vector<RecomputeKind> recompute;            // of each layer
+  KernelLibrary gemm = KernelLibrary::kAuto;       // what multiplies matrices
+  KernelLibrary attention = KernelLibrary::kAuto;  // what computes attention
+  int64_t loss_rows = 0;                           // whose logits exist at one time; 0: chosen
+  int threads = 0;           // compute threads a rank; 0: cores / ranks on this host
+  Bytes host_memory;         // for the ranks of a host; 0: what it has
+  double peak_tflops = 0;    // of one rank; 0: measured at the start
+  bool tensorboard = false;  // event files in RUN/tensorboard
 
   int tensor_parallel = 1;   // ranks that share a layer
   int tensor_chunks = 1;     // exchanges in which their rows are moved, at most

@@ -236,11 +236,14 @@ absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
                   parameters.optimizer().name(), ", begin at zero");
   }
   WEFT_RETURN_IF_ERROR(ReadParts(*reader, has_optimizer, parameters));
-  RunPosition position{manifest.step, manifest.samples_consumed, "", ""};
-  auto scale = manifest.states.find(kLossScaleState);
-  if (scale != manifest.states.end()) position.loss_scale = scale->second;
-  auto gemm = manifest.states.find(kGemmState);
-  if (gemm != manifest.states.end()) position.gemm = gemm->second;
+  RunPosition position{.step = manifest.step, .samples = manifest.samples_consumed};
+  for (auto [name, to] :
+       {std::pair(kLossScaleState, &position.loss_scale), std::pair(kGemmState, &position.gemm),
+        std::pair(kAttentionState, &position.attention)}) {
+    if (auto state = manifest.states.find(name); state != manifest.states.end()) {
+      *to = state->second;
+    }
+  }
   return position;
 }
 
@@ -268,7 +271,8 @@ absl::Status RunCheckpoints::Save(const RunPosition& position, const ParameterSe
                        .states = {{kIdentityState, ResumeIdentity(config_)},
                                   {kOptimizerState, std::string(parameters.optimizer().name())},
                                   {kLossScaleState, position.loss_scale},
-                                  {kGemmState, position.gemm}},
+                                  {kGemmState, position.gemm},
+                                  {kAttentionState, position.attention}},
                        .config_text = config_.text})
               .status();
     }

@@ -26,7 +26,8 @@ struct RunPosition {
   int64_t step = 0;  // steps done
   int64_t samples = 0;
   std::string loss_scale;  // LossScale::ToText; empty: of a checkpoint that has none
-  std::string gemm;        // NameOf(GemmLibrary); empty: of a checkpoint that has none
+  // NameOf(KernelLibrary); empty: of a checkpoint that has none
+  std::string gemm, attention;
 };
 
 // The memory of all that a step changes on this rank: master values and the optimizer's state.

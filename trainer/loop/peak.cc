@@ -11,7 +11,7 @@
 
 namespace weft::train {
 
-absl::StatusOr<double> PeakFlops(const TrainConfig& config, GemmLibrary library, Group& group) {
+absl::StatusOr<double> PeakFlops(const TrainConfig& config, KernelLibrary library, Group& group) {
   if (config.peak_tflops > 0) return config.peak_tflops * 1e12 * group.size();
   constexpr int64_t kSize = 1024;
   constexpr int64_t kDuration = 200'000'000;  // ns

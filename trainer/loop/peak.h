@@ -11,7 +11,7 @@ namespace weft::train {
 // FLOP/s of all ranks together: train.peak_tflops each, or measured, a product of two 1024 x 1024
 // matrices in the compute type, repeated by `library` for a fifth of a second on all ranks at
 // once.
-absl::StatusOr<double> PeakFlops(const TrainConfig& config, GemmLibrary library, Group& group);
+absl::StatusOr<double> PeakFlops(const TrainConfig& config, KernelLibrary library, Group& group);
 
 }  // namespace weft::train
 

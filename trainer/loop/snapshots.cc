@@ -40,7 +40,7 @@ void Unpack(const at::Tensor& state, const std::vector<absl::Span<std::byte>>& p
   }
 }
 
-// Which steps a rank holds. As text: "STEP:SAMPLES:SCALE:GEMM " for each of its own states, with
+// Which steps a rank holds. As text: "STEP:SAMPLES:SCALE:GEMM:ATTENTION " for each of its own states, with
 // the loss scale in hex, a '/', and the same of its neighbour's.
 struct Holdings {
   std::vector<RunPosition> own, neighbour;
@@ -49,19 +49,21 @@ struct Holdings {
 void AppendPosition(std::string& text, const RunPosition& position) {
   if (position.step < 0) return;
   absl::StrAppend(&text, position.step, ":", position.samples, ":",
-                  absl::BytesToHexString(position.loss_scale), ":", position.gemm, " ");
+                  absl::BytesToHexString(position.loss_scale), ":", position.gemm, ":",
+                  position.attention, " ");
 }
 
 bool ParsePositions(absl::string_view text, std::vector<RunPosition>& out) {
   for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
     const std::vector<std::string> parts = absl::StrSplit(word, ':');
     RunPosition position;
-    if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &position.step) ||
+    if (parts.size() != 5 || !absl::SimpleAtoi(parts[0], &position.step) ||
         !absl::SimpleAtoi(parts[1], &position.samples)) {
       return false;
     }
     position.loss_scale = absl::HexStringToBytes(parts[2]);
     position.gemm = parts[3];
+    position.attention = parts[4];
     out.push_back(position);
   }
   return true;
@@ -110,7 +112,7 @@ absl::Status Snapshots::LearnSizes(const ParameterSets& parameters, Group& world
 absl::Status Snapshots::Take(const RunPosition& position, ParameterSets& parameters, Group& world) {
   if (neighbour_bytes_ < 0) WEFT_RETURN_IF_ERROR(LearnSizes(parameters, world));
   Pair& pair = PairFor(position.step);
-  pair.own.position = pair.neighbour.position = RunPosition{-1, 0, "", ""};
+  pair.own.position = pair.neighbour.position = RunPosition{.step = -1};
   Pack(StateOf(parameters), pair.own.state);
   pair.own.position = position;
   const int ranks = world.size(), rank = world.rank();

@@ -44,8 +44,8 @@ class Snapshots {
 
  private:
   struct Copy {
-    RunPosition position{-1, 0, ""};  // step -1: none
-    at::Tensor state;                 // [bytes]
+    RunPosition position{.step = -1};  // step -1: none
+    at::Tensor state;                  // [bytes]
   };
   struct Pair {
     Copy own, neighbour;

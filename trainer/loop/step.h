@@ -84,9 +84,12 @@ class Stepper final : private PipelineStage {
   // The model, where one rank holds it whole; else null.
   Gpt* whole_model();
   const StepPlan& plan() const { return plan_; }
-  // What multiplies matrices from now on.
-  void SetGemm(GemmLibrary library) {
-    for (const std::unique_ptr<Gpt>& chunk : chunks_) chunk->set_gemm(library);
+  // What multiplies matrices and what computes attention from now on.
+  void SetLibraries(KernelLibrary gemm, KernelLibrary attention) {
+    for (const std::unique_ptr<Gpt>& chunk : chunks_) {
+      chunk->set_gemm(gemm);
+      chunk->set_attention_library(attention);
+    }
   }
 
   // To be saved with the parameters.

@@ -28,8 +28,8 @@
 #include "trainer/loop/checkpoints.h"
 #include "trainer/loop/export.h"
 #include "trainer/loop/forecast.h"
-#include "trainer/loop/gemm_choice.h"
 #include "trainer/loop/generate.h"
+#include "trainer/loop/kernel_choice.h"
 #include "trainer/loop/metrics_log.h"
 #include "trainer/loop/peak.h"
 #include "trainer/loop/progress.h"
@@ -62,9 +62,12 @@ class Run {
     WEFT_RETURN_IF_ERROR(CheckMemory());
     WEFT_RETURN_IF_ERROR(group_.Agree(MakeStepper()));
     WEFT_RETURN_IF_ERROR(Restore());
-    WEFT_ASSIGN_OR_RETURN(gemm_, ChooseGemm(config_, position_.gemm, group_));
-    stepper_->SetGemm(gemm_.library);
+    WEFT_ASSIGN_OR_RETURN(gemm_, Choose(TrialOf::kGemm, config_, position_.gemm, group_));
+    WEFT_ASSIGN_OR_RETURN(attention_,
+                          Choose(TrialOf::kAttention, config_, position_.attention, group_));
+    stepper_->SetLibraries(gemm_.library, attention_.library);
     position_.gemm = std::string(NameOf(gemm_.library));
+    position_.attention = std::string(NameOf(attention_.library));
     WEFT_ASSIGN_OR_RETURN(peak_flops_, PeakFlops(config_, gemm_.library, group_));
     WEFT_RETURN_IF_ERROR(group_.Agree(PrepareFolder()));
     WEFT_RETURN_IF_ERROR(StartLoader());
@@ -207,10 +210,11 @@ class Run {
     absl::FPrintF(stderr, "%s\n", config_.text);
     progress_->Note(absl::StrFormat(
         "%.2f M parameters, %d ranks%s x %d threads, %s compute, %s kernels, products by %s, "
-        "peak %.0f GFLOP/s",
+        "attention by %s, peak %.0f GFLOP/s",
         static_cast<double>(ElementCount(GptParameters(config_.model))) / 1e6, group_.size(),
         DescribeLayout(), options_.threads, NameOf(config_.precision),
-        kernels::Kernels().instruction_set, gemm_.description, peak_flops_ / 1e9));
+        kernels::Kernels().instruction_set, gemm_.description, attention_.description,
+        peak_flops_ / 1e9));
     if (resumed_) {
       progress_->Note(absl::StrFormat("resumed after step %d", position_.step));
     } else if (options_.resume) {
@@ -243,7 +247,8 @@ class Run {
       const int64_t end = SystemClock::Nanoseconds();
       double seconds = static_cast<double>(end - start) * 1e-9;
       RecordStep(step, result, start, end);
-      position_ = {step, loader_->position(), stepper_->loss_scale().ToText(), position_.gemm};
+      position_ = {step, loader_->position(), stepper_->loss_scale().ToText(), position_.gemm,
+                   position_.attention};
       WEFT_RETURN_IF_ERROR(AfterStep(result, seconds));
       if (result.stop && step < config_.steps) {
         WEFT_RETURN_IF_ERROR(Save());
@@ -542,7 +547,7 @@ class Run {
   std::string last_failed_save_;
   RunOutcome outcome_;
   double peak_flops_ = 0;
-  GemmChoice gemm_;
+  KernelChoice gemm_, attention_;
   Bytes memory_before_;  // resident, before the model was made
   Bytes tensors_before_;
   std::vector<std::string> memory_;  // of each rank, for people

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
+
+#include "trainer/model/attention_product.h"
 
 namespace weft::train {
 namespace {
@@ -37,44 +38,20 @@ void AddTiles(const TokenSpan& queries, const TokenSpan& keys, int64_t window,
   }
 }
 
-// 0 where a query sees a key, else minus infinity: [1, 1, queries, keys].
-std::optional<at::Tensor> MaskOf(const AttentionTile& tile, int64_t window,
-                                 const at::TensorOptions& options) {
-  if (tile.mask != AttentionTile::kBand) return std::nullopt;
-  at::Tensor distance =
-      at::arange(tile.distance, tile.distance + tile.queries, at::kLong).unsqueeze(1) -
-      at::arange(tile.keys, at::kLong);
-  at::Tensor hidden = distance < 0;
-  if (window > 0) hidden.logical_or_(distance >= window);
-  return at::zeros({1, 1, tile.queries, tile.keys}, options)
-      .masked_fill_(hidden, -std::numeric_limits<double>::infinity());
-}
-
 AttentionInputs Cut(const AttentionInputs& inputs, const AttentionTile& tile) {
   return {inputs.query.narrow(2, tile.query, tile.queries),
           inputs.key.narrow(2, tile.key, tile.keys), inputs.value.narrow(2, tile.key, tile.keys)};
 }
 
-AttentionOutputs Product(const AttentionInputs& inputs, const AttentionTile& tile, int64_t window) {
-  auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
-      inputs.query, inputs.key, inputs.value, /*dropout_p=*/0.0,
-      tile.mask == AttentionTile::kCausal, MaskOf(tile, window, inputs.query.options()));
-  return {out, logsumexp};
-}
-
-AttentionInputs ProductBackward(const at::Tensor& dout, const AttentionInputs& inputs,
-                                const AttentionOutputs& outputs, const AttentionTile& tile,
-                                int64_t window) {
-  auto [dquery, dkey, dvalue] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      dout, inputs.query, inputs.key, inputs.value, outputs.out, outputs.logsumexp,
-      /*dropout_p=*/0.0, tile.mask == AttentionTile::kCausal,
-      MaskOf(tile, window, inputs.query.options()));
-  return {dquery, dkey, dvalue};
-}
-
 std::vector<AttentionTile> TilesOfWhole(const AttentionInputs& inputs, int64_t window) {
   const TokenSpan whole{0, 0, inputs.query.size(2)};
   return AttentionTiles({whole}, {whole}, window);
+}
+
+// All of it as one.
+AttentionTile WholeTile(const AttentionInputs& inputs) {
+  return {
+      .queries = inputs.query.size(2), .keys = inputs.key.size(2), .mask = AttentionTile::kBand};
 }
 
 }  // namespace
@@ -94,10 +71,10 @@ AttentionOutputs EmptyAttention(const at::Tensor& query) {
                                                    -std::numeric_limits<double>::infinity(), fp32)};
 }
 
-void AddAttention(const AttentionInputs& inputs, const std::vector<AttentionTile>& tiles,
-                  int64_t window, AttentionOutputs& sum) {
+void AddAttention(KernelLibrary library, const AttentionInputs& inputs,
+                  const std::vector<AttentionTile>& tiles, int64_t window, AttentionOutputs& sum) {
   for (const AttentionTile& tile : tiles) {
-    const AttentionOutputs part = Product(Cut(inputs, tile), tile, window);
+    const AttentionOutputs part = AttendTile(library, Cut(inputs, tile), tile, window);
     at::Tensor out = sum.out.narrow(2, tile.query, tile.queries);
     at::Tensor before = sum.logsumexp.narrow(2, tile.query, tile.queries);
     const at::Tensor after = at::logaddexp(before, part.logsumexp);
@@ -107,15 +84,17 @@ void AddAttention(const AttentionInputs& inputs, const std::vector<AttentionTile
   }
 }
 
-void AddAttentionBackward(const at::Tensor& dout, const AttentionInputs& inputs,
-                          const AttentionOutputs& outputs, const std::vector<AttentionTile>& tiles,
-                          int64_t window, const AttentionInputs& gradients) {
+void AddAttentionBackward(KernelLibrary library, const at::Tensor& dout,
+                          const AttentionInputs& inputs, const AttentionOutputs& outputs,
+                          const std::vector<AttentionTile>& tiles, int64_t window,
+                          const AttentionInputs& gradients) {
   for (const AttentionTile& tile : tiles) {
     auto rows = [&tile](const at::Tensor& tensor) {
       return tensor.narrow(2, tile.query, tile.queries);
     };
-    const AttentionInputs part = ProductBackward(
-        rows(dout), Cut(inputs, tile), {rows(outputs.out), rows(outputs.logsumexp)}, tile, window);
+    const AttentionInputs part =
+        AttendTileBackward(library, rows(dout), Cut(inputs, tile),
+                           {rows(outputs.out), rows(outputs.logsumexp)}, tile, window);
     const AttentionInputs target = Cut(gradients, tile);
     target.query.add_(part.query);
     target.key.add_(part.key);
@@ -123,17 +102,24 @@ void AddAttentionBackward(const at::Tensor& dout, const AttentionInputs& inputs,
   }
 }
 
-AttentionOutputs Attend(const AttentionInputs& inputs, int64_t window) {
+AttentionOutputs Attend(KernelLibrary library, const AttentionInputs& inputs, int64_t window) {
+  if (AttendsByOwnLoops(library, inputs)) {
+    return AttendTile(library, inputs, WholeTile(inputs), window);
+  }
   const std::vector<AttentionTile> tiles = TilesOfWhole(inputs, window);
-  if (tiles.size() == 1) return Product(inputs, tiles[0], window);
+  if (tiles.size() == 1) return AttendTile(library, inputs, tiles[0], window);
   AttentionOutputs sum = EmptyAttention(inputs.query);
-  AddAttention(inputs, tiles, window, sum);
+  AddAttention(library, inputs, tiles, window, sum);
   return {sum.out.to(inputs.query.scalar_type()), sum.logsumexp};
 }
 
-void AttendBackward(const at::Tensor& dout, const AttentionInputs& inputs,
+void AttendBackward(KernelLibrary library, const at::Tensor& dout, const AttentionInputs& inputs,
                     const AttentionOutputs& outputs, int64_t window,
                     const AttentionInputs& gradients) {
+  if (AttendsByOwnLoops(library, inputs)) {
+    AttendTileBackwardInto(dout, inputs, outputs, WholeTile(inputs), window, gradients);
+    return;
+  }
   const std::vector<AttentionTile> tiles = TilesOfWhole(inputs, window);
   auto copy = [&gradients](const AttentionInputs& from) {
     gradients.query.copy_(from.query);
@@ -141,14 +127,14 @@ void AttendBackward(const at::Tensor& dout, const AttentionInputs& inputs,
     gradients.value.copy_(from.value);
   };
   if (tiles.size() == 1) {
-    copy(ProductBackward(dout, inputs, outputs, tiles[0], window));
+    copy(AttendTileBackward(library, dout, inputs, outputs, tiles[0], window));
     return;
   }
   auto zeros = [](const at::Tensor& like) {
     return at::zeros(like.sizes(), like.options().dtype(at::kFloat));
   };
   const AttentionInputs sums{zeros(inputs.query), zeros(inputs.key), zeros(inputs.value)};
-  AddAttentionBackward(dout, inputs, outputs, tiles, window, sums);
+  AddAttentionBackward(library, dout, inputs, outputs, tiles, window, sums);
   copy(sums);
 }
 

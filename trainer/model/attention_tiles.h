@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "trainer/config.h"
 
 namespace weft::train {
 
@@ -55,18 +56,20 @@ struct AttentionOutputs {
 
 // Outputs of no keys at all: 0, in fp32, and minus infinity.
 AttentionOutputs EmptyAttention(const at::Tensor& query);
-// Attention over the keys of the tiles, brought together with what `sum` has.
-void AddAttention(const AttentionInputs& inputs, const std::vector<AttentionTile>& tiles,
-                  int64_t window, AttentionOutputs& sum);
+// Attention over the keys of the tiles by `library` (kernels/attention.h, or LibTorch), brought together with what `sum` has.
+void AddAttention(KernelLibrary library, const AttentionInputs& inputs,
+                  const std::vector<AttentionTile>& tiles, int64_t window, AttentionOutputs& sum);
 // Adds the tiles' part of the gradients to `gradients` (fp32, shapes of the inputs). `outputs` are
 // those over all keys, `out` in the type of the inputs.
-void AddAttentionBackward(const at::Tensor& dout, const AttentionInputs& inputs,
-                          const AttentionOutputs& outputs, const std::vector<AttentionTile>& tiles,
-                          int64_t window, const AttentionInputs& gradients);
+void AddAttentionBackward(KernelLibrary library, const at::Tensor& dout,
+                          const AttentionInputs& inputs, const AttentionOutputs& outputs,
+                          const std::vector<AttentionTile>& tiles, int64_t window,
+                          const AttentionInputs& gradients);
 
-// All keys of whole samples: the same without sums in fp32 where one tile covers everything.
-AttentionOutputs Attend(const AttentionInputs& inputs, int64_t window);
-void AttendBackward(const at::Tensor& dout, const AttentionInputs& inputs,
+// All keys of whole samples: the same without sums in fp32 where one tile covers everything, as it
+// does for our own loops.
+AttentionOutputs Attend(KernelLibrary library, const AttentionInputs& inputs, int64_t window);
+void AttendBackward(KernelLibrary library, const at::Tensor& dout, const AttentionInputs& inputs,
                     const AttentionOutputs& outputs, int64_t window,
                     const AttentionInputs& gradients);  // overwritten, type of the inputs
 

@@ -86,23 +86,23 @@ at::Tensor ContextAxis::PositionsOf(int rank, int64_t length) const {
   return at::cat(positions);
 }
 
-AttentionOutputs AttendAround(const ContextAxis& axis, const AttentionInputs& inputs,
-                              int64_t window) {
+AttentionOutputs AttendAround(const ContextAxis& axis, KernelLibrary library,
+                              const AttentionInputs& inputs, int64_t window) {
   AttentionOutputs sum = EmptyAttention(inputs.query);
   AroundTheRing(axis, inputs, window,
                 [&](const at::Tensor& block, const std::vector<AttentionTile>& tiles) {
-                  AddAttention({inputs.query, block[0], block[1]}, tiles, window, sum);
+                  AddAttention(library, {inputs.query, block[0], block[1]}, tiles, window, sum);
                 });
   return {sum.out.to(inputs.query.scalar_type()), sum.logsumexp};
 }
 
-void AttendAroundBackward(const ContextAxis& axis, const at::Tensor& dout,
+void AttendAroundBackward(const ContextAxis& axis, KernelLibrary library, const at::Tensor& dout,
                           const AttentionInputs& inputs, const AttentionOutputs& outputs,
                           int64_t window, const AttentionInputs& gradients) {
   const at::Tensor dquery = ZerosInFp32(inputs.query);
   auto gradients_of = [&](const at::Tensor& block, const std::vector<AttentionTile>& tiles) {
     at::Tensor part = ZerosInFp32(block);
-    AddAttentionBackward(dout, {inputs.query, block[0], block[1]}, outputs, tiles, window,
+    AddAttentionBackward(library, dout, {inputs.query, block[0], block[1]}, outputs, tiles, window,
                          {dquery, part[0], part[1]});
     return part;
   };

@@ -52,9 +52,9 @@ class ContextAxis {
 };
 
 // Ring attention. Rows of all tensors: those that this rank holds of each sample.
-AttentionOutputs AttendAround(const ContextAxis& axis, const AttentionInputs& inputs,
-                              int64_t window);
-void AttendAroundBackward(const ContextAxis& axis, const at::Tensor& dout,
+AttentionOutputs AttendAround(const ContextAxis& axis, KernelLibrary library,
+                              const AttentionInputs& inputs, int64_t window);
+void AttendAroundBackward(const ContextAxis& axis, KernelLibrary library, const at::Tensor& dout,
                           const AttentionInputs& inputs, const AttentionOutputs& outputs,
                           int64_t window, const AttentionInputs& gradients);
 

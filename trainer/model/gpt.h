@@ -143,9 +143,11 @@ class Gpt {
     const int64_t all = config_.KvHeads();
     return all % part_.tensor_size == 0 ? 0 : part_.tensor_rank * all / part_.tensor_size;
   }
-  GemmLibrary gemm() const { return gemm_; }
-  // What multiplies from now on; LibTorch at the beginning.
-  void set_gemm(GemmLibrary library) { gemm_ = library; }
+  KernelLibrary gemm() const { return gemm_; }
+  KernelLibrary attention_library() const { return attention_library_; }
+  // What multiplies, and what computes attention, from now on; LibTorch at the beginning.
+  void set_gemm(KernelLibrary library) { gemm_ = library; }
+  void set_attention_library(KernelLibrary library) { attention_library_ = library; }
   // The tokens whose rows of the embedding this rank has.
   int64_t first_token() const { return first_token_; }
   // cos and sin of position * frequency, fp32 [rows of a sample here, width of a head / 2].
@@ -196,7 +198,7 @@ class Gpt {
   std::vector<std::string> names_;
   std::vector<Block> blocks_;
   int first_unit_ = 0;
-  GemmLibrary gemm_ = GemmLibrary::kAten;
+  KernelLibrary gemm_ = KernelLibrary::kAten, attention_library_ = KernelLibrary::kAten;
   int64_t first_token_ = 0;
   Pair norm_;
   int token_table_ = -1, position_table_ = -1, head_ = -1;

@@ -58,9 +58,9 @@ void MultiplyByAten(const at::Tensor& a, const at::Tensor& b, at::Tensor out, bo
 
 }  // namespace
 
-void Multiply(GemmLibrary library, const at::Tensor& a, const at::Tensor& b, at::Tensor out,
+void Multiply(KernelLibrary library, const at::Tensor& a, const at::Tensor& b, at::Tensor out,
               bool add, const at::Tensor& bias) {
-  if (library != GemmLibrary::kWeft || !IsOurs(a, b, out)) {
+  if (library != KernelLibrary::kWeft || !IsOurs(a, b, out)) {
     return MultiplyByAten(a, b, std::move(out), add, bias);
   }
   if (a.scalar_type() == at::kFloat) {

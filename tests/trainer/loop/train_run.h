@@ -149,7 +149,9 @@ class TrainRunTest : public ::testing::Test {
                                      "--set",
                                      "data.prefix=" + (root_ / "data").string(),
                                      "--set",
-                                     "train.gemm=weft"};
+                                     "train.gemm=weft",
+                                     "--set",
+                                     "train.attention=weft"};
     command.insert(command.end(), rest.begin(), rest.end());
     for (const std::string& word : extra) {
       if (word[0] != '-') command.emplace_back("--set");

@@ -18,6 +18,7 @@
 namespace weft::train {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Settings = std::vector<std::string>;
@@ -253,10 +254,10 @@ TEST_F(TrainStateTest, UnevenStagesHaveTheLossesOfOneRank) {
 }
 
 // A trial decides, and is asked once; a checkpoint remembers what it decided.
-TEST_F(TrainStateTest, ARunGoesOnWithTheProductsThatItBeganWith) {
+TEST_F(TrainStateTest, ARunGoesOnWithTheLibrariesThatItBeganWith) {
   const fs::path cache = root_ / "cache";
-  const Settings before = {"train.gemm=auto", "train.precision=fp32", "train.steps=4",
-                           "optimizer.decay_steps=4", "sample.tokens=0"};
+  const Settings before = {"train.gemm=auto", "train.attention=auto",    "train.precision=fp32",
+                           "train.steps=4",   "optimizer.decay_steps=4", "sample.tokens=0"};
   auto run = [&](const std::string& name, const Settings& more) {
     setenv("XDG_CACHE_HOME", cache.c_str(), 1);
     Outcome outcome = Run(1, name, before + more);
@@ -264,21 +265,26 @@ TEST_F(TrainStateTest, ARunGoesOnWithTheProductsThatItBeganWith) {
     EXPECT_EQ(outcome.status, 0) << outcome.output;
     return outcome.output;
   };
-  run("gemm_tried", {"train.steps=1"});
+  run("trial_tried", {"train.steps=1"});
   std::vector<fs::path> files;
   for (const auto& entry : fs::recursive_directory_iterator(cache)) {
     if (entry.is_regular_file()) files.push_back(entry.path());
   }
-  ASSERT_EQ(files.size(), 1U);
-  auto keep = [&](const char* text) { std::ofstream(files[0]) << text; };
+  ASSERT_EQ(files.size(), 2U);  // of products, and of attention
+  auto keep = [&](const char* text) {
+    for (const fs::path& file : files) std::ofstream(file) << text;
+  };
   keep("aten 1e9\nweft 2e9\nregisters 3e9\n");
-  EXPECT_THAT(run("gemm_whole", {}),
-              HasSubstr("products by weft (of one rank, GFLOP/s: weft 2, aten 1"));
-  run("gemm_parts", {"train.steps=2"});
+  EXPECT_THAT(run("trial_whole", {}),
+              AllOf(HasSubstr("products by weft (of one rank, GFLOP/s: weft 2, aten 1"),
+                    HasSubstr("attention by weft (of one rank, GFLOP/s: weft 2, aten 1")));
+  run("trial_parts", {"train.steps=2"});
   keep("aten 2e9\nweft 1e9\nregisters 3e9\n");
-  EXPECT_THAT(run("gemm_other", {}), HasSubstr("products by aten (of one rank"));
-  EXPECT_THAT(run("gemm_parts", {"--resume"}), HasSubstr("products by weft (as before)"));
-  EXPECT_EQ(LargestDifference(Metrics("gemm_whole"), Metrics("gemm_parts")), 0);
+  EXPECT_THAT(run("trial_other", {}), AllOf(HasSubstr("products by aten (of one rank"),
+                                            HasSubstr("attention by aten (of one rank")));
+  EXPECT_THAT(run("trial_parts", {"--resume"}), AllOf(HasSubstr("products by weft (as before)"),
+                                                      HasSubstr("attention by weft (as before)")));
+  EXPECT_EQ(LargestDifference(Metrics("trial_whole"), Metrics("trial_parts")), 0);
 }
 
 // What the allocator counted against the arithmetic, on every rank.

@@ -18,6 +18,7 @@ struct Case {
 };
 
 constexpr int64_t kHeads = 4, kWidth = 8;
+constexpr KernelLibrary kLibraries[] = {KernelLibrary::kAten, KernelLibrary::kWeft};
 
 std::vector<at::Tensor> Leaves(const Case& c) {
   torch::manual_seed(11);
@@ -57,12 +58,14 @@ TEST_P(AttentionTilesTest, OutputsAndGradientsAreThoseOfAllScores) {
   const at::Tensor dout = at::randn(expected.sizes());
   expected.backward(dout);
   const AttentionInputs inputs = Detached(leaves);
-  const AttentionOutputs outputs = Attend(inputs, GetParam().window);
-  EXPECT_TRUE(at::allclose(outputs.out, expected, 1e-4, 1e-5));
-  const AttentionInputs gradients{at::empty_like(inputs.query), at::empty_like(inputs.key),
-                                  at::empty_like(inputs.value)};
-  AttendBackward(dout, inputs, outputs, GetParam().window, gradients);
-  ExpectGradients(leaves, gradients);
+  for (KernelLibrary library : kLibraries) {
+    const AttentionOutputs outputs = Attend(library, inputs, GetParam().window);
+    EXPECT_TRUE(at::allclose(outputs.out, expected, 1e-4, 1e-5));
+    const AttentionInputs gradients{at::empty_like(inputs.query), at::empty_like(inputs.key),
+                                    at::empty_like(inputs.value)};
+    AttendBackward(library, dout, inputs, outputs, GetParam().window, gradients);
+    ExpectGradients(leaves, gradients);
+  }
 }
 
 // Keys in pieces of any order, as they come around a ring; queries in two pieces that are no
@@ -75,24 +78,26 @@ TEST_P(AttentionTilesTest, PiecesOfKeysAreBroughtTogetherExactly) {
   expected.backward(dout);
   const AttentionInputs inputs = Detached(leaves);
   auto zeros = [](const at::Tensor& like) { return at::zeros_like(like); };
-  const AttentionInputs gradients{zeros(inputs.query), zeros(inputs.key), zeros(inputs.value)};
   const std::vector<std::vector<TokenSpan>> halves = {
       {{0, 0, piece}, {3 * piece, 3 * piece, length - 3 * piece}},
       {{piece, piece, piece}, {2 * piece, 2 * piece, piece}}};
-  AttentionOutputs sum = EmptyAttention(inputs.query);
-  for (const auto& queries : halves) {
-    for (const auto& keys : {halves[1], halves[0]}) {
-      AddAttention(inputs, AttentionTiles(queries, keys, window), window, sum);
+  for (KernelLibrary library : kLibraries) {
+    AttentionOutputs sum = EmptyAttention(inputs.query);
+    for (const auto& queries : halves) {
+      for (const auto& keys : {halves[1], halves[0]}) {
+        AddAttention(library, inputs, AttentionTiles(queries, keys, window), window, sum);
+      }
     }
-  }
-  EXPECT_TRUE(at::allclose(sum.out, expected, 1e-4, 1e-5));
-  for (const auto& queries : halves) {
-    for (const auto& keys : halves) {
-      AddAttentionBackward(dout, inputs, sum, AttentionTiles(queries, keys, window), window,
-                           gradients);
+    EXPECT_TRUE(at::allclose(sum.out, expected, 1e-4, 1e-5));
+    const AttentionInputs gradients{zeros(inputs.query), zeros(inputs.key), zeros(inputs.value)};
+    for (const auto& queries : halves) {
+      for (const auto& keys : halves) {
+        AddAttentionBackward(library, dout, inputs, sum, AttentionTiles(queries, keys, window),
+                             window, gradients);
+      }
     }
+    ExpectGradients(leaves, gradients);
   }
-  ExpectGradients(leaves, gradients);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionTilesTest,

@@ -240,12 +240,13 @@ std::vector<at::Tensor> RandomParameters(const std::vector<ParameterSpec>& specs
 }
 
 void ExpectMatchesReference(const ModelConfig& config, at::ScalarType type, double tolerance,
-                            GemmLibrary gemm) {
+                            KernelLibrary library) {
   std::vector<ParameterSpec> specs = GptParameters(config);
   std::vector<at::Tensor> values = RandomParameters(specs, type);
   Reference reference(config, specs, values);
   Gpt model(config, values);
-  model.set_gemm(gemm);
+  model.set_gemm(library);
+  model.set_attention_library(library);
   KeepingSink sink(specs, type);
   at::Tensor tokens = at::randint(config.vocabulary, {3, 10}, at::kLong);
   at::Tensor targets = at::randint(config.vocabulary, {30}, at::kLong);
@@ -291,8 +292,8 @@ class GptChoiceTest : public ::testing::TestWithParam<Choice> {};
 TEST_P(GptChoiceTest, LogitsAndGradientsAreTheReferences) {
   ModelConfig config = SmallConfig();
   GetParam().apply(config);
-  for (GemmLibrary gemm : {GemmLibrary::kAten, GemmLibrary::kWeft}) {
-    ExpectMatchesReference(config, at::kFloat, 2e-5, gemm);
+  for (KernelLibrary library : {KernelLibrary::kAten, KernelLibrary::kWeft}) {
+    ExpectMatchesReference(config, at::kFloat, 2e-5, library);
   }
 }
 
@@ -302,8 +303,8 @@ class GptExpertTest : public GptChoiceTest {};
 TEST_P(GptExpertTest, LogitsLossesAndGradientsAreTheReferences) {
   ModelConfig config = SmallConfig();
   GetParam().apply(config);
-  for (GemmLibrary gemm : {GemmLibrary::kAten, GemmLibrary::kWeft}) {
-    ExpectMatchesReference(config, at::kFloat, 2e-5, gemm);
+  for (KernelLibrary library : {KernelLibrary::kAten, KernelLibrary::kWeft}) {
+    ExpectMatchesReference(config, at::kFloat, 2e-5, library);
   }
 }
 
@@ -334,8 +335,8 @@ INSTANTIATE_TEST_SUITE_P(Experts, GptExpertTest,
 TEST_P(GptChoiceTest, Bf16IsCloseToTheReference) {
   ModelConfig config = SmallConfig();
   GetParam().apply(config);
-  for (GemmLibrary gemm : {GemmLibrary::kAten, GemmLibrary::kWeft}) {
-    ExpectMatchesReference(config, at::kBFloat16, 2e-2, gemm);
+  for (KernelLibrary library : {KernelLibrary::kAten, KernelLibrary::kWeft}) {
+    ExpectMatchesReference(config, at::kBFloat16, 2e-2, library);
   }
 }
 
@@ -410,7 +411,7 @@ TEST_P(LossInChunksTest, IsTheLossOfWholeLogits) {
   const at::Tensor expected = CrossEntropy(pass.logits, targets, 1.0 / 30);
   Gpt::Backward(pass);
   const double tolerance = type == at::kFloat ? 1e-6 : 1e-2;
-  model.set_gemm(GemmLibrary::kWeft);
+  model.set_gemm(KernelLibrary::kWeft);
   for (int64_t rows : {1, 7, 10, 30, 0}) {
     KeepingSink sink(specs, sink_type);
     sink.takes_any_order = any_order;
