@@ -27,8 +27,8 @@ class Recorder {
   // By any thread.
   void OnCall(const Operation& operation);
   void OnDone(const Operation& operation, int64_t end_ns, absl::StatusCode code);
-  // A group of this process is lost, with or without a call of its own under way: its records are to
-  // outlive it. By any thread.
+  // A group of this process is lost, with or without a call of its own under way: its records are
+  // to outlive it. By any thread.
   void MarkFailed() const {
     if (records_ != nullptr) records_->MarkFailed();
   }

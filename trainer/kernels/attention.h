@@ -1,7 +1,7 @@
-// Attention for training, forward and backward, in memory linear in the sequence: scores of a tile
-// of queries and keys exist at a time, the softmax goes over keys as they come (Dao, "FlashAttention-2",
-// 2023, arXiv 2307.08691, algorithms 1 and 2; the online softmax is Milakov and Gimelshein's, 2018).
-// The products of a tile are those of gemm.h.
+// Attention for training, forward and backward, in memory linear in the sequence: the scores of one
+// tile of queries and keys exist at a time, and the softmax goes over keys as they come (Dao,
+// "FlashAttention-2", 2023, arXiv 2307.08691, algorithms 1 and 2; the online softmax is Milakov and
+// Gimelshein's, 2018). The products of a tile are those of gemm.h.
 //
 // T is float or Bf16; scores, sums and the softmax are in fp32, and bf16 rounds probabilities and
 // results once. OpenMP threads, as many as at::set_num_threads set; results do not depend on their

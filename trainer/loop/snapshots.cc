@@ -40,8 +40,8 @@ void Unpack(const at::Tensor& state, const std::vector<absl::Span<std::byte>>& p
   }
 }
 
-// Which steps a rank holds. As text: "STEP:SAMPLES:SCALE:GEMM:ATTENTION " for each of its own states, with
-// the loss scale in hex, a '/', and the same of its neighbour's.
+// Which steps a rank holds. As text: "STEP:SAMPLES:SCALE:GEMM:ATTENTION " for each of its own
+// states, with the loss scale in hex, a '/', and the same of its neighbour's.
 struct Holdings {
   std::vector<RunPosition> own, neighbour;
 };

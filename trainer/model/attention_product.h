@@ -1,5 +1,5 @@
-// One tile of attention (attention_tiles.h), by LibTorch's flash attention for the CPU or by loops of
-// our own (kernels/attention.h).
+// One tile of attention (attention_tiles.h), by LibTorch's flash attention for the CPU or by loops
+// of our own (kernels/attention.h).
 #ifndef WEFT_TRAINER_MODEL_ATTENTION_PRODUCT_H_
 #define WEFT_TRAINER_MODEL_ATTENTION_PRODUCT_H_
 
@@ -8,8 +8,8 @@
 
 namespace weft::train {
 
-// Whether our own loops are asked for and take these tensors: fp32 or bf16, rows of elements side by
-// side. They take a window of any width in one tile, without work for what lies outside.
+// Whether our own loops are asked for and take these tensors: fp32 or bf16, the elements of a row
+// side by side. They take a window of any width in one tile, without work for what lies outside.
 bool AttendsByOwnLoops(KernelLibrary library, const AttentionInputs& inputs);
 
 // `inputs`: the tile's own rows. LibTorch takes what our own loops do not.

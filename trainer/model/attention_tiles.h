@@ -56,7 +56,8 @@ struct AttentionOutputs {
 
 // Outputs of no keys at all: 0, in fp32, and minus infinity.
 AttentionOutputs EmptyAttention(const at::Tensor& query);
-// Attention over the keys of the tiles by `library` (kernels/attention.h, or LibTorch), brought together with what `sum` has.
+// Attention over the keys of the tiles by `library` (kernels/attention.h, or LibTorch), brought
+// together with what `sum` has.
 void AddAttention(KernelLibrary library, const AttentionInputs& inputs,
                   const std::vector<AttentionTile>& tiles, int64_t window, AttentionOutputs& sum);
 // Adds the tiles' part of the gradients to `gradients` (fp32, shapes of the inputs). `outputs` are

@@ -16,7 +16,8 @@
 namespace weft::train::kernels {
 namespace {
 
-// [batch, heads, rows, width], some elements apart; a row of all heads lies together, as in training.
+// [batch, heads, rows, width], some elements apart; a row of all heads lies together, as in
+// training.
 template <typename T>
 struct Tensor {
   Tensor(int64_t batch, int64_t heads_in, int64_t rows, int64_t width_in, Random* random)
