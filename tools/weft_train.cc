@@ -229,6 +229,7 @@ struct Command {
     WEFT_LOG_INFO("rank ", rank, " of ", job.environment.world_size, ", process ", getpid(), ", ",
                   options.threads, " threads");
     if (!job.report.empty()) WEFT_LOG_INFO(job.report);
+    options.local_rank = job.environment.local_rank;
     absl::StatusOr<RunOutcome> outcome = Train(options, groups);
     if (!outcome.ok()) {
       WEFT_LOG_ERROR(DescribeFailure(outcome.status()));

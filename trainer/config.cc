@@ -351,6 +351,12 @@ absl::Status Validate(const TrainConfig& config, const Settings& settings) {
     return error("train.master_weights",
                  absl::StrCat("needs train.precision = bf16; it is ", NameOf(config.precision)));
   }
+  if (!config.master_weights && config.device == DeviceKind::kCuda) {
+    return error("train.master_weights", "stochastic rounding is of train.device = cpu alone");
+  }
+  if (config.gemm == KernelLibrary::kWeft && config.device == DeviceKind::kCuda) {
+    return error("train.gemm", "the loops of this program are of train.device = cpu alone");
+  }
   if (config.optimizer.min_learning_rate > config.optimizer.learning_rate) {
     return error("optimizer.min_learning_rate",
                  absl::StrCat("must not be above optimizer.learning_rate = ",
@@ -409,6 +415,10 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
                      settings.ValueText("train.recompute"), ": ", recompute.status().message()));
   }
   config.recompute = *std::move(recompute);
+  const std::string& device = settings.Text("train.device");
+  config.device = device == "cuda"       ? DeviceKind::kCuda
+                  : device == "cpu-aten" ? DeviceKind::kCpuAten
+                                         : DeviceKind::kCpu;
   config.gemm = LibraryOf(settings.Text("train.gemm"));
   config.attention = LibraryOf(settings.Text("train.attention"));
   config.loss_rows = settings.Integer("train.loss_rows");

@@ -38,6 +38,9 @@ enum class RecomputeKind : uint8_t { kNone, kSelective, kFull };
 // loops of trainer/kernels/gemm.h.
 enum class KernelLibrary : uint8_t { kAuto, kAten, kWeft };
 enum class NonFinite { kFatal, kSkip };
+// What a run computes on: the CPU with the loops of trainer/kernels; the CPU by the way that a GPU
+// takes (LibTorch's operations, collectives through copies in host memory); a GPU.
+enum class DeviceKind : uint8_t { kCpu, kCpuAten, kCuda };
 // Context parallelism: keys and values go around, or heads are exchanged (model/context_axis.h).
 enum class ContextMethod { kRing, kUlysses };
 // Axes whose collectives run under computation; on the others a rank waits for each where it calls
@@ -104,6 +107,7 @@ struct TrainConfig {
   int64_t global_batch = 0;  // samples a step, over all ranks
   int64_t micro_batch = 0;   // samples a forward pass on a rank; 0: all of its share at once
   uint64_t seed = 0;
+  DeviceKind device = DeviceKind::kCpu;
   Precision precision = Precision::kFp32;  // "auto" is resolved
   bool master_weights = true;              // false: bf16 alone, rounded stochastically
   NonFinite non_finite = NonFinite::kFatal;

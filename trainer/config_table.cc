@@ -66,6 +66,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"train.global_batch", kInteger, "16", "1..16777216", "Samples a step over all ranks; a multiple of the number of ranks."},
     {"train.micro_batch", kInteger, "0", "0..", "Samples a rank takes at once, gradients being summed over several; 0 takes its whole share."},
     {"train.seed", kInteger, "1", "0..", "Draws the initial parameters, the order of the data, dropout and the sample text."},
+    {"train.device", kChoice, "cpu", "cpu|cpu-aten|cuda", "What a rank computes on: cuda is one GPU a rank, and needs a LibTorch with CUDA (gpu.md). cpu-aten is the CPU by the way that a GPU takes, LibTorch's operations and collectives through copies: slower, to test that way."},
     {"train.precision", kChoice, "auto", "auto|fp32|bf16|fp16", "Number type of parameters and activations in computation; auto takes bf16 where the CPU multiplies it fast (AMX, AVX512-BF16), else fp32. Optimizer state is fp32 always, parameters besides unless train.master_weights is false. fp16 needs a loss scale and is for trying it: CPUs compute it slowly."},
     {"train.master_weights", kBool, "true", "", "With bf16: keep fp32 values beside the parameters. false keeps bf16 alone, which an update rounds up or down by chance, so that small steps count on average."},
     {"train.loss_scale", kReal, "65536", "1..1e9", "fp16: what the loss is multiplied by at the beginning, so that small gradients are not lost. A step that is not finite is left out and halves it."},

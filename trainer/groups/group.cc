@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "trainer/device/device.h"
 #include "trainer/memory/memory.h"
 
 namespace weft::train {
@@ -40,6 +41,47 @@ absl::StatusOr<DataType> TypeOf(const at::Tensor& tensor) {
   }
 }
 
+// Memory of this host for a tensor that is elsewhere; pinned, so that a GPU copies it by itself.
+at::Tensor HostMemory(const at::Tensor& tensor) {
+  return at::empty(
+      tensor.sizes(),
+      at::TensorOptions(tensor.scalar_type()).device(at::kCPU).pinned_memory(tensor.is_cuda()));
+}
+
+// What the communicator reads for `tensor`, once the work that writes the tensor is done.
+at::Tensor Outgoing(const at::Tensor& tensor) {
+  return GoesDeviceWay(tensor) ? HostMemory(tensor).copy_(tensor) : tensor;
+}
+// What the communicator writes for `tensor`.
+at::Tensor Incoming(const at::Tensor& tensor, Pending& pending) {
+  if (!GoesDeviceWay(tensor)) return tensor;
+  pending.arrivals.emplace_back(HostMemory(tensor), tensor);
+  return pending.arrivals.back().first;
+}
+
+// The same of some rows: the others may be in use.
+at::Tensor OutgoingRows(const at::Tensor& tensor, const Group::RowParts& parts) {
+  if (!GoesDeviceWay(tensor)) return tensor;
+  at::Tensor host = HostMemory(tensor);
+  for (size_t i = 0; i < parts.counts.size(); ++i) {
+    const auto begin = static_cast<int64_t>(parts.begins[i]);
+    const auto rows = static_cast<int64_t>(parts.counts[i]);
+    if (rows > 0) host.narrow(0, begin, rows).copy_(tensor.narrow(0, begin, rows));
+  }
+  return host;
+}
+at::Tensor IncomingRows(const at::Tensor& tensor, const Group::RowParts& parts, Pending& pending) {
+  if (!GoesDeviceWay(tensor)) return tensor;
+  at::Tensor host = HostMemory(tensor);
+  for (size_t i = 0; i < parts.counts.size(); ++i) {
+    const auto begin = static_cast<int64_t>(parts.begins[i]);
+    const auto rows = static_cast<int64_t>(parts.counts[i]);
+    if (rows == 0) continue;
+    pending.arrivals.emplace_back(host.narrow(0, begin, rows), tensor.narrow(0, begin, rows));
+  }
+  return host;
+}
+
 size_t Count(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
 
 Pending Started(const char* name, const char* wait_name, const at::Tensor& whole) {
@@ -62,7 +104,9 @@ absl::StatusOr<std::unique_ptr<Group>> Group::Create(
   return std::unique_ptr<Group>(new Group(std::move(endpoint), std::move(communicator)));
 }
 
-at::Tensor Group::Zeros(int64_t elements, at::ScalarType type) const {
+at::Tensor Group::Zeros(int64_t elements, const at::TensorOptions& options) const {
+  if (!options.device().is_cpu()) return at::zeros({elements}, options);
+  const at::ScalarType type = c10::typeMetaToScalarType(options.dtype());
   const auto bytes = elements * static_cast<int64_t>(c10::elementSize(type));
   std::shared_ptr<std::byte> memory =
       endpoint_ == nullptr ? nullptr : endpoint_->Allocate(static_cast<size_t>(bytes));
@@ -101,9 +145,10 @@ absl::StatusOr<Pending> Group::ReduceScatter(at::Tensor shard, at::Tensor full, 
   if (size() == 1) return pending;
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(full));
   communicator_->SetPriority(Priority::kLow);  // gradients: nobody waits for them before the step
+  at::Tensor from = Outgoing(full), to = Incoming(shard, pending);
   pending.work =
-      communicator_->ReduceScatter(full.data_ptr(), shard.data_ptr(), Count(shard), type, op);
-  pending.tensors = {std::move(shard), std::move(full)};
+      communicator_->ReduceScatter(from.data_ptr(), to.data_ptr(), Count(shard), type, op);
+  pending.tensors = {std::move(to), std::move(from)};
   return Launched(std::move(pending));
 }
 
@@ -120,8 +165,9 @@ absl::StatusOr<Pending> Group::AllGather(at::Tensor full, at::Tensor shard) {
   if (size() == 1) return pending;
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(full));
   communicator_->SetPriority(Priority::kNormal);  // the next layer's parameters
-  pending.work = communicator_->AllGather(shard.data_ptr(), full.data_ptr(), Count(shard), type);
-  pending.tensors = {std::move(shard), std::move(full)};
+  at::Tensor from = Outgoing(shard), to = Incoming(full, pending);
+  pending.work = communicator_->AllGather(from.data_ptr(), to.data_ptr(), Count(shard), type);
+  pending.tensors = {std::move(from), std::move(to)};
   return Launched(std::move(pending));
 }
 
@@ -130,9 +176,11 @@ absl::StatusOr<Pending> Group::AllReduceSum(at::Tensor tensor) {
   if (size() == 1) return pending;
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(tensor));
   communicator_->SetPriority(Priority::kNormal);
-  pending.work = communicator_->AllReduce(tensor.data_ptr(), tensor.data_ptr(), Count(tensor), type,
+  at::Tensor memory = Outgoing(tensor);
+  if (GoesDeviceWay(tensor)) pending.arrivals.emplace_back(memory, tensor);
+  pending.work = communicator_->AllReduce(memory.data_ptr(), memory.data_ptr(), Count(tensor), type,
                                           ReduceOp::kSum);
-  pending.tensors = {std::move(tensor)};
+  pending.tensors = {std::move(memory)};
   return Launched(std::move(pending));
 }
 
@@ -144,9 +192,10 @@ absl::StatusOr<Pending> Group::AllToAll(at::Tensor received, at::Tensor sent) {
   }
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(sent));
   communicator_->SetPriority(Priority::kHigh);  // attention has nothing to do without it
-  pending.work = communicator_->AllToAll(sent.data_ptr(), received.data_ptr(),
+  at::Tensor from = Outgoing(sent), to = Incoming(received, pending);
+  pending.work = communicator_->AllToAll(from.data_ptr(), to.data_ptr(),
                                          Count(sent) / static_cast<size_t>(size()), type);
-  pending.tensors = {std::move(received), std::move(sent)};
+  pending.tensors = {std::move(to), std::move(from)};
   return Launched(std::move(pending));
 }
 
@@ -176,26 +225,29 @@ absl::StatusOr<Pending> Group::ExchangeRows(at::Tensor received, const RowParts&
     pending.bytes += static_cast<int64_t>(count * sent.element_size());
   }
   communicator_->SetPriority(Priority::kHigh);  // the next expert has nothing to do without it
-  pending.work =
-      communicator_->AllToAllV(sent.data_ptr(), sent_counts, sent_begins, received.data_ptr(),
-                               received_counts, received_begins, type);
-  pending.tensors = {std::move(received), std::move(sent)};
+  at::Tensor from = OutgoingRows(sent, sent_parts);
+  at::Tensor to = IncomingRows(received, received_parts, pending);
+  pending.work = communicator_->AllToAllV(from.data_ptr(), sent_counts, sent_begins, to.data_ptr(),
+                                          received_counts, received_begins, type);
+  pending.tensors = {std::move(to), std::move(from)};
   return Launched(std::move(pending));
 }
 
 absl::StatusOr<Pending> Group::Send(at::Tensor tensor, int peer, uint32_t tag) {
   Pending pending = Started("send", "wait_send", tensor);
   communicator_->SetPriority(Priority::kHigh);  // the next stage has nothing to do without it
-  pending.work = communicator_->Send(tensor.data_ptr(), tensor.nbytes(), GroupRank(peer), tag);
-  pending.tensors = {std::move(tensor)};
+  at::Tensor from = Outgoing(tensor);
+  pending.work = communicator_->Send(from.data_ptr(), from.nbytes(), GroupRank(peer), tag);
+  pending.tensors = {std::move(from)};
   return pending;
 }
 
 absl::StatusOr<Pending> Group::Receive(at::Tensor tensor, int peer, uint32_t tag) {
   Pending pending = Started("receive", "wait_receive", tensor);
   communicator_->SetPriority(Priority::kHigh);
-  pending.work = communicator_->Receive(tensor.data_ptr(), tensor.nbytes(), GroupRank(peer), tag);
-  pending.tensors = {std::move(tensor)};
+  at::Tensor to = Incoming(tensor, pending);
+  pending.work = communicator_->Receive(to.data_ptr(), to.nbytes(), GroupRank(peer), tag);
+  pending.tensors = {std::move(to)};
   return pending;
 }
 
@@ -215,7 +267,10 @@ absl::Status Group::Wait(Pending& pending) {
   pending.work = nullptr;
   absl::Status status = Block(*work, pending.wait_name);
   pending.tensors.clear();
+  const auto arrivals = std::move(pending.arrivals);
+  pending.arrivals.clear();
   if (!status.ok()) return Annotate(status, pending.name);
+  for (const auto& [host, tensor] : arrivals) tensor.copy_(host);
   AddExposed(start, SystemClock::Nanoseconds(), pending.wait_name);
   if (trace_ != nullptr) {
     // Several are under way at a time; on their track each begins where the one before it ended.

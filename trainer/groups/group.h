@@ -30,10 +30,12 @@ namespace weft::train {
 struct Pending {
   collectives::WorkPtr work;        // null: nothing to wait for
   std::vector<at::Tensor> tensors;  // kept alive
-  const char* name = "";            // literal, for the trace
-  const char* wait_name = "";       // literal, for the trace
-  int64_t start_ns = 0;             // of the call
-  int64_t bytes = 0;                // of the whole buffer
+  // What Wait copies: from host memory to where the tensor is.
+  std::vector<std::pair<at::Tensor, at::Tensor>> arrivals;
+  const char* name = "";       // literal, for the trace
+  const char* wait_name = "";  // literal, for the trace
+  int64_t start_ns = 0;        // of the call
+  int64_t bytes = 0;           // of the whole buffer
 };
 
 class Group {
@@ -50,7 +52,7 @@ class Group {
 
   // [elements] of zeroes, which the ranks of this host reduce where they lie (Endpoint::Allocate);
   // ordinary memory in a group of one. Each takes a descriptor: for large buffers that stay.
-  at::Tensor Zeros(int64_t elements, at::ScalarType type) const;
+  at::Tensor Zeros(int64_t elements, const at::TensorOptions& options) const;
 
   // `trace` may be null; else it outlives the group. `compute_track` gets the waits, `track` the
   // collectives.

@@ -25,17 +25,9 @@ void Deliver(int64_t width, const float* sum, bool add, G* out) {
   for (int64_t i = 0; i < width; ++i) Store(add ? Load(out[i]) + sum[i] : sum[i], out[i]);
 }
 
-}  // namespace
-
-const KernelTable& Kernels() {
-  static const KernelTable table =
-      TablesHere<KernelTable>(nullptr, WEFT_KERNEL_SETS_WITHOUT_BF16(Table)).front();
-  return table;
-}
-
 template <typename T, typename G>
-void EmbeddingBackward(int64_t rows, int64_t width, int64_t vocab, const int64_t* tokens,
-                       const T* dy, bool add, G* dtable) {
+void SumByToken(int64_t rows, int64_t width, int64_t vocab, const int64_t* tokens, const T* dy,
+                bool add, G* dtable) {
   // Rows of each token, by a counting sort: first[token] .. first[token + 1].
   std::vector<int32_t> first(static_cast<size_t>(vocab + 1), 0);
   for (int64_t row = 0; row < rows; ++row) {
@@ -74,8 +66,8 @@ void EmbeddingBackward(int64_t rows, int64_t width, int64_t vocab, const int64_t
 }
 
 template <typename T, typename G>
-void PositionBackward(int64_t rows, int64_t width, int64_t sequence, const T* dy, bool add,
-                      G* dpositions) {
+void SumByPosition(int64_t rows, int64_t width, int64_t sequence, const T* dy, bool add,
+                   G* dpositions) {
 #pragma omp parallel
   {
     std::vector<float> sum(static_cast<size_t>(width));
@@ -91,15 +83,28 @@ void PositionBackward(int64_t rows, int64_t width, int64_t sequence, const T* dy
   }
 }
 
-#define WEFT_INSTANTIATE(T, G)                                                                     \
-  template void EmbeddingBackward<T, G>(int64_t, int64_t, int64_t, const int64_t*, const T*, bool, \
-                                        G*);                                                       \
-  template void PositionBackward<T, G>(int64_t, int64_t, int64_t, const T*, bool, G*);
-WEFT_INSTANTIATE(float, float)
-WEFT_INSTANTIATE(Bf16, Bf16)
-WEFT_INSTANTIATE(Bf16, float)
-WEFT_INSTANTIATE(Fp16, Fp16)
-WEFT_INSTANTIATE(Fp16, float)
-#undef WEFT_INSTANTIATE
+template <typename T>
+void AddSums(TypedKernels<T>& kernels) {
+  kernels.embedding_backward = SumByToken<T, T>;
+  kernels.embedding_backward_fp32 = SumByToken<T, float>;
+  kernels.position_backward = SumByPosition<T, T>;
+  kernels.position_backward_fp32 = SumByPosition<T, float>;
+}
+
+KernelTable Choose() {
+  KernelTable table =
+      TablesHere<KernelTable>(nullptr, WEFT_KERNEL_SETS_WITHOUT_BF16(Table)).front();
+  AddSums(table.f32);
+  AddSums(table.bf16);
+  AddSums(table.fp16);
+  return table;
+}
+
+}  // namespace
+
+const KernelTable& Kernels() {
+  static const KernelTable table = Choose();
+  return table;
+}
 
 }  // namespace weft::train::kernels

@@ -1,6 +1,7 @@
 // The loops that LibTorch does in several passes, each in one: norms, activations, rotary
 // positions, embedding, cross-entropy with its gradient, optimizers. Plain pointers, row-major, no
-// allocation.
+// allocation. A KernelTable is what a device computes with: Kernels() is the CPU's, and
+// trainer/device has those of the others.
 //
 // Number types: float, and Bf16 and Fp16 with all arithmetic in fp32. Each loop is compiled for
 // several instruction sets; Kernels() gives the best that this CPU has. OpenMP threads, as many as
@@ -13,6 +14,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 namespace weft::train::kernels {
 
@@ -88,6 +90,19 @@ struct TypedKernels {
   void (*embedding_forward)(int64_t rows, int64_t width, int64_t sequence, const int64_t* tokens,
                             const T* table, const T* positions, T* y);
 
+  // dtable[token] = (or +=) sum of dy[row] over the rows with that token, summed in fp32; rows of
+  // `dtable` without a token become 0 (or stay). Tokens below 0 are no row's. Gradients are
+  // of type T, or fp32.
+  void (*embedding_backward)(int64_t rows, int64_t width, int64_t vocab, const int64_t* tokens,
+                             const T* dy, bool add, T* dtable);
+  void (*embedding_backward_fp32)(int64_t rows, int64_t width, int64_t vocab, const int64_t* tokens,
+                                  const T* dy, bool add, float* dtable);
+  // dpositions[p] = (or +=) sum of dy[row] over rows with row % sequence == p.
+  void (*position_backward)(int64_t rows, int64_t width, int64_t sequence, const T* dy, bool add,
+                            T* dpositions);
+  void (*position_backward_fp32)(int64_t rows, int64_t width, int64_t sequence, const T* dy,
+                                 bool add, float* dpositions);
+
   // losses[row] = -log softmax(logits[row])[targets[row]]. With `scale` != 0 logits become their
   // gradient: (softmax - onehot) * scale.
   void (*cross_entropy)(int64_t rows, int64_t vocab, const int64_t* targets, float scale, T* logits,
@@ -139,17 +154,28 @@ struct Fp32Kernels {
   void (*round_stochastically)(int64_t count, uint64_t key, int64_t first, const float* x, Bf16* y);
 };
 
-// dtable[token] = (or +=) sum of dy[row] over the rows with that token, in order of the rows,
-// summed in fp32; rows of `dtable` without a token become 0 (or stay). Tokens below 0 are no row's.
-// G is the gradient table's type.
+// By the type of the gradient.
 template <typename T, typename G>
-void EmbeddingBackward(int64_t rows, int64_t width, int64_t vocab, const int64_t* tokens,
-                       const T* dy, bool add, G* dtable);
-// dpositions[p] = (or +=) sum of dy[row] over rows with row % sequence == p.
+void EmbeddingBackward(const TypedKernels<T>& kernels, int64_t rows, int64_t width, int64_t vocab,
+                       const int64_t* tokens, const T* dy, bool add, G* dtable) {
+  if constexpr (std::is_same_v<G, float>) {
+    kernels.embedding_backward_fp32(rows, width, vocab, tokens, dy, add, dtable);
+  } else {
+    kernels.embedding_backward(rows, width, vocab, tokens, dy, add, dtable);
+  }
+}
 template <typename T, typename G>
-void PositionBackward(int64_t rows, int64_t width, int64_t sequence, const T* dy, bool add,
-                      G* dpositions);
+void PositionBackward(const TypedKernels<T>& kernels, int64_t rows, int64_t width, int64_t sequence,
+                      const T* dy, bool add, G* dpositions) {
+  if constexpr (std::is_same_v<G, float>) {
+    kernels.position_backward_fp32(rows, width, sequence, dy, add, dpositions);
+  } else {
+    kernels.position_backward(rows, width, sequence, dy, add, dpositions);
+  }
+}
 
+// What a device computes with. Pointers are of the device's memory, but for the sums that are
+// returned or written in double: those are of the host's.
 struct KernelTable {
   const char* instruction_set = "";
   TypedKernels<float> f32;
@@ -173,7 +199,7 @@ inline const TypedKernels<Fp16>& KernelTable::Of<Fp16>() const {
   return fp16;
 }
 
-const KernelTable& Kernels();
+const KernelTable& Kernels();  // the CPU's
 
 [[gnu::always_inline]] inline float Load(float x) { return x; }
 [[gnu::always_inline]] inline float Load(Bf16 x) {

@@ -473,6 +473,10 @@ TypedKernels<T> Typed() {
           .swiglu_backward = SwigluBackward<T>,
           .rotate = Rotate<T>,
           .embedding_forward = EmbeddingForward<T>,
+          .embedding_backward = nullptr,  // these four: kernels.cc
+          .embedding_backward_fp32 = nullptr,
+          .position_backward = nullptr,
+          .position_backward_fp32 = nullptr,
           .cross_entropy = CrossEntropy<T>,
           .cross_entropy_part = CrossEntropyPart<T>,
           .cross_entropy_gradient = CrossEntropyGradient<T>,

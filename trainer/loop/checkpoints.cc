@@ -51,7 +51,7 @@ void AppendParts(const ShardedParameters& parameters, std::deque<std::vector<flo
   for (const ParameterBucket& bucket : store.buckets()) {
     if (!bucket.counts) continue;  // another rank saves it
     for (const OwnedSlice& slice : bucket.slices) {
-      if (bucket.owned.scalar_type() == at::kFloat) {
+      if (bucket.owned.scalar_type() == at::kFloat && bucket.owned.is_cpu()) {
         add(kParameterPrefix, slice, bucket.owned.data_ptr<float>() + slice.at);
       } else {
         std::vector<float>& copy = values.emplace_back(static_cast<size_t>(slice.elements));
@@ -59,7 +59,15 @@ void AppendParts(const ShardedParameters& parameters, std::deque<std::vector<flo
         add(kParameterPrefix, slice, copy.data());
       }
       for (size_t k = 0; k < prefixes.size(); ++k) {
-        if (slice.states[k] != nullptr) add(prefixes[k], slice, slice.states[k]);
+        if (slice.states[k] == nullptr) continue;
+        const at::Tensor state = store.StateOf(slice, k);
+        if (state.is_cpu()) {
+          add(prefixes[k], slice, slice.states[k]);
+        } else {
+          std::vector<float>& copy = values.emplace_back(static_cast<size_t>(slice.elements));
+          at::from_blob(copy.data(), {slice.elements}, at::kFloat).copy_(state);
+          add(prefixes[k], slice, copy.data());
+        }
       }
     }
   }
@@ -84,7 +92,10 @@ absl::Status ReadSlice(const CheckpointReader& reader, const std::vector<std::st
     for (size_t k = 0; k < prefixes.size(); ++k) {
       if (slice.states[k] == nullptr) continue;
       WEFT_RETURN_IF_ERROR(reader.Read(absl::StrCat(prefixes[k], spec.name), PlaceOf(runs),
-                                       BytesOf(slice.states[k] + from, elements)));
+                                       BytesOf(values.data(), elements)));
+      store.StateOf(slice, k)
+          .narrow(0, from, elements)
+          .copy_(at::from_blob(values.data(), {elements}, at::kFloat));
     }
   }
   return absl::OkStatus();

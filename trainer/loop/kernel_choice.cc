@@ -160,7 +160,8 @@ absl::StatusOr<KernelChoice> Choose(TrialOf what, const TrainConfig& config, abs
   for (KernelLibrary library : {KernelLibrary::kAten, KernelLibrary::kWeft}) {
     if (kept == NameOf(library)) return chosen(library, " (as before)");
   }
-  if (config.precision == Precision::kFp16) return chosen(KernelLibrary::kAten, "");
+  const bool is_cpu = config.device == DeviceKind::kCpu;
+  if (!is_cpu || config.precision == Precision::kFp16) return chosen(KernelLibrary::kAten, "");
   std::array<double, 3> rates = {};
   if (group.rank() == 0) {
     const KernelTrial trial = KeptTrial(what, config, TrialFile(what, config));

@@ -11,22 +11,27 @@
 
 namespace weft::train {
 
-absl::StatusOr<double> PeakFlops(const TrainConfig& config, KernelLibrary library, Group& group) {
+absl::StatusOr<double> PeakFlops(const TrainConfig& config, KernelLibrary library,
+                                 at::Device device, Group& group) {
   if (config.peak_tflops > 0) return config.peak_tflops * 1e12 * group.size();
-  constexpr int64_t kSize = 1024;
+  const int64_t size = device.is_cpu() ? 1024 : 8192;
   constexpr int64_t kDuration = 200'000'000;  // ns
-  auto type = TypeOf(config.precision);
-  at::Tensor a = at::ones({kSize, kSize}, type);
-  at::Tensor b = at::ones({kSize, kSize}, type);
-  at::Tensor c = at::empty({kSize, kSize}, type);
-  Multiply(library, a, b, c);
+  const at::TensorOptions options = at::TensorOptions(TypeOf(config.precision)).device(device);
+  auto multiply = [&](const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
+    Multiply(library, a, b, c);
+    if (!device.is_cpu()) c[0][0].item();  // until it is done
+  };
+  at::Tensor a = at::ones({size, size}, options);
+  at::Tensor b = at::ones({size, size}, options);
+  at::Tensor c = at::empty({size, size}, options);
+  multiply(a, b, c);
   std::array<double, 1> flops = {0};
   WEFT_RETURN_IF_ERROR(group.Sum(absl::MakeSpan(flops)));  // all begin together
   int64_t start = SystemClock::Nanoseconds();
   int64_t now = start;
   while (now - start < kDuration) {
-    Multiply(library, a, b, c);
-    flops[0] += 2.0 * kSize * kSize * kSize;
+    multiply(a, b, c);
+    flops[0] += 2.0 * static_cast<double>(size * size * size);
     now = SystemClock::Nanoseconds();
   }
   flops[0] /= static_cast<double>(now - start) * 1e-9;

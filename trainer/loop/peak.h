@@ -2,6 +2,8 @@
 #ifndef WEFT_TRAINER_LOOP_PEAK_H_
 #define WEFT_TRAINER_LOOP_PEAK_H_
 
+#include <ATen/ATen.h>
+
 #include "absl/status/statusor.h"
 #include "trainer/config.h"
 #include "trainer/groups/group.h"
@@ -9,9 +11,10 @@
 namespace weft::train {
 
 // FLOP/s of all ranks together: train.peak_tflops each, or measured, a product of two 1024 x 1024
-// matrices in the compute type, repeated by `library` for a fifth of a second on all ranks at
-// once.
-absl::StatusOr<double> PeakFlops(const TrainConfig& config, KernelLibrary library, Group& group);
+// matrices (on a GPU 8192 x 8192) in the compute type, repeated by `library` for a fifth of a
+// second on all ranks at once.
+absl::StatusOr<double> PeakFlops(const TrainConfig& config, KernelLibrary library,
+                                 at::Device device, Group& group);
 
 }  // namespace weft::train
 

@@ -34,20 +34,24 @@ std::vector<topology::PipelinePass> ForwardPasses(const topology::PipelineSpec& 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Stepper>> Stepper::Create(const TrainConfig& config,
-                                                         ParallelGroups* groups, Trace* trace) {
+                                                         ParallelGroups* groups, Trace* trace,
+                                                         at::Device device) {
   WEFT_ASSIGN_OR_RETURN(StepPlan plan, StepPlan::Make(config, SizesOf(groups->mesh)));
   WEFT_ASSIGN_OR_RETURN(topology::PipelineSchedule schedule, MakePipelineSchedule(plan.pipeline));
   // Proved before any rank trains.
   WEFT_RETURN_IF_ERROR(
       RunPipelineSchedule(plan.pipeline, schedule, topology::PassDurations{}).status());
   return Guarded([&]() -> absl::StatusOr<std::unique_ptr<Stepper>> {
-    return std::unique_ptr<Stepper>(new Stepper(config, plan, std::move(schedule), groups, trace));
+    return std::unique_ptr<Stepper>(
+        new Stepper(config, plan, std::move(schedule), groups, trace, device));
   });
 }
 
 Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
-                 topology::PipelineSchedule schedule, ParallelGroups* groups, Trace* trace)
+                 topology::PipelineSchedule schedule, ParallelGroups* groups, Trace* trace,
+                 at::Device device)
     : config_(config),
+      device_(device),
       plan_(plan),
       passes_(schedule[static_cast<size_t>(groups->pipeline->rank())]),
       forward_passes_(ForwardPasses(plan.pipeline)),
@@ -55,7 +59,8 @@ Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
       trace_(trace),
       runner_(plan.pipeline, groups->pipeline.get(),
               plan.micro_rows * plan.TokensHeld(config.model.sequence) / plan.sizes.tensor,
-              config.model.hidden, TypeOf(config.precision), config.receives_ahead),
+              config.model.hidden, at::TensorOptions(TypeOf(config.precision)).device(device),
+              config.receives_ahead),
       loss_scale_(config),
       held_(static_cast<size_t>(plan.pipeline.chunks * plan.pipeline.micro_batches)) {
   ShardedOptions options;
@@ -68,6 +73,7 @@ Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
   options.decay_all = config_.optimizer.decay_all;
   const ModelPart part = plan_.PartOf(stage(), groups_->tensor->rank(), groups_->expert->rank());
   options.seed = config_.seed;
+  options.device = device_;
   std::vector<std::string> names;
   for (const ParameterSpec& spec : GptParameters(config_.model)) names.push_back(spec.name);
   parameters_ = std::make_unique<ParameterSets>(GptParameters(config_.model, part), names, options,
@@ -88,7 +94,8 @@ Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
 
 Gpt* Stepper::whole_model() {
   const bool is_whole = plan_.sizes.tensor * plan_.sizes.context * plan_.sizes.expert == 1 &&
-                        plan_.pipeline.depth() == 1 && !parameters_->ComesAndGoes();
+                        plan_.pipeline.depth() == 1 && !parameters_->ComesAndGoes() &&
+                        device_.is_cpu();
   return is_whole ? chunks_[0].get() : nullptr;
 }
 
@@ -133,7 +140,7 @@ Stepper::Tokens Stepper::Cut(int micro_batch) const {
     inputs.push_back(all.narrow(1, span.position, span.length));
     targets.push_back(all.narrow(1, span.position + 1, span.length));
   }
-  return {at::cat(inputs, 1), at::cat(targets, 1).view({-1})};
+  return {at::cat(inputs, 1).to(device_), at::cat(targets, 1).view({-1}).to(device_)};
 }
 
 void Stepper::SetHooks(ForwardOptions& options) {

@@ -78,10 +78,11 @@ class Stepper final : private PipelineStage {
  public:
   // `groups` and `trace` (may be null) outlive this object. See StepPlan::Make for errors.
   static absl::StatusOr<std::unique_ptr<Stepper>> Create(const TrainConfig& config,
-                                                         ParallelGroups* groups, Trace* trace);
+                                                         ParallelGroups* groups, Trace* trace,
+                                                         at::Device device = at::kCPU);
 
   ParameterSets& parameters() { return *parameters_; }
-  // The model, where one rank holds it whole; else null.
+  // The model, where one rank holds it whole in host memory; else null.
   Gpt* whole_model();
   const StepPlan& plan() const { return plan_; }
   // What multiplies matrices and what computes attention from now on.
@@ -120,7 +121,7 @@ class Stepper final : private PipelineStage {
   };
 
   Stepper(const TrainConfig& config, const StepPlan& plan, topology::PipelineSchedule schedule,
-          ParallelGroups* groups, Trace* trace);
+          ParallelGroups* groups, Trace* trace, at::Device device);
 
   void InitializeStore(ParameterStore& store) const;
   void SetHooks(ForwardOptions& options);
@@ -148,6 +149,7 @@ class Stepper final : private PipelineStage {
   ExposedSeconds TakeExposed();
 
   const TrainConfig config_;
+  const at::Device device_;
   const StepPlan plan_;
   const std::vector<topology::PipelinePass> passes_;          // of a step, this stage's
   const std::vector<topology::PipelinePass> forward_passes_;  // of a validation batch

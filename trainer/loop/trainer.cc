@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/AutogradState.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,8 +24,8 @@
 #include "trainer/data/batch_loader.h"
 #include "trainer/data/dataset_info.h"
 #include "trainer/data/tokenizer.h"
+#include "trainer/device/device.h"
 #include "trainer/files/file.h"
-#include "trainer/kernels/kernels.h"
 #include "trainer/loop/checkpoints.h"
 #include "trainer/loop/export.h"
 #include "trainer/loop/forecast.h"
@@ -46,8 +47,9 @@ constexpr double kLongestInterval = 1e15;
 
 class Run {
  public:
-  Run(const RunOptions& options, ParallelGroups& groups)
+  Run(const RunOptions& options, ParallelGroups& groups, at::Device device)
       : options_(options),
+        device_(device),
         config_(options.config),
         groups_(groups),
         group_(*groups.world),
@@ -68,7 +70,7 @@ class Run {
     stepper_->SetLibraries(gemm_.library, attention_.library);
     position_.gemm = std::string(NameOf(gemm_.library));
     position_.attention = std::string(NameOf(attention_.library));
-    WEFT_ASSIGN_OR_RETURN(peak_flops_, PeakFlops(config_, gemm_.library, group_));
+    WEFT_ASSIGN_OR_RETURN(peak_flops_, PeakFlops(config_, gemm_.library, device_, group_));
     WEFT_RETURN_IF_ERROR(group_.Agree(PrepareFolder()));
     WEFT_RETURN_IF_ERROR(StartLoader());
     if (is_first()) PrintStart();
@@ -129,6 +131,7 @@ class Run {
   absl::Status CheckMemory() {
     absl::StatusOr<StepPlan> plan = StepPlan::Make(config_, SizesOf(groups_.mesh));
     WEFT_RETURN_IF_ERROR(group_.Agree(plan.status()));
+    if (!device_.is_cpu()) return absl::OkStatus();  // the estimate is of host memory
     return CheckHostMemory(config_, *plan, groups_.pipeline->rank(), groups_.tensor->rank(),
                            group_);
   }
@@ -144,7 +147,7 @@ class Run {
       if (groups_.records != nullptr) trace_->SetRecords(groups_.records, kComputeTrack);
       groups_.SetTrace(trace_.get());
     }
-    WEFT_ASSIGN_OR_RETURN(stepper_, Stepper::Create(config_, &groups_, trace_.get()));
+    WEFT_ASSIGN_OR_RETURN(stepper_, Stepper::Create(config_, &groups_, trace_.get(), device_));
     return absl::OkStatus();
   }
 
@@ -209,12 +212,11 @@ class Run {
     }
     absl::FPrintF(stderr, "%s\n", config_.text);
     progress_->Note(absl::StrFormat(
-        "%.2f M parameters, %d ranks%s x %d threads, %s compute, %s kernels, products by %s, "
+        "%.2f M parameters, %d ranks%s x %d threads, %s compute on %s, products by %s, "
         "attention by %s, peak %.0f GFLOP/s",
         static_cast<double>(ElementCount(GptParameters(config_.model))) / 1e6, group_.size(),
-        DescribeLayout(), options_.threads, NameOf(config_.precision),
-        kernels::Kernels().instruction_set, gemm_.description, attention_.description,
-        peak_flops_ / 1e9));
+        DescribeLayout(), options_.threads, NameOf(config_.precision), DescribeDevice(device_),
+        gemm_.description, attention_.description, peak_flops_ / 1e9));
     if (resumed_) {
       progress_->Note(absl::StrFormat("resumed after step %d", position_.step));
     } else if (options_.resume) {
@@ -524,6 +526,7 @@ class Run {
   }
 
   const RunOptions& options_;
+  const at::Device device_;
   TrainConfig config_;
   ParallelGroups& groups_;
   Group& group_;  // everybody
@@ -572,7 +575,18 @@ static void Leave(ParallelGroups& groups) {
 
 absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& groups) {
   at::set_num_threads(options.threads);
-  Run run(options, groups);
+  const absl::StatusOr<at::Device> device = OpenDevice(options.config.device, options.local_rank);
+  WEFT_RETURN_IF_ERROR(groups.world->Agree(device.status()));
+  if (!device->is_cpu()) {
+    if (options.snapshots != nullptr) {
+      return absl::UnimplementedError(
+          "snapshots in memory are of train.device = cpu alone; recovery.snapshot = false goes on "
+          "from checkpoints");
+    }
+    // Backward passes run on this thread, as on the CPU: groups and traces are used by one thread.
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  }
+  Run run(options, groups, *device);
   absl::StatusOr<RunOutcome> outcome = run.Execute();
   // While the parameters that collectives read and write are still there.
   if (!outcome.ok() && options.recovers) Leave(groups);

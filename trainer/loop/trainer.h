@@ -41,6 +41,7 @@ struct RunOptions {
   absl::Time started;    // when this process began
   int64_t failures = 0;  // of the job that this process has seen
   int threads = 1;       // compute threads of this rank
+  int local_rank = 0;    // on this host; chooses the GPU of train.device = cuda
   // Set by a signal: the step is finished, a checkpoint written, and Train returns OK.
   const std::atomic<bool>* stop = nullptr;
 };

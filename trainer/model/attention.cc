@@ -18,9 +18,9 @@ void Rotate(const Gpt& model, at::TensorList projections, int64_t length, bool i
                                                   : rows.size(1) / width / 2;
     ByType(rows.scalar_type(), [&](auto type) {
       using T = decltype(type);
-      Kernels().Of<T>().rotate(rows.size(0), length, heads, width, rows.size(1),
-                               Data<float>(model.cosine()), Data<float>(model.sine()), inverse,
-                               Data<T>(rows));
+      KernelsOf(rows).Of<T>().rotate(rows.size(0), length, heads, width, rows.size(1),
+                                     Data<float>(model.cosine()), Data<float>(model.sine()),
+                                     inverse, Data<T>(rows));
     });
   }
 }

@@ -4,7 +4,9 @@
 #include <limits>
 #include <optional>
 
+#include "trainer/device/device.h"
 #include "trainer/kernels/attention.h"
+#include "trainer/model/device_attention.h"
 
 namespace weft::train {
 namespace {
@@ -19,8 +21,9 @@ std::optional<at::Tensor> MaskOf(const AttentionTile& tile, int64_t window,
                                  const at::TensorOptions& options) {
   if (tile.mask != AttentionTile::kBand) return std::nullopt;
   at::Tensor distance =
-      at::arange(tile.distance, tile.distance + tile.queries, at::kLong).unsqueeze(1) -
-      at::arange(tile.keys, at::kLong);
+      at::arange(tile.distance, tile.distance + tile.queries, options.dtype(at::kLong))
+          .unsqueeze(1) -
+      at::arange(tile.keys, options.dtype(at::kLong));
   at::Tensor hidden = distance < 0;
   if (window > 0) hidden.logical_or_(distance >= window);
   return at::zeros({1, 1, tile.queries, tile.keys}, options)
@@ -64,13 +67,17 @@ at::Tensor WithRows(const at::Tensor& x) { return HasRows(x) ? x : x.contiguous(
 
 bool AttendsByOwnLoops(KernelLibrary library, const AttentionInputs& inputs) {
   const at::ScalarType type = inputs.query.scalar_type();
-  return library == KernelLibrary::kWeft && inputs.query.is_cpu() &&
+  return library == KernelLibrary::kWeft && !GoesDeviceWay(inputs.query) &&
          (type == at::kFloat || type == at::kBFloat16) && HasRows(inputs.query) &&
          HasRows(inputs.key) && HasRows(inputs.value) && inputs.query.numel() > 0;
 }
 
 AttentionOutputs AttendTile(KernelLibrary library, const AttentionInputs& inputs,
                             const AttentionTile& tile, int64_t window) {
+  if (GoesDeviceWay(inputs.query)) {
+    return DeviceAttention(inputs, tile.mask == AttentionTile::kCausal,
+                           MaskOf(tile, window, inputs.query.options()));
+  }
   if (!AttendsByOwnLoops(library, inputs)) {
     auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
         inputs.query, inputs.key, inputs.value, /*dropout_p=*/0.0,
@@ -109,6 +116,10 @@ void AttendTileBackwardInto(const at::Tensor& dout, const AttentionInputs& input
 AttentionInputs AttendTileBackward(KernelLibrary library, const at::Tensor& dout,
                                    const AttentionInputs& inputs, const AttentionOutputs& outputs,
                                    const AttentionTile& tile, int64_t window) {
+  if (GoesDeviceWay(inputs.query)) {
+    return DeviceAttentionBackward(dout, inputs, outputs, tile.mask == AttentionTile::kCausal,
+                                   MaskOf(tile, window, inputs.query.options()));
+  }
   if (!AttendsByOwnLoops(library, inputs)) {
     auto [dquery, dkey, dvalue] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
         dout, inputs.query, inputs.key, inputs.value, outputs.out, outputs.logsumexp,

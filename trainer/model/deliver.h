@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "base/status.h"
+#include "trainer/device/device.h"
 #include "trainer/kernels/kernels.h"
 #include "trainer/model/operations.h"
 #include "trainer/model/product.h"
@@ -14,7 +15,6 @@ namespace weft::train::operations {
 
 using kernels::Bf16;
 using kernels::Fp16;
-using kernels::Kernels;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -80,10 +80,12 @@ void Deliver(const Context& context, int parameter, const at::Tensor& gradient);
 void DeliverLinear(const Context& context, const ParameterPair& layer, const at::Tensor& dy,
                    const at::Tensor& x);
 
-// Calls body(data, add) with the target's data in the type that the sink has, fp32 or T.
+// Calls body(data, add) with the target's data in the type that the sink has, fp32 or T. `clears`:
+// data is 0 where nothing is to be added to.
 template <typename T, typename Body>
-void DeliverTable(const Context& context, int parameter, Body body) {
+void DeliverTable(const Context& context, int parameter, bool clears, Body body) {
   GradientTarget target = context.sink->Begin(parameter);
+  if (clears && !target.add) target.tensor.zero_();
   if (target.tensor.scalar_type() == at::kFloat) {
     body(Data<float>(target.tensor), target.add);
   } else if constexpr (!std::is_same_v<T, float>) {

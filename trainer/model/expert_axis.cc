@@ -23,7 +23,7 @@ int64_t ExpertAxis::Plan::PieceRows(int piece) const {
 }
 
 at::Tensor ExpertAxis::ExchangeCounts(const at::Tensor& counts) const {
-  at::Tensor here = at::empty({group_->size(), experts_here()}, at::kLong);
+  at::Tensor here = at::empty({group_->size(), experts_here()}, counts.options());
   Pending pending = ValueOrThrow(group_->AllToAll(here, counts.contiguous().view(here.sizes())));
   ThrowIfError(group_->Wait(pending));
   return here;
@@ -32,8 +32,9 @@ at::Tensor ExpertAxis::ExchangeCounts(const at::Tensor& counts) const {
 ExpertAxis::Plan ExpertAxis::MakePlan(const at::Tensor& counts,
                                       const at::Tensor& counts_here) const {
   const int64_t ranks = group_->size(), here = experts_here();
-  const int64_t* mine_of = counts.data_ptr<int64_t>();
-  const int64_t* theirs_of = counts_here.data_ptr<int64_t>();
+  const at::Tensor mine = counts.cpu(), theirs = counts_here.cpu();
+  const int64_t* mine_of = mine.data_ptr<int64_t>();
+  const int64_t* theirs_of = theirs.data_ptr<int64_t>();
   Plan plan;
   std::vector<int64_t> begin(static_cast<size_t>(experts_));  // of each expert's rows, as sent
   for (int64_t expert = 0; expert < experts_; ++expert) {
@@ -46,9 +47,9 @@ ExpertAxis::Plan ExpertAxis::MakePlan(const at::Tensor& counts,
       auto edge = [&](int64_t rows, int64_t number) { return rows * number / pieces_of_expert_; };
       std::vector<size_t> sent, sent_at, received, received_at;
       for (int64_t rank = 0; rank < ranks; ++rank) {
-        const int64_t mine = mine_of[rank * here + expert];
-        const int64_t first = edge(mine, part);
-        sent.push_back(static_cast<size_t>(edge(mine, part + 1) - first));
+        const int64_t own = mine_of[rank * here + expert];
+        const int64_t first = edge(own, part);
+        sent.push_back(static_cast<size_t>(edge(own, part + 1) - first));
         sent_at.push_back(
             static_cast<size_t>(begin[static_cast<size_t>(rank * here + expert)] + first));
         const int64_t rows = theirs_of[rank * here + expert];

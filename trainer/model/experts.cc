@@ -39,9 +39,10 @@ at::Tensor Activated(const ModelConfig& config, const at::Tensor& inner) {
   ByType(inner.scalar_type(), [&](auto type) {
     using T = decltype(type);
     if (config.IsGated()) {
-      Kernels().Of<T>().swiglu_forward(inner.size(0), config.ffn, Data<T>(inner), Data<T>(y));
+      KernelsOf(inner).Of<T>().swiglu_forward(inner.size(0), config.ffn, Data<T>(inner),
+                                              Data<T>(y));
     } else {
-      Kernels().Of<T>().gelu_forward(inner.numel(), Data<T>(inner), Data<T>(y));
+      KernelsOf(inner).Of<T>().gelu_forward(inner.numel(), Data<T>(inner), Data<T>(y));
     }
   });
   return y;
@@ -52,10 +53,11 @@ void ActivatedBackward(const ModelConfig& config, const at::Tensor& dy, const at
   ByType(inner.scalar_type(), [&](auto type) {
     using T = decltype(type);
     if (config.IsGated()) {
-      Kernels().Of<T>().swiglu_backward(inner.size(0), config.ffn, Data<T>(dy), Data<T>(inner),
-                                        Data<T>(dinner));
+      KernelsOf(inner).Of<T>().swiglu_backward(inner.size(0), config.ffn, Data<T>(dy),
+                                               Data<T>(inner), Data<T>(dinner));
     } else {
-      Kernels().Of<T>().gelu_backward(inner.numel(), Data<T>(dy), Data<T>(inner), Data<T>(dinner));
+      KernelsOf(inner).Of<T>().gelu_backward(inner.numel(), Data<T>(dy), Data<T>(inner),
+                                             Data<T>(dinner));
     }
   });
 }
@@ -91,7 +93,8 @@ void FinishRound(const ExpertAxis& axis, RoundTrip& trip) {
 
 // Sums of rows by token, in fp32: [tokens, width].
 at::Tensor SumByToken(int64_t tokens, const at::Tensor& token, const at::Tensor& rows) {
-  return at::zeros({tokens, rows.size(1)}, at::kFloat).index_add_(0, token, rows.to(at::kFloat));
+  return at::zeros({tokens, rows.size(1)}, rows.options().dtype(at::kFloat))
+      .index_add_(0, token, rows.to(at::kFloat));
 }
 
 struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
@@ -144,7 +147,7 @@ struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
     const at::Tensor dy = gradients[0].contiguous();
     const at::Tensor drows = dy.index_select(0, token).to(at::kFloat);
     const at::Tensor weight = weights.flatten().index_select(0, slots).unsqueeze(1);
-    const at::Tensor dweights = at::zeros({weights.numel()}, at::kFloat)
+    const at::Tensor dweights = at::zeros({weights.numel()}, weights.options().dtype(at::kFloat))
                                     .index_copy_(0, slots, (drows * returned.to(at::kFloat)).sum(1))
                                     .view(weights.sizes());
 

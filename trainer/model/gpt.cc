@@ -31,6 +31,7 @@ Gpt::Gpt(const ModelConfig& config, const ModelPart& part, int chunk,
       part_(part),
       chunk_(part.chunks[static_cast<size_t>(chunk)]),
       parameters_(std::move(parameters)),
+      device_(parameters_.empty() ? at::Device(at::kCPU) : parameters_[0].device()),
       axis_(axes.tensor),
       context_(axes.context),
       experts_(axes.experts) {
@@ -75,9 +76,11 @@ Gpt::Gpt(const ModelConfig& config, const ModelPart& part, int chunk,
   if (table >= 0) first_token_ = specs[static_cast<size_t>(table)].split_begin;
   if (config_.position == PositionKind::kRotary) {
     std::tie(cosine_, sine_) = RotaryTables(config_);
+    cosine_ = cosine_.to(device_);
+    sine_ = sine_.to(device_);
   }
   if (context_ == nullptr) return;
-  places_ = context_->PositionsOf(context_->rank(), config_.sequence);
+  places_ = context_->PositionsOf(context_->rank(), config_.sequence).to(device_);
   if (!cosine_.defined()) return;
   cosine_ = cosine_.index_select(0, places_);
   sine_ = sine_.index_select(0, places_);
@@ -93,7 +96,8 @@ Gpt::Pair Gpt::FindPair(const std::string& name) const {
 }
 
 at::Tensor Gpt::RowsHeld(int64_t held) const {
-  return axis_ == nullptr ? at::arange(held, at::kLong) : axis_->RowsHeld(held * axis_->size());
+  return axis_ == nullptr ? at::arange(held, at::TensorOptions(at::kLong).device(device_))
+                          : axis_->RowsHeld(held * axis_->size()).to(device_);
 }
 
 at::Tensor Gpt::PlacesOf(const at::Tensor& rows, int64_t length) const {

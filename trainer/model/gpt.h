@@ -190,6 +190,7 @@ class Gpt {
   const ModelPart part_;
   const ModelChunk chunk_;
   const std::vector<at::Tensor> parameters_;
+  const at::Device device_;
   const TensorAxis* const axis_;
   const ContextAxis* const context_;
   Group alone_;

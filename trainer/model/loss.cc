@@ -12,7 +12,7 @@ template <typename Body>
 void WithLogits(const at::Tensor& logits, Body body) {
   operations::ByType(logits.scalar_type(), [&](auto type) {
     using T = decltype(type);
-    body(kernels::Kernels().Of<T>(), operations::Data<T>(logits));
+    body(KernelsOf(logits).Of<T>(), operations::Data<T>(logits));
   });
 }
 
@@ -33,12 +33,12 @@ at::Tensor SplitCrossEntropy(const at::Tensor& logits, const at::Tensor& targets
   at::Tensor local = targets - first_token;
   local.masked_fill_((local < 0).logical_or_(local >= logits.size(1)), -1);
   // Three numbers a row: largest logit here, sum of exp(logit - largest), target's logit or 0.
-  at::Tensor parts = at::empty({rows, 3}, at::kFloat);
+  at::Tensor parts = at::empty({rows, 3}, logits.options().dtype(at::kFloat));
   WithLogits(logits, [&](const auto& kernels, auto* data) {
     kernels.cross_entropy_part(rows, logits.size(1), local.data_ptr<int64_t>(), data,
                                parts.data_ptr<float>());
   });
-  at::Tensor all = at::empty({axis.size(), rows, 3}, at::kFloat);
+  at::Tensor all = at::empty({axis.size(), rows, 3}, parts.options());
   Pending pending = ValueOrThrow(axis.group().AllGather(all, parts));
   ThrowIfError(axis.group().Wait(pending));
   at::Tensor largest = all.select(2, 0).amax(0);
@@ -77,8 +77,9 @@ class HeadGradient {
     if (is_early_) target_ = context.sink->Begin(head);
     const bool fits = is_early_ && (chunks == 1 || target_.tensor.scalar_type() == at::kFloat);
     sum_ = fits ? target_
-                : GradientTarget{
-                      at::empty(weight.sizes(), chunks == 1 ? weight.scalar_type() : at::kFloat)};
+                : GradientTarget{at::empty(
+                      weight.sizes(),
+                      weight.options().dtype(chunks == 1 ? weight.scalar_type() : at::kFloat))};
     is_target_ = fits;
   }
   void Add(const at::Tensor& dlogits, const at::Tensor& x) {

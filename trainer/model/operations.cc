@@ -46,9 +46,9 @@ struct NormFunction : torch::autograd::Function<NormFunction> {
     at::Tensor b = ParameterOrNone(context, norm.bias);
     ByType(x.scalar_type(), [&](auto type) {
       using T = decltype(type);
-      Kernels().Of<T>().norm_forward(rows, x.size(1), static_cast<float>(config.norm_epsilon),
-                                     Data<T>(x), Data<T>(w), DataOrNull<T>(b), Data<T>(y),
-                                     DataOrNull<float>(mean), Data<float>(rstd));
+      KernelsOf(x).Of<T>().norm_forward(rows, x.size(1), static_cast<float>(config.norm_epsilon),
+                                        Data<T>(x), Data<T>(w), DataOrNull<T>(b), Data<T>(y),
+                                        DataOrNull<float>(mean), Data<float>(rstd));
     });
     ctx->save_for_backward({x, rstd, mean});
     return {y, x};
@@ -67,10 +67,10 @@ struct NormFunction : torch::autograd::Function<NormFunction> {
     const at::Tensor& w = context.model->parameter(norm.weight);
     ByType(x.scalar_type(), [&](auto type) {
       using T = decltype(type);
-      Kernels().Of<T>().norm_backward(x.size(0), x.size(1), Data<T>(dy), Data<T>(x), Data<T>(w),
-                                      DataOrNull<float>(tensors[2]), Data<float>(tensors[1]),
-                                      DataOrNull<T>(residual), Data<T>(dx), Data<float>(dweight),
-                                      DataOrNull<float>(dbias));
+      KernelsOf(x).Of<T>().norm_backward(x.size(0), x.size(1), Data<T>(dy), Data<T>(x), Data<T>(w),
+                                         DataOrNull<float>(tensors[2]), Data<float>(tensors[1]),
+                                         DataOrNull<T>(residual), Data<T>(dx), Data<float>(dweight),
+                                         DataOrNull<float>(dbias));
     });
     Deliver(context, norm.weight, dweight);
     if (norm.bias >= 0) Deliver(context, norm.bias, dbias);
@@ -84,7 +84,7 @@ struct GeluFunction : torch::autograd::Function<GeluFunction> {
     at::Tensor y = at::empty_like(x);
     ByType(x.scalar_type(), [&](auto type) {
       using T = decltype(type);
-      Kernels().Of<T>().gelu_forward(x.numel(), Data<T>(x), Data<T>(y));
+      KernelsOf(x).Of<T>().gelu_forward(x.numel(), Data<T>(x), Data<T>(y));
     });
     return y;
   }
@@ -94,7 +94,7 @@ struct GeluFunction : torch::autograd::Function<GeluFunction> {
     at::Tensor dx = at::empty_like(x);
     ByType(x.scalar_type(), [&](auto type) {
       using T = decltype(type);
-      Kernels().Of<T>().gelu_backward(x.numel(), Data<T>(dy), Data<T>(x), Data<T>(dx));
+      KernelsOf(x).Of<T>().gelu_backward(x.numel(), Data<T>(dy), Data<T>(x), Data<T>(dx));
     });
     return {dx};
   }
@@ -106,7 +106,7 @@ struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
     at::Tensor y = at::empty({x.size(0), x.size(1) / 2}, x.options());
     ByType(x.scalar_type(), [&](auto type) {
       using T = decltype(type);
-      Kernels().Of<T>().swiglu_forward(x.size(0), x.size(1) / 2, Data<T>(x), Data<T>(y));
+      KernelsOf(x).Of<T>().swiglu_forward(x.size(0), x.size(1) / 2, Data<T>(x), Data<T>(y));
     });
     return y;
   }
@@ -116,8 +116,8 @@ struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
     at::Tensor dx = at::empty_like(x);
     ByType(x.scalar_type(), [&](auto type) {
       using T = decltype(type);
-      Kernels().Of<T>().swiglu_backward(x.size(0), x.size(1) / 2, Data<T>(dy), Data<T>(x),
-                                        Data<T>(dx));
+      KernelsOf(x).Of<T>().swiglu_backward(x.size(0), x.size(1) / 2, Data<T>(dy), Data<T>(x),
+                                           Data<T>(dx));
     });
     return {dx};
   }
@@ -140,9 +140,9 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
     at::Tensor y = at::empty({tokens.numel(), words.size(1)}, words.options());
     ByType(words.scalar_type(), [&](auto type) {
       using T = decltype(type);
-      Kernels().Of<T>().embedding_forward(tokens.numel(), words.size(1), tokens.size(1),
-                                          tokens.data_ptr<int64_t>(), Data<T>(words),
-                                          DataOrNull<T>(places), Data<T>(y));
+      KernelsOf(words).Of<T>().embedding_forward(tokens.numel(), words.size(1), tokens.size(1),
+                                                 tokens.data_ptr<int64_t>(), Data<T>(words),
+                                                 DataOrNull<T>(places), Data<T>(y));
     });
     return y;
   }
@@ -152,26 +152,28 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
     at::Tensor tokens = ctx->get_saved_variables()[0];
     const at::Tensor dy = gradients[0].contiguous();
     int64_t vocab = context.model->config().vocabulary;
+    const auto fp32 = dy.options().dtype(at::kFloat);
     ByType(dy.scalar_type(), [&, table = table, positions = positions](auto type) {
       using T = decltype(type);
+      const kernels::TypedKernels<T>& kernels = KernelsOf(dy).Of<T>();
       if (positions >= 0 && context.model->places().defined()) {
         const at::Tensor& places = context.model->places();
-        at::Tensor here = at::empty({places.size(0), dy.size(1)}, at::kFloat);
-        kernels::PositionBackward(dy.size(0), dy.size(1), tokens.size(1), Data<T>(dy),
+        at::Tensor here = at::empty({places.size(0), dy.size(1)}, fp32);
+        kernels::PositionBackward(kernels, dy.size(0), dy.size(1), tokens.size(1), Data<T>(dy),
                                   /*add=*/false, Data<float>(here));
-        at::Tensor all = at::zeros(context.model->parameter(positions).sizes(), at::kFloat);
+        at::Tensor all = at::zeros(context.model->parameter(positions).sizes(), fp32);
         Deliver(context, positions, all.index_copy_(0, places, here));
       } else if (positions >= 0) {
-        DeliverTable<T>(context, positions, [&](auto* out, bool add) {
-          // A shorter sample than the table leaves the rest without a gradient.
-          int64_t all = context.model->parameter(positions).size(0);
-          if (!add) std::fill_n(out, all * dy.size(1), std::remove_pointer_t<decltype(out)>{});
-          kernels::PositionBackward(dy.size(0), dy.size(1), tokens.size(1), Data<T>(dy), add, out);
+        // A shorter sample than the table leaves the rest without a gradient.
+        const bool is_shorter = tokens.size(1) < context.model->parameter(positions).size(0);
+        DeliverTable<T>(context, positions, is_shorter, [&](auto* out, bool add) {
+          kernels::PositionBackward(kernels, dy.size(0), dy.size(1), tokens.size(1), Data<T>(dy),
+                                    add, out);
         });
       }
-      DeliverTable<T>(context, table, [&](auto* out, bool add) {
-        kernels::EmbeddingBackward(dy.size(0), dy.size(1), vocab, tokens.data_ptr<int64_t>(),
-                                   Data<T>(dy), add, out);
+      DeliverTable<T>(context, table, /*clears=*/false, [&](auto* out, bool add) {
+        kernels::EmbeddingBackward(kernels, dy.size(0), dy.size(1), vocab,
+                                   tokens.data_ptr<int64_t>(), Data<T>(dy), add, out);
       });
     });
     return {{}, {}, {}, {}, {}};
@@ -200,9 +202,9 @@ struct DropoutFunction : torch::autograd::Function<DropoutFunction> {
     at::Tensor y = at::empty_like(x);
     ByType(x.scalar_type(), [&](auto type) {
       using T = decltype(type);
-      Kernels().Of<T>().dropout(x.size(0), x.size(1), static_cast<float>(probability),
-                                static_cast<uint64_t>(seed), rows.data_ptr<int64_t>(), Data<T>(x),
-                                Data<T>(y));
+      KernelsOf(x).Of<T>().dropout(x.size(0), x.size(1), static_cast<float>(probability),
+                                   static_cast<uint64_t>(seed), rows.data_ptr<int64_t>(),
+                                   Data<T>(x), Data<T>(y));
     });
     return y;
   }
@@ -224,7 +226,7 @@ at::Tensor Gelu(const at::Tensor& x) { return GeluFunction::apply(x); }
 at::Tensor Swiglu(const at::Tensor& x) { return SwigluFunction::apply(x); }
 
 at::Tensor Embedding(const Context& context, const at::Tensor& tokens, int table, int positions) {
-  at::Tensor anchor = at::empty({0}, at::kFloat);
+  at::Tensor anchor = at::empty({0}, context.model->parameter(table).options().dtype(at::kFloat));
   anchor.set_requires_grad(context.sink != nullptr);
   return EmbeddingFunction::apply(anchor, tokens, context, table, positions);
 }

@@ -47,7 +47,7 @@ struct DropResultFunction : torch::autograd::Function<DropResultFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& z, const Regions& regions) {
     std::vector<c10::IValue> capsules;
     for (const Region& region : regions.list) {
-      SetMemory(region->result, at::DataPtr(nullptr, at::kCPU));
+      SetMemory(region->result, at::DataPtr(nullptr, region->result.device()));
       capsules.push_back(c10::IValue::make_capsule(region));
     }
     for (size_t i = 0; i < capsules.size(); ++i) {
@@ -68,7 +68,7 @@ struct DropResultFunction : torch::autograd::Function<DropResultFunction> {
       SetMemory(region.result,
                 at::DataPtr(
                     output->storage().mutable_data(), output,
-                    [](void* kept) { delete static_cast<at::Tensor*>(kept); }, at::kCPU));
+                    [](void* kept) { delete static_cast<at::Tensor*>(kept); }, output->device()));
     }
     return {gradients[0], {}};
   }

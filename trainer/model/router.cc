@@ -34,12 +34,12 @@ at::Tensor AllChoices(const Gpt& model, const at::Tensor& choices, int64_t lengt
   const int64_t samples = rows.size(0) / length, k = rows.size(1);
   if (model.context() == nullptr) return rows.view({samples, length, k});
   const ContextAxis& context = *model.context();
-  at::Tensor all = at::empty({context.size(), samples, length, k}, at::kLong);
+  at::Tensor all = at::empty({context.size(), samples, length, k}, rows.options());
   Pending pending = ValueOrThrow(context.group().AllGather(all, rows));
   ThrowIfError(context.group().Wait(pending));
   std::vector<at::Tensor> places;
   for (int rank = 0; rank < context.size(); ++rank) {
-    places.push_back(context.PositionsOf(rank, length * context.size()));
+    places.push_back(context.PositionsOf(rank, length * context.size()).to(all.device()));
   }
   const at::Tensor by_rank = all.transpose(0, 1).reshape({samples, length * context.size(), k});
   return at::empty_like(by_rank).index_copy_(1, at::cat(places), by_rank);
@@ -52,9 +52,10 @@ at::Tensor WithinCapacity(const ModelConfig& config, const at::Tensor& all) {
   const double capacity = std::ceil(config.capacity_factor * static_cast<double>(choices) /
                                     static_cast<double>(config.experts));
   const at::Tensor flat = all.reshape({all.size(0), choices, 1});
-  const at::Tensor seen = at::zeros({all.size(0), choices, config.experts}, at::kInt)
-                              .scatter_(2, flat, 1)
-                              .cumsum(1, at::kInt);
+  const at::Tensor seen =
+      at::zeros({all.size(0), choices, config.experts}, all.options().dtype(at::kInt))
+          .scatter_(2, flat, 1)
+          .cumsum(1, at::kInt);
   return seen.gather(2, flat).view(all.sizes()) <= capacity;
 }
 
@@ -69,14 +70,14 @@ Scores Score(const Context& context, const at::Tensor& x, int router, int64_t le
 
   const at::Tensor all = AllChoices(model, scores.choices, length);
   const at::Tensor flat = all.reshape({all.size(0), -1});
-  const at::Tensor counts = at::zeros({all.size(0), config.experts}, at::kFloat)
-                                .scatter_add_(1, flat, at::ones(flat.sizes(), at::kFloat));
+  const at::Tensor counts = at::zeros({all.size(0), config.experts}, logits.options())
+                                .scatter_add_(1, flat, at::ones(flat.sizes(), logits.options()));
   const at::Tensor rows = model.RowsHeld(x.size(0));
   const at::Tensor sample = rows.div(length, "floor");
   scores.load = (counts * (static_cast<double>(config.experts) / static_cast<double>(flat.size(1))))
                     .index_select(0, sample);
   if (config.capacity_factor == 0) {
-    scores.kept = at::ones(scores.choices.sizes(), at::kBool);
+    scores.kept = at::ones_like(scores.choices, at::kBool);
   } else {
     const at::Tensor token = sample * all.size(1) + model.PlacesOf(rows, length);
     scores.kept = WithinCapacity(config, all).view({-1, config.top_k}).index_select(0, token);
@@ -92,8 +93,8 @@ struct RouterFunction : torch::autograd::Function<RouterFunction> {
     ctx->saved_data["router"] = static_cast<int64_t>(router);
     ctx->saved_data["token_scale"] = token_scale;
     at::Tensor chosen = scores.probabilities.gather(1, scores.choices);
-    const at::Tensor sum =
-        scores.choices.size(1) > 1 ? chosen.sum(1, true) : at::ones({x.size(0), 1}, at::kFloat);
+    const at::Tensor sum = scores.choices.size(1) > 1 ? chosen.sum(1, true)
+                                                      : at::ones({x.size(0), 1}, chosen.options());
     const at::Tensor weights = chosen / sum;
     ctx->save_for_backward({x, scores.probabilities, scores.logsumexp, scores.choices, scores.kept,
                             scores.load, weights, sum});

@@ -160,14 +160,14 @@ struct SplitEmbeddingFunction : torch::autograd::Function<SplitEmbeddingFunction
     at::Tensor local = tokens - context.model->first_token();
     local.masked_fill_((local < 0).logical_or_(local >= words.size(0)), -1);
     const at::Tensor places =
-        context.model->PlacesOf(axis.RowsHeld(tokens.numel()), tokens.size(1));
+        context.model->PlacesOf(axis.RowsHeld(tokens.numel()).to(tokens.device()), tokens.size(1));
     ctx->save_for_backward({local, places});
     Exchange scatter = axis.PrepareScatter(tokens.numel(), words.size(1), words.options());
     ByType(words.scalar_type(), [&](auto type) {
       using T = decltype(type);
-      Kernels().Of<T>().embedding_forward(local.numel(), words.size(1), tokens.size(1),
-                                          local.data_ptr<int64_t>(), Data<T>(words),
-                                          /*positions=*/nullptr, Data<T>(scatter.full));
+      KernelsOf(words).Of<T>().embedding_forward(local.numel(), words.size(1), tokens.size(1),
+                                                 local.data_ptr<int64_t>(), Data<T>(words),
+                                                 /*positions=*/nullptr, Data<T>(scatter.full));
     });
     for (size_t chunk = 0; chunk < scatter.pending.size(); ++chunk) {
       axis.StartScatter(scatter, chunk);
@@ -197,8 +197,8 @@ struct SplitEmbeddingFunction : torch::autograd::Function<SplitEmbeddingFunction
     axis.WaitAll(gather);
     ByType(dy.scalar_type(), [&, table = table](auto type) {
       using T = decltype(type);
-      DeliverTable<T>(context, table, [&](auto* out, bool add) {
-        kernels::EmbeddingBackward(local.numel(), dy.size(1),
+      DeliverTable<T>(context, table, /*clears=*/false, [&](auto* out, bool add) {
+        kernels::EmbeddingBackward(KernelsOf(dy).Of<T>(), local.numel(), dy.size(1),
                                    context.model->parameter(table).size(0),
                                    local.data_ptr<int64_t>(), Data<T>(gather.full), add, out);
       });
@@ -221,7 +221,7 @@ at::Tensor LinearScatter(const Context& context, const std::vector<at::Tensor>& 
 
 at::Tensor SplitEmbedding(const Context& context, const at::Tensor& tokens, int table,
                           int positions) {
-  at::Tensor anchor = at::empty({0}, at::kFloat);
+  at::Tensor anchor = at::empty({0}, context.model->parameter(table).options().dtype(at::kFloat));
   anchor.set_requires_grad(context.sink != nullptr);
   return SplitEmbeddingFunction::apply(anchor, tokens, context, table, positions);
 }

@@ -41,9 +41,9 @@ class LambOptimizer final : public Optimizer, private NormRule {
       if (config_.lamb_norm_clip > 0) norm = std::min(norm, config_.lamb_norm_clip);
       ratio = norm / std::sqrt(whole.direction);
     }
-    kernels::Kernels().fp32.lamb_apply(stretch.elements, At(step, stretch),
-                                       static_cast<float>(step.learning_rate * ratio),
-                                       stretch.states[0], stretch.states[1], stretch.values);
+    stretch.table->fp32.lamb_apply(stretch.elements, At(step, stretch),
+                                   static_cast<float>(step.learning_rate * ratio),
+                                   stretch.states[0], stretch.states[1], stretch.values);
   }
   kernels::AdamW At(const OptimizerStep& step, const Stretch& stretch) const {
     return AdamWAt(config_, step, stretch.decays, config_.lamb_bias_correction);

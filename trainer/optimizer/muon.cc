@@ -46,25 +46,24 @@ class MuonOptimizer final : public Optimizer, private MatrixRule {
     });
   }
 
-  void Orthogonalize(int64_t rows, int64_t columns, float* matrix) const override {
+  void Orthogonalize(const at::Tensor& matrix) const override {
     at::NoGradGuard no_grad;
-    at::Tensor given = at::from_blob(matrix, {rows, columns}, at::kFloat);
-    const bool is_tall = rows > columns;
-    at::Tensor x = (is_tall ? given.t() : given).contiguous();
+    const bool is_tall = matrix.size(0) > matrix.size(1);
+    at::Tensor x = (is_tall ? matrix.t() : matrix).contiguous();
     x = x / x.norm().clamp_min(kTiny);
     for (int i = 0; i < kIterations; ++i) {
       const at::Tensor gram = at::mm(x, x.t());
       const at::Tensor polynomial = at::addmm(gram, gram, gram, /*beta=*/kB, /*alpha=*/kC);
       x = at::addmm(x, polynomial, x, /*beta=*/kA, /*alpha=*/1);
     }
-    given.copy_(is_tall ? x.t() : x);
+    matrix.copy_(is_tall ? x.t() : x);
   }
 
   void Apply(const OptimizerStep& step, const Stretch& stretch, int64_t rows, int64_t columns,
              const float* direction) const override {
     const double decay = stretch.decays ? config_.weight_decay : 0.0;
     const double scale = 0.2 * std::sqrt(static_cast<double>(std::max(rows, columns)));
-    kernels::Kernels().fp32.step_along(
+    stretch.table->fp32.step_along(
         stretch.elements, static_cast<float>(1.0 - step.learning_rate * decay),
         static_cast<float>(step.learning_rate * scale), direction, stretch.values);
   }

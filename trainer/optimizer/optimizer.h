@@ -11,13 +11,15 @@
 //
 //   MatrixRule* matrices = optimizer->matrices();         // muon, of matrices of blocks
 //   matrices->Direction(step, stretch, direction);        // then the whole matrix is put together
-//   matrices->Orthogonalize(rows, columns, whole);
+//   matrices->Orthogonalize(whole);
 //   matrices->Apply(step, stretch, rows, columns, direction);
 //
 // Values and states are fp32; gradients fp32, bf16 or fp16. All loops run over flat buffers, one
 // pass each. Used by one thread. An optimizer keeps nothing between calls but its hyper-parameters.
 #ifndef WEFT_TRAINER_OPTIMIZER_OPTIMIZER_H_
 #define WEFT_TRAINER_OPTIMIZER_OPTIMIZER_H_
+
+#include <ATen/ATen.h>
 
 #include <array>
 #include <cstdint>
@@ -54,7 +56,8 @@ struct Stretch {
   float* values = nullptr;
   const void* gradient = nullptr;
   Precision gradient_type = Precision::kFp32;
-  std::array<float*, kOptimizerStatesMost> states = {};  // in the order of Optimizer::states()
+  std::array<float*, kOptimizerStatesMost> states = {};     // in the order of Optimizer::states()
+  const kernels::KernelTable* table = &kernels::Kernels();  // of the memory's device
 };
 
 // Sums of squares.
@@ -81,8 +84,8 @@ class MatrixRule {
   // Moves the states on; `direction` [elements] gets what becomes part of the whole matrix.
   virtual void Direction(const OptimizerStep& step, const Stretch& stretch,
                          float* direction) const = 0;
-  // In place, row-major.
-  virtual void Orthogonalize(int64_t rows, int64_t columns, float* matrix) const = 0;
+  // In place. matrix: fp32 [rows, columns].
+  virtual void Orthogonalize(const at::Tensor& matrix) const = 0;
   // `direction` [elements]: the stretch's part of the orthogonal matrix [rows, columns].
   virtual void Apply(const OptimizerStep& step, const Stretch& stretch, int64_t rows,
                      int64_t columns, const float* direction) const = 0;
@@ -109,11 +112,11 @@ template <typename Body>
 void WithGradient(const Stretch& stretch, Body body) {
   switch (stretch.gradient_type) {
     case Precision::kFp32:
-      return body(kernels::Kernels().f32, static_cast<const float*>(stretch.gradient));
+      return body(stretch.table->f32, static_cast<const float*>(stretch.gradient));
     case Precision::kBf16:
-      return body(kernels::Kernels().bf16, static_cast<const kernels::Bf16*>(stretch.gradient));
+      return body(stretch.table->bf16, static_cast<const kernels::Bf16*>(stretch.gradient));
     case Precision::kFp16:
-      return body(kernels::Kernels().fp16, static_cast<const kernels::Fp16*>(stretch.gradient));
+      return body(stretch.table->fp16, static_cast<const kernels::Fp16*>(stretch.gradient));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "trainer/device/device.h"
 
 namespace weft::train {
 namespace {
@@ -30,7 +31,7 @@ void GradientReducer::Allocate() {
   if (ReducesEach()) {
     const at::ScalarType type = Accumulates() ? at::ScalarType::Float : reduce_type_;
     for (size_t b = 0; b < buckets_.size(); ++b) {
-      buckets_[b].shard = at::zeros({ShardOf(static_cast<int>(b))}, type);
+      buckets_[b].shard = at::zeros({ShardOf(static_cast<int>(b))}, store_.OptionsOf(type));
     }
     return;
   }
@@ -41,14 +42,15 @@ void GradientReducer::Allocate() {
   };
   int64_t elements = 0;
   for (size_t b = 0; b < buckets_.size(); ++b) elements += room(b);
-  const at::Tensor all = group_.Zeros(elements, reduce_type_);
+  const at::Tensor all = group_.Zeros(elements, store_.OptionsOf(reduce_type_));
   int64_t at = 0;
   for (size_t b = 0; b < buckets_.size(); at += room(b), ++b) {
     const int64_t shard = ShardOf(static_cast<int>(b));
     Bucket& bucket = buckets_[b];
     bucket.buffer = static_cast<int>(buffers_.size());
     buffers_.push_back({all.narrow(0, at, shard * group_.size()), at::Tensor()});
-    bucket.shard = group_.size() == 1 ? buffers_.back().full : at::zeros({shard}, reduce_type_);
+    bucket.shard = group_.size() == 1 ? buffers_.back().full
+                                      : at::zeros({shard}, store_.OptionsOf(reduce_type_));
   }
 }
 
@@ -80,8 +82,9 @@ int GradientReducer::TakeBuffer(Bucket& bucket) {
       shard = std::max(shard, ShardOf(static_cast<int>(b)));
     }
     free_buffers_.push_back(static_cast<int>(buffers_.size()));
-    buffers_.push_back({group_.Zeros(shard * group_.size(), reduce_type_),
-                        Accumulates() ? at::zeros({shard}, reduce_type_) : at::Tensor()});
+    buffers_.push_back(
+        {group_.Zeros(shard * group_.size(), store_.OptionsOf(reduce_type_)),
+         Accumulates() ? at::zeros({shard}, store_.OptionsOf(reduce_type_)) : at::Tensor()});
   }
   bucket.buffer = free_buffers_.back();
   free_buffers_.pop_back();
@@ -210,11 +213,12 @@ double GradientReducer::SumSquares() const {
     if (!store_.buckets()[b].counts) continue;
     const at::Tensor& shard = buckets_[b].shard;
     for (const ShardSlice& run : RunsOfShard(store_.buckets()[b].layout, store_.rank())) {
-      WithGradient(
-          {.gradient = shard.data_ptr(), .gradient_type = PrecisionOf(shard.scalar_type())},
-          [&](const auto& kernels, const auto* gradient) {
-            sum += kernels.sum_squares(run.elements, gradient + run.at);
-          });
+      WithGradient({.gradient = shard.data_ptr(),
+                    .gradient_type = PrecisionOf(shard.scalar_type()),
+                    .table = &KernelsOf(shard)},
+                   [&](const auto& kernels, const auto* gradient) {
+                     sum += kernels.sum_squares(run.elements, gradient + run.at);
+                   });
     }
   }
   return sum;

@@ -38,14 +38,14 @@ ParameterStore::ParameterStore(std::vector<ParameterSpec> parameters, const Shar
 void ParameterStore::Allocate(ParameterBucket& bucket) const {
   const int64_t shard = bucket.layout.shard;
   if (ComesAndGoes()) {
-    bucket.values = at::empty({shard * ranks_}, compute_type_);
+    bucket.values = at::empty({shard * ranks_}, OptionsOf(compute_type_));
     Detach(bucket);
   } else {
-    bucket.values = at::zeros({shard * ranks_}, compute_type_);
+    bucket.values = at::zeros({shard * ranks_}, OptionsOf(compute_type_));
   }
   const at::ScalarType type = options_.stochastic_rounding ? compute_type_ : at::kFloat;
   const bool is_view = type == compute_type_ && !ComesAndGoes();
-  bucket.owned = is_view ? OwnPart(bucket) : at::zeros({shard}, type);
+  bucket.owned = is_view ? OwnPart(bucket) : at::zeros({shard}, OptionsOf(type));
 }
 
 void ParameterStore::AddViews(int index) {
@@ -90,7 +90,7 @@ void ParameterStore::AddSlices(int index, const Optimizer& optimizer) {
     for (const OwnedSlice& slice : bucket.slices) {
       if (!all && has(slice)) elements += slice.elements;
     }
-    states_.push_back(at::zeros({elements}, at::kFloat));
+    states_.push_back(at::zeros({elements}, OptionsOf(at::kFloat)));
     float* next = states_.back().data_ptr<float>();
     for (OwnedSlice& slice : bucket.slices) {
       if (!has(slice)) continue;
@@ -112,14 +112,14 @@ void ParameterStore::WriteOwnPart(ParameterBucket& bucket) const {
 // The views share the storage of `values`, whose memory is another tensor's while it is attached.
 void ParameterStore::Attach(ParameterBucket& bucket) const {
   if (bucket.memory.defined()) return;
-  bucket.memory = at::empty({bucket.layout.shard * ranks_}, compute_type_);
+  bucket.memory = at::empty({bucket.layout.shard * ranks_}, OptionsOf(compute_type_));
   bucket.values.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
-      at::DataPtr(bucket.memory.data_ptr(), at::kCPU));
+      at::DataPtr(bucket.memory.data_ptr(), options_.device));
 }
 
 void ParameterStore::Detach(ParameterBucket& bucket) const {
   bucket.values.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
-      at::DataPtr(nullptr, at::kCPU));
+      at::DataPtr(nullptr, options_.device));
   bucket.memory = at::Tensor();
 }
 

@@ -35,6 +35,7 @@ struct ShardedOptions {
   Bytes bucket_bytes = MiB(4);
   bool decay_all = false;
   uint64_t seed = 0;  // of stochastic rounding
+  at::Device device = at::kCPU;
 };
 
 // A stretch of a parameter that this rank owns, and its state.
@@ -67,6 +68,9 @@ class ParameterStore {
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   const ShardedOptions& options() const { return options_; }
   at::ScalarType compute_type() const { return compute_type_; }
+  at::TensorOptions OptionsOf(at::ScalarType type) const {
+    return at::TensorOptions(type).device(options_.device);
+  }
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
   // Views, for the model.
@@ -90,6 +94,10 @@ class ParameterStore {
   void WriteOwnPart(ParameterBucket& bucket) const;
   void Attach(ParameterBucket& bucket) const;
   void Detach(ParameterBucket& bucket) const;
+  // The slice's part of a state that it has, fp32 [elements].
+  at::Tensor StateOf(const OwnedSlice& slice, size_t state) const {
+    return at::from_blob(slice.states[state], {slice.elements}, OptionsOf(at::kFloat));
+  }
   bool ComesAndGoes() const { return options_.zero_stage == 3 && ranks_ > 1; }
 
   // `elements` owned values from `from` of the slice on, as fp32; rounded to nearest on the way in.

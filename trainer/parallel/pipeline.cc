@@ -8,13 +8,13 @@
 namespace weft::train {
 
 PipelineRunner::PipelineRunner(const topology::PipelineSpec& spec, Group* group, int64_t rows,
-                               int64_t width, at::ScalarType type, int receives_ahead)
+                               int64_t width, const at::TensorOptions& options, int receives_ahead)
     : spec_(spec),
       group_(group),
       stage_(group->rank()),
       rows_(rows),
       width_(width),
-      type_(type),
+      options_(options),
       receives_ahead_(static_cast<size_t>(receives_ahead)) {
   WEFT_CHECK(spec.stages == group->size(), spec.stages << " stages, " << group->size() << " ranks");
 }
@@ -45,7 +45,7 @@ absl::Status PipelineRunner::PostReceives(absl::Span<const topology::PipelinePas
   for (; posted_ < std::min(end, passes.size()); ++posted_) {
     const Edge edge = Towards(passes[posted_], /*output=*/false);
     if (edge.kind != Edge::kMessage) continue;
-    at::Tensor tensor = at::empty({rows_, width_}, type_);
+    at::Tensor tensor = at::empty({rows_, width_}, options_);
     WEFT_ASSIGN_OR_RETURN(Pending pending, group_->Receive(tensor, edge.stage, edge.tag));
     awaited_.push_back({posted_, std::move(tensor), std::move(pending)});
   }

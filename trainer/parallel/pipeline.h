@@ -39,7 +39,7 @@ class PipelineRunner {
   // `receives_ahead`: passes after the running one whose receives are posted; 0: a pass posts its
   // receive when it is to run.
   PipelineRunner(const topology::PipelineSpec& spec, Group* group, int64_t rows, int64_t width,
-                 at::ScalarType type, int receives_ahead);
+                 const at::TensorOptions& options, int receives_ahead);
 
   absl::Status Run(absl::Span<const topology::PipelinePass> passes, PipelineStage& stage);
 
@@ -69,7 +69,7 @@ class PipelineRunner {
   Group* const group_;
   const int stage_;
   const int64_t rows_, width_;
-  const at::ScalarType type_;
+  const at::TensorOptions options_;
   const size_t receives_ahead_;
   std::deque<Awaited> awaited_;  // in the order of passes
   size_t posted_ = 0;            // passes whose receives are posted

@@ -7,6 +7,7 @@
 
 #include "base/random.h"
 #include "base/status.h"
+#include "trainer/device/device.h"
 
 namespace weft::train {
 namespace {
@@ -56,6 +57,7 @@ Stretch ShardedUpdate::StretchOf(const ParameterBucket& bucket, size_t index,
                                  const OwnedSlice& slice) const {
   const at::Tensor& gradient = gradients_.shard(index);
   Stretch stretch{.elements = slice.elements, .decays = slice.decays, .states = slice.states};
+  stretch.table = &KernelsOf(bucket.owned);
   stretch.gradient_type = PrecisionOf(gradient.scalar_type());
   stretch.gradient =
       static_cast<const char*>(gradient.data_ptr()) + slice.at * gradient.element_size();
@@ -157,15 +159,15 @@ void ShardedUpdate::UpdateBucket(const OptimizerStep& step, size_t bucket) {
 // `part`: this rank's part of the matrix; the whole one's where the tensor axis does not cut it.
 absl::Status ShardedUpdate::OrthogonalizeOne(const ParameterSpec& spec, at::Tensor part) const {
   if (spec.split_dim < 0) {
-    optimizer_.matrices()->Orthogonalize(spec.shape[0], spec.shape[1], part.data_ptr<float>());
+    optimizer_.matrices()->Orthogonalize(part.view({spec.shape[0], spec.shape[1]}));
     return absl::OkStatus();
   }
   Group& tensor = *groups_.tensor;
-  at::Tensor parts = at::empty({tensor.size(), part.numel()}, at::kFloat);
+  at::Tensor parts = at::empty({tensor.size(), part.numel()}, part.options());
   WEFT_ASSIGN_OR_RETURN(Pending pending, tensor.AllGather(parts, part.contiguous()));
   WEFT_RETURN_IF_ERROR(tensor.Wait(pending));
   at::Tensor whole = Whole(spec, parts).contiguous();
-  optimizer_.matrices()->Orthogonalize(whole.size(0), whole.size(1), whole.data_ptr<float>());
+  optimizer_.matrices()->Orthogonalize(whole);
   const at::Tensor mine = PartOf(spec, whole, tensor.size(), tensor.rank());
   part.view(mine.sizes()).copy_(mine);
   return absl::OkStatus();
@@ -184,7 +186,7 @@ absl::StatusOr<at::Tensor> ShardedUpdate::Orthogonal(const OptimizerStep& step, 
   }
   Group& group = groups_.shard_group();
   const int64_t shard = bucket.layout.shard;
-  at::Tensor full = at::zeros({shard * group.size()}, at::kFloat);
+  at::Tensor full = at::zeros({shard * group.size()}, store_.OptionsOf(at::kFloat));
   at::Tensor own = full.narrow(0, shard * group.rank(), shard);
   for (const OwnedSlice& slice : bucket.slices) {
     if (!slice.is_matrix) continue;
@@ -204,7 +206,7 @@ absl::StatusOr<at::Tensor> ShardedUpdate::Orthogonal(const OptimizerStep& step, 
     }
   }
   if (group.size() == 1) return full;
-  at::Tensor mine = at::empty({shard}, at::kFloat);
+  at::Tensor mine = at::empty({shard}, full.options());
   WEFT_ASSIGN_OR_RETURN(Pending scatter, group.ReduceScatterSum(mine, full));
   WEFT_RETURN_IF_ERROR(group.Wait(scatter));
   return mine;

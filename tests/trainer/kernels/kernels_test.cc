@@ -1,4 +1,5 @@
-// Each loop against LibTorch's operations, in fp32 and in bf16.
+// Each loop against LibTorch's operations, in fp32, bf16 and fp16: the CPU's own loops, and those
+// that a device without loops of its own takes.
 #include "trainer/kernels/kernels.h"
 
 #include <gtest/gtest.h>
@@ -9,33 +10,46 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/device/aten_kernels.h"
+
 namespace weft::train::kernels {
 namespace {
 
 template <typename T>
 struct Case;
+template <typename T>
+struct ByAten {};
+template <typename T>
+struct Case<ByAten<T>> : Case<T> {};
 template <>
 struct Case<float> {
+  using Type = float;
   static constexpr auto kType = at::kFloat;
   static constexpr double kTolerance = 2e-5;
 };
 template <>
 struct Case<Bf16> {
+  using Type = Bf16;
   static constexpr auto kType = at::kBFloat16;
   static constexpr double kTolerance = 2e-2;  // 8 bits of mantissa
 };
 
 template <>
 struct Case<Fp16> {
+  using Type = Fp16;
   static constexpr auto kType = at::kHalf;
   static constexpr double kTolerance = 3e-3;  // 11 bits of mantissa
 };
 
-template <typename T>
+template <typename Tested>
 class KernelsTest : public ::testing::Test {
  protected:
+  using T = typename Case<Tested>::Type;
   void SetUp() override { torch::manual_seed(1); }
-  const TypedKernels<T>& kernels() { return Kernels().Of<T>(); }
+  const KernelTable& table() {
+    return std::is_same_v<T, Tested> ? Kernels() : AtenKernels(at::kCPU);
+  }
+  const TypedKernels<T>& kernels() { return table().template Of<T>(); }
   // Random numbers that T can hold exactly, in T and in fp32.
   static at::Tensor Make(at::IntArrayRef shape) { return at::randn(shape).to(Case<T>::kType); }
   static T* Data(const at::Tensor& tensor) { return static_cast<T*>(tensor.data_ptr()); }
@@ -46,7 +60,7 @@ class KernelsTest : public ::testing::Test {
     EXPECT_LT((a - e).abs().max().item<double>(), Case<T>::kTolerance * scale);
   }
 };
-using Types = ::testing::Types<float, Bf16, Fp16>;
+using Types = ::testing::Types<float, Bf16, Fp16, ByAten<float>, ByAten<Bf16>, ByAten<Fp16>>;
 TYPED_TEST_SUITE(KernelsTest, Types);
 
 TYPED_TEST(KernelsTest, LayerNormAndItsGradients) {
@@ -174,8 +188,8 @@ TYPED_TEST(KernelsTest, TokensOfAnotherRankHaveNoRow) {
   EXPECT_EQ(y[1].abs().max().template item<double>(), 0);
   auto dy = this->Make({4, 16});
   at::Tensor dtable = at::full({5, 16}, 7.0);
-  EmbeddingBackward(4, 16, 5, tokens.template data_ptr<int64_t>(), this->Data(dy), false,
-                    dtable.data_ptr<float>());
+  EmbeddingBackward(this->kernels(), 4, 16, 5, tokens.template data_ptr<int64_t>(), this->Data(dy),
+                    false, dtable.data_ptr<float>());
   EXPECT_TRUE(at::equal(dtable[2], dy[0].to(at::kFloat)));
   EXPECT_EQ(dtable[0].abs().max().template item<double>(), 0);
   EXPECT_NEAR(dtable.sum().template item<double>(),
@@ -245,18 +259,22 @@ TYPED_TEST(KernelsTest, EmbeddingAndItsGradients) {
   this->ExpectNear(y, expected);
   expected.backward(dy.to(at::kFloat));
   at::Tensor dtable = at::full({11, 16}, 7.0F), dpositions = at::full({5, 16}, 7.0F);
-  EmbeddingBackward(20, 16, 11, ids, this->Data(dy), false, dtable.data_ptr<float>());
-  PositionBackward(20, 16, 5, this->Data(dy), false, dpositions.data_ptr<float>());
+  EmbeddingBackward(this->kernels(), 20, 16, 11, ids, this->Data(dy), false,
+                    dtable.data_ptr<float>());
+  PositionBackward(this->kernels(), 20, 16, 5, this->Data(dy), false, dpositions.data_ptr<float>());
   this->ExpectNear(dtable, tf.grad());
   this->ExpectNear(dpositions, pf.grad());
-  EmbeddingBackward(20, 16, 11, ids, this->Data(dy), true, dtable.data_ptr<float>());
+  EmbeddingBackward(this->kernels(), 20, 16, 11, ids, this->Data(dy), true,
+                    dtable.data_ptr<float>());
   this->ExpectNear(dtable, tf.grad() * 2);
 }
 
 TYPED_TEST(KernelsTest, SumSquaresAndAccumulate) {
   auto x = this->Make({50000});
+  const at::Tensor before = x.clone();
   double expected = x.to(at::kDouble).square().sum().template item<double>();
   EXPECT_NEAR(this->kernels().sum_squares(50000, this->Data(x)), expected, 1e-4 * expected);
+  EXPECT_TRUE(at::equal(x, before));
   at::Tensor sum = at::ones({50000});
   this->kernels().accumulate(50000, this->Data(x), true, sum.data_ptr<float>());
   EXPECT_TRUE(at::allclose(sum, x.to(at::kFloat) + 1));

@@ -182,7 +182,7 @@ TEST_P(OptimizerTest, MuonOnAWholeMatrixIsItsDefinition) {
         const OptimizerStep step{.step = t, .learning_rate = kRate, .gradient_scale = kScale};
         const Stretch stretch = parameter.Whole(given, true);
         rule.Direction(step, stretch, direction.data_ptr<float>());
-        rule.Orthogonalize(rows, columns, direction.data_ptr<float>());
+        rule.Orthogonalize(direction.view({rows, columns}));
         rule.Apply(step, stretch, rows, columns, direction.data_ptr<float>());
 
         const at::Tensor gradient = given.to(at::kFloat) * kScale;

@@ -1,0 +1,133 @@
+#include "trainer/device/device.h"
+
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <dlfcn.h>
+#include <torch/version.h>
+
+#include <atomic>
+#include <filesystem>
+#include <stdexcept>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/module.h"
+#include "base/status.h"
+#include "trainer/cuda/fused_library.h"
+#include "trainer/device/aten_kernels.h"
+
+namespace weft::train {
+namespace {
+
+std::atomic<bool> cpu_goes_by_aten = false;
+
+// The folder of the LibTorch that this process has loaded.
+std::string LibTorchFolder() {
+  Dl_info about;
+  const void* known = reinterpret_cast<const void*>(&at::globalContext);
+  if (dladdr(known, &about) == 0 || about.dli_fname == nullptr) return "";
+  std::error_code error;
+  const auto path = std::filesystem::weakly_canonical(about.dli_fname, error);
+  return error ? "" : path.parent_path().string();
+}
+
+absl::Status LoadCuda() {
+  constexpr char kRight[] =
+      "; train.device = cuda needs LibTorch " TORCH_VERSION
+      " with CUDA, its lib folder first in LD_LIBRARY_PATH (docs/gpu.md); train.device = cpu needs "
+      "none";
+  const std::string folder = LibTorchFolder();
+  const std::string library = absl::StrCat(folder, "/libtorch_cuda.so");
+  std::error_code error;
+  if (!std::filesystem::exists(library, error)) {
+    return absl::FailedPreconditionError(absl::StrCat("the LibTorch in ", folder,
+                                                      " is a build without CUDA: it has no ",
+                                                      "libtorch_cuda.so", kRight));
+  }
+  if (dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot load ", library, ": ", dlerror(), kRight));
+  }
+  if (!at::hasCUDA()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(library, " does not register CUDA with the LibTorch of this process", kRight));
+  }
+  return absl::OkStatus();
+}
+
+void* CurrentStream() {
+  const c10::impl::DeviceGuardImplInterface* guard = c10::impl::getDeviceGuardImpl(at::kCUDA);
+  return guard->getStream(guard->getDevice()).native_handle();
+}
+[[noreturn]] void ThrowNotLaunched(const char* kernel, const char* reason) {
+  throw std::runtime_error(absl::StrCat("the kernel ", kernel, " was not launched: ", reason));
+}
+
+// LibTorch's operations, and our own kernels where their library is beside this program.
+kernels::KernelTable MakeCudaKernels() {
+  kernels::KernelTable table = AtenKernels(at::kCUDA);
+  constexpr char kName[] = "libweft-train-cuda.so";
+  const absl::StatusOr<void*> handle =
+      LoadModule(kName, "it is built by `tools/dev build cuda` on a machine with a CUDA toolkit");
+  if (!handle.ok()) {
+    WEFT_LOG_WARN("a GPU's fused kernels are missing, LibTorch's operations go in their place: ",
+                  handle.status().message());
+    return table;
+  }
+  const auto entry =
+      reinterpret_cast<decltype(&weft_fused_library)>(dlsym(*handle, "weft_fused_library"));
+  const WeftFusedLibrary* library = entry == nullptr ? nullptr : entry();
+  if (library == nullptr || library->version != kWeftFusedVersion ||
+      library->table_size != sizeof(kernels::KernelTable)) {
+    WEFT_LOG_WARN(kName,
+                  " is of another version than this program, which does without it; build "
+                  "both from one source");
+    return table;
+  }
+  library->Install(&table, CurrentStream, ThrowNotLaunched);
+  return table;
+}
+const kernels::KernelTable& CudaKernels() {
+  static const kernels::KernelTable table = MakeCudaKernels();
+  return table;
+}
+
+absl::StatusOr<at::Device> OpenCuda(int local_rank) {
+  WEFT_RETURN_IF_ERROR(LoadCuda());
+  const int gpus = at::detail::getCUDAHooks().deviceCount();
+  if (gpus <= 0) {
+    return absl::UnavailableError(
+        "train.device = cuda: no GPU that this process may use; nvidia-smi lists those with a "
+        "driver, CUDA_VISIBLE_DEVICES hides them");
+  }
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank % gpus));
+  c10::impl::getDeviceGuardImpl(at::kCUDA)->setDevice(device);
+  return device;
+}
+
+}  // namespace
+
+absl::StatusOr<at::Device> OpenDevice(DeviceKind kind, int local_rank) {
+  cpu_goes_by_aten = kind == DeviceKind::kCpuAten;
+  if (kind != DeviceKind::kCuda) return at::Device(at::kCPU);
+  try {
+    return OpenCuda(local_rank);
+  } catch (const c10::Error& error) {
+    return absl::UnavailableError(
+        absl::StrCat("train.device = cuda: ", error.what_without_backtrace()));
+  }
+}
+
+const kernels::KernelTable& KernelsOf(const at::Tensor& tensor) {
+  if (tensor.is_cuda()) return CudaKernels();
+  return GoesDeviceWay(tensor) ? AtenKernels(tensor.device().type()) : kernels::Kernels();
+}
+
+bool GoesDeviceWay(const at::Tensor& tensor) { return !tensor.is_cpu() || cpu_goes_by_aten; }
+
+std::string DescribeDevice(at::Device device) {
+  return absl::StrCat(device.str(), " (", KernelsOf(at::empty({0}, device)).instruction_set, ")");
+}
+
+}  // namespace weft::train

@@ -1,0 +1,37 @@
+// What a run computes on (train.device), and the loops of a tensor's device.
+//
+// One binary serves machines with and without GPUs: nothing here includes CUDA. LibTorch's part for
+// GPUs is loaded at run time from beside the LibTorch that this process has, which must be a build
+// with CUDA; streams and events are c10's, by its table of device guards. See docs/gpu.md.
+#ifndef WEFT_TRAINER_DEVICE_DEVICE_H_
+#define WEFT_TRAINER_DEVICE_DEVICE_H_
+
+#include <ATen/ATen.h>
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "trainer/config.h"
+#include "trainer/kernels/kernels.h"
+
+namespace weft::train {
+
+// Makes `kind` what this process computes on; called once, before the first tensor. `local_rank`
+// chooses the GPU: modulo their number, so that ranks may share one. With kCuda, errors are
+// kFailedPrecondition where LibTorch is a build without CUDA and kUnavailable where there is no
+// driver or GPU; they name the folder, the version and what would be right.
+absl::StatusOr<at::Device> OpenDevice(DeviceKind kind, int local_rank);
+
+// What the device of `tensor` computes with. Any thread, after OpenDevice.
+const kernels::KernelTable& KernelsOf(const at::Tensor& tensor);
+
+// Whether a GPU's way is taken for `tensor`: LibTorch's operations, collectives through copies in
+// host memory. True of tensors that are not the CPU's, and with kCpuAten of all.
+bool GoesDeviceWay(const at::Tensor& tensor);
+
+// "cpu (AVX-512)", "cuda:0 (LibTorch)".
+std::string DescribeDevice(at::Device device);
+
+}  // namespace weft::train
+
+#endif  // WEFT_TRAINER_DEVICE_DEVICE_H_
