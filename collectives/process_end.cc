@@ -36,7 +36,7 @@ bool TakeNumber(absl::string_view& text, int& number) {
 
 bool IsOwnFault(const ProcessEnd& end, int rank) {
   if (end.signal != 0) return IsOwnSignal(end.signal);
-  const Failure failure = FailureOf(end);
+  const Failure failure = FailureOfEnd(end);
   switch (failure.scope) {
     case FailureScope::kUnknown:
     case FailureScope::kRequest:
@@ -101,7 +101,7 @@ std::string CauseFrom(absl::string_view line) {
 }
 
 // DescribeFailure wrote it in brackets at the end.
-Failure FailureOf(const ProcessEnd& end) {
+Failure FailureOfEnd(const ProcessEnd& end) {
   const absl::string_view line = end.cause;
   const size_t open = line.rfind('[');
   if (open == absl::string_view::npos || line.back() != ']') return {};

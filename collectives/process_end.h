@@ -29,7 +29,7 @@ ProcessEnd ParseProcessEnd(absl::string_view text);
 std::string CauseFrom(absl::string_view line);
 
 // What the last line says of the failure's scope (base/failure.h); kUnknown where it says nothing.
-Failure FailureOf(const ProcessEnd& end);
+Failure FailureOfEnd(const ProcessEnd& end);
 // Whether a process's own instructions raise this signal, or abort() does, as SIGSEGV; not one that
 // somebody sends, as SIGKILL.
 bool IsOwnSignal(int signal);

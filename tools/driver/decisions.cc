@@ -260,7 +260,7 @@ class Decision {
 
   // What the end of a rank says of a host.
   void Suspect(const ProcessEnd& end, const std::string& who) {
-    const Failure failure = FailureOf(end);
+    const Failure failure = FailureOfEnd(end);
     const bool is_device = end.signal == 0 && failure.scope == FailureScope::kDevice;
     const bool names_rank =
         failure.rank >= 0 && failure.rank < static_cast<int>(state_.ranks.size());
