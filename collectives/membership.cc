@@ -130,8 +130,10 @@ void EndpointImpl::OnBroken(net::Link& link, const absl::Status& status) {
       WithFailure(absl::UnavailableError(
                       absl::StrCat("rank ", peer.rank.value(), " is gone: ", status.message())),
                   FailureOf(status));
-  MarkGone(peer,
-           WithFailure(gone, {.scope = FailureScope::kConnection, .rank = peer.rank.value()}));
+  // A device is one of this host's, whoever is at the other end of the link.
+  const bool is_own = FailureOf(status).scope == FailureScope::kDevice;
+  const Rank failed = is_own ? rank() : peer.rank;
+  MarkGone(peer, WithFailure(gone, {.scope = FailureScope::kConnection, .rank = failed.value()}));
 }
 
 void EndpointImpl::MarkGone(Peer& peer, absl::Status why) {

@@ -34,19 +34,9 @@ bool TakeNumber(absl::string_view& text, int& number) {
   return true;
 }
 
-// What a line that DescribeFailure wrote carries in brackets at its end.
-Failure FailureOfLine(absl::string_view line) {
-  const size_t open = line.rfind('[');
-  if (open == absl::string_view::npos || line.back() != ']') return {};
-  return ParseFailure(line.substr(open + 1, line.size() - open - 2));
-}
-
 bool IsOwnFault(const ProcessEnd& end, int rank) {
-  if (end.signal != 0) {
-    return std::find(kOwnSignals.begin(), kOwnSignals.end(), end.signal) != kOwnSignals.end();
-  }
-  if (end.cause.empty()) return true;
-  const Failure failure = FailureOfLine(end.cause);
+  if (end.signal != 0) return IsOwnSignal(end.signal);
+  const Failure failure = FailureOfEnd(end);
   switch (failure.scope) {
     case FailureScope::kUnknown:
     case FailureScope::kRequest:
@@ -108,6 +98,18 @@ std::string CauseFrom(absl::string_view line) {
   // The end has the scope.
   const size_t half = kCauseMost / 2;
   return absl::StrCat(cause.substr(0, half), "...", cause.substr(cause.size() - half));
+}
+
+// DescribeFailure wrote it in brackets at the end.
+Failure FailureOfEnd(const ProcessEnd& end) {
+  const absl::string_view line = end.cause;
+  const size_t open = line.rfind('[');
+  if (open == absl::string_view::npos || line.back() != ']') return {};
+  return ParseFailure(line.substr(open + 1, line.size() - open - 2));
+}
+
+bool IsOwnSignal(int signal) {
+  return std::find(kOwnSignals.begin(), kOwnSignals.end(), signal) != kOwnSignals.end();
 }
 
 bool IsSameFault(const ProcessEnd& first, const ProcessEnd& second, int rank) {

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "base/failure.h"
 
 namespace weft::collectives {
 
@@ -26,6 +27,12 @@ std::string ToText(const ProcessEnd& end);
 ProcessEnd ParseProcessEnd(absl::string_view text);
 // A program's last line as a cause: without what is not printable, of bounded length.
 std::string CauseFrom(absl::string_view line);
+
+// What the last line says of the failure's scope (base/failure.h); kUnknown where it says nothing.
+Failure FailureOfEnd(const ProcessEnd& end);
+// Whether a process's own instructions raise this signal, or abort() does, as SIGSEGV; not one that
+// somebody sends, as SIGKILL.
+bool IsOwnSignal(int signal);
 
 // Whether two processes of `rank` ended by their own fault, and for the same cause. An own fault is
 // an error that the program returned, or a signal that its own instructions raise, as a

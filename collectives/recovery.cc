@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "base/failure.h"
 #include "base/status.h"
 
 namespace weft::collectives {
@@ -91,8 +92,20 @@ Recovery::Recovery(Store* store, const JobEnvironment& environment)
       enabled_(environment.recover && environment.world_size > 1),
       last_end_(ParseProcessEnd(environment.last_end)) {}
 
-bool Recovery::Helps(const absl::Status& status) {
-  // Cancelled: another rank has left the group, because of the same loss.
+bool Recovery::Helps(const absl::Status& status, int rank) {
+  const Failure failure = FailureOf(status);
+  const bool is_other = failure.rank >= 0 && failure.rank != rank;
+  switch (failure.scope) {
+    case FailureScope::kProcess:
+    case FailureScope::kConnection:
+      return is_other || absl::IsUnavailable(status);
+    case FailureScope::kDevice:
+      return is_other;
+    case FailureScope::kUnknown:
+    case FailureScope::kRequest:
+    case FailureScope::kPath:
+      break;
+  }
   return absl::IsUnavailable(status) || absl::IsCancelled(status);
 }
 

@@ -59,8 +59,12 @@ class Recovery {
   bool replaced() const { return generation_ > 0; }
   int64_t epoch() const { return epoch_; }
 
-  // Whether a call that failed so may succeed with ranks started anew: a rank is gone.
-  static bool Helps(const absl::Status& status);
+  // Whether a call that failed so may succeed for `rank` with another one started anew, by the
+  // failure's scope (base/failure.h): another rank's process is gone, or no connection leads to it,
+  // or its host has lost a device. Not where it is this rank's own device that failed: then its
+  // process ends, and says so to who decides about hosts. Where the scope says neither: by the
+  // code, kUnavailable, or kCancelled for a group that another rank has left because of the same.
+  static bool Helps(const absl::Status& status, int rank);
 
   // Before this process first joins: the epoch to join in, which is 0 where no rank was replaced
   // yet. A replaced process begins an epoch and waits for the others, as Next() does.

@@ -170,7 +170,8 @@ struct Command {
     WEFT_RETURN_IF_ERROR(recovery.First(patience).status());
     while (true) {
       const absl::Status status = RunEpoch(options, join, recovery);
-      if (status.ok() || !options.recovers || !collectives::Recovery::Helps(status)) {
+      if (status.ok() || !options.recovers ||
+          !collectives::Recovery::Helps(status, environment.rank.value())) {
         return status;
       }
       WEFT_LOG_WARN(status.message(), "; waiting for all ranks to be here again");

@@ -6,9 +6,11 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/failure.h"
 #include "collectives/store/client/store_client.h"
 #include "collectives/store/server/store_server.h"
 
@@ -168,7 +170,7 @@ TEST_F(RecoveryTest, ADeathWhileAllJoinIsLearntAtOnce) {
   std::thread successor([&] { EXPECT_EQ(again.recovery->First(kForEver).value(), 2); });
   for (std::thread& thread : threads) thread.join();
   for (const absl::Status& end : ends) {
-    EXPECT_TRUE(Recovery::Helps(end)) << end;
+    EXPECT_TRUE(Recovery::Helps(end, 0)) << end;
     EXPECT_THAT(std::string(end.message()), HasSubstr("was started anew (epoch 2 after 1)"));
   }
   ExpectEpoch(Meet(joining, kForEver, 2), 2);
@@ -191,12 +193,26 @@ TEST_F(RecoveryTest, AfterAJoinCallsOfTheStoreWaitAgain) {
       absl::IsDeadlineExceeded(zero.client->Watch("never", 0, absl::Milliseconds(20)).status()));
 }
 
-TEST(RecoveryHelpsTest, OnlyTheLossOfARankIsRecoveredFrom) {
-  EXPECT_TRUE(Recovery::Helps(absl::UnavailableError("rank 2 is gone")));
-  EXPECT_TRUE(Recovery::Helps(absl::CancelledError("rank 1 destroyed it")));
-  EXPECT_FALSE(Recovery::Helps(absl::OkStatus()));
-  EXPECT_FALSE(Recovery::Helps(absl::AbortedError("the loss is nan")));
-  EXPECT_FALSE(Recovery::Helps(absl::DeadlineExceededError("rank 2 does not answer")));
+TEST(RecoveryHelpsTest, OnlyTheLossOfAnotherRankIsRecoveredFrom) {
+  const auto helps = [](absl::Status status, const Failure& failure) {
+    return Recovery::Helps(WithFailure(std::move(status), failure), 1);
+  };
+  EXPECT_TRUE(helps(absl::UnavailableError("rank 2 is gone"), {}));
+  EXPECT_TRUE(helps(absl::CancelledError("rank 2 destroyed it"), {}));
+  EXPECT_FALSE(helps(absl::OkStatus(), {}));
+  EXPECT_FALSE(helps(absl::AbortedError("the loss is nan"), {}));
+  EXPECT_FALSE(helps(absl::DeadlineExceededError("rank 2 does not answer"),
+                     {.scope = FailureScope::kRequest, .rank = 2}));
+  EXPECT_TRUE(helps(absl::UnavailableError("rank 2 has died"),
+                    {.scope = FailureScope::kProcess, .rank = 2}));
+  EXPECT_TRUE(helps(absl::AbortedError("the other side does not acknowledge"),
+                    {.scope = FailureScope::kConnection, .rank = 2}));
+  EXPECT_TRUE(helps(absl::UnavailableError("mlx5_0 has failed"),
+                    {.scope = FailureScope::kDevice, .rank = 2, .device = "mlx5_0"}));
+  EXPECT_FALSE(helps(absl::UnavailableError("mlx5_0 has failed"),
+                     {.scope = FailureScope::kDevice, .rank = 1, .device = "mlx5_0"}));
+  EXPECT_FALSE(helps(absl::UnavailableError("mlx5_0 has failed"),
+                     {.scope = FailureScope::kDevice, .device = "mlx5_0"}));
 }
 
 }  // namespace

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "collectives/process_end.h"
+#include "tools/driver/decisions.h"
 #include "tools/run/host_ranks.h"
 #include "tools/run/host_store.h"
 #include "tools/run/observer.h"
@@ -27,8 +29,6 @@ namespace {
 constexpr absl::Duration kGraceAfterFailure = absl::Milliseconds(500);
 // Between two looks at what the ranks record.
 constexpr absl::Duration kObserve = absl::Seconds(1);
-// With which programs end when they return an error.
-constexpr int kErrorStatus = 1;
 
 class Launcher {
  public:
@@ -66,6 +66,11 @@ class Launcher {
   }
 
   absl::Status StartRanks() {
+    policy_ = {
+        .ranks_per_node = options_.ranks, .restarts_most = options_.recover, .self_tests = false};
+    state_ = driver::NewJob(policy_, clock_.Now());
+    driver::Decide(policy_, state_,
+                   {.kind = driver::EventKind::kHostJoined, .now = clock_.Now(), .host = "here"});
     for (RankProcess& rank : host_.ranks()) WEFT_RETURN_IF_ERROR(host_.Start(rank));
     return absl::OkStatus();
   }
@@ -97,35 +102,43 @@ class Launcher {
     for (RankProcess* rank : host_.TakeEnded()) {
       observer_->OnEnded(rank->pid, rank->status, rank->told_to_end);
       if (rank->failed() && !rank->told_to_end) dead.push_back(rank);
+      if (!rank->failed()) driver::Decide(policy_, state_, EndOf(*rank));
     }
     if (!dead.empty() && first_failed_ == nullptr && !StartAnew(dead)) Fail(dead);
   }
 
-  // Whether dead ranks were started again. One that ended by a signal or an error (status 1) may
-  // be, as long as all ranks of this host are there to meet it.
+  // Whether dead ranks were started again: what is decided of each (driver/decisions.h).
   bool StartAnew(const std::vector<RankProcess*>& dead) {
-    const int count = static_cast<int>(dead.size());
-    const bool recoverable = std::all_of(dead.begin(), dead.end(), [](const RankProcess* rank) {
-      return rank->killed() || rank->exit_status() == kErrorStatus;
-    });
-    if (!recoverable || ended_by_ != 0 || host_.alive() + count < options_.ranks) return false;
-    if (options_.recover > 0 && restarts_ + count > options_.recover) {
-      host_.Say(absl::StrCat("ranks were started anew ", restarts_, " times, of ", options_.recover,
-                             " (--recover)"));
+    if (ended_by_ != 0) return false;
+    driver::JobState state = state_;
+    for (const RankProcess* rank : dead) {
+      driver::Decide(policy_, state, EndOf(*rank));
+      if (!state.outcome.has_value()) continue;
+      if (options_.recover > 0) host_.Say(state.outcome->reason);
+      return false;
     }
-    if (restarts_ + count > options_.recover) return false;
+    const int before = std::exchange(state_, std::move(state)).restarts;
+    int count = before;
     for (RankProcess* rank : dead) {
-      ++restarts_;
       ++rank->restarts;
       rank->last_end = collectives::ToText(rank->LastEnd());
       host_.Say(absl::StrCat("rank ", rank->rank, " (pid ", rank->pid, ") ", rank->Outcome(),
-                             "; starting it anew (", restarts_, " of ", options_.recover, ")"));
+                             "; starting it anew (", ++count, " of ", options_.recover, ")"));
       const absl::Status started = host_.Start(*rank);
       if (started.ok()) continue;
       host_.Say(started.message());
       return false;
     }
     return true;
+  }
+
+  // To the decisions, this host is a job's only node, and its ranks count from 0.
+  driver::Event EndOf(const RankProcess& rank) const {
+    return {.kind = driver::EventKind::kRankEnded,
+            .now = clock_.Now(),
+            .rank = rank.local_rank,
+            .generation = rank.restarts,
+            .end = rank.LastEnd()};
   }
 
   // Of several that died at once, one that was killed is the cause; others exit because they lost
@@ -165,7 +178,8 @@ class Launcher {
   HostRanks host_;
   HostStore store_;
   std::unique_ptr<Observer> observer_;
-  int restarts_ = 0;        // of all ranks
+  driver::Policy policy_;
+  driver::JobState state_;
   int ended_by_ = 0;        // the signal that was forwarded first
   int startup_status_ = 0;  // not 0: the program could not be started
   RankProcess* first_failed_ = nullptr;

@@ -1,0 +1,288 @@
+#include "tools/driver/decisions.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft::driver {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr absl::Duration kVacancyMost = absl::Seconds(60);
+
+// Two nodes of two ranks each.
+class DecisionsTest : public ::testing::Test {
+ protected:
+  DecisionsTest() { state_ = NewJob(policy_, now_); }
+
+  std::vector<std::string> Tell(Event event) {
+    event.now = now_;
+    std::vector<std::string> texts;
+    for (const Action& action : Decide(policy_, state_, event)) texts.push_back(ToText(action));
+    return texts;
+  }
+  std::vector<std::string> Join(const std::string& host, int64_t incarnation = 1) {
+    return Tell({.kind = EventKind::kHostJoined, .host = host, .incarnation = incarnation});
+  }
+  std::vector<std::string> End(int rank, collectives::ProcessEnd end, int64_t step = -1) {
+    return Tell({.kind = EventKind::kRankEnded,
+                 .rank = rank,
+                 .generation = state_.ranks[static_cast<size_t>(rank)].generation,
+                 .end = std::move(end),
+                 .step = step});
+  }
+  std::vector<std::string> Pass(absl::Duration time) {
+    now_ += time;
+    return Tell({});
+  }
+  void Start(int spares) {
+    Join("a");
+    Join("b");
+    for (int i = 0; i < spares; ++i) Join(absl::StrCat("spare", i));
+    ASSERT_TRUE(state_.started);
+  }
+
+  static collectives::ProcessEnd Killed(int signal) { return {.signal = signal}; }
+  static collectives::ProcessEnd Error(const std::string& line) {
+    return {.status = 1, .cause = line};
+  }
+  void ExpectOver(int status, const std::string& reason) {
+    ASSERT_TRUE(state_.outcome.has_value());
+    EXPECT_EQ(state_.outcome->exit_status, status);
+    EXPECT_THAT(state_.outcome->reason, HasSubstr(reason));
+    for (const RankState& rank : state_.ranks) EXPECT_FALSE(rank.runs);
+  }
+
+  Policy policy_{
+      .nodes = 2, .ranks_per_node = 2, .restarts_most = 20, .vacancy_most = kVacancyMost};
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+  JobState state_;
+};
+
+TEST_F(DecisionsTest, RanksStartOnceEveryNodeHasAHost) {
+  EXPECT_THAT(Join("a"), testing::ElementsAre("place node 0 on a"));
+  EXPECT_THAT(Join("a"), IsEmpty());
+  EXPECT_THAT(Join("b"), testing::ElementsAre(
+                             "place node 1 on b", "start rank 0 (generation 0) on a",
+                             "start rank 1 (generation 0) on a", "start rank 2 (generation 0) on b",
+                             "start rank 3 (generation 0) on b"));
+  EXPECT_THAT(Join("c"), IsEmpty());  // a spare
+}
+
+TEST_F(DecisionsTest, AProcessThatDiesIsStartedInPlace) {
+  Start(1);
+  for (const auto& end :
+       {Killed(9), Error("out of luck"), Error("rank 0 is gone [process rank=0]"),
+        Error("no way to rank 1 [connection rank=1]"), Error("no way [path path=10.0.0.1:4000]")}) {
+    const int before = state_.ranks[2].generation;
+    EXPECT_THAT(End(2, end),
+                testing::ElementsAre(absl::StrCat("start rank 2 (generation ", before + 1,
+                                                  ") on b: ", collectives::ToText(end))));
+  }
+  EXPECT_EQ(state_.restarts, 5);
+}
+
+TEST_F(DecisionsTest, AnEndThatWasAnsweredIsNotAnsweredAgain) {
+  Start(0);
+  const Event end{
+      .kind = EventKind::kRankEnded, .now = now_, .rank = 1, .generation = 0, .end = Killed(9)};
+  EXPECT_EQ(Decide(policy_, state_, end).size(), 1U);
+  const JobState after = state_;
+  EXPECT_THAT(Decide(policy_, state_, end), IsEmpty());
+  EXPECT_EQ(state_, after);
+}
+
+TEST_F(DecisionsTest, ADeviceFaultEvictsTheHostOfTheRankThatItNames) {
+  Start(1);
+  const auto done = End(0, Error("mlx5_0 has failed [device rank=3 device=mlx5_0]"));
+  EXPECT_THAT(done[0], HasSubstr("evict b from node 1"));
+  EXPECT_EQ(state_.nodes[1].host, "spare0");
+  EXPECT_EQ(state_.ranks[0].generation, 1);  // on its own host
+  EXPECT_EQ(state_.nodes[0].host, "a");
+  EXPECT_EQ(state_.ranks[2].generation, 1);
+  EXPECT_EQ(state_.ranks[3].generation, 1);
+  EXPECT_THAT(Join("b", 2), IsEmpty());  // stays out
+  EXPECT_EQ(state_.hosts["b"].node, -1);
+}
+
+TEST_F(DecisionsTest, WithoutASpareAHostWithADeviceFaultTestsItself) {
+  Start(0);
+  EXPECT_THAT(End(2, Error("x [device device=mlx5_0]"))[0], HasSubstr("test b"));
+  EXPECT_FALSE(state_.ranks[2].runs);
+  Event passed{.kind = EventKind::kSelfTest, .host = "b", .test = 7, .passed = true};
+  EXPECT_THAT(Tell(passed), IsEmpty());  // another test
+  passed.test = state_.hosts["b"].test;
+  EXPECT_THAT(Tell(passed)[0], HasSubstr("start rank 2 (generation 1) on b"));
+  EXPECT_THAT(Tell(passed), IsEmpty());
+
+  End(2, Error("x [device device=mlx5_0]"));
+  EXPECT_THAT(Tell({.kind = EventKind::kSelfTest,
+                    .host = "b",
+                    .test = state_.hosts["b"].test,
+                    .text = "no link"})[0],
+              HasSubstr("evict b from node 1: it failed its self-test: no link"));
+  EXPECT_THAT(Pass(kVacancyMost - absl::Seconds(1)), IsEmpty());
+  EXPECT_THAT(Join("c")[0], HasSubstr("place node 1 on c"));
+  EXPECT_TRUE(state_.ranks[3].runs);
+}
+
+TEST_F(DecisionsTest, DeathsBySignalsOfTheProgramsOwnMakeAHostSuspect) {
+  Start(1);
+  for (int i = 0; i < 2; ++i) EXPECT_THAT(End(i, Killed(11))[0], HasSubstr("start rank"));
+  EXPECT_THAT(End(1, Killed(7))[0], HasSubstr("test a: 3 deaths there"));
+  for (int i = 0; i < 5; ++i) EXPECT_THAT(End(2, Killed(9))[0], HasSubstr("start rank 2"));
+}
+
+TEST_F(DecisionsTest, ALostHostIsReplacedByASpareOrTheNextThatJoins) {
+  Start(1);
+  EXPECT_THAT(Tell({.kind = EventKind::kHostLost, .host = "a"}),
+              testing::ElementsAre(HasSubstr("evict a from node 0"), "place node 0 on spare0",
+                                   HasSubstr("start rank 0 (generation 1) on spare0"),
+                                   HasSubstr("start rank 1 (generation 1) on spare0")));
+  EXPECT_THAT(Tell({.kind = EventKind::kHostLost, .host = "a"}), IsEmpty());
+  EXPECT_EQ(Tell({.kind = EventKind::kHostLost, .host = "b"}).size(), 1U);
+  EXPECT_THAT(Join("a", 2)[0], "place node 1 on a");
+  EXPECT_EQ(state_.ranks[3].generation, 1);
+}
+
+TEST_F(DecisionsTest, AJobWithoutAHostForANodeStopsInTime) {
+  Start(0);
+  Tell({.kind = EventKind::kHostEvicted, .host = "a", .text = "by hand"});
+  EXPECT_THAT(Pass(kVacancyMost - absl::Seconds(1)), IsEmpty());
+  EXPECT_EQ(Pass(absl::Seconds(1)).size(), 1U);
+  ExpectOver(1, "node 0 has had no host for 1m");
+  EXPECT_THAT(Join("c"), IsEmpty());
+}
+
+TEST_F(DecisionsTest, AnExecutorThatComesBackStartsItsRanksAnew) {
+  Start(0);
+  EXPECT_EQ(Join("a", 2).size(), 2U);
+  EXPECT_THAT(Join("a", 1), IsEmpty());  // of the past
+  EXPECT_EQ(state_.hosts["a"].incarnation, 2);
+  EXPECT_EQ(state_.ranks[0].generation, 1);
+}
+
+TEST_F(DecisionsTest, TheSameFaultInTheSameStepStops) {
+  Start(1);
+  End(1, Error("the loss is nan at 0x12"), 7);
+  End(1, Error("the loss is nan at 0x13"), 8);
+  EXPECT_FALSE(state_.outcome.has_value());
+  End(1, Error("the loss is nan at 0x14"), 8);
+  ExpectOver(1, "in the same step (after step 8)");
+}
+
+TEST_F(DecisionsTest, WhatIsNoFaultOfItsOwnNeverCountsAsTheSame) {
+  Start(0);
+  for (int i = 0; i < 3; ++i) End(1, Killed(9), 8);
+  for (int i = 0; i < 3; ++i) End(1, Error("rank 0 is gone [process rank=0]"), 8);
+  EXPECT_FALSE(state_.outcome.has_value());
+}
+
+TEST_F(DecisionsTest, AStatusThatSaysWhyStops) {
+  Start(1);
+  End(3, {.status = 4, .cause = "twice"});
+  ExpectOver(4, "rank 3 exited with status 4: twice");
+}
+
+TEST_F(DecisionsTest, RestartsAreCounted) {
+  policy_.restarts_most = 2;
+  Start(0);
+  End(0, Killed(9));
+  End(1, Killed(9));
+  End(0, Killed(9));
+  ExpectOver(128 + 9, "2 times, of 2");
+}
+
+TEST_F(DecisionsTest, TheJobIsDoneWhenAllRanksAre) {
+  Start(0);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_THAT(End(rank, {}), IsEmpty());
+  EXPECT_EQ(End(3, {}).size(), 1U);
+  ExpectOver(0, "all ranks are done");
+}
+
+TEST_F(DecisionsTest, NobodyIsStartedToMeetARankThatIsDone) {
+  Start(1);
+  End(0, {});
+  End(2, Killed(9));
+  ExpectOver(128 + 9, "rank 0 is done already");
+}
+
+TEST_F(DecisionsTest, AHostWhoseRanksAreDoneNeedsNoOtherOne) {
+  Start(1);
+  End(0, {});
+  End(1, {});
+  EXPECT_EQ(Tell({.kind = EventKind::kHostLost, .host = "a"}).size(), 1U);
+  EXPECT_THAT(Pass(10 * kVacancyMost), IsEmpty());
+  End(2, {});
+  End(3, {});
+  ExpectOver(0, "all ranks are done");
+}
+
+// Whatever comes in whatever order: generations only rise, a rank that ought to run has a host that
+// is there, no host has two nodes, and every action is new.
+TEST(DecisionsSeedsTest, EveryOrderOfEventsKeepsTheStateWhole) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    const auto draw = [&random](int below) {
+      return static_cast<int>(random() % static_cast<uint64_t>(below));
+    };
+    const Policy policy{.nodes = 1 + draw(4),
+                        .ranks_per_node = 1 + draw(3),
+                        .restarts_most = draw(40),
+                        .vacancy_most = absl::Seconds(30)};
+    absl::Time now = absl::FromUnixSeconds(1000);
+    JobState state = NewJob(policy, now);
+    std::set<std::pair<int, int>> started;
+    for (int turn = 0; turn < 200; ++turn) {
+      now += absl::Seconds(draw(10));
+      Event event{.kind = static_cast<EventKind>(draw(7)), .now = now};
+      event.host = absl::StrCat("host", draw(policy.nodes + 2));
+      event.incarnation = draw(5);
+      event.test = state.tests;
+      event.passed = draw(2) == 0;
+      event.rank = draw(static_cast<int>(state.ranks.size()));
+      const RankState& rank = state.ranks[static_cast<size_t>(event.rank)];
+      event.generation = rank.generation - draw(2);
+      const std::vector<collectives::ProcessEnd> ends = {
+          {.signal = 9}, {.signal = 11}, {.status = 1, .cause = "x [device device=mlx5_0]"}, {}};
+      event.end = ends[static_cast<size_t>(draw(turn < 150 ? 3 : 4))];
+      const JobState before = state;
+      for (const Action& action : Decide(policy, state, event)) {
+        if (action.kind != ActionKind::kStart) continue;
+        EXPECT_TRUE(started.emplace(action.rank, action.generation).second) << ToText(action);
+      }
+      std::set<std::string> hosts;
+      for (size_t node = 0; node < state.nodes.size(); ++node) {
+        const std::string& host = state.nodes[node].host;
+        if (host.empty()) continue;
+        EXPECT_TRUE(hosts.insert(host).second);
+        ASSERT_EQ(state.hosts.count(host), 1U);
+        EXPECT_EQ(state.hosts[host].node, static_cast<int>(node));
+        EXPECT_FALSE(state.hosts[host].evicted);
+      }
+      for (size_t i = 0; i < state.ranks.size(); ++i) {
+        EXPECT_GE(state.ranks[i].generation, before.ranks[i].generation);
+        const size_t node = i / static_cast<size_t>(policy.ranks_per_node);
+        EXPECT_FALSE(state.ranks[i].runs && state.nodes[node].host.empty());
+        EXPECT_FALSE(state.ranks[i].runs && state.outcome.has_value());
+      }
+      JobState again = state;
+      if (event.kind == EventKind::kRankEnded) {
+        EXPECT_THAT(Decide(policy, again, event), IsEmpty());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft::driver

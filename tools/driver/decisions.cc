@@ -1,0 +1,336 @@
+#include "tools/driver/decisions.h"
+
+#include <signal.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/failure.h"
+
+namespace weft::driver {
+namespace {
+
+using collectives::ProcessEnd;
+
+// With which programs end when they return an error.
+constexpr int kErrorStatus = 1;
+// Deaths by own signals on one host, after which the host tests itself: a bit that flips in memory
+// or a core that computes wrong shows like a bug of the program, but on one host alone.
+constexpr int kOwnSignalsMost = 3;
+
+class Decision {
+ public:
+  Decision(const Policy& policy, JobState& state, const Event& event)
+      : policy_(policy), state_(state), event_(event) {}
+
+  std::vector<Action> Take() {
+    if (state_.outcome.has_value()) return {};
+    switch (event_.kind) {
+      case EventKind::kHostJoined:
+        Join();
+        break;
+      case EventKind::kHostLost:
+        Leave("nothing was heard of it for too long");
+        break;
+      case EventKind::kHostLeaves:
+        Leave("it was told to leave");
+        break;
+      case EventKind::kHostEvicted:
+        if (HostState* host = Find(event_.host)) Evict(event_.host, *host, event_.text);
+        break;
+      case EventKind::kSelfTest:
+        TakeTest();
+        break;
+      case EventKind::kRankEnded:
+        TakeEnd();
+        break;
+      case EventKind::kTime:
+        break;
+    }
+    CheckVacancies();
+    if (!actions_.empty()) ++state_.decisions;
+    return std::move(actions_);
+  }
+
+ private:
+  HostState* Find(const std::string& name) {
+    const auto found = state_.hosts.find(name);
+    return found == state_.hosts.end() ? nullptr : &found->second;
+  }
+  RankState& Rank(int rank) { return state_.ranks[static_cast<size_t>(rank)]; }
+  NodeState& Node(int node) { return state_.nodes[static_cast<size_t>(node)]; }
+  int NodeOf(int rank) const { return rank / policy_.ranks_per_node; }
+
+  // ---- Hosts
+
+  void Join() {
+    const bool is_known = Find(event_.host) != nullptr;
+    HostState& host = state_.hosts[event_.host];
+    if (is_known && event_.incarnation <= host.incarnation) return;
+    host.incarnation = event_.incarnation;
+    ++state_.decisions;
+    if (host.evicted) return;
+    host.test = 0;
+    if (host.node >= 0) {
+      // Its executor is another one: the ranks of the one before are gone with it.
+      if (state_.started) StartNode(host.node, "the executor there was started anew");
+      return;
+    }
+    FillVacancies();
+  }
+
+  void Leave(const std::string& why) {
+    HostState* host = Find(event_.host);
+    if (host == nullptr) return;
+    if (host->evicted) return;  // remembered
+    const int node = host->node;
+    state_.hosts.erase(event_.host);
+    actions_.push_back(
+        {.kind = ActionKind::kEvict, .host = event_.host, .node = node, .text = why});
+    Vacate(node);
+  }
+
+  void Evict(const std::string& name, HostState& host, const std::string& why) {
+    if (host.evicted) return;
+    const int node = host.node;
+    host.evicted = true;
+    host.reason = why;
+    host.node = -1;
+    host.test = 0;
+    actions_.push_back({.kind = ActionKind::kEvict, .host = name, .node = node, .text = why});
+    Vacate(node);
+  }
+
+  void Vacate(int node) {
+    if (node < 0) return;
+    Node(node) = {.host = "", .vacant_since = event_.now};
+    ForRanksOf(node, [](RankState& rank) { rank.runs = false; });
+    FillVacancies();
+  }
+
+  void FillVacancies() {
+    for (int node = 0; node < policy_.nodes; ++node) {
+      if (!Node(node).host.empty() || IsDone(node)) continue;
+      const std::string name = ASpare();
+      if (name.empty()) break;
+      Node(node) = {.host = name};
+      state_.hosts[name].node = node;
+      actions_.push_back({.kind = ActionKind::kPlace, .host = name, .node = node});
+      if (state_.started) StartNode(node, "in place of the host that is gone");
+    }
+    if (state_.started || std::any_of(state_.nodes.begin(), state_.nodes.end(),
+                                      [](const NodeState& node) { return node.host.empty(); })) {
+      return;
+    }
+    state_.started = true;
+    for (int rank = 0; rank < static_cast<int>(state_.ranks.size()); ++rank) Run(rank, "");
+  }
+
+  // Empty: there is none.
+  std::string ASpare() const {
+    for (const auto& [name, host] : state_.hosts) {
+      if (host.node < 0 && !host.evicted) return name;
+    }
+    return "";
+  }
+
+  template <typename Do>
+  void ForRanksOf(int node, Do what) {
+    for (int i = 0; i < policy_.ranks_per_node; ++i) what(Rank(node * policy_.ranks_per_node + i));
+  }
+
+  bool IsDone(int node) {
+    bool all = true;
+    ForRanksOf(node, [&](const RankState& rank) { all = all && rank.done; });
+    return all;
+  }
+
+  // All ranks of a node whose processes are gone, in new generations.
+  void StartNode(int node, const std::string& why) {
+    if (IsDone(node)) return;
+    for (size_t rank = 0; rank < state_.ranks.size(); ++rank) {
+      if (!state_.ranks[rank].done) continue;
+      return Stop(1, absl::StrCat("node ", node, " has lost its host, and rank ", rank,
+                                  " is done already: its ranks would not meet it"));
+    }
+    for (int i = 0; i < policy_.ranks_per_node; ++i) {
+      StartAnew(node * policy_.ranks_per_node + i, why);
+    }
+  }
+
+  void CheckVacancies() {
+    for (int node = 0; node < policy_.nodes; ++node) {
+      const NodeState& vacant = Node(node);
+      if (!vacant.host.empty() || IsDone(node) ||
+          event_.now - vacant.vacant_since < policy_.vacancy_most)
+        continue;
+      return Stop(1, absl::StrCat("node ", node, " has had no host for ",
+                                  absl::FormatDuration(policy_.vacancy_most),
+                                  ": there is no spare, and none has joined"));
+    }
+  }
+
+  // ---- Self-tests
+
+  void Test(const std::string& name, HostState& host, const std::string& why) {
+    if (host.test != 0) return;
+    host.test = ++state_.tests;
+    host.own_signals = 0;
+    actions_.push_back({.kind = ActionKind::kTest, .host = name, .node = host.node, .text = why});
+  }
+
+  void TakeTest() {
+    HostState* host = Find(event_.host);
+    if (host == nullptr || host->test == 0 || host->test != event_.test) return;
+    host->test = 0;
+    ++state_.decisions;
+    if (!event_.passed) {
+      return Evict(event_.host, *host, absl::StrCat("it failed its self-test: ", event_.text));
+    }
+    if (host->node < 0) return;
+    for (int i = 0; i < policy_.ranks_per_node; ++i) {
+      const int rank = host->node * policy_.ranks_per_node + i;
+      if (!Rank(rank).runs && !Rank(rank).done) StartAnew(rank, "its host passed its self-test");
+    }
+  }
+
+  // ---- Ranks
+
+  void Run(int rank, const std::string& why) {
+    Rank(rank).runs = true;
+    actions_.push_back({.kind = ActionKind::kStart,
+                        .host = Node(NodeOf(rank)).host,
+                        .node = NodeOf(rank),
+                        .rank = rank,
+                        .generation = Rank(rank).generation,
+                        .text = why});
+  }
+  void StartAnew(int rank, const std::string& why) {
+    ++Rank(rank).generation;
+    Run(rank, why);
+  }
+
+  void TakeEnd() {
+    if (event_.rank < 0 || event_.rank >= static_cast<int>(state_.ranks.size())) return;
+    RankState& rank = Rank(event_.rank);
+    if (!rank.runs || event_.generation != rank.generation) return;  // answered already
+    const ProcessEnd& end = event_.end;
+    rank.runs = false;
+    ++state_.decisions;
+    if (end.signal == 0 && end.status == 0) {
+      rank.done = true;
+      if (std::all_of(state_.ranks.begin(), state_.ranks.end(),
+                      [](const RankState& r) { return r.done; })) {
+        Stop(0, "all ranks are done");
+      }
+      return;
+    }
+    const int status = end.signal != 0 ? 128 + end.signal : end.status;
+    const std::string who = absl::StrCat("rank ", event_.rank, " ", collectives::ToText(end));
+    const auto is_done = [](const RankState& r) { return r.done; };
+    const auto done = std::find_if(state_.ranks.begin(), state_.ranks.end(), is_done);
+    if (done != state_.ranks.end()) {
+      return Stop(status, absl::StrCat(who, ", and rank ", done - state_.ranks.begin(),
+                                       " is done already: it would meet nobody"));
+    }
+    if (end.signal == 0 && end.status != kErrorStatus) {
+      return Stop(status, absl::StrCat(who, ": starting it anew does not help"));
+    }
+    if (event_.step >= 0 && event_.step == rank.last_step &&
+        IsSameFault(collectives::ParseProcessEnd(rank.last_end), end, event_.rank)) {
+      return Stop(status, absl::StrCat(who,
+                                       ", as the process before it did in the same step (after "
+                                       "step ",
+                                       event_.step, "): starting it anew does not help"));
+    }
+    rank.last_end = collectives::ToText(end);
+    rank.last_step = event_.step;
+    if (state_.restarts >= policy_.restarts_most) {
+      return Stop(status, absl::StrCat("ranks were started anew ", state_.restarts, " times, of ",
+                                       policy_.restarts_most, " (--recover)"));
+    }
+    ++state_.restarts;
+    Suspect(end, who);
+    // Where its host was evicted, it is started already; where the host tests itself, later.
+    const std::string& name = Node(NodeOf(event_.rank)).host;
+    const HostState* host = Find(name);
+    if (rank.runs || (host != nullptr && host->test != 0) || name.empty()) return;
+    StartAnew(event_.rank, collectives::ToText(end));
+  }
+
+  // What the end of a rank says of a host.
+  void Suspect(const ProcessEnd& end, const std::string& who) {
+    const Failure failure = FailureOfEnd(end);
+    const bool is_device = end.signal == 0 && failure.scope == FailureScope::kDevice;
+    const bool names_rank =
+        failure.rank >= 0 && failure.rank < static_cast<int>(state_.ranks.size());
+    const int blamed = is_device && names_rank ? failure.rank : event_.rank;
+    const std::string name = Node(NodeOf(blamed)).host;
+    HostState* host = Find(name);
+    if (host == nullptr) return;
+    if (is_device) {
+      if (!ASpare().empty()) return Evict(name, *host, who);
+      if (policy_.self_tests) Test(name, *host, who);
+      return;
+    }
+    if (!policy_.self_tests || !collectives::IsOwnSignal(end.signal) ||
+        ++host->own_signals < kOwnSignalsMost)
+      return;
+    Test(name, *host,
+         absl::StrCat(kOwnSignalsMost, " deaths there by signals of the program's own doing; ",
+                      who));
+  }
+
+  void Stop(int exit_status, std::string reason) {
+    if (state_.outcome.has_value()) return;
+    actions_.push_back({.kind = ActionKind::kStop, .text = reason});
+    state_.outcome = Outcome{exit_status, std::move(reason)};
+    for (RankState& rank : state_.ranks) rank.runs = false;
+  }
+
+  const Policy& policy_;
+  JobState& state_;
+  const Event& event_;
+  std::vector<Action> actions_;
+};
+
+}  // namespace
+
+JobState NewJob(const Policy& policy, absl::Time now) {
+  JobState state;
+  state.nodes.assign(static_cast<size_t>(policy.nodes), NodeState{.host = "", .vacant_since = now});
+  state.ranks.resize(static_cast<size_t>(policy.nodes) *
+                     static_cast<size_t>(policy.ranks_per_node));
+  return state;
+}
+
+std::vector<Action> Decide(const Policy& policy, JobState& state, const Event& event) {
+  return Decision(policy, state, event).Take();
+}
+
+std::string ToText(const Action& action) {
+  std::string text;
+  switch (action.kind) {
+    case ActionKind::kPlace:
+      text = absl::StrCat("place node ", action.node, " on ", action.host);
+      break;
+    case ActionKind::kStart:
+      text = absl::StrCat("start rank ", action.rank, " (generation ", action.generation, ") on ",
+                          action.host);
+      break;
+    case ActionKind::kTest:
+      text = absl::StrCat("test ", action.host);
+      break;
+    case ActionKind::kEvict:
+      text = absl::StrCat("evict ", action.host,
+                          action.node < 0 ? "" : absl::StrCat(" from node ", action.node));
+      break;
+    case ActionKind::kStop:
+      text = "stop";
+      break;
+  }
+  if (!action.text.empty()) absl::StrAppend(&text, ": ", action.text);
+  return text;
+}
+
+}  // namespace weft::driver

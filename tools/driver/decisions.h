@@ -1,0 +1,139 @@
+// What is done when something happens to a job: a rank ends, a host is lost, joins, leaves or fails
+// its self-test, somebody evicts it. Pure functions of the job's state and an event: no I/O, no
+// clock; weft-run and weft-driver decide alike.
+//
+//   who failed, by scope (base/failure.h)   what is done
+//   request, process, unknown; a signal     the rank is started anew on its host
+//   connection, path                        the same; no host is suspected
+//   device                                  its host is evicted, and a spare host takes its node;
+//                                           without a spare the host tests itself first
+//   three deaths by own signals on a host   the host tests itself, then goes on or is evicted
+//   host lost, drained, evicted by hand     a spare host takes its node, or the next that joins
+//   the same own fault in the same step     the job stops
+//   a status other than 0 and 1             the job stops
+//
+// A job has `nodes` places for hosts, each with as many ranks; a host without a place is a spare.
+// The state says what ought to run, not what to do: rank r in generation g on the host that has its
+// node. A driver that dies and comes back, and an executor that is told twice, therefore do nothing
+// twice. An event that the state has already answered (an end of an earlier generation, a self-test
+// that nobody waits for) changes nothing.
+//
+// After ByteRobust (SOSP'25), 4: isolate rather than diagnose where a spare is at hand.
+#ifndef WEFT_TOOLS_DRIVER_DECISIONS_H_
+#define WEFT_TOOLS_DRIVER_DECISIONS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "collectives/process_end.h"
+
+namespace weft::driver {
+
+struct Policy {
+  int nodes = 1;
+  int ranks_per_node = 1;
+  int restarts_most = 0;   // of ranks that ended, in all
+  bool self_tests = true;  // whether there is somebody who tests hosts
+  // From the loss of a node's host until the job stops for want of another one.
+  absl::Duration vacancy_most = absl::Minutes(5);
+};
+
+struct HostState {
+  int64_t incarnation = 0;  // of its executor; a higher one has taken a lower one's place
+  int node = -1;            // -1: a spare
+  bool evicted = false;
+  std::string reason;   // of the eviction
+  int64_t test = 0;     // the number of the self-test that is awaited; 0: none
+  int own_signals = 0;  // deaths by a signal of the program's own doing since the last test
+  bool operator==(const HostState&) const = default;
+};
+
+struct NodeState {
+  std::string host;  // empty: none
+  absl::Time vacant_since = absl::InfinitePast();
+  bool operator==(const NodeState&) const = default;
+};
+
+struct RankState {
+  int generation = 0;
+  bool runs = false;       // or ought to
+  bool done = false;       // ended with status 0
+  std::string last_end;    // as collectives::ToText writes it; empty: it has not ended
+  int64_t last_step = -1;  // done when it ended; -1: not known
+  bool operator==(const RankState&) const = default;
+};
+
+struct Outcome {
+  int exit_status = 0;
+  std::string reason;
+  bool operator==(const Outcome&) const = default;
+};
+
+struct JobState {
+  int64_t decisions = 0;  // made so far
+  bool started = false;   // all nodes have had a host at once
+  int restarts = 0;       // of ranks that ended
+  int64_t tests = 0;      // self-tests asked for so far
+  std::map<std::string, HostState> hosts;
+  std::vector<NodeState> nodes;
+  std::vector<RankState> ranks;
+  std::optional<Outcome> outcome;  // the job is over
+  bool operator==(const JobState&) const = default;
+};
+
+// Of a job that nobody has joined yet.
+JobState NewJob(const Policy& policy, absl::Time now);
+
+enum class EventKind : uint8_t {
+  kHostJoined,   // host, incarnation
+  kHostLost,     // host: nothing has been heard of it for its lease, or longer
+  kHostLeaves,   // host: drained; it takes its leave
+  kHostEvicted,  // host, text: by hand or by a scheduler
+  kSelfTest,     // host, test, passed, text
+  kRankEnded,    // rank, generation, end, step
+  kTime,         // nothing but that time passes
+};
+
+struct Event {
+  EventKind kind = EventKind::kTime;
+  absl::Time now;
+  std::string host;
+  int64_t incarnation = 0;
+  int64_t test = 0;
+  bool passed = false;
+  std::string text;
+  int rank = -1;
+  int generation = 0;
+  collectives::ProcessEnd end;
+  int64_t step = -1;
+};
+
+enum class ActionKind : uint8_t {
+  kPlace,  // host gets node
+  kStart,  // rank in generation, on host
+  kTest,   // host tests itself
+  kEvict,  // host, text
+  kStop,   // text
+};
+
+struct Action {
+  ActionKind kind = ActionKind::kStop;
+  std::string host;
+  int node = -1;
+  int rank = -1;
+  int generation = 0;
+  std::string text;  // why
+  bool operator==(const Action&) const = default;
+};
+std::string ToText(const Action& action);  // "start rank 3 (generation 2) on node1: ..."
+
+// Brings `state` to what the event asks for, and returns what has changed. Empty: go on.
+std::vector<Action> Decide(const Policy& policy, JobState& state, const Event& event);
+
+}  // namespace weft::driver
+
+#endif  // WEFT_TOOLS_DRIVER_DECISIONS_H_
