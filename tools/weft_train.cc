@@ -1,6 +1,5 @@
 // weft-train: trains a GPT, alone or as one rank of a job that weft-run or torchrun started.
 #include <malloc.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -71,11 +70,10 @@ void KeepMemory() {
 }
 
 // As a spare process: everything that takes time before the first step and needs no rank's place,
-// which is LibTorch (loaded already) and what it sets up in its first operations.
+// which is LibTorch, loaded already.
 absl::Status AwaitPlace() {
   if (!collectives::IsWarmProcess()) return absl::OkStatus();
-  torch::Tensor warm = torch::ones({64, 64}, torch::requires_grad());
-  torch::matmul(warm, warm).sum().backward();
+  WarmUp();
   return collectives::AwaitPlace();
 }
 

@@ -573,6 +573,11 @@ static void Leave(ParallelGroups& groups) {
   }
 }
 
+void WarmUp() {
+  const at::Tensor warm = at::ones({64, 64}).requires_grad_();
+  at::matmul(warm, warm).sum().backward();
+}
+
 absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& groups) {
   at::set_num_threads(options.threads);
   const absl::StatusOr<at::Device> device = OpenDevice(options.config.device, options.local_rank);

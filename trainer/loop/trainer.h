@@ -52,6 +52,9 @@ struct RunOutcome {
   std::vector<std::string> missing;
 };
 
+// What LibTorch sets up in its first operations, for a process that waits for a rank's place.
+void WarmUp();
+
 // Every rank of the job calls it with the same config: a difference is an error that names the
 // rank. Statuses say step and rank where they matter. Prints on standard error, rank 0 only.
 //
