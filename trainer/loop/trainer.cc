@@ -585,7 +585,7 @@ absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& grou
   if (!device->is_cpu()) {
     if (options.snapshots != nullptr) {
       return absl::UnimplementedError(
-          "snapshots in memory are of train.device = cpu alone; recovery.snapshot = false goes on "
+          "snapshots in memory are of train.device = cpu alone; recovery.snapshot = off goes on "
           "from checkpoints");
     }
     // Backward passes run on this thread, as on the CPU: groups and traces are used by one thread.
