@@ -6,12 +6,17 @@
 #include <errno.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/version.h"
 
 namespace weft {
@@ -28,6 +33,16 @@ inline void EndWithLostOutput() {
 // --version: "weft-bw 0.1.0".
 inline void DeclareVersion(CLI::App& app) {
   app.set_version_flag("--version", absl::StrCat(program_invocation_short_name, " ", Version()));
+}
+
+// Reads the value of an option: "500ms", "5s", "1m".
+inline absl::Status TakeDuration(absl::string_view option, const std::string& text,
+                                 absl::Duration& duration) {
+  if (absl::ParseDuration(text, &duration) && duration >= absl::ZeroDuration()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " ", text, " is no duration; right are 500ms, 5s, 1m"));
 }
 
 // The exit status: 0 after --help and the like; kWrongUsage after a line on standard error, that
@@ -50,6 +65,33 @@ int ReadCommandLine(CLI::App& app, int argc, char** argv, const Resolve& resolve
 // For a program whose words need no further sense.
 inline int ReadCommandLine(CLI::App& app, int argc, char** argv) {
   return ReadCommandLine(app, argc, argv, [] { return absl::OkStatus(); });
+}
+
+// For a launcher, whose own options end at the first "--" or the first word that is none; what
+// follows is the program that it starts, and that program's own. `command` may stay empty.
+inline int ReadLauncherLine(CLI::App& app, int argc, char** argv,
+                            std::vector<std::string>& command) {
+  DeclareVersion(app);
+  app.prefix_command();
+  std::vector<std::string> words(argv + 1, argv + argc);
+  auto dashes = std::find(words.begin(), words.end(), "--");
+  std::vector<std::string> own(words.begin(), dashes);
+  std::reverse(own.begin(), own.end());  // as CLI11 wants them
+  try {
+    app.parse(own);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kWrongUsage;
+  }
+  command = app.remaining();
+  if (dashes != words.end()) {
+    if (command.empty()) ++dashes;
+    command.insert(command.end(), dashes, words.end());
+  }
+  const bool is_option = !app.remaining().empty() && absl::StartsWith(command[0], "-");
+  if (!is_option) return kGoOn;
+  std::fprintf(stderr, "%s: unknown option %s; see %s --help\n", app.get_name().c_str(),
+               command[0].c_str(), app.get_name().c_str());
+  return kWrongUsage;
 }
 
 }  // namespace weft

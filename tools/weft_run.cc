@@ -3,14 +3,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/open_files.h"
@@ -120,15 +118,8 @@ struct CommandLine {
     o.bind = bind == "core" ? run::BindMode::kCore : run::BindMode::kNone;
     o.prefix = !no_prefix;
     if (o.job.empty()) o.job = absl::StrCat("weft-", getpid());
-    if (!absl::ParseDuration(grace, &o.grace) || o.grace < absl::ZeroDuration()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--grace ", grace, " is no duration; right are 500ms, 5s, 1m"));
-    }
-    if (!absl::ParseDuration(store_patience, &o.store_patience) ||
-        o.store_patience < absl::ZeroDuration()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--store-patience ", store_patience, " is no duration; right are 2s, 1m"));
-    }
+    WEFT_RETURN_IF_ERROR(TakeDuration("--grace", grace, o.grace));
+    WEFT_RETURN_IF_ERROR(TakeDuration("--store-patience", store_patience, o.store_patience));
     if (o.node_rank < 0 || o.node_rank >= o.nodes) {
       return absl::InvalidArgumentError(
           absl::StrCat("--node-rank ", o.node_rank, " is not in 0..", o.nodes - 1));
@@ -174,29 +165,9 @@ int Main(int argc, char** argv) {
       "weft-run");
   CommandLine line;
   line.Register(app);
-  DeclareVersion(app);
-  app.prefix_command();
-
-  // Our own options end at the first "--" or the first word that is none.
-  std::vector<std::string> words(argv + 1, argv + argc);
-  auto dashes = std::find(words.begin(), words.end(), "--");
-  std::vector<std::string> own(words.begin(), dashes);
-  std::reverse(own.begin(), own.end());  // as CLI11 wants them
-  try {
-    app.parse(own);
-  } catch (const CLI::ParseError& error) {
-    int status = app.exit(error);
-    return status == 0 ? 0 : kWrongUsage;
-  }
   std::vector<std::string>& command = line.options.command;
-  command = app.remaining();
-  if (dashes != words.end()) {
-    if (command.empty()) ++dashes;
-    command.insert(command.end(), dashes, words.end());
-  }
-  if (!app.remaining().empty() && absl::StartsWith(command[0], "-")) {
-    return Fail(absl::StrCat("unknown option ", command[0], "; see weft-run --help"), kWrongUsage);
-  }
+  const int status_of_usage = ReadLauncherLine(app, argc, argv, command);
+  if (status_of_usage != kGoOn) return status_of_usage;
   if (command.empty()) return Fail("which program? See weft-run --help", kWrongUsage);
 
   absl::Status status = line.Finish();

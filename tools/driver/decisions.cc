@@ -44,6 +44,9 @@ class Decision {
       case EventKind::kRankEnded:
         TakeEnd();
         break;
+      case EventKind::kStopped:
+        Stop(event_.exit_status, event_.text);
+        break;
       case EventKind::kTime:
         break;
     }
@@ -68,6 +71,7 @@ class Decision {
     HostState& host = state_.hosts[event_.host];
     if (is_known && event_.incarnation <= host.incarnation) return;
     host.incarnation = event_.incarnation;
+    host.address = event_.address;
     ++state_.decisions;
     if (host.evicted) return;
     host.test = 0;

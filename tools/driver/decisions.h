@@ -44,6 +44,7 @@ struct Policy {
 
 struct HostState {
   int64_t incarnation = 0;  // of its executor; a higher one has taken a lower one's place
+  std::string address;      // where its ranks are reached
   int node = -1;            // -1: a spare
   bool evicted = false;
   std::string reason;   // of the eviction
@@ -54,7 +55,7 @@ struct HostState {
 
 struct NodeState {
   std::string host;  // empty: none
-  absl::Time vacant_since = absl::InfinitePast();
+  absl::Time vacant_since;
   bool operator==(const NodeState&) const = default;
 };
 
@@ -89,12 +90,13 @@ struct JobState {
 JobState NewJob(const Policy& policy, absl::Time now);
 
 enum class EventKind : uint8_t {
-  kHostJoined,   // host, incarnation
+  kHostJoined,   // host, incarnation, address
   kHostLost,     // host: nothing has been heard of it for its lease, or longer
   kHostLeaves,   // host: drained; it takes its leave
   kHostEvicted,  // host, text: by hand or by a scheduler
   kSelfTest,     // host, test, passed, text
   kRankEnded,    // rank, generation, end, step
+  kStopped,      // exit_status, text: by hand
   kTime,         // nothing but that time passes
 };
 
@@ -103,8 +105,10 @@ struct Event {
   absl::Time now;
   std::string host;
   int64_t incarnation = 0;
+  std::string address;
   int64_t test = 0;
   bool passed = false;
+  int exit_status = 0;
   std::string text;
   int rank = -1;
   int generation = 0;

@@ -202,6 +202,11 @@ void HttpServer::Accept() {
   }
 }
 
+bool HttpServer::IsOpen(const std::string& path) const {
+  const std::vector<std::string>& open = options_.open_paths;
+  return std::find(open.begin(), open.end(), path) != open.end();
+}
+
 bool HttpServer::Serve(Connection& connection, const Handler& handler) {
   if (absl::Now() >= connection.until) return false;
   if (connection.out.empty()) {
@@ -217,11 +222,12 @@ bool HttpServer::Serve(Connection& connection, const Handler& handler) {
     if (parsed == HttpParse::kBad) {
       ++turned_away_;
       response = {400, "text/plain", "no request that is understood here\n"};
-    } else if (!options_.token.empty() &&
+    } else if (!options_.token.empty() && !IsOpen(request.path) &&
                !SameSecret(request.authorization, absl::StrCat("Bearer ", options_.token))) {
       ++turned_away_;
       response = {401, "text/plain", "the token is missing or wrong\n"};
-    } else if (request.method != "GET") {
+    } else if (request.method != "GET" && !(request.method == "POST" && options_.takes_posts &&
+                                            !options_.token.empty() && !IsOpen(request.path))) {
       response = {405, "text/plain", "GET only\n"};
     } else {
       response = handler(request);

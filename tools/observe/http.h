@@ -1,5 +1,5 @@
 // As much of HTTP/1.1 as an agent needs: a parser of requests without I/O, a server of one thread
-// that answers GET and closes, and a client with bounds on time and size.
+// that answers GET, or POST without a body, and closes, and a client with bounds on time and size.
 #ifndef WEFT_TOOLS_OBSERVE_HTTP_H_
 #define WEFT_TOOLS_OBSERVE_HTTP_H_
 
@@ -41,6 +41,8 @@ struct HttpServerOptions {
   HttpAddress address;
   // Bearer token; empty: none is asked for, which is refused where the address is not loopback.
   std::string token;
+  std::vector<std::string> open_paths;  // that need no token: pages without any data
+  bool takes_posts = false;             // beside GET; only with a token
   size_t connections_max = 64;
   absl::Duration patience = absl::Seconds(5);  // with one connection
 };
@@ -69,6 +71,7 @@ class HttpServer {
   HttpServer(const HttpServerOptions& options, int fd, int port)
       : options_(options), fd_(fd), port_(port) {}
   void Accept();
+  bool IsOpen(const std::string& path) const;
   bool Serve(Connection& connection, const Handler& handler);  // false: it is over
 
   HttpServerOptions options_;

@@ -166,7 +166,56 @@ absl::Status HostRanks::StartProcessOf(RankProcess& rank) {
   return absl::OkStatus();
 }
 
+// ---- Beside the ranks
+
+absl::Status HostRanks::StartAside(const std::vector<std::string>& command) {
+  auto aside = std::make_unique<RankProcess>();
+  aside->output =
+      std::make_unique<RankOutput>(&terminal_, "", std::array{Style::kNone, Style::kNone});
+  std::array<FileDescriptor, 2> ends;
+  for (size_t index = 0; index < ends.size(); ++index) {
+    WEFT_ASSIGN_OR_RETURN(Pipe pipe, MakePipe());
+    aside->streams[index] = std::move(pipe.read);
+    ends[index] = std::move(pipe.write);
+  }
+  ProcessOptions process;
+  process.command = command;
+  process.environment = Lines({}, ProcessVariables());
+  process.standard_input = input_.get();
+  process.standard_output = ends[0].get();
+  process.standard_error = ends[1].get();
+  WEFT_ASSIGN_OR_RETURN(StartedProcess started, StartProcess(process));
+  aside->pid = started.pid;
+  aside->keeper = started.keeper;
+  aside->alive = true;
+  aside->started = clock_.Now();
+  aside_ = std::move(aside);
+  return absl::OkStatus();
+}
+
+void HostRanks::KillAside() {
+  if (runs_aside()) kill(-aside_->pid, SIGKILL);
+}
+
+std::unique_ptr<RankProcess> HostRanks::TakeAside() {
+  if (aside_ == nullptr || aside_->alive) return nullptr;
+  aside_->output->Finish();
+  return std::move(aside_);
+}
+
+std::vector<RankProcess*> HostRanks::Processes() {
+  std::vector<RankProcess*> all;
+  for (RankProcess& rank : ranks_) all.push_back(&rank);
+  if (aside_ != nullptr) all.push_back(aside_.get());
+  return all;
+}
+
 // ---- Spare processes
+
+void HostRanks::Warm(const Variables& job_variables) {
+  variables_ = job_variables;
+  refill_at_ = clock_.Now();
+}
 
 // False: there is none that could be this rank.
 bool HostRanks::UseSpare(RankProcess& rank) {
@@ -174,10 +223,16 @@ bool HostRanks::UseSpare(RankProcess& rank) {
   Spare spare = std::move(spares_.back());
   spares_.pop_back();
   refill_at_ = clock_.Now() + kSpareAfter;
-  if (!collectives::WritePlace(spare.place.get(), RankVariables(variables_, options_, rank)).ok()) {
+  Variables place = RankVariables(variables_, options_, rank);
+  for (const auto& [name, value] : variables_) {
+    const auto has = spare.variables.find(name);
+    if (has == spare.variables.end() || has->second != value) place.emplace(name, value);
+  }
+  if (!collectives::WritePlace(spare.place.get(), place).ok()) {
     kill(spare.process.pid, SIGKILL);  // reaped as any child
     return false;
   }
+  spares_lost_ = 0;
   rank.pid = spare.process.pid;
   rank.keeper = spare.process.keeper;
   rank.streams = std::move(spare.streams);
@@ -187,6 +242,7 @@ bool HostRanks::UseSpare(RankProcess& rank) {
 void HostRanks::RefillSpares() {
   if (clock_.Now() < refill_at_) return;
   refill_at_ = absl::InfiniteFuture();
+  if (spares_lost_ >= kSparesLostMost) return;
   while (spares() < options_.spares) {
     const absl::Status started = StartSpare();
     if (started.ok()) continue;
@@ -216,6 +272,7 @@ absl::Status HostRanks::StartSpare() {
   process.open_files = options_.rank_open_files;
   WEFT_ASSIGN_OR_RETURN(spare.process, StartProcess(process));
   spare.place = std::move(place.write);
+  spare.variables = variables_;
   spares_.push_back(std::move(spare));
   return absl::OkStatus();
 }
@@ -253,8 +310,8 @@ void HostRanks::Turn(absl::Time due, int wake) {
   std::vector<pollfd> waits = {{signals_.get(), POLLIN, 0}, {wake, POLLIN, 0}};
   const size_t first = waits.size();
   if (!terminal_.congested()) {
-    for (RankProcess& rank : ranks_) {
-      for (FileDescriptor& stream : rank.streams) {
+    for (RankProcess* process : Processes()) {
+      for (FileDescriptor& stream : process->streams) {
         if (stream) waits.push_back({stream.get(), POLLIN, 0});
       }
     }
@@ -275,9 +332,9 @@ void HostRanks::Turn(absl::Time due, int wake) {
 }
 
 void HostRanks::ReadFrom(int fd) {
-  for (RankProcess& rank : ranks_) {
-    for (size_t index = 0; index < rank.streams.size(); ++index) {
-      if (rank.streams[index].get() == fd) return (void)ReadSome(rank, index);
+  for (RankProcess* process : Processes()) {
+    for (size_t index = 0; index < process->streams.size(); ++index) {
+      if (process->streams[index].get() == fd) return (void)ReadSome(*process, index);
     }
   }
 }
@@ -345,12 +402,13 @@ void HostRanks::Reap() {
   siginfo_t info{};
   while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
     pid_t pid = info.si_pid;
-    auto rank = std::find_if(ranks_.begin(), ranks_.end(),
-                             [pid](const RankProcess& r) { return r.alive && r.pid == pid; });
+    const std::vector<RankProcess*> all = Processes();
+    auto process = std::find_if(all.begin(), all.end(),
+                                [pid](const RankProcess* p) { return p->alive && p->pid == pid; });
     auto spare = std::find_if(spares_.begin(), spares_.end(),
                               [pid](const Spare& s) { return s.process.pid == pid; });
     // What it has started ends with it, and while it is not reaped, its number is nobody else's.
-    if (rank != ranks_.end() || spare != spares_.end()) kill(-pid, SIGKILL);
+    if (process != all.end() || spare != spares_.end()) kill(-pid, SIGKILL);
     rusage usage{};
     int status = 0;
     wait4(pid, &status, 0, &usage);
@@ -358,26 +416,31 @@ void HostRanks::Reap() {
     left_behind = true;
     if (spare != spares_.end()) {
       spares_.erase(spare);
-      if (++spares_lost_ < kSparesLostMost) {
-        refill_at_ = clock_.Now() + kSpareAfter;
-      } else {
-        Say(absl::StrCat(kSparesLostMost,
-                         " spare processes have ended by themselves, one after "
-                         "the other: there are none from here (--spares is for programs that wait "
-                         "for a place, docs/recovery.md)"));
-        refill_at_ = absl::InfiniteFuture();
-      }
+      OnSpareLost();
     }
-    if (rank == ranks_.end()) continue;  // an adopted child, or a keeper
-    rank->alive = false;
-    rank->status = status;
-    rank->ended = clock_.Now();
-    rank->max_rss_bytes = int64_t{usage.ru_maxrss} * 1024;
+    if (process == all.end()) continue;  // an adopted child, or a keeper
+    RankProcess& dead = **process;
+    dead.alive = false;
+    dead.status = status;
+    dead.ended = clock_.Now();
+    dead.max_rss_bytes = int64_t{usage.ru_maxrss} * 1024;
+    ReadAll(dead);
+    if (&dead == aside_.get()) continue;
     --alive_;
-    ReadAll(*rank);
-    ended_.push_back(&*rank);
+    ended_.push_back(&dead);
   }
   if (left_behind) KillLeftBehind();
+}
+
+void HostRanks::OnSpareLost() {
+  if (++spares_lost_ < kSparesLostMost) {
+    refill_at_ = clock_.Now() + kSpareAfter;
+    return;
+  }
+  Say(absl::StrCat(kSparesLostMost,
+                   " spare processes have ended by themselves, one after the other: there are none "
+                   "from here (--spares is for programs that wait for a place, docs/recovery.md)"));
+  refill_at_ = absl::InfiniteFuture();
 }
 
 // What a dead rank had started outside of its process group. Whoever is killed leaves its own
@@ -385,8 +448,9 @@ void HostRanks::Reap() {
 void HostRanks::KillLeftBehind() {
   for (pid_t child : Children()) {
     const auto is = [child](pid_t pid, pid_t keeper) { return keeper == child || pid == child; };
-    const bool stays = std::any_of(ranks_.begin(), ranks_.end(), [&](const RankProcess& r) {
-      return r.alive && is(r.pid, r.keeper);
+    const std::vector<RankProcess*> all = Processes();
+    const bool stays = std::any_of(all.begin(), all.end(), [&](const RankProcess* p) {
+      return p->alive && is(p->pid, p->keeper);
     });
     const bool waits = std::any_of(spares_.begin(), spares_.end(), [&](const Spare& s) {
       return is(s.process.pid, s.process.keeper);
@@ -411,6 +475,7 @@ void HostRanks::Clean() {
 
 void HostRanks::Finish() {
   KillSpares();
+  KillAside();
   Clean();
   drain_until_ = clock_.Now() + kDrain;
   while (Draining()) Turn(*drain_until_);

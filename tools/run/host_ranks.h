@@ -14,8 +14,10 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -48,6 +50,16 @@ class HostRanks {
   // Starts, in a spare process if there is one, the rank whose generation and last end are set.
   absl::Status Start(RankProcess& rank);
 
+  // Before a node is this host's: keeps spare processes with these variables from now on.
+  void Warm(const Variables& job_variables);
+
+  // Runs another program beside the ranks, one at a time: what it writes is kept, not shown.
+  absl::Status StartAside(const std::vector<std::string>& command);
+  bool runs_aside() const { return aside_ != nullptr && aside_->alive; }
+  void KillAside();
+  // Once it has ended.
+  std::unique_ptr<RankProcess> TakeAside();
+
   std::vector<RankProcess>& ranks() { return ranks_; }
   int alive() const { return alive_; }
   int spares() const { return static_cast<int>(spares_.size()); }
@@ -77,6 +89,7 @@ class HostRanks {
  private:
   struct Spare {
     StartedProcess process;
+    Variables variables;   // of its job, as it was started with
     FileDescriptor place;  // where its place is written to
     std::array<FileDescriptor, 2> streams;
   };
@@ -85,9 +98,12 @@ class HostRanks {
   bool Draws(int rank) const;
   absl::Status StartProcessOf(RankProcess& rank);
   bool UseSpare(RankProcess& rank);
+  // Ranks, and what runs beside them.
+  std::vector<RankProcess*> Processes();
   void RefillSpares();
   absl::Status StartSpare();
   void KillSpares();
+  void OnSpareLost();
   void ReadFrom(int fd);
   bool ReadSome(RankProcess& rank, size_t index);
   void ReadAll(RankProcess& rank);
@@ -108,6 +124,7 @@ class HostRanks {
   std::optional<Host> host_;  // where ranks are bound to cores
   std::vector<RankProcess> ranks_;
   std::vector<Spare> spares_;
+  std::unique_ptr<RankProcess> aside_;
   absl::Time refill_at_ = absl::InfiniteFuture();
   int spares_lost_ = 0;  // that ended by themselves, one after the other
   std::vector<int> signals_come_;

@@ -30,6 +30,8 @@ class Observer {
   void OnEnded(int64_t pid, int wait_status, bool told_to_end);
   // Lines to be said, if any; each finding once. At most every second by itself.
   std::vector<std::string> Look(absl::Time now);
+  // As of the last look.
+  const observe::JobView& view() const { return watch_.view(); }
   // Why the job failed, as far as the records tell.
   std::vector<std::string> Explain();
 

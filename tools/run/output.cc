@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
@@ -18,6 +20,7 @@ constexpr size_t kCongested = size_t{1} << 20;
 // A pipe that poll() calls writable takes this much without blocking (PIPE_BUF).
 constexpr size_t kWriteBytes = 4096;
 constexpr size_t kTailLines = 10;
+constexpr size_t kErrorLines = 5;
 constexpr size_t kTailLineBytes = 400;
 constexpr size_t kLineBytesMax = size_t{64} << 10;
 
@@ -29,6 +32,15 @@ absl::string_view LastDrawn(absl::string_view line) {
   size_t start = line.rfind('\r');
   if (start != absl::string_view::npos) line.remove_prefix(start + 1);
   return line;
+}
+
+bool LooksLikeError(absl::string_view line) {
+  const std::string lower = absl::AsciiStrToLower(line);
+  for (const char* word : {"error", "fail", "fatal", "exception", "traceback", "out of memory",
+                           "segmentation", "abort", "assert", "is gone", "timed out"}) {
+    if (absl::StrContains(lower, word)) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -132,6 +144,9 @@ void RankOutput::Line(Stream stream, absl::string_view line) {
   }
   tail_.emplace_back(LastDrawn(line).substr(0, kTailLineBytes));
   if (tail_.size() > kTailLines) tail_.pop_front();
+  if (!LooksLikeError(tail_.back())) return;
+  errors_.push_back(tail_.back());
+  if (errors_.size() > kErrorLines) errors_.pop_front();
 }
 
 void RankOutput::Finish() {
@@ -147,8 +162,11 @@ void RankOutput::Finish() {
 }
 
 std::vector<std::string> RankOutput::LastLines() const {
-  std::vector<std::string> lines(tail_.begin(), tail_.end());
-  return lines;
+  return std::vector<std::string>(tail_.begin(), tail_.end());
+}
+
+std::vector<std::string> RankOutput::ErrorLines() const {
+  return std::vector<std::string>(errors_.begin(), errors_.end());
 }
 
 }  // namespace weft::run

@@ -66,8 +66,13 @@ class RankOutput {
   void Finish();  // a last line without an end is a line too
   // The last lines of both streams, as a terminal would show them.
   std::vector<std::string> LastLines() const;
+  // The last lines that look like errors: with words as "error", "failed", "exception".
+  std::vector<std::string> ErrorLines() const;
   // The lines that come next are another process's.
-  void ForgetLines() { tail_.clear(); }
+  void ForgetLines() {
+    tail_.clear();
+    errors_.clear();
+  }
 
  private:
   void Line(Stream stream, absl::string_view line);
@@ -77,7 +82,7 @@ class RankOutput {
   std::array<Style, 2> styles_;
   std::array<std::string, 2> partial_;
   FileDescriptor log_;
-  std::deque<std::string> tail_;
+  std::deque<std::string> tail_, errors_;
 };
 
 }  // namespace weft::run

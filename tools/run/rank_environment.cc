@@ -13,13 +13,18 @@
 
 namespace weft::run {
 
-Variables JobVariables(const RunOptions& options, const std::string& store,
-                       const std::string& secret_hex, int master_port) {
+Variables ProcessVariables() {
   Variables variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     std::pair<std::string, std::string> parts = absl::StrSplit(*entry, absl::MaxSplits('=', 1));
     variables.insert(std::move(parts));
   }
+  return variables;
+}
+
+Variables JobVariables(const RunOptions& options, const std::string& store,
+                       const std::string& secret_hex, int master_port) {
+  Variables variables = ProcessVariables();
   for (const std::string& pair : options.settings) {
     std::pair<std::string, std::string> parts = absl::StrSplit(pair, absl::MaxSplits('=', 1));
     variables[EnvironmentName(parts.first)] = parts.second;

@@ -13,6 +13,8 @@ namespace weft::run {
 
 using Variables = std::map<std::string, std::string>;
 
+Variables ProcessVariables();  // this process's environment
+
 // What is the same for all ranks of this host: this process's environment, and the job's.
 // `options.settings` have been checked.
 Variables JobVariables(const RunOptions& options, const std::string& store,

@@ -1,0 +1,462 @@
+// The driver and its executors' rules, on a store in memory: no process is started.
+#include "tools/driver/driver.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/collectives/memory_store.h"
+#include "tools/driver/orders.h"
+#include "tools/driver/page.h"
+
+namespace weft::driver {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kLease = absl::Seconds(4);
+
+// A store whose client dies after some more calls: the last one may have had its effect.
+class DyingStore final : public collectives::Store {
+ public:
+  explicit DyingStore(collectives::Store* store) : store_(store) {}
+  void DieAfter(int calls, bool with_effect) {
+    left_ = calls;
+    with_effect_ = with_effect;
+  }
+  absl::StatusOr<bool> Check(const std::vector<std::string>& keys) override {
+    return Call([&] { return store_->Check(keys); });
+  }
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override {
+    return Call([&] { return store_->Get(key, timeout); });
+  }
+  absl::StatusOr<std::vector<std::string>> MultiGet(const std::vector<std::string>& keys,
+                                                    absl::Duration timeout) override {
+    return Call([&] { return store_->MultiGet(keys, timeout); });
+  }
+  absl::StatusOr<std::string> CompareSet(absl::string_view key, absl::string_view expected,
+                                         absl::string_view desired) override {
+    return Call([&] { return store_->CompareSet(key, expected, desired); });
+  }
+  absl::Status Set(absl::string_view, absl::string_view) override { return Unused(); }
+  absl::StatusOr<int64_t> Add(absl::string_view, int64_t) override { return Unused(); }
+  absl::StatusOr<bool> Delete(absl::string_view) override { return Unused(); }
+  absl::StatusOr<int64_t> KeyCount() override { return Unused(); }
+  absl::Status Wait(const std::vector<std::string>&, absl::Duration) override { return Unused(); }
+  absl::Status Append(absl::string_view, absl::string_view) override { return Unused(); }
+  absl::Status MultiSet(const std::vector<std::string>&, const std::vector<std::string>&) override {
+    return Unused();
+  }
+  absl::Status Barrier(absl::string_view, int, int, absl::Duration) override { return Unused(); }
+  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view, int, int, absl::string_view,
+                                                     absl::Duration) override {
+    return Unused();
+  }
+
+ private:
+  static absl::Status Unused() { return absl::UnimplementedError("the driver does not call it"); }
+  template <typename Do>
+  auto Call(Do call) -> decltype(call()) {
+    if (left_ > 0 && --left_ == 0) {
+      if (with_effect_) (void)call();
+      left_ = -1;
+    }
+    if (left_ < 0) return absl::UnavailableError("the driver is dead");
+    return call();
+  }
+
+  collectives::Store* const store_;
+  int left_ = 0;  // 0: for ever; -1: dead
+  bool with_effect_ = false;
+};
+
+// A host with its executor, as far as the driver sees it.
+class Host {
+ public:
+  Host(collectives::Store* store, std::string name, int ranks) : store_(store) {
+    local_.host = std::move(name);
+    local_.ranks.resize(static_cast<size_t>(ranks));
+    ends_.resize(static_cast<size_t>(ranks));
+  }
+  const std::string& name() const { return local_.host; }
+  bool is_there() const { return there_; }
+  bool has_exited() const { return exit_status_ >= 0; }
+  int exit_status() const { return exit_status_; }
+  LocalState& local() { return local_; }
+
+  void Join() {
+    const std::string before = Read(ReportKey(name()));
+    report_ = {};
+    report_.incarnation = before.empty() ? 1 : ParseHostReport(before)->incarnation + 1;
+    local_.incarnation = report_.incarnation;
+    local_.node = -1;
+    local_.ranks.assign(local_.ranks.size(), LocalRank{});
+    text_ = ToJson(report_);
+    EXPECT_EQ(*store_->CompareSet(ReportKey(name()), before, text_), text_);
+    if (before.empty()) (void)store_->Append(kHostsKey, absl::StrCat(name(), "\n"));
+    there_ = true;
+    exit_status_ = -1;
+  }
+  void Die() {
+    there_ = false;
+    for (LocalRank& rank : local_.ranks) rank.alive = false;
+  }
+  void EndRank(size_t rank, const std::string& end) {
+    local_.ranks[rank].alive = false;
+    ends_[rank] = end;
+  }
+  // False: another executor has joined in this one's place.
+  bool Beat() {
+    report_.ranks.clear();
+    for (size_t i = 0; i < local_.ranks.size(); ++i) {
+      if (local_.ranks[i].generation < 0) continue;
+      report_.ranks.push_back(
+          {.rank = local_.node * static_cast<int>(local_.ranks.size()) + static_cast<int>(i),
+           .generation = local_.ranks[i].generation,
+           .alive = local_.ranks[i].alive,
+           .end = local_.ranks[i].alive ? "" : ends_[i]});
+    }
+    ++report_.beat;
+    std::string text = ToJson(report_);
+    const std::string held = *store_->CompareSet(ReportKey(name()), text_, text);
+    text_ = text;
+    return held == text;
+  }
+  HostReport& report() { return report_; }
+
+  // What a rank was started as; asks `may` for each.
+  template <typename Started>
+  void Obey(Started started) {
+    const std::string text = Read(kStateKey);
+    if (text.empty()) return;
+    for (const Order& order : OrdersFor(*ParseDriverRecord(text), local_)) {
+      switch (order.kind) {
+        case OrderKind::kKillAll:
+        case OrderKind::kEndAll:
+          for (size_t i = 0; i < local_.ranks.size(); ++i) {
+            if (local_.ranks[i].alive) EndRank(i, "was killed by signal 9 (SIGKILL)");
+          }
+          break;
+        case OrderKind::kTakeNode:
+          local_.node = order.node;
+          local_.ranks.assign(local_.ranks.size(), LocalRank{});
+          break;
+        case OrderKind::kKillRank:
+          EndRank(static_cast<size_t>(order.local_rank), "was killed by signal 9 (SIGKILL)");
+          break;
+        case OrderKind::kStartRank:
+          local_.ranks[static_cast<size_t>(order.local_rank)] = {order.generation, true};
+          started(local_.node * static_cast<int>(local_.ranks.size()) + order.local_rank,
+                  order.generation);
+          break;
+        case OrderKind::kTest:
+          local_.test = order.test;
+          report_.test = order.test;
+          report_.passed = true;
+          break;
+        case OrderKind::kExit:
+          exit_status_ = order.exit_status;
+          there_ = false;
+          break;
+      }
+    }
+  }
+
+ private:
+  std::string Read(const std::string& key) {
+    return *store_->Check({key}) ? *store_->Get(key, absl::Seconds(1)) : "";
+  }
+
+  collectives::Store* const store_;
+  LocalState local_;
+  HostReport report_;
+  std::string text_;
+  std::vector<std::string> ends_;
+  bool there_ = false;
+  int exit_status_ = -1;
+};
+
+class DriverTest : public ::testing::Test {
+ protected:
+  void SetUp() override { driver_ = Open(); }
+  std::unique_ptr<Driver> Open() { return *Driver::Open(&store_, options_, now_); }
+  Host& Add(const std::string& name) {
+    hosts_.push_back(std::make_unique<Host>(&store_, name, 2));
+    hosts_.back()->Join();
+    return *hosts_.back();
+  }
+  // Everybody once.
+  void Turn() {
+    now_ += absl::Seconds(1);
+    for (const auto& host : hosts_) {
+      if (!host->is_there()) continue;
+      host->Obey([this](int rank, int generation) {
+        EXPECT_TRUE(started_.emplace(rank, generation).second)
+            << "rank " << rank << " was started twice in generation " << generation;
+      });
+      EXPECT_TRUE(!host->is_there() || host->Beat());
+    }
+    ASSERT_TRUE(driver_->Turn(now_).ok());
+  }
+  void Turns(int turns) {
+    for (int i = 0; i < turns; ++i) Turn();
+  }
+  int Alive() const {
+    int alive = 0;
+    for (const auto& host : hosts_) {
+      for (const LocalRank& rank : host->local().ranks) alive += rank.alive ? 1 : 0;
+    }
+    return alive;
+  }
+
+  const DriverOptions options_{.policy = {.nodes = 2, .ranks_per_node = 2, .restarts_most = 20},
+                               .lease = kLease};
+  collectives::MemoryStore store_;
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+  std::unique_ptr<Driver> driver_;
+  std::vector<std::unique_ptr<Host>> hosts_;
+  std::set<std::pair<int, int>> started_;
+};
+
+TEST_F(DriverTest, HostsThatReportJoinAndRunTheirRanks) {
+  Add("a");
+  Add("b");
+  Turns(4);
+  EXPECT_EQ(Alive(), 4);
+  hosts_[1]->EndRank(0, "was killed by signal 9 (SIGKILL)");
+  Turns(2);
+  EXPECT_EQ(Alive(), 4);
+  EXPECT_EQ(driver_->job().ranks[2].generation, 1);
+  EXPECT_EQ(driver_->job().restarts, 1);
+}
+
+TEST_F(DriverTest, ASilentHostIsLostAfterItsLeaseAndNotBefore) {
+  Add("a");
+  Add("b");
+  Add("c");
+  Turns(4);
+  hosts_[0]->Die();
+  Turns(5);  // a lease and a quarter
+  EXPECT_EQ(driver_->job().nodes[0].host, "a");
+  Turns(3);
+  EXPECT_EQ(driver_->job().nodes[0].host, "c");
+  EXPECT_EQ(Alive(), 4);
+  hosts_[0]->Join();
+  Turns(4);
+  EXPECT_EQ(driver_->job().hosts.at("a").node, -1);
+}
+
+// The report of a host that died long ago is still in the store.
+TEST_F(DriverTest, ANewDriverTakesNobodyForAliveWhoDoesNotReport) {
+  Add("a");
+  Add("b");
+  Add("c");
+  Turns(4);
+  hosts_[2]->Die();
+  Turns(8);
+  EXPECT_EQ(driver_->job().hosts.count("c"), 0U);
+  driver_ = Open();
+  Turns(3);
+  EXPECT_EQ(driver_->job().hosts.count("c"), 0U);
+  EXPECT_EQ(Alive(), 4);
+}
+
+TEST_F(DriverTest, AnEarlierDriverChangesNothing) {
+  Add("a");
+  Add("b");
+  Turns(4);
+  std::unique_ptr<Driver> earlier = std::exchange(driver_, Open());
+  EXPECT_TRUE(absl::IsAborted(earlier->Evict("a", "by hand", now_).status()));
+  EXPECT_EQ(Open()->job().nodes[0].host, "a");
+}
+
+TEST_F(DriverTest, ADriverForAnotherJobIsRefused) {
+  DriverOptions other = options_;
+  other.policy.nodes = 3;
+  const auto refused = Driver::Open(&store_, other, now_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused.status()));
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("2 nodes with 2 ranks"));
+}
+
+TEST_F(DriverTest, AnExecutorOfAnEarlierIncarnationEnds) {
+  Host& first = Add("a");
+  Add("b");
+  Turns(4);
+  Host second(&store_, "a", 2);
+  second.Join();
+  EXPECT_FALSE(first.Beat());
+  for (int i = 0; i < 3; ++i) {
+    now_ += absl::Seconds(1);
+    EXPECT_TRUE(second.Beat());
+    EXPECT_TRUE(hosts_[1]->Beat());
+    ASSERT_TRUE(driver_->Turn(now_).ok());
+    second.Obey([](int, int generation) { EXPECT_EQ(generation, 1); });
+    first.Obey([](int, int) { ADD_FAILURE() << "it is not this host any more"; });
+  }
+  EXPECT_EQ(first.exit_status(), kReplacedStatus);
+  EXPECT_TRUE(second.local().ranks[0].alive);
+}
+
+TEST_F(DriverTest, ThePageShowsTheJobAndEvicts) {
+  Add("a");
+  Add("b");
+  Add("c");
+  Turns(4);
+  std::vector<Action> said;
+  const auto ask = [&](const std::string& method, const std::string& path) {
+    return Answer(*driver_, {.method = method, .path = path}, now_, said);
+  };
+  EXPECT_THAT(ask("GET", "/job.json").body, HasSubstr(R"("nodes":["a","b"])"));
+  EXPECT_EQ(ask("POST", "/evict/nobody").status, 404);
+  EXPECT_EQ(ask("GET", "/evict/a").status, 404);
+  EXPECT_THAT(ask("POST", "/evict/a").body, HasSubstr("place node 0 on c"));
+  EXPECT_FALSE(said.empty());
+  Turns(3);
+  EXPECT_EQ(Alive(), 4);
+  EXPECT_EQ(hosts_[0]->exit_status(), kEvictedStatus);
+  EXPECT_EQ(ask("POST", "/stop").status, 200);
+  Turns(2);
+  EXPECT_EQ(Alive(), 0);
+  EXPECT_EQ(hosts_[2]->exit_status(), 1);
+}
+
+TEST(DriverRecordsTest, SurviveTheirText) {
+  Policy policy{.nodes = 2, .ranks_per_node = 1, .restarts_most = 3, .self_tests = false};
+  DriverRecord record{.incarnation = 7, .policy = policy, .lease = absl::Milliseconds(1500)};
+  record.job = NewJob(policy, absl::FromUnixSeconds(99));
+  for (const char* host : {"a", "b", "c"}) {
+    Decide(policy, record.job,
+           {.kind = EventKind::kHostJoined, .host = host, .incarnation = 2, .address = "10.0.0.1"});
+  }
+  Decide(policy, record.job, {.kind = EventKind::kHostEvicted, .host = "b", .text = "\"\xff"});
+  record.history.push_back({.time = absl::FromUnixSeconds(5), .text = "line"});
+  const auto again = ParseDriverRecord(ToJson(record));
+  ASSERT_TRUE(again.ok()) << again.status();
+  record.job.hosts["b"].reason = "\"\xEF\xBF\xBD";  // what is no text is replaced
+  EXPECT_EQ(again->job, record.job);
+  EXPECT_EQ(again->incarnation, 7);
+  EXPECT_EQ(again->lease, record.lease);
+  EXPECT_EQ(again->history, record.history);
+  EXPECT_EQ(ToJson(*again), ToJson(*ParseDriverRecord(ToJson(*again))));
+}
+
+TEST(DriverRecordsTest, WhatIsNoRecordIsRefusedByName) {
+  DriverRecord record;
+  record.job = NewJob(record.policy, absl::UnixEpoch());
+  const std::string whole = ToJson(record);
+  for (size_t cut = 0; cut < whole.size(); ++cut) {
+    EXPECT_TRUE(absl::IsDataLoss(ParseDriverRecord(whole.substr(0, cut)).status()));
+  }
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 2000; ++i) {
+    std::string changed = whole;
+    for (int n = 0; n < 3; ++n) changed[random() % changed.size()] = static_cast<char>(random());
+    (void)ParseDriverRecord(changed);
+    std::string report = ToJson(HostReport{.ranks = {{.rank = 1}}, .findings = {"x"}});
+    report[random() % report.size()] = static_cast<char>(random());
+    (void)ParseHostReport(report);
+  }
+  EXPECT_THAT(std::string(ParseHostReport("{}").status().message()),
+              HasSubstr("a host's report has no 'incarnation'"));
+}
+
+// A driver that is killed at any moment, before or after any of its calls had its effect, while
+// ranks and hosts die: no rank is started twice in a generation, and the job ends.
+TEST(DriverSeedsTest, ADriverKilledAtAnyMomentDoesNothingTwiceAndTheJobGoesOn) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    const auto draw = [&random](int below) {
+      return static_cast<int>(random() % static_cast<uint64_t>(below));
+    };
+    const DriverOptions options{
+        .policy = {.nodes = 1 + draw(3), .ranks_per_node = 1 + draw(3), .restarts_most = 1000},
+        .lease = kLease};
+    const int nodes = options.policy.nodes, each = options.policy.ranks_per_node;
+    collectives::MemoryStore store;
+    std::vector<std::unique_ptr<Host>> hosts;
+    for (int i = 0; i < nodes + 2; ++i) {
+      hosts.push_back(std::make_unique<Host>(&store, absl::StrCat("host", i), each));
+      hosts.back()->Join();
+    }
+    absl::Time now = absl::FromUnixSeconds(1000);
+    auto connection = std::make_unique<DyingStore>(&store);
+    std::unique_ptr<Driver> driver;
+    std::map<int, int> newest;
+    int faults = 20, deaths = 0, turn = 0;
+    bool is_over = false;
+    for (; turn < 3000 && !is_over; ++turn) {
+      now += absl::Milliseconds(500);
+      if (driver == nullptr || (faults > 0 && draw(3) == 0)) {
+        if (faults > 0) connection->DieAfter(1 + draw(8), draw(2) == 0);
+      }
+      if (driver == nullptr) {
+        if (auto opened = Driver::Open(connection.get(), options, now); opened.ok()) {
+          driver = *std::move(opened);
+        }
+      }
+      const bool lives = driver != nullptr && driver->Turn(now).ok();
+      if (lives) {
+        is_over = driver->job().outcome.has_value();
+      } else {
+        ++deaths;
+        driver = nullptr;
+        connection = std::make_unique<DyingStore>(&store);
+      }
+      for (const auto& host : hosts) {
+        if (!host->is_there()) {
+          if (!host->has_exited() && draw(20) == 0) host->Join();
+          continue;
+        }
+        host->Obey([&](int rank, int generation) {
+          const auto before = newest.find(rank);
+          EXPECT_TRUE(before == newest.end() || before->second < generation)
+              << "rank " << rank << " in generation " << generation << " after " << before->second;
+          newest[rank] = generation;
+        });
+        if (!host->is_there()) continue;
+        EXPECT_TRUE(host->Beat());
+      }
+      if (faults > 0 && turn > 10 && draw(10) == 0) {
+        --faults;
+        Host& host = *hosts[static_cast<size_t>(draw(static_cast<int>(hosts.size())))];
+        const auto rank = static_cast<size_t>(draw(each));
+        if (draw(4) == 0) {
+          host.Die();
+        } else if (host.local().ranks[rank].alive) {
+          host.EndRank(rank, draw(2) == 0
+                                 ? "was killed by signal 9 (SIGKILL)"
+                                 : "exited with status 1: rank 7 is gone [process rank=7]");
+        }
+      }
+      // All ranks have met, and nothing happens any more.
+      int alive = 0;
+      for (const auto& host : hosts) {
+        for (const LocalRank& rank : host->local().ranks) alive += rank.alive ? 1 : 0;
+      }
+      if (faults == 0 && alive == nodes * each) {
+        for (const auto& host : hosts) {
+          for (size_t i = 0; i < host->local().ranks.size(); ++i) {
+            if (host->local().ranks[i].alive) host->EndRank(i, "exited with status 0");
+          }
+        }
+      }
+    }
+    EXPECT_TRUE(is_over) << "after " << turn << " turns";
+    EXPECT_GT(deaths, 0);
+    if (!is_over) continue;
+    EXPECT_EQ(driver->job().outcome->exit_status, 0) << driver->job().outcome->reason;
+    EXPECT_EQ(newest.size(), static_cast<size_t>(nodes * each));
+  }
+}
+
+}  // namespace
+}  // namespace weft::driver

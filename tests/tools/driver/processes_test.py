@@ -1,0 +1,273 @@
+"""weft-driver and weft-executor with small programs as ranks: faults of each kind, and strangers.
+
+Two nodes of two ranks and a spare host, all on this machine under names of their own. A rank says
+where it is in a file of its own, and ends once the file "end" is there.
+"""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+import urllib.error
+import urllib.request
+
+sys.path.insert(0, os.path.join(os.environ["WEFT_SOURCE"], "tests/tools/run"))
+from processes import is_zombie, of_job, program, until  # noqa: E402
+
+# A bound on hangs.
+PATIENCE = 120
+RANK = """
+echo "$RANK ${WEFT_GENERATION:-0} $GROUP_RANK $$" > DIR/rank-$RANK.new
+mv DIR/rank-$RANK.new DIR/rank-$RANK
+while [ ! -e DIR/end ]; do
+  if [ -e DIR/fail-$RANK ]; then line=$(cat DIR/fail-$RANK); rm DIR/fail-$RANK; echo "$line" >&2; exit 1; fi
+  sleep 0.05
+done
+"""
+
+
+class DriverTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.job = f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}"
+        self.environment = dict(os.environ, WEFT_JOB_SECRET="5a" * 32)
+        self.address = "127.0.0.1:0"
+        self.page = None
+        self.executors = {}
+
+    def tearDown(self):
+        until(lambda: not of_job(self.job), 30)
+
+    def start(self, name: str, *arguments: str, environment=None) -> subprocess.Popen:
+        """With its errors in the file NAME."""
+        log = open(self.folder / name, "a", encoding="utf-8")
+        process = subprocess.Popen([program(arguments[0]), *arguments[1:]], stdout=log, stderr=log,
+                                   stdin=subprocess.DEVNULL,
+                                   env=environment or self.environment)
+        log.close()
+        self.addCleanup(process.wait, PATIENCE)
+        self.addCleanup(process.kill)
+        return process
+
+    def said(self, name: str) -> str:
+        return (self.folder / name).read_text(encoding="utf-8")
+
+    def until_said(self, name: str, pattern: str) -> re.Match:
+        try:
+            return until(lambda: re.search(pattern, self.said(name)), PATIENCE)
+        except AssertionError as error:
+            raise AssertionError(f"{name} does not say '{pattern}' but: {self.said(name)}") from error
+
+    def drive(self, *arguments: str, lease: str = "20s") -> subprocess.Popen:
+        before = self.said("driver").count("serving job") if (self.folder / "driver").exists() else 0
+        driver = self.start("driver", "weft-driver", "--nodes", "2", "-n", "2", "--job", self.job,
+                            "--listen", self.address, "--state-dir", str(self.folder / "state"),
+                            "--page", "127.0.0.1:0", "--lease", lease, *arguments)
+        until(lambda: self.said("driver").count("page at") > before or driver.poll() is not None,
+              PATIENCE)
+        self.assertIsNone(driver.poll(), self.said("driver"))
+        self.address = re.findall(r"serving job '.*' at (\S+),", self.said("driver"))[-1]
+        self.page = re.findall(r"page at (http://\S+)/,", self.said("driver"))[-1]
+        return driver
+
+    def execute(self, host: str, *arguments: str, command=None, environment=None):
+        rank = ["sh", "-c", RANK.replace("DIR", str(self.folder))]
+        process = self.start(host, "weft-executor", "--driver", self.address, "--job", self.job,
+                             "--host", host, "--grace", "5s", *arguments, "--",
+                             *(command or rank), environment=environment)
+        self.executors[host] = process
+        return process
+
+    def begin(self, *arguments: str, lease: str = "20s") -> subprocess.Popen:
+        """Node 0 on host a, node 1 on host b, and c a spare."""
+        driver = self.drive(*arguments, lease=lease)
+        for node, host in enumerate("abc"):
+            self.execute(host)
+            if node < 2:
+                self.until_said("driver", f"place node {node} on {host}")
+        for rank in range(4):
+            self.where(rank, 0, rank // 2)
+        return driver
+
+    def where(self, rank: int, generation: int, node: int) -> int:
+        """Waits until that rank runs so; its process."""
+        def found():
+            try:
+                words = (self.folder / f"rank-{rank}").read_text(encoding="utf-8").split()
+            except FileNotFoundError:
+                return None
+            return words if words[:3] == [str(rank), str(generation), str(node)] else None
+        try:
+            return int(until(found, PATIENCE)[3])
+        except AssertionError as error:
+            raise AssertionError(f"rank {rank} does not run in generation {generation}: "
+                                 + self.said("driver")) from error
+
+    def end(self, driver: subprocess.Popen, status: int = 0):
+        """Every program ends with that status."""
+        (self.folder / "end").write_text("")
+        self.assertEqual(driver.wait(PATIENCE), status, self.said("driver"))
+
+    def call(self, method: str, path: str, token: str | None = None):
+        request = urllib.request.Request(self.page + path, method=method)
+        if token is not None:
+            request.add_header("Authorization", "Bearer " + token)
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return answer.read().decode()
+
+    def token(self) -> str:
+        file = self.folder / "state" / "page-token"
+        self.assertEqual(file.stat().st_mode & 0o77, 0)
+        return file.read_text(encoding="utf-8").strip()
+
+    # ---- Faults
+
+    def test_a_killed_rank_is_started_anew_on_its_host(self):
+        driver = self.begin()
+        os.kill(self.where(3, 0, 1), signal.SIGKILL)
+        self.where(3, 1, 1)
+        self.until_said("driver", r"start rank 3 \(generation 1\) on b: was killed by signal 9")
+        self.end(driver)
+        for executor in self.executors.values():
+            self.assertEqual(executor.wait(PATIENCE), 0)
+
+    def test_a_host_that_is_lost_is_replaced_by_the_spare(self):
+        driver = self.begin(lease="3s")
+        ranks = [self.where(rank, 0, 0) for rank in (0, 1)]
+        self.executors["a"].kill()
+        for rank in 0, 1:
+            self.where(rank, 1, 0)
+        self.assertTrue(all(is_zombie(pid) for pid in ranks))
+        self.until_said("c", "this host is node 0 of 2")
+        self.where(2, 0, 1)  # the others stay
+        self.end(driver)
+
+    def test_a_driver_that_dies_and_returns_loses_nothing(self):
+        driver = self.begin()
+        os.kill(self.where(0, 0, 0), signal.SIGKILL)
+        pid = self.where(0, 1, 0)
+        driver.kill()
+        driver.wait(PATIENCE)
+        os.kill(self.where(2, 0, 1), signal.SIGKILL)
+        os.kill(pid, 0)  # ranks go on without a driver
+        driver = self.drive()
+        self.where(2, 1, 1)
+        self.assertEqual(self.where(0, 1, 0), pid)
+        job = json.loads(self.call("GET", "/job.json", self.token()))
+        self.assertEqual((job["incarnation"], job["restarts"]), (2, 2))
+        self.end(driver)
+
+    def test_an_executor_that_is_cut_off_ends_its_ranks_and_joins_again(self):
+        driver = self.begin(lease="2s")
+        ranks = [self.where(rank, 0, rank // 2) for rank in range(4)]
+        os.kill(driver.pid, signal.SIGSTOP)  # and with it the store
+        until(lambda: all(is_zombie(pid) for pid in ranks), PATIENCE)
+        self.assertIn("was not reached for 2s", self.said("a"))
+        os.kill(driver.pid, signal.SIGCONT)
+        for rank in range(4):
+            until(lambda rank=rank: not self.said(f"rank-{rank}").startswith(f"{rank} 0 "), PATIENCE)
+        self.end(driver)
+
+    def test_a_device_fault_evicts_the_host_and_a_failed_self_test_as_well(self):
+        driver = self.begin("--on-evict", f'echo "$WEFT_EVICTED_HOST" >> {self.folder}/evicted')
+        (self.folder / "fail-1").write_text("mlx5_0 has failed [device rank=1 device=mlx5_0]")
+        for rank in 0, 1:
+            self.where(rank, 1, 0)
+        self.until_said("driver", "evict a from node 0: rank 1 exited with status 1: mlx5_0")
+        self.assertEqual(self.executors["a"].wait(PATIENCE), 3)
+        until(lambda: (self.folder / "evicted").exists() and self.said("evicted") == "a\n", PATIENCE)
+        self.end(driver)
+
+    def test_without_a_spare_a_suspected_host_tests_itself(self):
+        driver = self.drive()
+        tests = ("--test", "true", "--test", f"test ! -e {self.folder}/broken")
+        for node, host in enumerate("ab"):
+            self.execute(host, *tests)
+            self.until_said("driver", f"place node {node} on {host}")
+        self.where(2, 0, 1)
+        fault = "mlx5_0 has failed [device rank=2 device=mlx5_0]"
+        (self.folder / "fail-2").write_text(fault)
+        self.until_said("b", "self-test passed: 2 tests passed")
+        self.where(2, 1, 1)
+        self.where(3, 0, 1)
+        (self.folder / "broken").write_text("")
+        (self.folder / "fail-2").write_text(fault)
+        self.until_said("driver", "evict b from node 1: it failed its self-test: 'test ! -e")
+        self.execute("d")
+        for rank in 2, 3:
+            until(lambda rank=rank: self.said(f"rank-{rank}").split()[1] != "0", PATIENCE)
+        self.until_said("d", "this host is node 1 of 2")
+        self.end(driver)
+
+    def test_a_drained_host_gives_its_ranks_to_the_spare(self):
+        driver = self.begin()
+        self.executors["b"].send_signal(signal.SIGTERM)
+        for rank in 2, 3:
+            self.where(rank, 1, 1)
+        self.assertEqual(self.executors["b"].wait(PATIENCE), 128 + signal.SIGTERM)
+        self.end(driver)
+
+    def test_what_starting_anew_does_not_mend_ends_the_job_everywhere(self):
+        driver = self.drive()
+        for host in "ab":
+            self.execute(host, command=["sh", "-c", "[ $RANK = 3 ] && exit 7; sleep 1000"])
+        self.assertEqual(driver.wait(PATIENCE), 7)
+        for executor in self.executors.values():
+            self.assertEqual(executor.wait(PATIENCE), 7)
+        self.assertIn("rank 3 exited with status 7: starting it anew does not help",
+                      self.said("driver"))
+
+    def test_a_program_that_is_not_there(self):
+        driver = self.drive()
+        for host in "ab":
+            self.execute(host, command=["/no/such/program"])
+        self.assertEqual(driver.wait(PATIENCE), 127)
+        self.assertIn("start '/no/such/program'", self.said("driver"))
+
+    def test_an_interrupted_driver_ends_the_job(self):
+        driver = self.begin()
+        driver.send_signal(signal.SIGINT)
+        self.assertEqual(driver.wait(PATIENCE), 128 + signal.SIGINT)
+        for executor in self.executors.values():
+            self.assertEqual(executor.wait(PATIENCE), 128 + signal.SIGINT)
+
+    # ---- Who may join, and who may look
+
+    def test_a_second_executor_of_a_name_takes_the_place_of_the_first(self):
+        driver = self.begin()
+        first = self.executors["a"]
+        self.execute("a")
+        for rank in 0, 1:
+            self.where(rank, 1, 0)
+        self.assertEqual(first.wait(PATIENCE), 4)
+        self.end(driver)
+
+    def test_strangers_are_turned_away(self):
+        driver = self.begin()
+        stranger = self.execute("z", environment=dict(self.environment, WEFT_JOB_SECRET="77" * 32))
+        self.assertEqual(stranger.wait(PATIENCE), 1)
+        self.assertIn("secret", self.said("z"))
+        nobody = dict(self.environment)
+        del nobody["WEFT_JOB_SECRET"]
+        self.assertEqual(self.execute("y", environment=nobody).wait(PATIENCE), 2)
+        for method, path, token in (("GET", "/job.json", None), ("POST", "/evict/a", None),
+                                    ("POST", "/evict/a", "5a" * 32), ("POST", "/stop", "")):
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                self.call(method, path, token)
+            self.assertEqual(refused.exception.code, 401)
+        self.assertIn("<title>weft-driver", self.call("GET", "/"))
+        self.assertNotIn("z", json.loads(self.call("GET", "/job.json", self.token()))["nodes"])
+        self.assertIn("place node 0 on c", self.call("POST", "/evict/a", self.token()))
+        self.where(1, 1, 0)
+        self.end(driver)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,354 @@
+#include "tools/driver/host_executor.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "collectives/process_end.h"
+#include "collectives/store/client/store_client.h"
+#include "net/secret.h"
+#include "tools/driver/host_link.h"
+#include "tools/driver/orders.h"
+#include "tools/run/host_ranks.h"
+#include "tools/run/observer.h"
+#include "tools/run/rank_environment.h"
+#include "tools/run/rank_process.h"
+
+namespace weft::driver {
+namespace {
+
+// Between two looks at leases, self-tests and records, where nothing else happens.
+constexpr absl::Duration kTick = absl::Milliseconds(200);
+// Beyond a self-test's own limit.
+constexpr absl::Duration kTestSlack = absl::Seconds(5);
+// For the last report, and for the driver to place the ranks of a host that leaves elsewhere.
+constexpr absl::Duration kFlushPatience = absl::Seconds(2);
+
+class Executor {
+ public:
+  explicit Executor(ExecutorOptions options)
+      : options_(std::move(options)), host_("weft-executor", options_.run) {}
+
+  absl::StatusOr<int> Run() {
+    WEFT_RETURN_IF_ERROR(Connect());
+    WEFT_RETURN_IF_ERROR(host_.Open());
+    WEFT_ASSIGN_OR_RETURN(link_, HostLink::Join(store_.get(), options_.host, options_.period));
+    local_.host = options_.host;
+    local_.incarnation = link_->incarnation();
+    observer_ = std::make_unique<run::Observer>("", options_.run.job);
+    host_.Say(absl::StrCat("joined ", options_.run.store, " as ", options_.host, " (incarnation ",
+                           local_.incarnation, ")"));
+    Prepare(-1);
+    Report(/*urgent=*/true);
+    while (!exit_status_.has_value() || host_.alive() > 0) Turn();
+    over_ = true;
+    Report(/*urgent=*/true);
+    (void)link_->Flush(kFlushPatience);
+    host_.Finish();
+    host_.FlushOutput();
+    // Calls on a store that has ended with its driver would hold up the end for their patience.
+    _exit(*exit_status_);
+  }
+
+ private:
+  // To the store, and until there is a driver.
+  absl::Status Connect() {
+    WEFT_ASSIGN_OR_RETURN(const net::JobSecret secret, net::SecretFromEnvironment());
+    secret_hex_ = net::SecretToHex(secret);
+    if (secret == net::JobSecret{}) {
+      return absl::InvalidArgumentError(
+          "WEFT_JOB_SECRET is not set; the driver and all executors of a job need the same 64 "
+          "hexadecimal digits (openssl rand -hex 32)");
+    }
+    collectives::StoreClientOptions client;
+    client.address = options_.run.store;
+    client.secret = secret;
+    client.name = absl::StrCat("weft-executor ", options_.host, " pid ", getpid());
+    client.job = options_.run.job;
+    client.host = options_.host;
+    client.connect_timeout = options_.join_patience;
+    client.reconnect = options_.run.store_patience;
+    WEFT_ASSIGN_OR_RETURN(store_, collectives::StoreClient::Connect(client));
+    WEFT_ASSIGN_OR_RETURN(const std::string text, store_->Get(kStateKey, options_.join_patience));
+    WEFT_ASSIGN_OR_RETURN(record_, ParseDriverRecord(text));
+    run::RunOptions& run = options_.run;
+    run.ranks = record_.policy.ranks_per_node;
+    run.nodes = record_.policy.nodes;
+    run.recover = std::max(1, record_.policy.restarts_most);
+    spares_ = run.spares;
+    return absl::OkStatus();
+  }
+
+  // The variables of the ranks of `node`; -1: of spare processes, as far as they are known.
+  void Prepare(int node) {
+    run::RunOptions& run = options_.run;
+    run.node_rank = std::max(0, node);
+    // A spare host would start all ranks of a node at once.
+    run.spares = node < 0 && spares_ > 0 ? std::max(spares_, run.ranks) : spares_;
+    run.master_addr = MasterAddress();
+    variables_ = run::JobVariables(run, run.store, secret_hex_, run.master_port);
+    host_.Warm(variables_);
+  }
+
+  // Of the host that has node 0.
+  std::string MasterAddress() const {
+    const std::string& first = record_.job.nodes.front().host;
+    const auto host = record_.job.hosts.find(first);
+    return host == record_.job.hosts.end() ? options_.address : host->second.address;
+  }
+
+  void Turn() {
+    host_.Turn(clock_.Now() + kTick, link_->wake_fd());
+    for (int signal : host_.TakeSignals()) Take(signal);
+    TakeEnded();
+    TakeTest();
+    Look();
+    CheckLink();
+    if (auto record = link_->Take(); record.has_value()) record_ = *std::move(record);
+    if (!exit_status_.has_value()) {
+      for (const Order& order : OrdersFor(record_, local_)) Do(order);
+      // Nobody waits for the ranks of a host of which the driver knows that it leaves.
+      const bool is_out = record_.job.hosts.count(options_.host) == 0;
+      if (leaves_ && is_out && host_.alive() == 0) exit_status_ = leave_status_;
+    }
+    Report(std::exchange(urgent_, false));
+  }
+
+  // A signal to end: the host is to be drained, and the job goes on elsewhere.
+  void Take(int signal) {
+    if (!run::EndsJob(signal)) return host_.Signal(signal);
+    if (leaves_) {
+      host_.Say(absl::StrCat("got ", run::SignalName(signal), " again: killing all ranks"));
+      host_.End(SIGKILL, absl::ZeroDuration());
+      exit_status_ = 128 + signal;
+      return;
+    }
+    host_.Say(
+        absl::StrCat("got ", run::SignalName(signal),
+                     ": this host leaves the job; its ranks end once the driver knows, or in ",
+                     absl::FormatDuration(options_.run.grace)));
+    leaves_ = true;
+    leave_status_ = 128 + signal;
+    leave_at_ = clock_.Now() + options_.run.grace;
+    urgent_ = true;
+  }
+
+  void TakeEnded() {
+    for (run::RankProcess* rank : host_.TakeEnded()) {
+      observer_->OnEnded(rank->pid, rank->status, rank->told_to_end);
+      local_.ranks[static_cast<size_t>(rank->local_rank)].alive = false;
+      urgent_ = true;
+      if (rank->failed()) {
+        host_.Say(absl::StrCat("rank ", rank->rank, " (pid ", rank->pid, ") ", rank->Outcome()));
+      }
+    }
+  }
+
+  // What the ranks record, for the reports, once a second; and what it says that people should see.
+  void Look() {
+    if (host_.alive() == 0) return;
+    for (std::string& line : observer_->Look(clock_.Now())) {
+      host_.Say(line);
+      findings_.push_back(std::move(line));
+    }
+    if (findings_.size() > 10) findings_.erase(findings_.begin(), findings_.end() - 10);
+  }
+
+  void CheckLink() {
+    const absl::Time now = clock_.Now();
+    if (const absl::Status status = link_->status(); !status.ok() && !exit_status_.has_value()) {
+      host_.Say(absl::StrCat("ending all ranks: ", status.message()));
+      host_.End(SIGKILL, absl::ZeroDuration());
+      exit_status_ = absl::IsAborted(status) ? kReplacedStatus : 1;
+    }
+    const bool is_cut = now - link_->contact() > record_.lease;
+    if (is_cut && host_.alive() > 0 && !cut_) {
+      host_.Say(
+          absl::StrCat("the store at ", options_.run.store, " was not reached for ",
+                       absl::FormatDuration(record_.lease),
+                       " (the job's lease): ending all ranks, which others may have replaced"));
+      host_.Signal(SIGKILL);
+    }
+    cut_ = is_cut;
+    if (now < leave_at_) return;
+    leave_at_ = absl::InfiniteFuture();
+    host_.End(SIGKILL, absl::ZeroDuration());
+    exit_status_ = leave_status_;
+  }
+
+  // ---- Orders
+
+  void Do(const Order& order) {
+    switch (order.kind) {
+      case OrderKind::kKillAll:
+        host_.Signal(SIGKILL);
+        break;
+      case OrderKind::kEndAll:
+        if (!std::exchange(ends_, true)) host_.End(SIGTERM, options_.run.grace);
+        break;
+      case OrderKind::kTakeNode:
+        TakeNode(order.node);
+        break;
+      case OrderKind::kKillRank:
+        kill(-host_.ranks()[static_cast<size_t>(order.local_rank)].pid, SIGKILL);
+        break;
+      case OrderKind::kStartRank:
+        StartRank(order);
+        break;
+      case OrderKind::kTest:
+        BeginTest(order.test);
+        break;
+      case OrderKind::kExit:
+        host_.Say(order.text);
+        exit_status_ = order.exit_status;
+        break;
+    }
+  }
+
+  void TakeNode(int node) {
+    host_.Say(absl::StrCat("this host is node ", node, " of ", record_.policy.nodes));
+    Prepare(node);
+    local_.node = node;
+    local_.ranks.assign(static_cast<size_t>(options_.run.ranks), LocalRank{});
+    const absl::Status assigned = host_.Assign(node * options_.run.ranks, variables_);
+    if (!assigned.ok()) GiveUp(assigned);
+  }
+
+  void StartRank(const Order& order) {
+    run::RankProcess& rank = host_.ranks()[static_cast<size_t>(order.local_rank)];
+    rank.restarts = order.generation;
+    rank.last_end = order.last_end;
+    const absl::Status started = host_.Start(rank);
+    local_.ranks[static_cast<size_t>(order.local_rank)] = {order.generation, started.ok()};
+    if (!started.ok()) return FailedToStart(rank, started);
+    if (order.generation > 0) {
+      host_.Say(absl::StrCat("rank ", rank.rank, " starts anew, in generation ", order.generation,
+                             " (pid ", rank.pid, ")"));
+    }
+  }
+
+  // As if it had been started and had ended so, as a shell has it.
+  void FailedToStart(run::RankProcess& rank, const absl::Status& why) {
+    const int status = absl::IsPermissionDenied(why) ? 126 : absl::IsNotFound(why) ? 127 : 1;
+    rank.status = W_EXITCODE(status, 0);
+    rank.started = rank.ended = clock_.Now();
+    rank.output->Feed(run::Stream::kError, absl::StrCat(why.message(), "\n"));
+    urgent_ = true;
+  }
+
+  // This host cannot run ranks; another one may.
+  void GiveUp(const absl::Status& why) {
+    host_.Say(why.message());
+    leaves_ = true;
+    exit_status_ = 1;
+  }
+
+  // ---- Self-test
+
+  void BeginTest(int64_t number) {
+    local_.test = number;
+    if (host_.runs_aside()) return;
+    host_.Say(absl::StrCat("testing this host (at most ",
+                           absl::FormatDuration(options_.self_test.limit), ")"));
+    std::error_code error;
+    std::vector<std::string> command = {
+        std::filesystem::read_symlink("/proc/self/exe", error).string(), "--self-test",
+        "--test-limit", absl::FormatDuration(options_.self_test.limit)};
+    for (const std::string& test : options_.self_test.commands) {
+      command.push_back("--test");
+      command.push_back(test);
+    }
+    const absl::Status started = host_.StartAside(command);
+    if (!started.ok()) return EndTest(false, std::string(started.message()));
+    kill_test_at_ = clock_.Now() + options_.self_test.limit + kTestSlack;
+  }
+
+  void TakeTest() {
+    if (clock_.Now() >= kill_test_at_) host_.KillAside();
+    const std::unique_ptr<run::RankProcess> test = host_.TakeAside();
+    if (test == nullptr) return;
+    const std::vector<std::string> lines = test->output->LastLines();
+    EndTest(test->status == 0, lines.empty() ? test->Outcome() : lines.back());
+  }
+
+  void EndTest(bool passed, std::string text) {
+    kill_test_at_ = absl::InfiniteFuture();
+    host_.Say(absl::StrCat("self-test ", passed ? "passed: " : "failed: ", text));
+    tested_ = local_.test;
+    passed_ = passed;
+    test_text_ = std::move(text);
+    urgent_ = true;
+  }
+
+  // ---- Reports
+
+  void Report(bool urgent) {
+    HostReport report;
+    report.address = options_.address;
+    report.leaves = leaves_;
+    report.over = over_;
+    report.spares = host_.spares();
+    report.test = tested_;
+    report.passed = passed_;
+    report.test_text = test_text_;
+    report.findings = findings_;
+    for (const run::RankProcess& rank : host_.ranks()) {
+      const LocalRank& mine = local_.ranks[static_cast<size_t>(rank.local_rank)];
+      if (mine.generation < 0) continue;
+      RankReport line{.rank = rank.rank,
+                      .generation = mine.generation,
+                      .pid = rank.pid,
+                      .alive = mine.alive,
+                      .errors = rank.output->ErrorLines()};
+      if (!mine.alive) line.end = collectives::ToText(rank.LastEnd());
+      const auto view = observer_->view().ranks.find(rank.rank);
+      if (view != observer_->view().ranks.end()) {
+        if (!view->second.steps.empty()) line.step = view->second.steps.back().step;
+        for (const auto& [_, flow] : view->second.flows) {
+          report.bytes += static_cast<int64_t>(flow.record.bytes_done);
+        }
+      }
+      report.ranks.push_back(std::move(line));
+    }
+    link_->Tell(std::move(report), urgent);
+  }
+
+  ExecutorOptions options_;
+  SystemClock clock_;
+  std::string secret_hex_;
+  int spares_ = 0;  // processes, of a host with a node
+  std::unique_ptr<collectives::StoreClient> store_;
+  run::HostRanks host_;
+  std::unique_ptr<HostLink> link_;
+  std::unique_ptr<run::Observer> observer_;
+  run::Variables variables_;
+  DriverRecord record_;
+  LocalState local_;
+  bool leaves_ = false, ends_ = false, over_ = false, cut_ = false, urgent_ = false;
+  int leave_status_ = 0;
+  absl::Time leave_at_ = absl::InfiniteFuture(), kill_test_at_ = absl::InfiniteFuture();
+  int64_t tested_ = 0;  // the number of the last self-test that is done
+  bool passed_ = false;
+  std::string test_text_;
+  std::vector<std::string> findings_;
+  std::optional<int> exit_status_;
+};
+
+}  // namespace
+
+absl::StatusOr<int> RunExecutor(ExecutorOptions options) {
+  return Executor(std::move(options)).Run();
+}
+
+}  // namespace weft::driver

@@ -1,0 +1,223 @@
+#include "tools/driver/page.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/file_descriptor.h"
+#include "base/first_line.h"
+#include "base/status.h"
+#include "net/secret.h"
+
+namespace weft::driver {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kTokenLeast = 16;
+
+constexpr char kHtml[] = R"(<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>weft-driver</title>
+<style>
+ body { font: 14px system-ui, sans-serif; margin: 2em; max-width: 70em }
+ table { border-collapse: collapse; margin: 1em 0 } th, td { padding: .2em .8em; text-align: left }
+ th { border-bottom: 1px solid #888 } .bad { color: #b00 } pre { white-space: pre-wrap }
+</style>
+<h1>weft-driver</h1>
+<p><label>token <input id="token" type="password" size="40"></label>
+<button id="show">show</button> <button id="stop">stop the job</button> <span id="said"></span></p>
+<div id="job"></div>
+<script>
+const token = document.getElementById('token'), said = document.getElementById('said');
+token.value = sessionStorage.getItem('token') || '';
+async function call(method, path) {
+  const answer = await fetch(path, {method, headers: {Authorization: 'Bearer ' + token.value}});
+  if (!answer.ok) throw new Error(answer.status + ' ' + await answer.text());
+  sessionStorage.setItem('token', token.value);
+  return answer;
+}
+async function act(path, question) {
+  if (!confirm(question)) return;
+  try { said.textContent = await (await call('POST', path)).text(); }
+  catch (error) { said.textContent = error.message; }
+  show();
+}
+function table(heads, rows) {
+  const table = document.createElement('table');
+  const add = (cells, kind) => {
+    const line = table.insertRow();
+    for (const cell of cells) {
+      const at = document.createElement(kind);
+      at.append(cell instanceof Node ? cell : String(cell ?? ''));
+      line.append(at);
+    }
+  };
+  add(heads, 'th');
+  for (const row of rows) add(row, 'td');
+  return table;
+}
+function evict(host) {
+  const button = document.createElement('button');
+  button.textContent = 'evict';
+  button.onclick = () => act('/evict/' + encodeURIComponent(host), 'Evict ' + host + '?');
+  return button;
+}
+async function show() {
+  let job;
+  try { job = await (await call('GET', '/job.json')).json(); }
+  catch (error) { said.textContent = error.message; return; }
+  const lines = document.createElement('pre');
+  lines.textContent = job.history.map(
+      line => new Date(line.time * 1000).toISOString() + '  ' + line.text).reverse().join('\n');
+  document.getElementById('job').replaceChildren(
+    job.outcome ? 'over: ' + job.outcome.reason : job.started ? 'runs' : 'waits for hosts',
+    '; ranks started anew: ' + job.restarts,
+    table(['host', 'node', 'state', 'heard of, s ago', 'spares', 'bytes', ''],
+      job.hosts.map(h => [h.host, h.node < 0 ? 'spare' : h.node, h.state,
+        h.age === null ? '' : h.age.toFixed(1), h.spares, h.bytes,
+        h.state.startsWith('evicted') ? '' : evict(h.host)])),
+    table(['rank', 'host', 'generation', 'state', 'step', 'last end', 'errors'],
+      job.ranks.map(r => [r.rank, r.host, r.generation, r.state, r.step ?? '', r.last_end,
+        r.errors.join(' | ')])),
+    lines);
+}
+document.getElementById('show').onclick = show;
+document.getElementById('stop').onclick = () => act('/stop', 'Stop the job?');
+if (token.value) show();
+setInterval(() => { if (token.value) show(); }, 2000);
+</script></html>
+)";
+
+std::string StateOf(const HostState& host) {
+  if (host.evicted) return absl::StrCat("evicted: ", host.reason);
+  if (host.test != 0) return "tests itself";
+  return host.node < 0 ? "spare" : "runs";
+}
+
+const RankReport* FindRank(const HostReport& report, int rank) {
+  for (const RankReport& line : report.ranks) {
+    if (line.rank == rank) return &line;
+  }
+  return nullptr;
+}
+
+observe::HttpResponse Said(const absl::StatusOr<std::vector<Action>>& decided,
+                           std::vector<Action>& said) {
+  if (absl::IsNotFound(decided.status())) {
+    return {404, "text/plain; charset=utf-8", absl::StrCat(decided.status().message(), "\n")};
+  }
+  if (!decided.ok()) {
+    return {500, "text/plain; charset=utf-8", absl::StrCat(decided.status().message(), "\n")};
+  }
+  std::string text = decided->empty() ? "nothing to do\n" : "";
+  for (const Action& action : *decided) absl::StrAppend(&text, ToText(action), "\n");
+  said.insert(said.end(), decided->begin(), decided->end());
+  return {200, "text/plain; charset=utf-8", text};
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> PageToken(const std::string& file) {
+  if (!std::filesystem::exists(file)) {
+    const net::JobSecret drawn = net::NewJobSecret();
+    const FileDescriptor made(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    const std::string line = absl::StrCat(net::SecretToHex(drawn), "\n");
+    if (!made || write(made.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+      return ErrnoStatus(errno, absl::StrCat("write the page's token to ", file));
+    }
+  }
+  const std::string token = FirstLine(file);
+  if (token.size() >= kTokenLeast) return token;
+  return absl::InvalidArgumentError(absl::StrCat("the token in ", file, " has ", token.size(),
+                                                 " characters; ", kTokenLeast, " are the least"));
+}
+
+observe::HttpServerOptions PageServer(const observe::HttpAddress& address, std::string token) {
+  observe::HttpServerOptions options;
+  options.address = address;
+  options.token = std::move(token);
+  options.open_paths = {"/"};
+  options.takes_posts = true;
+  return options;
+}
+
+std::string JobJson(const Driver& driver, absl::Time now) {
+  const JobState& job = driver.job();
+  Json json = {{"incarnation", driver.record().incarnation},
+               {"started", job.started},
+               {"restarts", job.restarts},
+               {"outcome", Json()}};
+  if (job.outcome.has_value()) {
+    json["outcome"] = {{"exit_status", job.outcome->exit_status}, {"reason", job.outcome->reason}};
+  }
+  json["nodes"] = Json::array();
+  for (const NodeState& node : job.nodes) json["nodes"].push_back(node.host);
+  json["hosts"] = Json::array();
+  for (const auto& [name, host] : job.hosts) {
+    const auto heard = driver.heard().find(name);
+    const bool is_heard = heard != driver.heard().end();
+    const HostReport report = is_heard ? heard->second.report : HostReport{};
+    json["hosts"].push_back(
+        {{"host", name},
+         {"node", host.node},
+         {"state", StateOf(host)},
+         {"address", host.address},
+         {"age", is_heard ? Json(absl::ToDoubleSeconds(now - heard->second.at)) : Json()},
+         {"pid", report.pid},
+         {"spares", report.spares},
+         {"bytes", report.bytes},
+         {"findings", report.findings}});
+  }
+  json["ranks"] = Json::array();
+  for (size_t rank = 0; rank < job.ranks.size(); ++rank) {
+    const RankState& state = job.ranks[rank];
+    const std::string& host =
+        job.nodes[rank / static_cast<size_t>(driver.record().policy.ranks_per_node)].host;
+    const auto heard = driver.heard().find(host);
+    const RankReport* line = heard == driver.heard().end()
+                                 ? nullptr
+                                 : FindRank(heard->second.report, static_cast<int>(rank));
+    json["ranks"].push_back(
+        {{"rank", rank},
+         {"host", host},
+         {"generation", state.generation},
+         {"state", state.done   ? "done"
+                   : state.runs ? "runs"
+                                : "waits"},
+         {"pid", line == nullptr ? Json() : Json(line->pid)},
+         {"step", line == nullptr || line->step < 0 ? Json() : Json(line->step)},
+         {"last_end", state.last_end},
+         {"errors", line == nullptr ? Json::array() : Json(line->errors)}});
+  }
+  json["history"] = Json::array();
+  for (const HistoryLine& line : driver.record().history) {
+    json["history"].push_back(
+        {{"time", static_cast<double>(absl::ToUnixMicros(line.time)) * 1e-6}, {"text", line.text}});
+  }
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+observe::HttpResponse Answer(Driver& driver, const observe::HttpRequest& request, absl::Time now,
+                             std::vector<Action>& said) {
+  absl::string_view path = request.path;
+  if (request.method == "GET" && path == "/") return {200, "text/html; charset=utf-8", kHtml};
+  if (request.method == "GET" && path == "/job.json") {
+    return {200, "application/json", JobJson(driver, now)};
+  }
+  if (request.method == "POST" && path == "/stop") {
+    return Said(driver.Stop(1, "stopped by hand", now), said);
+  }
+  if (request.method == "POST" && absl::ConsumePrefix(&path, "/evict/")) {
+    return Said(driver.Evict(std::string(path), "by hand", now), said);
+  }
+  return {404, "text/plain; charset=utf-8",
+          "there are /, /job.json, and POST /evict/HOST, /stop\n"};
+}
+
+}  // namespace weft::driver

@@ -1,0 +1,320 @@
+#include "tools/driver/records.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace weft::driver {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kNameMost = 200;
+constexpr int kNodesMost = 65536;
+constexpr int kRanksPerNodeMost = 4096;
+
+// Reads members of one object. The first that is missing, or of another type, is the error.
+class Reader {
+ public:
+  Reader(const Json& object, const char* what) : object_(object), what_(what) {
+    if (!object.is_object()) Fail("is no object");
+  }
+
+  template <typename Value>
+  void Take(const char* name, Value& value) {
+    const Json* member = Find(name);
+    if (member == nullptr) return;
+    if constexpr (std::is_same_v<Value, bool>) {
+      if (!member->is_boolean()) return Fail(absl::StrCat("has a '", name, "' that is no boolean"));
+      value = member->get<bool>();
+    } else if constexpr (std::is_integral_v<Value>) {
+      if (!member->is_number_integer()) {
+        return Fail(absl::StrCat("has a '", name, "' that is no number"));
+      }
+      value = static_cast<Value>(member->get<int64_t>());
+    } else if constexpr (std::is_same_v<Value, std::string>) {
+      if (!member->is_string()) return Fail(absl::StrCat("has a '", name, "' that is no text"));
+      value = member->get<std::string>();
+    } else {
+      if (!member->is_array()) return Fail(absl::StrCat("has a '", name, "' that is no list"));
+      for (const Json& line : *member) {
+        if (!line.is_string()) return Fail(absl::StrCat("has a '", name, "' that lists no texts"));
+        value.push_back(line.get<std::string>());
+      }
+    }
+  }
+  void TakeTime(const char* name, absl::Time& time) {
+    int64_t micros = 0;
+    Take(name, micros);
+    time = absl::FromUnixMicros(micros);
+  }
+  void TakeDuration(const char* name, absl::Duration& duration) {
+    int64_t micros = 0;
+    Take(name, micros);
+    duration = absl::Microseconds(micros);
+  }
+  // An array or object, for the caller; an empty one where there is none.
+  const Json& Part(const char* name) {
+    static const Json kNone = Json::array();
+    const Json* member = Find(name);
+    if (member == nullptr) return kNone;
+    if (member->is_array() || member->is_object()) return *member;
+    Fail(absl::StrCat("has a '", name, "' that is no list or object"));
+    return kNone;
+  }
+  void Expect(bool holds, absl::string_view problem) {
+    if (!holds) Fail(problem);
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const Json* Find(const char* name) {
+    if (!status_.ok()) return nullptr;
+    const auto found = object_.find(name);
+    if (found != object_.end()) return &*found;
+    Fail(absl::StrCat("has no '", name, "'"));
+    return nullptr;
+  }
+  void Fail(absl::string_view problem) {
+    if (status_.ok()) status_ = absl::DataLossError(absl::StrCat(what_, " ", problem));
+  }
+
+  const Json& object_;
+  const char* what_;
+  absl::Status status_;
+};
+
+absl::StatusOr<Json> ParseJson(absl::string_view text, const char* what) {
+  Json json = Json::parse(text.begin(), text.end(), nullptr, false);
+  if (json.is_discarded()) {
+    return absl::DataLossError(absl::StrCat(what, " is no JSON: '", text.substr(0, 80), "'"));
+  }
+  return json;
+}
+
+// Texts of programs may be no UTF-8.
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json ToJson(const JobState& job) {
+  Json hosts = Json::object();
+  for (const auto& [name, host] : job.hosts) {
+    hosts[name] = {
+        {"incarnation", host.incarnation}, {"address", host.address}, {"node", host.node},
+        {"evicted", host.evicted},         {"reason", host.reason},   {"test", host.test},
+        {"own_signals", host.own_signals}};
+  }
+  Json nodes = Json::array();
+  for (const NodeState& node : job.nodes) {
+    nodes.push_back({{"host", node.host}, {"vacant_since", absl::ToUnixMicros(node.vacant_since)}});
+  }
+  Json ranks = Json::array();
+  for (const RankState& rank : job.ranks) {
+    ranks.push_back({{"generation", rank.generation},
+                     {"runs", rank.runs},
+                     {"done", rank.done},
+                     {"last_end", rank.last_end},
+                     {"last_step", rank.last_step}});
+  }
+  Json json = {{"decisions", job.decisions},
+               {"started", job.started},
+               {"restarts", job.restarts},
+               {"tests", job.tests},
+               {"hosts", hosts},
+               {"nodes", nodes},
+               {"ranks", ranks}};
+  if (job.outcome.has_value()) {
+    json["outcome"] = {{"exit_status", job.outcome->exit_status}, {"reason", job.outcome->reason}};
+  }
+  return json;
+}
+
+absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
+  Reader reader(json, "the job's state");
+  reader.Take("decisions", job.decisions);
+  reader.Take("started", job.started);
+  reader.Take("restarts", job.restarts);
+  reader.Take("tests", job.tests);
+  for (const auto& [name, object] : reader.Part("hosts").items()) {
+    HostState host;
+    Reader members(object, "a host's state");
+    members.Take("incarnation", host.incarnation);
+    members.Take("address", host.address);
+    members.Take("node", host.node);
+    members.Take("evicted", host.evicted);
+    members.Take("reason", host.reason);
+    members.Take("test", host.test);
+    members.Take("own_signals", host.own_signals);
+    members.Expect(host.node < policy.nodes, "has a node that the job does not have");
+    WEFT_RETURN_IF_ERROR(members.status());
+    job.hosts.emplace(name, std::move(host));
+  }
+  for (const Json& object : reader.Part("nodes")) {
+    NodeState node;
+    Reader members(object, "a node's state");
+    members.Take("host", node.host);
+    members.TakeTime("vacant_since", node.vacant_since);
+    members.Expect(node.host.empty() || job.hosts.count(node.host) > 0,
+                   "has a host that the job does not have");
+    WEFT_RETURN_IF_ERROR(members.status());
+    job.nodes.push_back(std::move(node));
+  }
+  for (const Json& object : reader.Part("ranks")) {
+    RankState rank;
+    Reader members(object, "a rank's state");
+    members.Take("generation", rank.generation);
+    members.Take("runs", rank.runs);
+    members.Take("done", rank.done);
+    members.Take("last_end", rank.last_end);
+    members.Take("last_step", rank.last_step);
+    WEFT_RETURN_IF_ERROR(members.status());
+    job.ranks.push_back(std::move(rank));
+  }
+  const auto nodes = static_cast<size_t>(policy.nodes);
+  reader.Expect(job.nodes.size() == nodes, "has another number of nodes than its policy");
+  reader.Expect(job.ranks.size() == nodes * static_cast<size_t>(policy.ranks_per_node),
+                "has another number of ranks than its policy");
+  if (reader.status().ok() && json.contains("outcome")) {
+    Outcome outcome;
+    Reader members(reader.Part("outcome"), "the job's outcome");
+    members.Take("exit_status", outcome.exit_status);
+    members.Take("reason", outcome.reason);
+    WEFT_RETURN_IF_ERROR(members.status());
+    job.outcome = std::move(outcome);
+  }
+  return reader.status();
+}
+
+}  // namespace
+
+std::string ReportKey(absl::string_view host) { return absl::StrCat("driver/host/", host); }
+
+absl::Status CheckHostName(absl::string_view name) {
+  const bool is_right = !name.empty() && name.size() <= kNameMost &&
+                        std::all_of(name.begin(), name.end(), [](char c) {
+                          return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' ||
+                                 c == '_' || c == '-';
+                        });
+  if (is_right) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("'", name.substr(0, kNameMost),
+                                                 "' is no host's name: 1 to ", kNameMost,
+                                                 " letters, digits, '.', '_' and '-' are"));
+}
+
+std::string ToJson(const DriverRecord& record) {
+  Json history = Json::array();
+  for (const HistoryLine& line : record.history) {
+    history.push_back({{"time", absl::ToUnixMicros(line.time)}, {"text", line.text}});
+  }
+  const Policy& policy = record.policy;
+  return Dump({{"incarnation", record.incarnation},
+               {"policy",
+                {{"nodes", policy.nodes},
+                 {"ranks_per_node", policy.ranks_per_node},
+                 {"restarts_most", policy.restarts_most},
+                 {"self_tests", policy.self_tests},
+                 {"vacancy_most", absl::ToInt64Microseconds(policy.vacancy_most)}}},
+               {"lease", absl::ToInt64Microseconds(record.lease)},
+               {"job", ToJson(record.job)},
+               {"history", history}});
+}
+
+absl::StatusOr<DriverRecord> ParseDriverRecord(absl::string_view text) {
+  WEFT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, "the driver's record"));
+  DriverRecord record;
+  Reader reader(json, "the driver's record");
+  reader.Take("incarnation", record.incarnation);
+  reader.TakeDuration("lease", record.lease);
+  Policy& policy = record.policy;
+  Reader members(reader.Part("policy"), "the driver's policy");
+  WEFT_RETURN_IF_ERROR(reader.status());
+  members.Take("nodes", policy.nodes);
+  members.Take("ranks_per_node", policy.ranks_per_node);
+  members.Take("restarts_most", policy.restarts_most);
+  members.Take("self_tests", policy.self_tests);
+  members.TakeDuration("vacancy_most", policy.vacancy_most);
+  members.Expect(policy.nodes >= 1 && policy.nodes <= kNodesMost, "has no number of nodes");
+  members.Expect(policy.ranks_per_node >= 1 && policy.ranks_per_node <= kRanksPerNodeMost,
+                 "has no number of ranks a node");
+  WEFT_RETURN_IF_ERROR(members.status());
+  const Json& job = reader.Part("job");
+  const Json& history = reader.Part("history");
+  WEFT_RETURN_IF_ERROR(reader.status());
+  WEFT_RETURN_IF_ERROR(Parse(job, policy, record.job));
+  for (const Json& object : history) {
+    HistoryLine line;
+    Reader of_line(object, "a line of the driver's history");
+    of_line.TakeTime("time", line.time);
+    of_line.Take("text", line.text);
+    WEFT_RETURN_IF_ERROR(of_line.status());
+    record.history.push_back(std::move(line));
+  }
+  return record;
+}
+
+std::string ToJson(const HostReport& report) {
+  Json ranks = Json::array();
+  for (const RankReport& rank : report.ranks) {
+    ranks.push_back({{"rank", rank.rank},
+                     {"generation", rank.generation},
+                     {"pid", rank.pid},
+                     {"alive", rank.alive},
+                     {"end", rank.end},
+                     {"step", rank.step},
+                     {"errors", rank.errors}});
+  }
+  return Dump({{"incarnation", report.incarnation},
+               {"beat", report.beat},
+               {"address", report.address},
+               {"pid", report.pid},
+               {"leaves", report.leaves},
+               {"over", report.over},
+               {"spares", report.spares},
+               {"bytes", report.bytes},
+               {"ranks", ranks},
+               {"test", report.test},
+               {"passed", report.passed},
+               {"test_text", report.test_text},
+               {"findings", report.findings}});
+}
+
+absl::StatusOr<HostReport> ParseHostReport(absl::string_view text) {
+  WEFT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, "a host's report"));
+  HostReport report;
+  Reader reader(json, "a host's report");
+  reader.Take("incarnation", report.incarnation);
+  reader.Take("beat", report.beat);
+  reader.Take("address", report.address);
+  reader.Take("pid", report.pid);
+  reader.Take("leaves", report.leaves);
+  reader.Take("over", report.over);
+  reader.Take("spares", report.spares);
+  reader.Take("bytes", report.bytes);
+  reader.Take("test", report.test);
+  reader.Take("passed", report.passed);
+  reader.Take("test_text", report.test_text);
+  reader.Take("findings", report.findings);
+  for (const Json& object : reader.Part("ranks")) {
+    RankReport rank;
+    Reader members(object, "a rank's report");
+    members.Take("rank", rank.rank);
+    members.Take("generation", rank.generation);
+    members.Take("pid", rank.pid);
+    members.Take("alive", rank.alive);
+    members.Take("end", rank.end);
+    members.Take("step", rank.step);
+    members.Take("errors", rank.errors);
+    WEFT_RETURN_IF_ERROR(members.status());
+    report.ranks.push_back(std::move(rank));
+  }
+  WEFT_RETURN_IF_ERROR(reader.status());
+  return report;
+}
+
+}  // namespace weft::driver

@@ -1,0 +1,288 @@
+// weft-driver: one a job. Decides what runs where, and keeps that in the job's store, which it
+// serves itself or is given.
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/command.h"
+#include "base/file_descriptor.h"
+#include "base/log.h"
+#include "base/open_files.h"
+#include "base/settings.h"
+#include "base/status.h"
+#include "collectives/store/client/store_addresses.h"
+#include "collectives/store/client/store_client.h"
+#include "collectives/store/server/store_server.h"
+#include "net/secret.h"
+#include "tools/command_line.h"
+#include "tools/driver/driver.h"
+#include "tools/driver/page.h"
+#include "tools/observe/http.h"
+#include "tools/run/rank_process.h"
+
+namespace weft::driver {
+namespace {
+
+// How long the driver waits for executors to learn that the job is over.
+constexpr absl::Duration kPartingMost = absl::Seconds(10);
+constexpr absl::Duration kHookMost = absl::Seconds(30);
+
+struct Options {
+  DriverOptions driver;
+  std::string job = "weft";
+  std::string listen = "127.0.0.1:29501";
+  std::string store;      // that somebody else serves; empty: this process
+  std::string state_dir;  // of the store that this process serves
+  absl::Duration store_patience = absl::Minutes(2);
+  absl::Duration period = absl::Milliseconds(250);
+  std::optional<observe::HttpAddress> page;
+  std::string token_file;
+  std::string on_evict;
+};
+
+void Say(absl::string_view text) {
+  std::fprintf(stderr, "weft-driver: %s\n", std::string(text).c_str());
+}
+
+class Program {
+ public:
+  explicit Program(const Options& options) : options_(options) {}
+
+  absl::StatusOr<int> Run() {
+    TakeSignals();
+    WEFT_RETURN_IF_ERROR(OpenStore());
+    WEFT_ASSIGN_OR_RETURN(driver_, Driver::Open(store_.get(), options_.driver, Now()));
+    Say(absl::StrCat("serving job '", options_.job, "' at ", address_, ", incarnation ",
+                     driver_->record().incarnation));
+    WEFT_RETURN_IF_ERROR(OpenPage());
+    // What was asked for when this driver, or the one before it, died.
+    for (const auto& [name, host] : driver_->job().hosts) {
+      if (host.evicted) RunHook(name, host.reason);
+    }
+    absl::Time over_at = absl::InfiniteFuture();
+    while (true) {
+      WEFT_ASSIGN_OR_RETURN(const std::vector<Action> done, driver_->Turn(Now()));
+      Tell(done);
+      ServePage();
+      if (driver_->job().outcome.has_value()) {
+        over_at = std::min(over_at, Now() + kPartingMost);
+        if (driver_->all_know(Now()) || Now() >= over_at) break;
+      }
+      switch (TakeSignal()) {
+        case SIGINT: {
+          WEFT_ASSIGN_OR_RETURN(const std::vector<Action> stopped,
+                                driver_->Stop(128 + SIGINT, "interrupted", Now()));
+          Tell(stopped);
+          break;
+        }
+        case SIGTERM:
+        case SIGHUP:
+          Say("ends without ending the job: started again, it goes on");
+          return 128 + SIGTERM;
+        default:
+          break;
+      }
+      Wait();
+    }
+    return driver_->job().outcome->exit_status;
+  }
+
+ private:
+  // As people and other hosts count it when this driver began, and steady from there.
+  absl::Time Now() const { return clock_.Now() + ahead_; }
+
+  void TakeSignals() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+    sigprocmask(SIG_BLOCK, &set, nullptr);
+    signals_ = FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  // 0: none has come.
+  int TakeSignal() {
+    signalfd_siginfo info{};
+    if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return 0;
+    return static_cast<int>(info.ssi_signo);
+  }
+
+  absl::Status OpenStore() {
+    WEFT_ASSIGN_OR_RETURN(const net::JobSecret secret, net::SecretFromEnvironment());
+    if (secret == net::JobSecret{}) {
+      return absl::InvalidArgumentError(
+          "WEFT_JOB_SECRET is not set; the driver and all executors of a job need the same 64 "
+          "hexadecimal digits (openssl rand -hex 32)");
+    }
+    address_ = options_.store;
+    if (address_.empty()) {
+      collectives::StoreServerOptions server;
+      server.listen = options_.listen;
+      server.state_dir = options_.state_dir;
+      server.core.secret = secret;
+      server.core.description = absl::StrCat("weft-driver pid ", getpid());
+      WEFT_ASSIGN_OR_RETURN(server_, collectives::StoreServer::Start(server));
+      address_ = server_->address();
+    }
+    collectives::StoreClientOptions client;
+    client.address = address_;
+    client.secret = secret;
+    client.name = absl::StrCat("weft-driver pid ", getpid());
+    client.job = options_.job;
+    client.reconnect = options_.store_patience;
+    WEFT_ASSIGN_OR_RETURN(store_, collectives::StoreClient::Connect(client));
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenPage() {
+    if (!options_.page.has_value()) return absl::OkStatus();
+    WEFT_ASSIGN_OR_RETURN(std::string token, PageToken(options_.token_file));
+    WEFT_ASSIGN_OR_RETURN(observe::HttpServer page, observe::HttpServer::Listen(PageServer(
+                                                        *options_.page, std::move(token))));
+    page_ = std::make_unique<observe::HttpServer>(std::move(page));
+    Say(absl::StrCat("page at http://", options_.page->host, ":", page_->port(), "/, its token in ",
+                     options_.token_file));
+    return absl::OkStatus();
+  }
+
+  void ServePage() {
+    if (page_ == nullptr) return;
+    std::vector<Action> done;
+    page_->Turn(
+        [&](const observe::HttpRequest& request) { return Answer(*driver_, request, Now(), done); },
+        absl::ZeroDuration());
+    Tell(done);
+  }
+
+  // Until an executor rings, or for one period.
+  void Wait() {
+    const auto rung = store_->Watch(kBellKey, bell_, options_.period);
+    if (rung.ok()) bell_ = rung->version;
+  }
+
+  void Tell(const std::vector<Action>& done) {
+    for (const Action& action : done) {
+      Say(ToText(action));
+      if (action.kind == ActionKind::kEvict) RunHook(action.host, action.text);
+    }
+  }
+
+  // What a site does with an evicted host, as draining it. Done again after a driver's death.
+  void RunHook(const std::string& host, const std::string& why) {
+    if (options_.on_evict.empty()) return;
+    setenv("WEFT_EVICTED_HOST", host.c_str(), 1);
+    setenv("WEFT_EVICTED_REASON", why.c_str(), 1);
+    const auto said = RunCommand({"/bin/sh", "-c", options_.on_evict}, kHookMost);
+    if (said.ok() && said->status == 0) return;
+    Say(absl::StrCat("--on-evict for ", host, ": ",
+                     said.ok() ? absl::StrCat("status ", said->status, ": ", said->text)
+                               : std::string(said.status().message())));
+  }
+
+  const Options& options_;
+  const SystemClock clock_;
+  const absl::Duration ahead_ = absl::Now() - clock_.Now();
+  FileDescriptor signals_;
+  std::string address_;
+  std::unique_ptr<collectives::StoreServer> server_;
+  std::unique_ptr<collectives::StoreClient> store_;
+  std::unique_ptr<Driver> driver_;
+  std::unique_ptr<observe::HttpServer> page_;
+  int64_t bell_ = 0;
+};
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "Drives a job: NODES hosts join with weft-executor, each runs RANKS ranks; further hosts are "
+      "spares.\nA rank that dies is started anew in its place; a host that is lost, drained or bad "
+      "is replaced by a\nspare (docs/recovery.md). Serves the job's store, or uses --store. Killed "
+      "and started again with the\nsame --state-dir or --store, it goes on where it was: SIGTERM "
+      "ends the driver alone, SIGINT the job.\nWEFT_JOB_SECRET: 64 hexadecimal digits, the same "
+      "for all (openssl rand -hex 32).\n"
+      "Exit status: the job's: 0, that of the rank that failed for good (128 + signal), 1 for want "
+      "of hosts.\n"
+      "Example: weft-driver --nodes 2 --ranks 8 --recover 20 --listen :29501 --state-dir state",
+      "weft-driver");
+  Options options;
+  Policy& policy = options.driver.policy;
+  policy.restarts_most = 100;
+  std::string lease = "5s", vacancy = "5m", patience = "2m", page;
+  app.add_option("--nodes", policy.nodes, "hosts that have ranks")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_option("-n,--ranks", policy.ranks_per_node, "ranks on each of them")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--recover", policy.restarts_most,
+                 "so many times in all a rank that died is started anew")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--job", options.job, "the job's name (WEFT_JOB_ID)")->capture_default_str();
+  app.add_option("--listen", options.listen, "host:port of the store; \":29501\": every address")
+      ->capture_default_str();
+  app.add_option("--state-dir", options.state_dir,
+                 "folder for the store's journal, without which a driver's death is the job's");
+  app.add_option("--store", options.store,
+                 "host:port of a store that runs already (weft-store), instead of serving one");
+  app.add_option("--store-patience", patience, "how long that store may take to come back")
+      ->capture_default_str();
+  app.add_option("--lease", lease,
+                 "an executor that has not reached the store for so long ends its ranks; after a "
+                 "quarter more its host counts as lost")
+      ->capture_default_str();
+  app.add_option("--vacancy", vacancy,
+                 "how long a node may be without a host, at the start, too, until the job stops")
+      ->capture_default_str();
+  app.add_option("--page", page,
+                 "where the page with the job's state is served, and hosts are evicted by hand: "
+                 "127.0.0.1:9402 (default: nowhere)");
+  app.add_option("--token-file", options.token_file,
+                 "file whose first line is the page's token; made where it is not there (default: "
+                 "page-token in --state-dir)");
+  app.add_option("--on-evict", options.on_evict,
+                 "a shell's command for each host that is evicted, with WEFT_EVICTED_HOST and "
+                 "WEFT_EVICTED_REASON; may run twice for one");
+  const int status_of_usage = ReadCommandLine(app, argc, argv, [&]() -> absl::Status {
+    WEFT_RETURN_IF_ERROR(TakeDuration("--lease", lease, options.driver.lease));
+    WEFT_RETURN_IF_ERROR(TakeDuration("--vacancy", vacancy, policy.vacancy_most));
+    WEFT_RETURN_IF_ERROR(TakeDuration("--store-patience", patience, options.store_patience));
+    if (options.driver.lease < absl::Seconds(1)) {
+      return absl::InvalidArgumentError(absl::StrCat("--lease ", lease, " is below 1s"));
+    }
+    if (!options.store.empty()) {
+      WEFT_RETURN_IF_ERROR(collectives::CheckStoreAddress(options.store));
+    }
+    if (page.empty()) return absl::OkStatus();
+    WEFT_ASSIGN_OR_RETURN(options.page, observe::ParseHttpAddress(page));
+    if (options.token_file.empty() && !options.state_dir.empty()) {
+      options.token_file = options.state_dir + "/page-token";
+    }
+    if (options.token_file.empty()) {
+      return absl::InvalidArgumentError("--page needs --token-file, or a --state-dir for one");
+    }
+    return absl::OkStatus();
+  });
+  if (status_of_usage != kGoOn) return status_of_usage;
+  RaiseOpenFilesLimit();
+  signal(SIGXFSZ, SIG_IGN);  // a journal at the limit of file sizes is one on a full disk
+  InitLog("weft-driver", EnvironmentLogLevel(LogLevel::kWarn));
+  const absl::StatusOr<int> exit_status = Program(options).Run();
+  if (exit_status.ok()) return *exit_status;
+  Say(exit_status.status().message());
+  return absl::IsInvalidArgument(exit_status.status()) ? kWrongUsage : 1;
+}
+
+}  // namespace
+}  // namespace weft::driver
+
+int main(int argc, char** argv) { return weft::driver::Main(argc, argv); }

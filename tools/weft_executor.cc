@@ -1,0 +1,142 @@
+// weft-executor: one a host. Runs the ranks that weft-driver places there.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/open_files.h"
+#include "base/settings.h"
+#include "base/status.h"
+#include "collectives/store/client/store_addresses.h"
+#include "tools/command_line.h"
+#include "tools/driver/host_executor.h"
+#include "tools/driver/records.h"
+#include "tools/driver/self_test.h"
+
+namespace weft {
+namespace {
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "weft-executor: %s\n", std::string(status.message()).c_str());
+  return absl::IsInvalidArgument(status) ? kWrongUsage : 1;
+}
+
+int SelfTest(const driver::SelfTestOptions& options) {
+  const driver::SelfTestResult result = driver::RunSelfTest(options);
+  std::printf("%s\n", result.text.c_str());
+  return result.passed ? 0 : 1;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "Usage: weft-executor --driver HOST:PORT [OPTIONS] [--] PROGRAM [ARGUMENTS...]\n"
+      "Joins the job of the weft-driver at HOST:PORT as one of its hosts, and runs PROGRAM as the "
+      "ranks\nthat the driver places here; a host that is not needed yet is a spare. All need the "
+      "same\nWEFT_JOB_SECRET (openssl rand -hex 32). SIGTERM drains the host: its ranks go on "
+      "elsewhere.\n"
+      "Exit status: the job's; 3: the host is evicted; 4: another executor has joined in its "
+      "name;\n"
+      "128 + the signal that drained it; 1: no driver, or its store is gone.\n"
+      "Example: weft-executor --driver node0:29501 -- weft-train demo.toml --run-dir runs/demo",
+      "weft-executor");
+  driver::ExecutorOptions options;
+  options.host = HostName();
+  run::RunOptions& run = options.run;
+  run.job = "weft";
+  run.master_port = 29500;
+  std::string grace = "5s", patience = "2m", period = "250ms", limit = "20s", output = "all";
+  std::string join = "5m";
+  bool no_prefix = false, self_test = false;
+  app.add_option("--driver", run.store, "where the driver, or the job's weft-store, listens");
+  app.add_option("--host", options.host, "this host's name in the job, which no other has")
+      ->capture_default_str();
+  app.add_option("--address", options.address,
+                 "where other hosts reach this one (MASTER_ADDR) (default: --host)");
+  app.add_option("--job", run.job, "the job's name (WEFT_JOB_ID), as the driver has it")
+      ->capture_default_str();
+  app.add_option("--spares", run.spares,
+                 "spare processes of the program, for programs that wait for a place (weft-train; "
+                 "docs/recovery.md); a spare host keeps as many as it would have ranks")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+  app.add_option("--master-port", run.master_port, "MASTER_PORT of the ranks")
+      ->check(CLI::Range(1, 65535))
+      ->capture_default_str();
+  app.add_option("--log-dir", run.log_dir, "folder for rank-K.log: all that rank K writes");
+  app.add_option("--output", output, "whose output is shown: all; none")
+      ->check(CLI::IsMember({"all", "none"}))
+      ->capture_default_str();
+  app.add_flag("--no-prefix", no_prefix, "show lines without their \"[rank K] \"");
+  app.add_option("--grace", grace,
+                 "from SIGTERM to SIGKILL of ranks at the job's end; how long a host that is "
+                 "drained waits for the driver")
+      ->capture_default_str();
+  app.add_option("--store-patience", patience,
+                 "how long a driver that is gone may take to come back")
+      ->capture_default_str();
+  app.add_option("--join-patience", join, "how long the driver may take to be there at first")
+      ->capture_default_str();
+  app.add_option("--period", period, "between two heartbeats")->capture_default_str();
+  app.add_option("--set", run.settings, "name=value, a setting for all ranks; may be repeated")
+      ->allow_extra_args(false)
+      ->take_all();
+  app.add_flag("--self-test", self_test, "test this host as the driver would have it, and exit");
+  app.add_option("--test", options.self_test.commands,
+                 "a shell's command that the self-test runs, in place of weft-doctor and weft-bw; "
+                 "may be repeated")
+      ->allow_extra_args(false)
+      ->take_all();
+  app.add_option("--test-limit", limit, "of the self-test's time")->capture_default_str();
+  const int status_of_usage = ReadLauncherLine(app, argc, argv, run.command);
+  if (status_of_usage != kGoOn) return status_of_usage;
+  const absl::Status status = [&]() -> absl::Status {
+    WEFT_RETURN_IF_ERROR(TakeDuration("--test-limit", limit, options.self_test.limit));
+    if (self_test) return absl::OkStatus();
+    WEFT_RETURN_IF_ERROR(TakeDuration("--grace", grace, run.grace));
+    WEFT_RETURN_IF_ERROR(TakeDuration("--store-patience", patience, run.store_patience));
+    WEFT_RETURN_IF_ERROR(TakeDuration("--join-patience", join, options.join_patience));
+    WEFT_RETURN_IF_ERROR(TakeDuration("--period", period, options.period));
+    if (run.store.empty()) return absl::InvalidArgumentError("--driver HOST:PORT is missing");
+    WEFT_RETURN_IF_ERROR(collectives::CheckStoreAddress(run.store));
+    WEFT_RETURN_IF_ERROR(driver::CheckHostName(options.host));
+    Settings settings{LibrarySettings()};
+    for (const std::string& pair : run.settings) {
+      WEFT_RETURN_IF_ERROR(settings.SetPair(pair, "--set"));
+    }
+    if (run.command.empty()) {
+      return absl::InvalidArgumentError("which program? See weft-executor --help");
+    }
+    return absl::OkStatus();
+  }();
+  if (!status.ok()) {
+    (void)Fail(status);
+    return kWrongUsage;
+  }
+  InitLog("weft-executor", EnvironmentLogLevel(LogLevel::kWarn));
+  if (self_test) return SelfTest(options.self_test);
+  if (options.address.empty()) options.address = options.host;
+  run.output = output == "all" ? run::OutputMode::kAll : run::OutputMode::kNone;
+  run.prefix = !no_prefix;
+  run.rank_open_files = OpenFilesLimit();
+  RaiseOpenFilesLimit();
+  const absl::StatusOr<int> exit_status = driver::RunExecutor(std::move(options));
+  return exit_status.ok() ? *exit_status : Fail(exit_status.status());
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) { return weft::Main(argc, argv); }
