@@ -1,6 +1,6 @@
 // The ranks of a job on this host as processes: starts them, each below a keeper (process.h),
 // passes on what they write, notices how they end, and leaves nothing of them behind. What to do
-// about an end is its owner's business, as weft-run's (launcher.h).
+// about an end is its owner's business: weft-run (launcher.h) or weft-executor.
 //
 // Spare processes: with `spares`, so many processes of the program are kept that have loaded all
 // that it needs and wait for a rank's place (collectives/rendezvous/warm_process.h), so that a rank
