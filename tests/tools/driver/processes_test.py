@@ -94,7 +94,14 @@ class DriverTest(unittest.TestCase):
                 self.until_said("driver", f"place node {node} on {host}")
         for rank in range(4):
             self.where(rank, 0, rank // 2)
+        until(lambda: "c" in self.hosts(), PATIENCE)
         return driver
+
+    def hosts(self) -> list[str]:
+        return [host["host"] for host in self.state()["hosts"]]
+
+    def state(self):
+        return json.loads(self.call("GET", "/job.json", self.token()))
 
     def where(self, rank: int, generation: int, node: int) -> int:
         """Waits until that rank runs so; its process."""
@@ -139,7 +146,7 @@ class DriverTest(unittest.TestCase):
             self.assertEqual(executor.wait(PATIENCE), 0)
 
     def test_a_host_that_is_lost_is_replaced_by_the_spare(self):
-        driver = self.begin(lease="3s")
+        driver = self.begin(lease="6s")
         ranks = [self.where(rank, 0, 0) for rank in (0, 1)]
         self.executors["a"].kill()
         for rank in 0, 1:
@@ -160,22 +167,22 @@ class DriverTest(unittest.TestCase):
         driver = self.drive()
         self.where(2, 1, 1)
         self.assertEqual(self.where(0, 1, 0), pid)
-        job = json.loads(self.call("GET", "/job.json", self.token()))
+        job = self.state()
         self.assertEqual((job["incarnation"], job["restarts"]), (2, 2))
         self.end(driver)
 
     def test_an_executor_that_is_cut_off_ends_its_ranks_and_joins_again(self):
-        driver = self.begin(lease="2s")
+        driver = self.begin(lease="6s")
         ranks = [self.where(rank, 0, rank // 2) for rank in range(4)]
         os.kill(driver.pid, signal.SIGSTOP)  # and with it the store
         until(lambda: all(is_zombie(pid) for pid in ranks), PATIENCE)
-        self.assertIn("was not reached for 2s", self.said("a"))
+        self.assertIn("was not reached for 6s", self.said("a"))
         os.kill(driver.pid, signal.SIGCONT)
         for rank in range(4):
             until(lambda rank=rank: not self.said(f"rank-{rank}").startswith(f"{rank} 0 "), PATIENCE)
         self.end(driver)
 
-    def test_a_device_fault_evicts_the_host_and_a_failed_self_test_as_well(self):
+    def test_a_device_fault_evicts_the_host(self):
         driver = self.begin("--on-evict", f'echo "$WEFT_EVICTED_HOST" >> {self.folder}/evicted')
         (self.folder / "fail-1").write_text("mlx5_0 has failed [device rank=1 device=mlx5_0]")
         for rank in 0, 1:
@@ -263,7 +270,7 @@ class DriverTest(unittest.TestCase):
                 self.call(method, path, token)
             self.assertEqual(refused.exception.code, 401)
         self.assertIn("<title>weft-driver", self.call("GET", "/"))
-        self.assertNotIn("z", json.loads(self.call("GET", "/job.json", self.token()))["nodes"])
+        self.assertEqual(self.hosts(), ["a", "b", "c"])
         self.assertIn("place node 0 on c", self.call("POST", "/evict/a", self.token()))
         self.where(1, 1, 0)
         self.end(driver)
