@@ -468,6 +468,8 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
   config.validation_batches = settings.Integer("validation.batches");
   config.checkpoint_every = settings.Integer("checkpoint.every");
   config.checkpoint_keep = static_cast<int>(settings.Integer("checkpoint.keep"));
+  config.checkpoint_background = settings.Bool("checkpoint.background");
+  config.checkpoint_remote_folder = settings.Text("checkpoint.remote_folder");
   config.sample_prompt = settings.Text("sample.prompt");
   config.sample_tokens = settings.Integer("sample.tokens");
   config.sample_count = static_cast<int>(settings.Integer("sample.count"));

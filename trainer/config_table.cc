@@ -106,6 +106,8 @@ constexpr auto kTable = std::to_array<SettingRow>({
 
     {"checkpoint.every", kInteger, "200", "0..", "Steps between checkpoints; 0 writes one at the end only."},
     {"checkpoint.keep", kInteger, "2", "1..1000", "Checkpoints to keep; older ones are deleted."},
+    {"checkpoint.background", kBool, "false", "", "A thread in the background copies the state while the next step computes, and writes it; a checkpoint that is due before the one before is written is left out. The last one of a run is waited for."},
+    {"checkpoint.remote_folder", kText, "", "", "A folder of this run alone, on another disk or a file system far away, to which whole checkpoints are copied in the background, as many as checkpoint.keep says; a copy that is due before the one before is done is left out. --resume takes the newest of both."},
 
     {"sample.prompt", kText, "", "", "Beginnings of the sample texts, separated by `|`; empty begins a new document."},
     {"sample.tokens", kInteger, "120", "0..", "Tokens of each sample text; 0 writes none."},

@@ -3,6 +3,10 @@
 //   to EXCHANGE FOLDER     the tensors of a safetensors file into a torch.distributed.checkpoint
 //   from FOLDER EXCHANGE   the way back
 //
+// A folder's .metadata is a pickle. It is read by an Unpickler that knows the classes of the format
+// and nothing else, so that a folder from somebody else runs no code of theirs; shards are read
+// with weights_only, which PyTorch does by itself.
+//
 // It ends with status 0, or with 1 and one line on standard error.
 #ifndef WEFT_TOOLS_CKPT_DCP_PROGRAM_H_
 #define WEFT_TOOLS_CKPT_DCP_PROGRAM_H_
@@ -10,12 +14,12 @@
 namespace weft::ckpt {
 
 inline constexpr char kDcpProgram[] = R"python(
-import json, math, mmap, struct, sys
+import json, math, mmap, pathlib, pickle, struct, sys
 
 try:
     import torch
     import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.metadata import StorageMeta, TensorStorageMetadata
 except ImportError as error:
     sys.exit(f"{sys.executable} has no PyTorch ({error}); name another by --python")
 
@@ -66,8 +70,38 @@ def to_dcp(exchange, folder):
              no_dist=True)
 
 
+KNOWN = {("torch.distributed.checkpoint.metadata", name) for name in (
+    "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta",
+    "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING")}
+KNOWN |= {("torch.distributed.checkpoint.filesystem", "_StorageInfo"), ("torch", "Size"),
+          ("torch.serialization", "_get_layout"), ("collections", "OrderedDict"),
+          ("pathlib", "PosixPath"), ("pathlib", "PurePosixPath")}
+
+
+class FormatUnpickler(pickle.Unpickler):
+    def find_class(self, module, name):
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if is_dtype or (module, name) in KNOWN:
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"its .metadata asks for {module}.{name}, which is no part "
+                                     "of the format; nothing of it was run")
+
+
+class Reader(dcp.FileSystemReader):
+    def read_metadata(self, *args, **kwargs):
+        with open(pathlib.Path(self.path) / ".metadata", "rb") as file:
+            metadata = FormatUnpickler(file).load()
+        for info in metadata.storage_data.values():
+            if pathlib.PurePath(info.relative_path).name != info.relative_path:
+                raise ValueError(f"a shard is '{info.relative_path}', outside of the folder")
+        if getattr(metadata, "storage_meta", None) is None:
+            metadata.storage_meta = StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
+
+
 def from_dcp(folder, exchange):
-    reader = dcp.FileSystemReader(folder)
+    reader = Reader(folder)
     state = {}
     for name, entry in reader.read_metadata().state_dict_metadata.items():
         if not isinstance(entry, TensorStorageMetadata):

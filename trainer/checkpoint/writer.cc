@@ -274,6 +274,10 @@ absl::StatusOr<std::string> CheckpointWriter::Commit(const CheckpointState& stat
   manifest.seed = state.seed;
   manifest.states = state.states;
   manifest.config_hash = HashConfig(state.config_text);
+  return CommitCopy(manifest);
+}
+
+absl::StatusOr<std::string> CheckpointWriter::CommitCopy(const Manifest& manifest) {
   WEFT_RETURN_IF_ERROR(RemoveStrangers(manifest));
   WEFT_RETURN_IF_ERROR(
       WriteFileAtomically(absl::StrCat(temporary_, "/", kManifestName), ToJson(manifest)));

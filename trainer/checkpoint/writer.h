@@ -71,6 +71,10 @@ class CheckpointWriter {
   // The path of the checkpoint. An earlier checkpoint of the same step is replaced: at every
   // moment the old one or the new one can be found (FindLatest).
   absl::StatusOr<std::string> Commit(const CheckpointState& state);
+  // The same for shards that were not written here but copied, under the names of `manifest`, into
+  // the temporary folder.
+  absl::StatusOr<std::string> CommitCopy(const Manifest& manifest);
+  const std::string& temporary() const { return temporary_; }
   // Takes away what was written, to free the disk. Nobody may be writing any more.
   void Abandon();
 

@@ -123,6 +123,9 @@ ParallelSizes SizesOf(const Mesh& mesh) {
 ParallelGroups ParallelGroups::Alone() {
   ParallelGroups groups;
   groups.world = std::make_unique<Group>();
+  groups.snapshots = std::make_unique<Group>();
+  groups.checkpoints = std::make_unique<Group>();
+  groups.hosts = {0};
   groups.tensor = std::make_unique<Group>();
   groups.context = std::make_unique<Group>();
   groups.expert = std::make_unique<Group>();
@@ -150,6 +153,11 @@ absl::StatusOr<ParallelGroups> ParallelGroups::Create(
     return make(name, groups.mesh.GroupOf(mine, axes).members);
   };
   WEFT_ASSIGN_OR_RETURN(groups.world, along("world", everybody));
+  WEFT_ASSIGN_OR_RETURN(groups.snapshots, along("snapshots", everybody));
+  WEFT_ASSIGN_OR_RETURN(groups.checkpoints, along("checkpoints", everybody));
+  for (int rank = 0; rank < endpoint->world_size(); ++rank) {
+    groups.hosts.push_back(endpoint->host(Rank(rank)));
+  }
   WEFT_ASSIGN_OR_RETURN(groups.tensor, along("tensor", {Axis::kTensor}));
   WEFT_ASSIGN_OR_RETURN(groups.context, along("context", {Axis::kContext}));
   WEFT_ASSIGN_OR_RETURN(groups.data, along("data", {Axis::kContext, Axis::kExpert, Axis::kData}));

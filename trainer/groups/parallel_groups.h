@@ -58,6 +58,10 @@ struct ParallelGroups {
   std::unique_ptr<Group> shard, replicas;
   // First and last stage, which share a tied embedding; null: no such pair, or not this rank.
   std::unique_ptr<Group> ends;
+  // Everybody, as `world`, each for a thread in the background: loop/snapshots.h and
+  // loop/checkpoints.h.
+  std::unique_ptr<Group> snapshots, checkpoints;
+  std::vector<int> hosts;      // of each rank of the job: the number of its host
   Records* records = nullptr;  // the endpoint's; null: there are none
 
   // The ranks over which training state is sharded.

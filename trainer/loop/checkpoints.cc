@@ -1,5 +1,8 @@
 #include "trainer/loop/checkpoints.h"
 
+#include <algorithm>
+#include <chrono>
+#include <cstring>
 #include <deque>
 #include <string>
 #include <utility>
@@ -155,20 +158,17 @@ absl::Status CheckLatest(const std::string& folder, const LatestCheckpoint& late
       "\nMake them readable, or move them out of ", folder, " to go on from step ", latest.step));
 }
 
-// Looks for the last checkpoint, and tidies the folder if there is one to go on from, or none.
-absl::StatusOr<LatestCheckpoint> FindAndTidy(const std::string& folder) {
-  WEFT_ASSIGN_OR_RETURN(LatestCheckpoint latest, FindLatest(folder));
-  WEFT_RETURN_IF_ERROR(CheckLatest(folder, latest));
-  for (const std::string& path : latest.unfinished) {
-    WEFT_LOG_WARN("removed ", path, ": it was never finished");
+// The bytes of `parts` into `pool`, where they are from now on.
+void MoveInto(std::vector<std::byte>& pool, std::vector<BufferPart>& parts) {
+  size_t bytes = 0;
+  for (const BufferPart& part : parts) bytes += part.bytes.size();
+  pool.resize(bytes);
+  std::byte* to = pool.data();
+  for (BufferPart& part : parts) {
+    std::memcpy(to, part.bytes.data(), part.bytes.size());
+    part.bytes = {to, part.bytes.size()};
+    to += part.bytes.size();
   }
-  for (const PassedOver& entry : latest.passed_over) {
-    WEFT_LOG_WARN("passed over step ", entry.step, ", which stays: ", entry.reason.message());
-  }
-  WEFT_RETURN_IF_ERROR(RemoveLeftovers(folder));
-  // The name that it has now, if its replacement had been cut short.
-  if (!latest.path.empty()) latest.path = absl::StrCat(folder, "/", CheckpointName(latest.step));
-  return latest;
 }
 
 }  // namespace
@@ -188,26 +188,78 @@ std::vector<absl::Span<std::byte>> StateOf(const ParameterSets& parameters) {
   return parts;
 }
 
-RunCheckpoints::RunCheckpoints(std::string folder, const TrainConfig& config, Group& group)
+RunCheckpoints::RunCheckpoints(std::string folder, const TrainConfig& config,
+                               ParallelGroups& groups, std::function<void()> before_copy)
     : folder_(std::move(folder)),
       config_(config),
-      group_(group),
-      retention_(folder_, config.checkpoint_keep) {}
+      groups_(groups),
+      group_(*groups.world),
+      before_copy_(std::move(before_copy)),
+      retention_(folder_, config.checkpoint_keep) {
+  if (!config.checkpoint_remote_folder.empty() && group_.rank() == 0) {
+    mirror_.emplace(config.checkpoint_remote_folder, config.checkpoint_keep);
+  }
+}
 
 absl::Status RunCheckpoints::ExpectNone() {
   absl::Status status;
   if (group_.rank() == 0) {
-    absl::StatusOr<std::vector<std::string>> paths = ListCheckpoints(folder_);
-    status = paths.status();
-    if (paths.ok() && !paths->empty()) {
-      status = absl::AlreadyExistsError(
-          absl::StrCat(ParentFolder(folder_), " holds a run with the checkpoint ", paths->front(),
-                       "; go on with it by --resume, or name another --run-dir"));
-    } else if (paths.ok()) {
-      status = RemoveLeftovers(folder_);
+    for (const std::string& folder : {folder_, config_.checkpoint_remote_folder}) {
+      if (folder.empty() || !status.ok()) continue;
+      absl::StatusOr<std::vector<std::string>> paths = ListCheckpoints(folder);
+      status = paths.status();
+      if (paths.ok() && !paths->empty()) {
+        status = absl::AlreadyExistsError(
+            absl::StrCat(ParentFolder(folder), " holds a run with the checkpoint ", paths->front(),
+                         "; go on with it by --resume, or name another ",
+                         folder == folder_ ? "--run-dir" : "checkpoint.remote_folder"));
+      } else if (paths.ok()) {
+        status = RemoveLeftovers(folder);
+      }
     }
   }
   return group_.Agree(status);
+}
+
+// Looks for the last checkpoint of both folders, and tidies them if there is one to go on from, or
+// none.
+absl::StatusOr<LatestCheckpoint> RunCheckpoints::FindAndTidy() {
+  WEFT_ASSIGN_OR_RETURN(LatestCheckpoint latest, FindLatest(folder_));
+  std::vector<std::string> unfinished = latest.unfinished;
+  LatestCheckpoint best = latest;
+  if (mirror_) {
+    WEFT_ASSIGN_OR_RETURN(const LatestCheckpoint remote, FindLatest(mirror_->folder()));
+    unfinished.insert(unfinished.end(), remote.unfinished.begin(), remote.unfinished.end());
+    best.passed_over.insert(best.passed_over.end(), remote.passed_over.begin(),
+                            remote.passed_over.end());
+    if (remote.step > best.step) {
+      best.path = remote.path;
+      best.step = remote.step;
+    }
+    // What the other folder has whole is not missed.
+    best.passed_over.erase(
+        std::remove_if(best.passed_over.begin(), best.passed_over.end(),
+                       [&](const PassedOver& entry) { return entry.step <= best.step; }),
+        best.passed_over.end());
+    WEFT_RETURN_IF_ERROR(CheckLatest(folder_, best));
+    if (remote.step >= 0) mirror_->Resumed(remote);
+  } else {
+    WEFT_RETURN_IF_ERROR(CheckLatest(folder_, best));
+  }
+  for (const std::string& path : unfinished) {
+    WEFT_LOG_WARN("removed ", path, ": it was never finished");
+  }
+  for (const PassedOver& entry : best.passed_over) {
+    WEFT_LOG_WARN("passed over step ", entry.step, ", which stays: ", entry.reason.message());
+  }
+  WEFT_RETURN_IF_ERROR(RemoveLeftovers(folder_));
+  if (mirror_) WEFT_RETURN_IF_ERROR(RemoveLeftovers(mirror_->folder()));
+  if (latest.step >= 0) retention_.Resumed(latest);
+  // The name that it has now, if its replacement had been cut short.
+  if (!best.path.empty()) {
+    best.path = absl::StrCat(ParentFolder(best.path), "/", CheckpointName(best.step));
+  }
+  return best;
 }
 
 // Rank 0 looks for all: they must agree. Empty: there is none at all.
@@ -215,12 +267,9 @@ absl::StatusOr<std::string> RunCheckpoints::FindLast() {
   absl::Status status;
   std::string path;
   if (group_.rank() == 0) {
-    absl::StatusOr<LatestCheckpoint> latest = FindAndTidy(folder_);
+    absl::StatusOr<LatestCheckpoint> latest = FindAndTidy();
     status = latest.status();
-    if (latest.ok() && !latest->path.empty()) {
-      retention_.Resumed(*latest);
-      path = latest->path;
-    }
+    if (latest.ok()) path = latest->path;
   }
   WEFT_RETURN_IF_ERROR(group_.Agree(status));
   return group_.FromFirst(path);
@@ -263,32 +312,80 @@ absl::StatusOr<std::optional<RunPosition>> RunCheckpoints::Load(ParameterSets& p
   if (path.empty()) return std::nullopt;
   absl::StatusOr<RunPosition> position = LoadHere(path, parameters);
   WEFT_RETURN_IF_ERROR(group_.Agree(position.status()));
+  loaded_from_ = path;
   return *position;
 }
 
 absl::Status RunCheckpoints::Save(const RunPosition& position, const ParameterSets& parameters,
                                   absl::Status& failure) {
-  CheckpointWriter writer(folder_, position.step, group_.size());
   std::deque<std::vector<float>> values;
-  std::vector<BufferPart> parts = Parts(parameters, values);
-  WEFT_RETURN_IF_ERROR(group_.Agree(writer.WriteShard(group_.rank(), parts), failure));
+  const std::vector<BufferPart> parts = Parts(parameters, values);
+  return Write(position, parameters.optimizer().name(), parts, group_, failure);
+}
+
+absl::Status RunCheckpoints::Begin(const RunPosition& position, const ParameterSets& parameters,
+                                   bool& began, SavedInBackground& saved) {
+  // Rank 0 is done when all others have nothing left to do but to end.
+  saved = {};
+  const bool is_busy =
+      saving_.valid() && saving_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  WEFT_ASSIGN_OR_RETURN(const std::string first, group_.FromFirst(is_busy ? "busy" : "free"));
+  began = first == "free";
+  if (!began) return absl::OkStatus();
+  WEFT_RETURN_IF_ERROR(Finish(saved));
+  std::promise<void> copied;
+  copied_ = copied.get_future();
+  saving_step_ = position.step;
+  saving_ = std::async(
+      std::launch::async,
+      [this, position, &parameters, copied = std::move(copied)]() mutable -> absl::Status {
+        if (before_copy_) before_copy_();
+        std::deque<std::vector<float>> values;
+        std::vector<BufferPart> parts = Parts(parameters, values);
+        MoveInto(pool_, parts);
+        const std::string optimizer(parameters.optimizer().name());
+        copied.set_value();
+        values.clear();
+        return Write(position, optimizer, parts, *groups_.checkpoints, saving_failure_);
+      });
+  return absl::OkStatus();
+}
+
+void RunCheckpoints::FinishCopy() {
+  if (copied_.valid()) copied_.get();
+}
+
+absl::Status RunCheckpoints::Finish(SavedInBackground& saved) {
+  saved = {};
+  if (!saving_.valid()) return absl::OkStatus();
+  FinishCopy();
+  WEFT_RETURN_IF_ERROR(saving_.get());
+  saved = {saving_step_, std::exchange(saving_failure_, absl::OkStatus())};
+  return absl::OkStatus();
+}
+
+absl::Status RunCheckpoints::Write(const RunPosition& position, absl::string_view optimizer,
+                                   const std::vector<BufferPart>& parts, Group& group,
+                                   absl::Status& failure) {
+  CheckpointWriter writer(folder_, position.step, group.size());
+  WEFT_RETURN_IF_ERROR(group.Agree(writer.WriteShard(group.rank(), parts), failure));
   absl::Status committed = failure;
-  if (group_.rank() == 0) {
+  if (group.rank() == 0) {
     if (failure.ok()) {
-      committed =
-          writer
-              .Commit({.samples_consumed = position.samples,
-                       .seed = config_.seed,
-                       .states = {{kIdentityState, ResumeIdentity(config_)},
-                                  {kOptimizerState, std::string(parameters.optimizer().name())},
-                                  {kLossScaleState, position.loss_scale},
-                                  {kGemmState, position.gemm},
-                                  {kAttentionState, position.attention}},
-                       .config_text = config_.text})
-              .status();
+      committed = writer
+                      .Commit({.samples_consumed = position.samples,
+                               .seed = config_.seed,
+                               .states = {{kIdentityState, ResumeIdentity(config_)},
+                                          {kOptimizerState, std::string(optimizer)},
+                                          {kLossScaleState, position.loss_scale},
+                                          {kGemmState, position.gemm},
+                                          {kAttentionState, position.attention}},
+                               .config_text = config_.text})
+                      .status();
     }
     if (committed.ok()) {
       retention_.Committed(position.step);
+      if (mirror_) Mirror(position.step);
       absl::Status pruned = retention_.Prune().status();
       if (!pruned.ok()) WEFT_LOG_WARN("old checkpoints stay: ", pruned.ToString());
     } else {
@@ -296,7 +393,25 @@ absl::Status RunCheckpoints::Save(const RunPosition& position, const ParameterSe
     }
   }
   if (!failure.ok()) return absl::OkStatus();
-  return group_.Agree(committed, failure);
+  return group.Agree(committed, failure);
+}
+
+void RunCheckpoints::Mirror(int64_t step) {
+  committed_ = step;
+  const absl::Status status =
+      mirror_->Begin(absl::StrCat(folder_, "/", CheckpointName(step)), is_mirrored_);
+  if (!status.ok()) WEFT_LOG_WARN(status.message());
+}
+
+void RunCheckpoints::FinishMirror() {
+  if (!mirror_) return;
+  absl::Status status = mirror_->Finish();
+  if (!is_mirrored_) {
+    if (!status.ok()) WEFT_LOG_WARN(status.message());
+    Mirror(committed_);
+    status = mirror_->Finish();
+  }
+  if (!status.ok()) WEFT_LOG_WARN(status.message());
 }
 
 absl::StatusOr<std::vector<at::Tensor>> LoadModel(const std::string& path,

@@ -8,16 +8,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <future>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "trainer/checkpoint/mirror.h"
 #include "trainer/checkpoint/retention.h"
+#include "trainer/checkpoint/writer.h"
 #include "trainer/config.h"
-#include "trainer/groups/group.h"
+#include "trainer/groups/parallel_groups.h"
 #include "trainer/parallel/parameter_sets.h"
 
 namespace weft::train {
@@ -33,20 +38,31 @@ struct RunPosition {
 // The memory of all that a step changes on this rank: master values and the optimizer's state.
 std::vector<absl::Span<std::byte>> StateOf(const ParameterSets& parameters);
 
+// A background save that has ended.
+struct SavedInBackground {
+  int64_t step = -1;     // -1: none has ended
+  absl::Status failure;  // as of Save
+};
+
 class RunCheckpoints {
  public:
-  // `config` and `group` outlive this object.
-  RunCheckpoints(std::string folder, const TrainConfig& config, Group& group);
+  // `config` and `groups` outlive this object; used by one thread. What it does in the
+  // background uses groups.checkpoints, which nobody else may use.
+  // `before_copy` (may be null) is called there before each copy: for tests.
+  RunCheckpoints(std::string folder, const TrainConfig& config, ParallelGroups& groups,
+                 std::function<void()> before_copy = nullptr);
 
   // AlreadyExists when there is any checkpoint, whole or not.
   absl::Status ExpectNone();
 
-  // Fills the owned slices from the last checkpoint; nothing when there is none at all, whole or
-  // not. A damaged one is passed over with a warning. FailedPrecondition, with every path and
-  // reason, when none is whole, or when one that is newer than the last whole one cannot be read
-  // now: to go on from the older one would give steps away that are perhaps still there. Also when
-  // the checkpoint is of a model, data, seed or optimizer that the config does not have.
+  // Fills the owned slices from the last checkpoint, of the run's folder or the remote one; nothing
+  // when there is none at all, whole or not. A damaged one is passed over with a warning.
+  // FailedPrecondition, with every path and reason, when none is whole, or when one that is newer
+  // than the last whole one cannot be read now: to go on from the older one would give steps away
+  // that are perhaps still there. Also when the checkpoint is of a model, data, seed or optimizer
+  // that the config does not have.
   absl::StatusOr<std::optional<RunPosition>> Load(ParameterSets& parameters);
+  const std::string& loaded_from() const { return loaded_from_; }  // a path; empty: nothing
 
   // For a run that goes on from memory: learns which checkpoints there are, and removes what was
   // never finished.
@@ -57,14 +73,45 @@ class RunCheckpoints {
   absl::Status Save(const RunPosition& position, const ParameterSets& parameters,
                     absl::Status& failure);
 
+  // Begins to copy the state into memory of its own, and then to write it as Save does, both in the
+  // background. `began` is false, on all ranks, where the one before is not yet written. Until
+  // FinishCopy, nobody may change the state. The memory is allocated once. `saved` is the one
+  // before.
+  absl::Status Begin(const RunPosition& position, const ParameterSets& parameters, bool& began,
+                     SavedInBackground& saved);
+  // Waits until the state is copied.
+  void FinishCopy();
+  // Waits until what Begin began is written: `saved`.
+  absl::Status Finish(SavedInBackground& saved);
+  size_t pool_bytes() const { return pool_.size(); }
+
+  // Waits for the copy to the remote folder, and copies the last checkpoint if that was left out.
+  void FinishMirror();
+  const CheckpointMirror* mirror() const { return mirror_ ? &*mirror_ : nullptr; }
+
  private:
   absl::StatusOr<std::string> FindLast();
+  absl::StatusOr<LatestCheckpoint> FindAndTidy();
   absl::StatusOr<RunPosition> LoadHere(const std::string& path, ParameterSets& parameters);
+  absl::Status Write(const RunPosition& position, absl::string_view optimizer,
+                     const std::vector<BufferPart>& parts, Group& group, absl::Status& failure);
+  void Mirror(int64_t step);
 
   const std::string folder_;
   const TrainConfig& config_;
+  ParallelGroups& groups_;
   Group& group_;
-  Retention retention_;  // used by rank 0
+  const std::function<void()> before_copy_;
+  Retention retention_;                     // used by rank 0
+  std::optional<CheckpointMirror> mirror_;  // rank 0, where there is a remote folder
+  int64_t committed_ = -1;                  // rank 0: the last step that is to be in the mirror
+  bool is_mirrored_ = true;
+  std::string loaded_from_;
+  std::vector<std::byte> pool_;  // of the state that is written in the background
+  std::future<void> copied_;
+  int64_t saving_step_ = -1;
+  absl::Status saving_failure_;
+  std::future<absl::Status> saving_;  // last: it is waited for before the rest goes
 };
 
 // The whole model of a checkpoint, tensors in the order of GptParameters(config), in the type that

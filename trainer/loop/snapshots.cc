@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -41,9 +43,11 @@ void Unpack(const at::Tensor& state, const std::vector<absl::Span<std::byte>>& p
 }
 
 // Which steps a rank holds. As text: "STEP:SAMPLES:SCALE:GEMM:ATTENTION " for each of its own
-// states, with the loss scale in hex, a '/', and the same of its neighbour's.
+// states, with the loss scale in hex, a '/', the rank that it keeps a copy for, or -1, a '/', and
+// the same of that one's states.
 struct Holdings {
-  std::vector<RunPosition> own, neighbour;
+  std::vector<RunPosition> own, other;
+  int kept_for = -1;
 };
 
 void AppendPosition(std::string& text, const RunPosition& position) {
@@ -74,16 +78,31 @@ bool Holds(const std::vector<RunPosition>& positions, int64_t step) {
                      [step](const RunPosition& each) { return each.step == step; });
 }
 
-// The newest position that every rank, or else the rank after it, holds the state of.
+bool Parse(const std::string& text, Holdings& out) {
+  const std::vector<std::string> parts = absl::StrSplit(text, '/');
+  return parts.size() == 3 && ParsePositions(parts[0], out.own) &&
+         absl::SimpleAtoi(parts[1], &out.kept_for) && ParsePositions(parts[2], out.other);
+}
+
+// The rank that has a copy of the state of `rank` after `step`; -1: none.
+int HolderOf(const std::vector<Holdings>& ranks, size_t rank, int64_t step) {
+  for (size_t holder = 0; holder < ranks.size(); ++holder) {
+    if (ranks[holder].kept_for == static_cast<int>(rank) && Holds(ranks[holder].other, step)) {
+      return static_cast<int>(holder);
+    }
+  }
+  return -1;
+}
+
+// The newest position that every rank, or else another for it, holds the state of.
 std::optional<RunPosition> NewestCommon(const std::vector<Holdings>& ranks) {
   std::optional<RunPosition> best;
   for (const Holdings& any : ranks) {
     for (const RunPosition& candidate : any.own) {
       bool everywhere = !best.has_value() || candidate.step > best->step;
-      for (size_t rank = 0; rank < ranks.size(); ++rank) {
-        const Holdings& next = ranks[(rank + 1) % ranks.size()];
-        everywhere = everywhere && (Holds(ranks[rank].own, candidate.step) ||
-                                    Holds(next.neighbour, candidate.step));
+      for (size_t rank = 0; everywhere && rank < ranks.size(); ++rank) {
+        everywhere =
+            Holds(ranks[rank].own, candidate.step) || HolderOf(ranks, rank, candidate.step) >= 0;
       }
       if (everywhere) best = candidate;
     }
@@ -91,96 +110,143 @@ std::optional<RunPosition> NewestCommon(const std::vector<Holdings>& ranks) {
   return best;
 }
 
+void Allocate(int64_t bytes, at::Tensor& state) {
+  if (!state.defined() || state.numel() != bytes) state = at::empty({bytes}, at::kByte);
+}
+
 }  // namespace
 
-absl::Status Snapshots::LearnSizes(const ParameterSets& parameters, Group& world) {
-  own_bytes_ = BytesIn(StateOf(parameters));
-  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> sizes, world.Gather(absl::StrCat(own_bytes_)));
-  const auto before = static_cast<size_t>((world.rank() + world.size() - 1) % world.size());
-  if (!absl::SimpleAtoi(sizes[before], &neighbour_bytes_)) {
-    return absl::InternalError(absl::StrCat("'", sizes[before], "' is no size of a state"));
+std::vector<int> SnapshotKeepers(const std::vector<int>& hosts) {
+  const size_t ranks = hosts.size();
+  std::vector<int> order(ranks);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return hosts[static_cast<size_t>(a)] < hosts[static_cast<size_t>(b)];
+  });
+  std::map<int, size_t> sizes;
+  size_t shift = 1;
+  for (const int host : hosts) shift = std::max(shift, ++sizes[host]);
+  // In this order a host's ranks stand together, so as many places on there is another host's.
+  if (sizes.size() == 1) shift = 1;
+  std::vector<int> keepers(ranks);
+  for (size_t i = 0; i < ranks; ++i) {
+    keepers[static_cast<size_t>(order[i])] = order[(i + shift) % ranks];
+  }
+  return keepers;
+}
+
+absl::Status Snapshots::Prepare(const ParameterSets& parameters, ParallelGroups& groups) {
+  Group& world = *groups.world;
+  const int64_t own_bytes = BytesIn(StateOf(parameters));
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> sizes, world.Gather(absl::StrCat(own_bytes)));
+  std::vector<int> hosts = groups.hosts;
+  hosts.resize(sizes.size());  // of a job of one rank
+  const std::vector<int> keepers = SnapshotKeepers(hosts);
+  keeper_ = keepers[static_cast<size_t>(world.rank())];
+  const auto ward = std::find(keepers.begin(), keepers.end(), world.rank()) - keepers.begin();
+  if (kept_for_ != static_cast<int>(ward)) {
+    for (Pair& pair : pairs_) pair.other.position.step = -1;
+  }
+  kept_for_ = static_cast<int>(ward);
+  int64_t other_bytes = 0;
+  if (!absl::SimpleAtoi(sizes[static_cast<size_t>(ward)], &other_bytes) || other_bytes < 0) {
+    return absl::InternalError(absl::StrCat("rank ", ward, " says that its state has '",
+                                            sizes[static_cast<size_t>(ward)], "' bytes"));
   }
   for (Pair& pair : pairs_) {
-    if (!pair.own.state.defined()) pair.own.state = at::empty({own_bytes_}, at::kByte);
-    if (!pair.neighbour.state.defined()) {
-      pair.neighbour.state = at::empty({neighbour_bytes_}, at::kByte);
-    }
+    Allocate(own_bytes, pair.own.state);
+    Allocate(keeper_ == world.rank() ? 0 : other_bytes, pair.other.state);
   }
   return absl::OkStatus();
 }
 
-absl::Status Snapshots::Take(const RunPosition& position, ParameterSets& parameters, Group& world) {
-  if (neighbour_bytes_ < 0) WEFT_RETURN_IF_ERROR(LearnSizes(parameters, world));
-  Pair& pair = PairFor(position.step);
-  pair.own.position = pair.neighbour.position = RunPosition{.step = -1};
-  Pack(StateOf(parameters), pair.own.state);
-  pair.own.position = position;
-  const int ranks = world.size(), rank = world.rank();
-  WEFT_ASSIGN_OR_RETURN(Pending receive, world.Receive(pair.neighbour.state,
-                                                       (rank + ranks - 1) % ranks, kSnapshotTag));
-  WEFT_ASSIGN_OR_RETURN(Pending send, world.Send(pair.own.state, (rank + 1) % ranks, kSnapshotTag));
-  WEFT_RETURN_IF_ERROR(world.Wait(receive));
-  pair.neighbour.position = position;
-  return world.Wait(send);
+absl::Status Snapshots::Exchange(Pair& pair, Group& group, bool sends, bool receives) const {
+  if (keeper_ == group.rank()) return absl::OkStatus();
+  Pending send, receive;
+  if (receives) {
+    WEFT_ASSIGN_OR_RETURN(receive, group.Receive(pair.other.state, kept_for_, kSnapshotTag));
+  }
+  if (sends) {
+    WEFT_ASSIGN_OR_RETURN(send, group.Send(pair.own.state, keeper_, kSnapshotTag));
+  }
+  WEFT_RETURN_IF_ERROR(group.Wait(receive));
+  if (receives) pair.other.position = pair.own.position;
+  return group.Wait(send);
 }
 
+absl::Status Snapshots::Begin(const RunPosition& position, ParameterSets& parameters,
+                              ParallelGroups& groups) {
+  WEFT_RETURN_IF_ERROR(Finish());
+  if (keeper_ < 0) WEFT_RETURN_IF_ERROR(Prepare(parameters, groups));
+  Pair& pair = PairFor(position.step);
+  pair.own.position.step = pair.other.position.step = -1;
+  copying_ = std::async(std::launch::async,
+                        [this, position, &pair, &parameters, &group = *groups.snapshots] {
+                          if (before_copy_) before_copy_();
+                          Pack(StateOf(parameters), pair.own.state);
+                          pair.own.position = position;
+                          return Exchange(pair, group, /*sends=*/true, /*receives=*/true);
+                        });
+  return absl::OkStatus();
+}
+
+absl::Status Snapshots::Finish() { return copying_.valid() ? copying_.get() : absl::OkStatus(); }
+
 absl::StatusOr<std::optional<RunPosition>> Snapshots::Restore(ParameterSets& parameters,
-                                                              Group& world) {
-  std::string own, neighbour;
+                                                              ParallelGroups& groups) {
+  Group& world = *groups.world;
+  std::string own, other;
   for (const Pair& pair : pairs_) {
     AppendPosition(own, pair.own.position);
-    AppendPosition(neighbour, pair.neighbour.position);
+    AppendPosition(other, pair.other.position);
   }
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> texts,
-                        world.Gather(absl::StrCat(own, "/", neighbour)));
+                        world.Gather(absl::StrCat(own, "/", kept_for_, "/", other)));
   std::vector<Holdings> ranks(texts.size());
   for (size_t rank = 0; rank < texts.size(); ++rank) {
-    const std::vector<std::string> parts = absl::StrSplit(texts[rank], '/');
-    if (parts.size() != 2 || !ParsePositions(parts[0], ranks[rank].own) ||
-        !ParsePositions(parts[1], ranks[rank].neighbour)) {
+    if (!Parse(texts[rank], ranks[rank])) {
       return absl::InternalError(
           absl::StrCat("rank ", rank, " says that it holds '", texts[rank], "'"));
     }
   }
-  // A rank that was started anew does not know them, and all must call alike.
-  WEFT_RETURN_IF_ERROR(LearnSizes(parameters, world));
   const std::optional<RunPosition> common = NewestCommon(ranks);
-  if (!common.has_value()) return common;
-  Pair& pair = PairFor(common->step);
-  // A rank that has no state of that step gets it from the rank after it.
-  const int size = world.size(), before = (world.rank() + size - 1) % size;
-  const bool gives = !Holds(ranks[static_cast<size_t>(before)].own, common->step);
-  const bool takes = pair.own.position.step != common->step;
-  Pending send, receive;
-  if (gives) {
-    WEFT_ASSIGN_OR_RETURN(send, world.Send(pair.neighbour.state, before, kRestoreTag));
+  if (!common.has_value()) {
+    // A rank that was started anew has not, and all must call alike.
+    WEFT_RETURN_IF_ERROR(Prepare(parameters, groups));
+    return common;
   }
-  if (takes) {
+  const int64_t step = common->step;
+  const auto mine = static_cast<size_t>(world.rank());
+  Pair& pair = PairFor(step);
+  // A rank that has no state of that step gets it from the one that kept it.
+  Pending send, receive;
+  const int kept_for = ranks[mine].kept_for;
+  if (kept_for >= 0 && !Holds(ranks[static_cast<size_t>(kept_for)].own, step) &&
+      HolderOf(ranks, static_cast<size_t>(kept_for), step) == world.rank()) {
+    WEFT_ASSIGN_OR_RETURN(send, world.Send(pair.other.state, kept_for, kRestoreTag));
+  }
+  if (!Holds(ranks[mine].own, step)) {
+    Allocate(BytesIn(StateOf(parameters)), pair.own.state);
     WEFT_ASSIGN_OR_RETURN(receive,
-                          world.Receive(pair.own.state, (world.rank() + 1) % size, kRestoreTag));
+                          world.Receive(pair.own.state, HolderOf(ranks, mine, step), kRestoreTag));
   }
   WEFT_RETURN_IF_ERROR(world.Wait(receive));
   WEFT_RETURN_IF_ERROR(world.Wait(send));
   pair.own.position = *common;
   Unpack(pair.own.state, StateOf(parameters));
-  // Who has no copy of its neighbour's state of that step takes one.
-  const size_t next = static_cast<size_t>((world.rank() + 1) % size);
-  if (!Holds(ranks[next].neighbour, common->step)) {
-    WEFT_ASSIGN_OR_RETURN(send, world.Send(pair.own.state, static_cast<int>(next), kSnapshotTag));
-  }
-  if (pair.neighbour.position.step != common->step) {
-    WEFT_ASSIGN_OR_RETURN(receive, world.Receive(pair.neighbour.state, before, kSnapshotTag));
-  }
-  WEFT_RETURN_IF_ERROR(world.Wait(receive));
-  WEFT_RETURN_IF_ERROR(world.Wait(send));
-  pair.neighbour.position = *common;
+  // Hosts may be others than before. Who has no copy of what it keeps now takes one.
+  WEFT_RETURN_IF_ERROR(Prepare(parameters, groups));
+  const Holdings& keeper = ranks[static_cast<size_t>(keeper_)];
+  const bool has = pair.other.position.step == step;
+  WEFT_RETURN_IF_ERROR(
+      Exchange(pair, world, keeper.kept_for != world.rank() || !Holds(keeper.other, step), !has));
   return common;
 }
 
 Bytes Snapshots::bytes() const {
   int64_t bytes = 0;
   for (const Pair& pair : pairs_) {
-    for (const at::Tensor& state : {pair.own.state, pair.neighbour.state}) {
+    for (const at::Tensor& state : {pair.own.state, pair.other.state}) {
       if (state.defined()) bytes += static_cast<int64_t>(state.nbytes());
     }
   }

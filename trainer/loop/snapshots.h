@@ -1,15 +1,22 @@
 // The state after the last steps, in the memory of two processes each, for a run in which a rank
 // that died is started anew (collectives/recovery.h): every rank keeps its own state, and a copy of
-// the state of the rank before it, so that after the loss of one rank nothing has to be done again
-// but the step that it died in (the peer's memory as a tier of checkpoints: Gemini, SOSP'23).
+// the state of another, so that after the loss of one rank nothing has to be done again but the
+// step that it died in (the peer's memory as a tier of checkpoints: Gemini, SOSP'23).
 //
-// Of the last two steps, since when a rank dies others may be a step apart. No rank begins the step
-// after k before its snapshot of k is with its neighbour, so that some step is with all ranks.
+// The copy is lazy (DataStates-LLM, HPDC'24): forward and backward passes change neither master
+// values nor the optimizer's state, so both are copied, and sent on, by a thread in the background
+// while the next step computes. Finish stands between that and the optimizer.
+//
+// Of the last two steps, since when a rank dies others may be a step apart. Every rank has finished
+// its snapshot of step k before it takes part in the sum of gradients of step k + 1, which all
+// wait for; so when any rank begins to overwrite step k - 1, step k is whole everywhere.
 //
 // Two replicas of a data-parallel group do not have the state in common that a step changes: the
-// optimizer's is sharded over them. So the copy goes to a neighbour whatever the layout is.
+// optimizer's is sharded over them. So the copy goes to another rank whatever the layout is, on
+// another host where there are several: SnapshotKeepers.
 //
-// Outlives the groups and parameters that it is used with. Used by one thread.
+// Outlives the groups and parameters that it is used with, once it has finished. Used by one
+// thread.
 #ifndef WEFT_TRAINER_LOOP_SNAPSHOTS_H_
 #define WEFT_TRAINER_LOOP_SNAPSHOTS_H_
 
@@ -17,28 +24,46 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <future>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/units.h"
-#include "trainer/groups/group.h"
+#include "trainer/groups/parallel_groups.h"
 #include "trainer/loop/checkpoints.h"
 #include "trainer/parallel/parameter_sets.h"
 
 namespace weft::train {
 
+// Of each rank, by the numbers of the ranks' hosts: which other rank keeps the copy of its state. A
+// permutation. On another host, wherever no host has more than half of the ranks; a rank alone
+// keeps its own.
+std::vector<int> SnapshotKeepers(const std::vector<int>& hosts);
+
 class Snapshots {
  public:
-  // Copies this rank's state after `position`, here and to the next rank of `world`, and takes that
-  // of the rank before it. Called by all ranks after the same steps; blocks until both are done.
-  absl::Status Take(const RunPosition& position, ParameterSets& parameters, Group& world);
+  // `before_copy` (may be null) is called in the background before each copy: for tests.
+  explicit Snapshots(std::function<void()> before_copy = nullptr)
+      : before_copy_(std::move(before_copy)) {}
+
+  // Begins to copy this rank's state after `position`, here and to the rank that keeps it, and to
+  // take that of the rank for which this one keeps it. Called by all ranks after the same steps.
+  // Returns at once; until Finish, nobody may change the state, or use groups.snapshots. The first
+  // call allocates all memory there will be.
+  absl::Status Begin(const RunPosition& position, ParameterSets& parameters,
+                     ParallelGroups& groups);
+  // Waits until what Begin began is done, and returns its error, once. OK where nothing was begun.
+  absl::Status Finish();
 
   // Called by all ranks, with the same layout as before. Fills this rank's parameters from the
   // newest step that is in memory for every rank, and returns the position; nothing, with the
   // parameters as they were, where there is none.
-  absl::StatusOr<std::optional<RunPosition>> Restore(ParameterSets& parameters, Group& world);
+  absl::StatusOr<std::optional<RunPosition>> Restore(ParameterSets& parameters,
+                                                     ParallelGroups& groups);
 
   Bytes bytes() const;  // of memory
 
@@ -48,15 +73,20 @@ class Snapshots {
     at::Tensor state;                  // [bytes]
   };
   struct Pair {
-    Copy own, neighbour;
+    Copy own, other;
   };
 
   // Of a step: its pair of copies, or where its copies go.
   Pair& PairFor(int64_t step) { return pairs_[static_cast<size_t>(step) % pairs_.size()]; }
-  absl::Status LearnSizes(const ParameterSets& parameters, Group& world);
+  absl::Status Prepare(const ParameterSets& parameters, ParallelGroups& groups);
+  // Sends this rank's state to its keeper, and takes the other's.
+  absl::Status Exchange(Pair& pair, Group& group, bool sends, bool receives) const;
 
+  const std::function<void()> before_copy_;
   std::array<Pair, 2> pairs_;
-  int64_t own_bytes_ = -1, neighbour_bytes_ = -1;  // of a state
+  int keeper_ = -1;                    // of this rank's state
+  int kept_for_ = -1;                  // the rank whose state `other` is
+  std::future<absl::Status> copying_;  // last: it is waited for before the rest goes
 };
 
 }  // namespace weft::train

@@ -221,6 +221,7 @@ absl::StatusOr<StepResult> Stepper::Step(int64_t step, const absl::StatusOr<Batc
     parameters_->BeginStep();
     WEFT_RETURN_IF_ERROR(runner_.Run(passes_, *this));
     WEFT_RETURN_IF_ERROR(parameters_->FinishGradients());
+    if (before_update_) WEFT_RETURN_IF_ERROR(before_update_());
     const double tokens = static_cast<double>(plan_.local_rows * plan_.TokensHeld(columns_ - 1));
     return FinishStep(step, loss_ / tokens, batch.status(), stop_requested);
   });

@@ -4,6 +4,7 @@
 #define WEFT_TRAINER_LOOP_STEP_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -93,6 +94,12 @@ class Stepper final : private PipelineStage {
     }
   }
 
+  // Called in each Step when all gradients are there, before any rank changes parameters or the
+  // optimizer's state; its error is the step's.
+  void set_before_update(std::function<absl::Status()> function) {
+    before_update_ = std::move(function);
+  }
+
   // To be saved with the parameters.
   LossScale& loss_scale() { return loss_scale_; }
 
@@ -162,6 +169,7 @@ class Stepper final : private PipelineStage {
   std::vector<std::unique_ptr<Gpt>> chunks_;
   PipelineRunner runner_;
   LossScale loss_scale_;
+  std::function<absl::Status()> before_update_;  // may be null
 
   // State of the batch under way.
   const int64_t* tokens_ = nullptr;  // [local rows, columns]

@@ -53,8 +53,16 @@ class Run {
         config_(options.config),
         groups_(groups),
         group_(*groups.world),
-        checkpoints_(Path("checkpoints"), config_, group_),
+        checkpoints_(Path("checkpoints"), config_, groups),
         schedule_(config_.checkpoint_every) {}
+
+  // Nothing in the background uses parameters or groups afterwards. Its error is the run's, or
+  // comes from it.
+  void Settle() {
+    if (options_.snapshots != nullptr) options_.snapshots->Finish().IgnoreError();
+    SavedInBackground saved;
+    checkpoints_.Finish(saved).IgnoreError();
+  }
 
   absl::StatusOr<RunOutcome> Execute() {
     WEFT_RETURN_IF_ERROR(CheckSameConfig());
@@ -63,6 +71,7 @@ class Run {
     WEFT_RETURN_IF_ERROR(group_.Agree(OpenData()));
     WEFT_RETURN_IF_ERROR(CheckMemory());
     WEFT_RETURN_IF_ERROR(group_.Agree(MakeStepper()));
+    stepper_->set_before_update([this] { return FinishCopies(); });
     WEFT_RETURN_IF_ERROR(Restore());
     WEFT_ASSIGN_OR_RETURN(gemm_, Choose(TrialOf::kGemm, config_, position_.gemm, group_));
     WEFT_ASSIGN_OR_RETURN(attention_,
@@ -76,6 +85,7 @@ class Run {
     if (is_first()) PrintStart();
     ForgetTensorPeak();
     WEFT_ASSIGN_OR_RETURN(bool stopped, Loop());
+    checkpoints_.FinishMirror();
     WEFT_RETURN_IF_ERROR(MeasureMemory());
     WEFT_RETURN_IF_ERROR(WriteTrace());
     if (!stopped) WEFT_RETURN_IF_ERROR(Finish());
@@ -154,7 +164,7 @@ class Run {
   absl::Status Restore() {
     std::optional<RunPosition> position;
     if (options_.recovered && options_.snapshots != nullptr) {
-      WEFT_ASSIGN_OR_RETURN(position, options_.snapshots->Restore(stepper_->parameters(), group_));
+      WEFT_ASSIGN_OR_RETURN(position, options_.snapshots->Restore(stepper_->parameters(), groups_));
       from_memory_ = position.has_value();
       if (from_memory_) WEFT_RETURN_IF_ERROR(checkpoints_.Tidy());
     }
@@ -218,7 +228,8 @@ class Run {
         DescribeLayout(), options_.threads, NameOf(config_.precision), DescribeDevice(device_),
         gemm_.description, attention_.description, peak_flops_ / 1e9));
     if (resumed_) {
-      progress_->Note(absl::StrFormat("resumed after step %d", position_.step));
+      progress_->Note(absl::StrFormat("resumed after step %d, from %s", position_.step,
+                                      checkpoints_.loaded_from()));
     } else if (options_.resume) {
       progress_->Note("no checkpoint yet: starting from the beginning");
     }
@@ -319,16 +330,20 @@ class Run {
     exposed_seconds_ += result.exposed.total();
     ++steps_here_;
     if (is_first()) LogStep(result, metrics);
-    if (is_last || schedule_.IsDue(step)) WEFT_RETURN_IF_ERROR(Save());
-    return is_last ? absl::OkStatus() : TakeSnapshot();
+    if (is_last || schedule_.IsDue(step)) {
+      WEFT_RETURN_IF_ERROR(config_.checkpoint_background && !is_last ? BeginSave() : Save());
+    }
+    return is_last ? absl::OkStatus() : BeginSnapshot();
   }
 
+  bool TakesSnapshots() const { return options_.snapshots != nullptr && group_.size() > 1; }
+
   // After the step's line and checkpoint are written: who comes back to it misses neither.
-  absl::Status TakeSnapshot() {
-    if (options_.snapshots == nullptr || group_.size() == 1) return absl::OkStatus();
+  absl::Status BeginSnapshot() {
+    if (!TakesSnapshots()) return absl::OkStatus();
     const bool is_new = options_.snapshots->bytes() == Bytes(0);
     const int64_t start = SystemClock::Nanoseconds();
-    WEFT_RETURN_IF_ERROR(options_.snapshots->Take(position_, stepper_->parameters(), group_));
+    WEFT_RETURN_IF_ERROR(options_.snapshots->Begin(position_, stepper_->parameters(), groups_));
     snapshot_seconds_ += static_cast<double>(SystemClock::Nanoseconds() - start) * 1e-9;
     if (is_new && is_first()) {
       progress_->Note(absl::StrFormat(
@@ -336,6 +351,18 @@ class Run {
           static_cast<double>(options_.snapshots->bytes().count()) / (1 << 20)));
     }
     return absl::OkStatus();
+  }
+
+  // Of the step before, in the step that is about to change the state.
+  absl::Status FinishCopies() {
+    TraceScope scope(trace_.get(), "wait_snapshot", kComputeTrack, position_.step);
+    const int64_t start = SystemClock::Nanoseconds();
+    checkpoints_.FinishCopy();
+    const int64_t copied = SystemClock::Nanoseconds();
+    const absl::Status status = TakesSnapshots() ? options_.snapshots->Finish() : absl::OkStatus();
+    checkpoint_seconds_ += static_cast<double>(copied - start) * 1e-9;
+    snapshot_seconds_ += static_cast<double>(SystemClock::Nanoseconds() - copied) * 1e-9;
+    return status;
   }
 
   absl::StatusOr<double> Validate() {
@@ -348,20 +375,62 @@ class Run {
     return options_.lock == nullptr ? absl::OkStatus() : options_.lock->Check();
   }
 
+  // Counts what training waits for checkpoints.
+  class Waiting {
+   public:
+    explicit Waiting(double& seconds) : seconds_(seconds) {}
+    ~Waiting() { seconds_ += static_cast<double>(SystemClock::Nanoseconds() - start_) * 1e-9; }
+
+   private:
+    double& seconds_;
+    const int64_t start_ = SystemClock::Nanoseconds();
+  };
+
   absl::Status Save() {
     TraceScope scope(trace_.get(), "checkpoint", kComputeTrack, position_.step);
+    Waiting waiting(config_.checkpoint_background ? last_save_seconds_ : checkpoint_seconds_);
+    WEFT_RETURN_IF_ERROR(FinishBackgroundSave());
     const absl::Time start = SystemClock().Now();
     WEFT_RETURN_IF_ERROR(group_.Agree(CheckLock()));
     WEFT_RETURN_IF_ERROR(stepper_->parameters().WaitAll());
-    WEFT_RETURN_IF_ERROR(checkpoints_.Save(position_, stepper_->parameters(), unsaved_));
-    if (unsaved_.ok()) return Reschedule(SystemClock().Now() - start);
+    absl::Status failure;
+    WEFT_RETURN_IF_ERROR(checkpoints_.Save(position_, stepper_->parameters(), failure));
+    NoteSaved(position_.step, failure);
+    return failure.ok() ? Reschedule(SystemClock().Now() - start) : absl::OkStatus();
+  }
+
+  // The state is copied, and written, under the next steps.
+  absl::Status BeginSave() {
+    const double before = checkpoint_seconds_;
+    bool began = false;
+    {
+      Waiting waiting(checkpoint_seconds_);
+      WEFT_RETURN_IF_ERROR(group_.Agree(CheckLock()));
+      SavedInBackground saved;
+      WEFT_RETURN_IF_ERROR(checkpoints_.Begin(position_, stepper_->parameters(), began, saved));
+      if (saved.step >= 0) NoteSaved(saved.step, saved.failure);
+    }
+    if (!began) ++left_out_saves_;
+    ++due_saves_;
+    return Reschedule(absl::Seconds(checkpoint_seconds_ - before));
+  }
+
+  absl::Status FinishBackgroundSave() {
+    SavedInBackground saved;
+    WEFT_RETURN_IF_ERROR(checkpoints_.Finish(saved));
+    if (saved.step >= 0) NoteSaved(saved.step, saved.failure);
+    return absl::OkStatus();
+  }
+
+  void NoteSaved(int64_t step, const absl::Status& failure) {
+    unsaved_ = failure;
+    if (failure.ok()) return;
     ++failed_saves_;
-    last_failed_save_ = absl::StrCat("of step ", position_.step, ": ", unsaved_.message());
+    last_failed_save_ = absl::StrCat("of step ", step, ": ", failure.message());
     if (is_first()) {
-      metrics_->AppendFailedCheckpoint(position_.step, unsaved_.message());
+      metrics_->AppendFailedCheckpoint(step, failure.message());
       progress_->Note(absl::StrCat("no checkpoint ", last_failed_save_));
     }
-    return absl::OkStatus();
   }
 
   // After a save that took `cost`. Rank 0 chooses for all, since each measures other times.
@@ -487,10 +556,11 @@ class Run {
                     static_cast<double>(steps_here_ * tokens_per_step()) / seconds_, steps_here_,
                     100 * exposed_seconds_ / seconds_);
       if (options_.snapshots != nullptr) {
-        absl::FPrintF(stderr, "snapshots        %.1f%% of the time\n",
+        absl::FPrintF(stderr, "snapshots        %.2f%% of the time waited for them\n",
                       100 * snapshot_seconds_ / seconds_);
       }
     }
+    PrintCheckpoints();
     PrintMemory();
     const std::pair<const char*, const char*> files[] = {
         {"loss curve", "loss.svg"},     {"numbers", "metrics.jsonl"},  {"timeline", "timeline.svg"},
@@ -499,6 +569,24 @@ class Run {
     for (const auto& [what, name] : files) {
       absl::FPrintF(stderr, "%-15s  %s\n", what, Path(name));
     }
+  }
+
+  void PrintCheckpoints() {
+    if (due_saves_ > 0) {
+      absl::FPrintF(stderr,
+                    "checkpoints      in the background %d of %d that were due, from %.1f MiB of "
+                    "memory a rank; %.2f%% of the time waited for them, %.3f s for the last\n",
+                    due_saves_ - left_out_saves_, due_saves_,
+                    static_cast<double>(checkpoints_.pool_bytes()) / (1 << 20),
+                    100 * checkpoint_seconds_ / seconds_, last_save_seconds_);
+    } else if (steps_here_ > 0) {
+      absl::FPrintF(stderr, "checkpoints      %.2f%% of the time waited for them\n",
+                    100 * checkpoint_seconds_ / seconds_);
+    }
+    const CheckpointMirror* mirror = checkpoints_.mirror();
+    if (mirror == nullptr) return;
+    absl::FPrintF(stderr, "remote copies    %d in %s; %d left out while one was under way\n",
+                  mirror->copied(), mirror->folder(), mirror->left_out());
   }
 
   // What each rank took and what was estimated, a line a rank.
@@ -559,6 +647,9 @@ class Run {
   double seconds_ = 0;
   double exposed_seconds_ = 0;
   double snapshot_seconds_ = 0;
+  double checkpoint_seconds_ = 0;
+  double last_save_seconds_ = 0;                // where the others are written in the background
+  int64_t due_saves_ = 0, left_out_saves_ = 0;  // in the background
   int64_t steps_here_ = 0;
 };
 
@@ -568,7 +659,8 @@ class Run {
 // under way touches no tensor any more.
 static void Leave(ParallelGroups& groups) {
   for (std::unique_ptr<Group>* group :
-       {&groups.world, &groups.data, &groups.tensor, &groups.pipeline, &groups.ends}) {
+       {&groups.world, &groups.snapshots, &groups.checkpoints, &groups.data, &groups.tensor,
+        &groups.pipeline, &groups.ends}) {
     group->reset();
   }
 }
@@ -593,6 +685,7 @@ absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& grou
   }
   Run run(options, groups, *device);
   absl::StatusOr<RunOutcome> outcome = run.Execute();
+  run.Settle();
   // While the parameters that collectives read and write are still there.
   if (!outcome.ok() && options.recovers) Leave(groups);
   return outcome;

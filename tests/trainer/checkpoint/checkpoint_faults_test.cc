@@ -18,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "tests/scratch_folder.h"
 #include "tests/trainer/checkpoint/training_state.h"
+#include "trainer/checkpoint/mirror.h"
 #include "trainer/checkpoint/retention.h"
 
 namespace weft::train {
@@ -129,8 +130,8 @@ KillResult KillAtSystemCall(const std::function<int()>& body, int stop) {
 }
 
 // Every point at which a kill can make a difference, one after the other: from a folder with step
-// 1, a writer writes step 2, replaces step 2 by one of other ranks, and prunes step 1.
-void KillAtEverySystemCall(const ExchangeNames& exchange) {
+// 1, `write` writes step 2 there, and replaces step 2 by one of other ranks; then step 1 is pruned.
+void KillAtEverySystemCall(const std::function<bool(const std::string& folder)>& write) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   constexpr int kStride = 7;  // a child is slow to start there, and the order of calls is the same
 #else
@@ -144,11 +145,10 @@ void KillAtEverySystemCall(const ExchangeNames& exchange) {
     ASSERT_TRUE(WriteCheckpoint(folder.path(), 1, 1).ok());
     KillResult result = KillAtSystemCall(
         [&] {
-          if (!WriteCheckpoint(folder.path(), 2, 2).ok()) return 1;
-          if (!WriteCheckpoint(folder.path(), 2, 1, exchange).ok()) return 2;
+          if (!write(folder.path())) return 1;
           Retention retention(folder.path(), 1);
           retention.Committed(2);
-          return retention.Prune().ok() ? 0 : 3;
+          return retention.Prune().ok() ? 0 : 2;
         },
         stop);
     if (result == KillResult::kNoTracing) GTEST_SKIP() << "this system forbids ptrace";
@@ -168,14 +168,30 @@ void KillAtEverySystemCall(const ExchangeNames& exchange) {
   EXPECT_GT(stop, 100) << "so few system calls cannot be three checkpoints";
 }
 
+void KillWriterAtEverySystemCall(const ExchangeNames& exchange) {
+  KillAtEverySystemCall([&](const std::string& folder) {
+    return WriteCheckpoint(folder, 2, 2).ok() && WriteCheckpoint(folder, 2, 1, exchange).ok();
+  });
+}
+
 TEST(CheckpointFaults, AWriterKilledAtEverySystemCallLeavesAWholeCheckpoint) {
-  KillAtEverySystemCall(ExchangeNamesByKernel);
+  KillWriterAtEverySystemCall(ExchangeNamesByKernel);
 }
 
 TEST(CheckpointFaults, AWriterKilledAtEverySystemCallWithoutExchangeLeavesAWholeCheckpoint) {
-  KillAtEverySystemCall([](const std::string&, const std::string&) {
+  KillWriterAtEverySystemCall([](const std::string&, const std::string&) {
     errno = EINVAL;  // as NFS says
     return -1;
+  });
+}
+
+TEST(CheckpointFaults, ACopyKilledAtEverySystemCallLeavesAWholeCheckpoint) {
+  ScratchFolder two, one;
+  ASSERT_TRUE(WriteCheckpoint(two.path(), 2, 2).ok());
+  ASSERT_TRUE(WriteCheckpoint(one.path(), 2, 1).ok());
+  KillAtEverySystemCall([&](const std::string& folder) {
+    return CopyCheckpoint(two / CheckpointName(2), folder).ok() &&
+           CopyCheckpoint(one / CheckpointName(2), folder).ok();
   });
 }
 

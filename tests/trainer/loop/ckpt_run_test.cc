@@ -490,6 +490,21 @@ TEST_F(CkptRunTest, TorchDistributedCheckpointKeepsEveryBitOfTheState) {
   EXPECT_FALSE(fs::exists(RunDir("dcp_never")));
 }
 
+// Its .metadata is a pickle of os.system("touch ..."): the reader runs nothing of it.
+TEST_F(CkptRunTest, APickleThatAsksForMoreThanTheFormatIsRefusedByName) {
+  const std::string python = TorchPython();
+  if (python.empty()) GTEST_SKIP() << "no Python with PyTorch: set WEFT_TORCH_PYTHON";
+  const std::string folder = RunDir("dcp_strange"), touched = RunDir("touched");
+  fs::create_directories(folder);
+  std::ofstream(folder + "/.metadata") << "cposix\nsystem\n(S'touch " << touched << "'\ntR.";
+  const Outcome outcome =
+      Ckpt({"convert", folder, "--from", "dcp", RunDir("dcp_refused"), "--python", python});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("asks for posix.system, which is no part of the format"));
+  EXPECT_FALSE(fs::exists(touched));
+  EXPECT_FALSE(fs::exists(RunDir("dcp_refused")));
+}
+
 TEST_F(CkptRunTest, APythonWithoutPyTorchIsNamed) {
   const std::string target = RunDir("dcp_without");
   const Outcome none =

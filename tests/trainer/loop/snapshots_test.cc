@@ -1,0 +1,177 @@
+// Copies of the state under the next step, for memory and for files: who keeps whose, and that no
+// step changes what is not copied yet.
+#include "trainer/loop/snapshots.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "tests/scratch_folder.h"
+#include "trainer/config.h"
+#include "trainer/data/batch_loader.h"
+#include "trainer/groups/parallel_groups.h"
+#include "trainer/loop/checkpoints.h"
+#include "trainer/loop/step.h"
+
+namespace weft::train {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+
+TEST(SnapshotKeepersTest, AreOnAnotherHostWhereThereIsOne) {
+  EXPECT_THAT(SnapshotKeepers({0}), ElementsAre(0));
+  EXPECT_THAT(SnapshotKeepers({0, 0, 0}), ElementsAre(1, 2, 0));
+  EXPECT_THAT(SnapshotKeepers({0, 0, 1, 1}), ElementsAre(2, 3, 0, 1));
+  EXPECT_THAT(SnapshotKeepers({0, 1, 0, 1}), ElementsAre(1, 0, 3, 2));
+  for (const std::vector<int>& hosts :
+       {std::vector<int>{0, 0, 0, 1, 2, 2}, {0, 1, 1, 2, 2, 2}, {0, 1, 2, 3}, {2, 1, 0, 0, 1, 2}}) {
+    const std::vector<int> keepers = SnapshotKeepers(hosts);
+    std::vector<int> wards(hosts.size());
+    for (size_t rank = 0; rank < hosts.size(); ++rank) {
+      const auto keeper = static_cast<size_t>(keepers[rank]);
+      EXPECT_NE(hosts[keeper], hosts[rank]) << "rank " << rank;
+      ++wards[keeper];
+    }
+    EXPECT_THAT(wards, ::testing::Each(1));
+  }
+  // One host has more than half: as many as can have a keeper elsewhere.
+  EXPECT_THAT(SnapshotKeepers({0, 0, 0, 1}), ElementsAre(3, 0, 1, 2));
+}
+
+class SnapshotsTest : public ::testing::Test {
+ protected:
+  SnapshotsTest() {
+    config_ =
+        *LoadTrainConfig("",
+                         {"model.layers=2", "model.hidden=32", "model.heads=2", "model.ffn=48",
+                          "model.sequence=8", "train.global_batch=2", "train.precision=fp32"},
+                         "tiny");
+    config_.model.vocabulary = 50;
+    groups_ = ParallelGroups::Alone();
+    stepper_ = *Stepper::Create(config_, &groups_, nullptr);
+    EXPECT_TRUE(stepper_->Initialize().ok());
+    EXPECT_TRUE(stepper_->parameters().Publish().ok());
+  }
+  std::vector<std::byte> State() {
+    std::vector<std::byte> bytes;
+    for (const auto& part : StateOf(stepper_->parameters())) {
+      bytes.insert(bytes.end(), part.begin(), part.end());
+    }
+    return bytes;
+  }
+  void Step(int64_t step) {
+    Batch batch;
+    batch.rows = config_.global_batch;
+    batch.columns = config_.model.sequence + 1;
+    for (int64_t i = 0; i < batch.rows * batch.columns; ++i) {
+      batch.tokens.push_back((i * 7 + step) % config_.model.vocabulary);
+    }
+    const absl::StatusOr<StepResult> result = stepper_->Step(step, batch, false);
+    ASSERT_TRUE(result.ok()) << result.status();
+  }
+
+  TrainConfig config_;
+  ParallelGroups groups_;
+  std::unique_ptr<Stepper> stepper_;
+};
+
+// Makes a copy begin as late as it can: when the step is about to change the state, and then
+// slowly.
+class LateCopy {
+ public:
+  void AboutToChange() { about_to_change_.set_value(); }
+  std::function<void()> BeforeCopy() {
+    return [begin = about_to_change_.get_future().share()] {
+      begin.wait_for(seconds(60));
+      std::this_thread::sleep_for(milliseconds(100));  // for a step that does not wait to go on
+    };
+  }
+
+ private:
+  std::promise<void> about_to_change_;
+};
+
+TEST_F(SnapshotsTest, NoStepChangesWhatIsNotCopiedYet) {
+  LateCopy late;
+  Snapshots snapshots(late.BeforeCopy());
+  bool asked = false;
+  stepper_->set_before_update([&] {
+    asked = true;
+    late.AboutToChange();
+    return snapshots.Finish();
+  });
+  const std::vector<std::byte> before = State();
+  ASSERT_TRUE(snapshots.Begin({.step = 3, .samples = 6}, stepper_->parameters(), groups_).ok());
+  Step(4);
+  ASSERT_TRUE(asked);
+  EXPECT_NE(State(), before);  // the step did change it
+  const auto restored = snapshots.Restore(stepper_->parameters(), groups_);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  ASSERT_TRUE(restored->has_value());
+  EXPECT_EQ((*restored)->step, 3);
+  EXPECT_EQ(State(), before);
+}
+
+TEST_F(SnapshotsTest, NoStepChangesWhatACheckpointHasNotCopiedYet) {
+  const ScratchFolder folder;
+  LateCopy late;
+  RunCheckpoints checkpoints(folder.path(), config_, groups_, late.BeforeCopy());
+  stepper_->set_before_update([&] {
+    late.AboutToChange();
+    checkpoints.FinishCopy();
+    return absl::OkStatus();
+  });
+  const std::vector<std::byte> before = State();
+  bool began = false;
+  SavedInBackground saved;
+  ASSERT_TRUE(
+      checkpoints.Begin({.step = 3, .samples = 6}, stepper_->parameters(), began, saved).ok());
+  EXPECT_TRUE(began);
+  EXPECT_EQ(saved.step, -1);
+  Step(4);
+  EXPECT_NE(State(), before);
+  ASSERT_TRUE(checkpoints.Finish(saved).ok());
+  EXPECT_EQ(saved.step, 3);
+  EXPECT_TRUE(saved.failure.ok()) << saved.failure;
+  const auto loaded = checkpoints.Load(stepper_->parameters());
+  ASSERT_TRUE(loaded.ok() && loaded->has_value()) << loaded.status();
+  EXPECT_EQ((*loaded)->step, 3);
+  EXPECT_EQ(State(), before);
+}
+
+TEST_F(SnapshotsTest, TheNewestOfTwoStepsIsRestoredAndMemoryDoesNotGrow) {
+  Snapshots snapshots;
+  stepper_->set_before_update([&] { return snapshots.Finish(); });
+  EXPECT_EQ(*snapshots.Restore(stepper_->parameters(), groups_), std::nullopt);
+  std::vector<std::byte> newest;
+  Bytes bytes(0);
+  for (int64_t step = 1; step <= 5; ++step) {
+    Step(step);
+    newest = State();
+    ASSERT_TRUE(
+        snapshots.Begin({.step = step, .samples = 2 * step}, stepper_->parameters(), groups_).ok());
+    if (step == 1) bytes = snapshots.bytes();
+    EXPECT_EQ(snapshots.bytes(), bytes);
+  }
+  EXPECT_EQ(bytes, Bytes(2 * static_cast<int64_t>(newest.size())));
+  ASSERT_TRUE(snapshots.Finish().ok());
+  Step(6);
+  const auto restored = snapshots.Restore(stepper_->parameters(), groups_);
+  ASSERT_TRUE(restored.ok() && restored->has_value()) << restored.status();
+  EXPECT_EQ((*restored)->step, 5);
+  EXPECT_EQ((*restored)->samples, 10);
+  EXPECT_EQ(State(), newest);
+}
+
+}  // namespace
+}  // namespace weft::train

@@ -1,0 +1,111 @@
+#include "trainer/checkpoint/mirror.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/types/span.h"
+#include "base/crc32c.h"
+#include "base/read_file.h"
+#include "base/status.h"
+#include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/writer.h"
+#include "trainer/files/file.h"
+
+namespace weft::train {
+namespace {
+
+constexpr size_t kChunk = size_t{1} << 20;
+
+// A checkpoint whose files stay readable when their names are gone.
+struct Source {
+  Manifest manifest;
+  std::vector<MappedFile> shards;
+};
+
+absl::StatusOr<std::shared_ptr<const Source>> OpenSource(const std::string& path) {
+  const std::string manifest_path = absl::StrCat(path, "/", kManifestName);
+  WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(manifest_path));
+  auto source = std::make_shared<Source>();
+  WEFT_ASSIGN_OR_RETURN(source->manifest, ParseManifest(text, manifest_path));
+  for (const ShardInfo& shard : source->manifest.shards) {
+    WEFT_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(absl::StrCat(path, "/", shard.file)));
+    source->shards.push_back(std::move(file));
+  }
+  return source;
+}
+
+absl::Status CopyShard(const MappedFile& from, const ShardInfo& shard, const std::string& to,
+                       const std::atomic<bool>& gives_up) {
+  WEFT_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(to));
+  uint32_t checksum = 0;
+  for (size_t at = 0; at < from.bytes().size(); at += kChunk) {
+    const absl::Span<const std::byte> chunk = from.bytes().subspan(at, kChunk);
+    if (gives_up.load()) return absl::CancelledError(absl::StrCat(to, ": the run has ended"));
+    checksum = Crc32c(chunk, checksum);
+    WEFT_RETURN_IF_ERROR(file.Append(chunk));
+  }
+  if (checksum != shard.crc32c) {
+    return absl::DataLossError(
+        absl::StrFormat("%s is damaged: its checksum is %08x instead of %08x", from.path(),
+                        checksum, shard.crc32c));
+  }
+  return file.Commit();
+}
+
+absl::Status Copy(const Source& source, const std::string& folder,
+                  const std::atomic<bool>& gives_up) {
+  const Manifest& manifest = source.manifest;
+  CheckpointWriter writer(folder, manifest.step, manifest.world_size);
+  absl::Status status = MakeFolders(writer.temporary());
+  for (size_t i = 0; status.ok() && i < source.shards.size(); ++i) {
+    const ShardInfo& shard = manifest.shards[i];
+    status = CopyShard(source.shards[i], shard, absl::StrCat(writer.temporary(), "/", shard.file),
+                       gives_up);
+  }
+  if (status.ok()) status = writer.CommitCopy(manifest).status();
+  if (!status.ok()) writer.Abandon();
+  return status;
+}
+
+}  // namespace
+
+absl::Status CopyCheckpoint(const std::string& path, const std::string& folder) {
+  WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<const Source> source, OpenSource(path));
+  return Copy(*source, folder, /*gives_up=*/false);
+}
+
+absl::Status CheckpointMirror::Begin(const std::string& path, bool& began) {
+  began =
+      !copying_.valid() || copying_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  if (!began) {
+    ++left_out_;
+    return absl::OkStatus();
+  }
+  const absl::Status before = Finish();
+  absl::StatusOr<std::shared_ptr<const Source>> source = OpenSource(path);
+  began = source.ok();
+  if (!began) return before.ok() ? source.status() : before;
+  copying_ = std::async(std::launch::async, [this, source = *std::move(source)] {
+    WEFT_RETURN_IF_ERROR(
+        Annotate(Copy(*source, folder_, gives_up_),
+                 absl::StrCat("copy step ", source->manifest.step, " to ", folder_)));
+    retention_.Committed(source->manifest.step);
+    return retention_.Prune().status();
+  });
+  return before;
+}
+
+absl::Status CheckpointMirror::Finish() {
+  if (!copying_.valid()) return absl::OkStatus();
+  absl::Status status = copying_.get();
+  if (status.ok()) ++copied_;
+  return status;
+}
+
+}  // namespace weft::train
