@@ -2,7 +2,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -81,7 +83,62 @@ absl::Status ShowSchedule(const Case& what, const Options& options,
   return absl::OkStatus();
 }
 
-absl::Status RunCase(Case what, const Options& options, Buffers& buffers, job::Joined& job,
+// The groups that a rank runs each case in, with the memory of each.
+class Groups {
+ public:
+  static absl::StatusOr<Groups> Create(const Options& options, job::Joined& job) {
+    const int rank = job.environment.rank.value(), ranks = job.environment.world_size;
+    Groups out;
+    if (!options.groups.has_value()) {
+      WEFT_RETURN_IF_ERROR(out.Add(options, job, job.world.get()));
+      return out;
+    }
+    if (options.groups->ranks() != ranks) {
+      return absl::InvalidArgumentError(absl::StrCat("--groups ", options.groups->ToText(), " are ",
+                                                     options.groups->ranks(),
+                                                     " ranks; this job has ", ranks));
+    }
+    for (const topology::MeshGroup& group : options.groups->GroupsOf(Rank(rank))) {
+      const int size = static_cast<int>(group.members.size());
+      if (size == 1) continue;
+      if (options.root >= size) {
+        return absl::InvalidArgumentError(absl::StrCat("--root ", options.root,
+                                                       " is not one of the ", size, " ranks along ",
+                                                       ToString(group.axes)));
+      }
+      WEFT_ASSIGN_OR_RETURN(
+          auto communicator,
+          collectives::Communicator::Create(
+              job.endpoint, absl::StrCat(Brief(group.axes), group.index), group.members));
+      out.communicators_.push_back(std::move(communicator));
+      WEFT_RETURN_IF_ERROR(out.Add(options, job, out.communicators_.back().get()));
+    }
+    if (out.runs_.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("--groups ", options.groups->ToText(),
+                                                     " has no group of more than one rank"));
+    }
+    return out;
+  }
+
+  absl::Span<const GroupRun> runs() const { return runs_; }
+
+ private:
+  absl::Status Add(const Options& options, job::Joined& job,
+                   collectives::Communicator* communicator) {
+    WEFT_ASSIGN_OR_RETURN(Buffers buffers,
+                          Buffers::Allocate(options.size_max, job.environment.world_size,
+                                            options.shared_buffers ? job.endpoint.get() : nullptr));
+    buffers_.push_back(std::make_unique<Buffers>(std::move(buffers)));
+    runs_.push_back({communicator, buffers_.back().get()});
+    return absl::OkStatus();
+  }
+
+  std::vector<std::unique_ptr<collectives::Communicator>> communicators_;
+  std::vector<std::unique_ptr<Buffers>> buffers_;
+  std::vector<GroupRun> runs_;
+};
+
+absl::Status RunCase(Case what, const Options& options, const Groups& groups, job::Joined& job,
                      Control& control, Report& report) {
   Result results[2];
   for (bool in_place : {false, true}) {
@@ -90,7 +147,7 @@ absl::Status RunCase(Case what, const Options& options, Buffers& buffers, job::J
     if (!in_place && !InfoOf(what.operation).in_place) wanted = true;
     if (!wanted) continue;
     what.in_place = in_place;
-    auto result = Measure(what, options, buffers, *job.world, control);
+    auto result = Measure(what, options, groups.runs(), *job.world, control);
     if (!result.ok()) {
       return Annotate(result.status(), absl::StrCat(InfoOf(what.operation).name, " of ",
                                                     ToString(SizeOf(what, control.ranks()))));
@@ -130,9 +187,7 @@ absl::StatusOr<int> RunRank(const Options& options) {
   }
   Control control(*job.store, rank, ranks);
   Report report(options, ranks);
-  WEFT_ASSIGN_OR_RETURN(Buffers buffers,
-                        Buffers::Allocate(options.size_max, ranks,
-                                          options.shared_buffers ? job.endpoint.get() : nullptr));
+  WEFT_ASSIGN_OR_RETURN(const Groups groups, Groups::Create(options, job));
   if (rank == 0 && !options.show_schedule) report.Begin(job.report);
   for (Operation operation : options.operations) {
     const OperationInfo& info = InfoOf(operation);
@@ -145,7 +200,7 @@ absl::StatusOr<int> RunRank(const Options& options) {
     }
     if (rank == 0) report.BeginOperation(info);
     for (const Case& what : cases) {
-      WEFT_RETURN_IF_ERROR(RunCase(what, options, buffers, job, control, report));
+      WEFT_RETURN_IF_ERROR(RunCase(what, options, groups, job, control, report));
     }
   }
   if (rank == 0 && !options.show_schedule) report.End(job.endpoint->Describe());

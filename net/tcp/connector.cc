@@ -23,6 +23,9 @@ constexpr absl::Duration kPauseLongest = absl::Seconds(1);
 // Many round trips of any fabric. The kernel would go on asking on the same path, and one in two
 // may be dead each way: each attempt has another source port, and there is time for many.
 constexpr absl::Duration kResumeAttempt = absl::Milliseconds(200);
+// The first of a new link, whose peer may be busy; each further has twice as long.
+constexpr absl::Duration kFirstAttempt = absl::Milliseconds(500);
+constexpr absl::Duration kLongestAttempt = absl::Seconds(4);
 
 }  // namespace
 
@@ -170,6 +173,7 @@ void Connector::Start(absl::string_view address, absl::Time now) {
   address_text_ = std::string(address);
   give_up_ = now + context_.connect_timeout;
   pause_ = kPauseFirst;
+  patience_of_dials_ = kFirstAttempt;
   if (absl::StatusOr<SocketAddress> parsed = SocketAddress::Parse(address); parsed.ok()) {
     address_ = *parsed;
   } else {
@@ -215,7 +219,32 @@ absl::Status Connector::PlanWays() {
   WEFT_ASSIGN_OR_RETURN(ways_, context_.ways.Take(ToIpAddress(context_.own_address),
                                                   ToIpAddress(address_), peer_, context_.sockets));
   if (ways_.size() > kLinkSocketsMax) ways_.resize(kLinkSocketsMax);
+  planned_ways_ = ways_;
+  left_.resize(ways_.size());
   return absl::OkStatus();
+}
+
+void Connector::LeaveSilentWays() {
+  for (size_t i = 0; i < std::min(dials_.size(), ways_.size()); ++i) {
+    if (dials_[i]->connected()) continue;
+    left_[i].push_back(ways_[i]);
+    absl::StatusOr<topology::PathWay> other =
+        context_.ways.Another(ToIpAddress(context_.own_address), ToIpAddress(address_), left_[i]);
+    if (!other.ok() || other->choices == ways_[i].choices) continue;
+    WEFT_LOG_INFO(context_.name, ": nothing answers from ", address_text_, " on the way ",
+                  ways_[i].ToString(), "; socket ", i, " tries ", other->ToString());
+    ways_[i] = *std::move(other);
+  }
+}
+
+// Another way was answered: those before it are dead, for all.
+void Connector::NoteFailedWays(absl::Time now) const {
+  for (size_t i = 0; i < ways_.size(); ++i) {
+    for (const topology::PathWay& way : left_[i]) {
+      if (way.choices == ways_[i].choices) continue;
+      context_.ways.Fails(ToIpAddress(context_.own_address), ToIpAddress(address_), way, now);
+    }
+  }
 }
 
 // Where socket `index` connects from: planned, by rank or by way. Each attempt takes another port,
@@ -264,7 +293,7 @@ void Connector::Attempt(absl::Time now) {
                : ports > 0    ? ports
                               : static_cast<size_t>(context_.sockets);
     parameters_.count = static_cast<uint16_t>(sockets_);
-    SetDeadline(give_up_);
+    SetDeadline(std::min(give_up_, now + patience_of_dials_));
   }
   for (size_t i = 0; i < sockets_; ++i) {
     if (!resumes_) parameters_.index = static_cast<uint16_t>(i);
@@ -296,6 +325,7 @@ void Connector::OnDialDone(absl::Time now) {
     received.push_back(dial->TakeReceived());
   }
   StopAttempt();
+  if (!resumes_) NoteFailedWays(now);
   owner_.OnConnected(std::move(sockets), std::move(received), now);
 }
 
@@ -319,10 +349,16 @@ void Connector::OnDeadline(absl::Time now) {
   }
   if (now >= give_up_) return Fail(OutOfTime(), now);
   if (dials_.empty()) return Attempt(now);
+  if (!resumes_) {
+    const auto silent = std::find_if(dials_.begin(), dials_.end(),
+                                     [](const auto& dial) { return !dial->connected(); });
+    if (silent == dials_.end()) return SetDeadline(give_up_);  // its process is busy
+    patience_of_dials_ = std::min(2 * patience_of_dials_, kLongestAttempt);
+    LeaveSilentWays();
+  }
   // Its path may be dead, or that of the answers: another port at once, which may get others.
   StopAttempt();
-  last_failure_ = absl::UnavailableError(
-      absl::StrCat("no answer within ", absl::FormatDuration(kResumeAttempt)));
+  last_failure_ = absl::UnavailableError("no answer yet");
   Attempt(now);
 }
 

@@ -1,5 +1,7 @@
 // Makes the sockets of one link: connects them all, does the handshake on each, and starts again
-// with a growing pause while the peer is not up yet, until transport.connect_timeout.
+// with a growing pause while the peer is not up yet, until transport.connect_timeout. Where a dial is
+// not answered at all, its path may be dead: after half a second (then 1, 2, 4 s) all are dialed
+// again, those that nobody answered from another port, and on another way where ways are planned.
 //
 // Tried again: errors that a peer causes which starts later, restarts or is short of descriptors
 // (refused, reset, unreachable, closed before a verdict). Final: an invalid address, no descriptors
@@ -65,7 +67,8 @@ class Connector final : public PollHandler {
   // Parameters of the last attempt.
   const LinkParameters& parameters() const { return parameters_; }
   int attempts() const { return attempts_; }
-  // [socket] that were planned for; empty: none were.
+  // [socket] that were planned for, and that are taken; empty: none were.
+  const std::vector<topology::PathWay>& planned_ways() const { return planned_ways_; }
   const std::vector<topology::PathWay>& ways() const { return ways_; }
 
   bool OnTurn(absl::Time now) override;
@@ -78,6 +81,8 @@ class Connector final : public PollHandler {
   void OnDialDone(absl::Time now);
   void OnDialFailed(const absl::Status& why, bool again, absl::Time now);
   absl::Status PlanWays();
+  void LeaveSilentWays();
+  void NoteFailedWays(absl::Time now) const;
   SocketAddress SourceOf(size_t index) const;
   absl::Status OutOfTime() const;
   void Fail(const absl::Status& why, absl::Time now);
@@ -91,12 +96,14 @@ class Connector final : public PollHandler {
   absl::Status start_status_;
   bool resumes_ = false;
   LinkParameters parameters_;
-  std::vector<topology::PathWay> ways_;
+  std::vector<topology::PathWay> planned_ways_, ways_;
+  std::vector<std::vector<topology::PathWay>> left_;  // [socket] ways that nobody answered on
   std::vector<std::unique_ptr<Dial>> dials_;
   size_t sockets_ = 0;  // of the link
   size_t dials_done_ = 0;
   int attempts_ = 0;
   absl::Duration pause_;
+  absl::Duration patience_of_dials_;
   absl::Time give_up_, patience_;
   absl::Status last_failure_;
   bool finished_ = false;

@@ -21,6 +21,11 @@ constexpr size_t kFramesPerWrite = 64;
 constexpr absl::Duration kEndingGrace = absl::Seconds(1);
 // Bytes between two acknowledgements of copied messages.
 constexpr uint64_t kUntoldMax = 64 << 10;
+// How often sockets that wait for the other side are looked at, and how long nothing is received
+// until it is made to acknowledge something; then twice as long each.
+constexpr absl::Duration kSilenceLookEvery = absl::Milliseconds(100);
+constexpr absl::Duration kPokeFirst = absl::Milliseconds(250);
+constexpr absl::Duration kPokeLongest = absl::Seconds(4);
 // The log, of one socket.
 constexpr absl::Duration kTellLossesEvery = absl::Seconds(10);
 
@@ -205,8 +210,13 @@ OutFrame LinkCore::TellTaken() {
 
 bool LinkCore::OnTurn(absl::Time now) {
   if (!attached() || !status_.ok()) return false;
-  if (!watching_) LookForDeath(now);
+  if (death_look_at_ == absl::InfinitePast()) LookForDeath(now);
   if (streams_[0]->CanWrite() && OwesTelling()) control_.push_front(TellTaken());
+  if (!seeks_silence_ && MayDepart() && (HasData() || AwaitsPeer() || !control_.empty())) {
+    seeks_silence_ = true;
+    poke_after_ = kPokeFirst;
+    SetDeadlineOfLooks(now);
+  }
   bool moved = false;
   while (!elsewhere_.empty()) {
     bool is_notice = elsewhere_.front().header.type == FrameType::kNotice;
@@ -369,17 +379,47 @@ void LinkCore::NoteArrival() {
 void LinkCore::OnDeadline(absl::Time now) {
   if (std::exchange(extended_, false)) return SetDeadline(now + kEndingGrace);
   if (!ending_.ok()) return Break(ending_);
-  if (attached() && status_.ok()) LookForDeath(now);
+  if (!attached() || !status_.ok()) return;
+  if (now >= death_look_at_) LookForDeath(now);
+  if (status_.ok() && seeks_silence_) LookForSilence(now);
+}
+
+void LinkCore::SetDeadlineOfLooks(absl::Time now) {
+  if (!ending_.ok()) return;
+  SetDeadline(seeks_silence_ ? std::min(death_look_at_, now + kSilenceLookEvery) : death_look_at_);
+}
+
+// On the connecting end, which can dial another way. What the other side sends shows that its
+// answers get through only where something is to be acknowledged: while it is waited for, it is
+// told now and then what was taken.
+void LinkCore::LookForSilence(absl::Time now) {
+  seeks_silence_ = false;
+  if (!MayDepart()) return SetDeadlineOfLooks(now);
+  const bool awaits = AwaitsPeer();
+  seeks_silence_ = awaits;
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    if (!streams_[i]->open()) continue;
+    const absl::StatusOr<tcp_info> info = ConnectionInfo(streams_[i]->fd());
+    if (!info.ok()) continue;
+    if (info->tcpi_unacked > 0) {
+      seeks_silence_ = true;
+      if (LooksStalled(*info)) resumption_->Suspect(i, now);
+    } else if (i == 0 && awaits) {
+      const auto silent = absl::Milliseconds(info->tcpi_last_data_recv);
+      if (silent < kPokeFirst) poke_after_ = kPokeFirst;
+      if (silent < poke_after_) continue;
+      poke_after_ = std::min(2 * poke_after_, kPokeLongest);
+      OweTelling();
+    }
+  }
+  SetDeadlineOfLooks(now);
 }
 
 // Four times in tcp.dead_after.
 void LinkCore::LookForDeath(absl::Time now) {
-  watching_ = true;
   absl::Duration dead_after = context_.tuning.dead_after;
-  if (HeardElsewhere(now)) {
-    if (ending_.ok()) SetDeadline(now + dead_after / 4);
-    return;
-  }
+  death_look_at_ = now + dead_after / 4;
+  if (HeardElsewhere(now)) return SetDeadlineOfLooks(now);
   for (auto& stream : streams_) {
     if (!stream->open()) continue;
     absl::StatusOr<tcp_info> info = ConnectionInfo(stream->fd());
@@ -398,7 +438,7 @@ void LinkCore::LookForDeath(absl::Time now) {
          absl::Milliseconds(info->tcpi_last_ack_recv), now);
     if (!status_.ok()) return;
   }
-  if (ending_.ok()) SetDeadline(now + dead_after / 4);
+  SetDeadlineOfLooks(now);
 }
 
 void LinkCore::Break(const absl::Status& why) {

@@ -105,6 +105,8 @@ class LinkCore : public StreamOwner, public ResumptionOwner, public PollHandler 
   virtual absl::Status OnLinkFrameDone(const FrameHeader& header) = 0;
   virtual bool NextData(OutFrame* frame) = 0;  // the next piece to send; false: none
   virtual bool HasData() const = 0;
+  // Whether a request waits for the other side.
+  virtual bool AwaitsPeer() const { return false; }
   // What one socket is given at a time: about so much, where there is as much.
   virtual uint64_t WriteBytes() const { return context_.frame_bytes; }
   virtual void FailRequests(const absl::Status& why) = 0;
@@ -140,6 +142,10 @@ class LinkCore : public StreamOwner, public ResumptionOwner, public PollHandler 
   void set_resumption(std::unique_ptr<Resumption> resumption) {
     resumption_ = std::move(resumption);
   }
+  // To be called where AwaitsPeer() has become true.
+  void NoteAwaiting() {
+    if (!seeks_silence_) WantTurn();
+  }
   // A message that was marked kTellTaken is whole: the sender waits to hear that it is taken.
   void OweTelling() { owes_telling_ = true, WantTurn(); }
   bool attached() const { return !streams_.empty(); }
@@ -159,6 +165,8 @@ class LinkCore : public StreamOwner, public ResumptionOwner, public PollHandler 
 
   void Fill(Stream& stream, bool with_data);
   void LookForDeath(absl::Time now);
+  void LookForSilence(absl::Time now);
+  void SetDeadlineOfLooks(absl::Time now);
   void Lose(size_t index, const absl::Status& why, absl::Duration silent, absl::Time now);
   void BeginLoss(size_t index, absl::string_view why, absl::Duration patience, absl::Time now);
   size_t IndexOf(const Stream& stream) const;
@@ -180,7 +188,9 @@ class LinkCore : public StreamOwner, public ResumptionOwner, public PollHandler 
   uint64_t sockets_replaced_ = 0;
   std::vector<uint64_t> told_taken_;  // what a kTaken brings
   bool owes_telling_ = false;
-  bool watching_ = false;         // the deadline for LookForDeath() runs
+  absl::Time death_look_at_ = absl::InfinitePast();
+  bool seeks_silence_ = false;    // LookForSilence() is due every kSilenceLookEvery
+  absl::Duration poke_after_;     // of nothing received
   std::string description_;       // once attached
   std::deque<OutFrame> control_;  // for stream 0, which keeps their order
   std::deque<OutFrame> elsewhere_;

@@ -76,6 +76,11 @@ absl::StatusOr<topology::PathWay> PlannedWays::Another(
   return plan_->Another({own, target}, left);
 }
 
+void PlannedWays::Fails(const topology::IpAddress& own, const topology::IpAddress& target,
+                        const topology::PathWay& way, absl::Time now) const {
+  plan_->Fails({own, target}, way, now);
+}
+
 void PlannedWays::Answers(const topology::IpAddress& own, const topology::IpAddress& target,
                           const topology::PathWay& way) const {
   plan_->Answers({own, target}, way);

@@ -54,6 +54,8 @@ class PlannedWays {
   absl::StatusOr<topology::PathWay> Another(const topology::IpAddress& own,
                                             const topology::IpAddress& target,
                                             absl::Span<const topology::PathWay> left) const;
+  void Fails(const topology::IpAddress& own, const topology::IpAddress& target,
+             const topology::PathWay& way, absl::Time now) const;
   void Answers(const topology::IpAddress& own, const topology::IpAddress& target,
                const topology::PathWay& way) const;
 

@@ -24,6 +24,9 @@ constexpr absl::Duration kProbeLongest = absl::Seconds(1);
 constexpr absl::Duration kReturnFirst = absl::Seconds(1);
 constexpr absl::Duration kReturnLongest = absl::Seconds(16);
 constexpr absl::Duration kReturnAttempt = absl::Milliseconds(500);
+// Time of the dials beside a socket that is silent: on its own way, and then on another.
+constexpr absl::Duration kSameWayAttempt = absl::Milliseconds(100);
+constexpr absl::Duration kOtherWayAttempt = absl::Milliseconds(500);
 
 absl::Time Patience(const TcpContext& context, absl::Time now) {
   return now + kBusyPatience * context.tuning.dead_after;
@@ -34,8 +37,8 @@ absl::Time Patience(const TcpContext& context, absl::Time now) {
 class Redial final : public Resumption, private PollHandler {
  public:
   Redial(TcpContext& context, const ConnectorIdentity& identity, Rank peer, std::string address,
-         const LinkParameters& parameters, const std::vector<topology::PathWay>& ways,
-         ResumptionOwner& owner)
+         const LinkParameters& parameters, const std::vector<topology::PathWay>& planned,
+         const std::vector<topology::PathWay>& ways, ResumptionOwner& owner, absl::Time now)
       : PollHandler(*context.poller),
         context_(context),
         identity_(identity),
@@ -48,7 +51,9 @@ class Redial final : public Resumption, private PollHandler {
       lanes_.push_back(std::make_unique<Lane>(*this, i));
       if (ways.empty() || !target.ok()) continue;
       target_ = ToIpAddress(*target);
-      lanes_[i]->planned = lanes_[i]->way = ways[i % ways.size()];
+      lanes_[i]->planned = planned[i % planned.size()];
+      lanes_[i]->way = ways[i % ways.size()];
+      if (lanes_[i]->IsAway()) TryReturnLater(*lanes_[i], now);
     }
   }
 
@@ -58,9 +63,19 @@ class Redial final : public Resumption, private PollHandler {
     if (lane.way.has_value()) TakeAnotherWay(lane, now);
     Dial(lane, lane.way, give_up, now);
   }
+  void Suspect(size_t index, absl::Time now) override {
+    Lane& lane = *lanes_[index];
+    if (lane.connector != nullptr) return;
+    lane.beside = lane.way;
+    if (lane.way.has_value()) {
+      DialBeside(lane, Purpose::kSameWay, kSameWayAttempt, now);
+    } else {
+      DialBeside(lane, Purpose::kOtherWay, kOtherWayAttempt, now);
+    }
+  }
   void End(size_t index) override {
     Lane& lane = *lanes_[index];
-    lane.returns = false;
+    lane.purpose = Purpose::kSuccessor;
     if (lane.connector == nullptr) return;
     lane.connector->Cancel();
     lane.Retire();
@@ -77,6 +92,9 @@ class Redial final : public Resumption, private PollHandler {
   }
 
  private:
+  // Of a dial: the others are beside a socket that serves.
+  enum class Purpose : uint8_t { kSuccessor, kReturn, kSameWay, kOtherWay };
+
   struct Lane final : public ConnectorOwner {
     Lane(Redial& all, size_t index) : all(all), index(index) {}
     void Retire() {
@@ -91,8 +109,7 @@ class Redial final : public Resumption, private PollHandler {
     }
     void OnConnectFailed(const absl::Status& why, absl::Time now) override {
       Retire();
-      // The socket that it has serves on.
-      if (std::exchange(returns, false)) return all.TryReturnLater(*this, now);
+      if (purpose != Purpose::kSuccessor) return all.OnFailedBeside(*this, now);
       if (absl::IsDeadlineExceeded(why)) return all.owner_->OnNotReplaced(index, why, now);
       all.owner_->OnNotReplaced(index, absl::UnavailableError(why.message()), now);
     }
@@ -102,7 +119,8 @@ class Redial final : public Resumption, private PollHandler {
     const size_t index;
     uint32_t epoch = 0;                             // of the last attempt
     std::optional<topology::PathWay> planned, way;  // none: not planned; taken now
-    bool returns = false;                           // `connector` dials the planned way
+    std::optional<topology::PathWay> beside;        // that a dial beside the socket takes
+    Purpose purpose = Purpose::kSuccessor;          // of `connector`
     absl::Time try_at = absl::InfiniteFuture();     // to return
     absl::Duration pause = kReturnFirst;
     std::unique_ptr<Connector> connector;
@@ -118,6 +136,25 @@ class Redial final : public Resumption, private PollHandler {
                            way.has_value() ? &*way : nullptr);
   }
 
+  void DialBeside(Lane& lane, Purpose purpose, absl::Duration limit, absl::Time now) {
+    lane.purpose = purpose;
+    Dial(lane, lane.beside, now + limit, now);
+  }
+
+  // The socket that the lane has serves on.
+  void OnFailedBeside(Lane& lane, absl::Time now) {
+    const Purpose purpose = std::exchange(lane.purpose, Purpose::kSuccessor);
+    if (purpose == Purpose::kSameWay) {
+      const absl::StatusOr<topology::PathWay> other = context_.ways.Another(
+          ToIpAddress(context_.own_address), target_, absl::MakeConstSpan(&*lane.way, 1));
+      if (other.ok() && !(other->choices == lane.way->choices)) {
+        lane.beside = *other;
+        return DialBeside(lane, Purpose::kOtherWay, kOtherWayAttempt, now);
+      }
+    }
+    if (lane.IsAway()) TryReturnLater(lane, now);
+  }
+
   void TakeAnotherWay(Lane& lane, absl::Time now) {
     absl::StatusOr<topology::PathWay> other =
         context_.ways.Instead(ToIpAddress(context_.own_address), target_, *lane.way, now);
@@ -128,12 +165,19 @@ class Redial final : public Resumption, private PollHandler {
   }
 
   void OnConnected(Lane& lane, absl::Time now) {
-    if (std::exchange(lane.returns, false)) {
+    const Purpose purpose = std::exchange(lane.purpose, Purpose::kSuccessor);
+    if (!lane.way.has_value()) return;
+    if (purpose == Purpose::kReturn) {
       WEFT_LOG_INFO(context_.name, ": socket ", lane.index, " to ", address_,
                     " goes back to its planned way ", lane.planned->ToString());
       lane.way = lane.planned;
+    } else if (purpose == Purpose::kOtherWay) {
+      WEFT_LOG_INFO(context_.name, ": socket ", lane.index, " to ", address_,
+                    " is silent on the way ", lane.way->ToString(), "; its successor takes ",
+                    lane.beside->ToString());
+      context_.ways.Fails(ToIpAddress(context_.own_address), target_, *lane.way, now);
+      lane.way = lane.beside;
     }
-    if (!lane.way.has_value()) return;
     context_.ways.Answers(ToIpAddress(context_.own_address), target_, *lane.way);
     lane.try_at = absl::InfiniteFuture();
     if (lane.IsAway()) TryReturnLater(lane, now);
@@ -158,8 +202,8 @@ class Redial final : public Resumption, private PollHandler {
       if (now < lane->try_at) continue;
       lane->try_at = absl::InfiniteFuture();
       if (lane->connector != nullptr || !lane->IsAway()) continue;
-      lane->returns = true;
-      Dial(*lane, lane->planned, now + kReturnAttempt, now);
+      lane->beside = lane->planned;
+      DialBeside(*lane, Purpose::kReturn, kReturnAttempt, now);
     }
     SetDeadlineOfLanes();
   }
@@ -303,10 +347,11 @@ class Await final : public Resumption, private PollHandler {
 std::unique_ptr<Resumption> MakeRedial(TcpContext& context, const ConnectorIdentity& identity,
                                        Rank peer, std::string address,
                                        const LinkParameters& parameters,
+                                       const std::vector<topology::PathWay>& planned,
                                        const std::vector<topology::PathWay>& ways,
-                                       ResumptionOwner& owner) {
-  return std::make_unique<Redial>(context, identity, peer, std::move(address), parameters, ways,
-                                  owner);
+                                       ResumptionOwner& owner, absl::Time now) {
+  return std::make_unique<Redial>(context, identity, peer, std::move(address), parameters, planned,
+                                  ways, owner, now);
 }
 
 std::unique_ptr<Resumption> MakeAwait(TcpContext& context, Rank peer,

@@ -44,20 +44,26 @@ class Resumption {
   virtual ~Resumption() = default;
   virtual void Begin(size_t index, absl::Time give_up, absl::Time now) = 0;
   virtual void End(size_t index) = 0;  // it is replaced
+  // Socket `index` stands, but is silent, as on a path that has died. The connecting end dials
+  // beside it, from another port on the same way, then on another way; a dial that is answered
+  // gives OnNewSocket(), and where none is, nothing has changed.
+  virtual void Suspect(size_t /*index*/, absl::Time /*now*/) {}
   virtual void SetOwner(ResumptionOwner& owner) = 0;
   virtual void Close() = 0;  // the link has ended: nothing comes any more
   // Sockets that wait in the book; the accepting end's.
   virtual void TakeArrivals(absl::Time /*now*/) {}
 };
 
-// `address` is where the link was connected to, `parameters` those of one of its sockets, `ways`
-// the planned ones of all. A socket that is replaced takes a way that has not failed, and goes back
-// to its planned one once that answers a dial.
+// `address` is where the link was connected to, `parameters` those of one of its sockets, `planned`
+// and `ways` the ways that were planned for all, and those that they take. A socket that is replaced
+// takes a way that has not failed; one that is not on its planned way goes back to that once it
+// answers a dial.
 std::unique_ptr<Resumption> MakeRedial(TcpContext& context, const ConnectorIdentity& identity,
                                        Rank peer, std::string address,
                                        const LinkParameters& parameters,
+                                       const std::vector<topology::PathWay>& planned,
                                        const std::vector<topology::PathWay>& ways,
-                                       ResumptionOwner& owner);
+                                       ResumptionOwner& owner, absl::Time now);
 // `life`: where the other process listens; empty: not known. Null: the link cannot be resumed.
 std::unique_ptr<Resumption> MakeAwait(TcpContext& context, Rank peer,
                                       const LinkParameters& parameters, const SocketAddress& life,

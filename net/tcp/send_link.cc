@@ -30,10 +30,10 @@ void TcpSendLink::Start(absl::string_view address, absl::Time now) {
 }
 
 void TcpSendLink::OnConnected(std::vector<FileDescriptor> sockets,
-                              std::vector<std::string> received, absl::Time /*now*/) {
+                              std::vector<std::string> received, absl::Time now) {
   if (context().book != nullptr) {
     set_resumption(MakeRedial(context(), *identity_, peer(), address_, connector_->parameters(),
-                              connector_->ways(), *this));
+                              connector_->planned_ways(), connector_->ways(), *this, now));
   }
   poller().DeferDelete(std::move(connector_));
   Attach(std::move(sockets), std::move(received));
@@ -67,6 +67,7 @@ Posted TcpSendLink::PostSend(MessageKey key, const SendSource& source, Request* 
       sends_[waiting.last].next = slot;
     }
     waiting.last = slot;
+    NoteAwaiting();
     return Posted::kAccepted;
   }
   uint32_t clear_slot = waiting.first;

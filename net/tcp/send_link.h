@@ -58,6 +58,7 @@ class TcpSendLink : public SendLink, public LinkCore, public ConnectorOwner {
   enum class TakenOver : uint8_t { kNone, kNotYet, kTaken };
   TakenOver TakeFirstWaiting(uint64_t tag, const TakeOver& take);
   bool HasData() const override { return !active_.empty(); }
+  bool AwaitsPeer() const override { return sends_.used() > 0; }
   uint64_t WriteBytes() const override;
   void FailRequests(const absl::Status& why) override;
   void OnConnected(std::vector<FileDescriptor> sockets, std::vector<std::string> received,

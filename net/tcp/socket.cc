@@ -60,6 +60,13 @@ bool LooksDead(const tcp_info& info, absl::Duration dead_after) {
   return silent && (info.tcpi_retransmits >= 2 || info.tcpi_probes >= 2);
 }
 
+bool LooksStalled(const tcp_info& info) {
+  constexpr absl::Duration kLeast = absl::Milliseconds(300);
+  const absl::Duration usual = absl::Microseconds(info.tcpi_rtt + 4.0 * info.tcpi_rttvar);
+  return info.tcpi_retransmits >= 1 &&
+         absl::Milliseconds(info.tcpi_last_ack_recv) >= std::max(kLeast, 2 * usual);
+}
+
 absl::StatusOr<tcp_info> ConnectionInfo(int fd) {
   tcp_info info{};
   socklen_t size = sizeof(info);

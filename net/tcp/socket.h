@@ -29,6 +29,9 @@ absl::Status TuneSocket(int fd, const SocketTuning& tuning);
 // for `dead_after` although it was asked more than once. One that acknowledges is alive, however
 // slowly it reads.
 bool LooksDead(const tcp_info& info, absl::Duration dead_after);
+// What was sent last is unacknowledged for 300 ms, or twice as long as usual, though it was sent
+// again: the path may have died.
+bool LooksStalled(const tcp_info& info);
 absl::StatusOr<tcp_info> ConnectionInfo(int fd);
 
 // Listens on `address`, port 0: any free one. Another port may be that of a listener that has just

@@ -1,12 +1,249 @@
-"""The path planner on MegaScale's fabric of 12,288 GPUs: worst link load against hashing and the bound.
+"""Planned paths against ports that kernels draw: on a fabric of network namespaces, and on 12,288 GPUs.
 
-`ours` and `peer` of "worst link" are the time that the most loaded link needs for what it carries; those
-of "time to plan" are wall time against what is allowed.
+Namespaces (need root): 4 leaves of two hosts and 2 or 3 spines, links of 40 Mbit/s, Linux's hash. In each random
+placement of 8 ranks `weft-plan paths` plans and `weft-run --plan` runs weft-bw: a ring all-reduce, an all-to-all, and
+the all-reduces of a 3D job's groups (tp 2, pp 2, dp 2) at once; then the same ranks without a plan, one socket a link
+both ways. `ours` and `peer` are times of the slowest rank; "share of the bound" is the least time that any choice of
+paths allows, by `weft-plan`'s own bound and with TCP's headers, over the time.
+
+A spine that is cut in mid-job, under the ring: its links go down (routers know), or it drops what it is sent and tells
+nobody. `ours` is the time from the cut until the leaves send 0.9 of what is left, and go on for half a second.
+
+The planner's rows: `ours` and `peer` of "worst link" are the time that the most loaded link needs for what it
+carries; those of "time to plan" are wall time against what is allowed.
 """
 
+import argparse
+import json
 import os
 import pathlib
+import statistics
 import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "fabric"))
+import all_reduce  # noqa: E402
+import netns  # noqa: E402
+import planned  # noqa: E402
+
+BIN = pathlib.Path(os.environ["WEFT_BIN"])
+MBIT = 40  # what two cores carry without being what is measured
+LEAVES, HOSTS_PER_LEAF = 4, 2
+RANKS = LEAVES * HOSTS_PER_LEAF
+BACK = 0.9  # of what is left
+WINDOW_S = 0.5  # over which that must hold
+PATIENCE_S = 10  # for it
+AXES = ("tp", "pp", "dp")
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def row(**values) -> None:
+    print(json.dumps({"name": "paths", **values}), flush=True)
+
+
+class Traffic:
+    """What a job does: weft-plan's words for it, and weft-bw's."""
+
+    def __init__(self, name, size, layout, kinds, words):
+        self.name, self.size, self.words = name, size, words
+        self.plan = ["--layout", layout]
+        for axis, collective, rank_bytes in kinds:
+            self.plan += ["--traffic", f"name={axis},axes={axis},collective={collective},bytes={rank_bytes}"]
+
+
+def all_traffic(size: int) -> list:
+    ring = ["--place", "in", "--algorithm", "ring"]
+    return [
+        Traffic("ring all-reduce", size, f"dp={RANKS}", [("dp", "all_reduce", size)], ring),
+        Traffic("all-to-all", size, f"dp={RANKS}", [("dp", "all_to_all", size)],
+                ["--op", "all_to_all", "--algorithm", "direct", "--place", "out"]),
+        Traffic("groups of tp 2, pp 2, dp 2 at once", size, "tp=2,pp=2,dp=2",
+                [(axis, "all_reduce", size) for axis in AXES],
+                [*ring, "--groups", "tp=2,pp=2,dp=2"]),
+    ]
+
+
+def make_plan(fabric, folder, traffic, seed, spines) -> tuple:
+    """The folder of a random placement's plan, for the fabric or for `spines` of it, and the bound in seconds."""
+    known, hashes = planned.write_fabric(fabric, folder)
+    known.write_text(known.read_text().replace(f"spines = {fabric.spines}", f"spines = {spines}"))
+    out = folder / "plan"
+    planned.run("weft-plan", "paths", "--fabric", known, "--hash", hashes, "--transport", "tcp", "--node", "gpus=1",
+                "--at-once", *traffic.plan, "--order", "random", "--seed", seed, "--out", out, "--json",
+                folder / "plan.json")
+    return out, json.loads((folder / "plan.json").read_text())["bound_ms"] / 1e3 * all_reduce.WIRE
+
+
+def bw(traffic, *more) -> list:
+    return [BIN / "weft-bw", "--transport", "tcp", *traffic.words, "-b", traffic.size, "-a", 3, "-c", 0, "--json",
+            "--set", "tcp.sockets=1", "--set", all_reduce.BUFFERS, *more]
+
+
+def start(fabric, plan, traffic, with_plan, *more) -> list:
+    """The ranks in the plan's order, with its paths or without."""
+    return planned.start_job(fabric, plan, bw(traffic, *more), lambda name: int(name[1:]), with_plan=with_plan)
+
+
+def seconds(fabric, plan, traffic, with_plan, repeats) -> float:
+    text = planned.wait_all(start(fabric, plan, traffic, with_plan, "-n", 1, "-w", 1, "--repeats", repeats))
+    found = next(json.loads(line) for line in text.splitlines() if line.startswith("{"))["rows"][0]
+    return (found["in_place"] or found["out_of_place"])["time_us"] / 1e6
+
+
+def bench_placements(traffic, spines: int, count: int, repeats: int, folder) -> None:
+    shares = {True: [], False: []}
+    times = {True: [], False: []}
+    with netns.Fabric(leaves=LEAVES, spines=spines, hosts_per_leaf=HOSTS_PER_LEAF, mbit=MBIT) as fabric:
+        for seed in range(1, count + 1):
+            plan, bound = make_plan(fabric, folder, traffic, seed, spines)
+            for with_plan in (True, False):
+                times[with_plan].append(seconds(fabric, plan, traffic, with_plan, repeats))
+                shares[with_plan].append(bound / times[with_plan][-1])
+            say(f"{traffic.name}, {spines} spines, placement {seed} of {count}: bound {bound:.3f} s; planned "
+                f"{shares[True][-1]:.3f} of it, kernel's ports {shares[False][-1]:.3f}")
+    case = f"{traffic.name}, {spines} spines"
+    row(case=f"{case}: median time", ours=statistics.median(times[True]) * 1e3,
+        peer=statistics.median(times[False]) * 1e3, peer_name="kernel's ports", unit="ms",
+        ratio=statistics.median(b / a for a, b in zip(times[True], times[False])), repeats=count)
+    for what, of in (("median", statistics.median), ("worst", min)):
+        row(case=f"{case}: {what} share of the bound", ours=of(shares[True]), peer=of(shares[False]),
+            peer_name="kernel's ports", unit="share", ratio=of(shares[True]) / of(shares[False]), repeats=count)
+    good = {with_plan: sum(share >= 0.95 for share in values) for with_plan, values in shares.items()}
+    row(case=f"{case}: placements at 0.95 or more of {count}", ours=good[True], peer=good[False],
+        peer_name="kernel's ports", unit="placements", ratio=good[True] / max(good[False], 1), repeats=count)
+
+
+class Meter:
+    """Bytes that the leaves have sent to spines, read through a process that sleeps in each."""
+
+    def __init__(self, fabric):
+        self._programs = [subprocess.Popen(["ip", "netns", "exec", f"l{leaf}", "sleep", "infinity"])
+                          for leaf in range(fabric.leaves)]
+
+    def read(self) -> int:
+        total = 0
+        for program in self._programs:
+            for line in pathlib.Path(f"/proc/{program.pid}/net/dev").read_text().splitlines():
+                name, _, numbers = line.partition(":")
+                if name.strip().startswith("s"):
+                    total += int(numbers.split()[8])
+        return total
+
+    def close(self) -> None:
+        for program in self._programs:
+            program.kill()
+            program.wait()
+
+
+def sample(meter, limit_s: float, is_done=lambda _: False) -> list:
+    """(time, bytes), one each 20 ms, until they are enough or the limit."""
+    out = [(time.monotonic(), meter.read())]
+    while out[-1][0] - out[0][0] < limit_s and not is_done(out):
+        time.sleep(0.02)
+        out.append((time.monotonic(), meter.read()))
+    return out
+
+
+def first_window(out: list, rate: float) -> float | None:
+    """When the first WINDOW_S begins that carries `rate` bytes a second; None: there is none yet."""
+    end = 0
+    for begin, sent in out:
+        while end < len(out) and out[end][0] - begin < WINDOW_S:
+            end += 1
+        if end == len(out):
+            return None
+        if (out[end][1] - sent) / (out[end][0] - begin) >= rate:
+            return begin
+    return None
+
+
+def wait_until_it_runs(meter, programs) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if any(program.poll() is not None for program in programs):
+            raise RuntimeError(f"a rank has ended: {[program.communicate() for program in programs]}")
+        if first_window(sample(meter, 2 * WINDOW_S), 0.3 * LEAVES * MBIT * 1e6 / 8) is not None:
+            return
+    raise RuntimeError("the job does not send")
+
+
+def cut(fabric, spine: int, silent: bool) -> None:
+    if silent:
+        fabric.at(f"s{spine}", ["sysctl", "-qw", "net.ipv4.ip_forward=0"])
+        return
+    for leaf in range(fabric.leaves):
+        fabric.link(leaf, spine, up=False)
+
+
+def recovery(traffic, spines: int, seed: int, silent: bool, with_plan: bool, folder) -> float:
+    """Seconds from the cut; PATIENCE_S: not within that time."""
+    with netns.Fabric(leaves=LEAVES, spines=spines, hosts_per_leaf=HOSTS_PER_LEAF, mbit=MBIT) as fabric:
+        # Without the spine, the bytes of a round take as long as the bound of what is left.
+        _, bound_left = make_plan(fabric, folder, traffic, seed, spines - 1)
+        plan, _ = make_plan(fabric, folder, traffic, seed, spines)
+        crossing = sum(1 for _, _, choices in planned.Plan(plan).flows if choices)
+        left = crossing * all_reduce.ring_bytes(RANKS, traffic.size) * all_reduce.WIRE / bound_left
+        meter = Meter(fabric)
+        programs = start(fabric, plan, traffic, with_plan, "-n", 100_000)
+        try:
+            wait_until_it_runs(meter, programs)
+            begin = time.monotonic()
+            cut(fabric, 0, silent)
+            out = sample(meter, PATIENCE_S, lambda so_far: first_window(so_far, BACK * left) is not None)
+            back = first_window(out, BACK * left)
+            return PATIENCE_S if back is None else back - begin
+        finally:
+            meter.close()
+            for program in programs:
+                program.kill()
+                program.communicate()
+
+
+def bench_recovery(traffic, spines: int, count: int, silent: bool, folder) -> None:
+    times = {True: [], False: []}
+    how = "drops everything silently" if silent else "loses its links"
+    for seed in range(1, count + 1):
+        for with_plan in times:
+            times[with_plan].append(recovery(traffic, spines, seed, silent, with_plan, folder))
+        say(f"a spine of {spines} {how}, placement {seed} of {count}: {BACK} of what is left after "
+            f"{times[True][-1]:.2f} s planned, {times[False][-1]:.2f} s by kernel's ports ({PATIENCE_S}: not then)")
+    for what, of in (("median", statistics.median), ("worst", max)):
+        row(case=f"a spine of {spines} {how}: {what} time to {BACK} of what is left", ours=of(times[True]),
+            peer=of(times[False]), peer_name=f"kernel's ports ({PATIENCE_S}: never)", unit="s",
+            ratio=of(times[False]) / max(of(times[True]), 0.02), repeats=count)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default="placements,recovery,planner", help="comma list of these")
+    parser.add_argument("--placements", type=int, default=20, help="random ones, of each kind of traffic")
+    parser.add_argument("--cuts", type=int, default=5, help="repeats of each way of cutting a spine")
+    parser.add_argument("--spines", default="2,3", help="comma list: fabrics of so many")
+    parser.add_argument("--size", type=int, default=1 << 20, help="bytes of a collective")
+    parser.add_argument("--repeats", type=int, default=3, help="of each measurement")
+    parser.add_argument("--quick", action="store_true", help="three placements, one cut: about two minutes")
+    options = parser.parse_args()
+    if options.quick:
+        options.placements, options.cuts, options.spines, options.repeats = 3, 1, "2", 2
+    parts = options.parts.split(",")
+    with tempfile.TemporaryDirectory(prefix="weft-paths-") as name:
+        folder, kinds = pathlib.Path(name), all_traffic(options.size)
+        for spines in map(int, options.spines.split(",")):
+            for traffic in kinds if "placements" in parts else ():
+                bench_placements(traffic, spines, options.placements, options.repeats, folder)
+        for silent in (False, True) if "recovery" in parts else ():
+            bench_recovery(kinds[0], 3, options.cuts, silent, folder)
+    if "planner" in parts:
+        subprocess.run([BIN / "tests/paths_bench"], check=True)
+
 
 if __name__ == "__main__":
-    subprocess.run([pathlib.Path(os.environ["WEFT_BIN"]) / "tests/paths_bench"], check=True)
+    netns.enter()
+    netns.require_routers()
+    netns.require_tbf()
+    main()

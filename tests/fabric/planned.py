@@ -56,14 +56,14 @@ class Plan:
                 self.flows.append((int(words[1]), int(words[2]), choices))
 
 
-def start_job(fabric, folder, words, host_number, more=()) -> list:
-    """weft-run --plan on each host; `host_number`: of a host's name in the plan."""
+def start_job(fabric, folder, words, host_number, more=(), with_plan=True) -> list:
+    """weft-run --plan on each host; `host_number`: of a host's name in the plan. Without the plan, in its order."""
     hosts = Plan(folder)
     names = list(dict.fromkeys(hosts.host_of_rank.values()))
     numbers = [host_number(name) for name in names]
     out = []
     for node, number in enumerate(numbers):
-        command = [BIN / "weft-run", "--plan", folder, "-n", 1, "--nnodes", len(numbers),
+        command = [BIN / "weft-run", *(["--plan", folder] if with_plan else []), "-n", 1, "--nnodes", len(numbers),
                    "--node-rank", node, "--master-addr", fabric.address(numbers[0]),
                    "--master-port", MASTER_PORT, "--no-prefix", *more, "--", *words]
         environment = dict(os.environ, WEFT_JOB_SECRET="11" * 32)

@@ -27,22 +27,44 @@ absl::Status WaitAll(std::vector<WorkPtr>& works) {
   return status;
 }
 
+// What one group runs.
+struct GroupCase {
+  Case what;
+  GroupRun group;
+};
+
+std::vector<GroupCase> RunsOf(const Case& what, absl::Span<const GroupRun> groups, int ranks) {
+  const Bytes size = SizeOf(what, ranks);
+  std::vector<GroupCase> out;
+  for (const GroupRun& group : groups) {
+    GroupCase run{what, group};
+    run.what.count = CountFor(what.operation, what.type, size, group.communicator->size());
+    out.push_back(run);
+  }
+  return out;
+}
+
+void StartAll(absl::Span<const GroupCase> runs, std::vector<WorkPtr>& works) {
+  for (const GroupCase& run : runs)
+    run.group.buffers->Start(run.what, *run.group.communicator, works);
+}
+
 // Starts and finishes operations one after the other, `in_flight` at a time.
 class Loop {
  public:
-  Loop(const Case& what, int in_flight, Buffers& buffers, Communicator& communicator)
-      : what_(what), in_flight_(in_flight), buffers_(buffers), communicator_(communicator) {}
+  Loop(absl::Span<const GroupCase> runs, int in_flight, Communicator& world)
+      : runs_(runs), in_flight_(in_flight), world_(world) {}
 
   // Nanoseconds of all; of each in `single`, where it is given.
   absl::StatusOr<int64_t> Run(int iterations, std::vector<int64_t>* single) {
-    WEFT_RETURN_IF_ERROR(communicator_.Barrier()->Wait());
-    WEFT_RETURN_IF_ERROR(communicator_.Barrier()->Wait());
+    WEFT_RETURN_IF_ERROR(world_.Barrier()->Wait());
+    WEFT_RETURN_IF_ERROR(world_.Barrier()->Wait());
     const int64_t start = SystemClock::Nanoseconds();
     for (int i = 0; i < iterations; ++i) {
       if (static_cast<int>(flying_.size()) >= in_flight_) WEFT_RETURN_IF_ERROR(Land(single));
       std::vector<WorkPtr> works = std::move(spare_);
       int64_t begin = single == nullptr ? 0 : SystemClock::Nanoseconds();
-      buffers_.Start(what_, communicator_, works);
+      StartAll(runs_, works);
       last_ = works.back();
       flying_.push_back({begin, std::move(works)});
     }
@@ -61,10 +83,9 @@ class Loop {
     return absl::OkStatus();
   }
 
-  const Case& what_;
+  const absl::Span<const GroupCase> runs_;
   const int in_flight_;
-  Buffers& buffers_;
-  Communicator& communicator_;
+  Communicator& world_;
   std::deque<std::pair<int64_t, std::vector<WorkPtr>>> flying_;
   std::vector<WorkPtr> spare_;  // keeps its memory
   WorkPtr last_;
@@ -90,13 +111,19 @@ double OverRanks(const std::vector<std::vector<double>>& values, size_t index, A
   return high;
 }
 
-absl::StatusOr<int64_t> CheckOnce(const Case& what, Buffers& buffers, Communicator& communicator,
-                                  Control& control) {
-  buffers.Fill(what, control.rank(), control.ranks());
+absl::StatusOr<int64_t> CheckOnce(absl::Span<const GroupCase> runs, Control& control) {
+  for (const GroupCase& run : runs) {
+    run.group.buffers->Fill(run.what, run.group.communicator->rank().value(),
+                            run.group.communicator->size());
+  }
   std::vector<WorkPtr> works;
-  buffers.Start(what, communicator, works);
+  StartAll(runs, works);
   WEFT_RETURN_IF_ERROR(WaitAll(works));
-  double wrong = static_cast<double>(buffers.Wrong(what, control.rank(), control.ranks()));
+  double wrong = 0;
+  for (const GroupCase& run : runs) {
+    wrong += static_cast<double>(run.group.buffers->Wrong(
+        run.what, run.group.communicator->rank().value(), run.group.communicator->size()));
+  }
   WEFT_ASSIGN_OR_RETURN(auto all, control.Exchange({wrong}));
   return std::llround(OverRanks(all, 0, Average::kMean) * control.ranks());
 }
@@ -145,15 +172,17 @@ absl::StatusOr<std::vector<std::vector<double>>> Control::Exchange(
   return values;
 }
 
-absl::StatusOr<Result> Measure(const Case& what, const Options& options, Buffers& buffers,
-                               Communicator& communicator, Control& control) {
+absl::StatusOr<Result> Measure(const Case& what, const Options& options,
+                               absl::Span<const GroupRun> groups, Communicator& world,
+                               Control& control) {
   Result result;
   if (what.in_place && !InfoOf(what.operation).in_place) return result;
   result.measured = true;
+  const std::vector<GroupCase> runs = RunsOf(what, groups, control.ranks());
   if (options.check && what.operation != Operation::kBarrier) {
-    WEFT_ASSIGN_OR_RETURN(result.wrong, CheckOnce(what, buffers, communicator, control));
+    WEFT_ASSIGN_OR_RETURN(result.wrong, CheckOnce(runs, control));
   }
-  Loop loop(what, options.in_flight, buffers, communicator);
+  Loop loop(runs, options.in_flight, world);
   if (options.warmup > 0) WEFT_RETURN_IF_ERROR(loop.Run(options.warmup, nullptr).status());
   WEFT_ASSIGN_OR_RETURN(result.iterations, ChooseIterations(options, loop, control));
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "collectives/communicator.h"
 #include "collectives/store/store.h"
 #include "tools/bw/operation.h"
@@ -45,8 +46,17 @@ struct Result {
   double time_us() const { return repeats_us[repeats_us.size() / 2]; }
 };
 
-absl::StatusOr<Result> Measure(const Case& what, const Options& options, Buffers& buffers,
-                               collectives::Communicator& communicator, Control& control);
+// A group that the operation runs in, with memory of its own.
+struct GroupRun {
+  collectives::Communicator* communicator;
+  Buffers* buffers;
+};
+
+// `what`: as a group of all ranks would run it; each of `groups` runs it at the same time, with as
+// many bytes. `world`: all ranks, which start together.
+absl::StatusOr<Result> Measure(const Case& what, const Options& options,
+                               absl::Span<const GroupRun> groups, collectives::Communicator& world,
+                               Control& control);
 
 }  // namespace weft::bw
 

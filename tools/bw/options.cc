@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "tools/command_line.h"
+#include "topology/job/mesh_text.h"
 
 namespace weft::bw {
 namespace {
@@ -16,12 +17,14 @@ constexpr const char* kFooter = R"(Examples:
   weft-bw --ranks 4 -b 1K -e 64M -f 4            all-reduce of four local processes
   weft-bw --ranks 2 --op all --json              every operation, for machines
   weft-bw --ranks 4 --op all_to_all --transport tcp -d bfloat16
+  weft-bw --ranks 8 --groups tp=2,pp=2,dp=2      the all-reduces of a 3D job's groups, all at once
   weft-bw --ranks 2 --calibrate                  what the choice of algorithms goes by
   weft-bw link --help                            one transport without collectives, as perftest does
 
 Columns: time in microseconds, the median of --repeats; algbw = size / time and busbw = algbw times
 nccl-tests' factor of the operation, in GB/s (10^9 bytes); #wrong counts wrong elements over all ranks;
-algorithm is the one that ran.
+algorithm is the one that ran. With --groups size is what a group reduces (gathers, ...), and busbw what
+the calls of all of a rank's groups give together.
 Under torchrun, whose own store needs PyTorch, rank 0 serves ours at MASTER_PORT + 1.
 Exit status: 0 when everything ran and no element was wrong, 1 otherwise, 2 for wrong usage.)";
 
@@ -31,7 +34,7 @@ struct Words {
   std::string size_min = "32M", size_max, step = "1M", repeat_time = "0s";
   std::vector<std::string> settings;
   int average = 1, check = 1;
-  std::string place = "both", buffers = "shared";
+  std::string place = "both", buffers = "shared", groups;
 };
 
 template <typename T, typename Parse>
@@ -102,6 +105,9 @@ absl::Status Resolve(const Words& words, Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--repeat-time '", words.repeat_time, "' is no time, as in 60ms"));
   }
+  if (!words.groups.empty()) {
+    WEFT_ASSIGN_OR_RETURN(options.groups, topology::ParseMesh(words.groups));
+  }
   options.average = static_cast<Average>(words.average);
   options.check = words.check != 0;
   options.shared_buffers = words.buffers == "shared";
@@ -163,6 +169,10 @@ void Declare(CLI::App& app, Words& words, Options& options) {
       ->check(CLI::IsMember({"shared", "private"}));
   app.add_option("--transport", words.transport, "shm, tcp, ucx, multipath or auto; empty: as set");
   app.add_option("--algorithm", words.algorithm, "As collective.algorithm; empty: as set");
+  app.add_option(
+      "--groups", words.groups,
+      "A layout (tp=2,pp=2,dp=2): run the operation at once in every group along each "
+      "axis, as the groups of a training job do; empty: once, in one group of all ranks");
   app.add_option("--set", words.settings, "A setting, name=value; repeatable (see weft-settings)");
   app.add_flag("-I,--iteration-stats", options.iteration_stats,
                "Add smallest, p50, p99 and largest time of a single operation");

@@ -2,6 +2,7 @@
 #ifndef WEFT_TOOLS_BW_OPTIONS_H_
 #define WEFT_TOOLS_BW_OPTIONS_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "base/units.h"
 #include "collectives/data_type.h"
 #include "tools/bw/operation.h"
+#include "topology/job/mesh.h"
 
 namespace weft::bw {
 
@@ -40,6 +42,8 @@ struct Options {
   bool calibrate = false;
   bool json = false;
   int ranks = 0;  // above 0: start them
+  // Runs the operation at once in this rank's group along each axis; none: in one group of all.
+  std::optional<topology::Mesh> groups;
   Settings settings{LibrarySettings()};
 
   std::vector<Bytes> Sizes() const;

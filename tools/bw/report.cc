@@ -34,7 +34,14 @@ double Report::AlgorithmBandwidth(const Case& what, const Result& result) const 
 }
 
 double Report::BusBandwidth(const Case& what, const Result& result) const {
-  return AlgorithmBandwidth(what, result) * BusFactor(what.operation, ranks_);
+  if (!options_.groups.has_value()) {
+    return AlgorithmBandwidth(what, result) * BusFactor(what.operation, ranks_);
+  }
+  double factors = 0;
+  for (const topology::MeshAxis& axis : options_.groups->axes()) {
+    if (axis.size > 1) factors += BusFactor(what.operation, axis.size);
+  }
+  return AlgorithmBandwidth(what, result) * factors;
 }
 
 void Report::Begin(const std::string& joined) {
@@ -56,6 +63,9 @@ void Report::Begin(const std::string& joined) {
           ? absl::StrCat("for ", absl::FormatDuration(options_.repeat_time))
           : absl::StrCat(options_.iterations),
       options_.repeats, options_.in_flight, options_.check);
+  if (options_.groups.has_value()) {
+    absl::PrintF("# at once in the groups along each axis of %s\n", options_.groups->Describe());
+  }
   absl::PrintF("# settings:%s\n", settings.empty() ? " defaults" : settings);
   if (!joined.empty()) absl::PrintF("# %s\n", joined);
 }
@@ -154,6 +164,7 @@ void Report::End(const std::string& links) {
         {"program", "weft-bw"},
         {"host", HostName()},
         {"ranks", ranks_},
+        {"groups", options_.groups.has_value() ? options_.groups->ToText() : ""},
         {"settings", settings},
         {"links", std::vector<std::string>(absl::StrSplit(links, '\n', absl::SkipEmpty()))},
         {"rows", rows_},

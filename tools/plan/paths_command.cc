@@ -34,13 +34,15 @@ using topology::PathPlan;
 using topology::SlotFlow;
 using topology::TrafficFlow;
 
-// Flows between ranks, each pair and rail once: in the phase of the traffic that it sends most of.
+// Flows between ranks, each pair and rail once: in the phase of the traffic that it sends most of;
+// where all traffic runs at once, with the bytes of all of it.
 struct RankFlows {
   std::vector<TrafficFlow> flows;
   std::vector<std::pair<int, int>> ranks;  // [flow] source, target
 };
 
-RankFlows FlowsOf(const Placed& placed, const std::vector<size_t>& kinds) {
+// `at_once`: all of them in one phase, the first one's.
+RankFlows FlowsOf(const Placed& placed, const std::vector<size_t>& kinds, bool at_once) {
   struct Key {
     int source, target, source_nic, target_nic;
     auto operator<=>(const Key&) const = default;
@@ -58,11 +60,16 @@ RankFlows FlowsOf(const Placed& placed, const std::vector<size_t>& kinds) {
         return topology::Endpoint{placed.model.hosts()[static_cast<size_t>(host)], nic};
       };
       TrafficFlow one{end(flow.source, flow.source_nic), end(flow.target, flow.target_nic),
-                      Bytes(flow.bytes), static_cast<uint32_t>(kind)};
+                      Bytes(flow.bytes), static_cast<uint32_t>(at_once ? kinds.front() : kind)};
       Key key{rank(flow.source, flow.source_gpu), rank(flow.target, flow.target_gpu),
               flow.source_nic, flow.target_nic};
       auto [at, is_new] = flows.try_emplace(key, one);
-      if (!is_new && one.bytes > at->second.bytes) at->second = one;
+      if (is_new) continue;
+      if (at_once) {
+        at->second.bytes += one.bytes;
+      } else if (one.bytes > at->second.bytes) {
+        at->second = one;
+      }
     }
   }
   RankFlows all;
@@ -198,12 +205,16 @@ double PeakMebibytes() {
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
 
-std::string PhaseTable(const Input& input, const PathPlan& plan) {
+std::string PhaseName(const Input& input, const topology::PhaseReport& phase, bool at_once) {
+  return at_once ? "all at once" : input.job.traffic[phase.phase].name;
+}
+
+std::string PhaseTable(const Input& input, const PathPlan& plan, bool at_once) {
   std::string text = absl::StrFormat("%-24s %8s %9s %11s %11s %11s %8s  %s\n", "traffic", "flows",
                                      "subflows", "before", "after", "bound", "x bound", "bound by");
   for (const topology::PhaseReport& phase : plan.phases) {
     absl::StrAppendFormat(
-        &text, "%-24s %8d %9d %11s %11s %11s %8.3f  %s\n", input.job.traffic[phase.phase].name,
+        &text, "%-24s %8d %9d %11s %11s %11s %8.3f  %s\n", PhaseName(input, phase, at_once),
         phase.flows, phase.subflows, TimeText(absl::Seconds(phase.before.worst)),
         TimeText(absl::Seconds(phase.after.worst)), TimeText(absl::Seconds(phase.bound)),
         phase.bound > 0 ? phase.after.worst / phase.bound : 1, phase.bound_reason);
@@ -243,6 +254,9 @@ PathsCommand::PathsCommand(CLI::App& app)
   command_->add_option("--order", order_,
                        "A rank file, or as-allocated, random, block (Slurm's) or planned");
   command_->add_option("--only", only_, "Traffic to plan for, by name; none: all");
+  command_->add_flag("--at-once", at_once_,
+                     "All traffic flows at the same time, as that of groups which overlap; "
+                     "without it each kind has the fabric to itself");
   command_->add_option("--hash", hash_,
                        "What switches hash: a file (weft-topo learn-hash writes it), or for all "
                        "linux:seed=1000, crc16:seed=7,offset=3, ...; empty: --hash-seed");
@@ -271,7 +285,7 @@ absl::Status PathsCommand::Run() const {
   WEFT_ASSIGN_OR_RETURN(std::vector<size_t> kinds, Kinds(input, only_));
   WEFT_ASSIGN_OR_RETURN(Candidate candidate, MakeCandidate(input, order_));
   WEFT_ASSIGN_OR_RETURN(Placed placed, Place(input, candidate.order));
-  RankFlows flows = FlowsOf(placed, kinds);
+  RankFlows flows = FlowsOf(placed, kinds, at_once_);
   WEFT_RETURN_IF_ERROR(topology::Routes::Feasible(*input.fabric));
   topology::Routes routes(*input.fabric);
   WEFT_ASSIGN_OR_RETURN(KnownHashes known, Hashes(*input.fabric, hash_, addresses_, hash_seed_));
@@ -298,7 +312,7 @@ absl::Status PathsCommand::Run() const {
     absl::PrintF(
         "job    %s, order %s\n\n%s\nfullest link, all together: before %s, after %s, "
         "bound %s; %d ports of %d not as wanted\n",
-        input.Describe(), candidate.name, PhaseTable(input, plan),
+        input.Describe(), candidate.name, PhaseTable(input, plan, at_once_),
         TimeText(absl::Seconds(plan.seconds_before)), TimeText(absl::Seconds(plan.seconds_after)),
         TimeText(absl::Seconds(plan.seconds_bound)), plan.unmet,
         static_cast<int>(plan.paths.size()));
@@ -338,7 +352,7 @@ absl::Status PathsCommand::Run() const {
   json["unmet"] = plan.unmet;
   json["phases"] = ordered_json::array();
   for (const topology::PhaseReport& phase : plan.phases) {
-    json["phases"].push_back({{"traffic", input.job.traffic[phase.phase].name},
+    json["phases"].push_back({{"traffic", PhaseName(input, phase, at_once_)},
                               {"flows", phase.flows},
                               {"subflows", phase.subflows},
                               {"before_ms", phase.before.worst * 1e3},

@@ -26,7 +26,7 @@ class PathsCommand {
                               const std::string& hashes) const;
 
   std::string order_ = "planned", ports_, hash_, addresses_, out_, transport_ = "verbs", svg_;
-  bool black_box_ = false;
+  bool black_box_ = false, at_once_ = false;
   std::vector<std::string> only_;
   uint32_t hash_seed_ = 1;
   int subflows_ = 1;

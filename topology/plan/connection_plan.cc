@@ -155,7 +155,10 @@ bool ConnectionPlan::HasFailed(const Leaves& leaves, const PathWay& way) const {
 
 // Of the spare ways that are not of `left` and have not failed; where there is none, what was left,
 // then what failed, first. Null: there are no spare ways, or only the last of `left`.
-PathWay* ConnectionPlan::LeastLoaded(const Leaves& leaves, absl::Span<const PathWay> left) {
+// A planned flow asks first for what planned flows leave: nobody knows how little the connections
+// beyond the plan carry.
+PathWay* ConnectionPlan::LeastLoaded(const Leaves& leaves, absl::Span<const PathWay> left,
+                                     bool is_planned) {
   std::vector<PathWay>* spares = SparesOf(leaves);
   if (spares == nullptr) return nullptr;
   const auto failures = failures_.find(leaves);
@@ -174,7 +177,9 @@ PathWay* ConnectionPlan::LeastLoaded(const Leaves& leaves, absl::Span<const Path
   };
   PathWay* best = nullptr;
   const auto rank = [&](const PathWay& way) {
-    return std::tuple(left_at(way), failed_at(way), way.seconds);
+    return std::tuple(left_at(way), failed_at(way),
+                      is_planned ? way.seconds : way.seconds + way.unplanned,
+                      is_planned ? way.unplanned : 0);
   };
   for (PathWay& way : *spares) {
     if (!left.empty() && way.choices == left.back().choices) continue;
@@ -193,9 +198,10 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Take(const PathEnds& ends, 
   // What was planned, but for what has failed since.
   const auto add = [&](const PathWay& planned) {
     PathWay* other = HasFailed(leaves, planned)
-                         ? LeastLoaded(leaves, absl::MakeConstSpan(&planned, 1))
+                         ? LeastLoaded(leaves, absl::MakeConstSpan(&planned, 1), true)
                          : nullptr;
     ways.push_back(other != nullptr ? *other : planned);
+    ways.back().is_planned = true;
   };
   auto of_ranks = of_ranks_.find({ends.rank, ends.peer});
   if (ends.rank >= 0 && of_ranks != of_ranks_.end()) {
@@ -225,9 +231,9 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Take(const PathEnds& ends, 
     }
   }
   for (int i = 0; i < count; ++i) {
-    PathWay* best = LeastLoaded(leaves, {});
+    PathWay* best = LeastLoaded(leaves, {}, false);
     if (best == nullptr) break;
-    best->seconds += usual_seconds_ / count;
+    best->unplanned += usual_seconds_ / count;
     ways.push_back(*best);
   }
   return ways;
@@ -236,7 +242,7 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Take(const PathEnds& ends, 
 absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Answer(const PathEnds& ends, int count) {
   WEFT_ASSIGN_OR_RETURN(const Leaves leaves, LeavesOf(ends));
   std::lock_guard lock(mutex_);
-  const PathWay* best = LeastLoaded(leaves, {});
+  const PathWay* best = LeastLoaded(leaves, {}, false);
   if (best == nullptr) return std::vector<PathWay>();
   return std::vector<PathWay>(static_cast<size_t>(count), *best);
 }
@@ -253,31 +259,36 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Spares(const PathEnds& ends
   return out;
 }
 
-absl::StatusOr<PathWay> ConnectionPlan::Instead(const PathEnds& ends, const PathWay& failed,
-                                                absl::Time now) {
-  WEFT_ASSIGN_OR_RETURN(const Leaves leaves, LeavesOf(ends));
+void ConnectionPlan::Fails(const PathEnds& ends, const PathWay& failed, absl::Time now) {
+  const absl::StatusOr<Leaves> leaves = LeavesOf(ends);
+  if (!leaves.ok()) return;
   std::lock_guard lock(mutex_);
-  std::vector<Failure>& failures = failures_[leaves];
+  std::vector<Failure>& failures = failures_[*leaves];
   const auto is_past = [&](const Failure& one) {
     return one.choices == failed.choices || now - one.since > kFailedFor;
   };
   failures.erase(std::remove_if(failures.begin(), failures.end(), is_past), failures.end());
   if (failures.size() >= kFailedMost) failures.erase(failures.begin());
   failures.push_back({failed.choices, now});
-  PathWay* other = LeastLoaded(leaves, absl::MakeConstSpan(&failed, 1));
-  if (other == nullptr) return failed;
-  other->seconds += usual_seconds_;
-  return *other;
+}
+
+absl::StatusOr<PathWay> ConnectionPlan::Instead(const PathEnds& ends, const PathWay& failed,
+                                                absl::Time now) {
+  Fails(ends, failed, now);
+  return Another(ends, absl::MakeConstSpan(&failed, 1));
 }
 
 absl::StatusOr<PathWay> ConnectionPlan::Another(const PathEnds& ends,
                                                 absl::Span<const PathWay> left) {
   WEFT_ASSIGN_OR_RETURN(const Leaves leaves, LeavesOf(ends));
   std::lock_guard lock(mutex_);
-  PathWay* other = LeastLoaded(leaves, left);
+  const bool is_planned = !left.empty() && left.back().is_planned;
+  PathWay* other = LeastLoaded(leaves, left, is_planned);
   if (other == nullptr) return left.empty() ? PathWay() : left.back();
-  other->seconds += usual_seconds_;
-  return *other;
+  (is_planned ? other->seconds : other->unplanned) += usual_seconds_;
+  PathWay out = *other;
+  out.is_planned = is_planned;
+  return out;
 }
 
 void ConnectionPlan::Answers(const PathEnds& ends, const PathWay& way) {

@@ -63,6 +63,8 @@ struct ConnectionPlanHost {
 struct PathWay {
   double seconds = 0;  // its fullest link is busy, with all that is planned
   std::vector<PathChoice> choices;
+  bool is_planned = false;  // of a flow of the plan; else of a connection beyond it
+  double unplanned = 0;     // seconds of connections beyond the plan that have it as a spare way
   std::string ToString() const;  // "leaf0:1/4 spine1:0/2"; "direct" without choices
 };
 
@@ -123,10 +125,11 @@ class ConnectionPlan {
   absl::StatusOr<std::vector<PathWay>> Answer(const PathEnds& ends, int count);
   // All spare ways, those that have not failed before the others, then the least loaded first.
   absl::StatusOr<std::vector<PathWay>> Spares(const PathEnds& ends);
-  // A way for a socket or queue pair whose own has failed at `now`. Between these two leaves the
-  // failed way is handed out no more, to nobody, until it Answers(), or kFailedFor has passed and
-  // another fails. Gives the least loaded way that has not failed; where all have, the one that
-  // failed first.
+  // A way has failed at `now`: between these two leaves it is handed out no more, to nobody, until
+  // it Answers(), or kFailedFor has passed and another fails.
+  void Fails(const PathEnds& ends, const PathWay& way, absl::Time now);
+  // A way for a socket or queue pair whose own Fails(): the least loaded that has not failed; where
+  // all have, the one that failed first.
   absl::StatusOr<PathWay> Instead(const PathEnds& ends, const PathWay& failed, absl::Time now);
   // Another way than those of `left`, for a queue pair that left them, the newest last, though they
   // may not have failed for others; where there is no other, the one that was left first.
@@ -162,7 +165,7 @@ class ConnectionPlan {
   absl::StatusOr<Leaves> LeavesOf(const PathEnds& ends) const;
   std::vector<PathWay>* SparesOf(const Leaves& leaves);  // null: none
   bool HasFailed(const Leaves& leaves, const PathWay& way) const;
-  PathWay* LeastLoaded(const Leaves& leaves, absl::Span<const PathWay> left);
+  PathWay* LeastLoaded(const Leaves& leaves, absl::Span<const PathWay> left, bool is_planned);
   std::string HostNames() const;
 
   ConnectionPlanText text_;

@@ -54,6 +54,35 @@ TEST(WeftBw, EveryTypeAndOperatorIsRight) {
   EXPECT_GT(result["rows"].size(), 60U);
 }
 
+TEST(WeftBw, GroupsOfEveryAxisRunAtOnceAndAreEachRight) {
+  Outcome outcome = BandwidthProgram(
+      "--ranks 6 --op all --groups tp=3,dp=2 -b 4 -e 40K -f 100 -n 3 -m 2 --json -r 1");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  json result = json::parse(outcome.output);
+  EXPECT_EQ(result["groups"], "tp3,dp2");
+  EXPECT_EQ(result["out_of_bounds"], 0);
+  for (const json& row : result["rows"]) {
+    if (row["op"] != "all_reduce" || row["size"] != 400) continue;
+    const json& times = row["out_of_place"];
+    EXPECT_EQ(times["wrong"], 0);
+    // A rank of an all-reduce over n sends 2 (n - 1) / n: 4/3 along tensor, and 1 along data.
+    EXPECT_NEAR(times["busbw_GBps"].get<double>(), times["algbw_GBps"].get<double>() * 7 / 3, 1e-9);
+  }
+}
+
+TEST(WeftBw, RefusesGroupsThatAreNotThoseOfTheJob) {
+  Outcome ranks = BandwidthProgram("--ranks 2 --groups tp=3 -b 4 -n 1");
+  EXPECT_NE(ranks.status, 0);
+  EXPECT_THAT(ranks.output, HasSubstr("--groups tp3 are 3 ranks; this job has 2"));
+  Outcome single = BandwidthProgram("--ranks 1 --groups tp=1 -b 4 -n 1");
+  EXPECT_NE(single.status, 0);
+  EXPECT_THAT(single.output, HasSubstr("has no group of more than one rank"));
+  Outcome root = BandwidthProgram("--ranks 4 --groups tp=2,dp=2 -r 3 -b 4 -n 1");
+  EXPECT_NE(root.status, 0);
+  EXPECT_THAT(root.output, HasSubstr("--root 3 is not one of the 2 ranks along tensor"));
+  EXPECT_EQ(BandwidthProgram("--ranks 2 --groups zz=3 -b 4 -n 1").status, 2);
+}
+
 TEST(WeftBw, PrintsNcclTestsColumnsAndFooter) {
   Outcome outcome = BandwidthProgram("--ranks 2 -b 1K -e 4K -f 4 -n 2");
   ASSERT_EQ(outcome.status, 0) << outcome.output;

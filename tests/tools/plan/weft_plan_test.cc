@@ -169,6 +169,28 @@ TEST_F(WeftPlan, PathsNeverLoadALinkMoreThanBefore) {
   EXPECT_THAT(Plan("paths " + job_ + "--only gradient").output, HasSubstr("it has "));
 }
 
+// Tensor groups and data groups of hosts with one GPU: their flows share the uplinks.
+TEST_F(WeftPlan, PathsOfTrafficThatRunsAtOnceShareTheLinks) {
+  const std::string job =
+      "paths --fabric leaf-spine:leaves=4,spines=2,hosts_per_leaf=2 --node gpus=1 --layout "
+      "tp=2,dp=4 --traffic name=a,axes=tp,collective=all_reduce,bytes=1MiB --traffic "
+      "name=b,axes=dp,collective=all_reduce,bytes=1MiB --order random ";
+  const auto planned = [&](const std::string& more) {
+    const Outcome outcome = Plan(job + more + "--json " + File("p.json"));
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    return json::parse(Read(folder_ / "p.json"));
+  };
+  const json apart = planned(""), at_once = planned("--at-once ");
+  EXPECT_EQ(apart["phases"].size(), 2U);
+  ASSERT_EQ(at_once["phases"].size(), 1U);
+  EXPECT_EQ(at_once["phases"][0]["traffic"], "all at once");
+  EXPECT_EQ(at_once["phases"][0]["flows"].get<int>(),
+            apart["phases"][0]["flows"].get<int>() + apart["phases"][1]["flows"].get<int>());
+  // Where a link has room for both, they take less than one after the other.
+  EXPECT_LE(at_once["after_ms"].get<double>(), apart["after_ms"].get<double>() * (1 + 1e-9));
+  EXPECT_GE(at_once["after_ms"].get<double>(), at_once["bound_ms"].get<double>() * (1 - 1e-9));
+}
+
 TEST_F(WeftPlan, TheSameSeedPrintsTheSameBytes) {
   std::string words = "order " + job_ + "--seed 7 --json - --effort 0.1";
   auto without_time = [](const std::string& text) {
