@@ -591,18 +591,17 @@ class CountingStore final : public Store {
   std::atomic<int> records_{0};
 };
 
-// Runs `body` on 16 ranks of tp4,dp4 and returns how many records they fetched.
-int RecordsFetched(const std::function<void(std::shared_ptr<Endpoint>)>& body) {
-  constexpr int kRanks = 16;
+// Runs `body` on every rank of `mesh` and returns how many records they fetched.
+int RecordsFetched(const topology::Mesh& mesh,
+                   const std::function<void(std::shared_ptr<Endpoint>)>& body) {
   CountingStore store;
   std::vector<std::thread> threads;
-  for (int r = 0; r < kRanks; ++r) {
+  for (int r = 0; r < mesh.ranks(); ++r) {
     threads.emplace_back([&, r] {
       EndpointOptions options;
       options.rank = Rank(r);
-      options.world_size = kRanks;
-      options.mesh =
-          *topology::Mesh::Create({{topology::Axis::kTensor, 4}, {topology::Axis::kData, 4}});
+      options.world_size = mesh.ranks();
+      options.mesh = mesh;
       options.store = &store;
       options.settings = SettingsOf({"collective.timeout=60s"});
       auto endpoint = Endpoint::Create(std::move(options));
@@ -614,14 +613,27 @@ int RecordsFetched(const std::function<void(std::shared_ptr<Endpoint>)>& body) {
   return store.records();
 }
 
+void DoNothing(const std::shared_ptr<Endpoint>&) {}
+
+TEST(CommunicatorTest, RanksOfASmallJobFetchAllRecordsAtTheStart) {
+  const auto mesh =
+      *topology::Mesh::Create({{topology::Axis::kTensor, 4}, {topology::Axis::kData, 4}});
+  EXPECT_EQ(RecordsFetched(mesh, DoNothing), 16 * 15);
+}
+
 TEST(CommunicatorTest, RanksFetchTheRecordsOfTheirNeighboursAndOthersWhenFirstUsed) {
-  // Rank 0 fetches 15 records, every other rank those of its two neighbours along each axis.
-  EXPECT_EQ(RecordsFetched([](const std::shared_ptr<Endpoint>&) {}), 15 + 15 * 4);
-  const int fetched = RecordsFetched([](std::shared_ptr<Endpoint> endpoint) {
-    auto world = *Communicator::Create(endpoint, "world", AllRanks(16));
+  constexpr int kRanks = 72;
+  const auto mesh =
+      *topology::Mesh::Create({{topology::Axis::kTensor, 8}, {topology::Axis::kData, 9}});
+  // Rank 0 fetches all others' records, every other rank those of its two neighbours along each
+  // axis.
+  constexpr int kAtTheStart = (kRanks - 1) + (kRanks - 1) * 4;
+  EXPECT_EQ(RecordsFetched(mesh, DoNothing), kAtTheStart);
+  const int fetched = RecordsFetched(mesh, [](std::shared_ptr<Endpoint> endpoint) {
+    auto world = *Communicator::Create(endpoint, "world", AllRanks(kRanks));
     const int rank = endpoint->rank().value();
     // No neighbours along any axis.
-    const GroupRank to((rank + 6) % 16), from((rank + 10) % 16);
+    const GroupRank to((rank + 6) % kRanks), from((rank + kRanks - 6) % kRanks);
     int sent = rank, received = -1;
     WorkPtr receive = world->Receive(&received, sizeof(received), from, 1);
     WorkPtr send = world->Send(&sent, sizeof(sent), to, 1);
@@ -630,8 +642,8 @@ TEST(CommunicatorTest, RanksFetchTheRecordsOfTheirNeighboursAndOthersWhenFirstUs
     EXPECT_EQ(received, from.value());
     ASSERT_DONE(world->Barrier());
   });
-  EXPECT_GE(fetched, 15 + 15 * 4 + 15);
-  EXPECT_LT(fetched, 16 * 15);
+  EXPECT_GE(fetched, kAtTheStart + (kRanks - 1));
+  EXPECT_LT(fetched, kRanks * (kRanks - 1));
 }
 
 TEST(CommunicatorTest, EveryRankNamesTheRankThatNeverCame) {
