@@ -1,6 +1,6 @@
 // Makes the sockets of one link: connects them all, does the handshake on each, and starts again
-// with a growing pause while the peer is not up yet, until transport.connect_timeout. Where a dial is
-// not answered at all, its path may be dead: after half a second (then 1, 2, 4 s) all are dialed
+// with a growing pause while the peer is not up yet, until transport.connect_timeout. Where a dial
+// is not answered at all, its path may be dead: after half a second (then 1, 2, 4 s) all are dialed
 // again, those that nobody answered from another port, and on another way where ways are planned.
 //
 // Tried again: errors that a peer causes which starts later, restarts or is short of descriptors

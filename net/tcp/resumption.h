@@ -55,9 +55,9 @@ class Resumption {
 };
 
 // `address` is where the link was connected to, `parameters` those of one of its sockets, `planned`
-// and `ways` the ways that were planned for all, and those that they take. A socket that is replaced
-// takes a way that has not failed; one that is not on its planned way goes back to that once it
-// answers a dial.
+// and `ways` the ways that were planned for all, and those that they take. A socket that is
+// replaced takes a way that has not failed; one that is not on its planned way goes back to that
+// once it answers a dial.
 std::unique_ptr<Resumption> MakeRedial(TcpContext& context, const ConnectorIdentity& identity,
                                        Rank peer, std::string address,
                                        const LinkParameters& parameters,
