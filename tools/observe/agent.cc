@@ -24,6 +24,18 @@ std::string NameOf(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
 
+// Those that have changed since they were first seen, and the devices'; no more than a look may cost.
+nlohmann::json ReadingsJson(const Readings& readings) {
+  constexpr size_t kReadingsMax = 128;
+  nlohmann::json out = nlohmann::json::array();
+  for (const auto& [key, reading] : readings) {
+    if (reading.grew() == 0 && !absl::StartsWith(key.first, "gpu/")) continue;
+    out.push_back({key.first, key.second, reading.first, reading.last, reading.changed_ns});
+    if (out.size() == kReadingsMax) break;
+  }
+  return out;
+}
+
 }  // namespace
 
 bool IsRingName(absl::string_view name) {
@@ -103,7 +115,8 @@ std::string Agent::RingsJson() const {
                        {"state", std::string(1, state.state)},
                        {"cpu_seconds", state.cpu_seconds},
                        {"run_queue_seconds", state.run_queue_seconds},
-                       {"resident_bytes", state.resident_bytes}});
+                       {"resident_bytes", state.resident_bytes},
+                       {"readings", ReadingsJson(rank.readings)}});
     }
   }
   const nlohmann::json out = {{"now_ns", SystemClock::Nanoseconds()}, {"rings", rings}};

@@ -12,6 +12,34 @@
 
 namespace weft::observe {
 
+namespace {
+
+constexpr size_t kReadingsMax = 1024;  // of a ring, whatever an agent says
+constexpr size_t kReadingBytesMax = 128;
+
+// Rows [SOURCE, NAME, FIRST, LAST, CHANGED_NS]; what is none is left out.
+Readings ReadingsOf(const nlohmann::json& ring, int64_t shift_ns) {
+  Readings readings;
+  const auto rows = ring.find("readings");
+  if (rows == ring.end() || !rows->is_array()) return readings;
+  for (const nlohmann::json& row : *rows) {
+    if (readings.size() == kReadingsMax) break;
+    if (!row.is_array() || row.size() != 5 || !row[0].is_string() || !row[1].is_string() ||
+        !row[2].is_number() || !row[3].is_number() || !row[4].is_number_integer()) {
+      continue;
+    }
+    const auto source = row[0].get<std::string>(), name = row[1].get<std::string>();
+    if (source.size() + name.size() > kReadingBytesMax) continue;
+    readings[{source, name}] = {.first = row[2].get<double>(),
+                                .last = row[3].get<double>(),
+                                .changed_ns = row[4].get<int64_t>() + shift_ns,
+                                .known = true};
+  }
+  return readings;
+}
+
+}  // namespace
+
 AgentClient::AgentClient(HttpAddress agent, std::string token, const std::string& folder,
                          size_t number)
     : agent_(std::move(agent)),
@@ -60,6 +88,7 @@ absl::Status AgentClient::Fetch() {
     told.state.cpu_seconds = ring.value("cpu_seconds", 0.0);
     told.state.run_queue_seconds = ring.value("run_queue_seconds", 0.0);
     told.state.resident_bytes = ring.value("resident_bytes", int64_t{0});
+    told.readings = ReadingsOf(ring, told.shift_ns);
   }
   return absl::OkStatus();
 }

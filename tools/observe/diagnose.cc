@@ -40,6 +40,8 @@ const char* ToString(Fault fault) {
       return "not finite";
     case Fault::kDeviceError:
       return "device error";
+    case Fault::kHostError:
+      return "host error";
     case Fault::kOutOfMemory:
       return "out of memory";
     case Fault::kNicDown:

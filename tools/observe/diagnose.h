@@ -32,6 +32,7 @@ enum class Fault {
   kSlowFlow,            // one link is slower than its siblings
   kNotFinite,           // its loss or gradients
   kDeviceError,         // its XID, or memory errors that cannot be corrected
+  kHostError,           // the kernel reports memory, processor, disk or NIC of its host
   kOutOfMemory,         // the kernel ended it
   kNicDown,             // a port of it is down
   kLinkFlaps,           // a port went down and came back more than once

@@ -10,7 +10,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "tools/observe/host_readings.h"
+#include "base/log.h"
+#include "base/settings.h"
 
 namespace weft::observe {
 
@@ -100,6 +101,14 @@ std::map<std::string, std::vector<int>> Members::groups() const {
 // ---- One ring
 
 namespace {
+
+// A program that only looks takes no offence at other words of its environment.
+std::string ExporterOfEnvironment() {
+  Settings settings{LibrarySettings()};
+  const absl::Status status = settings.SetFromEnvironment(/*strict=*/false);
+  if (!status.ok()) WEFT_LOG_WARN(status.message());
+  return settings.Text("records.dcgm_exporter");
+}
 
 template <typename T>
 T Shifted(T record, int64_t shift_ns) {
@@ -339,6 +348,9 @@ int64_t JobWatch::ShiftOf(const std::string& path, const RecordProcess& process)
   return std::abs(shift_ns) < kSameHostNs ? 0 : shift_ns;
 }
 
+JobWatch::JobWatch(std::string folder, std::string job)
+    : folder_(std::move(folder)), job_(std::move(job)), host_("", ExporterOfEnvironment()) {}
+
 void JobWatch::ChooseJob(bool live) {
   const std::map<std::string, JobInFolder> jobs = JobsIn(folder_, told_);
   const auto rank_of = [live](const JobInFolder& job) {
@@ -422,6 +434,24 @@ void JobWatch::ReadLines() {
   for (auto& [group, ranks] : view_.members.groups()) view_.groups[group] = std::move(ranks);
 }
 
+// Of ranks here, from this host; of ranks elsewhere, what their agent said.
+void JobWatch::TakeReadings(int64_t now_ns) {
+  constexpr int64_t kPeriodNs = 500'000'000;
+  const bool is_due = now_ns - readings_at_ns_ >= kPeriodNs;
+  std::vector<RankView*> here;
+  for (auto& [number, rank] : view_.ranks) {
+    const auto told = told_.find(rank.path);
+    if (told == told_.end()) {
+      here.push_back(&rank);
+      continue;
+    }
+    for (const auto& [key, reading] : told->second.readings) rank.readings[key] = reading;
+  }
+  if (!is_due) return;
+  readings_at_ns_ = now_ns;
+  if (!here.empty()) host_.Take(here, now_ns);
+}
+
 void JobWatch::Update(bool live, int64_t now_ns) {
   if (!chosen_ && job_.empty()) ChooseJob(live);
   FindRings();
@@ -447,11 +477,7 @@ void JobWatch::Update(bool live, int64_t now_ns) {
     }
     last_ns = std::max({last_ns, rank.moved_ns, rank.process.alive_ns, rank.process.ended_ns});
   }
-  constexpr int64_t kReadingsNs = 500'000'000;
-  if (live && now_ns - readings_at_ns_ >= kReadingsNs) {
-    readings_at_ns_ = now_ns;
-    TakeHostReadings(&view_, now_ns);
-  }
+  if (live) TakeReadings(now_ns);
   DropEarlierRuns();
   ReadLines();
   view_.job = job_;

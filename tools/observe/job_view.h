@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/record_files.h"
+#include "tools/observe/host_readings.h"
 #include "tools/observe/process_state.h"
 
 namespace weft::observe {
@@ -47,7 +48,7 @@ struct StepTimes {
   double own() const { return total() - waiting(); }
 };
 
-// What a process, or the kernel for it, counts or measures. A program says it by a line of its
+// What a process, or its host for it (host_readings.h), counts or measures. A program says it by a line of its
 // ring, "reading TIME_NS SOURCE NAME VALUE", as "reading 17 gpu/0 DCGM_FI_DEV_XID_ERRORS 79".
 struct Reading {
   double first = 0, last = 0;
@@ -56,6 +57,9 @@ struct Reading {
   double grew() const { return last - first; }
   bool known = false;
 };
+
+// By source ("nic/mlx5_0/1", "gpu/0", "cgroup", "setting") and name.
+using Readings = std::map<std::pair<std::string, std::string>, Reading>;
 
 // A line of the ring, "error TIME_NS STEP CODE PLACE TEXT": CODE is a name of absl::StatusCode,
 // PLACE "step", "checkpoint", "store", or another part of the program.
@@ -78,8 +82,7 @@ struct RankView {
   // In a call that its computing thread waits for; a call that runs under its compute is none.
   bool blocked() const;
   int64_t moved_ns = 0;  // when a call, a phase or a step ended last
-  // By source ("nic/mlx5_0", "gpu/0", "cgroup", "setting") and name.
-  std::map<std::pair<std::string, std::string>, Reading> readings;
+  Readings readings;
   std::vector<ToldError> errors;          // oldest first
   std::vector<Call> corrupt;              // messages that ended with DATA_LOSS, at most kStepsMax
   std::map<int64_t, uint64_t> checksums;  // by step: what phases named replica_check found
@@ -162,11 +165,11 @@ class JobWatch {
  public:
   // `folder` empty: DefaultRecordFolder(). `job` empty: the one that began last, of those that are
   // alive, where any is.
-  JobWatch(std::string folder, std::string job)
-      : folder_(std::move(folder)), job_(std::move(job)) {}
+  JobWatch(std::string folder, std::string job);
   // What an agent said of a ring that was fetched from it; before Update().
   struct Told {
     ProcessState state;
+    Readings readings;  // of its host, by this host's clock
     int64_t shift_ns = 0;
   };
   void Tell(const std::string& path, const Told& told) { told_[path] = told; }
@@ -183,6 +186,7 @@ class JobWatch {
   void FindRings();
   void DropEarlierRuns();
   void ReadLines();
+  void TakeReadings(int64_t now_ns);
   int64_t ShiftOf(const std::string& path, const RecordProcess& process);
 
   const std::string folder_;
@@ -194,6 +198,7 @@ class JobWatch {
   std::map<std::string, Told> told_;
   int64_t base_ns_ = 0;  // realtime less monotonic of the first ring's host
   std::string base_host_;
+  HostReadings host_;
   int64_t readings_at_ns_ = 0;
   JobView view_;
   uint64_t unreadable_ = 0;

@@ -13,11 +13,11 @@
 namespace weft::observe {
 namespace {
 
-// One finding of each kind; ranks that show the same are its culprits together.
+// One finding of each fault of a component; ranks that show the same are its culprits together.
 class Findings {
  public:
   Finding& Of(Fault fault, Component component, int64_t since_ns, const char* advice) {
-    Finding& finding = findings_[fault];
+    Finding& finding = findings_[{fault, component}];
     if (finding.fault == Fault::kUnknown) finding.since_ns = since_ns;
     finding.fault = fault;
     finding.component = component;
@@ -33,12 +33,12 @@ class Findings {
   }
   std::vector<Finding> Take() {
     std::vector<Finding> out;
-    for (auto& [fault, finding] : findings_) out.push_back(std::move(finding));
+    for (auto& [key, finding] : findings_) out.push_back(std::move(finding));
     return out;
   }
 
  private:
-  std::map<Fault, Finding> findings_;
+  std::map<std::pair<Fault, Component>, Finding> findings_;
 };
 
 struct CounterRule {
@@ -50,12 +50,29 @@ struct CounterRule {
   const char* advice;
 };
 
-// Names are the kernel's (sysfs of mlx5, cgroup v2), DCGM's, and our own where these have none.
+// Names are the kernel's (sysfs of mlx5, cgroup v2), DCGM's, and our own where these have none, as for
+// the kernel's log (kernel_log.h).
 constexpr CounterRule kCounterRules[] = {
     {"gpu/", "DCGM_FI_DEV_XID_ERRORS", 1, Fault::kDeviceError, Component::kDevice,
      "take the device out: an XID needs a reset, or another device"},
     {"gpu/", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", 1, Fault::kDeviceError, Component::kDevice,
      "take the device out: its memory lost two bits of a word"},
+    {"gpu/", "DCGM_FI_DEV_ROW_REMAP_FAILURE", 1, Fault::kDeviceError, Component::kDevice,
+     "take the device out: it has no spare row left for one that failed"},
+    {"gpu/", "xid", 1, Fault::kDeviceError, Component::kDevice,
+     "take the device out: an XID needs a reset, or another device"},
+    {"nic/", "errors", 1, Fault::kHostError, Component::kNic,
+     "see the kernel's log for the NIC; take the host out if it repeats"},
+    {"disk/", "errors", 1, Fault::kHostError, Component::kStorage,
+     "see the kernel's log for the disk or file server; checkpoints there may fail"},
+    {"memory", "errors", 1, Fault::kHostError, Component::kMemory,
+     "take the host out: its memory lost words that cannot be corrected"},
+    {"cpu", "errors", 1, Fault::kHostError, Component::kCpu,
+     "take the host out: its processor reports errors that cannot be corrected"},
+    {"cpu", "lockups", 1, Fault::kHostError, Component::kCpu,
+     "see the kernel's log: a core was held for more than 20 s"},
+    {"kernel", "oom_kill", 1, Fault::kOutOfMemory, Component::kMemory,
+     "give the host more memory, or find out what grows in its processes"},
     {"cgroup", "oom_kill", 1, Fault::kOutOfMemory, Component::kMemory,
      "give the rank's cgroup more memory, or find out what grows in its processes"},
     {"nic/", "rx_icrc_encapsulated", 10, Fault::kCorruptingLink, Component::kNetwork,

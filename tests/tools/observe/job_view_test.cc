@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "tests/scratch_folder.h"
-#include "tools/observe/host_readings.h"
 
 namespace weft::observe {
 namespace {
@@ -232,33 +231,6 @@ TEST(JobView, ReadsWhatAProcessSaysOfCountersAndErrors) {
   ASSERT_THAT(rank.errors, SizeIs(1));
   EXPECT_EQ(rank.errors[0].step, 7);
   EXPECT_EQ(rank.errors[0].text, "shard 3 is short");
-}
-
-TEST(HostReadings, AreThoseOfTheProcesssCgroupAndOfTheHostsPorts) {
-  ScratchFolder folder;
-  const auto put = [&](const std::string& path, const std::string& text) {
-    const std::filesystem::path file = folder / ("root" + path);
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text;
-  };
-  put("/proc/41/cgroup", "0::/job/rank0\n");
-  put("/proc/42/cgroup", "4:memory:/old\n3:cpu,cpuacct:/old\n");
-  put("/sys/fs/cgroup/job/rank0/cpu.stat", "usage_usec 9\nnr_throttled 12\n");
-  put("/sys/fs/cgroup/job/rank0/memory.events", "oom 1\noom_kill 1\n");
-  put("/sys/fs/cgroup/cpu/old/cpu.stat", "nr_throttled 3\n");
-  JobView view;
-  for (const int rank : {0, 1}) {
-    view.ranks[rank].process.pid = 41 + rank;
-    view.ranks[rank].state = {.known = true, .exists = true, .state = 'S'};
-  }
-  TakeHostReadings(&view, 5, folder / "root");
-  ASSERT_NE(view.ranks[0].FindReading("cgroup", "nr_throttled"), nullptr);
-  EXPECT_EQ(view.ranks[0].FindReading("cgroup", "nr_throttled")->last, 12);
-  ASSERT_NE(view.ranks[0].FindReading("cgroup", "oom_kill"), nullptr);
-  EXPECT_EQ(view.ranks[0].FindReading("cgroup", "oom_kill")->last, 1);
-  EXPECT_EQ(view.ranks[0].FindReading("cgroup", "usage_usec"), nullptr);
-  ASSERT_NE(view.ranks[1].FindReading("cgroup", "nr_throttled"), nullptr);
-  EXPECT_EQ(view.ranks[1].FindReading("cgroup", "nr_throttled")->last, 3);
 }
 
 TEST(JobView, ReadsAndWritesListsOfRanks) {
