@@ -24,7 +24,8 @@ std::string NameOf(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
 
-// Those that have changed since they were first seen, and the devices'; no more than a look may cost.
+// Those that have changed since they were first seen, and the devices'; no more than a look may
+// cost.
 nlohmann::json ReadingsJson(const Readings& readings) {
   constexpr size_t kReadingsMax = 128;
   nlohmann::json out = nlohmann::json::array();

@@ -48,8 +48,9 @@ struct StepTimes {
   double own() const { return total() - waiting(); }
 };
 
-// What a process, or its host for it (host_readings.h), counts or measures. A program says it by a line of its
-// ring, "reading TIME_NS SOURCE NAME VALUE", as "reading 17 gpu/0 DCGM_FI_DEV_XID_ERRORS 79".
+// What a process, or its host for it (host_readings.h), counts or measures. A program says it by a
+// line of its ring, "reading TIME_NS SOURCE NAME VALUE", as "reading 17 gpu/0
+// DCGM_FI_DEV_XID_ERRORS 79".
 struct Reading {
   double first = 0, last = 0;
   int64_t changed_ns = 0;

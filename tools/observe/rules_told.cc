@@ -50,8 +50,8 @@ struct CounterRule {
   const char* advice;
 };
 
-// Names are the kernel's (sysfs of mlx5, cgroup v2), DCGM's, and our own where these have none, as for
-// the kernel's log (kernel_log.h).
+// Names are the kernel's (sysfs of mlx5, cgroup v2), DCGM's, and our own where these have none, as
+// for the kernel's log (kernel_log.h).
 constexpr CounterRule kCounterRules[] = {
     {"gpu/", "DCGM_FI_DEV_XID_ERRORS", 1, Fault::kDeviceError, Component::kDevice,
      "take the device out: an XID needs a reset, or another device"},

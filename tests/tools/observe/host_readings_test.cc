@@ -1,5 +1,5 @@
-// Readings of a host whose /proc, /sys and /dev are files of the test, and whose exporter is a page of
-// it.
+// Readings of a host whose /proc, /sys and /dev are files of the test, and whose exporter is a page
+// of it.
 #include "tools/observe/host_readings.h"
 
 #include <filesystem>
