@@ -2,12 +2,13 @@
 // another.
 #include "tools/observe/agent.h"
 
+#include <gtest/gtest.h>
+
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/records.h"
-#include "gtest/gtest.h"
 #include "tests/scratch_folder.h"
 #include "tools/observe/agent_client.h"
 

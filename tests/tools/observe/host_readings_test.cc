@@ -2,14 +2,15 @@
 // of it.
 #include "tools/observe/host_readings.h"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tests/scratch_folder.h"
 #include "tools/observe/agent.h"
 #include "tools/observe/diagnose.h"
