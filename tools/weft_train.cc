@@ -229,6 +229,7 @@ struct Command {
                   options.threads, " threads");
     if (!job.report.empty()) WEFT_LOG_INFO(job.report);
     options.local_rank = job.environment.local_rank;
+    options.collective_timeout = job.endpoint->settings().Duration("collective.timeout");
     absl::StatusOr<RunOutcome> outcome = Train(options, groups);
     if (!outcome.ok()) {
       WEFT_LOG_ERROR(DescribeFailure(outcome.status()));

@@ -354,6 +354,9 @@ absl::Status Validate(const TrainConfig& config, const Settings& settings) {
   if (!config.master_weights && config.device == DeviceKind::kCuda) {
     return error("train.master_weights", "stochastic rounding is of train.device = cpu alone");
   }
+  if (config.device_collectives == DeviceCollectives::kNccl && config.device == DeviceKind::kCpu) {
+    return error("parallel.collectives", "NCCL moves tensors of train.device = cuda alone");
+  }
   if (config.gemm == KernelLibrary::kWeft && config.device == DeviceKind::kCuda) {
     return error("train.gemm", "the loops of this program are of train.device = cpu alone");
   }
@@ -415,6 +418,10 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
                      settings.ValueText("train.recompute"), ": ", recompute.status().message()));
   }
   config.recompute = *std::move(recompute);
+  const std::string& moves = settings.Text("parallel.collectives");
+  config.device_collectives = moves == "nccl"     ? DeviceCollectives::kNccl
+                              : moves == "staged" ? DeviceCollectives::kStaged
+                                                  : DeviceCollectives::kAuto;
   const std::string& device = settings.Text("train.device");
   config.device = device == "cuda"       ? DeviceKind::kCuda
                   : device == "cpu-aten" ? DeviceKind::kCpuAten

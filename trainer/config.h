@@ -41,6 +41,8 @@ enum class NonFinite { kFatal, kSkip };
 // What a run computes on: the CPU with the loops of trainer/kernels; the CPU by the way that a GPU
 // takes (LibTorch's operations, collectives through copies in host memory); a GPU.
 enum class DeviceKind : uint8_t { kCpu, kCpuAten, kCuda };
+// What moves a device's tensors between ranks: the communicator through host memory, or NCCL.
+enum class DeviceCollectives : uint8_t { kAuto, kStaged, kNccl };
 // Context parallelism: keys and values go around, or heads are exchanged (model/context_axis.h).
 enum class ContextMethod { kRing, kUlysses };
 // Axes whose collectives run under computation; on the others a rank waits for each where it calls
@@ -108,6 +110,7 @@ struct TrainConfig {
   int64_t micro_batch = 0;   // samples a forward pass on a rank; 0: all of its share at once
   uint64_t seed = 0;
   DeviceKind device = DeviceKind::kCpu;
+  DeviceCollectives device_collectives = DeviceCollectives::kAuto;
   Precision precision = Precision::kFp32;  // "auto" is resolved
   bool master_weights = true;              // false: bf16 alone, rounded stochastically
   NonFinite non_finite = NonFinite::kFatal;

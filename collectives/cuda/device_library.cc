@@ -77,6 +77,22 @@ bool Native(int type, ncclDataType_t* native) {
   }
 }
 
+size_t ElementBytes(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8:
+    case ncclUint8:
+      return 1;
+    case ncclFloat16:
+    case ncclBfloat16:
+      return 2;
+    case ncclInt32:
+    case ncclFloat32:
+      return 4;
+    default:
+      return 8;
+  }
+}
+
 bool Native(int op, ncclRedOp_t* native) {
   switch (static_cast<ReduceOp>(op)) {
     case ReduceOp::kSum:
@@ -242,6 +258,30 @@ int NcclBroadcast(WeftNcclCommunicator* communicator, const void* input, void* o
                    Native(stream));
 }
 
+int NcclExchange(WeftNcclCommunicator* communicator, const void* input, const size_t* input_counts,
+                 const size_t* input_begins, void* output, const size_t* output_counts,
+                 const size_t* output_begins, int size, int type, WeftStream* stream) {
+  ncclDataType_t native_type;
+  if (!Native(type, &native_type)) return BadType("ncclSend");
+  const size_t element = ElementBytes(native_type);
+  if (int failed = WEFT_CALL(ncclGroupStart)) return failed;
+  int failed = 0;
+  for (int peer = 0; peer < size && failed == 0; ++peer) {
+    const auto* from = static_cast<const char*>(input) + input_begins[peer] * element;
+    auto* to = static_cast<char*>(output) + output_begins[peer] * element;
+    if (input_counts[peer] > 0) {
+      failed = WEFT_CALL(ncclSend, from, input_counts[peer], native_type, peer,
+                         Native(communicator), Native(stream));
+    }
+    if (failed == 0 && output_counts[peer] > 0) {
+      failed = WEFT_CALL(ncclRecv, to, output_counts[peer], native_type, peer, Native(communicator),
+                         Native(stream));
+    }
+  }
+  const int ended = WEFT_CALL(ncclGroupEnd);
+  return failed != 0 ? failed : ended;
+}
+
 constexpr WeftDeviceTable kTable = {
     .version = kWeftDeviceTableVersion,
     .size = sizeof(WeftDeviceTable),
@@ -276,6 +316,7 @@ constexpr WeftDeviceTable kTable = {
     .NcclAllGather = NcclAllGather,
     .NcclReduceScatter = NcclReduceScatter,
     .NcclBroadcast = NcclBroadcast,
+    .NcclExchange = NcclExchange,
 };
 
 }  // namespace

@@ -18,7 +18,7 @@
 extern "C" {
 
 // Raised with every change of WeftDeviceTable; a library of another version is refused.
-inline constexpr uint32_t kWeftDeviceTableVersion = 2;
+inline constexpr uint32_t kWeftDeviceTableVersion = 3;
 inline constexpr size_t kWeftNcclIdBytes = 128;
 
 struct WeftStream;
@@ -75,6 +75,12 @@ struct WeftDeviceTable {
                            size_t count, int type, int op, WeftStream* stream);
   int (*NcclBroadcast)(WeftNcclCommunicator* communicator, const void* input, void* output,
                        size_t count, int type, int root, WeftStream* stream);
+  // All to all, of any number of elements: from `input`, beginning at element input_begins[i], the
+  // input_counts[i] for rank i, and likewise what comes from it into `output`; arrays of `size`.
+  int (*NcclExchange)(WeftNcclCommunicator* communicator, const void* input,
+                      const size_t* input_counts, const size_t* input_begins, void* output,
+                      const size_t* output_counts, const size_t* output_begins, int size, int type,
+                      WeftStream* stream);
 };
 
 // The library's one symbol.

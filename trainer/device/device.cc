@@ -55,7 +55,7 @@ absl::Status LoadCuda() {
   return absl::OkStatus();
 }
 
-void* CurrentStream() {
+void* CudaStream() {
   const c10::impl::DeviceGuardImplInterface* guard = c10::impl::getDeviceGuardImpl(at::kCUDA);
   return guard->getStream(guard->getDevice()).native_handle();
 }
@@ -84,7 +84,7 @@ kernels::KernelTable MakeCudaKernels() {
                   "both from one source");
     return table;
   }
-  library->Install(&table, CurrentStream, ThrowNotLaunched);
+  library->Install(&table, CudaStream, ThrowNotLaunched);
   return table;
 }
 const kernels::KernelTable& CudaKernels() {
@@ -125,6 +125,10 @@ const kernels::KernelTable& KernelsOf(const at::Tensor& tensor) {
 }
 
 bool GoesDeviceWay(const at::Tensor& tensor) { return !tensor.is_cpu() || cpu_goes_by_aten; }
+
+WeftStream* CurrentStream(at::Device device) {
+  return device.is_cuda() ? static_cast<WeftStream*>(CudaStream()) : nullptr;
+}
 
 std::string DescribeDevice(at::Device device) {
   return absl::StrCat(device.str(), " (", KernelsOf(at::empty({0}, device)).instruction_set, ")");

@@ -14,6 +14,8 @@
 #include "trainer/config.h"
 #include "trainer/kernels/kernels.h"
 
+struct WeftStream;  // collectives/cuda/device_table.h
+
 namespace weft::train {
 
 // Makes `kind` what this process computes on; called once, before the first tensor. `local_rank`
@@ -28,6 +30,9 @@ const kernels::KernelTable& KernelsOf(const at::Tensor& tensor);
 // Whether a GPU's way is taken for `tensor`: LibTorch's operations, collectives through copies in
 // host memory. True of tensors that are not the CPU's, and with kCpuAten of all.
 bool GoesDeviceWay(const at::Tensor& tensor);
+
+// The stream that LibTorch computes on now; null on the CPU, as CUDA's default stream.
+WeftStream* CurrentStream(at::Device device);
 
 // "cpu (AVX-512)", "cuda:0 (LibTorch)".
 std::string DescribeDevice(at::Device device);

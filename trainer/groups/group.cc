@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<Group>> Group::Create(
   if (ranks.size() == 1) return std::make_unique<Group>();
   WEFT_ASSIGN_OR_RETURN(auto communicator,
                         collectives::Communicator::Create(endpoint, name, std::move(ranks)));
-  return std::unique_ptr<Group>(new Group(std::move(endpoint), std::move(communicator)));
+  return std::unique_ptr<Group>(new Group(std::move(endpoint), std::move(communicator), name));
 }
 
 at::Tensor Group::Zeros(int64_t elements, const at::TensorOptions& options) const {
@@ -126,7 +126,50 @@ void Group::SetTrace(Trace* trace, int compute_track, int track) {
   track_ = track;
 }
 
+absl::Status Group::UseNccl(std::shared_ptr<NcclSession> session, WeftStream* current,
+                            bool high_priority) {
+  session_ = std::move(session);
+  if (size() == 1) return absl::OkStatus();
+  std::string id;
+  absl::Status made;
+  if (rank() == 0) {
+    absl::StatusOr<std::string> mine = session_->MakeUniqueId();
+    made = mine.status();
+    if (mine.ok()) id = *std::move(mine);
+  }
+  WEFT_RETURN_IF_ERROR(Agree(made));
+  WEFT_ASSIGN_OR_RETURN(id, FromFirst(id));
+  absl::StatusOr<std::unique_ptr<NcclCollectives>> nccl =
+      NcclCollectives::Create(session_, name_, rank(), size(), id, current, high_priority);
+  WEFT_RETURN_IF_ERROR(Agree(nccl.status()));
+  nccl_ = *std::move(nccl);
+  return absl::OkStatus();
+}
+
+bool Group::TakesNccl(const at::Tensor& tensor) const {
+  return nccl_ != nullptr && GoesDeviceWay(tensor);
+}
+
+absl::StatusOr<Pending> Group::OnGpu(Pending pending, absl::StatusOr<NcclCollectives::Work> work,
+                                     std::vector<at::Tensor> tensors) {
+  WEFT_RETURN_IF_ERROR(work.status());
+  pending.nccl = *work;
+  pending.tensors = std::move(tensors);
+  return Launched(std::move(pending));
+}
+
+// What the GPU did of late: waits count as exposed, and collectives have their places on the track.
+void Group::TakeNcclSpans() {
+  if (nccl_ == nullptr) return;
+  for (const NcclCollectives::Span& span : nccl_->TakeSpans()) {
+    exposed_ns_ += span.exposed_ns;
+    if (trace_ == nullptr) continue;
+    trace_->Record({span.name, track_, span.begin_ns, span.end_ns, step_, -1});
+  }
+}
+
 double Group::TakeExposedSeconds() {
+  TakeNcclSpans();
   return static_cast<double>(std::exchange(exposed_ns_, 0)) * 1e-9;
 }
 
@@ -144,6 +187,10 @@ absl::StatusOr<Pending> Group::ReduceScatter(at::Tensor shard, at::Tensor full, 
   Pending pending = Started("reduce_scatter", "wait_reduce_scatter", full);
   if (size() == 1) return pending;
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(full));
+  if (TakesNccl(full)) {
+    auto work = nccl_->ReduceScatter(full.data_ptr(), shard.data_ptr(), Count(shard), type, op);
+    return OnGpu(std::move(pending), work, {std::move(shard), std::move(full)});
+  }
   communicator_->SetPriority(Priority::kLow);  // gradients: nobody waits for them before the step
   at::Tensor from = Outgoing(full), to = Incoming(shard, pending);
   pending.work =
@@ -164,6 +211,10 @@ absl::StatusOr<Pending> Group::AllGather(at::Tensor full, at::Tensor shard) {
   Pending pending = Started("all_gather", "wait_all_gather", full);
   if (size() == 1) return pending;
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(full));
+  if (TakesNccl(full)) {
+    auto work = nccl_->AllGather(shard.data_ptr(), full.data_ptr(), Count(shard), type);
+    return OnGpu(std::move(pending), work, {std::move(shard), std::move(full)});
+  }
   communicator_->SetPriority(Priority::kNormal);  // the next layer's parameters
   at::Tensor from = Outgoing(shard), to = Incoming(full, pending);
   pending.work = communicator_->AllGather(from.data_ptr(), to.data_ptr(), Count(shard), type);
@@ -175,6 +226,10 @@ absl::StatusOr<Pending> Group::AllReduceSum(at::Tensor tensor) {
   Pending pending = Started("all_reduce", "wait_all_reduce", tensor);
   if (size() == 1) return pending;
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(tensor));
+  if (TakesNccl(tensor)) {
+    auto work = nccl_->AllReduce(tensor.data_ptr(), Count(tensor), type, ReduceOp::kSum);
+    return OnGpu(std::move(pending), work, {std::move(tensor)});
+  }
   communicator_->SetPriority(Priority::kNormal);
   at::Tensor memory = Outgoing(tensor);
   if (GoesDeviceWay(tensor)) pending.arrivals.emplace_back(memory, tensor);
@@ -191,6 +246,15 @@ absl::StatusOr<Pending> Group::AllToAll(at::Tensor received, at::Tensor sent) {
     return pending;
   }
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(sent));
+  if (TakesNccl(sent)) {
+    const size_t part = Count(sent) / static_cast<size_t>(size());
+    const std::vector<size_t> counts(static_cast<size_t>(size()), part);
+    std::vector<size_t> begins(counts.size());
+    for (size_t i = 0; i < begins.size(); ++i) begins[i] = i * part;
+    auto work =
+        nccl_->Exchange(sent.data_ptr(), counts, begins, received.data_ptr(), counts, begins, type);
+    return OnGpu(std::move(pending), work, {std::move(received), std::move(sent)});
+  }
   communicator_->SetPriority(Priority::kHigh);  // attention has nothing to do without it
   at::Tensor from = Outgoing(sent), to = Incoming(received, pending);
   pending.work = communicator_->AllToAll(from.data_ptr(), to.data_ptr(),
@@ -223,6 +287,11 @@ absl::StatusOr<Pending> Group::ExchangeRows(at::Tensor received, const RowParts&
   pending.bytes = 0;
   for (size_t count : sent_counts) {
     pending.bytes += static_cast<int64_t>(count * sent.element_size());
+  }
+  if (TakesNccl(sent)) {
+    auto work = nccl_->Exchange(sent.data_ptr(), sent_counts, sent_begins, received.data_ptr(),
+                                received_counts, received_begins, type);
+    return OnGpu(std::move(pending), work, {std::move(received), std::move(sent)});
   }
   communicator_->SetPriority(Priority::kHigh);  // the next expert has nothing to do without it
   at::Tensor from = OutgoingRows(sent, sent_parts);
@@ -261,6 +330,12 @@ absl::Status Group::Block(collectives::Work& work, const char* wait_name) {
 }
 
 absl::Status Group::Wait(Pending& pending) {
+  if (pending.nccl.has_value()) {
+    const absl::Status status = nccl_->Wait(*pending.nccl);
+    pending.nccl.reset();
+    pending.tensors.clear();
+    return status;
+  }
   if (pending.work == nullptr) return absl::OkStatus();
   const int64_t start = SystemClock::Nanoseconds();
   const collectives::WorkPtr work = std::move(pending.work);
@@ -283,6 +358,7 @@ absl::Status Group::Wait(Pending& pending) {
 }
 
 absl::Status Group::Sum(absl::Span<double> values) {
+  if (session_ != nullptr) WEFT_RETURN_IF_ERROR(session_->failure());
   if (size() == 1) return absl::OkStatus();
   communicator_->SetPriority(Priority::kNormal);
   return Block(*communicator_->AllReduce(values.data(), values.data(), values.size(),
@@ -291,6 +367,7 @@ absl::Status Group::Sum(absl::Span<double> values) {
 }
 
 absl::StatusOr<std::vector<std::string>> Group::Gather(absl::string_view text) {
+  if (session_ != nullptr) WEFT_RETURN_IF_ERROR(session_->failure());
   if (size() == 1) return std::vector<std::string>{std::string(text)};
   const size_t ranks = static_cast<size_t>(size());
   const int64_t length = static_cast<int64_t>(text.size());

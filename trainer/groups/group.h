@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,12 +24,15 @@
 #include "base/trace.h"
 #include "collectives/communicator.h"
 #include "collectives/endpoint.h"
+#include "trainer/groups/nccl_collectives.h"
 
 namespace weft::train {
 
 // A collective or a message under way. Its tensors belong to it until Wait.
 struct Pending {
-  collectives::WorkPtr work;        // null: nothing to wait for
+  collectives::WorkPtr work;  // of the communicator; null: none
+  // Of NCCL, in its place.
+  std::optional<NcclCollectives::Work> nccl;
   std::vector<at::Tensor> tensors;  // kept alive
   // What Wait copies: from host memory to where the tensor is.
   std::vector<std::pair<at::Tensor, at::Tensor>> arrivals;
@@ -36,6 +40,10 @@ struct Pending {
   const char* wait_name = "";  // literal, for the trace
   int64_t start_ns = 0;        // of the call
   int64_t bytes = 0;           // of the whole buffer
+
+  // Whether Wait would not block. What NCCL does counts as under way until then, so that all ranks
+  // give their GPUs the collectives of several groups in one order.
+  bool done() const { return !nccl.has_value() && (work == nullptr || work->done()); }
 };
 
 class Group {
@@ -53,6 +61,14 @@ class Group {
   // [elements] of zeroes, which the ranks of this host reduce where they lie (Endpoint::Allocate);
   // ordinary memory in a group of one. Each takes a descriptor: for large buffers that stay.
   at::Tensor Zeros(int64_t elements, const at::TensorOptions& options) const;
+
+  // From now on collectives of tensors that go a device's way (device/device.h) are NCCL's;
+  // messages and what is agreed upon stay with the communicator. Called by all ranks of the group,
+  // which wait for each other. `current`: the stream that computes.
+  absl::Status UseNccl(std::shared_ptr<NcclSession> session, WeftStream* current,
+                       bool high_priority);
+  // For groups without collectives of tensors: Sum and Agree return the session's failure, too.
+  void WatchNccl(std::shared_ptr<NcclSession> session) { session_ = std::move(session); }
 
   // `trace` may be null; else it outlives the group. `compute_track` gets the waits, `track` the
   // collectives.
@@ -105,16 +121,24 @@ class Group {
 
  private:
   Group(std::shared_ptr<collectives::Endpoint> endpoint,
-        std::unique_ptr<collectives::Communicator> communicator)
-      : endpoint_(std::move(endpoint)), communicator_(std::move(communicator)) {}
+        std::unique_ptr<collectives::Communicator> communicator, absl::string_view name)
+      : endpoint_(std::move(endpoint)), communicator_(std::move(communicator)), name_(name) {}
   absl::StatusOr<Pending> ReduceScatter(at::Tensor shard, at::Tensor full,
                                         collectives::ReduceOp op);
+  bool TakesNccl(const at::Tensor& tensor) const;
+  // `pending` with the work of NCCL's and its tensors.
+  absl::StatusOr<Pending> OnGpu(Pending pending, absl::StatusOr<NcclCollectives::Work> work,
+                                std::vector<at::Tensor> tensors);
+  void TakeNcclSpans();
   // `pending`, waited for where the group does not overlap.
   absl::StatusOr<Pending> Launched(Pending pending);
   absl::Status Block(collectives::Work& work, const char* wait_name);
 
   std::shared_ptr<collectives::Endpoint> endpoint_;  // null, as the next: a group of one
   std::unique_ptr<collectives::Communicator> communicator_;
+  std::string name_;
+  std::shared_ptr<NcclSession> session_;  // null, as the next: NCCL is not used
+  std::unique_ptr<NcclCollectives> nccl_;
   Trace* trace_ = nullptr;
   int compute_track_ = 0;
   int track_ = 0;

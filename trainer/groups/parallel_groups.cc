@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status.h"
+#include "trainer/device/device.h"
 
 namespace weft::train {
 namespace {
@@ -158,6 +160,8 @@ absl::StatusOr<ParallelGroups> ParallelGroups::Create(
   for (int rank = 0; rank < endpoint->world_size(); ++rank) {
     groups.hosts.push_back(endpoint->host(Rank(rank)));
   }
+  groups.ranks_here = static_cast<int>(
+      std::count(groups.hosts.begin(), groups.hosts.end(), endpoint->host(endpoint->rank())));
   WEFT_ASSIGN_OR_RETURN(groups.tensor, along("tensor", {Axis::kTensor}));
   WEFT_ASSIGN_OR_RETURN(groups.context, along("context", {Axis::kContext}));
   WEFT_ASSIGN_OR_RETURN(groups.data, along("data", {Axis::kContext, Axis::kExpert, Axis::kData}));
@@ -193,6 +197,64 @@ absl::StatusOr<ParallelGroups> ParallelGroups::Create(
   }
   groups.SetOverlap(config.overlap);
   return groups;
+}
+
+namespace {
+
+absl::StatusOr<std::shared_ptr<NcclSession>> OpenSession(const TrainConfig& config,
+                                                         at::Device device, int ranks_here,
+                                                         absl::Duration timeout) {
+  const int gpu = device.has_index() ? device.index() : 0;
+  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<NcclSession> session, NcclSession::Open(gpu, timeout));
+  const int gpus = session->device().count();
+  if (config.device_collectives == DeviceCollectives::kAuto && ranks_here > gpus) {
+    return absl::FailedPreconditionError(absl::StrCat(ranks_here, " ranks of a host share its ",
+                                                      gpus, " GPUs, and NCCL wants one a rank"));
+  }
+  return session;
+}
+
+}  // namespace
+
+absl::Status ParallelGroups::OpenDeviceCollectives(const TrainConfig& config, at::Device device,
+                                                   absl::Duration timeout) {
+  const bool is_wanted =
+      config.device_collectives == DeviceCollectives::kNccl ||
+      (config.device_collectives == DeviceCollectives::kAuto && device.is_cuda());
+  if (!is_wanted || world->size() == 1) return absl::OkStatus();
+  const absl::StatusOr<std::shared_ptr<NcclSession>> session =
+      OpenSession(config, device, ranks_here, timeout);
+  absl::Status agreed;
+  WEFT_RETURN_IF_ERROR(world->Agree(session.status(), agreed));
+  if (agreed.ok()) {
+    WEFT_LOG_INFO("GPU tensors go between ranks by NCCL: ", (*session)->device().Describe());
+    return UseNccl(*session, CurrentStream(device));
+  }
+  if (config.device_collectives == DeviceCollectives::kNccl) {
+    return Annotate(agreed, "parallel.collectives = nccl");
+  }
+  if (world->rank() == 0) {
+    WEFT_LOG_WARN("GPU tensors go through host memory between ranks, not by NCCL: ",
+                  agreed.message());
+  }
+  return absl::OkStatus();
+}
+
+// Every rank makes its groups' communicators in this order, so that none waits for one that waits
+// for it. What computation waits for has a stream of high priority; gradients have not.
+absl::Status ParallelGroups::UseNccl(const std::shared_ptr<NcclSession>& session,
+                                     WeftStream* current) {
+  for (Group* group : {tensor.get(), context.get(), expert.get()}) {
+    WEFT_RETURN_IF_ERROR(group->UseNccl(session, current, /*high_priority=*/true));
+  }
+  Group* const of_experts = experts == nullptr ? nullptr : experts->data.get();
+  for (Group* group : {data.get(), of_experts, shard.get(), replicas.get(), ends.get()}) {
+    if (group == nullptr) continue;
+    WEFT_RETURN_IF_ERROR(group->UseNccl(session, current, /*high_priority=*/false));
+  }
+  world->WatchNccl(session);
+  pipeline->WatchNccl(session);
+  return absl::OkStatus();
 }
 
 void ParallelGroups::SetOverlap(const OverlapAxes& axes) {

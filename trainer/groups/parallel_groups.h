@@ -62,6 +62,7 @@ struct ParallelGroups {
   // loop/checkpoints.h.
   std::unique_ptr<Group> snapshots, checkpoints;
   std::vector<int> hosts;      // of each rank of the job: the number of its host
+  int ranks_here = 1;          // on this host
   Records* records = nullptr;  // the endpoint's; null: there are none
 
   // The ranks over which training state is sharded.
@@ -72,11 +73,18 @@ struct ParallelGroups {
   static absl::StatusOr<ParallelGroups> Create(
       const TrainConfig& config, const std::shared_ptr<collectives::Endpoint>& endpoint);
 
+  // As config.device_collectives says: NCCL's communicators for the groups that move tensors, or
+  // none. Called by all ranks, once, when `device` is open. What a rank lacks is an
+  // error with kNccl, and said by rank 0 with kAuto. `timeout`: of a collective on the GPU.
+  absl::Status OpenDeviceCollectives(const TrainConfig& config, at::Device device,
+                                     absl::Duration timeout);
+
   void SetTrace(Trace* trace);
   void set_step(int64_t step);
 
  private:
   void SetOverlap(const OverlapAxes& axes);
+  absl::Status UseNccl(const std::shared_ptr<NcclSession>& session, WeftStream* current);
 };
 
 }  // namespace weft::train

@@ -660,9 +660,11 @@ class Run {
 static void Leave(ParallelGroups& groups) {
   for (std::unique_ptr<Group>* group :
        {&groups.world, &groups.snapshots, &groups.checkpoints, &groups.data, &groups.tensor,
-        &groups.pipeline, &groups.ends}) {
+        &groups.pipeline, &groups.ends, &groups.context, &groups.expert, &groups.shard,
+        &groups.replicas}) {
     group->reset();
   }
+  groups.experts.reset();
 }
 
 void WarmUp() {
@@ -683,6 +685,8 @@ absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& grou
     // Backward passes run on this thread, as on the CPU: groups and traces are used by one thread.
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   }
+  WEFT_RETURN_IF_ERROR(
+      groups.OpenDeviceCollectives(options.config, *device, options.collective_timeout));
   Run run(options, groups, *device);
   absl::StatusOr<RunOutcome> outcome = run.Execute();
   run.Settle();

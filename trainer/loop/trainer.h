@@ -42,6 +42,7 @@ struct RunOptions {
   int64_t failures = 0;  // of the job that this process has seen
   int threads = 1;       // compute threads of this rank
   int local_rank = 0;    // on this host; chooses the GPU of train.device = cuda
+  absl::Duration collective_timeout = absl::Minutes(5);  // of one that NCCL does on a GPU
   // Set by a signal: the step is finished, a checkpoint written, and Train returns OK.
   const std::atomic<bool>* stop = nullptr;
 };

@@ -133,9 +133,8 @@ void GradientReducer::StartReduction(int bucket_index) {
   reductions_.push_back(std::move(reduction));
   // Sums over replicas start as soon as their shards are there; all ranks see the same buckets in
   // the same order.
-  while (
-      status_.ok() && groups_.replicas != nullptr && !reductions_.empty() &&
-      (reductions_.front().pending.work == nullptr || reductions_.front().pending.work->done())) {
+  while (status_.ok() && groups_.replicas != nullptr && !reductions_.empty() &&
+         reductions_.front().pending.done()) {
     status_ = FinishOldest();
   }
 }

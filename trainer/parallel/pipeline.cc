@@ -82,7 +82,7 @@ absl::Status PipelineRunner::HandOn(const topology::PipelinePass& pass, at::Tens
 
 // No pass waits for a send: two neighbours that did could wait for each other.
 absl::Status PipelineRunner::ReapSends(bool all) {
-  while (!sends_.empty() && (all || sends_.front().work->done())) {
+  while (!sends_.empty() && (all || sends_.front().done())) {
     Pending oldest = std::move(sends_.front());
     sends_.pop_front();
     WEFT_RETURN_IF_ERROR(group_->Wait(oldest));

@@ -1,6 +1,7 @@
 // train.device on the user's path: what needs a GPU is refused before anything is trained, and the
 // way that a GPU takes (LibTorch's operations, collectives through copies) gives, on the CPU, the
 // losses of the CPU's own loops.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -17,7 +18,29 @@ struct DeviceCase {
   std::string name;
   int ranks = 1;
   std::vector<std::string> settings;
+  bool by_nccl = false;
 };
+
+// Of the environment of what is started in this scope.
+class ScopedVariable {
+ public:
+  ScopedVariable(const char* name, const std::string& value)
+      : name_(name), before_(Environment(name)) {
+    setenv(name, value.c_str(), 1);
+  }
+  ~ScopedVariable() { before_.empty() ? unsetenv(name_) : setenv(name_, before_.c_str(), 1); }
+  ScopedVariable(const ScopedVariable&) = delete;
+  ScopedVariable& operator=(const ScopedVariable&) = delete;
+
+ private:
+  const char* name_;
+  std::string before_;
+};
+
+std::string ReadText(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 class DeviceRunTest : public TrainRunTest, public ::testing::WithParamInterface<DeviceCase> {};
 
@@ -37,14 +60,23 @@ TEST_P(DeviceRunTest, ADevicesWayHasTheLossesOfTheLoops) {
           layout.settings);
   const Outcome own = Run(layout.ranks, layout.name + "_cpu", settings);
   ASSERT_EQ(own.status, 0) << own.output;
-  const Outcome device =
-      Run(layout.ranks, layout.name + "_aten",
-          And(settings, {"train.device=cpu-aten", "train.gemm=aten", "train.attention=aten"}));
+  const ScopedVariable libraries("LD_LIBRARY_PATH", PLAYED_NCCL);
+  const Outcome device = Run(
+      layout.ranks, layout.name + "_aten",
+      And(settings, {"train.device=cpu-aten", "train.gemm=aten", "train.attention=aten",
+                     layout.by_nccl ? "parallel.collectives=nccl" : "parallel.collectives=auto"}));
   ASSERT_EQ(device.status, 0) << device.output;
   EXPECT_NE(device.output.find("cpu (LibTorch)"), std::string::npos) << device.output;
   const std::map<int, json> expected = Metrics(layout.name + "_cpu");
   EXPECT_EQ(expected.size(), 8U);
   EXPECT_LT(LargestDifference(expected, Metrics(layout.name + "_aten")), 1e-4);
+  const std::string log = RunDir(layout.name + "_aten") + "/logs/rank-0.log";
+  double exposed = 0;
+  for (const auto& [step, row] : Metrics(layout.name + "_aten")) {
+    exposed += row.at("exposed_comm_seconds").get<double>();
+  }
+  EXPECT_EQ(exposed > 0, layout.ranks > 1);
+  EXPECT_EQ(ReadText(log).find("by NCCL: 16 x played") != std::string::npos, layout.by_nccl);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -56,8 +88,48 @@ INSTANTIATE_TEST_SUITE_P(
         DeviceCase{"pipeline", 2, {"parallel.pipeline=2", "train.micro_batch=1"}},
         DeviceCase{"ring", 2, And(kModern, {"parallel.context=2"})},
         DeviceCase{"experts", 2, {"model.experts=4", "parallel.expert=2"}},
-        DeviceCase{"zero3_muon", 2, {"parallel.zero=3", "optimizer.name=muon"}}),
+        DeviceCase{"zero3_muon", 2, {"parallel.zero=3", "optimizer.name=muon"}},
+        DeviceCase{"nccl_zero1", 2, {"parallel.zero=1", "parallel.bucket_bytes=64KiB"}, true},
+        DeviceCase{"nccl_zero3", 2, {"parallel.zero=3", "parallel.bucket_bytes=64KiB"}, true},
+        DeviceCase{"nccl_hsdp", 4, {"parallel.zero=2", "parallel.zero_group=2"}, true},
+        DeviceCase{"nccl_tensor", 2, {"parallel.tensor=2"}, true},
+        DeviceCase{"nccl_pipeline", 2, {"parallel.pipeline=2", "train.micro_batch=1"}, true},
+        DeviceCase{"nccl_ring", 2, And(kModern, {"parallel.context=2"}), true},
+        DeviceCase{"nccl_ulysses", 2,
+                   And(kModern, {"parallel.context=2", "parallel.context_method=ulysses"}), true},
+        DeviceCase{"nccl_experts", 2, {"model.experts=4", "parallel.expert=2"}, true},
+        DeviceCase{
+            "nccl_all",
+            8,
+            {"parallel.tensor=2", "parallel.pipeline=2", "parallel.zero=2", "train.micro_batch=1"},
+            true}),
     [](const auto& info) { return info.param.name; });
+
+// The kernels of NCCL's would wait for the rank that is gone for ever.
+TEST_F(DeviceRunTest, ACollectiveThatDoesNotEndOnTheGpuIsAnError) {
+  const ScopedVariable libraries("LD_LIBRARY_PATH", PLAYED_NCCL);
+  const ScopedVariable timeout("WEFT_COLLECTIVE_TIMEOUT", "2s");
+  const ScopedVariable stops("PLAYED_NCCL_STOPS_AT", "40");
+  const Outcome outcome = Run(2, "stopped",
+                              {"train.device=cpu-aten", "train.gemm=aten", "train.attention=aten",
+                               "parallel.collectives=nccl", "train.steps=100000"});
+  EXPECT_EQ(outcome.status, 1) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              testing::ContainsRegex("of group train\\.[a-z]+\\.0 has not ended on the GPU in 2s"));
+}
+
+TEST_F(DeviceRunTest, WhatNcclNeedsIsRefusedBeforeTraining) {
+  const ScopedVariable libraries("LD_LIBRARY_PATH", "/nonexistent");
+  const Outcome outcome = Run(2, "no_library",
+                              {"train.device=cpu-aten", "train.gemm=aten", "train.attention=aten",
+                               "parallel.collectives=nccl"});
+  EXPECT_EQ(outcome.status, 1) << outcome.output;
+  EXPECT_THAT(outcome.output, testing::HasSubstr("parallel.collectives = nccl"));
+  EXPECT_THAT(outcome.output, testing::HasSubstr("libweft-cuda.so"));
+  const Outcome cpu = Run(2, "cpu", {"parallel.collectives=nccl"});
+  EXPECT_EQ(cpu.status, 2) << cpu.output;
+  EXPECT_THAT(cpu.output, testing::HasSubstr("parallel.collectives = nccl"));
+}
 
 TEST_F(DeviceRunTest, CudaWithoutItsLibTorchIsRefusedBeforeTraining) {
   const Outcome outcome = Run(1, "no_cuda", {"train.device=cuda", "train.gemm=aten"});
