@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "trainer/device/device.h"
 #include "trainer/memory/memory.h"
+#include "trainer/profile/work_time.h"
 
 namespace weft::train {
 namespace {
@@ -322,6 +323,7 @@ absl::StatusOr<Pending> Group::Receive(at::Tensor tensor, int peer, uint32_t tag
 
 // Readers of the records see that the computing thread waits.
 absl::Status Group::Block(collectives::Work& work, const char* wait_name) {
+  const WorkScope scope(Work::kCommunication);
   if (trace_ == nullptr) return work.Wait();
   const RecordName before = trace_->Enter(wait_name, SystemClock::Nanoseconds());
   absl::Status status = work.Wait();

@@ -48,6 +48,10 @@ template <auto kAxis>
 nlohmann::json Exposed(const StepMetrics& metrics) {
   return metrics.exposed.*kAxis;
 }
+template <Work kWork>
+nlohmann::json Spent(const StepMetrics& metrics) {
+  return metrics.work[kWork];
+}
 template <auto kField>
 nlohmann::json Memory(const StepMetrics& metrics) {
   return (metrics.*kField).count();
@@ -76,9 +80,21 @@ constexpr Number kNumbers[] = {
     {"exposed_context_seconds", "exposed_seconds/context", Exposed<&ExposedSeconds::context>},
     {"exposed_expert_seconds", "exposed_seconds/expert", Exposed<&ExposedSeconds::expert>},
     {"exposed_pipeline_seconds", "exposed_seconds/pipeline", Exposed<&ExposedSeconds::pipeline>},
+    {"work_gemm_seconds", "work_seconds/gemm", Spent<Work::kGemm>},
+    {"work_attention_seconds", "work_seconds/attention", Spent<Work::kAttention>},
+    {"work_elementwise_seconds", "work_seconds/elementwise", Spent<Work::kElementwise>},
+    {"work_loss_seconds", "work_seconds/loss", Spent<Work::kLoss>},
+    {"work_embedding_seconds", "work_seconds/embedding", Spent<Work::kEmbedding>},
+    {"work_gradients_seconds", "work_seconds/gradients", Spent<Work::kGradients>},
+    {"work_optimizer_seconds", "work_seconds/optimizer", Spent<Work::kOptimizer>},
+    {"work_communication_seconds", "work_seconds/communication", Spent<Work::kCommunication>},
+    {"work_data_seconds", "work_seconds/data", Spent<Work::kData>},
+    {"work_rest_seconds", "work_seconds/rest", Spent<Work::kRest>},
     {"mfu", "speed/mfu", Of<&StepMetrics::mfu>},
+    {"page_faults", "memory/page_faults", Of<&StepMetrics::page_faults>},
     {"tensor_bytes", "memory/tensor_bytes", Memory<&StepMetrics::tensors>},
     {"anonymous_bytes", "memory/anonymous_bytes", Memory<&StepMetrics::anonymous>},
+    {"resident_peak_bytes", "memory/resident_peak_bytes", Memory<&StepMetrics::resident_peak>},
     {"balance_loss", "router/balance_loss", OfRouter<&StepMetrics::Router::balance_loss>},
     {"router_z_loss", "router/z_loss", OfRouter<&StepMetrics::Router::z_loss>},
     {"dropped_choices", "router/dropped_choices", OfRouter<&StepMetrics::Router::dropped>},

@@ -5,8 +5,11 @@
 //   grad_norm (before clipping), learning_rate, tokens (of the run so far), tokens_per_second,
 //   step_seconds, exposed_comm_seconds (of this rank; and by axis: exposed_data_seconds,
 //   exposed_tensor_seconds, exposed_context_seconds, exposed_expert_seconds,
-//   exposed_pipeline_seconds), mfu, tensor_bytes, anonymous_bytes (memory of this rank after the
-//   step: its tensors, and all that is no file's)
+//   exposed_pipeline_seconds), work_gemm_seconds and so on (where step_seconds went on this rank's
+//   computing thread, by kind of work: work_time.h; they add up to step_seconds), mfu,
+//   page_faults (minor ones of this rank in the step), tensor_bytes, anonymous_bytes (memory of
+//   this rank after the step: its tensors, and all that is no file's), resident_peak_bytes (the
+//   most that was resident so far, files and shared memory included)
 //   and with experts balance_loss, router_z_loss (means over tokens and layers), dropped_choices
 //   (part of all that found no place)
 // and after it, when the checkpoint that was due could not be written:
@@ -27,6 +30,7 @@
 #include "trainer/loop/step.h"
 #include "trainer/loop/tensorboard.h"
 #include "trainer/plot/loss_plot.h"
+#include "trainer/profile/work_time.h"
 
 namespace weft::train {
 
@@ -40,9 +44,12 @@ struct StepMetrics {
   double tokens_per_second = 0;
   double step_seconds = 0;
   ExposedSeconds exposed;
+  WorkSeconds work;  // of rank 0's computing thread: where step_seconds went
   double mfu = 0;
+  int64_t page_faults = 0;  // of rank 0's process in the step: minor ones
   Bytes tensors;  // memory of rank 0 after the step: its tensors, and all that is no file's
   Bytes anonymous;
+  Bytes resident_peak;
   struct Router {
     double balance_loss = 0, z_loss = 0, dropped = 0;
   };

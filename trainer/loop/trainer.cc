@@ -37,6 +37,7 @@
 #include "trainer/loop/step.h"
 #include "trainer/memory/memory.h"
 #include "trainer/plot/timeline.h"
+#include "trainer/profile/work_time.h"
 
 namespace weft::train {
 namespace {
@@ -44,6 +45,13 @@ namespace {
 constexpr int64_t kTimelineSteps = 2;  // that timeline.svg shows
 // Steps between checkpoints: more than any run has, and far from where numbers overflow.
 constexpr double kLongestInterval = 1e15;
+
+// What a step took on this rank.
+struct StepCost {
+  double seconds = 0;
+  WorkSeconds work;
+  int64_t page_faults = 0;
+};
 
 class Run {
  public:
@@ -254,15 +262,18 @@ class Run {
       int64_t start = SystemClock::Nanoseconds();
       int64_t step = position_.step + 1;
       if (groups_.records != nullptr) groups_.records->SetStep(step);
+      TakeWorkSeconds();
+      const int64_t faults = MinorFaults();
       absl::StatusOr<Batch> batch = NextBatch(step);
       bool stop_requested = options_.stop != nullptr && options_.stop->load();
       WEFT_ASSIGN_OR_RETURN(StepResult result, stepper_->Step(step, batch, stop_requested));
       const int64_t end = SystemClock::Nanoseconds();
       double seconds = static_cast<double>(end - start) * 1e-9;
+      const StepCost cost{seconds, TakeWorkSeconds(), MinorFaults() - faults};
       RecordStep(step, result, start, end);
       position_ = {step, loader_->position(), stepper_->loss_scale().ToText(), position_.gemm,
                    position_.attention};
-      WEFT_RETURN_IF_ERROR(AfterStep(result, seconds));
+      WEFT_RETURN_IF_ERROR(AfterStep(result, cost));
       if (result.stop && step < config_.steps) {
         WEFT_RETURN_IF_ERROR(Save());
         if (is_first()) {
@@ -289,6 +300,7 @@ class Run {
 
   absl::StatusOr<Batch> NextBatch(int64_t step) {
     TraceScope scope(trace_.get(), "data", kComputeTrack, step);
+    const WorkScope work(Work::kData);
     return loader_->Next();
   }
 
@@ -304,7 +316,8 @@ class Run {
     groups_.records->Write(record);
   }
 
-  absl::Status AfterStep(const StepResult& result, double seconds) {
+  absl::Status AfterStep(const StepResult& result, const StepCost& cost) {
+    const double seconds = cost.seconds;
     int64_t step = position_.step;
     StepMetrics metrics;
     metrics.step = step;
@@ -315,11 +328,14 @@ class Run {
     metrics.step_seconds = seconds;
     metrics.tokens_per_second = static_cast<double>(tokens_per_step()) / seconds;
     metrics.exposed = result.exposed;
+    metrics.work = cost.work;
+    metrics.page_faults = cost.page_faults;
     if (config_.model.HasExperts()) {
       metrics.router = {result.balance_loss, result.router_z_loss, result.dropped};
     }
     metrics.tensors = TensorMemory();
     metrics.anonymous = AnonymousMemory();
+    metrics.resident_peak = PeakResidentMemory();
     metrics.mfu = metrics.tokens_per_second * TrainingFlopsPerToken(config_.model) / peak_flops_;
     bool is_last = step == config_.steps;
     if (is_last || (config_.validation_every > 0 && step % config_.validation_every == 0)) {

@@ -2,6 +2,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -114,6 +115,11 @@ void ForgetTensorPeak() { peak.store(in_use.load()); }
 Bytes ResidentMemory() { return FromFile("/proc/self/status", "VmRSS:"); }
 Bytes PeakResidentMemory() { return FromFile("/proc/self/status", "VmHWM:"); }
 Bytes AnonymousMemory() { return FromFile("/proc/self/status", "RssAnon:"); }
+int64_t MinorFaults() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
+}
 Bytes MachineMemory() {
   return Bytes(std::min(FromFile("/proc/meminfo", "MemTotal:").count(), GroupLimit()));
 }

@@ -26,6 +26,9 @@ void AddTensorMemory(int64_t bytes);
 Bytes ResidentMemory();
 Bytes PeakResidentMemory();
 Bytes AnonymousMemory();
+// Pages that the kernel gave this process so far without reading a file: what each new piece of
+// memory costs when it is touched first.
+int64_t MinorFaults();
 // Of this machine, or of the control group that this process is confined to, where that has less.
 Bytes MachineMemory();
 

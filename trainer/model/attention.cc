@@ -1,6 +1,7 @@
 // Attention of operations.h.
 #include "trainer/model/attention_tiles.h"
 #include "trainer/model/deliver.h"
+#include "trainer/profile/work_time.h"
 
 namespace weft::train::operations {
 namespace {
@@ -88,6 +89,7 @@ void ComputeBackward(const Gpt& model, const at::Tensor& dout, const AttentionIn
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static at::Tensor forward(AutogradContext* ctx, at::TensorList projections,
                             const Context& context, int64_t length, int64_t window) {
+    const WorkScope scope(Work::kAttention);
     const Gpt& model = *context.model;
     SaveContext(ctx, context);
     ctx->saved_data["length"] = length;
@@ -106,6 +108,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     return out.transpose(1, 2).reshape({projections[0].size(0), -1});
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const WorkScope scope(Work::kAttention);
     const Context context = SavedContext(ctx);
     const Gpt& model = *context.model;
     const int64_t length = ctx->saved_data["length"].toInt();

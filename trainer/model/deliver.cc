@@ -1,8 +1,10 @@
 #include "trainer/model/deliver.h"
+#include "trainer/profile/work_time.h"
 
 namespace weft::train::operations {
 
 void DeliverTo(const GradientTarget& target, const at::Tensor& gradient) {
+  const WorkScope scope(Work::kGradients);
   if (target.add) {
     target.tensor.add_(gradient);
   } else {
@@ -28,6 +30,7 @@ void Deliver(const Context& context, int parameter, const at::Tensor& gradient) 
 void DeliverLinear(const Context& context, const ParameterPair& layer, const at::Tensor& dy,
                    const at::Tensor& x) {
   auto deliver = [context, layer, dy, x] {
+    const WorkScope scope(Work::kGradients);
     DeliverWeight(context, layer.weight, dy, x);
     if (layer.bias >= 0) Deliver(context, layer.bias, dy.sum(0));
   };

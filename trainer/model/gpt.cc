@@ -11,6 +11,7 @@
 #include "trainer/model/operations.h"
 #include "trainer/model/parameters.h"
 #include "trainer/model/rotary.h"
+#include "trainer/profile/work_time.h"
 
 namespace weft::train {
 namespace {
@@ -18,6 +19,11 @@ namespace {
 // Places of dropout: 0 the embeddings, then two a block.
 int64_t AttentionPlace(int64_t layer) { return 1 + 2 * layer; }
 int64_t FfnPlace(int64_t layer) { return 2 + 2 * layer; }
+
+at::Tensor Sum(const at::Tensor& residual, const at::Tensor& branch) {
+  const WorkScope scope(Work::kElementwise);
+  return residual + branch;
+}
 
 }  // namespace
 
@@ -140,11 +146,11 @@ at::Tensor Gpt::RunBlock(const Block& block, const at::Tensor& x, int64_t length
   };
   auto [normed, residual] = operations::Norm(context, x, block.norm1);
   if (config_.block == BlockKind::kParallel) {
-    return residual + attention(normed) + ffn(normed);
+    return Sum(Sum(residual, attention(normed)), ffn(normed));
   }
-  at::Tensor middle = residual + attention(normed);
+  at::Tensor middle = Sum(residual, attention(normed));
   auto [normed2, residual2] = operations::Norm(context, middle, block.norm2);
-  return residual2 + ffn(normed2);
+  return Sum(residual2, ffn(normed2));
 }
 
 // The same over a tensor axis: x has this rank's rows. One gather before the matrices whose outputs
@@ -167,34 +173,34 @@ at::Tensor Gpt::RunSplitBlock(const Block& block, const at::Tensor& x, int64_t l
     at::Tensor mixed = Mix(block, columns, length, options, mixing);
     if (!drops) {
       mixing.insert(mixing.end(), activating.begin(), activating.end());
-      return residual +
-             operations::DropResult(operations::LinearScatter(context, {mixed, inner},
-                                                              {block.attention_out, block.ffn_out}),
-                                    mixing);
+      return Sum(residual, operations::DropResult(
+                               operations::LinearScatter(context, {mixed, inner},
+                                                         {block.attention_out, block.ffn_out}),
+                               mixing));
     }
     at::Tensor attended = operations::DropResult(
         operations::LinearScatter(context, {mixed}, {block.attention_out}), mixing);
     at::Tensor fed = operations::DropResult(
         operations::LinearScatter(context, {inner}, {block.ffn_out}), activating);
-    return residual + Drop(attended, AttentionPlace(block.layer), options) +
-           Drop(fed, FfnPlace(block.layer), options);
+    return Sum(Sum(residual, Drop(attended, AttentionPlace(block.layer), options)),
+               Drop(fed, FfnPlace(block.layer), options));
   }
   std::vector<operations::Region> mixing, activating;
   at::Tensor mixed = Mix(block, operations::GatherLinear(context, normed, block.projections),
                          length, options, mixing);
   at::Tensor attended = operations::DropResult(
       operations::LinearScatter(context, {mixed}, {block.attention_out}), mixing);
-  at::Tensor middle = residual + Drop(attended, AttentionPlace(block.layer), options);
+  at::Tensor middle = Sum(residual, Drop(attended, AttentionPlace(block.layer), options));
   if (config_.block == BlockKind::kParallel) {
-    return middle + MixExperts(block, normed, length, options);
+    return Sum(middle, MixExperts(block, normed, length, options));
   }
   auto [normed2, residual2] = operations::Norm(context, middle, block.norm2);
-  if (mixes) return residual2 + MixExperts(block, normed2, length, options);
+  if (mixes) return Sum(residual2, MixExperts(block, normed2, length, options));
   at::Tensor inner = Activated(block, operations::GatherLinear(context, normed2, {block.ffn_in})[0],
                                options, activating);
   at::Tensor fed = operations::DropResult(
       operations::LinearScatter(context, {inner}, {block.ffn_out}), activating);
-  return residual2 + Drop(fed, FfnPlace(block.layer), options);
+  return Sum(residual2, Drop(fed, FfnPlace(block.layer), options));
 }
 
 // The mixture of experts, on the rows that this rank holds.

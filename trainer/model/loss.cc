@@ -3,6 +3,7 @@
 
 #include "trainer/groups/status_error.h"
 #include "trainer/model/deliver.h"
+#include "trainer/profile/work_time.h"
 
 namespace weft::train {
 namespace {
@@ -19,6 +20,7 @@ void WithLogits(const at::Tensor& logits, Body body) {
 }  // namespace
 
 at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale) {
+  const WorkScope scope(Work::kLoss);
   at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
   WithLogits(logits, [&](const auto& kernels, auto* data) {
     kernels.cross_entropy(logits.size(0), logits.size(1), targets.data_ptr<int64_t>(),
@@ -105,6 +107,7 @@ class HeadGradient {
 struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const Context& context,
                             int head, const LossRequest& request) {
+    const WorkScope scope(Work::kLoss);
     SaveContext(ctx, context);
     SavePair(ctx, {head, -1});
     const TensorAxis* axis = context.model->axis();

@@ -4,6 +4,7 @@
 
 #include "base/random.h"
 #include "trainer/model/deliver.h"
+#include "trainer/profile/work_time.h"
 
 namespace weft::train::operations {
 namespace {
@@ -34,6 +35,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
 struct NormFunction : torch::autograd::Function<NormFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const Context& context,
                                const ParameterPair& norm) {
+    const WorkScope scope(Work::kElementwise);
     SaveContext(ctx, context);
     SavePair(ctx, norm);
     const ModelConfig& config = context.model->config();
@@ -54,6 +56,7 @@ struct NormFunction : torch::autograd::Function<NormFunction> {
     return {y, x};
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const WorkScope scope(Work::kElementwise);
     const Context context = SavedContext(ctx);
     const ParameterPair norm = SavedPair(ctx);
     variable_list tensors = ctx->get_saved_variables();
@@ -80,6 +83,7 @@ struct NormFunction : torch::autograd::Function<NormFunction> {
 
 struct GeluFunction : torch::autograd::Function<GeluFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x) {
+    const WorkScope scope(Work::kElementwise);
     ctx->save_for_backward({x});
     at::Tensor y = at::empty_like(x);
     ByType(x.scalar_type(), [&](auto type) {
@@ -89,6 +93,7 @@ struct GeluFunction : torch::autograd::Function<GeluFunction> {
     return y;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const WorkScope scope(Work::kElementwise);
     at::Tensor x = ctx->get_saved_variables()[0];
     const at::Tensor dy = gradients[0].contiguous();
     at::Tensor dx = at::empty_like(x);
@@ -102,6 +107,7 @@ struct GeluFunction : torch::autograd::Function<GeluFunction> {
 
 struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x) {
+    const WorkScope scope(Work::kElementwise);
     ctx->save_for_backward({x});
     at::Tensor y = at::empty({x.size(0), x.size(1) / 2}, x.options());
     ByType(x.scalar_type(), [&](auto type) {
@@ -111,6 +117,7 @@ struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
     return y;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const WorkScope scope(Work::kElementwise);
     at::Tensor x = ctx->get_saved_variables()[0];
     const at::Tensor dy = gradients[0].contiguous();
     at::Tensor dx = at::empty_like(x);
@@ -128,6 +135,7 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& anchor,
                             const at::Tensor& tokens, const Context& context, int table,
                             int positions) {
+    const WorkScope scope(Work::kEmbedding);
     (void)anchor;
     SaveContext(ctx, context);
     SavePair(ctx, {table, positions});
@@ -147,6 +155,7 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
     return y;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const WorkScope scope(Work::kEmbedding);
     const Context context = SavedContext(ctx);
     const auto [table, positions] = SavedPair(ctx);
     at::Tensor tokens = ctx->get_saved_variables()[0];
@@ -183,12 +192,14 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
 struct DropoutFunction : torch::autograd::Function<DropoutFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, double probability,
                             int64_t seed, const at::Tensor& rows) {
+    const WorkScope scope(Work::kElementwise);
     ctx->saved_data["probability"] = probability;
     ctx->saved_data["seed"] = seed;
     ctx->save_for_backward({rows});
     return Masked(x, probability, seed, rows);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const WorkScope scope(Work::kElementwise);
     return {Masked(gradients[0].contiguous(), ctx->saved_data["probability"].toDouble(),
                    ctx->saved_data["seed"].toInt(), ctx->get_saved_variables()[0]),
             {},

@@ -1,6 +1,7 @@
 #include "trainer/model/product.h"
 
 #include "trainer/kernels/gemm.h"
+#include "trainer/profile/work_time.h"
 
 namespace weft::train {
 namespace {
@@ -60,6 +61,7 @@ void MultiplyByAten(const at::Tensor& a, const at::Tensor& b, at::Tensor out, bo
 
 void Multiply(KernelLibrary library, const at::Tensor& a, const at::Tensor& b, at::Tensor out,
               bool add, const at::Tensor& bias) {
+  const WorkScope scope(Work::kGemm);
   if (library != KernelLibrary::kWeft || !IsOurs(a, b, out)) {
     return MultiplyByAten(a, b, std::move(out), add, bias);
   }

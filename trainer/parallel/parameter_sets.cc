@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "trainer/profile/work_time.h"
 
 namespace weft::train {
 
@@ -89,12 +90,14 @@ absl::Status ParameterSets::FinishGradients() {
 }
 
 double ParameterSets::SumSquares() const {
+  const WorkScope scope(Work::kOptimizer);
   double sum = 0;
   for (const Set& set : sets_) sum += set.sharded->gradients().SumSquares();
   return sum;
 }
 
 absl::Status ParameterSets::Update(const OptimizerStep& step) {
+  const WorkScope scope(Work::kOptimizer);
   for (Set& set : sets_) WEFT_RETURN_IF_ERROR(set.sharded->Update(step));
   return absl::OkStatus();
 }

@@ -37,6 +37,13 @@ TEST_F(TrainRunTest, LeavesEveryFileAndLearns) {
                           "tokens_per_second", "step_seconds", "exposed_comm_seconds", "mfu"}) {
     EXPECT_TRUE(rows[50].contains(key)) << key;
   }
+  for (const char* work : {"gemm", "attention", "elementwise", "loss", "embedding", "gradients",
+                           "optimizer", "data", "rest"}) {
+    EXPECT_GT(rows[50][std::string("work_") + work + "_seconds"], 0.0) << work;
+  }
+  EXPECT_EQ(rows[50]["work_communication_seconds"], 0.0);
+  EXPECT_GT(rows[50]["resident_peak_bytes"], rows[50]["anonymous_bytes"]);
+  EXPECT_GE(rows[50]["page_faults"], 0);
   EXPECT_FALSE(rows[49].contains("val_loss"));
   EXPECT_EQ(rows[50]["tokens"], 50 * 8 * 32);
   EXPECT_EQ(rows[50]["exposed_comm_seconds"], 0.0);
