@@ -231,10 +231,10 @@ class Case:
             if name == "registers":
                 registers = float(rates[0])
                 continue
-            inputs, outputs = map(int, name.rpartition(":")[2].split("x"))
+            inputs, outputs = map(int, name.partition(".")[2].split("x"))
             times = 1 if self.model["vocab"] in (inputs, outputs) else self.model["layers"]
             flops += times * inputs * outputs
-            seconds += times * inputs * outputs / max(map(float, rates))
+            seconds += times * inputs * outputs / max(map(float, rates[1::2]))
         return flops / seconds, registers
 
     def run_peer(self, program: str, profile: bool) -> dict:
@@ -252,10 +252,14 @@ class Case:
             environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(self.ranks),
                                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
                                OMP_NUM_THREADS=str(self.threads), GLOO_SOCKET_IFNAME="lo")
-            ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+            ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE,
+                                          stderr=(self.scratch / f"peer-{rank}.err").open("w"),
+                                          text=True))
         outputs = [rank.communicate()[0] for rank in ranks]
-        if any(rank.returncode != 0 for rank in ranks):
-            sys.exit(f"the PyTorch program ({program}) failed")
+        for rank, process in enumerate(ranks):
+            if process.returncode != 0:
+                said = (self.scratch / f"peer-{rank}.err").read_text()[-4000:]
+                sys.exit(f"rank {rank} of the PyTorch program ({program}) failed:\n{said}")
         return json.loads(outputs[0].splitlines()[-1])
 
 

@@ -31,7 +31,7 @@ struct RunPosition {
   int64_t step = 0;  // steps done
   int64_t samples = 0;
   std::string loss_scale;  // LossScale::ToText; empty: of a checkpoint that has none
-  // NameOf(KernelLibrary); empty: of a checkpoint that has none
+  // GemmLibraries::ToText; empty: of a checkpoint that has none
   std::string gemm, attention;
 };
 

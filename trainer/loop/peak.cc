@@ -11,14 +11,14 @@
 
 namespace weft::train {
 
-absl::StatusOr<double> PeakFlops(const TrainConfig& config, KernelLibrary library,
+absl::StatusOr<double> PeakFlops(const TrainConfig& config, const GemmLibraries& libraries,
                                  at::Device device, Group& group) {
   if (config.peak_tflops > 0) return config.peak_tflops * 1e12 * group.size();
   const int64_t size = device.is_cpu() ? 1024 : 8192;
   constexpr int64_t kDuration = 200'000'000;  // ns
   const at::TensorOptions options = at::TensorOptions(TypeOf(config.precision)).device(device);
   auto multiply = [&](const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
-    Multiply(library, a, b, c);
+    Multiply(libraries, a, b, c);
     if (!device.is_cpu()) c[0][0].item();  // until it is done
   };
   at::Tensor a = at::ones({size, size}, options);

@@ -7,13 +7,14 @@
 #include "absl/status/statusor.h"
 #include "trainer/config.h"
 #include "trainer/groups/group.h"
+#include "trainer/model/product.h"
 
 namespace weft::train {
 
 // FLOP/s of all ranks together: train.peak_tflops each, or measured, a product of two 1024 x 1024
 // matrices (on a GPU 8192 x 8192) in the compute type, repeated by `library` for a fifth of a
 // second on all ranks at once.
-absl::StatusOr<double> PeakFlops(const TrainConfig& config, KernelLibrary library,
+absl::StatusOr<double> PeakFlops(const TrainConfig& config, const GemmLibraries& libraries,
                                  at::Device device, Group& group);
 
 }  // namespace weft::train

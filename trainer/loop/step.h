@@ -87,7 +87,7 @@ class Stepper final : private PipelineStage {
   Gpt* whole_model();
   const StepPlan& plan() const { return plan_; }
   // What multiplies matrices and what computes attention from now on.
-  void SetLibraries(KernelLibrary gemm, KernelLibrary attention) {
+  void SetLibraries(const GemmLibraries& gemm, KernelLibrary attention) {
     for (const std::unique_ptr<Gpt>& chunk : chunks_) {
       chunk->set_gemm(gemm);
       chunk->set_attention_library(attention);

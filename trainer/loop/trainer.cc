@@ -84,10 +84,10 @@ class Run {
     WEFT_ASSIGN_OR_RETURN(gemm_, Choose(TrialOf::kGemm, config_, position_.gemm, group_));
     WEFT_ASSIGN_OR_RETURN(attention_,
                           Choose(TrialOf::kAttention, config_, position_.attention, group_));
-    stepper_->SetLibraries(gemm_.library, attention_.library);
-    position_.gemm = std::string(NameOf(gemm_.library));
-    position_.attention = std::string(NameOf(attention_.library));
-    WEFT_ASSIGN_OR_RETURN(peak_flops_, PeakFlops(config_, gemm_.library, device_, group_));
+    stepper_->SetLibraries(gemm_.libraries, attention_.libraries.all());
+    position_.gemm = gemm_.libraries.ToText();
+    position_.attention = attention_.libraries.ToText();
+    WEFT_ASSIGN_OR_RETURN(peak_flops_, PeakFlops(config_, gemm_.libraries, device_, group_));
     WEFT_RETURN_IF_ERROR(group_.Agree(PrepareFolder()));
     WEFT_RETURN_IF_ERROR(StartLoader());
     if (is_first()) PrintStart();
@@ -235,6 +235,10 @@ class Run {
         static_cast<double>(ElementCount(GptParameters(config_.model))) / 1e6, group_.size(),
         DescribeLayout(), options_.threads, NameOf(config_.precision), DescribeDevice(device_),
         gemm_.description, attention_.description, peak_flops_ / 1e9));
+    for (const KernelRates& row : gemm_.rates) {
+      progress_->Note(absl::StrFormat("product %-22s  weft %4.0f, aten %4.0f GFLOP/s", row.name,
+                                      row.weft / 1e9, row.aten / 1e9));
+    }
     if (resumed_) {
       progress_->Note(absl::StrFormat("resumed after step %d, from %s", position_.step,
                                       checkpoints_.loaded_from()));

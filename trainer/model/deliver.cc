@@ -1,4 +1,5 @@
 #include "trainer/model/deliver.h"
+
 #include "trainer/profile/work_time.h"
 
 namespace weft::train::operations {

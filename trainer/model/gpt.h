@@ -31,6 +31,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trainer/config.h"
@@ -38,6 +39,7 @@
 #include "trainer/model/expert_axis.h"
 #include "trainer/model/gradient_sink.h"
 #include "trainer/model/parameters.h"
+#include "trainer/model/product.h"
 #include "trainer/model/recompute.h"
 #include "trainer/model/tensor_axis.h"
 
@@ -143,10 +145,10 @@ class Gpt {
     const int64_t all = config_.KvHeads();
     return all % part_.tensor_size == 0 ? 0 : part_.tensor_rank * all / part_.tensor_size;
   }
-  KernelLibrary gemm() const { return gemm_; }
+  const GemmLibraries& gemm() const { return gemm_; }
   KernelLibrary attention_library() const { return attention_library_; }
   // What multiplies, and what computes attention, from now on; LibTorch at the beginning.
-  void set_gemm(KernelLibrary library) { gemm_ = library; }
+  void set_gemm(GemmLibraries libraries) { gemm_ = std::move(libraries); }
   void set_attention_library(KernelLibrary library) { attention_library_ = library; }
   // The tokens whose rows of the embedding this rank has.
   int64_t first_token() const { return first_token_; }
@@ -199,7 +201,8 @@ class Gpt {
   std::vector<std::string> names_;
   std::vector<Block> blocks_;
   int first_unit_ = 0;
-  KernelLibrary gemm_ = KernelLibrary::kAten, attention_library_ = KernelLibrary::kAten;
+  GemmLibraries gemm_;
+  KernelLibrary attention_library_ = KernelLibrary::kAten;
   int64_t first_token_ = 0;
   Pair norm_;
   int token_table_ = -1, position_table_ = -1, head_ = -1;

@@ -57,12 +57,18 @@ void MultiplyByAten(const at::Tensor& a, const at::Tensor& b, at::Tensor out, bo
   }
 }
 
+GemmShape ShapeOf(const at::Tensor& a, const at::Tensor& b) {
+  if (!IsRows(a)) return {GemmPass::kWeightGradient, b.size(1), a.size(0)};
+  if (!IsRows(b)) return {GemmPass::kForward, b.size(0), b.size(1)};
+  return {GemmPass::kInputGradient, b.size(1), b.size(0)};
+}
+
 }  // namespace
 
-void Multiply(KernelLibrary library, const at::Tensor& a, const at::Tensor& b, at::Tensor out,
-              bool add, const at::Tensor& bias) {
+void Multiply(const GemmLibraries& libraries, const at::Tensor& a, const at::Tensor& b,
+              at::Tensor out, bool add, const at::Tensor& bias) {
   const WorkScope scope(Work::kGemm);
-  if (library != KernelLibrary::kWeft || !IsOurs(a, b, out)) {
+  if (libraries.Of(ShapeOf(a, b)) != KernelLibrary::kWeft || !IsOurs(a, b, out)) {
     return MultiplyByAten(a, b, std::move(out), add, bias);
   }
   if (a.scalar_type() == at::kFloat) {

@@ -35,7 +35,7 @@ at::Tensor ChunkOf(const at::Tensor& rows, const Exchange& exchange, size_t chun
 }
 
 // sum of xs[i] * weights[i], the chunk's rows, into `out`.
-void MultiplyChunk(KernelLibrary gemm, const std::vector<at::Tensor>& xs,
+void MultiplyChunk(const GemmLibraries& gemm, const std::vector<at::Tensor>& xs,
                    const std::vector<at::Tensor>& weights, const Exchange& exchange, size_t chunk,
                    at::Tensor out) {
   for (size_t i = 0; i < xs.size(); ++i) {
