@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "trainer/memory/huge_pages.h"
+
 namespace weft::train::kernels {
 namespace {  // a symbol of its own would be one for all instruction sets
 
@@ -18,6 +20,7 @@ class ScratchMemory {
     if (bytes > bytes_) {
       memory_.reset(std::aligned_alloc(4096, bytes));
       bytes_ = bytes;
+      AdviseHugePages(memory_.get(), bytes);
     }
     return static_cast<T*>(memory_.get());
   }

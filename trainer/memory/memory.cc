@@ -16,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "trainer/memory/huge_pages.h"
 
 namespace weft::train {
 namespace {
@@ -48,6 +49,7 @@ class CountingAllocator final : public c10::Allocator {
     if (bytes == 0) return {nullptr, nullptr, &Free, device};
     void* begin = nullptr;
     if (posix_memalign(&begin, kHeader, bytes + kHeader) != 0) throw std::bad_alloc();
+    AdviseHugePages(begin, bytes + kHeader);
     *static_cast<size_t*>(begin) = bytes;
     Count(static_cast<int64_t>(bytes));
     void* data = static_cast<char*>(begin) + kHeader;
