@@ -3,8 +3,8 @@
 // Every nanosecond belongs to exactly one kind, that of the innermost WorkScope, and to kRest
 // outside all of them: the kinds add up to the time that has passed. A scope costs two readings of
 // the clock. State is the thread's own: scopes and readings of other threads are theirs. What a
-// thread starts on others, threads of OpenMP included, counts as long as the thread waits for it; on
-// a GPU that is the time to start a kernel.
+// thread starts on others, threads of OpenMP included, counts as long as the thread waits for it;
+// on a GPU that is the time to start a kernel.
 #ifndef WEFT_TRAINER_PROFILE_WORK_TIME_H_
 #define WEFT_TRAINER_PROFILE_WORK_TIME_H_
 
