@@ -333,6 +333,7 @@ absl::Status Group::Block(collectives::Work& work, const char* wait_name) {
 
 absl::Status Group::Wait(Pending& pending) {
   if (pending.nccl.has_value()) {
+    const WorkScope scope(Work::kCommunication);
     const absl::Status status = nccl_->Wait(*pending.nccl);
     pending.nccl.reset();
     pending.tensors.clear();
