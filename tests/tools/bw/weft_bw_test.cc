@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,6 +54,40 @@ TEST(WeftBw, EveryTypeAndOperatorIsRight) {
   json result = json::parse(outcome.output);
   EXPECT_EQ(result["out_of_bounds"], 0);
   EXPECT_GT(result["rows"].size(), 60U);
+}
+
+// Each row is what ran, and one row a case is what runs without being compared.
+TEST(WeftBw, ComparesTheChoiceWithEveryAlgorithm) {
+  const std::string what = "--ranks 3 --op all -b 1K -n 2 --place out --json ";
+  const json alone = json::parse(BandwidthProgram(what).output);
+  const Outcome outcome = BandwidthProgram(what + "--compare --repeats 2");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const json result = json::parse(outcome.output);
+  EXPECT_TRUE(result["settings"].empty()) << result["settings"];
+  std::map<std::string, std::set<std::string>> ran;
+  std::map<std::string, std::string> chosen;
+  for (const json& row : result["rows"]) {
+    const std::string op = row["op"], algorithm = row["algorithm"];
+    EXPECT_TRUE(ran[op].insert(algorithm).second) << op << " by " << algorithm << " twice";
+    EXPECT_EQ(row["out_of_place"]["repeats_us"].size(), 2U);
+    if (op != "barrier") {
+      EXPECT_EQ(row["out_of_place"]["wrong"], 0) << row;
+    }
+    if (row["chosen"] == true) {
+      EXPECT_TRUE(chosen.emplace(op, algorithm).second) << op;
+    }
+  }
+  EXPECT_TRUE(ran["all_reduce"].count("ring") == 1 && ran["all_reduce"].count("tree") == 1);
+  EXPECT_GE(ran["broadcast"].size(), 4U);
+  EXPECT_EQ(ran["sendrecv"].size(), 1U);
+  for (const json& row : alone["rows"]) {
+    if (row["op"] != "sendrecv") {
+      EXPECT_EQ(chosen[row["op"]], row["algorithm"]) << row["op"];
+    }
+  }
+  const Outcome both = BandwidthProgram("--ranks 2 --compare --groups tp=2 -b 4");
+  EXPECT_EQ(both.status, 2);
+  EXPECT_THAT(both.output, HasSubstr("--compare measures one group of all ranks"));
 }
 
 TEST(WeftBw, GroupsOfEveryAxisRunAtOnceAndAreEachRight) {
