@@ -174,7 +174,7 @@ Cost CostOf(const CollectiveSpec& spec) {
   }
   cost.turns = all ? 2 * depth : depth;
   cost.fill = (cost.turns - 1) * static_cast<double>(length);
-  if (spec.kind == CollectiveKind::kBroadcast) cost.copied = count;
+  if (spec.kind == CollectiveKind::kBroadcast) cost.copied = cost.received = count;
   cost.balance = cost.elements > 0 ? moved / (cost.elements * spec.size) : 1;
   cost = SpreadOverHosts(cost, spec);
   // At each node the second child's partial sum waits for the first's.

@@ -201,6 +201,7 @@ TEST(CostTableTest, TravelsUnchanged) {
   EXPECT_EQ(other.across.host_byte, table.across.host_byte);
   EXPECT_EQ(other.cores, 3);
   EXPECT_EQ(other.eager_bytes, 4096);
+  EXPECT_TRUE(other.across_by_nic);
   EXPECT_EQ(other.source, table.source);
   EXPECT_EQ(ToWord(table).find(' '), std::string::npos);
   for (const char* wrong : {"", "-", "1,2,3", "a,b,c,d,e,f,g,h,i,j,k,1,1,1,"}) {
