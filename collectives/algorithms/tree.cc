@@ -179,6 +179,9 @@ Cost CostOf(const CollectiveSpec& spec) {
   cost = SpreadOverHosts(cost, spec);
   // At each node the second child's partial sum waits for the first's.
   if (Reduces(spec.kind) && cost.turns_across > 0) cost.in_order = depth - 1;
+  if (spec.kind == CollectiveKind::kReduce && cost.turns_across > 0) {
+    cost.in_order += WaitsForSlots(chunks, 2 * kSlots);
+  }
   return cost;
 }
 
