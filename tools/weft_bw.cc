@@ -195,7 +195,7 @@ absl::StatusOr<int> RunRank(const Options& options) {
   if (options.calibrate) return RunCalibration(options);
   Settings settings = options.settings;
   if (options.compare) WEFT_RETURN_IF_ERROR(Comparison::AddRules(settings));
-  WEFT_ASSIGN_OR_RETURN(job::Joined job, job::Join(settings, "weft-bw"));
+  WEFT_ASSIGN_OR_RETURN(job::Joined job, job::Join(settings, "weft-bw", options.groups));
   const int rank = job.environment.rank.value(), ranks = job.environment.world_size;
   if (options.root >= ranks) {
     return absl::InvalidArgumentError(

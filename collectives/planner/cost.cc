@@ -46,7 +46,7 @@ int64_t TimeOf(const Cost& cost, const CollectiveSpec& spec, size_t element,
   const double bytes = static_cast<double>(element);
   const LinkCosts across = Across(table, spec.place.get());
   const double ranks = spec.place == nullptr ? spec.size : spec.place->ranks_max;
-  const double cores = table.cores;
+  const double cores = table.cores, at_once = spec.groups_at_once;
   // Bytes that the busiest rank sends to other hosts.
   const double away = std::min(cost.elements_across / cost.lanes, cost.elements);
   double share = cost.turns > 0 ? cost.turns_across / cost.turns : 0;  // of messages
@@ -60,21 +60,22 @@ int64_t TimeOf(const Cost& cost, const CollectiveSpec& spec, size_t element,
   const double rest = (cost.reduced * table.reduce_byte + cost.copied * table.copy_byte) * bytes;
   const double link = left * bytes;
   const double besides = cost.messages * message + (table.across_by_nic ? 0 : link) + rest;
-  const double work =
-      std::max(besides + own * table.inside.byte * bytes,
-               (besides + kept * table.inside.byte * bytes) * ranks * cost.balance / cores);
+  const double work = std::max(
+      besides + own * table.inside.byte * bytes,
+      (besides + kept * table.inside.byte * bytes) * at_once * ranks * cost.balance / cores);
   // With a root, it is the root that copies.
   const double copied = HasRoot(spec.kind) ? cost.copied : cost.copied * ranks;
   const double inside_host =
       std::max(cost.elements * cost.balance * ranks - cost.elements_across, 0.0);
-  const double shared = (inside_host + copied) * bytes;
+  const double shared = (inside_host + copied) * bytes * at_once;
   const double memory = std::max(shared - kCacheBytes, 0.0) * table.inside.host_byte;
   const double wire = std::max(cost.elements_across * across.host_byte,
                                ElementsBeyond(cost, spec.place.get()) * SwitchByte(spec)) *
-                      bytes;
+                      bytes * at_once;
 
   const double inside = cost.turns - cost.turns_across;
-  const double waiting = ranks > cores ? ranks / cores * table.switch_rank : 0;
+  const double wanting = ranks * at_once;  // a core
+  const double waiting = wanting > cores ? wanting / cores * table.switch_rank : 0;
   const double message_bytes = cost.messages > 0 ? cost.elements / cost.messages * bytes : 0;
   const double in_order =
       message_bytes > static_cast<double>(table.eager_bytes) ? cost.in_order : 0;

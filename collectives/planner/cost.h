@@ -7,6 +7,9 @@
 //   memory     bytes of all ranks of a host pass through it
 //   the wire   bytes of all ranks of a host leave by it
 //
+// and that by all groups that run at the same time on a host (CollectiveSpec::groups_at_once), each
+// of which has as much to do:
+//
 //   time = (turns + in_order) * latency + fill * byte + the largest of
 //          work    messages * message + elements * byte + reduced * reduce + copied * copy,
 //                  times the ranks that want a core, over cores, where that is above 1; of one rank
