@@ -73,16 +73,11 @@ absl::Status ShowSchedule(const Case& what, const collectives::Endpoint& endpoin
 class Groups {
  public:
   static absl::StatusOr<Groups> Create(const Options& options, job::Joined& job) {
-    const int rank = job.environment.rank.value(), ranks = job.environment.world_size;
+    const int rank = job.environment.rank.value();
     Groups out;
     if (!options.groups.has_value()) {
       WEFT_RETURN_IF_ERROR(out.Add(options, job, job.world.get()));
       return out;
-    }
-    if (options.groups->ranks() != ranks) {
-      return absl::InvalidArgumentError(absl::StrCat("--groups ", options.groups->ToText(), " are ",
-                                                     options.groups->ranks(),
-                                                     " ranks; this job has ", ranks));
     }
     for (const topology::MeshGroup& group : options.groups->GroupsOf(Rank(rank))) {
       const int size = static_cast<int>(group.members.size());

@@ -109,7 +109,7 @@ TEST(WeftBw, GroupsOfEveryAxisRunAtOnceAndAreEachRight) {
 TEST(WeftBw, RefusesGroupsThatAreNotThoseOfTheJob) {
   Outcome ranks = BandwidthProgram("--ranks 2 --groups tp=3 -b 4 -n 1");
   EXPECT_NE(ranks.status, 0);
-  EXPECT_THAT(ranks.output, HasSubstr("--groups tp3 are 3 ranks; this job has 2"));
+  EXPECT_THAT(ranks.output, HasSubstr("layout tp3 has 3 ranks; the job has 2"));
   Outcome single = BandwidthProgram("--ranks 1 --groups tp=1 -b 4 -n 1");
   EXPECT_NE(single.status, 0);
   EXPECT_THAT(single.output, HasSubstr("has no group of more than one rank"));
