@@ -52,8 +52,8 @@ struct GroupRun {
   Buffers* buffers;
 };
 
-// `what`: as a group of all ranks would run it; the groups of a way run it at the same time, with as
-// many bytes. A result for each way; a repeat of all ways is timed before the next one of any.
+// `what`: as a group of all ranks would run it; the groups of a way run it at the same time, with
+// as many bytes. A result for each way; a repeat of all ways is timed before the next one of any.
 // `world`: all ranks, which start together.
 absl::StatusOr<std::vector<Result>> Measure(const Case& what, const Options& options,
                                             absl::Span<const std::vector<GroupRun>> ways,
