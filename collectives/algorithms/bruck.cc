@@ -30,8 +30,8 @@ struct Row {
   std::vector<uint32_t> writers;
 };
 
-// Parts [first, first + parts), round, in up to two messages, when those of the last turn have gone:
-// a turn that shared the wire with the next would make all that wait for it later.
+// Parts [first, first + parts), round, in up to two messages, when those of the last turn have
+// gone: a turn that shared the wire with the next would make all that wait for it later.
 void SendParts(ScheduleBuilder& builder, const Row& row, int peer, int first, int parts,
                std::vector<uint32_t>& turn) {
   const int n = static_cast<int>(row.writers.size()), end = std::min(first + parts, n);
