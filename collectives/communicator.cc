@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "collectives/endpoint_impl.h"
+#include "collectives/planner/concurrent.h"
 #include "collectives/planner/group_place.h"
 #include "collectives/planner/planner.h"
 #include "collectives/reduce.h"
@@ -41,6 +42,8 @@ class CommunicatorImpl final : public Communicator {
     for (Rank rank : group_->ranks) places.push_back(endpoint_->place(rank));
     auto place = std::make_shared<const GroupPlace>(places);
     if (place->hosts.size() > 1) place_ = std::move(place);
+    groups_at_once_ = planner::GroupsAtOnce(endpoint_->mesh(), group_->ranks,
+                                            [this](Rank rank) { return endpoint_->host(rank); });
   }
   ~CommunicatorImpl() override { endpoint_->Leave(group_); }
 
@@ -120,6 +123,7 @@ class CommunicatorImpl final : public Communicator {
     spec.root = root.value();
     spec.count = count;
     spec.place = place_;
+    spec.groups_at_once = groups_at_once_;
     return spec;
   }
   WorkPtr Run(CollectiveSpec spec, const void* input, void* output, DataType type,
@@ -139,7 +143,8 @@ class CommunicatorImpl final : public Communicator {
   const uint64_t chunk_bytes_;
   const bool verify_;
   std::shared_ptr<const GroupPlace> place_;  // null: one host
-  std::mutex mutex_;                         // orders calls; before group_->mutex
+  int groups_at_once_ = 1;
+  std::mutex mutex_;  // orders calls; before group_->mutex
   std::atomic<Priority> priority_{Priority::kNormal};
   std::list<std::pair<size_t, std::shared_ptr<PlanEntry>>> plans_;  // by size of an element
 };

@@ -45,6 +45,9 @@ struct CollectiveSpec {
   int channels = 1;        // rings at once, where an algorithm has rings
   // Which ranks share a host; null: all do. The same on all ranks.
   std::shared_ptr<const GroupPlace> place;
+  // Groups like this one that run the like at the same time, with this one, on its busiest host;
+  // of no matter to the schedule.
+  int groups_at_once = 1;
   bool average = false;  // divide the reduction by `size`
   // Input and output share memory: see InputShift. May differ between the ranks of one collective;
   // what travels must not depend on it.

@@ -1,8 +1,10 @@
 // weft-bw: bandwidth and latency of collectives and of point to point, with nccl-tests' columns.
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,10 +14,9 @@
 #include "base/open_files.h"
 #include "base/status.h"
 #include "collectives/communicator.h"
-#include "collectives/planner/forced.h"
-#include "collectives/planner/group_place.h"
 #include "collectives/planner/planner.h"
 #include "tools/bw/calibrate.h"
+#include "tools/bw/comparison.h"
 #include "tools/bw/link/link_command.h"
 #include "tools/bw/measure.h"
 #include "tools/bw/operation.h"
@@ -57,28 +58,13 @@ std::vector<Case> CasesOf(const OperationInfo& info, const Options& options, int
   return cases;
 }
 
-absl::Status ShowSchedule(const Case& what, const Options& options,
-                          const collectives::Endpoint& endpoint) {
-  const int ranks = endpoint.world_size();
+absl::Status ShowSchedule(const Case& what, const collectives::Endpoint& endpoint) {
   const OperationInfo& info = InfoOf(what.operation);
   if (!info.kind.has_value()) return absl::OkStatus();
-  collectives::CollectiveSpec spec;
-  spec.kind = *info.kind;
-  spec.size = ranks;
-  spec.root = what.root;
-  spec.count = what.count;
-  spec.average = info.reduces() && what.op == ReduceOp::kAverage;
-  size_t element = collectives::SizeOf(what.type);
-  spec.chunk = static_cast<uint64_t>(endpoint.costs().chunk_bytes) / element;
-  std::vector<collectives::RankPlace> places;
-  for (int r = 0; r < ranks; ++r) places.push_back(endpoint.place(Rank(r)));
-  auto place = std::make_shared<const collectives::GroupPlace>(places);
-  if (place->hosts.size() > 1) spec.place = std::move(place);
-  WEFT_ASSIGN_OR_RETURN(auto forced, collectives::planner::Forced::Create(options.settings));
-  const collectives::planner::Plan plan = collectives::planner::ChoosePlan(
-      spec, element, endpoint.costs(), forced.For(spec, element, "world"));
-  absl::PrintF("# %s of %s on %d ranks: %s; rank 0:\n%s", info.name, ToString(SizeOf(what, ranks)),
-               ranks, plan.why,
+  WEFT_ASSIGN_OR_RETURN(const auto plan, ChoiceFor(what, endpoint));
+  const collectives::CollectiveSpec spec = SpecFor(what, endpoint);
+  absl::PrintF("# %s of %s on %d ranks: %s; rank 0:\n%s", info.name,
+               ToString(SizeOf(what, spec.size)), spec.size, plan.why,
                ToText(plan.algorithm->build(collectives::planner::SpecOf(plan, spec))));
   return absl::OkStatus();
 }
@@ -87,16 +73,11 @@ absl::Status ShowSchedule(const Case& what, const Options& options,
 class Groups {
  public:
   static absl::StatusOr<Groups> Create(const Options& options, job::Joined& job) {
-    const int rank = job.environment.rank.value(), ranks = job.environment.world_size;
+    const int rank = job.environment.rank.value();
     Groups out;
     if (!options.groups.has_value()) {
       WEFT_RETURN_IF_ERROR(out.Add(options, job, job.world.get()));
       return out;
-    }
-    if (options.groups->ranks() != ranks) {
-      return absl::InvalidArgumentError(absl::StrCat("--groups ", options.groups->ToText(), " are ",
-                                                     options.groups->ranks(),
-                                                     " ranks; this job has ", ranks));
     }
     for (const topology::MeshGroup& group : options.groups->GroupsOf(Rank(rank))) {
       const int size = static_cast<int>(group.members.size());
@@ -120,7 +101,7 @@ class Groups {
     return out;
   }
 
-  absl::Span<const GroupRun> runs() const { return runs_; }
+  const std::vector<GroupRun>& runs() const { return runs_; }
 
  private:
   absl::Status Add(const Options& options, job::Joined& job,
@@ -138,23 +119,51 @@ class Groups {
   std::vector<GroupRun> runs_;
 };
 
-absl::Status RunCase(Case what, const Options& options, const Groups& groups, job::Joined& job,
-                     Control& control, Report& report) {
-  Result results[2];
+// Out of place and in place, as asked for; by way.
+absl::StatusOr<std::array<std::vector<Result>, 2>> MeasurePlaces(
+    Case what, const Options& options, absl::Span<const std::vector<GroupRun>> ways,
+    job::Joined& job, Control& control) {
+  std::array<std::vector<Result>, 2> results;
   for (bool in_place : {false, true}) {
     bool wanted = in_place ? options.in_place : options.out_of_place;
     // What has no in-place form is measured even where only that was asked for.
     if (!in_place && !InfoOf(what.operation).in_place) wanted = true;
+    results[in_place ? 1 : 0].resize(ways.size());
     if (!wanted) continue;
     what.in_place = in_place;
-    auto result = Measure(what, options, groups.runs(), *job.world, control);
-    if (!result.ok()) {
-      return Annotate(result.status(), absl::StrCat(InfoOf(what.operation).name, " of ",
-                                                    ToString(SizeOf(what, control.ranks()))));
-    }
-    results[in_place ? 1 : 0] = *std::move(result);
+    WEFT_ASSIGN_OR_RETURN(results[in_place ? 1 : 0],
+                          Measure(what, options, ways, *job.world, control));
   }
-  if (control.rank() == 0) report.Row(what, results[0], results[1]);
+  return results;
+}
+
+// `comparison`: null for the planner's choice alone.
+absl::Status RunCase(const Case& what, const Options& options, const Groups& groups,
+                     const Comparison* comparison, job::Joined& job, Control& control,
+                     Report& report) {
+  std::vector<std::vector<GroupRun>> ways{groups.runs()};
+  std::vector<Comparison::Candidate> candidates;
+  if (comparison != nullptr) {
+    WEFT_ASSIGN_OR_RETURN(candidates, comparison->For(what));
+  }
+  if (!candidates.empty()) ways.clear();
+  size_t chosen = 0;
+  for (const Comparison::Candidate& candidate : candidates) {
+    if (candidate.chosen) chosen = ways.size();
+    ways.push_back({{candidate.communicator, groups.runs()[0].buffers}});
+  }
+  auto results = MeasurePlaces(what, options, ways, job, control);
+  if (!results.ok()) {
+    return Annotate(results.status(), absl::StrCat(InfoOf(what.operation).name, " of ",
+                                                   ToString(SizeOf(what, control.ranks()))));
+  }
+  if (control.rank() != 0) return absl::OkStatus();
+  const auto& [out_of_place, in_place] = *results;
+  for (size_t way = 0; way < ways.size(); ++way) {
+    report.Row(what, out_of_place[way], in_place[way], !candidates.empty() && way == chosen);
+  }
+  if (candidates.empty()) return absl::OkStatus();
+  for (const std::vector<Result>& place : *results) report.AddRegret(what, place, chosen);
   return absl::OkStatus();
 }
 
@@ -179,7 +188,9 @@ absl::StatusOr<int> RunCalibration(Options options) {
 
 absl::StatusOr<int> RunRank(const Options& options) {
   if (options.calibrate) return RunCalibration(options);
-  WEFT_ASSIGN_OR_RETURN(job::Joined job, job::Join(options.settings, "weft-bw"));
+  Settings settings = options.settings;
+  if (options.compare) WEFT_RETURN_IF_ERROR(Comparison::AddRules(settings));
+  WEFT_ASSIGN_OR_RETURN(job::Joined job, job::Join(settings, "weft-bw", options.groups));
   const int rank = job.environment.rank.value(), ranks = job.environment.world_size;
   if (options.root >= ranks) {
     return absl::InvalidArgumentError(
@@ -188,19 +199,24 @@ absl::StatusOr<int> RunRank(const Options& options) {
   Control control(*job.store, rank, ranks);
   Report report(options, ranks);
   WEFT_ASSIGN_OR_RETURN(const Groups groups, Groups::Create(options, job));
+  std::optional<Comparison> comparison;
+  if (options.compare) {
+    WEFT_ASSIGN_OR_RETURN(comparison, Comparison::Create(job));
+  }
   if (rank == 0 && !options.show_schedule) report.Begin(job.report);
   for (Operation operation : options.operations) {
     const OperationInfo& info = InfoOf(operation);
     std::vector<Case> cases = CasesOf(info, options, ranks);
     if (options.show_schedule) {
       if (rank == 0 && !cases.empty()) {
-        WEFT_RETURN_IF_ERROR(ShowSchedule(cases[0], options, *job.endpoint));
+        WEFT_RETURN_IF_ERROR(ShowSchedule(cases[0], *job.endpoint));
       }
       continue;
     }
     if (rank == 0) report.BeginOperation(info);
     for (const Case& what : cases) {
-      WEFT_RETURN_IF_ERROR(RunCase(what, options, groups, job, control, report));
+      WEFT_RETURN_IF_ERROR(RunCase(what, options, groups, comparison ? &*comparison : nullptr, job,
+                                   control, report));
     }
   }
   if (rank == 0 && !options.show_schedule) report.End(job.endpoint->Describe());

@@ -7,10 +7,9 @@
 namespace weft::collectives {
 namespace {
 
-// Of those that cost the same the planner takes the first. A chunk of a chain is in cache when it
-// is passed on.
+// Of those that cost the same the planner takes the first.
 constexpr const Algorithm* kAlgorithms[] = {
-    &kOneShot,          &kChain,        &kDirect,     &kRing,  &kFlat, &kRecursiveDoubling,
+    &kOneShot,          &kDirect,       &kChain,      &kRing,  &kFlat, &kRecursiveDoubling,
     &kHalvingDoubling,  &kTree,         &kBinomial,   &kBruck, &kPat,  &kPairwise,
     &kScatterAllGather, &kHierarchical, &kThreeLevel,
 };

@@ -37,10 +37,13 @@ struct Cost {
   double turns = 0;     // messages on the longest chain of messages that wait for each other
   double messages = 0;  // of the busiest rank: sent or received, whichever are more
   double elements = 0;  // likewise
-  double reduced = 0;   // elements, by the rank that reduces most
-  double copied = 0;    // elements copied, or reduced from where a message was stored, likewise
-  double fill = 0;      // elements that pass before a pipeline's last rank has its first
-  double balance = 1;   // elements of the average rank over those of the busiest
+  // Elements that the rank receives that receives most; < 0: as `elements`. Ranks that share memory
+  // read what they receive where it lies, which takes the sender no time.
+  double received = -1;
+  double reduced = 0;  // elements, by the rank that reduces most
+  double copied = 0;   // elements copied, or reduced from where a message was stored, likewise
+  double fill = 0;     // elements that pass before a pipeline's last rank has its first
+  double balance = 1;  // elements of the average rank over those of the busiest
   // Between hosts. Those of `turns`, and the elements out of or into the busiest host, all its
   // ranks together.
   double turns_across = 0;

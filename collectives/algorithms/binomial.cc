@@ -150,6 +150,7 @@ Cost CostOf(const CollectiveSpec& spec) {
   const double n = spec.size, log = Log2Ceil(spec.size), count = static_cast<double>(spec.count);
   Cost cost{.turns = log, .messages = log, .elements = log * count, .copied = count};
   cost.balance = log > 0 ? (n - 1) / (n * log) : 1;
+  if (spec.kind == CollectiveKind::kBroadcast) cost.received = count;
   if (spec.kind == CollectiveKind::kReduce) cost.reduced = log * count, cost.copied = 0;
   if (spec.kind == CollectiveKind::kGather || spec.kind == CollectiveKind::kScatter) {
     cost.elements = (n - 1) * count;
@@ -157,6 +158,9 @@ Cost CostOf(const CollectiveSpec& spec) {
     for (int node = 1; node < spec.size; ++node) moved += BinomialSubtree(spec.size, node);
     cost.balance = n > 1 ? moved / (n * (n - 1)) : 1;
     for (int child : BinomialNode(spec.size, 0).children) {  // a stretch may pass the last rank
+      if (spec.kind == CollectiveKind::kScatter) {
+        cost.received = std::max(cost.received, BinomialSubtree(spec.size, child) * count);
+      }
       const int passed = spec.size - spec.root - child;
       cost.messages += passed > 0 && passed < BinomialSubtree(spec.size, child) ? 1 : 0;
     }

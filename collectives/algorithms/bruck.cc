@@ -30,18 +30,23 @@ struct Row {
   std::vector<uint32_t> writers;
 };
 
-// Parts [first, first + parts), round, in up to two messages.
-void SendParts(ScheduleBuilder& builder, const Row& row, int peer, int first, int parts) {
+// Parts [first, first + parts), round, in up to two messages, when those of the last turn have
+// gone: a turn that shared the wire with the next would make all that wait for it later.
+void SendParts(ScheduleBuilder& builder, const Row& row, int peer, int first, int parts,
+               std::vector<uint32_t>& turn) {
   const int n = static_cast<int>(row.writers.size()), end = std::min(first + parts, n);
   const std::pair<int, int> runs[2] = {{first, end}, {0, first + parts - end}};
+  std::vector<uint32_t> sent;
   for (const auto& [begin, limit] : runs) {
-    builder.Send(peer, row.At(begin), row.Length(begin, limit));
+    sent.push_back(builder.Send(peer, row.At(begin), row.Length(begin, limit)));
+    builder.AlsoAfter(turn);
     uint32_t last = kNone;
     for (int part = begin; part < limit; ++part) {
       if (row.writers[part] != last) builder.AlsoAfter(row.writers[part]);
       last = row.writers[part];
     }
   }
+  turn = std::move(sent);
 }
 
 void ReceiveParts(ScheduleBuilder& builder, Row& row, int peer, int first, int parts) {
@@ -63,9 +68,10 @@ RankSchedule AllGather(const CollectiveSpec& spec) {
   if (!spec.in_place || !even) {
     row.writers[rank] = builder.Copy(row.At(rank), Input(0), own.length);
   }
+  std::vector<uint32_t> turn;  // sends of the last one
   for (int have = 1; have < n; have *= 2) {
     const int more = std::min(have, n - have);
-    SendParts(builder, row, Around(rank, -have, n), rank, more);
+    SendParts(builder, row, Around(rank, -have, n), rank, more, turn);
     ReceiveParts(builder, row, Around(rank, have, n), Around(rank, have, n), more);
   }
   if (even) return std::move(builder).Finish();

@@ -246,12 +246,13 @@ Cost CostOf(const CollectiveSpec& spec) {
     case CollectiveKind::kBroadcast:
       cost.messages = (n - 1) * chunks(spec.count);
       cost.elements = (n - 1) * count;
-      cost.copied = spec.kind == CollectiveKind::kBroadcast ? count : 0;
+      if (spec.kind == CollectiveKind::kBroadcast) cost.copied = cost.received = count;
       cost.balance = 1 / n;
       break;
     case CollectiveKind::kGather:
     case CollectiveKind::kScatter:
       cost.balance = 1 / n;
+      if (spec.kind == CollectiveKind::kScatter) cost.received = count;
       [[fallthrough]];
     case CollectiveKind::kAllToAll:
       cost.messages = n - 1;

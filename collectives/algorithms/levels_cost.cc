@@ -59,6 +59,7 @@ Cost LevelsCost(const CollectiveSpec& spec) {
       cost.messages =
           (m - 1) * std::ceil(count / static_cast<double>(spec.chunk)) + rounds * outside;
       cost.elements = (m - 1) * count + outside * part;
+      cost.received = count;
       cost.copied = count;
       cost.elements_across = outside * count;
       cost.elements_beyond = cost.elements_across;

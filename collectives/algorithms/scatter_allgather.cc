@@ -70,6 +70,7 @@ Cost CostOf(const CollectiveSpec& spec) {
   Cost cost{.turns = n - 1,
             .messages = Log2Ceil(spec.size) + (n - 1) * chunks,
             .elements = 2 * (n - 1) * length,
+            .received = n * length,
             .copied = count,
             .balance = 0.5};
   return SpreadOverHosts(cost, spec);

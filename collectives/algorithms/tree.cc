@@ -174,11 +174,14 @@ Cost CostOf(const CollectiveSpec& spec) {
   }
   cost.turns = all ? 2 * depth : depth;
   cost.fill = (cost.turns - 1) * static_cast<double>(length);
-  if (spec.kind == CollectiveKind::kBroadcast) cost.copied = count;
+  if (spec.kind == CollectiveKind::kBroadcast) cost.copied = cost.received = count;
   cost.balance = cost.elements > 0 ? moved / (cost.elements * spec.size) : 1;
   cost = SpreadOverHosts(cost, spec);
   // At each node the second child's partial sum waits for the first's.
   if (Reduces(spec.kind) && cost.turns_across > 0) cost.in_order = depth - 1;
+  if (spec.kind == CollectiveKind::kReduce && cost.turns_across > 0) {
+    cost.in_order += WaitsForSlots(chunks, 2 * kSlots);
+  }
   return cost;
 }
 

@@ -46,35 +46,44 @@ int64_t TimeOf(const Cost& cost, const CollectiveSpec& spec, size_t element,
   const double bytes = static_cast<double>(element);
   const LinkCosts across = Across(table, spec.place.get());
   const double ranks = spec.place == nullptr ? spec.size : spec.place->ranks_max;
-  const double cores = table.cores;
+  const double cores = table.cores, at_once = spec.groups_at_once;
   // Bytes that the busiest rank sends to other hosts.
   const double away = std::min(cost.elements_across / cost.lanes, cost.elements);
   double share = cost.turns > 0 ? cost.turns_across / cost.turns : 0;  // of messages
   if (cost.elements > 0) share = away / cost.elements;
   const double message = (1 - share) * table.inside.message + share * across.message;
-  const double moving = ((cost.elements - away) * table.inside.byte + away * across.byte) * bytes;
+  // Of all ranks together a byte is work once; of the busiest, inside a host, where it is received.
+  const double kept = cost.elements - away, left = away * across.byte;
+  const double own = cost.received < 0 || cost.elements == 0
+                         ? kept
+                         : std::min(kept, cost.received * kept / cost.elements);
   const double rest = (cost.reduced * table.reduce_byte + cost.copied * table.copy_byte) * bytes;
-  const double crowding = std::max(1.0, ranks * cost.balance / cores);
-  const double work = (cost.messages * message + moving + rest) * crowding;
+  const double link = left * bytes;
+  const double besides = cost.messages * message + (table.across_by_nic ? 0 : link) + rest;
+  const double work = std::max(
+      besides + own * table.inside.byte * bytes,
+      (besides + kept * table.inside.byte * bytes) * at_once * ranks * cost.balance / cores);
   // With a root, it is the root that copies.
   const double copied = HasRoot(spec.kind) ? cost.copied : cost.copied * ranks;
   const double inside_host =
       std::max(cost.elements * cost.balance * ranks - cost.elements_across, 0.0);
-  const double shared = (inside_host + copied) * bytes;
+  const double shared = (inside_host + copied) * bytes * at_once;
   const double memory = std::max(shared - kCacheBytes, 0.0) * table.inside.host_byte;
   const double wire = std::max(cost.elements_across * across.host_byte,
                                ElementsBeyond(cost, spec.place.get()) * SwitchByte(spec)) *
-                      bytes;
+                      bytes * at_once;
 
   const double inside = cost.turns - cost.turns_across;
-  const double waiting = ranks > cores ? ranks / cores * table.switch_rank : 0;
+  const double wanting = ranks * at_once;  // a core
+  const double waiting = wanting > cores ? wanting / cores * table.switch_rank : 0;
   const double message_bytes = cost.messages > 0 ? cost.elements / cost.messages * bytes : 0;
   const double in_order =
       message_bytes > static_cast<double>(table.eager_bytes) ? cost.in_order : 0;
   const double latency = inside * table.inside.latency +
                          (cost.turns_across + in_order) * across.latency + cost.turns * waiting;
   const double fill_byte = cost.turns_across > 0 ? across.byte : table.inside.byte;
-  return std::llround(latency + cost.fill * bytes * fill_byte + std::max({work, memory, wire}));
+  return std::llround(latency + cost.fill * bytes * fill_byte +
+                      std::max({work, memory, wire, link}));
 }
 
 CostTable TableFor(const Calibration& calibration, const Settings& settings, int cores) {
@@ -88,6 +97,7 @@ CostTable TableFor(const Calibration& calibration, const Settings& settings, int
   CostTable table;
   table.inside = links(transport == "auto" ? "shm" : transport);
   table.across = links(transport == "auto" ? "tcp" : transport);
+  table.across_by_nic = transport == "verbs" || transport == "ucx";
   table.reduce_byte = calibration.reduce_byte;
   table.copy_byte = calibration.copy_byte;
   table.switch_rank = calibration.switch_rank;
@@ -104,8 +114,9 @@ std::string ToWord(const CostTable& table) {
     absl::StrAppendFormat(&text, "%a,%a,%a,%a,", link->latency, link->message, link->byte,
                           link->host_byte);
   }
-  absl::StrAppendFormat(&text, "%a,%a,%a,%d,%d,%d,", table.reduce_byte, table.copy_byte,
-                        table.switch_rank, table.cores, table.chunk_bytes, table.eager_bytes);
+  absl::StrAppendFormat(&text, "%a,%a,%a,%d,%d,%d,%d,", table.reduce_byte, table.copy_byte,
+                        table.switch_rank, table.cores, table.chunk_bytes, table.eager_bytes,
+                        table.across_by_nic ? 1 : 0);
   return absl::StrCat(text, absl::BytesToHexString(table.source));
 }
 
@@ -117,7 +128,7 @@ absl::StatusOr<CostTable> FromWord(absl::string_view word) {
       &table.across.latency, &table.across.message, &table.across.byte, &table.across.host_byte,
       &table.reduce_byte,    &table.copy_byte,      &table.switch_rank};
   const std::vector<std::string> parts = absl::StrSplit(word, ',');
-  bool right = parts.size() == kNumbers + 4;
+  bool right = parts.size() == kNumbers + 5;
   for (size_t i = 0; right && i < kNumbers; ++i) {
     char* end = nullptr;
     *numbers[i] = std::strtod(parts[i].c_str(), &end);
@@ -129,7 +140,8 @@ absl::StatusOr<CostTable> FromWord(absl::string_view word) {
     return absl::DataLossError(
         absl::StrCat("rank 0 published no valid table of costs: \"", absl::CHexEscape(word), "\""));
   }
-  table.source = absl::HexStringToBytes(parts[kNumbers + 3]);
+  table.across_by_nic = parts[kNumbers + 3] == "1";
+  table.source = absl::HexStringToBytes(parts[kNumbers + 4]);
   return table;
 }
 

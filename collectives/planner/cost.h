@@ -7,9 +7,14 @@
 //   memory     bytes of all ranks of a host pass through it
 //   the wire   bytes of all ranks of a host leave by it
 //
+// and that by all groups that run at the same time on a host (CollectiveSpec::groups_at_once), each
+// of which has as much to do:
+//
 //   time = (turns + in_order) * latency + fill * byte + the largest of
 //          work    messages * message + elements * byte + reduced * reduce + copied * copy,
-//                  times the ranks that want a core, over cores, where that is above 1
+//                  times the ranks that want a core, over cores, where that is above 1; of one rank
+//                  alone, elements inside a host are those that it receives. Elements that NICs
+//                  move are no work, but take as long on the link
 //          memory  elements moved and copied by all ranks of a host, as far as caches do not hold
 //                  them, * host_byte inside
 //          wire    bytes between hosts * host_byte, across; and where it is known what the cables
@@ -38,8 +43,9 @@ struct LinkCosts {
 };
 
 struct CostTable {
-  LinkCosts inside, across;  // between ranks of one host; of two
-  double reduce_byte = 0;    // of an operand, in cache, on top of moving it
+  LinkCosts inside, across;    // between ranks of one host; of two
+  bool across_by_nic = false;  // NICs move the bytes between hosts, and cores do not
+  double reduce_byte = 0;      // of an operand, in cache, on top of moving it
   double copy_byte = 0;
   double switch_rank = 0;        // from one rank to another on a core
   int cores = 1;                 // of a host, for all its ranks

@@ -88,10 +88,23 @@ class Translator {
   OperationId Add(size_t node, absl::Span<const OperationId> sender,
                   absl::Span<const OperationId> after);
   OperationId Compute(topology::Endpoint at, absl::Duration duration,
-                      absl::Span<const OperationId> after) {
-    return workload_.Add(
-        {.kind = OperationKind::kCompute, .source = at, .duration = duration, .group = group_},
-        after);
+                      absl::Span<const OperationId> after, uint32_t core = 0) {
+    return workload_.Add({.kind = OperationKind::kCompute,
+                          .source = at,
+                          .duration = duration,
+                          .core = core,
+                          .group = group_},
+                         after);
+  }
+  // What a rank's core does for one end of a message; returns what `after` does where none counts.
+  OperationId Handle(size_t rank, OperationId after) {
+    if (placement_.cores.empty() || placement_.message == absl::ZeroDuration()) return after;
+    return Compute(placement_.endpoints[rank], placement_.message / 2, {&after, 1},
+                   placement_.cores[rank]);
+  }
+  OperationId JoinOf(absl::Span<const OperationId> after) {
+    if (after.size() == 1) return after[0];
+    return workload_.Add({.kind = OperationKind::kJoin, .group = group_}, after);
   }
 
   Workload& workload_;
@@ -145,17 +158,19 @@ absl::Status Translator::Match() {
 }
 
 OperationId Translator::AddTransfer(size_t node, absl::Span<const OperationId> after) {
-  OperationId posted = 0;
-  if (LeavesItsHost(node) && placement_.send_latency > absl::ZeroDuration()) {
-    posted = Compute(Source(node), placement_.send_latency, after);
-    after = {&posted, 1};
+  const bool leaves = LeavesItsHost(node);
+  OperationId posted = JoinOf(after);
+  if (leaves) posted = Handle(names_[node].rank, posted);
+  if (leaves && placement_.send_latency > absl::ZeroDuration()) {
+    posted = Compute(Source(node), placement_.send_latency, {&posted, 1});
   }
-  return workload_.Add({.in_order = true,
-                        .source = Source(node),
-                        .target = Target(node),
-                        .bytes = Length(node),
-                        .group = group_},
-                       after);
+  const OperationId arrived = workload_.Add({.in_order = true,
+                                             .source = Source(node),
+                                             .target = Target(node),
+                                             .bytes = Length(node),
+                                             .group = group_},
+                                            {&posted, 1});
+  return leaves ? Handle(static_cast<size_t>(At(node).peer), arrived) : arrived;
 }
 
 OperationId Translator::AddSend(size_t node, absl::Span<const OperationId> sender,
@@ -178,8 +193,7 @@ OperationId Translator::Add(size_t node, absl::Span<const OperationId> sender,
   if (placement_.memory.bytes_per_second() > 0) {
     return Compute(Source(node), Length(node) / placement_.memory, after);
   }
-  if (after.size() == 1) return after[0];
-  return workload_.Add({.kind = OperationKind::kJoin, .group = group_}, after);
+  return JoinOf(after);
 }
 
 absl::StatusOr<OperationId> Translator::Translate(OperationId begin) {
@@ -229,6 +243,10 @@ absl::StatusOr<OperationId> AddSchedules(Workload& workload,
   if (schedules.size() != placement.endpoints.size() || schedules.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("schedules of ", schedules.size(), " ranks on ",
                                                    placement.endpoints.size(), " endpoints"));
+  }
+  if (!placement.cores.empty() && placement.cores.size() != schedules.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("cores of ", placement.cores.size(),
+                                                   " ranks for schedules of ", schedules.size()));
   }
   if (placement.element <= Bytes(0)) {
     return absl::InvalidArgumentError(

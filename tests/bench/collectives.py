@@ -7,8 +7,9 @@ number is the median over the repeats of all rounds.
 
 peer_name "floor": one process reads every input and writes every output of all ranks once, by
 streaming loops on all cores; but no less than a hand-over of a store to a load between two cores.
-peer_name "own NAME": the fastest of our algorithms when each is forced, in the same run: ours over
-it is the planner's regret, 1 - ratio. peer_name "Gloo" in a case "..., tcp": ours over tcp alone.
+peer_name "own NAME": the fastest of our algorithms, ours the planner's choice, both of weft-bw
+--compare, which times all in turns: the planner's regret is 1 / ratio - 1.
+peer_name "Gloo" in a case "..., tcp": ours over tcp alone.
 
 A peer that cannot be had or takes longer than the limit has no rows, and standard error says so.
 """
@@ -19,47 +20,17 @@ import argparse
 import json
 import os
 import pathlib
-import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 
+from _collectives import OPERATIONS, SIZES, Compared, Unavailable, bw_rows, bw_words, run, say
+
 FOLDER = pathlib.Path(__file__).resolve().parent / "collectives"
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
-IN_PLACE = ("all_reduce", "broadcast")
-SIZES = {"8B": 8, "1KiB": 1 << 10, "16KiB": 1 << 14, "256KiB": 1 << 18, "4MiB": 1 << 22,
-         "64MiB": 1 << 26, "256MiB": 1 << 28}
 QUICK = {"rounds": 1, "ranks": [2, 4], "sizes": ["1KiB", "256KiB", "4MiB"], "repeat_ms": 20,
          "limit": 60}
-FULL = {"rounds": 3, "ranks": [2, 4, 8], "sizes": list(SIZES), "repeat_ms": 60, "limit": 300}
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-class Unavailable(Exception):
-    pass
-
-
-def run(command: list, limit: float, **more) -> str:
-    """What it printed. A program that takes too long ends with all that it started."""
-    words = [str(word) for word in command]
-    try:
-        started = subprocess.Popen(words, stdout=subprocess.PIPE, text=True,
-                                   start_new_session=True, **more)
-    except OSError as error:
-        raise Unavailable(f"{words[0]}: {error}") from None
-    with started as program:
-        try:
-            text, _ = program.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(program.pid, signal.SIGKILL)
-            raise Unavailable(f"{words[0]} took longer than {limit:g} s") from None
-    if program.returncode != 0:
-        raise Unavailable(f"{' '.join(words)}: exit status {program.returncode}\n{text}")
-    return text
+FULL = {"rounds": 3, "ranks": [2, 4, 8], "repeat_ms": 60, "limit": 300,
+        "sizes": ["8B", "1KiB", "16KiB", "256KiB", "4MiB", "64MiB", "256MiB"]}
 
 
 def parse(text: str) -> dict:
@@ -68,29 +39,24 @@ def parse(text: str) -> dict:
 
 
 class Ours:
-    """weft-bw, with one algorithm or the planner's choice."""
+    """weft-bw; the times of its choice, and of every algorithm where it compares them."""
 
     def __init__(self, options, name="weft", words=(), operations=OPERATIONS):
-        self.program = pathlib.Path(os.environ["WEFT_BIN"]) / "weft-bw"
         self.options, self.name, self.operations = options, name, operations
         self.words = [*options.weft.split(), *words]
-        self.chosen = {}
+        self.compared = {}  # by operation and size
 
     def measure(self, ranks: int, sizes: list) -> dict:
         times = {}
         for operation in self.operations:
-            place = "in" if operation in IN_PLACE else "out"
             for size in sizes:
-                text = run([self.program, "--ranks", ranks, "--op", operation, "--place", place,
-                            "-b", size, "-a", 3, "--repeats", self.options.repeats,
-                            "--repeat-time", f"{self.options.repeat_ms}ms", "-w", 3, "--json",
+                text = run([*bw_words(operation, size, self.options.repeats, self.options.repeat_ms), "--ranks", ranks,
                             *self.words], self.options.limit)
-                for row in json.loads(text)["rows"]:
-                    result = row["in_place" if place == "in" else "out_of_place"]
-                    if result["wrong"] != 0:
-                        raise SystemExit(f"weft-bw: wrong data: {row}")
-                    times[operation, size] = result["repeats_us"]
-                    self.chosen[operation, size] = row.get("algorithm", "")
+                for row in bw_rows(text):
+                    if row.get("chosen", True):
+                        times[operation, size] = row["times"]
+                if "--compare" in self.words:
+                    self.compared.setdefault((operation, size), Compared()).add(text)
         return times
 
 
@@ -177,18 +143,6 @@ class Floor:
 PEERS = {"gloo": Gloo, "openmpi": open_mpi, "mpich": mpich, "oneccl": one_ccl, "floor": Floor}
 
 
-def algorithms(options, ranks: int) -> list:
-    """Ours with each algorithm forced, of the kinds that have it."""
-    program = pathlib.Path(os.environ["WEFT_BIN"]) / "weft-plan"
-    kinds = {}
-    for kind in OPERATIONS:
-        answer = json.loads(run([program, "collective", kind, "--ranks-per-host", ranks, "--size",
-                                 "1MiB", "--json", "-"], options.limit))
-        for plan in answer["sizes"][0]["plans"]:
-            kinds.setdefault(plan["algorithm"], []).append(kind)
-    return [Ours(options, name, ["--algorithm", name], having) for name, having in kinds.items()]
-
-
 def median(times: dict, key: tuple) -> float:
     return statistics.median(times[key])
 
@@ -222,8 +176,8 @@ def measure_in_turn(options, ranks: int, programs: list, sizes: list) -> dict:
 def compare(options, ranks: int, peers: list, sizes: dict) -> None:
     ours = Ours(options)
     over_tcp = Ours(options, "weft over tcp", ["--transport", "tcp"], OPERATIONS[:1])
-    forced = algorithms(options, ranks) if options.regret else []
-    times = measure_in_turn(options, ranks, [ours, over_tcp, *peers, *forced],
+    compared = [Ours(options, "weft --compare", ["--compare"])] if options.regret else []
+    times = measure_in_turn(options, ranks, [ours, over_tcp, *peers, *compared],
                             list(sizes.values()))
     if ours.name not in times:
         raise SystemExit("weft-bw has no times")
@@ -237,12 +191,10 @@ def compare(options, ranks: int, peers: list, sizes: dict) -> None:
             if key in times.get(over_tcp.name, {}) and key in times.get("Gloo", {}):
                 row(options, f"{case}, tcp", median(times[over_tcp.name], key),
                     median(times["Gloo"], key), "Gloo")
-            found = {one.name: median(times[one.name], key) for one in forced
-                     if key in times.get(one.name, {})}
-            if found:
-                best = min(found, key=found.get)
-                row(options, f"{case}, chosen {ours.chosen.get(key, '')}", mine, found[best],
-                    f"own {best}")
+            for case_of in compared:
+                if found := case_of.compared.get(key):
+                    row(options, f"{case}, chosen {found.chosen}", found.median(found.chosen), found.median(found.best),
+                        f"own {found.best}")
 
 
 def main() -> None:
@@ -257,7 +209,7 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--limit", type=float, help="seconds for one program of one round")
     parser.add_argument("--no-regret", dest="regret", action="store_false",
-                        help="do not force each of our algorithms in turn")
+                        help="do not compare all our algorithms")
     parser.add_argument("--weft", default="", help="more words for weft-bw, as one argument")
     options = parser.parse_args()
     for name, value in (QUICK if options.quick else FULL).items():

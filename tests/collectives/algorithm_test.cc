@@ -76,6 +76,38 @@ TEST_P(ProofTest, HoldsForManyRanksCountsRootsAndPlaces) {
   }
 }
 
+// A case for every number of ranks, above 17 of the kinds in turn; --ranks=64 proves many of each.
+TEST_P(ProofTest, HoldsForEveryNumberOfRanksUpTo64) {
+  const Algorithm& algorithm = *GetParam();
+  std::vector<CollectiveKind> kinds;
+  for (int k = 0; k < kCollectiveKindCount; ++k) {
+    if (algorithm.has(static_cast<CollectiveKind>(k))) {
+      kinds.push_back(static_cast<CollectiveKind>(k));
+    }
+  }
+  for (size_t k = 0; k < kinds.size(); ++k) {
+    const CollectiveKind kind = kinds[k];
+    for (int n = 1; n <= 64; ++n) {
+      if (n > 17 && static_cast<size_t>(n) % kinds.size() != k) continue;
+      const uint64_t u = static_cast<uint64_t>(n);
+      Random random(u, k);
+      // Of parts a few elements: no more steps than there must be.
+      CaseOptions options{.count = random.Below(4), .chunk = 2};
+      if (kind == CollectiveKind::kAllReduce) options.count += u;
+      options.root = static_cast<int>(random.Below(u));
+      options.channels = 1 + static_cast<int>(random.Below(2));
+      options.hosts = 1 + static_cast<int>(random.Below(std::min<uint64_t>(u, 6)));
+      options.switches = 1 + static_cast<int>(random.Below(3));
+      options.average = random.Below(2) == 1;
+      options.in_place = random.Below(2) == 1 ? CaseOptions::kSome : CaseOptions::kNobody;
+      options.salt = random.Below(1u << 30);
+      const Case built = BuildCase(algorithm, kind, n, options);
+      const absl::Status status = VerifySchedules(built.specs, built.schedules);
+      ASSERT_TRUE(status.ok()) << built.text << ": " << status;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Algorithms, ProofTest,
                          testing::ValuesIn(Algorithms().begin(), Algorithms().end()),
                          [](const auto& algorithm) { return std::string(algorithm.param->name); });

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/planner/concurrent.h"
 #include "collectives/planner/forced.h"
 #include "tests/collectives/schedule_cases.h"
 
@@ -97,6 +98,85 @@ TEST(PlannerTest, WhatStaysInsideAHostPassesItsMemoryWhicheverRankSendsTheRest) 
   const double moved = 7.0 / 8 * 8 * 2 * 31 / 32 * (16 << 20);
   const int64_t time = TimeOf(kRing.cost(spec), spec, 4, table);
   EXPECT_GE(static_cast<double>(time), 0.99 * (moved - (1 << 20)) * table.inside.host_byte);
+}
+
+// Ranks read what the root has where it lies, all of them at once.
+TEST(PlannerTest, WhatRanksOfAHostReadIsNoWorkOfItsSender) {
+  for (uint64_t count : {65536u, 1u << 20}) {
+    const CollectiveSpec spec = Spec(CollectiveKind::kBroadcast, 8, count);
+    const Plan plan = ChoosePlan(spec, 4, Table(2), "");
+    EXPECT_EQ(plan.algorithm, &kDirect) << plan.why;
+    EXPECT_LT(TimeOf(kDirect.cost(spec), spec, 4, Table(8)),
+              TimeOf(kDirect.cost(spec), spec, 4, Table(2)));
+  }
+}
+
+TEST(PlannerTest, BytesThatNicsMoveAreNoWorkOfCores) {
+  CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, 8, 1 << 20);
+  spec.place = Hosts(8, 1);
+  CostTable table = Table(1, "verbs");
+  EXPECT_TRUE(table.across_by_nic);
+  EXPECT_FALSE(Table(1, "tcp").across_by_nic);
+  table.across.byte = 10, table.across.host_byte = 1e-6;  // the link is all that takes time
+  const int64_t moved = TimeOf(kRing.cost(spec), spec, 4, table);
+  table.across.message = 20, table.reduce_byte = table.copy_byte = 1;
+  EXPECT_EQ(TimeOf(kRing.cost(spec), spec, 4, table), moved);
+  table.across_by_nic = false;
+  EXPECT_GT(TimeOf(kRing.cost(spec), spec, 4, table), moved);
+}
+
+// A chunk of a reduction that passes through a rank has its receive posted late.
+TEST(PlannerTest, ChunksOfAReductionWaitForTheSlotsThatTheyPassThrough) {
+  CollectiveSpec spec = Spec(CollectiveKind::kReduce, 16, 16 << 20);
+  spec.place = Hosts(16, 1);
+  const CollectiveSpec alike = {.kind = CollectiveKind::kBroadcast,
+                                .size = 16,
+                                .count = 16 << 20,
+                                .chunk = 65536,
+                                .place = spec.place};
+  EXPECT_EQ(kChain.cost(alike).in_order, 0);
+  EXPECT_EQ(kChain.cost(spec).in_order, 2.0 * (256 - 4) / 4);
+  EXPECT_GT(kTree.cost(spec).in_order, 32);
+}
+
+TEST(ConcurrentTest, CountsTheGroupsAlongTheSameAxesOnTheBusiestHost) {
+  const auto mesh = topology::Mesh::Create(
+      {{topology::Axis::kTensor, 2}, {topology::Axis::kData, 3}, {topology::Axis::kPipeline, 2}});
+  ASSERT_TRUE(mesh.ok());
+  auto count = [&](std::vector<int> ranks, int ranks_per_host) {
+    std::vector<Rank> members;
+    for (int rank : ranks) members.emplace_back(rank);
+    return GroupsAtOnce(*mesh, members, [&](Rank r) { return r.value() / ranks_per_host; });
+  };
+  EXPECT_EQ(count({0, 1}, 6), 3);               // tensor: three pairs on each of two hosts
+  EXPECT_EQ(count({0, 2, 4}, 6), 2);            // data
+  EXPECT_EQ(count({0, 6}, 6), 6);               // pipeline, across
+  EXPECT_EQ(count({0, 6}, 12), 6);              // and on one host
+  EXPECT_EQ(count({0, 2, 4, 6, 8, 10}, 6), 2);  // along two axes
+  EXPECT_EQ(count({4, 2, 0}, 6), 2);            // in any order
+  EXPECT_EQ(count({8, 9}, 4), 2);               // of the last host
+  EXPECT_EQ(count({0, 2}, 6), 1);               // not a whole group
+  EXPECT_EQ(count({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, 6), 1);
+}
+
+TEST(ConcurrentTest, GroupsAtOnceShareCoresMemoryAndTheWire) {
+  CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, 4, 4 << 20);
+  spec.place = Hosts(4, 1);
+  const CostTable table = Table(64, "verbs");
+  const int64_t alone = TimeOf(kDirect.cost(spec), spec, 4, table);
+  spec.groups_at_once = 8;
+  const int64_t shared = TimeOf(kDirect.cost(spec), spec, 4, table);
+  EXPECT_GT(shared, 7 * alone);
+  EXPECT_LE(shared, 8 * alone);
+  // What costs the wire least is taken then, and not what costs a rank least.
+  spec.count = 4096;
+  const Plan together = ChoosePlan(spec, 4, table, "");
+  spec.groups_at_once = 1;
+  const Plan by_itself = ChoosePlan(spec, 4, table, "");
+  EXPECT_LT(together.algorithm->cost(SpecOf(together, spec)).elements_across,
+            by_itself.algorithm->cost(SpecOf(by_itself, spec)).elements_across)
+      << together.why << "\n"
+      << by_itself.why;
 }
 
 TEST(PlannerTest, RunnersUpFollowInOrder) {
@@ -201,6 +281,7 @@ TEST(CostTableTest, TravelsUnchanged) {
   EXPECT_EQ(other.across.host_byte, table.across.host_byte);
   EXPECT_EQ(other.cores, 3);
   EXPECT_EQ(other.eager_bytes, 4096);
+  EXPECT_TRUE(other.across_by_nic);
   EXPECT_EQ(other.source, table.source);
   EXPECT_EQ(ToWord(table).find(' '), std::string::npos);
   for (const char* wrong : {"", "-", "1,2,3", "a,b,c,d,e,f,g,h,i,j,k,1,1,1,"}) {

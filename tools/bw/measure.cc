@@ -151,6 +151,53 @@ absl::Status AddIterationStats(std::vector<int64_t> single, Control& control, Re
   return absl::OkStatus();
 }
 
+// One way of running a case, as all ranks time it together.
+class Way {
+ public:
+  Way(std::vector<GroupCase> runs, const Options& options, Communicator& world, Control& control)
+      : runs_(std::move(runs)),
+        options_(options),
+        control_(control),
+        loop_(runs_, options.in_flight, world) {}
+  Way(const Way&) = delete;  // the loop refers to the runs
+
+  absl::Status Prepare(Result& result) {
+    result.measured = true;
+    if (options_.check && runs_[0].what.operation != Operation::kBarrier) {
+      WEFT_ASSIGN_OR_RETURN(result.wrong, CheckOnce(runs_, control_));
+    }
+    if (options_.warmup > 0) WEFT_RETURN_IF_ERROR(loop_.Run(options_.warmup, nullptr).status());
+    WEFT_ASSIGN_OR_RETURN(result.iterations, ChooseIterations(options_, loop_, control_));
+    return absl::OkStatus();
+  }
+  absl::Status Repeat(const Result& result) {
+    WEFT_ASSIGN_OR_RETURN(
+        int64_t nanoseconds,
+        loop_.Run(result.iterations, options_.iteration_stats ? &single_ : nullptr));
+    mine_.push_back(static_cast<double>(nanoseconds) / 1e3 / result.iterations);
+    return absl::OkStatus();
+  }
+  absl::Status Finish(Result& result) {
+    result.algorithm = loop_.last()->algorithm();
+    result.why = loop_.last()->why();
+    WEFT_ASSIGN_OR_RETURN(auto all, control_.Exchange(mine_));
+    for (size_t i = 0; i < mine_.size(); ++i) {
+      result.repeats_us.push_back(OverRanks(all, i, options_.average));
+    }
+    std::sort(result.repeats_us.begin(), result.repeats_us.end());
+    if (!options_.iteration_stats) return absl::OkStatus();
+    return AddIterationStats(std::move(single_), control_, result);
+  }
+
+ private:
+  const std::vector<GroupCase> runs_;
+  const Options& options_;
+  Control& control_;
+  Loop loop_;
+  std::vector<double> mine_;     // of this rank, a repeat each, in us
+  std::vector<int64_t> single_;  // of single operations, in ns
+};
+
 }  // namespace
 
 absl::StatusOr<std::vector<std::vector<double>>> Control::Exchange(
@@ -172,38 +219,21 @@ absl::StatusOr<std::vector<std::vector<double>>> Control::Exchange(
   return values;
 }
 
-absl::StatusOr<Result> Measure(const Case& what, const Options& options,
-                               absl::Span<const GroupRun> groups, Communicator& world,
-                               Control& control) {
-  Result result;
-  if (what.in_place && !InfoOf(what.operation).in_place) return result;
-  result.measured = true;
-  const std::vector<GroupCase> runs = RunsOf(what, groups, control.ranks());
-  if (options.check && what.operation != Operation::kBarrier) {
-    WEFT_ASSIGN_OR_RETURN(result.wrong, CheckOnce(runs, control));
+absl::StatusOr<std::vector<Result>> Measure(const Case& what, const Options& options,
+                                            absl::Span<const std::vector<GroupRun>> ways,
+                                            Communicator& world, Control& control) {
+  std::vector<Result> results(ways.size());
+  if (what.in_place && !InfoOf(what.operation).in_place) return results;
+  std::deque<Way> measured;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    measured.emplace_back(RunsOf(what, ways[i], control.ranks()), options, world, control);
+    WEFT_RETURN_IF_ERROR(measured.back().Prepare(results[i]));
   }
-  Loop loop(runs, options.in_flight, world);
-  if (options.warmup > 0) WEFT_RETURN_IF_ERROR(loop.Run(options.warmup, nullptr).status());
-  WEFT_ASSIGN_OR_RETURN(result.iterations, ChooseIterations(options, loop, control));
-
-  std::vector<double> mine;
-  std::vector<int64_t> single;
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
-    WEFT_ASSIGN_OR_RETURN(int64_t nanoseconds,
-                          loop.Run(result.iterations, options.iteration_stats ? &single : nullptr));
-    mine.push_back(static_cast<double>(nanoseconds) / 1e3 / result.iterations);
+    for (size_t i = 0; i < ways.size(); ++i) WEFT_RETURN_IF_ERROR(measured[i].Repeat(results[i]));
   }
-  result.algorithm = loop.last()->algorithm();
-  result.why = loop.last()->why();
-  WEFT_ASSIGN_OR_RETURN(auto all, control.Exchange(mine));
-  for (size_t i = 0; i < mine.size(); ++i) {
-    result.repeats_us.push_back(OverRanks(all, i, options.average));
-  }
-  std::sort(result.repeats_us.begin(), result.repeats_us.end());
-  if (options.iteration_stats) {
-    WEFT_RETURN_IF_ERROR(AddIterationStats(std::move(single), control, result));
-  }
-  return result;
+  for (size_t i = 0; i < ways.size(); ++i) WEFT_RETURN_IF_ERROR(measured[i].Finish(results[i]));
+  return results;
 }
 
 }  // namespace weft::bw

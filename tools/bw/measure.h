@@ -52,11 +52,12 @@ struct GroupRun {
   Buffers* buffers;
 };
 
-// `what`: as a group of all ranks would run it; each of `groups` runs it at the same time, with as
-// many bytes. `world`: all ranks, which start together.
-absl::StatusOr<Result> Measure(const Case& what, const Options& options,
-                               absl::Span<const GroupRun> groups, collectives::Communicator& world,
-                               Control& control);
+// `what`: as a group of all ranks would run it; the groups of a way run it at the same time, with
+// as many bytes. A result for each way; a repeat of all ways is timed before the next one of any.
+// `world`: all ranks, which start together.
+absl::StatusOr<std::vector<Result>> Measure(const Case& what, const Options& options,
+                                            absl::Span<const std::vector<GroupRun>> ways,
+                                            collectives::Communicator& world, Control& control);
 
 }  // namespace weft::bw
 

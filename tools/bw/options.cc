@@ -18,6 +18,7 @@ constexpr const char* kFooter = R"(Examples:
   weft-bw --ranks 2 --op all --json              every operation, for machines
   weft-bw --ranks 4 --op all_to_all --transport tcp -d bfloat16
   weft-bw --ranks 8 --groups tp=2,pp=2,dp=2      the all-reduces of a 3D job's groups, all at once
+  weft-bw --ranks 4 -b 64K --compare             every algorithm, and whether the choice is right
   weft-bw --ranks 2 --calibrate                  what the choice of algorithms goes by
   weft-bw link --help                            one transport without collectives, as perftest does
 
@@ -108,6 +109,10 @@ absl::Status Resolve(const Words& words, Options& options) {
   if (!words.groups.empty()) {
     WEFT_ASSIGN_OR_RETURN(options.groups, topology::ParseMesh(words.groups));
   }
+  if (options.compare && options.groups.has_value()) {
+    return absl::InvalidArgumentError(
+        "--compare measures one group of all ranks; it does not go with --groups");
+  }
   options.average = static_cast<Average>(words.average);
   options.check = words.check != 0;
   options.shared_buffers = words.buffers == "shared";
@@ -179,6 +184,10 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_flag("--show-schedule", options.show_schedule,
                "Print what rank 0 does for the first size of each operation and why, and time "
                "nothing");
+  app.add_flag("--compare", options.compare,
+               "Measure every algorithm that could be taken, their repeats in turns; marks the "
+               "planner's choice by * and ends with its regret: how much longer it takes than the "
+               "fastest");
   app.add_flag("--calibrate", options.calibrate,
                "Measure what communication costs here, in seconds, and keep it in the file that "
                "collective.costs names (empty: one for this machine in ~/.cache); all jobs choose "

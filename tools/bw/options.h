@@ -39,6 +39,7 @@ struct Options {
   bool shared_buffers = true;  // from Endpoint::Allocate()
   bool iteration_stats = false;
   bool show_schedule = false;
+  bool compare = false;  // every algorithm in turn, beside the choice
   bool calibrate = false;
   bool json = false;
   int ranks = 0;  // above 0: start them

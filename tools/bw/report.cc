@@ -123,7 +123,8 @@ Json Report::Json(const Case& what, const Result& result) {
   return object;
 }
 
-void Report::Row(const Case& what, const Result& out_of_place, const Result& in_place) {
+void Report::Row(const Case& what, const Result& out_of_place, const Result& in_place,
+                 bool chosen) {
   for (const Result* result : {&out_of_place, &in_place}) {
     if (!result->measured) continue;
     wrong_ += std::max<int64_t>(result->wrong, 0);
@@ -144,12 +145,24 @@ void Report::Row(const Case& what, const Result& out_of_place, const Result& in_
                      {"why", out_of_place.measured ? out_of_place.why : in_place.why},
                      {"out_of_place", Json(what, out_of_place)},
                      {"in_place", Json(what, in_place)}});
+    if (options_.compare) rows_.back()["chosen"] = chosen;
     return;
   }
-  absl::PrintF("%12d  %12d %10s %6s %5d %s %s  %s\n", SizeOf(what, ranks_).count(), what.count,
+  absl::PrintF("%12d  %12d %10s %6s %5d %s %s  %s%s\n", SizeOf(what, ranks_).count(), what.count,
                ToString(what.type), ReductionOf(what), RootOf(what), Columns(what, out_of_place),
-               Columns(what, in_place), algorithm);
+               Columns(what, in_place), algorithm, chosen ? " *" : "");
   std::fflush(stdout);
+}
+
+void Report::AddRegret(const Case& what, absl::Span<const Result> results, size_t chosen) {
+  if (!results[chosen].measured) return;
+  double least = results[chosen].time_us();
+  for (const Result& result : results) least = std::min(least, result.time_us());
+  regrets_.push_back(results[chosen].time_us() / least - 1);
+  if (regrets_.back() <= regret_max_) return;
+  regret_max_ = regrets_.back();
+  regret_max_at_ =
+      absl::StrCat(InfoOf(what.operation).name, " of ", ToString(SizeOf(what, ranks_)));
 }
 
 void Report::End(const std::string& links) {
@@ -179,6 +192,11 @@ void Report::End(const std::string& links) {
   }
   absl::PrintF("# Out of bounds values : %d %s\n", wrong_, wrong_ == 0 ? "OK" : "FAILED");
   absl::PrintF("# Avg bus bandwidth    : %.4f\n", average);
+  if (!regrets_.empty()) {
+    std::sort(regrets_.begin(), regrets_.end());
+    absl::PrintF("# Regret of the choices (*): median %.1f %%, at most %.1f %%, %s\n",
+                 100 * regrets_[regrets_.size() / 2], 100 * regret_max_, regret_max_at_);
+  }
   std::fflush(stdout);
 }
 

@@ -4,7 +4,9 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "tools/bw/measure.h"
 #include "tools/bw/options.h"
 
@@ -19,7 +21,12 @@ class Report {
   void Begin(const std::string& joined);
   // A table of its own for each operation.
   void BeginOperation(const OperationInfo& info);
-  void Row(const Case& what, const Result& out_of_place, const Result& in_place);
+  // `chosen`: by the planner, of several algorithms.
+  void Row(const Case& what, const Result& out_of_place, const Result& in_place,
+           bool chosen = false);
+  // By algorithm: how much longer than the fastest the chosen one takes; nothing, where none was
+  // measured.
+  void AddRegret(const Case& what, absl::Span<const Result> results, size_t chosen);
   // `links`: how the ranks were connected, a line a link.
   void End(const std::string& links);
 
@@ -36,6 +43,9 @@ class Report {
   int64_t wrong_ = 0;  // elements
   double busbw_sum_ = 0;
   int busbw_count_ = 0;
+  std::vector<double> regrets_;  // of all cases compared: 0.05 for 5 %
+  double regret_max_ = -1;
+  std::string regret_max_at_;
   nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
 };
 

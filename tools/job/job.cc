@@ -39,11 +39,13 @@ absl::Status BecomeLauncher(int ranks, int argc, char** argv) {
   return ErrnoStatus(errno, absl::StrCat("start ", launcher));
 }
 
-absl::StatusOr<Joined> Join(const Settings& settings, const std::string& program) {
+absl::StatusOr<Joined> Join(const Settings& settings, const std::string& program,
+                            const std::optional<topology::Mesh>& mesh) {
   Joined joined;
   collectives::JoinOptions options;
   options.settings = settings;
   options.program = program;
+  if (mesh.has_value()) options.mesh = [&mesh](int) { return *mesh; };
   options.make_groups = [&joined](const std::shared_ptr<Endpoint>& endpoint) -> absl::Status {
     std::vector<Rank> everybody;
     everybody.reserve(static_cast<size_t>(endpoint->world_size()));

@@ -4,6 +4,7 @@
 #define WEFT_TOOLS_JOB_JOB_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -11,6 +12,7 @@
 #include "base/settings.h"
 #include "collectives/communicator.h"
 #include "collectives/join.h"
+#include "topology/job/mesh.h"
 
 namespace weft::job {
 
@@ -23,7 +25,9 @@ struct Joined : collectives::Job {
 
 // Meets the other ranks of the environment's job, within store.timeout. `program` keeps what it
 // says in the store apart from what others say there.
-absl::StatusOr<Joined> Join(const Settings& settings, const std::string& program);
+// `mesh`: the job's layout, whose groups along an axis run at the same time; none: one group.
+absl::StatusOr<Joined> Join(const Settings& settings, const std::string& program,
+                            const std::optional<topology::Mesh>& mesh = std::nullopt);
 
 }  // namespace weft::job
 

@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "base/write_file.h"
 #include "collectives/data_type.h"
+#include "collectives/planner/concurrent.h"
 #include "collectives/planner/fabric_network.h"
 #include "collectives/planner/forced.h"
 #include "collectives/planner/group_place.h"
@@ -25,6 +26,7 @@
 #include "topology/fabric/load.h"
 #include "topology/host/affinity.h"
 #include "topology/job/hostlist.h"
+#include "topology/job/mesh_text.h"
 #include "topology/order/find_hosts.h"
 
 namespace weft::plan {
@@ -43,6 +45,7 @@ measured on this machine, or defaults. docs/collectives.md explains them, and th
 Examples:
   weft-plan collective all_reduce --hosts 16 --ranks-per-host 8 --transport verbs --svg all_reduce.svg
   weft-plan collective all_gather --size 64MiB --fabric megascale:hosts=64 --hosts h[0-31] --transport verbs
+  weft-plan collective all_reduce --mesh tp8,dp4 --hosts 4 --ranks-per-host 8 --transport verbs
   weft-plan collective all_reduce --fabric leaf-spine:leaves=4,spines=4,hosts_per_leaf=4 --transport verbs --simulate flow)";
 
 constexpr int64_t kStep = 4;  // from one size to the next of a range
@@ -52,6 +55,7 @@ constexpr int kRanksMax = 1 << 20;
 struct Group {
   CollectiveKind kind = CollectiveKind::kBarrier;
   int ranks = 1, hosts = 1, root = 0;
+  int at_once = 1;           // groups like this one on its busiest host
   std::string name, fabric;  // the fabric's name; empty: none
   std::shared_ptr<const collectives::GroupPlace> place;
   planner::CostTable table;
@@ -127,6 +131,7 @@ CollectiveSpec SpecFor(const Group& group, int64_t bytes) {
   spec.chunk =
       std::max<uint64_t>(static_cast<uint64_t>(group.table.chunk_bytes) / group.element, 1);
   spec.place = group.place;
+  spec.groups_at_once = group.at_once;
   const bool whole = group.kind == CollectiveKind::kAllReduce ||
                      group.kind == CollectiveKind::kBroadcast ||
                      group.kind == CollectiveKind::kReduce;
@@ -378,6 +383,108 @@ absl::Status Spread(absl::Span<const collectives::RankPlace> hosts, int ranks_pe
       absl::StrCat("--root ", group.root, " of a group of ", group.ranks, " ranks"));
 }
 
+// ---- All groups of a job at once.
+
+// The groups along one axis, of which all are alike; and as if one of them were alone.
+struct AxisAnswers {
+  topology::Axis axis = topology::Axis::kTensor;
+  Group group;
+  std::vector<Answer> alone, shared;
+
+  // Of the plan that a group alone would take, among the others.
+  int64_t Unaware(size_t size) const {
+    for (const planner::Plan& plan : shared[size].plans) {
+      if (plan.ToText() == alone[size].choice.ToText()) return plan.nanoseconds;
+    }
+    return shared[size].choice.nanoseconds;
+  }
+};
+
+// `hosts`: those of the job, whose ranks they have in their order.
+absl::StatusOr<std::vector<AxisAnswers>> AskMesh(const topology::Mesh& mesh, const Group& job,
+                                                 absl::Span<const collectives::RankPlace> hosts,
+                                                 absl::Span<const int64_t> sizes) {
+  if (mesh.ranks() != job.ranks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--mesh ", mesh.ToText(), " are ", mesh.ranks(), " ranks; ", job.hosts, " hosts of ",
+        job.ranks / job.hosts, " are ", job.ranks, " (--hosts, --ranks-per-host)"));
+  }
+  const int ranks_per_host = job.ranks / job.hosts;
+  auto host_of = [&](Rank rank) { return rank.value() / ranks_per_host; };
+  std::vector<AxisAnswers> out;
+  for (const topology::MeshAxis& axis : mesh.axes()) {
+    if (axis.size == 1) continue;
+    const topology::MeshGroup members = mesh.GroupOf(Rank(0), {axis.axis});
+    AxisAnswers answers{.axis = axis.axis, .group = job};
+    Group& group = answers.group;
+    group.name = absl::StrCat(Brief(axis.axis), 0);
+    std::vector<collectives::RankPlace> places;
+    for (Rank rank : members.members) places.push_back(hosts[static_cast<size_t>(host_of(rank))]);
+    auto place = std::make_shared<const collectives::GroupPlace>(places);
+    group.ranks = axis.size;
+    group.hosts = static_cast<int>(place->hosts.size());
+    group.place = group.hosts > 1 ? std::move(place) : nullptr;
+    if (group.root >= group.ranks) {
+      return absl::InvalidArgumentError(absl::StrCat("--root ", group.root, " of ", group.ranks,
+                                                     " ranks along ", ToString(axis.axis)));
+    }
+    for (int64_t bytes : sizes) answers.alone.push_back(Ask(group, bytes));
+    group.at_once = planner::GroupsAtOnce(mesh, members.members, host_of);
+    for (int64_t bytes : sizes) answers.shared.push_back(Ask(group, bytes));
+    out.push_back(std::move(answers));
+  }
+  if (out.empty()) return absl::InvalidArgumentError("--mesh has no group of more than one rank");
+  return out;
+}
+
+std::string MeshTable(const AxisAnswers& answers) {
+  const Group& group = answers.group;
+  std::string text = absl::StrFormat(
+      "%s: groups of %d ranks on %d %s, %d at once on a host\n%10s  %-20s %12s %8s  %-20s %12s "
+      "%14s\n",
+      ToString(answers.axis), group.ranks, group.hosts, group.hosts == 1 ? "host" : "hosts",
+      group.at_once, "size", "algorithm", "time (us)", "sharing", "alone", "time (us)",
+      "unaware (us)");
+  for (size_t i = 0; i < answers.shared.size(); ++i) {
+    const planner::Plan &shared = answers.shared[i].choice, &alone = answers.alone[i].choice;
+    absl::StrAppendFormat(
+        &text, "%10s  %-20s %12s %7.2fx  %-20s %12s %14s\n",
+        ToString(Bytes(answers.shared[i].bytes)), shared.ToText(), Microseconds(shared.nanoseconds),
+        static_cast<double>(shared.nanoseconds) /
+            static_cast<double>(std::max<int64_t>(alone.nanoseconds, 1)),
+        alone.ToText(), Microseconds(alone.nanoseconds), Microseconds(answers.Unaware(i)));
+  }
+  return text;
+}
+
+ordered_json MeshJson(const topology::Mesh& mesh, absl::Span<const AxisAnswers> axes) {
+  ordered_json json{{"mesh", mesh.ToText()}, {"axes", ordered_json::array()}};
+  for (const AxisAnswers& answers : axes) {
+    ordered_json axis = Json(answers.group, answers.shared);
+    axis["axis"] = ToString(answers.axis);
+    axis["groups_at_once"] = answers.group.at_once;
+    for (size_t i = 0; i < answers.alone.size(); ++i) {
+      axis["sizes"][i]["alone"] =
+          PlanJson(answers.group, answers.alone[i], answers.alone[i].choice);
+      axis["sizes"][i]["unaware_us"] = static_cast<double>(answers.Unaware(i)) / 1e3;
+    }
+    json["axes"].push_back(std::move(axis));
+  }
+  return json;
+}
+
+absl::Status PlanMesh(const std::string& text, const Group& job,
+                      absl::Span<const collectives::RankPlace> hosts,
+                      absl::Span<const int64_t> sizes, const std::string& json) {
+  WEFT_ASSIGN_OR_RETURN(const topology::Mesh mesh, topology::ParseMesh(text));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<AxisAnswers> axes, AskMesh(mesh, job, hosts, sizes));
+  if (json != "-") {
+    absl::PrintF("job  %s: %s\n", mesh.Describe(), job.Describe());
+    for (const AxisAnswers& answers : axes) absl::PrintF("\n%s", MeshTable(answers));
+  }
+  return json.empty() ? absl::OkStatus() : WriteOutput(json, MeshJson(mesh, axes).dump(2) + "\n");
+}
+
 // Every plan of every answer, with its time on the fabric of the group.
 absl::Status Simulate(const Group& group, const std::string& level, const std::string& balance,
                       bool quiet, std::vector<Answer>& answers) {
@@ -425,6 +532,10 @@ CollectiveCommand::CollectiveCommand(CLI::App& app)
   command.add_option("--sizes", sizes_, "Without --size: a line for each of this range, by 4");
   command.add_option("-d,--datatype", type_, "Type of the elements");
   command.add_option("--root", root_, "Of broadcast, reduce, gather, scatter");
+  command.add_option("--mesh", mesh_,
+                     "The layout of a job, as tp8,dp4: plans the groups along each axis, which all "
+                     "run at once and share their hosts' cores, memory and NICs; empty: one group "
+                     "of all ranks");
   command.add_option("--fabric", fabric_, "A fabric file, or a generator, as megascale:hosts=64");
   command.add_option("--hosts", hosts_,
                      "How many; or, of a fabric, a hostlist h[0-63,70]; empty: 1, or all of them");
@@ -481,6 +592,12 @@ absl::Status CollectiveCommand::Run() const {
   // What has no size that all ranks know is planned for none.
   if (group.kind == CollectiveKind::kBarrier || group.kind == CollectiveKind::kAllToAllV) {
     sizes.assign(1, 0);
+  }
+  if (!mesh_.empty()) {
+    if (!simulate_.empty() || !svg_.empty()) {
+      return absl::InvalidArgumentError("--mesh predicts: without --simulate and --svg");
+    }
+    return PlanMesh(mesh_, group, hosts, sizes, json_);
   }
   std::vector<Answer> answers;
   for (int64_t bytes : sizes) answers.push_back(Ask(group, bytes));

@@ -22,7 +22,7 @@ class CollectiveCommand {
   CLI::App* command_;
   std::string kind_, sizes_ = "1KiB..256MiB", type_ = "float", group_ = "world";
   std::vector<std::string> size_;
-  std::string fabric_, hosts_, transport_, json_, svg_, simulate_, balance_ = "spray";
+  std::string mesh_, fabric_, hosts_, transport_, json_, svg_, simulate_, balance_ = "spray";
   std::vector<std::string> settings_;
   int ranks_per_host_ = 0, root_ = 0, cores_ = 0, count_ = 5;
 };

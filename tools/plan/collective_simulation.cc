@@ -1,7 +1,9 @@
 #include "tools/plan/collective_simulation.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status.h"
@@ -24,12 +26,14 @@ CollectiveSimulation::CollectiveSimulation(topology::Fabric fabric,
                                            const collectives::planner::CostTable& costs,
                                            absl::Duration across_latency, SimulationLevel level,
                                            topology::LoadBalance balance)
-    : fabric_(std::move(fabric)), level_(level), balance_(balance) {
+    : fabric_(std::move(fabric)), cores_(costs.cores), level_(level), balance_(balance) {
   placement_.endpoints = std::move(ranks);
   placement_.memory = RateOf(costs.copy_byte);
   placement_.local = RateOf(costs.inside.byte);
   placement_.local_latency = absl::Nanoseconds(costs.inside.latency);
-  placement_.send_latency = across_latency;
+  // The latency of a message has its cost at both ends in it.
+  placement_.message = std::min(absl::Nanoseconds(costs.across.message), across_latency);
+  placement_.send_latency = across_latency - placement_.message;
   placement_.eager = Bytes(costs.eager_bytes);
 }
 
@@ -42,6 +46,15 @@ absl::StatusOr<std::optional<int64_t>> CollectiveSimulation::Nanoseconds(
   if (steps > kStepsMost) return std::nullopt;
   placement_.element = Bytes(static_cast<int64_t>(element));
   topology::Workload workload;
+  placement_.cores.clear();
+  absl::flat_hash_map<int32_t, std::vector<uint32_t>> cores;  // by host
+  for (const topology::Endpoint& rank : placement_.endpoints) {
+    std::vector<uint32_t>& own = cores[rank.host.value()];
+    own.push_back(own.size() < static_cast<size_t>(cores_)
+                      ? workload.AddCore()
+                      : own[own.size() - static_cast<size_t>(cores_)]);
+    placement_.cores.push_back(own.back());
+  }
   WEFT_ASSIGN_OR_RETURN(
       const topology::OperationId end,
       AddCollective(workload, *plan.algorithm, planned, placement_, plan.algorithm->name));

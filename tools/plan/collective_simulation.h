@@ -2,9 +2,10 @@
 // planner's predictions to be held against.
 //
 // Simulated are the links of the fabric, with every message of the schedule on them. What a fabric
-// does not know comes from the table of costs: a message's latency in software, and messages and
-// copies inside a host. Cores and memory are not shared here, and reductions on arrival are free:
-// where ranks outnumber cores, the prediction is the better one.
+// does not know comes from the table of costs: a message's latency in software and its time on the
+// cores at both ends, which the ranks of a host share where they outnumber them, and messages and
+// copies inside a host. These take no core's time here, memory is not shared, and reductions on
+// arrival are free: where ranks outnumber cores, the prediction is the better one.
 //
 // Not thread-safe.
 #ifndef WEFT_TOOLS_PLAN_COLLECTIVE_SIMULATION_H_
@@ -46,6 +47,7 @@ class CollectiveSimulation {
  private:
   const topology::Fabric fabric_;
   collectives::SimulationPlacement placement_;
+  const int cores_;  // of a host
   const SimulationLevel level_;
   const topology::LoadBalance balance_;
 };

@@ -74,6 +74,10 @@ absl::Status CheckOperation(const Workload& workload, const Fabric& fabric, cons
     return absl::InvalidArgumentError(
         absl::StrCat("takes ", absl::FormatDuration(op.duration), ", which is no time from 0 on"));
   }
+  if (op.core > workload.cores()) {
+    return absl::NotFoundError(
+        absl::StrCat("runs on core ", op.core, ", and the workload has ", workload.cores()));
+  }
   if (op.kind != OperationKind::kTransfer && op.kind != OperationKind::kRing) {
     return absl::OkStatus();
   }
@@ -172,6 +176,7 @@ absl::StatusOr<Expansion> Expand(const Workload& workload, int64_t limit) {
   Expansion expansion;
   Workload& out = expansion.workload;
   for (uint32_t group = 1; group < workload.groups(); ++group) out.AddGroup(workload.group(group));
+  while (out.cores() < workload.cores()) out.AddCore();
   Expander expander(workload);
   std::vector<OperationId> after;
   for (OperationId id = 0; id < workload.size(); ++id) {

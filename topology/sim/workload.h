@@ -51,6 +51,9 @@ struct Operation {
   Endpoint source, target;  // kRing: unused
   Bytes bytes;              // kRing: of one step of one member
   absl::Duration duration;
+  // kCompute: of a number above 0, all computations of that number take their time one after the
+  // other, in the order in which they were ready. 0: all at once.
+  uint32_t core = 0;
   // Not before, counted from the start of the simulation.
   absl::Duration start;
   // Operations of one group are reported together (a collective, a job); 0: none.
@@ -65,6 +68,8 @@ class Workload {
   OperationId Add(const Operation& operation, absl::Span<const OperationId> after = {});
   // Names a group; returns its number, from 1.
   uint32_t AddGroup(std::string name);
+  // A core that computations share; returns its number, from 1.
+  uint32_t AddCore() { return ++cores_; }
   // The members of a ring, in order, at least two; returns its number. Rings may be shared by any
   // number of operations.
   uint32_t AddRing(std::vector<Endpoint> members);
@@ -73,6 +78,7 @@ class Workload {
   const Operation& operation(OperationId id) const { return operations_[id]; }
   absl::Span<const OperationId> After(OperationId id) const;
   const std::string& group(uint32_t number) const { return groups_[number]; }
+  uint32_t cores() const { return cores_; }
   size_t groups() const { return groups_.size(); }  // with group 0
   absl::Span<const Endpoint> ring(uint32_t number) const { return rings_[number]; }
   size_t rings() const { return rings_.size(); }
@@ -86,6 +92,7 @@ class Workload {
   std::vector<OperationId> after_;
   std::vector<std::string> groups_{""};
   std::vector<std::vector<Endpoint>> rings_;
+  uint32_t cores_ = 0;
   int64_t transfers_ = 0;
   bool simple_ = true;
 };

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "topology/fabric/clos.h"
 #include "topology/sim/flow/flow.h"
+#include "topology/sim/packet/options.h"
 
 namespace weft::collectives {
 namespace {
@@ -141,6 +143,33 @@ TEST(Simulate, MessagesTakeTheirLatencies) {
 }
 
 // A message that is short enough is on its way while its receiver is busy.
+// A scatter's root hands over seven messages one after the other; what a core does for another
+// rank's messages waits as well where two ranks share it.
+TEST(Simulate, MessagesTakeTheirCoresTimeOneAfterTheOther) {
+  const Fabric fabric = Switch(8);
+  auto time = [&](bool packets, absl::Duration message, int cores) {
+    Workload workload;
+    SimulationPlacement placement{.endpoints = fabric.Endpoints(), .message = message};
+    std::vector<uint32_t> numbers;
+    for (int c = 0; c < cores; ++c) numbers.push_back(workload.AddCore());
+    for (int r = 0; r < 8; ++r) {
+      placement.cores.push_back(numbers[static_cast<size_t>(r % cores)]);
+    }
+    const CollectiveSpec spec{.kind = CollectiveKind::kScatter, .size = 8, .count = 1};
+    EXPECT_TRUE(AddCollective(workload, kDirect, spec, placement, "test").ok());
+    const auto result = packets ? SimulatePackets(fabric, workload, {})
+                                : SimulateFlows(fabric, workload, topology::FlowOptions());
+    EXPECT_TRUE(result.ok()) << result.status();
+    return absl::ToDoubleMicroseconds(result->end);
+  };
+  for (bool packets : {false, true}) {
+    const double none = time(packets, absl::ZeroDuration(), 8);
+    // Seven halves at the root, and one at the last that receives.
+    EXPECT_NEAR(time(packets, absl::Microseconds(20), 8) - none, 8 * 10, 0.2) << packets;
+    EXPECT_NEAR(time(packets, absl::Microseconds(20), 1) - none, 14 * 10, 3) << packets;
+  }
+}
+
 TEST(Simulate, ShortMessagesDoNotWaitForTheirReceives) {
   const Fabric fabric = Switch(2);
   SimulationPlacement placement{.endpoints = fabric.Endpoints(),

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -54,6 +56,40 @@ TEST(WeftBw, EveryTypeAndOperatorIsRight) {
   EXPECT_GT(result["rows"].size(), 60U);
 }
 
+// Each row is what ran, and one row a case is what runs without being compared.
+TEST(WeftBw, ComparesTheChoiceWithEveryAlgorithm) {
+  const std::string what = "--ranks 3 --op all -b 1K -n 2 --place out --json ";
+  const json alone = json::parse(BandwidthProgram(what).output);
+  const Outcome outcome = BandwidthProgram(what + "--compare --repeats 2");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const json result = json::parse(outcome.output);
+  EXPECT_TRUE(result["settings"].empty()) << result["settings"];
+  std::map<std::string, std::set<std::string>> ran;
+  std::map<std::string, std::string> chosen;
+  for (const json& row : result["rows"]) {
+    const std::string op = row["op"], algorithm = row["algorithm"];
+    EXPECT_TRUE(ran[op].insert(algorithm).second) << op << " by " << algorithm << " twice";
+    EXPECT_EQ(row["out_of_place"]["repeats_us"].size(), 2U);
+    if (op != "barrier") {
+      EXPECT_EQ(row["out_of_place"]["wrong"], 0) << row;
+    }
+    if (row["chosen"] == true) {
+      EXPECT_TRUE(chosen.emplace(op, algorithm).second) << op;
+    }
+  }
+  EXPECT_TRUE(ran["all_reduce"].count("ring") == 1 && ran["all_reduce"].count("tree") == 1);
+  EXPECT_GE(ran["broadcast"].size(), 4U);
+  EXPECT_EQ(ran["sendrecv"].size(), 1U);
+  for (const json& row : alone["rows"]) {
+    if (row["op"] != "sendrecv") {
+      EXPECT_EQ(chosen[row["op"]], row["algorithm"]) << row["op"];
+    }
+  }
+  const Outcome both = BandwidthProgram("--ranks 2 --compare --groups tp=2 -b 4");
+  EXPECT_EQ(both.status, 2);
+  EXPECT_THAT(both.output, HasSubstr("--compare measures one group of all ranks"));
+}
+
 TEST(WeftBw, GroupsOfEveryAxisRunAtOnceAndAreEachRight) {
   Outcome outcome = BandwidthProgram(
       "--ranks 6 --op all --groups tp=3,dp=2 -b 4 -e 40K -f 100 -n 3 -m 2 --json -r 1");
@@ -73,7 +109,7 @@ TEST(WeftBw, GroupsOfEveryAxisRunAtOnceAndAreEachRight) {
 TEST(WeftBw, RefusesGroupsThatAreNotThoseOfTheJob) {
   Outcome ranks = BandwidthProgram("--ranks 2 --groups tp=3 -b 4 -n 1");
   EXPECT_NE(ranks.status, 0);
-  EXPECT_THAT(ranks.output, HasSubstr("--groups tp3 are 3 ranks; this job has 2"));
+  EXPECT_THAT(ranks.output, HasSubstr("layout tp3 has 3 ranks; the job has 2"));
   Outcome single = BandwidthProgram("--ranks 1 --groups tp=1 -b 4 -n 1");
   EXPECT_NE(single.status, 0);
   EXPECT_THAT(single.output, HasSubstr("has no group of more than one rank"));

@@ -333,6 +333,28 @@ TEST_F(WeftPlan, CollectiveDrawsAndSumsUpWhatItSimulates) {
   EXPECT_THAT(Read(folder_ / "picture.svg"), HasSubstr("simulated bus bandwidth"));
 }
 
+// Eight data groups leave each host at once; a tensor group is alone there.
+TEST_F(WeftPlan, CollectivePlansAllGroupsOfAJobAtOnce) {
+  const std::string job =
+      "collective all_reduce --mesh tp8,dp4 --hosts 4 --ranks-per-host 8 --cores 64 --transport "
+      "verbs --size 16KiB --size 64MiB ";
+  const Outcome outcome = Plan(job + "--json -", "");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const json axes = json::parse(outcome.output)["axes"];
+  ASSERT_EQ(axes.size(), 2U);
+  EXPECT_EQ(axes[0]["axis"], "tensor");
+  EXPECT_EQ(axes[0]["groups_at_once"], 1);
+  EXPECT_EQ(axes[0]["sizes"][1]["choice"], axes[0]["sizes"][1]["alone"]);
+  EXPECT_EQ(axes[1]["groups_at_once"], 8);
+  for (const json& size : axes[1]["sizes"]) {
+    const double shared = size["choice"]["time_us"], unaware = size["unaware_us"];
+    EXPECT_LE(shared, unaware * 1.05) << size;
+    EXPECT_GT(shared, size["alone"]["time_us"].get<double>() * 2) << size;
+  }
+  const Outcome table = Plan(job);
+  EXPECT_THAT(table.output, HasSubstr("data: groups of 4 ranks on 4 hosts, 8 at once on a host"));
+}
+
 TEST_F(WeftPlan, CollectiveNamesWhatIsWrong) {
   const std::pair<const char*, const char*> wrongs[] = {
       {"all_redcue", "there are all_reduce"},
@@ -343,6 +365,9 @@ TEST_F(WeftPlan, CollectiveNamesWhatIsWrong) {
       {"all_reduce --fabric leaf-spine:leaves=2,spines=1,hosts_per_leaf=2 --hosts h7", "h7"},
       {"all_reduce --hosts 4 --simulate flow", "--fabric"},
       {"all_reduce --simulate fluid", "fluid"},
+      {"all_reduce --mesh tp8,dp4 --hosts 4", "--mesh tp8,dp4 are 32 ranks; 4 hosts of 1 are 4"},
+      {"all_reduce --mesh tp1", "no group of more than one rank"},
+      {"broadcast --mesh tp2,dp3 --hosts 6 --root 2", "--root 2 of 2 ranks along tensor"},
       {"broadcast --root 3", "--root 3 of a group of 1 ranks"},
       {"all_reduce --set collective.algorithm_by_kind=all_reduce=bruck", "all_reduce lacks"},
       {"all_reduce --set collective.costs=/nowhere/costs", "/nowhere/costs"}};

@@ -95,6 +95,7 @@ class Run {
     for (int i = 0; i < fabric.links(); ++i) down_.push_back(!fabric.link(LinkId(i)).up);
     result_.operations.resize(workload.size());
     state_.resize(workload.size());
+    core_free_.resize(workload.cores());
     CountDependents();
   }
 
@@ -157,6 +158,7 @@ class Run {
   const double full_packet_;
 
   std::vector<State> state_;
+  std::vector<Ticks> core_free_;  // by core - 1: when its computations so far have ended
   std::vector<uint32_t> dependents_begin_;
   std::vector<OperationId> dependents_;
   std::vector<Event> events_;
@@ -262,6 +264,12 @@ void Run::Begin(OperationId id) {
       End(id);
       return;
     case OperationKind::kCompute:
+      if (operation.core > 0) {
+        Ticks& free = core_free_[operation.core - 1];
+        free = Later(std::max(free, now_), ToTicks(operation.duration));
+        Push({free, id, true});
+        return;
+      }
       Push({Later(now_, ToTicks(operation.duration)), id, true});
       return;
     case OperationKind::kTransfer:

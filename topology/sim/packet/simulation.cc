@@ -67,6 +67,7 @@ class PacketSimulation final : public NetworkOwner, public Progress {
   std::unique_ptr<Transports> transports_;
   LargeVector<Transfer> transfers_;         // [operation]
   std::vector<State> states_;               // [operation]
+  std::vector<Picoseconds> core_free_;      // [core - 1] when its computations so far have ended
   std::vector<uint32_t> dependents_begin_;  // [operation + 1] into dependents_
   std::vector<OperationId> dependents_;
   std::vector<OperationId> finished_;  // and what depends on them is not yet started
@@ -156,6 +157,7 @@ absl::Status PacketSimulation::Prepare() {
   }
   transfers_.resize(workload_.size());
   states_.resize(workload_.size());
+  core_free_.resize(workload_.cores());
   context_.transfers = transfers_.data();
   for (OperationId id = 0; id < workload_.size(); ++id) {
     if (workload_.operation(id).kind != OperationKind::kTransfer) continue;
@@ -216,6 +218,12 @@ void PacketSimulation::Start(OperationId id, Picoseconds now) {
   states_[id].started = now;
   switch (operation.kind) {
     case OperationKind::kCompute:
+      if (operation.core > 0) {
+        Picoseconds& free = core_free_[operation.core - 1];
+        free = std::max(free, now) + FromDuration(operation.duration);
+        network_.timers().Push({free, TimerKind::kOperation, id, 0});
+        return;
+      }
       network_.timers().Push(
           {now + FromDuration(operation.duration), TimerKind::kOperation, id, 0});
       return;
