@@ -157,8 +157,8 @@ void WeftBackend::shutdown() {
   }
   // Calls of other threads keep the communicator while they start something: unfinished works are
   // done when the last of them lets go, and nothing writes any more.
-  deferred.reset();
   communicator.reset();
+  deferred.reset();  // whose thread may have waited for one of those works
   futures.reset();
   endpoint.reset();
   std::lock_guard<std::mutex> lock(pending_mutex_);
