@@ -145,7 +145,7 @@ def _tensor_parallel(model: _Gpt, group, _, half: bool) -> nn.Module:
 
 # With the dtype of bf16 by autocast, or by the parallelism itself.
 _KINDS = {"DDP": (_ddp, True), "FSDP2": (_fsdp2, False),
-          "FSDP2, group's memory": (_fsdp2_with_groups_memory, False),
+          "FSDP2 with group's memory": (_fsdp2_with_groups_memory, False),
           "tensor parallel": (_tensor_parallel, False)}
 
 
