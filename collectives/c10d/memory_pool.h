@@ -1,6 +1,6 @@
 // Memory of tensors that a backend allocated, kept for the next ones when it comes back.
 //
-// Peers of the host map such memory (net/shm/shared_memory.h) when they first read it, page by page.
+// Peers of the host map such memory (net/shm/shared_memory.h) at their first read, page by page.
 // FSDP allocates its buffers anew for every layer of every step: with new memory each time, mapping
 // takes several times as long as the copy. Kept memory is mapped everywhere already.
 //
@@ -24,7 +24,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   // Memory of so many bytes; null: there is none.
   using Allocator = std::function<Memory(size_t bytes)>;
 
-  // `bytes` with any contents, kept ones or from `allocate`, that come back with the last reference.
+  // `bytes` of any contents, kept ones or from `allocate`; they come back with the last reference.
   // Null where `allocate` gives null.
   Memory Take(size_t bytes, const Allocator& allocate);
   // Lets go of what is kept, and from now on of what comes back.

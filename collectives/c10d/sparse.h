@@ -15,15 +15,15 @@
 
 namespace weft::collectives {
 
-// All-reduces one tensor: Start() on the communicator of the group, so that a rank that is in another
-// call there is found at once, then Finish() on another thread and communicator.
+// All-reduces one tensor: Start() on the communicator of the group, so that a rank that is in
+// another call there is found at once, then Finish() on another thread and communicator.
 class SparseAllReduce {
  public:
   // `input`: a COO tensor in host memory, of at most kDimensionsMax dimensions, on `size` ranks.
   SparseAllReduce(const at::Tensor& input, int size);
 
-  // Gathers what the tensors must agree on: type, shape and number of sparse dimensions. This object
-  // must outlive the work.
+  // Gathers what the tensors must agree on: type, shape and number of sparse dimensions. This
+  // object must outlive the work.
   WorkPtr Start(Communicator& communicator);
   // The sum over all ranks, coalesced. Blocks for `started`, the work of Start(), and three
   // collectives. kInvalidArgument names a rank whose tensor differs.
