@@ -157,9 +157,10 @@ void WeftBackend::shutdown() {
   }
   // Calls of other threads keep the communicator while they start something: unfinished works are
   // done when the last of them lets go, and nothing writes any more.
-  deferred.reset();
   communicator.reset();
+  deferred.reset();  // whose thread may have waited for one of those works
   futures.reset();
+  memory_->Close();
   endpoint.reset();
   std::lock_guard<std::mutex> lock(pending_mutex_);
   pending_.clear();
@@ -288,7 +289,8 @@ at::Tensor WeftBackend::allocateTensor(long size, at::TensorOptions options) {
   const size_t bytes = static_cast<size_t>(size) * options.dtype().itemsize();
   std::shared_ptr<Endpoint> endpoint = this->endpoint();
   TORCH_CHECK(endpoint != nullptr, "weft allocateTensor: group \"", name_, "\" was shut down");
-  std::shared_ptr<std::byte> memory = endpoint->Allocate(bytes);
+  std::shared_ptr<std::byte> memory =
+      memory_->Take(bytes, [&endpoint](size_t size) { return endpoint->Allocate(size); });
   TORCH_CHECK(memory != nullptr, "weft: no memory for a tensor of ", bytes, " bytes");
   std::byte* data = memory.get();
   return at::from_blob(

@@ -38,6 +38,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
+#include "collectives/c10d/memory_pool.h"
 #include "collectives/c10d/statistics.h"
 #include "collectives/communicator.h"
 #include "collectives/endpoint.h"
@@ -119,7 +120,8 @@ class WeftBackend final : public c10d::Backend {
   c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& excluded, int flags,
                                      const c10::intrusive_ptr<Options>& options) override;
 
-  // Host memory is read by peers where it lies: any will do, on a page of its own.
+  // Host memory is read by peers where it lies: any will do, on a page of its own. Contents are
+  // arbitrary: memory of tensors that have gone is used again (memory_pool.h).
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 
@@ -216,6 +218,8 @@ class WeftBackend final : public c10d::Backend {
   std::unique_ptr<Coalescing> coalescing_;
   std::shared_ptr<GroupRegistry> registry_;
   int shrunk_ = 0;  // groups made by shrink()
+  const std::shared_ptr<MemoryPool> memory_ =
+      std::make_shared<MemoryPool>();  // of allocateTensor()
   // What is on its way must outlive a work that nobody kept. Oldest first; pruned by the next call.
   std::mutex pending_mutex_;
   std::deque<std::shared_ptr<TransferState>> pending_;

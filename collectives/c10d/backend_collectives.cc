@@ -77,18 +77,22 @@ WeftBackend::WorkHandle WeftBackend::allreduce_sparse(Tensors& tensors,
   TORCH_CHECK(options.reduceOp == c10d::ReduceOp::SUM, "weft ", name,
               ": only SUM is defined for sparse tensors");
   Call call(*this, OpType::_ALLREDUCE_SPARSE, "weft:sparse_all_reduce", options.timeout, tensors);
+  auto sum = std::make_shared<SparseAllReduce>(tensor, size_);
   auto result = std::make_shared<at::Tensor>();
-  call.Add(deferred().Run([tensor, result](Communicator& communicator) {
-    auto sum = SparseAllReduce(communicator, tensor);
-    if (!sum.ok()) return sum.status();
-    *result = *std::move(sum);
-    return absl::OkStatus();
-  }));
-  call.AtEnd([tensor, result] {
+  Deferred& deferred = this->deferred();
+  call.AtEnd([tensor, sum, result] {
     at::NoGradGuard no_gradient;
     at::Tensor target = tensor;
     target.copy_(*result);
   });
+  const WorkPtr started = sum->Start(call.communicator());
+  call.Add(started);
+  call.Add(deferred.Run([sum, started, result](Communicator& communicator) {
+    auto whole = sum->Finish(communicator, *started);
+    if (!whole.ok()) return whole.status();
+    *result = *std::move(whole);
+    return absl::OkStatus();
+  }));
   call.Results(tensors);
   return Start(call, options.asyncOp);
 }

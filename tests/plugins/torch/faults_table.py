@@ -53,13 +53,45 @@ def _all_to_all(count: int, dtype) -> None:
                            torch.ones(count * SIZE, dtype=dtype))
 
 
+def _tensors(count: int, dtype) -> list[torch.Tensor]:
+    return [torch.ones(count, dtype=dtype) for _ in range(SIZE)]
+
+
+def _reduce(count: int, dtype) -> None:
+    dist.reduce(torch.ones(count, dtype=dtype), 0)
+
+
+def _all_gather_list(count: int, dtype) -> None:
+    dist.all_gather(_tensors(count, dtype), torch.ones(count, dtype=dtype))
+
+
+def _gather(count: int, dtype) -> None:
+    dist.gather(torch.ones(count, dtype=dtype),
+                _tensors(count, dtype) if dist.get_rank() == 0 else None)
+
+
+def _scatter(count: int, dtype) -> None:
+    dist.scatter(torch.ones(count, dtype=dtype),
+                 _tensors(count, dtype) if dist.get_rank() == CULPRIT else None, CULPRIT)
+
+
+def _all_to_all_list(count: int, dtype) -> None:
+    dist.all_to_all(_tensors(count, dtype), _tensors(count, dtype))
+
+
+def _sparse_all_reduce(count: int, dtype) -> None:
+    dist.all_reduce(torch.ones(count, dtype=dtype).to_sparse())
+
+
 def _barrier(_count: int, _dtype) -> None:
     dist.barrier()
 
 
-CALLS = {"all_reduce": _all_reduce, "broadcast": _broadcast, "all_gather_into_tensor": _all_gather,
+CALLS = {"all_reduce": _all_reduce, "sparse all_reduce": _sparse_all_reduce, "reduce": _reduce,
+         "broadcast": _broadcast, "all_gather_into_tensor": _all_gather,
+         "all_gather": _all_gather_list, "gather": _gather, "scatter": _scatter,
          "reduce_scatter_tensor": _reduce_scatter, "all_to_all_single": _all_to_all,
-         "barrier": _barrier}
+         "all_to_all": _all_to_all_list, "barrier": _barrier}
 
 
 def _killed(_call) -> None:

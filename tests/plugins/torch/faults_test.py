@@ -76,8 +76,10 @@ def after_a_death(rank: int, name: str) -> str:
 def after_a_difference(rank: int, kind: str) -> str:
     size = 5 if rank == CULPRIT and kind == "size" else 4
     dtype = torch.int32 if rank == CULPRIT and kind == "type" else torch.float32
-    if rank == CULPRIT and kind == "call":
+    if rank == CULPRIT and kind.startswith("call"):
         return all_know(dist.barrier)
+    if kind == "call beside a sparse one":
+        return all_know(CALLS["sparse_all_reduce"])
     op = dist.ReduceOp.MAX if rank == CULPRIT and kind == "operator" else dist.ReduceOp.SUM
     return all_know(lambda: dist.all_reduce(torch.ones(size, dtype=dtype), op))
 
@@ -98,7 +100,7 @@ class Faults(unittest.TestCase):
             self.assertRegex(text, rf"^DistBackendError: weft: .*rank {CULPRIT}\b", what)
 
     def test_a_difference_is_named_on_every_rank(self):
-        for kind in ("size", "type", "operator", "call"):
+        for kind in ("size", "type", "operator", "call", "call beside a sparse one"):
             with self.subTest(kind):
                 self.check(installed.fork_ranks(SIZE, after_a_difference, kind, dying=SIZE), kind)
 
@@ -121,11 +123,12 @@ class Table(unittest.TestCase):
         self.check("raises and ends", "all_to_all_single")
 
     def test_a_rank_with_a_wrong_shape_is_named(self):
-        for call in ("all_reduce", "reduce_scatter_tensor"):
+        for call in ("all_reduce", "sparse all_reduce", "reduce_scatter_tensor", "all_to_all"):
             self.check("wrong shape", call)
 
     def test_a_rank_with_a_wrong_type_is_named(self):
-        for call in ("all_reduce", "broadcast", "all_gather_into_tensor", "all_to_all_single"):
+        for call in ("all_reduce", "sparse all_reduce", "broadcast", "all_gather_into_tensor",
+                     "all_to_all_single", "all_to_all"):
             self.check("wrong type", call)
 
     def test_a_stopped_rank_is_named(self):

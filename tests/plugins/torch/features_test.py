@@ -97,6 +97,13 @@ def fsdp2_in_bfloat16(rank: int) -> list[float]:
     return _fsdp2(rank, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))[1]
 
 
+def fsdp2_with_memory_of_the_group(rank: int) -> list[float]:
+    module = _sharded(model_without_unused())
+    for layer in (module.first, module.second, module):
+        layer.set_allocate_memory_from_process_group_for_comm(True)
+    return train(module, sgd(module), rank)
+
+
 def sharded_in_replicas(rank: int) -> list[float]:
     """FSDP1 and FSDP2 on a mesh of 2 by 2: sharded within a row, replicated over the rows."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
@@ -180,7 +187,8 @@ class Features(BesideGloo):
 
 add_tests(Features, (ddp, ddp_views_of_buckets_no_sync, ddp_communication_hook, ddp_low_rank_hook,
                      ddp_zero_redundancy_optimizer, fsdp1, fsdp1_with_whole_parameters_kept, fsdp2,
-                     fsdp2_in_bfloat16, functional_collectives), sizes=(2, 4))
+                     fsdp2_in_bfloat16, fsdp2_with_memory_of_the_group, functional_collectives),
+          sizes=(2, 4))
 add_tests(Features, (compiled,), sizes=(2,))
 
 if __name__ == "__main__":

@@ -31,11 +31,13 @@ def measure(ranks: int, cases: list[tuple[str, int]], rounds: int, seconds: floa
 
 
 def measure_overhead(ranks: int, size: int, rounds: int, seconds: float) -> Iterator[Row]:
-    """One row: an all-reduce by torch.distributed, and by a loop of C++ over the same communicator."""
+    """One row: an all-reduce by torch.distributed, and by a loop of C++ over the same communicator;
+    and what torch.distributed takes for one by PyTorch's backend "fake", which does nothing."""
     with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
-        for python, core in run(ranks, _overhead, f"{folder}/store", size, rounds, seconds):
+        for python, core, nothing in run(ranks, _overhead, f"{folder}/store", size, rounds, seconds):
             yield Row("overhead", "all_reduce, Python and core", ranks, size, python * 1e6, None,
-                      rounds, {"core_us": core * 1e6, "overhead_us": (python - core) * 1e6})
+                      rounds, {"core_us": core * 1e6, "overhead_us": (python - core) * 1e6,
+                               "pytorch_alone_us": nothing * 1e6})
 
 
 def prepared(operation: str, size: int, group):
@@ -75,18 +77,22 @@ def _measure(rank, ranks, report, store, cases, rounds, seconds) -> None:
 
 
 def _overhead(rank, ranks, report, store, size, rounds, seconds) -> None:
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401 -- registers "fake"
+
     _join(rank, ranks, store)
     call = prepared("all_reduce", size, None)
+    does_nothing = prepared("all_reduce", size, dist.new_group(backend="fake"))
     count = calls_within(seconds, call, most=100_000)
     world = dist.group.WORLD.boxed()
     core = _library.operators().time_all_reduce
     core(world, size, count)
-    times = {"python": [], "core": []}
+    times = {"python": [], "core": [], "nothing": []}
     for _ in range(rounds):
         dist.barrier()
         times["python"] += slowest([timed(call, count)])
         dist.barrier()
         times["core"] += slowest([core(world, size, count)])
-    report(tuple(statistics.median(times[name]) for name in ("python", "core")))
+        times["nothing"] += slowest([timed(does_nothing, count)])
+    report(tuple(statistics.median(times[name]) for name in ("python", "core", "nothing")))
     dist.barrier()
     dist.destroy_process_group()

@@ -22,7 +22,8 @@ def measure(ranks: int, rounds: int) -> Iterator[Row]:
     """Three rows. Each round starts processes anew, for ours and for Gloo in turns. They have PyTorch
     and our library loaded and are connected to a TCPStore of another process, as torchrun's agent
     has one, when they start the clock together: its server looks up the name of every host that
-    connects, which takes as long as that takes."""
+    connects, which takes as long as that takes. The first row also has how long they take to meet
+    at the store and do nothing else: less is not possible."""
     _library.operators()
     server = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     times = {"weft": [], "gloo": []}
@@ -33,7 +34,17 @@ def measure(ranks: int, rounds: int) -> Iterator[Row]:
     for i, case in enumerate(CASES):
         ours, gloos = (statistics.median(row[i] for row in times[backend]) * 1e6
                        for backend in ("weft", "gloo"))
-        yield Row("start", case, ranks, 0, ours, gloos, rounds)
+        more = {}
+        if i == 0:
+            more["meeting_alone_us"] = 1e6 * statistics.median(
+                row[-1] for of in times.values() for row in of)
+        yield Row("start", case, ranks, 0, ours, gloos, rounds, more)
+
+
+def _meet(store: dist.Store, ranks: int) -> None:
+    if store.add("came", 1) == ranks:
+        store.set("all", "")
+    store.wait(["all"])
 
 
 def _start(rank, ranks, report, backend, port, prefix, together) -> None:
@@ -52,6 +63,8 @@ def _start(rank, ranks, report, backend, port, prefix, together) -> None:
         made.append(timed(lambda: groups.append(dist.new_group())))
         first.append(timed(lambda: dist.all_reduce(tensor, group=groups[0])))
     times += [statistics.median(made), statistics.median(first)]
+    together.wait(limit.total_seconds())
+    times.append(timed(lambda: _meet(store, ranks)))
     report(slowest(times))
     dist.barrier()
     dist.destroy_process_group()
