@@ -477,6 +477,7 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
   config.checkpoint_keep = static_cast<int>(settings.Integer("checkpoint.keep"));
   config.checkpoint_background = settings.Bool("checkpoint.background");
   config.checkpoint_remote_folder = settings.Text("checkpoint.remote_folder");
+  config.checkpoint_remote_timeout = settings.Duration("checkpoint.remote_timeout");
   config.sample_prompt = settings.Text("sample.prompt");
   config.sample_tokens = settings.Integer("sample.tokens");
   config.sample_count = static_cast<int>(settings.Integer("sample.count"));

@@ -101,8 +101,15 @@ absl::Status CheckpointMirror::Begin(const std::string& path, bool& began) {
   return before;
 }
 
-absl::Status CheckpointMirror::Finish() {
+absl::Status CheckpointMirror::Finish(absl::Duration patience) {
   if (!copying_.valid()) return absl::OkStatus();
+  const bool is_bounded = patience != absl::InfiniteDuration();
+  if (is_bounded &&
+      copying_.wait_for(absl::ToChronoNanoseconds(patience)) != std::future_status::ready) {
+    gives_up_.store(true);
+    return absl::DeadlineExceededError(absl::StrCat("the copy to ", folder_, " takes longer than ",
+                                                    absl::FormatDuration(patience)));
+  }
   absl::Status status = copying_.get();
   if (status.ok()) ++copied_;
   return status;

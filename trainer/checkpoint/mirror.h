@@ -14,6 +14,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "trainer/checkpoint/retention.h"
 
 namespace weft::train {
@@ -36,8 +37,9 @@ class CheckpointMirror {
   // where the copy before is still under way. The error of a copy that has ended since is returned
   // first, and this one then begins all the same.
   absl::Status Begin(const std::string& path, bool& began);
-  // Waits for the copy under way, and returns its error, once.
-  absl::Status Finish();
+  // Waits for the copy under way, and returns its error, once. kDeadlineExceeded: it takes longer
+  // than `patience`, and is given up at its next megabyte.
+  absl::Status Finish(absl::Duration patience = absl::InfiniteDuration());
 
   const std::string& folder() const { return folder_; }
   int64_t copied() const { return copied_; }  // since the start; after Begin or Finish

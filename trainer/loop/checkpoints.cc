@@ -221,6 +221,16 @@ absl::Status RunCheckpoints::ExpectNone() {
   return group_.Agree(status);
 }
 
+// The last one of the remote folder. Where that cannot be read, none, if the run's own folder has
+// one.
+absl::StatusOr<LatestCheckpoint> RunCheckpoints::FindRemote(bool has_own) const {
+  absl::StatusOr<LatestCheckpoint> remote = FindLatest(mirror_->folder());
+  if (remote.ok() || !has_own) return remote;
+  WEFT_LOG_WARN("checkpoint.remote_folder: ", remote.status().message(),
+                "; the run goes on from its own folder");
+  return LatestCheckpoint{};
+}
+
 // Looks for the last checkpoint of both folders, and tidies them if there is one to go on from, or
 // none.
 absl::StatusOr<LatestCheckpoint> RunCheckpoints::FindAndTidy() {
@@ -228,7 +238,7 @@ absl::StatusOr<LatestCheckpoint> RunCheckpoints::FindAndTidy() {
   std::vector<std::string> unfinished = latest.unfinished;
   LatestCheckpoint best = latest;
   if (mirror_) {
-    WEFT_ASSIGN_OR_RETURN(const LatestCheckpoint remote, FindLatest(mirror_->folder()));
+    WEFT_ASSIGN_OR_RETURN(const LatestCheckpoint remote, FindRemote(latest.step >= 0));
     unfinished.insert(unfinished.end(), remote.unfinished.begin(), remote.unfinished.end());
     best.passed_over.insert(best.passed_over.end(), remote.passed_over.begin(),
                             remote.passed_over.end());
@@ -253,7 +263,10 @@ absl::StatusOr<LatestCheckpoint> RunCheckpoints::FindAndTidy() {
     WEFT_LOG_WARN("passed over step ", entry.step, ", which stays: ", entry.reason.message());
   }
   WEFT_RETURN_IF_ERROR(RemoveLeftovers(folder_));
-  if (mirror_) WEFT_RETURN_IF_ERROR(RemoveLeftovers(mirror_->folder()));
+  if (mirror_) {
+    const absl::Status tidied = RemoveLeftovers(mirror_->folder());
+    if (!tidied.ok()) WEFT_LOG_WARN(tidied.message());
+  }
   if (latest.step >= 0) retention_.Resumed(latest);
   // The name that it has now, if its replacement had been cut short.
   if (!best.path.empty()) {
@@ -403,15 +416,21 @@ void RunCheckpoints::Mirror(int64_t step) {
   if (!status.ok()) WEFT_LOG_WARN(status.message());
 }
 
-void RunCheckpoints::FinishMirror() {
-  if (!mirror_) return;
-  absl::Status status = mirror_->Finish();
-  if (!is_mirrored_) {
+absl::Status RunCheckpoints::FinishMirror() {
+  if (!mirror_) return absl::OkStatus();
+  const absl::Time until = absl::Now() + config_.checkpoint_remote_timeout;
+  absl::Status status = mirror_->Finish(config_.checkpoint_remote_timeout);
+  if (absl::IsDeadlineExceeded(status) || committed_ < 0) return status;
+  if (!is_mirrored_ || !status.ok()) {
     if (!status.ok()) WEFT_LOG_WARN(status.message());
     Mirror(committed_);
-    status = mirror_->Finish();
+    status = mirror_->Finish(std::max(absl::ZeroDuration(), until - absl::Now()));
+    if (status.ok() && !is_mirrored_) {
+      status = absl::UnavailableError(
+          absl::StrCat("step ", committed_, " was not copied to ", mirror_->folder()));
+    }
   }
-  if (!status.ok()) WEFT_LOG_WARN(status.message());
+  return status;
 }
 
 absl::StatusOr<std::vector<at::Tensor>> LoadModel(const std::string& path,

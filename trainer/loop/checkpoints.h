@@ -85,12 +85,14 @@ class RunCheckpoints {
   absl::Status Finish(SavedInBackground& saved);
   size_t pool_bytes() const { return pool_.size(); }
 
-  // Waits for the copy to the remote folder, and copies the last checkpoint if that was left out.
-  void FinishMirror();
+  // Waits for the copy to the remote folder, and copies the last checkpoint if that was left out or
+  // failed; checkpoint.remote_timeout in all. Why the last one is not there; rank 0 only.
+  absl::Status FinishMirror();
   const CheckpointMirror* mirror() const { return mirror_ ? &*mirror_ : nullptr; }
 
  private:
   absl::StatusOr<std::string> FindLast();
+  absl::StatusOr<LatestCheckpoint> FindRemote(bool has_own) const;
   absl::StatusOr<LatestCheckpoint> FindAndTidy();
   absl::StatusOr<RunPosition> LoadHere(const std::string& path, ParameterSets& parameters);
   absl::Status Write(const RunPosition& position, absl::string_view optimizer,

@@ -85,7 +85,7 @@ class Run {
     if (is_first()) PrintStart();
     ForgetTensorPeak();
     WEFT_ASSIGN_OR_RETURN(bool stopped, Loop());
-    checkpoints_.FinishMirror();
+    WEFT_RETURN_IF_ERROR(Require("remote checkpoint", checkpoints_.FinishMirror()));
     WEFT_RETURN_IF_ERROR(MeasureMemory());
     WEFT_RETURN_IF_ERROR(WriteTrace());
     if (!stopped) WEFT_RETURN_IF_ERROR(Finish());
