@@ -89,12 +89,14 @@ absl::Status OpenEntry(const Entry& entry, Verification verification) {
 
 }  // namespace
 
-absl::StatusOr<LatestCheckpoint> FindLatest(const std::string& folder, Verification verification) {
+absl::StatusOr<LatestCheckpoint> FindLatest(const std::string& folder, Verification verification,
+                                            const std::map<std::string, absl::Status>& damaged) {
   WEFT_ASSIGN_OR_RETURN(Listing listing, List(folder));
   LatestCheckpoint latest;
   for (const Entry& entry : listing.temporary) latest.unfinished.push_back(entry.path);
   for (const Entry& entry : listing.checkpoints) {
-    absl::Status status = OpenEntry(entry, verification);
+    const auto known = damaged.find(entry.path);
+    absl::Status status = known != damaged.end() ? known->second : OpenEntry(entry, verification);
     if (status.ok()) {
       latest.path = entry.path;
       latest.step = entry.step;
@@ -144,7 +146,7 @@ Retention::Retention(std::string folder, int keep) : folder_(std::move(folder)),
 
 void Retention::Resumed(const LatestCheckpoint& latest) {
   resumed_ = latest.step;
-  whole_.insert(latest.step);
+  if (latest.step >= 0) whole_.insert(latest.step);
   for (const PassedOver& entry : latest.passed_over) passed_over_.insert(entry.step);
 }
 

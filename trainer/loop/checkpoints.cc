@@ -4,12 +4,14 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/run_states.h"
@@ -82,41 +84,77 @@ std::vector<BufferPart> Parts(const ParameterSets& parameters,
   return parts;
 }
 
-absl::Status ReadSlice(const CheckpointReader& reader, const std::vector<std::string>& prefixes,
-                       const OwnedSlice& slice, ParameterStore& store) {
-  const ParameterSpec& spec = store.parameters()[static_cast<size_t>(slice.parameter)];
-  std::vector<float> values;
-  for (const ElementRuns& runs : RunsOf(spec, slice.begin, slice.elements)) {
-    const int64_t from = runs.local - slice.begin, elements = runs.length * runs.count;
-    values.resize(static_cast<size_t>(elements));
-    WEFT_RETURN_IF_ERROR(reader.Read(absl::StrCat(kParameterPrefix, spec.name), PlaceOf(runs),
-                                     BytesOf(values.data(), elements)));
-    store.Write(slice, from, values);
-    for (size_t k = 0; k < prefixes.size(); ++k) {
-      if (slice.states[k] == nullptr) continue;
-      WEFT_RETURN_IF_ERROR(reader.Read(absl::StrCat(prefixes[k], spec.name), PlaceOf(runs),
-                                       BytesOf(values.data(), elements)));
-      store.StateOf(slice, k)
-          .narrow(0, from, elements)
-          .copy_(at::from_blob(values.data(), {elements}, at::kFloat));
-    }
-  }
-  return absl::OkStatus();
-}
+// Where elements of a need belong: from element `at` of the slice on, the values or one of the
+// optimizer's states.
+struct Place {
+  ParameterStore* store;
+  const OwnedSlice* slice;
+  std::optional<size_t> state;
+  int64_t at;
+};
+
+// What this rank needs of a checkpoint, and where each need belongs.
+struct Needs {
+  std::vector<ReadNeed> needs;
+  std::vector<Place> places;
+};
 
 // Without an optimizer's states, those that `parameters` have stay: they begin at zero.
-absl::Status ReadParts(const CheckpointReader& reader, bool has_optimizer,
-                       ParameterSets& parameters) {
+absl::StatusOr<Needs> NeedsOf(const Manifest& manifest, const std::string& path, bool has_optimizer,
+                              ParameterSets& parameters) {
+  std::map<absl::string_view, size_t> numbers;
+  for (const BufferLayout& buffer : manifest.buffers) numbers.emplace(buffer.name, numbers.size());
   std::vector<std::string> prefixes;
   if (has_optimizer) prefixes = StatePrefixes(parameters.optimizer());
+  Needs all;
+  auto add = [&](const std::string& prefix, const ParameterSpec& spec, const ElementRuns& runs,
+                 const Place& place) -> absl::Status {
+    const std::string name = absl::StrCat(prefix, spec.name);
+    const auto found = numbers.find(name);
+    if (found == numbers.end()) {
+      return absl::FailedPreconditionError(absl::StrCat(path, " has no buffer '", name, "'"));
+    }
+    const BufferLayout& buffer = manifest.buffers[found->second];
+    if (buffer.dtype != DType::kF32 || buffer.elements != spec.whole_elements()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, ": buffer '", name, "' has ", buffer.elements, " elements of ",
+                       NameOf(buffer.dtype), " instead of ", spec.whole_elements(), " of F32"));
+    }
+    all.needs.push_back({found->second, PlaceOf(runs)});
+    all.places.push_back(place);
+    return absl::OkStatus();
+  };
   for (ShardedParameters* set : parameters.sets()) {
-    for (const ParameterBucket& bucket : set->store().buckets()) {
+    ParameterStore& store = set->store();
+    for (const ParameterBucket& bucket : store.buckets()) {
       for (const OwnedSlice& slice : bucket.slices) {
-        WEFT_RETURN_IF_ERROR(ReadSlice(reader, prefixes, slice, set->store()));
+        const ParameterSpec& spec = store.parameters()[static_cast<size_t>(slice.parameter)];
+        for (const ElementRuns& runs : RunsOf(spec, slice.begin, slice.elements)) {
+          const int64_t at = runs.local - slice.begin;
+          WEFT_RETURN_IF_ERROR(add(kParameterPrefix, spec, runs, {&store, &slice, {}, at}));
+          for (size_t k = 0; k < prefixes.size(); ++k) {
+            if (slice.states[k] == nullptr) continue;
+            WEFT_RETURN_IF_ERROR(add(prefixes[k], spec, runs, {&store, &slice, k, at}));
+          }
+        }
       }
     }
   }
-  return absl::OkStatus();
+  return all;
+}
+
+// fp32 elements to where they belong, from element `to` of the need on.
+void Put(const Place& place, int64_t to, absl::Span<const std::byte> bytes) {
+  const auto elements = static_cast<int64_t>(bytes.size() / sizeof(float));
+  std::vector<float> values(static_cast<size_t>(elements));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  if (!place.state.has_value()) {
+    place.store->Write(*place.slice, place.at + to, values);
+    return;
+  }
+  place.store->StateOf(*place.slice, *place.state)
+      .narrow(0, place.at + to, elements)
+      .copy_(at::from_blob(values.data(), {elements}, at::kFloat));
 }
 
 bool HasOptimizer(const Manifest& manifest) {
@@ -223,74 +261,79 @@ absl::Status RunCheckpoints::ExpectNone() {
 
 // The last one of the remote folder. Where that cannot be read, none, if the run's own folder has
 // one.
-absl::StatusOr<LatestCheckpoint> RunCheckpoints::FindRemote(bool has_own) const {
-  absl::StatusOr<LatestCheckpoint> remote = FindLatest(mirror_->folder());
+absl::StatusOr<LatestCheckpoint> RunCheckpoints::FindRemote(Verification verification,
+                                                            bool has_own) const {
+  absl::StatusOr<LatestCheckpoint> remote = FindLatest(mirror_->folder(), verification, damaged_);
   if (remote.ok() || !has_own) return remote;
   WEFT_LOG_WARN("checkpoint.remote_folder: ", remote.status().message(),
                 "; the run goes on from its own folder");
   return LatestCheckpoint{};
 }
 
-// Looks for the last checkpoint of both folders, and tidies them if there is one to go on from, or
-// none.
-absl::StatusOr<LatestCheckpoint> RunCheckpoints::FindAndTidy() {
-  WEFT_ASSIGN_OR_RETURN(LatestCheckpoint latest, FindLatest(folder_));
-  std::vector<std::string> unfinished = latest.unfinished;
-  LatestCheckpoint best = latest;
+// The last checkpoint of both folders; an error where it is not one to go on from.
+absl::StatusOr<RunCheckpoints::Found> RunCheckpoints::Find(Verification verification) const {
+  Found found;
+  WEFT_ASSIGN_OR_RETURN(found.own, FindLatest(folder_, verification, damaged_));
+  found.best = found.own;
   if (mirror_) {
-    WEFT_ASSIGN_OR_RETURN(const LatestCheckpoint remote, FindRemote(latest.step >= 0));
-    unfinished.insert(unfinished.end(), remote.unfinished.begin(), remote.unfinished.end());
-    best.passed_over.insert(best.passed_over.end(), remote.passed_over.begin(),
-                            remote.passed_over.end());
-    if (remote.step > best.step) {
-      best.path = remote.path;
-      best.step = remote.step;
+    WEFT_ASSIGN_OR_RETURN(found.remote, FindRemote(verification, found.own.step >= 0));
+    LatestCheckpoint& best = found.best;
+    best.unfinished.insert(best.unfinished.end(), found.remote.unfinished.begin(),
+                           found.remote.unfinished.end());
+    best.passed_over.insert(best.passed_over.end(), found.remote.passed_over.begin(),
+                            found.remote.passed_over.end());
+    if (found.remote.step > best.step) {
+      best.path = found.remote.path;
+      best.step = found.remote.step;
     }
     // What the other folder has whole is not missed.
     best.passed_over.erase(
         std::remove_if(best.passed_over.begin(), best.passed_over.end(),
                        [&](const PassedOver& entry) { return entry.step <= best.step; }),
         best.passed_over.end());
-    WEFT_RETURN_IF_ERROR(CheckLatest(folder_, best));
-    if (remote.step >= 0) mirror_->Resumed(remote);
-  } else {
-    WEFT_RETURN_IF_ERROR(CheckLatest(folder_, best));
   }
-  for (const std::string& path : unfinished) {
+  WEFT_RETURN_IF_ERROR(CheckLatest(folder_, found.best));
+  return found;
+}
+
+// For a run that goes on from `found`.
+absl::Status RunCheckpoints::TidyAfter(const Found& found) {
+  for (const std::string& path : found.best.unfinished) {
     WEFT_LOG_WARN("removed ", path, ": it was never finished");
   }
-  for (const PassedOver& entry : best.passed_over) {
+  for (const PassedOver& entry : found.best.passed_over) {
     WEFT_LOG_WARN("passed over step ", entry.step, ", which stays: ", entry.reason.message());
   }
   WEFT_RETURN_IF_ERROR(RemoveLeftovers(folder_));
   if (mirror_) {
     const absl::Status tidied = RemoveLeftovers(mirror_->folder());
     if (!tidied.ok()) WEFT_LOG_WARN(tidied.message());
+    mirror_->Resumed(found.remote);
   }
-  if (latest.step >= 0) retention_.Resumed(latest);
-  // The name that it has now, if its replacement had been cut short.
-  if (!best.path.empty()) {
-    best.path = absl::StrCat(ParentFolder(best.path), "/", CheckpointName(best.step));
-  }
-  return best;
+  retention_.Resumed(found.own);
+  return absl::OkStatus();
 }
 
-// Rank 0 looks for all: they must agree. Empty: there is none at all.
-absl::StatusOr<std::string> RunCheckpoints::FindLast() {
+absl::Status RunCheckpoints::Tidy() {
   absl::Status status;
-  std::string path;
   if (group_.rank() == 0) {
-    absl::StatusOr<LatestCheckpoint> latest = FindAndTidy();
-    status = latest.status();
-    if (latest.ok()) path = latest->path;
+    absl::StatusOr<Found> found = Find(Verification::kEverything);
+    status = found.ok() ? TidyAfter(*found) : found.status();
   }
-  WEFT_RETURN_IF_ERROR(group_.Agree(status));
-  return group_.FromFirst(path);
+  return group_.Agree(status);
 }
 
+// Rank 0 reads the manifest for all. `damage` is what is wrong with the files, on all ranks alike.
 absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
-                                                     ParameterSets& parameters) {
-  WEFT_ASSIGN_OR_RETURN(auto reader, CheckpointReader::Open(path));
+                                                     ParameterSets& parameters,
+                                                     absl::Status& damage) {
+  absl::StatusOr<std::string> text;
+  const std::string manifest_path = absl::StrCat(path, "/", kManifestName);
+  if (group_.rank() == 0) text = ReadFile(manifest_path);
+  WEFT_RETURN_IF_ERROR(group_.Agree(group_.rank() == 0 ? text.status() : absl::OkStatus()));
+  WEFT_ASSIGN_OR_RETURN(text, group_.FromFirst(group_.rank() == 0 ? *text : ""));
+  WEFT_ASSIGN_OR_RETURN(Manifest parsed, ParseManifest(*text, manifest_path));
+  const auto reader = CheckpointReader::With(path, std::move(parsed));
   const Manifest& manifest = reader->manifest();
   auto identity = manifest.states.find(kIdentityState);
   if (identity == manifest.states.end()) {
@@ -308,7 +351,16 @@ absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
     WEFT_LOG_WARN(path, " has parameters alone: the states of the optimizer, ",
                   parameters.optimizer().name(), ", begin at zero");
   }
-  WEFT_RETURN_IF_ERROR(ReadParts(*reader, has_optimizer, parameters));
+  absl::StatusOr<Needs> needs = NeedsOf(manifest, path, has_optimizer, parameters);
+  WEFT_RETURN_IF_ERROR(group_.Agree(needs.status()));
+  absl::StatusOr<ReadTotals> totals =
+      ReadTogether(*reader, needs->needs, group_,
+                   [&](size_t need, int64_t to, absl::Span<const std::byte> bytes) {
+                     Put(needs->places[need], to, bytes);
+                   });
+  if (IsDamage(totals.status())) damage = totals.status();
+  WEFT_RETURN_IF_ERROR(totals.status());
+  read_ = *totals;
   RunPosition position{.step = manifest.step, .samples = manifest.samples_consumed};
   for (auto [name, to] :
        {std::pair(kLossScaleState, &position.loss_scale), std::pair(kGemmState, &position.gemm),
@@ -320,13 +372,38 @@ absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
   return position;
 }
 
+// Rank 0 looks for all: they must agree. What proves to be damaged while it is read is passed over,
+// and the next one is tried.
 absl::StatusOr<std::optional<RunPosition>> RunCheckpoints::Load(ParameterSets& parameters) {
-  WEFT_ASSIGN_OR_RETURN(std::string path, FindLast());
-  if (path.empty()) return std::nullopt;
-  absl::StatusOr<RunPosition> position = LoadHere(path, parameters);
-  WEFT_RETURN_IF_ERROR(group_.Agree(position.status()));
-  loaded_from_ = path;
-  return *position;
+  while (true) {
+    absl::StatusOr<Found> found;
+    if (group_.rank() == 0) found = Find(Verification::kWhenTouched);
+    WEFT_RETURN_IF_ERROR(group_.Agree(group_.rank() == 0 ? found.status() : absl::OkStatus()));
+    WEFT_ASSIGN_OR_RETURN(const std::string path,
+                          group_.FromFirst(group_.rank() == 0 ? found->best.path : ""));
+    std::optional<RunPosition> position;
+    if (!path.empty()) {
+      absl::Status damage;
+      absl::StatusOr<RunPosition> loaded = LoadHere(path, parameters, damage);
+      WEFT_RETURN_IF_ERROR(group_.Agree(damage.ok() ? loaded.status() : absl::OkStatus()));
+      if (!damage.ok()) {
+        damaged_[path] = damage;
+        continue;
+      }
+      position = *loaded;
+      // The name that it has soon, if its replacement had been cut short.
+      loaded_from_ = absl::StrCat(ParentFolder(path), "/", CheckpointName(position->step));
+    }
+    absl::Status tidied;
+    if (group_.rank() == 0) {
+      // Only one of the two has been read.
+      LatestCheckpoint& other = found->best.path == found->own.path ? found->remote : found->own;
+      other.step = -1;
+      tidied = TidyAfter(*found);
+    }
+    WEFT_RETURN_IF_ERROR(group_.Agree(tidied));
+    return position;
+  }
 }
 
 absl::Status RunCheckpoints::Save(const RunPosition& position, const ParameterSets& parameters,

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "trainer/checkpoint/writer.h"
 #include "trainer/config.h"
 #include "trainer/groups/parallel_groups.h"
+#include "trainer/loop/shared_read.h"
 #include "trainer/parallel/parameter_sets.h"
 
 namespace weft::train {
@@ -63,10 +65,11 @@ class RunCheckpoints {
   // that the config does not have.
   absl::StatusOr<std::optional<RunPosition>> Load(ParameterSets& parameters);
   const std::string& loaded_from() const { return loaded_from_; }  // a path; empty: nothing
+  const ReadTotals& read() const { return read_; }                 // by Load, the one loaded from
 
   // For a run that goes on from memory: learns which checkpoints there are, and removes what was
   // never finished.
-  absl::Status Tidy() { return FindLast().status(); }
+  absl::Status Tidy();
 
   // Writes a checkpoint and deletes old ones. Returns an error when the group fails; `failure` is
   // why there is no new checkpoint: then nothing of it is left and older ones are whole.
@@ -91,10 +94,15 @@ class RunCheckpoints {
   const CheckpointMirror* mirror() const { return mirror_ ? &*mirror_ : nullptr; }
 
  private:
-  absl::StatusOr<std::string> FindLast();
-  absl::StatusOr<LatestCheckpoint> FindRemote(bool has_own) const;
-  absl::StatusOr<LatestCheckpoint> FindAndTidy();
-  absl::StatusOr<RunPosition> LoadHere(const std::string& path, ParameterSets& parameters);
+  struct Found {
+    LatestCheckpoint own, remote;  // of each folder
+    LatestCheckpoint best;         // of both
+  };
+  absl::StatusOr<LatestCheckpoint> FindRemote(Verification verification, bool has_own) const;
+  absl::StatusOr<Found> Find(Verification verification) const;
+  absl::Status TidyAfter(const Found& found);
+  absl::StatusOr<RunPosition> LoadHere(const std::string& path, ParameterSets& parameters,
+                                       absl::Status& damage);
   absl::Status Write(const RunPosition& position, absl::string_view optimizer,
                      const std::vector<BufferPart>& parts, Group& group, absl::Status& failure);
   void Mirror(int64_t step);
@@ -108,7 +116,9 @@ class RunCheckpoints {
   std::optional<CheckpointMirror> mirror_;  // rank 0, where there is a remote folder
   int64_t committed_ = -1;                  // rank 0: the last step that is to be in the mirror
   bool is_mirrored_ = true;
+  std::map<std::string, absl::Status> damaged_;  // rank 0: by path, found while they were loaded
   std::string loaded_from_;
+  ReadTotals read_;
   std::vector<std::byte> pool_;  // of the state that is written in the background
   std::future<void> copied_;
   int64_t saving_step_ = -1;

@@ -228,11 +228,23 @@ class Run {
         DescribeLayout(), options_.threads, NameOf(config_.precision), DescribeDevice(device_),
         gemm_.description, attention_.description, peak_flops_ / 1e9));
     if (resumed_) {
-      progress_->Note(absl::StrFormat("resumed after step %d, from %s", position_.step,
-                                      checkpoints_.loaded_from()));
+      NoteResumed();
     } else if (options_.resume) {
       progress_->Note("no checkpoint yet: starting from the beginning");
     }
+  }
+
+  void NoteResumed() {
+    const ReadTotals& read = checkpoints_.read();
+    auto mebibytes = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+    progress_->Note(absl::StrFormat("resumed after step %d, from %s", position_.step,
+                                    checkpoints_.loaded_from()));
+    progress_->Note(absl::StrFormat(
+        "read %.1f MiB of it, where %.1f is the least; the ranks needed %.1f MiB, %.1f of them "
+        "passed on by others",
+        mebibytes(read.read_bytes), mebibytes(read.minimum_bytes), mebibytes(read.needed_bytes),
+        mebibytes(read.passed_bytes)));
+    metrics_->AppendResumed(position_.step, checkpoints_.loaded_from(), read);
   }
 
   // " (tensor 2 x context 1 x data 1 x pipeline 2, 8 micro-batches, 1f1b)"; "" where all ranks are
