@@ -15,13 +15,20 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/retention.h"
+#include "trainer/files/file.h"
 
 namespace weft::train {
 
 // One copy, in the calling thread: the checkpoint at `path` into `folder`, under the same name. One
 // of the same step there is replaced.
 absl::Status CopyCheckpoint(const std::string& path, const std::string& folder);
+
+// A shard to the path `to`, synced; DataLoss where its checksum is wrong. Looks at `gives_up` after
+// each megabyte.
+absl::Status CopyShard(const MappedFile& from, const ShardInfo& shard, const std::string& to,
+                       const std::atomic<bool>& gives_up);
 
 // Used by one thread at a time.
 class CheckpointMirror {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 namespace weft::train {
@@ -47,15 +48,18 @@ void AddNeed(const std::vector<BufferRun>& runs, const ElementRange& range, size
 }
 
 // Of the ranks that need most of a tensor, the one that has least to read so far.
-size_t ChooseReader(const Tensor& tensor, const std::vector<int64_t>& loads) {
+size_t ChooseReader(const Tensor& tensor, const std::vector<int64_t>& loads,
+                    const std::vector<bool>* holders) {
   std::vector<int64_t> needed(loads.size());
   for (const ReadPiece& piece : tensor.pieces) needed[piece.rank] += piece.elements;
-  const int64_t most = *std::max_element(needed.begin(), needed.end());
-  size_t best = loads.size();
+  std::optional<size_t> best;
   for (size_t rank = 0; rank < loads.size(); ++rank) {
-    if (needed[rank] == most && (best == loads.size() || loads[rank] < loads[best])) best = rank;
+    if (holders != nullptr && !(*holders)[rank]) continue;
+    if (!best || std::pair(-needed[rank], loads[rank]) < std::pair(-needed[*best], loads[*best])) {
+      best = rank;
+    }
   }
-  return best;
+  return best.value_or(0);
 }
 
 // The parts of pieces that lie in the chunk.
@@ -75,7 +79,7 @@ void AddPieces(const Tensor& tensor, ReadChunk& chunk) {
 }  // namespace
 
 ReadPlan PlanRead(const Manifest& manifest, const std::vector<std::vector<ReadNeed>>& needs,
-                  int64_t round_bytes) {
+                  int64_t round_bytes, const std::vector<std::vector<bool>>& holders) {
   ReadPlan plan;
   std::vector<TensorsByShard> tensors(manifest.buffers.size());
   std::vector<std::vector<BufferRun>> runs(manifest.buffers.size());
@@ -100,7 +104,8 @@ ReadPlan PlanRead(const Manifest& manifest, const std::vector<std::vector<ReadNe
       }
     }
     for (const auto& [shard, tensor] : tensors[buffer]) {
-      const size_t reader = ChooseReader(tensor, loads);
+      const size_t reader = ChooseReader(
+          tensor, loads, holders.empty() ? nullptr : &holders[static_cast<size_t>(shard)]);
       loads[reader] += tensor.elements * width;
       plan.read_bytes += tensor.elements * width;
       for (int64_t begin = 0; begin < tensor.elements; begin += chunk_elements) {

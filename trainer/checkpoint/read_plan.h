@@ -52,9 +52,10 @@ struct ReadPlan {
 };
 
 // `needs` of each rank, within the manifest's buffers. Readers are chosen among the ranks that need
-// most of a tensor, so that each reads about as much; a chunk is at most `round_bytes`.
+// most of a tensor, so that each reads about as much; a chunk is at most `round_bytes`. Where
+// `holders` ([shard][rank]) are given, only they can read a shard; each has one at least.
 ReadPlan PlanRead(const Manifest& manifest, const std::vector<std::vector<ReadNeed>>& needs,
-                  int64_t round_bytes);
+                  int64_t round_bytes, const std::vector<std::vector<bool>>& holders = {});
 
 }  // namespace weft::train
 

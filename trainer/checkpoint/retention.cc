@@ -70,16 +70,6 @@ absl::StatusOr<Listing> List(const std::string& folder) {
   return listing;
 }
 
-// Out of sight in one rename before the first file goes.
-absl::Status RemoveCheckpoint(const std::string& folder, const Entry& entry) {
-  std::string doomed = absl::StrCat(folder, "/", kDeletingPrefix, CheckpointName(entry.step));
-  WEFT_RETURN_IF_ERROR(RemoveTree(doomed));
-  std::error_code error;
-  std::filesystem::rename(entry.path, doomed, error);
-  if (error) return ErrnoStatus(error.value(), absl::StrCat("rename ", entry.path));
-  return RemoveTree(doomed);
-}
-
 absl::Status OpenEntry(const Entry& entry, Verification verification) {
   auto reader = CheckpointReader::Open(entry.path, verification);
   if (!reader.ok()) return reader.status();
@@ -119,6 +109,15 @@ absl::StatusOr<std::vector<std::string>> ListUnfinished(const std::string& folde
   std::vector<std::string> paths;
   for (const Entry& entry : listing.temporary) paths.push_back(entry.path);
   return paths;
+}
+
+absl::Status RemoveCheckpoint(const std::string& folder, const std::string& path, int64_t step) {
+  std::string doomed = absl::StrCat(folder, "/", kDeletingPrefix, CheckpointName(step));
+  WEFT_RETURN_IF_ERROR(RemoveTree(doomed));
+  std::error_code error;
+  std::filesystem::rename(path, doomed, error);
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("rename ", path));
+  return RemoveTree(doomed);
 }
 
 absl::Status RemoveLeftovers(const std::string& folder) {
@@ -178,7 +177,7 @@ absl::StatusOr<std::vector<std::string>> Retention::Prune() {
       }
       if (whole) ++kept;
     } else if (entry.step != resumed_ && OpenEntry(entry, Verification::kWhenTouched).ok()) {
-      WEFT_RETURN_IF_ERROR(RemoveCheckpoint(folder_, entry));
+      WEFT_RETURN_IF_ERROR(RemoveCheckpoint(folder_, entry.path, entry.step));
       removed.push_back(entry.path);
     }
   }

@@ -40,6 +40,9 @@ absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& fold
 // Folders of writers that were killed, or are at work.
 absl::StatusOr<std::vector<std::string>> ListUnfinished(const std::string& folder);
 
+// The checkpoint at `path` in `folder`: out of sight in one rename before the first file goes.
+absl::Status RemoveCheckpoint(const std::string& folder, const std::string& path, int64_t step);
+
 // At the start of a run, while nobody writes: removes all temporary folders of killed writers, and
 // gives a checkpoint its name back whose replacement was cut short.
 absl::Status RemoveLeftovers(const std::string& folder);

@@ -237,6 +237,9 @@ RunCheckpoints::RunCheckpoints(std::string folder, const TrainConfig& config,
   if (!config.checkpoint_remote_folder.empty() && group_.rank() == 0) {
     mirror_.emplace(config.checkpoint_remote_folder, config.checkpoint_keep);
   }
+  if (!config.checkpoint_local_folder.empty()) {
+    local_.emplace(config.checkpoint_local_folder, config.checkpoint_keep, groups);
+  }
 }
 
 absl::Status RunCheckpoints::ExpectNone() {
@@ -256,7 +259,9 @@ absl::Status RunCheckpoints::ExpectNone() {
       }
     }
   }
-  return group_.Agree(status);
+  if (status.ok() && local_) status = local_->ExpectNone();
+  WEFT_RETURN_IF_ERROR(group_.Agree(status));
+  return group_.Agree(local_ ? local_->Tidy() : absl::OkStatus());
 }
 
 // The last one of the remote folder. Where that cannot be read, none, if the run's own folder has
@@ -270,13 +275,16 @@ absl::StatusOr<LatestCheckpoint> RunCheckpoints::FindRemote(Verification verific
   return LatestCheckpoint{};
 }
 
-// The last checkpoint of both folders; an error where it is not one to go on from.
-absl::StatusOr<RunCheckpoints::Found> RunCheckpoints::Find(Verification verification) const {
+// The last checkpoint of all tiers; an error where it is not one to go on from. Of the same step,
+// that of the faster tier.
+absl::StatusOr<RunCheckpoints::Found> RunCheckpoints::Find(Verification verification,
+                                                           int64_t local_step) const {
   Found found;
   WEFT_ASSIGN_OR_RETURN(found.own, FindLatest(folder_, verification, damaged_));
   found.best = found.own;
   if (mirror_) {
-    WEFT_ASSIGN_OR_RETURN(found.remote, FindRemote(verification, found.own.step >= 0));
+    WEFT_ASSIGN_OR_RETURN(found.remote,
+                          FindRemote(verification, std::max(found.own.step, local_step) >= 0));
     LatestCheckpoint& best = found.best;
     best.unfinished.insert(best.unfinished.end(), found.remote.unfinished.begin(),
                            found.remote.unfinished.end());
@@ -286,12 +294,17 @@ absl::StatusOr<RunCheckpoints::Found> RunCheckpoints::Find(Verification verifica
       best.path = found.remote.path;
       best.step = found.remote.step;
     }
-    // What the other folder has whole is not missed.
-    best.passed_over.erase(
-        std::remove_if(best.passed_over.begin(), best.passed_over.end(),
-                       [&](const PassedOver& entry) { return entry.step <= best.step; }),
-        best.passed_over.end());
   }
+  LatestCheckpoint& best = found.best;
+  if (local_ && local_step >= 0 && local_step >= best.step) {
+    best.path = local_->PathOf(local_step);
+    best.step = local_step;
+  }
+  // What another tier has whole is not missed.
+  best.passed_over.erase(
+      std::remove_if(best.passed_over.begin(), best.passed_over.end(),
+                     [&](const PassedOver& entry) { return entry.step <= best.step; }),
+      best.passed_over.end());
   WEFT_RETURN_IF_ERROR(CheckLatest(folder_, found.best));
   return found;
 }
@@ -317,22 +330,25 @@ absl::Status RunCheckpoints::TidyAfter(const Found& found) {
 absl::Status RunCheckpoints::Tidy() {
   absl::Status status;
   if (group_.rank() == 0) {
-    absl::StatusOr<Found> found = Find(Verification::kEverything);
+    absl::StatusOr<Found> found = Find(Verification::kEverything, /*local_step=*/-1);
     status = found.ok() ? TidyAfter(*found) : found.status();
   }
+  if (status.ok() && local_) status = local_->Tidy();
   return group_.Agree(status);
 }
 
-// Rank 0 reads the manifest for all. `damage` is what is wrong with the files, on all ranks alike.
+// One rank reads the manifest for all. `damage` is what is wrong with the files, on all ranks alike.
+// `local`: what the hosts have of it, where it is on their disks.
 absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
+                                                     const LocalCheckpoint& local,
                                                      ParameterSets& parameters,
                                                      absl::Status& damage) {
-  absl::StatusOr<std::string> text;
+  absl::StatusOr<std::string> text("");
   const std::string manifest_path = absl::StrCat(path, "/", kManifestName);
-  if (group_.rank() == 0) text = ReadFile(manifest_path);
-  WEFT_RETURN_IF_ERROR(group_.Agree(group_.rank() == 0 ? text.status() : absl::OkStatus()));
-  WEFT_ASSIGN_OR_RETURN(text, group_.FromFirst(group_.rank() == 0 ? *text : ""));
-  WEFT_ASSIGN_OR_RETURN(Manifest parsed, ParseManifest(*text, manifest_path));
+  if (group_.rank() == static_cast<int>(local.manifest_rank)) text = ReadFile(manifest_path);
+  WEFT_RETURN_IF_ERROR(group_.Agree(text.status()));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> texts, group_.Gather(*text));
+  WEFT_ASSIGN_OR_RETURN(Manifest parsed, ParseManifest(texts[local.manifest_rank], manifest_path));
   const auto reader = CheckpointReader::With(path, std::move(parsed));
   const Manifest& manifest = reader->manifest();
   auto identity = manifest.states.find(kIdentityState);
@@ -353,11 +369,12 @@ absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
   }
   absl::StatusOr<Needs> needs = NeedsOf(manifest, path, has_optimizer, parameters);
   WEFT_RETURN_IF_ERROR(group_.Agree(needs.status()));
-  absl::StatusOr<ReadTotals> totals =
-      ReadTogether(*reader, needs->needs, group_,
-                   [&](size_t need, int64_t to, absl::Span<const std::byte> bytes) {
-                     Put(needs->places[need], to, bytes);
-                   });
+  absl::StatusOr<ReadTotals> totals = ReadTogether(
+      *reader, needs->needs, group_,
+      [&](size_t need, int64_t to, absl::Span<const std::byte> bytes) {
+        Put(needs->places[need], to, bytes);
+      },
+      local.holders);
   if (IsDamage(totals.status())) damage = totals.status();
   WEFT_RETURN_IF_ERROR(totals.status());
   read_ = *totals;
@@ -376,18 +393,34 @@ absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
 // and the next one is tried.
 absl::StatusOr<std::optional<RunPosition>> RunCheckpoints::Load(ParameterSets& parameters) {
   while (true) {
+    LocalCheckpoint local;
+    if (local_) {
+      WEFT_ASSIGN_OR_RETURN(local, local_->Find(group_));
+    }
     absl::StatusOr<Found> found;
-    if (group_.rank() == 0) found = Find(Verification::kWhenTouched);
+    if (group_.rank() == 0) found = Find(Verification::kWhenTouched, local.step);
     WEFT_RETURN_IF_ERROR(group_.Agree(group_.rank() == 0 ? found.status() : absl::OkStatus()));
-    WEFT_ASSIGN_OR_RETURN(const std::string path,
+    WEFT_ASSIGN_OR_RETURN(const std::string first_path,
                           group_.FromFirst(group_.rank() == 0 ? found->best.path : ""));
+    const bool is_best =
+        group_.rank() == 0 && local_ && local.step >= 0 && first_path == local_->PathOf(local.step);
+    WEFT_ASSIGN_OR_RETURN(const std::string tier, group_.FromFirst(is_best ? "local" : "shared"));
     std::optional<RunPosition> position;
+    const bool is_local = tier == "local";
+    if (!is_local) local = {};
+    // Hosts may name their folders in different ways.
+    const std::string path = is_local ? local_->PathOf(local.step) : first_path;
     if (!path.empty()) {
       absl::Status damage;
-      absl::StatusOr<RunPosition> loaded = LoadHere(path, parameters, damage);
+      absl::StatusOr<RunPosition> loaded = LoadHere(path, local, parameters, damage);
       WEFT_RETURN_IF_ERROR(group_.Agree(damage.ok() ? loaded.status() : absl::OkStatus()));
       if (!damage.ok()) {
-        damaged_[path] = damage;
+        if (is_local) {
+          WEFT_LOG_WARN("passed over step ", local.step, " of the local disks: ", damage.message());
+          local_->FoundDamaged(local.step);
+        } else {
+          damaged_[path] = damage;
+        }
         continue;
       }
       position = *loaded;
@@ -396,11 +429,13 @@ absl::StatusOr<std::optional<RunPosition>> RunCheckpoints::Load(ParameterSets& p
     }
     absl::Status tidied;
     if (group_.rank() == 0) {
-      // Only one of the two has been read.
-      LatestCheckpoint& other = found->best.path == found->own.path ? found->remote : found->own;
-      other.step = -1;
+      // What has not been read may not be whole.
+      for (LatestCheckpoint* other : {&found->own, &found->remote}) {
+        if (other->path != path) other->step = -1;
+      }
       tidied = TidyAfter(*found);
     }
+    if (tidied.ok() && local_) tidied = local_->Tidy();
     WEFT_RETURN_IF_ERROR(group_.Agree(tidied));
     return position;
   }
@@ -422,7 +457,7 @@ absl::Status RunCheckpoints::Begin(const RunPosition& position, const ParameterS
   WEFT_ASSIGN_OR_RETURN(const std::string first, group_.FromFirst(is_busy ? "busy" : "free"));
   began = first == "free";
   if (!began) return absl::OkStatus();
-  WEFT_RETURN_IF_ERROR(Finish(saved));
+  WEFT_RETURN_IF_ERROR(FinishSaving(saved));
   std::promise<void> copied;
   copied_ = copied.get_future();
   saving_step_ = position.step;
@@ -436,7 +471,8 @@ absl::Status RunCheckpoints::Begin(const RunPosition& position, const ParameterS
         const std::string optimizer(parameters.optimizer().name());
         copied.set_value();
         values.clear();
-        return Write(position, optimizer, parts, *groups_.checkpoints, saving_failure_);
+        return local_ ? WriteLocal(position, optimizer, parts)
+                      : Write(position, optimizer, parts, *groups_.checkpoints, saving_failure_);
       });
   return absl::OkStatus();
 }
@@ -446,6 +482,11 @@ void RunCheckpoints::FinishCopy() {
 }
 
 absl::Status RunCheckpoints::Finish(SavedInBackground& saved) {
+  WEFT_RETURN_IF_ERROR(FinishSaving(saved));
+  return local_copying_.valid() ? local_copying_.get() : absl::OkStatus();
+}
+
+absl::Status RunCheckpoints::FinishSaving(SavedInBackground& saved) {
   saved = {};
   if (!saving_.valid()) return absl::OkStatus();
   FinishCopy();
@@ -454,28 +495,38 @@ absl::Status RunCheckpoints::Finish(SavedInBackground& saved) {
   return absl::OkStatus();
 }
 
+CheckpointState RunCheckpoints::StateAfter(const RunPosition& position,
+                                           absl::string_view optimizer) const {
+  return {.samples_consumed = position.samples,
+          .seed = config_.seed,
+          .states = {{kIdentityState, ResumeIdentity(config_)},
+                     {kOptimizerState, std::string(optimizer)},
+                     {kLossScaleState, position.loss_scale},
+                     {kGemmState, position.gemm},
+                     {kAttentionState, position.attention}},
+          .config_text = config_.text};
+}
+
 absl::Status RunCheckpoints::Write(const RunPosition& position, absl::string_view optimizer,
                                    const std::vector<BufferPart>& parts, Group& group,
                                    absl::Status& failure) {
   CheckpointWriter writer(folder_, position.step, group.size());
   WEFT_RETURN_IF_ERROR(group.Agree(writer.WriteShard(group.rank(), parts), failure));
+  return CommitByFirst(
+      writer, position.step,
+      [&] { return writer.Commit(StateAfter(position, optimizer)).status(); }, group, failure);
+}
+
+// In the run's folder, by rank 0, where `failure` is OK: all have written.
+absl::Status RunCheckpoints::CommitByFirst(CheckpointWriter& writer, int64_t step,
+                                           const std::function<absl::Status()>& commit,
+                                           Group& group, absl::Status& failure) {
   absl::Status committed = failure;
   if (group.rank() == 0) {
-    if (failure.ok()) {
-      committed = writer
-                      .Commit({.samples_consumed = position.samples,
-                               .seed = config_.seed,
-                               .states = {{kIdentityState, ResumeIdentity(config_)},
-                                          {kOptimizerState, std::string(optimizer)},
-                                          {kLossScaleState, position.loss_scale},
-                                          {kGemmState, position.gemm},
-                                          {kAttentionState, position.attention}},
-                               .config_text = config_.text})
-                      .status();
-    }
+    if (failure.ok()) committed = commit();
     if (committed.ok()) {
-      retention_.Committed(position.step);
-      if (mirror_) Mirror(position.step);
+      retention_.Committed(step);
+      if (mirror_) Mirror(step);
       absl::Status pruned = retention_.Prune().status();
       if (!pruned.ok()) WEFT_LOG_WARN("old checkpoints stay: ", pruned.ToString());
     } else {
@@ -484,6 +535,57 @@ absl::Status RunCheckpoints::Write(const RunPosition& position, absl::string_vie
   }
   if (!failure.ok()) return absl::OkStatus();
   return group.Agree(committed, failure);
+}
+
+// To the local disks, and on to the run's folder where the one before is through.
+absl::Status RunCheckpoints::WriteLocal(const RunPosition& position, absl::string_view optimizer,
+                                        const std::vector<BufferPart>& parts) {
+  Group& group = *groups_.checkpoints;
+  WEFT_ASSIGN_OR_RETURN(
+      Manifest manifest,
+      local_->Write(position.step, parts, StateAfter(position, optimizer), group, saving_failure_));
+  if (!saving_failure_.ok()) return absl::OkStatus();
+  // Rank 0 is through when all others have nothing left to do but to end.
+  const bool is_busy = local_copying_.valid() && local_copying_.wait_for(std::chrono::seconds(0)) !=
+                                                     std::future_status::ready;
+  WEFT_ASSIGN_OR_RETURN(const std::string first, group.FromFirst(is_busy ? "busy" : "free"));
+  if (first != "free") {
+    ++local_left_out_;
+    return absl::OkStatus();
+  }
+  if (local_copying_.valid()) WEFT_RETURN_IF_ERROR(local_copying_.get());
+  // Open before it may be deleted.
+  absl::StatusOr<MappedFile> shard = MappedFile::Open(
+      absl::StrCat(local_->PathOf(position.step), "/", ShardName(group.rank(), group.size())));
+  local_copying_ = std::async(std::launch::async,
+                              [this, manifest = std::move(manifest), shard = std::move(shard)] {
+                                return CopyToRunFolder(manifest, shard);
+                              });
+  return absl::OkStatus();
+}
+
+absl::Status RunCheckpoints::CopyToRunFolder(const Manifest& manifest,
+                                             const absl::StatusOr<MappedFile>& shard) {
+  Group& group = *groups_.checkpoint_copies;
+  CheckpointWriter writer(folder_, manifest.step, group.size());
+  const ShardInfo& info = manifest.shards[static_cast<size_t>(group.rank())];
+  absl::Status status = shard.status();
+  if (status.ok()) status = MakeFolders(writer.temporary());
+  if (status.ok()) {
+    status = CopyShard(*shard, info, absl::StrCat(writer.temporary(), "/", info.file),
+                       /*gives_up=*/false);
+  }
+  absl::Status failure;
+  WEFT_RETURN_IF_ERROR(group.Agree(status, failure));
+  WEFT_RETURN_IF_ERROR(CommitByFirst(
+      writer, manifest.step, [&] { return writer.CommitCopy(manifest).status(); }, group, failure));
+  if (failure.ok()) {
+    ++local_copied_;
+  } else if (group.rank() == 0) {
+    WEFT_LOG_WARN("copy step ", manifest.step, " from the local disks to ", folder_, ": ",
+                  failure.message());
+  }
+  return absl::OkStatus();
 }
 
 void RunCheckpoints::Mirror(int64_t step) {

@@ -61,13 +61,15 @@ class SharedRead {
         ranks_(static_cast<size_t>(group.size())),
         mine_(static_cast<size_t>(group.rank())) {}
 
-  absl::StatusOr<ReadTotals> Execute(const std::vector<ReadNeed>& needs, int64_t round_bytes) {
+  absl::StatusOr<ReadTotals> Execute(const std::vector<ReadNeed>& needs,
+                                     const std::vector<std::vector<bool>>& holders,
+                                     int64_t round_bytes) {
     WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> texts, group_.Gather(ToBytes(needs)));
     std::vector<std::vector<ReadNeed>> all;
     for (const std::string& text : texts) {
       WEFT_ASSIGN_OR_RETURN(all.emplace_back(), NeedsOf(text, reader_.manifest()));
     }
-    const ReadPlan plan = PlanRead(reader_.manifest(), all, round_bytes);
+    const ReadPlan plan = PlanRead(reader_.manifest(), all, round_bytes, holders);
     for (const std::vector<ReadChunk>& chunks : plan.rounds) {
       WEFT_RETURN_IF_ERROR(Round(chunks));
     }
@@ -206,8 +208,10 @@ class SharedRead {
 
 absl::StatusOr<ReadTotals> ReadTogether(const CheckpointReader& reader,
                                         const std::vector<ReadNeed>& needs, Group& group,
-                                        const TakeElements& take, int64_t round_bytes) {
-  return SharedRead(reader, group, take).Execute(needs, round_bytes);
+                                        const TakeElements& take,
+                                        const std::vector<std::vector<bool>>& holders,
+                                        int64_t round_bytes) {
+  return SharedRead(reader, group, take).Execute(needs, holders, round_bytes);
 }
 
 }  // namespace weft::train

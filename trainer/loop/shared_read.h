@@ -32,10 +32,11 @@ using TakeElements =
 // Called by all ranks with the same manifest, each with its own needs, of buffers of the manifest.
 // `take` gets each element of them once; what it has got is worth something only if the outcome,
 // the same on all ranks, is OK: checksums are known at the end. IsDamage tells files that are
-// wrong. `round_bytes`: what a rank reads before it passes it on.
+// wrong. `holders` as of PlanRead. `round_bytes`: what a rank reads before it passes it on.
 absl::StatusOr<ReadTotals> ReadTogether(const CheckpointReader& reader,
                                         const std::vector<ReadNeed>& needs, Group& group,
                                         const TakeElements& take,
+                                        const std::vector<std::vector<bool>>& holders = {},
                                         int64_t round_bytes = int64_t{8} << 20);
 
 }  // namespace weft::train

@@ -595,6 +595,13 @@ class Run {
       absl::FPrintF(stderr, "checkpoints      %.2f%% of the time waited for them\n",
                     100 * checkpoint_seconds_ / seconds_);
     }
+    if (const LocalCheckpoints* local = checkpoints_.local(); local != nullptr) {
+      absl::FPrintF(stderr,
+                    "local copies     %d in %s of each host; %d of them went on to the run's "
+                    "folder, %d left out while one was under way\n",
+                    local->written(), local->folder(), checkpoints_.local_copied(),
+                    checkpoints_.local_left_out());
+    }
     const CheckpointMirror* mirror = checkpoints_.mirror();
     if (mirror == nullptr) return;
     absl::FPrintF(stderr, "remote copies    %d in %s; %d left out while one was under way\n",
@@ -671,9 +678,9 @@ class Run {
 // under way touches no tensor any more.
 static void Leave(ParallelGroups& groups) {
   for (std::unique_ptr<Group>* group :
-       {&groups.world, &groups.snapshots, &groups.checkpoints, &groups.data, &groups.tensor,
-        &groups.pipeline, &groups.ends, &groups.context, &groups.expert, &groups.shard,
-        &groups.replicas}) {
+       {&groups.world, &groups.snapshots, &groups.checkpoints, &groups.checkpoint_copies,
+        &groups.data, &groups.tensor, &groups.pipeline, &groups.ends, &groups.context,
+        &groups.expert, &groups.shard, &groups.replicas}) {
     group->reset();
   }
   groups.experts.reset();

@@ -98,6 +98,57 @@ TEST_F(CheckpointTiersRunTest, TheRemoteFolderIsResumedFromWhereTheRunsOwnIsLost
   EXPECT_EQ(FindLatest(remote)->step, 14);
 }
 
+// Memory, local disk, the run's folder, a remote one: the newest is taken, of the same step the
+// fastest, and what a tier has lost or damaged comes from the next.
+TEST_F(CheckpointTiersRunTest, EachTierIsResumedFromWhereTheFasterOnesAreLost) {
+  Outcome outcome = Run(2, "calm", Settings({"train.steps=14", "optimizer.decay_steps=14"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const std::string local = RunDir("local_disk"), remote = RunDir("far_disk");
+  std::vector<std::string> settings =
+      Settings({"optimizer.decay_steps=14", "checkpoint.background=true", "checkpoint.keep=3",
+                "checkpoint.local_folder=" + local, "checkpoint.remote_folder=" + remote});
+  outcome = Run(2, "tiers", settings);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr(" in " + local + " of each host; "));
+  ExpectWhole(RunDir("tiers") + "/checkpoints");
+  ExpectWhole(remote);
+  EXPECT_LE(ListCheckpoints(local)->size(), 3U);
+  const auto newest = FindLatest(local);
+  ASSERT_TRUE(newest.ok() && newest->step >= 1) << newest.status();
+  EXPECT_TRUE(newest->passed_over.empty());
+
+  // Until the last step the newest is on the local disk; it alone is left.
+  const std::string name = "/" + CheckpointName(newest->step);
+  fs::remove_all(RunDir("tiers") + "/checkpoints");
+  fs::remove_all(remote);
+  settings.push_back("--resume");
+  settings.push_back("train.steps=14");
+  outcome = Run(2, "tiers", settings);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("resumed after step " + std::to_string(newest->step) +
+                                        ", from " + local + name));
+  EXPECT_EQ(LargestDifference(Metrics("calm"), Metrics("tiers")), 0);
+
+  // The last step of a run goes to the run's folder at once, and from there to the remote one.
+  outcome = Run(1, "tiers", settings);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("resumed after step 14, from " + RunDir("tiers") +
+                                        "/checkpoints/step-00000014"));
+  fs::remove_all(RunDir("tiers") + "/checkpoints");
+  outcome = Run(2, "tiers", settings);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr("resumed after step 14, from " + remote + "/step-00000014"));
+
+  outcome = Run(1, "other", Settings({"checkpoint.local_folder=" + local}));
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("needs checkpoint.background = true"));
+  outcome =
+      Run(2, "other", Settings({"checkpoint.background=true", "checkpoint.local_folder=" + local}));
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("another checkpoint.local_folder"));
+}
+
 // A folder that takes nothing costs copies, and not the run; its end says so.
 TEST_F(CheckpointTiersRunTest, ARemoteFolderThatTakesNothingCostsNoStep) {
   const Outcome outcome =
