@@ -416,7 +416,10 @@ absl::StatusOr<std::optional<RunPosition>> RunCheckpoints::Load(ParameterSets& p
       WEFT_RETURN_IF_ERROR(group_.Agree(damage.ok() ? loaded.status() : absl::OkStatus()));
       if (!damage.ok()) {
         if (is_local) {
-          WEFT_LOG_WARN("passed over step ", local.step, " of the local disks: ", damage.message());
+          if (group_.rank() == 0) {
+            WEFT_LOG_WARN("passed over step ", local.step,
+                          " of the local disks: ", damage.message());
+          }
           local_->FoundDamaged(local.step);
         } else {
           damaged_[path] = damage;

@@ -53,7 +53,7 @@ class Run {
         config_(options.config),
         groups_(groups),
         group_(*groups.world),
-        checkpoints_(Path("checkpoints"), config_, groups),
+        checkpoints_(Path("checkpoints"), config_, groups, options.before_checkpoint_copy),
         schedule_(config_.checkpoint_every) {}
 
   // Nothing in the background uses parameters or groups afterwards. Its error is the run's, or
@@ -143,7 +143,7 @@ class Run {
     WEFT_RETURN_IF_ERROR(group_.Agree(plan.status()));
     if (!device_.is_cpu()) return absl::OkStatus();  // the estimate is of host memory
     return CheckHostMemory(config_, *plan, groups_.pipeline->rank(), groups_.tensor->rank(),
-                           group_);
+                           TakesSnapshots(), group_);
   }
 
   absl::Status MakeStepper() {
@@ -611,17 +611,19 @@ class Run {
   // What each rank took and what was estimated, a line a rank.
   absl::Status MeasureMemory() {
     absl::StatusOr<MemoryEstimate> estimate =
-        EstimateMemory(config_, stepper_->plan(), groups_.pipeline->rank(), groups_.tensor->rank());
+        EstimateMemory(config_, stepper_->plan(), groups_.pipeline->rank(), groups_.tensor->rank(),
+                       TakesSnapshots());
     auto mebibytes = [](Bytes bytes) { return static_cast<double>(bytes.count()) / (1 << 20); };
     const Bytes peak = PeakTensorMemory() - tensors_before_;
     const Bytes resident = PeakResidentMemory() - memory_before_;
     WEFT_ASSIGN_OR_RETURN(
-        memory_, group_.Gather(absl::StrFormat(
-                     "tensors %.1f MiB at most, estimated %.1f (%+.1f %%); resident memory grew by "
-                     "%.0f MiB",
-                     mebibytes(peak), estimate.ok() ? mebibytes(estimate->total()) : 0.0,
-                     estimate.ok() && peak.count() > 0 ? 100 * (estimate->total() / peak - 1) : 0.0,
-                     mebibytes(resident))));
+        memory_,
+        group_.Gather(absl::StrFormat(
+            "tensors %.1f MiB at most, estimated %.1f (%+.1f %%); resident memory grew by "
+            "%.0f MiB",
+            mebibytes(peak), estimate.ok() ? mebibytes(estimate->tensors()) : 0.0,
+            estimate.ok() && peak.count() > 0 ? 100 * (estimate->tensors() / peak - 1) : 0.0,
+            mebibytes(resident))));
     return absl::OkStatus();
   }
 

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -77,10 +79,12 @@ class CheckpointLayoutsTest : public ::testing::TestWithParam<int> {
   // Each rank with its parameters: of any values, until they are loaded.
   static void ForEachRank(
       const Layout& layout,
-      const std::function<void(const TrainConfig&, ParallelGroups&, ParameterSets&)>& body) {
+      const std::function<void(const TrainConfig&, ParallelGroups&, ParameterSets&)>& body,
+      const std::function<void(int rank, TrainConfig&)>& set = nullptr) {
     collectives::RunRanks(
         layout.ranks(), {}, [&](const std::shared_ptr<collectives::Endpoint>& endpoint) {
-          const TrainConfig config = ConfigOf(layout);
+          TrainConfig config = ConfigOf(layout);
+          if (set) set(endpoint->rank().value(), config);
           absl::StatusOr<ParallelGroups> groups = ParallelGroups::Create(config, endpoint);
           ASSERT_TRUE(groups.ok()) << groups.status();
           auto stepper = Stepper::Create(config, &*groups, nullptr);
@@ -204,6 +208,104 @@ TEST_P(CheckpointLayoutsTest, EachLoadsWhatAnyHasSaved) {
     std::filesystem::remove_all(from);
   }
 }
+
+// Two hosts of two ranks each, whose disks are two folders.
+class LocalDisksTest : public CheckpointLayoutsTest {
+ protected:
+  static constexpr Layout kSaved = {2, 1, 2, false};
+
+  void SetUp() override {
+    SaveFirst(origin_);
+    OnHosts(
+        kSaved, [&](const TrainConfig& config, ParallelGroups& groups, ParameterSets& parameters) {
+          RunCheckpoints checkpoints(origin_, config, groups);
+          ASSERT_TRUE(checkpoints.Load(parameters).ok());
+          RunCheckpoints run(run_folder_, config, groups);
+          for (const int64_t step : {kStep - 1, kStep}) {
+            bool began = false;
+            SavedInBackground saved;
+            ASSERT_TRUE(run.Begin({.step = step, .samples = 42}, parameters, began, saved).ok());
+            ASSERT_TRUE(began);
+            run.FinishCopy();
+            const absl::Status finished = run.Finish(saved);
+            ASSERT_TRUE(finished.ok()) << finished;
+            EXPECT_TRUE(saved.failure.ok()) << saved.failure;
+          }
+          EXPECT_EQ(run.local_copied(), 2);
+        });
+  }
+  std::string Host(int host) const { return scratch_ / absl::StrCat("host", host); }
+  std::string OnHost(int host, int64_t step) const {
+    return absl::StrCat(Host(host), "/", CheckpointName(step));
+  }
+  // Loads over `layout`, half of whose ranks are on each host, and compares all.
+  void ExpectLoads(const Layout& layout, int64_t step, const std::string& from) {
+    const std::string to = scratch_ / "to";
+    OnHosts(layout,
+            [&](const TrainConfig& config, ParallelGroups& groups, ParameterSets& parameters) {
+              RunCheckpoints run(run_folder_, config, groups);
+              const auto position = run.Load(parameters);
+              ASSERT_TRUE(position.ok()) << position.status();
+              ASSERT_TRUE(position->has_value());
+              EXPECT_EQ((*position)->step, step);
+              EXPECT_EQ(run.read().read_bytes, run.read().minimum_bytes);
+              if (groups.world->rank() == 0) {
+                EXPECT_EQ(run.loaded_from(), absl::StrCat(from, "/", CheckpointName(step)));
+              }
+              Save(to, config, groups, parameters);
+            });
+    ExpectEqual(origin_, to);
+    std::filesystem::remove_all(to);
+  }
+  void OnHosts(
+      const Layout& layout,
+      const std::function<void(const TrainConfig&, ParallelGroups&, ParameterSets&)>& body) {
+    const int half = layout.ranks() / 2;
+    ForEachRank(
+        layout,
+        [&](const TrainConfig& config, ParallelGroups& groups, ParameterSets& parameters) {
+          for (int rank = 0; rank < layout.ranks(); ++rank) {
+            groups.hosts[static_cast<size_t>(rank)] = rank / half;
+          }
+          body(config, groups, parameters);
+        },
+        [&](int rank, TrainConfig& config) { config.checkpoint_local_folder = Host(rank / half); });
+  }
+
+  const ScratchFolder scratch_;
+  const std::string origin_ = scratch_ / "origin", run_folder_ = scratch_ / "run";
+};
+
+TEST_P(LocalDisksTest, HostsTogetherHaveACheckpointThatEachHasAPartOf) {
+  std::filesystem::remove_all(run_folder_);
+  EXPECT_FALSE(std::filesystem::exists(OnHost(0, kStep) + "/" + ShardName(2, 4)));
+  for (const Layout& layout : {kSaved, Layout{1, 2, 1, false}, Layout{1, 1, 4, true}}) {
+    SCOPED_TRACE(layout.name());
+    ExpectLoads(layout, kStep, Host(0));
+  }
+}
+
+TEST_P(LocalDisksTest, WhatAHostHasLostOrDamagedComesFromTheNextTier) {
+  const std::string shard = OnHost(1, kStep) + "/" + ShardName(3, 4);
+  std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-5, std::ios::end);
+  file.put('x');
+  file.close();
+  ExpectLoads(kSaved, kStep, run_folder_);
+  std::filesystem::remove_all(run_folder_);
+  ExpectLoads(kSaved, kStep - 1, Host(0));
+  std::filesystem::remove_all(OnHost(1, kStep));  // not committed there
+  ExpectLoads(kSaved, kStep - 1, Host(0));
+  std::filesystem::remove_all(Host(1));
+  OnHosts(kSaved,
+          [&](const TrainConfig& config, ParallelGroups& groups, ParameterSets& parameters) {
+            const auto position = RunCheckpoints(run_folder_, config, groups).Load(parameters);
+            ASSERT_TRUE(position.ok()) << position.status();
+            EXPECT_FALSE(position->has_value());
+          });
+}
+
+INSTANTIATE_TEST_SUITE_P(Heads, LocalDisksTest, ::testing::Values(24));
 
 // 24 heads are cut by 2, 3, 4, 6 and 8, 35 by 5 and 7.
 INSTANTIATE_TEST_SUITE_P(Heads, CheckpointLayoutsTest, ::testing::Values(24, 35));
