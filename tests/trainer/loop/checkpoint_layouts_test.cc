@@ -254,6 +254,7 @@ class LocalDisksTest : public CheckpointLayoutsTest {
               }
               Save(to, config, groups, parameters);
             });
+    if (HasFailure()) return;
     ExpectEqual(origin_, to);
     std::filesystem::remove_all(to);
   }

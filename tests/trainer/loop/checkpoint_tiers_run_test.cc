@@ -3,15 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/read_file.h"
 #include "tests/trainer/loop/train_run.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/retention.h"
+#include "trainer/files/folder_lock.h"
 
 namespace weft::train {
 namespace {
@@ -147,6 +150,41 @@ TEST_F(CheckpointTiersRunTest, EachTierIsResumedFromWhereTheFasterOnesAreLost) {
       Run(2, "other", Settings({"checkpoint.background=true", "checkpoint.local_folder=" + local}));
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.output, HasSubstr("another checkpoint.local_folder"));
+}
+
+// All processes are killed again and again, in whatever they write to whichever tier.
+TEST_F(CheckpointTiersRunTest, AKilledJobGoesOnFromWhateverTierHasTheNewest) {
+  std::vector<std::string> settings = Settings({"train.steps=24", "optimizer.decay_steps=24"});
+  Outcome outcome = Run(2, "unbroken", settings);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const std::string local = RunDir("killed_local");
+  settings.insert(settings.end(), {"checkpoint.background=true", "checkpoint.keep=3",
+                                   "checkpoint.local_folder=" + local,
+                                   "checkpoint.remote_folder=" + RunDir("killed_remote")});
+  for (const int64_t step : {2, 6, 11}) {
+    Process job(Command(2, "killed", settings), RunDir("killed.out"));
+    // Of a step that may have been left out, or gone by: any that is not older.
+    for (int i = 0; i < 6000 && job.running(); ++i) {
+      const auto paths = ListCheckpoints(local);
+      int64_t newest = 0;
+      if (paths.ok() && !paths->empty()) {
+        ParseCheckpointName(fs::path(paths->front()).filename().string(), newest);
+      }
+      if (newest >= step) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    job.KillAll();
+    job.Wait();
+    // Until the ranks are gone, too.
+    for (int i = 0; i < 6000 && !FolderLock::Take(RunDir("killed")).ok(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    if (settings.back() != "--resume") settings.push_back("--resume");
+  }
+  outcome = Run(2, "killed", settings);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, ContainsRegex("resumed after step [0-9]+, from "));
+  EXPECT_EQ(LargestDifference(Metrics("unbroken"), Metrics("killed")), 0);
 }
 
 // A folder that takes nothing costs copies, and not the run; its end says so.
