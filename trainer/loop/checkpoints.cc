@@ -337,8 +337,8 @@ absl::Status RunCheckpoints::Tidy() {
   return group_.Agree(status);
 }
 
-// One rank reads the manifest for all. `damage` is what is wrong with the files, on all ranks alike.
-// `local`: what the hosts have of it, where it is on their disks.
+// One rank reads the manifest for all. `damage` is what is wrong with the files, the same on all
+// ranks. `local`: what the hosts have of it, where it is on their disks.
 absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
                                                      const LocalCheckpoint& local,
                                                      ParameterSets& parameters,
