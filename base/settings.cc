@@ -26,7 +26,8 @@ constexpr size_t kAbsent = static_cast<size_t>(-1);
 // tests are told, and tools/dev's own. A setting of the table goes before them.
 constexpr auto kExemptPrefixes = std::to_array<absl::string_view>(
     {"WEFT_JOB_", "WEFT_STORE", "WEFT_GENERATION", "WEFT_RECOVER", "WEFT_LAST_END", "WEFT_BIN",
-     "WEFT_SOURCE", "WEFT_DEPS_DIR", "WEFT_BENCH_"});
+     "WEFT_SOURCE", "WEFT_DEPS_DIR", "WEFT_BENCH_", "WEFT_TORCH_PYTHON", "WEFT_LAYOUTS",
+     "WEFT_ROCE"});
 
 bool IsExempt(absl::string_view name) {
   return std::any_of(kExemptPrefixes.begin(), kExemptPrefixes.end(),

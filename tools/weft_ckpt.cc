@@ -17,6 +17,7 @@
 #include "tools/ckpt/convert.h"
 #include "tools/ckpt/dcp.h"
 #include "tools/ckpt/diff.h"
+#include "tools/ckpt/model_dcp.h"
 #include "tools/ckpt/report.h"
 #include "tools/ckpt/verify.h"
 #include "tools/command_line.h"
@@ -28,7 +29,7 @@
 namespace weft::ckpt {
 namespace {
 
-constexpr char kHuggingFace[] = "huggingface", kDcp[] = "dcp";
+constexpr char kHuggingFace[] = "huggingface", kDcp[] = "dcp", kOurNames[] = "weft";
 
 // A run's folder of checkpoints: "runs/demo" and "runs/demo/checkpoints" mean the same.
 std::string CheckpointsOf(const std::string& run) {
@@ -137,6 +138,7 @@ struct ConvertCommand {
   std::string source, target;
   std::string to, from;
   std::string dtype = "float32";
+  std::string names = kOurNames;
   std::string tokenizer;
   std::string python = "python3";
   std::string config_path, preset;
@@ -155,9 +157,14 @@ struct ConvertCommand {
                                      "format to write: huggingface (parameters alone), dcp "
                                      "(torch.distributed.checkpoint)")
                           ->check(formats);
+    app.add_option("--names", names,
+                   "with --to dcp: weft, our own, for weft-ckpt --from dcp; huggingface, those of "
+                   "programs in PyTorch, as {\"model\", \"optim\"} of get_state_dict")
+        ->check(CLI::IsMember({kOurNames, kHuggingFace}))
+        ->capture_default_str();
     app.add_option("--from", from,
-                   "format to read: huggingface, dcp (what --to dcp wrote; its metadata is a "
-                   "pickle, which must be trusted)")
+                   "format to read: huggingface; dcp (what --to dcp wrote or, with a config, a "
+                   "program in PyTorch under the names of a Hugging Face model)")
         ->check(formats)
         ->excludes(to_option);
     app.add_option("--dtype", dtype,
@@ -167,12 +174,10 @@ struct ConvertCommand {
     app.add_option("--tokenizer", tokenizer,
                    "with --to huggingface: SentencePiece model (default: that of the run's data)")
         ->check(CLI::ExistingFile);
-    app.add_option("--config", config_path,
-                   "with --from huggingface: config of the run, as of weft-train")
+    app.add_option("--config", config_path, "with --from: config of the run, as of weft-train")
         ->check(CLI::ExistingFile);
-    app.add_option("--preset", preset,
-                   "with --from huggingface: preset of weft-train, below the config");
-    app.add_option("--set", overrides, "with --from huggingface: KEY=VALUE of the config")
+    app.add_option("--preset", preset, "with --from: preset of weft-train, below the config");
+    app.add_option("--set", overrides, "with --from: KEY=VALUE of the config")
         ->allow_extra_args(false)
         ->take_all();
     app.add_option("--python", python, "with dcp: a Python that has PyTorch")
@@ -186,15 +191,18 @@ struct ConvertCommand {
       return absl::InvalidArgumentError("convert needs --to FORMAT or --from FORMAT");
     }
     const bool configured = !config_path.empty() || !preset.empty() || !overrides.empty();
-    if (from != kHuggingFace && configured) {
+    if (from.empty() && configured) {
       return absl::InvalidArgumentError(
-          "--config, --preset and --set belong to --from huggingface: a checkpoint knows its own "
-          "config");
+          "--config, --preset and --set belong to --from: a checkpoint knows its own config");
     }
+    if (to != kDcp && names != kOurNames) {
+      return absl::InvalidArgumentError("--names belongs to --to dcp");
+    }
+    from_model = from == kDcp && configured;
     if (to != kHuggingFace && (!tokenizer.empty() || dtype != "float32")) {
       return absl::InvalidArgumentError("--tokenizer and --dtype belong to --to huggingface");
     }
-    if (from == kHuggingFace) {
+    if (from == kHuggingFace || from_model) {
       absl::StatusOr<train::TrainConfig> loaded =
           train::LoadTrainConfig(config_path, overrides, preset);
       if (!loaded.ok()) return absl::InvalidArgumentError(loaded.status().message());
@@ -206,8 +214,13 @@ struct ConvertCommand {
   absl::StatusOr<bool> Run() const {
     absl::StatusOr<Converted> converted;
     if (!to.empty()) WEFT_RETURN_IF_ERROR(CheckIsCheckpoint(source));
-    if (to == kDcp) {
+    int64_t step = 0;
+    if (to == kDcp && names == kHuggingFace) {
+      converted = Convert(ToModelDcp{source, target, python});
+    } else if (to == kDcp) {
       converted = Convert(ToDcp{source, target, python});
+    } else if (from_model) {
+      converted = Convert(FromModelDcp{source, target, python, config}, &step);
     } else if (from == kDcp) {
       converted = Convert(FromDcp{source, target, python});
     } else if (to == kHuggingFace) {
@@ -228,16 +241,17 @@ struct ConvertCommand {
       return true;
     }
     absl::PrintF("%s: %d tensors, %d elements\n", target, converted->tensors, converted->elements);
-    if (from == kHuggingFace) {
-      absl::PrintF(
-          "The optimizer's states begin at zero, the step at 0. Go on with\n"
-          "  weft-train %s/config.toml --run-dir %s --resume\n",
-          target, target);
+    if (from == kHuggingFace || from_model) {
+      absl::PrintF("%s. Go on with\n  weft-train %s/config.toml --run-dir %s --resume\n",
+                   step > 0 ? absl::StrCat("The optimizer's states are those of step ", step)
+                            : "The optimizer's states begin at zero, the step at 0",
+                   target, target);
     }
     return true;
   }
 
   train::TrainConfig config;  // after Resolve, with --from
+  bool from_model = false;    // after Resolve: of dcp, with a config
 };
 
 int Main(int argc, char** argv) {

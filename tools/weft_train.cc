@@ -121,14 +121,18 @@ struct Command {
     WEFT_ASSIGN_OR_RETURN(TrainConfig config, Config());
     WEFT_ASSIGN_OR_RETURN(DatasetInfo info, ReadDatasetInfo(config.data_prefix));
     config.model.vocabulary = info.vocab_size;
+    WEFT_ASSIGN_OR_RETURN(const Settings settings, Settings::FromEnvironment());
+    WEFT_ASSIGN_OR_RETURN(const auto environment, collectives::JobEnvironment::FromEnvironment());
     int size = ranks;
     if (size == 0) {
-      WEFT_ASSIGN_OR_RETURN(auto environment, collectives::JobEnvironment::FromEnvironment());
       size =
           std::max(environment.world_size, config.tensor_parallel * config.context_parallel *
                                                config.expert_parallel * config.pipeline_parallel);
     }
-    WEFT_ASSIGN_OR_RETURN(std::string text, DescribeRun(config, size, ranks_per_host));
+    WEFT_ASSIGN_OR_RETURN(std::string text,
+                          DescribeRun(config, size, ranks_per_host,
+                                      environment.recover && size > 1 &&
+                                          settings.Text("recovery.snapshot") == "memory"));
     std::fputs(text.c_str(), stdout);
     return absl::OkStatus();
   }

@@ -315,6 +315,16 @@ absl::Status Validate(const TrainConfig& config, const Settings& settings) {
     return absl::InvalidArgumentError(absl::StrCat(settings.Origin(name), ": ", name, " = ",
                                                    settings.ValueText(name), ": ", what));
   };
+  if (!config.checkpoint_local_folder.empty()) {
+    if (!config.checkpoint_background) {
+      return error("checkpoint.local_folder", "needs checkpoint.background = true");
+    }
+    if (config.checkpoint_local_folder == config.checkpoint_remote_folder) {
+      return error("checkpoint.local_folder",
+                   "is checkpoint.remote_folder, too; each tier needs "
+                   "a folder of its own");
+    }
+  }
   const ModelConfig& model = config.model;
   if (model.hidden % model.heads != 0) {
     return error("model.hidden", absl::StrCat("must be a multiple of model.heads = ", model.heads));
@@ -476,7 +486,9 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
   config.checkpoint_every = settings.Integer("checkpoint.every");
   config.checkpoint_keep = static_cast<int>(settings.Integer("checkpoint.keep"));
   config.checkpoint_background = settings.Bool("checkpoint.background");
+  config.checkpoint_local_folder = settings.Text("checkpoint.local_folder");
   config.checkpoint_remote_folder = settings.Text("checkpoint.remote_folder");
+  config.checkpoint_remote_timeout = settings.Duration("checkpoint.remote_timeout");
   config.sample_prompt = settings.Text("sample.prompt");
   config.sample_tokens = settings.Integer("sample.tokens");
   config.sample_count = static_cast<int>(settings.Integer("sample.count"));

@@ -152,7 +152,9 @@ struct TrainConfig {
   int64_t checkpoint_every = 0;  // steps; 0: at the end only
   int checkpoint_keep = 0;
   bool checkpoint_background = false;
-  std::string checkpoint_remote_folder;  // empty: none
+  std::string checkpoint_local_folder;                          // empty: none
+  std::string checkpoint_remote_folder;                         // empty: none
+  absl::Duration checkpoint_remote_timeout = absl::Minutes(2);  // for its last copy, at the end
 
   std::string sample_prompt;
   int64_t sample_tokens = 0;

@@ -59,25 +59,6 @@ absl::StatusOr<std::string> ToOverride(absl::string_view line) {
   return absl::StrCat(parts.first, "=", value);
 }
 
-// What the checkpoint says of the run that wrote it: the model, the data.
-absl::StatusOr<TrainConfig> ConfigOf(const Manifest& manifest) {
-  const auto identity = manifest.states.find(train::kIdentityState);
-  if (identity == manifest.states.end()) {
-    return absl::FailedPreconditionError("it is no checkpoint of weft-train: no state 'identity'");
-  }
-  std::vector<std::string> overrides;
-  for (const absl::string_view line : absl::StrSplit(identity->second, '\n', absl::SkipEmpty())) {
-    WEFT_ASSIGN_OR_RETURN(overrides.emplace_back(), ToOverride(line));
-  }
-  WEFT_ASSIGN_OR_RETURN(TrainConfig config, train::LoadTrainConfig("", overrides));
-  const BufferLayout* tokens = manifest.Find(BufferOf("embedding.token"));
-  if (tokens == nullptr || tokens->shape.empty()) {
-    return absl::DataLossError(absl::StrCat("it has no buffer ", BufferOf("embedding.token")));
-  }
-  config.model.vocabulary = tokens->shape[0];
-  return config;
-}
-
 absl::Status CheckParameters(const Manifest& manifest, const std::vector<ParameterSpec>& specs) {
   for (const ParameterSpec& spec : specs) {
     const BufferLayout* buffer = manifest.Find(BufferOf(spec.name));
@@ -135,30 +116,49 @@ absl::Status CheckTokenizer(const std::string& source, const train::DatasetInfo&
       "; prepare the data with weft-data prepare --tokenizer ", path, ", and name that data"));
 }
 
-absl::Status WriteRun(const TrainConfig& config, const std::vector<train::ReadParameter>& model,
-                      const std::string& run) {
-  std::vector<train::BufferPart> parts;
-  for (const train::ReadParameter& parameter : model) {
-    train::BufferPart& part = parts.emplace_back();
-    part.name = BufferOf(parameter.name);
-    part.elements = static_cast<int64_t>(parameter.values.size());
-    part.shape = parameter.shape;
-    part.bytes = {reinterpret_cast<const std::byte*>(parameter.values.data()),
-                  parameter.values.size() * sizeof(float)};
+}  // namespace
+
+absl::StatusOr<TrainConfig> ConfigOf(const Manifest& manifest) {
+  const auto identity = manifest.states.find(train::kIdentityState);
+  if (identity == manifest.states.end()) {
+    return absl::FailedPreconditionError("it is no checkpoint of weft-train: no state 'identity'");
   }
-  train::CheckpointWriter writer(run + "/checkpoints", /*step=*/0, /*world_size=*/1);
+  std::vector<std::string> overrides;
+  for (const absl::string_view line : absl::StrSplit(identity->second, '\n', absl::SkipEmpty())) {
+    WEFT_ASSIGN_OR_RETURN(overrides.emplace_back(), ToOverride(line));
+  }
+  WEFT_ASSIGN_OR_RETURN(TrainConfig config, train::LoadTrainConfig("", overrides));
+  const BufferLayout* tokens = manifest.Find(BufferOf("embedding.token"));
+  if (tokens == nullptr || tokens->shape.empty()) {
+    return absl::DataLossError(absl::StrCat("it has no buffer ", BufferOf("embedding.token")));
+  }
+  config.model.vocabulary = tokens->shape[0];
+  return config;
+}
+
+absl::Status WriteRun(const TrainConfig& config, const ModelRun& model, const std::string& run) {
+  std::vector<train::BufferPart> parts;
+  for (const auto& [prefix, parameters] : model.buffers) {
+    for (const train::ReadParameter& parameter : parameters) {
+      train::BufferPart& part = parts.emplace_back();
+      part.name = absl::StrCat(prefix, parameter.name);
+      part.elements = static_cast<int64_t>(parameter.values.size());
+      part.shape = parameter.shape;
+      part.bytes = {reinterpret_cast<const std::byte*>(parameter.values.data()),
+                    parameter.values.size() * sizeof(float)};
+    }
+  }
+  train::CheckpointWriter writer(run + "/checkpoints", model.step, /*world_size=*/1);
   WEFT_RETURN_IF_ERROR(writer.WriteShard(0, parts));
   WEFT_RETURN_IF_ERROR(writer
-                           .Commit({.samples_consumed = 0,
+                           .Commit({.samples_consumed = model.step * config.global_batch,
                                     .seed = config.seed,
                                     .states = {{train::kIdentityState, ResumeIdentity(config)},
-                                               {train::kOptimizerState, train::kNoOptimizer}},
+                                               {train::kOptimizerState, model.optimizer}},
                                     .config_text = config.text})
                            .status());
   return train::WriteFileAtomically(run + "/config.toml", config.text);
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenWithShapes(const std::string& path) {
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(path));
@@ -211,15 +211,16 @@ absl::StatusOr<Converted> Convert(const FromHuggingFace& options) {
   config.model.vocabulary = info->vocab_size;
   WEFT_RETURN_IF_ERROR(CheckTokenizer(options.source, *info));
   WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<NewFolder> folder, NewFolder::Create(options.target));
-  WEFT_ASSIGN_OR_RETURN(const std::vector<train::ReadParameter> model,
+  WEFT_ASSIGN_OR_RETURN(std::vector<train::ReadParameter> model,
                         train::ReadModel(options.source, config.model));
-  WEFT_RETURN_IF_ERROR(WriteRun(config, model, folder->path()));
-  WEFT_RETURN_IF_ERROR(folder->Commit());
   Converted converted;
   for (const train::ReadParameter& parameter : model) {
     ++converted.tensors;
     converted.elements += static_cast<int64_t>(parameter.values.size());
   }
+  const ModelRun run{{{train::kParameterPrefix, std::move(model)}}, train::kNoOptimizer};
+  WEFT_RETURN_IF_ERROR(WriteRun(config, run, folder->path()));
+  WEFT_RETURN_IF_ERROR(folder->Commit());
   return converted;
 }
 

@@ -6,11 +6,14 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/config.h"
+#include "trainer/huggingface/model_reader.h"
 
 namespace weft::ckpt {
 
@@ -21,6 +24,21 @@ struct Converted {
 
 // kFailedPrecondition: a checkpoint of before version 3, whose tensors have no shapes.
 absl::StatusOr<std::unique_ptr<train::CheckpointReader>> OpenWithShapes(const std::string& path);
+
+// What the checkpoint says of the run that wrote it: the model, the data.
+absl::StatusOr<train::TrainConfig> ConfigOf(const train::Manifest& manifest);
+
+// A run that begins with what another program has made.
+struct ModelRun {
+  // Of each prefix ("parameters.", "adam.mean."), a buffer for each parameter.
+  std::vector<std::pair<std::string, std::vector<train::ReadParameter>>> buffers;
+  std::string optimizer;  // whose states are among them; kNoOptimizer: none
+  int64_t step = 0;
+};
+// `run`/checkpoints/step-N, as of a run that has taken a global batch in each step, and
+// `run`/config.toml.
+absl::Status WriteRun(const train::TrainConfig& config, const ModelRun& model,
+                      const std::string& run);
 
 struct ToHuggingFace {
   std::string checkpoint;  // "runs/demo/checkpoints/step-00001000"

@@ -40,18 +40,6 @@ constexpr absl::Duration kPythonMost = absl::Hours(6);
 // Elements that are copied at a time.
 constexpr int64_t kChunk = 1 << 20;
 
-absl::Status RunPython(const std::string& python, const std::vector<std::string>& arguments) {
-  std::vector<std::string> command = {python, "-W", "ignore", "-c", kDcpProgram};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  const absl::StatusOr<CommandOutput> output = RunCommand(command, kPythonMost);
-  if (absl::IsNotFound(output.status())) {
-    return absl::NotFoundError(absl::StrCat("there is no ", python, "; --python names another"));
-  }
-  if (!output.ok()) return Annotate(output.status(), python);
-  if (output->status == 0) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(python, ": ", absl::StripAsciiWhitespace(output->text)));
-}
-
 std::string Describe(const Manifest& manifest) {
   Json states = Json::object();
   for (const auto& [name, bytes] : manifest.states) states[name] = absl::BytesToHexString(bytes);
@@ -105,9 +93,10 @@ absl::StatusOr<Description> ReadDescription(const SafetensorsFile& file,
                                             const std::string& source) {
   const TensorInfo* entry = file.Find(kManifestEntry);
   if (entry == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(source, " has no entry '", kManifestEntry,
-                     "', which says what run it is of; convert --to dcp writes it"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        source, " has no entry '", kManifestEntry,
+        "', which says what run it is of; convert --to dcp writes it. Where its tensors "
+        "have the names of a Hugging Face model, --config says what run it is to be"));
   }
   const absl::Span<const std::byte> bytes = file.Data(*entry);
   const char* text = reinterpret_cast<const char*>(bytes.data());
@@ -141,13 +130,25 @@ absl::StatusOr<Description> ReadDescription(const SafetensorsFile& file,
 
 }  // namespace
 
+absl::Status RunDcpProgram(const std::string& python, const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = {python, "-W", "ignore", "-c", kDcpProgram};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  const absl::StatusOr<CommandOutput> output = RunCommand(command, kPythonMost);
+  if (absl::IsNotFound(output.status())) {
+    return absl::NotFoundError(absl::StrCat("there is no ", python, "; --python names another"));
+  }
+  if (!output.ok()) return Annotate(output.status(), python);
+  if (output->status == 0) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(python, ": ", absl::StripAsciiWhitespace(output->text)));
+}
+
 absl::StatusOr<Converted> Convert(const ToDcp& options) {
   WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader,
                         OpenWithShapes(options.checkpoint));
   WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<NewFolder> folder, NewFolder::Create(options.target));
   const std::string exchange = folder->path() + "/exchange.safetensors";
   WEFT_RETURN_IF_ERROR(WriteExchange(*reader, exchange));
-  WEFT_RETURN_IF_ERROR(RunPython(options.python, {"to", exchange, folder->path()}));
+  WEFT_RETURN_IF_ERROR(RunDcpProgram(options.python, {"to", exchange, folder->path()}));
   WEFT_RETURN_IF_ERROR(train::RemoveTree(exchange));
   WEFT_RETURN_IF_ERROR(folder->Commit());
   Converted converted;
@@ -161,7 +162,7 @@ absl::StatusOr<Converted> Convert(const ToDcp& options) {
 absl::StatusOr<Converted> Convert(const FromDcp& options) {
   WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<NewFolder> folder, NewFolder::Create(options.target));
   const std::string exchange = folder->path() + "/exchange.safetensors";
-  WEFT_RETURN_IF_ERROR(RunPython(options.python, {"from", options.source, exchange}));
+  WEFT_RETURN_IF_ERROR(RunDcpProgram(options.python, {"from", options.source, exchange}));
   Converted converted;
   {
     WEFT_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(exchange));

@@ -8,6 +8,7 @@
 #define WEFT_TOOLS_CKPT_DCP_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "tools/ckpt/convert.h"
@@ -16,6 +17,9 @@ namespace weft::ckpt {
 
 // A U8 tensor: JSON with "step", "samples_consumed", "seed", "config_hash" and "states".
 inline constexpr char kManifestEntry[] = "weft.manifest";
+
+// Runs dcp_program.h with these words.
+absl::Status RunDcpProgram(const std::string& python, const std::vector<std::string>& arguments);
 
 struct ToDcp {
   std::string checkpoint;

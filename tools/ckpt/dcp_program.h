@@ -2,6 +2,9 @@
 //
 //   to EXCHANGE FOLDER     the tensors of a safetensors file into a torch.distributed.checkpoint
 //   from FOLDER EXCHANGE   the way back
+//   to-model EXCHANGE FOLDER STEP    the files model, exp_avg and exp_avg_sq / model.safetensors of
+//                                    the exchange, by model_dcp.h's names
+//   from-model FOLDER EXCHANGE NAME  the way back, and the file "step"; NAME: of the first tensor
 //
 // A folder's .metadata is a pickle. It is read by an Unpickler that knows the classes of the format
 // and nothing else, so that a folder from somebody else runs no code of theirs; shards are read
@@ -100,22 +103,85 @@ class Reader(dcp.FileSystemReader):
         return metadata
 
 
+def empty(folder, name, entry):
+    if not isinstance(entry, TensorStorageMetadata):
+        sys.exit(f"{folder}: '{name}' is no tensor, and has no place in a checkpoint of ours; where "
+                 "tensors have the names of a Hugging Face model, --config says what run it is to be")
+    dtype = entry.properties.dtype
+    if dtype not in NAMES:
+        sys.exit(f"{folder}: tensor '{name}' is {dtype}, which has no place in a checkpoint")
+    return torch.empty(entry.size, dtype=dtype)
+
+
 def from_dcp(folder, exchange):
     reader = Reader(folder)
-    state = {}
-    for name, entry in reader.read_metadata().state_dict_metadata.items():
-        if not isinstance(entry, TensorStorageMetadata):
-            sys.exit(f"{folder}: '{name}' is no tensor, and has no place in a checkpoint of ours")
-        dtype = entry.properties.dtype
-        if dtype not in NAMES:
-            sys.exit(f"{folder}: tensor '{name}' is {dtype}, which has no place in a checkpoint")
-        state[name] = torch.empty(entry.size, dtype=dtype)
+    entries = reader.read_metadata().state_dict_metadata
+    state = {name: empty(folder, name, entry) for name, entry in entries.items()}
     dcp.load(state, storage_reader=reader, no_dist=True)
     write_file(exchange, state)
 
 
+STATES = ("exp_avg", "exp_avg_sq")
+
+
+def to_model_dcp(exchange, folder, step):
+    exchange = pathlib.Path(exchange)
+    model = read_file(exchange / "model/model.safetensors")
+    state = {f"model.{name}": tensor for name, tensor in model.items()}
+    for which in STATES:
+        if (exchange / which).is_dir():
+            for name, tensor in read_file(exchange / which / "model.safetensors").items():
+                state[f"optim.state.{name}.{which}"] = tensor
+                state[f"optim.state.{name}.step"] = torch.tensor(float(step))
+    dcp.save(state, storage_writer=dcp.FileSystemWriter(folder, sync_files=True), no_dist=True)
+
+
+def prefix_of(entries, suffix):
+    found = [name[:-len(suffix)] for name in entries
+             if name.endswith(suffix) and name[:-len(suffix)][-1:] in ("", ".")]
+    return min(found, key=len) if found else None
+
+
+def from_model_dcp(folder, exchange, first):
+    reader = Reader(folder)
+    entries = reader.read_metadata().state_dict_metadata
+    prefix = prefix_of(entries, first)
+    if prefix is None:
+        names = ", ".join(sorted(entries)[:5])
+        sys.exit(f"{folder} has no tensor that ends with '{first}', as the config's model has one; "
+                 f"it has {names}, ...")
+    states = prefix_of(entries, f"{first}.exp_avg")
+    # What is below a longer prefix of states is no parameter, whatever the prefix of these is.
+    is_state = lambda name: states is not None and states != prefix and name.startswith(states)
+    parts = {"model": {name[len(prefix):]: name for name in entries
+                       if name.startswith(prefix) and not is_state(name)
+                       and isinstance(entries[name], TensorStorageMetadata)}}
+    if states is not None:
+        for which in STATES:
+            parts[which] = {name[len(states):-len(which) - 1]: name for name in entries
+                            if name.startswith(states) and name.endswith("." + which)}
+        if states == prefix:
+            parts["model"] = {key: name for key, name in parts["model"].items()
+                              if not key.endswith((".exp_avg", ".exp_avg_sq", ".step"))}
+    wanted = {name for part in parts.values() for name in part.values()}
+    step = f"{states}{first}.step"
+    if states is not None:
+        if step not in entries:
+            sys.exit(f"{folder} has Adam's states, but no '{step}'")
+        wanted.add(step)
+    state = {name: empty(folder, name, entries[name]) for name in wanted}
+    dcp.load(state, storage_reader=reader, no_dist=True)
+    for which, names in parts.items():
+        (pathlib.Path(exchange) / which).mkdir()
+        write_file(pathlib.Path(exchange) / which / "model.safetensors",
+                   {key: state[name] for key, name in names.items()})
+    if states is not None:
+        (pathlib.Path(exchange) / "step").write_text(str(round(state[step].item())))
+
+
 try:
-    {"to": to_dcp, "from": from_dcp}[sys.argv[1]](*sys.argv[2:])
+    {"to": to_dcp, "from": from_dcp, "to-model": to_model_dcp,
+     "from-model": from_model_dcp}[sys.argv[1]](*sys.argv[2:])
 except Exception as error:
     sys.exit(f"{sys.argv[2]}: {type(error).__name__}: {error}".splitlines()[0])
 )python";

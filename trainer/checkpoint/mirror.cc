@@ -40,6 +40,23 @@ absl::StatusOr<std::shared_ptr<const Source>> OpenSource(const std::string& path
   return source;
 }
 
+absl::Status Copy(const Source& source, const std::string& folder,
+                  const std::atomic<bool>& gives_up) {
+  const Manifest& manifest = source.manifest;
+  CheckpointWriter writer(folder, manifest.step, manifest.world_size);
+  absl::Status status = MakeFolders(writer.temporary());
+  for (size_t i = 0; status.ok() && i < source.shards.size(); ++i) {
+    const ShardInfo& shard = manifest.shards[i];
+    status = CopyShard(source.shards[i], shard, absl::StrCat(writer.temporary(), "/", shard.file),
+                       gives_up);
+  }
+  if (status.ok()) status = writer.CommitCopy(manifest).status();
+  if (!status.ok()) writer.Abandon();
+  return status;
+}
+
+}  // namespace
+
 absl::Status CopyShard(const MappedFile& from, const ShardInfo& shard, const std::string& to,
                        const std::atomic<bool>& gives_up) {
   WEFT_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(to));
@@ -57,23 +74,6 @@ absl::Status CopyShard(const MappedFile& from, const ShardInfo& shard, const std
   }
   return file.Commit();
 }
-
-absl::Status Copy(const Source& source, const std::string& folder,
-                  const std::atomic<bool>& gives_up) {
-  const Manifest& manifest = source.manifest;
-  CheckpointWriter writer(folder, manifest.step, manifest.world_size);
-  absl::Status status = MakeFolders(writer.temporary());
-  for (size_t i = 0; status.ok() && i < source.shards.size(); ++i) {
-    const ShardInfo& shard = manifest.shards[i];
-    status = CopyShard(source.shards[i], shard, absl::StrCat(writer.temporary(), "/", shard.file),
-                       gives_up);
-  }
-  if (status.ok()) status = writer.CommitCopy(manifest).status();
-  if (!status.ok()) writer.Abandon();
-  return status;
-}
-
-}  // namespace
 
 absl::Status CopyCheckpoint(const std::string& path, const std::string& folder) {
   WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<const Source> source, OpenSource(path));
@@ -101,8 +101,15 @@ absl::Status CheckpointMirror::Begin(const std::string& path, bool& began) {
   return before;
 }
 
-absl::Status CheckpointMirror::Finish() {
+absl::Status CheckpointMirror::Finish(absl::Duration patience) {
   if (!copying_.valid()) return absl::OkStatus();
+  const bool is_bounded = patience != absl::InfiniteDuration();
+  if (is_bounded &&
+      copying_.wait_for(absl::ToChronoNanoseconds(patience)) != std::future_status::ready) {
+    gives_up_.store(true);
+    return absl::DeadlineExceededError(absl::StrCat("the copy to ", folder_, " takes longer than ",
+                                                    absl::FormatDuration(patience)));
+  }
   absl::Status status = copying_.get();
   if (status.ok()) ++copied_;
   return status;

@@ -14,13 +14,21 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/retention.h"
+#include "trainer/files/file.h"
 
 namespace weft::train {
 
 // One copy, in the calling thread: the checkpoint at `path` into `folder`, under the same name. One
 // of the same step there is replaced.
 absl::Status CopyCheckpoint(const std::string& path, const std::string& folder);
+
+// A shard to the path `to`, synced; DataLoss where its checksum is wrong. Looks at `gives_up` after
+// each megabyte.
+absl::Status CopyShard(const MappedFile& from, const ShardInfo& shard, const std::string& to,
+                       const std::atomic<bool>& gives_up);
 
 // Used by one thread at a time.
 class CheckpointMirror {
@@ -36,8 +44,9 @@ class CheckpointMirror {
   // where the copy before is still under way. The error of a copy that has ended since is returned
   // first, and this one then begins all the same.
   absl::Status Begin(const std::string& path, bool& began);
-  // Waits for the copy under way, and returns its error, once.
-  absl::Status Finish();
+  // Waits for the copy under way, and returns its error, once. kDeadlineExceeded: it takes longer
+  // than `patience`, and is given up at its next megabyte.
+  absl::Status Finish(absl::Duration patience = absl::InfiniteDuration());
 
   const std::string& folder() const { return folder_; }
   int64_t copied() const { return copied_; }  // since the start; after Begin or Finish

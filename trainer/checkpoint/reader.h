@@ -39,6 +39,8 @@ class CheckpointReader {
  public:
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(
       const std::string& path, Verification verification = Verification::kWhenTouched);
+  // Of a manifest that another rank has read, and whose files' sizes it has checked.
+  static std::unique_ptr<CheckpointReader> With(std::string path, Manifest manifest);
 
   const Manifest& manifest() const { return manifest_; }
   const std::string& path() const { return path_; }
@@ -50,6 +52,12 @@ class CheckpointReader {
   // The runs of a range, one behind the other.
   absl::Status Read(absl::string_view buffer, const ElementRange& range,
                     absl::Span<std::byte> out) const;
+  // For ranks that share the work of reading (read_plan.h): bytes of elements [begin, end) of the
+  // tensor that a shard has of a buffer, which are to be held against BufferLayout::checksums by
+  // whoever has read all of them. Where the manifest is older and has none, the shard is verified
+  // first, as by Read.
+  absl::Status ReadUnverified(int shard, const BufferLayout& buffer, int64_t begin, int64_t end,
+                              absl::Span<std::byte> out) const;
   // What a rank of the run that wrote the checkpoint gave as RankState.
   absl::StatusOr<std::vector<std::byte>> ReadRankState(int rank, absl::string_view name) const;
 
@@ -59,12 +67,15 @@ class CheckpointReader {
     bool opened = false;  // guarded by mutex, as the next two; both are fixed once it is true
     absl::Status status;
     std::unique_ptr<const SafetensorsFile> file;
+    std::unique_ptr<const SafetensorsFile> unverified;  // guarded by mutex, fixed once it is there
   };
 
   CheckpointReader(std::string path, Manifest manifest);
   absl::StatusOr<const BufferLayout*> FindBuffer(absl::string_view name) const;
   absl::Status CheckSizes() const;
+  std::string PathOf(const ShardInfo& shard) const;
   absl::StatusOr<const SafetensorsFile*> Touch(int shard) const;
+  absl::StatusOr<const SafetensorsFile*> TouchUnverified(int shard) const;
   absl::Status OpenShard(const ShardInfo& info, Shard& shard) const;
 
   const std::string path_;

@@ -70,16 +70,6 @@ absl::StatusOr<Listing> List(const std::string& folder) {
   return listing;
 }
 
-// Out of sight in one rename before the first file goes.
-absl::Status RemoveCheckpoint(const std::string& folder, const Entry& entry) {
-  std::string doomed = absl::StrCat(folder, "/", kDeletingPrefix, CheckpointName(entry.step));
-  WEFT_RETURN_IF_ERROR(RemoveTree(doomed));
-  std::error_code error;
-  std::filesystem::rename(entry.path, doomed, error);
-  if (error) return ErrnoStatus(error.value(), absl::StrCat("rename ", entry.path));
-  return RemoveTree(doomed);
-}
-
 absl::Status OpenEntry(const Entry& entry, Verification verification) {
   auto reader = CheckpointReader::Open(entry.path, verification);
   if (!reader.ok()) return reader.status();
@@ -89,12 +79,14 @@ absl::Status OpenEntry(const Entry& entry, Verification verification) {
 
 }  // namespace
 
-absl::StatusOr<LatestCheckpoint> FindLatest(const std::string& folder, Verification verification) {
+absl::StatusOr<LatestCheckpoint> FindLatest(const std::string& folder, Verification verification,
+                                            const std::map<std::string, absl::Status>& damaged) {
   WEFT_ASSIGN_OR_RETURN(Listing listing, List(folder));
   LatestCheckpoint latest;
   for (const Entry& entry : listing.temporary) latest.unfinished.push_back(entry.path);
   for (const Entry& entry : listing.checkpoints) {
-    absl::Status status = OpenEntry(entry, verification);
+    const auto known = damaged.find(entry.path);
+    absl::Status status = known != damaged.end() ? known->second : OpenEntry(entry, verification);
     if (status.ok()) {
       latest.path = entry.path;
       latest.step = entry.step;
@@ -117,6 +109,15 @@ absl::StatusOr<std::vector<std::string>> ListUnfinished(const std::string& folde
   std::vector<std::string> paths;
   for (const Entry& entry : listing.temporary) paths.push_back(entry.path);
   return paths;
+}
+
+absl::Status RemoveCheckpoint(const std::string& folder, const std::string& path, int64_t step) {
+  std::string doomed = absl::StrCat(folder, "/", kDeletingPrefix, CheckpointName(step));
+  WEFT_RETURN_IF_ERROR(RemoveTree(doomed));
+  std::error_code error;
+  std::filesystem::rename(path, doomed, error);
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("rename ", path));
+  return RemoveTree(doomed);
 }
 
 absl::Status RemoveLeftovers(const std::string& folder) {
@@ -144,7 +145,7 @@ Retention::Retention(std::string folder, int keep) : folder_(std::move(folder)),
 
 void Retention::Resumed(const LatestCheckpoint& latest) {
   resumed_ = latest.step;
-  whole_.insert(latest.step);
+  if (latest.step >= 0) whole_.insert(latest.step);
   for (const PassedOver& entry : latest.passed_over) passed_over_.insert(entry.step);
 }
 
@@ -176,7 +177,7 @@ absl::StatusOr<std::vector<std::string>> Retention::Prune() {
       }
       if (whole) ++kept;
     } else if (entry.step != resumed_ && OpenEntry(entry, Verification::kWhenTouched).ok()) {
-      WEFT_RETURN_IF_ERROR(RemoveCheckpoint(folder_, entry));
+      WEFT_RETURN_IF_ERROR(RemoveCheckpoint(folder_, entry.path, entry.step));
       removed.push_back(entry.path);
     }
   }

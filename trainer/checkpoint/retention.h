@@ -3,6 +3,7 @@
 #define WEFT_TRAINER_CHECKPOINT_RETENTION_H_
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -27,15 +28,20 @@ struct LatestCheckpoint {
 };
 
 // The one of the highest step that is whole. With kEverything every byte of it is read. A folder
-// that does not exist has none. One rank asks and tells the others, so that all agree.
-absl::StatusOr<LatestCheckpoint> FindLatest(const std::string& folder,
-                                            Verification verification = Verification::kEverything);
+// that does not exist has none. One rank asks and tells the others, so that all agree. What is
+// known to be `damaged`, by path, is passed over.
+absl::StatusOr<LatestCheckpoint> FindLatest(
+    const std::string& folder, Verification verification = Verification::kEverything,
+    const std::map<std::string, absl::Status>& damaged = {});
 
 // Every checkpoint's path, newest first, whole or not: nothing is opened.
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& folder);
 
 // Folders of writers that were killed, or are at work.
 absl::StatusOr<std::vector<std::string>> ListUnfinished(const std::string& folder);
+
+// The checkpoint at `path` in `folder`: out of sight in one rename before the first file goes.
+absl::Status RemoveCheckpoint(const std::string& folder, const std::string& path, int64_t step);
 
 // At the start of a run, while nobody writes: removes all temporary folders of killed writers, and
 // gives a checkpoint its name back whose replacement was cut short.
@@ -49,6 +55,7 @@ class Retention {
  public:
   Retention(std::string folder, int keep);  // at least 1
 
+  // A step of -1: none of this folder.
   void Resumed(const LatestCheckpoint& latest);
   void Committed(int64_t step);
 

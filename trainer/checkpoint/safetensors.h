@@ -76,6 +76,7 @@ class SafetensorsFile {
   const TensorInfo* Find(absl::string_view name) const;  // nullptr: no such tensor
   absl::Span<const std::byte> Data(const TensorInfo& tensor) const;
   const std::string& path() const { return file_.path(); }
+  int64_t data_start() const { return data_start_; }  // of the file's data, in bytes
 
  private:
   explicit SafetensorsFile(MappedFile file) : file_(std::move(file)) {}

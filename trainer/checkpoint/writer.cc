@@ -73,6 +73,13 @@ Json MakeNote(int64_t step, const SafetensorsWriter& file, absl::Span<const Buff
           {"buffers", std::move(buffers)}};
 }
 
+void AddState(const CheckpointState& state, Manifest& manifest) {
+  manifest.samples_consumed = state.samples_consumed;
+  manifest.seed = state.seed;
+  manifest.states = state.states;
+  manifest.config_hash = HashConfig(state.config_text);
+}
+
 }  // namespace
 
 int ExchangeNamesByKernel(const std::string& one, const std::string& other) {
@@ -155,16 +162,13 @@ absl::Status CheckpointWriter::WriteShard(int rank, absl::Span<const BufferPart>
 }
 
 absl::Status CheckpointWriter::AddShard(int rank, Manifest& manifest) const {
-  auto text = ReadFile(NotePath(rank));
+  auto text = Note(rank);
   if (!text.ok()) {
     return absl::FailedPreconditionError(absl::StrCat("rank ", rank, " wrote no shard of step ",
                                                       step_, ": ", text.status().message()));
   }
-  // Written by this library moments ago; a wrong form is our own fault, a wrong step is not.
-  Json note = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  WEFT_CHECK(note.is_object(), "note of rank " << rank << " is " << *text);
-  ShardInfo shard{ShardName(rank, world_size_), note["bytes"].get<int64_t>(),
-                  note["crc32c"].get<uint32_t>()};
+  WEFT_RETURN_IF_ERROR(AddNote(rank, *text, manifest));
+  const ShardInfo& shard = manifest.shards.back();
   std::error_code error;
   const std::string path = absl::StrCat(temporary_, "/", shard.file);
   auto size = static_cast<int64_t>(std::filesystem::file_size(path, error));
@@ -173,7 +177,16 @@ absl::Status CheckpointWriter::AddShard(int rank, Manifest& manifest) const {
         absl::StrCat(path, " has ", error ? error.message() : absl::StrCat(size, " bytes"),
                      " instead of the ", shard.bytes, " that rank ", rank, " wrote"));
   }
-  manifest.shards.push_back(std::move(shard));
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::AddNote(int rank, const std::string& text,
+                                       Manifest& manifest) const {
+  // Written by this library moments ago; a wrong form is our own fault, a wrong step is not.
+  Json note = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  WEFT_CHECK(note.is_object(), "note of rank " << rank << " is " << text);
+  manifest.shards.push_back(
+      {ShardName(rank, world_size_), note["bytes"].get<int64_t>(), note["crc32c"].get<uint32_t>()});
   for (const Json& entry : note["buffers"]) {
     BufferLayout part{
         entry["name"].get<std::string>(),           static_cast<DType>(entry["dtype"].get<int>()),
@@ -269,12 +282,21 @@ absl::StatusOr<std::string> CheckpointWriter::Commit(const CheckpointState& stat
   if (!gathered.ok()) {
     return Annotate(gathered.status(), absl::StrCat("commit checkpoint ", final_));
   }
-  Manifest manifest = *std::move(gathered);
-  manifest.samples_consumed = state.samples_consumed;
-  manifest.seed = state.seed;
-  manifest.states = state.states;
-  manifest.config_hash = HashConfig(state.config_text);
-  return CommitCopy(manifest);
+  AddState(state, *gathered);
+  return CommitCopy(*gathered);
+}
+
+absl::StatusOr<Manifest> CheckpointWriter::MakeManifest(absl::Span<const std::string> notes,
+                                                        const CheckpointState& state) const {
+  Manifest manifest;
+  manifest.step = step_;
+  manifest.world_size = world_size_;
+  for (size_t rank = 0; rank < notes.size(); ++rank) {
+    WEFT_RETURN_IF_ERROR(AddNote(static_cast<int>(rank), notes[rank], manifest));
+  }
+  WEFT_RETURN_IF_ERROR(CheckManifestLayout(manifest));
+  AddState(state, manifest);
+  return manifest;
 }
 
 absl::StatusOr<std::string> CheckpointWriter::CommitCopy(const Manifest& manifest) {

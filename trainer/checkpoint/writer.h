@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/read_file.h"
 #include "trainer/checkpoint/manifest.h"
 
 namespace weft::train {
@@ -71,6 +72,11 @@ class CheckpointWriter {
   // The path of the checkpoint. An earlier checkpoint of the same step is replaced: at every
   // moment the old one or the new one can be found (FindLatest).
   absl::StatusOr<std::string> Commit(const CheckpointState& state);
+  // For shards that are not all in one folder: what WriteShard has noted of this rank's, and the
+  // manifest of the notes of all ranks, which may then go to CommitCopy of each folder.
+  absl::StatusOr<std::string> Note(int rank) const { return ReadFile(NotePath(rank)); }
+  absl::StatusOr<Manifest> MakeManifest(absl::Span<const std::string> notes,
+                                        const CheckpointState& state) const;
   // The same for shards that were not written here but copied, under the names of `manifest`, into
   // the temporary folder.
   absl::StatusOr<std::string> CommitCopy(const Manifest& manifest);
@@ -82,6 +88,7 @@ class CheckpointWriter {
   absl::Status CheckParts(int rank, absl::Span<const BufferPart> parts) const;
   absl::StatusOr<Manifest> Gather() const;
   absl::Status AddShard(int rank, Manifest& manifest) const;
+  absl::Status AddNote(int rank, const std::string& text, Manifest& manifest) const;
   absl::Status RemoveStrangers(const Manifest& manifest) const;
   absl::Status Publish() const;
   absl::Status ReplaceInTwoRenames() const;

@@ -162,6 +162,23 @@ absl::Status ReadInChunks(const std::string& path,
   }
 }
 
+absl::Status ReadAt(const std::string& path, int64_t offset, absl::Span<std::byte> out) {
+  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.number < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  while (!out.empty()) {
+    const ssize_t count = pread(file.number, out.data(), out.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return ErrnoStatus(errno, absl::StrCat("read ", path));
+    if (count == 0) {
+      return absl::DataLossError(
+          absl::StrCat(path, " ends at byte ", offset, "; ", out.size(), " more were expected"));
+    }
+    out.remove_prefix(static_cast<size_t>(count));
+    offset += count;
+  }
+  return absl::OkStatus();
+}
+
 std::string ParentFolder(const std::string& path) {
   std::string parent = std::filesystem::path(path).parent_path().string();
   return parent.empty() ? "." : parent;

@@ -75,6 +75,9 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view cont
 absl::Status ReadInChunks(const std::string& path,
                           const std::function<void(absl::Span<const std::byte>)>& take);
 
+// The bytes at `offset`. DataLoss where the file ends before.
+absl::Status ReadAt(const std::string& path, int64_t offset, absl::Span<std::byte> out);
+
 // "runs/demo/loss.svg" -> "runs/demo"; "loss.svg" -> ".".
 std::string ParentFolder(const std::string& path);
 // All missing folders of the path. Ok when it exists.

@@ -127,6 +127,7 @@ ParallelGroups ParallelGroups::Alone() {
   groups.world = std::make_unique<Group>();
   groups.snapshots = std::make_unique<Group>();
   groups.checkpoints = std::make_unique<Group>();
+  groups.checkpoint_copies = std::make_unique<Group>();
   groups.hosts = {0};
   groups.tensor = std::make_unique<Group>();
   groups.context = std::make_unique<Group>();
@@ -157,6 +158,9 @@ absl::StatusOr<ParallelGroups> ParallelGroups::Create(
   WEFT_ASSIGN_OR_RETURN(groups.world, along("world", everybody));
   WEFT_ASSIGN_OR_RETURN(groups.snapshots, along("snapshots", everybody));
   WEFT_ASSIGN_OR_RETURN(groups.checkpoints, along("checkpoints", everybody));
+  if (!config.checkpoint_local_folder.empty()) {
+    WEFT_ASSIGN_OR_RETURN(groups.checkpoint_copies, along("checkpoint_copies", everybody));
+  }
   for (int rank = 0; rank < endpoint->world_size(); ++rank) {
     groups.hosts.push_back(endpoint->host(Rank(rank)));
   }

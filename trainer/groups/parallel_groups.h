@@ -59,8 +59,8 @@ struct ParallelGroups {
   // First and last stage, which share a tied embedding; null: no such pair, or not this rank.
   std::unique_ptr<Group> ends;
   // Everybody, as `world`, each for a thread in the background: loop/snapshots.h and
-  // loop/checkpoints.h.
-  std::unique_ptr<Group> snapshots, checkpoints;
+  // loop/checkpoints.h, which has another one for what goes on from local disks.
+  std::unique_ptr<Group> snapshots, checkpoints, checkpoint_copies;
   std::vector<int> hosts;      // of each rank of the job: the number of its host
   int ranks_here = 1;          // on this host
   Records* records = nullptr;  // the endpoint's; null: there are none

@@ -9,7 +9,6 @@
 #include "trainer/huggingface/tensor_rows.h"
 
 namespace weft::train {
-namespace {
 
 absl::Status WriteTensors(const WrittenModel& model, const ParameterBytes& parameter,
                           const std::string& path) {
@@ -31,8 +30,6 @@ absl::Status WriteTensors(const WrittenModel& model, const ParameterBytes& param
   }
   return writer.Commit();
 }
-
-}  // namespace
 
 absl::Status WriteModel(const WrittenModel& model, const ParameterBytes& parameter,
                         const std::string& folder) {

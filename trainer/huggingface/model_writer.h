@@ -29,6 +29,11 @@ struct WrittenModel {
 using ParameterBytes =
     std::function<absl::StatusOr<absl::Span<const std::byte>>(const std::string& name)>;
 
+// The tensors alone, to a safetensors file; neither
+// eod_id nor tokenizer is used.
+absl::Status WriteTensors(const WrittenModel& model, const ParameterBytes& parameter,
+                          const std::string& path);
+
 // Into `folder`, which is made. Each file is durable when this returns.
 absl::Status WriteModel(const WrittenModel& model, const ParameterBytes& parameter,
                         const std::string& folder);

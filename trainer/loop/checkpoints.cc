@@ -4,12 +4,14 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/run_states.h"
@@ -82,41 +84,77 @@ std::vector<BufferPart> Parts(const ParameterSets& parameters,
   return parts;
 }
 
-absl::Status ReadSlice(const CheckpointReader& reader, const std::vector<std::string>& prefixes,
-                       const OwnedSlice& slice, ParameterStore& store) {
-  const ParameterSpec& spec = store.parameters()[static_cast<size_t>(slice.parameter)];
-  std::vector<float> values;
-  for (const ElementRuns& runs : RunsOf(spec, slice.begin, slice.elements)) {
-    const int64_t from = runs.local - slice.begin, elements = runs.length * runs.count;
-    values.resize(static_cast<size_t>(elements));
-    WEFT_RETURN_IF_ERROR(reader.Read(absl::StrCat(kParameterPrefix, spec.name), PlaceOf(runs),
-                                     BytesOf(values.data(), elements)));
-    store.Write(slice, from, values);
-    for (size_t k = 0; k < prefixes.size(); ++k) {
-      if (slice.states[k] == nullptr) continue;
-      WEFT_RETURN_IF_ERROR(reader.Read(absl::StrCat(prefixes[k], spec.name), PlaceOf(runs),
-                                       BytesOf(values.data(), elements)));
-      store.StateOf(slice, k)
-          .narrow(0, from, elements)
-          .copy_(at::from_blob(values.data(), {elements}, at::kFloat));
-    }
-  }
-  return absl::OkStatus();
-}
+// Where elements of a need belong: from element `at` of the slice on, the values or one of the
+// optimizer's states.
+struct Place {
+  ParameterStore* store;
+  const OwnedSlice* slice;
+  std::optional<size_t> state;
+  int64_t at;
+};
+
+// What this rank needs of a checkpoint, and where each need belongs.
+struct Needs {
+  std::vector<ReadNeed> needs;
+  std::vector<Place> places;
+};
 
 // Without an optimizer's states, those that `parameters` have stay: they begin at zero.
-absl::Status ReadParts(const CheckpointReader& reader, bool has_optimizer,
-                       ParameterSets& parameters) {
+absl::StatusOr<Needs> NeedsOf(const Manifest& manifest, const std::string& path, bool has_optimizer,
+                              ParameterSets& parameters) {
+  std::map<absl::string_view, size_t> numbers;
+  for (const BufferLayout& buffer : manifest.buffers) numbers.emplace(buffer.name, numbers.size());
   std::vector<std::string> prefixes;
   if (has_optimizer) prefixes = StatePrefixes(parameters.optimizer());
+  Needs all;
+  auto add = [&](const std::string& prefix, const ParameterSpec& spec, const ElementRuns& runs,
+                 const Place& place) -> absl::Status {
+    const std::string name = absl::StrCat(prefix, spec.name);
+    const auto found = numbers.find(name);
+    if (found == numbers.end()) {
+      return absl::FailedPreconditionError(absl::StrCat(path, " has no buffer '", name, "'"));
+    }
+    const BufferLayout& buffer = manifest.buffers[found->second];
+    if (buffer.dtype != DType::kF32 || buffer.elements != spec.whole_elements()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, ": buffer '", name, "' has ", buffer.elements, " elements of ",
+                       NameOf(buffer.dtype), " instead of ", spec.whole_elements(), " of F32"));
+    }
+    all.needs.push_back({found->second, PlaceOf(runs)});
+    all.places.push_back(place);
+    return absl::OkStatus();
+  };
   for (ShardedParameters* set : parameters.sets()) {
-    for (const ParameterBucket& bucket : set->store().buckets()) {
+    ParameterStore& store = set->store();
+    for (const ParameterBucket& bucket : store.buckets()) {
       for (const OwnedSlice& slice : bucket.slices) {
-        WEFT_RETURN_IF_ERROR(ReadSlice(reader, prefixes, slice, set->store()));
+        const ParameterSpec& spec = store.parameters()[static_cast<size_t>(slice.parameter)];
+        for (const ElementRuns& runs : RunsOf(spec, slice.begin, slice.elements)) {
+          const int64_t at = runs.local - slice.begin;
+          WEFT_RETURN_IF_ERROR(add(kParameterPrefix, spec, runs, {&store, &slice, {}, at}));
+          for (size_t k = 0; k < prefixes.size(); ++k) {
+            if (slice.states[k] == nullptr) continue;
+            WEFT_RETURN_IF_ERROR(add(prefixes[k], spec, runs, {&store, &slice, k, at}));
+          }
+        }
       }
     }
   }
-  return absl::OkStatus();
+  return all;
+}
+
+// fp32 elements to where they belong, from element `to` of the need on.
+void Put(const Place& place, int64_t to, absl::Span<const std::byte> bytes) {
+  const auto elements = static_cast<int64_t>(bytes.size() / sizeof(float));
+  std::vector<float> values(static_cast<size_t>(elements));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  if (!place.state.has_value()) {
+    place.store->Write(*place.slice, place.at + to, values);
+    return;
+  }
+  place.store->StateOf(*place.slice, *place.state)
+      .narrow(0, place.at + to, elements)
+      .copy_(at::from_blob(values.data(), {elements}, at::kFloat));
 }
 
 bool HasOptimizer(const Manifest& manifest) {
@@ -199,6 +237,9 @@ RunCheckpoints::RunCheckpoints(std::string folder, const TrainConfig& config,
   if (!config.checkpoint_remote_folder.empty() && group_.rank() == 0) {
     mirror_.emplace(config.checkpoint_remote_folder, config.checkpoint_keep);
   }
+  if (!config.checkpoint_local_folder.empty()) {
+    local_.emplace(config.checkpoint_local_folder, config.checkpoint_keep, groups);
+  }
 }
 
 absl::Status RunCheckpoints::ExpectNone() {
@@ -218,66 +259,97 @@ absl::Status RunCheckpoints::ExpectNone() {
       }
     }
   }
-  return group_.Agree(status);
+  if (status.ok() && local_) status = local_->ExpectNone();
+  WEFT_RETURN_IF_ERROR(group_.Agree(status));
+  return group_.Agree(local_ ? local_->Tidy() : absl::OkStatus());
 }
 
-// Looks for the last checkpoint of both folders, and tidies them if there is one to go on from, or
-// none.
-absl::StatusOr<LatestCheckpoint> RunCheckpoints::FindAndTidy() {
-  WEFT_ASSIGN_OR_RETURN(LatestCheckpoint latest, FindLatest(folder_));
-  std::vector<std::string> unfinished = latest.unfinished;
-  LatestCheckpoint best = latest;
+// The last one of the remote folder. Where that cannot be read, none, if the run's own folder has
+// one.
+absl::StatusOr<LatestCheckpoint> RunCheckpoints::FindRemote(Verification verification,
+                                                            bool has_own) const {
+  absl::StatusOr<LatestCheckpoint> remote = FindLatest(mirror_->folder(), verification, damaged_);
+  if (remote.ok() || !has_own) return remote;
+  WEFT_LOG_WARN("checkpoint.remote_folder: ", remote.status().message(),
+                "; the run goes on from its own folder");
+  return LatestCheckpoint{};
+}
+
+// The last checkpoint of all tiers; an error where it is not one to go on from. Of the same step,
+// that of the faster tier.
+absl::StatusOr<RunCheckpoints::Found> RunCheckpoints::Find(Verification verification,
+                                                           int64_t local_step) const {
+  Found found;
+  WEFT_ASSIGN_OR_RETURN(found.own, FindLatest(folder_, verification, damaged_));
+  found.best = found.own;
   if (mirror_) {
-    WEFT_ASSIGN_OR_RETURN(const LatestCheckpoint remote, FindLatest(mirror_->folder()));
-    unfinished.insert(unfinished.end(), remote.unfinished.begin(), remote.unfinished.end());
-    best.passed_over.insert(best.passed_over.end(), remote.passed_over.begin(),
-                            remote.passed_over.end());
-    if (remote.step > best.step) {
-      best.path = remote.path;
-      best.step = remote.step;
+    WEFT_ASSIGN_OR_RETURN(found.remote,
+                          FindRemote(verification, std::max(found.own.step, local_step) >= 0));
+    LatestCheckpoint& best = found.best;
+    best.unfinished.insert(best.unfinished.end(), found.remote.unfinished.begin(),
+                           found.remote.unfinished.end());
+    best.passed_over.insert(best.passed_over.end(), found.remote.passed_over.begin(),
+                            found.remote.passed_over.end());
+    if (found.remote.step > best.step) {
+      best.path = found.remote.path;
+      best.step = found.remote.step;
     }
-    // What the other folder has whole is not missed.
-    best.passed_over.erase(
-        std::remove_if(best.passed_over.begin(), best.passed_over.end(),
-                       [&](const PassedOver& entry) { return entry.step <= best.step; }),
-        best.passed_over.end());
-    WEFT_RETURN_IF_ERROR(CheckLatest(folder_, best));
-    if (remote.step >= 0) mirror_->Resumed(remote);
-  } else {
-    WEFT_RETURN_IF_ERROR(CheckLatest(folder_, best));
   }
-  for (const std::string& path : unfinished) {
+  LatestCheckpoint& best = found.best;
+  if (local_ && local_step >= 0 && local_step >= best.step) {
+    best.path = local_->PathOf(local_step);
+    best.step = local_step;
+  }
+  // What another tier has whole is not missed.
+  best.passed_over.erase(
+      std::remove_if(best.passed_over.begin(), best.passed_over.end(),
+                     [&](const PassedOver& entry) { return entry.step <= best.step; }),
+      best.passed_over.end());
+  WEFT_RETURN_IF_ERROR(CheckLatest(folder_, found.best));
+  return found;
+}
+
+// For a run that goes on from `found`.
+absl::Status RunCheckpoints::TidyAfter(const Found& found) {
+  for (const std::string& path : found.best.unfinished) {
     WEFT_LOG_WARN("removed ", path, ": it was never finished");
   }
-  for (const PassedOver& entry : best.passed_over) {
+  for (const PassedOver& entry : found.best.passed_over) {
     WEFT_LOG_WARN("passed over step ", entry.step, ", which stays: ", entry.reason.message());
   }
   WEFT_RETURN_IF_ERROR(RemoveLeftovers(folder_));
-  if (mirror_) WEFT_RETURN_IF_ERROR(RemoveLeftovers(mirror_->folder()));
-  if (latest.step >= 0) retention_.Resumed(latest);
-  // The name that it has now, if its replacement had been cut short.
-  if (!best.path.empty()) {
-    best.path = absl::StrCat(ParentFolder(best.path), "/", CheckpointName(best.step));
+  if (mirror_) {
+    const absl::Status tidied = RemoveLeftovers(mirror_->folder());
+    if (!tidied.ok()) WEFT_LOG_WARN(tidied.message());
+    mirror_->Resumed(found.remote);
   }
-  return best;
+  retention_.Resumed(found.own);
+  return absl::OkStatus();
 }
 
-// Rank 0 looks for all: they must agree. Empty: there is none at all.
-absl::StatusOr<std::string> RunCheckpoints::FindLast() {
+absl::Status RunCheckpoints::Tidy() {
   absl::Status status;
-  std::string path;
   if (group_.rank() == 0) {
-    absl::StatusOr<LatestCheckpoint> latest = FindAndTidy();
-    status = latest.status();
-    if (latest.ok()) path = latest->path;
+    absl::StatusOr<Found> found = Find(Verification::kEverything, /*local_step=*/-1);
+    status = found.ok() ? TidyAfter(*found) : found.status();
   }
-  WEFT_RETURN_IF_ERROR(group_.Agree(status));
-  return group_.FromFirst(path);
+  if (status.ok() && local_) status = local_->Tidy();
+  return group_.Agree(status);
 }
 
+// One rank reads the manifest for all. `damage` is what is wrong with the files, the same on all
+// ranks. `local`: what the hosts have of it, where it is on their disks.
 absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
-                                                     ParameterSets& parameters) {
-  WEFT_ASSIGN_OR_RETURN(auto reader, CheckpointReader::Open(path));
+                                                     const LocalCheckpoint& local,
+                                                     ParameterSets& parameters,
+                                                     absl::Status& damage) {
+  absl::StatusOr<std::string> text("");
+  const std::string manifest_path = absl::StrCat(path, "/", kManifestName);
+  if (group_.rank() == static_cast<int>(local.manifest_rank)) text = ReadFile(manifest_path);
+  WEFT_RETURN_IF_ERROR(group_.Agree(text.status()));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> texts, group_.Gather(*text));
+  WEFT_ASSIGN_OR_RETURN(Manifest parsed, ParseManifest(texts[local.manifest_rank], manifest_path));
+  const auto reader = CheckpointReader::With(path, std::move(parsed));
   const Manifest& manifest = reader->manifest();
   auto identity = manifest.states.find(kIdentityState);
   if (identity == manifest.states.end()) {
@@ -295,7 +367,17 @@ absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
     WEFT_LOG_WARN(path, " has parameters alone: the states of the optimizer, ",
                   parameters.optimizer().name(), ", begin at zero");
   }
-  WEFT_RETURN_IF_ERROR(ReadParts(*reader, has_optimizer, parameters));
+  absl::StatusOr<Needs> needs = NeedsOf(manifest, path, has_optimizer, parameters);
+  WEFT_RETURN_IF_ERROR(group_.Agree(needs.status()));
+  absl::StatusOr<ReadTotals> totals = ReadTogether(
+      *reader, needs->needs, group_,
+      [&](size_t need, int64_t to, absl::Span<const std::byte> bytes) {
+        Put(needs->places[need], to, bytes);
+      },
+      local.holders);
+  if (IsDamage(totals.status())) damage = totals.status();
+  WEFT_RETURN_IF_ERROR(totals.status());
+  read_ = *totals;
   RunPosition position{.step = manifest.step, .samples = manifest.samples_consumed};
   for (auto [name, to] :
        {std::pair(kLossScaleState, &position.loss_scale), std::pair(kGemmState, &position.gemm),
@@ -307,13 +389,59 @@ absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
   return position;
 }
 
+// Rank 0 looks for all: they must agree. What proves to be damaged while it is read is passed over,
+// and the next one is tried.
 absl::StatusOr<std::optional<RunPosition>> RunCheckpoints::Load(ParameterSets& parameters) {
-  WEFT_ASSIGN_OR_RETURN(std::string path, FindLast());
-  if (path.empty()) return std::nullopt;
-  absl::StatusOr<RunPosition> position = LoadHere(path, parameters);
-  WEFT_RETURN_IF_ERROR(group_.Agree(position.status()));
-  loaded_from_ = path;
-  return *position;
+  while (true) {
+    LocalCheckpoint local;
+    if (local_) {
+      WEFT_ASSIGN_OR_RETURN(local, local_->Find(group_));
+    }
+    absl::StatusOr<Found> found;
+    if (group_.rank() == 0) found = Find(Verification::kWhenTouched, local.step);
+    WEFT_RETURN_IF_ERROR(group_.Agree(group_.rank() == 0 ? found.status() : absl::OkStatus()));
+    WEFT_ASSIGN_OR_RETURN(const std::string first_path,
+                          group_.FromFirst(group_.rank() == 0 ? found->best.path : ""));
+    const bool is_best =
+        group_.rank() == 0 && local_ && local.step >= 0 && first_path == local_->PathOf(local.step);
+    WEFT_ASSIGN_OR_RETURN(const std::string tier, group_.FromFirst(is_best ? "local" : "shared"));
+    std::optional<RunPosition> position;
+    const bool is_local = tier == "local";
+    if (!is_local) local = {};
+    // Hosts may name their folders in different ways.
+    const std::string path = is_local ? local_->PathOf(local.step) : first_path;
+    if (!path.empty()) {
+      absl::Status damage;
+      absl::StatusOr<RunPosition> loaded = LoadHere(path, local, parameters, damage);
+      WEFT_RETURN_IF_ERROR(group_.Agree(damage.ok() ? loaded.status() : absl::OkStatus()));
+      if (!damage.ok()) {
+        if (is_local) {
+          if (group_.rank() == 0) {
+            WEFT_LOG_WARN("passed over step ", local.step,
+                          " of the local disks: ", damage.message());
+          }
+          local_->FoundDamaged(local.step);
+        } else {
+          damaged_[path] = damage;
+        }
+        continue;
+      }
+      position = *loaded;
+      // The name that it has soon, if its replacement had been cut short.
+      loaded_from_ = absl::StrCat(ParentFolder(path), "/", CheckpointName(position->step));
+    }
+    absl::Status tidied;
+    if (group_.rank() == 0) {
+      // What has not been read may not be whole.
+      for (LatestCheckpoint* other : {&found->own, &found->remote}) {
+        if (other->path != path) other->step = -1;
+      }
+      tidied = TidyAfter(*found);
+    }
+    if (tidied.ok() && local_) tidied = local_->Tidy();
+    WEFT_RETURN_IF_ERROR(group_.Agree(tidied));
+    return position;
+  }
 }
 
 absl::Status RunCheckpoints::Save(const RunPosition& position, const ParameterSets& parameters,
@@ -332,7 +460,7 @@ absl::Status RunCheckpoints::Begin(const RunPosition& position, const ParameterS
   WEFT_ASSIGN_OR_RETURN(const std::string first, group_.FromFirst(is_busy ? "busy" : "free"));
   began = first == "free";
   if (!began) return absl::OkStatus();
-  WEFT_RETURN_IF_ERROR(Finish(saved));
+  WEFT_RETURN_IF_ERROR(FinishSaving(saved));
   std::promise<void> copied;
   copied_ = copied.get_future();
   saving_step_ = position.step;
@@ -346,7 +474,8 @@ absl::Status RunCheckpoints::Begin(const RunPosition& position, const ParameterS
         const std::string optimizer(parameters.optimizer().name());
         copied.set_value();
         values.clear();
-        return Write(position, optimizer, parts, *groups_.checkpoints, saving_failure_);
+        return local_ ? WriteLocal(position, optimizer, parts)
+                      : Write(position, optimizer, parts, *groups_.checkpoints, saving_failure_);
       });
   return absl::OkStatus();
 }
@@ -356,6 +485,11 @@ void RunCheckpoints::FinishCopy() {
 }
 
 absl::Status RunCheckpoints::Finish(SavedInBackground& saved) {
+  WEFT_RETURN_IF_ERROR(FinishSaving(saved));
+  return local_copying_.valid() ? local_copying_.get() : absl::OkStatus();
+}
+
+absl::Status RunCheckpoints::FinishSaving(SavedInBackground& saved) {
   saved = {};
   if (!saving_.valid()) return absl::OkStatus();
   FinishCopy();
@@ -364,28 +498,38 @@ absl::Status RunCheckpoints::Finish(SavedInBackground& saved) {
   return absl::OkStatus();
 }
 
+CheckpointState RunCheckpoints::StateAfter(const RunPosition& position,
+                                           absl::string_view optimizer) const {
+  return {.samples_consumed = position.samples,
+          .seed = config_.seed,
+          .states = {{kIdentityState, ResumeIdentity(config_)},
+                     {kOptimizerState, std::string(optimizer)},
+                     {kLossScaleState, position.loss_scale},
+                     {kGemmState, position.gemm},
+                     {kAttentionState, position.attention}},
+          .config_text = config_.text};
+}
+
 absl::Status RunCheckpoints::Write(const RunPosition& position, absl::string_view optimizer,
                                    const std::vector<BufferPart>& parts, Group& group,
                                    absl::Status& failure) {
   CheckpointWriter writer(folder_, position.step, group.size());
   WEFT_RETURN_IF_ERROR(group.Agree(writer.WriteShard(group.rank(), parts), failure));
+  return CommitByFirst(
+      writer, position.step,
+      [&] { return writer.Commit(StateAfter(position, optimizer)).status(); }, group, failure);
+}
+
+// In the run's folder, by rank 0, where `failure` is OK: all have written.
+absl::Status RunCheckpoints::CommitByFirst(CheckpointWriter& writer, int64_t step,
+                                           const std::function<absl::Status()>& commit,
+                                           Group& group, absl::Status& failure) {
   absl::Status committed = failure;
   if (group.rank() == 0) {
-    if (failure.ok()) {
-      committed = writer
-                      .Commit({.samples_consumed = position.samples,
-                               .seed = config_.seed,
-                               .states = {{kIdentityState, ResumeIdentity(config_)},
-                                          {kOptimizerState, std::string(optimizer)},
-                                          {kLossScaleState, position.loss_scale},
-                                          {kGemmState, position.gemm},
-                                          {kAttentionState, position.attention}},
-                               .config_text = config_.text})
-                      .status();
-    }
+    if (failure.ok()) committed = commit();
     if (committed.ok()) {
-      retention_.Committed(position.step);
-      if (mirror_) Mirror(position.step);
+      retention_.Committed(step);
+      if (mirror_) Mirror(step);
       absl::Status pruned = retention_.Prune().status();
       if (!pruned.ok()) WEFT_LOG_WARN("old checkpoints stay: ", pruned.ToString());
     } else {
@@ -396,6 +540,57 @@ absl::Status RunCheckpoints::Write(const RunPosition& position, absl::string_vie
   return group.Agree(committed, failure);
 }
 
+// To the local disks, and on to the run's folder where the one before is through.
+absl::Status RunCheckpoints::WriteLocal(const RunPosition& position, absl::string_view optimizer,
+                                        const std::vector<BufferPart>& parts) {
+  Group& group = *groups_.checkpoints;
+  WEFT_ASSIGN_OR_RETURN(
+      Manifest manifest,
+      local_->Write(position.step, parts, StateAfter(position, optimizer), group, saving_failure_));
+  if (!saving_failure_.ok()) return absl::OkStatus();
+  // Rank 0 is through when all others have nothing left to do but to end.
+  const bool is_busy = local_copying_.valid() && local_copying_.wait_for(std::chrono::seconds(0)) !=
+                                                     std::future_status::ready;
+  WEFT_ASSIGN_OR_RETURN(const std::string first, group.FromFirst(is_busy ? "busy" : "free"));
+  if (first != "free") {
+    ++local_left_out_;
+    return absl::OkStatus();
+  }
+  if (local_copying_.valid()) WEFT_RETURN_IF_ERROR(local_copying_.get());
+  // Open before it may be deleted.
+  absl::StatusOr<MappedFile> shard = MappedFile::Open(
+      absl::StrCat(local_->PathOf(position.step), "/", ShardName(group.rank(), group.size())));
+  local_copying_ = std::async(std::launch::async,
+                              [this, manifest = std::move(manifest), shard = std::move(shard)] {
+                                return CopyToRunFolder(manifest, shard);
+                              });
+  return absl::OkStatus();
+}
+
+absl::Status RunCheckpoints::CopyToRunFolder(const Manifest& manifest,
+                                             const absl::StatusOr<MappedFile>& shard) {
+  Group& group = *groups_.checkpoint_copies;
+  CheckpointWriter writer(folder_, manifest.step, group.size());
+  const ShardInfo& info = manifest.shards[static_cast<size_t>(group.rank())];
+  absl::Status status = shard.status();
+  if (status.ok()) status = MakeFolders(writer.temporary());
+  if (status.ok()) {
+    status = CopyShard(*shard, info, absl::StrCat(writer.temporary(), "/", info.file),
+                       /*gives_up=*/false);
+  }
+  absl::Status failure;
+  WEFT_RETURN_IF_ERROR(group.Agree(status, failure));
+  WEFT_RETURN_IF_ERROR(CommitByFirst(
+      writer, manifest.step, [&] { return writer.CommitCopy(manifest).status(); }, group, failure));
+  if (failure.ok()) {
+    ++local_copied_;
+  } else if (group.rank() == 0) {
+    WEFT_LOG_WARN("copy step ", manifest.step, " from the local disks to ", folder_, ": ",
+                  failure.message());
+  }
+  return absl::OkStatus();
+}
+
 void RunCheckpoints::Mirror(int64_t step) {
   committed_ = step;
   const absl::Status status =
@@ -403,15 +598,21 @@ void RunCheckpoints::Mirror(int64_t step) {
   if (!status.ok()) WEFT_LOG_WARN(status.message());
 }
 
-void RunCheckpoints::FinishMirror() {
-  if (!mirror_) return;
-  absl::Status status = mirror_->Finish();
-  if (!is_mirrored_) {
+absl::Status RunCheckpoints::FinishMirror() {
+  if (!mirror_) return absl::OkStatus();
+  const absl::Time until = absl::Now() + config_.checkpoint_remote_timeout;
+  absl::Status status = mirror_->Finish(config_.checkpoint_remote_timeout);
+  if (absl::IsDeadlineExceeded(status) || committed_ < 0) return status;
+  if (!is_mirrored_ || !status.ok()) {
     if (!status.ok()) WEFT_LOG_WARN(status.message());
     Mirror(committed_);
-    status = mirror_->Finish();
+    status = mirror_->Finish(std::max(absl::ZeroDuration(), until - absl::Now()));
+    if (status.ok() && !is_mirrored_) {
+      status = absl::UnavailableError(
+          absl::StrCat("step ", committed_, " was not copied to ", mirror_->folder()));
+    }
   }
-  if (!status.ok()) WEFT_LOG_WARN(status.message());
+  return status;
 }
 
 absl::StatusOr<std::vector<at::Tensor>> LoadModel(const std::string& path,

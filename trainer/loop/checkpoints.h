@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@
 #include "trainer/checkpoint/writer.h"
 #include "trainer/config.h"
 #include "trainer/groups/parallel_groups.h"
+#include "trainer/loop/local_checkpoints.h"
+#include "trainer/loop/shared_read.h"
 #include "trainer/parallel/parameter_sets.h"
 
 namespace weft::train {
@@ -55,7 +58,8 @@ class RunCheckpoints {
   // AlreadyExists when there is any checkpoint, whole or not.
   absl::Status ExpectNone();
 
-  // Fills the owned slices from the last checkpoint, of the run's folder or the remote one; nothing
+  // Fills the owned slices from the last checkpoint of all tiers but memory: the local disks, the
+  // run's folder, the remote one; nothing
   // when there is none at all, whole or not. A damaged one is passed over with a warning.
   // FailedPrecondition, with every path and reason, when none is whole, or when one that is newer
   // than the last whole one cannot be read now: to go on from the older one would give steps away
@@ -63,10 +67,11 @@ class RunCheckpoints {
   // that the config does not have.
   absl::StatusOr<std::optional<RunPosition>> Load(ParameterSets& parameters);
   const std::string& loaded_from() const { return loaded_from_; }  // a path; empty: nothing
+  const ReadTotals& read() const { return read_; }                 // by Load, the one loaded from
 
   // For a run that goes on from memory: learns which checkpoints there are, and removes what was
   // never finished.
-  absl::Status Tidy() { return FindLast().status(); }
+  absl::Status Tidy();
 
   // Writes a checkpoint and deletes old ones. Returns an error when the group fails; `failure` is
   // why there is no new checkpoint: then nothing of it is left and older ones are whole.
@@ -81,20 +86,39 @@ class RunCheckpoints {
                      SavedInBackground& saved);
   // Waits until the state is copied.
   void FinishCopy();
-  // Waits until what Begin began is written: `saved`.
+  // Waits until what Begin began is written, `saved`, and copied to the run's folder.
   absl::Status Finish(SavedInBackground& saved);
+  // The tier on local disks; nullptr: none. Copies on to the run's folder, after Finish.
+  const LocalCheckpoints* local() const { return local_ ? &*local_ : nullptr; }
+  int64_t local_copied() const { return local_copied_; }
+  int64_t local_left_out() const { return local_left_out_; }
   size_t pool_bytes() const { return pool_.size(); }
 
-  // Waits for the copy to the remote folder, and copies the last checkpoint if that was left out.
-  void FinishMirror();
+  // Waits for the copy to the remote folder, and copies the last checkpoint if that was left out or
+  // failed; checkpoint.remote_timeout in all. Why the last one is not there; rank 0 only.
+  absl::Status FinishMirror();
   const CheckpointMirror* mirror() const { return mirror_ ? &*mirror_ : nullptr; }
 
  private:
-  absl::StatusOr<std::string> FindLast();
-  absl::StatusOr<LatestCheckpoint> FindAndTidy();
-  absl::StatusOr<RunPosition> LoadHere(const std::string& path, ParameterSets& parameters);
+  struct Found {
+    LatestCheckpoint own, remote;  // of each folder
+    LatestCheckpoint best;         // of both
+  };
+  absl::StatusOr<LatestCheckpoint> FindRemote(Verification verification, bool has_own) const;
+  absl::StatusOr<Found> Find(Verification verification, int64_t local_step) const;
+  absl::Status TidyAfter(const Found& found);
+  absl::StatusOr<RunPosition> LoadHere(const std::string& path, const LocalCheckpoint& local,
+                                       ParameterSets& parameters, absl::Status& damage);
+  CheckpointState StateAfter(const RunPosition& position, absl::string_view optimizer) const;
   absl::Status Write(const RunPosition& position, absl::string_view optimizer,
                      const std::vector<BufferPart>& parts, Group& group, absl::Status& failure);
+  absl::Status CommitByFirst(CheckpointWriter& writer, int64_t step,
+                             const std::function<absl::Status()>& commit, Group& group,
+                             absl::Status& failure);
+  absl::Status WriteLocal(const RunPosition& position, absl::string_view optimizer,
+                          const std::vector<BufferPart>& parts);
+  absl::Status CopyToRunFolder(const Manifest& manifest, const absl::StatusOr<MappedFile>& shard);
+  absl::Status FinishSaving(SavedInBackground& saved);
   void Mirror(int64_t step);
 
   const std::string folder_;
@@ -102,15 +126,21 @@ class RunCheckpoints {
   ParallelGroups& groups_;
   Group& group_;
   const std::function<void()> before_copy_;
-  Retention retention_;                     // used by rank 0
+  Retention retention_;  // used by rank 0
+  std::optional<LocalCheckpoints> local_;
   std::optional<CheckpointMirror> mirror_;  // rank 0, where there is a remote folder
   int64_t committed_ = -1;                  // rank 0: the last step that is to be in the mirror
   bool is_mirrored_ = true;
+  std::map<std::string, absl::Status> damaged_;  // rank 0: by path, found while they were loaded
   std::string loaded_from_;
+  ReadTotals read_;
   std::vector<std::byte> pool_;  // of the state that is written in the background
   std::future<void> copied_;
   int64_t saving_step_ = -1;
   absl::Status saving_failure_;
+  // From the local disks to the run's folder; begun by the thread that saves.
+  int64_t local_copied_ = 0, local_left_out_ = 0;
+  std::future<absl::Status> local_copying_;
   std::future<absl::Status> saving_;  // last: it is waited for before the rest goes
 };
 

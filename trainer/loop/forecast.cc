@@ -283,7 +283,8 @@ Bytes HostMemory(const TrainConfig& config) {
 absl::Status NoPlace(const TrainConfig& config, const std::string& host, int ranks, Bytes tensors,
                      Bytes program, Bytes memory) {
   return absl::InvalidArgumentError(absl::StrFormat(
-      "%s: %d ranks need %.0f MiB for tensors and %.0f MiB for the programs, together %.0f MiB; "
+      "%s: %d ranks need %.0f MiB for tensors and copies of the state and %.0f MiB for the "
+      "programs, together %.0f MiB; "
       "%s %.0f MiB. Fewer ranks a host, a smaller train.micro_batch, train.recompute = full or a "
       "higher parallel.zero take less",
       host, ranks, Mebibytes(tensors), Mebibytes(program), Mebibytes(tensors + program),
@@ -293,10 +294,12 @@ absl::Status NoPlace(const TrainConfig& config, const std::string& host, int ran
 
 }  // namespace
 
-Bytes MemoryEstimate::total() const { return parameters + gradients + optimizer + activations; }
+Bytes MemoryEstimate::tensors() const {
+  return parameters + gradients + optimizer + activations + snapshots;
+}
 
 absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const StepPlan& plan,
-                                              int stage, int tensor_rank) {
+                                              int stage, int tensor_rank, bool keeps_snapshots) {
   WEFT_ASSIGN_OR_RETURN(topology::PipelineSchedule schedule, MakePipelineSchedule(plan.pipeline));
   const ModelPart part = plan.PartOf(stage, tensor_rank, tensor_rank);
   const std::vector<ParameterSpec> specs = GptParameters(config.model, part);
@@ -312,12 +315,17 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const S
                               (is_view ? 0 : buckets.shard * owned_width));
   estimate.gradients = Bytes(GradientBytes(config, plan, buckets, ranks, width));
   estimate.optimizer = Bytes(StateBytes(config, buckets));
+  if (keeps_snapshots) {
+    estimate.snapshots = (Bytes(buckets.shard * owned_width) + estimate.optimizer) * 4;
+  }
+  if (config.checkpoint_background) estimate.pool = Bytes(buckets.shard * 4) + estimate.optimizer;
   estimate.activations =
       Bytes(ActivationBytes(config, plan, part, schedule[static_cast<size_t>(stage)]));
   return estimate;
 }
 
-absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, int ranks_per_host) {
+absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, int ranks_per_host,
+                                        bool keeps_snapshots) {
   WEFT_ASSIGN_OR_RETURN(topology::Mesh mesh, MeshOf(config, ranks));
   const ParallelSizes sizes = SizesOf(mesh);
   WEFT_ASSIGN_OR_RETURN(StepPlan plan, StepPlan::Make(config, sizes));
@@ -337,16 +345,19 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, in
                           ToString(plan.pipeline.kind), plan.pipeline.chunks, 100 * timing.bubble);
     AppendStages(config, plan, text);
   }
-  absl::StrAppend(&text, "memory of a rank's tensors, MiB (estimated)\n",
-                  "  stage  parameters  gradients  optimizer  activations    total\n");
+  absl::StrAppend(&text, "memory of a rank, MiB (estimated)\n",
+                  "  stage  parameters  gradients  optimizer  activations  snapshots  "
+                  "checkpoints    total\n");
   // Ranks of a host are neighbours: the stages of the fullest host are at most as large as the
   // largest one.
   Bytes largest;
   for (int stage = 0; stage < sizes.pipeline; ++stage) {
-    WEFT_ASSIGN_OR_RETURN(MemoryEstimate memory, EstimateMemory(config, plan, stage, 0));
-    absl::StrAppendFormat(&text, "  %5d  %10.1f  %9.1f  %9.1f  %11.1f  %7.1f\n", stage,
-                          Mebibytes(memory.parameters), Mebibytes(memory.gradients),
+    WEFT_ASSIGN_OR_RETURN(MemoryEstimate memory,
+                          EstimateMemory(config, plan, stage, 0, keeps_snapshots));
+    absl::StrAppendFormat(&text, "  %5d  %10.1f  %9.1f  %9.1f  %11.1f  %9.1f  %11.1f  %7.1f\n",
+                          stage, Mebibytes(memory.parameters), Mebibytes(memory.gradients),
                           Mebibytes(memory.optimizer), Mebibytes(memory.activations),
+                          Mebibytes(memory.snapshots), Mebibytes(memory.pool),
                           Mebibytes(memory.total()));
     largest = std::max(largest, memory.total());
   }
@@ -355,7 +366,8 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, in
   if (here == ranks) {
     tensors = Bytes(0);
     for (int stage = 0; stage < sizes.pipeline; ++stage) {
-      WEFT_ASSIGN_OR_RETURN(MemoryEstimate memory, EstimateMemory(config, plan, stage, 0));
+      WEFT_ASSIGN_OR_RETURN(MemoryEstimate memory,
+                            EstimateMemory(config, plan, stage, 0, keeps_snapshots));
       tensors += memory.total() * (ranks / sizes.pipeline);
     }
   }
@@ -370,8 +382,9 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, in
 }
 
 absl::Status CheckHostMemory(const TrainConfig& config, const StepPlan& plan, int stage,
-                             int tensor_rank, Group& world) {
-  absl::StatusOr<MemoryEstimate> mine = EstimateMemory(config, plan, stage, tensor_rank);
+                             int tensor_rank, bool keeps_snapshots, Group& world) {
+  absl::StatusOr<MemoryEstimate> mine =
+      EstimateMemory(config, plan, stage, tensor_rank, keeps_snapshots);
   WEFT_RETURN_IF_ERROR(world.Agree(mine.status()));
   std::array<char, 256> name = {};
   if (gethostname(name.data(), name.size() - 1) != 0) name[0] = '\0';

@@ -14,30 +14,34 @@
 
 namespace weft::train {
 
-// The largest that the tensors of a rank take together.
+// The largest that a rank takes together.
 struct MemoryEstimate {
   Bytes parameters;   // in the compute type, and owned values that are kept apart from them
   Bytes gradients;    // whole ones on their way, and this rank's shard
   Bytes optimizer;    // states of this rank's shard
   Bytes activations;  // kept for the backward passes that a stage holds at one time, the logits,
                       // and what the pass under way makes
-  Bytes total() const;
+  Bytes snapshots;    // of the last two steps, this rank's and another's (snapshots.h)
+  Bytes pool;         // what a checkpoint is written from in the background; no tensor
+  Bytes tensors() const;
+  Bytes total() const { return tensors() + pool; }
 };
 
 // Memory of the rank at `stage` of the pipeline and `tensor_rank` of the tensor axis.
-// model.vocabulary is known.
+// model.vocabulary is known. `keeps_snapshots`: the last steps stay in memory.
 absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const StepPlan& plan,
-                                              int stage, int tensor_rank);
+                                              int stage, int tensor_rank, bool keeps_snapshots);
 
 // Several lines for people: layout, micro-batches, bubble, work and memory of each stage.
 // InvalidArgument where the layout cannot be, or `ranks_per_host` of its ranks have no place in a
 // host's memory, with the arithmetic.
-absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, int ranks_per_host);
+absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, int ranks_per_host,
+                                        bool keeps_snapshots);
 
 // Of a job that has been started: whether the ranks of every host have place in its memory. All
 // ranks call it together and get the same outcome, InvalidArgument with the arithmetic.
 absl::Status CheckHostMemory(const TrainConfig& config, const StepPlan& plan, int stage,
-                             int tensor_rank, Group& world);
+                             int tensor_rank, bool keeps_snapshots, Group& world);
 
 // The schedule of the config's pipeline as a picture; "" without a pipeline.
 absl::StatusOr<std::string> DrawPipeline(const TrainConfig& config, const StepPlan& plan);

@@ -191,6 +191,16 @@ void MetricsLog::AppendFailedCheckpoint(int64_t step, absl::string_view reason) 
   Write(row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+void MetricsLog::AppendResumed(int64_t step, absl::string_view from, const ReadTotals& read) {
+  nlohmann::ordered_json row = {{"step", step},
+                                {"resumed_from", std::string(from)},
+                                {"read_bytes", read.read_bytes},
+                                {"read_minimum_bytes", read.minimum_bytes},
+                                {"needed_bytes", read.needed_bytes},
+                                {"passed_bytes", read.passed_bytes}};
+  Write(row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 void MetricsLog::AppendSkipped(int64_t step, absl::string_view reason) {
   nlohmann::ordered_json row = {{"step", step}, {"skipped", std::string(reason)}};
   Write(row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));

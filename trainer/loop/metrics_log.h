@@ -27,6 +27,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/units.h"
+#include "trainer/loop/shared_read.h"
 #include "trainer/loop/step.h"
 #include "trainer/loop/tensorboard.h"
 #include "trainer/plot/loss_plot.h"
@@ -72,6 +73,8 @@ class MetricsLog {
   void Append(const StepMetrics& metrics);
   void AppendFailedCheckpoint(int64_t step, absl::string_view reason);
   void AppendSkipped(int64_t step, absl::string_view reason);
+  // `from`: the path of a checkpoint.
+  void AppendResumed(int64_t step, absl::string_view from, const ReadTotals& read);
   // The last try: an error when lines or the picture are missing on the disk.
   absl::Status Finish();
 

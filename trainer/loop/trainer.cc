@@ -61,7 +61,7 @@ class Run {
         config_(options.config),
         groups_(groups),
         group_(*groups.world),
-        checkpoints_(Path("checkpoints"), config_, groups),
+        checkpoints_(Path("checkpoints"), config_, groups, options.before_checkpoint_copy),
         schedule_(config_.checkpoint_every) {}
 
   // Nothing in the background uses parameters or groups afterwards. Its error is the run's, or
@@ -93,7 +93,7 @@ class Run {
     if (is_first()) PrintStart();
     ForgetTensorPeak();
     WEFT_ASSIGN_OR_RETURN(bool stopped, Loop());
-    checkpoints_.FinishMirror();
+    WEFT_RETURN_IF_ERROR(Require("remote checkpoint", checkpoints_.FinishMirror()));
     WEFT_RETURN_IF_ERROR(MeasureMemory());
     WEFT_RETURN_IF_ERROR(WriteTrace());
     if (!stopped) WEFT_RETURN_IF_ERROR(Finish());
@@ -151,7 +151,7 @@ class Run {
     WEFT_RETURN_IF_ERROR(group_.Agree(plan.status()));
     if (!device_.is_cpu()) return absl::OkStatus();  // the estimate is of host memory
     return CheckHostMemory(config_, *plan, groups_.pipeline->rank(), groups_.tensor->rank(),
-                           group_);
+                           TakesSnapshots(), group_);
   }
 
   absl::Status MakeStepper() {
@@ -240,11 +240,23 @@ class Run {
                                       row.weft / 1e9, row.aten / 1e9));
     }
     if (resumed_) {
-      progress_->Note(absl::StrFormat("resumed after step %d, from %s", position_.step,
-                                      checkpoints_.loaded_from()));
+      NoteResumed();
     } else if (options_.resume) {
       progress_->Note("no checkpoint yet: starting from the beginning");
     }
+  }
+
+  void NoteResumed() {
+    const ReadTotals& read = checkpoints_.read();
+    auto mebibytes = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+    progress_->Note(absl::StrFormat("resumed after step %d, from %s", position_.step,
+                                    checkpoints_.loaded_from()));
+    progress_->Note(absl::StrFormat(
+        "read %.1f MiB of it, where %.1f is the least; the ranks needed %.1f MiB, %.1f of them "
+        "passed on by others",
+        mebibytes(read.read_bytes), mebibytes(read.minimum_bytes), mebibytes(read.needed_bytes),
+        mebibytes(read.passed_bytes)));
+    metrics_->AppendResumed(position_.step, checkpoints_.loaded_from(), read);
   }
 
   // " (tensor 2 x context 1 x data 1 x pipeline 2, 8 micro-batches, 1f1b)"; "" where all ranks are
@@ -603,6 +615,13 @@ class Run {
       absl::FPrintF(stderr, "checkpoints      %.2f%% of the time waited for them\n",
                     100 * checkpoint_seconds_ / seconds_);
     }
+    if (const LocalCheckpoints* local = checkpoints_.local(); local != nullptr) {
+      absl::FPrintF(stderr,
+                    "local copies     %d in %s of each host; %d of them went on to the run's "
+                    "folder, %d left out while one was under way\n",
+                    local->written(), local->folder(), checkpoints_.local_copied(),
+                    checkpoints_.local_left_out());
+    }
     const CheckpointMirror* mirror = checkpoints_.mirror();
     if (mirror == nullptr) return;
     absl::FPrintF(stderr, "remote copies    %d in %s; %d left out while one was under way\n",
@@ -612,17 +631,19 @@ class Run {
   // What each rank took and what was estimated, a line a rank.
   absl::Status MeasureMemory() {
     absl::StatusOr<MemoryEstimate> estimate =
-        EstimateMemory(config_, stepper_->plan(), groups_.pipeline->rank(), groups_.tensor->rank());
+        EstimateMemory(config_, stepper_->plan(), groups_.pipeline->rank(), groups_.tensor->rank(),
+                       TakesSnapshots());
     auto mebibytes = [](Bytes bytes) { return static_cast<double>(bytes.count()) / (1 << 20); };
     const Bytes peak = PeakTensorMemory() - tensors_before_;
     const Bytes resident = PeakResidentMemory() - memory_before_;
     WEFT_ASSIGN_OR_RETURN(
-        memory_, group_.Gather(absl::StrFormat(
-                     "tensors %.1f MiB at most, estimated %.1f (%+.1f %%); resident memory grew by "
-                     "%.0f MiB",
-                     mebibytes(peak), estimate.ok() ? mebibytes(estimate->total()) : 0.0,
-                     estimate.ok() && peak.count() > 0 ? 100 * (estimate->total() / peak - 1) : 0.0,
-                     mebibytes(resident))));
+        memory_,
+        group_.Gather(absl::StrFormat(
+            "tensors %.1f MiB at most, estimated %.1f (%+.1f %%); resident memory grew by "
+            "%.0f MiB",
+            mebibytes(peak), estimate.ok() ? mebibytes(estimate->tensors()) : 0.0,
+            estimate.ok() && peak.count() > 0 ? 100 * (estimate->tensors() / peak - 1) : 0.0,
+            mebibytes(resident))));
     return absl::OkStatus();
   }
 
@@ -679,9 +700,9 @@ class Run {
 // under way touches no tensor any more.
 static void Leave(ParallelGroups& groups) {
   for (std::unique_ptr<Group>* group :
-       {&groups.world, &groups.snapshots, &groups.checkpoints, &groups.data, &groups.tensor,
-        &groups.pipeline, &groups.ends, &groups.context, &groups.expert, &groups.shard,
-        &groups.replicas}) {
+       {&groups.world, &groups.snapshots, &groups.checkpoints, &groups.checkpoint_copies,
+        &groups.data, &groups.tensor, &groups.pipeline, &groups.ends, &groups.context,
+        &groups.expert, &groups.shard, &groups.replicas}) {
     group->reset();
   }
   groups.experts.reset();

@@ -43,6 +43,8 @@ struct RunOptions {
   int threads = 1;       // compute threads of this rank
   int local_rank = 0;    // on this host; chooses the GPU of train.device = cuda
   absl::Duration collective_timeout = absl::Minutes(5);  // of one that NCCL does on a GPU
+  // Called in the background before the state is copied for a checkpoint: for tests. May be null.
+  std::function<void()> before_checkpoint_copy;
   // Set by a signal: the step is finished, a checkpoint written, and Train returns OK.
   const std::atomic<bool>* stop = nullptr;
 };

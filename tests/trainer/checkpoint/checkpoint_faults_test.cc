@@ -14,10 +14,13 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/scratch_folder.h"
 #include "tests/trainer/checkpoint/training_state.h"
+#include "trainer/checkpoint/local_tier.h"
 #include "trainer/checkpoint/mirror.h"
 #include "trainer/checkpoint/retention.h"
 
@@ -129,43 +132,91 @@ KillResult KillAtSystemCall(const std::function<int()>& body, int stop) {
   return KillResult::kKilled;
 }
 
-// Every point at which a kill can make a difference, one after the other: from a folder with step
-// 1, `write` writes step 2 there, and replaces step 2 by one of other ranks; then step 1 is pruned.
-void KillAtEverySystemCall(const std::function<bool(const std::string& folder)>& write) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  constexpr int kStride = 7;  // a child is slow to start there, and the order of calls is the same
+constexpr int kStopStride =
+    7;  // a child is slow to start there, and the order of calls is the same
 #else
-  constexpr int kStride = 1;
+constexpr int kStopStride = 1;
 #endif
+
+// Every point at which a kill can make a difference, one after the other: `prepare` makes a folder,
+// `body` works in it until it is killed, `check` looks at what is left.
+void KillAtEverySystemCall(const std::function<bool(const ScratchFolder& folder)>& prepare,
+                           const std::function<int(const ScratchFolder& folder)>& body,
+                           const std::function<void(const ScratchFolder&, bool has_ended)>& check) {
   int stop = 1;
-  int newest = 1;
-  for (;; stop += kStride) {
+  for (;; stop += kStopStride) {
     ASSERT_LT(stop, 5000);
-    ScratchFolder folder;
-    ASSERT_TRUE(WriteCheckpoint(folder.path(), 1, 1).ok());
-    KillResult result = KillAtSystemCall(
-        [&] {
-          if (!write(folder.path())) return 1;
-          Retention retention(folder.path(), 1);
-          retention.Committed(2);
-          return retention.Prune().ok() ? 0 : 2;
-        },
-        stop);
+    SCOPED_TRACE(absl::StrCat("system call stop ", stop));
+    const ScratchFolder folder;
+    ASSERT_TRUE(prepare(folder));
+    const KillResult result = KillAtSystemCall([&] { return body(folder); }, stop);
     if (result == KillResult::kNoTracing) GTEST_SKIP() << "this system forbids ptrace";
-    auto latest = FindLatest(folder.path());
-    ASSERT_TRUE(latest.ok()) << latest.status();
-    ASSERT_GE(latest->step, std::max(1, newest)) << "system call stop " << stop;
-    newest = static_cast<int>(latest->step);  // once step 2 is there, some step 2 always is
-    ASSERT_TRUE(latest->passed_over.empty()) << "system call stop " << stop;
-    auto reader = CheckpointReader::Open(latest->path);
-    ASSERT_TRUE(reader.ok()) << reader.status();
-    ASSERT_EQ(Compare(**reader, latest->step), "") << "system call stop " << stop;
-    if (result == KillResult::kEnded) {
-      EXPECT_EQ(latest->step, 2);
-      break;
-    }
+    const bool has_ended = result == KillResult::kEnded;
+    ASSERT_NO_FATAL_FAILURE(check(folder, has_ended));
+    if (has_ended) break;
   }
   EXPECT_GT(stop, 100) << "so few system calls cannot be three checkpoints";
+}
+
+// The newest checkpoint in `folder` is whole, and not older than `newest`, which it becomes.
+void ExpectWhole(const std::string& folder, int64_t& newest) {
+  const auto latest = FindLatest(folder);
+  ASSERT_TRUE(latest.ok()) << latest.status();
+  ASSERT_GE(latest->step, newest);
+  newest = latest->step;
+  ASSERT_TRUE(latest->passed_over.empty());
+  const auto reader = CheckpointReader::Open(latest->path);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  ASSERT_EQ(Compare(**reader, latest->step), "");
+}
+
+// From a folder with step 1, `write` writes step 2 there, and replaces step 2 by one of other
+// ranks; then step 1 is pruned.
+void KillAtEverySystemCall(const std::function<bool(const std::string& folder)>& write) {
+  int64_t newest = 1;  // once step 2 is there, some step 2 always is
+  KillAtEverySystemCall(
+      [](const ScratchFolder& folder) { return WriteCheckpoint(folder.path(), 1, 1).ok(); },
+      [&](const ScratchFolder& folder) {
+        if (!write(folder.path())) return 1;
+        Retention retention(folder.path(), 1);
+        retention.Committed(2);
+        return retention.Prune().ok() ? 0 : 2;
+      },
+      [&](const ScratchFolder& folder, bool has_ended) {
+        ExpectWhole(folder.path(), newest);
+        if (has_ended) EXPECT_EQ(newest, 2);
+      });
+}
+
+// What a host with both ranks of a job does with a step that goes to its own disk and from there to
+// the run's folder and the remote one: all tiers, one after the other.
+bool WriteThroughTheTiers(const ScratchFolder& tiers, int64_t step) {
+  CheckpointWriter local(tiers / "local", step, 2);
+  std::vector<std::string> notes;
+  for (int rank = 0; rank < 2; ++rank) {
+    if (!WriteRank(local, step, rank, 2).ok()) return false;
+    const auto note = local.Note(rank);
+    if (!note.ok()) return false;
+    notes.push_back(*note);
+  }
+  const auto manifest = local.MakeManifest(notes, StateAt(step));
+  if (!manifest.ok() || !local.CommitCopy(*manifest).ok() ||
+      !PruneLocal(tiers / "local", 1, step).ok()) {
+    return false;
+  }
+  CheckpointWriter run(tiers / "run", step, 2);
+  if (!MakeFolders(run.temporary()).ok()) return false;
+  for (const ShardInfo& shard : manifest->shards) {
+    const auto from =
+        MappedFile::Open(absl::StrCat(tiers / "local", "/", CheckpointName(step), "/", shard.file));
+    if (!from.ok() ||
+        !CopyShard(*from, shard, absl::StrCat(run.temporary(), "/", shard.file), false).ok()) {
+      return false;
+    }
+  }
+  const auto path = run.CommitCopy(*manifest);
+  return path.ok() && CopyCheckpoint(*path, tiers / "remote").ok();
 }
 
 void KillWriterAtEverySystemCall(const ExchangeNames& exchange) {
@@ -193,6 +244,23 @@ TEST(CheckpointFaults, ACopyKilledAtEverySystemCallLeavesAWholeCheckpoint) {
     return CopyCheckpoint(two / CheckpointName(2), folder).ok() &&
            CopyCheckpoint(one / CheckpointName(2), folder).ok();
   });
+}
+
+TEST(CheckpointFaults, TiersKilledAtEverySystemCallLeaveAWholeCheckpointEach) {
+  int64_t local = 1, run = 1, remote = 1;
+  KillAtEverySystemCall(
+      [](const ScratchFolder& tiers) { return WriteThroughTheTiers(tiers, 1); },
+      [](const ScratchFolder& tiers) { return WriteThroughTheTiers(tiers, 2) ? 0 : 1; },
+      [&](const ScratchFolder& tiers, bool has_ended) {
+        const LocalCheckpoint newest = NewestLocal({DescribeLocal(tiers / "local")}, {});
+        ASSERT_NO_FATAL_FAILURE(ExpectWhole(tiers / "local", local));
+        EXPECT_EQ(newest.step, local);
+        ASSERT_NO_FATAL_FAILURE(ExpectWhole(tiers / "run", run));
+        ASSERT_NO_FATAL_FAILURE(ExpectWhole(tiers / "remote", remote));
+        EXPECT_GE(local, run);
+        EXPECT_GE(run, remote);
+        if (has_ended) EXPECT_EQ(remote, 2);
+      });
 }
 
 // In a child, because the limit cannot be taken back: files may not grow over 50 kB.

@@ -55,6 +55,15 @@ inline absl::Status WriteRank(CheckpointWriter& writer, int64_t step, int rank, 
   return writer.WriteShard(rank, parts, {state});
 }
 
+inline CheckpointState StateAt(int64_t step) {
+  CheckpointState state;
+  state.samples_consumed = step * 32;
+  state.seed = 7;
+  state.states["scheduler"] = std::string("\0\x01\xFF", 3);
+  state.config_text = "[train]\nsteps = 10\n";
+  return state;
+}
+
 // What all ranks and the caller's barriers do together.
 inline absl::Status WriteCheckpoint(const std::string& folder, int64_t step, int world_size,
                                     const ExchangeNames& exchange = ExchangeNamesByKernel) {
@@ -62,12 +71,7 @@ inline absl::Status WriteCheckpoint(const std::string& folder, int64_t step, int
   for (int rank = 0; rank < world_size; ++rank) {
     WEFT_RETURN_IF_ERROR(WriteRank(writer, step, rank, world_size));
   }
-  CheckpointState state;
-  state.samples_consumed = step * 32;
-  state.seed = 7;
-  state.states["scheduler"] = std::string("\0\x01\xFF", 3);
-  state.config_text = "[train]\nsteps = 10\n";
-  return writer.Commit(state).status();
+  return writer.Commit(StateAt(step)).status();
 }
 
 // "" or the first difference from what WriteCheckpoint wrote.

@@ -3,19 +3,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/read_file.h"
 #include "tests/trainer/loop/train_run.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/retention.h"
+#include "trainer/files/folder_lock.h"
 
 namespace weft::train {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 class CheckpointTiersRunTest : public TrainRunTest {
@@ -97,12 +101,99 @@ TEST_F(CheckpointTiersRunTest, TheRemoteFolderIsResumedFromWhereTheRunsOwnIsLost
   EXPECT_EQ(FindLatest(remote)->step, 14);
 }
 
-// A folder that takes nothing costs copies, and not the run.
+// Memory, local disk, the run's folder, a remote one: the newest is taken, of the same step the
+// fastest, and what a tier has lost or damaged comes from the next.
+TEST_F(CheckpointTiersRunTest, EachTierIsResumedFromWhereTheFasterOnesAreLost) {
+  Outcome outcome = Run(2, "calm", Settings({"train.steps=14", "optimizer.decay_steps=14"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const std::string local = RunDir("local_disk"), remote = RunDir("far_disk");
+  std::vector<std::string> settings =
+      Settings({"optimizer.decay_steps=14", "checkpoint.background=true", "checkpoint.keep=3",
+                "checkpoint.local_folder=" + local, "checkpoint.remote_folder=" + remote});
+  outcome = Run(2, "tiers", settings);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr(" in " + local + " of each host; "));
+  ExpectWhole(RunDir("tiers") + "/checkpoints");
+  ExpectWhole(remote);
+  EXPECT_LE(ListCheckpoints(local)->size(), 3U);
+  const auto newest = FindLatest(local);
+  ASSERT_TRUE(newest.ok() && newest->step >= 1) << newest.status();
+  EXPECT_TRUE(newest->passed_over.empty());
+
+  // Until the last step the newest is on the local disk; it alone is left.
+  const std::string name = "/" + CheckpointName(newest->step);
+  fs::remove_all(RunDir("tiers") + "/checkpoints");
+  fs::remove_all(remote);
+  settings.push_back("--resume");
+  settings.push_back("train.steps=14");
+  outcome = Run(2, "tiers", settings);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("resumed after step " + std::to_string(newest->step) +
+                                        ", from " + local + name));
+  EXPECT_EQ(LargestDifference(Metrics("calm"), Metrics("tiers")), 0);
+
+  // The last step of a run goes to the run's folder at once, and from there to the remote one.
+  outcome = Run(1, "tiers", settings);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("resumed after step 14, from " + RunDir("tiers") +
+                                        "/checkpoints/step-00000014"));
+  fs::remove_all(RunDir("tiers") + "/checkpoints");
+  outcome = Run(2, "tiers", settings);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr("resumed after step 14, from " + remote + "/step-00000014"));
+
+  outcome = Run(1, "other", Settings({"checkpoint.local_folder=" + local}));
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("needs checkpoint.background = true"));
+  outcome =
+      Run(2, "other", Settings({"checkpoint.background=true", "checkpoint.local_folder=" + local}));
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("another checkpoint.local_folder"));
+}
+
+// All processes are killed again and again, in whatever they write to whichever tier.
+TEST_F(CheckpointTiersRunTest, AKilledJobGoesOnFromWhateverTierHasTheNewest) {
+  std::vector<std::string> settings = Settings({"train.steps=24", "optimizer.decay_steps=24"});
+  Outcome outcome = Run(2, "unbroken", settings);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const std::string local = RunDir("killed_local");
+  settings.insert(settings.end(), {"checkpoint.background=true", "checkpoint.keep=3",
+                                   "checkpoint.local_folder=" + local,
+                                   "checkpoint.remote_folder=" + RunDir("killed_remote")});
+  for (const int64_t step : {2, 6, 11}) {
+    Process job(Command(2, "killed", settings), RunDir("killed.out"));
+    // Of a step that may have been left out, or gone by: any that is not older.
+    for (int i = 0; i < 6000 && job.running(); ++i) {
+      const auto paths = ListCheckpoints(local);
+      int64_t newest = 0;
+      if (paths.ok() && !paths->empty()) {
+        ParseCheckpointName(fs::path(paths->front()).filename().string(), newest);
+      }
+      if (newest >= step) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    job.KillAll();
+    job.Wait();
+    // Until the ranks are gone, too.
+    for (int i = 0; i < 6000 && !FolderLock::Take(RunDir("killed")).ok(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    if (settings.back() != "--resume") settings.push_back("--resume");
+  }
+  outcome = Run(2, "killed", settings);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, ContainsRegex("resumed after step [0-9]+, from "));
+  EXPECT_EQ(LargestDifference(Metrics("unbroken"), Metrics("killed")), 0);
+}
+
+// A folder that takes nothing costs copies, and not the run; its end says so.
 TEST_F(CheckpointTiersRunTest, ARemoteFolderThatTakesNothingCostsNoStep) {
   const Outcome outcome =
       Run(1, "refused", Settings({"checkpoint.remote_folder=/proc/none/copies"}));
-  EXPECT_EQ(outcome.status, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("copy step 10 to /proc/none/copies"));
+  EXPECT_EQ(outcome.status, 3) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              ContainsRegex("remote checkpoint: .*copy step 10 to /proc/none/copies"));
   EXPECT_THAT(outcome.output, HasSubstr("remote copies    0 in /proc/none/copies"));
   ExpectWhole(RunDir("refused") + "/checkpoints");
 }

@@ -490,6 +490,155 @@ TEST_F(CkptRunTest, TorchDistributedCheckpointKeepsEveryBitOfTheState) {
   EXPECT_FALSE(fs::exists(RunDir("dcp_never")));
 }
 
+// Two processes with FSDP2 and AdamW: "save" takes the tensors of a safetensors file as parameters,
+// does two steps, and saves model and optimizer; "load" reads such a folder into other shards. Both
+// leave the whole tensors in a safetensors file.
+constexpr char kFsdpProgram[] = R"python(
+import datetime, json, os, pathlib, struct, sys
+import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+import torch.multiprocessing
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.fsdp import fully_shard
+
+
+def read(path):
+    data = pathlib.Path(path).read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    entries = json.loads(data[8:8 + length])
+    entries.pop("__metadata__", None)
+    return {name: torch.frombuffer(bytearray(data[8 + length + e["data_offsets"][0]:
+                                                  8 + length + e["data_offsets"][1]]),
+                                   dtype=torch.float32).reshape(e["shape"])
+            for name, e in entries.items()}
+
+
+def write(path, tensors):
+    header, at = {}, 0
+    for name, tensor in tensors.items():
+        size = tensor.numel() * 4
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors.values():
+            file.write(tensor.contiguous().numpy().tobytes())
+
+
+def build(tensors):
+    root = torch.nn.Module()
+    for name, tensor in tensors.items():
+        *path, last = name.split(".")
+        at = root
+        for word in path:
+            if not hasattr(at, word):
+                at.add_module(word, torch.nn.Module())
+            at = getattr(at, word)
+        at.register_parameter(last, torch.nn.Parameter(tensor.clone()))
+    return root
+
+
+def job(rank, what, source, folder, whole, rendezvous):
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2,
+                            timeout=datetime.timedelta(minutes=3))
+    tensors = read(source)
+    if what == "load":
+        tensors = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    model = build(tensors)
+    fully_shard(model, mesh=dist.init_device_mesh("cpu", (2,)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(2):
+        for number, parameter in enumerate(model.parameters()):
+            parameter.grad = torch.full_like(parameter, 0.01 * (number % 7 + 1 + step))
+        optimizer.step()
+    states, optim = get_state_dict(model, optimizer)
+    both = {"model": states, "optim": optim}
+    if what == "save":
+        dcp.save(both, checkpoint_id=folder)
+    else:
+        dcp.load(both, checkpoint_id=folder, planner=DefaultLoadPlanner(allow_partial_load=True))
+    out = {name: tensor.full_tensor() for name, tensor in states.items()}
+    for name, state in optim["state"].items():
+        for which in ("exp_avg", "exp_avg_sq"):
+            out[f"{which}/{name}"] = state[which].full_tensor()
+        assert state["step"].item() == 2, state["step"]
+    if rank == 0:
+        write(whole, out)
+    dist.barrier()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.multiprocessing.spawn(job, args=tuple(sys.argv[1:]), nprocs=2)
+)python";
+
+// A checkpoint that FSDP2 wrote becomes a run that goes on, and goes back, with AdamW's states.
+TEST_F(CkptRunTest, WhatFsdpSavesGoesOnAndComesBackToTheBit) {
+  const std::string python = TorchPython();
+  if (python.empty()) GTEST_SKIP() << "no Python with PyTorch: set WEFT_TORCH_PYTHON";
+  const std::vector<std::string> llama =
+      Join(kShort, {"model.style=llama", "train.precision=fp32", "optimizer.name=adamw"});
+  ASSERT_EQ(Run(1, "llama_model", Join(llama, {"train.steps=1"})).status, 0);
+  const std::string script = RunDir("fsdp.py");
+  std::ofstream(script) << kFsdpProgram;
+  // PyTorch's processes now and then abort when one ends before the other: another try is theirs.
+  const auto fsdp = [&](const std::string& what, const std::string& folder,
+                        const std::string& whole) {
+    Outcome outcome;
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      const std::string rendezvous = RunDir(absl::StrCat("fsdp_", what, attempt));
+      if (what == "save") fs::remove_all(folder);
+      outcome =
+          Process({python, "-W", "ignore", script, what,
+                   RunDir("llama_model") + "/model/model.safetensors", folder, whole, rendezvous},
+                  rendezvous + ".out")
+              .Wait();
+      if (outcome.status == 0) break;
+    }
+    return outcome;
+  };
+  const std::string folder = RunDir("fsdp_dcp"), whole = RunDir("fsdp_whole.safetensors");
+  const Outcome saved = fsdp("save", folder, whole);
+  if (saved.output.find("ImportError") != std::string::npos) {
+    GTEST_SKIP() << "this PyTorch has no FSDP2";
+  }
+  ASSERT_EQ(saved.status, 0) << saved.output;
+
+  const Outcome from =
+      Ckpt(Join({"convert", folder, "--from", "dcp", RunDir("from_fsdp"), "--python", python},
+                ConfigOf(llama)));
+  ASSERT_EQ(from.status, 0) << from.output;
+  EXPECT_THAT(from.output, HasSubstr("The optimizer's states are those of step 2"));
+  const Outcome resumed =
+      Run(2, "from_fsdp", Join(llama, {"train.steps=3", "parallel.tensor=2", "--resume"}));
+  ASSERT_EQ(resumed.status, 0) << resumed.output;
+  EXPECT_THAT(resumed.output,
+              AllOf(HasSubstr("resumed after step 2"), Not(HasSubstr("begin at zero"))));
+
+  const std::string back = RunDir("back_dcp"), back_whole = RunDir("back_whole.safetensors");
+  const Outcome to = Ckpt({"convert", Step("from_fsdp", 2), "--to", "dcp", back, "--names",
+                           "huggingface", "--python", python});
+  ASSERT_EQ(to.status, 0) << to.output;
+  const Outcome loaded = fsdp("load", back, back_whole);
+  ASSERT_EQ(loaded.status, 0) << loaded.output;
+  EXPECT_TRUE(*ReadFile(whole) == *ReadFile(back_whole));
+
+  // Without a config nobody knows what run it is to be; with another model it is refused by name.
+  const Outcome unnamed =
+      Ckpt({"convert", folder, "--from", "dcp", RunDir("unnamed"), "--python", python});
+  EXPECT_EQ(unnamed.status, 1);
+  EXPECT_THAT(unnamed.output, HasSubstr("--config says what run it is to be"));
+  const Outcome other =
+      Ckpt(Join({"convert", folder, "--from", "dcp", RunDir("unnamed"), "--python", python},
+                ConfigOf(Join(llama, {"model.layers=3"}))));
+  EXPECT_EQ(other.status, 1);
+  EXPECT_THAT(other.output, HasSubstr(".layers.2."));
+}
+
 // Its .metadata is a pickle of os.system("touch ..."): the reader runs nothing of it.
 TEST_F(CkptRunTest, APickleThatAsksForMoreThanTheFormatIsRefusedByName) {
   const std::string python = TorchPython();

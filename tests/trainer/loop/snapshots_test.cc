@@ -7,19 +7,28 @@
 
 #include <chrono>
 #include <cstddef>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/read_file.h"
 #include "tests/scratch_folder.h"
+#include "tests/trainer/data/sample_text.h"
+#include "trainer/checkpoint/retention.h"
 #include "trainer/config.h"
 #include "trainer/data/batch_loader.h"
+#include "trainer/data/prepare.h"
 #include "trainer/groups/parallel_groups.h"
 #include "trainer/loop/checkpoints.h"
 #include "trainer/loop/step.h"
+#include "trainer/loop/trainer.h"
 
 namespace weft::train {
 namespace {
@@ -147,6 +156,52 @@ TEST_F(SnapshotsTest, NoStepChangesWhatACheckpointHasNotCopiedYet) {
   ASSERT_TRUE(loaded.ok() && loaded->has_value()) << loaded.status();
   EXPECT_EQ((*loaded)->step, 3);
   EXPECT_EQ(State(), before);
+}
+
+// The whole loop, which puts the wait into every step: however late a copy begins, each checkpoint
+// of the background has the bytes of one for which the run stood still.
+TEST(TrainLoopTest, NoStepOfARunChangesWhatACheckpointHasNotCopiedYet) {
+  const ScratchFolder folder;
+  std::ofstream text(folder / "text.txt");
+  for (const std::string& line : SampleLines(400)) text << line << "\n\n";
+  text.close();
+  PrepareOptions prepare;
+  prepare.inputs = {folder / "text.txt"};
+  prepare.output_prefix = folder / "data";
+  prepare.vocab_size = 320;
+  prepare.validation_fraction = 0.1;
+  prepare.threads = 1;
+  const auto info = PrepareDataset(prepare);
+  ASSERT_TRUE(info.ok()) << info.status();
+  for (const char* background : {"false", "true"}) {
+    RunOptions options;
+    options.config = *LoadTrainConfig(
+        "",
+        {"model.layers=2", "model.hidden=32", "model.heads=2", "model.ffn=48", "model.sequence=8",
+         "train.global_batch=2", "train.precision=fp32", "train.steps=4", "train.peak_tflops=1",
+         "train.gemm=weft", "train.attention=weft", "sample.tokens=0", "checkpoint.every=1",
+         "checkpoint.keep=10", absl::StrCat("checkpoint.background=", background),
+         absl::StrCat("data.prefix=", folder / "data")},
+        "tiny");
+    options.run_dir = folder / background;
+    // For a step that does not wait to go on.
+    options.before_checkpoint_copy = [] { std::this_thread::sleep_for(milliseconds(300)); };
+    ParallelGroups groups = ParallelGroups::Alone();
+    const auto outcome = Train(options, groups);
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_THAT(outcome->missing, ElementsAre());
+  }
+  const auto paths = ListCheckpoints(folder / "true/checkpoints");
+  ASSERT_TRUE(paths.ok());
+  ASSERT_GE(paths->size(), 2U);  // the first is never left out, nor is the last
+  for (const std::string& path : *paths) {
+    const std::string shard = "/" + ShardName(0, 1);
+    const std::string name = std::filesystem::path(path).filename();
+    const auto copied = ReadFile(path + shard);
+    const auto still = ReadFile(folder / ("false/checkpoints/" + name) + shard);
+    ASSERT_TRUE(copied.ok() && still.ok()) << copied.status() << still.status();
+    EXPECT_TRUE(*copied == *still) << name << " has values of a later step";
+  }
 }
 
 TEST_F(SnapshotsTest, TheNewestOfTwoStepsIsRestoredAndMemoryDoesNotGrow) {

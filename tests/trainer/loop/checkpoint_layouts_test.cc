@@ -1,0 +1,315 @@
+// Checkpoints between layouts: what one layout has saved, any other loads to the byte, and each of
+// its bytes is read from storage once. Jobs are threads of this process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "tests/collectives/job.h"
+#include "tests/scratch_folder.h"
+#include "trainer/checkpoint/reader.h"
+#include "trainer/config.h"
+#include "trainer/groups/parallel_groups.h"
+#include "trainer/loop/checkpoints.h"
+#include "trainer/loop/step.h"
+
+namespace weft::train {
+namespace {
+
+constexpr int kRanksMost = 8;
+constexpr int64_t kStep = 7;
+
+struct Layout {
+  int tensor = 1;
+  int pipeline = 1;
+  int data = 1;
+  bool is_replicated = false;  // each data-parallel rank has all of the state, as its replicas have
+  int ranks() const { return tensor * pipeline * data; }
+  std::string name() const {
+    return absl::StrCat("tensor", tensor, "_pipeline", pipeline, "_data", data,
+                        is_replicated ? "_replicated" : "");
+  }
+};
+
+// All factorisations of 1 to 8 ranks whose tensor axis divides the heads.
+std::vector<Layout> LayoutsOf(int heads) {
+  std::vector<Layout> layouts;
+  for (int tensor = 1; tensor <= kRanksMost; ++tensor) {
+    if (heads % tensor != 0) continue;
+    for (int pipeline = 1; tensor * pipeline <= kRanksMost; ++pipeline) {
+      for (int data = 1; tensor * pipeline * data <= kRanksMost; ++data) {
+        layouts.push_back({tensor, pipeline, data, false});
+        if (data > 1) layouts.push_back({tensor, pipeline, data, true});
+      }
+    }
+  }
+  return layouts;
+}
+
+class CheckpointLayoutsTest : public ::testing::TestWithParam<int> {
+ protected:
+  static int heads() { return GetParam(); }
+
+  static TrainConfig ConfigOf(const Layout& layout) {
+    absl::StatusOr<TrainConfig> config = LoadTrainConfig(
+        "",
+        {absl::StrCat("model.heads=", heads()), absl::StrCat("model.hidden=", 2 * heads()),
+         absl::StrCat("model.ffn=", 4 * heads()), "model.layers=8", "model.sequence=8",
+         "train.global_batch=840", "train.precision=fp32",
+         absl::StrCat("train.micro_batch=", 840 / layout.data / layout.pipeline),
+         absl::StrCat("parallel.tensor=", layout.tensor),
+         absl::StrCat("parallel.pipeline=", layout.pipeline),
+         absl::StrCat("parallel.zero_group=", layout.is_replicated ? 1 : 0)},
+        "tiny");
+    EXPECT_TRUE(config.ok()) << config.status();
+    config->model.vocabulary = 8 * heads();
+    return *config;
+  }
+
+  // Each rank with its parameters: of any values, until they are loaded.
+  static void ForEachRank(
+      const Layout& layout,
+      const std::function<void(const TrainConfig&, ParallelGroups&, ParameterSets&)>& body,
+      const std::function<void(int rank, TrainConfig&)>& set = nullptr) {
+    collectives::RunRanks(
+        layout.ranks(), {}, [&](const std::shared_ptr<collectives::Endpoint>& endpoint) {
+          TrainConfig config = ConfigOf(layout);
+          if (set) set(endpoint->rank().value(), config);
+          absl::StatusOr<ParallelGroups> groups = ParallelGroups::Create(config, endpoint);
+          ASSERT_TRUE(groups.ok()) << groups.status();
+          auto stepper = Stepper::Create(config, &*groups, nullptr);
+          ASSERT_TRUE(stepper.ok()) << stepper.status();
+          body(config, *groups, (*stepper)->parameters());
+        });
+  }
+
+  static void Save(const std::string& folder, const TrainConfig& config, ParallelGroups& groups,
+                   ParameterSets& parameters) {
+    RunCheckpoints checkpoints(folder, config, groups);
+    absl::Status failure;
+    const absl::Status status =
+        checkpoints.Save({.step = kStep, .samples = 42}, parameters, failure);
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(failure.ok()) << failure;
+  }
+
+  // A checkpoint of one rank, every byte of which is random.
+  static void SaveFirst(const std::string& folder) {
+    ForEachRank({},
+                [&](const TrainConfig& config, ParallelGroups& groups, ParameterSets& parameters) {
+                  Random random(static_cast<uint64_t>(heads()));
+                  for (const absl::Span<std::byte> part : StateOf(parameters)) {
+                    for (std::byte& byte : part) byte = static_cast<std::byte>(random.Below(256));
+                  }
+                  Save(folder, config, groups, parameters);
+                });
+  }
+
+  // Loads the checkpoint of `from` over a layout and saves it into `to`.
+  static void Pass(const std::string& from, const Layout& layout, const std::string& to) {
+    ForEachRank(layout,
+                [&](const TrainConfig& config, ParallelGroups& groups, ParameterSets& parameters) {
+                  RunCheckpoints checkpoints(from, config, groups);
+                  const auto position = checkpoints.Load(parameters);
+                  ASSERT_TRUE(position.ok()) << position.status();
+                  ASSERT_TRUE(position->has_value());
+                  EXPECT_EQ((*position)->step, kStep);
+                  const ReadTotals& read = checkpoints.read();
+                  EXPECT_EQ(read.read_bytes, BytesOf(from));
+                  EXPECT_EQ(read.minimum_bytes, read.read_bytes);
+                  EXPECT_GE(read.needed_bytes, read.read_bytes);
+                  if (layout.is_replicated) {
+                    EXPECT_GE(read.needed_bytes, layout.data * read.read_bytes);
+                    EXPECT_GE(read.passed_bytes, (layout.data - 1) * read.read_bytes);
+                  }
+                  Save(to, config, groups, parameters);
+                });
+  }
+
+  static std::unique_ptr<CheckpointReader> Open(const std::string& folder) {
+    auto reader = CheckpointReader::Open(absl::StrCat(folder, "/", CheckpointName(kStep)),
+                                         Verification::kEverything);
+    EXPECT_TRUE(reader.ok()) << reader.status();
+    return *std::move(reader);
+  }
+  // Of all tensors, once each.
+  static int64_t BytesOf(const std::string& folder) {
+    int64_t bytes = 0;
+    const auto reader = Open(folder);
+    for (const BufferLayout& buffer : reader->manifest().buffers) {
+      bytes += buffer.elements * SizeOf(buffer.dtype);
+    }
+    return bytes;
+  }
+  static void ExpectEqual(const std::string& one, const std::string& other) {
+    const auto a = Open(one), b = Open(other);
+    ASSERT_EQ(a->manifest().buffers.size(), b->manifest().buffers.size());
+    for (const BufferLayout& buffer : a->manifest().buffers) {
+      std::vector<std::byte> left(static_cast<size_t>(buffer.elements * SizeOf(buffer.dtype)));
+      std::vector<std::byte> right(left.size());
+      ASSERT_TRUE(a->Read(buffer.name, 0, buffer.elements, absl::MakeSpan(left)).ok());
+      ASSERT_TRUE(b->Read(buffer.name, 0, buffer.elements, absl::MakeSpan(right)).ok());
+      ASSERT_TRUE(left == right) << buffer.name;
+    }
+  }
+};
+
+// Each layout loads what the one before has saved; the order is drawn.
+TEST_P(CheckpointLayoutsTest, EachLoadsWhatAnotherHasSaved) {
+  const ScratchFolder scratch;
+  const std::string origin = scratch / "origin";
+  SaveFirst(origin);
+  std::vector<Layout> layouts = LayoutsOf(heads());
+  Random random(2029);
+  for (size_t left = layouts.size(); left > 1; --left) {
+    std::swap(layouts[left - 1], layouts[random.Below(left)]);
+  }
+  std::string from = origin;
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(layout.name());
+    const std::string to = scratch / layout.name();
+    Pass(from, layout, to);
+    ASSERT_NO_FATAL_FAILURE(ExpectEqual(origin, to));
+    std::filesystem::remove_all(from == origin ? "" : from);
+    from = to;
+    if (HasFailure()) return;
+  }
+}
+
+TEST_P(CheckpointLayoutsTest, EachLoadsWhatAnyHasSaved) {
+  const char* wanted = std::getenv("WEFT_LAYOUTS");
+  if (wanted == nullptr || std::string(wanted) != "full") {
+    GTEST_SKIP() << "minutes; tools/dev test layouts (WEFT_LAYOUTS=full) runs every pair";
+  }
+  const ScratchFolder scratch;
+  const std::string origin = scratch / "origin", to = scratch / "to";
+  SaveFirst(origin);
+  const std::vector<Layout> layouts = LayoutsOf(heads());
+  for (const Layout& saved : layouts) {
+    const std::string from = scratch / "from";
+    Pass(origin, saved, from);
+    for (const Layout& loaded : layouts) {
+      SCOPED_TRACE(absl::StrCat("saved over ", saved.name(), ", loaded over ", loaded.name()));
+      Pass(from, loaded, to);
+      ASSERT_NO_FATAL_FAILURE(ExpectEqual(origin, to));
+      if (HasFailure()) return;
+      std::filesystem::remove_all(to);
+    }
+    std::filesystem::remove_all(from);
+  }
+}
+
+// Two hosts of two ranks each, whose disks are two folders.
+class LocalDisksTest : public CheckpointLayoutsTest {
+ protected:
+  static constexpr Layout kSaved = {2, 1, 2, false};
+
+  void SetUp() override {
+    SaveFirst(origin_);
+    OnHosts(
+        kSaved, [&](const TrainConfig& config, ParallelGroups& groups, ParameterSets& parameters) {
+          RunCheckpoints checkpoints(origin_, config, groups);
+          ASSERT_TRUE(checkpoints.Load(parameters).ok());
+          RunCheckpoints run(run_folder_, config, groups);
+          for (const int64_t step : {kStep - 1, kStep}) {
+            bool began = false;
+            SavedInBackground saved;
+            ASSERT_TRUE(run.Begin({.step = step, .samples = 42}, parameters, began, saved).ok());
+            ASSERT_TRUE(began);
+            run.FinishCopy();
+            const absl::Status finished = run.Finish(saved);
+            ASSERT_TRUE(finished.ok()) << finished;
+            EXPECT_TRUE(saved.failure.ok()) << saved.failure;
+          }
+          EXPECT_EQ(run.local_copied(), 2);
+        });
+  }
+  std::string Host(int host) const { return scratch_ / absl::StrCat("host", host); }
+  std::string OnHost(int host, int64_t step) const {
+    return absl::StrCat(Host(host), "/", CheckpointName(step));
+  }
+  // Loads over `layout`, half of whose ranks are on each host, and compares all.
+  void ExpectLoads(const Layout& layout, int64_t step, const std::string& from) {
+    const std::string to = scratch_ / "to";
+    OnHosts(layout,
+            [&](const TrainConfig& config, ParallelGroups& groups, ParameterSets& parameters) {
+              RunCheckpoints run(run_folder_, config, groups);
+              const auto position = run.Load(parameters);
+              ASSERT_TRUE(position.ok()) << position.status();
+              ASSERT_TRUE(position->has_value());
+              EXPECT_EQ((*position)->step, step);
+              EXPECT_EQ(run.read().read_bytes, run.read().minimum_bytes);
+              if (groups.world->rank() == 0) {
+                EXPECT_EQ(run.loaded_from(), absl::StrCat(from, "/", CheckpointName(step)));
+              }
+              Save(to, config, groups, parameters);
+            });
+    if (HasFailure()) return;
+    ExpectEqual(origin_, to);
+    std::filesystem::remove_all(to);
+  }
+  void OnHosts(
+      const Layout& layout,
+      const std::function<void(const TrainConfig&, ParallelGroups&, ParameterSets&)>& body) {
+    const int half = layout.ranks() / 2;
+    ForEachRank(
+        layout,
+        [&](const TrainConfig& config, ParallelGroups& groups, ParameterSets& parameters) {
+          for (int rank = 0; rank < layout.ranks(); ++rank) {
+            groups.hosts[static_cast<size_t>(rank)] = rank / half;
+          }
+          body(config, groups, parameters);
+        },
+        [&](int rank, TrainConfig& config) { config.checkpoint_local_folder = Host(rank / half); });
+  }
+
+  const ScratchFolder scratch_;
+  const std::string origin_ = scratch_ / "origin", run_folder_ = scratch_ / "run";
+};
+
+TEST_P(LocalDisksTest, HostsTogetherHaveACheckpointThatEachHasAPartOf) {
+  std::filesystem::remove_all(run_folder_);
+  EXPECT_FALSE(std::filesystem::exists(OnHost(0, kStep) + "/" + ShardName(2, 4)));
+  for (const Layout& layout : {kSaved, Layout{1, 2, 1, false}, Layout{1, 1, 4, true}}) {
+    SCOPED_TRACE(layout.name());
+    ExpectLoads(layout, kStep, Host(0));
+  }
+}
+
+TEST_P(LocalDisksTest, WhatAHostHasLostOrDamagedComesFromTheNextTier) {
+  const std::string shard = OnHost(1, kStep) + "/" + ShardName(3, 4);
+  std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-5, std::ios::end);
+  file.put('x');
+  file.close();
+  ExpectLoads(kSaved, kStep, run_folder_);
+  std::filesystem::remove_all(run_folder_);
+  ExpectLoads(kSaved, kStep - 1, Host(0));
+  std::filesystem::remove_all(OnHost(1, kStep));  // not committed there
+  ExpectLoads(kSaved, kStep - 1, Host(0));
+  std::filesystem::remove_all(Host(1));
+  OnHosts(kSaved,
+          [&](const TrainConfig& config, ParallelGroups& groups, ParameterSets& parameters) {
+            const auto position = RunCheckpoints(run_folder_, config, groups).Load(parameters);
+            ASSERT_TRUE(position.ok()) << position.status();
+            EXPECT_FALSE(position->has_value());
+          });
+}
+
+INSTANTIATE_TEST_SUITE_P(Heads, LocalDisksTest, ::testing::Values(24));
+
+// 24 heads are cut by 2, 3, 4, 6 and 8, 35 by 5 and 7.
+INSTANTIATE_TEST_SUITE_P(Heads, CheckpointLayoutsTest, ::testing::Values(24, 35));
+
+}  // namespace
+}  // namespace weft::train
