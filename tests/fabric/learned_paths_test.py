@@ -114,7 +114,7 @@ class LearnedPathsTest(unittest.TestCase):
                                             "--node-rank", 0, "--master-addr", self.fabric.address(0), "--master-port",
                                             29400, "--", "true"], text=True, stderr=subprocess.PIPE)
             self.assertIn("is stale: paths have moved", program.communicate(timeout=LIMIT)[1])
-            self.assertNotEqual(program.returncode, 0)
+            self.assertEqual(program.returncode, 3)
         finally:
             self.fabric.at("l0", ["sysctl", "-qw", f"{SEED}={before}"])
         self.assertEqual(self.verify(0, plan)[0], 0)
@@ -130,6 +130,11 @@ class LearnedPathsTest(unittest.TestCase):
             self.assertEqual(status, 3, (output, errors))
             self.assertRegex(output, r"not verified: NIC 0, tier 1 \(leaf\d\): 0 of \d+ as planned, \d+ silent")
             self.assertIn("too few switches answered", errors)
+            program = self.fabric.start(0, [planned.BIN / "weft-run", "--plan", plan, "--plan-unverified", "refuse", "-n", 1,
+                                            "--nnodes", 4, "--node-rank", 0, "--master-addr", self.fabric.address(0),
+                                            "--master-port", 29400, "--", "true"], text=True, stderr=subprocess.PIPE)
+            self.assertIn("is stale is not known, and --plan-unverified is refuse", program.communicate(timeout=LIMIT)[1])
+            self.assertEqual(program.returncode, 3)
         finally:
             for spine in spines:
                 self.fabric.at(spine, ["sysctl", "-qw", "net.ipv4.icmp_ratelimit=0"])
