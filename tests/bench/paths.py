@@ -221,9 +221,56 @@ def bench_recovery(traffic, spines: int, count: int, silent: bool, folder) -> No
                 ratio=of(theirs) / max(of(ours), 0.02), repeats=count)
 
 
+# Switches as black boxes: what the simulator's switches hash is asked flow by flow, learned, and planned with. "#": a
+# number of each switch's own. Polarised: all hash alike, so that tiers choose alike.
+FOUR, THREE = ("leaf-spine:leaves=4,hosts_per_leaf=4,spines=4", "leaf-spine:leaves=4,hosts_per_leaf=4,spines=3")
+PODS = "three-tier:pods=2,leaves_per_pod=2,hosts_per_leaf=4,spines_per_pod=4,cores=8"
+SWITCHES = (
+    ("Linux", FOUR, "linux:seed=#"),
+    ("Linux, 3 spines", THREE, "linux:seed=#"),
+    ("CRC-16-CCITT", FOUR, "crc16-ccitt:offset=3,seed=#"),
+    ("CRC-16-CCITT, 3 spines", THREE, "crc16-ccitt:offset=3,seed=#"),
+    ("CRC-16-ARC, threshold", FOUR, "crc16-arc:select=threshold,seed=#"),
+    ("CRC-32", FOUR, "crc32:offset=7,seed=#"),
+    ("CRC-32, threshold, 3 spines", THREE, "crc32:select=threshold,seed=#"),
+    ("CRC-32C", FOUR, "crc32c:offset=13,seed=#"),
+    ("CRC-32C, resilient, 3 spines", THREE, "crc32c:select=resilient,buckets=256,seed=#"),
+    ("exclusive-or", FOUR, "xor16:offset=2,seed=#"),
+    ("exclusive-or, resilient, 3 spines", THREE, "xor16:select=resilient,buckets=128,seed=#"),
+    ("CRC-16 of ports alone", FOUR, "crc16-ccitt:fields=0x30,seed=#"),
+    ("Linux, three tiers", PODS, "linux:seed=#"),
+    ("CRC-32, three tiers, polarised", PODS, "crc32:seed=77"),
+)
+# Polarised spines send all that one leaf's choice brings them to one of their two cores: no port reaches more.
+REACHED = {"CRC-32, three tiers, polarised": PODS.replace("cores=8", "cores=4")}
+
+
+def bench_switches(folder) -> None:
+    for name, fabric, words in SWITCHES:
+        switches = [f"leaf{i}" for i in range(4)]
+        if fabric == PODS:
+            switches += [f"{kind}{i}" for kind in ("spine", "core") for i in range(8)]
+        hashes, out = folder / "switches.hashes", folder / "switches.json"
+        hashes.write_text("weft-hashes 1\n" + "".join(
+            f"hash {switch} {words.replace('#', str(1000 + 31 * i))}\n" for i, switch in enumerate(switches)))
+        words = ["--layout", "dp=16", "--node", "gpus=1", "--order", "random", "--traffic",
+                 "name=ring,axes=dp,collective=all_reduce,bytes=64MiB", "--json", out]
+        bound = None
+        if name in REACHED:
+            planned.run("weft-plan", "paths", "--fabric", REACHED[name], *words)
+            bound = json.loads(out.read_text())["bound_ms"]
+        said = planned.run("weft-plan", "paths", "--fabric", fabric, "--hash", hashes, "--black-box", *words).stdout
+        times = json.loads(out.read_text())
+        bound = bound or times["bound_ms"]
+        say(f"{name}: {said.splitlines()[0]}; planned {bound / times['after_ms']:.3f} of the bound, "
+            f"hashed {bound / times['before_ms']:.3f}")
+        row(case=f"black box {name}: share of the bound", ours=bound / times["after_ms"], peer=bound / times["before_ms"],
+            peer_name="hashed ports", unit="share", ratio=times["before_ms"] / times["after_ms"], repeats=1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="placements,recovery,planner", help="comma list of these")
+    parser.add_argument("--parts", default="placements,recovery,switches,planner", help="comma list of these")
     parser.add_argument("--placements", type=int, default=20, help="random ones, of each kind of traffic")
     parser.add_argument("--cuts", type=int, default=5, help="repeats of each way of cutting a spine")
     parser.add_argument("--spines", default="2,3", help="comma list: fabrics of so many")
@@ -241,6 +288,8 @@ def main() -> None:
                 bench_placements(traffic, spines, options.placements, options.repeats, folder)
         for silent in (False, True) if "recovery" in parts else ():
             bench_recovery(kinds[0], 3, options.cuts, silent, folder)
+        if "switches" in parts:
+            bench_switches(folder)
     if "planner" in parts:
         subprocess.run([BIN / "tests/paths_bench"], check=True)
 

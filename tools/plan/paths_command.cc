@@ -317,7 +317,13 @@ absl::Status PathsCommand::Run() const {
   WEFT_ASSIGN_OR_RETURN(PathPlan plan, planner.Plan(flows.flows));
   if (black_box_) {
     topology::PathPlanner judge(routes, box, options);
-    WEFT_ASSIGN_OR_RETURN(plan, judge.Evaluate(flows.flows, std::move(plan.paths)));
+    WEFT_ASSIGN_OR_RETURN(PathPlan judged, judge.Evaluate(flows.flows, std::move(plan.paths)));
+    // Before: with ports that nobody has chosen, not with these.
+    judged.seconds_before = plan.seconds_before;
+    for (size_t i = 0; i < judged.phases.size() && i < plan.phases.size(); ++i) {
+      judged.phases[i].before = plan.phases[i].before;
+    }
+    plan = std::move(judged);
   }
   if (!svg_.empty()) {
     const topology::PathPlanner judge(routes, box, options);
