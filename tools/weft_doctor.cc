@@ -99,7 +99,8 @@ absl::StatusOr<net::DcqcnParameters> ReadDcqcn(const std::string& words) {
   return net::DcqcnOf(spec);
 }
 
-// Of the controller that weft-cc tune --plan has written; nothing, and why, where NICs do not run it.
+// Parameters of the controller that weft-cc tune --plan has written; none where NICs do not run
+// it, which the user is told.
 absl::StatusOr<std::optional<net::DcqcnParameters>> PlannedDcqcn(const std::string& plan) {
   const std::string file =
       (std::filesystem::path(plan) / std::string(topology::kPlanControllerFile)).string();

@@ -1,7 +1,7 @@
 // The search of all ranks of a job for what switches hash. Linux's seeds are tried in chunks, in
 // order, with all cores of all ranks, so that small ones are found at once; when all were tried, by
-// other flows again. Each host tries the hashes of switch silicon for some of the switches meanwhile.
-// What is found is told to all at the job's store.
+// other flows again. Each host tries the hashes of switch silicon for some of the switches
+// meanwhile. What is found is told to all at the job's store.
 #ifndef WEFT_TOOLS_TOPO_HASH_SEARCH_H_
 #define WEFT_TOOLS_TOPO_HASH_SEARCH_H_
 

@@ -34,8 +34,8 @@ class LoadProbing {
   // Both must outlive it. InvalidArgument: a word that is wrong.
   static absl::StatusOr<LoadProbing> Make(JobHosts& job, const LoadWords& words, int ports);
 
-  // Every rank. Puts what is found into `seen`, in place of its flows. FailedPrecondition: the hosts
-  // or the load do not suffice, or round trips contradict each other.
+  // Every rank. Puts what is found into `seen`, in place of its flows. FailedPrecondition: the
+  // hosts or the load do not suffice, or round trips contradict each other.
   absl::Status Run(topology::SeenFabric& seen);
   Bytes sent() const { return sent_; }
   int loads() const { return loads_; }

@@ -87,13 +87,13 @@ struct InferredFabric {
   bool recorded = false;           // routers recorded routes
 };
 
-// Unavailable: switches told too little; load may tell more. FailedPrecondition: what was seen is not
-// enough for another reason, or contradicts itself. Both name the hosts.
+// Unavailable: switches told too little; load may tell more. FailedPrecondition: what was seen is
+// not enough for another reason, or contradicts itself. Both name the hosts.
 absl::StatusOr<InferredFabric> InferFabric(const SeenFabric& seen, const InferOptions& options);
 
-// Number of the leaf of each NIC: NICs with one router or none between them are under one leaf, as
-// are those whose LLDP names one switch; of two that LLDP names switches of, none between them tells
-// nothing.
+// Number of the leaf of each NIC: NICs with at most one router between them are under one leaf, as
+// are those whose LLDP names one switch. No router between two NICs tells nothing where LLDP names
+// the switches of both: switches may count no hops.
 std::map<SeenNic, int> LeavesOf(const SeenFabric& seen);
 
 }  // namespace weft::topology

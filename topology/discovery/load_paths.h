@@ -23,9 +23,9 @@ namespace weft::topology {
 // Of one flow under a load.
 enum class Risen : int8_t { kUnknown = -1, kNo = 0, kYes = 1 };
 
-// Which of `trips` have risen, by the widest gap between them, where that is as wide as a full queue
-// makes it: a few dozen packets at least, at the rate `got` by which the path empties it. `idle`: the
-// median without load. Infinite: lost.
+// Which of `trips` have risen, by the widest gap between them, where that is as wide as a full
+// queue makes it: a few dozen packets at least, at the rate `got` by which the path empties it.
+// `idle`: the median without load. Infinite: lost.
 std::vector<Risen> FindRisen(absl::Duration idle, Bandwidth got,
                              absl::Span<const absl::Duration> trips);
 
