@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -12,12 +13,16 @@
 #include "base/clock.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "base/units.h"
 #include "base/write_file.h"
 #include "net/cc/registry.h"
 #include "tools/cc/compare.h"
 #include "tools/cc/figures.h"
 #include "tools/cc/tune.h"
 #include "tools/command_line.h"
+#include "topology/fabric/load.h"
+#include "topology/plan/connection_plan.h"
+#include "topology/sim/workloads/htsim_traffic.h"
 
 namespace weft::cc {
 namespace {
@@ -27,6 +32,7 @@ constexpr const char* kFooter = R"(Examples:
   weft-cc compare --scenario incast,all-to-all --cc swift hybrid dcqcn:window=1 --policy single,reps
   weft-cc figures --docs docs/congestion-control.md
   weft-cc tune --scenario incast --cc swift --parameter hop beta --out swift.txt --svg swift.svg
+  weft-cc tune --plan plan --cc swift            for a job's own fabric and traffic, into the plan
 
 Exit status: 0 when all was done, 1 when something failed, 2 for wrong usage.)";
 
@@ -100,7 +106,9 @@ class ProgressLine {
 };
 
 struct TuneFiles {
-  std::string fabric, workload;  // in place of the scenario's
+  std::string plan;                   // directory, whose fabric and traffic are taken
+  std::string largest_flow = "4MiB";  // of that traffic
+  std::string fabric, workload;       // in place of the scenario's
   std::string out, json, svg;
 };
 
@@ -116,7 +124,44 @@ absl::Status RunCompare(const CompareOptions& options, const std::string& json) 
   return json.empty() ? absl::OkStatus() : WriteFile(json, ToJson(rows).dump(2) + "\n");
 }
 
-absl::Status RunTune(TuneOptions options, const std::string& scenario, const TuneFiles& files) {
+// The traffic of a plan directory; sizes are scaled so that the largest flow has `largest`, as a
+// simulation of packets takes seconds for some gigabytes.
+absl::StatusOr<topology::Workload> PlannedTraffic(const std::string& folder, Bytes largest) {
+  WEFT_ASSIGN_OR_RETURN(topology::Fabric fabric,
+                        topology::LoadFabric(absl::StrCat(folder, "/fabric.toml")));
+  WEFT_ASSIGN_OR_RETURN(
+      topology::Workload whole,
+      topology::ReadHtsimTraffic(absl::StrCat(folder, "/", topology::kPlanTrafficFile), fabric));
+  int64_t most = 1;
+  for (topology::OperationId id = 0; id < whole.size(); ++id) {
+    most = std::max(most, whole.operation(id).bytes.count());
+  }
+  const double factor = std::min(1.0, static_cast<double>(largest.count()) / most);
+  topology::Workload out;
+  for (uint32_t group = 1; group < whole.groups(); ++group) out.AddGroup(whole.group(group));
+  for (topology::OperationId id = 0; id < whole.size(); ++id) {
+    topology::Operation one = whole.operation(id);
+    one.bytes = Bytes(std::max<int64_t>(1, std::llround(one.bytes.count() * factor)));
+    out.Add(one, whole.After(id));
+  }
+  absl::PrintF("traffic of %s: %d flows, their bytes times %.4g\n", folder, out.size(), factor);
+  return out;
+}
+
+absl::Status UsePlan(TuneFiles& files, TuneOptions& options) {
+  WEFT_ASSIGN_OR_RETURN(const Bytes largest, ParseBytes(files.largest_flow));
+  if (!files.workload.empty()) {
+    return absl::InvalidArgumentError("--plan and --workload exclude each other");
+  }
+  if (files.fabric.empty()) files.fabric = absl::StrCat(files.plan, "/fabric.toml");
+  WEFT_ASSIGN_OR_RETURN(options.scenario.built, PlannedTraffic(files.plan, largest));
+  if (files.out.empty()) {
+    files.out = absl::StrCat(files.plan, "/", topology::kPlanControllerFile);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunTune(TuneOptions options, const std::string& scenario, TuneFiles files) {
   const auto& all = AllScenarios();
   auto found = std::find_if(all.begin(), all.end(),
                             [&](const Scenario& one) { return one.name == scenario; });
@@ -125,6 +170,7 @@ absl::Status RunTune(TuneOptions options, const std::string& scenario, const Tun
         absl::StrCat("no scenario '", scenario, "'; see weft-cc list"));
   }
   options.scenario = *found;
+  if (!files.plan.empty()) WEFT_RETURN_IF_ERROR(UsePlan(files, options));
   if (!files.fabric.empty()) options.scenario.fabric = files.fabric;
   if (!files.workload.empty()) options.scenario.workload = files.workload;
   ProgressLine line;
@@ -139,7 +185,9 @@ absl::Status RunTune(TuneOptions options, const std::string& scenario, const Tun
     WEFT_RETURN_IF_ERROR(WriteFile(files.svg, RenderSvg(ToPlot(rows, title))));
   }
   if (files.out.empty()) return absl::OkStatus();
-  return WriteFile(files.out, net::ToString(Best(rows).spec) + "\n");
+  WEFT_RETURN_IF_ERROR(WriteFile(files.out, net::ToString(Best(rows).spec) + "\n"));
+  absl::PrintF("written: %s\n", files.out);
+  return absl::OkStatus();
 }
 
 void List() {
@@ -192,6 +240,12 @@ CLI::App* DeclareTune(CLI::App& app, Words& words) {
   CLI::App* tune = app.add_subcommand("tune", "Search a controller's parameters");
   TuneOptions& options = words.tune;
   tune->add_option("--scenario", words.scenario, "Of list");
+  tune->add_option("--plan", words.files.plan,
+                   "A plan directory (weft-plan paths --out): tune for its fabric and traffic, and "
+                   "write the best into its controller.txt, which multipath reads where WEFT_PLAN "
+                   "names the directory");
+  tune->add_option("--largest-flow", words.files.largest_flow,
+                   "Of the plan's traffic: what its largest flow is scaled down to");
   tune->add_option("--fabric", words.files.fabric, "In place of the scenario's, as weft-sim's");
   tune->add_option("--workload", words.files.workload, "In place of the scenario's, likewise");
   tune->add_option("--cc", options.controller, "Where the search begins");

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +25,7 @@
 #include "tools/doctor/examination.h"
 #include "tools/doctor/report.h"
 #include "tools/job/job.h"
+#include "topology/plan/connection_plan.h"
 
 namespace weft::doctor {
 namespace {
@@ -37,6 +40,7 @@ constexpr const char* kFooter = R"(Examples:
   weft-doctor nics                                what the NICs' congestion control is set to
   weft-doctor nics --priority 3 --dcqcn tuned.txt what a tuned fabric wants instead (weft-cc tune
                                                   --out tuned.txt); with --apply: set it
+  weft-doctor nics --plan plan                    what the plan of a job wants, beside what is set
 
 Exit status: 0; 1 when there is an error (with --strict: a warning), or something could not be done;
 2 for wrong usage.)";
@@ -46,7 +50,7 @@ struct Options {
   bool strict = false;
   // Of nics:
   int priority = -1, traffic_class = -1;
-  std::string dcqcn, adaptive_retransmission;
+  std::string dcqcn, plan, adaptive_retransmission;
   bool apply = false;
   // Of pairs:
   int ranks = 0;
@@ -95,6 +99,21 @@ absl::StatusOr<net::DcqcnParameters> ReadDcqcn(const std::string& words) {
   return net::DcqcnOf(spec);
 }
 
+// Parameters of the controller that weft-cc tune --plan has written; none where NICs do not run
+// it, which the user is told.
+absl::StatusOr<std::optional<net::DcqcnParameters>> PlannedDcqcn(const std::string& plan) {
+  const std::string file =
+      (std::filesystem::path(plan) / std::string(topology::kPlanControllerFile)).string();
+  WEFT_ASSIGN_OR_RETURN(const net::ControllerSpec spec, net::ReadController("@" + file));
+  if (spec.kind == net::ControllerKind::kDcqcn) return std::optional(net::DcqcnOf(spec));
+  absl::FPrintF(
+      stderr,
+      "weft-doctor: %s plans %s, which multipath runs, and nothing for NICs: they run dcqcn "
+      "(weft-cc tune --plan %s --cc dcqcn)\n",
+      file, net::ToString(spec), plan);
+  return std::optional<net::DcqcnParameters>();
+}
+
 // Without a wish what cannot be read is left out.
 absl::Status ReadFirmwareOf(std::vector<net::RdmaDevice>& devices, const std::string& root,
                             bool wanted) {
@@ -117,6 +136,8 @@ absl::StatusOr<int> TuneNics(const Options& options) {
   if (options.traffic_class >= 0) wishes.traffic_class = options.traffic_class;
   if (!options.dcqcn.empty()) {
     WEFT_ASSIGN_OR_RETURN(wishes.dcqcn, ReadDcqcn(options.dcqcn));
+  } else if (!options.plan.empty()) {
+    WEFT_ASSIGN_OR_RETURN(wishes.dcqcn, PlannedDcqcn(options.plan));
   }
   WEFT_ASSIGN_OR_RETURN(auto devices, net::ReadRdmaDevices(options.root));
   const bool wants_firmware = !options.adaptive_retransmission.empty();
@@ -207,6 +228,10 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0, 255));
   nics->add_option("--dcqcn", options.dcqcn,
                    "Parameters for this fabric: dcqcn:g=0.01,increase_us=30, or a file of weft-cc");
+  nics->add_option(
+          "--plan", options.plan,
+          "A plan directory, whose controller.txt (weft-cc tune --plan) has the parameters")
+      ->excludes("--dcqcn");
   nics->add_option("--adaptive-retransmission", options.adaptive_retransmission,
                    "Of the firmware of ConnectX NICs: on, off")
       ->check(CLI::IsMember({"on", "off"}));

@@ -63,7 +63,13 @@ struct CommandLine {
     app.add_option(
         "--plan", o.plan,
         "plan directory (weft-plan paths --out): this host's ranks as its order has them, "
-        "source ports by its paths, NCCL's topology and graph by its files");
+        "source ports by its paths, NCCL's topology and graph by its files; status 3 where it is "
+        "stale or for other hosts or ranks");
+    app.add_option("--plan-unverified", o.plan_unverified,
+                   "where too few switches answer to tell whether the plan still holds: warn, and "
+                   "start the job; refuse, with status 3")
+        ->check(CLI::IsMember({"warn", "refuse"}))
+        ->capture_default_str();
     app.add_option("--set", o.settings, "name=value, a setting for all ranks; may be repeated")
         ->allow_extra_args(false)
         ->take_all();
@@ -171,7 +177,10 @@ int Main(int argc, char** argv) {
   if (command.empty()) return Fail("which program? See weft-run --help", kWrongUsage);
 
   absl::Status status = line.Finish();
-  if (!status.ok()) return Fail(status.message(), kWrongUsage);
+  if (!status.ok()) {
+    const bool is_refused = absl::IsFailedPrecondition(status);
+    return Fail(status.message(), is_refused ? run::kPlanRefused : kWrongUsage);
+  }
   line.options.rank_open_files = OpenFilesLimit();
   RaiseOpenFilesLimit();
   InitLog("weft-run", EnvironmentLogLevel(LogLevel::kWarn));

@@ -7,7 +7,8 @@ both ways. `ours` and `peer` are times of the slowest rank; "share of the bound"
 paths allows, by `weft-plan`'s own bound and with TCP's headers, over the time.
 
 A spine that is cut in mid-job, under the ring: its links go down (routers know), or it drops what it is sent and tells
-nobody. `ours` is the time from the cut until the leaves send 0.9 of what is left, and go on for half a second.
+nobody. `ours` is the time from the cut until the leaves send a share of what is left, and go on for half a second:
+0.4, where data flows again but two flows may share a link, and 0.9.
 
 The planner's rows: `ours` and `peer` of "worst link" are the time that the most loaded link needs for what it
 carries; those of "time to plan" are wall time against what is allowed.
@@ -32,7 +33,7 @@ BIN = pathlib.Path(os.environ["WEFT_BIN"])
 MBIT = 40  # what two cores carry without being what is measured
 LEAVES, HOSTS_PER_LEAF = 4, 2
 RANKS = LEAVES * HOSTS_PER_LEAF
-BACK = 0.9  # of what is left
+BACK = (0.4, 0.9)  # of what is left
 WINDOW_S = 0.5  # over which that must hold
 PATIENCE_S = 10  # for it
 AXES = ("tp", "pp", "dp")
@@ -180,8 +181,8 @@ def cut(fabric, spine: int, silent: bool) -> None:
         fabric.link(leaf, spine, up=False)
 
 
-def recovery(traffic, spines: int, seed: int, silent: bool, with_plan: bool, folder) -> float:
-    """Seconds from the cut; PATIENCE_S: not within that time."""
+def recovery(traffic, spines: int, seed: int, silent: bool, with_plan: bool, folder) -> list:
+    """Seconds from the cut, of each share of BACK; PATIENCE_S: not within that time."""
     with netns.Fabric(leaves=LEAVES, spines=spines, hosts_per_leaf=HOSTS_PER_LEAF, mbit=MBIT) as fabric:
         # Without the spine, the bytes of a round take as long as the bound of what is left.
         _, bound_left = make_plan(fabric, folder, traffic, seed, spines - 1)
@@ -194,9 +195,9 @@ def recovery(traffic, spines: int, seed: int, silent: bool, with_plan: bool, fol
             wait_until_it_runs(meter, programs)
             begin = time.monotonic()
             cut(fabric, 0, silent)
-            out = sample(meter, PATIENCE_S, lambda so_far: first_window(so_far, BACK * left) is not None)
-            back = first_window(out, BACK * left)
-            return PATIENCE_S if back is None else back - begin
+            out = sample(meter, PATIENCE_S, lambda so_far: first_window(so_far, BACK[-1] * left) is not None)
+            times = [first_window(out, share * left) for share in BACK]
+            return [PATIENCE_S if at is None else at - begin for at in times]
         finally:
             meter.close()
             for program in programs:
@@ -211,16 +212,65 @@ def bench_recovery(traffic, spines: int, count: int, silent: bool, folder) -> No
         for with_plan in times:
             times[with_plan].append(recovery(traffic, spines, seed, silent, with_plan, folder))
         say(f"a spine of {spines} {how}, placement {seed} of {count}: {BACK} of what is left after "
-            f"{times[True][-1]:.2f} s planned, {times[False][-1]:.2f} s by kernel's ports ({PATIENCE_S}: not then)")
-    for what, of in (("median", statistics.median), ("worst", max)):
-        row(case=f"a spine of {spines} {how}: {what} time to {BACK} of what is left", ours=of(times[True]),
-            peer=of(times[False]), peer_name=f"kernel's ports ({PATIENCE_S}: never)", unit="s",
-            ratio=of(times[False]) / max(of(times[True]), 0.02), repeats=count)
+            f"{times[True][-1]} s planned, {times[False][-1]} s by kernel's ports ({PATIENCE_S}: not then)")
+    for number, share in enumerate(BACK):
+        ours, theirs = ([one[number] for one in times[with_plan]] for with_plan in (True, False))
+        for what, of in (("median", statistics.median), ("worst", max)):
+            row(case=f"a spine of {spines} {how}: {what} time to {share} of what is left", ours=of(ours),
+                peer=of(theirs), peer_name=f"kernel's ports ({PATIENCE_S}: never)", unit="s",
+                ratio=of(theirs) / max(of(ours), 0.02), repeats=count)
+
+
+# Switches as black boxes: what the simulator's switches hash is asked flow by flow, learned, and planned with. "#": a
+# number of each switch's own. Polarised: all hash alike, so that tiers choose alike.
+FOUR, THREE = ("leaf-spine:leaves=4,hosts_per_leaf=4,spines=4", "leaf-spine:leaves=4,hosts_per_leaf=4,spines=3")
+PODS = "three-tier:pods=2,leaves_per_pod=2,hosts_per_leaf=4,spines_per_pod=4,cores=8"
+SWITCHES = (
+    ("Linux", FOUR, "linux:seed=#"),
+    ("Linux, 3 spines", THREE, "linux:seed=#"),
+    ("CRC-16-CCITT", FOUR, "crc16-ccitt:offset=3,seed=#"),
+    ("CRC-16-CCITT, 3 spines", THREE, "crc16-ccitt:offset=3,seed=#"),
+    ("CRC-16-ARC, threshold", FOUR, "crc16-arc:select=threshold,seed=#"),
+    ("CRC-32", FOUR, "crc32:offset=7,seed=#"),
+    ("CRC-32, threshold, 3 spines", THREE, "crc32:select=threshold,seed=#"),
+    ("CRC-32C", FOUR, "crc32c:offset=13,seed=#"),
+    ("CRC-32C, resilient, 3 spines", THREE, "crc32c:select=resilient,buckets=256,seed=#"),
+    ("exclusive-or", FOUR, "xor16:offset=2,seed=#"),
+    ("exclusive-or, resilient, 3 spines", THREE, "xor16:select=resilient,buckets=128,seed=#"),
+    ("CRC-16 of ports alone", FOUR, "crc16-ccitt:fields=0x30,seed=#"),
+    ("Linux, three tiers", PODS, "linux:seed=#"),
+    ("CRC-32, three tiers, polarised", PODS, "crc32:seed=77"),
+)
+# Polarised spines send all that one leaf's choice brings them to one of their two cores: no port reaches more.
+REACHED = {"CRC-32, three tiers, polarised": PODS.replace("cores=8", "cores=4")}
+
+
+def bench_switches(folder) -> None:
+    for name, fabric, words in SWITCHES:
+        switches = [f"leaf{i}" for i in range(4)]
+        if fabric == PODS:
+            switches += [f"{kind}{i}" for kind in ("spine", "core") for i in range(8)]
+        hashes, out = folder / "switches.hashes", folder / "switches.json"
+        hashes.write_text("weft-hashes 1\n" + "".join(
+            f"hash {switch} {words.replace('#', str(1000 + 31 * i))}\n" for i, switch in enumerate(switches)))
+        words = ["--layout", "dp=16", "--node", "gpus=1", "--order", "random", "--traffic",
+                 "name=ring,axes=dp,collective=all_reduce,bytes=64MiB", "--json", out]
+        bound = None
+        if name in REACHED:
+            planned.run("weft-plan", "paths", "--fabric", REACHED[name], *words)
+            bound = json.loads(out.read_text())["bound_ms"]
+        said = planned.run("weft-plan", "paths", "--fabric", fabric, "--hash", hashes, "--black-box", *words).stdout
+        times = json.loads(out.read_text())
+        bound = bound or times["bound_ms"]
+        say(f"{name}: {said.splitlines()[0]}; planned {bound / times['after_ms']:.3f} of the bound, "
+            f"hashed {bound / times['before_ms']:.3f}")
+        row(case=f"black box {name}: share of the bound", ours=bound / times["after_ms"], peer=bound / times["before_ms"],
+            peer_name="hashed ports", unit="share", ratio=times["before_ms"] / times["after_ms"], repeats=1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="placements,recovery,planner", help="comma list of these")
+    parser.add_argument("--parts", default="placements,recovery,switches,planner", help="comma list of these")
     parser.add_argument("--placements", type=int, default=20, help="random ones, of each kind of traffic")
     parser.add_argument("--cuts", type=int, default=5, help="repeats of each way of cutting a spine")
     parser.add_argument("--spines", default="2,3", help="comma list: fabrics of so many")
@@ -238,6 +288,8 @@ def main() -> None:
                 bench_placements(traffic, spines, options.placements, options.repeats, folder)
         for silent in (False, True) if "recovery" in parts else ():
             bench_recovery(kinds[0], 3, options.cuts, silent, folder)
+        if "switches" in parts:
+            bench_switches(folder)
     if "planner" in parts:
         subprocess.run([BIN / "tests/paths_bench"], check=True)
 

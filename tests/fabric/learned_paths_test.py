@@ -21,14 +21,17 @@ PROMPTLY = 60  # seconds, less than any rank waits for a rank that has ended
 SEED = "net.ipv4.fib_multipath_hash_seed"
 
 
-def on_all_hosts(fabric, *words, port, limit=LIMIT):
-    """A rank on each host, started one by one with torchrun's environment: (status, output, errors) of each."""
+def on_all_hosts(fabric, *words, port, limit=LIMIT, more=None):
+    """A rank on each host, started one by one with torchrun's environment: (status, output, errors) of each.
+
+    `more`: variables of a host.
+    """
     programs = []
     try:
         for host in range(fabric.hosts):
             environment = dict(os.environ, RANK=str(host), WORLD_SIZE=str(fabric.hosts), LOCAL_RANK="0",
                                LOCAL_WORLD_SIZE="1", MASTER_ADDR=fabric.address(0), MASTER_PORT=str(port),
-                               WEFT_JOB_SECRET="22" * 32)
+                               WEFT_JOB_SECRET="22" * 32, **(more(host) if more else {}))
             programs.append(fabric.start(host, [planned.BIN / words[0], *words[1:]], env=environment, text=True,
                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE))
         deadline = time.monotonic() + limit
@@ -114,7 +117,7 @@ class LearnedPathsTest(unittest.TestCase):
                                             "--node-rank", 0, "--master-addr", self.fabric.address(0), "--master-port",
                                             29400, "--", "true"], text=True, stderr=subprocess.PIPE)
             self.assertIn("is stale: paths have moved", program.communicate(timeout=LIMIT)[1])
-            self.assertNotEqual(program.returncode, 0)
+            self.assertEqual(program.returncode, 3)
         finally:
             self.fabric.at("l0", ["sysctl", "-qw", f"{SEED}={before}"])
         self.assertEqual(self.verify(0, plan)[0], 0)
@@ -130,6 +133,11 @@ class LearnedPathsTest(unittest.TestCase):
             self.assertEqual(status, 3, (output, errors))
             self.assertRegex(output, r"not verified: NIC 0, tier 1 \(leaf\d\): 0 of \d+ as planned, \d+ silent")
             self.assertIn("too few switches answered", errors)
+            program = self.fabric.start(0, [planned.BIN / "weft-run", "--plan", plan, "--plan-unverified", "refuse", "-n", 1,
+                                            "--nnodes", 4, "--node-rank", 0, "--master-addr", self.fabric.address(0),
+                                            "--master-port", 29400, "--", "true"], text=True, stderr=subprocess.PIPE)
+            self.assertIn("is stale is not known, and --plan-unverified is refuse", program.communicate(timeout=LIMIT)[1])
+            self.assertEqual(program.returncode, 3)
         finally:
             for spine in spines:
                 self.fabric.at(spine, ["sysctl", "-qw", "net.ipv4.icmp_ratelimit=0"])

@@ -67,12 +67,13 @@ class PlannedTest(unittest.TestCase):
             program = fabric.start(0, words, text=True, stderr=planned.subprocess.PIPE)
             self.assertIn("is a plan for 4 ranks, 1 of them on this host (h0); this job has 1",
                           program.communicate(timeout=60)[1])
-            self.assertEqual(program.returncode, 2)
+            self.assertEqual(program.returncode, 3)
             text = (out / "paths.txt").read_text().replace("10.1.0.", "10.7.0.")
             (out / "paths.txt").write_text(text)
             program = fabric.start(0, words, text=True, stderr=planned.subprocess.PIPE)
             self.assertIn(f"{out}/paths.txt is a plan for other hosts",
                           program.communicate(timeout=60)[1])
+            self.assertEqual(program.returncode, 3)
             environment = dict(os.environ, WEFT_PLAN=str(out), RANK="0", WORLD_SIZE="2",
                                MASTER_ADDR=fabric.address(0), MASTER_PORT="29401",
                                WEFT_JOB_SECRET="11" * 32)

@@ -199,6 +199,18 @@ absl::Status CheckPorts(const topology::Routes& routes, const topology::FabricHa
   return absl::OkStatus();
 }
 
+// What the flows carry, as htsim's traffic lists say it: all from the beginning on.
+std::string TrafficText(const topology::Fabric& fabric, const PathPlan& plan) {
+  std::string text =
+      absl::StrCat("Nodes ", fabric.endpoints(), "\nConnections ", plan.paths.size(), "\n");
+  for (size_t i = 0; i < plan.paths.size(); ++i) {
+    const topology::PlannedPath& path = plan.paths[i];
+    absl::StrAppend(&text, fabric.IndexOf(path.source), "->", fabric.IndexOf(path.target), " id ",
+                    i + 1, " start 0 size ", path.bytes.count(), "\n");
+  }
+  return text;
+}
+
 double PeakMebibytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -226,17 +238,20 @@ std::string PhaseTable(const Input& input, const PathPlan& plan, bool at_once) {
 
 absl::Status PathsCommand::WriteDirectory(const Input& input, const Candidate& candidate,
                                           const std::string& text, const std::string& fabric,
-                                          const std::string& hashes) const {
+                                          const std::string& hashes,
+                                          const std::string& traffic) const {
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> files,
                         WriteOrderFiles(input, candidate, {}, out_));
   const std::filesystem::path folder(out_);
   WEFT_RETURN_IF_ERROR(WriteOutput((folder / "fabric.toml").string(), fabric));
   WEFT_RETURN_IF_ERROR(WriteOutput((folder / "hashes.txt").string(), hashes));
+  WEFT_RETURN_IF_ERROR(
+      WriteOutput((folder / std::string(topology::kPlanTrafficFile)).string(), traffic));
   // The last, so that a directory with it is whole.
   WEFT_RETURN_IF_ERROR(
       WriteOutput((folder / std::string(topology::kConnectionPlanFile)).string(), text));
   if (input.tables) {
-    absl::PrintF("\n%d files in %s\n\n%s", static_cast<int>(files.size()) + 3, out_,
+    absl::PrintF("\n%d files in %s\n\n%s", static_cast<int>(files.size()) + 4, out_,
                  LaunchLines(input, candidate, out_));
   }
   return absl::OkStatus();
@@ -302,7 +317,13 @@ absl::Status PathsCommand::Run() const {
   WEFT_ASSIGN_OR_RETURN(PathPlan plan, planner.Plan(flows.flows));
   if (black_box_) {
     topology::PathPlanner judge(routes, box, options);
-    WEFT_ASSIGN_OR_RETURN(plan, judge.Evaluate(flows.flows, std::move(plan.paths)));
+    WEFT_ASSIGN_OR_RETURN(PathPlan judged, judge.Evaluate(flows.flows, std::move(plan.paths)));
+    // Before: with ports that nobody has chosen, not with these.
+    judged.seconds_before = plan.seconds_before;
+    for (size_t i = 0; i < judged.phases.size() && i < plan.phases.size(); ++i) {
+      judged.phases[i].before = plan.phases[i].before;
+    }
+    plan = std::move(judged);
   }
   if (!svg_.empty()) {
     const topology::PathPlanner judge(routes, box, options);
@@ -338,8 +359,8 @@ absl::Status PathsCommand::Run() const {
                     "weft-plan: without --addresses the plan is for a model's addresses, which no "
                     "job has\n");
     }
-    WEFT_RETURN_IF_ERROR(
-        WriteDirectory(input, candidate, ConnectionPlanFileText(text), fabric, hash_text));
+    WEFT_RETURN_IF_ERROR(WriteDirectory(input, candidate, ConnectionPlanFileText(text), fabric,
+                                        hash_text, TrafficText(*input.fabric, plan)));
   }
   if (!ports_.empty()) WEFT_RETURN_IF_ERROR(WriteOutput(ports_, PortsText(flows, plan)));
   if (words_.json.empty()) return absl::OkStatus();

@@ -23,7 +23,7 @@ class PathsCommand {
   InputWords words_;
   absl::Status WriteDirectory(const Input& input, const Candidate& candidate,
                               const std::string& text, const std::string& fabric,
-                              const std::string& hashes) const;
+                              const std::string& hashes, const std::string& traffic) const;
 
   std::string order_ = "planned", ports_, hash_, addresses_, out_, transport_ = "verbs", svg_;
   bool black_box_ = false, at_once_ = false;

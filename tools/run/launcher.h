@@ -51,8 +51,10 @@ struct RunOptions {
   absl::Duration grace = absl::Seconds(5);  // between a forwarded signal and SIGKILL
   std::vector<std::string> settings;        // "name=value"
   std::string plan;                         // directory; empty: none
-  PlannedHost planned;                      // of it
-  std::string job;                          // empty: drawn
+  // What to do where too few switches answer to tell whether the plan is stale: warn or refuse.
+  std::string plan_unverified = "warn";
+  PlannedHost planned;          // of it
+  std::string job;              // empty: drawn
   int64_t rank_open_files = 0;  // soft limit of descriptors for the ranks; 0: this process's
   bool json = false;
   // Where weft-agent's pages are served while the job runs; empty: nowhere.

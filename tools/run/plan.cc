@@ -1,14 +1,11 @@
 #include "tools/run/plan.h"
 
-#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <system_error>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -37,7 +34,7 @@ absl::StatusOr<std::string> OwnName(const topology::ConnectionPlan& plan) {
     absl::StrAppend(&addresses, addresses.empty() ? "" : ", ",
                     net::ToIpAddress(interface.address).ToString());
   }
-  return absl::InvalidArgumentError(absl::StrCat(
+  return absl::FailedPreconditionError(absl::StrCat(
       plan.origin(), " is a plan for other hosts: it names none of this one's addresses, ",
       addresses));
 }
@@ -67,8 +64,9 @@ absl::StatusOr<std::vector<int>> RanksOf(const std::string& path, const std::str
 }
 
 // weft-plan beside this program asks the network. Paths that have moved are an error; where too few
-// switches answer to tell, the user is told. A build without weft-plan asks for nothing.
-absl::Status Verify(const std::string& folder, const std::string& host) {
+// switches answer to tell, that is one too, or the user is warned. A build without weft-plan asks
+// for nothing.
+absl::Status Verify(const std::string& folder, const std::string& host, bool refuses_unverified) {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::filesystem::path program = self.parent_path() / "weft-plan";
@@ -78,12 +76,17 @@ absl::Status Verify(const std::string& folder, const std::string& host) {
       kVerifyMost);
   if (!said.ok()) return Annotate(said.status(), "weft-plan verify");
   if (said->status == 0) return absl::OkStatus();
+  if (said->status == kNotVerified && refuses_unverified) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "whether ", folder, " is stale is not known, and --plan-unverified is refuse: ",
+        absl::StripAsciiWhitespace(said->text)));
+  }
   if (said->status == kNotVerified) {
     absl::FPrintF(stderr, "weft-run: warning: whether %s is stale is not known: %s\n", folder,
                   absl::StripAsciiWhitespace(said->text));
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StripAsciiWhitespace(said->text));
+  return absl::FailedPreconditionError(absl::StripAsciiWhitespace(said->text));
 }
 
 }  // namespace
@@ -92,13 +95,13 @@ absl::StatusOr<PlannedHost> ReadPlan(const RunOptions& options) {
   const std::filesystem::path folder = std::filesystem::absolute(options.plan);
   WEFT_ASSIGN_OR_RETURN(auto plan, topology::ConnectionPlan::Load(folder.string()));
   WEFT_ASSIGN_OR_RETURN(const std::string host, OwnName(*plan));
-  WEFT_RETURN_IF_ERROR(Verify(folder.string(), host));
+  WEFT_RETURN_IF_ERROR(Verify(folder.string(), host, options.plan_unverified == "refuse"));
   PlannedHost out;
   const std::string path = (folder / "ranks.txt").string();
   WEFT_ASSIGN_OR_RETURN(out.ranks, RanksOf(path, host));
   const int world = options.ranks * options.nodes;
   if (static_cast<int>(out.ranks.size()) != options.ranks || plan->text().ranks != world) {
-    return absl::InvalidArgumentError(
+    return absl::FailedPreconditionError(
         absl::StrCat(options.plan, " is a plan for ", plan->text().ranks, " ranks, ",
                      out.ranks.size(), " of them on this host (", host, "); this job has ", world,
                      ", and ", options.ranks, " here"));
@@ -109,16 +112,6 @@ absl::StatusOr<PlannedHost> ReadPlan(const RunOptions& options) {
     if (std::filesystem::exists(folder / file)) {
       out.variables.emplace_back(name, (folder / file).string());
     }
-  }
-  // As weft-cc tune --out writes it there, unless something else is asked for.
-  const std::filesystem::path controller = folder / "controller.txt";
-  const bool is_given =
-      std::getenv("WEFT_MULTIPATH_CONTROLLER") != nullptr ||
-      std::any_of(options.settings.begin(), options.settings.end(), [](const std::string& pair) {
-        return absl::StartsWith(pair, "multipath.controller=");
-      });
-  if (!is_given && std::filesystem::exists(controller)) {
-    out.variables.emplace_back("WEFT_MULTIPATH_CONTROLLER", "@" + controller.string());
   }
   return out;
 }

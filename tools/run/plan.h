@@ -8,9 +8,13 @@
 namespace weft::run {
 
 // The host is the one of paths.txt that has an address of this machine's; its ranks are those of
-// ranks.txt. InvalidArgument: the plan is for other hosts, or for another number of ranks here or
-// in all; errors name the file.
+// ranks.txt. FailedPrecondition: the plan is refused, as it is for other hosts, for another number
+// of ranks here or in all, or stale; or, where that is to be known (plan_unverified is "refuse"),
+// too few switches answered to tell. Errors name the file.
 absl::StatusOr<PlannedHost> ReadPlan(const RunOptions& options);
+
+// The exit status of a launcher whose plan was refused.
+inline constexpr int kPlanRefused = 3;
 
 }  // namespace weft::run
 

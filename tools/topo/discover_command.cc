@@ -1,15 +1,19 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/command.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "base/write_file.h"
 #include "tools/topo/probe_commands.h"
 #include "topology/fabric/file.h"
+#include "topology/fabric/import/import.h"
 
 namespace weft::topo {
 namespace {
@@ -20,6 +24,7 @@ using topology::SeenNic;
 constexpr int kDistancePorts = 3;
 constexpr size_t kDistancePeersMost = 512;  // that one NIC asks for their distance
 constexpr int kProbeBytes = 100;            // on the wire, at most
+constexpr absl::Duration kLldpMost = absl::Seconds(5);
 
 const char kFooter[] = R"(Runs on the hosts of a job, a rank at least on each:
   weft-run -n 1 --nnodes 16 --node-rank K --master-addr h0 --master-port 29500 -- weft-topo discover --out fabric
@@ -39,7 +44,7 @@ struct Told {
   json ToJson() const { return {{"rows", rows}, {"failed", failed}, {"problem", problem}}; }
 };
 
-// Every rank: the rows of all hosts, by host. Rank 0 tells of targets that could not be probed.
+// Every rank: the rows of all hosts, by host. Rank 0 tells of what failed.
 absl::StatusOr<std::vector<json>> ExchangeTold(JobHosts& job, const std::string& what,
                                                const Told& own) {
   WEFT_ASSIGN_OR_RETURN(std::vector<json> all, job.Exchange(what, own.ToJson()));
@@ -47,9 +52,8 @@ absl::StatusOr<std::vector<json>> ExchangeTold(JobHosts& job, const std::string&
   for (size_t host = 0; host < all.size(); ++host) {
     rows.push_back(std::move(all[host]["rows"]));
     if (job.rank() > 0 || all[host]["failed"] == 0) continue;
-    absl::FPrintF(stderr, "weft-topo: %s could not probe %d of its targets: %s\n",
-                  job.hosts()[host].name, all[host]["failed"].get<int>(),
-                  all[host]["problem"].get<std::string>());
+    absl::FPrintF(stderr, "weft-topo: %s: %d %s failed: %s\n", job.hosts()[host].name,
+                  all[host]["failed"].get<int>(), what, all[host]["problem"].get<std::string>());
   }
   return rows;
 }
@@ -90,30 +94,44 @@ void TakePairs(const std::vector<json>& all, topology::SeenFabric& seen) {
   }
 }
 
-// One target under each other leaf: NICs that are one router apart are under one. Neighbours take
-// different ones.
+// One target under each other leaf. Neighbours take different ones.
 std::vector<std::pair<SeenNic, int>> TargetsOf(const topology::SeenFabric& seen, SeenNic own) {
-  std::map<SeenNic, SeenNic> leaf;  // the least NIC under it that was heard to be
-  for (const topology::SeenPair& pair : seen.pairs) {
-    for (SeenNic nic : {pair.source, pair.target}) leaf.try_emplace(nic, nic);
-  }
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (const topology::SeenPair& pair : seen.pairs) {
-      if (!pair.heard || pair.routers > 1) continue;
-      const SeenNic least = std::min(leaf[pair.source], leaf[pair.target]);
-      changed = changed || leaf[pair.source] != least || leaf[pair.target] != least;
-      leaf[pair.source] = leaf[pair.target] = least;
-    }
-  }
-  std::map<SeenNic, std::vector<std::pair<SeenNic, int>>> by_leaf;
+  const std::map<SeenNic, int> leaf = topology::LeavesOf(seen);
+  std::map<int, std::vector<std::pair<SeenNic, int>>> by_leaf;
   for (const topology::SeenPair& pair : seen.pairs) {
     if (pair.source != own || !pair.heard || pair.routers < 2) continue;
-    by_leaf[leaf[pair.target]].emplace_back(pair.target, pair.routers);
+    by_leaf[leaf.at(pair.target)].emplace_back(pair.target, pair.routers);
   }
   std::vector<std::pair<SeenNic, int>> out;
   for (const auto& [_, targets] : by_leaf) {
     out.push_back(targets[static_cast<size_t>(own.host) % targets.size()]);
+  }
+  return out;
+}
+
+// The switches that LLDP names at this host's NICs. A host where no lldpd answers says nothing.
+Told LldpOf(JobHosts& job) {
+  Told out;
+  if (job.own() < 0) return out;
+  const std::string& name = job.hosts()[static_cast<size_t>(job.own())].name;
+  absl::StatusOr<CommandOutput> said = RunCommand({"lldpctl", "-f", "json"}, kLldpMost);
+  if (absl::IsNotFound(said.status())) return out;
+  if (said.ok() && said->status != 0) {
+    said = absl::UnavailableError(absl::StrCat("lldpctl ended with status ", said->status, ": ",
+                                               absl::StripAsciiWhitespace(said->text)));
+  }
+  if (!said.ok()) {
+    out.Fail(said.status());
+    return out;
+  }
+  auto switches = topology::LldpSwitches(said->text, name);
+  if (!switches.ok()) {
+    out.Fail(switches.status());
+    return out;
+  }
+  for (size_t nic = 0; nic < job.interfaces().size(); ++nic) {
+    auto found = switches->find(job.interfaces()[nic]);
+    if (found != switches->end()) out.rows.push_back({nic, found->second});
   }
   return out;
 }
@@ -125,8 +143,11 @@ Told FlowsOf(JobHosts& job, const topology::SeenFabric& seen, int ports) {
   for (size_t nic = 0; nic < job.hosts()[static_cast<size_t>(job.own())].addresses.size(); ++nic) {
     const SeenNic own{job.own(), static_cast<int>(nic)};
     for (const auto& [target, routers] : TargetsOf(seen, own)) {
-      absl::StatusOr<std::vector<topology::TracedFlow>> flows = topology::TraceFlows(
-          job.Options(own, target), routers, job.DrawPorts(ports, ++salt), job.statistics());
+      topology::TraceOptions options = job.Options(own, target);
+      options.gives_up = true;
+      absl::StatusOr<std::vector<topology::TracedFlow>> flows =
+          topology::TraceFlows(options, routers, job.DrawPorts(ports, ++salt), job.statistics());
+      out.rows.push_back({own.nic, target.host, target.nic, ports});
       if (!flows.ok()) {
         out.Fail(flows.status());
         continue;
@@ -166,6 +187,13 @@ DiscoverCommand::DiscoverCommand(CLI::App& app)
       ->add_option("--missed", missed_,
                    "Chance of a path that no probe took, at most, of any pair of leaves")
       ->check(CLI::Range(1e-12, 1.0));
+  command_
+      ->add_option(
+          "--lldp", lldp_,
+          "Take the leaf of each NIC from LLDP where lldpctl answers on its host (auto), or "
+          "from probes alone (never)")
+      ->check(CLI::IsMember({"auto", "never"}));
+  load_.Declare(*command_);
   command_->footer(kFooter);
 }
 
@@ -181,10 +209,41 @@ absl::StatusOr<int> DiscoverCommand::Run() const {
   return EXIT_SUCCESS;
 }
 
+absl::StatusOr<topology::SeenFabric> DiscoverCommand::Look(JobHosts& job) const {
+  topology::SeenFabric seen;
+  seen.hosts = job.hosts();
+  if (lldp_ == "auto") {
+    WEFT_ASSIGN_OR_RETURN(std::vector<json> named, ExchangeTold(job, "LLDP", LldpOf(job)));
+    for (size_t host = 0; host < named.size(); ++host) {
+      for (const json& row : named[host]) {
+        seen.neighbors[{static_cast<int>(host), row[0]}] = row[1].get<std::string>();
+      }
+    }
+  }
+  WEFT_ASSIGN_OR_RETURN(std::vector<json> pairs, ExchangeTold(job, "pairs", PairsOf(job)));
+  TakePairs(pairs, seen);
+  WEFT_ASSIGN_OR_RETURN(std::vector<json> flows,
+                        ExchangeTold(job, "flows", FlowsOf(job, seen, words_.ports)));
+  for (size_t host = 0; host < flows.size(); ++host) {
+    for (const json& row : flows[host]) {
+      const SeenNic source{static_cast<int>(host), row[0]}, target{row[1], row[2]};
+      if (row.size() == 4) {
+        seen.asked.push_back({source, target, row[3]});
+        continue;
+      }
+      seen.flows.push_back({source, target, row[3], job.port(),
+                            row[4].get<std::vector<std::string>>(),
+                            row[5].get<std::vector<std::string>>()});
+    }
+  }
+  return seen;
+}
+
 absl::Status DiscoverCommand::Discover(JobHosts& job, const topology::InferOptions& options) const {
   SystemClock clock;
   const absl::Time begin = clock.Now();
   const size_t hosts = job.hosts().size();
+  WEFT_ASSIGN_OR_RETURN(LoadProbing load, LoadProbing::Make(job, load_, words_.ports));
   if (job.rank() == 0) {
     absl::PrintF("%d hosts; each sends at most %d probes, of up to %d bytes\n", hosts,
                  words_.rounds *
@@ -193,41 +252,49 @@ absl::Status DiscoverCommand::Discover(JobHosts& job, const topology::InferOptio
                  kProbeBytes);
     std::fflush(stdout);
   }
-  topology::SeenFabric seen;
-  seen.hosts = job.hosts();
-  WEFT_ASSIGN_OR_RETURN(std::vector<json> pairs, ExchangeTold(job, "pairs", PairsOf(job)));
-  TakePairs(pairs, seen);
-  WEFT_ASSIGN_OR_RETURN(std::vector<json> flows,
-                        ExchangeTold(job, "flows", FlowsOf(job, seen, words_.ports)));
-  for (size_t host = 0; host < flows.size(); ++host) {
-    for (const json& row : flows[host]) {
-      seen.flows.push_back({{static_cast<int>(host), row[0]},
-                            {row[1], row[2]},
-                            row[3],
-                            static_cast<uint16_t>(words_.port),
-                            row[4].get<std::vector<std::string>>(),
-                            row[5].get<std::vector<std::string>>()});
-    }
-  }
+  WEFT_ASSIGN_OR_RETURN(topology::SeenFabric seen, Look(job));
   WEFT_ASSIGN_OR_RETURN(std::vector<json> counts,
                         job.Exchange("counts", json{job.statistics().sent, job.statistics().lost}));
-  absl::Status status;
+  int64_t sent = 0, lost = 0;
+  for (const json& one : counts) {
+    sent += one[0].get<int64_t>();
+    lost += one[1].get<int64_t>();
+  }
   if (job.rank() == 0) {
-    absl::StatusOr<topology::InferredFabric> found = topology::InferFabric(seen, options);
-    status = found.ok() ? Write(*found, out_) : found.status();
-    int64_t sent = 0, lost = 0;
-    for (const json& one : counts) {
-      sent += one[0].get<int64_t>();
-      lost += one[1].get<int64_t>();
-    }
     absl::PrintF("%d probes, %d of them without an answer, in %.1f s\n", sent, lost,
                  absl::ToDoubleSeconds(clock.Now() - begin));
-    if (status.ok()) {
-      for (const std::string& note : found->notes) absl::PrintF("%s\n", note);
-      absl::PrintF("written: %s/fabric.toml, %s/hashes.txt\n", out_, out_);
-    }
   }
-  return status;
+  std::optional<topology::InferredFabric> found;
+  const auto infer = [&]() -> absl::Status {
+    if (job.rank() > 0) return absl::OkStatus();
+    WEFT_ASSIGN_OR_RETURN(found, topology::InferFabric(seen, options));
+    return absl::OkStatus();
+  };
+  absl::Status status = infer();
+  // All go on together, or nobody does.
+  const bool needs_load = absl::IsUnavailable(status) && load_.when == "auto";
+  WEFT_ASSIGN_OR_RETURN(
+      const std::string goes_on,
+      job.FromRankZero("goes on", status.ok() || needs_load
+                                      ? absl::StatusOr<std::string>(needs_load ? "load" : "")
+                                      : status));
+  if (goes_on == "load") {
+    if (job.rank() == 0) absl::PrintF("%s\n", status.message());
+    const absl::Status counted = load.Run(seen);
+    if (job.rank() == 0) {
+      absl::PrintF("%d loads, %.3g MB, in %.1f s\n", load.loads(),
+                   static_cast<double>(load.sent().count()) / 1e6,
+                   absl::ToDoubleSeconds(clock.Now() - begin));
+    }
+    WEFT_RETURN_IF_ERROR(counted);
+    status = infer();
+  }
+  if (job.rank() > 0) return absl::OkStatus();
+  WEFT_RETURN_IF_ERROR(status);
+  WEFT_RETURN_IF_ERROR(Write(*found, out_));
+  for (const std::string& note : found->notes) absl::PrintF("%s\n", note);
+  absl::PrintF("written: %s/fabric.toml, %s/hashes.txt\n", out_, out_);
+  return absl::OkStatus();
 }
 
 }  // namespace weft::topo

@@ -116,6 +116,7 @@ absl::Status JobHosts::TellAddresses(const ProbeWords& words) {
     for (const net::Interface& one : chosen.ok() ? *chosen : std::vector<net::Interface>()) {
       const topology::IpAddress address = net::ToIpAddress(one.address);
       own["addresses"].push_back(address.ToString());
+      interfaces_.push_back(one.name);
       own["gbps"] = GigabitsOf(one.name);
       absl::StatusOr<std::unique_ptr<topology::EchoServer>> server =
           topology::EchoServer::Open(address, port_);

@@ -47,6 +47,11 @@ class JobHosts {
   const std::vector<topology::SeenHost>& hosts() const { return hosts_; }
   collectives::Store& store() { return *store_.store; }
   topology::TraceStatistics& statistics() { return statistics_; }
+  const std::vector<std::string>& interfaces() const {
+    return interfaces_;
+  }  // of this host, by NIC
+  // Answers at a NIC of this host.
+  topology::EchoServer& server(int nic) { return *servers_[static_cast<size_t>(nic)]; }
 
   // What every host says, by host; ranks without a host to speak for are not heard. Where a rank
   // has a `problem`, every rank gets that of the first such rank, so that all go on, or end,
@@ -77,11 +82,12 @@ class JobHosts {
   collectives::JobStore store_;
   std::vector<topology::SeenHost> hosts_;
   std::vector<int> rank_of_host_;
+  std::vector<std::string> interfaces_;
   int own_ = -1;
   uint16_t port_ = 0;
   absl::Duration timeout_;
   int rounds_ = 4;
-  std::vector<std::unique_ptr<topology::EchoServer>> servers_;
+  std::vector<std::unique_ptr<topology::EchoServer>> servers_;  // [NIC]
   topology::TraceStatistics statistics_;
 };
 

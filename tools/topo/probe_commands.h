@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "tools/topo/job_hosts.h"
+#include "tools/topo/load_probing.h"
 #include "topology/discovery/infer.h"
 
 namespace weft::topo {
@@ -23,9 +24,13 @@ class DiscoverCommand {
 
  private:
   absl::Status Discover(JobHosts& job, const topology::InferOptions& options) const;
+  // What the hosts see of each other, without load.
+  absl::StatusOr<topology::SeenFabric> Look(JobHosts& job) const;
 
   CLI::App* command_;
   ProbeWords words_;
+  LoadWords load_;
+  std::string lldp_ = "auto";
   std::string out_ = "fabric", switch_bandwidth_;
   double missed_ = 0.01;
 };

@@ -173,7 +173,8 @@ class SiliconFit {
              const std::atomic<bool>* ends)
       : members_(members), seen_(seen), wrong_max_(wrong_max), ends_(ends) {}
 
-  // With every constant that a seed can add, of at most so many bits.
+  // With every constant that a seed can add, of at most so many bits. The one that explains most:
+  // selections are alike, so that another one may explain nearly all.
   std::optional<FittedHash> Try(HashFunction function, uint32_t fields, int offset,
                                 int constant_bits_most) const {
     const SwitchHash plain = *SwitchHash::Create(Options(function, fields, 0, {}, 0));
@@ -182,10 +183,11 @@ class SiliconFit {
     for (size_t i = 0; i < std::min(seen_.size(), kFirstLook); ++i) {
       hashes.push_back(RotateRight(plain.Hash(seen_[i].tuple), offset, width));
     }
+    std::optional<FittedHash> best;
     for (const Selection& selection : Selections(members_, width)) {
       if (selection.constant_bits > constant_bits_most) continue;
       for (uint32_t step = 0; step < uint32_t{1} << selection.constant_bits; ++step) {
-        if (ends_ != nullptr && ends_->load(std::memory_order_relaxed)) return std::nullopt;
+        if (ends_ != nullptr && ends_->load(std::memory_order_relaxed)) return best;
         const uint32_t constant = step << selection.constant_shift;
         if (!Explains(selection, hashes, constant, width, members_, seen_, wrong_max_)) continue;
         const std::optional<uint32_t> seed =
@@ -196,10 +198,12 @@ class SiliconFit {
             SwitchHash::Create(Options(function, fields, offset, selection, *seed));
         if (!hash.ok()) continue;
         std::optional<FittedHash> fitted = TryHash(*hash, members_, seen_, wrong_max_);
-        if (fitted.has_value()) return fitted;
+        if (!fitted.has_value() || (best.has_value() && best->wrong <= fitted->wrong)) continue;
+        best = std::move(fitted);
+        if (best->wrong == 0) return best;
       }
     }
-    return std::nullopt;
+    return best;
   }
 
  private:

@@ -18,6 +18,9 @@ namespace weft::topology {
 namespace {
 
 constexpr absl::Duration kCableDelay = absl::Nanoseconds(500);
+// Of the flows between two leaves: fewer that told nothing were lost.
+constexpr int kSilentFlows = 3;
+constexpr double kSilentShare = 0.03;
 
 // Disjoint sets of names.
 class Names {
@@ -81,6 +84,10 @@ class Inference {
     return seen_.hosts[static_cast<size_t>(nic.host)].name;
   }
   int LeafOf(SeenNic nic) const { return leaf_of_.at(nic); }
+  std::string NeighborText(SeenNic nic) const {
+    auto found = seen_.neighbors.find(nic);
+    return found == seen_.neighbors.end() ? "" : absl::StrCat(" (", found->second, ")");
+  }
 
   absl::Status CheckHosts() {
     std::map<int, int> heard, asked;
@@ -102,27 +109,19 @@ class Inference {
   }
 
   absl::Status FindLeaves() {
-    std::map<SeenNic, SeenNic> parent;
-    const auto root = [&](SeenNic nic) {
-      while (parent.at(nic) != nic) nic = parent.at(nic);
-      return nic;
-    };
-    for (size_t host = 0; host < seen_.hosts.size(); ++host) {
-      for (size_t nic = 0; nic < seen_.hosts[host].addresses.size(); ++nic) {
-        const SeenNic own{static_cast<int>(host), static_cast<int>(nic)};
-        parent[own] = own;
-      }
+    leaf_of_ = LeavesOf(seen_);
+    for (const auto& [_, leaf] : leaf_of_) leaves_ = std::max(leaves_, leaf + 1);
+    // One switch a leaf, and one leaf a switch, as far as LLDP says.
+    std::map<int, const std::pair<const SeenNic, std::string>*> switch_of;
+    for (const auto& one : seen_.neighbors) {
+      auto [known, is_new] = switch_of.try_emplace(LeafOf(one.first), &one);
+      if (is_new || known->second->second == one.second) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "LLDP says that ", NameOf(known->second->first), " is under ", known->second->second,
+          " and ", NameOf(one.first), " under ", one.second,
+          ", but probes find one router between them: a host or a switch does not tell the truth, "
+          "or these two switches are one (MLAG); --lldp never takes the probes' word"));
     }
-    for (const SeenPair& pair : seen_.pairs) {
-      if (!pair.heard || pair.routers > 1) continue;
-      const SeenNic a = root(pair.source), b = root(pair.target);
-      parent[std::max(a, b)] = std::min(a, b);
-    }
-    std::map<SeenNic, int> number;
-    for (const auto& [nic, _] : parent) {
-      leaf_of_[nic] = number.try_emplace(root(nic), static_cast<int>(number.size())).first->second;
-    }
-    leaves_ = static_cast<int>(number.size());
     return absl::OkStatus();
   }
 
@@ -136,6 +135,13 @@ class Inference {
       }
       Between between = std::minmax(LeafOf(pair.source), LeafOf(pair.target));
       const int routers = std::max(1, pair.routers);
+      if (between.first == between.second && routers > 1) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            NameOf(pair.source), " sees ", routers, " routers to ", NameOf(pair.target),
+            ", but LLDP names one switch at both", NeighborText(pair.source),
+            ", or other hosts under that leaf see one router: a host or a switch does not tell the "
+            "truth"));
+      }
       auto [at, is_new] = known.try_emplace(between, routers, &pair);
       if (is_new || at->second.first == routers) continue;
       const SeenPair& other = *at->second.second;
@@ -258,7 +264,7 @@ class Inference {
       std::set_intersection(there.begin(), there.end(), back->second.begin(), back->second.end(),
                             std::back_inserter(common));
       if (!common.empty()) continue;
-      return absl::FailedPreconditionError(absl::StrCat(
+      return absl::UnavailableError(absl::StrCat(
           "leaf", between.first, " and leaf", between.second, " each see ", there.size(),
           " routers above them, but by names of their own, and nothing tells which are the same: "
           "routers do not record routes, and answer from another address to each side; write the "
@@ -267,8 +273,31 @@ class Inference {
     return absl::OkStatus();
   }
 
+  // Paths between two leaves, and flows that told theirs.
+  using PathsSeen = std::map<Between, std::pair<std::set<std::vector<int>>, int>>;
+
+  // Flows that told nothing, more than losses explain, may all have passed one silent switch.
+  absl::Status CheckSilence(const PathsSeen& seen) const {
+    std::map<Between, int> asked;
+    for (const AskedFlows& one : seen_.asked) {
+      asked[{LeafOf(one.source), LeafOf(one.target)}] += one.flows;
+    }
+    for (const auto& [between, flows] : asked) {
+      auto found = seen.find(between);
+      const int silent = flows - (found == seen.end() ? 0 : found->second.second);
+      if (silent < kSilentFlows || silent < kSilentShare * flows) continue;
+      return absl::UnavailableError(absl::StrCat(
+          silent, " of ", flows, " flows from leaf", between.first, " (", ExampleOf(between.first),
+          ") to leaf", between.second, " (", ExampleOf(between.second),
+          ") told nothing of their way, though asked again: a switch on it is silent, or limits "
+          "its "
+          "answers, and would be missed"));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status CheckSure() {
-    std::map<Between, std::pair<std::set<std::vector<int>>, int>> seen;
+    PathsSeen seen;
     for (const SeenFlow& flow : seen_.flows) {
       const size_t routers = RoutersOf(flow);
       std::vector<int> path;
@@ -287,8 +316,9 @@ class Inference {
                            " have no router between them: a fabric "
                            "without spines is not one that this finds"));
         }
-        if (seen.count({a, b}) + seen.count({b, a}) > 0) continue;
-        return absl::FailedPreconditionError(absl::StrCat(
+        // Towards one leaf alone, load has told of all.
+        if (seen.count({a, b}) + seen.count({b, a}) > 0 || !seen_.loaded.empty()) continue;
+        return absl::UnavailableError(absl::StrCat(
             "between leaf", a, " (", ExampleOf(a), ") and leaf", b, " (", ExampleOf(b), ") are ",
             distance_[{a, b}],
             " routers, but none records a route or answers when the time to "
@@ -296,6 +326,7 @@ class Inference {
             "hand or from LLDP (docs/fabric-format.md)"));
       }
     }
+    WEFT_RETURN_IF_ERROR(CheckSilence(seen));
     for (const auto& [between, one] : seen) {
       const double paths = static_cast<double>(one.first.size()) + 1;
       missed_ = std::max(missed_, std::pow(1 - 1 / paths, one.second));
@@ -350,14 +381,13 @@ class Inference {
           builder.Connect(host_id[static_cast<size_t>(nic.host)], leaf_id[leaf], cable).status());
     }
     cable.nic = -1;
-    cable.bandwidth = options_.switch_bandwidth > Bandwidth() ? options_.switch_bandwidth
-                                                              : seen_.hosts[0].bandwidth;
     std::map<int, size_t> rank;
     for (size_t i = 0; i < switches_.size(); ++i) rank[switches_[i]] = i;
     for (const auto& [ends, count] : Cables(rank)) {
       const auto& [is_leaf, lower, upper] = ends;
       const NodeId from =
           is_leaf == 0 ? leaf_id[lower] : switch_id[switches_[static_cast<size_t>(lower)]];
+      cable.bandwidth = BandwidthOf(switches_[static_cast<size_t>(upper)]);
       for (size_t i = 0; i < count; ++i) {
         WEFT_RETURN_IF_ERROR(
             builder.Connect(from, switch_id[switches_[static_cast<size_t>(upper)]], cable)
@@ -366,6 +396,15 @@ class Inference {
     }
     Note();
     return std::move(builder).Build();
+  }
+
+  // Of a switch's cables down.
+  Bandwidth BandwidthOf(int root) {
+    if (options_.switch_bandwidth > Bandwidth()) return options_.switch_bandwidth;
+    for (const auto& [name, bandwidth] : seen_.loaded) {
+      if (names_.Root(names_.Of(name)) == root) return bandwidth;
+    }
+    return seen_.hosts[0].bandwidth;
   }
 
   // (0, leaf, rank of spine) or (1, rank of spine, rank of core): cables between them, by the
@@ -425,7 +464,9 @@ class Inference {
     }
     for (const auto& [root, names] : names_.Classes()) {
       if (switch_name_.count(root) == 0) continue;
-      for (const std::string& name : names) out.routers[name] = switch_name_[root];
+      for (const std::string& name : names) {
+        if (seen_.loaded.count(name) == 0) out.routers[name] = switch_name_[root];
+      }
     }
     return out;
   }
@@ -454,8 +495,16 @@ class Inference {
                                        routers, absl::ToDoubleMicroseconds(all[all.size() / 2]),
                                        all.size()));
     }
+    if (!seen_.load_note.empty()) notes_.push_back(seen_.load_note);
+    std::map<int, std::string> lldp;
+    for (const auto& [nic, name] : seen_.neighbors) lldp[LeafOf(nic)] = name;
+    for (const auto& [leaf, name] : lldp) {
+      notes_.push_back(absl::StrCat("leaf", leaf, " is ", name, ", by LLDP"));
+    }
     notes_.push_back(options_.switch_bandwidth > Bandwidth()
                          ? "bandwidth between switches: as it was given"
+                     : !seen_.loaded.empty()
+                         ? "bandwidth between switches: what arrived over each path under load"
                          : "bandwidth between switches: taken to be that of the first host's NIC, "
                            "not measured (--switch-bandwidth)");
   }
@@ -476,6 +525,41 @@ class Inference {
 };
 
 }  // namespace
+
+std::map<SeenNic, int> LeavesOf(const SeenFabric& seen) {
+  std::map<SeenNic, SeenNic> parent;
+  const auto root = [&](SeenNic nic) {
+    while (parent.at(nic) != nic) nic = parent.at(nic);
+    return nic;
+  };
+  const auto join = [&](SeenNic one, SeenNic other) {
+    const SeenNic a = root(one), b = root(other);
+    parent[std::max(a, b)] = std::min(a, b);
+  };
+  for (size_t host = 0; host < seen.hosts.size(); ++host) {
+    for (size_t nic = 0; nic < seen.hosts[host].addresses.size(); ++nic) {
+      const SeenNic own{static_cast<int>(host), static_cast<int>(nic)};
+      parent[own] = own;
+    }
+  }
+  for (const SeenPair& pair : seen.pairs) {
+    if (!pair.heard || pair.routers > 1) continue;
+    // Switches that count no hops tell leaves apart by LLDP alone.
+    const auto a = seen.neighbors.find(pair.source), b = seen.neighbors.find(pair.target);
+    if (pair.routers == 0 && a != seen.neighbors.end() && b != seen.neighbors.end()) continue;
+    join(pair.source, pair.target);
+  }
+  std::map<std::string, SeenNic> first;
+  for (const auto& [nic, name] : seen.neighbors) {
+    join(nic, first.try_emplace(name, nic).first->second);
+  }
+  std::map<SeenNic, int> number;
+  std::map<SeenNic, int> out;
+  for (const auto& [nic, _] : parent) {
+    out[nic] = number.try_emplace(root(nic), static_cast<int>(number.size())).first->second;
+  }
+  return out;
+}
 
 absl::StatusOr<InferredFabric> InferFabric(const SeenFabric& seen, const InferOptions& options) {
   return Inference(seen, options).Run();

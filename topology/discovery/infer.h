@@ -7,13 +7,14 @@
 //   2. an interface between two switches leads to one router: whatever follows it is one. Believed
 //      only where, between two leaves, such interfaces and what follows them are as many, so that
 //      names that a switch has for all its interfaces do not make all its neighbours one.
-// Hosts with one router between them are under one leaf.
+// Hosts with one router between them are under one leaf. LLDP must agree, where it answers.
 //
 // What probes do not settle is an error that says what is missing; nothing is guessed.
 #ifndef WEFT_TOPOLOGY_DISCOVERY_INFER_H_
 #define WEFT_TOPOLOGY_DISCOVERY_INFER_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -53,10 +54,23 @@ struct SeenFlow {
   std::vector<std::string> answered;  // of what answered; "": nothing did
 };
 
+// How many flows were asked for their way, between two NICs.
+struct AskedFlows {
+  SeenNic source, target;
+  int flows = 0;
+};
+
 struct SeenFabric {
   std::vector<SeenHost> hosts;
   std::vector<SeenPair> pairs;
   std::vector<SeenFlow> flows;
+  std::vector<AskedFlows> asked;  // empty: as many as `flows`
+  // What LLDP names at the other end of a NIC's cable.
+  std::map<SeenNic, std::string> neighbors;
+  // By the name that flows answer: paths that were told apart by load (load_paths.h), and what
+  // arrived over each. Flows were then asked towards one leaf alone.
+  std::map<std::string, Bandwidth> loaded;
+  std::string load_note;  // how sure that is, for people
 };
 
 struct InferOptions {
@@ -73,8 +87,14 @@ struct InferredFabric {
   bool recorded = false;           // routers recorded routes
 };
 
-// FailedPrecondition: what the probes say is not enough, or contradicts itself; names the hosts.
+// Unavailable: switches told too little; load may tell more. FailedPrecondition: what was seen is
+// not enough for another reason, or contradicts itself. Both name the hosts.
 absl::StatusOr<InferredFabric> InferFabric(const SeenFabric& seen, const InferOptions& options);
+
+// Number of the leaf of each NIC: NICs with at most one router between them are under one leaf, as
+// are those whose LLDP names one switch. No router between two NICs tells nothing where LLDP names
+// the switches of both: switches may count no hops.
+std::map<SeenNic, int> LeavesOf(const SeenFabric& seen);
 
 }  // namespace weft::topology
 

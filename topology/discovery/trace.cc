@@ -12,6 +12,10 @@
 namespace weft::topology {
 namespace {
 
+// After which TraceOptions::gives_up; the share is of those that told their way.
+constexpr int kSilentFlows = 8;
+constexpr double kSilentShare = 0.25;
+
 EchoProberOptions Echo(const TraceOptions& options, bool records_route) {
   EchoProberOptions out;
   out.source = options.source;
@@ -101,6 +105,10 @@ absl::StatusOr<std::vector<TracedFlow>> TraceFlows(const TraceOptions& options, 
   int silent = 0;
   for (uint16_t port : ports) {
     if (out.empty() && silent == 4) break;  // routers that answer nobody
+    if (options.gives_up && silent >= kSilentFlows &&
+        silent > kSilentShare * static_cast<double>(out.size())) {
+      break;
+    }
     TracedFlow flow;
     flow.source_port = port;
     flow.answered.resize(static_cast<size_t>(routers));

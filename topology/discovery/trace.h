@@ -23,6 +23,8 @@ struct TraceOptions {
   // Flows of one recorded route that are also asked for what answers there; names of both kinds are
   // of one router.
   int named_flows = 1;
+  // Asks no further when a good part of the flows has told nothing: a switch is silent.
+  bool gives_up = false;
 };
 
 struct TracedFlow {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "topology/ecmp/udp_address.h"
+#include "topology/ecmp/udp_load.h"
 
 namespace weft::topology {
 namespace {
@@ -79,41 +80,6 @@ void ReadRoute(const uint8_t* options, size_t size, Answer& answer) {
   }
 }
 
-// One datagram that waits, answered; false: none waits.
-bool AnswerOne(int fd) {
-  Probe probe;
-  sockaddr_storage from{};
-  alignas(cmsghdr) std::array<char, 512> control;
-  iovec piece{&probe, sizeof(probe)};
-  msghdr message{};
-  message.msg_name = &from;
-  message.msg_namelen = sizeof(from);
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT);
-  if (got < 0) return errno == EINTR;
-  if (got != sizeof(probe) || probe.magic != kMagic) return true;
-  Answer answer;
-  answer.number = probe.number;
-  for (cmsghdr* one = CMSG_FIRSTHDR(&message); one != nullptr; one = CMSG_NXTHDR(&message, one)) {
-    const bool is_hops = (one->cmsg_level == IPPROTO_IP && one->cmsg_type == IP_TTL) ||
-                         (one->cmsg_level == IPPROTO_IPV6 && one->cmsg_type == IPV6_HOPLIMIT);
-    if (is_hops) {
-      int value = 0;
-      std::memcpy(&value, CMSG_DATA(one), sizeof(value));
-      answer.hops_left = static_cast<uint8_t>(value);
-    }
-    if (one->cmsg_level == IPPROTO_IP && one->cmsg_type == IP_RECVOPTS) {
-      ReadRoute(CMSG_DATA(one), one->cmsg_len - CMSG_LEN(0), answer);
-    }
-  }
-  sendto(fd, &answer, sizeof(answer), MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&from),
-         message.msg_namelen);
-  return true;
-}
-
 // The sockets of one call, closed at its end.
 struct Sockets {
   std::vector<int> fds;
@@ -160,10 +126,11 @@ absl::StatusOr<std::unique_ptr<EchoServer>> EchoServer::Open(const IpAddress& ad
     close(fd);
     return ErrnoStatus(error, "ask for the time to live of probes");
   }
-  return std::unique_ptr<EchoServer>(new EchoServer(fd));
+  return std::unique_ptr<EchoServer>(new EchoServer(fd, address.v6));
 }
 
-EchoServer::EchoServer(int fd) : fd_(fd), thread_([this] { Serve(); }) {}
+EchoServer::EchoServer(int fd, bool v6)
+    : fd_(fd), header_bytes_(UdpHeaderBytes(v6)), thread_([this] { Serve(); }) {}
 
 EchoServer::~EchoServer() {
   ends_ = true;
@@ -175,9 +142,59 @@ void EchoServer::Serve() {
   while (!ends_) {
     pollfd wait{fd_, POLLIN, 0};
     if (poll(&wait, 1, kServerLooks) <= 0) continue;
-    while (AnswerOne(fd_)) {
+    while (ServeOne()) {
     }
   }
+}
+
+ReceivedLoad EchoServer::load() {
+  std::lock_guard lock(mutex_);
+  return {Bytes(load_bytes_), absl::Nanoseconds(load_last_ - load_first_)};
+}
+
+void EchoServer::ForgetLoad() {
+  std::lock_guard lock(mutex_);
+  load_bytes_ = load_first_ = load_last_ = 0;
+}
+
+bool EchoServer::ServeOne() {
+  Probe probe;
+  sockaddr_storage from{};
+  alignas(cmsghdr) std::array<char, 512> control;
+  iovec piece{&probe, sizeof(probe)};
+  msghdr message{};
+  message.msg_name = &from;
+  message.msg_namelen = sizeof(from);
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t got = recvmsg(fd_, &message, MSG_DONTWAIT | MSG_TRUNC);
+  if (got < 0) return errno == EINTR;
+  if (got >= static_cast<ssize_t>(sizeof(probe)) && probe.magic == kUdpLoadMagic) {
+    std::lock_guard lock(mutex_);
+    load_last_ = Nanoseconds();
+    if (load_bytes_ == 0) load_first_ = load_last_;
+    load_bytes_ += got + header_bytes_;
+  }
+  if (got != sizeof(probe) || probe.magic != kMagic) return true;
+  Answer answer;
+  answer.number = probe.number;
+  for (cmsghdr* one = CMSG_FIRSTHDR(&message); one != nullptr; one = CMSG_NXTHDR(&message, one)) {
+    const bool is_hops = (one->cmsg_level == IPPROTO_IP && one->cmsg_type == IP_TTL) ||
+                         (one->cmsg_level == IPPROTO_IPV6 && one->cmsg_type == IPV6_HOPLIMIT);
+    if (is_hops) {
+      int value = 0;
+      std::memcpy(&value, CMSG_DATA(one), sizeof(value));
+      answer.hops_left = static_cast<uint8_t>(value);
+    }
+    if (one->cmsg_level == IPPROTO_IP && one->cmsg_type == IP_RECVOPTS) {
+      ReadRoute(CMSG_DATA(one), one->cmsg_len - CMSG_LEN(0), answer);
+    }
+  }
+  sendto(fd_, &answer, sizeof(answer), MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&from),
+         message.msg_namelen);
+  return true;
 }
 
 absl::StatusOr<std::vector<EchoAnswer>> EchoProber::Ask(absl::Span<const uint16_t> ports) {

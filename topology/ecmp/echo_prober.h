@@ -9,12 +9,14 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/units.h"
 #include "topology/ecmp/five_tuple.h"
 
 namespace weft::topology {
@@ -26,6 +28,12 @@ struct EchoAnswer {
   absl::Duration rtt;
 };
 
+// What an EchoServer received that asked for no answer (udp_load.h).
+struct ReceivedLoad {
+  Bytes bytes;          // of datagrams, with their IP and UDP headers
+  absl::Duration time;  // between the first and the last
+};
+
 // Answers probes from a thread of its own until it is destroyed.
 class EchoServer {
  public:
@@ -35,11 +43,19 @@ class EchoServer {
   EchoServer(const EchoServer&) = delete;
   EchoServer& operator=(const EchoServer&) = delete;
 
+  // Since the last ForgetLoad(). Any thread.
+  ReceivedLoad load();
+  void ForgetLoad();
+
  private:
-  explicit EchoServer(int fd);
+  EchoServer(int fd, bool v6);
   void Serve();
+  bool ServeOne();  // a datagram that waits; false: none waits
 
   int fd_;
+  const int header_bytes_;
+  std::mutex mutex_;  // of the next three
+  int64_t load_bytes_ = 0, load_first_ = 0, load_last_ = 0;
   std::atomic<bool> ends_ = false;
   std::thread thread_;
 };

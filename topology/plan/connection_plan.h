@@ -42,6 +42,10 @@
 namespace weft::topology {
 
 inline constexpr absl::string_view kConnectionPlanFile = "paths.txt";
+// Beside it: the traffic that was planned for, as htsim's traffic lists, for weft-sim and weft-cc
+// tune; and the congestion controller that weft-cc tune found for it, which multipath reads.
+inline constexpr absl::string_view kPlanTrafficFile = "traffic.cm";
+inline constexpr absl::string_view kPlanControllerFile = "controller.txt";
 
 // Source ports that planned connections over tcp use: below those that kernels hand out (32768 and
 // up by default), so that hardly any is taken.

@@ -5,10 +5,13 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "topology/plan/connection_plan.h"
 
 namespace weft::net::multipath {
 namespace {
@@ -25,6 +28,19 @@ constexpr double kEndpointMicroseconds = 2000;
 // Queues of paths that are alike differ by less, or even out again.
 constexpr int kSlowFactor = 4;
 constexpr uint32_t kMessages = 256;  // outstanding on a link; more wait for room
+
+// As the setting says; where that has its default, what weft-cc tune has written into the plan
+// directory.
+std::string ControllerText(const Settings& settings) {
+  const std::string& plan = settings.Text("plan");
+  if (!plan.empty() && settings.IsDefault("multipath.controller")) {
+    const std::filesystem::path tuned =
+        std::filesystem::path(plan) / std::string(topology::kPlanControllerFile);
+    std::error_code error;
+    if (std::filesystem::exists(tuned, error)) return absl::StrCat("@", tuned.string());
+  }
+  return settings.Text("multipath.controller");
+}
 
 }  // namespace
 
@@ -99,13 +115,14 @@ absl::StatusOr<WireOptions> MakeWireOptions(const TransportOptions& options,
                                                    mtu, " bytes, too small for multipath"));
   }
   SenderOptions& send = out.sender;
-  WEFT_ASSIGN_OR_RETURN(send.controller, ReadController(settings.Text("multipath.controller")));
+  const std::string controller = ControllerText(settings);
+  WEFT_ASSIGN_OR_RETURN(send.controller, ReadController(controller));
   PresetSwift(send.controller, "endpoint_us", kEndpointMicroseconds);
   WEFT_ASSIGN_OR_RETURN(send.policy.kind, ParsePolicy(settings.Text("multipath.policy")));
   if (send.controller.kind == ControllerKind::kCredit ||
       send.controller.kind == ControllerKind::kHpcc) {
     return absl::InvalidArgumentError(
-        absl::StrCat("multipath.controller ", settings.Text("multipath.controller"),
+        absl::StrCat("multipath.controller ", controller,
                      ": sockets have neither credits nor telemetry of switches"));
   }
   send.overhead = static_cast<uint32_t>(kBeforeChunk + kUdpBytes + kEthernetBytes +

@@ -1,7 +1,10 @@
 // weft-cc, and weft-sim with --cc and --policy, as their users run them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -47,6 +50,30 @@ TEST(WeftCcTest, TunesNoWorseThanWhereItBegan) {
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("\"controller\": \"swift\""));
   EXPECT_THAT(outcome.output, HasSubstr("\"controller\": \"swift:ai="));
+}
+
+TEST(WeftCcTest, TunesForAPlansFabricAndTrafficIntoThePlan) {
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / absl::StrCat("weft_cc_plan_", getpid());
+  const std::string plan = (folder / "plan").string();
+  Outcome planned = RunProgram(
+      "weft-plan paths --fabric leaf-spine:leaves=2,hosts_per_leaf=4,spines=2 --layout dp=8 "
+      "--node gpus=1 --traffic name=g,axes=dp,collective=all_to_all,bytes=64MiB --out " +
+      plan);
+  ASSERT_EQ(planned.status, 0) << planned.output;
+  Outcome tuned = RunProgram("weft-cc tune --plan " + plan +
+                             " --largest-flow 64KiB --cc swift --parameter ai --runs 4");
+  ASSERT_EQ(tuned.status, 0) << tuned.output;
+  EXPECT_THAT(tuned.output, HasSubstr(": 56 flows, their bytes times 0.0078"));
+  std::ifstream written(folder / "plan" / "controller.txt");
+  std::string line;
+  ASSERT_TRUE(std::getline(written, line));
+  EXPECT_EQ(line.substr(0, 5), "swift");
+  Outcome both = RunProgram("weft-cc tune --plan " + plan + " --workload incast");
+  EXPECT_EQ(both.status, 2);
+  EXPECT_THAT(both.output, HasSubstr("--plan and --workload exclude each other"));
+  EXPECT_THAT(RunProgram("weft-cc tune --plan /nowhere").output, HasSubstr("/nowhere/fabric.toml"));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(WeftCcTest, WrongUsageIsOneClearLineAndStatusTwo) {

@@ -12,6 +12,8 @@ namespace weft::doctor {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 TEST(WeftDoctor, AHostThatIsOnlyAFolderIsExamined) {
@@ -60,6 +62,33 @@ TEST(WeftDoctor, EveryPairOfAJobIsTriedBothWays) {
     EXPECT_GT(pair["gbps"], 0);
     EXPECT_GT(pair["latency_us"], 0);
   }
+}
+
+TEST(WeftDoctor, WhatAPlanWantsOfNicsIsShownBesideWhatIsSet) {
+  ScratchFolder root;
+  net::AddMlx5(root, 0);  // 4 us between notifications
+  root.Write("plan/controller.txt", "dcqcn:cnp_us=50\n");
+  const std::string nics =
+      "weft-doctor --root " + root.path() + " nics --plan " + root.path() + "/plan";
+  Outcome outcome = RunProgram(nics);
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, ContainsRegex("min_time_between_cnps +4 -> 50"));
+  bool seen = false;
+  const json report = json::parse(RunProgram(nics + " --json -").output);
+  for (const json& setting : report["settings"]) {
+    if (setting["name"] != "min_time_between_cnps") continue;
+    seen = true;
+    EXPECT_EQ(setting["value"], 4);
+    EXPECT_EQ(setting["wanted"], 50);
+  }
+  EXPECT_TRUE(seen);
+  root.Write("plan/controller.txt", "swift:beta=0.6\n");
+  outcome = RunProgram(nics);
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("plans swift:beta=0.6, which multipath runs"),
+                                    HasSubstr("NICs: they run dcqcn")));
+  EXPECT_THAT(RunProgram(nics + "s").output, HasSubstr("/plans/controller.txt"));
+  EXPECT_EQ(RunProgram(nics + " --dcqcn dcqcn").status, 2);
 }
 
 TEST(WeftDoctor, NicsAreShownAndChangedOnlyWhenAsked) {

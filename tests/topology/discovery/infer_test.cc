@@ -86,20 +86,25 @@ TEST(InferFabric, RecordedNamesOfSwitches) { ExpectFound(Seen(Loopback, nullptr)
 TEST(InferFabric, AnswersOfSwitches) { ExpectFound(Seen(nullptr, Loopback)); }
 TEST(InferFabric, AnswersOfTheInterfaceOfArrival) { ExpectFound(Seen(nullptr, Arriving)); }
 
-std::string Refusal(const SeenFabric& seen) {
+std::string Refusal(const SeenFabric& seen,
+                    absl::StatusCode code = absl::StatusCode::kFailedPrecondition) {
   absl::StatusOr<InferredFabric> found = InferFabric(seen, {});
-  EXPECT_EQ(found.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(found.status().code(), code);
   return std::string(found.status().message());
+}
+// Load may tell more.
+std::string TooLittle(const SeenFabric& seen) {
+  return Refusal(seen, absl::StatusCode::kUnavailable);
 }
 
 TEST(InferFabric, RefusesToGuess) {
-  EXPECT_THAT(Refusal(Seen(nullptr, OwnOnly)), HasSubstr("nothing tells which are the same"));
+  EXPECT_THAT(TooLittle(Seen(nullptr, OwnOnly)), HasSubstr("nothing tells which are the same"));
   SeenFabric silent = Seen(nullptr, nullptr);
   silent.flows.clear();
-  EXPECT_THAT(Refusal(silent), HasSubstr("between leaf0 (h0) and leaf1 (h2) are 3 routers"));
+  EXPECT_THAT(TooLittle(silent), HasSubstr("between leaf0 (h0) and leaf1 (h2) are 3 routers"));
   SeenFabric few = Seen(Leaving, nullptr);
   few.flows.resize(3);
-  EXPECT_THAT(Refusal(few), HasSubstr("leaf0"));
+  EXPECT_THAT(TooLittle(few), HasSubstr("leaf0"));
   SeenFabric mute = Seen(Leaving, nullptr);
   for (SeenPair& pair : mute.pairs) pair.heard = pair.heard && pair.target.host != 4;
   EXPECT_THAT(Refusal(mute), HasSubstr("no probe of any other host was answered by h4"));
@@ -108,6 +113,58 @@ TEST(InferFabric, RefusesToGuess) {
     if (pair.source.host == 0 && pair.target.host == 2) pair.routers = 5;
   }
   EXPECT_THAT(Refusal(lying), HasSubstr("distances contradict each other: h"));
+}
+
+TEST(InferFabric, FlowsOverASilentSpineAreMissed) {
+  SeenFabric seen = Seen(Leaving, OwnOnly);
+  for (int source = 0; source < kHosts; ++source) {
+    for (int target = 0; target < kHosts; ++target) {
+      if (source / 2 != target / 2) seen.asked.push_back({{source, 0}, {target, 0}, 24});
+    }
+  }
+  ASSERT_TRUE(InferFabric(seen, {}).ok());
+  std::erase_if(seen.flows, [](const SeenFlow& flow) { return flow.source_port % kSpines == 1; });
+  EXPECT_THAT(TooLittle(seen),
+              HasSubstr("48 of 96 flows from leaf0 (h0) to leaf1 (h2) told nothing of their way"));
+}
+
+TEST(InferFabric, PathsByLoadMakeSpinesWithTheirBandwidths) {
+  SeenFabric seen = Seen(nullptr, nullptr);
+  std::erase_if(seen.flows, [](const SeenFlow& flow) { return flow.target.host != 0; });
+  for (SeenFlow& flow : seen.flows) {
+    flow.answered = {"", flow.source_port % kSpines == 0 ? "path 0" : "path 1", ""};
+  }
+  seen.loaded = {{"path 0", Bandwidth::GigabitsPerSecond(100)},
+                 {"path 1", Bandwidth::GigabitsPerSecond(50)}};
+  ExpectFound(seen);
+  absl::StatusOr<InferredFabric> found = InferFabric(seen, {});
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE(found->known.routers.empty());
+  const NodeId leaf = *found->fabric.Find("leaf2");
+  for (int spine = 0; spine < kSpines; ++spine) {
+    const auto link =
+        found->fabric.FindLink(leaf, *found->fabric.Find(absl::StrCat("spine", spine)));
+    ASSERT_TRUE(link.ok());
+    EXPECT_EQ(found->fabric.link(*link).bandwidth.gigabits_per_second(), spine == 0 ? 100 : 50);
+  }
+}
+
+TEST(InferFabric, LldpMustAgreeWithProbes) {
+  SeenFabric seen = Seen(Leaving, nullptr);
+  for (int host = 0; host < kHosts; ++host)
+    seen.neighbors[{host, 0}] = absl::StrCat("tor", host / 2);
+  ExpectFound(seen);
+  SeenFabric other = seen;
+  other.neighbors[{1, 0}] = "tor9";
+  EXPECT_THAT(Refusal(other), HasSubstr("LLDP says that h0 is under tor0 and h1 under tor9"));
+  other.neighbors[{1, 0}] = "tor0";
+  other.neighbors[{2, 0}] = other.neighbors[{3, 0}] = "tor0";
+  EXPECT_THAT(Refusal(other), HasSubstr("but LLDP names one switch at both (tor0)"));
+  // Switches that count no hops.
+  for (SeenPair& pair : seen.pairs) pair.routers = 0;
+  EXPECT_EQ(LeavesOf(seen).at({5, 0}), 2);
+  seen.neighbors.clear();
+  EXPECT_EQ(LeavesOf(seen).at({5, 0}), 0);
 }
 
 }  // namespace

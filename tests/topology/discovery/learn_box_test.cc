@@ -70,26 +70,41 @@ TEST(LearnBox, ExplainsEveryKindAndPredictsFreshPorts) {
       right += *guess.Path(routes, a, b, tuple) == *box.Path(routes, a, b, tuple) ? 1 : 0;
       ++all;
     }
-    EXPECT_GE(right, (1 - LearnBoxOptions().wrong_max) * all) << kind.name;
+    // Boxes lose no answer: a selection that explains 98 % is not theirs.
+    EXPECT_GE(right, 0.99 * all) << kind.name;
   }
 }
 
-// A permutation between leaves fills every uplink once, whatever the switches hash.
+// Polarised spines send all that one leaf's choice brings them to one of their two cores: no port
+// reaches more than this.
+constexpr char kPodsReached[] =
+    "three-tier:pods=2,leaves_per_pod=2,hosts_per_leaf=4,spines_per_pod=4,cores=4";
+
+double BoundOf(const char* description, absl::Span<const TrafficFlow> flows) {
+  const Fabric fabric = *LoadFabric(description);
+  const Routes routes(fabric);
+  return PathPlanner(routes, *FabricHashes::Create(fabric)).Plan(flows)->seconds_bound;
+}
+
+// A ring over the hosts in random orders.
 TEST(LearnBox, PlansByWhatWasLearnedReachTheBound) {
   for (const Kind& kind : kKinds) {
-    if (kind.same_seed) continue;  // polarised switches reach some cables with no port
     Fabric fabric = *LoadFabric(kind.fabric);
     Routes routes(fabric);
     const FabricHashes box = MakeBox(fabric, kind);
     const FabricHashes guess = *MakeHashes(fabric, LearnBox(routes, box, {})->known, kind.name);
-    std::vector<TrafficFlow> flows;
-    for (size_t i = 0; i < fabric.hosts().size(); ++i) {
-      flows.push_back(
-          {{fabric.hosts()[i], 0}, {fabric.hosts()[(i + 4) % fabric.hosts().size()], 0}, MiB(1)});
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      std::vector<NodeId> ring(fabric.hosts().begin(), fabric.hosts().end());
+      Random(seed).Shuffle(ring);
+      std::vector<TrafficFlow> flows;
+      for (size_t i = 0; i < ring.size(); ++i) {
+        flows.push_back({{ring[i], 0}, {ring[(i + 1) % ring.size()], 0}, MiB(1)});
+      }
+      const PathPlan plan = *PathPlanner(routes, guess).Plan(flows);
+      const PathPlan done = *PathPlanner(routes, box).Evaluate(flows, plan.paths);
+      const double bound = kind.same_seed ? BoundOf(kPodsReached, flows) : plan.seconds_bound;
+      EXPECT_GE(bound, 0.95 * done.seconds_after) << kind.name << ", order " << seed;
     }
-    const PathPlan plan = *PathPlanner(routes, guess).Plan(flows);
-    const PathPlan done = *PathPlanner(routes, box).Evaluate(flows, plan.paths);
-    EXPECT_GE(plan.seconds_bound, 0.95 * done.seconds_after) << kind.name;
   }
 }
 

@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
@@ -252,6 +253,17 @@ TEST(Lldp, CountsACableOnceWhoeverReportsIt) {
   EXPECT_EQ(fabric.node(*fabric.Find("spine")).tier, 2);
   EXPECT_EQ(GigabitsOf(fabric, "gpu1>leaf-a"), 100);
   EXPECT_EQ(GigabitsOf(fabric, "gpu1>leaf-b"), 400);
+}
+
+TEST(Lldp, NamesTheSwitchAtEachInterfaceOfOneMachine) {
+  auto switches = LldpSwitches(Output({Neighbor("eth2", "leaf/a", "Ethernet1/1", true),
+                                       Neighbor("eth3", "phone", "1", false)}),
+                               "gpu0");
+  ASSERT_TRUE(switches.ok()) << switches.status();
+  EXPECT_THAT(*switches, ElementsAre(Pair("eth2", "leaf-a")));
+  EXPECT_THAT(LldpSwitches("{\"lldp\": {}}", "gpu0")->size(), 0);
+  EXPECT_THAT(LldpSwitches("lldpctl: no lldpd", "gpu0").status().message(),
+              HasSubstr("lldpctl of gpu0:2: not valid JSON"));
 }
 
 TEST(Lldp, LeavesOutWhatIsToBeIgnoredAndTakesForHostsWhatItIsTold) {

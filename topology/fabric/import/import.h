@@ -2,6 +2,7 @@
 #ifndef WEFT_TOPOLOGY_FABRIC_IMPORT_IMPORT_H_
 #define WEFT_TOPOLOGY_FABRIC_IMPORT_IMPORT_H_
 
+#include <map>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -46,6 +47,11 @@ absl::StatusOr<Fabric> ImportHostList(absl::string_view text, const std::string&
 // or the outputs one after the other, each preceded by a line "# <machine>". Also json0.
 absl::StatusOr<Fabric> ImportLldp(absl::string_view text, const std::string& name,
                                   const ImportDefaults& defaults);
+
+// Of one machine's `lldpctl -f json`: the switch at the other end of each interface that has one;
+// the first, where several are seen. Errors name the machine.
+absl::StatusOr<std::map<std::string, std::string>> LldpSwitches(absl::string_view text,
+                                                                const std::string& machine);
 
 // `ibnetdiscover` of an InfiniBand subnet: switches, adapters, widths and speeds of their links.
 absl::StatusOr<Fabric> ImportIbnetdiscover(absl::string_view text, const std::string& name,

@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -93,6 +94,24 @@ class LldpFile {
       : text_(text), name_(std::move(name)), defaults_(defaults) {}
 
   absl::StatusOr<Fabric> Read() {
+    WEFT_RETURN_IF_ERROR(ReadSections());
+    SetKinds();
+    return views_.Build(defaults_, name_);
+  }
+
+  absl::StatusOr<std::map<std::string, std::string>> ReadSwitches() {
+    WEFT_RETURN_IF_ERROR(ReadSections());
+    std::map<std::string, std::string> out;
+    for (const auto& [interface, node] : neighbors_) {
+      const NodeInfo& info = nodes_[static_cast<size_t>(node)];
+      if (info.announces && !info.forwards) continue;
+      out.try_emplace(interface, Sanitised(info.name));
+    }
+    return out;
+  }
+
+ private:
+  absl::Status ReadSections() {
     TextLines lines(text_, name_);
     absl::string_view line;
     std::string machine;
@@ -105,12 +124,9 @@ class LldpFile {
       begin = line.data() + line.size();
       begin_line = lines.number();
     }
-    WEFT_RETURN_IF_ERROR(ReadSection(machine, begin, text_.data() + text_.size(), begin_line));
-    SetKinds();
-    return views_.Build(defaults_, name_);
+    return ReadSection(machine, begin, text_.data() + text_.size(), begin_line);
   }
 
- private:
   template <typename... What>
   absl::Status Error(int line, const What&... what) const {
     return absl::InvalidArgumentError(absl::StrCat(name_, ":", line, ": ", what...));
@@ -205,6 +221,7 @@ class LldpFile {
         look(*capabilities);
       }
     }
+    neighbors_.emplace_back(interface, other);
     const Json* port = Single(Member(&content, "port"));
     const Json* id = Member(port, "id");
     std::string type = TextOf(Member(id, "type"));
@@ -243,7 +260,8 @@ class LldpFile {
   const std::string name_;
   const ImportDefaults& defaults_;
   NeighborViews views_;
-  std::vector<NodeInfo> nodes_;  // by their numbers in views_
+  std::vector<NodeInfo> nodes_;                         // by their numbers in views_
+  std::vector<std::pair<std::string, int>> neighbors_;  // interface, and the node at its other end
 };
 
 }  // namespace
@@ -251,6 +269,13 @@ class LldpFile {
 absl::StatusOr<Fabric> ImportLldp(absl::string_view text, const std::string& name,
                                   const ImportDefaults& defaults) {
   return LldpFile(text, name, defaults).Read();
+}
+
+absl::StatusOr<std::map<std::string, std::string>> LldpSwitches(absl::string_view text,
+                                                                const std::string& machine) {
+  const ImportDefaults defaults;
+  const std::string named = absl::StrCat("# ", Sanitised(machine), "\n", text);
+  return LldpFile(named, absl::StrCat("lldpctl of ", machine), defaults).ReadSwitches();
 }
 
 }  // namespace weft::topology
