@@ -185,7 +185,9 @@ void KillAtEverySystemCall(const std::function<bool(const std::string& folder)>&
       },
       [&](const ScratchFolder& folder, bool has_ended) {
         ExpectWhole(folder.path(), newest);
-        if (has_ended) EXPECT_EQ(newest, 2);
+        if (has_ended) {
+          EXPECT_EQ(newest, 2);
+        }
       });
 }
 
@@ -259,7 +261,9 @@ TEST(CheckpointFaults, TiersKilledAtEverySystemCallLeaveAWholeCheckpointEach) {
         ASSERT_NO_FATAL_FAILURE(ExpectWhole(tiers / "remote", remote));
         EXPECT_GE(local, run);
         EXPECT_GE(run, remote);
-        if (has_ended) EXPECT_EQ(remote, 2);
+        if (has_ended) {
+          EXPECT_EQ(remote, 2);
+        }
       });
 }
 
