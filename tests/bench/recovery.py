@@ -4,8 +4,15 @@ weft-train on generated text under weft-run --recover, --ranks processes; after 
 length a rank, drawn too, is killed by SIGKILL, --faults times, once with snapshots in memory and
 once with checkpoints every 10 steps alone. Ours: the median of the seconds from the kill to the end
 of the first step that had not been done. The peer is the same fault with the whole job ended and
-started again by hand, --resume, as one has to without --recover. Losses of all runs must be those
-of the unbroken run to the bit, or the exit status is 1.
+started again by hand, --resume, as one has to without --recover.
+
+The same under weft-driver and weft-executors, two hosts of half the ranks each and a spare one, all
+on this machine: a rank is killed, with and without a warm spare process; a host is lost (its
+executor and ranks); the driver is killed and started again. Then, with --minutes, a run of that
+length with a rank killed every --fault-every seconds: the part of the time that its steps take
+undisturbed (the effective training time ratio, ETTR).
+
+Losses of all runs must be those of the unbroken run to the bit, or the exit status is 1.
 """
 
 import argparse
@@ -19,6 +26,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, os.path.join(os.environ["WEFT_SOURCE"], "tests/tools/driver"))
+from driven_job import DrivenJob  # noqa: E402
 
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 SOURCE = pathlib.Path(os.environ["WEFT_SOURCE"])
@@ -66,32 +76,29 @@ def process_of(run: pathlib.Path, rank: int) -> int | None:
     return None
 
 
-class Job:
-    def __init__(self, options, data: str, run: pathlib.Path, recover: int, more: list[str],
-                 snapshot: str = "memory"):
-        self.snapshot = snapshot
-        self.run = run
-        self.options = options
-        self.data = data
-        self.recover = recover
-        self.more = more
-        self.start()
+class Run:
+    """A training run in a folder."""
 
-    def start(self, *extra: str) -> None:
-        settings = [f"data.prefix={self.data}", f"train.steps={self.options.steps}",
-                    "train.precision=fp32", "train.peak_tflops=1", "sample.tokens=5", *self.more]
-        command = [BIN / "weft-run", "-n", str(self.options.ranks), "--output", "none",
-                   "--recover", str(self.recover), "--set", f"recovery.snapshot={self.snapshot}",
-                   "--", BIN / "weft-train",
-                   SOURCE / "trainer/configs/tiny.toml", "--run-dir", self.run, *extra]
-        for setting in settings:
-            command += ["--set", setting]
-        self.process = subprocess.Popen(command)
+    run: pathlib.Path
+    options: argparse.Namespace
+
+    def settings(self) -> list[str]:
+        return [f"data.prefix={self.data}", f"train.steps={self.steps}", "train.precision=fp32",
+                "train.peak_tflops=1", "sample.tokens=5", *self.more]
+
+    def train(self, *extra: str) -> list[str]:
+        command = [BIN / "weft-train", SOURCE / "trainer/configs/tiny.toml", "--run-dir", self.run,
+                   *extra]
+        return [str(word) for word in command] + [word for setting in self.settings()
+                                                  for word in ("--set", setting)]
+
+    def is_over(self) -> bool:
+        return self.process.poll() is not None
 
     def wait_for(self, step: int) -> None:
         """Until that step is done, or the job is over."""
         end = time.monotonic() + PATIENCE
-        while last_step(self.run) < step and self.process.poll() is None:
+        while last_step(self.run) < step and not self.is_over():
             if time.monotonic() > end:
                 raise SystemExit(f"{self.run}: step {step} is not done after {PATIENCE} s")
             time.sleep(0.002)
@@ -102,12 +109,70 @@ class Job:
             raise SystemExit(f"{self.run}: exit status {status}")
 
 
+class Job(Run):
+    def __init__(self, options, data: str, run: pathlib.Path, recover: int, more: list[str],
+                 snapshot: str = "memory"):
+        self.snapshot = snapshot
+        self.steps = options.steps
+        self.run = run
+        self.options = options
+        self.data = data
+        self.recover = recover
+        self.more = more
+        self.start()
+
+    def start(self, *extra: str) -> None:
+        self.process = subprocess.Popen(
+            [BIN / "weft-run", "-n", str(self.options.ranks), "--output", "none", "--recover",
+             str(self.recover), "--set", f"recovery.snapshot={self.snapshot}", "--",
+             *self.train(*extra)])
+
+    def process_of(self, rank: int) -> int | None:
+        return process_of(self.run, rank)
+
+
+class Driven(Run):
+    """The same under weft-driver and three weft-executors."""
+
+    def __init__(self, options, data: str, run: pathlib.Path, steps: int, spares: int = 0):
+        self.options, self.data, self.run, self.steps = options, data, run, steps
+        self.more = ["checkpoint.every=10"]
+        folder = run.parent / (run.name + "_job")
+        folder.mkdir()
+        self.job = DrivenJob(folder, f"bench-{os.getpid()}-{run.name}", options.ranks // 2)
+        self.arguments = ("--recover", "1000")
+        self.job.drive(*self.arguments, lease=f"{options.lease}s")
+        self.job.join("--output", "none", "--spares", str(spares), command=self.train())
+
+    @property
+    def process(self) -> subprocess.Popen:
+        return self.job.driver
+
+    def process_of(self, rank: int) -> int | None:
+        """Of its newest generation; a moment passes until the driver knows it."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end and not self.is_over():
+            state = self.job.state()["ranks"][rank]
+            if state["state"] == "done":
+                return None
+            pid = state["pid"]
+            if state["state"] == "runs" and pid and pathlib.Path(f"/proc/{pid}").exists():
+                return pid
+            time.sleep(0.05)
+        return None
+
+    def restart_driver(self) -> None:
+        self.job.driver.kill()
+        self.job.driver.wait()
+        self.job.drive(*self.arguments, lease=f"{self.options.lease}s")
+
+
 def fault(job: Job, rng: random.Random, by_hand: bool) -> tuple[float, int]:
     """Kills a rank after a while: seconds until the next new step, and steps done again."""
     job.wait_for(last_step(job.run) + rng.randint(3, 12))
     time.sleep(rng.random() * job.options.jitter)
     rank = rng.randrange(job.options.ranks)
-    pid = process_of(job.run, rank)
+    pid = job.process_of(rank)
     if pid is None:
         raise SystemExit(f"{job.run}: rank {rank} is not there; more --steps are needed")
     begin = time.monotonic()
@@ -120,18 +185,70 @@ def fault(job: Job, rng: random.Random, by_hand: bool) -> tuple[float, int]:
         # Until the others have heard of it, a step may yet end.
         time.sleep(0.05)
         before = last_step(job.run)
-    # A file that was cut back tells where the run went on from.
-    lowest = before
+    took, lowest = until_next_step(job, before, begin)
+    say(f"  rank {rank} killed after step {before}: next step after {took:.2f} s, "
+        f"went on from step {lowest}")
+    return took, before - lowest
+
+
+def until_next_step(job: Run, before: int, begin: float) -> tuple[float, int]:
+    """Seconds from `begin` until a step after `before` is done, and the step gone on from."""
+    lowest = before  # a file that was cut back tells it
     end = begin + PATIENCE
-    while last_step(job.run) <= before and job.process.poll() is None:
+    while last_step(job.run) <= before and not job.is_over():
         lowest = min(lowest, last_step(job.run))
         if time.monotonic() > end:
             raise SystemExit(f"{job.run}: no new step after {PATIENCE} s")
         time.sleep(0.002)
-    took = time.monotonic() - begin
-    say(f"  rank {rank} killed after step {before}: next step after {took:.2f} s, "
-        f"went on from step {lowest}")
+    return time.monotonic() - begin, lowest
+
+
+def lose_host(job: Driven) -> tuple[float, int]:
+    """Kills the executor that has node 1, and with it its ranks."""
+    job.wait_for(12)
+    begin = time.monotonic()
+    job.job.executors["b"].kill()
+    time.sleep(0.05)
+    before = last_step(job.run)
+    took, lowest = until_next_step(job, before, begin)
+    say(f"  host lost after step {before}: next step after {took:.2f} s, went on from {lowest}")
     return took, before - lowest
+
+
+def lose_driver(job: Driven) -> tuple[float, int]:
+    """The longest time between two steps while the driver is killed and started again."""
+    job.wait_for(12)
+    job.restart_driver()
+    longest, at, last = 0.0, time.monotonic(), last_step(job.run)
+    end = at + 3
+    while time.monotonic() < end and not job.is_over():
+        step = last_step(job.run)
+        now = time.monotonic()
+        if step > last:
+            longest, at, last = max(longest, now - at), now, step
+        time.sleep(0.002)
+    say(f"  driver killed and started again: at most {longest:.2f} s between two steps")
+    return longest, 0
+
+
+def effective_time(job: Driven, seconds: float, every: float, rng: random.Random,
+                   step_seconds: float) -> float:
+    """Kills a rank every so often; the part of the time that the steps take undisturbed."""
+    job.wait_for(3)
+    begin, first = time.monotonic(), last_step(job.run)
+    kills = 0
+    while time.monotonic() - begin < seconds:
+        time.sleep(min(every, seconds))
+        pid = job.process_of(rng.randrange(job.options.ranks))
+        if pid is None:
+            break
+        os.kill(pid, signal.SIGKILL)
+        kills += 1
+    before = last_step(job.run)
+    job.wait_for(before + 1)
+    wall, steps = time.monotonic() - begin, last_step(job.run) - first
+    say(f"  {kills} kills in {wall:.0f} s, {steps} steps of {step_seconds:.4f} s")
+    return steps * step_seconds / wall
 
 
 def prepare(folder: pathlib.Path) -> str:
@@ -156,6 +273,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=0, help="of a run; 0: 24 for each fault")
     parser.add_argument("--jitter", type=float, default=0.2,
                         help="seconds, at most, from the end of a step to the kill")
+    parser.add_argument("--lease", type=float, default=5, help="of weft-driver, in seconds")
+    parser.add_argument("--minutes", type=float, default=0, help="of the run for the ETTR; 0: none")
+    parser.add_argument("--fault-every", type=float, default=60, help="seconds, in that run")
     options = parser.parse_args()
     options.steps = options.steps or 24 * options.faults + 10
     with tempfile.TemporaryDirectory() as name:
@@ -181,15 +301,57 @@ def main() -> int:
                 wrong += 1
                 say("  FAILED: losses differ from those of the unbroken run")
         peer = statistics.median(took for took, _ in results["by hand"])
-        for kind in "memory", "checkpoints":
+        unbroken_of = {options.steps: unbroken}
+        for kind, spares, lose in (("weft-driver", 0, None), ("weft-driver, warm spare", 1, None),
+                                   ("host lost", 0, lose_host), ("driver killed", 0, lose_driver)):
+            say(f"{kind}:")
+            rng = random.Random(options.seed)
+            job = Driven(options, data, folder / kind.replace(" ", "_").replace(",", ""),
+                         options.steps, spares)
+            try:
+                faults = options.faults if lose is None else 1
+                results[kind] = [fault(job, rng, False) if lose is None else lose(job)
+                                 for _ in range(faults)]
+                job.finish()
+            finally:
+                job.job.close()
+            if losses(job.run) != unbroken_of[options.steps]:
+                wrong += 1
+                say("  FAILED: losses differ from those of the unbroken run")
+        for kind in ("memory", "checkpoints", "weft-driver", "weft-driver, warm spare", "host lost",
+                     "driver killed"):
             times = sorted(took for took, _ in results[kind])
             ours = statistics.median(times)
+            what = kind if "lost" in kind or "killed" in kind else (
+                f"kill -9 of a rank of {options.ranks}, {kind}")
             print(json.dumps({
-                "name": "recovery", "case": f"kill -9 of a rank of {options.ranks}, {kind}",
-                "ours": round(ours, 3), "slowest": round(times[-1], 3),
+                "name": "recovery", "case": what, "ours": round(ours, 3),
+                "slowest": round(times[-1], 3),
                 "steps_again": round(statistics.mean(s for _, s in results[kind]), 2),
                 "peer": round(peer, 3), "peer_name": "ended, --resume by hand", "unit": "s",
-                "ratio": round(peer / ours, 2), "repeats": options.faults}), flush=True)
+                "ratio": round(peer / ours, 2), "repeats": len(times)}), flush=True)
+        if options.minutes > 0:
+            say(f"a rank killed every {options.fault_every:g} s, for {options.minutes:g} min:")
+            # Steps without a fault, in the same way of running.
+            plain = Driven(options, data, folder / "plain", options.steps, 1)
+            try:
+                plain.wait_for(10)
+                begin, first = time.monotonic(), last_step(plain.run)
+                plain.wait_for(options.steps - 2)
+                each = (time.monotonic() - begin) / max(1, last_step(plain.run) - first)
+                plain.finish()
+            finally:
+                plain.job.close()
+            job = Driven(options, data, folder / "ettr", 10**7, 1)
+            try:
+                ratio = effective_time(job, options.minutes * 60, options.fault_every,
+                                       random.Random(options.seed), each)
+                job.job.call("POST", "/stop", job.job.token())
+            finally:
+                job.job.close()
+            print(json.dumps({"name": "recovery", "case": "ETTR", "ours": round(ratio, 3),
+                              "unit": "part", "minutes": options.minutes,
+                              "fault_every_s": options.fault_every}), flush=True)
         return 1 if wrong else 0
 
 

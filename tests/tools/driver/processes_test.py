@@ -4,23 +4,18 @@ Two nodes of two ranks and a spare host, all on this machine under names of thei
 where it is in a file of its own, and ends once the file "end" is there.
 """
 
-import json
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
 import tempfile
 import unittest
 import urllib.error
-import urllib.request
 
 sys.path.insert(0, os.path.join(os.environ["WEFT_SOURCE"], "tests/tools/run"))
-from processes import is_zombie, of_job, program, until  # noqa: E402
-
-# A bound on hangs.
-PATIENCE = 120
+from processes import is_zombie, until  # noqa: E402
+from driven_job import PATIENCE, DrivenJob  # noqa: E402
 RANK = """
 echo "$RANK ${WEFT_GENERATION:-0} $GROUP_RANK $$" > DIR/rank-$RANK.new
 mv DIR/rank-$RANK.new DIR/rank-$RANK
@@ -31,85 +26,32 @@ done
 """
 
 
-class DriverTest(unittest.TestCase):
+class DriverTest(DrivenJob, unittest.TestCase):
+    def __init__(self, *arguments):
+        unittest.TestCase.__init__(self, *arguments)
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.job = f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}"
-        self.environment = dict(os.environ, WEFT_JOB_SECRET="5a" * 32)
-        self.address = "127.0.0.1:0"
-        self.page = None
-        self.executors = {}
+        DrivenJob.__init__(self, pathlib.Path(folder.name),
+                           f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}")
+        self.addCleanup(self.close)
 
-    def tearDown(self):
-        until(lambda: not of_job(self.job), 30)
-
-    def start(self, name: str, *arguments: str, environment=None) -> subprocess.Popen:
-        """With its errors in the file NAME."""
-        log = open(self.folder / name, "a", encoding="utf-8")
-        process = subprocess.Popen([program(arguments[0]), *arguments[1:]], stdout=log, stderr=log,
-                                   stdin=subprocess.DEVNULL,
-                                   env=environment or self.environment)
-        log.close()
-        self.addCleanup(process.wait, PATIENCE)
-        self.addCleanup(process.kill)
-        return process
-
-    def said(self, name: str) -> str:
-        return (self.folder / name).read_text(encoding="utf-8")
-
-    def until_said(self, name: str, pattern: str) -> re.Match:
-        try:
-            return until(lambda: re.search(pattern, self.said(name)), PATIENCE)
-        except AssertionError as error:
-            raise AssertionError(f"{name} does not say '{pattern}' but: {self.said(name)}") from error
-
-    def drive(self, *arguments: str, lease: str = "20s") -> subprocess.Popen:
-        before = self.said("driver").count("serving job") if (self.folder / "driver").exists() else 0
-        driver = self.start("driver", "weft-driver", "--nodes", "2", "-n", "2", "--job", self.job,
-                            "--listen", self.address, "--state-dir", str(self.folder / "state"),
-                            "--page", "127.0.0.1:0", "--lease", lease, *arguments)
-        until(lambda: self.said("driver").count("page at") > before or driver.poll() is not None,
-              PATIENCE)
-        self.assertIsNone(driver.poll(), self.said("driver"))
-        self.address = re.findall(r"serving job '.*' at (\S+),", self.said("driver"))[-1]
-        self.page = re.findall(r"page at (http://\S+)/,", self.said("driver"))[-1]
-        return driver
-
-    def execute(self, host: str, *arguments: str, command=None, environment=None):
+    def run_on(self, host: str, *arguments: str, command=None, environment=None):
         rank = ["sh", "-c", RANK.replace("DIR", str(self.folder))]
-        process = self.start(host, "weft-executor", "--driver", self.address, "--job", self.job,
-                             "--host", host, "--grace", "5s", *arguments, "--",
-                             *(command or rank), environment=environment)
-        self.executors[host] = process
-        return process
+        return self.execute(host, *arguments, command=command or rank, environment=environment)
 
     def begin(self, *arguments: str, lease: str = "20s") -> subprocess.Popen:
-        """Node 0 on host a, node 1 on host b, and c a spare."""
         driver = self.drive(*arguments, lease=lease)
-        for node, host in enumerate("abc"):
-            self.execute(host)
-            if node < 2:
-                self.until_said("driver", f"place node {node} on {host}")
+        self.join(command=["sh", "-c", RANK.replace("DIR", str(self.folder))])
         for rank in range(4):
             self.where(rank, 0, rank // 2)
-        until(lambda: "c" in self.hosts(), PATIENCE)
         return driver
-
-    def hosts(self) -> list[str]:
-        return [host["host"] for host in self.state()["hosts"]]
-
-    def state(self):
-        return json.loads(self.call("GET", "/job.json", self.token()))
 
     def where(self, rank: int, generation: int, node: int) -> int:
         """Waits until that rank runs so; its process."""
         def found():
-            try:
-                words = (self.folder / f"rank-{rank}").read_text(encoding="utf-8").split()
-            except FileNotFoundError:
-                return None
+            words = self.said(f"rank-{rank}").split()
             return words if words[:3] == [str(rank), str(generation), str(node)] else None
         try:
             return int(until(found, PATIENCE)[3])
@@ -121,18 +63,6 @@ class DriverTest(unittest.TestCase):
         """Every program ends with that status."""
         (self.folder / "end").write_text("")
         self.assertEqual(driver.wait(PATIENCE), status, self.said("driver"))
-
-    def call(self, method: str, path: str, token: str | None = None):
-        request = urllib.request.Request(self.page + path, method=method)
-        if token is not None:
-            request.add_header("Authorization", "Bearer " + token)
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            return answer.read().decode()
-
-    def token(self) -> str:
-        file = self.folder / "state" / "page-token"
-        self.assertEqual(file.stat().st_mode & 0o77, 0)
-        return file.read_text(encoding="utf-8").strip()
 
     # ---- Faults
 
@@ -196,7 +126,7 @@ class DriverTest(unittest.TestCase):
         driver = self.drive()
         tests = ("--test", "true", "--test", f"test ! -e {self.folder}/broken")
         for node, host in enumerate("ab"):
-            self.execute(host, *tests)
+            self.run_on(host, *tests)
             self.until_said("driver", f"place node {node} on {host}")
         self.where(2, 0, 1)
         fault = "mlx5_0 has failed [device rank=2 device=mlx5_0]"
@@ -207,7 +137,7 @@ class DriverTest(unittest.TestCase):
         (self.folder / "broken").write_text("")
         (self.folder / "fail-2").write_text(fault)
         self.until_said("driver", "evict b from node 1: it failed its self-test: 'test ! -e")
-        self.execute("d")
+        self.run_on("d")
         for rank in 2, 3:
             until(lambda rank=rank: self.said(f"rank-{rank}").split()[1] != "0", PATIENCE)
         self.until_said("d", "this host is node 1 of 2")
@@ -224,7 +154,7 @@ class DriverTest(unittest.TestCase):
     def test_what_starting_anew_does_not_mend_ends_the_job_everywhere(self):
         driver = self.drive()
         for host in "ab":
-            self.execute(host, command=["sh", "-c", "[ $RANK = 3 ] && exit 7; sleep 1000"])
+            self.run_on(host, command=["sh", "-c", "[ $RANK = 3 ] && exit 7; sleep 1000"])
         self.assertEqual(driver.wait(PATIENCE), 7)
         for executor in self.executors.values():
             self.assertEqual(executor.wait(PATIENCE), 7)
@@ -234,7 +164,7 @@ class DriverTest(unittest.TestCase):
     def test_a_program_that_is_not_there(self):
         driver = self.drive()
         for host in "ab":
-            self.execute(host, command=["/no/such/program"])
+            self.run_on(host, command=["/no/such/program"])
         self.assertEqual(driver.wait(PATIENCE), 127)
         self.assertIn("start '/no/such/program'", self.said("driver"))
 
@@ -250,7 +180,7 @@ class DriverTest(unittest.TestCase):
     def test_a_second_executor_of_a_name_takes_the_place_of_the_first(self):
         driver = self.begin()
         first = self.executors["a"]
-        self.execute("a")
+        self.run_on("a")
         for rank in 0, 1:
             self.where(rank, 1, 0)
         self.assertEqual(first.wait(PATIENCE), 4)
@@ -258,18 +188,19 @@ class DriverTest(unittest.TestCase):
 
     def test_strangers_are_turned_away(self):
         driver = self.begin()
-        stranger = self.execute("z", environment=dict(self.environment, WEFT_JOB_SECRET="77" * 32))
+        stranger = self.run_on("z", environment=dict(self.environment, WEFT_JOB_SECRET="77" * 32))
         self.assertEqual(stranger.wait(PATIENCE), 1)
         self.assertIn("secret", self.said("z"))
         nobody = dict(self.environment)
         del nobody["WEFT_JOB_SECRET"]
-        self.assertEqual(self.execute("y", environment=nobody).wait(PATIENCE), 2)
+        self.assertEqual(self.run_on("y", environment=nobody).wait(PATIENCE), 2)
         for method, path, token in (("GET", "/job.json", None), ("POST", "/evict/a", None),
                                     ("POST", "/evict/a", "5a" * 32), ("POST", "/stop", "")):
             with self.assertRaises(urllib.error.HTTPError) as refused:
                 self.call(method, path, token)
             self.assertEqual(refused.exception.code, 401)
         self.assertIn("<title>weft-driver", self.call("GET", "/"))
+        self.assertEqual((self.folder / "state" / "page-token").stat().st_mode & 0o77, 0)
         self.assertEqual(self.hosts(), ["a", "b", "c"])
         self.assertIn("place node 0 on c", self.call("POST", "/evict/a", self.token()))
         self.where(1, 1, 0)

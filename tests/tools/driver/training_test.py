@@ -1,0 +1,94 @@
+"""weft-train under weft-driver and weft-executors: whatever is lost, the losses are those of the
+unbroken run to the bit."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.environ["WEFT_SOURCE"], "tests/bench"))
+from driven_job import PATIENCE, DrivenJob  # noqa: E402
+from processes import program, until  # noqa: E402
+from recovery import last_step, losses, prepare  # noqa: E402
+
+STEPS = 160
+
+
+class DrivenTrainingTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        cls.data = prepare(cls.folder)
+        whole = subprocess.run([program("weft-run"), "-n", "4", "--output", "none", "--",
+                                *cls.train(cls.folder / "whole")], timeout=PATIENCE, check=False)
+        assert whole.returncode == 0
+        cls.unbroken = losses(cls.folder / "whole")
+        assert len(cls.unbroken) == STEPS
+
+    @classmethod
+    def train(cls, run: pathlib.Path) -> list[str]:
+        settings = (f"data.prefix={cls.data}", f"train.steps={STEPS}", "train.precision=fp32",
+                    "train.peak_tflops=1", "train.threads=1", "sample.tokens=0",
+                    "checkpoint.every=10")
+        source = os.environ["WEFT_SOURCE"]
+        return [program("weft-train"), f"{source}/trainer/configs/tiny.toml", "--run-dir",
+                str(run), *(word for setting in settings for word in ("--set", setting))]
+
+    def setUp(self):
+        name = self.id().rsplit(".", 1)[1]
+        folder = self.folder / name
+        folder.mkdir()
+        self.run_folder = folder / "run"
+        self.job = DrivenJob(folder, f"test-{os.getpid()}-{name}")
+        self.addCleanup(self.job.close)
+        self.job.drive("--recover", "20", lease="6s")
+        self.job.join(command=self.train(self.run_folder))
+        self.until_step(12)
+
+    def until_step(self, step: int):
+        until(lambda: last_step(self.run_folder) >= step or self.job.driver.poll() is not None,
+              PATIENCE)
+        self.assertIsNone(self.job.driver.poll(), self.all_said())
+
+    def all_said(self) -> str:
+        return "\n".join(f"{name}: {self.job.said(name)}" for name in ("driver", *"abc"))
+
+    def process_of(self, rank: int, generation: int) -> int:
+        """That the job's page names."""
+        def found():
+            return [one["pid"] for one in self.job.state()["ranks"]
+                    if (one["rank"], one["generation"]) == (rank, generation) and one["pid"]]
+        return until(found, PATIENCE)[0]
+
+    def finish(self):
+        self.assertEqual(self.job.driver.wait(PATIENCE), 0, self.all_said())
+        self.assertEqual(losses(self.run_folder), self.unbroken)
+
+    def test_ranks_are_killed(self):
+        for rank, step in ((3, 20), (0, 40)):
+            self.until_step(step)
+            os.kill(self.process_of(rank, 0), signal.SIGKILL)
+            self.job.until_said("driver", rf"start rank {rank} \(generation 1\)")
+        self.finish()
+
+    def test_a_host_is_lost(self):
+        self.job.executors["b"].kill()
+        self.job.until_said("c", "this host is node 1 of 2")
+        self.finish()
+
+    def test_the_driver_is_killed_and_a_rank_while_it_is_gone(self):
+        pid = self.process_of(2, 0)
+        self.job.driver.kill()
+        self.job.driver.wait(PATIENCE)
+        os.kill(pid, signal.SIGKILL)
+        self.job.drive("--recover", "20", lease="6s")
+        self.finish()
+
+
+if __name__ == "__main__":
+    unittest.main()
