@@ -15,59 +15,72 @@
 namespace weft::collectives {
 namespace {
 
+// With a communicator of all ranks.
+RankBody InWorld(std::function<bool(Communicator&)> body) {
+  return [body = std::move(body)](const std::shared_ptr<Endpoint>& endpoint) {
+    auto world = Communicator::Create(endpoint, "world", AllRanks(endpoint->world_size()));
+    return world.ok() && body(**world);
+  };
+}
+
 class ProcessTest : public testing::TestWithParam<const char*> {
  protected:
   SettingPairs With() const { return {absl::StrCat("transport=", GetParam())}; }
 };
 
 TEST_P(ProcessTest, ReduceAcrossProcesses) {
-  Processes job(4, With(), [](Communicator& world) {
-    for (size_t count : {1, 1000, 400000}) {
-      for (int repeat = 0; repeat < 5; ++repeat) {
-        std::vector<int64_t> data(count, world.rank().value() + repeat);
-        if (!world.AllReduce(data.data(), data.data(), count, DataType::kInt64, ReduceOp::kSum)
-                 ->Wait()
-                 .ok()) {
-          return false;
+  Processes job(
+      4, With(), InWorld([](Communicator& world) {
+        for (size_t count : {1, 1000, 400000}) {
+          for (int repeat = 0; repeat < 5; ++repeat) {
+            std::vector<int64_t> data(count, world.rank().value() + repeat);
+            if (!world.AllReduce(data.data(), data.data(), count, DataType::kInt64, ReduceOp::kSum)
+                     ->Wait()
+                     .ok()) {
+              return false;
+            }
+            for (int64_t value : data) {
+              if (value != 6 + 4 * repeat) return false;
+            }
+          }
         }
-        for (int64_t value : data) {
-          if (value != 6 + 4 * repeat) return false;
-        }
-      }
-    }
-    return true;
-  });
+        return true;
+      }));
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(job.Wait(rank, absl::Seconds(30)), 0);
 }
 
 TEST_P(ProcessTest, AKilledRankIsNamedOnAllOthers) {
   for (const size_t count : {100, 500000}) {
-    Processes job(4, With(), [&](Communicator& world) {
-      std::vector<float> data(count);
-      if (world.rank() == GroupRank(2)) {
-        for (int i = 0; i < 5; ++i) {
-          if (!world.AllReduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum)
-                   ->Wait()
-                   .ok()) {
+    Processes job(
+        4, With(), InWorld([&](Communicator& world) {
+          std::vector<float> data(count);
+          if (world.rank() == GroupRank(2)) {
+            for (int i = 0; i < 5; ++i) {
+              if (!world
+                       .AllReduce(data.data(), data.data(), count, DataType::kFloat32,
+                                  ReduceOp::kSum)
+                       ->Wait()
+                       .ok()) {
+                return false;
+              }
+            }
+            kill(getpid(), SIGKILL);
+          }
+          for (int i = 0; i < 1000000; ++i) {
+            const absl::Status status =
+                world
+                    .AllReduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum)
+                    ->Wait();
+            if (status.ok()) continue;
+            const Failure failure = FailureOf(status);
+            const bool known = failure.rank == 2 && (failure.scope == FailureScope::kProcess ||
+                                                     failure.scope == FailureScope::kConnection);
+            if (known && absl::StrContains(status.message(), "rank 2 is gone")) return true;
+            std::fprintf(stderr, "rank %d: %s\n", world.rank().value(), status.ToString().c_str());
             return false;
           }
-        }
-        kill(getpid(), SIGKILL);
-      }
-      for (int i = 0; i < 1000000; ++i) {
-        const absl::Status status =
-            world.AllReduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum)
-                ->Wait();
-        if (status.ok()) continue;
-        const Failure failure = FailureOf(status);
-        const bool known = failure.rank == 2 && (failure.scope == FailureScope::kProcess ||
-                                                 failure.scope == FailureScope::kConnection);
-        if (known && absl::StrContains(status.message(), "rank 2 is gone")) return true;
-        std::fprintf(stderr, "rank %d: %s\n", world.rank().value(), status.ToString().c_str());
-        return false;
-      }
-      return false;
-    });
+          return false;
+        }));
     EXPECT_EQ(job.Wait(2, absl::Seconds(30)), SIGKILL);
     const absl::Time killed = absl::Now();
     for (int rank : {0, 1, 3}) EXPECT_EQ(job.Wait(rank, absl::Seconds(20)), 0) << rank;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,10 +25,10 @@
 namespace weft::collectives {
 
 // What a rank's process does: exit status 0 means that its checks held.
-using Body = std::function<bool(Communicator&)>;
+using RankBody = std::function<bool(const std::shared_ptr<Endpoint>&)>;
 
 inline bool RunAsProcess(int rank, int size, const std::string& address, const SettingPairs& pairs,
-                         const Body& body) {
+                         const RankBody& body) {
   StoreClientOptions client;
   client.address = address;
   client.name = absl::StrCat("rank ", rank);
@@ -40,19 +41,19 @@ inline bool RunAsProcess(int rank, int size, const std::string& address, const S
   options.settings = SettingsOf(pairs);
   auto endpoint = Endpoint::Create(std::move(options));
   if (!endpoint.ok()) return false;
-  auto world = Communicator::Create(*endpoint, "world", AllRanks(size));
-  return world.ok() && body(**world);
+  return body(*endpoint);
 }
 
 class Processes {
  public:
-  Processes(int size, const SettingPairs& pairs, const Body& body) {
+  Processes(int size, const SettingPairs& pairs, const RankBody& body) {
     // The server's thread must not be forked: children learn its address through a pipe.
     std::array<int, 2> tell;
     EXPECT_EQ(pipe(tell.data()), 0);
     for (int rank = 0; rank < size; ++rank) {
       const pid_t child = fork();
       if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);  // no rank outlives a test that is cut off
         close(tell[1]);
         char address[64] = {};
         const bool told = read(tell[0], address, sizeof(address)) == sizeof(address);
