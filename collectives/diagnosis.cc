@@ -142,7 +142,7 @@ void EndpointImpl::ExamineOne(Operation& operation, int64_t now_ns) {
   operation.Remind(*this, now_ns);
   const bool stalled = now_ns - operation.moved_ns >= kStallNs;
   if (now_ns >= operation.deadline_ns && stalled) {
-    FailGroup(operation.group(), Overdue(operation), true, now_ns, absl::Milliseconds(100));
+    FailGroup(operation.group(), Overdue(operation, now_ns), true, now_ns, absl::Milliseconds(100));
     return;
   }
   if (!operation.has_sequence()) return;
@@ -226,33 +226,42 @@ absl::Status EndpointImpl::Judge(const Operation& operation) const {
                      {.scope = FailureScope::kRequest, .rank = calls.front().second.front()});
 }
 
-absl::Status EndpointImpl::Overdue(const Operation& operation) const {
+absl::Status EndpointImpl::Overdue(const Operation& operation, int64_t now_ns) const {
   using Answer = Operation::Diagnosis::Answer;
   Group& group = const_cast<Operation&>(operation).group();
-  std::vector<std::string> reasons;
-  std::vector<int> blamed, awaited;  // ranks: for a reason, for none but that they are needed
+  // A rank that does not answer is at fault before those that have not called: they may wait for it,
+  // as all may without needing anything of its own. Others are only waited for.
+  std::vector<std::string> silent_text, late_text;
+  std::vector<int> silent, late, awaited;
+  const bool asked_long =
+      operation.diagnosis != nullptr && now_ns - operation.diagnosis->first_asked_ns >= kPatienceNs;
   for (size_t r = 0; r < group.ranks.size(); ++r) {
     if (static_cast<int>(r) == group.rank) continue;
     const int rank = group.ranks[r].value();
     const Answer* answer =
         operation.diagnosis == nullptr ? nullptr : &operation.diagnosis->answers[r];
-    const size_t known = reasons.size();
+    const bool is_needed = operation.Needs(static_cast<int>(r));
+    const bool was_asked = asked_long && group.peers[r] != nullptr && group.peers[r]->gone.ok();
     if (answer != nullptr && answer->state == Answer::kNotYet) {
-      reasons.push_back(
+      late.push_back(rank);
+      late_text.push_back(
           absl::StrCat("rank ", rank, " has not called it: its next is #", answer->next));
     } else if (answer != nullptr && answer->state == Answer::kForgotten) {
-      reasons.push_back(absl::StrCat("rank ", rank, " has no such communicator"));
-    } else if (answer != nullptr && answer->state == Answer::kNone && operation.Needs(r)) {
-      reasons.push_back(absl::StrCat("rank ", rank, " does not answer"));
-    } else if (operation.Needs(static_cast<int>(r))) {
+      late.push_back(rank);
+      late_text.push_back(absl::StrCat("rank ", rank, " has no such communicator"));
+    } else if (answer != nullptr && answer->state == Answer::kNone && (is_needed || was_asked)) {
+      silent.push_back(rank);
+      silent_text.push_back(absl::StrCat("rank ", rank, " does not answer"));
+    } else if (is_needed) {
       awaited.push_back(rank);
     }
-    if (reasons.size() > known) blamed.push_back(rank);
   }
+  std::vector<std::string> reasons = std::move(silent_text);
+  reasons.insert(reasons.end(), late_text.begin(), late_text.end());
   if (reasons.empty() && !awaited.empty()) {
     reasons.push_back(absl::StrCat("still waits for ", RankList(awaited)));
   }
-  const std::vector<int>& named = blamed.empty() ? awaited : blamed;
+  const std::vector<int>& named = !silent.empty() ? silent : !late.empty() ? late : awaited;
   return WithFailure(
       absl::DeadlineExceededError(absl::StrCat(operation.Describe(), " is not done after ",
                                                absl::FormatDuration(collective_timeout_), ": ",

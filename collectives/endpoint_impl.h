@@ -121,7 +121,7 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   void ExamineOne(Operation& operation, int64_t now_ns);
   void Ask(Operation& operation, int64_t now_ns);
   absl::Status Judge(const Operation& operation) const;  // OK: no two calls differ
-  absl::Status Overdue(const Operation& operation) const;
+  absl::Status Overdue(const Operation& operation, int64_t now_ns) const;
   void Answer(Peer& peer, uint32_t group_id, uint32_t sequence);
   void HandleNotice(Peer& peer, absl::string_view bytes);
   bool FlushNotices();

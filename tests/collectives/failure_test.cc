@@ -316,18 +316,6 @@ TEST_P(FailureTest, ARankThatHasFinishedACollectiveMayLeaveBeforeOthersCallIt) {
 
 // ---- Shrinking
 
-absl::Status SumOfOnes(Communicator& group, size_t count) {
-  std::vector<float> data(count, 1);
-  WEFT_RETURN_IF_ERROR(
-      group.AllReduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum)->Wait());
-  for (float value : data) {
-    if (value != static_cast<float>(group.size())) {
-      return absl::InternalError(absl::StrCat("a sum is ", value));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // Until it fails; how often it was right before that.
 int SumsBeforeFailure(Communicator& group, size_t count, absl::Status& status) {
   for (int sums = 0;; ++sums) {

@@ -11,7 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "collectives/communicator.h"
 #include "collectives/endpoint.h"
 #include "tests/collectives/memory_store.h"
@@ -63,6 +65,19 @@ inline void RunWorld(int size, const SettingPairs& pairs,
     ASSERT_TRUE(world.ok()) << world.status();
     body(**world);
   });
+}
+
+// Reduces `count` ones of every rank, and looks at the sums.
+inline absl::Status SumOfOnes(Communicator& group, size_t count) {
+  std::vector<float> data(count, 1);
+  WEFT_RETURN_IF_ERROR(
+      group.AllReduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum)->Wait());
+  for (float value : data) {
+    if (value != static_cast<float>(group.size())) {
+      return absl::InternalError(absl::StrCat("a sum is ", value));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace weft::collectives
