@@ -16,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
-#include "base/command.h"
 #include "base/file_descriptor.h"
 #include "base/log.h"
 #include "base/open_files.h"
@@ -29,6 +28,7 @@
 #include "tools/command_line.h"
 #include "tools/driver/driver.h"
 #include "tools/driver/page.h"
+#include "tools/driver/site.h"
 #include "tools/observe/http.h"
 #include "tools/run/rank_process.h"
 
@@ -37,7 +37,6 @@ namespace {
 
 // How long the driver waits for executors to learn that the job is over.
 constexpr absl::Duration kPartingMost = absl::Seconds(10);
-constexpr absl::Duration kHookMost = absl::Seconds(30);
 
 struct Options {
   DriverOptions driver;
@@ -49,7 +48,7 @@ struct Options {
   absl::Duration period = absl::Milliseconds(250);
   std::optional<observe::HttpAddress> page;
   std::string token_file;
-  std::string on_evict;
+  Site site;
 };
 
 void Say(absl::string_view text) {
@@ -69,7 +68,7 @@ class Program {
     WEFT_RETURN_IF_ERROR(OpenPage());
     // What was asked for when this driver, or the one before it, died.
     for (const auto& [name, host] : driver_->job().hosts) {
-      if (host.evicted) RunHook(name, host.reason);
+      if (host.evicted) TellSite(name, host.reason);
     }
     absl::Time over_at = absl::InfiniteFuture();
     while (true) {
@@ -96,7 +95,13 @@ class Program {
       }
       Wait();
     }
-    return driver_->job().outcome->exit_status;
+    const int exit_status = driver_->job().outcome->exit_status;
+    const Command requeue = RequeueCommand(options_.site);
+    if (exit_status == kNoHostsStatus && !requeue.empty()) {
+      Say("queues the job again");
+      site_.Push("queue the job again", requeue);
+    }
+    return exit_status;
   }
 
  private:
@@ -173,20 +178,15 @@ class Program {
   void Tell(const std::vector<Action>& done) {
     for (const Action& action : done) {
       Say(ToText(action));
-      if (action.kind == ActionKind::kEvict) RunHook(action.host, action.text);
+      if (action.kind == ActionKind::kEvict) TellSite(action.host, action.text);
     }
   }
 
-  // What a site does with an evicted host, as draining it. Done again after a driver's death.
-  void RunHook(const std::string& host, const std::string& why) {
-    if (options_.on_evict.empty()) return;
-    setenv("WEFT_EVICTED_HOST", host.c_str(), 1);
-    setenv("WEFT_EVICTED_REASON", why.c_str(), 1);
-    const auto said = RunCommand({"/bin/sh", "-c", options_.on_evict}, kHookMost);
-    if (said.ok() && said->status == 0) return;
-    Say(absl::StrCat("--on-evict for ", host, ": ",
-                     said.ok() ? absl::StrCat("status ", said->status, ": ", said->text)
-                               : std::string(said.status().message())));
+  // Done again after a driver's death.
+  void TellSite(const std::string& host, const std::string& why) {
+    for (Command& command : EvictionCommands(options_.site, host, why)) {
+      site_.Push(absl::StrCat("eviction of ", host), std::move(command));
+    }
   }
 
   const Options& options_;
@@ -199,6 +199,7 @@ class Program {
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<observe::HttpServer> page_;
   int64_t bell_ = 0;
+  CommandQueue site_{[](const std::string& text) { Say(text); }};
 };
 
 int Main(int argc, char** argv) {
@@ -209,7 +210,8 @@ int Main(int argc, char** argv) {
       "and started again with the\nsame --state-dir or --store, it goes on where it was: SIGTERM "
       "ends the driver alone, SIGINT the job.\nWEFT_JOB_SECRET: 64 hexadecimal digits, the same "
       "for all (openssl rand -hex 32).\n"
-      "Exit status: the job's: 0, that of the rank that failed for good (128 + signal), 1 for want "
+      "Exit status: the job's: 0, that of the rank that failed for good (128 + signal), 75 for "
+      "want "
       "of hosts.\n"
       "Example: weft-driver --nodes 2 --ranks 8 --recover 20 --listen :29501 --state-dir state",
       "weft-driver");
@@ -249,13 +251,21 @@ int Main(int argc, char** argv) {
   app.add_option("--token-file", options.token_file,
                  "file whose first line is the page's token; made where it is not there (default: "
                  "page-token in --state-dir)");
-  app.add_option("--on-evict", options.on_evict,
+  std::string site = "none", on_evict;
+  app.add_option(
+         "--site", site,
+         "slurm: drain an evicted host (whose name is its node's), and queue the job of this "
+         "allocation again where it stops for want of hosts; none")
+      ->check(CLI::IsMember({"none", "slurm"}))
+      ->capture_default_str();
+  app.add_option("--on-evict", on_evict,
                  "a shell's command for each host that is evicted, with WEFT_EVICTED_HOST and "
                  "WEFT_EVICTED_REASON; may run twice for one");
   const int status_of_usage = ReadCommandLine(app, argc, argv, [&]() -> absl::Status {
     WEFT_RETURN_IF_ERROR(TakeDuration("--lease", lease, options.driver.lease));
     WEFT_RETURN_IF_ERROR(TakeDuration("--vacancy", vacancy, policy.vacancy_most));
     WEFT_RETURN_IF_ERROR(TakeDuration("--store-patience", patience, options.store_patience));
+    WEFT_ASSIGN_OR_RETURN(options.site, FindSite(site, on_evict));
     if (options.driver.lease < absl::Seconds(1)) {
       return absl::InvalidArgumentError(absl::StrCat("--lease ", lease, " is below 1s"));
     }

@@ -53,7 +53,9 @@ int Main(int argc, char** argv) {
       "Example: weft-executor --driver node0:29501 -- weft-train demo.toml --run-dir runs/demo",
       "weft-executor");
   driver::ExecutorOptions options;
-  options.host = HostName();
+  // As Slurm calls it, which drains by that name.
+  const char* slurm_node = std::getenv("SLURMD_NODENAME");
+  options.host = slurm_node == nullptr ? HostName() : slurm_node;
   run::RunOptions& run = options.run;
   run.job = "weft";
   run.master_port = 29500;

@@ -168,9 +168,9 @@ class Decision {
       if (!vacant.host.empty() || IsDone(node) ||
           event_.now - vacant.vacant_since < policy_.vacancy_most)
         continue;
-      return Stop(1, absl::StrCat("node ", node, " has had no host for ",
-                                  absl::FormatDuration(policy_.vacancy_most),
-                                  ": there is no spare, and none has joined"));
+      return Stop(kNoHostsStatus, absl::StrCat("node ", node, " has had no host for ",
+                                               absl::FormatDuration(policy_.vacancy_most),
+                                               ": there is no spare, and none has joined"));
     }
   }
 

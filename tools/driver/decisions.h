@@ -11,6 +11,7 @@
 //   host lost, drained, evicted by hand     a spare host takes its node, or the next that joins
 //   the same own fault in the same step     the job stops
 //   a status other than 0 and 1             the job stops
+//   a node without a host for too long      the job stops with kNoHostsStatus
 //
 // A job has `nodes` places for hosts, each with as many ranks; a host without a place is a spare.
 // The state says what ought to run, not what to do: rank r in generation g on the host that has its
@@ -67,6 +68,9 @@ struct RankState {
   int64_t last_step = -1;  // done when it ended; -1: not known
   bool operator==(const RankState&) const = default;
 };
+
+// EX_TEMPFAIL of sysexits.h: the same job may run where there are hosts.
+inline constexpr int kNoHostsStatus = 75;
 
 struct Outcome {
   int exit_status = 0;

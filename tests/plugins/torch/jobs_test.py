@@ -161,7 +161,9 @@ class Programs(unittest.TestCase):
     def test_bench_measures_steps_and_their_exposed_communication(self):
         rows = self.bench("steps")
         self.assertEqual([row["operation"] for row in rows],
-                         [f"{kind} step, {precision}" for kind in ("DDP", "FSDP2", "tensor parallel")
+                         [f"{kind} step, {precision}"
+                          for kind in ("DDP", "FSDP2", "FSDP2 with group's memory",
+                                       "tensor parallel")
                           for precision in ("fp32", "bf16")])
         for row in rows:
             self.assertAlmostEqual(row["exposed_weft_us"], row["weft_us"] - row["removed_us"])

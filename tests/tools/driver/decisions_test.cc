@@ -159,7 +159,7 @@ TEST_F(DecisionsTest, AJobWithoutAHostForANodeStopsInTime) {
   Tell({.kind = EventKind::kHostEvicted, .host = "a", .text = "by hand"});
   EXPECT_THAT(Pass(kVacancyMost - absl::Seconds(1)), IsEmpty());
   EXPECT_EQ(Pass(absl::Seconds(1)).size(), 1U);
-  ExpectOver(1, "node 0 has had no host for 1m");
+  ExpectOver(kNoHostsStatus, "node 0 has had no host for 1m");
   EXPECT_THAT(Join("c"), IsEmpty());
 }
 
