@@ -96,8 +96,8 @@ class Program {
       Wait();
     }
     const int exit_status = driver_->job().outcome->exit_status;
-    const Command requeue = RequeueCommand(options_.site);
-    if (exit_status == kNoHostsStatus && !requeue.empty()) {
+    const Errand requeue = RequeueErrand(options_.site);
+    if (exit_status == kNoHostsStatus && requeue != nullptr) {
       Say("queues the job again");
       site_.Push("queue the job again", requeue);
     }
@@ -184,8 +184,8 @@ class Program {
 
   // Done again after a driver's death.
   void TellSite(const std::string& host, const std::string& why) {
-    for (Command& command : EvictionCommands(options_.site, host, why)) {
-      site_.Push(absl::StrCat("eviction of ", host), std::move(command));
+    for (Errand& errand : EvictionErrands(options_.site, host, why)) {
+      site_.Push(absl::StrCat("eviction of ", host), std::move(errand));
     }
   }
 
@@ -199,7 +199,7 @@ class Program {
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<observe::HttpServer> page_;
   int64_t bell_ = 0;
-  CommandQueue site_{[](const std::string& text) { Say(text); }};
+  ErrandQueue site_{[](const std::string& text) { Say(text); }};
 };
 
 int Main(int argc, char** argv) {
@@ -251,13 +251,17 @@ int Main(int argc, char** argv) {
   app.add_option("--token-file", options.token_file,
                  "file whose first line is the page's token; made where it is not there (default: "
                  "page-token in --state-dir)");
-  std::string site = "none", on_evict;
+  std::string site = "none", account, on_evict;
   app.add_option(
          "--site", site,
          "slurm: drain an evicted host (whose name is its node's), and queue the job of this "
-         "allocation again where it stops for want of hosts; none")
-      ->check(CLI::IsMember({"none", "slurm"}))
+         "allocation again where it stops for want of hosts; kubernetes: cordon its node and "
+         "delete its pod (whose name is the host's); none")
+      ->check(CLI::IsMember({"none", "slurm", "kubernetes"}))
       ->capture_default_str();
+  app.add_option(
+      "--service-account", account,
+      "with --site kubernetes: folder of token, ca.crt and namespace (default: the pod's)");
   app.add_option("--on-evict", on_evict,
                  "a shell's command for each host that is evicted, with WEFT_EVICTED_HOST and "
                  "WEFT_EVICTED_REASON; may run twice for one");
@@ -265,7 +269,7 @@ int Main(int argc, char** argv) {
     WEFT_RETURN_IF_ERROR(TakeDuration("--lease", lease, options.driver.lease));
     WEFT_RETURN_IF_ERROR(TakeDuration("--vacancy", vacancy, policy.vacancy_most));
     WEFT_RETURN_IF_ERROR(TakeDuration("--store-patience", patience, options.store_patience));
-    WEFT_ASSIGN_OR_RETURN(options.site, FindSite(site, on_evict));
+    WEFT_ASSIGN_OR_RETURN(options.site, FindSite(site, account, on_evict));
     if (options.driver.lease < absl::Seconds(1)) {
       return absl::InvalidArgumentError(absl::StrCat("--lease ", lease, " is below 1s"));
     }
