@@ -229,8 +229,8 @@ absl::Status EndpointImpl::Judge(const Operation& operation) const {
 absl::Status EndpointImpl::Overdue(const Operation& operation, int64_t now_ns) const {
   using Answer = Operation::Diagnosis::Answer;
   Group& group = const_cast<Operation&>(operation).group();
-  // A rank that does not answer is at fault before those that have not called: they may wait for it,
-  // as all may without needing anything of its own. Others are only waited for.
+  // A rank that does not answer is at fault before those that have not called: they may wait for
+  // it, as all may without needing anything of its own. Others are only waited for.
   std::vector<std::string> silent_text, late_text;
   std::vector<int> silent, late, awaited;
   const bool asked_long =

@@ -1,10 +1,10 @@
-// What a driver asks of a Kubernetes: the pod of an evicted host is deleted and its node cordoned, so
-// that the pod's owner (a JobSet, a PyTorchJob) puts another one elsewhere. A pod is an executor,
-// whose host's name is the pod's.
+// What a driver asks of a Kubernetes: the pod of an evicted host is deleted and its node cordoned,
+// so that the pod's owner (a JobSet, a PyTorchJob) puts another one elsewhere. A pod is an
+// executor, whose host's name is the pod's.
 //
-// Calls are those of the API's version 1 (core), over TLS by curl, which has to be there; the account
-// is the pod's own (kubernetes.io, "Accessing the Kubernetes API from a Pod"). It needs get and
-// delete of pods, and patch of nodes.
+// Calls are those of the API's version 1 (core), over TLS by curl, which has to be there; the
+// account is the pod's own (kubernetes.io, "Accessing the Kubernetes API from a Pod"). It needs get
+// and delete of pods, and patch of nodes.
 #ifndef WEFT_TOOLS_DRIVER_KUBERNETES_H_
 #define WEFT_TOOLS_DRIVER_KUBERNETES_H_
 
@@ -20,7 +20,8 @@ inline constexpr char kServiceAccount[] = "/var/run/secrets/kubernetes.io/servic
 class Kubernetes {
  public:
   // `account`: a folder with the files token, ca.crt and namespace. The API's address is
-  // KUBERNETES_SERVICE_HOST and _PORT of the environment. kFailedPrecondition, with what is missing.
+  // KUBERNETES_SERVICE_HOST and _PORT of the environment. kFailedPrecondition, with what is
+  // missing.
   static absl::StatusOr<Kubernetes> Find(const std::string& account = kServiceAccount);
 
   // May be done twice: a pod that is gone is none to be deleted. Blocks for a minute at most.

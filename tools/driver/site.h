@@ -1,5 +1,6 @@
 // What a site's scheduler is told: a host that a job has evicted is drained, so that nobody else is
-// given it; a job that stops for want of hosts is queued again (Slurm's). Placing is the scheduler's.
+// given it; a job that stops for want of hosts is queued again (Slurm's). Placing is the
+// scheduler's.
 #ifndef WEFT_TOOLS_DRIVER_SITE_H_
 #define WEFT_TOOLS_DRIVER_SITE_H_
 

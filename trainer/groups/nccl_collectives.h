@@ -1,13 +1,13 @@
-// A group's collectives by NCCL, on tensors where they are: over the communicator's own stream of the
-// GPU, so that they go on beside the computation, and the host waits for none of them.
+// A group's collectives by NCCL, on tensors where they are: over the communicator's own stream of
+// the GPU, so that they go on beside the computation, and the host waits for none of them.
 //
 // A call takes what the current stream has been given so far, and returns when NCCL has its work.
-// Wait lets the current stream wait. What NCCL itself does not end with an error in time (a rank that
-// is gone leaves the others' kernels waiting) a thread of the session ends: it aborts the
+// Wait lets the current stream wait. What NCCL itself does not end with an error in time (a rank
+// that is gone leaves the others' kernels waiting) a thread of the session ends: it aborts the
 // communicators of all groups, and says why to the next that asks.
 //
-// docs: NCCL's user guide, "Using multiple NCCL communicators concurrently": all ranks give their
-// GPUs the work of all communicators in one order, which the engine's groups do.
+// NCCL's user guide, "Using multiple NCCL communicators concurrently": all ranks give their GPUs
+// the work of all communicators in one order, which the engine's groups do.
 #ifndef WEFT_TRAINER_GROUPS_NCCL_COLLECTIVES_H_
 #define WEFT_TRAINER_GROUPS_NCCL_COLLECTIVES_H_
 

@@ -41,7 +41,8 @@ def losses(run: str) -> dict[int, str]:
         return found
     for line in lines:
         row = json.loads(line)
-        found[row["step"]] = repr(row["loss"])
+        if "loss" in row:  # others tell of checkpoints
+            found[row["step"]] = repr(row["loss"])
     return found
 
 

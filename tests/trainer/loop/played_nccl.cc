@@ -2,9 +2,9 @@
 // that do what they are given in order and later, and NCCL's ranks are processes of this host that
 // meet in shared memory. What the engine reads before it has waited is not there yet.
 //
-// Events and the default stream (null) follow CUDA: a stream waits for what was recorded when it was
-// told to. Reductions know float32; what only moves knows every type. With PLAYED_NCCL_STOPS_AT=N,
-// the Nth collective of rank 1 of a group, and what follows, never ends.
+// Events and the default stream (null) follow CUDA: a stream waits for what was recorded when it
+// was told to. Reductions know float32; what only moves knows every type. With
+// PLAYED_NCCL_STOPS_AT=N, the Nth collective of rank 1 of a group, and what follows, never ends.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
