@@ -92,7 +92,9 @@ class PlannedReturnTest(unittest.TestCase):
                 self.assertIn("its successor takes", self.log())
                 self.set_dead(fabric, spine, False)
                 self.wait_for_spine(fabric, programs, [spine])
-                self.assertIn("goes back to its planned way", self.log())
+                # A socket that was lost meanwhile may have come back to it by its turn.
+                self.assertRegex(self.log(), "goes back to its planned way|"
+                                             f"its successor takes leaf0:{spine}/")
 
             self.run_job(fabric, plan, check)
 
