@@ -9,8 +9,8 @@ started again by hand, --resume, as one has to without --recover.
 The same under weft-driver and weft-executors, two hosts of half the ranks each and a spare one, all
 on this machine: a rank is killed, with and without a warm spare process; a host is lost (its
 executor and ranks); the driver is killed and started again. Then, with --minutes, a run of that
-length with a rank killed every --fault-every seconds: the part of the time that its steps take
-undisturbed (the effective training time ratio, ETTR).
+length with a rank killed every --fault-every seconds: the part of its time that went into steps
+that count, once each (the effective training time ratio, ETTR). --faults 0: that run alone.
 
 Losses of all runs must be those of the unbroken run to the bit, or the exit status is 1.
 """
@@ -134,9 +134,10 @@ class Job(Run):
 class Driven(Run):
     """The same under weft-driver and three weft-executors."""
 
-    def __init__(self, options, data: str, run: pathlib.Path, steps: int, spares: int = 0):
+    def __init__(self, options, data: str, run: pathlib.Path, steps: int, spares: int = 0,
+                 checkpoint_every: int = 10):
         self.options, self.data, self.run, self.steps = options, data, run, steps
-        self.more = ["checkpoint.every=10"]
+        self.more = [f"checkpoint.every={checkpoint_every}"]
         folder = run.parent / (run.name + "_job")
         folder.mkdir()
         self.job = DrivenJob(folder, f"bench-{os.getpid()}-{run.name}", options.ranks // 2)
@@ -231,9 +232,18 @@ def lose_driver(job: Driven) -> tuple[float, int]:
     return longest, 0
 
 
-def effective_time(job: Driven, seconds: float, every: float, rng: random.Random,
-                   step_seconds: float) -> float:
-    """Kills a rank every so often; the part of the time that the steps take undisturbed."""
+def step_seconds(run: pathlib.Path, first: int, last: int) -> float:
+    """Of all steps after `first` up to `last`; of one that was done again, the last time."""
+    took = {}
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if "loss" in row and first < row["step"] <= last:
+            took[row["step"]] = row["step_seconds"]
+    return sum(took.values())
+
+
+def effective_time(job: Driven, seconds: float, every: float, rng: random.Random) -> float:
+    """Kills a rank every so often; the part of the time that is in steps that count."""
     job.wait_for(3)
     begin, first = time.monotonic(), last_step(job.run)
     kills = 0
@@ -246,9 +256,9 @@ def effective_time(job: Driven, seconds: float, every: float, rng: random.Random
         kills += 1
     before = last_step(job.run)
     job.wait_for(before + 1)
-    wall, steps = time.monotonic() - begin, last_step(job.run) - first
-    say(f"  {kills} kills in {wall:.0f} s, {steps} steps of {step_seconds:.4f} s")
-    return steps * step_seconds / wall
+    wall, last = time.monotonic() - begin, last_step(job.run)
+    say(f"  {kills} kills in {wall:.0f} s, {last - first} steps")
+    return step_seconds(job.run, first, last) / wall
 
 
 def prepare(folder: pathlib.Path) -> str:
@@ -265,93 +275,90 @@ def prepare(folder: pathlib.Path) -> str:
     return str(folder / "data")
 
 
+def measure_faults(options, data: str, folder: pathlib.Path) -> int:
+    """Prints a row for each kind of fault; how many runs lost other losses than the unbroken one."""
+    say("the unbroken run")
+    whole = Job(options, data, folder / "whole", 0, [])
+    whole.finish()
+    unbroken = losses(folder / "whole")
+    every = ["checkpoint.every=10"]
+    kinds = {"memory": (False, []), "checkpoints": (False, every), "by hand": (True, every)}
+    results: dict[str, list[tuple[float, int]]] = {}
+    wrong = 0
+    for kind, (by_hand, more) in kinds.items():
+        say(f"{kind}:")
+        rng = random.Random(options.seed)
+        job = Job(options, data, folder / kind.replace(" ", "_"),
+                  0 if by_hand else options.faults, more,
+                  "memory" if kind == "memory" else "off")
+        results[kind] = [fault(job, rng, by_hand) for _ in range(options.faults)]
+        job.finish()
+        if losses(job.run) != unbroken:
+            wrong += 1
+            say("  FAILED: losses differ from those of the unbroken run")
+    peer = statistics.median(took for took, _ in results["by hand"])
+    for kind, spares, lose in (("weft-driver", 0, None), ("weft-driver, warm spare", 1, None),
+                               ("host lost", 0, lose_host), ("driver killed", 0, lose_driver)):
+        say(f"{kind}:")
+        rng = random.Random(options.seed)
+        job = Driven(options, data, folder / kind.replace(" ", "_").replace(",", ""),
+                     options.steps, spares)
+        try:
+            faults = options.faults if lose is None else 1
+            results[kind] = [fault(job, rng, False) if lose is None else lose(job)
+                             for _ in range(faults)]
+            job.finish()
+        finally:
+            job.job.close()
+        if losses(job.run) != unbroken:
+            wrong += 1
+            say("  FAILED: losses differ from those of the unbroken run")
+    for kind in ("memory", "checkpoints", "weft-driver", "weft-driver, warm spare", "host lost",
+                 "driver killed"):
+        times = sorted(took for took, _ in results[kind])
+        ours = statistics.median(times)
+        what = kind if "lost" in kind or "killed" in kind else (
+            f"kill -9 of a rank of {options.ranks}, {kind}")
+        print(json.dumps({
+            "name": "recovery", "case": what, "ours": round(ours, 3),
+            "slowest": round(times[-1], 3),
+            "steps_again": round(statistics.mean(s for _, s in results[kind]), 2),
+            "peer": round(peer, 3), "peer_name": "ended, --resume by hand", "unit": "s",
+            "ratio": round(peer / ours, 2), "repeats": len(times)}), flush=True)
+    return wrong
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--faults", type=int, default=10, help="in each run")
+    parser.add_argument("--faults", type=int, default=10, help="in each run; 0: only that of --minutes")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=0, help="of a run; 0: 24 for each fault")
+    parser.add_argument("--steps", type=int, default=0, help="of a run; 0: 180 for each fault")
     parser.add_argument("--jitter", type=float, default=0.2,
                         help="seconds, at most, from the end of a step to the kill")
     parser.add_argument("--lease", type=float, default=5, help="of weft-driver, in seconds")
     parser.add_argument("--minutes", type=float, default=0, help="of the run for the ETTR; 0: none")
     parser.add_argument("--fault-every", type=float, default=60, help="seconds, in that run")
     options = parser.parse_args()
-    options.steps = options.steps or 24 * options.faults + 10
+    options.steps = options.steps or 180 * options.faults + 10
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         data = prepare(folder)
-        say("the unbroken run")
-        whole = Job(options, data, folder / "whole", 0, [])
-        whole.finish()
-        unbroken = losses(folder / "whole")
-        every = ["checkpoint.every=10"]
-        kinds = {"memory": (False, []), "checkpoints": (False, every), "by hand": (True, every)}
-        results: dict[str, list[tuple[float, int]]] = {}
-        wrong = 0
-        for kind, (by_hand, more) in kinds.items():
-            say(f"{kind}:")
-            rng = random.Random(options.seed)
-            job = Job(options, data, folder / kind.replace(" ", "_"),
-                      0 if by_hand else options.faults, more,
-                      "memory" if kind == "memory" else "off")
-            results[kind] = [fault(job, rng, by_hand) for _ in range(options.faults)]
-            job.finish()
-            if losses(job.run) != unbroken:
-                wrong += 1
-                say("  FAILED: losses differ from those of the unbroken run")
-        peer = statistics.median(took for took, _ in results["by hand"])
-        unbroken_of = {options.steps: unbroken}
-        for kind, spares, lose in (("weft-driver", 0, None), ("weft-driver, warm spare", 1, None),
-                                   ("host lost", 0, lose_host), ("driver killed", 0, lose_driver)):
-            say(f"{kind}:")
-            rng = random.Random(options.seed)
-            job = Driven(options, data, folder / kind.replace(" ", "_").replace(",", ""),
-                         options.steps, spares)
-            try:
-                faults = options.faults if lose is None else 1
-                results[kind] = [fault(job, rng, False) if lose is None else lose(job)
-                                 for _ in range(faults)]
-                job.finish()
-            finally:
-                job.job.close()
-            if losses(job.run) != unbroken_of[options.steps]:
-                wrong += 1
-                say("  FAILED: losses differ from those of the unbroken run")
-        for kind in ("memory", "checkpoints", "weft-driver", "weft-driver, warm spare", "host lost",
-                     "driver killed"):
-            times = sorted(took for took, _ in results[kind])
-            ours = statistics.median(times)
-            what = kind if "lost" in kind or "killed" in kind else (
-                f"kill -9 of a rank of {options.ranks}, {kind}")
-            print(json.dumps({
-                "name": "recovery", "case": what, "ours": round(ours, 3),
-                "slowest": round(times[-1], 3),
-                "steps_again": round(statistics.mean(s for _, s in results[kind]), 2),
-                "peer": round(peer, 3), "peer_name": "ended, --resume by hand", "unit": "s",
-                "ratio": round(peer / ours, 2), "repeats": len(times)}), flush=True)
+        wrong = measure_faults(options, data, folder) if options.faults > 0 else 0
         if options.minutes > 0:
             say(f"a rank killed every {options.fault_every:g} s, for {options.minutes:g} min:")
-            # Steps without a fault, in the same way of running.
-            plain = Driven(options, data, folder / "plain", options.steps, 1)
-            try:
-                plain.wait_for(10)
-                begin, first = time.monotonic(), last_step(plain.run)
-                plain.wait_for(options.steps - 2)
-                each = (time.monotonic() - begin) / max(1, last_step(plain.run) - first)
-                plain.finish()
-            finally:
-                plain.job.close()
-            job = Driven(options, data, folder / "ettr", 10**7, 1)
+            job = Driven(options, data, folder / "ettr", 10**7, spares=1,
+                         checkpoint_every=1000)
             try:
                 ratio = effective_time(job, options.minutes * 60, options.fault_every,
-                                       random.Random(options.seed), each)
+                                       random.Random(options.seed))
                 job.job.call("POST", "/stop", job.job.token())
             finally:
                 job.job.close()
-            print(json.dumps({"name": "recovery", "case": "ETTR", "ours": round(ratio, 3),
-                              "unit": "part", "minutes": options.minutes,
-                              "fault_every_s": options.fault_every}), flush=True)
+            print(json.dumps({
+                "name": "recovery", "ours": round(ratio, 4), "peer": 1.0, "peer_name": "no fault",
+                "case": f"ETTR, a fault every {options.fault_every:g} s for {options.minutes:g} min",
+                "unit": "part", "ratio": round(ratio, 4), "repeats": 1}), flush=True)
         return 1 if wrong else 0
 
 
