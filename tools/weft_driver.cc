@@ -60,7 +60,6 @@ class Program {
   explicit Program(const Options& options) : options_(options) {}
 
   absl::StatusOr<int> Run() {
-    TakeSignals();
     WEFT_RETURN_IF_ERROR(OpenStore());
     WEFT_ASSIGN_OR_RETURN(driver_, Driver::Open(store_.get(), options_.driver, Now()));
     Say(absl::StrCat("serving job '", options_.job, "' at ", address_, ", incarnation ",
@@ -108,12 +107,13 @@ class Program {
   // As people and other hosts count it when this driver began, and steady from there.
   absl::Time Now() const { return clock_.Now() + ahead_; }
 
-  void TakeSignals() {
+  // For this thread and all that it starts.
+  static FileDescriptor TakeSignals() {
     sigset_t set;
     sigemptyset(&set);
     for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
     sigprocmask(SIG_BLOCK, &set, nullptr);
-    signals_ = FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+    return FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   }
   // 0: none has come.
   int TakeSignal() {
@@ -192,7 +192,7 @@ class Program {
   const Options& options_;
   const SystemClock clock_;
   const absl::Duration ahead_ = absl::Now() - clock_.Now();
-  FileDescriptor signals_;
+  const FileDescriptor signals_ = TakeSignals();  // before the queue's thread
   std::string address_;
   std::unique_ptr<collectives::StoreServer> server_;
   std::unique_ptr<collectives::StoreClient> store_;
