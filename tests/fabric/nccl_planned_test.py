@@ -99,10 +99,11 @@ class NcclPlannedTest(unittest.TestCase):
         without_plan, _, by_chance, no_ways = self.job(None)
         print(f"planned: {with_plan:.1f} s, bytes of uplinks {evenly}, connections on each spine {ways}; "
               f"kernel's ports: {without_plan:.1f} s, {by_chance}", flush=True)
+        # Connections are looked at now and then, and short ones are missed: bytes tell how even it is.
         for leaf in ways:
             self.assertGreaterEqual(min(leaf), 1, ways)
-            # As many, but for one that was replaced on a busy machine.
-            self.assertGreaterEqual(min(leaf), 0.5 * max(leaf), ways)
+        for leaf in evenly:
+            self.assertGreaterEqual(min(leaf), 0.4 * max(leaf), (evenly, ways))
         self.assertEqual(no_ways, [[0, 0], [0, 0]])
 
 

@@ -113,7 +113,9 @@ class SilentFabricTest(unittest.TestCase):
         text = self.expect_found(fabric)
         self.assertRegex(text, r"paths are those that \d+ loads .* filled")
         self.expect_spines(text, 2)
-        self.assertRegex(text, rf'bandwidth = "{MBIT / 1000:g}Gbps"')
+        # Of what arrives, which a busy machine makes less.
+        found = [1000 * float(one) for one in re.findall(r'bandwidth = "([0-9.]+)Gbps"', text)]
+        self.assertTrue(any(0.7 * MBIT <= one <= 1.4 * MBIT for one in found), (found, text))
 
     def test_one_silent_spine_of_three_is_not_missed(self):
         fabric = self.fabric(spines=3, mbit=MBIT, queue_ms=100)
