@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/log.h"
 #include "base/read_file.h"
 #include "base/status.h"
@@ -389,54 +390,75 @@ absl::StatusOr<RunPosition> RunCheckpoints::LoadHere(const std::string& path,
   return position;
 }
 
-// Rank 0 looks for all: they must agree. What proves to be damaged while it is read is passed over,
-// and the next one is tried.
+// Rank 0 looks for all: they must agree.
+absl::StatusOr<RunCheckpoints::Newest> RunCheckpoints::FindNewest() {
+  Newest newest;
+  if (local_) {
+    WEFT_ASSIGN_OR_RETURN(newest.local, local_->Find(group_));
+  }
+  constexpr absl::string_view kLocal = "local:", kShared = "shared:";
+  std::string text;
+  absl::Status status;
+  if (group_.rank() == 0) {
+    absl::StatusOr<Found> found = Find(Verification::kWhenTouched, newest.local.step);
+    status = found.status();
+    if (found.ok()) {
+      newest.found = *std::move(found);
+      const std::string& path = newest.found.best.path;
+      const bool is_local =
+          local_ && newest.local.step >= 0 && path == local_->PathOf(newest.local.step);
+      text = absl::StrCat(is_local ? kLocal : kShared, path);
+    }
+  }
+  WEFT_RETURN_IF_ERROR(group_.Agree(status));
+  WEFT_ASSIGN_OR_RETURN(text, group_.FromFirst(text));
+  absl::string_view path = text;
+  if (absl::ConsumePrefix(&path, kShared)) {
+    newest.local = {};
+    newest.path = std::string(path);
+  } else {
+    newest.path = local_->PathOf(newest.local.step);  // hosts may name their folders otherwise
+  }
+  return newest;
+}
+
+// A damaged one, which the next search leaves out.
+void RunCheckpoints::PassOver(const Newest& newest, const absl::Status& damage) {
+  if (newest.local.step < 0) {
+    damaged_[newest.path] = damage;
+    return;
+  }
+  if (group_.rank() == 0) {
+    WEFT_LOG_WARN("passed over step ", newest.local.step,
+                  " of the local disks: ", damage.message());
+  }
+  local_->FoundDamaged(newest.local.step);
+}
+
+// What proves to be damaged while it is read is passed over, and the next one is tried.
 absl::StatusOr<std::optional<RunPosition>> RunCheckpoints::Load(ParameterSets& parameters) {
   while (true) {
-    LocalCheckpoint local;
-    if (local_) {
-      WEFT_ASSIGN_OR_RETURN(local, local_->Find(group_));
-    }
-    absl::StatusOr<Found> found;
-    if (group_.rank() == 0) found = Find(Verification::kWhenTouched, local.step);
-    WEFT_RETURN_IF_ERROR(group_.Agree(group_.rank() == 0 ? found.status() : absl::OkStatus()));
-    WEFT_ASSIGN_OR_RETURN(const std::string first_path,
-                          group_.FromFirst(group_.rank() == 0 ? found->best.path : ""));
-    const bool is_best =
-        group_.rank() == 0 && local_ && local.step >= 0 && first_path == local_->PathOf(local.step);
-    WEFT_ASSIGN_OR_RETURN(const std::string tier, group_.FromFirst(is_best ? "local" : "shared"));
+    WEFT_ASSIGN_OR_RETURN(Newest newest, FindNewest());
     std::optional<RunPosition> position;
-    const bool is_local = tier == "local";
-    if (!is_local) local = {};
-    // Hosts may name their folders in different ways.
-    const std::string path = is_local ? local_->PathOf(local.step) : first_path;
-    if (!path.empty()) {
+    if (!newest.path.empty()) {
       absl::Status damage;
-      absl::StatusOr<RunPosition> loaded = LoadHere(path, local, parameters, damage);
+      absl::StatusOr<RunPosition> loaded = LoadHere(newest.path, newest.local, parameters, damage);
       WEFT_RETURN_IF_ERROR(group_.Agree(damage.ok() ? loaded.status() : absl::OkStatus()));
       if (!damage.ok()) {
-        if (is_local) {
-          if (group_.rank() == 0) {
-            WEFT_LOG_WARN("passed over step ", local.step,
-                          " of the local disks: ", damage.message());
-          }
-          local_->FoundDamaged(local.step);
-        } else {
-          damaged_[path] = damage;
-        }
+        PassOver(newest, damage);
         continue;
       }
       position = *loaded;
       // The name that it has soon, if its replacement had been cut short.
-      loaded_from_ = absl::StrCat(ParentFolder(path), "/", CheckpointName(position->step));
+      loaded_from_ = absl::StrCat(ParentFolder(newest.path), "/", CheckpointName(position->step));
     }
     absl::Status tidied;
     if (group_.rank() == 0) {
       // What has not been read may not be whole.
-      for (LatestCheckpoint* other : {&found->own, &found->remote}) {
-        if (other->path != path) other->step = -1;
+      for (LatestCheckpoint* other : {&newest.found.own, &newest.found.remote}) {
+        if (other->path != newest.path) other->step = -1;
       }
-      tidied = TidyAfter(*found);
+      tidied = TidyAfter(newest.found);
     }
     if (tidied.ok() && local_) tidied = local_->Tidy();
     WEFT_RETURN_IF_ERROR(group_.Agree(tidied));

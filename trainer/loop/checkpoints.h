@@ -59,8 +59,8 @@ class RunCheckpoints {
   absl::Status ExpectNone();
 
   // Fills the owned slices from the last checkpoint of all tiers but memory: the local disks, the
-  // run's folder, the remote one; nothing
-  // when there is none at all, whole or not. A damaged one is passed over with a warning.
+  // run's folder, the remote one; nothing when there is none at all, whole or not. A damaged one is
+  // passed over with a warning.
   // FailedPrecondition, with every path and reason, when none is whole, or when one that is newer
   // than the last whole one cannot be read now: to go on from the older one would give steps away
   // that are perhaps still there. Also when the checkpoint is of a model, data, seed or optimizer
@@ -104,8 +104,17 @@ class RunCheckpoints {
     LatestCheckpoint own, remote;  // of each folder
     LatestCheckpoint best;         // of both
   };
+  // The one to go on from.
+  struct Newest {
+    std::string path;  // on this host; empty: there is none
+    LocalCheckpoint
+        local;    // what the hosts have of it, on their own disks; step -1: it is not there
+    Found found;  // rank 0 only
+  };
   absl::StatusOr<LatestCheckpoint> FindRemote(Verification verification, bool has_own) const;
   absl::StatusOr<Found> Find(Verification verification, int64_t local_step) const;
+  absl::StatusOr<Newest> FindNewest();
+  void PassOver(const Newest& newest, const absl::Status& damage);
   absl::Status TidyAfter(const Found& found);
   absl::StatusOr<RunPosition> LoadHere(const std::string& path, const LocalCheckpoint& local,
                                        ParameterSets& parameters, absl::Status& damage);
