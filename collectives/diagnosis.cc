@@ -231,8 +231,16 @@ absl::Status EndpointImpl::Overdue(const Operation& operation, int64_t now_ns) c
   Group& group = const_cast<Operation&>(operation).group();
   // A rank that does not answer is at fault before those that have not called: they may wait for
   // it, as all may without needing anything of its own. Others are only waited for.
-  std::vector<std::string> silent_text, late_text;
-  std::vector<int> silent, late, awaited;
+  struct Blamed {
+    std::vector<int> ranks;
+    std::vector<std::string> reasons;
+    void Add(int rank, std::string reason) {
+      ranks.push_back(rank);
+      reasons.push_back(std::move(reason));
+    }
+  };
+  Blamed silent, late;
+  std::vector<int> awaited;
   const bool asked_long =
       operation.diagnosis != nullptr && now_ns - operation.diagnosis->first_asked_ns >= kPatienceNs;
   for (size_t r = 0; r < group.ranks.size(); ++r) {
@@ -243,25 +251,24 @@ absl::Status EndpointImpl::Overdue(const Operation& operation, int64_t now_ns) c
     const bool is_needed = operation.Needs(static_cast<int>(r));
     const bool was_asked = asked_long && group.peers[r] != nullptr && group.peers[r]->gone.ok();
     if (answer != nullptr && answer->state == Answer::kNotYet) {
-      late.push_back(rank);
-      late_text.push_back(
-          absl::StrCat("rank ", rank, " has not called it: its next is #", answer->next));
+      late.Add(rank,
+               absl::StrCat("rank ", rank, " has not called it: its next is #", answer->next));
     } else if (answer != nullptr && answer->state == Answer::kForgotten) {
-      late.push_back(rank);
-      late_text.push_back(absl::StrCat("rank ", rank, " has no such communicator"));
+      late.Add(rank, absl::StrCat("rank ", rank, " has no such communicator"));
     } else if (answer != nullptr && answer->state == Answer::kNone && (is_needed || was_asked)) {
-      silent.push_back(rank);
-      silent_text.push_back(absl::StrCat("rank ", rank, " does not answer"));
+      silent.Add(rank, absl::StrCat("rank ", rank, " does not answer"));
     } else if (is_needed) {
       awaited.push_back(rank);
     }
   }
-  std::vector<std::string> reasons = std::move(silent_text);
-  reasons.insert(reasons.end(), late_text.begin(), late_text.end());
+  std::vector<std::string> reasons = silent.reasons;
+  reasons.insert(reasons.end(), late.reasons.begin(), late.reasons.end());
   if (reasons.empty() && !awaited.empty()) {
     reasons.push_back(absl::StrCat("still waits for ", RankList(awaited)));
   }
-  const std::vector<int>& named = !silent.empty() ? silent : !late.empty() ? late : awaited;
+  const std::vector<int>& named = !silent.ranks.empty() ? silent.ranks
+                                  : !late.ranks.empty() ? late.ranks
+                                                        : awaited;
   return WithFailure(
       absl::DeadlineExceededError(absl::StrCat(operation.Describe(), " is not done after ",
                                                absl::FormatDuration(collective_timeout_), ": ",

@@ -216,11 +216,11 @@ struct ConvertCommand {
     if (!to.empty()) WEFT_RETURN_IF_ERROR(CheckIsCheckpoint(source));
     int64_t step = 0;
     if (to == kDcp && names == kHuggingFace) {
-      converted = Convert(ToModelDcp{source, target, python});
+      converted = Convert(ToModelDcp{{source, target, python}});
     } else if (to == kDcp) {
       converted = Convert(ToDcp{source, target, python});
     } else if (from_model) {
-      converted = Convert(FromModelDcp{source, target, python, config}, &step);
+      converted = Convert(FromModelDcp{{source, target, python}, config}, &step);
     } else if (from == kDcp) {
       converted = Convert(FromDcp{source, target, python});
     } else if (to == kHuggingFace) {

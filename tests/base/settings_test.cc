@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "tests/scoped_variable.h"
 
 namespace weft {
 namespace {
@@ -26,20 +27,6 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"wire.name", SettingType::kText, "", "", "Any text."},
     {"wire.mode", SettingType::kChoice, "auto", "auto|ring|direct", "Which way."},
 });
-
-// Sets an environment variable for as long as it lives.
-class ScopedEnvironment {
- public:
-  ScopedEnvironment(std::string name, const char* value) : name_(std::move(name)) {
-    setenv(name_.c_str(), value, 1);
-  }
-  ~ScopedEnvironment() { unsetenv(name_.c_str()); }
-  ScopedEnvironment(const ScopedEnvironment&) = delete;
-  ScopedEnvironment& operator=(const ScopedEnvironment&) = delete;
-
- private:
-  std::string name_;
-};
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
@@ -156,8 +143,8 @@ TEST(SetPair, CutsAtTheFirstEqualsSign) {
 
 TEST(Settings, TheLastToSetAValueWins) {
   Settings settings(kTable);
-  ScopedEnvironment lanes("WEFT_WIRE_LANES", "5");
-  ScopedEnvironment mode("WEFT_WIRE_MODE", "ring");
+  ScopedVariable lanes("WEFT_WIRE_LANES", "5");
+  ScopedVariable mode("WEFT_WIRE_MODE", "ring");
   ASSERT_TRUE(settings.Set("wire.lanes", "4", "file.toml:1").ok());
   ASSERT_TRUE(settings.SetFromEnvironment(/*strict=*/true).ok());
   ASSERT_TRUE(settings.SetPair("wire.mode=direct", "--set").ok());
@@ -169,14 +156,14 @@ TEST(Settings, TheLastToSetAValueWins) {
 
 TEST(Environment, ABadValueIsAnError) {
   Settings settings(kTable);
-  ScopedEnvironment lanes("WEFT_WIRE_LANES", "many");
+  ScopedVariable lanes("WEFT_WIRE_LANES", "many");
   EXPECT_EQ(Message(settings.SetFromEnvironment(true)),
             "environment: setting wire.lanes = \"many\": must be a whole number");
 }
 
 TEST(Environment, AnUnknownNameIsAnErrorOnlyWhenStrict) {
   Settings settings(kTable);
-  ScopedEnvironment lanes("WEFT_WIRE_LNES", "3");
+  ScopedVariable lanes("WEFT_WIRE_LNES", "3");
   EXPECT_EQ(Message(settings.SetFromEnvironment(/*strict=*/true)),
             "environment: no setting is named WEFT_WIRE_LNES; did you mean WEFT_WIRE_LANES?");
   EXPECT_TRUE(settings.SetFromEnvironment(/*strict=*/false).ok());
@@ -184,17 +171,17 @@ TEST(Environment, AnUnknownNameIsAnErrorOnlyWhenStrict) {
 
 TEST(Environment, WhatTheLauncherHandsOverIsNoSetting) {
   Settings settings(kTable);
-  ScopedEnvironment job("WEFT_JOB_ID", "7");
-  ScopedEnvironment store("WEFT_STORE", "127.0.0.1:1234");
-  ScopedEnvironment generation("WEFT_GENERATION", "1");
-  ScopedEnvironment recover("WEFT_RECOVER", "3");
-  ScopedEnvironment last_end("WEFT_LAST_END", "exited with status 1");
+  ScopedVariable job("WEFT_JOB_ID", "7");
+  ScopedVariable store("WEFT_STORE", "127.0.0.1:1234");
+  ScopedVariable generation("WEFT_GENERATION", "1");
+  ScopedVariable recover("WEFT_RECOVER", "3");
+  ScopedVariable last_end("WEFT_LAST_END", "exited with status 1");
   EXPECT_TRUE(settings.SetFromEnvironment(/*strict=*/true).ok());
 }
 
 TEST(Environment, EverySettingOfTheLibraryCanBeSet) {
   for (const SettingRow& row : LibrarySettings()) {
-    ScopedEnvironment variable(EnvironmentName(row.name), std::string(row.standard).c_str());
+    ScopedVariable variable(EnvironmentName(row.name), std::string(row.standard));
     absl::StatusOr<Settings> settings = Settings::FromEnvironment();
     ASSERT_TRUE(settings.ok()) << settings.status();
     EXPECT_EQ(settings->Origin(row.name), "environment") << row.name;

@@ -14,21 +14,15 @@
 
 #include "absl/status/statusor.h"
 #include "tools/ckpt/convert.h"
+#include "tools/ckpt/dcp.h"
 #include "trainer/config.h"
 
 namespace weft::ckpt {
 
-struct ToModelDcp {
-  std::string checkpoint;
-  std::string target;              // a folder that is not there, or empty
-  std::string python = "python3";  // one that has PyTorch
-};
+struct ToModelDcp : ToDcp {};
 absl::StatusOr<Converted> Convert(const ToModelDcp& options);
 
-struct FromModelDcp {
-  std::string source;
-  std::string target;  // of the run
-  std::string python = "python3";
+struct FromModelDcp : FromDcp {
   // What the run will have: its model must be the source's, as of FromHuggingFace.
   train::TrainConfig config;
 };

@@ -138,19 +138,15 @@ std::optional<KernelTrouble> ParseKernelTrouble(absl::string_view text) {
   return std::nullopt;
 }
 
-KernelLog::~KernelLog() {
-  if (fd_ >= 0) close(fd_);
-}
-
 std::vector<KernelMessage> KernelLog::Read() {
-  if (fd_ < 0 && !refused_) {
-    fd_ = open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    refused_ = fd_ < 0;
+  if (!file_ && !refused_) {
+    file_ = FileDescriptor(open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    refused_ = !file_;
   }
   std::vector<KernelMessage> messages;
   std::array<char, 8192> bytes;  // the longest record that the kernel gives
-  while (fd_ >= 0 && messages.size() < kMessagesMax) {
-    const ssize_t got = read(fd_, bytes.data(), bytes.size());
+  while (file_ && messages.size() < kMessagesMax) {
+    const ssize_t got = read(file_.get(), bytes.data(), bytes.size());
     if (got < 0 && (errno == EPIPE || errno == EINTR)) continue;  // EPIPE: the next was overwritten
     if (got <= 0) break;
     rest_.append(bytes.data(), static_cast<size_t>(got));

@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/file_descriptor.h"
 
 namespace weft::observe {
 
@@ -33,9 +35,6 @@ class KernelLog {
  public:
   // From the log's beginning. One that cannot be read, as without CAP_SYSLOG, says nothing.
   explicit KernelLog(std::string path = "/dev/kmsg") : path_(std::move(path)) {}
-  ~KernelLog();
-  KernelLog(const KernelLog&) = delete;
-  KernelLog& operator=(const KernelLog&) = delete;
 
   // What has come since the last call; at most kMessagesMax, the rest with the next call. Waits for
   // nothing.
@@ -44,7 +43,7 @@ class KernelLog {
 
  private:
   const std::string path_;
-  int fd_ = -1;
+  FileDescriptor file_;
   bool refused_ = false;
   std::string rest_;  // the beginning of a line
 };

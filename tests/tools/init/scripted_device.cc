@@ -7,6 +7,7 @@
 #include <string>
 
 #include "collectives/cuda/device_table.h"
+#include "tests/collectives/cuda/scripted_table.h"
 
 struct WeftNcclCommunicator {
   int size;
@@ -26,11 +27,7 @@ void Note(const std::string& line) {
 constexpr int kSplitInto = 2;
 
 WeftDeviceTable Table() {
-  WeftDeviceTable t{};
-  t.version = kWeftDeviceTableVersion;
-  t.size = sizeof(t);
-  t.cuda_version = 13000;
-  t.nccl_version = 22809;
+  WeftDeviceTable t = weft::ScriptedTable();
   t.LastError = [] { return "scripted"; };
   t.DeviceCount = [](int* count) { return (*count = 2), 0; };
   t.SetDevice = [](int device) { return Note("device " + std::to_string(device)), 0; };

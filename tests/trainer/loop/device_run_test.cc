@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/read_file.h"
+#include "tests/scoped_variable.h"
 #include "tests/trainer/loop/train_run.h"
 
 namespace weft::train {
@@ -20,27 +22,6 @@ struct DeviceCase {
   std::vector<std::string> settings;
   bool by_nccl = false;
 };
-
-// Of the environment of what is started in this scope.
-class ScopedVariable {
- public:
-  ScopedVariable(const char* name, const std::string& value)
-      : name_(name), before_(Environment(name)) {
-    setenv(name, value.c_str(), 1);
-  }
-  ~ScopedVariable() { before_.empty() ? unsetenv(name_) : setenv(name_, before_.c_str(), 1); }
-  ScopedVariable(const ScopedVariable&) = delete;
-  ScopedVariable& operator=(const ScopedVariable&) = delete;
-
- private:
-  const char* name_;
-  std::string before_;
-};
-
-std::string ReadText(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 class DeviceRunTest : public TrainRunTest, public ::testing::WithParamInterface<DeviceCase> {};
 
@@ -76,7 +57,8 @@ TEST_P(DeviceRunTest, ADevicesWayHasTheLossesOfTheLoops) {
     exposed += row.at("exposed_comm_seconds").get<double>();
   }
   EXPECT_EQ(exposed > 0, layout.ranks > 1);
-  EXPECT_EQ(ReadText(log).find("by NCCL: 16 x played") != std::string::npos, layout.by_nccl);
+  EXPECT_EQ(ReadFile(log).value_or("").find("by NCCL: 16 x played") != std::string::npos,
+            layout.by_nccl);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -26,6 +26,7 @@
 
 #include "collectives/cuda/device_table.h"
 #include "collectives/data_type.h"
+#include "tests/collectives/cuda/scripted_table.h"
 
 using Clock = std::chrono::steady_clock;
 
@@ -131,8 +132,8 @@ struct WeftNcclCommunicator {
 
 namespace {
 
-// Of `count` elements, each rank's `parts` of a piece go into its slot, all meet, `read` takes what
-// it wants of a piece, and all meet again.
+// Moves `count` elements of a rank in pieces: each rank copies its `parts` of a piece into its
+// slot, all meet, `read` takes from all slots what it wants, and all meet again.
 void InPieces(WeftNcclCommunicator* group, const char* input, size_t count, size_t bytes, int parts,
               const std::function<void(size_t begin, size_t elements)>& read) {
   const size_t most = kSlotBytes / bytes / static_cast<size_t>(parts);
@@ -302,11 +303,7 @@ int WaitEvent(WeftStream* stream, WeftEvent* event) {
 }
 
 WeftDeviceTable Table() {
-  WeftDeviceTable t{};
-  t.version = kWeftDeviceTableVersion;
-  t.size = sizeof(t);
-  t.cuda_version = 13000;
-  t.nccl_version = 22809;
+  WeftDeviceTable t = weft::ScriptedTable();
   t.LastError = [] { return last_error.c_str(); };
   t.DeviceCount = [](int* count) { return (*count = kRanksMax), 0; };
   t.SetDevice = [](int) { return 0; };

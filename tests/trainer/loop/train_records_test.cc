@@ -8,6 +8,7 @@
 
 #include "base/crc32c.h"
 #include "base/record_files.h"
+#include "tests/scoped_variable.h"
 #include "tests/trainer/loop/train_run.h"
 
 namespace weft::train {
@@ -22,11 +23,8 @@ const std::vector<std::string> kShort = {"train.steps=3", "sample.tokens=0", "lo
 
 TEST_F(TrainRunTest, RecordsItsPhasesAndStepsWithoutATrace) {
   const std::string rings = RunDir("rings");
-  setenv("WEFT_RECORDS_FOLDER", rings.c_str(), 1);
-  setenv("WEFT_RECORDS_KEEP", "true", 1);
+  const ScopedVariable folder("WEFT_RECORDS_FOLDER", rings), keep("WEFT_RECORDS_KEEP", "true");
   const Outcome outcome = Run(2, "recorded", kShort);
-  unsetenv("WEFT_RECORDS_FOLDER");
-  unsetenv("WEFT_RECORDS_KEEP");
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_FALSE(fs::exists(RunDir("recorded") + "/trace.json"));
   const std::map<int, json> metrics = Metrics("recorded");

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/scoped_variable.h"
 #include "tests/trainer/loop/train_run.h"
 
 namespace weft::train {
@@ -259,9 +260,8 @@ TEST_F(TrainStateTest, ARunGoesOnWithTheLibrariesThatItBeganWith) {
   const Settings before = {"train.gemm=auto", "train.attention=auto",    "train.precision=fp32",
                            "train.steps=4",   "optimizer.decay_steps=4", "sample.tokens=0"};
   auto run = [&](const std::string& name, const Settings& more) {
-    setenv("XDG_CACHE_HOME", cache.c_str(), 1);
+    const ScopedVariable home("XDG_CACHE_HOME", cache);
     Outcome outcome = Run(1, name, before + more);
-    unsetenv("XDG_CACHE_HOME");
     EXPECT_EQ(outcome.status, 0) << outcome.output;
     return outcome.output;
   };

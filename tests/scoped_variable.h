@@ -1,0 +1,32 @@
+// A variable of the environment, for tests that start programs or read settings.
+#ifndef WEFT_TESTS_SCOPED_VARIABLE_H_
+#define WEFT_TESTS_SCOPED_VARIABLE_H_
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace weft {
+
+// Has that value for as long as this object lives, and then what it had before.
+class ScopedVariable {
+ public:
+  ScopedVariable(std::string name, const std::string& value) : name_(std::move(name)) {
+    if (const char* before = std::getenv(name_.c_str())) before_ = before;
+    setenv(name_.c_str(), value.c_str(), 1);
+  }
+  ~ScopedVariable() {
+    before_ ? setenv(name_.c_str(), before_->c_str(), 1) : unsetenv(name_.c_str());
+  }
+  ScopedVariable(const ScopedVariable&) = delete;
+  ScopedVariable& operator=(const ScopedVariable&) = delete;
+
+ private:
+  const std::string name_;
+  std::optional<std::string> before_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_SCOPED_VARIABLE_H_
