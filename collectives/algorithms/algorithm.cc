@@ -7,7 +7,7 @@
 namespace weft::collectives {
 namespace {
 
-// Of those that cost the same the planner takes the first.
+// The planner takes the first of several algorithms that cost the same.
 constexpr const Algorithm* kAlgorithms[] = {
     &kOneShot,          &kDirect,       &kChain,      &kRing,  &kFlat, &kRecursiveDoubling,
     &kHalvingDoubling,  &kTree,         &kBinomial,   &kBruck, &kPat,  &kPairwise,

@@ -11,9 +11,10 @@
 
 namespace weft::collectives::planner {
 
-// Of the groups along the axes that `members` differ in, how many have ranks on the host of a
-// member: of the host where that is most. 1: the members are not all ranks of a group of the mesh.
-// `host`: of a rank of the job. Takes time in the order of the job's ranks.
+// How many groups share a host with the group of `members`, itself among them: groups of the mesh
+// along the same axes, that is along those in which the members' places differ, on the member's
+// host that has most of them. 1 where the members are not all ranks of a group of the mesh. `host`
+// gives the host of a rank of the job. Takes time in the order of the job's ranks.
 int GroupsAtOnce(const topology::Mesh& mesh, absl::Span<const Rank> members,
                  absl::FunctionRef<int(Rank)> host);
 

@@ -52,7 +52,8 @@ int64_t TimeOf(const Cost& cost, const CollectiveSpec& spec, size_t element,
   double share = cost.turns > 0 ? cost.turns_across / cost.turns : 0;  // of messages
   if (cost.elements > 0) share = away / cost.elements;
   const double message = (1 - share) * table.inside.message + share * across.message;
-  // Of all ranks together a byte is work once; of the busiest, inside a host, where it is received.
+  // The work of all ranks together counts each byte once. The busiest rank's own work counts,
+  // inside a host, the bytes that it receives, since the receiver copies them.
   const double kept = cost.elements - away, left = away * across.byte;
   const double own = cost.received < 0 || cost.elements == 0
                          ? kept

@@ -12,9 +12,9 @@
 //
 //   time = (turns + in_order) * latency + fill * byte + the largest of
 //          work    messages * message + elements * byte + reduced * reduce + copied * copy,
-//                  times the ranks that want a core, over cores, where that is above 1; of one rank
-//                  alone, elements inside a host are those that it receives. Elements that NICs
-//                  move are no work, but take as long on the link
+//                  times the ranks that want a core, over cores, where that is above 1. Inside a
+//                  host the receiver copies, so that one rank's elements are those that it
+//                  receives. Elements that NICs move are no work, but take as long on the link
 //          memory  elements moved and copied by all ranks of a host, as far as caches do not hold
 //                  them, * host_byte inside
 //          wire    bytes between hosts * host_byte, across; and where it is known what the cables

@@ -54,10 +54,10 @@ class Resumption {
   virtual void TakeArrivals(absl::Time /*now*/) {}
 };
 
-// `address` is where the link was connected to, `parameters` those of one of its sockets, `planned`
-// and `ways` the ways that were planned for all, and those that they take. A socket that is
-// replaced takes a way that has not failed; one that is not on its planned way goes back to that
-// once it answers a dial.
+// `address` is where the link was connected to; `parameters` are those of one of its sockets;
+// `planned` are the ways that the plan gives its sockets, `ways` those that the sockets take now. A
+// socket that is replaced takes a way that has not failed; a socket that has left its planned way
+// goes back to it once that way answers a dial.
 std::unique_ptr<Resumption> MakeRedial(TcpContext& context, const ConnectorIdentity& identity,
                                        Rank peer, std::string address,
                                        const LinkParameters& parameters,

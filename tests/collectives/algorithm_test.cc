@@ -91,7 +91,7 @@ TEST_P(ProofTest, HoldsForEveryNumberOfRanksUpTo64) {
       if (n > 17 && static_cast<size_t>(n) % kinds.size() != k) continue;
       const uint64_t u = static_cast<uint64_t>(n);
       Random random(u, k);
-      // Of parts a few elements: no more steps than there must be.
+      // Parts have few elements, so that a schedule has no more steps than it must have.
       CaseOptions options{.count = random.Below(4), .chunk = 2};
       if (kind == CollectiveKind::kAllReduce) options.count += u;
       options.root = static_cast<int>(random.Below(u));

@@ -219,7 +219,7 @@ TEST_F(HostReadingsTest, TakeTheDevicesThatAnExporterServes) {
   ASSERT_NE(Find(0, "gpu/3", "DCGM_FI_DEV_SM_CLOCK"), nullptr);
   EXPECT_EQ(Find(0, "gpu/3", "DCGM_FI_DEV_SM_CLOCK")->last, 1200);
   EXPECT_EQ(Find(0, "gpu/0", "DCGM_FI_DEV_SM_CLOCK"), nullptr);
-  // Of the other nobody knows which device is its own.
+  // The other rank's environment names no device, so that it gets the readings of all.
   EXPECT_NE(Find(1, "gpu/0", "DCGM_FI_DEV_SM_CLOCK"), nullptr);
 }
 

@@ -142,7 +142,7 @@ class CheckpointLayoutsTest : public ::testing::TestWithParam<int> {
     EXPECT_TRUE(reader.ok()) << reader.status();
     return *std::move(reader);
   }
-  // Of all tensors, once each.
+  // The bytes of all tensors of a checkpoint, each tensor counted once.
   static int64_t BytesOf(const std::string& folder) {
     int64_t bytes = 0;
     const auto reader = Open(folder);

@@ -163,7 +163,7 @@ TEST_F(CheckpointTiersRunTest, AKilledJobGoesOnFromWhateverTierHasTheNewest) {
                                    "checkpoint.remote_folder=" + RunDir("killed_remote")});
   for (const int64_t step : {2, 6, 11}) {
     Process job(Command(2, "killed", settings), RunDir("killed.out"));
-    // Of a step that may have been left out, or gone by: any that is not older.
+    // The step itself may be left out, or deleted again before this looks: a later one will do.
     for (int i = 0; i < 6000 && job.running(); ++i) {
       const auto paths = ListCheckpoints(local);
       int64_t newest = 0;

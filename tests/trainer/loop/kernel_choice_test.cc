@@ -66,8 +66,8 @@ TEST_F(KernelChoiceTest, AttentionHasATrialOfItsOwn) {
             "aten (train.attention)");
 }
 
-// Of GPT-2's form: queries, keys and values, attention's output, the inner layer, and back, and the
-// output projection, whose table is the embedding's.
+// A model of GPT-2's form has five weights: queries, keys and values; attention's output; the inner
+// layer; the way back from it; and the output projection, which is the embedding's table.
 TEST_F(KernelChoiceTest, EachProductOfAStepHasARate) {
   config_.model.vocabulary = 100;
   config_.model.layers = 3;
