@@ -95,7 +95,7 @@ void HostLink::Beat() {
     report.pid = getpid();
     report.beat = ++beat;
     const absl::Time sent = SystemClock().Now();
-    const absl::Status status = Send(std::move(report), urgent);
+    const absl::Status status = Send(report, urgent);
     std::unique_lock<std::mutex> lock(mutex_);
     if (status.ok()) {
       arrived_ = telling;
@@ -112,7 +112,7 @@ void HostLink::Beat() {
   }
 }
 
-absl::Status HostLink::Send(HostReport report, bool urgent) {
+absl::Status HostLink::Send(const HostReport& report, bool urgent) {
   std::string text = ToJson(report);
   WEFT_ASSIGN_OR_RETURN(const std::string held, store_->CompareSet(ReportKey(host_), text_, text));
   if (held != text) {

@@ -47,7 +47,7 @@ class HostLink {
   absl::Status Begin();
   void Beat();
   void Watch();
-  absl::Status Send(HostReport report, bool urgent);
+  absl::Status Send(const HostReport& report, bool urgent);
   void Fail(const absl::Status& status);
   void Wake() const;
 

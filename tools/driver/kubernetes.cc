@@ -88,7 +88,8 @@ absl::StatusOr<std::string> Kubernetes::Call(const std::string& method, const st
   WEFT_ASSIGN_OR_RETURN(const CommandOutput said, RunCommand(command, kCallMost));
   if (said.status != 0) return absl::UnavailableError(absl::StrCat(doing, ": ", said.text));
   const size_t end = said.text.rfind('\n');
-  const std::string status = said.text.substr(end + 1), text = said.text.substr(0, end);
+  const std::string status = said.text.substr(end + 1);
+  std::string text = said.text.substr(0, end);
   if (absl::StartsWith(status, "2")) return text;
   const std::string why = absl::StrCat(doing, ": status ", status, ": ", text.substr(0, 500));
   return status == "404" ? absl::NotFoundError(why) : absl::UnavailableError(why);

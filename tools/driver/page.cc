@@ -132,7 +132,7 @@ absl::StatusOr<std::string> PageToken(const std::string& file) {
       return ErrnoStatus(errno, absl::StrCat("write the page's token to ", file));
     }
   }
-  const std::string token = FirstLine(file);
+  std::string token = FirstLine(file);
   if (token.size() >= kTokenLeast) return token;
   return absl::InvalidArgumentError(absl::StrCat("the token in ", file, " has ", token.size(),
                                                  " characters; ", kTokenLeast, " are the least"));

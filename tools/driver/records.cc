@@ -60,12 +60,12 @@ class Reader {
   }
   // An array or object, for the caller; an empty one where there is none.
   const Json& Part(const char* name) {
-    static const Json kNone = Json::array();
+    static const Json none = Json::array();
     const Json* member = Find(name);
-    if (member == nullptr) return kNone;
+    if (member == nullptr) return none;
     if (member->is_array() || member->is_object()) return *member;
     Fail(absl::StrCat("has a '", name, "' that is no list or object"));
-    return kNone;
+    return none;
   }
   void Expect(bool holds, absl::string_view problem) {
     if (!holds) Fail(problem);

@@ -54,8 +54,8 @@ int DeviceOfEnvironment(absl::string_view environment) {
     if (absl::ConsumePrefix(&word, "CUDA_VISIBLE_DEVICES=")) {
       visible = word;
       is_restricted = true;
-    } else if (absl::ConsumePrefix(&word, "LOCAL_RANK=")) {
-      if (!absl::SimpleAtoi(word, &local_rank)) local_rank = -1;
+    } else if (absl::ConsumePrefix(&word, "LOCAL_RANK=") && !absl::SimpleAtoi(word, &local_rank)) {
+      local_rank = -1;
     }
   }
   if (!is_restricted) return local_rank;

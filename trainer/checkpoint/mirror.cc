@@ -87,7 +87,7 @@ absl::Status CheckpointMirror::Begin(const std::string& path, bool& began) {
     ++left_out_;
     return absl::OkStatus();
   }
-  const absl::Status before = Finish();
+  absl::Status before = Finish();
   absl::StatusOr<std::shared_ptr<const Source>> source = OpenSource(path);
   began = source.ok();
   if (!began) return before.ok() ? source.status() : before;

@@ -34,7 +34,8 @@ absl::Status CopyShard(const MappedFile& from, const ShardInfo& shard, const std
 class CheckpointMirror {
  public:
   // `folder` is created when it is missing; `keep` copies stay in it, at least 1.
-  CheckpointMirror(std::string folder, int keep) : folder_(folder), retention_(folder, keep) {}
+  CheckpointMirror(const std::string& folder, int keep)
+      : folder_(folder), retention_(folder, keep) {}
   // Gives up the copy under way.
   ~CheckpointMirror() { gives_up_.store(true); }
 
