@@ -7,12 +7,14 @@ Both with as many sockets, alternating; large messages in NCCL's pieces of 512 K
 import json
 import os
 import pathlib
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from ports import free_port  # noqa: E402
 
 REPEATS = 5
 SECONDS = 2
@@ -34,9 +36,7 @@ def plugin_goodput(sockets: int) -> float:
 
 
 def iperf_goodput(sockets: int) -> float:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     server = subprocess.Popen(["iperf3", "-s", "-1", "-p", port], stdout=subprocess.DEVNULL)
     for _ in range(100):  # until it listens; a probe would use up its one test
         run = subprocess.run(["iperf3", "-c", "127.0.0.1", "-p", port, "-t", str(SECONDS), "-P", str(sockets),

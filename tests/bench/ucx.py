@@ -11,11 +11,13 @@ import argparse
 import json
 import os
 import pathlib
-import socket
 import statistics
 import subprocess
 import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from ports import free_port  # noqa: E402
 
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 SIZES = {"64KiB": 1 << 16, "256KiB": 1 << 18, "1MiB": 1 << 20, "4MiB": 1 << 22}
@@ -46,9 +48,7 @@ def ours(way: str, size: int, seconds: float) -> float:
 
 def perftest(way: str, test: str, size: int, count: int) -> float:
     environment = {**os.environ, **WAYS[way]}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     server = subprocess.Popen(["ucx_perftest", "-p", port], env=environment,
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     command = ["ucx_perftest", "127.0.0.1", "-p", port, "-t", test.split()[0], "-s", str(size), "-n", str(count),

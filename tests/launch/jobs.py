@@ -13,15 +13,15 @@ import pathlib
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(FOLDER.parent / "tools/run"))
+sys.path[:0] = [str(FOLDER.parent), str(FOLDER.parent / "tools/run")]
 import tiny_training  # pylint: disable=wrong-import-position
+from ports import free_port  # pylint: disable=wrong-import-position
 
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 RANKS = 4
@@ -54,9 +54,7 @@ def weft_run(command: list[str]) -> tuple[int, str]:
 
 def torchrun(command: list[str]) -> tuple[int, str]:
     """With torchrun's variables alone, as scripts set them."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = str(one.getsockname()[1])
+    port = str(free_port())
     ranks = [subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
         env=environment(RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank),

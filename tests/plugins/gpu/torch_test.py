@@ -11,10 +11,12 @@ import os
 import pathlib
 import platform
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from ports import free_port  # noqa: E402
 
 RANKS = 2
 LIMIT_SECONDS = 150
@@ -85,12 +87,6 @@ def start(python: str, rank: int, folder: pathlib.Path, port: int,
                         "WEFT_TEST_SCRIPTED_GPU": str(SCRIPTED_GPU)}
     return subprocess.Popen([python, __file__, "rank"], env=environment, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def run_rank() -> None:

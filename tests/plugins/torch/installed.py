@@ -10,13 +10,14 @@ import contextlib
 import multiprocessing
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
 import traceback
 
 SOURCE = pathlib.Path(os.environ["WEFT_SOURCE"])
+sys.path.append(str(SOURCE / "tests"))
+from ports import free_port  # noqa: E402
 BUILD = pathlib.Path(os.environ["WEFT_BIN"]).parent
 LIMIT = 240.0  # seconds; a bound on hangs alone
 
@@ -147,12 +148,6 @@ def _run_rank(pipe, folder, rank, size, backend, body, arguments, ends_well) -> 
     except BaseException:  # noqa: BLE001 -- the parent tells
         pipe.send((False, traceback.format_exc()))
         raise
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Program:

@@ -12,7 +12,6 @@ import pathlib
 import random
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,9 +20,10 @@ import unittest
 
 BIN, SOURCE = (pathlib.Path(os.environ[name]) for name in ("WEFT_BIN", "WEFT_SOURCE"))
 PYTHON = pathlib.Path(os.environ.get("WEFT_DEPS_DIR", "")) / "observe-venv/bin/python"
-sys.path[:0] = [str(SOURCE / "tests/tools/run")]
+sys.path[:0] = [str(SOURCE / "tests"), str(SOURCE / "tests/tools/run")]
 
 import tiny_training  # noqa: E402
+from ports import free_port  # noqa: E402
 
 PATIENCE_S = 90
 HANG = "hang outside of communication"
@@ -61,12 +61,6 @@ events.Reload()
 print(json.dumps({tag: [(one.step, one.value) for one in events.Scalars(tag)]
                   for tag in events.Tags()["scalars"]}))
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def python_with(module: str) -> None:

@@ -2,15 +2,15 @@
 
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(FOLDER.parents[1] / "fabric"))
+sys.path[:0] = [str(FOLDER.parents[1]), str(FOLDER.parents[1] / "fabric")]
 import netns  # pylint: disable=wrong-import-position
+from ports import free_port  # pylint: disable=wrong-import-position
 
 PATIENCE = 150  # seconds
 PYTHON = pathlib.Path(os.environ.get(
@@ -25,12 +25,6 @@ e = os.environ
 path = pathlib.Path(sys.argv[1]) / ("rank" + e["RANK"])
 path.write_text(f"{e['RANK']} {e['WEFT_NODE']} {e['LOCAL_RANK']} {e['WORLD_SIZE']}")
 """
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 class TorchrunTest(unittest.TestCase):

@@ -3,6 +3,7 @@ are killed under a running job. Loopback addresses stand for hosts."""
 
 import json
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -12,7 +13,8 @@ import unittest
 
 from processes import BIN, of_job, program, until
 
-sys.path.insert(0, str(BIN.parent / "python"))
+sys.path[:0] = [str(BIN.parent / "python"), str(pathlib.Path(__file__).resolve().parents[2])]
+from ports import free_port  # noqa: E402
 from weft.store import Client  # noqa: E402
 
 PATIENCE = 60
@@ -182,9 +184,7 @@ say("right")
 
     def test_the_first_hosts_launcher_serves_the_others(self):
         for _ in range(10):
-            with socket.socket() as probe:  # somebody may take it in between: then again
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
+            port = free_port()  # somebody may take it in between: then again
             hosts = self.hosts("--master-addr", "127.0.0.9", "--store-port", str(port),
                                code='store.set("go", "")\n' + self.MEET)
             hosts[0].wait(PATIENCE)

@@ -12,7 +12,8 @@ import time
 PATIENCE = 60.0
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 PACKAGE = BIN.parent / "python"
-sys.path.insert(0, str(PACKAGE))
+sys.path[:0] = [str(PACKAGE), str(pathlib.Path(__file__).resolve().parents[3])]
+from ports import free_port  # noqa: E402
 
 
 def skip(reason: str):
@@ -43,9 +44,7 @@ class Redis:
     def start():
         program = shutil.which("redis-server")
         for _ in range(10 if program else 0):
-            with socket.socket() as probe:  # somebody may take the port in between: then again
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
+            port = free_port()  # somebody may take it in between: then again
             process = subprocess.Popen(
                 [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "",
                  "--appendonly", "no"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
