@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cub/device/device_radix_sort.cuh>
 
 #include "trainer/cuda/fused_library.h"
 
@@ -30,6 +31,27 @@ void Check(const char* kernel) {
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) failed(kernel, cudaGetErrorString(error));
 }
+
+// Memory of the device for one call, in the order of the stream. Null, and told to `failed`, where
+// there is none.
+class Scratch {
+ public:
+  explicit Scratch(size_t bytes) {
+    if (cudaMallocAsync(&memory_, bytes, Stream()) != cudaSuccess) Check("scratch memory");
+  }
+  ~Scratch() {
+    if (memory_ != nullptr) (void)cudaFreeAsync(memory_, Stream());
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  template <typename T>
+  T* As() const {
+    return static_cast<T*>(memory_);
+  }
+
+ private:
+  void* memory_ = nullptr;
+};
 
 int BlocksFor(int64_t elements) {
   return static_cast<int>(
@@ -74,6 +96,51 @@ __device__ float OverBlock(float value) {
   value = Reduce::kNone;
   for (int warp = 0; warp < kWarps; ++warp) value = Reduce::Of(value, of_warp[warp]);
   return value;
+}
+
+// Sums of as many numbers as a call likes, in a fixed order: a block has one partial sum of each,
+// and a last block adds them up.
+constexpr int kSumBlocks = 1024;
+__device__ double OverBlock(double value) {
+  __shared__ double of_thread[kThreads];
+  __syncthreads();  // may still be read from the call before
+  of_thread[threadIdx.x] = value;
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) of_thread[threadIdx.x] += of_thread[threadIdx.x + half];
+  }
+  __syncthreads();
+  return of_thread[0];
+}
+template <int N>
+__device__ void PutPartialSums(const float (&mine)[N], double* partial) {
+  for (int n = 0; n < N; ++n) {
+    const double sum = OverBlock(static_cast<double>(mine[n]));
+    if (threadIdx.x == 0) partial[blockIdx.x * N + n] = sum;
+  }
+}
+template <int N>
+__global__ void AddUpKernel(const double* partial, double* sums) {
+  for (int n = 0; n < N; ++n) {
+    double mine = 0;
+    for (int block = threadIdx.x; block < kSumBlocks; block += kThreads) {
+      mine += partial[block * N + n];
+    }
+    mine = OverBlock(mine);
+    if (threadIdx.x == 0) sums[n] = mine;
+  }
+}
+// Calls launch(partial), which fills the partial sums on kSumBlocks blocks, and waits for `sums`.
+template <int N, typename Launch>
+void TakeSums(const char* name, Launch launch, double* sums) {
+  const Scratch scratch((kSumBlocks + 1) * N * sizeof(double));
+  auto* total = scratch.As<double>();
+  launch(total + N);
+  AddUpKernel<N><<<1, kThreads, 0, Stream()>>>(total + N, total);
+  Check(name);
+  (void)cudaMemcpyAsync(sums, total, N * sizeof(double), cudaMemcpyDeviceToHost, Stream());
+  (void)cudaStreamSynchronize(Stream());
+  Check(name);
 }
 
 template <typename T>
@@ -280,6 +347,73 @@ void EmbeddingForward(int64_t rows, int64_t width, int64_t sequence, const int64
   Check("embedding_forward");
 }
 
+// Of each row its token, or `vocab` where it has none, and its number.
+__global__ void TokenRowsKernel(int64_t rows, int vocab, const int64_t* tokens, int* keys,
+                                int* numbers) {
+  for (int64_t row = First(); row < rows; row += Step()) {
+    keys[row] = tokens[row] < 0 ? vocab : static_cast<int>(tokens[row]);
+    numbers[row] = static_cast<int>(row);
+  }
+}
+// A block for each place in the order of tokens; that of a token's first row adds up all of them.
+template <typename T, typename G>
+__global__ void EmbeddingBackwardKernel(int64_t rows, int64_t width, int vocab, const int* keys,
+                                        const int* numbers, const T* dy, bool add, G* dtable) {
+  const int64_t first = blockIdx.x;
+  const int token = keys[first];
+  if (token == vocab || (first > 0 && keys[first - 1] == token)) return;
+  for (int64_t column = threadIdx.x; column < width; column += kThreads) {
+    G& target = dtable[token * width + column];
+    float sum = add ? Get(target) : 0.0F;
+    for (int64_t i = first; i < rows && keys[i] == token; ++i) {
+      sum += Get(dy[numbers[i] * width + column]);
+    }
+    Put(sum, target);
+  }
+}
+// The rows in the order of their tokens, by a stable sort: sums are the same at every run.
+template <typename T, typename G>
+void EmbeddingBackward(int64_t rows, int64_t width, int64_t vocab, const int64_t* tokens,
+                       const T* dy, bool add, G* dtable) {
+  if (!add) {
+    (void)cudaMemsetAsync(dtable, 0, static_cast<size_t>(vocab * width) * sizeof(G), Stream());
+  }
+  if (rows == 0) return;
+  const int count = static_cast<int>(rows), words = static_cast<int>(vocab);
+  int bits = 1;
+  while ((int64_t{1} << bits) <= vocab) ++bits;
+  const Scratch lists(4 * static_cast<size_t>(rows) * sizeof(int));
+  int* keys = lists.As<int>();
+  int *numbers = keys + rows, *sorted = numbers + rows, *order = sorted + rows;
+  TokenRowsKernel<<<BlocksFor(rows), kThreads, 0, Stream()>>>(rows, words, tokens, keys, numbers);
+  size_t bytes = 0;
+  (void)cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys, sorted, numbers, order, count, 0,
+                                        bits, Stream());
+  const Scratch memory(bytes);
+  (void)cub::DeviceRadixSort::SortPairs(memory.As<void>(), bytes, keys, sorted, numbers, order,
+                                        count, 0, bits, Stream());
+  EmbeddingBackwardKernel<<<BlocksOfRows(rows), kThreads, 0, Stream()>>>(rows, width, words, sorted,
+                                                                         order, dy, add, dtable);
+  Check("embedding_backward");
+}
+
+template <typename T, typename G>
+__global__ void PositionBackwardKernel(int64_t rows, int64_t width, int64_t sequence, const T* dy,
+                                       bool add, G* dpositions) {
+  for (int64_t i = First(); i < sequence * width; i += Step()) {
+    float sum = add ? Get(dpositions[i]) : 0.0F;
+    for (int64_t at = i; at < rows * width; at += sequence * width) sum += Get(dy[at]);
+    Put(sum, dpositions[i]);
+  }
+}
+template <typename T, typename G>
+void PositionBackward(int64_t rows, int64_t width, int64_t sequence, const T* dy, bool add,
+                      G* dpositions) {
+  PositionBackwardKernel<<<BlocksFor(sequence * width), kThreads, 0, Stream()>>>(
+      rows, width, sequence, dy, add, dpositions);
+  Check("position_backward");
+}
+
 // (exp(logit - log_sum) - onehot) * scale, in place, for the row of the block.
 template <typename T>
 __device__ void GradientOfRow(int64_t vocab, int64_t target, float scale, float log_sum, T* row) {
@@ -438,13 +572,39 @@ void Lion(int64_t count, const kernels::Lion& step, const T* gradient, float* pa
   LionKernel<<<BlocksFor(count), kThreads, 0, Stream()>>>(count, step, gradient, parameters, mean);
   Check("lion");
 }
+// The step of Adam, with its weight decay, before the learning rate.
+__device__ float AdamDirection(const kernels::AdamW& s, float x, float mean, float variance) {
+  return mean / s.correction1 / (sqrtf(variance) / s.correction2_root + s.epsilon) +
+         s.weight_decay * x;
+}
+template <typename T>
+__global__ void LambMeasureKernel(int64_t count, kernels::AdamW s, const T* gradient,
+                                  const float* parameters, float* mean, float* variance,
+                                  double* partial) {
+  float sums[2] = {0, 0};
+  for (int64_t i = First(); i < count; i += Step()) {
+    Moments(s, Get(gradient[i]) * s.gradient_scale, mean[i], variance[i]);
+    const float direction = AdamDirection(s, parameters[i], mean[i], variance[i]);
+    sums[0] += parameters[i] * parameters[i];
+    sums[1] += direction * direction;
+  }
+  PutPartialSums(sums, partial);
+}
+template <typename T>
+void LambMeasure(int64_t count, const kernels::AdamW& step, const T* gradient,
+                 const float* parameters, float* mean, float* variance, double* sums) {
+  TakeSums<2>(
+      "lamb_measure",
+      [&](double* partial) {
+        LambMeasureKernel<<<kSumBlocks, kThreads, 0, Stream()>>>(count, step, gradient, parameters,
+                                                                 mean, variance, partial);
+      },
+      sums);
+}
 __global__ void LambApplyKernel(int64_t count, kernels::AdamW s, float rate, const float* mean,
                                 const float* variance, float* parameters) {
   for (int64_t i = First(); i < count; i += Step()) {
-    const float direction =
-        mean[i] / s.correction1 / (sqrtf(variance[i]) / s.correction2_root + s.epsilon) +
-        s.weight_decay * parameters[i];
-    parameters[i] -= rate * direction;
+    parameters[i] -= rate * AdamDirection(s, parameters[i], mean[i], variance[i]);
   }
 }
 void LambApply(int64_t count, const kernels::AdamW& step, float rate, const float* mean,
@@ -452,6 +612,79 @@ void LambApply(int64_t count, const kernels::AdamW& step, float rate, const floa
   LambApplyKernel<<<BlocksFor(count), kThreads, 0, Stream()>>>(count, step, rate, mean, variance,
                                                                parameters);
   Check("lamb_apply");
+}
+
+template <typename T>
+__global__ void MomentumKernel(int64_t count, kernels::Momentum s, const T* gradient, float* mean,
+                               float* direction) {
+  for (int64_t i = First(); i < count; i += Step()) {
+    const float g = Get(gradient[i]) * s.gradient_scale;
+    const float m = s.momentum * mean[i] + (1.0F - s.momentum) * g;
+    mean[i] = m;
+    direction[i] = s.nesterov ? (1.0F - s.momentum) * g + s.momentum * m : m;
+  }
+}
+template <typename T>
+void Momentum(int64_t count, const kernels::Momentum& step, const T* gradient, float* mean,
+              float* direction) {
+  MomentumKernel<<<BlocksFor(count), kThreads, 0, Stream()>>>(count, step, gradient, mean,
+                                                              direction);
+  Check("momentum");
+}
+__global__ void StepAlongKernel(int64_t count, float keep, float rate, const float* direction,
+                                float* x) {
+  for (int64_t i = First(); i < count; i += Step()) x[i] = keep * x[i] - rate * direction[i];
+}
+void StepAlong(int64_t count, float keep, float rate, const float* direction, float* x) {
+  StepAlongKernel<<<BlocksFor(count), kThreads, 0, Stream()>>>(count, keep, rate, direction, x);
+  Check("step_along");
+}
+
+template <typename T>
+__global__ void SumSquaresKernel(int64_t count, const T* x, double* partial) {
+  float sums[1] = {0};
+  for (int64_t i = First(); i < count; i += Step()) sums[0] += Get(x[i]) * Get(x[i]);
+  PutPartialSums(sums, partial);
+}
+template <typename T>
+double SumSquares(int64_t count, const T* x) {
+  double sum = 0;
+  TakeSums<1>(
+      "sum_squares",
+      [&](double* partial) {
+        SumSquaresKernel<<<kSumBlocks, kThreads, 0, Stream()>>>(count, x, partial);
+      },
+      &sum);
+  return sum;
+}
+template <typename T>
+__global__ void AccumulateKernel(int64_t count, const T* x, bool add, float* sum) {
+  for (int64_t i = First(); i < count; i += Step()) sum[i] = Get(x[i]) + (add ? sum[i] : 0.0F);
+}
+template <typename T>
+void Accumulate(int64_t count, const T* x, bool add, float* sum) {
+  AccumulateKernel<<<BlocksFor(count), kThreads, 0, Stream()>>>(count, x, add, sum);
+  Check("accumulate");
+}
+void Widen(int64_t count, const Bf16* x, float* y) { Accumulate(count, x, false, y); }
+
+// The draws of the CPU's loop (loops.cc), which says how they work.
+__global__ void RoundStochasticallyKernel(int64_t count, uint32_t low, uint32_t high, int64_t first,
+                                          const float* x, Bf16* y) {
+  for (int64_t i = First(); i < count; i += Step()) {
+    uint32_t hash = low ^ (static_cast<uint32_t>(first + i) * 0x9E3779B1U);
+    hash = (hash ^ (hash >> 16)) * 0x85EBCA6BU;
+    hash = (hash ^ high ^ (hash >> 13)) * 0xC2B2AE35U;
+    hash ^= hash >> 16;
+    const uint32_t bits = __float_as_uint(x[i]);
+    y[i].bits =
+        static_cast<uint16_t>((x[i] == x[i] ? bits + (hash >> 16) : (bits | 0x400000U)) >> 16);
+  }
+}
+void RoundStochastically(int64_t count, uint64_t key, int64_t first, const float* x, Bf16* y) {
+  RoundStochasticallyKernel<<<BlocksFor(count), kThreads, 0, Stream()>>>(
+      count, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), first, x, y);
+  Check("round_stochastically");
 }
 
 template <typename T>
@@ -464,6 +697,10 @@ void InstallTyped(kernels::TypedKernels<T>& table) {
   table.swiglu_backward = SwigluBackward<T>;
   table.rotate = Rotate<T>;
   table.embedding_forward = EmbeddingForward<T>;
+  table.embedding_backward = EmbeddingBackward<T, T>;
+  table.embedding_backward_fp32 = EmbeddingBackward<T, float>;
+  table.position_backward = PositionBackward<T, T>;
+  table.position_backward_fp32 = PositionBackward<T, float>;
   table.cross_entropy = CrossEntropy<T>;
   table.cross_entropy_part = CrossEntropyPart<T>;
   table.cross_entropy_gradient = CrossEntropyGradient<T>;
@@ -471,6 +708,10 @@ void InstallTyped(kernels::TypedKernels<T>& table) {
   table.adamw = AdamW<T>;
   table.sgd = Sgd<T>;
   table.lion = Lion<T>;
+  table.lamb_measure = LambMeasure<T>;
+  table.momentum = Momentum<T>;
+  table.sum_squares = SumSquares<T>;
+  table.accumulate = Accumulate<T>;
 }
 
 void Install(kernels::KernelTable* table, void* (*stream)(),
@@ -481,7 +722,7 @@ void Install(kernels::KernelTable* table, void* (*stream)(),
   InstallTyped(table->f32);
   InstallTyped(table->bf16);
   InstallTyped(table->fp16);
-  table->fp32.lamb_apply = LambApply;
+  table->fp32 = {LambApply, StepAlong, Widen, RoundStochastically};
 }
 
 constexpr WeftFusedLibrary kLibrary = {kWeftFusedVersion, sizeof(kernels::KernelTable), Install};

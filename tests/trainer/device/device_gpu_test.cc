@@ -121,7 +121,8 @@ TYPED_TEST(DeviceGpuTest, EmbeddingIsTheCpus) {
   tokens[3] = -1;
   this->Compare({this->Make({kVocab, kWidth}), this->Make({kSequence, kWidth}), tokens,
                  at::zeros({kRows, kWidth}, kType<TypeParam>), this->Make({kRows, kWidth}),
-                 at::ones({kVocab, kWidth}), at::ones({kSequence, kWidth})},
+                 at::ones({kVocab, kWidth}), at::ones({kSequence, kWidth}),
+                 this->Make({kVocab, kWidth}), this->Make({kSequence, kWidth})},
                 [&](const auto& kernels, const auto& t) {
                   const int64_t* ids = t[2].template data_ptr<int64_t>();
                   kernels.embedding_forward(kRows, kWidth, kSequence, ids, this->At(t[0]),
@@ -130,6 +131,10 @@ TYPED_TEST(DeviceGpuTest, EmbeddingIsTheCpus) {
                                                   this->Float(t[5]));
                   kernels.position_backward_fp32(kRows, kWidth, kSequence, this->At(t[4]), false,
                                                  this->Float(t[6]));
+                  kernels.embedding_backward(kRows, kWidth, kVocab, ids, this->At(t[4]), false,
+                                             this->At(t[7]));
+                  kernels.position_backward(kRows, kWidth, kSequence, this->At(t[4]), true,
+                                            this->At(t[8]));
                 });
 }
 
@@ -185,6 +190,57 @@ TYPED_TEST(DeviceGpuTest, OptimizersAreTheCpus) {
                              this->Float(t[10]), sums);
       },
       1e-4);
+}
+
+TYPED_TEST(DeviceGpuTest, SumsAndPassesOverBuffersAreTheCpus) {
+  constexpr int64_t kCount = 700001;
+  const kernels::AdamW adamw{.learning_rate = 1e-2F,
+                             .beta1 = 0.9F,
+                             .beta2 = 0.95F,
+                             .epsilon = 1e-8F,
+                             .weight_decay = 0.1F,
+                             .correction1 = 0.1F,
+                             .correction2_root = 0.22F,
+                             .gradient_scale = 0.5F};
+  const kernels::Momentum momentum{0.9F, 0.5F, true};
+  std::vector<double> sums;  // the CPU's, then the GPU's
+  const auto state = [] { return at::rand({kCount}); };
+  this->Compare(
+      {this->Make({kCount}), state(), state(), state(), state(), state(), state()},
+      [&](const auto& kernels, const auto& t) {
+        double of_lamb[2];
+        kernels.lamb_measure(kCount, adamw, this->At(t[0]), this->Float(t[1]), this->Float(t[2]),
+                             this->Float(t[3]), of_lamb);
+        sums.insert(sums.end(), of_lamb, of_lamb + 2);
+        sums.push_back(kernels.sum_squares(kCount, this->At(t[0])));
+        kernels.momentum(kCount, momentum, this->At(t[0]), this->Float(t[4]), this->Float(t[5]));
+        kernels.accumulate(kCount, this->At(t[0]), true, this->Float(t[6]));
+      },
+      1e-4);
+  ASSERT_EQ(sums.size(), 6U);
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(sums[i + 3] / sums[i], 1, 1e-4) << "sum " << i;
+}
+
+TEST(DeviceGpuFp32Test, PassesOverBuffersAreTheCpus) {
+  std::string why;
+  if (!HasGpu(why)) GTEST_SKIP() << why;
+  constexpr int64_t kCount = 40003;
+  const at::Tensor from = at::randn({kCount}), onto = at::randn({kCount});
+  const auto run = [&](at::Device device) {
+    const at::Tensor x = from.to(device),
+                     y = onto.to(device, /*non_blocking=*/false, /*copy=*/true);
+    const at::Tensor rounded = at::empty({kCount}, x.options().dtype(at::kBFloat16));
+    const at::Tensor wide = at::empty_like(x);
+    const kernels::Fp32Kernels& kernels = KernelsOf(x).fp32;
+    kernels.step_along(kCount, 0.9F, 0.1F, x.data_ptr<float>(), y.data_ptr<float>());
+    auto* narrow = static_cast<Bf16*>(rounded.data_ptr());
+    kernels.round_stochastically(kCount, 0x123456789ABCDEFULL, 17, x.data_ptr<float>(), narrow);
+    kernels.widen(kCount, narrow, wide.data_ptr<float>());
+    return std::vector<at::Tensor>{y.cpu(), wide.cpu()};
+  };
+  const std::vector<at::Tensor> cpu = run(at::kCPU), gpu = run(at::kCUDA);
+  EXPECT_TRUE(at::allclose(gpu[0], cpu[0], 1e-6, 1e-6));
+  EXPECT_TRUE(at::equal(gpu[1], cpu[1])) << "the draws differ";
 }
 
 TYPED_TEST(DeviceGpuTest, AttentionIsTheCpus) {
