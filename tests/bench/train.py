@@ -110,6 +110,8 @@ class Case:
         self.steps = options.steps or (14 if model == "gpt-12m" else 5)
         self.prefix = with_vocabulary(scratch, self.model["vocab"])
         self.tokens = self.model["batch"] * self.model["sequence"]
+        self.settings: list[str] = []        # of our runs, beside the model's
+        self.peer_arguments: list[str] = []  # of the peers' programs
 
     def run(self) -> None:
         ours, peers = [], {program: [] for program in self.options.peer or PROGRAMS}
@@ -202,7 +204,7 @@ class Case:
                      f"train.steps={self.steps}", f"train.global_batch={model['batch']}",
                      f"train.micro_batch={model['micro'][self.ranks]}", f"data.prefix={self.prefix}",
                      "validation.batches=1", "sample.tokens=0", "log.trace_steps=0",
-                     "checkpoint.every=0"]
+                     "checkpoint.every=0", *self.settings]
         command = [BIN / "weft-run", "-n", str(self.ranks), "--", BIN / "weft-train",
                    "--run-dir", run_dir]
         for setting in settings:
@@ -215,12 +217,17 @@ class Case:
         if finished.returncode != 0:
             sys.exit(f"weft-train failed:\n{finished.stdout}")
         rows = [json.loads(line) for line in open(run_dir / "metrics.jsonl")]
+        return self.measured(run_dir, rows, finished.stdout)
+
+    def measured(self, run_dir: pathlib.Path, rows: list[dict], output: str) -> dict:
+        """Of a run, by its metrics and what it printed."""
+        del output
         work = [{key[len("work_"):-len("_seconds")]: value for key, value in row.items()
                  if key.startswith("work_")} for row in rows]
         return {"seconds": [row["step_seconds"] for row in rows], "work": work,
                 "faults": [row["page_faults"] for row in rows],
                 "resident_peak_bytes": rows[-1]["resident_peak_bytes"],
-                "gemm_rates": self.gemm_rates(cache)}
+                "gemm_rates": self.gemm_rates(run_dir.with_suffix(".cache"))}
 
     def gemm_rates(self, cache: pathlib.Path) -> tuple[float, float]:
         """FLOP/s of a rank: of all products of a step, each by its fastest library, and of registers."""
@@ -245,6 +252,7 @@ class Case:
                    "--program", program, "--precision", self.precision, "--steps", str(self.steps),
                    "--batch", str(self.model["batch"]),
                    "--micro", str(self.model["micro"][self.ranks]), "--model", json.dumps(model)]
+        command += self.peer_arguments
         if profile:
             command.append("--profile")
         ranks = []

@@ -94,6 +94,10 @@ class Gpt(nn.Module):
 
 
 def wrap(model, program: str, precision: str):
+    if program == "alone":
+        return model
+    if program == "alone-compile":
+        return torch.compile(model)
     if program != "fsdp2":
         model = nn.parallel.DistributedDataParallel(model)
         return torch.compile(model) if program == "compile" else model
@@ -140,7 +144,9 @@ def profile(step) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", required=True)
-    parser.add_argument("--program", choices=["ddp", "compile", "fsdp2"], default="ddp")
+    parser.add_argument("--program", default="ddp",
+                        choices=["ddp", "compile", "fsdp2", "alone", "alone-compile"])
+    parser.add_argument("--device", default="cpu", help="of one rank: cuda with alone, alone-compile")
     parser.add_argument("--precision", choices=["fp32", "bf16"], required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True)
@@ -152,7 +158,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
-    model = wrap(Gpt(**options.model), options.program, options.precision)
+    model = wrap(Gpt(**options.model).to(options.device), options.program, options.precision)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95),
                                   weight_decay=0.1, fused=True)
     data = numpy.memmap(options.data, dtype=numpy.uint16, mode="r")
@@ -165,14 +171,14 @@ def main() -> None:
                 % (len(data) - options.micro * length - 1)
             piece = torch.from_numpy(
                 data[first:first + options.micro * length + 1].astype(numpy.int64))
-            tokens, targets = (part.view(options.micro, length)
+            tokens, targets = (part.view(options.micro, length).to(options.device)
                                for part in (piece[:-1], piece[1:]))
             is_last = micro + options.micro >= rows
             if options.program == "fsdp2":
                 model.set_requires_gradient_sync(is_last)
-            else:
+            elif ranks > 1:
                 model.require_backward_grad_sync = is_last
-            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            with torch.autocast(options.device, torch.bfloat16, enabled=autocast):
                 loss = model(tokens, targets) / (rows // options.micro)
             loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -188,10 +194,11 @@ def main() -> None:
         seconds.append(time.perf_counter() - start)
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    tensors = torch.cuda.max_memory_allocated() if options.device == "cuda" else 0
     shares = profile(lambda: run(options.steps)) if options.profile else {}
     if rank == 0:
         print(json.dumps({"seconds": seconds, "faults": faults, "resident_peak_bytes": peak,
-                          "shares": shares}), flush=True)
+                          "tensor_peak_bytes": tensors, "shares": shares}), flush=True)
     dist.barrier()
     # FSDP2 over Gloo has been seen to abort in its destructors.
     os._exit(0)
