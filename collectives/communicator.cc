@@ -54,6 +54,11 @@ class CommunicatorImpl final : public Communicator {
     std::lock_guard<std::mutex> lock(group_->mutex);
     return group_->status;
   }
+  absl::Status health() const override {
+    std::lock_guard<std::mutex> lock(group_->mutex);
+    const bool is_whole = group_->departed.empty() || !group_->status.ok();
+    return is_whole ? group_->status : group_->departed.front().second;
+  }
 
   WorkPtr AllReduce(const void* input, void* output, size_t count, DataType type,
                     ReduceOp op) override {

@@ -81,6 +81,8 @@ class Communicator {
   virtual int size() const = 0;
   virtual const std::string& name() const = 0;
   virtual absl::Status status() const = 0;  // OK, or what failed it
+  // The same, or which rank is gone though nothing was under way with it. Any thread.
+  virtual absl::Status health() const = 0;
 
   virtual WorkPtr AllReduce(const void* input, void* output, size_t count, DataType type,
                             ReduceOp op) = 0;

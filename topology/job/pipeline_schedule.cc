@@ -259,6 +259,37 @@ absl::Status CheckComplete(const PipelineSpec& spec, const PipelineSchedule& sch
   return absl::OkStatus();
 }
 
+// The micro-batches of the passes of `kind` on the chunk at `depth`, in their order.
+std::vector<int> OrderOf(const PipelineSpec& spec, const PipelineSchedule& schedule, PassKind kind,
+                         int depth) {
+  const ChunkPlace place = PlaceOfDepth(spec, depth);
+  std::vector<int> order;
+  for (const PipelinePass& pass : schedule[static_cast<size_t>(place.stage)]) {
+    if (pass.kind == kind && pass.chunk == place.chunk) order.push_back(pass.micro_batch);
+  }
+  return order;
+}
+
+// Every channel's messages are taken in the order in which they are sent.
+absl::Status CheckOrder(const PipelineSpec& spec, const PipelineSchedule& schedule) {
+  for (int depth = 0; depth + 1 < spec.depth(); ++depth) {
+    const int stage = PlaceOfDepth(spec, depth).stage, next = PlaceOfDepth(spec, depth + 1).stage;
+    if (stage == next) continue;
+    for (const PassKind kind : {PassKind::kForward, PassKind::kBackward}) {
+      if (OrderOf(spec, schedule, kind, depth) == OrderOf(spec, schedule, kind, depth + 1)) {
+        continue;
+      }
+      const bool forward = kind == PassKind::kForward;
+      return absl::FailedPreconditionError(
+          absl::StrCat("stage ", forward ? next : stage, " takes what stage ",
+                       forward ? stage : next, " sends to it for the ",
+                       forward ? "forward" : "backward", " passes of the model's chunk ",
+                       forward ? depth + 1 : depth, " in another order than it is sent"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 const char* ToString(PipelineScheduleKind kind) { return kNames[static_cast<size_t>(kind)]; }
@@ -287,6 +318,21 @@ ChunkPlace PlaceOfDepth(const PipelineSpec& spec, int depth) {
   return {depth % spec.stages, depth / spec.stages};
 }
 
+uint32_t ChannelNumber(PassKind kind, int target_depth) {
+  return 2 * static_cast<uint32_t>(target_depth) + (kind == PassKind::kForward ? 0 : 1);
+}
+
+std::vector<PipelineChannel> ChannelsOf(const PipelineSpec& spec) {
+  std::vector<PipelineChannel> channels;
+  for (int depth = 0; depth + 1 < spec.depth(); ++depth) {
+    const int stage = PlaceOfDepth(spec, depth).stage, next = PlaceOfDepth(spec, depth + 1).stage;
+    if (stage == next) continue;
+    channels.push_back({stage, next, ChannelNumber(PassKind::kForward, depth + 1)});
+    channels.push_back({next, stage, ChannelNumber(PassKind::kBackward, depth)});
+  }
+  return channels;
+}
+
 absl::StatusOr<PipelineSchedule> MakePipelineSchedule(const PipelineSpec& spec) {
   WEFT_RETURN_IF_ERROR(Check(spec));
   if (spec.kind == Kind::kZeroBubbleV) return ZeroBubbleVPlanner(spec).Plan();
@@ -311,6 +357,7 @@ absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
                                                    absl::Span<const PassDurations> by_depth) {
   WEFT_RETURN_IF_ERROR(Check(spec));
   WEFT_RETURN_IF_ERROR(CheckComplete(spec, schedule));
+  WEFT_RETURN_IF_ERROR(CheckOrder(spec, schedule));
   const size_t stages = schedule.size();
   EndTimes ends(spec);
   PipelineTiming timing;

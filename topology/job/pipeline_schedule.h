@@ -75,6 +75,20 @@ struct ChunkPlace {
 };
 ChunkPlace PlaceOfDepth(const PipelineSpec& spec, int depth);
 
+// The way of the messages between two chunks that follow each other and are on different stages:
+// activations one way, their gradients the other. Stages receive the messages of a channel in the
+// order in which they are sent (the verifier below), so that a connection without tags can serve as
+// one.
+struct PipelineChannel {
+  int from = 0, to = 0;  // stages
+  uint32_t number = 0;   // ChannelNumber
+  bool operator==(const PipelineChannel&) const = default;
+};
+// Of messages for a pass of `kind` on the chunk at `target_depth`; unique in a pipeline.
+uint32_t ChannelNumber(PassKind kind, int target_depth);
+// Every channel of a pipeline once, the same list on every stage.
+std::vector<PipelineChannel> ChannelsOf(const PipelineSpec& spec);
+
 // The passes of every stage, in the order in which the stage runs them. InvalidArgument says which
 // number is wrong: interleaved needs m to be a multiple of p and v > 1; zb-v needs v = 2, the
 // others v = 1.
@@ -101,8 +115,8 @@ struct PipelineTiming {
 };
 
 // Proves a schedule and times it: every stage runs every pass once, weights after backwards, no
-// pass waits for one that cannot run before it. FailedPrecondition names the stage and the pass at
-// fault.
+// pass waits for one that cannot run before it, and the messages of a channel keep their order.
+// FailedPrecondition names the stage and the pass, or the channel, at fault.
 absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
                                                    const PipelineSchedule& schedule,
                                                    const PassDurations& durations);

@@ -2,7 +2,9 @@
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <torch/version.h>
 
 #include <atomic>
@@ -20,6 +22,8 @@ namespace weft::train {
 namespace {
 
 std::atomic<bool> cpu_goes_by_aten = false;
+
+constexpr char kMostQueues[] = "32";  // that CUDA has for the kernels of a process
 
 // The folder of the LibTorch that this process has loaded.
 std::string LibTorchFolder() {
@@ -100,6 +104,8 @@ absl::StatusOr<at::Device> OpenCuda(int local_rank) {
         "train.device = cuda: no GPU that this process may use; nvidia-smi lists those with a "
         "driver, CUDA_VISIBLE_DEVICES hides them");
   }
+  // Streams that share a queue wait for each other, and a message's kernel waits for its peer's.
+  (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", kMostQueues, /*overwrite=*/0);
   at::globalContext().lazyInitDevice(at::kCUDA);
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank % gpus));
   c10::impl::getDeviceGuardImpl(at::kCUDA)->setDevice(device);
@@ -128,6 +134,16 @@ bool GoesDeviceWay(const at::Tensor& tensor) { return !tensor.is_cpu() || cpu_go
 
 WeftStream* CurrentStream(at::Device device) {
   return device.is_cuda() ? static_cast<WeftStream*>(CudaStream()) : nullptr;
+}
+
+DeviceMemory MemoryOf(at::Device gpu) {
+  c10::DeviceAllocator* const allocator = c10::getDeviceAllocator(gpu.type());
+  const auto [free, total] = allocator->getMemoryInfo(gpu.index());
+  const c10::CachingDeviceAllocator::DeviceStats statistics =
+      allocator->getDeviceStats(gpu.index());
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return {Bytes(static_cast<int64_t>(total)), Bytes(static_cast<int64_t>(free)),
+          Bytes(statistics.allocated_bytes.at(kAll).peak)};
 }
 
 std::string DescribeDevice(at::Device device) {

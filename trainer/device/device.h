@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/units.h"
 #include "trainer/config.h"
 #include "trainer/kernels/kernels.h"
 
@@ -33,6 +34,13 @@ bool GoesDeviceWay(const at::Tensor& tensor);
 
 // The stream that LibTorch computes on now; null on the CPU, as CUDA's default stream.
 WeftStream* CurrentStream(at::Device device);
+
+// Of a GPU: what it has, what of that nobody has taken, and what this process's tensors took at
+// most so far.
+struct DeviceMemory {
+  Bytes total, free, tensors_peak;
+};
+DeviceMemory MemoryOf(at::Device gpu);
 
 // "cpu (AVX-512)", "cuda:0 (LibTorch)".
 std::string DescribeDevice(at::Device device);

@@ -147,22 +147,81 @@ absl::Status Group::UseNccl(std::shared_ptr<NcclSession> session, WeftStream* cu
   return absl::OkStatus();
 }
 
+std::function<absl::Status()> Group::HealthCheck() const {
+  return [weak = std::weak_ptr<collectives::Communicator>(communicator_)] {
+    const std::shared_ptr<collectives::Communicator> communicator = weak.lock();
+    return communicator == nullptr ? absl::OkStatus() : communicator->health();
+  };
+}
+
+// Ids are made by the ranks that send. Every rank makes its channels in the order of the list, so
+// that none waits for one that waits for it.
+absl::Status Group::UseNcclChannels(std::shared_ptr<NcclSession> session, WeftStream* current,
+                                    absl::Span<const Channel> channels) {
+  session_ = std::move(session);
+  if (size() == 1) return absl::OkStatus();
+  std::string mine;
+  absl::Status status;
+  for (const Channel& channel : channels) {
+    if (channel.from != rank() || !status.ok()) continue;
+    absl::StatusOr<std::string> id = session_->MakeUniqueId();
+    status = id.status();
+    if (id.ok()) mine += *id;
+  }
+  WEFT_RETURN_IF_ERROR(Agree(status));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> ids, Gather(mine));
+  std::vector<size_t> taken(ids.size());
+  for (const Channel& channel : channels) {
+    const auto from = static_cast<size_t>(channel.from);
+    const std::string id = ids[from].substr(taken[from], kWeftNcclIdBytes);
+    taken[from] += kWeftNcclIdBytes;
+    if ((channel.from != rank() && channel.to != rank()) || !status.ok()) continue;
+    absl::StatusOr<std::unique_ptr<NcclCollectives>> made = NcclCollectives::Create(
+        session_,
+        absl::StrCat(name_, ", channel ", channel.number, " from ", channel.from, " to ",
+                     channel.to),
+        channel.to == rank() ? 1 : 0, /*size=*/2, id, current, /*high_priority=*/true);
+    status = made.status();
+    if (made.ok()) channels_[channel.number] = *std::move(made);
+  }
+  return Agree(status);
+}
+
+NcclCollectives* Group::ChannelOf(std::optional<uint32_t> channel, const at::Tensor& tensor) const {
+  if (!channel.has_value() || !GoesDeviceWay(tensor)) return nullptr;
+  const auto found = channels_.find(*channel);
+  return found == channels_.end() ? nullptr : found->second.get();
+}
+
 bool Group::TakesNccl(const at::Tensor& tensor) const {
   return nccl_ != nullptr && GoesDeviceWay(tensor);
 }
 
-absl::StatusOr<Pending> Group::OnGpu(Pending pending, absl::StatusOr<NcclCollectives::Work> work,
+absl::StatusOr<Pending> Group::OnGpu(Pending pending, NcclCollectives& by,
+                                     absl::StatusOr<NcclCollectives::Work> work,
                                      std::vector<at::Tensor> tensors) {
   WEFT_RETURN_IF_ERROR(work.status());
-  pending.nccl = *work;
+  pending.nccl = {&by, *work};
   pending.tensors = std::move(tensors);
-  return Launched(std::move(pending));
+  return pending;
+}
+
+absl::StatusOr<Pending> Group::LaunchedOnGpu(Pending pending,
+                                             absl::StatusOr<NcclCollectives::Work> work,
+                                             std::vector<at::Tensor> tensors) {
+  WEFT_ASSIGN_OR_RETURN(Pending on_gpu,
+                        OnGpu(std::move(pending), *nccl_, std::move(work), std::move(tensors)));
+  return Launched(std::move(on_gpu));
 }
 
 // What the GPU did of late: waits count as exposed, and collectives have their places on the track.
 void Group::TakeNcclSpans() {
-  if (nccl_ == nullptr) return;
-  for (const NcclCollectives::Span& span : nccl_->TakeSpans()) {
+  if (nccl_ != nullptr) TakeSpansOf(*nccl_);
+  for (auto& [number, channel] : channels_) TakeSpansOf(*channel);
+}
+
+void Group::TakeSpansOf(NcclCollectives& nccl) {
+  for (const NcclCollectives::Span& span : nccl.TakeSpans()) {
     exposed_ns_ += span.exposed_ns;
     if (trace_ == nullptr) continue;
     trace_->Record({span.name, track_, span.begin_ns, span.end_ns, step_, -1});
@@ -190,7 +249,7 @@ absl::StatusOr<Pending> Group::ReduceScatter(at::Tensor shard, at::Tensor full, 
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(full));
   if (TakesNccl(full)) {
     auto work = nccl_->ReduceScatter(full.data_ptr(), shard.data_ptr(), Count(shard), type, op);
-    return OnGpu(std::move(pending), work, {std::move(shard), std::move(full)});
+    return LaunchedOnGpu(std::move(pending), work, {std::move(shard), std::move(full)});
   }
   communicator_->SetPriority(Priority::kLow);  // gradients: nobody waits for them before the step
   at::Tensor from = Outgoing(full), to = Incoming(shard, pending);
@@ -214,7 +273,7 @@ absl::StatusOr<Pending> Group::AllGather(at::Tensor full, at::Tensor shard) {
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(full));
   if (TakesNccl(full)) {
     auto work = nccl_->AllGather(shard.data_ptr(), full.data_ptr(), Count(shard), type);
-    return OnGpu(std::move(pending), work, {std::move(shard), std::move(full)});
+    return LaunchedOnGpu(std::move(pending), work, {std::move(shard), std::move(full)});
   }
   communicator_->SetPriority(Priority::kNormal);  // the next layer's parameters
   at::Tensor from = Outgoing(shard), to = Incoming(full, pending);
@@ -229,7 +288,7 @@ absl::StatusOr<Pending> Group::AllReduceSum(at::Tensor tensor) {
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(tensor));
   if (TakesNccl(tensor)) {
     auto work = nccl_->AllReduce(tensor.data_ptr(), Count(tensor), type, ReduceOp::kSum);
-    return OnGpu(std::move(pending), work, {std::move(tensor)});
+    return LaunchedOnGpu(std::move(pending), work, {std::move(tensor)});
   }
   communicator_->SetPriority(Priority::kNormal);
   at::Tensor memory = Outgoing(tensor);
@@ -252,9 +311,9 @@ absl::StatusOr<Pending> Group::AllToAll(at::Tensor received, at::Tensor sent) {
     const std::vector<size_t> counts(static_cast<size_t>(size()), part);
     std::vector<size_t> begins(counts.size());
     for (size_t i = 0; i < begins.size(); ++i) begins[i] = i * part;
-    auto work =
-        nccl_->Exchange(sent.data_ptr(), counts, begins, received.data_ptr(), counts, begins, type);
-    return OnGpu(std::move(pending), work, {std::move(received), std::move(sent)});
+    auto work = nccl_->Exchange("all_to_all", sent.data_ptr(), counts, begins, received.data_ptr(),
+                                counts, begins, type);
+    return LaunchedOnGpu(std::move(pending), work, {std::move(received), std::move(sent)});
   }
   communicator_->SetPriority(Priority::kHigh);  // attention has nothing to do without it
   at::Tensor from = Outgoing(sent), to = Incoming(received, pending);
@@ -290,9 +349,9 @@ absl::StatusOr<Pending> Group::ExchangeRows(at::Tensor received, const RowParts&
     pending.bytes += static_cast<int64_t>(count * sent.element_size());
   }
   if (TakesNccl(sent)) {
-    auto work = nccl_->Exchange(sent.data_ptr(), sent_counts, sent_begins, received.data_ptr(),
-                                received_counts, received_begins, type);
-    return OnGpu(std::move(pending), work, {std::move(received), std::move(sent)});
+    auto work = nccl_->Exchange(name, sent.data_ptr(), sent_counts, sent_begins,
+                                received.data_ptr(), received_counts, received_begins, type);
+    return LaunchedOnGpu(std::move(pending), work, {std::move(received), std::move(sent)});
   }
   communicator_->SetPriority(Priority::kHigh);  // the next expert has nothing to do without it
   at::Tensor from = OutgoingRows(sent, sent_parts);
@@ -303,8 +362,14 @@ absl::StatusOr<Pending> Group::ExchangeRows(at::Tensor received, const RowParts&
   return Launched(std::move(pending));
 }
 
-absl::StatusOr<Pending> Group::Send(at::Tensor tensor, int peer, uint32_t tag) {
+absl::StatusOr<Pending> Group::Send(at::Tensor tensor, int peer, uint32_t tag,
+                                    std::optional<uint32_t> channel) {
   Pending pending = Started("send", "wait_send", tensor);
+  if (NcclCollectives* nccl = ChannelOf(channel, tensor)) {
+    WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(tensor));
+    auto work = nccl->Send(tensor.data_ptr(), Count(tensor), /*peer=*/1, type);
+    return OnGpu(std::move(pending), *nccl, work, {std::move(tensor)});
+  }
   communicator_->SetPriority(Priority::kHigh);  // the next stage has nothing to do without it
   at::Tensor from = Outgoing(tensor);
   pending.work = communicator_->Send(from.data_ptr(), from.nbytes(), GroupRank(peer), tag);
@@ -312,13 +377,40 @@ absl::StatusOr<Pending> Group::Send(at::Tensor tensor, int peer, uint32_t tag) {
   return pending;
 }
 
-absl::StatusOr<Pending> Group::Receive(at::Tensor tensor, int peer, uint32_t tag) {
+absl::StatusOr<Pending> Group::Receive(at::Tensor tensor, int peer, uint32_t tag,
+                                       std::optional<uint32_t> channel) {
   Pending pending = Started("receive", "wait_receive", tensor);
+  if (NcclCollectives* nccl = ChannelOf(channel, tensor)) {
+    WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(tensor));
+    auto work = nccl->Receive(tensor.data_ptr(), Count(tensor), /*peer=*/0, type);
+    return OnGpu(std::move(pending), *nccl, work, {std::move(tensor)});
+  }
   communicator_->SetPriority(Priority::kHigh);
   at::Tensor to = Incoming(tensor, pending);
   pending.work = communicator_->Receive(to.data_ptr(), to.nbytes(), GroupRank(peer), tag);
   pending.tensors = {std::move(to)};
   return pending;
+}
+
+absl::StatusOr<Group::Shifted> Group::Shift(at::Tensor received, int from, at::Tensor sent, int to,
+                                            uint32_t tag) {
+  Shifted shifted;
+  if (!TakesNccl(sent)) {
+    WEFT_ASSIGN_OR_RETURN(shifted.received, Receive(std::move(received), from, tag));
+    WEFT_ASSIGN_OR_RETURN(shifted.sent, Send(std::move(sent), to, tag));
+    return shifted;
+  }
+  Pending pending = Started("shift", "wait_shift", sent);
+  WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(sent));
+  const std::vector<size_t> begins(static_cast<size_t>(size()));
+  std::vector<size_t> out = begins, in = begins;
+  out[static_cast<size_t>(to)] = Count(sent);
+  in[static_cast<size_t>(from)] = Count(received);
+  auto work =
+      nccl_->Exchange("shift", sent.data_ptr(), out, begins, received.data_ptr(), in, begins, type);
+  WEFT_ASSIGN_OR_RETURN(shifted.received, OnGpu(std::move(pending), *nccl_, work,
+                                                {std::move(received), std::move(sent)}));
+  return shifted;
 }
 
 // Readers of the records see that the computing thread waits.
@@ -334,7 +426,7 @@ absl::Status Group::Block(collectives::Work& work, const char* wait_name) {
 absl::Status Group::Wait(Pending& pending) {
   if (pending.nccl.has_value()) {
     const WorkScope scope(Work::kCommunication);
-    const absl::Status status = nccl_->Wait(*pending.nccl);
+    const absl::Status status = pending.nccl->by->Wait(pending.nccl->work);
     pending.nccl.reset();
     pending.tensors.clear();
     return status;
@@ -358,6 +450,17 @@ absl::Status Group::Wait(Pending& pending) {
     last_end_ns_ = std::max(last_end_ns_, end);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Group::TryFinish(Pending& pending) {
+  if (pending.nccl.has_value()) {
+    WEFT_ASSIGN_OR_RETURN(const bool ended, pending.nccl->by->TryFinish(pending.nccl->work));
+    if (ended) pending = {};
+    return ended;
+  }
+  if (!pending.done()) return false;
+  WEFT_RETURN_IF_ERROR(Wait(pending));
+  return true;
 }
 
 absl::Status Group::Sum(absl::Span<double> values) {

@@ -11,6 +11,8 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,8 +33,12 @@ namespace weft::train {
 // A collective or a message under way. Its tensors belong to it until Wait.
 struct Pending {
   collectives::WorkPtr work;  // of the communicator; null: none
-  // Of NCCL, in its place.
-  std::optional<NcclCollectives::Work> nccl;
+  // In its place work of NCCL, which is outlived by what it belongs to.
+  struct OnGpu {
+    NcclCollectives* by = nullptr;
+    NcclCollectives::Work work;
+  };
+  std::optional<OnGpu> nccl;
   std::vector<at::Tensor> tensors;  // kept alive
   // What Wait copies: from host memory to where the tensor is.
   std::vector<std::pair<at::Tensor, at::Tensor>> arrivals;
@@ -62,13 +68,29 @@ class Group {
   // ordinary memory in a group of one. Each takes a descriptor: for large buffers that stay.
   at::Tensor Zeros(int64_t elements, const at::TensorOptions& options) const;
 
-  // From now on collectives of tensors that go a device's way (device/device.h) are NCCL's;
-  // messages and what is agreed upon stay with the communicator. Called by all ranks of the group,
-  // which wait for each other. `current`: the stream that computes.
+  // From now on collectives of tensors that go a device's way (device/device.h) are NCCL's; what is
+  // agreed upon stays with the communicator. Called by all ranks of the group, which wait for each
+  // other. `current`: the stream that computes.
   absl::Status UseNccl(std::shared_ptr<NcclSession> session, WeftStream* current,
                        bool high_priority);
+  // The same of messages. A channel is a way from one rank to another on which they are received in
+  // the order in which they are sent; NCCL knows no tags, so each has a communicator and a stream.
+  // All ranks give the same list.
+  struct Channel {
+    int from = 0, to = 0;
+    uint32_t number = 0;  // its own
+  };
+  absl::Status UseNcclChannels(std::shared_ptr<NcclSession> session, WeftStream* current,
+                               absl::Span<const Channel> channels);
   // For groups without collectives of tensors: Sum and Agree return the session's failure, too.
   void WatchNccl(std::shared_ptr<NcclSession> session) { session_ = std::move(session); }
+  // After an error on this rank: nothing on its GPU waits for other ranks any more.
+  void AbortNccl(const absl::Status& why) {
+    if (session_ != nullptr) session_->Fail(why);
+  }
+  // Whether all ranks are there, as the communicator knows without asking them: a function for
+  // other threads, which may outlive the group.
+  std::function<absl::Status()> HealthCheck() const;
 
   // `trace` may be null; else it outlives the group. `compute_track` gets the waits, `track` the
   // collectives.
@@ -101,11 +123,23 @@ class Group {
   absl::StatusOr<Pending> ExchangeRows(at::Tensor received, const RowParts& received_parts,
                                        at::Tensor sent, const RowParts& sent_parts,
                                        const char* name, const char* wait_name);
-  // Matched by (peer, tag) in order.
-  absl::StatusOr<Pending> Send(at::Tensor tensor, int peer, uint32_t tag);
-  absl::StatusOr<Pending> Receive(at::Tensor tensor, int peer, uint32_t tag);
+  // Matched by (peer, tag) in order; on a channel of UseNcclChannels, of a tensor that goes a
+  // device's way, in order alone.
+  absl::StatusOr<Pending> Send(at::Tensor tensor, int peer, uint32_t tag,
+                               std::optional<uint32_t> channel = std::nullopt);
+  absl::StatusOr<Pending> Receive(at::Tensor tensor, int peer, uint32_t tag,
+                                  std::optional<uint32_t> channel = std::nullopt);
+  // `sent` to rank `to` and `received` from rank `from`, in a call that all ranks make in one
+  // order, as around a ring.
+  struct Shifted {
+    Pending received, sent;
+  };
+  absl::StatusOr<Shifted> Shift(at::Tensor received, int from, at::Tensor sent, int to,
+                                uint32_t tag);
   // Counts and records the time blocked. The error of a collective that failed keeps its code.
   absl::Status Wait(Pending& pending);
+  // In the place of Wait, for what was sent: true where that is done, which it then needs no more.
+  absl::StatusOr<bool> TryFinish(Pending& pending);
 
   // In place, in double, the same on every rank.
   absl::Status Sum(absl::Span<double> values);
@@ -126,19 +160,27 @@ class Group {
   absl::StatusOr<Pending> ReduceScatter(at::Tensor shard, at::Tensor full,
                                         collectives::ReduceOp op);
   bool TakesNccl(const at::Tensor& tensor) const;
-  // `pending` with the work of NCCL's and its tensors.
-  absl::StatusOr<Pending> OnGpu(Pending pending, absl::StatusOr<NcclCollectives::Work> work,
-                                std::vector<at::Tensor> tensors);
+  // The channel's, for a tensor that takes it; else null.
+  NcclCollectives* ChannelOf(std::optional<uint32_t> channel, const at::Tensor& tensor) const;
+  // `pending` with the work of `by` and its tensors.
+  static absl::StatusOr<Pending> OnGpu(Pending pending, NcclCollectives& by,
+                                       absl::StatusOr<NcclCollectives::Work> work,
+                                       std::vector<at::Tensor> tensors);
+  // The same of a collective.
+  absl::StatusOr<Pending> LaunchedOnGpu(Pending pending, absl::StatusOr<NcclCollectives::Work> work,
+                                        std::vector<at::Tensor> tensors);
   void TakeNcclSpans();
+  void TakeSpansOf(NcclCollectives& nccl);
   // `pending`, waited for where the group does not overlap.
   absl::StatusOr<Pending> Launched(Pending pending);
   absl::Status Block(collectives::Work& work, const char* wait_name);
 
   std::shared_ptr<collectives::Endpoint> endpoint_;  // null, as the next: a group of one
-  std::unique_ptr<collectives::Communicator> communicator_;
+  std::shared_ptr<collectives::Communicator> communicator_;
   std::string name_;
   std::shared_ptr<NcclSession> session_;  // null, as the next: NCCL is not used
   std::unique_ptr<NcclCollectives> nccl_;
+  std::map<uint32_t, std::unique_ptr<NcclCollectives>> channels_;  // of this rank, by number
   Trace* trace_ = nullptr;
   int compute_track_ = 0;
   int track_ = 0;

@@ -21,11 +21,12 @@ constexpr std::chrono::seconds kCallPatience{1};
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<NcclSession>> NcclSession::Open(int device, absl::Duration timeout) {
+absl::StatusOr<std::shared_ptr<NcclSession>> NcclSession::Open(
+    int device, absl::Duration timeout, std::function<absl::Status()> health) {
   WEFT_ASSIGN_OR_RETURN(collectives::Device loaded, collectives::Device::Load());
   WEFT_RETURN_IF_ERROR(
       loaded.Check(loaded.calls().SetDevice(device), absl::StrCat("select GPU ", device)));
-  std::shared_ptr<NcclSession> session(new NcclSession(loaded, timeout));
+  std::shared_ptr<NcclSession> session(new NcclSession(loaded, timeout, std::move(health)));
   session->thread_ = std::thread([one = session.get(), device] {
     (void)one->device_.calls().SetDevice(device);
     one->Watch();
@@ -33,8 +34,9 @@ absl::StatusOr<std::shared_ptr<NcclSession>> NcclSession::Open(int device, absl:
   return session;
 }
 
-NcclSession::NcclSession(const collectives::Device& device, absl::Duration timeout)
-    : device_(device), timeout_(timeout) {}
+NcclSession::NcclSession(const collectives::Device& device, absl::Duration timeout,
+                         std::function<absl::Status()> health)
+    : device_(device), timeout_(timeout), health_(std::move(health)) {}
 
 NcclSession::~NcclSession() {
   {
@@ -70,15 +72,26 @@ void NcclSession::Remove(NcclCollectives* group) {
 void NcclSession::Watch() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!ended_.wait_for(lock, kLookEvery, [this] { return ends_; })) {
-    if (!failure_.ok()) continue;
-    for (NcclCollectives* group : groups_) {
-      failure_ = group->Check(absl::Now());
-      if (!failure_.ok()) break;
-    }
-    if (failure_.ok()) continue;
-    WEFT_LOG_WARN("all NCCL communicators are aborted: ", failure_.message());
-    for (NcclCollectives* group : groups_) group->Abort();
+    if (failure_.ok()) FailLocked(Look());
   }
+}
+
+absl::Status NcclSession::Look() const {
+  WEFT_RETURN_IF_ERROR(health_());
+  for (NcclCollectives* group : groups_) WEFT_RETURN_IF_ERROR(group->Check(absl::Now()));
+  return absl::OkStatus();
+}
+
+void NcclSession::Fail(const absl::Status& why) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  FailLocked(why);
+}
+
+void NcclSession::FailLocked(const absl::Status& why) {
+  if (why.ok() || !failure_.ok()) return;
+  failure_ = why;
+  WEFT_LOG_WARN("all NCCL communicators are aborted: ", failure_.message());
+  for (NcclCollectives* group : groups_) group->Abort();
 }
 
 absl::StatusOr<std::unique_ptr<NcclCollectives>> NcclCollectives::Create(
@@ -115,8 +128,7 @@ NcclCollectives::~NcclCollectives() {
   session_->Remove(this);
   WeftNcclCommunicator* communicator = communicator_.exchange(nullptr);
   // After a failure its kernels may wait for a rank that is gone.
-  if (communicator != nullptr && session_->failure().ok()) {
-    (void)calls().StreamSynchronize(stream_);
+  if (communicator != nullptr && session_->failure().ok() && IsIdle()) {
     (void)calls().NcclDestroy(communicator);
   } else if (communicator != nullptr) {
     (void)calls().NcclAbort(communicator);
@@ -125,6 +137,18 @@ NcclCollectives::~NcclCollectives() {
   if (reference_ != nullptr) free_.push_back(reference_);
   for (WeftEvent* event : free_) (void)calls().EventDestroy(event);
   if (stream_ != nullptr) (void)calls().StreamDestroy(stream_);
+}
+
+bool NcclCollectives::IsIdle() {
+  const absl::StatusOr<WeftEvent*> last = Record(stream_);
+  if (!last.ok()) return false;
+  free_.push_back(*last);
+  const absl::Time deadline = absl::Now() + session_->timeout_;
+  while (!IsDone(*last)) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return true;
 }
 
 absl::StatusOr<WeftEvent*> NcclCollectives::NewEvent() {
@@ -194,14 +218,30 @@ absl::StatusOr<NcclCollectives::Work> NcclCollectives::AllReduce(void* memory, s
 }
 
 absl::StatusOr<NcclCollectives::Work> NcclCollectives::Exchange(
-    const void* sent, absl::Span<const size_t> sent_counts, absl::Span<const size_t> sent_begins,
-    void* received, absl::Span<const size_t> received_counts,
+    const char* name, const void* sent, absl::Span<const size_t> sent_counts,
+    absl::Span<const size_t> sent_begins, void* received, absl::Span<const size_t> received_counts,
     absl::Span<const size_t> received_begins, DataType type) {
-  return Enqueue("all_to_all", [&](WeftNcclCommunicator* communicator) {
+  return Enqueue(name, [&](WeftNcclCommunicator* communicator) {
     return calls().NcclExchange(communicator, sent, sent_counts.data(), sent_begins.data(),
                                 received, received_counts.data(), received_begins.data(), size_,
                                 static_cast<int>(type), stream_);
   });
+}
+
+absl::StatusOr<NcclCollectives::Work> NcclCollectives::Send(const void* memory, size_t count,
+                                                            int peer, DataType type) {
+  std::vector<size_t> counts(static_cast<size_t>(size_));
+  const std::vector<size_t> none = counts;
+  counts[static_cast<size_t>(peer)] = count;
+  return Exchange("send", memory, counts, none, nullptr, none, none, type);
+}
+
+absl::StatusOr<NcclCollectives::Work> NcclCollectives::Receive(void* memory, size_t count, int peer,
+                                                               DataType type) {
+  std::vector<size_t> counts(static_cast<size_t>(size_));
+  const std::vector<size_t> none = counts;
+  counts[static_cast<size_t>(peer)] = count;
+  return Exchange("receive", nullptr, none, none, memory, counts, none, type);
 }
 
 absl::Status NcclCollectives::Wait(const Work& work) {
@@ -211,6 +251,13 @@ absl::Status NcclCollectives::Wait(const Work& work) {
                                                 "let the computation wait"));
   waited_.push_back({work, reached});
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> NcclCollectives::TryFinish(const Work& work) {
+  WEFT_RETURN_IF_ERROR(session_->failure());
+  if (!IsDone(work.done)) return false;
+  waited_.push_back({work, nullptr});
+  return true;
 }
 
 bool NcclCollectives::IsDone(WeftEvent* event) const {
@@ -225,19 +272,23 @@ int64_t NcclCollectives::TimeOf(WeftEvent* event) const {
 }
 
 void NcclCollectives::Release(const Waited& waited) {
-  free_.insert(free_.end(), {waited.work.begin, waited.work.done, waited.reached});
+  free_.insert(free_.end(), {waited.work.begin, waited.work.done});
+  if (waited.reached != nullptr) free_.push_back(waited.reached);
 }
 
 std::vector<NcclCollectives::Span> NcclCollectives::TakeSpans() {
   std::vector<Span> spans;
-  while (!waited_.empty() && IsDone(waited_.front().work.done) && IsDone(waited_.front().reached)) {
+  while (!waited_.empty() && IsDone(waited_.front().work.done) &&
+         (waited_.front().reached == nullptr || IsDone(waited_.front().reached))) {
     const Waited waited = waited_.front();
     waited_.pop_front();
     Span span{.name = waited.work.name,
               .begin_ns = TimeOf(waited.work.begin),
               .end_ns = TimeOf(waited.work.done)};
-    span.exposed_ns =
-        std::max<int64_t>(0, span.end_ns - std::max(span.begin_ns, TimeOf(waited.reached)));
+    if (waited.reached != nullptr) {
+      span.exposed_ns =
+          std::max<int64_t>(0, span.end_ns - std::max(span.begin_ns, TimeOf(waited.reached)));
+    }
     spans.push_back(span);
     {
       // The session's thread asks for ends, too.

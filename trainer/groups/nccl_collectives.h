@@ -1,10 +1,12 @@
-// A group's collectives by NCCL, on tensors where they are: over the communicator's own stream of
-// the GPU, so that they go on beside the computation, and the host waits for none of them.
+// A group's collectives and messages by NCCL, on tensors where they are: over the communicator's
+// own stream of the GPU, so that they go on beside the computation, and the host waits for none of
+// them.
 //
 // A call takes what the current stream has been given so far, and returns when NCCL has its work.
 // Wait lets the current stream wait. What NCCL itself does not end with an error in time (a rank
 // that is gone leaves the others' kernels waiting) a thread of the session ends: it aborts the
-// communicators of all groups, and says why to the next that asks.
+// communicators of all groups, and says why to the next that asks. It does the same where the job
+// has lost a rank: the host, which the GPU would keep waiting, need not find that out.
 //
 // NCCL's user guide, "Using multiple NCCL communicators concurrently": all ranks give their GPUs
 // the work of all communicators in one order, which the engine's groups do.
@@ -15,6 +17,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -39,8 +42,10 @@ class NcclCollectives;
 class NcclSession {
  public:
   // Loads libweft-cuda.so, and selects GPU `device` for this thread. `timeout`: of a collective,
-  // from the call to its end on the GPU. Errors: those of collectives::Device::Load.
-  static absl::StatusOr<std::shared_ptr<NcclSession>> Open(int device, absl::Duration timeout);
+  // from the call to its end on the GPU. `health`: of the job, asked by the session's thread. Errors:
+  // those of collectives::Device::Load.
+  static absl::StatusOr<std::shared_ptr<NcclSession>> Open(int device, absl::Duration timeout,
+                                                           std::function<absl::Status()> health);
   ~NcclSession();
   NcclSession(const NcclSession&) = delete;
   NcclSession& operator=(const NcclSession&) = delete;
@@ -49,17 +54,24 @@ class NcclSession {
   // OK, or why all communicators were aborted: kDeadlineExceeded or kUnavailable, with the group
   // and the collective.
   absl::Status failure() const;
+  // Aborts all communicators because of `why`, unless that was done before: nothing on the GPU
+  // waits for other ranks any more.
+  void Fail(const absl::Status& why);
   absl::StatusOr<std::string> MakeUniqueId() const;
 
  private:
   friend class NcclCollectives;
-  NcclSession(const collectives::Device& device, absl::Duration timeout);
+  NcclSession(const collectives::Device& device, absl::Duration timeout,
+              std::function<absl::Status()> health);
   void Add(NcclCollectives* group);
   void Remove(NcclCollectives* group);
   void Watch();
+  absl::Status Look() const;                 // with mutex_ held
+  void FailLocked(const absl::Status& why);  // the same
 
   const collectives::Device device_;
   const absl::Duration timeout_;
+  const std::function<absl::Status()> health_;
   mutable std::mutex mutex_;  // of all below
   std::condition_variable ended_;
   bool ends_ = false;
@@ -101,22 +113,28 @@ class NcclCollectives {
                                  collectives::DataType type);
   absl::StatusOr<Work> AllReduce(void* memory, size_t count, collectives::DataType type,
                                  collectives::ReduceOp op);
-  // The parts for and from each rank: counts and first elements, by rank.
-  absl::StatusOr<Work> Exchange(const void* sent, absl::Span<const size_t> sent_counts,
+  // The parts for and from each rank: counts and first elements, by rank. `name` is a literal.
+  absl::StatusOr<Work> Exchange(const char* name, const void* sent,
+                                absl::Span<const size_t> sent_counts,
                                 absl::Span<const size_t> sent_begins, void* received,
                                 absl::Span<const size_t> received_counts,
                                 absl::Span<const size_t> received_begins,
                                 collectives::DataType type);
+  // To rank `peer`, and from it, which both call in one order.
+  absl::StatusOr<Work> Send(const void* memory, size_t count, int peer, collectives::DataType type);
+  absl::StatusOr<Work> Receive(void* memory, size_t count, int peer, collectives::DataType type);
   // The current stream goes on when the work is done; this thread at once. The session's failure.
   absl::Status Wait(const Work& work);
-  // Of works that were waited for and have ended on the GPU, since the last call.
+  // In the place of Wait, where the computation needs nothing of the work: whether it has ended.
+  absl::StatusOr<bool> TryFinish(const Work& work);
+  // Of works that were waited for or finished and have ended on the GPU, since the last call.
   std::vector<Span> TakeSpans();
 
  private:
   friend class NcclSession;
   struct Waited {
     Work work;
-    WeftEvent* reached = nullptr;  // by the current stream: where it waits
+    WeftEvent* reached = nullptr;  // by the current stream: where it waits; null: it does not
   };
   struct UnderWay {
     WeftEvent* done;
@@ -140,6 +158,8 @@ class NcclCollectives {
   // Of the session's thread.
   absl::Status Check(absl::Time now);
   void Abort();
+  // What the stream was given is done, in the session's timeout.
+  bool IsIdle();
 
   const std::shared_ptr<NcclSession> session_;
   const std::string group_;

@@ -205,11 +205,23 @@ absl::StatusOr<ParallelGroups> ParallelGroups::Create(
 
 namespace {
 
+// What the schedule of this config sends between stages.
+std::vector<Group::Channel> PipelineChannels(const TrainConfig& config) {
+  std::vector<Group::Channel> channels;
+  for (const topology::PipelineChannel& one : topology::ChannelsOf(
+           {config.pipeline_schedule, config.pipeline_parallel, config.pipeline_chunks})) {
+    channels.push_back({one.from, one.to, one.number});
+  }
+  return channels;
+}
+
 absl::StatusOr<std::shared_ptr<NcclSession>> OpenSession(const TrainConfig& config,
                                                          at::Device device, int ranks_here,
-                                                         absl::Duration timeout) {
+                                                         absl::Duration timeout,
+                                                         const Group& world) {
   const int gpu = device.has_index() ? device.index() : 0;
-  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<NcclSession> session, NcclSession::Open(gpu, timeout));
+  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<NcclSession> session,
+                        NcclSession::Open(gpu, timeout, world.HealthCheck()));
   const int gpus = session->device().count();
   if (config.device_collectives == DeviceCollectives::kAuto && ranks_here > gpus) {
     return absl::FailedPreconditionError(absl::StrCat(ranks_here, " ranks of a host share its ",
@@ -227,12 +239,12 @@ absl::Status ParallelGroups::OpenDeviceCollectives(const TrainConfig& config, at
       (config.device_collectives == DeviceCollectives::kAuto && device.is_cuda());
   if (!is_wanted || world->size() == 1) return absl::OkStatus();
   const absl::StatusOr<std::shared_ptr<NcclSession>> session =
-      OpenSession(config, device, ranks_here, timeout);
+      OpenSession(config, device, ranks_here, timeout, *world);
   absl::Status agreed;
   WEFT_RETURN_IF_ERROR(world->Agree(session.status(), agreed));
   if (agreed.ok()) {
     WEFT_LOG_INFO("GPU tensors go between ranks by NCCL: ", (*session)->device().Describe());
-    return UseNccl(*session, CurrentStream(device));
+    return UseNccl(*session, CurrentStream(device), PipelineChannels(config));
   }
   if (config.device_collectives == DeviceCollectives::kNccl) {
     return Annotate(agreed, "parallel.collectives = nccl");
@@ -247,7 +259,8 @@ absl::Status ParallelGroups::OpenDeviceCollectives(const TrainConfig& config, at
 // Every rank makes its groups' communicators in this order, so that none waits for one that waits
 // for it. What computation waits for has a stream of high priority; gradients have not.
 absl::Status ParallelGroups::UseNccl(const std::shared_ptr<NcclSession>& session,
-                                     WeftStream* current) {
+                                     WeftStream* current,
+                                     absl::Span<const Group::Channel> channels) {
   for (Group* group : {tensor.get(), context.get(), expert.get()}) {
     WEFT_RETURN_IF_ERROR(group->UseNccl(session, current, /*high_priority=*/true));
   }
@@ -257,8 +270,7 @@ absl::Status ParallelGroups::UseNccl(const std::shared_ptr<NcclSession>& session
     WEFT_RETURN_IF_ERROR(group->UseNccl(session, current, /*high_priority=*/false));
   }
   world->WatchNccl(session);
-  pipeline->WatchNccl(session);
-  return absl::OkStatus();
+  return pipeline->UseNcclChannels(session, current, channels);
 }
 
 void ParallelGroups::SetOverlap(const OverlapAxes& axes) {

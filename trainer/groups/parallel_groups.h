@@ -84,7 +84,8 @@ struct ParallelGroups {
 
  private:
   void SetOverlap(const OverlapAxes& axes);
-  absl::Status UseNccl(const std::shared_ptr<NcclSession>& session, WeftStream* current);
+  absl::Status UseNccl(const std::shared_ptr<NcclSession>& session, WeftStream* current,
+                       absl::Span<const Group::Channel> pipeline_channels);
 };
 
 }  // namespace weft::train

@@ -17,6 +17,7 @@
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/run_states.h"
 #include "trainer/checkpoint/writer.h"
+#include "trainer/device/side_stream.h"
 #include "trainer/files/file.h"
 
 namespace weft::train {
@@ -212,14 +213,18 @@ void MoveInto(std::vector<std::byte>& pool, std::vector<BufferPart>& parts) {
 
 }  // namespace
 
-std::vector<absl::Span<std::byte>> StateOf(const ParameterSets& parameters) {
-  std::vector<absl::Span<std::byte>> parts;
+std::vector<at::Tensor> StateOf(const ParameterSets& parameters) {
+  std::vector<at::Tensor> parts;
   for (const ShardedParameters* set : parameters.sets()) {
     for (const ParameterBucket& bucket : set->store().buckets()) {
-      parts.emplace_back(static_cast<std::byte*>(bucket.owned.data_ptr()), bucket.owned.nbytes());
+      auto add = [&](void* data, size_t bytes) {
+        parts.push_back(at::from_blob(data, {static_cast<int64_t>(bytes)},
+                                      bucket.owned.options().dtype(at::kByte)));
+      };
+      add(bucket.owned.data_ptr(), bucket.owned.nbytes());
       for (const OwnedSlice& slice : bucket.slices) {
         for (float* state : slice.states) {
-          if (state != nullptr) parts.push_back(BytesOf(state, slice.elements));
+          if (state != nullptr) add(state, static_cast<size_t>(slice.elements) * sizeof(float));
         }
       }
     }
@@ -488,10 +493,13 @@ absl::Status RunCheckpoints::Begin(const RunPosition& position, const ParameterS
   saving_step_ = position.step;
   saving_ = std::async(
       std::launch::async,
-      [this, position, &parameters, copied = std::move(copied)]() mutable -> absl::Status {
+      [this, position, &parameters, copied = std::move(copied),
+       beside =
+           SideStream(parameters.sets()[0]->store().options().device)]() mutable -> absl::Status {
         if (before_copy_) before_copy_();
         std::deque<std::vector<float>> values;
-        std::vector<BufferPart> parts = Parts(parameters, values);
+        std::vector<BufferPart> parts;
+        beside.Run([&] { parts = Parts(parameters, values); });
         MoveInto(pool_, parts);
         const std::string optimizer(parameters.optimizer().name());
         copied.set_value();

@@ -38,8 +38,9 @@ struct RunPosition {
   std::string gemm, attention;
 };
 
-// The memory of all that a step changes on this rank: master values and the optimizer's state.
-std::vector<absl::Span<std::byte>> StateOf(const ParameterSets& parameters);
+// The memory of all that a step changes on this rank, where it is, as bytes: master values and the
+// optimizer's state.
+std::vector<at::Tensor> StateOf(const ParameterSets& parameters);
 
 // A background save that has ended.
 struct SavedInBackground {

@@ -381,36 +381,79 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, in
   return text;
 }
 
+namespace {
+
+// What a rank takes of a place that it may share with others, and what is there.
+struct Share {
+  std::string place;
+  Bytes tensors, program, memory;
+};
+
+std::string HostName() {
+  std::array<char, 256> name = {};
+  if (gethostname(name.data(), name.size() - 1) != 0) name[0] = '\0';
+  return name.data();
+}
+
+// The shares of each place's ranks, added up; of memory the least that one of them sees. All ranks
+// call it together.
+struct Shares {
+  Share sum;
+  int ranks = 0;
+};
+absl::StatusOr<std::map<std::string, Shares>> GatherShares(const Share& mine, Group& world) {
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all,
+                        world.Gather(absl::StrCat(mine.tensors.count(), " ", mine.program.count(),
+                                                  " ", mine.memory.count(), " ", mine.place)));
+  std::map<std::string, Shares> places;
+  for (const std::string& text : all) {
+    const std::vector<std::string> fields = absl::StrSplit(text, absl::MaxSplits(' ', 3));
+    std::array<int64_t, 3> numbers = {};
+    for (size_t i = 0; i < numbers.size(); ++i) (void)absl::SimpleAtoi(fields[i], &numbers[i]);
+    Shares& place = places[fields[3]];
+    place.sum.tensors += Bytes(numbers[0]);
+    place.sum.program += Bytes(numbers[1]);
+    const Bytes memory(numbers[2]);
+    place.sum.memory = place.ranks == 0 ? memory : std::min(place.sum.memory, memory);
+    ++place.ranks;
+  }
+  return places;
+}
+
+}  // namespace
+
 absl::Status CheckHostMemory(const TrainConfig& config, const StepPlan& plan, int stage,
                              int tensor_rank, bool keeps_snapshots, Group& world) {
   absl::StatusOr<MemoryEstimate> mine =
       EstimateMemory(config, plan, stage, tensor_rank, keeps_snapshots);
   WEFT_RETURN_IF_ERROR(world.Agree(mine.status()));
-  std::array<char, 256> name = {};
-  if (gethostname(name.data(), name.size() - 1) != 0) name[0] = '\0';
-  WEFT_ASSIGN_OR_RETURN(
-      std::vector<std::string> all,
-      world.Gather(absl::StrCat(mine->total().count(), " ", AnonymousMemory().count(), " ",
-                                HostMemory(config).count(), " ", name.data())));
-  struct Host {
-    int ranks = 0;
-    Bytes tensors, program, memory;
-  };
-  std::map<std::string, Host> hosts;
-  for (const std::string& text : all) {
-    const std::vector<std::string> fields = absl::StrSplit(text, absl::MaxSplits(' ', 3));
-    std::array<int64_t, 3> numbers = {};
-    for (size_t i = 0; i < numbers.size(); ++i) (void)absl::SimpleAtoi(fields[i], &numbers[i]);
-    Host& host = hosts[fields[3]];
-    ++host.ranks;
-    host.tensors += Bytes(numbers[0]);
-    host.program += Bytes(numbers[1]);
-    host.memory = Bytes(numbers[2]);
-  }
+  WEFT_ASSIGN_OR_RETURN(const auto hosts,
+                        GatherShares({absl::StrCat("host ", HostName()), mine->total(),
+                                      AnonymousMemory(), HostMemory(config)},
+                                     world));
   for (const auto& [host, need] : hosts) {
-    if (need.memory.count() == 0 || need.tensors + need.program <= need.memory) continue;
-    return NoPlace(config, absl::StrCat("host ", host), need.ranks, need.tensors, need.program,
-                   need.memory);
+    const Share& sum = need.sum;
+    if (sum.memory.count() == 0 || sum.tensors + sum.program <= sum.memory) continue;
+    return NoPlace(config, host, need.ranks, sum.tensors, sum.program, sum.memory);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDeviceMemory(const TrainConfig& config, const StepPlan& plan, int stage,
+                               int tensor_rank, int gpu, const DeviceMemory& memory, Group& world) {
+  absl::StatusOr<MemoryEstimate> mine =
+      EstimateMemory(config, plan, stage, tensor_rank, /*keeps_snapshots=*/false);
+  WEFT_RETURN_IF_ERROR(world.Agree(mine.status()));
+  WEFT_ASSIGN_OR_RETURN(const auto gpus,
+                        GatherShares({absl::StrCat("GPU ", gpu, " of host ", HostName()),
+                                      mine->on_device(), Bytes(0), memory.free},
+                                     world));
+  for (const auto& [place, need] : gpus) {
+    if (need.sum.tensors <= need.sum.memory) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %d ranks need %.0f MiB for tensors; %.0f MiB of it are free. Fewer ranks a GPU, a "
+        "smaller train.micro_batch, train.recompute = full or a higher parallel.zero take less",
+        place, need.ranks, Mebibytes(need.sum.tensors), Mebibytes(need.sum.memory)));
   }
   return absl::OkStatus();
 }

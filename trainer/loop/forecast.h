@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "base/units.h"
 #include "trainer/config.h"
+#include "trainer/device/device.h"
 #include "trainer/groups/group.h"
 #include "trainer/loop/step.h"
 
@@ -25,6 +26,8 @@ struct MemoryEstimate {
   Bytes pool;         // what a checkpoint is written from in the background; no tensor
   Bytes tensors() const;
   Bytes total() const { return tensors() + pool; }
+  // With train.device = cuda: what is on the GPU. The rest is in host memory.
+  Bytes on_device() const { return tensors() - snapshots; }
 };
 
 // Memory of the rank at `stage` of the pipeline and `tensor_rank` of the tensor axis.
@@ -42,6 +45,10 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, in
 // ranks call it together and get the same outcome, InvalidArgument with the arithmetic.
 absl::Status CheckHostMemory(const TrainConfig& config, const StepPlan& plan, int stage,
                              int tensor_rank, bool keeps_snapshots, Group& world);
+
+// The same of the GPUs, which ranks may share: whether each has the memory that is free on its own.
+absl::Status CheckDeviceMemory(const TrainConfig& config, const StepPlan& plan, int stage,
+                               int tensor_rank, int gpu, const DeviceMemory& memory, Group& world);
 
 // The schedule of the config's pipeline as a picture; "" without a pipeline.
 absl::StatusOr<std::string> DrawPipeline(const TrainConfig& config, const StepPlan& plan);

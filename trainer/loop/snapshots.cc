@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "trainer/device/side_stream.h"
 
 namespace weft::train {
 namespace {
@@ -20,26 +21,41 @@ namespace {
 constexpr uint32_t kSnapshotTag = 0x534e4150;  // "SNAP"
 constexpr uint32_t kRestoreTag = 0x524e4150;
 
-int64_t BytesIn(const std::vector<absl::Span<std::byte>>& parts) {
-  size_t bytes = 0;
-  for (const auto& part : parts) bytes += part.size();
-  return static_cast<int64_t>(bytes);
+int64_t BytesIn(const std::vector<at::Tensor>& parts) {
+  int64_t bytes = 0;
+  for (const at::Tensor& part : parts) bytes += part.numel();
+  return bytes;
 }
 
-void Pack(const std::vector<absl::Span<std::byte>>& parts, at::Tensor& out) {
-  auto* to = out.data_ptr<uint8_t>();
-  for (const auto& part : parts) {
-    std::memcpy(to, part.data(), part.size());
-    to += part.size();
+// By this thread alone where both are in host memory: LibTorch's copies take all cores.
+void Copy(const at::Tensor& from, const at::Tensor& to) {
+  if (from.is_cpu() && to.is_cpu()) {
+    std::memcpy(to.data_ptr(), from.data_ptr(), from.nbytes());
+  } else {
+    to.copy_(from, /*non_blocking=*/from.is_cuda());
   }
 }
 
-void Unpack(const at::Tensor& state, const std::vector<absl::Span<std::byte>>& parts) {
-  const auto* from = state.data_ptr<uint8_t>();
-  for (const auto& part : parts) {
-    std::memcpy(part.data(), from, part.size());
-    from += part.size();
+// Calls body(part of `state`, part) for each, one part of `state` behind the other.
+template <typename Body>
+void ForParts(const at::Tensor& state, const std::vector<at::Tensor>& parts, Body body) {
+  int64_t at = 0;
+  for (const at::Tensor& part : parts) {
+    body(state.narrow(0, at, part.numel()), part);
+    at += part.numel();
   }
+}
+
+void Pack(const std::vector<at::Tensor>& parts, const at::Tensor& out) {
+  ForParts(out, parts, [](const at::Tensor& to, const at::Tensor& part) { Copy(part, to); });
+}
+
+void Unpack(const at::Tensor& state, const std::vector<at::Tensor>& parts) {
+  ForParts(state, parts, [](const at::Tensor& from, const at::Tensor& part) { Copy(from, part); });
+}
+
+at::Device DeviceOf(const ParameterSets& parameters) {
+  return parameters.sets()[0]->store().options().device;
 }
 
 // Which steps a rank holds. As text: "STEP:SAMPLES:SCALE:GEMM:ATTENTION " for each of its own
@@ -110,8 +126,10 @@ std::optional<RunPosition> NewestCommon(const std::vector<Holdings>& ranks) {
   return best;
 }
 
-void Allocate(int64_t bytes, at::Tensor& state) {
-  if (!state.defined() || state.numel() != bytes) state = at::empty({bytes}, at::kByte);
+// Pinned where it is filled from a GPU.
+void Allocate(int64_t bytes, at::Device device, at::Tensor& state) {
+  if (state.defined() && state.numel() == bytes) return;
+  state = at::empty({bytes}, at::TensorOptions(at::kByte).pinned_memory(device.is_cuda()));
 }
 
 }  // namespace
@@ -154,8 +172,8 @@ absl::Status Snapshots::Prepare(const ParameterSets& parameters, ParallelGroups&
                                             sizes[static_cast<size_t>(ward)], "' bytes"));
   }
   for (Pair& pair : pairs_) {
-    Allocate(own_bytes, pair.own.state);
-    Allocate(keeper_ == world.rank() ? 0 : other_bytes, pair.other.state);
+    Allocate(own_bytes, DeviceOf(parameters), pair.own.state);
+    Allocate(keeper_ == world.rank() ? 0 : other_bytes, at::kCPU, pair.other.state);
   }
   return absl::OkStatus();
 }
@@ -181,9 +199,10 @@ absl::Status Snapshots::Begin(const RunPosition& position, ParameterSets& parame
   Pair& pair = PairFor(position.step);
   pair.own.position.step = pair.other.position.step = -1;
   copying_ = std::async(std::launch::async,
-                        [this, position, &pair, &parameters, &group = *groups.snapshots] {
+                        [this, position, &pair, &parameters, &group = *groups.snapshots,
+                         beside = SideStream(DeviceOf(parameters))]() mutable {
                           if (before_copy_) before_copy_();
-                          Pack(StateOf(parameters), pair.own.state);
+                          beside.Run([&] { Pack(StateOf(parameters), pair.own.state); });
                           pair.own.position = position;
                           return Exchange(pair, group, /*sends=*/true, /*receives=*/true);
                         });
@@ -226,7 +245,7 @@ absl::StatusOr<std::optional<RunPosition>> Snapshots::Restore(ParameterSets& par
     WEFT_ASSIGN_OR_RETURN(send, world.Send(pair.other.state, kept_for, kRestoreTag));
   }
   if (!Holds(ranks[mine].own, step)) {
-    Allocate(BytesIn(StateOf(parameters)), pair.own.state);
+    Allocate(BytesIn(StateOf(parameters)), DeviceOf(parameters), pair.own.state);
     WEFT_ASSIGN_OR_RETURN(receive,
                           world.Receive(pair.own.state, HolderOf(ranks, mine, step), kRestoreTag));
   }

@@ -149,7 +149,10 @@ class Run {
   absl::Status CheckMemory() {
     absl::StatusOr<StepPlan> plan = StepPlan::Make(config_, SizesOf(groups_.mesh));
     WEFT_RETURN_IF_ERROR(group_.Agree(plan.status()));
-    if (!device_.is_cpu()) return absl::OkStatus();  // the estimate is of host memory
+    if (!device_.is_cpu()) {
+      return CheckDeviceMemory(config_, *plan, groups_.pipeline->rank(), groups_.tensor->rank(),
+                               device_.index(), MemoryOf(device_), group_);
+    }
     return CheckHostMemory(config_, *plan, groups_.pipeline->rank(), groups_.tensor->rank(),
                            TakesSnapshots(), group_);
   }
@@ -634,16 +637,19 @@ class Run {
         EstimateMemory(config_, stepper_->plan(), groups_.pipeline->rank(), groups_.tensor->rank(),
                        TakesSnapshots());
     auto mebibytes = [](Bytes bytes) { return static_cast<double>(bytes.count()) / (1 << 20); };
-    const Bytes peak = PeakTensorMemory() - tensors_before_;
+    const Bytes peak =
+        device_.is_cpu() ? PeakTensorMemory() - tensors_before_ : MemoryOf(device_).tensors_peak;
+    const Bytes expected = !estimate.ok()     ? Bytes(0)
+                           : device_.is_cpu() ? estimate->tensors()
+                                              : estimate->on_device();
     const Bytes resident = PeakResidentMemory() - memory_before_;
     WEFT_ASSIGN_OR_RETURN(
-        memory_,
-        group_.Gather(absl::StrFormat(
-            "tensors %.1f MiB at most, estimated %.1f (%+.1f %%); resident memory grew by "
-            "%.0f MiB",
-            mebibytes(peak), estimate.ok() ? mebibytes(estimate->tensors()) : 0.0,
-            estimate.ok() && peak.count() > 0 ? 100 * (estimate->tensors() / peak - 1) : 0.0,
-            mebibytes(resident))));
+        memory_, group_.Gather(absl::StrFormat(
+                     "tensors %.1f MiB at most, estimated %.1f (%+.1f %%); resident memory grew by "
+                     "%.0f MiB",
+                     mebibytes(peak), mebibytes(expected),
+                     estimate.ok() && peak.count() > 0 ? 100 * (expected / peak - 1) : 0.0,
+                     mebibytes(resident))));
     return absl::OkStatus();
   }
 
@@ -718,11 +724,6 @@ absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& grou
   const absl::StatusOr<at::Device> device = OpenDevice(options.config.device, options.local_rank);
   WEFT_RETURN_IF_ERROR(groups.world->Agree(device.status()));
   if (!device->is_cpu()) {
-    if (options.snapshots != nullptr) {
-      return absl::UnimplementedError(
-          "snapshots in memory are of train.device = cpu alone; recovery.snapshot = off goes on "
-          "from checkpoints");
-    }
     // Backward passes run on this thread, as on the CPU: groups and traces are used by one thread.
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   }
@@ -730,6 +731,7 @@ absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& grou
       groups.OpenDeviceCollectives(options.config, *device, options.collective_timeout));
   Run run(options, groups, *device);
   absl::StatusOr<RunOutcome> outcome = run.Execute();
+  groups.world->AbortNccl(outcome.status());
   run.Settle();
   // While the parameters that collectives read and write are still there.
   if (!outcome.ok() && options.recovers) Leave(groups);

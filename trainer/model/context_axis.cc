@@ -14,12 +14,12 @@ constexpr uint32_t kKeysTag = 1, kGradientsTag = 2;
 // A block on its way to the next rank, and the one that comes from the rank before.
 struct Hop {
   at::Tensor incoming;
-  Pending sent, received;
+  Group::Shifted shifted;
 };
 
 void WaitFor(const ContextAxis& axis, Hop& hop) {
-  ThrowIfError(axis.group().Wait(hop.received));
-  ThrowIfError(axis.group().Wait(hop.sent));
+  ThrowIfError(axis.group().Wait(hop.shifted.received));
+  ThrowIfError(axis.group().Wait(hop.shifted.sent));
 }
 
 Hop StartHop(const ContextAxis& axis, const at::Tensor& block, uint32_t tag) {
@@ -27,8 +27,7 @@ Hop StartHop(const ContextAxis& axis, const at::Tensor& block, uint32_t tag) {
   const int before = (axis.rank() + axis.size() - 1) % axis.size();
   Hop hop;
   hop.incoming = at::empty_like(block);
-  hop.received = ValueOrThrow(axis.group().Receive(hop.incoming, before, tag));
-  hop.sent = ValueOrThrow(axis.group().Send(block, next, tag));
+  hop.shifted = ValueOrThrow(axis.group().Shift(hop.incoming, before, block, next, tag));
   if (!axis.group().overlaps()) WaitFor(axis, hop);
   return hop;
 }

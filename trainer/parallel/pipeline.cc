@@ -20,11 +20,9 @@ PipelineRunner::PipelineRunner(const topology::PipelineSpec& spec, Group* group,
 }
 
 uint32_t PipelineRunner::TagOf(const topology::PipelinePass& pass, int target_depth) const {
-  const uint32_t backward = pass.kind == topology::PassKind::kForward ? 0 : 1;
-  const uint32_t place =
-      static_cast<uint32_t>(target_depth) * static_cast<uint32_t>(spec_.micro_batches) +
-      static_cast<uint32_t>(pass.micro_batch);
-  return place * 2 + backward;
+  return topology::ChannelNumber(pass.kind, target_depth) *
+             static_cast<uint32_t>(spec_.micro_batches) +
+         static_cast<uint32_t>(pass.micro_batch);
 }
 
 PipelineRunner::Edge PipelineRunner::Towards(const topology::PipelinePass& pass,
@@ -37,7 +35,7 @@ PipelineRunner::Edge PipelineRunner::Towards(const topology::PipelinePass& pass,
   const topology::ChunkPlace place = PlaceOfDepth(spec_, other);
   const int target = output ? other : depth;
   return {place.stage == stage_ ? Edge::kHere : Edge::kMessage, place.stage, place.chunk,
-          TagOf(pass, target)};
+          TagOf(pass, target), topology::ChannelNumber(pass.kind, target)};
 }
 
 absl::Status PipelineRunner::PostReceives(absl::Span<const topology::PipelinePass> passes,
@@ -46,7 +44,8 @@ absl::Status PipelineRunner::PostReceives(absl::Span<const topology::PipelinePas
     const Edge edge = Towards(passes[posted_], /*output=*/false);
     if (edge.kind != Edge::kMessage) continue;
     at::Tensor tensor = at::empty({rows_, width_}, options_);
-    WEFT_ASSIGN_OR_RETURN(Pending pending, group_->Receive(tensor, edge.stage, edge.tag));
+    WEFT_ASSIGN_OR_RETURN(Pending pending,
+                          group_->Receive(tensor, edge.stage, edge.tag, edge.channel));
     awaited_.push_back({posted_, std::move(tensor), std::move(pending)});
   }
   return absl::OkStatus();
@@ -74,7 +73,8 @@ absl::Status PipelineRunner::HandOn(const topology::PipelinePass& pass, at::Tens
   if (edge.kind == Edge::kHere) {
     kept_.push_back({edge.tag, std::move(output)});
   } else if (edge.kind == Edge::kMessage) {
-    WEFT_ASSIGN_OR_RETURN(Pending pending, group_->Send(output.contiguous(), edge.stage, edge.tag));
+    WEFT_ASSIGN_OR_RETURN(Pending pending,
+                          group_->Send(output.contiguous(), edge.stage, edge.tag, edge.channel));
     sends_.push_back(std::move(pending));
   }
   return ReapSends(/*all=*/false);
@@ -82,10 +82,15 @@ absl::Status PipelineRunner::HandOn(const topology::PipelinePass& pass, at::Tens
 
 // No pass waits for a send: two neighbours that did could wait for each other.
 absl::Status PipelineRunner::ReapSends(bool all) {
-  while (!sends_.empty() && (all || sends_.front().done())) {
-    Pending oldest = std::move(sends_.front());
+  while (!sends_.empty()) {
+    bool finished = all;
+    if (all) {
+      WEFT_RETURN_IF_ERROR(group_->Wait(sends_.front()));
+    } else {
+      WEFT_ASSIGN_OR_RETURN(finished, group_->TryFinish(sends_.front()));
+    }
+    if (!finished) break;
     sends_.pop_front();
-    WEFT_RETURN_IF_ERROR(group_->Wait(oldest));
   }
   return absl::OkStatus();
 }

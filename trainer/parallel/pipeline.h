@@ -49,7 +49,8 @@ class PipelineRunner {
     enum Kind : uint8_t { kNone, kHere, kMessage } kind = kNone;
     int stage = 0;     // the other end
     int chunk = 0;     // of the other end
-    uint32_t tag = 0;  // the same at both ends
+    uint32_t tag = 0;  // the same at both ends, as the channel
+    uint32_t channel = 0;
   };
   struct Awaited {
     size_t pass = 0;

@@ -127,6 +127,35 @@ TEST(PipelineScheduleTest, EveryChunkOfTheModelHasOnePlace) {
   }
 }
 
+TEST(PipelineScheduleTest, EveryMessageHasAChannelOfItsEnds) {
+  for (Kind kind : kKinds) {
+    for (const PipelineSpec& spec : Shapes(kind)) {
+      SCOPED_TRACE(Name(spec));
+      std::vector<PipelineChannel> expected;
+      for (int depth = 0; depth < spec.depth(); ++depth) {
+        const int stage = PlaceOfDepth(spec, depth).stage;
+        for (const auto& [pass, other] : {std::pair(PassKind::kForward, depth - 1),
+                                          std::pair(PassKind::kBackward, depth + 1)}) {
+          if (other < 0 || other >= spec.depth()) continue;
+          const int from = PlaceOfDepth(spec, other).stage;
+          if (from != stage) expected.push_back({from, stage, ChannelNumber(pass, depth)});
+        }
+      }
+      EXPECT_THAT(ChannelsOf(spec), testing::UnorderedElementsAreArray(expected));
+    }
+  }
+}
+
+// Nothing waits for ever then, but a way without tags would mix the two up.
+TEST(PipelineScheduleTest, AMessageTakenOutOfItsTurnIsRefused) {
+  const PipelineSpec spec = {Kind::kGpipe, 3, 1, 4};
+  PipelineSchedule schedule = *MakePipelineSchedule(spec);
+  std::swap(schedule[1][0], schedule[1][1]);
+  EXPECT_THAT(std::string(RunPipelineSchedule(spec, schedule, PassDurations{}).status().message()),
+              HasSubstr("stage 1 takes what stage 0 sends to it for the forward passes of the "
+                        "model's chunk 1 in another order"));
+}
+
 // A list that was changed in one place is not taken for a schedule, or still runs to its end.
 TEST(PipelineScheduleTest, ASpoiltScheduleIsRefusedByName) {
   const PipelineSpec spec{Kind::k1F1B, 4, 1, 6};

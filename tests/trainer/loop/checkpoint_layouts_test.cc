@@ -108,8 +108,11 @@ class CheckpointLayoutsTest : public ::testing::TestWithParam<int> {
     ForEachRank({},
                 [&](const TrainConfig& config, ParallelGroups& groups, ParameterSets& parameters) {
                   Random random(static_cast<uint64_t>(heads()));
-                  for (const absl::Span<std::byte> part : StateOf(parameters)) {
-                    for (std::byte& byte : part) byte = static_cast<std::byte>(random.Below(256));
+                  for (const at::Tensor& part : StateOf(parameters)) {
+                    auto* bytes = part.data_ptr<uint8_t>();
+                    for (int64_t i = 0; i < part.numel(); ++i) {
+                      bytes[i] = static_cast<uint8_t>(random.Below(256));
+                    }
                   }
                   Save(folder, config, groups, parameters);
                 });

@@ -76,6 +76,16 @@ INSTANTIATE_TEST_SUITE_P(
         DeviceCase{"nccl_hsdp", 4, {"parallel.zero=2", "parallel.zero_group=2"}, true},
         DeviceCase{"nccl_tensor", 2, {"parallel.tensor=2"}, true},
         DeviceCase{"nccl_pipeline", 2, {"parallel.pipeline=2", "train.micro_batch=1"}, true},
+        DeviceCase{"nccl_interleaved",
+                   2,
+                   {"model.layers=4", "parallel.pipeline=2", "parallel.schedule=interleaved",
+                    "parallel.chunks=2", "train.micro_batch=1"},
+                   true},
+        DeviceCase{"nccl_zero_bubble",
+                   2,
+                   {"model.layers=4", "parallel.pipeline=2", "parallel.schedule=zb-v",
+                    "parallel.chunks=2", "train.micro_batch=1"},
+                   true},
         DeviceCase{"nccl_ring", 2, And(kModern, {"parallel.context=2"}), true},
         DeviceCase{"nccl_ulysses", 2,
                    And(kModern, {"parallel.context=2", "parallel.context_method=ulysses"}), true},
@@ -98,6 +108,21 @@ TEST_F(DeviceRunTest, ACollectiveThatDoesNotEndOnTheGpuIsAnError) {
   EXPECT_EQ(outcome.status, 1) << outcome.output;
   EXPECT_THAT(outcome.output,
               testing::ContainsRegex("of group train\\.[a-z]+\\.0 has not ended on the GPU in 2s"));
+}
+
+// That messages between stages are NCCL's, too.
+TEST_F(DeviceRunTest, AMessageThatDoesNotEndOnTheGpuIsAnError) {
+  const ScopedVariable libraries("LD_LIBRARY_PATH", PLAYED_NCCL);
+  const ScopedVariable timeout("WEFT_COLLECTIVE_TIMEOUT", "2s");
+  const ScopedVariable stops("PLAYED_NCCL_STOPS_AT", "40");
+  const Outcome outcome =
+      Run(2, "stopped_message",
+          {"train.device=cpu-aten", "train.gemm=aten", "train.attention=aten",
+           "parallel.collectives=nccl", "parallel.pipeline=2", "train.steps=100000"});
+  EXPECT_EQ(outcome.status, 1) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              testing::ContainsRegex("of group train\\.pipeline\\.0, channel [0-9]+ "
+                                     "from [01] to [01] has not ended on the GPU"));
 }
 
 TEST_F(DeviceRunTest, WhatNcclNeedsIsRefusedBeforeTraining) {

@@ -16,6 +16,7 @@
 #include "base/read_file.h"
 #include "collectives/store/client/store_client.h"
 #include "net/secret.h"
+#include "tests/scoped_variable.h"
 #include "tests/trainer/loop/train_run.h"
 
 namespace weft::train {
@@ -135,6 +136,26 @@ TEST_F(RecoveryRunTest, ARankThatIsKilledCostsNoStepsThatAllHadDone) {
       EXPECT_THAT(outcome.output, HasSubstr("from memory"));
     }
   }
+}
+
+// The kernels of NCCL's wait for the rank that is gone, and the host for them: the job ends them
+// when it learns of the loss, and does not wait for collective.timeout.
+TEST_F(RecoveryRunTest, ARankThatIsKilledIsReplacedWhereNcclWaitsForIt) {
+  const ScopedVariable libraries("LD_LIBRARY_PATH", PLAYED_NCCL);
+  const std::vector<std::string> settings =
+      Settings({"train.device=cpu-aten", "train.gemm=aten", "train.attention=aten",
+                "parallel.collectives=nccl", "parallel.pipeline=2", "train.micro_batch=1"});
+  const Outcome whole = Run(kRanks, "nccl_whole", settings);
+  ASSERT_EQ(whole.status, 0) << whole.output;
+  Process process(Recovering("nccl", 1, settings), RunDir("nccl.out"));
+  ASSERT_TRUE(WaitForStep("nccl", 3, process)) << process.Wait().output;
+  const pid_t pid = ProcessOf("nccl", 2);
+  ASSERT_GT(pid, 0);
+  kill(pid, SIGKILL);
+  const Outcome outcome = process.Wait();
+  ExpectUnbroken("nccl", Metrics("nccl_whole"), outcome);
+  EXPECT_THAT(outcome.output, HasSubstr("starting it anew (1 of 1)"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("has not ended on the GPU")));
 }
 
 TEST_F(RecoveryRunTest, WithoutSnapshotsAllGoBackToTheLastCheckpoint) {

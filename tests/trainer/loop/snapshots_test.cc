@@ -73,8 +73,9 @@ class SnapshotsTest : public ::testing::Test {
   }
   std::vector<std::byte> State() {
     std::vector<std::byte> bytes;
-    for (const auto& part : StateOf(stepper_->parameters())) {
-      bytes.insert(bytes.end(), part.begin(), part.end());
+    for (const at::Tensor& part : StateOf(stepper_->parameters())) {
+      const auto* begin = static_cast<const std::byte*>(part.const_data_ptr());
+      bytes.insert(bytes.end(), begin, begin + part.numel());
     }
     return bytes;
   }
