@@ -37,6 +37,8 @@ namespace {
 
 // How long the driver waits for executors to learn that the job is over.
 constexpr absl::Duration kPartingMost = absl::Seconds(10);
+// How long the driver, once the job is over, waits for the site to take its notices.
+constexpr absl::Duration kSitePatience = absl::Minutes(1);
 
 struct Options {
   DriverOptions driver;
@@ -65,18 +67,17 @@ class Program {
     Say(absl::StrCat("serving job '", options_.job, "' at ", address_, ", incarnation ",
                      driver_->record().incarnation));
     WEFT_RETURN_IF_ERROR(OpenPage());
-    // What was asked for when this driver, or the one before it, died.
-    for (const auto& [name, host] : driver_->job().hosts) {
-      if (host.evicted) TellSite(name, host.reason);
-    }
     absl::Time over_at = absl::InfiniteFuture();
     while (true) {
       WEFT_ASSIGN_OR_RETURN(const std::vector<Action> done, driver_->Turn(Now()));
       Tell(done);
       ServePage();
+      WEFT_RETURN_IF_ERROR(TellSite());
       if (driver_->job().outcome.has_value()) {
-        over_at = std::min(over_at, Now() + kPartingMost);
-        if (driver_->all_know(Now()) || Now() >= over_at) break;
+        over_at = std::min(over_at, Now());
+        const bool all_know = driver_->all_know(Now()) || Now() >= over_at + kPartingMost;
+        const bool site_knows = driver_->job().notices.empty() || Now() >= over_at + kSitePatience;
+        if (all_know && site_knows) break;
       }
       switch (TakeSignal()) {
         case SIGINT: {
@@ -98,7 +99,11 @@ class Program {
     const Errand requeue = RequeueErrand(options_.site);
     if (exit_status == kNoHostsStatus && requeue != nullptr) {
       Say("queues the job again");
-      site_.Push("queue the job again", requeue);
+      site_.Push(0, "queue the job again", requeue);
+    }
+    for (const Notice& notice : driver_->job().notices) {
+      Say(absl::StrCat("the site was not told that ", notice.host, " is gone (", notice.why,
+                       "); a driver started again tells it"));
     }
     return exit_status;
   }
@@ -176,17 +181,22 @@ class Program {
   }
 
   void Tell(const std::vector<Action>& done) {
-    for (const Action& action : done) {
-      Say(ToText(action));
-      if (action.kind == ActionKind::kEvict) TellSite(action.host, action.text);
-    }
+    for (const Action& action : done) Say(ToText(action));
   }
 
-  // Done again after a driver's death.
-  void TellSite(const std::string& host, const std::string& why) {
-    for (Errand& errand : EvictionErrands(options_.site, host, why)) {
-      site_.Push(absl::StrCat("eviction of ", host), std::move(errand));
+  // Begins with the notices that are new to this driver, and writes down those that the site has
+  // got. One of which a driver died before that was written down is told again by the next driver.
+  absl::Status TellSite() {
+    for (const int64_t told : site_.TakeDone()) {
+      WEFT_RETURN_IF_ERROR(driver_->SiteTold(told, Now()));
     }
+    for (const Notice& notice : driver_->job().notices) {
+      if (notice.number <= begun_) continue;
+      begun_ = notice.number;
+      site_.Push(notice.number, absl::StrCat("eviction of ", notice.host),
+                 EvictionErrand(options_.site, notice.host, notice.why));
+    }
+    return absl::OkStatus();
   }
 
   const Options& options_;
@@ -199,6 +209,7 @@ class Program {
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<observe::HttpServer> page_;
   int64_t bell_ = 0;
+  int64_t begun_ = 0;  // the newest notice of which the site is being told
   ErrandQueue site_{[](const std::string& text) { Say(text); }};
 };
 
@@ -262,9 +273,10 @@ int Main(int argc, char** argv) {
   app.add_option(
       "--service-account", account,
       "with --site kubernetes: folder of token, ca.crt and namespace (default: the pod's)");
-  app.add_option("--on-evict", on_evict,
-                 "a shell's command for each host that is evicted, with WEFT_EVICTED_HOST and "
-                 "WEFT_EVICTED_REASON; may run twice for one");
+  app.add_option(
+      "--on-evict", on_evict,
+      "a shell's command for each host that is evicted, with WEFT_EVICTED_HOST and "
+      "WEFT_EVICTED_REASON; done again until it ends with status 0; may run twice for one");
   const int status_of_usage = ReadCommandLine(app, argc, argv, [&]() -> absl::Status {
     WEFT_RETURN_IF_ERROR(TakeDuration("--lease", lease, options.driver.lease));
     WEFT_RETURN_IF_ERROR(TakeDuration("--vacancy", vacancy, policy.vacancy_most));

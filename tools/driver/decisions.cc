@@ -24,6 +24,7 @@ class Decision {
       : policy_(policy), state_(state), event_(event) {}
 
   std::vector<Action> Take() {
+    if (event_.kind == EventKind::kSiteTold) TakeTold();
     if (state_.outcome.has_value()) return {};
     switch (event_.kind) {
       case EventKind::kHostJoined:
@@ -47,6 +48,7 @@ class Decision {
       case EventKind::kStopped:
         Stop(event_.exit_status, event_.text);
         break;
+      case EventKind::kSiteTold:
       case EventKind::kTime:
         break;
     }
@@ -89,9 +91,7 @@ class Decision {
     if (host->evicted) return;  // remembered
     const int node = host->node;
     state_.hosts.erase(event_.host);
-    actions_.push_back(
-        {.kind = ActionKind::kEvict, .host = event_.host, .node = node, .text = why});
-    Vacate(node);
+    Dismiss(event_.host, node, why);
   }
 
   void Evict(const std::string& name, HostState& host, const std::string& why) {
@@ -101,8 +101,20 @@ class Decision {
     host.reason = why;
     host.node = -1;
     host.test = 0;
-    actions_.push_back({.kind = ActionKind::kEvict, .host = name, .node = node, .text = why});
+    Dismiss(name, node, why);
+  }
+
+  void Dismiss(const std::string& host, int node, const std::string& why) {
+    actions_.push_back({.kind = ActionKind::kEvict, .host = host, .node = node, .text = why});
+    state_.notices.push_back({.number = ++state_.notices_made, .host = host, .why = why});
     Vacate(node);
+  }
+
+  void TakeTold() {
+    state_.notices.erase(
+        std::remove_if(state_.notices.begin(), state_.notices.end(),
+                       [this](const Notice& notice) { return notice.number == event_.notice; }),
+        state_.notices.end());
   }
 
   void Vacate(int node) {

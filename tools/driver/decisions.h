@@ -69,6 +69,14 @@ struct RankState {
   bool operator==(const RankState&) const = default;
 };
 
+// A host that has left the job, of which the site is still to be told.
+struct Notice {
+  int64_t number = 0;  // counts the notices of a job; names this one
+  std::string host;
+  std::string why;
+  bool operator==(const Notice&) const = default;
+};
+
 // EX_TEMPFAIL of sysexits.h: the same job may run where there are hosts.
 inline constexpr int kNoHostsStatus = 75;
 
@@ -86,6 +94,8 @@ struct JobState {
   std::map<std::string, HostState> hosts;
   std::vector<NodeState> nodes;
   std::vector<RankState> ranks;
+  int64_t notices_made = 0;
+  std::vector<Notice> notices;     // oldest first; each stays until the site has been told
   std::optional<Outcome> outcome;  // the job is over
   bool operator==(const JobState&) const = default;
 };
@@ -101,6 +111,7 @@ enum class EventKind : uint8_t {
   kSelfTest,     // host, test, passed, text
   kRankEnded,    // rank, generation, end, step
   kStopped,      // exit_status, text: by hand
+  kSiteTold,     // notice: the site has been told of it
   kTime,         // nothing but that time passes
 };
 
@@ -111,6 +122,7 @@ struct Event {
   int64_t incarnation = 0;
   std::string address;
   int64_t test = 0;
+  int64_t notice = 0;
   bool passed = false;
   int exit_status = 0;
   std::string text;

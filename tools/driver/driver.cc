@@ -151,6 +151,10 @@ absl::StatusOr<std::vector<Action>> Driver::Evict(const std::string& host, const
   return Commit({{.kind = EventKind::kHostEvicted, .now = now, .host = host, .text = why}}, now);
 }
 
+absl::Status Driver::SiteTold(int64_t notice, absl::Time now) {
+  return Commit({{.kind = EventKind::kSiteTold, .now = now, .notice = notice}}, now).status();
+}
+
 absl::StatusOr<std::vector<Action>> Driver::Stop(int exit_status, const std::string& why,
                                                  absl::Time now) {
   return Commit(

@@ -195,6 +195,10 @@ std::string JobJson(const Driver& driver, absl::Time now) {
          {"last_end", state.last_end},
          {"errors", line == nullptr ? Json::array() : Json(line->errors)}});
   }
+  json["notices"] = Json::array();
+  for (const Notice& notice : job.notices) {
+    json["notices"].push_back({{"host", notice.host}, {"why", notice.why}});
+  }
   json["history"] = Json::array();
   for (const HistoryLine& line : driver.record().history) {
     json["history"].push_back(

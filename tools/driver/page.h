@@ -26,7 +26,7 @@ absl::StatusOr<std::string> PageToken(const std::string& file);
 observe::HttpServerOptions PageServer(const observe::HttpAddress& address, std::string token);
 
 // {"incarnation", "started", "outcome", "restarts", "nodes": [...], "hosts": [...], "ranks": [...],
-// "history": [...]}; times in seconds since 1970 and ages in seconds.
+// "notices": [...], "history": [...]}; times in seconds since 1970 and ages in seconds.
 std::string JobJson(const Driver& driver, absl::Time now);
 
 // `said`: what was decided because of the request.

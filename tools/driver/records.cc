@@ -122,13 +122,19 @@ Json ToJson(const JobState& job) {
                      {"last_end", rank.last_end},
                      {"last_step", rank.last_step}});
   }
+  Json notices = Json::array();
+  for (const Notice& notice : job.notices) {
+    notices.push_back({{"number", notice.number}, {"host", notice.host}, {"why", notice.why}});
+  }
   Json json = {{"decisions", job.decisions},
                {"started", job.started},
                {"restarts", job.restarts},
                {"tests", job.tests},
                {"hosts", hosts},
                {"nodes", nodes},
-               {"ranks", ranks}};
+               {"ranks", ranks},
+               {"notices_made", job.notices_made},
+               {"notices", notices}};
   if (job.outcome.has_value()) {
     json["outcome"] = {{"exit_status", job.outcome->exit_status}, {"reason", job.outcome->reason}};
   }
@@ -175,6 +181,16 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
     members.Take("last_step", rank.last_step);
     WEFT_RETURN_IF_ERROR(members.status());
     job.ranks.push_back(std::move(rank));
+  }
+  reader.Take("notices_made", job.notices_made);
+  for (const Json& object : reader.Part("notices")) {
+    Notice notice;
+    Reader members(object, "a notice to the site");
+    members.Take("number", notice.number);
+    members.Take("host", notice.host);
+    members.Take("why", notice.why);
+    WEFT_RETURN_IF_ERROR(members.status());
+    job.notices.push_back(std::move(notice));
   }
   const auto nodes = static_cast<size_t>(policy.nodes);
   reader.Expect(job.nodes.size() == nodes, "has another number of nodes than its policy");

@@ -101,6 +101,26 @@ class DriverTest(DrivenJob, unittest.TestCase):
         self.assertEqual((job["incarnation"], job["restarts"]), (2, 2))
         self.end(driver)
 
+    def test_a_driver_that_dies_before_the_site_knows_of_a_lost_host_tells_it_once_back(self):
+        told = self.folder / "told"
+        # The first hook kills the driver that runs it; the driver after it runs it again.
+        hook = (f'if mkdir {self.folder}/first; then kill -9 $PPID; exit 1; fi; '
+                f'echo "$WEFT_EVICTED_HOST: $WEFT_EVICTED_REASON" >> {told}')
+        driver = self.begin("--on-evict", hook, lease="6s")
+        self.executors["a"].kill()
+        self.assertEqual(driver.wait(PATIENCE), -signal.SIGKILL)
+        driver = self.drive("--on-evict", hook, lease="6s")
+        until(told.exists, PATIENCE)
+        until(lambda: not self.state()["notices"], PATIENCE)
+        driver.kill()
+        driver.wait(PATIENCE)
+        driver = self.drive("--on-evict", hook, lease="6s")
+        for rank in 0, 1:
+            self.where(rank, 1, 0)
+        self.end(driver)
+        self.assertEqual(told.read_text(encoding="utf-8"),
+                         "a: nothing was heard of it for too long\n")
+
     def test_an_executor_that_is_cut_off_ends_its_ranks_and_joins_again(self):
         driver = self.begin(lease="6s")
         ranks = [self.where(rank, 0, rank // 2) for rank in range(4)]
