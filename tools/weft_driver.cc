@@ -230,6 +230,7 @@ int Main(int argc, char** argv) {
   Policy& policy = options.driver.policy;
   policy.restarts_most = 100;
   std::string lease = "5s", vacancy = "5m", patience = "2m", page;
+  std::string backoff = "500ms", backoff_most = "15s";
   app.add_option("--nodes", policy.nodes, "hosts that have ranks")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
@@ -240,6 +241,11 @@ int Main(int argc, char** argv) {
                  "so many times in all a rank that died is started anew")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
+  app.add_option("--backoff", backoff,
+                 "pause before the third start of a rank that ends soon after its start, without a "
+                 "new step; twice as long each time from there; 0s: none")
+      ->capture_default_str();
+  app.add_option("--backoff-most", backoff_most, "the longest such pause")->capture_default_str();
   app.add_option("--job", options.job, "the job's name (WEFT_JOB_ID)")->capture_default_str();
   app.add_option("--listen", options.listen, "host:port of the store; \":29501\": every address")
       ->capture_default_str();
@@ -279,6 +285,8 @@ int Main(int argc, char** argv) {
       "WEFT_EVICTED_REASON; done again until it ends with status 0; may run twice for one");
   const int status_of_usage = ReadCommandLine(app, argc, argv, [&]() -> absl::Status {
     WEFT_RETURN_IF_ERROR(TakeDuration("--lease", lease, options.driver.lease));
+    WEFT_RETURN_IF_ERROR(TakeDuration("--backoff", backoff, policy.backoff_first));
+    WEFT_RETURN_IF_ERROR(TakeDuration("--backoff-most", backoff_most, policy.backoff_most));
     WEFT_RETURN_IF_ERROR(TakeDuration("--vacancy", vacancy, policy.vacancy_most));
     WEFT_RETURN_IF_ERROR(TakeDuration("--store-patience", patience, options.store_patience));
     WEFT_ASSIGN_OR_RETURN(options.site, FindSite(site, account, on_evict));

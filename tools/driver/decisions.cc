@@ -17,6 +17,10 @@ constexpr int kErrorStatus = 1;
 // Deaths by own signals on one host, after which the host tests itself: a bit that flips in memory
 // or a core that computes wrong shows like a bug of the program, but on one host alone.
 constexpr int kOwnSignalsMost = 3;
+// A process that ends within this time has not got anywhere, unless its steps say that it has.
+constexpr absl::Duration kSoon = absl::Seconds(10);
+
+bool Waits(const RankState& rank) { return rank.due != absl::UnixEpoch(); }
 
 class Decision {
  public:
@@ -53,6 +57,7 @@ class Decision {
         break;
     }
     CheckVacancies();
+    StartDue();
     if (!actions_.empty()) ++state_.decisions;
     return std::move(actions_);
   }
@@ -120,7 +125,10 @@ class Decision {
   void Vacate(int node) {
     if (node < 0) return;
     Node(node) = {.host = "", .vacant_since = event_.now};
-    ForRanksOf(node, [](RankState& rank) { rank.runs = false; });
+    ForRanksOf(node, [](RankState& rank) {
+      rank.runs = false;
+      rank.due = absl::UnixEpoch();
+    });
     FillVacancies();
   }
 
@@ -214,6 +222,8 @@ class Decision {
 
   void Run(int rank, const std::string& why) {
     Rank(rank).runs = true;
+    Rank(rank).started = event_.now;
+    Rank(rank).due = absl::UnixEpoch();
     actions_.push_back({.kind = ActionKind::kStart,
                         .host = Node(NodeOf(rank)).host,
                         .node = NodeOf(rank),
@@ -224,6 +234,38 @@ class Decision {
   void StartAnew(int rank, const std::string& why) {
     ++Rank(rank).generation;
     Run(rank, why);
+  }
+
+  // How long the rank has to wait for its next start.
+  absl::Duration Backoff(const RankState& rank) const {
+    if (rank.soon_ends < 2) return absl::ZeroDuration();
+    const absl::Duration doubled =
+        policy_.backoff_first * (int64_t{1} << std::min(rank.soon_ends - 2, 30));
+    return std::min(doubled, policy_.backoff_most);
+  }
+
+  void StartLater(int rank, absl::Duration pause, const std::string& why) {
+    RankState& state = Rank(rank);
+    state.due = event_.now + pause;
+    actions_.push_back({.kind = ActionKind::kWait,
+                        .host = Node(NodeOf(rank)).host,
+                        .node = NodeOf(rank),
+                        .rank = rank,
+                        .generation = state.generation + 1,
+                        .text = absl::StrCat("in ", absl::FormatDuration(pause),
+                                             ", for it has ended ", state.soon_ends,
+                                             " times in a row within ", absl::FormatDuration(kSoon),
+                                             " of its start, without a new step: ", why)});
+  }
+
+  void StartDue() {
+    if (state_.outcome.has_value()) return;
+    for (int rank = 0; rank < static_cast<int>(state_.ranks.size()); ++rank) {
+      if (!Waits(Rank(rank)) || event_.now < Rank(rank).due) continue;
+      const HostState* host = Find(Node(NodeOf(rank)).host);
+      if (host == nullptr || host->test != 0) continue;
+      StartAnew(rank, "its pause is over");
+    }
   }
 
   void TakeEnd() {
@@ -252,13 +294,20 @@ class Decision {
     if (end.signal == 0 && end.status != kErrorStatus) {
       return Stop(status, absl::StrCat(who, ": starting it anew does not help"));
     }
-    if (event_.step >= 0 && event_.step == rank.last_step &&
+    const bool is_new_step = event_.step > rank.last_step;
+    const bool is_soon = !is_new_step && event_.now - rank.started < kSoon;
+    const bool is_same_place =
+        event_.step == rank.last_step && (event_.step >= 0 || (is_soon && !end.cause.empty()));
+    if (is_same_place &&
         IsSameFault(collectives::ParseProcessEnd(rank.last_end), end, event_.rank)) {
-      return Stop(status, absl::StrCat(who,
-                                       ", as the process before it did in the same step (after "
-                                       "step ",
-                                       event_.step, "): starting it anew does not help"));
+      return Stop(status, absl::StrCat(
+                              who, ", as the process before it did ",
+                              event_.step < 0
+                                  ? "soon after its start, without a step"
+                                  : absl::StrCat("in the same step (after step ", event_.step, ")"),
+                              ": starting it anew does not help"));
     }
+    rank.soon_ends = is_soon ? rank.soon_ends + 1 : 0;
     rank.last_end = collectives::ToText(end);
     rank.last_step = event_.step;
     if (state_.restarts >= policy_.restarts_most) {
@@ -271,6 +320,9 @@ class Decision {
     const std::string& name = Node(NodeOf(event_.rank)).host;
     const HostState* host = Find(name);
     if (rank.runs || (host != nullptr && host->test != 0) || name.empty()) return;
+    const absl::Duration pause = Backoff(rank);
+    if (pause > absl::ZeroDuration())
+      return StartLater(event_.rank, pause, collectives::ToText(end));
     StartAnew(event_.rank, collectives::ToText(end));
   }
 
@@ -301,7 +353,10 @@ class Decision {
     if (state_.outcome.has_value()) return;
     actions_.push_back({.kind = ActionKind::kStop, .text = reason});
     state_.outcome = Outcome{exit_status, std::move(reason)};
-    for (RankState& rank : state_.ranks) rank.runs = false;
+    for (RankState& rank : state_.ranks) {
+      rank.runs = false;
+      rank.due = absl::UnixEpoch();
+    }
   }
 
   const Policy& policy_;
@@ -324,6 +379,14 @@ std::vector<Action> Decide(const Policy& policy, JobState& state, const Event& e
   return Decision(policy, state, event).Take();
 }
 
+absl::Time NextStart(const JobState& state) {
+  absl::Time next = absl::InfiniteFuture();
+  for (const RankState& rank : state.ranks) {
+    if (Waits(rank)) next = std::min(next, rank.due);
+  }
+  return next;
+}
+
 std::string ToText(const Action& action) {
   std::string text;
   switch (action.kind) {
@@ -333,6 +396,10 @@ std::string ToText(const Action& action) {
     case ActionKind::kStart:
       text = absl::StrCat("start rank ", action.rank, " (generation ", action.generation, ") on ",
                           action.host);
+      break;
+    case ActionKind::kWait:
+      text = absl::StrCat("start rank ", action.rank, " (generation ", action.generation, ") on ",
+                          action.host, " later");
       break;
     case ActionKind::kTest:
       text = absl::StrCat("test ", action.host);

@@ -3,13 +3,15 @@
 // clock; weft-run and weft-driver decide alike.
 //
 //   who failed, by scope (base/failure.h)   what is done
-//   request, process, unknown; a signal     the rank is started anew on its host
+//   request, process, unknown; a signal     the rank is started anew on its host; after the second
+//                                           end in a row that came soon, with a pause that doubles
 //   connection, path                        the same; no host is suspected
 //   device                                  its host is evicted, and a spare host takes its node;
 //                                           without a spare the host tests itself first
 //   three deaths by own signals on a host   the host tests itself, then goes on or is evicted
 //   host lost, drained, evicted by hand     a spare host takes its node, or the next that joins
-//   the same own fault in the same step     the job stops
+//   the same own fault in the same step,    the job stops
+//   or twice at once without any step
 //   a status other than 0 and 1             the job stops
 //   a node without a host for too long      the job stops with kNoHostsStatus
 //
@@ -39,6 +41,10 @@ struct Policy {
   int ranks_per_node = 1;
   int restarts_most = 0;   // of ranks that ended, in all
   bool self_tests = true;  // whether there is somebody who tests hosts
+  // Before a rank that ends soon after its start, without a new step, is started a third time; from
+  // there twice as long each time, up to the most.
+  absl::Duration backoff_first = absl::Milliseconds(500);
+  absl::Duration backoff_most = absl::Seconds(15);
   // From the loss of a node's host until the job stops for want of another one.
   absl::Duration vacancy_most = absl::Minutes(5);
 };
@@ -66,6 +72,9 @@ struct RankState {
   bool done = false;       // ended with status 0
   std::string last_end;    // as collectives::ToText writes it; empty: it has not ended
   int64_t last_step = -1;  // done when it ended; -1: not known
+  absl::Time started;      // when that was decided last
+  int soon_ends = 0;       // in a row that came soon after the start, without a new step
+  absl::Time due;          // when it is started anew; the epoch: no start is awaited
   bool operator==(const RankState&) const = default;
 };
 
@@ -135,6 +144,7 @@ struct Event {
 enum class ActionKind : uint8_t {
   kPlace,  // host gets node
   kStart,  // rank in generation, on host
+  kWait,   // rank is started in generation, on host, later
   kTest,   // host tests itself
   kEvict,  // host, text
   kStop,   // text
@@ -150,6 +160,10 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 std::string ToText(const Action& action);  // "start rank 3 (generation 2) on node1: ..."
+
+// When the next rank is due that is started after a pause: then Decide() has to be called. Infinite
+// future: none is.
+absl::Time NextStart(const JobState& state);
 
 // Brings `state` to what the event asks for, and returns what has changed. Empty: go on.
 std::vector<Action> Decide(const Policy& policy, JobState& state, const Event& event);

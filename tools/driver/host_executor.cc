@@ -312,9 +312,9 @@ class Executor {
                       .alive = mine.alive,
                       .errors = rank.output->ErrorLines()};
       if (!mine.alive) line.end = collectives::ToText(rank.LastEnd());
+      line.step = observer_->LastStep(rank.rank);
       const auto view = observer_->view().ranks.find(rank.rank);
       if (view != observer_->view().ranks.end()) {
-        if (!view->second.steps.empty()) line.step = view->second.steps.back().step;
         for (const auto& [_, flow] : view->second.flows) {
           report.bytes += static_cast<int64_t>(flow.record.bytes_done);
         }

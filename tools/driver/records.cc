@@ -120,7 +120,10 @@ Json ToJson(const JobState& job) {
                      {"runs", rank.runs},
                      {"done", rank.done},
                      {"last_end", rank.last_end},
-                     {"last_step", rank.last_step}});
+                     {"last_step", rank.last_step},
+                     {"started", absl::ToUnixMicros(rank.started)},
+                     {"soon_ends", rank.soon_ends},
+                     {"due", absl::ToUnixMicros(rank.due)}});
   }
   Json notices = Json::array();
   for (const Notice& notice : job.notices) {
@@ -179,6 +182,9 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
     members.Take("done", rank.done);
     members.Take("last_end", rank.last_end);
     members.Take("last_step", rank.last_step);
+    members.TakeTime("started", rank.started);
+    members.Take("soon_ends", rank.soon_ends);
+    members.TakeTime("due", rank.due);
     WEFT_RETURN_IF_ERROR(members.status());
     job.ranks.push_back(std::move(rank));
   }
@@ -235,6 +241,8 @@ std::string ToJson(const DriverRecord& record) {
                  {"ranks_per_node", policy.ranks_per_node},
                  {"restarts_most", policy.restarts_most},
                  {"self_tests", policy.self_tests},
+                 {"backoff_first", absl::ToInt64Microseconds(policy.backoff_first)},
+                 {"backoff_most", absl::ToInt64Microseconds(policy.backoff_most)},
                  {"vacancy_most", absl::ToInt64Microseconds(policy.vacancy_most)}}},
                {"lease", absl::ToInt64Microseconds(record.lease)},
                {"job", ToJson(record.job)},
@@ -254,6 +262,8 @@ absl::StatusOr<DriverRecord> ParseDriverRecord(absl::string_view text) {
   members.Take("ranks_per_node", policy.ranks_per_node);
   members.Take("restarts_most", policy.restarts_most);
   members.Take("self_tests", policy.self_tests);
+  members.TakeDuration("backoff_first", policy.backoff_first);
+  members.TakeDuration("backoff_most", policy.backoff_most);
   members.TakeDuration("vacancy_most", policy.vacancy_most);
   members.Expect(policy.nodes >= 1 && policy.nodes <= kNodesMost, "has no number of nodes");
   members.Expect(policy.ranks_per_node >= 1 && policy.ranks_per_node <= kRanksPerNodeMost,
