@@ -262,6 +262,10 @@ int Main(int argc, char** argv) {
   app.add_option("--vacancy", vacancy,
                  "how long a node may be without a host, at the start, too, until the job stops")
       ->capture_default_str();
+  app.add_flag("--self-tests,!--no-self-tests", policy.self_tests,
+               "a host with a device fault, or with three deaths by signals such as SIGSEGV, tests "
+               "itself and stays where it passes (default); without: a host with a device fault "
+               "is evicted at once where there is a spare");
   app.add_option("--page", page,
                  "where the page with the job's state is served, and hosts are evicted by hand: "
                  "127.0.0.1:9402 (default: nowhere)");

@@ -3,6 +3,9 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/failure.h"
@@ -19,6 +22,9 @@ constexpr int kErrorStatus = 1;
 constexpr int kOwnSignalsMost = 3;
 // A process that ends within this time has not got anywhere, unless its steps say that it has.
 constexpr absl::Duration kSoon = absl::Seconds(10);
+
+// Hosts that run the last part of a self-test with the host that is suspected.
+constexpr size_t kTestHelpers = 2;
 
 bool Waits(const RankState& rank) { return rank.due != absl::UnixEpoch(); }
 
@@ -79,6 +85,7 @@ class Decision {
     if (is_known && event_.incarnation <= host.incarnation) return;
     host.incarnation = event_.incarnation;
     host.address = event_.address;
+    host.rack = event_.rack;
     ++state_.decisions;
     if (host.evicted) return;
     host.test = 0;
@@ -200,13 +207,35 @@ class Decision {
     if (host.test != 0) return;
     host.test = ++state_.tests;
     host.own_signals = 0;
+    host.test_helpers = HelpersOf(name, host);
     actions_.push_back({.kind = ActionKind::kTest, .host = name, .node = host.node, .text = why});
+  }
+
+  // Hosts near `suspect`, the nearest first: below the same switch, then of near nodes, since ranks
+  // are placed so that near nodes lie below one switch; a host that is suspected helps nobody.
+  std::vector<std::string> HelpersOf(const std::string& name, const HostState& suspect) const {
+    const auto distance = [&suspect](const HostState& host) {
+      const bool other_rack = host.rack.empty() || host.rack != suspect.rack;
+      const int nodes =
+          host.node < 0 || suspect.node < 0 ? INT_MAX : std::abs(host.node - suspect.node);
+      return std::pair(other_rack, nodes);
+    };
+    std::vector<std::string> names;
+    for (const auto& [other, host] : state_.hosts) {
+      if (other != name && !host.evicted && host.test == 0) names.push_back(other);
+    }
+    std::stable_sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
+      return distance(state_.hosts.at(a)) < distance(state_.hosts.at(b));
+    });
+    names.resize(std::min(names.size(), kTestHelpers));
+    return names;
   }
 
   void TakeTest() {
     HostState* host = Find(event_.host);
     if (host == nullptr || host->test == 0 || host->test != event_.test) return;
     host->test = 0;
+    host->cleared = event_.passed;
     ++state_.decisions;
     if (!event_.passed) {
       return Evict(event_.host, *host, absl::StrCat("it failed its self-test: ", event_.text));
@@ -337,7 +366,8 @@ class Decision {
     HostState* host = Find(name);
     if (host == nullptr) return;
     if (is_device) {
-      if (!ASpare().empty()) return Evict(name, *host, who);
+      const bool has_spare = !ASpare().empty();
+      if (has_spare && (host->cleared || !policy_.self_tests)) return Evict(name, *host, who);
       if (policy_.self_tests) Test(name, *host, who);
       return;
     }

@@ -6,9 +6,11 @@
 //   request, process, unknown; a signal     the rank is started anew on its host; after the second
 //                                           end in a row that came soon, with a pause that doubles
 //   connection, path                        the same; no host is suspected
-//   device                                  its host is evicted, and a spare host takes its node;
-//                                           without a spare the host tests itself first
-//   three deaths by own signals on a host   the host tests itself, then goes on or is evicted
+//   device                                  its host tests itself, with hosts near it: passed, the
+//                                           rank is started anew there; failed, the host is
+//                                           evicted, and a spare takes its node; the next device
+//                                           fault of a host that has passed evicts it untested
+//   three deaths by own signals on a host   the same
 //   host lost, drained, evicted by hand     a spare host takes its node, or the next that joins
 //   the same own fault in the same step,    the job stops
 //   or twice at once without any step
@@ -52,10 +54,13 @@ struct Policy {
 struct HostState {
   int64_t incarnation = 0;  // of its executor; a higher one has taken a lower one's place
   std::string address;      // where its ranks are reached
+  std::string rack;         // hosts below one switch have the same; empty: not known
   int node = -1;            // -1: a spare
   bool evicted = false;
-  std::string reason;   // of the eviction
-  int64_t test = 0;     // the number of the self-test that is awaited; 0: none
+  std::string reason;                     // of the eviction
+  int64_t test = 0;                       // the number of the self-test that is awaited; 0: none
+  std::vector<std::string> test_helpers;  // hosts that run its last part with it
+  bool cleared = false;                   // it passed a test after a device fault
   int own_signals = 0;  // deaths by a signal of the program's own doing since the last test
   bool operator==(const HostState&) const = default;
 };
@@ -113,7 +118,7 @@ struct JobState {
 JobState NewJob(const Policy& policy, absl::Time now);
 
 enum class EventKind : uint8_t {
-  kHostJoined,   // host, incarnation, address
+  kHostJoined,   // host, incarnation, address, rack
   kHostLost,     // host: nothing has been heard of it for its lease, or longer
   kHostLeaves,   // host: drained; it takes its leave
   kHostEvicted,  // host, text: by hand or by a scheduler
@@ -129,7 +134,7 @@ struct Event {
   absl::Time now;
   std::string host;
   int64_t incarnation = 0;
-  std::string address;
+  std::string address, rack;
   int64_t test = 0;
   int64_t notice = 0;
   bool passed = false;

@@ -104,7 +104,8 @@ std::vector<Event> Driver::EventsOf(const std::string& host, const Heard& heard,
              .now = now,
              .host = host,
              .incarnation = report.incarnation,
-             .address = report.address}};
+             .address = report.address,
+             .rack = report.rack}};
   }
   if (known->second.evicted) return {};
   if (report.leaves) return {{.kind = EventKind::kHostLeaves, .now = now, .host = host}};

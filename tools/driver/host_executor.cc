@@ -207,7 +207,10 @@ class Executor {
         StartRank(order);
         break;
       case OrderKind::kTest:
-        BeginTest(order.test);
+        BeginTest(order);
+        break;
+      case OrderKind::kHelp:
+        Help(order);
         break;
       case OrderKind::kExit:
         host_.Say(order.text);
@@ -256,9 +259,10 @@ class Executor {
 
   // ---- Self-test
 
-  void BeginTest(int64_t number) {
-    local_.test = number;
-    if (host_.runs_aside()) return;
+  void BeginTest(const Order& order) {
+    local_.test = order.test;
+    host_.KillAside();  // where this host was helping another one
+    helps_ = false;
     host_.Say(absl::StrCat("testing this host (at most ",
                            absl::FormatDuration(options_.self_test.limit), ")"));
     std::error_code error;
@@ -269,8 +273,34 @@ class Executor {
       command.push_back("--test");
       command.push_back(test);
     }
-    const absl::Status started = host_.StartAside(command);
+    command.push_back("--test-helpers");
+    command.push_back(absl::StrCat(order.helper));
+    const absl::Status started = host_.StartAside(command, PairVariables(order.test, 0));
     if (!started.ok()) return EndTest(false, std::string(started.message()));
+    kill_test_at_ = clock_.Now() + options_.self_test.limit + kTestSlack;
+  }
+
+  // Of one of the two processes, on the suspected host and on a helper, that meet in the job's store
+  // under a name of their own.
+  run::Variables PairVariables(int64_t test, int rank) const {
+    run::Variables variables = variables_;
+    variables["WEFT_JOB_ID"] = absl::StrCat(options_.run.job, ".test-", test);
+    variables["RANK"] = variables["GROUP_RANK"] = absl::StrCat(rank);
+    variables["WORLD_SIZE"] = "2";
+    variables["LOCAL_RANK"] = "0";
+    variables["LOCAL_WORLD_SIZE"] = "1";
+    variables.erase("WEFT_RECOVER");
+    return variables;
+  }
+
+  // Its result is the suspected host's.
+  void Help(const Order& order) {
+    local_.helped = order.test;
+    if (host_.runs_aside()) return;
+    const absl::Status started = host_.StartAside(
+        PairCommand(order.helper, options_.self_test.limit), PairVariables(order.test, 1));
+    if (!started.ok()) return host_.Say(absl::StrCat("help with a test: ", started.message()));
+    helps_ = true;
     kill_test_at_ = clock_.Now() + options_.self_test.limit + kTestSlack;
   }
 
@@ -279,6 +309,10 @@ class Executor {
     const std::unique_ptr<run::RankProcess> test = host_.TakeAside();
     if (test == nullptr) return;
     const std::vector<std::string> lines = test->output->LastLines();
+    if (std::exchange(helps_, false)) {
+      kill_test_at_ = absl::InfiniteFuture();
+      return;
+    }
     EndTest(test->status == 0, lines.empty() ? test->Outcome() : lines.back());
   }
 
@@ -296,6 +330,7 @@ class Executor {
   void Report(bool urgent) {
     HostReport report;
     report.address = options_.address;
+    report.rack = options_.rack;
     report.leaves = leaves_;
     report.over = over_;
     report.spares = host_.spares();
@@ -338,6 +373,7 @@ class Executor {
   bool leaves_ = false, ends_ = false, over_ = false, cut_ = false, urgent_ = false;
   int leave_status_ = 0;
   absl::Time leave_at_ = absl::InfiniteFuture(), kill_test_at_ = absl::InfiniteFuture();
+  bool helps_ = false;  // what runs beside the ranks is another host's test
   int64_t tested_ = 0;  // the number of the last self-test that is done
   bool passed_ = false;
   std::string test_text_;

@@ -21,6 +21,7 @@ struct ExecutorOptions {
   run::RunOptions run;
   std::string host;                                 // the name that it joins as
   std::string address;                              // where others reach its ranks
+  std::string rack;                                 // the switch above it; empty: not known
   absl::Duration period = absl::Milliseconds(250);  // between two heartbeats
   absl::Duration join_patience = absl::Minutes(5);  // until there is a driver
   SelfTestOptions self_test;

@@ -46,7 +46,20 @@ std::vector<Order> OrdersFor(const DriverRecord& record, const LocalState& local
                             .text = absl::StrCat(local.host, " is evicted: ", host.reason)});
   }
   std::vector<Order> orders;
-  if (host.test > local.test) orders.push_back({.kind = OrderKind::kTest, .test = host.test});
+  if (host.test > local.test) {
+    orders.push_back({.kind = OrderKind::kTest,
+                      .test = host.test,
+                      .helper = static_cast<int>(host.test_helpers.size())});
+  }
+  for (const auto& [_, suspect] : job.hosts) {
+    if (suspect.test <= local.helped) continue;
+    const std::vector<std::string>& helpers = suspect.test_helpers;
+    const auto at = std::find(helpers.begin(), helpers.end(), local.host);
+    if (at == helpers.end()) continue;
+    orders.push_back({.kind = OrderKind::kHelp,
+                      .test = suspect.test,
+                      .helper = static_cast<int>(at - helpers.begin())});
+  }
   if (host.node != local.node) {
     if (AnyAlive(local)) {
       orders.push_back({.kind = OrderKind::kKillAll});

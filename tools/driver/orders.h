@@ -22,7 +22,8 @@ struct LocalState {
   int64_t incarnation = 0;
   int node = -1;  // whose ranks these are
   std::vector<LocalRank> ranks;
-  int64_t test = 0;  // the self-test that was begun last
+  int64_t test = 0;    // the self-test that was begun last
+  int64_t helped = 0;  // the other host's self-test that this one has helped with last
 };
 
 enum class OrderKind : uint8_t {
@@ -31,7 +32,8 @@ enum class OrderKind : uint8_t {
   kTakeNode,   // `node` is this host's; no rank is alive
   kStartRank,  // local_rank in generation
   kKillRank,   // local_rank: a process of an earlier generation, or one that ought not to run
-  kTest,       // begin self-test `test`
+  kTest,       // begin self-test `test`, in which `helper` other hosts help
+  kHelp,       // help with self-test `test` of another host, as its helper number `helper`
   kExit,       // with exit_status, once no rank is alive; text says why
 };
 
@@ -42,6 +44,7 @@ struct Order {
   int generation = 0;
   std::string last_end;  // of the process before
   int64_t test = 0;
+  int helper = 0;
   int exit_status = 0;
   std::string text;
 };

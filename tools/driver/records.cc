@@ -105,10 +105,16 @@ std::string Dump(const Json& json) {
 Json ToJson(const JobState& job) {
   Json hosts = Json::object();
   for (const auto& [name, host] : job.hosts) {
-    hosts[name] = {
-        {"incarnation", host.incarnation}, {"address", host.address}, {"node", host.node},
-        {"evicted", host.evicted},         {"reason", host.reason},   {"test", host.test},
-        {"own_signals", host.own_signals}};
+    hosts[name] = {{"incarnation", host.incarnation},
+                   {"address", host.address},
+                   {"rack", host.rack},
+                   {"node", host.node},
+                   {"evicted", host.evicted},
+                   {"reason", host.reason},
+                   {"test", host.test},
+                   {"test_helpers", host.test_helpers},
+                   {"cleared", host.cleared},
+                   {"own_signals", host.own_signals}};
   }
   Json nodes = Json::array();
   for (const NodeState& node : job.nodes) {
@@ -155,10 +161,13 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
     Reader members(object, "a host's state");
     members.Take("incarnation", host.incarnation);
     members.Take("address", host.address);
+    members.Take("rack", host.rack);
     members.Take("node", host.node);
     members.Take("evicted", host.evicted);
     members.Take("reason", host.reason);
     members.Take("test", host.test);
+    members.Take("test_helpers", host.test_helpers);
+    members.Take("cleared", host.cleared);
     members.Take("own_signals", host.own_signals);
     members.Expect(host.node < policy.nodes, "has a node that the job does not have");
     WEFT_RETURN_IF_ERROR(members.status());
@@ -298,6 +307,7 @@ std::string ToJson(const HostReport& report) {
   return Dump({{"incarnation", report.incarnation},
                {"beat", report.beat},
                {"address", report.address},
+               {"rack", report.rack},
                {"pid", report.pid},
                {"leaves", report.leaves},
                {"over", report.over},
@@ -317,6 +327,7 @@ absl::StatusOr<HostReport> ParseHostReport(absl::string_view text) {
   reader.Take("incarnation", report.incarnation);
   reader.Take("beat", report.beat);
   reader.Take("address", report.address);
+  reader.Take("rack", report.rack);
   reader.Take("pid", report.pid);
   reader.Take("leaves", report.leaves);
   reader.Take("over", report.over);

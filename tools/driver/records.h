@@ -61,8 +61,8 @@ struct RankReport {
 
 struct HostReport {
   int64_t incarnation = 0;
-  int64_t beat = 0;  // counts up
-  std::string address;
+  int64_t beat = 0;           // counts up
+  std::string address, rack;  // as of HostState
   int64_t pid = -1;
   bool leaves = false;  // is to be drained
   bool over = false;    // has ended its ranks because the job is over

@@ -102,7 +102,38 @@ TEST_F(DecisionsTest, AnEndThatWasAnsweredIsNotAnsweredAgain) {
   EXPECT_EQ(state_, after);
 }
 
-TEST_F(DecisionsTest, ADeviceFaultEvictsTheHostOfTheRankThatItNames) {
+TEST_F(DecisionsTest, ADeviceFaultHasTheHostOfTheRankThatItNamesTestItself) {
+  Start(1);
+  const auto done = End(0, Error("mlx5_0 has failed [device rank=3 device=mlx5_0]"));
+  EXPECT_THAT(done[0], HasSubstr("test b"));
+  EXPECT_EQ(state_.hosts["b"].test_helpers, (std::vector<std::string>{"a", "spare0"}));
+  EXPECT_TRUE(state_.ranks[0].runs);  // on its own host
+  End(3, Error("mlx5_0 has failed [device rank=3 device=mlx5_0]"));
+  EXPECT_FALSE(state_.ranks[3].runs);
+  EXPECT_THAT(Tell({.kind = EventKind::kSelfTest,
+                    .host = "b",
+                    .test = state_.hosts["b"].test,
+                    .passed = true}),
+              testing::ElementsAre(HasSubstr("start rank 3 (generation 1) on b")));
+  // It has passed once: the next time, the spare is surer.
+  EXPECT_THAT(End(3, Error("mlx5_0 [device rank=3 device=mlx5_0]"))[0],
+              HasSubstr("evict b from node 1"));
+  EXPECT_EQ(state_.nodes[1].host, "spare0");
+}
+
+TEST_F(DecisionsTest, HostsBelowTheSameSwitchHelpFirst) {
+  for (const auto& [host, rack] : {std::pair("a", "s1"), std::pair("b", "s2"), std::pair("c", "s1"),
+                                   std::pair("d", "s2"), std::pair("e", "s1")}) {
+    Tell({.kind = EventKind::kHostJoined, .host = host, .incarnation = 1, .rack = rack});
+  }
+  End(0, Error("x [device device=mlx5_0]"));
+  EXPECT_EQ(state_.hosts["a"].test_helpers, (std::vector<std::string>{"c", "e"}));
+  End(2, Error("x [device device=mlx5_0]"));
+  EXPECT_EQ(state_.hosts["b"].test_helpers, (std::vector<std::string>{"d", "c"}));
+}
+
+TEST_F(DecisionsTest, WithoutSelfTestsADeviceFaultEvictsTheHostOfTheRankThatItNames) {
+  policy_.self_tests = false;
   Start(1);
   const auto done = End(0, Error("mlx5_0 has failed [device rank=3 device=mlx5_0]"));
   EXPECT_THAT(done[0], HasSubstr("evict b from node 1"));

@@ -162,6 +162,9 @@ class Host {
           report_.test = order.test;
           report_.passed = true;
           break;
+        case OrderKind::kHelp:
+          local_.helped = order.test;
+          break;
         case OrderKind::kExit:
           exit_status_ = order.exit_status;
           there_ = false;
@@ -457,9 +460,8 @@ TEST(DriverSeedsTest, ADriverKilledAtAnyMomentDoesNothingTwiceAndTheJobGoesOn) {
         if (draw(4) == 0) {
           host.Die();
         } else if (host.local().ranks[rank].alive) {
-          host.EndRank(rank, draw(2) == 0
-                                 ? "was killed by signal 9 (SIGKILL)"
-                                 : "exited with status 1: no way to a rank [connection]");
+          host.EndRank(rank, draw(2) == 0 ? "was killed by signal 9 (SIGKILL)"
+                                          : "exited with status 1: no way to a rank [connection]");
         }
       }
       // All ranks have met, and nothing happens any more.

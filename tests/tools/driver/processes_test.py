@@ -132,14 +132,37 @@ class DriverTest(DrivenJob, unittest.TestCase):
             until(lambda rank=rank: not self.said(f"rank-{rank}").startswith(f"{rank} 0 "), PATIENCE)
         self.end(driver)
 
-    def test_a_device_fault_evicts_the_host(self):
-        driver = self.begin("--on-evict", f'echo "$WEFT_EVICTED_HOST" >> {self.folder}/evicted')
+    def test_without_self_tests_a_device_fault_evicts_the_host(self):
+        driver = self.begin("--no-self-tests", "--on-evict", f'echo "$WEFT_EVICTED_HOST" >> {self.folder}/evicted')
         (self.folder / "fail-1").write_text("mlx5_0 has failed [device rank=1 device=mlx5_0]")
         for rank in 0, 1:
             self.where(rank, 1, 0)
         self.until_said("driver", "evict a from node 0: rank 1 exited with status 1: mlx5_0")
         self.assertEqual(self.executors["a"].wait(PATIENCE), 3)
         until(lambda: (self.folder / "evicted").exists() and self.said("evicted") == "a\n", PATIENCE)
+        self.end(driver)
+
+    def test_a_host_that_passes_its_self_test_stays_and_one_that_fails_is_evicted(self):
+        driver = self.drive()
+        # Host b's links do not work; the others' do.
+        broken = {"a": (), "b": ("--set", "tcp.interface=none7"), "c": ()}
+        for node, (host, settings) in enumerate(broken.items()):
+            self.run_on(host, *settings, "--test-limit", f"{PATIENCE}s")
+            if node < 2:
+                self.until_said("driver", f"place node {node} on {host}")
+        until(lambda: "c" in self.hosts(), PATIENCE)
+        self.where(2, 0, 1)
+        (self.folder / "fail-1").write_text("mlx5_0 has failed [device rank=1 device=mlx5_0]")
+        # With b and the spare: that b's links fail does not make a suspect.
+        self.until_said("a", "self-test passed: 3 tests passed, 1 of them with 2 hosts near it")
+        self.where(1, 1, 0)
+        (self.folder / "fail-2").write_text("mlx5_0 has failed [device rank=2 device=mlx5_0]")
+        self.until_said("driver", "evict b from node 1: it failed its self-test: links ended with "
+                                  'status 1: .* no interface fits "none7"')
+        for rank in 2, 3:
+            self.where(rank, 1, 1)
+        self.until_said("c", "this host is node 1 of 2")
+        self.where(0, 0, 0)
         self.end(driver)
 
     def test_without_a_spare_a_suspected_host_tests_itself(self):
@@ -151,7 +174,7 @@ class DriverTest(DrivenJob, unittest.TestCase):
         self.where(2, 0, 1)
         fault = "mlx5_0 has failed [device rank=2 device=mlx5_0]"
         (self.folder / "fail-2").write_text(fault)
-        self.until_said("b", "self-test passed: 2 tests passed")
+        self.until_said("b", "self-test passed: 3 tests passed, 1 of them with 1 hosts near it")
         self.where(2, 1, 1)
         self.where(3, 0, 1)
         (self.folder / "broken").write_text("")
