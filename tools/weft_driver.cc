@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/file_descriptor.h"
+#include "base/first_line.h"
 #include "base/log.h"
 #include "base/open_files.h"
 #include "base/settings.h"
@@ -213,7 +214,34 @@ class Program {
   ErrandQueue site_{[](const std::string& text) { Say(text); }};
 };
 
+// weft-driver replay: asks a driver's page for it.
+int AskForReplay(int argc, char** argv) {
+  CLI::App app(
+      "Has a weft-driver that runs, with --page and --replay-hosts, replay a step on two groupings "
+      "of its hosts,\nwhich names a host that computes wrongly: that host is evicted, and the job "
+      "goes on (docs/recovery.md).\n"
+      "Exit status: 0: the replay has begun; 1: it has not, and why.\n"
+      "Example: weft-driver replay --page 127.0.0.1:9402 --token-file state/page-token",
+      "weft-driver replay");
+  std::string page, token_file;
+  observe::HttpAddress address;
+  app.add_option("--page", page, "where the driver's page is")->required();
+  app.add_option("--token-file", token_file, "file whose first line is the page's token")
+      ->required();
+  const int status_of_usage = ReadCommandLine(app, argc, argv, [&]() -> absl::Status {
+    WEFT_ASSIGN_OR_RETURN(address, observe::ParseHttpAddress(page));
+    return absl::OkStatus();
+  });
+  if (status_of_usage != kGoOn) return status_of_usage;
+  const absl::StatusOr<std::string> said = observe::HttpFetch(
+      address, {.method = "POST", .path = "/replay", .token = FirstLine(token_file)});
+  if (said.ok()) std::fputs(said->c_str(), stdout);
+  if (!said.ok()) Say(said.status().message());
+  return said.ok() ? 0 : 1;
+}
+
 int Main(int argc, char** argv) {
+  if (argc > 1 && absl::string_view(argv[1]) == "replay") return AskForReplay(argc - 1, argv + 1);
   CLI::App app(
       "Drives a job: NODES hosts join with weft-executor, each runs RANKS ranks; further hosts are "
       "spares.\nA rank that dies is started anew in its place; a host that is lost, drained or bad "
@@ -266,6 +294,14 @@ int Main(int argc, char** argv) {
                "a host with a device fault, or with three deaths by signals such as SIGSEGV, tests "
                "itself and stays where it passes (default); without: a host with a device fault "
                "is evicted at once where there is a spare");
+  app.add_option(
+         "--replay-hosts", policy.replay_hosts,
+         "hosts in a group of a replay: as many as one replica of the model needs. Where a "
+         "rank fails twice in one step, or by hand, two groupings of all hosts replay a "
+         "step, which names a host that computes wrongly (weft-executor --replay); 0: there "
+         "are no replays")
+      ->check(CLI::Range(0, 65536))
+      ->capture_default_str();
   app.add_option("--page", page,
                  "where the page with the job's state is served, and hosts are evicted by hand: "
                  "127.0.0.1:9402 (default: nowhere)");

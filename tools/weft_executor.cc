@@ -91,6 +91,7 @@ int Main(int argc, char** argv) {
   run.master_port = 29500;
   std::string grace = "5s", patience = "2m", period = "250ms", limit = "30s", output = "all";
   std::string join = "5m";
+  std::string replay_limit = "10m";
   bool no_prefix = false, self_test = false;
   std::string part;
   app.add_option("--driver", run.store, "where the driver, or the job's weft-store, listens");
@@ -137,6 +138,12 @@ int Main(int argc, char** argv) {
       ->allow_extra_args(false)
       ->take_all();
   app.add_option("--test-limit", limit, "of the self-test's time")->capture_default_str();
+  app.add_option(
+      "--replay", options.replay,
+      "a shell's command that replays a step as one rank of a group of hosts and writes a "
+      "line \"replay: DIGEST\" of what came out (weft-driver --replay-hosts) (default: "
+      "the program with --replay, as weft-train has it)");
+  app.add_option("--replay-limit", replay_limit, "of a replay's time")->capture_default_str();
   app.add_option("--test-helpers", options.self_test.helpers,
                  "hosts that help with the self-test, as the driver has told them")
       ->group("");
@@ -151,6 +158,7 @@ int Main(int argc, char** argv) {
     WEFT_RETURN_IF_ERROR(TakeDuration("--grace", grace, run.grace));
     WEFT_RETURN_IF_ERROR(TakeDuration("--store-patience", patience, run.store_patience));
     WEFT_RETURN_IF_ERROR(TakeDuration("--join-patience", join, options.join_patience));
+    WEFT_RETURN_IF_ERROR(TakeDuration("--replay-limit", replay_limit, options.replay_limit));
     WEFT_RETURN_IF_ERROR(TakeDuration("--period", period, options.period));
     if (run.store.empty()) return absl::InvalidArgumentError("--driver HOST:PORT is missing");
     WEFT_RETURN_IF_ERROR(collectives::CheckStoreAddress(run.store));

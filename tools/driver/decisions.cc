@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/failure.h"
 
 namespace weft::driver {
@@ -52,6 +53,12 @@ class Decision {
       case EventKind::kSelfTest:
         TakeTest();
         break;
+      case EventKind::kReplay:
+        BeginReplay(event_.text, 0);
+        break;
+      case EventKind::kReplayed:
+        TakeReplayed();
+        break;
       case EventKind::kRankEnded:
         TakeEnd();
         break;
@@ -62,6 +69,7 @@ class Decision {
       case EventKind::kTime:
         break;
     }
+    CheckReplay();
     CheckVacancies();
     StartDue();
     if (!actions_.empty()) ++state_.decisions;
@@ -178,7 +186,7 @@ class Decision {
 
   // All ranks of a node whose processes are gone, in new generations.
   void StartNode(int node, const std::string& why) {
-    if (IsDone(node)) return;
+    if (IsDone(node) || state_.replay.has_value()) return;
     for (size_t rank = 0; rank < state_.ranks.size(); ++rank) {
       if (!state_.ranks[rank].done) continue;
       return Stop(1, absl::StrCat("node ", node, " has lost its host, and rank ", rank,
@@ -240,7 +248,7 @@ class Decision {
     if (!event_.passed) {
       return Evict(event_.host, *host, absl::StrCat("it failed its self-test: ", event_.text));
     }
-    if (host->node < 0) return;
+    if (host->node < 0 || state_.replay.has_value()) return;
     for (int i = 0; i < policy_.ranks_per_node; ++i) {
       const int rank = host->node * policy_.ranks_per_node + i;
       if (!Rank(rank).runs && !Rank(rank).done) StartAnew(rank, "its host passed its self-test");
@@ -288,7 +296,7 @@ class Decision {
   }
 
   void StartDue() {
-    if (state_.outcome.has_value()) return;
+    if (state_.outcome.has_value() || state_.replay.has_value()) return;
     for (int rank = 0; rank < static_cast<int>(state_.ranks.size()); ++rank) {
       if (!Waits(Rank(rank)) || event_.now < Rank(rank).due) continue;
       const HostState* host = Find(Node(NodeOf(rank)).host);
@@ -327,14 +335,15 @@ class Decision {
     const bool is_soon = !is_new_step && event_.now - rank.started < kSoon;
     const bool is_same_place =
         event_.step == rank.last_step && (event_.step >= 0 || (is_soon && !end.cause.empty()));
-    if (is_same_place &&
-        IsSameFault(collectives::ParseProcessEnd(rank.last_end), end, event_.rank)) {
-      return Stop(status, absl::StrCat(
-                              who, ", as the process before it did ",
-                              event_.step < 0
-                                  ? "soon after its start, without a step"
-                                  : absl::StrCat("in the same step (after step ", event_.step, ")"),
-                              ": starting it anew does not help"));
+    const bool is_same =
+        is_same_place && IsSameFault(collectives::ParseProcessEnd(rank.last_end), end, event_.rank);
+    if (is_same) {
+      const std::string why = absl::StrCat(
+          who, ", as the process before it did ",
+          event_.step < 0 ? "soon after its start, without a step"
+                          : absl::StrCat("in the same step (after step ", event_.step, ")"),
+          ": starting it anew does not help");
+      return CanReplay() ? BeginReplay(why, status) : Stop(status, why);
     }
     rank.soon_ends = is_soon ? rank.soon_ends + 1 : 0;
     rank.last_end = collectives::ToText(end);
@@ -377,6 +386,107 @@ class Decision {
     Test(name, *host,
          absl::StrCat(kOwnSignalsMost, " deaths there by signals of the program's own doing; ",
                       who));
+  }
+
+  // ---- Replays
+
+  bool CanReplay() const {
+    return policy_.replay_hosts > 0 && state_.started && !state_.replay.has_value() &&
+           !ReplayGroups(ReplayHosts(), policy_.replay_hosts, 0).empty() &&
+           std::none_of(state_.ranks.begin(), state_.ranks.end(),
+                        [](const RankState& rank) { return rank.done; });
+  }
+
+  // In the order of their nodes, so that groups are such as the job has; then spares.
+  std::vector<std::string> ReplayHosts() const {
+    std::vector<std::string> hosts;
+    for (const NodeState& node : state_.nodes) {
+      if (!node.host.empty() && state_.hosts.at(node.host).test == 0) hosts.push_back(node.host);
+    }
+    for (const auto& [name, host] : state_.hosts) {
+      if (host.node < 0 && !host.evicted && host.test == 0) hosts.push_back(name);
+    }
+    return hosts;
+  }
+
+  void BeginReplay(const std::string& why, int stop_status) {
+    if (!CanReplay()) return;
+    for (RankState& rank : state_.ranks) {
+      rank.runs = false;
+      rank.due = absl::UnixEpoch();
+    }
+    state_.replay = Replay{.why = why, .stop_status = stop_status};
+    BeginPhase(0, ReplayHosts());
+  }
+
+  void BeginPhase(int phase, const std::vector<std::string>& hosts) {
+    Replay& replay = *state_.replay;
+    replay.phase = phase;
+    replay.task = ++state_.replays;
+    std::string text;
+    for (ReplayGroup& group : ReplayGroups(hosts, policy_.replay_hosts, phase)) {
+      absl::StrAppend(&text, text.empty() ? "" : " | ", absl::StrJoin(group.hosts, " "));
+      replay.groups.push_back(std::move(group));
+    }
+    actions_.push_back({.kind = ActionKind::kReplay,
+                        .text = absl::StrCat("phase ", phase + 1, " of ", kReplayPhases,
+                                             ", groups ", text, ": ", replay.why)});
+  }
+
+  void TakeReplayed() {
+    if (!state_.replay.has_value() || event_.test != state_.replay->task) return;
+    for (ReplayGroup& group : state_.replay->groups) {
+      if (group.phase != state_.replay->phase) continue;
+      if (std::count(group.hosts.begin(), group.hosts.end(), event_.host) == 0) continue;
+      // A host of two groups reports them one after the other, in their order.
+      if (!group.results.emplace(event_.host, event_.passed ? event_.text : "").second) continue;
+      ++state_.decisions;
+      return;
+    }
+  }
+
+  // Whether all hosts of this phase that are there have reported: then goes on.
+  void CheckReplay() {
+    if (!state_.replay.has_value() || state_.outcome.has_value()) return;
+    for (const ReplayGroup& group : state_.replay->groups) {
+      for (const std::string& name : group.hosts) {
+        const HostState* host = Find(name);
+        const bool is_there = host != nullptr && !host->evicted;
+        if (is_there && group.results.count(name) == 0) return;
+      }
+    }
+    if (state_.replay->phase + 1 < kReplayPhases) {
+      std::vector<std::string> hosts = ReplayHosts();
+      if (hosts.size() >= 2 * static_cast<size_t>(policy_.replay_hosts)) {
+        return BeginPhase(state_.replay->phase + 1, hosts);
+      }
+    }
+    EndReplay();
+  }
+
+  void EndReplay() {
+    const Replay replay = *std::exchange(state_.replay, std::nullopt);
+    const ReplayVerdict verdict = JudgeReplay(replay.groups);
+    actions_.push_back({.kind = ActionKind::kReplay, .text = verdict.text});
+    if (verdict.named.empty() && replay.stop_status != 0) {
+      return Stop(replay.stop_status, absl::StrCat(replay.why, "; ", verdict.text));
+    }
+    for (RankState& rank : state_.ranks) rank.last_end.clear();
+    for (const std::string& name : verdict.named) {
+      HostState* host = Find(name);
+      if (host == nullptr || host->evicted) continue;
+      // Of several, a group may have had a fault of its own.
+      if (verdict.named.size() == 1) {
+        Evict(name, *host, absl::StrCat("it computes wrongly: ", verdict.text));
+      } else if (policy_.self_tests) {
+        Test(name, *host, verdict.text);
+      }
+    }
+    for (int rank = 0; rank < static_cast<int>(state_.ranks.size()); ++rank) {
+      const HostState* host = Find(Node(NodeOf(rank)).host);
+      if (host == nullptr || host->test != 0 || Rank(rank).runs || Rank(rank).done) continue;
+      StartAnew(rank, "the replay is over");
+    }
   }
 
   void Stop(int exit_status, std::string reason) {
@@ -437,6 +547,9 @@ std::string ToText(const Action& action) {
     case ActionKind::kEvict:
       text = absl::StrCat("evict ", action.host,
                           action.node < 0 ? "" : absl::StrCat(" from node ", action.node));
+      break;
+    case ActionKind::kReplay:
+      text = "replay";
       break;
     case ActionKind::kStop:
       text = "stop";

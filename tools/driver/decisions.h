@@ -12,8 +12,9 @@
 //                                           fault of a host that has passed evicts it untested
 //   three deaths by own signals on a host   the same
 //   host lost, drained, evicted by hand     a spare host takes its node, or the next that joins
-//   the same own fault in the same step,    the job stops
-//   or twice at once without any step
+//   the same own fault in the same step,    the job replays a step, where it can (replay.h): the
+//   or twice at once without any step       host that computes wrongly is evicted; no host, and it
+//                                           stops
 //   a status other than 0 and 1             the job stops
 //   a node without a host for too long      the job stops with kNoHostsStatus
 //
@@ -35,6 +36,7 @@
 
 #include "absl/time/time.h"
 #include "collectives/process_end.h"
+#include "tools/driver/replay.h"
 
 namespace weft::driver {
 
@@ -43,6 +45,7 @@ struct Policy {
   int ranks_per_node = 1;
   int restarts_most = 0;   // of ranks that ended, in all
   bool self_tests = true;  // whether there is somebody who tests hosts
+  int replay_hosts = 0;    // in a group of a replay; 0: there are no replays
   // Before a rank that ends soon after its start, without a new step, is started a third time; from
   // there twice as long each time, up to the most.
   absl::Duration backoff_first = absl::Milliseconds(500);
@@ -91,6 +94,17 @@ struct Notice {
   bool operator==(const Notice&) const = default;
 };
 
+// All ranks are suspended meanwhile.
+struct Replay {
+  std::string why;
+  int phase = 0;
+  int64_t task = 0;                 // the number of the phase, of all that there have been
+  std::vector<ReplayGroup> groups;  // of all phases so far
+  // What the job stops with where no host is named; 0: it goes on.
+  int stop_status = 0;
+  bool operator==(const Replay&) const = default;
+};
+
 // EX_TEMPFAIL of sysexits.h: the same job may run where there are hosts.
 inline constexpr int kNoHostsStatus = 75;
 
@@ -105,6 +119,8 @@ struct JobState {
   bool started = false;   // all nodes have had a host at once
   int restarts = 0;       // of ranks that ended
   int64_t tests = 0;      // self-tests asked for so far
+  int64_t replays = 0;    // phases of replays asked for so far
+  std::optional<Replay> replay;
   std::map<std::string, HostState> hosts;
   std::vector<NodeState> nodes;
   std::vector<RankState> ranks;
@@ -123,6 +139,8 @@ enum class EventKind : uint8_t {
   kHostLeaves,   // host: drained; it takes its leave
   kHostEvicted,  // host, text: by hand or by a scheduler
   kSelfTest,     // host, test, passed, text
+  kReplay,       // text: by hand, or why
+  kReplayed,     // host, test (the replay's task), passed, text (the digest, or why it failed)
   kRankEnded,    // rank, generation, end, step
   kStopped,      // exit_status, text: by hand
   kSiteTold,     // notice: the site has been told of it
@@ -147,12 +165,13 @@ struct Event {
 };
 
 enum class ActionKind : uint8_t {
-  kPlace,  // host gets node
-  kStart,  // rank in generation, on host
-  kWait,   // rank is started in generation, on host, later
-  kTest,   // host tests itself
-  kEvict,  // host, text
-  kStop,   // text
+  kPlace,   // host gets node
+  kStart,   // rank in generation, on host
+  kWait,    // rank is started in generation, on host, later
+  kTest,    // host tests itself
+  kEvict,   // host, text
+  kReplay,  // text: which groups, or what came out
+  kStop,    // text
 };
 
 struct Action {

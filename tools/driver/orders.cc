@@ -18,6 +18,24 @@ std::vector<Order> KillThen(const LocalState& local, Order then) {
   return {std::move(then)};
 }
 
+std::vector<ReplayPart> PartsOf(const JobState& job, const std::string& host) {
+  std::vector<ReplayPart> parts;
+  int number = 0;
+  for (const ReplayGroup& group : job.replay->groups) {
+    if (group.phase != job.replay->phase) continue;
+    const auto at = std::find(group.hosts.begin(), group.hosts.end(), host);
+    const auto master = job.hosts.find(group.hosts.front());
+    if (at != group.hosts.end() && master != job.hosts.end()) {
+      parts.push_back({.group = number,
+                       .index = static_cast<int>(at - group.hosts.begin()),
+                       .size = static_cast<int>(group.hosts.size()),
+                       .master = master->second.address});
+    }
+    ++number;
+  }
+  return parts;
+}
+
 }  // namespace
 
 std::vector<Order> OrdersFor(const DriverRecord& record, const LocalState& local) {
@@ -59,6 +77,11 @@ std::vector<Order> OrdersFor(const DriverRecord& record, const LocalState& local
     orders.push_back({.kind = OrderKind::kHelp,
                       .test = suspect.test,
                       .helper = static_cast<int>(at - helpers.begin())});
+  }
+  if (job.replay.has_value() && job.replay->task > local.replayed && !AnyAlive(local)) {
+    Order order{.kind = OrderKind::kReplay, .test = job.replay->task};
+    order.parts = PartsOf(job, local.host);
+    if (!order.parts.empty()) orders.push_back(std::move(order));
   }
   if (host.node != local.node) {
     if (AnyAlive(local)) {

@@ -139,15 +139,53 @@ Json ToJson(const JobState& job) {
                {"started", job.started},
                {"restarts", job.restarts},
                {"tests", job.tests},
+               {"replays", job.replays},
                {"hosts", hosts},
                {"nodes", nodes},
                {"ranks", ranks},
                {"notices_made", job.notices_made},
                {"notices", notices}};
+  if (job.replay.has_value()) {
+    const Replay& replay = *job.replay;
+    Json groups = Json::array();
+    for (const ReplayGroup& group : replay.groups) {
+      groups.push_back(
+          {{"phase", group.phase}, {"hosts", group.hosts}, {"results", group.results}});
+    }
+    json["replay"] = {{"why", replay.why},
+                      {"phase", replay.phase},
+                      {"task", replay.task},
+                      {"groups", groups},
+                      {"stop_status", replay.stop_status}};
+  }
   if (job.outcome.has_value()) {
     json["outcome"] = {{"exit_status", job.outcome->exit_status}, {"reason", job.outcome->reason}};
   }
   return json;
+}
+
+absl::StatusOr<Replay> ParseReplay(const Json& json) {
+  Replay replay;
+  Reader reader(json, "a replay");
+  reader.Take("why", replay.why);
+  reader.Take("phase", replay.phase);
+  reader.Take("task", replay.task);
+  reader.Take("stop_status", replay.stop_status);
+  reader.Expect(replay.phase >= 0 && replay.phase < kReplayPhases, "has no such phase");
+  for (const Json& object : reader.Part("groups")) {
+    ReplayGroup group;
+    Reader members(object, "a group of a replay");
+    members.Take("phase", group.phase);
+    members.Take("hosts", group.hosts);
+    for (const auto& [host, result] : members.Part("results").items()) {
+      members.Expect(result.is_string(), "has a result that is no text");
+      if (result.is_string()) group.results[host] = result.get<std::string>();
+    }
+    WEFT_RETURN_IF_ERROR(members.status());
+    replay.groups.push_back(std::move(group));
+  }
+  WEFT_RETURN_IF_ERROR(reader.status());
+  return replay;
 }
 
 absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
@@ -156,6 +194,7 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
   reader.Take("started", job.started);
   reader.Take("restarts", job.restarts);
   reader.Take("tests", job.tests);
+  reader.Take("replays", job.replays);
   for (const auto& [name, object] : reader.Part("hosts").items()) {
     HostState host;
     Reader members(object, "a host's state");
@@ -211,6 +250,9 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
   reader.Expect(job.nodes.size() == nodes, "has another number of nodes than its policy");
   reader.Expect(job.ranks.size() == nodes * static_cast<size_t>(policy.ranks_per_node),
                 "has another number of ranks than its policy");
+  if (reader.status().ok() && json.contains("replay")) {
+    WEFT_ASSIGN_OR_RETURN(job.replay, ParseReplay(reader.Part("replay")));
+  }
   if (reader.status().ok() && json.contains("outcome")) {
     Outcome outcome;
     Reader members(reader.Part("outcome"), "the job's outcome");
@@ -250,6 +292,7 @@ std::string ToJson(const DriverRecord& record) {
                  {"ranks_per_node", policy.ranks_per_node},
                  {"restarts_most", policy.restarts_most},
                  {"self_tests", policy.self_tests},
+                 {"replay_hosts", policy.replay_hosts},
                  {"backoff_first", absl::ToInt64Microseconds(policy.backoff_first)},
                  {"backoff_most", absl::ToInt64Microseconds(policy.backoff_most)},
                  {"vacancy_most", absl::ToInt64Microseconds(policy.vacancy_most)}}},
@@ -271,6 +314,7 @@ absl::StatusOr<DriverRecord> ParseDriverRecord(absl::string_view text) {
   members.Take("ranks_per_node", policy.ranks_per_node);
   members.Take("restarts_most", policy.restarts_most);
   members.Take("self_tests", policy.self_tests);
+  members.Take("replay_hosts", policy.replay_hosts);
   members.TakeDuration("backoff_first", policy.backoff_first);
   members.TakeDuration("backoff_most", policy.backoff_most);
   members.TakeDuration("vacancy_most", policy.vacancy_most);
@@ -317,6 +361,9 @@ std::string ToJson(const HostReport& report) {
                {"test", report.test},
                {"passed", report.passed},
                {"test_text", report.test_text},
+               {"replay", report.replay},
+               {"digests", report.digests},
+               {"replay_text", report.replay_text},
                {"findings", report.findings}});
 }
 
@@ -336,6 +383,9 @@ absl::StatusOr<HostReport> ParseHostReport(absl::string_view text) {
   reader.Take("test", report.test);
   reader.Take("passed", report.passed);
   reader.Take("test_text", report.test_text);
+  reader.Take("replay", report.replay);
+  reader.Take("digests", report.digests);
+  reader.Take("replay_text", report.replay_text);
   reader.Take("findings", report.findings);
   for (const Json& object : reader.Part("ranks")) {
     RankReport rank;

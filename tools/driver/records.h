@@ -73,6 +73,10 @@ struct HostReport {
   int64_t test = 0;
   bool passed = false;
   std::string test_text;
+  // Of the last replay: its task (Replay::task); 0: none. One for each group that the host was in.
+  int64_t replay = 0;
+  std::vector<std::string> digests;  // empty: it failed, which is said by:
+  std::string replay_text;
   std::vector<std::string> findings;  // of what its ranks record: why the job stands still
 };
 

@@ -14,7 +14,7 @@ import unittest
 import urllib.error
 
 sys.path.insert(0, os.path.join(os.environ["WEFT_SOURCE"], "tests/tools/run"))
-from processes import is_zombie, until  # noqa: E402
+from processes import is_zombie, program, until  # noqa: E402
 from driven_job import PATIENCE, DrivenJob  # noqa: E402
 RANK = """
 echo "$RANK ${WEFT_GENERATION:-0} $GROUP_RANK $$" > DIR/rank-$RANK.new
@@ -217,6 +217,63 @@ class DriverTest(DrivenJob, unittest.TestCase):
         self.assertEqual(driver.wait(PATIENCE), 128 + signal.SIGINT)
         for executor in self.executors.values():
             self.assertEqual(executor.wait(PATIENCE), 128 + signal.SIGINT)
+
+    # ---- Replay
+
+    def begin_with_replays(self) -> subprocess.Popen:
+        """Host b computes 41 once the file "flips" is there; the others, and b before, 42."""
+        driver = self.drive("--replay-hosts", "1")
+        right, flips = 'echo "replay: $((42 * WORLD_SIZE))"', f"test -e {self.folder}/flips"
+        for node, (host, replay) in enumerate({
+                "a": right, "b": f'{flips} && echo "replay: 41" || {right}', "c": right}.items()):
+            self.run_on(host, "--replay", replay)
+            if node < 2:
+                self.until_said("driver", f"place node {node} on {host}")
+        until(lambda: "c" in self.hosts(), PATIENCE)
+        self.where(3, 0, 1)
+        return driver
+
+    def ask_for_replay(self) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [program("weft-driver"), "replay", "--page", self.page.removeprefix("http://"),
+             "--token-file", str(self.folder / "state" / "page-token")],
+            capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    def test_a_replay_names_the_host_that_computes_wrongly(self):
+        driver = self.begin_with_replays()
+        asked = self.ask_for_replay()
+        self.assertEqual(asked.returncode, 0, asked.stderr)
+        self.assertIn("replay: phase 1 of 2, groups a | b | c", asked.stdout)
+        self.until_said("driver", "replay: no host computes otherwise than the others \\(84\\)")
+        for rank in range(4):
+            self.where(rank, 1, rank // 2)
+        (self.folder / "flips").write_text("")
+        self.assertEqual(self.ask_for_replay().returncode, 0)
+        self.until_said("driver", "evict b from node 1: it computes wrongly: all groups with b ")
+        for rank in 0, 1:
+            self.where(rank, 2, 0)
+        for rank in 2, 3:
+            until(lambda rank=rank: self.said(f"rank-{rank}").split()[1:3] == ["2", "1"], PATIENCE)
+        self.until_said("c", "this host is node 1 of 2")
+        self.end(driver)
+
+    def test_a_fault_that_comes_twice_is_replayed_before_the_job_stops(self):
+        driver = self.begin_with_replays()
+        fault = "the loss is nan"
+        (self.folder / "flips").write_text("")
+        (self.folder / "fail-2").write_text(fault)
+        self.where(2, 1, 1)
+        (self.folder / "fail-2").write_text(fault)
+        self.until_said("driver", "evict b from node 1: it computes wrongly")
+        self.until_said("c", "this host is node 1 of 2")
+        until(lambda: self.said("rank-2").split()[1] == "2", PATIENCE)
+        for _ in range(2):
+            generation = int(self.said("rank-2").split()[1])
+            (self.folder / "fail-2").write_text(fault)
+            until(lambda: self.said("rank-2").split()[1] != str(generation)
+                  or driver.poll() is not None, PATIENCE)
+        self.assertEqual(driver.wait(PATIENCE), 1)
+        self.assertIn("no host computes otherwise than the others", self.said("driver"))
 
     # ---- Who may join, and who may look
 
