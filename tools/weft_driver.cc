@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/file_descriptor.h"
+#include "base/first_line.h"
 #include "base/log.h"
 #include "base/open_files.h"
 #include "base/settings.h"
@@ -37,6 +38,8 @@ namespace {
 
 // How long the driver waits for executors to learn that the job is over.
 constexpr absl::Duration kPartingMost = absl::Seconds(10);
+// How long the driver, once the job is over, waits for the site to take its notices.
+constexpr absl::Duration kSitePatience = absl::Minutes(1);
 
 struct Options {
   DriverOptions driver;
@@ -65,18 +68,17 @@ class Program {
     Say(absl::StrCat("serving job '", options_.job, "' at ", address_, ", incarnation ",
                      driver_->record().incarnation));
     WEFT_RETURN_IF_ERROR(OpenPage());
-    // What was asked for when this driver, or the one before it, died.
-    for (const auto& [name, host] : driver_->job().hosts) {
-      if (host.evicted) TellSite(name, host.reason);
-    }
     absl::Time over_at = absl::InfiniteFuture();
     while (true) {
       WEFT_ASSIGN_OR_RETURN(const std::vector<Action> done, driver_->Turn(Now()));
       Tell(done);
       ServePage();
+      WEFT_RETURN_IF_ERROR(TellSite());
       if (driver_->job().outcome.has_value()) {
-        over_at = std::min(over_at, Now() + kPartingMost);
-        if (driver_->all_know(Now()) || Now() >= over_at) break;
+        over_at = std::min(over_at, Now());
+        const bool all_know = driver_->all_know(Now()) || Now() >= over_at + kPartingMost;
+        const bool site_knows = driver_->job().notices.empty() || Now() >= over_at + kSitePatience;
+        if (all_know && site_knows) break;
       }
       switch (TakeSignal()) {
         case SIGINT: {
@@ -98,7 +100,11 @@ class Program {
     const Errand requeue = RequeueErrand(options_.site);
     if (exit_status == kNoHostsStatus && requeue != nullptr) {
       Say("queues the job again");
-      site_.Push("queue the job again", requeue);
+      site_.Push(0, "queue the job again", requeue);
+    }
+    for (const Notice& notice : driver_->job().notices) {
+      Say(absl::StrCat("the site was not told that ", notice.host, " is gone (", notice.why,
+                       "); a driver started again tells it"));
     }
     return exit_status;
   }
@@ -176,17 +182,22 @@ class Program {
   }
 
   void Tell(const std::vector<Action>& done) {
-    for (const Action& action : done) {
-      Say(ToText(action));
-      if (action.kind == ActionKind::kEvict) TellSite(action.host, action.text);
-    }
+    for (const Action& action : done) Say(ToText(action));
   }
 
-  // Done again after a driver's death.
-  void TellSite(const std::string& host, const std::string& why) {
-    for (Errand& errand : EvictionErrands(options_.site, host, why)) {
-      site_.Push(absl::StrCat("eviction of ", host), std::move(errand));
+  // Begins with the notices that are new to this driver, and writes down those that the site has
+  // got. One of which a driver died before that was written down is told again by the next driver.
+  absl::Status TellSite() {
+    for (const int64_t told : site_.TakeDone()) {
+      WEFT_RETURN_IF_ERROR(driver_->SiteTold(told, Now()));
     }
+    for (const Notice& notice : driver_->job().notices) {
+      if (notice.number <= begun_) continue;
+      begun_ = notice.number;
+      site_.Push(notice.number, absl::StrCat("eviction of ", notice.host),
+                 EvictionErrand(options_.site, notice.host, notice.why));
+    }
+    return absl::OkStatus();
   }
 
   const Options& options_;
@@ -199,10 +210,38 @@ class Program {
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<observe::HttpServer> page_;
   int64_t bell_ = 0;
+  int64_t begun_ = 0;  // the newest notice of which the site is being told
   ErrandQueue site_{[](const std::string& text) { Say(text); }};
 };
 
+// weft-driver replay: asks a driver's page for it.
+int AskForReplay(int argc, char** argv) {
+  CLI::App app(
+      "Has a weft-driver that runs, with --page and --replay-hosts, replay a step on two groupings "
+      "of its hosts,\nwhich names a host that computes wrongly: that host is evicted, and the job "
+      "goes on (docs/recovery.md).\n"
+      "Exit status: 0: the replay has begun; 1: it has not, and why.\n"
+      "Example: weft-driver replay --page 127.0.0.1:9402 --token-file state/page-token",
+      "weft-driver replay");
+  std::string page, token_file;
+  observe::HttpAddress address;
+  app.add_option("--page", page, "where the driver's page is")->required();
+  app.add_option("--token-file", token_file, "file whose first line is the page's token")
+      ->required();
+  const int status_of_usage = ReadCommandLine(app, argc, argv, [&]() -> absl::Status {
+    WEFT_ASSIGN_OR_RETURN(address, observe::ParseHttpAddress(page));
+    return absl::OkStatus();
+  });
+  if (status_of_usage != kGoOn) return status_of_usage;
+  const absl::StatusOr<std::string> said = observe::HttpFetch(
+      address, {.method = "POST", .path = "/replay", .token = FirstLine(token_file)});
+  if (said.ok()) std::fputs(said->c_str(), stdout);
+  if (!said.ok()) Say(said.status().message());
+  return said.ok() ? 0 : 1;
+}
+
 int Main(int argc, char** argv) {
+  if (argc > 1 && absl::string_view(argv[1]) == "replay") return AskForReplay(argc - 1, argv + 1);
   CLI::App app(
       "Drives a job: NODES hosts join with weft-executor, each runs RANKS ranks; further hosts are "
       "spares.\nA rank that dies is started anew in its place; a host that is lost, drained or bad "
@@ -219,6 +258,7 @@ int Main(int argc, char** argv) {
   Policy& policy = options.driver.policy;
   policy.restarts_most = 100;
   std::string lease = "5s", vacancy = "5m", patience = "2m", page;
+  std::string backoff = "500ms", backoff_most = "15s";
   app.add_option("--nodes", policy.nodes, "hosts that have ranks")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
@@ -229,6 +269,11 @@ int Main(int argc, char** argv) {
                  "so many times in all a rank that died is started anew")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
+  app.add_option("--backoff", backoff,
+                 "pause before the third start of a rank that ends soon after its start, without a "
+                 "new step; twice as long each time from there; 0s: none")
+      ->capture_default_str();
+  app.add_option("--backoff-most", backoff_most, "the longest such pause")->capture_default_str();
   app.add_option("--job", options.job, "the job's name (WEFT_JOB_ID)")->capture_default_str();
   app.add_option("--listen", options.listen, "host:port of the store; \":29501\": every address")
       ->capture_default_str();
@@ -244,6 +289,18 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--vacancy", vacancy,
                  "how long a node may be without a host, at the start, too, until the job stops")
+      ->capture_default_str();
+  app.add_flag("--self-tests,!--no-self-tests", policy.self_tests,
+               "a host with a device fault, or with three deaths by signals such as SIGSEGV, tests "
+               "itself and stays where it passes (default); without: a host with a device fault "
+               "is evicted at once where there is a spare");
+  app.add_option(
+         "--replay-hosts", policy.replay_hosts,
+         "hosts in a group of a replay: as many as one replica of the model needs. Where a "
+         "rank fails twice in one step, or by hand, two groupings of all hosts replay a "
+         "step, which names a host that computes wrongly (weft-executor --replay); 0: there "
+         "are no replays")
+      ->check(CLI::Range(0, 65536))
       ->capture_default_str();
   app.add_option("--page", page,
                  "where the page with the job's state is served, and hosts are evicted by hand: "
@@ -262,11 +319,14 @@ int Main(int argc, char** argv) {
   app.add_option(
       "--service-account", account,
       "with --site kubernetes: folder of token, ca.crt and namespace (default: the pod's)");
-  app.add_option("--on-evict", on_evict,
-                 "a shell's command for each host that is evicted, with WEFT_EVICTED_HOST and "
-                 "WEFT_EVICTED_REASON; may run twice for one");
+  app.add_option(
+      "--on-evict", on_evict,
+      "a shell's command for each host that is evicted, with WEFT_EVICTED_HOST and "
+      "WEFT_EVICTED_REASON; done again until it ends with status 0; may run twice for one");
   const int status_of_usage = ReadCommandLine(app, argc, argv, [&]() -> absl::Status {
     WEFT_RETURN_IF_ERROR(TakeDuration("--lease", lease, options.driver.lease));
+    WEFT_RETURN_IF_ERROR(TakeDuration("--backoff", backoff, policy.backoff_first));
+    WEFT_RETURN_IF_ERROR(TakeDuration("--backoff-most", backoff_most, policy.backoff_most));
     WEFT_RETURN_IF_ERROR(TakeDuration("--vacancy", vacancy, policy.vacancy_most));
     WEFT_RETURN_IF_ERROR(TakeDuration("--store-patience", patience, options.store_patience));
     WEFT_ASSIGN_OR_RETURN(options.site, FindSite(site, account, on_evict));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/log.h"
 #include "base/open_files.h"
 #include "base/settings.h"
@@ -17,11 +18,15 @@
 #include "collectives/store/client/store_addresses.h"
 #include "tools/command_line.h"
 #include "tools/driver/host_executor.h"
+#include "tools/driver/host_tests.h"
 #include "tools/driver/records.h"
 #include "tools/driver/self_test.h"
 
 namespace weft {
 namespace {
+
+// Of a host that tests itself.
+constexpr int kTestProcesses = 2;
 
 std::string HostName() {
   std::array<char, 256> name{};
@@ -40,6 +45,25 @@ int SelfTest(const driver::SelfTestOptions& options) {
   return result.passed ? 0 : 1;
 }
 
+// What RunSelfTest() starts.
+int SelfTestPart(const std::string& part, absl::Duration limit) {
+  const auto run = [&]() -> absl::StatusOr<int> {
+    if (part == "links") return driver::TestWithinHost(kTestProcesses);
+    if (part == "host") {
+      WEFT_RETURN_IF_ERROR(driver::TestHost());
+      return 0;
+    }
+    WEFT_ASSIGN_OR_RETURN(const std::string tested, driver::TestGroup(limit));
+    std::printf("%s\n", tested.c_str());
+    return 0;
+  };
+  const absl::StatusOr<int> status = run();
+  if (status.ok()) return *status;
+  std::fprintf(stderr, "%s%s\n", driver::kSelfTestSays,
+               std::string(status.status().message()).c_str());
+  return absl::IsDeadlineExceeded(status.status()) ? driver::kNobodyCame : 1;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app(
       "Usage: weft-executor --driver HOST:PORT [OPTIONS] [--] PROGRAM [ARGUMENTS...]\n"
@@ -53,20 +77,31 @@ int Main(int argc, char** argv) {
       "Example: weft-executor --driver node0:29501 -- weft-train demo.toml --run-dir runs/demo",
       "weft-executor");
   driver::ExecutorOptions options;
+  // "spine1.leaf3.node7": the switches above the node, and the node.
+  const char* slurm_place = std::getenv("SLURM_TOPOLOGY_ADDR");
+  if (const absl::string_view place = slurm_place == nullptr ? "" : slurm_place;
+      place.rfind('.') != place.npos) {
+    options.rack = std::string(place.substr(0, place.rfind('.')));
+  }
   // As Slurm calls it, which drains by that name.
   const char* slurm_node = std::getenv("SLURMD_NODENAME");
   options.host = slurm_node == nullptr ? HostName() : slurm_node;
   run::RunOptions& run = options.run;
   run.job = "weft";
   run.master_port = 29500;
-  std::string grace = "5s", patience = "2m", period = "250ms", limit = "20s", output = "all";
+  std::string grace = "5s", patience = "2m", period = "250ms", limit = "30s", output = "all";
   std::string join = "5m";
+  std::string replay_limit = "10m";
   bool no_prefix = false, self_test = false;
+  std::string part;
   app.add_option("--driver", run.store, "where the driver, or the job's weft-store, listens");
   app.add_option("--host", options.host, "this host's name in the job, which no other has")
       ->capture_default_str();
   app.add_option("--address", options.address,
                  "where other hosts reach this one (MASTER_ADDR) (default: --host)");
+  app.add_option("--rack", options.rack,
+                 "the switch above this host: hosts that name the same one are near it, and help "
+                 "each other's self-tests (default: of SLURM_TOPOLOGY_ADDR)");
   app.add_option("--job", run.job, "the job's name (WEFT_JOB_ID), as the driver has it")
       ->capture_default_str();
   app.add_option("--spares", run.spares,
@@ -96,20 +131,34 @@ int Main(int argc, char** argv) {
       ->allow_extra_args(false)
       ->take_all();
   app.add_flag("--self-test", self_test, "test this host as the driver would have it, and exit");
-  app.add_option("--test", options.self_test.commands,
-                 "a shell's command that the self-test runs, in place of weft-doctor and weft-bw; "
-                 "may be repeated")
+  app.add_option(
+         "--test", options.self_test.commands,
+         "a shell's command that the self-test runs, in place of its checks of the host and "
+         "its links; may be repeated")
       ->allow_extra_args(false)
       ->take_all();
   app.add_option("--test-limit", limit, "of the self-test's time")->capture_default_str();
+  app.add_option(
+      "--replay", options.replay,
+      "a shell's command that replays a step as one rank of a group of hosts and writes a "
+      "line \"replay: DIGEST\" of what came out (weft-driver --replay-hosts) (default: "
+      "the program with --replay, as weft-train has it)");
+  app.add_option("--replay-limit", replay_limit, "of a replay's time")->capture_default_str();
+  app.add_option("--test-helpers", options.self_test.helpers,
+                 "hosts that help with the self-test, as the driver has told them")
+      ->group("");
+  app.add_option("--self-test-part", part, "one part of the self-test, and exit")
+      ->check(CLI::IsMember({"host", "links", "group"}))
+      ->group("");
   const int status_of_usage = ReadLauncherLine(app, argc, argv, run.command);
   if (status_of_usage != kGoOn) return status_of_usage;
   const absl::Status status = [&]() -> absl::Status {
     WEFT_RETURN_IF_ERROR(TakeDuration("--test-limit", limit, options.self_test.limit));
-    if (self_test) return absl::OkStatus();
+    if (self_test || !part.empty()) return absl::OkStatus();
     WEFT_RETURN_IF_ERROR(TakeDuration("--grace", grace, run.grace));
     WEFT_RETURN_IF_ERROR(TakeDuration("--store-patience", patience, run.store_patience));
     WEFT_RETURN_IF_ERROR(TakeDuration("--join-patience", join, options.join_patience));
+    WEFT_RETURN_IF_ERROR(TakeDuration("--replay-limit", replay_limit, options.replay_limit));
     WEFT_RETURN_IF_ERROR(TakeDuration("--period", period, options.period));
     if (run.store.empty()) return absl::InvalidArgumentError("--driver HOST:PORT is missing");
     WEFT_RETURN_IF_ERROR(collectives::CheckStoreAddress(run.store));
@@ -128,6 +177,7 @@ int Main(int argc, char** argv) {
     return kWrongUsage;
   }
   InitLog("weft-executor", EnvironmentLogLevel(LogLevel::kWarn));
+  if (!part.empty()) return SelfTestPart(part, options.self_test.limit);
   if (self_test) return SelfTest(options.self_test);
   if (options.address.empty()) options.address = options.host;
   run.output = output == "all" ? run::OutputMode::kAll : run::OutputMode::kNone;

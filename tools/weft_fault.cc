@@ -9,6 +9,7 @@
 #include "base/settings.h"
 #include "tools/command_line.h"
 #include "tools/fault/emulated_rank.h"
+#include "tools/fault/flip_bits.h"
 #include "tools/fault/inject.h"
 #include "tools/job/job.h"
 
@@ -79,6 +80,11 @@ int Main(int argc, char** argv) {
   inject->add_option("--patience", text.patience, "for the moment to come")->capture_default_str();
   inject->add_option("--job", injection.job, "default: the one that began last");
   inject->add_option("--records", injection.folder, "folder of the rings");
+  fault::FlipOptions flips;
+  CLI::App* flip = app.add_subcommand(
+      "flip", "run a program whose numbers in memory have bits flipped, as a bad host does it");
+  flip->add_option("--seed", flips.seed, "draws where")->capture_default_str();
+  flip->add_option("program", flips.command, "the program and its arguments, after --")->required();
   CLI::App* list = app.add_subcommand("list", "the faults of run, and what should name them; JSON");
   const int status_of_usage = ReadCommandLine(app, argc, argv, [&]() -> absl::Status {
     if (fault::FindFault(emulation.fault) == nullptr) {
@@ -96,7 +102,11 @@ int Main(int argc, char** argv) {
     return 0;
   }
   absl::Status status;
-  if (inject->parsed()) {
+  if (flip->parsed()) {
+    const absl::StatusOr<int> ended = fault::FlipBits(flips);
+    if (ended.ok()) return *ended;
+    status = ended.status();
+  } else if (inject->parsed()) {
     status = fault::Inject(injection);
   } else if (ranks > 0) {
     status = job::BecomeLauncher(ranks, argc, argv);

@@ -28,6 +28,7 @@ struct CommandLine {
   run::RunOptions options;
   std::string grace = "5s";
   std::string store_patience = "2s";
+  std::string backoff = "500ms", backoff_most = "15s";
   std::string output = "all";
   std::string bind = "none";
   bool no_prefix = false;
@@ -42,6 +43,11 @@ struct CommandLine {
                    "others wait for it (weft-train goes on from its last step; docs/recovery.md)")
         ->check(CLI::Range(0, 1 << 20))
         ->capture_default_str();
+    app.add_option("--backoff", backoff,
+                   "pause before the third start of a rank that ends soon after its start, without "
+                   "a new step; twice as long each time from there; 0s: none")
+        ->capture_default_str();
+    app.add_option("--backoff-most", backoff_most, "the longest such pause")->capture_default_str();
     app.add_option("--spares", o.spares,
                    "spare processes of the program, which wait for the place of a rank that died: "
                    "for programs that do (weft-train; docs/recovery.md)")
@@ -125,6 +131,8 @@ struct CommandLine {
     o.prefix = !no_prefix;
     if (o.job.empty()) o.job = absl::StrCat("weft-", getpid());
     WEFT_RETURN_IF_ERROR(TakeDuration("--grace", grace, o.grace));
+    WEFT_RETURN_IF_ERROR(TakeDuration("--backoff", backoff, o.backoff_first));
+    WEFT_RETURN_IF_ERROR(TakeDuration("--backoff-most", backoff_most, o.backoff_most));
     WEFT_RETURN_IF_ERROR(TakeDuration("--store-patience", store_patience, o.store_patience));
     if (o.node_rank < 0 || o.node_rank >= o.nodes) {
       return absl::InvalidArgumentError(

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -35,6 +36,7 @@
 #include "trainer/groups/parallel_groups.h"
 #include "trainer/loop/forecast.h"
 #include "trainer/loop/snapshots.h"
+#include "trainer/loop/step_replay.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/memory/memory.h"
 
@@ -92,6 +94,8 @@ struct Command {
   bool resume = false;
   bool markdown = false;
   bool check = false;
+  bool replays = false;
+  std::optional<StepReplay> replay;  // during Run
   int ranks = 0;
   int ranks_per_host = 0;
   std::string preset;
@@ -156,6 +160,13 @@ struct Command {
     options.recovers = recovery.enabled();
     const bool keeps = settings.Text("recovery.snapshot") == "memory";
     if (options.recovers && keeps) options.snapshots = &snapshots;
+    if (replays) {
+      const char* job = std::getenv("WEFT_JOB_ID");
+      WEFT_ASSIGN_OR_RETURN(
+          replay, StepReplay::Plan(run_dir, job == nullptr ? "weft" : job, options.config));
+      run_dir = replay->folder();
+      resume = replay->resumes();
+    }
     options.run_dir = run_dir;
     options.recovered = recovery.replaced();
     options.resume = resume || options.recovered;
@@ -217,7 +228,8 @@ struct Command {
     const int rank = job.environment.rank.value();
     std::unique_ptr<FolderLock> lock;
     absl::Status taken;
-    if (rank == 0) {
+    if (rank == 0 && replay.has_value()) taken = replay->Begin();
+    if (rank == 0 && taken.ok()) {
       absl::StatusOr<std::unique_ptr<FolderLock>> mine = FolderLock::Take(run_dir);
       taken = mine.status();
       if (mine.ok()) lock = *std::move(mine);
@@ -241,7 +253,15 @@ struct Command {
     }
     missing = outcome->missing;
     for (const std::string& file : missing) WEFT_LOG_ERROR("missing ", file);
-    return absl::OkStatus();
+    return replay.has_value() ? SayDigest(*groups.world) : absl::OkStatus();
+  }
+
+  absl::Status SayDigest(Group& world) const {
+    WEFT_RETURN_IF_ERROR(world.Agree(absl::OkStatus()));  // rank 0 has written its files
+    const absl::StatusOr<std::string> digest = replay->Digest();
+    WEFT_RETURN_IF_ERROR(world.Agree(digest.status()));
+    std::printf("replay: %s\n", digest->c_str());
+    return world.rank() == 0 ? replay->End() : absl::OkStatus();
   }
 };
 
@@ -281,6 +301,10 @@ int Main(int argc, char** argv) {
       absl::StrCat("of the pipeline (parallel.schedule): ", topology::kPipelineScheduleNames));
   app.add_option("--zero", command.zero,
                  "stage of ZeRO over the data-parallel ranks (parallel.zero)");
+  app.add_flag("--replay", command.replays,
+               "do one step again, from the run folder's newest checkpoint, without changing the "
+               "run, and write a digest of what comes out: \"replay: DIGEST\" (weft-driver "
+               "--replay-hosts)");
   app.add_flag("--check", command.check,
                "say what the layout means (ranks, micro-batches, bubble, memory) or why it cannot "
                "be, and exit without training");

@@ -3,8 +3,12 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/failure.h"
 
 namespace weft::driver {
@@ -17,6 +21,13 @@ constexpr int kErrorStatus = 1;
 // Deaths by own signals on one host, after which the host tests itself: a bit that flips in memory
 // or a core that computes wrong shows like a bug of the program, but on one host alone.
 constexpr int kOwnSignalsMost = 3;
+// A process that ends within this time has not got anywhere, unless its steps say that it has.
+constexpr absl::Duration kSoon = absl::Seconds(10);
+
+// Hosts that run the last part of a self-test with the host that is suspected.
+constexpr size_t kTestHelpers = 2;
+
+bool Waits(const RankState& rank) { return rank.due != absl::UnixEpoch(); }
 
 class Decision {
  public:
@@ -24,6 +35,7 @@ class Decision {
       : policy_(policy), state_(state), event_(event) {}
 
   std::vector<Action> Take() {
+    if (event_.kind == EventKind::kSiteTold) TakeTold();
     if (state_.outcome.has_value()) return {};
     switch (event_.kind) {
       case EventKind::kHostJoined:
@@ -41,16 +53,25 @@ class Decision {
       case EventKind::kSelfTest:
         TakeTest();
         break;
+      case EventKind::kReplay:
+        BeginReplay(event_.text, 0);
+        break;
+      case EventKind::kReplayed:
+        TakeReplayed();
+        break;
       case EventKind::kRankEnded:
         TakeEnd();
         break;
       case EventKind::kStopped:
         Stop(event_.exit_status, event_.text);
         break;
+      case EventKind::kSiteTold:
       case EventKind::kTime:
         break;
     }
+    CheckReplay();
     CheckVacancies();
+    StartDue();
     if (!actions_.empty()) ++state_.decisions;
     return std::move(actions_);
   }
@@ -72,6 +93,7 @@ class Decision {
     if (is_known && event_.incarnation <= host.incarnation) return;
     host.incarnation = event_.incarnation;
     host.address = event_.address;
+    host.rack = event_.rack;
     ++state_.decisions;
     if (host.evicted) return;
     host.test = 0;
@@ -89,9 +111,7 @@ class Decision {
     if (host->evicted) return;  // remembered
     const int node = host->node;
     state_.hosts.erase(event_.host);
-    actions_.push_back(
-        {.kind = ActionKind::kEvict, .host = event_.host, .node = node, .text = why});
-    Vacate(node);
+    Dismiss(event_.host, node, why);
   }
 
   void Evict(const std::string& name, HostState& host, const std::string& why) {
@@ -101,14 +121,29 @@ class Decision {
     host.reason = why;
     host.node = -1;
     host.test = 0;
-    actions_.push_back({.kind = ActionKind::kEvict, .host = name, .node = node, .text = why});
+    Dismiss(name, node, why);
+  }
+
+  void Dismiss(const std::string& host, int node, const std::string& why) {
+    actions_.push_back({.kind = ActionKind::kEvict, .host = host, .node = node, .text = why});
+    state_.notices.push_back({.number = ++state_.notices_made, .host = host, .why = why});
     Vacate(node);
+  }
+
+  void TakeTold() {
+    state_.notices.erase(
+        std::remove_if(state_.notices.begin(), state_.notices.end(),
+                       [this](const Notice& notice) { return notice.number == event_.notice; }),
+        state_.notices.end());
   }
 
   void Vacate(int node) {
     if (node < 0) return;
     Node(node) = {.host = "", .vacant_since = event_.now};
-    ForRanksOf(node, [](RankState& rank) { rank.runs = false; });
+    ForRanksOf(node, [](RankState& rank) {
+      rank.runs = false;
+      rank.due = absl::UnixEpoch();
+    });
     FillVacancies();
   }
 
@@ -151,7 +186,7 @@ class Decision {
 
   // All ranks of a node whose processes are gone, in new generations.
   void StartNode(int node, const std::string& why) {
-    if (IsDone(node)) return;
+    if (IsDone(node) || state_.replay.has_value()) return;
     for (size_t rank = 0; rank < state_.ranks.size(); ++rank) {
       if (!state_.ranks[rank].done) continue;
       return Stop(1, absl::StrCat("node ", node, " has lost its host, and rank ", rank,
@@ -180,18 +215,40 @@ class Decision {
     if (host.test != 0) return;
     host.test = ++state_.tests;
     host.own_signals = 0;
+    host.test_helpers = HelpersOf(name, host);
     actions_.push_back({.kind = ActionKind::kTest, .host = name, .node = host.node, .text = why});
+  }
+
+  // Hosts near `suspect`, the nearest first: below the same switch, then of near nodes, since ranks
+  // are placed so that near nodes lie below one switch; a host that is suspected helps nobody.
+  std::vector<std::string> HelpersOf(const std::string& name, const HostState& suspect) const {
+    const auto distance = [&suspect](const HostState& host) {
+      const bool other_rack = host.rack.empty() || host.rack != suspect.rack;
+      const int nodes =
+          host.node < 0 || suspect.node < 0 ? INT_MAX : std::abs(host.node - suspect.node);
+      return std::pair(other_rack, nodes);
+    };
+    std::vector<std::string> names;
+    for (const auto& [other, host] : state_.hosts) {
+      if (other != name && !host.evicted && host.test == 0) names.push_back(other);
+    }
+    std::stable_sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
+      return distance(state_.hosts.at(a)) < distance(state_.hosts.at(b));
+    });
+    names.resize(std::min(names.size(), kTestHelpers));
+    return names;
   }
 
   void TakeTest() {
     HostState* host = Find(event_.host);
     if (host == nullptr || host->test == 0 || host->test != event_.test) return;
     host->test = 0;
+    host->cleared = event_.passed;
     ++state_.decisions;
     if (!event_.passed) {
       return Evict(event_.host, *host, absl::StrCat("it failed its self-test: ", event_.text));
     }
-    if (host->node < 0) return;
+    if (host->node < 0 || state_.replay.has_value()) return;
     for (int i = 0; i < policy_.ranks_per_node; ++i) {
       const int rank = host->node * policy_.ranks_per_node + i;
       if (!Rank(rank).runs && !Rank(rank).done) StartAnew(rank, "its host passed its self-test");
@@ -202,6 +259,8 @@ class Decision {
 
   void Run(int rank, const std::string& why) {
     Rank(rank).runs = true;
+    Rank(rank).started = event_.now;
+    Rank(rank).due = absl::UnixEpoch();
     actions_.push_back({.kind = ActionKind::kStart,
                         .host = Node(NodeOf(rank)).host,
                         .node = NodeOf(rank),
@@ -212,6 +271,38 @@ class Decision {
   void StartAnew(int rank, const std::string& why) {
     ++Rank(rank).generation;
     Run(rank, why);
+  }
+
+  // How long the rank has to wait for its next start.
+  absl::Duration Backoff(const RankState& rank) const {
+    if (rank.soon_ends < 2) return absl::ZeroDuration();
+    const absl::Duration doubled =
+        policy_.backoff_first * (int64_t{1} << std::min(rank.soon_ends - 2, 30));
+    return std::min(doubled, policy_.backoff_most);
+  }
+
+  void StartLater(int rank, absl::Duration pause, const std::string& why) {
+    RankState& state = Rank(rank);
+    state.due = event_.now + pause;
+    actions_.push_back({.kind = ActionKind::kWait,
+                        .host = Node(NodeOf(rank)).host,
+                        .node = NodeOf(rank),
+                        .rank = rank,
+                        .generation = state.generation + 1,
+                        .text = absl::StrCat("in ", absl::FormatDuration(pause),
+                                             ", for it has ended ", state.soon_ends,
+                                             " times in a row within ", absl::FormatDuration(kSoon),
+                                             " of its start, without a new step: ", why)});
+  }
+
+  void StartDue() {
+    if (state_.outcome.has_value() || state_.replay.has_value()) return;
+    for (int rank = 0; rank < static_cast<int>(state_.ranks.size()); ++rank) {
+      if (!Waits(Rank(rank)) || event_.now < Rank(rank).due) continue;
+      const HostState* host = Find(Node(NodeOf(rank)).host);
+      if (host == nullptr || host->test != 0) continue;
+      StartAnew(rank, "its pause is over");
+    }
   }
 
   void TakeEnd() {
@@ -240,13 +331,21 @@ class Decision {
     if (end.signal == 0 && end.status != kErrorStatus) {
       return Stop(status, absl::StrCat(who, ": starting it anew does not help"));
     }
-    if (event_.step >= 0 && event_.step == rank.last_step &&
-        IsSameFault(collectives::ParseProcessEnd(rank.last_end), end, event_.rank)) {
-      return Stop(status, absl::StrCat(who,
-                                       ", as the process before it did in the same step (after "
-                                       "step ",
-                                       event_.step, "): starting it anew does not help"));
+    const bool is_new_step = event_.step > rank.last_step;
+    const bool is_soon = !is_new_step && event_.now - rank.started < kSoon;
+    const bool is_same_place =
+        event_.step == rank.last_step && (event_.step >= 0 || (is_soon && !end.cause.empty()));
+    const bool is_same =
+        is_same_place && IsSameFault(collectives::ParseProcessEnd(rank.last_end), end, event_.rank);
+    if (is_same) {
+      const std::string why = absl::StrCat(
+          who, ", as the process before it did ",
+          event_.step < 0 ? "soon after its start, without a step"
+                          : absl::StrCat("in the same step (after step ", event_.step, ")"),
+          ": starting it anew does not help");
+      return CanReplay() ? BeginReplay(why, status) : Stop(status, why);
     }
+    rank.soon_ends = is_soon ? rank.soon_ends + 1 : 0;
     rank.last_end = collectives::ToText(end);
     rank.last_step = event_.step;
     if (state_.restarts >= policy_.restarts_most) {
@@ -259,6 +358,9 @@ class Decision {
     const std::string& name = Node(NodeOf(event_.rank)).host;
     const HostState* host = Find(name);
     if (rank.runs || (host != nullptr && host->test != 0) || name.empty()) return;
+    const absl::Duration pause = Backoff(rank);
+    if (pause > absl::ZeroDuration())
+      return StartLater(event_.rank, pause, collectives::ToText(end));
     StartAnew(event_.rank, collectives::ToText(end));
   }
 
@@ -273,7 +375,8 @@ class Decision {
     HostState* host = Find(name);
     if (host == nullptr) return;
     if (is_device) {
-      if (!ASpare().empty()) return Evict(name, *host, who);
+      const bool has_spare = !ASpare().empty();
+      if (has_spare && (host->cleared || !policy_.self_tests)) return Evict(name, *host, who);
       if (policy_.self_tests) Test(name, *host, who);
       return;
     }
@@ -285,11 +388,115 @@ class Decision {
                       who));
   }
 
+  // ---- Replays
+
+  bool CanReplay() const {
+    return policy_.replay_hosts > 0 && state_.started && !state_.replay.has_value() &&
+           !ReplayGroups(ReplayHosts(), policy_.replay_hosts, 0).empty() &&
+           std::none_of(state_.ranks.begin(), state_.ranks.end(),
+                        [](const RankState& rank) { return rank.done; });
+  }
+
+  // In the order of their nodes, so that groups are such as the job has; then spares.
+  std::vector<std::string> ReplayHosts() const {
+    std::vector<std::string> hosts;
+    for (const NodeState& node : state_.nodes) {
+      if (!node.host.empty() && state_.hosts.at(node.host).test == 0) hosts.push_back(node.host);
+    }
+    for (const auto& [name, host] : state_.hosts) {
+      if (host.node < 0 && !host.evicted && host.test == 0) hosts.push_back(name);
+    }
+    return hosts;
+  }
+
+  void BeginReplay(const std::string& why, int stop_status) {
+    if (!CanReplay()) return;
+    for (RankState& rank : state_.ranks) {
+      rank.runs = false;
+      rank.due = absl::UnixEpoch();
+    }
+    state_.replay = Replay{.why = why, .stop_status = stop_status};
+    BeginPhase(0, ReplayHosts());
+  }
+
+  void BeginPhase(int phase, const std::vector<std::string>& hosts) {
+    Replay& replay = *state_.replay;
+    replay.phase = phase;
+    replay.task = ++state_.replays;
+    std::string text;
+    for (ReplayGroup& group : ReplayGroups(hosts, policy_.replay_hosts, phase)) {
+      absl::StrAppend(&text, text.empty() ? "" : " | ", absl::StrJoin(group.hosts, " "));
+      replay.groups.push_back(std::move(group));
+    }
+    actions_.push_back({.kind = ActionKind::kReplay,
+                        .text = absl::StrCat("phase ", phase + 1, " of ", kReplayPhases,
+                                             ", groups ", text, ": ", replay.why)});
+  }
+
+  void TakeReplayed() {
+    if (!state_.replay.has_value() || event_.test != state_.replay->task) return;
+    for (ReplayGroup& group : state_.replay->groups) {
+      if (group.phase != state_.replay->phase) continue;
+      if (std::count(group.hosts.begin(), group.hosts.end(), event_.host) == 0) continue;
+      // A host of two groups reports them one after the other, in their order.
+      if (!group.results.emplace(event_.host, event_.passed ? event_.text : "").second) continue;
+      ++state_.decisions;
+      return;
+    }
+  }
+
+  // Whether all hosts of this phase that are there have reported: then goes on.
+  void CheckReplay() {
+    if (!state_.replay.has_value() || state_.outcome.has_value()) return;
+    for (const ReplayGroup& group : state_.replay->groups) {
+      for (const std::string& name : group.hosts) {
+        const HostState* host = Find(name);
+        const bool is_there = host != nullptr && !host->evicted;
+        if (is_there && group.results.count(name) == 0) return;
+      }
+    }
+    if (state_.replay->phase + 1 < kReplayPhases) {
+      std::vector<std::string> hosts = ReplayHosts();
+      if (hosts.size() >= 2 * static_cast<size_t>(policy_.replay_hosts)) {
+        return BeginPhase(state_.replay->phase + 1, hosts);
+      }
+    }
+    EndReplay();
+  }
+
+  void EndReplay() {
+    const Replay replay = *std::exchange(state_.replay, std::nullopt);
+    const ReplayVerdict verdict = JudgeReplay(replay.groups);
+    actions_.push_back({.kind = ActionKind::kReplay, .text = verdict.text});
+    if (verdict.named.empty() && replay.stop_status != 0) {
+      return Stop(replay.stop_status, absl::StrCat(replay.why, "; ", verdict.text));
+    }
+    for (RankState& rank : state_.ranks) rank.last_end.clear();
+    for (const std::string& name : verdict.named) {
+      HostState* host = Find(name);
+      if (host == nullptr || host->evicted) continue;
+      // Of several, a group may have had a fault of its own.
+      if (verdict.named.size() == 1) {
+        Evict(name, *host, absl::StrCat("it computes wrongly: ", verdict.text));
+      } else if (policy_.self_tests) {
+        Test(name, *host, verdict.text);
+      }
+    }
+    for (int rank = 0; rank < static_cast<int>(state_.ranks.size()); ++rank) {
+      const HostState* host = Find(Node(NodeOf(rank)).host);
+      if (host == nullptr || host->test != 0 || Rank(rank).runs || Rank(rank).done) continue;
+      StartAnew(rank, "the replay is over");
+    }
+  }
+
   void Stop(int exit_status, std::string reason) {
     if (state_.outcome.has_value()) return;
     actions_.push_back({.kind = ActionKind::kStop, .text = reason});
     state_.outcome = Outcome{exit_status, std::move(reason)};
-    for (RankState& rank : state_.ranks) rank.runs = false;
+    for (RankState& rank : state_.ranks) {
+      rank.runs = false;
+      rank.due = absl::UnixEpoch();
+    }
   }
 
   const Policy& policy_;
@@ -312,6 +519,14 @@ std::vector<Action> Decide(const Policy& policy, JobState& state, const Event& e
   return Decision(policy, state, event).Take();
 }
 
+absl::Time NextStart(const JobState& state) {
+  absl::Time next = absl::InfiniteFuture();
+  for (const RankState& rank : state.ranks) {
+    if (Waits(rank)) next = std::min(next, rank.due);
+  }
+  return next;
+}
+
 std::string ToText(const Action& action) {
   std::string text;
   switch (action.kind) {
@@ -322,12 +537,19 @@ std::string ToText(const Action& action) {
       text = absl::StrCat("start rank ", action.rank, " (generation ", action.generation, ") on ",
                           action.host);
       break;
+    case ActionKind::kWait:
+      text = absl::StrCat("start rank ", action.rank, " (generation ", action.generation, ") on ",
+                          action.host, " later");
+      break;
     case ActionKind::kTest:
       text = absl::StrCat("test ", action.host);
       break;
     case ActionKind::kEvict:
       text = absl::StrCat("evict ", action.host,
                           action.node < 0 ? "" : absl::StrCat(" from node ", action.node));
+      break;
+    case ActionKind::kReplay:
+      text = "replay";
       break;
     case ActionKind::kStop:
       text = "stop";

@@ -3,13 +3,18 @@
 // clock; weft-run and weft-driver decide alike.
 //
 //   who failed, by scope (base/failure.h)   what is done
-//   request, process, unknown; a signal     the rank is started anew on its host
+//   request, process, unknown; a signal     the rank is started anew on its host; after the second
+//                                           end in a row that came soon, with a pause that doubles
 //   connection, path                        the same; no host is suspected
-//   device                                  its host is evicted, and a spare host takes its node;
-//                                           without a spare the host tests itself first
-//   three deaths by own signals on a host   the host tests itself, then goes on or is evicted
+//   device                                  its host tests itself, with hosts near it: passed, the
+//                                           rank is started anew there; failed, the host is
+//                                           evicted, and a spare takes its node; the next device
+//                                           fault of a host that has passed evicts it untested
+//   three deaths by own signals on a host   the same
 //   host lost, drained, evicted by hand     a spare host takes its node, or the next that joins
-//   the same own fault in the same step     the job stops
+//   the same own fault in the same step,    the job replays a step, where it can (replay.h): the
+//   or twice at once without any step       host that computes wrongly is evicted; no host, and it
+//                                           stops
 //   a status other than 0 and 1             the job stops
 //   a node without a host for too long      the job stops with kNoHostsStatus
 //
@@ -31,6 +36,7 @@
 
 #include "absl/time/time.h"
 #include "collectives/process_end.h"
+#include "tools/driver/replay.h"
 
 namespace weft::driver {
 
@@ -39,6 +45,11 @@ struct Policy {
   int ranks_per_node = 1;
   int restarts_most = 0;   // of ranks that ended, in all
   bool self_tests = true;  // whether there is somebody who tests hosts
+  int replay_hosts = 0;    // in a group of a replay; 0: there are no replays
+  // Before a rank that ends soon after its start, without a new step, is started a third time; from
+  // there twice as long each time, up to the most.
+  absl::Duration backoff_first = absl::Milliseconds(500);
+  absl::Duration backoff_most = absl::Seconds(15);
   // From the loss of a node's host until the job stops for want of another one.
   absl::Duration vacancy_most = absl::Minutes(5);
 };
@@ -46,10 +57,13 @@ struct Policy {
 struct HostState {
   int64_t incarnation = 0;  // of its executor; a higher one has taken a lower one's place
   std::string address;      // where its ranks are reached
+  std::string rack;         // hosts below one switch have the same; empty: not known
   int node = -1;            // -1: a spare
   bool evicted = false;
-  std::string reason;   // of the eviction
-  int64_t test = 0;     // the number of the self-test that is awaited; 0: none
+  std::string reason;                     // of the eviction
+  int64_t test = 0;                       // the number of the self-test that is awaited; 0: none
+  std::vector<std::string> test_helpers;  // hosts that run its last part with it
+  bool cleared = false;                   // it passed a test after a device fault
   int own_signals = 0;  // deaths by a signal of the program's own doing since the last test
   bool operator==(const HostState&) const = default;
 };
@@ -66,7 +80,29 @@ struct RankState {
   bool done = false;       // ended with status 0
   std::string last_end;    // as collectives::ToText writes it; empty: it has not ended
   int64_t last_step = -1;  // done when it ended; -1: not known
+  absl::Time started;      // when that was decided last
+  int soon_ends = 0;       // in a row that came soon after the start, without a new step
+  absl::Time due;          // when it is started anew; the epoch: no start is awaited
   bool operator==(const RankState&) const = default;
+};
+
+// A host that has left the job, of which the site is still to be told.
+struct Notice {
+  int64_t number = 0;  // counts the notices of a job; names this one
+  std::string host;
+  std::string why;
+  bool operator==(const Notice&) const = default;
+};
+
+// All ranks are suspended meanwhile.
+struct Replay {
+  std::string why;
+  int phase = 0;
+  int64_t task = 0;                 // the number of the phase, of all that there have been
+  std::vector<ReplayGroup> groups;  // of all phases so far
+  // What the job stops with where no host is named; 0: it goes on.
+  int stop_status = 0;
+  bool operator==(const Replay&) const = default;
 };
 
 // EX_TEMPFAIL of sysexits.h: the same job may run where there are hosts.
@@ -83,9 +119,13 @@ struct JobState {
   bool started = false;   // all nodes have had a host at once
   int restarts = 0;       // of ranks that ended
   int64_t tests = 0;      // self-tests asked for so far
+  int64_t replays = 0;    // phases of replays asked for so far
+  std::optional<Replay> replay;
   std::map<std::string, HostState> hosts;
   std::vector<NodeState> nodes;
   std::vector<RankState> ranks;
+  int64_t notices_made = 0;
+  std::vector<Notice> notices;     // oldest first; each stays until the site has been told
   std::optional<Outcome> outcome;  // the job is over
   bool operator==(const JobState&) const = default;
 };
@@ -94,13 +134,16 @@ struct JobState {
 JobState NewJob(const Policy& policy, absl::Time now);
 
 enum class EventKind : uint8_t {
-  kHostJoined,   // host, incarnation, address
+  kHostJoined,   // host, incarnation, address, rack
   kHostLost,     // host: nothing has been heard of it for its lease, or longer
   kHostLeaves,   // host: drained; it takes its leave
   kHostEvicted,  // host, text: by hand or by a scheduler
   kSelfTest,     // host, test, passed, text
+  kReplay,       // text: by hand, or why
+  kReplayed,     // host, test (the replay's task), passed, text (the digest, or why it failed)
   kRankEnded,    // rank, generation, end, step
   kStopped,      // exit_status, text: by hand
+  kSiteTold,     // notice: the site has been told of it
   kTime,         // nothing but that time passes
 };
 
@@ -109,8 +152,9 @@ struct Event {
   absl::Time now;
   std::string host;
   int64_t incarnation = 0;
-  std::string address;
+  std::string address, rack;
   int64_t test = 0;
+  int64_t notice = 0;
   bool passed = false;
   int exit_status = 0;
   std::string text;
@@ -121,11 +165,13 @@ struct Event {
 };
 
 enum class ActionKind : uint8_t {
-  kPlace,  // host gets node
-  kStart,  // rank in generation, on host
-  kTest,   // host tests itself
-  kEvict,  // host, text
-  kStop,   // text
+  kPlace,   // host gets node
+  kStart,   // rank in generation, on host
+  kWait,    // rank is started in generation, on host, later
+  kTest,    // host tests itself
+  kEvict,   // host, text
+  kReplay,  // text: which groups, or what came out
+  kStop,    // text
 };
 
 struct Action {
@@ -138,6 +184,10 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 std::string ToText(const Action& action);  // "start rank 3 (generation 2) on node1: ..."
+
+// When the next rank is due that is started after a pause: then Decide() has to be called. Infinite
+// future: none is.
+absl::Time NextStart(const JobState& state);
 
 // Brings `state` to what the event asks for, and returns what has changed. Empty: go on.
 std::vector<Action> Decide(const Policy& policy, JobState& state, const Event& event);

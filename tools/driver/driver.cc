@@ -104,7 +104,8 @@ std::vector<Event> Driver::EventsOf(const std::string& host, const Heard& heard,
              .now = now,
              .host = host,
              .incarnation = report.incarnation,
-             .address = report.address}};
+             .address = report.address,
+             .rack = report.rack}};
   }
   if (known->second.evicted) return {};
   if (report.leaves) return {{.kind = EventKind::kHostLeaves, .now = now, .host = host}};
@@ -115,6 +116,16 @@ std::vector<Event> Driver::EventsOf(const std::string& host, const Heard& heard,
                       .test = report.test,
                       .passed = report.passed,
                       .text = report.test_text});
+  }
+  if (job().replay.has_value() && report.replay == job().replay->task) {
+    for (const std::string& digest : report.digests) {
+      events.push_back({.kind = EventKind::kReplayed,
+                        .now = now,
+                        .host = host,
+                        .test = report.replay,
+                        .passed = !digest.empty(),
+                        .text = digest});
+    }
   }
   for (const RankReport& rank : report.ranks) {
     if (rank.alive || rank.rank < 0 || rank.rank >= static_cast<int>(job().ranks.size())) continue;
@@ -149,6 +160,23 @@ absl::StatusOr<std::vector<Action>> Driver::Evict(const std::string& host, const
     return absl::NotFoundError(absl::StrCat("the job has no host '", host, "'"));
   }
   return Commit({{.kind = EventKind::kHostEvicted, .now = now, .host = host, .text = why}}, now);
+}
+
+absl::StatusOr<std::vector<Action>> Driver::Replay(const std::string& why, absl::Time now) {
+  WEFT_ASSIGN_OR_RETURN(std::vector<Action> actions,
+                        Commit({{.kind = EventKind::kReplay, .now = now, .text = why}}, now));
+  if (!actions.empty()) return actions;
+  const int size = record_.policy.replay_hosts;
+  return absl::FailedPreconditionError(
+      size == 0
+          ? std::string("the driver was started without --replay-hosts")
+          : absl::StrCat("a replay needs a job that has started, of which no rank is done and "
+                         "which replays nothing yet, and ",
+                         2 * size, " hosts that are not being tested"));
+}
+
+absl::Status Driver::SiteTold(int64_t notice, absl::Time now) {
+  return Commit({{.kind = EventKind::kSiteTold, .now = now, .notice = notice}}, now).status();
 }
 
 absl::StatusOr<std::vector<Action>> Driver::Stop(int exit_status, const std::string& why,

@@ -40,6 +40,10 @@ class Driver {
   // What somebody asks for by hand. kNotFound: the job has no such host.
   absl::StatusOr<std::vector<Action>> Evict(const std::string& host, const std::string& why,
                                             absl::Time now);
+  // The site has been told of that host's eviction or loss (JobState::notices).
+  absl::Status SiteTold(int64_t notice, absl::Time now);
+  // Replays a step on all hosts (replay.h). kFailedPrecondition: the job cannot, with the reason.
+  absl::StatusOr<std::vector<Action>> Replay(const std::string& why, absl::Time now);
   absl::StatusOr<std::vector<Action>> Stop(int exit_status, const std::string& why, absl::Time now);
 
   const DriverRecord& record() const { return record_; }

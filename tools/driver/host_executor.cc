@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "collectives/process_end.h"
@@ -34,6 +36,8 @@ constexpr absl::Duration kTick = absl::Milliseconds(200);
 constexpr absl::Duration kTestSlack = absl::Seconds(5);
 // For the last report, and for the driver to place the ranks of a host that leaves elsewhere.
 constexpr absl::Duration kFlushPatience = absl::Seconds(2);
+
+constexpr size_t kDigestMost = 200;  // characters
 
 class Executor {
  public:
@@ -207,7 +211,13 @@ class Executor {
         StartRank(order);
         break;
       case OrderKind::kTest:
-        BeginTest(order.test);
+        BeginTest(order);
+        break;
+      case OrderKind::kHelp:
+        Help(order);
+        break;
+      case OrderKind::kReplay:
+        BeginReplay(order);
         break;
       case OrderKind::kExit:
         host_.Say(order.text);
@@ -256,9 +266,10 @@ class Executor {
 
   // ---- Self-test
 
-  void BeginTest(int64_t number) {
-    local_.test = number;
-    if (host_.runs_aside()) return;
+  void BeginTest(const Order& order) {
+    local_.test = order.test;
+    host_.KillAside();  // where this host was helping another one
+    aside_ = Aside::kTest;
     host_.Say(absl::StrCat("testing this host (at most ",
                            absl::FormatDuration(options_.self_test.limit), ")"));
     std::error_code error;
@@ -269,16 +280,52 @@ class Executor {
       command.push_back("--test");
       command.push_back(test);
     }
-    const absl::Status started = host_.StartAside(command);
+    command.push_back("--test-helpers");
+    command.push_back(absl::StrCat(order.helper));
+    const absl::Status started = host_.StartAside(command, PairVariables(order.test, 0));
     if (!started.ok()) return EndTest(false, std::string(started.message()));
     kill_test_at_ = clock_.Now() + options_.self_test.limit + kTestSlack;
   }
 
+  // Of one of the two processes, on the suspected host and on a helper, that meet in the job's store
+  // under a name of their own.
+  run::Variables PairVariables(int64_t test, int rank) const {
+    run::Variables variables = variables_;
+    variables["WEFT_JOB_ID"] = absl::StrCat(options_.run.job, ".test-", test);
+    variables["RANK"] = variables["GROUP_RANK"] = absl::StrCat(rank);
+    variables["WORLD_SIZE"] = "2";
+    variables["LOCAL_RANK"] = "0";
+    variables["LOCAL_WORLD_SIZE"] = "1";
+    variables.erase("WEFT_RECOVER");
+    return variables;
+  }
+
+  // Its result is the suspected host's.
+  void Help(const Order& order) {
+    local_.helped = order.test;
+    if (host_.runs_aside()) return;
+    const absl::Status started = host_.StartAside(
+        PairCommand(order.helper, options_.self_test.limit), PairVariables(order.test, 1));
+    if (!started.ok()) return host_.Say(absl::StrCat("help with a test: ", started.message()));
+    aside_ = Aside::kHelp;
+    kill_test_at_ = clock_.Now() + options_.self_test.limit + kTestSlack;
+  }
+
+  // Takes what runs beside the ranks, once it has ended.
   void TakeTest() {
     if (clock_.Now() >= kill_test_at_) host_.KillAside();
     const std::unique_ptr<run::RankProcess> test = host_.TakeAside();
     if (test == nullptr) return;
     const std::vector<std::string> lines = test->output->LastLines();
+    kill_test_at_ = absl::InfiniteFuture();
+    switch (aside_) {
+      case Aside::kHelp:
+        return;
+      case Aside::kReplay:
+        return EndReplayPart(*test);
+      case Aside::kTest:
+        break;
+    }
     EndTest(test->status == 0, lines.empty() ? test->Outcome() : lines.back());
   }
 
@@ -291,17 +338,102 @@ class Executor {
     urgent_ = true;
   }
 
+  // ---- Replay
+
+  void BeginReplay(const Order& order) {
+    local_.replayed = order.test;
+    host_.KillAside();
+    parts_ = order.parts;
+    digests_.clear();
+    replayed_ = 0;
+    replay_text_.clear();
+    StartReplayPart();
+  }
+
+  // As weft-run would start the ranks of this host in a job of the group's hosts.
+  void StartReplayPart() {
+    const ReplayPart& part = parts_[digests_.size()];
+    std::error_code error;
+    const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+    const run::RunOptions& run = options_.run;
+    std::vector<std::string> command = {
+        self.parent_path() / "weft-run",
+        "--ranks",
+        absl::StrCat(run.ranks),
+        "--nnodes",
+        absl::StrCat(part.size),
+        "--node-rank",
+        absl::StrCat(part.index),
+        "--master-addr",
+        part.master,
+        "--master-port",
+        absl::StrCat(run.master_port),
+        "--store",
+        run.store,
+        "--job",
+        absl::StrCat(run.job, ".replay-", local_.replayed, ".", part.group),
+        "--no-prefix"};
+    for (const std::string& setting : run.settings) {
+      command.push_back("--set");
+      command.push_back(setting);
+    }
+    command.push_back("--");
+    if (options_.replay.empty()) {
+      command.insert(command.end(), run.command.begin(), run.command.end());
+      command.push_back("--replay");
+    } else {
+      command.insert(command.end(), {"/bin/sh", "-c", options_.replay});
+    }
+    host_.Say(absl::StrCat("replaying a step in group ", part.group, " as host ", part.index,
+                           " of ", part.size, " (at most ",
+                           absl::FormatDuration(options_.replay_limit), ")"));
+    aside_ = Aside::kReplay;
+    kill_test_at_ = clock_.Now() + options_.replay_limit;
+    const absl::Status started = host_.StartAside(command, run::ProcessVariables());
+    if (started.ok()) return;
+    kill_test_at_ = absl::InfiniteFuture();
+    EndReplayPart("", std::string(started.message()));
+  }
+
+  void EndReplayPart(const run::RankProcess& process) {
+    constexpr absl::string_view kResult = "replay: ";
+    const std::vector<std::string> lines = process.output->LastLines();
+    for (auto line = lines.rbegin(); process.status == 0 && line != lines.rend(); ++line) {
+      absl::string_view digest = *line;
+      if (!absl::ConsumePrefix(&digest, kResult) || digest.empty()) continue;
+      return EndReplayPart(std::string(digest), "");
+    }
+    EndReplayPart("", process.status == 0 ? "it wrote no line 'replay: DIGEST'"
+                      : lines.empty()     ? process.Outcome()
+                                          : lines.back());
+  }
+
+  // Empty: it failed.
+  void EndReplayPart(const std::string& digest, const std::string& problem) {
+    host_.Say(digest.empty() ? absl::StrCat("the replay failed: ", problem)
+                             : absl::StrCat("replayed: ", digest));
+    replay_text_ = problem;
+    digests_.push_back(digest.substr(0, kDigestMost));
+    if (digests_.size() < parts_.size()) return StartReplayPart();
+    replayed_ = local_.replayed;
+    urgent_ = true;
+  }
+
   // ---- Reports
 
   void Report(bool urgent) {
     HostReport report;
     report.address = options_.address;
+    report.rack = options_.rack;
     report.leaves = leaves_;
     report.over = over_;
     report.spares = host_.spares();
     report.test = tested_;
     report.passed = passed_;
     report.test_text = test_text_;
+    report.replay = replayed_;
+    if (replayed_ != 0) report.digests = digests_;
+    report.replay_text = replay_text_;
     report.findings = findings_;
     for (const run::RankProcess& rank : host_.ranks()) {
       const LocalRank& mine = local_.ranks[static_cast<size_t>(rank.local_rank)];
@@ -312,9 +444,9 @@ class Executor {
                       .alive = mine.alive,
                       .errors = rank.output->ErrorLines()};
       if (!mine.alive) line.end = collectives::ToText(rank.LastEnd());
+      line.step = observer_->LastStep(rank.rank);
       const auto view = observer_->view().ranks.find(rank.rank);
       if (view != observer_->view().ranks.end()) {
-        if (!view->second.steps.empty()) line.step = view->second.steps.back().step;
         for (const auto& [_, flow] : view->second.flows) {
           report.bytes += static_cast<int64_t>(flow.record.bytes_done);
         }
@@ -338,6 +470,12 @@ class Executor {
   bool leaves_ = false, ends_ = false, over_ = false, cut_ = false, urgent_ = false;
   int leave_status_ = 0;
   absl::Time leave_at_ = absl::InfiniteFuture(), kill_test_at_ = absl::InfiniteFuture();
+  enum class Aside : uint8_t { kTest, kHelp, kReplay };
+  Aside aside_ = Aside::kTest;  // what runs, or ran last, beside the ranks
+  std::vector<ReplayPart> parts_;
+  std::vector<std::string> digests_;  // of the parts that are done
+  int64_t replayed_ = 0;              // the task of a replay all of whose parts are done
+  std::string replay_text_;
   int64_t tested_ = 0;  // the number of the last self-test that is done
   bool passed_ = false;
   std::string test_text_;

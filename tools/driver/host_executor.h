@@ -21,9 +21,15 @@ struct ExecutorOptions {
   run::RunOptions run;
   std::string host;                                 // the name that it joins as
   std::string address;                              // where others reach its ranks
+  std::string rack;                                 // the switch above it; empty: not known
   absl::Duration period = absl::Milliseconds(250);  // between two heartbeats
   absl::Duration join_patience = absl::Minutes(5);  // until there is a driver
   SelfTestOptions self_test;
+  // A shell's command that replays a step, as one rank of a group of hosts, and writes the result's
+  // digest in a line "replay: DIGEST". Empty: the ranks' command with "--replay", as weft-train has
+  // it.
+  std::string replay;
+  absl::Duration replay_limit = absl::Minutes(10);
 };
 
 // The exit status: the job's, or one of orders.h's. A status: it could not join, or the store is

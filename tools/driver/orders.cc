@@ -18,6 +18,24 @@ std::vector<Order> KillThen(const LocalState& local, Order then) {
   return {std::move(then)};
 }
 
+std::vector<ReplayPart> PartsOf(const JobState& job, const std::string& host) {
+  std::vector<ReplayPart> parts;
+  int number = 0;
+  for (const ReplayGroup& group : job.replay->groups) {
+    if (group.phase != job.replay->phase) continue;
+    const auto at = std::find(group.hosts.begin(), group.hosts.end(), host);
+    const auto master = job.hosts.find(group.hosts.front());
+    if (at != group.hosts.end() && master != job.hosts.end()) {
+      parts.push_back({.group = number,
+                       .index = static_cast<int>(at - group.hosts.begin()),
+                       .size = static_cast<int>(group.hosts.size()),
+                       .master = master->second.address});
+    }
+    ++number;
+  }
+  return parts;
+}
+
 }  // namespace
 
 std::vector<Order> OrdersFor(const DriverRecord& record, const LocalState& local) {
@@ -46,7 +64,25 @@ std::vector<Order> OrdersFor(const DriverRecord& record, const LocalState& local
                             .text = absl::StrCat(local.host, " is evicted: ", host.reason)});
   }
   std::vector<Order> orders;
-  if (host.test > local.test) orders.push_back({.kind = OrderKind::kTest, .test = host.test});
+  if (host.test > local.test) {
+    orders.push_back({.kind = OrderKind::kTest,
+                      .test = host.test,
+                      .helper = static_cast<int>(host.test_helpers.size())});
+  }
+  for (const auto& [_, suspect] : job.hosts) {
+    if (suspect.test <= local.helped) continue;
+    const std::vector<std::string>& helpers = suspect.test_helpers;
+    const auto at = std::find(helpers.begin(), helpers.end(), local.host);
+    if (at == helpers.end()) continue;
+    orders.push_back({.kind = OrderKind::kHelp,
+                      .test = suspect.test,
+                      .helper = static_cast<int>(at - helpers.begin())});
+  }
+  if (job.replay.has_value() && job.replay->task > local.replayed && !AnyAlive(local)) {
+    Order order{.kind = OrderKind::kReplay, .test = job.replay->task};
+    order.parts = PartsOf(job, local.host);
+    if (!order.parts.empty()) orders.push_back(std::move(order));
+  }
   if (host.node != local.node) {
     if (AnyAlive(local)) {
       orders.push_back({.kind = OrderKind::kKillAll});

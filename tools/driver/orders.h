@@ -22,7 +22,16 @@ struct LocalState {
   int64_t incarnation = 0;
   int node = -1;  // whose ranks these are
   std::vector<LocalRank> ranks;
-  int64_t test = 0;  // the self-test that was begun last
+  int64_t test = 0;      // the self-test that was begun last
+  int64_t replayed = 0;  // the replay's task that was begun last
+  int64_t helped = 0;    // the other host's self-test that this one has helped with last
+};
+
+// This host's place in one group of a replay.
+struct ReplayPart {
+  int group = 0;  // of its phase
+  int index = 0, size = 1;
+  std::string master;  // the first host's address
 };
 
 enum class OrderKind : uint8_t {
@@ -31,7 +40,9 @@ enum class OrderKind : uint8_t {
   kTakeNode,   // `node` is this host's; no rank is alive
   kStartRank,  // local_rank in generation
   kKillRank,   // local_rank: a process of an earlier generation, or one that ought not to run
-  kTest,       // begin self-test `test`
+  kTest,       // begin self-test `test`, in which `helper` other hosts help
+  kHelp,       // help with self-test `test` of another host, as its helper number `helper`
+  kReplay,     // run task `test` of a replay, a process group after the other: `parts`
   kExit,       // with exit_status, once no rank is alive; text says why
 };
 
@@ -42,6 +53,8 @@ struct Order {
   int generation = 0;
   std::string last_end;  // of the process before
   int64_t test = 0;
+  int helper = 0;
+  std::vector<ReplayPart> parts;
   int exit_status = 0;
   std::string text;
 };

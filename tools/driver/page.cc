@@ -31,7 +31,8 @@ constexpr char kHtml[] = R"(<!doctype html>
 </style>
 <h1>weft-driver</h1>
 <p><label>token <input id="token" type="password" size="40"></label>
-<button id="show">show</button> <button id="stop">stop the job</button> <span id="said"></span></p>
+<button id="show">show</button> <button id="replay">replay a step</button>
+<button id="stop">stop the job</button> <span id="said"></span></p>
 <div id="job"></div>
 <script>
 const token = document.getElementById('token'), said = document.getElementById('said');
@@ -76,7 +77,8 @@ async function show() {
   lines.textContent = job.history.map(
       line => new Date(line.time * 1000).toISOString() + '  ' + line.text).reverse().join('\n');
   document.getElementById('job').replaceChildren(
-    job.outcome ? 'over: ' + job.outcome.reason : job.started ? 'runs' : 'waits for hosts',
+    job.outcome ? 'over: ' + job.outcome.reason : job.replay ? 'replays a step: ' + job.replay
+      : job.started ? 'runs' : 'waits for hosts',
     '; ranks started anew: ' + job.restarts,
     table(['host', 'node', 'state', 'heard of, s ago', 'spares', 'bytes', ''],
       job.hosts.map(h => [h.host, h.node < 0 ? 'spare' : h.node, h.state,
@@ -88,6 +90,7 @@ async function show() {
     lines);
 }
 document.getElementById('show').onclick = show;
+document.getElementById('replay').onclick = () => act('/replay', 'Suspend the job, and replay a step?');
 document.getElementById('stop').onclick = () => act('/stop', 'Stop the job?');
 if (token.value) show();
 setInterval(() => { if (token.value) show(); }, 2000);
@@ -111,6 +114,9 @@ observe::HttpResponse Said(const absl::StatusOr<std::vector<Action>>& decided,
                            std::vector<Action>& said) {
   if (absl::IsNotFound(decided.status())) {
     return {404, "text/plain; charset=utf-8", absl::StrCat(decided.status().message(), "\n")};
+  }
+  if (absl::IsFailedPrecondition(decided.status())) {
+    return {409, "text/plain; charset=utf-8", absl::StrCat(decided.status().message(), "\n")};
   }
   if (!decided.ok()) {
     return {500, "text/plain; charset=utf-8", absl::StrCat(decided.status().message(), "\n")};
@@ -152,6 +158,7 @@ std::string JobJson(const Driver& driver, absl::Time now) {
   Json json = {{"incarnation", driver.record().incarnation},
                {"started", job.started},
                {"restarts", job.restarts},
+               {"replay", job.replay.has_value() ? Json(job.replay->why) : Json()},
                {"outcome", Json()}};
   if (job.outcome.has_value()) {
     json["outcome"] = {{"exit_status", job.outcome->exit_status}, {"reason", job.outcome->reason}};
@@ -195,6 +202,10 @@ std::string JobJson(const Driver& driver, absl::Time now) {
          {"last_end", state.last_end},
          {"errors", line == nullptr ? Json::array() : Json(line->errors)}});
   }
+  json["notices"] = Json::array();
+  for (const Notice& notice : job.notices) {
+    json["notices"].push_back({{"host", notice.host}, {"why", notice.why}});
+  }
   json["history"] = Json::array();
   for (const HistoryLine& line : driver.record().history) {
     json["history"].push_back(
@@ -213,11 +224,14 @@ observe::HttpResponse Answer(Driver& driver, const observe::HttpRequest& request
   if (request.method == "POST" && path == "/stop") {
     return Said(driver.Stop(1, "stopped by hand", now), said);
   }
+  if (request.method == "POST" && path == "/replay") {
+    return Said(driver.Replay("asked for by hand", now), said);
+  }
   if (request.method == "POST" && absl::ConsumePrefix(&path, "/evict/")) {
     return Said(driver.Evict(std::string(path), "by hand", now), said);
   }
   return {404, "text/plain; charset=utf-8",
-          "there are /, /job.json, and POST /evict/HOST, /stop\n"};
+          "there are /, /job.json, and POST /evict/HOST, /replay, /stop\n"};
 }
 
 }  // namespace weft::driver

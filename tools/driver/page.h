@@ -3,6 +3,7 @@
 //   GET  /             HTML, without data: it asks for the token and shows what follows
 //   GET  /job.json     the job
 //   POST /evict/HOST   evicts a host; a spare takes its node
+//   POST /replay       replays a step, to find a host that computes wrongly (replay.h)
 //   POST /stop         stops the job
 //
 // All but "/" need the token (Authorization: Bearer TOKEN), on loopback, too: another user of the
@@ -26,7 +27,7 @@ absl::StatusOr<std::string> PageToken(const std::string& file);
 observe::HttpServerOptions PageServer(const observe::HttpAddress& address, std::string token);
 
 // {"incarnation", "started", "outcome", "restarts", "nodes": [...], "hosts": [...], "ranks": [...],
-// "history": [...]}; times in seconds since 1970 and ages in seconds.
+// "notices": [...], "history": [...]}; times in seconds since 1970 and ages in seconds.
 std::string JobJson(const Driver& driver, absl::Time now);
 
 // `said`: what was decided because of the request.

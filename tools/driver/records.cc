@@ -105,10 +105,16 @@ std::string Dump(const Json& json) {
 Json ToJson(const JobState& job) {
   Json hosts = Json::object();
   for (const auto& [name, host] : job.hosts) {
-    hosts[name] = {
-        {"incarnation", host.incarnation}, {"address", host.address}, {"node", host.node},
-        {"evicted", host.evicted},         {"reason", host.reason},   {"test", host.test},
-        {"own_signals", host.own_signals}};
+    hosts[name] = {{"incarnation", host.incarnation},
+                   {"address", host.address},
+                   {"rack", host.rack},
+                   {"node", host.node},
+                   {"evicted", host.evicted},
+                   {"reason", host.reason},
+                   {"test", host.test},
+                   {"test_helpers", host.test_helpers},
+                   {"cleared", host.cleared},
+                   {"own_signals", host.own_signals}};
   }
   Json nodes = Json::array();
   for (const NodeState& node : job.nodes) {
@@ -120,19 +126,66 @@ Json ToJson(const JobState& job) {
                      {"runs", rank.runs},
                      {"done", rank.done},
                      {"last_end", rank.last_end},
-                     {"last_step", rank.last_step}});
+                     {"last_step", rank.last_step},
+                     {"started", absl::ToUnixMicros(rank.started)},
+                     {"soon_ends", rank.soon_ends},
+                     {"due", absl::ToUnixMicros(rank.due)}});
+  }
+  Json notices = Json::array();
+  for (const Notice& notice : job.notices) {
+    notices.push_back({{"number", notice.number}, {"host", notice.host}, {"why", notice.why}});
   }
   Json json = {{"decisions", job.decisions},
                {"started", job.started},
                {"restarts", job.restarts},
                {"tests", job.tests},
+               {"replays", job.replays},
                {"hosts", hosts},
                {"nodes", nodes},
-               {"ranks", ranks}};
+               {"ranks", ranks},
+               {"notices_made", job.notices_made},
+               {"notices", notices}};
+  if (job.replay.has_value()) {
+    const Replay& replay = *job.replay;
+    Json groups = Json::array();
+    for (const ReplayGroup& group : replay.groups) {
+      groups.push_back(
+          {{"phase", group.phase}, {"hosts", group.hosts}, {"results", group.results}});
+    }
+    json["replay"] = {{"why", replay.why},
+                      {"phase", replay.phase},
+                      {"task", replay.task},
+                      {"groups", groups},
+                      {"stop_status", replay.stop_status}};
+  }
   if (job.outcome.has_value()) {
     json["outcome"] = {{"exit_status", job.outcome->exit_status}, {"reason", job.outcome->reason}};
   }
   return json;
+}
+
+absl::StatusOr<Replay> ParseReplay(const Json& json) {
+  Replay replay;
+  Reader reader(json, "a replay");
+  reader.Take("why", replay.why);
+  reader.Take("phase", replay.phase);
+  reader.Take("task", replay.task);
+  reader.Take("stop_status", replay.stop_status);
+  reader.Expect(replay.phase >= 0 && replay.phase < kReplayPhases, "has no such phase");
+  for (const Json& object : reader.Part("groups")) {
+    ReplayGroup group;
+    Reader members(object, "a group of a replay");
+    members.Take("phase", group.phase);
+    members.Take("hosts", group.hosts);
+    for (const auto& [host, result] : members.Part("results").items()) {
+      members.Expect(result.is_string(), "has a result that is no text");
+      if (result.is_string()) group.results[host] = result.get<std::string>();
+    }
+    WEFT_RETURN_IF_ERROR(members.status());
+    replay.groups.push_back(std::move(group));
+  }
+  WEFT_RETURN_IF_ERROR(reader.status());
+  return replay;
 }
 
 absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
@@ -141,15 +194,19 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
   reader.Take("started", job.started);
   reader.Take("restarts", job.restarts);
   reader.Take("tests", job.tests);
+  reader.Take("replays", job.replays);
   for (const auto& [name, object] : reader.Part("hosts").items()) {
     HostState host;
     Reader members(object, "a host's state");
     members.Take("incarnation", host.incarnation);
     members.Take("address", host.address);
+    members.Take("rack", host.rack);
     members.Take("node", host.node);
     members.Take("evicted", host.evicted);
     members.Take("reason", host.reason);
     members.Take("test", host.test);
+    members.Take("test_helpers", host.test_helpers);
+    members.Take("cleared", host.cleared);
     members.Take("own_signals", host.own_signals);
     members.Expect(host.node < policy.nodes, "has a node that the job does not have");
     WEFT_RETURN_IF_ERROR(members.status());
@@ -173,13 +230,29 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
     members.Take("done", rank.done);
     members.Take("last_end", rank.last_end);
     members.Take("last_step", rank.last_step);
+    members.TakeTime("started", rank.started);
+    members.Take("soon_ends", rank.soon_ends);
+    members.TakeTime("due", rank.due);
     WEFT_RETURN_IF_ERROR(members.status());
     job.ranks.push_back(std::move(rank));
+  }
+  reader.Take("notices_made", job.notices_made);
+  for (const Json& object : reader.Part("notices")) {
+    Notice notice;
+    Reader members(object, "a notice to the site");
+    members.Take("number", notice.number);
+    members.Take("host", notice.host);
+    members.Take("why", notice.why);
+    WEFT_RETURN_IF_ERROR(members.status());
+    job.notices.push_back(std::move(notice));
   }
   const auto nodes = static_cast<size_t>(policy.nodes);
   reader.Expect(job.nodes.size() == nodes, "has another number of nodes than its policy");
   reader.Expect(job.ranks.size() == nodes * static_cast<size_t>(policy.ranks_per_node),
                 "has another number of ranks than its policy");
+  if (reader.status().ok() && json.contains("replay")) {
+    WEFT_ASSIGN_OR_RETURN(job.replay, ParseReplay(reader.Part("replay")));
+  }
   if (reader.status().ok() && json.contains("outcome")) {
     Outcome outcome;
     Reader members(reader.Part("outcome"), "the job's outcome");
@@ -219,6 +292,9 @@ std::string ToJson(const DriverRecord& record) {
                  {"ranks_per_node", policy.ranks_per_node},
                  {"restarts_most", policy.restarts_most},
                  {"self_tests", policy.self_tests},
+                 {"replay_hosts", policy.replay_hosts},
+                 {"backoff_first", absl::ToInt64Microseconds(policy.backoff_first)},
+                 {"backoff_most", absl::ToInt64Microseconds(policy.backoff_most)},
                  {"vacancy_most", absl::ToInt64Microseconds(policy.vacancy_most)}}},
                {"lease", absl::ToInt64Microseconds(record.lease)},
                {"job", ToJson(record.job)},
@@ -238,6 +314,9 @@ absl::StatusOr<DriverRecord> ParseDriverRecord(absl::string_view text) {
   members.Take("ranks_per_node", policy.ranks_per_node);
   members.Take("restarts_most", policy.restarts_most);
   members.Take("self_tests", policy.self_tests);
+  members.Take("replay_hosts", policy.replay_hosts);
+  members.TakeDuration("backoff_first", policy.backoff_first);
+  members.TakeDuration("backoff_most", policy.backoff_most);
   members.TakeDuration("vacancy_most", policy.vacancy_most);
   members.Expect(policy.nodes >= 1 && policy.nodes <= kNodesMost, "has no number of nodes");
   members.Expect(policy.ranks_per_node >= 1 && policy.ranks_per_node <= kRanksPerNodeMost,
@@ -272,6 +351,7 @@ std::string ToJson(const HostReport& report) {
   return Dump({{"incarnation", report.incarnation},
                {"beat", report.beat},
                {"address", report.address},
+               {"rack", report.rack},
                {"pid", report.pid},
                {"leaves", report.leaves},
                {"over", report.over},
@@ -281,6 +361,9 @@ std::string ToJson(const HostReport& report) {
                {"test", report.test},
                {"passed", report.passed},
                {"test_text", report.test_text},
+               {"replay", report.replay},
+               {"digests", report.digests},
+               {"replay_text", report.replay_text},
                {"findings", report.findings}});
 }
 
@@ -291,6 +374,7 @@ absl::StatusOr<HostReport> ParseHostReport(absl::string_view text) {
   reader.Take("incarnation", report.incarnation);
   reader.Take("beat", report.beat);
   reader.Take("address", report.address);
+  reader.Take("rack", report.rack);
   reader.Take("pid", report.pid);
   reader.Take("leaves", report.leaves);
   reader.Take("over", report.over);
@@ -299,6 +383,9 @@ absl::StatusOr<HostReport> ParseHostReport(absl::string_view text) {
   reader.Take("test", report.test);
   reader.Take("passed", report.passed);
   reader.Take("test_text", report.test_text);
+  reader.Take("replay", report.replay);
+  reader.Take("digests", report.digests);
+  reader.Take("replay_text", report.replay_text);
   reader.Take("findings", report.findings);
   for (const Json& object : reader.Part("ranks")) {
     RankReport rank;

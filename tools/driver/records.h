@@ -61,8 +61,8 @@ struct RankReport {
 
 struct HostReport {
   int64_t incarnation = 0;
-  int64_t beat = 0;  // counts up
-  std::string address;
+  int64_t beat = 0;           // counts up
+  std::string address, rack;  // as of HostState
   int64_t pid = -1;
   bool leaves = false;  // is to be drained
   bool over = false;    // has ended its ranks because the job is over
@@ -73,6 +73,10 @@ struct HostReport {
   int64_t test = 0;
   bool passed = false;
   std::string test_text;
+  // Of the last replay: its task (Replay::task); 0: none. One for each group that the host was in.
+  int64_t replay = 0;
+  std::vector<std::string> digests;  // empty: it failed, which is said by:
+  std::string replay_text;
   std::vector<std::string> findings;  // of what its ranks record: why the job stands still
 };
 

@@ -10,33 +10,48 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/command.h"
+#include "base/status.h"
 #include "collectives/process_end.h"
 
 namespace weft::driver {
 namespace {
 
-// The programs beside this one; those that a build does not have are left out.
-std::vector<std::string> OwnCommands() {
+// For the hosts near a suspected one, which have been told to come when its test began.
+constexpr absl::Duration kMeetingMost = absl::Seconds(10);
+
+// What is run, and how it is called where it fails.
+struct Part {
+  std::string name;
+  std::vector<std::string> command;
+};
+
+std::string OwnProgram() {
   std::error_code error;
-  const std::filesystem::path folder =
-      std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  std::vector<std::string> commands;
-  for (const auto& [program, arguments] :
-       {std::pair("weft-doctor", ""), std::pair("weft-bw", " link --ranks 2 -V -s 1M -D 500ms")}) {
-    const std::filesystem::path path = folder / program;
-    if (std::filesystem::exists(path, error)) {
-      commands.push_back(absl::StrCat("'", path.string(), "'", arguments));
-    }
-  }
-  return commands;
+  return std::filesystem::read_symlink("/proc/self/exe", error).string();
 }
 
-std::string LastLine(absl::string_view text) {
-  std::string last;
+std::vector<Part> PartsOf(const SelfTestOptions& options) {
+  std::vector<Part> parts;
+  for (const std::string& command : options.commands) {
+    parts.push_back({absl::StrCat("'", command, "'"), {"/bin/sh", "-c", command}});
+  }
+  if (parts.empty()) {
+    for (const char* name : {"host", "links"}) {
+      parts.push_back({name, {OwnProgram(), "--self-test-part", name}});
+    }
+  }
+  return parts;
+}
+
+// The last line, or the last one of a process of this program, around which a launcher writes more.
+std::string CauseIn(absl::string_view text) {
+  std::string last, own;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     if (!absl::StripAsciiWhitespace(line).empty()) last = collectives::CauseFrom(line);
+    const size_t at = line.find(kSelfTestSays);
+    if (at != line.npos) own = collectives::CauseFrom(line.substr(at + sizeof(kSelfTestSays) - 1));
   }
-  return last;
+  return own.empty() ? last : own;
 }
 
 }  // namespace
@@ -44,18 +59,48 @@ std::string LastLine(absl::string_view text) {
 SelfTestResult RunSelfTest(const SelfTestOptions& options) {
   const SystemClock clock;
   const absl::Time end = clock.Now() + options.limit;
-  const std::vector<std::string> commands =
-      options.commands.empty() ? OwnCommands() : options.commands;
-  for (const std::string& command : commands) {
+  const auto run = [&](const Part& part) -> absl::Status {
     const absl::Duration left = std::max(end - clock.Now(), absl::Milliseconds(1));
-    const absl::StatusOr<CommandOutput> said = RunCommand({"/bin/sh", "-c", command}, left);
-    if (said.ok() && said->status == 0) continue;
-    return {.passed = false,
-            .text = said.ok() ? absl::StrCat("'", command, "' ended with status ", said->status,
-                                             ": ", LastLine(said->text))
-                              : absl::StrCat("'", command, "': ", said.status().message())};
+    const absl::StatusOr<CommandOutput> said = RunCommand(part.command, left);
+    if (!said.ok()) return Annotate(said.status(), part.name);
+    if (said->status == 0) return absl::OkStatus();
+    const std::string why =
+        absl::StrCat(part.name, " ended with status ", said->status, ": ", CauseIn(said->text));
+    return said->status == kNobodyCame ? absl::DeadlineExceededError(why)
+                                       : absl::FailedPreconditionError(why);
+  };
+  int passed = 0;
+  for (const Part& part : PartsOf(options)) {
+    const absl::Status status = run(part);
+    if (!status.ok()) return {.passed = false, .text = std::string(status.message())};
+    ++passed;
   }
-  return {.passed = true, .text = absl::StrCat(commands.size(), " tests passed")};
+  int pairs = 0;
+  absl::Status failed;
+  for (int helper = 0; helper < options.helpers; ++helper) {
+    const absl::Status status =
+        run({absl::StrCat("pair ", helper), PairCommand(helper, kMeetingMost)});
+    if (status.ok()) ++pairs;
+    if (!status.ok() && !absl::IsDeadlineExceeded(status)) failed = status;
+  }
+  if (pairs == 0 && !failed.ok()) {
+    return {.passed = false, .text = std::string(failed.message())};
+  }
+  std::string text = absl::StrCat(passed + pairs, " tests passed");
+  if (options.helpers > 0) {
+    absl::StrAppend(&text, ", ", pairs, " of them with ", options.helpers, " hosts near it");
+  }
+  return {.passed = true, .text = std::move(text)};
+}
+
+std::vector<std::string> PairCommand(int helper, absl::Duration patience) {
+  return {"/bin/sh",
+          "-c",
+          "WEFT_JOB_ID=\"$WEFT_JOB_ID.$1\" exec \"$2\" --self-test-part group --test-limit \"$3\"",
+          "pair",
+          absl::StrCat(helper),
+          OwnProgram(),
+          absl::FormatDuration(patience)};
 }
 
 }  // namespace weft::driver

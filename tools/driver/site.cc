@@ -1,5 +1,6 @@
 #include "tools/driver/site.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -13,6 +14,7 @@ namespace weft::driver {
 namespace {
 
 constexpr absl::Duration kCommandMost = absl::Seconds(30);
+constexpr absl::Duration kAgainFirst = absl::Seconds(1), kAgainMost = absl::Seconds(30);
 // Slurm keeps a longer reason, and sinfo shows none of it.
 constexpr size_t kReasonMost = 200;
 
@@ -46,8 +48,7 @@ absl::StatusOr<Site> FindSite(absl::string_view name, const std::string& account
   return site;
 }
 
-std::vector<Errand> EvictionErrands(const Site& site, const std::string& host,
-                                    const std::string& why) {
+Errand EvictionErrand(const Site& site, const std::string& host, const std::string& why) {
   std::vector<Errand> errands;
   if (site.is_slurm) {
     errands.push_back(Running({"scontrol", "update", absl::StrCat("NodeName=", host), "State=DRAIN",
@@ -61,7 +62,13 @@ std::vector<Errand> EvictionErrands(const Site& site, const std::string& host,
         Running({"env", absl::StrCat("WEFT_EVICTED_HOST=", host),
                  absl::StrCat("WEFT_EVICTED_REASON=", why), "/bin/sh", "-c", site.on_evict}));
   }
-  return errands;
+  return [errands = std::move(errands)]() mutable -> absl::Status {
+    while (!errands.empty()) {
+      WEFT_RETURN_IF_ERROR(errands.front()());
+      errands.erase(errands.begin());
+    }
+    return absl::OkStatus();
+  };
 }
 
 Errand RequeueErrand(const Site& site) {
@@ -81,24 +88,58 @@ ErrandQueue::~ErrandQueue() {
   thread_.join();
 }
 
-void ErrandQueue::Push(std::string what, Errand errand) {
+void ErrandQueue::Push(int64_t number, std::string what, Errand errand) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    waiting_.emplace_back(std::move(what), std::move(errand));
+    waiting_.push_back({.number = number,
+                        .what = std::move(what),
+                        .errand = std::move(errand),
+                        .due = clock_.Now()});
   }
   changed_.notify_all();
 }
 
-void ErrandQueue::Run() {
+std::vector<int64_t> ErrandQueue::TakeDone() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(done_, {});
+}
+
+std::optional<ErrandQueue::Waiting> ErrandQueue::Next() {
+  std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return ends_ || !waiting_.empty(); });
-    if (waiting_.empty()) return;
-    const auto [what, errand] = std::move(waiting_.front());
-    waiting_.pop_front();
-    lock.unlock();
-    const absl::Status done = errand();
-    if (!done.ok()) say_(absl::StrCat(what, ": ", done.message()));
+    const auto next =
+        std::min_element(waiting_.begin(), waiting_.end(),
+                         [](const Waiting& a, const Waiting& b) { return a.due < b.due; });
+    if (next == waiting_.end()) {
+      if (ends_) return std::nullopt;
+      changed_.wait(lock);
+      continue;
+    }
+    const absl::Duration left = next->due - clock_.Now();
+    if (left > absl::ZeroDuration() && !ends_) {
+      changed_.wait_for(lock, absl::ToChronoMilliseconds(left + absl::Milliseconds(1)));
+      continue;
+    }
+    Waiting taken = std::move(*next);
+    waiting_.erase(next);
+    return taken;
+  }
+}
+
+void ErrandQueue::Run() {
+  while (std::optional<Waiting> next = Next()) {
+    const absl::Status done = next->errand();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (done.ok()) {
+      done_.push_back(next->number);
+      continue;
+    }
+    next->delay = std::clamp(2 * next->delay, kAgainFirst, kAgainMost);
+    say_(absl::StrCat(next->what, ": ", done.message(),
+                      ends_ ? "" : absl::StrCat("; again in ", absl::FormatDuration(next->delay))));
+    if (ends_) continue;
+    next->due = clock_.Now() + next->delay;
+    waiting_.push_back(*std::move(next));
   }
 }
 

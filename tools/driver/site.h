@@ -5,7 +5,7 @@
 #define WEFT_TOOLS_DRIVER_SITE_H_
 
 #include <condition_variable>
-#include <deque>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -16,6 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "tools/driver/kubernetes.h"
 
 namespace weft::driver {
@@ -33,30 +35,45 @@ absl::StatusOr<Site> FindSite(absl::string_view name, const std::string& account
                               std::string on_evict);
 
 using Errand = std::function<absl::Status()>;
-// Of a host, each of which may be done twice. Empty: nobody is to be told. `site` outlives them.
-std::vector<Errand> EvictionErrands(const Site& site, const std::string& host,
-                                    const std::string& why);
+// Tells the site of a host that is gone; what has succeeded is not done again when it is called
+// again. May be done twice, by two drivers. `site` outlives it.
+Errand EvictionErrand(const Site& site, const std::string& host, const std::string& why);
 // Queues this allocation's job again, which ends it. Null: it is in none.
 Errand RequeueErrand(const Site& site);
 
 // Does errands one after the other in a thread of its own, so that a slow scheduler holds up no
-// driver.
+// driver. An errand that fails is done again, 1 s later, then 2, 4, ... and 30 s at most; those
+// behind it do not wait for it. Thread-safe.
 class ErrandQueue {
  public:
   // `say` is told what failed; from that thread.
   explicit ErrandQueue(std::function<void(const std::string&)> say);
-  ~ErrandQueue();  // when all have been done
+  ~ErrandQueue();  // when each that waits has been done once more
   ErrandQueue(const ErrandQueue&) = delete;
   ErrandQueue& operator=(const ErrandQueue&) = delete;
-  void Push(std::string what, Errand errand);
+  // `number` names it to TakeDone().
+  void Push(int64_t number, std::string what, Errand errand);
+  // Those that have succeeded since the last call.
+  std::vector<int64_t> TakeDone();
 
  private:
+  struct Waiting {
+    int64_t number = 0;
+    std::string what;
+    Errand errand;
+    absl::Duration delay;  // after the last failure; 0: none yet
+    absl::Time due;
+  };
   void Run();
+  // Blocks until one is due; none: all are done, and the queue ends.
+  std::optional<Waiting> Next();
 
   const std::function<void(const std::string&)> say_;
+  const SystemClock clock_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::pair<std::string, Errand>> waiting_;
+  std::vector<Waiting> waiting_;
+  std::vector<int64_t> done_;
   bool ends_ = false;
   std::thread thread_;  // last: uses the others
 };

@@ -168,7 +168,8 @@ absl::Status HostRanks::StartProcessOf(RankProcess& rank) {
 
 // ---- Beside the ranks
 
-absl::Status HostRanks::StartAside(const std::vector<std::string>& command) {
+absl::Status HostRanks::StartAside(const std::vector<std::string>& command,
+                                   const Variables& variables) {
   auto aside = std::make_unique<RankProcess>();
   aside->output =
       std::make_unique<RankOutput>(&terminal_, "", std::array{Style::kNone, Style::kNone});
@@ -180,7 +181,7 @@ absl::Status HostRanks::StartAside(const std::vector<std::string>& command) {
   }
   ProcessOptions process;
   process.command = command;
-  process.environment = Lines({}, ProcessVariables());
+  process.environment = Lines({}, variables);
   process.standard_input = input_.get();
   process.standard_output = ends[0].get();
   process.standard_error = ends[1].get();

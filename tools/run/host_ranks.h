@@ -53,8 +53,9 @@ class HostRanks {
   // Before a node is this host's: keeps spare processes with these variables from now on.
   void Warm(const Variables& job_variables);
 
-  // Runs another program beside the ranks, one at a time: what it writes is kept, not shown.
-  absl::Status StartAside(const std::vector<std::string>& command);
+  // Runs another program beside the ranks, one at a time: what it writes is kept, not shown. One
+  // that runs still is forgotten.
+  absl::Status StartAside(const std::vector<std::string>& command, const Variables& variables);
   bool runs_aside() const { return aside_ != nullptr && aside_->alive; }
   void KillAside();
   // Once it has ended.

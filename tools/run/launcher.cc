@@ -47,7 +47,7 @@ class Launcher {
       startup_status_ = absl::IsPermissionDenied(started) ? 126 : 127;
       host_.End(SIGKILL, absl::ZeroDuration());
     }
-    while (host_.alive() > 0) Turn();
+    while (host_.alive() > 0 || driver::NextStart(state_) < absl::InfiniteFuture()) Turn();
     host_.Finish();
     int status = Conclude();
     host_.FlushOutput();
@@ -66,8 +66,11 @@ class Launcher {
   }
 
   absl::Status StartRanks() {
-    policy_ = {
-        .ranks_per_node = options_.ranks, .restarts_most = options_.recover, .self_tests = false};
+    policy_ = {.ranks_per_node = options_.ranks,
+               .restarts_most = options_.recover,
+               .self_tests = false,
+               .backoff_first = options_.backoff_first,
+               .backoff_most = options_.backoff_most};
     state_ = driver::NewJob(policy_, clock_.Now());
     driver::Decide(policy_, state_,
                    {.kind = driver::EventKind::kHostJoined, .now = clock_.Now(), .host = "here"});
@@ -76,9 +79,10 @@ class Launcher {
   }
 
   void Turn() {
-    host_.Turn(clock_.Now() + kObserve);
+    host_.Turn(std::min(clock_.Now() + kObserve, driver::NextStart(state_)));
     for (int signal : host_.TakeSignals()) Forward(signal);
     TakeEnded();
+    (void)Start(driver::Decide(policy_, state_, {.now = clock_.Now()}));
     if (first_failed_ == nullptr && ended_by_ == 0 && host_.alive() > 0) {
       host_.SayAll(observer_->Look(clock_.Now()));
     }
@@ -91,6 +95,7 @@ class Launcher {
       return host_.End(SIGKILL, absl::ZeroDuration());
     }
     ended_by_ = signal;
+    StopDeciding();
     host_.Say(absl::StrCat("got ", SignalName(signal), ": passed on to ", host_.alive(),
                            " ranks, which will be killed in ",
                            absl::FormatDuration(options_.grace)));
@@ -111,25 +116,42 @@ class Launcher {
   bool StartAnew(const std::vector<RankProcess*>& dead) {
     if (ended_by_ != 0) return false;
     driver::JobState state = state_;
+    std::vector<driver::Action> actions;
     for (const RankProcess* rank : dead) {
-      driver::Decide(policy_, state, EndOf(*rank));
+      for (driver::Action& action : driver::Decide(policy_, state, EndOf(*rank))) {
+        actions.push_back(std::move(action));
+      }
       if (!state.outcome.has_value()) continue;
       if (options_.recover > 0) host_.Say(state.outcome->reason);
       return false;
     }
-    const int before = std::exchange(state_, std::move(state)).restarts;
-    int count = before;
+    int count = std::exchange(state_, std::move(state)).restarts;
     for (RankProcess* rank : dead) {
-      ++rank->restarts;
       rank->last_end = collectives::ToText(rank->LastEnd());
       host_.Say(absl::StrCat("rank ", rank->rank, " (pid ", rank->pid, ") ", rank->Outcome(),
                              "; starting it anew (", ++count, " of ", options_.recover, ")"));
-      const absl::Status started = host_.Start(*rank);
+    }
+    return Start(actions);
+  }
+
+  // False: a rank could not be started.
+  bool Start(const std::vector<driver::Action>& actions) {
+    for (const driver::Action& action : actions) {
+      if (action.kind == driver::ActionKind::kWait) host_.Say(driver::ToText(action));
+      if (action.kind != driver::ActionKind::kStart) continue;
+      RankProcess& rank = host_.ranks()[static_cast<size_t>(action.rank)];
+      rank.restarts = action.generation;
+      const absl::Status started = host_.Start(rank);
       if (started.ok()) continue;
       host_.Say(started.message());
       return false;
     }
     return true;
+  }
+
+  // No rank is started from here.
+  void StopDeciding() {
+    driver::Decide(policy_, state_, {.kind = driver::EventKind::kStopped, .now = clock_.Now()});
   }
 
   // To the decisions, this host is a job's only node, and its ranks count from 0.
@@ -138,12 +160,14 @@ class Launcher {
             .now = clock_.Now(),
             .rank = rank.local_rank,
             .generation = rank.restarts,
-            .end = rank.LastEnd()};
+            .end = rank.LastEnd(),
+            .step = observer_->LastStep(rank.rank)};
   }
 
   // Of several that died at once, one that was killed is the cause; others exit because they lost
   // their peer.
   void Fail(const std::vector<RankProcess*>& dead) {
+    StopDeciding();
     auto killed = std::find_if(dead.begin(), dead.end(),
                                [](const RankProcess* r) { return WIFSIGNALED(r->status); });
     first_failed_ = killed == dead.end() ? dead.front() : *killed;

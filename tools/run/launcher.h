@@ -42,6 +42,8 @@ struct RunOptions {
   // So many times in all a rank of this host that died is started anew in its place, while the
   // others go on: for programs that meet again (collectives/recovery.h).
   int recover = 0;
+  // Pauses before a rank that ends soon again and again is started anew (driver/decisions.h).
+  absl::Duration backoff_first = absl::Milliseconds(500), backoff_most = absl::Seconds(15);
   // Processes that wait for the place of a rank that dies (collectives/rendezvous/warm_process.h).
   int spares = 0;
   std::string log_dir;  // empty: no logs

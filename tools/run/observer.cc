@@ -41,6 +41,14 @@ absl::StatusOr<std::string> Observer::ServeAgent(const std::string& address) {
 
 void Observer::OnEnded(int64_t pid, int wait_status, bool told_to_end) {
   MarkReaped(folder_, pid, wait_status, told_to_end, SystemClock::Nanoseconds());
+  // How far it had come is decided on.
+  watch_.Update(/*live=*/true, SystemClock::Nanoseconds());
+}
+
+int64_t Observer::LastStep(int rank) const {
+  const auto seen = view().ranks.find(rank);
+  if (seen == view().ranks.end() || seen->second.steps.empty()) return -1;
+  return seen->second.steps.back().step;
 }
 
 std::vector<std::string> Observer::Lines(const std::vector<observe::Finding>& findings) {

@@ -30,6 +30,8 @@ class Observer {
   void OnEnded(int64_t pid, int wait_status, bool told_to_end);
   // Lines to be said, if any; each finding once. At most every second by itself.
   std::vector<std::string> Look(absl::Time now);
+  // The step that a rank has done last; -1: not known.
+  int64_t LastStep(int rank) const;
   // As of the last look.
   const observe::JobView& view() const { return watch_.view(); }
   // Why the job failed, as far as the records tell.

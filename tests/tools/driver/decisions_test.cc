@@ -87,6 +87,7 @@ TEST_F(DecisionsTest, AProcessThatDiesIsStartedInPlace) {
     EXPECT_THAT(End(2, end),
                 testing::ElementsAre(absl::StrCat("start rank 2 (generation ", before + 1,
                                                   ") on b: ", collectives::ToText(end))));
+    now_ += absl::Minutes(1);
   }
   EXPECT_EQ(state_.restarts, 5);
 }
@@ -101,7 +102,38 @@ TEST_F(DecisionsTest, AnEndThatWasAnsweredIsNotAnsweredAgain) {
   EXPECT_EQ(state_, after);
 }
 
-TEST_F(DecisionsTest, ADeviceFaultEvictsTheHostOfTheRankThatItNames) {
+TEST_F(DecisionsTest, ADeviceFaultHasTheHostOfTheRankThatItNamesTestItself) {
+  Start(1);
+  const auto done = End(0, Error("mlx5_0 has failed [device rank=3 device=mlx5_0]"));
+  EXPECT_THAT(done[0], HasSubstr("test b"));
+  EXPECT_EQ(state_.hosts["b"].test_helpers, (std::vector<std::string>{"a", "spare0"}));
+  EXPECT_TRUE(state_.ranks[0].runs);  // on its own host
+  End(3, Error("mlx5_0 has failed [device rank=3 device=mlx5_0]"));
+  EXPECT_FALSE(state_.ranks[3].runs);
+  EXPECT_THAT(Tell({.kind = EventKind::kSelfTest,
+                    .host = "b",
+                    .test = state_.hosts["b"].test,
+                    .passed = true}),
+              testing::ElementsAre(HasSubstr("start rank 3 (generation 1) on b")));
+  // It has passed once: the next time, the spare is surer.
+  EXPECT_THAT(End(3, Error("mlx5_0 [device rank=3 device=mlx5_0]"))[0],
+              HasSubstr("evict b from node 1"));
+  EXPECT_EQ(state_.nodes[1].host, "spare0");
+}
+
+TEST_F(DecisionsTest, HostsBelowTheSameSwitchHelpFirst) {
+  for (const auto& [host, rack] : {std::pair("a", "s1"), std::pair("b", "s2"), std::pair("c", "s1"),
+                                   std::pair("d", "s2"), std::pair("e", "s1")}) {
+    Tell({.kind = EventKind::kHostJoined, .host = host, .incarnation = 1, .rack = rack});
+  }
+  End(0, Error("x [device device=mlx5_0]"));
+  EXPECT_EQ(state_.hosts["a"].test_helpers, (std::vector<std::string>{"c", "e"}));
+  End(2, Error("x [device device=mlx5_0]"));
+  EXPECT_EQ(state_.hosts["b"].test_helpers, (std::vector<std::string>{"d", "c"}));
+}
+
+TEST_F(DecisionsTest, WithoutSelfTestsADeviceFaultEvictsTheHostOfTheRankThatItNames) {
+  policy_.self_tests = false;
   Start(1);
   const auto done = End(0, Error("mlx5_0 has failed [device rank=3 device=mlx5_0]"));
   EXPECT_THAT(done[0], HasSubstr("evict b from node 1"));
@@ -139,7 +171,10 @@ TEST_F(DecisionsTest, DeathsBySignalsOfTheProgramsOwnMakeAHostSuspect) {
   Start(1);
   for (int i = 0; i < 2; ++i) EXPECT_THAT(End(i, Killed(11))[0], HasSubstr("start rank"));
   EXPECT_THAT(End(1, Killed(7))[0], HasSubstr("test a: 3 deaths there"));
-  for (int i = 0; i < 5; ++i) EXPECT_THAT(End(2, Killed(9))[0], HasSubstr("start rank 2"));
+  for (int i = 0; i < 5; ++i) {
+    now_ += absl::Minutes(1);
+    EXPECT_THAT(End(2, Killed(9))[0], HasSubstr("start rank 2"));
+  }
 }
 
 TEST_F(DecisionsTest, ALostHostIsReplacedByASpareOrTheNextThatJoins) {
@@ -180,10 +215,64 @@ TEST_F(DecisionsTest, TheSameFaultInTheSameStepStops) {
   ExpectOver(1, "in the same step (after step 8)");
 }
 
+TEST_F(DecisionsTest, TheSameFaultTwiceSoonAfterTheStartStopsWithoutAnyStep) {
+  Start(1);
+  End(1, Error("no module named 'model'"));
+  EXPECT_FALSE(state_.outcome.has_value());
+  now_ += absl::Hours(1);
+  End(1, Error("no module named 'model'"));  // a program that says nothing of its steps
+  EXPECT_FALSE(state_.outcome.has_value());
+  now_ += absl::Seconds(1);
+  End(1, Error("no module named 'model'"));
+  ExpectOver(1, "soon after its start, without a step");
+}
+
+TEST_F(DecisionsTest, ARankThatDiesAtOnceIsStartedAfterPausesThatDoubleUpToTheMost) {
+  policy_.backoff_first = absl::Seconds(1);
+  policy_.backoff_most = absl::Seconds(3);
+  Start(0);
+  EXPECT_THAT(End(2, Killed(9))[0], HasSubstr("start rank 2 (generation 1) on b: was"));
+  int generation = 2;
+  for (const int pause : {1, 2, 3, 3}) {
+    EXPECT_THAT(End(2, Killed(9)),
+                testing::ElementsAre(HasSubstr(
+                    absl::StrCat("start rank 2 (generation ", generation, ") on b later: in ",
+                                 pause, "s, for it has ended ", generation, " times in a row"))));
+    EXPECT_EQ(NextStart(state_), now_ + absl::Seconds(pause));
+    EXPECT_FALSE(state_.ranks[2].runs);
+    EXPECT_THAT(Pass(absl::Seconds(pause) - absl::Milliseconds(1)), IsEmpty());
+    EXPECT_THAT(Pass(absl::Milliseconds(1)),
+                testing::ElementsAre(
+                    HasSubstr(absl::StrCat("start rank 2 (generation ", generation++, ") on b"))));
+    EXPECT_EQ(NextStart(state_), absl::InfiniteFuture());
+  }
+  // A new step, or a long life, and the next start is at once again.
+  EXPECT_THAT(End(2, Killed(9), 7)[0], HasSubstr("on b: was killed"));
+  End(2, Killed(9), 7);
+  now_ += absl::Minutes(1);
+  EXPECT_THAT(End(2, Killed(9), 7)[0], HasSubstr("on b: was killed"));
+}
+
+TEST_F(DecisionsTest, ARankThatWaitsForItsStartMovesWithItsNodeAndEndsWithTheJob) {
+  Start(1);
+  for (int i = 0; i < 2; ++i) End(2, Killed(9));
+  EXPECT_LT(NextStart(state_), absl::InfiniteFuture());
+  const auto done = Tell({.kind = EventKind::kHostLost, .host = "b"});
+  EXPECT_THAT(done[2], HasSubstr("start rank 2 (generation 2) on spare0"));
+  EXPECT_EQ(NextStart(state_), absl::InfiniteFuture());
+  End(3, Killed(9));
+  End(3, Killed(9));
+  Tell({.kind = EventKind::kStopped, .exit_status = 1, .text = "by hand"});
+  EXPECT_EQ(NextStart(state_), absl::InfiniteFuture());
+}
+
 TEST_F(DecisionsTest, WhatIsNoFaultOfItsOwnNeverCountsAsTheSame) {
   Start(0);
-  for (int i = 0; i < 3; ++i) End(1, Killed(9), 8);
-  for (int i = 0; i < 3; ++i) End(1, Error("rank 0 is gone [process rank=0]"), 8);
+  for (int i = 0; i < 6; ++i) {
+    now_ += absl::Minutes(1);
+    End(1, i < 3 ? Killed(9) : Error("rank 0 is gone [process rank=0]"), 8);
+    EXPECT_TRUE(state_.ranks[1].runs);
+  }
   EXPECT_FALSE(state_.outcome.has_value());
 }
 

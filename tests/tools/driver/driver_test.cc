@@ -162,6 +162,14 @@ class Host {
           report_.test = order.test;
           report_.passed = true;
           break;
+        case OrderKind::kReplay:
+          local_.replayed = order.test;
+          report_.replay = order.test;
+          report_.digests.assign(order.parts.size(), "right");
+          break;
+        case OrderKind::kHelp:
+          local_.helped = order.test;
+          break;
         case OrderKind::kExit:
           exit_status_ = order.exit_status;
           there_ = false;
@@ -328,6 +336,21 @@ TEST_F(DriverTest, ThePageShowsTheJobAndEvicts) {
   EXPECT_EQ(hosts_[2]->exit_status(), 1);
 }
 
+TEST_F(DriverTest, ALostHostIsANoticeUntilTheSiteHasBeenTold) {
+  Add("a");
+  Add("b");
+  Add("c");
+  Turns(4);
+  hosts_[0]->Die();
+  Turns(8);
+  driver_ = Open();  // the one before died, and had told nobody
+  ASSERT_EQ(driver_->job().notices.size(), 1U);
+  EXPECT_EQ(driver_->job().notices[0].host, "a");
+  EXPECT_EQ(driver_->job().hosts.count("a"), 0U);
+  ASSERT_TRUE(driver_->SiteTold(driver_->job().notices[0].number, now_).ok());
+  EXPECT_TRUE(Open()->job().notices.empty());
+}
+
 TEST(DriverRecordsTest, SurviveTheirText) {
   Policy policy{.nodes = 2, .ranks_per_node = 1, .restarts_most = 3, .self_tests = false};
   DriverRecord record{.incarnation = 7, .policy = policy, .lease = absl::Milliseconds(1500)};
@@ -340,7 +363,8 @@ TEST(DriverRecordsTest, SurviveTheirText) {
   record.history.push_back({.time = absl::FromUnixSeconds(5), .text = "line"});
   const auto again = ParseDriverRecord(ToJson(record));
   ASSERT_TRUE(again.ok()) << again.status();
-  record.job.hosts["b"].reason = "\"\xEF\xBF\xBD";  // what is no text is replaced
+  // What is no text is replaced.
+  record.job.hosts["b"].reason = record.job.notices[0].why = "\"\xEF\xBF\xBD";
   EXPECT_EQ(again->job, record.job);
   EXPECT_EQ(again->incarnation, 7);
   EXPECT_EQ(again->lease, record.lease);
@@ -369,7 +393,8 @@ TEST(DriverRecordsTest, WhatIsNoRecordIsRefusedByName) {
 }
 
 // A driver that is killed at any moment, before or after any of its calls had its effect, while
-// ranks and hosts die: no rank is started twice in a generation, and the job ends.
+// ranks and hosts die: no rank is started twice in a generation, the site is told of every host that
+// is gone, never again once that is written down, and the job ends.
 TEST(DriverSeedsTest, ADriverKilledAtAnyMomentDoesNothingTwiceAndTheJobGoesOn) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(seed);
@@ -391,6 +416,7 @@ TEST(DriverSeedsTest, ADriverKilledAtAnyMomentDoesNothingTwiceAndTheJobGoesOn) {
     auto connection = std::make_unique<DyingStore>(&store);
     std::unique_ptr<Driver> driver;
     std::map<int, int> newest;
+    std::set<int64_t> told, written;  // notices
     int faults = 20, deaths = 0, turn = 0;
     bool is_over = false;
     for (; turn < 3000 && !is_over; ++turn) {
@@ -403,7 +429,14 @@ TEST(DriverSeedsTest, ADriverKilledAtAnyMomentDoesNothingTwiceAndTheJobGoesOn) {
           driver = *std::move(opened);
         }
       }
-      const bool lives = driver != nullptr && driver->Turn(now).ok();
+      bool lives = driver != nullptr && driver->Turn(now).ok();
+      while (lives && !driver->job().notices.empty()) {
+        const int64_t notice = driver->job().notices.front().number;
+        EXPECT_EQ(written.count(notice), 0U) << "notice " << notice << " was written down as told";
+        told.insert(notice);
+        lives = driver->SiteTold(notice, now).ok();
+        if (lives) written.insert(notice);
+      }
       if (lives) {
         is_over = driver->job().outcome.has_value();
       } else {
@@ -432,9 +465,8 @@ TEST(DriverSeedsTest, ADriverKilledAtAnyMomentDoesNothingTwiceAndTheJobGoesOn) {
         if (draw(4) == 0) {
           host.Die();
         } else if (host.local().ranks[rank].alive) {
-          host.EndRank(rank, draw(2) == 0
-                                 ? "was killed by signal 9 (SIGKILL)"
-                                 : "exited with status 1: rank 7 is gone [process rank=7]");
+          host.EndRank(rank, draw(2) == 0 ? "was killed by signal 9 (SIGKILL)"
+                                          : "exited with status 1: no way to a rank [connection]");
         }
       }
       // All ranks have met, and nothing happens any more.
@@ -455,6 +487,7 @@ TEST(DriverSeedsTest, ADriverKilledAtAnyMomentDoesNothingTwiceAndTheJobGoesOn) {
     if (!is_over) continue;
     EXPECT_EQ(driver->job().outcome->exit_status, 0) << driver->job().outcome->reason;
     EXPECT_EQ(newest.size(), static_cast<size_t>(nodes * each));
+    EXPECT_EQ(told.size(), static_cast<size_t>(driver->job().notices_made));
   }
 }
 

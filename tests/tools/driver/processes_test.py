@@ -14,7 +14,7 @@ import unittest
 import urllib.error
 
 sys.path.insert(0, os.path.join(os.environ["WEFT_SOURCE"], "tests/tools/run"))
-from processes import is_zombie, until  # noqa: E402
+from processes import is_zombie, program, until  # noqa: E402
 from driven_job import PATIENCE, DrivenJob  # noqa: E402
 RANK = """
 echo "$RANK ${WEFT_GENERATION:-0} $GROUP_RANK $$" > DIR/rank-$RANK.new
@@ -101,6 +101,26 @@ class DriverTest(DrivenJob, unittest.TestCase):
         self.assertEqual((job["incarnation"], job["restarts"]), (2, 2))
         self.end(driver)
 
+    def test_a_driver_that_dies_before_the_site_knows_of_a_lost_host_tells_it_once_back(self):
+        told = self.folder / "told"
+        # The first hook kills the driver that runs it; the driver after it runs it again.
+        hook = (f'if mkdir {self.folder}/first; then kill -9 $PPID; exit 1; fi; '
+                f'echo "$WEFT_EVICTED_HOST: $WEFT_EVICTED_REASON" >> {told}')
+        driver = self.begin("--on-evict", hook, lease="6s")
+        self.executors["a"].kill()
+        self.assertEqual(driver.wait(PATIENCE), -signal.SIGKILL)
+        driver = self.drive("--on-evict", hook, lease="6s")
+        until(told.exists, PATIENCE)
+        until(lambda: not self.state()["notices"], PATIENCE)
+        driver.kill()
+        driver.wait(PATIENCE)
+        driver = self.drive("--on-evict", hook, lease="6s")
+        for rank in 0, 1:
+            self.where(rank, 1, 0)
+        self.end(driver)
+        self.assertEqual(told.read_text(encoding="utf-8"),
+                         "a: nothing was heard of it for too long\n")
+
     def test_an_executor_that_is_cut_off_ends_its_ranks_and_joins_again(self):
         driver = self.begin(lease="6s")
         ranks = [self.where(rank, 0, rank // 2) for rank in range(4)]
@@ -112,14 +132,37 @@ class DriverTest(DrivenJob, unittest.TestCase):
             until(lambda rank=rank: not self.said(f"rank-{rank}").startswith(f"{rank} 0 "), PATIENCE)
         self.end(driver)
 
-    def test_a_device_fault_evicts_the_host(self):
-        driver = self.begin("--on-evict", f'echo "$WEFT_EVICTED_HOST" >> {self.folder}/evicted')
+    def test_without_self_tests_a_device_fault_evicts_the_host(self):
+        driver = self.begin("--no-self-tests", "--on-evict", f'echo "$WEFT_EVICTED_HOST" >> {self.folder}/evicted')
         (self.folder / "fail-1").write_text("mlx5_0 has failed [device rank=1 device=mlx5_0]")
         for rank in 0, 1:
             self.where(rank, 1, 0)
         self.until_said("driver", "evict a from node 0: rank 1 exited with status 1: mlx5_0")
         self.assertEqual(self.executors["a"].wait(PATIENCE), 3)
         until(lambda: (self.folder / "evicted").exists() and self.said("evicted") == "a\n", PATIENCE)
+        self.end(driver)
+
+    def test_a_host_that_passes_its_self_test_stays_and_one_that_fails_is_evicted(self):
+        driver = self.drive()
+        # Host b's links do not work; the others' do.
+        broken = {"a": (), "b": ("--set", "tcp.interface=none7"), "c": ()}
+        for node, (host, settings) in enumerate(broken.items()):
+            self.run_on(host, *settings, "--test-limit", f"{PATIENCE}s")
+            if node < 2:
+                self.until_said("driver", f"place node {node} on {host}")
+        until(lambda: "c" in self.hosts(), PATIENCE)
+        self.where(2, 0, 1)
+        (self.folder / "fail-1").write_text("mlx5_0 has failed [device rank=1 device=mlx5_0]")
+        # With b and the spare: that b's links fail does not make a suspect.
+        self.until_said("a", "self-test passed: 3 tests passed, 1 of them with 2 hosts near it")
+        self.where(1, 1, 0)
+        (self.folder / "fail-2").write_text("mlx5_0 has failed [device rank=2 device=mlx5_0]")
+        self.until_said("driver", "evict b from node 1: it failed its self-test: links ended with "
+                                  'status 1: .* no interface fits "none7"')
+        for rank in 2, 3:
+            self.where(rank, 1, 1)
+        self.until_said("c", "this host is node 1 of 2")
+        self.where(0, 0, 0)
         self.end(driver)
 
     def test_without_a_spare_a_suspected_host_tests_itself(self):
@@ -131,7 +174,7 @@ class DriverTest(DrivenJob, unittest.TestCase):
         self.where(2, 0, 1)
         fault = "mlx5_0 has failed [device rank=2 device=mlx5_0]"
         (self.folder / "fail-2").write_text(fault)
-        self.until_said("b", "self-test passed: 2 tests passed")
+        self.until_said("b", "self-test passed: 3 tests passed, 1 of them with 1 hosts near it")
         self.where(2, 1, 1)
         self.where(3, 0, 1)
         (self.folder / "broken").write_text("")
@@ -174,6 +217,63 @@ class DriverTest(DrivenJob, unittest.TestCase):
         self.assertEqual(driver.wait(PATIENCE), 128 + signal.SIGINT)
         for executor in self.executors.values():
             self.assertEqual(executor.wait(PATIENCE), 128 + signal.SIGINT)
+
+    # ---- Replay
+
+    def begin_with_replays(self) -> subprocess.Popen:
+        """Host b computes 41 once the file "flips" is there; the others, and b before, 42."""
+        driver = self.drive("--replay-hosts", "1")
+        right, flips = 'echo "replay: $((42 * WORLD_SIZE))"', f"test -e {self.folder}/flips"
+        for node, (host, replay) in enumerate({
+                "a": right, "b": f'{flips} && echo "replay: 41" || {right}', "c": right}.items()):
+            self.run_on(host, "--replay", replay)
+            if node < 2:
+                self.until_said("driver", f"place node {node} on {host}")
+        until(lambda: "c" in self.hosts(), PATIENCE)
+        self.where(3, 0, 1)
+        return driver
+
+    def ask_for_replay(self) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [program("weft-driver"), "replay", "--page", self.page.removeprefix("http://"),
+             "--token-file", str(self.folder / "state" / "page-token")],
+            capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    def test_a_replay_names_the_host_that_computes_wrongly(self):
+        driver = self.begin_with_replays()
+        asked = self.ask_for_replay()
+        self.assertEqual(asked.returncode, 0, asked.stderr)
+        self.assertIn("replay: phase 1 of 2, groups a | b | c", asked.stdout)
+        self.until_said("driver", "replay: no host computes otherwise than the others \\(84\\)")
+        for rank in range(4):
+            self.where(rank, 1, rank // 2)
+        (self.folder / "flips").write_text("")
+        self.assertEqual(self.ask_for_replay().returncode, 0)
+        self.until_said("driver", "evict b from node 1: it computes wrongly: all groups with b ")
+        for rank in 0, 1:
+            self.where(rank, 2, 0)
+        for rank in 2, 3:
+            until(lambda rank=rank: self.said(f"rank-{rank}").split()[1:3] == ["2", "1"], PATIENCE)
+        self.until_said("c", "this host is node 1 of 2")
+        self.end(driver)
+
+    def test_a_fault_that_comes_twice_is_replayed_before_the_job_stops(self):
+        driver = self.begin_with_replays()
+        fault = "the loss is nan"
+        (self.folder / "flips").write_text("")
+        (self.folder / "fail-2").write_text(fault)
+        self.where(2, 1, 1)
+        (self.folder / "fail-2").write_text(fault)
+        self.until_said("driver", "evict b from node 1: it computes wrongly")
+        self.until_said("c", "this host is node 1 of 2")
+        until(lambda: self.said("rank-2").split()[1] == "2", PATIENCE)
+        for _ in range(2):
+            generation = int(self.said("rank-2").split()[1])
+            (self.folder / "fail-2").write_text(fault)
+            until(lambda: self.said("rank-2").split()[1] != str(generation)
+                  or driver.poll() is not None, PATIENCE)
+        self.assertEqual(driver.wait(PATIENCE), 1)
+        self.assertIn("no host computes otherwise than the others", self.said("driver"))
 
     # ---- Who may join, and who may look
 

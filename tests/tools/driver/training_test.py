@@ -3,6 +3,7 @@ unbroken run to the bit."""
 
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -46,8 +47,17 @@ class DrivenTrainingTest(unittest.TestCase):
         self.run_folder = folder / "run"
         self.job = DrivenJob(folder, f"test-{os.getpid()}-{name}")
         self.addCleanup(self.job.close)
-        self.job.drive("--recover", "20", lease="6s")
-        self.job.join(command=self.train(self.run_folder))
+        self.job.drive("--recover", "20", "--replay-hosts", "1", lease="6s")
+        train = self.train(self.run_folder)
+        # On host b alone, a replay has bits flipped in its memory.
+        replay = shlex.join([*train, "--replay"])
+        for host in "abc":
+            flips = f"{program('weft-fault')} flip -- " if host == "b" else ""
+            self.job.execute(host, "--replay", flips + replay, "--replay-limit", f"{PATIENCE // 2}s",
+                             command=train)
+            if host != "c":
+                self.job.until_said("driver", f"place node {'ab'.index(host)} on {host}")
+        until(lambda: "c" in self.job.hosts(), PATIENCE)
         self.until_step(12)
 
     def until_step(self, step: int):
@@ -79,6 +89,13 @@ class DrivenTrainingTest(unittest.TestCase):
     def test_a_host_is_lost(self):
         self.job.executors["b"].kill()
         self.job.until_said("c", "this host is node 1 of 2")
+        self.finish()
+
+    def test_a_replay_names_the_host_that_flips_bits(self):
+        self.job.call("POST", "/replay", self.job.token())
+        self.job.until_said("driver", "evict b from node 1: it computes wrongly: all groups with b ")
+        self.job.until_said("c", "this host is node 1 of 2")
+        self.assertIn("flipped", self.all_said())
         self.finish()
 
     def test_the_driver_is_killed_and_a_rank_while_it_is_gone(self):

@@ -122,13 +122,33 @@ class WeftRunTest(unittest.TestCase):
 
     def test_what_starting_anew_does_not_mend_ends_the_job(self):
         wait = f'while [ ! -e {self.path("never")} ]; do sleep 0.01; done'
-        for word, status, restarts in (("exit 1", 1, 2), ("exit 2", 2, 0), ("kill -9 $$", 137, 2)):
+        for word, status, restarts in (("exit 1", 1, 2), ("exit 2", 2, 0), ("kill -9 $$", 137, 2),
+                                       ("echo no; exit 1", 1, 1)):
             script = f'if [ $RANK = 1 ]; then {word}; fi; {wait}'
             result = self.launch("-n", "2", "--recover", "2", "--json", "--", "sh", "-c", script)
             self.assertEqual(result.returncode, status, result.stderr)
             summary = json.loads(result.stdout.splitlines()[-1])
             self.assertEqual(summary["ranks"][1]["restarts"], restarts, word)
             self.assertEqual(summary["first_failed"], 1)
+
+    def test_a_rank_that_dies_at_once_is_started_anew_after_pauses_that_double(self):
+        result = self.launch("-n", "1", "--recover", "4", "--backoff", "20ms", "--backoff-most",
+                             "50ms", "--", "sh", "-c", "kill -9 $$")
+        self.assertEqual(result.returncode, 137, result.stderr)
+        pauses = re.findall(r"generation (\d)\) on here later: in (\d+ms)", result.stderr)
+        self.assertEqual(pauses, [("2", "20ms"), ("3", "40ms"), ("4", "50ms")])
+
+    def test_a_signal_ends_a_job_whose_only_rank_waits_for_its_start(self):
+        launcher = subprocess.Popen(
+            [program("weft-run"), "-n", "1", "--recover", "9", "--backoff", "1h", "--backoff-most",
+             "1h", "--", "sh", "-c", "kill -9 $$"], stderr=subprocess.PIPE, text=True)
+        for line in launcher.stderr:
+            if "later" in line:
+                break
+        launcher.terminate()
+        launcher.stderr.read()
+        launcher.stderr.close()
+        self.assertEqual(launcher.wait(30), 128 + signal.SIGTERM)
 
     def test_a_rank_is_not_started_anew_once_another_is_done(self):
         script = (f'if [ $RANK = 0 ]; then exit 0; fi; '

@@ -1,0 +1,115 @@
+#include "tools/driver/host_tests.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "tools/bw/link/measurement.h"
+#include "tools/bw/measure.h"
+#include "tools/bw/operation.h"
+#include "tools/doctor/examination.h"
+#include "tools/job/job.h"
+#include "tools/run/launcher.h"
+
+namespace weft::driver {
+namespace {
+
+constexpr Bytes kMessage = MiB(1);
+constexpr absl::Duration kFlowTime = absl::Milliseconds(200);
+constexpr int kOperations = 8;
+
+// Adds up the bytes that were wrong.
+class WrongBytes final : public link_bw::MeasurementObserver {
+ public:
+  void OnBegin(const link_bw::Load&, int, bool, size_t, const std::string&) override {}
+  void OnSize(Bytes) override {}
+  void OnRow(const link_bw::Row& row, bool) override {
+    for (const link_bw::FlowResult& flow : row.flows) messages_ += flow.wrong;
+  }
+  int64_t messages() const { return messages_; }
+
+ private:
+  int64_t messages_ = 0;
+};
+
+absl::Status TestLinks(const Settings& settings) {
+  link_bw::Options options;
+  options.settings = settings;
+  options.load.pattern = link_bw::Pattern::kAllPairs;
+  options.load.sizes = {kMessage};
+  options.load.duration = kFlowTime;
+  options.load.check = true;
+  // Between processes of one host a job would take shared memory, and the NIC would be left out.
+  const std::string transport = settings.Text("transport");
+  if (transport != "auto" && transport != "shm") {
+    WEFT_ASSIGN_OR_RETURN(options.load.transport, link_bw::ParseTransport("transport", transport));
+  }
+  WrongBytes wrong;
+  WEFT_RETURN_IF_ERROR(link_bw::MeasureLinks(options, wrong));
+  if (wrong.messages() == 0) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(wrong.messages(), " messages came with a wrong byte"));
+}
+
+absl::Status TestCollective(bw::Operation operation, job::Joined& job, bw::Control& control) {
+  bw::Options options;
+  options.iterations = kOperations;
+  options.size_max = kMessage;
+  WEFT_ASSIGN_OR_RETURN(bw::Buffers buffers,
+                        bw::Buffers::Allocate(kMessage, control.ranks(), job.endpoint.get()));
+  const bw::Case what{
+      .operation = operation,
+      .count = CountFor(operation, collectives::DataType::kFloat32, kMessage, control.ranks())};
+  const std::vector<std::vector<bw::GroupRun>> ways = {{{job.world.get(), &buffers}}};
+  WEFT_ASSIGN_OR_RETURN(const std::vector<bw::Result> results,
+                        bw::Measure(what, options, ways, *job.world, control));
+  if (results[0].wrong == 0) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(results[0].wrong, " elements are wrong"));
+}
+
+}  // namespace
+
+absl::Status TestHost() {
+  WEFT_ASSIGN_OR_RETURN(const doctor::HostExamination host,
+                        doctor::ExamineHost("", absl::ZeroDuration()));
+  for (const doctor::Finding& finding : host.findings) {
+    if (finding.severity != doctor::Severity::kError) continue;
+    return absl::FailedPreconditionError(absl::StrCat(finding.subject, ": ", finding.sentence));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> TestWithinHost(int processes) {
+  std::error_code error;
+  run::RunOptions options;
+  options.ranks = processes;
+  options.job = absl::StrCat("self-test-", getpid());
+  options.output = run::OutputMode::kNone;
+  options.command = {std::filesystem::read_symlink("/proc/self/exe", error).string(),
+                     "--self-test-part", "group"};
+  options.grace = absl::ZeroDuration();
+  if (error) return ErrnoStatus(error.value(), "read /proc/self/exe");
+  return run::RunJob(options);
+}
+
+absl::StatusOr<std::string> TestGroup(absl::Duration patience) {
+  WEFT_ASSIGN_OR_RETURN(Settings settings, Settings::FromEnvironment());
+  WEFT_RETURN_IF_ERROR(
+      settings.Set("store.timeout", absl::FormatDuration(patience), "the self-test"));
+  absl::Status links = TestLinks(settings);
+  if (!links.ok()) return Annotate(links, "bytes between the processes");
+  WEFT_ASSIGN_OR_RETURN(job::Joined job, job::Join(settings, "weft-executor"));
+  bw::Control control(*job.store, job.environment.rank.value(), job.environment.world_size);
+  for (const bw::Operation operation : {bw::Operation::kAllToAll, bw::Operation::kAllReduce}) {
+    absl::Status passed = TestCollective(operation, job, control);
+    if (!passed.ok()) return Annotate(passed, bw::InfoOf(operation).name);
+  }
+  return absl::StrCat("links, all-to-all and all-reduce of ", control.ranks(), " processes");
+}
+
+}  // namespace weft::driver
