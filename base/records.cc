@@ -30,6 +30,11 @@ namespace {
 
 constexpr int64_t kForgetAfterNs = 3'600'000'000'000;
 
+// Time between two searches of a folder for forgotten files, whichever process makes them: a search looks
+// at every file, and a job of many processes would make one for each.
+constexpr int64_t kSearchEveryNs = 600'000'000'000;
+constexpr char kSearched[] = ".searched";  // its time of change: the last search
+
 // For file names: a job's name may hold anything.
 std::string Plain(absl::string_view text) {
   std::string out;
@@ -82,7 +87,27 @@ int64_t LastSign(const std::string& path) {
   return read ? alive_ns : 0;
 }
 
-// "JOB-RANK-PID.weft" of processes that are gone, an hour after they did anything.
+int64_t ChangedNs(const struct stat& file) {
+  return int64_t{file.st_mtim.tv_sec} * 1'000'000'000 + file.st_mtim.tv_nsec;
+}
+
+// True once in kSearchEveryNs, to one process. Also where the mark cannot be written.
+bool SearchIsDue(const std::string& folder) {
+  const std::string mark = absl::StrCat(folder, "/", kSearched);
+  struct stat found {};
+  const int64_t now_ns = Realtime();
+  if (lstat(mark.c_str(), &found) == 0 && S_ISREG(found.st_mode)) {
+    const int64_t ago_ns = now_ns - ChangedNs(found);
+    if (ago_ns >= 0 && ago_ns < kSearchEveryNs) return false;  // the clock may have been set back
+  }
+  const int fd = open(mark.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return true;
+  futimens(fd, nullptr);
+  close(fd);
+  return true;
+}
+
+// Removes "JOB-RANK-PID.weft" of processes that are gone, an hour after they did anything.
 void RemoveForgotten(const std::string& folder) {
   DIR* const open = opendir(folder.c_str());
   if (open == nullptr) return;
@@ -96,9 +121,7 @@ void RemoveForgotten(const std::string& folder) {
     const std::string stem(name.substr(0, name.size() - 5));
     if (lstat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) continue;
     // Where jobs were killed by the hundred, a look into each file would cost every start dearly.
-    const int64_t changed_ns =
-        int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec;
-    if (realtime_ns - changed_ns < kForgetAfterNs) continue;
+    if (realtime_ns - ChangedNs(found) < kForgetAfterNs) continue;
     if (!absl::SimpleAtoi(stem.substr(stem.rfind('-') + 1), &pid) || ProcessStart(pid) != 0 ||
         now_ns - LastSign(path) < kForgetAfterNs) {
       continue;
@@ -135,7 +158,7 @@ std::string DefaultRecordFolder() {
 absl::StatusOr<std::unique_ptr<Records>> Records::Open(const RecordOptions& options) {
   const std::string folder = options.folder.empty() ? DefaultRecordFolder() : options.folder;
   WEFT_RETURN_IF_ERROR(OwnFolder(folder));
-  RemoveForgotten(folder);
+  if (SearchIsDue(folder)) RemoveForgotten(folder);
   static std::atomic<int> number{0};  // a process may have several
   const int own = number.fetch_add(1);
   const std::string path =

@@ -8,7 +8,8 @@
 //
 // The file is FOLDER/JOB-RANK-PID.weft, mode 0600. A process that ends in good order removes it
 // (unless `keep`, or MarkFailed() was called); a process that dies leaves it. Open() removes files
-// of processes that are gone for more than an hour.
+// of processes that are gone for more than an hour; of all processes one looks for them, once in
+// ten minutes, and marks that by the time of the file FOLDER/.searched.
 #ifndef WEFT_BASE_RECORDS_H_
 #define WEFT_BASE_RECORDS_H_
 

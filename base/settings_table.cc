@@ -96,7 +96,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"records.enabled", kBool, "true", "", "Writes what this process does (collectives, flows, phases, steps) into a ring in shared memory, for weft-top, weft-trace, weft-diagnose and weft-agent."},
     {"records.folder", kText, "", "", "Where the rings lie, one file a process; empty: /dev/shm/weft-UID, else $XDG_RUNTIME_DIR/weft, else /tmp/weft-UID."},
     {"records.bytes", kBytes, "256KiB", "4KiB..64MiB", "Size of a process's ring, 64 bytes a record; the oldest are overwritten."},
-    {"records.keep", kBool, "false", "", "Leaves the ring of a process that ends in good order, as one that dies or fails does in any case; an hour later the next process that starts removes it."},
+    {"records.keep", kBool, "false", "", "Leaves the ring of a process that ends in good order, as one that dies or fails does in any case; an hour later a process that starts removes it."},
     {"records.dcgm_exporter", kText, "", "", "HOST:PORT of this host's dcgm-exporter, from whose page weft-agent, weft-run, weft-top and weft-diagnose take the GPUs' clocks, temperatures and errors; empty: from none."},
 
     {"store.timeout", kDuration, "5m", "100ms..24h", "How long a wait for a key of the rendezvous store may take."},

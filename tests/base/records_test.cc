@@ -176,19 +176,34 @@ void LeaveRecords(const std::filesystem::path& file, int hours) {
       path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(hours));
 }
 
-TEST(Records, OfProcessesThatAreGoneForAnHourAreRemovedByTheNext) {
-  ScratchFolder folder;
-  ASSERT_TRUE(Records::Open(In(folder / "rings")).ok());
-  LeaveRecords(folder / "rings/old", 2);
-  LeaveRecords(folder / "rings/young", 0);
-  auto records = Records::Open(In(folder / "rings"));
-  ASSERT_TRUE(records.ok());
-  std::vector<std::string> left;
-  for (const auto& entry : std::filesystem::directory_iterator(folder / "rings")) {
-    const std::string name = entry.path().filename().string();
-    left.push_back(name.substr(0, name.find('-')));
+// The jobs of the files in a folder, after a process has opened its records there.
+std::vector<std::string> JobsAfterOpen(const std::filesystem::path& folder) {
+  auto records = Records::Open(In(folder));
+  EXPECT_TRUE(records.ok()) << records.status();
+  std::vector<std::string> jobs;
+  for (const std::string& path : RecordFilesIn(folder)) {
+    const std::string name = std::filesystem::path(path).filename().string();
+    jobs.push_back(name.substr(0, name.find('-')));
   }
-  EXPECT_THAT(left, UnorderedElementsAre("young", "a_job_with_.._all"));
+  return jobs;
+}
+
+TEST(Records, OfProcessesThatAreGoneForAnHourAreRemovedByOneProcessInTenMinutes) {
+  const ScratchFolder scratch;
+  const std::filesystem::path folder = scratch / "rings";
+  const char* const own = "a_job_with_.._all";
+  EXPECT_THAT(JobsAfterOpen(folder), UnorderedElementsAre(own));
+  LeaveRecords(folder / "old", 2);
+  LeaveRecords(folder / "young", 0);
+  EXPECT_THAT(JobsAfterOpen(folder), UnorderedElementsAre("old", "young", own));
+  const auto now = std::filesystem::file_time_type::clock::now();
+  // The last search is too long ago, or in the future, as where the clock was set back.
+  std::filesystem::last_write_time(folder / ".searched", now - std::chrono::minutes(11));
+  EXPECT_THAT(JobsAfterOpen(folder), UnorderedElementsAre("young", own));
+  LeaveRecords(folder / "old", 2);
+  EXPECT_THAT(JobsAfterOpen(folder), UnorderedElementsAre("old", "young", own));
+  std::filesystem::last_write_time(folder / ".searched", now + std::chrono::hours(2));
+  EXPECT_THAT(JobsAfterOpen(folder), UnorderedElementsAre("young", own));
 }
 
 TEST(Records, AreForTheirUserAlone) {

@@ -145,16 +145,20 @@ class Programs(unittest.TestCase):
         return rows
 
     def test_bench_measures_what_python_costs(self):
-        for row, ranks in zip(self.bench("overhead"), (2, 4), strict=True):
+        for row, ranks in zip(self.bench("overhead"), (1, 2, 4), strict=True):
             self.assertEqual(row["ranks"], ranks)
             self.assertGreater(row["core_us"], 0)
             self.assertAlmostEqual(row["overhead_us"], row["weft_us"] - row["core_us"])
+            self.assertAlmostEqual(row["overhead_by_minima_us"],
+                                   row["fastest_us"] - row["core_fastest_us"])
+            self.assertLessEqual(row["fastest_us"], row["weft_us"])
 
     def test_bench_measures_how_groups_start(self):
         rows = self.bench("start", "--processes", "3")
         self.assertEqual([(row["operation"], row["ranks"]) for row in rows],
                          [("init + first all_reduce", 3), ("new_group", 3),
-                          ("first all_reduce of a group", 3)])
+                          ("first all_reduce of a group", 3),
+                          ("process + imports + init + first all_reduce", 3)])
         for row in rows:
             self.assertAlmostEqual(row["ratio"], row["gloo_us"] / row["weft_us"])
 

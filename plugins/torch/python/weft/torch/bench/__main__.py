@@ -5,7 +5,8 @@ the machine does meets both. Times are medians over the rounds, of the slowest r
 
   collectives  through torch.distributed; beside mpi4py over Open MPI too, where that is installed
   overhead     of a 1 KiB all-reduce through Python over the C++ core
-  start        init_process_group and first all_reduce, and new_group, of 16 and 64 processes
+  start        init_process_group and first all_reduce, and new_group, of 16 and 64 processes; also with
+               the processes and the import of PyTorch, of up to 16 (with --quick 4)
   steps        of DDP, FSDP2 and tensor parallelism, and how much of it is exposed communication
 """
 
@@ -27,7 +28,7 @@ _QUICK_SIZES = [1 << 10, 1 << 20, 16 << 20]
 _ROUNDS, _QUICK_ROUNDS = 9, 3
 _SECONDS, _QUICK_SECONDS = 0.05, 0.02  # of one measurement
 _STARTED, _START_ROUNDS = (16, 64), 5
-_OVERHEAD_RANKS, _OVERHEAD_BYTES = (2, 4), 1 << 10
+_OVERHEAD_RANKS, _OVERHEAD_BYTES = (1, 2, 4), 1 << 10
 
 
 def parse_size(text: str) -> int:
@@ -95,10 +96,11 @@ def measure(options) -> Iterator[Row]:
         yield from _collectives(options, seconds)
     if "overhead" in options.parts:
         for ranks in _OVERHEAD_RANKS:
-            yield from collectives.measure_overhead(ranks, _OVERHEAD_BYTES, options.rounds, seconds)
+            yield from collectives.measure_overhead(ranks, _OVERHEAD_BYTES, options.rounds)
     if "start" in options.parts:
+        most = start.QUICK_PROCESSES_MOST if options.quick else start.PROCESSES_MOST
         for ranks in options.processes:
-            yield from start.measure(ranks, options.start_rounds)
+            yield from start.measure(ranks, options.start_rounds, most)
     if "steps" in options.parts:
         yield from steps.measure(steps.QUICK if options.quick else steps.Shape(), options.rounds)
 
