@@ -54,7 +54,7 @@ EndpointImpl::~EndpointImpl() {
   for (int64_t now_ns; (now_ns = SystemClock::Nanoseconds()) < linger_ns_;) {
     if (!Turn(now_ns)) poll(nullptr, 0, 1);
   }
-  lookup_.reset();
+  directory_.StopLookingUp();
   active_.clear();
   closed_.clear();
   peers_.clear();
@@ -421,7 +421,7 @@ void EndpointImpl::Conclude(Operation& operation, int64_t now_ns) {
 net::SendLink* EndpointImpl::SendTo(Peer& peer) {
   if (peer.send == nullptr && peer.gone.ok()) {
     if (peer.address.empty()) {
-      if (!std::exchange(peer.sought, true)) lookup_->Ask(peer.rank.value());
+      if (!std::exchange(peer.sought, true)) directory_.LookUp(peer.rank);
       return nullptr;
     }
     peer.send =

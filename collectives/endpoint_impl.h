@@ -30,11 +30,9 @@
 #include "collectives/endpoint.h"
 #include "collectives/operation.h"
 #include "collectives/peers.h"
-#include "collectives/planner/cost.h"
 #include "collectives/planner/forced.h"
-#include "collectives/planner/group_place.h"
 #include "collectives/priorities.h"
-#include "collectives/record_lookup.h"
+#include "collectives/rank_directory.h"
 #include "collectives/recorder.h"
 
 namespace weft::collectives {
@@ -51,13 +49,13 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   const Settings& settings() const override { return options_.settings; }
   std::string Describe() const override;
   const topology::Mesh& mesh() const override { return options_.mesh; }
-  int host(Rank rank) const override { return peers_[rank.index()].host; }
+  int host(Rank rank) const override { return directory_.host(rank); }
   std::vector<LinkCounters> Counters() const override;
   Records* records() const override { return recorder_.records(); }
   std::shared_ptr<std::byte> Allocate(size_t bytes) override;
-  const RankPlace& place(Rank rank) const override { return places_[rank.index()]; }
+  const RankPlace& place(Rank rank) const override { return directory_.place(rank); }
   const StartPhases& start_phases() const override { return start_phases_; }
-  const planner::CostTable& costs() const override { return costs_; }
+  const planner::CostTable& costs() const override { return directory_.costs(); }
 
   // ---- For communicators.
   absl::Status Join(const std::shared_ptr<Group>& group);  // fills group->peers
@@ -83,12 +81,8 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   // ---- endpoint.cc: opening.
   absl::Status AgreeOnSecret();
   absl::Status OpenTransports();
-  absl::Status ExchangeRecords();
-  // Rank 0 makes the table of hosts and places, and its costs, known to the others.
-  absl::Status ShareHosts(const FastInitOptions& init, const JobGroups& job);
-  absl::Status TakeTable(absl::string_view table);
-  absl::Status ChooseTransports();
-  absl::Status TakeRecord(Peer& peer, const MemberRecord& record);
+  absl::Status LearnRanks(RankDirectory::Own own);
+  absl::Status UseTransports();
 
   // ---- endpoint_impl.cc: the role of driver. All with mutex_ held unless said otherwise.
   using Lock = std::unique_lock<std::mutex>;
@@ -151,9 +145,7 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
 
   EndpointOptions options_;             // (c)
   absl::Duration collective_timeout_;   // (c)
-  planner::CostTable costs_;            // (c)
   planner::Forced forced_;              // (c)
-  std::vector<RankPlace> places_;       // (c), by rank of the job
   Recorder recorder_;                   // its calls say by whom
   int64_t spin_ns_ = 0, yield_ns_ = 0;  // (c)
   Epoll epoll_;                         // (c)
@@ -163,7 +155,6 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   // Before links: these go after them.
   std::unique_ptr<net::Transport> transports_[kTransportsMax];  // (d)
   std::vector<Peer> peers_;                                     // (d), by rank of the job
-  std::unique_ptr<RecordLookup> lookup_;                        // (c)
   std::vector<std::unique_ptr<net::Link>> closed_;              // (d), to be destroyed
   std::vector<std::shared_ptr<Operation>> active_;              // (d), by priority, then start
   std::vector<std::pair<int, std::string>> heard_;              // (d), notices since it began
@@ -193,6 +184,8 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   std::map<uint32_t, absl::Status> failed_early_;      // (m), groups that this rank has yet to make
   // (m), likewise: goodbyes, by group and rank of the job
   std::map<std::pair<uint32_t, int>, uint32_t> left_early_;
+
+  RankDirectory directory_;  // (c)
 
   std::thread thread_;
 };
