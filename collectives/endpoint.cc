@@ -1,7 +1,6 @@
 // How an endpoint opens: the job's secret, transports, what the ranks know of each other.
 #include "collectives/endpoint.h"
 
-#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -81,10 +80,7 @@ absl::Status EndpointImpl::Open() {
   recorder_ = Recorder(options_.settings, options_.job, options_.rank.value(), options_.world_size);
   peers_.resize(static_cast<size_t>(options_.world_size));
   for (int r = 0; r < options_.world_size; ++r) peers_[static_cast<size_t>(r)].rank = Rank(r);
-  WEFT_ASSIGN_OR_RETURN(epoll_, Epoll::Create());
-  event_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event_) return ErrnoStatus(errno, "create an eventfd");
-  WEFT_RETURN_IF_ERROR(epoll_.Add(event_.get(), EPOLLIN, {.fd = event_.get()}));
+  WEFT_RETURN_IF_ERROR(driver_.Open());
   WEFT_ASSIGN_OR_RETURN(forced_, planner::Forced::Create(options_.settings));
   RankDirectory::Own own;
   WEFT_ASSIGN_OR_RETURN(own.place, planner::OwnPlace(options_.settings));
@@ -107,11 +103,12 @@ absl::Status EndpointImpl::Open() {
   const auto ranks_here = std::count_if(peers_.begin(), peers_.end(), [this](const Peer& peer) {
     return host(peer.rank) == host(rank());
   });
-  yield_ns_ = absl::ToInt64Nanoseconds(options_.settings.Duration("wait.yield"));
   // Whoever spins while ranks outnumber cores keeps the one that it waits for from running.
   const bool may_spin = ranks_here <= JobCores();
-  spin_ns_ = may_spin ? absl::ToInt64Nanoseconds(options_.settings.Duration("wait.spin")) : 0;
-  if (options_.world_size > 1) thread_ = std::thread([this] { Background(); });
+  if (options_.world_size > 1) {
+    driver_.Begin(may_spin ? options_.settings.Duration("wait.spin") : absl::ZeroDuration(),
+                  options_.settings.Duration("wait.yield"));
+  }
   return absl::OkStatus();
 }
 
@@ -165,15 +162,11 @@ absl::Status EndpointImpl::LearnRanks(RankDirectory::Own own) {
       RankDirectory::Addresses addresses,
       directory_.Exchange(options_, std::move(own),
                           [this](Rank rank, absl::StatusOr<std::string> address) {
-                            Lock lock(mutex_);
-                            tasks_.push_back([this, rank, address = std::move(address)] {
+                            driver_.Post([this, rank, address = std::move(address)] {
                               Peer& peer = peers_[rank.index()];
                               if (address.ok()) peer.address = *address;
                               if (!address.ok() && peer.gone.ok()) MarkGone(peer, address.status());
                             });
-                            inbox_full_.store(true, std::memory_order_release);
-                            background_.notify_one();
-                            Wake();
                           }));
   for (auto& [rank, address] : addresses) peers_[rank.index()].address = std::move(address);
   return UseTransports();
@@ -190,8 +183,7 @@ absl::Status EndpointImpl::UseTransports() {
   for (int t = 0; t < kTransportsMax; ++t) {
     if (!used[t]) transports_[t].reset();
     if (transports_[t] == nullptr) continue;
-    const int fd = transports_[t]->wait_fd();
-    WEFT_RETURN_IF_ERROR(epoll_.Add(fd, EPOLLIN, {.fd = fd}));
+    WEFT_RETURN_IF_ERROR(driver_.Watch(transports_[t]->wait_fd()));
   }
   return absl::OkStatus();
 }
