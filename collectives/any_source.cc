@@ -9,23 +9,17 @@
 namespace weft::collectives {
 
 void EndpointImpl::Seek(Group& group, int peer, uint32_t tag) {
-  Notify(group, peer, Pack(kSeek, group.id, tag, group.any_source.received(peer, tag)));
+  Notify(*group.peers[static_cast<size_t>(peer)],
+         Pack(kSeek, group.id, tag, group.any_source.received(peer, tag)));
 }
 
 void EndpointImpl::Offer(Group& group, int peer, uint32_t tag, uint32_t known) {
-  Notify(group, peer, Pack(kOffer, group.id, tag, known));
-}
-
-void EndpointImpl::Notify(Group& group, int peer, std::string notice) {
-  Peer* to = group.peers[static_cast<size_t>(peer)];
-  if (!to->gone.ok()) return;
-  to->notices.push_back(std::move(notice));
-  notices_waiting_ = true;
+  Notify(*group.peers[static_cast<size_t>(peer)], Pack(kOffer, group.id, tag, known));
 }
 
 void EndpointImpl::HandleAnySource(Peer& from, bool offer, uint32_t group_id, uint32_t tag,
                                    uint32_t known) {
-  Group* group = FindGroup(group_id);
+  Group* group = groups_.Find(group_id);
   if (group == nullptr) return;  // not made yet here: who seeks, seeks again
   const auto at = std::find(group->peers.begin(), group->peers.end(), &from);
   if (at == group->peers.end()) return;

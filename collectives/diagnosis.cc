@@ -41,6 +41,86 @@ std::string RankList(const std::vector<int>& ranks) {
                       ranks.back());
 }
 
+// Who differs, and in what; OK: no two of the calls that were heard of differ.
+absl::Status Judge(Operation& operation) {
+  using Answer = Operation::Diagnosis::Answer;
+  Group& group = operation.group();
+  std::map<std::string, std::vector<int>> by_text;
+  for (size_t r = 0; r < group.ranks.size(); ++r) {
+    const Answer& answer = operation.diagnosis->answers[r];
+    if (answer.state == Answer::kCalled) by_text[answer.text].push_back(group.ranks[r].value());
+  }
+  if (by_text.size() < 2) return absl::OkStatus();
+  // Those that differ are named first; the majority last. Of equals, who has the lowest rank is
+  // taken for the majority, so that every rank says the same.
+  std::vector<std::pair<std::string, std::vector<int>>> calls(by_text.begin(), by_text.end());
+  std::sort(calls.begin(), calls.end(), [](const auto& a, const auto& b) {
+    if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();
+    return a.second.front() > b.second.front();
+  });
+  std::string text = absl::StrCat("collective #", operation.sequence(), ": ");
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const bool last = i + 1 == calls.size();
+    absl::StrAppend(&text,
+                    i == 0 ? ""
+                    : last ? ", but "
+                           : ", ",
+                    RankList(calls[i].second), " called ", calls[i].first);
+  }
+  return WithFailure(absl::FailedPreconditionError(text),
+                     {.scope = FailureScope::kRequest, .rank = calls.front().second.front()});
+}
+
+// Who is missing.
+absl::Status Overdue(Operation& operation, int64_t now_ns, absl::Duration timeout) {
+  using Answer = Operation::Diagnosis::Answer;
+  Group& group = operation.group();
+  // A rank that does not answer is at fault before those that have not called: they may wait for
+  // it, as all may without needing anything of its own. Others are only waited for.
+  struct Blamed {
+    std::vector<int> ranks;
+    std::vector<std::string> reasons;
+    void Add(int rank, std::string reason) {
+      ranks.push_back(rank);
+      reasons.push_back(std::move(reason));
+    }
+  };
+  Blamed silent, late;
+  std::vector<int> awaited;
+  const bool asked_long =
+      operation.diagnosis != nullptr && now_ns - operation.diagnosis->first_asked_ns >= kPatienceNs;
+  for (size_t r = 0; r < group.ranks.size(); ++r) {
+    if (static_cast<int>(r) == group.rank) continue;
+    const int rank = group.ranks[r].value();
+    const Answer* answer =
+        operation.diagnosis == nullptr ? nullptr : &operation.diagnosis->answers[r];
+    const bool is_needed = operation.Needs(static_cast<int>(r));
+    const bool was_asked = asked_long && group.peers[r] != nullptr && group.peers[r]->gone.ok();
+    if (answer != nullptr && answer->state == Answer::kNotYet) {
+      late.Add(rank,
+               absl::StrCat("rank ", rank, " has not called it: its next is #", answer->next));
+    } else if (answer != nullptr && answer->state == Answer::kForgotten) {
+      late.Add(rank, absl::StrCat("rank ", rank, " has no such communicator"));
+    } else if (answer != nullptr && answer->state == Answer::kNone && (is_needed || was_asked)) {
+      silent.Add(rank, absl::StrCat("rank ", rank, " does not answer"));
+    } else if (is_needed) {
+      awaited.push_back(rank);
+    }
+  }
+  std::vector<std::string> reasons = silent.reasons;
+  reasons.insert(reasons.end(), late.reasons.begin(), late.reasons.end());
+  if (reasons.empty() && !awaited.empty()) {
+    reasons.push_back(absl::StrCat("still waits for ", RankList(awaited)));
+  }
+  const std::vector<int>& named = !silent.ranks.empty() ? silent.ranks
+                                  : !late.ranks.empty() ? late.ranks
+                                                        : awaited;
+  return WithFailure(absl::DeadlineExceededError(absl::StrCat(
+                         operation.Describe(), " is not done after ", absl::FormatDuration(timeout),
+                         ": ", absl::StrJoin(reasons, "; "))),
+                     {.scope = FailureScope::kRequest, .rank = named.empty() ? -1 : named[0]});
+}
+
 }  // namespace
 
 void EndpointImpl::OnRequestFailed(Operation& operation, int64_t now_ns) {
@@ -87,9 +167,7 @@ void EndpointImpl::FailGroup(Group& group, const absl::Status& status, bool tell
         Pack(kAbort, group.id, 0, static_cast<uint32_t>(verdict.code()),
              absl::StrCat(ToText(FailureOf(verdict)), "\n", verdict.message()));
     for (Peer* peer : group.peers) {
-      if (peer == nullptr || !peer->gone.ok()) continue;
-      peer->notices.push_back(notice);
-      notices_waiting_ = true;
+      if (peer != nullptr) Notify(*peer, notice);
     }
     FlushNotices();
     linger_ns_ = now_ns + kLingerNs;
@@ -142,7 +220,8 @@ void EndpointImpl::ExamineOne(Operation& operation, int64_t now_ns) {
   operation.Remind(*this, now_ns);
   const bool stalled = now_ns - operation.moved_ns >= kStallNs;
   if (now_ns >= operation.deadline_ns && stalled) {
-    FailGroup(operation.group(), Overdue(operation, now_ns), true, now_ns, absl::Milliseconds(100));
+    FailGroup(operation.group(), Overdue(operation, now_ns, collective_timeout_), true, now_ns,
+              absl::Milliseconds(100));
     return;
   }
   if (!operation.has_sequence()) return;
@@ -189,104 +268,17 @@ void EndpointImpl::Ask(Operation& operation, int64_t now_ns) {
   operation.diagnosis->asked_ns = now_ns;
   for (size_t r = 0; r < group.peers.size(); ++r) {
     Peer* peer = group.peers[r];
-    if (peer == nullptr || !peer->gone.ok()) continue;
     const auto& answer = operation.diagnosis->answers[r];
-    if (answer.state == Operation::Diagnosis::Answer::kCalled) continue;
-    peer->notices.push_back(Pack(kAsk, group.id, operation.sequence(), 0));
-    notices_waiting_ = true;
+    if (peer == nullptr || answer.state == Operation::Diagnosis::Answer::kCalled) continue;
+    Notify(*peer, Pack(kAsk, group.id, operation.sequence(), 0));
   }
-}
-
-absl::Status EndpointImpl::Judge(const Operation& operation) const {
-  using Answer = Operation::Diagnosis::Answer;
-  Group& group = const_cast<Operation&>(operation).group();
-  std::map<std::string, std::vector<int>> by_text;
-  for (size_t r = 0; r < group.ranks.size(); ++r) {
-    const Answer& answer = operation.diagnosis->answers[r];
-    if (answer.state == Answer::kCalled) by_text[answer.text].push_back(group.ranks[r].value());
-  }
-  if (by_text.size() < 2) return absl::OkStatus();
-  // Those that differ are named first; the majority last. Of equals, who has the lowest rank is
-  // taken for the majority, so that every rank says the same.
-  std::vector<std::pair<std::string, std::vector<int>>> calls(by_text.begin(), by_text.end());
-  std::sort(calls.begin(), calls.end(), [](const auto& a, const auto& b) {
-    if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();
-    return a.second.front() > b.second.front();
-  });
-  std::string text = absl::StrCat("collective #", operation.sequence(), ": ");
-  for (size_t i = 0; i < calls.size(); ++i) {
-    const bool last = i + 1 == calls.size();
-    absl::StrAppend(&text,
-                    i == 0 ? ""
-                    : last ? ", but "
-                           : ", ",
-                    RankList(calls[i].second), " called ", calls[i].first);
-  }
-  return WithFailure(absl::FailedPreconditionError(text),
-                     {.scope = FailureScope::kRequest, .rank = calls.front().second.front()});
-}
-
-absl::Status EndpointImpl::Overdue(const Operation& operation, int64_t now_ns) const {
-  using Answer = Operation::Diagnosis::Answer;
-  Group& group = const_cast<Operation&>(operation).group();
-  // A rank that does not answer is at fault before those that have not called: they may wait for
-  // it, as all may without needing anything of its own. Others are only waited for.
-  struct Blamed {
-    std::vector<int> ranks;
-    std::vector<std::string> reasons;
-    void Add(int rank, std::string reason) {
-      ranks.push_back(rank);
-      reasons.push_back(std::move(reason));
-    }
-  };
-  Blamed silent, late;
-  std::vector<int> awaited;
-  const bool asked_long =
-      operation.diagnosis != nullptr && now_ns - operation.diagnosis->first_asked_ns >= kPatienceNs;
-  for (size_t r = 0; r < group.ranks.size(); ++r) {
-    if (static_cast<int>(r) == group.rank) continue;
-    const int rank = group.ranks[r].value();
-    const Answer* answer =
-        operation.diagnosis == nullptr ? nullptr : &operation.diagnosis->answers[r];
-    const bool is_needed = operation.Needs(static_cast<int>(r));
-    const bool was_asked = asked_long && group.peers[r] != nullptr && group.peers[r]->gone.ok();
-    if (answer != nullptr && answer->state == Answer::kNotYet) {
-      late.Add(rank,
-               absl::StrCat("rank ", rank, " has not called it: its next is #", answer->next));
-    } else if (answer != nullptr && answer->state == Answer::kForgotten) {
-      late.Add(rank, absl::StrCat("rank ", rank, " has no such communicator"));
-    } else if (answer != nullptr && answer->state == Answer::kNone && (is_needed || was_asked)) {
-      silent.Add(rank, absl::StrCat("rank ", rank, " does not answer"));
-    } else if (is_needed) {
-      awaited.push_back(rank);
-    }
-  }
-  std::vector<std::string> reasons = silent.reasons;
-  reasons.insert(reasons.end(), late.reasons.begin(), late.reasons.end());
-  if (reasons.empty() && !awaited.empty()) {
-    reasons.push_back(absl::StrCat("still waits for ", RankList(awaited)));
-  }
-  const std::vector<int>& named = !silent.ranks.empty() ? silent.ranks
-                                  : !late.ranks.empty() ? late.ranks
-                                                        : awaited;
-  return WithFailure(
-      absl::DeadlineExceededError(absl::StrCat(operation.Describe(), " is not done after ",
-                                               absl::FormatDuration(collective_timeout_), ": ",
-                                               absl::StrJoin(reasons, "; "))),
-      {.scope = FailureScope::kRequest, .rank = named.empty() ? -1 : named[0]});
-}
-
-Group* EndpointImpl::FindGroup(uint32_t id) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto found = groups_.find(id);
-  return found == groups_.end() ? nullptr : found->second.get();
 }
 
 void EndpointImpl::Answer(Peer& peer, uint32_t group_id, uint32_t sequence) {
   using State = Operation::Diagnosis::Answer;
   State::State state = State::kForgotten;
   std::string text;
-  if (Group* group = FindGroup(group_id); group != nullptr) {
+  if (Group* group = groups_.Find(group_id); group != nullptr) {
     std::lock_guard<std::mutex> lock(group->mutex);
     const uint32_t ahead = group->next_sequence - sequence;  // wraps with the numbers
     if (ahead == 0 || ahead > UINT32_MAX / 2) {
@@ -297,8 +289,7 @@ void EndpointImpl::Answer(Peer& peer, uint32_t group_id, uint32_t sequence) {
       text = group->history[sequence % Group::kHistory].ToText();
     }
   }
-  peer.notices.push_back(Pack(kAnswer, group_id, sequence, state, text));
-  notices_waiting_ = true;
+  Notify(peer, Pack(kAnswer, group_id, sequence, state, text));
 }
 
 void EndpointImpl::HandleNotice(Peer& peer, absl::string_view bytes) {
@@ -317,11 +308,8 @@ void EndpointImpl::HandleNotice(Peer& peer, absl::string_view bytes) {
         WithFailure(absl::Status(static_cast<absl::StatusCode>(value),
                                  text.substr(std::min(end + 1, text.size()))),
                     ParseFailure(absl::string_view(text).substr(0, end)));
-    if (Group* group = FindGroup(group_id); group != nullptr) {
+    if (Group* group = groups_.FindElseFail(group_id, reason); group != nullptr) {
       FailGroup(*group, reason, false, now_ns_, absl::Milliseconds(100));
-    } else {
-      std::lock_guard<std::mutex> lock(mutex_);
-      failed_early_.try_emplace(group_id, reason);
     }
     return;
   }
@@ -342,6 +330,12 @@ void EndpointImpl::HandleNotice(Peer& peer, absl::string_view bytes) {
                       ? static_cast<uint32_t>(std::strtoul(text.c_str(), nullptr, 10))
                       : 0;
   }
+}
+
+void EndpointImpl::Notify(Peer& peer, std::string notice) {
+  if (!peer.gone.ok()) return;
+  peer.notices.push_back(std::move(notice));
+  notices_waiting_ = true;
 }
 
 bool EndpointImpl::FlushNotices() {
@@ -368,7 +362,7 @@ bool EndpointImpl::FlushNotices() {
 }
 
 void EndpointImpl::Abort(const std::shared_ptr<Group>& group, absl::Status reason) {
-  RunAsDriver([&] { FailGroup(*group, reason, true, now_ns_, absl::Milliseconds(100)); });
+  driver_.Run([&] { FailGroup(*group, reason, true, now_ns_, absl::Milliseconds(100)); });
 }
 
 }  // namespace weft::collectives

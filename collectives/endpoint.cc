@@ -1,7 +1,6 @@
-// How an endpoint opens: the job's secret, transports, addresses.
+// How an endpoint opens: the job's secret, transports, what the ranks know of each other.
 #include "collectives/endpoint.h"
 
-#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -14,15 +13,11 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/first_line.h"
 #include "base/status.h"
 #include "collectives/endpoint_impl.h"
 #include "collectives/planner/own_place.h"
-#include "collectives/rendezvous/fast_init.h"
-#include "collectives/rendezvous/host_table.h"
 #include "topology/host/affinity.h"
 
 namespace weft::collectives {
@@ -47,19 +42,6 @@ absl::StatusOr<std::string> ThisHost() {
     return ErrnoStatus(errno, "draw a name for a host that has no boot_id or no namespaces");
   }
   return absl::BytesToHexString(absl::string_view(random.data(), random.size()));
-}
-
-// A look-up of a record takes no longer than this: all have given theirs by then.
-constexpr absl::Duration kLookupPatience = absl::Seconds(30);
-
-// Ranks of a job that is small enough for every rank to learn all addresses at the start, some 200
-// bytes each, so that the first collective looks none up.
-constexpr int kAllRecordsRanks = 64;
-
-// Words of the store cannot hold spaces.
-std::string Word(absl::string_view text) { return absl::StrCat("=", absl::BytesToHexString(text)); }
-std::string FromWord(absl::string_view word) {
-  return word.empty() ? "" : absl::HexStringToBytes(word.substr(1));
 }
 
 }  // namespace
@@ -98,36 +80,35 @@ absl::Status EndpointImpl::Open() {
   recorder_ = Recorder(options_.settings, options_.job, options_.rank.value(), options_.world_size);
   peers_.resize(static_cast<size_t>(options_.world_size));
   for (int r = 0; r < options_.world_size; ++r) peers_[static_cast<size_t>(r)].rank = Rank(r);
-  WEFT_ASSIGN_OR_RETURN(epoll_, Epoll::Create());
-  event_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event_) return ErrnoStatus(errno, "create an eventfd");
-  WEFT_RETURN_IF_ERROR(epoll_.Add(event_.get(), EPOLLIN, {.fd = event_.get()}));
+  WEFT_RETURN_IF_ERROR(driver_.Open());
   WEFT_ASSIGN_OR_RETURN(forced_, planner::Forced::Create(options_.settings));
+  RankDirectory::Own own;
+  WEFT_ASSIGN_OR_RETURN(own.place, planner::OwnPlace(options_.settings));
   if (options_.rank == Rank(0)) {
     WEFT_ASSIGN_OR_RETURN(const planner::Calibration calibration,
                           planner::LoadCalibration(options_.settings));
-    costs_ = planner::TableFor(calibration, options_.settings, JobCores());
+    own.costs = planner::TableFor(calibration, options_.settings, JobCores());
   }
-  places_.resize(peers_.size());
-  WEFT_ASSIGN_OR_RETURN(places_[options_.rank.index()], planner::OwnPlace(options_.settings));
-  int ranks_here = 1;
+  const int64_t start_ns = SystemClock::Nanoseconds();
   if (options_.world_size > 1) {
-    const int64_t start_ns = SystemClock::Nanoseconds();
     WEFT_RETURN_IF_ERROR(AgreeOnSecret());
     WEFT_RETURN_IF_ERROR(OpenTransports());
-    const int64_t open_ns = SystemClock::Nanoseconds();
-    WEFT_RETURN_IF_ERROR(ExchangeRecords());
+  }
+  const int64_t open_ns = SystemClock::Nanoseconds();
+  WEFT_RETURN_IF_ERROR(LearnRanks(std::move(own)));
+  if (options_.world_size > 1) {
     start_phases_ = {{"transports", absl::Nanoseconds(open_ns - start_ns)},
                      {"exchange", absl::Nanoseconds(SystemClock::Nanoseconds() - open_ns)}};
-    for (const Peer& peer : peers_) {
-      ranks_here += peer.rank != options_.rank && peer.host == host(options_.rank);
-    }
   }
-  yield_ns_ = absl::ToInt64Nanoseconds(options_.settings.Duration("wait.yield"));
+  const auto ranks_here = std::count_if(peers_.begin(), peers_.end(), [this](const Peer& peer) {
+    return host(peer.rank) == host(rank());
+  });
   // Whoever spins while ranks outnumber cores keeps the one that it waits for from running.
   const bool may_spin = ranks_here <= JobCores();
-  spin_ns_ = may_spin ? absl::ToInt64Nanoseconds(options_.settings.Duration("wait.spin")) : 0;
-  if (options_.world_size > 1) thread_ = std::thread([this] { Background(); });
+  if (options_.world_size > 1) {
+    driver_.Begin(may_spin ? options_.settings.Duration("wait.spin") : absl::ZeroDuration(),
+                  options_.settings.Duration("wait.yield"));
+  }
   return absl::OkStatus();
 }
 
@@ -173,126 +154,38 @@ absl::Status EndpointImpl::OpenTransports() {
   return absl::OkStatus();
 }
 
-absl::Status EndpointImpl::ExchangeRecords() {
-  FastInitOptions init;
-  init.mesh = options_.mesh;
-  init.rank = options_.rank.value();
-  init.generation = options_.generation;
-  init.prefix = options_.job;
-  init.host = options_.host;
-  std::vector<std::string> words;
-  for (const auto& transport : transports_) {
-    words.push_back(transport == nullptr ? "" : Word(transport->address()));
+absl::Status EndpointImpl::LearnRanks(RankDirectory::Own own) {
+  for (int t = 0; t < kTransportsMax; ++t) {
+    if (transports_[t] != nullptr) own.addresses[t] = transports_[t]->address();
   }
-  words.push_back(ToWord(places_[options_.rank.index()]));
-  init.address = absl::StrJoin(words, " ");
-  init.all_records = options_.rank == Rank(0) || options_.world_size <= kAllRecordsRanks;
-  init.timeout = options_.settings.Duration("store.timeout");
-  auto job = CreateGroups(*options_.store, init);
-  if (!job.ok()) return Annotate(job.status(), "learn the addresses of the other ranks");
-  WEFT_RETURN_IF_ERROR(ShareHosts(init, *job));
-  WEFT_RETURN_IF_ERROR(ChooseTransports());
-  for (const auto& [rank, record] : job->members) {
-    if (rank == init.rank) continue;
-    WEFT_RETURN_IF_ERROR(TakeRecord(peers_[static_cast<size_t>(rank)], record));
-  }
-  init.timeout = std::min(init.timeout, kLookupPatience);
-  lookup_ = std::make_unique<RecordLookup>(
-      options_.store, init, [this](int rank, const absl::StatusOr<MemberRecord>& record) {
-        Lock lock(mutex_);
-        tasks_.push_back([this, rank, record] {
-          Peer& peer = peers_[static_cast<size_t>(rank)];
-          const absl::Status status = record.ok() ? TakeRecord(peer, *record) : record.status();
-          if (!status.ok() && peer.gone.ok()) MarkGone(peer, status);
-        });
-        inbox_full_.store(true, std::memory_order_release);
-        background_.notify_one();
-        Wake();
-      });
-  return absl::OkStatus();
+  WEFT_ASSIGN_OR_RETURN(
+      RankDirectory::Addresses addresses,
+      directory_.Exchange(options_, std::move(own),
+                          [this](Rank rank, absl::StatusOr<std::string> address) {
+                            driver_.Post([this, rank, address = std::move(address)] {
+                              Peer& peer = peers_[rank.index()];
+                              if (address.ok()) peer.address = *address;
+                              if (!address.ok() && peer.gone.ok()) MarkGone(peer, address.status());
+                            });
+                          }));
+  for (auto& [rank, address] : addresses) peers_[rank.index()].address = std::move(address);
+  return UseTransports();
 }
 
-// The table: hosts, costs, which of the distinct places each rank has, and these.
-absl::Status EndpointImpl::ShareHosts(const FastInitOptions& init, const JobGroups& job) {
-  const std::string key = absl::StrCat(options_.job, "/hosts");
-  std::string table;
-  if (options_.rank == Rank(0)) {
-    std::vector<std::string> names, places, distinct;
-    for (const auto& [rank, record] : job.members) {
-      names.push_back(record.host);
-      places.emplace_back(record.address.substr(record.address.rfind(' ') + 1));
-    }
-    const std::vector<int> kinds = NumberNames(places);
-    for (size_t rank = 0; rank < kinds.size(); ++rank) {
-      if (kinds[rank] == static_cast<int>(distinct.size())) distinct.push_back(places[rank]);
-    }
-    table = absl::StrCat(EncodeNumbers(NumberNames(names)), " ", planner::ToWord(costs_), " ",
-                         EncodeNumbers(kinds), " ", absl::StrJoin(distinct, " "));
-    WEFT_RETURN_IF_ERROR(options_.store->Set(key, table));
-  } else {
-    auto value = options_.store->Get(key, init.timeout);
-    if (!value.ok()) {
-      // Rank 0 waits for everybody's record.
-      const std::vector<int> all = RankSet::Below(options_.world_size).ranks();
-      std::vector<std::string> keys;
-      for (int rank : all) keys.push_back(RecordKey(init.prefix, rank));
-      return NameMissing(*options_.store, value.status(), "wait for rank 0's table of hosts", all,
-                         keys);
-    }
-    table = *std::move(value);
-  }
-  const absl::Status status = TakeTable(table);
-  return status.ok() ? status : Annotate(status, absl::StrCat("key ", key, " of the store"));
-}
-
-absl::Status EndpointImpl::TakeTable(absl::string_view table) {
-  constexpr size_t kBefore = 3;  // words before the distinct places
-  const std::vector<std::string> words = absl::StrSplit(table, ' ');
-  if (words.size() <= kBefore) return absl::DataLossError("no table of hosts");
-  WEFT_ASSIGN_OR_RETURN(const auto hosts, DecodeNumbers(words[0], options_.world_size));
-  WEFT_ASSIGN_OR_RETURN(costs_, planner::FromWord(words[1]));
-  WEFT_ASSIGN_OR_RETURN(const auto kinds, DecodeNumbers(words[2], options_.world_size));
-  for (Peer& peer : peers_) {
-    const size_t kind = kBefore + static_cast<size_t>(kinds[peer.rank.index()]);
-    if (kind >= words.size()) return absl::DataLossError("a place is missing");
-    peer.host = hosts[peer.rank.index()];
-    RankPlace& place = places_[peer.rank.index()];
-    WEFT_ASSIGN_OR_RETURN(place, RankPlaceFromWord(words[kind]));
-    place.host = absl::StrCat(peer.host);
-  }
-  return absl::OkStatus();
-}
-
-// Shared memory within this host where it is allowed, the network's transport between hosts. Closes
-// the transport that nobody is reached by.
-absl::Status EndpointImpl::ChooseTransports() {
+// Closes the transport that nobody is reached by.
+absl::Status EndpointImpl::UseTransports() {
   bool used[kTransportsMax] = {};
   for (Peer& peer : peers_) {
     if (peer.rank == options_.rank) continue;
-    const bool near = peer.host == host(options_.rank);
-    peer.transport = transports_[0] != nullptr && (transports_[1] == nullptr || near) ? 0 : 1;
+    peer.transport = directory_.transport(peer.rank);
     used[peer.transport] = true;
   }
   for (int t = 0; t < kTransportsMax; ++t) {
     if (!used[t]) transports_[t].reset();
     if (transports_[t] == nullptr) continue;
-    const int fd = transports_[t]->wait_fd();
-    WEFT_RETURN_IF_ERROR(epoll_.Add(fd, EPOLLIN, {.fd = fd}));
+    WEFT_RETURN_IF_ERROR(driver_.Watch(transports_[t]->wait_fd()));
   }
   return absl::OkStatus();
-}
-
-absl::Status EndpointImpl::TakeRecord(Peer& peer, const MemberRecord& record) {
-  const std::vector<std::string> words = absl::StrSplit(record.address, ' ');
-  if (words.size() != kTransportsMax + 1) {
-    return absl::DataLossError(
-        absl::StrCat("rank ", peer.rank.value(), " published no valid addresses"));
-  }
-  peer.address = FromWord(words[static_cast<size_t>(peer.transport)]);
-  if (!peer.address.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("rank ", peer.rank.value(), " has another setting of \"transport\" than rank ",
-                   options_.rank.value(), " (", options_.settings.Text("transport"), ")"));
 }
 
 }  // namespace weft::collectives

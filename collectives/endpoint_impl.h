@@ -1,45 +1,42 @@
-// The endpoint's engine. One thread at a time drives it: takes turns of moving bytes and advancing
-// operations. To drive is a role, not a thread:
+// The endpoint's engine: it opens what this rank reaches the others by, moves bytes and advances
+// operations, in turns that ProgressDriver gives to one thread at a time. What needs no links is in
+// classes of its own:
 //
-//   - Start() takes one turn if nobody drives, else the driver finds the operation in the inbox.
-//   - Wait() drives until its work is done, or waits while another thread drives.
-//   - The background thread drives when works are under way and nobody waits for any, and, after a
-//     quiet while, listens, so that an idle process answers questions and accepts links. It looks
-//     every few hundred microseconds and is not woken by Start(): a call that is waited for at once
-//     costs no hand-over between threads.
+//   ProgressDriver  which thread drives
+//   RankDirectory   what is known of the other ranks
+//   GroupRegistry   which groups there are
+//   Priorities      which operation goes first
+//   Recorder        what records and traces say
 //
-// A driver with nothing to do spins, then yields, then lays the role down and sleeps in poll() on
-// the transports' descriptors; any other thread may take the role meanwhile.
+// What is left here works on peers, their links and the operations under way, in files by idea:
+// endpoint.cc opens, endpoint_impl.cc takes turns, membership.cc is about who joins, leaves and
+// departs, diagnosis.cc about what goes wrong, any_source.cc about receives from any rank.
 //
-// Fields are marked by what guards them: (m) mutex_, (d) the role of driver, (c) constant.
+// Fields are marked by what guards them: (d) the role of driver, (c) constant after Open(); the
+// others are thread-safe.
 #ifndef WEFT_COLLECTIVES_ENDPOINT_IMPL_H_
 #define WEFT_COLLECTIVES_ENDPOINT_IMPL_H_
 
-#include <atomic>
-#include <condition_variable>
-#include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "base/epoll.h"
-#include "base/file_descriptor.h"
 #include "collectives/endpoint.h"
+#include "collectives/group_registry.h"
 #include "collectives/operation.h"
 #include "collectives/peers.h"
-#include "collectives/planner/cost.h"
 #include "collectives/planner/forced.h"
-#include "collectives/planner/group_place.h"
 #include "collectives/priorities.h"
-#include "collectives/record_lookup.h"
+#include "collectives/progress_driver.h"
+#include "collectives/rank_directory.h"
 #include "collectives/recorder.h"
 
 namespace weft::collectives {
 
-class EndpointImpl final : public Endpoint, public Peers, private net::TransportEvents {
+class EndpointImpl final : public Endpoint,
+                           public Peers,
+                           private ProgressEngine,
+                           private net::TransportEvents {
  public:
   explicit EndpointImpl(EndpointOptions options);
   ~EndpointImpl() override;
@@ -51,18 +48,20 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   const Settings& settings() const override { return options_.settings; }
   std::string Describe() const override;
   const topology::Mesh& mesh() const override { return options_.mesh; }
-  int host(Rank rank) const override { return peers_[rank.index()].host; }
+  int host(Rank rank) const override { return directory_.host(rank); }
   std::vector<LinkCounters> Counters() const override;
   Records* records() const override { return recorder_.records(); }
   std::shared_ptr<std::byte> Allocate(size_t bytes) override;
-  const RankPlace& place(Rank rank) const override { return places_[rank.index()]; }
+  const RankPlace& place(Rank rank) const override { return directory_.place(rank); }
   const StartPhases& start_phases() const override { return start_phases_; }
-  const planner::CostTable& costs() const override { return costs_; }
+  const planner::CostTable& costs() const override { return directory_.costs(); }
 
   // ---- For communicators.
   absl::Status Join(const std::shared_ptr<Group>& group);  // fills group->peers
   void Start(std::shared_ptr<Operation> operation);
-  absl::Status WaitFor(Operation& operation, absl::Duration timeout);
+  absl::Status WaitFor(Operation& operation, absl::Duration timeout) {
+    return driver_.WaitFor(operation, timeout);
+  }
   void Abort(const std::shared_ptr<Group>& group, absl::Status reason);
   void Leave(const std::shared_ptr<Group>& group);  // cancels what is unfinished
   // Before the group ranks `kept`, this one among them, become a group named `name`: they meet at
@@ -83,34 +82,17 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   // ---- endpoint.cc: opening.
   absl::Status AgreeOnSecret();
   absl::Status OpenTransports();
-  absl::Status ExchangeRecords();
-  // Rank 0 makes the table of hosts and places, and its costs, known to the others.
-  absl::Status ShareHosts(const FastInitOptions& init, const JobGroups& job);
-  absl::Status TakeTable(absl::string_view table);
-  absl::Status ChooseTransports();
-  absl::Status TakeRecord(Peer& peer, const MemberRecord& record);
+  absl::Status LearnRanks(RankDirectory::Own own);
+  absl::Status UseTransports();
 
-  // ---- endpoint_impl.cc: the role of driver. All with mutex_ held unless said otherwise.
-  using Lock = std::unique_lock<std::mutex>;
-  void TakeRole();
-  void LayDownRole();
-  // Lays the role down and sleeps until something happens; true if this thread drives again.
-  bool Sleep(Lock& lock, int64_t until_ns);
-  void Wake();
-  void RunAsDriver(const std::function<void()>& task);  // without mutex_
-  void Background();
-
-  // ---- Turns; by the driver, without mutex_.
-  bool Turn(int64_t now_ns);
-  // Turns until `operation` is done, `until_ns`, or the role should go to somebody else; spins,
-  // yields and sleeps in between. False if the role went while it slept.
-  bool Drive(Operation* operation, int64_t until_ns);
-  bool TakeInbox();  // true if there was anything
+  // ---- ProgressEngine: turns; by the driver.
+  bool Turn(int64_t now_ns) override;
+  bool TakeInbox(int64_t now_ns) override;
+  bool PrepareWait() override;
+  void FinishWait() override;
+  int64_t NextDeadline() const override;
   bool AdvanceAll(int64_t now_ns);
   void Conclude(Operation& operation, int64_t now_ns);
-  bool PrepareWait();
-  void FinishWait();
-  int64_t NextDeadline(int64_t until_ns) const;
 
   // ---- diagnosis.cc: failures; by the driver.
   void OnRequestFailed(Operation& operation, int64_t now_ns);
@@ -120,12 +102,10 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   void Examine(int64_t now_ns);
   void ExamineOne(Operation& operation, int64_t now_ns);
   void Ask(Operation& operation, int64_t now_ns);
-  absl::Status Judge(const Operation& operation) const;  // OK: no two calls differ
-  absl::Status Overdue(const Operation& operation, int64_t now_ns) const;
   void Answer(Peer& peer, uint32_t group_id, uint32_t sequence);
   void HandleNotice(Peer& peer, absl::string_view bytes);
+  void Notify(Peer& peer, std::string notice);  // nothing where it is gone
   bool FlushNotices();
-  Group* FindGroup(uint32_t id);
   void MarkGone(Peer& peer, absl::Status why);
 
   // ---- membership.cc; by the driver, but for what shrinks.
@@ -141,7 +121,6 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   void Reconcile(const std::shared_ptr<Group>& group, const std::vector<int>& kept);
 
   // ---- any_source.cc; by the driver.
-  void Notify(Group& group, int peer, std::string notice);
   void HandleAnySource(Peer& from, bool offer, uint32_t group_id, uint32_t tag, uint32_t known);
 
   // ---- TransportEvents, from within Turn.
@@ -149,21 +128,15 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   void OnNotice(net::Link& link, absl::string_view bytes) override;
   void OnBroken(net::Link& link, const absl::Status& status) override;
 
-  EndpointOptions options_;             // (c)
-  absl::Duration collective_timeout_;   // (c)
-  planner::CostTable costs_;            // (c)
-  planner::Forced forced_;              // (c)
-  std::vector<RankPlace> places_;       // (c), by rank of the job
-  Recorder recorder_;                   // its calls say by whom
-  int64_t spin_ns_ = 0, yield_ns_ = 0;  // (c)
-  Epoll epoll_;                         // (c)
-  FileDescriptor event_;                // (c)
-  StartPhases start_phases_;            // (c)
+  EndpointOptions options_;            // (c)
+  absl::Duration collective_timeout_;  // (c)
+  planner::Forced forced_;             // (c)
+  Recorder recorder_;                  // its calls say by whom
+  StartPhases start_phases_;           // (c)
 
   // Before links: these go after them.
   std::unique_ptr<net::Transport> transports_[kTransportsMax];  // (d)
   std::vector<Peer> peers_;                                     // (d), by rank of the job
-  std::unique_ptr<RecordLookup> lookup_;                        // (c)
   std::vector<std::unique_ptr<net::Link>> closed_;              // (d), to be destroyed
   std::vector<std::shared_ptr<Operation>> active_;              // (d), by priority, then start
   std::vector<std::pair<int, std::string>> heard_;              // (d), notices since it began
@@ -175,26 +148,9 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   bool notices_waiting_ = false;  // (d)
   int64_t linger_ns_ = 0;         // (d), until then notices are on their way
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;     // a work is done, or the role is free
-  std::condition_variable background_;  // for the background thread alone
-  bool driving_ = false;                // (m)
-  bool armed_ = false;                  // (m), PrepareWait without FinishWait
-  bool stop_ = false;                   // (m)
-  bool looks_seldom_ = false;           // (m), the background thread looks at the longest interval
-  int sleepers_ = 0;                    // (m), threads in poll()
-  std::atomic<int> waiters_{0};         // written under (m): threads that wait on changed_
-  std::vector<std::shared_ptr<Operation>> inbox_;      // (m)
-  std::vector<std::function<void()>> tasks_;           // (m)
-  std::atomic<bool> inbox_full_{false};                // inbox_ or tasks_ hold something
-  std::atomic<int> unfinished_{0};                     // operations started and not done
-  std::atomic<int64_t> busy_ns_{0};                    // when a thread last started or waited
-  std::map<uint32_t, std::shared_ptr<Group>> groups_;  // (m)
-  std::map<uint32_t, absl::Status> failed_early_;      // (m), groups that this rank has yet to make
-  // (m), likewise: goodbyes, by group and rank of the job
-  std::map<std::pair<uint32_t, int>, uint32_t> left_early_;
-
-  std::thread thread_;
+  GroupRegistry groups_;
+  RankDirectory directory_;  // (c)
+  mutable ProgressDriver driver_{this};
 };
 
 }  // namespace weft::collectives

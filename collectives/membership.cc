@@ -42,31 +42,11 @@ absl::Status EndpointImpl::Join(const std::shared_ptr<Group>& group) {
   for (Rank rank : group->ranks) {
     group->peers.push_back(rank == options_.rank ? nullptr : &peers_[rank.index()]);
   }
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto [at, fresh] = groups_.try_emplace(group->id, group);
-  if (!fresh) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("the name of communicator \"", group->name, "\" is taken",
-                     at->second->name == group->name
-                         ? ""
-                         : absl::StrCat(" (it hashes like \"", at->second->name, "\")")));
-  }
-  if (auto early = failed_early_.find(group->id); early != failed_early_.end()) {
-    group->status = early->second;
-    failed_early_.erase(early);
-  }
-  group->left.resize(group->ranks.size());
-  for (size_t r = 0; r < group->ranks.size(); ++r) {
-    const auto early = left_early_.find({group->id, group->ranks[r].value()});
-    if (early == left_early_.end()) continue;
-    group->left[r] = early->second;
-    left_early_.erase(early);
-  }
-  return absl::OkStatus();
+  return groups_.Add(group);
 }
 
 void EndpointImpl::Leave(const std::shared_ptr<Group>& group) {
-  RunAsDriver([&] {
+  driver_.Run([&] {
     bool unfinished = false;
     for (auto& operation : active_) unfinished |= &operation->group() == group.get();
     if (unfinished) {
@@ -85,8 +65,7 @@ void EndpointImpl::Leave(const std::shared_ptr<Group>& group) {
     } else {
       SayGoodbye(*group);
     }
-    std::lock_guard<std::mutex> lock(mutex_);
-    groups_.erase(group->id);
+    groups_.Remove(*group);
   });
 }
 
@@ -100,8 +79,7 @@ void EndpointImpl::SayGoodbye(Group& group) {
   for (Peer* peer : group.peers) {
     const bool linked = peer != nullptr && (peer->send != nullptr || peer->receive != nullptr);
     if (!linked || !peer->gone.ok()) continue;  // it has nothing to mistake for a death
-    peer->notices.push_back(Pack(kGoodbye, group.id, next, 0));
-    notices_waiting_ = true;
+    Notify(*peer, Pack(kGoodbye, group.id, next, 0));
   }
   FlushNotices();
   for (auto& transport : transports_) {
@@ -110,12 +88,8 @@ void EndpointImpl::SayGoodbye(Group& group) {
 }
 
 void EndpointImpl::HandleGoodbye(Peer& peer, uint32_t group_id, uint32_t next) {
-  Group* group = FindGroup(group_id);
-  if (group == nullptr) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    left_early_.insert_or_assign({group_id, peer.rank.value()}, next);
-    return;
-  }
+  Group* group = groups_.FindElseLeave(group_id, peer.rank, next);
+  if (group == nullptr) return;
   const auto at = std::find(group->peers.begin(), group->peers.end(), &peer);
   if (at == group->peers.end()) return;
   std::lock_guard<std::mutex> lock(group->mutex);
@@ -152,13 +126,7 @@ void EndpointImpl::PublishDepartures(int64_t now_ns) {
       parting_.push_back(peer);
       continue;
     }
-    Lock lock(mutex_);
-    for (auto& [id, group] : groups_) {
-      const auto& ranks = group->ranks;
-      if (std::find(ranks.begin(), ranks.end(), peer->rank) == ranks.end()) continue;
-      std::lock_guard<std::mutex> group_lock(group->mutex);
-      group->departed.emplace_back(peer->rank, peer->gone);
-    }
+    groups_.Depart(peer->rank, peer->gone);
   }
 }
 
@@ -192,7 +160,7 @@ absl::StatusOr<bool> EndpointImpl::MeetSurvivors(Group& group, absl::string_view
 }
 
 void EndpointImpl::DropLinks(const std::shared_ptr<Group>& group, const std::vector<int>& kept) {
-  RunAsDriver([&] {
+  driver_.Run([&] {
     FailGroup(*group, absl::UnavailableError("it is shrunk to its survivors"), true, now_ns_,
               absl::ZeroDuration());
     for (auto& transport : transports_) {
@@ -214,7 +182,7 @@ void EndpointImpl::DropLinks(const std::shared_ptr<Group>& group, const std::vec
 }
 
 void EndpointImpl::Reconcile(const std::shared_ptr<Group>& group, const std::vector<int>& kept) {
-  RunAsDriver([&] {
+  driver_.Run([&] {
     for (int rank : kept) {
       Peer* peer = group->peers[static_cast<size_t>(rank)];
       if (peer == nullptr) continue;
@@ -238,7 +206,7 @@ absl::Status EndpointImpl::PrepareShrink(const std::shared_ptr<Group>& group,
   // were on their way have arrived: no late end of one is taken for a death.
   DropLinks(group, kept);
   WEFT_RETURN_IF_ERROR(MeetSurvivors(*group, absl::StrCat(name, "/closed"), kept, false).status());
-  RunAsDriver([&] {
+  driver_.Run([&] {
     // As all their ends are closed, no step of a handshake waits for anything.
     for (int step = 0; step < kHandshakeSteps; ++step) {
       for (auto& transport : transports_) {

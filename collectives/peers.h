@@ -20,7 +20,6 @@ inline constexpr int kTransportsMax = 2;
 struct Peer {
   Rank rank;                                  // of the job
   int transport = 0;                          // which of the endpoint's
-  int host = 0;                               // its number
   std::string address;                        // empty: not known yet
   bool sought = false;                        // its record is being looked up
   std::unique_ptr<net::SendLink> send;        // null until first used

@@ -41,7 +41,7 @@ class Named:
 def without_comments(text: str) -> list[str]:
     """Lines of C++ with comments and texts blanked."""
     blank = lambda match: re.sub(r"[^\n]", " ", match.group(0))
-    text = re.sub(r'R"\((?:.|\n)*?\)"', blank, text)
+    text = re.sub(r'R"(\w*)\((?:.|\n)*?\)\1"', blank, text)
     text = re.sub(r'"(?:[^"\\\n]|\\.)*"', '""', text)
     text = re.sub(r"//[^\n]*|/\*(?:.|\n)*?\*/", blank, text)
     return text.splitlines()

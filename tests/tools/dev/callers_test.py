@@ -53,6 +53,11 @@ class Callers(unittest.TestCase):
         program = '// Say() and Listen()\nconst char* kHelp = "Say, Listen";\n'
         self.assertEqual(len(found(tools__speak=program)), 2)
 
+    def test_functions_of_a_program_in_a_text_are_none_of_ours(self):
+        texts = {"net/a.h": 'inline constexpr char kProgram[] = R"python(\n'
+                            'raise ValueError("(a)")\n  raise Other(1)\n)python";\n'}
+        self.assertEqual(callers.find(texts, {}), [])
+
     def test_an_exception_needs_a_reason_and_must_be_needed(self):
         rows = callers.parse_exceptions("# why\nnet/speaker.h:Say tests speak\n"
                                         "net/speaker.h:Listen\nnet/speaker.h:words all use it\n")

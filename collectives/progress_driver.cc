@@ -1,0 +1,288 @@
+#include "collectives/progress_driver.h"
+
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace weft::collectives {
+namespace {
+
+// Interval at which the background thread looks for works that no thread waits for; it doubles, up
+// to the maximum, while the thread finds none.
+constexpr int64_t kLookIntervalMinNs = 300'000;
+constexpr int64_t kLookIntervalMaxNs = 4'800'000;
+// After this long without calls the thread sleeps until a link has work.
+constexpr int64_t kQuietNs = 20'000'000;
+// A sleep is never longer, so that overdue operations are examined in time.
+constexpr int64_t kSleepMaxNs = 100'000'000;
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+absl::Status ProgressDriver::Open() {
+  WEFT_ASSIGN_OR_RETURN(epoll_, Epoll::Create());
+  event_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event_) return ErrnoStatus(errno, "create an eventfd");
+  return Watch(event_.get());
+}
+
+absl::Status ProgressDriver::Watch(int fd) { return epoll_.Add(fd, EPOLLIN, {.fd = fd}); }
+
+void ProgressDriver::Begin(absl::Duration spin, absl::Duration yield) {
+  spin_ns_ = absl::ToInt64Nanoseconds(spin);
+  yield_ns_ = absl::ToInt64Nanoseconds(yield);
+  thread_ = std::thread([this] { Background(); });
+}
+
+void ProgressDriver::Stop() {
+  {
+    Lock lock(mutex_);
+    stop_ = true;
+    background_.notify_all();
+    Wake();
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+  // Works that are done have waiters that may still be on their way out.
+  for (bool busy = true; busy;) {
+    Lock lock(mutex_);
+    busy = waiters_.load() > 0 || driving_ || sleepers_ > 0;
+    lock.unlock();
+    if (busy) sched_yield();
+  }
+}
+
+void ProgressDriver::TakeRole() {
+  driving_ = true;
+  if (armed_) engine_->FinishWait();
+  armed_ = false;
+}
+
+void ProgressDriver::LayDownRole() {
+  driving_ = false;
+  if (sleepers_ > 0) {  // somebody relies on being rung
+    armed_ = engine_->PrepareWait();
+    if (!armed_) {
+      engine_->FinishWait();
+      Wake();
+    }
+  }
+  if (waiters_.load(std::memory_order_relaxed) > 0) {
+    changed_.notify_all();
+  } else if (looks_seldom_ && unfinished_.load(std::memory_order_relaxed) > 0) {
+    background_.notify_one();
+  }
+}
+
+void ProgressDriver::Wake() {
+  const uint64_t one = 1;
+  (void)!write(event_.get(), &one, sizeof(one));
+}
+
+bool ProgressDriver::Sleep(Lock& lock, int64_t until_ns) {
+  if (!inbox_.empty() || !tasks_.empty() || stop_) return true;
+  const int64_t deadline =
+      std::min({until_ns, SystemClock::Nanoseconds() + kSleepMaxNs, engine_->NextDeadline()});
+  if (!engine_->PrepareWait()) {
+    engine_->FinishWait();
+    return true;
+  }
+  armed_ = true;
+  driving_ = false;
+  ++sleepers_;
+  lock.unlock();
+  const int64_t left = deadline - SystemClock::Nanoseconds();
+  if (left > 0) {
+    epoll_event events[4];
+    epoll_.Wait(absl::MakeSpan(events), absl::Nanoseconds(left));
+  }
+  uint64_t count;
+  (void)!read(event_.get(), &count, sizeof(count));
+  lock.lock();
+  --sleepers_;
+  if (driving_) return false;
+  TakeRole();
+  return true;
+}
+
+void ProgressDriver::Run(const Task& task) {
+  Lock lock(mutex_);
+  if (!driving_) {
+    TakeRole();
+    lock.unlock();
+    engine_->TakeInbox(SystemClock::Nanoseconds());
+    task();
+    lock.lock();
+    LayDownRole();
+    return;
+  }
+  bool ran = false;
+  tasks_.push_back([this, &task, &ran] {
+    task();
+    Lock inner(mutex_);
+    ran = true;
+    changed_.notify_all();
+  });
+  inbox_full_.store(true, std::memory_order_release);
+  while (!ran) {
+    if (!driving_) {  // its thread stopped driving before it looked
+      TakeRole();
+      lock.unlock();
+      engine_->TakeInbox(SystemClock::Nanoseconds());
+      lock.lock();
+      LayDownRole();
+      continue;
+    }
+    ++waiters_;
+    changed_.wait(lock);
+    --waiters_;
+  }
+}
+
+void ProgressDriver::Start(std::shared_ptr<Operation> operation) {
+  const int64_t now_ns = operation->start_ns();
+  unfinished_.fetch_add(1, std::memory_order_relaxed);
+  busy_ns_.store(now_ns, std::memory_order_relaxed);
+  Lock lock(mutex_);
+  inbox_.push_back(std::move(operation));
+  inbox_full_.store(true, std::memory_order_release);
+  if (driving_) return;
+  TakeRole();
+  lock.unlock();
+  engine_->Turn(now_ns);
+  lock.lock();
+  LayDownRole();
+}
+
+absl::Status ProgressDriver::WaitFor(Operation& operation, absl::Duration timeout) {
+  const int64_t start_ns = SystemClock::Nanoseconds();
+  const int64_t until_ns =
+      timeout >= absl::Hours(24 * 365) ? INT64_MAX : start_ns + absl::ToInt64Nanoseconds(timeout);
+  Lock lock(mutex_);
+  while (!operation.done()) {
+    if (SystemClock::Nanoseconds() >= until_ns) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(operation.Describe(), " is not done after ", absl::FormatDuration(timeout)));
+    }
+    if (driving_) {
+      ++waiters_;
+      if (until_ns == INT64_MAX) {
+        changed_.wait(lock);
+      } else {
+        changed_.wait_for(lock, std::chrono::nanoseconds(
+                                    std::max<int64_t>(until_ns - SystemClock::Nanoseconds(), 0)));
+      }
+      --waiters_;
+      continue;
+    }
+    TakeRole();
+    lock.unlock();
+    const bool driving = Drive(&operation, until_ns);
+    lock.lock();
+    if (driving) LayDownRole();
+  }
+  busy_ns_.store(operation.end_ns(), std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+bool ProgressDriver::Drive(Operation* operation, int64_t until_ns) {
+  int64_t moved_ns = SystemClock::Nanoseconds();
+  int64_t now_ns = moved_ns;
+  while (true) {
+    if (engine_->Turn(now_ns)) moved_ns = now_ns;
+    if (operation != nullptr) {
+      if (operation->done() || now_ns >= until_ns) return true;
+    } else if (waiters_.load(std::memory_order_relaxed) > 0) {
+      return true;
+    }
+    now_ns = SystemClock::Nanoseconds();
+    const int64_t idle_ns = now_ns - moved_ns;
+    // Nobody waits for what the background thread does: it leaves the cores to those who compute.
+    if (operation != nullptr && idle_ns < spin_ns_) {
+      Pause();
+    } else if (operation != nullptr && idle_ns < spin_ns_ + yield_ns_) {
+      sched_yield();
+      now_ns = SystemClock::Nanoseconds();
+    } else if (idle_ns > 0) {
+      Lock lock(mutex_);
+      if (operation == nullptr) {
+        if (stop_ || waiters_.load(std::memory_order_relaxed) > 0) return true;
+        const bool busy = unfinished_.load(std::memory_order_relaxed) == 0 &&
+                          now_ns - busy_ns_.load(std::memory_order_relaxed) < kQuietNs;
+        if (busy) return true;  // the next call comes soon; it shall find the role free
+      }
+      if (!Sleep(lock, until_ns)) return false;
+      now_ns = SystemClock::Nanoseconds();
+      moved_ns = operation != nullptr ? now_ns : moved_ns;
+    }
+  }
+}
+
+void ProgressDriver::Background() {
+  int64_t interval_ns = kLookIntervalMinNs;
+  Lock lock(mutex_);
+  while (!stop_) {
+    looks_seldom_ = interval_ns >= kLookIntervalMaxNs;
+    background_.wait_for(lock, std::chrono::nanoseconds(interval_ns));
+    const bool woken = looks_seldom_ && unfinished_.load(std::memory_order_relaxed) > 0;
+    looks_seldom_ = false;
+    if (woken) {  // the thread that started a work may be about to wait for it
+      interval_ns = kLookIntervalMinNs;
+      background_.wait_for(lock, std::chrono::nanoseconds(interval_ns));
+    }
+    const int64_t now_ns = SystemClock::Nanoseconds();
+    const bool quiet = now_ns - busy_ns_.load(std::memory_order_relaxed) >= kQuietNs;
+    const bool work = unfinished_.load(std::memory_order_relaxed) > 0;
+    if (driving_ || sleepers_ > 0 || waiters_.load() > 0 || (!work && !quiet)) {
+      interval_ns = std::min(interval_ns * 2, kLookIntervalMaxNs);
+      continue;
+    }
+    interval_ns = kLookIntervalMinNs;
+    TakeRole();
+    lock.unlock();
+    const bool driving = Drive(nullptr, INT64_MAX);
+    lock.lock();
+    if (driving) LayDownRole();
+  }
+}
+
+void ProgressDriver::Post(Task task) {
+  Lock lock(mutex_);
+  tasks_.push_back(std::move(task));
+  inbox_full_.store(true, std::memory_order_release);
+  background_.notify_one();
+  Wake();
+}
+
+bool ProgressDriver::Take(std::vector<std::shared_ptr<Operation>>& operations,
+                          std::vector<Task>& tasks) {
+  if (!inbox_full_.load(std::memory_order_acquire)) return false;
+  Lock lock(mutex_);
+  inbox_full_.store(false, std::memory_order_relaxed);
+  for (auto& operation : inbox_) operations.push_back(std::move(operation));
+  inbox_.clear();
+  tasks.swap(tasks_);
+  return true;
+}
+
+void ProgressDriver::TellWaiters() {
+  // Under the mutex: a waiter that saw its operation unfinished is counted by now.
+  Lock lock(mutex_);
+  if (waiters_.load(std::memory_order_relaxed) > 0) changed_.notify_all();
+}
+
+}  // namespace weft::collectives

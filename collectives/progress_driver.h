@@ -1,0 +1,116 @@
+// Which thread drives an endpoint's engine (docs/decisions/0003). One thread at a time takes turns
+// of moving bytes and advancing operations. To drive is a role, not a thread:
+//
+//   - Start() takes one turn if nobody drives, else the driver finds the operation in the inbox.
+//   - WaitFor() drives until its operation is done, or waits while another thread drives.
+//   - The background thread drives when operations are under way and nobody waits for any, and,
+//     after a quiet while, listens, so that an idle process answers questions and accepts links. It
+//     looks every few hundred microseconds and is not woken by Start(): a call that is waited for
+//     at once costs no hand-over between threads.
+//
+// A driver with nothing to do spins, then yields, then lays the role down and sleeps on the
+// transports' descriptors; any other thread may take the role meanwhile.
+//
+// Thread-safe, but for Open(), Watch(), Begin() and Stop().
+#ifndef WEFT_COLLECTIVES_PROGRESS_DRIVER_H_
+#define WEFT_COLLECTIVES_PROGRESS_DRIVER_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/epoll.h"
+#include "base/file_descriptor.h"
+#include "collectives/operation.h"
+
+namespace weft::collectives {
+
+// What is driven. Called by the driver alone; Turn() and TakeInbox() without the driver's lock.
+class ProgressEngine {
+ public:
+  virtual bool Turn(int64_t now_ns) = 0;       // true: something moved
+  virtual bool TakeInbox(int64_t now_ns) = 0;  // see ProgressDriver::Take; true: there was anything
+  virtual bool PrepareWait() = 0;              // false: there is work, do not sleep
+  virtual void FinishWait() = 0;               // after every PrepareWait()
+  virtual int64_t NextDeadline() const = 0;    // when the next turn is due without any event
+
+ protected:
+  ~ProgressEngine() = default;
+};
+
+class ProgressDriver {
+ public:
+  using Task = std::function<void()>;
+
+  explicit ProgressDriver(ProgressEngine* engine) : engine_(engine) {}
+  ProgressDriver(const ProgressDriver&) = delete;
+  ProgressDriver& operator=(const ProgressDriver&) = delete;
+
+  absl::Status Open();
+  absl::Status Watch(int fd);  // wakes a sleeping driver when it is readable
+  // How long a driver with nothing to do spins, then yields, before it sleeps; starts the
+  // background thread.
+  void Begin(absl::Duration spin, absl::Duration yield);
+  // Ends the background thread, and returns when no other thread is in here any more.
+  void Stop();
+
+  void Start(std::shared_ptr<Operation> operation);
+  // kDeadlineExceeded: it goes on, but is not done after `timeout`.
+  absl::Status WaitFor(Operation& operation, absl::Duration timeout);
+  // Runs `task` as the driver, or has the present one run it; returns afterwards.
+  void Run(const Task& task);
+  // Has the next turn run `task`.
+  void Post(Task task);
+
+  // ---- By the driver.
+  // Adds what was started to `operations` and what was posted to `tasks`; false: nothing was.
+  bool Take(std::vector<std::shared_ptr<Operation>>& operations, std::vector<Task>& tasks);
+  void OnDone() { unfinished_.fetch_sub(1, std::memory_order_relaxed); }  // one; before Finish()
+  void TellWaiters();  // after operations were finished
+
+ private:
+  // With mutex_ held unless said otherwise.
+  using Lock = std::unique_lock<std::mutex>;
+  void TakeRole();
+  void LayDownRole();
+  // Lays the role down and sleeps until something happens; true if this thread drives again.
+  bool Sleep(Lock& lock, int64_t until_ns);
+  void Wake();
+  void Background();
+  // Without mutex_: turns until `operation` is done, `until_ns`, or the role should go to somebody
+  // else; spins, yields and sleeps in between. False if the role went while it slept.
+  bool Drive(Operation* operation, int64_t until_ns);
+
+  ProgressEngine* const engine_;
+  int64_t spin_ns_ = 0, yield_ns_ = 0;  // constant after Begin()
+  Epoll epoll_;
+  FileDescriptor event_;
+
+  std::mutex mutex_;                    // guards what follows
+  std::condition_variable changed_;     // an operation is done, or the role is free
+  std::condition_variable background_;  // for the background thread alone
+  bool driving_ = false;
+  bool armed_ = false;  // PrepareWait without FinishWait
+  bool stop_ = false;
+  bool looks_seldom_ = false;  // the background thread looks at the longest interval
+  int sleepers_ = 0;           // threads in epoll_
+  std::vector<std::shared_ptr<Operation>> inbox_;
+  std::vector<Task> tasks_;
+
+  std::atomic<int> waiters_{0};          // written under mutex_: threads that wait on changed_
+  std::atomic<bool> inbox_full_{false};  // inbox_ or tasks_ hold something
+  std::atomic<int> unfinished_{0};       // operations started and not done
+  std::atomic<int64_t> busy_ns_{0};      // when a thread last started or waited
+  std::thread thread_;
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_PROGRESS_DRIVER_H_
