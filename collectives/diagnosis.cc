@@ -68,6 +68,16 @@ void EndpointImpl::OnRequestFailed(Operation& operation, int64_t now_ns) {
   FailGroup(group, Annotate(status, operation.Describe()), now_ns, absl::Milliseconds(100));
 }
 
+void EndpointImpl::OnBufferFault(Operation& operation, const absl::Status& found, int64_t now_ns) {
+  Group& group = operation.group();
+  const absl::Status named =
+      Annotate(found, absl::StrCat("rank ", rank().value(), ", ", operation.Describe()));
+  FailGroup(group, WithFailure(named, {.scope = FailureScope::kRequest, .rank = rank().value()}),
+            now_ns, absl::Milliseconds(100));
+  std::lock_guard<std::mutex> lock(group.mutex);
+  operation.verdict = group.status;
+}
+
 void EndpointImpl::FailGroup(Group& group, const absl::Status& status, int64_t now_ns,
                              absl::Duration grace, const Peer* told_by) {
   absl::Status verdict;

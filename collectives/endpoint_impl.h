@@ -121,6 +121,7 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   // All of its peers; after a notice of `told_by`, those whose links may have to be closed.
   void TellFailure(const Group& group, const absl::Status& verdict, const Peer* told_by);
   bool IsActive(const Group& group) const;
+  void OnBufferFault(Operation& operation, const absl::Status& found, int64_t now_ns);
   void CloseLinksOf(Operation& operation);
   void Examine(int64_t now_ns);
   void ExamineOne(Operation& operation, int64_t now_ns);
