@@ -105,6 +105,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"nccl.profiler", kChoice, "auto", "auto|kernels|network|off", "What the NCCL plugin's profiler records, where records are enabled: with kernels, calls from the start of their kernels (NCCL 2.27 and later), and flows; with network, the same from the time at which calls are enqueued, which asks nothing of kernels; auto: kernels where NCCL_PROFILER_PLUGIN is set, else network."},
     {"recovery.snapshot", kChoice, "memory", "off|memory", "Under weft-run --recover: memory keeps weft-train's state after the last two steps, and a neighbour's, so that a rank that is started anew costs at most the step that it died in; off goes back to the last checkpoint."},
     {"recovery.mtbf", kDuration, "0s", "0..87600h", "Expected time between two failures of a whole weft-train job. With it, the time between checkpoints is that which costs least, by what a save takes and by the failures that the run has had (Daly 2006); checkpoint.every counts until the first. 0: checkpoint.every counts always."},
+    {"verify.buffers", kBool, "false", "", "Finds buffers of calls that their owner frees or changes too early: calls work on copies, and a buffer that is not as it was fails the communicator on all ranks, with rank, call, buffer and byte. Takes the buffers' memory up to three times, and time; to find faults of programs."},
     {"verify.schedules", kBool, "false", "", "Proves each schedule correct before it first runs; for tests and for new algorithms."},
 });
 // clang-format on

@@ -31,13 +31,32 @@ uint32_t HashName(absl::string_view name) {
   return static_cast<uint32_t>(hash >> 33);
 }
 
+// The parts of a buffer of `length` elements; none are given: all of it is one.
+BufferCheck::Buffer BufferOf(const void* data, uint64_t length, const std::vector<uint64_t>& counts,
+                             const std::vector<uint64_t>& offsets, size_t element) {
+  BufferCheck::Buffer buffer{const_cast<void*>(data), length * element, {}};
+  if (counts.empty()) buffer.parts.push_back({0, buffer.bytes});
+  for (size_t i = 0; i < counts.size(); ++i) {
+    buffer.parts.push_back({offsets[i] * element, counts[i] * element});
+  }
+  return buffer;
+}
+
+std::unique_ptr<BufferCheck> CheckOf(const CollectiveSpec& spec, const void* input, void* output,
+                                     size_t element) {
+  return std::make_unique<BufferCheck>(
+      BufferOf(input, InputLength(spec), spec.input_counts, spec.input_offsets, element),
+      BufferOf(output, OutputLength(spec), spec.output_counts, spec.output_offsets, element));
+}
+
 class CommunicatorImpl final : public Communicator {
  public:
   CommunicatorImpl(std::shared_ptr<EndpointImpl> endpoint, std::shared_ptr<Group> group)
       : endpoint_(std::move(endpoint)),
         group_(std::move(group)),
         chunk_bytes_(static_cast<uint64_t>(endpoint_->costs().chunk_bytes)),
-        verify_(endpoint_->settings().Bool("verify.schedules")) {
+        verify_(endpoint_->settings().Bool("verify.schedules")),
+        verify_buffers_(endpoint_->settings().Bool("verify.buffers")) {
     std::vector<RankPlace> places;
     for (Rank rank : group_->ranks) places.push_back(endpoint_->place(rank));
     auto place = std::make_shared<const GroupPlace>(places);
@@ -146,7 +165,7 @@ class CommunicatorImpl final : public Communicator {
   std::shared_ptr<EndpointImpl> endpoint_;
   std::shared_ptr<Group> group_;
   const uint64_t chunk_bytes_;
-  const bool verify_;
+  const bool verify_, verify_buffers_;
   std::shared_ptr<const GroupPlace> place_;  // null: one host
   int groups_at_once_ = 1;
   std::mutex mutex_;  // orders calls; before group_->mutex
@@ -270,6 +289,7 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
   auto work = std::make_shared<CollectiveWork>(endpoint_.get(), group_, start_ns,
                                                *std::move(planned), invocation, sequence, type, op);
   work->priority = priority_.load(std::memory_order_relaxed);
+  if (verify_buffers_) work->Verify(CheckOf(entry.spec, input, output, element));
   endpoint_->Start(work);
   return work;
 }
@@ -332,6 +352,11 @@ WorkPtr CommunicatorImpl::Message(bool sends, void* data, size_t bytes, GroupRan
   auto work = std::make_shared<MessageWork>(endpoint_.get(), group_, start_ns, sends, data, bytes,
                                             peer.value(), tag);
   work->priority = priority_.load(std::memory_order_relaxed);
+  if (verify_buffers_) {
+    const BufferCheck::Buffer buffer{data, bytes, {{0, bytes}}};
+    work->Verify(sends ? std::make_unique<BufferCheck>(buffer, BufferCheck::Buffer{})
+                       : std::make_unique<BufferCheck>(BufferCheck::Buffer{}, buffer));
+  }
   endpoint_->Start(work);
   return work;
 }

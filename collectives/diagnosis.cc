@@ -31,6 +31,9 @@ constexpr int64_t kAskAgainNs = 1000 * kMillisecond;
 // others are compared without it, and how often it is asked meanwhile.
 constexpr int64_t kPatienceNs = 400 * kMillisecond;
 constexpr int64_t kPressNs = 40 * kMillisecond;
+// Links of a failed group stay this long beyond their time for notices that have not left, as those
+// over links that are being made: without its notice, a peer would take the close for a death.
+constexpr int64_t kTellNs = 1000 * kMillisecond;
 // An endpoint that goes after it told of a failure stays this long, for links to be made first.
 constexpr int64_t kLingerNs = 250 * kMillisecond;
 
@@ -142,11 +145,21 @@ void EndpointImpl::OnRequestFailed(Operation& operation, int64_t now_ns) {
   }
   const int rank = other != nullptr ? static_cast<int>(other->rank.value()) : -1;
   status = WithFailure(status, {.scope = FailureScope::kRequest, .rank = rank});
-  FailGroup(group, Annotate(status, operation.Describe()), true, now_ns, absl::Milliseconds(100));
+  FailGroup(group, Annotate(status, operation.Describe()), now_ns, absl::Milliseconds(100));
 }
 
-void EndpointImpl::FailGroup(Group& group, const absl::Status& status, bool tell_others,
-                             int64_t now_ns, absl::Duration grace) {
+void EndpointImpl::OnBufferFault(Operation& operation, const absl::Status& found, int64_t now_ns) {
+  Group& group = operation.group();
+  const absl::Status named =
+      Annotate(found, absl::StrCat("rank ", rank().value(), ", ", operation.Describe()));
+  FailGroup(group, WithFailure(named, {.scope = FailureScope::kRequest, .rank = rank().value()}),
+            now_ns, absl::Milliseconds(100));
+  std::lock_guard<std::mutex> lock(group.mutex);
+  operation.verdict = group.status;
+}
+
+void EndpointImpl::FailGroup(Group& group, const absl::Status& status, int64_t now_ns,
+                             absl::Duration grace, const Peer* told_by) {
   absl::Status verdict;
   {
     std::lock_guard<std::mutex> lock(group.mutex);
@@ -156,22 +169,14 @@ void EndpointImpl::FailGroup(Group& group, const absl::Status& status, bool tell
     verdict = group.status;
   }
   // Unless this process gave the group up itself, as one does that ends.
-  if (!tell_others || !absl::IsCancelled(verdict)) recorder_.MarkFailed();
+  if (told_by != nullptr || !absl::IsCancelled(verdict)) recorder_.MarkFailed();
   if (verdict.code() == absl::StatusCode::kCancelled) {
     WEFT_LOG_DEBUG(verdict.message());
-  } else if (tell_others) {
+  } else if (told_by == nullptr) {
     WEFT_LOG_WARN(verdict.message());
   }
-  if (tell_others) {
-    const std::string notice =
-        Pack(kAbort, group.id, 0, static_cast<uint32_t>(verdict.code()),
-             absl::StrCat(ToText(FailureOf(verdict)), "\n", verdict.message()));
-    for (Peer* peer : group.peers) {
-      if (peer != nullptr) Notify(*peer, notice);
-    }
-    FlushNotices();
-    linger_ns_ = now_ns + kLingerNs;
-  }
+  TellFailure(group, verdict, told_by);
+  if (told_by == nullptr) linger_ns_ = now_ns + kLingerNs;
   const int64_t cut_ns = now_ns + absl::ToInt64Nanoseconds(grace);
   for (auto& operation : active_) {
     if (operation == nullptr || &operation->group() != &group || operation->complete()) continue;
@@ -181,12 +186,32 @@ void EndpointImpl::FailGroup(Group& group, const absl::Status& status, bool tell
   examine_ns_ = std::min(examine_ns_, cut_ns);
 }
 
+void EndpointImpl::TellFailure(const Group& group, const absl::Status& verdict,
+                               const Peer* told_by) {
+  const std::string notice =
+      Pack(kAbort, group.id, 0, static_cast<uint32_t>(verdict.code()),
+           absl::StrCat(ToText(FailureOf(verdict)), "\n", verdict.message()));
+  const auto link_is_held = [&](size_t r) {
+    return std::any_of(active_.begin(), active_.end(), [&](const auto& operation) {
+      return operation != nullptr && &operation->group() == &group &&
+             operation->Holds(static_cast<int>(r));
+    });
+  };
+  for (size_t r = 0; r < group.peers.size(); ++r) {
+    Peer* peer = group.peers[r];
+    if (peer == nullptr || peer == told_by) continue;
+    if (told_by == nullptr || link_is_held(r)) Notify(*peer, notice);
+  }
+  FlushNotices();
+}
+
 void EndpointImpl::CloseLinksOf(Operation& operation) {
   Group& group = operation.group();
   for (size_t r = 0; r < group.peers.size(); ++r) {
     Peer* peer = group.peers[r];
     if (peer == nullptr || !operation.Holds(static_cast<int>(r))) continue;
     if (peer->gone.ok()) {
+      if (peer->HoldsNotices() && now_ns_ < operation.cut_ns + kTellNs) continue;
       peer->gone = WithFailure(
           absl::UnavailableError(absl::StrCat("links to rank ", peer->rank.value(),
                                               " were closed: ", operation.verdict.message())),
@@ -214,13 +239,13 @@ void EndpointImpl::ExamineOne(Operation& operation, int64_t now_ns) {
     const Peer* peer = group.peers[r];
     if (peer == nullptr || peer->gone.ok() || !operation.Needs(static_cast<int>(r))) continue;
     if (IsParting(*peer, now_ns)) continue;
-    FailGroup(group, peer->gone, true, now_ns, absl::Milliseconds(100));
+    FailGroup(group, peer->gone, now_ns, absl::Milliseconds(100));
     return;
   }
   operation.Remind(*this, now_ns);
   const bool stalled = now_ns - operation.moved_ns >= kStallNs;
   if (now_ns >= operation.deadline_ns && stalled) {
-    FailGroup(operation.group(), Overdue(operation, now_ns, collective_timeout_), true, now_ns,
+    FailGroup(operation.group(), Overdue(operation, now_ns, collective_timeout_), now_ns,
               absl::Milliseconds(100));
     return;
   }
@@ -250,7 +275,7 @@ void EndpointImpl::ExamineOne(Operation& operation, int64_t now_ns) {
                          absl::StrCat(operation.Describe(), " with rank ", peer->rank.value()));
   }
   if (!judgement.ok()) {
-    FailGroup(operation.group(), judgement, true, now_ns, absl::Milliseconds(100));
+    FailGroup(operation.group(), judgement, now_ns, absl::Milliseconds(100));
   }
 }
 
@@ -309,7 +334,7 @@ void EndpointImpl::HandleNotice(Peer& peer, absl::string_view bytes) {
                                  text.substr(std::min(end + 1, text.size()))),
                     ParseFailure(absl::string_view(text).substr(0, end)));
     if (Group* group = groups_.FindElseFail(group_id, reason); group != nullptr) {
-      FailGroup(*group, reason, false, now_ns_, absl::Milliseconds(100));
+      FailGroup(*group, reason, now_ns_, absl::Milliseconds(100), &peer);
     }
     return;
   }
@@ -362,7 +387,7 @@ bool EndpointImpl::FlushNotices() {
 }
 
 void EndpointImpl::Abort(const std::shared_ptr<Group>& group, absl::Status reason) {
-  driver_.Run([&] { FailGroup(*group, reason, true, now_ns_, absl::Milliseconds(100)); });
+  driver_.Run([&] { FailGroup(*group, reason, now_ns_, absl::Milliseconds(100)); });
 }
 
 }  // namespace weft::collectives

@@ -175,6 +175,11 @@ bool EndpointImpl::AdvanceAll(int64_t now_ns) {
 }
 
 void EndpointImpl::Conclude(Operation& operation, int64_t now_ns) {
+  if (operation.verdict.ok()) {
+    if (absl::Status found = operation.Deliver(); !found.ok()) {
+      OnBufferFault(operation, found, now_ns);
+    }
+  }
   const int64_t end_ns = SystemClock::Nanoseconds();
   recorder_.OnDone(operation, end_ns, operation.verdict.code());
   if (operation.verdict.ok()) priorities_.Count(operation, end_ns);

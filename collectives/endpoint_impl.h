@@ -96,8 +96,14 @@ class EndpointImpl final : public Endpoint,
 
   // ---- diagnosis.cc: failures; by the driver.
   void OnRequestFailed(Operation& operation, int64_t now_ns);
-  void FailGroup(Group& group, const absl::Status& status, bool tell_others, int64_t now_ns,
-                 absl::Duration grace);
+  // Tells the others, unless `told_by` did. Works end after `grace`, when links that hold their
+  // memory are closed.
+  void FailGroup(Group& group, const absl::Status& status, int64_t now_ns, absl::Duration grace,
+                 const Peer* told_by = nullptr);
+  // All of its peers; after a notice of `told_by`, those whose links may have to be closed.
+  void TellFailure(const Group& group, const absl::Status& verdict, const Peer* told_by);
+  bool IsActive(const Group& group) const;
+  void OnBufferFault(Operation& operation, const absl::Status& found, int64_t now_ns);
   void CloseLinksOf(Operation& operation);
   void Examine(int64_t now_ns);
   void ExamineOne(Operation& operation, int64_t now_ns);

@@ -4,11 +4,14 @@
 // A rank that leaves a group says by a goodbye how many of its collectives it has called, and it
 // has finished all of them: what a later call of another rank needs of it has been sent. A rank
 // whose link broke without one has departed, and the next call that it has not taken part in fails.
+#include <poll.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/failure.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -45,28 +48,39 @@ absl::Status EndpointImpl::Join(const std::shared_ptr<Group>& group) {
   return groups_.Add(group);
 }
 
+bool EndpointImpl::IsActive(const Group& group) const {
+  return std::any_of(active_.begin(), active_.end(),
+                     [&](const auto& operation) { return &operation->group() == &group; });
+}
+
 void EndpointImpl::Leave(const std::shared_ptr<Group>& group) {
+  bool unfinished = false;
   driver_.Run([&] {
-    bool unfinished = false;
-    for (auto& operation : active_) unfinished |= &operation->group() == group.get();
-    if (unfinished) {
-      FailGroup(*group,
-                absl::CancelledError(
-                    absl::StrCat("rank ", rank().value(), " destroyed it with works unfinished")),
-                true, now_ns_, absl::ZeroDuration());
-      // Notices leave before links are closed.
+    unfinished = IsActive(*group);
+    if (!unfinished) return SayGoodbye(*group);
+    FailGroup(*group,
+              absl::CancelledError(
+                  absl::StrCat("rank ", rank().value(), " destroyed it with works unfinished")),
+              now_ns_, absl::ZeroDuration());
+  });
+  while (unfinished) {  // until notices have left, for a bounded time (CloseLinksOf)
+    driver_.Run([&] {
+      now_ns_ = std::max(now_ns_, SystemClock::Nanoseconds());
       for (auto& transport : transports_) {
         if (transport != nullptr) transport->Progress(absl::FromUnixNanos(now_ns_));
       }
+      FlushNotices();
       for (auto& operation : active_) {
-        if (&operation->group() == group.get()) CloseLinksOf(*operation);
+        if (&operation->group() == group.get() && !operation->verdict.ok()) {
+          CloseLinksOf(*operation);
+        }
       }
       AdvanceAll(now_ns_);
-    } else {
-      SayGoodbye(*group);
-    }
-    groups_.Remove(*group);
-  });
+      unfinished = IsActive(*group);
+    });
+    if (unfinished) poll(nullptr, 0, 1);
+  }
+  driver_.Run([&] { groups_.Remove(*group); });
 }
 
 void EndpointImpl::SayGoodbye(Group& group) {
@@ -161,7 +175,7 @@ absl::StatusOr<bool> EndpointImpl::MeetSurvivors(Group& group, absl::string_view
 
 void EndpointImpl::DropLinks(const std::shared_ptr<Group>& group, const std::vector<int>& kept) {
   driver_.Run([&] {
-    FailGroup(*group, absl::UnavailableError("it is shrunk to its survivors"), true, now_ns_,
+    FailGroup(*group, absl::UnavailableError("it is shrunk to its survivors"), now_ns_,
               absl::ZeroDuration());
     for (auto& transport : transports_) {
       if (transport != nullptr) transport->Progress(absl::FromUnixNanos(now_ns_));

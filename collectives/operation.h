@@ -91,6 +91,8 @@ class Operation : public Work {
   virtual std::optional<uint32_t> open_tag() const { return std::nullopt; }
   virtual void Choose(Peers& /*peers*/, int /*peer*/) {}
   virtual void Remind(Peers& /*peers*/, int64_t /*now_ns*/) {}  // of that, now and then
+  // Once everything moved: the result to its owner, where the operation worked on copies.
+  virtual absl::Status Deliver() { return absl::OkStatus(); }
   virtual void Release() {}  // back to where its memory came from; called once, before Finish
   // What records say of it; `name` is an index: a CollectiveKind, kSendName or kReceiveName.
   virtual CallRecord ToRecord() const = 0;

@@ -31,6 +31,11 @@ struct Peer {
   // their order by trying no more in that turn.
   uint64_t send_full_turn = 0, receive_full_turn = 0;
   net::FlowWatch send_watch, receive_watch;  // of the sampler (recorder.h)
+
+  bool HoldsNotices() const {  // that it would not get if its links were closed now
+    return !notices.empty() || (send != nullptr && send->HoldsNotices()) ||
+           (receive != nullptr && receive->HoldsNotices());
+  }
 };
 
 struct Group;  // collectives/operation.h

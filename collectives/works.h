@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
+#include "collectives/buffer_check.h"
 #include "collectives/endpoint_impl.h"
 #include "collectives/operation.h"
 #include "collectives/planner/planner.h"
@@ -67,12 +68,21 @@ class CollectiveWork final : public Operation {
   std::string algorithm() const override { return entry_->choice.ToText(); }
   std::string why() const override { return entry_->choice.why; }
   void Release() override { entry_->Give(std::move(execution_)); }
+  absl::Status Deliver() override {
+    return check_ == nullptr ? absl::OkStatus() : check_->Finish();
+  }
+  // Before it starts: it works on the copies of `check`.
+  void Verify(std::unique_ptr<BufferCheck> check) {
+    invocation_.input = check->input(), invocation_.output = check->output();
+    check_ = std::move(check);
+  }
   CallRecord ToRecord() const override;
 
  private:
   std::shared_ptr<PlanEntry> entry_;
   std::unique_ptr<Execution> execution_;
   Invocation invocation_;
+  std::unique_ptr<BufferCheck> check_;  // null: the buffers are the caller's
   uint32_t sequence_;
   DataType type_;
   ReduceOp op_;
@@ -109,6 +119,14 @@ class MessageWork final : public Operation {
   uint32_t sequence() const override { return 0; }
   GroupRank source() const override { return GroupRank(sends_ ? -1 : peer_); }
   CallRecord ToRecord() const override;
+  absl::Status Deliver() override {
+    return check_ == nullptr ? absl::OkStatus() : check_->Finish();
+  }
+  // Before it starts: it works on the copies of `check`.
+  void Verify(std::unique_ptr<BufferCheck> check) {
+    data_ = sends_ ? const_cast<void*>(check->input()) : check->output();
+    check_ = std::move(check);
+  }
 
  private:
   Peer& other() { return *group().peers[static_cast<size_t>(peer_)]; }
@@ -120,6 +138,7 @@ class MessageWork final : public Operation {
   size_t bytes_;
   int peer_;
   uint32_t tag_;
+  std::unique_ptr<BufferCheck> check_;  // null: the buffer is the caller's
   net::Region region_;
   net::Request request_;
   bool posted_ = false, complete_ = false;

@@ -191,6 +191,8 @@ class Link {
   virtual const absl::Status& status() const = 0;
   // A small message outside of matching, delivered once and in order to TransportEvents::OnNotice.
   virtual Posted PostNotice(absl::string_view bytes) = 0;
+  // Whether notices wait that the peer would never get if the link were destroyed now.
+  virtual bool HoldsNotices() const { return false; }
   // Gives the link up for good, where its end in good order, the destructor, has to wait: completes
   // all of its requests with `why`, after which their memory is not touched any more, and calls
   // OnBroken. Not from inside Progress(). The peer sees a link that broke.

@@ -77,6 +77,7 @@ class Endpoint {
   void RingIfPublished();
 
   Posted QueueNotice(absl::string_view bytes);
+  bool notices_queued() const { return !notices_.empty(); }
   // On a broken link: takes the request, to be failed by the next turn; else false.
   bool PostFailed(Request* request);
   void CancelFailed();  // for destructors: the requests that PostFailed took

@@ -24,6 +24,7 @@ class ShmSendLink final : public SendLink, public Endpoint {
   Rank peer() const override { return peer_rank(); }
   const absl::Status& status() const override { return link_status(); }
   Posted PostNotice(absl::string_view bytes) override { return QueueNotice(bytes); }
+  bool HoldsNotices() const override { return notices_queued(); }
   void Break(const absl::Status& why) override { Endpoint::Break(why); }
   std::string Describe() const override { return DescribeLink(); }
   Posted PostSend(MessageKey key, const SendSource& source, Request* request) override;
@@ -102,6 +103,7 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   Rank peer() const override { return peer_rank(); }
   const absl::Status& status() const override { return link_status(); }
   Posted PostNotice(absl::string_view bytes) override { return QueueNotice(bytes); }
+  bool HoldsNotices() const override { return notices_queued(); }
   void Break(const absl::Status& why) override { Endpoint::Break(why); }
   std::string Describe() const override { return DescribeLink(); }
   Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) override;

@@ -73,6 +73,8 @@ class LinkCore : public StreamOwner, public ResumptionOwner, public PollHandler 
 
   const absl::Status& link_status() const { return status_; }
   Posted QueueNotice(absl::string_view bytes);
+  // Sockets that stand take them along when they close.
+  bool notices_queued() const { return status_.ok() && !attached() && notices_queued_ > 0; }
   std::string DescribeLink() const;
   std::vector<LaneReport> LinkLanes() const;  // its sockets, where they carry the data
   void set_peer_name(absl::string_view name) { peer_name_ = std::string(name); }

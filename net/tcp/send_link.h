@@ -28,6 +28,7 @@ class TcpSendLink : public SendLink, public LinkCore, public ConnectorOwner {
   Rank peer() const override { return peer_rank(); }
   const absl::Status& status() const override { return link_status(); }
   Posted PostNotice(absl::string_view bytes) override { return QueueNotice(bytes); }
+  bool HoldsNotices() const override { return notices_queued(); }
   void Break(const absl::Status& why) override { LinkCore::Break(why); }
   std::string Describe() const override { return DescribeLink(); }
   std::vector<LaneReport> Lanes() const override { return LinkLanes(); }

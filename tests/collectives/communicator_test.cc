@@ -209,6 +209,17 @@ TEST_P(TransportTest, EveryCollectiveGivesTheNaiveResult) {
   }
 }
 
+TEST_P(TransportTest, EveryCollectiveOnCopiesOfItsBuffersGivesTheNaiveResult) {
+  for (int n : {1, 3}) {
+    RunWorld(n, With({"verify.buffers=true"}), [](Communicator& world) {
+      for (size_t count : {0, 3, 20011}) {
+        CheckAll(world, DataType::kFloat32, ReduceOp::kSum, count);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+    });
+  }
+}
+
 TEST_P(TransportTest, EveryAlgorithmGivesTheNaiveResult) {
   for (const Algorithm* algorithm : Algorithms()) {
     for (int n : {4, 5}) {

@@ -44,6 +44,8 @@ constexpr size_t kJobsAtOnce = 6;  // most of a run is waiting for what notices 
 constexpr int kRoundsMax = 100'000;
 constexpr absl::Duration kLimit = absl::Seconds(60);  // of a run, on a machine with much else to do
 
+constexpr absl::Duration kNoticedLate = absl::Seconds(5);  // worth to be told, not wrong
+
 enum class Fault : uint8_t { kDie, kStop, kMismatch, kStoreGone, kAbort, kCancel };
 constexpr const char* kFaultNames[] = {"die", "stop", "mismatch", "store gone", "abort", "cancel"};
 enum class Difference : uint8_t { kKind, kCount, kType, kRoot };
@@ -477,7 +479,11 @@ TEST(FaultSeedsTest, EverySurvivorEndsWithTheRightErrorAndItsNextGroupIsRight) {
     EXPECT_EQ(status, 0) << draw.ToText();
     if (board->noticed_ns > 0 && board->fault_ns > 0) {
       absl::Duration& max = noticed_max[draw.fault];
-      max = std::max(max, absl::Nanoseconds(board->noticed_ns - board->fault_ns));
+      const absl::Duration took = absl::Nanoseconds(board->noticed_ns - board->fault_ns);
+      if (took > kNoticedLate) {
+        absl::PrintF("%s: noticed after %s\n", draw.ToText(), absl::FormatDuration(took));
+      }
+      max = std::max(max, took);
     }
     munmap(board, sizeof(Board));
     running.erase(at);
