@@ -125,6 +125,8 @@ class EndpointImpl final : public Endpoint, public Peers, private net::Transport
   void CloseLinksOf(Operation& operation);
   void Examine(int64_t now_ns);
   void ExamineOne(Operation& operation, int64_t now_ns);
+  // Unavailable: group rank `peer` has left without having called this collective.
+  static absl::Status Left(const Operation& operation, size_t peer);
   void Ask(Operation& operation, int64_t now_ns);
   absl::Status Judge(const Operation& operation) const;  // OK: no two calls differ
   absl::Status Overdue(const Operation& operation, int64_t now_ns) const;
