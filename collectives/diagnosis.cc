@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -233,11 +234,33 @@ void EndpointImpl::Examine(int64_t now_ns) {
   }
 }
 
+absl::Status EndpointImpl::Left(const Operation& operation, size_t peer) {
+  Group& group = const_cast<Operation&>(operation).group();
+  if (!operation.has_sequence()) return absl::OkStatus();
+  std::optional<uint32_t> called;
+  {
+    std::lock_guard<std::mutex> lock(group.mutex);
+    if (group.HasFinished(group.ranks[peer], operation.sequence())) return absl::OkStatus();
+    called = group.left[peer];
+  }
+  if (!called.has_value()) return absl::OkStatus();
+  const int rank = group.ranks[peer].value();
+  return WithFailure(absl::UnavailableError(
+                         absl::StrCat("rank ", rank, " is gone: it left the communicator after ",
+                                      *called, " collectives, before ", operation.Describe())),
+                     {.scope = FailureScope::kConnection, .rank = rank});
+}
+
 void EndpointImpl::ExamineOne(Operation& operation, int64_t now_ns) {
   Group& group = operation.group();
   for (size_t r = 0; r < group.peers.size(); ++r) {
     const Peer* peer = group.peers[r];
-    if (peer == nullptr || peer->gone.ok() || !operation.Needs(static_cast<int>(r))) continue;
+    if (peer == nullptr || !operation.Needs(static_cast<int>(r))) continue;
+    if (absl::Status left = Left(operation, r); !left.ok()) {
+      FailGroup(group, left, now_ns, absl::Milliseconds(100));
+      return;
+    }
+    if (peer->gone.ok()) continue;
     if (IsParting(*peer, now_ns)) continue;
     FailGroup(group, peer->gone, now_ns, absl::Milliseconds(100));
     return;

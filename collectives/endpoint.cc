@@ -149,6 +149,7 @@ absl::Status EndpointImpl::OpenTransports() {
     options.secret = options_.secret;
     options.events = this;
     options.settings = options_.settings;
+    options.peers_listen = true;  // before their records say where
     WEFT_ASSIGN_OR_RETURN(transports_[t], net::CreateTransport(kinds[t].first, options));
   }
   return absl::OkStatus();

@@ -107,6 +107,8 @@ class EndpointImpl final : public Endpoint,
   void CloseLinksOf(Operation& operation);
   void Examine(int64_t now_ns);
   void ExamineOne(Operation& operation, int64_t now_ns);
+  // Unavailable: group rank `peer` has left without having called this collective.
+  static absl::Status Left(const Operation& operation, size_t peer);
   void Ask(Operation& operation, int64_t now_ns);
   void Answer(Peer& peer, uint32_t group_id, uint32_t sequence);
   void HandleNotice(Peer& peer, absl::string_view bytes);

@@ -264,6 +264,9 @@ struct TransportOptions {
   // Notices go by the connection that the handshake opened, also where other ways are faster
   // (multipath): the kernel delivers them while Progress() is not called.
   bool notices_by_tcp = false;
+  // Addresses are of processes that listen already: one that refuses has gone. Else it is waited
+  // for, as long as a connection may take.
+  bool peers_listen = false;
 };
 
 // The identity that a connector claims, where it is not the transport's own rank: for listeners

@@ -165,7 +165,13 @@ Cost CostOf(const CollectiveSpec& spec) {
       cost.messages += passed > 0 && passed < BinomialSubtree(spec.size, child) ? 1 : 0;
     }
   }
-  return SpreadOverHosts(cost, spec);
+  cost = SpreadOverHosts(cost, spec);
+  // A rank's sends share its link, so that its first child, which has as many to do but one, has
+  // the buffer only when its last child has.
+  if (spec.kind == CollectiveKind::kBroadcast && cost.turns_across > 0) {
+    cost.fill += log * (log - 1) / 2 * count;
+  }
+  return cost;
 }
 
 }  // namespace

@@ -42,6 +42,11 @@ Cost RailCost(const GroupPlace& place, CollectiveKind kind, double count, uint64
   return kHierarchical.cost(rail);
 }
 
+// A rail's two levels both lie between hosts: under a switch, too, a host takes one after another.
+double InOrder(const Cost& rail, const GroupPlace& place) {
+  return rail.in_order + std::max(place.hosts_max - 2, 0);
+}
+
 // All-reduce, broadcast and reduce: each rail carries its part of every round.
 Cost CostOfRounds(const CollectiveSpec& spec, const GroupPlace& place) {
   const double m = place.ranks_max, rails = place.ranks_min, inside = m > 1 ? 1 : 0;
@@ -68,7 +73,11 @@ Cost CostOfRounds(const CollectiveSpec& spec, const GroupPlace& place) {
     cost.elements += part * (m + rails - 2);
     cost.reduced += part * (m - 1);
   }
-  cost.fill = std::max(cost.turns - 1, 0.0) * piece;
+  cost.fill = rail.fill + 2 * inside * piece;
+  // Of several rounds, one goes on while another waits. But those of an all-reduce, which go both
+  // ways, wait for each other once (as simulated).
+  if (Reduces(spec.kind) && rounds == 1) cost.in_order = InOrder(rail, place);
+  if (spec.kind == CollectiveKind::kAllReduce && rounds > 1) cost.in_order = rounds - 1;
   if (HasRoot(spec.kind) && cost.elements > 0) {
     const double hosts = static_cast<double>(place.hosts.size());
     cost.balance = std::min(1.0, (hosts * m - 1) * count / (spec.size * cost.elements));
@@ -100,7 +109,8 @@ Cost CostOfParts(const CollectiveSpec& spec, const GroupPlace& place) {
   (reduces ? cost.reduced : cost.copied) = reduces ? cost.elements : length;
   cost.elements_across = rails * across;
   cost.elements_beyond = n * length * (switches - 1) / switches;
-  cost.fill = std::max(cost.turns - 1, 0.0) * std::min(static_cast<double>(spec.chunk), length);
+  cost.fill = rail.fill + (m > 1 ? std::min(static_cast<double>(spec.chunk), length) : 0);
+  if (reduces) cost.in_order = InOrder(rail, place);
   return cost;
 }
 

@@ -41,8 +41,7 @@ LinkCosts Across(const CostTable& table, const GroupPlace* place) {
 
 }  // namespace
 
-int64_t TimeOf(const Cost& cost, const CollectiveSpec& spec, size_t element,
-               const CostTable& table) {
+Time TimesOf(const Cost& cost, const CollectiveSpec& spec, size_t element, const CostTable& table) {
   const double bytes = static_cast<double>(element);
   const LinkCosts across = Across(table, spec.place.get());
   const double ranks = spec.place == nullptr ? spec.size : spec.place->ranks_max;
@@ -83,8 +82,9 @@ int64_t TimeOf(const Cost& cost, const CollectiveSpec& spec, size_t element,
   const double latency = inside * table.inside.latency +
                          (cost.turns_across + in_order) * across.latency + cost.turns * waiting;
   const double fill_byte = cost.turns_across > 0 ? across.byte : table.inside.byte;
-  return std::llround(latency + cost.fill * bytes * fill_byte +
-                      std::max({work, memory, wire, link}));
+  const double before = latency + cost.fill * bytes * fill_byte;
+  return {.overlapped = std::llround(before + std::max({work, memory, wire, link})),
+          .in_turn = std::llround(before + work + memory + wire + link)};
 }
 
 CostTable TableFor(const Calibration& calibration, const Settings& settings, int cores) {

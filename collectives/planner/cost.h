@@ -55,9 +55,17 @@ struct CostTable {
   std::string source;            // "defaults", or the file; one line
 };
 
-// Nanoseconds, whole: the same on every rank. `element` in bytes. 0 ranks or counts are fine.
-int64_t TimeOf(const Cost& cost, const CollectiveSpec& spec, size_t element,
-               const CostTable& table);
+// Nanoseconds, whole: the same on every rank.
+struct Time {
+  int64_t overlapped = 0;  // by the formula above
+  int64_t in_turn = 0;     // were work, memory and the wires not used at once
+};
+// `element` in bytes. 0 ranks or counts are fine.
+Time TimesOf(const Cost& cost, const CollectiveSpec& spec, size_t element, const CostTable& table);
+inline int64_t TimeOf(const Cost& cost, const CollectiveSpec& spec, size_t element,
+                      const CostTable& table) {
+  return TimesOf(cost, spec, element, table).overlapped;
+}
 
 // ---- What was measured on a machine, by transport: what `weft-bw --calibrate` writes.
 

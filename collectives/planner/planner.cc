@@ -23,6 +23,11 @@ ptrdiff_t TableIndex(const Plan& plan) {
   return std::find(all.begin(), all.end(), plan.algorithm) - all.begin();
 }
 
+// Of plans that cost the same.
+bool IsSimpler(const Plan& a, const Plan& b) {
+  return a.in_turn != b.in_turn ? a.in_turn < b.in_turn : TableIndex(a) < TableIndex(b);
+}
+
 std::string TimeText(int64_t nanoseconds) {
   return absl::StrFormat("%.3g us", static_cast<double>(nanoseconds) / 1e3);
 }
@@ -54,7 +59,8 @@ Plan Cheapest(const CollectiveSpec& spec, size_t element, const CostTable& table
     for (int channels : ChannelsFor(spec, algorithm)) {
       Plan plan{.algorithm = &algorithm, .chunk = chunk, .channels = channels};
       const CollectiveSpec planned = SpecOf(plan, spec);
-      plan.nanoseconds = TimeOf(algorithm.cost(planned), planned, element, table);
+      const Time time = TimesOf(algorithm.cost(planned), planned, element, table);
+      plan.nanoseconds = time.overlapped, plan.in_turn = time.in_turn;
       if (best.algorithm == nullptr || plan.nanoseconds < best.nanoseconds) best = plan;
     }
   }
@@ -100,7 +106,7 @@ Plan ChoosePlan(const CollectiveSpec& spec, size_t element, const CostTable& tab
   const auto first =
       std::min_element(plans.begin(), plans.end(), [&](const Plan& a, const Plan& b) {
         const bool good_a = a.nanoseconds <= limit, good_b = b.nanoseconds <= limit;
-        return good_a != good_b ? good_a : good_a && TableIndex(a) < TableIndex(b);
+        return good_a != good_b ? good_a : good_a && IsSimpler(a, b);
       });
   std::rotate(plans.begin(), first, first + 1);
   std::vector<std::string> others;

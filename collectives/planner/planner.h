@@ -18,6 +18,7 @@ struct Plan {
   uint64_t chunk = 1;  // elements
   int channels = 1;
   int64_t nanoseconds = 0;  // by the table
+  int64_t in_turn = 0;      // likewise, if nothing overlapped (cost.h)
   std::string why;          // of the choice, for people: one line
 
   std::string ToText() const;  // "ring", "ring x2"
@@ -27,8 +28,9 @@ struct Plan {
 // bytes.
 std::vector<Plan> PlansFor(const CollectiveSpec& spec, size_t element, const CostTable& table);
 
-// The first of the table of algorithms among those that cost no more than 5 % above the cheapest,
-// as the model is not more exact than that; or, where `forced` names an algorithm that has the
+// Of those that cost no more than 5 % above the cheapest, as the model is not more exact than that,
+// the one that would cost least if nothing overlapped, and the first of the table of algorithms
+// among equals: what hides behind a copy, say, still counts, for a caller may spare us the copy. Or, where `forced` names an algorithm that has the
 // kind, the cheapest plan of that.
 Plan ChoosePlan(const CollectiveSpec& spec, size_t element, const CostTable& table,
                 absl::string_view forced);

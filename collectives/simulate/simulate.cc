@@ -96,6 +96,9 @@ class Translator {
                           .group = group_},
                          after);
   }
+  uint32_t CoreOf(size_t rank) const {  // 0: none counts
+    return placement_.cores.empty() ? 0 : placement_.cores[rank];
+  }
   // What a rank's core does for one end of a message; returns what `after` does where none counts.
   OperationId Handle(size_t rank, OperationId after) {
     if (placement_.cores.empty() || placement_.message == absl::ZeroDuration()) return after;
@@ -191,7 +194,9 @@ OperationId Translator::Add(size_t node, absl::Span<const OperationId> sender,
                             absl::Span<const OperationId> after) {
   if (At(node).kind == StepKind::kSend) return AddSend(node, sender, after);
   if (placement_.memory.bytes_per_second() > 0) {
-    return Compute(Source(node), Length(node) / placement_.memory, after);
+    // A core copies one stretch after the other.
+    return Compute(Source(node), Length(node) / placement_.memory, after,
+                   CoreOf(names_[node].rank));
   }
   return JoinOf(after);
 }

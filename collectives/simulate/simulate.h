@@ -33,9 +33,10 @@ struct SimulationPlacement {
   absl::Duration local_latency;
   absl::Duration send_latency;  // of a message to another host, before it leaves
   // Time of a core for a message to another host: half of it before it leaves, by the sender's, and
-  // half when it has come, by the receiver's. A core does one after the other.
+  // half when it has come, by the receiver's. A core does one after the other, copies as well.
   absl::Duration message;
-  std::vector<uint32_t> cores;  // by rank: of the workload; empty: messages take no core's time
+  // By rank, of the workload; empty: messages take no core's time, and a rank copies all at once.
+  std::vector<uint32_t> cores;
   Bytes eager;  // messages to other hosts up to this long leave before their receive is posted
 };
 

@@ -103,7 +103,8 @@ class Connector::Dial final : public PollHandler {
     getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) {
       absl::Status why = absl::UnavailableError(absl::StrCat("connect: ", std::strerror(error)));
-      const bool died = connector_.resumes_ && error == ECONNREFUSED;
+      const bool listened = connector_.resumes_ || connector_.context_.options.peers_listen;
+      const bool died = listened && error == ECONNREFUSED;
       connector_.OnDialFailed(why, /*again=*/!died, now);
       return false;
     }

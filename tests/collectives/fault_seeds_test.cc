@@ -2,9 +2,8 @@
 // surviving rank must end with an error that names the right rank, nothing may hang, and what the
 // survivors make of the group by Shrink() must reduce rightly.
 //
-// WEFT_SEED=N runs one seed and prints its draw; WEFT_SEEDS=N runs the seeds 1 to N, 500 in three
-// minutes. Not in CI: of 500, three with a cancelled group name another rank or come late, and one
-// whose store goes away fails (2026-11-26).
+// WEFT_SEED=N runs one seed and prints its draw; WEFT_SEEDS=N runs the seeds 1 to N, 1,000 in about
+// four minutes. Else a few of them run, without those that wait for a timeout.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -40,6 +39,7 @@
 namespace weft::collectives {
 namespace {
 
+constexpr uint64_t kSeedsByDefault = 40;
 constexpr size_t kJobsAtOnce = 6;  // most of a run is waiting for what notices the fault
 constexpr int kRoundsMax = 100'000;
 constexpr absl::Duration kLimit = absl::Seconds(60);  // of a run, on a machine with much else to do
@@ -104,7 +104,8 @@ struct Draw {
 // Shared by the processes of a run.
 struct Board {
   std::atomic<int> finished{0};
-  std::atomic<bool> store_unwanted{false}, store_gone{false};
+  std::atomic<int> store_unwanted{0};  // by so many ranks
+  std::atomic<bool> store_gone{false};
   std::atomic<int64_t> fault_ns{0};
   std::atomic<int64_t> noticed_ns{0};  // by the last survivor
 };
@@ -372,7 +373,7 @@ class Participant {
     absl::Status status;
     int number = 0;
     for (; status.ok() && number < draw_.round; ++number) status = Round(number);
-    board_.store_unwanted = true;
+    ++board_.store_unwanted;
     if (!Await([&] { return board_.store_gone.load(); })) return Fail("the store stays", status);
     for (const int end = number + 4; status.ok() && number < end; ++number) status = Round(number);
     if (!status.ok()) return Fail("without a store", status);
@@ -401,9 +402,9 @@ SettingPairs SettingsFor(const Draw& draw) {
   return {absl::StrCat("transport=", draw.transport),
           absl::StrCat("collective.algorithm=", draw.algorithm),
           absl::StrCat("collective.timeout=", draw.fault == Fault::kStop ? "3s" : "50s"),
-          absl::StrCat("store.timeout=", draw.fault == Fault::kStoreGone ? "1s" : "50s"),
-          "records.enabled=false",
-          "log.level=off"};
+          // Also of the start, on a busy machine.
+          absl::StrCat("store.timeout=", draw.fault == Fault::kStoreGone ? "6s" : "50s"),
+          "records.enabled=false", "log.level=off"};
 }
 
 // In a process of its own.
@@ -412,7 +413,7 @@ bool RunSeed(const Draw& draw, Board& board) {
     return Participant(draw, board, endpoint).Run();
   });
   if (draw.fault == Fault::kStoreGone) {
-    if (!Await([&] { return board.store_unwanted.load(); })) return false;
+    if (!Await([&] { return board.store_unwanted == draw.size; })) return false;
     job.StopStore();
     board.store_gone = true;
   }
@@ -444,11 +445,9 @@ uint64_t NumberOf(const char* variable, uint64_t otherwise) {
 
 TEST(FaultSeedsTest, EverySurvivorEndsWithTheRightErrorAndItsNextGroupIsRight) {
   const bool one = std::getenv("WEFT_SEED") != nullptr;
-  if (!one && std::getenv("WEFT_SEEDS") == nullptr) {
-    GTEST_SKIP() << "takes minutes: WEFT_SEEDS=500 runs so many seeds";
-  }
+  const bool some = !one && std::getenv("WEFT_SEEDS") == nullptr;
   const uint64_t first = NumberOf("WEFT_SEED", 1);
-  const uint64_t last = one ? first : NumberOf("WEFT_SEEDS", 0);
+  const uint64_t last = one ? first : NumberOf("WEFT_SEEDS", kSeedsByDefault);
   struct Running {
     Draw draw;
     Board* board;
@@ -458,6 +457,7 @@ TEST(FaultSeedsTest, EverySurvivorEndsWithTheRightErrorAndItsNextGroupIsRight) {
   for (uint64_t seed = first; seed <= last || !running.empty();) {
     if (seed <= last && running.size() < kJobsAtOnce) {
       const Draw draw(seed++);
+      if (some && (draw.fault == Fault::kStop || draw.fault == Fault::kStoreGone)) continue;
       if (one) absl::PrintF("%s\n", draw.ToText());
       Board* board = NewBoard();
       ASSERT_NE(board, nullptr);

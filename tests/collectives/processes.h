@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "collectives/store/client/store_client.h"
@@ -40,7 +41,10 @@ inline bool RunAsProcess(int rank, int size, const std::string& address, const S
   options.store = store->get();
   options.settings = SettingsOf(pairs);
   auto endpoint = Endpoint::Create(std::move(options));
-  if (!endpoint.ok()) return false;
+  if (!endpoint.ok()) {
+    absl::FPrintF(stderr, "rank %d: %s\n", rank, endpoint.status().ToString());
+    return false;
+  }
   return body(*endpoint);
 }
 

@@ -239,6 +239,15 @@ TEST_P(Faults, APeerThatNeverAnswersTheHandshakeTimesOut) {
   ExpectNames(link->status(), absl::StatusCode::kDeadlineExceeded, 1);
 }
 
+TEST_P(Faults, ALinkThatIsBeingMadeSaysThatItHoldsNotices) {
+  Node a(GetParam(), 0, 2), b(GetParam(), 1, 2);
+  SendLink* link = a.Connect(b.address(), 1);
+  ASSERT_EQ(link->PostNotice("why"), Posted::kAccepted);
+  EXPECT_TRUE(link->HoldsNotices());
+  ASSERT_TRUE(DriveUntil({&a, &b}, [&] { return !b.notices.empty(); }));
+  EXPECT_FALSE(link->HoldsNotices());
+}
+
 TEST_P(Faults, APeerThatStartsLaterIsReached) {
   // Its address is known before it listens: here because the same process listened there before.
   if (GetParam() != TransportKind::kTcp) GTEST_SKIP() << "only tcp addresses can be foretold";

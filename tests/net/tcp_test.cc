@@ -140,6 +140,16 @@ TEST(TcpListener, APeerThatListensLaterIsReached) {
   EXPECT_TRUE(link->status().ok()) << link->status();
 }
 
+TEST(TcpListener, APeerThatListenedAndRefusesHasGone) {
+  Node a(kTcp, 0, 2, {"transport.connect_timeout=1h"},
+         [](TransportOptions& options) { options.peers_listen = true; });
+  std::string address;
+  { address = Node(kTcp, 1, 2).address(); }
+  SendLink* link = a.Connect(address, 1);
+  ASSERT_TRUE(DriveUntil({&a}, [&] { return !link->status().ok(); }));
+  EXPECT_EQ(link->status().code(), absl::StatusCode::kUnavailable) << link->status();
+}
+
 TEST(TcpListener, SomethingElseAtTheAddressIsRecognised) {
   Node a(kTcp, 0, 2, kOneSocket);
   auto loopback = SocketAddress::Parse("127.0.0.1:1");
