@@ -109,8 +109,7 @@ absl::Status EndpointImpl::Open() {
     costs_ = planner::TableFor(calibration, options_.settings, JobCores());
   }
   places_.resize(peers_.size());
-  WEFT_ASSIGN_OR_RETURN(places_[options_.rank.index()],
-                        planner::OwnPlace(options_.settings, options_.rank));
+  WEFT_ASSIGN_OR_RETURN(places_[options_.rank.index()], planner::OwnPlace(options_.settings));
   int ranks_here = 1;
   if (options_.world_size > 1) {
     const int64_t start_ns = SystemClock::Nanoseconds();

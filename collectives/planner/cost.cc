@@ -106,9 +106,6 @@ CostTable TableFor(const Calibration& calibration, const Settings& settings, int
   table.chunk_bytes = settings.ByteCount("collective.chunk_bytes").count();
   if (transport == "verbs") table.eager_bytes = settings.ByteCount("verbs.eager_max").count();
   table.source = calibration.source;
-  if (const std::string& plan = settings.Text("plan"); !plan.empty()) {
-    absl::StrAppend(&table.source, "; order and ports of the plan ", plan);
-  }
   return table;
 }
 

@@ -52,7 +52,7 @@ struct CostTable {
   int64_t chunk_bytes = 262144;  // collective.chunk_bytes
   int64_t eager_bytes = 0;       // messages between hosts up to this long do not wait for their
                                  // receives, so that `in_order` costs nothing
-  std::string source;            // "defaults", or the file; and the plan; one line
+  std::string source;            // "defaults", or the file; one line
 };
 
 // Nanoseconds, whole: the same on every rank.

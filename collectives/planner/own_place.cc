@@ -16,16 +16,12 @@
 #include "base/status.h"
 #include "topology/host/cpu_mask.h"
 #if WEFT_HAS_FABRICS
-#include "base/read_file.h"
 #include "collectives/planner/fabric_network.h"
 #include "topology/fabric/load.h"
-#include "topology/order/rank_files.h"
 #endif
 
 namespace weft::collectives::planner {
 namespace {
-
-constexpr const char* kRankFile = "ranks.txt";  // of a plan directory
 
 #if WEFT_HAS_FABRICS
 absl::StatusOr<std::string> KernelsHostName() {
@@ -59,35 +55,7 @@ absl::StatusOr<RankPlace> OnFabric(const std::string& file, const std::string& w
 #endif
 }
 
-// On the host that the plan's launchers place it on.
-absl::StatusOr<RankPlace> OnPlan(const std::string& fabric_file, const std::string& rank_file,
-                                 Rank rank) {
-#if WEFT_HAS_FABRICS
-  WEFT_ASSIGN_OR_RETURN(const topology::Fabric fabric, topology::LoadFabric(fabric_file));
-  WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(rank_file));
-  WEFT_ASSIGN_OR_RETURN(const topology::RankTable ranks, topology::ParseRankFile(text, rank_file));
-  if (rank.index() >= ranks.size()) {
-    return absl::NotFoundError(
-        absl::StrCat(rank_file, " has ", ranks.size(), " ranks, and not rank ", rank.value()));
-  }
-  WEFT_ASSIGN_OR_RETURN(const NodeId host, fabric.Find(ranks[rank.index()].host));
-  return PlaceOnFabric(fabric, host);
-#else
-  (void)fabric_file, (void)rank_file, (void)rank;
-  return RankPlace();  // transports alone use the plan
-#endif
-}
-
 }  // namespace
-
-std::string PlannedFabric(const Settings& settings) {
-  const std::filesystem::path folder = settings.Text("plan");
-  if (folder.empty()) return "";
-  std::error_code error;
-  const bool ordered = std::filesystem::exists(folder / kRankFile, error);
-  const std::filesystem::path fabric = folder / "fabric.toml";
-  return ordered && std::filesystem::exists(fabric, error) ? fabric.string() : "";
-}
 
 int NumaNodeOf(const CpuSet& cpus, const std::string& folder) {
   std::error_code error;
@@ -104,13 +72,10 @@ int NumaNodeOf(const CpuSet& cpus, const std::string& folder) {
   return -1;
 }
 
-absl::StatusOr<RankPlace> OwnPlace(const Settings& settings, Rank rank) {
+absl::StatusOr<RankPlace> OwnPlace(const Settings& settings) {
   RankPlace place;
   if (const std::string& file = settings.Text("collective.fabric"); !file.empty()) {
     WEFT_ASSIGN_OR_RETURN(place, OnFabric(file, settings.Text("collective.fabric_host")));
-  } else if (const std::string planned = PlannedFabric(settings); !planned.empty()) {
-    const std::filesystem::path ranks = std::filesystem::path(settings.Text("plan")) / kRankFile;
-    WEFT_ASSIGN_OR_RETURN(place, OnPlan(planned, ranks.string(), rank));
   }
   const absl::StatusOr<CpuSet> cpus = AllowedCpus();
   if (cpus.ok()) place.numa = NumaNodeOf(*cpus, "/sys/devices/system/node");

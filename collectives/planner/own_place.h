@@ -1,27 +1,21 @@
 // Where this process stands, as far as it can know by itself: the NUMA node of its CPUs, and from
-// the fabric that collective.fabric names, else that of the plan directory that `plan` names, its
-// host's switch, NICs and their rates. The host's name (RankPlace::host) is the endpoint's to fill
-// in.
+// the fabric that collective.fabric names its host's switch, NICs and their rates. The host's name
+// (RankPlace::host) is the endpoint's to fill in.
 #ifndef WEFT_COLLECTIVES_PLANNER_OWN_PLACE_H_
 #define WEFT_COLLECTIVES_PLANNER_OWN_PLACE_H_
 
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/ids.h"
 #include "base/settings.h"
 #include "collectives/planner/group_place.h"
 #include "topology/host/affinity.h"
 
 namespace weft::collectives::planner {
 
-// `rank`: of the job, which a plan has on a host. InvalidArgument, NotFound: collective.fabric
-// cannot be read, or does not have this host, which is collective.fabric_host or the kernel's name
-// for it, with or without its domain; or a plan's files cannot be read, or lack this rank.
-absl::StatusOr<RankPlace> OwnPlace(const Settings& settings, Rank rank);
-
-// The fabric of the plan directory that `plan` names; empty: there is none, or no order of ranks.
-std::string PlannedFabric(const Settings& settings);
+// InvalidArgument, NotFound: collective.fabric cannot be read, or does not have this host, which
+// is collective.fabric_host or the kernel's name for it, with or without its domain.
+absl::StatusOr<RankPlace> OwnPlace(const Settings& settings);
 
 // The NUMA node that all of `cpus` belong to, by the folder that is /sys/devices/system/node; -1:
 // there is none, or no such folder.

@@ -12,9 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/planner/own_place.h"
-#include "topology/fabric/file.h"
 #include "topology/fabric/load.h"
-#include "topology/order/rank_files.h"
 
 namespace weft::collectives::planner {
 namespace {
@@ -60,40 +58,16 @@ TEST(FabricNetworkTest, CablesThatAreDownDoNotCount) {
 // A rank finds its own host in the file of the setting.
 TEST(OwnPlaceTest, IsOnTheFabricThatTheSettingsName) {
   Settings settings(LibrarySettings());
-  EXPECT_EQ(OwnPlace(settings, Rank(0))->switch_name, "");
+  EXPECT_EQ(OwnPlace(settings)->switch_name, "");
   ASSERT_TRUE(settings.Set("collective.fabric", kFabric, "test").ok());
   ASSERT_TRUE(settings.Set("collective.fabric_host", "h5", "test").ok());
-  const RankPlace place = *OwnPlace(settings, Rank(0));
+  const RankPlace place = *OwnPlace(settings);
   EXPECT_EQ(place.nics, 2);
   EXPECT_EQ(place.switch_name,
             PlaceOnFabric(Load(kFabric), *Load(kFabric).Find("h5"))->switch_name);
   ASSERT_TRUE(settings.Set("collective.fabric_host", "h55", "test").ok());
-  const absl::Status status = OwnPlace(settings, Rank(0)).status();
+  const absl::Status status = OwnPlace(settings).status();
   EXPECT_NE(status.message().find("lacks this host, \"h55\""), std::string::npos) << status;
-}
-
-TEST(OwnPlaceTest, IsWhereThePlanHasTheRank) {
-  const std::filesystem::path folder =
-      std::filesystem::path(testing::TempDir()) / absl::StrCat("plan", getpid());
-  std::filesystem::create_directories(folder);
-  Settings settings(LibrarySettings());
-  ASSERT_TRUE(settings.Set("plan", folder.string(), "test").ok());
-  EXPECT_EQ(OwnPlace(settings, Rank(0))->switch_name, "");  // a plan of paths alone
-  const topology::Fabric fabric = Load(kFabric);
-  std::ofstream(folder / "fabric.toml") << topology::WriteFabric(fabric);
-  topology::RankTable ranks;
-  for (const char* host : {"h5", "h0", "h1"}) ranks.push_back({.host = host});
-  std::ofstream(folder / "ranks.txt") << topology::RankFileText(ranks);
-  EXPECT_EQ(PlannedFabric(settings), folder / "fabric.toml");
-  for (int rank : {0, 2}) {
-    const RankPlace place = *OwnPlace(settings, Rank(rank));
-    EXPECT_EQ(place.host, ranks[static_cast<size_t>(rank)].host);
-    EXPECT_EQ(place.switch_name, PlaceOnFabric(fabric, *fabric.Find(place.host))->switch_name);
-    EXPECT_EQ(place.nics, 2);
-  }
-  const absl::Status status = OwnPlace(settings, Rank(3)).status();
-  EXPECT_NE(status.message().find("has 3 ranks, and not rank 3"), std::string::npos) << status;
-  std::filesystem::remove_all(folder);
 }
 
 TEST(OwnPlaceTest, TheNumaNodeIsTheOneThatHasAllCpus) {

@@ -19,7 +19,6 @@
 #include "collectives/planner/fabric_network.h"
 #include "collectives/planner/forced.h"
 #include "collectives/planner/group_place.h"
-#include "collectives/planner/own_place.h"
 #include "collectives/planner/planner.h"
 #include "tools/plan/collective_picture.h"
 #include "tools/plan/collective_simulation.h"
@@ -537,9 +536,7 @@ CollectiveCommand::CollectiveCommand(CLI::App& app)
                      "The layout of a job, as tp8,dp4: plans the groups along each axis, which all "
                      "run at once and share their hosts' cores, memory and NICs; empty: one group "
                      "of all ranks");
-  command.add_option("--fabric", fabric_,
-                     "A fabric file, or a generator, as megascale:hosts=64; empty: that of the "
-                     "setting `plan` (WEFT_PLAN)");
+  command.add_option("--fabric", fabric_, "A fabric file, or a generator, as megascale:hosts=64");
   command.add_option("--hosts", hosts_,
                      "How many; or, of a fabric, a hostlist h[0-63,70]; empty: 1, or all of them");
   command.add_option("--ranks-per-host", ranks_per_host_, "0: a rank a NIC of the fabric, else 1")
@@ -586,10 +583,9 @@ absl::Status CollectiveCommand::Run() const {
   WEFT_ASSIGN_OR_RETURN(const planner::Calibration costs, planner::LoadCalibration(settings));
   group.table = planner::TableFor(costs, settings, cores_ > 0 ? cores_ : JobCores());
 
-  const std::string fabric = fabric_.empty() ? planner::PlannedFabric(settings) : fabric_;
   WEFT_ASSIGN_OR_RETURN(
       const std::vector<collectives::RankPlace> hosts,
-      fabric.empty() ? PlacesByNumber(hosts_) : PlacesOnFabric(fabric, hosts_, group));
+      fabric_.empty() ? PlacesByNumber(hosts_) : PlacesOnFabric(fabric_, hosts_, group));
   WEFT_RETURN_IF_ERROR(Spread(hosts, ranks_per_host_, group));
 
   WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> sizes, SizesOf(size_, sizes_));
