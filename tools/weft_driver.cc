@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,7 @@
 #include "net/secret.h"
 #include "tools/command_line.h"
 #include "tools/driver/driver.h"
+#include "tools/driver/job_diagnosis.h"
 #include "tools/driver/page.h"
 #include "tools/driver/site.h"
 #include "tools/observe/http.h"
@@ -51,6 +53,7 @@ struct Options {
   absl::Duration period = absl::Milliseconds(250);
   std::optional<observe::HttpAddress> page;
   std::string token_file;
+  absl::Duration still;  // of the diagnosis; 0: there is none
   Site site;
 };
 
@@ -68,10 +71,14 @@ class Program {
     Say(absl::StrCat("serving job '", options_.job, "' at ", address_, ", incarnation ",
                      driver_->record().incarnation));
     WEFT_RETURN_IF_ERROR(OpenPage());
+    if (options_.still > absl::ZeroDuration()) {
+      diagnosis_ = std::make_unique<JobDiagnosis>(options_.job, options_.still);
+    }
     absl::Time over_at = absl::InfiniteFuture();
     while (true) {
       WEFT_ASSIGN_OR_RETURN(const std::vector<Action> done, driver_->Turn(Now()));
       Tell(done);
+      WEFT_RETURN_IF_ERROR(TakeDiagnosis());
       ServePage();
       WEFT_RETURN_IF_ERROR(TellSite());
       if (driver_->job().outcome.has_value()) {
@@ -185,6 +192,27 @@ class Program {
     for (const Action& action : done) Say(ToText(action));
   }
 
+  absl::Status TakeDiagnosis() {
+    if (diagnosis_ == nullptr) return absl::OkStatus();
+    std::map<std::string, std::string> agents;
+    for (const auto& [name, heard] : driver_->heard()) {
+      const auto host = driver_->job().hosts.find(name);
+      const bool has_ranks = host != driver_->job().hosts.end() && host->second.node >= 0;
+      if (has_ranks && !heard.report.agent.empty()) {
+        agents.emplace(heard.report.agent, heard.report.agent_token);
+      }
+    }
+    diagnosis_->SetAgents(std::move(agents));
+    const JobDiagnosis::News news = diagnosis_->Take();
+    for (const std::string& line : news.lines) Say(absl::StrCat("diagnosis: ", line));
+    for (const Diagnosed& one : news.diagnosed) {
+      WEFT_ASSIGN_OR_RETURN(const std::vector<Action> done,
+                            driver_->Diagnosed(one.rank, one.blame, one.text, Now()));
+      Tell(done);
+    }
+    return absl::OkStatus();
+  }
+
   // Begins with the notices that are new to this driver, and writes down those that the site has
   // got. One of which a driver died before that was written down is told again by the next driver.
   absl::Status TellSite() {
@@ -209,6 +237,7 @@ class Program {
   std::unique_ptr<collectives::StoreClient> store_;
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<observe::HttpServer> page_;
+  std::unique_ptr<JobDiagnosis> diagnosis_;  // null: not asked for
   int64_t bell_ = 0;
   int64_t begun_ = 0;  // the newest notice of which the site is being told
   ErrandQueue site_{[](const std::string& text) { Say(text); }};
@@ -258,7 +287,7 @@ int Main(int argc, char** argv) {
   Policy& policy = options.driver.policy;
   policy.restarts_most = 100;
   std::string lease = "5s", vacancy = "5m", patience = "2m", page;
-  std::string backoff = "500ms", backoff_most = "15s";
+  std::string backoff = "500ms", backoff_most = "15s", still = "30s";
   app.add_option("--nodes", policy.nodes, "hosts that have ranks")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
@@ -289,6 +318,12 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--vacancy", vacancy,
                  "how long a node may be without a host, at the start, too, until the job stops")
+      ->capture_default_str();
+  app.add_option("--still", still,
+                 "a job that stands still for so long is diagnosed from the records of all ranks: "
+                 "the rank that the others wait for is started anew. A host whose devices the "
+                 "records blame tests itself, and wrong numbers are replayed, without that wait; "
+                 "0s: the driver does not look at records")
       ->capture_default_str();
   app.add_flag("--self-tests,!--no-self-tests", policy.self_tests,
                "a host with a device fault, or with three deaths by signals such as SIGSEGV, tests "
@@ -325,6 +360,7 @@ int Main(int argc, char** argv) {
       "WEFT_EVICTED_REASON; done again until it ends with status 0; may run twice for one");
   const int status_of_usage = ReadCommandLine(app, argc, argv, [&]() -> absl::Status {
     WEFT_RETURN_IF_ERROR(TakeDuration("--lease", lease, options.driver.lease));
+    WEFT_RETURN_IF_ERROR(TakeDuration("--still", still, options.still));
     WEFT_RETURN_IF_ERROR(TakeDuration("--backoff", backoff, policy.backoff_first));
     WEFT_RETURN_IF_ERROR(TakeDuration("--backoff-most", backoff_most, policy.backoff_most));
     WEFT_RETURN_IF_ERROR(TakeDuration("--vacancy", vacancy, policy.vacancy_most));

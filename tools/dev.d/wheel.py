@@ -125,6 +125,7 @@ weft = weft._autoload:load
 
 [torchrun.handlers]
 weft = weft.torch.elastic:get_handler
+weft-driver = weft.torch.driver:get_handler
 """,
         "top_level.txt": "weft\n",
         "LICENSE": (ROOT / "LICENSE").read_text(),

@@ -27,6 +27,9 @@ constexpr absl::Duration kSoon = absl::Seconds(10);
 // Hosts that run the last part of a self-test with the host that is suspected.
 constexpr size_t kTestHelpers = 2;
 
+// A diagnosis that blames a host outdoes what a rank says of its own device for so long.
+constexpr absl::Duration kBlameLasts = absl::Minutes(1);
+
 bool Waits(const RankState& rank) { return rank.due != absl::UnixEpoch(); }
 
 class Decision {
@@ -52,6 +55,9 @@ class Decision {
         break;
       case EventKind::kSelfTest:
         TakeTest();
+        break;
+      case EventKind::kDiagnosed:
+        TakeDiagnosis();
         break;
       case EventKind::kReplay:
         BeginReplay(event_.text, 0);
@@ -364,6 +370,50 @@ class Decision {
     StartAnew(event_.rank, collectives::ToText(end));
   }
 
+  void SuspectDevice(int rank, const std::string& why) {
+    const std::string name = Node(NodeOf(rank)).host;
+    HostState* host = Find(name);
+    if (host == nullptr) return;
+    const bool has_spare = !ASpare().empty();
+    if (has_spare && (host->cleared || !policy_.self_tests)) return Evict(name, *host, why);
+    if (policy_.self_tests) Test(name, *host, why);
+  }
+
+  // Whose host the diagnosis of the whole job blames: a device that fails on one host looks like
+  // one that fails on those that it talks to.
+  int BlamedInsteadOf(int rank) const {
+    for (size_t other = 0; other < state_.ranks.size(); ++other) {
+      const absl::Time blamed = state_.ranks[other].host_blamed;
+      const bool is_blamed = blamed != absl::UnixEpoch() && event_.now - blamed < kBlameLasts;
+      if (is_blamed) return static_cast<int>(other);
+    }
+    return rank;
+  }
+
+  void TakeDiagnosis() {
+    if (event_.rank < 0 || event_.rank >= static_cast<int>(state_.ranks.size())) return;
+    RankState& rank = Rank(event_.rank);
+    if (!state_.started || state_.replay.has_value() || rank.done) return;
+    if (rank.diagnosed >= rank.generation) return;  // answered already
+    rank.diagnosed = rank.generation;
+    ++state_.decisions;
+    switch (event_.blame) {
+      case Blame::kHost:
+        rank.host_blamed = event_.now;
+        return SuspectDevice(event_.rank, event_.text);
+      case Blame::kNumbers:
+        return BeginReplay(event_.text, 0);
+      case Blame::kRank:
+        if (!rank.runs) return;
+        if (state_.restarts >= policy_.restarts_most) {
+          return Stop(1, absl::StrCat(event_.text, "; ranks were started anew ", state_.restarts,
+                                      " times, of ", policy_.restarts_most, " (--recover)"));
+        }
+        ++state_.restarts;
+        return StartAnew(event_.rank, event_.text);
+    }
+  }
+
   // What the end of a rank says of a host.
   void Suspect(const ProcessEnd& end, const std::string& who) {
     const Failure failure = FailureOfEnd(end);
@@ -371,15 +421,10 @@ class Decision {
     const bool names_rank =
         failure.rank >= 0 && failure.rank < static_cast<int>(state_.ranks.size());
     const int blamed = is_device && names_rank ? failure.rank : event_.rank;
+    if (is_device) return SuspectDevice(BlamedInsteadOf(blamed), who);
     const std::string name = Node(NodeOf(blamed)).host;
     HostState* host = Find(name);
     if (host == nullptr) return;
-    if (is_device) {
-      const bool has_spare = !ASpare().empty();
-      if (has_spare && (host->cleared || !policy_.self_tests)) return Evict(name, *host, who);
-      if (policy_.self_tests) Test(name, *host, who);
-      return;
-    }
     if (!policy_.self_tests || !collectives::IsOwnSignal(end.signal) ||
         ++host->own_signals < kOwnSignalsMost)
       return;

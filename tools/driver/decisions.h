@@ -11,6 +11,8 @@
 //                                           evicted, and a spare takes its node; the next device
 //                                           fault of a host that has passed evicts it untested
 //   three deaths by own signals on a host   the same
+//   a rank that the diagnosis of the whole    killed, and started anew; its host tests itself; or a
+//   job names: it, its host, its numbers      step is replayed
 //   host lost, drained, evicted by hand     a spare host takes its node, or the next that joins
 //   the same own fault in the same step,    the job replays a step, where it can (replay.h): the
 //   or twice at once without any step       host that computes wrongly is evicted; no host, and it
@@ -81,6 +83,8 @@ struct RankState {
   std::string last_end;    // as collectives::ToText writes it; empty: it has not ended
   int64_t last_step = -1;  // done when it ended; -1: not known
   absl::Time started;      // when that was decided last
+  int diagnosed = -1;      // the generation that a diagnosis was acted on in last; -1: none
+  absl::Time host_blamed;  // when a diagnosis has blamed its host last
   int soon_ends = 0;       // in a row that came soon after the start, without a new step
   absl::Time due;          // when it is started anew; the epoch: no start is awaited
   bool operator==(const RankState&) const = default;
@@ -133,12 +137,20 @@ struct JobState {
 // Of a job that nobody has joined yet.
 JobState NewJob(const Policy& policy, absl::Time now);
 
+// What the diagnosis of the whole job blames (job_diagnosis.h).
+enum class Blame : uint8_t {
+  kRank,     // it stands still, and others wait for it
+  kHost,     // a device of its host, or the host
+  kNumbers,  // what it computes
+};
+
 enum class EventKind : uint8_t {
   kHostJoined,   // host, incarnation, address, rack
   kHostLost,     // host: nothing has been heard of it for its lease, or longer
   kHostLeaves,   // host: drained; it takes its leave
   kHostEvicted,  // host, text: by hand or by a scheduler
   kSelfTest,     // host, test, passed, text
+  kDiagnosed,    // rank, blame, text
   kReplay,       // text: by hand, or why
   kReplayed,     // host, test (the replay's task), passed, text (the digest, or why it failed)
   kRankEnded,    // rank, generation, end, step
@@ -159,6 +171,7 @@ struct Event {
   int exit_status = 0;
   std::string text;
   int rank = -1;
+  Blame blame = Blame::kRank;
   int generation = 0;
   collectives::ProcessEnd end;
   int64_t step = -1;

@@ -175,6 +175,16 @@ absl::StatusOr<std::vector<Action>> Driver::Replay(const std::string& why, absl:
                          2 * size, " hosts that are not being tested"));
 }
 
+absl::StatusOr<std::vector<Action>> Driver::Diagnosed(int rank, Blame blame,
+                                                      const std::string& text, absl::Time now) {
+  return Commit({{.kind = EventKind::kDiagnosed,
+                  .now = now,
+                  .text = absl::StrCat("diagnosis: ", text),
+                  .rank = rank,
+                  .blame = blame}},
+                now);
+}
+
 absl::Status Driver::SiteTold(int64_t notice, absl::Time now) {
   return Commit({{.kind = EventKind::kSiteTold, .now = now, .notice = notice}}, now).status();
 }

@@ -42,6 +42,9 @@ class Driver {
                                             absl::Time now);
   // The site has been told of that host's eviction or loss (JobState::notices).
   absl::Status SiteTold(int64_t notice, absl::Time now);
+  // What the diagnosis of the whole job says; changes nothing where it was acted on before.
+  absl::StatusOr<std::vector<Action>> Diagnosed(int rank, Blame blame, const std::string& text,
+                                                absl::Time now);
   // Replays a step on all hosts (replay.h). kFailedPrecondition: the job cannot, with the reason.
   absl::StatusOr<std::vector<Action>> Replay(const std::string& why, absl::Time now);
   absl::StatusOr<std::vector<Action>> Stop(int exit_status, const std::string& why, absl::Time now);

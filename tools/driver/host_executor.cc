@@ -50,10 +50,10 @@ class Executor {
     WEFT_ASSIGN_OR_RETURN(link_, HostLink::Join(store_.get(), options_.host, options_.period));
     local_.host = options_.host;
     local_.incarnation = link_->incarnation();
-    observer_ = std::make_unique<run::Observer>("", options_.run.job);
     host_.Say(absl::StrCat("joined ", options_.run.store, " as ", options_.host, " (incarnation ",
                            local_.incarnation, ")"));
     Prepare(-1);
+    StartObserver();
     Report(/*urgent=*/true);
     while (!exit_status_.has_value() || host_.alive() > 0) Turn();
     over_ = true;
@@ -92,6 +92,17 @@ class Executor {
     run.recover = std::max(1, record_.policy.restarts_most);
     spares_ = run.spares;
     return absl::OkStatus();
+  }
+
+  // Pages that cannot be served cost the diagnosis of the whole job, not the job.
+  void StartObserver() {
+    const auto folder = variables_.find("WEFT_RECORDS_FOLDER");
+    observer_ = std::make_unique<run::Observer>(folder == variables_.end() ? "" : folder->second,
+                                                options_.run.job);
+    agent_token_ = net::SecretToHex(net::NewJobSecret());
+    const absl::StatusOr<std::string> served = observer_->ServeAgent("0.0.0.0:0", agent_token_);
+    if (!served.ok()) return host_.Say(absl::StrCat("records: ", served.status().message()));
+    agent_ = absl::StrCat(options_.address, ":", observer_->agent_port());
   }
 
   // The variables of the ranks of `node`; -1: of spare processes, as far as they are known.
@@ -287,8 +298,8 @@ class Executor {
     kill_test_at_ = clock_.Now() + options_.self_test.limit + kTestSlack;
   }
 
-  // Of one of the two processes, on the suspected host and on a helper, that meet in the job's store
-  // under a name of their own.
+  // Of one of the two processes, on the suspected host and on a helper, that meet in the job's
+  // store under a name of their own.
   run::Variables PairVariables(int64_t test, int rank) const {
     run::Variables variables = variables_;
     variables["WEFT_JOB_ID"] = absl::StrCat(options_.run.job, ".test-", test);
@@ -425,6 +436,8 @@ class Executor {
     HostReport report;
     report.address = options_.address;
     report.rack = options_.rack;
+    report.agent = agent_;
+    report.agent_token = agent_token_;
     report.leaves = leaves_;
     report.over = over_;
     report.spares = host_.spares();
@@ -459,6 +472,7 @@ class Executor {
   ExecutorOptions options_;
   SystemClock clock_;
   std::string secret_hex_;
+  std::string agent_, agent_token_;
   int spares_ = 0;  // processes, of a host with a node
   std::unique_ptr<collectives::StoreClient> store_;
   run::HostRanks host_;

@@ -177,6 +177,7 @@ std::string JobJson(const Driver& driver, absl::Time now) {
          {"address", host.address},
          {"age", is_heard ? Json(absl::ToDoubleSeconds(now - heard->second.at)) : Json()},
          {"pid", report.pid},
+         {"agent", report.agent},
          {"spares", report.spares},
          {"bytes", report.bytes},
          {"findings", report.findings}});

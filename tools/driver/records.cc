@@ -128,6 +128,8 @@ Json ToJson(const JobState& job) {
                      {"last_end", rank.last_end},
                      {"last_step", rank.last_step},
                      {"started", absl::ToUnixMicros(rank.started)},
+                     {"diagnosed", rank.diagnosed},
+                     {"host_blamed", absl::ToUnixMicros(rank.host_blamed)},
                      {"soon_ends", rank.soon_ends},
                      {"due", absl::ToUnixMicros(rank.due)}});
   }
@@ -231,6 +233,8 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
     members.Take("last_end", rank.last_end);
     members.Take("last_step", rank.last_step);
     members.TakeTime("started", rank.started);
+    members.Take("diagnosed", rank.diagnosed);
+    members.TakeTime("host_blamed", rank.host_blamed);
     members.Take("soon_ends", rank.soon_ends);
     members.TakeTime("due", rank.due);
     WEFT_RETURN_IF_ERROR(members.status());
@@ -352,6 +356,8 @@ std::string ToJson(const HostReport& report) {
                {"beat", report.beat},
                {"address", report.address},
                {"rack", report.rack},
+               {"agent", report.agent},
+               {"agent_token", report.agent_token},
                {"pid", report.pid},
                {"leaves", report.leaves},
                {"over", report.over},
@@ -375,6 +381,8 @@ absl::StatusOr<HostReport> ParseHostReport(absl::string_view text) {
   reader.Take("beat", report.beat);
   reader.Take("address", report.address);
   reader.Take("rack", report.rack);
+  reader.Take("agent", report.agent);
+  reader.Take("agent_token", report.agent_token);
   reader.Take("pid", report.pid);
   reader.Take("leaves", report.leaves);
   reader.Take("over", report.over);

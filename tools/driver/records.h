@@ -63,6 +63,8 @@ struct HostReport {
   int64_t incarnation = 0;
   int64_t beat = 0;           // counts up
   std::string address, rack;  // as of HostState
+  std::string agent;          // "host:port" of the pages of its ranks' records; empty: none
+  std::string agent_token;
   int64_t pid = -1;
   bool leaves = false;  // is to be drained
   bool over = false;    // has ended its ranks because the job is over

@@ -17,6 +17,11 @@
 
 namespace weft::observe {
 
+Source::Source(std::string job, const std::map<std::string, std::string>& agents)
+    : job_(std::move(job)), tokens_(agents) {
+  for (const auto& [agent, _] : agents) agents_.push_back(agent);
+}
+
 Source::~Source() {
   std::error_code ignored;
   if (!fetched_.empty()) std::filesystem::remove_all(fetched_, ignored);
@@ -45,7 +50,9 @@ absl::Status Source::ConnectAgents() {
   fetched_ = name;
   for (size_t i = 0; i < agents_.size(); ++i) {
     WEFT_ASSIGN_OR_RETURN(HttpAddress address, ParseHttpAddress(agents_[i]));
-    clients_.emplace_back(std::move(address), token, fetched_, i);
+    const auto own = tokens_.find(agents_[i]);
+    clients_.emplace_back(std::move(address), own == tokens_.end() ? token : own->second, fetched_,
+                          i);
   }
   silent_.resize(agents_.size());
   watch_ = std::make_unique<JobWatch>(fetched_, job_);

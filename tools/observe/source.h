@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@ namespace weft::observe {
 class Source {
  public:
   Source() = default;
+  // Of agents, "host:port", each with its token.
+  Source(std::string job, const std::map<std::string, std::string>& agents);
   ~Source();
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
@@ -39,6 +42,7 @@ class Source {
 
   std::string folder_, job_, token_file_, token_;
   std::vector<std::string> agents_;
+  std::map<std::string, std::string> tokens_;  // by agent; empty: all have the file's
   bool replay_ = false;
   std::string fetched_;  // a folder of our own
   std::vector<AgentClient> clients_;

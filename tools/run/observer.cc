@@ -28,9 +28,11 @@ Observer::~Observer() {
   if (thread_.joinable()) thread_.join();
 }
 
-absl::StatusOr<std::string> Observer::ServeAgent(const std::string& address) {
+absl::StatusOr<std::string> Observer::ServeAgent(const std::string& address,
+                                                 const std::string& token) {
   observe::AgentOptions options;
   options.folder = folder_;
+  options.server.token = token;
   WEFT_ASSIGN_OR_RETURN(options.server.address, observe::ParseHttpAddress(address));
   WEFT_ASSIGN_OR_RETURN(agent_, observe::Agent::Start(options));
   thread_ = std::thread([this] {

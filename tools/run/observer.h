@@ -24,8 +24,10 @@ class Observer {
       : folder_(folder), watch_(folder, job) {}
   ~Observer();
 
-  // Serves at `address` until the end; returns where, "http://127.0.0.1:9400/metrics".
-  absl::StatusOr<std::string> ServeAgent(const std::string& address);
+  // Serves at `address` until the end; returns where, "http://127.0.0.1:9400/metrics". `token`:
+  // empty: none is asked for, on loopback alone.
+  absl::StatusOr<std::string> ServeAgent(const std::string& address, const std::string& token = "");
+  int agent_port() const { return agent_ == nullptr ? 0 : agent_->port(); }
   // Before other ranks are told to end because of it.
   void OnEnded(int64_t pid, int wait_status, bool told_to_end);
   // Lines to be said, if any; each finding once. At most every second by itself.

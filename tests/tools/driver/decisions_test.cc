@@ -146,6 +146,39 @@ TEST_F(DecisionsTest, WithoutSelfTestsADeviceFaultEvictsTheHostOfTheRankThatItNa
   EXPECT_EQ(state_.hosts["b"].node, -1);
 }
 
+TEST_F(DecisionsTest, TheCulpritThatTheDiagnosisNamesIsSuspectedAndNotTheVictimThatEndsFirst) {
+  Start(1);
+  const Event nic_down{
+      .kind = EventKind::kDiagnosed, .text = "NIC down", .rank = 3, .blame = Blame::kHost};
+  EXPECT_THAT(Tell(nic_down), testing::ElementsAre("test b: NIC down"));
+  EXPECT_THAT(Tell(nic_down), IsEmpty());
+  // Rank 0 takes its own NIC for the one that failed.
+  EXPECT_THAT(End(0, Error("mlx5_0 has failed [device rank=0 device=mlx5_0]")),
+              testing::ElementsAre(HasSubstr("start rank 0 (generation 1) on a")));
+  EXPECT_EQ(state_.hosts["a"].test, 0);
+  Tell({.kind = EventKind::kSelfTest, .host = "b", .test = state_.hosts["b"].test, .text = "no"});
+  EXPECT_EQ(state_.nodes[1].host, "spare0");
+}
+
+TEST_F(DecisionsTest, ARankThatTheOthersWaitForIsStartedAnewOnceAGeneration) {
+  Start(0);
+  const Event hangs{.kind = EventKind::kDiagnosed, .text = "it hangs", .rank = 2};
+  EXPECT_THAT(Tell(hangs), testing::ElementsAre("start rank 2 (generation 1) on b: it hangs"));
+  EXPECT_THAT(Tell(hangs), testing::ElementsAre("start rank 2 (generation 2) on b: it hangs"));
+  EXPECT_EQ(state_.restarts, 2);
+}
+
+TEST_F(DecisionsTest, WrongNumbersAreReplayed) {
+  policy_.replay_hosts = 1;
+  Start(1);
+  EXPECT_THAT(Tell({.kind = EventKind::kDiagnosed,
+                    .text = "replica differs",
+                    .rank = 1,
+                    .blame = Blame::kNumbers})[0],
+              HasSubstr("replay: phase 1 of 2, groups a | b | spare0: replica differs"));
+  for (const RankState& rank : state_.ranks) EXPECT_FALSE(rank.runs);
+}
+
 TEST_F(DecisionsTest, WithoutASpareAHostWithADeviceFaultTestsItself) {
   Start(0);
   EXPECT_THAT(End(2, Error("x [device device=mlx5_0]"))[0], HasSubstr("test b"));

@@ -360,6 +360,13 @@ TEST(DriverRecordsTest, SurviveTheirText) {
            {.kind = EventKind::kHostJoined, .host = host, .incarnation = 2, .address = "10.0.0.1"});
   }
   Decide(policy, record.job, {.kind = EventKind::kHostEvicted, .host = "b", .text = "\"\xff"});
+  record.policy.replay_hosts = 1;
+  Decide(record.policy, record.job,
+         {.kind = EventKind::kHostJoined, .host = "d", .incarnation = 1});
+  Decide(record.policy, record.job, {.kind = EventKind::kReplay, .text = "by hand"});
+  ASSERT_TRUE(record.job.replay.has_value());
+  Decide(record.policy, record.job,
+         {.kind = EventKind::kReplayed, .host = "a", .test = 1, .passed = true, .text = "digest"});
   record.history.push_back({.time = absl::FromUnixSeconds(5), .text = "line"});
   const auto again = ParseDriverRecord(ToJson(record));
   ASSERT_TRUE(again.ok()) << again.status();
@@ -374,7 +381,15 @@ TEST(DriverRecordsTest, SurviveTheirText) {
 
 TEST(DriverRecordsTest, WhatIsNoRecordIsRefusedByName) {
   DriverRecord record;
+  record.policy = {.nodes = 2, .replay_hosts = 1};
   record.job = NewJob(record.policy, absl::UnixEpoch());
+  for (const char* host : {"a", "b", "c"}) {
+    Decide(record.policy, record.job,
+           {.kind = EventKind::kHostJoined, .host = host, .incarnation = 1});
+  }
+  Decide(record.policy, record.job, {.kind = EventKind::kHostLost, .host = "c"});
+  Decide(record.policy, record.job, {.kind = EventKind::kReplay, .text = "by hand"});
+  ASSERT_TRUE(record.job.replay.has_value());
   const std::string whole = ToJson(record);
   for (size_t cut = 0; cut < whole.size(); ++cut) {
     EXPECT_TRUE(absl::IsDataLoss(ParseDriverRecord(whole.substr(0, cut)).status()));
@@ -384,7 +399,8 @@ TEST(DriverRecordsTest, WhatIsNoRecordIsRefusedByName) {
     std::string changed = whole;
     for (int n = 0; n < 3; ++n) changed[random() % changed.size()] = static_cast<char>(random());
     (void)ParseDriverRecord(changed);
-    std::string report = ToJson(HostReport{.ranks = {{.rank = 1}}, .findings = {"x"}});
+    std::string report =
+        ToJson(HostReport{.ranks = {{.rank = 1}}, .digests = {"x"}, .findings = {"x"}});
     report[random() % report.size()] = static_cast<char>(random());
     (void)ParseHostReport(report);
   }
@@ -393,8 +409,8 @@ TEST(DriverRecordsTest, WhatIsNoRecordIsRefusedByName) {
 }
 
 // A driver that is killed at any moment, before or after any of its calls had its effect, while
-// ranks and hosts die: no rank is started twice in a generation, the site is told of every host that
-// is gone, never again once that is written down, and the job ends.
+// ranks and hosts die: no rank is started twice in a generation, the site is told of every host
+// that is gone, never again once that is written down, and the job ends.
 TEST(DriverSeedsTest, ADriverKilledAtAnyMomentDoesNothingTwiceAndTheJobGoesOn) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(seed);

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import unittest
 import urllib.error
+import urllib.request
 
 sys.path.insert(0, os.path.join(os.environ["WEFT_SOURCE"], "tests/tools/run"))
 from processes import is_zombie, program, until  # noqa: E402
@@ -298,6 +299,14 @@ class DriverTest(DrivenJob, unittest.TestCase):
                                     ("POST", "/evict/a", "5a" * 32), ("POST", "/stop", "")):
             with self.assertRaises(urllib.error.HTTPError) as refused:
                 self.call(method, path, token)
+            self.assertEqual(refused.exception.code, 401)
+        # The records that an executor serves are the driver's alone.
+        port = until(lambda: self.state()["hosts"][0]["agent"], PATIENCE).rsplit(":", 1)[1]
+        for request in (f"http://127.0.0.1:{port}/rings",
+                        urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={
+                            "Authorization": "Bearer " + self.token()})):
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(request, timeout=PATIENCE)
             self.assertEqual(refused.exception.code, 401)
         self.assertIn("<title>weft-driver", self.call("GET", "/"))
         self.assertEqual((self.folder / "state" / "page-token").stat().st_mode & 0o77, 0)

@@ -69,8 +69,8 @@ TEST(ReplayTest, GroupsHoldEveryHostOnceAndNoTwoMeetInBothPhases) {
 
 TEST(ReplayTest, TheHostThatWrongGroupsHaveInCommonIsNamed) {
   for (const bool random : {true, false}) {
-    for (const auto& [hosts, size] : {std::pair(3, 1), std::pair(6, 2), std::pair(9, 3),
-                                      std::pair(9, 2), std::pair(16, 4)}) {
+    for (const auto& [hosts, size] :
+         {std::pair(3, 1), std::pair(6, 2), std::pair(9, 3), std::pair(9, 2), std::pair(16, 4)}) {
       for (const std::string& bad : Hosts(hosts)) {
         SCOPED_TRACE(absl::StrCat(bad, " of ", hosts, " in groups of ", size));
         EXPECT_THAT(JudgeReplay(Replayed(hosts, size, {bad}, random)).named, ElementsAre(bad));

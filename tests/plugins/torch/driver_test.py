@@ -1,0 +1,156 @@
+"""torchrun's agents as the hosts of a weft-driver: workers that die, errors that come twice, a host
+that is lost and one that is evicted, and torchrun as a spare."""
+
+import installed
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.request
+
+BIN = pathlib.Path(os.environ["WEFT_BIN"])
+SECRET = "5a" * 32
+# Says where it is, and ends once the file "end" is there. Ranks meet in each round.
+WORKER = r"""
+import os, pathlib, sys, time
+import torch, torch.distributed as dist
+folder = pathlib.Path(sys.argv[1])
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+me = f"{dist.get_rank()}"
+(folder / ("new-" + me)).write_text(f"{os.getpid()} {int(total.item())} {os.environ['GROUP_RANK']} {sys.argv[2]}")
+os.rename(folder / ("new-" + me), folder / ("rank-" + me))
+while not (folder / "end").exists():
+    if (folder / ("fail-" + me)).exists():
+        raise SystemExit(1)
+    time.sleep(0.05)
+dist.destroy_process_group()
+"""
+
+
+def until(condition, what: str):
+    end = time.monotonic() + installed.LIMIT
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"nothing within {installed.LIMIT} s: {what}")
+        time.sleep(0.02)
+
+
+@unittest.skipUnless((BIN / "weft-driver").exists(), "this build has no weft-driver")
+class DrivenTorchrunTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        (self.folder / "worker.py").write_text(WORKER)
+        self.job = f"torchrun-{os.getpid()}-{self.id().rsplit('.', 1)[1]}"
+        self.started = []
+        self.addCleanup(self.stop)
+        self.driver = self.start(
+            "driver", BIN / "weft-driver", "--nodes", "2", "--ranks", "1", "--job", self.job,
+            "--listen", "127.0.0.1:0", "--state-dir", self.folder / "state", "--page",
+            "127.0.0.1:0", "--lease", "6s", "--no-self-tests", "--backoff", "50ms")
+        self.address = self.until_said("driver", r"serving job '.*' at (\S+),")
+        self.page = self.until_said("driver", r"page at (http://\S+)/,")
+        self.agents = {}
+        for node, host in enumerate("abc"):
+            self.agents[host] = self.start(
+                host, sys.executable, "-m", "torch.distributed.run", "--nnodes=2",
+                "--nproc-per-node=1", "--max-restarts=100", "--monitor-interval=0.1",
+                "--rdzv-backend=weft-driver", f"--rdzv-endpoint={self.address}",
+                f"--rdzv-id={self.job}", f"--rdzv-conf=host={host},address=127.0.0.1",
+                self.folder / "worker.py", self.folder, host)
+            if node < 2:
+                self.until_said("driver", f"(place node {node} on {host})")
+        until(lambda: '"c"' in self.call("GET", "/job.json"), "the spare joins")
+        for rank in 0, 1:
+            self.where(rank, "ab"[rank])
+
+    def stop(self):
+        for process in self.started:
+            process.kill()
+            process.wait()
+        for rank in 0, 1:
+            text = self.said(f"rank-{rank}").split()
+            if text:
+                try:
+                    os.kill(int(text[0]), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+
+    def start(self, name: str, *command) -> subprocess.Popen:
+        with open(self.folder / name, "w", encoding="utf-8") as log:
+            process = subprocess.Popen([str(word) for word in command], stdout=log, stderr=log,
+                                       env={**os.environ, "WEFT_JOB_SECRET": SECRET})
+        self.started.append(process)
+        return process
+
+    def said(self, name: str) -> str:
+        path = self.folder / name
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def until_said(self, name: str, pattern: str) -> str:
+        try:
+            return until(lambda: re.search(pattern, self.said(name)), pattern).group(1)
+        except AssertionError as error:
+            raise AssertionError("\n".join(self.said(who) for who in ("driver", *"abc"))) from error
+
+    def call(self, method: str, path: str) -> str:
+        token = self.said("state/page-token").strip()
+        request = urllib.request.Request(self.page + path, method=method,
+                                         headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, timeout=installed.LIMIT) as answer:
+            return answer.read().decode()
+
+    def where(self, rank: int, host: str, but: int = 0) -> int:
+        """Waits until that rank runs there, in another process than `but`; its process."""
+        def found():
+            words = self.said(f"rank-{rank}").split()
+            return words if words and words[1:] == ["2", str(rank), host] \
+                and int(words[0]) != but else None
+        try:
+            return int(until(found, f"rank {rank} on {host}")[0])
+        except AssertionError as error:
+            raise AssertionError("\n".join(self.said(who) for who in ("driver", *"abc"))) from error
+
+    def finish(self):
+        (self.folder / "end").write_text("")
+        self.assertEqual(self.driver.wait(installed.LIMIT), 0, self.said("driver"))
+
+    def test_a_worker_that_is_killed_is_started_anew_by_the_drivers_decision(self):
+        before = [self.where(rank, "ab"[rank]) for rank in (0, 1)]
+        os.kill(before[1], signal.SIGKILL)
+        self.until_said("driver", r"(start rank 1 \(generation 1\) on b: was killed by signal 9)")
+        for rank in 0, 1:
+            self.where(rank, "ab"[rank], before[rank])
+        self.finish()
+        self.assertEqual([self.agents[host].wait(installed.LIMIT) for host in "ab"], [0, 0])
+
+    def test_a_host_that_is_lost_or_evicted_gives_its_place_to_the_spare(self):
+        before = [self.where(rank, "ab"[rank]) for rank in (0, 1)]
+        self.agents["b"].kill()
+        os.kill(before[1], signal.SIGKILL)
+        self.until_said("driver", "(evict b from node 1: nothing was heard of it)")
+        here = self.where(1, "c")
+        self.where(0, "a", before[0])
+        self.assertIn("place node", self.until_said(
+            "driver", "(place node 1 on c)"))
+        # Without a spare from here: the job stops for want of hosts only after --vacancy.
+        self.assertEqual(json.loads(self.call("GET", "/job.json"))["nodes"], ["a", "c"])
+        self.assertGreater(here, 0)
+        self.finish()
+
+
+if __name__ == "__main__":
+    unittest.main()
