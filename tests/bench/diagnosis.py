@@ -5,7 +5,8 @@ at a step that the seed draws; weft-diagnose watches it from its start, and look
 where it found nothing in time. Right: a finding has the fault's name, and blames nobody but the ranks that have
 it; of a link, its ends. The first finding counts, or a better one within two seconds. Benign disturbances are healthy
 runs: there any finding is a false alarm. Precision = right runs / runs with a finding; recall = right runs /
-faulty runs; with Wilson's 95 % interval. Times are from the onset that the injector prints to the first finding (alert)
+faulty runs; each with the ends of Wilson's 95 % interval. "unknown" is the share of faulty runs that were seen and
+not named: each is a wrong run, too. Times are from the onset that the injector prints to the first finding (alert)
 and to the right one (culprit), all on one clock; of slowdowns in steps of the job. Each detector of the literature
 is run alone on the same records and scored by culprit, on the faults that it is for and the healthy runs. Peers are
 goals, for detectors Minder's published precision and recall. Faults: `weft-fault list`.
@@ -211,25 +212,27 @@ def row(case: str, ours: float, goal: float, unit: str, runs: int, better_low: b
                       "repeats": runs}), flush=True)
 
 
+def share_row(case: str, right: int, of: int, goal: float) -> None:
+    """A share with the ends of its interval, a row each."""
+    low, high = wilson(right, of)
+    row(case, right / max(of, 1), goal, "", of)
+    row(f"{case}_wilson95_low", low, goal, "", of)
+    row(f"{case}_wilson95_high", high, goal, "", of)
+
+
 def report(runs: list[Run]) -> None:
     faulty = [run for run in runs if run.faulty]
     said = [run for run in runs if run.finding is not None]
     right = [run for run in faulty if run.right]
-    low, high = wilson(len(right), len(said))
-    row(f"precision, 95 % within {low:.2f}..{high:.2f}", len(right) / max(len(said), 1), 0.97, "",
-        len(said))
-    low, high = wilson(len(right), len(faulty))
-    row(f"recall, 95 % within {low:.2f}..{high:.2f}", len(right) / max(len(faulty), 1), 0.95, "",
-        len(faulty))
+    share_row("precision", len(right), len(said), 0.97)
+    share_row("recall", len(right), len(faulty), 0.95)
     component = [run for run in right if run.finding["component"] == run.fault["component"]]
-    low, high = wilson(len(component), len(right))
-    row(f"component, 95 % within {low:.2f}..{high:.2f}", len(component) / max(len(right), 1), 0.90,
-        "", len(right))
+    share_row("component", len(component), len(right), 0.90)
+    unknown = [run for run in faulty if run.finding is not None and run.finding["fault"] == "unknown"]
+    row("unknown", len(unknown) / max(len(faulty), 1), 0.05, "", len(faulty), better_low=True)
     healthy = [run for run in runs if not run.faulty]
     quiet = sum(run.finding is None for run in healthy)
-    low, high = wilson(quiet, len(healthy))
-    row(f"healthy runs without an alarm, 95 % within {low:.2f}..{high:.2f}",
-        quiet / max(len(healthy), 1), 1.0, "", len(healthy))
+    share_row("healthy_without_alarm", quiet, len(healthy), 1.0)
     if precision_and_recall := [part for part in (len(right) / max(len(said), 1),
                                                   len(right) / max(len(faulty), 1)) if part]:
         row("F1", statistics.harmonic_mean(precision_and_recall), 0.893, "", len(runs))
@@ -259,12 +262,8 @@ def report_alone(runs: list[Run], detector: str, scope: tuple[str, ...]) -> None
     faulty = [run for run in runs if run.faulty and run.fault["expected"] not in NOBODYS]
     right = [run for run in faulty if run.alone.get(detector)
              and {rank for one in run.alone[detector] for rank in one["culprits"]} & run.ranks]
-    low, high = wilson(len(right), len(said))
-    row(f"{detector} alone: precision, 95 % within {low:.2f}..{high:.2f}",
-        len(right) / max(len(said), 1), 0.904, "", len(said))
-    low, high = wilson(len(right), len(faulty))
-    row(f"{detector} alone: recall of its faults, 95 % within {low:.2f}..{high:.2f}",
-        len(right) / max(len(faulty), 1), 0.883, "", len(faulty))
+    share_row(f"{detector}_alone_precision", len(right), len(said), 0.904)
+    share_row(f"{detector}_alone_recall", len(right), len(faulty), 0.883)
 
 
 def overhead(options) -> None:

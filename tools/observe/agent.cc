@@ -117,6 +117,8 @@ std::string Agent::RingsJson() const {
                        {"cpu_seconds", state.cpu_seconds},
                        {"run_queue_seconds", state.run_queue_seconds},
                        {"resident_bytes", state.resident_bytes},
+                       {"minor_faults", state.minor_faults},
+                       {"major_faults", state.major_faults},
                        {"readings", ReadingsJson(rank.readings)}});
     }
   }

@@ -88,6 +88,8 @@ absl::Status AgentClient::Fetch() {
     told.state.cpu_seconds = ring.value("cpu_seconds", 0.0);
     told.state.run_queue_seconds = ring.value("run_queue_seconds", 0.0);
     told.state.resident_bytes = ring.value("resident_bytes", int64_t{0});
+    told.state.minor_faults = ring.value("minor_faults", int64_t{0});
+    told.state.major_faults = ring.value("major_faults", int64_t{0});
     told.readings = ReadingsOf(ring, told.shift_ns);
   }
   return absl::OkStatus();

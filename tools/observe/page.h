@@ -30,6 +30,9 @@ select,button{font:inherit;margin-right:8px}
 <button id="reset">whole</button>
 <span class="hint">wheel: zoom, drag: move, click a call: the same call on every rank</span></p>
 <div id="wrap"><canvas id="lines"></canvas><div id="side">Click a call or a rank.</div></div></section>
+<section><h2>Mesh</h2>
+<p class="hint" id="legend"></p>
+<canvas id="space"></canvas></section>
 <section><h2>Ranks and phases, ms a step</h2><div id="heat"></div></section>
 </main>
 <script type="application/json" id="data">@DATA@</script>
@@ -58,7 +61,7 @@ for (const finding of D.findings) { add($("findings"), "pre", finding.text).clas
 
 let end = 1;
 for (const r of D.ranks) for (const s of r.spans) end = Math.max(end, s[2] + s[3]);
-let from = 0, to = end, picked = null;
+let from = 0, to = end, picked = null, chosen = null;
 const ROW = 34, LEFT = 120, canvas = $("lines"), g = canvas.getContext("2d");
 const orders = [["rank", r => [r.rank]]].concat(axes.map(axis => [axis.name.toUpperCase() + " groups",
   r => axes.filter(a => a !== axis).map(a => place(r.rank)[a.name]).reverse().concat(place(r.rank)[axis.name])]));
@@ -88,11 +91,11 @@ function draw() {
     for (const s of r.spans) {
       if (s[2] + s[3] < from || s[2] > to) continue;
       const a = Math.max(x(s[2]), LEFT), b = Math.max(x(s[2] + s[3]), a + 1), phase = s[1] === 0;
-      const chosen = picked && same(picked, s);
+      const marked = picked && same(picked, s);
       g.fillStyle = color(s);
       g.fillRect(a, y + (phase ? 2 : 18), b - a, phase ? 14 : 13);
       if (!s[7]) { g.strokeStyle = "#d33"; g.lineWidth = 2; g.strokeRect(a, y + 18, b - a, 13); }
-      if (chosen) { g.strokeStyle = "#000"; g.lineWidth = 2; g.strokeRect(a, y + 17, b - a, 15);
+      if (marked) { g.strokeStyle = "#000"; g.lineWidth = 2; g.strokeRect(a, y + 17, b - a, 15);
         marks.push([a, y + 24]); }
       if (b - a > 45) { g.fillStyle = "#000"; g.fillText(D.names[s[0]].slice(0, (b - a) / 7), a + 2, y + (phase ? 9 : 25)); }
     }
@@ -102,8 +105,74 @@ function draw() {
   g.fillStyle = "#555";
   for (let i = 0; i <= 6; i++) { const t = from + (to - from) * i / 6;
     g.fillText((t / 1000).toFixed(2) + " ms", x(t) - (i === 6 ? 60 : 0), rows.length * ROW + 10); }
+  drawSpace();
 }
+// The ranks in space: the first axis of the mesh goes to the right, the second to the back, the third up; a further
+// one begins again at the right, with a gap. Without a mesh: a square.
+const space = $("space"), h = space.getContext("2d"), AXIS_COLORS = ["#4a7fc1", "#3f9c62", "#a06bc0", "#b98a2d"];
+const byRank = new Map(D.ranks.map(r => [r.rank, r]));
+const side = Math.ceil(Math.sqrt(Math.max(1, D.world)));
+const cell = rank => {
+  if (!axes.length) return [rank % side, Math.floor(rank / side), 0];
+  const at = place(rank), c = [0, 0, 0], reach = [1, 1, 1];
+  axes.forEach((a, i) => { c[i % 3] += at[a.name] * reach[i % 3]; reach[i % 3] *= a.size + 0.5; });
+  return c; };
+const ownTime = r => Object.entries(r.heat).reduce((sum, [name, ms]) => name.startsWith("wait") ? sum : sum + ms, 0);
+const times = D.ranks.map(ownTime).sort((a, b) => a - b), usual = times[(times.length - 1) >> 1] || 0;
+const blames = r => D.findings.some(f => f.culprits.includes(r.rank));
+const waits = r => r.spans.some(s => !s[7]);
+const STILL_MS = 1000;
+const still = f => f.outstanding > 0 && f.stuck_ms >= STILL_MS;
+const fill = r => { if (blames(r)) return "#d33";
+  if (waits(r)) return "#f5b942";
+  const over = usual > 0 ? Math.max(0, Math.min(1, (ownTime(r) / usual - 1.05) * 2)) : 0;
+  return "hsl(" + (210 - 190 * over) + ",55%,75%)"; };
+let turned = 0.45, spots = [];
+function drawSpace() {
+  const flat = D.ranks.map(r => { const [u, v, w] = cell(r.rank), c = Math.cos(turned), n = Math.sin(turned);
+    return {r, x: u * c - v * n, y: (u * n + v * c) * 0.45 - w * 1.1, depth: u * n + v * c}; });
+  const low = (key) => Math.min(...flat.map(s => s[key])), high = (key) => Math.max(...flat.map(s => s[key]));
+  if (!flat.length) return;
+  const wide = high("x") - low("x") || 1, tall = high("y") - low("y");
+  space.width = Math.max(500, document.body.clientWidth - 400);
+  const scale = Math.min((space.width - 120) / wide, 110, tall > 0 ? 420 / tall : 110);
+  space.height = tall * scale + 80;
+  const round = Math.max(3, Math.min(15, scale * 0.22)), left = low("x"), top = low("y");
+  spots = flat.map(s => ({r: s.r, x: 60 + (s.x - left) * scale, y: 40 + (s.y - top) * scale, depth: s.depth}));
+  const at = new Map(spots.map(s => [s.r.rank, s]));
+  const line = (a, b, style, width) => { if (!a || !b) return;
+    h.strokeStyle = style; h.lineWidth = width; h.beginPath(); h.moveTo(a.x, a.y); h.lineTo(b.x, b.y); h.stroke(); };
+  let stride = 1;
+  axes.forEach((a, i) => { for (const s of spots) {
+    if (place(s.r.rank)[a.name] + 1 < a.size) line(s, at.get(s.r.rank + stride), AXIS_COLORS[i % 4], 1); }
+    stride *= a.size; });
+  for (const s of spots) for (const f of s.r.flows) {
+    if (still(f)) line(s, at.get(f.peer), "#d33", 3);
+    else if (s.r === chosen) line(s, at.get(f.peer), "#000", 2); }
+  spots.sort((a, b) => b.depth - a.depth);
+  h.font = "11px system-ui"; h.textBaseline = "middle"; h.textAlign = "center";
+  for (const s of spots) {
+    h.beginPath(); h.arc(s.x, s.y, round, 0, 2 * Math.PI); h.fillStyle = fill(s.r); h.fill();
+    const called = picked && s.r.spans.some(t => same(picked, t));
+    h.lineWidth = s.r === chosen || called ? 3 : 1;
+    h.strokeStyle = s.r === chosen || called ? "#000" : "#888"; h.stroke();
+    if (round >= 7) { h.fillStyle = blames(s.r) ? "#fff" : "#222"; h.fillText(String(s.r.rank), s.x, s.y); }
+  }
+}
+$("legend").textContent = "click a rank; drag to turn. red: blamed, amber: waits in a call, the more orange the slower than " +
+  "others. Thick black lines: the chosen rank's flows, red: flows that stand still, thick rims: in the chosen call" +
+  (axes.length ? ". Thin lines: neighbours by " + axes.map(a => a.name.toUpperCase()).join(", ") : "");
+let grip = null;
+space.addEventListener("mousedown", e => { grip = [e.offsetX, turned, false]; });
+space.addEventListener("mousemove", e => { if (!grip) return;
+  if (Math.abs(e.offsetX - grip[0]) > 3) grip[2] = true;
+  if (grip[2]) { turned = grip[1] + (e.offsetX - grip[0]) * 0.01; drawSpace(); } });
+window.addEventListener("mouseup", e => { const turnedIt = grip && grip[2], held = grip; grip = null;
+  if (!held || turnedIt || e.target !== space) return;
+  const near = spots.map(s => [Math.hypot(s.x - e.offsetX, s.y - e.offsetY), s.r]).sort((a, b) => a[0] - b[0])[0];
+  if (near && near[0] < 25) { showRank(near[1]); draw(); } });
 function showRank(r) {
+  chosen = r;
   const lines = ["rank " + r.rank + " on " + r.host + ", pid " + r.pid];
   if (axes.length) lines.push("place: " + placeText(r.rank));
   lines.push("step " + r.step + (r.phase ? ", in phase " + r.phase : ""));
@@ -151,7 +220,7 @@ canvas.addEventListener("mousemove", e => { if (!drag) return;
 window.addEventListener("mouseup", e => { const moved = drag && drag[3]; drag = null;
   if (moved || e.target !== canvas) return;
   const r = rows[Math.floor(e.offsetY / ROW)]; if (!r) return;
-  if (e.offsetX < LEFT) { showRank(r); return; }
+  if (e.offsetX < LEFT) { showRank(r); draw(); return; }
   const t = from + (e.offsetX - LEFT) / (canvas.width - LEFT) * (to - from), slack = (to - from) / 400;
   const phase = e.offsetY % ROW < 17;
   const hit = r.spans.filter(s => (s[1] === 0) === phase && s[2] - slack <= t && t <= s[2] + s[3] + slack).pop();
@@ -168,13 +237,17 @@ if (phases.length) {
   for (const p of phases) { const v = D.ranks.map(r => r.heat[p] || 0).sort((a, b) => a - b); median[p] = v[(v.length - 1) >> 1]; }
   for (const r of D.ranks) {
     const line = add(table, "tr"), first = add(line, "td", r.rank); first.className = "rank";
-    first.addEventListener("click", () => showRank(r));
+    first.addEventListener("click", () => { showRank(r); draw(); });
     for (const p of phases) { const v = r.heat[p] || 0, cell = add(line, "td", v.toFixed(2));
       const ratio = median[p] > 0 ? v / median[p] : 1;
       if (ratio > 1.05) cell.style.background = "rgba(220,50,30," + Math.min(0.85, (ratio - 1) * 0.8) + ")";
       else if (ratio < 0.95) cell.style.background = "rgba(30,90,200," + Math.min(0.5, (1 - ratio) * 0.6) + ")"; }
   }
 } else { add($("heat"), "p", "This job records no phases."); }
+// A link's #rank=N chooses a rank; else the first that is blamed is chosen.
+const linked = /#rank=(\d+)/.exec((window.location || {}).hash || "");
+const first = linked ? +linked[1] : D.findings.flatMap(f => f.culprits)[0];
+if (byRank.has(first)) showRank(byRank.get(first));
 sortRows(); draw();
 </script></body></html>
 )PAGE";

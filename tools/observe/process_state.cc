@@ -19,8 +19,11 @@ bool ParseStat(absl::string_view line, uint64_t* start, ProcessState* state) {
   uint64_t user = 0, system = 0;
   int64_t pages = 0;
   if (fields.size() < 22 || fields[0].size() != 1 || !absl::SimpleAtoi(fields[11], &user) ||
-      !absl::SimpleAtoi(fields[12], &system) || !absl::SimpleAtoi(fields[17], &state->threads) ||
-      !absl::SimpleAtoi(fields[19], start) || !absl::SimpleAtoi(fields[21], &pages)) {
+      !absl::SimpleAtoi(fields[12], &system) ||
+      !absl::SimpleAtoi(fields[7], &state->minor_faults) ||
+      !absl::SimpleAtoi(fields[9], &state->major_faults) ||
+      !absl::SimpleAtoi(fields[17], &state->threads) || !absl::SimpleAtoi(fields[19], start) ||
+      !absl::SimpleAtoi(fields[21], &pages)) {
     return false;
   }
   state->state = fields[0][0];

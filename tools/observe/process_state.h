@@ -16,6 +16,8 @@ struct ProcessState {
   double cpu_seconds = 0;
   double run_queue_seconds = 0;  // of its first thread: ready, but waited for a core
   int64_t resident_bytes = 0;
+  // Page faults: minor ones found their page in memory, major ones waited for a disk.
+  int64_t minor_faults = 0, major_faults = 0;
   int64_t threads = 0;
 
   bool stopped() const { return exists && (state == 'T' || state == 't'); }

@@ -89,6 +89,23 @@ void AddFlows(const RankView& rank, const Labels& labels, Builder* out) {
   }
 }
 
+// Of devices and the kernel's log, and what the rank says itself; those of RDMA ports are the
+// host's, and stand in weft_host_rdma_events_total.
+void AddReadings(const RankView& rank, const Labels& labels, Builder* out) {
+  constexpr size_t kReadingsMax = 128;
+  size_t added = 0;
+  for (const auto& [key, reading] : rank.readings) {
+    if (!reading.known || !std::isfinite(reading.last)) continue;
+    if (added++ == kReadingsMax) break;
+    Labels with = labels;
+    with.emplace_back("source", key.first);
+    with.emplace_back("reading", key.second);
+    out->Gauge("weft_rank_reading", "Last value of what a device, the kernel or the rank says.",
+               with, reading.last);
+    out->Gauge("weft_rank_reading_growth", "The same, less its first value.", with, reading.grew());
+  }
+}
+
 void AddRank(const JobView& job, const RankView& rank, Builder* out) {
   const Labels labels = {{"job", job.job}, {"rank", absl::StrCat(rank.rank())}};
   out->Gauge("weft_rank_up", "1 while the rank's process is there and not stopped.", labels,
@@ -111,7 +128,16 @@ void AddRank(const JobView& job, const RankView& rank, Builder* out) {
                  rank.state.run_queue_seconds);
     out->Gauge("weft_process_resident_memory_bytes", "Memory of the process.", labels,
                static_cast<double>(rank.state.resident_bytes));
+    for (const auto& [kind, faults] : {std::pair("minor", rank.state.minor_faults),
+                                       std::pair("major", rank.state.major_faults)}) {
+      Labels with = labels;
+      with.emplace_back("kind", kind);
+      out->Counter("weft_process_page_faults_total",
+                   "Pages that were not mapped; major: that came from a disk.", with,
+                   static_cast<double>(faults));
+    }
   }
+  AddReadings(rank, labels, out);
   out->Counter("weft_records_written_total", "Records that the process has written.", labels,
                static_cast<double>(rank.written));
   out->Counter("weft_records_lost_total",

@@ -205,13 +205,18 @@ class Interop(unittest.TestCase):
         done = subprocess.run(
             ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
              f"--user-data-dir={self.folder}/chromium", "--virtual-time-budget=2000", "--dump-dom",
-             page.as_uri()], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+             page.as_uri() + "#rank=3"], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
         self.assertEqual(done.returncode, 0, done.stderr)
         text = html.unescape(re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL))
         self.assertIn("4 of 4 ranks", text)
         self.assertIn("hang outside of communication: rank 2 (data)", text)
         self.assertRegex(text, r'<canvas id="lines"[^>]*width="\d{3,}"')
+        self.assertRegex(text, r'<canvas id="space"[^>]*width="\d{3,}"')
         self.assertIn("backward", text[text.index('id="heat"'):])
+        chosen = text[text.index('id="side"'):]
+        self.assertIn("rank 3 on ", chosen)
+        self.assertIn("group world: 4 ranks, neighbours 2 and 0", chosen)
+        self.assertRegex(chosen, r"to \d over \w+: \d+ bytes")
 
 
 if __name__ == "__main__":

@@ -246,6 +246,7 @@ TEST(ProcessState, ReadsStatWhateverTheName) {
   EXPECT_TRUE(ParseStat("7 (a ) R 1) T 1 2 3 4 5 6 7 8 9 10 100 50 13 14 15 16 4 18 4711 20 30",
                         &start, &state));
   EXPECT_TRUE(state.state == 'T' && start == 4711 && state.threads == 4);
+  EXPECT_TRUE(state.minor_faults == 7 && state.major_faults == 9);
   EXPECT_FALSE(ParseStat("", &start, &state));
   EXPECT_FALSE(ParseStat("7 (x) S 1 2", &start, &state));
   EXPECT_TRUE(ReadProcessState(getpid(), ProcessStart(getpid())).exists);

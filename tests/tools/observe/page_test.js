@@ -7,16 +7,23 @@ const data = /<script type="application\/json" id="data">([\s\S]*?)<\/script>/.e
 const script = /<script>([\s\S]*?)<\/script>/.exec(page)[1];
 
 const texts = [];
+const nodes = {};  // of the mesh, by the rank that is written into the circle
+let circle = null;
 class Element {
   constructor(tag) {
     Object.assign(this, {tag, children: [], listeners: {}, style: {}, textContent: "", value: "0",
       width: 0, height: 0});
   }
   appendChild(child) { this.children.push(child); return child; }
-  addEventListener(name, call) { this.listeners[name] = call; }
+  addEventListener(name, call) {
+    const before = this.listeners[name];
+    this.listeners[name] = before ? event => { before(event); call(event); } : call;
+  }
   getContext() {
     return new Proxy({}, {get: (target, name) => name in target ? target[name] : (...words) => {
       if (name === "fillText") texts.push(words[0]);
+      if (name === "arc") circle = words;
+      if (name === "fillText" && /^\d+$/.test(words[0]) && circle) nodes[words[0]] = circle.slice(0, 2);
       if (words.some(word => typeof word === "number" && !Number.isFinite(word))) {
         throw new Error(`${String(name)}(${words}) draws nowhere`);
       }
@@ -32,6 +39,8 @@ const document = {getElementById: id => elements[id], createElement: tag => new 
   body: {clientWidth: 1400}};
 new Function("document", "window", script)(document, window);
 
+const opened = elements.side.textContent;
+
 const click = (x, y) => {
   elements.lines.listeners.mousedown({offsetX: x, offsetY: y});
   window.listeners.mouseup({target: elements.lines, offsetX: x, offsetY: y});
@@ -45,6 +54,14 @@ const width = elements.lines.width - 120;
 const at = open ? 120 + (open[2] + open[3] / 2) / end * width : 200;
 const call = click(at, 24);
 const rank = click(10, 5 + 34 * (D.ranks.length - 1));
+const [nodeX, nodeY] = nodes["1"];
+elements.space.listeners.mousedown({offsetX: nodeX, offsetY: nodeY});
+window.listeners.mouseup({target: elements.space, offsetX: nodeX, offsetY: nodeY});
+const node = elements.side.textContent;
+elements.space.listeners.mousedown({offsetX: nodeX, offsetY: nodeY});
+elements.space.listeners.mousemove({offsetX: nodeX + 60, offsetY: nodeY});
+window.listeners.mouseup({target: elements.space, offsetX: nodeX + 60, offsetY: nodeY});
+const turned = nodes["1"][0] !== nodeX && elements.side.textContent === node;
 for (let order = 0; order < elements.order.children.length; ++order) {
   elements.order.value = String(order);
   elements.order.listeners.change();
@@ -52,6 +69,7 @@ for (let order = 0; order < elements.order.children.length; ++order) {
 elements.lines.listeners.wheel({preventDefault() {}, offsetX: 600, deltaY: -1});
 elements.reset.listeners.click();
 console.log(JSON.stringify({title: elements.title.textContent, facts: elements.facts.textContent,
-  findings: elements.findings.children.map(child => child.textContent), call, rank,
+  findings: elements.findings.children.map(child => child.textContent), call, rank, opened,
+  node, turned, nodes: Object.keys(nodes).length,
   orders: elements.order.children.map(child => child.textContent),
   heat: elements.heat.all().map(element => element.textContent), drawn: texts.length}));

@@ -44,6 +44,13 @@ class Page(unittest.TestCase):
         self.assertIn("not called by ranks 1, 2, 3", said["call"])
         self.assertIn("rank 3 on ", said["rank"])
         self.assertIn("group world: 4 ranks, neighbours 2 and 0", said["rank"])
+        self.assertIn("rank 2 on ", said["opened"], "the page begins with who is blamed")
+        self.assertIn("hang outside of communication", said["opened"])
+        self.assertEqual(said["nodes"], 4)
+        self.assertIn("rank 1 on ", said["node"])
+        self.assertIn("group world: 4 ranks, neighbours 0 and 2", said["node"])
+        self.assertRegex(said["node"], r"to 2 over \w+: \d+ bytes")
+        self.assertTrue(said["turned"], "dragging turns the mesh and chooses nobody")
         self.assertIn("backward", said["heat"])
         self.assertGreater(said["drawn"], 10)
 

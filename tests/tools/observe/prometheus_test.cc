@@ -14,6 +14,7 @@ namespace weft::observe {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 std::vector<Metric> Some() {
   JobView view;
@@ -23,7 +24,10 @@ std::vector<Metric> Some() {
   for (int rank = 0; rank < 2; ++rank) {
     RankView& one = view.ranks[rank];
     one.process.rank = rank;
-    one.state = {.known = true, .exists = true, .state = 'S', .cpu_seconds = 1.5};
+    one.state = {
+        .known = true, .exists = true, .state = 'S', .cpu_seconds = 1.5, .major_faults = 4};
+    one.readings[{"gpu/0", "DCGM_FI_DEV_XID_ERRORS"}] = {.first = 0, .last = 79, .known = true};
+    one.readings[{"gpu/0", "never_seen"}] = {};
     one.steps.push_back({.step = 3,
                          .start_ns = 0,
                          .end_ns = 2'000'000'000,
@@ -71,6 +75,11 @@ TEST(Prometheus, WritesTheTextFormat) {
   EXPECT_THAT(text, HasSubstr("fault=\"slow rank\",component=\"device\"} 1"));
   EXPECT_THAT(text, HasSubstr("weft_host_interface_rx_bytes_total{interface=\"eth0\"} 7"));
   EXPECT_THAT(text, HasSubstr("counter=\"out_of_sequence\"} 3"));
+  EXPECT_THAT(text, HasSubstr("rank=\"1\",kind=\"major\"} 4"));
+  EXPECT_THAT(text,
+              HasSubstr("weft_rank_reading{job=\"a \\\"job\\\"\\\\\",rank=\"0\",source=\"gpu/0\","
+                        "reading=\"DCGM_FI_DEV_XID_ERRORS\"} 79"));
+  EXPECT_THAT(text, Not(HasSubstr("never_seen")));
 }
 
 TEST(Prometheus, LabelsByNoStepNoNumberAndNoPair) {
