@@ -144,21 +144,22 @@ class ConnectionPlan {
   absl::StatusOr<std::vector<PathWay>> Answer(const PathEnds& ends, int count);
   // All spare ways, those that have not failed before the others, then the least loaded first.
   absl::StatusOr<std::vector<PathWay>> Spares(const PathEnds& ends);
-  // Nothing was answered on a way, at `now`, and on another way there was an answer. Between these
-  // two leaves it is handed out no more, to nobody, until it Answers(), or kFailedFor has passed and
-  // another fails; and it is reported.
+  // At `now` nothing is answered on a way, and something on another. Between these two leaves the
+  // way is handed out no more, to nobody, until it Answers(), or kFailedFor has passed and another
+  // fails; and it is reported.
   void Fails(const PathEnds& ends, const PathWay& way, absl::Time now);
-  // A way for a socket or queue pair that was lost on its own, whyever; it is not reported. The least loaded that has not failed; where
-  // all have, the one that failed first.
+  // A way for a socket or queue pair that was lost, whyever, which is not reported: the least
+  // loaded that has not failed; where all have, the one that failed first.
   absl::StatusOr<PathWay> Instead(const PathEnds& ends, const PathWay& failed, absl::Time now);
   // Another way than those of `left`, for a queue pair that left them, the newest last, though they
-  // may not have failed for others; where there is no other, the one that was left first.
+  // may not have failed for others: of a planned flow the detour around what was left last, else
+  // the least loaded one; where there is no other, the one that was left first.
   absl::StatusOr<PathWay> Another(const PathEnds& ends, absl::Span<const PathWay> left);
   // The way of a planned flow, by the reports: the planned one, or the detour while a switch
   // carries nothing. Where the first switch has left the lost one, the choice there is one of those
   // that are left. Of connections beyond the plan: `way` itself.
   PathWay Now(const PathWay& way) const;
-  // Whether the first switch of a planned flow has left a next hop: it hashes otherwise than planned.
+  // Whether the first switch of a planned flow has left a next hop, so that it hashes otherwise.
   bool IsRerouted(const PathWay& way) const;
   // As the plan has it; of connections beyond the plan: `way` itself.
   PathWay Planned(const PathWay& way) const;

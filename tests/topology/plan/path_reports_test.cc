@@ -1,4 +1,4 @@
-// Reports about paths: who has heard the same knows the same, and nothing that is no report changes it.
+// Reports about paths: who has heard the same knows the same; text that is none changes nothing.
 #include "topology/plan/path_reports.h"
 
 #include <gmock/gmock.h>
