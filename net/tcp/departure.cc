@@ -75,7 +75,9 @@ void Departure::BeOver() {
 
 absl::StatusOr<PayloadTarget> Departure::OnFrame(const FrameHeader& header) {
   PayloadTarget target;
-  if (header.type == FrameType::kNotice || header.length == 0) return target;
+  if (header.type == FrameType::kNotice || header.type == FrameType::kPaths || header.length == 0) {
+    return target;
+  }
   if (header.type == FrameType::kData) {
     return absl::InvalidArgumentError("data that came to the sending end of a link");
   }

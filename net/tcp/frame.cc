@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "net/tcp/source_ports.h"
+#include "topology/plan/path_reports.h"
 
 namespace weft::net {
 
@@ -35,6 +36,9 @@ absl::Status CheckFrame(const FrameHeader& header) {
       break;
     case FrameType::kNotice:
       longest = kNoticeBytesMax;
+      break;
+    case FrameType::kPaths:
+      longest = topology::PathReports::kTextBytesMax;
       break;
     default:
       return bad("type ", static_cast<int>(header.type));

@@ -15,6 +15,8 @@
 //   kTaken        both ways            tcp only: bytes taken on each socket so far, u64 by index
 //   kResume       both ways            first on a socket that replaces a lost one, and on no other:
 //                                      its epoch in `receive`, the bytes taken so far in `total`
+//   kPaths        both ways            tcp only: reports about paths, as text
+//                                      (topology/plan/path_reports.h), where there is a plan
 #ifndef WEFT_NET_TCP_FRAME_H_
 #define WEFT_NET_TCP_FRAME_H_
 
@@ -42,6 +44,7 @@ enum class FrameType : uint8_t {
   kAlive = 8,
   kTaken = 9,
   kResume = 10,
+  kPaths = 11,
 };
 
 // Flag of a kData frame: the sender needs its bytes until the receiver acknowledges them (kTaken),

@@ -41,6 +41,7 @@ OutFrame Goodbye(uint64_t sent_elsewhere) {
 LinkCore::~LinkCore() = default;
 
 void LinkCore::Finish() {
+  if (context_.path_news != nullptr) context_.path_news->Remove(*this);
   if (!status_.ok()) return;
   const bool idle = !HasData();
   status_ = absl::CancelledError(absl::StrCat("the link to ", PeerText(), " was closed here"));
@@ -117,7 +118,26 @@ void LinkCore::Attach(std::vector<FileDescriptor> sockets, std::vector<std::stri
     absl::Status started = streams_[i]->Start(std::move(sockets[i]), std::move(received[i]));
     if (!started.ok()) Break(started);
   }
+  if (context_.ways && resumption_ != nullptr) {
+    if (context_.path_news == nullptr) {
+      context_.path_news = std::make_unique<PathNews>(poller(), context_.ways);
+    }
+    context_.path_news->Add(*this);
+  }
   WantTurn();
+}
+
+void LinkCore::TellOfPaths(absl::Time now) {
+  if (!context_.ways || resumption_ == nullptr) return;
+  const uint64_t version = context_.ways->reports_version();
+  if (version == paths_told_) return;
+  paths_told_ = version;
+  FrameHeader header;
+  header.type = FrameType::kPaths;
+  std::string text = context_.ways->Reports();
+  header.length = text.size();
+  QueueControl(header, std::move(text));
+  if (MayDepart()) resumption_->FollowPaths(now);
 }
 
 std::string LinkCore::PeerText() const {
@@ -211,6 +231,7 @@ OutFrame LinkCore::TellTaken() {
 bool LinkCore::OnTurn(absl::Time now) {
   if (!attached() || !status_.ok()) return false;
   if (death_look_at_ == absl::InfinitePast()) LookForDeath(now);
+  TellOfPaths(now);
   if (streams_[0]->CanWrite() && OwesTelling()) control_.push_front(TellTaken());
   if (!seeks_silence_ && MayDepart() && (HasData() || AwaitsPeer() || !control_.empty())) {
     seeks_silence_ = true;
@@ -246,6 +267,7 @@ bool LinkCore::OnTurn(absl::Time now) {
 absl::StatusOr<PayloadTarget> LinkCore::OnFrame(const FrameHeader& header) {
   switch (header.type) {
     case FrameType::kNotice:
+    case FrameType::kPaths:
       return PayloadTarget{};
     case FrameType::kGoodbye:
       goodbye_seen_ = true;
@@ -272,6 +294,12 @@ absl::Status LinkCore::OnFrameDone(const FrameHeader& header, absl::string_view 
     return absl::OkStatus();
   }
   if (header.type == FrameType::kGoodbye) return absl::OkStatus();
+  if (header.type == FrameType::kPaths) {
+    if (!context_.ways) return absl::OkStatus();  // there may be a plan on the other side alone
+    WEFT_RETURN_IF_ERROR(context_.ways->Hear(notice));
+    if (context_.path_news != nullptr) context_.path_news->Tell();
+    return absl::OkStatus();
+  }
   if (header.type == FrameType::kTaken) {
     for (size_t i = 0; i < streams_.size(); ++i) {
       WEFT_RETURN_IF_ERROR(streams_[i]->OnTaken(told_taken_[i]));

@@ -21,6 +21,7 @@
 #include "base/poller.h"
 #include "net/handshake.h"
 #include "net/tcp/lingering.h"
+#include "net/tcp/path_news.h"
 #include "net/tcp/planned_ways.h"
 #include "net/tcp/resume_book.h"
 #include "net/tcp/resumption.h"
@@ -40,9 +41,10 @@ struct TcpContext {
   SocketTuning tuning;
   int sockets = 1;  // of each link made here whose source ports are not planned
   SourcePorts source_ports;
-  PlannedWays ways;           // of sockets that carry data; none where others do
-  SocketAddress own_address;  // with `ways`: where their sockets connect from
-  uint64_t frame_bytes = 0;   // a multiple of 64
+  PlannedWays ways;                     // of sockets that carry data; none where others do
+  SocketAddress own_address;            // with `ways`: where their sockets connect from
+  std::unique_ptr<PathNews> path_news;  // with `ways`; made by the first of their links
+  uint64_t frame_bytes = 0;             // a multiple of 64
   // Where more waits than all sockets take: frames are up to this many times as large, and that is
   // what a socket is given at a time. Turning from socket to socket has its price.
   uint64_t frame_growth = 4;
@@ -65,7 +67,10 @@ struct TcpContext {
   std::function<absl::Status(absl::string_view terms)> check_terms;
 };
 
-class LinkCore : public StreamOwner, public ResumptionOwner, public PollHandler {
+class LinkCore : public StreamOwner,
+                 public ResumptionOwner,
+                 public PathFollower,
+                 public PollHandler {
  public:
   LinkCore(TcpContext& context, Rank peer)
       : PollHandler(*context.poller), context_(context), peer_(peer) {}
@@ -88,7 +93,8 @@ class LinkCore : public StreamOwner, public ResumptionOwner, public PollHandler 
     if (resumption_ != nullptr) resumption_->TakeArrivals(now);
   }
 
-  // Implements StreamOwner, ResumptionOwner and PollHandler.
+  // Implements StreamOwner, ResumptionOwner, PathFollower and PollHandler.
+  void OnPathNews() final { WantTurn(); }
   absl::StatusOr<PayloadTarget> OnFrame(const FrameHeader& header) final;
   absl::Status OnFrameDone(const FrameHeader& header, absl::string_view notice) final;
   void OnWritable() final { WantTurn(); }
@@ -166,6 +172,7 @@ class LinkCore : public StreamOwner, public ResumptionOwner, public PollHandler 
   };
 
   void Fill(Stream& stream, bool with_data);
+  void TellOfPaths(absl::Time now);
   void LookForDeath(absl::Time now);
   void LookForSilence(absl::Time now);
   void SetDeadlineOfLooks(absl::Time now);
@@ -197,6 +204,7 @@ class LinkCore : public StreamOwner, public ResumptionOwner, public PollHandler 
   std::deque<OutFrame> control_;  // for stream 0, which keeps their order
   std::deque<OutFrame> elsewhere_;
   size_t notices_queued_ = 0;  // of both
+  uint64_t paths_told_ = 0;    // version of the reports
   bool goodbye_seen_ = false;
   uint64_t promised_elsewhere_ = 0;  // by the goodbye
   bool extended_ = false;            // something came since the deadline was set

@@ -36,6 +36,7 @@ absl::StatusOr<PlannedWays> PlannedWays::Open(const Settings& settings, Rank sel
   const std::string& folder = settings.Text("plan");
   if (folder.empty()) return out;
   WEFT_ASSIGN_OR_RETURN(out.plan_, topology::ConnectionPlan::Load(folder));
+  out.watch_every_ = settings.Duration("plan.watch");
   out.self_ = self;
   out.world_size_ = world_size;
   out.has_ranks_ = world_size <= kJobRanksMost;
@@ -45,6 +46,13 @@ absl::StatusOr<PlannedWays> PlannedWays::Open(const Settings& settings, Rank sel
 absl::Status PlannedWays::Check(const topology::IpAddress& own) const {
   if (!has_ranks_) return plan_->CheckHost(own);
   return plan_->CheckRank(own, self_.value(), world_size_);
+}
+
+void PlannedWays::Watch(const topology::IpAddress& own) {
+  if (plan_ == nullptr || watch_every_ <= absl::ZeroDuration()) return;
+  if (auto watcher = topology::PathWatcher::Share(plan_, own, watch_every_)) {
+    watchers_.push_back(std::move(watcher));
+  }
 }
 
 absl::StatusOr<std::vector<topology::PathWay>> PlannedWays::Take(const topology::IpAddress& own,

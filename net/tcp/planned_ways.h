@@ -16,6 +16,7 @@
 #include "base/settings.h"
 #include "net/tcp/socket.h"
 #include "topology/plan/connection_plan.h"
+#include "topology/plan/path_watch.h"
 
 namespace weft::net {
 
@@ -40,6 +41,9 @@ class PlannedWays {
   // FailedPrecondition: the plan is for other hosts than the one with this address, for another
   // number of ranks, or has this rank elsewhere.
   absl::Status Check(const topology::IpAddress& own) const;
+  // From now on the next hops of the switch above this address are watched (the setting
+  // plan.watch), as long as a copy of this lives.
+  void Watch(const topology::IpAddress& own);
 
   // As ConnectionPlan's. `peer`: its rank in this transport.
   absl::StatusOr<std::vector<topology::PathWay>> Take(const topology::IpAddress& own,
@@ -61,6 +65,8 @@ class PlannedWays {
 
  private:
   std::shared_ptr<topology::ConnectionPlan> plan_;
+  absl::Duration watch_every_;
+  std::vector<std::shared_ptr<topology::PathWatcher>> watchers_;
   Rank self_;
   int world_size_ = 0;
   bool has_ranks_ = false;

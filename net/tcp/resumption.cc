@@ -24,6 +24,8 @@ constexpr absl::Duration kProbeLongest = absl::Seconds(1);
 constexpr absl::Duration kReturnFirst = absl::Seconds(1);
 constexpr absl::Duration kReturnLongest = absl::Seconds(16);
 constexpr absl::Duration kReturnAttempt = absl::Milliseconds(500);
+// Pause between two dials on a way that nothing speaks against.
+constexpr absl::Duration kFollowPause = absl::Milliseconds(100);
 // Time of the dials beside a socket that is silent: on its own way, and then on another.
 constexpr absl::Duration kSameWayAttempt = absl::Milliseconds(100);
 constexpr absl::Duration kOtherWayAttempt = absl::Milliseconds(500);
@@ -51,9 +53,9 @@ class Redial final : public Resumption, private PollHandler {
       lanes_.push_back(std::make_unique<Lane>(*this, i));
       if (ways.empty() || !target.ok()) continue;
       target_ = ToIpAddress(*target);
-      lanes_[i]->planned = planned[i % planned.size()];
+      lanes_[i]->planned = context_.ways->Planned(planned[i % planned.size()]);
       lanes_[i]->way = ways[i % ways.size()];
-      if (lanes_[i]->IsAway()) TryReturnLater(*lanes_[i], now);
+      DialLater(*lanes_[i], now);
     }
   }
 
@@ -72,6 +74,26 @@ class Redial final : public Resumption, private PollHandler {
     } else {
       DialBeside(lane, Purpose::kOtherWay, kOtherWayAttempt, now);
     }
+  }
+  void FollowPaths(absl::Time now) override {
+    for (auto& lane : lanes_) {
+      if (!lane->planned.has_value()) continue;
+      const topology::PathWay way = context_.ways->Now(*lane->planned);
+      if (way.choices == lane->way->choices) continue;
+      if (context_.ways->HasFailed(Ends(), way)) {
+        if (lane->try_at == absl::InfiniteFuture()) DialLater(*lane, now);
+        continue;
+      }
+      if (lane->connector != nullptr) {
+        // One that serves nothing yet, on a way that is no longer the right one, is given up.
+        if (lane->purpose != Purpose::kReturn || lane->beside->choices == way.choices) continue;
+        lane->connector->Cancel();
+        lane->Retire();
+        lane->purpose = Purpose::kSuccessor;
+      }
+      lane->try_at = now;
+    }
+    SetDeadlineOfLanes();
   }
   void End(size_t index) override {
     Lane& lane = *lanes_[index];
@@ -113,8 +135,6 @@ class Redial final : public Resumption, private PollHandler {
       if (absl::IsDeadlineExceeded(why)) return all.owner_->OnNotReplaced(index, why, now);
       all.owner_->OnNotReplaced(index, absl::UnavailableError(why.message()), now);
     }
-    bool IsAway() const { return planned.has_value() && !(planned->choices == way->choices); }
-
     Redial& all;
     const size_t index;
     uint32_t epoch = 0;                             // of the last attempt
@@ -152,7 +172,7 @@ class Redial final : public Resumption, private PollHandler {
         return DialBeside(lane, Purpose::kOtherWay, kOtherWayAttempt, now);
       }
     }
-    if (lane.IsAway()) TryReturnLater(lane, now);
+    DialLater(lane, now);
   }
 
   void TakeAnotherWay(Lane& lane, absl::Time now) {
@@ -168,9 +188,11 @@ class Redial final : public Resumption, private PollHandler {
     const Purpose purpose = std::exchange(lane.purpose, Purpose::kSuccessor);
     if (!lane.way.has_value()) return;
     if (purpose == Purpose::kReturn) {
+      const bool is_back = lane.beside->choices == lane.planned->choices;
       WEFT_LOG_INFO(context_.name, ": socket ", lane.index, " to ", address_,
-                    " goes back to its planned way ", lane.planned->ToString());
-      lane.way = lane.planned;
+                    is_back ? " goes back to its planned way " : " follows the plan to the way ",
+                    lane.beside->ToString());
+      lane.way = lane.beside;
     } else if (purpose == Purpose::kOtherWay) {
       WEFT_LOG_INFO(context_.name, ": socket ", lane.index, " to ", address_,
                     " is silent on the way ", lane.way->ToString(), "; its successor takes ",
@@ -179,15 +201,35 @@ class Redial final : public Resumption, private PollHandler {
       lane.way = lane.beside;
     }
     context_.ways.Answers(ToIpAddress(context_.own_address), target_, *lane.way);
-    lane.try_at = absl::InfiniteFuture();
-    if (lane.IsAway()) TryReturnLater(lane, now);
+    DialLater(lane, now);
+    if (context_.path_news != nullptr) context_.path_news->Tell();
   }
 
-  // Where a socket is not on its planned way, that is dialed now and then, beside the socket that
-  // serves: it is given up when the new one stands.
-  void TryReturnLater(Lane& lane, absl::Time now) {
-    lane.try_at = now + lane.pause;
-    lane.pause = std::min(2 * lane.pause, kReturnLongest);
+  topology::PathEnds Ends() const { return {ToIpAddress(context_.own_address), target_}; }
+
+  // A way that is to be dialed beside the socket that serves, which is given up when the new one
+  // stands: the lane's way of now; or the planned one, for whose sake it has left a switch that
+  // sockets found silent, and of whose return only a dial can tell. None: the lane stays.
+  std::optional<topology::PathWay> WayToTry(const Lane& lane) const {
+    if (!lane.planned.has_value()) return std::nullopt;
+    const topology::PathWay now = context_.ways->Now(*lane.planned);
+    if (!(now.choices == lane.way->choices)) return now;
+    if (now.choices == lane.planned->choices) return std::nullopt;
+    if (!context_.ways->HasFailed(Ends(), *lane.planned)) return std::nullopt;
+    // What is dialed there would go elsewhere.
+    if (context_.ways->IsRerouted(*lane.planned)) return std::nullopt;
+    return lane.planned;
+  }
+
+  void DialLater(Lane& lane, absl::Time now) {
+    lane.try_at = absl::InfiniteFuture();
+    const std::optional<topology::PathWay> way = WayToTry(lane);
+    if (way.has_value() && !context_.ways->HasFailed(Ends(), *way)) {
+      lane.try_at = now + kFollowPause;
+    } else if (way.has_value()) {
+      lane.try_at = now + lane.pause;
+      lane.pause = std::min(2 * lane.pause, kReturnLongest);
+    }
     SetDeadlineOfLanes();
   }
 
@@ -201,9 +243,9 @@ class Redial final : public Resumption, private PollHandler {
     for (auto& lane : lanes_) {
       if (now < lane->try_at) continue;
       lane->try_at = absl::InfiniteFuture();
-      if (lane->connector != nullptr || !lane->IsAway()) continue;
-      lane->beside = lane->planned;
-      DialBeside(*lane, Purpose::kReturn, kReturnAttempt, now);
+      if (lane->connector != nullptr) continue;
+      lane->beside = WayToTry(*lane);
+      if (lane->beside.has_value()) DialBeside(*lane, Purpose::kReturn, kReturnAttempt, now);
     }
     SetDeadlineOfLanes();
   }

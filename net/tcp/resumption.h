@@ -48,6 +48,9 @@ class Resumption {
   // beside it, from another port on the same way, then on another way; a dial that is answered
   // gives OnNewSocket(), and where none is, nothing has changed.
   virtual void Suspect(size_t /*index*/, absl::Time /*now*/) {}
+  // The reports about paths have changed. The connecting end dials, beside each socket that is not
+  // on its way of now, on that way.
+  virtual void FollowPaths(absl::Time /*now*/) {}
   virtual void SetOwner(ResumptionOwner& owner) = 0;
   virtual void Close() = 0;  // the link has ended: nothing comes any more
   // Sockets that wait in the book; the accepting end's.

@@ -370,7 +370,7 @@ absl::Status Stream::Consume(std::byte* data, size_t size) {
         used = kHeaderBytes;
         if (payload_left_ == 0) WEFT_RETURN_IF_ERROR(EndFrame({}));
       }
-    } else if (header_.type == FrameType::kNotice) {
+    } else if (header_.type == FrameType::kNotice || header_.type == FrameType::kPaths) {
       if (size >= payload_left_) {
         used = payload_left_;
         WEFT_RETURN_IF_ERROR(EndFrame({reinterpret_cast<const char*>(data), used}));

@@ -55,6 +55,7 @@ absl::Status TcpTransport::Listen() {
     context_.own_address = interface.address;
     if (context_.ways) {
       WEFT_RETURN_IF_ERROR(context_.ways.Check(ToIpAddress(interface.address)));
+      context_.ways.Watch(ToIpAddress(interface.address));
     }
   }
   auto port = settings.Integer("tcp.listen_port");

@@ -31,6 +31,7 @@ absl::Status Prepare(net::TcpContext& context, const Settings& settings, const D
   context.own_address = device.address;
   if (context.ways) {
     WEFT_RETURN_IF_ERROR(context.ways.Check(net::ToIpAddress(device.address)));
+    context.ways.Watch(net::ToIpAddress(device.address));
   }
   return absl::OkStatus();
 }

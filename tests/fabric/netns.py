@@ -252,7 +252,15 @@ class Fabric:
 
     def link(self, leaf, spine, up):
         """The leaf's side: its group loses or regains the next hop, as routing would have it."""
-        self.at(f"l{leaf}", ["ip", "link", "set", f"s{spine}", "up" if up else "down"])
+        ns, device, net = f"l{leaf}", f"s{spine}", leaf * 16 + spine
+        self.at(ns, ["ip", "link", "set", device, "up" if up else "down"])
+        if not up:
+            return
+        # What the kernel has forgotten of a link that was down, for IPv4.
+        call(["ip", "-netns", ns, "-batch", "-"], "".join(line + "\n" for line in (
+            f"neigh replace 10.2.{net}.1 lladdr {self._mac(4, leaf, spine)} dev {device} nud permanent",
+            f"nexthop replace id {1 + spine} via 10.2.{net}.1 dev {device}",
+            f"nexthop replace id 50 group {'/'.join(str(1 + one) for one in range(self.spines))}")))
 
     def counters(self):
         """Bytes that each leaf has sent to each spine: [leaf][spine]."""

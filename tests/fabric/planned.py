@@ -28,6 +28,8 @@ def write_fabric(fabric, folder) -> tuple:
     lines = ["weft-hashes 1"]
     lines += [f"address h{host} 0 {fabric.address(host)}" for host in range(fabric.hosts)]
     lines += [f"hash leaf{leaf} linux:seed={seed}" for leaf, seed in enumerate(fabric.seeds)]
+    lines += [f"router {fabric.spine_address(leaf, spine)} spine{spine}"
+              for leaf in range(fabric.leaves) for spine in range(fabric.spines)]
     (folder / "known.hashes").write_text("\n".join(lines) + "\n")
     return folder / "known.toml", folder / "known.hashes"
 

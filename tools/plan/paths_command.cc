@@ -34,6 +34,9 @@ using topology::PathPlan;
 using topology::SlotFlow;
 using topology::TrafficFlow;
 
+// The time that detours take is that of a small plan for each switch.
+constexpr int kDetourSwitchesMost = 64;
+
 // Flows between ranks, each pair and rail once: in the phase of the traffic that it sends most of;
 // where all traffic runs at once, with the bytes of all of it.
 struct RankFlows {
@@ -344,8 +347,18 @@ absl::Status PathsCommand::Run() const {
   const std::string fabric = topology::WriteFabric(*input.fabric);
   const std::string hash_text = topology::HashFileText(known.file);
   text_options.fingerprint = topology::Fingerprint(absl::StrCat(fabric, hash_text));
-  const topology::ConnectionPlanText text =
-      MakePlanText(routes, hashes, plan, flows.ranks, text_options);
+  text_options.routers = known.file.routers;
+  topology::ConnectionPlanText text = MakePlanText(routes, hashes, plan, flows.ranks, text_options);
+  if (!out_.empty()) {
+    WEFT_ASSIGN_OR_RETURN(const int switches, AddDetours(routes, hashes, options, flows.flows, plan,
+                                                         kDetourSwitchesMost, text));
+    if (switches > kDetourSwitchesMost && input.tables) {
+      absl::PrintF(
+          "no detours: flows pass %d switches that may be lost; detours are planned for %d "
+          "at most\n",
+          switches, kDetourSwitchesMost);
+    }
+  }
   // With --black-box the switches may do other than was learned.
   if (!black_box_) WEFT_RETURN_IF_ERROR(CheckPorts(routes, hashes, options, plan, text));
   if (input.tables) {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "topology/ecmp/echo_prober.h"
 #include "topology/ecmp/udp_prober.h"
@@ -25,12 +23,6 @@ EchoProberOptions Echo(const TraceOptions& options, bool records_route) {
   out.timeout = options.timeout;
   out.rounds = options.rounds;
   return out;
-}
-
-std::string NameOf(const HopAnswer& answer, bool v6) {
-  if (answer.kind != HopAnswer::Kind::kRouter) return "";
-  if (v6) return absl::StrFormat("v6-%016x", answer.router);
-  return IpAddress::V4(static_cast<uint32_t>(answer.router)).ToString();
 }
 
 }  // namespace
@@ -60,7 +52,7 @@ absl::StatusOr<std::string> NameAt(const TraceOptions& options, uint16_t source_
     absl::StatusOr<HopAnswer> answer = prober.Ask(source_port, position);
     if (!answer.ok()) return std::string();  // a port that is in use
     ++statistics.sent;
-    std::string name = NameOf(*answer, options.source.v6);
+    std::string name = RouterName(*answer, options.source.v6);
     if (!name.empty()) return name;
     ++statistics.lost;
   }

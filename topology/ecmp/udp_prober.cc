@@ -9,11 +9,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "topology/ecmp/udp_address.h"
 
@@ -72,7 +74,7 @@ absl::StatusOr<int> UdpProber::Socket(uint16_t source_port) {
   return fd;
 }
 
-absl::StatusOr<HopAnswer> UdpProber::Ask(uint16_t source_port, int ttl) {
+absl::StatusOr<int> UdpProber::Send(uint16_t source_port, int ttl) {
   WEFT_ASSIGN_OR_RETURN(int fd, Socket(source_port));
   while (Hear(fd) != HopAnswer()) {  // late answers to earlier questions
   }
@@ -86,15 +88,38 @@ absl::StatusOr<HopAnswer> UdpProber::Ask(uint16_t source_port, int ttl) {
   for (int i = 0; send(fd, &byte, 1, 0) < 0; ++i) {
     if (i == 3) return ErrnoStatus(errno, absl::StrCat("probe from UDP port ", source_port));
   }
-  int64_t deadline = MonotonicMilliseconds() + absl::ToInt64Milliseconds(options_.timeout);
-  for (;;) {
-    int64_t left = deadline - MonotonicMilliseconds();
-    if (left < 0) return HopAnswer();
-    pollfd wait{fd, 0, 0};
-    poll(&wait, 1, static_cast<int>(left));
-    HopAnswer answer = Hear(fd);
-    if (answer.kind != HopAnswer::Kind::kSilent) return answer;
+  return fd;
+}
+
+absl::StatusOr<HopAnswer> UdpProber::Ask(uint16_t source_port, int ttl) {
+  WEFT_ASSIGN_OR_RETURN(const int fd, Send(source_port, ttl));
+  return Await({fd})[0];
+}
+
+std::vector<HopAnswer> UdpProber::AskAll(absl::Span<const uint16_t> source_ports, int ttl) {
+  std::vector<int> sockets;
+  for (uint16_t port : source_ports) sockets.push_back(Send(port, ttl).value_or(-1));
+  return Await(sockets);
+}
+
+std::vector<HopAnswer> UdpProber::Await(absl::Span<const int> sockets) const {
+  std::vector<HopAnswer> answers(sockets.size());
+  std::vector<pollfd> waits;
+  for (int fd : sockets) waits.push_back({fd, 0, 0});  // poll() leaves out those that are negative
+  auto open = std::count_if(sockets.begin(), sockets.end(), [](int fd) { return fd >= 0; });
+  const int64_t deadline = MonotonicMilliseconds() + absl::ToInt64Milliseconds(options_.timeout);
+  for (int64_t left = deadline - MonotonicMilliseconds(); open > 0 && left >= 0;
+       left = deadline - MonotonicMilliseconds()) {
+    poll(waits.data(), waits.size(), static_cast<int>(left));
+    for (size_t i = 0; i < waits.size(); ++i) {
+      if (waits[i].fd < 0) continue;
+      answers[i] = Hear(waits[i].fd);
+      if (answers[i].kind == HopAnswer::Kind::kSilent) continue;
+      waits[i].fd = -1;
+      --open;
+    }
   }
+  return answers;
 }
 
 HopAnswer UdpProber::Hear(int fd) const {
@@ -113,6 +138,12 @@ HopAnswer UdpProber::Hear(int fd) const {
     if (error) return Understand(*reinterpret_cast<const sock_extended_err*>(CMSG_DATA(one)));
   }
   return {};
+}
+
+std::string RouterName(const HopAnswer& answer, bool v6) {
+  if (answer.kind != HopAnswer::Kind::kRouter) return "";
+  if (v6) return absl::StrFormat("v6-%016x", answer.router);
+  return IpAddress::V4(static_cast<uint32_t>(answer.router)).ToString();
 }
 
 }  // namespace weft::topology

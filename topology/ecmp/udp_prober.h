@@ -8,9 +8,12 @@
 #define WEFT_TOPOLOGY_ECMP_UDP_PROBER_H_
 
 #include <map>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "topology/ecmp/five_tuple.h"
 #include "topology/ecmp/learn.h"
 
@@ -32,14 +35,22 @@ class UdpProber final : public PathProber {
 
   // The error of the system call that failed, with the port: one that is in use.
   absl::StatusOr<HopAnswer> Ask(uint16_t source_port, int ttl) override;
+  // The same of many ports at once, within one timeout: [port]. A port that cannot be used is
+  // silent.
+  std::vector<HopAnswer> AskAll(absl::Span<const uint16_t> source_ports, int ttl);
 
  private:
   absl::StatusOr<int> Socket(uint16_t source_port);
+  absl::StatusOr<int> Send(uint16_t source_port, int ttl);  // the socket
+  std::vector<HopAnswer> Await(absl::Span<const int> sockets) const;
   HopAnswer Hear(int fd) const;
 
   UdpProberOptions options_;
   std::map<uint16_t, int> sockets_;  // by source port
 };
+
+// The name of the router that has answered; "": none has.
+std::string RouterName(const HopAnswer& answer, bool v6);
 
 }  // namespace weft::topology
 

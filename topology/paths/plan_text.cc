@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
+#include <utility>
 
 namespace weft::topology {
 namespace {
@@ -83,7 +85,8 @@ class Maker {
     text_.ranks = options.ranks;
   }
 
- private:
+  void AddRouters(const std::map<std::string, std::string>& routers) { text_.routers = routers; }
+
   // A way's seconds are those of the links between switches: the others are the same for all.
   PathWay WayOf(Endpoint source, Endpoint target, absl::Span<const LinkId> path) {
     PathWay way;
@@ -93,11 +96,16 @@ class Maker {
     for (const HashChoice& choice : hashes_.Choices(routes_, source, target, path)) {
       const std::string& name = fabric_.node(choice.at).name;
       text_.hashes.emplace(name, hashes_.hash(choice.at));
-      way.choices.push_back({name, choice.index, choice.count});
+      const auto taken = std::find_if(path.begin(), path.end(), [&](LinkId link) {
+        return fabric_.link(link).source == choice.at;
+      });
+      const std::string& to = fabric_.node(fabric_.link(*taken).target).name;
+      way.choices.push_back({name, choice.index, choice.count, to});
     }
     return way;
   }
 
+ private:
   const Routes& routes_;
   const Fabric& fabric_;
   const FabricHashes& hashes_;
@@ -106,7 +114,69 @@ class Maker {
   std::map<NodeId, Endpoint> examples_;  // by first switch
 };
 
+// Switches on the ways of flows that are neither the first nor the last.
+std::set<NodeId> InnerSwitches(const Fabric& fabric, const PathPlan& plan) {
+  std::set<NodeId> out;
+  for (const PlannedPath& path : plan.paths) {
+    for (size_t i = 2; i + 1 < path.links.size(); ++i) {
+      out.insert(fabric.link(path.links[i]).source);
+    }
+  }
+  return out;
+}
+
+// Of the same subflows, at the same NICs.
+bool AreAlike(const PathPlan& a, const PathPlan& b) {
+  return std::equal(a.paths.begin(), a.paths.end(), b.paths.begin(), b.paths.end(),
+                    [](const PlannedPath& one, const PlannedPath& other) {
+                      return one.flow == other.flow && one.subflow == other.subflow &&
+                             one.source == other.source && one.target == other.target;
+                    });
+}
+
 }  // namespace
+
+absl::StatusOr<int> AddDetours(const Routes& routes, const FabricHashes& hashes,
+                               const PathPlannerOptions& options,
+                               absl::Span<const TrafficFlow> flows, const PathPlan& plan,
+                               int switches_max, ConnectionPlanText& text) {
+  // What a plan over what is left may be worse than a new one, so that fewer flows move.
+  constexpr double kWorse = 1.02;
+  const std::set<NodeId> inner = InnerSwitches(routes.fabric(), plan);
+  if (static_cast<int>(inner.size()) > switches_max) return static_cast<int>(inner.size());
+  Fabric fabric = routes.fabric();
+  Routes left(fabric);
+  const PathPlanner planner(left, hashes, options);
+  for (NodeId lost : inner) {
+    std::vector<LinkId> downed;
+    for (LinkId link : fabric.LinksFrom(lost)) {
+      if (!fabric.link(link).up) continue;
+      fabric.SetUp(link, false);
+      downed.push_back(link);
+    }
+    left.Update();
+    absl::StatusOr<PathPlan> detours = planner.Replan(flows, plan);
+    if (detours.ok() && detours->seconds_after > kWorse * detours->seconds_bound) {
+      absl::StatusOr<PathPlan> anew = planner.Plan(flows);
+      if (anew.ok() && AreAlike(plan, *anew) &&
+          kWorse * anew->seconds_after < detours->seconds_after) {
+        detours = std::move(anew);
+      }
+    }
+    for (LinkId link : downed) fabric.SetUp(link, true);
+    if (absl::IsNotFound(detours.status())) continue;  // there is no way left
+    if (!detours.ok()) return detours.status();
+    const ConnectionPlanText all =
+        MakePlanText(routes, hashes, *detours, std::vector<std::pair<int, int>>(flows.size()), {});
+    for (size_t i = 0; i < text.flows.size(); ++i) {
+      const PathWay& way = all.flows[i].way;
+      if (way.choices == text.flows[i].way.choices) continue;
+      text.detours[fabric.node(lost).name][static_cast<int>(i)] = way;
+    }
+    for (const auto& [name, hash] : all.hashes) text.hashes.emplace(name, hash);
+  }
+  return static_cast<int>(inner.size());
+}
 
 std::vector<double> LinkSeconds(const Fabric& fabric, absl::Span<const PlannedPath> paths) {
   std::vector<double> seconds(static_cast<size_t>(fabric.links()));
@@ -127,6 +197,7 @@ ConnectionPlanText MakePlanText(const Routes& routes, const FabricHashes& hashes
   maker.AddHosts(options.hosts);
   for (const PlannedPath& path : plan.paths) maker.AddFlow(path, ranks[path.flow]);
   maker.AddSpares(options);
+  maker.AddRouters(options.routers);
   return std::move(maker).Take();
 }
 

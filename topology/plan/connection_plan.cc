@@ -49,17 +49,32 @@ std::string PathWay::ToString() const {
 
 ConnectionPlan::ConnectionPlan(ConnectionPlanText text, std::string origin)
     : text_(std::move(text)), origin_(std::move(origin)) {
-  std::map<std::string, size_t> numbers;
   for (size_t i = 0; i < text_.hosts.size(); ++i) {
-    numbers[text_.hosts[i].name] = i;
+    numbers_[text_.hosts[i].name] = i;
     for (size_t nic = 0; nic < text_.hosts[i].addresses.size(); ++nic) {
       places_[text_.hosts[i].addresses[nic]] = {i, static_cast<int>(nic)};
     }
   }
+  const auto learn = [this](const PathWay& way) {
+    for (const PathChoice& one : way.choices) {
+      if (!one.to.empty()) members_[{one.at, one.count, one.to}] = one.index;
+    }
+  };
+  for (const auto& [_, ways] : text_.spares) std::for_each(ways.begin(), ways.end(), learn);
+  for (auto& [_, ways] : text_.detours) {
+    for (auto& [flow, way] : ways) {
+      learn(way);
+      way.flow = flow;
+      way.is_planned = true;
+    }
+  }
   for (size_t i = 0; i < text_.flows.size(); ++i) {
+    text_.flows[i].way.flow = static_cast<int>(i);
+    text_.flows[i].way.is_planned = true;
     const ConnectionPlanFlow& flow = text_.flows[i];
+    learn(flow.way);
     const auto address = [&](const std::string& host, int nic) {
-      return text_.hosts[numbers[host]].addresses[static_cast<size_t>(nic)];
+      return text_.hosts[numbers_[host]].addresses[static_cast<size_t>(nic)];
     };
     of_ranks_[{flow.rank, flow.peer}].push_back(i);
     host_of_rank_.try_emplace(flow.rank, flow.source);
@@ -134,19 +149,19 @@ absl::StatusOr<std::string> ConnectionPlan::HostOf(const IpAddress& address) con
   return text_.hosts[place.host].name;
 }
 
-absl::StatusOr<ConnectionPlan::Leaves> ConnectionPlan::LeavesOf(const PathEnds& ends) const {
+absl::StatusOr<ConnectionPlan::LeafPair> ConnectionPlan::LeavesOf(const PathEnds& ends) const {
   WEFT_ASSIGN_OR_RETURN(Place source, Find(ends.source));
   WEFT_ASSIGN_OR_RETURN(Place target, Find(ends.target));
-  return Leaves{text_.hosts[source.host].leaves[static_cast<size_t>(source.nic)],
-                text_.hosts[target.host].leaves[static_cast<size_t>(target.nic)]};
+  return LeafPair{text_.hosts[source.host].leaves[static_cast<size_t>(source.nic)],
+                  text_.hosts[target.host].leaves[static_cast<size_t>(target.nic)]};
 }
 
-std::vector<PathWay>* ConnectionPlan::SparesOf(const Leaves& leaves) {
+std::vector<PathWay>* ConnectionPlan::SparesOf(const LeafPair& leaves) {
   auto found = text_.spares.find(leaves);
   return found == text_.spares.end() || found->second.empty() ? nullptr : &found->second;
 }
 
-bool ConnectionPlan::HasFailed(const Leaves& leaves, const PathWay& way) const {
+bool ConnectionPlan::HasFailed(const LeafPair& leaves, const PathWay& way) const {
   auto found = failures_.find(leaves);
   return found != failures_.end() &&
          std::any_of(found->second.begin(), found->second.end(),
@@ -157,7 +172,7 @@ bool ConnectionPlan::HasFailed(const Leaves& leaves, const PathWay& way) const {
 // then what failed, first. Null: there are no spare ways, or only the last of `left`.
 // A planned flow asks first for what planned flows leave: nobody knows how little the connections
 // beyond the plan carry.
-PathWay* ConnectionPlan::LeastLoaded(const Leaves& leaves, absl::Span<const PathWay> left,
+PathWay* ConnectionPlan::LeastLoaded(const LeafPair& leaves, absl::Span<const PathWay> left,
                                      bool is_planned) {
   std::vector<PathWay>* spares = SparesOf(leaves);
   if (spares == nullptr) return nullptr;
@@ -192,16 +207,17 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Take(const PathEnds& ends, 
   WEFT_ASSIGN_OR_RETURN(Place source, Find(ends.source));
   WEFT_ASSIGN_OR_RETURN(Place target, Find(ends.target));
   if (source.host == target.host) return std::vector<PathWay>();
-  WEFT_ASSIGN_OR_RETURN(const Leaves leaves, LeavesOf(ends));
+  WEFT_ASSIGN_OR_RETURN(const LeafPair leaves, LeavesOf(ends));
   std::vector<PathWay> ways;
   std::lock_guard lock(mutex_);
   // What was planned, but for what has failed since.
   const auto add = [&](const PathWay& planned) {
-    PathWay* other = HasFailed(leaves, planned)
-                         ? LeastLoaded(leaves, absl::MakeConstSpan(&planned, 1), true)
-                         : nullptr;
-    ways.push_back(other != nullptr ? *other : planned);
+    const PathWay now = NowLocked(planned);
+    PathWay* other =
+        HasFailed(leaves, now) ? LeastLoaded(leaves, absl::MakeConstSpan(&now, 1), true) : nullptr;
+    ways.push_back(other != nullptr ? *other : now);
     ways.back().is_planned = true;
+    ways.back().flow = planned.flow;
   };
   auto of_ranks = of_ranks_.find({ends.rank, ends.peer});
   if (ends.rank >= 0 && of_ranks != of_ranks_.end()) {
@@ -240,7 +256,7 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Take(const PathEnds& ends, 
 }
 
 absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Answer(const PathEnds& ends, int count) {
-  WEFT_ASSIGN_OR_RETURN(const Leaves leaves, LeavesOf(ends));
+  WEFT_ASSIGN_OR_RETURN(const LeafPair leaves, LeavesOf(ends));
   std::lock_guard lock(mutex_);
   const PathWay* best = LeastLoaded(leaves, {}, false);
   if (best == nullptr) return std::vector<PathWay>();
@@ -248,7 +264,7 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Answer(const PathEnds& ends
 }
 
 absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Spares(const PathEnds& ends) {
-  WEFT_ASSIGN_OR_RETURN(const Leaves leaves, LeavesOf(ends));
+  WEFT_ASSIGN_OR_RETURN(const LeafPair leaves, LeavesOf(ends));
   std::lock_guard lock(mutex_);
   const std::vector<PathWay>* spares = SparesOf(leaves);
   std::vector<PathWay> out;
@@ -260,10 +276,21 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Spares(const PathEnds& ends
 }
 
 void ConnectionPlan::Fails(const PathEnds& ends, const PathWay& failed, absl::Time now) {
-  const absl::StatusOr<Leaves> leaves = LeavesOf(ends);
+  const absl::StatusOr<LeafPair> leaves = LeavesOf(ends);
   if (!leaves.ok()) return;
   std::lock_guard lock(mutex_);
-  std::vector<Failure>& failures = failures_[*leaves];
+  MarkFailed(*leaves, failed, now);
+  bool is_new = false;
+  for (const PathChoice& one : failed.choices) {
+    if (one.to.empty()) continue;
+    is_new |=
+        reports_.Report({one.to, leaves->first, leaves->second}, PathReports::State::kDropping);
+  }
+  Reported(is_new);
+}
+
+void ConnectionPlan::MarkFailed(const LeafPair& leaves, const PathWay& failed, absl::Time now) {
+  std::vector<Failure>& failures = failures_[leaves];
   const auto is_past = [&](const Failure& one) {
     return one.choices == failed.choices || now - one.since > kFailedFor;
   };
@@ -274,33 +301,165 @@ void ConnectionPlan::Fails(const PathEnds& ends, const PathWay& failed, absl::Ti
 
 absl::StatusOr<PathWay> ConnectionPlan::Instead(const PathEnds& ends, const PathWay& failed,
                                                 absl::Time now) {
-  Fails(ends, failed, now);
+  WEFT_ASSIGN_OR_RETURN(const LeafPair leaves, LeavesOf(ends));
+  {
+    std::lock_guard lock(mutex_);
+    MarkFailed(leaves, failed, now);
+  }
   return Another(ends, absl::MakeConstSpan(&failed, 1));
 }
 
 absl::StatusOr<PathWay> ConnectionPlan::Another(const PathEnds& ends,
                                                 absl::Span<const PathWay> left) {
-  WEFT_ASSIGN_OR_RETURN(const Leaves leaves, LeavesOf(ends));
+  WEFT_ASSIGN_OR_RETURN(const LeafPair leaves, LeavesOf(ends));
   std::lock_guard lock(mutex_);
   const bool is_planned = !left.empty() && left.back().is_planned;
+  const int flow = left.empty() ? -1 : left.back().flow;
+  if (flow >= 0) {
+    // As all of its flows go where the switch behind it carries nothing.
+    for (const PathChoice& one : left.back().choices) {
+      const auto detours = text_.detours.find(one.to);
+      if (detours == text_.detours.end()) continue;
+      const auto detour = detours->second.find(flow);
+      if (detour == detours->second.end() || HasFailed(leaves, detour->second)) continue;
+      const bool was_left = std::any_of(left.begin(), left.end(), [&](const PathWay& way) {
+        return way.choices == detour->second.choices;
+      });
+      if (!was_left) return detour->second;
+    }
+  }
   PathWay* other = LeastLoaded(leaves, left, is_planned);
   if (other == nullptr) return left.empty() ? PathWay() : left.back();
   (is_planned ? other->seconds : other->unplanned) += usual_seconds_;
   PathWay out = *other;
   out.is_planned = is_planned;
+  out.flow = flow;
   return out;
 }
 
 void ConnectionPlan::Answers(const PathEnds& ends, const PathWay& way) {
-  const absl::StatusOr<Leaves> leaves = LeavesOf(ends);
+  const absl::StatusOr<LeafPair> leaves = LeavesOf(ends);
   if (!leaves.ok()) return;
   std::lock_guard lock(mutex_);
+  bool is_new = false;
+  for (const PathChoice& one : way.choices) is_new |= reports_.Passes(one.to);
+  Reported(is_new);
   auto found = failures_.find(*leaves);
   if (found == failures_.end()) return;
   std::vector<Failure>& failures = found->second;
   failures.erase(std::remove_if(failures.begin(), failures.end(),
                                 [&](const Failure& one) { return one.choices == way.choices; }),
                  failures.end());
+}
+
+bool ConnectionPlan::HasFailed(const PathEnds& ends, const PathWay& way) const {
+  const absl::StatusOr<LeafPair> leaves = LeavesOf(ends);
+  std::lock_guard lock(mutex_);
+  return leaves.ok() && HasFailed(*leaves, way);
+}
+
+PathWay ConnectionPlan::Planned(const PathWay& way) const {
+  return way.flow < 0 ? way : text_.flows[static_cast<size_t>(way.flow)].way;
+}
+
+const std::string& ConnectionPlan::LeafOf(const ConnectionPlanFlow& flow) const {
+  return text_.hosts[numbers_.at(flow.source)].leaves[static_cast<size_t>(flow.source_nic)];
+}
+
+bool ConnectionPlan::IsRerouted(const PathWay& way) const {
+  if (way.flow < 0) return false;
+  const std::string& leaf = LeafOf(text_.flows[static_cast<size_t>(way.flow)]);
+  std::lock_guard lock(mutex_);
+  const std::vector<std::string> lost = reports_.LostFrom(leaf);
+  return std::any_of(lost.begin(), lost.end(),
+                     [&](const std::string& over) { return reports_.HasLeft(over, leaf); });
+}
+
+PathWay ConnectionPlan::Now(const PathWay& way) const {
+  if (way.flow < 0) return way;
+  std::lock_guard lock(mutex_);
+  return NowLocked(Planned(way));
+}
+
+PathWay ConnectionPlan::NowLocked(const PathWay& planned) const {
+  const ConnectionPlanFlow& flow = text_.flows[static_cast<size_t>(planned.flow)];
+  const std::string& leaf = LeafOf(flow);
+  const std::vector<std::string> lost = reports_.LostFrom(leaf);
+  if (lost.empty()) return planned;
+  PathWay way = planned;
+  const auto detours = text_.detours.find(lost[0]);
+  if (detours != text_.detours.end()) {
+    const auto detour = detours->second.find(planned.flow);
+    if (detour != detours->second.end()) way = detour->second;
+  }
+  const auto passes_lost = [&](const PathWay& one) {
+    return std::any_of(one.choices.begin(), one.choices.end(), [&](const PathChoice& choice) {
+      return std::find(lost.begin(), lost.end(), choice.to) != lost.end();
+    });
+  };
+  if (passes_lost(way)) {
+    // More than one is lost, which nothing was planned for: flows are dealt out by number.
+    const ConnectionPlanHost& target = text_.hosts[numbers_.at(flow.target)];
+    const auto spares =
+        text_.spares.find({leaf, target.leaves[static_cast<size_t>(flow.target_nic)]});
+    std::vector<const PathWay*> left;
+    if (spares != text_.spares.end()) {
+      for (const PathWay& spare : spares->second) {
+        if (!passes_lost(spare)) left.push_back(&spare);
+      }
+    }
+    if (left.empty()) return planned;
+    way = *left[static_cast<size_t>(planned.flow) % left.size()];
+    way.flow = planned.flow;
+    way.is_planned = true;
+  }
+  for (const std::string& over : lost) {
+    if (reports_.HasLeft(over, leaf)) way = Without(way, leaf, over);
+  }
+  return way;
+}
+
+// The way as `leaf` numbers its next hops without `over`.
+PathWay ConnectionPlan::Without(const PathWay& way, const std::string& leaf,
+                                const std::string& over) const {
+  PathWay out = way;
+  for (PathChoice& choice : out.choices) {
+    const auto hash = text_.hashes.find(choice.at);
+    const auto member = members_.find({choice.at, choice.count, over});
+    if (choice.at != leaf || member == members_.end() || hash == text_.hashes.end()) continue;
+    // Flows of the members that are left stay where they are.
+    if (hash->second.options().select == HashSelect::kResilient) continue;
+    if (choice.index > member->second) --choice.index;
+    --choice.count;
+  }
+  return out;
+}
+
+std::string ConnectionPlan::Reports() const {
+  std::lock_guard lock(mutex_);
+  return reports_.ToText();
+}
+
+absl::Status ConnectionPlan::Hear(absl::string_view reports) {
+  std::lock_guard lock(mutex_);
+  WEFT_ASSIGN_OR_RETURN(const bool is_new, reports_.Merge(reports));
+  Reported(is_new);
+  return absl::OkStatus();
+}
+
+void ConnectionPlan::Reported(bool is_new) {
+  if (is_new) reports_version_.fetch_add(1, std::memory_order_acq_rel);
+}
+
+void ConnectionPlan::Leaves(const std::string& leaf, const std::string& over, bool has_left) {
+  std::lock_guard lock(mutex_);
+  Reported(reports_.Report({over, leaf, "-"},
+                           has_left ? PathReports::State::kLeft : PathReports::State::kGood));
+}
+
+bool ConnectionPlan::HasLeft(const std::string& leaf, const std::string& over) const {
+  std::lock_guard lock(mutex_);
+  return reports_.HasLeft(over, leaf);
 }
 
 size_t ConnectionPlan::failed() const {

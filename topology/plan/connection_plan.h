@@ -11,13 +11,19 @@
 //   ranks 16                                     of the job
 //   host h0 10.1.0.1 leaf0 [10.1.8.1 leaf1 ...]  address and first switch of each NIC
 //   hash leaf0 linux:seed=1000                   of each switch that has a choice
-//   flow 0 5 h0:0 h2:0 0.0012 leaf0:1/4          rank, peer, NICs, seconds that its fullest link is
-//                                                busy, choices: member 1 of 4 at leaf0
-//   spare leaf0 leaf1 0.0024 leaf0:3/4           a way between two leaves, for what is not planned
+//   router 10.2.0.1 spine1                       a name that a switch has when it is probed
+//   flow 0 5 h0:0 h2:0 0.0012 leaf0:1/4>spine1   rank, peer, NICs, seconds that its fullest link is
+//                                                busy, choices: member 1 of 4 at leaf0, to spine1
+//   detour spine1 0 0.0016 leaf0:2/4>spine2      the way of the first flow while spine1 carries
+//                                                nothing; the other flows stay where they are
+//   spare leaf0 leaf1 0.0024 leaf0:3/4>spine3    a way between two leaves, for what is not planned
 //
 // Connections are looked up by ranks where the caller knows them; else by NICs, the n-th connection
 // taking the n-th flow. Connections beyond the plan take the spare way that is least loaded with
 // what was handed out before.
+//
+// While a switch carries nothing, each flow has the way that was planned for that case: Now(). All
+// ranks that have heard the same reports (path_reports.h) get the same ways.
 #ifndef WEFT_TOPOLOGY_PLAN_CONNECTION_PLAN_H_
 #define WEFT_TOPOLOGY_PLAN_CONNECTION_PLAN_H_
 
@@ -28,6 +34,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -38,6 +45,7 @@
 #include "absl/types/span.h"
 #include "topology/ecmp/five_tuple.h"
 #include "topology/ecmp/switch_hash.h"
+#include "topology/plan/path_reports.h"
 
 namespace weft::topology {
 
@@ -55,7 +63,10 @@ inline constexpr std::pair<uint16_t, uint16_t> kTcpPlanPorts = {16'384, 32'767};
 struct PathChoice {
   std::string at;
   uint32_t index = 0, count = 1;
-  bool operator==(const PathChoice&) const = default;
+  std::string to = {};  // the switch that this member is; empty: not known
+  bool operator==(const PathChoice& other) const {
+    return at == other.at && index == other.index && count == other.count;
+  }
 };
 
 struct ConnectionPlanHost {
@@ -68,6 +79,7 @@ struct PathWay {
   double seconds = 0;  // its fullest link is busy, with all that is planned
   std::vector<PathChoice> choices;
   bool is_planned = false;  // of a flow of the plan; else of a connection beyond it
+  int flow = -1;            // which, of the plan's; -1: of none
   double unplanned = 0;     // seconds of connections beyond the plan that have it as a spare way
   std::string ToString() const;  // "leaf0:1/4 spine1:0/2"; "direct" without choices
 };
@@ -84,9 +96,12 @@ struct ConnectionPlanText {
   std::string fingerprint;
   int ranks = 0;
   std::vector<ConnectionPlanHost> hosts;
-  std::map<std::string, SwitchHash> hashes;  // by switch
+  std::map<std::string, SwitchHash> hashes;    // by switch
+  std::map<std::string, std::string> routers;  // switches, by what probes call them
   std::vector<ConnectionPlanFlow> flows;
   std::map<std::pair<std::string, std::string>, std::vector<PathWay>> spares;  // by leaves
+  // By the switch that carries nothing: the flows that leave their way, and the way they take.
+  std::map<std::string, std::map<int, PathWay>> detours;
 };
 
 // InvalidArgument names origin:line and what is wrong.
@@ -129,15 +144,36 @@ class ConnectionPlan {
   absl::StatusOr<std::vector<PathWay>> Answer(const PathEnds& ends, int count);
   // All spare ways, those that have not failed before the others, then the least loaded first.
   absl::StatusOr<std::vector<PathWay>> Spares(const PathEnds& ends);
-  // A way has failed at `now`: between these two leaves it is handed out no more, to nobody, until
-  // it Answers(), or kFailedFor has passed and another fails.
+  // At `now` nothing is answered on a way, and something on another. Between these two leaves the
+  // way is handed out no more, to nobody, until it Answers(), or kFailedFor has passed and another
+  // fails; and it is reported.
   void Fails(const PathEnds& ends, const PathWay& way, absl::Time now);
-  // A way for a socket or queue pair whose own Fails(): the least loaded that has not failed; where
-  // all have, the one that failed first.
+  // A way for a socket or queue pair that was lost, whyever, which is not reported: the least
+  // loaded that has not failed; where all have, the one that failed first.
   absl::StatusOr<PathWay> Instead(const PathEnds& ends, const PathWay& failed, absl::Time now);
   // Another way than those of `left`, for a queue pair that left them, the newest last, though they
-  // may not have failed for others; where there is no other, the one that was left first.
+  // may not have failed for others: of a planned flow the detour around what was left last, else
+  // the least loaded one; where there is no other, the one that was left first.
   absl::StatusOr<PathWay> Another(const PathEnds& ends, absl::Span<const PathWay> left);
+  // The way of a planned flow, by the reports: the planned one, or the detour while a switch
+  // carries nothing. Where the first switch has left the lost one, the choice there is one of those
+  // that are left. Of connections beyond the plan: `way` itself.
+  PathWay Now(const PathWay& way) const;
+  // Whether the first switch of a planned flow has left a next hop, so that it hashes otherwise.
+  bool IsRerouted(const PathWay& way) const;
+  // As the plan has it; of connections beyond the plan: `way` itself.
+  PathWay Planned(const PathWay& way) const;
+  // Whether it has failed between these leaves, for anybody of this process.
+  bool HasFailed(const PathEnds& ends, const PathWay& way) const;
+
+  // Reports about switches: what is known, what others say, and how often that has changed.
+  std::string Reports() const;
+  absl::Status Hear(absl::string_view reports);  // InvalidArgument: they are none
+  uint64_t reports_version() const { return reports_version_.load(std::memory_order_acquire); }
+  // The first switch `leaf` hashes over its other next hops, or over `over` again.
+  void Leaves(const std::string& leaf, const std::string& over, bool has_left);
+  bool HasLeft(const std::string& leaf, const std::string& over) const;
+
   static constexpr absl::Duration kFailedFor = absl::Minutes(1);
   // A way that had failed carries packets again.
   void Answers(const PathEnds& ends, const PathWay& way);
@@ -161,27 +197,37 @@ class ConnectionPlan {
     int nic = 0;
   };
   absl::StatusOr<Place> Find(const IpAddress& address) const;
-  using Leaves = std::pair<std::string, std::string>;
+  using LeafPair = std::pair<std::string, std::string>;
   struct Failure {
     std::vector<PathChoice> choices;
     absl::Time since;
   };
-  absl::StatusOr<Leaves> LeavesOf(const PathEnds& ends) const;
-  std::vector<PathWay>* SparesOf(const Leaves& leaves);  // null: none
-  bool HasFailed(const Leaves& leaves, const PathWay& way) const;
-  PathWay* LeastLoaded(const Leaves& leaves, absl::Span<const PathWay> left, bool is_planned);
+  absl::StatusOr<LeafPair> LeavesOf(const PathEnds& ends) const;
+  std::vector<PathWay>* SparesOf(const LeafPair& leaves);  // null: none
+  void MarkFailed(const LeafPair& leaves, const PathWay& failed, absl::Time now);
+  bool HasFailed(const LeafPair& leaves, const PathWay& way) const;
+  PathWay* LeastLoaded(const LeafPair& leaves, absl::Span<const PathWay> left, bool is_planned);
   std::string HostNames() const;
+  const std::string& LeafOf(const ConnectionPlanFlow& flow) const;
+  PathWay NowLocked(const PathWay& planned) const;
+  PathWay Without(const PathWay& way, const std::string& leaf, const std::string& over) const;
+  void Reported(bool is_new);
 
   ConnectionPlanText text_;
   const std::string origin_;
+  std::map<std::string, size_t> numbers_;  // of hosts
   std::map<IpAddress, Place> places_;
   std::map<std::pair<int, int>, std::vector<size_t>> of_ranks_;  // flows
   std::map<int, std::string> host_of_rank_;                      // of ranks with flows
   std::map<std::pair<IpAddress, IpAddress>, std::vector<size_t>> of_addresses_;  // flows
   double usual_seconds_ = 0;  // of one flow: what a spare way gains when it is handed out
+  // [{switch, number of its next hops, one of them}]: which member it is.
+  std::map<std::tuple<std::string, uint32_t, std::string>, uint32_t> members_;
   mutable std::mutex mutex_;  // of all below, and of the spares' seconds
   std::map<std::pair<IpAddress, IpAddress>, size_t> next_;  // flow of the next connection
-  std::map<Leaves, std::vector<Failure>> failures_;         // the oldest first
+  std::map<LeafPair, std::vector<Failure>> failures_;       // the oldest first
+  PathReports reports_;
+  std::atomic<uint64_t> reports_version_ = 0;
   std::atomic<int64_t> kernel_ports_ = 0;
 };
 

@@ -18,17 +18,20 @@ constexpr absl::string_view kMagic = "weft-paths";
 absl::Status Bad(absl::string_view why) { return absl::InvalidArgumentError(why); }
 
 absl::StatusOr<PathChoice> ParseChoice(absl::string_view word) {
-  const size_t colon = word.rfind(':'), slash = word.rfind('/');
+  const size_t arrow = word.find('>');  // no name has one
+  const absl::string_view member = word.substr(0, arrow);
+  const size_t colon = member.rfind(':'), slash = member.rfind('/');
   PathChoice choice;
   const bool good = colon != absl::string_view::npos && slash != absl::string_view::npos &&
                     colon < slash &&
-                    absl::SimpleAtoi(word.substr(colon + 1, slash - colon - 1), &choice.index) &&
-                    absl::SimpleAtoi(word.substr(slash + 1), &choice.count) &&
+                    absl::SimpleAtoi(member.substr(colon + 1, slash - colon - 1), &choice.index) &&
+                    absl::SimpleAtoi(member.substr(slash + 1), &choice.count) &&
                     choice.index < choice.count && choice.count <= 4096;
   if (!good) {
     return Bad(absl::StrCat("\"", word, "\" is no choice; right is leaf0:1/4"));
   }
   choice.at = std::string(word.substr(0, colon));
+  if (arrow != absl::string_view::npos) choice.to = std::string(word.substr(arrow + 1));
   return choice;
 }
 
@@ -79,6 +82,11 @@ class Reader {
       plan_.hashes.emplace(std::string(words[1]), hash);
       return absl::OkStatus();
     }
+    if (words[0] == "router" && words.size() == 3) {
+      plan_.routers[std::string(words[1])] = std::string(words[2]);
+      return absl::OkStatus();
+    }
+    if (words[0] == "detour" && words.size() >= 4) return TakeDetour(words);
     if (words[0] == "flow" && words.size() >= 6) return TakeFlow(words);
     if (words[0] == "spare" && words.size() >= 4) {
       WEFT_ASSIGN_OR_RETURN(PathWay way, ParseWay(words.subspan(3)));
@@ -88,7 +96,7 @@ class Reader {
     }
     return Bad(absl::StrCat("\"", words[0], "\" with ", words.size() - 1,
                             " words behind it is no line of a plan; lines begin with fingerprint, "
-                            "ranks, host, hash, flow or spare"));
+                            "ranks, host, hash, router, flow, detour or spare"));
   }
 
   absl::StatusOr<ConnectionPlanText> Finish() && {
@@ -137,6 +145,18 @@ class Reader {
     return absl::OkStatus();
   }
 
+  absl::Status TakeDetour(Words words) {
+    size_t flow = 0;
+    if (!absl::SimpleAtoi(words[2], &flow) || flow >= plan_.flows.size()) {
+      return Bad(absl::StrCat("a detour of flow \"", words[2], "\"; before it there are ",
+                              plan_.flows.size(), ", counted from 0"));
+    }
+    WEFT_ASSIGN_OR_RETURN(PathWay way, ParseWay(words.subspan(3)));
+    WEFT_RETURN_IF_ERROR(CheckHashes(way));
+    plan_.detours[std::string(words[1])].insert_or_assign(static_cast<int>(flow), std::move(way));
+    return absl::OkStatus();
+  }
+
   absl::Status CheckHashes(const PathWay& way) const {
     for (const PathChoice& choice : way.choices) {
       if (plan_.hashes.count(choice.at) == 0) {
@@ -153,7 +173,10 @@ class Reader {
 
 void AppendWay(std::string& text, const PathWay& way) {
   absl::StrAppendFormat(&text, " %.9g", way.seconds);
-  if (!way.choices.empty()) absl::StrAppend(&text, " ", way.ToString());
+  for (const PathChoice& choice : way.choices) {
+    absl::StrAppend(&text, " ", choice.at, ":", choice.index, "/", choice.count);
+    if (!choice.to.empty()) absl::StrAppend(&text, ">", choice.to);
+  }
   absl::StrAppend(&text, "\n");
 }
 
@@ -192,10 +215,19 @@ std::string ConnectionPlanFileText(const ConnectionPlanText& plan) {
   for (const auto& [name, hash] : plan.hashes) {
     absl::StrAppend(&text, "hash ", name, " ", HashText(hash.options()), "\n");
   }
+  for (const auto& [router, name] : plan.routers) {
+    absl::StrAppend(&text, "router ", router, " ", name, "\n");
+  }
   for (const ConnectionPlanFlow& flow : plan.flows) {
     absl::StrAppend(&text, "flow ", flow.rank, " ", flow.peer, " ", flow.source, ":",
                     flow.source_nic, " ", flow.target, ":", flow.target_nic);
     AppendWay(text, flow.way);
+  }
+  for (const auto& [over, ways] : plan.detours) {
+    for (const auto& [flow, way] : ways) {
+      absl::StrAppend(&text, "detour ", over, " ", flow);
+      AppendWay(text, way);
+    }
   }
   for (const auto& [leaves, ways] : plan.spares) {
     for (const PathWay& way : ways) {

@@ -69,6 +69,7 @@ TEST(ConnectionPlan, NamesTheLineThatIsWrong) {
   EXPECT_THAT(message("flow 0 1 h0:0 h9:0 1"), HasSubstr("what address h9:0 has"));
   EXPECT_THAT(message("flow 0 1 h0:0 h0:0 1 leaf0:4/4"), HasSubstr("\"leaf0:4/4\" is no choice"));
   EXPECT_THAT(message("flow 0 1 h0:0 h0:0 1 leaf0:1/4"), HasSubstr("what leaf0 hashes"));
+  EXPECT_THAT(message("detour spine0 0 0.5 leaf0:0/3"), HasSubstr("before it there are 0"));
   EXPECT_THAT(message("route 1 2"), HasSubstr("lines begin with fingerprint"));
   EXPECT_THAT(std::string(ParseConnectionPlan("ranks 4\n", "plan").status().message()),
               HasSubstr("plan:1: this is no plan of paths of this version"));
@@ -144,6 +145,81 @@ TEST(ConnectionPlan, FailuresAreForgottenAndBounded) {
   const absl::Time late = absl::UnixEpoch() + ConnectionPlan::kFailedFor + absl::Seconds(1);
   ASSERT_TRUE(plan.Instead(ends, planned, late).ok());
   EXPECT_EQ(plan.failed(), 1u);
+}
+
+constexpr char kDetours[] = R"(weft-paths 1
+fingerprint 0123456789abcdef
+ranks 4
+host h0 10.1.0.1 leaf0
+host h1 10.1.1.1 leaf1
+host h2 10.1.2.1 leaf2
+hash leaf0 linux:seed=1000
+hash leaf1 linux:seed=1001
+router 10.2.0.1 spine1
+flow 0 1 h0:0 h1:0 0.5 leaf0:0/3>spine0
+flow 1 2 h1:0 h2:0 0.5 leaf1:2/3>spine2
+detour spine0 0 0.5 leaf0:2/3>spine2
+detour spine0 1 0.5 leaf1:1/3>spine1
+spare leaf0 leaf1 0.5 leaf0:0/3>spine0
+spare leaf0 leaf1 0.2 leaf0:1/3>spine1
+spare leaf0 leaf1 0.3 leaf0:2/3>spine2
+spare leaf1 leaf2 0.5 leaf1:0/3>spine0
+spare leaf1 leaf2 0.5 leaf1:1/3>spine1
+spare leaf1 leaf2 0.5 leaf1:2/3>spine2
+)";
+
+TEST(ConnectionPlan, WhileASwitchCarriesNothingAllFlowsHaveTheWaysThatWerePlannedForThat) {
+  const ConnectionPlanText text = *ParseConnectionPlan(kDetours, "plan");
+  EXPECT_EQ(ConnectionPlanFileText(*ParseConnectionPlan(ConnectionPlanFileText(text), "again")),
+            ConnectionPlanFileText(text));
+  ConnectionPlan plan(text, "plan"), other(text, "plan");
+  const PathEnds ends{kH0, *IpAddress::Parse("10.1.1.1"), 0, 1};
+  const PathWay way = plan.Take(ends, 1)->front(), displaced = other.text().flows[1].way;
+  // The one whose way has failed knows where to go before anybody else has reported anything.
+  EXPECT_EQ(plan.Another(ends, {way})->ToString(), "leaf0:2/3");
+  plan.Fails(ends, way, absl::UnixEpoch());
+  ASSERT_TRUE(other.Hear(plan.Reports()).ok());
+  EXPECT_EQ(other.reports_version(), 1u);
+  EXPECT_EQ(other.Now(displaced).ToString(), "leaf1:2/3");  // it may be one link
+  ASSERT_TRUE(other.Hear("dropping spine0 leaf1 leaf2 5\n").ok());
+  ASSERT_TRUE(plan.Hear(other.Reports()).ok());
+  for (ConnectionPlan* one : {&plan, &other}) {
+    EXPECT_EQ(one->Now(way).ToString(), "leaf0:2/3");
+    EXPECT_EQ(one->Now(displaced).ToString(), "leaf1:1/3");
+    EXPECT_EQ(one->Planned(one->Now(way)).ToString(), "leaf0:0/3");
+  }
+  EXPECT_EQ(Names(*other.Take(ends, 1)), std::vector<std::string>{"leaf0:2/3"});
+  // It answers on the planned way again.
+  plan.Answers(ends, way);
+  ASSERT_TRUE(other.Hear(plan.Reports()).ok());
+  EXPECT_EQ(other.Now(displaced).ToString(), "leaf1:2/3");
+}
+
+TEST(ConnectionPlan, WhereASwitchHasLeftANextHopChoicesAreThoseThatAreLeft) {
+  ConnectionPlan plan(*ParseConnectionPlan(kDetours, "plan"), "plan");
+  const PathWay first = plan.text().flows[0].way, second = plan.text().flows[1].way;
+  plan.Leaves("leaf0", "spine0", true);
+  EXPECT_EQ(plan.Now(first).ToString(), "leaf0:1/2");  // spine2 of spine1 and spine2
+  EXPECT_EQ(plan.Now(second).ToString(), "leaf1:2/3");
+  plan.Leaves("leaf2", "spine0", true);
+  EXPECT_EQ(plan.Now(second).ToString(), "leaf1:1/3");  // lost, and leaf1 does not know
+  plan.Leaves("leaf1", "spine0", true);
+  EXPECT_EQ(plan.Now(second).ToString(), "leaf1:0/2");
+  // A port for it is one that the hash over two puts there.
+  FiveTuple tuple{kH0, kH2, 0, 9999, kProtocolTcp, 0};
+  tuple.source_port = *plan.Port(plan.Now(first), tuple, 1, 0, 16'384, 32'767);
+  EXPECT_EQ(plan.text().hashes.at("leaf0").Select(tuple, 2), 1u);
+  for (const char* leaf : {"leaf0", "leaf1", "leaf2"}) plan.Leaves(leaf, "spine0", false);
+  EXPECT_EQ(plan.Now(first).ToString(), "leaf0:0/3");
+}
+
+TEST(ConnectionPlan, WhereTwoSwitchesAreLostFlowsAreDealtOutOverTheRest) {
+  ConnectionPlan plan(*ParseConnectionPlan(kDetours, "plan"), "plan");
+  for (const char* leaf : {"leaf0", "leaf1"}) {
+    for (const char* spine : {"spine0", "spine2"}) plan.Leaves(leaf, spine, true);
+  }
+  EXPECT_EQ(plan.Now(plan.text().flows[0].way).choices[0].to, "spine1");
+  EXPECT_EQ(plan.Now(plan.text().flows[1].way).choices[0].to, "spine1");
 }
 
 TEST(ConnectionPlan, SparesComeBestFirstAndFailedOnesLast) {
