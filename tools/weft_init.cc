@@ -27,6 +27,7 @@ constexpr const char* kFooter = R"(Examples:
   weft-init phases --layout tp8,pp8,dp256 --relay    16,384 ranks behind a relay for each 8
   weft-init phases --layout tp8,pp8,dp256 --relay --records all  every rank gets all records
   weft-init phases --layout tp8,pp8,dp64 --relay --model         several sizes, what they predict
+  weft-init phases --layout tp8,pp8,dp64 --relay --replace 8     8 of 4,096 ranks replaced
   weft-init operations --connections 1,256 --depths 1,16
   weft-init new-group --ranks 128                    128 real processes
   weft-init nccl --layout tp2,dp4                    NCCL's communicators, on 8 GPUs
@@ -106,6 +107,10 @@ int Main(int argc, char** argv) {
       "phases", "How long the ranks of a layout take to have all groups, by phase");
   AddLayout(phases, options);
   AddPhases(phases, options);
+  phases
+      .add_option("--replace", options.replace,
+                  "Afterwards replace so many ranks, the last ones, and time that")
+      ->check(CLI::NonNegativeNumber);
   phases.add_flag("--model", model,
                   "Measure 1/8, 1/4 and 1/2 of the ranks as well, and predict other sizes");
   phases.callback([&] { run = [&] { return RunPhases(options, model); }; });

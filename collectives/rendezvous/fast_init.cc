@@ -57,6 +57,7 @@ absl::StatusOr<JobGroups> Assemble(const FastInitOptions& options,
   job.members = std::move(members);
   std::vector<MeshGroup> groups = options.mesh.GroupsOf(JobRank(options.rank));
   job.connections = PlanConnections(groups);
+  job.versions.assign(groups.size(), 0);
   for (MeshGroup& group : groups) {
     JobGroup with_ids;
     if (options.make_unique_id) {
@@ -125,6 +126,32 @@ absl::StatusOr<MemberRecord> DecodeMember(absl::string_view bytes) {
   return absl::InvalidArgumentError("malformed record of a rank; is another version at work?");
 }
 
+std::string EncodeReplacement(const std::map<int, MemberRecord>& members) {
+  std::string out;
+  for (const auto& [rank, member] : members) {
+    std::string record = EncodeMember(member);
+    PutLittle(out, rank);
+    PutLittle(out, static_cast<int32_t>(record.size()));
+    out += record;
+  }
+  return out;
+}
+
+absl::StatusOr<std::map<int, MemberRecord>> DecodeReplacement(absl::string_view bytes) {
+  std::map<int, MemberRecord> members;
+  while (!bytes.empty()) {
+    int32_t rank = 0;
+    int32_t size = 0;
+    std::string record;
+    if (!TakeLittle(bytes, &rank) || !TakeLittle(bytes, &size) || size < 0 ||
+        !TakeBytes(bytes, static_cast<size_t>(size), &record)) {
+      return absl::InvalidArgumentError("malformed record of replaced ranks");
+    }
+    WEFT_ASSIGN_OR_RETURN(members[rank], DecodeMember(record));
+  }
+  return members;
+}
+
 // ---- Who does what
 
 namespace {
@@ -181,10 +208,30 @@ std::vector<PlannedConnection> PlanConnections(const std::vector<MeshGroup>& gro
   return plan;
 }
 
+std::string GroupKey(absl::string_view prefix, const MeshGroup& group) {
+  return absl::StrCat(prefix, "/group/", Brief(group.axes), "/", group.index);
+}
+
 std::string RecordsKey(absl::string_view prefix) { return absl::StrCat(prefix, "/exchange"); }
 
 std::string RecordKey(absl::string_view prefix, int rank) {
   return ExchangedKey(RecordsKey(prefix), rank);
+}
+
+ReplacementNews NewsOf(absl::string_view prefix, const Mesh& mesh,
+                       const std::map<int, MemberRecord>& replaced) {
+  ReplacementNews news;
+  std::set<std::string> groups;
+  for (const auto& [rank, member] : replaced) {
+    news.keys.push_back(RecordKey(prefix, rank));
+    news.values.push_back(EncodeMember(member));
+    for (const MeshGroup& group : mesh.GroupsOf(JobRank(rank))) {
+      groups.insert(GroupKey(prefix, group));
+    }
+  }
+  news.values.insert(news.values.end(), groups.size(), EncodeReplacement(replaced));
+  news.keys.insert(news.keys.end(), groups.begin(), groups.end());
+  return news;
 }
 
 RankSet RecordsWanted(const Mesh& mesh, int rank, int ranks_per_root, bool ids) {
@@ -240,6 +287,72 @@ absl::StatusOr<std::map<int, MemberRecord>> FindMembers(Store& store,
     members[wanted[i]] = *std::move(member);
   }
   return members;
+}
+
+absl::StatusOr<JobGroups> RejoinGroups(Store& store, const FastInitOptions& options,
+                                       const std::vector<int>& replaced) {
+  WEFT_RETURN_IF_ERROR(CheckRank(options, options.rank));
+  auto place = std::find(replaced.begin(), replaced.end(), options.rank);
+  if (place == replaced.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, " is not among the replaced ranks"));
+  }
+  WEFT_ASSIGN_OR_RETURN(MemberRecord own, OwnRecord(options));
+  std::string key = absl::StrCat(options.prefix, "/rejoin/", options.generation);
+  WEFT_ASSIGN_OR_RETURN(
+      std::vector<std::string> records,
+      store.AllGather(key, static_cast<int>(place - replaced.begin()),
+                      static_cast<int>(replaced.size()), EncodeMember(own), options.timeout));
+  std::map<int, MemberRecord> members;
+  for (size_t i = 0; i < replaced.size(); ++i) {
+    WEFT_ASSIGN_OR_RETURN(members[replaced[i]], DecodeMember(records[i]));
+  }
+  if (place == replaced.begin()) {
+    ReplacementNews news = NewsOf(options.prefix, options.mesh, members);
+    WEFT_RETURN_IF_ERROR(store.MultiSet(news.keys, news.values));
+  }
+  std::vector<int> others = RanksWanted(options);
+  std::erase_if(others, [&](int rank) { return members.count(rank) != 0; });
+  std::vector<std::string> keys;
+  keys.reserve(others.size());
+  for (int rank : others) keys.push_back(RecordKey(options.prefix, rank));
+  WEFT_ASSIGN_OR_RETURN(records, store.MultiGet(keys, options.timeout));
+  for (size_t i = 0; i < others.size(); ++i) {
+    WEFT_ASSIGN_OR_RETURN(members[others[i]], DecodeMember(records[i]));
+  }
+  return Assemble(options, std::move(members));
+}
+
+absl::StatusOr<std::vector<int>> AwaitReplacement(Store& store, const FastInitOptions& options,
+                                                  JobGroups& job, int axis,
+                                                  absl::Duration timeout) {
+  auto index = static_cast<size_t>(axis);
+  if (index >= job.groups.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no axis ", axis));
+  }
+  JobGroup& group = job.groups[index];
+  std::string key = GroupKey(options.prefix, group.group);
+  WEFT_ASSIGN_OR_RETURN(StoreWatched watched, store.Watch(key, job.versions[index], timeout));
+  job.versions[index] = watched.version;
+  WEFT_ASSIGN_OR_RETURN(auto fresh, DecodeReplacement(watched.value.value_or("")));
+  std::vector<int> replaced;
+  for (auto& [rank, member] : fresh) {
+    auto known = job.members.find(rank);
+    bool later = known != job.members.end() && member.generation > known->second.generation;
+    if (later) known->second = member;
+    if (std::binary_search(group.group.members.begin(), group.group.members.end(), JobRank(rank))) {
+      replaced.push_back(rank);
+    }
+  }
+  if (!options.make_unique_id) return replaced;
+  auto slots = UniqueIdSlots(options.mesh, group.group, options.ranks_per_root);
+  for (size_t i = 0; i < slots.size() && i < group.unique_ids.size(); ++i) {
+    const auto& ids = job.members[slots[i].root].unique_ids;
+    if (static_cast<size_t>(slots[i].offset) < ids.size()) {
+      group.unique_ids[i] = ids[static_cast<size_t>(slots[i].offset)];
+    }
+  }
+  return replaced;
 }
 
 absl::StatusOr<PhaseReport> ReportPhases(

@@ -13,6 +13,10 @@
 // makes its id, and ncclCommInitRankScalable takes all of them. Nobody has to say whose ids are
 // whose: everyone computes who is root of what, and in which order.
 //
+// A rank that is replaced (RejoinGroups) comes with a higher generation, which fences its
+// predecessor at the store. The replaced ranks' records take the place of the old ones, and go to
+// the groups they belong to; nobody else hears of it: the ranks of other groups take no part.
+//
 // Keys lie below `prefix`. The functions block on the store; the encodings are for programs that do
 // not. Thread-safe as far as the store is.
 #ifndef WEFT_COLLECTIVES_RENDEZVOUS_FAST_INIT_H_
@@ -94,6 +98,8 @@ struct JobGroups {
   // rank.
   std::map<int, MemberRecord> members;
   std::vector<PlannedConnection> connections;
+  // Versions of the groups' keys, for AwaitReplacement.
+  std::vector<int64_t> versions;
 };
 
 absl::StatusOr<JobGroups> CreateGroups(Store& store, const FastInitOptions& options);
@@ -103,6 +109,16 @@ absl::StatusOr<JobGroups> CreateGroups(Store& store, const FastInitOptions& opti
 absl::StatusOr<std::map<int, MemberRecord>> FindMembers(Store& store,
                                                         const FastInitOptions& options,
                                                         const RankSet& ranks);
+
+// For a replaced rank: `replaced` are all ranks that are replaced together, ascending, and every
+// one of them calls this. Its own record is in `options`, with the new generation.
+absl::StatusOr<JobGroups> RejoinGroups(Store& store, const FastInitOptions& options,
+                                       const std::vector<int>& replaced);
+
+// For a survivor: waits until ranks of its group along `axis` are replaced, and takes their
+// records; returns the replaced ranks. kDeadlineExceeded: none was.
+absl::StatusOr<std::vector<int>> AwaitReplacement(Store& store, const FastInitOptions& options,
+                                                  JobGroups& job, int axis, absl::Duration timeout);
 
 // Where time went: each rank's phases, in seconds, to rank 0.
 struct PhaseReport {
@@ -120,8 +136,19 @@ absl::StatusOr<PhaseReport> ReportPhases(
 
 // ---- Encodings and keys, for programs that drive many ranks
 
+std::string GroupKey(absl::string_view prefix, const topology::MeshGroup& group);
 std::string RecordsKey(absl::string_view prefix);           // of the exchange
 std::string RecordKey(absl::string_view prefix, int rank);  // of a rank's record after it
+std::string EncodeReplacement(const std::map<int, MemberRecord>& members);
+absl::StatusOr<std::map<int, MemberRecord>> DecodeReplacement(absl::string_view bytes);
+// What one of the replaced ranks writes for all: their records, and to each group that they belong
+// to, once, who they are.
+struct ReplacementNews {
+  std::vector<std::string> keys;
+  std::vector<std::string> values;
+};
+ReplacementNews NewsOf(absl::string_view prefix, const topology::Mesh& mesh,
+                       const std::map<int, MemberRecord>& replaced);
 
 }  // namespace weft::collectives
 

@@ -63,7 +63,7 @@ class Builder {
     }
     int64_t bytes = 0;
     for (int rank = 0; rank < options.ranks_per_host(); ++rank) {
-      bytes += static_cast<int64_t>(collectives::EncodeMember(RecordOf(options, rank)).size() +
+      bytes += static_cast<int64_t>(collectives::EncodeMember(RecordOf(options, rank, 0)).size() +
                                     sizeof(uint32_t));
     }
     host_bytes_ = Bytes(bytes);

@@ -86,6 +86,29 @@ absl::StatusOr<int> WorkersFor(const Options& options, int64_t limit) {
   return std::min(options.hosts, std::max({2, least, options.workers}));
 }
 
+// Not before every survivor's watch is at the store.
+absl::Status Replace(const Options& options, Shared& shared, const Processes& workers,
+                     const StoreProcess& store, Measurement& m) {
+  SystemClock clock;
+  auto tick = [] {};
+  for (const auto& worker : workers) worker->Tell("w");
+  WEFT_RETURN_IF_ERROR(AwaitAll(workers, "ok", options.timeout, tick));
+  m.watches = shared.watches;
+  absl::Time deadline = clock.Now() + options.timeout;
+  while (store.waiting() != m.watches) {
+    if (clock.Now() > deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("of ", m.watches, " watches ", store.waiting(), " have come to the store"));
+    }
+    poll(nullptr, 0, 5);
+  }
+  int64_t begin = SystemClock::Nanoseconds();
+  for (const auto& worker : workers) worker->Tell("r");
+  WEFT_RETURN_IF_ERROR(AwaitAll(workers, "ok", options.timeout, tick));
+  m.replace_seconds = Seconds(shared.replace_end - begin);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<int> TakePort(int socket) {
   WEFT_ASSIGN_OR_RETURN(auto addresses, ResolveHostPort("127.0.0.1:0"));
   if (bind(socket, addresses[0].get(), addresses[0].size()) != 0) {
@@ -136,6 +159,7 @@ absl::StatusOr<Measurement> Measure(const Options& given,
   m.connections = shared->connections;
   m.exchange_bytes = MeanExchangeBytes(options);
   Summarise(options, *shared, m);
+  if (options.replace > 0) WEFT_RETURN_IF_ERROR(Replace(options, *shared, workers, *store, m));
   return m;
 }
 

@@ -30,6 +30,8 @@ struct Measurement {
   int64_t root_bytes = -1;        // that the root sent in all; negative: nobody can say
   int64_t connections = 0;        // between ranks, opened by the sample
   std::string note;               // about the server; may be empty
+  double replace_seconds = 0;     // from the first new rank's begin until all that it concerns know
+  int64_t watches = 0;            // groups of survivors that heard of it
   int workers = 0;
 };
 

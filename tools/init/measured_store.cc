@@ -24,6 +24,7 @@ class WeftProcess final : public StoreProcess {
             static_cast<double>(s.waits)};
   }
   int64_t bytes_sent() const override { return server_->statistics().bytes_sent.count(); }
+  int64_t waiting() const override { return server_->statistics().waiting; }
 
  private:
   std::unique_ptr<collectives::StoreServer> server_;

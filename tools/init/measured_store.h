@@ -30,6 +30,8 @@ class StoreProcess {
   virtual double cpu_seconds() const = 0;
   virtual ServerCalls calls() const { return {}; }
   virtual int64_t bytes_sent() const { return -1; }
+  // Requests that wait; ours only, else 0.
+  virtual int64_t waiting() const { return 0; }
   // What a reader of the figures should know of it; empty: nothing.
   virtual std::string note() const { return {}; }
 };
@@ -45,7 +47,7 @@ class MeasuredStore {
  public:
   virtual ~MeasuredStore() = default;
   virtual const char* name() const = 0;  // "weft"
-  // Whether ranks can ask for single ranks' records and come through relays.
+  // Whether ranks can ask for single ranks' records, come through relays, and be replaced.
   virtual bool has_exchanges() const { return false; }
   virtual RequestMessages messages() const { return {}; }
   // For so many ranks. kNotFound: there is no such program or module; the message says which, and

@@ -21,13 +21,24 @@ absl::Status Resolve(Options& o) {
     return absl::InvalidArgumentError(
         absl::StrCat(o.ranks, " ranks cannot be spread evenly over --hosts ", o.hosts));
   }
-  if (!o.store->has_exchanges() && o.relay) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--relay: only --store weft has that, not ", o.store->name()));
+  if (o.replace < 0 || o.replace > o.ranks / 2 ||
+      (o.relay && o.replace % o.ranks_per_host() != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--replace ", o.replace, ": at most half of the ranks", o.relay ? ", in whole hosts" : ""));
+  }
+  if (!o.store->has_exchanges() && (o.relay || o.replace > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        o.relay ? "--relay" : "--replace", ": only --store weft has that, not ", o.store->name()));
   }
   if (!o.store->has_exchanges() && !o.all_records) {
     return absl::InvalidArgumentError(
         absl::StrCat("--records wanted: only --store weft has exchanges, not ", o.store->name()));
+  }
+  if (o.replace > 0 && o.all_records) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--replace ", o.replace,
+                     ": new ranks find the others' records where an exchange has left them; not "
+                     "with --records all"));
   }
   if (o.fan_out > 0 && !o.relay) {
     return absl::InvalidArgumentError(
@@ -46,6 +57,7 @@ Options Shrink(const Options& options, int factor) {
   }
   small.ranks = options.ranks / factor;
   small.hosts = options.hosts / factor;
+  small.replace = 0;
   small.workers = 0;
   return small;
 }

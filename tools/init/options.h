@@ -23,6 +23,7 @@ struct Options {
   bool relay = false;
   // Every rank gets all ranks' records, in place of those that it needs.
   bool all_records = false;
+  int replace = 0;   // ranks, after the rest
   int workers = 0;   // processes; 0: as few as their file descriptors allow, at least 2
   int window = 256;  // connections that a worker has under way at once
   int sources = 8;   // loopback addresses that clients dial from

@@ -72,6 +72,13 @@ void PrintTable(const Options& options, const Measurement& m) {
   }
   absl::PrintF("\n");
   if (!m.note.empty()) absl::PrintF("note: %s\n", m.note);
+  if (options.replace > 0) {
+    absl::PrintF(
+        "%d ranks replaced: all that it concerns know after %s (%.1f %% of the total); "
+        "%d groups' survivors heard of it\n",
+        options.replace, TimeText(m.replace_seconds), m.replace_seconds / m.total_seconds * 100,
+        m.watches);
+  }
   std::fflush(stdout);
 }
 
@@ -114,6 +121,8 @@ Json ToJson(const Options& options, const Measurement& m) {
       {"connect_ranks", SampledRanks(options)},
       {"server_cpu_seconds", m.server_cpu_seconds < 0 ? Json(nullptr) : Json(m.server_cpu_seconds)},
       {"note", m.note},
+      {"replaced", options.replace},
+      {"replace_seconds", m.replace_seconds},
       {"workers", m.workers}};
 }
 

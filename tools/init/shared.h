@@ -34,6 +34,10 @@ struct Shared {
 
   std::atomic<int64_t> connections{0};  // between ranks
 
+  // The replacement of ranks.
+  std::atomic<int64_t> watches{0};
+  std::atomic<int64_t> replace_end{0};
+
   RankTimes* times() { return reinterpret_cast<RankTimes*>(this + 1); }
 };
 

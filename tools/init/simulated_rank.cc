@@ -17,9 +17,22 @@ constexpr int kRanksPerRoot = 256;
 
 }  // namespace
 
-MemberRecord RecordOf(const Options& options, int rank) {
+collectives::StoreHello HelloOf(const ProcessContext& context, int rank, int generation) {
+  collectives::StoreHello hello;
+  hello.id = collectives::NewStoreId();
+  hello.name = absl::StrCat("rank ", rank);
+  hello.job = "weft-init";
+  hello.host = absl::StrCat("host", rank / context.options->ranks_per_host());
+  hello.rank = rank;
+  hello.ranks = 1;
+  hello.generation = generation;
+  return hello;
+}
+
+MemberRecord RecordOf(const Options& options, int rank, int generation) {
   int host = rank / options.ranks_per_host();
   MemberRecord record;
+  record.generation = generation;
   record.host = absl::StrCat("host", host);
   record.address = AddressOf(options, rank).ToString();
   int ids = collectives::UniqueIdsOfRank(options.mesh, rank, kRanksPerRoot);
@@ -36,7 +49,7 @@ MemberRecord RecordOf(const Options& options, int rank) {
 Expected ExchangeOf(const Options& options) {
   Expected all;
   for (int rank = 0; rank < options.ranks; ++rank) {
-    all.Add(collectives::EncodeMember(RecordOf(options, rank)));
+    all.Add(collectives::EncodeMember(RecordOf(options, rank, 0)));
   }
   return all;
 }

@@ -23,7 +23,7 @@
 namespace weft::init {
 
 // What rank `rank` tells the others; everybody can compute it, so that every byte can be checked.
-collectives::MemberRecord RecordOf(const Options& options, int rank);
+collectives::MemberRecord RecordOf(const Options& options, int rank, int generation);
 // All ranks' records as the exchange gives them.
 Expected ExchangeOf(const Options& options);
 
@@ -37,6 +37,7 @@ int64_t MeanExchangeBytes(const Options& options);
 
 ClientSetup SetupOf(const ProcessContext& context, int rank,
                     const collectives::StoreLinkOptions& link);
+collectives::StoreHello HelloOf(const ProcessContext& context, int rank, int generation);
 
 class SimulatedRank {
  public:

@@ -28,6 +28,7 @@ class WeftClient final : public Client {
   void AllGather(const std::string& key, int rank, int size, Done done) override;
   void Exchange(const std::string& key, int rank, int size, const collectives::RankSet& wanted,
                 Done done) override;
+  void Call(collectives::StoreRequest&& request, Done done);
 
   void Advance(absl::Time now) override {
     if (link_.deadline() <= now) link_.Advance(now);
@@ -41,7 +42,6 @@ class WeftClient final : public Client {
     bool gathers = false;
     collectives::RankSet wanted;  // of an exchange
   };
-  void Call(collectives::StoreRequest&& request, Done done);
   void Changed();
   void Deliver();
   uint64_t Send(collectives::StoreRequest&& request, Asked asked);

@@ -15,6 +15,7 @@
 #include "collectives/store/relay/store_relay.h"
 #include "tools/init/peer_links.h"
 #include "tools/init/process.h"
+#include "tools/init/replacement.h"
 #include "tools/init/simulated_rank.h"
 #include "tools/init/weft_client.h"
 
@@ -72,6 +73,43 @@ class Worker {
     return status_;
   }
 
+  // Lets the survivors of groups that will lose ranks wait for that.
+  void Watch() {
+    for (const auto& rank : ranks_) {
+      std::vector<collectives::StoreRequest> watches = WatchesOf(options_, rank->rank());
+      if (watches.empty()) continue;
+      plan_.shared->watches += static_cast<int64_t>(watches.size());
+      AskOf(*rank, std::move(watches));
+    }
+    // Relays that nobody drives pass nothing on.
+    SettleFor(absl::Milliseconds(200));
+  }
+
+  absl::Status Replace() {
+    poller_->SetNow(SystemClock().Now());
+    int first_host = options_.hosts - options_.replace / options_.ranks_per_host();
+    for (int host = std::max(first_host, plan_.host_first); host < plan_.host_end; ++host) {
+      WEFT_RETURN_IF_ERROR(ReplaceHost(host));
+    }
+    while (asked_ > 0 && status_.ok()) {
+      Turn();
+      for (const auto& rank : fresh_) {
+        if (status_.ok()) status_ = rank->status();
+      }
+    }
+    int64_t end = SystemClock::Nanoseconds();
+    int64_t known = plan_.shared->replace_end;
+    while (end > known && !plan_.shared->replace_end.compare_exchange_weak(known, end)) {
+    }
+    return status_;
+  }
+
+  void SettleFor(absl::Duration time) {
+    poller_->SetNow(SystemClock().Now());
+    absl::Time end = poller_->now() + time;
+    while (poller_->now() < end) Turn();
+  }
+
   void Messages() {
     Shared& shared = *plan_.shared;
     for (const auto& rank : ranks_) {
@@ -98,8 +136,31 @@ class Worker {
     for (size_t i = 0; i < heap.size(); i += 4096) const_cast<volatile char&>(heap[i]) = 1;
   }
 
+  // Replacing is our own store's.
+  void AskOf(SimulatedRank& rank, std::vector<collectives::StoreRequest> requests) {
+    asked_ += static_cast<int>(requests.size());
+    auto& client = static_cast<WeftClient&>(rank.client());
+    for (auto& request : requests) {
+      client.Call(std::move(request), [this](const absl::Status& status, int64_t) {
+        if (status_.ok()) status_ = status;
+        --asked_;
+      });
+    }
+  }
+
+  absl::Status ReplaceHost(int host) {
+    WEFT_ASSIGN_OR_RETURN(StoreLinkOptions link, LinkOf(host, /*generation=*/1));
+    for (int i = 0; i < options_.ranks_per_host(); ++i) {
+      ++asked_;
+      fresh_.push_back(std::make_unique<NewRank>(context_, host * options_.ranks_per_host() + i,
+                                                 link, [this] { --asked_; }));
+      fresh_.back()->Start();
+    }
+    return absl::OkStatus();
+  }
+
   // How the ranks of a host get to the store; starts the host's relay.
-  absl::StatusOr<StoreLinkOptions> LinkOf(int host) {
+  absl::StatusOr<StoreLinkOptions> LinkOf(int host, int generation) {
     StoreLinkOptions link;
     link.connect_timeout = options_.timeout;
     link.address = address_;
@@ -115,6 +176,7 @@ class Worker {
       relay.world = options_.ranks;
       relay.source = sources_[static_cast<size_t>(host) % sources_.size()];
       relay.connect_timeout = options_.timeout;
+      relay.generation = generation;
       WEFT_ASSIGN_OR_RETURN(auto node, StoreRelayNode::Start(*poller_, relay));
       link.address = node->address();
       relays_.push_back(std::move(node));
@@ -148,7 +210,7 @@ class Worker {
   }
 
   absl::Status StartHost(int host) {
-    WEFT_ASSIGN_OR_RETURN(StoreLinkOptions link, LinkOf(host));
+    WEFT_ASSIGN_OR_RETURN(StoreLinkOptions link, LinkOf(host, /*generation=*/0));
     for (int i = 0; i < options_.ranks_per_host(); ++i) {
       int rank = host * options_.ranks_per_host() + i;
       if (!options_.relay && context_.server.is_loopback())
@@ -189,6 +251,8 @@ class Worker {
   std::vector<std::unique_ptr<StoreRelayNode>> relays_;
   std::vector<std::unique_ptr<PeerLinks>> links_;
   std::vector<std::unique_ptr<SimulatedRank>> ranks_;
+  std::vector<std::unique_ptr<NewRank>> fresh_;
+  int asked_ = 0;  // answers that are due
   int under_way_ = 0;
   int finished_ = 0;
   int counted_ = 0;
@@ -210,7 +274,11 @@ void RunWorker(const WorkerPlan& plan, int commands, int results) {
   SayOutcome(results, status);
   // Until its word comes, the others' exchange may still go through this process' relays, but what
   // they need has been sent.
-  (void)!read(commands, address.data(), 1);
+  while (read(commands, address.data(), 1) == 1 && status.ok()) {
+    if (address[0] == 'w') worker.Watch();
+    if (address[0] == 'r') status = worker.Replace();
+    SayOutcome(results, status);
+  }
 }
 
 }  // namespace weft::init

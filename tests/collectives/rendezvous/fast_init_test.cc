@@ -56,6 +56,8 @@ TEST(FastInitTest, RecordsSurviveTheirBytes) {
     EXPECT_FALSE(DecodeMember(absl::string_view(bytes).substr(0, cut)).ok());
   }
   EXPECT_FALSE(DecodeMember(bytes + "x").ok());
+  std::map<int, MemberRecord> two = {{5, member}, {9, MemberRecord()}};
+  EXPECT_EQ(DecodeReplacement(EncodeReplacement(two)).value(), two);
 }
 
 TEST(FastInitTest, HostsOfRanksSurviveTheirText) {
@@ -172,29 +174,50 @@ TEST_F(FastInitStoreTest, AllMembersOfAGroupHoldTheSameAddressesAndIds) {
   EXPECT_EQ(bare.size(), ids.size());
 }
 
-// All ranks of a job whose rank was started anew meet under other keys; the old process is fenced.
-TEST_F(FastInitStoreTest, AReplacedProcessIsFencedAndItsSuccessorIsFoundUnderTheNextPrefix) {
+TEST_F(FastInitStoreTest, OnlyThePeersOfReplacedRanksHearOfThemAndTheOldOnesAreFenced) {
   std::map<int, std::unique_ptr<StoreClient>> clients;
   for (int rank : Everybody()) clients[rank] = Connect(rank, 0);
+  std::map<int, JobGroups> jobs;
+  for (int rank : Everybody()) jobs[rank];
   OnRanks(Everybody(), [&](int rank) {
-    const auto job = CreateGroups(*clients[rank], Options(rank, 0));
+    auto job = CreateGroups(*clients[rank], Options(rank, 0));
     ASSERT_TRUE(job.ok()) << job.status();
+    jobs[rank] = *std::move(job);
   });
-  const std::unique_ptr<StoreClient> old = std::exchange(clients[4], Connect(4, 1));
-  OnRanks(Everybody(), [&](int rank) {
-    FastInitOptions options = Options(rank, rank == 4 ? 1 : 0);
-    options.prefix = "again";
-    const auto job = CreateGroups(*clients[rank], options);
+  // Ranks 4 and 5, one tp group, come again.
+  const std::vector<int> replaced = {4, 5};
+  OnRanks(replaced, [&](int rank) {
+    auto client = Connect(rank, 1);
+    auto job = RejoinGroups(*client, Options(rank, 1), replaced);
     ASSERT_TRUE(job.ok()) << job.status();
-    const auto found = FindMembers(*clients[rank], options, RankSet({4}));
-    ASSERT_TRUE(found.ok()) << found.status();
-    EXPECT_EQ(found->at(4).address, "address 4.1");
+    EXPECT_EQ(job->members.at(4).address, "address 4.1");
+    EXPECT_EQ(job->members.at(rank == 4 ? 0 : 1).generation, 0);
+    EXPECT_THAT(job->groups[1].unique_ids[1], HasSubstr(absl::StrCat("id ", rank, ".1")));
   });
+  for (int rank : {0, 1, 2, 3, 6, 7}) {
+    auto heard = AwaitReplacement(*clients[rank], Options(rank, 0), jobs[rank], 1, kPatience);
+    ASSERT_TRUE(heard.ok()) << heard.status();
+    EXPECT_THAT(*heard, ElementsAre(rank % 2 == 0 ? 4 : 5));
+    EXPECT_EQ(jobs[rank].members.at(heard->front()).address,
+              absl::StrCat("address ", heard->front(), ".1"));
+    EXPECT_THAT(jobs[rank].groups[1].unique_ids[1],
+                HasSubstr(absl::StrCat("id ", heard->front(), ".1")));
+    auto other =
+        AwaitReplacement(*clients[rank], Options(rank, 0), jobs[rank], 0, absl::Milliseconds(20));
+    EXPECT_EQ(other.status().code(), absl::StatusCode::kDeadlineExceeded)
+        << "rank " << rank << "'s tp group lost nobody";
+  }
+  // Whoever knew neither of them finds the new one, and no rank that is none.
+  EXPECT_EQ(FindMembers(*clients[3], Options(3, 0), RankSet({4})).value().at(4).address,
+            "address 4.1");
   EXPECT_EQ(FindMembers(*clients[3], Options(3, 0), RankSet({8})).status().code(),
             absl::StatusCode::kInvalidArgument);
-  const absl::Status late = old->Set("k", "v");
-  EXPECT_EQ(late.code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(std::string(late.message()), HasSubstr("rank 4 was replaced"));
+  for (int rank : replaced) {
+    absl::Status late = clients[rank]->Set("k", "v");
+    EXPECT_EQ(late.code(), absl::StatusCode::kAborted);
+    EXPECT_THAT(std::string(late.message()),
+                HasSubstr(absl::StrCat("rank ", rank, " was replaced")));
+  }
 }
 
 TEST_F(FastInitStoreTest, ARecordThatNobodyGaveIsMissedInBoundedTime) {

@@ -75,6 +75,19 @@ TEST(WeftInit, RecordsGrowWithTheRanksUnlessAllOfThemAreAskedFor) {
   EXPECT_GE(large["root_sent_bytes"], 32 * large["exchange_bytes"].get<int64_t>());
 }
 
+TEST(WeftInit, ReplacementReachesThePeersAndNobodyElse) {
+  for (const char* relay : {"", " --relay"}) {
+    Outcome outcome =
+        Init(std::string("phases --layout tp4,pp2,dp4 --hosts 8 --replace 4") + relay);
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    // One host, which is one tp group, is new: each of its ranks has 1 peer along pp and 3 along
+    // dp.
+    EXPECT_EQ(outcome.result["replaced"], 4);
+    EXPECT_THAT(outcome.output, HasSubstr("16 groups' survivors"));
+    EXPECT_GT(outcome.result["replace_seconds"], 0);
+  }
+}
+
 // All listen at a port that is drawn, at the addresses from which all dial. In a namespace with a
 // hundred ports to draw from, what one run leaves is in the way of the next.
 TEST(WeftInit, RunsAfterEachOtherDoNotRunOutOfPorts) {
@@ -144,13 +157,16 @@ TEST(WeftInit, SimulatesThePlannedMessages) {
 }
 
 TEST(WeftInit, RefusesWhatMakesNoSense) {
-  for (auto [arguments, why] : {std::pair("phases --layout tp8,tp2", "names an axis again"),
-                                std::pair("phases --layout tp8 --ranks 9", "--ranks 9"),
-                                std::pair("phases --layout tp8 --hosts 3", "spread evenly"),
-                                std::pair("phases --layout tp8,dp3 --model", "multiple of 8"),
-                                std::pair("phases --layout tp8 --timeout soon", "no duration"),
-                                std::pair("operations --op-time 0s", "--op-time 0s"),
-                                std::pair("operations new-group", "new-group")}) {
+  for (auto [arguments, why] :
+       {std::pair("phases --layout tp8,tp2", "names an axis again"),
+        std::pair("phases --layout tp8 --ranks 9", "--ranks 9"),
+        std::pair("phases --layout tp8 --hosts 3", "spread evenly"),
+        std::pair("phases --layout tp8 --replace 7", "--replace 7"),
+        std::pair("phases --layout tp8,dp3 --model", "multiple of 8"),
+        std::pair("phases --layout tp8 --timeout soon", "no duration"),
+        std::pair("operations --op-time 0s", "--op-time 0s"),
+        std::pair("operations new-group", "new-group"),
+        std::pair("phases --layout tp8 --replace 4 --records all", "--replace 4")}) {
     Outcome outcome = Init(arguments);
     EXPECT_EQ(outcome.status, 2) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr(why));
