@@ -3,6 +3,7 @@ that no host alone can tell a culprit from its victims. Ranks are those of weft-
 
 import os
 import pathlib
+import re
 import signal
 import sys
 import tempfile
@@ -40,6 +41,14 @@ class DiagnosisTest(DrivenJob, unittest.TestCase):
     def end(self, driver):
         driver.send_signal(signal.SIGINT)
         self.assertEqual(driver.wait(PATIENCE), 128 + signal.SIGINT)
+
+    def test_a_rank_for_which_all_wait_is_started_anew(self):
+        self.begin("stop", {})
+        # The others end because it is killed, and later.
+        first = r"start rank \d \(generation 1\) on .*"
+        self.until_said("driver", first)
+        self.assertRegex(re.search(first, self.said("driver")).group(),
+                         r"rank 2 \(generation 1\) on b: diagnosis: stopped rank \(process\) of 2")
 
     def test_the_host_whose_nic_is_down_is_evicted(self):
         driver = self.begin("nic-down", {"b": "false"})
