@@ -1,5 +1,5 @@
-"""torchrun's agents as the hosts of a weft-driver: workers that die, errors that come twice, a host
-that is lost and one that is evicted, and torchrun as a spare."""
+"""torchrun's agents as the hosts of a weft-driver: a worker that dies, a host that is lost, and an agent
+that waits as a spare."""
 
 import installed
 
@@ -137,7 +137,7 @@ class DrivenTorchrunTest(unittest.TestCase):
         self.finish()
         self.assertEqual([self.agents[host].wait(installed.LIMIT) for host in "ab"], [0, 0])
 
-    def test_a_host_that_is_lost_or_evicted_gives_its_place_to_the_spare(self):
+    def test_a_host_that_is_lost_gives_its_place_to_the_spare(self):
         before = [self.where(rank, "ab"[rank]) for rank in (0, 1)]
         self.agents["b"].kill()
         os.kill(before[1], signal.SIGKILL)
@@ -146,7 +146,6 @@ class DrivenTorchrunTest(unittest.TestCase):
         self.where(0, "a", before[0])
         self.assertIn("place node", self.until_said(
             "driver", "(place node 1 on c)"))
-        # Without a spare from here: the job stops for want of hosts only after --vacancy.
         self.assertEqual(json.loads(self.call("GET", "/job.json"))["nodes"], ["a", "c"])
         self.assertGreater(here, 0)
         self.finish()
