@@ -30,8 +30,8 @@ namespace {
 
 constexpr int64_t kForgetAfterNs = 3'600'000'000'000;
 
-// Time between two searches of a folder for forgotten files, whichever process makes them: a search looks
-// at every file, and a job of many processes would make one for each.
+// Time between two searches of a folder for forgotten files, whichever process makes them: a search
+// looks at every file, and a job of many processes would make one for each.
 constexpr int64_t kSearchEveryNs = 600'000'000'000;
 constexpr char kSearched[] = ".searched";  // its time of change: the last search
 

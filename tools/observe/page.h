@@ -107,8 +107,8 @@ function draw() {
     g.fillText((t / 1000).toFixed(2) + " ms", x(t) - (i === 6 ? 60 : 0), rows.length * ROW + 10); }
   drawSpace();
 }
-// The ranks in space: the first axis of the mesh goes to the right, the second to the back, the third up; a further
-// one begins again at the right, with a gap. Without a mesh: a square.
+// The ranks in space: the mesh's first axis goes to the right, the second to the back, the third
+// up; a further one begins again at the right, with a gap. Without a mesh: a square.
 const space = $("space"), h = space.getContext("2d"), AXIS_COLORS = ["#4a7fc1", "#3f9c62", "#a06bc0", "#b98a2d"];
 const byRank = new Map(D.ranks.map(r => [r.rank, r]));
 const side = Math.ceil(Math.sqrt(Math.max(1, D.world)));

@@ -1,5 +1,5 @@
-// weft-plan collective --mesh: what the groups along each axis of a job take, when all of them run at
-// once and share their hosts' cores, memory and NICs.
+// weft-plan collective --mesh: what the groups along each axis of a job take, when all of them run
+// at once and share their hosts' cores, memory and NICs.
 #ifndef WEFT_TOOLS_PLAN_COLLECTIVE_MESH_H_
 #define WEFT_TOOLS_PLAN_COLLECTIVE_MESH_H_
 

@@ -42,8 +42,8 @@ class NcclCollectives;
 class NcclSession {
  public:
   // Loads libweft-cuda.so, and selects GPU `device` for this thread. `timeout`: of a collective,
-  // from the call to its end on the GPU. `health`: of the job, asked by the session's thread. Errors:
-  // those of collectives::Device::Load.
+  // from the call to its end on the GPU. `health`: of the job, asked by the session's thread.
+  // Errors: those of collectives::Device::Load.
   static absl::StatusOr<std::shared_ptr<NcclSession>> Open(int device, absl::Duration timeout,
                                                            std::function<absl::Status()> health);
   ~NcclSession();
