@@ -31,7 +31,9 @@ if(WEFT_CCACHE)
 endif()
 find_program(WEFT_MOLD mold)
 if(WEFT_MOLD)
-  add_link_options(-fuse-ld=mold)
+  # mold 1.10 lets what becomes read-only begin at an empty .tbss. Behind .text that may be a page which no segment
+  # has: the program then does not start. So segments begin on pages of their own.
+  add_link_options(-fuse-ld=mold -Wl,-z,separate-loadable-segments)
 endif()
 
 add_library(weft_flags INTERFACE)
