@@ -212,7 +212,7 @@ class Redial final : public Resumption, private PollHandler {
   // sockets found silent, and of whose return only a dial can tell. None: the lane stays.
   std::optional<topology::PathWay> WayToTry(const Lane& lane) const {
     if (!lane.planned.has_value()) return std::nullopt;
-    const topology::PathWay now = context_.ways->Now(*lane.planned);
+    topology::PathWay now = context_.ways->Now(*lane.planned);
     if (!(now.choices == lane.way->choices)) return now;
     if (now.choices == lane.planned->choices) return std::nullopt;
     if (!context_.ways->HasFailed(Ends(), *lane.planned)) return std::nullopt;

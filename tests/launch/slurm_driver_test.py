@@ -48,18 +48,21 @@ class SlurmDriverTest(unittest.TestCase):
         return sorted(set(lines))
 
     def test_a_node_whose_device_fails_is_drained_and_a_spare_takes_its_place(self):
+        # It fails on its first node again after that has passed its self-test.
         status, output = self.run_batch(nodes=3, program=(
             "echo rank $RANK generation ${WEFT_GENERATION:-0} on $SLURMD_NODENAME; "
-            "if [ $RANK = 1 ] && [ -z \"${WEFT_GENERATION:-}\" ]; then "
+            "if [ $RANK = 1 ] && [ -z \"${WEFT_GENERATION:-}\" ]; then echo $SLURMD_NODENAME > bad; fi; "
+            "if [ $RANK = 1 ] && [ $SLURMD_NODENAME = $(cat bad) ]; then "
             "echo 'mlx5_0 has failed [device rank=1 device=mlx5_0]' >&2; exit 1; fi; sleep 2"))
         self.assertEqual(status, 0, output)
-        self.assertRegex(output, "rank 1 generation 1 on h[0-2]")
+        self.assertRegex(output, "rank 1 generation 2 on h[0-2]")
         drained = self.drained()
         self.assertEqual(len(drained), 1, (drained, output))
         self.assertIn("|weft: rank 1 exited with status 1: mlx5_0 has failed", drained[0])
         node = drained[0].split("|")[0]
         self.assertIn(f"rank 1 generation 0 on {node}", output)
-        self.assertNotIn(f"rank 1 generation 1 on {node}", output)
+        self.assertIn(f"rank 1 generation 1 on {node}", output)
+        self.assertNotIn(f"rank 1 generation 2 on {node}", output)
 
     def test_a_job_without_hosts_is_queued_again(self):
         # An executor that is killed, the parent of the rank's keeper, leaves its node without a host;

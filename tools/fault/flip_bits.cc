@@ -45,11 +45,16 @@ std::vector<Range> MemoryOf(pid_t pid) {
   return ranges;
 }
 
+iovec There(uint64_t address, size_t size) {
+  // Of the other process. NOLINTNEXTLINE(performance-no-int-to-ptr)
+  return {reinterpret_cast<void*>(address), size};
+}
+
 // Whether a bit was flipped there. kPermissionDenied as FlipBits().
 absl::StatusOr<bool> FlipNear(pid_t pid, uint64_t address) {
   uint32_t words[kWords];
   iovec here{words, sizeof(words)};
-  iovec there{reinterpret_cast<void*>(address), sizeof(words)};
+  iovec there = There(address, sizeof(words));
   const ssize_t got = process_vm_readv(pid, &here, 1, &there, 1, 0);
   if (got < 0 && errno == EPERM) return ErrnoStatus(errno, "read the program's memory");
   for (size_t i = 0; got > 0 && i < static_cast<size_t>(got) / sizeof(uint32_t); ++i) {
@@ -58,7 +63,7 @@ absl::StatusOr<bool> FlipNear(pid_t pid, uint64_t address) {
     if (!(std::abs(value) > 1e-5F && std::abs(value) < 1e2F)) continue;
     words[i] ^= kBit;
     here = {&words[i], sizeof(uint32_t)};
-    there = {reinterpret_cast<void*>(address + i * sizeof(uint32_t)), sizeof(uint32_t)};
+    there = There(address + i * sizeof(uint32_t), sizeof(uint32_t));
     return process_vm_writev(pid, &here, 1, &there, 1, 0) > 0;
   }
   return false;

@@ -63,7 +63,7 @@ inline constexpr std::pair<uint16_t, uint16_t> kTcpPlanPorts = {16'384, 32'767};
 struct PathChoice {
   std::string at;
   uint32_t index = 0, count = 1;
-  std::string to = {};  // the switch that this member is; empty: not known
+  std::string to;  // the switch that this member is; empty: not known
   bool operator==(const PathChoice& other) const {
     return at == other.at && index == other.index && count == other.count;
   }
