@@ -48,12 +48,14 @@ class SlurmDriverTest(unittest.TestCase):
         return sorted(set(lines))
 
     def test_a_node_whose_device_fails_is_drained_and_a_spare_takes_its_place(self):
-        # It fails on its first node again after that has passed its self-test.
+        # It fails on its first node again after that has passed its self-test. Rank 0 ends after it.
         status, output = self.run_batch(nodes=3, program=(
             "echo rank $RANK generation ${WEFT_GENERATION:-0} on $SLURMD_NODENAME; "
             "if [ $RANK = 1 ] && [ -z \"${WEFT_GENERATION:-}\" ]; then echo $SLURMD_NODENAME > bad; fi; "
             "if [ $RANK = 1 ] && [ $SLURMD_NODENAME = $(cat bad) ]; then "
-            "echo 'mlx5_0 has failed [device rank=1 device=mlx5_0]' >&2; exit 1; fi; sleep 2"))
+            "echo 'mlx5_0 has failed [device rank=1 device=mlx5_0]' >&2; exit 1; fi; "
+            "if [ $RANK = 1 ]; then touch moved; fi; "
+            "for i in $(seq 300); do [ -e moved ] && break; sleep 0.2; done; sleep 2"))
         self.assertEqual(status, 0, output)
         self.assertRegex(output, "rank 1 generation 2 on h[0-2]")
         drained = self.drained()

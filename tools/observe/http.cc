@@ -208,16 +208,17 @@ bool HttpServer::IsOpen(const std::string& path) const {
 }
 
 bool HttpServer::Serve(Connection& connection, const Handler& handler) {
-  if (absl::Now() >= connection.until) return false;
+  // What has come is read all the same: this process may be the one that was kept waiting.
+  const bool is_late = absl::Now() >= connection.until;
   if (connection.out.empty()) {
     char buffer[4096];
     const ssize_t got = read(connection.fd, buffer, sizeof(buffer));
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
-    if (got < 0) return true;
+    if (got < 0) return !is_late;
     connection.in.append(buffer, static_cast<size_t>(got));
     HttpRequest request;
     const HttpParse parsed = ParseHttpRequest(connection.in, &request);
-    if (parsed == HttpParse::kMore) return true;
+    if (parsed == HttpParse::kMore) return !is_late;
     HttpResponse response;
     if (parsed == HttpParse::kBad) {
       ++turned_away_;
@@ -237,7 +238,7 @@ bool HttpServer::Serve(Connection& connection, const Handler& handler) {
   while (connection.written < connection.out.size()) {
     const ssize_t sent = send(connection.fd, connection.out.data() + connection.written,
                               connection.out.size() - connection.written, MSG_NOSIGNAL);
-    if (sent < 0) return errno == EAGAIN || errno == EINTR;
+    if (sent < 0) return (errno == EAGAIN || errno == EINTR) && !is_late;
     connection.written += static_cast<size_t>(sent);
   }
   shutdown(connection.fd, SHUT_WR);
