@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/file_descriptor.h"
 #include "base/status.h"
 
@@ -82,6 +83,18 @@ absl::Status Found(absl::string_view name, size_t at, size_t bytes, bool gone) {
       " of ", bytes, " (verify.buffers); keep it as it is until Wait() has returned"));
 }
 
+absl::Status Compare(Window& window, absl::string_view name, const BufferCheck::Buffer& buffer,
+                     const std::byte* was) {
+  for (const BufferCheck::Range& part : buffer.parts) {
+    bool gone = false;
+    const size_t at =
+        window.FirstDifference(static_cast<const std::byte*>(buffer.data) + part.offset,
+                               was + part.offset, part.bytes, &gone);
+    if (at < part.bytes) return Found(name, part.offset + at, buffer.bytes, gone);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 BufferCheck::BufferCheck(const Buffer& input, const Buffer& output)
@@ -110,24 +123,11 @@ BufferCheck::BufferCheck(const Buffer& input, const Buffer& output)
   output_was_ = was_[1].get(), work_output_ = work_[1].get();
 }
 
-absl::Status BufferCheck::Compare(absl::string_view name, const Buffer& buffer,
-                                  const std::byte* was) {
+absl::Status BufferCheck::Finish() {
   Window window;
   if (!window.ok()) return ErrnoStatus(errno, "verify.buffers: create memory (memfd)");
-  for (const Range& part : buffer.parts) {
-    bool gone = false;
-    const size_t at =
-        window.FirstDifference(static_cast<const std::byte*>(buffer.data) + part.offset,
-                               was + part.offset, part.bytes, &gone);
-    if (at < part.bytes) return Found(name, part.offset + at, buffer.bytes, gone);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status BufferCheck::Finish() {
-  WEFT_RETURN_IF_ERROR(Compare("input", input_, input_was_));
-  WEFT_RETURN_IF_ERROR(Compare("output", output_, output_was_));
-  Window window;
+  WEFT_RETURN_IF_ERROR(Compare(window, "input", input_, input_was_));
+  WEFT_RETURN_IF_ERROR(Compare(window, "output", output_, output_was_));
   for (const Range& part : output_.parts) {
     const size_t written = window.Write(static_cast<std::byte*>(output_.data) + part.offset,
                                         work_output_ + part.offset, part.bytes);

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 
 namespace weft::collectives {
 
@@ -43,7 +42,6 @@ class BufferCheck {
 
  private:
   using Bytes = std::unique_ptr<std::byte[]>;
-  static absl::Status Compare(absl::string_view name, const Buffer& buffer, const std::byte* was);
 
   Buffer input_, output_;
   Bytes was_[2];   // of input and output, or of both where they overlap: as they were,

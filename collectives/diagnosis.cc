@@ -55,8 +55,8 @@ absl::Status Judge(Operation& operation) {
     if (answer.state == Answer::kCalled) by_text[answer.text].push_back(group.ranks[r].value());
   }
   if (by_text.size() < 2) return absl::OkStatus();
-  // Those that differ are named first; the majority last. Of equals, who has the lowest rank is
-  // taken for the majority, so that every rank says the same.
+  // The calls that differ are named first, that of the majority last. Where two calls have as many
+  // ranks, the one with the lowest rank counts as the majority's, so that every rank says the same.
   std::vector<std::pair<std::string, std::vector<int>>> calls(by_text.begin(), by_text.end());
   std::sort(calls.begin(), calls.end(), [](const auto& a, const auto& b) {
     if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();

@@ -25,7 +25,7 @@
 namespace weft {
 namespace {
 
-// Of a host that tests itself.
+// How many processes of one host test its links.
 constexpr int kTestProcesses = 2;
 
 std::string HostName() {
@@ -45,7 +45,7 @@ int SelfTest(const driver::SelfTestOptions& options) {
   return result.passed ? 0 : 1;
 }
 
-// What RunSelfTest() starts.
+// One part of a self-test, as RunSelfTest() starts it; the exit status.
 int SelfTestPart(const std::string& part, absl::Duration limit) {
   const auto run = [&]() -> absl::StatusOr<int> {
     if (part == "links") return driver::TestWithinHost(kTestProcesses);

@@ -74,8 +74,8 @@ Cost CostOfRounds(const CollectiveSpec& spec, const GroupPlace& place) {
     cost.reduced += part * (m - 1);
   }
   cost.fill = rail.fill + 2 * inside * piece;
-  // Of several rounds, one goes on while another waits. But those of an all-reduce, which go both
-  // ways, wait for each other once (as simulated).
+  // Several rounds hide each other's waits: one goes on while another waits. The rounds of an
+  // all-reduce go both ways, and each waits once for the one before (fitted to the simulation).
   if (Reduces(spec.kind) && rounds == 1) cost.in_order = InOrder(rail, place);
   if (spec.kind == CollectiveKind::kAllReduce && rounds > 1) cost.in_order = rounds - 1;
   if (HasRoot(spec.kind) && cost.elements > 0) {

@@ -23,7 +23,7 @@ ptrdiff_t TableIndex(const Plan& plan) {
   return std::find(all.begin(), all.end(), plan.algorithm) - all.begin();
 }
 
-// Of plans that cost the same.
+// The order of plans that cost the same.
 bool IsSimpler(const Plan& a, const Plan& b) {
   return a.in_turn != b.in_turn ? a.in_turn < b.in_turn : TableIndex(a) < TableIndex(b);
 }

@@ -28,9 +28,9 @@ struct Plan {
 // bytes.
 std::vector<Plan> PlansFor(const CollectiveSpec& spec, size_t element, const CostTable& table);
 
-// Of those that cost no more than 5 % above the cheapest, as the model is not more exact than that,
-// the one that would cost least if nothing overlapped, and the first of the table of algorithms
-// among equals: what hides behind a copy, say, still counts, for a caller may spare us the copy.
+// The model is exact to some 5 %: of the plans that cost no more than that above the cheapest, it
+// is the one that would cost least if nothing overlapped; of these the first in the table. What
+// hides behind a copy, say, still counts, for a caller may spare us the copy.
 // Or, where `forced` names an algorithm that has the kind, the cheapest plan of that.
 Plan ChoosePlan(const CollectiveSpec& spec, size_t element, const CostTable& table,
                 absl::string_view forced);

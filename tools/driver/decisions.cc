@@ -520,7 +520,8 @@ class Decision {
     for (const std::string& name : verdict.named) {
       HostState* host = Find(name);
       if (host == nullptr || host->evicted) continue;
-      // Of several, a group may have had a fault of its own.
+      // Where several hosts are named, a healthy one may be among them whose group failed for
+      // another reason: they test themselves.
       if (verdict.named.size() == 1) {
         Evict(name, *host, absl::StrCat("it computes wrongly: ", verdict.text));
       } else if (policy_.self_tests) {

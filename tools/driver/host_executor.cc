@@ -298,8 +298,8 @@ class Executor {
     kill_test_at_ = clock_.Now() + options_.self_test.limit + kTestSlack;
   }
 
-  // Of one of the two processes, on the suspected host and on a helper, that meet in the job's
-  // store under a name of their own.
+  // The environment of one process of a pair. One runs on the suspected host, the other one on a
+  // helper, and they meet in the job's store under a name of their own.
   run::Variables PairVariables(int64_t test, int rank) const {
     run::Variables variables = variables_;
     variables["WEFT_JOB_ID"] = absl::StrCat(options_.run.job, ".test-", test);

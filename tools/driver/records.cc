@@ -67,6 +67,21 @@ class Reader {
     Fail(absl::StrCat("has a '", name, "' that is no list or object"));
     return none;
   }
+  // A list of objects, each a value that take(its reader, value) fills. An error of one is this
+  // object's.
+  template <typename Value, typename TakeOne>
+  void TakeList(const char* name, const char* what, std::vector<Value>& values, TakeOne take) {
+    for (const Json& object : Part(name)) {
+      Value value;
+      Reader members(object, what);
+      take(members, value);
+      if (!members.status().ok()) {
+        status_.Update(members.status());
+        return;
+      }
+      values.push_back(std::move(value));
+    }
+  }
   void Expect(bool holds, absl::string_view problem) {
     if (!holds) Fail(problem);
   }
@@ -174,18 +189,15 @@ absl::StatusOr<Replay> ParseReplay(const Json& json) {
   reader.Take("task", replay.task);
   reader.Take("stop_status", replay.stop_status);
   reader.Expect(replay.phase >= 0 && replay.phase < kReplayPhases, "has no such phase");
-  for (const Json& object : reader.Part("groups")) {
-    ReplayGroup group;
-    Reader members(object, "a group of a replay");
-    members.Take("phase", group.phase);
-    members.Take("hosts", group.hosts);
-    for (const auto& [host, result] : members.Part("results").items()) {
-      members.Expect(result.is_string(), "has a result that is no text");
-      if (result.is_string()) group.results[host] = result.get<std::string>();
-    }
-    WEFT_RETURN_IF_ERROR(members.status());
-    replay.groups.push_back(std::move(group));
-  }
+  reader.TakeList("groups", "a group of a replay", replay.groups,
+                  [](Reader& members, ReplayGroup& group) {
+                    members.Take("phase", group.phase);
+                    members.Take("hosts", group.hosts);
+                    for (const auto& [host, result] : members.Part("results").items()) {
+                      members.Expect(result.is_string(), "has a result that is no text");
+                      if (result.is_string()) group.results[host] = result.get<std::string>();
+                    }
+                  });
   WEFT_RETURN_IF_ERROR(reader.status());
   return replay;
 }
@@ -214,19 +226,13 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
     WEFT_RETURN_IF_ERROR(members.status());
     job.hosts.emplace(name, std::move(host));
   }
-  for (const Json& object : reader.Part("nodes")) {
-    NodeState node;
-    Reader members(object, "a node's state");
+  reader.TakeList("nodes", "a node's state", job.nodes, [&](Reader& members, NodeState& node) {
     members.Take("host", node.host);
     members.TakeTime("vacant_since", node.vacant_since);
     members.Expect(node.host.empty() || job.hosts.count(node.host) > 0,
                    "has a host that the job does not have");
-    WEFT_RETURN_IF_ERROR(members.status());
-    job.nodes.push_back(std::move(node));
-  }
-  for (const Json& object : reader.Part("ranks")) {
-    RankState rank;
-    Reader members(object, "a rank's state");
+  });
+  reader.TakeList("ranks", "a rank's state", job.ranks, [](Reader& members, RankState& rank) {
     members.Take("generation", rank.generation);
     members.Take("runs", rank.runs);
     members.Take("done", rank.done);
@@ -237,19 +243,14 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
     members.TakeTime("host_blamed", rank.host_blamed);
     members.Take("soon_ends", rank.soon_ends);
     members.TakeTime("due", rank.due);
-    WEFT_RETURN_IF_ERROR(members.status());
-    job.ranks.push_back(std::move(rank));
-  }
+  });
   reader.Take("notices_made", job.notices_made);
-  for (const Json& object : reader.Part("notices")) {
-    Notice notice;
-    Reader members(object, "a notice to the site");
-    members.Take("number", notice.number);
-    members.Take("host", notice.host);
-    members.Take("why", notice.why);
-    WEFT_RETURN_IF_ERROR(members.status());
-    job.notices.push_back(std::move(notice));
-  }
+  reader.TakeList("notices", "a notice to the site", job.notices,
+                  [](Reader& members, Notice& notice) {
+                    members.Take("number", notice.number);
+                    members.Take("host", notice.host);
+                    members.Take("why", notice.why);
+                  });
   const auto nodes = static_cast<size_t>(policy.nodes);
   reader.Expect(job.nodes.size() == nodes, "has another number of nodes than its policy");
   reader.Expect(job.ranks.size() == nodes * static_cast<size_t>(policy.ranks_per_node),
@@ -395,9 +396,7 @@ absl::StatusOr<HostReport> ParseHostReport(absl::string_view text) {
   reader.Take("digests", report.digests);
   reader.Take("replay_text", report.replay_text);
   reader.Take("findings", report.findings);
-  for (const Json& object : reader.Part("ranks")) {
-    RankReport rank;
-    Reader members(object, "a rank's report");
+  reader.TakeList("ranks", "a rank's report", report.ranks, [](Reader& members, RankReport& rank) {
     members.Take("rank", rank.rank);
     members.Take("generation", rank.generation);
     members.Take("pid", rank.pid);
@@ -405,9 +404,7 @@ absl::StatusOr<HostReport> ParseHostReport(absl::string_view text) {
     members.Take("end", rank.end);
     members.Take("step", rank.step);
     members.Take("errors", rank.errors);
-    WEFT_RETURN_IF_ERROR(members.status());
-    report.ranks.push_back(std::move(rank));
-  }
+  });
   WEFT_RETURN_IF_ERROR(reader.status());
   return report;
 }

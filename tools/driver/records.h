@@ -75,9 +75,10 @@ struct HostReport {
   int64_t test = 0;
   bool passed = false;
   std::string test_text;
-  // Of the last replay: its task (Replay::task); 0: none. One for each group that the host was in.
+  // The last replay that the host has finished: its task (Replay::task), 0: none; and a digest for
+  // each group that the host was in, empty where it failed, with the reason in `replay_text`.
   int64_t replay = 0;
-  std::vector<std::string> digests;  // empty: it failed, which is said by:
+  std::vector<std::string> digests;
   std::string replay_text;
   std::vector<std::string> findings;  // of what its ranks record: why the job stands still
 };

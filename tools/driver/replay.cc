@@ -10,7 +10,8 @@
 namespace weft::driver {
 namespace {
 
-// Nothing: a host was lost, so that it is not known. Empty: the group is wrong.
+// The digest that all hosts of the group report. Nullopt: a host was lost, and the result is not
+// known. Empty: the replay failed, or its hosts differ, so that the group is wrong.
 std::optional<std::string> ResultOf(const ReplayGroup& group) {
   if (group.results.size() < group.hosts.size()) return std::nullopt;
   const std::string& first = group.results.begin()->second;
@@ -19,7 +20,7 @@ std::optional<std::string> ResultOf(const ReplayGroup& group) {
   return is_same ? first : "";
 }
 
-// Empty: none.
+// The digest that most groups have, two at least. Empty: there is none.
 std::string RightResult(const std::vector<ReplayGroup>& groups) {
   std::map<std::string, int> counts;
   for (const ReplayGroup& group : groups) {

@@ -53,7 +53,7 @@ class ErrandQueue {
   ErrandQueue& operator=(const ErrandQueue&) = delete;
   // `number` names it to TakeDone().
   void Push(int64_t number, std::string what, Errand errand);
-  // Those that have succeeded since the last call.
+  // The numbers of the errands that have succeeded since the last call.
   std::vector<int64_t> TakeDone();
 
  private:

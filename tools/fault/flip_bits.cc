@@ -46,7 +46,7 @@ std::vector<Range> MemoryOf(pid_t pid) {
 }
 
 iovec There(uint64_t address, size_t size) {
-  // Of the other process. NOLINTNEXTLINE(performance-no-int-to-ptr)
+  // An address in the other process. NOLINTNEXTLINE(performance-no-int-to-ptr)
   return {reinterpret_cast<void*>(address), size};
 }
 

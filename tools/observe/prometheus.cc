@@ -89,8 +89,8 @@ void AddFlows(const RankView& rank, const Labels& labels, Builder* out) {
   }
 }
 
-// Of devices and the kernel's log, and what the rank says itself; those of RDMA ports are the
-// host's, and stand in weft_host_rdma_events_total.
+// The readings of devices, of the kernel's log and of the rank itself. Readings of RDMA ports are
+// the host's, and stand in weft_host_rdma_events_total.
 void AddReadings(const RankView& rank, const Labels& labels, Builder* out) {
   constexpr size_t kReadingsMax = 128;
   size_t added = 0;

@@ -19,7 +19,7 @@ namespace weft::observe {
 class Source {
  public:
   Source() = default;
-  // Of agents, "host:port", each with its token.
+  // Reads the agents at these addresses, "host:port", each with its token.
   Source(std::string job, const std::map<std::string, std::string>& agents);
   ~Source();
   Source(const Source&) = delete;

@@ -30,7 +30,7 @@ struct AxisAnswers {
   CollectiveGroup group;
   std::vector<CollectiveAnswer> alone, shared;
 
-  // Of the plan that a group alone would take, among the others.
+  // The time of the plan that a group alone would take, among the others.
   int64_t Unaware(size_t size) const {
     for (const planner::Plan& plan : shared[size].plans) {
       if (plan.ToText() == alone[size].choice.ToText()) return plan.nanoseconds;

@@ -84,7 +84,7 @@ struct PipelineChannel {
   uint32_t number = 0;   // ChannelNumber
   bool operator==(const PipelineChannel&) const = default;
 };
-// Of messages for a pass of `kind` on the chunk at `target_depth`; unique in a pipeline.
+// The channel to a pass of `kind` on the chunk at `target_depth`; unique in a pipeline.
 uint32_t ChannelNumber(PassKind kind, int target_depth);
 // Every channel of a pipeline once, the same list on every stage.
 std::vector<PipelineChannel> ChannelsOf(const PipelineSpec& spec);

@@ -125,7 +125,7 @@ std::set<NodeId> InnerSwitches(const Fabric& fabric, const PathPlan& plan) {
   return out;
 }
 
-// Of the same subflows, at the same NICs.
+// Whether both plans have the same subflows, at the same NICs.
 bool AreAlike(const PathPlan& a, const PathPlan& b) {
   return std::equal(a.paths.begin(), a.paths.end(), b.paths.begin(), b.paths.end(),
                     [](const PlannedPath& one, const PlannedPath& other) {

@@ -94,7 +94,7 @@ absl::StatusOr<bool> PathReports::Merge(absl::string_view text) {
   for (auto& [subject, entry] : heard) {
     newest_ = std::max(newest_, entry.stamp);
     Entry& own = entries_[subject];
-    // Of two authors that have the same stamp the same one wins everywhere.
+    // Where two authors gave the same stamp, the same one wins everywhere.
     if (std::pair(entry.stamp, entry.state) <= std::pair(own.stamp, own.state)) continue;
     own = entry;
     any = true;

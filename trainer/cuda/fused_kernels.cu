@@ -347,7 +347,7 @@ void EmbeddingForward(int64_t rows, int64_t width, int64_t sequence, const int64
   Check("embedding_forward");
 }
 
-// Of each row its token, or `vocab` where it has none, and its number.
+// For each row: its token, or `vocab` where it has none, and the row's number.
 __global__ void TokenRowsKernel(int64_t rows, int vocab, const int64_t* tokens, int* keys,
                                 int* numbers) {
   for (int64_t row = First(); row < rows; row += Step()) {

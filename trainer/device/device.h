@@ -35,8 +35,8 @@ bool GoesDeviceWay(const at::Tensor& tensor);
 // The stream that LibTorch computes on now; null on the CPU, as CUDA's default stream.
 WeftStream* CurrentStream(at::Device device);
 
-// Of a GPU: what it has, what of that nobody has taken, and what this process's tensors took at
-// most so far.
+// A GPU's memory: what it has, what of that nobody has taken, and the most that this process's
+// tensors took so far.
 struct DeviceMemory {
   Bytes total, free, tensors_peak;
 };

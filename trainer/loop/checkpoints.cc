@@ -232,6 +232,10 @@ std::vector<at::Tensor> StateOf(const ParameterSets& parameters) {
   return parts;
 }
 
+at::Device DeviceOf(const ParameterSets& parameters) {
+  return parameters.sets()[0]->store().options().device;
+}
+
 RunCheckpoints::RunCheckpoints(std::string folder, const TrainConfig& config,
                                ParallelGroups& groups, std::function<void()> before_copy)
     : folder_(std::move(folder)),
@@ -491,22 +495,21 @@ absl::Status RunCheckpoints::Begin(const RunPosition& position, const ParameterS
   std::promise<void> copied;
   copied_ = copied.get_future();
   saving_step_ = position.step;
-  saving_ = std::async(
-      std::launch::async,
-      [this, position, &parameters, copied = std::move(copied),
-       beside =
-           SideStream(parameters.sets()[0]->store().options().device)]() mutable -> absl::Status {
-        if (before_copy_) before_copy_();
-        std::deque<std::vector<float>> values;
-        std::vector<BufferPart> parts;
-        beside.Run([&] { parts = Parts(parameters, values); });
-        MoveInto(pool_, parts);
-        const std::string optimizer(parameters.optimizer().name());
-        copied.set_value();
-        values.clear();
-        return local_ ? WriteLocal(position, optimizer, parts)
-                      : Write(position, optimizer, parts, *groups_.checkpoints, saving_failure_);
-      });
+  saving_ = std::async(std::launch::async,
+                       [this, position, &parameters, copied = std::move(copied),
+                        beside = SideStream(DeviceOf(parameters))]() mutable -> absl::Status {
+                         if (before_copy_) before_copy_();
+                         std::deque<std::vector<float>> values;
+                         std::vector<BufferPart> parts;
+                         beside.Run([&] { parts = Parts(parameters, values); });
+                         MoveInto(pool_, parts);
+                         const std::string optimizer(parameters.optimizer().name());
+                         copied.set_value();
+                         values.clear();
+                         return local_ ? WriteLocal(position, optimizer, parts)
+                                       : Write(position, optimizer, parts, *groups_.checkpoints,
+                                               saving_failure_);
+                       });
   return absl::OkStatus();
 }
 

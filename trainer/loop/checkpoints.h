@@ -41,6 +41,7 @@ struct RunPosition {
 // The memory of all that a step changes on this rank, where it is, as bytes: master values and the
 // optimizer's state.
 std::vector<at::Tensor> StateOf(const ParameterSets& parameters);
+at::Device DeviceOf(const ParameterSets& parameters);  // where that is
 
 // A background save that has ended.
 struct SavedInBackground {

@@ -54,10 +54,6 @@ void Unpack(const at::Tensor& state, const std::vector<at::Tensor>& parts) {
   ForParts(state, parts, [](const at::Tensor& from, const at::Tensor& part) { Copy(from, part); });
 }
 
-at::Device DeviceOf(const ParameterSets& parameters) {
-  return parameters.sets()[0]->store().options().device;
-}
-
 // Which steps a rank holds. As text: "STEP:SAMPLES:SCALE:GEMM:ATTENTION " for each of its own
 // states, with the loss scale in hex, a '/', the rank that it keeps a copy for, or -1, a '/', and
 // the same of that one's states.

@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 import urllib.request
+
+sys.path.append(str(installed.SOURCE / "tests/tools/run"))
+from processes import until  # noqa: E402
 
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 SECRET = "5a" * 32
@@ -34,17 +36,6 @@ while not (folder / "end").exists():
     time.sleep(0.05)
 dist.destroy_process_group()
 """
-
-
-def until(condition, what: str):
-    end = time.monotonic() + installed.LIMIT
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"nothing within {installed.LIMIT} s: {what}")
-        time.sleep(0.02)
 
 
 @unittest.skipUnless((BIN / "weft-driver").exists(), "this build has no weft-driver")
@@ -73,7 +64,7 @@ class DrivenTorchrunTest(unittest.TestCase):
                 self.folder / "worker.py", self.folder, host)
             if node < 2:
                 self.until_said("driver", f"(place node {node} on {host})")
-        until(lambda: '"c"' in self.call("GET", "/job.json"), "the spare joins")
+        until(lambda: '"c"' in self.call("GET", "/job.json"), installed.LIMIT, "the spare")
         for rank in 0, 1:
             self.where(rank, "ab"[rank])
 
@@ -102,7 +93,8 @@ class DrivenTorchrunTest(unittest.TestCase):
 
     def until_said(self, name: str, pattern: str) -> str:
         try:
-            return until(lambda: re.search(pattern, self.said(name)), pattern).group(1)
+            return until(lambda: re.search(pattern, self.said(name)), installed.LIMIT,
+                         pattern).group(1)
         except AssertionError as error:
             raise AssertionError("\n".join(self.said(who) for who in ("driver", *"abc"))) from error
 
@@ -120,7 +112,7 @@ class DrivenTorchrunTest(unittest.TestCase):
             return words if words and words[1:] == ["2", str(rank), host] \
                 and int(words[0]) != but else None
         try:
-            return int(until(found, f"rank {rank} on {host}")[0])
+            return int(until(found, installed.LIMIT, f"rank {rank} on {host}")[0])
         except AssertionError as error:
             raise AssertionError("\n".join(self.said(who) for who in ("driver", *"abc"))) from error
 

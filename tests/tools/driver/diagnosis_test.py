@@ -2,29 +2,17 @@
 that no host alone can tell a culprit from its victims. Ranks are those of weft-fault's emulated job."""
 
 import os
-import pathlib
 import re
 import signal
 import sys
-import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.environ["WEFT_SOURCE"], "tests/tools/run"))
 from processes import program, until  # noqa: E402
-from driven_job import PATIENCE, DrivenJob  # noqa: E402
+from driven_job import PATIENCE, DrivenTest  # noqa: E402
 
 
-class DiagnosisTest(DrivenJob, unittest.TestCase):
-    def __init__(self, *arguments):
-        unittest.TestCase.__init__(self, *arguments)
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        DrivenJob.__init__(self, pathlib.Path(folder.name),
-                           f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}")
-        self.addCleanup(self.close)
-
+class DiagnosisTest(DrivenTest):
     def begin(self, fault: str, tests: dict[str, str]):
         """Rank 2, on host b, has the fault."""
         driver = self.drive("--still", "2s", lease="20s")

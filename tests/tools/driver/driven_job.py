@@ -7,6 +7,8 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+import unittest
 import urllib.request
 
 sys.path.insert(0, os.path.join(os.environ["WEFT_SOURCE"], "tests/tools/run"))
@@ -101,3 +103,17 @@ class DrivenJob:
 
     def token(self) -> str:
         return (self.folder / "state" / "page-token").read_text(encoding="utf-8").strip()
+
+
+class DrivenTest(DrivenJob, unittest.TestCase):
+    """A test that is such a job itself, in a folder of its own."""
+
+    def __init__(self, *arguments):
+        unittest.TestCase.__init__(self, *arguments)
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        DrivenJob.__init__(self, pathlib.Path(folder.name),
+                           f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}")
+        self.addCleanup(self.close)

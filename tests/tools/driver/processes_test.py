@@ -5,18 +5,16 @@ where it is in a file of its own, and ends once the file "end" is there.
 """
 
 import os
-import pathlib
 import signal
 import subprocess
 import sys
-import tempfile
 import unittest
 import urllib.error
 import urllib.request
 
 sys.path.insert(0, os.path.join(os.environ["WEFT_SOURCE"], "tests/tools/run"))
 from processes import is_zombie, program, until  # noqa: E402
-from driven_job import PATIENCE, DrivenJob  # noqa: E402
+from driven_job import PATIENCE, DrivenTest  # noqa: E402
 RANK = """
 echo "$RANK ${WEFT_GENERATION:-0} $GROUP_RANK $$" > DIR/rank-$RANK.new
 mv DIR/rank-$RANK.new DIR/rank-$RANK
@@ -27,17 +25,7 @@ done
 """
 
 
-class DriverTest(DrivenJob, unittest.TestCase):
-    def __init__(self, *arguments):
-        unittest.TestCase.__init__(self, *arguments)
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        DrivenJob.__init__(self, pathlib.Path(folder.name),
-                           f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}")
-        self.addCleanup(self.close)
-
+class DriverTest(DrivenTest):
     def run_on(self, host: str, *arguments: str, command=None, environment=None):
         rank = ["sh", "-c", RANK.replace("DIR", str(self.folder))]
         return self.execute(host, *arguments, command=command or rank, environment=environment)

@@ -86,9 +86,9 @@ TEST(ReplayTest, ResultsThatAreAllAlikeNameNobody) {
 }
 
 TEST(ReplayTest, WithoutAMajorityNobodyIsNamed) {
-  // Of two hosts, each of which repeats its own result.
+  // Two hosts, each of which repeats a result of its own: no majority.
   EXPECT_THAT(JudgeReplay(Replayed(2, 1, {"h0"}, /*random=*/false)).named, IsEmpty());
-  // One that does not even repeat it is the one.
+  // A host that comes to another result each time is named.
   EXPECT_THAT(JudgeReplay(Replayed(2, 1, {"h0"})).named, ElementsAre("h0"));
 }
 

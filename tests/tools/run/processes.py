@@ -36,13 +36,13 @@ def of_job(job: str) -> list[int]:
     return found
 
 
-def until(condition, seconds: float = 30.0):
-    """Waits for what will come; the bound is for a broken program only."""
+def until(condition, seconds: float = 30.0, what: str | None = None):
+    """Waits for what will come; the bound is for a broken program only. `what`: in its error's words."""
     end = time.monotonic() + seconds
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > end:
-            raise AssertionError(f"nothing within {seconds} s of what {condition} waits for")
+            raise AssertionError(f"nothing within {seconds} s of {what or f'what {condition} waits for'}")
         time.sleep(0.005)

@@ -163,16 +163,17 @@ TYPED_TEST(DeviceGpuTest, DropsTheCpusElements) {
                 });
 }
 
+constexpr kernels::AdamW kAdamW = {.learning_rate = 1e-2F,
+                                   .beta1 = 0.9F,
+                                   .beta2 = 0.95F,
+                                   .epsilon = 1e-8F,
+                                   .weight_decay = 0.1F,
+                                   .correction1 = 0.1F,
+                                   .correction2_root = 0.22F,
+                                   .gradient_scale = 0.5F};
+
 TYPED_TEST(DeviceGpuTest, OptimizersAreTheCpus) {
   constexpr int64_t kCount = 40003;
-  const kernels::AdamW adamw{.learning_rate = 1e-2F,
-                             .beta1 = 0.9F,
-                             .beta2 = 0.95F,
-                             .epsilon = 1e-8F,
-                             .weight_decay = 0.1F,
-                             .correction1 = 0.1F,
-                             .correction2_root = 0.22F,
-                             .gradient_scale = 0.5F};
   const kernels::Sgd sgd{1e-2F, 0.9F, 0.1F, 0.5F, true};
   const kernels::Lion lion{1e-2F, 0.9F, 0.95F, 0.1F, 0.5F};
   const auto state = [] { return at::rand({kCount}); };
@@ -181,12 +182,12 @@ TYPED_TEST(DeviceGpuTest, OptimizersAreTheCpus) {
        state(), state(), at::rand({kCount}).to(kType<TypeParam>)},
       [&](const auto& kernels, const auto& t) {
         double sums[2];
-        kernels.adamw(kCount, adamw, this->At(t[0]), this->Float(t[1]), this->Float(t[2]),
+        kernels.adamw(kCount, kAdamW, this->At(t[0]), this->Float(t[1]), this->Float(t[2]),
                       this->Float(t[3]));
         kernels.sgd(kCount, sgd, this->At(t[0]), this->Float(t[4]), this->Float(t[5]));
         // From a mean of one sign: a sum near 0 may round to either.
         kernels.lion(kCount, lion, this->At(t[11]), this->Float(t[6]), this->Float(t[7]));
-        kernels.lamb_measure(kCount, adamw, this->At(t[0]), this->Float(t[8]), this->Float(t[9]),
+        kernels.lamb_measure(kCount, kAdamW, this->At(t[0]), this->Float(t[8]), this->Float(t[9]),
                              this->Float(t[10]), sums);
       },
       1e-4);
@@ -194,14 +195,6 @@ TYPED_TEST(DeviceGpuTest, OptimizersAreTheCpus) {
 
 TYPED_TEST(DeviceGpuTest, SumsAndPassesOverBuffersAreTheCpus) {
   constexpr int64_t kCount = 700001;
-  const kernels::AdamW adamw{.learning_rate = 1e-2F,
-                             .beta1 = 0.9F,
-                             .beta2 = 0.95F,
-                             .epsilon = 1e-8F,
-                             .weight_decay = 0.1F,
-                             .correction1 = 0.1F,
-                             .correction2_root = 0.22F,
-                             .gradient_scale = 0.5F};
   const kernels::Momentum momentum{0.9F, 0.5F, true};
   std::vector<double> sums;  // the CPU's, then the GPU's
   const auto state = [] { return at::rand({kCount}); };
@@ -209,7 +202,7 @@ TYPED_TEST(DeviceGpuTest, SumsAndPassesOverBuffersAreTheCpus) {
       {this->Make({kCount}), state(), state(), state(), state(), state(), state()},
       [&](const auto& kernels, const auto& t) {
         double of_lamb[2];
-        kernels.lamb_measure(kCount, adamw, this->At(t[0]), this->Float(t[1]), this->Float(t[2]),
+        kernels.lamb_measure(kCount, kAdamW, this->At(t[0]), this->Float(t[1]), this->Float(t[2]),
                              this->Float(t[3]), of_lamb);
         sums.insert(sums.end(), of_lamb, of_lamb + 2);
         sums.push_back(kernels.sum_squares(kCount, this->At(t[0])));
