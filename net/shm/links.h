@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "net/matcher.h"
 #include "net/shm/endpoint.h"
-#include "net/shm/matcher.h"
 #include "net/shm/peer_memory.h"
 #include "net/shm/shared_memory.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "net/tcp/link_core.h"
-#include "net/tcp/slot_pool.h"
+#include "net/tcp/receive_matching.h"
 
 namespace weft::net {
 
@@ -16,7 +16,9 @@ class TcpReceiveLink : public ReceiveLink, public LinkCore {
   // Told when it is destroyed, so that the transport does not look for it any more.
   using OnDestroyed = std::function<void(TcpReceiveLink*)>;
   TcpReceiveLink(TcpContext& context, Rank peer, OnDestroyed on_destroyed)
-      : LinkCore(context, peer), on_destroyed_(std::move(on_destroyed)) {}
+      : LinkCore(context, peer),
+        on_destroyed_(std::move(on_destroyed)),
+        matching_(context.options.self, peer, context.requests_max, counters_) {}
   ~TcpReceiveLink() override;
   // Before Start(): sockets that are lost may be replaced, where the context has a book.
   void UseResumption(const LinkParameters& parameters, const std::vector<FileDescriptor>& sockets);
@@ -40,29 +42,13 @@ class TcpReceiveLink : public ReceiveLink, public LinkCore {
  protected:
   absl::StatusOr<PayloadTarget> OnLinkFrame(const FrameHeader& header) override;
   absl::Status OnLinkFrameDone(const FrameHeader& header) override;
-  void FailRequests(const absl::Status& why) override;
-  size_t posted() const { return receives_.used(); }
-  // Target of a posted receive, by its id; valid until the next is posted. Null: none (any more).
-  const ReceiveTarget* TargetOf(uint64_t id) const;
-  const MessageKey* KeyOf(uint64_t id) const;
+  void FailRequests(const absl::Status& why) override { matching_.Fail(why); }
+  size_t posted() const { return matching_.posted(); }
+  const ReceiveTarget* TargetOf(uint64_t id) const { return matching_.TargetOf(id); }
+  const MessageKey* KeyOf(uint64_t id) const { return matching_.KeyOf(id); }
   virtual void SendClearToSend(const FrameHeader& header) { QueueControl(header); }
 
  private:
-  struct Receive {
-    MessageKey key;
-    ReceiveTarget target;
-    Request* request = nullptr;  // null: the slot is free
-    uint32_t generation = 0;     // changes with each use, so that a stale id is noticed
-    bool begun = false;          // a frame has come; `total` is known
-    bool tell_taken = false;     // the sender waits for that
-    uint64_t total = 0;
-    uint64_t begun_bytes = 0;  // of all frames whose header has come: never above total
-    uint64_t done_bytes = 0;
-  };
-  const Receive* At(uint64_t id) const;
-  absl::StatusOr<uint32_t> Find(const FrameHeader& header);
-  void Complete(uint32_t slot, const absl::Status& status, uint64_t bytes);
-
   void OnSent(uint32_t) override {}
   bool NextData(OutFrame*) override { return false; }
   bool HasData() const override { return false; }
@@ -70,13 +56,8 @@ class TcpReceiveLink : public ReceiveLink, public LinkCore {
   bool is_sender() const override { return false; }
 
   OnDestroyed on_destroyed_;
-  SlotPool<Receive> receives_;
+  ReceiveMatching matching_;
 };
-
-// The same words on both sides.
-absl::Status MismatchStatus(bool too_long, uint64_t tag, Rank sender, uint64_t sender_check,
-                            uint64_t sender_bytes, Rank receiver, uint64_t receiver_check,
-                            uint64_t receiver_bytes);
 
 }  // namespace weft::net
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/random.h"
+#include "net/matcher.h"
 #include "net/shm/copy.h"
 #include "net/shm/doorbell.h"
-#include "net/shm/matcher.h"
 #include "net/shm/ring.h"
 #include "net/shm/segment.h"
 
@@ -151,7 +151,13 @@ TEST(Matcher, AgreesWithAMapOfQueues) {
       } else {
         as[tag].push_back(next);
       }
+    } else if (const int* first = matcher.FirstB(tag); first != nullptr && random.Below(4) == 0) {
+      ASSERT_FALSE(bs[tag].empty());
+      ASSERT_EQ(*first, bs[tag].front());
+      matcher.DropFirstB(tag);
+      bs[tag].pop_front();
     } else {
+      ASSERT_EQ(first != nullptr, !bs[tag].empty());
       auto match = matcher.OfferB(tag, static_cast<int>(++next));
       auto& waiting = as[tag];
       ASSERT_EQ(match.has_value(), !waiting.empty());
@@ -162,6 +168,7 @@ TEST(Matcher, AgreesWithAMapOfQueues) {
         bs[tag].push_back(static_cast<int>(next));
       }
     }
+    ASSERT_EQ(matcher.Waits(tag), !as[tag].empty() || !bs[tag].empty());
   }
   std::vector<int> left, drained;
   for (auto& [tag, queue] : bs) left.insert(left.end(), queue.begin(), queue.end());

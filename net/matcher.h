@@ -1,10 +1,11 @@
-// Pairs posted sends with clear-to-sends: same tag, first come first served on both sides.
+// Pairs posted sends with clear-to-sends, for every transport: same tag, first come first served on
+// both sides.
 //
 // For one tag only one of the two kinds can be waiting at any time. A table of tags (open
 // addressing, linear probing) holds the ends of each tag's queue; the queues are lists through one
 // pool, so that nothing is allocated once the pool has grown to what a program uses.
-#ifndef WEFT_NET_SHM_MATCHER_H_
-#define WEFT_NET_SHM_MATCHER_H_
+#ifndef WEFT_NET_MATCHER_H_
+#define WEFT_NET_MATCHER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace weft::net::shm {
+namespace weft::net {
 
 template <typename A, typename B>
 class Matcher {
@@ -23,6 +24,26 @@ class Matcher {
 
   size_t waiting_a() const { return a_.size; }
   size_t waiting_b() const { return b_.size; }
+
+  // Whether anything of this tag waits.
+  bool Waits(uint64_t tag) const { return entries_ > 0 && table_[Find(tag)].used; }
+  // The oldest waiting B of this tag; null: none. Good until the next call that is not const.
+  const B* FirstB(uint64_t tag) const {
+    if (entries_ == 0) return nullptr;
+    const Entry& entry = table_[Find(tag)];
+    return entry.used && entry.owner == &b_ ? &b_.nodes[entry.head].first : nullptr;
+  }
+  void DropFirstB(uint64_t tag) {  // there is one
+    const size_t at = Find(tag);
+    b_.Pop(&table_[at]);
+    if (table_[at].head == kEnd) Erase(at);
+  }
+  void Clear() {
+    table_.clear();
+    entries_ = 0;
+    a_ = {};
+    b_ = {};
+  }
 
   // Empties the side of the Bs, in no particular order.
   template <typename Visit>
@@ -132,6 +153,6 @@ class Matcher {
   Pool<B> b_;
 };
 
-}  // namespace weft::net::shm
+}  // namespace weft::net
 
-#endif  // WEFT_NET_SHM_MATCHER_H_
+#endif  // WEFT_NET_MATCHER_H_
