@@ -19,6 +19,8 @@ constexpr int kWritesPerTurn = 4;
 constexpr size_t kFramesPerWrite = 64;
 // What the other side sent before it went may still be on its way on the other sockets.
 constexpr absl::Duration kEndingGrace = absl::Seconds(1);
+// While the last messages of a link that the other side has closed wait for receives.
+constexpr absl::Duration kReceivesLookEvery = absl::Milliseconds(100);
 // Bytes between two acknowledgements of copied messages.
 constexpr uint64_t kUntoldMax = 64 << 10;
 // How often sockets that wait for the other side are looked at, and how long nothing is received
@@ -43,6 +45,7 @@ LinkCore::~LinkCore() = default;
 void LinkCore::Finish() {
   if (context_.path_news != nullptr) context_.path_news->Remove(*this);
   if (!status_.ok()) return;
+  if (path_ != nullptr) path_->Leave();
   const bool idle = !HasData();
   status_ = absl::CancelledError(absl::StrCat("the link to ", PeerText(), " was closed here"));
   FailRequests(status_);
@@ -99,7 +102,7 @@ void LinkCore::Depart(std::deque<OutFrame> last_words, uint64_t sent_elsewhere, 
   link.last_words = std::move(last_words);
   link.goodbye = Goodbye(sent_elsewhere);
   link.whole = whole;
-  link.name = absl::StrCat(PeerText(), ", ", DescribeLink());
+  link.name = absl::StrCat(PeerText(), ", ", description_);
   link.dead_after = context_.tuning.dead_after;
   context_.lingering.Add(poller(), std::move(link));
 }
@@ -125,6 +128,8 @@ void LinkCore::Attach(std::vector<FileDescriptor> sockets, std::vector<std::stri
     context_.path_news->Add(*this);
   }
   WantTurn();
+  if (path_ == nullptr || !status_.ok()) return;
+  if (absl::Status started = path_->Start(); !started.ok()) Break(started);
 }
 
 void LinkCore::TellOfPaths(absl::Time now) {
@@ -144,11 +149,20 @@ std::string LinkCore::PeerText() const {
   return peer_name_.empty() ? absl::StrCat("rank ", peer_.value()) : peer_name_;
 }
 
-std::string LinkCore::DescribeLink() const { return description_; }
+std::string LinkCore::DescribeLink() const {
+  const std::string more = path_ != nullptr ? path_->Describe() : "";
+  return more.empty() ? description_ : absl::StrCat(description_, "; ", more);
+}
+
+FlowCounters LinkCore::LinkCounters(FlowCounters counters) const {
+  counters.repeats = sockets_replaced_;
+  if (path_ != nullptr) path_->AddTo(&counters);
+  return counters;
+}
 
 std::vector<LaneReport> LinkCore::LinkLanes() const {
+  if (path_ != nullptr) return path_->Lanes();
   std::vector<LaneReport> lanes;
-  if (context_.purpose != HandshakePurpose::kTcpLink) return lanes;
   for (const auto& stream : streams_) {
     if (!stream->open()) continue;
     const SocketAddress local = LocalAddress(stream->fd()), remote = RemoteAddress(stream->fd());
@@ -167,6 +181,11 @@ void LinkCore::QueueControl(const FrameHeader& header, std::string payload) {
   frame.owned = std::move(payload);
   (GoesElsewhere(header.type) ? elsewhere_ : control_).push_back(std::move(frame));
   WantTurn();
+}
+
+void LinkCore::Follow(const SendMatching& matching, SendMatching::Outcome outcome) {
+  if (outcome == SendMatching::Outcome::kMatched) WantTurn();
+  if (outcome == SendMatching::Outcome::kMismatch) QueueControl(matching.mismatch());
 }
 
 Posted LinkCore::QueueNotice(absl::string_view bytes) {
@@ -357,7 +376,7 @@ void LinkCore::BeginLoss(size_t index, absl::string_view why, absl::Duration pat
   loss.give_up = now + patience;
   if (now - loss.told < kTellLossesEvery) return;
   loss.told = now;
-  WEFT_LOG_WARN(PeerText(), ", ", DescribeLink(), ", ", SocketText(index), " was lost (", loss.why,
+  WEFT_LOG_WARN(PeerText(), ", ", description_, ", ", SocketText(index), " was lost (", loss.why,
                 "); connecting anew, to go on where it was");
 }
 
@@ -375,7 +394,7 @@ void LinkCore::OnResumed(Stream& stream, uint64_t again, absl::Time now) {
   loss.lost = false;
   ++sockets_replaced_;
   if (loss.told >= loss.since) {
-    WEFT_LOG_INFO(PeerText(), ", ", DescribeLink(), ", ", SocketText(index), " was replaced after ",
+    WEFT_LOG_INFO(PeerText(), ", ", description_, ", ", SocketText(index), " was replaced after ",
                   absl::FormatDuration(now - loss.since), "; ", again, " bytes are sent again");
   }
   WantTurn();
@@ -405,6 +424,9 @@ void LinkCore::NoteArrival() {
 }
 
 void LinkCore::OnDeadline(absl::Time now) {
+  if (status_.ok() && path_ != nullptr && path_->AwaitsReceives()) {
+    return SetDeadline(now + kReceivesLookEvery);
+  }
   if (std::exchange(extended_, false)) return SetDeadline(now + kEndingGrace);
   if (!ending_.ok()) return Break(ending_);
   if (!attached() || !status_.ok()) return;
@@ -482,7 +504,7 @@ void LinkCore::Break(const absl::Status& why) {
         absl::StrCat(why.message(), "; its process or its host has died: see its log"));
     scope = FailureScope::kProcess;
   }
-  status_ = WithFailure(Annotate(reason, absl::StrCat(PeerText(), ", ", DescribeLink(),
+  status_ = WithFailure(Annotate(reason, absl::StrCat(PeerText(), ", ", description_,
                                                       ", interface ", context_.interface)),
                         {.scope = scope, .device = context_.interface});
   SetDeadline(absl::InfiniteFuture());

@@ -20,11 +20,13 @@
 #include "absl/status/status.h"
 #include "base/poller.h"
 #include "net/handshake.h"
+#include "net/tcp/data_path.h"
 #include "net/tcp/lingering.h"
 #include "net/tcp/path_news.h"
 #include "net/tcp/planned_ways.h"
 #include "net/tcp/resume_book.h"
 #include "net/tcp/resumption.h"
+#include "net/tcp/send_matching.h"
 #include "net/tcp/source_ports.h"
 #include "net/tcp/stream.h"
 #include "net/transport.h"
@@ -81,7 +83,8 @@ class LinkCore : public StreamOwner,
   // Sockets that stand take them along when they close.
   bool notices_queued() const { return status_.ok() && !attached() && notices_queued_ > 0; }
   std::string DescribeLink() const;
-  std::vector<LaneReport> LinkLanes() const;  // its sockets, where they carry the data
+  std::vector<LaneReport> LinkLanes() const;
+  FlowCounters LinkCounters(FlowCounters counters) const;  // with what has happened to its lanes
   void set_peer_name(absl::string_view name) { peer_name_ = std::string(name); }
 
   // Completes every request with `why`, closes, and tells the owner once; from inside Progress().
@@ -107,6 +110,20 @@ class LinkCore : public StreamOwner,
   bool OnTurn(absl::Time now) final;
   void OnDeadline(absl::Time now) override;
 
+  // ---- For the data path, which is to be set before Attach().
+  void set_path(DataPath* path) { path_ = path; }
+  TcpContext& context() const { return context_; }
+  using PollHandler::poller;
+  using PollHandler::WantTurn;
+  void QueueControl(const FrameHeader& header, std::string payload = {});
+  // Does what a send or a clear-to-send asks for.
+  void Follow(const SendMatching& matching, SendMatching::Outcome outcome);
+  // Control that waits for the data path.
+  std::deque<OutFrame> TakeElsewhere() { return std::exchange(elsewhere_, {}); }
+  void NoteArrival();  // of what StillArriving() may be waited for
+  // The other side has closed the link in good order, and StillArriving() is waited for.
+  bool ClosedThere() const { return goodbye_seen_ && OpenStreams() == 0; }
+
  protected:
   // The direction's own frames.
   virtual absl::StatusOr<PayloadTarget> OnLinkFrame(const FrameHeader& header) = 0;
@@ -120,29 +137,21 @@ class LinkCore : public StreamOwner,
   virtual void FailRequests(const absl::Status& why) = 0;
   virtual Link& link() = 0;
   virtual bool is_sender() const = 0;
-  // Where data takes another way than the streams: hands over all of NextData() that this way has
-  // room for, whatever becomes of the streams; false: data takes them.
+  // To go away: the data path's, until no link overrides them.
   virtual bool SendDataElsewhere() { return false; }
-  // How many data frames were sent so, and whether what the other side said of its own, when it
-  // said goodbye, is still on the way.
-  virtual uint64_t sent_elsewhere() const { return 0; }
-  virtual bool StillArriving(uint64_t /*sent_elsewhere*/) const { return false; }
-  void NoteArrival();  // to be called for each of those
-  // The other side has closed the link in good order, and StillArriving() is waited for.
-  bool ClosedThere() const { return goodbye_seen_ && OpenStreams() == 0; }
-  // Likewise of control and notices: which types are kept for SendElsewhere(), which takes a frame
-  // or returns false while it has no room. WantTurn() has it asked again.
-  virtual bool GoesElsewhere(FrameType /*type*/) const { return false; }
-  virtual bool SendElsewhere(OutFrame& /*frame*/) { return false; }
-  std::deque<OutFrame> TakeElsewhere() { return std::exchange(elsewhere_, {}); }  // what waits
-  // The other side lives, whatever its kernel says of the streams. Asked every quarter of
-  // tcp.dead_after.
-  virtual bool HeardElsewhere(absl::Time /*now*/) { return false; }
-  // Why the link ends, where that is known already and is about to be said: then a stream that the
-  // other side closes meanwhile is no news.
-  virtual absl::Status KnownEnd() const { return absl::OkStatus(); }
+  virtual uint64_t sent_elsewhere() const { return path_ != nullptr ? path_->promised() : 0; }
+  virtual bool StillArriving(uint64_t promised) const {
+    return path_ != nullptr && path_->StillArriving(promised);
+  }
+  virtual bool GoesElsewhere(FrameType type) const {
+    return path_ != nullptr && path_->Carries(type);
+  }
+  virtual bool SendElsewhere(OutFrame& frame) { return path_->SendControl(frame); }
+  virtual bool HeardElsewhere(absl::Time now) { return path_ != nullptr && path_->HearsPeer(now); }
+  virtual absl::Status KnownEnd() const {
+    return path_ != nullptr ? path_->failure() : absl::OkStatus();
+  }
 
-  TcpContext& context() const { return context_; }
   // To be called by the most derived destructor: cancels, says goodbye, gives the sockets away.
   void Finish();
   void Attach(std::vector<FileDescriptor> sockets, std::vector<std::string> received);
@@ -159,8 +168,7 @@ class LinkCore : public StreamOwner,
   bool attached() const { return !streams_.empty(); }
   size_t OpenStreams() const;
   void set_description(std::string text) { description_ = std::move(text); }  // until attached
-  void QueueControl(const FrameHeader& header, std::string payload = {});
-  std::string PeerText() const;  // "rank 3"
+  std::string PeerText() const;                                               // "rank 3"
 
  private:
   // State of one stream whose socket may be lost.
@@ -189,6 +197,7 @@ class LinkCore : public StreamOwner,
 
   TcpContext& context_;
   Rank peer_;
+  DataPath* path_ = nullptr;
   std::string peer_name_;  // for messages; empty: "rank 3"
   absl::Status status_;
   std::vector<std::unique_ptr<Stream>> streams_;

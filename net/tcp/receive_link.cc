@@ -4,6 +4,15 @@
 
 namespace weft::net {
 
+TcpReceiveLink::TcpReceiveLink(TcpContext& context, Rank peer, OnDestroyed on_destroyed,
+                               const MakeReceiveDataPath& make_path)
+    : LinkCore(context, peer),
+      on_destroyed_(std::move(on_destroyed)),
+      matching_(context.options.self, peer, context.requests_max, counters_),
+      path_(make_path != nullptr ? make_path(*this, matching_) : nullptr) {
+  set_path(path_.get());
+}
+
 TcpReceiveLink::~TcpReceiveLink() {
   if (on_destroyed_) on_destroyed_(this);
   Finish();
@@ -32,11 +41,24 @@ Posted TcpReceiveLink::PostReceive(MessageKey key, const ReceiveTarget& target, 
   return Posted::kAccepted;
 }
 
+void TcpReceiveLink::Flush(const RegionView& where, Request* request) {
+  if (path_ != nullptr && status().ok()) return path_->Flush(where, request);
+  request->Begin();
+  request->Finish(path_ != nullptr ? status() : absl::OkStatus(), 0);
+}
+
+void TcpReceiveLink::FailRequests(const absl::Status& why) {
+  if (path_ != nullptr) path_->Close(why);
+  matching_.Fail(why);
+}
+
 absl::StatusOr<PayloadTarget> TcpReceiveLink::OnLinkFrame(const FrameHeader& header) {
+  if (path_ != nullptr) return path_->OnFrame(header);
   return matching_.OnFrame(header);
 }
 
 absl::Status TcpReceiveLink::OnLinkFrameDone(const FrameHeader& header) {
+  if (path_ != nullptr) return path_->OnFrameDone(header);
   WEFT_RETURN_IF_ERROR(matching_.OnFrameDone(header));
   if (matching_.TakeOwesTelling()) OweTelling();
   return absl::OkStatus();

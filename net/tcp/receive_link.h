@@ -3,22 +3,27 @@
 #ifndef WEFT_NET_TCP_RECEIVE_LINK_H_
 #define WEFT_NET_TCP_RECEIVE_LINK_H_
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "net/tcp/data_path.h"
 #include "net/tcp/link_core.h"
 #include "net/tcp/receive_matching.h"
 
 namespace weft::net {
 
+// Makes what carries a link's data; null: its sockets do.
+using MakeReceiveDataPath =
+    std::function<std::unique_ptr<ReceiveDataPath>(LinkCore&, ReceiveMatching&)>;
+
 class TcpReceiveLink : public ReceiveLink, public LinkCore {
  public:
   // Told when it is destroyed, so that the transport does not look for it any more.
   using OnDestroyed = std::function<void(TcpReceiveLink*)>;
-  TcpReceiveLink(TcpContext& context, Rank peer, OnDestroyed on_destroyed)
-      : LinkCore(context, peer),
-        on_destroyed_(std::move(on_destroyed)),
-        matching_(context.options.self, peer, context.requests_max, counters_) {}
+  TcpReceiveLink(TcpContext& context, Rank peer, OnDestroyed on_destroyed,
+                 const MakeReceiveDataPath& make_path = nullptr);
   ~TcpReceiveLink() override;
   // Before Start(): sockets that are lost may be replaced, where the context has a book.
   void UseResumption(const LinkParameters& parameters, const std::vector<FileDescriptor>& sockets);
@@ -31,22 +36,21 @@ class TcpReceiveLink : public ReceiveLink, public LinkCore {
   void Break(const absl::Status& why) override { LinkCore::Break(why); }
   std::string Describe() const override { return DescribeLink(); }
   std::vector<LaneReport> Lanes() const override { return LinkLanes(); }
-  FlowCounters Counters() const override {
-    FlowCounters counters = counters_;
-    counters.repeats = sockets_replaced();
-    return counters;
-  }
+  FlowCounters Counters() const override { return LinkCounters(counters_); }
+  void Flush(const RegionView& where, Request* request) override;
   void NamePeer(absl::string_view name) override { set_peer_name(name); }
   Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) override;
 
  protected:
   absl::StatusOr<PayloadTarget> OnLinkFrame(const FrameHeader& header) override;
   absl::Status OnLinkFrameDone(const FrameHeader& header) override;
-  void FailRequests(const absl::Status& why) override { matching_.Fail(why); }
+  void FailRequests(const absl::Status& why) override;
   size_t posted() const { return matching_.posted(); }
   const ReceiveTarget* TargetOf(uint64_t id) const { return matching_.TargetOf(id); }
   const MessageKey* KeyOf(uint64_t id) const { return matching_.KeyOf(id); }
-  virtual void SendClearToSend(const FrameHeader& header) { QueueControl(header); }
+  virtual void SendClearToSend(const FrameHeader& header) {
+    path_ != nullptr ? path_->SendClearToSend(header) : QueueControl(header);
+  }
 
  private:
   void OnSent(uint32_t) override {}
@@ -57,6 +61,7 @@ class TcpReceiveLink : public ReceiveLink, public LinkCore {
 
   OnDestroyed on_destroyed_;
   ReceiveMatching matching_;
+  std::unique_ptr<ReceiveDataPath> path_;  // last: it uses the others
 };
 
 }  // namespace weft::net

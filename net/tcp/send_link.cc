@@ -7,10 +7,23 @@
 
 namespace weft::net {
 
+TcpSendLink::TcpSendLink(TcpContext& context, Rank peer, const MakeSendDataPath& make_path)
+    : LinkCore(context, peer),
+      matching_(context.options.self, peer, context.requests_max, counters_),
+      path_(make_path != nullptr ? make_path(*this, matching_) : nullptr),
+      path_takes_posts_(path_ != nullptr && path_->TakesPosts()) {
+  set_path(path_.get());
+}
+
 TcpSendLink::~TcpSendLink() {
   if (connector_ != nullptr) connector_->Cancel();
   connector_.reset();
   Finish();
+}
+
+void TcpSendLink::UseIdentity(const ConnectorIdentity& identity) {
+  identity_ = identity;
+  if (path_ != nullptr) path_->UseIdentity(identity);
 }
 
 void TcpSendLink::Start(absl::string_view address, absl::Time now) {
@@ -32,6 +45,11 @@ void TcpSendLink::OnConnected(std::vector<FileDescriptor> sockets,
   Attach(std::move(sockets), std::move(received));
 }
 
+void TcpSendLink::FailRequests(const absl::Status& why) {
+  if (path_ != nullptr) path_->Close(why);
+  matching_.Fail(why);
+}
+
 void TcpSendLink::OnConnectFailed(const absl::Status& why, absl::Time /*now*/) {
   poller().DeferDelete(std::move(connector_));
   Break(why);
@@ -43,6 +61,7 @@ Posted TcpSendLink::PostSend(MessageKey key, const SendSource& source, Request* 
     request->Finish(status(), 0);
     return Posted::kAccepted;
   }
+  if (path_takes_posts_) return path_->PostSend(key, source, request);
   if (matching_.IsFull()) return Posted::kNotYet;
   const SendMatching::Outcome outcome = matching_.Post(key, source.data, request);
   if (outcome == SendMatching::Outcome::kWaits) NoteAwaiting();
@@ -64,11 +83,13 @@ uint64_t TcpSendLink::WriteBytes() const {
 }
 
 absl::StatusOr<PayloadTarget> TcpSendLink::OnLinkFrame(const FrameHeader& header) {
+  if (path_ != nullptr) return path_->OnFrame(header);
   WEFT_RETURN_IF_ERROR(matching_.Admit(header));
   return PayloadTarget{};
 }
 
 absl::Status TcpSendLink::OnLinkFrameDone(const FrameHeader& header) {
+  if (path_ != nullptr) return path_->OnFrameDone(header);
   Follow(matching_.OnClearToSend(header));
   return absl::OkStatus();
 }

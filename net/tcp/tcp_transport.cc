@@ -97,12 +97,19 @@ std::unique_ptr<SendLink> TcpTransport::ConnectAs(const ConnectorIdentity& ident
 }
 
 std::unique_ptr<TcpSendLink> TcpTransport::MakeSendLink(Rank peer) {
-  return std::make_unique<TcpSendLink>(context_, peer);
+  return std::make_unique<TcpSendLink>(context_, peer,
+                                       [this, peer](LinkCore& session, SendMatching& matching) {
+                                         return MakeDataPath(session, matching, peer);
+                                       });
 }
 
 std::unique_ptr<TcpReceiveLink> TcpTransport::MakeReceiveLink(
     Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) {
-  return std::make_unique<TcpReceiveLink>(context_, peer, std::move(on_destroyed));
+  return std::make_unique<TcpReceiveLink>(
+      context_, peer, std::move(on_destroyed),
+      [this, peer](LinkCore& session, ReceiveMatching& matching) {
+        return MakeDataPath(session, matching, peer);
+      });
 }
 
 absl::StatusOr<Region> TcpTransport::Register(void* data, size_t size) {

@@ -49,6 +49,16 @@ class TcpTransport : public Transport, private AcceptorOwner {
   virtual std::unique_ptr<TcpSendLink> MakeSendLink(Rank peer);
   virtual std::unique_ptr<TcpReceiveLink> MakeReceiveLink(Rank peer,
                                                           TcpReceiveLink::OnDestroyed on_destroyed);
+  // What carries the data of a new link to or from `peer`; null: its sockets.
+  virtual std::unique_ptr<SendDataPath> MakeDataPath(LinkCore& /*session*/,
+                                                     SendMatching& /*matching*/, Rank /*peer*/) {
+    return nullptr;
+  }
+  virtual std::unique_ptr<ReceiveDataPath> MakeDataPath(LinkCore& /*session*/,
+                                                        ReceiveMatching& /*matching*/,
+                                                        Rank /*peer*/) {
+    return nullptr;
+  }
   TcpContext context_;
 
  private:
