@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/status.h"
-#include "net/ucx/links.h"
+#include "net/ucx/data_path.h"
 #include "net/ucx/ucx.h"
 
 namespace weft::net {
@@ -44,13 +44,15 @@ bool UcxTransport::Progress(absl::Time now) {
   return TcpTransport::Progress(now) || moved;
 }
 
-std::unique_ptr<TcpSendLink> UcxTransport::MakeSendLink(Rank peer) {
-  return std::make_unique<UcxSendLink>(context_, *worker_, peer);
+std::unique_ptr<SendDataPath> UcxTransport::MakeDataPath(LinkCore& session, SendMatching& matching,
+                                                         Rank /*peer*/) {
+  return std::make_unique<UcxSendDataPath>(session, matching, *worker_);
 }
 
-std::unique_ptr<TcpReceiveLink> UcxTransport::MakeReceiveLink(
-    Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) {
-  return std::make_unique<UcxReceiveLink>(context_, *worker_, peer, std::move(on_destroyed));
+std::unique_ptr<ReceiveDataPath> UcxTransport::MakeDataPath(LinkCore& session,
+                                                            ReceiveMatching& matching,
+                                                            Rank /*peer*/) {
+  return std::make_unique<UcxReceiveDataPath>(session, matching, *worker_);
 }
 
 extern "C" __attribute__((visibility("default"))) void weft_ucx_transport_1(

@@ -1,4 +1,4 @@
-// The transport of ucx.h: a tcp transport whose links send data another way.
+// The transport of ucx.h: a tcp transport with a data path of its own.
 #ifndef WEFT_NET_UCX_UCX_TRANSPORT_H_
 #define WEFT_NET_UCX_UCX_TRANSPORT_H_
 
@@ -22,9 +22,10 @@ class UcxTransport final : public TcpTransport {
  private:
   explicit UcxTransport(const TransportOptions& options);
   absl::Status OpenWorker();
-  std::unique_ptr<TcpSendLink> MakeSendLink(Rank peer) override;
-  std::unique_ptr<TcpReceiveLink> MakeReceiveLink(
-      Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) override;
+  std::unique_ptr<SendDataPath> MakeDataPath(LinkCore& session, SendMatching& matching,
+                                             Rank peer) override;
+  std::unique_ptr<ReceiveDataPath> MakeDataPath(LinkCore& session, ReceiveMatching& matching,
+                                                Rank peer) override;
 
   std::unique_ptr<UcxWorker> worker_;
   Epoll wait_;  // over the poller's and the worker's
