@@ -1,5 +1,7 @@
 #include "net/tcp/link_core.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -30,6 +32,13 @@ constexpr absl::Duration kPokeFirst = absl::Milliseconds(250);
 constexpr absl::Duration kPokeLongest = absl::Seconds(4);
 // The log, of one socket.
 constexpr absl::Duration kTellLossesEvery = absl::Seconds(10);
+
+void SilenceKeepAlive(const std::vector<FileDescriptor>& sockets) {
+  const int off = 0;
+  for (const FileDescriptor& fd : sockets) {
+    setsockopt(fd.get(), SOL_SOCKET, SO_KEEPALIVE, &off, sizeof(off));
+  }
+}
 
 OutFrame Goodbye(uint64_t sent_elsewhere) {
   OutFrame goodbye;
@@ -117,6 +126,7 @@ void LinkCore::Attach(std::vector<FileDescriptor> sockets, std::vector<std::stri
     streams_.push_back(std::make_unique<Stream>(poller(), *this, resumption_ != nullptr));
   }
   losses_.resize(sockets.size());
+  if (!context_.keep_alive) SilenceKeepAlive(sockets);
   for (size_t i = 0; i < sockets.size() && status_.ok(); ++i) {
     absl::Status started = streams_[i]->Start(std::move(sockets[i]), std::move(received[i]));
     if (!started.ok()) Break(started);

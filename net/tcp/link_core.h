@@ -63,6 +63,8 @@ struct TcpContext {
   Lingering lingering;  // sockets of closed links
   // Whether AwaitDelivery() waits for a goodbye alone, which only makes the peer's message better.
   bool await_goodbyes = true;
+  // Whether the kernel asks idle connections whether the other side's stands.
+  bool keep_alive = true;
   // What both ends of a link must agree upon beyond the handshake's own: said in every Hello of
   // this side, checked by the listener, whose error the connector is told. Empty and null: nothing.
   std::string own_terms;

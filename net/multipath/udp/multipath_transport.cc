@@ -66,6 +66,8 @@ MultipathTransport::MultipathTransport(const TransportOptions& options) : TcpTra
   context_.frame_bytes = std::numeric_limits<int64_t>::max() / 64 * 64;  // a message is one
   // Its own goodbye is delivered by the kernel; last words wait below.
   context_.await_goodbyes = false;
+  // Datagrams show that the peer lives, and where they do not, the link itself asks.
+  context_.keep_alive = false;
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> MultipathTransport::Create(
@@ -166,13 +168,15 @@ bool MultipathTransport::PrepareWait() {
   return TcpTransport::PrepareWait();
 }
 
-std::unique_ptr<TcpSendLink> MultipathTransport::MakeSendLink(Rank peer) {
-  return std::make_unique<MultipathSendLink>(context_, shared_, peer);
+std::unique_ptr<SendDataPath> MultipathTransport::MakeDataPath(LinkCore& session,
+                                                               SendMatching& matching, Rank peer) {
+  return std::make_unique<MultipathSendDataPath>(session, matching, shared_, peer);
 }
 
-std::unique_ptr<TcpReceiveLink> MultipathTransport::MakeReceiveLink(
-    Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) {
-  return std::make_unique<MultipathReceiveLink>(context_, shared_, peer, std::move(on_destroyed));
+std::unique_ptr<ReceiveDataPath> MultipathTransport::MakeDataPath(LinkCore& session,
+                                                                  ReceiveMatching& matching,
+                                                                  Rank peer) {
+  return std::make_unique<MultipathReceiveDataPath>(session, matching, shared_, peer);
 }
 
 }  // namespace weft::net::multipath

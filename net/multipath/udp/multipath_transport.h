@@ -1,10 +1,9 @@
 // Multipath: the reliable protocol of net/multipath over UDP, on many paths at once, for fabrics in
-// which one flow of tcp gets one cable (docs/multipath.md). A tcp transport whose links send
-// everything but their handshake another way.
+// which one flow of tcp gets one cable (docs/multipath.md). A tcp transport whose links have a data
+// path of their own for everything but the handshake.
 //
-//   TcpTransport           connections, handshakes                   -> links
-//   MultipathSendLink,     matching                                  -> frames
-//   MultipathReceiveLink
+//   TcpTransport           connections, handshakes, matching         -> links
+//   data paths             what a link's session and matching want   -> frames
 //   Wire                   frames as messages of Sender, Receiver    -> packets
 //   UdpSockets             packets of all links                      -> system calls
 //
@@ -15,7 +14,7 @@
 #include <functional>
 #include <memory>
 
-#include "net/multipath/udp/links.h"
+#include "net/multipath/udp/data_path.h"
 #include "net/tcp/tcp_transport.h"
 
 namespace weft::net::multipath {
@@ -47,9 +46,10 @@ class MultipathTransport : public TcpTransport {
 
  private:
   class Alarm;
-  std::unique_ptr<TcpSendLink> MakeSendLink(Rank peer) override;
-  std::unique_ptr<TcpReceiveLink> MakeReceiveLink(
-      Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) override;
+  std::unique_ptr<SendDataPath> MakeDataPath(LinkCore& session, SendMatching& matching,
+                                             Rank peer) override;
+  std::unique_ptr<ReceiveDataPath> MakeDataPath(LinkCore& session, ReceiveMatching& matching,
+                                                Rank peer) override;
   void SweepLingering();
 
   std::unique_ptr<UdpSockets> sockets_;

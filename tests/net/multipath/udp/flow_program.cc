@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "net/multipath/udp/links.h"
+#include "net/multipath/udp/data_path.h"
 #include "net/tcp/interface.h"
 #include "net/transport.h"
 
@@ -122,9 +122,9 @@ absl::Status Program::Turn() {
 void Program::Trace(absl::Duration since) {
   if (clock_.Now() < traced_ + absl::Milliseconds(50)) return;
   traced_ = clock_.Now();
-  auto* link = dynamic_cast<multipath::MultipathSendLink*>(send_.get());
-  if (link == nullptr || link->sender() == nullptr) return;
-  const multipath::Sender& sender = *link->sender();
+  const multipath::Sender* of = multipath::SenderOf(*send_);
+  if (of == nullptr) return;
+  const multipath::Sender& sender = *of;
   std::fprintf(
       stderr, "%.3f window %.0f rate %.3g in_flight %.0f live %d rtt_ms %.2f timeouts %d\n",
       absl::ToDoubleSeconds(since), static_cast<double>(sender.controller().window().count()),
@@ -167,8 +167,7 @@ absl::Status Program::Send() {
   (void)send_->PostNotice(absl::StrCat(next));
   while (!told_ && clock_.Now() < end && Turn().ok()) {
   }
-  if (auto* link = dynamic_cast<multipath::MultipathSendLink*>(send_.get())) {
-    const multipath::Sender* sender = link->sender();
+  if (const multipath::Sender* sender = multipath::SenderOf(*send_); sender != nullptr) {
     const multipath::SenderStatistics& seen = sender->statistics();
     result_["packets"] = seen.packets;
     result_["again"] = seen.retransmissions;

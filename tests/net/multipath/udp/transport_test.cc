@@ -164,14 +164,13 @@ TEST(MultipathTransportTest, MarksAreEchoedAndAnswered) {
   int port = FreePorts(4);
   Pair pair(kMultipath, {"multipath.paths=2", absl::StrCat("multipath.port=", port),
                          "multipath.controller=dcqcn:window=1", "multipath.base_rtt=100ms"});
-  auto* link = dynamic_cast<MultipathSendLink*>(pair.send);
   Exchange(pair, 4 << 20, 1);
-  EXPECT_EQ(link->sender()->statistics().marks, 0);
-  Bytes before = link->sender()->controller().window();
+  EXPECT_EQ(SenderOf(*pair.send)->statistics().marks, 0);
+  Bytes before = SenderOf(*pair.send)->controller().window();
   MarkEverythingFrom(port, 2);
   Exchange(pair, 4 << 20, 2);
-  EXPECT_GT(link->sender()->statistics().marks, 0);
-  EXPECT_LT(link->sender()->controller().window(), before);
+  EXPECT_GT(SenderOf(*pair.send)->statistics().marks, 0);
+  EXPECT_LT(SenderOf(*pair.send)->controller().window(), before);
 }
 
 // Whatever the interface: but where it is told to keep to less, it does.
@@ -179,8 +178,8 @@ TEST(MultipathTransportTest, WithinAHostPacketsAreAsLargeAsLoopbackCarries) {
   auto packets = [](const std::vector<std::string>& settings) {
     Pair pair(kMultipath, settings);
     Exchange(pair, 8 << 20, 1);
-    return dynamic_cast<MultipathSendLink*>(pair.send)->sender()->statistics().packets -
-           dynamic_cast<MultipathSendLink*>(pair.send)->sender()->statistics().retransmissions;
+    return SenderOf(*pair.send)->statistics().packets -
+           SenderOf(*pair.send)->statistics().retransmissions;
   };
   EXPECT_LT(packets({}), 2 * ((8 << 20) / kChunkMax));
   EXPECT_GT(packets({"multipath.mtu=9000"}), (8 << 20) / 9000);
