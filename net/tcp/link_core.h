@@ -118,6 +118,14 @@ class LinkCore : public StreamOwner,
   using PollHandler::poller;
   using PollHandler::WantTurn;
   void QueueControl(const FrameHeader& header, std::string payload = {});
+  // To be called where AwaitsPeer() has become true.
+  void NoteAwaiting() {
+    if (!seeks_silence_) WantTurn();
+  }
+  // As TransportEvents::OnMismatch.
+  void TellMismatch(const absl::Status& status) {
+    context_.options.events->OnMismatch(link(), status);
+  }
   // Does what a send or a clear-to-send asks for.
   void Follow(const SendMatching& matching, SendMatching::Outcome outcome);
   // Control that waits for the data path.
@@ -160,10 +168,6 @@ class LinkCore : public StreamOwner,
   // Before Attach(): lost sockets are replaced. Null: they end the link.
   void set_resumption(std::unique_ptr<Resumption> resumption) {
     resumption_ = std::move(resumption);
-  }
-  // To be called where AwaitsPeer() has become true.
-  void NoteAwaiting() {
-    if (!seeks_silence_) WantTurn();
   }
   // A message that was marked kTellTaken is whole: the sender waits to hear that it is taken.
   void OweTelling() { owes_telling_ = true, WantTurn(); }

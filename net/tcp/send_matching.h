@@ -58,7 +58,8 @@ class SendMatching {
   bool NextData(size_t most, OutFrame* frame);
   void OnSent(uint32_t token);
 
-  // ---- For sends that need no clear-to-send.
+  // ---- For sends that need no clear-to-send, which their data path counts.
+  FlowCounters& counters() { return counters_; }
   // Whether nothing of this tag waits: no send, no clear-to-send, nothing matched that has not all
   // been given away.
   bool IsIdle(uint64_t tag) const { return !matcher_.Waits(tag) && !IsActive(tag); }

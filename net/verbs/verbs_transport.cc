@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/status.h"
-#include "net/verbs/links.h"
+#include "net/verbs/data_path.h"
 #include "net/verbs/options.h"
 
 namespace weft::net {
@@ -93,14 +93,15 @@ bool VerbsTransport::Progress(absl::Time now) {
   return TcpTransport::Progress(now) || moved;
 }
 
-std::unique_ptr<TcpSendLink> VerbsTransport::MakeSendLink(Rank peer) {
-  return std::make_unique<VerbsSendLink>(context_, shared_, ports_, peer);
+std::unique_ptr<SendDataPath> VerbsTransport::MakeDataPath(LinkCore& session,
+                                                           SendMatching& matching, Rank peer) {
+  return std::make_unique<VerbsSendDataPath>(session, matching, shared_, ports_, peer);
 }
 
-std::unique_ptr<TcpReceiveLink> VerbsTransport::MakeReceiveLink(
-    Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) {
-  return std::make_unique<VerbsReceiveLink>(context_, shared_, ports_, peer,
-                                            std::move(on_destroyed));
+std::unique_ptr<ReceiveDataPath> VerbsTransport::MakeDataPath(LinkCore& session,
+                                                              ReceiveMatching& matching,
+                                                              Rank peer) {
+  return std::make_unique<VerbsReceiveDataPath>(session, matching, shared_, ports_, peer);
 }
 
 }  // namespace weft::net

@@ -1,4 +1,4 @@
-// The transport of verbs.h over any Nic: a tcp transport whose links send data another way.
+// The transport of verbs.h over any Nic: a tcp transport with a data path of its own.
 #ifndef WEFT_NET_VERBS_VERBS_TRANSPORT_H_
 #define WEFT_NET_VERBS_VERBS_TRANSPORT_H_
 
@@ -43,9 +43,10 @@ class VerbsTransport final : public TcpTransport {
   void StateTerms();
   absl::Status WatchDevices();
   Region RegionOf(void* data, size_t size, const MemoryCache::Entry* entry);
-  std::unique_ptr<TcpSendLink> MakeSendLink(Rank peer) override;
-  std::unique_ptr<TcpReceiveLink> MakeReceiveLink(
-      Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) override;
+  std::unique_ptr<SendDataPath> MakeDataPath(LinkCore& session, SendMatching& matching,
+                                             Rank peer) override;
+  std::unique_ptr<ReceiveDataPath> MakeDataPath(LinkCore& session, ReceiveMatching& matching,
+                                                Rank peer) override;
 
   VerbsShared shared_;
   SourcePorts ports_;

@@ -1,4 +1,4 @@
-#include "net/verbs/links.h"
+#include "net/verbs/data_path.h"
 
 #include <algorithm>
 #include <cstring>
@@ -58,34 +58,21 @@ EntryHeader EntryOf(EntryKind kind, const FrameHeader& frame) {
 
 // ---- The connecting end
 
-std::string VerbsSendLink::Describe() const {
-  return wire_.ready() ? absl::StrCat(DescribeLink(), "; ", wire_.lanes().Describe())
-                       : DescribeLink();
+std::string VerbsSendDataPath::Describe() const {
+  return wire_.ready() ? wire_.lanes().Describe() : "";
 }
 
-void VerbsSendLink::OnConnected(std::vector<FileDescriptor> sockets,
-                                std::vector<std::string> received, absl::Time now) {
-  TcpSendLink::OnConnected(std::move(sockets), std::move(received), now);
-  if (!status().ok()) return;
-  absl::Status begun = wire_.Begin(ports_.For(peer()));
-  if (!begun.ok()) Break(begun);
-}
-
-absl::StatusOr<PayloadTarget> VerbsSendLink::OnLinkFrame(const FrameHeader& header) {
+absl::StatusOr<PayloadTarget> VerbsSendDataPath::OnFrame(const FrameHeader& header) {
   if (header.type == FrameType::kAddress) return ControlTarget(header, &control_);
   return WrongWay("a frame", static_cast<int>(header.type));
 }
 
-absl::Status VerbsSendLink::OnLinkFrameDone(const FrameHeader&) {
-  return wire_.OnControl(control_);
-}
-
-void VerbsSendLink::SendControl(std::string bytes) {
+void VerbsSendDataPath::SendControl(std::string bytes) {
   const FrameHeader header = ControlFrame(bytes);
-  QueueControl(header, std::move(bytes));
+  session_.QueueControl(header, std::move(bytes));
 }
 
-absl::Status VerbsSendLink::OnEntry(const EntryHeader& header, const std::byte* payload) {
+absl::Status VerbsSendDataPath::OnEntry(const EntryHeader& header, const std::byte* payload) {
   switch (header.kind) {
     case EntryKind::kClearToSend:
       return OnClearToSend(header);
@@ -118,11 +105,11 @@ absl::Status VerbsSendLink::OnEntry(const EntryHeader& header, const std::byte* 
     default:
       return WrongWay("an entry", static_cast<int>(header.kind));
   }
-  OnWritable();
+  session_.WantTurn();
   return absl::OkStatus();
 }
 
-absl::Status VerbsSendLink::OnClearToSend(const EntryHeader& header) {
+absl::Status VerbsSendDataPath::OnClearToSend(const EntryHeader& header) {
   WEFT_RETURN_IF_ERROR(eager_.NoteMatched({header.offset, header.length}));
   if (eager_.TakesClearToSend(header.tag)) return absl::OkStatus();
   FrameHeader frame;
@@ -130,23 +117,27 @@ absl::Status VerbsSendLink::OnClearToSend(const EntryHeader& header) {
   CopyFields(header, &frame);
   targets_[static_cast<uint32_t>(header.receive)] = {
       header.address, header.keys, header.reduce != 0, header.place == DataPlace::kTarget};
-  absl::StatusOr<PayloadTarget> admitted = TcpSendLink::OnLinkFrame(frame);
-  if (!admitted.ok()) return admitted.status();
-  WEFT_RETURN_IF_ERROR(TcpSendLink::OnLinkFrameDone(frame));
+  WEFT_RETURN_IF_ERROR(matching_.Admit(frame));
+  Follow(matching_.OnClearToSend(frame));
   // Small ones may have waited behind the send that this was for.
   if (!ordinary_) held_tags_.push_back(header.tag);
   return absl::OkStatus();
 }
 
+void VerbsSendDataPath::Follow(SendMatching::Outcome outcome) {
+  if (outcome == SendMatching::Outcome::kMatched) session_.WantTurn();
+  if (outcome == SendMatching::Outcome::kMismatch) SendMismatch(matching_.mismatch());
+}
+
 // Two pieces for each queue pair where there are several, so that a faster one can take more, and
 // so small that each can have two on its way (PieceMost); but none smaller or larger than is set,
 // and all multiples of 128.
-size_t VerbsSendLink::PieceBytes(uint64_t receive, size_t total) const {
+size_t VerbsSendDataPath::PieceBytes(const SendMatching::Head& head) const {
   const VerbsOptions& options = wire_.rails().options();
-  const auto target = targets_.find(static_cast<uint32_t>(receive));
+  const auto target = targets_.find(static_cast<uint32_t>(head.receive));
   const auto pieces =
       wire_.lanes().wanted() <= 1 ? 1 : static_cast<size_t>(wire_.lanes().wanted()) * 2;
-  const size_t even = (total / pieces + 127) / 128 * 128;
+  const size_t even = (head.total / pieces + 127) / 128 * 128;
   const size_t most = target != targets_.end() && target->second.reduce
                           ? std::min(options.piece_max, kStagingSlotBytes)
                           : options.piece_max;
@@ -154,20 +145,20 @@ size_t VerbsSendLink::PieceBytes(uint64_t receive, size_t total) const {
                     std::min(options.piece_min, most), most);
 }
 
-bool VerbsSendLink::SendDataElsewhere() {
+void VerbsSendDataPath::SendData() {
   while (wire_.HasRoom()) {
     if (!held_.has_value()) {
+      if (!matching_.HasData()) break;
       OutFrame frame;
-      if (!NextData(&frame)) break;
+      matching_.NextData(PieceBytes(matching_.head()), &frame);
       held_ = std::move(frame);
     }
     if (!SendPiece(*held_)) break;
     held_.reset();
   }
-  return true;
 }
 
-bool VerbsSendLink::SendPiece(const OutFrame& frame) {
+bool VerbsSendDataPath::SendPiece(const OutFrame& frame) {
   const FrameHeader& from = frame.header;
   EntryHeader header = EntryOf(EntryKind::kData, from);
   header.length = from.length;
@@ -204,72 +195,58 @@ bool VerbsSendLink::SendPiece(const OutFrame& frame) {
   return true;
 }
 
-void VerbsSendLink::OnDelivered(uint32_t token) {
+void VerbsSendDataPath::OnDelivered(uint32_t token) {
   ++data_delivered_;
   if (token == kAgainToken) return;
-  if ((token & kEagerBit) == 0) return OnSent(token);
+  if ((token & kEagerBit) == 0) return matching_.OnSent(token);
   const uint32_t slot = token & ~kEagerBit;
   const Eager one = std::exchange(on_their_way_[slot], {});
   on_their_way_.Release(slot);
-  counters_.Finish(one.bytes);
+  matching_.counters().Finish(one.bytes);
   one.request->Finish(absl::OkStatus(), one.bytes);
 }
 
-void VerbsSendLink::OnRoom() {
-  if (!sending_failed_.ok()) return Break(sending_failed_);
+void VerbsSendDataPath::OnRoom() {
+  if (!sending_failed_.ok()) return session_.Break(sending_failed_);
   SendQueued();
   SendHeldEagerly();
-  if (HasData() || held_.has_value()) OnWritable();
+  if (matching_.HasData() || held_.has_value()) session_.WantTurn();
 }
 
-void VerbsSendLink::FailRequests(const absl::Status& why) {
+void VerbsSendDataPath::Close(const absl::Status& why) {
   wire_.Close();
   held_.reset();
   for (uint32_t slot = 0; slot < on_their_way_.size(); ++slot) {
     Request* request = std::exchange(on_their_way_[slot].request, nullptr);
     if (request != nullptr) request->Finish(why, 0);
   }
-  TcpSendLink::FailRequests(why);
 }
 
 // ---- The accepting end
 
-VerbsReceiveLink::~VerbsReceiveLink() {
-  LinkCore::Finish();
+VerbsReceiveDataPath::~VerbsReceiveDataPath() {
   shared_.flush->Cancel(this, absl::CancelledError("the link is closed"));
   wire_.Close();
   if (staging_keys_ != nullptr) wire_.rails().memory().Release(staging_keys_);
 }
 
-std::string VerbsReceiveLink::Describe() const {
-  return wire_.ready() ? absl::StrCat(DescribeLink(), "; ", wire_.lanes().Describe())
-                       : DescribeLink();
+std::string VerbsReceiveDataPath::Describe() const {
+  return wire_.ready() ? wire_.lanes().Describe() : "";
 }
 
-void VerbsReceiveLink::Start(std::vector<FileDescriptor> sockets) {
-  std::vector<std::string> received(sockets.size());
-  Attach(std::move(sockets), std::move(received));
-  absl::Status begun = wire_.Begin(ports_.For(peer()));
-  if (!begun.ok()) Break(begun);
-}
-
-absl::StatusOr<PayloadTarget> VerbsReceiveLink::OnLinkFrame(const FrameHeader& header) {
+absl::StatusOr<PayloadTarget> VerbsReceiveDataPath::OnFrame(const FrameHeader& header) {
   if (header.type == FrameType::kAddress) return ControlTarget(header, &control_);
   return WrongWay("a frame", static_cast<int>(header.type));
 }
 
-absl::Status VerbsReceiveLink::OnLinkFrameDone(const FrameHeader&) {
-  return wire_.OnControl(control_);
-}
-
-void VerbsReceiveLink::SendControl(std::string bytes) {
+void VerbsReceiveDataPath::SendControl(std::string bytes) {
   const FrameHeader header = ControlFrame(bytes);
-  QueueControl(header, std::move(bytes));
+  session_.QueueControl(header, std::move(bytes));
 }
 
-absl::StatusOr<EntryHeader> VerbsReceiveLink::ClearToSendOf(uint64_t receive) {
-  const MessageKey& key = *KeyOf(receive);
-  const ReceiveTarget& target = *TargetOf(receive);
+absl::StatusOr<EntryHeader> VerbsReceiveDataPath::ClearToSendOf(uint64_t receive) {
+  const MessageKey& key = *matching_.KeyOf(receive);
+  const ReceiveTarget& target = *matching_.TargetOf(receive);
   EntryHeader entry;
   entry.kind = EntryKind::kClearToSend;
   entry.receive = receive;
@@ -289,15 +266,15 @@ absl::StatusOr<EntryHeader> VerbsReceiveLink::ClearToSendOf(uint64_t receive) {
 }
 
 // An error breaks the link at the wire's next turn.
-void VerbsReceiveLink::WriteClears() {
+void VerbsReceiveDataPath::WriteClears() {
   while (urgent_ > 0 && wire_.HasRoom() && posting_failed_.ok()) {
     const uint64_t receive = clears_.front().receive;
-    if (KeyOf(receive) == nullptr) {
+    if (matching_.KeyOf(receive) == nullptr) {
       posting_failed_ = absl::InvalidArgumentError(
           absl::StrCat("the other side has ended receive ", receive, " before it was told of it"));
       break;
     }
-    const ReceiveTarget& target = *TargetOf(receive);
+    const ReceiveTarget& target = *matching_.TargetOf(receive);
     if (target.reduce != nullptr && target.out.size() > kEntryPayloadMax && staging_ == nullptr) {
       posting_failed_ = AnnounceStaging();
       continue;
@@ -314,7 +291,7 @@ void VerbsReceiveLink::WriteClears() {
   if (!posting_failed_.ok()) wire_.WakeUp();  // an idle link has no other turn
 }
 
-absl::Status VerbsReceiveLink::SayWhere(const RegionView& out, EntryHeader* entry) const {
+absl::Status VerbsReceiveDataPath::SayWhere(const RegionView& out, EntryHeader* entry) const {
   const MemoryCache::Entry* memory = wire_.rails().memory().Find(out.data(), out.size());
   if (memory == nullptr && entry->total > kEntryPayloadMax) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -329,18 +306,18 @@ absl::Status VerbsReceiveLink::SayWhere(const RegionView& out, EntryHeader* entr
   return absl::OkStatus();
 }
 
-void VerbsReceiveLink::Flush(const RegionView& where, Request* request) {
+void VerbsReceiveDataPath::Flush(const RegionView& where, Request* request) {
   const MemoryCache::Entry* entry =
       where.size() == 0 ? nullptr : wire_.rails().memory().Find(where.data(), where.size());
   const bool needed = entry != nullptr && entry->is_device && wire_.rails().options().flush;
-  if (!needed || !status().ok()) {
+  if (!needed) {
     request->Begin();
-    return request->Finish(status(), 0);
+    return request->Finish(absl::OkStatus(), 0);
   }
   shared_.flush->Start(this, entry, where.data(), request, shared_.now);
 }
 
-absl::Status VerbsReceiveLink::AnnounceStaging() {
+absl::Status VerbsReceiveDataPath::AnnounceStaging() {
   auto staging = std::make_unique_for_overwrite<Staging>();
   WEFT_ASSIGN_OR_RETURN(staging_keys_,
                         wire_.rails().memory().Acquire(staging.get(), sizeof(Staging)));
@@ -357,9 +334,9 @@ absl::Status VerbsReceiveLink::AnnounceStaging() {
   return absl::OkStatus();
 }
 
-void VerbsReceiveLink::OnRoom() {
-  if (!posting_failed_.ok()) return Break(posting_failed_);
-  if (ClosedThere()) wire_.FallSilent();
+void VerbsReceiveDataPath::OnRoom() {
+  if (!posting_failed_.ok()) return session_.Break(posting_failed_);
+  if (session_.ClosedThere()) wire_.FallSilent();
   if (!clears_.empty() && urgent_ == 0) {
     if (clears_.front().due <= shared_.now) urgent_ = clears_.size();
     wire_.WakeAt(clears_.front().due);
@@ -377,7 +354,7 @@ void VerbsReceiveLink::OnRoom() {
   }
 }
 
-absl::Status VerbsReceiveLink::OnEntry(const EntryHeader& header, const std::byte* payload) {
+absl::Status VerbsReceiveDataPath::OnEntry(const EntryHeader& header, const std::byte* payload) {
   FrameHeader frame;
   frame.type = FrameType::kData;
   CopyFields(header, &frame);
@@ -392,8 +369,8 @@ absl::Status VerbsReceiveLink::OnEntry(const EntryHeader& header, const std::byt
     case EntryKind::kMismatch: {
       eager_.RemovePosted(header.tag, header.receive);
       frame.type = FrameType::kMismatch;
-      absl::StatusOr<PayloadTarget> admitted = TcpReceiveLink::OnLinkFrame(frame);
-      return admitted.ok() ? TcpReceiveLink::OnLinkFrameDone(frame) : admitted.status();
+      absl::StatusOr<PayloadTarget> admitted = matching_.OnFrame(frame);
+      return admitted.ok() ? matching_.OnFrameDone(frame) : admitted.status();
     }
     case EntryKind::kData:
       break;
@@ -401,17 +378,17 @@ absl::Status VerbsReceiveLink::OnEntry(const EntryHeader& header, const std::byt
       return WrongWay("an entry", static_cast<int>(header.kind));
   }
   eager_.RemovePosted(header.tag, header.receive);
-  absl::StatusOr<PayloadTarget> target = TcpReceiveLink::OnLinkFrame(frame);
+  absl::StatusOr<PayloadTarget> target = matching_.OnFrame(frame);
   if (!target.ok()) return target.status();
   WEFT_RETURN_IF_ERROR(PutInPlace(header, payload, *target));
   ++data_arrived_;
-  absl::Status done = TcpReceiveLink::OnLinkFrameDone(frame);
-  NoteArrival();
+  absl::Status done = matching_.OnFrameDone(frame);
+  session_.NoteArrival();
   return done;
 }
 
-absl::Status VerbsReceiveLink::PutInPlace(const EntryHeader& header, const std::byte* payload,
-                                          const PayloadTarget& target) {
+absl::Status VerbsReceiveDataPath::PutInPlace(const EntryHeader& header, const std::byte* payload,
+                                              const PayloadTarget& target) {
   const std::byte* from = nullptr;
   switch (header.place) {
     case DataPlace::kTarget:
@@ -443,13 +420,12 @@ absl::Status VerbsReceiveLink::PutInPlace(const EntryHeader& header, const std::
   return absl::OkStatus();
 }
 
-void VerbsReceiveLink::FailRequests(const absl::Status& why) {
+void VerbsReceiveDataPath::Close(const absl::Status& why) {
   shared_.flush->Cancel(this, why);
   wire_.Close();
   eager_.Clear();
   clears_.clear();
   urgent_ = 0;
-  TcpReceiveLink::FailRequests(why);
 }
 
 }  // namespace weft::net

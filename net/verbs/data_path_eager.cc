@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "net/verbs/links.h"
+#include "net/verbs/data_path.h"
 
 namespace weft::net {
 namespace {
@@ -14,8 +14,6 @@ namespace {
 // A clear-to-send that eager messages will probably make needless is held back for so long: for a
 // sender that cannot send eagerly, or must be told that its message is too long.
 constexpr absl::Duration kHoldBack = absl::Milliseconds(10);
-// While a closed link's last messages wait for receives.
-constexpr absl::Duration kEndLooks = absl::Milliseconds(100);
 
 absl::string_view View(const std::byte* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
@@ -26,31 +24,43 @@ absl::string_view View(const std::byte* data, size_t size) {
 // ---- The connecting end
 
 // As far as can be said of the message alone; before the wire is ready, of what this side wants.
-bool VerbsSendLink::MayGoEagerly(const RegionView& data) const {
+bool VerbsSendDataPath::MayGoEagerly(const RegionView& data) const {
   const size_t most = wire_.ready() ? wire_.eager_max() : wire_.rails().options().eager_max;
-  return !ordinary_ && most > 0 && data.size() <= most && status().ok();
+  return !ordinary_ && most > 0 && data.size() <= most;
 }
 
-Posted VerbsSendLink::PostSend(MessageKey key, const SendSource& source, Request* request) {
-  if (!MayGoEagerly(source.data)) return TcpSendLink::PostSend(key, source, request);
+Posted VerbsSendDataPath::PostSend(const MessageKey& key, const SendSource& source,
+                                   Request* request) {
+  if (!MayGoEagerly(source.data)) return PostOrdinarily(key, source.data, request);
   if (source.data.size() > 0 &&
       wire_.rails().memory().IsDevice(source.data.data(), source.data.size())) {
     TurnOrdinary();
-    return TcpSendLink::PostSend(key, source, request);
+    return PostOrdinarily(key, source.data, request);
   }
-  if (IsIdle(key.tag) && SendEagerly(key, source.data, request)) {
-    counters_.Post(source.data.size());
+  if (matching_.IsIdle(key.tag) && SendEagerly(key, source.data, request)) {
+    matching_.counters().Post(source.data.size());
     wire_.PostAtOnce();
     return Posted::kAccepted;
   }
-  const Posted posted = TcpSendLink::PostSend(key, source, request);
+  const Posted posted = PostOrdinarily(key, source.data, request);
   if (posted == Posted::kAccepted) held_tags_.push_back(key.tag), wire_.WakeUp();
   return posted;
 }
 
+// With a clear-to-send.
+Posted VerbsSendDataPath::PostOrdinarily(const MessageKey& key, const RegionView& data,
+                                         Request* request) {
+  if (matching_.IsFull()) return Posted::kNotYet;
+  const SendMatching::Outcome outcome = matching_.Post(key, data, request);
+  if (outcome == SendMatching::Outcome::kWaits) session_.NoteAwaiting();
+  Follow(outcome);
+  return Posted::kAccepted;
+}
+
 // Nothing before it of its tag may be on this side any more: the receiver takes it for the first
 // receive of its tag that it knows no message for.
-bool VerbsSendLink::SendEagerly(const MessageKey& key, const RegionView& data, Request* request) {
+bool VerbsSendDataPath::SendEagerly(const MessageKey& key, const RegionView& data,
+                                    Request* request) {
   if (!wire_.ready() || !wire_.HasRoom() || !eager_.HasCredit() || !queued_.empty() ||
       (held_.has_value() && held_->header.tag == key.tag)) {
     return false;
@@ -64,32 +74,33 @@ bool VerbsSendLink::SendEagerly(const MessageKey& key, const RegionView& data, R
   header.check = key.check;
   header.length = data.size();
   eager_.Sent(key.tag);
-  counters_.Match(data.size());  // it waits for no receive
-  counters_.Transmit(data.size());
+  matching_.counters().Match(data.size());  // it waits for no receive
+  matching_.counters().Transmit(data.size());
   wire_.SendSmall(header, View(data.data(), data.size()), kEagerBit | slot);
   return true;
 }
 
 // Sends at most one message of each of these tags, in turn. A long one holds up the small ones
 // behind it until its clear-to-send has come.
-void VerbsSendLink::SendHeldEagerly() {
+void VerbsSendDataPath::SendHeldEagerly() {
   for (size_t left = held_tags_.size(); left > 0; --left) {
     if (!wire_.HasRoom() || !eager_.HasCredit()) return;
     const uint64_t tag = held_tags_.front();
     held_tags_.pop_front();
     bool waits = true;
-    const TakenOver taken =
-        TakeFirstWaiting(tag, [&](const MessageKey& key, const RegionView& data, Request* request) {
+    const SendMatching::TakenOver taken = matching_.TakeFirstWaiting(
+        tag, [&](const MessageKey& key, const RegionView& data, Request* request) {
           waits = MayGoEagerly(data);
           return waits && SendEagerly(key, data, request);
         });
-    if (taken == TakenOver::kTaken || (taken == TakenOver::kNotYet && waits)) {
+    if (taken == SendMatching::TakenOver::kTaken ||
+        (taken == SendMatching::TakenOver::kNotYet && waits)) {
       held_tags_.push_back(tag);
     }
   }
 }
 
-void VerbsSendLink::TurnOrdinary() {
+void VerbsSendDataPath::TurnOrdinary() {
   ordinary_ = true;
   EntryHeader header;
   header.kind = EntryKind::kOrdinary;
@@ -98,13 +109,13 @@ void VerbsSendLink::TurnOrdinary() {
 }
 
 // It follows all that was sent, and no eager message overtakes it.
-void VerbsSendLink::SendMismatch(const FrameHeader& frame) {
+void VerbsSendDataPath::SendMismatch(const FrameHeader& frame) {
   queued_.push_back({EntryOf(EntryKind::kMismatch, frame), {}});
   wire_.WakeUp();
 }
 
 // A part of an eager message that the other side's processor cannot put in place.
-absl::Status VerbsSendLink::SendAgain(const EntryHeader& from, const std::byte* payload) {
+absl::Status VerbsSendDataPath::SendAgain(const EntryHeader& from, const std::byte* payload) {
   if (from.length == 0 || from.address == 0) {
     return absl::InvalidArgumentError("an eager message is given back without bytes or a place");
   }
@@ -115,7 +126,7 @@ absl::Status VerbsSendLink::SendAgain(const EntryHeader& from, const std::byte* 
   return absl::OkStatus();
 }
 
-void VerbsSendLink::SendQueued() {
+void VerbsSendDataPath::SendQueued() {
   while (!queued_.empty() && wire_.HasRoom()) {
     const Queued& one = queued_.front();
     if (one.payload.empty()) {
@@ -127,16 +138,16 @@ void VerbsSendLink::SendQueued() {
   }
 }
 
-void VerbsSendLink::OnEagerDiffers(bool too_long, const std::string& why) {
+void VerbsSendDataPath::OnEagerDiffers(bool too_long, const std::string& why) {
   const absl::Status status =
       too_long ? absl::OutOfRangeError(why) : absl::FailedPreconditionError(why);
   WEFT_LOG_ERROR("verbs: ", why, "; the send had completed before");
-  context().options.events->OnMismatch(*this, status);
+  session_.TellMismatch(status);
 }
 
 // ---- The accepting end
 
-void VerbsReceiveLink::SendClearToSend(const FrameHeader& header) {
+void VerbsReceiveDataPath::SendClearToSend(const FrameHeader& header) {
   if (auto kept = eager_.TakeKept(header.tag); kept.has_value()) {
     absl::Status delivered = Deliver(header.receive, kept->number, kept->check, kept->bytes);
     if (!delivered.ok()) posting_failed_ = std::move(delivered);
@@ -145,7 +156,7 @@ void VerbsReceiveLink::SendClearToSend(const FrameHeader& header) {
   eager_.AddPosted(header.tag, header.receive);
   const bool is_device =
       header.total > 0 &&
-      wire_.rails().memory().IsDevice(TargetOf(header.receive)->out.data(), header.total);
+      wire_.rails().memory().IsDevice(matching_.TargetOf(header.receive)->out.data(), header.total);
   if (is_device) TurnOrdinary();
   clears_.push_back({header.receive, shared_.now + kHoldBack});
   if (ordinary_ || wire_.eager_max() == 0 || header.total > wire_.eager_max() || eager_.keeps()) {
@@ -156,7 +167,7 @@ void VerbsReceiveLink::SendClearToSend(const FrameHeader& header) {
   }
 }
 
-absl::Status VerbsReceiveLink::OnEager(const EntryHeader& header, const std::byte* payload) {
+absl::Status VerbsReceiveDataPath::OnEager(const EntryHeader& header, const std::byte* payload) {
   uint64_t number = 0;
   WEFT_RETURN_IF_ERROR(eager_.NoteArrived(&number));
   const auto bytes = absl::MakeConstSpan(payload, header.length);
@@ -175,15 +186,15 @@ absl::Status VerbsReceiveLink::OnEager(const EntryHeader& header, const std::byt
   return Deliver(*receive, number, header.check, bytes);
 }
 
-absl::Status VerbsReceiveLink::Deliver(uint64_t receive, uint64_t number, uint64_t check,
-                                       absl::Span<const std::byte> bytes) {
-  const MessageKey* key = KeyOf(receive);
+absl::Status VerbsReceiveDataPath::Deliver(uint64_t receive, uint64_t number, uint64_t check,
+                                           absl::Span<const std::byte> bytes) {
+  const MessageKey* key = matching_.KeyOf(receive);
   if (key == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("an eager message for receive ", receive, ", which has ended"));
   }
   eager_.NoteMatched(number);
-  const size_t capacity = TargetOf(receive)->out.size();
+  const size_t capacity = matching_.TargetOf(receive)->out.size();
   FrameHeader frame;
   frame.receive = receive;
   frame.tag = key->tag;
@@ -195,43 +206,43 @@ absl::Status VerbsReceiveLink::Deliver(uint64_t receive, uint64_t number, uint64
     control.kind = ControlKind::kDiffers;
     control.rail = differs ? 0 : 1;
     SendControl(
-        EncodeControl(control, MismatchStatus(!differs, key->tag, peer(), check, bytes.size(),
-                                              context().options.self, key->check, capacity)
+        EncodeControl(control, MismatchStatus(!differs, key->tag, peer_, check, bytes.size(),
+                                              session_.context().options.self, key->check, capacity)
                                    .message()));
     frame.type = FrameType::kMismatch;
     frame.offset = differs ? 0 : 1;
-    absl::Status failed = TcpReceiveLink::OnLinkFrameDone(frame);
-    NoteArrival();
+    absl::Status failed = matching_.OnFrameDone(frame);
+    session_.NoteArrival();
     return failed;
   }
   if (!bytes.empty() &&
-      wire_.rails().memory().IsDevice(TargetOf(receive)->out.data(), bytes.size())) {
+      wire_.rails().memory().IsDevice(matching_.TargetOf(receive)->out.data(), bytes.size())) {
     return GiveBack(receive, bytes);
   }
   frame.type = FrameType::kData;
   frame.length = bytes.size();
-  WEFT_ASSIGN_OR_RETURN(const PayloadTarget target, TcpReceiveLink::OnLinkFrame(frame));
+  WEFT_ASSIGN_OR_RETURN(const PayloadTarget target, matching_.OnFrame(frame));
   if (!bytes.empty() && target.reduce != nullptr) {
     target.reduce(target.out, target.local, bytes.data(), bytes.size());
   } else if (!bytes.empty()) {
     std::memcpy(target.out, bytes.data(), bytes.size());
   }
-  absl::Status done = TcpReceiveLink::OnLinkFrameDone(frame);
-  NoteArrival();
+  absl::Status done = matching_.OnFrameDone(frame);
+  session_.NoteArrival();
   return done;
 }
 
-absl::Status VerbsReceiveLink::GiveBack(uint64_t receive, absl::Span<const std::byte> bytes) {
+absl::Status VerbsReceiveDataPath::GiveBack(uint64_t receive, absl::Span<const std::byte> bytes) {
   TurnOrdinary();
-  const ReceiveTarget& target = *TargetOf(receive);
+  const ReceiveTarget& target = *matching_.TargetOf(receive);
   if (target.reduce != nullptr) {
     return absl::InvalidArgumentError("a receive that reduces into a device's memory");
   }
   EntryHeader header;
   header.kind = EntryKind::kAgain;
   header.receive = receive;
-  header.tag = KeyOf(receive)->tag;
-  header.check = KeyOf(receive)->check;
+  header.tag = matching_.KeyOf(receive)->tag;
+  header.check = matching_.KeyOf(receive)->check;
   header.total = bytes.size();
   WEFT_RETURN_IF_ERROR(SayWhere(target.out, &header));
   const uint64_t address = header.address;
@@ -244,7 +255,7 @@ absl::Status VerbsReceiveLink::GiveBack(uint64_t receive, absl::Span<const std::
   return absl::OkStatus();
 }
 
-void VerbsReceiveLink::TurnOrdinary() {
+void VerbsReceiveDataPath::TurnOrdinary() {
   if (std::exchange(ordinary_, true)) return;
   EntryHeader header;
   header.kind = EntryKind::kOrdinary;
@@ -253,24 +264,17 @@ void VerbsReceiveLink::TurnOrdinary() {
   wire_.WakeUp();
 }
 
-void VerbsReceiveLink::SendQueued() {
+void VerbsReceiveDataPath::SendQueued() {
   while (!queued_.empty() && wire_.HasRoom()) {
     wire_.SendSmall(queued_.front().header, queued_.front().payload, VerbsWire::kNoToken);
     queued_.pop_front();
   }
 }
 
-void VerbsReceiveLink::FillTaken(EntryHeader* taken) {
+void VerbsReceiveDataPath::FillTaken(EntryHeader* taken) {
   const EagerRecord matched = eager_.Tell();
   taken->offset = matched.base;
   taken->length = matched.bits;
-}
-
-// What was sent before the other side closed the link waits for its receives, until one is posted
-// that nothing is there for.
-void VerbsReceiveLink::OnDeadline(absl::Time now) {
-  if (status().ok() && AwaitsReceives() && posted() == 0) return SetDeadline(now + kEndLooks);
-  LinkCore::OnDeadline(now);
 }
 
 }  // namespace weft::net

@@ -1,12 +1,12 @@
-// The two ends of a link over verbs: those of tcp, with one socket for everything but data and
-// clear-to-sends, which take the wire. Small messages go ahead of their clear-to-sends (eager.h); a
+// The two ends of a link over verbs: data and clear-to-sends take the wire; everything else, one
+// socket. Small messages go ahead of their clear-to-sends (eager.h); a
 // receive that is as small holds its own back for a while, as it will hardly be needed.
 //
 // An eager message that comes for a device's memory, which no processor writes, is given back in
 // parts, which the sender writes there. From then on the link has no eager messages, and none
 // either once a small message of a device's memory was to be sent.
-#ifndef WEFT_NET_VERBS_LINKS_H_
-#define WEFT_NET_VERBS_LINKS_H_
+#ifndef WEFT_NET_VERBS_DATA_PATH_H_
+#define WEFT_NET_VERBS_DATA_PATH_H_
 
 #include <array>
 #include <deque>
@@ -17,8 +17,11 @@
 #include <utility>
 #include <vector>
 
-#include "net/tcp/receive_link.h"
-#include "net/tcp/send_link.h"
+#include "net/tcp/data_path.h"
+#include "net/tcp/link_core.h"
+#include "net/tcp/receive_matching.h"
+#include "net/tcp/send_matching.h"
+#include "net/tcp/slot_pool.h"
 #include "net/verbs/eager.h"
 #include "net/verbs/wire.h"
 
@@ -32,24 +35,18 @@ inline constexpr size_t kStagingSlotBytes = 128 << 10;
 // What an entry says of the message that a frame of tcp's is of.
 EntryHeader EntryOf(EntryKind kind, const FrameHeader& frame);
 
-class VerbsSendLink final : public TcpSendLink, private VerbsWireOwner {
+class VerbsSendDataPath final : public SendDataPath, private VerbsWireOwner {
  public:
-  VerbsSendLink(TcpContext& context, VerbsShared& shared, const SourcePorts& ports, Rank peer)
-      : TcpSendLink(context, peer),
+  VerbsSendDataPath(LinkCore& session, SendMatching& matching, VerbsShared& shared,
+                    const SourcePorts& ports, Rank peer)
+      : session_(session),
+        matching_(matching),
         ports_(ports),
-        wire_(poller(), shared, *this, /*leads=*/true, peer.value()) {}
-  ~VerbsSendLink() override { LinkCore::Finish(); }
-  Posted PostSend(MessageKey key, const SendSource& source, Request* request) override;
-  std::string Describe() const override;
-  std::vector<LaneReport> Lanes() const override { return wire_.lanes().Reports(); }
-  FlowCounters Counters() const override {
-    FlowCounters counters = TcpSendLink::Counters();
-    wire_.lanes().AddTo(&counters);
-    return counters;
-  }
+        peer_(peer),
+        wire_(session.poller(), shared, *this, /*leads=*/true, peer.value()) {}
 
  private:
-  // Tokens of the wire that are not slots of the base: of what was given back, and of eager
+  // Tokens of the wire that are not slots of the matching: of what was given back, and of eager
   // messages.
   static constexpr uint32_t kEagerBit = 1u << 31, kAgainToken = kEagerBit - 1;
 
@@ -61,25 +58,33 @@ class VerbsSendLink final : public TcpSendLink, private VerbsWireOwner {
     bool direct = false;  // however small they are
   };
 
-  void OnConnected(std::vector<FileDescriptor> sockets, std::vector<std::string> received,
-                   absl::Time now) override;
-  absl::StatusOr<PayloadTarget> OnLinkFrame(const FrameHeader& header) override;
-  absl::Status OnLinkFrameDone(const FrameHeader& header) override;
-  size_t PieceBytes(uint64_t receive, size_t total) const override;
-  void SendMismatch(const FrameHeader& header) override;
-  bool SendDataElsewhere() override;
-  void FailRequests(const absl::Status& why) override;
-  absl::Status KnownEnd() const override { return wire_.failure(); }
-  uint64_t sent_elsewhere() const override { return data_delivered_; }
+  absl::Status Start() override { return wire_.Begin(ports_.For(peer_)); }
+  absl::StatusOr<PayloadTarget> OnFrame(const FrameHeader& header) override;
+  absl::Status OnFrameDone(const FrameHeader& /*header*/) override {
+    return wire_.OnControl(control_);
+  }
+  void SendData() override;
+  bool TakesPosts() const override { return true; }  // some go eagerly
+  Posted PostSend(const MessageKey& key, const SendSource& source, Request* request) override;
+  absl::Status failure() const override { return wire_.failure(); }
+  uint64_t promised() const override { return data_delivered_; }
+  void Close(const absl::Status& why) override;
+  std::string Describe() const override;
+  std::vector<LaneReport> Lanes() const override { return wire_.lanes().Reports(); }
+  void AddTo(FlowCounters* counters) const override { wire_.lanes().AddTo(counters); }
 
   absl::Status OnEntry(const EntryHeader& header, const std::byte* payload) override;
   void OnDelivered(uint32_t token) override;
   void OnRoom() override;
   void OnEagerDiffers(bool too_long, const std::string& why) override;
   void SendControl(std::string bytes) override;
-  void OnWireBroken(const absl::Status& why) override { Break(why); }
+  void OnWireBroken(const absl::Status& why) override { session_.Break(why); }
 
   absl::Status OnClearToSend(const EntryHeader& header);
+  Posted PostOrdinarily(const MessageKey& key, const RegionView& data, Request* request);
+  void Follow(SendMatching::Outcome outcome);
+  void SendMismatch(const FrameHeader& frame);
+  size_t PieceBytes(const SendMatching::Head& head) const;
   bool MayGoEagerly(const RegionView& data) const;
   bool SendEagerly(const MessageKey& key, const RegionView& data, Request* request);
   void SendHeldEagerly();
@@ -88,12 +93,15 @@ class VerbsSendLink final : public TcpSendLink, private VerbsWireOwner {
   absl::Status SendAgain(const EntryHeader& header, const std::byte* payload);
   bool SendPiece(const OutFrame& frame);
 
+  LinkCore& session_;
+  SendMatching& matching_;
   const SourcePorts& ports_;
+  const Rank peer_;
   std::string control_;                           // as it arrives
   std::unordered_map<uint32_t, Target> targets_;  // by the receive's slot at the other side
   Target staging_;
   std::vector<uint8_t> staging_free_;
-  std::optional<OutFrame> held_;  // taken from the base, waits for a staging slot
+  std::optional<OutFrame> held_;  // taken from the matching, waits for a staging slot
   EagerSends eager_;
   bool ordinary_ = false;  // no eager messages (any more)
   // Requests of eager messages that are on their way, by the wire's token.
@@ -114,41 +122,47 @@ class VerbsSendLink final : public TcpSendLink, private VerbsWireOwner {
   VerbsWire wire_;  // last: it is destroyed first
 };
 
-class VerbsReceiveLink final : public TcpReceiveLink, private VerbsWireOwner {
+class VerbsReceiveDataPath final : public ReceiveDataPath, private VerbsWireOwner {
  public:
-  VerbsReceiveLink(TcpContext& context, VerbsShared& shared, const SourcePorts& ports, Rank peer,
-                   OnDestroyed on_destroyed)
-      : TcpReceiveLink(context, peer, std::move(on_destroyed)),
+  VerbsReceiveDataPath(LinkCore& session, ReceiveMatching& matching, VerbsShared& shared,
+                       const SourcePorts& ports, Rank peer)
+      : session_(session),
+        matching_(matching),
         shared_(shared),
         ports_(ports),
-        wire_(poller(), shared, *this, /*leads=*/false, peer.value()) {}
-  ~VerbsReceiveLink() override;
-  void Start(std::vector<FileDescriptor> sockets) override;
-  void Flush(const RegionView& where, Request* request) override;
-  std::string Describe() const override;
+        peer_(peer),
+        wire_(session.poller(), shared, *this, /*leads=*/false, peer.value()) {}
+  ~VerbsReceiveDataPath() override;
 
  private:
   struct alignas(64) Staging {
     std::array<std::array<std::byte, kStagingSlotBytes>, kStagingSlots> slots;
   };
 
-  absl::StatusOr<PayloadTarget> OnLinkFrame(const FrameHeader& header) override;
-  absl::Status OnLinkFrameDone(const FrameHeader& header) override;
-  void SendClearToSend(const FrameHeader& header) override;
-  void OnDeadline(absl::Time now) override;
-  void FailRequests(const absl::Status& why) override;
-  absl::Status KnownEnd() const override { return wire_.failure(); }
-  bool StillArriving(uint64_t sent_elsewhere) const override {
-    return data_arrived_ < sent_elsewhere || AwaitsReceives();
+  absl::Status Start() override { return wire_.Begin(ports_.For(peer_)); }
+  absl::StatusOr<PayloadTarget> OnFrame(const FrameHeader& header) override;
+  absl::Status OnFrameDone(const FrameHeader& /*header*/) override {
+    return wire_.OnControl(control_);
   }
-  bool AwaitsReceives() const { return ClosedThere() && eager_.keeps(); }
+  void SendClearToSend(const FrameHeader& header) override;
+  void Flush(const RegionView& where, Request* request) override;
+  absl::Status failure() const override { return wire_.failure(); }
+  bool StillArriving(uint64_t promised) const override {
+    return data_arrived_ < promised || KeepsAfterEnd();
+  }
+  // What was sent before the other side closed the link waits for its receives, until one is posted
+  // that nothing is there for.
+  bool AwaitsReceives() const override { return KeepsAfterEnd() && matching_.posted() == 0; }
+  bool KeepsAfterEnd() const { return session_.ClosedThere() && eager_.keeps(); }
+  void Close(const absl::Status& why) override;
+  std::string Describe() const override;
 
   absl::Status OnEntry(const EntryHeader& header, const std::byte* payload) override;
   void OnDelivered(uint32_t) override {}
   void OnRoom() override;
   void FillTaken(EntryHeader* taken) override;
   void SendControl(std::string bytes) override;
-  void OnWireBroken(const absl::Status& why) override { Break(why); }
+  void OnWireBroken(const absl::Status& why) override { session_.Break(why); }
 
   absl::Status OnEager(const EntryHeader& header, const std::byte* payload);
   absl::Status Deliver(uint64_t receive, uint64_t number, uint64_t check,
@@ -163,8 +177,11 @@ class VerbsReceiveLink final : public TcpReceiveLink, private VerbsWireOwner {
   absl::StatusOr<EntryHeader> ClearToSendOf(uint64_t receive);
   absl::Status SayWhere(const RegionView& out, EntryHeader* entry) const;
 
+  LinkCore& session_;
+  ReceiveMatching& matching_;
   VerbsShared& shared_;
   const SourcePorts& ports_;
+  const Rank peer_;
   std::string control_;
   absl::Status posting_failed_;
   EagerReceives eager_;
@@ -191,4 +208,4 @@ class VerbsReceiveLink final : public TcpReceiveLink, private VerbsWireOwner {
 
 }  // namespace weft::net
 
-#endif  // WEFT_NET_VERBS_LINKS_H_
+#endif  // WEFT_NET_VERBS_DATA_PATH_H_
