@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "net/handshake.h"
 #include "net/tcp/connector.h"
-#include "net/tcp/link_core.h"
+#include "net/tcp/link_session.h"
 
 namespace weft::net {
 namespace {

@@ -1,5 +1,5 @@
 // What carries the data of a link where its sockets do not: UCX, queue pairs, packets on many
-// paths. A link is a session (link_core.h: sockets, handshake, ordered control, the end), matching
+// paths. A link is a session (link_session.h: sockets, handshake, ordered control, the end), matching
 // (send_matching.h, receive_matching.h), and one of these; none where the sockets carry the data.
 //
 //   SendDataPath      takes pieces of matched sends from the matching, and hands it clear-to-sends

@@ -1,5 +1,5 @@
-// The accepting end of a tcp link: turns posted receives into clear-to-sends and puts the pieces
-// that come where they belong.
+// The accepting end of a link of every transport but shm: a session, matching, and what carries the
+// data where the session's sockets do not.
 #ifndef WEFT_NET_TCP_RECEIVE_LINK_H_
 #define WEFT_NET_TCP_RECEIVE_LINK_H_
 
@@ -9,59 +9,45 @@
 #include <vector>
 
 #include "net/tcp/data_path.h"
-#include "net/tcp/link_core.h"
+#include "net/tcp/link_session.h"
 #include "net/tcp/receive_matching.h"
 
 namespace weft::net {
 
 // Makes what carries a link's data; null: its sockets do.
 using MakeReceiveDataPath =
-    std::function<std::unique_ptr<ReceiveDataPath>(LinkCore&, ReceiveMatching&)>;
+    std::function<std::unique_ptr<ReceiveDataPath>(LinkSession&, ReceiveMatching&)>;
 
-class TcpReceiveLink : public ReceiveLink, public LinkCore {
+class SessionReceiveLink final : public ReceiveLink {
  public:
   // Told when it is destroyed, so that the transport does not look for it any more.
-  using OnDestroyed = std::function<void(TcpReceiveLink*)>;
-  TcpReceiveLink(TcpContext& context, Rank peer, OnDestroyed on_destroyed,
-                 const MakeReceiveDataPath& make_path = nullptr);
-  ~TcpReceiveLink() override;
+  using OnDestroyed = std::function<void(SessionReceiveLink*)>;
+  SessionReceiveLink(TcpContext& context, Rank peer, OnDestroyed on_destroyed,
+                     const MakeReceiveDataPath& make_path = nullptr);
+  ~SessionReceiveLink() override;
   // Before Start(): sockets that are lost may be replaced, where the context has a book.
   void UseResumption(const LinkParameters& parameters, const std::vector<FileDescriptor>& sockets);
-  virtual void Start(std::vector<FileDescriptor> sockets);
+  void Start(std::vector<FileDescriptor> sockets);
+  void TakeArrivals(absl::Time now) { session_.TakeArrivals(now); }
 
-  Rank peer() const override { return peer_rank(); }
-  const absl::Status& status() const override { return link_status(); }
-  Posted PostNotice(absl::string_view bytes) override { return QueueNotice(bytes); }
-  bool HoldsNotices() const override { return notices_queued(); }
-  void Break(const absl::Status& why) override { LinkCore::Break(why); }
-  std::string Describe() const override { return DescribeLink(); }
-  std::vector<LaneReport> Lanes() const override { return LinkLanes(); }
-  FlowCounters Counters() const override { return LinkCounters(counters_); }
-  void Flush(const RegionView& where, Request* request) override;
-  void NamePeer(absl::string_view name) override { set_peer_name(name); }
+  Rank peer() const override { return session_.peer(); }
+  const absl::Status& status() const override { return session_.status(); }
+  Posted PostNotice(absl::string_view bytes) override { return session_.QueueNotice(bytes); }
+  bool HoldsNotices() const override { return session_.HoldsNotices(); }
+  void Break(const absl::Status& why) override { session_.Break(why); }
+  std::string Describe() const override { return session_.Describe(); }
+  std::vector<LaneReport> Lanes() const override { return session_.Lanes(); }
+  FlowCounters Counters() const override { return session_.Complete(counters_); }
+  void NamePeer(absl::string_view name) override { session_.NamePeer(name); }
   Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) override;
-
- protected:
-  absl::StatusOr<PayloadTarget> OnLinkFrame(const FrameHeader& header) override;
-  absl::Status OnLinkFrameDone(const FrameHeader& header) override;
-  void FailRequests(const absl::Status& why) override;
-  size_t posted() const { return matching_.posted(); }
-  const ReceiveTarget* TargetOf(uint64_t id) const { return matching_.TargetOf(id); }
-  const MessageKey* KeyOf(uint64_t id) const { return matching_.KeyOf(id); }
-  virtual void SendClearToSend(const FrameHeader& header) {
-    path_ != nullptr ? path_->SendClearToSend(header) : QueueControl(header);
-  }
+  void Flush(const RegionView& where, Request* request) override;
 
  private:
-  void OnSent(uint32_t) override {}
-  bool NextData(OutFrame*) override { return false; }
-  bool HasData() const override { return false; }
-  Link& link() override { return *this; }
-  bool is_sender() const override { return false; }
-
+  TcpContext& context_;
   OnDestroyed on_destroyed_;
   ReceiveMatching matching_;
-  std::unique_ptr<ReceiveDataPath> path_;  // last: it uses the others
+  LinkSession session_;
+  std::unique_ptr<ReceiveDataPath> path_;  // after what it uses
 };
 
 }  // namespace weft::net

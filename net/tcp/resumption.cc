@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "net/tcp/link_core.h"
+#include "net/tcp/link_session.h"
 
 namespace weft::net {
 namespace {

@@ -96,18 +96,9 @@ std::unique_ptr<SendLink> TcpTransport::ConnectAs(const ConnectorIdentity& ident
   return link;
 }
 
-std::unique_ptr<TcpSendLink> TcpTransport::MakeSendLink(Rank peer) {
-  return std::make_unique<TcpSendLink>(context_, peer,
-                                       [this, peer](LinkCore& session, SendMatching& matching) {
-                                         return MakeDataPath(session, matching, peer);
-                                       });
-}
-
-std::unique_ptr<TcpReceiveLink> TcpTransport::MakeReceiveLink(
-    Rank peer, TcpReceiveLink::OnDestroyed on_destroyed) {
-  return std::make_unique<TcpReceiveLink>(
-      context_, peer, std::move(on_destroyed),
-      [this, peer](LinkCore& session, ReceiveMatching& matching) {
+std::unique_ptr<SessionSendLink> TcpTransport::MakeSendLink(Rank peer) {
+  return std::make_unique<SessionSendLink>(
+      context_, peer, [this, peer](LinkSession& session, SendMatching& matching) {
         return MakeDataPath(session, matching, peer);
       });
 }
@@ -121,10 +112,14 @@ void TcpTransport::OnPeer(Rank peer, const LinkParameters& parameters,
   if (auto found = accepted_.find(peer); found != accepted_.end()) {
     found->second->Break(absl::UnavailableError("it has connected anew: its process restarted"));
   }
-  auto link = MakeReceiveLink(peer, [this](TcpReceiveLink* gone) {
+  const auto on_destroyed = [this](SessionReceiveLink* gone) {
     auto entry = accepted_.find(gone->peer());
     if (entry != accepted_.end() && entry->second == gone) accepted_.erase(entry);
-  });
+  };
+  auto link = std::make_unique<SessionReceiveLink>(
+      context_, peer, on_destroyed, [this, peer](LinkSession& session, ReceiveMatching& matching) {
+        return MakeDataPath(session, matching, peer);
+      });
   accepted_[peer] = link.get();
   link->UseResumption(parameters, sockets);
   link->Start(std::move(sockets));

@@ -2,9 +2,12 @@
 // in the thread that calls Progress(): one epoll for the listener and all sockets.
 //
 //   Acceptor, Connector   sockets, handshakes (net/handshake.h)     -> links
-//   TcpSendLink,          matching, pieces of messages              -> frames
-//   TcpReceiveLink
+//   SendMatching,         which send goes to which receive          -> pieces of messages
+//   ReceiveMatching
+//   LinkSession           control, notices, lost sockets, the end   -> frames
 //   Stream                frames on one socket                      -> system calls
+//
+// Transports that carry data another way derive from it, and give each link a DataPath.
 //
 // Settings: tcp.*, transport.connect_timeout, transport.requests. Frames: docs/wire-format.md.
 #ifndef WEFT_NET_TCP_TCP_TRANSPORT_H_
@@ -15,7 +18,7 @@
 #include <string>
 
 #include "net/tcp/acceptor.h"
-#include "net/tcp/link_core.h"
+#include "net/tcp/link_session.h"
 #include "net/tcp/receive_link.h"
 #include "net/tcp/send_link.h"
 #include "net/transport.h"
@@ -46,15 +49,12 @@ class TcpTransport : public Transport, private AcceptorOwner {
   void StopListening() {
     if (acceptor_ != nullptr) acceptor_->StopAccepting();
   }
-  virtual std::unique_ptr<TcpSendLink> MakeSendLink(Rank peer);
-  virtual std::unique_ptr<TcpReceiveLink> MakeReceiveLink(Rank peer,
-                                                          TcpReceiveLink::OnDestroyed on_destroyed);
   // What carries the data of a new link to or from `peer`; null: its sockets.
-  virtual std::unique_ptr<SendDataPath> MakeDataPath(LinkCore& /*session*/,
+  virtual std::unique_ptr<SendDataPath> MakeDataPath(LinkSession& /*session*/,
                                                      SendMatching& /*matching*/, Rank /*peer*/) {
     return nullptr;
   }
-  virtual std::unique_ptr<ReceiveDataPath> MakeDataPath(LinkCore& /*session*/,
+  virtual std::unique_ptr<ReceiveDataPath> MakeDataPath(LinkSession& /*session*/,
                                                         ReceiveMatching& /*matching*/,
                                                         Rank /*peer*/) {
     return nullptr;
@@ -63,12 +63,13 @@ class TcpTransport : public Transport, private AcceptorOwner {
 
  private:
   absl::Status Listen();
+  std::unique_ptr<SessionSendLink> MakeSendLink(Rank peer);
   void OnPeer(Rank peer, const LinkParameters& parameters, std::vector<FileDescriptor> sockets,
               absl::Time now) override;
 
   std::string address_;
   std::unique_ptr<Acceptor> acceptor_;
-  std::map<Rank, TcpReceiveLink*> accepted_;  // the newest of each peer that still exists
+  std::map<Rank, SessionReceiveLink*> accepted_;  // the newest of each peer that still exists
 };
 
 }  // namespace weft::net

@@ -41,7 +41,7 @@ absl::StatusOr<PayloadTarget> UcxSendDataPath::OnWireFrame(const FrameHeader& he
 }
 
 absl::Status UcxSendDataPath::OnWireFrameDone(const FrameHeader& header) {
-  session_.Follow(matching_, matching_.OnClearToSend(header));
+  session_.Follow(matching_.OnClearToSend(header));
   return absl::OkStatus();
 }
 

@@ -4,7 +4,7 @@
 #define WEFT_NET_UCX_DATA_PATH_H_
 
 #include "net/tcp/data_path.h"
-#include "net/tcp/link_core.h"
+#include "net/tcp/link_session.h"
 #include "net/tcp/receive_matching.h"
 #include "net/tcp/send_matching.h"
 #include "net/ucx/wire.h"
@@ -13,7 +13,7 @@ namespace weft::net {
 
 class UcxSendDataPath final : public SendDataPath, private UcxWireOwner {
  public:
-  UcxSendDataPath(LinkCore& session, SendMatching& matching, UcxWorker& worker)
+  UcxSendDataPath(LinkSession& session, SendMatching& matching, UcxWorker& worker)
       : session_(session), matching_(matching), wire_(session.poller(), worker, *this) {}
 
  private:
@@ -29,14 +29,14 @@ class UcxSendDataPath final : public SendDataPath, private UcxWireOwner {
   void OnWireSent(uint32_t token) override { matching_.OnSent(token); }
   void OnWireBroken(const absl::Status& why) override { session_.Break(why); }
 
-  LinkCore& session_;
+  LinkSession& session_;
   SendMatching& matching_;
   UcxWire wire_;
 };
 
 class UcxReceiveDataPath final : public ReceiveDataPath, private UcxWireOwner {
  public:
-  UcxReceiveDataPath(LinkCore& session, ReceiveMatching& matching, UcxWorker& worker)
+  UcxReceiveDataPath(LinkSession& session, ReceiveMatching& matching, UcxWorker& worker)
       : session_(session), matching_(matching), wire_(session.poller(), worker, *this) {}
 
  private:
@@ -52,7 +52,7 @@ class UcxReceiveDataPath final : public ReceiveDataPath, private UcxWireOwner {
   void OnWireSent(uint32_t) override {}
   void OnWireBroken(const absl::Status& why) override { session_.Break(why); }
 
-  LinkCore& session_;
+  LinkSession& session_;
   ReceiveMatching& matching_;
   UcxWire wire_;
 };

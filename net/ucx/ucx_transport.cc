@@ -44,12 +44,12 @@ bool UcxTransport::Progress(absl::Time now) {
   return TcpTransport::Progress(now) || moved;
 }
 
-std::unique_ptr<SendDataPath> UcxTransport::MakeDataPath(LinkCore& session, SendMatching& matching,
-                                                         Rank /*peer*/) {
+std::unique_ptr<SendDataPath> UcxTransport::MakeDataPath(LinkSession& session,
+                                                         SendMatching& matching, Rank /*peer*/) {
   return std::make_unique<UcxSendDataPath>(session, matching, *worker_);
 }
 
-std::unique_ptr<ReceiveDataPath> UcxTransport::MakeDataPath(LinkCore& session,
+std::unique_ptr<ReceiveDataPath> UcxTransport::MakeDataPath(LinkSession& session,
                                                             ReceiveMatching& matching,
                                                             Rank /*peer*/) {
   return std::make_unique<UcxReceiveDataPath>(session, matching, *worker_);

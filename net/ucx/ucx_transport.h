@@ -22,9 +22,9 @@ class UcxTransport final : public TcpTransport {
  private:
   explicit UcxTransport(const TransportOptions& options);
   absl::Status OpenWorker();
-  std::unique_ptr<SendDataPath> MakeDataPath(LinkCore& session, SendMatching& matching,
+  std::unique_ptr<SendDataPath> MakeDataPath(LinkSession& session, SendMatching& matching,
                                              Rank peer) override;
-  std::unique_ptr<ReceiveDataPath> MakeDataPath(LinkCore& session, ReceiveMatching& matching,
+  std::unique_ptr<ReceiveDataPath> MakeDataPath(LinkSession& session, ReceiveMatching& matching,
                                                 Rank peer) override;
 
   std::unique_ptr<UcxWorker> worker_;

@@ -125,8 +125,8 @@ absl::Status VerbsSendDataPath::OnClearToSend(const EntryHeader& header) {
 }
 
 void VerbsSendDataPath::Follow(SendMatching::Outcome outcome) {
-  if (outcome == SendMatching::Outcome::kMatched) session_.WantTurn();
-  if (outcome == SendMatching::Outcome::kMismatch) SendMismatch(matching_.mismatch());
+  if (outcome != SendMatching::Outcome::kMismatch) return session_.Follow(outcome);
+  SendMismatch(matching_.mismatch());
 }
 
 // Two pieces for each queue pair where there are several, so that a faster one can take more, and

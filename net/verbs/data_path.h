@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "net/tcp/data_path.h"
-#include "net/tcp/link_core.h"
+#include "net/tcp/link_session.h"
 #include "net/tcp/receive_matching.h"
 #include "net/tcp/send_matching.h"
 #include "net/tcp/slot_pool.h"
@@ -37,7 +37,7 @@ EntryHeader EntryOf(EntryKind kind, const FrameHeader& frame);
 
 class VerbsSendDataPath final : public SendDataPath, private VerbsWireOwner {
  public:
-  VerbsSendDataPath(LinkCore& session, SendMatching& matching, VerbsShared& shared,
+  VerbsSendDataPath(LinkSession& session, SendMatching& matching, VerbsShared& shared,
                     const SourcePorts& ports, Rank peer)
       : session_(session),
         matching_(matching),
@@ -93,7 +93,7 @@ class VerbsSendDataPath final : public SendDataPath, private VerbsWireOwner {
   absl::Status SendAgain(const EntryHeader& header, const std::byte* payload);
   bool SendPiece(const OutFrame& frame);
 
-  LinkCore& session_;
+  LinkSession& session_;
   SendMatching& matching_;
   const SourcePorts& ports_;
   const Rank peer_;
@@ -124,7 +124,7 @@ class VerbsSendDataPath final : public SendDataPath, private VerbsWireOwner {
 
 class VerbsReceiveDataPath final : public ReceiveDataPath, private VerbsWireOwner {
  public:
-  VerbsReceiveDataPath(LinkCore& session, ReceiveMatching& matching, VerbsShared& shared,
+  VerbsReceiveDataPath(LinkSession& session, ReceiveMatching& matching, VerbsShared& shared,
                        const SourcePorts& ports, Rank peer)
       : session_(session),
         matching_(matching),
@@ -177,7 +177,7 @@ class VerbsReceiveDataPath final : public ReceiveDataPath, private VerbsWireOwne
   absl::StatusOr<EntryHeader> ClearToSendOf(uint64_t receive);
   absl::Status SayWhere(const RegionView& out, EntryHeader* entry) const;
 
-  LinkCore& session_;
+  LinkSession& session_;
   ReceiveMatching& matching_;
   VerbsShared& shared_;
   const SourcePorts& ports_;

@@ -93,12 +93,12 @@ bool VerbsTransport::Progress(absl::Time now) {
   return TcpTransport::Progress(now) || moved;
 }
 
-std::unique_ptr<SendDataPath> VerbsTransport::MakeDataPath(LinkCore& session,
+std::unique_ptr<SendDataPath> VerbsTransport::MakeDataPath(LinkSession& session,
                                                            SendMatching& matching, Rank peer) {
   return std::make_unique<VerbsSendDataPath>(session, matching, shared_, ports_, peer);
 }
 
-std::unique_ptr<ReceiveDataPath> VerbsTransport::MakeDataPath(LinkCore& session,
+std::unique_ptr<ReceiveDataPath> VerbsTransport::MakeDataPath(LinkSession& session,
                                                               ReceiveMatching& matching,
                                                               Rank peer) {
   return std::make_unique<VerbsReceiveDataPath>(session, matching, shared_, ports_, peer);

@@ -43,9 +43,9 @@ class VerbsTransport final : public TcpTransport {
   void StateTerms();
   absl::Status WatchDevices();
   Region RegionOf(void* data, size_t size, const MemoryCache::Entry* entry);
-  std::unique_ptr<SendDataPath> MakeDataPath(LinkCore& session, SendMatching& matching,
+  std::unique_ptr<SendDataPath> MakeDataPath(LinkSession& session, SendMatching& matching,
                                              Rank peer) override;
-  std::unique_ptr<ReceiveDataPath> MakeDataPath(LinkCore& session, ReceiveMatching& matching,
+  std::unique_ptr<ReceiveDataPath> MakeDataPath(LinkSession& session, ReceiveMatching& matching,
                                                 Rank peer) override;
 
   VerbsShared shared_;

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "net/tcp/link_core.h"
+#include "net/tcp/link_session.h"
 #include "net/tcp/receive_link.h"
 #include "net/tcp/send_link.h"
 #include "plugins/nccl/backend.h"
@@ -109,8 +109,8 @@ class TcpConnection final : public Base,
   std::unique_ptr<LinkType> link_;
   std::deque<std::string> notices_;
 };
-using TcpSendConnection = TcpConnection<SendConnection, net::TcpSendLink>;
-using TcpReceiveConnection = TcpConnection<ReceiveConnection, net::TcpReceiveLink>;
+using TcpSendConnection = TcpConnection<SendConnection, net::SessionSendLink>;
+using TcpReceiveConnection = TcpConnection<ReceiveConnection, net::SessionReceiveLink>;
 
 class TcpListener final : public Listener {
  public:
@@ -137,7 +137,7 @@ class TcpListener final : public Listener {
     }
     connection->AwaitArrivals();
     connection->SetLink(
-        std::make_unique<net::TcpReceiveLink>(connection->context(), peer.rank, nullptr));
+        std::make_unique<net::SessionReceiveLink>(connection->context(), peer.rank, nullptr));
     connection->link().NamePeer("its sender");
     connection->link().UseResumption(peer.parameters, peer.sockets);
     connection->link().Start(std::move(peer.sockets));
@@ -160,7 +160,7 @@ absl::StatusOr<std::unique_ptr<TcpSendConnection>> Dial(
   auto connection = std::make_unique<TcpSendConnection>(std::move(shared_listener), idle_thread);
   WEFT_RETURN_IF_ERROR(connection->Open(settings, local, DrawRank(handle.listener), handle.secret));
   connection->context().purpose = purpose;
-  connection->SetLink(std::make_unique<net::TcpSendLink>(connection->context(), Rank(0)));
+  connection->SetLink(std::make_unique<net::SessionSendLink>(connection->context(), Rank(0)));
   connection->link().Start(AddressOf(handle, local.name).ToString(), now);
   return connection;
 }

@@ -20,7 +20,7 @@
 #include "base/settings.h"
 #include "net/tcp/acceptor.h"
 #include "net/tcp/connector.h"
-#include "net/tcp/link_core.h"
+#include "net/tcp/link_session.h"
 #include "plugins/nccl/backend.h"
 #include "plugins/nccl/idle_progress_thread.h"
 

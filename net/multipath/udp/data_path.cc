@@ -128,13 +128,13 @@ absl::StatusOr<PayloadTarget> MultipathSendDataPath::OnWireFrame(const FrameHead
 absl::Status MultipathSendDataPath::OnWireFrameDone(const FrameHeader& header,
                                                     absl::string_view notice) {
   if (header.type == FrameType::kNotice) return session_.OnFrameDone(header, notice);
-  session_.Follow(matching_, matching_.OnClearToSend(header));
+  session_.Follow(matching_.OnClearToSend(header));
   session_.NoteArrival();
   return absl::OkStatus();
 }
 
 const Sender* SenderOf(SendLink& link) {
-  auto* session_link = dynamic_cast<TcpSendLink*>(&link);
+  auto* session_link = dynamic_cast<SessionSendLink*>(&link);
   if (session_link == nullptr) return nullptr;
   auto* path = dynamic_cast<MultipathSendDataPath*>(session_link->data_path());
   return path != nullptr ? path->sender() : nullptr;

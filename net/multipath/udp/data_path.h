@@ -16,7 +16,7 @@
 
 #include "net/multipath/udp/wire.h"
 #include "net/tcp/data_path.h"
-#include "net/tcp/link_core.h"
+#include "net/tcp/link_session.h"
 #include "net/tcp/receive_matching.h"
 #include "net/tcp/send_matching.h"
 
@@ -66,7 +66,7 @@ class LinkWire {
 template <typename Base>
 class MultipathDataPath : public Base, protected WireOwner {
  protected:
-  MultipathDataPath(LinkCore& session, LinkContext& shared, Rank peer, bool is_connector)
+  MultipathDataPath(LinkSession& session, LinkContext& shared, Rank peer, bool is_connector)
       : session_(session), wire_(shared, session.poller(), peer, is_connector, *this) {}
 
   absl::Status Start() override;
@@ -84,13 +84,14 @@ class MultipathDataPath : public Base, protected WireOwner {
   void OnWireWords(const std::string& words) override;
   void OnWireBroken(const absl::Status& why) override { session_.Break(why); }
 
-  LinkCore& session_;
+  LinkSession& session_;
   LinkWire wire_;
 };
 
 class MultipathSendDataPath final : public MultipathDataPath<SendDataPath> {
  public:
-  MultipathSendDataPath(LinkCore& session, SendMatching& matching, LinkContext& shared, Rank peer)
+  MultipathSendDataPath(LinkSession& session, SendMatching& matching, LinkContext& shared,
+                        Rank peer)
       : MultipathDataPath(session, shared, peer, /*is_connector=*/true), matching_(matching) {}
   const Sender* sender() { return wire_->sender(); }  // null before it is started
 
@@ -112,7 +113,7 @@ class MultipathSendDataPath final : public MultipathDataPath<SendDataPath> {
 
 class MultipathReceiveDataPath final : public MultipathDataPath<ReceiveDataPath> {
  public:
-  MultipathReceiveDataPath(LinkCore& session, ReceiveMatching& matching, LinkContext& shared,
+  MultipathReceiveDataPath(LinkSession& session, ReceiveMatching& matching, LinkContext& shared,
                            Rank peer)
       : MultipathDataPath(session, shared, peer, /*is_connector=*/false), matching_(matching) {}
 

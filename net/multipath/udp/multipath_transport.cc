@@ -168,12 +168,12 @@ bool MultipathTransport::PrepareWait() {
   return TcpTransport::PrepareWait();
 }
 
-std::unique_ptr<SendDataPath> MultipathTransport::MakeDataPath(LinkCore& session,
+std::unique_ptr<SendDataPath> MultipathTransport::MakeDataPath(LinkSession& session,
                                                                SendMatching& matching, Rank peer) {
   return std::make_unique<MultipathSendDataPath>(session, matching, shared_, peer);
 }
 
-std::unique_ptr<ReceiveDataPath> MultipathTransport::MakeDataPath(LinkCore& session,
+std::unique_ptr<ReceiveDataPath> MultipathTransport::MakeDataPath(LinkSession& session,
                                                                   ReceiveMatching& matching,
                                                                   Rank peer) {
   return std::make_unique<MultipathReceiveDataPath>(session, matching, shared_, peer);

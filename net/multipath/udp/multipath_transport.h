@@ -46,9 +46,9 @@ class MultipathTransport : public TcpTransport {
 
  private:
   class Alarm;
-  std::unique_ptr<SendDataPath> MakeDataPath(LinkCore& session, SendMatching& matching,
+  std::unique_ptr<SendDataPath> MakeDataPath(LinkSession& session, SendMatching& matching,
                                              Rank peer) override;
-  std::unique_ptr<ReceiveDataPath> MakeDataPath(LinkCore& session, ReceiveMatching& matching,
+  std::unique_ptr<ReceiveDataPath> MakeDataPath(LinkSession& session, ReceiveMatching& matching,
                                                 Rank peer) override;
   void SweepLingering();
 

@@ -1,4 +1,4 @@
-#include "net/tcp/link_core.h"
+#include "net/tcp/link_session.h"
 
 #include <sys/socket.h>
 
@@ -40,18 +40,18 @@ void SilenceKeepAlive(const std::vector<FileDescriptor>& sockets) {
   }
 }
 
-OutFrame Goodbye(uint64_t sent_elsewhere) {
+OutFrame Goodbye(uint64_t promised) {
   OutFrame goodbye;
   goodbye.header.type = FrameType::kGoodbye;
-  goodbye.header.total = sent_elsewhere;
+  goodbye.header.total = promised;
   return goodbye;
 }
 
 }  // namespace
 
-LinkCore::~LinkCore() = default;
+LinkSession::~LinkSession() = default;
 
-void LinkCore::Finish() {
+void LinkSession::Finish() {
   if (context_.path_news != nullptr) context_.path_news->Remove(*this);
   if (!status_.ok()) return;
   if (path_ != nullptr) path_->Leave();
@@ -66,20 +66,20 @@ void LinkCore::Finish() {
   };
   if (MayDepart() && (AnyLost() || any(&Stream::HasUntaken))) {
     const bool owes = wants_waiting || any(&Stream::HasUnacknowledged);
-    return Depart(std::move(last_words), sent_elsewhere(), AnyLost() || (idle && owes));
+    return Depart(std::move(last_words), promised(), AnyLost() || (idle && owes));
   }
   if (resumption_ != nullptr) resumption_->Close();
   for (auto& stream : streams_) {
     const bool owes = wants_waiting || stream->HasUnacknowledged();
     const bool whole = idle && stream->queued_frames() == 0 && owes;
-    last_words.push_back(Goodbye(sent_elsewhere()));
+    last_words.push_back(Goodbye(promised()));
     FileDescriptor fd = stream->CloseGracefully(std::exchange(last_words, {}));
     if (fd) context_.lingering.Add(poller(), std::move(fd), whole);
   }
 }
 
 // For the first stream.
-std::deque<OutFrame> LinkCore::TakeLastWords() {
+std::deque<OutFrame> LinkSession::TakeLastWords() {
   std::deque<OutFrame> last_words;
   for (auto* waiting : {&control_, &elsewhere_}) {
     for (OutFrame& frame : *waiting) {
@@ -90,17 +90,17 @@ std::deque<OutFrame> LinkCore::TakeLastWords() {
   return last_words;
 }
 
-bool LinkCore::AnyLost() const {
+bool LinkSession::AnyLost() const {
   return std::any_of(losses_.begin(), losses_.end(), [](const Loss& loss) { return loss.lost; });
 }
 
 // The connecting end, which can make new sockets, of a link that the other side has not ended.
-bool LinkCore::MayDepart() const {
+bool LinkSession::MayDepart() const {
   return resumption_ != nullptr && is_sender() && ending_.ok() && !goodbye_seen_;
 }
 
 // Leaves streams without sockets here, as those that called us may look at them.
-void LinkCore::Depart(std::deque<OutFrame> last_words, uint64_t sent_elsewhere, bool whole) {
+void LinkSession::Depart(std::deque<OutFrame> last_words, uint64_t promised, bool whole) {
   Departure::Link link;
   for (size_t i = 0; i < streams_.size(); ++i) {
     link.streams.push_back(
@@ -109,14 +109,14 @@ void LinkCore::Depart(std::deque<OutFrame> last_words, uint64_t sent_elsewhere, 
   }
   link.resumption = std::move(resumption_);
   link.last_words = std::move(last_words);
-  link.goodbye = Goodbye(sent_elsewhere);
+  link.goodbye = Goodbye(promised);
   link.whole = whole;
   link.name = absl::StrCat(PeerText(), ", ", description_);
   link.dead_after = context_.tuning.dead_after;
   context_.lingering.Add(poller(), std::move(link));
 }
 
-void LinkCore::Attach(std::vector<FileDescriptor> sockets, std::vector<std::string> received) {
+void LinkSession::Attach(std::vector<FileDescriptor> sockets, std::vector<std::string> received) {
   int first = sockets[0].get();
   std::string local = LocalAddress(first).ToString(), remote = RemoteAddress(first).ToString();
   description_ = absl::StrCat(context_.name, " ", is_sender() ? local : remote, " -> ",
@@ -142,7 +142,7 @@ void LinkCore::Attach(std::vector<FileDescriptor> sockets, std::vector<std::stri
   if (absl::Status started = path_->Start(); !started.ok()) Break(started);
 }
 
-void LinkCore::TellOfPaths(absl::Time now) {
+void LinkSession::TellOfPaths(absl::Time now) {
   if (!context_.ways || resumption_ == nullptr) return;
   const uint64_t version = context_.ways->reports_version();
   if (version == paths_told_) return;
@@ -155,22 +155,22 @@ void LinkCore::TellOfPaths(absl::Time now) {
   if (MayDepart()) resumption_->FollowPaths(now);
 }
 
-std::string LinkCore::PeerText() const {
+std::string LinkSession::PeerText() const {
   return peer_name_.empty() ? absl::StrCat("rank ", peer_.value()) : peer_name_;
 }
 
-std::string LinkCore::DescribeLink() const {
+std::string LinkSession::Describe() const {
   const std::string more = path_ != nullptr ? path_->Describe() : "";
   return more.empty() ? description_ : absl::StrCat(description_, "; ", more);
 }
 
-FlowCounters LinkCore::LinkCounters(FlowCounters counters) const {
+FlowCounters LinkSession::Complete(FlowCounters counters) const {
   counters.repeats = sockets_replaced_;
   if (path_ != nullptr) path_->AddTo(&counters);
   return counters;
 }
 
-std::vector<LaneReport> LinkCore::LinkLanes() const {
+std::vector<LaneReport> LinkSession::Lanes() const {
   if (path_ != nullptr) return path_->Lanes();
   std::vector<LaneReport> lanes;
   for (const auto& stream : streams_) {
@@ -185,20 +185,34 @@ std::vector<LaneReport> LinkCore::LinkLanes() const {
   return lanes;
 }
 
-void LinkCore::QueueControl(const FrameHeader& header, std::string payload) {
+void LinkSession::QueueControl(const FrameHeader& header, std::string payload) {
   OutFrame frame;
   frame.header = header;
   frame.owned = std::move(payload);
-  (GoesElsewhere(header.type) ? elsewhere_ : control_).push_back(std::move(frame));
+  (Carries(header.type) ? elsewhere_ : control_).push_back(std::move(frame));
   WantTurn();
 }
 
-void LinkCore::Follow(const SendMatching& matching, SendMatching::Outcome outcome) {
+void LinkSession::Follow(SendMatching::Outcome outcome) {
   if (outcome == SendMatching::Outcome::kMatched) WantTurn();
-  if (outcome == SendMatching::Outcome::kMismatch) QueueControl(matching.mismatch());
+  if (outcome == SendMatching::Outcome::kMismatch) QueueControl(sends_->mismatch());
 }
 
-Posted LinkCore::QueueNotice(absl::string_view bytes) {
+// A socket's share of what waits, from one frame to a few.
+uint64_t LinkSession::WriteBytes() const {
+  const uint64_t frame = context_.frame_bytes, growth = context_.frame_growth;
+  if (sends_ == nullptr) return frame;
+  const uint64_t most = std::max(frame, std::min(frame, kFrameBytesMax / growth) * growth);
+  const uint64_t share = sends_->bytes_left() / std::max<size_t>(OpenStreams(), 1) / 64 * 64;
+  return std::clamp(share, frame, most);
+}
+
+void LinkSession::FailRequests(const absl::Status& why) {
+  if (path_ != nullptr) path_->Close(why);
+  is_sender() ? sends_->Fail(why) : receives_->Fail(why);
+}
+
+Posted LinkSession::QueueNotice(absl::string_view bytes) {
   WEFT_CHECK(bytes.size() <= kNoticeBytesMax, "size=" << bytes.size());
   if (!status_.ok()) return Posted::kAccepted;  // as lost as one on its way would be
   if (notices_queued_ >= kNoticesQueuedMax) return Posted::kNotYet;
@@ -206,20 +220,20 @@ Posted LinkCore::QueueNotice(absl::string_view bytes) {
   frame.header.type = FrameType::kNotice;
   frame.header.length = bytes.size();
   frame.owned = std::string(bytes);
-  (GoesElsewhere(FrameType::kNotice) ? elsewhere_ : control_).push_back(std::move(frame));
+  (Carries(FrameType::kNotice) ? elsewhere_ : control_).push_back(std::move(frame));
   ++notices_queued_;
   WantTurn();
   return Posted::kAccepted;
 }
 
-size_t LinkCore::OpenStreams() const {
+size_t LinkSession::OpenStreams() const {
   return static_cast<size_t>(
       std::count_if(streams_.begin(), streams_.end(), [](const auto& s) { return s->open(); }));
 }
 
 // Control goes before data. One call takes no more than a socket's share of what waits, so that a
 // large message is spread over all of them.
-void LinkCore::Fill(Stream& stream, bool with_data) {
+void LinkSession::Fill(Stream& stream, bool with_data) {
   if (&stream == streams_[0].get()) {
     while (!control_.empty() && stream.queued_frames() < kFramesPerWrite) {
       if (control_.front().header.type == FrameType::kNotice) --notices_queued_;
@@ -230,21 +244,21 @@ void LinkCore::Fill(Stream& stream, bool with_data) {
   OutFrame frame;
   const uint64_t limit = WriteBytes();
   while (with_data && stream.queued_frames() < kFramesPerWrite && stream.queued_bytes() < limit &&
-         NextData(&frame)) {
+         sends_->NextData(WriteBytes(), &frame)) {
     stream.Queue(std::move(frame));
   }
 }
 
 // For the sake of small messages, which nobody waits for, once in a while; else when a message is
 // whole. All goes by stream 0, whichever sockets it speaks of.
-bool LinkCore::OwesTelling() const {
+bool LinkSession::OwesTelling() const {
   if (resumption_ == nullptr) return false;
   return owes_telling_ || std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) {
            return stream->untold() >= kUntoldMax;
          });
 }
 
-OutFrame LinkCore::TellTaken() {
+OutFrame LinkSession::TellTaken() {
   OutFrame frame;
   frame.header.type = FrameType::kTaken;
   frame.header.length = streams_.size() * sizeof(uint64_t);
@@ -257,7 +271,7 @@ OutFrame LinkCore::TellTaken() {
   return frame;
 }
 
-bool LinkCore::OnTurn(absl::Time now) {
+bool LinkSession::OnTurn(absl::Time now) {
   if (!attached() || !status_.ok()) return false;
   if (death_look_at_ == absl::InfinitePast()) LookForDeath(now);
   TellOfPaths(now);
@@ -270,12 +284,13 @@ bool LinkCore::OnTurn(absl::Time now) {
   bool moved = false;
   while (!elsewhere_.empty()) {
     bool is_notice = elsewhere_.front().header.type == FrameType::kNotice;
-    if (!SendElsewhere(elsewhere_.front())) break;
+    if (!path_->SendControl(elsewhere_.front())) break;
     if (is_notice) --notices_queued_;
     elsewhere_.pop_front();
     moved = true;
   }
-  const bool with_data = !SendDataElsewhere();
+  if (send_path_ != nullptr) send_path_->SendData();
+  const bool with_data = path_ == nullptr && is_sender();
   for (int round = 0; round < kWritesPerTurn; ++round) {
     bool more = false;
     for (auto& stream : streams_) {
@@ -293,14 +308,14 @@ bool LinkCore::OnTurn(absl::Time now) {
   return moved;
 }
 
-absl::StatusOr<PayloadTarget> LinkCore::OnFrame(const FrameHeader& header) {
+absl::StatusOr<PayloadTarget> LinkSession::OnFrame(const FrameHeader& header) {
   switch (header.type) {
     case FrameType::kNotice:
     case FrameType::kPaths:
       return PayloadTarget{};
     case FrameType::kGoodbye:
       goodbye_seen_ = true;
-      promised_elsewhere_ = header.total;
+      peer_promised_ = header.total;
       return PayloadTarget{};
     case FrameType::kTaken: {
       if (resumption_ == nullptr || header.length != streams_.size() * sizeof(uint64_t)) {
@@ -313,13 +328,17 @@ absl::StatusOr<PayloadTarget> LinkCore::OnFrame(const FrameHeader& header) {
       return target;
     }
     default:
-      return OnLinkFrame(header);
+      break;
   }
+  if (path_ != nullptr) return path_->OnFrame(header);
+  if (receives_ != nullptr) return receives_->OnFrame(header);
+  WEFT_RETURN_IF_ERROR(sends_->Admit(header));
+  return PayloadTarget{};
 }
 
-absl::Status LinkCore::OnFrameDone(const FrameHeader& header, absl::string_view notice) {
+absl::Status LinkSession::OnFrameDone(const FrameHeader& header, absl::string_view notice) {
   if (header.type == FrameType::kNotice) {
-    context_.options.events->OnNotice(link(), notice);
+    context_.options.events->OnNotice(link_, notice);
     return absl::OkStatus();
   }
   if (header.type == FrameType::kGoodbye) return absl::OkStatus();
@@ -335,39 +354,47 @@ absl::Status LinkCore::OnFrameDone(const FrameHeader& header, absl::string_view 
     }
     return absl::OkStatus();
   }
-  return OnLinkFrameDone(header);
+  if (path_ != nullptr) return path_->OnFrameDone(header);
+  if (receives_ == nullptr) {
+    Follow(sends_->OnClearToSend(header));
+    return absl::OkStatus();
+  }
+  WEFT_RETURN_IF_ERROR(receives_->OnFrameDone(header));
+  if (receives_->TakeOwesTelling()) OweTelling();
+  return absl::OkStatus();
 }
 
-void LinkCore::OnEnded(const absl::Status& why, absl::Time now) {
+void LinkSession::OnEnded(const absl::Status& why, absl::Time now) {
   if (!status_.ok()) return;
   if (ending_.ok()) ending_ = why;
   bool protocol = !absl::IsUnavailable(why);
   if (protocol) ending_ = why;
-  if (protocol || (OpenStreams() == 0 && !StillArriving(promised_elsewhere_))) {
+  if (protocol || (OpenStreams() == 0 && !StillArriving())) {
     Break(ending_);
   } else {
     SetDeadline(now + kEndingGrace);
   }
 }
 
-size_t LinkCore::IndexOf(const Stream& stream) const {
+size_t LinkSession::IndexOf(const Stream& stream) const {
   auto found = std::find_if(streams_.begin(), streams_.end(),
                             [&](const auto& one) { return one.get() == &stream; });
   return static_cast<size_t>(found - streams_.begin());
 }
 
-std::string LinkCore::SocketText(size_t index) const {
+std::string LinkSession::SocketText(size_t index) const {
   return absl::StrCat("socket ", index, " of ", streams_.size());
 }
 
-void LinkCore::OnLost(Stream& stream, const absl::Status& why, bool timed_out, absl::Time now) {
+void LinkSession::OnLost(Stream& stream, const absl::Status& why, bool timed_out, absl::Time now) {
   if (!status_.ok()) return;
   Lose(IndexOf(stream), why, timed_out ? context_.tuning.dead_after : absl::ZeroDuration(), now);
 }
 
 // From the beginning of the silence on there is tcp.dead_after, and half of it at least. A socket
 // that is lost before the other side has spoken on it has replaced nothing.
-void LinkCore::Lose(size_t index, const absl::Status& why, absl::Duration silent, absl::Time now) {
+void LinkSession::Lose(size_t index, const absl::Status& why, absl::Duration silent,
+                       absl::Time now) {
   if (!ending_.ok() || goodbye_seen_) return OnEnded(why, now);
   const absl::Duration dead_after = context_.tuning.dead_after;
   BeginLoss(index, why.message(), std::max(dead_after - silent, dead_after / 2), now);
@@ -376,8 +403,8 @@ void LinkCore::Lose(size_t index, const absl::Status& why, absl::Duration silent
   OnNotReplaced(index, absl::DeadlineExceededError(why.message()), now);
 }
 
-void LinkCore::BeginLoss(size_t index, absl::string_view why, absl::Duration patience,
-                         absl::Time now) {
+void LinkSession::BeginLoss(size_t index, absl::string_view why, absl::Duration patience,
+                            absl::Time now) {
   Loss& loss = losses_[index];
   if (loss.lost) return;
   loss.lost = true;
@@ -390,15 +417,15 @@ void LinkCore::BeginLoss(size_t index, absl::string_view why, absl::Duration pat
                 "); connecting anew, to go on where it was");
 }
 
-void LinkCore::OnNewSocket(size_t index, uint32_t epoch, FileDescriptor socket,
-                           std::string received, absl::Time now) {
+void LinkSession::OnNewSocket(size_t index, uint32_t epoch, FileDescriptor socket,
+                              std::string received, absl::Time now) {
   if (!status_.ok() || !ending_.ok() || goodbye_seen_) return;
   BeginLoss(index, "another takes its place", context_.tuning.dead_after, now);
   resumption_->End(index);
   streams_[index]->Resume(std::move(socket), epoch, received, now);
 }
 
-void LinkCore::OnResumed(Stream& stream, uint64_t again, absl::Time now) {
+void LinkSession::OnResumed(Stream& stream, uint64_t again, absl::Time now) {
   const size_t index = IndexOf(stream);
   Loss& loss = losses_[index];
   loss.lost = false;
@@ -410,7 +437,7 @@ void LinkCore::OnResumed(Stream& stream, uint64_t again, absl::Time now) {
   WantTurn();
 }
 
-void LinkCore::OnNotReplaced(size_t index, const absl::Status& why, absl::Time now) {
+void LinkSession::OnNotReplaced(size_t index, const absl::Status& why, absl::Time now) {
   if (!status_.ok()) return;
   Loss& loss = losses_[index];
   loss.lost = false;  // nobody looks for it any more
@@ -424,16 +451,16 @@ void LinkCore::OnNotReplaced(size_t index, const absl::Status& why, absl::Time n
                    "): ", why.message(), "; its host is down, or the path to it is; try ping")));
 }
 
-void LinkCore::NoteArrival() {
+void LinkSession::NoteArrival() {
   if (ending_.ok() || OpenStreams() > 0) return;
-  if (StillArriving(promised_elsewhere_)) {
+  if (StillArriving()) {
     extended_ = true;
   } else {
     SetDeadline(absl::InfinitePast());
   }
 }
 
-void LinkCore::OnDeadline(absl::Time now) {
+void LinkSession::OnDeadline(absl::Time now) {
   if (status_.ok() && path_ != nullptr && path_->AwaitsReceives()) {
     return SetDeadline(now + kReceivesLookEvery);
   }
@@ -444,7 +471,7 @@ void LinkCore::OnDeadline(absl::Time now) {
   if (status_.ok() && seeks_silence_) LookForSilence(now);
 }
 
-void LinkCore::SetDeadlineOfLooks(absl::Time now) {
+void LinkSession::SetDeadlineOfLooks(absl::Time now) {
   if (!ending_.ok()) return;
   SetDeadline(seeks_silence_ ? std::min(death_look_at_, now + kSilenceLookEvery) : death_look_at_);
 }
@@ -452,7 +479,7 @@ void LinkCore::SetDeadlineOfLooks(absl::Time now) {
 // On the connecting end, which can dial another way. What the other side sends shows that its
 // answers get through only where something is to be acknowledged: while it is waited for, it is
 // told now and then what was taken.
-void LinkCore::LookForSilence(absl::Time now) {
+void LinkSession::LookForSilence(absl::Time now) {
   seeks_silence_ = false;
   if (!MayDepart()) return SetDeadlineOfLooks(now);
   const bool awaits = AwaitsPeer();
@@ -476,10 +503,10 @@ void LinkCore::LookForSilence(absl::Time now) {
 }
 
 // Four times in tcp.dead_after.
-void LinkCore::LookForDeath(absl::Time now) {
+void LinkSession::LookForDeath(absl::Time now) {
   absl::Duration dead_after = context_.tuning.dead_after;
   death_look_at_ = now + dead_after / 4;
-  if (HeardElsewhere(now)) return SetDeadlineOfLooks(now);
+  if (path_ != nullptr && path_->HearsPeer(now)) return SetDeadlineOfLooks(now);
   for (auto& stream : streams_) {
     if (!stream->open()) continue;
     absl::StatusOr<tcp_info> info = ConnectionInfo(stream->fd());
@@ -501,11 +528,12 @@ void LinkCore::LookForDeath(absl::Time now) {
   SetDeadlineOfLooks(now);
 }
 
-void LinkCore::Break(const absl::Status& why) {
+void LinkSession::Break(const absl::Status& why) {
   if (!status_.ok()) return;
   absl::Status reason = why;
   FailureScope scope = FailureScope::kConnection;
-  if (const absl::Status known = KnownEnd(); !known.ok()) {
+  if (const absl::Status known = path_ != nullptr ? path_->failure() : absl::OkStatus();
+      !known.ok()) {
     reason = known;
   } else if (goodbye_seen_ && absl::IsUnavailable(why)) {
     reason = absl::UnavailableError("it closed the link; it has finished or given up: see its log");
@@ -518,7 +546,7 @@ void LinkCore::Break(const absl::Status& why) {
                                                       ", interface ", context_.interface)),
                         {.scope = scope, .device = context_.interface});
   SetDeadline(absl::InfiniteFuture());
-  if (MayDepart() && AnyLost()) Depart({}, /*sent_elsewhere=*/0, /*whole=*/false);
+  if (MayDepart() && AnyLost()) Depart({}, /*promised=*/0, /*whole=*/false);
   if (resumption_ != nullptr) resumption_->Close();
   for (auto& stream : streams_) {
     if (resumption_ == nullptr) {
@@ -527,7 +555,7 @@ void LinkCore::Break(const absl::Status& why) {
     }
     // In order, although something may be unread: a reset would have the other side look for us.
     // What went elsewhere is not waited for any more.
-    if (FileDescriptor fd = stream->CloseGracefully({Goodbye(/*sent_elsewhere=*/0)})) {
+    if (FileDescriptor fd = stream->CloseGracefully({Goodbye(/*promised=*/0)})) {
       context_.lingering.Add(poller(), std::move(fd), /*whole=*/false);
     }
   }
@@ -535,7 +563,7 @@ void LinkCore::Break(const absl::Status& why) {
   elsewhere_.clear();
   notices_queued_ = 0;
   FailRequests(status_);
-  context_.options.events->OnBroken(link(), status_);
+  context_.options.events->OnBroken(link_, status_);
 }
 
 }  // namespace weft::net
